@@ -1,0 +1,83 @@
+package guest
+
+import "github.com/numavisor/numavisor/internal/topology"
+
+// Placement is what a guest was given on one host.
+type Placement struct {
+	Guest string `json:"guest"`
+	// Nodes is the outer limit: no memory of the guest leaves them.
+	Nodes topology.NodeSet `json:"nodes"`
+	// Cells has at least one entry. Visible says whether the guest sees them.
+	Cells   []Cell `json:"cells"`
+	Visible bool   `json:"visible"`
+
+	CPUMode   CPUMode         `json:"cpu_binding"`
+	VCPUs     []VCPU          `json:"vcpus"`               // ascending by ID, one each
+	Emulator  topology.CPUSet `json:"emulator,omitzero"`   // empty: not bound
+	IOThread  topology.CPUSet `json:"io_threads,omitzero"` // CPUs of every I/O thread; empty: not bound
+	IOThreads int             `json:"io_thread_count,omitempty"`
+
+	MemoryMode MemoryMode     `json:"memory_binding"`
+	PageSize   topology.Bytes `json:"page_size,omitempty"` // 0: small pages
+	Immediate  bool           `json:"immediate,omitempty"`
+	Movable    bool           `json:"movable"`
+	Devices    []DeviceSpec   `json:"devices,omitempty"`
+
+	// Reservations are what the placement takes, per node, touched or not.
+	Reservations []Reservation `json:"reservations"`
+}
+
+// Cell is a part of the guest's memory with the vCPUs that belong to it.
+type Cell struct {
+	ID     CellID           `json:"id"`
+	VCPUs  VCPUSet          `json:"vcpus"`
+	Memory topology.Bytes   `json:"memory_bytes"`
+	Nodes  topology.NodeSet `json:"nodes"` // usually one; several for a wide guest without visible topology, or interleave
+	// Distances is the row the guest is shown, to cells 0, 1, ...; empty if not visible.
+	Distances []int `json:"distances,omitempty"`
+}
+
+// VCPU is where a vCPU may run.
+type VCPU struct {
+	ID   VCPUID          `json:"id"`
+	CPUs topology.CPUSet `json:"cpus,omitzero"` // empty: not bound
+}
+
+// Reservation is what a guest takes from one node.
+type Reservation struct {
+	Node      topology.NodeID `json:"node"`
+	Memory    topology.Bytes  `json:"memory_bytes"`
+	PageSize  topology.Bytes  `json:"page_size,omitempty"` // 0: small pages
+	VCPUs     int             `json:"vcpus"`               // vCPUs that run here
+	Exclusive topology.CPUSet `json:"exclusive,omitzero"`  // CPUs nobody else may use (isolated siblings included)
+}
+
+// CellOf returns the cell that a vCPU belongs to.
+func (p *Placement) CellOf(v VCPUID) (*Cell, bool) {
+	for i := range p.Cells {
+		if p.Cells[i].VCPUs.Contains(v) {
+			return &p.Cells[i], true
+		}
+	}
+	return nil, false
+}
+
+// MemoryOn sums the reserved memory of one node over all page sizes.
+func (p *Placement) MemoryOn(node topology.NodeID) topology.Bytes {
+	var sum topology.Bytes
+	for _, r := range p.Reservations {
+		if r.Node == node {
+			sum += r.Memory
+		}
+	}
+	return sum
+}
+
+// Exclusive returns all CPUs the guest has to itself.
+func (p *Placement) Exclusive() topology.CPUSet {
+	var s topology.CPUSet
+	for _, r := range p.Reservations {
+		s = s.Union(r.Exclusive)
+	}
+	return s
+}

@@ -1,0 +1,148 @@
+// Package guest holds the words for virtual machines: what one asks for
+// (Spec) and what it got (Placement).
+package guest
+
+import (
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// VCPUID numbers a CPU of a guest, from 0.
+type VCPUID int
+
+// CellID numbers a NUMA node that the guest sees, from 0.
+type CellID int
+
+// VCPUSet is a set of a guest's vCPUs.
+type VCPUSet = topology.Set[VCPUID]
+
+// Spec is what a guest asks for. VCPUs and Memory are needed; every other
+// field has a default that Normalize fills in.
+type Spec struct {
+	Name   string         `json:"name,omitempty"`
+	VCPUs  int            `json:"vcpus"`
+	Memory topology.Bytes `json:"memory"`
+	// PageSize backs the guest's memory: 0 is the host's small pages (with
+	// transparent huge pages as the host has them), else a huge page size.
+	PageSize topology.Bytes `json:"page_size,omitempty"`
+
+	CPU      CPUSpec      `json:"cpu,omitzero"`
+	Binding  MemorySpec   `json:"memory_binding,omitzero"`
+	Topology TopologySpec `json:"topology,omitzero"`
+	Limits   Limits       `json:"limits,omitzero"`
+
+	// Devices are PCI addresses of host devices that the guest is given or uses heavily.
+	Devices []DeviceSpec `json:"devices,omitempty"`
+	// Movable asks for memory that Numavisor can move while the guest runs
+	// (memfd, no pinning); nil means true.
+	Movable *bool `json:"movable,omitempty"`
+}
+
+// CPUSpec says how vCPUs and helper threads are held to CPUs.
+type CPUSpec struct {
+	Binding   CPUMode      `json:"binding,omitempty"`          // default range
+	SMT       SMTPolicy    `json:"smt,omitempty"`              // default any; matters for exclusive binding
+	Emulator  HelperPolicy `json:"emulator,omitempty"`         // default nodes
+	IOThreads int          `json:"io_threads,omitempty"`       // number of I/O threads, default 0
+	IOPolicy  HelperPolicy `json:"io_thread_policy,omitempty"` // default nodes
+}
+
+// CPUMode is how vCPUs are bound.
+type CPUMode string
+
+// Ways to bind vCPUs.
+const (
+	CPUNone      CPUMode = "none"      // not bound
+	CPURange     CPUMode = "range"     // any CPU of the cell's nodes
+	CPUExclusive CPUMode = "exclusive" // one CPU each, nobody else's
+)
+
+// SMTPolicy says how exclusive vCPUs use SMT siblings.
+type SMTPolicy string
+
+// SMT policies.
+const (
+	SMTAny     SMTPolicy = "any"     // whatever costs least
+	SMTPrefer  SMTPolicy = "prefer"  // siblings of a core together where possible
+	SMTRequire SMTPolicy = "require" // siblings of a core together, or no placement
+	SMTIsolate SMTPolicy = "isolate" // one vCPU a core, the siblings stay idle and reserved
+)
+
+// HelperPolicy says where emulator or I/O threads run.
+type HelperPolicy string
+
+// Helper thread policies.
+const (
+	HelperNodes        HelperPolicy = "nodes"        // any unreserved CPU of the guest's nodes, or its own vCPUs' if none is left
+	HelperHousekeeping HelperPolicy = "housekeeping" // the host's housekeeping CPUs
+	HelperExclusive    HelperPolicy = "exclusive"    // a CPU of their own on the guest's first node
+	HelperNone         HelperPolicy = "none"         // not bound
+)
+
+// MemorySpec says how memory is held to nodes.
+type MemorySpec struct {
+	Mode MemoryMode `json:"mode,omitempty"` // default preferred
+	// Immediate asks to allocate all memory at start. Always so with huge pages.
+	Immediate bool `json:"immediate,omitempty"`
+}
+
+// MemoryMode is the kernel memory policy of a guest's cells.
+type MemoryMode string
+
+// Memory modes. Whatever the mode (but none), the guest as a whole stays
+// within the nodes that it was given: the outer of S1's two limits.
+const (
+	MemoryNone        MemoryMode = "none"        // no policy
+	MemoryPreferred   MemoryMode = "preferred"   // each cell prefers its node, may overflow to the guest's others
+	MemoryStrict      MemoryMode = "strict"      // each cell only on its node
+	MemoryInterleave  MemoryMode = "interleave"  // spread over all of the guest's nodes
+	MemoryRestrictive MemoryMode = "restrictive" // cgroup limit only, no policy (libvirt restrictive)
+)
+
+// TopologySpec says what NUMA topology the guest sees.
+type TopologySpec struct {
+	Mode  TopologyMode `json:"mode,omitempty"`  // default auto
+	Cells []CellSpec   `json:"cells,omitempty"` // for mode cells: sizes; empty means CellCount equal cells
+	Count int          `json:"count,omitempty"` // for mode cells
+}
+
+// TopologyMode chooses the guest's cells.
+type TopologyMode string
+
+// Guest topologies.
+const (
+	TopologyOff    TopologyMode = "off"    // the guest sees no NUMA; its memory may still span nodes
+	TopologyAuto   TopologyMode = "auto"   // one cell for each node it needs; none is shown if one is enough
+	TopologyCells  TopologyMode = "cells"  // a fixed number or list of cells
+	TopologyMirror TopologyMode = "mirror" // one cell for each host node that has CPUs and memory (S5)
+)
+
+// CellSpec is the size of one cell.
+type CellSpec struct {
+	VCPUs  int            `json:"vcpus"`
+	Memory topology.Bytes `json:"memory"`
+}
+
+// Limits narrow what placement may choose.
+type Limits struct {
+	// MaxDistance is the greatest SLIT distance allowed between any two of the guest's nodes; 0 is no limit.
+	MaxDistance int `json:"max_distance,omitempty"`
+	// MaxClass is the farthest class allowed between any two of the guest's nodes; empty is no limit.
+	MaxClass topology.Class `json:"max_class,omitempty"`
+	// Nodes and CPUs are hard affinity: nothing outside is used. Empty means all.
+	Nodes topology.NodeSet `json:"nodes,omitzero"`
+	CPUs  topology.CPUSet  `json:"cpus,omitzero"`
+	// MaxNodes bounds how many nodes the guest may take; 0 is no limit.
+	MaxNodes int `json:"max_nodes,omitempty"`
+}
+
+// DeviceSpec names a host device.
+type DeviceSpec struct {
+	Address string `json:"address"`
+	// Required refuses placements away from the device's node; else nearness is a cost.
+	Required bool `json:"required,omitempty"`
+	// Passthrough says the device is assigned by vfio, which pins all guest memory.
+	Passthrough bool `json:"passthrough,omitempty"`
+}
+
+// IsMovable reports whether the spec asks for memory that can move.
+func (s *Spec) IsMovable() bool { return s.Movable == nil || *s.Movable }

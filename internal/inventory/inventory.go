@@ -1,0 +1,166 @@
+// Package inventory holds what was seen on a host at one time, by which
+// source, and what could not be seen. An inventory is everything a decision
+// needs: saved to a file it replays the decision anywhere.
+package inventory
+
+import (
+	"time"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Version is the version of the document's form (docs/inventory.schema.json).
+const Version = 1
+
+// Host is one host as it was seen.
+type Host struct {
+	Version  int               `json:"version"`
+	Name     string            `json:"name"`
+	Taken    time.Time         `json:"taken"`
+	Topology topology.Topology `json:"topology"`
+	Kernel   Kernel            `json:"kernel"`
+	Guests   []Guest           `json:"guests"` // ascending by name
+	// Claims are reservations whose guest is not there yet (being created), or is no VM.
+	Claims []Claim `json:"claims,omitempty"`
+	Gaps   []Gap   `json:"gaps,omitempty"`
+}
+
+// Kernel is what the host's kernel does to memory by itself. Values are as
+// the kernel writes them; empty means not readable (see Gaps).
+type Kernel struct {
+	Release              string `json:"release,omitempty"`
+	NUMABalancing        string `json:"numa_balancing,omitempty"`         // /proc/sys/kernel/numa_balancing: 0, 1, 2
+	TransparentHugePages string `json:"transparent_huge_pages,omitempty"` // always, madvise, never
+	KSMRun               string `json:"ksm_run,omitempty"`                // /sys/kernel/mm/ksm/run
+	KSMAcrossNodes       string `json:"ksm_merge_across_nodes,omitempty"`
+	KSMPagesShared       uint64 `json:"ksm_pages_shared,omitempty"`
+	ZoneReclaim          string `json:"zone_reclaim_mode,omitempty"`
+	Demotion             string `json:"demotion_enabled,omitempty"` // /sys/kernel/mm/numa/demotion_enabled
+	CgroupV2             bool   `json:"cgroup_v2"`
+	NumadRunning         bool   `json:"numad_running,omitempty"`
+}
+
+// Gap is something that could not be seen.
+type Gap struct {
+	Object string `json:"object"` // "guest web1", "node 3", "host"
+	What   string `json:"what"`   // what is missing
+	Why    string `json:"why"`    // and why
+}
+
+// Claim is a reservation in flight or of a plain process.
+type Claim struct {
+	Name      string          `json:"name"`
+	PID       int             `json:"pid,omitempty"`
+	Placement guest.Placement `json:"placement"`
+}
+
+// Guest is one VM as it was seen.
+type Guest struct {
+	Name       string `json:"name"`
+	UUID       string `json:"uuid,omitempty"`
+	Hypervisor string `json:"hypervisor"` // "qemu" (libvirt), "qemu-plain", "xen"
+	State      string `json:"state"`      // running, paused, shutoff
+	PID        int    `json:"pid,omitempty"`
+	// Managed says that Numavisor created or bound it; then Spec and Placement are the intent.
+	Managed   bool             `json:"managed"`
+	Spec      *guest.Spec      `json:"spec,omitempty"`
+	Placement *guest.Placement `json:"placement,omitempty"`
+
+	Config Config `json:"config"` // what the hypervisor was told
+	Seen   Seen   `json:"seen"`   // what the kernel says
+}
+
+// Config is what the hypervisor's configuration says about locality.
+type Config struct {
+	VCPUs     int            `json:"vcpus"`
+	Memory    topology.Bytes `json:"memory_bytes"`
+	PageSize  topology.Bytes `json:"page_size,omitempty"`     // huge pages asked for, 0 none
+	Source    string         `json:"memory_source,omitempty"` // anonymous, memfd, file, hugetlbfs
+	Shared    bool           `json:"memory_shared,omitempty"`
+	Locked    bool           `json:"memory_locked,omitempty"`
+	Immediate bool           `json:"memory_immediate,omitempty"`
+
+	NUMATune      *NUMATune                        `json:"numatune,omitempty"` // nil: none
+	Pins          map[guest.VCPUID]topology.CPUSet `json:"vcpu_pins,omitempty"`
+	EmulatorPin   topology.CPUSet                  `json:"emulator_pin,omitzero"`
+	IOThreadPins  map[int]topology.CPUSet          `json:"io_thread_pins,omitempty"`
+	AutoPlacement bool                             `json:"auto_placement,omitempty"` // <vcpu placement='auto'> or numatune placement='auto'
+
+	Cells   []ConfigCell `json:"cells,omitempty"`   // guest NUMA cells; empty: the guest sees none
+	Devices []string     `json:"devices,omitempty"` // assigned host PCI addresses (vfio)
+}
+
+// ConfigCell is a guest NUMA cell as configured.
+type ConfigCell struct {
+	ID        guest.CellID         `json:"id"`
+	VCPUs     guest.VCPUSet        `json:"vcpus"`
+	Memory    topology.Bytes       `json:"memory_bytes"`
+	Distances map[guest.CellID]int `json:"distances,omitempty"`
+}
+
+// NUMATune is libvirt's numatune element.
+type NUMATune struct {
+	Mode  string           `json:"mode,omitempty"` // of <memory>; empty: none given
+	Nodes topology.NodeSet `json:"nodes,omitzero"`
+	Auto  bool             `json:"auto,omitempty"`
+	Cells []CellTune       `json:"cells,omitempty"` // <memnode>
+}
+
+// CellTune is a memnode element.
+type CellTune struct {
+	Cell  guest.CellID     `json:"cell"`
+	Mode  string           `json:"mode"`
+	Nodes topology.NodeSet `json:"nodes"`
+}
+
+// Seen is the truth about one guest, as the kernel tells it.
+type Seen struct {
+	// MemoryByNode is guest memory resident per node, from MemorySource.
+	MemoryByNode map[topology.NodeID]topology.Bytes `json:"memory_by_node,omitempty"`
+	MemorySource string                             `json:"memory_source,omitempty"` // "cgroup memory.numa_stat", "numa_maps", ...
+	// Ranges are the guest's RAM mappings; only filled on request (numa_maps).
+	Ranges []MemoryRange `json:"ranges,omitempty"`
+	// Threads are the VM process's threads.
+	Threads []Thread `json:"threads,omitempty"`
+	// ThreadSource says where run and wait times are from.
+	ThreadSource string `json:"thread_source,omitempty"`
+	CgroupPath   string `json:"cgroup,omitempty"` // below /sys/fs/cgroup
+}
+
+// MemoryRange is a mapping that holds guest RAM.
+type MemoryRange struct {
+	Address  uint64                             `json:"address"`
+	Size     topology.Bytes                     `json:"size_bytes"`
+	Cell     *guest.CellID                      `json:"cell,omitempty"` // nil: not known
+	Policy   string                             `json:"policy"`         // as numa_maps writes it: "default", "bind:0", "prefer:1"
+	PageSize topology.Bytes                     `json:"page_size_bytes"`
+	Backing  string                             `json:"backing"` // anonymous, memfd, hugetlbfs, file
+	File     string                             `json:"file,omitempty"`
+	ByNode   map[topology.NodeID]topology.Bytes `json:"by_node"`
+}
+
+// ThreadRole is what a thread of a VM process does.
+type ThreadRole string
+
+// Thread roles.
+const (
+	RoleVCPU     ThreadRole = "vcpu"
+	RoleEmulator ThreadRole = "emulator"
+	RoleIOThread ThreadRole = "iothread"
+	RoleVhost    ThreadRole = "vhost"
+	RoleOther    ThreadRole = "other"
+)
+
+// Thread is one thread of a VM process.
+type Thread struct {
+	TID      int              `json:"tid"`
+	Name     string           `json:"name"`
+	Role     ThreadRole       `json:"role"`
+	VCPU     *guest.VCPUID    `json:"vcpu,omitempty"`
+	LastCPU  topology.CPUID   `json:"last_cpu"`
+	Affinity topology.CPUSet  `json:"affinity"` // effective: Cpus_allowed_list
+	Mems     topology.NodeSet `json:"mems"`     // effective: Mems_allowed_list
+	RunTime  time.Duration    `json:"run_ns"`   // since start
+	WaitTime time.Duration    `json:"wait_ns"`  // runnable but not running, since start (steal)
+}
