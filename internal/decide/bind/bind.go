@@ -1,0 +1,122 @@
+// Package bind decides by which mechanisms a running guest is brought to a
+// placement: which cpusets are widened first, which pins are set, which pages
+// are copied, which policies are changed from outside, and what is narrowed
+// last. It computes only; host/apply carries the plan out.
+//
+// Which mechanism works on what was measured, not guessed:
+//
+//   - libvirt changes the nodeset of a running guest only in mode restrictive,
+//     or where no numatune was given (it then records restrictive);
+//   - strict, preferred and interleave guests are steered by the cpuset.mems of
+//     their thread groups, which libvirt does not rewrite when it restarts;
+//   - move_pages obeys the target's cpuset, so widening comes first, and a
+//     narrowing cpuset write copies whatever is still outside, so it comes last;
+//   - the policy of memfd memory belongs to the file: any process that maps it
+//     may mbind it. Policies of anonymous and hugetlbfs memory follow cpuset
+//     writes by ordinal only (Rebind);
+//   - pages pinned by vfio do not move at all.
+package bind
+
+import (
+	"fmt"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Request is what Plan decides on.
+type Request struct {
+	Guest     inventory.Guest // running, with Seen.Ranges and Seen.Threads
+	Topology  *topology.Topology
+	Placement guest.Placement
+	Basis     plan.Basis
+	// Persistent says that the guest has a stored configuration for its next start.
+	Persistent bool
+}
+
+// Plan returns the ordered steps that bring the guest to the placement. Steps
+// that would change nothing are left out; a guest that is as intended gets an
+// empty plan.
+func Plan(r Request) plan.Plan {
+	b := builder{Request: r, plan: plan.Plan{Guest: r.Guest.Name, PID: r.Guest.PID, Basis: r.Basis, Placement: r.Placement}}
+	b.current = b.allowedNow()
+	b.growPools()
+	b.widen()
+	b.pinThreads()
+	b.setPolicies()
+	b.moveMemory()
+	b.hold()
+	b.reportGuestView()
+	if len(b.plan.Steps) > 0 || b.intentDiffers() {
+		b.frame()
+	}
+	return b.plan
+}
+
+type builder struct {
+	Request
+	plan    plan.Plan
+	current topology.NodeSet // nodes the guest may take memory from now
+}
+
+func (b *builder) add(s plan.Step) { b.plan.Steps = append(b.plan.Steps, s) }
+
+func (b *builder) refuse(what, format string, args ...any) {
+	b.plan.Cannot = append(b.plan.Cannot, plan.Refusal{What: what, Why: fmt.Sprintf(format, args...)})
+}
+
+// libvirtRuns reports whether libvirt owns the guest's groups and pins.
+func (b *builder) libvirtRuns() bool { return b.Guest.Hypervisor == "qemu" }
+
+// frame puts the record of intent first, so that an interrupted bind shows as
+// drift, and the configuration for the next start last.
+func (b *builder) frame() {
+	if !b.libvirtRuns() {
+		return
+	}
+	record := plan.Step{Kind: plan.Record, Why: "the intent comes first: if this is interrupted, list shows the drift and bind repairs it"}
+	b.plan.Steps = append([]plan.Step{record}, b.plan.Steps...)
+	if b.Persistent {
+		b.add(plan.Step{Kind: plan.Configure, Why: "the next start of the guest shall use the same placement"})
+	}
+}
+
+func (b *builder) intentDiffers() bool {
+	p := b.Guest.Placement
+	if p == nil {
+		return true
+	}
+	return !p.Nodes.Equal(b.Placement.Nodes) || p.MemoryMode != b.Placement.MemoryMode || p.CPUMode != b.Placement.CPUMode
+}
+
+// allowedNow is what the guest's threads may allocate from, by the kernel.
+func (b *builder) allowedNow() topology.NodeSet {
+	var s topology.NodeSet
+	for _, t := range b.Guest.Seen.Threads {
+		s = s.Union(t.Mems)
+	}
+	if s.IsEmpty() {
+		return b.Topology.MemoryNodes()
+	}
+	return s.Intersect(b.Topology.NodeSet())
+}
+
+// reportGuestView says where the guest's boot-time view of distances no longer
+// fits: SRAT and SLIT cannot change while it runs.
+func (b *builder) reportGuestView() {
+	for _, c := range b.Placement.Cells {
+		for _, have := range b.Guest.Config.Cells {
+			if have.ID != c.ID {
+				continue
+			}
+			for to, d := range c.Distances {
+				if was, ok := have.Distances[guest.CellID(to)]; ok && was != d {
+					b.refuse("the guest's view of its topology", "it was told at boot that cell %d is at distance %d from cell %d; here that is %d; it learns so at its next start", to, was, c.ID, d)
+					return
+				}
+			}
+		}
+	}
+}

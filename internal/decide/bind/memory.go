@@ -1,0 +1,199 @@
+package bind
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// steeredByLibvirt reports whether virDomainSetNumaParameters accepts a new
+// nodeset for the running guest: mode restrictive, or no numatune at all.
+func (b *builder) steeredByLibvirt() bool {
+	tune := b.Guest.Config.NUMATune
+	return b.libvirtRuns() && (tune == nil || tune.Mode == "restrictive" || (tune.Mode == "" && len(tune.Cells) == 0))
+}
+
+// limited reports whether the placement holds the guest to its nodes at all.
+func (b *builder) limited() bool { return b.Placement.MemoryMode != guest.MemoryNone }
+
+func (b *builder) growPools() {
+	need := map[topology.NodeID]map[topology.Bytes]topology.Bytes{}
+	for _, r := range b.Guest.Seen.Ranges {
+		if r.PageSize < topology.GiB || b.pinnedByDevice() {
+			continue // smaller huge pages are allocated afresh by the kernel when the pool is short
+		}
+		if first, ok := b.targetOf(r).First(); ok && b.misplaced(r) > 0 {
+			if need[first] == nil {
+				need[first] = map[topology.Bytes]topology.Bytes{}
+			}
+			need[first][r.PageSize] += b.misplaced(r)
+		}
+	}
+	for _, n := range b.Topology.Nodes {
+		for size, bytes := range need[n.ID] {
+			if short := int64(bytes/size) - int64(freePages(n, size)); short > 0 {
+				b.add(plan.Step{Kind: plan.GrowPool, Node: n.ID, PageSize: size, Pages: uint64(short), Why: "pages of this size move only into free pages of the target's pool"})
+			}
+		}
+	}
+}
+
+func freePages(n topology.Node, size topology.Bytes) uint64 {
+	for _, p := range n.HugePages {
+		if p.Size == size {
+			return p.Free
+		}
+	}
+	return 0
+}
+
+// widen allows the target nodes before anything is copied there. A widening
+// write to cpuset.mems walks nothing and copies nothing.
+func (b *builder) widen() {
+	if b.Placement.Nodes.SubsetOf(b.current) || b.Placement.Nodes.IsEmpty() {
+		return
+	}
+	both := b.current.Union(b.Placement.Nodes)
+	why := fmt.Sprintf("move_pages obeys the guest's cpuset, which allows nodes %s only; widening copies nothing", b.current)
+	if b.steeredByLibvirt() {
+		b.add(plan.Step{Kind: plan.TuneLive, Mode: guest.MemoryRestrictive, Nodes: both, Why: why})
+	} else {
+		b.add(plan.Step{Kind: plan.AllowNodes, Nodes: both, Why: why})
+	}
+}
+
+// targetOf returns the nodes a mapping belongs on: its cell's, else the guest's.
+func (b *builder) targetOf(r inventory.MemoryRange) topology.NodeSet {
+	if r.Cell != nil {
+		for _, c := range b.Placement.Cells {
+			if c.ID == *r.Cell {
+				return c.Nodes
+			}
+		}
+	}
+	return b.Placement.Nodes
+}
+
+// misplaced counts what of a mapping lies elsewhere than it shall. Interleaved
+// memory is also misplaced where a node holds more than its equal part.
+func (b *builder) misplaced(r inventory.MemoryRange) topology.Bytes {
+	target := b.targetOf(r)
+	var outside, total, excess topology.Bytes
+	for node, bytes := range r.ByNode {
+		total += bytes
+		if !target.Contains(node) {
+			outside += bytes
+		}
+	}
+	if b.Placement.MemoryMode == guest.MemoryInterleave && target.Len() > 1 {
+		part := total / topology.Bytes(target.Len())
+		for node, bytes := range r.ByNode {
+			if tolerated := part + part/50 + r.PageSize; target.Contains(node) && bytes > tolerated {
+				excess += bytes - part
+			}
+		}
+	}
+	return outside + excess
+}
+
+// setPolicies changes the policy of memfd memory from outside, so that pages
+// touched from now on go where the placement says.
+func (b *builder) setPolicies() {
+	for _, r := range b.Guest.Seen.Ranges {
+		if r.Cell == nil || r.Backing != "memfd" || r.PageSize > 64*topology.KiB {
+			continue
+		}
+		want, nodes := b.Placement.MemoryMode, b.targetOf(r)
+		if !PolicyIs(r.Policy, want, nodes) {
+			b.add(plan.Step{Kind: plan.SetPolicy, Address: r.Address, Size: r.Size, File: r.File, Mode: want, Nodes: nodes,
+				Why: fmt.Sprintf("policy is %s; memfd memory takes a new one from outside, for pages not touched yet", r.Policy)})
+		}
+	}
+}
+
+func (b *builder) moveMemory() {
+	if !b.limited() {
+		return
+	}
+	for _, r := range b.Guest.Seen.Ranges {
+		bytes := b.misplaced(r)
+		if bytes == 0 {
+			continue
+		}
+		if b.pinnedByDevice() {
+			b.refuse(fmt.Sprintf("%v of memory at %#x", bytes, r.Address), "a device (%s) is assigned by vfio, which pins all guest memory; detach it, bind, attach it again, or restart the guest", b.Guest.Config.Devices[0])
+			continue
+		}
+		b.add(plan.Step{Kind: plan.MoveRange, Address: r.Address, Size: r.Size, PageSize: r.PageSize, Bytes: bytes, Nodes: b.targetOf(r), Mode: b.Placement.MemoryMode,
+			Why: fmt.Sprintf("%v of it %s", r.Backing, lieOn(r))})
+	}
+}
+
+func lieOn(r inventory.MemoryRange) string {
+	nodes := make([]topology.NodeID, 0, len(r.ByNode))
+	for n := range r.ByNode {
+		nodes = append(nodes, n)
+	}
+	slices.Sort(nodes)
+	text := "memory lies on"
+	for _, n := range nodes {
+		text += fmt.Sprintf(" node %d: %v", n, r.ByNode[n])
+	}
+	return text
+}
+
+func (b *builder) pinnedByDevice() bool { return len(b.Guest.Config.Devices) > 0 }
+
+// hold narrows the guest to its nodes once its memory is there, and says what
+// becomes of policies that cannot be set from outside.
+func (b *builder) hold() {
+	if !b.limited() || b.Placement.Nodes.IsEmpty() {
+		return
+	}
+	allowed := b.current.Union(b.Placement.Nodes)
+	if b.steeredByLibvirt() {
+		tune := b.Guest.Config.NUMATune
+		if allowed.Equal(b.Placement.Nodes) && tune != nil && tune.Nodes.Equal(b.Placement.Nodes) {
+			b.reportPolicies(allowed)
+			return
+		}
+		b.add(plan.Step{Kind: plan.TuneLive, Mode: guest.MemoryRestrictive, Nodes: b.Placement.Nodes, Why: "the guest as a whole stays within its nodes; its pages are there already, so this copies nothing"})
+	} else if !allowed.Equal(b.Placement.Nodes) {
+		b.add(plan.Step{Kind: plan.HoldNodes, Nodes: b.Placement.Nodes, Why: "the guest as a whole stays within its nodes; its pages are there already, so this copies nothing"})
+	}
+	b.reportPolicies(allowed)
+}
+
+// reportPolicies names each mapping whose policy will not be the intended one
+// after all cpuset writes, since only memfd memory can be changed from outside.
+func (b *builder) reportPolicies(allowed topology.NodeSet) {
+	for _, r := range b.Guest.Seen.Ranges {
+		if r.Cell == nil || (r.Backing == "memfd" && r.PageSize <= 64*topology.KiB) {
+			continue
+		}
+		mode, nodes := SplitPolicy(r.Policy)
+		if rebinds(mode) {
+			nodes = Rebind(Rebind(nodes, b.current, allowed), allowed, b.Placement.Nodes)
+		}
+		target := b.targetOf(r)
+		after := mode
+		if !nodes.IsEmpty() {
+			after += ":" + nodes.String()
+		}
+		if PolicyIs(after, b.Placement.MemoryMode, target) || b.limitIsEnough(target) {
+			continue
+		}
+		b.refuse(fmt.Sprintf("memory policy of cell %d (%s)", *r.Cell, b.Placement.MemoryMode),
+			"%s memory takes no policy from outside: it stays %q; pages it has are on nodes %s, pages touched later go by that policy within nodes %s; a restart of the guest makes it right", r.Backing, after, target, b.Placement.Nodes)
+	}
+}
+
+// limitIsEnough reports whether the cpuset alone gives what the policy would:
+// one node for all, by preference or by force.
+func (b *builder) limitIsEnough(target topology.NodeSet) bool {
+	return b.Placement.Nodes.Len() == 1 && target.Equal(b.Placement.Nodes)
+}

@@ -1,0 +1,128 @@
+// Package plan holds the words for what shall happen to one guest: ordered
+// steps with their reasons, what cannot be done, and the text of both.
+//
+// A plan is a value: it can be printed (a dry run), saved, and carried out
+// later. It names the basis it was computed from, so that a stale plan is
+// refused rather than forced.
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Plan is what shall be done to bring one guest to a placement.
+type Plan struct {
+	Guest     string          `json:"guest"`
+	PID       int             `json:"pid,omitempty"`
+	Basis     Basis           `json:"basis"`
+	Placement guest.Placement `json:"placement"`
+	Steps     []Step          `json:"steps"`
+	// Cannot lists what the placement asks for and no step can give, with the reason.
+	Cannot []Refusal `json:"cannot,omitempty"`
+}
+
+// Basis identifies the process that a plan was made for. A guest that has
+// been restarted since is another one.
+type Basis struct {
+	PID        int    `json:"pid,omitempty"`
+	StartTicks uint64 `json:"start_ticks,omitempty"` // field 22 of /proc/PID/stat
+}
+
+// Refusal is something that cannot be done, and why.
+type Refusal struct {
+	What string `json:"what"`
+	Why  string `json:"why"`
+}
+
+// Kind says what a step does.
+type Kind string
+
+// The kinds of steps, in the order in which a plan uses them: first what
+// widens, then CPUs, then the bulk copy, last what narrows. Copy first, flip
+// later: a cpuset write that narrows copies whole processes on one host-wide
+// queue and reports nothing, so it must find nothing left to copy.
+const (
+	Record     Kind = "record-intent" // write spec and placement into the guest's metadata
+	GrowPool   Kind = "grow-huge-page-pool"
+	AllowNodes Kind = "allow-nodes"    // widen cpuset.mems of the guest's thread groups
+	TuneLive   Kind = "numatune-live"  // libvirt virDomainSetNumaParameters, mode restrictive
+	PinVCPU    Kind = "pin-vcpu"       // libvirt virDomainPinVcpuFlags
+	PinHelper  Kind = "pin-emulator"   // libvirt virDomainPinEmulator
+	PinIO      Kind = "pin-io-thread"  // libvirt virDomainPinIOThread
+	Affinity   Kind = "set-affinity"   // sched_setaffinity of one thread (plain processes, vhost)
+	SetPolicy  Kind = "set-policy"     // mbind of a memfd from outside
+	MoveRange  Kind = "move-memory"    // move_pages of one mapping
+	MoveAll    Kind = "migrate-memory" // migrate_pages of a process
+	HoldNodes  Kind = "hold-to-nodes"  // narrow cpuset.mems of the guest's thread groups
+	ShrinkPool Kind = "shrink-huge-page-pool"
+	Configure  Kind = "write-configuration" // persistent XML, for the next start
+)
+
+// Step is one action. Which fields matter depends on Kind.
+type Step struct {
+	Kind Kind   `json:"kind"`
+	Why  string `json:"why"`
+
+	VCPU     guest.VCPUID     `json:"vcpu,omitempty"`
+	IOThread int              `json:"io_thread,omitempty"`
+	TID      int              `json:"tid,omitempty"`
+	CPUs     topology.CPUSet  `json:"cpus,omitzero"`
+	Nodes    topology.NodeSet `json:"nodes,omitzero"`
+	Mode     guest.MemoryMode `json:"mode,omitempty"`
+	Groups   []string         `json:"groups,omitempty"` // thread groups below the guest's cgroup; empty: all
+
+	Address  uint64         `json:"address,omitempty"`
+	Size     topology.Bytes `json:"size_bytes,omitempty"`
+	PageSize topology.Bytes `json:"page_size_bytes,omitempty"`
+	// Bytes is how much lies elsewhere as far as was seen.
+	Bytes topology.Bytes   `json:"misplaced_bytes,omitempty"`
+	File  string           `json:"file,omitempty"`
+	Pages uint64           `json:"pages,omitempty"`
+	Node  topology.NodeID  `json:"node,omitempty"`
+	From  topology.NodeSet `json:"from,omitzero"`
+}
+
+// String gives the step in one line, without its reason.
+func (s Step) String() string {
+	switch s.Kind {
+	case GrowPool, ShrinkPool:
+		return fmt.Sprintf("%s: %d pages of %v on node %d", s.Kind, s.Pages, s.PageSize, s.Node)
+	case AllowNodes, HoldNodes:
+		return fmt.Sprintf("%s %s", s.Kind, s.Nodes)
+	case TuneLive:
+		return fmt.Sprintf("%s: mode %s, nodes %s", s.Kind, s.Mode, s.Nodes)
+	case PinVCPU:
+		return fmt.Sprintf("%s %d to CPUs %s", s.Kind, s.VCPU, s.CPUs)
+	case PinHelper:
+		return fmt.Sprintf("%s to CPUs %s", s.Kind, s.CPUs)
+	case PinIO:
+		return fmt.Sprintf("%s %d to CPUs %s", s.Kind, s.IOThread, s.CPUs)
+	case Affinity:
+		return fmt.Sprintf("%s of thread %d to CPUs %s", s.Kind, s.TID, s.CPUs)
+	case SetPolicy:
+		return fmt.Sprintf("%s of %v at %#x: %s on nodes %s", s.Kind, s.Size, s.Address, s.Mode, s.Nodes)
+	case MoveRange:
+		return fmt.Sprintf("%s: %v at %#x to nodes %s", s.Kind, s.Bytes, s.Address, s.Nodes)
+	case MoveAll:
+		return fmt.Sprintf("%s: from nodes %s to nodes %s", s.Kind, s.From, s.Nodes)
+	default:
+		return string(s.Kind)
+	}
+}
+
+// Text gives the whole plan for people: a line a step with its reason.
+func (p Plan) Text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %d steps to nodes %s\n", p.Guest, len(p.Steps), p.Placement.Nodes)
+	for i, s := range p.Steps {
+		fmt.Fprintf(&b, "%3d. %s\n     %s\n", i+1, s, s.Why)
+	}
+	for _, c := range p.Cannot {
+		fmt.Fprintf(&b, "  cannot: %s: %s\n", c.What, c.Why)
+	}
+	return b.String()
+}

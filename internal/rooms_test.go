@@ -1,0 +1,107 @@
+package internal_test
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/numavisor/numavisor/"
+
+// rooms is the floor plan: each room and the rooms it may look into.
+// Words know only words, decisions know words and the price list, drivers
+// know words and not each other, observe and apply declare the interfaces
+// that drivers satisfy; only cmd knows everybody. Tests may look further.
+var rooms = map[string][]string{
+	"internal/topology":  {},
+	"internal/guest":     {"internal/topology"},
+	"internal/inventory": {"internal/topology", "internal/guest"},
+	"internal/policy":    {"internal/topology", "internal/guest"},
+	"internal/plan":      {"internal/topology", "internal/guest"},
+
+	"internal/decide/cost":     {"WORDS"},
+	"internal/decide/place":    {"WORDS", "internal/decide/cost"},
+	"internal/decide/bind":     {"WORDS"},
+	"internal/decide/check":    {"WORDS", "internal/decide/cost"},
+	"internal/decide/drift":    {"WORDS"},
+	"internal/decide/diagnose": {"WORDS", "internal/decide/cost", "internal/decide/drift", "internal/decide/check"},
+
+	"internal/host/linux":   {"WORDS"},
+	"internal/host/libvirt": {"WORDS"},
+	"internal/host/xen":     {"WORDS"},
+	"internal/host/hwloc":   {"WORDS"},
+	"internal/host/claim":   {"WORDS"},
+	"internal/host/observe": {"WORDS"},
+	"internal/host/apply":   {"WORDS", "internal/decide/drift"},
+
+	"lab":           {},
+	"cmd/numavisor": {"ALL"},
+}
+
+var words = []string{"internal/topology", "internal/guest", "internal/inventory", "internal/policy", "internal/plan"}
+
+func TestRoomsLookOnlyWhereTheyMay(t *testing.T) {
+	seen := map[string]bool{}
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		room := roomOf(filepath.ToSlash(filepath.Dir(strings.TrimPrefix(path, "../"))))
+		if room == "" {
+			t.Errorf("%s: lies in no room of the floor plan; add its room to the table with what it may import", path)
+			return nil
+		}
+		seen[room] = true
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, imp := range file.Imports {
+			target, _ := strconv.Unquote(imp.Path.Value)
+			if inside, ok := strings.CutPrefix(target, module); ok && !mayImport(room, inside) {
+				t.Errorf("%s: %s may not import %s", path, room, inside)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for room := range rooms {
+		if !seen[room] {
+			t.Errorf("room %s is in the table but holds no code", room)
+		}
+	}
+}
+
+// roomOf returns the room a folder belongs to: itself or the room above it.
+func roomOf(folder string) string {
+	for f := folder; f != "."; f = filepath.ToSlash(filepath.Dir(f)) {
+		if _, ok := rooms[f]; ok {
+			return f
+		}
+	}
+	return ""
+}
+
+func mayImport(room, target string) bool {
+	for _, allowed := range append([]string{room}, rooms[room]...) {
+		group := []string{allowed}
+		switch allowed {
+		case "ALL":
+			return true
+		case "WORDS":
+			group = words
+		}
+		for _, g := range group {
+			if target == g || strings.HasPrefix(target, g+"/") {
+				return true
+			}
+		}
+	}
+	return false
+}
