@@ -1,0 +1,242 @@
+// Package claim keeps, on one host, the reservations that no VM shows yet: of
+// guests being created and of plain processes that were bound. Two decisions
+// taken at the same time never see the same free room, because deciding and
+// claiming happen under one lock; a claim whose holder has died is void.
+//
+// The ledger lives in a folder below /run: like what it describes, it ends
+// with the boot.
+package claim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// DefaultFolder is where the ledger lives unless the caller says otherwise.
+const DefaultFolder = "/run/numavisor"
+
+// Process identifies a process beyond reuse of its number.
+type Process struct {
+	PID        int    `json:"pid"`
+	StartTicks uint64 `json:"start_ticks"` // field 22 of /proc/PID/stat
+}
+
+// Claim is one reservation. It holds as long as its Holder lives.
+type Claim struct {
+	Name      string          `json:"name"`
+	Holder    Process         `json:"holder"`
+	Placement guest.Placement `json:"placement"`
+	// Process is set for a plain process that was bound: then it is the holder too.
+	Process bool `json:"process,omitempty"`
+}
+
+// Grown is what a guest's huge page pools were enlarged by, to be given back
+// when it is deleted.
+type Grown struct {
+	Node  topology.NodeID `json:"node"`
+	Size  topology.Bytes  `json:"size_bytes"`
+	Pages uint64          `json:"pages"`
+}
+
+// Ledger is the folder of claims. Alive tells whether a process still is the
+// one that was meant.
+type Ledger struct {
+	Folder string
+	Alive  func(Process) bool
+}
+
+// pollLock is how often a taken lock is tried again: flock(2) has no deadline.
+const pollLock = 20 * time.Millisecond
+
+// Locked calls decide while nobody else on the host decides. It fails if the
+// lock cannot be had before ctx ends.
+func (l Ledger) Locked(ctx context.Context, decide func(Locked) error) error {
+	if err := os.MkdirAll(l.Folder, 0o755); err != nil {
+		return fmt.Errorf("creating the ledger of claims: %w; run as root, or choose another folder with --state", err)
+	}
+	path := filepath.Join(l.Folder, "lock")
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return fmt.Errorf("opening the ledger's lock: %w", err)
+	}
+	defer file.Close() // releases the lock
+	for {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("locking %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for another decision on this host to finish (lock %s): %w", path, ctx.Err())
+		case <-time.After(pollLock):
+		}
+	}
+	return decide(Locked{l})
+}
+
+// Locked gives access to the ledger while its lock is held.
+type Locked struct{ ledger Ledger }
+
+// Claims returns all claims that hold, by name, and removes void ones.
+func (t Locked) Claims() ([]inventory.Claim, error) {
+	all, err := t.ledger.read()
+	if err != nil {
+		return nil, err
+	}
+	var live []inventory.Claim
+	for _, c := range all {
+		if !t.ledger.Alive(c.Holder) {
+			if err := t.ledger.Release(c.Name); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		live = append(live, c.seen())
+	}
+	return live, nil
+}
+
+// Put records a claim, replacing one of the same name.
+func (t Locked) Put(c Claim) error {
+	return writeWhole(t.ledger.path("claims", c.Name), c)
+}
+
+// Claims returns all claims that hold, without taking the lock: for showing only.
+func (l Ledger) Claims() ([]inventory.Claim, error) {
+	all, err := l.read()
+	if err != nil {
+		return nil, err
+	}
+	var live []inventory.Claim
+	for _, c := range all {
+		if l.Alive(c.Holder) {
+			live = append(live, c.seen())
+		}
+	}
+	return live, nil
+}
+
+func (c Claim) seen() inventory.Claim {
+	s := inventory.Claim{Name: c.Name, Placement: c.Placement}
+	if c.Process {
+		s.PID = c.Holder.PID
+	}
+	return s
+}
+
+// Release removes a claim; one that is not there is no error.
+func (l Ledger) Release(name string) error { return remove(l.path("claims", name)) }
+
+// PutGrown records what pools were enlarged by for a guest, adding to what is there.
+func (l Ledger) PutGrown(name string, more []Grown) error {
+	have, err := l.GrownFor(name)
+	if err != nil {
+		return err
+	}
+	for _, m := range more {
+		i := slices.IndexFunc(have, func(g Grown) bool { return g.Node == m.Node && g.Size == m.Size })
+		if i < 0 {
+			have = append(have, m)
+		} else {
+			have[i].Pages += m.Pages
+		}
+	}
+	return writeWhole(l.path("pools", name), have)
+}
+
+// GrownFor returns what pools were enlarged by for a guest.
+func (l Ledger) GrownFor(name string) ([]Grown, error) {
+	var grown []Grown
+	err := readWhole(l.path("pools", name), &grown)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return grown, err
+}
+
+// ForgetGrown removes the record after the pages were given back.
+func (l Ledger) ForgetGrown(name string) error { return remove(l.path("pools", name)) }
+
+// path maps a guest's name to a file; names may hold any character.
+func (l Ledger) path(kind, name string) string {
+	return filepath.Join(l.Folder, kind, url.PathEscape(name)+".json")
+}
+
+func (l Ledger) read() ([]Claim, error) {
+	entries, err := os.ReadDir(filepath.Join(l.Folder, "claims"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("reading the ledger of claims: %w", err)
+	}
+	var claims []Claim
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".json") {
+			continue
+		}
+		var c Claim
+		err := readWhole(filepath.Join(l.Folder, "claims", e.Name()), &c)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // released in the meantime
+		}
+		if err != nil {
+			return nil, err
+		}
+		claims = append(claims, c)
+	}
+	slices.SortFunc(claims, func(a, b Claim) int { return strings.Compare(a.Name, b.Name) })
+	return claims, nil
+}
+
+func readWhole(path string, v any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("reading %s: %w; remove the file if nothing on this host is being created", path, err)
+	}
+	return nil
+}
+
+// writeWhole replaces the file in one step: a reader sees the old text or the new one.
+func writeWhole(path string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("creating the ledger's folder: %w", err)
+	}
+	temporary := fmt.Sprintf("%s.%d.new", path, os.Getpid())
+	if err := os.WriteFile(temporary, data, 0o644); err != nil {
+		return fmt.Errorf("writing a claim: %w", err)
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		return fmt.Errorf("writing a claim: %w", err)
+	}
+	return nil
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package claim_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+func ledger(t *testing.T, dead ...int) claim.Ledger {
+	return claim.Ledger{Folder: t.TempDir(), Alive: func(p claim.Process) bool {
+		for _, d := range dead {
+			if p.PID == d {
+				return false
+			}
+		}
+		return true
+	}}
+}
+
+func put(t *testing.T, l claim.Ledger, name string, pid int) {
+	t.Helper()
+	err := l.Locked(t.Context(), func(tx claim.Locked) error {
+		return tx.Put(claim.Claim{Name: name, Holder: claim.Process{PID: pid}, Placement: guest.Placement{Guest: name}})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestClaimsOfTheDeadAreVoid(t *testing.T) {
+	l := ledger(t, 2)
+	put(t, l, "alive", 1)
+	put(t, l, "dead", 2)
+	shown, err := l.Claims()
+	if err != nil || len(shown) != 1 || shown[0].Name != "alive" {
+		t.Fatalf("Claims() = %v, %v; want only the living holder's", shown, err)
+	}
+	if err := l.Locked(t.Context(), func(tx claim.Locked) error { _, err := tx.Claims(); return err }); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(l.Folder, "claims")); len(left) != 1 {
+		t.Errorf("the void claim was not removed: %v", left)
+	}
+}
+
+// Each of many decisions taken at once claims the lowest free number; no number may be taken twice.
+func TestConcurrentDecisionsNeverTakeTheSameRoom(t *testing.T) {
+	l := ledger(t)
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			err := l.Locked(t.Context(), func(tx claim.Locked) error {
+				held, err := tx.Claims()
+				if err != nil {
+					return err
+				}
+				node := topology.NodeID(len(held))
+				return tx.Put(claim.Claim{Name: fmt.Sprint("guest ", i), Holder: claim.Process{PID: 1}, Placement: guest.Placement{Nodes: topology.SetOf(node)}})
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	held, err := l.Claims()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var taken topology.NodeSet
+	for _, c := range held {
+		taken = taken.Union(c.Placement.Nodes)
+	}
+	if taken.Len() != 20 {
+		t.Errorf("20 decisions took %d rooms: %s", taken.Len(), taken)
+	}
+}
+
+func TestLockEndsWithTheDeadline(t *testing.T) {
+	l := ledger(t)
+	err := l.Locked(t.Context(), func(claim.Locked) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
+		defer cancel()
+		return l.Locked(ctx, func(claim.Locked) error { t.Error("two decisions at once"); return nil })
+	})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want the deadline", err)
+	}
+}
+
+func TestNamesOfAnyKind(t *testing.T) {
+	l := ledger(t)
+	for _, name := range []string{"../../etc/passwd", "a b", "ünï", "."} {
+		put(t, l, name, 1)
+		if held, err := l.Claims(); err != nil || len(held) != 1 || held[0].Name != name {
+			t.Errorf("%q: %v, %v", name, held, err)
+		}
+		if err := l.Release(name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestGrownPoolsAddUp(t *testing.T) {
+	l := ledger(t)
+	for range 2 {
+		if err := l.PutGrown("g", []claim.Grown{{Node: 1, Size: 2 * topology.MiB, Pages: 3}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	grown, err := l.GrownFor("g")
+	if err != nil || len(grown) != 1 || grown[0].Pages != 6 {
+		t.Errorf("got %v, %v; want 6 pages on node 1", grown, err)
+	}
+	if err := l.ForgetGrown("g"); err != nil {
+		t.Fatal(err)
+	}
+	if grown, err := l.GrownFor("g"); err != nil || grown != nil {
+		t.Errorf("after forgetting: %v, %v", grown, err)
+	}
+}
+
+func TestDamagedClaimIsNamed(t *testing.T) {
+	l := ledger(t)
+	put(t, l, "g", 1)
+	os.WriteFile(filepath.Join(l.Folder, "claims", "g.json"), []byte("{"), 0o644)
+	if _, err := l.Claims(); err == nil {
+		t.Error("a damaged claim was taken for none: its room would be given away")
+	}
+}
