@@ -1,0 +1,50 @@
+# Two targets matter: make demo and make test. Both do all their own set-up on
+# a Debian machine that has Go and make.
+
+GO        ?= go
+GOFLAGS   := -tags=libvirt_dlopen
+BIN       := bin/numavisor
+LINTER    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
+PACKAGES  := gcc libc6-dev qemu-system-x86 libvirt-daemon-system libvirt-clients numactl busybox-static cpio kmod hwloc-nox
+export GOFLAGS
+
+.PHONY: build demo test unit lab-test fuzz bench lint packages clean
+
+build: packages
+	$(GO) build -o $(BIN) ./cmd/numavisor
+
+# The main job, on a real multi-node host with real libvirt and KVM guests.
+demo: build
+	$(BIN) lab demo
+
+test: unit lab-test
+
+unit: packages
+	@echo "== go vet and gofmt"
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt -w on these files"; exit 1; }
+	$(GO) vet ./...
+	@echo "== unit tests, with the race detector"
+	$(GO) test -race ./...
+
+# End-to-end tests: each boots a NUMA host in QEMU, one after the other.
+lab-test: build
+	@echo "== tests in the lab"
+	NUMAVISOR_LAB=1 $(GO) test -count=1 -p=1 -timeout=60m -v -run 'Lab' ./lab/...
+
+fuzz:
+	./testdata/fuzz-all $(or $(FUZZTIME),20s)
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchmem ./internal/...
+
+lint:
+	$(GO) run $(LINTER) run
+
+# Installs what is missing, and says so; nothing happens where all is there.
+packages:
+	@missing=; for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ]; then echo "== installing$$missing"; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi
+
+clean:
+	rm -rf bin
