@@ -48,16 +48,15 @@ type Kind string
 const (
 	Record     Kind = "record-intent" // write spec and placement into the guest's metadata
 	GrowPool   Kind = "grow-huge-page-pool"
-	AllowNodes Kind = "allow-nodes"    // widen cpuset.mems of the guest's thread groups
-	TuneLive   Kind = "numatune-live"  // libvirt virDomainSetNumaParameters, mode restrictive
-	PinVCPU    Kind = "pin-vcpu"       // libvirt virDomainPinVcpuFlags
-	PinHelper  Kind = "pin-emulator"   // libvirt virDomainPinEmulator
-	PinIO      Kind = "pin-io-thread"  // libvirt virDomainPinIOThread
-	Affinity   Kind = "set-affinity"   // sched_setaffinity of one thread (plain processes, vhost)
-	SetPolicy  Kind = "set-policy"     // mbind of a memfd from outside
-	MoveRange  Kind = "move-memory"    // move_pages of one mapping
-	MoveAll    Kind = "migrate-memory" // migrate_pages of a process
-	HoldNodes  Kind = "hold-to-nodes"  // narrow cpuset.mems of the guest's thread groups
+	AllowNodes Kind = "allow-nodes"   // widen cpuset.mems of the guest's thread groups
+	TuneLive   Kind = "numatune-live" // libvirt virDomainSetNumaParameters, mode restrictive
+	PinVCPU    Kind = "pin-vcpu"      // libvirt virDomainPinVcpuFlags
+	PinHelper  Kind = "pin-emulator"  // libvirt virDomainPinEmulator
+	PinIO      Kind = "pin-io-thread" // libvirt virDomainPinIOThread
+	Affinity   Kind = "set-affinity"  // sched_setaffinity of one thread (plain processes, vhost)
+	SetPolicy  Kind = "set-policy"    // mbind of a memfd from outside
+	MoveRange  Kind = "move-memory"   // move_pages of one mapping
+	HoldNodes  Kind = "hold-to-nodes" // narrow cpuset.mems of the guest's thread groups
 	ShrinkPool Kind = "shrink-huge-page-pool"
 	Configure  Kind = "write-configuration" // persistent XML, for the next start
 )
@@ -79,11 +78,10 @@ type Step struct {
 	Size     topology.Bytes `json:"size_bytes,omitempty"`
 	PageSize topology.Bytes `json:"page_size_bytes,omitempty"`
 	// Bytes is how much lies elsewhere as far as was seen.
-	Bytes topology.Bytes   `json:"misplaced_bytes,omitempty"`
-	File  string           `json:"file,omitempty"`
-	Pages uint64           `json:"pages,omitempty"`
-	Node  topology.NodeID  `json:"node,omitempty"`
-	From  topology.NodeSet `json:"from,omitzero"`
+	Bytes topology.Bytes  `json:"misplaced_bytes,omitempty"`
+	File  string          `json:"file,omitempty"`
+	Pages uint64          `json:"pages,omitempty"`
+	Node  topology.NodeID `json:"node,omitempty"`
 }
 
 // String gives the step in one line, without its reason.
@@ -107,8 +105,6 @@ func (s Step) String() string {
 		return fmt.Sprintf("%s of %v at %#x: %s on nodes %s", s.Kind, s.Size, s.Address, s.Mode, s.Nodes)
 	case MoveRange:
 		return fmt.Sprintf("%s: %v at %#x to nodes %s", s.Kind, s.Bytes, s.Address, s.Nodes)
-	case MoveAll:
-		return fmt.Sprintf("%s: from nodes %s to nodes %s", s.Kind, s.From, s.Nodes)
 	default:
 		return string(s.Kind)
 	}

@@ -1,0 +1,217 @@
+// Package apply carries plans out, step by step, and says of each what came
+// of it. It decides nothing: it stops where going on would make things worse,
+// and reports exactly what lies between the old state and the new one.
+//
+// A guest never depends on apply being alive: every step leaves it running.
+// Since the intent is recorded first, a plan that was cut short shows as drift
+// of the guest, and binding it again finishes the work.
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// ErrGone means that the guest ended, or was replaced by another process of
+// the same name, since the plan was made.
+var ErrGone = errors.New("the guest is not the one that the plan was made for")
+
+// Kernel is what apply needs of the host's kernel.
+type Kernel interface {
+	// StartTicks identifies a process beyond reuse of its number.
+	StartTicks(pid int) (uint64, error)
+	// SetMems writes cpuset.mems of every thread group of the guest, and reads back.
+	SetMems(pid int, nodes topology.NodeSet) error
+	SetAffinity(tid int, cpus topology.CPUSet) error
+	// SetFilePolicy gives memfd memory a policy for pages not touched yet.
+	SetFilePolicy(pid int, s plan.Step) error
+	// Move copies the pages of one mapping that lie elsewhere to s.Nodes.
+	Move(ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes)) (Moved, error)
+	// GrowPool adds pages to a node's huge page pool and returns how many it got.
+	GrowPool(node topology.NodeID, size topology.Bytes, pages uint64) (uint64, error)
+	// ShrinkPool takes free pages out of a node's pool and returns how many went.
+	ShrinkPool(node topology.NodeID, size topology.Bytes, pages uint64) (uint64, error)
+}
+
+// Hypervisor is what apply needs of the VM's hypervisor.
+type Hypervisor interface {
+	PinVCPU(ctx context.Context, name string, v guest.VCPUID, cpus topology.CPUSet) error
+	PinEmulator(ctx context.Context, name string, cpus topology.CPUSet) error
+	PinIOThread(ctx context.Context, name string, id int, cpus topology.CPUSet) error
+	// TuneLive sets mode restrictive and a nodeset on the running guest.
+	TuneLive(ctx context.Context, name string, nodes topology.NodeSet) error
+	// Record stores the intent in the guest's metadata.
+	Record(ctx context.Context, name string, intent Intent) error
+	// Configure writes the placement into the stored configuration.
+	Configure(ctx context.Context, name string, intent Intent) error
+}
+
+// Intent is what a guest asked for and was given.
+type Intent struct {
+	Spec      guest.Spec
+	Placement guest.Placement
+}
+
+// Moved is what became of the pages of one mapping.
+type Moved struct {
+	Moved  topology.Bytes    `json:"moved_bytes"`
+	Failed topology.Bytes    `json:"failed_bytes"`
+	Why    map[string]uint64 `json:"why_failed,omitempty"` // kernel's reason per page: "EBUSY": 12
+}
+
+// Status is how a step ended.
+type Status string
+
+// Ends of a step.
+const (
+	Done    Status = "done"
+	Partial Status = "partial"
+	Failed  Status = "failed"
+	Skipped Status = "skipped"
+)
+
+// Outcome is what came of one step.
+type Outcome struct {
+	Step   plan.Step     `json:"step"`
+	Status Status        `json:"status"`
+	Detail string        `json:"detail,omitempty"`
+	Moved  *Moved        `json:"moved,omitempty"`
+	Took   time.Duration `json:"took_ns"`
+}
+
+// Progress is told while memory is copied.
+type Progress func(step plan.Step, done, total topology.Bytes)
+
+// Executor carries plans out on one host.
+type Executor struct {
+	Kernel     Kernel
+	Hypervisor Hypervisor // nil for plain processes
+	Clock      func() time.Time
+	Progress   Progress // may be nil
+}
+
+// Run carries out a plan. It returns an outcome for every step, those that
+// were not reached included. The error says why it stopped early; it wraps
+// ErrGone where the guest is no longer there.
+func (x Executor) Run(ctx context.Context, p plan.Plan, intent Intent) ([]Outcome, error) {
+	outcomes := make([]Outcome, 0, len(p.Steps))
+	var stop error
+	for _, s := range p.Steps {
+		if stop == nil {
+			stop = x.guard(ctx, p)
+		}
+		if stop != nil {
+			outcomes = append(outcomes, Outcome{Step: s, Status: Skipped})
+			continue
+		}
+		begin := x.Clock()
+		o, err := x.step(ctx, p, s, intent)
+		o.Step, o.Took = s, x.Clock().Sub(begin)
+		if err != nil {
+			o.Status, o.Detail = Failed, err.Error()
+			stop = fmt.Errorf("%s: %w", s, err)
+			if gone := x.guard(context.WithoutCancel(ctx), p); gone != nil {
+				stop = fmt.Errorf("%s: %w (%w)", s, gone, err)
+			}
+		}
+		outcomes = append(outcomes, o)
+	}
+	return outcomes, stop
+}
+
+// guard refuses to go on where the context has ended or the guest is not the plan's.
+func (x Executor) guard(ctx context.Context, p plan.Plan) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if p.Basis.PID == 0 {
+		return nil
+	}
+	ticks, err := x.Kernel.StartTicks(p.Basis.PID)
+	if err != nil {
+		return fmt.Errorf("%w: process %d has ended", ErrGone, p.Basis.PID)
+	}
+	if ticks != p.Basis.StartTicks {
+		return fmt.Errorf("%w: process %d is another one now", ErrGone, p.Basis.PID)
+	}
+	return nil
+}
+
+func (x Executor) step(ctx context.Context, p plan.Plan, s plan.Step, intent Intent) (Outcome, error) {
+	done := Outcome{Status: Done}
+	switch s.Kind {
+	case plan.Record:
+		return done, x.Hypervisor.Record(ctx, p.Guest, intent)
+	case plan.Configure:
+		return done, x.Hypervisor.Configure(ctx, p.Guest, intent)
+	case plan.PinVCPU:
+		return done, x.Hypervisor.PinVCPU(ctx, p.Guest, s.VCPU, s.CPUs)
+	case plan.PinHelper:
+		return done, x.Hypervisor.PinEmulator(ctx, p.Guest, s.CPUs)
+	case plan.PinIO:
+		return done, x.Hypervisor.PinIOThread(ctx, p.Guest, s.IOThread, s.CPUs)
+	case plan.TuneLive:
+		return done, x.Hypervisor.TuneLive(ctx, p.Guest, s.Nodes)
+	case plan.AllowNodes, plan.HoldNodes:
+		return done, x.Kernel.SetMems(p.PID, s.Nodes)
+	case plan.Affinity:
+		return done, x.Kernel.SetAffinity(s.TID, s.CPUs)
+	case plan.SetPolicy:
+		return done, x.Kernel.SetFilePolicy(p.PID, s)
+	case plan.MoveRange:
+		return x.move(ctx, p, s)
+	case plan.GrowPool:
+		return pool(x.Kernel.GrowPool, s)
+	case plan.ShrinkPool:
+		return pool(x.Kernel.ShrinkPool, s)
+	}
+	return Outcome{}, fmt.Errorf("no way is known to carry out a step of kind %q", s.Kind)
+}
+
+func (x Executor) move(ctx context.Context, p plan.Plan, s plan.Step) (Outcome, error) {
+	moved, err := x.Kernel.Move(ctx, p.PID, s, func(done, total topology.Bytes) {
+		if x.Progress != nil {
+			x.Progress(s, done, total)
+		}
+	})
+	o := Outcome{Status: Done, Moved: &moved}
+	if moved.Failed > 0 {
+		o.Status, o.Detail = Partial, fmt.Sprintf("%v did not move: %v", moved.Failed, moved.Why)
+	}
+	return o, err
+}
+
+func pool(change func(topology.NodeID, topology.Bytes, uint64) (uint64, error), s plan.Step) (Outcome, error) {
+	got, err := change(s.Node, s.PageSize, s.Pages)
+	o := Outcome{Status: Done}
+	if got < s.Pages {
+		o.Status, o.Detail = Partial, fmt.Sprintf("%d of %d pages: node %d has no more unfragmented free memory", got, s.Pages, s.Node)
+	}
+	return o, err
+}
+
+// Complete reports whether every step was done in full.
+func Complete(outcomes []Outcome) bool {
+	for _, o := range outcomes {
+		if o.Status != Done {
+			return false
+		}
+	}
+	return true
+}
+
+// Basis identifies the process that a plan is made for.
+func Basis(k Kernel, g inventory.Guest) (plan.Basis, error) {
+	ticks, err := k.StartTicks(g.PID)
+	if err != nil {
+		return plan.Basis{}, fmt.Errorf("guest %s: %w: %w", g.Name, ErrGone, err)
+	}
+	return plan.Basis{PID: g.PID, StartTicks: ticks}, nil
+}

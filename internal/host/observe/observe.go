@@ -1,0 +1,156 @@
+// Package observe reads a host's sources into one inventory. It declares the
+// few things it needs of a source; the drivers satisfy them. What a source
+// cannot tell becomes a gap of the inventory, not a failure: a decision may
+// then refuse to be taken on it, and says which gap stands in the way.
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Kernel is what the kernel of the host tells.
+type Kernel interface {
+	Topology() (topology.Topology, error)
+	Settings() (inventory.Kernel, []inventory.Gap)
+	// Memory returns guest memory per node from an O(nodes) source where there
+	// is one, else from numa_maps, and names the source.
+	Memory(g inventory.Guest) (map[topology.NodeID]topology.Bytes, string, error)
+	Threads(pid int) (threads []inventory.Thread, source string, err error)
+	// Ranges returns the mappings of a VM process that can hold guest RAM. It
+	// reads numa_maps: every present page table entry is walked.
+	Ranges(ctx context.Context, pid int) ([]inventory.MemoryRange, error)
+	// Cgroup returns the group that holds a VM's threads, below the cgroup root.
+	Cgroup(pid int) (string, error)
+}
+
+// Hypervisor lists the VMs that it runs, with Config filled and Seen empty.
+type Hypervisor interface {
+	Name() string
+	Guests(ctx context.Context) ([]inventory.Guest, error)
+}
+
+// Sources are where a host is read from.
+type Sources struct {
+	Kernel      Kernel
+	Hypervisors []Hypervisor // in order of precedence: a process seen twice is the first one's
+	Claims      func() ([]inventory.Claim, error)
+	Now         func() time.Time
+	HostName    func() (string, error)
+	Measured    *topology.Measured // operator's figures, before any that firmware gives
+	// Housekeeping CPUs by configuration, in addition to what the kernel sets aside.
+	Housekeeping topology.CPUSet
+}
+
+// Host observes the host. Ranges are read only for the guests named in closely.
+func Host(ctx context.Context, s Sources, closely ...string) (inventory.Host, error) {
+	t, err := s.Kernel.Topology()
+	if err != nil {
+		return inventory.Host{}, fmt.Errorf("reading the host's topology: %w", err)
+	}
+	if s.Measured != nil {
+		t.Measured = s.Measured
+		t.Classify()
+	}
+	t.Housekeeping = t.Housekeeping.Union(s.Housekeeping.Intersect(t.CPUSet()))
+	h := inventory.Host{Version: inventory.Version, Taken: s.Now().UTC(), Topology: t, Guests: []inventory.Guest{}}
+	if h.Name, err = s.HostName(); err != nil {
+		h.Gaps = append(h.Gaps, gap("host", "its name", err))
+	}
+	settings, gaps := s.Kernel.Settings()
+	h.Kernel, h.Gaps = settings, append(h.Gaps, gaps...)
+	for _, v := range s.Hypervisors {
+		s.addGuests(ctx, v, &h, closely)
+	}
+	slices.SortFunc(h.Guests, func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) })
+	if err := ctx.Err(); err != nil {
+		return h, fmt.Errorf("observing the host: %w", err)
+	}
+	return h, s.addClaims(&h)
+}
+
+func (s Sources) addGuests(ctx context.Context, v Hypervisor, h *inventory.Host, closely []string) {
+	guests, err := v.Guests(ctx)
+	if err != nil {
+		h.Gaps = append(h.Gaps, gap("host", "VMs of "+v.Name(), err))
+	}
+	for _, g := range guests {
+		if g.PID > 0 && slices.ContainsFunc(h.Guests, func(o inventory.Guest) bool { return o.PID == g.PID }) {
+			continue
+		}
+		if g.PID > 0 {
+			seen, gaps, gone := s.see(ctx, g, slices.Contains(closely, g.Name))
+			if gone {
+				h.Gaps = append(h.Gaps, inventory.Gap{Object: "guest " + g.Name, What: "the guest", Why: fmt.Sprintf("its process %d ended while it was looked at", g.PID)})
+				continue
+			}
+			g.Seen = seen
+			h.Gaps = append(h.Gaps, gaps...)
+		}
+		h.Guests = append(h.Guests, g)
+	}
+}
+
+// see asks the kernel about one running guest. gone means that its process ended meanwhile.
+func (s Sources) see(ctx context.Context, g inventory.Guest, closely bool) (seen inventory.Seen, gaps []inventory.Gap, gone bool) {
+	note := func(what string, err error) {
+		gone = gone || errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH)
+		gaps = append(gaps, gap("guest "+g.Name, what, err))
+	}
+	var err error
+	if seen.Threads, seen.ThreadSource, err = s.Kernel.Threads(g.PID); err != nil {
+		note("its threads", err)
+		if gone {
+			return seen, nil, true
+		}
+	}
+	gone = false
+	if seen.CgroupPath, err = s.Kernel.Cgroup(g.PID); err != nil {
+		gaps = append(gaps, gap("guest "+g.Name, "its cgroup", err))
+	}
+	g.Seen = seen
+	if seen.MemoryByNode, seen.MemorySource, err = s.Kernel.Memory(g); err != nil {
+		gaps = append(gaps, gap("guest "+g.Name, "its memory by node", err))
+	}
+	if closely {
+		ranges, err := s.Kernel.Ranges(ctx, g.PID)
+		if err != nil {
+			gaps = append(gaps, gap("guest "+g.Name, "its mappings", err))
+		}
+		seen.Ranges = AssignCells(ranges, g.Config)
+	}
+	return seen, gaps, false
+}
+
+// addClaims adds reservations that no guest shows: a claim of a guest that is
+// there with its placement is the same reservation.
+func (s Sources) addClaims(h *inventory.Host) error {
+	if s.Claims == nil {
+		return nil
+	}
+	claims, err := s.Claims()
+	if err != nil {
+		return err
+	}
+	for _, c := range claims {
+		known := slices.ContainsFunc(h.Guests, func(g inventory.Guest) bool { return g.Name == c.Name && g.Placement != nil && c.PID == 0 })
+		if !known {
+			h.Claims = append(h.Claims, c)
+		}
+	}
+	return nil
+}
+
+func gap(object, what string, err error) inventory.Gap {
+	return inventory.Gap{Object: object, What: what, Why: err.Error()}
+}
