@@ -26,6 +26,7 @@ var rooms = map[string][]string{
 	"internal/decide/cost":     {"WORDS"},
 	"internal/decide/place":    {"WORDS", "internal/decide/cost"},
 	"internal/decide/bind":     {"WORDS"},
+	"internal/decide/adopt":    {"WORDS"},
 	"internal/decide/check":    {"WORDS", "internal/decide/cost"},
 	"internal/decide/drift":    {"WORDS"},
 	"internal/decide/diagnose": {"WORDS", "internal/decide/cost", "internal/decide/drift", "internal/decide/check"},
