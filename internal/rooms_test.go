@@ -39,7 +39,7 @@ var rooms = map[string][]string{
 	"internal/host/observe": {"WORDS"},
 	"internal/host/apply":   {"WORDS", "internal/decide/drift"},
 
-	"lab":           {},
+	"lab":           {"internal/topology"},
 	"cmd/numavisor": {"ALL"},
 }
 

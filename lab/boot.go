@@ -1,0 +1,367 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Options say what to boot.
+type Options struct {
+	Shape Shape
+	// Scope loads the access counter, switched off; see Host.Scope.
+	Scope bool
+	// Libvirt starts libvirtd and waits until it answers.
+	Libvirt bool
+	// Files are copied to /lab/bin, which is first on the lab's PATH; by default
+	// the running program, as "numavisor".
+	Files map[string]string
+	// Progress is told what happens; nil: nobody.
+	Progress func(format string, args ...any)
+	// QEMU is the emulator; default qemu-system-x86_64 from PATH.
+	QEMU string
+}
+
+// Host is a booted lab.
+type Host struct {
+	Shape  Shape
+	folder string // its share is /lab inside
+	ended  chan struct{}
+	cause  error // why QEMU ended; valid after ended is closed
+	stop   context.CancelFunc
+	next   int
+	lock   *os.File
+	scope  *Scope
+}
+
+const (
+	bootTime     = 3 * time.Minute // some 15 s when the machine is idle
+	libvirtTime  = 2 * time.Minute
+	powerOffTime = 20 * time.Second
+	poll         = 30 * time.Millisecond
+	folderPrefix = "numavisor-lab-"
+)
+
+// Boot starts a lab and returns when it takes commands. The lab ends with
+// Close, with ctx, and with this process, however that ends.
+func Boot(ctx context.Context, o Options) (*Host, error) {
+	o.Shape = o.Shape.withDefaults()
+	if err := o.Shape.Validate(); err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
+	}
+	if o.Progress == nil {
+		o.Progress = func(string, ...any) {}
+	}
+	if err := enoughMemory(o.Shape); err != nil {
+		return nil, err
+	}
+	k, err := fetchKernel(ctx, o.Progress)
+	if err != nil {
+		return nil, err
+	}
+	h, err := prepare(ctx, o, k)
+	if err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	o.Progress("booting %s: %d nodes, %d CPUs, %v of memory", o.Shape.Name, len(o.Shape.Nodes), o.Shape.CPUs(), o.Shape.Memory())
+	if err := h.start(ctx, o, k); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	if err := h.await(ctx, "up", bootTime); err != nil {
+		err = fmt.Errorf("lab %s did not come up: %w; the end of its console: %s", o.Shape.Name, err, h.consoleTail())
+		return nil, errors.Join(err, h.Close())
+	}
+	o.Progress("up after %.0f s", time.Since(begin).Seconds())
+	if o.Libvirt {
+		if err := h.startLibvirt(ctx, o.Progress); err != nil {
+			return nil, errors.Join(err, h.Close())
+		}
+	}
+	return h, nil
+}
+
+// enoughMemory refuses a lab that would make this machine swap or kill.
+func enoughMemory(s Shape) error {
+	data, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return nil //nolint:nilerr // without the figure QEMU itself will say what fails
+	}
+	for line := range strings.Lines(string(data)) {
+		if kib, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			n, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(kib), " kB"), 10, 64)
+			if have := topology.Bytes(n) * topology.KiB; err == nil && have < s.Memory() {
+				return fmt.Errorf("lab %s needs %v of memory, this machine has %v available; choose a smaller shape", s.Name, s.Memory(), have)
+			}
+		}
+	}
+	return nil
+}
+
+//go:embed init.sh
+var initScript []byte
+
+//go:embed start.sh
+var startScript []byte
+
+// prepare makes the lab's folder: its share, initial file system and locks.
+func prepare(ctx context.Context, o Options, k kernel) (*Host, error) {
+	sweep()
+	folder, err := os.MkdirTemp("", folderPrefix)
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{Shape: o.Shape, folder: folder, ended: make(chan struct{})}
+	close(h.ended) // nothing runs yet
+	fill := func() error {
+		if h.lock, err = os.OpenFile(filepath.Join(folder, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+			return err
+		}
+		if err := unix.Flock(int(h.lock.Fd()), unix.LOCK_EX); err != nil {
+			return err
+		}
+		if err := h.fillShare(o, k); err != nil {
+			return err
+		}
+		return buildInitramfs(ctx, k, filepath.Join(folder, "initrd"))
+	}
+	if err := fill(); err != nil {
+		return nil, errors.Join(fmt.Errorf("preparing the lab: %w", err), h.Close())
+	}
+	return h, nil
+}
+
+// sweep removes the folders of labs whose process has died: their lock is free.
+func sweep() {
+	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), folderPrefix+"*"))
+	for _, folder := range folders {
+		f, err := os.Open(filepath.Join(folder, "lock"))
+		if err != nil {
+			continue // being made, or somebody else's
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			os.RemoveAll(folder)
+		}
+		f.Close()
+	}
+}
+
+func (h *Host) fillShare(o Options, k kernel) error {
+	for _, sub := range []string{"share/bin", "share/mod", "share/run", "share/files"} {
+		if err := os.MkdirAll(filepath.Join(h.folder, sub), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(h.share("start.sh"), startScript, 0o755); err != nil {
+		return err
+	}
+	for _, m := range []string{"virt/lib/irqbypass.ko", "drivers/crypto/ccp/ccp.ko", "arch/x86/kvm/kvm.ko", "arch/x86/kvm/kvm-amd.ko"} {
+		if err := copyFile(filepath.Join(k.modules, m), h.share("mod", filepath.Base(m))); err != nil {
+			return err
+		}
+	}
+	files := o.Files
+	if files == nil {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		files = map[string]string{"numavisor": self}
+	}
+	for name, source := range files {
+		if err := copyFile(source, h.share("bin", name)); err != nil {
+			return err
+		}
+	}
+	return copyFile(k.image, h.share("vmlinuz"))
+}
+
+func (h *Host) share(parts ...string) string {
+	return filepath.Join(append([]string{h.folder, "share"}, parts...)...)
+}
+
+// Share returns the folder that the lab sees as /lab.
+func (h *Host) Share() string { return h.share() }
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// buildInitramfs packs busybox, the modules that reach the root over 9p, and init.
+func buildInitramfs(ctx context.Context, k kernel, target string) error {
+	modules := []string{"drivers/virtio/virtio", "drivers/virtio/virtio_ring", "drivers/virtio/virtio_pci_legacy_dev", "drivers/virtio/virtio_pci_modern_dev",
+		"drivers/virtio/virtio_pci", "net/9p/9pnet", "net/9p/9pnet_virtio", "fs/netfs/netfs", "fs/fscache/fscache", "fs/9p/9p", "fs/overlayfs/overlay"}
+	files := map[string]string{}
+	for _, m := range modules {
+		files["mod/"+filepath.Base(m)+".ko"] = filepath.Join(k.modules, m+".ko")
+	}
+	return packInitramfs(ctx, initScript, files, []string{"proc", "sys", "dev", "root", "ov", "new"}, target)
+}
+
+// packInitramfs writes a compressed cpio archive with busybox, an init script, files and empty folders.
+func packInitramfs(ctx context.Context, script []byte, files map[string]string, folders []string, target string) error {
+	busybox, err := program("busybox")
+	if err != nil {
+		return err
+	}
+	cpio, err := program("cpio")
+	if err != nil {
+		return err
+	}
+	root, err := os.MkdirTemp(filepath.Dir(target), "initrd-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(root)
+	for _, d := range append([]string{"bin", "mod"}, folders...) {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			return err
+		}
+	}
+	for name, source := range files {
+		if err := copyFile(source, filepath.Join(root, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err // which modules there are differs between kernels; init says what is missing
+		}
+	}
+	if err := errors.Join(copyFile(busybox, filepath.Join(root, "bin", "busybox")), os.WriteFile(filepath.Join(root, "init"), script, 0o755)); err != nil {
+		return err
+	}
+	pack := exec.CommandContext(ctx, "sh", "-c", "find . | "+quote(cpio)+" -o -H newc --quiet | gzip -1 > "+quote(target))
+	pack.Dir = root
+	if out, err := pack.CombinedOutput(); err != nil {
+		return fmt.Errorf("packing %s: %w: %s", target, err, lastLine(out))
+	}
+	return nil
+}
+
+// start runs QEMU from a thread that lives as long as it: the kernel ends QEMU
+// with that thread (PR_SET_PDEATHSIG), so even kill -9 of this process leaves nothing.
+func (h *Host) start(ctx context.Context, o Options, k kernel) error {
+	if o.QEMU == "" {
+		var err error
+		if o.QEMU, err = program("qemu-system-x86_64"); err != nil {
+			return err
+		}
+	}
+	args, err := h.arguments(ctx, o, k)
+	if err != nil {
+		return err
+	}
+	console, err := os.Create(filepath.Join(h.folder, "console"))
+	if err != nil {
+		return err
+	}
+	ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
+	qemu := exec.CommandContext(ctx, o.QEMU, args...)
+	qemu.Stdout, qemu.Stderr = console, console
+	qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	h.ended = make(chan struct{})
+	started := make(chan error)
+	go func() {
+		defer close(h.ended)
+		defer console.Close()
+		runtime.LockOSThread()
+		err := qemu.Start()
+		started <- err
+		if err == nil {
+			h.cause = qemu.Wait()
+		}
+	}()
+	return <-started
+}
+
+// await waits for a file in the share.
+func (h *Host) await(ctx context.Context, name string, limit time.Duration) error {
+	deadline := time.After(limit)
+	for {
+		if _, err := os.Stat(h.share(name)); err == nil {
+			return nil
+		}
+		select {
+		case <-h.ended:
+			return fmt.Errorf("QEMU ended: %w", errors.Join(h.cause, io.ErrUnexpectedEOF))
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-deadline:
+			return fmt.Errorf("no sign of life after %v", limit)
+		case <-time.After(poll):
+		}
+	}
+}
+
+// Console returns what the lab's kernel and QEMU have printed.
+func (h *Host) Console() ([]byte, error) { return os.ReadFile(filepath.Join(h.folder, "console")) }
+
+func (h *Host) consoleTail() string {
+	text, err := h.Console()
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(bytes.ToValidUTF8(text, nil))), "\n")
+	return strings.Join(lines[max(0, len(lines)-12):], " | ")
+}
+
+func (h *Host) startLibvirt(ctx context.Context, progress func(string, ...any)) error {
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, libvirtTime)
+	defer cancel()
+	var out, errOut bytes.Buffer
+	// virtlogd is not needed: guests' output goes to files (stdio_handler).
+	status, err := h.Run(ctx, []string{"sh", "-c", "setsid libvirtd >/run/libvirtd.log 2>&1 & until virsh -q list >/dev/null 2>&1; do sleep 0.3; done"}, &out, &errOut)
+	if err != nil || status != 0 {
+		return fmt.Errorf("libvirtd in the lab does not answer: status %d, %s: %w", status, lastLine(errOut.Bytes()), err)
+	}
+	progress("libvirt answers after %.0f s", time.Since(begin).Seconds())
+	return nil
+}
+
+// Close powers the lab off and removes all it left outside.
+func (h *Host) Close() error {
+	var err error
+	if h.stop != nil {
+		err = os.WriteFile(h.share("off"), nil, 0o644)
+		select {
+		case <-h.ended:
+		case <-time.After(powerOffTime):
+		}
+		h.stop()
+		<-h.ended
+	}
+	if h.lock != nil {
+		defer h.lock.Close()
+	}
+	return errors.Join(err, os.RemoveAll(h.folder))
+}
+
+// Kill ends the lab at once.
+func (h *Host) Kill() error {
+	if h.stop != nil {
+		h.stop()
+	}
+	return h.Close()
+}

@@ -1,0 +1,132 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Requirements are the Debian packages whose programs the lab uses.
+func Requirements() []string {
+	return []string{"qemu-system-x86", "libvirt-daemon-system", "libvirt-clients", "busybox-static", "cpio", "numactl", "gcc", "libc6-dev"}
+}
+
+// program finds a program, or says which package has it.
+func program(name string) (string, error) {
+	p, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("the lab needs the program %s: %w; apt-get install %s", name, err, strings.Join(Requirements(), " "))
+	}
+	return p, nil
+}
+
+// cacheFolder is where the kernel and compiled parts are kept between runs.
+func cacheFolder() (string, error) {
+	base, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("the lab keeps its kernel in the user's cache folder: %w; set XDG_CACHE_HOME", err)
+	}
+	folder := filepath.Join(base, "numavisor", "lab")
+	return folder, os.MkdirAll(folder, 0o755)
+}
+
+// kernel is an unpacked kernel package.
+type kernel struct {
+	image   string // vmlinuz
+	modules string // .../lib/modules/VERSION/kernel
+}
+
+var kernelPackage = regexp.MustCompile(`linux-image-\d[\w.+-]*-amd64\b`)
+
+// fetchKernel returns Debian's kernel from the cache; the first time it is
+// downloaded and unpacked. The cloud kernel would not do: it lacks 9p.
+func fetchKernel(ctx context.Context, progress func(string, ...any)) (kernel, error) {
+	cache, err := cacheFolder()
+	if err != nil {
+		return kernel{}, err
+	}
+	unlock, err := lockFile(filepath.Join(cache, "lock"))
+	if err != nil {
+		return kernel{}, err
+	}
+	defer unlock()
+	if k, err := openKernel(filepath.Join(cache, "kernel")); err == nil {
+		return k, nil
+	}
+	progress("fetching the kernel, once")
+	fresh, err := os.MkdirTemp(cache, "kernel.new-")
+	if err != nil {
+		return kernel{}, err
+	}
+	defer os.RemoveAll(fresh)
+	if err := downloadKernel(ctx, fresh); err != nil {
+		return kernel{}, fmt.Errorf("fetching the lab's kernel: %w", err)
+	}
+	target := filepath.Join(cache, "kernel")
+	if err := os.RemoveAll(target); err != nil {
+		return kernel{}, err
+	}
+	if err := os.Rename(fresh, target); err != nil {
+		return kernel{}, err
+	}
+	return openKernel(target)
+}
+
+func downloadKernel(ctx context.Context, folder string) error {
+	out, err := exec.CommandContext(ctx, "apt-cache", "depends", "linux-image-amd64").Output()
+	name := kernelPackage.FindString(string(out))
+	if err != nil || name == "" {
+		return fmt.Errorf("apt-cache names no kernel package (%w); run apt-get update", errors.Join(err, errors.New("linux-image-amd64 depends on none")))
+	}
+	// apt drops its privileges for downloads, so the folder must be open to it.
+	if err := os.Chmod(folder, 0o777); err != nil {
+		return err
+	}
+	get := exec.CommandContext(ctx, "apt-get", "download", "-q", name)
+	get.Dir = folder
+	if out, err := get.CombinedOutput(); err != nil {
+		return fmt.Errorf("apt-get download %s: %w: %s", name, err, lastLine(out))
+	}
+	debs, err := filepath.Glob(filepath.Join(folder, "*.deb"))
+	if err != nil || len(debs) != 1 {
+		return fmt.Errorf("apt-get download %s left %d packages", name, len(debs))
+	}
+	if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", debs[0], folder).CombinedOutput(); err != nil {
+		return fmt.Errorf("unpacking %s: %w: %s", debs[0], err, lastLine(out))
+	}
+	return errors.Join(os.Remove(debs[0]), os.Chmod(folder, 0o755))
+}
+
+func openKernel(folder string) (kernel, error) {
+	images, _ := filepath.Glob(filepath.Join(folder, "boot", "vmlinuz-*"))
+	modules, _ := filepath.Glob(filepath.Join(folder, "lib", "modules", "*", "kernel"))
+	if len(images) != 1 || len(modules) != 1 {
+		return kernel{}, fmt.Errorf("%s holds no unpacked kernel", folder)
+	}
+	return kernel{images[0], modules[0]}, nil
+}
+
+// lockFile waits for a lock that ends with the process; unlock ends it sooner.
+func lockFile(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("locking %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+func lastLine(out []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return lines[len(lines)-1]
+}

@@ -1,0 +1,87 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+)
+
+// arguments returns QEMU's command line for the shape.
+func (h *Host) arguments(ctx context.Context, o Options, k kernel) ([]string, error) {
+	s := o.Shape
+	args := []string{"-accel", "tcg,thread=multi", "-cpu", "max", "-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio",
+		"-machine", fmt.Sprintf("pc,max-ram-below-4g=%d", uint64(lowMemory)), "-m", fmt.Sprintf("%dM", s.Memory()>>20)}
+	args = append(args, processors(s)...)
+	args = append(args, nodes(s)...)
+	args = append(args,
+		"-fsdev", "local,id=r,path=/,security_model=none,readonly=on,multidevs=remap", "-device", "virtio-9p-pci,fsdev=r,mount_tag=rootfs",
+		"-fsdev", "local,id=l,security_model=none,path="+h.share(), "-device", "virtio-9p-pci,fsdev=l,mount_tag=lab",
+		"-kernel", k.image, "-initrd", filepath.Join(h.folder, "initrd"),
+		"-append", "console=ttyS0 quiet panic=-1 cgroup_no_v1=all")
+	if o.Scope {
+		scope, err := h.loadScope(ctx, o)
+		if err != nil {
+			return nil, fmt.Errorf("the lab's access counter: %w", err)
+		}
+		args = append(args, scope...)
+	}
+	return args, nil
+}
+
+// processors shows sockets as nodes where nodes are equal; unequal ones need a
+// socket per core, since QEMU knows sockets of one size only.
+func processors(s Shape) []string {
+	sockets, dies, cores := s.CPUs()/s.Threads, 1, 1
+	if s.equalNodes() && s.Nodes[0].CPUs > 0 {
+		sockets, dies = len(s.Nodes), s.L3PerNode
+		cores = s.Nodes[0].CPUs / (s.Threads * dies)
+	}
+	return []string{"-smp", fmt.Sprintf("%d,sockets=%d,dies=%d,cores=%d,threads=%d", s.CPUs(), sockets, dies, cores, s.Threads)}
+}
+
+func nodes(s Shape) []string {
+	var args []string
+	cpu := 0
+	for i, n := range s.Nodes {
+		node := fmt.Sprintf("node,nodeid=%d", i)
+		if n.CPUs > 0 {
+			node += fmt.Sprintf(",cpus=%d-%d", cpu, cpu+n.CPUs-1)
+			cpu += n.CPUs
+		}
+		if n.Memory > 0 {
+			args = append(args, "-object", fmt.Sprintf("memory-backend-ram,id=m%d,size=%dM", i, n.Memory>>20))
+			node += fmt.Sprintf(",memdev=m%d", i)
+		}
+		args = append(args, "-numa", node)
+	}
+	for i, row := range s.Distances {
+		for j, d := range row {
+			if i != j {
+				args = append(args, "-numa", fmt.Sprintf("dist,src=%d,dst=%d,val=%d", i, j, d))
+			}
+		}
+	}
+	return args
+}
+
+var versionText = regexp.MustCompile(`version (\d+)\.(\d+)`)
+
+// qemuVersion returns major and minor version of an emulator.
+func qemuVersion(ctx context.Context, qemu string) (major, minor int, err error) {
+	out, err := exec.CommandContext(ctx, qemu, "--version").Output()
+	if err != nil {
+		return 0, 0, fmt.Errorf("%s --version: %w", qemu, err)
+	}
+	m := versionText.FindSubmatch(out)
+	if m == nil {
+		return 0, 0, fmt.Errorf("%s --version: no version in %q", qemu, out)
+	}
+	major, err = strconv.Atoi(string(m[1]))
+	if err == nil {
+		minor, err = strconv.Atoi(string(m[2]))
+	}
+	return major, minor, err
+}

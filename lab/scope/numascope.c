@@ -1,0 +1,204 @@
+/* numascope: a TCG plugin that makes an emulated NUMA host measurable, and far memory as slow as it shall feel.
+ *
+ * It sees every access to memory of every emulated CPU, with the place of the memory, and filters it through a
+ * direct-mapped cache per CPU. Each miss is counted by (CPU, memory node). In mode FELT the CPU is also made to
+ * wait as long as that miss costs more than a local one. Waiting is real time: the clocks inside see it, so an
+ * unmodified program, in a KVM guest too, runs slower on far memory. Debts are slept off in pieces of 0.1 ms, which
+ * leaves the real processor to the other emulated CPUs.
+ *
+ * Counters and the mode live in a file that is mapped here and read and written from inside the host, through 9p.
+ * While the mode is OFF no access is instrumented: a change of mode throws all translated code away (the reset runs
+ * on an emulated CPU when one next falls idle), and translation starts anew with or without the callbacks.
+ *
+ * The plugin's only argument is config=FILE with one item a line:
+ *
+ *   shared PATH                where counters and the mode live
+ *   cpu INDEX NODE             the node of an emulated CPU
+ *   range START SIZE NODE      memory, in the numbers that this QEMU gives for an address (see AddressRanges in Go)
+ *   delay FROM TO NANOSECONDS  what a miss from a CPU of node FROM to memory of node TO costs more than a local one
+ *   node INDEX ID              a node's position in the counters' rows and its id
+ */
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The plugin interface as far as it is used here; the same from QEMU 7.2 (version 1) to 10 (version 4). */
+typedef uint64_t qemu_plugin_id_t;
+typedef uint32_t qemu_plugin_meminfo_t;
+struct qemu_plugin_tb; struct qemu_plugin_insn; struct qemu_plugin_hwaddr;
+typedef struct { const char *target_name; struct { int min, cur; } version; bool system_emulation; struct { int smp_vcpus, max_vcpus; } system; } qemu_info_t;
+typedef void (*tb_callback)(qemu_plugin_id_t, struct qemu_plugin_tb *);
+typedef void (*cpu_callback)(qemu_plugin_id_t, unsigned);
+typedef void (*mem_callback)(unsigned, qemu_plugin_meminfo_t, uint64_t, void *);
+typedef void (*simple_callback)(qemu_plugin_id_t);
+extern void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t, tb_callback);
+extern void qemu_plugin_register_vcpu_idle_cb(qemu_plugin_id_t, cpu_callback);
+extern void qemu_plugin_reset(qemu_plugin_id_t, simple_callback);
+extern size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
+extern struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
+extern void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *, mem_callback, int flags, int rw, void *);
+extern struct qemu_plugin_hwaddr *qemu_plugin_get_hwaddr(qemu_plugin_meminfo_t, uint64_t);
+extern bool qemu_plugin_hwaddr_is_io(const struct qemu_plugin_hwaddr *);
+extern uint64_t qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *);
+
+#define EXPORT __attribute__((visibility("default")))
+#ifndef PLUGIN_VERSION
+#error "compile with -DPLUGIN_VERSION=1 for QEMU before 9, 2 from 9 on"
+#endif
+EXPORT int qemu_plugin_version = PLUGIN_VERSION;
+
+enum { CPUS = 256, NODES = 64, RANGES = 2 * NODES, LINES = 16384 };   /* LINES x 64 B = 1 MiB of cache per CPU */
+enum mode { OFF, COUNT, FELT };
+
+/* The shared file. Go's scope.go knows this layout. */
+static struct shared {
+    uint64_t magic, cpus, nodes;
+    volatile uint64_t mode;         /* wanted; written from inside the host */
+    volatile uint64_t active;       /* in force */
+    volatile uint64_t reset;        /* a new number asks for zeroed counters */
+    volatile uint64_t was_reset;    /* the number that was obeyed last */
+    uint64_t node_id[NODES];
+    volatile uint64_t misses[CPUS][NODES];
+} *shared;
+static const uint64_t MAGIC = 0x45504f4353414d55; /* "UMASCOPE" */
+
+static struct cpu { uint64_t line[LINES]; int64_t debt_ns; int node; } __attribute__((aligned(64))) cpus[CPUS];
+static struct range { uint64_t start, end; int node; } ranges[RANGES];
+static int n_ranges;
+static int64_t delay_ns[NODES][NODES];
+
+static int64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+static void wait_off(struct cpu *c)
+{
+    int64_t start = now();
+    nanosleep(&(struct timespec){ 0, c->debt_ns }, NULL);
+    int64_t left = c->debt_ns - (now() - start);
+    c->debt_ns = left > 0 ? left : 0;
+}
+
+static int node_of(uint64_t address)
+{
+    for (int i = 0; i < n_ranges; i++)
+        if (address >= ranges[i].start && address < ranges[i].end)
+            return ranges[i].node;
+    return -1;
+}
+
+static void access_memory(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr, void *unused)
+{
+    (void)unused;
+    struct qemu_plugin_hwaddr *h = qemu_plugin_get_hwaddr(info, vaddr);
+    if (!h || index >= CPUS || qemu_plugin_hwaddr_is_io(h))
+        return;
+    struct cpu *c = &cpus[index];
+    uint64_t address = qemu_plugin_hwaddr_phys_addr(h), line = address >> 6, slot = (line ^ line >> 14) % LINES;
+    if (c->line[slot] == line)
+        return;
+    c->line[slot] = line;
+    int node = node_of(address);
+    if (node < 0)
+        return;
+    shared->misses[index][node]++;          /* only this CPU's thread writes its row */
+    if (shared->active == FELT && (c->debt_ns += delay_ns[c->node][node]) > 100000)
+        wait_off(c);
+}
+
+static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+{
+    (void)id;
+    if (shared->active == OFF)
+        return;
+    for (size_t i = 0, n = qemu_plugin_tb_n_insns(tb); i < n; i++)
+        qemu_plugin_register_vcpu_mem_cb(qemu_plugin_tb_get_insn(tb, i), access_memory, 0, 3, NULL);
+}
+
+static void idle(qemu_plugin_id_t id, unsigned index);
+
+static void listen_again(qemu_plugin_id_t id)
+{
+    qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+    qemu_plugin_register_vcpu_idle_cb(id, idle);
+}
+
+/* Between OFF and the other modes the code must be translated anew; between COUNT and FELT it need not be. */
+static void idle(qemu_plugin_id_t id, unsigned index)
+{
+    (void)index;
+    if (shared->reset != shared->was_reset) {
+        for (int c = 0; c < CPUS; c++)
+            for (int n = 0; n < NODES; n++)
+                shared->misses[c][n] = 0;
+        shared->was_reset = shared->reset;
+    }
+    uint64_t wanted = shared->mode, had = shared->active;
+    if (wanted == had || wanted > FELT)
+        return;
+    shared->active = wanted;
+    if ((wanted == OFF) != (had == OFF))
+        qemu_plugin_reset(id, listen_again);
+}
+
+static bool map_shared(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, sizeof *shared) < 0)
+        return false;
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    return shared != MAP_FAILED;
+}
+
+static bool configure(const char *path)
+{
+    char word[16], text[4096];
+    unsigned long long a, b;
+    long long d;
+    int c;
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return false;
+    bool ok = fscanf(f, "shared %4095s", text) == 1 && map_shared(text);
+    while (ok && fscanf(f, "%15s", word) == 1) {
+        if (!strcmp(word, "cpu"))
+            ok = fscanf(f, "%llu %d", &a, &c) == 2 && a < CPUS && c >= 0 && c < NODES && (cpus[a].node = c, true);
+        else if (!strcmp(word, "range"))
+            ok = fscanf(f, "%llu %llu %d", &a, &b, &c) == 3 && n_ranges < RANGES && c >= 0 && c < NODES &&
+                 (ranges[n_ranges++] = (struct range){ a, a + b, c }, true);
+        else if (!strcmp(word, "delay"))
+            ok = fscanf(f, "%llu %llu %lld", &a, &b, &d) == 3 && a < NODES && b < NODES && d >= 0 && (delay_ns[a][b] = d, true);
+        else if (!strcmp(word, "node"))
+            ok = fscanf(f, "%llu %llu", &a, &b) == 2 && a < NODES && (shared->node_id[a] = b, shared->nodes = a + 1, true);
+        else
+            ok = false;
+    }
+    fclose(f);
+    return ok;
+}
+
+EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, char **argv)
+{
+    if (argc != 1 || strncmp(argv[0], "config=", 7) || !configure(argv[0] + 7)) {
+        fprintf(stderr, "numascope: cannot read the plugin's configuration %s\n", argc ? argv[0] : "(none given)");
+        return -1;
+    }
+    if (info->system.smp_vcpus > CPUS) {
+        fprintf(stderr, "numascope: %d CPUs, at most %d are counted\n", info->system.smp_vcpus, CPUS);
+        return -1;
+    }
+    shared->cpus = info->system.smp_vcpus;
+    shared->magic = MAGIC;
+    listen_again(id);
+    return 0;
+}
