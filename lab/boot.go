@@ -216,19 +216,19 @@ func copyFile(from, to string) error {
 func buildInitramfs(ctx context.Context, k kernel, target string) error {
 	modules := []string{"drivers/virtio/virtio", "drivers/virtio/virtio_ring", "drivers/virtio/virtio_pci_legacy_dev", "drivers/virtio/virtio_pci_modern_dev",
 		"drivers/virtio/virtio_pci", "net/9p/9pnet", "net/9p/9pnet_virtio", "fs/netfs/netfs", "fs/fscache/fscache", "fs/9p/9p", "fs/overlayfs/overlay"}
-	files := map[string]string{}
-	for _, m := range modules {
-		files["mod/"+filepath.Base(m)+".ko"] = filepath.Join(k.modules, m+".ko")
-	}
-	return packInitramfs(ctx, initScript, files, []string{"proc", "sys", "dev", "root", "ov", "new"}, target)
-}
-
-// packInitramfs writes a compressed cpio archive with busybox, an init script, files and empty folders.
-func packInitramfs(ctx context.Context, script []byte, files map[string]string, folders []string, target string) error {
 	busybox, err := program("busybox")
 	if err != nil {
 		return err
 	}
+	files := map[string]string{"bin/busybox": busybox}
+	for _, m := range modules {
+		files["mod/"+filepath.Base(m)+".ko"] = filepath.Join(k.modules, m+".ko")
+	}
+	return packInitramfs(ctx, initScript, files, []string{"bin", "mod", "proc", "sys", "dev", "root", "ov", "new"}, target)
+}
+
+// packInitramfs writes a compressed cpio archive with an init program, files and empty folders.
+func packInitramfs(ctx context.Context, init []byte, files map[string]string, folders []string, target string) error {
 	cpio, err := program("cpio")
 	if err != nil {
 		return err
@@ -238,7 +238,7 @@ func packInitramfs(ctx context.Context, script []byte, files map[string]string, 
 		return err
 	}
 	defer os.RemoveAll(root)
-	for _, d := range append([]string{"bin", "mod"}, folders...) {
+	for _, d := range folders {
 		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
 			return err
 		}
@@ -248,7 +248,7 @@ func packInitramfs(ctx context.Context, script []byte, files map[string]string, 
 			return err // which modules there are differs between kernels; init says what is missing
 		}
 	}
-	if err := errors.Join(copyFile(busybox, filepath.Join(root, "bin", "busybox")), os.WriteFile(filepath.Join(root, "init"), script, 0o755)); err != nil {
+	if err := os.WriteFile(filepath.Join(root, "init"), init, 0o755); err != nil {
 		return err
 	}
 	pack := exec.CommandContext(ctx, "sh", "-c", "find . | "+quote(cpio)+" -o -H newc --quiet | gzip -1 > "+quote(target))

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -196,22 +195,7 @@ func compileScope(ctx context.Context, major int) (string, error) {
 	if _, err := os.Stat(target); err == nil {
 		return target, nil
 	}
-	gcc, err := program("gcc")
-	if err != nil {
-		return "", err
-	}
-	fresh, err := os.CreateTemp(cache, "numascope-new-")
-	if err != nil {
-		return "", err
-	}
-	defer os.Remove(fresh.Name())
-	fresh.Close()
-	compile := exec.CommandContext(ctx, gcc, "-O2", "-shared", "-fPIC", fmt.Sprintf("-DPLUGIN_VERSION=%d", version), "-x", "c", "-", "-o", fresh.Name())
-	compile.Stdin = strings.NewReader(string(scopeSource))
-	if out, err := compile.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("compiling the plugin: %w: %s", err, lastLine(out))
-	}
-	return target, os.Rename(fresh.Name(), target)
+	return target, compileC(ctx, scopeSource, target, "-shared", "-fPIC", fmt.Sprintf("-DPLUGIN_VERSION=%d", version))
 }
 
 // scopeConfig tells the plugin the shape: CPUs' nodes, memory ranges, delays.

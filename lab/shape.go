@@ -54,7 +54,7 @@ type Node struct {
 
 // DefaultDelayScale makes STREAM-like programs in a KVM guest feel about the
 // latency ratios of the shape (docs/benchmarks.md).
-const DefaultDelayScale = 6
+const DefaultDelayScale = 1
 
 const (
 	maxNodes      = 64

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/lab"
+)
+
+func labCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "lab",
+		Short: "Boot a multi-node NUMA host in QEMU and use it",
+		Long: `Boots a real multi-node NUMA host under QEMU's software emulation, on any
+machine: a real kernel with per-node memory and distances, real KVM, real
+libvirt. Its root is this machine's root file system, read-only, below a memory
+file system: nothing outside is changed, and nothing is left behind.`,
+		Args: cobra.NoArgs,
+	}
+	c.AddCommand(labRunCommand(), labShapesCommand(), labScopeCommand(), labDemoCommand())
+	return c
+}
+
+func labRunCommand() *cobra.Command {
+	var shape, scope string
+	var libvirt bool
+	var timeout time.Duration
+	c := &cobra.Command{
+		Use:   "run [flags] -- COMMAND...",
+		Short: "Run a command in a freshly booted lab",
+		Long: `Boots a lab, runs the command in it as root, prints its output, and exits with
+its status. 'numavisor' is on the lab's PATH; /lab is a folder shared with
+this machine. Boot takes some 15 seconds.`,
+		Example: `  numavisor lab run -- numactl --hardware
+  numavisor lab run --libvirt -- numavisor topology
+  numavisor lab run --shape genoa-cxl --scope felt -- ./benchmark`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			s, err := lab.FindShape(shape)
+			if err != nil {
+				return err
+			}
+			mode, err := lab.ParseScopeMode(scope)
+			if err != nil {
+				return wrongUse("--scope: %w", err)
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), timeout)
+			defer cancel()
+			return runInLab(ctx, c, lab.Options{Shape: s, Scope: mode != lab.ScopeOff, Libvirt: libvirt, Progress: progressLines(c.ErrOrStderr())}, mode, args)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&shape, "shape", "square4", "a built-in shape ('numavisor lab shapes') or a file")
+	f.StringVar(&scope, "scope", "off", "the access counter: off, count, or felt (far memory is slow)")
+	f.BoolVar(&libvirt, "libvirt", false, "start libvirtd and wait until it answers")
+	f.DurationVar(&timeout, "timeout", 10*time.Minute, "end the lab after this time")
+	return c
+}
+
+func runInLab(ctx context.Context, c *cobra.Command, o lab.Options, mode lab.ScopeMode, args []string) (err error) {
+	h, err := lab.Boot(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closed := h.Close(); err == nil && closed != nil {
+			err = closed
+		}
+	}()
+	if mode != lab.ScopeOff {
+		scope, err := h.Scope()
+		if err != nil {
+			return err
+		}
+		if err := scope.Set(ctx, mode); err != nil {
+			return err
+		}
+	}
+	status, err := h.Run(ctx, args, c.OutOrStdout(), c.ErrOrStderr())
+	if err != nil {
+		return fmt.Errorf("running %s in the lab: %w", args[0], err)
+	}
+	if status != 0 {
+		return exitStatus(status)
+	}
+	return nil
+}
+
+func progressLines(w io.Writer) func(string, ...any) {
+	return func(format string, args ...any) { fmt.Fprintf(w, "lab: "+format+"\n", args...) }
+}
+
+func labShapesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "shapes",
+		Short: "List the built-in shapes",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			shapes, err := lab.Shapes()
+			if err != nil {
+				return err
+			}
+			return emit(c, shapes, func(w io.Writer) {
+				rows := [][]string{{"SHAPE", "NODES", "CPUS", "MEMORY", "IMITATES"}}
+				for _, s := range shapes {
+					rows = append(rows, []string{s.Name, fmt.Sprint(len(s.Nodes)), fmt.Sprint(s.CPUs()), s.Memory().String(), s.About})
+				}
+				columns(w, rows)
+			})
+		},
+	}
+}
+
+func labScopeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "scope off|count|felt|read|reset",
+		Short: "Inside a lab: switch and read the access counter",
+		Long: `Switches the lab's access counter (off: full speed; count: cache misses are
+counted by CPU and node; felt: and delayed by distance), reads its counts, or
+zeroes them. Works inside a lab that was booted with --scope.`,
+		Args:      cobra.ExactArgs(1),
+		ValidArgs: []string{"off", "count", "felt", "read", "reset"},
+		RunE: func(c *cobra.Command, args []string) error {
+			if _, err := os.Stat(lab.InLab); err != nil {
+				return fmt.Errorf("no access counter here: %w; this command works inside a lab booted with --scope", err)
+			}
+			scope, err := lab.OpenScope(lab.InLab)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
+			defer cancel()
+			switch args[0] {
+			case "read":
+				m, err := scope.Read()
+				if err != nil {
+					return err
+				}
+				return emit(c, m, func(w io.Writer) { printMisses(w, m) })
+			case "reset":
+				return scope.Reset(ctx)
+			}
+			mode, err := lab.ParseScopeMode(args[0])
+			if err != nil {
+				return usageError{err}
+			}
+			return scope.Set(ctx, mode)
+		},
+	}
+}
+
+func printMisses(w io.Writer, m lab.Misses) {
+	heading := []string{"CPU"}
+	for _, n := range m.Nodes {
+		heading = append(heading, fmt.Sprintf("node %d", n))
+	}
+	rows := [][]string{heading}
+	for c, misses := range m.CPUs {
+		row := []string{fmt.Sprint(topology.CPUID(c))}
+		for _, n := range misses {
+			row = append(row, fmt.Sprint(n))
+		}
+		rows = append(rows, row)
+	}
+	columns(w, rows)
+}

@@ -1,0 +1,81 @@
+package e2e_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Every CPU binding with every memory binding and 1, 2 and 4 cells: created,
+// read back from the kernel, deleted. What libvirt cannot do is refused.
+func TestLabCreatesEveryBinding(t *testing.T) {
+	l := boot(t, "square4")
+	for _, cpu := range []string{"none", "range", "exclusive"} {
+		for _, memory := range []string{"none", "preferred", "strict", "interleave", "restrictive"} {
+			for _, cells := range []int{1, 2, 4} {
+				t.Run(fmt.Sprintf("%s/%s/%d cells", cpu, memory, cells), func(t *testing.T) {
+					l.checkCreate(t, cpu, memory, cells)
+				})
+			}
+		}
+	}
+}
+
+func (l *labHost) checkCreate(t *testing.T, cpu, memory string, cells int) {
+	args := []string{"create", "--name", "m", "--vcpus", "4", "--memory", "128M", "--cpu-binding", cpu, "--memory-binding", memory, "--immediate"}
+	if cells > 1 {
+		args = append(args, "--topology", fmt.Sprint(cells))
+	} else {
+		args = append(args, "--topology", "off")
+	}
+	if memory == "restrictive" && cells > 1 {
+		r := l.numavisor(t, args...)
+		if r.status != 2 || !strings.Contains(r.stderr, "restrictive") {
+			t.Errorf("restrictive does not place cells, so it must be refused; got status %d, %s", r.status, r.stderr)
+		}
+		return
+	}
+	l.must(t, args...)
+	defer l.must(t, "delete", "m")
+	v := l.show(t, "m")
+	v.vcpusIn(t, 1)
+	if memory != "none" {
+		v.memoryIn(t, 0.98)
+	}
+	if len(v.Truth.Differences) > 0 {
+		t.Errorf("drift right after create: %v", v.Truth.Differences)
+	}
+	wantPolicy := map[string]string{"none": "default", "restrictive": "default", "preferred": "prefer", "strict": "bind", "interleave": "interleave"}[memory]
+	if len(v.Cells) != cells {
+		t.Errorf("%d mappings of guest RAM for %d cells: %+v", len(v.Cells), cells, v.Cells)
+	}
+	for _, c := range v.Cells {
+		if !strings.HasPrefix(c.Policy, wantPolicy) {
+			t.Errorf("cell %s: policy %q, want %s", c.Name, c.Policy, wantPolicy)
+		}
+	}
+	if cells > 1 && memory != "interleave" && memory != "none" {
+		nodes := map[string]bool{}
+		for _, c := range v.Cells {
+			nodes[c.Intended.String()] = true
+		}
+		if len(nodes) != cells {
+			t.Errorf("%d cells share %d nodes", cells, len(nodes))
+		}
+	}
+}
+
+func TestLabCreatesOnHugePagesAndGivesThemBack(t *testing.T) {
+	l := boot(t, "square4")
+	before := l.pools(t)
+	l.must(t, "create", "--name", "huge", "--vcpus", "2", "--memory", "128M", "--page-size", "2M", "--memory-binding", "strict")
+	v := l.show(t, "huge")
+	v.memoryIn(t, 0.98)
+	if len(v.Cells) != 1 || v.Cells[0].PageSize != 2<<20 {
+		t.Errorf("not on huge pages: %+v", v.Cells)
+	}
+	l.must(t, "delete", "huge")
+	if after := l.pools(t); after != before {
+		t.Errorf("pools before %q, after deleting %q", before, after)
+	}
+}

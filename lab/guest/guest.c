@@ -1,0 +1,120 @@
+/* The first and only process of the lab's KVM guests: fills the guest's memory, so that it is really there, and
+ * measures memory bandwidth when asked to. It talks over the serial console, a line at a time:
+ *
+ *   NUMAVISOR-GUEST READY <MiB filled> <cells>     once, after boot
+ *   bw MILLISECONDS  ->  BW <MB/s>                 mean over all vCPUs, one at a time, each for that long (STREAM triad's
+ *                                                  traffic, 24 bytes an element, over all of the filled memory)
+ *   quit                                           powers off
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <sys/sysinfo.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+static double *data;
+static size_t elements; /* of each of the three arrays */
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+/* Triad in strides through all three arrays, a window at a time: any part of the memory is equally likely to be read
+ * soon, so that a short measurement still sees all of it. */
+static double triad(double seconds)
+{
+    const size_t window = 1 << 14;
+    double *a = data, *b = data + elements, *c = data + 2 * elements, begin = now(), end = begin;
+    size_t windows = elements / window, done = 0, at = 0;
+    while ((end = now()) - begin < seconds) {
+        size_t first = at * window;
+        for (size_t i = first; i < first + window; i++)
+            a[i] = b[i] + 3.0 * c[i];
+        at = (at + 7919) % windows; /* a prime: visits every window */
+        done += window;
+    }
+    return done * 24 / 1e6 / (end - begin);
+}
+
+static double bandwidth(int millis)
+{
+    int cpus = get_nprocs();
+    double sum = 0;
+    for (int c = 0; c < cpus; c++) {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(c, &one);
+        sched_setaffinity(0, sizeof one, &one);
+        sum += triad(millis / 1e3);
+    }
+    return sum / cpus;
+}
+
+static size_t fill(void)
+{
+    struct sysinfo info;
+    sysinfo(&info);
+    size_t bytes = (size_t)info.freeram * info.mem_unit / 100 * 85;
+    elements = bytes / 3 / sizeof *data >> 14 << 14;
+    bytes = 3 * elements * sizeof *data;
+    data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (data == MAP_FAILED) {
+        perror("filling memory");
+        return 0;
+    }
+    for (size_t i = 0; i < 3 * elements; i += 512)
+        data[i] = 1;
+    return bytes >> 20;
+}
+
+static int cells(void)
+{
+    int n = 0;
+    struct dirent *e;
+    DIR *d = opendir("/sys/devices/system/node");
+    while (d && (e = readdir(d)))
+        n += !strncmp(e->d_name, "node", 4) && e->d_name[4] >= '0' && e->d_name[4] <= '9';
+    if (d)
+        closedir(d);
+    return n;
+}
+
+int main(void)
+{
+    struct termios raw;
+    char line[64];
+    mkdir("/proc", 0755);
+    mkdir("/sys", 0755);
+    mount("none", "/proc", "proc", 0, NULL);
+    mount("none", "/sys", "sysfs", 0, NULL);
+    if (!tcgetattr(0, &raw)) { /* no echo: what is typed shall not be taken for an answer */
+        raw.c_lflag &= ~(ECHO | ECHONL);
+        tcsetattr(0, TCSANOW, &raw);
+    }
+    printf("NUMAVISOR-GUEST READY %zu %d\n", fill(), cells());
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        int millis;
+        if (sscanf(line, "bw %d", &millis) == 1)
+            printf("BW %.1f\n", bandwidth(millis));
+        else if (!strncmp(line, "quit", 4))
+            break;
+        fflush(stdout);
+    }
+    sync();
+    reboot(RB_POWER_OFF);
+    return 0;
+}
