@@ -62,6 +62,8 @@ type Guest struct {
 	Hypervisor string `json:"hypervisor"` // "qemu" (libvirt), "qemu-plain", "xen"
 	State      string `json:"state"`      // running, paused, shutoff
 	PID        int    `json:"pid,omitempty"`
+	// Persistent says that the hypervisor stores a configuration for the next start.
+	Persistent bool `json:"persistent,omitempty"`
 	// Managed says that Numavisor created or bound it; then Spec and Placement are the intent.
 	Managed   bool             `json:"managed"`
 	Spec      *guest.Spec      `json:"spec,omitempty"`
@@ -85,6 +87,7 @@ type Config struct {
 	Pins          map[guest.VCPUID]topology.CPUSet `json:"vcpu_pins,omitempty"`
 	EmulatorPin   topology.CPUSet                  `json:"emulator_pin,omitzero"`
 	IOThreadPins  map[int]topology.CPUSet          `json:"io_thread_pins,omitempty"`
+	IOThreads     int                              `json:"io_thread_count,omitempty"`
 	AutoPlacement bool                             `json:"auto_placement,omitempty"` // <vcpu placement='auto'> or numatune placement='auto'
 
 	Cells   []ConfigCell `json:"cells,omitempty"`   // guest NUMA cells; empty: the guest sees none

@@ -1,0 +1,208 @@
+package check
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Rule names what a placement must keep.
+type Rule string
+
+// The rules.
+const (
+	RuleShape        Rule = "shape"        // cells cover all vCPUs and memory once
+	RuleNodes        Rule = "nodes"        // existing nodes with memory, within the limits
+	RuleCPUs         Rule = "cpus"         // online, not housekeeping, within the limits, on the cell's nodes, enough of them
+	RuleExclusive    Rule = "exclusive"    // one CPU each, nobody else's
+	RuleSMT          Rule = "smt"          // siblings as the spec asks
+	RuleMemory       Rule = "memory"       // the total bound on a node never exceeds the node
+	RuleHugePages    Rule = "huge_pages"   // pools hold, or can grow by, what is promised
+	RuleOvercommit   Rule = "overcommit"   // vCPUs per shared CPU
+	RuleDistance     Rule = "distance"     // between the guest's nodes
+	RuleDevices      Rule = "devices"      // required devices hang on the guest's nodes
+	RuleHelpers      Rule = "helpers"      // emulator and I/O threads
+	RuleReservations Rule = "reservations" // say what the placement takes
+)
+
+// Violation is one broken rule.
+type Violation struct {
+	Rule   Rule   `json:"rule"`
+	Object string `json:"object"` // "node 3", "vCPU 7", "cell 0", "emulator"
+	What   string `json:"what"`
+}
+
+func (v Violation) Error() string { return fmt.Sprintf("%s: %s: %s", v.Rule, v.Object, v.What) }
+
+// Error joins violations into one error; nil where there are none.
+func Error(guestName string, vs []Violation) error {
+	if len(vs) == 0 {
+		return nil
+	}
+	errs := make([]error, len(vs))
+	for i, v := range vs {
+		errs[i] = v
+	}
+	return fmt.Errorf("placement of guest %s is not legal: %w", guestName, errors.Join(errs...))
+}
+
+// Placement returns every rule that a placement breaks on a host. What the
+// guest of that name holds already is not counted, so that a placement can be
+// checked before and after it was made.
+func Placement(h *inventory.Host, p policy.Policy, spec guest.Spec, placed guest.Placement) []Violation {
+	c := &checker{
+		host: h, topology: &h.Topology, policy: p.WithDefaults(), spec: spec, placed: &placed,
+		others: h.Holdings(placed.Guest),
+	}
+	c.housekeeping = h.Topology.Housekeeping.Union(p.Housekeeping)
+	c.mine = placed.Exclusive()
+	for _, o := range c.others {
+		c.taken = c.taken.Union(o.Exclusive)
+		c.pinned = c.pinned.Union(o.Pinned)
+	}
+	c.shape()
+	c.nodes()
+	c.cpus()
+	c.exclusive()
+	c.smt()
+	c.reservations()
+	c.memory()
+	c.overcommit()
+	c.distances()
+	c.devices()
+	c.helpers()
+	return c.found
+}
+
+type checker struct {
+	host     *inventory.Host
+	topology *topology.Topology
+	policy   policy.Policy
+	spec     guest.Spec
+	placed   *guest.Placement
+	others   []inventory.Holding
+
+	housekeeping topology.CPUSet
+	taken        topology.CPUSet // exclusive CPUs of others
+	pinned       topology.CPUSet // CPUs that carry others' vCPUs which cannot go elsewhere
+	mine         topology.CPUSet // exclusive CPUs of this guest
+	found        []Violation
+}
+
+func (c *checker) fail(rule Rule, object, format string, args ...any) {
+	c.found = append(c.found, Violation{rule, object, fmt.Sprintf(format, args...)})
+}
+
+func node(id topology.NodeID) string { return fmt.Sprintf("node %d", id) }
+
+// shape: cells cover vCPUs and memory exactly once.
+func (c *checker) shape() {
+	var covered guest.VCPUSet
+	memory := topology.Bytes(0)
+	if len(c.placed.Cells) == 0 {
+		c.fail(RuleShape, "guest", "has no cell")
+	}
+	for i, cell := range c.placed.Cells {
+		name := fmt.Sprintf("cell %d", cell.ID)
+		if int(cell.ID) != i {
+			c.fail(RuleShape, name, "stands at position %d", i)
+		}
+		if covered.Intersects(cell.VCPUs) {
+			c.fail(RuleShape, name, "vCPUs %v belong to an earlier cell", covered.Intersect(cell.VCPUs))
+		}
+		covered = covered.Union(cell.VCPUs)
+		memory += cell.Memory
+		if cell.Nodes.IsEmpty() || !cell.Nodes.SubsetOf(c.placed.Nodes) {
+			c.fail(RuleShape, name, "memory on nodes %q; the guest's are %v", cell.Nodes, c.placed.Nodes)
+		}
+		if c.spec.PageSize > 0 && cell.Memory%c.spec.PageSize != 0 {
+			c.fail(RuleShape, name, "%v are not whole pages of %v", cell.Memory, c.spec.PageSize)
+		}
+		c.shownDistances(i, &cell)
+	}
+	if want := topology.Range[guest.VCPUID](0, guest.VCPUID(c.spec.VCPUs-1)); !covered.Equal(want) {
+		c.fail(RuleShape, "guest", "cells cover vCPUs %v of %v", covered, want)
+	}
+	if memory != c.spec.Memory {
+		c.fail(RuleShape, "guest", "cells hold %v of %v", memory, c.spec.Memory)
+	}
+	for i, v := range c.placed.VCPUs {
+		if int(v.ID) != i {
+			c.fail(RuleShape, fmt.Sprintf("vCPU %d", v.ID), "stands at position %d", i)
+		}
+	}
+	if len(c.placed.VCPUs) != c.spec.VCPUs {
+		c.fail(RuleShape, "guest", "%d vCPUs placed of %d", len(c.placed.VCPUs), c.spec.VCPUs)
+	}
+	for i, want := range c.spec.Topology.Cells {
+		if c.spec.Topology.Mode == guest.TopologyCells && i < len(c.placed.Cells) {
+			if got := c.placed.Cells[i]; got.Memory != want.Memory || got.VCPUs.Len() != want.VCPUs {
+				c.fail(RuleShape, fmt.Sprintf("cell %d", i), "has %d vCPUs and %v, asked for %d and %v", got.VCPUs.Len(), got.Memory, want.VCPUs, want.Memory)
+			}
+		}
+	}
+}
+
+// shownDistances: 10 to itself, 11 to 254 to the others (libvirt, QEMU).
+func (c *checker) shownDistances(i int, cell *guest.Cell) {
+	name := fmt.Sprintf("cell %d", cell.ID)
+	if !c.placed.Visible {
+		if len(cell.Distances) > 0 {
+			c.fail(RuleShape, name, "has distances, but the guest sees no cells")
+		}
+		return
+	}
+	if len(cell.Distances) != len(c.placed.Cells) {
+		c.fail(RuleShape, name, "%d distances for %d cells", len(cell.Distances), len(c.placed.Cells))
+		return
+	}
+	for j, d := range cell.Distances {
+		if (i == j && d != 10) || (i != j && (d < 11 || d > 254)) {
+			c.fail(RuleShape, name, "distance %d to cell %d", d, j)
+		}
+	}
+}
+
+// nodes: they exist, have memory, lie within the limits, and cells do not share them.
+func (c *checker) nodes() {
+	limits := &c.spec.Limits
+	for id := range c.placed.Nodes.All() {
+		n, ok := c.topology.Node(id)
+		switch {
+		case !ok:
+			c.fail(RuleNodes, node(id), "is not on the host")
+		case n.Memory == 0:
+			c.fail(RuleNodes, node(id), "has no memory")
+		case !limits.Nodes.IsEmpty() && !limits.Nodes.Contains(id):
+			c.fail(RuleNodes, node(id), "lies outside the limits %v", limits.Nodes)
+		case n.CPUs.IsEmpty() && !limits.Nodes.Contains(id):
+			c.fail(RuleNodes, node(id), "has no CPUs and is not named by limits.nodes")
+		}
+	}
+	if used := c.used(); limits.MaxNodes > 0 && used.Len() > limits.MaxNodes {
+		c.fail(RuleNodes, "guest", "takes nodes %v; limits.max_nodes is %d", used, limits.MaxNodes)
+	}
+	if c.placed.MemoryMode == guest.MemoryInterleave {
+		return
+	}
+	var seen topology.NodeSet
+	for _, cell := range c.placed.Cells {
+		if seen.Intersects(cell.Nodes) {
+			c.fail(RuleNodes, fmt.Sprintf("cell %d", cell.ID), "shares nodes %v with another cell", seen.Intersect(cell.Nodes))
+		}
+		seen = seen.Union(cell.Nodes)
+	}
+}
+
+// used is every node that gives the guest CPUs or memory.
+func (c *checker) used() topology.NodeSet {
+	used := c.placed.Nodes
+	for _, r := range c.placed.Reservations {
+		used = used.With(r.Node)
+	}
+	return used
+}

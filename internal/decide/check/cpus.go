@@ -1,0 +1,246 @@
+package check
+
+import (
+	"fmt"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// cpus: every vCPU may run where it should and nowhere else.
+func (c *checker) cpus() {
+	online := c.topology.CPUSet()
+	for _, v := range c.placed.VCPUs {
+		name := fmt.Sprintf("vCPU %d", v.ID)
+		if c.placed.CPUMode == guest.CPUNone {
+			if !v.CPUs.IsEmpty() {
+				c.fail(RuleCPUs, name, "is bound to CPUs %v, asked was no binding", v.CPUs)
+			}
+			continue
+		}
+		if v.CPUs.IsEmpty() {
+			c.fail(RuleCPUs, name, "has no CPU")
+		}
+		c.cpuSet(name, v.CPUs, online)
+		c.onItsNodes(name, v)
+	}
+	c.enough()
+}
+
+// cpuSet: CPUs that any thread of the guest may use.
+func (c *checker) cpuSet(name string, cpus, online topology.CPUSet) {
+	if off := cpus.Minus(online); !off.IsEmpty() {
+		c.fail(RuleCPUs, name, "CPUs %v are not online", off)
+	}
+	if house := cpus.Intersect(c.housekeeping); !house.IsEmpty() {
+		c.fail(RuleCPUs, name, "CPUs %v are for housekeeping", house)
+	}
+	if limits := c.spec.Limits.CPUs; !limits.IsEmpty() && !cpus.SubsetOf(limits) {
+		c.fail(RuleCPUs, name, "CPUs %v lie outside the limits", cpus.Minus(limits))
+	}
+	if theirs := cpus.Intersect(c.taken); !theirs.IsEmpty() {
+		c.fail(RuleExclusive, name, "CPUs %v belong to others alone", theirs)
+	}
+}
+
+// onItsNodes: a vCPU runs on the nodes of its cell's memory, unless one of
+// these has no CPUs, or it runs on a node that has no memory.
+func (c *checker) onItsNodes(name string, v guest.VCPU) {
+	cell, ok := c.placed.CellOf(v.ID)
+	if !ok {
+		return // reported by shape
+	}
+	home := cell.Nodes
+	if c.placed.MemoryMode == guest.MemoryInterleave {
+		home = c.used()
+	}
+	for id := range c.topology.NodesOf(v.CPUs).All() {
+		if n, _ := c.topology.Node(id); !home.Contains(id) && n.Memory > 0 && !c.cpuless(home) {
+			c.fail(RuleCPUs, name, "may run on node %d, its memory is on %v", id, home)
+		}
+		if limits := c.spec.Limits.Nodes; !limits.IsEmpty() && !limits.Contains(id) {
+			c.fail(RuleCPUs, name, "may run on node %d, outside the limits %v", id, limits)
+		}
+	}
+}
+
+func (c *checker) cpuless(nodes topology.NodeSet) bool {
+	for id := range nodes.All() {
+		if n, ok := c.topology.Node(id); ok && n.CPUs.IsEmpty() {
+			return true
+		}
+	}
+	return false
+}
+
+// enough: a guest never has more vCPUs on a node than CPUs it may use there.
+func (c *checker) enough() {
+	for _, r := range c.placed.Reservations {
+		n, ok := c.topology.Node(r.Node)
+		if !ok || r.VCPUs == 0 {
+			continue
+		}
+		usable := n.CPUs.Minus(c.housekeeping).Minus(c.taken)
+		if limits := c.spec.Limits.CPUs; !limits.IsEmpty() {
+			usable = usable.Intersect(limits)
+		}
+		if c.placed.CPUMode != guest.CPUExclusive {
+			usable = usable.Minus(c.mine)
+		}
+		if r.VCPUs > usable.Len() {
+			c.fail(RuleCPUs, node(r.Node), "%d vCPUs on %d usable CPUs", r.VCPUs, usable.Len())
+		}
+	}
+}
+
+// exclusive: one CPU for each vCPU, all reserved, nobody else's.
+func (c *checker) exclusive() {
+	if c.mine.Intersects(c.taken) {
+		c.fail(RuleExclusive, "guest", "CPUs %v belong to others alone", c.mine.Intersect(c.taken))
+	}
+	if c.mine.Intersects(c.pinned) {
+		c.fail(RuleExclusive, "guest", "CPUs %v carry vCPUs of others that can run nowhere else", c.mine.Intersect(c.pinned))
+	}
+	if c.mine.Intersects(c.housekeeping) {
+		c.fail(RuleExclusive, "guest", "CPUs %v are for housekeeping", c.mine.Intersect(c.housekeeping))
+	}
+	var used topology.CPUSet
+	for _, v := range c.placed.VCPUs {
+		name := fmt.Sprintf("vCPU %d", v.ID)
+		if c.placed.CPUMode != guest.CPUExclusive {
+			if v.CPUs.Intersects(c.mine) {
+				c.fail(RuleExclusive, name, "shares CPUs %v with a helper that has them alone", v.CPUs.Intersect(c.mine))
+			}
+			continue
+		}
+		switch {
+		case v.CPUs.Len() != 1:
+			c.fail(RuleExclusive, name, "has CPUs %q, not exactly one", v.CPUs)
+		case used.Intersects(v.CPUs):
+			c.fail(RuleExclusive, name, "has CPU %v of another vCPU", v.CPUs)
+		case !v.CPUs.SubsetOf(c.mine):
+			c.fail(RuleExclusive, name, "CPU %v is not reserved", v.CPUs)
+		}
+		used = used.Union(v.CPUs)
+	}
+}
+
+// smt: require and isolate never share a core with anybody; isolate never
+// runs two vCPUs on one.
+func (c *checker) smt() {
+	policy := c.spec.CPU.SMT
+	if c.placed.CPUMode != guest.CPUExclusive || (policy != guest.SMTRequire && policy != guest.SMTIsolate) {
+		return
+	}
+	vcpus := map[topology.CPUID]guest.VCPUID{}
+	for _, v := range c.placed.VCPUs {
+		if id, ok := v.CPUs.First(); ok {
+			vcpus[id] = v.ID
+		}
+	}
+	partial := 0
+	for id, v := range vcpus {
+		cpu, ok := c.topology.CPU(id)
+		if !ok {
+			continue
+		}
+		if !cpu.Siblings.SubsetOf(c.mine) {
+			c.fail(RuleSMT, fmt.Sprintf("vCPU %d", v), "siblings %v of its CPU are not all reserved", cpu.Siblings)
+		}
+		running := 0
+		for s := range cpu.Siblings.All() {
+			if _, ok := vcpus[s]; ok {
+				running++
+			}
+		}
+		if policy == guest.SMTIsolate && running > 1 {
+			c.fail(RuleSMT, fmt.Sprintf("vCPU %d", v), "shares its core with another vCPU")
+		}
+		if running < cpu.Siblings.Len() {
+			partial += running
+		}
+	}
+	if policy == guest.SMTRequire && partial >= 2*len(c.placed.Reservations)*c.threads() {
+		c.fail(RuleSMT, "guest", "%d vCPUs run on cores that it does not fill", partial)
+	}
+}
+
+// threads is the greatest number of siblings of a core.
+func (c *checker) threads() int {
+	most := 1
+	for i := range c.topology.CPUs {
+		most = max(most, c.topology.CPUs[i].Siblings.Len())
+	}
+	return most
+}
+
+// overcommit: vCPUs that share CPUs, all guests together, per shared CPU.
+func (c *checker) overcommit() {
+	const slack = 1e-6 // parts of vCPUs lose a little when added up
+	for _, n := range c.topology.Nodes {
+		load := 0.0
+		for _, o := range c.others {
+			if o.Node == n.ID {
+				load += o.VCPUs
+			}
+		}
+		own := 0
+		for _, r := range c.placed.Reservations {
+			if r.Node == n.ID {
+				own += r.VCPUs + r.Exclusive.Len()
+				if c.placed.CPUMode != guest.CPUExclusive {
+					load += float64(r.VCPUs)
+				}
+			}
+		}
+		shared := n.CPUs.Minus(c.housekeeping).Minus(c.taken).Minus(c.mine).Len()
+		if own > 0 && load > c.policy.Overcommit*float64(shared)+slack {
+			c.fail(RuleOvercommit, node(n.ID), "%.4g vCPUs on %d shared CPUs; allowed are %v each", load, shared, c.policy.Overcommit)
+		}
+	}
+}
+
+// helpers: emulator and I/O threads are where their policies say.
+func (c *checker) helpers() {
+	c.helper("emulator", c.placed.Emulator, c.spec.CPU.Emulator, 1)
+	if c.spec.CPU.IOThreads > 0 {
+		c.helper("I/O threads", c.placed.IOThread, c.spec.CPU.IOPolicy, c.spec.CPU.IOThreads)
+	} else if !c.placed.IOThread.IsEmpty() {
+		c.fail(RuleHelpers, "I/O threads", "bound to %v, but there are none", c.placed.IOThread)
+	}
+}
+
+func (c *checker) helper(name string, cpus topology.CPUSet, policy guest.HelperPolicy, count int) {
+	if policy == guest.HelperNone {
+		if !cpus.IsEmpty() {
+			c.fail(RuleHelpers, name, "bound to %v, asked was no binding", cpus)
+		}
+		return
+	}
+	if cpus.IsEmpty() {
+		c.fail(RuleHelpers, name, "have no CPU")
+		return
+	}
+	if policy == guest.HelperHousekeeping {
+		if !cpus.SubsetOf(c.housekeeping) {
+			c.fail(RuleHelpers, name, "CPUs %v are not for housekeeping", cpus.Minus(c.housekeeping))
+		}
+		return
+	}
+	c.cpuSet(name, cpus, c.topology.CPUSet())
+	if !c.topology.NodesOf(cpus).SubsetOf(c.used()) {
+		c.fail(RuleHelpers, name, "CPUs %v lie outside the guest's nodes %v", cpus, c.used())
+	}
+	var vcpus topology.CPUSet
+	for _, v := range c.placed.VCPUs {
+		vcpus = vcpus.Union(v.CPUs)
+	}
+	switch {
+	case policy == guest.HelperExclusive && cpus.Len() != count:
+		c.fail(RuleHelpers, name, "have %d CPUs of their own, asked were %d", cpus.Len(), count)
+	case policy == guest.HelperExclusive && (!cpus.SubsetOf(c.mine) || cpus.Intersects(vcpus)):
+		c.fail(RuleHelpers, name, "CPUs %v are not theirs alone", cpus)
+	case policy != guest.HelperExclusive && cpus.Intersects(c.mine) && !cpus.SubsetOf(vcpus):
+		c.fail(RuleHelpers, name, "CPUs %v are reserved for vCPUs", cpus.Intersect(c.mine))
+	}
+}

@@ -1,0 +1,211 @@
+package check
+
+import (
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// reservations: they say what the cells take, and where exclusive CPUs are.
+func (c *checker) reservations() {
+	memory, vcpus := topology.Bytes(0), 0
+	var seen topology.NodeSet
+	for _, r := range c.placed.Reservations {
+		n, ok := c.topology.Node(r.Node)
+		if !ok {
+			c.fail(RuleReservations, node(r.Node), "is not on the host")
+			continue
+		}
+		if seen.Contains(r.Node) {
+			c.fail(RuleReservations, node(r.Node), "is reserved twice")
+		}
+		seen = seen.With(r.Node)
+		memory += r.Memory
+		vcpus += r.VCPUs
+		if !r.Exclusive.SubsetOf(n.CPUs) {
+			c.fail(RuleReservations, node(r.Node), "exclusive CPUs %v are not its own", r.Exclusive.Minus(n.CPUs))
+		}
+		if r.Memory > 0 && (!c.placed.Nodes.Contains(r.Node) || r.PageSize != c.spec.PageSize) {
+			c.fail(RuleReservations, node(r.Node), "%v in pages of %v, which the guest does not use there", r.Memory, r.PageSize)
+		}
+	}
+	if memory != c.spec.Memory || vcpus != c.spec.VCPUs {
+		c.fail(RuleReservations, "guest", "%d vCPUs and %v reserved, asked were %d and %v", vcpus, memory, c.spec.VCPUs, c.spec.Memory)
+	}
+	for _, cell := range c.placed.Cells {
+		if held := c.reservedOn(cell.Nodes); held < cell.Memory {
+			c.fail(RuleReservations, "guest", "%v reserved on nodes %v for a cell of %v", held, cell.Nodes, cell.Memory)
+		}
+	}
+}
+
+func (c *checker) reservedOn(nodes topology.NodeSet) topology.Bytes {
+	var sum topology.Bytes
+	for id := range nodes.All() {
+		sum += c.placed.MemoryOn(id)
+	}
+	return sum
+}
+
+// memory: what is promised on a node is there, and will still be there when
+// everybody touches all that was promised.
+func (c *checker) memory() {
+	for i := range c.topology.Nodes {
+		n := &c.topology.Nodes[i]
+		if own := c.placed.MemoryOn(n.ID); own > 0 {
+			c.total(n, own)
+			c.pages(n, own)
+		}
+	}
+}
+
+// total: everything bound to a node, in pages of any size, against the node.
+func (c *checker) total(n *topology.Node, own topology.Bytes) {
+	bound := own
+	for _, o := range c.others {
+		if o.Node == n.ID {
+			bound += max(o.Reserved, o.Seen)
+		}
+	}
+	if bound > n.Memory {
+		c.fail(RuleMemory, node(n.ID), "%v bound in all, it has %v", bound, n.Memory)
+	}
+}
+
+// pages settles the node's books: for every page size, what the pool has and
+// what is promised; what pools lack comes from small pages.
+func (c *checker) pages(n *topology.Node, own topology.Bytes) {
+	gone, back := c.given(n.ID)
+	small := int64(n.Memory) - int64(c.policy.KeepFreeOn(n))
+	free := int64(n.Free) + int64(n.Reclaimable) - int64(c.policy.KeepFreeOn(n))
+	if gone == 0 {
+		free += int64(back)
+	}
+	sizes := map[topology.Bytes]bool{0: true, c.spec.PageSize: true}
+	for _, pool := range n.HugePages {
+		sizes[pool.Size] = true
+		small -= int64(pool.Total) * int64(pool.Size)
+	}
+	for _, o := range c.others {
+		if o.Node == n.ID {
+			sizes[o.PageSize] = true
+		}
+	}
+	grown := false
+	for size := range sizes {
+		if size == 0 {
+			continue
+		}
+		have := poolFree(n, size)
+		if size == gone {
+			have += int64(back / size)
+		}
+		asked := c.pagesPromised(n.ID, size)
+		mine := int64(0)
+		if size == c.spec.PageSize {
+			mine = int64(own / size)
+		}
+		lack := max(0, asked+mine-have)
+		small, free = small-lack*int64(size), free-lack*int64(size)
+		grown = grown || mine > 0 && lack > 0
+	}
+	if grown && !c.policy.MayGrow(c.spec.PageSize) {
+		c.fail(RuleHugePages, node(n.ID), "pages of %v are missing, and the policy does not let the pool grow", c.spec.PageSize)
+	}
+	for _, o := range c.others {
+		if o.Node == n.ID && o.PageSize == 0 {
+			small -= int64(max(o.Reserved, o.Seen))
+			free -= int64(max(o.Reserved, o.Seen) - o.Seen)
+		}
+	}
+	if c.spec.PageSize == 0 {
+		small, free = small-int64(own), free-int64(own)
+	}
+	if c.spec.PageSize > 0 && !grown {
+		return // takes nothing from small pages
+	}
+	if small < 0 || (c.freeKnown() && free < 0) {
+		c.fail(RuleMemory, node(n.ID), "%v more promised than there is", topology.Bytes(max(-small, -free)))
+	}
+}
+
+// pagesPromised counts pages of a size promised to others and not touched yet.
+func (c *checker) pagesPromised(id topology.NodeID, size topology.Bytes) int64 {
+	pages := int64(0)
+	for _, o := range c.others {
+		if o.Node == id && o.PageSize == size {
+			untouched := max(o.Reserved, o.Seen) - o.Seen
+			pages += int64((untouched + size - 1) / size)
+		}
+	}
+	return pages
+}
+
+func poolFree(n *topology.Node, size topology.Bytes) int64 {
+	for _, p := range n.HugePages {
+		if p.Size == size {
+			return int64(p.Free)
+		}
+	}
+	return 0
+}
+
+// given is what the guest itself holds on a node now and gives back.
+func (c *checker) given(id topology.NodeID) (pageSize, amount topology.Bytes) {
+	for i := range c.host.Guests {
+		g := &c.host.Guests[i]
+		if g.Name == c.placed.Guest {
+			if g.Placement != nil {
+				return g.Placement.PageSize, g.Seen.MemoryByNode[id]
+			}
+			return g.Config.PageSize, g.Seen.MemoryByNode[id]
+		}
+	}
+	return 0, 0
+}
+
+// freeKnown reports whether the inventory tells free memory at all.
+func (c *checker) freeKnown() bool {
+	for _, n := range c.topology.Nodes {
+		if n.Free > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// distances: no two nodes of the guest too far apart.
+func (c *checker) distances() {
+	limits := &c.spec.Limits
+	used := c.used().IDs()
+	for _, a := range used {
+		for _, b := range used {
+			from, _ := c.topology.Node(a)
+			to, ok := c.topology.Node(b)
+			if a == b || from == nil || !ok || from.CPUs.IsEmpty() || to.Memory == 0 {
+				continue
+			}
+			d, known := c.topology.Distance(a, b)
+			if _, measured := c.topology.Latency(a, b); d >= 255 && !measured {
+				c.fail(RuleDistance, node(a), "does not reach node %d", b)
+			}
+			if limits.MaxDistance > 0 && (!known || d > limits.MaxDistance) {
+				c.fail(RuleDistance, node(a), "is %d away from node %d; allowed is %d", d, b, limits.MaxDistance)
+			}
+			class := from.Classes[b]
+			if limits.MaxClass == topology.Local ||
+				limits.MaxClass == topology.Neighbour && class != topology.Neighbour && class != topology.Local {
+				c.fail(RuleDistance, node(a), "is %s to node %d; allowed is %s", class, b, limits.MaxClass)
+			}
+		}
+	}
+}
+
+// devices: required ones hang on a node of the guest.
+func (c *checker) devices() {
+	for _, d := range c.spec.Devices {
+		for _, have := range c.topology.Devices {
+			if _, known := c.topology.Node(have.Node); have.Address == d.Address && d.Required && known && !c.used().Contains(have.Node) {
+				c.fail(RuleDevices, "device "+d.Address, "hangs on node %d; the guest has %v", have.Node, c.used())
+			}
+		}
+	}
+}

@@ -1,0 +1,211 @@
+package place
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Constraint names a rule that a cell broke on a node.
+type Constraint string
+
+// The constraints, in the order in which they are tried.
+const (
+	NotAllowed    Constraint = "limits"         // outside Limits.Nodes, or a kind of node that is never used
+	TooFewCPUs    Constraint = "cpus"           // a guest never has more vCPUs on a node than it may use CPUs
+	TooFewAlone   Constraint = "exclusive_cpus" // free CPUs or cores for exclusive binding, under the SMT policy
+	Overcommitted Constraint = "overcommit"     // vCPUs of all guests per CPU
+	TooLittle     Constraint = "memory"         // small pages
+	TooFewPages   Constraint = "huge_pages"     // free pages of the size, and what the pool may grow by
+)
+
+// Shortage says what a cell lacks on a node: what was asked and what is there,
+// in CPUs, vCPUs, bytes or pages by the constraint.
+type Shortage struct {
+	Node       topology.NodeID `json:"node"`
+	Constraint Constraint      `json:"constraint"`
+	Asked      float64         `json:"asked"`
+	There      float64         `json:"there"`
+	PageSize   topology.Bytes  `json:"page_size,omitempty"`
+	// Holders are the guests that hold most of it, greatest first.
+	Holders []string `json:"holders,omitempty"`
+}
+
+// String gives one phrase: "3.2 GiB short on node 1 (8 GiB asked, 4.8 GiB left; db1 holds 10 GiB)".
+func (s Shortage) String() string {
+	var text string
+	switch s.Constraint {
+	case NotAllowed:
+		return fmt.Sprintf("node %d is outside the limits, or has no CPUs or no memory", s.Node)
+	case TooFewCPUs:
+		text = fmt.Sprintf("node %d has %v usable CPUs for %v vCPUs", s.Node, s.There, s.Asked)
+	case TooFewAlone:
+		text = fmt.Sprintf("node %d has %v free CPUs for the %v exclusive ones asked", s.Node, s.There, s.Asked)
+	case Overcommitted:
+		text = fmt.Sprintf("node %d has room for %.4g more vCPUs of the %v asked under the overcommit limit", s.Node, s.There, s.Asked)
+	case TooLittle:
+		asked, there := topology.Bytes(s.Asked), topology.Bytes(s.There)
+		text = fmt.Sprintf("%v short on node %d (%v asked, %v left)", asked-there, s.Node, asked, there)
+	case TooFewPages:
+		text = fmt.Sprintf("node %d has %v free pages of %v for the %v asked", s.Node, s.There, s.PageSize, s.Asked)
+	}
+	if len(s.Holders) > 0 {
+		text += "; held by " + strings.Join(s.Holders, ", ")
+	}
+	return text
+}
+
+// tightness is how much of what was asked is missing, from 0 to 1.
+func (s Shortage) tightness() float64 {
+	if s.Asked <= 0 {
+		return 1
+	}
+	return max(0, 1-s.There/s.Asked)
+}
+
+// demand is a kind of cell: cells that need exactly the same.
+type demand struct {
+	cellSize
+	cells       []int   // which cells, ascending
+	cpuShare    float64 // of one cell in the guest's vCPUs
+	memoryShare float64
+}
+
+// fit reports whether a cell may live in a slot. The rules:
+//
+//   - vCPUs (and helpers' own CPUs) of one guest never exceed the usable CPUs of the node;
+//   - vCPUs that share CPUs never exceed policy.Overcommit per shared CPU, all
+//     guests together, and exclusive CPUs leave others enough for theirs;
+//   - exclusive CPUs are free under the SMT policy;
+//   - memory comes from what nobody holds, huge pages from their pool and,
+//     where the policy lets it grow, from small pages.
+func (p *problem) fit(s slot, d *demand) (short Shortage, ok bool) {
+	if d.node >= 0 && (s.cpu != d.node || s.mem != d.node) {
+		return Shortage{Node: p.nodes[s.cpu].node.ID, Constraint: NotAllowed}, false
+	}
+	if short, ok = p.fitCPUs(&p.nodes[s.cpu], d); !ok {
+		return short, false
+	}
+	return p.fitMemory(&p.nodes[s.mem], d.take)
+}
+
+func (p *problem) fitCPUs(n *nodeState, d *demand) (Shortage, bool) {
+	lack := func(c Constraint, asked, there float64) (Shortage, bool) {
+		return Shortage{Node: n.node.ID, Constraint: c, Asked: asked, There: max(0, there)}, false
+	}
+	if d.vcpus+d.helpers > n.cpus {
+		return lack(TooFewCPUs, float64(d.vcpus+d.helpers), float64(n.cpus))
+	}
+	exclusive := p.spec.CPU.Binding == guest.CPUExclusive
+	alone, sharing := d.helpers, float64(d.vcpus)
+	if exclusive || d.helpers > 0 {
+		k, ok := p.pickFor(n, d)
+		if !ok {
+			return lack(TooFewAlone, float64(p.alone(d)), float64(p.mostAlone(n)))
+		}
+		alone = k.count()
+		if exclusive {
+			sharing = 0
+		}
+		if !exclusive && d.vcpus > n.cpus-alone {
+			return lack(TooFewCPUs, float64(d.vcpus+alone), float64(n.cpus))
+		}
+	}
+	limit := p.policy.Overcommit * float64(n.shared-alone)
+	if n.room.Load+sharing > limit+roundingSlack {
+		if exclusive {
+			need := n.room.Load / p.policy.Overcommit
+			return lack(TooFewAlone, float64(alone), float64(n.shared)-need)
+		}
+		return lack(Overcommitted, sharing, limit-n.room.Load)
+	}
+	return Shortage{}, true
+}
+
+// roundingSlack forgives what parts of vCPUs lose when they are added up.
+const roundingSlack = 1e-6
+
+// alone is how many CPUs a cell needs for itself.
+func (p *problem) alone(d *demand) int {
+	if p.spec.CPU.Binding == guest.CPUExclusive {
+		return d.vcpus + d.helpers
+	}
+	return d.helpers
+}
+
+// mostAlone is how many exclusive vCPUs the SMT policy finds room for.
+func (p *problem) mostAlone(n *nodeState) int {
+	if p.spec.CPU.Binding != guest.CPUExclusive {
+		return n.freeCPUs()
+	}
+	sum := 0
+	for _, b := range bunches(n.free, p.spec.CPU.SMT, false) {
+		sum += b.room
+	}
+	return sum
+}
+
+// pickFor chooses the exclusive CPUs of a cell on a node.
+func (p *problem) pickFor(n *nodeState, d *demand) (picked, bool) {
+	vcpus := d.vcpus
+	if p.spec.CPU.Binding != guest.CPUExclusive {
+		vcpus = 0
+	}
+	if n.freeCPUs() < vcpus+d.helpers {
+		return picked{}, false
+	}
+	return n.pick(vcpus, d.helpers, p.spec.CPU.SMT)
+}
+
+func (p *problem) fitMemory(n *nodeState, take topology.Bytes) (Shortage, bool) {
+	size := p.spec.PageSize
+	if size == 0 {
+		if take <= n.room.Left {
+			return Shortage{}, true
+		}
+		return Shortage{Node: n.node.ID, Constraint: TooLittle, Asked: float64(take), There: float64(n.room.Left)}, false
+	}
+	pages := uint64(take / size)
+	if there := p.pages(n); pages > there {
+		return Shortage{Node: n.node.ID, Constraint: TooFewPages, Asked: float64(pages), There: float64(there), PageSize: size}, false
+	}
+	return Shortage{}, true
+}
+
+// pages is how many huge pages a guest can get of a node: free ones, and what
+// the pool may grow by; never more than the node has unpromised.
+func (p *problem) pages(n *nodeState) uint64 {
+	size := p.spec.PageSize
+	there := n.room.pool(size)
+	if p.policy.MayGrow(size) {
+		there += uint64(n.room.Left / size)
+	}
+	return min(there, uint64(n.room.unpromised()/size))
+}
+
+// growth is how many pages must be added to the node's pool first.
+func (p *problem) growth(n *nodeState, take topology.Bytes) uint64 {
+	if p.spec.PageSize == 0 {
+		return 0
+	}
+	pages, free := uint64(take/p.spec.PageSize), n.room.pool(p.spec.PageSize)
+	return pages - min(pages, free)
+}
+
+// squeeze is how many vCPUs of a cell must share a core with another one.
+func (p *problem) squeeze(n *nodeState, d *demand) int {
+	if p.policy.Count != policy.CountCores {
+		return 0
+	}
+	cores := n.cores
+	if p.spec.CPU.Binding == guest.CPUExclusive {
+		if p.spec.CPU.SMT != guest.SMTAny {
+			return 0 // the guest has said what it wants
+		}
+		cores = len(n.free)
+	}
+	return max(0, d.vcpus-cores)
+}

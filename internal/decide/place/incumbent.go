@@ -1,0 +1,144 @@
+package place
+
+// descend makes a first answer, so that branch and bound has something to
+// beat: from every slot as a seed, cells are added one by one where they cost
+// least, and the best of these is kept.
+func (s *search) descend() {
+	total := cap(s.at)
+	if total < 2 {
+		return
+	}
+	add := make([]key, s.slots)
+	at := make([]int, 0, total)
+	for seed := range s.slots {
+		if s.single[0][seed] >= impossible {
+			continue
+		}
+		at = append(at[:0], seed)
+		if cost := s.grow(&at, add); cost < min(s.best, impossible) && s.valid(at) {
+			s.best = cost
+			s.found = append(s.found[:0], at...)
+		}
+	}
+}
+
+// grow completes a partial answer greedily and returns its cost; impossible
+// if it gets stuck.
+func (s *search) grow(at *[]int, add []key) key {
+	cost := s.single[0][(*at)[0]]
+	kind := -1
+	for cell := 1; cell < cap(s.at); cell++ {
+		if next := s.kindAt[cell]; next != kind {
+			kind = next
+			for i := range add {
+				add[i] = s.addition(kind, i, *at)
+			}
+		} else {
+			s.update(add, kind, (*at)[cell-1])
+		}
+		low := 0
+		for i := range add {
+			if add[i] < add[low] {
+				low = i
+			}
+		}
+		if add[low] >= impossible {
+			return impossible
+		}
+		cost += add[low]
+		*at = append(*at, low)
+	}
+	return cost
+}
+
+// update accounts for a cell of the kind having taken a slot.
+func (s *search) update(add []key, kind, taken int) {
+	for i := range add {
+		switch {
+		case i == taken || s.apart[i*s.slots+taken]:
+			add[i] = impossible
+		case add[i] < impossible:
+			add[i] += s.pair(kind, i, kind, taken)
+		}
+	}
+}
+
+// addition is what a cell of a kind in a slot adds to the cells in at.
+func (s *search) addition(kind, slot int, at []int) key {
+	cost := s.single[kind][slot]
+	for cell, j := range at {
+		if cost >= impossible || j == slot || s.apart[slot*s.slots+j] {
+			return impossible
+		}
+		cost += s.pair(kind, slot, s.kindAt[cell], j)
+	}
+	return cost
+}
+
+// improve exchanges single slots, and the slots of two cells of different
+// kinds, while that lowers the cost.
+func (s *search) improve() {
+	if s.found == nil || !s.free() {
+		return
+	}
+	for range cap(s.at) * 4 {
+		if !s.improveOnce() {
+			return
+		}
+	}
+}
+
+func (s *search) improveOnce() bool {
+	at := s.found
+	for cell := range at {
+		old := at[cell]
+		kind := s.kindAt[cell]
+		before := s.among(kind, old, cell, at)
+		for slot := range s.slots {
+			if cost := s.among(kind, slot, cell, at); cost < before {
+				at[cell] = slot
+				s.best += cost - before
+				return true
+			}
+		}
+		for other := range cell {
+			if s.kindAt[other] == kind {
+				continue
+			}
+			at[cell], at[other] = at[other], at[cell]
+			if cost := s.total(at); cost < s.best {
+				s.best = cost
+				return true
+			}
+			at[cell], at[other] = at[other], at[cell]
+		}
+	}
+	return false
+}
+
+// among is the cost of a cell in a slot, with all other cells of at where they are.
+func (s *search) among(kind, slot, cell int, at []int) key {
+	cost := s.single[kind][slot]
+	for other, j := range at {
+		if other == cell {
+			continue
+		}
+		if cost >= impossible || j == slot || s.apart[slot*s.slots+j] {
+			return impossible
+		}
+		cost += s.pair(kind, slot, s.kindAt[other], j)
+	}
+	return cost
+}
+
+// total is the cost of a whole answer.
+func (s *search) total(at []int) key {
+	cost := key(0)
+	for cell, slot := range at {
+		cost += s.addition(s.kindAt[cell], slot, at[:cell])
+		if cost >= impossible {
+			return impossible
+		}
+	}
+	return cost
+}

@@ -1,0 +1,347 @@
+package place
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/numavisor/numavisor/internal/decide/check"
+	"github.com/numavisor/numavisor/internal/decide/cost"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+func TestSequencesNeverOverbind(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := drawHost(t, 5)
+		p := drawPolicy(t)
+		var specs []guest.Spec
+		var placements []guest.Placement
+		for i := range 8 {
+			s := drawSpec(t, h)
+			s.Name = fmt.Sprint("g", i)
+			placed, _, err := Place(Request{Host: h, Spec: s, Policy: p})
+			if err != nil {
+				continue
+			}
+			specs, placements = append(specs, s), append(placements, placed)
+			settle(h, placed)
+		}
+		exclusive := topology.CPUSet{}
+		for i, placed := range placements {
+			if exclusive.Intersects(placed.Exclusive()) {
+				t.Fatalf("CPUs %v were given twice", exclusive.Intersect(placed.Exclusive()))
+			}
+			exclusive = exclusive.Union(placed.Exclusive())
+			for _, v := range check.Placement(h, p, specs[i], placed) {
+				switch v.Rule {
+				case check.RuleMemory, check.RuleHugePages, check.RuleOvercommit:
+					t.Fatalf("after all were placed, %s: %v", placed.Guest, v)
+				}
+			}
+		}
+	})
+}
+
+func TestMoreRoomIsNeverWorse(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := drawHost(t, 5)
+		r := Request{Host: h, Spec: drawSpec(t, h), Policy: drawPolicy(t)}
+		before, _, errBefore := solved(t, r)
+		if errBefore || len(h.Guests) == 0 {
+			return
+		}
+		fewer := *h
+		fewer.Guests = h.Guests[:len(h.Guests)-1]
+		r.Host = &fewer
+		after, _, errAfter := solved(t, r)
+		if errAfter {
+			t.Fatal("a guest left, and now there is no room")
+		}
+		if after>>nodesBit > before>>nodesBit+1 {
+			t.Fatalf("a guest left, and the key rose from %d to %d", before, after)
+		}
+	})
+}
+
+func solved(t *rapid.T, r Request) (key, *solution, bool) {
+	p, err := newProblem(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sol, _ := p.solve()
+	if sol == nil {
+		return 0, nil, true
+	}
+	return sol.key, sol, false
+}
+
+// No node 0 habit: other ids, same cost.
+func TestIdsDoNotMatter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := drawHost(t, 5)
+		r := Request{Host: h, Spec: drawSpec(t, h), Policy: drawPolicy(t)}
+		ids := h.Topology.NodeSet().IDs()
+		to := map[topology.NodeID]topology.NodeID{topology.NoNode: topology.NoNode}
+		for i, id := range rapid.Permutation(ids).Draw(t, "permutation") {
+			to[ids[i]] = id + 3
+		}
+		renamed := rename(h, to)
+		if err := renamed.Topology.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		q := r
+		q.Host = renamed
+		q.Spec.Limits.Nodes = renameSet(r.Spec.Limits.Nodes, to)
+		before, _, none := solved(t, r)
+		after, _, noneAfter := solved(t, q)
+		// Mirrored guests number their cells by node id: parts that do not
+		// divide go elsewhere.
+		if r.Spec.Topology.Mode == guest.TopologyMirror {
+			return
+		}
+		if none != noneAfter || before != after {
+			t.Fatalf("key %d became %d under other ids", before, after)
+		}
+	})
+}
+
+func renameSet(s topology.NodeSet, to map[topology.NodeID]topology.NodeID) topology.NodeSet {
+	var ids []topology.NodeID
+	for id := range s.All() {
+		ids = append(ids, to[id])
+	}
+	return topology.SetOf(ids...)
+}
+
+// rename gives the nodes of a host other ids.
+func rename(h *inventory.Host, to map[topology.NodeID]topology.NodeID) *inventory.Host {
+	out := *h
+	t := &out.Topology
+	t.Nodes = slices.Clone(t.Nodes)
+	for i := range t.Nodes {
+		n := &t.Nodes[i]
+		n.ID = to[n.ID]
+		n.Distances = renameKeys(n.Distances, to)
+		n.Classes = renameKeys(n.Classes, to)
+	}
+	slices.SortFunc(t.Nodes, func(a, b topology.Node) int { return int(a.ID - b.ID) })
+	t.CPUs = slices.Clone(t.CPUs)
+	for i := range t.CPUs {
+		t.CPUs[i].Node = to[t.CPUs[i].Node]
+	}
+	t.Devices = slices.Clone(t.Devices)
+	for i := range t.Devices {
+		t.Devices[i].Node = to[t.Devices[i].Node]
+	}
+	if t.Measured != nil {
+		m := *t.Measured
+		m.Nodes = slices.Clone(m.Nodes)
+		for i := range m.Nodes {
+			m.Nodes[i] = to[m.Nodes[i]]
+		}
+		t.Measured = &m
+	}
+	out.Guests = slices.Clone(h.Guests)
+	for i := range out.Guests {
+		g := &out.Guests[i]
+		g.Seen.MemoryByNode = renameKeys(g.Seen.MemoryByNode, to)
+		if g.Config.NUMATune != nil {
+			tune := *g.Config.NUMATune
+			tune.Nodes = renameSet(tune.Nodes, to)
+			g.Config.NUMATune = &tune
+		}
+		if g.Placement != nil {
+			p := *g.Placement
+			p.Reservations = slices.Clone(p.Reservations)
+			for j := range p.Reservations {
+				p.Reservations[j].Node = to[p.Reservations[j].Node]
+			}
+			g.Placement = &p
+		}
+	}
+	return &out
+}
+
+func renameKeys[V any](m map[topology.NodeID]V, to map[topology.NodeID]topology.NodeID) map[topology.NodeID]V {
+	out := map[topology.NodeID]V{}
+	for k, v := range m {
+		out[to[k]] = v
+	}
+	return out
+}
+
+// TestObjectiveFromTheBook reckons the objective in plain floating point from
+// the package comments alone, for every choice of nodes that package check
+// finds legal, and compares the least with Place's answer.
+func TestObjectiveFromTheBook(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := &inventory.Host{Name: "plain", Topology: made(shape{
+			nodes: rapid.IntRange(1, 4).Draw(t, "nodes"), cpus: 4, threads: rapid.IntRange(1, 2).Draw(t, "threads"),
+			memory: 8 * gib, perSocket: 2, near: 16, far: 28,
+		})}
+		for i := range rapid.IntRange(0, 4).Draw(t, "others") {
+			n := rapid.SampledFrom(h.Topology.Nodes).Draw(t, "node")
+			settle(h, guest.Placement{Guest: fmt.Sprint("o", i), Reservations: []guest.Reservation{{
+				Node: n.ID, VCPUs: rapid.IntRange(0, 3).Draw(t, "load"), Memory: topology.Bytes(rapid.IntRange(0, 3).Draw(t, "held")) * gib,
+			}}})
+		}
+		spec := guest.Spec{
+			Name: "new", VCPUs: rapid.IntRange(1, 9).Draw(t, "vcpus"), Memory: topology.Bytes(rapid.IntRange(1, 9).Draw(t, "memory")) * gib,
+		}
+		best := byTheBook(h, spec)
+		placed, why, err := Place(Request{Host: h, Spec: spec})
+		if err != nil {
+			if best.found {
+				t.Fatalf("no room, but %+v is legal", best)
+			}
+			return
+		}
+		got := objective{true, why.Squeeze, placed.Nodes.Len(), why.Cost}
+		if !best.found || got.squeeze != best.squeeze || got.nodes != best.nodes || math.Abs(got.cost-best.cost) > 1e-4 {
+			t.Fatalf("placed at %+v, by the book the best is %+v\n%s", got, best, why.Text())
+		}
+	})
+}
+
+type objective struct {
+	found          bool
+	squeeze, nodes int
+	cost           float64
+}
+
+func (o objective) better(than objective) bool {
+	switch {
+	case !than.found:
+		return true
+	case o.squeeze != than.squeeze:
+		return o.squeeze < than.squeeze
+	case o.nodes != than.nodes:
+		return o.nodes < than.nodes
+	}
+	return o.cost < than.cost
+}
+
+func byTheBook(h *inventory.Host, spec guest.Spec) objective {
+	var best objective
+	for k := 1; k <= min(len(h.Topology.Nodes), spec.VCPUs); k++ {
+		choices(len(h.Topology.Nodes), k, func(at []int) {
+			placed := bookPlacement(h, spec, at)
+			if len(check.Placement(h, policy.Policy{}, spec, placed)) > 0 {
+				return
+			}
+			if o := bookCost(h, spec, &placed, at); o.better(best) {
+				best = o
+			}
+		})
+	}
+	return best
+}
+
+// choices calls f with every ordered choice of k out of n.
+func choices(n, k int, f func([]int)) {
+	at := make([]int, 0, k)
+	var try func()
+	try = func() {
+		if len(at) == k {
+			f(at)
+			return
+		}
+		for i := range n {
+			if !slices.Contains(at, i) {
+				at = append(at, i)
+				try()
+				at = at[:len(at)-1]
+			}
+		}
+	}
+	try()
+}
+
+// bookPlacement divides the guest in equal cells on the given nodes.
+func bookPlacement(h *inventory.Host, spec guest.Spec, at []int) guest.Placement {
+	p := guest.Placement{Guest: spec.Name, CPUMode: guest.CPURange, MemoryMode: guest.MemoryPreferred, Visible: len(at) > 1}
+	k := len(at)
+	id := guest.VCPUID(0)
+	for i, pos := range at {
+		n := h.Topology.Nodes[pos]
+		vcpus := spec.VCPUs / k
+		if i < spec.VCPUs%k {
+			vcpus++
+		}
+		mebi := int(spec.Memory / topology.MiB)
+		memory := topology.Bytes(mebi/k) * topology.MiB
+		if i < mebi%k {
+			memory += topology.MiB
+		}
+		cell := guest.Cell{ID: guest.CellID(i), VCPUs: topology.Range(id, id+guest.VCPUID(vcpus)-1), Memory: memory, Nodes: topology.SetOf(n.ID)}
+		for j := range at {
+			if p.Visible {
+				cell.Distances = append(cell.Distances, n.Distances[h.Topology.Nodes[at[j]].ID])
+			}
+		}
+		p.Cells = append(p.Cells, cell)
+		p.Nodes = p.Nodes.With(n.ID)
+		for range vcpus {
+			p.VCPUs = append(p.VCPUs, guest.VCPU{ID: id, CPUs: n.CPUs})
+			p.Emulator = p.Emulator.Union(n.CPUs)
+			id++
+		}
+		p.Reservations = append(p.Reservations, guest.Reservation{Node: n.ID, Memory: memory, VCPUs: vcpus})
+	}
+	return p
+}
+
+func bookCost(h *inventory.Host, spec guest.Spec, p *guest.Placement, at []int) objective {
+	w := policy.DefaultWeights
+	o := objective{found: true, nodes: len(at)}
+	threads := h.Topology.CPUs[0].Siblings.Len()
+	for i, c := range p.Cells {
+		n := h.Topology.Nodes[at[i]]
+		cpu, memory := float64(c.VCPUs.Len())/float64(spec.VCPUs), float64(c.Memory)/float64(spec.Memory)
+		o.squeeze += max(0, c.VCPUs.Len()-4/threads)
+		for j, d := range p.Cells {
+			slit := n.Distances[h.Topology.Nodes[at[j]].ID]
+			o.cost += w.Latency * cpu * float64(d.Memory) / float64(spec.Memory) * (math.Pow(float64(slit)/10, 0.65) - 1)
+		}
+		load, held := 0.0, 0.0
+		for _, g := range h.Guests {
+			for _, r := range g.Placement.Reservations {
+				if r.Node == n.ID {
+					load, held = load+float64(r.VCPUs), held+float64(r.Memory)
+				}
+			}
+		}
+		room := float64(n.Memory - policy.Default().KeepFreeOn(&n))
+		before := [2]float64{load / 4, held / room}
+		after := [2]float64{(load + float64(c.VCPUs.Len())) / 4, (held + float64(c.Memory)) / room}
+		wait := after[0]
+		if wait > 1 {
+			wait *= wait
+		}
+		o.cost += w.Load * (cpu*wait + memory*after[1]) / 2
+		left := func(use [2]float64) float64 { return math.Abs(max(0, 1-use[0]) - max(0, 1-use[1])) }
+		o.cost += w.Stranding * (left(after) - left(before)) / float64(len(at))
+		if before == [2]float64{} {
+			o.cost += w.WideRoom * max(0, 1-max(after[0], after[1])) / float64(len(at))
+		}
+	}
+	return o
+}
+
+func TestKeysHoldTheirFigures(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		squeeze := rapid.IntRange(0, 4095).Draw(t, "squeeze")
+		nodes := rapid.IntRange(1, 1000).Draw(t, "nodes")
+		amount := cost.Micro(rapid.Int64Range(-30_000_000_000, 30_000_000_000).Draw(t, "cost"))
+		k := key(squeeze)<<squeezeBit + key(nodes)<<nodesBit + key(amount)
+		if squeezeOf(k) != squeeze || costOf(k) != amount || k >= impossible {
+			t.Fatalf("squeeze %d, nodes %d, cost %d became %d, %d", squeeze, nodes, amount, squeezeOf(k), costOf(k))
+		}
+	})
+}

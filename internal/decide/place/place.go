@@ -1,0 +1,37 @@
+package place
+
+import (
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+)
+
+// Request asks for room for one guest on one host.
+type Request struct {
+	Host   *inventory.Host
+	Spec   guest.Spec // zero fields count as their documented defaults
+	Policy policy.Policy
+	// Ignore names a guest whose own reservation is not counted: the one that
+	// is placed anew while it runs.
+	Ignore string
+}
+
+// Place finds the best placement of the guest, and says why it is the best.
+// Where there is no room the error is a *NoFit; other errors mean that the
+// request names what does not exist or is not allowed. The same request gives
+// the same answer.
+func Place(r Request) (guest.Placement, Why, error) {
+	p, err := newProblem(r)
+	if err != nil {
+		return guest.Placement{}, Why{}, err
+	}
+	if err := p.checkHelpers(); err != nil {
+		return guest.Placement{}, Why{}, err
+	}
+	sol, refused := p.solve()
+	if sol == nil {
+		return guest.Placement{}, Why{}, p.noFit(r, refused)
+	}
+	placement := p.assemble(sol)
+	return placement, p.why(sol, &placement), nil
+}

@@ -1,0 +1,126 @@
+package place
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/numavisor/numavisor/internal/decide/check"
+)
+
+// twin is the obviously right search: every slot for every cell of every division.
+func twin(p *problem) key {
+	best := impossible
+	for _, cells := range p.shapes() {
+		at := make([]slot, 0, len(cells))
+		kinds := p.kindsOf(cells)
+		sol := solution{cells: cells, kinds: kinds}
+		var try func()
+		try = func() {
+			if len(at) == len(cells) {
+				if p.keepsConditions(at) {
+					best = min(best, wholeKey(p, &sol, at))
+				}
+				return
+			}
+			for _, s := range p.slots {
+				ok := true
+				for _, other := range at {
+					ok = ok && p.together(s, other)
+				}
+				if _, fits := p.fit(s, sol.demandOf(len(at))); ok && fits {
+					at = append(at, s)
+					try()
+					at = at[:len(at)-1]
+				}
+			}
+		}
+		try()
+	}
+	return best
+}
+
+func wholeKey(p *problem, sol *solution, at []slot) key {
+	total := key(0)
+	for i, a := range at {
+		d := sol.demandOf(i)
+		total += p.single(a, d, len(at))
+		for j, b := range at[:i] {
+			total += key(p.between(a, d, b, sol.demandOf(j)))
+		}
+	}
+	return total
+}
+
+func TestPlaceFindsTheOptimum(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := drawHost(t, 5)
+		r := Request{Host: h, Spec: drawSpec(t, h), Policy: drawPolicy(t)}
+		p, err := newProblem(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := twin(p)
+		sol, _ := p.solve()
+		switch {
+		case sol == nil && want < impossible:
+			t.Fatalf("found nothing; there is a placement with key %d", want)
+		case sol != nil && sol.key != want:
+			t.Fatalf("found key %d (cost %v), the best is %d (cost %v)", sol.key, costOf(sol.key).Float(), want, costOf(want).Float())
+		case sol != nil && wholeKey(p, sol, sol.slots) != want:
+			t.Fatalf("slots %v have key %d, said was %d", sol.slots, wholeKey(p, sol, sol.slots), want)
+		case sol != nil && !sol.proven:
+			t.Fatal("small search not proven")
+		}
+	})
+}
+
+func TestEveryPlacementIsLegal(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := drawHost(t, 6)
+		r := Request{Host: h, Spec: drawSpec(t, h), Policy: drawPolicy(t)}
+		placed, why, err := Place(r)
+		var none *NoFit
+		if errors.As(err, &none) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if vs := check.Placement(h, r.Policy, r.Spec, placed); len(vs) > 0 {
+			t.Fatalf("%v\n%s", check.Error("new", vs), why.Text())
+		}
+		again, whyAgain, _ := Place(r)
+		if !reflect.DeepEqual(placed, again) || !reflect.DeepEqual(why, whyAgain) {
+			t.Fatal("the same request gave another answer")
+		}
+	})
+}
+
+func TestNoFitProposesWhatFits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := drawHost(t, 4)
+		r := Request{Host: h, Spec: drawSpec(t, h), Policy: drawPolicy(t)}
+		_, _, err := Place(r)
+		var none *NoFit
+		if !errors.As(err, &none) {
+			return
+		}
+		if len(none.Nodes) == 0 && none.Reason == "" {
+			t.Fatalf("no reason given: %v", none)
+		}
+		for _, c := range none.Changes {
+			changed := r
+			changed.Spec, changed.Policy = c.Spec, c.Policy
+			placed, _, err := Place(changed)
+			if err != nil {
+				t.Fatalf("proposed %q does not fit: %v", c.Text, err)
+			}
+			if vs := check.Placement(h, c.Policy, c.Spec, placed); len(vs) > 0 {
+				t.Fatalf("proposed %q is not legal: %v", c.Text, vs)
+			}
+		}
+	})
+}

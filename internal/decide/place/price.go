@@ -1,0 +1,113 @@
+package place
+
+import (
+	"math"
+
+	"github.com/numavisor/numavisor/internal/decide/cost"
+	"github.com/numavisor/numavisor/internal/guest"
+)
+
+// A key holds the three figures of the objective in one number, so that keys
+// add up and compare like the figures: squeeze, nodes, cost.
+type key = int64
+
+const (
+	nodesBit   = 36 // costs stay below 2^35 either way, see package cost
+	squeezeBit = 46 // up to 1024 nodes
+	// impossible is above every key, and 16 of it can be added up.
+	impossible key = 1 << 58
+)
+
+func costOf(k key) cost.Micro {
+	return cost.Micro(k - (k+1<<(nodesBit-1))>>nodesBit<<nodesBit)
+}
+
+// squeezeOf gives back the first figure of a key.
+func squeezeOf(k key) int { return int((k + 1<<(nodesBit-1)) >> squeezeBit) }
+
+// terms values the cell by itself: all terms but the access between cells,
+// weighted, for a guest of so many cells.
+func (p *problem) terms(s slot, d *demand, cells int) cost.Terms {
+	var t cost.Terms
+	run, mem := &p.nodes[s.cpu], &p.nodes[s.mem]
+	l := &p.list
+	own := d.cpuShare * d.memoryShare
+	t[cost.Latency] = l.Price(cost.Latency, own*(p.access.Latency(s.cpu, s.mem)-1))
+	t[cost.Bandwidth] = l.Price(cost.Bandwidth, own*(p.access.Bandwidth(s.cpu, s.mem)-1))
+
+	cpus := d.vcpus + d.helpers
+	if p.spec.CPU.Binding == guest.CPUExclusive {
+		k, _ := p.pickFor(run, d)
+		cpus = k.count()
+		t[cost.Cache] = l.Price(cost.Cache, d.cpuShare*float64(max(0, k.caches-1)))
+	}
+	each := 1 / float64(cells)
+	if s.whole() {
+		after := run.use(cpus, d.take)
+		t[cost.Load] = l.Price(cost.Load, d.cpuShare*l.CPULoad(after.CPU)/2+d.memoryShare*l.MemoryLoad(after.Memory)/2)
+		t[cost.Stranding] = l.Price(cost.Stranding, each*cost.StrandingGrowth(run.before, after))
+		t[cost.WideRoom] = l.Price(cost.WideRoom, each*cost.RestOfEmpty(run.before, after))
+	} else {
+		here, there := run.use(cpus, 0), mem.use(0, d.take)
+		t[cost.Load] = l.Price(cost.Load, d.cpuShare*l.CPULoad(here.CPU)/2+d.memoryShare*l.MemoryLoad(there.Memory)/2)
+	}
+	far := 0.0
+	for _, at := range p.devices {
+		far += p.deviceLatency(at, s.mem) - 1
+	}
+	t[cost.Devices] = l.Price(cost.Devices, d.memoryShare*far)
+	if missing := p.growth(mem, d.take); missing > 0 {
+		asked := float64(d.take / p.spec.PageSize)
+		t[cost.Growth] = l.Price(cost.Growth, d.memoryShare*float64(missing)/asked)
+	}
+	return t
+}
+
+// deviceLatency is the way from a device's node to memory; where there is no
+// figure, the longest way known to count.
+func (p *problem) deviceLatency(device, mem int) float64 {
+	if l := p.access.Latency(device, mem); l > 0 {
+		return l
+	}
+	worst := 1.0
+	for i := range p.nodes {
+		worst = max(worst, p.access.Latency(i, mem))
+	}
+	return worst
+}
+
+// single is the key of one cell in one slot; impossible where it does not fit.
+func (p *problem) single(s slot, d *demand, cells int) key {
+	if _, ok := p.fit(s, d); !ok {
+		return impossible
+	}
+	t := p.terms(s, d, cells)
+	return key(p.squeeze(&p.nodes[s.cpu], d))<<squeezeBit + key(s.nodeCount())<<nodesBit + key(t.Sum())
+}
+
+// way is the weighted price of reaching memory of slot b from CPUs of slot a,
+// for a guest that did nothing else.
+func (p *problem) way(a, b slot) cost.Micro {
+	return p.wayLatency(a, b) + p.wayBandwidth(a, b)
+}
+
+func (p *problem) wayLatency(a, b slot) cost.Micro {
+	return p.list.Price(cost.Latency, p.access.Latency(a.cpu, b.mem)-1)
+}
+
+func (p *problem) wayBandwidth(a, b slot) cost.Micro {
+	return p.list.Price(cost.Bandwidth, p.access.Bandwidth(a.cpu, b.mem)-1)
+}
+
+// shareBits is the precision of the share of all accesses that goes between two cells.
+const shareBits = 24
+
+// traffic is the share of the guest's accesses from a cell of kind a to memory of one of kind b.
+func traffic(a, b *demand) int64 {
+	return int64(math.Round(a.cpuShare * b.memoryShare * (1 << shareBits)))
+}
+
+// between is the access cost of two cells, both ways.
+func (p *problem) between(a slot, da *demand, b slot, db *demand) cost.Micro {
+	return cost.Micro((traffic(da, db)*int64(p.way(a, b)) + traffic(db, da)*int64(p.way(b, a))) >> shareBits)
+}

@@ -1,0 +1,283 @@
+package place
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+
+	"github.com/numavisor/numavisor/internal/guest"
+)
+
+// solution is a slot for every cell.
+type solution struct {
+	cells []cellSize
+	kinds []demand
+	slots []slot // by cell
+	key   key
+	// For Why: how the division was searched.
+	proven     bool
+	considered int
+	pruned     int
+	// divisions into fewer cells that found no room.
+	smaller []refusal
+}
+
+// refusal is a division into cells that found no room.
+type refusal struct {
+	cells    int
+	kinds    []demand
+	fitting  int // homes on which some cell fits
+	unproven bool
+}
+
+// solve finds the best placement over all divisions; nil where there is none,
+// with the divisions that found no room.
+//
+// Divisions come fewest cells first. Those that must squeeze vCPUs are put off
+// until it is known what the others can do, then the most promising come first.
+func (p *problem) solve() (*solution, []refusal) {
+	r := run{p: p, steps: p.policy.SearchSteps, proven: true}
+	var later []division
+	for _, cells := range p.shapes() {
+		if r.best != nil && key(len(cells))<<nodesBit-1<<(nodesBit-1) > r.best.key {
+			break // more nodes, even with no squeeze and at no cost
+		}
+		d := p.divide(cells)
+		if d.least < impossible && squeezeOf(d.least) > 0 {
+			later = append(later, d)
+			continue
+		}
+		r.try(&d)
+	}
+	slices.SortStableFunc(later, func(a, b division) int { return cmp.Compare(a.least, b.least) })
+	for i := range later {
+		r.try(&later[i])
+	}
+	if r.best == nil {
+		return nil, r.refused
+	}
+	r.best.proven, r.best.considered, r.best.pruned = r.proven, r.considered, r.pruned
+	for _, f := range r.refused {
+		if f.cells < len(r.best.cells) {
+			r.best.smaller = append(r.best.smaller, f)
+		}
+	}
+	return r.best, r.refused
+}
+
+// division is the guest in so many cells, priced.
+type division struct {
+	cells  []cellSize
+	kinds  []demand
+	slots  []slot  // where some kind fits
+	single [][]key // by kind and slot
+	least  key     // nothing in this division is cheaper
+}
+
+func (p *problem) divide(cells []cellSize) division {
+	d := division{cells: cells, kinds: p.kindsOf(cells)}
+	d.slots, d.single = p.price(d.kinds, len(cells))
+	d.least = impossible
+	limit := p.spec.Limits.MaxNodes
+	if len(d.slots) >= len(cells) && (limit == 0 || len(cells) <= limit) {
+		d.least = leastOf(d.kinds, d.single)
+	}
+	return d
+}
+
+// run is one way through the divisions.
+type run struct {
+	p          *problem
+	best       *solution
+	refused    []refusal
+	steps      int // left for all searches together
+	considered int
+	pruned     int
+	proven     bool
+}
+
+// try searches one division for something better than the best so far.
+func (r *run) try(d *division) {
+	beat := impossible
+	if r.best != nil {
+		beat = r.best.key
+	}
+	refused := refusal{cells: len(d.cells), kinds: d.kinds, fitting: len(d.slots)}
+	r.considered += len(d.slots)
+	var found *solution
+	switch {
+	case d.least >= beat:
+	case len(d.cells) == 1:
+		found = r.p.solveOne(d)
+	default:
+		s := newSearch(r.p, d.kinds, d.slots, d.single, max(1, r.steps))
+		s.best = beat
+		refused.unproven = !s.run()
+		r.steps, r.considered = r.steps-s.used, r.considered+s.used
+		r.pruned += choicesLess(len(d.slots), len(d.cells), s.used)
+		r.proven = r.proven && !refused.unproven
+		found = d.solution(s)
+	}
+	switch {
+	case found != nil && found.key < beat:
+		r.best = found
+	case r.best == nil:
+		r.refused = append(r.refused, refused)
+	}
+}
+
+// solution reads the slots of the cells off a search; nil where it found none.
+func (d *division) solution(s *search) *solution {
+	if s.found == nil {
+		return nil
+	}
+	sol := &solution{cells: d.cells, kinds: d.kinds, key: s.best, slots: make([]slot, len(d.cells))}
+	at := 0
+	for k := range d.kinds {
+		chosen := slices.Clone(s.found[at : at+len(d.kinds[k].cells)])
+		slices.Sort(chosen)
+		for i, cell := range d.kinds[k].cells {
+			sol.slots[cell] = d.slots[chosen[i]]
+		}
+		at += len(chosen)
+	}
+	return sol
+}
+
+// shapes lists the divisions to try, fewest cells first.
+func (p *problem) shapes() [][]cellSize {
+	var out [][]cellSize
+	add := func(cells []cellSize, ok bool) {
+		if ok {
+			out = append(out, cells)
+		}
+	}
+	switch t := &p.spec.Topology; {
+	case t.Mode == guest.TopologyMirror:
+		add(p.mirrorShape())
+	case t.Mode == guest.TopologyCells:
+		add(p.shape(max(t.Count, len(t.Cells))))
+	default:
+		most := p.homes()
+		if limit := p.spec.Limits.MaxNodes; limit > 0 {
+			most = min(most, limit)
+		}
+		for k := 1; k <= most; k++ {
+			add(p.shape(k))
+		}
+	}
+	return out
+}
+
+// homes is how many cells of one guest could live here at the same time at most.
+func (p *problem) homes() int {
+	seen := make([]bool, len(p.nodes))
+	count := 0
+	for _, s := range p.slots {
+		if !seen[s.cpu] {
+			seen[s.cpu] = true
+			count++
+		}
+	}
+	return count
+}
+
+// leastOf is what the cells cost at least: each kind in its cheapest slots,
+// no access between them.
+func leastOf(kinds []demand, single [][]key) key {
+	total := key(0)
+	for k := range kinds {
+		sorted := slices.Sorted(slices.Values(single[k]))
+		for _, v := range sorted[:len(kinds[k].cells)] {
+			if v >= impossible {
+				return impossible
+			}
+			total += v
+		}
+	}
+	return total
+}
+
+// solveOne takes the cheapest slot for an only cell, the lowest of equals.
+func (p *problem) solveOne(d *division) *solution {
+	best, single := -1, d.single[0]
+	for i, s := range d.slots {
+		if limit := p.spec.Limits.MaxNodes; limit > 0 && s.nodeCount() > limit {
+			continue
+		}
+		if p.coversRequired(s) && (best < 0 || single[i] < single[best]) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return nil
+	}
+	return &solution{cells: d.cells, kinds: d.kinds, key: single[best], slots: []slot{d.slots[best]}}
+}
+
+func (p *problem) coversRequired(s slot) bool {
+	for n := range p.required.All() {
+		if p.nodes[s.cpu].node.ID != n && p.nodes[s.mem].node.ID != n {
+			return false
+		}
+	}
+	return true
+}
+
+// kindsOf groups cells that need the same, the most demanding kind first.
+func (p *problem) kindsOf(cells []cellSize) []demand {
+	var kinds []demand
+	for i, c := range cells {
+		k := slices.IndexFunc(kinds, func(d demand) bool { return d.cellSize == c })
+		if k < 0 {
+			k = len(kinds)
+			kinds = append(kinds, demand{
+				cellSize:    c,
+				cpuShare:    float64(c.vcpus) / float64(p.spec.VCPUs),
+				memoryShare: float64(c.take) / float64(p.spec.Memory),
+			})
+		}
+		kinds[k].cells = append(kinds[k].cells, i)
+	}
+	sort.SliceStable(kinds, func(a, b int) bool {
+		return kinds[a].cpuShare+kinds[a].memoryShare > kinds[b].cpuShare+kinds[b].memoryShare
+	})
+	return kinds
+}
+
+// price puts a key to every kind of cell in every slot, and leaves out the
+// slots where none fits.
+func (p *problem) price(kinds []demand, cells int) ([]slot, [][]key) {
+	flat := make([]key, len(kinds)*len(p.slots))
+	single := make([][]key, len(kinds))
+	for k := range kinds {
+		single[k] = flat[k*len(p.slots) : k*len(p.slots) : (k+1)*len(p.slots)]
+	}
+	slots := make([]slot, 0, len(p.slots))
+	keys := make([]key, len(kinds))
+	for _, s := range p.slots {
+		low := impossible
+		for k := range kinds {
+			keys[k] = p.single(s, &kinds[k], cells)
+			low = min(low, keys[k])
+		}
+		if low >= impossible {
+			continue
+		}
+		slots = append(slots, s)
+		for k := range kinds {
+			single[k] = append(single[k], keys[k])
+		}
+	}
+	return slots, single
+}
+
+// choicesLess says how many sets of nodes were never looked at, thanks to bounds.
+func choicesLess(slots, cells, used int) int {
+	const most = 1 << 52
+	total := 1.0
+	for i := range cells {
+		total *= float64(slots-i) / float64(i+1)
+	}
+	return max(0, int(min(total, most))-used)
+}

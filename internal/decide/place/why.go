@@ -1,0 +1,416 @@
+package place
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/decide/cost"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Why says why a placement is what it is.
+type Why struct {
+	Guest   string           `json:"guest"`
+	Summary string           `json:"summary"` // one sentence
+	Nodes   topology.NodeSet `json:"nodes"`   // of CPUs and memory
+	// Squeeze is how many vCPUs must share a core with another one of the guest.
+	Squeeze int     `json:"squeezed_vcpus,omitempty"`
+	Cost    float64 `json:"cost"`
+	Terms   []Term  `json:"terms"`
+	// Alternatives are rejected sets of nodes: those that came next, those
+	// that just lack room, and fewer nodes.
+	Alternatives []Alternative `json:"alternatives,omitempty"`
+	// Considered is how many search steps were made; Pruned how many sets of
+	// nodes were ruled out by bounds without a look.
+	Considered int `json:"considered"`
+	Pruned     int `json:"pruned"`
+	// Optimal says that no better placement exists; false where the search
+	// was cut off at policy.SearchSteps.
+	Optimal bool `json:"optimal"`
+	// Access names the source of the access terms.
+	Access string `json:"access_source"`
+	// Grow are huge pages that must be added to pools before the guest starts.
+	Grow []Growth `json:"grow,omitempty"`
+	// Overlaps are guests whose CPU sets hold CPUs that are now exclusive:
+	// they must be bound anew, without these.
+	Overlaps []Overlap `json:"overlaps,omitempty"`
+}
+
+// Term is one term of the cost: Cost is Value times Weight.
+type Term struct {
+	Name   string  `json:"name"`
+	Value  float64 `json:"value"`
+	Unit   string  `json:"unit"`
+	Weight float64 `json:"weight"`
+	Cost   float64 `json:"cost"`
+	Note   string  `json:"note,omitempty"`
+}
+
+// Alternative is a rejected set of nodes.
+type Alternative struct {
+	Nodes topology.NodeSet `json:"nodes,omitzero"`
+	// Cost is what it would cost; nil where it does not fit.
+	Cost *float64 `json:"cost,omitempty"`
+	// Decided is the term that speaks most against it, "squeeze", "nodes" or a constraint.
+	Decided string `json:"decided"`
+	Reason  string `json:"reason"`
+}
+
+// Growth is a huge page pool that must grow by so many pages.
+type Growth struct {
+	Node     topology.NodeID `json:"node"`
+	PageSize topology.Bytes  `json:"page_size"`
+	Pages    uint64          `json:"pages"`
+}
+
+// Overlap is a guest that may run on CPUs now given away.
+type Overlap struct {
+	Guest   string          `json:"guest"`
+	CPUs    topology.CPUSet `json:"cpus"`
+	Managed bool            `json:"managed"`
+}
+
+// why explains a solution.
+func (p *problem) why(sol *solution, placed *guest.Placement) Why {
+	w := Why{
+		Guest: p.spec.Name, Nodes: p.nodesOf(sol.slots), Squeeze: squeezeOf(sol.key),
+		Cost: costOf(sol.key).Float(), Considered: sol.considered, Pruned: sol.pruned, Optimal: sol.proven,
+		Access: "SLIT, damped",
+	}
+	if p.access.Measured() {
+		w.Access = "measured latency"
+	}
+	chosen := p.bill(sol.slots, sol)
+	w.Terms = p.termList(chosen, sol)
+	w.Alternatives = slices.Concat(p.fewer(sol), p.runnersUp(sol, chosen), p.tooSmall(sol))
+	for i, c := range sol.cells {
+		n := &p.nodes[sol.slots[i].mem]
+		if pages := p.growth(n, c.take); pages > 0 {
+			w.Grow = append(w.Grow, Growth{n.node.ID, p.spec.PageSize, pages})
+		}
+	}
+	w.Overlaps = p.overlaps(placed.Exclusive())
+	w.Summary = w.summary(&p.spec, len(sol.cells))
+	return w
+}
+
+func (p *problem) nodesOf(slots []slot) topology.NodeSet {
+	ids := make([]topology.NodeID, 0, 2*len(slots))
+	for _, s := range slots {
+		ids = append(ids, p.nodes[s.cpu].node.ID, p.nodes[s.mem].node.ID)
+	}
+	return topology.SetOf(ids...)
+}
+
+// bill adds up all terms of cells in the given slots.
+func (p *problem) bill(slots []slot, sol *solution) cost.Terms {
+	var t cost.Terms
+	for i, a := range slots {
+		da := sol.demandOf(i)
+		t = t.Add(p.terms(a, da, len(slots)))
+		for j, b := range slots[:i] {
+			db := sol.demandOf(j)
+			latency := cost.Micro((traffic(da, db)*int64(p.wayLatency(a, b)) + traffic(db, da)*int64(p.wayLatency(b, a))) >> shareBits)
+			t[cost.Latency] += latency
+			t[cost.Bandwidth] += p.between(a, da, b, db) - latency
+		}
+	}
+	return t
+}
+
+func (p *problem) termList(t cost.Terms, sol *solution) []Term {
+	var out []Term
+	for i := range t {
+		term := cost.Term(i)
+		weight := p.list.Weight(term)
+		if weight == 0 || t[i] == 0 {
+			continue
+		}
+		out = append(out, Term{
+			Name: term.String(), Value: t[i].Float() / weight, Unit: term.Unit(),
+			Weight: weight, Cost: t[i].Float(), Note: p.note(term, sol),
+		})
+	}
+	return out
+}
+
+// note says in the host's own figures where a term is from.
+func (p *problem) note(term cost.Term, sol *solution) string {
+	switch term {
+	case cost.Latency:
+		return p.farthest(sol.slots)
+	case cost.Bandwidth:
+		return p.narrowest(sol.slots)
+	case cost.Load:
+		var run, mem float64
+		for i, c := range sol.cells {
+			run = max(run, p.nodes[sol.slots[i].cpu].use(c.vcpus, 0).CPU)
+			mem = max(mem, p.nodes[sol.slots[i].mem].use(0, c.take).Memory)
+		}
+		return fmt.Sprintf("fullest node afterwards: CPUs %.0f %%, memory %.0f %%", 100*run, 100*mem)
+	case cost.Growth:
+		return "pools grow from free memory first"
+	}
+	return ""
+}
+
+// farthest names the longest way between two of the slots.
+func (p *problem) farthest(slots []slot) string {
+	text, worst := "", 0.0
+	for _, a := range slots {
+		for _, b := range slots {
+			if l := p.access.Latency(a.cpu, b.mem); a.cpu != b.mem && l > worst {
+				worst = l
+				text = fmt.Sprintf("distance %d", p.access.SLIT(a.cpu, b.mem))
+				if ns, ok := p.host.Topology.Latency(p.nodes[a.cpu].node.ID, p.nodes[b.mem].node.ID); ok && p.access.Measured() {
+					text = fmt.Sprintf("%.0f ns", ns)
+				}
+			}
+		}
+	}
+	return text
+}
+
+// narrowest names the path with the least bandwidth between two of the slots.
+func (p *problem) narrowest(slots []slot) string {
+	text, worst := "", 0.0
+	for _, a := range slots {
+		for _, b := range slots {
+			if r := p.access.Bandwidth(a.cpu, b.mem); r > worst {
+				if mbps, ok := p.host.Topology.Bandwidth(p.nodes[a.cpu].node.ID, p.nodes[b.mem].node.ID); ok {
+					worst, text = r, fmt.Sprintf("%.0f MB/s", mbps)
+				}
+			}
+		}
+	}
+	return text
+}
+
+// how many alternatives of each sort are of interest.
+const alternativesShown = 3
+
+// fewer says why one node less is not enough.
+func (p *problem) fewer(sol *solution) []Alternative {
+	if len(sol.smaller) == 0 || len(sol.slots) == 1 {
+		return nil
+	}
+	last := sol.smaller[len(sol.smaller)-1]
+	short := p.closest(p.shortages(last.kinds))
+	reason := "no such set keeps all limits"
+	decided := string(NotAllowed)
+	if last.fitting < last.cells && len(short) > 0 {
+		reason, decided = short[0].String(), string(short[0].Constraint)
+	}
+	return []Alternative{{Decided: decided, Reason: fmt.Sprintf("%s not enough: %s", counted(last.cells, "node is", "nodes are"), reason)}}
+}
+
+// shortages lists, for each node that could give a home, what the least
+// demanding kind of cell lacks there; nodes where one fits are left out.
+func (p *problem) shortages(kinds []demand) []Shortage {
+	var out []Shortage
+	fits := map[topology.NodeID]bool{}
+	for _, s := range p.slots {
+		best := Shortage{}
+		for k := len(kinds) - 1; k >= 0; k-- { // the least demanding kind first
+			short, ok := p.fit(s, &kinds[k])
+			if ok {
+				fits[p.nodes[s.cpu].node.ID], fits[p.nodes[s.mem].node.ID] = true, true
+				break
+			}
+			if best.Constraint == "" || short.tightness() < best.tightness() {
+				best = short
+			}
+		}
+		known := slices.ContainsFunc(out, func(o Shortage) bool { return o.Node == best.Node })
+		if !fits[best.Node] && !known && best.Constraint != NotAllowed && best.Constraint != "" {
+			out = append(out, best)
+		}
+	}
+	out = slices.DeleteFunc(out, func(s Shortage) bool { return fits[s.Node] })
+	for i := range out {
+		out[i].Holders = p.holders(out[i])
+	}
+	return out
+}
+
+// closest sorts by how little is missing.
+func (p *problem) closest(shorts []Shortage) []Shortage {
+	slices.SortStableFunc(shorts, func(a, b Shortage) int { return cmp.Compare(a.tightness(), b.tightness()) })
+	return shorts
+}
+
+// tooSmall lists the nodes that just lack room for a cell.
+func (p *problem) tooSmall(sol *solution) []Alternative {
+	var out []Alternative
+	for _, short := range p.closest(p.shortages(sol.kinds)) {
+		if len(out) < alternativesShown {
+			out = append(out, Alternative{Nodes: topology.SetOf(short.Node), Decided: string(short.Constraint), Reason: short.String()})
+		}
+	}
+	return out
+}
+
+// runnersUp prices the placements that differ by one node and lists the best.
+func (p *problem) runnersUp(sol *solution, chosen cost.Terms) []Alternative {
+	type rival struct {
+		key   key
+		slots []slot
+	}
+	var rivals []rival
+	taken := p.nodesOf(sol.slots)
+	for _, s := range p.slots {
+		if taken.Contains(p.nodes[s.cpu].node.ID) || taken.Contains(p.nodes[s.mem].node.ID) {
+			continue
+		}
+		best := rival{key: impossible}
+		for cell := range sol.slots {
+			if k := p.exchanged(sol, cell, s); k < best.key {
+				slots := slices.Clone(sol.slots)
+				slots[cell] = s
+				best = rival{k, slots}
+			}
+		}
+		if best.key < impossible {
+			rivals = append(rivals, best)
+		}
+	}
+	slices.SortStableFunc(rivals, func(a, b rival) int { return cmp.Compare(a.key, b.key) })
+	var out []Alternative
+	for _, r := range rivals[:min(len(rivals), alternativesShown)] {
+		out = append(out, p.compare(sol, chosen, r.key, r.slots))
+	}
+	return out
+}
+
+// exchanged is the key of a solution with one cell in another slot.
+func (p *problem) exchanged(sol *solution, cell int, s slot) key {
+	d := sol.demandOf(cell)
+	old := sol.slots[cell]
+	single := p.single(s, d, len(sol.slots))
+	if single >= impossible {
+		return impossible
+	}
+	k := sol.key + single - p.single(old, d, len(sol.slots))
+	for i, other := range sol.slots {
+		if i == cell {
+			continue
+		}
+		if !p.together(s, other) {
+			return impossible
+		}
+		do := sol.demandOf(i)
+		k += key(p.between(s, d, other, do) - p.between(old, d, other, do))
+	}
+	return k
+}
+
+// compare says what speaks against an alternative.
+func (p *problem) compare(sol *solution, chosen cost.Terms, k key, slots []slot) Alternative {
+	figure := costOf(k).Float()
+	alt := Alternative{Nodes: p.nodesOf(slots), Cost: &figure}
+	switch {
+	case !p.keepsConditions(slots):
+		alt.Decided, alt.Reason = string(NotAllowed), "misses a required device's node or takes more nodes than allowed"
+		return alt
+	case squeezeOf(k) > squeezeOf(sol.key):
+		alt.Decided = "squeeze"
+		alt.Reason = fmt.Sprintf("%d vCPUs would share cores, against %d", squeezeOf(k), squeezeOf(sol.key))
+		return alt
+	case p.nodesOf(slots).Len() > p.nodesOf(sol.slots).Len():
+		alt.Decided, alt.Reason = "nodes", "takes more nodes"
+		return alt
+	case k == sol.key:
+		alt.Decided, alt.Reason = "none", fmt.Sprintf("cost %.3g as well: no difference, the lower ids are taken", figure)
+		return alt
+	}
+	theirs := p.bill(slots, sol)
+	worst := cost.Term(0)
+	for i := range theirs {
+		if theirs[i]-chosen[i] > theirs[worst]-chosen[worst] {
+			worst = cost.Term(i)
+		}
+	}
+	alt.Decided = worst.String()
+	alt.Reason = fmt.Sprintf("cost %.3g (%s %.3g against %.3g)", figure, worst, theirs[worst].Float(), chosen[worst].Float())
+	here, there := "", ""
+	switch worst {
+	case cost.Latency:
+		here, there = p.farthest(slots), p.farthest(sol.slots)
+	case cost.Bandwidth:
+		here, there = p.narrowest(slots), p.narrowest(sol.slots)
+	}
+	if here != there && there != "" {
+		alt.Reason = fmt.Sprintf("cost %.3g (%s against %s)", figure, here, strings.TrimPrefix(there, "distance "))
+	}
+	return alt
+}
+
+func (p *problem) keepsConditions(slots []slot) bool {
+	nodes := p.nodesOf(slots)
+	return p.required.SubsetOf(nodes) && (p.spec.Limits.MaxNodes == 0 || nodes.Len() <= p.spec.Limits.MaxNodes)
+}
+
+// holders names who holds most of what is short, greatest first.
+func (p *problem) holders(short Shortage) []string {
+	type share struct {
+		text string
+		size float64
+	}
+	var shares []share
+	for i := range p.nodes {
+		if p.nodes[i].node.ID != short.Node {
+			continue
+		}
+		for _, h := range p.nodes[i].room.Holders {
+			s := share{}
+			switch short.Constraint {
+			case TooLittle, TooFewPages:
+				s = share{fmt.Sprintf("%s (%v)", h.Name, h.Memory()), float64(h.Memory())}
+			case Overcommitted:
+				s = share{fmt.Sprintf("%s (%.3g vCPUs)", h.Name, h.VCPUs), h.VCPUs}
+			default:
+				own := h.Exclusive.Union(h.Pinned)
+				s = share{fmt.Sprintf("%s (CPUs %v)", h.Name, own), float64(own.Len())}
+			}
+			if s.size > 0 {
+				shares = append(shares, s)
+			}
+		}
+	}
+	slices.SortStableFunc(shares, func(a, b share) int { return cmp.Compare(b.size, a.size) })
+	var out []string
+	for _, s := range shares[:min(len(shares), alternativesShown)] {
+		out = append(out, s.text)
+	}
+	return out
+}
+
+// overlaps finds guests that may run on CPUs which now are exclusive.
+func (p *problem) overlaps(exclusive topology.CPUSet) []Overlap {
+	if exclusive.IsEmpty() {
+		return nil
+	}
+	var out []Overlap
+	for i := range p.host.Guests {
+		g := &p.host.Guests[i]
+		var all topology.CPUSet
+		if g.Placement != nil {
+			for _, v := range g.Placement.VCPUs {
+				all = all.Union(v.CPUs)
+			}
+			all = all.Union(g.Placement.Emulator).Union(g.Placement.IOThread)
+		} else {
+			for _, pin := range g.Config.Pins {
+				all = all.Union(pin)
+			}
+			all = all.Union(g.Config.EmulatorPin)
+		}
+		if both := all.Intersect(exclusive); !both.IsEmpty() && g.Name != p.spec.Name {
+			out = append(out, Overlap{g.Name, both, g.Managed})
+		}
+	}
+	return out
+}

@@ -1,0 +1,77 @@
+package place
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/guest"
+)
+
+// summary is one sentence: what was given, and what it costs.
+func (w *Why) summary(s *guest.Spec, cells int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s -> %s %v: %s and %v", w.Guest, plural(w.Nodes.Len(), "node", "nodes"), w.Nodes, counted(s.VCPUs, "vCPU", "vCPUs"), s.Memory)
+	if cells > 1 {
+		fmt.Fprintf(&b, " in %d parts", cells)
+	}
+	fmt.Fprintf(&b, ", cost %.3g", w.Cost)
+	var parts []string
+	for _, t := range w.Terms {
+		parts = append(parts, fmt.Sprintf("%s %.3g", t.Name, t.Cost))
+	}
+	if len(parts) > 0 {
+		fmt.Fprintf(&b, " (%s)", strings.Join(parts, ", "))
+	}
+	if w.Squeeze > 0 {
+		fmt.Fprintf(&b, "; %s share cores, no set of nodes has a core for each", counted(w.Squeeze, "vCPU must", "vCPUs must"))
+	}
+	return b.String()
+}
+
+// Text explains the placement to people: the summary, each term, each
+// rejected alternative, what must be done first.
+func (w *Why) Text() string {
+	var b strings.Builder
+	b.WriteString(w.Summary)
+	b.WriteByte('\n')
+	for _, a := range w.Alternatives {
+		if a.Nodes.IsEmpty() {
+			fmt.Fprintf(&b, "  %s\n", a.Reason)
+		} else {
+			fmt.Fprintf(&b, "  not %v: %s\n", a.Nodes, a.Reason)
+		}
+	}
+	if len(w.Terms) > 0 {
+		fmt.Fprintf(&b, "  terms (access by %s):\n", w.Access)
+	}
+	for _, t := range w.Terms {
+		fmt.Fprintf(&b, "    %-10s %8.4f = %7.4f x %-5.4g %s", t.Name, t.Cost, t.Value, t.Weight, t.Unit)
+		if t.Note != "" {
+			fmt.Fprintf(&b, "; %s", t.Note)
+		}
+		b.WriteByte('\n')
+	}
+	for _, g := range w.Grow {
+		fmt.Fprintf(&b, "  first: add %s of %v to the pool of node %d\n", counted(int(g.Pages), "page", "pages"), g.PageSize, g.Node)
+	}
+	for _, o := range w.Overlaps {
+		fmt.Fprintf(&b, "  first: bind guest %s anew without CPUs %v, which become exclusive\n", o.Guest, o.CPUs)
+	}
+	proof := "nothing better exists"
+	if !w.Optimal {
+		proof = "not proven best: the search was cut off at the policy's search_steps"
+	}
+	fmt.Fprintf(&b, "  searched: %d steps, %d sets of nodes ruled out by bounds; %s\n", w.Considered, w.Pruned, proof)
+	return b.String()
+}
+
+func counted(n int, one, many string) string {
+	return fmt.Sprintf("%d %s", n, plural(n, one, many))
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
