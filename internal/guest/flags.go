@@ -1,0 +1,132 @@
+package guest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// FlagSpec is what was asked for by command-line flags.
+type FlagSpec struct{ flags []*specFlag }
+
+// specFlag remembers the values given and replays them on a spec.
+type specFlag struct {
+	name   string
+	kind   string // shown in the help
+	values []string
+	many   bool // may be repeated; else the last one holds
+	set    func(s *Spec, value string) error
+}
+
+// BindFlags defines a flag for each field of a spec (docs/spec.md).
+func BindFlags(fs *pflag.FlagSet) *FlagSpec {
+	f := &FlagSpec{}
+	add := func(name, kind, usage string, set func(*Spec, string) error) *specFlag {
+		one := &specFlag{name: name, kind: kind, set: set}
+		f.flags = append(f.flags, one)
+		flag := fs.VarPF(one, name, "", usage)
+		if kind == "bool" {
+			flag.NoOptDefVal = "true"
+		}
+		return one
+	}
+	add("name", "name", "the guest's name", func(s *Spec, v string) error { s.Name = v; return nil })
+	add("vcpus", "n", "number of vCPUs", func(s *Spec, v string) error { return number(&s.VCPUs, v) })
+	add("memory", "size", "memory, for example 16G", func(s *Spec, v string) error { return size(&s.Memory, v) })
+	add("page-size", "size", "size of the huge pages behind it, for example 2M; 0: the host's small pages", func(s *Spec, v string) error { return size(&s.PageSize, v) })
+	f.cpuFlags(add)
+	add("memory-binding", "mode", "none, preferred, strict, interleave or restrictive (default preferred)",
+		func(s *Spec, v string) error {
+			return word(&s.Binding.Mode, v, MemoryNone, MemoryPreferred, MemoryStrict, MemoryInterleave, MemoryRestrictive)
+		})
+	add("immediate", "bool", "allocate all memory at start", func(s *Spec, v string) error { return truth(&s.Binding.Immediate, v) })
+	add("topology", "shape", "NUMA topology that the guest sees: off, auto, mirror or a number of equal cells (default auto)", setTopology)
+	add("cells", "list", "cells that the guest sees, as vCPUs:memory, for example 4:8G,4:8G", setCells)
+	f.limitFlags(add)
+	add("device", "address", "PCI device near which the guest belongs: ADDRESS[,required][,passthrough]; may be repeated", addDevice).many = true
+	add("movable", "bool", "keep memory movable while the guest runs (default true, but with passthrough)", func(s *Spec, v string) error {
+		movable := true
+		err := truth(&movable, v)
+		s.Movable = &movable
+		return err
+	})
+	return f
+}
+
+type addFlag func(name, kind, usage string, set func(*Spec, string) error) *specFlag
+
+func (f *FlagSpec) cpuFlags(add addFlag) {
+	helpers := []HelperPolicy{HelperNodes, HelperHousekeeping, HelperExclusive, HelperNone}
+	add("cpu-binding", "mode", "none, range (any CPU of the nodes) or exclusive (one CPU each) (default range)",
+		func(s *Spec, v string) error { return word(&s.CPU.Binding, v, CPUNone, CPURange, CPUExclusive) })
+	add("smt", "policy", "for exclusive binding: any, prefer (siblings together), require, or isolate (siblings idle) (default any)",
+		func(s *Spec, v string) error { return word(&s.CPU.SMT, v, SMTAny, SMTPrefer, SMTRequire, SMTIsolate) })
+	add("emulator", "policy", "where emulator threads run: nodes, housekeeping, exclusive or none (default nodes)",
+		func(s *Spec, v string) error { return word(&s.CPU.Emulator, v, helpers...) })
+	add("io-threads", "n", "number of I/O threads", func(s *Spec, v string) error { return number(&s.CPU.IOThreads, v) })
+	add("io-thread-policy", "policy", "where I/O threads run: nodes, housekeeping, exclusive or none (default nodes)",
+		func(s *Spec, v string) error { return word(&s.CPU.IOPolicy, v, helpers...) })
+}
+
+func (f *FlagSpec) limitFlags(add addFlag) {
+	add("max-distance", "n", "greatest SLIT distance between the guest's nodes; 0: no limit", func(s *Spec, v string) error { return number(&s.Limits.MaxDistance, v) })
+	add("max-class", "class", "farthest class between the guest's nodes: local, neighbour or remote", func(s *Spec, v string) error {
+		return word(&s.Limits.MaxClass, v, topology.Local, topology.Neighbour, topology.Remote)
+	})
+	add("nodes", "list", "use only these nodes, for example 0-1", func(s *Spec, v string) error { return set(&s.Limits.Nodes, v) })
+	add("cpus", "list", "use only these CPUs, for example 0-15,32", func(s *Spec, v string) error { return set(&s.Limits.CPUs, v) })
+	add("max-nodes", "n", "greatest number of nodes; 0: no limit", func(s *Spec, v string) error { return number(&s.Limits.MaxNodes, v) })
+}
+
+// Changed reports whether any flag of the spec was given.
+func (f *FlagSpec) Changed() bool {
+	return slices.ContainsFunc(f.flags, func(o *specFlag) bool { return len(o.values) > 0 })
+}
+
+// Apply returns the spec with what the flags say; fields without a flag stay.
+// Devices given replace the spec's. The result is neither checked nor filled
+// up: see Normalize.
+func (f *FlagSpec) Apply(s Spec) (Spec, error) {
+	if f.given("topology") && f.given("cells") {
+		return Spec{}, fmt.Errorf("--topology and --cells both say what cells the guest sees; give one of them")
+	}
+	if f.given("device") {
+		s.Devices = nil
+	}
+	for _, o := range f.flags {
+		for _, v := range o.values {
+			if err := o.set(&s, v); err != nil {
+				return Spec{}, fmt.Errorf("--%s %q: %w", o.name, v, err)
+			}
+		}
+	}
+	return s, nil
+}
+
+func (f *FlagSpec) given(name string) bool {
+	return slices.ContainsFunc(f.flags, func(o *specFlag) bool { return o.name == name && len(o.values) > 0 })
+}
+
+// Set, String and Type are pflag.Value.
+
+// Set checks the value by trying it on a spec that nobody sees.
+func (o *specFlag) Set(value string) error {
+	if err := o.set(&Spec{}, value); err != nil {
+		return err
+	}
+	if !o.many {
+		o.values = nil
+	}
+	o.values = append(o.values, value)
+	return nil
+}
+
+// String gives the values given, "" for none.
+func (o *specFlag) String() string { return strings.Join(o.values, " ") }
+
+// Type is the word for the value in the help.
+func (o *specFlag) Type() string { return o.kind }

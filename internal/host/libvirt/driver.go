@@ -1,0 +1,138 @@
+package libvirt
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"libvirt.org/go/libvirt"
+)
+
+// Driver talks to one libvirt daemon. It is safe for concurrent use.
+//
+// Reads and control calls have a connection each: the daemon serves five calls
+// of one connection at a time, and a control call on a guest can take as long
+// as its memory takes to move. Contexts limit every call; without a deadline
+// it is 30 s.
+type Driver struct {
+	uri           string
+	runDir        string
+	reads, writes *line[*libvirt.Connect]
+}
+
+// DefaultURI is LIBVIRT_DEFAULT_URI, else the system's QEMU driver.
+func DefaultURI() string { return or(os.Getenv("LIBVIRT_DEFAULT_URI"), "qemu:///system") }
+
+// New returns a driver for the daemon at a libvirt URI; empty means
+// DefaultURI. It connects with the first call.
+func New(uri string) *Driver {
+	uri = or(uri, DefaultURI())
+	dial := func() (*libvirt.Connect, error) { return dial(uri) }
+	seen := new(atomic.Bool)
+	return &Driver{
+		uri: uri, runDir: runDirOf(uri),
+		reads:  &line[*libvirt.Connect]{dial: dial, broken: broken, seen: seen},
+		writes: &line[*libvirt.Connect]{dial: dial, broken: broken, seen: seen},
+	}
+}
+
+// Open is New and a first connection. Without library or daemon the error is
+// ErrNoLibrary or ErrNoDaemon.
+func Open(ctx context.Context, uri string) (*Driver, error) {
+	d := New(uri)
+	err := d.reads.read(ctx, func(*libvirt.Connect) error { return nil })
+	if err != nil {
+		return nil, fail("connecting to "+d.uri, "", err)
+	}
+	return d, nil
+}
+
+// Close gives both connections up.
+func (d *Driver) Close() {
+	d.reads.close()
+	d.writes.close()
+}
+
+// URI names the daemon.
+func (d *Driver) URI() string { return d.uri }
+
+// Name is the hypervisor's name in inventories.
+func (d *Driver) Name() string { return "qemu" }
+
+// Seconds between keepalive messages, and how many may stay unanswered: a
+// daemon that hangs as a whole is noticed after half a minute.
+const (
+	keepAliveSeconds = 5
+	keepAliveMisses  = 5
+)
+
+func dial(uri string) (*libvirt.Connect, error) {
+	if err := startEvents(); err != nil {
+		return nil, err
+	}
+	conn, err := libvirt.NewConnect(uri)
+	if err != nil {
+		return nil, err
+	}
+	// Drivers inside this process (test:///) have no connection to keep alive.
+	if err := conn.SetKeepAlive(keepAliveSeconds, keepAliveMisses); err != nil && broken(err) {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// startEvents runs libvirt's event loop, which keepalive needs. The loop is
+// the process's, not a connection's, and libvirt has no way to end it: it
+// lives as long as the process.
+var startEvents = sync.OnceValue(func() error {
+	if err := libvirt.EventRegisterDefaultImpl(); err != nil {
+		return err
+	}
+	// Without a timer the loop would sleep through handles that are added to it.
+	if _, err := libvirt.EventAddTimeout(1000, func(int) {}); err != nil {
+		return err
+	}
+	go func() {
+		for libvirt.EventRunDefaultImpl() == nil {
+		}
+	}()
+	return nil
+})
+
+// runDirOf is where libvirt's QEMU driver keeps the pid files of its guests.
+func runDirOf(uri string) string {
+	if strings.HasSuffix(uri, "/session") {
+		return filepath.Join(or(os.Getenv("XDG_RUNTIME_DIR"), "/run"), "libvirt", "qemu", "run")
+	}
+	return "/run/libvirt/qemu"
+}
+
+// read runs an idempotent call on the guest of that name or UUID.
+func (d *Driver) read(ctx context.Context, op, name string, call func(*libvirt.Domain) error) error {
+	return fail(op, name, d.reads.read(ctx, onDomain(name, call)))
+}
+
+// control runs a changing call on the guest of that name or UUID.
+func (d *Driver) control(ctx context.Context, op, name string, call func(*libvirt.Domain) error) error {
+	return fail(op, name, d.writes.control(ctx, onDomain(name, call)))
+}
+
+func onDomain(name string, call func(*libvirt.Domain) error) func(*libvirt.Connect) error {
+	return func(c *libvirt.Connect) error {
+		dom, err := c.LookupDomainByName(name)
+		if err != nil && len(name) == 36 {
+			if byUUID, err2 := c.LookupDomainByUUIDString(name); err2 == nil {
+				dom, err = byUUID, nil
+			}
+		}
+		if err != nil {
+			return err
+		}
+		defer dom.Free()
+		return call(dom)
+	}
+}

@@ -1,0 +1,355 @@
+package libvirt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"libvirt.org/go/libvirt"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// testDriver connects to libvirt's own simulated hypervisor, which runs inside
+// the library. Its state is per connection, so one connection serves both.
+func testDriver(t *testing.T) *Driver {
+	t.Helper()
+	d, err := Open(within(t, 10*time.Second), "test:///default")
+	if errors.Is(err, ErrNoLibrary) {
+		t.Skipf("needs libvirt's library: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.writes = d.reads
+	t.Cleanup(d.Close)
+	return d
+}
+
+func testXML(t *testing.T, name string) []byte {
+	t.Helper()
+	s, p := newGuest(4, 512*topology.MiB)
+	s.Name, p.Guest = name, name
+	xml, err := DomainXML(s, p, Machine{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []byte(strings.Replace(string(xml), "type='kvm'", "type='test'", 1))
+}
+
+func TestDriverLifecycle(t *testing.T) {
+	d, ctx := testDriver(t), within(t, 20*time.Second)
+	xml := testXML(t, "web1")
+	steps := []struct {
+		name  string
+		do    func() error
+		state string // "": gone
+	}{
+		{"create", func() error { return d.Create(ctx, xml, CreateOptions{Persistent: true}) }, "running"},
+		{"suspend", func() error { return d.Suspend(ctx, "web1") }, "paused"},
+		{"resume", func() error { return d.Resume(ctx, "web1") }, "running"},
+		{"shutdown", func() error { return d.Shutdown(ctx, "web1") }, "shutoff"},
+		{"start again", func() error { return d.Restart(ctx, "web1", false) }, "running"},
+		{"destroy", func() error { return d.Destroy(ctx, "web1") }, "shutoff"},
+		{"undefine", func() error { return d.Undefine(ctx, "web1") }, ""},
+		{"start new", func() error { return d.Start(ctx, xml, true) }, "running"},
+		{"remove", func() error { return d.Remove(ctx, "web1") }, ""},
+	}
+	for _, s := range steps {
+		if err := s.do(); err != nil {
+			t.Fatalf("%s: %v", s.name, err)
+		}
+		l, err := d.Find(ctx, "web1")
+		if s.state == "" {
+			if !errors.Is(err, ErrNoDomain) {
+				t.Fatalf("after %s: %+v, %v", s.name, l, err)
+			}
+			continue
+		}
+		if err != nil || l.State != s.state || l.Running() != (s.state != "shutoff") {
+			t.Fatalf("after %s: %+v, %v", s.name, l, err)
+		}
+	}
+}
+
+func TestDriverTellsErrorsApart(t *testing.T) {
+	d, ctx := testDriver(t), within(t, 20*time.Second)
+	xml := testXML(t, "web1")
+	if err := d.Create(ctx, xml, CreateOptions{Persistent: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		do   func() error
+		want error
+		says string
+	}{
+		{"a guest that is not there", func() error { return d.Destroy(ctx, "db") }, ErrNoDomain, "guest db: destroying it: there is no such guest"},
+		{"created twice", func() error { return d.Create(ctx, xml, CreateOptions{}) }, ErrExists, "there is such a guest already"},
+		{"resumed while running", func() error { return d.Resume(ctx, "web1") }, nil, "resuming it"},
+		{"pinned to nothing", func() error { return d.PinVCPU(ctx, "web1", 0, topology.CPUSet{}) }, nil, "the CPU set is empty"},
+		{"unknown mode", func() error { return d.SetNUMA(ctx, "web1", "sticky", nodeSet("0"), Live) }, nil, "allowed: mode strict"},
+		{"no support", func() error { _, err := d.MonitorCommand(ctx, "web1", "{}"); return err }, ErrRefused, "libvirt cannot do it"},
+		{"broken XML", func() error { return d.Define(ctx, []byte("<domain>")) }, nil, "defining it"},
+	} {
+		err := c.do()
+		if err == nil || !strings.Contains(err.Error(), c.says) || (c.want != nil && !errors.Is(err, c.want)) {
+			t.Errorf("%s: %v; wanted kind %v saying %q", c.name, err, c.want, c.says)
+		}
+	}
+	if err := d.Destroy(ctx, "web1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Destroy(ctx, "web1"); !errors.Is(err, ErrNotRunning) && !errors.Is(err, ErrRefused) {
+		t.Errorf("destroyed twice: %v", err)
+	}
+}
+
+func TestDriverPinsAndRecords(t *testing.T) {
+	d, ctx := testDriver(t), within(t, 20*time.Second)
+	if err := d.Start(ctx, testXML(t, "web1"), true); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.PinEmulator(ctx, "web1", cpus("1,3")); err != nil { // vCPUs: only in the lab
+		t.Fatal(err)
+	}
+	s, p := newGuest(4, 512*topology.MiB)
+	p.MemoryMode = guest.MemoryStrict
+	if err := d.Record(ctx, "web1", Metadata{Spec: s, Placement: p}); err != nil {
+		t.Fatal(err)
+	}
+	g, err := d.Guest(ctx, "web1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := g.Config.EmulatorPin; !got.Equal(cpus("1,3")) {
+		t.Errorf("pinned to %q", got)
+	}
+	if !g.Managed || cmp.Diff(*g.Placement, p) != "" || cmp.Diff(*g.Spec, s) != "" {
+		t.Errorf("intent reads back as %+v", g.Placement)
+	}
+	all, err := d.Guests(ctx)
+	if err != nil || !slices.ContainsFunc(all, func(g inventory.Guest) bool { return g.Name == "web1" && g.Managed }) {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
+func TestDriverConfigures(t *testing.T) {
+	d, ctx := testDriver(t), within(t, 20*time.Second)
+	if err := d.Start(ctx, testXML(t, "web1"), false); err != nil {
+		t.Fatal(err)
+	}
+	s, p := newGuest(4, 512*topology.MiB)
+	p.VCPUs[3].CPUs, p.MemoryMode = cpus("13"), guest.MemoryStrict
+	if err := d.Configure(ctx, "web1", Metadata{Spec: s, Placement: p}); err != nil {
+		t.Fatal(err)
+	}
+	stored, err := d.XML(ctx, "web1", Stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := mustParse(t, stored).Config
+	if !c.Pins[3].Equal(cpus("13")) || c.NUMATune.Cells[1].Mode != "strict" {
+		t.Errorf("stored: %+v %+v", c.Pins, c.NUMATune)
+	}
+	if err := d.Start(ctx, testXML(t, "passing"), true); err != nil {
+		t.Fatal(err)
+	}
+	p.Guest = "passing"
+	if err := d.Configure(ctx, "passing", Metadata{Spec: s, Placement: p}); !errors.Is(err, ErrTransient) {
+		t.Errorf("a transient guest: %v", err)
+	}
+}
+
+// TestDriverValidates holds what Rewrite writes to libvirt's own schema.
+func TestDriverValidates(t *testing.T) {
+	d, ctx := testDriver(t), within(t, 60*time.Second)
+	if _, err := os.Stat("/usr/share/libvirt/schemas/domain.rng"); err != nil {
+		t.Skipf("needs libvirt's schemas (Debian: apt install libvirt-daemon): %v", err)
+	}
+	for name, xml := range fixtures(t) {
+		if name == "future" { // invalid today on purpose
+			continue
+		}
+		before := mustParse(t, xml)
+		p := small(before)
+		if len(before.Config.Cells) > 0 {
+			p.Cells = nil
+			for _, c := range before.Config.Cells {
+				p.Cells = append(p.Cells, guest.Cell{ID: c.ID, VCPUs: c.VCPUs, Memory: c.Memory, Nodes: p.Nodes})
+			}
+		}
+		bound, err := Rewrite(xml, p, Metadata{})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if err := validates(ctx, d, xml); err != nil {
+			t.Errorf("%s: the fixture itself: %v", name, err)
+		}
+		if err := validates(ctx, d, bound); err != nil {
+			t.Errorf("%s: %v\n%s", name, err, bound)
+		}
+	}
+}
+
+// validates asks only about the schema: the simulated hypervisor refuses most
+// real guests later on, for other reasons.
+func validates(ctx context.Context, d *Driver, xml []byte) error {
+	err := d.reads.read(ctx, func(c *libvirt.Connect) error {
+		dom, err := c.DomainDefineXMLFlags(string(xml), libvirt.DOMAIN_DEFINE_VALIDATE)
+		if err == nil {
+			err = errors.Join(dom.Undefine(), dom.Free())
+		}
+		return err
+	})
+	if errors.Is(err, libvirt.ERR_XML_INVALID_SCHEMA) || errors.Is(err, libvirt.ERR_XML_ERROR) {
+		return err
+	}
+	return nil
+}
+
+func TestDriverCapabilities(t *testing.T) {
+	d, ctx := testDriver(t), within(t, 10*time.Second)
+	text, err := d.Capabilities(ctx)
+	if err != nil || !strings.Contains(string(text), "<capabilities>") {
+		t.Errorf("%v: %.100s", err, text)
+	}
+}
+
+// TestDriverWithoutDaemon: a socket that is not there, and one whose daemon
+// accepts and then says nothing.
+func TestDriverWithoutDaemon(t *testing.T) {
+	testDriver(t) // skips without the library
+	folder := t.TempDir()
+	absent := fmt.Sprintf("qemu+unix:///system?socket=%s/absent", folder)
+	start := time.Now()
+	_, err := New(absent).Guests(within(t, 20*time.Second))
+	if !errors.Is(err, ErrNoDaemon) || !strings.Contains(err.Error(), "systemctl start libvirtd") {
+		t.Errorf("absent daemon: %v", err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("absent daemon: reported after %v", took)
+	}
+	mute := filepath.Join(folder, "mute")
+	l, err := net.Listen("unix", mute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	start = time.Now()
+	_, err = New("qemu+unix:///system?socket=" + mute).Guests(within(t, 300*time.Millisecond))
+	if !errors.Is(err, ErrTimeout) {
+		t.Errorf("mute daemon: %v", err)
+	}
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("mute daemon: reported after %v", took)
+	}
+}
+
+// TestDriverWithoutLibrary runs this test binary again where the library is
+// hidden behind an empty file.
+func TestDriverWithoutLibrary(t *testing.T) {
+	if os.Getenv("NUMAVISOR_LIBRARY_HIDDEN") != "" {
+		_, err := Open(within(t, 10*time.Second), "")
+		if !errors.Is(err, ErrNoLibrary) || !strings.Contains(err.Error(), "apt install libvirt-daemon-system") {
+			t.Errorf("error is %v", err)
+		}
+		_, err = New("").Guests(within(t, 10*time.Second))
+		if !errors.Is(err, ErrNoLibrary) {
+			t.Errorf("the second time: %v", err)
+		}
+		return
+	}
+	testDriver(t)
+	libraries, _ := filepath.Glob("/usr/lib*/*/libvirt.so.0")
+	more, _ := filepath.Glob("/usr/lib*/libvirt.so.0")
+	libraries = append(libraries, more...)
+	if os.Getuid() != 0 || len(libraries) == 0 {
+		t.Skipf("needs root to hide the library (%v) in a mount namespace", libraries)
+	}
+	script := `for l in "$@"; do mount --bind /dev/null "$l" || exit 99; done; exec "$0" -test.run '^TestDriverWithoutLibrary$' -test.v`
+	cmd := exec.Command("unshare", append([]string{"-m", "sh", "-c", script, os.Args[0]}, libraries...)...)
+	cmd.Env = append(os.Environ(), "NUMAVISOR_LIBRARY_HIDDEN=1")
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 99 {
+		t.Skipf("needs mount namespaces: %s", out)
+	}
+	if err != nil || !strings.Contains(string(out), "PASS: TestDriverWithoutLibrary") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestErrorText(t *testing.T) {
+	err := fail("pinning vCPU 3 to CPUs \"4-7\"", "web1", fmt.Errorf("%w: %w", context.DeadlineExceeded, ErrUnknownOutcome))
+	const want = `guest web1: pinning vCPU 3 to CPUs "4-7": libvirt did not answer in time: it is not known whether it was done` +
+		`; look whether the daemon hangs (virsh list), or give it more time; read the guest's state again before repeating it`
+	if err.Error() != want {
+		t.Errorf("says\n%s\nwanted\n%s", err, want)
+	}
+	for code, kind := range map[libvirt.ErrorNumber]error{
+		libvirt.ERR_NO_DOMAIN: ErrNoDomain, libvirt.ERR_OPERATION_TIMEOUT: ErrBusy, libvirt.ERR_AUTH_FAILED: ErrDenied, libvirt.ERR_NO_SUPPORT: ErrRefused,
+	} {
+		if err := fail("x", "", libvirt.Error{Code: code, Message: "m"}); !errors.Is(err, kind) {
+			t.Errorf("code %d: %v", code, err)
+		}
+	}
+	for _, c := range []struct {
+		err  libvirt.Error
+		kind error
+	}{
+		{libvirt.Error{Code: libvirt.ERR_SYSTEM_ERROR, Domain: libvirt.FROM_RPC, Message: "Failed to connect socket: Permission denied"}, ErrDenied},
+		{libvirt.Error{Code: libvirt.ERR_SYSTEM_ERROR, Domain: libvirt.FROM_RPC, Message: "End of file while reading data"}, ErrNoDaemon},
+		{libvirt.Error{Code: libvirt.ERR_INTERNAL_ERROR, Domain: libvirt.FROM_RPC, Message: "client socket is closed"}, ErrNoDaemon},
+		{libvirt.Error{Code: libvirt.ERR_OPERATION_FAILED, Message: "domain 'q' already exists with uuid x"}, ErrExists},
+		{libvirt.Error{Code: libvirt.ERR_OPERATION_INVALID, Message: "can't change nodeset for strict mode for running domain"}, ErrRefused},
+		{libvirt.Error{Code: libvirt.ERR_OPERATION_INVALID, Message: "domain is not running"}, ErrNotRunning},
+	} {
+		if err := fail("x", "", c.err); !errors.Is(err, c.kind) {
+			t.Errorf("%+v: %v", c.err, err)
+		}
+	}
+	if broken(libvirt.Error{Code: libvirt.ERR_INTERNAL_ERROR, Domain: libvirt.FROM_QEMU}) {
+		t.Error("an error of QEMU breaks the connection")
+	}
+}
+
+func TestPID(t *testing.T) {
+	run, proc := t.TempDir(), t.TempDir()
+	write := func(path, text string) {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(run+"/web1.pid", "4711\n")
+	write(proc+"/4711/cmdline", "/usr/bin/qemu-system-x86_64\x00-name\x00guest=web1,debug-threads=on\x00")
+	write(run+"/a,b.pid", "4712")
+	write(proc+"/4712/cmdline", "qemu\x00-name\x00guest=a,,b,debug-threads=on\x00")
+	write(run+"/reused.pid", "4713")
+	write(proc+"/4713/cmdline", "sleep\x00guest\x00")
+	write(run+"/gone.pid", "4714")
+	write(run+"/bad.pid", "x")
+	for name, want := range map[string]int{"web1": 4711, "a,b": 4712} {
+		if got, err := pidOf(run, proc, name); err != nil || got != want {
+			t.Errorf("%s: %d, %v", name, got, err)
+		}
+	}
+	for name, want := range map[string]error{"reused": ErrNotRunning, "gone": ErrNotRunning, "absent": ErrNotRunning, "bad": nil, "../web1": nil, "": nil} {
+		pid, err := pidOf(run, proc, name)
+		if err == nil || (want != nil && !errors.Is(err, want)) {
+			t.Errorf("%q: %d, %v", name, pid, err)
+		}
+	}
+}

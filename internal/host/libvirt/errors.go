@@ -1,0 +1,170 @@
+package libvirt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"libvirt.org/go/libvirt"
+)
+
+// Kinds of failures that callers decide on; find them with errors.Is.
+var (
+	ErrNoLibrary  = errors.New("libvirt's library is not installed")
+	ErrNoDaemon   = errors.New("the libvirt daemon does not answer")
+	ErrDenied     = errors.New("libvirt refuses access")
+	ErrNoDomain   = errors.New("there is no such guest")
+	ErrExists     = errors.New("there is such a guest already")
+	ErrNotRunning = errors.New("the guest is in a state that does not allow it")
+	ErrTransient  = errors.New("the guest has no stored configuration")
+	ErrBusy       = errors.New("libvirt is busy with the guest")
+	ErrTimeout    = errors.New("libvirt did not answer in time")
+	ErrRefused    = errors.New("libvirt cannot do it")
+	// ErrUnknownOutcome comes with a control call that was cut off: it may have
+	// been done or not, so read the state again before anything else.
+	ErrUnknownOutcome = errors.New("it is not known whether it was done")
+)
+
+// remedies say what to do about a kind.
+var remedies = map[error]string{
+	ErrNoLibrary:      "install it (Debian: apt install libvirt-daemon-system, Fedora: dnf install libvirt-daemon-kvm)",
+	ErrNoDaemon:       "start it (systemctl start libvirtd, or virtqemud where daemons are split), or set LIBVIRT_DEFAULT_URI",
+	ErrDenied:         "run as root, or join the group libvirt",
+	ErrBusy:           "wait for the other operation to end (virsh domjobinfo GUEST) and try again",
+	ErrTimeout:        "look whether the daemon hangs (virsh list), or give it more time",
+	ErrUnknownOutcome: "read the guest's state again before repeating it",
+	ErrTransient:      "it ends with the guest; define it to keep it",
+}
+
+// Error is a failed libvirt call.
+type Error struct {
+	Op    string  // what was tried: "pin vCPU 3 to CPUs 4-7"
+	Guest string  // on which guest; may be empty
+	Kinds []error // of the above; may be empty
+	Err   error   // libvirt's own
+}
+
+// Error says what was tried on what, why it failed and what to do.
+func (e *Error) Error() string {
+	var b strings.Builder
+	if e.Guest != "" {
+		fmt.Fprintf(&b, "guest %s: ", e.Guest)
+	}
+	b.WriteString(e.Op)
+	for _, k := range e.Kinds {
+		b.WriteString(": " + k.Error())
+	}
+	if text := plain(e.Err); text != "" {
+		fmt.Fprintf(&b, ": %s", text)
+	}
+	for _, k := range e.Kinds {
+		if r := remedies[k]; r != "" {
+			b.WriteString("; " + r)
+		}
+	}
+	return b.String()
+}
+
+// Unwrap gives kinds and cause to errors.Is and errors.As.
+func (e *Error) Unwrap() []error { return append([]error{e.Err}, e.Kinds...) }
+
+// plain gives libvirt's message without the numbers around it.
+func plain(err error) string {
+	var own libvirt.Error
+	switch {
+	case err == nil, errors.Is(err, context.DeadlineExceeded):
+		return ""
+	case errors.As(err, &own):
+		return own.Message
+	default:
+		return err.Error()
+	}
+}
+
+// fail wraps what a call returned.
+func fail(op, guest string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var done *Error
+	if errors.As(err, &done) {
+		return err
+	}
+	return &Error{Op: op, Guest: guest, Kinds: kindsOf(err), Err: err}
+}
+
+// kindsOf sorts an error of the bindings or of a context.
+func kindsOf(err error) []error {
+	var kinds []error
+	var own libvirt.Error
+	switch {
+	case errors.Is(err, errLost):
+		kinds = append(kinds, ErrNoDaemon)
+	case errors.Is(err, errCrowded):
+		kinds = append(kinds, ErrBusy)
+	case errors.Is(err, context.DeadlineExceeded):
+		kinds = append(kinds, ErrTimeout)
+	case errors.As(err, &own):
+		if k := kindOfCode(own); k != nil {
+			kinds = append(kinds, k)
+		}
+	}
+	if errors.Is(err, ErrUnknownOutcome) {
+		kinds = append(kinds, ErrUnknownOutcome)
+	}
+	return kinds
+}
+
+func kindOfCode(err libvirt.Error) error {
+	says := func(text string) bool { return strings.Contains(err.Message, text) }
+	switch {
+	case says("libvirt.so.0"):
+		return ErrNoLibrary
+	case broken(err) && says("Permission denied"):
+		return ErrDenied
+	case broken(err):
+		return ErrNoDaemon
+	}
+	switch err.Code {
+	case libvirt.ERR_NO_DOMAIN, libvirt.ERR_INVALID_DOMAIN:
+		return ErrNoDomain
+	case libvirt.ERR_DOM_EXIST:
+		return ErrExists
+	case libvirt.ERR_AUTH_FAILED, libvirt.ERR_AUTH_CANCELLED, libvirt.ERR_AUTH_UNAVAILABLE, libvirt.ERR_ACCESS_DENIED, libvirt.ERR_OPERATION_DENIED:
+		return ErrDenied
+	case libvirt.ERR_OPERATION_TIMEOUT, libvirt.ERR_RESOURCE_BUSY:
+		return ErrBusy
+	case libvirt.ERR_NO_SUPPORT, libvirt.ERR_CONFIG_UNSUPPORTED, libvirt.ERR_ARGUMENT_UNSUPPORTED, libvirt.ERR_OPERATION_UNSUPPORTED:
+		return ErrRefused
+	case libvirt.ERR_OPERATION_FAILED:
+		if says("already exists with uuid") || says("is already active") {
+			return ErrExists
+		}
+	case libvirt.ERR_OPERATION_INVALID:
+		switch {
+		case says("transient domain"):
+			return ErrTransient
+		case says("not running") || says("already running") || says("is already active"):
+			return ErrNotRunning
+		}
+		return ErrRefused
+	}
+	return nil
+}
+
+// broken reports that the connection itself is of no more use: the daemon is
+// absent, restarting, or closed it.
+func broken(err error) bool {
+	var own libvirt.Error
+	if !errors.As(err, &own) {
+		return errors.Is(err, errLost)
+	}
+	switch own.Code {
+	case libvirt.ERR_RPC, libvirt.ERR_NO_CONNECT, libvirt.ERR_INVALID_CONN:
+		return true
+	case libvirt.ERR_SYSTEM_ERROR, libvirt.ERR_INTERNAL_ERROR:
+		return own.Domain == libvirt.FROM_RPC || own.Domain == libvirt.FROM_REMOTE
+	}
+	return false
+}

@@ -1,0 +1,194 @@
+package libvirt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"libvirt.org/go/libvirt"
+)
+
+// View chooses one of a guest's two descriptions.
+type View int
+
+// The views.
+const (
+	Current View = iota // of the running process; of the next start if there is none
+	Stored              // of the next start, secrets included so that it can be defined again
+)
+
+// XML returns a guest's domain XML.
+func (d *Driver) XML(ctx context.Context, name string, v View) ([]byte, error) {
+	var text string
+	flags := libvirt.DomainXMLFlags(0)
+	if v == Stored {
+		flags = libvirt.DOMAIN_XML_INACTIVE | libvirt.DOMAIN_XML_SECURE
+	}
+	err := d.read(ctx, "reading its XML", name, func(dom *libvirt.Domain) (err error) {
+		if v == Stored {
+			if kept, err := dom.IsPersistent(); err != nil {
+				return err
+			} else if !kept {
+				return &Error{Op: "reading its stored XML", Guest: name, Kinds: []error{ErrTransient}}
+			}
+		}
+		text, err = dom.GetXMLDesc(flags)
+		return err
+	})
+	return []byte(text), err
+}
+
+// Define stores a configuration, new or in place of the one of the same name
+// and UUID. A running guest is not touched.
+func (d *Driver) Define(ctx context.Context, xml []byte) error {
+	return fail("defining it", nameIn(xml), d.writes.control(ctx, func(c *libvirt.Connect) error {
+		dom, err := c.DomainDefineXML(string(xml))
+		if err == nil {
+			err = dom.Free()
+		}
+		return err
+	}))
+}
+
+// CreateOptions say how a guest is started.
+type CreateOptions struct {
+	Persistent bool // keep its configuration when it ends
+	Paused     bool // do not let its vCPUs run yet
+}
+
+// Create starts a new guest. If it is to be persistent and does not start,
+// its configuration is taken back.
+func (d *Driver) Create(ctx context.Context, xml []byte, o CreateOptions) error {
+	const op = "creating it"
+	name := nameIn(xml)
+	flags := libvirt.DomainCreateFlags(0)
+	if o.Paused {
+		flags = libvirt.DOMAIN_START_PAUSED
+	}
+	return fail(op, name, d.writes.control(ctx, func(c *libvirt.Connect) error {
+		if old, err := c.LookupDomainByName(name); err == nil {
+			old.Free()
+			return &Error{Op: op, Guest: name, Kinds: []error{ErrExists}}
+		}
+		if !o.Persistent {
+			dom, err := c.DomainCreateXML(string(xml), flags)
+			if err == nil {
+				err = dom.Free()
+			}
+			return err
+		}
+		dom, err := c.DomainDefineXML(string(xml))
+		if err != nil {
+			return err
+		}
+		defer dom.Free()
+		if err := dom.CreateWithFlags(flags); err != nil {
+			if undo := undefine(dom); undo != nil {
+				return fmt.Errorf("%w; its configuration stays, taking it back failed: %w", err, undo)
+			}
+			return err
+		}
+		return nil
+	}))
+}
+
+// Start creates and starts a guest from XML that Rewrite has bound. Where the
+// emulator's pin must come late (EmulatorPinIsLate), the guest is started
+// paused, pinned, and let go; if that fails it is ended again.
+func (d *Driver) Start(ctx context.Context, xml []byte, transient bool) error {
+	domain, err := ParseDomain(xml)
+	if err != nil {
+		return fail("creating it", "", err)
+	}
+	late := domain.Intent != nil && domain.Config.EmulatorPin.IsEmpty() && EmulatorPinIsLate(domain.Intent.Placement)
+	if err := d.Create(ctx, xml, CreateOptions{Persistent: !transient, Paused: late}); err != nil || !late {
+		return err
+	}
+	err = d.PinEmulatorIn(ctx, domain.Name, domain.Intent.Placement.Emulator, Live)
+	if err == nil {
+		err = d.Resume(ctx, domain.Name)
+	}
+	if err != nil {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), defaultTime)
+		defer cancel()
+		err = errors.Join(err, d.Remove(undo, domain.Name))
+	}
+	return err
+}
+
+// Restart starts a guest that is defined and does not run.
+func (d *Driver) Restart(ctx context.Context, name string, paused bool) error {
+	flags := libvirt.DomainCreateFlags(0)
+	if paused {
+		flags = libvirt.DOMAIN_START_PAUSED
+	}
+	return d.control(ctx, "starting it", name, func(dom *libvirt.Domain) error { return dom.CreateWithFlags(flags) })
+}
+
+// Remove ends a guest, if it runs, and forgets its configuration, if it has one.
+func (d *Driver) Remove(ctx context.Context, name string) error {
+	return d.control(ctx, "removing it", name, func(dom *libvirt.Domain) error {
+		persistent, err := dom.IsPersistent()
+		if err != nil {
+			return err
+		}
+		active, err := dom.IsActive()
+		if err != nil {
+			return err
+		}
+		if active {
+			if err := dom.Destroy(); err != nil && !errors.Is(err, libvirt.ERR_OPERATION_INVALID) {
+				return err
+			}
+		}
+		if persistent {
+			return undefine(dom)
+		}
+		return nil
+	})
+}
+
+// Undefine removes a guest's stored configuration with what libvirt keeps
+// beside it (saved memory, NVRAM, snapshot records). Disks stay.
+func (d *Driver) Undefine(ctx context.Context, name string) error {
+	return d.control(ctx, "undefining it", name, undefine)
+}
+
+func undefine(dom *libvirt.Domain) error {
+	err := dom.UndefineFlags(libvirt.DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.DOMAIN_UNDEFINE_NVRAM |
+		libvirt.DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | libvirt.DOMAIN_UNDEFINE_CHECKPOINTS_METADATA)
+	if errors.Is(err, libvirt.ERR_INVALID_ARG) { // a driver without these flags
+		return dom.Undefine()
+	}
+	return err
+}
+
+// Destroy ends a guest at once, as by pulling the plug.
+func (d *Driver) Destroy(ctx context.Context, name string) error {
+	return d.control(ctx, "destroying it", name, (*libvirt.Domain).Destroy)
+}
+
+// Shutdown asks the guest's operating system to end; it may not.
+func (d *Driver) Shutdown(ctx context.Context, name string) error {
+	return d.control(ctx, "shutting it down", name, (*libvirt.Domain).Shutdown)
+}
+
+// Suspend stops its vCPUs; its memory stays.
+func (d *Driver) Suspend(ctx context.Context, name string) error {
+	return d.control(ctx, "suspending it", name, (*libvirt.Domain).Suspend)
+}
+
+// Resume lets its vCPUs run.
+func (d *Driver) Resume(ctx context.Context, name string) error {
+	return d.control(ctx, "resuming it", name, (*libvirt.Domain).Resume)
+}
+
+// nameIn finds a guest's name in its XML for messages; what is wrong with the
+// XML is libvirt's to say.
+func nameIn(xml []byte) string {
+	doc, err := parse(xml)
+	if err != nil {
+		return ""
+	}
+	return doc.root.child("name").trimmed()
+}

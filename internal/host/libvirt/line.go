@@ -1,0 +1,242 @@
+package libvirt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// client is the part of a libvirt connection that a line looks after.
+type client interface {
+	Close() (int, error)
+	IsAlive() (bool, error)
+}
+
+// line is one connection to the daemon, opened when needed and again when it
+// breaks. libvirt's calls block in C without a time limit: each runs in a
+// goroutine of its own, and when its time is up the caller goes on while the
+// connection is given up; it is closed when the last call on it has come back.
+type line[C client] struct {
+	dial   func() (C, error)
+	broken func(error) bool // the error says that the connection is of no more use
+	seen   *atomic.Bool     // some line was open once: the daemon exists here, so its absence is a restart
+
+	mu    sync.Mutex
+	now   *session[C] // nil: not open
+	stuck int         // calls that nobody waits for any more
+}
+
+// session is one open connection with the calls that run on it.
+type session[C client] struct {
+	conn  C
+	calls int
+	dead  bool // close when calls is 0
+}
+
+// Bounds of a line: calls given up but still blocked in the daemon, the time of
+// a call whose context has no deadline, and the pauses between reconnections.
+const (
+	maxStuck    = 16
+	defaultTime = 30 * time.Second
+	firstPause  = 50 * time.Millisecond
+	longestWait = time.Second
+)
+
+// errLost is the connection breaking during a call; errCrowded, too many
+// calls that never came back.
+var (
+	errLost    = errors.New("the connection broke")
+	errCrowded = fmt.Errorf("%d earlier calls have not come back", maxStuck)
+)
+
+// read runs an idempotent call; while the daemon is away it is repeated until
+// the context ends. A daemon that was never there is reported at once.
+func (l *line[C]) read(ctx context.Context, call func(C) error) error {
+	return l.run(ctx, true, call)
+}
+
+// control runs a call that changes something. It waits for the daemon to come
+// back before it is sent, never repeats it afterwards.
+func (l *line[C]) control(ctx context.Context, call func(C) error) error {
+	return l.run(ctx, false, call)
+}
+
+func (l *line[C]) run(ctx context.Context, again bool, call func(C) error) error {
+	if _, limited := ctx.Deadline(); !limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, defaultTime)
+		defer cancel()
+	}
+	for pause := firstPause; ; pause = min(2*pause, longestWait) {
+		sent, err := l.once(ctx, call)
+		switch {
+		case err == nil:
+			return nil
+		case sent && !again && l.broken(err):
+			return fmt.Errorf("%w: %w: %w", errLost, ErrUnknownOutcome, err)
+		case sent && !again && ctx.Err() != nil && errors.Is(err, ctx.Err()):
+			return fmt.Errorf("%w: %w", err, ErrUnknownOutcome)
+		case !l.broken(err) || !l.seen.Load():
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err // why the daemon is away says more than that time is up
+		case <-time.After(pause):
+		}
+	}
+}
+
+// once runs the call on the open connection, opening it first where needed.
+// sent says whether the call was begun.
+func (l *line[C]) once(ctx context.Context, call func(C) error) (sent bool, err error) {
+	if l.crowded() {
+		return false, errCrowded
+	}
+	s, err := l.acquire(ctx)
+	if err != nil {
+		return false, err
+	}
+	work := func() error {
+		defer l.release(s)
+		err := call(s.conn)
+		if err != nil && l.broken(err) {
+			l.abandon(s)
+		}
+		return err
+	}
+	return true, l.wait(ctx, work, func() { l.abandon(s) }, func() {})
+}
+
+// wait runs work in a goroutine. If the context ends first it calls giveUp and
+// returns; the goroutine, when it is through at last, calls late.
+func (l *line[C]) wait(ctx context.Context, work func() error, giveUp, late func()) error {
+	var left bool // nobody waits any more; under mu
+	done := make(chan error, 1)
+	go func() {
+		err := work()
+		l.mu.Lock()
+		done <- err
+		if left {
+			l.stuck--
+		}
+		l.mu.Unlock()
+		if left {
+			late()
+		}
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	select {
+	case err := <-done: // it came back just now
+		l.mu.Unlock()
+		return err
+	default:
+		left = true
+		l.stuck++
+	}
+	l.mu.Unlock()
+	giveUp()
+	return ctx.Err()
+}
+
+func (l *line[C]) crowded() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stuck >= maxStuck
+}
+
+// acquire returns the open session with one call counted, dialling if there is none.
+func (l *line[C]) acquire(ctx context.Context) (*session[C], error) {
+	l.mu.Lock()
+	s := l.now
+	if s != nil {
+		s.calls++
+	}
+	l.mu.Unlock()
+	if s != nil {
+		if alive, err := s.conn.IsAlive(); err == nil && alive {
+			return s, nil
+		}
+		l.abandon(s)
+		l.release(s)
+	}
+	var fresh *session[C]
+	dial := func() error {
+		conn, err := l.dial()
+		if err == nil {
+			fresh = l.install(conn)
+		}
+		return err
+	}
+	late := func() {
+		if fresh != nil {
+			l.release(fresh)
+		}
+	}
+	if err := l.wait(ctx, dial, func() {}, late); err != nil {
+		return nil, err
+	}
+	return fresh, nil
+}
+
+// install makes a connection the current one, unless another call was faster:
+// then that one is used. The session returned has one more call counted.
+func (l *line[C]) install(conn C) *session[C] {
+	l.mu.Lock()
+	l.seen.Store(true)
+	s := l.now
+	if s == nil {
+		s = &session[C]{conn: conn}
+		l.now = s
+	}
+	s.calls++
+	spare := any(s.conn) != any(conn)
+	l.mu.Unlock()
+	if spare {
+		conn.Close()
+	}
+	return s
+}
+
+// abandon stops new calls from using a session.
+func (l *line[C]) abandon(s *session[C]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.dead = true
+	if l.now == s {
+		l.now = nil
+	}
+}
+
+// release ends a call; the last one closes a dead session.
+func (l *line[C]) release(s *session[C]) {
+	l.mu.Lock()
+	s.calls--
+	last := s.dead && s.calls == 0
+	l.mu.Unlock()
+	if last {
+		s.conn.Close()
+	}
+}
+
+// close gives the connection up; calls under way end by themselves.
+func (l *line[C]) close() {
+	l.mu.Lock()
+	s := l.now
+	if s != nil {
+		s.calls++
+	}
+	l.mu.Unlock()
+	if s != nil {
+		l.abandon(s)
+		l.release(s)
+	}
+}

@@ -1,0 +1,54 @@
+package libvirt
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// PID returns the process of a running QEMU guest. libvirt has no call for
+// it; its QEMU driver writes RUNDIR/NAME.pid. A file left over from a process
+// that is gone, or whose number another process has now, is ErrNotRunning.
+func (d *Driver) PID(name string) (int, error) { return pidOf(d.runDir, "/proc", name) }
+
+func pidOf(runDir, proc, name string) (int, error) {
+	const op = "finding its process"
+	if name == "" || strings.ContainsAny(name, "/\x00") {
+		return 0, &Error{Op: op, Guest: name, Err: fmt.Errorf("%q is no guest's name", name)}
+	}
+	file := filepath.Join(runDir, name+".pid")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, &Error{Op: op, Guest: name, Kinds: []error{ErrNotRunning}, Err: err}
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || pid < 2 {
+		return 0, &Error{Op: op, Guest: name, Err: fmt.Errorf("%s holds %.20q, not a process number", file, text)}
+	}
+	cmdline, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cmdline"))
+	if err != nil {
+		return 0, &Error{Op: op, Guest: name, Kinds: []error{ErrNotRunning}, Err: err}
+	}
+	for _, arg := range bytes.Split(cmdline, []byte{0}) {
+		if guestArgument(string(arg)) == name {
+			return pid, nil
+		}
+	}
+	return 0, &Error{Op: op, Guest: name, Kinds: []error{ErrNotRunning},
+		Err: fmt.Errorf("process %d, named by %s, is not QEMU with this guest", pid, file)}
+}
+
+// guestArgument takes the name out of QEMU's argument "guest=NAME,debug-threads=on";
+// a comma in a name is doubled.
+func guestArgument(arg string) string {
+	rest, ok := strings.CutPrefix(arg, "guest=")
+	if !ok {
+		return ""
+	}
+	rest = strings.ReplaceAll(rest, ",,", "\x00")
+	rest, _, _ = strings.Cut(rest, ",")
+	return strings.ReplaceAll(rest, "\x00", ",")
+}

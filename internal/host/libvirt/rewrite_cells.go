@@ -1,0 +1,136 @@
+package libvirt
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// cells makes the guest see the placement's cells. Cells that are there
+// already and agree are kept with all that other tools wrote into them.
+func (w *writer) cells() error {
+	p := w.placement
+	cpu := w.root.child("cpu")
+	numa := cpu.child("numa")
+	if w.sameCells() {
+		w.shown = true
+		for i, e := range numa.all("cell") {
+			w.distances(e, w.cellAt(e, i))
+		}
+		return nil
+	}
+	w.shown = p.Visible || needsCell(p)
+	if numa == nil && !w.shown {
+		return nil
+	}
+	if err := wholeMiB(p.Cells); w.shown && err != nil {
+		return err
+	}
+	if ties := tiedToCells(w.root); numa != nil && len(ties) > 0 {
+		return &Contradiction{
+			Field: "guest cells", XML: strconv.Itoa(len(w.domain.Config.Cells)) + " cells that are referred to: " + list(ties),
+			Placement: "has others", Remedy: "place with the cells that the XML has, or remove what refers to them",
+		}
+	}
+	switch {
+	case !w.shown && w.domain.declared != w.domain.BootMemory:
+		return &Contradiction{
+			Field: "memory", XML: w.domain.declared.String() + " in <memory> and " + w.domain.BootMemory.String() + " in its cells",
+			Placement: "has no cells", Remedy: "make <memory> the sum of the cells first",
+		}
+	case !w.shown:
+		w.remove(numa)
+	case cpu == nil:
+		w.insertBehind(tag{name: "cpu", children: []tag{w.numa()}}, "features", "os", "resource", "vcpu", "memory")
+	default:
+		w.setChildren(cpu, func(e *element) bool { return e == numa }, []tag{w.numa()})
+	}
+	return nil
+}
+
+// wholeMiB refuses cells that libvirt would round up to MiB
+// (virDomainNumaSetNodeMemorySize), so that the guest got more than was reserved.
+func wholeMiB(cells []guest.Cell) error {
+	for _, c := range cells {
+		if c.Memory%topology.MiB != 0 {
+			return fmt.Errorf("placement: cell %d: memory of %d bytes is not a whole number of MiB", c.ID, c.Memory)
+		}
+	}
+	return nil
+}
+
+// needsCell reports that a guest without visible topology must be given one
+// cell all the same: libvirt can only hold a cell to less than the guest's
+// nodes, or interleave within an outer limit, by a memnode, which needs a
+// cell. A guest with one cell sees what it sees without: one node.
+func needsCell(p guest.Placement) bool {
+	if len(p.Cells) != 1 {
+		return false
+	}
+	switch p.MemoryMode {
+	case guest.MemoryPreferred:
+		return !p.Cells[0].Nodes.Equal(p.Nodes)
+	case guest.MemoryInterleave:
+		return p.Nodes.Len() > 1
+	default:
+		return false
+	}
+}
+
+// sameCells reports whether the XML has just the placement's cells.
+func (w *writer) sameCells() bool {
+	have := w.domain.Config.Cells
+	if len(have) != len(w.placement.Cells) {
+		return false
+	}
+	for i, c := range w.placement.Cells {
+		if have[i].Memory != c.Memory || !have[i].VCPUs.Equal(c.VCPUs) {
+			return false
+		}
+	}
+	return true
+}
+
+// cellAt returns the placement's cell for an element that the XML has at a position.
+func (w *writer) cellAt(e *element, position int) guest.Cell {
+	if id, err := strconv.Atoi(e.attr("id")); err == nil {
+		position = id
+	}
+	return w.placement.Cells[position]
+}
+
+func (w *writer) distances(e *element, c guest.Cell) {
+	if len(c.Distances) < 2 {
+		return
+	}
+	ours := func(e *element) bool { return e.prefix == "" && e.name == "distances" }
+	w.setChildren(e, ours, []tag{distances(c)})
+}
+
+func (w *writer) numa() tag {
+	t := tag{name: "numa"}
+	for _, c := range w.placement.Cells {
+		cell := tag{name: "cell", attrs: []pair{{"id", strconv.Itoa(int(c.ID))}}}
+		if !c.VCPUs.IsEmpty() {
+			cell.attrs = append(cell.attrs, pair{"cpus", c.VCPUs.String()})
+		}
+		cell.attrs = append(cell.attrs, pair{"memory", kib(c.Memory)}, pair{"unit", "KiB"})
+		if len(c.Distances) > 1 {
+			cell.children = []tag{distances(c)}
+		}
+		t.children = append(t.children, cell)
+	}
+	return t
+}
+
+func distances(c guest.Cell) tag {
+	t := tag{name: "distances"}
+	for to, d := range c.Distances {
+		t.children = append(t.children, tag{name: "sibling", attrs: []pair{
+			{"id", strconv.Itoa(to)}, {"value", strconv.Itoa(d)},
+		}})
+	}
+	return t
+}
