@@ -15,39 +15,38 @@ const (
 // slitUnreachable marks a pair with no path (ACPI SLIT).
 const slitUnreachable = 255
 
-// SLIT and measured figures need different care: SLIT is what firmware
-// authors wrote, latency carries noise of a few percent.
+// SLIT is what firmware authors wrote; latency is the truth with noise of a few percent.
 const (
 	sameClassRatio = 1.10 // figures closer than this never fall into different classes
-	farRatio       = 2.0  // with one kind of non-local memory: at least this is remote
+	// With one kind of non-local memory, this times the local figure or more is
+	// remote. Other sockets have SLIT 20 and more (2.0) and measure 1.4 to 1.9
+	// on machines of two sockets; parts of one socket 11 to 17 and 1.04 to 1.2.
+	farSLIT    = 2.0
+	farLatency = 1.3
 )
 
+// figures are what Classify compares: measured nanoseconds, or SLIT.
+type figures struct {
+	of       func(from, to NodeID) (float64, bool)
+	farRatio float64
+}
+
 // Classify fills every node's Classes. Measured latency decides where it is
-// known for all pairs of memory, else SLIT. Non-local figures of the whole
-// host are sorted and cut at their widest relative gap: below is neighbour,
-// above is remote. That finds the socket border on every machine in
-// testdata/hosts without a constant for any of them. Where there is only one
-// kind of non-local memory, twice the local figure or more is remote.
+// known for all pairs of memory, else SLIT. The figures between different
+// nodes that have CPUs are sorted and cut at their widest relative gap: below
+// is neighbour, above is remote. That finds the socket border on every machine
+// in testdata/hosts without a constant for any of them. Where there is only
+// one kind of such memory, a multiple of the local figure is the border.
+// Memory without CPUs (CXL, HBM) is classed by that border and does not shift
+// it: the other socket does not come near because CXL is farther.
 func (t *Topology) Classify() {
-	cost := t.accessFigure()
-	var far []float64
-	local := 0.0
-	for _, a := range t.Nodes {
-		if v, ok := cost(a.ID, a.ID); ok && !a.CPUs.IsEmpty() && (local == 0 || v < local) {
-			local = v
-		}
-		for _, b := range t.Nodes {
-			if v, ok := cost(a.ID, b.ID); ok && a.ID != b.ID {
-				far = append(far, v)
-			}
-		}
-	}
-	cut := classCut(far, local)
+	cost := t.accessFigures()
+	cut := t.classCut(cost)
 	for i := range t.Nodes {
 		a := &t.Nodes[i]
 		a.Classes = map[NodeID]Class{}
 		for _, b := range t.Nodes {
-			v, ok := cost(a.ID, b.ID)
+			v, ok := cost.of(a.ID, b.ID)
 			switch {
 			case a.ID == b.ID:
 				a.Classes[b.ID] = Local
@@ -61,7 +60,19 @@ func (t *Topology) Classify() {
 }
 
 // classCut returns the figure from which memory is remote.
-func classCut(far []float64, local float64) float64 {
+func (t *Topology) classCut(cost figures) float64 {
+	var far []float64
+	local := 0.0
+	for _, a := range t.Nodes {
+		if v, ok := cost.of(a.ID, a.ID); ok && (local == 0 || v < local) {
+			local = v
+		}
+		for _, b := range t.Nodes {
+			if v, ok := cost.of(a.ID, b.ID); ok && a.ID != b.ID && !b.CPUs.IsEmpty() {
+				far = append(far, v)
+			}
+		}
+	}
 	slices.Sort(far)
 	widest, cut := sameClassRatio, 0.0
 	for i := 1; i < len(far); i++ {
@@ -70,25 +81,25 @@ func classCut(far []float64, local float64) float64 {
 		}
 	}
 	if cut == 0 {
-		return local * farRatio
+		return local * cost.farRatio
 	}
 	return cut
 }
 
-// accessFigure returns what Classify compares: measured nanoseconds, or SLIT.
-// Unreachable pairs (255) and rows of nodes without CPUs have none.
-func (t *Topology) accessFigure() func(from, to NodeID) (float64, bool) {
+// accessFigures gives latency where it is complete, else SLIT. Unreachable
+// pairs (255) and rows of nodes without CPUs have no figure.
+func (t *Topology) accessFigures() figures {
 	hasCPU := func(id NodeID) bool { n, ok := t.Node(id); return ok && !n.CPUs.IsEmpty() }
 	if t.latencyComplete() {
-		return func(from, to NodeID) (float64, bool) {
+		return figures{func(from, to NodeID) (float64, bool) {
 			v, ok := t.Latency(from, to)
 			return v, ok && hasCPU(from)
-		}
+		}, farLatency}
 	}
-	return func(from, to NodeID) (float64, bool) {
+	return figures{func(from, to NodeID) (float64, bool) {
 		d, ok := t.Distance(from, to)
 		return float64(d), ok && d < slitUnreachable && hasCPU(from)
-	}
+	}, farSLIT}
 }
 
 // latencyComplete reports whether latency is measured for every CPU node to every memory node.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -61,22 +62,22 @@ func Range[ID ~int](first, last ID) Set[ID] {
 // ParseSet reads a Linux list such as "0-3,8" ("" and "\n" are the empty set).
 // Strides ("0-10:1/2") are accepted as the kernel's bitmap_parselist does.
 func ParseSet[ID ~int](s string) (Set[ID], error) {
-	var ids []ID
 	text := strings.TrimSpace(s)
 	if text == "" {
 		return Set[ID]{}, nil
 	}
-	for _, part := range strings.Split(text, ",") {
-		more, err := parseRange[ID](strings.TrimSpace(part))
-		if err != nil {
+	// Bits, not ids: a hostile list may name every id a million times.
+	words := make([]uint64, maxID/64+1)
+	for part := range strings.SplitSeq(text, ",") {
+		if err := parseRange(strings.TrimSpace(part), words); err != nil {
 			return Set[ID]{}, fmt.Errorf("list %q: %w", abbreviate(s), err)
 		}
-		ids = append(ids, more...)
 	}
-	return SetOf(ids...), nil
+	return Set[ID]{slices.Clone(trimmed[ID](words).words)}, nil
 }
 
-func parseRange[ID ~int](part string) ([]ID, error) {
+// parseRange sets the bits of "3", "0-7" or "0-10:1/2".
+func parseRange(part string, words []uint64) error {
 	span, stride, strided := strings.Cut(part, ":")
 	used, group := 1, 1
 	if strided {
@@ -85,30 +86,35 @@ func parseRange[ID ~int](part string) ([]ID, error) {
 		used, err1 = parseID(u)
 		group, err2 = parseID(g)
 		if err1 != nil || err2 != nil || used < 1 || group < used {
-			return nil, fmt.Errorf("%q: stride %q is not of the form used/group", part, stride)
+			return fmt.Errorf("%q: stride %q is not of the form used/group", part, stride)
 		}
 	}
 	low, high, ranged := strings.Cut(span, "-")
 	first, err := parseID(low)
 	if err != nil {
-		return nil, fmt.Errorf("%q: %w", part, err)
+		return fmt.Errorf("%q: %w", part, err)
 	}
 	last := first
 	if ranged {
 		if last, err = parseID(high); err != nil {
-			return nil, fmt.Errorf("%q: %w", part, err)
+			return fmt.Errorf("%q: %w", part, err)
 		}
 	}
 	if last < first {
-		return nil, fmt.Errorf("%q: range runs backwards", part)
+		return fmt.Errorf("%q: range runs backwards", part)
 	}
-	ids := make([]ID, 0, last-first+1)
-	for i := first; i <= last; i++ {
-		if (i-first)%group < used {
-			ids = append(ids, ID(i))
+	for i := first; i <= last; {
+		if group == used && i%64 == 0 && i+63 <= last {
+			words[i/64] = ^uint64(0)
+			i += 64
+			continue
 		}
+		if (i-first)%group < used {
+			words[i/64] |= 1 << (i % 64)
+		}
+		i++
 	}
-	return ids, nil
+	return nil
 }
 
 func parseID(s string) (int, error) {

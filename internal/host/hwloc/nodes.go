@@ -1,0 +1,113 @@
+package hwloc
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// settleOwners decides which node a CPU belongs to. Version 2 gives memory
+// without CPUs (CXL, HBM, GPU) the CPUs it is near to, so that CPUs appear
+// under several nodes. The closest owns a CPU: the node with the fewest, of
+// equals the one of lowest number, as firmware numbers ordinary memory first.
+func (p *parser) settleOwners() {
+	if len(p.Nodes) > maxNodes {
+		return // Assemble refuses it
+	}
+	closest := make([]int, len(p.Nodes))
+	for i := range closest {
+		closest[i] = i
+	}
+	slices.SortStableFunc(closest, func(a, b int) int {
+		x, y := p.Nodes[a], p.Nodes[b]
+		return cmp.Or(cmp.Compare(x.CPUs.Len(), y.CPUs.Len()), cmp.Compare(x.ID, y.ID))
+	})
+	var taken topology.CPUSet
+	for _, i := range closest {
+		n := &p.Nodes[i]
+		near := n.CPUs
+		n.CPUs = near.Minus(taken)
+		if !near.IsEmpty() && n.CPUs.IsEmpty() {
+			p.gap("node %d is taken as memory without CPUs: hwloc shows it beside closer nodes of CPUs %s", n.ID, near)
+		}
+		taken = taken.Union(near)
+	}
+}
+
+// maxNodes is what Linux can have.
+const maxNodes = 1024
+
+// takeDistances reads the matrix of the nodes, of either version.
+func (p *parser) takeDistances(second []matrix) {
+	if len(p.Nodes) > maxNodes {
+		return
+	}
+	for _, m := range second {
+		if m.Type != "NUMANode" || m.Indexing != "os" || m.Name != "" && m.Name != "NUMALatency" {
+			continue
+		}
+		ids, ok1 := integers(m.Indexes, maxNodes)
+		values, ok2 := integers(m.Values, maxNodes*maxNodes)
+		if !ok1 || !ok2 || len(values) != len(ids)*len(ids) {
+			p.gap("distances2 of NUMA nodes: not a square of numbers; not taken")
+			continue
+		}
+		p.setDistances(ids, values)
+	}
+	for _, m := range p.first {
+		base, err := strconv.ParseFloat(m.Base, 64)
+		count := len(p.order)
+		if err != nil || m.Count != strconv.Itoa(count) || len(m.Figures) != count*count {
+			continue // between other objects than nodes
+		}
+		ids, values := make([]int, count), make([]int, 0, count*count)
+		for i, id := range p.order {
+			ids[i] = int(id)
+		}
+		for _, f := range m.Figures {
+			v, err := strconv.ParseFloat(f.Value, 64)
+			if d := math.Round(v * base); err == nil && d >= 1 && d <= math.MaxUint16 {
+				values = append(values, int(d))
+			} else {
+				values = append(values, 0)
+			}
+		}
+		p.setDistances(ids, values)
+	}
+	if p.Nodes[0].Distances == nil {
+		p.gap("no distances between nodes")
+	}
+}
+
+func (p *parser) setDistances(ids, values []int) {
+	for i := range p.Nodes {
+		from := slices.Index(ids, int(p.Nodes[i].ID))
+		if from < 0 {
+			continue
+		}
+		row := map[topology.NodeID]int{}
+		for to, id := range ids {
+			row[topology.NodeID(id)] = values[from*len(ids)+to]
+		}
+		p.Nodes[i].Distances = row
+	}
+}
+
+// integers reads lists of numbers, which hwloc splits over several elements.
+func integers(lists []string, most int) ([]int, bool) {
+	var values []int
+	for _, list := range lists {
+		for _, word := range strings.Fields(list) {
+			v, err := strconv.ParseUint(word, 10, 16)
+			if err != nil || len(values) == most {
+				return nil, false
+			}
+			values = append(values, int(v))
+		}
+	}
+	return values, true
+}

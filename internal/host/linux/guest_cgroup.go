@@ -1,0 +1,119 @@
+package linux
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/guest"
+)
+
+// GuestCgroup is where libvirt keeps the threads of one VM.
+type GuestCgroup struct {
+	// Top holds the VM as a whole; memory.* and hugetlb.* are counted here.
+	// With systemd it is the VM's scope, else *.libvirt-qemu.
+	Top Cgroup
+	// Threads is the group right above the thread groups: Top, or "libvirt"
+	// below it with systemd since libvirt 7.1.
+	Threads   Cgroup
+	Emulator  Cgroup
+	VCPUs     map[guest.VCPUID]Cgroup
+	IOThreads map[int]Cgroup
+}
+
+// GuestCgroupOf finds the groups of the VM that a process belongs to; ok is
+// false if the process is not in a group laid out by libvirt. The process id
+// decides and not the VM's name, since libvirt shortens and escapes names.
+func (r Root) GuestCgroupOf(pid int) (g GuestCgroup, ok bool, err error) {
+	at, err := r.CgroupOf(pid)
+	if err != nil {
+		return GuestCgroup{}, false, err
+	}
+	for ; at.Path != "/"; at = at.Parent() {
+		if _, isGuest := guestIDOf(at.Name()); isGuest {
+			g, err = at.guest()
+			return g, err == nil, err
+		}
+	}
+	return GuestCgroup{}, false, nil
+}
+
+// FindGuestCgroup finds a running VM's groups by its libvirt id, which libvirt
+// puts into the group's name in both layouts:
+//
+//	machine.slice/machine-qemu\x2dID\x2dNAME.scope/libvirt/{emulator,vcpuN,iothreadN}   with systemd
+//	machine/qemu-ID-NAME.libvirt-qemu/{emulator,vcpuN,iothreadN}                        without
+func FindGuestCgroup(mount string, id int) (GuestCgroup, error) {
+	for _, folder := range []string{"/machine.slice", "/machine"} {
+		groups, err := (Cgroup{mount, folder}).Children()
+		if err != nil {
+			continue // the other layout
+		}
+		for _, c := range groups {
+			if found, isGuest := guestIDOf(c.Name()); isGuest && found == id {
+				return c.guest()
+			}
+		}
+	}
+	return GuestCgroup{}, fmt.Errorf("no cgroup of a VM with libvirt id %d below %s/machine.slice or %[2]s/machine", id, mount)
+}
+
+// guestIDOf reads the libvirt id from the name of a VM's top group.
+func guestIDOf(name string) (id int, ok bool) {
+	if text, scope := strings.CutSuffix(name, ".scope"); scope {
+		name = strings.ReplaceAll(strings.TrimPrefix(text, "machine-"), `\x2d`, "-")
+	} else if text, plain := strings.CutSuffix(name, ".libvirt-qemu"); plain {
+		name = text
+	} else {
+		return 0, false
+	}
+	rest, isQEMU := strings.CutPrefix(name, "qemu-")
+	number, _, _ := strings.Cut(rest, "-")
+	id, err := strconv.Atoi(number)
+	return id, isQEMU && err == nil && id > 0
+}
+
+// guest sorts the groups below a VM's top group by what runs in them.
+func (c Cgroup) guest() (GuestCgroup, error) {
+	g := GuestCgroup{Top: c, Threads: c, VCPUs: map[guest.VCPUID]Cgroup{}, IOThreads: map[int]Cgroup{}}
+	if inner := c.Child("libvirt"); inner.Exists() {
+		g.Threads = inner
+	}
+	leaves, err := g.Threads.Children()
+	if err != nil {
+		return GuestCgroup{}, err
+	}
+	for _, leaf := range leaves {
+		name := filepath.Base(leaf.Path)
+		if n, ok := numbered(name, "vcpu"); ok {
+			g.VCPUs[guest.VCPUID(n)] = leaf
+		} else if n, ok := numbered(name, "iothread"); ok {
+			g.IOThreads[n] = leaf
+		} else if name == "emulator" {
+			g.Emulator = leaf
+		}
+	}
+	return g, nil
+}
+
+// numbered takes "vcpu12" apart.
+func numbered(name, prefix string) (n int, ok bool) {
+	digits, ok := strings.CutPrefix(name, prefix)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.Atoi(digits)
+	return n, err == nil && n >= 0 && strconv.Itoa(n) == digits
+}
+
+// ThreadGroups returns the groups that hold threads: emulator first, then
+// vCPUs and I/O threads by number.
+func (g GuestCgroup) ThreadGroups() []Cgroup {
+	var groups []Cgroup
+	if g.Emulator.Path != "" {
+		groups = append(groups, g.Emulator)
+	}
+	groups = append(groups, inOrder(g.VCPUs)...)
+	return append(groups, inOrder(g.IOThreads)...)
+}

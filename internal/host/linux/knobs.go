@@ -1,0 +1,131 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+)
+
+// Kernel files that make the kernel move, merge or place memory by itself.
+const (
+	fileBalancing   = "proc/sys/kernel/numa_balancing"
+	fileZoneReclaim = "proc/sys/vm/zone_reclaim_mode"
+	fileRelease     = "proc/sys/kernel/osrelease"
+	fileTHP         = "sys/kernel/mm/transparent_hugepage/enabled"
+	fileKSMRun      = "sys/kernel/mm/ksm/run"
+	fileKSMAcross   = "sys/kernel/mm/ksm/merge_across_nodes"
+	fileKSMShared   = "sys/kernel/mm/ksm/pages_shared"
+	fileDemotion    = "sys/kernel/mm/numa/demotion_enabled"
+)
+
+// Settings reads what the kernel does to memory by itself. A feature that the
+// kernel was built without leaves its field empty; only what is there and
+// cannot be read is a gap.
+func (r Root) Settings() (inventory.Kernel, []inventory.Gap) {
+	var k inventory.Kernel
+	var gaps []inventory.Gap
+	read := func(file string) string {
+		text, err := r.word(file)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			gaps = append(gaps, inventory.Gap{Object: "host", What: "/" + file, Why: err.Error()})
+		}
+		return text
+	}
+	k.Release = read(fileRelease)
+	k.NUMABalancing = read(fileBalancing)
+	k.TransparentHugePages = chosen(read(fileTHP))
+	k.KSMRun = read(fileKSMRun)
+	k.KSMAcrossNodes = read(fileKSMAcross)
+	k.ZoneReclaim = read(fileZoneReclaim)
+	k.Demotion = read(fileDemotion)
+	if text := read(fileKSMShared); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			gaps = append(gaps, inventory.Gap{Object: "host", What: "/" + fileKSMShared, Why: fmt.Sprintf("%q is not a number", abbreviate(text))})
+		}
+		k.KSMPagesShared = n
+	}
+	_, err := r.CgroupMount()
+	k.CgroupV2 = err == nil
+	k.NumadRunning, err = r.running("numad")
+	if err != nil {
+		gaps = append(gaps, inventory.Gap{Object: "host", What: "whether numad runs", Why: err.Error()})
+	}
+	return k, gaps
+}
+
+// chosen returns the bracketed word of "always [madvise] never".
+func chosen(text string) string {
+	for word := range strings.FieldsSeq(text) {
+		if inner, ok := strings.CutPrefix(word, "["); ok {
+			return strings.TrimSuffix(inner, "]")
+		}
+	}
+	return text
+}
+
+// running reports whether a process of that name runs.
+func (r Root) running(name string) (bool, error) {
+	pids, err := numberedEntries(r.path("proc"))
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(pids, func(pid int) bool {
+		comm, err := r.word("proc", strconv.Itoa(pid), "comm")
+		return err == nil && comm == name
+	}), nil
+}
+
+// SetNUMABalancing switches the kernel's own balancing: "0" off, "1" normal,
+// "2" memory tiering. It returns what it was before.
+func (r Root) SetNUMABalancing(value string) (before string, err error) {
+	if !slices.Contains([]string{"0", "1", "2", "3"}, value) {
+		return "", fmt.Errorf("kernel.numa_balancing %q; allowed: 0 off, 1 on, 2 memory tiering, 3 both", value)
+	}
+	if before, err = r.word(fileBalancing); err != nil {
+		return "", fmt.Errorf("reading kernel.numa_balancing: %w", err)
+	}
+	if err := r.set(value, fileBalancing); err != nil {
+		return before, fmt.Errorf("setting kernel.numa_balancing to %s: %w; run as root", value, err)
+	}
+	return before, nil
+}
+
+// SetKSMAcrossNodes says whether KSM may merge pages of different nodes. The
+// kernel accepts that only while no page is merged: so all pages are unmerged
+// first (which needs the memory they saved), and KSM goes on as before. It
+// changes nothing if the value is right already.
+func (r Root) SetKSMAcrossNodes(across bool) (err error) {
+	want := "0"
+	if across {
+		want = "1"
+	}
+	have, err := r.word(fileKSMAcross)
+	if err != nil {
+		return fmt.Errorf("reading KSM's merge_across_nodes: %w", err)
+	}
+	if have == want {
+		return nil
+	}
+	run, err := r.word(fileKSMRun)
+	if err != nil {
+		return fmt.Errorf("reading whether KSM runs: %w", err)
+	}
+	const unmerge = "2"
+	if err := r.set(unmerge, fileKSMRun); err != nil {
+		return fmt.Errorf("unmerging KSM's pages to set merge_across_nodes to %s: %w; free memory and try again", want, errors.Join(err, r.set(run, fileKSMRun)))
+	}
+	err = r.set(want, fileKSMAcross)
+	if err != nil {
+		err = fmt.Errorf("setting KSM's merge_across_nodes to %s: %w", want, err)
+	}
+	if back := r.set(run, fileKSMRun); back != nil {
+		err = errors.Join(err, fmt.Errorf("KSM stays stopped; writing %s to /%s: %w", run, fileKSMRun, back))
+	}
+	return err
+}

@@ -1,0 +1,83 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Memory returns a guest's memory per node and names the source: the figures
+// of its cgroup where libvirt gave it one of its own and these count all its
+// memory, else numa_maps. The cgroup costs the same for every size of guest.
+func (r Root) Memory(g inventory.Guest) (byNode map[topology.NodeID]topology.Bytes, source string, err error) {
+	if countedByCgroup(g.Config) {
+		group, ok, err := r.GuestCgroupOf(g.PID)
+		if err == nil && ok {
+			byNode, source, err = group.Top.Resident()
+			if err == nil && (!usesHugePages(g.Config) || group.Top.countsHugePages(g.Config.Memory)) {
+				return byNode, source, nil
+			}
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrNoCgroupV2) {
+			return nil, "", err
+		}
+	}
+	mappings, gaps, err := r.NUMAMaps(g.PID)
+	if err != nil {
+		return nil, "", err
+	}
+	byNode = map[topology.NodeID]topology.Bytes{}
+	for _, m := range mappings {
+		if backing(m, Area{}) == BackingFile && m.Anon == 0 && countedByCgroup(g.Config) {
+			continue // programs and libraries: page cache, not the guest's
+		}
+		for node, amount := range m.ByNode() {
+			byNode[node] += amount
+		}
+	}
+	if len(gaps) > 0 {
+		err = fmt.Errorf("numa_maps of process %d: %d lines or fields were not understood, the first: %s: %s", g.PID, len(gaps), gaps[0].What, gaps[0].Why)
+	}
+	maps.DeleteFunc(byNode, func(_ topology.NodeID, b topology.Bytes) bool { return b == 0 })
+	return byNode, "numa_maps", err
+}
+
+// countedByCgroup reports whether a VM's RAM is private or shared memory, or
+// huge pages: RAM in a file of a disk file system counts as page cache.
+func countedByCgroup(c inventory.Config) bool { return c.Source != BackingFile }
+
+func usesHugePages(c inventory.Config) bool { return c.PageSize > 0 || c.Source == BackingHugetlbfs }
+
+// countsHugePages reports whether the group's figures hold a VM's huge pages.
+// They miss those allocated before the hugetlb controller was enabled; since
+// libvirt allocates all of them at start, a count that falls short tells. With
+// huge pages numa_maps is cheap, so nothing is lost by reading that instead.
+func (c Cgroup) countsHugePages(memory topology.Bytes) bool {
+	figures, err := c.HugetlbNUMAStat()
+	if err != nil {
+		return false
+	}
+	var sum topology.Bytes
+	for _, amount := range figures {
+		sum += amount
+	}
+	return sum > 0 && sum >= memory-memory/50
+}
+
+// Cgroup returns the path, below the mount of cgroup v2, of the group that
+// holds a VM as a whole; for processes outside libvirt their own group.
+func (r Root) Cgroup(pid int) (string, error) {
+	group, ok, err := r.GuestCgroupOf(pid)
+	if err != nil {
+		return "", err
+	}
+	if ok {
+		return group.Top.Path, nil
+	}
+	own, err := r.CgroupOf(pid)
+	return own.Path, err
+}

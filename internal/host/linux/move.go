@@ -1,0 +1,304 @@
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Mover moves the pages of one process between nodes with move_pages(2), in
+// chunks, so that it can be paced, watched and cancelled. The nodes must be
+// in the cpusets of the process and of this program.
+type Mover struct {
+	PID int
+	// Chunk is how much is looked at and moved by one call; 0 is 64 MiB. Each
+	// call disturbs every CPU of the host, so very small chunks cost more than they move.
+	Chunk topology.Bytes
+	// Spread asks to fill the target nodes evenly (interleave), instead of only
+	// bringing in what lies outside.
+	Spread bool
+	// Pace is called before a chunk is moved with what it will copy, and waits
+	// as long as it likes; nil is full speed.
+	Pace func(ctx context.Context, bytes topology.Bytes) error
+	// Progress is called after each chunk with how much of the range has been
+	// dealt with; nil is silence.
+	Progress func(done, total topology.Bytes)
+
+	space addressSpace // nil: the process's own
+}
+
+// defaultChunk: tens of MiB keep the cost of a call small beside its copying,
+// and a fraction of a second even where pages are small.
+const defaultChunk = 64 * topology.MiB
+
+// passes bounds how often the pages of a chunk are tried. A page that is in
+// use for a moment (EBUSY) mostly moves on the second try.
+const passes = 4
+
+// MoveResult is what became of the pages of a range, by looking again after moving.
+type MoveResult struct {
+	// Before and After are memory per node, at the start and at the end.
+	Before, After map[topology.NodeID]topology.Bytes
+	Moved         topology.Bytes // lies on another node than before
+	Failed        topology.Bytes // should have moved and did not, or is hidden
+	Absent        topology.Bytes // no page there: not touched yet, or swapped out
+	// Hidden is the part of Failed that move_pages(2) does not see; MigratePages reaches it.
+	Hidden topology.Bytes
+	// Why counts pages that failed by the kernel's reason: "EBUSY" in use or
+	// pinned, "EACCES" shared and not ours to move, "ENOMEM" no room on the
+	// target, "EAGAIN" given up after other failures, "HIDDEN" not visible.
+	Why map[string]uint64
+}
+
+// Move brings the pages of a mapping to the target nodes: to one, or evenly to
+// several. What it returns was looked up after the move. On error the result
+// covers what was dealt with until then; a *MoveError tells a full or forbidden
+// node (ENOMEM, EACCES) and an ended process (ESRCH) apart.
+func (m Mover) Move(ctx context.Context, r inventory.MemoryRange, targets topology.NodeSet) (MoveResult, error) {
+	result := MoveResult{Before: map[topology.NodeID]topology.Bytes{}, After: map[topology.NodeID]topology.Bytes{}, Why: map[string]uint64{}}
+	if targets.IsEmpty() {
+		return result, fmt.Errorf("moving pages of process %d at %#x: no target node given", m.PID, r.Address)
+	}
+	step := pageSizeOf(r)
+	perChunk := uint64(max(m.chunk()/step, 1))
+	total := uint64(r.Size / step)
+	for first := uint64(0); first < total; first += perChunk {
+		pages := min(perChunk, total-first)
+		c := chunk{window: newWindow(m.PID, m.memory(), r.Address+first*uint64(step), int(pages), step), mover: m, targets: targets}
+		err := c.bring(ctx)
+		c.account(&result)
+		if err != nil {
+			return result, err
+		}
+		if m.Progress != nil {
+			m.Progress(topology.Bytes(first+pages)*step, r.Size)
+		}
+	}
+	return result, nil
+}
+
+func (m Mover) chunk() topology.Bytes {
+	if m.Chunk == 0 {
+		return defaultChunk
+	}
+	return m.Chunk
+}
+
+func (m Mover) memory() addressSpace {
+	if m.space == nil {
+		return process(m.PID)
+	}
+	return m.space
+}
+
+// chunk is the part of a range that is looked at and moved together.
+type chunk struct {
+	*window
+	mover   Mover
+	targets topology.NodeSet
+	before  []int32 // statuses at first; nil: not looked yet
+	wanted  []int32 // for each page the node to move it to, or stay
+	heads   []int   // first pages of units that may be one huge page, and are to move
+	reasons []int32 // answer to the last try to move each page
+}
+
+// bring moves what lies elsewhere, looks again, and tries the rest again.
+func (c *chunk) bring(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return c.stopped(err)
+	}
+	if err := c.lookThrough(); err != nil {
+		return err
+	}
+	c.choose()
+	misplaced := topology.Bytes(len(c.left())) * c.step
+	if misplaced == 0 {
+		return nil
+	}
+	if c.mover.Pace != nil {
+		if err := c.mover.Pace(ctx, misplaced); err != nil {
+			return c.stopped(err)
+		}
+	}
+	return c.tries(ctx)
+}
+
+func (c *chunk) stopped(err error) error {
+	return fmt.Errorf("moving pages of process %d at %#x: %w", c.pid, c.addresses[0], err)
+}
+
+// lookThrough looks where the pages lie and makes hidden ones visible if it can.
+func (c *chunk) lookThrough() error {
+	if err := c.lookAgain(); err != nil || c.uncover() == 0 {
+		return err
+	}
+	return c.lookAgain()
+}
+
+func (c *chunk) lookAgain() error {
+	if err := c.look(); err != nil {
+		return err
+	}
+	return c.findHidden()
+}
+
+// choose decides from what was seen which pages move where.
+func (c *chunk) choose() {
+	c.before = append([]int32(nil), c.statuses...)
+	c.reasons = make([]int32, len(c.statuses))
+	c.wanted = make([]int32, len(c.statuses))
+	for i := range c.wanted {
+		c.wanted[i] = stay
+	}
+	units := unitsOf(c.addresses, c.statuses, c.step)
+	for i, to := range chooseMoves(units, c.targets, c.mover.Spread) {
+		for k := units[i].first; k < units[i].first+units[i].pages; k++ {
+			c.wanted[k] = to
+		}
+		if to != stay && units[i].pages > 1 {
+			c.heads = append(c.heads, units[i].first)
+		}
+	}
+}
+
+// left lists the pages that shall move and have not.
+func (c *chunk) left() []int {
+	var index []int
+	for i, w := range c.wanted {
+		if w != stay && c.statuses[i] >= 0 && c.statuses[i] != w {
+			index = append(index, i)
+		}
+	}
+	return index
+}
+
+// tries moves pages until all are where they are wanted, nothing more gives,
+// or the passes are used up. First one address for each stretch that may be one
+// transparent huge page: where it is, all of it moves with that, and asking for
+// its other addresses too would only break the kernel's batches.
+func (c *chunk) tries(ctx context.Context) error {
+	if len(c.heads) > 0 {
+		if err := c.try(c.heads, 1); err != nil {
+			return err
+		}
+	}
+	left := c.left()
+	for pass, pieces := 1, 1; pass <= passes && len(left) > 0; pass, pieces = pass+1, pieces*8 {
+		if err := ctx.Err(); err != nil {
+			return c.stopped(err)
+		}
+		if err := c.try(left, pieces); err != nil {
+			return err
+		}
+		now := c.left()
+		if len(now) == len(left) && pass > 1 {
+			return nil
+		}
+		left = now
+	}
+	return nil
+}
+
+// try asks for the moves once, with a call for each target node, and looks
+// again. Since the kernel stops at the first batch with a failure, more pieces
+// bound what a page that never moves can spoil. It fails where the kernel
+// refuses as a whole: going on would only press on a full node.
+func (c *chunk) try(pages []int, pieces int) error {
+	var refused error
+	for node := range c.targets.All() {
+		var index []int
+		for _, i := range pages {
+			if c.wanted[i] == int32(node) {
+				index = append(index, i)
+			}
+		}
+		for _, piece := range split(index, pieces) {
+			if err := c.call(piece, int32(node)); err != nil {
+				refused = &MoveError{PID: c.pid, Address: c.addresses[piece[0]], Nodes: topology.SetOf(node), Err: err}
+				break
+			}
+		}
+	}
+	return errors.Join(c.lookAgain(), refused)
+}
+
+func (c *chunk) call(index []int, node int32) error {
+	addresses, nodes, statuses := make([]uint64, len(index)), make([]int32, len(index)), make([]int32, len(index))
+	for k, i := range index {
+		addresses[k], nodes[k], statuses[k] = c.addresses[i], node, unwritten
+	}
+	err := c.space.move(addresses, nodes, statuses)
+	var errno unix.Errno
+	for k, i := range index {
+		c.reasons[i] = statuses[k]
+		if errors.As(err, &errno) && statuses[k] == unwritten {
+			c.reasons[i] = -int32(errno)
+		}
+	}
+	return err
+}
+
+// account adds what became of the chunk to the result.
+func (c *chunk) account(r *MoveResult) {
+	for i, was := range c.before {
+		status := c.statuses[i]
+		if was >= 0 {
+			r.Before[topology.NodeID(was)] += c.step
+		}
+		if status >= 0 {
+			r.After[topology.NodeID(status)] += c.step
+		}
+		switch {
+		case c.hidden[i]:
+			r.Failed, r.Hidden = r.Failed+c.step, r.Hidden+c.step
+			r.Why["HIDDEN"]++
+		case noPage(status):
+			r.Absent += c.step
+		case status < 0 || (c.wanted[i] != stay && status == was):
+			r.Failed += c.step
+			r.Why[c.reason(i)]++
+		case was >= 0 && was != status:
+			r.Moved += c.step
+		}
+	}
+}
+
+// reason names why a page did not move: the answer to the try if there is one,
+// else what looking says.
+func (c *chunk) reason(i int) string {
+	switch {
+	case c.reasons[i] < 0:
+		return errnoName(c.reasons[i])
+	case c.statuses[i] < 0:
+		return errnoName(c.statuses[i])
+	}
+	return errnoName(unwritten)
+}
+
+// Misplaced tells how much of a result's memory lies outside the given nodes.
+func (r MoveResult) Misplaced(targets topology.NodeSet) topology.Bytes {
+	var sum topology.Bytes
+	for node, amount := range r.After {
+		if !targets.Contains(node) {
+			sum += amount
+		}
+	}
+	return sum
+}
+
+// split cuts a list into at most n pieces of about equal length.
+func split(index []int, n int) [][]int {
+	var pieces [][]int
+	size := max(1, (len(index)+n-1)/n)
+	for len(index) > 0 {
+		k := min(size, len(index))
+		pieces = append(pieces, index[:k])
+		index = index[k:]
+	}
+	return pieces
+}

@@ -1,0 +1,61 @@
+package linux
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is the memory of a running process, by its id.
+type process int
+
+func (p process) query(addresses []uint64, statuses []int32) error {
+	return queryPages(int(p), addresses, statuses)
+}
+
+func (p process) move(addresses []uint64, nodes, statuses []int32) error {
+	return movePages(int(p), addresses, nodes, statuses, moveAll)
+}
+
+// pagemap reads /proc/PID/pagemap. Without the right to look nothing is read:
+// absent is then all that can be said of a page.
+func (p process) pagemap(address uint64, entries []byte) (int, error) {
+	file, err := os.Open(Live.proc(int(p), "pagemap"))
+	if errors.Is(err, os.ErrPermission) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	n, err := file.ReadAt(entries, int64(address/uint64(smallPage)*pagemapEntry))
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return n, err
+}
+
+// touch reads through process_vm_readv(2), many addresses a call; one that
+// cannot be read ends a call, and the next begins behind it.
+func (p process) touch(addresses []uint64) (read int) {
+	const atOnce = 512 // below IOV_MAX
+	into := make([]byte, atOnce)
+	for len(addresses) > 0 {
+		remote := make([]unix.RemoteIovec, min(atOnce, len(addresses)))
+		for i := range remote {
+			remote[i] = unix.RemoteIovec{Base: uintptr(addresses[i]), Len: 1}
+		}
+		n, err := unix.ProcessVMReadv(int(p), []unix.Iovec{{Base: &into[0], Len: uint64(len(remote))}}, remote, 0)
+		if err != nil {
+			n = 0
+		}
+		read += n
+		if n < len(remote) {
+			n++ // past the one that failed
+		}
+		addresses = addresses[n:]
+	}
+	return read
+}

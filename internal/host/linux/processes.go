@@ -1,0 +1,109 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Process is one running program.
+type Process struct {
+	PID        int
+	StartTicks uint64
+	Exe        string   // path of the program, empty where it may not be read
+	Args       []string // argument list, the program's name first
+	// Memfds are its open memfd files, ascending by descriptor.
+	Memfds []OpenFile
+	// VFIO are its open vfio groups and devices ("/dev/vfio/12"): if there are
+	// any, a device does DMA into the process, and its memory is pinned.
+	VFIO []string
+	// Locked and Pinned memory; see Status.
+	Locked, Pinned topology.Bytes
+}
+
+// OpenFile is a descriptor of a process.
+type OpenFile struct {
+	FD   int
+	Path string // as /proc/PID/fd links to it: "/memfd:memory-backend-memfd (deleted)"
+}
+
+// ParseCmdline splits /proc/PID/cmdline. A program that overwrote its
+// arguments may have left no final NUL.
+func ParseCmdline(data []byte) []string {
+	text := strings.TrimSuffix(string(data), "\x00")
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, "\x00")
+}
+
+// Process reads what /proc tells about one process.
+func (r Root) Process(pid int) (Process, error) {
+	p := Process{PID: pid}
+	var err error
+	if p.StartTicks, err = r.StartTicks(pid); err != nil {
+		return Process{}, err
+	}
+	if p.Args, err = r.args(pid); err != nil {
+		return Process{}, err
+	}
+	if p.Exe, err = os.Readlink(r.proc(pid, "exe")); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+		return Process{}, fmt.Errorf("reading the program of process %d: %w", pid, err)
+	}
+	files, err := r.OpenFiles(pid)
+	if err != nil {
+		return Process{}, err
+	}
+	for _, f := range files {
+		switch {
+		case strings.HasPrefix(f.Path, "/memfd:"):
+			p.Memfds = append(p.Memfds, f)
+		case isVFIO(f.Path):
+			p.VFIO = append(p.VFIO, f.Path)
+		}
+	}
+	status, err := r.Status(pid)
+	p.Locked, p.Pinned = status.Locked, status.Pinned
+	return p, err
+}
+
+func (r Root) args(pid int) ([]string, error) {
+	data, err := os.ReadFile(r.proc(pid, "cmdline"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the arguments of process %d: %w", pid, err)
+	}
+	return ParseCmdline(data), nil
+}
+
+// isVFIO knows groups, devices of the newer interface, and device handles;
+// the container /dev/vfio/vfio alone pins nothing.
+func isVFIO(path string) bool {
+	return path == "anon_inode:[vfio-device]" || (strings.HasPrefix(path, "/dev/vfio/") && path != "/dev/vfio/vfio")
+}
+
+// OpenFiles lists the descriptors of a process with where they lead,
+// ascending; those closed meanwhile are left out.
+func (r Root) OpenFiles(pid int) ([]OpenFile, error) {
+	entries, err := os.ReadDir(r.proc(pid, "fd"))
+	if err != nil {
+		return nil, fmt.Errorf("listing the open files of process %d: %w", pid, err)
+	}
+	var files []OpenFile
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if path, err := os.Readlink(r.proc(pid, "fd", e.Name())); err == nil {
+			files = append(files, OpenFile{fd, path})
+		}
+	}
+	slices.SortFunc(files, func(a, b OpenFile) int { return a.FD - b.FD })
+	return files, nil
+}

@@ -1,0 +1,83 @@
+package linux
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Root is the folder below which proc and sys lie: Live, or a captured tree.
+// System calls (move_pages, mbind, sched_setaffinity, ...) act on the live
+// host only and are plain functions.
+type Root string
+
+// Live is the running host.
+const Live Root = "/"
+
+// path gives the place of a kernel file below the root.
+func (r Root) path(elements ...string) string {
+	return filepath.Join(append([]string{string(r)}, elements...)...)
+}
+
+// proc gives the place of a file of one process or thread.
+func (r Root) proc(id int, elements ...string) string {
+	return r.path(append([]string{"proc", strconv.Itoa(id)}, elements...)...)
+}
+
+// word reads a kernel file of one value and trims it.
+func (r Root) word(elements ...string) (string, error) {
+	data, err := os.ReadFile(r.path(elements...))
+	return string(bytes.TrimSpace(data)), err
+}
+
+// count reads a kernel file of one number.
+func (r Root) count(elements ...string) (uint64, error) {
+	text, err := r.word(elements...)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("reading %s: %q is not a number", r.path(elements...), abbreviate(text))
+	}
+	return n, nil
+}
+
+// set writes a value to a kernel file in one write.
+func (r Root) set(value string, elements ...string) error {
+	return writeKernelFile(r.path(elements...), value)
+}
+
+// writeKernelFile writes without creating: a kernel file that is missing is a
+// feature that is missing, not a file to be made.
+func writeKernelFile(path, value string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(value)
+	if err2 := file.Close(); err == nil {
+		err = err2
+	}
+	return err
+}
+
+// gone reports whether a read failed because the process or thread has ended.
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
+}
+
+// abbreviate keeps foreign text in errors short.
+func abbreviate(s string) string {
+	const most = 80
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "..."
+}

@@ -1,0 +1,179 @@
+package linux
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+)
+
+// ThreadSource names what Threads reads.
+const ThreadSource = "/proc/PID/task/TID stat, status, schedstat"
+
+// Threads returns the threads of a VM process, ascending by id, the vhost
+// kernel threads that work for it included. Threads that end meanwhile are left out.
+func (r Root) Threads(pid int) (threads []inventory.Thread, source string, err error) {
+	tids, err := numberedEntries(r.proc(pid, "task"))
+	if err != nil {
+		return nil, "", fmt.Errorf("listing the threads of process %d: %w", pid, err)
+	}
+	for _, tid := range tids {
+		t, err := r.thread(filepath.Join("proc", strconv.Itoa(pid), "task", strconv.Itoa(tid)))
+		if gone(err) {
+			continue
+		}
+		if err != nil {
+			return nil, "", fmt.Errorf("thread %d of process %d: %w", tid, pid, err)
+		}
+		threads = append(threads, t)
+	}
+	if len(threads) == 0 {
+		return nil, "", fmt.Errorf("listing the threads of process %d: %w", pid, os.ErrNotExist)
+	}
+	if !r.needsVhostWorkers(pid, threads) {
+		return threads, ThreadSource, nil
+	}
+	workers, err := r.vhostWorkers(pid)
+	return append(threads, workers...), ThreadSource, err
+}
+
+// needsVhostWorkers reports whether kernel threads work for the VM that are
+// not among its own: it has a vhost device open and no such thread itself.
+func (r Root) needsVhostWorkers(pid int, threads []inventory.Thread) bool {
+	if slices.ContainsFunc(threads, func(t inventory.Thread) bool { return t.Role == inventory.RoleVhost }) {
+		return false
+	}
+	files, err := r.OpenFiles(pid)
+	return err != nil || slices.ContainsFunc(files, func(f OpenFile) bool { return strings.HasPrefix(f.Path, "/dev/vhost-") })
+}
+
+// thread reads one thread's folder below /proc.
+func (r Root) thread(folder string) (t inventory.Thread, err error) {
+	data, err := os.ReadFile(r.path(folder, "stat"))
+	if err != nil {
+		return t, err
+	}
+	stat, err := ParseStat(data)
+	if err != nil {
+		return t, err
+	}
+	file, err := os.Open(r.path(folder, "status"))
+	if err != nil {
+		return t, err
+	}
+	defer file.Close()
+	status, err := ParseStatus(file)
+	if err != nil {
+		return t, err
+	}
+	t = inventory.Thread{TID: stat.ID, Name: stat.Name, LastCPU: stat.LastCPU, Affinity: status.CPUs, Mems: status.Mems}
+	t.Role, t.VCPU = roleOf(stat.Name)
+	text, err := r.word(folder, "schedstat")
+	if err != nil && !os.IsNotExist(err) { // absent in kernels without CONFIG_SCHED_INFO
+		return t, err
+	}
+	if err == nil {
+		t.RunTime, t.WaitTime, err = ParseSchedstat(text)
+	}
+	return t, err
+}
+
+// ParseSchedstat reads /proc/PID/schedstat: time on a CPU, and time runnable
+// but waiting for one (what a guest sees as steal).
+func ParseSchedstat(text string) (run, wait time.Duration, err error) {
+	fields := strings.Fields(text)
+	if len(fields) < 2 {
+		return 0, 0, fmt.Errorf("schedstat: %q has not the three fields run, wait, slices", abbreviate(text))
+	}
+	r, err1 := strconv.ParseInt(fields[0], 10, 64)
+	w, err2 := strconv.ParseInt(fields[1], 10, 64)
+	if err1 != nil || err2 != nil || r < 0 || w < 0 {
+		return 0, 0, fmt.Errorf("schedstat: %q: run and wait are not nanoseconds", abbreviate(text))
+	}
+	return time.Duration(r), time.Duration(w), nil
+}
+
+// roleOf tells a thread's role by its name, as the VM programs give them:
+// QEMU with debug-threads=on (libvirt always asks for it), Cloud Hypervisor,
+// Firecracker and crosvm. QEMU's own "IO mon_iothread" serves its monitor.
+func roleOf(name string) (inventory.ThreadRole, *guest.VCPUID) {
+	if id, ok := vcpuOf(name); ok {
+		return inventory.RoleVCPU, &id
+	}
+	switch {
+	case name == "IO mon_iothread":
+		return inventory.RoleEmulator, nil
+	case strings.HasPrefix(name, "IO "):
+		return inventory.RoleIOThread, nil
+	case strings.HasPrefix(name, "vhost-"):
+		return inventory.RoleVhost, nil
+	}
+	return inventory.RoleEmulator, nil
+}
+
+func vcpuOf(name string) (guest.VCPUID, bool) {
+	digits := ""
+	if rest, ok := strings.CutPrefix(name, "CPU "); ok {
+		digits, _, ok = strings.Cut(rest, "/")
+		if !ok {
+			return 0, false
+		}
+	} else {
+		for _, prefix := range []string{"vcpu", "fc_vcpu ", "crosvm_vcpu"} {
+			if rest, ok := strings.CutPrefix(name, prefix); ok {
+				digits = rest
+			}
+		}
+	}
+	n, err := strconv.ParseUint(digits, 10, 16)
+	return guest.VCPUID(n), err == nil
+}
+
+// vhostWorkers finds the kernel threads that move a VM's network packets.
+// Before Linux 6.4 they are processes of their own, named after the VM's; since
+// then they are threads of it and found among these.
+func (r Root) vhostWorkers(pid int) ([]inventory.Thread, error) {
+	ids, err := numberedEntries(r.path("proc"))
+	if err != nil {
+		return nil, fmt.Errorf("looking for vhost threads: %w", err)
+	}
+	want := fmt.Sprintf("vhost-%d", pid)
+	var workers []inventory.Thread
+	for _, id := range ids {
+		name, err := r.word("proc", strconv.Itoa(id), "comm")
+		if err != nil || name != want {
+			continue
+		}
+		t, err := r.thread(filepath.Join("proc", strconv.Itoa(id)))
+		if gone(err) {
+			continue
+		}
+		if err != nil {
+			return workers, fmt.Errorf("vhost thread %d of process %d: %w", id, pid, err)
+		}
+		workers = append(workers, t)
+	}
+	return workers, nil
+}
+
+// numberedEntries lists the entries of a folder that are numbers, ascending.
+func numberedEntries(folder string) ([]int, error) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
+	var ids []int
+	for _, e := range entries {
+		if id, err := strconv.Atoi(e.Name()); err == nil && id > 0 {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids, nil
+}

@@ -1,0 +1,60 @@
+package linux
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Migrations are the host's counters of page migration since boot
+// (/proc/vmstat), whoever asked for it.
+type Migrations struct {
+	Success, Fail uint64 // pgmigrate_*: small pages
+	// Of transparent huge pages: moved whole, not moved, split into small pages to move.
+	HugeSuccess, HugeFail, HugeSplit uint64
+	// By the kernel's own NUMA balancing: entries made inaccessible, faults on them, pages moved.
+	BalancingMarks, BalancingFaults, BalancingMoved uint64
+}
+
+// ParseVMStat reads the migration counters of /proc/vmstat. Those that the
+// kernel was built without stay 0.
+func ParseVMStat(data []byte) (Migrations, error) {
+	var m Migrations
+	into := map[string]*uint64{
+		"pgmigrate_success": &m.Success, "pgmigrate_fail": &m.Fail,
+		"thp_migration_success": &m.HugeSuccess, "thp_migration_fail": &m.HugeFail, "thp_migration_split": &m.HugeSplit,
+		"numa_pte_updates": &m.BalancingMarks, "numa_hint_faults": &m.BalancingFaults, "numa_pages_migrated": &m.BalancingMoved,
+	}
+	for line := range strings.Lines(string(data)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		counter := into[name]
+		if counter == nil {
+			continue
+		}
+		n, err := strconv.ParseUint(value, 10, 64)
+		if err != nil {
+			return Migrations{}, fmt.Errorf("vmstat: %s: %q is not a number", name, abbreviate(value))
+		}
+		*counter = n
+	}
+	return m, nil
+}
+
+// Migrations reads the host's migration counters.
+func (r Root) Migrations() (Migrations, error) {
+	data, err := os.ReadFile(r.path("proc/vmstat"))
+	if err != nil {
+		return Migrations{}, fmt.Errorf("reading migration counters: %w", err)
+	}
+	return ParseVMStat(data)
+}
+
+// Since gives what happened between an earlier reading and this one.
+func (m Migrations) Since(before Migrations) Migrations {
+	return Migrations{
+		Success: m.Success - before.Success, Fail: m.Fail - before.Fail,
+		HugeSuccess: m.HugeSuccess - before.HugeSuccess, HugeFail: m.HugeFail - before.HugeFail, HugeSplit: m.HugeSplit - before.HugeSplit,
+		BalancingMarks: m.BalancingMarks - before.BalancingMarks, BalancingFaults: m.BalancingFaults - before.BalancingFaults, BalancingMoved: m.BalancingMoved - before.BalancingMoved,
+	}
+}

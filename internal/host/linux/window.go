@@ -1,0 +1,116 @@
+package linux
+
+import (
+	"encoding/binary"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// addressSpace is what is asked of a process's memory: process is the real one.
+type addressSpace interface {
+	// query tells where pages lie; see queryPages.
+	query(addresses []uint64, statuses []int32) error
+	// move moves pages; see movePages.
+	move(addresses []uint64, nodes, statuses []int32) error
+	// pagemap reads page table entries from an address on, and how many bytes there were.
+	pagemap(address uint64, entries []byte) (int, error)
+	// touch reads a byte at each address and returns how many could be read.
+	touch(addresses []uint64) int
+}
+
+// window is a stretch of a process's memory with where each page lies.
+type window struct {
+	pid       int
+	space     addressSpace
+	step      topology.Bytes // between addresses
+	addresses []uint64
+	statuses  []int32 // node, or negative errno
+	hidden    []bool  // in the page table though the status says absent
+}
+
+func newWindow(pid int, space addressSpace, address uint64, pages int, step topology.Bytes) *window {
+	w := &window{pid: pid, space: space, step: step, addresses: make([]uint64, pages), statuses: make([]int32, pages), hidden: make([]bool, pages)}
+	for i := range w.addresses {
+		w.addresses[i] = address + uint64(i)*uint64(step)
+	}
+	return w
+}
+
+// look asks the kernel where the pages lie.
+func (w *window) look() error {
+	clear(w.hidden)
+	if err := w.space.query(w.addresses, w.statuses); err != nil {
+		return &MoveError{PID: w.pid, Address: w.addresses[0], Err: err}
+	}
+	return nil
+}
+
+// pagemap entries (Documentation/admin-guide/mm/pagemap.rst).
+const (
+	pagemapEntry   = 8
+	pagemapPresent = 1 << 63
+)
+
+// findHidden marks pages that the status calls absent but the page table has.
+// move_pages(2) of Linux 6.1 to 6.4 takes entries that NUMA balancing has made
+// inaccessible for absent ones; pagemap does not.
+func (w *window) findHidden() error {
+	perStep := int(w.step / smallPage)
+	for i := 0; i < len(w.addresses); {
+		if !noPage(w.statuses[i]) {
+			i++
+			continue
+		}
+		run := i
+		for run < len(w.addresses) && noPage(w.statuses[run]) && (run-i+1)*perStep <= pagemapAtOnce {
+			run++
+		}
+		run = max(run, i+1)
+		entries := make([]byte, ((run-i-1)*perStep+1)*pagemapEntry)
+		n, err := w.space.pagemap(w.addresses[i], entries)
+		if err != nil {
+			return &MoveError{PID: w.pid, Address: w.addresses[i], Err: err}
+		}
+		for k := i; k < run; k++ {
+			if at := (k - i) * perStep * pagemapEntry; at+pagemapEntry <= n {
+				w.hidden[k] = binary.NativeEndian.Uint64(entries[at:])&pagemapPresent != 0
+			}
+		}
+		i = run
+	}
+	return nil
+}
+
+// pagemapAtOnce bounds one read of pagemap, in entries.
+const pagemapAtOnce = 64 << 10
+
+// uncover makes hidden pages visible again: reading one byte of each through
+// process_vm_readv(2) is a NUMA hinting fault, which makes the entry accessible.
+// Only pages that are present are read, so nothing is allocated. It returns
+// how many were read; look again to see what came of it.
+func (w *window) uncover() (read int) {
+	var addresses []uint64
+	for i, hidden := range w.hidden {
+		if hidden {
+			addresses = append(addresses, w.addresses[i])
+		}
+	}
+	if len(addresses) == 0 {
+		return 0
+	}
+	return w.space.touch(addresses)
+}
+
+// errnoName names a negative status: "EBUSY".
+func errnoName(status int32) string {
+	if status == unwritten {
+		return "EAGAIN"
+	}
+	if name := unix.ErrnoName(unix.Errno(-status)); name != "" {
+		return name
+	}
+	return strconv.Itoa(int(-status))
+}
