@@ -2,7 +2,7 @@
 # a Debian machine that has Go and make.
 
 GO        ?= go
-GOFLAGS   := -tags=libvirt_dlopen
+GOFLAGS   := -tags=libvirt_dlopen -buildvcs=false
 BIN       := bin/numavisor
 LINTER    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
 PACKAGES  := gcc libc6-dev qemu-system-x86 libvirt-daemon-system libvirt-clients numactl busybox-static cpio kmod hwloc-nox

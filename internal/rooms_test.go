@@ -37,7 +37,8 @@ var rooms = map[string][]string{
 	"internal/host/hwloc":   {"WORDS"},
 	"internal/host/claim":   {"WORDS"},
 	"internal/host/observe": {"WORDS"},
-	"internal/host/apply":   {"WORDS", "internal/decide/drift"},
+	"internal/host/apply":   {"WORDS"},
+	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply", "internal/host/claim"},
 
 	"lab":           {"internal/topology"},
 	"cmd/numavisor": {"ALL"},

@@ -1,15 +1,19 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // Where the lab's KVM guests find their kernel and initial file system, inside the lab.
@@ -18,8 +22,6 @@ const (
 	GuestInitrd = "/lab/files/guest.initrd"
 	// GuestCommandLine keeps a guest's boot short and quiet.
 	GuestCommandLine = "console=ttyS0 quiet panic=-1 transparent_hugepage=never tsc=reliable"
-	// GuestReady begins the line that a guest prints when its memory is filled.
-	GuestReady = "NUMAVISOR-GUEST READY"
 )
 
 //go:embed guest/guest.c
@@ -80,3 +82,45 @@ func compileC(ctx context.Context, source []byte, target string, flags ...string
 	}
 	return os.Rename(fresh.Name(), target)
 }
+
+// AwaitGuest waits until a guest has booted and filled its memory.
+func (h *Host) AwaitGuest(ctx context.Context, name string) error {
+	// What is said before somebody listens is lost, and what is asked before
+	// the guest listens too: so ask until it answers.
+	_, err := h.onConsole(ctx, name, `until grep -aq "^NUMAVISOR-GUEST" "$log"; do printf 'hello\n' > "$tty"; sleep 1; done`)
+	return err
+}
+
+// Bandwidth asks a guest for its memory bandwidth in MB/s: the mean over its
+// vCPUs, one at a time, each measured for that long by the guest's own clock.
+func (h *Host) Bandwidth(ctx context.Context, name string, each time.Duration) (float64, error) {
+	answer, err := h.onConsole(ctx, name, fmt.Sprintf(`from=$(($(wc -c < "$log") + 1)); printf 'bw %d\n' > "$tty"
+until tail -c +$from "$log" | grep -a "^BW"; do sleep 0.2; done | tr -d '\r' | cut -d' ' -f2`, each.Milliseconds()))
+	if err != nil {
+		return 0, err
+	}
+	rate, err := strconv.ParseFloat(strings.TrimSpace(answer), 64)
+	if err != nil {
+		return 0, fmt.Errorf("guest %s in the lab answered %q for its bandwidth", name, answer)
+	}
+	return rate, nil
+}
+
+// onConsole runs a script in the lab with a guest's serial console, a pty of
+// libvirt's: $tty to write to, $log with all that it has said.
+func (h *Host) onConsole(ctx context.Context, name, script string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	script = `tty=$(virsh -q ttyconsole "$1") || exit; log=/run/console-$1-${tty##*/}
+[ -e "$log" ] || { : > "$log"; setsid cat "$tty" >> "$log" 2>/dev/null & }
+` + script
+	var out, errOut bytes.Buffer
+	status, err := h.Run(ctx, []string{"bash", "-c", script, "console", name}, &out, &errOut)
+	if err = errors.Join(err, ctx.Err()); err != nil || status != 0 {
+		return "", fmt.Errorf("guest %s in the lab does not answer on its console: status %d %s: %w", name, status, lastLine(errOut.Bytes()), err)
+	}
+	return out.String(), nil
+}
+
+// askTime bounds a guest's boot: some 10 s on an idle machine.
+const askTime = 3 * time.Minute

@@ -84,6 +84,13 @@ type Step struct {
 	Node  topology.NodeID `json:"node,omitempty"`
 }
 
+// Moved is what became of the pages of one mapping.
+type Moved struct {
+	Moved  topology.Bytes    `json:"moved_bytes"`
+	Failed topology.Bytes    `json:"failed_bytes"`
+	Why    map[string]uint64 `json:"why_failed,omitempty"` // pages by the kernel's reason: "EBUSY": 12
+}
+
 // String gives the step in one line, without its reason.
 func (s Step) String() string {
 	switch s.Kind {

@@ -101,7 +101,7 @@ func TestLabBindsAnyProcess(t *testing.T) {
 
 func TestLabRunsACommandBound(t *testing.T) {
 	l := boot(t, "square4")
-	r := l.must(t, "run", "--nodes", "1", "--memory", "64M", "--vcpus", "1", "--memory-binding", "strict", "--", "sh", "-c", "grep -E 'allowed_list' /proc/self/status; exit 7")
+	r := l.numavisor(t, "run", "--nodes", "1", "--memory", "64M", "--vcpus", "1", "--memory-binding", "strict", "--", "sh", "-c", "grep -E 'allowed_list' /proc/self/status; exit 7")
 	if r.status != 7 {
 		t.Errorf("status %d, want the command's own 7", r.status)
 	}

@@ -1,7 +1,7 @@
 /* The first and only process of the lab's KVM guests: fills the guest's memory, so that it is really there, and
  * measures memory bandwidth when asked to. It talks over the serial console, a line at a time:
  *
- *   NUMAVISOR-GUEST READY <MiB filled> <cells>     once, after boot
+ *   hello            ->  NUMAVISOR-GUEST READY <MiB filled> <cells>     also said once after boot
  *   bw MILLISECONDS  ->  BW <MB/s>                 mean over all vCPUs, one at a time, each for that long (STREAM triad's
  *                                                  traffic, 24 bytes an element, over all of the filled memory)
  *   quit                                           powers off
@@ -92,6 +92,12 @@ static int cells(void)
     return n;
 }
 
+static void hello(size_t filled)
+{
+    printf("NUMAVISOR-GUEST READY %zu %d\n", filled, cells());
+    fflush(stdout);
+}
+
 int main(void)
 {
     struct termios raw;
@@ -104,12 +110,14 @@ int main(void)
         raw.c_lflag &= ~(ECHO | ECHONL);
         tcsetattr(0, TCSANOW, &raw);
     }
-    printf("NUMAVISOR-GUEST READY %zu %d\n", fill(), cells());
-    fflush(stdout);
+    size_t filled = fill();
+    hello(filled);
     while (fgets(line, sizeof line, stdin)) {
         int millis;
         if (sscanf(line, "bw %d", &millis) == 1)
             printf("BW %.1f\n", bandwidth(millis));
+        else if (!strncmp(line, "hello", 5))
+            hello(filled);
         else if (!strncmp(line, "quit", 4))
             break;
         fflush(stdout);

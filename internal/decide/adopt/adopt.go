@@ -19,14 +19,15 @@ func Spec(g inventory.Guest) guest.Spec {
 	c := g.Config
 	s := guest.Spec{
 		Name: g.Name, VCPUs: c.VCPUs, Memory: c.Memory, PageSize: c.PageSize,
-		CPU:      guest.CPUSpec{Binding: cpuMode(c), IOThreads: len(c.IOThreadPins)},
+		CPU:      guest.CPUSpec{Binding: cpuMode(c), IOThreads: c.IOThreads},
 		Binding:  guest.MemorySpec{Mode: memoryMode(c), Immediate: c.Immediate},
 		Topology: cells(c),
 	}
 	for _, address := range c.Devices {
 		s.Devices = append(s.Devices, guest.DeviceSpec{Address: address, Passthrough: true})
 	}
-	if movable := c.Source == "memfd" && len(c.Devices) == 0; !movable {
+	// What does not run yet may get movable memory; what runs keeps what it has.
+	if movable := len(c.Devices) == 0 && (c.Source == "memfd" || g.State == "shutoff"); !movable {
 		s.Movable = &movable
 	}
 	return s

@@ -28,12 +28,12 @@ type Kernel interface {
 	// StartTicks identifies a process beyond reuse of its number.
 	StartTicks(pid int) (uint64, error)
 	// SetMems writes cpuset.mems of every thread group of the guest, and reads back.
-	SetMems(pid int, nodes topology.NodeSet) error
+	SetMems(ctx context.Context, pid int, nodes topology.NodeSet) error
 	SetAffinity(tid int, cpus topology.CPUSet) error
-	// SetFilePolicy gives memfd memory a policy for pages not touched yet.
-	SetFilePolicy(pid int, s plan.Step) error
+	// SetFilePolicy gives the memfd memory mapped at an address a policy for pages not touched yet.
+	SetFilePolicy(pid int, address uint64, mode guest.MemoryMode, nodes topology.NodeSet) error
 	// Move copies the pages of one mapping that lie elsewhere to s.Nodes.
-	Move(ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes)) (Moved, error)
+	Move(ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes)) (plan.Moved, error)
 	// GrowPool adds pages to a node's huge page pool and returns how many it got.
 	GrowPool(node topology.NodeID, size topology.Bytes, pages uint64) (uint64, error)
 	// ShrinkPool takes free pages out of a node's pool and returns how many went.
@@ -48,22 +48,9 @@ type Hypervisor interface {
 	// TuneLive sets mode restrictive and a nodeset on the running guest.
 	TuneLive(ctx context.Context, name string, nodes topology.NodeSet) error
 	// Record stores the intent in the guest's metadata.
-	Record(ctx context.Context, name string, intent Intent) error
+	Record(ctx context.Context, name string, intent guest.Intent) error
 	// Configure writes the placement into the stored configuration.
-	Configure(ctx context.Context, name string, intent Intent) error
-}
-
-// Intent is what a guest asked for and was given.
-type Intent struct {
-	Spec      guest.Spec
-	Placement guest.Placement
-}
-
-// Moved is what became of the pages of one mapping.
-type Moved struct {
-	Moved  topology.Bytes    `json:"moved_bytes"`
-	Failed topology.Bytes    `json:"failed_bytes"`
-	Why    map[string]uint64 `json:"why_failed,omitempty"` // kernel's reason per page: "EBUSY": 12
+	Configure(ctx context.Context, name string, intent guest.Intent) error
 }
 
 // Status is how a step ended.
@@ -82,7 +69,7 @@ type Outcome struct {
 	Step   plan.Step     `json:"step"`
 	Status Status        `json:"status"`
 	Detail string        `json:"detail,omitempty"`
-	Moved  *Moved        `json:"moved,omitempty"`
+	Moved  *plan.Moved   `json:"moved,omitempty"`
 	Took   time.Duration `json:"took_ns"`
 }
 
@@ -100,7 +87,7 @@ type Executor struct {
 // Run carries out a plan. It returns an outcome for every step, those that
 // were not reached included. The error says why it stopped early; it wraps
 // ErrGone where the guest is no longer there.
-func (x Executor) Run(ctx context.Context, p plan.Plan, intent Intent) ([]Outcome, error) {
+func (x Executor) Run(ctx context.Context, p plan.Plan, intent guest.Intent) ([]Outcome, error) {
 	outcomes := make([]Outcome, 0, len(p.Steps))
 	var stop error
 	for _, s := range p.Steps {
@@ -144,7 +131,7 @@ func (x Executor) guard(ctx context.Context, p plan.Plan) error {
 	return nil
 }
 
-func (x Executor) step(ctx context.Context, p plan.Plan, s plan.Step, intent Intent) (Outcome, error) {
+func (x Executor) step(ctx context.Context, p plan.Plan, s plan.Step, intent guest.Intent) (Outcome, error) {
 	done := Outcome{Status: Done}
 	switch s.Kind {
 	case plan.Record:
@@ -160,11 +147,11 @@ func (x Executor) step(ctx context.Context, p plan.Plan, s plan.Step, intent Int
 	case plan.TuneLive:
 		return done, x.Hypervisor.TuneLive(ctx, p.Guest, s.Nodes)
 	case plan.AllowNodes, plan.HoldNodes:
-		return done, x.Kernel.SetMems(p.PID, s.Nodes)
+		return done, x.Kernel.SetMems(ctx, p.PID, s.Nodes)
 	case plan.Affinity:
 		return done, x.Kernel.SetAffinity(s.TID, s.CPUs)
 	case plan.SetPolicy:
-		return done, x.Kernel.SetFilePolicy(p.PID, s)
+		return done, x.Kernel.SetFilePolicy(p.PID, s.Address, s.Mode, s.Nodes)
 	case plan.MoveRange:
 		return x.move(ctx, p, s)
 	case plan.GrowPool:

@@ -74,3 +74,14 @@ func cellSizes(c inventory.Config) []cellSize {
 	slices.SortFunc(sizes, func(a, b cellSize) int { return cmp.Compare(a.id, b.id) })
 	return sizes
 }
+
+// sum adds the memory of all mappings by node.
+func sum(ranges []inventory.MemoryRange) map[topology.NodeID]topology.Bytes {
+	total := map[topology.NodeID]topology.Bytes{}
+	for _, r := range ranges {
+		for node, bytes := range r.ByNode {
+			total[node] += bytes
+		}
+	}
+	return total
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/apply"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+func bindCommand() *cobra.Command {
+	var on hostFlags
+	var pid int
+	var dryRun, anew bool
+	c := &cobra.Command{
+		Use:   "bind VM | --pid PID",
+		Short: "Bind a running VM or process: CPUs and memory together, while it runs",
+		Long: `Brings a running VM, whoever started it, to a placement: vCPUs, emulator and
+I/O threads are pinned, its memory is copied, policies and limits are changed,
+and the result is read back from the kernel. Without flags, a VM that Numavisor
+knows returns to its recorded placement (which repairs drift), any other gets
+the best one. Flags of the spec ask for something else.
+
+Exit status 3 means done in part: the report says what could not be done and why.`,
+		Example: `  numavisor bind web1
+  numavisor bind web1 --nodes 2 --dry-run
+  numavisor bind --pid 4711 --nodes 1`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	spec := guest.BindFlags(c.Flags())
+	on.flags(c)
+	c.Flags().IntVar(&pid, "pid", 0, "bind this process instead of a VM")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "print the plan and change nothing")
+	c.Flags().BoolVar(&anew, "anew", false, "choose the best placement even if one is recorded")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if (pid != 0) == (len(args) == 1) {
+			return wrongUse("name one VM, or a process with --pid; see 'numavisor bind --help'")
+		}
+		h, done, err := on.open(c)
+		if err != nil {
+			return err
+		}
+		defer done()
+		h.Progress = progressTo(c.ErrOrStderr())
+		var b operate.Bound
+		if pid != 0 {
+			b, err = h.BindProcess(c.Context(), operate.ProcessRequest{PID: pid, Change: spec.Apply, DryRun: dryRun})
+		} else {
+			r := operate.BindRequest{Name: args[0], Anew: anew, DryRun: dryRun}
+			if spec.Changed() {
+				r.Change = spec.Apply
+			}
+			b, err = h.Bind(c.Context(), r)
+		}
+		return report(c, b, err)
+	}
+	return c
+}
+
+// report prints what was planned and done, even where it ended in an error.
+func report(c *cobra.Command, b operate.Bound, err error) error {
+	if b.Plan.Guest != "" {
+		if printed := emit(c, b, func(w io.Writer) { printBound(w, b) }); printed != nil {
+			return printed
+		}
+	}
+	if err != nil {
+		if len(b.Outcomes) > 0 && b.Outcomes[0].Status != apply.Failed && b.Outcomes[0].Status != apply.Skipped {
+			return partialError{fmt.Errorf("binding %s stopped: %w; the guest runs on, run 'numavisor bind %s' again to finish", b.Plan.Guest, err, b.Plan.Guest)}
+		}
+		return err
+	}
+	if len(b.Outcomes) > 0 && !b.Complete() {
+		return partialError{fmt.Errorf("binding %s was done in part: %s", b.Plan.Guest, strings.Join(b.Shortfalls(), "; "))}
+	}
+	return nil
+}
+
+func printBound(w io.Writer, b operate.Bound) {
+	if b.Why != nil {
+		fmt.Fprintln(w, strings.TrimRight(b.Why.Text(), "\n"))
+	}
+	if len(b.Outcomes) == 0 {
+		if len(b.Plan.Steps) == 0 {
+			fmt.Fprintf(w, "%s: is as intended, on nodes %s; nothing to do\n", b.Plan.Guest, b.Plan.Placement.Nodes)
+		} else {
+			fmt.Fprint(w, b.Plan.Text())
+		}
+	}
+	for _, o := range b.Outcomes {
+		line := fmt.Sprintf("  %-8s %s", o.Status, o.Step)
+		if o.Moved != nil {
+			line += fmt.Sprintf(": %v moved in %.1f s", o.Moved.Moved, o.Took.Seconds())
+		}
+		if o.Detail != "" {
+			line += ": " + o.Detail
+		}
+		fmt.Fprintln(w, line)
+	}
+	for _, r := range b.Plan.Cannot {
+		fmt.Fprintf(w, "  cannot   %s: %s\n", r.What, r.Why)
+	}
+	if b.Truth != nil {
+		printTruth(w, b.Before, b.Truth)
+	}
+}
+
+func printTruth(w io.Writer, before, after *operate.Truth) {
+	if before != nil {
+		fmt.Fprintf(w, "before: %s\n", truthLine(before))
+	}
+	fmt.Fprintf(w, "now:    %s\n", truthLine(after))
+	fmt.Fprintf(w, "        %s\n", after.Verdict())
+}
+
+func truthLine(t *operate.Truth) string {
+	var parts []string
+	for _, n := range topology.SetOf(keys(t.MemoryByNode)...).IDs() {
+		if b := t.MemoryByNode[n]; b > 0 {
+			parts = append(parts, fmt.Sprintf("node %d: %v", n, b))
+		}
+	}
+	return fmt.Sprintf("memory %s (%s); local share %s", strings.Join(parts, ", "), t.MemorySource, shareText(t.LocalShare))
+}
+
+func keys[K comparable, V any](m map[K]V) []K {
+	all := make([]K, 0, len(m))
+	for k := range m {
+		all = append(all, k)
+	}
+	return all
+}
+
+// progressTo shows copying on a terminal, and stays silent elsewhere.
+func progressTo(w io.Writer) apply.Progress {
+	f, ok := w.(*os.File)
+	if !ok {
+		return nil
+	}
+	if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return nil
+	}
+	return func(s plan.Step, done, total topology.Bytes) {
+		fmt.Fprintf(f, "\r\033[Kmoving memory: %v of %v", done, total)
+		if done >= total {
+			fmt.Fprint(f, "\r\033[K")
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/libvirt"
+	"github.com/numavisor/numavisor/internal/host/operate"
+)
+
+func createCommand() *cobra.Command {
+	var on hostFlags
+	var specFile, xmlFile string
+	var transient bool
+	var m libvirt.Machine
+	var disks []string
+	c := &cobra.Command{
+		Use:   "create --spec FILE | --xml FILE | flags",
+		Short: "Create a VM through libvirt, bound from its first page",
+		Long: `Places a VM, reserves its room, starts it through libvirt bound to its
+placement, and reads back from the kernel that it is so. With --xml, an existing
+domain XML is used and only its binding is rewritten. Huge page pools are
+enlarged where they are short and given back on delete.`,
+		Example: `  numavisor create --name web1 --vcpus 8 --memory 16G --disk /srv/web1.qcow2 --network default
+  numavisor create --spec db.yaml --disk /srv/db.qcow2
+  numavisor create --xml existing.xml --memory-binding strict`,
+		Args: cobra.NoArgs,
+	}
+	spec := guest.BindFlags(c.Flags())
+	on.flags(c)
+	f := c.Flags()
+	f.StringVar(&specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
+	f.StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
+	f.BoolVar(&transient, "transient", false, "forget the VM when it ends")
+	f.StringArrayVar(&disks, "disk", nil, "disk image or block device; may be repeated")
+	f.StringVar(&m.Network, "network", "", "libvirt network (default: none)")
+	f.StringVar(&m.Kernel, "kernel", "", "boot this Linux kernel directly")
+	f.StringVar(&m.Initrd, "initrd", "", "initial file system for --kernel")
+	f.StringVar(&m.Cmdline, "append", "", "command line for --kernel")
+	f.StringVar(&m.SerialLog, "serial-log", "", "file for the output of the serial port (default: a pty, see 'virsh console')")
+	f.StringVar(&m.Emulator, "emulator-path", "", "QEMU program (default: libvirt's choice)")
+	f.StringVar(&m.Type, "hypervisor-type", "", "kvm (default) or qemu (software emulation)")
+	f.BoolVar(&m.UEFI, "uefi", false, "boot by UEFI firmware")
+	c.MarkFlagsMutuallyExclusive("spec", "xml")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		for _, d := range disks {
+			m.Disks = append(m.Disks, libvirt.Disk{Path: d})
+		}
+		asked, xml, err := specFrom(specFile, xmlFile, spec)
+		if err != nil {
+			return err
+		}
+		if asked.Name == "" {
+			return wrongUse("a VM needs a name: give --name, or name in the spec")
+		}
+		h, done, err := on.open(c)
+		if err != nil {
+			return err
+		}
+		defer done()
+		made, err := h.Create(c.Context(), operate.CreateRequest{Spec: asked, Transient: transient, Render: renderer(xml, m)})
+		if err != nil {
+			return err
+		}
+		if err := emit(c, made, func(w io.Writer) { printCreated(w, made) }); err != nil {
+			return err
+		}
+		if short := made.Shortfalls(); len(short) > 0 {
+			return partialError{fmt.Errorf("guest %s runs, but not all is as asked for: %s", asked.Name, strings.Join(short, "; "))}
+		}
+		return nil
+	}
+	return c
+}
+
+// renderer makes a new domain XML, or rewrites the binding of a given one.
+func renderer(xml []byte, m libvirt.Machine) operate.Renderer {
+	return func(s guest.Spec, p guest.Placement) (operate.Rendered, error) {
+		var r operate.Rendered
+		var err error
+		if xml != nil {
+			r.XML, err = libvirt.Rewrite(xml, p, libvirt.Metadata{Spec: s, Placement: p})
+		} else {
+			r.XML, err = libvirt.DomainXML(s, p, m)
+		}
+		if err != nil {
+			return r, err
+		}
+		parsed, err := libvirt.ParseDomain(r.XML)
+		if err == nil {
+			r.Cannot = libvirt.Cannot(parsed, p)
+		}
+		return r, err
+	}
+}
+
+func printCreated(w io.Writer, c operate.Created) {
+	fmt.Fprintln(w, c.Why.Summary)
+	for _, r := range c.Cannot {
+		fmt.Fprintf(w, "cannot %s: %s\n", r.What, r.Why)
+	}
+	printTruth(w, nil, &c.Truth)
+}

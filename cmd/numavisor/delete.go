@@ -1,0 +1,33 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+)
+
+func deleteCommand() *cobra.Command {
+	var on hostFlags
+	c := &cobra.Command{
+		Use:   "delete VM",
+		Short: "End a VM, forget its configuration, give its reservations back",
+		Long: `Ends a VM at once (as pulling the plug does), removes its configuration from
+libvirt, and gives back what was reserved for it, huge pages included. Disk
+images stay.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			h, done, err := on.open(c)
+			if err != nil {
+				return err
+			}
+			defer done()
+			if err := h.Delete(c.Context(), args[0]); err != nil {
+				return err
+			}
+			return emit(c, map[string]string{"deleted": args[0]}, func(w io.Writer) { fmt.Fprintf(w, "%s: deleted\n", args[0]) })
+		},
+	}
+	on.flags(c)
+	return c
+}

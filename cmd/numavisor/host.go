@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/host/libvirt"
+	"github.com/numavisor/numavisor/internal/host/observe"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// hostFlags say how to reach this host and what the operator set aside.
+type hostFlags struct {
+	uri, state, measured, housekeeping, policy, pace string
+	timeout                                          time.Duration
+}
+
+func (f *hostFlags) flags(c *cobra.Command) {
+	p := c.Flags()
+	p.StringVar(&f.uri, "connect", "", "libvirt URI (default: LIBVIRT_DEFAULT_URI, else qemu:///system)")
+	p.StringVar(&f.state, "state", claim.DefaultFolder, "folder for reservations in flight")
+	p.StringVar(&f.measured, "measured", "", "file with a measured latency and bandwidth matrix; it takes precedence over SLIT")
+	p.StringVar(&f.housekeeping, "housekeeping", "", "CPUs that guests must not get, as a list")
+	p.StringVar(&f.policy, "policy", "", "file with the operator's policy (YAML or JSON)")
+	p.StringVar(&f.pace, "pace", "", "copy at most this much memory a second, for example 500M (default: full speed)")
+	p.DurationVar(&f.timeout, "timeout", 10*time.Minute, "give up after this time")
+}
+
+// open joins the drivers into one host. done ends its connections and the command's deadline.
+func (f *hostFlags) open(c *cobra.Command) (h *operate.Host, done func(), err error) {
+	ctx, cancel := context.WithTimeout(c.Context(), f.timeout)
+	c.SetContext(ctx)
+	housekeeping, err := topology.ParseSet[topology.CPUID](f.housekeeping)
+	if err != nil {
+		cancel()
+		return nil, nil, wrongUse("--housekeeping: %w", err)
+	}
+	var pace topology.Bytes
+	if f.pace != "" {
+		if pace, err = topology.ParseBytes(f.pace); err != nil {
+			cancel()
+			return nil, nil, wrongUse("--pace: %w", err)
+		}
+	}
+	h = &operate.Host{Clock: time.Now}
+	if f.policy != "" {
+		h.Policy, err = readFile(f.policy, policy.Parse)
+	}
+	var measured *topology.Measured
+	if err == nil && f.measured != "" {
+		measured, err = readFile(f.measured, topology.ParseMeasured)
+	}
+	if err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	k := kernel{Root: "/", pace: pace}
+	qemu := libvirt.New(f.uri)
+	h.Kernel, h.Control, h.Domains = k, qemu, qemu
+	h.Ledger = claim.Ledger{Folder: f.state, Alive: func(p claim.Process) bool {
+		return k.Alive(p.PID, p.StartTicks)
+	}}
+	h.Sources = observe.Sources{
+		Kernel: k, Hypervisors: []observe.Hypervisor{qemu, plainQEMU{k.Root}}, Claims: h.Ledger.Claims,
+		Now: time.Now, HostName: os.Hostname, Measured: measured, Housekeeping: housekeeping,
+	}
+	if h.Self.PID, h.Self.StartTicks, err = self(k); err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	return h, func() { qemu.Close(); cancel() }, nil
+}
+
+func self(k kernel) (pid int, ticks uint64, err error) {
+	pid = os.Getpid()
+	if ticks, err = k.StartTicks(pid); err != nil {
+		err = fmt.Errorf("reading our own start time: %w; is /proc mounted?", err)
+	}
+	return pid, ticks, err
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// kernel is this host's kernel as observe and apply want it.
+type kernel struct {
+	linux.Root
+	// pace bounds copying, in bytes a second; 0 is full speed.
+	pace topology.Bytes
+}
+
+func (k kernel) Topology() (topology.Topology, error) { return linux.ReadTopology(string(k.Root)) }
+
+func (k kernel) SetAffinity(tid int, cpus topology.CPUSet) error { return linux.SetAffinity(tid, cpus) }
+
+func (k kernel) Move(ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes)) (plan.Moved, error) {
+	m := linux.Mover{PID: pid, Spread: s.Mode == guest.MemoryInterleave, Progress: progress}
+	if k.pace > 0 {
+		m.Pace = linux.AtMost(k.pace)
+	}
+	r, err := m.Move(ctx, inventory.MemoryRange{Address: s.Address, Size: s.Size, PageSize: s.PageSize}, s.Nodes)
+	return plan.Moved{Moved: r.Moved, Failed: r.Failed, Why: r.Why}, err
+}
+
+// plainQEMU lists VMs whose QEMU was started without libvirt.
+type plainQEMU struct{ linux.Root }
+
+func (plainQEMU) Name() string { return "QEMU without libvirt" }
+
+func (p plainQEMU) Guests(context.Context) ([]inventory.Guest, error) {
+	found, _, err := p.QEMUs()
+	var guests []inventory.Guest
+	for _, q := range found {
+		if q.Libvirt {
+			continue // libvirt tells more
+		}
+		guests = append(guests, inventory.Guest{Name: q.Name, UUID: q.UUID, Hypervisor: "qemu-plain", State: "running", PID: q.PID,
+			Config: inventory.Config{VCPUs: q.VCPUs, Memory: q.Memory, Devices: q.Devices}})
+	}
+	return guests, err
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/lab"
+)
+
+func labDemoCommand() *cobra.Command {
+	var shape string
+	var timeout time.Duration
+	c := &cobra.Command{
+		Use:   "demo",
+		Short: "Show the main job: VMs misplaced, placed, and bound while they run",
+		Long: `Boots a NUMA host, starts three VMs by libvirt alone, shows where they lie and
+what memory bandwidth a program inside them gets; creates three through
+Numavisor; binds the misplaced ones while they run; and prints before and after.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := lab.FindShape(shape)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), timeout)
+			defer cancel()
+			return demo(ctx, c, s)
+		},
+	}
+	c.Flags().StringVar(&shape, "shape", "square4", "a built-in shape or a file; needs four nodes or more with 1G each")
+	c.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "give up after this time")
+	return c
+}
+
+// show is one run of the demo.
+type show struct {
+	host  *lab.Host
+	scope *lab.Scope
+	out   io.Writer
+}
+
+// measured is a guest's truth and what a program inside it measured.
+type measured struct {
+	operate.Truth
+	Bandwidth float64 // MB/s
+}
+
+func demo(ctx context.Context, c *cobra.Command, shape lab.Shape) (err error) {
+	h, err := lab.Boot(ctx, lab.Options{Shape: shape, Scope: true, Libvirt: true, Progress: progressLines(c.ErrOrStderr())})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closed := h.Close(); err == nil {
+			err = closed
+		}
+	}()
+	if err := h.AddGuest(ctx); err != nil {
+		return err
+	}
+	scope, err := h.Scope()
+	if err != nil {
+		return err
+	}
+	d := &show{host: h, scope: scope, out: c.OutOrStdout()}
+	return d.play(ctx)
+}
+
+func (d *show) play(ctx context.Context) error {
+	d.title("The host: %s", d.host.Shape.About)
+	if err := d.say(ctx, "numavisor", "topology"); err != nil {
+		return err
+	}
+	d.title("Three VMs by libvirt alone, as it comes")
+	wild := []string{"wild1", "wild2", "wild3"}
+	for _, name := range wild {
+		if err := d.startWild(ctx, name); err != nil {
+			return err
+		}
+	}
+	before, err := d.measure(ctx, wild)
+	if err != nil {
+		return err
+	}
+	d.title("Three VMs through Numavisor: placed, bound from their first page, verified")
+	tame := []string{"tame1", "tame2", "tame3"}
+	for _, name := range tame {
+		if err := d.say(ctx, "numavisor", "create", "--name", name, "--vcpus", "2", "--memory", "192M",
+			"--kernel", lab.GuestKernel, "--initrd", lab.GuestInitrd, "--append", lab.GuestCommandLine); err != nil {
+			return err
+		}
+	}
+	created, err := d.measure(ctx, tame)
+	if err != nil {
+		return err
+	}
+	d.title("The misplaced ones, bound while they run")
+	for _, name := range wild {
+		if err := d.say(ctx, "numavisor", "bind", name); err != nil {
+			return err
+		}
+	}
+	after, err := d.measure(ctx, wild)
+	if err != nil {
+		return err
+	}
+	return d.conclude(before, created, after)
+}
+
+// startWild starts a VM with an XML that says nothing of nodes.
+func (d *show) startWild(ctx context.Context, name string) error {
+	xml := fmt.Sprintf(`<domain type='kvm'><name>%s</name><memory unit='MiB'>192</memory><vcpu>2</vcpu>
+<os><type arch='x86_64' machine='q35'>hvm</type><kernel>%s</kernel><initrd>%s</initrd><cmdline>%s</cmdline></os><features><acpi/></features>
+<cpu mode='host-passthrough'/><devices><serial type='pty'/><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>`,
+		name, lab.GuestKernel, lab.GuestInitrd, lab.GuestCommandLine)
+	return d.say(ctx, "sh", "-c", "cat > /tmp/"+name+".xml <<'X'\n"+xml+"\nX\nvirsh -q create /tmp/"+name+".xml")
+}
+
+// measure waits until the guests have filled their memory, asks each for its
+// bandwidth with distance felt, and shows where it lies.
+func (d *show) measure(ctx context.Context, names []string) ([]measured, error) {
+	for _, name := range names {
+		if err := d.host.AwaitGuest(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	if err := d.say(ctx, "numavisor", "list"); err != nil {
+		return nil, err
+	}
+	var list guestList
+	if err := d.decode(ctx, &list, "numavisor", "list", "-o", "json"); err != nil {
+		return nil, err
+	}
+	if err := d.scope.Set(ctx, lab.ScopeFelt); err != nil {
+		return nil, err
+	}
+	var all []measured
+	for _, name := range names {
+		rate, err := d.host.Bandwidth(ctx, name, 2*time.Second)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range list.Guests {
+			if t.Guest == name {
+				all = append(all, measured{t, rate})
+			}
+		}
+	}
+	return all, d.scope.Set(ctx, lab.ScopeOff)
+}
+
+func (d *show) conclude(before, created, after []measured) error {
+	d.title("Before and after, from the kernel's figures; bandwidth as a program inside each VM measures it")
+	t := &topology.Topology{}
+	for i := range d.host.Shape.Nodes {
+		t.Nodes = append(t.Nodes, topology.Node{ID: topology.NodeID(i)})
+	}
+	rows := [][]string{{"VM", "", "MEMORY BY NODE", "VCPUS ON NODE", "LOCAL", "ON INTENDED NODES", "BANDWIDTH", "GAIN"}}
+	for i, a := range after {
+		b := before[i]
+		rows = append(rows, demoRow(t, b, "by libvirt alone", ""), demoRow(t, a, "bound while running", fmt.Sprintf("%+.0f %%", 100*(a.Bandwidth/b.Bandwidth-1))))
+	}
+	for _, m := range created {
+		rows = append(rows, demoRow(t, m, "created by Numavisor", ""))
+	}
+	columns(d.out, rows)
+	fmt.Fprintln(d.out)
+	for _, m := range append(after, created...) {
+		if m.MemoryOnIntended == nil || *m.MemoryOnIntended < 0.98 || m.VCPUsOnIntended == nil || *m.VCPUsOnIntended < 1 {
+			return fmt.Errorf("VM %s is not where it was put: %s", m.Guest, m.Verdict())
+		}
+	}
+	fmt.Fprintln(d.out, "Every bound VM has 100 % of its vCPUs and at least 98 % of its memory on the intended nodes.")
+	return nil
+}
+
+func demoRow(t *topology.Topology, m measured, how, gain string) []string {
+	intended := "-"
+	if m.MemoryOnIntended != nil && m.VCPUsOnIntended != nil {
+		intended = fmt.Sprintf("%s of memory, %.0f %% of vCPUs", percent(*m.MemoryOnIntended), 100**m.VCPUsOnIntended)
+	}
+	return []string{m.Guest, how, byNode(t, m.MemoryByNode), spreadText(t, m.Truth), shareText(m.LocalShare), intended, fmt.Sprintf("%.0f MB/s", m.Bandwidth), gain}
+}
+
+func (d *show) title(format string, args ...any) {
+	fmt.Fprintf(d.out, "\n== "+format+"\n\n", args...)
+}
+
+// say shows a command of the lab and what it prints.
+func (d *show) say(ctx context.Context, argv ...string) error {
+	shown, _, multiline := strings.Cut(strings.Join(argv, " "), "\n")
+	if multiline {
+		shown = argv[len(argv)-1][strings.LastIndex(argv[len(argv)-1], "\n")+1:]
+	}
+	fmt.Fprintf(d.out, "lab# %s\n", shown)
+	status, err := d.host.Run(ctx, argv, d.out, d.out)
+	if err == nil && status != 0 && status != exitPartial {
+		err = fmt.Errorf("%s: exit status %d", shown, status)
+	}
+	fmt.Fprintln(d.out)
+	return err
+}
+
+// decode runs a command of the lab and reads the JSON that it prints.
+func (d *show) decode(ctx context.Context, v any, argv ...string) error {
+	var out, errOut bytes.Buffer
+	status, err := d.host.Run(ctx, argv, &out, &errOut)
+	if err == nil && status != 0 {
+		err = fmt.Errorf("%s: exit status %d: %s", strings.Join(argv, " "), status, errOut.String())
+	}
+	if err == nil {
+		err = json.Unmarshal(out.Bytes(), v)
+	}
+	return err
+}

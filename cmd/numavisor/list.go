@@ -1,0 +1,125 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+func listCommand() *cobra.Command {
+	var on hostFlags
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "Show where each VM's memory and vCPUs really are",
+		Long: `Shows the truth per VM, from the kernel's own figures: its nodes, memory by
+node, the share of it that is local to its vCPUs, on which nodes the vCPUs run,
+how long they wait for a CPU, and drift: what differs from the placement that
+is recorded with the VM.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			h, done, err := on.open(c)
+			if err != nil {
+				return err
+			}
+			defer done()
+			inv, err := h.Observe(c.Context())
+			if err != nil {
+				return err
+			}
+			truths := operate.Truths(&inv)
+			list := guestList{Guests: truths, Gaps: inv.Gaps}
+			return emit(c, list, func(w io.Writer) { printList(w, &inv.Topology, list) })
+		},
+	}
+	on.flags(c)
+	return c
+}
+
+// guestList is what list prints.
+type guestList struct {
+	Guests []operate.Truth `json:"guests"`
+	Gaps   []inventory.Gap `json:"gaps,omitempty"`
+}
+
+func printList(w io.Writer, t *topology.Topology, list guestList) {
+	if len(list.Guests) == 0 {
+		fmt.Fprintln(w, "no VMs on this host")
+	} else {
+		columns(w, listRows(t, list.Guests))
+		fmt.Fprintf(w, "\nmemory from %s; vCPU nodes and wait from %s; local: memory near the vCPUs that use it, by where they may run\n",
+			sources(list.Guests, func(g operate.Truth) string { return g.MemorySource }),
+			sources(list.Guests, func(g operate.Truth) string { return g.ThreadSource }))
+	}
+	for _, g := range list.Gaps {
+		fmt.Fprintf(w, "not seen: %s: %s: %s\n", g.Object, g.What, g.Why)
+	}
+}
+
+func listRows(t *topology.Topology, guests []operate.Truth) [][]string {
+	rows := [][]string{{"GUEST", "STATE", "VCPUS", "MEMORY", "PLACED ON", "MEMORY BY NODE", "LOCAL", "VCPUS ON", "WAIT", "DRIFT"}}
+	for _, g := range guests {
+		rows = append(rows, []string{g.Guest, g.State, fmt.Sprint(g.VCPUs), g.Memory.String(), placedText(g), byNode(t, g.MemoryByNode),
+			shareText(g.LocalShare), spreadText(t, g), shareText(g.WaitShare), driftText(g)})
+	}
+	return rows
+}
+
+func placedText(g operate.Truth) string {
+	if !g.Managed {
+		return "(not by us)"
+	}
+	return "nodes " + g.Nodes.String()
+}
+
+func shareText(share *float64) string {
+	if share == nil {
+		return "-"
+	}
+	return percent(*share)
+}
+
+// spreadText shows how many vCPUs last ran on each node: "0: 1, 2: 3".
+func spreadText(t *topology.Topology, g operate.Truth) string {
+	var parts []string
+	for _, n := range t.Nodes {
+		if v := g.VCPUsByNode[n.ID]; v > 0 {
+			parts = append(parts, fmt.Sprintf("%d: %d", n.ID, v))
+		}
+	}
+	if len(parts) == 0 {
+		return "-"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func driftText(g operate.Truth) string {
+	switch {
+	case !g.Managed:
+		return "-"
+	case len(g.Differences) == 0:
+		return "none"
+	case len(g.Differences) == 1:
+		return g.Differences[0].String()
+	}
+	return fmt.Sprintf("%d differences, see show %s", len(g.Differences), g.Guest)
+}
+
+// sources joins the different sources of one figure.
+func sources(guests []operate.Truth, of func(operate.Truth) string) string {
+	var all []string
+	for _, g := range guests {
+		if s := of(g); s != "" && !strings.Contains(strings.Join(all, ", "), s) {
+			all = append(all, s)
+		}
+	}
+	if len(all) == 0 {
+		return "no source"
+	}
+	return strings.Join(all, ", ")
+}

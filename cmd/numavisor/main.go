@@ -1,0 +1,145 @@
+// Numavisor puts every virtual machine's vCPUs and memory on the right NUMA
+// nodes of its host, keeps them there, and explains what it does.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// Exit statuses of the command contract.
+const (
+	exitDone    = 0
+	exitFailed  = 1
+	exitUsage   = 2
+	exitPartial = 3
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run carries out one command line and returns its exit status.
+func run(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	root := rootCommand()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	command, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitDone
+	}
+	var status exitStatus
+	if errors.As(err, &status) {
+		return int(status)
+	}
+	format, _ := command.Flags().GetString("output")
+	printError(stderr, format, err)
+	return statusOf(err)
+}
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "numavisor",
+		Short: "Put virtual machines on the right NUMA nodes, and prove it",
+		Long: `Numavisor decides where a virtual machine's vCPUs and memory belong on a
+NUMA host, creates or binds it so, and proves from the kernel's own figures
+that it is so.
+
+Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		Args:              cobra.NoArgs,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+	}
+	root.PersistentFlags().StringP("output", "o", "table", "how to print: table, json or yaml")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
+	})
+	root.AddCommand(
+		topologyCommand(), captureCommand(), placeCommand(),
+		createCommand(), deleteCommand(), listCommand(), showCommand(),
+		bindCommand(), runCommand(), labCommand(),
+	)
+	for _, c := range root.Commands() {
+		explainArgs(c)
+	}
+	return root
+}
+
+// explainArgs turns cobra's complaints about arguments into wrong use.
+func explainArgs(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		explainArgs(sub)
+	}
+}
+
+// usageError is wrong use of a command: exit status 2.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func wrongUse(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// partialError says what was left undone of an action that was done in part: exit status 3.
+type partialError struct{ error }
+
+func (e partialError) Unwrap() error { return e.error }
+
+// exitStatus passes on the status of a command that was run; nothing is printed.
+type exitStatus int
+
+func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+func statusOf(err error) int {
+	var usage usageError
+	var partial partialError
+	switch {
+	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"):
+		return exitUsage
+	case errors.As(err, &partial):
+		return exitPartial
+	}
+	return exitFailed
+}
+
+// printError writes an error in one line, or as {"error":{...}} where JSON was asked for.
+func printError(w io.Writer, format string, err error) {
+	text := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+	if format != "json" {
+		fmt.Fprintf(w, "numavisor: %s\n", text)
+		return
+	}
+	kind := map[int]string{exitFailed: "failed", exitUsage: "usage", exitPartial: "partial"}[statusOf(err)]
+	var document struct {
+		Error struct {
+			Kind    string `json:"kind"`
+			Message string `json:"message"`
+			Detail  any    `json:"detail,omitempty"`
+		} `json:"error"`
+	}
+	document.Error.Kind, document.Error.Message = kind, text
+	var detailed interface{ Detail() any }
+	if errors.As(err, &detailed) {
+		document.Error.Detail = detailed.Detail()
+	}
+	line, _ := json.Marshal(document) // strings and plain values only
+	fmt.Fprintf(w, "%s\n", line)
+}

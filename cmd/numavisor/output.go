@@ -1,0 +1,75 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// emit prints a value as the -o flag says; table prints it for people.
+func emit(c *cobra.Command, value any, table func(io.Writer)) error {
+	format, err := c.Flags().GetString("output")
+	if err != nil {
+		return err
+	}
+	w := c.OutOrStdout()
+	switch format {
+	case "table":
+		table(w)
+		return nil
+	case "json":
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		e.SetEscapeHTML(false)
+		return e.Encode(value)
+	case "yaml":
+		data, err := yaml.Marshal(value)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(data)
+		return err
+	}
+	return wrongUse("-o %q: allowed are table, json, yaml", format)
+}
+
+// columns prints rows aligned under a heading; the first row is the heading.
+func columns(w io.Writer, rows [][]string) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(t, strings.TrimRight(strings.Join(row, "\t"), "\t"))
+	}
+	t.Flush()
+}
+
+// listed shows a set, "-" if it is empty.
+func listed[ID ~int](s topology.Set[ID]) string {
+	if s.IsEmpty() {
+		return "-"
+	}
+	return s.String()
+}
+
+// percent shows a share from 0 to 1.
+func percent(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }
+
+// byNode shows bytes per node: "0: 1.5 GiB, 2: 512 MiB"; "-" for none.
+func byNode(t *topology.Topology, bytes map[topology.NodeID]topology.Bytes) string {
+	var parts []string
+	for _, n := range t.Nodes {
+		if b := bytes[n.ID]; b > 0 {
+			parts = append(parts, fmt.Sprintf("%d: %v", n.ID, b))
+		}
+	}
+	if len(parts) == 0 {
+		return "-"
+	}
+	return strings.Join(parts, ", ")
+}

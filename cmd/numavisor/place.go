@@ -1,0 +1,148 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/decide/adopt"
+	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/libvirt"
+	"github.com/numavisor/numavisor/internal/inventory"
+)
+
+func placeCommand() *cobra.Command {
+	var on hostFlags
+	var specFile, xmlFile, inventoryFile string
+	var explain bool
+	c := &cobra.Command{
+		Use:   "place --spec FILE | --xml FILE | flags",
+		Short: "Decide where a VM belongs, and say why; nothing is changed",
+		Long: `Decides on which nodes and CPUs a VM belongs, on this host or on a saved
+inventory, and changes nothing. With --xml, reads a libvirt domain XML and
+prints it with its binding rewritten and all else kept.`,
+		Example: `  numavisor place --vcpus 8 --memory 16G --explain
+  numavisor place --spec web.yaml --inventory host.json -o json
+  virsh dumpxml web1 --inactive | numavisor place --xml - > bound.xml`,
+		Args: cobra.NoArgs,
+	}
+	spec := guest.BindFlags(c.Flags())
+	on.flags(c)
+	c.Flags().StringVar(&specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
+	c.Flags().StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
+	c.Flags().StringVar(&inventoryFile, "inventory", "", "decide on a saved inventory (see 'numavisor capture')")
+	c.Flags().BoolVar(&explain, "explain", false, "show the cost's terms and the rejected alternatives")
+	c.MarkFlagsMutuallyExclusive("spec", "xml")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		h, done, err := on.open(c)
+		if err != nil {
+			return err
+		}
+		defer done()
+		asked, xml, err := specFrom(specFile, xmlFile, spec)
+		if err != nil {
+			return err
+		}
+		inv, err := inventoryFrom(inventoryFile, func() (inventory.Host, error) { return h.Observe(c.Context()) })
+		if err != nil {
+			return err
+		}
+		p, why, err := place.Place(place.Request{Host: &inv, Spec: asked, Policy: h.Policy, Ignore: asked.Name})
+		if err != nil {
+			return err
+		}
+		if xml != nil {
+			bound, err := libvirt.Rewrite(xml, p, libvirt.Metadata{Spec: asked, Placement: p})
+			if err != nil {
+				return err
+			}
+			_, err = c.OutOrStdout().Write(bound)
+			return err
+		}
+		return emit(c, placed{p, why}, func(w io.Writer) { printPlaced(w, p, why, explain) })
+	}
+	return c
+}
+
+// placed is what place prints.
+type placed struct {
+	Placement guest.Placement `json:"placement"`
+	Why       place.Why       `json:"why"`
+}
+
+func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {
+	if explain {
+		fmt.Fprintln(w, strings.TrimRight(why.Text(), "\n"))
+	} else {
+		fmt.Fprintln(w, why.Summary)
+	}
+	fmt.Fprintln(w)
+	rows := [][]string{{"CELL", "NODES", "MEMORY", "VCPUS", "CPUS"}}
+	for _, cell := range p.Cells {
+		var cpus []string
+		for _, v := range p.VCPUs {
+			if cell.VCPUs.Contains(v.ID) && (len(cpus) == 0 || cpus[len(cpus)-1] != listed(v.CPUs)) {
+				cpus = append(cpus, listed(v.CPUs))
+			}
+		}
+		rows = append(rows, []string{fmt.Sprint(cell.ID), listed(cell.Nodes), cell.Memory.String(), listed(cell.VCPUs), strings.Join(cpus, " ")})
+	}
+	columns(w, rows)
+	fmt.Fprintf(w, "\nvCPUs %s, memory %s within nodes %s, emulator on CPUs %s", p.CPUMode, p.MemoryMode, p.Nodes, listed(p.Emulator))
+	if p.IOThreads > 0 {
+		fmt.Fprintf(w, ", %d I/O threads on CPUs %s", p.IOThreads, listed(p.IOThread))
+	}
+	fmt.Fprintln(w)
+}
+
+// specFrom reads what is asked for: a spec file or a domain XML, changed by flags.
+func specFrom(specFile, xmlFile string, flags *guest.FlagSpec) (asked guest.Spec, xml []byte, err error) {
+	switch {
+	case xmlFile != "":
+		if xml, err = readFile(xmlFile, io.ReadAll); err != nil {
+			return asked, nil, err
+		}
+		parsed, err := libvirt.ParseDomain(xml)
+		if err != nil {
+			return asked, nil, fmt.Errorf("%s: %w", xmlFile, err)
+		}
+		asked = adopt.Spec(parsed.Guest())
+	case specFile != "":
+		if asked, err = readFile(specFile, guest.ParseSpec); err != nil {
+			return asked, nil, err
+		}
+	}
+	if asked, err = flags.Apply(asked); err != nil {
+		return asked, nil, usageError{err}
+	}
+	asked, err = asked.Normalize()
+	if err != nil && specFile == "" && xmlFile == "" {
+		err = usageError{err}
+	}
+	return asked, xml, err
+}
+
+func inventoryFrom(file string, live func() (inventory.Host, error)) (inventory.Host, error) {
+	if file == "" {
+		return live()
+	}
+	return readFile(file, func(r io.Reader) (inventory.Host, error) {
+		var h inventory.Host
+		d := json.NewDecoder(io.LimitReader(r, maxInventory))
+		if err := d.Decode(&h); err != nil {
+			return h, fmt.Errorf("not an inventory: %w; make one with 'numavisor capture'", err)
+		}
+		if h.Version != inventory.Version {
+			return h, fmt.Errorf("inventory version %d; this program reads version %d", h.Version, inventory.Version)
+		}
+		h.Topology.Classify()
+		return h, h.Topology.Validate()
+	})
+}
+
+// maxInventory bounds what is read: 64 nodes with 1,000 VMs are some 10 MiB.
+const maxInventory = 256 << 20

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+func runCommand() *cobra.Command {
+	var on hostFlags
+	c := &cobra.Command{
+		Use:   "run [flags] -- COMMAND...",
+		Short: "Run a command bound to the nodes where it fits best",
+		Long: `Places a command like a VM (--vcpus CPUs and --memory), reserves its room for as
+long as it runs, and starts it bound: CPU affinity, memory policy, and a cgroup
+that keeps it within its nodes. Exits with the command's own status.`,
+		Example: `  numavisor run --vcpus 4 --memory 8G -- ./server
+  numavisor run --nodes 1 --memory-binding strict --vcpus 2 --memory 1G -- qemu-system-x86_64 ...`,
+		Args: cobra.MinimumNArgs(1),
+	}
+	spec := guest.BindFlags(c.Flags())
+	on.flags(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		asked, err := spec.Apply(guest.Spec{Topology: guest.TopologySpec{Mode: guest.TopologyOff}})
+		if err != nil {
+			return usageError{err}
+		}
+		asked.Name = fmt.Sprintf("run-%d", os.Getpid())
+		if asked.VCPUs == 0 {
+			asked.VCPUs = 1
+		}
+		if asked.Memory == 0 {
+			asked.Memory = topology.MiB
+		}
+		if asked, err = asked.Normalize(); err != nil {
+			return usageError{err}
+		}
+		h, done, err := on.open(c)
+		if err != nil {
+			return err
+		}
+		defer done()
+		return launch(c, h, asked, args)
+	}
+	return c
+}
+
+func launch(c *cobra.Command, h *operate.Host, asked guest.Spec, args []string) error {
+	p, err := h.PlaceNew(c.Context(), asked)
+	if err != nil {
+		return err
+	}
+	l := linux.Launch{Args: args, Env: os.Environ(), CPUs: p.Emulator, Mode: p.MemoryMode, Nodes: p.Nodes}
+	if p.MemoryMode != guest.MemoryNone {
+		group, err := ownGroup(c, p)
+		if err != nil {
+			fmt.Fprintf(c.ErrOrStderr(), "numavisor: no limit by cgroup (%v): the command is held by affinity and memory policy only\n", err)
+		} else {
+			l.Group = &group
+		}
+	}
+	return fmt.Errorf("starting %s: %w", args[0], l.Exec())
+}
+
+func ownGroup(c *cobra.Command, p guest.Placement) (linux.Cgroup, error) {
+	mount, err := linux.Root("/").CgroupMount()
+	if err != nil {
+		return linux.Cgroup{}, err
+	}
+	if err := linux.RemoveEmptyOwn(mount); err != nil {
+		return linux.Cgroup{}, err
+	}
+	return linux.CreateOwn(c.Context(), mount, p.Guest, p.Emulator, p.Nodes)
+}

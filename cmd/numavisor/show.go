@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+func showCommand() *cobra.Command {
+	var on hostFlags
+	c := &cobra.Command{
+		Use:   "show VM",
+		Short: "Show one VM closely: every cell, mapping and thread",
+		Long: `Shows one VM closely: its intended placement, each cell's memory by node with
+the policy the kernel holds, each vCPU and helper thread with where it may run,
+where it ran last and how long it waited. Reads numa_maps of the VM's process,
+which walks all of its pages: not for a loop.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			h, done, err := on.open(c)
+			if err != nil {
+				return err
+			}
+			defer done()
+			view, inv, err := h.Show(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return emit(c, view, func(w io.Writer) { printView(w, &inv.Topology, view) })
+		},
+	}
+	on.flags(c)
+	return c
+}
+
+func printView(w io.Writer, t *topology.Topology, v operate.View) {
+	columns(w, listRows(t, []operate.Truth{v.Truth}))
+	if len(v.Cells) > 0 {
+		fmt.Fprintln(w)
+		columns(w, cellRows(t, v))
+	}
+	fmt.Fprintln(w)
+	columns(w, threadRows(v.Threads))
+	fmt.Fprintf(w, "\nmemory by node from %s; cells from %s; threads from %s\n", v.Truth.MemorySource, "numa_maps", v.Truth.ThreadSource)
+	for _, d := range v.Truth.Differences {
+		fmt.Fprintf(w, "drift: %s\n", d)
+	}
+	for _, g := range v.Gaps {
+		fmt.Fprintf(w, "not seen: %s: %s\n", g.What, g.Why)
+	}
+}
+
+func cellRows(t *topology.Topology, v operate.View) [][]string {
+	rows := [][]string{{"CELL", "VCPUS", "MEMORY", "INTENDED", "MEMORY BY NODE", "POLICY", "BACKING", "PAGES OF"}}
+	for _, c := range v.Cells {
+		rows = append(rows, []string{c.Name, listed(c.VCPUs), c.Memory.String(), listed(c.Intended), byNode(t, c.ByNode), c.Policy, c.Backing, c.PageSize.String()})
+	}
+	return rows
+}
+
+func threadRows(threads []inventory.Thread) [][]string {
+	rows := [][]string{{"THREAD", "ROLE", "MAY RUN ON", "LAST ON", "MEMORY FROM", "RAN", "WAITED"}}
+	for _, t := range threads {
+		role := string(t.Role)
+		if t.VCPU != nil {
+			role = fmt.Sprintf("vcpu %d", *t.VCPU)
+		}
+		rows = append(rows, []string{fmt.Sprintf("%d %s", t.TID, t.Name), role, listed(t.Affinity), fmt.Sprint(t.LastCPU), "nodes " + listed(t.Mems),
+			fmt.Sprintf("%.1f s", t.RunTime.Seconds()), fmt.Sprintf("%.1f s", t.WaitTime.Seconds())})
+	}
+	return rows
+}

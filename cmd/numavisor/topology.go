@@ -1,0 +1,202 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/host/hwloc"
+	"github.com/numavisor/numavisor/internal/host/libvirt"
+	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/host/xen"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+func topologyCommand() *cobra.Command {
+	var from topologySource
+	c := &cobra.Command{
+		Use:   "topology",
+		Short: "Show the host's nodes, CPUs, distances, huge pages and devices",
+		Long: `Shows what the host is: nodes with CPUs, memory, huge page pools and
+distances; distance classes (local, neighbour, remote) per pair; SMT siblings,
+cores, dies and L3 domains; PCI devices with their node; the housekeeping CPUs
+that guests do not get. Reads this host, or a description of another one.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			t, err := from.read()
+			if err != nil {
+				return err
+			}
+			return emit(c, t, func(w io.Writer) { printTopology(w, &t) })
+		},
+	}
+	from.flags(c)
+	return c
+}
+
+// topologySource is where a topology is read from.
+type topologySource struct {
+	root, capabilities, xlInfo, hwloc string
+	measured, housekeeping            string
+}
+
+func (s *topologySource) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&s.root, "root", "/", "folder that holds the host's /sys and /proc (a captured tree)")
+	f.StringVar(&s.capabilities, "capabilities", "", "file with 'virsh capabilities' XML ('-': standard input)")
+	f.StringVar(&s.xlInfo, "xl-info", "", "file with the text of 'xl info -n'")
+	f.StringVar(&s.hwloc, "hwloc", "", "file with hwloc XML ('lstopo --of xml')")
+	f.StringVar(&s.measured, "measured", "", "file with a measured latency and bandwidth matrix; it takes precedence over SLIT")
+	f.StringVar(&s.housekeeping, "housekeeping", "", "CPUs that guests must not get, as a list")
+	c.MarkFlagsMutuallyExclusive("root", "capabilities", "xl-info", "hwloc")
+}
+
+func (s *topologySource) read() (topology.Topology, error) {
+	t, err := s.readForeign()
+	if err != nil {
+		return t, err
+	}
+	if s.measured != "" {
+		if t.Measured, err = readFile(s.measured, topology.ParseMeasured); err != nil {
+			return t, err
+		}
+		t.Classify()
+	}
+	more, err := s.housekeepingCPUs()
+	t.Housekeeping = t.Housekeeping.Union(more)
+	return t, err
+}
+
+func (s *topologySource) readForeign() (topology.Topology, error) {
+	switch {
+	case s.capabilities != "":
+		return readFile(s.capabilities, libvirt.ParseCapabilities)
+	case s.xlInfo != "":
+		return readFile(s.xlInfo, xen.ParseInfo)
+	case s.hwloc != "":
+		return readFile(s.hwloc, hwloc.Parse)
+	}
+	return linux.ReadTopology(s.root)
+}
+
+func (s *topologySource) housekeepingCPUs() (topology.CPUSet, error) {
+	cpus, err := topology.ParseSet[topology.CPUID](s.housekeeping)
+	if err != nil {
+		return cpus, wrongUse("--housekeeping: %w", err)
+	}
+	return cpus, nil
+}
+
+// readFile parses a file, or standard input for "-".
+func readFile[T any](path string, parse func(io.Reader) (T, error)) (T, error) {
+	if path == "-" {
+		v, err := parse(os.Stdin)
+		if err != nil {
+			err = fmt.Errorf("standard input: %w", err)
+		}
+		return v, err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	defer f.Close()
+	v, err := parse(f)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return v, err
+}
+
+func printTopology(w io.Writer, t *topology.Topology) {
+	rows := [][]string{{"NODE", "CPUS", "MEMORY", "FREE", "HUGE PAGES free/total", "DEVICES"}}
+	for _, n := range t.Nodes {
+		rows = append(rows, []string{fmt.Sprint(n.ID), listed(n.CPUs), n.Memory.String(), n.Free.String(), poolText(n.HugePages), devicesOn(t, n.ID)})
+	}
+	columns(w, rows)
+	fmt.Fprintln(w)
+	printDistances(w, t)
+	fmt.Fprintf(w, "\n%d CPUs online, %d cores, %d L3 domains, %d sockets; offline %s; housekeeping %s\n",
+		len(t.CPUs), count(t.CPUs, func(c topology.CPU) topology.CoreID { return c.Core }),
+		count(t.CPUs, func(c topology.CPU) topology.L3ID { return c.L3 }),
+		count(t.CPUs, func(c topology.CPU) topology.SocketID { return c.Socket }), listed(t.Offline), listed(t.Housekeeping))
+	fmt.Fprintf(w, "source: %s; distances: %s\n", t.Source, distanceSource(t))
+	for _, g := range t.Gaps {
+		fmt.Fprintf(w, "not seen: %s\n", g)
+	}
+}
+
+func distanceSource(t *topology.Topology) string {
+	if t.Measured != nil {
+		if t.Measured.Source != "" {
+			return "measured, " + t.Measured.Source
+		}
+		return "measured"
+	}
+	return "SLIT (what firmware claims; measured figures take precedence where there are any)"
+}
+
+// printDistances shows the matrix, each figure with the first letter of its class.
+func printDistances(w io.Writer, t *topology.Topology) {
+	heading := []string{"FROM\\TO"}
+	for _, n := range t.Nodes {
+		heading = append(heading, fmt.Sprint(n.ID))
+	}
+	rows := [][]string{heading}
+	for _, from := range t.Nodes {
+		row := []string{fmt.Sprint(from.ID)}
+		for _, to := range t.Nodes {
+			figure := "-"
+			if ns, ok := t.Latency(from.ID, to.ID); ok {
+				figure = fmt.Sprintf("%.0fns", ns)
+			} else if d, ok := t.Distance(from.ID, to.ID); ok {
+				figure = strconv.Itoa(d)
+			}
+			row = append(row, figure+" "+string(from.Classes[to.ID]))
+		}
+		rows = append(rows, row)
+	}
+	columns(w, rows)
+}
+
+func poolText(pools []topology.HugePagePool) string {
+	var parts []string
+	for _, p := range pools {
+		if p.Total > 0 {
+			parts = append(parts, fmt.Sprintf("%v: %d/%d", p.Size, p.Free, p.Total))
+		}
+	}
+	if len(parts) == 0 {
+		return "-"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func devicesOn(t *topology.Topology, node topology.NodeID) string {
+	var parts []string
+	for _, d := range t.Devices {
+		if d.Node == node && d.Kind != topology.DeviceOther {
+			parts = append(parts, strings.TrimSpace(fmt.Sprintf("%s %s", d.Kind, strings.Join(append([]string{d.Address}, d.Names...), " "))))
+		}
+	}
+	if len(parts) == 0 {
+		return "-"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func count[T any, K comparable](all []T, key func(T) K) int {
+	var keys []K
+	for _, v := range all {
+		if k := key(v); !slices.Contains(keys, k) {
+			keys = append(keys, k)
+		}
+	}
+	return len(keys)
+}

@@ -1,0 +1,57 @@
+package drift
+
+import (
+	"fmt"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// vcpus: each may run on exactly the CPUs it was given, as far as these are online.
+func (c *comparison) vcpus() {
+	if c.placed.CPUMode == guest.CPUNone {
+		return
+	}
+	for _, v := range c.placed.VCPUs {
+		intended := c.online(v.CPUs)
+		for _, thread := range c.guest.Seen.Threads {
+			if thread.VCPU == nil || *thread.VCPU != v.ID || thread.Affinity.IsEmpty() || intended.IsEmpty() {
+				continue
+			}
+			if seen := c.online(thread.Affinity); !seen.Equal(intended) {
+				c.add(VCPUAffinity, fmt.Sprintf("vCPU %d", v.ID), intended.String(), seen.String())
+			}
+		}
+	}
+}
+
+// online drops CPUs that are switched off: the kernel leaves them out of what
+// a thread may use, and lists them again once they are back.
+func (c *comparison) online(cpus topology.CPUSet) topology.CPUSet {
+	if all := c.topology.CPUSet(); !all.IsEmpty() {
+		return cpus.Intersect(all)
+	}
+	return cpus
+}
+
+// helpers may run on fewer CPUs than intended, not on others. vhost workers
+// belong to the emulator: they copy between its queues and guest memory.
+func (c *comparison) helpers() {
+	c.helper(EmulatorAffinity, "emulator", c.placed.Emulator, inventory.RoleEmulator)
+	c.helper(EmulatorAffinity, "vhost", c.placed.Emulator, inventory.RoleVhost)
+	c.helper(IOThreadAffinity, "I/O", c.placed.IOThread, inventory.RoleIOThread)
+}
+
+func (c *comparison) helper(kind, name string, intended topology.CPUSet, role inventory.ThreadRole) {
+	var seen topology.CPUSet
+	for _, thread := range c.guest.Seen.Threads {
+		if thread.Role == role {
+			seen = seen.Union(c.online(thread.Affinity))
+		}
+	}
+	intended = c.online(intended)
+	if !intended.IsEmpty() && !seen.SubsetOf(intended) {
+		c.add(kind, name+" threads", intended.String(), seen.String())
+	}
+}

@@ -1,0 +1,72 @@
+package drift
+
+import (
+	"fmt"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Difference is one way in which a guest is not as its placement says.
+type Difference struct {
+	Kind     string `json:"kind"`
+	Object   string `json:"object"`   // "vCPU 0", "cell 1", "emulator threads", "guest"
+	Intended string `json:"intended"` // Linux list of CPUs or nodes, or a memory policy
+	Seen     string `json:"seen"`
+}
+
+// Kinds of differences.
+const (
+	VCPUAffinity     = "vcpu-affinity"
+	EmulatorAffinity = "emulator-affinity"
+	IOThreadAffinity = "io-thread-affinity"
+	Memory           = "memory"        // pages outside their nodes
+	MemoryPolicy     = "memory-policy" // pages touched from now on may go outside
+	MemoryLimit      = "memory-limit"  // cpuset.mems of the guest's threads
+)
+
+// String says what is seen and what was intended, in one clause.
+func (d Difference) String() string {
+	switch d.Kind {
+	case Memory:
+		return fmt.Sprintf("%s has memory on nodes other than %s: %s", d.Object, d.Intended, d.Seen)
+	case MemoryPolicy:
+		return fmt.Sprintf("%s has memory policy %s, not %s", d.Object, d.Seen, d.Intended)
+	case MemoryLimit:
+		return fmt.Sprintf("%s may take memory from nodes %s, not %s", d.Object, orNone(d.Seen), orNone(d.Intended))
+	}
+	return fmt.Sprintf("%s may run on CPUs %s, not %s", d.Object, orNone(d.Seen), orNone(d.Intended))
+}
+
+func orNone(list string) string {
+	if list == "" {
+		return "none"
+	}
+	return list
+}
+
+// Of returns how a guest differs from its placement, CPUs first; nothing for a
+// guest without a placement or without threads (not running).
+func Of(g inventory.Guest, t *topology.Topology) []Difference {
+	if g.Placement == nil || t == nil {
+		return nil
+	}
+	c := comparison{guest: &g, placed: g.Placement, topology: t}
+	c.vcpus()
+	c.helpers()
+	c.limit()
+	c.memory()
+	c.policies()
+	return c.found
+}
+
+type comparison struct {
+	guest    *inventory.Guest
+	placed   placement
+	topology *topology.Topology
+	found    []Difference
+}
+
+func (c *comparison) add(kind, object, intended, seen string) {
+	c.found = append(c.found, Difference{Kind: kind, Object: object, Intended: intended, Seen: seen})
+}

@@ -1,0 +1,138 @@
+package drift
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+type placement = *guest.Placement
+
+// Tolerances. A few pages always lie elsewhere: shared with others, pinned, or
+// touched before the binding. A cgroup also counts what the VM process itself
+// uses (QEMU's heap, page cache), which may lie anywhere.
+const (
+	toleratedPercent = 2
+	processOwn       = 32 * topology.MiB
+	processOwnPart   = 8 // at most an eighth of what is seen, so that small guests are judged too
+)
+
+// part is a piece of guest memory with the nodes it belongs on.
+type part struct {
+	name     string
+	intended topology.NodeSet
+	byNode   map[topology.NodeID]topology.Bytes
+	// process says that the figures hold what the VM process itself uses too.
+	process bool
+}
+
+// parts divides a guest's memory into its cells where they are known mapping
+// by mapping, else it is one part that belongs on any of the guest's nodes.
+func parts(g *inventory.Guest) []part {
+	var all []part
+	for i := range g.Seen.Ranges {
+		r := &g.Seen.Ranges[i]
+		if r.Cell == nil {
+			continue // the process's own
+		}
+		name := fmt.Sprintf("cell %d", *r.Cell)
+		at := slices.IndexFunc(all, func(p part) bool { return p.name == name })
+		if at < 0 {
+			all = append(all, part{name: name, intended: targetOf(g.Placement, *r.Cell), byNode: map[topology.NodeID]topology.Bytes{}})
+			at = len(all) - 1
+		}
+		for node, bytes := range r.ByNode {
+			all[at].byNode[node] += bytes
+		}
+	}
+	if len(all) == 0 && len(g.Seen.MemoryByNode) > 0 {
+		return []part{{name: "guest", intended: g.Placement.Nodes, byNode: g.Seen.MemoryByNode, process: true}}
+	}
+	slices.SortFunc(all, func(a, b part) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// targetOf returns the nodes of a cell, else of the guest: a guest that sees
+// no cells is one mapping, whatever cells its placement reckoned with.
+func targetOf(p placement, id guest.CellID) topology.NodeSet {
+	for _, c := range p.Cells {
+		if c.ID == id && (p.Visible || len(p.Cells) == 1) {
+			return c.Nodes
+		}
+	}
+	return p.Nodes
+}
+
+// outside returns what lies elsewhere than intended, and all of the part.
+func (p part) outside() (outside, total topology.Bytes) {
+	for node, bytes := range p.byNode {
+		total += bytes
+		if !p.intended.Contains(node) {
+			outside += bytes
+		}
+	}
+	return outside, total
+}
+
+func (c *comparison) memory() {
+	if c.placed.MemoryMode == guest.MemoryNone {
+		return
+	}
+	for _, p := range parts(c.guest) {
+		outside, total := p.outside()
+		tolerated := total / 100 * toleratedPercent
+		if p.process {
+			tolerated = max(tolerated, min(processOwn, total/processOwnPart))
+		}
+		if outside > tolerated {
+			c.add(Memory, p.name, p.intended.String(), byNodeText(p.byNode))
+		}
+	}
+}
+
+func byNodeText(byNode map[topology.NodeID]topology.Bytes) string {
+	var nodes []topology.NodeID
+	for n, bytes := range byNode {
+		if bytes > 0 {
+			nodes = append(nodes, n)
+		}
+	}
+	slices.Sort(nodes)
+	texts := make([]string, len(nodes))
+	for i, n := range nodes {
+		texts[i] = fmt.Sprintf("node %d: %v", n, byNode[n])
+	}
+	return strings.Join(texts, ", ")
+}
+
+// limit: the cpusets of the guest's threads together are its outer limit.
+// (Threads of one guest may have different ones: libvirt gives the vCPUs of
+// each cell that cell's nodes in mode restrictive.)
+func (c *comparison) limit() {
+	if c.placed.MemoryMode == guest.MemoryNone || c.placed.Nodes.IsEmpty() {
+		return
+	}
+	seen := allowed(c.guest)
+	intended := c.placed.Nodes
+	if memory := c.topology.MemoryNodes(); !memory.IsEmpty() {
+		seen, intended = seen.Intersect(memory), intended.Intersect(memory)
+	}
+	if !seen.IsEmpty() && !seen.Equal(intended) {
+		c.add(MemoryLimit, "guest", intended.String(), seen.String())
+	}
+}
+
+// allowed is what the guest's threads may take memory from, by the kernel.
+func allowed(g *inventory.Guest) topology.NodeSet {
+	var s topology.NodeSet
+	for _, t := range g.Seen.Threads {
+		if t.Role != inventory.RoleVhost { // kernel threads of their own before Linux 6.4, in no cgroup of the guest
+			s = s.Union(t.Mems)
+		}
+	}
+	return s
+}

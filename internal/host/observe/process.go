@@ -1,0 +1,30 @@
+package observe
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+)
+
+// Process looks closely at one process that is no VM of a hypervisor. Its name is "pid-PID".
+func Process(ctx context.Context, k Kernel, pid int) (inventory.Guest, error) {
+	g := inventory.Guest{Name: fmt.Sprintf("pid-%d", pid), Hypervisor: "process", State: "running", PID: pid}
+	var err error
+	if g.Seen.Threads, g.Seen.ThreadSource, err = k.Threads(pid); err != nil {
+		return g, fmt.Errorf("process %d: its threads: %w", pid, err)
+	}
+	for _, t := range g.Seen.Threads {
+		if t.VCPU != nil {
+			g.Config.VCPUs++
+		}
+	}
+	if g.Seen.Ranges, err = k.Ranges(ctx, pid); err != nil {
+		return g, fmt.Errorf("process %d: its memory: %w", pid, err)
+	}
+	g.Seen.MemoryByNode, g.Seen.MemorySource = sum(g.Seen.Ranges), "numa_maps"
+	for _, bytes := range g.Seen.MemoryByNode {
+		g.Config.Memory += bytes
+	}
+	return g, nil
+}

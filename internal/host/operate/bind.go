@@ -1,0 +1,134 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/numavisor/numavisor/internal/decide/adopt"
+	"github.com/numavisor/numavisor/internal/decide/bind"
+	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/apply"
+	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+)
+
+// BindRequest says how a running guest shall be bound.
+type BindRequest struct {
+	Name string
+	// Change alters the spec before placing anew; nil keeps the recorded
+	// placement where there is one, which repairs drift.
+	Change func(guest.Spec) (guest.Spec, error)
+	// Anew chooses the best placement even if one is recorded.
+	Anew   bool
+	DryRun bool
+}
+
+// Bound is the result of Bind.
+type Bound struct {
+	Plan     plan.Plan       `json:"plan"`
+	Why      *place.Why      `json:"why,omitempty"` // nil: the recorded placement was kept
+	Outcomes []apply.Outcome `json:"outcomes,omitempty"`
+	Before   *Truth          `json:"before,omitempty"`
+	Truth    *Truth          `json:"truth,omitempty"`
+}
+
+// Complete reports whether all of the plan was done and nothing was refused.
+func (b *Bound) Complete() bool {
+	return apply.Complete(b.Outcomes) && len(b.Plan.Cannot) == 0 && (b.Truth == nil || len(b.Truth.Differences) == 0)
+}
+
+// Bind brings a running guest to its placement: vCPUs, helper threads and
+// memory together, while it runs.
+func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
+	var b Bound
+	var want guest.Intent
+	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
+		if _, err := tx.Claims(); err != nil {
+			return err
+		}
+		inv, g, err := h.find(ctx, r.Name)
+		if err != nil {
+			return err
+		}
+		if g.State != "running" && g.State != "paused" {
+			return fmt.Errorf("guest %s is %s: start it first, or change its XML with 'numavisor place --xml'", g.Name, g.State)
+		}
+		before := truth(g, &inv.Topology)
+		b.Before = &before
+		if want, b.Why, err = h.intentFor(&inv, g, r); err != nil {
+			return err
+		}
+		basis, err := apply.Basis(h.Kernel, g)
+		if err != nil {
+			return err
+		}
+		b.Plan = bind.Plan(bind.Request{Guest: g, Topology: &inv.Topology, Placement: want.Placement, Basis: basis, Persistent: g.Persistent})
+		if r.DryRun {
+			return nil
+		}
+		return tx.Put(claim.Claim{Name: g.Name, Holder: h.Self, Placement: want.Placement})
+	})
+	if err != nil || r.DryRun {
+		return b, err
+	}
+	err = h.carryOut(ctx, &b, want)
+	return b, errors.Join(err, h.Ledger.Release(r.Name))
+}
+
+// carryOut runs the plan and reads back the truth, whatever came of the plan.
+func (h *Host) carryOut(ctx context.Context, b *Bound, want guest.Intent) error {
+	x := apply.Executor{Kernel: h.Kernel, Hypervisor: h.Control, Clock: h.Clock, Progress: h.Progress}
+	outcomes, failed := x.Run(ctx, b.Plan, want)
+	b.Outcomes = outcomes
+	return errors.Join(failed, undo(ctx, func(ctx context.Context) error {
+		t, err := h.Verify(ctx, b.Plan.Guest)
+		if err == nil {
+			b.Truth = &t
+		}
+		return err
+	}))
+}
+
+// intentFor keeps the recorded placement of a guest, or places it anew.
+func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) (guest.Intent, *place.Why, error) {
+	if g.Placement != nil && g.Spec != nil && r.Change == nil && !r.Anew {
+		return guest.Intent{Spec: *g.Spec, Placement: *g.Placement}, nil, nil
+	}
+	spec := adopt.Spec(g)
+	if g.Spec != nil {
+		spec = *g.Spec
+	}
+	if r.Change != nil {
+		var err error
+		if spec, err = r.Change(spec); err != nil {
+			return guest.Intent{}, nil, err
+		}
+	}
+	p, why, err := place.Place(place.Request{Host: inv, Spec: spec, Policy: h.Policy, Ignore: g.Name})
+	if err != nil {
+		return guest.Intent{}, nil, err
+	}
+	return guest.Intent{Spec: spec, Placement: adopt.Align(p, g.Config)}, &why, nil
+}
+
+// Shortfalls lists in words what a bind did not achieve.
+func (b *Bound) Shortfalls() []string {
+	var all []string
+	for _, o := range b.Outcomes {
+		if o.Status != apply.Done {
+			all = append(all, fmt.Sprintf("%s: %s %s", o.Step, o.Status, o.Detail))
+		}
+	}
+	for _, r := range b.Plan.Cannot {
+		all = append(all, fmt.Sprintf("%s: %s", r.What, r.Why))
+	}
+	if b.Truth != nil {
+		for _, d := range b.Truth.Differences {
+			all = append(all, d.String())
+		}
+	}
+	return all
+}

@@ -1,0 +1,214 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// CreateRequest is what Create needs beside the host.
+type CreateRequest struct {
+	Spec      guest.Spec // normalized, with a name
+	Render    Renderer
+	Transient bool
+}
+
+// Renderer makes the domain XML that is bound to a placement.
+type Renderer func(guest.Spec, guest.Placement) (Rendered, error)
+
+// Rendered is a domain XML, and what of the placement it cannot express.
+type Rendered struct {
+	XML    []byte
+	Cannot []plan.Refusal
+}
+
+// Created is the result of Create.
+type Created struct {
+	Placement guest.Placement `json:"placement"`
+	Why       place.Why       `json:"why"`
+	Cannot    []plan.Refusal  `json:"cannot,omitempty"`
+	Truth     Truth           `json:"truth"`
+}
+
+// Shortfalls lists in words what was asked for and is not so.
+func (c *Created) Shortfalls() []string {
+	var all []string
+	for _, r := range c.Cannot {
+		all = append(all, fmt.Sprintf("%s: %s", r.What, r.Why))
+	}
+	for _, d := range c.Truth.Differences {
+		all = append(all, d.String())
+	}
+	return all
+}
+
+// Create places a guest, claims its room, starts it bound from its first page,
+// and reads back the truth. If any step fails, the guest, the enlarged pools
+// and the claim are taken back.
+func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
+	var c Created
+	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
+		var err error
+		c.Placement, c.Why, err = h.decide(ctx, tx, r.Spec)
+		return err
+	})
+	if err != nil {
+		return c, err
+	}
+	name := r.Spec.Name
+	if c.Cannot, err = h.start(ctx, r, c.Placement); err != nil {
+		return c, errors.Join(fmt.Errorf("creating guest %s: %w", name, err), h.Ledger.Release(name))
+	}
+	c.Truth, err = h.Verify(ctx, name)
+	return c, errors.Join(err, h.Ledger.Release(name))
+}
+
+// decide places a guest and claims the room while the ledger is locked.
+func (h *Host) decide(ctx context.Context, tx claim.Locked, spec guest.Spec) (guest.Placement, place.Why, error) {
+	if _, err := tx.Claims(); err != nil { // removes void ones before they are observed
+		return guest.Placement{}, place.Why{}, err
+	}
+	inv, err := h.Observe(ctx)
+	if err != nil {
+		return guest.Placement{}, place.Why{}, err
+	}
+	if err := nameIsFree(inv, spec.Name); err != nil {
+		return guest.Placement{}, place.Why{}, err
+	}
+	p, why, err := place.Place(place.Request{Host: &inv, Spec: spec, Policy: h.Policy})
+	if err != nil {
+		return p, why, err
+	}
+	return p, why, tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: p})
+}
+
+// nameIsFree also refuses where the hypervisor did not answer: placing without
+// knowing the other guests would give their room away.
+func nameIsFree(inv inventory.Host, name string) error {
+	for _, g := range inv.Gaps {
+		if g.Object == "host" && len(g.What) > 3 && g.What[:3] == "VMs" {
+			return fmt.Errorf("cannot see %s, so their room is not known: %s", g.What, g.Why)
+		}
+	}
+	taken := slices.ContainsFunc(inv.Guests, func(g inventory.Guest) bool { return g.Name == name }) ||
+		slices.ContainsFunc(inv.Claims, func(c inventory.Claim) bool { return c.Name == name })
+	if taken {
+		return fmt.Errorf("guest %s: %w; choose another name or delete it first", name, ErrExists)
+	}
+	return nil
+}
+
+func (h *Host) start(ctx context.Context, r CreateRequest, p guest.Placement) ([]plan.Refusal, error) {
+	domain, err := r.Render(r.Spec, p)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.growPools(ctx, p); err != nil {
+		return nil, err
+	}
+	// Start takes back what it has begun, and refuses a name that is taken: nothing here may remove that one.
+	if err := h.Domains.Start(ctx, domain.XML, r.Transient); err != nil {
+		return nil, errors.Join(err, h.givePoolsBack(p.Guest))
+	}
+	return domain.Cannot, nil
+}
+
+// growPools enlarges huge page pools by what the placement is short of.
+func (h *Host) growPools(ctx context.Context, p guest.Placement) error {
+	if p.PageSize == 0 {
+		return nil
+	}
+	t, err := h.Sources.Kernel.Topology()
+	if err != nil {
+		return err
+	}
+	for _, s := range poolShortages(&t, p) {
+		if err := ctx.Err(); err != nil {
+			return errors.Join(err, h.givePoolsBack(p.Guest))
+		}
+		got, err := h.Kernel.GrowPool(s.Node, s.PageSize, s.Pages)
+		if got > 0 {
+			err = errors.Join(err, h.Ledger.PutGrown(p.Guest, []claim.Grown{{Node: s.Node, Size: s.PageSize, Pages: got}}))
+		}
+		if err == nil && got < s.Pages {
+			err = fmt.Errorf("node %d gave %d of the %d pages of %v that its pool is short of: its free memory is fragmented; reserve pages at boot or use smaller ones", s.Node, got, s.Pages, s.PageSize)
+		}
+		if err != nil {
+			return errors.Join(err, h.givePoolsBack(p.Guest))
+		}
+	}
+	return nil
+}
+
+// poolShortages lists what the pools lack of a placement's huge pages.
+func poolShortages(t *topology.Topology, p guest.Placement) []plan.Step {
+	var short []plan.Step
+	for _, r := range p.Reservations {
+		if r.PageSize == 0 || r.Memory == 0 {
+			continue
+		}
+		need, free := uint64((r.Memory+r.PageSize-1)/r.PageSize), uint64(0)
+		if n, ok := t.Node(r.Node); ok {
+			for _, pool := range n.HugePages {
+				if pool.Size == r.PageSize {
+					free = pool.Free
+				}
+			}
+		}
+		if need > free {
+			short = append(short, plan.Step{Kind: plan.GrowPool, Node: r.Node, PageSize: r.PageSize, Pages: need - free})
+		}
+	}
+	return short
+}
+
+// givePoolsBack takes out of the pools what was added for a guest. The pages
+// may have moved to other nodes with the guest; what a node cannot give is
+// taken where pages of the size are free.
+func (h *Host) givePoolsBack(name string) error {
+	grown, err := h.Ledger.GrownFor(name)
+	if err != nil || len(grown) == 0 {
+		return err
+	}
+	t, err := h.Sources.Kernel.Topology()
+	if err != nil {
+		return err
+	}
+	for _, g := range grown {
+		left := g.Pages
+		for _, node := range append([]topology.NodeID{g.Node}, t.NodeSet().IDs()...) {
+			if left == 0 {
+				break
+			}
+			got, err := h.Kernel.ShrinkPool(node, g.Size, left)
+			if err != nil {
+				return fmt.Errorf("giving back %d huge pages of %v: %w", left, g.Size, err)
+			}
+			left -= got
+		}
+	}
+	return h.Ledger.ForgetGrown(name)
+}
+
+// Delete ends a guest, forgets its configuration, and gives enlarged huge page pools back.
+func (h *Host) Delete(ctx context.Context, name string) error {
+	inv, err := h.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(inv.Guests, func(g inventory.Guest) bool { return g.Name == name }) {
+		return missing(inv, name)
+	}
+	if err := h.Domains.Remove(ctx, name); err != nil {
+		return fmt.Errorf("deleting guest %s: %w", name, err)
+	}
+	return errors.Join(h.givePoolsBack(name), h.Ledger.Release(name))
+}

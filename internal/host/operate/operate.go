@@ -1,0 +1,81 @@
+// Package operate joins observe, decide and apply for one action on one host:
+// create, bind, delete. Each action ends with the truth read back.
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/apply"
+	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/host/observe"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+)
+
+// ErrNoGuest means that no guest of the name is on the host.
+var ErrNoGuest = errors.New("no such guest on this host")
+
+// ErrExists means that the name is taken.
+var ErrExists = errors.New("a guest of this name is there already")
+
+// Domains is what creating and deleting needs of the hypervisor.
+type Domains interface {
+	// Start defines a guest (unless it shall be transient) and starts it.
+	Start(ctx context.Context, xml []byte, transient bool) error
+	// Remove ends a guest and forgets its configuration.
+	Remove(ctx context.Context, name string) error
+}
+
+// Host is one host with all that acts on it.
+type Host struct {
+	Sources  observe.Sources
+	Kernel   apply.Kernel
+	Control  apply.Hypervisor
+	Domains  Domains
+	Ledger   claim.Ledger
+	Self     claim.Process // the running process, holder of claims
+	Policy   policy.Policy
+	Clock    func() time.Time
+	Progress apply.Progress
+}
+
+// Observe reads the host; mappings only of the guests named in closely.
+func (h *Host) Observe(ctx context.Context, closely ...string) (inventory.Host, error) {
+	return observe.Host(ctx, h.Sources, closely...)
+}
+
+// find observes the host and picks one guest, closely.
+func (h *Host) find(ctx context.Context, name string) (inventory.Host, inventory.Guest, error) {
+	inv, err := h.Observe(ctx, name)
+	if err != nil {
+		return inv, inventory.Guest{}, err
+	}
+	for _, g := range inv.Guests {
+		if g.Name == name {
+			return inv, g, nil
+		}
+	}
+	return inv, inventory.Guest{}, missing(inv, name)
+}
+
+// missing says why a guest was not found: it may hide behind a source that could not be read.
+func missing(inv inventory.Host, name string) error {
+	for _, g := range inv.Gaps {
+		if g.Object == "host" || g.Object == "guest "+name {
+			return fmt.Errorf("guest %s: %w; could not see %s: %s", name, ErrNoGuest, g.What, g.Why)
+		}
+	}
+	return fmt.Errorf("guest %s: %w; 'numavisor list' shows all", name, ErrNoGuest)
+}
+
+// undo runs clean-up with its own deadline: the caller's context may have ended.
+func undo(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	return do(ctx)
+}
+
+const undoTime = 30 * time.Second

@@ -1,0 +1,138 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/decide/bind"
+	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/apply"
+	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/host/observe"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// ProcessRequest says how a plain process shall be bound.
+type ProcessRequest struct {
+	PID int
+	// Change alters the spec that was derived from the process: its memory as
+	// seen, one CPU, no cells.
+	Change func(guest.Spec) (guest.Spec, error)
+	DryRun bool
+}
+
+// BindProcess binds any process that is no VM of a hypervisor: all its threads,
+// its memory, and by a cgroup of its own the pages it touches later. The claim
+// on its room lasts as long as the process.
+func (h *Host) BindProcess(ctx context.Context, r ProcessRequest) (Bound, error) {
+	var b Bound
+	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
+		if _, err := tx.Claims(); err != nil {
+			return err
+		}
+		inv, err := h.Observe(ctx)
+		if err != nil {
+			return err
+		}
+		for _, g := range inv.Guests {
+			if g.PID == r.PID && g.Hypervisor == "qemu" {
+				return fmt.Errorf("process %d is guest %s: run 'numavisor bind %[2]s', so that libvirt knows of it", r.PID, g.Name)
+			}
+		}
+		g, err := observe.Process(ctx, h.Sources.Kernel, r.PID)
+		if err != nil {
+			return err
+		}
+		before := truth(g, &inv.Topology)
+		b.Before = &before
+		return h.planProcess(tx, &inv, g, r, &b)
+	})
+	if err != nil || r.DryRun {
+		return b, err
+	}
+	x := apply.Executor{Kernel: h.Kernel, Clock: h.Clock, Progress: h.Progress}
+	outcomes, failed := x.Run(ctx, b.Plan, guest.Intent{})
+	b.Outcomes = outcomes
+	return b, errors.Join(failed, undo(ctx, func(ctx context.Context) error { return h.verifyProcess(ctx, &b) }))
+}
+
+func (h *Host) planProcess(tx claim.Locked, inv *inventory.Host, g inventory.Guest, r ProcessRequest, b *Bound) error {
+	basis, err := apply.Basis(h.Kernel, g)
+	if err != nil {
+		return err
+	}
+	spec, err := r.Change(processSpec(g))
+	if err != nil {
+		return err
+	}
+	spec.Name = g.Name
+	p, why, err := h.placeProcess(inv, spec)
+	if err != nil {
+		return err
+	}
+	b.Why = &why
+	b.Plan = bind.Plan(bind.Request{Guest: g, Topology: &inv.Topology, Placement: p, Basis: basis})
+	if r.DryRun {
+		return nil
+	}
+	return tx.Put(claim.Claim{Name: g.Name, Holder: claim.Process{PID: basis.PID, StartTicks: basis.StartTicks}, Placement: p, Process: true})
+}
+
+// processSpec asks for what the process has.
+func processSpec(g inventory.Guest) guest.Spec {
+	var memory topology.Bytes
+	for _, bytes := range g.Seen.MemoryByNode {
+		memory += bytes
+	}
+	return guest.Spec{Name: g.Name, VCPUs: max(1, g.Config.VCPUs), Memory: max(memory, topology.MiB), Topology: guest.TopologySpec{Mode: guest.TopologyOff}}
+}
+
+// placeProcess places a process like a guest; all its threads get the CPUs of its vCPUs.
+func (h *Host) placeProcess(inv *inventory.Host, spec guest.Spec) (guest.Placement, place.Why, error) {
+	inv.Claims = slices.DeleteFunc(inv.Claims, func(c inventory.Claim) bool { return c.Name == spec.Name })
+	p, why, err := place.Place(place.Request{Host: inv, Spec: spec, Policy: h.Policy, Ignore: spec.Name})
+	p.Emulator = topology.CPUSet{}
+	for _, v := range p.VCPUs {
+		p.Emulator = p.Emulator.Union(v.CPUs)
+	}
+	return p, why, err
+}
+
+// PlaceNew places a process that is about to start, as this one, and claims its
+// room for as long as it lives.
+func (h *Host) PlaceNew(ctx context.Context, spec guest.Spec) (guest.Placement, error) {
+	var p guest.Placement
+	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
+		if _, err := tx.Claims(); err != nil {
+			return err
+		}
+		inv, err := h.Observe(ctx)
+		if err != nil {
+			return err
+		}
+		if p, _, err = h.placeProcess(&inv, spec); err != nil {
+			return err
+		}
+		return tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: p, Process: true})
+	})
+	return p, err
+}
+
+func (h *Host) verifyProcess(ctx context.Context, b *Bound) error {
+	t, err := h.Sources.Kernel.Topology()
+	if err != nil {
+		return err
+	}
+	g, err := observe.Process(ctx, h.Sources.Kernel, b.Plan.PID)
+	if err != nil {
+		return fmt.Errorf("verifying: %w", err)
+	}
+	g.Placement = &b.Plan.Placement
+	after := truth(g, &t)
+	b.Truth = &after
+	return nil
+}

@@ -1,0 +1,175 @@
+package operate
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/decide/drift"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Truth is where a guest really is, with the source of each figure. Shares are
+// from 0 to 1; nil where they cannot be told.
+type Truth struct {
+	Guest   string           `json:"guest"`
+	State   string           `json:"state"`
+	Managed bool             `json:"managed"`
+	VCPUs   int              `json:"vcpus"`
+	Memory  topology.Bytes   `json:"memory_bytes"`
+	Nodes   topology.NodeSet `json:"nodes,omitzero"` // intended
+
+	MemoryByNode map[topology.NodeID]topology.Bytes `json:"memory_by_node,omitempty"`
+	MemorySource string                             `json:"memory_source,omitempty"`
+	// LocalShare is the part of its memory that is local to the vCPUs using it.
+	LocalShare *float64 `json:"local_share,omitempty"`
+	// OnIntended are the parts of memory and of vCPUs that are where the placement wants them.
+	MemoryOnIntended *float64 `json:"memory_on_intended,omitempty"`
+	VCPUsOnIntended  *float64 `json:"vcpus_on_intended,omitempty"`
+
+	VCPUsByNode  map[topology.NodeID]int `json:"vcpus_by_node,omitempty"` // by the CPU each ran on last
+	WaitShare    *float64                `json:"wait_share,omitempty"`    // waiting for a CPU while runnable, since start
+	ThreadSource string                  `json:"thread_source,omitempty"`
+
+	Differences []drift.Difference `json:"drift,omitempty"`
+}
+
+// Truths tells the truth of every guest of an inventory.
+func Truths(h *inventory.Host) []Truth {
+	all := make([]Truth, 0, len(h.Guests))
+	for _, g := range h.Guests {
+		all = append(all, truth(g, &h.Topology))
+	}
+	return all
+}
+
+func truth(g inventory.Guest, t *topology.Topology) Truth {
+	r := Truth{Guest: g.Name, State: g.State, Managed: g.Placement != nil, VCPUs: g.Config.VCPUs, Memory: g.Config.Memory,
+		MemoryByNode: g.Seen.MemoryByNode, MemorySource: g.Seen.MemorySource, ThreadSource: g.Seen.ThreadSource}
+	if g.Placement != nil {
+		r.Nodes = g.Placement.Nodes
+	}
+	if len(g.Seen.Threads) == 0 {
+		return r
+	}
+	r.LocalShare = drift.LocalShare(g, t)
+	r.MemoryOnIntended, r.VCPUsOnIntended = drift.OnIntended(g)
+	r.Differences = drift.Of(g, t)
+	r.VCPUsByNode, r.WaitShare = threadFigures(g, t)
+	return r
+}
+
+// threadFigures counts vCPUs by the node they ran on last, and the share of
+// their runnable time that they spent waiting.
+func threadFigures(g inventory.Guest, t *topology.Topology) (map[topology.NodeID]int, *float64) {
+	on := map[topology.NodeID]int{}
+	var ran, waited time.Duration
+	for _, thread := range g.Seen.Threads {
+		if thread.VCPU == nil {
+			continue
+		}
+		if cpu, ok := t.CPU(thread.LastCPU); ok {
+			on[cpu.Node]++
+		}
+		ran += thread.RunTime
+		waited += thread.WaitTime
+	}
+	if ran+waited == 0 {
+		return on, nil
+	}
+	share := float64(waited) / float64(ran+waited)
+	return on, &share
+}
+
+// Verdict says in one sentence whether the guest is as intended.
+func (t *Truth) Verdict() string {
+	if len(t.Differences) > 0 {
+		return fmt.Sprintf("not as intended: %s", t.Differences[0])
+	}
+	text := "as intended"
+	if t.VCPUsOnIntended != nil {
+		text += fmt.Sprintf(": %.0f %% of vCPUs on the intended CPUs", 100**t.VCPUsOnIntended)
+	}
+	if t.MemoryOnIntended != nil {
+		text += fmt.Sprintf(", %.1f %% of memory on the intended nodes", 100**t.MemoryOnIntended)
+	}
+	return text
+}
+
+// Verify reads back the truth about one guest, mapping by mapping.
+func (h *Host) Verify(ctx context.Context, name string) (Truth, error) {
+	inv, g, err := h.find(ctx, name)
+	if err != nil {
+		return Truth{}, fmt.Errorf("verifying: %w", err)
+	}
+	return truth(g, &inv.Topology), nil
+}
+
+// View is one guest seen closely.
+type View struct {
+	Truth     Truth              `json:"truth"`
+	Spec      *guest.Spec        `json:"spec,omitempty"`
+	Placement *guest.Placement   `json:"placement,omitempty"`
+	Config    inventory.Config   `json:"config"`
+	Cells     []CellView         `json:"cells"`
+	Threads   []inventory.Thread `json:"threads"`
+	Gaps      []inventory.Gap    `json:"gaps,omitempty"`
+}
+
+// CellView is one mapping of guest RAM with the cell it holds.
+type CellView struct {
+	Name     string                             `json:"cell"`
+	VCPUs    guest.VCPUSet                      `json:"vcpus,omitzero"`
+	Memory   topology.Bytes                     `json:"memory_bytes"`
+	Intended topology.NodeSet                   `json:"intended_nodes,omitzero"`
+	ByNode   map[topology.NodeID]topology.Bytes `json:"by_node"`
+	Policy   string                             `json:"policy"`
+	Backing  string                             `json:"backing"`
+	PageSize topology.Bytes                     `json:"page_size_bytes"`
+	Address  uint64                             `json:"address"`
+}
+
+// Show looks at one guest closely.
+func (h *Host) Show(ctx context.Context, name string) (View, inventory.Host, error) {
+	inv, g, err := h.find(ctx, name)
+	if err != nil {
+		return View{}, inv, err
+	}
+	v := View{Truth: truth(g, &inv.Topology), Spec: g.Spec, Placement: g.Placement, Config: g.Config, Threads: g.Seen.Threads}
+	for _, r := range g.Seen.Ranges {
+		if r.Cell != nil {
+			v.Cells = append(v.Cells, cellView(g, r))
+		}
+	}
+	slices.SortStableFunc(v.Cells, func(a, b CellView) int { return cmp.Compare(a.Name, b.Name) })
+	for _, gap := range inv.Gaps {
+		if gap.Object == "guest "+name {
+			v.Gaps = append(v.Gaps, gap)
+		}
+	}
+	return v, inv, nil
+}
+
+func cellView(g inventory.Guest, r inventory.MemoryRange) CellView {
+	c := CellView{Name: fmt.Sprint(*r.Cell), Memory: r.Size, ByNode: r.ByNode, Policy: r.Policy, Backing: r.Backing, PageSize: r.PageSize, Address: r.Address}
+	for _, have := range g.Config.Cells {
+		if have.ID == *r.Cell {
+			c.VCPUs = have.VCPUs
+		}
+	}
+	if len(g.Config.Cells) == 0 && g.Config.VCPUs > 0 {
+		c.VCPUs = topology.Range(guest.VCPUID(0), guest.VCPUID(g.Config.VCPUs-1))
+	}
+	if g.Placement != nil {
+		for _, cell := range g.Placement.Cells {
+			if cell.ID == *r.Cell {
+				c.Intended = cell.Nodes
+			}
+		}
+	}
+	return c
+}

@@ -1,0 +1,192 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/lab"
+)
+
+// labHost is a booted lab with numavisor in it.
+type labHost struct {
+	*lab.Host
+	ctx context.Context
+}
+
+// booted keeps one lab over all tests that want the same shape: they leave it as they found it.
+var booted = map[string]*labHost{}
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	for _, l := range booted {
+		if err := l.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, "closing the lab:", err)
+			status = 1
+		}
+	}
+	os.Exit(status)
+}
+
+// boot returns a lab of a shape with libvirt, the access counter switched off, and the guest image.
+func boot(t *testing.T, shape string) *labHost {
+	t.Helper()
+	if os.Getenv("NUMAVISOR_LAB") != "1" {
+		t.Skip("boots a NUMA host in QEMU: run with NUMAVISOR_LAB=1, as 'make test' does")
+	}
+	if l, ok := booted[shape]; ok {
+		return l
+	}
+	s, err := lab.FindShape(shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary, err := filepath.Abs("../../bin/numavisor")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := lab.Boot(context.Background(), lab.Options{Shape: s, Libvirt: true, Scope: true, Files: map[string]string{"numavisor": binary},
+		Progress: func(format string, args ...any) { t.Logf(format, args...) }})
+	if err != nil {
+		t.Fatalf("%v\n('make build' makes bin/numavisor)", err)
+	}
+	if err := h.AddGuest(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	booted[shape] = &labHost{Host: h, ctx: context.Background()}
+	return booted[shape]
+}
+
+type result struct {
+	status         int
+	stdout, stderr string
+}
+
+// commandTime bounds one command in the lab, where all runs some 30 times slower.
+const commandTime = 3 * time.Minute
+
+func (l *labHost) run(t *testing.T, argv ...string) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(l.ctx, commandTime)
+	defer cancel()
+	var out, errOut bytes.Buffer
+	status, err := l.Run(ctx, argv, &out, &errOut)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s%s", strings.Join(argv, " "), err, out.String(), errOut.String())
+	}
+	return result{status, out.String(), errOut.String()}
+}
+
+func (l *labHost) numavisor(t *testing.T, args ...string) result {
+	t.Helper()
+	return l.run(t, append([]string{"numavisor"}, args...)...)
+}
+
+// must runs numavisor and wants status 0.
+func (l *labHost) must(t *testing.T, args ...string) result {
+	t.Helper()
+	r := l.numavisor(t, args...)
+	if r.status != 0 {
+		t.Fatalf("numavisor %s: status %d\n%s%s", strings.Join(args, " "), r.status, r.stdout, r.stderr)
+	}
+	return r
+}
+
+// sh runs a shell script and wants status 0.
+func (l *labHost) sh(t *testing.T, script string) string {
+	t.Helper()
+	r := l.run(t, "bash", "-c", script)
+	if r.status != 0 {
+		t.Fatalf("%s: status %d\n%s%s", script, r.status, r.stdout, r.stderr)
+	}
+	return r.stdout
+}
+
+type view struct{ operate.View }
+
+func (l *labHost) show(t *testing.T, name string) view {
+	t.Helper()
+	var v view
+	if err := json.Unmarshal([]byte(l.must(t, "show", name, "-o", "json").stdout), &v.View); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func (v view) memoryIn(t *testing.T, least float64) {
+	t.Helper()
+	if m := v.Truth.MemoryOnIntended; m == nil || *m < least {
+		t.Errorf("memory on the intended nodes: %s, want %v; by node %v, cells %+v", shown(m), least, v.Truth.MemoryByNode, v.Cells)
+	}
+	if v.total() == 0 {
+		t.Error("no memory was seen at all")
+	}
+}
+
+func (v view) total() topology.Bytes {
+	var sum topology.Bytes
+	for _, b := range v.Truth.MemoryByNode {
+		sum += b
+	}
+	return sum
+}
+
+func (v view) vcpusIn(t *testing.T, least float64) {
+	t.Helper()
+	if s := v.Truth.VCPUsOnIntended; s == nil || *s < least {
+		t.Errorf("vCPUs on the intended CPUs: %s, want %v; threads %+v", shown(s), least, v.Threads)
+	}
+}
+
+func shown(share *float64) string {
+	if share == nil {
+		return "unknown"
+	}
+	return fmt.Sprint(*share)
+}
+
+// pools returns the host's huge page pools as one line.
+func (l *labHost) pools(t *testing.T) string {
+	t.Helper()
+	return strings.TrimSpace(l.sh(t, "cat /sys/devices/system/node/node*/hugepages/hugepages-2048kB/nr_hugepages | tr '\\n' ' '"))
+}
+
+// foreign is a VM that somebody else makes.
+type foreign struct {
+	name                     string
+	memoryMiB, vcpus         int
+	numatune, backing, cells string
+}
+
+// startForeign starts a VM by libvirt alone, with all its memory allocated.
+func (l *labHost) startForeign(t *testing.T, f foreign) {
+	t.Helper()
+	tune := ""
+	if f.numatune != "" {
+		tune = "<numatune>" + f.numatune + "</numatune>"
+	}
+	xml := fmt.Sprintf(`<domain type='kvm'><name>%s</name><memory unit='MiB'>%d</memory><vcpu>%d</vcpu>%s<memoryBacking>%s<allocation mode='immediate'/></memoryBacking>
+<os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features><cpu mode='host-passthrough'>%s</cpu>
+<devices><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>`, f.name, f.memoryMiB, f.vcpus, tune, f.backing, f.cells)
+	l.sh(t, "cat > /tmp/f.xml <<'X'\n"+xml+"\nX\nvirsh -q create /tmp/f.xml --paused")
+}
+
+// mostlyOn reads the last line of numastat -p: MiB per node and the total.
+func mostlyOn(totals string, node int) bool {
+	fields := strings.Fields(totals)
+	if len(fields) < node+3 {
+		return false
+	}
+	here, err1 := strconv.ParseFloat(fields[1+node], 64)
+	all, err2 := strconv.ParseFloat(fields[len(fields)-1], 64)
+	return err1 == nil && err2 == nil && all > 0 && here/all > 0.98
+}
