@@ -51,17 +51,36 @@ Exit status 3 means done in part: the report says what could not be done and why
 		h.Progress = progressTo(c.ErrOrStderr())
 		var b operate.Bound
 		if pid != 0 {
-			b, err = h.BindProcess(c.Context(), operate.ProcessRequest{PID: pid, Change: spec.Apply, DryRun: dryRun})
+			b, err = h.BindProcess(c.Context(), operate.ProcessRequest{PID: pid, Change: changed(spec), DryRun: dryRun})
 		} else {
 			r := operate.BindRequest{Name: args[0], Anew: anew, DryRun: dryRun}
 			if spec.Changed() {
-				r.Change = spec.Apply
+				r.Change = changed(spec)
 			}
 			b, err = h.Bind(c.Context(), r)
 		}
 		return report(c, b, err)
 	}
 	return c
+}
+
+// changed applies flags to a spec and checks the result. A running guest may
+// itself be what no new one could ask for (cells without a policy): then it is
+// not held against the flags.
+func changed(flags *guest.FlagSpec) func(guest.Spec) (guest.Spec, error) {
+	return func(s guest.Spec) (guest.Spec, error) {
+		_, already := s.Normalize()
+		s, err := flags.Apply(s)
+		if err != nil {
+			return s, usageError{err}
+		}
+		if normal, err := s.Normalize(); err == nil {
+			return normal, nil
+		} else if already == nil {
+			return s, usageError{err}
+		}
+		return s, nil
+	}
 }
 
 // report prints what was planned and done, even where it ended in an error.

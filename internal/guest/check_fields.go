@@ -36,8 +36,8 @@ func (c *checker) size() {
 	case s.Memory > maxMemory:
 		c.fail("memory", s.Memory, "at most %v", maxMemory)
 	case s.Memory%unit != 0:
-		c.fail("memory", uint64(s.Memory), "a whole number of pages of %v, such as %d or %d bytes", unit,
-			uint64(s.Memory-s.Memory%unit), uint64(s.Memory-s.Memory%unit+unit))
+		c.fail("memory", uint64(s.Memory), "a whole number of pages of %v, the next is %d bytes", unit,
+			uint64(s.Memory-s.Memory%unit+unit))
 	}
 }
 

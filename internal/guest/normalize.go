@@ -119,6 +119,9 @@ type checker struct {
 }
 
 func (c *checker) fail(field string, value any, allowed string, args ...any) {
+	if len(c.errs) >= maxErrors {
+		return
+	}
 	text := fmt.Sprint(value)
 	if s, ok := value.(string); ok {
 		text = shortened(fmt.Sprintf("%q", s))

@@ -15,8 +15,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxSpec bounds what ParseSpec reads.
-const maxSpec = 1 << 20
+// maxSpec bounds what ParseSpec reads, maxErrors what it and Normalize report
+// of one struct or list: a foreign file may be wrong a hundred thousand times.
+const (
+	maxSpec   = 1 << 20
+	maxErrors = 20
+)
 
 // ParseSpec reads a spec in YAML or JSON (docs/spec.md). A field that a spec
 // does not have is an error that names it and the nearest one that exists; so
@@ -122,6 +126,9 @@ func decodeStruct(path string, tree any, v reflect.Value) []error {
 	var errs []error
 	names := fieldNames(v.Type())
 	for _, key := range sortedKeys(given) {
+		if len(errs) >= maxErrors {
+			return append(errs, fmt.Errorf("spec: %s: more errors", orSpec(path)))
+		}
 		i := slices.Index(names, key)
 		if i < 0 {
 			errs = append(errs, unknownField(path, key, names))
@@ -141,6 +148,9 @@ func decodeSlice(path string, tree any, v reflect.Value) []error {
 	var errs []error
 	v.Set(reflect.MakeSlice(v.Type(), len(given), len(given)))
 	for i, entry := range given {
+		if len(errs) >= maxErrors {
+			return append(errs, fmt.Errorf("spec: %s: more errors", path))
+		}
 		at := fmt.Sprintf("%s[%d]", path, i)
 		if entry == nil {
 			errs = append(errs, fmt.Errorf("spec: %s is empty", at))

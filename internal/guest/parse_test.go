@@ -3,10 +3,12 @@ package guest_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -111,6 +113,42 @@ func TestParseSpecNamesWhatIsWrong(t *testing.T) {
 				if !strings.Contains(err.Error(), w) {
 					t.Errorf("error %q does not say %q", err, w)
 				}
+			}
+		})
+	}
+}
+
+// Hostile files cost little time and get a short answer.
+func TestHostileSpecsAreRefusedSoon(t *testing.T) {
+	many := func(line string) string {
+		var b strings.Builder
+		for i := 0; b.Len() < 1<<20-100; i++ {
+			fmt.Fprintf(&b, line, i)
+		}
+		return b.String()
+	}
+	bomb := "a: &a [x,x,x,x,x,x,x,x,x]\n"
+	for c := 'b'; c < 'k'; c++ {
+		bomb += fmt.Sprintf("%c: &%c [*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c]\n", c, c, c-1, c-1, c-1, c-1, c-1, c-1, c-1, c-1, c-1)
+	}
+	for name, text := range map[string]string{
+		"many unknown fields": many("k%d: 1\n"),
+		"many wrong devices":  "vcpus: 1\nmemory: 1G\ndevices:\n" + many("- {address: x%d}\n"),
+		"many wrong cells":    "topology:\n  cells:\n" + many("  - {vcpus: -%d}\n"),
+		"deep":                strings.Repeat("[", 1<<20-10),
+		"aliases of aliases":  bomb,
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := time.Now()
+			s, err := guest.ParseSpec(strings.NewReader(text))
+			if err == nil {
+				_, err = s.Normalize()
+			}
+			if err == nil || len(err.Error()) > 16<<10 {
+				t.Errorf("not a short error: %.200v", err)
+			}
+			if took := time.Since(start); took > time.Minute { // generous: half a second is usual, quadratic work takes hours
+				t.Errorf("took %v", took)
 			}
 		})
 	}

@@ -48,15 +48,16 @@ type Kind string
 const (
 	Record     Kind = "record-intent" // write spec and placement into the guest's metadata
 	GrowPool   Kind = "grow-huge-page-pool"
-	AllowNodes Kind = "allow-nodes"   // widen cpuset.mems of the guest's thread groups
-	TuneLive   Kind = "numatune-live" // libvirt virDomainSetNumaParameters, mode restrictive
-	PinVCPU    Kind = "pin-vcpu"      // libvirt virDomainPinVcpuFlags
-	PinHelper  Kind = "pin-emulator"  // libvirt virDomainPinEmulator
-	PinIO      Kind = "pin-io-thread" // libvirt virDomainPinIOThread
-	Affinity   Kind = "set-affinity"  // sched_setaffinity of one thread (plain processes, vhost)
-	SetPolicy  Kind = "set-policy"    // mbind of a memfd from outside
-	MoveRange  Kind = "move-memory"   // move_pages of one mapping
-	HoldNodes  Kind = "hold-to-nodes" // narrow cpuset.mems of the guest's thread groups
+	AllowNodes Kind = "allow-nodes"     // widen cpuset.mems of the guest's thread groups
+	TuneLive   Kind = "numatune-live"   // libvirt virDomainSetNumaParameters, mode restrictive
+	PinVCPU    Kind = "pin-vcpu"        // libvirt virDomainPinVcpuFlags
+	PinHelper  Kind = "pin-emulator"    // libvirt virDomainPinEmulator
+	PinIO      Kind = "pin-io-thread"   // libvirt virDomainPinIOThread
+	Affinity   Kind = "set-affinity"    // sched_setaffinity of one thread (plain processes, vhost)
+	SetPolicy  Kind = "set-policy"      // mbind of a memfd from outside
+	MoveOwn    Kind = "move-own-memory" // move_pages of all that is not guest RAM: heap, stacks, device buffers
+	MoveRange  Kind = "move-memory"     // move_pages of one mapping
+	HoldNodes  Kind = "hold-to-nodes"   // narrow cpuset.mems of the guest's thread groups
 	ShrinkPool Kind = "shrink-huge-page-pool"
 	Configure  Kind = "write-configuration" // persistent XML, for the next start
 )
@@ -79,9 +80,17 @@ type Step struct {
 	PageSize topology.Bytes `json:"page_size_bytes,omitempty"`
 	// Bytes is how much lies elsewhere as far as was seen.
 	Bytes topology.Bytes  `json:"misplaced_bytes,omitempty"`
+	Parts []Part          `json:"parts,omitempty"` // of move-own-memory
 	File  string          `json:"file,omitempty"`
 	Pages uint64          `json:"pages,omitempty"`
 	Node  topology.NodeID `json:"node,omitempty"`
+}
+
+// Part is one mapping of a step that covers several.
+type Part struct {
+	Address  uint64         `json:"address"`
+	Size     topology.Bytes `json:"size_bytes"`
+	PageSize topology.Bytes `json:"page_size_bytes"`
 }
 
 // Moved is what became of the pages of one mapping.
@@ -110,6 +119,8 @@ func (s Step) String() string {
 		return fmt.Sprintf("%s of thread %d to CPUs %s", s.Kind, s.TID, s.CPUs)
 	case SetPolicy:
 		return fmt.Sprintf("%s of %v at %#x: %s on nodes %s", s.Kind, s.Size, s.Address, s.Mode, s.Nodes)
+	case MoveOwn:
+		return fmt.Sprintf("%s: %v in %d mappings to nodes %s", s.Kind, s.Bytes, len(s.Parts), s.Nodes)
 	case MoveRange:
 		return fmt.Sprintf("%s: %v at %#x to nodes %s", s.Kind, s.Bytes, s.Address, s.Nodes)
 	default:

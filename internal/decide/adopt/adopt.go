@@ -20,7 +20,7 @@ func Spec(g inventory.Guest) guest.Spec {
 	s := guest.Spec{
 		Name: g.Name, VCPUs: c.VCPUs, Memory: c.Memory, PageSize: c.PageSize,
 		CPU:      guest.CPUSpec{Binding: cpuMode(c), IOThreads: c.IOThreads},
-		Binding:  guest.MemorySpec{Mode: memoryMode(c), Immediate: c.Immediate},
+		Binding:  guest.MemorySpec{Mode: memoryMode(g), Immediate: c.Immediate},
 		Topology: cells(c),
 	}
 	for _, address := range c.Devices {
@@ -46,8 +46,8 @@ func cpuMode(c inventory.Config) guest.CPUMode {
 	return guest.CPUExclusive
 }
 
-func memoryMode(c inventory.Config) guest.MemoryMode {
-	mode := ""
+func memoryMode(g inventory.Guest) guest.MemoryMode {
+	c, mode := g.Config, ""
 	if c.NUMATune != nil {
 		mode = c.NUMATune.Mode
 		for _, cell := range c.NUMATune.Cells { // cells' policies, inside the limit as a whole
@@ -58,7 +58,7 @@ func memoryMode(c inventory.Config) guest.MemoryMode {
 	case guest.MemoryStrict, guest.MemoryPreferred, guest.MemoryInterleave, guest.MemoryRestrictive:
 		return guest.MemoryMode(mode)
 	}
-	if c.Source == "memfd" {
+	if takesPolicy := c.Source == "memfd" || g.State == "shutoff"; takesPolicy {
 		return guest.MemoryPreferred
 	}
 	return guest.MemoryRestrictive

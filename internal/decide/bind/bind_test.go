@@ -127,6 +127,23 @@ func TestVFIOMemoryIsNotPretendedToMove(t *testing.T) {
 	}
 }
 
+func TestOwnMemoryOfTheProcessIsOneStep(t *testing.T) {
+	g := seenOn(nil, "0-3", "default", "anonymous")
+	for i := range uint64(5) {
+		g.Seen.Ranges = append(g.Seen.Ranges, inventory.MemoryRange{Address: 0x100000000 + i<<24, Size: topology.MiB, PageSize: 4096, Backing: "anonymous", ByNode: placed(1, topology.MiB)})
+	}
+	p := bind.Plan(bind.Request{Guest: g, Topology: square(), Placement: onNode(2, guest.MemoryPreferred)})
+	for _, s := range p.Steps {
+		if s.Kind == plan.MoveOwn {
+			if len(s.Parts) != 5 || s.Bytes != 5*topology.MiB {
+				t.Errorf("%d parts, %v; want all five", len(s.Parts), s.Bytes)
+			}
+			return
+		}
+	}
+	t.Errorf("the process's own memory stays on node 1: %s", kinds(p))
+}
+
 func TestGuestInPlaceNeedsNothing(t *testing.T) {
 	g := seenOn(&inventory.NUMATune{Mode: "strict", Nodes: nodes("0")}, "0", "bind:0", "anonymous")
 	want := onNode(0, guest.MemoryStrict)

@@ -115,21 +115,31 @@ func (b *builder) setPolicies() {
 	}
 }
 
+// strayOwn is how much of a VM process's own memory may lie elsewhere before
+// it is worth moving: a few pages are in use by the kernel at any time.
+const strayOwn = topology.MiB
+
 func (b *builder) moveMemory() {
 	if !b.limited() {
 		return
 	}
+	own := plan.Step{Kind: plan.MoveOwn, Nodes: b.Placement.Nodes, Mode: b.Placement.MemoryMode, Why: "heap, stacks and device buffers of the process belong near its threads"}
 	for _, r := range b.Guest.Seen.Ranges {
 		bytes := b.misplaced(r)
-		if bytes == 0 {
-			continue
-		}
-		if b.pinnedByDevice() {
+		switch {
+		case bytes == 0:
+		case r.Cell == nil:
+			own.Bytes += bytes
+			own.Parts = append(own.Parts, plan.Part{Address: r.Address, Size: r.Size, PageSize: r.PageSize})
+		case b.pinnedByDevice():
 			b.refuse(fmt.Sprintf("%v of memory at %#x", bytes, r.Address), "a device (%s) is assigned by vfio, which pins all guest memory; detach it, bind, attach it again, or restart the guest", b.Guest.Config.Devices[0])
-			continue
+		default:
+			b.add(plan.Step{Kind: plan.MoveRange, Address: r.Address, Size: r.Size, PageSize: r.PageSize, Bytes: bytes, Nodes: b.targetOf(r), Mode: b.Placement.MemoryMode,
+				Why: fmt.Sprintf("%v %s", r.Backing, lieOn(r))})
 		}
-		b.add(plan.Step{Kind: plan.MoveRange, Address: r.Address, Size: r.Size, PageSize: r.PageSize, Bytes: bytes, Nodes: b.targetOf(r), Mode: b.Placement.MemoryMode,
-			Why: fmt.Sprintf("%v of it %s", r.Backing, lieOn(r))})
+	}
+	if own.Bytes > strayOwn {
+		b.add(own)
 	}
 }
 

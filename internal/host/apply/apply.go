@@ -154,6 +154,8 @@ func (x Executor) step(ctx context.Context, p plan.Plan, s plan.Step, intent gue
 		return done, x.Kernel.SetFilePolicy(p.PID, s.Address, s.Mode, s.Nodes)
 	case plan.MoveRange:
 		return x.move(ctx, p, s)
+	case plan.MoveOwn:
+		return x.moveOwn(ctx, p, s)
 	case plan.GrowPool:
 		return pool(x.Kernel.GrowPool, s)
 	case plan.ShrinkPool:
@@ -174,6 +176,33 @@ func (x Executor) move(ctx context.Context, p plan.Plan, s plan.Step) (Outcome, 
 	}
 	return o, err
 }
+
+// moveOwn copies the process's own memory. The kernel or QEMU itself always
+// uses a few of these pages, so a remainder of tolerated is no shortfall.
+func (x Executor) moveOwn(ctx context.Context, p plan.Plan, s plan.Step) (Outcome, error) {
+	var sum plan.Moved
+	for _, part := range s.Parts {
+		one := s
+		one.Address, one.Size, one.PageSize = part.Address, part.Size, part.PageSize
+		moved, err := x.Kernel.Move(ctx, p.PID, one, func(topology.Bytes, topology.Bytes) {})
+		sum.Moved += moved.Moved
+		sum.Failed += moved.Failed
+		if err != nil {
+			return Outcome{Status: Partial, Moved: &sum}, err
+		}
+	}
+	o := Outcome{Status: Done, Moved: &sum}
+	if sum.Failed > 0 {
+		o.Detail = fmt.Sprintf("%v stay where they are, in use", sum.Failed)
+	}
+	if float64(sum.Failed) > tolerated*float64(sum.Moved+sum.Failed) {
+		o.Status = Partial
+	}
+	return o, nil
+}
+
+// tolerated is the part of a process's own memory that may stay behind.
+const tolerated = 0.02
 
 func pool(change func(topology.NodeID, topology.Bytes, uint64) (uint64, error), s plan.Step) (Outcome, error) {
 	got, err := change(s.Node, s.PageSize, s.Pages)

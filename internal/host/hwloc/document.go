@@ -18,6 +18,7 @@ type (
 		CPUSet      string     `xml:"cpuset,attr"`
 		CompleteSet string     `xml:"complete_cpuset,attr"`
 		OnlineSet   string     `xml:"online_cpuset,attr"` // version 1
+		AllNodes    string     `xml:"complete_nodeset,attr"`
 		LocalMemory string     `xml:"local_memory,attr"`
 		Depth       string     `xml:"depth,attr"` // of a version 1 cache
 		Name        string     `xml:"name,attr"`

@@ -2,6 +2,7 @@ package hwloc
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -9,6 +10,25 @@ import (
 
 	"github.com/numavisor/numavisor/internal/topology"
 )
+
+// addHiddenNodes finds nodes that have CPUs and no memory: hwloc writes no
+// object for them, only their number into the CPUs' complete_nodeset.
+func (p *parser) addHiddenNodes() {
+	var covered topology.CPUSet
+	for _, n := range p.Nodes {
+		covered = covered.Union(n.CPUs)
+	}
+	hidden := map[topology.NodeID]topology.CPUSet{}
+	for _, c := range p.cpus {
+		if home, ok := p.homes[c.ID]; ok && !covered.Contains(c.ID) && !slices.Contains(p.order, home) {
+			hidden[home] = hidden[home].With(c.ID)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(hidden)) {
+		p.gap("node %d has no object of its own; taken as CPUs %s without memory", id, hidden[id])
+		p.Nodes = append(p.Nodes, topology.Node{ID: id, CPUs: hidden[id]})
+	}
+}
 
 // settleOwners decides which node a CPU belongs to. Version 2 gives memory
 // without CPUs (CXL, HBM, GPU) the CPUs it is near to, so that CPUs appear

@@ -32,7 +32,7 @@ func Parse(r io.Reader) (topology.Topology, error) {
 	if limited.N <= 0 {
 		return topology.Topology{}, fmt.Errorf("reading hwloc XML: more than %d bytes", maxDocument)
 	}
-	p := parser{Topology: topology.Topology{Source: "hwloc " + version(doc.Version) + " XML"}}
+	p := parser{Topology: topology.Topology{Source: "hwloc " + version(doc.Version) + " XML"}, homes: map[topology.CPUID]topology.NodeID{}}
 	for _, o := range doc.Objects {
 		p.walk(&o, place{socket: -1, die: -1})
 	}
@@ -46,6 +46,7 @@ func Parse(r io.Reader) (topology.Topology, error) {
 		p.soleNode()
 	}
 	p.takeOnline()
+	p.addHiddenNodes()
 	p.settleOwners()
 	p.takeDistances(doc.Distances)
 	p.placeDevices()
@@ -78,6 +79,7 @@ type parser struct {
 	near     []topology.CPUSet // per device
 	order    []topology.NodeID // nodes in document order
 	first    []matrix1         // distances of version 1
+	homes    map[topology.CPUID]topology.NodeID
 	root     *object
 	objects  int
 	unpacked int // sockets and dies seen without a number
@@ -150,6 +152,10 @@ func (p *parser) cpu(o *object, in place) {
 	}
 	p.cpus = append(p.cpus, topology.SeenCPU{ID: topology.CPUID(id),
 		Socket: in.socket, Die: in.die, Core: -1, Siblings: in.core, L3: in.l3})
+	nodes, err := topology.ParseMask[topology.NodeID](o.AllNodes)
+	if node, ok := nodes.First(); ok && err == nil && nodes.Len() == 1 {
+		p.homes[topology.CPUID(id)] = node
+	}
 }
 
 func (p *parser) node(o *object, cpus topology.CPUSet) {
@@ -212,6 +218,9 @@ func (p *parser) takeOnline() {
 	}
 	if p.root.CompleteSet != "" {
 		p.Offline = p.mask(p.root, p.root.CompleteSet).Minus(shown)
+		if !p.Offline.IsEmpty() {
+			p.gap("hwloc leaves CPUs %s out: they are offline, or were not allowed to who ran lstopo", p.Offline)
+		}
 	}
 }
 

@@ -171,8 +171,10 @@ func (c *capsReader) cell(cell hostCell, l3 map[topology.CPUID]topology.CPUSet) 
 		return
 	}
 	n := topology.Node{ID: topology.NodeID(id), Distances: map[topology.NodeID]int{}}
-	if n.Memory, err = scaled(cell.Memory.Value, cell.Memory.Unit); err != nil {
-		c.gap("cell %d: memory: %v; taken as none", id, err)
+	if cell.Memory.Value != "" { // a cell without memory is written without it
+		if n.Memory, err = scaled(cell.Memory.Value, cell.Memory.Unit); err != nil {
+			c.gap("cell %d: memory: %v; taken as none", id, err)
+		}
 	}
 	n.Free = n.Memory
 	n.HugePages = c.pools(id, cell.Pages)

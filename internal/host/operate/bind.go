@@ -107,7 +107,7 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 			return guest.Intent{}, nil, err
 		}
 	}
-	p, why, err := place.Place(place.Request{Host: inv, Spec: spec, Policy: h.Policy, Ignore: g.Name})
+	p, why, err := place.Again(place.Request{Host: inv, Spec: spec, Policy: h.Policy, Ignore: g.Name}, g.Seen.MemoryByNode)
 	if err != nil {
 		return guest.Intent{}, nil, err
 	}

@@ -3,7 +3,7 @@
 package topologytest
 
 import (
-	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -19,7 +19,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-var update = flag.Bool("update", false, "rewrite the expected topologies in testdata/hosts")
+var update = flag.Bool("update", false, "rewrite testdata/hosts/expected")
 
 // Hosts returns the text archives of testdata/hosts that hold a file whose
 // name begins with prefix: "sys/", "capabilities.xml".
@@ -69,32 +69,46 @@ func archive(t testing.TB, host string) *txtar.Archive {
 	return a
 }
 
-// Root unpacks a host's archive and returns the folder, which holds its sys and proc.
+// Root unpacks a host's archive and returns the folder, which holds its sys and
+// proc. A file of the text "-> TARGET" stands for a symbolic link.
 func Root(t testing.TB, host string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := txtar.Write(archive(t, host), dir); err != nil {
+	a := archive(t, host)
+	if err := txtar.Write(a, dir); err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range a.Files {
+		target, isLink := strings.CutPrefix(strings.TrimSpace(string(f.Data)), "-> ")
+		if !isLink {
+			continue
+		}
+		path := filepath.Join(dir, f.Name)
+		if err := errors.Join(os.Remove(path), os.Symlink(target, path)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return dir
 }
 
-// Expect compares a topology with the file name of the host's archive, or
+// Expect compares a topology with testdata/hosts/expected/HOST-SOURCE.txt, or
 // rewrites that file under -update.
-func Expect(t *testing.T, host, name string, got topology.Topology) {
+func Expect(t *testing.T, host, source string, got topology.Topology) {
 	t.Helper()
+	path := filepath.Join(folder, "expected", host+"-"+source+".txt")
 	text := Describe(got)
 	if *update {
-		a := archive(t, host)
-		a.Files = slices.DeleteFunc(a.Files, func(f txtar.File) bool { return f.Name == name })
-		a.Files = append(a.Files, txtar.File{Name: name, Data: []byte(text)})
-		if err := os.WriteFile(filepath.Join(folder, host+".txtar"), txtar.Format(a), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	if diff := cmp.Diff(string(bytes.TrimSpace(File(t, host, name))), strings.TrimSpace(text)); diff != "" {
-		t.Errorf("host %s, %s (-want +got; -update rewrites it):\n%s", host, name, diff)
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; run the test with -update and review the file", err)
+	}
+	if diff := cmp.Diff(string(want), text); diff != "" {
+		t.Errorf("%s (-want +got; -update rewrites it):\n%s", path, diff)
 	}
 }
 

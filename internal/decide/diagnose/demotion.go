@@ -1,0 +1,40 @@
+package diagnose
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// demotionAgainstBinding: with slow memory in the host the kernel moves cold
+// pages there. Up to Linux 6.12 at least it "ignores all cpuset and mempolicy
+// settings" (mm/vmscan.c, can_demote); later kernels heed the cpuset.
+func demotionAgainstBinding(v *view) []Finding {
+	k := &v.host.Kernel
+	if k.Demotion != "true" && k.Demotion != "1" {
+		return nil
+	}
+	var slow topology.NodeSet
+	for id := range v.memoryNodes.All() {
+		if n, ok := v.topology.Node(id); ok && n.CPUs.IsEmpty() {
+			slow = slow.With(id)
+		}
+	}
+	names, _ := v.boundNames()
+	if slow.IsEmpty() || len(names) == 0 {
+		return nil
+	}
+	return []Finding{{
+		Severity: Warning, Object: "host",
+		Evidence: []string{
+			fmt.Sprintf("demotion_enabled is %s (/sys/kernel/mm/numa/demotion_enabled), Linux %s", k.Demotion, orUnknown(k.Release)),
+			fmt.Sprintf("nodes %s have memory and no CPUs (%s)", slow, orUnknown(v.topology.Source)),
+			"bound: " + strings.Join(names, ", "),
+		},
+		Effect:  fmt.Sprintf("when a node fills up, the kernel moves cold pages of bound guests to nodes %s; up to Linux 6.12 even those of strict ones", slow),
+		Fix:     "switch demotion off where guests are bound, or bind guests that may be slow to those nodes on purpose",
+		Command: "echo false > /sys/kernel/mm/numa/demotion_enabled",
+		Action:  &Action{Kind: WriteKernelSetting, Path: "/sys/kernel/mm/numa/demotion_enabled", Value: "false"}, // others may count on it: not safe
+	}}
+}

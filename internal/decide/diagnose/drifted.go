@@ -1,0 +1,33 @@
+package diagnose
+
+import (
+	"fmt"
+
+	"github.com/numavisor/numavisor/internal/decide/drift"
+)
+
+// drifted: a guest with a placement is not as it says.
+func drifted(v *view) (found []Finding) {
+	const most = 8
+	for _, s := range v.guests {
+		differences := drift.Of(*s.Guest, v.topology)
+		if len(differences) == 0 {
+			continue
+		}
+		var evidence []string
+		for i, d := range differences {
+			if i == most {
+				evidence = append(evidence, fmt.Sprintf("and %d more", len(differences)-most))
+				break
+			}
+			evidence = append(evidence, d.String())
+		}
+		f := s.binding(Finding{Severity: Warning, Evidence: evidence,
+			Effect: "it is not where it was placed: others may have its CPUs and memory, and it theirs"})
+		if !s.pinned() {
+			f.Fix = "bring the guest back to its placement; it keeps running"
+		}
+		found = append(found, f)
+	}
+	return found
+}

@@ -1,0 +1,127 @@
+package diagnose
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+)
+
+// Finding is one fault, or one thing worth knowing.
+type Finding struct {
+	Rule     string   `json:"rule"` // kebab-case, stable
+	Severity Severity `json:"severity"`
+	Object   string   `json:"object"`   // "guest web1", "node 3", "host"
+	Evidence []string `json:"evidence"` // figures, each with its source
+	Effect   string   `json:"effect"`
+	Fix      string   `json:"fix"`
+	Command  string   `json:"command,omitempty"` // does the fix, or is its first step
+	// Safe says that Action can be carried out on running guests without asking:
+	// it loses nothing and can be undone.
+	Safe   bool    `json:"safe"`
+	Action *Action `json:"action,omitempty"` // nil: not ours to do
+}
+
+// Severity says how much a finding matters.
+type Severity string
+
+// Severities. An error makes guests fail or be killed, a warning makes them slow.
+const (
+	Info    Severity = "info"
+	Warning Severity = "warning"
+	Error   Severity = "error"
+)
+
+// Action is a fix that a program can carry out.
+type Action struct {
+	Kind  ActionKind `json:"kind"`
+	Guest string     `json:"guest,omitempty"` // for BindGuest
+	Path  string     `json:"path,omitempty"`  // for WriteKernelSetting: below /proc/sys or /sys
+	Value string     `json:"value,omitempty"`
+}
+
+// ActionKind names an action.
+type ActionKind string
+
+// Kinds of actions.
+const (
+	BindGuest          ActionKind = "bind-guest"           // as numavisor bind does
+	WriteKernelSetting ActionKind = "write-kernel-setting" // Value into Path
+	// KSMWithinNodes stops KSM, splits what it merged (2 into /sys/kernel/mm/ksm/run;
+	// the kernel refuses the change while anything is merged), writes 0 into
+	// merge_across_nodes and starts it again.
+	KSMWithinNodes ActionKind = "ksm-within-nodes"
+)
+
+// Rules are the names of all rules, in the order in which they are tried.
+func Rules() []string {
+	names := make([]string, len(rules))
+	for i, r := range rules {
+		names[i] = r.name
+	}
+	return names
+}
+
+// rule looks for one kind of fault.
+type rule struct {
+	name string
+	find func(*view) []Finding
+}
+
+var rules = []rule{
+	{"preallocated-unbound", preallocatedUnbound},
+	{"vfio-unbound", vfioUnbound},
+	{"binding-matters-little", bindingMattersLittle},
+	{"memory-far", memoryFar},
+	{"helpers-far", helpersFar},
+	{"device-far", deviceFar},
+	{"exclusive-overlap", exclusiveOverlap},
+	{"restrictive-memnodes", restrictiveMemnodes},
+	{"auto-placement-without-numad", autoWithoutNumad},
+	{"numa-hidden", numaHidden},
+	{"cells-folded", cellsFolded},
+	{"drift", drifted},
+	{"strict-without-room", strictWithoutRoom},
+	{"node-over-bound", nodeOverBound},
+	{"memory-only-node-used", memoryOnlyNodeUsed},
+	{"uneven-huge-pages", unevenHugePages},
+	{"ksm-across-nodes", ksmAcrossNodes},
+	{"numa-balancing-against-binding", balancingAgainstBinding},
+	{"numad-beside-bindings", numadBesideBindings},
+	{"zone-reclaim", zoneReclaim},
+	{"distances-missing", distancesMissing},
+	{"node-without-memory", nodeWithoutMemory},
+	{"memory-only-node", memoryOnlyNode},
+	{"bound-to-nothing", boundToNothing},
+	{"vcpus-crowded", vcpusCrowded},
+	{"housekeeping-taken", housekeepingTaken},
+	{"cells-contradicted", cellsContradicted},
+	{"demotion-against-binding", demotionAgainstBinding},
+	{"distances-asymmetric", distancesAsymmetric},
+	{"memory-lopsided", memoryLopsided},
+	{"unseen", unseen},
+}
+
+// Run returns what is wrong on a host, the worst first, then by object.
+func Run(h *inventory.Host) []Finding {
+	if h == nil {
+		return nil
+	}
+	v := look(h)
+	if v.memoryNodes.Len() < 2 && v.topology.NodesOf(v.topology.CPUSet()).Len() < 2 {
+		return nil // one node: everything is local
+	}
+	var found []Finding
+	for _, r := range rules {
+		for _, f := range r.find(v) {
+			f.Rule = r.name
+			found = append(found, f)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), cmp.Compare(a.Object, b.Object), cmp.Compare(a.Rule, b.Rule))
+	})
+	return found
+}
+
+func (s Severity) rank() int { return slices.Index([]Severity{Error, Warning, Info}, s) }

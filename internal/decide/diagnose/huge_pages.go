@@ -1,0 +1,90 @@
+package diagnose
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// unevenHugePages: a pool that one node has and the next has not makes huge
+// page guests land where the pages are. What placements asked for is left out:
+// pools grow by need.
+func unevenHugePages(v *view) (found []Finding) {
+	reserved := map[topology.NodeID]map[topology.Bytes]topology.Bytes{}
+	for _, s := range v.guests {
+		if s.Placement != nil {
+			for _, r := range s.Placement.Reservations {
+				if reserved[r.Node] == nil {
+					reserved[r.Node] = map[topology.Bytes]topology.Bytes{}
+				}
+				reserved[r.Node][r.PageSize] += r.Memory
+			}
+		}
+	}
+	for _, size := range v.poolSizes() {
+		if f, uneven := v.uneven(size, reserved); uneven {
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+func (v *view) poolSizes() []topology.Bytes {
+	var sizes []topology.Bytes
+	for _, n := range v.topology.Nodes {
+		for _, p := range n.HugePages {
+			sizes = append(sizes, p.Size)
+		}
+	}
+	slices.Sort(sizes)
+	return slices.Compact(sizes)
+}
+
+// uneven compares one size's pools on nodes of about equal memory.
+func (v *view) uneven(size topology.Bytes, reserved map[topology.NodeID]map[topology.Bytes]topology.Bytes) (Finding, bool) {
+	var largest topology.Bytes
+	for _, n := range v.topology.Nodes {
+		largest = max(largest, n.Memory)
+	}
+	var evidence []string
+	var most, fewest, total uint64
+	var poor topology.NodeID
+	seen := 0
+	for _, n := range v.topology.Nodes {
+		if n.CPUs.IsEmpty() || n.Memory < largest/2 || size == 0 {
+			continue
+		}
+		pages := pool(n, size).Total
+		spare := pages - min(pages, uint64(reserved[n.ID][size]/size))
+		evidence = append(evidence, fmt.Sprintf("node %d: %d pages of %v, %d free, %d not for placed guests (nr_hugepages)", n.ID, pages, size, pool(n, size).Free, spare))
+		if seen == 0 || spare < fewest {
+			fewest, poor = spare, n.ID
+		}
+		if spare > most {
+			most, total = spare, pages
+		}
+		seen++
+	}
+	if seen < 2 || fewest >= most/2+most%2 || topology.Bytes(most)*size < worthAWord {
+		return Finding{}, false
+	}
+	path := fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-%dkB/nr_hugepages", poor, size/topology.KiB)
+	value := fmt.Sprint(total)
+	return Finding{
+		Severity: Warning, Object: fmt.Sprintf("huge pages of %v", size), Evidence: evidence,
+		Effect:  "guests with huge pages fit on some nodes only; those not bound take pages wherever there are any",
+		Fix:     fmt.Sprintf("grow the pool of node %d, or let Numavisor grow pools by need", poor),
+		Command: fmt.Sprintf("echo %s > %s", value, path),
+		Action:  &Action{Kind: WriteKernelSetting, Path: path, Value: value}, // takes memory from others: not safe
+	}, true
+}
+
+func pool(n topology.Node, size topology.Bytes) topology.HugePagePool {
+	for _, p := range n.HugePages {
+		if p.Size == size {
+			return p
+		}
+	}
+	return topology.HugePagePool{Size: size}
+}

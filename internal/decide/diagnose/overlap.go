@@ -1,0 +1,73 @@
+package diagnose
+
+import (
+	"fmt"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// exclusiveOverlap: two guests that each hold vCPUs to single CPUs share some,
+// or a guest may run on CPUs that were promised to another alone.
+func exclusiveOverlap(v *view) (found []Finding) {
+	for i, s := range v.guests {
+		mine, promised := s.exclusive()
+		if mine.IsEmpty() {
+			continue
+		}
+		for k, other := range v.guests {
+			theirs, _ := other.exclusive()
+			switch shared := mine.Intersect(theirs); {
+			case k == i:
+			case !shared.IsEmpty() && k > i: // told once
+				found = append(found, overlap(s, other, shared, Error,
+					"vCPUs of both wait for each other on the same CPUs, though each was to have its own"))
+			case shared.IsEmpty() && promised && mine.Intersects(other.vcpus):
+				found = append(found, overlap(s, other, mine.Intersect(other.vcpus), Warning,
+					"vCPUs of the other may take CPUs that were promised to this guest alone"))
+			}
+		}
+	}
+	return found
+}
+
+func overlap(s, other *subject, shared topology.CPUSet, severity Severity, effect string) Finding {
+	mover := other
+	if s.Placement == nil && other.Placement != nil {
+		mover = s
+	}
+	f := mover.binding(Finding{Severity: severity, Effect: effect,
+		Evidence: []string{fmt.Sprintf("vCPUs of %s and of %s may run on CPUs %s (%s)", s.Name, other.Name, shared, orUnknown(s.Seen.ThreadSource))}})
+	f.Object = s.object()
+	f.Fix = fmt.Sprintf("bind guest %s to other CPUs; placement keeps off those that are reserved", mover.Name)
+	f.Command = "numavisor bind " + shellWord(mover.Name)
+	if mover.Placement != nil {
+		f.Command += " --anew" // its recorded placement is what overlaps
+		f.Action, f.Safe = nil, false
+	}
+	return f
+}
+
+// exclusive returns the CPUs that a guest has to itself: promised by its
+// placement, else those of vCPUs pinned to one CPU each, all different.
+func (s *subject) exclusive() (cpus topology.CPUSet, promised bool) {
+	if p := s.Placement; p != nil {
+		return p.Exclusive(), true
+	}
+	pins := map[guest.VCPUID]topology.CPUSet{}
+	for id, pin := range s.Config.Pins {
+		pins[id] = pin
+	}
+	for _, t := range s.Seen.Threads {
+		if t.VCPU != nil && !t.Affinity.IsEmpty() {
+			pins[*t.VCPU] = t.Affinity
+		}
+	}
+	for _, pin := range pins {
+		if pin.Len() != 1 || pin.Intersects(cpus) {
+			return topology.CPUSet{}, false
+		}
+		cpus = cpus.Union(pin)
+	}
+	return cpus, false
+}

@@ -1,0 +1,420 @@
+package diagnose_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/decide/diagnose"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+func TestAHealthyHostHasNoFindings(t *testing.T) {
+	for _, f := range diagnose.Run(host()) {
+		t.Errorf("%+v", f)
+	}
+}
+
+// faults make each rule find something; the finding is looked at more closely where says is given.
+var faults = []struct {
+	rule, name string
+	fault      func(h *inventory.Host)
+	object     string
+	severity   diagnose.Severity
+	says       string // in evidence, fix or command
+	safe       bool
+}{
+	{"preallocated-unbound", "huge pages", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		unbind(g)
+		g.Config.PageSize = 2 * mib
+	}, "guest foreign", diagnose.Warning, "numavisor bind foreign", true},
+	{"preallocated-unbound", "1 GiB pages move only into free ones", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		unbind(g)
+		g.Config.PageSize = gib
+	}, "guest foreign", diagnose.Warning, "huge pages of 1 GiB", false},
+	{"preallocated-unbound", "immediate", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		unbind(g)
+		g.Config.Immediate = true
+	}, "guest foreign", diagnose.Warning, "node 1: 4 GiB (cgroup memory.numa_stat)", true},
+	{"vfio-unbound", "a device", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		unbind(g)
+		g.Config.Devices = []string{"0000:3b:00.0"}
+	}, "guest foreign", diagnose.Warning, "virsh dumpxml foreign", false},
+	{"vfio-unbound", "with cells, which need a mode", func(h *inventory.Host) {
+		g := find(h, "wide")
+		unbind(g)
+		g.Config.Devices = []string{"0000:3b:00.0"}
+	}, "guest wide", diagnose.Warning, "--memory-binding preferred", false},
+	{"preallocated-unbound", "shut off: its next start", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		unbind(g)
+		g.State, g.Seen, g.Config.Immediate = "shutoff", inventory.Seen{}, true
+	}, "guest foreign", diagnose.Warning, "virsh define bound.xml", false},
+	{"binding-matters-little", "a small guest", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		unbind(g)
+		g.Config.Memory = 256 * mib
+	}, "guest foreign", diagnose.Info, "256 MiB", false},
+	{"memory-far", "pinned away from its memory", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		g.Config.NUMATune = nil
+		g.Seen.MemoryByNode = byNode{3: 4 * gib}
+	}, "guest foreign", diagnose.Warning, "local share 0 %", true},
+	{"memory-far", "loose: by where it last ran", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		unbind(g)
+		g.Seen.Threads[0].LastCPU, g.Seen.Threads[1].LastCPU = 2, 5
+	}, "guest foreign", diagnose.Warning, "last ran on CPUs 2,5, nodes 0-1 (/proc/PID/task)\nlocal share 50 %", true},
+	{"memory-far", "one vCPU, memory smeared over two nodes", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		unbind(g)
+		g.Config.VCPUs, g.Seen.Threads = 1, g.Seen.Threads[:1]
+		g.Seen.MemoryByNode = byNode{0: 2121 * mib, 1: 1810 * mib} // as numastat showed it
+	}, "guest foreign", diagnose.Warning, "local share 54 %", true},
+	{"memory-far", "a plain process", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		g.Hypervisor, g.Config.NUMATune, g.Seen.MemoryByNode = "qemu-plain", nil, byNode{3: 4 * gib}
+	}, "guest foreign", diagnose.Warning, "numavisor bind --pid 12", false},
+	{"memory-far", "Xen cannot move memory", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		g.Hypervisor, g.Config.NUMATune, g.Seen.MemoryByNode = "xen", nil, byNode{3: 4 * gib}
+	}, "guest foreign", diagnose.Warning, "create the guest anew", false},
+	{"helpers-far", "vhost elsewhere", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		g.Seen.Threads = append(g.Seen.Threads, thread(inventory.RoleVhost, "8-9", "0-1,3"))
+	}, "guest foreign", diagnose.Warning, "vhost threads may run on CPUs 8-9, nodes 3", true},
+	{"helpers-far", "the emulator of a guest that cannot move", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		g.Seen.Threads[2].Affinity, g.Config.Devices = cpus("0"), []string{"0000:3b:00.0"}
+	}, "guest foreign", diagnose.Warning, "virsh emulatorpin foreign 4-7", false},
+	{"device-far", "a NIC on another node", func(h *inventory.Host) {
+		find(h, "web").Placement.Devices = []guest.DeviceSpec{{Address: "0000:3b:00.0"}}
+	}, "guest web", diagnose.Warning, "--nodes 1", false},
+	{"exclusive-overlap", "two pinned guests", func(h *inventory.Host) {
+		for _, name := range []string{"foreign", "web"} {
+			g := find(h, name)
+			g.Placement = nil
+			g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = cpus("4"), cpus("5")
+		}
+	}, "guest foreign", diagnose.Error, "CPUs 4-5", true},
+	{"exclusive-overlap", "a loose guest on promised CPUs", func(h *inventory.Host) {
+		find(h, "web").Placement.Reservations[0].Exclusive = cpus("6-7")
+	}, "guest web", diagnose.Warning, "of web and of foreign may run on CPUs 6-7", true},
+	{"restrictive-memnodes", "cells on different nodes", func(h *inventory.Host) {
+		for i := range find(h, "wide").Config.NUMATune.Cells {
+			find(h, "wide").Config.NUMATune.Cells[i].Mode = "restrictive"
+		}
+	}, "guest wide", diagnose.Warning, "cell 0: nodes 0, cell 1: nodes 3", false},
+	{"auto-placement-without-numad", "even if shut off", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		g.State, g.Seen, g.Config.AutoPlacement = "shutoff", inventory.Seen{}, true
+	}, "guest foreign", diagnose.Warning, "numad is not running", false},
+	{"numa-hidden", "more vCPUs than a node has CPUs", func(h *inventory.Host) { find(h, "foreign").Config.VCPUs = 5 },
+		"guest foreign", diagnose.Warning, "--topology auto", false},
+	{"numa-hidden", "more memory than a node", func(h *inventory.Host) { find(h, "foreign").Config.Memory = 17 * gib },
+		"guest foreign", diagnose.Warning, "the largest node has 16 GiB", false},
+	{"cells-folded", "by memory", func(h *inventory.Host) {
+		g := find(h, "wide")
+		g.Placement, g.Seen.MemoryByNode = nil, byNode{0: 2 * gib}
+	}, "guest wide", diagnose.Warning, "node 0: 2 GiB", true},
+	{"cells-folded", "by policy", func(h *inventory.Host) {
+		find(h, "wide").Seen.Ranges = []inventory.MemoryRange{ram(0, "bind:3", byNode{3: gib}), ram(1, "bind:3", byNode{3: gib})}
+	}, "guest wide", diagnose.Warning, "bind:3", true},
+	{"drift", "somebody pinned it anew", func(h *inventory.Host) { find(h, "web").Seen.Threads[0].Affinity = cpus("4") },
+		"guest web", diagnose.Warning, "vCPU 0 may run on CPUs 4, not 0-3", true},
+	{"strict-without-room", "node full before the guest is", func(h *inventory.Host) {
+		find(h, "foreign").Seen.MemoryByNode = byNode{1: gib}
+		h.Topology.Nodes[1].Free = 2 * gib
+	}, "guest foreign", diagnose.Warning, "3 GiB of its memory on node 1 is not touched yet", false},
+	{"node-over-bound", "promised twice", func(h *inventory.Host) {
+		find(h, "web").Placement.Reservations[0].Memory = 12 * gib
+		find(h, "wide").Placement.Reservations[0].Memory = 6 * gib
+	}, "node 0", diagnose.Error, "numavisor bind wide --anew", false},
+	{"memory-only-node-used", "by demotion", func(h *inventory.Host) {
+		addMemoryNode(h)
+		h.Kernel.Demotion = "true"
+		find(h, "web").Seen.MemoryByNode = byNode{0: gib, 8: gib}
+	}, "guest web", diagnose.Warning, "demotion_enabled is true", true},
+	{"uneven-huge-pages", "all pages on one node", func(h *inventory.Host) {
+		h.Topology.Nodes[1].HugePages, h.Topology.Nodes[2].HugePages[0].Total = nil, 10
+	}, "huge pages of 2 MiB", diagnose.Warning, "echo 512 > /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", false},
+	{"ksm-across-nodes", "nothing merged yet", func(h *inventory.Host) { h.Kernel.KSMRun = "1" }, "host", diagnose.Warning, "merge_across_nodes", true},
+	{"ksm-across-nodes", "splitting takes memory", func(h *inventory.Host) { h.Kernel.KSMRun, h.Kernel.KSMPagesShared = "1", 1000 }, "host", diagnose.Warning, "1000", false},
+	{"numa-balancing-against-binding", "all bound", func(h *inventory.Host) {
+		h.Kernel.NUMABalancing, find(h, "foreign").Config.NUMATune.Mode = "3", "restrictive"
+	}, "host", diagnose.Warning, "sysctl -w kernel.numa_balancing=2", true},
+	{"numa-balancing-against-binding", "bound, but its mappings have no policy", func(h *inventory.Host) {
+		h.Kernel.NUMABalancing = "1"
+		find(h, "foreign").Seen.Ranges = []inventory.MemoryRange{ram(0, "default", byNode{1: 4 * gib})}
+	}, "host", diagnose.Warning, "without a policy: foreign", true},
+	{"numa-balancing-against-binding", "somebody lives by it", func(h *inventory.Host) {
+		h.Kernel.NUMABalancing, find(h, "web").Config.NUMATune.Mode = "1", "restrictive"
+		find(h, "web").Placement.MemoryMode = guest.MemoryRestrictive
+		unbind(find(h, "foreign"))
+	}, "host", diagnose.Warning, "bind the 1 guests", false},
+	{"numad-beside-bindings", "", func(h *inventory.Host) { h.Kernel.NumadRunning = true }, "host", diagnose.Warning, "foreign, web, wide", false},
+	{"zone-reclaim", "", func(h *inventory.Host) { h.Kernel.ZoneReclaim = "1" }, "host", diagnose.Warning, "vm.zone_reclaim_mode is 1", true},
+	{"distances-missing", "unreachable", func(h *inventory.Host) { h.Topology.Nodes[0].Distances[3] = 255 }, "host", diagnose.Warning, "node 0 to node 3: 255", false},
+	{"distances-missing", "none at all", func(h *inventory.Host) {
+		for i := range h.Topology.Nodes {
+			h.Topology.Nodes[i].Distances = nil
+		}
+	}, "host", diagnose.Warning, "and 2 more pairs", false},
+	{"node-without-memory", "", func(h *inventory.Host) { h.Topology.Nodes[1].Memory = 0 }, "node 1", diagnose.Warning, "CPUs 4-7", false},
+	{"memory-only-node", "", func(h *inventory.Host) { addMemoryNode(h) }, "node 8", diagnose.Info, "nearest to node 3 (distance 17)", false},
+	{"bound-to-nothing", "pins to a CPU that is off", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		g.State, g.Seen, g.Config.Pins[1] = "shutoff", inventory.Seen{}, cpus("12-15")
+	}, "guest foreign", diagnose.Error, "vCPU 1 is pinned to CPUs 12-15 (configuration), online are 0-11", false},
+	{"bound-to-nothing", "helpers", func(h *inventory.Host) {
+		c := &find(h, "foreign").Config
+		c.EmulatorPin, c.IOThreadPins = cpus("20"), map[int]topology.CPUSet{1: cpus("21")}
+	}, "guest foreign", diagnose.Error, "I/O thread 1 is pinned to CPUs 21", false},
+	{"bound-to-nothing", "a node without memory", func(h *inventory.Host) { find(h, "foreign").Config.NUMATune.Nodes = nodes("2") },
+		"guest foreign", diagnose.Error, "memory is bound to nodes 2 (configuration), memory have 0-1,3", false},
+	{"vcpus-crowded", "more vCPUs than CPUs", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		g.Config.VCPUs, g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = 4, cpus("4-5"), cpus("5-6")
+	}, "guest foreign", diagnose.Warning, "4 vCPUs (configuration) on 3 CPUs", true},
+	{"housekeeping-taken", "by a pin", func(h *inventory.Host) { h.Topology.Housekeeping = cpus("0,4") }, "guest foreign", diagnose.Warning, "CPUs 0,4 are for the host", true},
+	{"cells-contradicted", "two cells on one node", func(h *inventory.Host) {
+		g := find(h, "wide")
+		g.Placement, g.Config.NUMATune.Cells[1].Nodes = nil, nodes("0")
+	}, "guest wide", diagnose.Warning, "cells 0 and 1 are both bound to node 0", false},
+	{"cells-contradicted", "vCPUs away from their cell, before it starts", func(h *inventory.Host) {
+		g := find(h, "wide")
+		g.Placement, g.State, g.Seen = nil, "shutoff", inventory.Seen{}
+		g.Config.Pins = map[guest.VCPUID]topology.CPUSet{0: cpus("0"), 4: cpus("1-2")}
+	}, "guest wide", diagnose.Warning, "vCPU 4 of cell 1 is pinned to CPUs 1-2, the cell's memory is on nodes 3", false},
+	{"demotion-against-binding", "to CXL", func(h *inventory.Host) {
+		addMemoryNode(h)
+		h.Kernel.Demotion, h.Kernel.Release = "true", "6.12.1"
+	}, "host", diagnose.Warning, "Linux 6.12.1", false},
+	{"distances-asymmetric", "one direction longer", func(h *inventory.Host) { h.Topology.Nodes[0].Distances[3] = 30 }, "host", diagnose.Info, "node 0 to node 3: 30, back: 20", false},
+	{"memory-lopsided", "a module short", func(h *inventory.Host) { h.Topology.Nodes[1].Memory = 12 * gib }, "node 1", diagnose.Info, "12 GiB of memory, node 0 has 16 GiB", false},
+	{"unseen", "a gap of a guest", func(h *inventory.Host) {
+		h.Gaps = []inventory.Gap{{Object: "guest web", What: "its threads", Why: "not root"}, {Object: "guest web", What: "its memory", Why: "not root"}}
+	}, "guest web", diagnose.Info, "its threads: not root\nits memory: not root", false},
+	{"unseen", "a gap of the topology", func(h *inventory.Host) { h.Topology.Gaps = []string{"node 1: no distances"} }, "host", diagnose.Info, "topology: node 1: no distances", false},
+}
+
+func addMemoryNode(h *inventory.Host) {
+	t := &h.Topology
+	t.Nodes = append(t.Nodes, topology.Node{ID: 8, Memory: 32 * gib, Free: 30 * gib, Distances: map[topology.NodeID]int{0: 24, 1: 24, 3: 17, 8: 10}})
+	t.Nodes[0].Distances[8], t.Nodes[1].Distances[8], t.Nodes[2].Distances[8] = 24, 24, 17
+	t.Classify()
+}
+
+func ram(cell guest.CellID, policy string, where byNode) inventory.MemoryRange {
+	return inventory.MemoryRange{Cell: &cell, Size: gib, PageSize: 4096, Backing: "anonymous", Policy: policy, ByNode: where}
+}
+
+func TestEveryFaultIsFound(t *testing.T) {
+	for _, c := range faults {
+		t.Run(c.rule+" "+c.name, func(t *testing.T) {
+			h := host()
+			c.fault(h)
+			found := diagnose.Run(h)
+			i := slices.IndexFunc(found, func(f diagnose.Finding) bool { return f.Rule == c.rule && f.Object == c.object })
+			if i < 0 {
+				t.Fatalf("not found on %s; found %+v", c.object, found)
+			}
+			f := found[i]
+			if f.Severity != c.severity || f.Safe != c.safe {
+				t.Errorf("severity %s, safe %v; want %s, %v", f.Severity, f.Safe, c.severity, c.safe)
+			}
+			if text := strings.Join(append(f.Evidence, f.Fix, f.Command), "\n"); !strings.Contains(text, c.says) {
+				t.Errorf("does not say %q:\n%s", c.says, text)
+			}
+			if len(f.Evidence) == 0 || f.Effect == "" || f.Fix == "" {
+				t.Errorf("lacks evidence, effect or fix: %+v", f)
+			}
+		})
+	}
+}
+
+// silences come near to the fault, and are none.
+var silences = []struct {
+	rule, name string
+	change     func(h *inventory.Host)
+}{
+	{"preallocated-unbound", "bound from outside", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		g.Config.NUMATune, g.Config.PageSize = nil, 2*mib // its threads' cpusets hold it
+	}},
+	{"preallocated-unbound", "the emulator starts where the vCPUs are", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		unbind(g)
+		g.Config.PageSize, g.Config.EmulatorPin = 2*mib, cpus("4")
+		g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = cpus("4-7"), cpus("4-7")
+	}},
+	{"vfio-unbound", "bound", func(h *inventory.Host) { find(h, "foreign").Config.Devices = []string{"0000:3b:00.0"} }},
+	{"binding-matters-little", "a large one", func(h *inventory.Host) { unbind(find(h, "foreign")) }},
+	{"memory-far", "a little", func(h *inventory.Host) { find(h, "foreign").Seen.MemoryByNode = byNode{1: 4 * gib, 0: 200 * mib} }},
+	{"memory-far", "loose, but first touch left it near", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		unbind(g)
+		g.Seen.Threads[0].LastCPU, g.Seen.Threads[1].LastCPU = 4, 7
+	}},
+	{"memory-far", "spread as it was asked for", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		g.Config.NUMATune.Mode, g.Seen.MemoryByNode = "interleave", byNode{0: 2 * gib, 1: 2 * gib}
+	}},
+	{"memory-far", "cells at home, seen as a whole", func(h *inventory.Host) { find(h, "wide").Placement = nil }},
+	{"helpers-far", "on housekeeping CPUs", func(h *inventory.Host) {
+		h.Topology.Housekeeping = cpus("0")
+		find(h, "foreign").Seen.Threads[2].Affinity = cpus("0")
+	}},
+	{"helpers-far", "of a guest that runs everywhere", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		unbind(g)
+		g.Seen.Threads[2].Affinity = cpus("0")
+	}},
+	{"device-far", "near", func(h *inventory.Host) { find(h, "foreign").Config.Devices = []string{"0000:3b:00.0"} }},
+	{"device-far", "of a node that firmware does not tell", func(h *inventory.Host) {
+		h.Topology.Devices[0].Node = topology.NoNode
+		find(h, "web").Config.Devices = []string{"0000:3b:00.0"}
+	}},
+	{"exclusive-overlap", "ranges may overlap", func(h *inventory.Host) { find(h, "foreign").Seen.Threads[0].Affinity = cpus("0-3") }},
+	{"restrictive-memnodes", "the same nodes for all", func(h *inventory.Host) {
+		for i := range find(h, "wide").Config.NUMATune.Cells {
+			c := &find(h, "wide").Config.NUMATune.Cells[i]
+			c.Mode, c.Nodes = "restrictive", nodes("0,3")
+		}
+	}},
+	{"auto-placement-without-numad", "numad is there", func(h *inventory.Host) {
+		h.Kernel.NumadRunning, find(h, "foreign").Config.AutoPlacement = true, true
+	}},
+	{"numa-hidden", "asked for", func(h *inventory.Host) {
+		g := find(h, "wide")
+		g.Config.Cells, g.Spec = nil, &guest.Spec{Topology: guest.TopologySpec{Mode: guest.TopologyOff}}
+	}},
+	{"numa-hidden", "shown", func(h *inventory.Host) { find(h, "wide").Config.Memory = 20 * gib }},
+	{"cells-folded", "cells that share a node on purpose", func(h *inventory.Host) {
+		g := find(h, "wide")
+		g.Placement, g.Seen.MemoryByNode = nil, byNode{0: 2 * gib}
+		g.Config.NUMATune.Cells[1].Nodes = nodes("0")
+	}},
+	{"cells-folded", "one cell touched so far", func(h *inventory.Host) {
+		g := find(h, "wide")
+		g.Placement, g.Seen.MemoryByNode = nil, byNode{0: 200 * mib}
+	}},
+	{"drift", "nobody's guest", func(h *inventory.Host) { find(h, "foreign").Seen.Threads[0].Affinity = cpus("5") }},
+	{"strict-without-room", "all touched", func(h *inventory.Host) { h.Topology.Nodes[1].Free = mib }},
+	{"strict-without-room", "may overflow", func(h *inventory.Host) {
+		find(h, "web").Seen.MemoryByNode = byNode{0: gib}
+		h.Topology.Nodes[0].Free = mib
+	}},
+	{"node-over-bound", "full", func(h *inventory.Host) { find(h, "web").Placement.Reservations[0].Memory = 15 * gib }},
+	{"node-over-bound", "guests that may go elsewhere", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		unbind(g)
+		g.Config.Memory, g.Seen.MemoryByNode = 40*gib, byNode{1: gib}
+	}},
+	{"memory-only-node-used", "on purpose", func(h *inventory.Host) {
+		addMemoryNode(h)
+		g := find(h, "web")
+		g.Placement.Nodes, g.Seen.MemoryByNode = nodes("0,8"), byNode{0: gib, 8: gib}
+	}},
+	{"uneven-huge-pages", "grown for a guest", func(h *inventory.Host) {
+		h.Topology.Nodes[0].HugePages[0].Total = 512 + 4096
+		find(h, "web").Placement.Reservations = []guest.Reservation{{Node: 0, Memory: 8 * gib, PageSize: 2 * mib, VCPUs: 2}}
+	}},
+	{"uneven-huge-pages", "a node of much less memory", func(h *inventory.Host) {
+		h.Topology.Nodes[2].Memory, h.Topology.Nodes[2].HugePages = 4*gib, nil
+	}},
+	{"ksm-across-nodes", "off", func(h *inventory.Host) { h.Kernel.KSMPagesShared = 5 }},
+	{"ksm-across-nodes", "within nodes", func(h *inventory.Host) { h.Kernel.KSMRun, h.Kernel.KSMAcrossNodes = "1", "0" }},
+	{"numa-balancing-against-binding", "memory with a policy is left alone", func(h *inventory.Host) { h.Kernel.NUMABalancing = "1" }},
+	{"numa-balancing-against-binding", "so is memfd memory whose policy was set from outside", func(h *inventory.Host) {
+		h.Kernel.NUMABalancing, find(h, "web").Config.NUMATune = "1", nil
+	}},
+	{"numa-balancing-against-binding", "so are huge pages of a pool", func(h *inventory.Host) {
+		h.Kernel.NUMABalancing, find(h, "foreign").Config.NUMATune.Mode = "1", "restrictive"
+		find(h, "foreign").Config.PageSize = 2 * mib
+	}},
+	{"numa-balancing-against-binding", "tiering only", func(h *inventory.Host) { h.Kernel.NUMABalancing = "2" }},
+	{"numa-balancing-against-binding", "nobody bound", func(h *inventory.Host) {
+		h.Kernel.NUMABalancing, h.Guests = "1", h.Guests[:1]
+		unbind(&h.Guests[0])
+	}},
+	{"numad-beside-bindings", "no guest", func(h *inventory.Host) { h.Kernel.NumadRunning, h.Guests = true, nil }},
+	{"zone-reclaim", "not readable", func(h *inventory.Host) { h.Kernel.ZoneReclaim = "" }},
+	{"distances-missing", "measured", func(h *inventory.Host) {
+		h.Topology.Nodes[0].Distances[3] = 255
+		h.Topology.Measured = &topology.Measured{Nodes: []topology.NodeID{0, 1, 3}, LatencyNanos: [][]float64{{80, 140, 140}, {140, 80, 140}, {140, 140, 80}}}
+	}},
+	{"node-without-memory", "a node with neither", func(h *inventory.Host) { h.Topology.Nodes = append(h.Topology.Nodes, topology.Node{ID: 9}) }},
+	{"memory-only-node", "a node with neither", func(h *inventory.Host) { h.Topology.Nodes = append(h.Topology.Nodes, topology.Node{ID: 9}) }},
+	{"bound-to-nothing", "one of the CPUs is on", func(h *inventory.Host) { find(h, "foreign").Config.Pins[0] = cpus("7-40") }},
+	{"bound-to-nothing", "CPUs not known", func(h *inventory.Host) { h.Topology.CPUs = nil }},
+	{"vcpus-crowded", "anywhere on the host", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		unbind(g)
+		g.Config.VCPUs = 40
+	}},
+	{"housekeeping-taken", "loose guests are the scheduler's matter", func(h *inventory.Host) {
+		h.Topology.Housekeeping = cpus("4")
+		unbind(find(h, "foreign"))
+	}},
+	{"housekeeping-taken", "the emulator may", func(h *inventory.Host) {
+		h.Topology.Housekeeping, find(h, "foreign").Seen.Threads[0].Affinity = cpus("4"), cpus("5-7")
+		find(h, "foreign").Seen.Threads[1].Affinity, find(h, "foreign").Seen.Threads[2].Affinity = cpus("5-7"), cpus("4")
+	}},
+	{"cells-contradicted", "each cell at home", func(h *inventory.Host) {
+		g := find(h, "wide")
+		g.Placement = nil
+		g.Config.Pins = map[guest.VCPUID]topology.CPUSet{0: cpus("0-3"), 4: cpus("2,8")}
+	}},
+	{"demotion-against-binding", "off", func(h *inventory.Host) {
+		addMemoryNode(h)
+		h.Kernel.Demotion = "false"
+	}},
+	{"demotion-against-binding", "nowhere to go", func(h *inventory.Host) { h.Kernel.Demotion = "true" }},
+	{"distances-asymmetric", "memory-only nodes have no row", func(h *inventory.Host) {
+		addMemoryNode(h)
+		h.Topology.Nodes[3].Distances = map[topology.NodeID]int{0: 255, 1: 255, 3: 255, 8: 10}
+	}},
+	{"memory-lopsided", "what the kernel keeps", func(h *inventory.Host) { h.Topology.Nodes[0].Memory = 15 * gib }},
+	{"memory-lopsided", "slow memory may be larger", func(h *inventory.Host) { addMemoryNode(h) }},
+	{"unseen", "all seen", func(h *inventory.Host) { h.Gaps = []inventory.Gap{} }},
+}
+
+func TestRulesStaySilent(t *testing.T) {
+	for _, c := range silences {
+		t.Run(c.rule+" "+c.name, func(t *testing.T) {
+			h := host()
+			c.change(h)
+			for _, f := range diagnose.Run(h) {
+				if f.Rule == c.rule {
+					t.Errorf("found %+v", f)
+				}
+			}
+		})
+	}
+}
+
+func TestEveryRuleIsTestedBothWays(t *testing.T) {
+	for _, rule := range diagnose.Rules() {
+		loud := false
+		for _, f := range faults {
+			loud = loud || f.rule == rule
+		}
+		if !loud {
+			t.Errorf("no fault makes rule %s speak", rule)
+		}
+		silent := false
+		for _, s := range silences {
+			silent = silent || s.rule == rule
+		}
+		if !silent {
+			t.Errorf("no test holds rule %s silent", rule)
+		}
+	}
+}

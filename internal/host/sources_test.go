@@ -1,0 +1,178 @@
+// Package host_test holds the drivers of one machine against each other.
+package host_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/numavisor/numavisor/internal/host/hwloc"
+	"github.com/numavisor/numavisor/internal/host/libvirt"
+	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Every description of the same machine becomes the same Topology, as far as
+// the source tells.
+func TestAllSourcesTellTheSame(t *testing.T) {
+	readers := map[string]func(io.Reader) (topology.Topology, error){
+		"capabilities.xml": libvirt.ParseCapabilities, "hwloc1.xml": hwloc.Parse, "hwloc2.xml": hwloc.Parse,
+	}
+	paths, err := filepath.Glob(filepath.Join("..", "..", "testdata", "hosts", "*.txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compared := 0
+	for _, path := range paths {
+		archive, err := txtar.ParseFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range archive.Files {
+			parse, ok := readers[f.Name]
+			if !ok {
+				continue
+			}
+			compared++
+			t.Run(filepath.Base(path)+"/"+f.Name, func(t *testing.T) {
+				root := t.TempDir()
+				if err := txtar.Write(archive, root); err != nil {
+					t.Fatal(err)
+				}
+				kernel, err := linux.ReadTopology(root)
+				if err != nil {
+					t.Fatal(err)
+				}
+				other, err := parse(bytes.NewReader(f.Data))
+				if err != nil {
+					t.Fatal(err)
+				}
+				compare(t, &kernel, &other)
+			})
+		}
+	}
+	if compared < 6 {
+		t.Errorf("only %d descriptions beside a sysfs tree in %q", compared, paths)
+	}
+}
+
+// lstopo and we read the same captured sysfs trees, those of hwloc's own tests.
+func TestSysfsCapturesAsHwlocReadsThem(t *testing.T) {
+	data := os.Getenv("NUMAVISOR_DATA")
+	if data == "" {
+		t.Skip("NUMAVISOR_DATA is not set: set it to a folder whose sysfs/ holds captures of hwloc's test suite (tests/hwloc/linux/*.tar.bz2)")
+	}
+	if _, err := exec.LookPath("lstopo-no-graphics"); err != nil {
+		t.Skipf("%v: install hwloc-nox to compare with it", err)
+	}
+	captures, err := filepath.Glob(filepath.Join(data, "sysfs", "*.tar.bz2"))
+	if err != nil || len(captures) == 0 {
+		t.Fatalf("no *.tar.bz2 in %s/sysfs: %v", data, err)
+	}
+	for _, capture := range captures {
+		t.Run(filepath.Base(capture), func(t *testing.T) {
+			dir := t.TempDir()
+			run(t, nil, "tar", "xjf", capture, "-C", dir)
+			roots, err := filepath.Glob(filepath.Join(dir, "*", "sys"))
+			if err != nil || len(roots) != 1 {
+				t.Fatalf("%d folders with sys: %v", len(roots), err)
+			}
+			root := filepath.Dir(roots[0])
+			kernel, err := linux.ReadTopology(root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			environment := []string{"HWLOC_FSROOT=" + root, "HWLOC_THISSYSTEM=0", "HWLOC_COMPONENTS=linux,stop"}
+			other, err := hwloc.Parse(bytes.NewReader(run(t, environment, "lstopo-no-graphics", "--of", "xml", "--disallowed")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(filepath.Base(capture), "64amd64-4s2n4ca2co") {
+				splitModules(&kernel)
+			}
+			compare(t, &kernel, &other)
+		})
+	}
+}
+
+// splitModules undoes what the kernel says of AMD's family 15h, whose cores
+// share parts in pairs: SMT siblings to the kernel, cores to hwloc.
+func splitModules(t *topology.Topology) {
+	for i := range t.CPUs {
+		c := &t.CPUs[i]
+		c.Core, c.Siblings = topology.CoreID(c.ID), topology.SetOf(c.ID)
+	}
+}
+
+// run runs a program to its end and returns its output.
+func run(t *testing.T, environment []string, name string, args ...string) []byte {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, name, args...)
+	c.Env = append(os.Environ(), environment...)
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return out
+}
+
+// compare holds what the other source tells against the kernel's own figures.
+// lstopo leaves out CPUs that its caller may not use, and says so in Offline.
+func compare(t *testing.T, kernel, other *topology.Topology) {
+	t.Helper()
+	if !kernel.NodeSet().Equal(other.NodeSet()) {
+		t.Errorf("nodes %s, the kernel says %s", other.NodeSet(), kernel.NodeSet())
+	}
+	if seen := other.CPUSet().Union(other.Offline.Minus(kernel.Offline)); !seen.Equal(kernel.CPUSet()) {
+		t.Errorf("CPUs %s and offline %s, the kernel says %s", other.CPUSet(), other.Offline, kernel.CPUSet())
+	}
+	for _, c := range other.CPUs {
+		k, ok := kernel.CPU(c.ID)
+		if !ok || k.Core != c.Core || k.Die != c.Die || k.Socket != c.Socket || k.Node != c.Node || k.L3 != c.L3 || !k.Siblings.Equal(c.Siblings) {
+			t.Errorf("CPU %+v, the kernel says %+v", c, k)
+		}
+	}
+	for _, n := range other.Nodes {
+		k, ok := kernel.Node(n.ID)
+		if !ok {
+			continue
+		}
+		if n.Memory != k.Memory {
+			t.Errorf("node %d: %v, the kernel says %v", n.ID, n.Memory, k.Memory)
+		}
+		for to, d := range n.Distances {
+			if k.Distances[to] != d {
+				t.Errorf("node %d to %d: %d, the kernel says %d", n.ID, to, d, k.Distances[to])
+			}
+		}
+		if n.Memory == 0 {
+			continue // hwloc has no object to write its empty pools to
+		}
+		if len(n.HugePages) != len(k.HugePages) {
+			t.Fatalf("node %d: %d pools, the kernel says %d", n.ID, len(n.HugePages), len(k.HugePages))
+		}
+		for i, p := range n.HugePages {
+			if p.Size != k.HugePages[i].Size || p.Total != k.HugePages[i].Total {
+				t.Errorf("node %d: pool %+v, the kernel says %+v", n.ID, p, k.HugePages[i])
+			}
+		}
+	}
+	for _, d := range other.Devices {
+		for _, k := range kernel.Devices {
+			// hwloc knows the place of a host bridge, not of each device below it.
+			if k.Address == d.Address && (k.Kind != d.Kind || k.Node != d.Node && d.Node != topology.NoNode) {
+				t.Errorf("device %+v, the kernel says %+v", d, k)
+			}
+		}
+	}
+}
