@@ -22,6 +22,7 @@ machine: a real kernel with per-node memory and distances, real KVM, real
 libvirt. Its root is this machine's root file system, read-only, below a memory
 file system: nothing outside is changed, and nothing is left behind.`,
 		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(labRunCommand(), labShapesCommand(), labScopeCommand(), labDemoCommand())
 	return c

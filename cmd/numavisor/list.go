@@ -34,11 +34,24 @@ is recorded with the VM.`,
 			}
 			truths := operate.Truths(&inv)
 			list := guestList{Guests: truths, Gaps: inv.Gaps}
-			return emit(c, list, func(w io.Writer) { printList(w, &inv.Topology, list) })
+			if err := emit(c, list, func(w io.Writer) { printList(w, &inv.Topology, list) }); err != nil {
+				return err
+			}
+			return unseen(inv.Gaps)
 		},
 	}
 	on.flags(c)
 	return c
+}
+
+// unseen is the error for VMs that could not be listed: what was printed is not all.
+func unseen(gaps []inventory.Gap) error {
+	for _, g := range gaps {
+		if g.Object == "host" && strings.HasPrefix(g.What, "VMs of ") {
+			return partialError{fmt.Errorf("could not see the %s: %s", g.What, g.Why)}
+		}
+	}
+	return nil
 }
 
 // guestList is what list prints.

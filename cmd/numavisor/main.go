@@ -59,6 +59,7 @@ Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		Args:              cobra.NoArgs,
+		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	root.PersistentFlags().StringP("output", "o", "table", "how to print: table, json or yaml")
@@ -68,11 +69,9 @@ Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
 	root.AddCommand(
 		topologyCommand(), captureCommand(), placeCommand(),
 		createCommand(), deleteCommand(), listCommand(), showCommand(),
-		bindCommand(), runCommand(), labCommand(),
+		bindCommand(), runCommand(), doctorCommand(), labCommand(),
 	)
-	for _, c := range root.Commands() {
-		explainArgs(c)
-	}
+	explainArgs(root)
 	return root
 }
 
@@ -112,7 +111,7 @@ func statusOf(err error) int {
 	var usage usageError
 	var partial partialError
 	switch {
-	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"):
+	case errors.As(err, &usage):
 		return exitUsage
 	case errors.As(err, &partial):
 		return exitPartial

@@ -47,6 +47,9 @@ prints it with its binding rewritten and all else kept.`,
 		if err != nil {
 			return err
 		}
+		if asked.Name == "" {
+			asked.Name = "new-guest"
+		}
 		inv, err := inventoryFrom(inventoryFile, func() (inventory.Host, error) { return h.Observe(c.Context()) })
 		if err != nil {
 			return err

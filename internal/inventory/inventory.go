@@ -39,6 +39,9 @@ type Kernel struct {
 	Demotion             string `json:"demotion_enabled,omitempty"` // /sys/kernel/mm/numa/demotion_enabled
 	CgroupV2             bool   `json:"cgroup_v2"`
 	NumadRunning         bool   `json:"numad_running,omitempty"`
+	// NumadInstalled says whether the program is there, which libvirt runs for
+	// placement='auto', daemon or not; nil: not looked for.
+	NumadInstalled *bool `json:"numad_installed,omitempty"`
 }
 
 // Gap is something that could not be seen.

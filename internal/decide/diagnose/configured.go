@@ -44,10 +44,15 @@ func restrictiveMemnodes(v *view) (found []Finding) {
 	return found
 }
 
-// autoWithoutNumad: libvirt asks the program numad once, at start.
+// autoWithoutNumad: libvirt runs the program numad once, at each start; the
+// daemon need not run for that.
 func autoWithoutNumad(v *view) (found []Finding) {
-	if v.host.Kernel.NumadRunning {
+	severity, evidence := Error, "numad is not installed"
+	switch installed := v.host.Kernel.NumadInstalled; {
+	case v.host.Kernel.NumadRunning || installed != nil && *installed:
 		return nil
+	case installed == nil:
+		severity, evidence = Info, "numad is not running (processes), whether it is installed was not seen"
 	}
 	for i := range v.host.Guests { // those shut off too: it is their start that fails
 		g := &v.host.Guests[i]
@@ -56,8 +61,8 @@ func autoWithoutNumad(v *view) (found []Finding) {
 		}
 		s := &subject{Guest: g}
 		found = append(found, Finding{
-			Severity: Warning, Object: s.object(),
-			Evidence: []string{"placement='auto' (configuration)", "numad is not running (processes)"},
+			Severity: severity, Object: s.object(),
+			Evidence: []string{"placement='auto' (configuration)", evidence},
 			Effect:   "libvirt asks numad for nodes at each start: without the program the guest does not start, and the advice is never revised while it runs",
 			Fix:      "replace placement='auto' by a placement of its own in the configuration",
 			Command:  s.rewriteCommand(""),

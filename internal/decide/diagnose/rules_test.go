@@ -114,7 +114,10 @@ var faults = []struct {
 	{"auto-placement-without-numad", "even if shut off", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		g.State, g.Seen, g.Config.AutoPlacement = "shutoff", inventory.Seen{}, true
-	}, "guest foreign", diagnose.Warning, "numad is not running", false},
+	}, "guest foreign", diagnose.Info, "numad is not running", false},
+	{"auto-placement-without-numad", "it is not there", func(h *inventory.Host) {
+		h.Kernel.NumadInstalled, find(h, "foreign").Config.NUMATune.Auto = new(bool), true
+	}, "guest foreign", diagnose.Error, "numad is not installed", false},
 	{"numa-hidden", "more vCPUs than a node has CPUs", func(h *inventory.Host) { find(h, "foreign").Config.VCPUs = 5 },
 		"guest foreign", diagnose.Warning, "--topology auto", false},
 	{"numa-hidden", "more memory than a node", func(h *inventory.Host) { find(h, "foreign").Config.Memory = 17 * gib },
@@ -290,6 +293,10 @@ var silences = []struct {
 	}},
 	{"auto-placement-without-numad", "numad is there", func(h *inventory.Host) {
 		h.Kernel.NumadRunning, find(h, "foreign").Config.AutoPlacement = true, true
+	}},
+	{"auto-placement-without-numad", "libvirt runs it, no daemon needed", func(h *inventory.Host) {
+		there := true
+		h.Kernel.NumadInstalled, find(h, "foreign").Config.AutoPlacement = &there, true
 	}},
 	{"numa-hidden", "asked for", func(h *inventory.Host) {
 		g := find(h, "wide")

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/decide/diagnose"
+	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
+)
+
+func doctorCommand() *cobra.Command {
+	var on hostFlags
+	var fix bool
+	var root, inventoryFile string
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Find what hurts memory locality, with evidence and the fix",
+		Long: `Looks for misconfigurations of the host and its VMs: what was found with the
+figures that show it, what it costs, and the exact fix. --fix applies the safe
+ones: those that lose nothing and can be undone. --root looks at a captured
+tree, --inventory at a saved inventory.`,
+		Args: cobra.NoArgs,
+	}
+	on.flags(c)
+	c.Flags().BoolVar(&fix, "fix", false, "apply the safe fixes")
+	c.Flags().StringVar(&root, "root", "", "folder that holds another host's /sys and /proc")
+	c.Flags().StringVar(&inventoryFile, "inventory", "", "look at a saved inventory (see 'numavisor capture')")
+	c.MarkFlagsMutuallyExclusive("root", "inventory")
+	c.MarkFlagsMutuallyExclusive("fix", "root")
+	c.MarkFlagsMutuallyExclusive("fix", "inventory")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		h, done, err := on.open(c)
+		if err != nil {
+			return err
+		}
+		defer done()
+		inv, err := patient(c.Context(), h, root, inventoryFile)
+		if err != nil {
+			return err
+		}
+		report := diagnosis{Findings: diagnose.Run(&inv), Gaps: inv.Gaps}
+		if fix {
+			report.Fixed, err = fixAll(c.Context(), h, report.Findings)
+		}
+		return errors.Join(emit(c, report, func(w io.Writer) { printDiagnosis(w, report) }), err)
+	}
+	return c
+}
+
+// diagnosis is what doctor prints.
+type diagnosis struct {
+	Findings []diagnose.Finding `json:"findings"`
+	Fixed    []fixed            `json:"fixed,omitempty"`
+	Gaps     []inventory.Gap    `json:"gaps,omitempty"`
+}
+
+// fixed is what became of one safe fix.
+type fixed struct {
+	Rule   string `json:"rule"`
+	Object string `json:"object"`
+	Done   bool   `json:"done"`
+	Detail string `json:"detail"`
+}
+
+// patient is the host that doctor looks at.
+func patient(ctx context.Context, h *operate.Host, root, file string) (inventory.Host, error) {
+	if root == "" {
+		return inventoryFrom(file, func() (inventory.Host, error) { return h.Observe(ctx) })
+	}
+	if _, err := os.Stat(root); err != nil {
+		return inventory.Host{}, err
+	}
+	captured := linux.Root(root)
+	t, err := linux.ReadTopology(root)
+	if err != nil {
+		return inventory.Host{}, err
+	}
+	settings, gaps := captured.Settings()
+	return inventory.Host{Version: inventory.Version, Name: root, Topology: t, Kernel: settings, Gaps: gaps}, nil
+}
+
+// fixAll applies the safe fixes, each whatever became of the others.
+func fixAll(ctx context.Context, h *operate.Host, findings []diagnose.Finding) ([]fixed, error) {
+	var all []fixed
+	var failed []string
+	bound := map[string]bool{}
+	for _, f := range findings {
+		if !f.Safe || f.Action == nil || (f.Action.Kind == diagnose.BindGuest && bound[f.Action.Guest]) {
+			continue
+		}
+		bound[f.Action.Guest] = true
+		detail, err := applyFix(ctx, h, f.Action)
+		if err != nil {
+			detail = err.Error()
+			failed = append(failed, f.Rule+" of "+f.Object)
+		}
+		all = append(all, fixed{f.Rule, f.Object, err == nil, detail})
+	}
+	if len(failed) > 0 {
+		return all, partialError{fmt.Errorf("not fixed: %s", strings.Join(failed, ", "))}
+	}
+	return all, nil
+}
+
+func applyFix(ctx context.Context, h *operate.Host, a *diagnose.Action) (string, error) {
+	host := linux.Root("/")
+	switch a.Kind {
+	case diagnose.WriteKernelSetting:
+		before, err := host.WriteSetting(a.Path, a.Value)
+		return fmt.Sprintf("%s: was %s, is %s", a.Path, before, a.Value), err
+	case diagnose.KSMWithinNodes:
+		return "KSM merges within nodes only", host.SetKSMAcrossNodes(false)
+	case diagnose.BindGuest:
+		b, err := h.Bind(ctx, operate.BindRequest{Name: a.Guest})
+		if err == nil && !b.Complete() {
+			err = errors.New(strings.Join(b.Shortfalls(), "; "))
+		}
+		if err != nil {
+			return "", err
+		}
+		return b.Truth.Verdict(), nil
+	}
+	return "", fmt.Errorf("no way is known to carry out %q", a.Kind)
+}
+
+func printDiagnosis(w io.Writer, d diagnosis) {
+	for _, f := range d.Findings {
+		fmt.Fprintf(w, "%s: %s: %s\n", strings.ToUpper(string(f.Severity)), f.Object, f.Rule)
+		for _, e := range f.Evidence {
+			fmt.Fprintf(w, "  seen:   %s\n", e)
+		}
+		fmt.Fprintf(w, "  effect: %s\n  fix:    %s\n", f.Effect, f.Fix)
+		if f.Command != "" {
+			fmt.Fprintf(w, "          %s\n", f.Command)
+		}
+		if f.Safe {
+			fmt.Fprintln(w, "          (safe: --fix does it)")
+		}
+	}
+	if len(d.Findings) == 0 {
+		fmt.Fprintln(w, "nothing found that hurts locality")
+	}
+	for _, f := range d.Fixed {
+		state := "fixed"
+		if !f.Done {
+			state = "NOT fixed"
+		}
+		fmt.Fprintf(w, "%s: %s of %s: %s\n", state, f.Rule, f.Object, f.Detail)
+	}
+	for _, g := range d.Gaps {
+		fmt.Fprintf(w, "not seen: %s: %s: %s\n", g.Object, g.What, g.Why)
+	}
+}

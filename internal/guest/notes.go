@@ -1,0 +1,35 @@
+package guest
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Notes tells what follows from a spec that its author may not have meant: it
+// is allowed, but not silently. Ask the spec as it was given; Normalize writes
+// the consequences into it.
+func (s Spec) Notes() []string {
+	var notes []string
+	var passed []string
+	for _, d := range s.Devices {
+		if d.Passthrough {
+			passed = append(passed, fullAddress(d.Address))
+		}
+	}
+	if len(passed) > 0 && s.Movable == nil {
+		notes = append(notes, fmt.Sprintf("movable is false: vfio pins all of the guest's memory for %s, so it cannot move while the guest runs", strings.Join(passed, ", ")))
+	}
+	if s.PageSize > 0 && !s.Binding.Immediate {
+		notes = append(notes, fmt.Sprintf("memory_binding.immediate is true: huge pages of %v are allocated at start", s.PageSize))
+	}
+	if s.Binding.Mode == MemoryInterleave && s.seesCells() {
+		notes = append(notes, "memory_binding.mode interleave spreads each cell over all of the guest's nodes: the distances that the guest sees between its cells mean nothing")
+	}
+	return notes
+}
+
+// seesCells reports whether the spec names several cells, or a mirror.
+func (s Spec) seesCells() bool {
+	t := &s.Topology
+	return t.Mode == TopologyMirror || (t.Mode == "" || t.Mode == TopologyCells) && max(t.Count, len(t.Cells)) > 1
+}
