@@ -116,7 +116,7 @@ func printBound(w io.Writer, b operate.Bound) {
 	for _, o := range b.Outcomes {
 		line := fmt.Sprintf("  %-8s %s", o.Status, o.Step)
 		if o.Moved != nil {
-			line += fmt.Sprintf(": %v moved in %.1f s", o.Moved.Moved, o.Took.Seconds())
+			line += fmt.Sprintf(": %v there after %.1f s", o.Step.Bytes-min(o.Step.Bytes, o.Moved.Failed), o.Took.Seconds())
 		}
 		if o.Detail != "" {
 			line += ": " + o.Detail

@@ -22,9 +22,10 @@ func labDemoCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the main job: VMs misplaced, placed, and bound while they run",
-		Long: `Boots a NUMA host, starts three VMs by libvirt alone, shows where they lie and
-what memory bandwidth a program inside them gets; creates three through
-Numavisor; binds the misplaced ones while they run; and prints before and after.`,
+		Long: `Boots a NUMA host in which far memory is slow, starts three VMs by libvirt
+alone in ways that are common and go wrong, shows where they lie and what memory
+bandwidth a program inside them gets; creates three through Numavisor; binds the
+misplaced ones while they run; and prints before and after.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := lab.FindShape(shape)
@@ -75,54 +76,91 @@ func demo(ctx context.Context, c *cobra.Command, shape lab.Shape) (err error) {
 	return d.play(ctx)
 }
 
+// wild are VMs as one finds them: each with the mistake that its story tells.
+var wild = []struct{ name, story, tuning, after string }{
+	{"wild1", "nothing said: memory and vCPUs go where they happen to", "", ""},
+	{"wild2", "vCPUs pinned by hand to node 3, emulator kept on the host's CPUs of node 0, memory allocated at start: so by the emulator's threads",
+		"<cputune><vcpupin vcpu='0' cpuset='6-7'/><vcpupin vcpu='1' cpuset='6-7'/><emulatorpin cpuset='0-1'/></cputune><memoryBacking><allocation mode='immediate'/></memoryBacking>", ""},
+	{"wild3", "bound to node 1 and later pinned to node 2 by hand: the memory does not follow",
+		"<cputune><vcpupin vcpu='0' cpuset='2-3'/><vcpupin vcpu='1' cpuset='2-3'/><emulatorpin cpuset='2-3'/></cputune><numatune><memory mode='preferred' nodeset='1'/></numatune>",
+		"virsh -q vcpupin wild3 0 4-5; virsh -q vcpupin wild3 1 4-5; virsh -q emulatorpin wild3 4-5"},
+}
+
 func (d *show) play(ctx context.Context) error {
 	d.title("The host: %s", d.host.Shape.About)
 	if err := d.say(ctx, "numavisor", "topology"); err != nil {
 		return err
 	}
-	d.title("Three VMs by libvirt alone, as it comes")
-	wild := []string{"wild1", "wild2", "wild3"}
-	for _, name := range wild {
-		if err := d.startWild(ctx, name); err != nil {
-			return err
-		}
-	}
-	before, err := d.measure(ctx, wild)
+	d.title("Three VMs by libvirt alone")
+	before, err := d.startWild(ctx)
 	if err != nil {
 		return err
 	}
 	d.title("Three VMs through Numavisor: placed, bound from their first page, verified")
-	tame := []string{"tame1", "tame2", "tame3"}
-	for _, name := range tame {
-		if err := d.say(ctx, "numavisor", "create", "--name", name, "--vcpus", "2", "--memory", "192M",
-			"--kernel", lab.GuestKernel, "--initrd", lab.GuestInitrd, "--append", lab.GuestCommandLine); err != nil {
-			return err
-		}
-	}
-	created, err := d.measure(ctx, tame)
+	created, err := d.createTame(ctx)
 	if err != nil {
 		return err
 	}
 	d.title("The misplaced ones, bound while they run")
-	for _, name := range wild {
-		if err := d.say(ctx, "numavisor", "bind", name); err != nil {
+	var names []string
+	for _, w := range wild {
+		names = append(names, w.name)
+		if err := d.say(ctx, "numavisor", "bind", w.name); err != nil {
 			return err
 		}
 	}
-	after, err := d.measure(ctx, wild)
+	after, err := d.measure(ctx, names)
 	if err != nil {
 		return err
 	}
 	return d.conclude(before, created, after)
 }
 
-// startWild starts a VM with an XML that says nothing of nodes.
-func (d *show) startWild(ctx context.Context, name string) error {
-	xml := fmt.Sprintf(`<domain type='kvm'><name>%s</name><memory unit='MiB'>192</memory><vcpu>2</vcpu>
+func (d *show) startWild(ctx context.Context) ([]measured, error) {
+	var names []string
+	for _, w := range wild {
+		fmt.Fprintf(d.out, "%s: %s\n", w.name, w.story)
+		xml := fmt.Sprintf(`<domain type='kvm'><name>%s</name><memory unit='MiB'>192</memory><vcpu>2</vcpu>%s
 <os><type arch='x86_64' machine='q35'>hvm</type><kernel>%s</kernel><initrd>%s</initrd><cmdline>%s</cmdline></os><features><acpi/></features>
 <cpu mode='host-passthrough'/><devices><serial type='pty'/><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>`,
-		name, lab.GuestKernel, lab.GuestInitrd, lab.GuestCommandLine)
-	return d.say(ctx, "sh", "-c", "cat > /tmp/"+name+".xml <<'X'\n"+xml+"\nX\nvirsh -q create /tmp/"+name+".xml")
+			w.name, w.tuning, lab.GuestKernel, lab.GuestInitrd, lab.GuestCommandLine)
+		if err := d.say(ctx, "sh", "-c", "cat > /tmp/"+w.name+".xml <<'X'\n"+xml+"\nX\nvirsh -q create /tmp/"+w.name+".xml"); err != nil {
+			return nil, err
+		}
+		names = append(names, w.name)
+	}
+	for _, w := range wild {
+		if err := d.host.AwaitGuest(ctx, w.name); err != nil {
+			return nil, err
+		}
+		if w.after != "" {
+			if err := d.say(ctx, "sh", "-c", w.after); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return d.measure(ctx, names)
+}
+
+// createTame creates, measures and deletes: so that those bound later have the host's room.
+func (d *show) createTame(ctx context.Context) ([]measured, error) {
+	names := []string{"tame1", "tame2", "tame3"}
+	for _, name := range names {
+		if err := d.say(ctx, "numavisor", "create", "--name", name, "--vcpus", "2", "--memory", "192M",
+			"--kernel", lab.GuestKernel, "--initrd", lab.GuestInitrd, "--append", lab.GuestCommandLine); err != nil {
+			return nil, err
+		}
+	}
+	created, err := d.measure(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if err := d.say(ctx, "numavisor", "delete", name); err != nil {
+			return nil, err
+		}
+	}
+	return created, nil
 }
 
 // measure waits until the guests have filled their memory, asks each for its

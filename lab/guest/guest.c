@@ -2,8 +2,8 @@
  * measures memory bandwidth when asked to. It talks over the serial console, a line at a time:
  *
  *   hello            ->  NUMAVISOR-GUEST READY <MiB filled> <cells>     also said once after boot
- *   bw MILLISECONDS  ->  BW <MB/s>                 mean over all vCPUs, one at a time, each for that long (STREAM triad's
- *                                                  traffic, 24 bytes an element, over all of the filled memory)
+ *   bw MILLISECONDS  ->  BW <MB/s>                 mean over all vCPUs, one at a time, each for that long: best of five tries
+ *                                                  (STREAM triad's traffic, 24 bytes an element, over all of the filled memory)
  *   quit                                           powers off
  */
 #define _GNU_SOURCE
@@ -49,16 +49,22 @@ static double triad(double seconds)
     return done * 24 / 1e6 / (end - begin);
 }
 
+/* The best of five tries, as STREAM reports: a try in which the real machine had other things to do tells nothing. */
 static double bandwidth(int millis)
 {
     int cpus = get_nprocs();
     double sum = 0;
     for (int c = 0; c < cpus; c++) {
+        double best = 0;
         cpu_set_t one;
         CPU_ZERO(&one);
         CPU_SET(c, &one);
         sched_setaffinity(0, sizeof one, &one);
-        sum += triad(millis / 1e3);
+        for (int i = 0; i < 5; i++) {
+            double rate = triad(millis / 5e3);
+            best = rate > best ? rate : best;
+        }
+        sum += best;
     }
     return sum / cpus;
 }

@@ -195,14 +195,15 @@ func (x Executor) moveOwn(ctx context.Context, p plan.Plan, s plan.Step) (Outcom
 	if sum.Failed > 0 {
 		o.Detail = fmt.Sprintf("%v stay where they are, in use", sum.Failed)
 	}
-	if float64(sum.Failed) > tolerated*float64(sum.Moved+sum.Failed) {
+	if sum.Failed > max(tolerated, s.Bytes/50) {
 		o.Status = Partial
 	}
 	return o, nil
 }
 
-// tolerated is the part of a process's own memory that may stay behind.
-const tolerated = 0.02
+// tolerated is how much of a process's own memory may stay behind, or a
+// fiftieth of what was to move.
+const tolerated = topology.MiB
 
 func pool(change func(topology.NodeID, topology.Bytes, uint64) (uint64, error), s plan.Step) (Outcome, error) {
 	got, err := change(s.Node, s.PageSize, s.Pages)
