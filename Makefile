@@ -11,7 +11,7 @@ export GOFLAGS
 .PHONY: build demo test unit lab-test fuzz bench lint packages clean
 
 build: packages
-	$(GO) build -o $(BIN) ./cmd/numavisor
+	$(GO) build -trimpath -ldflags="-s -w" -o $(BIN) ./cmd/numavisor
 
 # The main job, on a real multi-node host with real libvirt and KVM guests.
 demo: build

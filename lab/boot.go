@@ -28,7 +28,7 @@ type Options struct {
 	Scope bool
 	// Libvirt starts libvirtd and waits until it answers.
 	Libvirt bool
-	// Files are copied to /lab/bin, which is first on the lab's PATH; by default
+	// Files are programs that are first on the lab's PATH; by default
 	// the running program, as "numavisor".
 	Files map[string]string
 	// Progress is told what happens; nil: nobody.

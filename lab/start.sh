@@ -1,7 +1,9 @@
 # The lab's only service: prepares KVM and libvirt, then runs what is put into
 # /lab/run as NAME.run, each with its own NAME.out, NAME.err and NAME.rc.
-export PATH=/lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root NUMAVISOR_IN_LAB=1
+export PATH=/run/lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root NUMAVISOR_IN_LAB=1
 exec </dev/null
+# Programs start from memory: over 9p every start would read them whole again.
+mkdir -p /run/lab; cp -r /lab/bin /run/lab/
 ip link set lo up; hostname lab
 for m in irqbypass ccp kvm kvm-amd; do /sbin/insmod /lab/mod/$m.ko 2>/dev/null; done
 # libvirt probes its capabilities for ever if its QEMU user cannot open /dev/kvm.

@@ -12,50 +12,46 @@ import (
 // AssignCells tells which mappings of a VM process hold which cell's RAM.
 // QEMU maps one block of exactly the cell's size per cell, cell 0 first, and
 // the kernel hands out addresses downwards: so among blocks of equal size the
-// highest address is the lowest cell. A block that was split (by mbind or by
-// madvise on a part) is the run of adjoining mappings that sum up to the size.
+// highest address is the lowest cell. A block may have been split (by mbind or
+// madvise on a part of it), and other memory of the process may adjoin it: so
+// it is a run of adjoining mappings that sums up to exactly the size.
 // Mappings that match no cell keep none.
 func AssignCells(ranges []inventory.MemoryRange, c inventory.Config) []inventory.MemoryRange {
 	out := slices.Clone(ranges)
 	slices.SortFunc(out, func(a, b inventory.MemoryRange) int { return cmp.Compare(a.Address, b.Address) })
-	blocks := blocksOf(out)
-	slices.Reverse(blocks) // highest address first
 	for _, cell := range cellSizes(c) {
-		for i, b := range blocks {
-			if b.size == cell.size {
-				for k := b.first; k < b.first+b.count; k++ {
-					id := cell.id
-					out[k].Cell = &id
-				}
-				blocks = slices.Delete(blocks, i, i+1)
-				break
-			}
+		first, last, ok := highestRun(out, cell.size)
+		if !ok {
+			continue
+		}
+		for k := first; k <= last; k++ {
+			id := cell.id
+			out[k].Cell = &id
 		}
 	}
 	return out
 }
 
-type block struct {
-	first, count int
-	size         topology.Bytes
-}
-
-// blocksOf joins mappings that adjoin and have the same backing.
-func blocksOf(sorted []inventory.MemoryRange) []block {
-	var blocks []block
-	for i, r := range sorted {
-		if i > 0 {
-			before := sorted[i-1]
-			if before.Address+uint64(before.Size) == r.Address && before.Backing == r.Backing && before.File == r.File {
-				last := &blocks[len(blocks)-1]
-				last.count++
-				last.size += r.Size
-				continue
+// highestRun finds the run of adjoining mappings without a cell that sums up to
+// a size, at the highest address.
+func highestRun(sorted []inventory.MemoryRange, size topology.Bytes) (first, last int, ok bool) {
+	for end := len(sorted) - 1; end >= 0; end-- {
+		var sum topology.Bytes
+		for i := end; i >= 0 && sorted[i].Cell == nil && (i == end || adjoin(sorted[i], sorted[i+1])); i-- {
+			sum += sorted[i].Size
+			if sum == size {
+				return i, end, true
+			}
+			if sum > size {
+				break
 			}
 		}
-		blocks = append(blocks, block{first: i, count: 1, size: r.Size})
 	}
-	return blocks
+	return 0, 0, false
+}
+
+func adjoin(a, b inventory.MemoryRange) bool {
+	return a.Address+uint64(a.Size) == b.Address && a.Backing == b.Backing && a.File == b.File
 }
 
 type cellSize struct {
