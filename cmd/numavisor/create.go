@@ -54,6 +54,9 @@ enlarged where they are short and given back on delete.`,
 		if err != nil {
 			return err
 		}
+		for _, note := range asked.Notes() {
+			fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: %s\n", note)
+		}
 		if asked.Name == "" {
 			return wrongUse("a VM needs a name: give --name, or name in the spec")
 		}

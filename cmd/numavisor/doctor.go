@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,7 +26,8 @@ func doctorCommand() *cobra.Command {
 		Short: "Find what hurts memory locality, with evidence and the fix",
 		Long: `Looks for misconfigurations of the host and its VMs: what was found with the
 figures that show it, what it costs, and the exact fix. --fix applies the safe
-ones: those that lose nothing and can be undone. --root looks at a captured
+ones: those that lose nothing and can be undone, on the host and on VMs that
+Numavisor placed. --root looks at a captured
 tree, --inventory at a saved inventory.`,
 		Args: cobra.NoArgs,
 	}
@@ -48,7 +50,7 @@ tree, --inventory at a saved inventory.`,
 		}
 		report := diagnosis{Findings: diagnose.Run(&inv), Gaps: inv.Gaps}
 		if fix {
-			report.Fixed, err = fixAll(c.Context(), h, report.Findings)
+			report.Fixed, err = fixAll(c.Context(), h, &inv, report.Findings)
 		}
 		return errors.Join(emit(c, report, func(w io.Writer) { printDiagnosis(w, report) }), err)
 	}
@@ -87,13 +89,14 @@ func patient(ctx context.Context, h *operate.Host, root, file string) (inventory
 	return inventory.Host{Version: inventory.Version, Name: root, Topology: t, Kernel: settings, Gaps: gaps}, nil
 }
 
-// fixAll applies the safe fixes, each whatever became of the others.
-func fixAll(ctx context.Context, h *operate.Host, findings []diagnose.Finding) ([]fixed, error) {
+// fixAll applies the safe fixes, each whatever became of the others. VMs that
+// Numavisor did not place are left to their owner: the finding has the command.
+func fixAll(ctx context.Context, h *operate.Host, inv *inventory.Host, findings []diagnose.Finding) ([]fixed, error) {
 	var all []fixed
 	var failed []string
 	bound := map[string]bool{}
 	for _, f := range findings {
-		if !f.Safe || f.Action == nil || (f.Action.Kind == diagnose.BindGuest && bound[f.Action.Guest]) {
+		if !f.Safe || f.Action == nil || (f.Action.Kind == diagnose.BindGuest && (bound[f.Action.Guest] || !ours(inv, f.Action.Guest))) {
 			continue
 		}
 		bound[f.Action.Guest] = true
@@ -108,6 +111,10 @@ func fixAll(ctx context.Context, h *operate.Host, findings []diagnose.Finding) (
 		return all, partialError{fmt.Errorf("not fixed: %s", strings.Join(failed, ", "))}
 	}
 	return all, nil
+}
+
+func ours(inv *inventory.Host, name string) bool {
+	return slices.ContainsFunc(inv.Guests, func(g inventory.Guest) bool { return g.Name == name && g.Placement != nil })
 }
 
 func applyFix(ctx context.Context, h *operate.Host, a *diagnose.Action) (string, error) {

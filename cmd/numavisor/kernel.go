@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os/exec"
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/linux"
@@ -18,6 +21,15 @@ type kernel struct {
 }
 
 func (k kernel) Topology() (topology.Topology, error) { return linux.ReadTopology(string(k.Root)) }
+
+// Settings adds what no kernel file tells: libvirt runs the numad program itself and needs no daemon.
+func (k kernel) Settings() (inventory.Kernel, []inventory.Gap) {
+	settings, gaps := k.Root.Settings()
+	_, err := exec.LookPath("numad")
+	installed := err == nil
+	settings.NumadInstalled = &installed
+	return settings, gaps
+}
 
 func (k kernel) SetAffinity(tid int, cpus topology.CPUSet) error { return linux.SetAffinity(tid, cpus) }
 
@@ -36,7 +48,10 @@ type plainQEMU struct{ linux.Root }
 func (plainQEMU) Name() string { return "QEMU without libvirt" }
 
 func (p plainQEMU) Guests(context.Context) ([]inventory.Guest, error) {
-	found, _, err := p.QEMUs()
+	found, gaps, err := p.QEMUs()
+	for _, g := range gaps {
+		err = errors.Join(err, fmt.Errorf("%s: %s: %s", g.Object, g.What, g.Why))
+	}
 	var guests []inventory.Guest
 	for _, q := range found {
 		if q.Libvirt {

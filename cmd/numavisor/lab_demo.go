@@ -79,8 +79,8 @@ func demo(ctx context.Context, c *cobra.Command, shape lab.Shape) (err error) {
 // wild are VMs as one finds them: each with the mistake that its story tells.
 var wild = []struct{ name, story, tuning, after string }{
 	{"wild1", "nothing said: memory and vCPUs go where they happen to", "", ""},
-	{"wild2", "vCPUs pinned by hand to node 3, emulator kept on the host's CPUs of node 0, memory allocated at start: so by the emulator's threads",
-		"<cputune><vcpupin vcpu='0' cpuset='6-7'/><vcpupin vcpu='1' cpuset='6-7'/><emulatorpin cpuset='0-1'/></cputune><memoryBacking><allocation mode='immediate'/></memoryBacking>", ""},
+	{"wild2", "vCPUs pinned by hand to node 3, memory bound to node 0 by a numatune copied from another VM",
+		"<cputune><vcpupin vcpu='0' cpuset='6-7'/><vcpupin vcpu='1' cpuset='6-7'/></cputune><numatune><memory mode='strict' nodeset='0'/></numatune>", ""},
 	{"wild3", "bound to node 1 and later pinned to node 2 by hand: the memory does not follow",
 		"<cputune><vcpupin vcpu='0' cpuset='2-3'/><vcpupin vcpu='1' cpuset='2-3'/><emulatorpin cpuset='2-3'/></cputune><numatune><memory mode='preferred' nodeset='1'/></numatune>",
 		"virsh -q vcpupin wild3 0 4-5; virsh -q vcpupin wild3 1 4-5; virsh -q emulatorpin wild3 4-5"},
@@ -146,7 +146,7 @@ func (d *show) startWild(ctx context.Context) ([]measured, error) {
 func (d *show) createTame(ctx context.Context) ([]measured, error) {
 	names := []string{"tame1", "tame2", "tame3"}
 	for _, name := range names {
-		if err := d.say(ctx, "numavisor", "create", "--name", name, "--vcpus", "2", "--memory", "192M",
+		if err := d.say(ctx, "numavisor", "create", "--name", name, "--vcpus", "1", "--memory", "192M",
 			"--kernel", lab.GuestKernel, "--initrd", lab.GuestInitrd, "--append", lab.GuestCommandLine); err != nil {
 			return nil, err
 		}

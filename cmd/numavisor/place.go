@@ -47,6 +47,9 @@ prints it with its binding rewritten and all else kept.`,
 		if err != nil {
 			return err
 		}
+		for _, note := range asked.Notes() {
+			fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: %s\n", note)
+		}
 		if asked.Name == "" {
 			asked.Name = "new-guest"
 		}

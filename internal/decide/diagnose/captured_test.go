@@ -27,7 +27,7 @@ func TestCapturedHosts(t *testing.T) {
 		},
 		"8cpu-8n-unequal": {"info memory-lopsided node 5"},
 		"16cpu-4n-sparse-gpu": {
-			"info unseen host",
+			"info topology-incomplete host",
 			"info memory-only-node node 252",
 			"info memory-only-node node 255",
 		},

@@ -99,7 +99,7 @@ var rules = []rule{
 	{"demotion-against-binding", demotionAgainstBinding},
 	{"distances-asymmetric", distancesAsymmetric},
 	{"memory-lopsided", memoryLopsided},
-	{"unseen", unseen},
+	{"topology-incomplete", topologyIncomplete},
 }
 
 // Run returns what is wrong on a host, the worst first, then by object.

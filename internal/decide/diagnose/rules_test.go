@@ -51,6 +51,12 @@ var faults = []struct {
 		unbind(g)
 		g.Config.Devices = []string{"0000:3b:00.0"}
 	}, "guest wide", diagnose.Warning, "--memory-binding preferred", false},
+	{"preallocated-unbound", "the emulator starts on either of two nodes", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		unbind(g)
+		g.Config.PageSize, g.Config.EmulatorPin = 2*mib, cpus("4,8")
+		g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = cpus("4-11"), cpus("4-11")
+	}, "guest foreign", diagnose.Warning, "huge pages of 2 MiB", true},
 	{"preallocated-unbound", "shut off: its next start", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
@@ -152,6 +158,11 @@ var faults = []struct {
 	{"numa-balancing-against-binding", "all bound", func(h *inventory.Host) {
 		h.Kernel.NUMABalancing, find(h, "foreign").Config.NUMATune.Mode = "3", "restrictive"
 	}, "host", diagnose.Warning, "sysctl -w kernel.numa_balancing=2", true},
+	{"numa-balancing-against-binding", "placed, but nothing takes a policy from outside", func(h *inventory.Host) {
+		h.Kernel.NUMABalancing = "1"
+		c := &find(h, "web").Config
+		c.NUMATune, c.Source = nil, "anonymous"
+	}, "host", diagnose.Warning, "without a policy: web", true},
 	{"numa-balancing-against-binding", "bound, but its mappings have no policy", func(h *inventory.Host) {
 		h.Kernel.NUMABalancing = "1"
 		find(h, "foreign").Seen.Ranges = []inventory.MemoryRange{ram(0, "default", byNode{1: 4 * gib})}
@@ -201,10 +212,7 @@ var faults = []struct {
 	}, "host", diagnose.Warning, "Linux 6.12.1", false},
 	{"distances-asymmetric", "one direction longer", func(h *inventory.Host) { h.Topology.Nodes[0].Distances[3] = 30 }, "host", diagnose.Info, "node 0 to node 3: 30, back: 20", false},
 	{"memory-lopsided", "a module short", func(h *inventory.Host) { h.Topology.Nodes[1].Memory = 12 * gib }, "node 1", diagnose.Info, "12 GiB of memory, node 0 has 16 GiB", false},
-	{"unseen", "a gap of a guest", func(h *inventory.Host) {
-		h.Gaps = []inventory.Gap{{Object: "guest web", What: "its threads", Why: "not root"}, {Object: "guest web", What: "its memory", Why: "not root"}}
-	}, "guest web", diagnose.Info, "its threads: not root\nits memory: not root", false},
-	{"unseen", "a gap of the topology", func(h *inventory.Host) { h.Topology.Gaps = []string{"node 1: no distances"} }, "host", diagnose.Info, "topology: node 1: no distances", false},
+	{"topology-incomplete", "", func(h *inventory.Host) { h.Topology.Gaps = []string{"node 1: no distances"} }, "host", diagnose.Info, "node 1: no distances", false},
 }
 
 func addMemoryNode(h *inventory.Host) {
@@ -274,6 +282,11 @@ var silences = []struct {
 		h.Topology.Housekeeping = cpus("0")
 		find(h, "foreign").Seen.Threads[2].Affinity = cpus("0")
 	}},
+	{"helpers-far", "placed there", func(h *inventory.Host) {
+		g := find(h, "web")
+		g.Placement.Emulator = cpus("8")
+		g.Seen.Threads[2].Affinity, g.Seen.Threads[3].Affinity = cpus("8"), cpus("8")
+	}},
 	{"helpers-far", "of a guest that runs everywhere", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
@@ -307,6 +320,10 @@ var silences = []struct {
 		g := find(h, "wide")
 		g.Placement, g.Seen.MemoryByNode = nil, byNode{0: 2 * gib}
 		g.Config.NUMATune.Cells[1].Nodes = nodes("0")
+	}},
+	{"cells-folded", "one cell touched more than the other", func(h *inventory.Host) {
+		g := find(h, "wide")
+		g.Placement, g.Seen.MemoryByNode = nil, byNode{0: gib, 3: 200 * mib}
 	}},
 	{"cells-folded", "one cell touched so far", func(h *inventory.Host) {
 		g := find(h, "wide")
@@ -361,6 +378,7 @@ var silences = []struct {
 	{"memory-only-node", "a node with neither", func(h *inventory.Host) { h.Topology.Nodes = append(h.Topology.Nodes, topology.Node{ID: 9}) }},
 	{"bound-to-nothing", "one of the CPUs is on", func(h *inventory.Host) { find(h, "foreign").Config.Pins[0] = cpus("7-40") }},
 	{"bound-to-nothing", "CPUs not known", func(h *inventory.Host) { h.Topology.CPUs = nil }},
+	{"vcpus-crowded", "a CPU for each", func(h *inventory.Host) { find(h, "foreign").Config.VCPUs = 4 }},
 	{"vcpus-crowded", "anywhere on the host", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
@@ -373,6 +391,14 @@ var silences = []struct {
 	{"housekeeping-taken", "the emulator may", func(h *inventory.Host) {
 		h.Topology.Housekeeping, find(h, "foreign").Seen.Threads[0].Affinity = cpus("4"), cpus("5-7")
 		find(h, "foreign").Seen.Threads[1].Affinity, find(h, "foreign").Seen.Threads[2].Affinity = cpus("5-7"), cpus("4")
+	}},
+	{"cells-contradicted", "cells that overflow to each other's nodes", func(h *inventory.Host) {
+		g := find(h, "wide")
+		g.Placement = nil
+		g.Config.NUMATune.Cells[0].Nodes, g.Config.NUMATune.Cells[1].Nodes = nodes("0,3"), nodes("0,3")
+	}},
+	{"cells-contradicted", "placed: judged before it was carried out", func(h *inventory.Host) {
+		find(h, "wide").Config.NUMATune.Cells[1].Nodes = nodes("0")
 	}},
 	{"cells-contradicted", "each cell at home", func(h *inventory.Host) {
 		g := find(h, "wide")
@@ -388,9 +414,15 @@ var silences = []struct {
 		addMemoryNode(h)
 		h.Topology.Nodes[3].Distances = map[topology.NodeID]int{0: 255, 1: 255, 3: 255, 8: 10}
 	}},
+	{"distances-asymmetric", "nor does it matter what they say there", func(h *inventory.Host) {
+		addMemoryNode(h)
+		h.Topology.Nodes[3].Distances = map[topology.NodeID]int{0: 50, 1: 50, 3: 50, 8: 10}
+	}},
 	{"memory-lopsided", "what the kernel keeps", func(h *inventory.Host) { h.Topology.Nodes[0].Memory = 15 * gib }},
 	{"memory-lopsided", "slow memory may be larger", func(h *inventory.Host) { addMemoryNode(h) }},
-	{"unseen", "all seen", func(h *inventory.Host) { h.Gaps = []inventory.Gap{} }},
+	{"topology-incomplete", "gaps of the inventory are no fault of the host", func(h *inventory.Host) {
+		h.Gaps = []inventory.Gap{{Object: "guest web", What: "its threads", Why: "not root"}}
+	}},
 }
 
 func TestRulesStaySilent(t *testing.T) {

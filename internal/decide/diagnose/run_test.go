@@ -148,3 +148,21 @@ func TestNilHost(t *testing.T) {
 		t.Errorf("found %+v", found)
 	}
 }
+
+func TestAnOverlapIsToldOnce(t *testing.T) {
+	h := host()
+	for _, name := range []string{"foreign", "web"} {
+		g := find(h, name)
+		g.Placement = nil
+		g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = cpus("4"), cpus("5")
+	}
+	told := 0
+	for _, f := range diagnose.Run(h) {
+		if f.Rule == "exclusive-overlap" {
+			told++
+		}
+	}
+	if told != 1 {
+		t.Errorf("told %d times", told)
+	}
+}

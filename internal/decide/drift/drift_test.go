@@ -116,6 +116,9 @@ func TestOf(t *testing.T) {
 		{"the emulator's own heap elsewhere, by cgroup", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 128 * mib, 1: 128 * mib, 2: 20 * mib}
 		}, nil},
+		{"a small guest is not mistaken for the process's own", func(g *inventory.Guest, _ *topology.Topology) {
+			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 44 * mib, 2: 20 * mib}
+		}, []string{"guest has memory on nodes other than 0-1: node 0: 44 MiB, node 2: 20 MiB"}},
 		{"memory that nobody bound", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Placement.MemoryMode = guest.MemoryNone
 			g.Seen.Ranges = []inventory.MemoryRange{ram(0, "memfd", "default", byNode{2: 128 * mib})}
@@ -133,6 +136,17 @@ func TestOf(t *testing.T) {
 		}, nil},
 		{"a memfd policy changed", func(g *inventory.Guest, _ *topology.Topology) { g.Seen.Ranges[1].Policy = "prefer:0" },
 			[]string{"cell 1 has memory policy prefer:0, not prefer:1"}},
+		{"huge pages of a memfd keep their policy, and the limit holds", func(g *inventory.Guest, _ *topology.Topology) {
+			g.Seen.Ranges[1].Policy, g.Seen.Ranges[1].PageSize = "default", 2*mib
+		}, nil},
+		{"on one node the limit says it all", func(g *inventory.Guest, _ *topology.Topology) {
+			p := g.Placement
+			p.Nodes, p.Cells[1].Nodes, p.VCPUs[1].CPUs, p.Emulator, p.IOThread = nodes("0"), nodes("0"), cpus("0-1"), cpus("0-1"), cpus("0-1")
+			g.Seen.Ranges[0].Policy, g.Seen.Ranges[1].Policy, g.Seen.Ranges[1].ByNode = "default", "default", byNode{0: 128 * mib}
+			for i := range g.Seen.Threads {
+				g.Seen.Threads[i].Affinity, g.Seen.Threads[i].Mems = cpus("0-1"), nodes("0")
+			}
+		}, nil},
 		{"a split cell is told once", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Ranges[1].Policy = "default"
 			g.Seen.Ranges = append(g.Seen.Ranges, g.Seen.Ranges[1])

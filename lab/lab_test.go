@@ -1,0 +1,229 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// bootForTest boots a lab that ends with the test.
+func bootForTest(t *testing.T, shape string, o Options) *Host {
+	t.Helper()
+	if os.Getenv("NUMAVISOR_LAB") != "1" {
+		t.Skip("boots a NUMA host in QEMU: run with NUMAVISOR_LAB=1, as 'make test' does")
+	}
+	s, err := FindShape(shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Shape, o.Progress = s, t.Logf
+	h, err := Boot(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(h.folder); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the lab left its folder behind: %v", err)
+		}
+	})
+	return h
+}
+
+// in runs a command and wants status 0.
+func (h *Host) in(t *testing.T, argv ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var out, errOut bytes.Buffer
+	status, err := h.Run(ctx, argv, &out, &errOut)
+	if err != nil || status != 0 {
+		t.Fatalf("%s: status %d, %v\n%s%s", strings.Join(argv, " "), status, err, out.String(), errOut.String())
+	}
+	return out.String()
+}
+
+func TestLabRunsCommands(t *testing.T) {
+	h := bootForTest(t, "square4", Options{})
+	var out, errOut bytes.Buffer
+	status, err := h.Run(t.Context(), []string{"sh", "-c", `printf 'a\0b\n\377'; echo "it's" >&2; exit 7`}, &out, &errOut)
+	if err != nil || status != 7 || out.String() != "a\x00b\n\xff" || errOut.String() != "it's\n" {
+		t.Errorf("status %d, %v, stdout %q, stderr %q", status, err, out.String(), errOut.String())
+	}
+	if got := h.in(t, "printf", "%s|", "a b", "'", "$HOME", ""); got != "a b|'|$HOME||" {
+		t.Errorf("arguments arrive as %q", got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := h.Run(ctx, []string{"sh", "-c", "sleep 1000 & sleep 1000"}, &out, &errOut); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a command past its deadline: %v", err)
+	}
+	if got := h.in(t, "sh", "-c", "pgrep -c sleep || true"); strings.TrimSpace(got) != "0" {
+		t.Errorf("%s of the ended command's children live on", strings.TrimSpace(got))
+	}
+	if got := h.in(t, "stat", "-fc", "%T", "/sys/fs/cgroup"); strings.TrimSpace(got) != "cgroup2fs" {
+		t.Errorf("cgroup is %q", got)
+	}
+}
+
+func TestLabShowsTheShape(t *testing.T) {
+	h := bootForTest(t, "uneven", Options{})
+	online := h.in(t, "sh", "-c", "cd /sys/devices/system/node; for n in 0 1 2 3; do cat node$n/cpulist node$n/distance; done; cat has_memory")
+	want := "0-1\n10 20 16 40\n2-5\n21 10 16 50\n6\n16 16 10 40\n\n41 51 40 10\n0-1,3\n"
+	if online != want {
+		t.Errorf("the kernel in the lab sees\n%s\nwant\n%s", online, want)
+	}
+}
+
+// The counter must find each access of a program whose accesses are known, on
+// the right CPU and node, with nodes of different sizes and on both sides of
+// the hole below 4 GiB (which lies in node 1).
+func TestLabScopeCountsWhatIsKnown(t *testing.T) {
+	h := bootForTest(t, "uneven", Options{Scope: true})
+	known := compileKnown(t, h)
+	scope, err := h.Scope()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ cpu, node, mib int }{{0, 0, 64}, {1, 0, 64}, {0, 1, 1200}, {5, 1, 64}, {3, 3, 64}, {6, 0, 64}} {
+		count := func(passes int) uint64 {
+			if err := errors.Join(scope.Set(t.Context(), ScopeCount), scope.Reset(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			h.in(t, "numactl", fmt.Sprintf("--physcpubind=%d", c.cpu), fmt.Sprintf("--membind=%d", c.node), known, strconv.Itoa(c.mib), strconv.Itoa(passes))
+			m, err := scope.Read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m.CPUs[c.cpu][c.node]
+		}
+		// The difference of two runs leaves out what starting the program costs.
+		few, many := count(1), count(4)
+		counted, truth := float64(many)-float64(few), 3*float64(c.mib<<20)/64
+		t.Logf("CPU %d, node %d, %d MiB: counted %.0f of %.0f known misses (%.2f %%)", c.cpu, c.node, c.mib, counted, truth, 100*counted/truth)
+		if counted < 0.97*truth || counted > 1.05*truth {
+			t.Errorf("CPU %d to node %d: counted %.0f misses, known are %.0f", c.cpu, c.node, counted, truth)
+		}
+	}
+	if err := scope.Set(t.Context(), ScopeOff); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func compileKnown(t *testing.T, h *Host) string {
+	t.Helper()
+	source, err := os.ReadFile("testdata/known.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := compileC(t.Context(), source, h.share("files", "known"), "-static"); err != nil {
+		t.Fatal(err)
+	}
+	h.in(t, "cp", "/lab/files/known", "/run/known")
+	return "/run/known"
+}
+
+func TestLabDistanceIsFelt(t *testing.T) {
+	h := bootForTest(t, "square4", Options{Scope: true})
+	known := compileKnown(t, h)
+	scope, err := h.Scope()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nanos := func(node int) float64 {
+		out := h.in(t, "numactl", "--physcpubind=2", fmt.Sprintf("--membind=%d", node), known, "32", "8")
+		ns, err := strconv.ParseFloat(strings.TrimSpace(out), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ns
+	}
+	off := nanos(2)
+	if err := scope.Set(t.Context(), ScopeFelt); err != nil {
+		t.Fatal(err)
+	}
+	local, neighbour, remote := nanos(1), nanos(0), nanos(2)
+	t.Logf("ns per access from node 1: local %.0f, neighbour %.0f, remote %.0f; remote with the counter off %.0f", local, neighbour, remote, off)
+	if !(local < neighbour && neighbour < remote) {
+		t.Errorf("farther memory is not slower: %.0f, %.0f, %.0f ns", local, neighbour, remote)
+	}
+	// The shape's extra costs, within a factor: the machine below is shared.
+	for _, c := range []struct {
+		name        string
+		extra, want float64
+	}{{"neighbour", neighbour - local, 55}, {"remote", remote - local, 155}} {
+		if c.extra < 0.7*c.want || c.extra > 3*c.want {
+			t.Errorf("%s memory costs %.0f ns more than local, the shape says %.0f", c.name, c.extra, c.want)
+		}
+	}
+	if err := scope.Set(t.Context(), ScopeOff); err != nil {
+		t.Fatal(err)
+	}
+	if again := nanos(2); again > 5*off {
+		t.Errorf("switched off, an access takes %.0f ns; %.0f before it was ever on", again, off)
+	}
+}
+
+// A lab whose program is killed leaves no QEMU process, and its folder goes with the next lab.
+func TestLabEndsWithItsProgram(t *testing.T) {
+	if os.Getenv("NUMAVISOR_LAB") != "1" {
+		t.Skip("boots a NUMA host in QEMU: run with NUMAVISOR_LAB=1, as 'make test' does")
+	}
+	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
+		t.Run(sig.String(), func(t *testing.T) {
+			temp := t.TempDir()
+			c := exec.CommandContext(t.Context(), "../bin/numavisor", "lab", "run", "--", "sleep", "1000")
+			c.Env = append(os.Environ(), "TMPDIR="+temp)
+			if err := c.Start(); err != nil {
+				t.Fatalf("%v ('make build' makes bin/numavisor)", err)
+			}
+			waitFor(t, "a QEMU process", func() bool { return len(emulators(temp)) > 0 })
+			time.Sleep(time.Second)
+			if err := c.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Wait(); err == nil {
+				t.Error("an interrupted lab ended as if nothing was")
+			}
+			waitFor(t, "no QEMU process", func() bool { return len(emulators(temp)) == 0 })
+			t.Setenv("TMPDIR", temp)
+			sweep()
+			if left, _ := filepath.Glob(filepath.Join(temp, "*")); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+// emulators finds QEMU processes whose arguments name a folder.
+func emulators(folder string) []string {
+	var found []string
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, l := range lines {
+		args, err := os.ReadFile(l)
+		if err == nil && bytes.Contains(args, []byte(folder)) && bytes.Contains(args, []byte("qemu-system")) {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+func waitFor(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !done(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("still not: %s", what)
+		}
+	}
+}

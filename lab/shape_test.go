@@ -1,0 +1,103 @@
+package lab
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+func TestBuiltInShapesAreValid(t *testing.T) {
+	shapes, err := Shapes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range shapes {
+		if s.About == "" {
+			t.Errorf("shape %s does not say what it imitates", s.Name)
+		}
+		for i := range s.Nodes {
+			if s.Nodes[i].CPUs > 0 && s.Nodes[i].Memory > 0 && s.ExtraNanos(i, i) > 40 {
+				t.Errorf("shape %s: local memory of node %d is felt as %d ns slower than the best", s.Name, i, s.ExtraNanos(i, i))
+			}
+		}
+	}
+	if len(shapes) < 8 {
+		t.Errorf("only %d shapes", len(shapes))
+	}
+}
+
+func TestParseShapeNamesFieldAndValue(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"nodes: []", "nodes: 0 given"},
+		{"nodes: [{cpus: 2, memory: 1G}, {cpus: 3, memory: 1G}]\nthreads: 2", "nodes[1].cpus: 3"},
+		{"nodes: [{cpus: 2, memory: 100M}]", "nodes[0].memory: 100 MiB"},
+		{"nodes: [{cpus: 2, memory: 1G}, {}]", "nodes[1]: has neither"},
+		{"nodes: [{cpus: 300, memory: 1G}]", "300 CPUs"},
+		{"nodes: [{cpus: 2, memory: 1G}, {cpus: 2, memory: 1G}]\ndistances: [[10, 5], [20, 10]]", "distances[0][1]: 5"},
+		{"nodes: [{cpus: 2, memory: 1G}]\ndistances: [[10], [10]]", "2 rows for 1 nodes"},
+		{"nodes: [{cpus: 2, memory: 1G}]\nlatency_ns: [[-1]]", "latency_ns[0][0]: -1"},
+		{"nodes: [{cpus: 2, memory: 1G}]\ndelay_scale: 1e9", "delay_scale"},
+		{"nodes: [{cpus: 2, memory: 1G}]\nnoddes: 3", "noddes"},
+		{"nodes: [{cpus: 2, memory: 1G}, {cpus: 4, memory: 1G}]\nl3_per_node: 2", "l3_per_node: 2"},
+	} {
+		_, err := ParseShape(strings.NewReader(c.text))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: error %v, want one with %q", c.text, err, c.want)
+		}
+	}
+}
+
+func TestFindShapeTellsWhatThereIs(t *testing.T) {
+	if _, err := FindShape("no-such"); err == nil || !strings.Contains(err.Error(), "lab shapes") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// QEMU 7.2 was measured (TestLabScopeCountsWhatIsKnown); from 9 on the numbers
+// are physical addresses, with the hole below 4 GiB left out.
+func TestAddressRangesOfEachQEMU(t *testing.T) {
+	s := Shape{Nodes: []Node{{2, 2 * topology.GiB}, {2, 2 * topology.GiB}, {1, 0}, {0, topology.GiB}}}
+	for _, c := range []struct {
+		major int
+		want  []addressRange
+	}{
+		{7, []addressRange{{0, 2 * topology.GiB, 0}, {4 * topology.GiB, 2 * topology.GiB, 1}, {8 * topology.GiB, topology.GiB, 3}}},
+		{10, []addressRange{{0, 2 * topology.GiB, 0}, {2 * topology.GiB, topology.GiB, 1}, {4 * topology.GiB, topology.GiB, 1}, {5 * topology.GiB, topology.GiB, 3}}},
+	} {
+		got := addressRanges(s, c.major)
+		if len(got) != len(c.want) {
+			t.Fatalf("QEMU %d: %v, want %v", c.major, got, c.want)
+		}
+		var sum topology.Bytes
+		for i := range got {
+			sum += got[i].size
+			if got[i] != c.want[i] {
+				t.Errorf("QEMU %d: range %d is %v, want %v", c.major, i, got[i], c.want[i])
+			}
+		}
+		if sum != s.Memory() {
+			t.Errorf("QEMU %d: the ranges hold %v of %v", c.major, sum, s.Memory())
+		}
+	}
+}
+
+func FuzzParseShape(f *testing.F) {
+	for _, text := range []string{"nodes: [{cpus: 2, memory: 1G}]", "{\"nodes\":[{\"cpus\":1}]}", "nodes: [{cpus: 2, memory: 1G}]\ndistances: [[10]]\nlatency_ns: [[]]"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := ParseShape(strings.NewReader(text))
+		if err != nil {
+			return
+		}
+		for i := range s.Nodes { // what is valid can be rendered
+			for j := range s.Nodes {
+				s.ExtraNanos(i, j)
+			}
+		}
+		scopeConfig(s, "x", 7)
+		processors(s)
+		nodes(s)
+	})
+}
