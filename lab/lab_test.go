@@ -25,7 +25,8 @@ func bootForTest(t *testing.T, shape string, o Options) *Host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Shape, o.Progress = s, t.Logf
+	// NUMAVISOR_LAB_QEMU runs these tests with another QEMU than the machine's own.
+	o.Shape, o.Progress, o.QEMU = s, t.Logf, os.Getenv("NUMAVISOR_LAB_QEMU")
 	h, err := Boot(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ file system: nothing outside is changed, and nothing is left behind.`,
 }
 
 func labRunCommand() *cobra.Command {
-	var shape, scope string
+	var shape, scope, qemu string
 	var libvirt bool
 	var timeout time.Duration
 	c := &cobra.Command{
@@ -53,13 +53,14 @@ this machine. Boot takes some 15 seconds.`,
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), timeout)
 			defer cancel()
-			return runInLab(ctx, c, lab.Options{Shape: s, Scope: mode != lab.ScopeOff, Libvirt: libvirt, Progress: progressLines(c.ErrOrStderr())}, mode, args)
+			return runInLab(ctx, c, lab.Options{Shape: s, Scope: mode != lab.ScopeOff, Libvirt: libvirt, QEMU: qemu, Progress: progressLines(c.ErrOrStderr())}, mode, args)
 		},
 	}
 	f := c.Flags()
 	f.StringVar(&shape, "shape", "square4", "a built-in shape ('numavisor lab shapes') or a file")
 	f.StringVar(&scope, "scope", "off", "the access counter: off, count, or felt (far memory is slow)")
 	f.BoolVar(&libvirt, "libvirt", false, "start libvirtd and wait until it answers")
+	f.StringVar(&qemu, "qemu", "", "QEMU program (default: qemu-system-x86_64 from PATH)")
 	f.DurationVar(&timeout, "timeout", 10*time.Minute, "end the lab after this time")
 	return c
 }
