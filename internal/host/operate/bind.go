@@ -111,6 +111,9 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 	if err != nil {
 		return guest.Intent{}, nil, err
 	}
+	if err := h.legal(inv, spec, p); err != nil {
+		return guest.Intent{}, nil, err
+	}
 	return guest.Intent{Spec: spec, Placement: adopt.Align(p, g.Config)}, &why, nil
 }
 

@@ -84,6 +84,9 @@ func (h *Host) decide(ctx context.Context, tx claim.Locked, spec guest.Spec) (gu
 		return guest.Placement{}, place.Why{}, err
 	}
 	p, why, err := place.Place(place.Request{Host: &inv, Spec: spec, Policy: h.Policy})
+	if err == nil {
+		err = h.legal(&inv, spec, p)
+	}
 	if err != nil {
 		return p, why, err
 	}

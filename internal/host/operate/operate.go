@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/decide/check"
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/observe"
@@ -79,3 +81,9 @@ func undo(ctx context.Context, do func(context.Context) error) error {
 }
 
 const undoTime = 30 * time.Second
+
+// legal has every fresh placement checked by reckoning that is independent of
+// the one that found it, before anything is touched.
+func (h *Host) legal(inv *inventory.Host, spec guest.Spec, p guest.Placement) error {
+	return check.Error(spec.Name, check.Placement(inv, h.Policy, spec, p))
+}
