@@ -80,10 +80,14 @@ func fetchKernel(ctx context.Context, progress func(string, ...any)) (kernel, er
 }
 
 func downloadKernel(ctx context.Context, folder string) error {
-	out, err := exec.CommandContext(ctx, "apt-cache", "depends", "linux-image-amd64").Output()
-	name := kernelPackage.FindString(string(out))
-	if err != nil || name == "" {
-		return fmt.Errorf("apt-cache names no kernel package (%w); run apt-get update", errors.Join(err, errors.New("linux-image-amd64 depends on none")))
+	name, err := kernelName(ctx)
+	if err != nil { // a machine whose package lists are missing or were cleaned
+		if out, failed := exec.CommandContext(ctx, "apt-get", "update", "-q").CombinedOutput(); failed != nil {
+			return errors.Join(err, fmt.Errorf("apt-get update: %w: %s", failed, lastLine(out)))
+		}
+		if name, err = kernelName(ctx); err != nil {
+			return err
+		}
 	}
 	// apt drops its privileges for downloads, so the folder must be open to it.
 	if err := os.Chmod(folder, 0o777); err != nil {
@@ -102,6 +106,15 @@ func downloadKernel(ctx context.Context, folder string) error {
 		return fmt.Errorf("unpacking %s: %w: %s", debs[0], err, lastLine(out))
 	}
 	return errors.Join(os.Remove(debs[0]), os.Chmod(folder, 0o755))
+}
+
+// kernelName is the package that linux-image-amd64 stands for.
+func kernelName(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "apt-cache", "depends", "linux-image-amd64").Output()
+	if name := kernelPackage.FindString(string(out)); name != "" {
+		return name, nil
+	}
+	return "", errors.Join(errors.New("apt-cache names no kernel package behind linux-image-amd64"), err)
 }
 
 func openKernel(folder string) (kernel, error) {

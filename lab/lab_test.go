@@ -87,6 +87,14 @@ func TestLabShowsTheShape(t *testing.T) {
 	}
 }
 
+func TestLabShowsThreadsAndCaches(t *testing.T) {
+	h := bootForTest(t, "smt", Options{})
+	got := h.in(t, "sh", "-c", "cd /sys/devices/system/cpu; cat cpu5/topology/thread_siblings_list cpu5/cache/index3/shared_cpu_list cpu12/cache/index3/shared_cpu_list cpu12/topology/physical_package_id")
+	if want := "4-5\n4-7\n12-15\n1\n"; got != want {
+		t.Errorf("siblings and L3 of CPU 5, L3 and socket of CPU 12: %q, want %q", got, want)
+	}
+}
+
 // The counter must find each access of a program whose accesses are known, on
 // the right CPU and node, with nodes of different sizes and on both sides of
 // the hole below 4 GiB (which lies in node 1).

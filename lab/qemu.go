@@ -12,7 +12,7 @@ import (
 // arguments returns QEMU's command line for the shape.
 func (h *Host) arguments(ctx context.Context, o Options, k kernel) ([]string, error) {
 	s := o.Shape
-	args := []string{"-accel", "tcg,thread=multi", "-cpu", "max", "-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio",
+	args := []string{"-accel", "tcg,thread=multi", "-cpu", cpuModel(s), "-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio",
 		"-machine", fmt.Sprintf("pc,max-ram-below-4g=%d", uint64(lowMemory)), "-m", fmt.Sprintf("%dM", s.Memory()>>20)}
 	args = append(args, processors(s)...)
 	args = append(args, nodes(s)...)
@@ -29,6 +29,16 @@ func (h *Host) arguments(ctx context.Context, o Options, k kernel) ([]string, er
 		args = append(args, scope...)
 	}
 	return args, nil
+}
+
+// cpuModel is AMD's where it can be: then the lab has KVM, which TCG emulates as
+// SVM. Threads and dies of an AMD CPU are told by a feature that TCG lacks
+// (TOPOEXT), so such shapes are Intel CPUs, and have no KVM.
+func cpuModel(s Shape) string {
+	if s.HasKVM() {
+		return "max"
+	}
+	return "max,vendor=GenuineIntel"
 }
 
 // processors shows sockets as nodes where nodes are equal; unequal ones need a

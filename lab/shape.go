@@ -200,6 +200,10 @@ func (s Shape) checkDistances() []error {
 	return errs
 }
 
+// HasKVM reports whether VMs can run in the lab: not where SMT threads or
+// several L3 domains are shown.
+func (s Shape) HasKVM() bool { return s.Threads <= 1 && s.L3PerNode <= 1 }
+
 // CPUs returns the number of CPUs in all.
 func (s Shape) CPUs() int {
 	sum := 0
