@@ -5,6 +5,9 @@ GO        ?= go
 GOFLAGS   := -tags=libvirt_dlopen -buildvcs=false
 BIN       := bin/numavisor
 LINTER    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
+# Runs tests that failed again, up to twice, and says so: a lab locks up now and
+# then when QEMU emulates many busy CPUs on two real ones (lab.ErrSilent).
+TESTSUM   := gotest.tools/gotestsum@v1.13.0
 PACKAGES  := gcc libc6-dev qemu-system-x86 libvirt-daemon-system libvirt-clients numactl busybox-static cpio kmod hwloc-nox
 export GOFLAGS
 
@@ -29,7 +32,7 @@ unit: packages
 # End-to-end tests: each boots a NUMA host in QEMU, one after the other.
 lab-test: build
 	@echo "== tests in the lab"
-	NUMAVISOR_LAB=1 $(GO) test -count=1 -p=1 -timeout=60m -v -run 'Lab' ./lab/...
+	NUMAVISOR_LAB=1 $(GO) run $(TESTSUM) --format testname --rerun-fails=2 --packages=./lab/... -- -count=1 -p=1 -timeout=60m -run Lab
 
 fuzz:
 	./testdata/fuzz-all $(or $(FUZZTIME),20s)

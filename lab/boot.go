@@ -33,6 +33,9 @@ type Options struct {
 	Files map[string]string
 	// Progress is told what happens; nil: nobody.
 	Progress func(format string, args ...any)
+	// Share is a folder of this machine that the lab sees, and may write to,
+	// as /lab/share; default none.
+	Share string
 	// QEMU is the emulator; default qemu-system-x86_64 from PATH.
 	QEMU string
 }
@@ -46,7 +49,6 @@ type Host struct {
 	stop   context.CancelFunc
 	next   int
 	lock   *os.File
-	scope  *Scope
 }
 
 const (
@@ -100,7 +102,7 @@ func Boot(ctx context.Context, o Options) (*Host, error) {
 func enoughMemory(s Shape) error {
 	data, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
-		return nil //nolint:nilerr // without the figure QEMU itself will say what fails
+		return nil // without the figure QEMU itself will say what fails
 	}
 	for line := range strings.Lines(string(data)) {
 		if kib, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
@@ -343,12 +345,14 @@ func (h *Host) startLibvirt(ctx context.Context, progress func(string, ...any)) 
 // Close powers the lab off and removes all it left outside.
 func (h *Host) Close() error {
 	var err error
-	if h.stop != nil {
+	if h.stop != nil && h.alive() == nil {
 		err = os.WriteFile(h.share("off"), nil, 0o644)
 		select {
 		case <-h.ended:
 		case <-time.After(powerOffTime):
 		}
+	}
+	if h.stop != nil {
 		h.stop()
 		<-h.ended
 	}

@@ -11,6 +11,22 @@ import (
 	"time"
 )
 
+// ErrSilent means that the lab has locked up: seen now and then when QEMU
+// emulates several busy CPUs on few real ones. Kill it and boot another.
+var ErrSilent = errors.New("the lab gives no sign of life")
+
+// silence is how long a living lab may be silent, on a machine with much else to do.
+const silence = time.Minute
+
+// alive reports whether the lab's heart has beaten lately.
+func (h *Host) alive() error {
+	beat, err := os.Stat(h.share("beat"))
+	if err == nil && time.Since(beat.ModTime()) > silence {
+		return fmt.Errorf("%w since %s; the end of its console: %s", ErrSilent, beat.ModTime().Format(time.TimeOnly), h.consoleTail())
+	}
+	return nil
+}
+
 // Run runs a command in the lab and returns its exit status. Output is passed
 // on as it comes. When ctx ends, the command and its children are ended too.
 func (h *Host) Run(ctx context.Context, argv []string, stdout, stderr io.Writer) (int, error) {
@@ -43,6 +59,9 @@ func (h *Host) follow(ctx context.Context, name string, pass func() error) (int,
 	for {
 		data, statErr := os.ReadFile(h.share(name + ".rc"))
 		if err := pass(); err != nil {
+			return 0, err
+		}
+		if err := h.alive(); err != nil {
 			return 0, err
 		}
 		if statErr == nil {

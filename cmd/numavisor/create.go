@@ -104,7 +104,7 @@ func renderer(xml []byte, m libvirt.Machine) operate.Renderer {
 func printCreated(w io.Writer, c operate.Created) {
 	fmt.Fprintln(w, c.Why.Summary)
 	for _, r := range c.Cannot {
-		fmt.Fprintf(w, "cannot %s: %s\n", r.What, r.Why)
+		fmt.Fprintf(w, "note: %s: %s\n", r.What, r.Why)
 	}
 	printTruth(w, nil, &c.Truth)
 }

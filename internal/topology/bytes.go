@@ -41,7 +41,7 @@ func (b Bytes) String() string {
 // binary whatever their spelling; a number alone is bytes.
 func ParseBytes(s string) (Bytes, error) {
 	text := strings.ToLower(strings.TrimSpace(s))
-	number := strings.TrimRight(text, "kmgtibytes ")
+	number := strings.TrimRight(text, "kmgtibyes ")
 	unit := strings.TrimSpace(text[len(number):])
 	scale := Bytes(1)
 	switch unit {

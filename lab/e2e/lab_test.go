@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -81,6 +82,10 @@ func (l *labHost) run(t *testing.T, argv ...string) result {
 	var out, errOut bytes.Buffer
 	status, err := l.Run(ctx, argv, &out, &errOut)
 	if err != nil {
+		if errors.Is(err, lab.ErrSilent) { // the next test boots a fresh one; make test runs this one again
+			delete(booted, l.Shape.Name)
+			err = errors.Join(err, l.Close())
+		}
 		t.Fatalf("%s: %v\n%s%s", strings.Join(argv, " "), err, out.String(), errOut.String())
 	}
 	return result{status, out.String(), errOut.String()}

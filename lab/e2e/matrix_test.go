@@ -22,11 +22,14 @@ func TestLabCreatesEveryBinding(t *testing.T) {
 }
 
 func (l *labHost) checkCreate(t *testing.T, cpu, memory string, cells int) {
-	args := []string{"create", "--name", "m", "--vcpus", "4", "--memory", "128M", "--cpu-binding", cpu, "--memory-binding", memory, "--immediate"}
+	args := []string{"create", "--name", "m", "--memory", "128M", "--cpu-binding", cpu, "--memory-binding", memory}
 	if cells > 1 {
-		args = append(args, "--topology", fmt.Sprint(cells))
+		args = append(args, "--vcpus", "4", "--topology", fmt.Sprint(cells))
 	} else {
-		args = append(args, "--topology", "off")
+		args = append(args, "--vcpus", "2", "--topology", "off")
+	}
+	if memory != "none" { // allocating at start without a policy is S2's fault, and refused
+		args = append(args, "--immediate")
 	}
 	if memory == "restrictive" && cells > 1 {
 		r := l.numavisor(t, args...)
@@ -35,8 +38,8 @@ func (l *labHost) checkCreate(t *testing.T, cpu, memory string, cells int) {
 		}
 		return
 	}
+	defer l.numavisor(t, "delete", "m")
 	l.must(t, args...)
-	defer l.must(t, "delete", "m")
 	v := l.show(t, "m")
 	v.vcpusIn(t, 1)
 	if memory != "none" {
@@ -46,10 +49,13 @@ func (l *labHost) checkCreate(t *testing.T, cpu, memory string, cells int) {
 		t.Errorf("drift right after create: %v", v.Truth.Differences)
 	}
 	wantPolicy := map[string]string{"none": "default", "restrictive": "default", "preferred": "prefer", "strict": "bind", "interleave": "interleave"}[memory]
-	if len(v.Cells) != cells {
+	if memory != "none" && len(v.Cells) != cells {
 		t.Errorf("%d mappings of guest RAM for %d cells: %+v", len(v.Cells), cells, v.Cells)
 	}
 	for _, c := range v.Cells {
+		if cells == 1 && memory == "preferred" {
+			wantPolicy = "bind" // libvirt binds a guest without cells to its limit: there is nothing beside it to prefer
+		}
 		if !strings.HasPrefix(c.Policy, wantPolicy) {
 			t.Errorf("cell %s: policy %q, want %s", c.Name, c.Policy, wantPolicy)
 		}

@@ -54,7 +54,7 @@ func TestSpecKeepsWhatARunningGuestCannotChange(t *testing.T) {
 }
 
 func TestAlignGivesCellsTheVCPUsTheyHave(t *testing.T) {
-	set := func(ids ...guest.VCPUID) guest.VCPUSet { return topology.SetOf(ids...) }
+	set := topology.SetOf[guest.VCPUID]
 	cpu := func(id topology.CPUID) topology.CPUSet { return topology.SetOf(id) }
 	p := guest.Placement{
 		Cells: []guest.Cell{{ID: 0, VCPUs: set(0, 1)}, {ID: 1, VCPUs: set(2, 3)}},

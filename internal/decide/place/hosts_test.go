@@ -4,11 +4,6 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// uniform is a host of equal nodes, two to a socket, with 2 threads a core.
-func uniform(nodes, cpus int, memory topology.Bytes) topology.Topology {
-	return made(shape{nodes: nodes, cpus: cpus, threads: 2, memory: memory, perSocket: 2})
-}
-
 // shape describes a synthetic host.
 type shape struct {
 	nodes, cpus, threads int

@@ -48,7 +48,7 @@ func parse(src []byte) (*document, error) {
 	for {
 		from := int(dec.InputOffset())
 		token, err := dec.RawToken()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

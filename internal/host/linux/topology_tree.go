@@ -109,7 +109,7 @@ func (t *tree) names(folder string) []string {
 	}
 	defer dir.Close()
 	names, err := dir.Readdirnames(maxTopologyFolder)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		t.gap("listing %s: %v", folder, reason(err))
 	}
 	if len(names) == maxTopologyFolder {

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -40,7 +39,7 @@ func TestAssignCells(t *testing.T) {
 				if r.Cell == nil {
 					got = append(got, "-")
 				} else {
-					got = append(got, fmt.Sprint(guest.CellID(*r.Cell)))
+					got = append(got, fmt.Sprint(*r.Cell))
 				}
 			}
 			if strings.Join(got, " ") != c.want {

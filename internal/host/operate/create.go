@@ -38,12 +38,10 @@ type Created struct {
 	Truth     Truth           `json:"truth"`
 }
 
-// Shortfalls lists in words what was asked for and is not so.
+// Shortfalls lists in words where the running guest is not as asked for. What
+// its configuration cannot express (Cannot) is no shortfall where it is so.
 func (c *Created) Shortfalls() []string {
 	var all []string
-	for _, r := range c.Cannot {
-		all = append(all, fmt.Sprintf("%s: %s", r.What, r.Why))
-	}
 	for _, d := range c.Truth.Differences {
 		all = append(all, d.String())
 	}
