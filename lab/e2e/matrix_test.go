@@ -23,9 +23,12 @@ func TestLabCreatesEveryBinding(t *testing.T) {
 
 func (l *labHost) checkCreate(t *testing.T, cpu, memory string, cells int) {
 	args := []string{"create", "--name", "m", "--memory", "128M", "--cpu-binding", cpu, "--memory-binding", memory}
-	if cells > 1 {
+	switch {
+	case cells > 1:
 		args = append(args, "--vcpus", "4", "--topology", fmt.Sprint(cells))
-	} else {
+	case memory == "interleave": // over the two nodes that four vCPUs need
+		args = append(args, "--vcpus", "4", "--topology", "off")
+	default:
 		args = append(args, "--vcpus", "2", "--topology", "off")
 	}
 	if memory != "none" { // allocating at start without a policy is S2's fault, and refused
