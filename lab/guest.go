@@ -94,8 +94,9 @@ func (h *Host) AwaitGuest(ctx context.Context, name string) error {
 // Bandwidth asks a guest for its memory bandwidth in MB/s: the mean over its
 // vCPUs, one at a time, each measured for that long by the guest's own clock.
 func (h *Host) Bandwidth(ctx context.Context, name string, each time.Duration) (float64, error) {
+	// The carriage return ends the line: before it comes the figure may be half there.
 	answer, err := h.onConsole(ctx, name, fmt.Sprintf(`from=$(($(wc -c < "$log") + 1)); printf 'bw %d\n' > "$tty"
-until tail -c +$from "$log" | grep -a "^BW"; do sleep 0.2; done | tr -d '\r' | cut -d' ' -f2`, each.Milliseconds()))
+until tail -c +$from "$log" | grep -aE $'^BW [0-9.]+\r'; do sleep 0.2; done | tr -d '\r' | cut -d' ' -f2`, each.Milliseconds()))
 	if err != nil {
 		return 0, err
 	}
