@@ -33,9 +33,6 @@ type Options struct {
 	Files map[string]string
 	// Progress is told what happens; nil: nobody.
 	Progress func(format string, args ...any)
-	// Share is a folder of this machine that the lab sees, and may write to,
-	// as /lab/share; default none.
-	Share string
 	// QEMU is the emulator; default qemu-system-x86_64 from PATH.
 	QEMU string
 }
