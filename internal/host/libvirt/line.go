@@ -70,9 +70,12 @@ func (l *line[C]) run(ctx context.Context, again bool, call func(C) error) error
 		ctx, cancel = context.WithTimeout(ctx, defaultTime)
 		defer cancel()
 	}
+	var away error // why the daemon could not be reached: says more than that time is up
 	for pause := firstPause; ; pause = min(2*pause, longestWait) {
 		sent, err := l.once(ctx, call)
 		switch {
+		case away != nil && !sent && ctx.Err() != nil && errors.Is(err, ctx.Err()):
+			return away
 		case err == nil:
 			return nil
 		case sent && !again && l.broken(err):
@@ -82,9 +85,10 @@ func (l *line[C]) run(ctx context.Context, again bool, call func(C) error) error
 		case !l.broken(err) || !l.seen.Load():
 			return err
 		}
+		away = err
 		select {
 		case <-ctx.Done():
-			return err // why the daemon is away says more than that time is up
+			return away
 		case <-time.After(pause):
 		}
 	}
