@@ -6,12 +6,13 @@ import (
 	"slices"
 )
 
-// CoreID, DieID and SocketID number physical cores, dies and packages. Core
-// numbers are made unique over the host by readers (the kernel's core_id
-// repeats in every socket): the lowest CPU of the core.
 type (
-	CoreID   int
-	DieID    int
+	// CoreID numbers physical cores, unique over the host by the readers' doing
+	// (the kernel's core_id repeats in every socket): the lowest CPU of the core.
+	CoreID int
+	// DieID numbers the dies of a socket.
+	DieID int
+	// SocketID numbers packages.
 	SocketID int
 	// L3ID numbers last-level cache domains: the lowest CPU that shares the cache; -1 if unknown.
 	L3ID int

@@ -71,17 +71,17 @@ func parse(src []byte) (*document, error) {
 }
 
 // take adds one token that lies at [from,to) and returns the element that is open after it.
-func (d *document) take(token xml.Token, open *element, from, to int) (*element, error) {
+func (doc *document) take(token xml.Token, open *element, from, to int) (*element, error) {
 	switch t := token.(type) {
 	case xml.StartElement:
 		e := &element{prefix: t.Name.Space, name: t.Name.Local, attrs: t.Copy().Attr, parent: open, start: from, open: to}
 		switch {
 		case open != nil:
 			open.children = append(open.children, e)
-		case d.root != nil:
+		case doc.root != nil:
 			return nil, fmt.Errorf("a second outermost element <%s>", e.fullName())
 		default:
-			d.root = e
+			doc.root = e
 		}
 		if e.depth() > maxXMLDepth {
 			return nil, fmt.Errorf("elements are nested deeper than %d", maxXMLDepth)

@@ -205,7 +205,7 @@ func (l *line[C]) install(conn C) *session[C] {
 	spare := any(s.conn) != any(conn)
 	l.mu.Unlock()
 	if spare {
-		conn.Close()
+		_, _ = conn.Close() // nobody knows it yet
 	}
 	return s
 }
@@ -227,7 +227,7 @@ func (l *line[C]) release(s *session[C]) {
 	last := s.dead && s.calls == 0
 	l.mu.Unlock()
 	if last {
-		s.conn.Close()
+		_, _ = s.conn.Close() // it is of no more use, whatever it says
 	}
 }
 
