@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -33,6 +34,9 @@ type Options struct {
 	Files map[string]string
 	// Progress is told what happens; nil: nobody.
 	Progress func(format string, args ...any)
+	// Share is a folder of this machine that the lab sees, and may write to,
+	// as /lab/share; default none.
+	Share string
 	// QEMU is the emulator; default qemu-system-x86_64 from PATH.
 	QEMU string
 }
@@ -44,7 +48,7 @@ type Host struct {
 	ended  chan struct{}
 	cause  error // why QEMU ended; valid after ended is closed
 	stop   context.CancelFunc
-	next   int
+	next   atomic.Int64 // number of the last command
 	lock   *os.File
 }
 
@@ -56,8 +60,8 @@ const (
 	folderPrefix = "numavisor-lab-"
 )
 
-// Boot starts a lab and returns when it takes commands. The lab ends with
-// Close, with ctx, and with this process, however that ends.
+// Boot starts a lab and returns when it takes commands; ctx bounds only that.
+// The lab ends with Close and with this process, however that ends.
 func Boot(ctx context.Context, o Options) (*Host, error) {
 	o.Shape = o.Shape.withDefaults()
 	if err := o.Shape.Validate(); err != nil {
@@ -68,6 +72,11 @@ func Boot(ctx context.Context, o Options) (*Host, error) {
 	}
 	if err := enoughMemory(o.Shape); err != nil {
 		return nil, err
+	}
+	if o.Share != "" {
+		if info, err := os.Stat(o.Share); err != nil || !info.IsDir() {
+			return nil, errors.Join(fmt.Errorf("lab: %s cannot be shared with it: not a folder", o.Share), err)
+		}
 	}
 	k, err := fetchKernel(ctx, o.Progress)
 	if err != nil {
@@ -80,16 +89,16 @@ func Boot(ctx context.Context, o Options) (*Host, error) {
 	begin := time.Now()
 	o.Progress("booting %s: %d nodes, %d CPUs, %v of memory", o.Shape.Name, len(o.Shape.Nodes), o.Shape.CPUs(), o.Shape.Memory())
 	if err := h.start(ctx, o, k); err != nil {
-		return nil, errors.Join(err, h.Close())
+		return nil, errors.Join(err, h.Kill())
 	}
 	if err := h.await(ctx, "up", bootTime); err != nil {
 		err = fmt.Errorf("lab %s did not come up: %w; the end of its console: %s", o.Shape.Name, err, h.consoleTail())
-		return nil, errors.Join(err, h.Close())
+		return nil, errors.Join(err, h.Kill())
 	}
 	o.Progress("up after %.0f s", time.Since(begin).Seconds())
 	if o.Libvirt {
 		if err := h.startLibvirt(ctx, o.Progress); err != nil {
-			return nil, errors.Join(err, h.Close())
+			return nil, errors.Join(err, h.Kill())
 		}
 	}
 	return h, nil
@@ -118,40 +127,62 @@ var initScript []byte
 //go:embed start.sh
 var startScript []byte
 
-// prepare makes the lab's folder: its share, initial file system and locks.
+// prepare makes the lab's folder: its share and initial file system.
 func prepare(ctx context.Context, o Options, k kernel) (*Host, error) {
-	sweep()
-	folder, err := os.MkdirTemp("", folderPrefix)
+	h, err := claimFolder(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("preparing the lab: %w", err)
 	}
-	h := &Host{Shape: o.Shape, folder: folder, ended: make(chan struct{})}
-	close(h.ended) // nothing runs yet
-	fill := func() error {
-		if h.lock, err = os.OpenFile(filepath.Join(folder, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
-			return err
-		}
-		if err := unix.Flock(int(h.lock.Fd()), unix.LOCK_EX); err != nil {
-			return err
-		}
-		if err := h.fillShare(o, k); err != nil {
-			return err
-		}
-		return buildInitramfs(ctx, k, filepath.Join(folder, "initrd"))
+	h.Shape = o.Shape
+	err = h.fillShare(o, k)
+	if err == nil {
+		err = buildInitramfs(ctx, k, filepath.Join(h.folder, "initrd"))
 	}
-	if err := fill(); err != nil {
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("preparing the lab: %w", err), h.Close())
 	}
 	return h, nil
 }
 
-// sweep removes the folders of labs whose process has died: their lock is free.
+// claimFolder makes a lab's folder with a lock in it that this process holds,
+// after removing those of labs whose process has died: their lock is free.
+// One process at a time does this, so that none removes what another just makes.
+func claimFolder(ctx context.Context) (*Host, error) {
+	cache, err := cacheFolder()
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := lockFile(ctx, filepath.Join(cache, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	sweep()
+	folder, err := os.MkdirTemp("", folderPrefix)
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{folder: folder, ended: make(chan struct{})}
+	close(h.ended) // nothing runs yet
+	if h.lock, err = os.OpenFile(filepath.Join(folder, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err == nil {
+		err = unix.Flock(int(h.lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
+}
+
+// sweep removes the folders whose lock is free or was never made.
 func sweep() {
 	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), folderPrefix+"*"))
 	for _, folder := range folders {
 		f, err := os.Open(filepath.Join(folder, "lock"))
+		if errors.Is(err, os.ErrNotExist) {
+			os.RemoveAll(folder)
+		}
 		if err != nil {
-			continue // being made, or somebody else's
+			continue // or somebody else's
 		}
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
 			os.RemoveAll(folder)
@@ -161,7 +192,11 @@ func sweep() {
 }
 
 func (h *Host) fillShare(o Options, k kernel) error {
-	for _, sub := range []string{"share/bin", "share/mod", "share/run", "share/files"} {
+	folders := []string{"share/bin", "share/mod", "share/run", "share/files"}
+	if o.Share != "" {
+		folders = append(folders, "share/share") // where the lab mounts it
+	}
+	for _, sub := range folders {
 		if err := os.MkdirAll(filepath.Join(h.folder, sub), 0o755); err != nil {
 			return err
 		}
@@ -342,7 +377,7 @@ func (h *Host) startLibvirt(ctx context.Context, progress func(string, ...any)) 
 // Close powers the lab off and removes all it left outside.
 func (h *Host) Close() error {
 	var err error
-	if h.stop != nil && h.alive() == nil {
+	if h.running() && h.alive() == nil {
 		err = os.WriteFile(h.share("off"), nil, 0o644)
 		select {
 		case <-h.ended:
@@ -359,10 +394,20 @@ func (h *Host) Close() error {
 	return errors.Join(err, os.RemoveAll(h.folder))
 }
 
-// Kill ends the lab at once.
+// Kill ends the lab at once, without powering it off.
 func (h *Host) Kill() error {
 	if h.stop != nil {
 		h.stop()
+		<-h.ended
 	}
 	return h.Close()
+}
+
+func (h *Host) running() bool {
+	select {
+	case <-h.ended:
+		return false
+	default:
+		return true
+	}
 }

@@ -9,13 +9,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // Requirements are the Debian packages whose programs the lab uses.
 func Requirements() []string {
-	return []string{"qemu-system-x86", "libvirt-daemon-system", "libvirt-clients", "busybox-static", "cpio", "numactl", "gcc", "libc6-dev"}
+	return []string{"qemu-system-x86", "libvirt-daemon-system", "libvirt-clients", "busybox-static", "cpio", "kmod", "numactl", "gcc", "libc6-dev"}
 }
 
 // program finds a program, or says which package has it.
@@ -52,7 +53,7 @@ func fetchKernel(ctx context.Context, progress func(string, ...any)) (kernel, er
 	if err != nil {
 		return kernel{}, err
 	}
-	unlock, err := lockFile(filepath.Join(cache, "lock"))
+	unlock, err := lockFile(ctx, filepath.Join(cache, "lock"))
 	if err != nil {
 		return kernel{}, err
 	}
@@ -127,16 +128,27 @@ func openKernel(folder string) (kernel, error) {
 }
 
 // lockFile waits for a lock that ends with the process; unlock ends it sooner.
-func lockFile(path string) (unlock func(), err error) {
+func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("locking %s: %w", path, err)
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			f.Close()
+			return nil, fmt.Errorf("locking %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("another process holds %s: %w", path, ctx.Err())
+		case <-time.After(poll):
+		}
 	}
-	return func() { f.Close() }, nil
 }
 
 func lastLine(out []byte) string {

@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -56,7 +58,11 @@ func (h *Host) in(t *testing.T, argv ...string) string {
 }
 
 func TestLabRunsCommands(t *testing.T) {
-	h := bootForTest(t, "square4", Options{})
+	shared := filepath.Join(t.TempDir(), "a,b") // a comma ends an option of QEMU's, if it is not told otherwise
+	if err := os.Mkdir(shared, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h := bootForTest(t, "square4", Options{Share: shared})
 	var out, errOut bytes.Buffer
 	status, err := h.Run(t.Context(), []string{"sh", "-c", `printf 'a\0b\n\377'; echo "it's" >&2; exit 7`}, &out, &errOut)
 	if err != nil || status != 7 || out.String() != "a\x00b\n\xff" || errOut.String() != "it's\n" {
@@ -76,6 +82,28 @@ func TestLabRunsCommands(t *testing.T) {
 	if got := h.in(t, "stat", "-fc", "%T", "/sys/fs/cgroup"); strings.TrimSpace(got) != "cgroup2fs" {
 		t.Errorf("cgroup is %q", got)
 	}
+	h.in(t, "sh", "-c", "echo from inside > /lab/share/written")
+	if got, err := os.ReadFile(filepath.Join(shared, "written")); err != nil || string(got) != "from inside\n" {
+		t.Errorf("the shared folder holds %q, %v", got, err)
+	}
+	runsTwoAtATime(t, h)
+}
+
+// runsTwoAtATime starts two commands of which each waits for the other.
+func runsTwoAtATime(t *testing.T, h *Host) {
+	var both sync.WaitGroup
+	for _, c := range []struct{ mine, others string }{{"a", "b"}, {"b", "a"}} {
+		both.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var out, errOut bytes.Buffer
+			status, err := h.Run(ctx, []string{"sh", "-c", "touch /run/$1; until [ -e /run/$2 ]; do sleep 0.1; done; echo $1", "x", c.mine, c.others}, &out, &errOut)
+			if err != nil || status != 0 || out.String() != c.mine+"\n" {
+				t.Errorf("command %s of two at a time: status %d, %v, output %q", c.mine, status, err, out.String())
+			}
+		})
+	}
+	both.Wait()
 }
 
 func TestLabShowsTheShape(t *testing.T) {
@@ -107,7 +135,7 @@ func TestLabScopeCountsWhatIsKnown(t *testing.T) {
 	}
 	for _, c := range []struct{ cpu, node, mib int }{{0, 0, 64}, {1, 0, 64}, {0, 1, 1200}, {5, 1, 64}, {3, 3, 64}, {6, 0, 64}} {
 		count := func(passes int) uint64 {
-			if err := errors.Join(scope.Set(t.Context(), ScopeCount), scope.Reset(t.Context())); err != nil {
+			if err := errors.Join(scope.Set(t.Context(), ScopeCount), scope.Reset()); err != nil {
 				t.Fatal(err)
 			}
 			h.in(t, "numactl", fmt.Sprintf("--physcpubind=%d", c.cpu), fmt.Sprintf("--membind=%d", c.node), known, strconv.Itoa(c.mib), strconv.Itoa(passes))
@@ -184,30 +212,102 @@ func TestLabDistanceIsFelt(t *testing.T) {
 	}
 }
 
+// The counter is switched and read from inside; and obeys while no CPU is ever idle.
+func TestLabScopeObeysFromInside(t *testing.T) {
+	program, err := filepath.Abs("../bin/numavisor")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := bootForTest(t, "square4", Options{Scope: true, Files: map[string]string{"numavisor": program}})
+	misses := func() (sum uint64) {
+		var m Misses
+		if err := json.Unmarshal([]byte(h.in(t, "numavisor", "lab", "scope", "read", "-o", "json")), &m); err != nil {
+			t.Fatal(err)
+		}
+		if len(m.CPUs) != 8 || len(m.Nodes) != 4 {
+			t.Fatalf("%d CPUs and %d nodes of 8 and 4", len(m.CPUs), len(m.Nodes))
+		}
+		for _, row := range m.CPUs {
+			for _, n := range row {
+				sum += n
+			}
+		}
+		return sum
+	}
+	if n := misses(); n != 0 {
+		t.Errorf("%d misses counted before it was ever on", n)
+	}
+	h.in(t, "numavisor", "lab", "scope", "count")
+	if misses() == 0 {
+		t.Error("switched on from inside, it counts nothing")
+	}
+	switches(t, h, "idle")
+	h.in(t, "sh", "-c", "for c in 0 1 2 3 4 5 6 7; do taskset -c $c sh -c 'while :; do :; done' & echo $!; done >/run/busy")
+	switches(t, h, "busy")
+	h.in(t, "sh", "-c", "kill $(cat /run/busy)")
+	counted := misses()
+	if counted == 0 {
+		t.Error("nothing was counted")
+	}
+	if again := misses(); again != counted {
+		t.Errorf("off, and yet %d misses more", again-counted)
+	}
+	h.in(t, "numavisor", "lab", "scope", "reset")
+	if n := misses(); n != 0 {
+		t.Errorf("%d misses after a reset", n)
+	}
+}
+
+// switches goes through all modes, from the outside so that its time is the counter's, and ends with off.
+func switches(t *testing.T, h *Host, cpus string) {
+	scope, err := h.Scope()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []ScopeMode{ScopeFelt, ScopeOff, ScopeCount, ScopeFelt, ScopeOff} {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		begin := time.Now()
+		if err := scope.Set(ctx, mode); err != nil {
+			t.Fatalf("mode %d, all CPUs %s: %v", mode, cpus, err)
+		}
+		t.Logf("mode %d is in force after %v, all CPUs %s", mode, time.Since(begin).Round(time.Millisecond), cpus)
+	}
+}
+
 // A lab whose program is killed leaves no QEMU process, and its folder goes with the next lab.
 func TestLabEndsWithItsProgram(t *testing.T) {
 	if os.Getenv("NUMAVISOR_LAB") != "1" {
 		t.Skip("boots a NUMA host in QEMU: run with NUMAVISOR_LAB=1, as 'make test' does")
 	}
-	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
-		t.Run(sig.String(), func(t *testing.T) {
+	for _, c := range []struct {
+		sig  syscall.Signal
+		when string // what is there in the lab's folder when the signal comes
+	}{{syscall.SIGKILL, "console"}, {syscall.SIGINT, "console"}, {syscall.SIGTERM, "share/run/1.sh"}} {
+		t.Run(c.sig.String(), func(t *testing.T) {
 			temp := t.TempDir()
-			c := exec.CommandContext(t.Context(), "../bin/numavisor", "lab", "run", "--", "sleep", "1000")
-			c.Env = append(os.Environ(), "TMPDIR="+temp)
-			if err := c.Start(); err != nil {
+			t.Setenv("TMPDIR", temp)
+			program := exec.CommandContext(t.Context(), "../bin/numavisor", "lab", "run", "--", "sleep", "1000")
+			program.Stderr = t.Output()
+			if err := program.Start(); err != nil {
 				t.Fatalf("%v ('make build' makes bin/numavisor)", err)
 			}
-			waitFor(t, "a QEMU process", func() bool { return len(emulators(temp)) > 0 })
-			time.Sleep(time.Second)
-			if err := c.Process.Signal(sig); err != nil {
+			waitFor(t, "a QEMU process and its "+c.when, func() bool {
+				there, _ := filepath.Glob(filepath.Join(temp, folderPrefix+"*", c.when))
+				return len(there) > 0 && len(emulators(temp)) > 0
+			})
+			begin := time.Now()
+			if err := program.Process.Signal(c.sig); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.Wait(); err == nil {
+			if err := program.Wait(); err == nil {
 				t.Error("an interrupted lab ended as if nothing was")
 			}
 			waitFor(t, "no QEMU process", func() bool { return len(emulators(temp)) == 0 })
-			t.Setenv("TMPDIR", temp)
-			sweep()
+			t.Logf("gone after %v", time.Since(begin).Round(time.Millisecond))
+			if c.sig == syscall.SIGKILL {
+				sweep() // as the next lab does
+			}
 			if left, _ := filepath.Glob(filepath.Join(temp, "*")); len(left) > 0 {
 				t.Errorf("left behind: %v", left)
 			}

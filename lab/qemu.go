@@ -2,11 +2,13 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 )
 
 // arguments returns QEMU's command line for the shape.
@@ -18,9 +20,12 @@ func (h *Host) arguments(ctx context.Context, o Options, k kernel) ([]string, er
 	args = append(args, nodes(s)...)
 	args = append(args,
 		"-fsdev", "local,id=r,path=/,security_model=none,readonly=on,multidevs=remap", "-device", "virtio-9p-pci,fsdev=r,mount_tag=rootfs",
-		"-fsdev", "local,id=l,security_model=none,path="+h.share(), "-device", "virtio-9p-pci,fsdev=l,mount_tag=lab",
+		"-fsdev", "local,id=l,security_model=none,path="+optionValue(h.share()), "-device", "virtio-9p-pci,fsdev=l,mount_tag=lab",
 		"-kernel", k.image, "-initrd", filepath.Join(h.folder, "initrd"),
 		"-append", "console=ttyS0 quiet panic=-1 cgroup_no_v1=all")
+	if o.Share != "" {
+		args = append(args, "-fsdev", "local,id=s,security_model=none,multidevs=remap,path="+optionValue(o.Share), "-device", "virtio-9p-pci,fsdev=s,mount_tag=share")
+	}
 	if o.Scope {
 		scope, err := h.loadScope(ctx, o)
 		if err != nil {
@@ -79,19 +84,20 @@ func nodes(s Shape) []string {
 
 var versionText = regexp.MustCompile(`version (\d+)\.(\d+)`)
 
-// qemuVersion returns major and minor version of an emulator.
-func qemuVersion(ctx context.Context, qemu string) (major, minor int, err error) {
+// askQEMUVersion asks an emulator.
+func askQEMUVersion(ctx context.Context, qemu string) (qemuVersion, error) {
 	out, err := exec.CommandContext(ctx, qemu, "--version").Output()
 	if err != nil {
-		return 0, 0, fmt.Errorf("%s --version: %w", qemu, err)
+		return qemuVersion{}, fmt.Errorf("%s --version: %w", qemu, err)
 	}
 	m := versionText.FindSubmatch(out)
 	if m == nil {
-		return 0, 0, fmt.Errorf("%s --version: no version in %q", qemu, out)
+		return qemuVersion{}, fmt.Errorf("%s --version: no version in %q", qemu, out)
 	}
-	major, err = strconv.Atoi(string(m[1]))
-	if err == nil {
-		minor, err = strconv.Atoi(string(m[2]))
-	}
-	return major, minor, err
+	major, majorErr := strconv.Atoi(string(m[1]))
+	minor, minorErr := strconv.Atoi(string(m[2]))
+	return qemuVersion{major, minor}, errors.Join(majorErr, minorErr)
 }
+
+// optionValue writes a value so that QEMU's options take its commas as they are.
+func optionValue(s string) string { return strings.ReplaceAll(s, ",", ",,") }

@@ -28,13 +28,12 @@ func (h *Host) alive() error {
 }
 
 // Run runs a command in the lab and returns its exit status. Output is passed
-// on as it comes. When ctx ends, the command and its children are ended too.
+// on as it comes; several may run at a time. When ctx ends, the command and its children are ended too.
 func (h *Host) Run(ctx context.Context, argv []string, stdout, stderr io.Writer) (int, error) {
 	if len(argv) == 0 {
 		return 0, errors.New("lab: no command given")
 	}
-	h.next++
-	name := "run/" + strconv.Itoa(h.next)
+	name := "run/" + strconv.FormatInt(h.next.Add(1), 10)
 	script := "cd /root 2>/dev/null || cd /\nexec"
 	for _, a := range argv {
 		script += " " + quote(a)

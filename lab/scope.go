@@ -42,15 +42,17 @@ const InLab = "/lab/scope"
 // Layout of the shared file; scope/numascope.c knows it too.
 const (
 	scopeMagic    = 0x45504f4353414d55
+	scopeCPUs     = 256
 	scopeNodes    = 64
-	scopeHead     = 7 // magic, cpus, nodes, mode, active, reset, was_reset
 	wordBytes     = 8
+	cpusWord      = 1
+	nodesWord     = 2
 	modeWord      = 3
 	activeWord    = 4
-	resetWord     = 5
-	wasResetWord  = 6
-	scopeNodeWord = scopeHead
-	scopeMissWord = scopeHead + scopeNodes
+	scopeNodeWord = 8
+	scopeMissWord = scopeNodeWord + scopeNodes
+	scopeZeroWord = scopeMissWord + scopeCPUs*scopeNodes
+	scopeWords    = scopeZeroWord + scopeCPUs*scopeNodes
 )
 
 // Scope is the access counter of a lab. It is a file, so it can be opened
@@ -76,16 +78,19 @@ type Misses struct {
 	CPUs  [][]uint64        `json:"cpus"`
 }
 
-// Read returns all counts so far.
+// Read returns all counts since the last Reset.
 func (s *Scope) Read() (Misses, error) {
 	data, err := os.ReadFile(s.path)
 	if err != nil {
 		return Misses{}, err
 	}
+	if len(data) != scopeWords*wordBytes {
+		return Misses{}, fmt.Errorf("%s has %d bytes, an access counter has %d", s.path, len(data), scopeWords*wordBytes)
+	}
 	word := func(i uint64) uint64 { return binary.LittleEndian.Uint64(data[i*wordBytes:]) }
-	cpus, nodes := word(1), word(2)
-	if nodes > scopeNodes || uint64(len(data)) < (scopeMissWord+cpus*scopeNodes)*wordBytes {
-		return Misses{}, fmt.Errorf("%s: %d CPUs and %d nodes do not fit into %d bytes", s.path, cpus, nodes, len(data))
+	cpus, nodes := word(cpusWord), word(nodesWord)
+	if cpus > scopeCPUs || nodes > scopeNodes {
+		return Misses{}, fmt.Errorf("%s tells of %d CPUs and %d nodes; at most %d and %d have room", s.path, cpus, nodes, scopeCPUs, scopeNodes)
 	}
 	var m Misses
 	for n := range nodes {
@@ -94,31 +99,34 @@ func (s *Scope) Read() (Misses, error) {
 	for c := range cpus {
 		row := make([]uint64, nodes)
 		for n := range nodes {
-			row[n] = word(scopeMissWord + c*scopeNodes + n)
+			cell := c*scopeNodes + n
+			row[n] = word(scopeMissWord+cell) - word(scopeZeroWord+cell)
 		}
 		m.CPUs = append(m.CPUs, row)
 	}
 	return m, nil
 }
 
-// Set changes the mode and waits until it is in force: when an emulated CPU next falls idle.
+// Set changes the mode and waits until it is in force: until the lab's first
+// CPU next falls idle or returns from an interrupt.
 func (s *Scope) Set(ctx context.Context, m ScopeMode) error {
-	if err := s.write(modeWord, uint64(m)); err != nil {
+	if err := s.write(modeWord, binary.LittleEndian.AppendUint64(nil, uint64(m))); err != nil {
 		return err
 	}
 	return s.await(ctx, activeWord, uint64(m))
 }
 
-// Reset zeroes all counts.
-func (s *Scope) Reset(ctx context.Context) error {
-	n, err := s.word(resetWord)
+// Reset makes all counts begin at zero, for all readers. Counters are written
+// by running CPUs, so they stay as they are: what they hold now becomes zero.
+func (s *Scope) Reset() error {
+	data, err := os.ReadFile(s.path)
 	if err != nil {
 		return err
 	}
-	if err := s.write(resetWord, n+1); err != nil {
-		return err
+	if len(data) != scopeWords*wordBytes {
+		return fmt.Errorf("%s has %d bytes, an access counter has %d", s.path, len(data), scopeWords*wordBytes)
 	}
-	return s.await(ctx, wasResetWord, n+1)
+	return s.write(scopeZeroWord, data[scopeMissWord*wordBytes:scopeZeroWord*wordBytes])
 }
 
 func (s *Scope) await(ctx context.Context, word, want uint64) error {
@@ -145,61 +153,71 @@ func (s *Scope) word(i uint64) (uint64, error) {
 	return binary.LittleEndian.Uint64(b[:]), err
 }
 
-func (s *Scope) write(i, v uint64) error {
+func (s *Scope) write(word uint64, data []byte) error {
 	f, err := os.OpenFile(s.path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	var b [wordBytes]byte
-	binary.LittleEndian.PutUint64(b[:], v)
-	_, err = f.WriteAt(b[:], int64(i*wordBytes))
+	_, err = f.WriteAt(data, int64(word*wordBytes))
 	return errors.Join(err, f.Close())
 }
 
 //go:embed scope/numascope.c
 var scopeSource []byte
 
-// physicalAddresses is the first QEMU whose plugins get guest physical
-// addresses. Before, qemu_plugin_hwaddr_phys_addr returned the offset of the
-// memory block plus the address of its region (plugins/api.c).
-const physicalAddresses = 9
+// qemuVersion is what --version says, without the patch level.
+type qemuVersion struct{ major, minor int }
+
+// physicalAddresses tells whether plugins get guest physical addresses: from
+// QEMU 8.2 on. Before, qemu_plugin_hwaddr_phys_addr returned the offset of the
+// memory block plus the address of its region (QEMU's plugins/api.c, changed by
+// "plugin: Simplify struct qemu_plugin_hwaddr" of September 2023).
+func (v qemuVersion) physicalAddresses() bool { return v.major > 8 || v.major == 8 && v.minor >= 2 }
+
+// pluginVersion is the plugin interface to ask for: QEMU from 9.0 on accepts
+// none before 2, and from 9.1 on works as 3 says whatever is asked for.
+func (v qemuVersion) pluginVersion() int {
+	switch {
+	case v.major > 9 || v.major == 9 && v.minor >= 1:
+		return 3
+	case v.major == 9:
+		return 2
+	}
+	return 1
+}
 
 // loadScope compiles the plugin into the cache and returns QEMU's arguments for it.
 func (h *Host) loadScope(ctx context.Context, o Options) ([]string, error) {
-	major, _, err := qemuVersion(ctx, o.QEMU)
+	version, err := askQEMUVersion(ctx, o.QEMU)
 	if err != nil {
 		return nil, err
 	}
-	plugin, err := compileScope(ctx, major)
+	plugin, err := compileScope(ctx, version.pluginVersion())
 	if err != nil {
 		return nil, err
 	}
 	config := filepath.Join(h.folder, "scope.conf")
-	if err := os.WriteFile(config, []byte(scopeConfig(o.Shape, h.share("scope"), major)), 0o644); err != nil {
+	if err := os.WriteFile(config, []byte(scopeConfig(o.Shape, h.share("scope"), version)), 0o644); err != nil {
 		return nil, err
 	}
-	return []string{"-plugin", plugin + ",config=" + config}, nil
+	return []string{"-plugin", optionValue(plugin) + ",config=" + optionValue(config)}, nil
 }
 
-func compileScope(ctx context.Context, major int) (string, error) {
+func compileScope(ctx context.Context, pluginVersion int) (string, error) {
 	cache, err := cacheFolder()
 	if err != nil {
 		return "", err
 	}
-	version := 1
-	if major >= physicalAddresses {
-		version = 2 // the oldest that QEMU 9 and 10 accept
-	}
 	sum := sha256.Sum256(scopeSource)
-	target := filepath.Join(cache, fmt.Sprintf("numascope-%s-v%d.so", hex.EncodeToString(sum[:6]), version))
+	target := filepath.Join(cache, fmt.Sprintf("numascope-%s-v%d.so", hex.EncodeToString(sum[:6]), pluginVersion))
 	if _, err := os.Stat(target); err == nil {
 		return target, nil
 	}
-	return target, compileC(ctx, scopeSource, target, "-shared", "-fPIC", fmt.Sprintf("-DPLUGIN_VERSION=%d", version))
+	return target, compileC(ctx, scopeSource, target, "-shared", "-fPIC", fmt.Sprintf("-DPLUGIN_VERSION=%d", pluginVersion))
 }
 
 // scopeConfig tells the plugin the shape: CPUs' nodes, memory ranges, delays.
-func scopeConfig(s Shape, shared string, major int) string {
+func scopeConfig(s Shape, shared string, version qemuVersion) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "shared %s\n", shared)
 	cpu := 0
@@ -213,7 +231,7 @@ func scopeConfig(s Shape, shared string, major int) string {
 			fmt.Fprintf(&b, "delay %d %d %d\n", i, j, s.ExtraNanos(i, j))
 		}
 	}
-	for _, r := range addressRanges(s, major) {
+	for _, r := range addressRanges(s, version) {
 		fmt.Fprintf(&b, "range %d %d %d\n", r.start, r.size, r.node)
 	}
 	return b.String()
@@ -228,17 +246,17 @@ type addressRange struct {
 }
 
 // addressRanges maps the numbers that a QEMU's plugins get for memory to
-// nodes. Nodes lie one behind the other. QEMU 7.2 and 8 count a node's place
-// twice: as offset of its block and as address of its region. From 9 on the
+// nodes. Nodes lie one behind the other. QEMU before 8.2 counts a node's place
+// twice: as offset of its block and as address of its region. From 8.2 on the
 // number is the physical address: what lies above the hole is shifted up.
-func addressRanges(s Shape, major int) []addressRange {
+func addressRanges(s Shape, version qemuVersion) []addressRange {
 	var ranges []addressRange
 	var start topology.Bytes
 	for i, n := range s.Nodes {
 		end := start + n.Memory
 		switch {
 		case n.Memory == 0:
-		case major < physicalAddresses:
+		case !version.physicalAddresses():
 			ranges = append(ranges, addressRange{2 * start, n.Memory, i})
 		default:
 			if start < lowMemory {

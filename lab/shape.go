@@ -227,11 +227,13 @@ func (s Shape) equalNodes() bool {
 }
 
 // ExtraNanos is what a miss from a CPU of one node to memory of another costs
-// more than the cheapest access of the host, as it shall be felt.
+// more than the cheapest local access of the host, as it shall be felt.
 func (s Shape) ExtraNanos(from, to int) int64 {
 	best := math.Inf(1)
-	for i := range s.Nodes {
-		best = min(best, s.latency(i, i))
+	for i, n := range s.Nodes {
+		if n.CPUs > 0 { // who has none makes no local access
+			best = min(best, s.latency(i, i))
+		}
 	}
 	return int64(math.Round(max(0, s.latency(from, to)-best) * s.DelayScale))
 }

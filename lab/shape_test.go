@@ -48,36 +48,60 @@ func TestParseShapeNamesFieldAndValue(t *testing.T) {
 	}
 }
 
+// A shape's felt costs are its latencies less the least local one; what a node
+// without CPUs has for itself does not count.
+func TestExtraNanosFollowsLatency(t *testing.T) {
+	for _, c := range []struct {
+		shape    string
+		from, to int
+		want     int64
+	}{
+		{"square4", 1, 1, 0}, {"square4", 1, 0, 55}, {"square4", 1, 2, 155},
+		{"genoa-cxl", 3, 3, 0}, {"genoa-cxl", 0, 0, 2}, {"genoa-cxl", 0, 2, 95}, {"genoa-cxl", 2, 4, 258},
+		{"uneven", 0, 1, 85}, {"uneven", 1, 0, 94}, // from SLIT
+	} {
+		s, err := FindShape(c.shape)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.ExtraNanos(c.from, c.to); got != c.want {
+			t.Errorf("%s, node %d to %d: %d ns, want %d", c.shape, c.from, c.to, got, c.want)
+		}
+	}
+}
+
 func TestFindShapeTellsWhatThereIs(t *testing.T) {
 	if _, err := FindShape("no-such"); err == nil || !strings.Contains(err.Error(), "lab shapes") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// QEMU 7.2 was measured (TestLabScopeCountsWhatIsKnown); from 9 on the numbers
-// are physical addresses, with the hole below 4 GiB left out.
+// QEMU 7.2 and 10.0 were measured (TestLabScopeCountsWhatIsKnown); from 8.2 on
+// the numbers are physical addresses, with the hole below 4 GiB left out.
 func TestAddressRangesOfEachQEMU(t *testing.T) {
 	s := Shape{Nodes: []Node{{2, 2 * topology.GiB}, {2, 2 * topology.GiB}, {1, 0}, {0, topology.GiB}}}
 	for _, c := range []struct {
-		major int
-		want  []addressRange
+		version qemuVersion
+		want    []addressRange
 	}{
-		{7, []addressRange{{0, 2 * topology.GiB, 0}, {4 * topology.GiB, 2 * topology.GiB, 1}, {8 * topology.GiB, topology.GiB, 3}}},
-		{10, []addressRange{{0, 2 * topology.GiB, 0}, {2 * topology.GiB, topology.GiB, 1}, {4 * topology.GiB, topology.GiB, 1}, {5 * topology.GiB, topology.GiB, 3}}},
+		{qemuVersion{7, 2}, []addressRange{{0, 2 * topology.GiB, 0}, {4 * topology.GiB, 2 * topology.GiB, 1}, {8 * topology.GiB, topology.GiB, 3}}},
+		{qemuVersion{8, 1}, []addressRange{{0, 2 * topology.GiB, 0}, {4 * topology.GiB, 2 * topology.GiB, 1}, {8 * topology.GiB, topology.GiB, 3}}},
+		{qemuVersion{8, 2}, []addressRange{{0, 2 * topology.GiB, 0}, {2 * topology.GiB, topology.GiB, 1}, {4 * topology.GiB, topology.GiB, 1}, {5 * topology.GiB, topology.GiB, 3}}},
+		{qemuVersion{10, 0}, []addressRange{{0, 2 * topology.GiB, 0}, {2 * topology.GiB, topology.GiB, 1}, {4 * topology.GiB, topology.GiB, 1}, {5 * topology.GiB, topology.GiB, 3}}},
 	} {
-		got := addressRanges(s, c.major)
+		got := addressRanges(s, c.version)
 		if len(got) != len(c.want) {
-			t.Fatalf("QEMU %d: %v, want %v", c.major, got, c.want)
+			t.Fatalf("QEMU %v: %v, want %v", c.version, got, c.want)
 		}
 		var sum topology.Bytes
 		for i := range got {
 			sum += got[i].size
 			if got[i] != c.want[i] {
-				t.Errorf("QEMU %d: range %d is %v, want %v", c.major, i, got[i], c.want[i])
+				t.Errorf("QEMU %v: range %d is %v, want %v", c.version, i, got[i], c.want[i])
 			}
 		}
 		if sum != s.Memory() {
-			t.Errorf("QEMU %d: the ranges hold %v of %v", c.major, sum, s.Memory())
+			t.Errorf("QEMU %v: the ranges hold %v of %v", c.version, sum, s.Memory())
 		}
 	}
 }
@@ -96,7 +120,7 @@ func FuzzParseShape(f *testing.F) {
 				s.ExtraNanos(i, j)
 			}
 		}
-		scopeConfig(s, "x", 7)
+		scopeConfig(s, "x", qemuVersion{7, 2})
 		processors(s)
 		nodes(s)
 	})

@@ -11,6 +11,7 @@ for m in irqbypass ccp kvm kvm-amd; do /sbin/insmod /lab/mod/$m.ko 2>/dev/null; 
 [ -d /etc/libvirt ] && printf 'namespaces = []\nuser = "root"\ngroup = "root"\nstdio_handler = "file"\nsecurity_driver = "none"\n' >> /etc/libvirt/qemu.conf
 # No polkit here: without this every client starts an agent that complains.
 [ -d /etc/libvirt ] && echo 'auth_unix_rw = "none"' >> /etc/libvirt/libvirtd.conf
+[ -d /lab/share ] && mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=none share /lab/share
 cd /lab/run
 mkfifo /run/tick; exec 9<>/run/tick
 touch /lab/up

@@ -29,18 +29,19 @@ file system: nothing outside is changed, and nothing is left behind.`,
 }
 
 func labRunCommand() *cobra.Command {
-	var shape, scope, qemu string
+	var shape, scope, share, qemu string
 	var libvirt bool
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "run [flags] -- COMMAND...",
 		Short: "Run a command in a freshly booted lab",
 		Long: `Boots a lab, runs the command in it as root, prints its output, and exits with
-its status. 'numavisor' is on the lab's PATH; /lab is a folder shared with
-this machine. Boot takes some 15 seconds.`,
+its status. 'numavisor' is on the lab's PATH. What the command writes is gone
+with the lab, except in /lab/share, if a folder is shared with it. Boot takes
+some 15 seconds.`,
 		Example: `  numavisor lab run -- numactl --hardware
   numavisor lab run --libvirt -- numavisor topology
-  numavisor lab run --shape genoa-cxl --scope felt -- ./benchmark`,
+  numavisor lab run --shape genoa-cxl --scope felt --share . -- /lab/share/benchmark`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			s, err := lab.FindShape(shape)
@@ -53,13 +54,14 @@ this machine. Boot takes some 15 seconds.`,
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), timeout)
 			defer cancel()
-			return runInLab(ctx, c, lab.Options{Shape: s, Scope: mode != lab.ScopeOff, Libvirt: libvirt, QEMU: qemu, Progress: progressLines(c.ErrOrStderr())}, mode, args)
+			return runInLab(ctx, c, lab.Options{Shape: s, Scope: mode != lab.ScopeOff, Libvirt: libvirt, Share: share, QEMU: qemu, Progress: progressLines(c.ErrOrStderr())}, mode, args)
 		},
 	}
 	f := c.Flags()
 	f.StringVar(&shape, "shape", "square4", "a built-in shape ('numavisor lab shapes') or a file")
 	f.StringVar(&scope, "scope", "off", "the access counter: off, count, or felt (far memory is slow)")
 	f.BoolVar(&libvirt, "libvirt", false, "start libvirtd and wait until it answers")
+	f.StringVar(&share, "share", "", "a folder of this machine that the lab sees, and may write to, as /lab/share")
 	f.StringVar(&qemu, "qemu", "", "QEMU program (default: qemu-system-x86_64 from PATH)")
 	f.DurationVar(&timeout, "timeout", 10*time.Minute, "end the lab after this time")
 	return c
@@ -146,7 +148,7 @@ zeroes them. Works inside a lab that was booted with --scope.`,
 				}
 				return emit(c, m, func(w io.Writer) { printMisses(w, m) })
 			case "reset":
-				return scope.Reset(ctx)
+				return scope.Reset()
 			}
 			mode, err := lab.ParseScopeMode(args[0])
 			if err != nil {

@@ -7,14 +7,15 @@
  * leaves the real processor to the other emulated CPUs.
  *
  * Counters and the mode live in a file that is mapped here and read and written from inside the host, through 9p.
- * While the mode is OFF no access is instrumented: a change of mode throws all translated code away (the reset runs
- * on an emulated CPU when one next falls idle), and translation starts anew with or without the callbacks.
+ * While the mode is OFF no access is instrumented: a change from or to it throws all translated code away, and
+ * translation starts anew with or without the callbacks. Counters only ever grow, and only their CPU's thread writes
+ * them: who wants them from zero remembers where they stood (the file has room for that, unused here).
  *
  * The plugin's only argument is config=FILE with one item a line:
  *
  *   shared PATH                where counters and the mode live
  *   cpu INDEX NODE             the node of an emulated CPU
- *   range START SIZE NODE      memory, in the numbers that this QEMU gives for an address (see AddressRanges in Go)
+ *   range START SIZE NODE      memory, in the numbers that this QEMU gives for an address (see addressRanges in Go)
  *   delay FROM TO NANOSECONDS  what a miss from a CPU of node FROM to memory of node TO costs more than a local one
  *   node INDEX ID              a node's position in the counters' rows and its id
  */
@@ -28,7 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The plugin interface as far as it is used here; the same from QEMU 7.2 (version 1) to 10 (version 4). */
+/* The plugin interface as far as it is used here, from QEMU 7.2 (version 1) to 10 (version 4). */
 typedef uint64_t qemu_plugin_id_t;
 typedef uint32_t qemu_plugin_meminfo_t;
 struct qemu_plugin_tb; struct qemu_plugin_insn; struct qemu_plugin_hwaddr;
@@ -36,12 +37,15 @@ typedef struct { const char *target_name; struct { int min, cur; } version; bool
 typedef void (*tb_callback)(qemu_plugin_id_t, struct qemu_plugin_tb *);
 typedef void (*cpu_callback)(qemu_plugin_id_t, unsigned);
 typedef void (*mem_callback)(unsigned, qemu_plugin_meminfo_t, uint64_t, void *);
+typedef void (*exec_callback)(unsigned, void *);
 typedef void (*simple_callback)(qemu_plugin_id_t);
 extern void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t, tb_callback);
 extern void qemu_plugin_register_vcpu_idle_cb(qemu_plugin_id_t, cpu_callback);
 extern void qemu_plugin_reset(qemu_plugin_id_t, simple_callback);
+extern void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *, exec_callback, int flags, void *);
 extern size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
 extern struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
+extern size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *);
 extern void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *, mem_callback, int flags, int rw, void *);
 extern struct qemu_plugin_hwaddr *qemu_plugin_get_hwaddr(qemu_plugin_meminfo_t, uint64_t);
 extern bool qemu_plugin_hwaddr_is_io(const struct qemu_plugin_hwaddr *);
@@ -49,22 +53,30 @@ extern uint64_t qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *);
 
 #define EXPORT __attribute__((visibility("default")))
 #ifndef PLUGIN_VERSION
-#error "compile with -DPLUGIN_VERSION=1 for QEMU before 9, 2 from 9 on"
+#error "compile with -DPLUGIN_VERSION=1 for QEMU before 9, 2 for 9.0, 3 from 9.1 on"
 #endif
 EXPORT int qemu_plugin_version = PLUGIN_VERSION;
+
+#if PLUGIN_VERSION >= 3
+extern size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *, void *, size_t);
+static void copy_code(struct qemu_plugin_insn *insn, void *to, size_t size) { qemu_plugin_insn_data(insn, to, size); }
+#else
+extern const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *);
+static void copy_code(struct qemu_plugin_insn *insn, void *to, size_t size) { memcpy(to, qemu_plugin_insn_data(insn), size); }
+#endif
 
 enum { CPUS = 256, NODES = 64, RANGES = 2 * NODES, LINES = 16384 };   /* LINES x 64 B = 1 MiB of cache per CPU */
 enum mode { OFF, COUNT, FELT };
 
-/* The shared file. Go's scope.go knows this layout. */
+/* The shared file. Go's scope.go knows this layout. A CPU's row begins a cache line: no two threads write to one. */
 static struct shared {
     uint64_t magic, cpus, nodes;
     volatile uint64_t mode;         /* wanted; written from inside the host */
     volatile uint64_t active;       /* in force */
-    volatile uint64_t reset;        /* a new number asks for zeroed counters */
-    volatile uint64_t was_reset;    /* the number that was obeyed last */
+    uint64_t unused[3];
     uint64_t node_id[NODES];
     volatile uint64_t misses[CPUS][NODES];
+    uint64_t zero[CPUS][NODES];     /* what readers take for zero */
 } *shared;
 static const uint64_t MAGIC = 0x45504f4353414d55; /* "UMASCOPE" */
 
@@ -72,6 +84,8 @@ static struct cpu { uint64_t line[LINES]; int64_t debt_ns; int node; } __attribu
 static struct range { uint64_t start, end; int node; } ranges[RANGES];
 static int n_ranges;
 static int64_t delay_ns[NODES][NODES];
+static qemu_plugin_id_t self;
+static bool changing;                   /* used by the first CPU's thread only */
 
 static int64_t now(void)
 {
@@ -96,6 +110,48 @@ static int node_of(uint64_t address)
     return -1;
 }
 
+static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
+static void idle(qemu_plugin_id_t id, unsigned index);
+
+/* Runs while all CPUs stand still and no translated code is left: from here on the mode is in force. */
+static void listen_again(qemu_plugin_id_t id)
+{
+    qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+    qemu_plugin_register_vcpu_idle_cb(id, idle);
+    if (shared->mode <= FELT)
+        shared->active = shared->mode;
+    changing = false;
+}
+
+/* Puts the wanted mode into force; between COUNT and FELT the code need not be translated anew. Called on the first
+ * CPU only: QEMU 8.0 to 9.2.3 keep a lock after a reset, and hang when another thread asks for the next one. */
+static void obey(unsigned index)
+{
+    uint64_t wanted = shared->mode, had = shared->active;
+    if (index != 0 || wanted == had || wanted > FELT || changing)
+        return;
+    if (wanted != OFF && had != OFF) {
+        shared->active = wanted;
+        return;
+    }
+    changing = true;
+    qemu_plugin_reset(self, listen_again);
+}
+
+/* A CPU with nothing to do. */
+static void idle(qemu_plugin_id_t id, unsigned index)
+{
+    (void)id;
+    obey(index);
+}
+
+/* A CPU returns from an interrupt: also the busiest does so at every tick of its clock. */
+static void interrupted(unsigned index, void *unused)
+{
+    (void)unused;
+    obey(index);
+}
+
 static void access_memory(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr, void *unused)
 {
     (void)unused;
@@ -110,44 +166,32 @@ static void access_memory(unsigned index, qemu_plugin_meminfo_t info, uint64_t v
     int node = node_of(address);
     if (node < 0)
         return;
-    shared->misses[index][node]++;          /* only this CPU's thread writes its row */
+    shared->misses[index][node]++;
     if (shared->active == FELT && (c->debt_ns += delay_ns[c->node][node]) > 100000)
         wait_off(c);
+}
+
+/* iretq, which always ends a block. */
+static bool returns_from_interrupt(struct qemu_plugin_insn *insn)
+{
+    unsigned char code[2];
+    if (qemu_plugin_insn_size(insn) != sizeof code)
+        return false;
+    copy_code(insn, code, sizeof code);
+    return code[0] == 0x48 && code[1] == 0xcf;
 }
 
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
     (void)id;
+    size_t n = qemu_plugin_tb_n_insns(tb);
+    struct qemu_plugin_insn *last = qemu_plugin_tb_get_insn(tb, n - 1);
+    if (returns_from_interrupt(last))
+        qemu_plugin_register_vcpu_insn_exec_cb(last, interrupted, 0, NULL);
     if (shared->active == OFF)
         return;
-    for (size_t i = 0, n = qemu_plugin_tb_n_insns(tb); i < n; i++)
+    for (size_t i = 0; i < n; i++)
         qemu_plugin_register_vcpu_mem_cb(qemu_plugin_tb_get_insn(tb, i), access_memory, 0, 3, NULL);
-}
-
-static void idle(qemu_plugin_id_t id, unsigned index);
-
-static void listen_again(qemu_plugin_id_t id)
-{
-    qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
-    qemu_plugin_register_vcpu_idle_cb(id, idle);
-}
-
-/* Between OFF and the other modes the code must be translated anew; between COUNT and FELT it need not be. */
-static void idle(qemu_plugin_id_t id, unsigned index)
-{
-    (void)index;
-    if (shared->reset != shared->was_reset) {
-        for (int c = 0; c < CPUS; c++)
-            for (int n = 0; n < NODES; n++)
-                shared->misses[c][n] = 0;
-        shared->was_reset = shared->reset;
-    }
-    uint64_t wanted = shared->mode, had = shared->active;
-    if (wanted == had || wanted > FELT)
-        return;
-    shared->active = wanted;
-    if ((wanted == OFF) != (had == OFF))
-        qemu_plugin_reset(id, listen_again);
 }
 
 static bool map_shared(const char *path)
@@ -169,7 +213,7 @@ static bool configure(const char *path)
     FILE *f = fopen(path, "r");
     if (!f)
         return false;
-    bool ok = fscanf(f, "shared %4095s", text) == 1 && map_shared(text);
+    bool ok = fscanf(f, "shared %4095[^\n]", text) == 1 && map_shared(text);
     while (ok && fscanf(f, "%15s", word) == 1) {
         if (!strcmp(word, "cpu"))
             ok = fscanf(f, "%llu %d", &a, &c) == 2 && a < CPUS && c >= 0 && c < NODES && (cpus[a].node = c, true);
@@ -199,6 +243,7 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int
     }
     shared->cpus = info->system.smp_vcpus;
     shared->magic = MAGIC;
+    self = id;
     listen_again(id);
     return 0;
 }
