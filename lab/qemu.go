@@ -22,7 +22,7 @@ func (h *Host) arguments(ctx context.Context, o Options, k kernel) ([]string, er
 		"-fsdev", "local,id=r,path=/,security_model=none,readonly=on,multidevs=remap", "-device", "virtio-9p-pci,fsdev=r,mount_tag=rootfs",
 		"-fsdev", "local,id=l,security_model=none,path="+optionValue(h.share()), "-device", "virtio-9p-pci,fsdev=l,mount_tag=lab",
 		"-kernel", k.image, "-initrd", filepath.Join(h.folder, "initrd"),
-		"-append", "console=ttyS0 quiet panic=-1 cgroup_no_v1=all")
+		"-append", "console=ttyS0 quiet panic=-1 cgroup_no_v1=all tsc=reliable")
 	if o.Share != "" {
 		args = append(args, "-fsdev", "local,id=s,security_model=none,multidevs=remap,path="+optionValue(o.Share), "-device", "virtio-9p-pci,fsdev=s,mount_tag=share")
 	}
