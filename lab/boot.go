@@ -25,8 +25,6 @@ import (
 // Options say what to boot.
 type Options struct {
 	Shape Shape
-	// Scope loads the access counter, switched off; see Host.Scope.
-	Scope bool
 	// Libvirt starts libvirtd and waits until it answers.
 	Libvirt bool
 	// Files are programs that are first on the lab's PATH; by default

@@ -26,14 +26,11 @@ func (h *Host) arguments(ctx context.Context, o Options, k kernel) ([]string, er
 	if o.Share != "" {
 		args = append(args, "-fsdev", "local,id=s,security_model=none,multidevs=remap,path="+optionValue(o.Share), "-device", "virtio-9p-pci,fsdev=s,mount_tag=share")
 	}
-	if o.Scope {
-		scope, err := h.loadScope(ctx, o)
-		if err != nil {
-			return nil, fmt.Errorf("the lab's access counter: %w", err)
-		}
-		args = append(args, scope...)
+	scope, err := h.loadScope(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("the lab's access counter: %w", err)
 	}
-	return args, nil
+	return append(args, scope...), nil
 }
 
 // cpuModel is AMD's where it can be: then the lab has KVM, which TCG emulates as

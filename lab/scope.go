@@ -63,12 +63,12 @@ type Scope struct{ path string }
 func OpenScope(path string) (*Scope, error) {
 	s := &Scope{path}
 	if magic, err := s.word(0); err != nil || magic != scopeMagic {
-		return nil, fmt.Errorf("%s is no access counter (%w); it exists in a lab that was booted with --scope", path, errors.Join(err, errors.New("no magic")))
+		return nil, fmt.Errorf("%s is no access counter (%w); it exists inside a lab", path, errors.Join(err, errors.New("no magic")))
 	}
 	return s, nil
 }
 
-// Scope returns the lab's access counter; it fails if the lab was booted without.
+// Scope returns the lab's access counter, switched off at first.
 func (h *Host) Scope() (*Scope, error) { return OpenScope(h.share("scope")) }
 
 // Misses is a count of accesses that missed the modelled cache of 1 MiB per
@@ -174,6 +174,11 @@ type qemuVersion struct{ major, minor int }
 // "plugin: Simplify struct qemu_plugin_hwaddr" of September 2023).
 func (v qemuVersion) physicalAddresses() bool { return v.major > 8 || v.major == 8 && v.minor >= 2 }
 
+// staleCode tells whether code may run that was overwritten while another CPU
+// translated it: before QEMU 8.1 ("accel/tcg: Always lock pages before
+// translation" of July 2023). The plugin sees it and mends it.
+func (v qemuVersion) staleCode() bool { return v.major < 8 || v.major == 8 && v.minor < 1 }
+
 // pluginVersion is the plugin interface to ask for: QEMU from 9.0 on accepts
 // none before 2, and from 9.1 on works as 3 says whatever is asked for.
 func (v qemuVersion) pluginVersion() int {
@@ -220,6 +225,9 @@ func compileScope(ctx context.Context, pluginVersion int) (string, error) {
 func scopeConfig(s Shape, shared string, version qemuVersion) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "shared %s\n", shared)
+	if version.staleCode() {
+		fmt.Fprintln(&b, "stale-code")
+	}
 	cpu := 0
 	for i, n := range s.Nodes {
 		fmt.Fprintf(&b, "node %d %d\n", i, i)

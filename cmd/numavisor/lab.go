@@ -54,7 +54,7 @@ some 15 seconds.`,
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), timeout)
 			defer cancel()
-			return runInLab(ctx, c, lab.Options{Shape: s, Scope: mode != lab.ScopeOff, Libvirt: libvirt, Share: share, QEMU: qemu, Progress: progressLines(c.ErrOrStderr())}, mode, args)
+			return runInLab(ctx, c, lab.Options{Shape: s, Libvirt: libvirt, Share: share, QEMU: qemu, Progress: progressLines(c.ErrOrStderr())}, mode, args)
 		},
 	}
 	f := c.Flags()
@@ -127,12 +127,12 @@ func labScopeCommand() *cobra.Command {
 		Short: "Inside a lab: switch and read the access counter",
 		Long: `Switches the lab's access counter (off: full speed; count: cache misses are
 counted by CPU and node; felt: and delayed by distance), reads its counts, or
-zeroes them. Works inside a lab that was booted with --scope.`,
+zeroes them. Works inside a lab.`,
 		Args:      cobra.ExactArgs(1),
 		ValidArgs: []string{"off", "count", "felt", "read", "reset"},
 		RunE: func(c *cobra.Command, args []string) error {
 			if _, err := os.Stat(lab.InLab); err != nil {
-				return fmt.Errorf("no access counter here: %w; this command works inside a lab booted with --scope", err)
+				return fmt.Errorf("no access counter here: %w; this command works inside a lab", err)
 			}
 			scope, err := lab.OpenScope(lab.InLab)
 			if err != nil {

@@ -56,7 +56,7 @@ type measured struct {
 }
 
 func demo(ctx context.Context, c *cobra.Command, shape lab.Shape) (err error) {
-	h, err := lab.Boot(ctx, lab.Options{Shape: shape, Scope: true, Libvirt: true, Progress: progressLines(c.ErrOrStderr())})
+	h, err := lab.Boot(ctx, lab.Options{Shape: shape, Libvirt: true, Progress: progressLines(c.ErrOrStderr())})
 	if err != nil {
 		return err
 	}

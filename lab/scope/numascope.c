@@ -18,6 +18,7 @@
  *   range START SIZE NODE      memory, in the numbers that this QEMU gives for an address (see addressRanges in Go)
  *   delay FROM TO NANOSECONDS  what a miss from a CPU of node FROM to memory of node TO costs more than a local one
  *   node INDEX ID              a node's position in the counters' rows and its id
+ *   stale-code                 this QEMU may run code that was overwritten
  */
 #include <fcntl.h>
 #include <stdbool.h>
@@ -85,6 +86,7 @@ static struct range { uint64_t start, end; int node; } ranges[RANGES];
 static int n_ranges;
 static int64_t delay_ns[NODES][NODES];
 static qemu_plugin_id_t self;
+static bool stale_code;                 /* this QEMU may run code that was overwritten, see breakpoint */
 static bool changing;                   /* used by the first CPU's thread only */
 
 static int64_t now(void)
@@ -171,23 +173,41 @@ static void access_memory(unsigned index, qemu_plugin_meminfo_t info, uint64_t v
         wait_off(c);
 }
 
-/* iretq, which always ends a block. */
-static bool returns_from_interrupt(struct qemu_plugin_insn *insn)
+/* A CPU is about to run int3. Linux puts one over each instruction that it is about to change (text_poke_bp), and what
+ * hits one that is gone already just tries again. But QEMU before 8.1 looks up code without the lock that keeps it from
+ * being written meanwhile ("accel/tcg: Always lock pages before translation"): the block with int3 may outlive it, and
+ * all CPUs try again for ever. Translating all code anew ends that; where nothing was wrong it costs a second. */
+static void breakpoint(unsigned index, void *unused)
 {
-    unsigned char code[2];
-    if (qemu_plugin_insn_size(insn) != sizeof code)
-        return false;
-    copy_code(insn, code, sizeof code);
-    return code[0] == 0x48 && code[1] == 0xcf;
+    (void)index, (void)unused;
+    static volatile int64_t second;
+    static volatile unsigned hits;      /* within it; a few lost between CPUs do not matter */
+    int64_t this = now() / 1000000000;
+    if (second != this)
+        second = this, hits = 0;
+    if (++hits % 1000 == 0) {
+        fprintf(stderr, "numascope: 1000 breakpoints in a second: translating all code anew\n");
+        qemu_plugin_reset(self, listen_again);
+    }
 }
+
+/* iretq, which always ends a block. */
+static bool returns_from_interrupt(const unsigned char *code, size_t size) { return size == 2 && code[0] == 0x48 && code[1] == 0xcf; }
+
+static bool is_breakpoint(const unsigned char *code, size_t size) { return size == 1 && code[0] == 0xcc; }
 
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
     (void)id;
     size_t n = qemu_plugin_tb_n_insns(tb);
     struct qemu_plugin_insn *last = qemu_plugin_tb_get_insn(tb, n - 1);
-    if (returns_from_interrupt(last))
+    unsigned char code[2] = { 0 };
+    size_t size = qemu_plugin_insn_size(last);
+    copy_code(last, code, size < sizeof code ? size : sizeof code);
+    if (returns_from_interrupt(code, size))
         qemu_plugin_register_vcpu_insn_exec_cb(last, interrupted, 0, NULL);
+    if (stale_code && is_breakpoint(code, size))
+        qemu_plugin_register_vcpu_insn_exec_cb(last, breakpoint, 0, NULL);
     if (shared->active == OFF)
         return;
     for (size_t i = 0; i < n; i++)
@@ -224,6 +244,8 @@ static bool configure(const char *path)
             ok = fscanf(f, "%llu %llu %lld", &a, &b, &d) == 3 && a < NODES && b < NODES && d >= 0 && (delay_ns[a][b] = d, true);
         else if (!strcmp(word, "node"))
             ok = fscanf(f, "%llu %llu", &a, &b) == 2 && a < NODES && (shared->node_id[a] = b, shared->nodes = a + 1, true);
+        else if (!strcmp(word, "stale-code"))
+            stale_code = true;
         else
             ok = false;
     }
