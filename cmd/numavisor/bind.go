@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -40,8 +41,11 @@ Exit status 3 means done in part: the report says what could not be done and why
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "print the plan and change nothing")
 	c.Flags().BoolVar(&anew, "anew", false, "choose the best placement even if one is recorded")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if (pid != 0) == (len(args) == 1) {
+		if c.Flags().Changed("pid") == (len(args) == 1) {
 			return wrongUse("name one VM, or a process with --pid; see 'numavisor bind --help'")
+		}
+		if c.Flags().Changed("pid") && pid <= 0 {
+			return wrongUse("--pid %d: must be the number of a process, 1 or more", pid)
 		}
 		h, done, err := on.open(c)
 		if err != nil {
@@ -91,7 +95,7 @@ func report(c *cobra.Command, b operate.Bound, err error) error {
 		}
 	}
 	if err != nil {
-		if len(b.Outcomes) > 0 && b.Outcomes[0].Status != apply.Failed && b.Outcomes[0].Status != apply.Skipped {
+		if !errors.Is(err, apply.ErrGone) && len(b.Outcomes) > 0 && b.Outcomes[0].Status != apply.Failed && b.Outcomes[0].Status != apply.Skipped {
 			return partialError{fmt.Errorf("binding %s stopped: %w; the guest runs on, run 'numavisor bind %s' again to finish", b.Plan.Guest, err, b.Plan.Guest)}
 		}
 		return err
@@ -140,6 +144,9 @@ func printTruth(w io.Writer, before, after *operate.Truth) {
 }
 
 func truthLine(t *operate.Truth) string {
+	if t.MemorySource == "" {
+		return "memory not seen"
+	}
 	var parts []string
 	for _, n := range topology.SetOf(keys(t.MemoryByNode)...).IDs() {
 		if b := t.MemoryByNode[n]; b > 0 {

@@ -16,6 +16,8 @@ func captureCommand() *cobra.Command {
 VMs with spec, placement and what was seen of them, and the gaps. Replay a
 decision on it with 'numavisor place --inventory FILE'; attach it to a bug
 report. Its form is docs/inventory.schema.json.`,
+		Example: `  numavisor capture > host.json
+  numavisor place --vcpus 8 --memory 16G --inventory host.json --explain`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			h, done, err := on.open(c)

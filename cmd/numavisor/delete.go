@@ -15,7 +15,8 @@ func deleteCommand() *cobra.Command {
 		Long: `Ends a VM at once (as pulling the plug does), removes its configuration from
 libvirt, and gives back what was reserved for it, huge pages included. Disk
 images stay.`,
-		Args: cobra.ExactArgs(1),
+		Example: `  numavisor delete web1`,
+		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			h, done, err := on.open(c)
 			if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -27,8 +26,11 @@ func doctorCommand() *cobra.Command {
 		Long: `Looks for misconfigurations of the host and its VMs: what was found with the
 figures that show it, what it costs, and the exact fix. --fix applies the safe
 ones: those that lose nothing and can be undone, on the host and on VMs that
-Numavisor placed. --root looks at a captured
-tree, --inventory at a saved inventory.`,
+Numavisor placed. --root looks at a captured tree, --inventory at a saved
+inventory.`,
+		Example: `  numavisor doctor
+  numavisor doctor --fix
+  numavisor doctor --root captured/web1 -o json`,
 		Args: cobra.NoArgs,
 	}
 	on.flags(c)
@@ -38,13 +40,25 @@ tree, --inventory at a saved inventory.`,
 	c.MarkFlagsMutuallyExclusive("root", "inventory")
 	c.MarkFlagsMutuallyExclusive("fix", "root")
 	c.MarkFlagsMutuallyExclusive("fix", "inventory")
+	on.onlyLive(c, "root")
+	on.onlyLive(c, "inventory")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		h, done, err := on.open(c)
-		if err != nil {
-			return err
+		var inv inventory.Host
+		var h *operate.Host
+		var err error
+		switch {
+		case root != "":
+			inv, err = captured(root)
+		case inventoryFile != "":
+			inv, err = readFile(inventoryFile, parseInventory)
+		default:
+			var done func()
+			if h, done, err = on.open(c); err != nil {
+				return err
+			}
+			defer done()
+			inv, err = h.Observe(c.Context())
 		}
-		defer done()
-		inv, err := patient(c.Context(), h, root, inventoryFile)
 		if err != nil {
 			return err
 		}
@@ -72,20 +86,13 @@ type fixed struct {
 	Detail string `json:"detail"`
 }
 
-// patient is the host that doctor looks at.
-func patient(ctx context.Context, h *operate.Host, root, file string) (inventory.Host, error) {
-	if root == "" {
-		return inventoryFrom(file, func() (inventory.Host, error) { return h.Observe(ctx) })
-	}
-	if _, err := os.Stat(root); err != nil {
-		return inventory.Host{}, err
-	}
-	captured := linux.Root(root)
-	t, err := linux.ReadTopology(root)
+// captured is a host of which only the files of its kernel are there.
+func captured(root string) (inventory.Host, error) {
+	t, err := capturedTopology(root)
 	if err != nil {
 		return inventory.Host{}, err
 	}
-	settings, gaps := captured.Settings()
+	settings, gaps := linux.Root(root).Settings()
 	return inventory.Host{Version: inventory.Version, Name: root, Topology: t, Kernel: settings, Gaps: gaps}, nil
 }
 
@@ -99,7 +106,9 @@ func fixAll(ctx context.Context, h *operate.Host, inv *inventory.Host, findings 
 		if !f.Safe || f.Action == nil || (f.Action.Kind == diagnose.BindGuest && (bound[f.Action.Guest] || !ours(inv, f.Action.Guest))) {
 			continue
 		}
-		bound[f.Action.Guest] = true
+		if f.Action.Kind == diagnose.BindGuest {
+			bound[f.Action.Guest] = true
+		}
 		detail, err := applyFix(ctx, h, f.Action)
 		if err != nil {
 			detail = err.Error()

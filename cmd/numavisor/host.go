@@ -50,9 +50,7 @@ func (f *hostFlags) open(c *cobra.Command) (h *operate.Host, done func(), err er
 		}
 	}
 	h = &operate.Host{Clock: time.Now}
-	if f.policy != "" {
-		h.Policy, err = readFile(f.policy, policy.Parse)
-	}
+	h.Policy, err = f.readPolicy()
 	var measured *topology.Measured
 	if err == nil && f.measured != "" {
 		measured, err = readFile(f.measured, topology.ParseMeasured)
@@ -76,6 +74,21 @@ func (f *hostFlags) open(c *cobra.Command) (h *operate.Host, done func(), err er
 		return nil, nil, err
 	}
 	return h, func() { qemu.Close(); cancel() }, nil
+}
+
+// readPolicy returns the operator's policy; without a file, the default one.
+func (f *hostFlags) readPolicy() (policy.Policy, error) {
+	if f.policy == "" {
+		return policy.Policy{}, nil
+	}
+	return readFile(f.policy, policy.Parse)
+}
+
+// onlyLive refuses flags that are about this host beside one that names another.
+func (f *hostFlags) onlyLive(c *cobra.Command, other string) {
+	for _, live := range []string{"connect", "state", "measured", "housekeeping", "pace"} {
+		c.MarkFlagsMutuallyExclusive(other, live)
+	}
 }
 
 func self(k kernel) (pid int, ticks uint64, err error) {

@@ -104,7 +104,11 @@ func labShapesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "shapes",
 		Short: "List the built-in shapes",
-		Args:  cobra.NoArgs,
+		Long: `Lists the machines that the lab can imitate, in their ratios. A file of the
+same form is a shape too: see 'numavisor lab shapes -o yaml'.`,
+		Example: `  numavisor lab shapes
+  numavisor lab run --shape genoa-cxl -- numactl --hardware`,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			shapes, err := lab.Shapes()
 			if err != nil {
@@ -128,7 +132,8 @@ func labScopeCommand() *cobra.Command {
 		Long: `Switches the lab's access counter (off: full speed; count: cache misses are
 counted by CPU and node; felt: and delayed by distance), reads its counts, or
 zeroes them. Works inside a lab.`,
-		Args:      cobra.ExactArgs(1),
+		Example:   `  numavisor lab run -- sh -c 'numavisor lab scope count; ./program; numavisor lab scope read'`,
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"off", "count", "felt", "read", "reset"},
 		RunE: func(c *cobra.Command, args []string) error {
 			if _, err := os.Stat(lab.InLab); err != nil {

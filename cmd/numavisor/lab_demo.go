@@ -26,6 +26,8 @@ func labDemoCommand() *cobra.Command {
 alone in ways that are common and go wrong, shows where they lie and what memory
 bandwidth a program inside them gets; creates three through Numavisor; binds the
 misplaced ones while they run; and prints before and after.`,
+		Example: `  numavisor lab demo
+  numavisor lab demo --shape genoa-cxl`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := lab.FindShape(shape)

@@ -21,6 +21,8 @@ func listCommand() *cobra.Command {
 node, the share of it that is local to its vCPUs, on which nodes the vCPUs run,
 how long they wait for a CPU, and drift: what differs from the placement that
 is recorded with the VM.`,
+		Example: `  numavisor list
+  watch numavisor list`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			h, done, err := on.open(c)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/decide/place"
 )
 
 // Exit statuses of the command contract.
@@ -62,6 +65,8 @@ Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
 		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
+	// Before anything is done: what is done must be reported.
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return checkFormat(c) }
 	root.PersistentFlags().StringP("output", "o", "table", "how to print: table, json or yaml")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
@@ -75,11 +80,12 @@ Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
 	return root
 }
 
-// explainArgs turns cobra's complaints about arguments into wrong use.
+// explainArgs turns cobra's complaints about arguments and about flags that
+// exclude each other into wrong use.
 func explainArgs(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
-			if err := check(c, args); err != nil {
+			if err := cmp.Or(check(c, args), c.ValidateFlagGroups()); err != nil {
 				return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 			}
 			return nil
@@ -135,9 +141,9 @@ func printError(w io.Writer, format string, err error) {
 		} `json:"error"`
 	}
 	document.Error.Kind, document.Error.Message = kind, text
-	var detailed interface{ Detail() any }
-	if errors.As(err, &detailed) {
-		document.Error.Detail = detailed.Detail()
+	var noFit *place.NoFit
+	if errors.As(err, &noFit) {
+		document.Error.Detail = noFit
 	}
 	line, _ := json.Marshal(document) // strings and plain values only
 	fmt.Fprintf(w, "%s\n", line)

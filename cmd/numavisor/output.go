@@ -37,7 +37,17 @@ func emit(c *cobra.Command, value any, table func(io.Writer)) error {
 		_, err = w.Write(data)
 		return err
 	}
-	return wrongUse("-o %q: allowed are table, json, yaml", format)
+	return checkFormat(c)
+}
+
+func checkFormat(c *cobra.Command) error {
+	switch format, err := c.Flags().GetString("output"); {
+	case err != nil:
+		return err
+	case format != "table" && format != "json" && format != "yaml":
+		return wrongUse("-o %q: allowed are table, json, yaml", format)
+	}
+	return nil
 }
 
 // columns prints rows aligned under a heading; the first row is the heading.

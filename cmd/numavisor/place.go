@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -37,12 +38,8 @@ prints it with its binding rewritten and all else kept.`,
 	c.Flags().StringVar(&inventoryFile, "inventory", "", "decide on a saved inventory (see 'numavisor capture')")
 	c.Flags().BoolVar(&explain, "explain", false, "show the cost's terms and the rejected alternatives")
 	c.MarkFlagsMutuallyExclusive("spec", "xml")
+	on.onlyLive(c, "inventory")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		h, done, err := on.open(c)
-		if err != nil {
-			return err
-		}
-		defer done()
 		asked, xml, err := specFrom(specFile, xmlFile, spec)
 		if err != nil {
 			return err
@@ -53,31 +50,62 @@ prints it with its binding rewritten and all else kept.`,
 		if asked.Name == "" {
 			asked.Name = "new-guest"
 		}
-		inv, err := inventoryFrom(inventoryFile, func() (inventory.Host, error) { return h.Observe(c.Context()) })
+		weights, err := on.readPolicy()
 		if err != nil {
 			return err
 		}
-		p, why, err := place.Place(place.Request{Host: &inv, Spec: asked, Policy: h.Policy, Ignore: asked.Name})
+		inv, err := on.inventory(c, inventoryFile)
 		if err != nil {
+			return err
+		}
+		p, why, err := place.Place(place.Request{Host: &inv, Spec: asked, Policy: weights, Ignore: asked.Name})
+		if err != nil {
+			var noFit *place.NoFit
+			if explain && errors.As(err, &noFit) {
+				fmt.Fprint(c.ErrOrStderr(), noFit.Text())
+			}
 			return err
 		}
 		if xml != nil {
-			bound, err := libvirt.Rewrite(xml, p, libvirt.Metadata{Spec: asked, Placement: p})
-			if err != nil {
-				return err
-			}
-			_, err = c.OutOrStdout().Write(bound)
-			return err
+			return emitBound(c, xml, asked, p, why, explain)
 		}
-		return emit(c, placed{p, why}, func(w io.Writer) { printPlaced(w, p, why, explain) })
+		return emit(c, placed{p, why, ""}, func(w io.Writer) { printPlaced(w, p, why, explain) })
 	}
 	return c
+}
+
+// emitBound prints a domain XML with its binding rewritten; why goes to
+// standard error, so that what is piped on is XML alone.
+func emitBound(c *cobra.Command, xml []byte, asked guest.Spec, p guest.Placement, why place.Why, explain bool) error {
+	bound, err := libvirt.Rewrite(xml, p, libvirt.Metadata{Spec: asked, Placement: p})
+	if err != nil {
+		return err
+	}
+	if explain {
+		fmt.Fprintln(c.ErrOrStderr(), strings.TrimRight(why.Text(), "\n"))
+	}
+	return emit(c, placed{p, why, string(bound)}, func(w io.Writer) { fmt.Fprint(w, string(bound)) })
+}
+
+// inventory observes this host, or reads a saved inventory: that needs neither
+// root nor a hypervisor.
+func (f *hostFlags) inventory(c *cobra.Command, file string) (inventory.Host, error) {
+	if file != "" {
+		return readFile(file, parseInventory)
+	}
+	h, done, err := f.open(c)
+	if err != nil {
+		return inventory.Host{}, err
+	}
+	defer done()
+	return h.Observe(c.Context())
 }
 
 // placed is what place prints.
 type placed struct {
 	Placement guest.Placement `json:"placement"`
 	Why       place.Why       `json:"why"`
+	XML       string          `json:"xml,omitempty"` // of place --xml
 }
 
 func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {
@@ -132,22 +160,21 @@ func specFrom(specFile, xmlFile string, flags *guest.FlagSpec) (asked guest.Spec
 	return asked, xml, err
 }
 
-func inventoryFrom(file string, live func() (inventory.Host, error)) (inventory.Host, error) {
-	if file == "" {
-		return live()
+// parseInventory reads what capture wrote.
+func parseInventory(r io.Reader) (inventory.Host, error) {
+	var h inventory.Host
+	d := json.NewDecoder(io.LimitReader(r, maxInventory))
+	if err := d.Decode(&h); err != nil {
+		return h, fmt.Errorf("not an inventory: %w; make one with 'numavisor capture'", err)
 	}
-	return readFile(file, func(r io.Reader) (inventory.Host, error) {
-		var h inventory.Host
-		d := json.NewDecoder(io.LimitReader(r, maxInventory))
-		if err := d.Decode(&h); err != nil {
-			return h, fmt.Errorf("not an inventory: %w; make one with 'numavisor capture'", err)
-		}
-		if h.Version != inventory.Version {
-			return h, fmt.Errorf("inventory version %d; this program reads version %d", h.Version, inventory.Version)
-		}
-		h.Topology.Classify()
-		return h, h.Topology.Validate()
-	})
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return h, errors.New("more follows after the inventory; give one document, as 'numavisor capture' makes it")
+	}
+	if h.Version != inventory.Version {
+		return h, fmt.Errorf("inventory version %d; this program reads version %d: make one with its 'numavisor capture'", h.Version, inventory.Version)
+	}
+	h.Topology.Classify()
+	return h, h.Topology.Validate()
 }
 
 // maxInventory bounds what is read: 64 nodes with 1,000 VMs are some 10 MiB.

@@ -20,6 +20,8 @@ func showCommand() *cobra.Command {
 the policy the kernel holds, each vCPU and helper thread with where it may run,
 where it ran last and how long it waited. Reads numa_maps of the VM's process,
 which walks all of its pages: not for a loop.`,
+		Example: `  numavisor show web1
+  numavisor show web1 -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			h, done, err := on.open(c)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -26,6 +28,9 @@ func topologyCommand() *cobra.Command {
 distances; distance classes (local, neighbour, remote) per pair; SMT siblings,
 cores, dies and L3 domains; PCI devices with their node; the housekeeping CPUs
 that guests do not get. Reads this host, or a description of another one.`,
+		Example: `  numavisor topology
+  numavisor topology --root captured/web1 -o json
+  virsh capabilities | numavisor topology --capabilities -`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			t, err := from.read()
@@ -81,8 +86,18 @@ func (s *topologySource) readForeign() (topology.Topology, error) {
 	case s.hwloc != "":
 		return readFile(s.hwloc, hwloc.Parse)
 	}
-	return linux.ReadTopology(s.root)
+	return capturedTopology(s.root)
 }
+
+// capturedTopology reads the topology below a folder that holds sys and proc.
+func capturedTopology(root string) (topology.Topology, error) {
+	if info, err := os.Stat(root); err != nil || !info.IsDir() {
+		return topology.Topology{}, fmt.Errorf("--root %s: %w; give a folder that holds a host's sys and proc", root, cmp.Or(err, errNotFolder))
+	}
+	return linux.ReadTopology(root)
+}
+
+var errNotFolder = errors.New("not a folder")
 
 func (s *topologySource) housekeepingCPUs() (topology.CPUSet, error) {
 	cpus, err := topology.ParseSet[topology.CPUID](s.housekeeping)
@@ -104,7 +119,7 @@ func readFile[T any](path string, parse func(io.Reader) (T, error)) (T, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		var none T
-		return none, err
+		return none, fmt.Errorf("%w; give a file that can be read, or '-' for standard input", err)
 	}
 	defer f.Close()
 	v, err := parse(f)
@@ -133,11 +148,15 @@ func printTopology(w io.Writer, t *topology.Topology) {
 }
 
 func distanceSource(t *topology.Topology) string {
-	if t.Measured != nil {
-		if t.Measured.Source != "" {
-			return "measured, " + t.Measured.Source
-		}
-		return "measured"
+	measured := "measured"
+	if t.Measured != nil && t.Measured.Source != "" {
+		measured += ", " + t.Measured.Source
+	}
+	switch {
+	case t.LatencyComplete():
+		return measured
+	case t.Measured != nil && t.Measured.LatencyNanos != nil:
+		return "SLIT; latency (" + measured + ") is known for some pairs only and decides nothing"
 	}
 	return "SLIT (what firmware claims; measured figures take precedence where there are any)"
 }
@@ -153,9 +172,14 @@ func printDistances(w io.Writer, t *topology.Topology) {
 		row := []string{fmt.Sprint(from.ID)}
 		for _, to := range t.Nodes {
 			figure := "-"
-			if ns, ok := t.Latency(from.ID, to.ID); ok {
+			ns, timed := t.Latency(from.ID, to.ID)
+			d, told := t.Distance(from.ID, to.ID)
+			switch {
+			case t.LatencyComplete() && timed:
 				figure = fmt.Sprintf("%.0fns", ns)
-			} else if d, ok := t.Distance(from.ID, to.ID); ok {
+			case told && timed:
+				figure = fmt.Sprintf("%d (%.0fns)", d, ns)
+			case told:
 				figure = strconv.Itoa(d)
 			}
 			row = append(row, figure+" "+string(from.Classes[to.ID]))

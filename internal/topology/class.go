@@ -90,7 +90,7 @@ func (t *Topology) classCut(cost figures) float64 {
 // pairs (255) and rows of nodes without CPUs have no figure.
 func (t *Topology) accessFigures() figures {
 	hasCPU := func(id NodeID) bool { n, ok := t.Node(id); return ok && !n.CPUs.IsEmpty() }
-	if t.latencyComplete() {
+	if t.LatencyComplete() {
 		return figures{func(from, to NodeID) (float64, bool) {
 			v, ok := t.Latency(from, to)
 			return v, ok && hasCPU(from)
@@ -102,8 +102,9 @@ func (t *Topology) accessFigures() figures {
 	}, farSLIT}
 }
 
-// latencyComplete reports whether latency is measured for every CPU node to every memory node.
-func (t *Topology) latencyComplete() bool {
+// LatencyComplete reports whether latency is measured for every CPU node to
+// every memory node: only then it decides classes and placement, else SLIT.
+func (t *Topology) LatencyComplete() bool {
 	if t.Measured == nil {
 		return false
 	}

@@ -45,8 +45,17 @@ func Hosts(t *testing.T, prefix string) []string {
 	return hosts
 }
 
-// folder is testdata/hosts as seen from rooms two below internal.
-var folder = filepath.Join("..", "..", "..", "testdata", "hosts")
+// folder is testdata/hosts of the module whose test runs.
+var folder = func() string {
+	at := "."
+	for range 8 {
+		if _, err := os.Stat(filepath.Join(at, "go.mod")); err == nil {
+			break
+		}
+		at = filepath.Join("..", at)
+	}
+	return filepath.Join(at, "testdata", "hosts")
+}()
 
 // File returns a file of a host's archive.
 func File(t testing.TB, host, name string) []byte {

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/topology/topologytest"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"numavisor": main})
+}
+
+// TestScripts are conversations with the program, which hold the command
+// contract: what is printed, in which form, with which exit status. They run
+// without a hypervisor, on captured hosts.
+func TestScripts(t *testing.T) {
+	hosts := t.TempDir()
+	for _, name := range []string{"8cpu-4n-square", "8cpu-3n-cxl-hmat", "8cpu-2n-xen"} {
+		if err := os.Symlink(topologytest.Root(t, name), filepath.Join(hosts, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("HOSTS", hosts)
+			e.Setenv("LIBVIRT_DEFAULT_URI", "qemu+unix:///system?socket="+e.WorkDir+"/no-libvirtd")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": wantStatus, "field": wantField, "large": largeFile},
+	})
+}
+
+// wantStatus runs numavisor and wants an exit status: "status 2 place --vcpus 0".
+// What goes wrong is told in one line, whatever it is.
+func wantStatus(ts *testscript.TestScript, _ bool, args []string) {
+	status := 0
+	var ended *exec.ExitError
+	if err := ts.Exec("numavisor", args[1:]...); errors.As(err, &ended) {
+		status = ended.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	said := strings.TrimRight(ts.ReadFile("stderr"), "\n")
+	if fmt.Sprint(status) != args[0] {
+		ts.Fatalf("exit status %d, want %s: %s", status, args[0], said)
+	}
+	lines := strings.Split(said, "\n")
+	for len(lines) > 1 && strings.HasPrefix(lines[0], "numavisor: note:") {
+		lines = lines[1:]
+	}
+	if (status == exitFailed || status == exitUsage) && (len(lines) > 1 || lines[0] == "") {
+		ts.Fatalf("an error is to be one line, this is %q", said)
+	}
+}
+
+// wantField looks into the JSON that was printed last: "field stdout nodes.0.cpus 0-1".
+func wantField(ts *testscript.TestScript, neg bool, args []string) {
+	var v any
+	if err := json.Unmarshal([]byte(ts.ReadFile(args[0])), &v); err != nil {
+		ts.Fatalf("%v in %s", err, ts.ReadFile(args[0]))
+	}
+	for _, name := range strings.Split(args[1], ".") {
+		switch at := v.(type) {
+		case map[string]any:
+			next, there := at[name]
+			if !there {
+				if neg {
+					return
+				}
+				ts.Fatalf("no field %s of %s", name, args[1])
+			}
+			v = next
+		case []any:
+			i := int(name[0] - '0')
+			if len(name) != 1 || i < 0 || i >= len(at) {
+				ts.Fatalf("no element %s of %s, there are %d", name, args[1], len(at))
+			}
+			v = at[i]
+		default:
+			ts.Fatalf("%s of %s: %v has no fields", name, args[1], at)
+		}
+	}
+	if neg {
+		ts.Fatalf("there is a field %s", args[1])
+	}
+	text, _ := json.Marshal(v)
+	if len(args) > 2 && strings.Trim(string(text), `"`) != args[2] {
+		ts.Fatalf("%s is %s, want %s", args[1], text, args[2])
+	}
+}
+
+// largeFile makes a file of 100 MB of zeros that takes no room.
+func largeFile(ts *testscript.TestScript, _ bool, args []string) {
+	path := ts.MkAbs(args[0])
+	ts.Check(os.WriteFile(path, nil, 0o644))
+	ts.Check(os.Truncate(path, 100<<20))
+}
+
+// Every command says in its help what it does and shows an example; no line is
+// wider than a terminal.
+func TestHelpOfEveryCommand(t *testing.T) {
+	var visit func(*cobra.Command)
+	visit = func(c *cobra.Command) {
+		if !c.HasSubCommands() && c.Name() != "help" && (c.Long == "" || c.Example == "") {
+			t.Errorf("%s has no long description, or no example", c.CommandPath())
+		}
+		for _, line := range strings.Split(c.Long+"\n"+c.Example, "\n") {
+			if len(line) > 100 {
+				t.Errorf("%s: a line of %d characters: %s", c.CommandPath(), len(line), line)
+			}
+		}
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+	}
+	visit(rootCommand())
+}
