@@ -35,6 +35,7 @@ var rooms = map[string][]string{
 	"internal/host/libvirt": {"WORDS"},
 	"internal/host/xen":     {"WORDS"},
 	"internal/host/hwloc":   {"WORDS"},
+	"internal/host/fake":    {"WORDS"},
 	"internal/host/claim":   {"WORDS"},
 	"internal/host/observe": {"WORDS"},
 	"internal/host/apply":   {"WORDS"},

@@ -1,0 +1,153 @@
+package fake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Name is the hypervisor's name in inventories.
+func (h *Host) Name() string { return "qemu" }
+
+// Guests lists all guests by name.
+func (h *Host) Guests(ctx context.Context) (guests []inventory.Guest, err error) {
+	err = h.call("Guests", func() error {
+		for _, name := range slices.Sorted(maps.Keys(h.domains)) {
+			guests = append(guests, h.seenGuest(name))
+		}
+		return ctx.Err()
+	})
+	return guests, err
+}
+
+// tune runs a call on a guest that must be there, while the context lasts.
+func (h *Host) tune(ctx context.Context, method, name string, do func(*domain) error) error {
+	return h.call(method, func() error {
+		d, err := h.domain(name)
+		if err = errors.Join(ctx.Err(), err); err != nil {
+			return fmt.Errorf("%s: %w", method, err)
+		}
+		return do(d)
+	})
+}
+
+// pin writes a pin into the guest's definitions and onto its threads.
+func (h *Host) pin(ctx context.Context, method, name string, cpus topology.CPUSet, write func(*inventory.Config), which func(inventory.Thread) bool) error {
+	return h.tune(ctx, method, name, func(d *domain) error {
+		if cpus.IsEmpty() || !cpus.SubsetOf(h.topology.CPUSet()) {
+			return fmt.Errorf("%s of guest %s to CPUs %q: not all of these exist", method, name, cpus)
+		}
+		for _, definition := range d.definitions() {
+			write(&definition.Config)
+		}
+		if d.process != nil {
+			d.process.pin(which, cpus)
+		}
+		return nil
+	})
+}
+
+// Pins are written into a copy: definitions share what was never changed.
+func pinVCPU(c *inventory.Config, v guest.VCPUID, cpus topology.CPUSet) {
+	if c.Pins = maps.Clone(c.Pins); c.Pins == nil {
+		c.Pins = map[guest.VCPUID]topology.CPUSet{}
+	}
+	c.Pins[v] = cpus
+}
+
+func pinIOThread(c *inventory.Config, id int, cpus topology.CPUSet) {
+	if c.IOThreadPins = maps.Clone(c.IOThreadPins); c.IOThreadPins == nil {
+		c.IOThreadPins = map[int]topology.CPUSet{}
+	}
+	c.IOThreadPins[id] = cpus
+}
+
+// PinVCPU holds a vCPU to CPUs, now and at the next start.
+func (h *Host) PinVCPU(ctx context.Context, name string, v guest.VCPUID, cpus topology.CPUSet) error {
+	return h.pin(ctx, "PinVCPU", name, cpus,
+		func(c *inventory.Config) { pinVCPU(c, v, cpus) },
+		func(t inventory.Thread) bool { return t.VCPU != nil && *t.VCPU == v })
+}
+
+// PinEmulator holds the program's other threads to CPUs.
+func (h *Host) PinEmulator(ctx context.Context, name string, cpus topology.CPUSet) error {
+	return h.pin(ctx, "PinEmulator", name, cpus,
+		func(c *inventory.Config) { c.EmulatorPin = cpus },
+		func(t inventory.Thread) bool { return t.Role == inventory.RoleEmulator })
+}
+
+// PinIOThread holds an I/O thread to CPUs. Ids count from 1.
+func (h *Host) PinIOThread(ctx context.Context, name string, id int, cpus topology.CPUSet) error {
+	return h.pin(ctx, "PinIOThread", name, cpus,
+		func(c *inventory.Config) { pinIOThread(c, id, cpus) },
+		func(t inventory.Thread) bool { return t.Name == fmt.Sprintf("IO iothread%d", id) })
+}
+
+// TuneLive holds a running guest to nodes by mode restrictive. It refuses one
+// that was started in another mode.
+func (h *Host) TuneLive(ctx context.Context, name string, nodes topology.NodeSet) error {
+	return h.tune(ctx, "TuneLive", name, func(d *domain) error {
+		if d.process == nil {
+			return fmt.Errorf("guest %s is not running: %w", name, ErrRefused)
+		}
+		tune := d.live.Config.NUMATune
+		if tune != nil && tune.Mode != string(guest.MemoryRestrictive) {
+			return fmt.Errorf("guest %s: change of nodeset for running domain requires restrictive numa mode: %w", name, ErrRefused)
+		}
+		if err := h.setMems(d.process, nodes); err != nil {
+			return err
+		}
+		d.live.Config.NUMATune = &inventory.NUMATune{Mode: string(guest.MemoryRestrictive), Nodes: nodes}
+		return nil
+	})
+}
+
+// Record stores the intent with the guest, running and stored.
+func (h *Host) Record(ctx context.Context, name string, intent guest.Intent) error {
+	return h.tune(ctx, "Record", name, func(d *domain) error {
+		for _, definition := range d.definitions() {
+			kept := intent
+			definition.Intent = &kept
+		}
+		return nil
+	})
+}
+
+// Configure binds the stored configuration, for the next start.
+func (h *Host) Configure(ctx context.Context, name string, intent guest.Intent) error {
+	return h.tune(ctx, "Configure", name, func(d *domain) error {
+		if d.stored == nil {
+			return fmt.Errorf("guest %s: %w", name, ErrTransient)
+		}
+		bound := d.stored.bound(intent)
+		d.stored = &bound
+		return nil
+	})
+}
+
+// Start defines a guest (unless it shall be transient) and starts it; one that
+// does not start is forgotten again.
+func (h *Host) Start(ctx context.Context, definition []byte, transient bool) error {
+	return h.call("Start", func() error {
+		d, err := parseDefinition(definition)
+		if err = errors.Join(ctx.Err(), err); err != nil {
+			return fmt.Errorf("starting a guest: %w", err)
+		}
+		return h.start(d, transient)
+	})
+}
+
+// Remove ends a guest and forgets its configuration.
+func (h *Host) Remove(ctx context.Context, name string) error {
+	return h.tune(ctx, "Remove", name, func(*domain) error {
+		h.vanish(name)
+		delete(h.domains, name)
+		return nil
+	})
+}

@@ -1,0 +1,168 @@
+package fake
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// What the world does to a host by itself: guests come, go and grow, other
+// people pin and migrate. None of these counts as a call, and none fails but
+// for want of the guest or of memory.
+
+// Add starts a guest that others made, with a stored configuration.
+func (h *Host) Add(d Definition) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.start(d, false)
+}
+
+// AddProgram starts a process that is no guest: threads threads anywhere, with
+// its memory on one node, and returns its id.
+func (h *Host) AddProgram(threads int, memory topology.Bytes, on topology.NodeID) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ticks++
+	p := &process{pid: h.nextPID(), ticks: h.ticks, cgroup: "/user.slice"}
+	for i := range threads {
+		p.threads = append(p.threads, inventory.Thread{TID: p.pid + i, Name: "work", Role: inventory.RoleEmulator, Affinity: h.topology.CPUSet(), Mems: h.topology.MemoryNodes()})
+	}
+	m := &mapping{own: true, MemoryRange: inventory.MemoryRange{Address: 0x550000000000, Size: memory, Policy: "default", PageSize: smallPage, Backing: "anonymous", ByNode: map[topology.NodeID]topology.Bytes{}}}
+	h.touch(m, memory, on, h.topology.MemoryNodes())
+	p.mappings = []*mapping{m}
+	h.programs[p.pid] = p
+	return p.pid
+}
+
+// Guest returns all there is to know of a guest, without asking the drivers;
+// ok is false where there is none.
+func (h *Host) Guest(name string) (g inventory.Guest, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, ok := h.domains[name]
+	if !ok {
+		return g, false
+	}
+	g = h.seenGuest(name)
+	if d.process != nil {
+		g.Seen.Threads = slices.Clone(d.process.threads)
+		for _, m := range d.process.mappings {
+			g.Seen.Ranges = append(g.Seen.Ranges, m.seen())
+		}
+	}
+	return g, true
+}
+
+// StartTicksOf tells one start of a guest from another; 0 means that it does not run.
+func (h *Host) StartTicksOf(name string) uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if d, ok := h.domains[name]; ok && d.process != nil {
+		return d.process.ticks
+	}
+	return 0
+}
+
+// Vanish ends a guest's process; its stored configuration stays, if it has one.
+func (h *Host) Vanish(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.vanish(name)
+}
+
+func (h *Host) vanish(name string) {
+	d, ok := h.domains[name]
+	if !ok || d.process == nil {
+		return
+	}
+	h.end(d.process)
+	d.process, d.live = nil, nil
+	if d.stored == nil {
+		delete(h.domains, name)
+	}
+}
+
+// Replace ends a guest and starts what others defined under its name, whose
+// process happens to get the same id.
+func (h *Host) Replace(d Definition) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	old, err := h.domain(d.Name)
+	if err != nil || old.process == nil {
+		return fmt.Errorf("replacing guest %s: it does not run", d.Name)
+	}
+	pid := old.process.pid
+	h.vanish(d.Name)
+	delete(h.domains, d.Name)
+	p, err := h.launch(d, pid)
+	if err != nil {
+		return err
+	}
+	h.domains[d.Name] = &domain{live: &d, process: p}
+	return nil
+}
+
+// Touch has a guest use up to bytes more of each cell and returns how much it got in all.
+func (h *Host) Touch(name string, bytes topology.Bytes) (topology.Bytes, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, err := h.domain(name)
+	if err != nil || d.process == nil {
+		return 0, fmt.Errorf("guest %s does not run", name)
+	}
+	var got topology.Bytes
+	for _, m := range d.process.mappings {
+		if !m.own {
+			got += h.touch(m, bytes/m.PageSize*m.PageSize, h.toucher(d.process, d.live.Config, m), d.process.threads[0].Mems)
+		}
+	}
+	return got, nil
+}
+
+// Repin pins a vCPU behind the hypervisor's back, as taskset does.
+func (h *Host) Repin(name string, v guest.VCPUID, cpus topology.CPUSet) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, err := h.domain(name)
+	if err != nil || d.process == nil {
+		return fmt.Errorf("guest %s does not run", name)
+	}
+	d.process.pin(func(t inventory.Thread) bool { return t.VCPU != nil && *t.VCPU == v }, cpus)
+	return nil
+}
+
+// Smear spreads all memory of a guest evenly over nodes as far as there is
+// room, as migratepages and kernel balancing do: cpusets do not hinder it.
+func (h *Host) Smear(name string, nodes topology.NodeSet) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, err := h.domain(name)
+	if err != nil || d.process == nil {
+		return fmt.Errorf("guest %s does not run", name)
+	}
+	for _, m := range d.process.mappings {
+		if !m.own {
+			h.bring(m, nodes, true)
+		}
+	}
+	return nil
+}
+
+// Stick makes memory of each cell immovable, as device drivers that pin pages do.
+func (h *Host) Stick(name string, bytes topology.Bytes) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, err := h.domain(name)
+	if err != nil || d.process == nil {
+		return fmt.Errorf("guest %s does not run", name)
+	}
+	for _, m := range d.process.mappings {
+		if !m.own {
+			m.sticks = bytes
+		}
+	}
+	return nil
+}
