@@ -66,6 +66,14 @@ func (h *Host) StartTicksOf(name string) uint64 {
 	return 0
 }
 
+// Runs reports whether a process is there that was started then.
+func (h *Host) Runs(pid int, ticks uint64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p, err := h.process(pid)
+	return err == nil && p.ticks == ticks
+}
+
 // Vanish ends a guest's process; its stored configuration stays, if it has one.
 func (h *Host) Vanish(name string) {
 	h.mu.Lock()
