@@ -118,15 +118,21 @@ func (x Executor) guard(ctx context.Context, p plan.Plan) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if p.Basis.PID == 0 {
+	return StillThere(x.Kernel, p.Basis)
+}
+
+// StillThere returns ErrGone where a plan's process has ended or its number
+// belongs to another one. A plan without a process is not asked about.
+func StillThere(k Kernel, b plan.Basis) error {
+	if b.PID == 0 {
 		return nil
 	}
-	ticks, err := x.Kernel.StartTicks(p.Basis.PID)
+	ticks, err := k.StartTicks(b.PID)
 	if err != nil {
-		return fmt.Errorf("%w: process %d has ended", ErrGone, p.Basis.PID)
+		return fmt.Errorf("%w: process %d has ended", ErrGone, b.PID)
 	}
-	if ticks != p.Basis.StartTicks {
-		return fmt.Errorf("%w: process %d is another one now", ErrGone, p.Basis.PID)
+	if ticks != b.StartTicks {
+		return fmt.Errorf("%w: process %d is another one now", ErrGone, b.PID)
 	}
 	return nil
 }

@@ -79,6 +79,8 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 }
 
 // carryOut runs the plan and reads back the truth, whatever came of the plan.
+// A guest that has been replaced since is not the one that was bound, however
+// well it lies.
 func (h *Host) carryOut(ctx context.Context, b *Bound, want guest.Intent) error {
 	x := apply.Executor{Kernel: h.Kernel, Hypervisor: h.Control, Clock: h.Clock, Progress: h.Progress}
 	outcomes, failed := x.Run(ctx, b.Plan, want)
@@ -87,6 +89,7 @@ func (h *Host) carryOut(ctx context.Context, b *Bound, want guest.Intent) error 
 		t, err := h.Verify(ctx, b.Plan.Guest)
 		if err == nil {
 			b.Truth = &t
+			err = apply.StillThere(h.Kernel, b.Plan.Basis)
 		}
 		return err
 	}))

@@ -100,13 +100,33 @@ func (t *Truth) Verdict() string {
 	return text
 }
 
-// Verify reads back the truth about one guest, mapping by mapping.
+// Verify reads back the truth about one guest, mapping by mapping. Where its
+// threads or its memory could not be seen there is no truth to tell: that a
+// guest shows no difference then means nothing, so it is an error.
 func (h *Host) Verify(ctx context.Context, name string) (Truth, error) {
 	inv, g, err := h.find(ctx, name)
+	switch {
+	case err != nil:
+	case g.State != "running" && g.State != "paused":
+		err = fmt.Errorf("guest %s does not run any more: it is %s", name, g.State)
+	case len(g.Seen.Threads) == 0 || len(g.Seen.Ranges) == 0:
+		err = unseen(inv, name)
+	}
 	if err != nil {
 		return Truth{}, fmt.Errorf("verifying: %w", err)
 	}
 	return truth(g, &inv.Topology), nil
+}
+
+// unseen says what of a guest could not be seen, and why.
+func unseen(inv inventory.Host, name string) error {
+	err := fmt.Errorf("guest %s runs, but its threads or its memory could not be seen; 'numavisor show %[1]s' looks again", name)
+	for _, gap := range inv.Gaps {
+		if gap.Object == "guest "+name {
+			err = fmt.Errorf("%w; %s: %s", err, gap.What, gap.Why)
+		}
+	}
+	return err
 }
 
 // View is one guest seen closely.
