@@ -9,7 +9,7 @@ type Call struct {
 }
 
 // Fault is asked about every call. It may change the host, end a context, or
-// make the call fail; it may not call the drivers' methods of the same host.
+// make the call fail. Calls that it makes itself are counted and asked about, too.
 type Fault struct {
 	// Before returns an error for a call that fails without having done anything.
 	Before func(Call) error

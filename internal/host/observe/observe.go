@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -53,17 +54,21 @@ type Sources struct {
 }
 
 // Host observes the host. Ranges are read only for the guests named in closely.
+//
+// The order matters where a guest starts meanwhile. Its claim is given up once
+// it is there: so claims are read first, or neither might be seen. Its memory
+// leaves what is free: so free memory is read last, or what it takes might be
+// seen as its own and as free, too. What is seen twice this way is counted
+// twice, and room is refused rather than given away.
 func Host(ctx context.Context, s Sources, closely ...string) (inventory.Host, error) {
-	t, err := s.Kernel.Topology()
-	if err != nil {
-		return inventory.Host{}, fmt.Errorf("reading the host's topology: %w", err)
+	h := inventory.Host{Version: inventory.Version, Taken: s.Now().UTC(), Guests: []inventory.Guest{}}
+	var claims []inventory.Claim
+	var err error
+	if s.Claims != nil {
+		if claims, err = s.Claims(); err != nil {
+			return h, err
+		}
 	}
-	if s.Measured != nil {
-		t.Measured = s.Measured
-		t.Classify()
-	}
-	t.Housekeeping = t.Housekeeping.Union(s.Housekeeping.Intersect(t.CPUSet()))
-	h := inventory.Host{Version: inventory.Version, Taken: s.Now().UTC(), Topology: t, Guests: []inventory.Guest{}}
 	if h.Name, err = s.HostName(); err != nil {
 		h.Gaps = append(h.Gaps, gap("host", "its name", err))
 	}
@@ -76,7 +81,22 @@ func Host(ctx context.Context, s Sources, closely ...string) (inventory.Host, er
 	if err := ctx.Err(); err != nil {
 		return h, fmt.Errorf("observing the host: %w", err)
 	}
-	return h, s.addClaims(&h)
+	addClaims(&h, claims)
+	h.Topology, err = s.topology()
+	return h, err
+}
+
+func (s Sources) topology() (topology.Topology, error) {
+	t, err := s.Kernel.Topology()
+	if err != nil {
+		return t, fmt.Errorf("reading the host's topology: %w", err)
+	}
+	if s.Measured != nil {
+		t.Measured = s.Measured
+		t.Classify()
+	}
+	t.Housekeeping = t.Housekeeping.Union(s.Housekeeping.Intersect(t.CPUSet()))
+	return t, nil
 }
 
 func (s Sources) addGuests(ctx context.Context, v Hypervisor, h *inventory.Host, closely []string) {
@@ -132,23 +152,18 @@ func (s Sources) see(ctx context.Context, g inventory.Guest, closely bool) (seen
 	return seen, gaps, false
 }
 
-// addClaims adds reservations that no guest shows: a claim of a guest that is
-// there with its placement is the same reservation.
-func (s Sources) addClaims(h *inventory.Host) error {
-	if s.Claims == nil {
-		return nil
-	}
-	claims, err := s.Claims()
-	if err != nil {
-		return err
-	}
+// addClaims adds reservations that no guest shows. A claim is the same
+// reservation as a guest's own where both are of one placement; that of a guest
+// on the move to another one is not.
+func addClaims(h *inventory.Host, claims []inventory.Claim) {
 	for _, c := range claims {
-		known := slices.ContainsFunc(h.Guests, func(g inventory.Guest) bool { return g.Name == c.Name && g.Placement != nil && c.PID == 0 })
-		if !known {
+		shown := c.PID == 0 && slices.ContainsFunc(h.Guests, func(g inventory.Guest) bool {
+			return g.Name == c.Name && g.Placement != nil && reflect.DeepEqual(*g.Placement, c.Placement)
+		})
+		if !shown {
 			h.Claims = append(h.Claims, c)
 		}
 	}
-	return nil
 }
 
 func gap(object, what string, err error) inventory.Gap {

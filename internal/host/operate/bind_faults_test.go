@@ -64,7 +64,7 @@ func misplaced(t tester, k kind, folder string) world {
 
 // elsewhere is a bind that moves the guest to nodes where nothing of it is yet.
 func (w world) elsewhere(ctx context.Context) (operate.Bound, error) {
-	return w.host.Bind(ctx, operate.BindRequest{Name: "g", Change: limitTo("0,3")})
+	return w.host.Bind(ctx, operate.BindRequest{Name: "g", Change: limitTo("0,2")})
 }
 
 // Whatever call fails, in whatever way: the guest runs on, the claim is

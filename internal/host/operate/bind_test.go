@@ -1,10 +1,18 @@
 package operate_test
 
 import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"github.com/numavisor/numavisor/internal/decide/drift"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -49,4 +57,111 @@ func TestBindBringsEveryKindOfGuestInPlace(t *testing.T) {
 			t.Errorf("%s: a guest in place gets a plan: %v\n%s", k.name, err, again.Plan.Text())
 		}
 	})
+}
+
+// Between the decision and the record of it a guest on the move shows its old
+// placement only: the claim must hold the room that it goes to.
+func TestAGuestOnTheMoveHoldsBothItsPlaces(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	s := spec(t, specs["small"])
+	s.Limits.Nodes = nodes("1")
+	if _, err := w.create(s); err != nil {
+		t.Fatal(err)
+	}
+	held := map[topology.NodeID]topology.Bytes{}
+	w.Inject(fake.Fault{Before: fake.NthOf("Record", 1, func() error {
+		inv, err := w.host.Observe(context.Background())
+		for _, h := range inv.Holdings("") {
+			held[h.Node] += h.Memory()
+		}
+		return err
+	})})
+	if b, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "new", Change: limitTo("3")}); err != nil || !b.Complete() {
+		t.Fatalf("%v %v", err, b.Shortfalls())
+	}
+	if held[1] < s.Memory || held[3] < s.Memory {
+		t.Errorf("held while it moves from node 1 to node 3: %v", held)
+	}
+}
+
+// What others do to a guest shows as drift, and a bind without further words repairs it.
+func TestDriftIsShownAndRepaired(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		harm func(w world) error
+		want string // kind of a difference
+	}{
+		{"a vCPU is pinned elsewhere", func(w world) error { return w.Repin("new", 1, cpus("15")) }, drift.VCPUAffinity},
+		{"the emulator is pinned elsewhere", func(w world) error { return w.PinEmulator(context.Background(), "new", cpus("12-15")) }, drift.EmulatorAffinity},
+		{"memory is smeared", func(w world) error { return w.Smear("new", nodes("0-3")) }, drift.Memory},
+		{"the limit is opened", func(w world) error {
+			return w.SetMems(context.Background(), w.guest(t, "new").PID, nodes("0-3"))
+		}, drift.MemoryLimit},
+		{"the policy is changed", func(w world) error {
+			g := w.guest(t, "new")
+			return w.SetFilePolicy(g.PID, g.Seen.Ranges[0].Address, guest.MemoryStrict, nodes("3"))
+		}, drift.MemoryPolicy},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, square, folderOf(t))
+			if _, err := w.create(spec(t, specs["wide"])); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.harm(w); err != nil {
+				t.Fatal(err)
+			}
+			view, _, err := w.host.Show(context.Background(), "new")
+			if err != nil || !slices.ContainsFunc(view.Truth.Differences, func(d drift.Difference) bool { return d.Kind == c.want }) {
+				t.Errorf("shown: %v, %v; want a difference of %s", view.Truth.Differences, err, c.want)
+			}
+			if !strings.HasPrefix(view.Truth.Verdict(), "not as intended: ") {
+				t.Errorf("verdict %q", view.Truth.Verdict())
+			}
+			b, err := w.bind("new")
+			if err != nil || !b.Complete() || b.Why != nil {
+				t.Errorf("repair: %v, falls short: %v, placed anew: %v", err, b.Shortfalls(), b.Why)
+			}
+			w.inPlace(t, "new")
+			w.settled(t)
+		})
+	}
+}
+
+// Pages that do not move are said, in words, by size and reason.
+func TestBindSaysWhatStays(t *testing.T) {
+	w := misplaced(t, kinds[1], folderOf(t))
+	if err := w.Stick("g", 4*mib); err != nil {
+		t.Fatal(err)
+	}
+	b, err := w.elsewhere(context.Background())
+	if err != nil || b.Complete() {
+		t.Fatalf("complete with 4 MiB left behind: %v", err)
+	}
+	if short := strings.Join(b.Shortfalls(), "; "); !strings.Contains(short, "partial 4 MiB did not move: map[EBUSY:1024]") {
+		t.Errorf("falls short: %s", short)
+	}
+	w.settled(t)
+}
+
+func TestBindOfAGuestThatDoesNotRun(t *testing.T) {
+	w := misplaced(t, kinds[0], folderOf(t))
+	w.Vanish("g")
+	if _, err := w.bind("g"); err == nil || !strings.Contains(err.Error(), "is shutoff: start it first") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := w.bind("other"); !errors.Is(err, operate.ErrNoGuest) {
+		t.Errorf("error %v, want ErrNoGuest", err)
+	}
+	w.settled(t)
+}
+
+func TestADryRunChangesNothing(t *testing.T) {
+	w := misplaced(t, kinds[0], folderOf(t))
+	before := w.guest(t, "g")
+	b, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "g", Change: limitTo("3"), DryRun: true})
+	if err != nil || len(b.Plan.Steps) == 0 || b.Outcomes != nil {
+		t.Errorf("%v, %d steps, outcomes %v", err, len(b.Plan.Steps), b.Outcomes)
+	}
+	w.unchanged(t, before)
+	w.settled(t)
 }

@@ -49,8 +49,9 @@ func (c *Created) Shortfalls() []string {
 }
 
 // Create places a guest, claims its room, starts it bound from its first page,
-// and reads back the truth. If any step fails, the guest, the enlarged pools
-// and the claim are taken back.
+// and reads back the truth. If it does not start, the enlarged pools and the
+// claim are taken back. A guest that started and whose truth cannot be read
+// runs on; the error says so.
 func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	var c Created
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
@@ -65,7 +66,9 @@ func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	if c.Cannot, err = h.start(ctx, r, c.Placement); err != nil {
 		return c, errors.Join(fmt.Errorf("creating guest %s: %w", name, err), h.Ledger.Release(name))
 	}
-	c.Truth, err = h.Verify(ctx, name)
+	if c.Truth, err = h.Verify(ctx, name); err != nil {
+		err = fmt.Errorf("guest %s was started, but whether it is as asked for is not known: %w", name, err)
+	}
 	return c, errors.Join(err, h.Ledger.Release(name))
 }
 
@@ -117,99 +120,29 @@ func (h *Host) start(ctx context.Context, r CreateRequest, p guest.Placement) ([
 	}
 	// Start takes back what it has begun, and refuses a name that is taken: nothing here may remove that one.
 	if err := h.Domains.Start(ctx, domain.XML, r.Transient); err != nil {
-		return nil, errors.Join(err, h.givePoolsBack(p.Guest))
+		return nil, errors.Join(err, h.givePoolsBack(p.Guest, nil, topology.NodeSet{}))
 	}
 	return domain.Cannot, nil
 }
 
-// growPools enlarges huge page pools by what the placement is short of.
-func (h *Host) growPools(ctx context.Context, p guest.Placement) error {
-	if p.PageSize == 0 {
-		return nil
-	}
-	t, err := h.Sources.Kernel.Topology()
-	if err != nil {
-		return err
-	}
-	for _, s := range poolShortages(&t, p) {
-		if err := ctx.Err(); err != nil {
-			return errors.Join(err, h.givePoolsBack(p.Guest))
-		}
-		got, err := h.Kernel.GrowPool(s.Node, s.PageSize, s.Pages)
-		if got > 0 {
-			err = errors.Join(err, h.Ledger.PutGrown(p.Guest, []claim.Grown{{Node: s.Node, Size: s.PageSize, Pages: got}}))
-		}
-		if err == nil && got < s.Pages {
-			err = fmt.Errorf("node %d gave %d of the %d pages of %v that its pool is short of: its free memory is fragmented; reserve pages at boot or use smaller ones", s.Node, got, s.Pages, s.PageSize)
-		}
-		if err != nil {
-			return errors.Join(err, h.givePoolsBack(p.Guest))
-		}
-	}
-	return nil
-}
-
-// poolShortages lists what the pools lack of a placement's huge pages.
-func poolShortages(t *topology.Topology, p guest.Placement) []plan.Step {
-	var short []plan.Step
-	for _, r := range p.Reservations {
-		if r.PageSize == 0 || r.Memory == 0 {
-			continue
-		}
-		need, free := uint64((r.Memory+r.PageSize-1)/r.PageSize), uint64(0)
-		if n, ok := t.Node(r.Node); ok {
-			for _, pool := range n.HugePages {
-				if pool.Size == r.PageSize {
-					free = pool.Free
-				}
-			}
-		}
-		if need > free {
-			short = append(short, plan.Step{Kind: plan.GrowPool, Node: r.Node, PageSize: r.PageSize, Pages: need - free})
-		}
-	}
-	return short
-}
-
-// givePoolsBack takes out of the pools what was added for a guest. The pages
-// may have moved to other nodes with the guest; what a node cannot give is
-// taken where pages of the size are free.
-func (h *Host) givePoolsBack(name string) error {
-	grown, err := h.Ledger.GrownFor(name)
-	if err != nil || len(grown) == 0 {
-		return err
-	}
-	t, err := h.Sources.Kernel.Topology()
-	if err != nil {
-		return err
-	}
-	for _, g := range grown {
-		left := g.Pages
-		for _, node := range append([]topology.NodeID{g.Node}, t.NodeSet().IDs()...) {
-			if left == 0 {
-				break
-			}
-			got, err := h.Kernel.ShrinkPool(node, g.Size, left)
-			if err != nil {
-				return fmt.Errorf("giving back %d huge pages of %v: %w", left, g.Size, err)
-			}
-			left -= got
-		}
-	}
-	return h.Ledger.ForgetGrown(name)
-}
-
-// Delete ends a guest, forgets its configuration, and gives enlarged huge page pools back.
+// Delete ends a guest, forgets its configuration, and gives enlarged huge page
+// pools back; also those of a guest that others removed before, whose error is
+// ErrNoGuest all the same.
 func (h *Host) Delete(ctx context.Context, name string) error {
 	inv, err := h.Observe(ctx)
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(inv.Guests, func(g inventory.Guest) bool { return g.Name == name }) {
-		return missing(inv, name)
+	at := slices.IndexFunc(inv.Guests, func(g inventory.Guest) bool { return g.Name == name })
+	if at < 0 {
+		err := missing(inv, name)
+		if len(inv.Gaps) == 0 && !slices.ContainsFunc(inv.Claims, func(c inventory.Claim) bool { return c.Name == name }) {
+			err = errors.Join(err, h.givePoolsBack(name, nil, inv.Topology.NodeSet()))
+		}
+		return err
 	}
 	if err := h.Domains.Remove(ctx, name); err != nil {
 		return fmt.Errorf("deleting guest %s: %w", name, err)
 	}
-	return errors.Join(h.givePoolsBack(name), h.Ledger.Release(name))
+	return errors.Join(h.givePoolsBack(name, inv.Guests[at].Seen.MemoryByNode, inv.Topology.NodeSet()), h.Ledger.Release(name))
 }

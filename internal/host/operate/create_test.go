@@ -1,0 +1,233 @@
+package operate_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// specs are guests that a create treats differently, all on the square machine.
+var specs = map[string]guest.Spec{
+	"small":                       {Name: "new", VCPUs: 2, Memory: 512 * mib},
+	"all at once":                 {Name: "new", VCPUs: 2, Memory: 512 * mib, Binding: guest.MemorySpec{Immediate: true}},
+	"wide":                        {Name: "new", VCPUs: 6, Memory: 5 * gib},
+	"strict and exclusive":        {Name: "new", VCPUs: 4, Memory: gib, CPU: guest.CPUSpec{Binding: guest.CPUExclusive, IOThreads: 1}, Binding: guest.MemorySpec{Mode: guest.MemoryStrict}},
+	"huge pages, pool suffices":   {Name: "new", VCPUs: 2, Memory: 64 * mib, PageSize: 2 * mib},
+	"huge pages, pool must grow":  {Name: "new", VCPUs: 2, Memory: 512 * mib, PageSize: 2 * mib},
+	"huge pages, pools must grow": {Name: "new", VCPUs: 6, Memory: 1024 * mib, PageSize: 2 * mib},
+}
+
+// A created guest lies where it shall from its first page on, and after it is
+// deleted nothing of it is left.
+func TestCreateAndDelete(t *testing.T) {
+	for name, asked := range specs {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, square, folderOf(t))
+			empty := w.Nodes()
+			made, err := w.create(spec(t, asked))
+			if err != nil || len(made.Shortfalls()) > 0 {
+				t.Fatalf("%v, falls short: %v", err, made.Shortfalls())
+			}
+			w.inPlace(t, "new")
+			if _, err := w.Touch("new", 8*gib); err != nil {
+				t.Fatal(err)
+			}
+			w.inPlace(t, "new")
+			w.settled(t)
+			if err := w.host.Delete(context.Background(), "new"); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(empty, w.Nodes()); diff != "" {
+				t.Errorf("left behind (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestCreateNeverTouchesAGuestOfThatName(t *testing.T) {
+	folder := folderOf(t)
+	rapid.Check(t, func(t *rapid.T) {
+		w, k := drawn(t, folder)
+		before, host := w.guest(t, "g"), w.Nodes()
+		asked := spec(t, guest.Spec{Name: "g", VCPUs: 2, Memory: 512 * mib, PageSize: 2 * mib})
+		if _, err := w.create(asked); !errors.Is(err, operate.ErrExists) {
+			t.Errorf("%s: error %v, want ErrExists", k.name, err)
+		}
+		w.unchanged(t, before)
+		if diff := cmp.Diff(host, w.Nodes()); diff != "" {
+			t.Errorf("%s: the host changed (-before +after):\n%s", k.name, diff)
+		}
+		w.settled(t)
+	})
+}
+
+// Somebody may define the name while it is decided on; the hypervisor is the last to refuse it.
+func TestCreateLosesTheNameToAnother(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	other := kinds[0].guest("new", 64*mib, []topology.NodeID{1}, cpus("0"))
+	w.Inject(fake.Fault{Before: fake.NthOf("Start", 1, func() error { return w.Add(other) })})
+	pools := w.pools()
+	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); !errors.Is(err, fake.ErrExists) {
+		t.Errorf("error %v, want that the name is taken", err)
+	}
+	if g := w.guest(t, "new"); g.State != "running" || g.Managed {
+		t.Errorf("the other guest was touched: %+v", g)
+	}
+	if diff := cmp.Diff(pools, w.pools()); diff != "" {
+		t.Errorf("pools not given back:\n%s", diff)
+	}
+	w.settled(t)
+}
+
+// A guest that may have started although its start failed keeps its pages on
+// the books: deleting it gives them back, to the node that gave them.
+func TestPoolsOfAStartWithUnknownEndAreGivenBackOnDelete(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	empty := w.Nodes()
+	w.Inject(fake.Fault{After: fake.NthOf("Start", 1, func() error { return errLost })})
+	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); !errors.Is(err, errLost) {
+		t.Fatalf("error %v", err)
+	}
+	w.guest(t, "new")
+	if err := w.host.Delete(context.Background(), "new"); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(empty, w.Nodes()); diff != "" {
+		t.Errorf("left behind (-before +after):\n%s", diff)
+	}
+}
+
+// What could not be noted in the ledger could not be given back later, so it is given back at once.
+func TestPoolsThatCannotBeNotedAreGivenBack(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	if err := os.WriteFile(filepath.Join(w.host.Ledger.Folder, "pools"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	empty := w.Nodes()
+	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); err == nil {
+		t.Error("created without a note of what is to be given back")
+	}
+	if diff := cmp.Diff(empty, w.Nodes()); diff != "" {
+		t.Errorf("left behind (-before +after):\n%s", diff)
+	}
+	w.settled(t)
+}
+
+func TestDeleteOfAMissingGuest(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	w.add(t, kinds[0].guest("g", 64*mib, []topology.NodeID{1}, cpus("0")))
+	before := w.guest(t, "g")
+	if err := w.host.Delete(context.Background(), "other"); !errors.Is(err, operate.ErrNoGuest) {
+		t.Errorf("error %v, want ErrNoGuest", err)
+	}
+	w.unchanged(t, before)
+}
+
+// A guest that others undefined leaves its pools enlarged; deleting it anyway gives them back.
+func TestDeleteGivesBackThePoolsOfAGuestThatOthersRemoved(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	empty := w.Nodes()
+	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Remove(context.Background(), "new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.host.Delete(context.Background(), "new"); !errors.Is(err, operate.ErrNoGuest) {
+		t.Errorf("error %v, want ErrNoGuest", err)
+	}
+	if diff := cmp.Diff(empty, w.Nodes()); diff != "" {
+		t.Errorf("left behind (-before +after):\n%s", diff)
+	}
+}
+
+// The pages that were added for a guest are given back even after it moved
+// them to another node.
+func TestDeleteGivesPoolsBackAfterAMove(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	before := w.pools()
+	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "new", Change: limitTo("3")}); err != nil || !b.Complete() {
+		t.Fatalf("%v %v", err, b.Shortfalls())
+	}
+	if err := w.host.Delete(context.Background(), "new"); err != nil {
+		t.Fatal(err)
+	}
+	if after := w.pools(); !slices.Equal(after, before) {
+		t.Errorf("%d pages in the nodes' pools, %d before", after, before)
+	}
+	w.settled(t)
+}
+
+// While one guest is started, its claim gives way to the guest itself. Whoever
+// looks in between must see one or the other.
+func TestRoomIsNeverUnseenWhileAGuestStarts(t *testing.T) {
+	for name, asked := range map[string]guest.Spec{
+		"small pages": {VCPUs: 1, Memory: 600 * mib, Binding: guest.MemorySpec{Immediate: true}},
+		"huge pages":  {VCPUs: 1, Memory: 512 * mib, PageSize: 2 * mib},
+	} {
+		for _, at := range []struct {
+			method string
+			after  bool
+		}{{"Topology", true}, {"Guests", false}, {"Guests", true}} {
+			t.Run(name, func(t *testing.T) {
+				w := newWorld(t, "nodes:1 cores:4 memory:2G huge:2M=256", folderOf(t))
+				if asked.PageSize == 0 {
+					w.Fill(0, 900*mib)
+				} else {
+					w.Fill(0, 256*mib)
+				}
+				first, second := asked, asked
+				first.Name, second.Name = "first", "second"
+				finish := w.half(t, spec(t, first))
+				hook := fake.NthOf(at.method, 1, func() error { finish(); return nil })
+				if at.after {
+					w.Inject(fake.Fault{After: hook})
+				} else {
+					w.Inject(fake.Fault{Before: hook})
+				}
+				var noFit *place.NoFit
+				if _, err := w.create(spec(t, second)); !errors.As(err, &noFit) {
+					t.Errorf("two guests of %v were placed where there is room for one (%s, after it: %v): %v", asked.Memory, at.method, at.after, err)
+				}
+			})
+		}
+	}
+}
+
+// half has another program decide on a guest and claim its room; finish starts it and releases the claim.
+func (w world) half(t *testing.T, s guest.Spec) (finish func()) {
+	t.Helper()
+	trial := newWorld(t, "nodes:1 cores:4 memory:2G huge:2M=256", folderOf(t))
+	made, err := trial.create(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = w.host.Ledger.Locked(context.Background(), func(tx claim.Locked) error {
+		return tx.Put(claim.Claim{Name: s.Name, Holder: self, Placement: made.Placement})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		w.add(t, fake.Define(s, made.Placement))
+		if err := w.host.Ledger.Release(s.Name); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package operate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// growPools enlarges huge page pools by what the placement is short of, and
+// notes what was added, so that it can be given back.
+func (h *Host) growPools(ctx context.Context, p guest.Placement) error {
+	if p.PageSize == 0 {
+		return nil
+	}
+	t, err := h.Sources.Kernel.Topology()
+	if err != nil {
+		return err
+	}
+	for _, s := range poolShortages(&t, p) {
+		err := ctx.Err()
+		if err == nil {
+			err = h.growPool(p.Guest, s)
+		}
+		if err != nil {
+			return errors.Join(err, h.givePoolsBack(p.Guest, nil, topology.NodeSet{}))
+		}
+	}
+	return nil
+}
+
+func (h *Host) growPool(name string, s plan.Step) error {
+	got, err := h.Kernel.GrowPool(s.Node, s.PageSize, s.Pages)
+	if err == nil && got < s.Pages {
+		err = fmt.Errorf("node %d gave %d of the %d pages of %v that its pool is short of: its free memory is fragmented; reserve pages at boot or use smaller ones", s.Node, got, s.Pages, s.PageSize)
+	}
+	if got == 0 {
+		return err
+	}
+	grown := claim.Grown{Node: s.Node, Size: s.PageSize, Pages: got}
+	if unnoted := h.Ledger.PutGrown(name, []claim.Grown{grown}); unnoted != nil {
+		_, kept := h.Kernel.ShrinkPool(grown.Node, grown.Size, grown.Pages)
+		return errors.Join(err, unnoted, kept)
+	}
+	return err
+}
+
+// poolShortages lists what the pools lack of a placement's huge pages.
+func poolShortages(t *topology.Topology, p guest.Placement) []plan.Step {
+	var short []plan.Step
+	for _, r := range p.Reservations {
+		if r.PageSize == 0 || r.Memory == 0 {
+			continue
+		}
+		need, free := uint64((r.Memory+r.PageSize-1)/r.PageSize), uint64(0)
+		if n, ok := t.Node(r.Node); ok {
+			for _, pool := range n.HugePages {
+				if pool.Size == r.PageSize {
+					free = pool.Free
+				}
+			}
+		}
+		if need > free {
+			short = append(short, plan.Step{Kind: plan.GrowPool, Node: r.Node, PageSize: r.PageSize, Pages: need - free})
+		}
+	}
+	return short
+}
+
+// givePoolsBack takes out of the pools what was added for a guest, and keeps a
+// note of what cannot be had because it is in use. A guest that ran may have
+// taken its pages along, so they are looked for on nodes, in their order where
+// it lay last. For one that never ran there are none: its pages are where they
+// were added, and other nodes' free pages are somebody else's.
+func (h *Host) givePoolsBack(name string, lay map[topology.NodeID]topology.Bytes, nodes topology.NodeSet) error {
+	grown, err := h.Ledger.GrownFor(name)
+	if err != nil || len(grown) == 0 {
+		return err
+	}
+	var kept []claim.Grown
+	var errs []error
+	for _, g := range grown {
+		left, err := h.shrinkPools(g, poolsOf(g, lay, nodes))
+		if err == nil && left > 0 {
+			err = errors.New("they are in use")
+		}
+		if left > 0 {
+			errs = append(errs, fmt.Errorf("%d huge pages of %v that were added for guest %s stay in the pools: %w; 'numavisor delete %[3]s' tries again", left, g.Size, name, err))
+			g.Pages = left
+			kept = append(kept, g)
+		}
+	}
+	if err := h.Ledger.ForgetGrown(name); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	if len(kept) > 0 {
+		errs = append(errs, h.Ledger.PutGrown(name, kept))
+	}
+	return errors.Join(errs...)
+}
+
+// shrinkPools takes pages out of the pools of the nodes in turn, and returns how many are left to take.
+func (h *Host) shrinkPools(g claim.Grown, nodes []topology.NodeID) (left uint64, err error) {
+	left = g.Pages
+	for _, node := range nodes {
+		if left == 0 {
+			break
+		}
+		gone, err := h.Kernel.ShrinkPool(node, g.Size, left)
+		if err != nil {
+			return left, err
+		}
+		left -= min(gone, left)
+	}
+	return left, nil
+}
+
+// poolsOf orders the nodes by how likely pages that were added are there now:
+// where they were added if most of them lie there, then where the guest lay
+// most, then where they were added, then all others.
+func poolsOf(g claim.Grown, lay map[topology.NodeID]topology.Bytes, nodes topology.NodeSet) []topology.NodeID {
+	likely := func(node topology.NodeID) topology.Bytes {
+		switch {
+		case node != g.Node:
+			return lay[node]
+		case lay[node] >= topology.Bytes(g.Pages)*g.Size/2:
+			return math.MaxUint64
+		}
+		return lay[node] + 1
+	}
+	order := nodes.With(g.Node).IDs()
+	slices.SortStableFunc(order, func(a, b topology.NodeID) int { return cmp.Compare(likely(b), likely(a)) })
+	return order
+}
