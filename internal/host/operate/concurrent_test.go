@@ -1,0 +1,106 @@
+package operate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// together creates guests at the same time, each as a program of its own would:
+// they share the host and the ledger's folder, nothing else.
+func (w world) together(specs []guest.Spec) []error {
+	errs := make([]error, len(specs))
+	var all sync.WaitGroup
+	for i, s := range specs {
+		all.Go(func() {
+			program := *w.host
+			_, errs[i] = program.Create(context.Background(), operate.CreateRequest{Spec: s, Render: render})
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+// Guests that are created at the same time never get the same room: no node
+// promises more memory than it has, no CPU is exclusive twice, and every one
+// that was made lies where it shall.
+func TestGuestsCreatedTogetherNeverShareRoom(t *testing.T) {
+	w := newWorld(t, "nodes:4 cores:4 memory:2G huge:2M=128 square", folderOf(t))
+	var asked []guest.Spec
+	for i := range 16 {
+		s := guest.Spec{Name: fmt.Sprintf("g%d", i), VCPUs: 2, Memory: 400 * mib}
+		switch i % 4 {
+		case 1:
+			s.CPU.Binding = guest.CPUExclusive
+		case 2:
+			s.PageSize = 2 * mib
+		case 3:
+			s.Binding.Immediate = true
+		}
+		asked = append(asked, spec(t, s))
+	}
+	made := 0
+	for i, err := range w.together(asked) {
+		var noFit *place.NoFit
+		switch {
+		case err == nil:
+			made++
+			w.inPlace(t, asked[i].Name)
+		case !errors.As(err, &noFit):
+			t.Errorf("guest %s: %v", asked[i].Name, err)
+		}
+	}
+	if made < 4 {
+		t.Errorf("%d guests were made; each of four nodes has room for one", made)
+	}
+	promised, exclusive := map[topology.NodeID]topology.Bytes{}, topology.CPUSet{}
+	for _, s := range asked {
+		g, ok := w.Guest(s.Name)
+		if !ok {
+			continue
+		}
+		for _, r := range g.Placement.Reservations {
+			promised[r.Node] += r.Memory
+		}
+		if own := g.Placement.Exclusive(); own.Intersects(exclusive) {
+			t.Errorf("guest %s: CPUs %s are exclusive twice", s.Name, own.Intersect(exclusive))
+		} else {
+			exclusive = exclusive.Union(own)
+		}
+	}
+	for _, n := range w.Nodes().Nodes {
+		if promised[n.ID] > n.Memory {
+			t.Errorf("node %d: %v promised, it has %v", n.ID, promised[n.ID], n.Memory)
+		}
+	}
+	w.settled(t)
+}
+
+func TestOneNameCreatedTogetherIsMadeOnce(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	asked := make([]guest.Spec, 8)
+	for i := range asked {
+		asked[i] = spec(t, specs["small"])
+	}
+	made := 0
+	for _, err := range w.together(asked) {
+		switch {
+		case err == nil:
+			made++
+		case !errors.Is(err, operate.ErrExists):
+			t.Errorf("error %v, want ErrExists", err)
+		}
+	}
+	if made != 1 {
+		t.Errorf("made %d times", made)
+	}
+	w.inPlace(t, "new")
+	w.settled(t)
+}

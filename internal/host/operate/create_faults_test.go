@@ -1,0 +1,87 @@
+package operate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// createBreakages are those of a bind, with the guest that is made.
+var createBreakages = append(breakages[:4:4], breakage{name: "the guest ends at once", fault: func(w world, call int, _ func()) fake.Fault {
+	return before(call, func() error { w.Vanish("new"); return nil })
+}})
+
+// Whatever call fails, in whatever way: no other guest is touched, the claim
+// is released, a guest that is not there has left nothing behind, one that is
+// there and is not as asked for is reported, and deleting it leaves nothing.
+func TestCreateSurvivesABreakAtEveryCall(t *testing.T) {
+	folder := folderOf(t)
+	for name, asked := range specs {
+		clean := neighboured(t, folder)
+		if _, err := clean.create(spec(t, asked)); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		calls := clean.Calls()
+		for _, b := range createBreakages {
+			t.Run(name+"/"+b.name, func(t *testing.T) {
+				for _, call := range calls {
+					brokenCreate(t, neighboured(t, folder), name, b, call)
+				}
+			})
+		}
+	}
+}
+
+// neighboured is a host with a guest on each of two nodes.
+func neighboured(t tester, folder string) world {
+	t.Helper()
+	w := newWorld(t, square, folder)
+	w.add(t, kinds[3].guest("other", 64*mib, []topology.NodeID{1}, cpus("4-7")))
+	w.Inject(fake.Fault{})
+	return w
+}
+
+func brokenCreate(t *testing.T, w world, name string, b breakage, call fake.Call) {
+	t.Helper()
+	where := fmt.Sprintf("call %d (%s)", call.N, call.Method)
+	asked := spec(t, specs[name])
+	other, empty := w.guest(t, "other"), w.Nodes()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	w.Inject(b.fault(w, call.N, cancel))
+	made, err := w.host.Create(ctx, operate.CreateRequest{Spec: asked, Render: render})
+	w.Inject(fake.Fault{})
+	w.Drain()
+
+	w.unchanged(t, other)
+	w.settled(t)
+	if err == nil && len(made.Shortfalls()) == 0 {
+		w.inPlace(t, "new")
+	}
+	if _, there := w.Guest("new"); !there {
+		if err == nil {
+			t.Errorf("%s: no guest and no error", where)
+		}
+		if diff := cmp.Diff(empty, w.Nodes()); diff != "" {
+			t.Errorf("%s: %v; left behind (-before +after):\n%s", where, err, diff)
+		}
+		if _, err := w.create(asked); err != nil {
+			t.Errorf("%s: the next create fails: %v", where, err)
+		}
+	} else if _, err := w.create(asked); !errors.Is(err, operate.ErrExists) {
+		t.Errorf("%s: the guest is there, but creating it again: %v", where, err)
+	}
+	if err := w.host.Delete(context.Background(), "new"); err != nil {
+		t.Errorf("%s: deleting it: %v", where, err)
+	}
+	if diff := cmp.Diff(empty, w.Nodes()); diff != "" {
+		t.Errorf("%s: left behind by a delete (-before +after):\n%s", where, diff)
+	}
+}
