@@ -14,18 +14,34 @@ import (
 )
 
 // together creates guests at the same time, each as a program of its own would:
-// they share the host and the ledger's folder, nothing else.
+// they share the host and the ledger's folder, nothing else. None starts before
+// all are decided on, so that claims are all that keeps them apart.
 func (w world) together(specs []guest.Spec) []error {
 	errs := make([]error, len(specs))
-	var all sync.WaitGroup
+	var all, deciding sync.WaitGroup
+	deciding.Add(len(specs))
 	for i, s := range specs {
 		all.Go(func() {
+			decided := sync.OnceFunc(deciding.Done)
+			defer decided()
 			program := *w.host
+			program.Domains = late{w.host.Domains, func() { decided(); deciding.Wait() }}
 			_, errs[i] = program.Create(context.Background(), operate.CreateRequest{Spec: s, Render: render})
 		})
 	}
 	all.Wait()
 	return errs
+}
+
+// late starts guests when it may.
+type late struct {
+	operate.Domains
+	wait func()
+}
+
+func (l late) Start(ctx context.Context, definition []byte, transient bool) error {
+	l.wait()
+	return l.Domains.Start(ctx, definition, transient)
 }
 
 // Guests that are created at the same time never get the same room: no node
@@ -102,5 +118,32 @@ func TestOneNameCreatedTogetherIsMadeOnce(t *testing.T) {
 		t.Errorf("made %d times", made)
 	}
 	w.inPlace(t, "new")
+	w.settled(t)
+}
+
+// Free pages of a pool that another guest was promised are not there for this
+// one, although they are still free when it starts.
+func TestPoolsGrowForEachGuestThatIsCreatedTogether(t *testing.T) {
+	w := newWorld(t, "nodes:1 cores:4 memory:4G huge:2M=64", folderOf(t))
+	var asked []guest.Spec
+	for i := range 3 {
+		asked = append(asked, spec(t, guest.Spec{Name: fmt.Sprintf("g%d", i), VCPUs: 1, Memory: 256 * mib, PageSize: 2 * mib}))
+	}
+	for i, err := range w.together(asked) {
+		if err != nil {
+			t.Errorf("guest %d: %v", i, err)
+		}
+	}
+	if pages := w.pools()[0]; pages != 3*128 {
+		t.Errorf("the pool has %d pages; three guests need 128 each", pages)
+	}
+	for _, s := range asked {
+		if err := w.host.Delete(context.Background(), s.Name); err != nil {
+			t.Error(err)
+		}
+	}
+	if pages := w.pools()[0]; pages != 64 {
+		t.Errorf("the pool has %d pages after all are deleted, 64 before", pages)
+	}
 	w.settled(t)
 }

@@ -54,16 +54,17 @@ func (c *Created) Shortfalls() []string {
 // runs on; the error says so.
 func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	var c Created
+	var short []plan.Step
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
 		var err error
-		c.Placement, c.Why, err = h.decide(ctx, tx, r.Spec)
+		short, err = h.decide(ctx, tx, r.Spec, &c)
 		return err
 	})
 	if err != nil {
 		return c, err
 	}
 	name := r.Spec.Name
-	if c.Cannot, err = h.start(ctx, r, c.Placement); err != nil {
+	if c.Cannot, err = h.start(ctx, r, c.Placement, short); err != nil {
 		return c, errors.Join(fmt.Errorf("creating guest %s: %w", name, err), h.Ledger.Release(name))
 	}
 	if c.Truth, err = h.Verify(ctx, name); err != nil {
@@ -72,26 +73,28 @@ func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	return c, errors.Join(err, h.Ledger.Release(name))
 }
 
-// decide places a guest and claims the room while the ledger is locked.
-func (h *Host) decide(ctx context.Context, tx claim.Locked, spec guest.Spec) (guest.Placement, place.Why, error) {
+// decide places a guest and claims the room while the ledger is locked. It
+// returns by what pools must grow for the guest.
+func (h *Host) decide(ctx context.Context, tx claim.Locked, spec guest.Spec, c *Created) (short []plan.Step, err error) {
 	if _, err := tx.Claims(); err != nil { // removes void ones before they are observed
-		return guest.Placement{}, place.Why{}, err
+		return nil, err
 	}
 	inv, err := h.Observe(ctx)
 	if err != nil {
-		return guest.Placement{}, place.Why{}, err
+		return nil, err
 	}
 	if err := nameIsFree(inv, spec.Name); err != nil {
-		return guest.Placement{}, place.Why{}, err
+		return nil, err
 	}
-	p, why, err := place.Place(place.Request{Host: &inv, Spec: spec, Policy: h.Policy})
+	c.Placement, c.Why, err = place.Place(place.Request{Host: &inv, Spec: spec, Policy: h.Policy})
 	if err == nil {
-		err = h.legal(&inv, spec, p)
+		err = h.legal(&inv, spec, c.Placement)
 	}
 	if err != nil {
-		return p, why, err
+		return nil, err
 	}
-	return p, why, tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: p})
+	short = poolShortages(place.Available(&inv, h.Policy, ""), c.Placement)
+	return short, tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: c.Placement})
 }
 
 // nameIsFree also refuses where the hypervisor did not answer: placing without
@@ -110,12 +113,12 @@ func nameIsFree(inv inventory.Host, name string) error {
 	return nil
 }
 
-func (h *Host) start(ctx context.Context, r CreateRequest, p guest.Placement) ([]plan.Refusal, error) {
+func (h *Host) start(ctx context.Context, r CreateRequest, p guest.Placement, short []plan.Step) ([]plan.Refusal, error) {
 	domain, err := r.Render(r.Spec, p)
 	if err != nil {
 		return nil, err
 	}
-	if err := h.growPools(ctx, p); err != nil {
+	if err := h.growPools(ctx, p.Guest, short); err != nil {
 		return nil, err
 	}
 	// Start takes back what it has begun, and refuses a name that is taken: nothing here may remove that one.

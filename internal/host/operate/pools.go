@@ -8,29 +8,23 @@ import (
 	"math"
 	"slices"
 
+	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// growPools enlarges huge page pools by what the placement is short of, and
-// notes what was added, so that it can be given back.
-func (h *Host) growPools(ctx context.Context, p guest.Placement) error {
-	if p.PageSize == 0 {
-		return nil
-	}
-	t, err := h.Sources.Kernel.Topology()
-	if err != nil {
-		return err
-	}
-	for _, s := range poolShortages(&t, p) {
+// growPools enlarges huge page pools by what they are short of for a guest,
+// and notes what was added, so that it can be given back.
+func (h *Host) growPools(ctx context.Context, name string, short []plan.Step) error {
+	for _, s := range short {
 		err := ctx.Err()
 		if err == nil {
-			err = h.growPool(p.Guest, s)
+			err = h.growPool(name, s)
 		}
 		if err != nil {
-			return errors.Join(err, h.givePoolsBack(p.Guest, nil, topology.NodeSet{}))
+			return errors.Join(err, h.givePoolsBack(name, nil, topology.NodeSet{}))
 		}
 	}
 	return nil
@@ -52,17 +46,18 @@ func (h *Host) growPool(name string, s plan.Step) error {
 	return err
 }
 
-// poolShortages lists what the pools lack of a placement's huge pages.
-func poolShortages(t *topology.Topology, p guest.Placement) []plan.Step {
+// poolShortages lists what the pools lack of a placement's huge pages. Free
+// pages that are promised to other guests are as good as gone.
+func poolShortages(rooms []place.NodeRoom, p guest.Placement) []plan.Step {
 	var short []plan.Step
 	for _, r := range p.Reservations {
 		if r.PageSize == 0 || r.Memory == 0 {
 			continue
 		}
 		need, free := uint64((r.Memory+r.PageSize-1)/r.PageSize), uint64(0)
-		if n, ok := t.Node(r.Node); ok {
-			for _, pool := range n.HugePages {
-				if pool.Size == r.PageSize {
+		for _, room := range rooms {
+			for _, pool := range room.Huge {
+				if room.Node == r.Node && pool.Size == r.PageSize {
 					free = pool.Free
 				}
 			}
