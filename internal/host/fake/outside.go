@@ -37,6 +37,16 @@ func (h *Host) AddProgram(threads int, memory topology.Bytes, on topology.NodeID
 	return p.pid
 }
 
+// EndProgram ends a process of AddProgram.
+func (h *Host) EndProgram(pid int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p, ok := h.programs[pid]; ok {
+		h.end(p)
+		delete(h.programs, pid)
+	}
+}
+
 // Guest returns all there is to know of a guest, without asking the drivers;
 // ok is false where there is none.
 func (h *Host) Guest(name string) (g inventory.Guest, ok bool) {

@@ -1,0 +1,177 @@
+package observe_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/observe"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+var errLost = errors.New("lost")
+
+// sources is a host with guests a and b.
+func sources(t *testing.T) (*fake.Host, observe.Sources) {
+	t.Helper()
+	h := fake.MustNew("nodes:2 cores:2 memory:1G")
+	for _, name := range []string{"b", "a"} {
+		if err := h.Add(fake.Definition{Name: name, Config: inventory.Config{VCPUs: 1, Memory: 128 * topology.MiB, Source: "anonymous"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return h, observe.Sources{Kernel: h, Hypervisors: []observe.Hypervisor{h},
+		Now: func() time.Time { return time.Unix(1, 0) }, HostName: func() (string, error) { return "box", nil }}
+}
+
+func names(h inventory.Host) string {
+	var all []string
+	for _, g := range h.Guests {
+		all = append(all, g.Name)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestHostIsSeenWhole(t *testing.T) {
+	_, s := sources(t)
+	s.Housekeeping = topology.MustParseSet[topology.CPUID]("0,99")
+	h, err := observe.Host(context.Background(), s, "b")
+	if err != nil || len(h.Gaps) > 0 {
+		t.Fatalf("%v, gaps %v", err, h.Gaps)
+	}
+	if h.Name != "box" || h.Version != inventory.Version || !h.Taken.Equal(time.Unix(1, 0)) || names(h) != "a b" || h.Topology.Housekeeping.String() != "0" {
+		t.Errorf("host %q version %d of %v, guests %q, housekeeping %s", h.Name, h.Version, h.Taken, names(h), h.Topology.Housekeeping)
+	}
+	a, b := h.Guests[0].Seen, h.Guests[1].Seen
+	if len(a.Threads) != 2 || len(a.MemoryByNode) == 0 || a.CgroupPath == "" || a.MemorySource == "" || a.ThreadSource == "" {
+		t.Errorf("not all was seen: %+v", a)
+	}
+	if a.Ranges != nil || len(b.Ranges) == 0 || !slices.ContainsFunc(b.Ranges, func(r inventory.MemoryRange) bool { return r.Cell != nil }) {
+		t.Errorf("mappings are read of b only, cells assigned: a %v, b %v", a.Ranges, b.Ranges)
+	}
+}
+
+// What a source cannot tell is a gap that says what and why; the rest is seen.
+func TestWhatIsNotSeenIsAGap(t *testing.T) {
+	for _, c := range []struct{ method, gap, guests string }{
+		{"Guests", "host: VMs of qemu: lost", ""},
+		{"Threads", "guest a: its threads: lost", "a b"},
+		{"Cgroup", "guest a: its cgroup: lost", "a b"},
+		{"Memory", "guest a: its memory by node: lost", "a b"},
+		{"Ranges", "guest a: its mappings: lost", "a b"},
+	} {
+		h, s := sources(t)
+		h.Inject(fake.Fault{Before: fake.NthOf(c.method, 1, func() error { return errLost })})
+		seen, err := observe.Host(context.Background(), s, "a")
+		if err != nil || len(seen.Gaps) != 1 || names(seen) != c.guests {
+			t.Errorf("%s: %v, guests %q, gaps %v", c.method, err, names(seen), seen.Gaps)
+			continue
+		}
+		if g := seen.Gaps[0]; g.Object+": "+g.What+": "+g.Why != c.gap {
+			t.Errorf("%s: gap %+v, want %s", c.method, g, c.gap)
+		}
+	}
+}
+
+func TestWithoutTopologyOrTimeThereIsNoInventory(t *testing.T) {
+	h, s := sources(t)
+	h.Inject(fake.Fault{Before: fake.NthOf("Topology", 1, func() error { return errLost })})
+	if _, err := observe.Host(context.Background(), s); !errors.Is(err, errLost) {
+		t.Errorf("error %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := observe.Host(ctx, s); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	s.Claims = func() ([]inventory.Claim, error) { return nil, errLost }
+	if _, err := observe.Host(context.Background(), s); !errors.Is(err, errLost) {
+		t.Errorf("room that is claimed is not known, yet: %v", err)
+	}
+}
+
+func TestAGuestThatEndsWhileItIsSeenIsNoGuest(t *testing.T) {
+	h, s := sources(t)
+	h.Inject(fake.Fault{Before: fake.NthOf("Threads", 1, func() error { h.Vanish("a"); return nil })})
+	seen, err := observe.Host(context.Background(), s)
+	if err != nil || names(seen) != "b" || len(seen.Gaps) != 1 || !strings.Contains(seen.Gaps[0].Why, "ended while it was looked at") {
+		t.Errorf("%v, guests %q, gaps %v", err, names(seen), seen.Gaps)
+	}
+}
+
+// plain lists processes of libvirt's guests once more, and one of its own.
+type plain struct{ guests []inventory.Guest }
+
+func (plain) Name() string                                        { return "plain" }
+func (p plain) Guests(context.Context) ([]inventory.Guest, error) { return p.guests, nil }
+func claims(c ...inventory.Claim) func() ([]inventory.Claim, error) {
+	return func() ([]inventory.Claim, error) { return c, nil }
+}
+
+func TestAProcessSeenTwiceIsTheFirstSourcesGuest(t *testing.T) {
+	h, s := sources(t)
+	a, _ := h.Guest("a")
+	pid := h.AddProgram(1, topology.MiB, 0)
+	s.Hypervisors = append(s.Hypervisors, plain{[]inventory.Guest{{Name: "a-again", PID: a.PID}, {Name: "own", PID: pid}, {Name: "off"}, {Name: "off2"}}})
+	seen, err := observe.Host(context.Background(), s)
+	if err != nil || names(seen) != "a b off off2 own" {
+		t.Errorf("%v, guests %q", err, names(seen))
+	}
+}
+
+// A claim is left out only where a guest shows the same reservation.
+func TestClaimsThatNoGuestShows(t *testing.T) {
+	h, s := sources(t)
+	placed := guest.Placement{Guest: "a", Nodes: topology.SetOf[topology.NodeID](0)}
+	moving := guest.Placement{Guest: "a", Nodes: topology.SetOf[topology.NodeID](1)}
+	if err := h.Record(context.Background(), "a", guest.Intent{Placement: placed}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		claim inventory.Claim
+		kept  bool
+	}{
+		{"of the guest as it is", inventory.Claim{Name: "a", Placement: placed}, false},
+		{"of the guest on the move", inventory.Claim{Name: "a", Placement: moving}, true},
+		{"of a guest that nobody placed", inventory.Claim{Name: "b", Placement: placed}, true},
+		{"of a guest not there yet", inventory.Claim{Name: "c", Placement: placed}, true},
+		{"of a process by that name", inventory.Claim{Name: "a", PID: 7, Placement: placed}, true},
+	} {
+		s.Claims = claims(c.claim)
+		seen, err := observe.Host(context.Background(), s)
+		var want []inventory.Claim
+		if c.kept {
+			want = []inventory.Claim{c.claim}
+		}
+		if diff := cmp.Diff(want, seen.Claims); err != nil || diff != "" {
+			t.Errorf("claim %s: %v (-want +got):\n%s", c.name, err, diff)
+		}
+	}
+}
+
+func TestProcess(t *testing.T) {
+	h, _ := sources(t)
+	pid := h.AddProgram(3, 10*topology.MiB, 1)
+	g, err := observe.Process(context.Background(), h, pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g.PID != pid || g.Hypervisor != "process" || len(g.Seen.Threads) != 3 || g.Config.Memory != 10*topology.MiB || g.Seen.MemoryByNode[1] != 10*topology.MiB || g.Config.VCPUs != 0 {
+		t.Errorf("process seen as %+v", g)
+	}
+	for _, method := range []string{"Threads", "Ranges"} {
+		h.Inject(fake.Fault{Before: fake.NthOf(method, 1, func() error { return errLost })})
+		if _, err := observe.Process(context.Background(), h, pid); !errors.Is(err, errLost) {
+			t.Errorf("%s: error %v", method, err)
+		}
+	}
+}

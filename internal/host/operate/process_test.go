@@ -1,0 +1,87 @@
+package operate_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/operate"
+)
+
+func (w world) bindProcess(pid int, to string) (operate.Bound, error) {
+	return w.host.BindProcess(context.Background(), operate.ProcessRequest{PID: pid, Change: func(s guest.Spec) (guest.Spec, error) {
+		s.Limits.Nodes = nodes(to)
+		return s.Normalize()
+	}})
+}
+
+// A process is bound whole: threads, memory and what it touches later; its
+// claim ends with it.
+func TestBindProcess(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	pid := w.AddProgram(3, 100*mib, 1)
+	b, err := w.bindProcess(pid, "2")
+	if err != nil || !b.Complete() {
+		t.Fatalf("%v, falls short: %v", err, b.Shortfalls())
+	}
+	if b.Truth.MemoryByNode[2] != 100*mib || len(b.Truth.MemoryByNode) != 1 {
+		t.Errorf("memory lies on %v", b.Truth.MemoryByNode)
+	}
+	threads, _, err := w.Threads(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		if !thread.Affinity.SubsetOf(cpus("8-11")) || !thread.Mems.Equal(nodes("2")) {
+			t.Errorf("thread %d: CPUs %s, nodes %s", thread.TID, thread.Affinity, thread.Mems)
+		}
+	}
+	if claims, err := w.host.Ledger.Claims(); err != nil || len(claims) != 1 || claims[0].PID != pid {
+		t.Errorf("claims %v, %v", claims, err)
+	}
+	w.EndProgram(pid)
+	w.settled(t)
+}
+
+func TestBindProcessWithEveryCallFailing(t *testing.T) {
+	folder := folderOf(t)
+	clean := newWorld(t, square, folder)
+	pid := clean.AddProgram(2, 100*mib, 1)
+	clean.Inject(fake.Fault{})
+	if _, err := clean.bindProcess(pid, "2"); err != nil {
+		t.Fatal(err)
+	}
+	for _, call := range clean.Calls() {
+		where := fmt.Sprintf("call %d (%s)", call.N, call.Method)
+		w := newWorld(t, square, folder)
+		pid := w.AddProgram(2, 100*mib, 1)
+		w.Inject(before(call.N, func() error { return errLost }))
+		b, err := w.bindProcess(pid, "2")
+		// What lists VMs is no part of this process: it is seen, or its room is counted as free.
+		if err == nil && !b.Complete() && len(b.Shortfalls()) == 0 {
+			t.Errorf("%s: incomplete without a word why", where)
+		}
+		if err == nil && b.Complete() && b.Truth.MemoryByNode[2] != 100*mib {
+			t.Errorf("%s: complete, with memory on %v", where, b.Truth.MemoryByNode)
+		}
+		w.Inject(fake.Fault{})
+		if b, err := w.bindProcess(pid, "2"); err != nil || len(b.Truth.Differences) > 0 {
+			t.Errorf("%s: the next bind does not finish the work: %v %v", where, err, b.Shortfalls())
+		}
+		if err := w.Audit(); err != nil {
+			t.Errorf("%s: %v", where, err)
+		}
+	}
+}
+
+func TestBindProcessLeavesGuestsToTheirHypervisor(t *testing.T) {
+	w := misplaced(t, kinds[0], folderOf(t))
+	g := w.guest(t, "g")
+	if _, err := w.bindProcess(g.PID, "2"); err == nil || !strings.Contains(err.Error(), "run 'numavisor bind g'") {
+		t.Errorf("error %v", err)
+	}
+	w.unchanged(t, g)
+}
