@@ -68,8 +68,8 @@ func (d *domain) definitions() []*Definition {
 	return slices.DeleteFunc([]*Definition{d.live, d.stored}, func(d *Definition) bool { return d == nil })
 }
 
-// launch starts the program of a definition with a process id: all memory that
-// is to be there at once, else the quarter that booting touches.
+// launch starts the program of a definition with a process id: with all memory
+// that is to be there at once, else with the quarter that booting touches.
 func (h *Host) launch(d Definition, pid int) (*process, error) {
 	h.ticks++
 	c, all := d.Config, h.topology.CPUSet()
@@ -95,7 +95,11 @@ func (h *Host) launch(d Definition, pid int) (*process, error) {
 	p.mappings = mappingsOf(c)
 	for _, m := range p.mappings {
 		part := m.Size
-		if !m.own && !c.Immediate {
+		switch {
+		case m.own || c.Immediate:
+		case len(c.Devices) > 0:
+			m.sticks = m.Size // vfio allocates and pins all of it
+		default:
 			part = m.Size / 4 / m.PageSize * m.PageSize
 		}
 		if got := h.touch(m, part, h.toucher(p, c, m), mems); got < part {

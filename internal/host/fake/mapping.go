@@ -141,9 +141,12 @@ func (h *Host) allow(m *mapping, old, fresh topology.NodeSet) {
 		}
 		m.Policy = mode + ":" + mapped.String()
 	}
+	stuck := m.sticks
 	for _, id := range slices.Sorted(maps.Keys(m.ByNode)) {
 		if to := remap(id, old, fresh); !fresh.Contains(id) && to != id {
-			h.shift(m, id, to, m.ByNode[id])
+			stays := min(stuck, m.ByNode[id])
+			stuck -= stays
+			h.shift(m, id, to, m.ByNode[id]-stays)
 		}
 	}
 }

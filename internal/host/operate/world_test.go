@@ -50,11 +50,15 @@ var self = claim.Process{PID: 77, StartTicks: 777}
 // newWorld makes a host with a ledger of its own below a folder.
 func newWorld(t tester, machine, folder string) world {
 	t.Helper()
+	return join(t, fake.MustNew(machine), folder)
+}
+
+func join(t tester, h *fake.Host, folder string) world {
+	t.Helper()
 	ledgerFolder, err := os.MkdirTemp(folder, "ledger")
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := fake.MustNew(machine)
 	ledger := claim.Ledger{Folder: ledgerFolder, Alive: func(p claim.Process) bool { return p == self || h.Runs(p.PID, p.StartTicks) }}
 	at := func() time.Time { return time.Unix(1700000000, 0) }
 	return world{h, &operate.Host{
