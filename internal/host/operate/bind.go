@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/numavisor/numavisor/internal/decide/adopt"
 	"github.com/numavisor/numavisor/internal/decide/bind"
@@ -46,8 +47,12 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 	var b Bound
 	var want guest.Intent
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
-		if _, err := tx.Claims(); err != nil {
+		claims, err := tx.Claims()
+		if err != nil {
 			return err
+		}
+		if !r.DryRun && slices.ContainsFunc(claims, func(c inventory.Claim) bool { return c.Name == r.Name }) {
+			return fmt.Errorf("guest %s: %w; wait for that to end", r.Name, ErrBusy)
 		}
 		inv, g, err := h.find(ctx, r.Name)
 		if err != nil {
@@ -95,10 +100,14 @@ func (h *Host) carryOut(ctx context.Context, b *Bound, want guest.Intent) error 
 	}))
 }
 
-// intentFor keeps the recorded placement of a guest, or places it anew.
+// intentFor keeps the recorded placement of a guest, or places it anew, which
+// takes that its hypervisor told of the others, too.
 func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) (guest.Intent, *place.Why, error) {
 	if g.Placement != nil && g.Spec != nil && r.Change == nil && !r.Anew {
 		return guest.Intent{Spec: *g.Spec, Placement: *g.Placement}, nil, nil
+	}
+	if err := roomIsKnown(inv, "VMs of "+g.Hypervisor); err != nil {
+		return guest.Intent{}, nil, err
 	}
 	spec := adopt.Spec(g)
 	if g.Spec != nil {

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -144,6 +148,59 @@ func TestPoolsGrowForEachGuestThatIsCreatedTogether(t *testing.T) {
 	}
 	if pages := w.pools()[0]; pages != 64 {
 		t.Errorf("the pool has %d pages after all are deleted, 64 before", pages)
+	}
+	w.settled(t)
+}
+
+// Two binds of one guest would undo each other, and the first to end would
+// release the claim of the other.
+func TestAGuestIsBoundByOneAtATime(t *testing.T) {
+	w := misplaced(t, kinds[0], folderOf(t))
+	var second error
+	w.Inject(fake.Fault{Before: fake.NthOf("Record", 1, func() error {
+		_, second = w.host.Bind(context.Background(), operate.BindRequest{Name: "g", Change: limitTo("3")})
+		return nil
+	})})
+	b, err := w.elsewhere(context.Background())
+	if err != nil || len(b.Truth.Differences) > 0 {
+		t.Errorf("the first: %v, falls short: %v", err, b.Shortfalls())
+	}
+	if !errors.Is(second, operate.ErrBusy) {
+		t.Errorf("the second: %v, want ErrBusy", second)
+	}
+	w.inPlace(t, "g")
+	w.settled(t)
+}
+
+// partial is a hypervisor that lists its guests, but not all that is to know of them.
+type partial struct{ *fake.Host }
+
+func (p partial) Guests(ctx context.Context) ([]inventory.Guest, error) {
+	guests, err := p.Host.Guests(ctx)
+	return guests, errors.Join(err, errLost)
+}
+
+// Room is not given away where the other guests are not known; what is
+// recorded can be repaired all the same.
+func TestBindPlacesNothingAnewBesideUnknownGuests(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	if _, err := w.create(spec(t, specs["small"])); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Smear("new", nodes("0-3")); err != nil {
+		t.Fatal(err)
+	}
+	w.host.Sources.Hypervisors = []observe.Hypervisor{partial{w.Host}}
+	before := w.guest(t, "new")
+	if _, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "new", Anew: true}); err == nil || !strings.Contains(err.Error(), "so their room is not known") {
+		t.Errorf("error %v", err)
+	}
+	w.unchanged(t, before)
+	if _, err := w.create(spec(t, guest.Spec{Name: "other", VCPUs: 1, Memory: 64 * mib})); err == nil || !strings.Contains(err.Error(), "so their room is not known") {
+		t.Errorf("create: error %v", err)
+	}
+	if b, err := w.bind("new"); err != nil || !b.Complete() {
+		t.Errorf("repair: %v, falls short: %v", err, b.Shortfalls())
 	}
 	w.settled(t)
 }

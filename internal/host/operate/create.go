@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -83,7 +84,7 @@ func (h *Host) decide(ctx context.Context, tx claim.Locked, spec guest.Spec, c *
 	if err != nil {
 		return nil, err
 	}
-	if err := nameIsFree(inv, spec.Name); err != nil {
+	if err := errors.Join(roomIsKnown(&inv, "VMs"), nameIsFree(inv, spec.Name)); err != nil {
 		return nil, err
 	}
 	c.Placement, c.Why, err = place.Place(place.Request{Host: &inv, Spec: spec, Policy: h.Policy})
@@ -97,14 +98,19 @@ func (h *Host) decide(ctx context.Context, tx claim.Locked, spec guest.Spec, c *
 	return short, tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: c.Placement})
 }
 
-// nameIsFree also refuses where the hypervisor did not answer: placing without
-// knowing the other guests would give their room away.
-func nameIsFree(inv inventory.Host, name string) error {
+// roomIsKnown refuses where VMs could not be seen: placing without knowing the
+// other guests would give their room away. what begins the names of the gaps
+// that matter.
+func roomIsKnown(inv *inventory.Host, what string) error {
 	for _, g := range inv.Gaps {
-		if g.Object == "host" && len(g.What) > 3 && g.What[:3] == "VMs" {
+		if g.Object == "host" && strings.HasPrefix(g.What, what) {
 			return fmt.Errorf("cannot see %s, so their room is not known: %s", g.What, g.Why)
 		}
 	}
+	return nil
+}
+
+func nameIsFree(inv inventory.Host, name string) error {
 	taken := slices.ContainsFunc(inv.Guests, func(g inventory.Guest) bool { return g.Name == name }) ||
 		slices.ContainsFunc(inv.Claims, func(c inventory.Claim) bool { return c.Name == name })
 	if taken {

@@ -23,6 +23,9 @@ var ErrNoGuest = errors.New("no such guest on this host")
 // ErrExists means that the name is taken.
 var ErrExists = errors.New("a guest of this name is there already")
 
+// ErrBusy means that the guest is being created or bound by somebody else.
+var ErrBusy = errors.New("the guest is being created or bound already")
+
 // Domains is what creating and deleting needs of the hypervisor.
 type Domains interface {
 	// Start defines a guest (unless it shall be transient) and starts it.
