@@ -85,3 +85,20 @@ func TestBindProcessLeavesGuestsToTheirHypervisor(t *testing.T) {
 	}
 	w.unchanged(t, g)
 }
+
+// A process that is about to start has its room claimed for as long as it lives.
+func TestPlaceNew(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	s := spec(t, guest.Spec{Name: "pid-77", VCPUs: 1, Memory: gib})
+	p, err := w.host.PlaceNew(context.Background(), s)
+	if err != nil || p.Emulator.IsEmpty() || !p.VCPUs[0].CPUs.SubsetOf(p.Emulator) {
+		t.Fatalf("%v: %+v", err, p)
+	}
+	inv, err := w.host.Observe(context.Background())
+	if err != nil || len(inv.Claims) != 1 || inv.Claims[0].PID != self.PID || p.MemoryOn(inv.Claims[0].Placement.Reservations[0].Node) != gib {
+		t.Errorf("%v, claims %+v", err, inv.Claims)
+	}
+	if again, err := w.host.PlaceNew(context.Background(), s); err != nil || !again.Nodes.Equal(p.Nodes) {
+		t.Errorf("placed anew on %s, before on %s: its own claim is in its way (%v)", again.Nodes, p.Nodes, err)
+	}
+}

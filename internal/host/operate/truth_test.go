@@ -1,0 +1,120 @@
+package operate_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+func TestTruthOfEveryGuest(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	if _, err := w.create(spec(t, specs["small"])); err != nil {
+		t.Fatal(err)
+	}
+	w.add(t, kinds[0].guest("loose", 64*mib, []topology.NodeID{1}, cpus("0")))
+	w.add(t, kinds[0].guest("off", 64*mib, []topology.NodeID{1}, cpus("0")))
+	w.Vanish("off")
+	inv, err := w.host.Observe(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := operate.Truths(&inv)
+	if len(all) != 3 || all[0].Guest != "loose" || all[1].Guest != "new" || all[2].Guest != "off" {
+		t.Fatalf("guests %+v", all)
+	}
+	loose, made, off := all[0], all[1], all[2]
+	if loose.Managed || loose.MemoryOnIntended != nil || loose.LocalShare == nil {
+		t.Errorf("a guest that nobody placed has no intended place, but a local share: %+v", loose)
+	}
+	if want := "as intended: 100 % of vCPUs on the intended CPUs, 100.0 % of memory on the intended nodes"; made.Verdict() != want || !made.Managed {
+		t.Errorf("verdict %q, want %q", made.Verdict(), want)
+	}
+	if first, _ := made.Nodes.First(); made.VCPUsByNode[first] != 2 {
+		t.Errorf("vCPUs ran on %v, intended nodes %s", made.VCPUsByNode, made.Nodes)
+	}
+	if off.State != "shutoff" || off.LocalShare != nil || off.MemoryByNode != nil {
+		t.Errorf("a guest that is off lies nowhere: %+v", off)
+	}
+}
+
+func TestShowTellsEachCell(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	if _, err := w.create(spec(t, specs["wide"])); err != nil {
+		t.Fatal(err)
+	}
+	view, _, err := w.host.Show(context.Background(), "new")
+	if err != nil || len(view.Cells) != 2 {
+		t.Fatalf("%v, cells %+v", err, view.Cells)
+	}
+	for i, c := range view.Cells {
+		placed := view.Placement.Cells[i]
+		if !c.VCPUs.Equal(placed.VCPUs) || !c.Intended.Equal(placed.Nodes) || c.Memory != placed.Memory || c.Backing != "memfd" {
+			t.Errorf("cell %d shown as %+v, placed as %+v", i, c, placed)
+		}
+	}
+	w.Inject(fake.Fault{Before: fake.NthOf("Ranges", 1, func() error { return errLost })})
+	if view, _, err = w.host.Show(context.Background(), "new"); err != nil || len(view.Cells) > 0 || len(view.Gaps) != 1 {
+		t.Errorf("%v; cells that could not be read: %v, gaps %v", err, view.Cells, view.Gaps)
+	}
+	if _, _, err := w.host.Show(context.Background(), "other"); !errors.Is(err, operate.ErrNoGuest) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A guest whose hypervisor does not answer may be there: the error says what could not be seen.
+func TestAMissingGuestMayOnlyBeUnseen(t *testing.T) {
+	w := misplaced(t, kinds[0], folderOf(t))
+	w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errLost })})
+	_, _, err := w.host.Show(context.Background(), "g")
+	if want := "guest g: no such guest on this host; could not see VMs of qemu: the machine is on fire"; err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+}
+
+func TestDeleteThatFailsTakesNothing(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); err != nil {
+		t.Fatal(err)
+	}
+	before, pools := w.guest(t, "new"), w.pools()
+	w.Inject(fake.Fault{Before: fake.NthOf("Remove", 1, func() error { return errLost })})
+	if err := w.host.Delete(context.Background(), "new"); !errors.Is(err, errLost) {
+		t.Errorf("error %v", err)
+	}
+	w.unchanged(t, before)
+	if now := w.pools(); now[0] != pools[0] || now[1] != pools[1] || now[2] != pools[2] || now[3] != pools[3] {
+		t.Errorf("pools %v, before %v", now, pools)
+	}
+	w.settled(t)
+}
+
+// Pages that are in use by others when their guest is deleted stay noted, and
+// the next try gives them back.
+func TestPagesInUseAreGivenBackLater(t *testing.T) {
+	w := newWorld(t, "nodes:1 cores:4 memory:4G huge:2M=64", folderOf(t))
+	huge := guest.Spec{Name: "new", VCPUs: 1, Memory: 256 * mib, PageSize: 2 * mib}
+	if _, err := w.create(spec(t, huge)); err != nil {
+		t.Fatal(err)
+	}
+	greedy := kinds[12].guest("greedy", 256*mib, []topology.NodeID{0}, cpus("0"))
+	w.Inject(fake.Fault{After: fake.NthOf("Remove", 1, func() error { return w.Add(greedy) })})
+	if err := w.host.Delete(context.Background(), "new"); err == nil {
+		t.Error("not a word about pages that stay")
+	}
+	if pages := w.pools()[0]; pages != 128 {
+		t.Errorf("the pool has %d pages, all 128 are in use", pages)
+	}
+	w.Vanish("greedy")
+	if err := w.host.Delete(context.Background(), "new"); !errors.Is(err, operate.ErrNoGuest) {
+		t.Errorf("error %v", err)
+	}
+	if pages := w.pools()[0]; pages != 64 {
+		t.Errorf("the pool has %d pages, 64 at first", pages)
+	}
+	w.settled(t)
+}
