@@ -83,6 +83,28 @@ func TestDriverLifecycle(t *testing.T) {
 	}
 }
 
+// Whether a guest has a stored configuration decides whether binding it writes one.
+func TestDriverTellsWhatIsStored(t *testing.T) {
+	d, ctx := testDriver(t), within(t, 20*time.Second)
+	for name, transient := range map[string]bool{"kept": false, "passing": true} {
+		if err := d.Start(ctx, testXML(t, name), transient); err != nil {
+			t.Fatal(err)
+		}
+		if g, err := d.Guest(ctx, name); err != nil || g.Persistent == transient {
+			t.Errorf("%s: persistent %v, %v", name, g.Persistent, err)
+		}
+	}
+	all, err := d.Guests(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range all {
+		if g.Persistent != (g.Name != "passing") {
+			t.Errorf("%s of the list: persistent %v", g.Name, g.Persistent)
+		}
+	}
+}
+
 func TestDriverTellsErrorsApart(t *testing.T) {
 	d, ctx := testDriver(t), within(t, 20*time.Second)
 	xml := testXML(t, "web1")

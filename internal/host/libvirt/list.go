@@ -132,7 +132,7 @@ func (d *Driver) Guest(ctx context.Context, name string) (inventory.Guest, error
 }
 
 func (d *Driver) guest(ctx context.Context, l Listed) (inventory.Guest, error) {
-	g := inventory.Guest{Name: l.Name, UUID: l.UUID, Hypervisor: d.Name(), State: l.State}
+	g := inventory.Guest{Name: l.Name, UUID: l.UUID, Hypervisor: d.Name(), State: l.State, Persistent: l.Persistent}
 	pid := 0
 	if l.Running() {
 		pid, _ = d.PID(l.Name) // 0 says that it is not known
@@ -147,6 +147,6 @@ func (d *Driver) guest(ctx context.Context, l Listed) (inventory.Guest, error) {
 		return g, fail("reading its XML", l.Name, err)
 	}
 	g = domain.Guest()
-	g.Hypervisor, g.State, g.PID = d.Name(), l.State, pid
+	g.Hypervisor, g.State, g.Persistent, g.PID = d.Name(), l.State, l.Persistent, pid
 	return g, fail("reading its intent", l.Name, domain.IntentError)
 }
