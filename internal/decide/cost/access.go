@@ -105,16 +105,11 @@ func (a *Access) relative(cells []float64, ratio func(v, best float64) float64, 
 		return
 	}
 	slices.Sort(known)
-	known = slices.Compact(known)
-	level := make(map[float64]float64, len(known))
-	first := known[0]
-	levels := []float64{first}
+	levels := []float64{known[0]}
 	for _, v := range known {
-		if v > first*noise {
-			first = v
+		if v > levels[len(levels)-1]*noise {
 			levels = append(levels, v)
 		}
-		level[v] = first
 	}
 	top := best(levels)
 	worst := 1.0
@@ -124,7 +119,11 @@ func (a *Access) relative(cells []float64, ratio func(v, best float64) float64, 
 	for i, v := range cells {
 		cells[i] = min(worst, maxRatio)
 		if v > 0 {
-			cells[i] = min(ratio(level[v], top), maxRatio)
+			at, exact := slices.BinarySearch(levels, v)
+			if !exact {
+				at-- // the level that v is not far above
+			}
+			cells[i] = min(ratio(levels[at], top), maxRatio)
 		}
 	}
 }
