@@ -2,90 +2,152 @@ package place
 
 import "slices"
 
-// assignment finds the cheapest one-to-one choice of columns for rows: the
-// bound for cells of several kinds that all want the same few slots. It is
-// the Hungarian method with potentials, O(rows^2 columns); its memory is kept
-// from call to call.
+// assignment finds the cheapest one-to-one choice of columns for rows. It is
+// the Hungarian method with potentials, by shortest augmenting paths, O(rows^2
+// columns); its memory is kept from call to call.
 type assignment struct {
-	u, v, least []key
-	row, from   []int
-	done        []bool
+	column []int // by row: the column chosen
+	rows   []row
+	u, v   []key // potentials of rows and columns
+	holder []int // by column: its row, -1: none
+	least  []key // by column: shortest way to it from the row that wants one
+	from   []int // by column: the row before it on that way
+	done   []bool
+	path   []int // columns done
+	ahead  []int // columns reached and not done
 }
 
-// solve returns the least sum; impossible where no choice avoids impossible
-// entries. Invariant: rows are of equal length, and no more than columns.
-func (a *assignment) solve(cost [][]key) key {
-	rows, columns := len(cost), len(cost[0])
+// row is the costs of one row by column, and the columns it may have.
+type row struct {
+	cost    []key
+	columns []int
+}
+
+// solve returns the least sum; impossible where the rows cannot all have a
+// column. Invariant: costs of columns that a row may have are possible.
+func (a *assignment) solve(rows []row, columns int) key {
 	a.reset(rows, columns)
-	for i := 1; i <= rows; i++ {
-		a.row[0] = i
-		last := a.augment(cost, columns)
-		if last < 0 {
+	total := key(0)
+	for i := range rows {
+		if !a.takeFree(i) && !a.augment(i) {
 			return impossible
 		}
-		for last != 0 {
-			a.row[last] = a.row[a.from[last]]
-			last = a.from[last]
-		}
 	}
-	total := key(0)
-	for j := 1; j <= columns; j++ {
-		if i := a.row[j]; i != 0 {
-			total += cost[i-1][j-1]
-		}
+	for i, j := range a.column {
+		total += rows[i].cost[j]
 	}
 	return total
 }
 
-// reset makes room; index 0 of rows and columns stands for none.
-func (a *assignment) reset(rows, columns int) {
-	a.u = slices.Grow(a.u[:0], rows+1)[:rows+1]
-	a.v = slices.Grow(a.v[:0], columns+1)[:columns+1]
-	a.least = slices.Grow(a.least[:0], columns+1)[:columns+1]
-	a.row = slices.Grow(a.row[:0], columns+1)[:columns+1]
-	a.from = slices.Grow(a.from[:0], columns+1)[:columns+1]
-	a.done = slices.Grow(a.done[:0], columns+1)[:columns+1]
-	clear(a.u)
-	clear(a.v)
-	clear(a.row)
+// reduced is how much the sum grows at least if row i has column j.
+func (a *assignment) reduced(i, j int) key { return a.rows[i].cost[j] - a.u[i] - a.v[j] }
+
+// spare is how much the sum grows at least if no row has a column from begin up to end.
+func (a *assignment) spare(begin, end int) (sum key) {
+	for _, v := range a.v[begin:end] {
+		sum -= v
+	}
+	return sum
 }
 
-// augment finds the cheapest way from the row in row[0] to a free column and
-// returns that column; -1 if there is none.
-func (a *assignment) augment(cost [][]key, columns int) int {
-	for j := range a.least {
+func (a *assignment) reset(rows []row, columns int) {
+	a.rows = rows
+	if cap(a.column) < len(rows) || len(a.v) < columns {
+		a.column, a.u = make([]int, len(rows)), make([]key, len(rows))
+		a.v, a.least = make([]key, columns), slices.Repeat([]key{impossible}, columns)
+		a.from, a.holder, a.done = make([]int, columns), make([]int, columns), make([]bool, columns)
+	}
+	a.column, a.u = a.column[:len(rows)], a.u[:len(rows)]
+	clear(a.v)
+	for j := range a.holder {
+		a.holder[j] = -1
+	}
+}
+
+// takeFree gives row i its cheapest column if nobody has it.
+func (a *assignment) takeFree(i int) bool {
+	r, low, at := &a.rows[i], impossible, -1
+	for _, j := range r.columns {
+		if c := r.cost[j] - a.v[j]; c < low {
+			low, at = c, j
+		}
+	}
+	if at < 0 || a.holder[at] >= 0 {
+		return false
+	}
+	a.u[i], a.holder[at], a.column[i] = low, i, at
+	return true
+}
+
+// augment finds the cheapest way from row i, over rows that change their
+// column, to a column that nobody has; false if there is none.
+func (a *assignment) augment(i int) bool {
+	a.path, a.ahead, a.u[i] = a.path[:0], a.ahead[:0], 0
+	at, low := i, key(0)
+	for at >= 0 {
+		a.relax(at, low)
+		if len(a.ahead) == 0 {
+			a.forget()
+			return false
+		}
+		next := 0
+		for n, j := range a.ahead {
+			if a.least[j] < a.least[a.ahead[next]] {
+				next = n
+			}
+		}
+		j := a.ahead[next]
+		a.ahead[next] = a.ahead[len(a.ahead)-1]
+		a.ahead = a.ahead[:len(a.ahead)-1]
+		a.path, a.done[j] = append(a.path, j), true
+		at, low = a.holder[j], a.least[j]
+	}
+	a.u[i] = low
+	last := len(a.path) - 1
+	for _, j := range a.path[:last] {
+		a.u[a.holder[j]] += low - a.least[j]
+		a.v[j] -= low - a.least[j]
+	}
+	a.hand(a.path[last], i)
+	a.forget()
+	return true
+}
+
+// relax goes on from a row that is so far from the start.
+func (a *assignment) relax(at int, low key) {
+	r := &a.rows[at]
+	base := low - a.u[at]
+	for _, j := range r.columns {
+		d := base + r.cost[j] - a.v[j]
+		if d >= a.least[j] || a.done[j] {
+			continue
+		}
+		if a.least[j] == impossible {
+			a.ahead = append(a.ahead, j)
+		}
+		a.least[j], a.from[j] = d, at
+	}
+}
+
+// hand gives a free column to the row before it, whose column goes to the row
+// before that, up to the first.
+func (a *assignment) hand(column, first int) {
+	for {
+		r := a.from[column]
+		a.holder[column] = r
+		column, a.column[r] = a.column[r], column
+		if r == first {
+			return
+		}
+	}
+}
+
+// forget clears the ways found.
+func (a *assignment) forget() {
+	for _, j := range a.path {
+		a.least[j], a.done[j] = impossible, false
+	}
+	for _, j := range a.ahead {
 		a.least[j] = impossible
-		a.done[j] = false
 	}
-	at := 0
-	for a.row[at] != 0 {
-		a.done[at] = true
-		i, next, delta := a.row[at], 0, impossible
-		for j := 1; j <= columns; j++ {
-			if a.done[j] {
-				continue
-			}
-			if c := cost[i-1][j-1]; c < impossible {
-				if reduced := c - a.u[i] - a.v[j]; reduced < a.least[j] {
-					a.least[j], a.from[j] = reduced, at
-				}
-			}
-			if a.least[j] < delta {
-				delta, next = a.least[j], j
-			}
-		}
-		if delta >= impossible {
-			return -1
-		}
-		for j := 0; j <= columns; j++ {
-			if a.done[j] {
-				a.u[a.row[j]] += delta
-				a.v[j] -= delta
-			} else if a.least[j] < impossible {
-				a.least[j] -= delta
-			}
-		}
-		at = next
-	}
-	return at
 }

@@ -31,9 +31,16 @@
 // # How
 //
 // For 1, 2, 3 ... nodes: the guest is divided into cells, every node is
-// priced for every kind of cell, and branch and bound chooses the set. The
-// bound adds, for every missing cell, the cheapest node and half its cheapest
-// ways to other nodes. Nodes that can be exchanged without any difference are
-// tried once. The search is exact unless Why says that it ran into
-// policy.SearchSteps; package tests compare it with plain enumeration.
+// priced for every kind of cell, and branch and bound chooses the set. Which
+// cell goes where is a quadratic assignment problem, but nodes of a socket are
+// usually as far from everything as each other: the search decides only which
+// such group a cell goes to. Nodes within groups follow from a linear
+// assignment; it also bounds the missing cells, each with half its cheapest
+// ways to the others (Gilmore and Lawler), and rules out groups by what they
+// cost more than the bound. Groups that can be exchanged without any
+// difference are tried once.
+//
+// The search is exact unless it runs into policy.SearchSteps, a limit that
+// depends on no clock; Why then says how much better another placement could
+// be. Package tests compare it with plain enumeration.
 package place

@@ -4,7 +4,7 @@ package place
 // beat: from every slot as a seed, cells are added one by one where they cost
 // least, and the best of these is kept.
 func (s *search) descend() {
-	total := cap(s.at)
+	total := len(s.kindAt)
 	if total < 2 {
 		return
 	}
@@ -27,7 +27,7 @@ func (s *search) descend() {
 func (s *search) grow(at *[]int, add []key) key {
 	cost := s.single[0][(*at)[0]]
 	kind := -1
-	for cell := 1; cell < cap(s.at); cell++ {
+	for cell := 1; cell < len(s.kindAt); cell++ {
 		if next := s.kindAt[cell]; next != kind {
 			kind = next
 			for i := range add {
@@ -55,10 +55,10 @@ func (s *search) grow(at *[]int, add []key) key {
 func (s *search) update(add []key, kind, taken int) {
 	for i := range add {
 		switch {
-		case i == taken || s.apart[i*s.slots+taken]:
+		case s.excludes(i, taken):
 			add[i] = impossible
 		case add[i] < impossible:
-			add[i] += s.pair(kind, i, kind, taken)
+			add[i] += s.pair(kind, s.groupOf[i], kind, s.groupOf[taken])
 		}
 	}
 }
@@ -67,10 +67,10 @@ func (s *search) update(add []key, kind, taken int) {
 func (s *search) addition(kind, slot int, at []int) key {
 	cost := s.single[kind][slot]
 	for cell, j := range at {
-		if cost >= impossible || j == slot || s.apart[slot*s.slots+j] {
+		if cost >= impossible || s.excludes(slot, j) {
 			return impossible
 		}
-		cost += s.pair(kind, slot, s.kindAt[cell], j)
+		cost += s.pair(kind, s.groupOf[slot], s.kindAt[cell], s.groupOf[j])
 	}
 	return cost
 }
@@ -78,10 +78,10 @@ func (s *search) addition(kind, slot int, at []int) key {
 // improve exchanges single slots, and the slots of two cells of different
 // kinds, while that lowers the cost.
 func (s *search) improve() {
-	if s.found == nil || !s.free() {
+	if s.found == nil || !s.unconditional() {
 		return
 	}
-	for range cap(s.at) * 4 {
+	for range len(s.kindAt) * 4 {
 		if !s.improveOnce() {
 			return
 		}
@@ -123,10 +123,10 @@ func (s *search) among(kind, slot, cell int, at []int) key {
 		if other == cell {
 			continue
 		}
-		if cost >= impossible || j == slot || s.apart[slot*s.slots+j] {
+		if cost >= impossible || s.excludes(slot, j) {
 			return impossible
 		}
-		cost += s.pair(kind, slot, s.kindAt[other], j)
+		cost += s.pair(kind, s.groupOf[slot], s.kindAt[other], s.groupOf[j])
 	}
 	return cost
 }
@@ -141,4 +141,9 @@ func (s *search) total(at []int) key {
 		}
 	}
 	return cost
+}
+
+// excludes reports whether no guest may have cells in both columns.
+func (s *search) excludes(i, j int) bool {
+	return i == j || s.apart[s.groupOf[i]*s.count+s.groupOf[j]]
 }

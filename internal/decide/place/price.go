@@ -25,6 +25,11 @@ func costOf(k key) cost.Micro {
 // squeezeOf gives back the first figure of a key.
 func squeezeOf(k key) int { return int((k + 1<<(nodesBit-1)) >> squeezeBit) }
 
+// nodeCountOf gives back the second figure of a key.
+func nodeCountOf(k key) int {
+	return int((k+1<<(nodesBit-1))>>nodesBit) & (1<<(squeezeBit-nodesBit) - 1)
+}
+
 // terms values the cell by itself: all terms but the access between cells,
 // weighted, for a guest of so many cells.
 func (p *problem) terms(s slot, d *demand, cells int) cost.Terms {

@@ -14,13 +14,16 @@ type solution struct {
 	kinds []demand
 	slots []slot // by cell
 	key   key
-	// For Why: how the division was searched.
-	proven     bool
+	// For Why: the least key that is not ruled out, and how the divisions were searched.
+	open       key
 	considered int
 	pruned     int
 	// divisions into fewer cells that found no room.
 	smaller []refusal
 }
+
+// proven reports that nothing better exists.
+func (s *solution) proven() bool { return s.open >= s.key }
 
 // refusal is a division into cells that found no room.
 type refusal struct {
@@ -36,7 +39,7 @@ type refusal struct {
 // Divisions come fewest cells first. Those that must squeeze vCPUs are put off
 // until it is known what the others can do, then the most promising come first.
 func (p *problem) solve() (*solution, []refusal) {
-	r := run{p: p, steps: p.policy.SearchSteps, proven: true}
+	r := run{p: p, steps: p.policy.SearchSteps, open: impossible}
 	var later []division
 	for _, cells := range p.shapes() {
 		if r.best != nil && key(len(cells))<<nodesBit-1<<(nodesBit-1) > r.best.key {
@@ -56,7 +59,7 @@ func (p *problem) solve() (*solution, []refusal) {
 	if r.best == nil {
 		return nil, r.refused
 	}
-	r.best.proven, r.best.considered, r.best.pruned = r.proven, r.considered, r.pruned
+	r.best.open, r.best.considered, r.best.pruned = r.open, r.considered, r.pruned
 	for _, f := range r.refused {
 		if f.cells < len(r.best.cells) {
 			r.best.smaller = append(r.best.smaller, f)
@@ -93,7 +96,7 @@ type run struct {
 	steps      int // left for all searches together
 	considered int
 	pruned     int
-	proven     bool
+	open       key // the least that any placement not looked at can cost
 }
 
 // try searches one division for something better than the best so far.
@@ -112,10 +115,11 @@ func (r *run) try(d *division) {
 	default:
 		s := newSearch(r.p, d.kinds, d.slots, d.single, max(1, r.steps))
 		s.best = beat
-		refused.unproven = !s.run()
+		s.run()
+		refused.unproven = s.open < impossible
 		r.steps, r.considered = r.steps-s.used, r.considered+s.used
 		r.pruned += choicesLess(len(d.slots), len(d.cells), s.used)
-		r.proven = r.proven && !refused.unproven
+		r.open = min(r.open, s.open)
 		found = d.solution(s)
 	}
 	switch {
@@ -134,7 +138,10 @@ func (d *division) solution(s *search) *solution {
 	sol := &solution{cells: d.cells, kinds: d.kinds, key: s.best, slots: make([]slot, len(d.cells))}
 	at := 0
 	for k := range d.kinds {
-		chosen := slices.Clone(s.found[at : at+len(d.kinds[k].cells)])
+		var chosen []int
+		for _, column := range s.found[at : at+len(d.kinds[k].cells)] {
+			chosen = append(chosen, s.slot[column])
+		}
 		slices.Sort(chosen)
 		for i, cell := range d.kinds[k].cells {
 			sol.slots[cell] = d.slots[chosen[i]]

@@ -28,8 +28,10 @@ type Why struct {
 	Considered int `json:"considered"`
 	Pruned     int `json:"pruned"`
 	// Optimal says that no better placement exists; false where the search
-	// was cut off at policy.SearchSteps.
+	// was cut off at policy.SearchSteps. Gap then says how much better one
+	// could be at most.
 	Optimal bool `json:"optimal"`
+	Gap     *Gap `json:"gap,omitempty"`
 	// Access names the source of the access terms.
 	Access string `json:"access_source"`
 	// Grow are huge pages that must be added to pools before the guest starts.
@@ -47,6 +49,26 @@ type Term struct {
 	Weight float64 `json:"weight"`
 	Cost   float64 `json:"cost"`
 	Note   string  `json:"note,omitempty"`
+}
+
+// Gap is the first figure of the objective in which a placement that was not
+// looked at could be better.
+type Gap struct {
+	Figure string  `json:"figure"` // "squeeze" (vCPUs), "nodes" or "cost"
+	Most   float64 `json:"most"`   // by so much at most
+}
+
+// gapOf compares the best found with the least that is not ruled out.
+func gapOf(best, open key) *Gap {
+	switch {
+	case open >= best:
+		return nil
+	case squeezeOf(open) < squeezeOf(best):
+		return &Gap{"squeeze", float64(squeezeOf(best) - squeezeOf(open))}
+	case nodeCountOf(open) < nodeCountOf(best):
+		return &Gap{"nodes", float64(nodeCountOf(best) - nodeCountOf(open))}
+	}
+	return &Gap{"cost", (costOf(best) - costOf(open)).Float()}
 }
 
 // Alternative is a rejected set of nodes.
@@ -77,7 +99,7 @@ type Overlap struct {
 func (p *problem) why(sol *solution, placed *guest.Placement) Why {
 	w := Why{
 		Guest: p.spec.Name, Nodes: p.nodesOf(sol.slots), Squeeze: squeezeOf(sol.key),
-		Cost: costOf(sol.key).Float(), Considered: sol.considered, Pruned: sol.pruned, Optimal: sol.proven,
+		Cost: costOf(sol.key).Float(), Considered: sol.considered, Pruned: sol.pruned, Optimal: sol.proven(), Gap: gapOf(sol.key, sol.open),
 		Access: "SLIT, damped",
 	}
 	if p.access.Measured() {

@@ -57,12 +57,23 @@ func (w *Why) Text() string {
 	for _, o := range w.Overlaps {
 		fmt.Fprintf(&b, "  first: bind guest %s anew without CPUs %v, which become exclusive\n", o.Guest, o.CPUs)
 	}
-	proof := "nothing better exists"
-	if !w.Optimal {
-		proof = "not proven best: the search was cut off at the policy's search_steps"
-	}
-	fmt.Fprintf(&b, "  searched: %d steps, %d sets of nodes ruled out by bounds; %s\n", w.Considered, w.Pruned, proof)
+	fmt.Fprintf(&b, "  searched: %d steps, %d sets of nodes ruled out by bounds; %s\n", w.Considered, w.Pruned, w.proof())
 	return b.String()
+}
+
+// proof says how good the placement is known to be.
+func (w *Why) proof() string {
+	if w.Gap == nil {
+		return "nothing better exists"
+	}
+	better := fmt.Sprintf("cost up to %.4f less", w.Gap.Most)
+	switch w.Gap.Figure {
+	case "squeeze":
+		better = fmt.Sprintf("squeeze up to %s fewer", counted(int(w.Gap.Most), "vCPU", "vCPUs"))
+	case "nodes":
+		better = fmt.Sprintf("take up to %s fewer", counted(int(w.Gap.Most), "node", "nodes"))
+	}
+	return "not proven best: the search was cut off at the policy's search_steps, another placement could " + better
 }
 
 func counted(n int, one, many string) string {
