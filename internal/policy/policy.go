@@ -32,7 +32,7 @@ type Policy struct {
 	// Weights are the price list's weights. Nil means DefaultWeights.
 	Weights *Weights `json:"weights,omitempty"`
 	// SearchSteps bounds one search for a placement; default 20000 steps,
-	// which take 0.1 s at worst. A search that hits the bound returns the best found and says so.
+	// which take 0.15 s at worst. A search that hits the bound returns the best found and says so.
 	SearchSteps int `json:"search_steps,omitempty"`
 }
 

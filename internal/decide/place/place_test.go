@@ -106,7 +106,7 @@ func TestNeighboursAreTakenTogether(t *testing.T) {
 	if want := [][]int{{10, 16}, {16, 10}}; !cmp.Equal(want, [][]int{placed.Cells[0].Distances, placed.Cells[1].Distances}) {
 		t.Errorf("distances %v", placed.Cells)
 	}
-	if !strings.Contains(why.Text(), "not 1,3: cost") || !strings.Contains(why.Text(), "distance 28 against 16") {
+	if !strings.Contains(why.Text(), "not on nodes 1,3: cost") || !strings.Contains(why.Text(), "distance 28 against 16") {
 		t.Errorf("text:\n%s", why.Text())
 	}
 }
