@@ -2,7 +2,9 @@ package observe
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/numavisor/numavisor/internal/inventory"
 )
@@ -12,6 +14,9 @@ func Process(ctx context.Context, k Kernel, pid int) (inventory.Guest, error) {
 	g := inventory.Guest{Name: fmt.Sprintf("pid-%d", pid), Hypervisor: "process", State: "running", PID: pid}
 	var err error
 	if g.Seen.Threads, g.Seen.ThreadSource, err = k.Threads(pid); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return g, fmt.Errorf("process %d is not there: it has ended, or the number is wrong ('ps -e' lists all): %w", pid, err)
+		}
 		return g, fmt.Errorf("process %d: its threads: %w", pid, err)
 	}
 	for _, t := range g.Seen.Threads {
