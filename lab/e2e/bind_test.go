@@ -73,6 +73,29 @@ func TestLabBindsCellsEachToItsNode(t *testing.T) {
 	}
 }
 
+// A guest with a stored configuration is bound for its next start, too.
+func TestLabBindsTheNextStart(t *testing.T) {
+	l := boot(t, "square4")
+	for _, c := range []struct{ name, numatune, backing string }{
+		{"no numatune", "", ""},
+		{"strict memfd", "<memory mode='strict' nodeset='0'/>", "<source type='memfd'/>"},
+		{"preferred", "<memory mode='preferred' nodeset='0'/>", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l.startForeign(t, foreign{name: "f", memoryMiB: 128, vcpus: 2, numatune: c.numatune, backing: c.backing, kept: true})
+			defer l.sh(t, "virsh -q destroy f; virsh -q undefine f")
+			l.must(t, "bind", "f", "--nodes", "3")
+			l.sh(t, "virsh -q destroy f && virsh -q start f --paused")
+			v := l.show(t, "f")
+			v.vcpusIn(t, 1)
+			v.memoryIn(t, 0.98)
+			if got := v.Truth.Nodes.String(); got != "3" || len(v.Truth.Differences) > 0 {
+				t.Errorf("after a new start it is on nodes %q, drift %v", got, v.Truth.Differences)
+			}
+		})
+	}
+}
+
 func TestLabRepairsDrift(t *testing.T) {
 	l := boot(t, "square4")
 	l.must(t, "create", "--name", "d", "--vcpus", "2", "--memory", "128M", "--immediate")

@@ -24,7 +24,8 @@ type labHost struct {
 	ctx context.Context
 }
 
-// booted keeps one lab over all tests that want the same shape: they leave it as they found it.
+// booted keeps one lab over all tests that want the same shape: they leave it
+// as they found it. Another shape's lab is closed: two would slow each other.
 var booted = map[string]*labHost{}
 
 func TestMain(m *testing.M) {
@@ -47,6 +48,7 @@ func boot(t *testing.T, shape string) *labHost {
 	if l, ok := booted[shape]; ok {
 		return l
 	}
+	closeAll(t)
 	s, err := lab.FindShape(shape)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +57,7 @@ func boot(t *testing.T, shape string) *labHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := lab.Boot(context.Background(), lab.Options{Shape: s, Libvirt: true, Scope: true, Files: map[string]string{"numavisor": binary},
+	h, err := lab.Boot(context.Background(), lab.Options{Shape: s, Libvirt: true, Files: map[string]string{"numavisor": binary},
 		Progress: func(format string, args ...any) { t.Logf(format, args...) }})
 	if err != nil {
 		t.Fatalf("%v\n('make build' makes bin/numavisor)", err)
@@ -65,6 +67,15 @@ func boot(t *testing.T, shape string) *labHost {
 	}
 	booted[shape] = &labHost{Host: h, ctx: context.Background()}
 	return booted[shape]
+}
+
+func closeAll(t *testing.T) {
+	for shape, l := range booted {
+		delete(booted, shape)
+		if err := l.Close(); err != nil {
+			t.Error("closing the lab:", err)
+		}
+	}
 }
 
 type result struct {
@@ -170,19 +181,33 @@ type foreign struct {
 	name                     string
 	memoryMiB, vcpus         int
 	numatune, backing, cells string
+	cputune                  string
+	onDemand                 bool // else all memory is allocated at start
+	kept                     bool // with a stored configuration
 }
 
-// startForeign starts a VM by libvirt alone, with all its memory allocated.
+// startForeign starts a VM by libvirt alone.
 func (l *labHost) startForeign(t *testing.T, f foreign) {
 	t.Helper()
 	tune := ""
 	if f.numatune != "" {
 		tune = "<numatune>" + f.numatune + "</numatune>"
 	}
-	xml := fmt.Sprintf(`<domain type='kvm'><name>%s</name><memory unit='MiB'>%d</memory><vcpu>%d</vcpu>%s<memoryBacking>%s<allocation mode='immediate'/></memoryBacking>
+	if f.cputune != "" {
+		tune += "<cputune>" + f.cputune + "</cputune>"
+	}
+	allocation := "<allocation mode='immediate'/>"
+	if f.onDemand {
+		allocation = ""
+	}
+	start := "virsh -q create /tmp/f.xml --paused"
+	if f.kept {
+		start = "virsh -q define /tmp/f.xml && virsh -q start " + f.name + " --paused"
+	}
+	xml := fmt.Sprintf(`<domain type='kvm'><name>%s</name><memory unit='MiB'>%d</memory><vcpu>%d</vcpu>%s<memoryBacking>%s%s</memoryBacking>
 <os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features><cpu mode='host-passthrough'>%s</cpu>
-<devices><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>`, f.name, f.memoryMiB, f.vcpus, tune, f.backing, f.cells)
-	l.sh(t, "cat > /tmp/f.xml <<'X'\n"+xml+"\nX\nvirsh -q create /tmp/f.xml --paused")
+<devices><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>`, f.name, f.memoryMiB, f.vcpus, tune, f.backing, allocation, f.cells)
+	l.sh(t, "cat > /tmp/f.xml <<'X'\n"+xml+"\nX\n"+start)
 }
 
 // mostlyOn reads the last line of numastat -p: MiB per node and the total.
