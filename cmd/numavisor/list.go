@@ -89,6 +89,9 @@ func placedText(g operate.Truth) string {
 	if !g.Managed {
 		return "(not by us)"
 	}
+	if g.Nodes.Len() == 1 {
+		return "node " + g.Nodes.String()
+	}
 	return "nodes " + g.Nodes.String()
 }
 

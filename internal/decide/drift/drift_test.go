@@ -243,7 +243,24 @@ func TestLocalShare(t *testing.T) {
 		}, "0.75"},
 		{"a vCPU loose over two nodes", func(g *inventory.Guest) { g.Seen.Threads[0].Affinity = cpus("0-3") }, "0.75"},
 		{"CPUs count, not nodes", func(g *inventory.Guest) { g.Seen.Threads[0].Affinity = cpus("0-2") }, "0.83"},
-		{"cells known only together: at best", func(g *inventory.Guest) { g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 3, 1: 1} }, "0.75"},
+		{"cells known only together: each node's memory is its own cell's", func(g *inventory.Guest) { g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 3, 1: 1} }, "1.00"},
+		{"cells known only together: no cell has more than its size", func(g *inventory.Guest) {
+			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 192 * mib, 1: 64 * mib}
+		}, "0.75"},
+		{"cells known only together, and more than they have", func(g *inventory.Guest) {
+			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 512 * mib}
+		}, "0.50"},
+		{"cells known only together: a cell that idles uses none of another's", func(g *inventory.Guest) {
+			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 128 * mib, 1: 128 * mib}
+			g.Seen.Threads[0].RunTime, g.Seen.Threads[1].RunTime = 9*time.Second, time.Second
+		}, "1.00"},
+		{"cells known only together, one loose over both nodes", func(g *inventory.Guest) {
+			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 128 * mib, 1: 128 * mib}
+			g.Seen.Threads[0].Affinity = cpus("0-3")
+		}, "0.75"},
+		{"cells known only together, half of it on a node of neither", func(g *inventory.Guest) {
+			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{1: 64 * mib, 2: 64 * mib}
+		}, "0.50"},
 		{"one piece of memory, used by all", func(g *inventory.Guest) {
 			g.Config.Cells, g.Seen.Ranges, g.Seen.MemoryByNode = nil, nil, byNode{0: 1, 1: 1}
 		}, "0.50"},

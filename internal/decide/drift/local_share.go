@@ -1,6 +1,8 @@
 package drift
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/numavisor/numavisor/internal/guest"
@@ -22,8 +24,8 @@ type shares map[topology.NodeID]float64
 // count by their memory. A guest without cells is one cell.
 //
 // Where the memory of several cells is only known as a whole (cgroup figures),
-// each node's vCPUs are taken to use that node's memory as far as it goes: the
-// sum over nodes of the lesser of both shares, which is the most it can be.
+// each node's memory is taken to be that of the cells whose vCPUs are there, as
+// far as these cells are large: about the most that it can be.
 func LocalShare(g inventory.Guest, t *topology.Topology) *float64 {
 	if t == nil {
 		return nil
@@ -32,7 +34,7 @@ func LocalShare(g inventory.Guest, t *topology.Topology) *float64 {
 		if share, ok := cellsLocal(&g, t); ok {
 			return share
 		}
-		return local(memoryShares(g.Seen.MemoryByNode), vcpuShares(&g, t, nil), lesser)
+		return cellsAtBest(&g, t)
 	}
 	memory := map[topology.NodeID]topology.Bytes{}
 	for _, r := range g.Seen.Ranges {
@@ -43,7 +45,7 @@ func LocalShare(g inventory.Guest, t *topology.Topology) *float64 {
 	if len(memory) == 0 {
 		memory = g.Seen.MemoryByNode
 	}
-	return local(memoryShares(memory), vcpuShares(&g, t, nil), product)
+	return local(memoryShares(memory), vcpuShares(&g, t, nil))
 }
 
 // cellsLocal reckons cell by cell; ok is false unless every cell's mappings are known.
@@ -62,7 +64,7 @@ func cellsLocal(g *inventory.Guest, t *topology.Topology) (share *float64, ok bo
 			return nil, false
 		}
 		user := cell.VCPUs // a cell without vCPUs serves all
-		one := local(memoryShares(memory), vcpuShares(g, t, func(v guest.VCPUID) bool { return user.IsEmpty() || user.Contains(v) }), product)
+		one := local(memoryShares(memory), vcpuShares(g, t, func(v guest.VCPUID) bool { return user.IsEmpty() || user.Contains(v) }))
 		if one == nil {
 			continue // nothing touched yet, or its vCPUs not seen
 		}
@@ -76,17 +78,53 @@ func cellsLocal(g *inventory.Guest, t *topology.Topology) (share *float64, ok bo
 	return &s, true
 }
 
-func product(a, b float64) float64 { return a * b }
+// cellsAtBest divides each node's memory among the cells, those whose vCPUs are
+// there most first, none more than its size. The emulator's own memory, which
+// is in the figures too, is taken for the cells'.
+func cellsAtBest(g *inventory.Guest, t *topology.Topology) *float64 {
+	type use struct {
+		cell  int
+		node  topology.NodeID
+		share float64 // of the cell's vCPUs that are on the node
+	}
+	var uses []use
+	nodes, seen := sortedNodes(memoryShares(g.Seen.MemoryByNode)), sum(g.Seen.MemoryByNode)
+	room, rooms := make([]float64, len(g.Config.Cells)), topology.Bytes(0)
+	for i, cell := range g.Config.Cells {
+		vcpus := vcpuShares(g, t, func(v guest.VCPUID) bool { return cell.VCPUs.IsEmpty() || cell.VCPUs.Contains(v) })
+		for _, node := range nodes {
+			if vcpus[node] > 0 {
+				uses = append(uses, use{i, node, vcpus[node]})
+			}
+		}
+		room[i], rooms = float64(cell.Memory), rooms+cell.Memory
+	}
+	if seen == 0 || rooms == 0 || len(vcpuShares(g, t, nil)) == 0 {
+		return nil
+	}
+	grow := max(1, float64(seen)/float64(rooms))
+	for i := range room {
+		room[i] *= grow
+	}
+	slices.SortStableFunc(uses, func(a, b use) int { return cmp.Compare(b.share, a.share) })
+	left, local := maps.Clone(g.Seen.MemoryByNode), 0.0
+	for _, u := range uses {
+		part := min(room[u.cell], float64(left[u.node]))
+		room[u.cell] -= part
+		left[u.node] -= topology.Bytes(part)
+		local += part * u.share
+	}
+	s := min(local/float64(seen), 1)
+	return &s
+}
 
-func lesser(a, b float64) float64 { return min(a, b) }
-
-func local(memory, vcpus shares, both func(a, b float64) float64) *float64 {
+func local(memory, vcpus shares) *float64 {
 	if len(memory) == 0 || len(vcpus) == 0 {
 		return nil
 	}
 	s := 0.0
 	for _, node := range sortedNodes(memory) { // in order: sums of floats depend on it
-		s += both(memory[node], vcpus[node])
+		s += memory[node] * vcpus[node]
 	}
 	s = min(s, 1) // rounding
 	return &s

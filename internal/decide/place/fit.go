@@ -2,6 +2,7 @@ package place
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/numavisor/numavisor/internal/guest"
@@ -41,21 +42,32 @@ func (s Shortage) String() string {
 	case NotAllowed:
 		return fmt.Sprintf("node %d is outside the limits, or has no CPUs or no memory", s.Node)
 	case TooFewCPUs:
-		text = fmt.Sprintf("node %d has %v usable CPUs for %v vCPUs", s.Node, s.There, s.Asked)
+		text = fmt.Sprintf("node %d has %s for %s", s.Node, some(s.There, "usable CPU"), some(s.Asked, "vCPU"))
 	case TooFewAlone:
-		text = fmt.Sprintf("node %d has %v free CPUs for the %v exclusive ones asked", s.Node, s.There, s.Asked)
+		text = fmt.Sprintf("node %d has %s for the %v exclusive ones asked", s.Node, some(s.There, "free CPU"), s.Asked)
 	case Overcommitted:
-		text = fmt.Sprintf("node %d has room for %.4g more vCPUs of the %v asked under the overcommit limit", s.Node, s.There, s.Asked)
+		text = fmt.Sprintf("node %d has room for %s of the %v asked under the overcommit limit", s.Node, some(s.There, "more vCPU"), s.Asked)
 	case TooLittle:
 		asked, there := topology.Bytes(s.Asked), topology.Bytes(s.There)
 		text = fmt.Sprintf("%v short on node %d (%v asked, %v left)", asked-there, s.Node, asked, there)
 	case TooFewPages:
-		text = fmt.Sprintf("node %d has %v free pages of %v for the %v asked", s.Node, s.There, s.PageSize, s.Asked)
+		text = fmt.Sprintf("node %d has %s of %v for the %v asked", s.Node, some(s.There, "free page"), s.PageSize, s.Asked)
 	}
 	if len(s.Holders) > 0 {
 		text += "; held by " + strings.Join(s.Holders, ", ")
 	}
 	return text
+}
+
+// some counts things that may be parts of things: overcommitted CPUs.
+func some(n float64, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	if n == math.Trunc(n) {
+		return fmt.Sprintf("%.0f %s", n, thing)
+	}
+	return fmt.Sprintf("%.4g %s", n, thing)
 }
 
 // tightness is how much of what was asked is missing, from 0 to 1.

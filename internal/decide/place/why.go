@@ -392,7 +392,7 @@ func (p *problem) holders(short Shortage) []string {
 			case TooLittle, TooFewPages:
 				s = share{fmt.Sprintf("%s (%v)", h.Name, h.Memory()), float64(h.Memory())}
 			case Overcommitted:
-				s = share{fmt.Sprintf("%s (%.3g vCPUs)", h.Name, h.VCPUs), h.VCPUs}
+				s = share{fmt.Sprintf("%s (%s)", h.Name, some(h.VCPUs, "vCPU")), h.VCPUs}
 			default:
 				own := h.Exclusive.Union(h.Pinned)
 				s = share{fmt.Sprintf("%s (CPUs %v)", h.Name, own), float64(own.Len())}

@@ -38,7 +38,7 @@ func (w *Why) Text() string {
 		if a.Nodes.IsEmpty() {
 			fmt.Fprintf(&b, "  %s\n", a.Reason)
 		} else {
-			fmt.Fprintf(&b, "  not on nodes %v: %s\n", a.Nodes, a.Reason)
+			fmt.Fprintf(&b, "  not on %s %v: %s\n", plural(a.Nodes.Len(), "node", "nodes"), a.Nodes, a.Reason)
 		}
 	}
 	if len(w.Terms) > 0 {

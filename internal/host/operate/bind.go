@@ -38,7 +38,7 @@ type Bound struct {
 
 // Complete reports whether all of the plan was done and nothing was refused.
 func (b *Bound) Complete() bool {
-	return apply.Complete(b.Outcomes) && len(b.Plan.Cannot) == 0 && (b.Truth == nil || len(b.Truth.Differences) == 0)
+	return apply.Complete(b.Outcomes) && len(b.Plan.Cannot) == 0 && (b.Why == nil || len(b.Why.Overlaps) == 0) && (b.Truth == nil || len(b.Truth.Differences) == 0)
 }
 
 // Bind brings a running guest to its placement: vCPUs, helper threads and
@@ -144,6 +144,9 @@ func (b *Bound) Shortfalls() []string {
 		for _, d := range b.Truth.Differences {
 			all = append(all, d.String())
 		}
+	}
+	if b.Why != nil {
+		all = append(all, shared(b.Why)...)
 	}
 	return all
 }

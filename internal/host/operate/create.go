@@ -46,6 +46,20 @@ func (c *Created) Shortfalls() []string {
 	for _, d := range c.Truth.Differences {
 		all = append(all, d.String())
 	}
+	return append(all, shared(&c.Why)...)
+}
+
+// shared lists the CPUs that a guest was to have to itself and that others,
+// placed before, may still run on.
+func shared(w *place.Why) []string {
+	var all []string
+	for _, o := range w.Overlaps {
+		command := "numavisor bind " + o.Guest
+		if o.Managed {
+			command += " --anew"
+		}
+		all = append(all, fmt.Sprintf("guest %s may run on CPUs %s too, which are to be exclusive, until it is bound anew: %s", o.Guest, o.CPUs, command))
+	}
 	return all
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -229,5 +230,29 @@ func (w world) half(t *testing.T, s guest.Spec) (finish func()) {
 		if err := w.host.Ledger.Release(s.Name); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// CPUs that are to be a guest's alone may be in others' sets already: that is
+// said, until the others are bound anew.
+func TestExclusiveCPUsThatOthersMayUseAreTold(t *testing.T) {
+	w := newWorld(t, "nodes:1 cores:4 memory:4G huge:2M=64", folderOf(t))
+	range2 := spec(t, guest.Spec{Name: "shared", VCPUs: 2, Memory: 256 * mib})
+	if made, err := w.create(range2); err != nil || len(made.Shortfalls()) > 0 {
+		t.Fatalf("%v, falls short: %v", err, made.Shortfalls())
+	}
+	alone := spec(t, guest.Spec{Name: "alone", VCPUs: 2, Memory: 256 * mib, CPU: guest.CPUSpec{Binding: guest.CPUExclusive}})
+	made, err := w.create(alone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if short := made.Shortfalls(); len(short) != 1 || !strings.Contains(short[0], "numavisor bind shared --anew") {
+		t.Errorf("falls short: %q", short)
+	}
+	if b, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "shared", Anew: true}); err != nil || !b.Complete() {
+		t.Fatalf("%v, falls short: %v", err, b.Shortfalls())
+	}
+	if b, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "alone", Anew: true}); err != nil || !b.Complete() {
+		t.Errorf("nobody else may run there now: %v, falls short: %v", err, b.Shortfalls())
 	}
 }
