@@ -80,7 +80,7 @@ func newSearch(p *problem, kinds []demand, slots []slot, single [][]key, steps i
 		}
 	}
 	s.condition(p)
-	s.slot = s.groups.form(p, slots)
+	s.slot = s.form(p, slots)
 	s.single = make([][]key, len(kinds))
 	flat := make([]key, len(kinds)*s.slots)
 	for k := range kinds {

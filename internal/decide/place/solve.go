@@ -23,7 +23,7 @@ type solution struct {
 }
 
 // proven reports that nothing better exists.
-func (s *solution) proven() bool { return s.open >= s.key }
+func (sol *solution) proven() bool { return sol.open >= sol.key }
 
 // refusal is a division into cells that found no room.
 type refusal struct {

@@ -28,7 +28,6 @@ const square = "nodes:4 cores:4 memory:4G huge:2M=64 square distances:10,16,28"
 
 func nodes(list string) topology.NodeSet { return topology.MustParseSet[topology.NodeID](list) }
 func cpus(list string) topology.CPUSet   { return topology.MustParseSet[topology.CPUID](list) }
-func vcpus(list string) guest.VCPUSet    { return topology.MustParseSet[guest.VCPUID](list) }
 
 // tester is what *testing.T and *rapid.T have in common.
 type tester interface {
