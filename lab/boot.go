@@ -300,7 +300,7 @@ func (h *Host) start(ctx context.Context, o Options, k kernel) error {
 			return err
 		}
 	}
-	args, err := h.arguments(ctx, o, k)
+	args, env, err := h.arguments(ctx, o, k)
 	if err != nil {
 		return err
 	}
@@ -311,6 +311,7 @@ func (h *Host) start(ctx context.Context, o Options, k kernel) error {
 	ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
 	qemu := exec.CommandContext(ctx, o.QEMU, args...)
 	qemu.Stdout, qemu.Stderr = console, console
+	qemu.Env = append(os.Environ(), env...)
 	qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	h.ended = make(chan struct{})
 	started := make(chan error)

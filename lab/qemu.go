@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// arguments returns QEMU's command line for the shape.
-func (h *Host) arguments(ctx context.Context, o Options, k kernel) ([]string, error) {
+// arguments returns QEMU's command line for the shape, and what it needs in its environment.
+func (h *Host) arguments(ctx context.Context, o Options, k kernel) (args, env []string, err error) {
 	s := o.Shape
-	args := []string{"-accel", "tcg,thread=multi", "-cpu", cpuModel(s), "-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio",
+	args = []string{"-accel", "tcg,thread=multi", "-cpu", cpuModel(s), "-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio",
 		"-machine", fmt.Sprintf("pc,max-ram-below-4g=%d", uint64(lowMemory)), "-m", fmt.Sprintf("%dM", s.Memory()>>20)}
 	args = append(args, processors(s)...)
 	args = append(args, nodes(s)...)
@@ -26,11 +26,11 @@ func (h *Host) arguments(ctx context.Context, o Options, k kernel) ([]string, er
 	if o.Share != "" {
 		args = append(args, "-fsdev", "local,id=s,security_model=none,multidevs=remap,path="+optionValue(o.Share), "-device", "virtio-9p-pci,fsdev=s,mount_tag=share")
 	}
-	scope, err := h.loadScope(ctx, o)
+	scope, env, err := h.loadScope(ctx, o)
 	if err != nil {
-		return nil, fmt.Errorf("the lab's access counter: %w", err)
+		return nil, nil, fmt.Errorf("the lab's access counter: %w", err)
 	}
-	return append(args, scope...), nil
+	return append(args, scope...), env, nil
 }
 
 // cpuModel is AMD's where it can be: then the lab has KVM, which TCG emulates as

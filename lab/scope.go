@@ -179,6 +179,12 @@ func (v qemuVersion) physicalAddresses() bool { return v.major > 8 || v.major ==
 // translation" of July 2023). The plugin sees it and mends it.
 func (v qemuVersion) staleCode() bool { return v.major < 8 || v.major == 8 && v.minor < 1 }
 
+// danglingCallbacks tells whether CPUs may follow pointers to callbacks that
+// were freed: before QEMU 8.0 ("plugins: fix optimization in
+// plugin_gen_disable_mem_helpers" of February 2023). The plugin keeps its
+// callbacks from being freed, if it is loaded before GLib.
+func (v qemuVersion) danglingCallbacks() bool { return v.major < 8 }
+
 // pluginVersion is the plugin interface to ask for: QEMU from 9.0 on accepts
 // none before 2, and from 9.1 on works as 3 says whatever is asked for.
 func (v qemuVersion) pluginVersion() int {
@@ -191,21 +197,29 @@ func (v qemuVersion) pluginVersion() int {
 	return 1
 }
 
-// loadScope compiles the plugin into the cache and returns QEMU's arguments for it.
-func (h *Host) loadScope(ctx context.Context, o Options) ([]string, error) {
+// loadScope compiles the plugin into the cache, and returns QEMU's arguments
+// and environment for it.
+func (h *Host) loadScope(ctx context.Context, o Options) (args, env []string, err error) {
 	version, err := askQEMUVersion(ctx, o.QEMU)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	plugin, err := compileScope(ctx, version.pluginVersion())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	config := filepath.Join(h.folder, "scope.conf")
 	if err := os.WriteFile(config, []byte(scopeConfig(o.Shape, h.share("scope"), version)), 0o644); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return []string{"-plugin", optionValue(plugin) + ",config=" + optionValue(config)}, nil
+	args = []string{"-plugin", optionValue(plugin) + ",config=" + optionValue(config)}
+	if version.danglingCallbacks() {
+		if strings.ContainsAny(plugin, " :") {
+			return nil, nil, fmt.Errorf("%s cannot be loaded first by QEMU %v: spaces and colons end a name in LD_PRELOAD; set XDG_CACHE_HOME to a folder without them", plugin, version)
+		}
+		env = []string{"LD_PRELOAD=" + plugin}
+	}
+	return args, env, nil
 }
 
 func compileScope(ctx context.Context, pluginVersion int) (string, error) {

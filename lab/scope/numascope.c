@@ -20,6 +20,8 @@
  *   node INDEX ID              a node's position in the counters' rows and its id
  *   stale-code                 this QEMU may run code that was overwritten
  */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -157,7 +159,7 @@ static void interrupted(unsigned index, void *unused)
 static void access_memory(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr, void *unused)
 {
     (void)unused;
-    struct qemu_plugin_hwaddr *h = qemu_plugin_get_hwaddr(info, vaddr);
+    struct qemu_plugin_hwaddr *h = shared->active == OFF ? NULL : qemu_plugin_get_hwaddr(info, vaddr);
     if (!h || index >= CPUS || qemu_plugin_hwaddr_is_io(h))
         return;
     struct cpu *c = &cpus[index];
@@ -171,6 +173,25 @@ static void access_memory(unsigned index, qemu_plugin_meminfo_t info, uint64_t v
     shared->misses[index][node]++;
     if (shared->active == FELT && (c->debt_ns += delay_ns[c->node][node]) > 100000)
         wait_off(c);
+}
+
+/* Takes the place of GLib's function in a QEMU before 8.0, where this library is loaded first (LD_PRELOAD). There a CPU
+ * that leaves a block may keep a pointer to the list of callbacks of its last instruction ("plugins: fix optimization in
+ * plugin_gen_disable_mem_helpers"), and follows it after all lists were freed with the code: QEMU then ends by an
+ * assertion. So lists with our callback are not freed; while the mode is OFF the callback does nothing. */
+struct array { char *data; unsigned length; };
+EXPORT char *g_array_free(struct array *a, int with_data)
+{
+    static char *(*real)(struct array *, int);
+    static unsigned (*element_size)(struct array *);
+    if (!real) {
+        element_size = (unsigned (*)(struct array *))dlsym(RTLD_NEXT, "g_array_get_element_size");
+        real = (char *(*)(struct array *, int))dlsym(RTLD_NEXT, "g_array_free");
+    }
+    mem_callback ours = access_memory;
+    if (a && with_data && a->data && memmem(a->data, (size_t)a->length * element_size(a), &ours, sizeof ours))
+        return NULL;
+    return real(a, with_data);
 }
 
 /* A CPU is about to run int3. Linux puts one over each instruction that it is about to change (text_poke_bp), and what
