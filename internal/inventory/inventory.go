@@ -23,7 +23,12 @@ type Host struct {
 	Guests   []Guest           `json:"guests"` // ascending by name
 	// Claims are reservations whose guest is not there yet (being created), or is no VM.
 	Claims []Claim `json:"claims,omitempty"`
-	Gaps   []Gap   `json:"gaps,omitempty"`
+	// Load is what was asked of the nodes lately, ascending by node; nil: not measured.
+	Load []NodeLoad `json:"load,omitempty"`
+	// MoverBytesPerSecond is what copying memory between nodes was measured to give here; 0: not measured.
+	MoverBytesPerSecond topology.Bytes `json:"mover_bytes_per_second,omitempty"`
+
+	Gaps []Gap `json:"gaps,omitempty"`
 }
 
 // Kernel is what the host's kernel does to memory by itself. Values are as
@@ -132,6 +137,8 @@ type Seen struct {
 	// ThreadSource says where run and wait times are from.
 	ThreadSource string `json:"thread_source,omitempty"`
 	CgroupPath   string `json:"cgroup,omitempty"` // below /sys/fs/cgroup
+	// Load is what the guest asked for lately; nil: not measured.
+	Load *GuestLoad `json:"load,omitempty"`
 }
 
 // MemoryRange is a mapping that holds guest RAM.

@@ -34,6 +34,8 @@ type Policy struct {
 	// SearchSteps bounds one search for a placement; default 20000 steps,
 	// which take 0.15 s at worst. A search that hits the bound returns the best found and says so.
 	SearchSteps int `json:"search_steps,omitempty"`
+	// Balance is about moving guests that run already.
+	Balance Balance `json:"balance,omitzero"`
 }
 
 // Capacity is what vCPUs are counted against.
@@ -116,6 +118,7 @@ func (p Policy) WithDefaults() Policy {
 	if p.SearchSteps == 0 {
 		p.SearchSteps = DefaultSearchSteps
 	}
+	p.Balance = p.Balance.WithDefaults()
 	return p
 }
 
@@ -153,6 +156,9 @@ func (p Policy) Validate() error {
 	}
 	if p.SearchSteps < 0 {
 		return fmt.Errorf("policy: search_steps %d: must not be negative", p.SearchSteps)
+	}
+	if err := p.Balance.validate(); err != nil {
+		return err
 	}
 	return p.Weights.validate()
 }

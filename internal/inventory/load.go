@@ -1,0 +1,50 @@
+package inventory
+
+import (
+	"time"
+
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// GuestLoad is what a guest asked of the host over a window of time.
+type GuestLoad struct {
+	Window time.Duration `json:"window_ns"`
+	// CPU is how many CPUs its vCPUs used on average, Wait how many more they
+	// would have used: the time they were runnable and did not run (steal).
+	CPU  float64 `json:"cpu"`
+	Wait float64 `json:"wait"`
+	// Remote is which part of its accesses leaves the node; nil: not measured.
+	Remote *Remote `json:"remote,omitempty"`
+	// MemoryMBps is its traffic to memory, in MB (10^6 bytes) a second; 0: not measured.
+	MemoryMBps float64 `json:"memory_mbps,omitempty"`
+}
+
+// Demand is how many CPUs the guest would use if it got all it asks for.
+func (l *GuestLoad) Demand() float64 { return l.CPU + l.Wait }
+
+// Remote is the part of a guest's accesses to memory on other nodes than that
+// of the CPU which makes them, from 0 to 1, and where the figure is from.
+type Remote struct {
+	Share  float64      `json:"share"`
+	Source AccessSource `json:"source"`
+}
+
+// AccessSource labels figures about accesses to memory.
+type AccessSource string
+
+// Sources, the best first.
+const (
+	AccessResctrl  AccessSource = "resctrl"            // bandwidth monitoring, per guest
+	AccessPMU      AccessSource = "pmu"                // counts on vCPU threads
+	AccessCounter  AccessSource = "lab access counter" // of the lab's emulated memory
+	AccessEstimate AccessSource = "placement estimate" // none of these: where memory lies and vCPUs may run
+)
+
+// NodeLoad is what was asked of one node over a window of time.
+type NodeLoad struct {
+	Node topology.NodeID `json:"node"`
+	// CPU is how many of its CPUs were in use on average, by whomever; Wait is
+	// how many threads were runnable and waited.
+	CPU  float64 `json:"cpu"`
+	Wait float64 `json:"wait"`
+}

@@ -1,0 +1,144 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Round is a plan for a whole host: the moves of one round of balancing, in
+// the order in which they must be made. After each of them the host is in a
+// legal state.
+type Round struct {
+	Host  string    `json:"host"`
+	Taken time.Time `json:"taken"` // of the inventory that it was computed from
+	Moves []Move    `json:"moves"`
+	// Suffering lists the guests that have a reason to move, and since when.
+	// It belongs to the history of the next round.
+	Suffering []Suffering `json:"suffering,omitempty"`
+	// Stays says of guests that suffer or would have to make room why they stay.
+	Stays []Refusal `json:"stays,omitempty"`
+	// Before and After are the host's cost now and when all moves are made
+	// (those only advised included), in the units of the price list times CPUs.
+	Before float64 `json:"cost_before"`
+	After  float64 `json:"cost_after"`
+}
+
+// MoveKind says what a move does.
+type MoveKind string
+
+// The kinds of moves.
+const (
+	Repin      MoveKind = "repin"             // vCPUs go to the memory
+	FetchLocal MoveKind = "move-guest-memory" // memory comes to the vCPUs
+	MoveGuest  MoveKind = "move"              // vCPUs and memory go to other nodes
+	Swap       MoveKind = "swap"              // two guests exchange nodes, or one makes room for the other
+	Split      MoveKind = "split"             // to more nodes
+	Gather     MoveKind = "gather"            // to fewer nodes
+	Spread     MoveKind = "spread"            // away from others that keep the same memory busy
+)
+
+// Move is one move of one guest, or of two at once.
+type Move struct {
+	Kind   MoveKind    `json:"kind"`
+	Guests []GuestMove `json:"guests"`
+	// Advised moves are shown and not made: a guest's mode does not allow it.
+	Advised bool    `json:"advised,omitempty"`
+	Benefit Benefit `json:"benefit"`
+	Cost    Price   `json:"price"`
+	Why     string  `json:"why"`
+}
+
+// GuestMove is what one guest gets, and had.
+type GuestMove struct {
+	Guest     string          `json:"guest"`
+	Placement guest.Placement `json:"placement"`
+	// Bytes is how much memory lies elsewhere and has to be copied.
+	Bytes topology.Bytes `json:"bytes"`
+	Undo  Undo           `json:"undo"`
+}
+
+// Undo is how a guest was before a move: its placement where it had one, and
+// where its vCPUs could run and its memory lay.
+type Undo struct {
+	Placement *guest.Placement                   `json:"placement,omitempty"`
+	VCPUNodes topology.NodeSet                   `json:"vcpu_nodes"`
+	Memory    map[topology.NodeID]topology.Bytes `json:"memory_by_node"`
+}
+
+// Benefit is what a move saves while it lasts, over all guests of the host.
+type Benefit struct {
+	// Cost is by how much the host's cost falls, see Round.
+	Cost float64 `json:"cost"`
+	// AccessCPUs is CPU time no longer lost to far memory and WaitCPUs to
+	// waiting for CPUs, both in CPUs.
+	AccessCPUs float64 `json:"access_cpus"`
+	WaitCPUs   float64 `json:"wait_cpus"`
+	// Horizon is how long that is expected to last.
+	Horizon time.Duration `json:"horizon_ns"`
+}
+
+// Price is what a move costs once.
+type Price struct {
+	// Cost is the price of copying in the units of Benefit.Cost, what is lost
+	// with page tables that stay behind included.
+	Cost  float64        `json:"cost"`
+	Bytes topology.Bytes `json:"bytes"`
+	// Took is how long copying takes at BytesPerSecond, the bandwidth that it takes meanwhile.
+	Took           time.Duration  `json:"took_ns"`
+	BytesPerSecond topology.Bytes `json:"bytes_per_second"`
+	// PageTables is the part of the guests' page tables left on other nodes than their vCPUs.
+	PageTables float64 `json:"page_tables"`
+}
+
+// Suffering is a guest with a reason to move.
+type Suffering struct {
+	Guest  string    `json:"guest"`
+	Since  time.Time `json:"since"`
+	Wait   float64   `json:"wait"`    // share of the CPU time it wants that it does not get
+	Access float64   `json:"access"`  // latency of its mean access over the best of the host, less 1
+	Use    float64   `json:"traffic"` // of its memory's bandwidth, all guests together
+	Why    string    `json:"why"`
+}
+
+// Names lists a move's guests: "db1 and web2".
+func (m Move) Names() string {
+	names := make([]string, len(m.Guests))
+	for i, g := range m.Guests {
+		names[i] = g.Guest
+	}
+	return strings.Join(names, " and ")
+}
+
+// String gives the move in one line, without its reason.
+func (m Move) String() string {
+	parts := make([]string, len(m.Guests))
+	for i, g := range m.Guests {
+		parts[i] = fmt.Sprintf("%s to %s (%v to copy)", g.Guest, g.Placement.Nodes, g.Bytes)
+	}
+	text := fmt.Sprintf("%s: %s", m.Kind, strings.Join(parts, ", "))
+	if m.Advised {
+		text += " [advised only]"
+	}
+	return text
+}
+
+// Text gives the whole round for people: a move a line with its reason.
+func (r Round) Text() string {
+	var b strings.Builder
+	if len(r.Moves) == 0 {
+		fmt.Fprintf(&b, "%s: nothing to move\n", r.Host)
+	} else {
+		fmt.Fprintf(&b, "%s: %d moves; cost %.3g now, %.3g after\n", r.Host, len(r.Moves), r.Before, r.After)
+	}
+	for i, m := range r.Moves {
+		fmt.Fprintf(&b, "%3d. %s\n     %s\n", i+1, m, m.Why)
+	}
+	for _, s := range r.Stays {
+		fmt.Fprintf(&b, "  stays: %s: %s\n", s.What, s.Why)
+	}
+	return b.String()
+}

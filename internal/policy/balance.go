@@ -1,0 +1,177 @@
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Mode says what balancing may do.
+type Mode string
+
+// Modes. A guest's own mode never exceeds the host's.
+const (
+	ModeOff    Mode = "off"    // stays as it is
+	ModeAdvise Mode = "advise" // moves are shown, none is made
+	ModeAuto   Mode = "auto"   // moves are made
+)
+
+// Balance is what the operator wants of balancing on one host. Fields left at
+// zero have the documented default.
+type Balance struct {
+	// Mode of the host as a whole; default auto.
+	Mode Mode `json:"mode,omitempty"`
+	// Guests has modes by guest name. Default: auto for guests that Numavisor
+	// manages, advise for those that others made.
+	Guests map[string]Mode `json:"guests,omitempty"`
+
+	// Wait is from which share of the CPU time that a guest wants, but does
+	// not get, it suffers; default 0.1.
+	Wait float64 `json:"wait,omitempty"`
+	// Access is from which latency of its mean access over the best of the
+	// host, less 1, a guest suffers; default 0.1.
+	Access float64 `json:"access,omitempty"`
+	// Traffic is from which use of its nodes' memory bandwidth a guest suffers; default 0.8.
+	Traffic float64 `json:"traffic,omitempty"`
+	// Clear is at which share of these thresholds suffering ends; default 0.7.
+	Clear float64 `json:"clear,omitempty"`
+	// Patience is how long a guest must have suffered before anything moves; default 10s.
+	Patience Duration `json:"patience,omitempty"`
+	// LeastCPU is the demand in CPUs below which a guest does not count; default 0.1.
+	LeastCPU float64 `json:"least_cpu,omitempty"`
+
+	// Margin is by which share a move must lower the cost of a guest that suffers; default 0.1.
+	Margin float64 `json:"margin,omitempty"`
+	// Horizon is how long a gain is expected to last: what a move costs must
+	// be earned within; default 30m.
+	Horizon Duration `json:"horizon,omitempty"`
+	// MostCPU is up to which share of a node's CPUs moves may fill it; default 0.9.
+	MostCPU float64 `json:"most_cpu,omitempty"`
+	// Rest is how long a guest is left alone after a move, doubled with every
+	// further move within NoReturn; default 5m.
+	Rest Duration `json:"rest,omitempty"`
+	// NoReturn is how long a guest does not go back to nodes that it left; default 1h.
+	NoReturn Duration `json:"no_return,omitempty"`
+
+	// BytesPerRound and GuestsPerRound bound one plan; defaults 64 GiB and 8
+	// guests. A guest that is greater than the budget may move as the only one.
+	BytesPerRound  topology.Bytes `json:"bytes_per_round,omitempty"`
+	GuestsPerRound int            `json:"guests_per_round,omitempty"`
+	// BytesPerSecond is what the mover copies where that was not measured; default 1 GiB/s.
+	BytesPerSecond topology.Bytes `json:"bytes_per_second,omitempty"`
+}
+
+// defaultBalance follows what is in use elsewhere where that is known: numad
+// rests for 5 minutes, ESXi wants 10 % of imbalance.
+var defaultBalance = Balance{
+	Mode: ModeAuto, Wait: 0.1, Access: 0.1, Traffic: 0.8, Clear: 0.7,
+	Patience: Duration(10 * time.Second), LeastCPU: 0.1,
+	Margin: 0.1, Horizon: Duration(30 * time.Minute), MostCPU: 0.9,
+	Rest: Duration(5 * time.Minute), NoReturn: Duration(time.Hour),
+	BytesPerRound: 64 * topology.GiB, GuestsPerRound: 8, BytesPerSecond: topology.GiB,
+}
+
+func orElse[T comparable](v *T, other T) {
+	var zero T
+	if *v == zero {
+		*v = other
+	}
+}
+
+// WithDefaults returns b with its zero fields replaced by the defaults.
+func (b Balance) WithDefaults() Balance {
+	d := defaultBalance
+	orElse(&b.Mode, d.Mode)
+	orElse(&b.Wait, d.Wait)
+	orElse(&b.Access, d.Access)
+	orElse(&b.Traffic, d.Traffic)
+	orElse(&b.Clear, d.Clear)
+	orElse(&b.Patience, d.Patience)
+	orElse(&b.LeastCPU, d.LeastCPU)
+	orElse(&b.Margin, d.Margin)
+	orElse(&b.Horizon, d.Horizon)
+	orElse(&b.MostCPU, d.MostCPU)
+	orElse(&b.Rest, d.Rest)
+	orElse(&b.NoReturn, d.NoReturn)
+	orElse(&b.BytesPerRound, d.BytesPerRound)
+	orElse(&b.GuestsPerRound, d.GuestsPerRound)
+	orElse(&b.BytesPerSecond, d.BytesPerSecond)
+	return b
+}
+
+// ModeOf returns what may be done to a guest: its own mode or the default for
+// its kind, and never more than the host's.
+func (b Balance) ModeOf(name string, managed bool) Mode {
+	rank := map[Mode]int{ModeOff: 0, ModeAdvise: 1, ModeAuto: 2}
+	host := b.Mode
+	orElse(&host, ModeAuto)
+	mode, named := b.Guests[name]
+	switch {
+	case named:
+	case managed:
+		mode = ModeAuto
+	default:
+		mode = ModeAdvise
+	}
+	if rank[host] < rank[mode] {
+		return host
+	}
+	return mode
+}
+
+func (b Balance) validate() error {
+	modes := map[string]Mode{"balance.mode": b.Mode}
+	for name, m := range b.Guests {
+		modes["balance.guests."+name] = m
+		if m == "" {
+			return fmt.Errorf("policy: balance.guests.%s is empty: allowed are off, advise, auto", name)
+		}
+	}
+	for field, m := range modes {
+		switch m {
+		case "", ModeOff, ModeAdvise, ModeAuto:
+		default:
+			return fmt.Errorf("policy: %s %q: allowed are off, advise, auto", field, m)
+		}
+	}
+	for _, f := range []struct {
+		name        string
+		value, most float64
+	}{
+		{"wait", b.Wait, 1}, {"access", b.Access, 100}, {"traffic", b.Traffic, 100}, {"clear", b.Clear, 1},
+		{"least_cpu", b.LeastCPU, 1e6}, {"margin", b.Margin, 1}, {"most_cpu", b.MostCPU, 1},
+		{"patience", float64(b.Patience), 1e18}, {"horizon", float64(b.Horizon), 1e18},
+		{"rest", float64(b.Rest), 1e18}, {"no_return", float64(b.NoReturn), 1e18},
+		{"guests_per_round", float64(b.GuestsPerRound), 1e6},
+	} {
+		if !(f.value >= 0 && f.value <= f.most) {
+			return fmt.Errorf("policy: balance.%s %v: allowed are 0 to %v", f.name, f.value, f.most)
+		}
+	}
+	return nil
+}
+
+// Duration is a time.Duration that is written as people write it: "90s", "1h30m".
+type Duration time.Duration
+
+// String gives the duration as Go writes it.
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// MarshalJSON writes "90s".
+func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
+
+// UnmarshalJSON reads "90s".
+func (d *Duration) UnmarshalJSON(data []byte) error {
+	var text string
+	if err := json.Unmarshal(data, &text); err != nil {
+		return fmt.Errorf("duration %s: write it like \"90s\" or \"5m\"", data)
+	}
+	v, err := time.ParseDuration(text)
+	if err != nil {
+		return fmt.Errorf("duration %q: write it like \"90s\" or \"5m\"", text)
+	}
+	*d = Duration(v)
+	return nil
+}

@@ -1,0 +1,51 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestBalanceOfAFile(t *testing.T) {
+	p, err := Parse(strings.NewReader("balance: {mode: advise, guests: {db: 'off'}, patience: 90s, margin: 0.2}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := p.WithDefaults().Balance
+	if b.Mode != ModeAdvise || b.Patience != Duration(90*time.Second) || b.Margin != 0.2 || b.Rest != Duration(5*time.Minute) {
+		t.Errorf("%+v", b)
+	}
+	for text, want := range map[string]string{
+		"balance: {mode: always}":         "balance.mode",
+		"balance: {guests: {db: always}}": "balance.guests.db",
+		"balance: {guests: {db: ''}}":     "balance.guests.db",
+		"balance: {margin: -1}":           "balance.margin",
+		"balance: {rest: 5}":              "90s",
+		"balance: {rest: soon}":           "soon",
+	} {
+		if _, err := Parse(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: want an error naming %q, got %v", text, want, err)
+		}
+	}
+}
+
+func TestAGuestsModeNeverExceedsTheHosts(t *testing.T) {
+	named := map[string]Mode{"own": ModeAuto, "not": ModeOff}
+	for _, c := range []struct {
+		host    Mode
+		guest   string
+		managed bool
+		want    Mode
+	}{
+		{"", "ours", true, ModeAuto},
+		{"", "theirs", false, ModeAdvise},
+		{"", "own", false, ModeAuto},
+		{"", "not", true, ModeOff},
+		{ModeAdvise, "own", true, ModeAdvise},
+		{ModeOff, "own", true, ModeOff},
+	} {
+		if got := (Balance{Mode: c.host, Guests: named}).ModeOf(c.guest, c.managed); got != c.want {
+			t.Errorf("host %q, guest %s: %q, want %q", c.host, c.guest, got, c.want)
+		}
+	}
+}
