@@ -5,19 +5,15 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/numavisor/numavisor/internal/decide/cost"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// priceOfMove is what copying all of a guest's memory costs, in the units of
-// a placement's cost: a placement elsewhere must be better by this much, in
-// proportion to what would have to be copied.
-const priceOfMove = 0.5
-
 // Again places a running guest anew. Where its memory lies now it stays,
 // unless another placement is better by more than the price of the move:
-// fewer vCPUs squeezed, fewer nodes, or a cost lower by priceOfMove times the
-// share of memory to copy. Nothing that fits where it lies is moved for a
+// fewer vCPUs squeezed, fewer nodes, or a cost lower by the price of copying
+// (package cost), which balancing pays too. Nothing that fits where it lies is moved for a
 // tie's sake.
 func Again(r Request, lies map[topology.NodeID]topology.Bytes) (guest.Placement, Why, error) {
 	best, why, err := Place(r)
@@ -35,7 +31,7 @@ func Again(r Request, lies map[topology.NodeID]topology.Bytes) (guest.Placement,
 		return best, why, nil //nolint:nilerr // the best placement stands
 	}
 	saved := copied(lies, best.Nodes) - copied(lies, here.Nodes)
-	if whyHere.Squeeze > why.Squeeze || here.Nodes.Len() > best.Nodes.Len() || whyHere.Cost-why.Cost > priceOfMove*saved {
+	if whyHere.Squeeze > why.Squeeze || here.Nodes.Len() > best.Nodes.Len() || whyHere.Cost-why.Cost > cost.Copying(saved).Float() {
 		return best, why, nil
 	}
 	whyHere.Summary += fmt.Sprintf("; its memory lies there: moving %.0f %% of it to nodes %s would save a cost of %.3g only", 100*saved, best.Nodes, whyHere.Cost-why.Cost)

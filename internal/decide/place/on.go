@@ -1,0 +1,105 @@
+package place
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// NotThere says why a guest cannot live on given nodes.
+type NotThere struct {
+	Guest string
+	Nodes []topology.NodeID
+	Why   string
+}
+
+// Error gives one sentence.
+func (e *NotThere) Error() string {
+	return fmt.Sprintf("guest %s does not fit on nodes %v: %s", e.Guest, e.Nodes, e.Why)
+}
+
+// On places a guest on given nodes, its i-th cell on the i-th of them, under
+// the same rules as Place and without asking whether another placement would
+// be better. The guest is divided into as many cells as there are nodes. The
+// error is a *NotThere where that is not possible.
+func On(r Request, homes []topology.NodeID) (guest.Placement, error) {
+	p, err := newProblem(r)
+	if err != nil {
+		return guest.Placement{}, err
+	}
+	if err := p.checkHelpers(); err != nil {
+		return guest.Placement{}, err
+	}
+	refuse := func(why string) (guest.Placement, error) {
+		return guest.Placement{}, &NotThere{p.spec.Name, homes, why}
+	}
+	at := make([]slot, len(homes))
+	for cell, home := range homes {
+		i := slices.IndexFunc(p.nodes, func(n nodeState) bool { return n.node.ID == home })
+		if i < 0 || p.nodes[i].node.CPUs.IsEmpty() || !p.pairs(i, i) {
+			return refuse(fmt.Sprintf("node %d is outside the limits, or has no CPUs or no memory", home))
+		}
+		at[cell] = slot{i, i}
+	}
+	cells, ok := p.cellsFor(len(homes))
+	if !ok {
+		return refuse(fmt.Sprintf("it cannot be divided into %s", counted(len(homes), "cell", "cells")))
+	}
+	sol := &solution{cells: cells, kinds: p.kindsOf(cells), slots: at}
+	if why := p.refusal(sol); why != "" {
+		return refuse(why)
+	}
+	return p.assemble(sol), nil
+}
+
+// cellsFor divides the guest into k cells where its spec allows k.
+func (p *problem) cellsFor(k int) ([]cellSize, bool) {
+	for _, cells := range p.shapes() {
+		if len(cells) == k {
+			return cells, true
+		}
+	}
+	return nil, false
+}
+
+// refusal says why the cells cannot have their slots; empty if they can.
+func (p *problem) refusal(sol *solution) string {
+	for cell, s := range sol.slots {
+		if short, ok := p.fit(s, sol.demandOf(cell)); !ok {
+			return short.String()
+		}
+		for other, t := range sol.slots[:cell] {
+			if !p.together(s, t) {
+				return fmt.Sprintf("nodes %d and %d may not be combined: too far apart, or the same",
+					p.nodes[sol.slots[other].mem].node.ID, p.nodes[s.mem].node.ID)
+			}
+		}
+	}
+	if !p.keepsConditions(sol.slots) {
+		return "a device that it must be near hangs elsewhere, or there are too many nodes"
+	}
+	return ""
+}
+
+// Cells returns into how many cells a guest may be divided, fewest first: the
+// numbers of nodes that it can live on.
+func Cells(s guest.Spec, nodes int) []int {
+	s = withDefaults(s)
+	least, most := 1, nodes
+	if limit := s.Limits.MaxNodes; limit > 0 {
+		most = min(most, limit)
+	}
+	if s.Topology.Mode == guest.TopologyCells {
+		least = max(s.Topology.Count, len(s.Topology.Cells))
+		most = least
+	}
+	var counts []int
+	for k := least; k <= most; k++ {
+		if k <= s.VCPUs {
+			counts = append(counts, k)
+		}
+	}
+	return counts
+}
