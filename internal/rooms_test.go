@@ -26,6 +26,7 @@ var rooms = map[string][]string{
 	"internal/decide/cost":     {"WORDS"},
 	"internal/decide/place":    {"WORDS", "internal/decide/cost"},
 	"internal/decide/bind":     {"WORDS"},
+	"internal/decide/balance":  {"WORDS", "internal/decide/cost", "internal/decide/place", "internal/decide/adopt", "internal/decide/check"},
 	"internal/decide/adopt":    {"WORDS"},
 	"internal/decide/check":    {"WORDS", "internal/decide/cost"},
 	"internal/decide/drift":    {"WORDS"},

@@ -72,7 +72,7 @@ Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 	})
 	root.AddCommand(
-		topologyCommand(), captureCommand(), placeCommand(),
+		topologyCommand(), captureCommand(), placeCommand(), balanceCommand(),
 		createCommand(), deleteCommand(), listCommand(), showCommand(),
 		bindCommand(), runCommand(), doctorCommand(), labCommand(),
 	)

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+)
+
+func balanceCommand() *cobra.Command {
+	var on hostFlags
+	var inventoryFile string
+	var explain bool
+	c := &cobra.Command{
+		Use:   "balance",
+		Short: "Decide which running VMs should move to other nodes, and say why; nothing is changed",
+		Long: `Plans moves of running VMs between the nodes of this host, or of a saved
+inventory, and changes nothing. Each move has its benefit, its price and its
+reason, and what it takes to undo it. What is seen is taken to last: the daemon
+waits before it acts, this what-if does not.
+
+Demand for CPUs, waiting and remote accesses count as far as the inventory has
+them; without, vCPUs count as busy and accesses as even over the memory.`,
+		Example: `  numavisor balance --inventory host.json --explain
+  numavisor capture > host.json; numavisor balance --inventory host.json -o json`,
+		Args: cobra.NoArgs,
+	}
+	on.flags(c)
+	c.Flags().StringVar(&inventoryFile, "inventory", "", "decide on a saved inventory (see 'numavisor capture')")
+	c.Flags().BoolVar(&explain, "explain", false, "show reasons, prices, and why VMs that suffer stay")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		h, done, err := on.open(c)
+		if err != nil {
+			return err
+		}
+		defer done()
+		inv, err := inventoryFrom(inventoryFile, func() (inventory.Host, error) { return h.Observe(c.Context()) })
+		if err != nil {
+			return err
+		}
+		round, err := balance.Plan(balance.Request{Host: &inv, Policy: h.Policy, Now: inv.Taken, Lasting: true})
+		if err != nil {
+			return err
+		}
+		return emit(c, round, func(w io.Writer) { printRound(w, round, explain) })
+	}
+	return c
+}
+
+func printRound(w io.Writer, r plan.Round, explain bool) {
+	if explain {
+		fmt.Fprint(w, r.Text())
+		for _, s := range r.Suffering {
+			fmt.Fprintf(w, "  suffers: %s: %s\n", s.Guest, s.Why)
+		}
+		return
+	}
+	if len(r.Moves) == 0 {
+		fmt.Fprintf(w, "nothing to move; %d VMs suffer\n", len(r.Suffering))
+		return
+	}
+	rows := [][]string{{"MOVE", "VM", "FROM", "TO", "COPY", "TAKES", "SAVES", "MODE"}}
+	for _, m := range r.Moves {
+		mode := "auto"
+		if m.Advised {
+			mode = "advised"
+		}
+		for i, g := range m.Guests {
+			takes, saves := "", ""
+			if i == 0 {
+				takes = fmt.Sprintf("%.1f s", m.Cost.Took.Seconds())
+				saves = fmt.Sprintf("%.2f CPUs", m.Benefit.AccessCPUs+m.Benefit.WaitCPUs)
+			}
+			rows = append(rows, []string{string(m.Kind), g.Guest, listed(g.Undo.VCPUNodes), listed(g.Placement.Nodes), g.Bytes.String(), takes, saves, mode})
+		}
+	}
+	columns(w, rows)
+}

@@ -1,0 +1,97 @@
+package balance
+
+import (
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// without returns the host as it would be if a guest were not there. The
+// given host is not changed.
+func without(h inventory.Host, name string) (inventory.Host, inventory.Guest) {
+	i := slices.IndexFunc(h.Guests, func(g inventory.Guest) bool { return g.Name == name })
+	g := h.Guests[i]
+	h.Guests = slices.Delete(slices.Clone(h.Guests), i, i+1)
+	h.Topology.Nodes = slices.Clone(h.Topology.Nodes)
+	for k := range h.Topology.Nodes {
+		n := &h.Topology.Nodes[k]
+		give(n, pageSize(&g), g.Seen.MemoryByNode[n.ID])
+	}
+	return h, g
+}
+
+func pageSize(g *inventory.Guest) topology.Bytes {
+	if g.Placement != nil {
+		return g.Placement.PageSize
+	}
+	return g.Config.PageSize
+}
+
+func give(n *topology.Node, size, bytes topology.Bytes) {
+	if i := slices.IndexFunc(n.HugePages, func(p topology.HugePagePool) bool { return p.Size == size && size > 0 }); i >= 0 {
+		n.HugePages = slices.Clone(n.HugePages)
+		p := &n.HugePages[i]
+		p.Free = min(p.Total, p.Free+uint64(bytes/size))
+		return
+	}
+	n.Free = min(n.Memory, n.Free+bytes)
+}
+
+func take(n *topology.Node, size, bytes topology.Bytes) {
+	if i := slices.IndexFunc(n.HugePages, func(p topology.HugePagePool) bool { return p.Size == size && size > 0 }); i >= 0 {
+		n.HugePages = slices.Clone(n.HugePages)
+		p := &n.HugePages[i]
+		pages := uint64((bytes + size - 1) / size)
+		if lack := pages - min(pages, p.Free); lack > 0 { // the pool grows first
+			p.Total, p.Free = p.Total+lack, p.Free+lack
+			n.Free -= min(n.Free, topology.Bytes(lack)*size)
+		}
+		p.Free -= pages
+		return
+	}
+	n.Free -= min(n.Free, bytes)
+}
+
+// with returns the host with a guest on it that lies as its placement says.
+func with(h inventory.Host, g inventory.Guest, spec guest.Spec, p guest.Placement) inventory.Host {
+	resident, promised := topology.Bytes(0), topology.Bytes(0)
+	for _, b := range g.Seen.MemoryByNode {
+		resident += b
+	}
+	for _, r := range p.Reservations {
+		promised += r.Memory
+	}
+	g.Spec, g.Placement = &spec, &p
+	g.Seen.Ranges, g.Seen.MemoryByNode = nil, map[topology.NodeID]topology.Bytes{}
+	h.Topology.Nodes = slices.Clone(h.Topology.Nodes)
+	for _, r := range p.Reservations {
+		bytes := topology.Bytes(float64(resident) * ratio(float64(r.Memory), float64(promised)))
+		if p.PageSize > 0 {
+			bytes -= bytes % p.PageSize
+		}
+		if n, ok := h.Topology.Node(r.Node); ok && bytes > 0 {
+			g.Seen.MemoryByNode[r.Node] = bytes
+			take(n, p.PageSize, bytes)
+		}
+	}
+	g.Seen.Threads = slices.Clone(g.Seen.Threads)
+	for i := range g.Seen.Threads {
+		t := &g.Seen.Threads[i]
+		if t.VCPU == nil || int(*t.VCPU) >= len(p.VCPUs) {
+			continue
+		}
+		if cpus := p.VCPUs[*t.VCPU].CPUs; !cpus.IsEmpty() {
+			t.Affinity = cpus
+		}
+	}
+	h.Guests = append(slices.Clone(h.Guests), g)
+	slices.SortFunc(h.Guests, func(a, b inventory.Guest) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	return h
+}

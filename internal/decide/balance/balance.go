@@ -1,0 +1,87 @@
+package balance
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Request is everything that a plan depends on.
+type Request struct {
+	Host   *inventory.Host
+	Policy policy.Policy
+	Past   Past
+	Now    time.Time
+	// Lasting says that what is seen has lasted long enough: a question of
+	// what-if on one inventory, without a history.
+	Lasting bool
+}
+
+// Past is what came before: the moves made, and the suffering that the last plan named.
+type Past struct {
+	Moves     []Moved
+	Suffering []plan.Suffering
+}
+
+// Moved is a move that was made.
+type Moved struct {
+	Guest    string
+	At       time.Time
+	From, To topology.NodeSet
+}
+
+// Plan returns the moves worth making now. The same request gives the same
+// plan; an error means that the request itself is wrong.
+func Plan(r Request) (plan.Round, error) {
+	if r.Host == nil {
+		return plan.Round{}, fmt.Errorf("balancing: no inventory given")
+	}
+	if err := r.Policy.Validate(); err != nil {
+		return plan.Round{}, err
+	}
+	m := newModel(r)
+	p := &planner{
+		model: m, host: *r.Host, budget: budget{bytes: m.policy.Balance.BytesPerRound, guests: m.policy.Balance.GuestsPerRound},
+		refused: map[string]string{},
+	}
+	p.round = plan.Round{Host: r.Host.Name, Taken: r.Host.Taken, Before: m.total()}
+	p.round.Suffering = m.suffer(r)
+	if m.anyPatient() {
+		p.pass(policy.ModeAuto)
+		p.pass(policy.ModeAdvise)
+	}
+	p.round.After = m.total()
+	p.round.Stays = p.stays()
+	return p.round, nil
+}
+
+// stays says of every guest that suffers and does not move why it stays.
+func (p *planner) stays() []plan.Refusal {
+	var out []plan.Refusal
+	for i := range p.model.guests {
+		g := &p.model.guests[i]
+		if !g.suffers || g.moved || p.relieved(g) {
+			continue
+		}
+		why := p.refused[g.name()]
+		switch {
+		case g.fixed != "":
+			why = g.fixed
+		case !g.patient:
+			why = "has not suffered long enough yet"
+		case why == "":
+			why = "no move helps it by enough"
+		}
+		out = append(out, plan.Refusal{What: g.name(), Why: why})
+	}
+	return out
+}
+
+// relieved reports whether the moves of others have ended a guest's suffering.
+func (p *planner) relieved(g *subject) bool {
+	return p.model.own(g) < g.costAtFirst*(1-p.model.policy.Balance.Margin)
+}

@@ -1,0 +1,434 @@
+package balance
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/decide/cost"
+	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// layout is one way for a guest to lie on nodes.
+type layout struct {
+	homes  []topology.NodeID // of its cells; nil: as it is now
+	on     []share           // ascending by node
+	far    float64           // latency of its mean access over the host's best, less 1
+	access float64           // weighted price of its accesses, for each CPU that depends on memory
+	copied float64           // share of its resident memory to copy
+	tables float64           // share of its page tables left behind
+	price  float64           // of getting here, for each CPU asked for
+	barred bool              // refused when it was looked at closely
+}
+
+// share is what a guest has on one node.
+type share struct {
+	node         int
+	cpu, mem     float64 // shares of the guest
+	vcpus, bytes float64 // what is promised there
+}
+
+// nodeSet returns the nodes a layout uses.
+func (m *model) nodeSet(l *layout) topology.NodeSet {
+	var s topology.NodeSet
+	for _, on := range l.on {
+		if on.cpu > 0 || on.mem > 0 {
+			s = s.With(m.nodes[on.node].id)
+		}
+	}
+	return s
+}
+
+// part is a cell's share of a guest.
+type part struct{ cpu, mem float64 }
+
+// parts divides a guest into k cells as placing does.
+func parts(s *guest.Spec, k int) []part {
+	out := make([]part, k)
+	for i := range out {
+		if len(s.Topology.Cells) == k {
+			c := s.Topology.Cells[i]
+			out[i] = part{float64(c.VCPUs) / float64(s.VCPUs), float64(c.Memory) / float64(s.Memory)}
+			continue
+		}
+		vcpus := s.VCPUs / k
+		if i < s.VCPUs%k {
+			vcpus++
+		}
+		out[i] = part{float64(vcpus) / float64(s.VCPUs), 1 / float64(k)}
+	}
+	return out
+}
+
+// asItIs is the layout that a guest has now: CPUs by where its vCPUs may run,
+// memory by where it lies, promises by its holdings.
+func (m *model) asItIs(g *subject, held []inventory.Holding) layout {
+	on := make([]share, len(m.nodes))
+	var vcpus, bytes float64
+	for _, h := range held {
+		if i := m.position(h.Node); i >= 0 {
+			run := h.VCPUs + float64(h.Exclusive.Len())
+			on[i].vcpus += h.VCPUs
+			on[i].bytes += float64(h.Memory())
+			on[i].cpu += run
+			vcpus += run
+			bytes += float64(h.Memory())
+		}
+	}
+	if runs := m.runs(g.seen); runs != nil {
+		vcpus = 1
+		for i := range on {
+			on[i].cpu = runs[i]
+		}
+	}
+	for i := range on {
+		on[i].node = i
+		on[i].cpu = ratio(on[i].cpu, vcpus)
+		on[i].mem = ratio(on[i].bytes, bytes)
+		if g.resident > 0 {
+			on[i].mem = float64(g.seen.Seen.MemoryByNode[m.nodes[i].id]) / float64(g.resident)
+		}
+	}
+	l := layout{on: slices.DeleteFunc(on, func(s share) bool { return s.cpu == 0 && s.mem == 0 && s.vcpus == 0 && s.bytes == 0 })}
+	if load := g.seen.Seen.Load; load != nil && load.Remote != nil && load.Remote.Source != inventory.AccessEstimate {
+		if expected := remote(&l); expected > 0.01 {
+			g.stretch = load.Remote.Share / expected
+		}
+	}
+	m.priceAccess(g, &l)
+	return l
+}
+
+func ratio(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}
+
+// remote is the share of accesses that leaves the node, every vCPU using all
+// memory alike.
+func remote(l *layout) float64 {
+	local := 0.0
+	for _, s := range l.on {
+		local += s.cpu * s.mem
+	}
+	return 1 - local
+}
+
+// runs divides a guest's vCPUs over the nodes that they may run on; nil where
+// no thread was seen.
+func (m *model) runs(g *inventory.Guest) []float64 {
+	out := make([]float64, len(m.nodes))
+	count := 0.0
+	for i := range g.Seen.Threads {
+		t := &g.Seen.Threads[i]
+		all := 0
+		if t.VCPU != nil {
+			for k := range m.host.Topology.Nodes {
+				all += m.host.Topology.Nodes[k].CPUs.Intersect(t.Affinity).Len()
+			}
+		}
+		if all == 0 {
+			continue
+		}
+		count++
+		for k := range m.host.Topology.Nodes {
+			out[k] += float64(m.host.Topology.Nodes[k].CPUs.Intersect(t.Affinity).Len()) / float64(all)
+		}
+	}
+	if count == 0 {
+		return nil
+	}
+	for k := range out {
+		out[k] /= count
+	}
+	return out
+}
+
+// priceAccess fills in what a layout's accesses cost.
+func (m *model) priceAccess(g *subject, l *layout) {
+	narrow := 0.0
+	l.far = 0
+	for _, a := range l.on {
+		for _, b := range l.on {
+			if a.cpu > 0 && b.mem > 0 {
+				way := m.access.Latency(a.node, b.node)
+				if way == 0 {
+					way = 10 // no path: as bad as SLIT's unknown far end
+				}
+				l.far += a.cpu * b.mem * (way - 1)
+				narrow += a.cpu * b.mem * (m.access.Bandwidth(a.node, b.node) - 1)
+			}
+		}
+	}
+	if len(l.on) > 1 {
+		l.far, narrow = l.far*g.stretch, narrow*g.stretch
+	}
+	l.access = m.list.Weight(cost.Latency)*l.far + m.list.Weight(cost.Bandwidth)*narrow
+}
+
+// addLayouts lists where a guest could go, most useful first of equals.
+func (m *model) addLayouts(g *subject) {
+	type option struct {
+		homes   []topology.NodeID
+		squeeze int
+	}
+	var options []option
+	least, room := 1<<30, false
+	for _, k := range m.cells(g) {
+		divided := parts(&g.spec, k)
+		for _, homes := range m.homeSets(g, divided) {
+			squeeze, ok := m.suits(g, divided, homes)
+			if !ok {
+				continue
+			}
+			least = min(least, squeeze)
+			room = room || m.room(g, divided, homes)
+			options = append(options, option{homes, squeeze})
+		}
+		if least == 0 && room {
+			break // more nodes than needed are never better: see place
+		}
+	}
+	for _, o := range options {
+		if o.squeeze > least {
+			continue
+		}
+		l := m.laidOut(g, o.homes)
+		if (g.pinned && l.copied > copiedAtMost) || m.same(&l, &g.layouts[0]) || m.nodeSet(&l).Intersects(g.left) {
+			continue
+		}
+		g.layouts = append(g.layouts, l)
+	}
+}
+
+// copiedAtMost is what may lie elsewhere of a guest whose memory cannot move:
+// less than this is not the guest's RAM.
+const copiedAtMost = 0.05
+
+// cells returns into how many cells a guest may be divided while it runs.
+func (m *model) cells(g *subject) []int {
+	if p := g.seen.Placement; p != nil && g.spec.Topology.Mode != guest.TopologyOff {
+		return []int{len(p.Cells)}
+	}
+	return place.Cells(g.spec, len(m.nodes))
+}
+
+// homeSets proposes homes for k cells: from every node as a seed the nearest
+// others, and what the guest has with one home changed.
+func (m *model) homeSets(g *subject, divided []part) [][]topology.NodeID {
+	var out [][]topology.NodeID
+	add := func(homes []int) {
+		ids := make([]topology.NodeID, len(homes))
+		for i, n := range homes {
+			ids[i] = m.nodes[n].id
+		}
+		if !slices.ContainsFunc(out, func(have []topology.NodeID) bool { return slices.Equal(have, ids) }) {
+			out = append(out, ids)
+		}
+	}
+	now := m.homesNow(g, len(divided))
+	if now != nil {
+		add(now)
+	}
+	for seed := range m.nodes {
+		if m.home(g, seed) {
+			if set := m.nearest(g, seed, len(divided)); set != nil {
+				add(arranged(set, now))
+			}
+		}
+		if now == nil || len(divided) == 1 || slices.Contains(now, seed) || !m.home(g, seed) {
+			continue
+		}
+		for i := range now {
+			other := slices.Clone(now)
+			other[i] = seed
+			add(other)
+		}
+	}
+	return out
+}
+
+// home reports whether a cell of the guest may live on a node.
+func (m *model) home(g *subject, i int) bool {
+	n, limits := &m.nodes[i], &g.spec.Limits
+	return n.cpus > 0 && n.memory > 0 && (limits.Nodes.IsEmpty() || limits.Nodes.Contains(n.id))
+}
+
+// nearest returns k nodes around a seed, by access both ways.
+func (m *model) nearest(g *subject, seed, k int) []int {
+	var others []int
+	for i := range m.nodes {
+		if i != seed && m.home(g, i) {
+			others = append(others, i)
+		}
+	}
+	if len(others) < k-1 {
+		return nil
+	}
+	slices.SortStableFunc(others, func(a, b int) int {
+		return cmp.Compare(m.access.Latency(seed, a)+m.access.Latency(a, seed), m.access.Latency(seed, b)+m.access.Latency(b, seed))
+	})
+	set := append([]int{seed}, others[:k-1]...)
+	slices.Sort(set)
+	return set
+}
+
+// homesNow returns the homes of a guest's cells: as placed, else the nodes
+// that hold most of its memory; nil where those are too few.
+func (m *model) homesNow(g *subject, k int) []int {
+	var homes []int
+	if p := g.seen.Placement; p != nil && len(p.Cells) == k {
+		for _, c := range p.Cells {
+			id, _ := c.Nodes.First()
+			if i := m.position(id); i >= 0 && m.home(g, i) && !slices.Contains(homes, i) {
+				homes = append(homes, i)
+			}
+		}
+	} else {
+		on := slices.Clone(g.layouts[0].on)
+		slices.SortStableFunc(on, func(a, b share) int { return cmp.Compare(b.mem, a.mem) })
+		for _, s := range on {
+			if len(homes) < k && s.mem > 0 && m.home(g, s.node) {
+				homes = append(homes, s.node)
+			}
+		}
+	}
+	if len(homes) != k {
+		return nil
+	}
+	return homes
+}
+
+// arranged orders homes so that cells stay where they are as far as possible.
+func arranged(set, now []int) []int {
+	if len(now) != len(set) {
+		return set
+	}
+	out := slices.Repeat([]int{-1}, len(set))
+	rest := slices.Clone(set)
+	for i, n := range now {
+		if at := slices.Index(rest, n); at >= 0 {
+			out[i] = n
+			rest = slices.Delete(rest, at, at+1)
+		}
+	}
+	for i := range out {
+		if out[i] < 0 {
+			out[i], rest = rest[0], rest[1:]
+		}
+	}
+	return out
+}
+
+// suits reports whether nodes are large enough for the cells, whoever else is
+// on them, and how many vCPUs would have to share a core with each other.
+func (m *model) suits(g *subject, divided []part, homes []topology.NodeID) (squeeze int, ok bool) {
+	for i, id := range homes {
+		n := &m.nodes[m.position(id)]
+		vcpus := int(divided[i].cpu*float64(g.spec.VCPUs) + 0.5)
+		usable := n.usable
+		if limits := g.spec.Limits.CPUs; !limits.IsEmpty() {
+			usable = usable.Intersect(limits)
+		}
+		if g.spec.CPU.Binding == guest.CPUExclusive && g.seen.Placement != nil {
+			usable = usable.Union(g.seen.Placement.Exclusive().Intersect(m.host.Topology.Nodes[m.position(id)].CPUs))
+		}
+		if vcpus > usable.Len() || divided[i].mem*float64(g.spec.Memory) > n.memory {
+			return 0, false
+		}
+		if m.policy.Count == policy.CountCores {
+			squeeze += max(0, vcpus-n.cores)
+		}
+	}
+	return squeeze, true
+}
+
+// room reports whether there is room for the cells on their homes right now.
+func (m *model) room(g *subject, divided []part, homes []topology.NodeID) bool {
+	for i, id := range homes {
+		n := m.position(id)
+		a := m.asked[n]
+		for _, s := range g.layouts[0].on {
+			if s.node == n {
+				a.vcpus -= s.vcpus
+				a.left[g.size] += s.bytes
+			}
+		}
+		if g.size > 0 && m.policy.MayGrow(m.sizes[g.size]) {
+			a.left[g.size] += a.left[0]
+		}
+		if a.left[g.size] < divided[i].mem*float64(g.spec.Memory)-1 || a.vcpus+divided[i].cpu*float64(g.spec.VCPUs) > m.nodes[n].limit+slack {
+			return false
+		}
+	}
+	return true
+}
+
+// laidOut is the layout of a guest with its cells on the given homes.
+func (m *model) laidOut(g *subject, homes []topology.NodeID) layout {
+	l := layout{homes: homes}
+	for i, p := range parts(&g.spec, len(homes)) {
+		s := share{node: m.position(homes[i]), cpu: p.cpu, mem: p.mem, bytes: p.mem * float64(g.spec.Memory)}
+		if g.spec.CPU.Binding != guest.CPUExclusive {
+			s.vcpus = p.cpu * float64(g.spec.VCPUs)
+		}
+		l.on = append(l.on, s)
+	}
+	slices.SortFunc(l.on, func(a, b share) int { return cmp.Compare(a.node, b.node) })
+	m.priceAccess(g, &l)
+	stays, ran := 0.0, 0.0
+	for _, s := range l.on {
+		for _, now := range g.layouts[0].on {
+			if now.node == s.node {
+				stays += min(s.mem, now.mem)
+				ran += min(s.cpu, now.cpu)
+			}
+		}
+	}
+	l.copied = max(max(0, 1-stays), m.exchanged(g, homes))
+	if l.copied < slack {
+		l.copied = 0
+	}
+	l.tables = max(0, 1-ran) * (1 - l.copied)
+	l.price = cost.Copying(l.copied).Float() + cost.PageTables(l.tables).Float()
+	return l
+}
+
+// exchanged is the share of memory that belongs to cells which get another
+// home: cells that exchange theirs leave each node as full as it was.
+func (m *model) exchanged(g *subject, homes []topology.NodeID) float64 {
+	p := g.seen.Placement
+	if p == nil || len(p.Cells) != len(homes) || g.resident == 0 {
+		return 0
+	}
+	sum := 0.0
+	for i, c := range p.Cells {
+		if c.Nodes.Len() == 1 && !c.Nodes.Contains(homes[i]) && g.seen.Seen.MemoryByNode[homes[i]] > 0 {
+			there := float64(g.seen.Seen.MemoryByNode[homes[i]]) / float64(g.resident)
+			if slices.ContainsFunc(p.Cells, func(o guest.Cell) bool { return o.Nodes.Contains(homes[i]) }) {
+				sum += min(ratio(float64(c.Memory), float64(g.spec.Memory)), there)
+			}
+		}
+	}
+	return sum
+}
+
+// same reports whether two layouts put the same shares on the same nodes.
+func (m *model) same(a, b *layout) bool {
+	if len(a.on) != len(b.on) {
+		return false
+	}
+	const near = 0.02
+	for i := range a.on {
+		x, y := a.on[i], b.on[i]
+		if x.node != y.node || x.cpu > y.cpu+near || y.cpu > x.cpu+near || x.mem > y.mem+near || y.mem > x.mem+near {
+			return false
+		}
+	}
+	return true
+}

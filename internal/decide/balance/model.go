@@ -1,0 +1,294 @@
+package balance
+
+import (
+	"github.com/numavisor/numavisor/internal/decide/cost"
+	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// model is a host reduced to what its cost depends on, so that a move is
+// priced by a few sums over the nodes that it touches.
+type model struct {
+	host   *inventory.Host
+	policy policy.Policy
+	list   cost.List
+	access *cost.Access
+	nodes  []node
+	guests []subject // as in the inventory, without those shut off
+	sizes  []topology.Bytes
+	asked  []asked // by node: what guests ask of it now
+	saved  []asked // scratch of try
+}
+
+// node is what a node has to give.
+type node struct {
+	id        topology.NodeID
+	cpus      float64 // CPUs but housekeeping
+	usable    topology.CPUSet
+	cores     int     // on which those are
+	limit     float64 // vCPUs it may carry
+	memory    float64 // bytes that guests may have
+	bandwidth float64 // MB a second; 0: not measured
+	host      float64 // CPUs that the host itself uses
+}
+
+// asked is what guests ask of a node.
+type asked struct {
+	cpu, mem float64 // CPUs asked for by vCPUs here, and by those whose memory is here
+	bound    float64 // the part of mem that depends on memory
+	traffic  float64 // MB a second to memory here
+	vcpus    float64
+	held     float64    // bytes promised
+	left     [4]float64 // bytes left by page size, small pages first
+}
+
+// maxSizes is how many page sizes are told apart.
+const maxSizes = 4
+
+func newModel(r Request) *model {
+	p := r.Policy.WithDefaults()
+	m := &model{host: r.Host, policy: p, list: cost.NewList(p), access: cost.NewAccess(&r.Host.Topology), sizes: []topology.Bytes{0}}
+	rooms := place.Available(r.Host, p, "")
+	m.nodes = make([]node, len(rooms))
+	m.asked = make([]asked, len(rooms))
+	m.saved = make([]asked, len(rooms))
+	for i := range rooms {
+		m.addNode(i, &rooms[i])
+	}
+	m.addGuests(r)
+	for _, l := range r.Host.Load { // what is no guest's is the host's own
+		if i := m.position(l.Node); i >= 0 {
+			m.nodes[i].host = max(0, l.CPU-m.usedByGuests(i))
+		}
+	}
+	return m
+}
+
+func (m *model) addNode(i int, room *place.NodeRoom) {
+	n, t := &m.nodes[i], &m.host.Topology
+	n.id = room.Node
+	n.usable = room.Shared
+	n.cpus = float64(room.CPUs.Len() - room.Housekeeping.Len())
+	n.limit = m.policy.Overcommit * float64(room.Shared.Len())
+	n.memory = float64(room.Memory - room.KeepFree)
+	n.bandwidth, _ = t.Bandwidth(n.id, n.id)
+	for c := range n.usable.All() {
+		if cpu, ok := t.CPU(c); ok {
+			if first, _ := cpu.Siblings.Intersect(n.usable).First(); first == c {
+				n.cores++
+			}
+		}
+	}
+	a := &m.asked[i]
+	a.held, a.vcpus, a.left[0] = float64(room.Promised), room.Load, float64(room.Left)
+	for _, h := range room.Huge {
+		if s := m.size(h.Size); s > 0 {
+			a.left[s] = float64(h.Free) * float64(h.Size)
+		}
+	}
+}
+
+// size returns the index of a page size; -1 beyond the sizes told apart.
+func (m *model) size(s topology.Bytes) int {
+	for i, have := range m.sizes {
+		if have == s {
+			return i
+		}
+	}
+	if len(m.sizes) == maxSizes {
+		return -1
+	}
+	m.sizes = append(m.sizes, s)
+	return len(m.sizes) - 1
+}
+
+func (m *model) position(id topology.NodeID) int {
+	for i := range m.nodes {
+		if m.nodes[i].id == id {
+			return i
+		}
+	}
+	return -1
+}
+
+// usedByGuests is what guests got of a node's CPUs, by where they may run.
+func (m *model) usedByGuests(i int) float64 {
+	used := 0.0
+	for k := range m.guests {
+		g := &m.guests[k]
+		for _, s := range g.layout().on {
+			if s.node == i && g.seen.Seen.Load != nil {
+				used += s.cpu * g.seen.Seen.Load.CPU
+			}
+		}
+	}
+	return used
+}
+
+// use is the share of a node's CPUs that is asked for; above 1 guests wait.
+func (m *model) use(i int) float64 {
+	if m.nodes[i].cpus == 0 {
+		return 0
+	}
+	return (m.asked[i].cpu + m.nodes[i].host) / m.nodes[i].cpus
+}
+
+func (m *model) memoryUse(i int) float64 {
+	if m.nodes[i].memory <= 0 {
+		return 0
+	}
+	return m.asked[i].held / m.nodes[i].memory
+}
+
+// busy is the share of a node's memory bandwidth in use; 0 if not known.
+func (m *model) busy(i int) float64 {
+	if m.nodes[i].bandwidth == 0 {
+		return 0
+	}
+	return m.asked[i].traffic / m.nodes[i].bandwidth
+}
+
+// nodeCost is the part of the host's cost that a node's guests share.
+func (m *model) nodeCost(i int) float64 {
+	a := &m.asked[i]
+	load := m.list.Weight(cost.Load) / 2
+	return load*(a.cpu*m.list.CPULoad(m.use(i))+a.mem*m.list.MemoryLoad(m.memoryUse(i))) +
+		m.list.Weight(cost.Bandwidth)*a.bound*cost.Contention(m.busy(i))
+}
+
+// total is the host's cost, the prices of moves made included.
+func (m *model) total() float64 {
+	sum := 0.0
+	for i := range m.nodes {
+		sum += m.nodeCost(i)
+	}
+	for i := range m.guests {
+		sum += m.guests[i].fixedCost()
+	}
+	return sum
+}
+
+// own is what a guest costs for each CPU it asks for, without prices of moves.
+func (m *model) own(g *subject) float64 {
+	l := g.layout()
+	sum := g.intensity * l.access
+	load := m.list.Weight(cost.Load) / 2
+	for _, s := range l.on {
+		sum += load*(s.cpu*m.list.CPULoad(m.use(s.node))+s.mem*m.list.MemoryLoad(m.memoryUse(s.node))) +
+			m.list.Weight(cost.Bandwidth)*g.intensity*s.mem*cost.Contention(m.busy(s.node))
+	}
+	return sum
+}
+
+// add puts a guest's layout on its nodes (sign 1) or takes it off (sign -1).
+func (m *model) add(g *subject, l *layout, sign float64) {
+	for _, s := range l.on {
+		a := &m.asked[s.node]
+		a.cpu += sign * g.demand * s.cpu
+		a.mem += sign * g.demand * s.mem
+		a.bound += sign * g.demand * g.intensity * s.mem
+		a.traffic += sign * g.mbps * s.mem
+		a.vcpus += sign * s.vcpus
+		a.held += sign * s.bytes
+		if g.size >= 0 {
+			a.left[g.size] -= sign * s.bytes
+		}
+	}
+}
+
+// change is a guest that gets another of its layouts.
+type change struct{ guest, layout int }
+
+// try returns by how much the host's cost would rise with the changes, and
+// whether they are allowed; nothing is changed.
+func (m *model) try(changes ...change) (rise float64, ok bool) {
+	touched := m.touched(changes)
+	before, peak := 0.0, 0.0
+	for _, i := range touched {
+		m.saved[i] = m.asked[i]
+		before += m.nodeCost(i)
+		peak = max(peak, m.use(i))
+	}
+	for _, c := range changes {
+		g := &m.guests[c.guest]
+		m.add(g, g.layout(), -1)
+		m.add(g, &g.layouts[c.layout], 1)
+		rise += g.costOf(&g.layouts[c.layout]) - g.fixedCost()
+	}
+	ok = true
+	for _, i := range touched {
+		rise += m.nodeCost(i)
+		ok = ok && m.holds(i, &m.saved[i], peak)
+	}
+	for _, i := range touched {
+		m.asked[i] = m.saved[i]
+	}
+	return rise - before, ok
+}
+
+// touched lists the nodes that changes concern, each once.
+func (m *model) touched(changes []change) []int {
+	var buffer [16]int
+	out := buffer[:0]
+	note := func(l *layout) {
+	next:
+		for _, s := range l.on {
+			for _, have := range out {
+				if have == s.node {
+					continue next
+				}
+			}
+			out = append(out, s.node)
+		}
+	}
+	for _, c := range changes {
+		note(m.guests[c.guest].layout())
+		note(&m.guests[c.guest].layouts[c.layout])
+	}
+	return out
+}
+
+const (
+	slack = 1e-6 // sums of parts lose a little
+	// better is by how much the fullest node concerned must become emptier
+	// where a move fills another beyond the limit.
+	better = 0.02
+)
+
+// holds reports whether a node may be left as it is now, after it was as
+// before: what it got more of must be there.
+func (m *model) holds(i int, before *asked, peak float64) bool {
+	a, n := &m.asked[i], &m.nodes[i]
+	if a.vcpus > before.vcpus+slack && a.vcpus > n.limit+slack {
+		return false
+	}
+	small := a.left[0]
+	for s := 1; s < len(m.sizes); s++ {
+		if lack := min(0, a.left[s]); lack < 0 {
+			small += lack
+			if a.left[s] < before.left[s]-slack && !m.policy.MayGrow(m.sizes[s]) {
+				return false
+			}
+		}
+	}
+	if a.held > before.held+1 && small < -1 {
+		return false
+	}
+	if a.cpu <= before.cpu+slack || n.cpus == 0 {
+		return true
+	}
+	use := m.use(i)
+	return use <= m.policy.Balance.MostCPU || use <= peak-better
+}
+
+// make carries changes out on the model.
+func (m *model) make(changes ...change) {
+	for _, c := range changes {
+		g := &m.guests[c.guest]
+		m.add(g, g.layout(), -1)
+		g.at = c.layout
+		m.add(g, g.layout(), 1)
+	}
+}

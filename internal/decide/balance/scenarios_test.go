@@ -1,0 +1,339 @@
+package balance
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+const square = "nodes:4 cores:4 memory:16G distances:10,16,28 square"
+
+func TestEverythingOnOneNodeAfterAMassStart(t *testing.T) {
+	h := machine(square)
+	for i := range 4 { // memory on node 0, vCPUs nailed there too
+		add(h, vm{name: fmt.Sprintf("g%d", i), vcpus: 2, memory: 3 * gib, cpus: on(0), used: 1, wait: 1})
+	}
+	round := planned(t, h, policy.Policy{})
+	after := legal(t, h, policy.Policy{}, round)
+	perNode := map[topology.NodeID]int{}
+	for _, g := range after.Guests {
+		n, _ := g.Placement.Nodes.First()
+		perNode[n]++
+		if g.Placement.Nodes.Len() != 1 {
+			t.Errorf("%s is on %s", g.Name, g.Placement.Nodes)
+		}
+	}
+	for n, count := range perNode {
+		if count > 1 {
+			t.Errorf("%d guests on node %d\n%s", count, n, round.Text())
+		}
+	}
+	if len(round.Moves) != 3 {
+		t.Errorf("%d moves; three of the four must go\n%s", len(round.Moves), round.Text())
+	}
+}
+
+func TestOneNodeOverloadedAnotherIdle(t *testing.T) {
+	h := machine("nodes:2 cores:4 memory:16G")
+	add(h, vm{name: "a", vcpus: 4, memory: 4 * gib, cpus: on(0), used: 2, wait: 2})
+	add(h, vm{name: "b", vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2})
+	round := planned(t, h, policy.Policy{})
+	if len(round.Moves) != 1 || round.Moves[0].Kind != plan.MoveGuest {
+		t.Fatalf("one guest must go to the idle node\n%s", round.Text())
+	}
+	m := round.Moves[0]
+	if m.Benefit.WaitCPUs <= 3 || m.Cost.Bytes == 0 || m.Cost.Took != time.Duration(float64(m.Cost.Bytes)/float64(gib)*1e9) {
+		t.Errorf("benefit %+v, price %+v", m.Benefit, m.Cost)
+	}
+	if u := m.Guests[0].Undo; u.Placement == nil || !u.VCPUNodes.Contains(0) || u.Memory[0] == 0 {
+		t.Errorf("undo does not say how it was: %+v", u)
+	}
+	if !strings.Contains(m.Why, "waits for CPUs 50 %") {
+		t.Errorf("why: %s", m.Why)
+	}
+}
+
+func TestASwapIsTheOnlyImprovement(t *testing.T) {
+	h := machine("nodes:2 cores:4 memory:16G")
+	// Each has its memory on the other's node, and both nodes are nearly full.
+	add(h, vm{name: "a", vcpus: 4, memory: 14 * gib, cpus: on(0), lies: lies(1, 14*gib), used: 3})
+	add(h, vm{name: "b", vcpus: 4, memory: 14 * gib, cpus: on(1), lies: lies(0, 14*gib), used: 3})
+	crossed(h)
+	round := planned(t, h, policy.Policy{})
+	if len(round.Moves) != 1 {
+		t.Fatalf("want one swap\n%s", round.Text())
+	}
+	for _, m := range round.Moves {
+		if m.Kind != plan.Swap || len(m.Guests) != 2 {
+			t.Errorf("%s is no swap", m)
+		}
+	}
+}
+
+// crossed makes reservations follow memory: what a bind cut short leaves.
+func crossed(h *inventory.Host) {
+	for i := range h.Guests {
+		p := h.Guests[i].Placement
+		for k := range p.Reservations {
+			p.Reservations[k].Node = 1 - p.Reservations[k].Node
+		}
+	}
+}
+
+func lies(n topology.NodeID, b topology.Bytes) map[topology.NodeID]topology.Bytes {
+	return map[topology.NodeID]topology.Bytes{n: b}
+}
+
+func TestAWideGuestWithCellsIsGathered(t *testing.T) {
+	h := machine(square)
+	// Two cells on opposite nodes; neighbours have room.
+	add(h, vm{name: "wide", vcpus: 8, memory: 8 * gib, cpus: on(0, 3), lies: map[topology.NodeID]topology.Bytes{0: 4 * gib, 3: 4 * gib}, used: 7,
+		spec: func(s *guest.Spec) {
+			s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2}
+		}})
+	round := planned(t, h, policy.Policy{})
+	if len(round.Moves) != 1 {
+		t.Fatalf("want one move\n%s", round.Text())
+	}
+	m := round.Moves[0]
+	if to := m.Guests[0].Placement.Nodes; to.Len() != 2 || to.Equal(topology.SetOf[topology.NodeID](0, 3)) || m.Cost.Bytes != 4*gib {
+		t.Errorf("went to %s, %v copied; one cell of two must come near", to, m.Cost.Bytes)
+	}
+}
+
+func TestAWideGuestOnOneNodeIsSplit(t *testing.T) {
+	h := machine(square)
+	add(h, vm{name: "wide", vcpus: 8, memory: 8 * gib, cpus: on(0), used: 4, wait: 4})
+	round := planned(t, h, policy.Policy{})
+	if len(round.Moves) != 1 || round.Moves[0].Kind != plan.Split || goesTo(round, "wide").Len() != 2 {
+		t.Fatalf("8 vCPUs on 4 CPUs need two nodes\n%s", round.Text())
+	}
+	if goesTo(round, "wide").Equal(topology.SetOf[topology.NodeID](0, 3)) {
+		t.Error("split over the two nodes farthest apart")
+	}
+}
+
+func TestASmallGuestOverManyNodesIsGathered(t *testing.T) {
+	h := machine(square)
+	add(h, vm{name: "loose", vcpus: 2, memory: 4 * gib, cpus: on(0, 1, 2, 3), used: 2,
+		lies: map[topology.NodeID]topology.Bytes{0: gib, 1: gib, 2: gib, 3: gib}})
+	round := planned(t, h, policy.Policy{})
+	if len(round.Moves) != 1 || round.Moves[0].Kind != plan.Gather || goesTo(round, "loose").Len() != 1 {
+		t.Fatalf("want it gathered on one node\n%s", round.Text())
+	}
+}
+
+func TestARepinIsEnoughWhereTheMemoryIsThere(t *testing.T) {
+	h := machine(square)
+	add(h, vm{name: "strayed", vcpus: 2, memory: 4 * gib, cpus: on(3), lies: lies(1, 4*gib), used: 2})
+	round := planned(t, h, policy.Policy{})
+	if len(round.Moves) != 1 || round.Moves[0].Kind != plan.Repin || round.Moves[0].Cost.Bytes != 0 || round.Moves[0].Cost.PageTables != 1 {
+		t.Fatalf("nothing needs to be copied\n%s", round.Text())
+	}
+}
+
+func TestMemoryComesWhereTheOtherNodeIsBusy(t *testing.T) {
+	h := machine("nodes:2 cores:4 memory:16G")
+	add(h, vm{name: "far", vcpus: 2, memory: 4 * gib, cpus: on(1), lies: lies(0, 4*gib), used: 2})
+	add(h, vm{name: "busy", vcpus: 4, memory: 4 * gib, cpus: on(0), used: 3.8})
+	round := planned(t, h, policy.Policy{})
+	if len(round.Moves) != 1 || round.Moves[0].Kind != plan.FetchLocal || !goesTo(round, "far").Contains(1) {
+		t.Fatalf("its memory must come, its vCPUs must not go\n%s", round.Text())
+	}
+}
+
+// xapi followed memory into an overload: -40 to -75 %.
+func TestLocalityBaitDoesNotOverloadCPUs(t *testing.T) {
+	h := machine("nodes:2 cores:4 memory:16G")
+	// The memory of all lies on node 0, of which one has no room to come to node 1.
+	add(h, vm{name: "busy", vcpus: 4, memory: 4 * gib, cpus: on(0), used: 3.9})
+	add(h, vm{name: "bait", vcpus: 4, memory: 8 * gib, cpus: on(1), lies: lies(0, 8*gib), used: 3.5})
+	add(h, vm{name: "full", vcpus: 1, memory: 12 * gib, cpus: on(1), used: 0.05})
+	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"full": policy.ModeOff, "busy": policy.ModeOff}}}
+	round := planned(t, h, p)
+	if to := goesTo(round, "bait"); !to.IsEmpty() {
+		t.Fatalf("went to %s, where CPUs are taken or memory is\n%s", to, round.Text())
+	}
+	if len(round.Suffering) != 1 || round.Suffering[0].Guest != "bait" || len(round.Stays) != 1 {
+		t.Errorf("it suffers and stays, and the plan must say so: %+v, %+v", round.Suffering, round.Stays)
+	}
+}
+
+func TestTargetNearlyFull(t *testing.T) {
+	h := machine("nodes:3 cores:4 memory:16G")
+	add(h, vm{name: "a", vcpus: 4, memory: 6 * gib, cpus: on(0), used: 2, wait: 2})
+	add(h, vm{name: "b", vcpus: 4, memory: 6 * gib, cpus: on(0), used: 2, wait: 2})
+	add(h, vm{name: "full", vcpus: 1, memory: 12 * gib, cpus: on(1), used: 0.05})
+	add(h, vm{name: "other", vcpus: 4, memory: gib, cpus: on(2), used: 2})
+	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"full": policy.ModeOff, "other": policy.ModeOff}}}
+	round := planned(t, h, p)
+	for _, name := range []string{"a", "b"} {
+		if goesTo(round, name).Contains(1) {
+			t.Errorf("%s went to the full node", name)
+		}
+	}
+	if len(round.Moves) != 0 { // node 2 has room in memory, and CPUs for half a guest only
+		for _, m := range round.Moves {
+			if !m.Guests[0].Placement.Nodes.Contains(2) {
+				t.Errorf("%s", m)
+			}
+		}
+	}
+}
+
+func TestHugePagesWithNoRoomStay(t *testing.T) {
+	h := machine("nodes:2 cores:4 memory:16G huge:1G=6")
+	giants := func(s *guest.Spec) { s.PageSize = gib }
+	add(h, vm{name: "a", vcpus: 4, memory: 3 * gib, cpus: on(0), used: 2, wait: 2, spec: giants})
+	add(h, vm{name: "b", vcpus: 4, memory: 3 * gib, cpus: on(0), used: 2, wait: 2, spec: giants})
+	add(h, vm{name: "c", vcpus: 1, memory: 5 * gib, cpus: on(1), used: 0.1, spec: giants})
+	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"c": policy.ModeOff}}}
+	if round := planned(t, h, p); len(round.Moves) != 0 || len(round.Stays) != 2 {
+		t.Fatalf("1 GiB pages of node 1 are taken; nothing can move\n%s", round.Text())
+	}
+	// The same in small pages moves.
+	h = machine("nodes:2 cores:4 memory:16G")
+	add(h, vm{name: "a", vcpus: 4, memory: 3 * gib, cpus: on(0), used: 2, wait: 2})
+	add(h, vm{name: "b", vcpus: 4, memory: 3 * gib, cpus: on(0), used: 2, wait: 2})
+	add(h, vm{name: "c", vcpus: 1, memory: 5 * gib, cpus: on(1), used: 0.1})
+	if round := planned(t, h, p); len(round.Moves) != 1 {
+		t.Fatalf("with small pages there is room\n%s", round.Text())
+	}
+}
+
+func TestMemoryPinnedByVfioStays(t *testing.T) {
+	h := machine("nodes:2 cores:4 memory:16G")
+	vfio := func(g *inventory.Guest) { g.Config.Devices = []string{"0000:01:00.0"} }
+	add(h, vm{name: "a", vcpus: 4, memory: 6 * gib, cpus: on(0), used: 2, wait: 2, change: vfio})
+	add(h, vm{name: "b", vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2, change: vfio})
+	if round := planned(t, h, policy.Policy{}); len(round.Moves) != 0 {
+		t.Fatalf("memory pinned by vfio was moved\n%s", round.Text())
+	}
+	h = machine("nodes:2 cores:4 memory:16G")
+	add(h, vm{name: "a", vcpus: 4, memory: 6 * gib, cpus: on(0), used: 2, wait: 2, change: vfio})
+	add(h, vm{name: "b", vcpus: 4, memory: 8 * gib, cpus: on(0), used: 2, wait: 2})
+	if round := planned(t, h, policy.Policy{}); len(round.Moves) != 1 || goesTo(round, "b").IsEmpty() {
+		t.Fatalf("the one without vfio must go, although it is greater\n%s", round.Text())
+	}
+	h = machine("nodes:2 cores:4 memory:16G")
+	add(h, vm{name: "a", vcpus: 4, memory: 6 * gib, cpus: on(1), lies: lies(0, 6*gib), used: 3, change: vfio})
+	if round := planned(t, h, policy.Policy{}); len(round.Moves) != 1 || round.Moves[0].Kind != plan.Repin {
+		t.Fatalf("its vCPUs can still go to its memory\n%s", round.Text())
+	}
+}
+
+func TestMemoryComesBackFromANodeWithoutCPUs(t *testing.T) {
+	h := machine("nodes:3 cores:4 memory:16G memory-only:1")
+	add(h, vm{name: "demoted", vcpus: 2, memory: 6 * gib, cpus: on(0), used: 2,
+		lies: map[topology.NodeID]topology.Bytes{0: 2 * gib, 2: 4 * gib}})
+	add(h, vm{name: "a", vcpus: 4, memory: 2 * gib, cpus: on(1), used: 2, wait: 2})
+	add(h, vm{name: "b", vcpus: 4, memory: 2 * gib, cpus: on(1), used: 2, wait: 2})
+	round := planned(t, h, policy.Policy{})
+	if !goesTo(round, "demoted").Equal(topology.SetOf[topology.NodeID](0)) {
+		t.Errorf("memory on a node without CPUs must come to the vCPUs\n%s", round.Text())
+	}
+	for _, m := range round.Moves {
+		if m.Names() == "demoted" && m.Kind != plan.FetchLocal {
+			t.Errorf("%s", m)
+		}
+		if m.Guests[0].Placement.Nodes.Contains(2) {
+			t.Errorf("%s: nothing may be put on a node without CPUs", m)
+		}
+	}
+}
+
+func TestMemoryIntensiveGuestsAreSpread(t *testing.T) {
+	h := machine("nodes:2 cores:8 memory:32G")
+	h.Topology.Measured = &topology.Measured{Nodes: on(0, 1),
+		LatencyNanos:  [][]float64{{85, 140}, {140, 85}},
+		BandwidthMBps: [][]float64{{20000, 9000}, {9000, 20000}}}
+	add(h, vm{name: "a", vcpus: 2, memory: 4 * gib, cpus: on(0), used: 2, mbps: 12000})
+	add(h, vm{name: "b", vcpus: 2, memory: 4 * gib, cpus: on(0), used: 2, mbps: 12000})
+	add(h, vm{name: "calm", vcpus: 2, memory: 4 * gib, cpus: on(1), used: 2, mbps: 20})
+	round := planned(t, h, policy.Policy{})
+	if len(round.Moves) != 1 || round.Moves[0].Kind != plan.Spread || !goesTo(round, "calm").IsEmpty() {
+		t.Fatalf("one of a and b must go\n%s", round.Text())
+	}
+}
+
+func TestNobodySuffersNothingMoves(t *testing.T) {
+	h := machine("nodes:2 cores:4 memory:16G")
+	for i := range 3 { // lopsided, but everybody has what it wants
+		add(h, vm{name: fmt.Sprintf("g%d", i), vcpus: 1, memory: gib, cpus: on(0), used: 1})
+	}
+	if round := planned(t, h, policy.Policy{}); len(round.Moves)+len(round.Suffering) != 0 {
+		t.Fatal(round.Text())
+	}
+}
+
+func TestModes(t *testing.T) {
+	overloaded := func(notOurs bool) *inventory.Host {
+		h := machine("nodes:2 cores:4 memory:16G")
+		for _, name := range []string{"a", "b"} {
+			add(h, vm{name: name, vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2, notOurs: notOurs,
+				change: func(g *inventory.Guest) {
+					if notOurs {
+						g.Config.NUMATune = &inventory.NUMATune{Mode: "restrictive", Nodes: topology.SetOf[topology.NodeID](0)}
+					}
+				}})
+		}
+		return h
+	}
+	for _, c := range []struct {
+		name    string
+		notOurs bool
+		balance policy.Balance
+		moves   int
+		advised bool
+	}{
+		{"ours move", false, policy.Balance{}, 1, false},
+		{"others' are advised", true, policy.Balance{}, 1, true},
+		{"others' move where asked for", true, policy.Balance{Guests: map[string]policy.Mode{"a": policy.ModeAuto, "b": policy.ModeAuto}}, 1, false},
+		{"a host in advise", false, policy.Balance{Mode: policy.ModeAdvise}, 1, true},
+		{"a host that is off", false, policy.Balance{Mode: policy.ModeOff}, 0, false},
+		{"guests that are off", false, policy.Balance{Guests: map[string]policy.Mode{"a": policy.ModeOff, "b": policy.ModeOff}}, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			round := planned(t, overloaded(c.notOurs), policy.Policy{Balance: c.balance})
+			if len(round.Moves) != c.moves || c.moves > 0 && round.Moves[0].Advised != c.advised {
+				t.Error(round.Text())
+			}
+		})
+	}
+}
+
+func TestBudgets(t *testing.T) {
+	crowd := func() *inventory.Host {
+		h := machine("nodes:8 cores:4 memory:64G")
+		for i := range 8 {
+			add(h, vm{name: fmt.Sprintf("g%d", i), vcpus: 2, memory: 6 * gib, cpus: on(0), used: 0.5, wait: 1.5})
+		}
+		return h
+	}
+	if r := planned(t, crowd(), policy.Policy{Overcommit: 8, Balance: policy.Balance{GuestsPerRound: 2}}); len(r.Moves) != 2 {
+		t.Errorf("guests: %s", r.Text())
+	}
+	if r := planned(t, crowd(), policy.Policy{Overcommit: 8, Balance: policy.Balance{BytesPerRound: 13 * gib}}); len(r.Moves) != 2 {
+		t.Errorf("bytes: %s", r.Text())
+	}
+	if r := planned(t, crowd(), policy.Policy{Overcommit: 8, Balance: policy.Balance{BytesPerRound: gib}}); len(r.Moves) != 1 {
+		t.Errorf("a guest greater than the budget may move alone: %s", r.Text())
+	}
+}
+
+func TestACopyThatIsNotEarnedIsNotMade(t *testing.T) {
+	h := machine("nodes:2 cores:4 memory:256G")
+	add(h, vm{name: "a", vcpus: 4, memory: 200 * gib, cpus: on(1), lies: lies(0, 200*gib), used: 0.3})
+	add(h, vm{name: "busy", vcpus: 4, memory: gib, cpus: on(0), used: 3.8})
+	h.MoverBytesPerSecond = 100 * topology.MiB
+	if round := planned(t, h, policy.Policy{}); len(round.Moves) != 0 || len(round.Stays) != 1 || !strings.Contains(round.Stays[0].Why, "earned") {
+		t.Fatalf("34 minutes of copying for a third of a CPU\n%s", round.Text())
+	}
+}

@@ -1,0 +1,347 @@
+package balance
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/decide/adopt"
+	"github.com/numavisor/numavisor/internal/decide/check"
+	"github.com/numavisor/numavisor/internal/decide/cost"
+	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// planner collects the moves of a round. Its host and model are always as
+// they will be after the moves so far.
+type planner struct {
+	model   *model
+	host    inventory.Host
+	round   plan.Round
+	budget  budget
+	refused map[string]string // why a guest that should move did not, by name
+}
+
+// budget is what is left of a round's.
+type budget struct {
+	bytes  topology.Bytes
+	guests int
+}
+
+// searches bounds how often a pass looks for a better state: once for each
+// move refused on the way to the last.
+const searches = 12
+
+// pass plans the moves that the mode allows: in auto those of guests that may
+// be moved, in advise all that would help, on top of the former.
+func (p *planner) pass(mode policy.Mode) {
+	for range searches {
+		movable := p.movable(mode)
+		if len(movable) == 0 || p.budget.guests == 0 {
+			return
+		}
+		wanted := p.model.target(movable, 2*p.budget.guests)
+		if len(wanted) == 0 || !p.approach(wanted) {
+			return
+		}
+	}
+}
+
+// movable lists the guests that a pass may move.
+func (p *planner) movable(mode policy.Mode) []int {
+	var out []int
+	for i := range p.model.guests {
+		g := &p.model.guests[i]
+		if g.fixed == "" && !g.moved && (g.mode == policy.ModeAuto || mode == policy.ModeAdvise) && len(g.layouts) > 1 {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// approach makes the wanted changes one by one, or two at once, as far as
+// each is worth making; again reports whether another search may find more.
+func (p *planner) approach(wanted []change) (again bool) {
+	for len(wanted) > 0 && p.budget.guests > 0 {
+		group := p.next(wanted)
+		if group == nil {
+			return again
+		}
+		why := p.commit(group)
+		for _, c := range group {
+			g := &p.model.guests[c.guest]
+			if why != "" {
+				p.refused[g.name()] = why
+			}
+		}
+		if why != "" && len(group) == 1 {
+			p.model.guests[group[0].guest].layouts[group[0].layout].barred = true
+		}
+		wanted = minus(wanted, group)
+		again = true
+	}
+	return again
+}
+
+// next is the change that helps most now, or the two where none helps alone.
+func (p *planner) next(wanted []change) []change {
+	var best []change
+	low := math.Inf(1)
+	for _, c := range wanted {
+		if rise, ok := p.model.try(c); ok && rise < low-enough {
+			best, low = []change{c}, rise
+		}
+	}
+	if low < -enough {
+		return best
+	}
+	for i, c := range wanted {
+		for _, d := range wanted[:i] {
+			if rise, ok := p.model.try(d, c); ok && rise < low-enough {
+				best, low = []change{d, c}, rise
+			}
+		}
+	}
+	if low < -enough {
+		return best
+	}
+	return nil
+}
+
+func minus(all, some []change) []change {
+	var out []change
+	for _, c := range all {
+		keep := true
+		for _, s := range some {
+			keep = keep && c != s
+		}
+		if keep {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// commit checks a move against gates and rules and adds it to the round; it
+// says why where it does not.
+func (p *planner) commit(group []change) (why string) {
+	bytes := p.bytes(group)
+	if len(group) > p.budget.guests {
+		return "the round's budget of guests is used up"
+	}
+	if alone := len(p.round.Moves) == 0; bytes > p.budget.bytes && !alone {
+		return fmt.Sprintf("%v to copy, the round's budget has %v left", bytes, p.budget.bytes)
+	}
+	benefit, price, relief := p.weigh(group, bytes)
+	if why := p.gate(benefit, price, relief); why != "" {
+		return why
+	}
+	host, moves, why := p.settle(group)
+	if why != "" {
+		return why
+	}
+	move := plan.Move{Guests: moves, Benefit: benefit, Cost: price}
+	move.Kind = p.kind(group)
+	for _, c := range group {
+		move.Advised = move.Advised || p.model.guests[c.guest].mode != policy.ModeAuto
+	}
+	move.Why = p.why(group, relief, benefit, price)
+	p.host = host
+	p.model.make(group...)
+	for _, c := range group {
+		p.model.guests[c.guest].moved = true
+	}
+	p.budget.bytes -= min(bytes, p.budget.bytes)
+	p.budget.guests -= len(group)
+	p.round.Moves = append(p.round.Moves, move)
+	return ""
+}
+
+// bytes is what a group of changes has to copy.
+func (p *planner) bytes(group []change) topology.Bytes {
+	var sum topology.Bytes
+	for _, c := range group {
+		g := &p.model.guests[c.guest]
+		sum += topology.Bytes(g.layouts[c.layout].copied * float64(g.resident))
+	}
+	return sum
+}
+
+// relief is a guest that suffers and what a move does to its cost.
+type relief struct {
+	guest         *subject
+	before, after float64
+}
+
+// weigh values a move: benefit for the host, price, and the guest that
+// suffers and gains most by it; relief.guest is nil where there is none.
+func (p *planner) weigh(group []change, bytes topology.Bytes) (plan.Benefit, plan.Price, relief) {
+	m := p.model
+	price := plan.Price{Bytes: bytes, BytesPerSecond: m.policy.Balance.BytesPerSecond}
+	if m.host.MoverBytesPerSecond > 0 {
+		price.BytesPerSecond = m.host.MoverBytesPerSecond
+	}
+	price.Took = time.Duration(float64(bytes) / float64(price.BytesPerSecond) * float64(time.Second))
+	rise, _ := m.try(group...)
+	for _, c := range group {
+		g := &m.guests[c.guest]
+		l := &g.layouts[c.layout]
+		price.Cost += g.demand * (l.price - g.layout().price)
+		price.PageTables = max(price.PageTables, l.tables)
+	}
+	benefit := plan.Benefit{Cost: price.Cost - rise, Horizon: time.Duration(m.policy.Balance.Horizon)}
+	farBefore, waitBefore := m.lost()
+	own, still := m.owns()
+	was := m.back(group)
+	m.make(group...)
+	farAfter, waitAfter := m.lost()
+	best := relief{}
+	for i := range m.guests {
+		g := &m.guests[i]
+		if !still[i] {
+			continue
+		}
+		if after := m.own(g); best.guest == nil || own[i]-after > best.before-best.after {
+			best = relief{g, own[i], after}
+		}
+	}
+	m.make(was...)
+	benefit.AccessCPUs, benefit.WaitCPUs = farBefore-farAfter, waitBefore-waitAfter
+	return benefit, price, best
+}
+
+// back returns the changes that undo a group.
+func (m *model) back(group []change) []change {
+	out := make([]change, len(group))
+	for i, c := range group {
+		out[i] = change{c.guest, m.guests[c.guest].at}
+	}
+	return out
+}
+
+// owns returns what guests cost that have suffered for long and still do.
+func (m *model) owns() (own []float64, still []bool) {
+	own, still = make([]float64, len(m.guests)), make([]bool, len(m.guests))
+	for i := range m.guests {
+		g := &m.guests[i]
+		if still[i] = g.patient && m.suffers(g, m.policy.Balance.Clear); still[i] {
+			own[i] = m.own(g)
+		}
+	}
+	return own, still
+}
+
+// lost is CPU time that guests lose to far or busy memory, and to waiting, in CPUs.
+func (m *model) lost() (access, wait float64) {
+	for i := range m.guests {
+		g := &m.guests[i]
+		slow := g.layout().far
+		for _, s := range g.layout().on {
+			slow += s.mem * cost.Contention(m.busy(s.node))
+		}
+		access += g.demand * g.intensity * slow / (1 + slow)
+	}
+	for i := range m.nodes {
+		if use := m.use(i); use > 1 {
+			wait += m.asked[i].cpu * (1 - 1/use)
+		}
+	}
+	return access, wait
+}
+
+// gate says why a move is not worth making; empty if it is.
+func (p *planner) gate(benefit plan.Benefit, price plan.Price, r relief) string {
+	m := p.model
+	margin := m.policy.Balance.Margin
+	gain := benefit.Cost - price.Cost
+	switch {
+	case gain <= enough:
+		return fmt.Sprintf("moving would save a cost of %.3g, its price is %.3g", benefit.Cost, price.Cost)
+	case r.guest == nil || r.after > r.before*(1-margin):
+		return fmt.Sprintf("no guest that suffers would be better off by %.0f %%", 100*margin)
+	}
+	saved := gain // a cost of the latency weight is a CPU that waits for memory all the time
+	if w := m.list.Weight(cost.Latency); w > 0 {
+		saved /= w
+	}
+	if earned := saved * benefit.Horizon.Seconds(); earned < price.Took.Seconds() {
+		return fmt.Sprintf("copying takes %v and would not be earned within %v", price.Took.Round(time.Second), benefit.Horizon)
+	}
+	return ""
+}
+
+// settle places the guests of a group under all rules, on the host as it will
+// be then.
+func (p *planner) settle(group []change) (inventory.Host, []plan.GuestMove, string) {
+	host := p.host
+	lifted := make([]inventory.Guest, len(group))
+	for i, c := range group {
+		host, lifted[i] = without(host, p.model.guests[c.guest].name())
+	}
+	if len(group) > 1 && !p.canExchange(group) {
+		return host, nil, "there is no room on any node to exchange memory through"
+	}
+	moves := make([]plan.GuestMove, len(group))
+	for i, c := range group {
+		g := &p.model.guests[c.guest]
+		l := &g.layouts[c.layout]
+		placed, err := place.On(place.Request{Host: &host, Spec: g.spec, Policy: p.model.policy}, l.homes)
+		if err != nil {
+			return host, nil, err.Error()
+		}
+		placed = adopt.Align(placed, lifted[i].Config)
+		host = with(host, lifted[i], g.spec, placed)
+		moves[i] = plan.GuestMove{
+			Guest: g.name(), Placement: placed, Bytes: topology.Bytes(l.copied * float64(g.resident)),
+			Undo: plan.Undo{Placement: g.seen.Placement, VCPUNodes: p.model.vcpuNodes(g.layout()), Memory: g.seen.Seen.MemoryByNode},
+		}
+	}
+	for i, c := range group {
+		spec := p.model.guests[c.guest].spec
+		if broken := check.Placement(&host, p.model.policy, spec, moves[i].Placement); len(broken) > 0 {
+			return host, nil, check.Error(spec.Name, broken).Error()
+		}
+	}
+	return host, moves, ""
+}
+
+// exchangeRoom is what must be free somewhere to exchange the memory of two
+// guests chunk by chunk.
+const exchangeRoom = 64 * topology.MiB
+
+func (p *planner) canExchange(group []change) bool {
+	for _, c := range group {
+		g := &p.model.guests[c.guest]
+		need := min(float64(exchangeRoom), g.layouts[c.layout].copied*float64(g.resident))
+		roomy := true
+		for _, s := range g.layouts[c.layout].on {
+			roomy = roomy && (s.mem == 0 || p.model.asked[s.node].left[g.size] >= need)
+		}
+		if roomy {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *model) vcpuNodes(l *layout) topology.NodeSet {
+	var s topology.NodeSet
+	for _, on := range l.on {
+		if on.cpu > 0 {
+			s = s.With(m.nodes[on.node].id)
+		}
+	}
+	return s
+}
+
+// normal writes out the defaults that the checker reads.
+func normal(s guest.Spec) guest.Spec {
+	if n, err := s.Normalize(); err == nil {
+		return n
+	}
+	return s // a guest made by others may be what no new one could ask for
+}

@@ -1,0 +1,88 @@
+package balance
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/plan"
+)
+
+// kind names what a group of changes does.
+func (p *planner) kind(group []change) plan.MoveKind {
+	if len(group) > 1 {
+		return plan.Swap
+	}
+	m := p.model
+	g := &m.guests[group[0].guest]
+	now, then := g.layout(), &g.layouts[group[0].layout]
+	from, to := m.vcpuNodes(now), m.vcpuNodes(then)
+	switch {
+	case then.copied == 0:
+		return plan.Repin
+	case from.Equal(to):
+		return plan.FetchLocal
+	case to.Len() > from.Len() && from.Len() == 1:
+		return plan.Split
+	case to.Len() < from.Len() && m.nodeSet(then).SubsetOf(m.nodeSet(now)):
+		return plan.Gather
+	case m.crowded(g):
+		return plan.Spread
+	}
+	return plan.MoveGuest
+}
+
+// crowded reports whether the bandwidth of a guest's memory is what it lacks.
+func (m *model) crowded(g *subject) bool {
+	use := 0.0
+	for _, s := range g.layout().on {
+		use += s.mem * m.busy(s.node)
+	}
+	return use >= m.policy.Balance.Traffic
+}
+
+// why gives the reason of a move in a few sentences.
+func (p *planner) why(group []change, r relief, benefit plan.Benefit, price plan.Price) string {
+	m := p.model
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s, and is better off by %.0f %%", r.guest.name(), m.suffering(r.guest, m.policy.Balance.Clear).Why, 100*(1-ratio(r.after, r.before)))
+	for _, c := range group {
+		g := &m.guests[c.guest]
+		then := &g.layouts[c.layout]
+		fmt.Fprintf(&b, "; %s (%.3g CPUs asked for) goes from nodes %s, memory %s, to %s", g.name(), g.demand,
+			m.vcpuNodes(g.layout()), m.memoryOf(g.layout()), m.vcpuNodes(then))
+	}
+	var uses []string
+	before := map[int]float64{}
+	touched := m.touched(group)
+	for _, i := range touched {
+		before[i] = m.use(i)
+	}
+	was := m.back(group)
+	m.make(group...)
+	for i := range m.nodes {
+		if was, ok := before[i]; ok && m.nodes[i].cpus > 0 && m.use(i) != was {
+			uses = append(uses, fmt.Sprintf("node %d from %.0f to %.0f %%", m.nodes[i].id, 100*was, 100*m.use(i)))
+		}
+	}
+	m.make(was...)
+	if len(uses) > 0 {
+		fmt.Fprintf(&b, "; CPUs asked for: %s", strings.Join(uses, ", "))
+	}
+	fmt.Fprintf(&b, "; saves %.3g CPUs lost to memory and %.3g to waiting; copies %v in %v at %v a second",
+		benefit.AccessCPUs, benefit.WaitCPUs, price.Bytes, price.Took.Round(100*time.Millisecond), price.BytesPerSecond)
+	return b.String()
+}
+
+func (m *model) memoryOf(l *layout) string {
+	var parts []string
+	for _, s := range l.on {
+		if s.mem >= 0.005 {
+			parts = append(parts, fmt.Sprintf("%.0f %% on %d", 100*s.mem, m.nodes[s.node].id))
+		}
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}
