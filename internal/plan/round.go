@@ -35,13 +35,15 @@ const (
 	Repin      MoveKind = "repin"             // vCPUs go to the memory
 	FetchLocal MoveKind = "move-guest-memory" // memory comes to the vCPUs
 	MoveGuest  MoveKind = "move"              // vCPUs and memory go to other nodes
-	Swap       MoveKind = "swap"              // two guests exchange nodes, or one makes room for the other
+	Swap       MoveKind = "swap"              // guests exchange nodes, or one makes room for another
 	Split      MoveKind = "split"             // to more nodes
 	Gather     MoveKind = "gather"            // to fewer nodes
 	Spread     MoveKind = "spread"            // away from others that keep the same memory busy
 )
 
-// Move is one move of one guest, or of two at once.
+// Move is one move of one guest, or of a few that only help together: their
+// vCPUs are moved first, then their memory in turns, so that each makes room for
+// the next.
 type Move struct {
 	Kind   MoveKind    `json:"kind"`
 	Guests []GuestMove `json:"guests"`
@@ -104,13 +106,13 @@ type Suffering struct {
 	Why    string    `json:"why"`
 }
 
-// Names lists a move's guests: "db1 and web2".
+// Names lists a move's guests: "db1, web2".
 func (m Move) Names() string {
 	names := make([]string, len(m.Guests))
 	for i, g := range m.Guests {
 		names[i] = g.Guest
 	}
-	return strings.Join(names, " and ")
+	return strings.Join(names, ", ")
 }
 
 // String gives the move in one line, without its reason.

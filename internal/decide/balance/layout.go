@@ -380,6 +380,7 @@ func (m *model) laidOut(g *subject, homes []topology.NodeID) layout {
 		l.on = append(l.on, s)
 	}
 	slices.SortFunc(l.on, func(a, b share) int { return cmp.Compare(a.node, b.node) })
+	m.roam(g, &l)
 	m.priceAccess(g, &l)
 	stays, ran := 0.0, 0.0
 	for _, s := range l.on {
@@ -397,6 +398,27 @@ func (m *model) laidOut(g *subject, homes []topology.NodeID) layout {
 	l.tables = max(0, 1-ran) * (1 - l.copied)
 	l.price = cost.Copying(l.copied).Float() + cost.PageTables(l.tables).Float()
 	return l
+}
+
+// roam divides the vCPUs of a guest that sees no cells by the CPUs of its
+// nodes: each of them may run on all.
+func (m *model) roam(g *subject, l *layout) {
+	if g.spec.Topology.Mode != guest.TopologyOff || g.spec.CPU.Binding == guest.CPUExclusive {
+		return
+	}
+	cpus := make([]float64, len(l.on))
+	all := 0.0
+	for i, s := range l.on {
+		usable := m.nodes[s.node].usable
+		if limits := g.spec.Limits.CPUs; !limits.IsEmpty() {
+			usable = usable.Intersect(limits)
+		}
+		cpus[i] = float64(usable.Len())
+		all += cpus[i]
+	}
+	for i := range l.on {
+		l.on[i].cpu = ratio(cpus[i], all)
+	}
 }
 
 // exchanged is the share of memory that belongs to cells which get another

@@ -32,6 +32,7 @@ type node struct {
 	memory    float64 // bytes that guests may have
 	bandwidth float64 // MB a second; 0: not measured
 	host      float64 // CPUs that the host itself uses
+	began     float64 // use of its CPUs before anything moves
 }
 
 // asked is what guests ask of a node.
@@ -42,6 +43,7 @@ type asked struct {
 	vcpus    float64
 	held     float64    // bytes promised
 	left     [4]float64 // bytes left by page size, small pages first
+	home     bool       // a guest got another layout that promises something here
 }
 
 // maxSizes is how many page sizes are told apart.
@@ -63,6 +65,9 @@ func newModel(r Request) *model {
 			m.nodes[i].host = max(0, l.CPU-m.usedByGuests(i))
 		}
 	}
+	for i := range m.nodes {
+		m.nodes[i].began = m.use(i)
+	}
 	return m
 }
 
@@ -83,6 +88,18 @@ func (m *model) addNode(i int, room *place.NodeRoom) {
 	}
 	a := &m.asked[i]
 	a.held, a.vcpus, a.left[0] = float64(room.Promised), room.Load, float64(room.Left)
+	if room.Left == 0 { // more than all may be promised: then less than nothing is left
+		small := n.memory
+		for _, h := range room.Holders {
+			if h.PageSize == 0 {
+				small -= float64(h.Memory())
+			}
+		}
+		for _, p := range t.Nodes[i].HugePages {
+			small -= float64(p.Total) * float64(p.Size)
+		}
+		a.left[0] = min(0, small)
+	}
 	for _, h := range room.Huge {
 		if s := m.size(h.Size); s > 0 {
 			a.left[s] = float64(h.Free) * float64(h.Size)
@@ -186,6 +203,7 @@ func (m *model) own(g *subject) float64 {
 func (m *model) add(g *subject, l *layout, sign float64) {
 	for _, s := range l.on {
 		a := &m.asked[s.node]
+		a.home = a.home || sign > 0 && l.homes != nil
 		a.cpu += sign * g.demand * s.cpu
 		a.mem += sign * g.demand * s.mem
 		a.bound += sign * g.demand * g.intensity * s.mem
@@ -207,6 +225,7 @@ func (m *model) try(changes ...change) (rise float64, ok bool) {
 	touched := m.touched(changes)
 	before, peak := 0.0, 0.0
 	for _, i := range touched {
+		m.asked[i].home = false
 		m.saved[i] = m.asked[i]
 		before += m.nodeCost(i)
 		peak = max(peak, m.use(i))
@@ -250,18 +269,19 @@ func (m *model) touched(changes []change) []int {
 	return out
 }
 
-const (
-	slack = 1e-6 // sums of parts lose a little
-	// better is by how much the fullest node concerned must become emptier
-	// where a move fills another beyond the limit.
-	better = 0.02
-)
+// slack forgives what sums of parts lose.
+const slack = 1e-6
 
 // holds reports whether a node may be left as it is now, after it was as
-// before: what it got more of must be there.
+// before: whoever was given a home here finds what was promised. Its CPUs may
+// be filled up to the policy's limit, and beyond it as far as this node was
+// when the round began, or up to peak, as one of those concerned is now.
 func (m *model) holds(i int, before *asked, peak float64) bool {
 	a, n := &m.asked[i], &m.nodes[i]
-	if a.vcpus > before.vcpus+slack && a.vcpus > n.limit+slack {
+	if !a.home {
+		return true
+	}
+	if a.vcpus > n.limit+slack {
 		return false
 	}
 	small := a.left[0]
@@ -273,14 +293,13 @@ func (m *model) holds(i int, before *asked, peak float64) bool {
 			}
 		}
 	}
-	if a.held > before.held+1 && small < -1 {
+	if small < -1 {
 		return false
 	}
 	if a.cpu <= before.cpu+slack || n.cpus == 0 {
 		return true
 	}
-	use := m.use(i)
-	return use <= m.policy.Balance.MostCPU || use <= peak-better
+	return m.use(i) <= max(m.policy.Balance.MostCPU, n.began, peak)+slack
 }
 
 // make carries changes out on the model.

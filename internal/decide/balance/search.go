@@ -1,6 +1,9 @@
 package balance
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // search looks for the best state of the host that allowed guests can reach.
 type search struct {
@@ -16,20 +19,67 @@ const enough = 1e-9
 // policy's search steps: one is a few sums.
 const sweepSteps = 10
 
-// target returns the changes that lead to the best state found; the model is
-// left as it was.
-func (m *model) target(movable []int, moves int) []change {
+// targets returns the changes that lead to the best states found, the best
+// state first; the model is left as it was.
+func (m *model) targets(movable []int, moves int) [][]change {
+	s := &search{m: m, movable: movable}
+	near := m.descent(movable, moves)
+	if !s.few() {
+		return [][]change{near}
+	}
+	far := m.changes(m.state(), s.enumerate())
+	if m.after(far) < m.after(near) {
+		return [][]change{far, near}
+	}
+	return [][]change{near, far}
+}
+
+// after is what the host costs after changes.
+func (m *model) after(changes []change) float64 {
+	was := m.back(changes)
+	m.make(changes...)
+	total := m.total()
+	m.make(was...)
+	return total
+}
+
+// descent returns the changes of the best of several descents: one from the
+// state as it is, and where few guests can move one without each of them and
+// one from each of their other layouts. All share the steps.
+func (m *model) descent(movable []int, moves int) []change {
 	s := &search{m: m, movable: movable, steps: sweepSteps * m.policy.SearchSteps}
 	first := m.state()
-	if s.few() {
-		best := s.enumerate()
+	s.descend(moves)
+	best, low := m.state(), m.total()
+	m.restore(first)
+	if len(movable) > fewMovable {
 		return m.changes(first, best)
 	}
-	s.descend(moves)
-	best := m.state()
-	m.restore(first)
+	began := slices.Clone(m.asked)
+	all := search{m: m, movable: movable}
+	again := func() {
+		s.descend(moves)
+		if total := m.total(); total < low-enough && all.allHold(began) {
+			best, low = m.state(), total
+		}
+		m.restore(first)
+	}
+	for k, g := range movable {
+		s.movable = slices.Delete(slices.Clone(movable), k, k+1)
+		again()
+		for l := range m.guests[g].layouts {
+			c := change{g, l}
+			if l != m.guests[g].at && !m.guests[g].layouts[l].barred {
+				m.make(c) // it need not be possible alone: what follows may make room
+				again()
+			}
+		}
+	}
 	return m.changes(first, best)
 }
+
+// fewMovable is up to how many guests a descent is begun anew from each.
+const fewMovable = 16
 
 func (m *model) state() []int {
 	at := make([]int, len(m.guests))
@@ -69,19 +119,19 @@ func (s *search) few() bool {
 	return true
 }
 
-// enumerate returns the best of all combinations.
+// enumerate returns the best of all combinations that fill no node's CPUs
+// beyond the limit.
 func (s *search) enumerate() []int {
 	first := s.m.state()
-	began := append([]asked(nil), s.m.asked...)
-	peak := 0.0
-	for i := range s.m.nodes {
-		peak = max(peak, s.m.use(i))
+	for i := range s.m.asked {
+		s.m.asked[i].home = false
 	}
+	began := slices.Clone(s.m.asked)
 	best, low := first, s.m.total()-enough
 	var try func(k int)
 	try = func(k int) {
 		if k == len(s.movable) {
-			if cost := s.m.total(); cost < low && s.allHold(began, peak) {
+			if cost := s.m.total(); cost < low && s.allHold(began) {
 				best, low = s.m.state(), cost-enough
 			}
 			return
@@ -102,13 +152,30 @@ func (s *search) enumerate() []int {
 	return best
 }
 
-func (s *search) allHold(began []asked, peak float64) bool {
+func (s *search) allHold(began []asked) bool {
 	for i := range s.m.nodes {
-		if !s.m.holds(i, &began[i], peak) {
+		s.m.asked[i].home = s.isHome(i)
+		if !s.m.holds(i, &began[i], 0) {
 			return false
 		}
 	}
 	return true
+}
+
+// isHome reports whether a movable guest's new layout is on a node.
+func (s *search) isHome(node int) bool {
+	for _, g := range s.movable {
+		l := s.m.guests[g].layout()
+		if l.homes == nil {
+			continue
+		}
+		for _, on := range l.on {
+			if on.node == node {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // descend makes the best single move, or where there is none the best pair,

@@ -2,7 +2,6 @@ package balance
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/adopt"
@@ -44,8 +43,13 @@ func (p *planner) pass(mode policy.Mode) {
 		if len(movable) == 0 || p.budget.guests == 0 {
 			return
 		}
-		wanted := p.model.target(movable, 2*p.budget.guests)
-		if len(wanted) == 0 || !p.approach(wanted) {
+		again := false
+		for _, wanted := range p.model.targets(movable, 2*p.budget.guests) {
+			if again = p.approach(wanted); again {
+				break // one state may be out of reach, the other is not
+			}
+		}
+		if !again {
 			return
 		}
 	}
@@ -87,29 +91,43 @@ func (p *planner) approach(wanted []change) (again bool) {
 	return again
 }
 
-// next is the change that helps most now, or the two where none helps alone.
+// next is the change that helps most now, or the few that do together where
+// fewer do not.
 func (p *planner) next(wanted []change) []change {
-	var best []change
-	low := math.Inf(1)
-	for _, c := range wanted {
-		if rise, ok := p.model.try(c); ok && rise < low-enough {
-			best, low = []change{c}, rise
+	for size := 1; size <= exchangedAtOnce; size++ {
+		if size > 2 && len(wanted) > fewWanted {
+			break
 		}
-	}
-	if low < -enough {
-		return best
-	}
-	for i, c := range wanted {
-		for _, d := range wanted[:i] {
-			if rise, ok := p.model.try(d, c); ok && rise < low-enough {
-				best, low = []change{d, c}, rise
+		var best []change
+		low := -enough
+		eachGroup(wanted, size, nil, func(group []change) {
+			if rise, ok := p.model.try(group...); ok && rise < low {
+				best, low = append(best[:0], group...), rise
 			}
+		})
+		if len(best) > 0 {
+			return best
 		}
-	}
-	if low < -enough {
-		return best
 	}
 	return nil
+}
+
+// Guests that only move together are looked for up to so many at once, among
+// so many.
+const (
+	exchangedAtOnce = 5
+	fewWanted       = 12
+)
+
+// eachGroup yields every group of so many changes.
+func eachGroup(from []change, size int, group []change, yield func([]change)) {
+	if size == 0 {
+		yield(group)
+		return
+	}
+	for i := range from {
+		eachGroup(from[i+1:], size-1, append(group, from[i]), yield)
+	}
 }
 
 func minus(all, some []change) []change {
@@ -195,14 +213,14 @@ func (p *planner) weigh(group []change, bytes topology.Bytes) (plan.Benefit, pla
 	}
 	benefit := plan.Benefit{Cost: price.Cost - rise, Horizon: time.Duration(m.policy.Balance.Horizon)}
 	farBefore, waitBefore := m.lost()
-	own, still := m.owns()
+	own := m.owns()
 	was := m.back(group)
 	m.make(group...)
 	farAfter, waitAfter := m.lost()
 	best := relief{}
 	for i := range m.guests {
 		g := &m.guests[i]
-		if !still[i] {
+		if !g.patient {
 			continue
 		}
 		if after := m.own(g); best.guest == nil || own[i]-after > best.before-best.after {
@@ -223,16 +241,15 @@ func (m *model) back(group []change) []change {
 	return out
 }
 
-// owns returns what guests cost that have suffered for long and still do.
-func (m *model) owns() (own []float64, still []bool) {
-	own, still = make([]float64, len(m.guests)), make([]bool, len(m.guests))
+// owns returns what guests cost now that had suffered for long when the round began.
+func (m *model) owns() []float64 {
+	own := make([]float64, len(m.guests))
 	for i := range m.guests {
-		g := &m.guests[i]
-		if still[i] = g.patient && m.suffers(g, m.policy.Balance.Clear); still[i] {
-			own[i] = m.own(g)
+		if m.guests[i].patient {
+			own[i] = m.own(&m.guests[i])
 		}
 	}
-	return own, still
+	return own
 }
 
 // lost is CPU time that guests lose to far or busy memory, and to waiting, in CPUs.
@@ -262,7 +279,7 @@ func (p *planner) gate(benefit plan.Benefit, price plan.Price, r relief) string 
 	case gain <= enough:
 		return fmt.Sprintf("moving would save a cost of %.3g, its price is %.3g", benefit.Cost, price.Cost)
 	case r.guest == nil || r.after > r.before*(1-margin):
-		return fmt.Sprintf("no guest that suffers would be better off by %.0f %%", 100*margin)
+		return fmt.Sprintf("no guest that suffers would be better off by %.2g %%", 100*margin)
 	}
 	saved := gain // a cost of the latency weight is a CPU that waits for memory all the time
 	if w := m.list.Weight(cost.Latency); w > 0 {
@@ -313,19 +330,33 @@ func (p *planner) settle(group []change) (inventory.Host, []plan.GuestMove, stri
 // guests chunk by chunk.
 const exchangeRoom = 64 * topology.MiB
 
+// canExchange reports whether the memory of one of the guests can begin to
+// move: where nothing is free anywhere, none can make room for another.
 func (p *planner) canExchange(group []change) bool {
+	copies := false
 	for _, c := range group {
 		g := &p.model.guests[c.guest]
-		need := min(float64(exchangeRoom), g.layouts[c.layout].copied*float64(g.resident))
+		bytes := topology.Bytes(g.layouts[c.layout].copied * float64(g.resident))
 		roomy := true
 		for _, s := range g.layouts[c.layout].on {
-			roomy = roomy && (s.mem == 0 || p.model.asked[s.node].left[g.size] >= need)
+			roomy = roomy && free(&p.host.Topology.Nodes[s.node], g.spec.PageSize) >= min(exchangeRoom, bytes)
 		}
-		if roomy {
+		if bytes > 0 && roomy {
 			return true
 		}
+		copies = copies || bytes > 0
 	}
-	return false
+	return !copies
+}
+
+// free is what can be taken of a node at once in pages of a size.
+func free(n *topology.Node, size topology.Bytes) topology.Bytes {
+	for _, p := range n.HugePages {
+		if p.Size == size && size > 0 {
+			return topology.Bytes(p.Free) * size
+		}
+	}
+	return n.Free + n.Reclaimable
 }
 
 func (m *model) vcpuNodes(l *layout) topology.NodeSet {

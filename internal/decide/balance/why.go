@@ -45,7 +45,11 @@ func (m *model) crowded(g *subject) bool {
 func (p *planner) why(group []change, r relief, benefit plan.Benefit, price plan.Price) string {
 	m := p.model
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s, and is better off by %.0f %%", r.guest.name(), m.suffering(r.guest, m.policy.Balance.Clear).Why, 100*(1-ratio(r.after, r.before)))
+	suffers := m.suffering(r.guest, m.policy.Balance.Clear).Why
+	if suffers == "" {
+		suffers = "was relieved by the moves before"
+	}
+	fmt.Fprintf(&b, "%s: %s, and is better off by %.0f %%", r.guest.name(), suffers, 100*(1-ratio(r.after, r.before)))
 	for _, c := range group {
 		g := &m.guests[c.guest]
 		then := &g.layouts[c.layout]

@@ -1,0 +1,128 @@
+package balance
+
+import (
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// drawState draws a host in any state: guests of all sorts anywhere, nodes
+// overbound, memory strayed.
+func drawState(t *rapid.T) (*inventory.Host, policy.Policy) {
+	nodes := rapid.IntRange(2, 5).Draw(t, "nodes")
+	dry := rapid.IntRange(0, 1).Draw(t, "without CPUs")
+	layout := rapid.SampledFrom([]string{"square", "flat"}).Draw(t, "layout")
+	h := machine(fmt.Sprintf("nodes:%d cores:4 threads:%d memory:16G memory-only:%d huge:2M=1024 distances:10,16,28 %s",
+		nodes+dry, rapid.IntRange(1, 2).Draw(t, "threads"), dry, layout))
+	node := func(label string, from int) topology.NodeID {
+		return topology.NodeID(rapid.IntRange(0, from-1).Draw(t, label))
+	}
+	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{}, GuestsPerRound: rapid.IntRange(0, 6).Draw(t, "budget")}}
+	for i := range rapid.IntRange(1, 9).Draw(t, "guests") {
+		v := vm{name: fmt.Sprintf("g%d", i), vcpus: rapid.IntRange(1, 8).Draw(t, "vcpus"), memory: topology.Bytes(rapid.IntRange(1, 6).Draw(t, "memory")) * gib}
+		v.cpus = on(node("runs", nodes))
+		wide := rapid.IntRange(0, 4).Draw(t, "wide") == 4
+		if second := node("second", nodes); wide && second != v.cpus[0] {
+			v.cpus = append(v.cpus, second)
+			v.vcpus += v.vcpus % 2
+			if v.memory%(2*gib) != 0 {
+				v.memory += gib
+			}
+		}
+		v.lies = map[topology.NodeID]topology.Bytes{}
+		for left := v.memory; left > 0; {
+			part := min(left, topology.Bytes(rapid.IntRange(1, 6).Draw(t, "part"))*gib)
+			v.lies[node("lies", nodes+dry)] += part
+			left -= part
+		}
+		v.used = float64(v.vcpus) * rapid.Float64Range(0, 1).Draw(t, "used")
+		v.wait = (float64(v.vcpus) - v.used) * rapid.Float64Range(0, 1).Draw(t, "wait")
+		v.unmeasured = rapid.Bool().Draw(t, "unmeasured")
+		cells := rapid.Bool().Draw(t, "cells")
+		v.spec = func(s *guest.Spec) {
+			s.PageSize = rapid.SampledFrom([]topology.Bytes{0, 0, 2 * topology.MiB}).Draw(t, "pages")
+			s.Limits.Nodes = rapid.SampledFrom([]topology.NodeSet{{}, {}, {}, topology.SetOf[topology.NodeID](0, 1)}).Draw(t, "limits")
+			if cells && len(v.cpus) == 2 {
+				s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2}
+			}
+		}
+		vfio := rapid.IntRange(0, 5).Draw(t, "vfio") == 5
+		v.change = func(g *inventory.Guest) {
+			if vfio {
+				g.Config.Devices = []string{"0000:01:00.0"}
+			}
+		}
+		if mode := rapid.SampledFrom([]policy.Mode{"", "", policy.ModeOff, policy.ModeAdvise}).Draw(t, "mode"); mode != "" {
+			p.Balance.Guests[v.name] = mode
+		}
+		add(h, v)
+	}
+	return h, p
+}
+
+func TestEveryStateOnTheWayIsLegal(t *testing.T) {
+	moves := 0
+	rapid.Check(t, func(t *rapid.T) {
+		h, p := drawState(t)
+		round, err := Plan(Request{Host: h, Policy: p, Now: noon, Lasting: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		moves += len(round.Moves)
+		after := legal(t, h, p, round) // also: never worse
+		seen := newModel(Request{Host: &after, Policy: p, Now: noon}).total()
+		if len(round.Moves) > 0 && seen > round.Before+1e-6 {
+			t.Fatalf("seen anew the host costs %v, it was %v\n%s", seen, round.Before, round.Text())
+		}
+		for _, m := range round.Moves {
+			for _, g := range m.Guests {
+				mode := p.Balance.ModeOf(g.Guest, true)
+				if mode == policy.ModeOff || mode == policy.ModeAdvise && !m.Advised {
+					t.Fatalf("%s is in mode %s: %s", g.Guest, mode, m)
+				}
+			}
+		}
+		again, _ := Plan(Request{Host: h, Policy: p, Now: noon, Lasting: true})
+		if again.Text() != round.Text() {
+			t.Fatalf("the same request gave another plan:\n%s\n%s", round.Text(), again.Text())
+		}
+	})
+	if moves == 0 {
+		t.Error("no state had anything to move: the test shows nothing")
+	}
+}
+
+// What one round settles, the next does not take back: with no memory of the
+// past at all, rounds end.
+func TestRoundsSettle(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h, p := drawState(t)
+		p.Balance.Guests = nil
+		now := *h
+		cost := 0.0
+		for i := range 30 {
+			round, err := Plan(Request{Host: &now, Policy: p, Now: noon, Lasting: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(round.Moves) == 0 {
+				return
+			}
+			if i > 0 && round.Before > cost+1e-6 {
+				t.Fatalf("round %d begins at %v, the last was to end at %v", i, round.Before, cost)
+			}
+			now = legal(t, &now, p, round)
+			for k := range now.Guests { // it waits no more than its node makes it
+				now.Guests[k].Seen.Load = nil
+			}
+			cost = newModel(Request{Host: &now, Policy: p, Now: noon}).total()
+		}
+		t.Fatal("30 rounds have not settled it")
+	})
+}
