@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
-	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
@@ -32,17 +31,17 @@ them; without, vCPUs count as busy and accesses as even over the memory.`,
 	on.flags(c)
 	c.Flags().StringVar(&inventoryFile, "inventory", "", "decide on a saved inventory (see 'numavisor capture')")
 	c.Flags().BoolVar(&explain, "explain", false, "show reasons, prices, and why VMs that suffer stay")
+	on.onlyLive(c, "inventory")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		h, done, err := on.open(c)
+		wanted, err := on.readPolicy()
 		if err != nil {
 			return err
 		}
-		defer done()
-		inv, err := inventoryFrom(inventoryFile, func() (inventory.Host, error) { return h.Observe(c.Context()) })
+		inv, err := on.inventory(c, inventoryFile)
 		if err != nil {
 			return err
 		}
-		round, err := balance.Plan(balance.Request{Host: &inv, Policy: h.Policy, Now: inv.Taken, Lasting: true})
+		round, err := balance.Plan(balance.Request{Host: &inv, Policy: wanted, Now: inv.Taken, Lasting: true})
 		if err != nil {
 			return err
 		}

@@ -119,7 +119,7 @@ func (m Move) Names() string {
 func (m Move) String() string {
 	parts := make([]string, len(m.Guests))
 	for i, g := range m.Guests {
-		parts[i] = fmt.Sprintf("%s to %s (%v to copy)", g.Guest, g.Placement.Nodes, g.Bytes)
+		parts[i] = fmt.Sprintf("%s to nodes %s (%v to copy)", g.Guest, g.Placement.Nodes, g.Bytes)
 	}
 	text := fmt.Sprintf("%s: %s", m.Kind, strings.Join(parts, ", "))
 	if m.Advised {
