@@ -70,6 +70,9 @@ func (p *planner) movable(mode policy.Mode) []int {
 // approach makes the wanted changes one by one, or two at once, as far as
 // each is worth making; again reports whether another search may find more.
 func (p *planner) approach(wanted []change) (again bool) {
+	if few := len(wanted) > 1 && len(wanted) <= exchangedAtOnce; few && !p.orderable(wanted) && p.commit(wanted) == "" {
+		return true
+	}
 	for len(wanted) > 0 && p.budget.guests > 0 {
 		group := p.next(wanted)
 		if group == nil {
@@ -89,6 +92,22 @@ func (p *planner) approach(wanted []change) (again bool) {
 		again = true
 	}
 	return again
+}
+
+// orderable reports whether the changes can be made in the order in which
+// next would, down to the last.
+func (p *planner) orderable(wanted []change) bool {
+	first := p.model.state()
+	defer p.model.restore(first)
+	for len(wanted) > 0 {
+		group := p.next(wanted)
+		if group == nil {
+			return false
+		}
+		p.model.make(group...)
+		wanted = minus(wanted, group)
+	}
+	return true
 }
 
 // next is the change that helps most now, or the few that do together where
