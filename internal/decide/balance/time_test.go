@@ -12,6 +12,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
+// hasty is a patience that means none at all.
+const hasty = policy.Duration(1)
+
 // run balances a host again and again: every period, drift changes what the
 // guests ask for, and moves that are planned are made. It returns the moves.
 func run(t *testing.T, h inventory.Host, p policy.Policy, length, period time.Duration, drift func(h *inventory.Host, now time.Time)) []Moved {
@@ -24,7 +27,7 @@ func run(t *testing.T, h inventory.Host, p policy.Policy, length, period time.Du
 			h.Guests[i].Seen.Load = &load
 		}
 		drift(&h, now)
-		round, err := Plan(Request{Host: &h, Policy: p, Past: past, Now: now})
+		round, err := Plan(Request{Host: &h, Policy: p, Past: past, Now: now, Lasting: p.Balance.Patience == hasty})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,21 +95,24 @@ func TestNoiseMovesNothingIn24Hours(t *testing.T) {
 	for i := range 8 {
 		add(h, vm{name: fmt.Sprintf("g%d", i), vcpus: 4, memory: 2 * gib, cpus: on(topology.NodeID(i % 4)), used: 1.6})
 	}
-	noise := rand.New(rand.NewPCG(7, 11))
-	rounds := 0
-	moves := run(t, *h, policy.Policy{}, 24*time.Hour, 2*time.Second, func(h *inventory.Host, _ time.Time) {
-		rounds++
-		demand := map[string]float64{}
-		for _, g := range h.Guests { // about 80 % of each node, and now and then far above
-			demand[g.Name] = 1.6 + 0.3*noise.NormFloat64()
-			if noise.IntN(200) == 0 {
-				demand[g.Name] = 4
+	noise := func() func(h *inventory.Host, _ time.Time) {
+		r := rand.New(rand.NewPCG(7, 11))
+		return func(h *inventory.Host, _ time.Time) {
+			demand := map[string]float64{}
+			for _, g := range h.Guests { // about 80 % of each node, and now and then far above
+				demand[g.Name] = 1.6 + 0.3*r.NormFloat64()
+				if r.IntN(200) == 0 {
+					demand[g.Name] = 4
+				}
 			}
+			contend(h, demand)
 		}
-		contend(h, demand)
-	})
-	if len(moves) > 0 {
-		t.Errorf("%d moves in %d rounds, the first %+v", len(moves), rounds, moves[0])
+	}
+	if moves := run(t, *h, policy.Policy{Overcommit: 4}, 24*time.Hour, 2*time.Second, noise()); len(moves) > 0 {
+		t.Errorf("%d moves, the first %+v", len(moves), moves[0])
+	}
+	if moves := run(t, *h, policy.Policy{Overcommit: 4, Balance: policy.Balance{Patience: hasty}}, time.Hour, 2*time.Second, noise()); len(moves) == 0 {
+		t.Error("not even without patience does this noise move anything: the test shows nothing")
 	}
 }
 
