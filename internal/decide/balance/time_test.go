@@ -65,15 +65,18 @@ func TestTwoGuestsDoNotPingPong(t *testing.T) {
 	add(h, vm{name: "a", vcpus: 4, memory: 2 * gib, cpus: on(0), used: 3})
 	add(h, vm{name: "b", vcpus: 4, memory: 2 * gib, cpus: on(0), used: 3})
 	add(h, vm{name: "c", vcpus: 4, memory: 2 * gib, cpus: on(1), used: 3})
-	// Three guests on two nodes: whichever two share a node suffer, the load
-	// changes sides every minute, and every 5 seconds somebody has a reason to go.
-	moves := run(t, *h, policy.Policy{}, 2*time.Hour, 5*time.Second, func(h *inventory.Host, now time.Time) {
-		demand := map[string]float64{"a": 3.5, "b": 3.5, "c": 0.5}
-		if now.Minute()%2 == 1 {
-			demand = map[string]float64{"a": 0.5, "b": 3.5, "c": 3.5}
-		}
+	// Three guests on two nodes, one of them idle in turn: every few minutes
+	// the two that share a node are the busy ones, and one has a reason to go.
+	changing := func(h *inventory.Host, now time.Time) {
+		demand := map[string]float64{"a": 3.5, "b": 3.5, "c": 3.5}
+		demand[[]string{"a", "b", "c"}[now.Minute()%3]] = 0.5
 		contend(h, demand)
-	})
+	}
+	restless := policy.Policy{Balance: policy.Balance{Patience: hasty, Rest: 1, NoReturn: 1}}
+	if moves := run(t, *h, restless, 2*time.Hour, 5*time.Second, changing); len(moves) < 20 {
+		t.Errorf("only %d moves without rest: the test shows nothing", len(moves))
+	}
+	moves := run(t, *h, policy.Policy{}, 2*time.Hour, 5*time.Second, changing)
 	perGuest := map[string]int{}
 	for i, m := range moves {
 		perGuest[m.Guest]++
