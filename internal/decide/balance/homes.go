@@ -1,0 +1,125 @@
+package balance
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// cells returns into how many cells a guest may be divided while it runs.
+func (m *model) cells(g *subject) []int {
+	if p := g.seen.Placement; p != nil && g.spec.Topology.Mode != guest.TopologyOff {
+		return []int{len(p.Cells)}
+	}
+	return place.Cells(g.spec, len(m.nodes))
+}
+
+// homeSets proposes homes for k cells: from every node as a seed the nearest
+// others, and what the guest has with one home changed.
+func (m *model) homeSets(g *subject, divided []part) [][]topology.NodeID {
+	var out [][]topology.NodeID
+	add := func(homes []int) {
+		ids := make([]topology.NodeID, len(homes))
+		for i, n := range homes {
+			ids[i] = m.nodes[n].id
+		}
+		if !slices.ContainsFunc(out, func(have []topology.NodeID) bool { return slices.Equal(have, ids) }) {
+			out = append(out, ids)
+		}
+	}
+	now := m.homesNow(g, len(divided))
+	if now != nil {
+		add(now)
+	}
+	for seed := range m.nodes {
+		if m.home(g, seed) {
+			if set := m.nearest(g, seed, len(divided)); set != nil {
+				add(arranged(set, now))
+			}
+		}
+		if now == nil || len(divided) == 1 || slices.Contains(now, seed) || !m.home(g, seed) {
+			continue
+		}
+		for i := range now {
+			other := slices.Clone(now)
+			other[i] = seed
+			add(other)
+		}
+	}
+	return out
+}
+
+// home reports whether a cell of the guest may live on a node.
+func (m *model) home(g *subject, i int) bool {
+	n, limits := &m.nodes[i], &g.spec.Limits
+	return n.cpus > 0 && n.memory > 0 && (limits.Nodes.IsEmpty() || limits.Nodes.Contains(n.id))
+}
+
+// nearest returns k nodes around a seed, by access both ways.
+func (m *model) nearest(g *subject, seed, k int) []int {
+	var others []int
+	for i := range m.nodes {
+		if i != seed && m.home(g, i) {
+			others = append(others, i)
+		}
+	}
+	if len(others) < k-1 {
+		return nil
+	}
+	slices.SortStableFunc(others, func(a, b int) int {
+		return cmp.Compare(m.access.Latency(seed, a)+m.access.Latency(a, seed), m.access.Latency(seed, b)+m.access.Latency(b, seed))
+	})
+	set := append([]int{seed}, others[:k-1]...)
+	slices.Sort(set)
+	return set
+}
+
+// homesNow returns the homes of a guest's cells: as placed, else the nodes
+// that hold most of its memory; nil where those are too few.
+func (m *model) homesNow(g *subject, k int) []int {
+	var homes []int
+	if p := g.seen.Placement; p != nil && len(p.Cells) == k {
+		for _, c := range p.Cells {
+			id, _ := c.Nodes.First()
+			if i := m.position(id); i >= 0 && m.home(g, i) && !slices.Contains(homes, i) {
+				homes = append(homes, i)
+			}
+		}
+	} else {
+		on := slices.Clone(g.layouts[0].on)
+		slices.SortStableFunc(on, func(a, b share) int { return cmp.Compare(b.mem, a.mem) })
+		for _, s := range on {
+			if len(homes) < k && s.mem > 0 && m.home(g, s.node) {
+				homes = append(homes, s.node)
+			}
+		}
+	}
+	if len(homes) != k {
+		return nil
+	}
+	return homes
+}
+
+// arranged orders homes so that cells stay where they are as far as possible.
+func arranged(set, now []int) []int {
+	if len(now) != len(set) {
+		return set
+	}
+	out := slices.Repeat([]int{-1}, len(set))
+	rest := slices.Clone(set)
+	for i, n := range now {
+		if at := slices.Index(rest, n); at >= 0 {
+			out[i] = n
+			rest = slices.Delete(rest, at, at+1)
+		}
+	}
+	for i := range out {
+		if out[i] < 0 {
+			out[i], rest = rest[0], rest[1:]
+		}
+	}
+	return out
+}
