@@ -20,6 +20,7 @@ type model struct {
 	sizes  []topology.Bytes
 	asked  []asked // by node: what guests ask of it now
 	saved  []asked // scratch of try
+	near   []int   // scratch of touched
 }
 
 // node is what a node has to give.
@@ -247,10 +248,10 @@ func (m *model) try(changes ...change) (rise float64, ok bool) {
 	return rise - before, ok
 }
 
-// touched lists the nodes that changes concern, each once.
+// touched lists the nodes that changes concern, each once; valid until it is
+// asked again.
 func (m *model) touched(changes []change) []int {
-	var buffer [16]int
-	out := buffer[:0]
+	out := m.near[:0]
 	note := func(l *layout) {
 	next:
 		for _, s := range l.on {
@@ -266,6 +267,7 @@ func (m *model) touched(changes []change) []int {
 		note(m.guests[c.guest].layout())
 		note(&m.guests[c.guest].layouts[c.layout])
 	}
+	m.near = out
 	return out
 }
 
