@@ -5,8 +5,9 @@ GO        ?= go
 GOFLAGS   := -tags=libvirt_dlopen -buildvcs=false
 BIN       := bin/numavisor
 LINTER    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
-# Runs tests that failed again, up to twice, and says so: a lab locks up now and
-# then when QEMU emulates many busy CPUs on two real ones (lab.ErrSilent).
+# Runs tests that failed again, up to twice, and says so: the lab's machine is
+# emulated, and on a busy one QEMU still may lock up (lab.ErrSilent) or a guest
+# be too slow.
 TESTSUM   := gotest.tools/gotestsum@v1.13.0
 PACKAGES  := gcc libc6-dev qemu-system-x86 libvirt-daemon-system libvirt-clients numactl busybox-static cpio kmod hwloc-nox
 export GOFLAGS
