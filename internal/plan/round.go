@@ -131,9 +131,12 @@ func (m Move) String() string {
 // Text gives the whole round for people: a move a line with its reason.
 func (r Round) Text() string {
 	var b strings.Builder
-	if len(r.Moves) == 0 {
+	switch len(r.Moves) {
+	case 0:
 		fmt.Fprintf(&b, "%s: nothing to move\n", r.Host)
-	} else {
+	case 1:
+		fmt.Fprintf(&b, "%s: 1 move; cost %.3g now, %.3g after\n", r.Host, r.Before, r.After)
+	default:
 		fmt.Fprintf(&b, "%s: %d moves; cost %.3g now, %.3g after\n", r.Host, len(r.Moves), r.Before, r.After)
 	}
 	for i, m := range r.Moves {

@@ -53,7 +53,7 @@ func (p *planner) why(group []change, r relief, benefit plan.Benefit, price plan
 	for _, c := range group {
 		g := &m.guests[c.guest]
 		then := &g.layouts[c.layout]
-		fmt.Fprintf(&b, "; %s (%.3g CPUs asked for) goes from nodes %s, memory %s, to %s", g.name(), g.demand,
+		fmt.Fprintf(&b, "; %s (%.3g CPUs asked for) goes from nodes %s, memory %s, to nodes %s", g.name(), g.demand,
 			m.vcpuNodes(g.layout()), m.memoryOf(g.layout()), m.vcpuNodes(then))
 	}
 	var uses []string

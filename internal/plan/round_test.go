@@ -1,0 +1,62 @@
+package plan_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+func oneMove() plan.Round {
+	to := topology.MustParseSet[topology.NodeID]("1")
+	return plan.Round{
+		Host: "h", Taken: time.Unix(1700000000, 0).UTC(), Before: 2, After: 1,
+		Moves: []plan.Move{{
+			Kind: plan.MoveGuest, Why: "db: far",
+			Guests:  []plan.GuestMove{{Guest: "db", Placement: guest.Placement{Guest: "db", Nodes: to}, Bytes: topology.GiB, Undo: plan.Undo{VCPUNodes: topology.MustParseSet[topology.NodeID]("0"), Memory: map[topology.NodeID]topology.Bytes{0: topology.GiB}}}},
+			Benefit: plan.Benefit{Cost: 1, AccessCPUs: 0.5, Horizon: time.Minute}, Cost: plan.Price{Bytes: topology.GiB, Took: time.Second, BytesPerSecond: topology.GiB},
+		}},
+		Stays: []plan.Refusal{{What: "web", Why: "rests"}},
+	}
+}
+
+func TestRoundInWords(t *testing.T) {
+	r := oneMove()
+	want := "h: 1 move; cost 2 now, 1 after\n  1. move: db to nodes 1 (1 GiB to copy)\n     db: far\n  stays: web: rests\n"
+	if got := r.Text(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	r.Moves[0].Advised = true
+	r.Moves[0].Guests = append(r.Moves[0].Guests, plan.GuestMove{Guest: "web"})
+	if got := r.Moves[0].Names(); got != "db, web" {
+		t.Errorf("names %q", got)
+	}
+	if got, want := r.Moves[0].String(), "move: db to nodes 1 (1 GiB to copy), web to nodes  (0 B to copy) [advised only]"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := (plan.Round{Host: "h"}).Text(); got != "h: nothing to move\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// A plan is carried out by another process than made it, maybe: nothing of it is lost in its file.
+func TestRoundSurvivesItsFile(t *testing.T) {
+	text, err := json.Marshal(oneMove())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back plan.Round
+	if err := json.Unmarshal(text, &back); err != nil {
+		t.Fatal(err)
+	}
+	same := cmp.Comparer(func(a, b topology.NodeSet) bool { return a.Equal(b) })
+	cpus := cmp.Comparer(func(a, b topology.CPUSet) bool { return a.Equal(b) })
+	if diff := cmp.Diff(oneMove(), back, same, cpus); diff != "" {
+		t.Errorf("-before +after:\n%s", diff)
+	}
+}
