@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -64,7 +63,7 @@ inventory.`,
 		}
 		report := diagnosis{Findings: diagnose.Run(&inv), Gaps: inv.Gaps}
 		if fix {
-			report.Fixed, err = fixAll(c.Context(), h, &inv, report.Findings)
+			report.Fixed, err = fixAll(c.Context(), h, report.Findings)
 		}
 		return errors.Join(emit(c, report, func(w io.Writer) { printDiagnosis(w, report) }), err)
 	}
@@ -96,14 +95,13 @@ func captured(root string) (inventory.Host, error) {
 	return inventory.Host{Version: inventory.Version, Name: root, Topology: t, Kernel: settings, Gaps: gaps}, nil
 }
 
-// fixAll applies the safe fixes, each whatever became of the others. VMs that
-// Numavisor did not place are left to their owner: the finding has the command.
-func fixAll(ctx context.Context, h *operate.Host, inv *inventory.Host, findings []diagnose.Finding) ([]fixed, error) {
+// fixAll applies the safe fixes, each whatever became of the others.
+func fixAll(ctx context.Context, h *operate.Host, findings []diagnose.Finding) ([]fixed, error) {
 	var all []fixed
 	var failed []string
 	bound := map[string]bool{}
 	for _, f := range findings {
-		if !f.Safe || f.Action == nil || (f.Action.Kind == diagnose.BindGuest && (bound[f.Action.Guest] || !ours(inv, f.Action.Guest))) {
+		if !f.Safe || f.Action == nil || (f.Action.Kind == diagnose.BindGuest && bound[f.Action.Guest]) {
 			continue
 		}
 		if f.Action.Kind == diagnose.BindGuest {
@@ -120,10 +118,6 @@ func fixAll(ctx context.Context, h *operate.Host, inv *inventory.Host, findings 
 		return all, partialError{fmt.Errorf("not fixed: %s", strings.Join(failed, ", "))}
 	}
 	return all, nil
-}
-
-func ours(inv *inventory.Host, name string) bool {
-	return slices.ContainsFunc(inv.Guests, func(g inventory.Guest) bool { return g.Name == name && g.Placement != nil })
 }
 
 func applyFix(ctx context.Context, h *operate.Host, a *diagnose.Action) (string, error) {

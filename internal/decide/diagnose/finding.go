@@ -17,7 +17,7 @@ type Finding struct {
 	Fix      string   `json:"fix"`
 	Command  string   `json:"command,omitempty"` // does the fix, or is its first step
 	// Safe says that Action can be carried out on running guests without asking:
-	// it loses nothing and can be undone.
+	// it loses nothing, can be undone, and is on the host or a guest of ours.
 	Safe   bool    `json:"safe"`
 	Action *Action `json:"action,omitempty"` // nil: not ours to do
 }

@@ -30,7 +30,7 @@ var faults = []struct {
 		g := find(h, "foreign")
 		unbind(g)
 		g.Config.PageSize = 2 * mib
-	}, "guest foreign", diagnose.Warning, "numavisor bind foreign", true},
+	}, "guest foreign", diagnose.Warning, "numavisor bind foreign", false},
 	{"preallocated-unbound", "1 GiB pages move only into free ones", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
@@ -40,7 +40,7 @@ var faults = []struct {
 		g := find(h, "foreign")
 		unbind(g)
 		g.Config.Immediate = true
-	}, "guest foreign", diagnose.Warning, "node 1: 4 GiB (cgroup memory.numa_stat)", true},
+	}, "guest foreign", diagnose.Warning, "node 1: 4 GiB (cgroup memory.numa_stat)", false},
 	{"vfio-unbound", "a device", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
@@ -56,7 +56,7 @@ var faults = []struct {
 		unbind(g)
 		g.Config.PageSize, g.Config.EmulatorPin = 2*mib, cpus("4,8")
 		g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = cpus("4-11"), cpus("4-11")
-	}, "guest foreign", diagnose.Warning, "huge pages of 2 MiB", true},
+	}, "guest foreign", diagnose.Warning, "huge pages of 2 MiB", false},
 	{"preallocated-unbound", "shut off: its next start", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
@@ -71,18 +71,18 @@ var faults = []struct {
 		g := find(h, "foreign")
 		g.Config.NUMATune = nil
 		g.Seen.MemoryByNode = byNode{3: 4 * gib}
-	}, "guest foreign", diagnose.Warning, "local share 0 %", true},
+	}, "guest foreign", diagnose.Warning, "local share 0 %", false},
 	{"memory-far", "loose: by where it last ran", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
 		g.Seen.Threads[0].LastCPU, g.Seen.Threads[1].LastCPU = 2, 5
-	}, "guest foreign", diagnose.Warning, "last ran on CPUs 2,5, nodes 0-1 (/proc/PID/task)\nlocal share 50 %", true},
+	}, "guest foreign", diagnose.Warning, "last ran on CPUs 2,5, nodes 0-1 (/proc/PID/task)\nlocal share 50 %", false},
 	{"memory-far", "one vCPU, memory smeared over two nodes", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
 		g.Config.VCPUs, g.Seen.Threads = 1, g.Seen.Threads[:1]
 		g.Seen.MemoryByNode = byNode{0: 2121 * mib, 1: 1810 * mib} // as numastat showed it
-	}, "guest foreign", diagnose.Warning, "local share 54 %", true},
+	}, "guest foreign", diagnose.Warning, "local share 54 %", false},
 	{"memory-far", "a plain process", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		g.Hypervisor, g.Config.NUMATune, g.Seen.MemoryByNode = "qemu-plain", nil, byNode{3: 4 * gib}
@@ -94,7 +94,7 @@ var faults = []struct {
 	{"helpers-far", "vhost elsewhere", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		g.Seen.Threads = append(g.Seen.Threads, thread(inventory.RoleVhost, "8-9", "0-1,3"))
-	}, "guest foreign", diagnose.Warning, "vhost threads may run on CPUs 8-9, nodes 3", true},
+	}, "guest foreign", diagnose.Warning, "vhost threads may run on CPUs 8-9, nodes 3", false},
 	{"helpers-far", "the emulator of a guest that cannot move", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		g.Seen.Threads[2].Affinity, g.Config.Devices = cpus("0"), []string{"0000:3b:00.0"}
@@ -108,10 +108,10 @@ var faults = []struct {
 			g.Placement = nil
 			g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = cpus("4"), cpus("5")
 		}
-	}, "guest foreign", diagnose.Error, "CPUs 4-5", true},
+	}, "guest foreign", diagnose.Error, "CPUs 4-5", false},
 	{"exclusive-overlap", "a loose guest on promised CPUs", func(h *inventory.Host) {
 		find(h, "web").Placement.Reservations[0].Exclusive = cpus("6-7")
-	}, "guest web", diagnose.Warning, "of web and of foreign may run on CPUs 6-7", true},
+	}, "guest web", diagnose.Warning, "of web and of foreign may run on CPUs 6-7", false},
 	{"restrictive-memnodes", "cells on different nodes", func(h *inventory.Host) {
 		for i := range find(h, "wide").Config.NUMATune.Cells {
 			find(h, "wide").Config.NUMATune.Cells[i].Mode = "restrictive"
@@ -131,7 +131,7 @@ var faults = []struct {
 	{"cells-folded", "by memory", func(h *inventory.Host) {
 		g := find(h, "wide")
 		g.Placement, g.Seen.MemoryByNode = nil, byNode{0: 2 * gib}
-	}, "guest wide", diagnose.Warning, "node 0: 2 GiB", true},
+	}, "guest wide", diagnose.Warning, "node 0: 2 GiB", false},
 	{"cells-folded", "by policy", func(h *inventory.Host) {
 		find(h, "wide").Seen.Ranges = []inventory.MemoryRange{ram(0, "bind:3", byNode{3: gib}), ram(1, "bind:3", byNode{3: gib})}
 	}, "guest wide", diagnose.Warning, "bind:3", true},
@@ -195,8 +195,8 @@ var faults = []struct {
 	{"vcpus-crowded", "more vCPUs than CPUs", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		g.Config.VCPUs, g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = 4, cpus("4-5"), cpus("5-6")
-	}, "guest foreign", diagnose.Warning, "4 vCPUs (configuration) on 3 CPUs", true},
-	{"housekeeping-taken", "by a pin", func(h *inventory.Host) { h.Topology.Housekeeping = cpus("0,4") }, "guest foreign", diagnose.Warning, "CPUs 0,4 are for the host", true},
+	}, "guest foreign", diagnose.Warning, "4 vCPUs (configuration) on 3 CPUs", false},
+	{"housekeeping-taken", "by a pin", func(h *inventory.Host) { h.Topology.Housekeeping = cpus("0,4") }, "guest foreign", diagnose.Warning, "CPUs 0,4 are for the host", false},
 	{"cells-contradicted", "two cells on one node", func(h *inventory.Host) {
 		g := find(h, "wide")
 		g.Placement, g.Config.NUMATune.Cells[1].Nodes = nil, nodes("0")

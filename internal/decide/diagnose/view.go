@@ -175,7 +175,8 @@ func (s *subject) binding(f Finding) Finding {
 	f.Command = "numavisor bind " + shellWord(s.Name)
 	f.Action = &Action{Kind: BindGuest, Guest: s.Name}
 	// 1 GiB pages need free ones on the target: the pools may have to be grown, which takes memory from others.
-	f.Safe = s.Config.PageSize < topology.GiB
+	// Guests that others placed are theirs to move.
+	f.Safe = s.Placement != nil && s.Config.PageSize < topology.GiB
 	return f
 }
 
