@@ -180,18 +180,21 @@ static void access_memory(unsigned index, qemu_plugin_meminfo_t info, uint64_t v
  * plugin_gen_disable_mem_helpers"), and follows it after all lists were freed with the code: QEMU then ends by an
  * assertion. So lists with our callback are not freed; while the mode is OFF the callback does nothing. */
 struct array { char *data; unsigned length; };
+static char *(*real_array_free)(struct array *, int);
+static unsigned (*element_size)(struct array *);
+
+__attribute__((constructor)) static void find_glib(void)
+{
+    element_size = (unsigned (*)(struct array *))dlsym(RTLD_NEXT, "g_array_get_element_size");
+    real_array_free = (char *(*)(struct array *, int))dlsym(RTLD_NEXT, "g_array_free");
+}
+
 EXPORT char *g_array_free(struct array *a, int with_data)
 {
-    static char *(*real)(struct array *, int);
-    static unsigned (*element_size)(struct array *);
-    if (!real) {
-        element_size = (unsigned (*)(struct array *))dlsym(RTLD_NEXT, "g_array_get_element_size");
-        real = (char *(*)(struct array *, int))dlsym(RTLD_NEXT, "g_array_free");
-    }
     mem_callback ours = access_memory;
     if (a && with_data && a->data && memmem(a->data, (size_t)a->length * element_size(a), &ours, sizeof ours))
         return NULL;
-    return real(a, with_data);
+    return real_array_free(a, with_data);
 }
 
 /* A CPU is about to run int3. Linux puts one over each instruction that it is about to change (text_poke_bp), and what
