@@ -173,6 +173,9 @@ func parseInventory(r io.Reader) (inventory.Host, error) {
 	if h.Version != inventory.Version {
 		return h, fmt.Errorf("inventory version %d; this program reads version %d: make one with its 'numavisor capture'", h.Version, inventory.Version)
 	}
+	if len(h.Topology.Nodes) == 0 {
+		return h, errors.New("no nodes in the inventory's topology: nothing can be told of such a host; make one with 'numavisor capture'")
+	}
 	h.Topology.Classify()
 	return h, h.Topology.Validate()
 }
