@@ -22,6 +22,9 @@ var rooms = map[string][]string{
 	"internal/inventory": {"internal/topology", "internal/guest"},
 	"internal/policy":    {"internal/topology", "internal/guest"},
 	"internal/plan":      {"internal/topology", "internal/guest"},
+	"internal/alarm":     {"internal/topology"},
+	"internal/journal":   {"internal/topology", "internal/plan"},
+	"internal/status":    {"internal/topology", "internal/inventory", "internal/policy", "internal/plan", "internal/alarm"},
 
 	"internal/decide/cost":     {"WORDS"},
 	"internal/decide/place":    {"WORDS", "internal/decide/cost"},
@@ -46,7 +49,7 @@ var rooms = map[string][]string{
 	"cmd/numavisor": {"ALL"},
 }
 
-var words = []string{"internal/topology", "internal/guest", "internal/inventory", "internal/policy", "internal/plan"}
+var words = []string{"internal/topology", "internal/guest", "internal/inventory", "internal/policy", "internal/plan", "internal/alarm", "internal/journal", "internal/status"}
 
 func TestRoomsLookOnlyWhereTheyMay(t *testing.T) {
 	seen := map[string]bool{}

@@ -1,0 +1,77 @@
+package inventory
+
+import (
+	"time"
+
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Sample is what was measured on a host at one moment, over the window since
+// the sample before it, from sources whose cost does not grow with memory.
+type Sample struct {
+	Taken time.Time `json:"taken"`
+	// Window is the time since the sample before; 0 for the first, whose rates are all 0.
+	Window   time.Duration  `json:"window_ns"`
+	Nodes    []NodeSample   `json:"nodes"`  // ascending by node
+	Guests   []GuestSample  `json:"guests"` // running ones, ascending by name
+	Pressure Pressure       `json:"pressure"`
+	Moves    KernelMoves    `json:"kernel_moves"`
+	Accesses []AccessSource `json:"access_sources"` // those in use on this host, the best first
+	Gaps     []Gap          `json:"gaps,omitempty"`
+	// Cost is the CPU time that taking the sample took.
+	Cost time.Duration `json:"cost_ns"`
+}
+
+// NodeSample is what was measured of one node.
+type NodeSample struct {
+	NodeLoad
+	CPUs   int            `json:"cpus"` // online
+	Memory topology.Bytes `json:"memory_bytes"`
+	Free   topology.Bytes `json:"free_bytes"`
+	// HugePages are the node's pools now.
+	HugePages []topology.HugePagePool `json:"huge_pages,omitempty"`
+	// MemoryMBps is the traffic to this node's memory, in MB (10^6 bytes) a second; 0: not measured.
+	MemoryMBps float64 `json:"memory_mbps,omitempty"`
+}
+
+// GuestSample is what was measured of one running guest.
+type GuestSample struct {
+	Name string    `json:"name"`
+	PID  int       `json:"pid"`
+	Load GuestLoad `json:"load"`
+	// MemoryByNode is guest memory resident per node, from MemorySource.
+	MemoryByNode map[topology.NodeID]topology.Bytes `json:"memory_by_node,omitempty"`
+	MemorySource string                             `json:"memory_source,omitempty"`
+	// CPUByNode is how many CPUs its vCPUs used on each node, by the CPU that
+	// each ran on last.
+	CPUByNode map[topology.NodeID]float64 `json:"cpu_by_node,omitempty"`
+	// Accesses are shares of its accesses to memory by the node that holds it
+	// and the node of the CPU that makes them; they sum to 1. Empty: not measured.
+	Accesses []AccessShare `json:"accesses,omitempty"`
+}
+
+// AccessShare is the part of a guest's accesses that goes from CPUs of one
+// node to memory of another (or the same), from 0 to 1.
+type AccessShare struct {
+	From  topology.NodeID `json:"from"`
+	To    topology.NodeID `json:"to"`
+	Share float64         `json:"share"`
+}
+
+// Pressure is the share of the last 10 seconds, from 0 to 1, in which some
+// task of the host (Full: all tasks) waited for something (/proc/pressure).
+// Nil: the kernel does not tell.
+type Pressure struct {
+	CPU        *float64 `json:"cpu,omitempty"`
+	Memory     *float64 `json:"memory,omitempty"`
+	MemoryFull *float64 `json:"memory_full,omitempty"`
+	IO         *float64 `json:"io,omitempty"`
+}
+
+// KernelMoves is memory moved between nodes in the window of a sample,
+// whoever asked for it, and the part that the kernel's own NUMA balancing moved.
+type KernelMoves struct {
+	Moved     topology.Bytes `json:"moved_bytes"`
+	Failed    topology.Bytes `json:"failed_bytes"`
+	Balancing topology.Bytes `json:"balancing_bytes"`
+}

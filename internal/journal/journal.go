@@ -1,0 +1,83 @@
+// Package journal holds the record of what was done on a host, when and why:
+// what 'numavisor history' shows, and what a restart finishes or undoes.
+package journal
+
+import (
+	"time"
+
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Kind says what an entry records.
+type Kind string
+
+// Kinds of entries. A move has one MoveBegan and, once it is over, exactly one
+// of MoveDone, MovePartial, MoveFailed, MoveUndone, with the same ID; one
+// without its end was cut short.
+const (
+	MoveBegan   Kind = "move-began"
+	MoveStep    Kind = "move-step"    // a step of it is behind us: what a restart need not do again
+	MoveDone    Kind = "move-done"    // and verified
+	MovePartial Kind = "move-partial" // the guest runs, part of it could not be done
+	MoveFailed  Kind = "move-failed"  // given up; What says how the guest is left
+	MoveUndone  Kind = "move-undone"  // the guest is back where it was
+	Advised     Kind = "advised"      // a move was found worth making, and not made: mode advise
+	Accepted    Kind = "accepted"     // an operator accepted an advised move
+	Repaired    Kind = "repaired"     // drift was bound again
+	Drifted     Kind = "drifted"      // somebody else changed a guest of ours
+	Rival       Kind = "rival"        // somebody else moves pages here, or has stopped to
+	Setting     Kind = "setting"      // we changed a setting of the kernel; What has old and new
+	Paused      Kind = "paused"
+	Resumed     Kind = "resumed"
+	Raised      Kind = "alarm-raised"
+	Cleared     Kind = "alarm-cleared"
+	Started     Kind = "daemon-started"
+	Stopped     Kind = "daemon-stopped"
+)
+
+// Entry is one line of the record.
+type Entry struct {
+	At     time.Time `json:"at"`
+	Kind   Kind      `json:"kind"`
+	ID     string    `json:"id,omitempty"` // of the move
+	Guests []string  `json:"guests,omitempty"`
+	What   string    `json:"what"`          // in one line
+	Why    string    `json:"why,omitempty"` // the reason, or the error
+	By     string    `json:"by,omitempty"`  // "balancer", "operator", "restart", or who was seen doing it
+	// Move is the whole move, undo included, on MoveBegan and Advised.
+	Move *plan.Move `json:"move,omitempty"`
+	// Moved and Took are what a move that ended came to.
+	Moved topology.Bytes `json:"moved_bytes,omitempty"`
+	Took  time.Duration  `json:"took_ns,omitempty"`
+	// Shortfalls are what could not be done, one line each.
+	Shortfalls []string `json:"shortfalls,omitempty"`
+}
+
+// Ends reports whether the entry ends the move that it names.
+func (e Entry) Ends() bool {
+	switch e.Kind {
+	case MoveDone, MovePartial, MoveFailed, MoveUndone:
+		return true
+	}
+	return false
+}
+
+// CutShort returns the moves that began and did not end, oldest first.
+func CutShort(entries []Entry) []Entry {
+	var open []Entry
+	for _, e := range entries {
+		switch {
+		case e.Kind == MoveBegan:
+			open = append(open, e)
+		case e.Ends():
+			for i := range open {
+				if open[i].ID == e.ID {
+					open = append(open[:i:i], open[i+1:]...)
+					break
+				}
+			}
+		}
+	}
+	return open
+}

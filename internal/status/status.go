@@ -1,0 +1,111 @@
+// Package status holds what a host's daemon tells of itself and its host:
+// what 'numavisor top' shows, and metrics are made of.
+package status
+
+import (
+	"time"
+
+	"github.com/numavisor/numavisor/internal/alarm"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Status is the daemon's view at one moment.
+type Status struct {
+	Host     string            `json:"host"`
+	Started  time.Time         `json:"started"` // the daemon
+	Topology topology.Topology `json:"topology"`
+	// Sample is the latest measurement.
+	Sample inventory.Sample `json:"sample"`
+	Guests []Guest          `json:"guests"` // all known, ascending by name
+	// Mode is the host's, as the policy has it; Held says why nothing moves in
+	// spite of it (paused, outside the maintenance windows); empty if nothing holds.
+	Mode  policy.Mode `json:"mode"`
+	Held  string      `json:"held,omitempty"`
+	Pause *Pause      `json:"pause,omitempty"`
+	// Planned is when the last plan was made, Suffering and Stays what it said.
+	Planned   time.Time        `json:"planned,omitzero"`
+	Suffering []plan.Suffering `json:"suffering,omitempty"`
+	Stays     []plan.Refusal   `json:"stays,omitempty"`
+	// Advice are moves found worth making that the mode, a pause or a window keeps from being made.
+	Advice []Advice `json:"advice,omitempty"`
+	// Moving are the moves in progress.
+	Moving []Moving      `json:"moving,omitempty"`
+	Alarms []alarm.Alarm `json:"alarms,omitempty"` // those that last
+	Rivals []Rival       `json:"rivals,omitempty"`
+	Totals Totals        `json:"totals"`
+	Self   Self          `json:"self"`
+}
+
+// Guest is a guest as the daemon sees it, beside its sample.
+type Guest struct {
+	Name    string         `json:"name"`
+	State   string         `json:"state"`
+	Managed bool           `json:"managed"`
+	Mode    policy.Mode    `json:"mode"` // what may be done to it
+	VCPUs   int            `json:"vcpus"`
+	Memory  topology.Bytes `json:"memory_bytes"`
+	// Nodes are those that it is intended to be on; none if nobody said.
+	Nodes topology.NodeSet `json:"nodes,omitzero"`
+	// LocalShare is the part of its memory that is local to the vCPUs using it; nil: not known.
+	LocalShare *float64 `json:"local_share,omitempty"`
+	Drift      []string `json:"drift,omitempty"`
+	// Rests says until when balancing leaves it alone, and why.
+	Rests string `json:"rests,omitempty"`
+}
+
+// Pause is an operator's order to move nothing.
+type Pause struct {
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until,omitzero"` // zero: until resumed
+	Why   string    `json:"why,omitempty"`
+}
+
+// Advice is a move that waits for somebody to accept it.
+type Advice struct {
+	ID    string    `json:"id"`
+	Since time.Time `json:"since"`
+	Move  plan.Move `json:"move"`
+}
+
+// Moving is a move in progress.
+type Moving struct {
+	ID    string         `json:"id"`
+	Began time.Time      `json:"began"`
+	Move  plan.Move      `json:"move"`
+	Step  string         `json:"step"`       // what it does now, in words
+	Done  topology.Bytes `json:"done_bytes"` // copied or found in place
+	Total topology.Bytes `json:"total_bytes"`
+	// BytesPerSecond is the pace now: what the guest's disturbance allows.
+	BytesPerSecond topology.Bytes `json:"bytes_per_second"`
+}
+
+// Rival is somebody else who moves pages or changes bindings on this host.
+type Rival struct {
+	Name string `json:"name"` // "kernel NUMA balancing", "numad", "KSM across nodes", "libvirt placement"
+	// What it does here, as seen; Answer what the policy has us do about it.
+	What   string `json:"what"`
+	Answer string `json:"answer"`
+}
+
+// Totals are counts since the daemon started.
+type Totals struct {
+	Samples     uint64         `json:"samples"`
+	Plans       uint64         `json:"plans"`
+	MovesDone   uint64         `json:"moves_done"`
+	MovesPart   uint64         `json:"moves_partial"`
+	MovesFailed uint64         `json:"moves_failed"` // undone ones included
+	Repairs     uint64         `json:"repairs"`
+	MovedBytes  topology.Bytes `json:"moved_bytes"`
+}
+
+// Self is what the daemon itself takes.
+type Self struct {
+	CPU      time.Duration  `json:"cpu_ns"` // since it started
+	Resident topology.Bytes `json:"resident_bytes"`
+	// Sample and Plan are the CPU time of the last one of each.
+	Sample time.Duration `json:"sample_ns"`
+	Plan   time.Duration `json:"plan_ns"`
+}
