@@ -27,6 +27,10 @@ type Balance struct {
 	// manages, advise for those that others made.
 	Guests map[string]Mode `json:"guests,omitempty"`
 
+	// Windows are the times in which moves may be made; at others they are
+	// only advised. None: always.
+	Windows []Window `json:"windows,omitempty"`
+
 	// Wait is from which share of the CPU time that a guest wants, but does
 	// not get, it suffers; default 0.1.
 	Wait float64 `json:"wait,omitempty"`

@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -36,6 +37,8 @@ type Policy struct {
 	SearchSteps int `json:"search_steps,omitempty"`
 	// Balance is about moving guests that run already.
 	Balance Balance `json:"balance,omitzero"`
+	// Movers is about others who move pages on the host.
+	Movers Movers `json:"movers,omitzero"`
 }
 
 // Capacity is what vCPUs are counted against.
@@ -119,6 +122,7 @@ func (p Policy) WithDefaults() Policy {
 		p.SearchSteps = DefaultSearchSteps
 	}
 	p.Balance = p.Balance.WithDefaults()
+	p.Movers = p.Movers.withDefaults()
 	return p
 }
 
@@ -157,7 +161,7 @@ func (p Policy) Validate() error {
 	if p.SearchSteps < 0 {
 		return fmt.Errorf("policy: search_steps %d: must not be negative", p.SearchSteps)
 	}
-	if err := p.Balance.validate(); err != nil {
+	if err := cmp.Or(p.Balance.validate(), p.Movers.validate()); err != nil {
 		return err
 	}
 	return p.Weights.validate()

@@ -1,0 +1,66 @@
+package policy
+
+import "fmt"
+
+// Movers says what to do about others who move pages on the host or change
+// bindings of guests, so that each guest has one owner. Nothing of it is done
+// for guests in mode off, or on a host in mode off or advise.
+type Movers struct {
+	// KernelBalancing is about the kernel's own NUMA balancing
+	// (kernel.numa_balancing); default leave: it leaves memory with an explicit
+	// policy alone, and brings other pages to the vCPUs that use them, where we
+	// have put these.
+	KernelBalancing Answer `json:"kernel_balancing,omitempty"`
+	// Numad is about a running numad; default exclude: it is told to leave
+	// alone (numad -x) the guests that we may move.
+	Numad Answer `json:"numad,omitempty"`
+	// KSM is about merging pages of different nodes; default leave: to stop it,
+	// all pages must be unmerged, which takes the memory that merging saved.
+	KSM Answer `json:"ksm,omitempty"`
+	// Changes is about guests of ours that somebody else bound otherwise;
+	// default repair: they are bound again, once. Who changes them again within
+	// the hour is left to have it so, and it is reported.
+	Changes Answer `json:"changes,omitempty"`
+}
+
+// Answer is what is done about a rival.
+type Answer string
+
+// Answers. Every rival is reported, whatever the answer.
+const (
+	AnswerLeave   Answer = "leave"   // only report it
+	AnswerOff     Answer = "off"     // switch it off while the daemon runs
+	AnswerExclude Answer = "exclude" // have it leave our guests alone
+	AnswerRepair  Answer = "repair"  // undo what it did
+	AnswerWithin  Answer = "within"  // let it act within nodes only
+)
+
+func (m Movers) withDefaults() Movers {
+	orElse(&m.KernelBalancing, AnswerLeave)
+	orElse(&m.Numad, AnswerExclude)
+	orElse(&m.KSM, AnswerLeave)
+	orElse(&m.Changes, AnswerRepair)
+	return m
+}
+
+func (m Movers) validate() error {
+	for _, f := range []struct {
+		name    string
+		value   Answer
+		allowed []Answer
+	}{
+		{"kernel_balancing", m.KernelBalancing, []Answer{AnswerLeave, AnswerOff}},
+		{"numad", m.Numad, []Answer{AnswerLeave, AnswerExclude}},
+		{"ksm", m.KSM, []Answer{AnswerLeave, AnswerWithin}},
+		{"changes", m.Changes, []Answer{AnswerLeave, AnswerRepair}},
+	} {
+		ok := f.value == ""
+		for _, a := range f.allowed {
+			ok = ok || f.value == a
+		}
+		if !ok {
+			return fmt.Errorf("policy: movers.%s %q: allowed are %q and %q", f.name, f.value, f.allowed[0], f.allowed[1])
+		}
+	}
+	return nil
+}
