@@ -4,4 +4,6 @@ package guest
 type Intent struct {
 	Spec      Spec      `json:"spec"`
 	Placement Placement `json:"placement"`
+	// Adopted says that others made the guest, and we bound it later.
+	Adopted bool `json:"adopted,omitempty"`
 }

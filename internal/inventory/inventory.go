@@ -73,13 +73,19 @@ type Guest struct {
 	// Persistent says that the hypervisor stores a configuration for the next start.
 	Persistent bool `json:"persistent,omitempty"`
 	// Managed says that Numavisor created or bound it; then Spec and Placement are the intent.
-	Managed   bool             `json:"managed"`
+	Managed bool `json:"managed"`
+	// Adopted says of a managed guest that others made it.
+	Adopted   bool             `json:"adopted,omitempty"`
 	Spec      *guest.Spec      `json:"spec,omitempty"`
 	Placement *guest.Placement `json:"placement,omitempty"`
 
 	Config Config `json:"config"` // what the hypervisor was told
 	Seen   Seen   `json:"seen"`   // what the kernel says
 }
+
+// Ours reports whether Numavisor created the guest. One that others made stays
+// theirs when it was bound: balancing advises them, unless they say otherwise.
+func (g *Guest) Ours() bool { return g.Managed && !g.Adopted }
 
 // Config is what the hypervisor's configuration says about locality.
 type Config struct {

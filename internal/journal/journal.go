@@ -52,6 +52,8 @@ type Entry struct {
 	Took  time.Duration  `json:"took_ns,omitempty"`
 	// Shortfalls are what could not be done, one line each.
 	Shortfalls []string `json:"shortfalls,omitempty"`
+	// Until is when a pause ends by itself; zero: when somebody resumes.
+	Until time.Time `json:"until,omitzero"`
 }
 
 // Ends reports whether the entry ends the move that it names.

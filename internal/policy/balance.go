@@ -24,7 +24,7 @@ type Balance struct {
 	// Mode of the host as a whole; default auto.
 	Mode Mode `json:"mode,omitempty"`
 	// Guests has modes by guest name. Default: auto for guests that Numavisor
-	// manages, advise for those that others made.
+	// created, advise for those that others made, bound by us or not.
 	Guests map[string]Mode `json:"guests,omitempty"`
 
 	// Windows are the times in which moves may be made; at others they are
@@ -107,14 +107,14 @@ func (b Balance) WithDefaults() Balance {
 
 // ModeOf returns what may be done to a guest: its own mode or the default for
 // its kind, and never more than the host's.
-func (b Balance) ModeOf(name string, managed bool) Mode {
+func (b Balance) ModeOf(name string, ours bool) Mode {
 	rank := map[Mode]int{ModeOff: 0, ModeAdvise: 1, ModeAuto: 2}
 	host := b.Mode
 	orElse(&host, ModeAuto)
 	mode, named := b.Guests[name]
 	switch {
 	case named:
-	case managed:
+	case ours:
 		mode = ModeAuto
 	default:
 		mode = ModeAdvise

@@ -44,7 +44,8 @@ type Guest struct {
 	Name    string         `json:"name"`
 	State   string         `json:"state"`
 	Managed bool           `json:"managed"`
-	Mode    policy.Mode    `json:"mode"` // what may be done to it
+	Adopted bool           `json:"adopted,omitempty"` // managed, and made by others
+	Mode    policy.Mode    `json:"mode"`              // what may be done to it
 	VCPUs   int            `json:"vcpus"`
 	Memory  topology.Bytes `json:"memory_bytes"`
 	// Nodes are those that it is intended to be on; none if nobody said.

@@ -86,7 +86,7 @@ func (m *model) addGuests(r Request) {
 }
 
 func (m *model) subject(g *inventory.Guest) subject {
-	s := subject{seen: g, mode: m.policy.Balance.ModeOf(g.Name, g.Managed), stretch: 1, intensity: 1}
+	s := subject{seen: g, mode: m.policy.Balance.ModeOf(g.Name, g.Ours()), stretch: 1, intensity: 1}
 	s.spec = specOf(g)
 	s.size = m.size(s.spec.PageSize)
 	s.demand = float64(s.spec.VCPUs)

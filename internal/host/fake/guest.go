@@ -207,7 +207,7 @@ func (h *Host) seenGuest(name string) inventory.Guest {
 	g.Config.Pins, g.Config.IOThreadPins = maps.Clone(g.Config.Pins), maps.Clone(g.Config.IOThreadPins)
 	if now.Intent != nil {
 		intent := *now.Intent
-		g.Managed, g.Spec, g.Placement = true, &intent.Spec, &intent.Placement
+		g.Managed, g.Adopted, g.Spec, g.Placement = true, intent.Adopted, &intent.Spec, &intent.Placement
 	}
 	return g
 }

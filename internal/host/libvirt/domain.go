@@ -39,7 +39,7 @@ func (d Domain) Guest() inventory.Guest {
 		g.Hypervisor = d.Type
 	}
 	if d.Intent != nil {
-		g.Managed, g.Spec, g.Placement = true, &d.Intent.Spec, &d.Intent.Placement
+		g.Managed, g.Adopted, g.Spec, g.Placement = true, d.Intent.Adopted, &d.Intent.Spec, &d.Intent.Placement
 	}
 	return g
 }

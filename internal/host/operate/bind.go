@@ -104,7 +104,7 @@ func (h *Host) carryOut(ctx context.Context, b *Bound, want guest.Intent) error 
 // takes that its hypervisor told of the others, too.
 func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) (guest.Intent, *place.Why, error) {
 	if g.Placement != nil && g.Spec != nil && r.Change == nil && !r.Anew {
-		return guest.Intent{Spec: *g.Spec, Placement: *g.Placement}, nil, nil
+		return guest.Intent{Spec: *g.Spec, Placement: *g.Placement, Adopted: g.Adopted}, nil, nil
 	}
 	if err := roomIsKnown(inv, "VMs of "+g.Hypervisor); err != nil {
 		return guest.Intent{}, nil, err
@@ -126,7 +126,7 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 	if err := h.legal(inv, spec, p); err != nil {
 		return guest.Intent{}, nil, err
 	}
-	return guest.Intent{Spec: spec, Placement: adopt.Align(p, g.Config)}, &why, nil
+	return guest.Intent{Spec: spec, Placement: adopt.Align(p, g.Config), Adopted: g.Adopted || !g.Managed}, &why, nil
 }
 
 // Shortfalls lists in words what a bind did not achieve.

@@ -13,6 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/fake"
 	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -164,4 +165,18 @@ func TestADryRunChangesNothing(t *testing.T) {
 	}
 	w.unchanged(t, before)
 	w.settled(t)
+}
+
+// What others made stays theirs, however often it is bound; balancing asks for that.
+func TestBoundGuestsOfOthersStayTheirs(t *testing.T) {
+	w := newWorld(t, square, t.TempDir())
+	w.add(t, fake.Definition{Name: "theirs", Config: inventory.Config{VCPUs: 1, Memory: 256 * mib, Source: "anonymous"}})
+	for _, r := range []operate.BindRequest{{Name: "theirs"}, {Name: "theirs"}, {Name: "theirs", Anew: true}} {
+		if _, err := w.host.Bind(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if g := w.guest(t, "theirs"); !g.Managed || !g.Adopted || g.Ours() {
+			t.Errorf("after %+v: managed %v, adopted %v", r, g.Managed, g.Adopted)
+		}
+	}
 }
