@@ -101,7 +101,7 @@ func TestAFullNodeOverflowsToTheNearest(t *testing.T) {
 func TestMovesEndAtAFullNode(t *testing.T) {
 	h, pid := with(t, "nodes:2 cores:1", one(nil))
 	h.Fill(1, 24*mib)
-	s := plan.Step{Address: ram(t, h).Address, Nodes: nodes("1")}
+	s := plan.Step{Address: ram(t, h).Address, Size: ram(t, h).Size, Nodes: nodes("1")}
 	moved, err := h.Move(context.Background(), pid, s, func(topology.Bytes, topology.Bytes) {})
 	if !errors.Is(err, unix.ENOMEM) || moved.Moved != 24*mib || moved.Failed != 40*mib || moved.Why["ENOMEM"] == 0 {
 		t.Errorf("moved %+v, error %v", moved, err)

@@ -144,7 +144,7 @@ func (h *Host) SetFilePolicy(pid int, address uint64, mode guest.MemoryMode, nod
 
 func (p *process) at(address uint64) (*mapping, bool) {
 	for _, m := range p.mappings {
-		if m.Address == address {
+		if m.Address <= address && address < m.Address+uint64(m.Size) {
 			return m, true
 		}
 	}
@@ -153,7 +153,8 @@ func (p *process) at(address uint64) (*mapping, bool) {
 
 // Move copies the pages of a mapping that lie elsewhere. A target outside the
 // process's cpuset is refused (EACCES); a full one ends the move (ENOMEM) with
-// what did not fit counted as failed.
+// what did not fit counted as failed. Which pages of a mapping lie where is not
+// kept: a part of one brings at most its size.
 func (h *Host) Move(ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes)) (moved plan.Moved, err error) {
 	err = h.on("Move", pid, func(p *process) error {
 		if err := ctx.Err(); err != nil {
@@ -168,7 +169,7 @@ func (h *Host) Move(ctx context.Context, pid int, s plan.Step, progress func(don
 		case !ok:
 			return nil // addresses without pages
 		}
-		moved = h.bring(m, s.Nodes, s.Mode == guest.MemoryInterleave)
+		moved = h.bring(m, s.Nodes, s.Mode == guest.MemoryInterleave, s.Size)
 		if moved.Why["ENOMEM"] > 0 {
 			return fmt.Errorf("moving pages of process %d at %#x to nodes %s: %w", pid, s.Address, s.Nodes, unix.ENOMEM)
 		}
@@ -181,8 +182,8 @@ func (h *Host) Move(ctx context.Context, pid int, s plan.Step, progress func(don
 }
 
 // bring moves what lies elsewhere to the target that holds least; with spread
-// the targets are levelled then.
-func (h *Host) bring(m *mapping, targets topology.NodeSet, spread bool) plan.Moved {
+// the targets are levelled then. It moves at most so many bytes.
+func (h *Host) bring(m *mapping, targets topology.NodeSet, spread bool, most topology.Bytes) plan.Moved {
 	moved := plan.Moved{Why: map[string]uint64{}}
 	unit := max(m.PageSize, 2*topology.MiB)
 	fail := func(bytes topology.Bytes, why string) {
@@ -199,7 +200,7 @@ func (h *Host) bring(m *mapping, targets topology.NodeSet, spread bool) plan.Mov
 		stays := min(stuck, m.ByNode[from])
 		stuck -= stays
 		fail(stays, "EBUSY")
-		for left := m.ByNode[from] - stays; left > 0; {
+		for left := min(m.ByNode[from]-stays, most-moved.Moved); left > 0; {
 			part := min(left, unit)
 			got := h.shift(m, from, m.least(targets), part)
 			moved.Moved += got
@@ -210,12 +211,12 @@ func (h *Host) bring(m *mapping, targets topology.NodeSet, spread bool) plan.Mov
 			}
 		}
 	}
-	for spread && targets.Len() > 1 {
-		least, most := m.least(targets), m.most(targets)
-		if m.ByNode[most]-m.ByNode[least] < 2*unit {
+	for spread && targets.Len() > 1 && moved.Moved < most {
+		least, fullest := m.least(targets), m.most(targets)
+		if m.ByNode[fullest]-m.ByNode[least] < 2*unit {
 			break
 		}
-		got := h.shift(m, most, least, unit)
+		got := h.shift(m, fullest, least, unit)
 		moved.Moved += got
 		if got < unit {
 			fail(unit-got, "ENOMEM")

@@ -44,6 +44,22 @@ func (b *Bound) Complete() bool {
 // Bind brings a running guest to its placement: vCPUs, helper threads and
 // memory together, while it runs.
 func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
+	var why *place.Why
+	b, err := h.bind(ctx, r.Name, r.DryRun, func(inv *inventory.Host, g inventory.Guest) (want guest.Intent, err error) {
+		want, why, err = h.intentFor(inv, g, r)
+		return want, err
+	})
+	b.Why = why
+	return b, err
+}
+
+// bindTo brings a running guest to a placement that was decided before.
+func (h *Host) bindTo(ctx context.Context, name string, want guest.Intent) (Bound, error) {
+	return h.bind(ctx, name, false, func(*inventory.Host, inventory.Guest) (guest.Intent, error) { return want, nil })
+}
+
+// bind decides and claims under the ledger's lock, and then carries out.
+func (h *Host) bind(ctx context.Context, name string, dry bool, decide func(*inventory.Host, inventory.Guest) (guest.Intent, error)) (Bound, error) {
 	var b Bound
 	var want guest.Intent
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
@@ -51,10 +67,10 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 		if err != nil {
 			return err
 		}
-		if !r.DryRun && slices.ContainsFunc(claims, func(c inventory.Claim) bool { return c.Name == r.Name }) {
-			return fmt.Errorf("guest %s: %w; wait for that to end", r.Name, ErrBusy)
+		if !dry && slices.ContainsFunc(claims, func(c inventory.Claim) bool { return c.Name == name }) {
+			return fmt.Errorf("guest %s: %w; wait for that to end", name, ErrBusy)
 		}
-		inv, g, err := h.find(ctx, r.Name)
+		inv, g, err := h.find(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -63,7 +79,7 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 		}
 		before := truth(g, &inv.Topology)
 		b.Before = &before
-		if want, b.Why, err = h.intentFor(&inv, g, r); err != nil {
+		if want, err = decide(&inv, g); err != nil {
 			return err
 		}
 		basis, err := apply.Basis(h.Kernel, g)
@@ -71,16 +87,16 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 			return err
 		}
 		b.Plan = bind.Plan(bind.Request{Guest: g, Topology: &inv.Topology, Placement: want.Placement, Basis: basis, Persistent: g.Persistent})
-		if r.DryRun {
+		if dry {
 			return nil
 		}
 		return tx.Put(claim.Claim{Name: g.Name, Holder: h.Self, Placement: want.Placement})
 	})
-	if err != nil || r.DryRun {
+	if err != nil || dry {
 		return b, err
 	}
 	err = h.carryOut(ctx, &b, want)
-	return b, errors.Join(err, h.Ledger.Release(r.Name))
+	return b, errors.Join(err, h.Ledger.Release(name))
 }
 
 // carryOut runs the plan and reads back the truth, whatever came of the plan.
