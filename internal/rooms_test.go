@@ -42,6 +42,7 @@ var rooms = map[string][]string{
 	"internal/host/hwloc":   {"WORDS"},
 	"internal/host/fake":    {"WORDS"},
 	"internal/host/claim":   {"WORDS"},
+	"internal/host/record":  {"WORDS"},
 	"internal/host/observe": {"WORDS"},
 	"internal/host/apply":   {"WORDS"},
 	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply", "internal/host/claim"},

@@ -74,7 +74,8 @@ Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
 	root.AddCommand(
 		topologyCommand(), captureCommand(), placeCommand(), balanceCommand(),
 		createCommand(), deleteCommand(), listCommand(), showCommand(),
-		bindCommand(), runCommand(), doctorCommand(), labCommand(),
+		bindCommand(), runCommand(), applyCommand(), historyCommand(),
+		doctorCommand(), labCommand(),
 	)
 	explainArgs(root)
 	return root
