@@ -45,6 +45,7 @@ var rooms = map[string][]string{
 	"internal/host/record":  {"WORDS"},
 	"internal/host/observe": {"WORDS"},
 	"internal/host/apply":   {"WORDS"},
+	"internal/host/watch":   {"WORDS", "internal/host/linux"},
 	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply", "internal/host/claim"},
 
 	"lab":           {"internal/topology"},

@@ -43,7 +43,7 @@ func (r Root) Memory(g inventory.Guest) (byNode map[topology.NodeID]topology.Byt
 		err = fmt.Errorf("numa_maps of process %d: %d lines or fields were not understood, the first: %s: %s", g.PID, len(gaps), gaps[0].What, gaps[0].Why)
 	}
 	maps.DeleteFunc(byNode, func(_ topology.NodeID, b topology.Bytes) bool { return b == 0 })
-	return byNode, "numa_maps", err
+	return byNode, sourceNUMAMaps, err
 }
 
 // countedByCgroup reports whether a VM's RAM is private or shared memory, or
@@ -53,14 +53,16 @@ func countedByCgroup(c inventory.Config) bool { return c.Source != BackingFile }
 func usesHugePages(c inventory.Config) bool { return c.PageSize > 0 || c.Source == BackingHugetlbfs }
 
 // countsHugePages reports whether the group's figures hold a VM's huge pages.
-// They miss those allocated before the hugetlb controller was enabled; since
-// libvirt allocates all of them at start, a count that falls short tells. With
-// huge pages numa_maps is cheap, so nothing is lost by reading that instead.
 func (c Cgroup) countsHugePages(memory topology.Bytes) bool {
 	figures, err := c.HugetlbNUMAStat()
-	if err != nil {
-		return false
-	}
+	return err == nil && holdsHugePages(figures, memory)
+}
+
+// holdsHugePages reports whether figures of the hugetlb controller hold a VM's
+// huge pages. They miss those allocated before the controller was enabled;
+// since libvirt allocates all of them at start, a count that falls short tells.
+// With huge pages numa_maps is cheap, so nothing is lost by reading that instead.
+func holdsHugePages(figures map[topology.NodeID]topology.Bytes, memory topology.Bytes) bool {
 	var sum topology.Bytes
 	for _, amount := range figures {
 		sum += amount

@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"maps"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -38,29 +36,32 @@ func ParseNUMAStat(data []byte) (NUMAStat, error) {
 // ParseHugetlbNUMAStat reads hugetlb.SIZE.numa_stat ("total=0 N0=0 N1=0"),
 // bytes per node.
 func ParseHugetlbNUMAStat(data []byte) (map[topology.NodeID]topology.Bytes, error) {
-	name, rest, _ := bytes.Cut(bytes.TrimSpace(data), []byte(" "))
-	if !bytes.HasPrefix(name, []byte("total=")) {
-		return nil, fmt.Errorf("%q: expected total=BYTES N0=BYTES ...", abbreviate(string(data)))
-	}
-	return parseNodeFigures(rest)
+	figures := map[topology.NodeID]topology.Bytes{}
+	return figures, addHugetlb(figures, data)
 }
 
-// parseNodeFigures reads "N0=4096 N3=0" without allocating but for the result.
+// parseNodeFigures reads "N0=4096 N3=0".
 func parseNodeFigures(text []byte) (map[topology.NodeID]topology.Bytes, error) {
 	figures := make(map[topology.NodeID]topology.Bytes, bytes.Count(text, []byte("=")))
-	for field := range bytes.FieldsSeq(text) {
+	return figures, addNodeFigures(figures, text)
+}
+
+// addNodeFigures adds the figures of "N0=4096 N3=0" to those of the nodes. It
+// allocates only for nodes that are new to the map.
+func addNodeFigures(to map[topology.NodeID]topology.Bytes, text []byte) error {
+	for field, rest := nextField(text); len(field) > 0; field, rest = nextField(rest) {
 		key, value, _ := bytes.Cut(field, []byte("="))
 		if len(key) < 2 || key[0] != 'N' {
-			return nil, fmt.Errorf("%q is not a figure of a node", abbreviate(string(field)))
+			return fmt.Errorf("%q is not a figure of a node", abbreviate(string(field)))
 		}
 		node, ok1 := digits(key[1:])
 		amount, ok2 := digits(value)
 		if !ok1 || !ok2 || node > 1<<16-1 {
-			return nil, fmt.Errorf("%q is not a number of bytes on a node", abbreviate(string(field)))
+			return fmt.Errorf("%q is not a number of bytes on a node", abbreviate(string(field)))
 		}
-		figures[topology.NodeID(node)] = topology.Bytes(amount)
+		to[topology.NodeID(node)] += topology.Bytes(amount)
 	}
-	return figures, nil
+	return nil
 }
 
 // digits is strconv.ParseUint on bytes, which has no form that does not allocate.
@@ -134,6 +135,13 @@ func (c Cgroup) HugetlbNUMAStat() (map[topology.NodeID]topology.Bytes, error) {
 	return sum, nil
 }
 
+// Names of sources that figures of memory by node are from.
+const (
+	sourceNUMAStat    = "cgroup memory.numa_stat"
+	sourceWithHugetlb = sourceNUMAStat + " + hugetlb.*.numa_stat"
+	sourceNUMAMaps    = "numa_maps"
+)
+
 // Resident reads the memory of a group per node from sources whose cost does
 // not depend on its size, and names them. Zero figures are left out.
 func (c Cgroup) Resident() (byNode map[topology.NodeID]topology.Bytes, source string, err error) {
@@ -141,10 +149,10 @@ func (c Cgroup) Resident() (byNode map[topology.NodeID]topology.Bytes, source st
 	if err != nil {
 		return nil, "", err
 	}
-	byNode, sources := stat.Resident(), []string{"cgroup memory.numa_stat"}
+	byNode, source = stat.Resident(), sourceNUMAStat
 	huge, err := c.HugetlbNUMAStat()
 	if err == nil {
-		sources = append(sources, "hugetlb.*.numa_stat")
+		source = sourceWithHugetlb
 		for node, amount := range huge {
 			byNode[node] += amount
 		}
@@ -152,5 +160,5 @@ func (c Cgroup) Resident() (byNode map[topology.NodeID]topology.Bytes, source st
 		return nil, "", err
 	}
 	maps.DeleteFunc(byNode, func(_ topology.NodeID, b topology.Bytes) bool { return b == 0 })
-	return byNode, strings.Join(slices.Clip(sources), " + "), nil
+	return byNode, source, nil
 }

@@ -78,10 +78,10 @@ func (r Root) hold(ctx context.Context, mount string, pid int, nodes topology.No
 	}
 	for _, t := range threads {
 		now, err := Affinity(t.TID)
-		if gone(err) || (err == nil && now.Equal(t.Affinity)) {
+		if Gone(err) || (err == nil && now.Equal(t.Affinity)) {
 			continue
 		}
-		if err := SetAffinity(t.TID, t.Affinity); err != nil && !gone(err) {
+		if err := SetAffinity(t.TID, t.Affinity); err != nil && !Gone(err) {
 			return own, fmt.Errorf("restoring what cgroup %s reset: %w", own.Path, err)
 		}
 	}

@@ -68,8 +68,8 @@ func writeKernelFile(path, value string) error {
 	return err
 }
 
-// gone reports whether a read failed because the process or thread has ended.
-func gone(err error) bool {
+// Gone reports whether a read failed because the process or thread has ended.
+func Gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 

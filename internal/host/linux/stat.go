@@ -55,6 +55,20 @@ func ParseStat(data []byte) (Stat, error) {
 	return s, nil
 }
 
+// ParseLastCPU reads from /proc/PID/stat only the CPU that the thread ran on last.
+func ParseLastCPU(data []byte) (topology.CPUID, error) {
+	rest := data[bytes.LastIndexByte(data, ')')+1:]
+	var field []byte
+	for range statLastCPU + 1 {
+		field, rest = nextField(rest)
+	}
+	cpu, ok := digits(field)
+	if !ok || cpu > maxCPU {
+		return 0, fmt.Errorf("stat: last CPU %q is not a CPU", abbreviate(string(field)))
+	}
+	return topology.CPUID(cpu), nil
+}
+
 // Stat reads /proc/ID/stat of a process or thread.
 func (r Root) Stat(id int) (Stat, error) {
 	data, err := os.ReadFile(r.proc(id, "stat"))

@@ -1,7 +1,10 @@
 package linux
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,7 +28,7 @@ func (r Root) Threads(pid int) (threads []inventory.Thread, source string, err e
 	}
 	for _, tid := range tids {
 		t, err := r.thread(filepath.Join("proc", strconv.Itoa(pid), "task", strconv.Itoa(tid)))
-		if gone(err) {
+		if Gone(err) {
 			continue
 		}
 		if err != nil {
@@ -41,6 +44,41 @@ func (r Root) Threads(pid int) (threads []inventory.Thread, source string, err e
 	}
 	workers, err := r.vhostWorkers(pid)
 	return append(threads, workers...), ThreadSource, err
+}
+
+// VCPUThreads returns the ids of the threads that run a VM's vCPUs, ascending
+// by vCPU, by their names alone: much cheaper than Threads. known has the names
+// of threads seen before, which are not asked again; it is brought up to date.
+// Where no thread has a vCPU's name (QEMU run without debug-threads=on), named
+// is false and all threads of the process are returned.
+func (r Root) VCPUThreads(pid int, known map[int]string) (tids []int, named bool, err error) {
+	all, err := numberedEntries(r.proc(pid, "task"))
+	if err != nil {
+		return nil, false, fmt.Errorf("listing the threads of process %d: %w", pid, err)
+	}
+	maps.DeleteFunc(known, func(tid int, _ string) bool { return !slices.Contains(all, tid) })
+	vcpus := map[int]guest.VCPUID{}
+	for _, tid := range all {
+		name, seen := known[tid]
+		if !seen {
+			if name, err = r.word("proc", strconv.Itoa(pid), "task", strconv.Itoa(tid), "comm"); Gone(err) {
+				continue
+			}
+			if err != nil {
+				return nil, false, fmt.Errorf("the name of thread %d of process %d: %w", tid, pid, err)
+			}
+			known[tid] = name
+		}
+		if id, ok := vcpuOf(name); ok {
+			vcpus[tid] = id
+		}
+	}
+	if len(vcpus) == 0 {
+		return all, false, nil
+	}
+	tids = slices.Collect(maps.Keys(vcpus))
+	slices.SortFunc(tids, func(a, b int) int { return cmp.Or(cmp.Compare(vcpus[a], vcpus[b]), cmp.Compare(a, b)) })
+	return tids, true, nil
 }
 
 // needsVhostWorkers reports whether kernel threads work for the VM that are
@@ -79,22 +117,18 @@ func (r Root) thread(folder string) (t inventory.Thread, err error) {
 		return t, err
 	}
 	if err == nil {
-		t.RunTime, t.WaitTime, err = ParseSchedstat(text)
+		t.RunTime, t.WaitTime, err = ParseSchedstat([]byte(text))
 	}
 	return t, err
 }
 
 // ParseSchedstat reads /proc/PID/schedstat: time on a CPU, and time runnable
 // but waiting for one (what a guest sees as steal).
-func ParseSchedstat(text string) (run, wait time.Duration, err error) {
-	fields := strings.Fields(text)
-	if len(fields) < 2 {
-		return 0, 0, fmt.Errorf("schedstat: %q has not the three fields run, wait, slices", abbreviate(text))
-	}
-	r, err1 := strconv.ParseInt(fields[0], 10, 64)
-	w, err2 := strconv.ParseInt(fields[1], 10, 64)
-	if err1 != nil || err2 != nil || r < 0 || w < 0 {
-		return 0, 0, fmt.Errorf("schedstat: %q: run and wait are not nanoseconds", abbreviate(text))
+func ParseSchedstat(data []byte) (run, wait time.Duration, err error) {
+	r, rest, ok1 := nextFigure(data)
+	w, _, ok2 := nextFigure(rest)
+	if !ok1 || !ok2 || r > math.MaxInt64 || w > math.MaxInt64 {
+		return 0, 0, fmt.Errorf("schedstat: %q does not begin with run and wait in nanoseconds", abbreviate(string(data)))
 	}
 	return time.Duration(r), time.Duration(w), nil
 }
@@ -151,7 +185,7 @@ func (r Root) vhostWorkers(pid int) ([]inventory.Thread, error) {
 			continue
 		}
 		t, err := r.thread(filepath.Join("proc", strconv.Itoa(id)))
-		if gone(err) {
+		if Gone(err) {
 			continue
 		}
 		if err != nil {

@@ -50,11 +50,14 @@ func (r Root) Migrations() (Migrations, error) {
 	return ParseVMStat(data)
 }
 
-// Since gives what happened between an earlier reading and this one.
+// Since gives what happened between an earlier reading and this one. Counters
+// that ran backwards give 0.
 func (m Migrations) Since(before Migrations) Migrations {
+	since := func(now, then uint64) uint64 { return now - min(now, then) }
 	return Migrations{
-		Success: m.Success - before.Success, Fail: m.Fail - before.Fail,
-		HugeSuccess: m.HugeSuccess - before.HugeSuccess, HugeFail: m.HugeFail - before.HugeFail, HugeSplit: m.HugeSplit - before.HugeSplit,
-		BalancingMarks: m.BalancingMarks - before.BalancingMarks, BalancingFaults: m.BalancingFaults - before.BalancingFaults, BalancingMoved: m.BalancingMoved - before.BalancingMoved,
+		Success: since(m.Success, before.Success), Fail: since(m.Fail, before.Fail),
+		HugeSuccess: since(m.HugeSuccess, before.HugeSuccess), HugeFail: since(m.HugeFail, before.HugeFail), HugeSplit: since(m.HugeSplit, before.HugeSplit),
+		BalancingMarks: since(m.BalancingMarks, before.BalancingMarks), BalancingFaults: since(m.BalancingFaults, before.BalancingFaults),
+		BalancingMoved: since(m.BalancingMoved, before.BalancingMoved),
 	}
 }

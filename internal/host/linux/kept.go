@@ -1,0 +1,110 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+)
+
+// Keeper reads kernel files again and again at little cost: it keeps them
+// open, reads each from its beginning into one buffer for all, and allocates
+// nothing. For one goroutine at a time.
+type Keeper struct {
+	root   Root
+	room   int // files that may still be kept open
+	buffer []byte
+}
+
+// Keep returns a Keeper that keeps at most so many files open. Files beyond
+// that are opened for each reading, which costs more and works alike.
+func (r Root) Keep(most int) *Keeper {
+	return &Keeper{root: r, room: most, buffer: make([]byte, 16<<10)}
+}
+
+// Kept is one file of a Keeper. It is opened by its first reading.
+type Kept struct {
+	keeper *Keeper
+	path   string
+	fd     int // -1: not open
+}
+
+// File returns the file at a path below the root.
+func (k *Keeper) File(elements ...string) *Kept { return k.at(k.root.path(elements...)) }
+
+func (k *Keeper) at(path string) *Kept { return &Kept{keeper: k, path: path, fd: -1} }
+
+// Read returns the file's content as it is now. It is valid until the next
+// reading by the same Keeper. After an error the file is opened anew.
+func (f *Kept) Read() ([]byte, error) {
+	fd, err := f.fd, error(nil)
+	if fd < 0 {
+		if fd, err = open(f.path); err != nil {
+			return nil, err
+		}
+		if f.keeper.room > 0 {
+			f.keeper.room--
+			f.fd = fd
+		} else {
+			defer unix.Close(fd)
+		}
+	}
+	data, err := f.keeper.readAll(fd)
+	if err != nil {
+		f.Close()
+		return nil, &fs.PathError{Op: "read", Path: f.path, Err: err}
+	}
+	return data, nil
+}
+
+// Close closes the file; reading it opens it again.
+func (f *Kept) Close() {
+	if f != nil && f.fd >= 0 {
+		unix.Close(f.fd) // nothing was written that could be lost
+		f.fd = -1
+		f.keeper.room++
+	}
+}
+
+func open(path string) (fd int, err error) {
+	for {
+		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			return fd, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+	}
+}
+
+// readAll reads until the kernel says that there is no more: files of many
+// records come in pieces.
+func (k *Keeper) readAll(fd int) ([]byte, error) {
+	for at := 0; ; {
+		if at == len(k.buffer) {
+			k.buffer = append(k.buffer, make([]byte, len(k.buffer))...)
+		}
+		n, err := unix.Pread(fd, k.buffer[at:], int64(at))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return nil, err
+		case n == 0:
+			return k.buffer[:at], nil
+		default:
+			at += n
+		}
+	}
+}
+
+// OpenFiles returns how many files this process may have open. Go has raised
+// the soft limit to the hard one by then, for this process and not for its children.
+func OpenFiles() (int, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0, fmt.Errorf("reading how many files may be open: %w", err)
+	}
+	return int(min(limit.Cur, 1<<30)), nil
+}

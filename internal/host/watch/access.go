@@ -1,0 +1,262 @@
+package watch
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Access is where a guest's accesses to memory went over a window.
+type Access struct {
+	// Shares are ascending and sum to 1; none if there were no accesses. To is
+	// topology.NoNode where the source tells only that it was another node.
+	Shares []inventory.AccessShare
+	// Remote is the part that left the node of the CPU.
+	Remote float64
+	// MemoryMBps is the guest's traffic to memory in MB (10^6 bytes) a second; 0 if not told.
+	MemoryMBps float64
+}
+
+// Meter measures guests' accesses to memory.
+type Meter interface {
+	Source() inventory.AccessSource
+	// Follow says which guests to measure from now on; Seen.Threads are their
+	// vCPUs' threads. An *Unmetered error names guests that it cannot measure
+	// beside those that it can; any other error means that it can measure none.
+	Follow(guests []inventory.Guest, t *topology.Topology) error
+	// Read returns the accesses since the call before, by guest. A guest that is
+	// missing was not measured this time.
+	Read(window time.Duration) (map[string]Access, error)
+	Close() error
+}
+
+// Unmetered are guests that a meter cannot measure.
+type Unmetered struct {
+	Guests []string
+	Err    error // why
+}
+
+func (e *Unmetered) Error() string {
+	const shown = 3
+	names := strings.Join(e.Guests[:min(shown, len(e.Guests))], ", ")
+	if more := len(e.Guests) - shown; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("guests %s: %v", names, e.Err)
+}
+
+func (e *Unmetered) Unwrap() error { return e.Err }
+
+// askAgain is how long a meter's refusal is believed.
+const askAgain = 10 * time.Second
+
+// access hands each guest to the best meter that can measure it.
+type access struct {
+	meters []Meter
+	of     map[string]int // by guest, the position of its meter
+	next   time.Time      // when to ask the meters again; zero: at once
+}
+
+func (a *access) due(now time.Time) bool { return len(a.meters) > 0 && !now.Before(a.next) }
+
+func (a *access) Close() error {
+	var errs []error
+	for _, m := range a.meters {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// assign hands all guests to the best meter, what this cannot measure to the
+// next one, and so on.
+func (w *Watcher) assign(now time.Time) {
+	w.access.next = now.Add(askAgain)
+	w.access.of = make(map[string]int, len(w.guests))
+	left := make([]inventory.Guest, len(w.guests))
+	for i, e := range w.guests {
+		left[i] = e.guest
+	}
+	for i, m := range w.access.meters {
+		err := m.Follow(left, w.topology)
+		w.gaps.set("host", "accesses by "+string(m.Source()), err)
+		rest := left[:0]
+		var unmetered *Unmetered
+		some := errors.As(err, &unmetered)
+		for _, g := range left {
+			if err == nil || some && !slices.Contains(unmetered.Guests, g.Name) {
+				w.access.of[g.Name] = i
+			} else {
+				rest = append(rest, g)
+			}
+		}
+		left = slices.Clone(rest) // meters may keep what they were given
+	}
+}
+
+// measureAccesses adds to guests where their accesses went, and to nodes the
+// traffic; it returns the sources in use.
+func (w *Watcher) measureAccesses(s *inventory.Sample, window time.Duration) []inventory.AccessSource {
+	read := make([]map[string]Access, len(w.access.meters))
+	inUse := make([]bool, len(w.access.meters)+1)
+	for i, m := range w.access.meters {
+		var err error
+		if read[i], err = m.Read(window); err != nil {
+			w.gaps.set("host", "accesses by "+string(m.Source()), err)
+			w.access.next = time.Time{}
+		}
+	}
+	for i := range s.Guests {
+		g, e := &s.Guests[i], w.guests[i]
+		at, metered := w.access.of[g.Name]
+		var a Access
+		if metered {
+			a, metered = read[at][g.Name]
+		}
+		source := inventory.AccessEstimate
+		if metered {
+			source, inUse[at] = w.access.meters[at].Source(), true
+			a.Shares = resolve(a.Shares, g.MemoryByNode, w.topology)
+			g.Load.MemoryMBps = a.MemoryMBps
+		} else {
+			inUse[len(inUse)-1] = true
+			a = estimate(e, g, w)
+		}
+		w.takeAccess(e, g, a, source)
+	}
+	addTraffic(s)
+	var sources []inventory.AccessSource
+	for i, m := range w.access.meters {
+		if inUse[i] {
+			sources = append(sources, m.Source())
+		}
+	}
+	if inUse[len(inUse)-1] {
+		sources = append(sources, inventory.AccessEstimate)
+	}
+	return sources
+}
+
+func (w *Watcher) takeAccess(e *guestEye, g *inventory.GuestSample, a Access, source inventory.AccessSource) {
+	if len(a.Shares) == 0 {
+		return
+	}
+	if !slices.Equal(a.Shares, e.shares) {
+		e.shares = slices.Clone(a.Shares)
+	}
+	g.Accesses = e.shares
+	g.Load.Remote = &inventory.Remote{Share: a.Remote, Source: source}
+}
+
+// estimate takes it that each vCPU uses all of the guest's memory alike: the
+// placement estimate. Where no vCPU ran, each counts where it ran last.
+func estimate(e *guestEye, g *inventory.GuestSample, w *Watcher) Access {
+	from := map[topology.NodeID]float64{}
+	var cpu float64
+	for node, used := range g.CPUByNode {
+		from[node] += used
+		cpu += used
+	}
+	if cpu == 0 {
+		for i := range e.threads {
+			if node := w.node(e.threads[i].cpu); node != topology.NoNode {
+				from[node]++
+				cpu++
+			}
+		}
+	}
+	var memory float64
+	for _, amount := range g.MemoryByNode {
+		memory += float64(amount)
+	}
+	if cpu == 0 || memory == 0 {
+		return Access{}
+	}
+	a := Access{Shares: make([]inventory.AccessShare, 0, len(from)*len(g.MemoryByNode))}
+	for f, used := range from {
+		for t, amount := range g.MemoryByNode {
+			if part := used / cpu * float64(amount) / memory; part > 0 {
+				a.Shares = append(a.Shares, inventory.AccessShare{From: f, To: t, Share: part})
+			}
+		}
+	}
+	sortShares(a.Shares)
+	a.Remote = RemoteOf(a.Shares)
+	return a
+}
+
+func sortShares(shares []inventory.AccessShare) {
+	slices.SortFunc(shares, func(a, b inventory.AccessShare) int {
+		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
+	})
+}
+
+// RemoteOf sums the shares that leave the node, from 0 to 1.
+func RemoteOf(shares []inventory.AccessShare) float64 {
+	var remote float64
+	for _, s := range shares {
+		if s.From != s.To {
+			remote += s.Share
+		}
+	}
+	return min(1, remote)
+}
+
+// resolve divides shares that go to some other node over the nodes where the
+// guest's memory lies, by amount; over all others with memory where it has
+// none there that is known.
+func resolve(shares []inventory.AccessShare, memory map[topology.NodeID]topology.Bytes, t *topology.Topology) []inventory.AccessShare {
+	if !slices.ContainsFunc(shares, func(s inventory.AccessShare) bool { return s.To == topology.NoNode }) {
+		return shares
+	}
+	var out []inventory.AccessShare
+	for _, s := range shares {
+		if s.To != topology.NoNode {
+			out = append(out, s)
+			continue
+		}
+		weight, sum := map[topology.NodeID]float64{}, 0.0
+		for _, n := range t.Nodes {
+			if n.ID != s.From && memory[n.ID] > 0 {
+				weight[n.ID] = float64(memory[n.ID])
+				sum += weight[n.ID]
+			}
+		}
+		if sum == 0 {
+			for _, n := range t.Nodes {
+				if n.ID != s.From && n.Memory > 0 {
+					weight[n.ID] = 1
+					sum++
+				}
+			}
+		}
+		for to, part := range weight {
+			out = append(out, inventory.AccessShare{From: s.From, To: to, Share: s.Share * part / sum})
+		}
+		if sum == 0 {
+			out = append(out, s) // a host without another node: the source errs
+		}
+	}
+	sortShares(out)
+	return out
+}
+
+// addTraffic adds the guests' traffic to the nodes whose memory it goes to.
+func addTraffic(s *inventory.Sample) {
+	for _, g := range s.Guests {
+		if g.Load.MemoryMBps == 0 {
+			continue
+		}
+		for _, a := range g.Accesses {
+			at, ok := slices.BinarySearchFunc(s.Nodes, a.To, func(n inventory.NodeSample, id topology.NodeID) int { return cmp.Compare(n.Node, id) })
+			if ok {
+				s.Nodes[at].MemoryMBps += g.Load.MemoryMBps * a.Share
+			}
+		}
+	}
+}

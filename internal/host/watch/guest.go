@@ -1,0 +1,187 @@
+package watch
+
+import (
+	"errors"
+	"maps"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// listAgain is how long a guest's list of threads is believed. Threads come
+// and go with vCPUs; one that went shows itself sooner, when it is read.
+const listAgain = 30 * time.Second
+
+// guestEye looks at one running guest.
+type guestEye struct {
+	guest  inventory.Guest
+	object string // in gaps
+	ended  bool
+
+	threads []threadEye // of its vCPUs
+	names   map[int]string
+	named   bool // vCPU threads have been told by their names
+	list    time.Time
+	// cpuStat is its cgroup's cpu.stat, read where threads do not tell their
+	// time; nil else. used is its last figure, -1 before the first.
+	cpuStat *linux.Kept
+	used    time.Duration
+
+	memory memoryEye
+	// As handed out last.
+	cpuByNode map[topology.NodeID]float64
+	shares    []inventory.AccessShare
+	last      time.Time // of the last sample; zero before the first
+}
+
+func (w *Watcher) newEye(g inventory.Guest, now time.Time, turn float64) *guestEye {
+	e := &guestEye{guest: g, object: "guest " + g.Name, names: map[int]string{}, used: -1}
+	e.listThreads(w, now)
+	// Guests that came together do not list their threads in the same sample.
+	e.list = now.Add(listAgain/2 + time.Duration(turn*float64(listAgain/2)))
+	return e
+}
+
+// update takes over what is newly known of the guest.
+func (e *guestEye) update(g inventory.Guest) {
+	if g.Config.PageSize != e.guest.Config.PageSize || g.Config.Source != e.guest.Config.Source || g.Config.Memory != e.guest.Config.Memory {
+		e.memory.Close()
+		e.memory = memoryEye{}
+	}
+	g.Seen.Threads = e.guest.Seen.Threads
+	e.guest = g
+}
+
+func (e *guestEye) Close() {
+	for i := range e.threads {
+		e.threads[i].Close()
+	}
+	e.cpuStat.Close()
+	e.memory.Close()
+}
+
+// sample measures the guest; threadsChanged says that others run its vCPUs than before.
+func (e *guestEye) sample(w *Watcher, now time.Time) (s inventory.GuestSample, threadsChanged bool) {
+	s = inventory.GuestSample{Name: e.guest.Name, PID: e.guest.PID}
+	if !e.last.IsZero() {
+		s.Load.Window = max(0, now.Sub(e.last))
+	}
+	e.last = now
+	if !now.Before(e.list) {
+		threadsChanged = e.listThreads(w, now)
+	}
+	threadsChanged = e.sampleThreads(w, now) || threadsChanged
+	if e.ended {
+		return s, threadsChanged
+	}
+	e.addLoad(w, &s)
+	s.MemoryByNode, s.MemorySource = e.memory.sample(w, e, now)
+	return s, threadsChanged
+}
+
+// addLoad sums what the threads did in the window.
+func (e *guestEye) addLoad(w *Watcher, s *inventory.GuestSample) {
+	window := s.Load.Window
+	var onNode nodeShares
+	for i := range e.threads {
+		t := &e.threads[i]
+		s.Load.CPU += share(t.ran, window)
+		s.Load.Wait += share(t.waited, window)
+		if node := w.node(t.cpu); node != topology.NoNode && t.ran > 0 {
+			onNode.add(node, share(t.ran, window))
+		}
+	}
+	if e.cpuStat != nil {
+		s.Load.CPU = e.useOfGroup(w, window)
+	}
+	if !onNode.equal(e.cpuByNode) {
+		e.cpuByNode = onNode.asMap()
+	}
+	s.CPUByNode = e.cpuByNode
+}
+
+// useOfGroup is the CPU use of the guest's cgroup: of its emulator, too.
+func (e *guestEye) useOfGroup(w *Watcher, window time.Duration) float64 {
+	data, err := e.cpuStat.Read()
+	var stat linux.CPUStat
+	if err == nil {
+		stat, err = linux.ParseCPUStat(data)
+	}
+	w.gaps.set(e.object, "its CPU use", err)
+	if err != nil {
+		return 0
+	}
+	before := e.used
+	e.used = stat.Usage
+	if before < 0 {
+		return 0
+	}
+	return share(stat.Usage-before, window)
+}
+
+// nodeShares are amounts by node without a map: nearly all guests are on few nodes.
+type nodeShares struct {
+	few  [4]nodeShare
+	used int
+	more map[topology.NodeID]float64
+}
+
+type nodeShare struct {
+	node   topology.NodeID
+	amount float64
+}
+
+func (n *nodeShares) add(node topology.NodeID, amount float64) {
+	for i := range n.few[:n.used] {
+		if n.few[i].node == node {
+			n.few[i].amount += amount
+			return
+		}
+	}
+	if n.used < len(n.few) {
+		n.few[n.used] = nodeShare{node, amount}
+		n.used++
+		return
+	}
+	if n.more == nil {
+		n.more = map[topology.NodeID]float64{}
+	}
+	n.more[node] += amount
+}
+
+func (n *nodeShares) equal(m map[topology.NodeID]float64) bool {
+	if len(m) != n.used+len(n.more) {
+		return false
+	}
+	for _, s := range n.few[:n.used] {
+		if amount, ok := m[s.node]; !ok || amount != s.amount {
+			return false
+		}
+	}
+	for node, amount := range n.more {
+		if had, ok := m[node]; !ok || had != amount {
+			return false
+		}
+	}
+	return true
+}
+
+func (n *nodeShares) asMap() map[topology.NodeID]float64 {
+	if n.used == 0 {
+		return nil
+	}
+	m := make(map[topology.NodeID]float64, n.used+len(n.more))
+	for _, s := range n.few[:n.used] {
+		m[s.node] = s.amount
+	}
+	maps.Copy(m, n.more)
+	return m
+}
+
+// vanished reports whether a file is no more because what it tells of is gone:
+// ENODEV is what a kept file of a removed cgroup says.
+func vanished(err error) bool { return linux.Gone(err) || errors.Is(err, unix.ENODEV) }

@@ -1,0 +1,194 @@
+package watch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// nodes looks at the nodes of a host.
+type nodes struct {
+	stat, schedstat *linux.Kept
+	each            []nodeEye // ascending by node
+	// Of the sample before, by CPU; All 0 and Wait -1 where there was none.
+	busy  []linux.CPUTime
+	waits []time.Duration
+	// Read into, again and again.
+	times  []linux.CPUTime
+	delays []linux.RunDelay
+}
+
+// nodeEye looks at one node.
+type nodeEye struct {
+	id     topology.NodeID
+	object string
+	memory topology.Bytes
+	free   *linux.Kept
+	pools  []poolEye
+	before []topology.HugePagePool // as handed out last
+}
+
+type poolEye struct {
+	size        topology.Bytes
+	total, free *linux.Kept
+}
+
+func newNodes(k *linux.Keeper, t *topology.Topology) *nodes {
+	n := &nodes{stat: k.File("proc/stat"), schedstat: k.File("proc/schedstat")}
+	for _, node := range t.Nodes {
+		e := nodeEye{id: node.ID, object: fmt.Sprintf("node %d", node.ID), memory: node.Memory}
+		if node.Memory > 0 {
+			e.free = k.MemFree(node.ID)
+		}
+		for _, p := range node.HugePages {
+			e.pools = append(e.pools, poolEye{p.Size, k.PoolFigure(node.ID, p.Size, false), k.PoolFigure(node.ID, p.Size, true)})
+		}
+		n.each = append(n.each, e)
+	}
+	return n
+}
+
+func (n *nodes) Close() {
+	n.stat.Close()
+	n.schedstat.Close()
+	for _, e := range n.each {
+		e.free.Close()
+		for _, p := range e.pools {
+			p.total.Close()
+			p.free.Close()
+		}
+	}
+}
+
+// sample measures all nodes.
+func (n *nodes) sample(w *Watcher, window time.Duration) []inventory.NodeSample {
+	samples := make([]inventory.NodeSample, len(n.each))
+	at := make(map[topology.NodeID]*inventory.NodeSample, len(n.each))
+	for i := range n.each {
+		samples[i] = n.each[i].sample(&w.gaps)
+		at[n.each[i].id] = &samples[i]
+	}
+	w.gaps.set("host", "CPU use by node", n.addUse(w, at))
+	err := n.addWaits(w, at, window)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = errors.New("this kernel has no /proc/schedstat (CONFIG_SCHEDSTATS): only the waits of guests' vCPUs are counted")
+		addGuestWaits(w, at, window)
+	}
+	w.gaps.set("host", "run-queue wait by node", err)
+	return samples
+}
+
+func (e *nodeEye) sample(g *gaps) inventory.NodeSample {
+	s := inventory.NodeSample{NodeLoad: inventory.NodeLoad{Node: e.id}, Memory: e.memory}
+	if e.free != nil {
+		data, err := e.free.Read()
+		if err == nil {
+			s.Free, err = linux.ParseMemFree(data)
+		}
+		g.set(e.object, "its free memory", err)
+	}
+	g.set(e.object, "its huge page pools", e.samplePools())
+	s.HugePages = e.before
+	return s
+}
+
+// samplePools brings before up to date.
+func (e *nodeEye) samplePools() error {
+	for i, p := range e.pools {
+		total, err := count(p.total)
+		if err != nil {
+			return err
+		}
+		free, err := count(p.free)
+		if err != nil {
+			return err
+		}
+		now := topology.HugePagePool{Size: p.size, Total: total, Free: min(free, total)}
+		if len(e.before) == len(e.pools) && e.before[i] == now {
+			continue
+		}
+		fresh := make([]topology.HugePagePool, len(e.pools)) // the old one has been handed out
+		copy(fresh, e.before)
+		fresh[i] = now
+		e.before = fresh
+	}
+	return nil
+}
+
+func count(f *linux.Kept) (uint64, error) {
+	data, err := f.Read()
+	if err != nil {
+		return 0, err
+	}
+	return linux.ParseCount(data)
+}
+
+// addUse counts the online CPUs of each node and adds their use.
+func (n *nodes) addUse(w *Watcher, at map[topology.NodeID]*inventory.NodeSample) error {
+	data, err := n.stat.Read()
+	if err != nil {
+		return err
+	}
+	n.times, err = linux.AppendCPUTimes(n.times[:0], data)
+	for _, now := range n.times {
+		for len(n.busy) <= int(now.CPU) {
+			n.busy = append(n.busy, linux.CPUTime{})
+		}
+		before := n.busy[now.CPU]
+		n.busy[now.CPU] = now
+		s := at[w.node(now.CPU)]
+		if s == nil {
+			continue
+		}
+		s.CPUs++
+		if before.All > 0 && now.All > before.All && now.Busy > before.Busy {
+			s.CPU += min(1, float64(now.Busy-before.Busy)/float64(now.All-before.All))
+		}
+	}
+	return err
+}
+
+// addWaits adds how many threads waited for a CPU of each node.
+func (n *nodes) addWaits(w *Watcher, at map[topology.NodeID]*inventory.NodeSample, window time.Duration) error {
+	data, err := n.schedstat.Read()
+	if err != nil {
+		return err
+	}
+	n.delays, err = linux.AppendRunDelays(n.delays[:0], data)
+	for _, now := range n.delays {
+		for len(n.waits) <= int(now.CPU) {
+			n.waits = append(n.waits, -1)
+		}
+		before := n.waits[now.CPU]
+		n.waits[now.CPU] = now.Wait
+		if s := at[w.node(now.CPU)]; s != nil && before >= 0 {
+			s.Wait += share(now.Wait-before, window)
+		}
+	}
+	return err
+}
+
+// addGuestWaits adds the waits of guests' vCPUs to the nodes where they ran last.
+func addGuestWaits(w *Watcher, at map[topology.NodeID]*inventory.NodeSample, window time.Duration) {
+	for _, e := range w.guests {
+		for i := range e.threads {
+			t := &e.threads[i]
+			if s := at[w.node(t.cpu)]; s != nil {
+				s.Wait += share(t.waited, window)
+			}
+		}
+	}
+}
+
+// share is how much of a window a time fills; nothing if either is not positive.
+func share(part, window time.Duration) float64 {
+	if part <= 0 || window <= 0 {
+		return 0
+	}
+	return float64(part) / float64(window)
+}

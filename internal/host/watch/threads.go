@@ -1,0 +1,158 @@
+package watch
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// threadEye looks at one thread that runs a vCPU.
+type threadEye struct {
+	tid         int
+	sched, stat *linux.Kept
+	run, wait   time.Duration  // since it started; run -1 before the first reading
+	ran, waited time.Duration  // in the last window
+	cpu         topology.CPUID // it ran on last; -1 before the first reading
+	turn        uint64         // the sample that it was read for last
+}
+
+func (t *threadEye) Close() {
+	t.sched.Close()
+	t.stat.Close()
+}
+
+// listThreads finds the guest's vCPU threads, and tells whether they are
+// others than before. It finds out whether the guest has ended.
+func (e *guestEye) listThreads(w *Watcher, now time.Time) (changed bool) {
+	e.list = now.Add(listAgain)
+	tids, named, err := w.root.VCPUThreads(e.guest.PID, e.names)
+	if linux.Gone(err) || err == nil && (len(tids) == 0 || e.named && !named) {
+		e.ended = true // a VM without the vCPUs it had is on its way out
+		return true
+	}
+	w.gaps.set(e.object, "its threads", err)
+	if err != nil {
+		return false
+	}
+	e.named = named
+	var unnamed error
+	if !named {
+		unnamed = errors.New("none of its threads has a vCPU's name (QEMU's debug-threads=on gives them): all its threads are counted")
+	}
+	w.gaps.set(e.object, "its vCPU threads", unnamed)
+	return e.adopt(w, tids)
+}
+
+// adopt makes eyes for threads that are new, and closes those of threads that are gone.
+func (e *guestEye) adopt(w *Watcher, tids []int) (changed bool) {
+	had := map[int]threadEye{}
+	for _, t := range e.threads {
+		had[t.tid] = t
+	}
+	threads := make([]threadEye, 0, len(tids))
+	for _, tid := range tids {
+		t, ok := had[tid]
+		delete(had, tid)
+		if !ok {
+			changed = true
+			folder := fmt.Sprintf("proc/%d/task/%d", e.guest.PID, tid)
+			t = threadEye{tid: tid, run: -1, cpu: -1, sched: w.keeper.File(folder, "schedstat"), stat: w.keeper.File(folder, "stat")}
+		}
+		threads = append(threads, t)
+	}
+	for _, t := range had {
+		changed = true
+		t.Close()
+	}
+	e.threads = threads
+	e.guest.Seen.Threads = make([]inventory.Thread, len(threads)) // meters may hold the old one
+	for i, t := range threads {
+		e.guest.Seen.Threads[i] = inventory.Thread{TID: t.tid, Name: e.names[t.tid], Role: inventory.RoleVCPU, LastCPU: max(0, t.cpu)}
+	}
+	return changed
+}
+
+// sampleThreads reads all threads, and lists them again if one has ended.
+func (e *guestEye) sampleThreads(w *Watcher, now time.Time) (changed bool) {
+	for again := true; again && !e.ended; {
+		again = false
+		err := e.readThreads(w.turn)
+		if linux.Gone(err) && !changed && e.cpuStat == nil {
+			changed = e.listThreads(w, now)
+			again = changed
+		}
+		if !again && !e.ended {
+			e.fallBack(w, err)
+		}
+	}
+	return changed
+}
+
+// readThreads reads those threads that were not yet read in this sample.
+func (e *guestEye) readThreads(turn uint64) error {
+	for i := range e.threads {
+		t := &e.threads[i]
+		if t.turn == turn {
+			continue
+		}
+		if err := t.sample(); err != nil {
+			return err
+		}
+		t.turn = turn
+	}
+	return nil
+}
+
+// fallBack turns to the guest's cgroup for its CPU use where its threads
+// cannot be read, and away from it where they can.
+func (e *guestEye) fallBack(w *Watcher, err error) {
+	if err == nil {
+		e.cpuStat.Close()
+		e.cpuStat, e.used = nil, -1
+	}
+	if err != nil {
+		for i := range e.threads {
+			e.threads[i].ran, e.threads[i].waited = 0, 0
+		}
+		if e.cpuStat == nil {
+			file, ok, groupErr := w.keeper.CPUStat(e.guest.PID)
+			if ok {
+				e.cpuStat = file
+			}
+			err = errors.Join(err, groupErr)
+		}
+	}
+	w.gaps.set(e.object, "its vCPUs' run and wait times", err)
+}
+
+// sample reads how long the thread ran and waited. Where it ran is asked only
+// if it did.
+func (t *threadEye) sample() error {
+	data, err := t.sched.Read()
+	if err != nil {
+		return err
+	}
+	run, wait, err := linux.ParseSchedstat(data)
+	if err != nil {
+		return fmt.Errorf("thread %s: %w", strconv.Itoa(t.tid), err)
+	}
+	first := t.run < 0
+	t.ran, t.waited = max(0, run-t.run), max(0, wait-t.wait)
+	if first {
+		t.ran, t.waited = 0, 0
+	}
+	t.run, t.wait = run, wait
+	if t.ran == 0 && t.cpu >= 0 {
+		return nil
+	}
+	if data, err = t.stat.Read(); err != nil {
+		return err
+	}
+	t.cpu, err = linux.ParseLastCPU(data)
+	return err
+}

@@ -1,0 +1,278 @@
+// Package watch measures a host and its running guests again and again, every
+// second or two, at a cost that does not grow with the guests' memory: CPU use
+// and waiting, free memory, pressure, memory by node, and where accesses to
+// memory go, by the best source that the host has.
+//
+// Ideas that hold throughout:
+//
+//   - kernel files stay open, are read whole into one buffer, and parsed where
+//     they lie: a sample allocates what it hands out and little else;
+//   - rates are differences over the window; a counter that runs backwards
+//     gives 0; what is read for the first time has no rate yet;
+//   - a guest that ends while it is looked at is left out, and nothing is said;
+//     what a running guest or the host does not tell is a gap of the sample;
+//   - maps and slices of a sample are shared with the next one where nothing
+//     changed: they are not to be written to.
+package watch
+
+import (
+	"cmp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Options are what a Watcher is made from.
+type Options struct {
+	// Root is the host; linux.Live if empty.
+	Root linux.Root
+	// Meters measure accesses to memory, the best first. Guests that none of
+	// them can measure get the placement estimate.
+	Meters []Meter
+	// Now is the clock; time.Now if nil.
+	Now func() time.Time
+	// OpenFiles bounds how many files are kept open; those beyond are opened for
+	// each reading. Default: three quarters of what the process may have, at most 16384.
+	OpenFiles int
+}
+
+// mostKept bounds kernel memory: each open file of /proc holds some 5 KiB.
+const mostKept = 16 << 10
+
+// Watcher takes samples of one host. It is safe for concurrent use.
+type Watcher struct {
+	mu     sync.Mutex
+	root   linux.Root
+	now    func() time.Time
+	keeper *linux.Keeper
+
+	topology *topology.Topology
+	nodeOf   []topology.NodeID // by CPU; topology.NoNode for CPUs not known
+	nodes    *nodes
+	kernel   *kernel
+	guests   []*guestEye // ascending by name
+	access   access
+	gaps     gaps
+	last     time.Time // of the last sample; zero before the first
+	turn     uint64    // samples taken
+	// mapsRead says that this sample has read a guest's numa_maps: one is enough.
+	mapsRead bool
+}
+
+// New makes a Watcher. It follows no guest and knows no node before Follow.
+func New(o Options) *Watcher {
+	w := &Watcher{root: o.Root, now: o.Now, topology: &topology.Topology{}, access: access{meters: o.Meters}}
+	if w.root == "" {
+		w.root = linux.Live
+	}
+	if w.now == nil {
+		w.now = time.Now
+	}
+	keep := o.OpenFiles
+	if keep == 0 {
+		most, err := linux.OpenFiles()
+		w.gaps.set("host", "how many files may be open", err)
+		keep = min(most/4*3, mostKept)
+	}
+	w.keeper = w.root.Keep(keep)
+	w.kernel = newKernel(w.keeper)
+	w.nodes = newNodes(w.keeper, w.topology)
+	return w
+}
+
+// Follow says which guests exist now, and on which host: those with a PID are
+// looked at in each sample from now on, others no longer. Guests that were
+// followed before keep their files and rates.
+func (w *Watcher) Follow(guests []inventory.Guest, t *topology.Topology) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if t != w.topology {
+		w.topology, w.nodeOf = t, nodesOfCPUs(t)
+		w.nodes.Close()
+		w.nodes = newNodes(w.keeper, t)
+	}
+	before := map[string]*guestEye{}
+	for _, e := range w.guests {
+		before[e.guest.Name] = e
+	}
+	now := w.now()
+	w.guests = w.guests[:0]
+	for i, g := range guests {
+		if g.PID <= 0 {
+			continue
+		}
+		e := before[g.Name]
+		if e != nil && e.guest.PID == g.PID {
+			delete(before, g.Name)
+			e.update(g)
+		} else {
+			e = w.newEye(g, now, float64(i)/float64(len(guests)))
+		}
+		w.guests = append(w.guests, e)
+	}
+	for _, e := range before {
+		w.drop(e)
+	}
+	slices.SortFunc(w.guests, func(a, b *guestEye) int { return strings.Compare(a.guest.Name, b.guest.Name) })
+	w.dropEnded()
+	w.assign(now)
+}
+
+// nodesOfCPUs tells the node of each CPU, by its number.
+func nodesOfCPUs(t *topology.Topology) []topology.NodeID {
+	var nodes []topology.NodeID
+	for _, n := range t.Nodes {
+		for c := range n.CPUs.All() {
+			for len(nodes) <= int(c) {
+				nodes = append(nodes, topology.NoNode)
+			}
+			nodes[c] = n.ID
+		}
+	}
+	return nodes
+}
+
+// node returns the node of a CPU, or topology.NoNode.
+func (w *Watcher) node(c topology.CPUID) topology.NodeID {
+	if c < 0 || int(c) >= len(w.nodeOf) {
+		return topology.NoNode
+	}
+	return w.nodeOf[c]
+}
+
+// Sample measures everything now. Rates are over the time since the sample before.
+func (w *Watcher) Sample() inventory.Sample {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	runtime.LockOSThread() // the CPU time counted is this thread's
+	defer runtime.UnlockOSThread()
+	began := threadTime()
+	now := w.now()
+	var window time.Duration
+	if !w.last.IsZero() {
+		window = max(0, now.Sub(w.last))
+	}
+	w.last, w.mapsRead = now, false
+	w.turn++
+
+	s := inventory.Sample{Taken: now.UTC(), Window: window, Guests: make([]inventory.GuestSample, 0, len(w.guests))}
+	changed := false
+	for _, e := range w.guests {
+		g, threadsChanged := e.sample(w, now)
+		changed = changed || threadsChanged
+		if !e.ended {
+			s.Guests = append(s.Guests, g)
+		}
+	}
+	if w.dropEnded() || changed || w.access.due(now) {
+		w.assign(now)
+	}
+	s.Nodes = w.nodes.sample(w, window)
+	s.Accesses = w.measureAccesses(&s, window)
+	s.Pressure = w.kernel.pressure(&w.gaps)
+	s.Moves = w.kernel.moves(&w.gaps)
+	s.Gaps = w.gaps.all()
+	s.Cost = threadTime() - began
+	return s
+}
+
+// threadTime is the CPU time that the calling thread has used.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		return 0 // cannot happen on Linux: the clock exists and t is writable
+	}
+	return time.Duration(t.Nano())
+}
+
+// dropEnded stops looking at guests that have ended, and tells whether there were any.
+func (w *Watcher) dropEnded() bool {
+	before := len(w.guests)
+	w.guests = slices.DeleteFunc(w.guests, func(e *guestEye) bool {
+		if e.ended {
+			w.drop(e)
+		}
+		return e.ended
+	})
+	return len(w.guests) < before
+}
+
+func (w *Watcher) drop(e *guestEye) {
+	e.Close()
+	w.gaps.forget(e.object)
+}
+
+// Close closes all files and meters. The Watcher is of no use afterwards.
+func (w *Watcher) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.guests {
+		e.Close()
+	}
+	w.guests = nil
+	w.nodes.Close()
+	w.kernel.Close()
+	return w.access.Close()
+}
+
+// gaps are what cannot be seen at present, one for each object and what is missing.
+type gaps struct {
+	standing map[gapKey]string
+	list     []inventory.Gap
+	stale    bool // list does not tell standing
+}
+
+type gapKey struct{ object, what string }
+
+// set notes that something could not be seen, or with a nil error, that it could.
+func (g *gaps) set(object, what string, err error) {
+	if err == nil && len(g.standing) == 0 {
+		return
+	}
+	key := gapKey{object, what}
+	why, had := g.standing[key]
+	switch {
+	case err == nil && had:
+		delete(g.standing, key)
+	case err != nil && (!had || why != err.Error()):
+		if g.standing == nil {
+			g.standing = map[gapKey]string{}
+		}
+		g.standing[key] = err.Error()
+	default:
+		return
+	}
+	g.stale = true
+}
+
+// forget drops all gaps of one object.
+func (g *gaps) forget(object string) {
+	for key := range g.standing {
+		if key.object == object {
+			delete(g.standing, key)
+			g.stale = true
+		}
+	}
+}
+
+func (g *gaps) all() []inventory.Gap {
+	if g.stale {
+		g.list = nil // the old one has been handed out
+		for key, why := range g.standing {
+			g.list = append(g.list, inventory.Gap{Object: key.object, What: key.what, Why: why})
+		}
+		slices.SortFunc(g.list, func(a, b inventory.Gap) int {
+			return cmp.Or(strings.Compare(a.Object, b.Object), strings.Compare(a.What, b.What))
+		})
+		g.stale = false
+	}
+	return g.list
+}
