@@ -216,7 +216,11 @@ func (p *part) divide() {
 			p.steps.after = append(p.steps.after, s)
 		}
 	}
-	p.slices = slicesOf(p.steps.copies)
+	most := sliceBytes
+	if p.Pace != nil {
+		most = pacedBytes
+	}
+	p.slices = slicesOf(p.steps.copies, most)
 }
 
 // phase runs the steps of every guest before or after copying. A guest whose

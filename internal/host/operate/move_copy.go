@@ -23,22 +23,26 @@ type Pacer interface {
 	Rate() topology.Bytes
 }
 
-// sliceBytes is how much is copied before the next guest's turn: a fraction of
-// a second, and large beside the cost of a call, which disturbs every CPU.
-const sliceBytes = 128 * topology.MiB
+// How much is copied before the next guest's turn: a fraction of a second, and
+// large beside the cost of a call, which disturbs every CPU. Paced, pauses are
+// the shorter the smaller the slices.
+const (
+	sliceBytes = 128 * topology.MiB
+	pacedBytes = 16 * topology.MiB
+)
 
 // slice is a piece of a mapping to be copied, or all of a process's own memory.
 type slice struct{ step plan.Step }
 
 // slicesOf cuts copies into disjoint pieces at page borders.
-func slicesOf(copies []plan.Step) []slice {
+func slicesOf(copies []plan.Step, most topology.Bytes) []slice {
 	var all []slice
 	for _, s := range copies {
 		if s.Kind == plan.MoveOwn {
 			all = append(all, slice{step: s})
 			continue
 		}
-		size := max(sliceBytes, s.PageSize)
+		size := max(most, s.PageSize)
 		for at := topology.Bytes(0); at < s.Size; at += size {
 			piece := s
 			piece.Address, piece.Size = s.Address+uint64(at), min(size, s.Size-at)
