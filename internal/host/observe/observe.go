@@ -102,7 +102,7 @@ func (s Sources) topology() (topology.Topology, error) {
 func (s Sources) addGuests(ctx context.Context, v Hypervisor, h *inventory.Host, closely []string) {
 	guests, err := v.Guests(ctx)
 	if err != nil {
-		h.Gaps = append(h.Gaps, gap("host", "VMs of "+v.Name(), err))
+		h.Gaps = append(h.Gaps, inventory.GuestsUnseen(v.Name(), err.Error()))
 	}
 	for _, g := range guests {
 		if g.PID > 0 && slices.ContainsFunc(h.Guests, func(o inventory.Guest) bool { return o.PID == g.PID }) {

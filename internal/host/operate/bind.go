@@ -122,7 +122,8 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 	if g.Placement != nil && g.Spec != nil && r.Change == nil && !r.Anew {
 		return guest.Intent{Spec: *g.Spec, Placement: *g.Placement, Adopted: g.Adopted}, nil, nil
 	}
-	if err := roomIsKnown(inv, "VMs of "+g.Hypervisor); err != nil {
+	own := inventory.GuestsUnseen(g.Hypervisor, "").What
+	if err := roomIsKnown(slices.DeleteFunc(inv.HiddenBy(), func(g inventory.Gap) bool { return g.What != own })); err != nil {
 		return guest.Intent{}, nil, err
 	}
 	spec := adopt.Spec(g)

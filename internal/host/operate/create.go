@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -98,7 +97,7 @@ func (h *Host) decide(ctx context.Context, tx claim.Locked, spec guest.Spec, c *
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(roomIsKnown(&inv, "VMs"), nameIsFree(inv, spec.Name)); err != nil {
+	if err := errors.Join(RoomIsKnown(&inv), nameIsFree(inv, spec.Name)); err != nil {
 		return nil, err
 	}
 	c.Placement, c.Why, err = place.Place(place.Request{Host: &inv, Spec: spec, Policy: h.Policy})
@@ -112,16 +111,16 @@ func (h *Host) decide(ctx context.Context, tx claim.Locked, spec guest.Spec, c *
 	return short, tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: c.Placement})
 }
 
-// roomIsKnown refuses where VMs could not be seen: placing without knowing the
-// other guests would give their room away. what begins the names of the gaps
-// that matter.
-func roomIsKnown(inv *inventory.Host, what string) error {
-	for _, g := range inv.Gaps {
-		if g.Object == "host" && strings.HasPrefix(g.What, what) {
-			return fmt.Errorf("cannot see %s, so their room is not known: %s", g.What, g.Why)
-		}
+// RoomIsKnown refuses an inventory that does not show all VMs: placing without
+// knowing the others would give their room away.
+func RoomIsKnown(inv *inventory.Host) error { return roomIsKnown(inv.HiddenBy()) }
+
+func roomIsKnown(hidden []inventory.Gap) error {
+	var errs []error
+	for _, g := range hidden {
+		errs = append(errs, fmt.Errorf("cannot see %s, so their room is not known: %s", g.What, g.Why))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func nameIsFree(inv inventory.Host, name string) error {
@@ -159,7 +158,7 @@ func (h *Host) Delete(ctx context.Context, name string) error {
 	at := slices.IndexFunc(inv.Guests, func(g inventory.Guest) bool { return g.Name == name })
 	if at < 0 {
 		err := missing(inv, name)
-		if len(inv.Gaps) == 0 && !slices.ContainsFunc(inv.Claims, func(c inventory.Claim) bool { return c.Name == name }) {
+		if errors.Is(err, ErrNoGuest) && !slices.ContainsFunc(inv.Claims, func(c inventory.Claim) bool { return c.Name == name }) {
 			err = errors.Join(err, h.givePoolsBack(name, nil, inv.Topology.NodeSet()))
 		}
 		return err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/check"
@@ -19,6 +20,10 @@ import (
 
 // ErrNoGuest means that no guest of the name is on the host.
 var ErrNoGuest = errors.New("no such guest on this host")
+
+// ErrUnseen means that a guest was not found and may be there: its hypervisor
+// could not be asked.
+var ErrUnseen = errors.New("it is not known whether it is on this host")
 
 // ErrExists means that the name is taken.
 var ErrExists = errors.New("a guest of this name is there already")
@@ -66,14 +71,27 @@ func (h *Host) find(ctx context.Context, name string) (inventory.Host, inventory
 	return inv, inventory.Guest{}, missing(inv, name)
 }
 
-// missing says why a guest was not found: it may hide behind a source that could not be read.
+// missing says why a guest was not found: where a hypervisor could not be
+// asked, it may be there all the same.
 func missing(inv inventory.Host, name string) error {
+	if hidden := inv.HiddenBy(); len(hidden) > 0 {
+		return fmt.Errorf("guest %s: %w: could not see %s", name, ErrUnseen, gapsText(hidden))
+	}
 	for _, g := range inv.Gaps {
-		if g.Object == "host" || g.Object == "guest "+name {
-			return fmt.Errorf("guest %s: %w; could not see %s: %s", name, ErrNoGuest, g.What, g.Why)
+		if g.Object == "guest "+name {
+			return fmt.Errorf("guest %s: %w: %s", name, ErrNoGuest, g.Why)
 		}
 	}
 	return fmt.Errorf("guest %s: %w; 'numavisor list' shows all", name, ErrNoGuest)
+}
+
+// gapsText says of gaps what was not seen, and why.
+func gapsText(gaps []inventory.Gap) string {
+	var all []string
+	for _, g := range gaps {
+		all = append(all, g.What+": "+g.Why)
+	}
+	return strings.Join(all, "; ")
 }
 
 // undo runs clean-up with its own deadline: the caller's context may have ended.

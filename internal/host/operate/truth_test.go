@@ -3,11 +3,13 @@ package operate_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/fake"
 	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -66,13 +68,67 @@ func TestShowTellsEachCell(t *testing.T) {
 	}
 }
 
-// A guest whose hypervisor does not answer may be there: the error says what could not be seen.
+// A guest whose hypervisor does not answer may be there: the error says that
+// this is not known, and blames what could not be asked and no other gap.
 func TestAMissingGuestMayOnlyBeUnseen(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
+	w.host.Sources.Kernel = unreadable{w.Host}
 	w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errLost })})
 	_, _, err := w.host.Show(context.Background(), "g")
-	if want := "guest g: no such guest on this host; could not see VMs of qemu: the machine is on fire"; err == nil || err.Error() != want {
+	want := "guest g: it is not known whether it is on this host: could not see VMs of qemu: the machine is on fire"
+	if err == nil || err.Error() != want || !errors.Is(err, operate.ErrUnseen) || errors.Is(err, operate.ErrNoGuest) {
 		t.Errorf("error %v, want %s", err, want)
+	}
+	w.Inject(fake.Fault{})
+	_, _, err = w.host.Show(context.Background(), "other")
+	if want := "guest other: no such guest on this host; 'numavisor list' shows all"; err == nil || err.Error() != want || !errors.Is(err, operate.ErrNoGuest) {
+		t.Errorf("error %v, want %s", err, want)
+	}
+}
+
+// A guest that ends while it is looked at is not there.
+func TestAMissingGuestMayHaveEnded(t *testing.T) {
+	w := misplaced(t, kinds[0], folderOf(t))
+	w.Inject(fake.Fault{Before: fake.NthOf("Threads", 1, func() error { w.Vanish("g"); return nil })})
+	if _, _, err := w.host.Show(context.Background(), "g"); !errors.Is(err, operate.ErrNoGuest) || !strings.Contains(err.Error(), "ended while it was looked at") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// unreadable is a kernel with a setting that cannot be read, which hides no guest.
+type unreadable struct{ *fake.Host }
+
+func (u unreadable) Settings() (inventory.Kernel, []inventory.Gap) {
+	settings, gaps := u.Host.Settings()
+	return settings, append(gaps, inventory.Gap{Object: "host", What: "/sys/kernel/mm/ksm/run", Why: "permission denied"})
+}
+
+// Pages that were added for a guest which others removed since are given back,
+// whatever else could not be seen, but not while the guest may be there.
+func TestPagesOfARemovedGuestAreGivenBack(t *testing.T) {
+	w := newWorld(t, "nodes:1 cores:4 memory:4G huge:2M=64", folderOf(t))
+	w.host.Sources.Kernel = unreadable{w.Host}
+	huge := guest.Spec{Name: "new", VCPUs: 1, Memory: 256 * mib, PageSize: 2 * mib}
+	if _, err := w.create(spec(t, huge)); err != nil {
+		t.Fatal(err)
+	}
+	w.Vanish("new")
+	if err := w.Remove(context.Background(), "new"); err != nil {
+		t.Fatal(err)
+	}
+	w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errLost })})
+	if err := w.host.Delete(context.Background(), "new"); !errors.Is(err, operate.ErrUnseen) {
+		t.Errorf("error %v", err)
+	}
+	if pages := w.pools()[0]; pages != 128 {
+		t.Errorf("the pool has %d pages: given back while the guest may be there", pages)
+	}
+	w.Inject(fake.Fault{})
+	if err := w.host.Delete(context.Background(), "new"); !errors.Is(err, operate.ErrNoGuest) {
+		t.Errorf("error %v", err)
+	}
+	if pages := w.pools()[0]; pages != 64 {
+		t.Errorf("the pool has %d pages, 64 at first", pages)
 	}
 }
 
