@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -15,7 +16,10 @@ func captureCommand() *cobra.Command {
 		Long: `Writes what was seen on the host as one JSON document: topology, reservations,
 VMs with spec, placement and what was seen of them, and the gaps. Replay a
 decision on it with 'numavisor place --inventory FILE'; attach it to a bug
-report. Its form is docs/inventory.schema.json.`,
+report. Its form is docs/inventory.schema.json.
+
+Exit status 3 means that a hypervisor of this host could not be asked for its
+VMs, or not for all: the document has the gap.`,
 		Example: `  numavisor capture > host.json
   numavisor place --vcpus 8 --memory 16G --inventory host.json --explain`,
 		Args: cobra.NoArgs,
@@ -34,10 +38,10 @@ report. Its form is docs/inventory.schema.json.`,
 					return err
 				}
 			}
-			return emit(c, inv, func(w io.Writer) {
+			return errors.Join(emit(c, inv, func(w io.Writer) {
 				fmt.Fprintf(w, "%s at %s: %d nodes, %d CPUs, %d VMs, %d gaps\n", inv.Name, inv.Taken.Format("2006-01-02 15:04:05 MST"),
 					len(inv.Topology.Nodes), len(inv.Topology.CPUs), len(inv.Guests), len(inv.Gaps))
-			})
+			}), unseen(&inv))
 		},
 	}
 	on.flags(c)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,8 +26,11 @@ func doctorCommand() *cobra.Command {
 		Long: `Looks for misconfigurations of the host and its VMs: what was found with the
 figures that show it, what it costs, and the exact fix. --fix applies the safe
 ones: those that lose nothing and can be undone, on the host and on VMs that
-Numavisor placed. --root looks at a captured tree, --inventory at a saved
-inventory.`,
+Numavisor placed. --root looks at a captured tree, which has no VMs,
+--inventory at a saved inventory.
+
+Exit status 3 means that a fix could not be applied, or that a hypervisor could
+not be asked for its VMs, or not for all.`,
 		Example: `  numavisor doctor
   numavisor doctor --fix
   numavisor doctor --root captured/web1 -o json`,
@@ -65,7 +69,7 @@ inventory.`,
 		if fix {
 			report.Fixed, err = fixAll(c.Context(), h, report.Findings)
 		}
-		return errors.Join(emit(c, report, func(w io.Writer) { printDiagnosis(w, report) }), err)
+		return errors.Join(emit(c, report, func(w io.Writer) { printDiagnosis(w, report) }), err, unseen(&inv))
 	}
 	return c
 }
@@ -155,7 +159,10 @@ func printDiagnosis(w io.Writer, d diagnosis) {
 			fmt.Fprintln(w, "          (safe: --fix does it)")
 		}
 	}
-	if len(d.Findings) == 0 {
+	switch {
+	case len(d.Findings) == 0 && slices.ContainsFunc(d.Gaps, inventory.Gap.HidesGuests):
+		fmt.Fprintln(w, "nothing found that hurts locality in what was seen, which is not all")
+	case len(d.Findings) == 0:
 		fmt.Fprintln(w, "nothing found that hurts locality")
 	}
 	for _, f := range d.Fixed {

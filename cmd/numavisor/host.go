@@ -66,7 +66,7 @@ func (f *hostFlags) open(c *cobra.Command) (h *operate.Host, done func(), err er
 		return k.Alive(p.PID, p.StartTicks)
 	}}
 	h.Sources = observe.Sources{
-		Kernel: k, Hypervisors: []observe.Hypervisor{qemu, plainQEMU{k.Root}}, Claims: h.Ledger.Claims,
+		Kernel: k, Hypervisors: []observe.Hypervisor{libvirtGuests{qemu, k.Root}, plainQEMU{k.Root}}, Claims: h.Ledger.Claims,
 		Now: time.Now, HostName: os.Hostname, Measured: measured, Housekeeping: housekeeping,
 	}
 	if h.Self.PID, h.Self.StartTicks, err = self(k); err != nil {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,7 +22,10 @@ func listCommand() *cobra.Command {
 		Long: `Shows the truth per VM, from the kernel's own figures: its nodes, memory by
 node, the share of it that is local to its vCPUs, on which nodes the vCPUs run,
 how long they wait for a CPU, and drift: what differs from the placement that
-is recorded with the VM.`,
+is recorded with the VM.
+
+Exit status 3 means that a hypervisor of this host could not be asked for its
+VMs, or not for all.`,
 		Example: `  numavisor list
   watch numavisor list`,
 		Args: cobra.NoArgs,
@@ -39,21 +44,24 @@ is recorded with the VM.`,
 			if err := emit(c, list, func(w io.Writer) { printList(w, &inv.Topology, list) }); err != nil {
 				return err
 			}
-			return unseen(inv.Gaps)
+			return unseen(&inv)
 		},
 	}
 	on.flags(c)
 	return c
 }
 
-// unseen is the error for VMs that could not be listed: what was printed is not all.
-func unseen(gaps []inventory.Gap) error {
-	for _, g := range gaps {
-		if g.Object == "host" && strings.HasPrefix(g.What, "VMs of ") {
-			return partialError{fmt.Errorf("could not see the %s: %s", g.What, g.Why)}
-		}
+// unseen is the error for VMs that may be there and were not seen: what was
+// printed is not all.
+func unseen(inv *inventory.Host) error {
+	var errs []error
+	for _, g := range inv.HiddenBy() {
+		errs = append(errs, fmt.Errorf("could not see the %s: %s", g.What, g.Why))
 	}
-	return nil
+	if len(errs) == 0 {
+		return nil
+	}
+	return partialError{errors.Join(errs...)}
 }
 
 // guestList is what list prints.
@@ -63,9 +71,12 @@ type guestList struct {
 }
 
 func printList(w io.Writer, t *topology.Topology, list guestList) {
-	if len(list.Guests) == 0 {
+	switch {
+	case len(list.Guests) == 0 && slices.ContainsFunc(list.Gaps, inventory.Gap.HidesGuests):
+		fmt.Fprintln(w, "no VMs were seen")
+	case len(list.Guests) == 0:
 		fmt.Fprintln(w, "no VMs on this host")
-	} else {
+	default:
 		columns(w, listRows(t, list.Guests))
 		fmt.Fprintf(w, "\nmemory from %s; vCPU nodes and wait from %s; local: memory near the vCPUs that use it, by where they may run\n",
 			sources(list.Guests, func(g operate.Truth) string { return g.MemorySource }),

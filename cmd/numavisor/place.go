@@ -13,6 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/libvirt"
+	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
@@ -25,7 +26,8 @@ func placeCommand() *cobra.Command {
 		Short: "Decide where a VM belongs, and say why; nothing is changed",
 		Long: `Decides on which nodes and CPUs a VM belongs, on this host or on a saved
 inventory, and changes nothing. With --xml, reads a libvirt domain XML and
-prints it with its binding rewritten and all else kept.`,
+prints it with its binding rewritten and all else kept. As create does, it
+refuses where a hypervisor of this host could not be asked for its VMs.`,
 		Example: `  numavisor place --vcpus 8 --memory 16G --explain
   numavisor place --spec web.yaml --inventory host.json -o json
   virsh dumpxml web1 --inactive | numavisor place --xml - > bound.xml`,
@@ -67,45 +69,62 @@ prints it with its binding rewritten and all else kept.`,
 			return err
 		}
 		if xml != nil {
-			return emitBound(c, xml, asked, p, why, explain)
+			return emitBound(c, xml, asked, placed{Placement: p, Why: why, Gaps: inv.HiddenBy()}, explain)
 		}
-		return emit(c, placed{p, why, ""}, func(w io.Writer) { printPlaced(w, p, why, explain) })
+		return emit(c, placed{Placement: p, Why: why, Gaps: inv.HiddenBy()}, func(w io.Writer) { printPlaced(w, p, why, explain) })
 	}
 	return c
 }
 
 // emitBound prints a domain XML with its binding rewritten; why goes to
 // standard error, so that what is piped on is XML alone.
-func emitBound(c *cobra.Command, xml []byte, asked guest.Spec, p guest.Placement, why place.Why, explain bool) error {
-	bound, err := libvirt.Rewrite(xml, p, libvirt.Metadata{Spec: asked, Placement: p})
+func emitBound(c *cobra.Command, xml []byte, asked guest.Spec, p placed, explain bool) error {
+	bound, err := libvirt.Rewrite(xml, p.Placement, libvirt.Metadata{Spec: asked, Placement: p.Placement})
 	if err != nil {
 		return err
 	}
 	if explain {
-		fmt.Fprintln(c.ErrOrStderr(), strings.TrimRight(why.Text(), "\n"))
+		fmt.Fprintln(c.ErrOrStderr(), strings.TrimRight(p.Why.Text(), "\n"))
 	}
-	return emit(c, placed{p, why, string(bound)}, func(w io.Writer) { fmt.Fprint(w, string(bound)) })
+	p.XML = string(bound)
+	return emit(c, p, func(w io.Writer) { fmt.Fprint(w, p.XML) })
 }
 
 // inventory observes this host, or reads a saved inventory: that needs neither
-// root nor a hypervisor.
+// root nor a hypervisor. Of this host nothing may be decided that does not
+// count all VMs; what a saved inventory does not show is noted.
 func (f *hostFlags) inventory(c *cobra.Command, file string) (inventory.Host, error) {
 	if file != "" {
-		return readFile(file, parseInventory)
+		inv, err := readFile(file, parseInventory)
+		if err != nil {
+			return inv, err
+		}
+		for _, g := range inv.HiddenBy() {
+			fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: %s does not show %s (%s): their room counts as free\n", file, g.What, g.Why)
+		}
+		return inv, nil
 	}
 	h, done, err := f.open(c)
 	if err != nil {
 		return inventory.Host{}, err
 	}
 	defer done()
-	return h.Observe(c.Context())
+	inv, err := h.Observe(c.Context())
+	if err != nil {
+		return inv, err
+	}
+	if err := operate.RoomIsKnown(&inv); err != nil {
+		return inv, fmt.Errorf("%w; or decide on what can be seen: 'numavisor capture', and --inventory", err)
+	}
+	return inv, nil
 }
 
 // placed is what place prints.
 type placed struct {
 	Placement guest.Placement `json:"placement"`
 	Why       place.Why       `json:"why"`
-	XML       string          `json:"xml,omitempty"` // of place --xml
+	XML       string          `json:"xml,omitempty"`  // of place --xml
+	Gaps      []inventory.Gap `json:"gaps,omitempty"` // VMs whose room was not counted
 }
 
 func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {

@@ -41,6 +41,10 @@ type Hypervisor interface {
 	Guests(ctx context.Context) ([]inventory.Guest, error)
 }
 
+// ErrNotInstalled is the error of a hypervisor that is not on the host at all.
+// It is a gap like others, but one that hides no guests.
+var ErrNotInstalled = errors.New("not on this host")
+
 // Sources are where a host is read from.
 type Sources struct {
 	Kernel      Kernel
@@ -101,7 +105,10 @@ func (s Sources) topology() (topology.Topology, error) {
 
 func (s Sources) addGuests(ctx context.Context, v Hypervisor, h *inventory.Host, closely []string) {
 	guests, err := v.Guests(ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrNotInstalled):
+		h.Gaps = append(h.Gaps, gap("host", "the hypervisor "+v.Name(), err))
+	case err != nil:
 		h.Gaps = append(h.Gaps, inventory.GuestsUnseen(v.Name(), err.Error()))
 	}
 	for _, g := range guests {

@@ -3,6 +3,7 @@ package observe_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -77,6 +78,26 @@ func TestWhatIsNotSeenIsAGap(t *testing.T) {
 		}
 		if g := seen.Gaps[0]; g.Object+": "+g.What+": "+g.Why != c.gap {
 			t.Errorf("%s: gap %+v, want %s", c.method, g, c.gap)
+		}
+	}
+}
+
+// A hypervisor that is not installed is told of, and hides no guests; one that
+// could not be asked does.
+func TestOnlyAHypervisorThatIsThereHidesGuests(t *testing.T) {
+	for _, c := range []struct {
+		err   error
+		gap   string
+		hides bool
+	}{
+		{errLost, "VMs of qemu: lost", true},
+		{fmt.Errorf("%w: %w", observe.ErrNotInstalled, errLost), "the hypervisor qemu: not on this host: lost", false},
+	} {
+		h, s := sources(t)
+		h.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return c.err })})
+		seen, err := observe.Host(context.Background(), s)
+		if err != nil || len(seen.Gaps) != 1 || seen.Gaps[0].What+": "+seen.Gaps[0].Why != c.gap || (len(seen.HiddenBy()) > 0) != c.hides {
+			t.Errorf("%v: %v, gaps %v, hiding guests %v", c.err, err, seen.Gaps, seen.HiddenBy())
 		}
 	}
 }

@@ -1,0 +1,27 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// That there are no VMs is said only where all hypervisors told so.
+func TestAnEmptyListSaysWhetherAllWasSeen(t *testing.T) {
+	for _, c := range []struct {
+		gaps []inventory.Gap
+		want string
+	}{
+		{nil, "no VMs on this host\n"},
+		{[]inventory.Gap{{Object: "host", What: "its name", Why: "lost"}}, "no VMs on this host\nnot seen: host: its name: lost\n"},
+		{[]inventory.Gap{inventory.GuestsUnseen("qemu", "away")}, "no VMs were seen\nnot seen: host: VMs of qemu: away\n"},
+	} {
+		var printed strings.Builder
+		printList(&printed, &topology.Topology{}, guestList{Gaps: c.gaps})
+		if printed.String() != c.want {
+			t.Errorf("gaps %v: printed %q, want %q", c.gaps, printed.String(), c.want)
+		}
+	}
+}
