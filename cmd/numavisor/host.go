@@ -29,8 +29,8 @@ func (f *hostFlags) flags(c *cobra.Command) {
 	p.StringVar(&f.measured, "measured", "", "file with a measured latency and bandwidth matrix; it takes precedence over SLIT")
 	p.StringVar(&f.housekeeping, "housekeeping", "", "CPUs that guests must not get, as a list")
 	p.StringVar(&f.policy, "policy", "", "file with the operator's policy (YAML or JSON)")
-	p.StringVar(&f.pace, "pace", "", "copy at most this much memory a second, for example 500M (default: full speed)")
-	p.DurationVar(&f.timeout, "timeout", 10*time.Minute, "give up after this time")
+	p.StringVar(&f.pace, "pace", "", "copy at most this much memory a second, more than 0, for example 500M (default: full speed)")
+	timeLimitFlag(p, &f.timeout, "give up after this time")
 }
 
 // open joins the drivers into one host. done ends its connections and the command's deadline.
@@ -42,12 +42,10 @@ func (f *hostFlags) open(c *cobra.Command) (h *operate.Host, done func(), err er
 		cancel()
 		return nil, nil, wrongUse("--housekeeping: %w", err)
 	}
-	var pace topology.Bytes
-	if f.pace != "" {
-		if pace, err = topology.ParseBytes(f.pace); err != nil {
-			cancel()
-			return nil, nil, wrongUse("--pace: %w", err)
-		}
+	pace, err := f.copyPace()
+	if err != nil {
+		cancel()
+		return nil, nil, err
 	}
 	h = &operate.Host{Clock: time.Now}
 	h.Policy, err = f.readPolicy()
@@ -74,6 +72,21 @@ func (f *hostFlags) open(c *cobra.Command) (h *operate.Host, done func(), err er
 		return nil, nil, err
 	}
 	return h, func() { qemu.Close(); cancel() }, nil
+}
+
+// copyPace returns how much memory may be copied a second; 0: full speed.
+func (f *hostFlags) copyPace() (topology.Bytes, error) {
+	if f.pace == "" {
+		return 0, nil
+	}
+	pace, err := topology.ParseBytes(f.pace)
+	switch {
+	case err != nil:
+		return 0, wrongUse("--pace: %w", err)
+	case pace == 0:
+		return 0, wrongUse("--pace %s: copies nothing; give more than 0, or leave it out for full speed", f.pace)
+	}
+	return pace, nil
 }
 
 // readPolicy returns the operator's policy; without a file, the default one.

@@ -63,7 +63,7 @@ some 15 seconds.`,
 	f.BoolVar(&libvirt, "libvirt", false, "start libvirtd and wait until it answers")
 	f.StringVar(&share, "share", "", "a folder of this machine that the lab sees, and may write to, as /lab/share")
 	f.StringVar(&qemu, "qemu", "", "QEMU program (default: qemu-system-x86_64 from PATH)")
-	f.DurationVar(&timeout, "timeout", 10*time.Minute, "end the lab after this time")
+	timeLimitFlag(f, &timeout, "end the lab after this time")
 	return c
 }
 

@@ -40,7 +40,7 @@ misplaced ones while they run; and prints before and after.`,
 		},
 	}
 	c.Flags().StringVar(&shape, "shape", "square4", "a built-in shape or a file; needs four nodes or more with 1G each")
-	c.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "give up after this time")
+	timeLimitFlag(c.Flags(), &timeout, "give up after this time")
 	return c
 }
 

@@ -37,7 +37,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	command, err := root.ExecuteContextC(ctx)
+	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitDone
 	}
@@ -45,8 +45,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if errors.As(err, &status) {
 		return int(status)
 	}
-	format, _ := command.Flags().GetString("output")
-	printError(stderr, format, err)
+	printError(stderr, askedFormat(args), err)
 	return statusOf(err)
 }
 
@@ -66,11 +65,14 @@ Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	// Before anything is done: what is done must be reported.
-	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return checkFormat(c) }
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
+		return cmp.Or(checkFormat(c), checkFlags(c))
+	}
 	root.PersistentFlags().StringP("output", "o", "table", "how to print: table, json or yaml")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 	})
+	root.SetHelpCommand(helpCommand())
 	root.AddCommand(
 		topologyCommand(), captureCommand(), placeCommand(), balanceCommand(),
 		createCommand(), deleteCommand(), listCommand(), showCommand(),

@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
 	"github.com/numavisor/numavisor/internal/topology"
@@ -48,6 +49,18 @@ func checkFormat(c *cobra.Command) error {
 		return wrongUse("-o %q: allowed are table, json, yaml", format)
 	}
 	return nil
+}
+
+// askedFormat is what -o says, wherever it stands among arguments that may be
+// wrong otherwise.
+func askedFormat(args []string) string {
+	f := pflag.NewFlagSet("format", pflag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.ParseErrorsAllowlist.UnknownFlags = true
+	f.BoolP("help", "h", false, "")
+	format := f.StringP("output", "o", "table", "")
+	_ = f.Parse(args) // the command has told what is wrong
+	return *format
 }
 
 // columns prints rows aligned under a heading; the first row is the heading.
