@@ -35,9 +35,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	root := rootCommand()
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	out := &sink{to: stdout}
+	root.SetOut(out)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	err := out.check(root.ExecuteContext(ctx))
 	if err == nil {
 		return exitDone
 	}

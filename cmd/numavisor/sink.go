@@ -1,0 +1,39 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+)
+
+// sink is standard output that remembers when it could not be written: those
+// who print need not look at every line.
+type sink struct {
+	to  io.Writer
+	err error // the first one; nothing is written after it
+}
+
+func (s *sink) Write(p []byte) (int, error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	n, err := s.to.Write(p)
+	s.err = err
+	return n, err
+}
+
+// check adds to what a command ended with that its output was lost, in part or
+// whole. Nobody has then got a report: so it is no wrong use nor partial success.
+func (s *sink) check(ended error) error {
+	if s.err == nil {
+		return ended
+	}
+	lost, beside := s.err, ""
+	switch {
+	case errors.Is(ended, s.err):
+		lost = ended
+	case ended != nil:
+		beside = "; beside that: " + ended.Error()
+	}
+	return fmt.Errorf("the output is not complete: %v; write it elsewhere, and look before you repeat what changes something%s", lost, beside)
+}
