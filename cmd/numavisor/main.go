@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // Exit statuses of the command contract.
@@ -121,7 +122,7 @@ func statusOf(err error) int {
 	var usage usageError
 	var partial partialError
 	switch {
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.Is(err, topology.ErrNotHere):
 		return exitUsage
 	case errors.As(err, &partial):
 		return exitPartial

@@ -67,14 +67,19 @@ func (s *topologySource) read() (topology.Topology, error) {
 		return t, err
 	}
 	if s.measured != "" {
-		if t.Measured, err = readFile(s.measured, topology.ParseMeasured); err != nil {
+		m, err := readFile(s.measured, topology.ParseMeasured)
+		if err == nil {
+			err = t.Measure(m)
+		}
+		if err != nil {
 			return t, err
 		}
-		t.Classify()
 	}
 	more, err := s.housekeepingCPUs()
-	t.Housekeeping = t.Housekeeping.Union(more)
-	return t, err
+	if err != nil {
+		return t, err
+	}
+	return t, t.Housekeep(more)
 }
 
 func (s *topologySource) readForeign() (topology.Topology, error) {

@@ -96,11 +96,11 @@ func (s Sources) topology() (topology.Topology, error) {
 		return t, fmt.Errorf("reading the host's topology: %w", err)
 	}
 	if s.Measured != nil {
-		t.Measured = s.Measured
-		t.Classify()
+		if err := t.Measure(s.Measured); err != nil {
+			return t, err
+		}
 	}
-	t.Housekeeping = t.Housekeeping.Union(s.Housekeeping.Intersect(t.CPUSet()))
-	return t, nil
+	return t, t.Housekeep(s.Housekeeping)
 }
 
 func (s Sources) addGuests(ctx context.Context, v Hypervisor, h *inventory.Host, closely []string) {

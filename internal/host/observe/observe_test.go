@@ -43,7 +43,7 @@ func names(h inventory.Host) string {
 
 func TestHostIsSeenWhole(t *testing.T) {
 	_, s := sources(t)
-	s.Housekeeping = topology.MustParseSet[topology.CPUID]("0,99")
+	s.Housekeeping = topology.MustParseSet[topology.CPUID]("0")
 	h, err := observe.Host(context.Background(), s, "b")
 	if err != nil || len(h.Gaps) > 0 {
 		t.Fatalf("%v, gaps %v", err, h.Gaps)
@@ -116,6 +116,21 @@ func TestWithoutTopologyOrTimeThereIsNoInventory(t *testing.T) {
 	s.Claims = func() ([]inventory.Claim, error) { return nil, errLost }
 	if _, err := observe.Host(context.Background(), s); !errors.Is(err, errLost) {
 		t.Errorf("room that is claimed is not known, yet: %v", err)
+	}
+}
+
+// What the operator says of CPUs and nodes that the host does not have was
+// meant for another host, or is a slip: nothing is decided on it.
+func TestWhatIsSaidOfAnotherHostIsRefused(t *testing.T) {
+	_, s := sources(t)
+	s.Housekeeping = topology.MustParseSet[topology.CPUID]("0,99")
+	if _, err := observe.Host(context.Background(), s); !errors.Is(err, topology.ErrNotHere) || !strings.Contains(err.Error(), "99") {
+		t.Errorf("housekeeping CPU 99: error %v", err)
+	}
+	_, s = sources(t)
+	s.Measured = &topology.Measured{Nodes: []topology.NodeID{0, 5}, LatencyNanos: [][]float64{{85, 140}, {140, 85}}}
+	if _, err := observe.Host(context.Background(), s); !errors.Is(err, topology.ErrNotHere) || !strings.Contains(err.Error(), "nodes 5") {
+		t.Errorf("figures of node 5: error %v", err)
 	}
 }
 

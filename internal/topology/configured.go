@@ -1,0 +1,33 @@
+package topology
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNotHere means that the operator named CPUs or nodes that are not on the
+// host: what was meant is not known, so nothing of it is taken.
+var ErrNotHere = errors.New("not on this host")
+
+// Housekeep sets CPUs aside by the operator's word, beside those that the
+// kernel sets aside. CPUs that are offline may be named; they count for nothing.
+func (t *Topology) Housekeep(cpus CPUSet) error {
+	online := t.CPUSet()
+	if strange := cpus.Minus(online.Union(t.Offline)); !strange.IsEmpty() {
+		return fmt.Errorf("housekeeping CPUs %s: %w, which has CPUs %s", strange, ErrNotHere, online)
+	}
+	t.Housekeeping = t.Housekeeping.Union(cpus.Intersect(online))
+	return nil
+}
+
+// Measure takes the operator's measured figures in place of those that
+// firmware gave, and classifies distances by them. Nodes without a figure may
+// be missing.
+func (t *Topology) Measure(m *Measured) error {
+	if strange := SetOf(m.Nodes...).Minus(t.NodeSet()); !strange.IsEmpty() {
+		return fmt.Errorf("measured matrix (%s): nodes %s: %w, which has nodes %s", m.Source, strange, ErrNotHere, t.NodeSet())
+	}
+	t.Measured = m
+	t.Classify()
+	return nil
+}
