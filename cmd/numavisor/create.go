@@ -23,8 +23,9 @@ func createCommand() *cobra.Command {
 		Short: "Create a VM through libvirt, bound from its first page",
 		Long: `Places a VM, reserves its room, starts it through libvirt bound to its
 placement, and reads back from the kernel that it is so. With --xml, an existing
-domain XML is used and only its binding is rewritten. Huge page pools are
-enlarged where they are short and given back on delete.`,
+domain XML is used with the disks and the machine that it has, and only its
+binding is rewritten. Huge page pools are enlarged where they are short and
+given back on delete.`,
 		Example: `  numavisor create --name web1 --vcpus 8 --memory 16G --disk /srv/web1.qcow2 --network default
   numavisor create --spec db.yaml --disk /srv/db.qcow2
   numavisor create --xml existing.xml --memory-binding strict`,
@@ -36,29 +37,15 @@ enlarged where they are short and given back on delete.`,
 	f.StringVar(&specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
 	f.StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
 	f.BoolVar(&transient, "transient", false, "forget the VM when it ends")
-	f.StringArrayVar(&disks, "disk", nil, "disk image or block device; may be repeated")
-	f.StringVar(&m.Network, "network", "", "libvirt network (default: none)")
-	f.StringVar(&m.Kernel, "kernel", "", "boot this Linux kernel directly")
-	f.StringVar(&m.Initrd, "initrd", "", "initial file system for --kernel")
-	f.StringVar(&m.Cmdline, "append", "", "command line for --kernel")
-	f.StringVar(&m.SerialLog, "serial-log", "", "file for the output of the serial port (default: a pty, see 'virsh console')")
-	f.StringVar(&m.Emulator, "emulator-path", "", "QEMU program (default: libvirt's choice)")
-	f.StringVar(&m.Type, "hypervisor-type", "", "kvm (default) or qemu (software emulation)")
-	f.BoolVar(&m.UEFI, "uefi", false, "boot by UEFI firmware")
+	machineFlags(c, &m, &disks)
 	c.MarkFlagsMutuallyExclusive("spec", "xml")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		for _, d := range disks {
 			m.Disks = append(m.Disks, libvirt.Disk{Path: d})
 		}
-		asked, xml, err := specFrom(specFile, xmlFile, spec)
+		asked, xml, err := guestToMake(c, specFile, xmlFile, spec, m)
 		if err != nil {
 			return err
-		}
-		for _, note := range asked.Notes() {
-			fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: %s\n", note)
-		}
-		if asked.Name == "" {
-			return wrongUse("a VM needs a name: give --name, or name in the spec")
 		}
 		h, done, err := on.open(c)
 		if err != nil {
@@ -78,6 +65,44 @@ enlarged where they are short and given back on delete.`,
 		return nil
 	}
 	return c
+}
+
+// guestToMake reads what is asked for and refuses what cannot be made, before
+// anything is claimed for it.
+func guestToMake(c *cobra.Command, specFile, xmlFile string, spec *guest.FlagSpec, m libvirt.Machine) (guest.Spec, []byte, error) {
+	asked, xml, err := specFrom(specFile, xmlFile, spec)
+	if err != nil {
+		return asked, nil, err
+	}
+	for _, note := range asked.Notes() {
+		fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: %s\n", note)
+	}
+	if asked.Name == "" {
+		return asked, nil, wrongUse("a VM needs a name: give --name, or name in the spec")
+	}
+	if xml == nil {
+		if err := m.Check(asked); err != nil {
+			return asked, nil, usageError{err}
+		}
+	}
+	return asked, xml, nil
+}
+
+// machineFlags defines what a new guest needs beside its spec; a domain XML has it already.
+func machineFlags(c *cobra.Command, m *libvirt.Machine, disks *[]string) {
+	f := c.Flags()
+	f.StringArrayVar(disks, "disk", nil, "disk image or block device, by its absolute path; may be repeated")
+	f.StringVar(&m.Network, "network", "", "libvirt network (default: none)")
+	f.StringVar(&m.Kernel, "kernel", "", "boot this Linux kernel directly")
+	f.StringVar(&m.Initrd, "initrd", "", "initial file system for --kernel")
+	f.StringVar(&m.Cmdline, "append", "", "command line for --kernel")
+	f.StringVar(&m.SerialLog, "serial-log", "", "file for the output of the serial port (default: a pty, see 'virsh console')")
+	f.StringVar(&m.Emulator, "emulator-path", "", "QEMU program (default: libvirt's choice)")
+	f.StringVar(&m.Type, "hypervisor-type", "", "kvm (default) or qemu (software emulation)")
+	f.BoolVar(&m.UEFI, "uefi", false, "boot by UEFI firmware")
+	for _, name := range []string{"disk", "network", "kernel", "initrd", "append", "serial-log", "emulator-path", "hypervisor-type", "uefi"} {
+		c.MarkFlagsMutuallyExclusive("xml", name)
+	}
 }
 
 // renderer makes a new domain XML, or rewrites the binding of a given one.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 
 	"github.com/spf13/cobra"
 
@@ -40,6 +41,9 @@ that keeps it within its nodes. Exits with the command's own status.`,
 		}
 		if asked, err = asked.Normalize(); err != nil {
 			return usageError{err}
+		}
+		if _, err := exec.LookPath(args[0]); err != nil { // before its room is claimed
+			return fmt.Errorf("running %s: %w; give a program of PATH, or its path", args[0], err)
 		}
 		h, done, err := on.open(c)
 		if err != nil {

@@ -41,10 +41,10 @@ var machineTypes = map[string]string{"x86_64": "q35", "aarch64": "virt"}
 // DomainXML returns the complete XML of a new guest, bound to its placement.
 // It has no device that was not asked for.
 func DomainXML(spec guest.Spec, p guest.Placement, m Machine) ([]byte, error) {
-	m = m.withDefaults()
-	if err := m.check(spec); err != nil {
-		return nil, fmt.Errorf("new guest %q: %w", spec.Name, err)
+	if err := m.Check(spec); err != nil {
+		return nil, err
 	}
+	m = m.withDefaults()
 	features := []tag{{name: "acpi"}}
 	if m.Arch == "x86_64" {
 		features = append(features, tag{name: "apic"})
@@ -68,6 +68,15 @@ func DomainXML(spec guest.Spec, p guest.Placement, m Machine) ([]byte, error) {
 		tag{name: "on_crash", text: "destroy"},
 		tag{name: "devices", children: m.devices(spec)})
 	return Rewrite([]byte(strings.TrimPrefix(domain.render("\n"), "\n")+"\n"), p, Metadata{Spec: spec})
+}
+
+// Check tells whether DomainXML can make a guest of a spec on this machine,
+// wherever it is placed: to be asked before room is claimed for it.
+func (m Machine) Check(spec guest.Spec) error {
+	if err := m.withDefaults().check(spec); err != nil {
+		return fmt.Errorf("new guest %q: %w", spec.Name, err)
+	}
+	return nil
 }
 
 func (m Machine) withDefaults() Machine {
