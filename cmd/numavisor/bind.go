@@ -63,7 +63,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 			}
 			b, err = h.Bind(c.Context(), r)
 		}
-		return report(c, b, err)
+		return report(c, bindTarget(pid, args), b, err)
 	}
 	return c
 }
@@ -87,8 +87,18 @@ func changed(flags *guest.FlagSpec) func(guest.Spec) (guest.Spec, error) {
 	}
 }
 
+// target is what bind was told to bind, in words, and how to go on with it.
+type target struct{ name, goOn string }
+
+func bindTarget(pid int, args []string) target {
+	if pid != 0 {
+		return target{fmt.Sprintf("process %d", pid), fmt.Sprintf("it runs on, run 'numavisor bind --pid %d' again, with the same flags, to finish", pid)}
+	}
+	return target{args[0], fmt.Sprintf("the guest runs on, run 'numavisor bind %s' again to finish", args[0])}
+}
+
 // report prints what was planned and done, even where it ended in an error.
-func report(c *cobra.Command, b operate.Bound, err error) error {
+func report(c *cobra.Command, of target, b operate.Bound, err error) error {
 	if b.Plan.Guest != "" {
 		if printed := emit(c, b, func(w io.Writer) { printBound(w, b) }); printed != nil {
 			return printed
@@ -96,12 +106,12 @@ func report(c *cobra.Command, b operate.Bound, err error) error {
 	}
 	if err != nil {
 		if !errors.Is(err, apply.ErrGone) && len(b.Outcomes) > 0 && b.Outcomes[0].Status != apply.Failed && b.Outcomes[0].Status != apply.Skipped {
-			return partialError{fmt.Errorf("binding %s stopped: %w; the guest runs on, run 'numavisor bind %s' again to finish", b.Plan.Guest, err, b.Plan.Guest)}
+			return partialError{fmt.Errorf("binding %s stopped: %w; %s", of.name, err, of.goOn)}
 		}
 		return err
 	}
 	if len(b.Outcomes) > 0 && !b.Complete() {
-		return partialError{fmt.Errorf("binding %s was done in part: %s", b.Plan.Guest, strings.Join(b.Shortfalls(), "; "))}
+		return partialError{fmt.Errorf("binding %s was done in part: %s", of.name, strings.Join(b.Shortfalls(), "; "))}
 	}
 	return nil
 }
