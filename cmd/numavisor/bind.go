@@ -99,6 +99,7 @@ func bindTarget(pid int, args []string) target {
 
 // report prints what was planned and done, even where it ended in an error.
 func report(c *cobra.Command, of target, b operate.Bound, err error) error {
+	noteUncounted(c, "could not see", b.Gaps)
 	if b.Plan.Guest != "" {
 		if printed := emit(c, b, func(w io.Writer) { printBound(w, b) }); printed != nil {
 			return printed

@@ -99,9 +99,7 @@ func (f *hostFlags) inventory(c *cobra.Command, file string) (inventory.Host, er
 		if err != nil {
 			return inv, err
 		}
-		for _, g := range inv.HiddenBy() {
-			fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: %s does not show %s (%s): their room counts as free\n", file, g.What, g.Why)
-		}
+		noteUncounted(c, file+" does not show", inv.HiddenBy())
 		return inv, nil
 	}
 	h, done, err := f.open(c)
@@ -117,6 +115,13 @@ func (f *hostFlags) inventory(c *cobra.Command, file string) (inventory.Host, er
 		return inv, fmt.Errorf("%w; or decide on what can be seen: 'numavisor capture', and --inventory", err)
 	}
 	return inv, nil
+}
+
+// noteUncounted says of which VMs room could not be counted.
+func noteUncounted(c *cobra.Command, notSeen string, hidden []inventory.Gap) {
+	for _, g := range hidden {
+		fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: %s %s (%s): their room counts as free\n", notSeen, g.What, g.Why)
+	}
 }
 
 // placed is what place prints.

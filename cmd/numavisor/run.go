@@ -56,7 +56,8 @@ that keeps it within its nodes. Exits with the command's own status.`,
 }
 
 func launch(c *cobra.Command, h *operate.Host, asked guest.Spec, args []string) error {
-	p, err := h.PlaceNew(c.Context(), asked)
+	p, hidden, err := h.PlaceNew(c.Context(), asked)
+	noteUncounted(c, "could not see", hidden)
 	if err != nil {
 		return err
 	}

@@ -213,10 +213,17 @@ func TestLabWithoutLibvirtd(t *testing.T) {
 	l := boot(t, "square4")
 	l.stopLibvirtd(t)
 	defer l.startLibvirtd(t)
-	for _, args := range [][]string{{"create", "--name", "n", "--vcpus", "1", "--memory", "64M"}, {"bind", "n"}, {"delete", "n"}} {
+	for _, args := range [][]string{
+		{"create", "--name", "n", "--vcpus", "1", "--memory", "64M"}, {"place", "--vcpus", "1", "--memory", "64M"}, {"balance"}, {"bind", "n"}, {"delete", "n"}, {"show", "n"},
+	} {
 		r := l.numavisor(t, args...)
 		if r.status != 1 || !strings.Contains(r.stderr, "libvirtd") || strings.Count(strings.TrimSpace(r.stderr), "\n") > 0 {
 			t.Errorf("numavisor %s: status %d, want 1 and one line on libvirtd: %q", strings.Join(args, " "), r.status, r.stderr)
+		}
+	}
+	for _, command := range []string{"list", "doctor", "capture"} {
+		if r := l.numavisor(t, command); r.status != 3 || r.stdout == "" || !strings.Contains(r.stderr, "could not see the VMs of qemu") {
+			t.Errorf("numavisor %s: status %d, want 3, what can be seen, and what not: %q", command, r.status, r.stderr)
 		}
 	}
 	if r := l.numavisor(t, "topology"); r.status != 0 {

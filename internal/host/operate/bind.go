@@ -34,6 +34,8 @@ type Bound struct {
 	Outcomes []apply.Outcome `json:"outcomes,omitempty"`
 	Before   *Truth          `json:"before,omitempty"`
 	Truth    *Truth          `json:"truth,omitempty"`
+	// Gaps hide VMs whose room was not counted when the placement was chosen.
+	Gaps []inventory.Gap `json:"gaps,omitempty"`
 }
 
 // Complete reports whether all of the plan was done and nothing was refused.
@@ -81,6 +83,9 @@ func (h *Host) bind(ctx context.Context, name string, dry bool, decide func(*inv
 		b.Before = &before
 		if want, err = decide(&inv, g); err != nil {
 			return err
+		}
+		if b.Why != nil {
+			b.Gaps = inv.HiddenBy()
 		}
 		basis, err := apply.Basis(h.Kernel, g)
 		if err != nil {

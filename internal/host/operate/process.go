@@ -74,7 +74,7 @@ func (h *Host) planProcess(tx claim.Locked, inv *inventory.Host, g inventory.Gue
 	if err != nil {
 		return err
 	}
-	b.Why = &why
+	b.Why, b.Gaps = &why, inv.HiddenBy()
 	b.Plan = bind.Plan(bind.Request{Guest: g, Topology: &inv.Topology, Placement: p, Basis: basis})
 	if r.DryRun {
 		return nil
@@ -103,10 +103,10 @@ func (h *Host) placeProcess(inv *inventory.Host, spec guest.Spec) (guest.Placeme
 }
 
 // PlaceNew places a process that is about to start, as this one, and claims its
-// room for as long as it lives.
-func (h *Host) PlaceNew(ctx context.Context, spec guest.Spec) (guest.Placement, error) {
-	var p guest.Placement
-	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
+// room for as long as it lives. The gaps are those that hide VMs, whose room
+// was not counted.
+func (h *Host) PlaceNew(ctx context.Context, spec guest.Spec) (p guest.Placement, hidden []inventory.Gap, err error) {
+	err = h.Ledger.Locked(ctx, func(tx claim.Locked) error {
 		if _, err := tx.Claims(); err != nil {
 			return err
 		}
@@ -114,12 +114,13 @@ func (h *Host) PlaceNew(ctx context.Context, spec guest.Spec) (guest.Placement, 
 		if err != nil {
 			return err
 		}
+		hidden = inv.HiddenBy()
 		if p, _, err = h.placeProcess(&inv, spec); err != nil {
 			return err
 		}
 		return tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: p, Process: true})
 	})
-	return p, err
+	return p, hidden, err
 }
 
 func (h *Host) verifyProcess(ctx context.Context, b *Bound) error {

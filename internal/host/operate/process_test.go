@@ -6,9 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/fake"
 	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
 )
 
 func (w world) bindProcess(pid int, to string) (operate.Bound, error) {
@@ -90,15 +93,39 @@ func TestBindProcessLeavesGuestsToTheirHypervisor(t *testing.T) {
 func TestPlaceNew(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	s := spec(t, guest.Spec{Name: "pid-77", VCPUs: 1, Memory: gib})
-	p, err := w.host.PlaceNew(context.Background(), s)
-	if err != nil || p.Emulator.IsEmpty() || !p.VCPUs[0].CPUs.SubsetOf(p.Emulator) {
+	p, gaps, err := w.host.PlaceNew(context.Background(), s)
+	if err != nil || len(gaps) > 0 || p.Emulator.IsEmpty() || !p.VCPUs[0].CPUs.SubsetOf(p.Emulator) {
 		t.Fatalf("%v: %+v", err, p)
 	}
 	inv, err := w.host.Observe(context.Background())
 	if err != nil || len(inv.Claims) != 1 || inv.Claims[0].PID != self.PID || p.MemoryOn(inv.Claims[0].Placement.Reservations[0].Node) != gib {
 		t.Errorf("%v, claims %+v", err, inv.Claims)
 	}
-	if again, err := w.host.PlaceNew(context.Background(), s); err != nil || !again.Nodes.Equal(p.Nodes) {
+	if again, _, err := w.host.PlaceNew(context.Background(), s); err != nil || !again.Nodes.Equal(p.Nodes) {
 		t.Errorf("placed anew on %s, before on %s: its own claim is in its way (%v)", again.Nodes, p.Nodes, err)
+	}
+}
+
+// A process is placed without asking hypervisors for leave; where one could not
+// be asked, its VMs' room was not counted, and that is said.
+func TestProcessesArePlacedBesideUnseenGuestsWithAWord(t *testing.T) {
+	away := []inventory.Gap{inventory.GuestsUnseen("qemu", errLost.Error())}
+	unasked := func(w world) {
+		w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errLost })})
+	}
+	w := newWorld(t, square, folderOf(t))
+	unasked(w)
+	_, gaps, err := w.host.PlaceNew(context.Background(), spec(t, guest.Spec{Name: "pid-77", VCPUs: 1, Memory: gib}))
+	if diff := cmp.Diff(away, gaps); err != nil || diff != "" {
+		t.Errorf("%v, a new process; gaps (-want +got):\n%s", err, diff)
+	}
+	pid := w.AddProgram(1, mib, 1)
+	unasked(w)
+	b, err := w.bindProcess(pid, "2")
+	if diff := cmp.Diff(away, b.Gaps); err != nil || diff != "" {
+		t.Errorf("%v, a running process; gaps (-want +got):\n%s", err, diff)
+	}
+	if b, err = w.bindProcess(pid, "2"); err != nil || len(b.Gaps) > 0 {
+		t.Errorf("%v, gaps %v where all was seen", err, b.Gaps)
 	}
 }
