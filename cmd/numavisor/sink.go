@@ -28,12 +28,12 @@ func (s *sink) check(ended error) error {
 	if s.err == nil {
 		return ended
 	}
-	lost, beside := s.err, ""
+	lost, beside := s.err.Error(), "" // as text: what it ended with must not decide the status
 	switch {
 	case errors.Is(ended, s.err):
-		lost = ended
+		lost = ended.Error()
 	case ended != nil:
 		beside = "; beside that: " + ended.Error()
 	}
-	return fmt.Errorf("the output is not complete: %v; write it elsewhere, and look before you repeat what changes something%s", lost, beside)
+	return fmt.Errorf("the output is not complete: %s; write it elsewhere, and look before you repeat what changes something%s", lost, beside)
 }
