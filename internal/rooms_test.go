@@ -24,6 +24,7 @@ var rooms = map[string][]string{
 	"internal/plan":      {"internal/topology", "internal/guest"},
 	"internal/alarm":     {"internal/topology"},
 	"internal/journal":   {"internal/topology", "internal/plan"},
+	"internal/history":   {"internal/topology", "internal/inventory"},
 	"internal/status":    {"internal/topology", "internal/inventory", "internal/policy", "internal/plan", "internal/alarm"},
 
 	"internal/decide/cost":     {"WORDS"},
@@ -53,7 +54,7 @@ var rooms = map[string][]string{
 	"cmd/numavisor": {"ALL"},
 }
 
-var words = []string{"internal/topology", "internal/guest", "internal/inventory", "internal/policy", "internal/plan", "internal/alarm", "internal/journal", "internal/status"}
+var words = []string{"internal/topology", "internal/guest", "internal/inventory", "internal/policy", "internal/plan", "internal/alarm", "internal/journal", "internal/history", "internal/status"}
 
 func TestRoomsLookOnlyWhereTheyMay(t *testing.T) {
 	seen := map[string]bool{}

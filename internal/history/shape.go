@@ -1,0 +1,123 @@
+package history
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// shape says what the figures of a frame belong to. Frames share it, as
+// guests seldom come and go and their memory seldom changes nodes.
+type shape struct {
+	nodes  []topology.NodeID // ascending
+	guests []string          // ascending
+	// first is where the cells of each guest begin, and after the last one
+	// their number; a cell is a node that holds memory of the guest, ascending.
+	first []int32
+	cells []int32
+	users int // frames that have this shape
+}
+
+// bytes is what the shape takes, names counted in each shape that has them.
+func (s *shape) bytes() int {
+	n := allocated(160) + allocated(8*len(s.nodes)) + allocated(4*len(s.first)) + allocated(4*len(s.cells)) + allocated(16*len(s.guests))
+	for _, g := range s.guests {
+		n += allocated(len(g))
+	}
+	return n
+}
+
+// allocated is what Go takes for so many bytes, or a little more: it rounds up
+// to size classes, which lie less than an eighth apart beyond the smallest.
+func allocated(bytes int) int { return (bytes + bytes/8 + 15) &^ 15 }
+
+// cellsOf returns the nodes that hold memory of guest i.
+func (s *shape) cellsOf(i int) []int32 { return s.cells[s.first[i]:s.first[i+1]] }
+
+// shapeOf returns the shape that a sample needs: like, if that has room for
+// all its figures.
+func shapeOf(nodes []inventory.NodeSample, guests []inventory.GuestSample, like *shape) *shape {
+	s := &shape{first: make([]int32, 1, len(guests)+1)}
+	for i := range nodes {
+		s.nodes = append(s.nodes, nodes[i].Node)
+	}
+	for i := range guests {
+		s.guests = append(s.guests, strings.Clone(guests[i].Name)) // its owner may be a file's whole text
+		from := len(s.cells)
+		for n, bytes := range guests[i].MemoryByNode {
+			if bytes > 0 {
+				s.cells = append(s.cells, int32(n))
+			}
+		}
+		slices.Sort(s.cells[from:])
+		s.first = append(s.first, int32(len(s.cells)))
+	}
+	if like != nil && like.fits(s) {
+		return like
+	}
+	if like != nil && slices.Equal(s.guests, like.guests) {
+		s.guests = like.guests // the same names, held once
+	}
+	return s
+}
+
+// fits reports whether s has the very guests and nodes of other, and its cells at least.
+func (s *shape) fits(other *shape) bool {
+	if s == other {
+		return true
+	}
+	if !slices.Equal(s.nodes, other.nodes) || !slices.Equal(s.guests, other.guests) {
+		return false
+	}
+	for i := range s.guests {
+		if !covers(s.cellsOf(i), other.cellsOf(i)) {
+			return false
+		}
+	}
+	return true
+}
+
+// covers reports whether the ascending list a has all of the ascending list b.
+func covers(a, b []int32) bool {
+	for _, x := range b {
+		i, found := slices.BinarySearch(a, x)
+		if !found {
+			return false
+		}
+		a = a[i+1:]
+	}
+	return true
+}
+
+// union returns a shape with room for what either holds.
+func union(a, b *shape) *shape {
+	if b.fits(a) {
+		return b
+	}
+	if a.fits(b) {
+		return a
+	}
+	s := &shape{first: []int32{0}}
+	s.nodes = merged(a.nodes, b.nodes)
+	s.guests = merged(a.guests, b.guests)
+	for _, name := range s.guests {
+		var cells []int32
+		for _, of := range []*shape{a, b} {
+			if i, found := slices.BinarySearch(of.guests, name); found {
+				cells = merged(cells, of.cellsOf(i))
+			}
+		}
+		s.cells = append(s.cells, cells...)
+		s.first = append(s.first, int32(len(s.cells)))
+	}
+	return s
+}
+
+// merged returns what two ascending lists hold, ascending, each once.
+func merged[T int32 | string | topology.NodeID](a, b []T) []T {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
