@@ -48,6 +48,7 @@ var rooms = map[string][]string{
 	"internal/host/observe": {"WORDS"},
 	"internal/host/apply":   {"WORDS"},
 	"internal/host/watch":   {"WORDS", "internal/host/linux"},
+	"internal/host/daemon":  {"WORDS", "internal/history", "internal/decide", "internal/host/operate", "internal/host/record"},
 	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply", "internal/host/claim"},
 
 	"lab":           {"internal/topology"},

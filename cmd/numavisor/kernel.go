@@ -33,6 +33,10 @@ func (k kernel) Settings() (inventory.Kernel, []inventory.Gap) {
 
 func (k kernel) SetAffinity(tid int, cpus topology.CPUSet) error { return linux.SetAffinity(tid, cpus) }
 
+func (k kernel) ExcludeFromNumad(ctx context.Context, pid int) error {
+	return linux.ExcludeFromNumad(ctx, pid)
+}
+
 func (k kernel) Move(ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes)) (plan.Moved, error) {
 	m := linux.Mover{PID: pid, Spread: s.Mode == guest.MemoryInterleave, Progress: progress}
 	if k.pace > 0 {

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/host/daemon"
+	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/host/record"
+	"github.com/numavisor/numavisor/internal/host/watch"
+)
+
+func daemonCommand() *cobra.Command {
+	var on hostFlags
+	var socket, records string
+	var every time.Duration
+	c := &cobra.Command{
+		Use:   "daemon",
+		Short: "Keep this host right: watch, raise alarms, and move VMs where that pays",
+		Long: `Watches the host's nodes and VMs every second, raises alarms, and plans moves
+of VMs that suffer. VMs in mode auto are moved; for those in mode advise moves
+are only shown ('numavisor top', 'numavisor history'). Without a policy, VMs
+that Numavisor placed are in mode auto and all others in mode advise.
+
+Runs in the foreground until it is told to end (SIGTERM). A move on its way
+then stops at the next slice, and the next start takes it up; the VMs run on
+whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
+		Example: `  numavisor daemon
+  numavisor daemon --policy /etc/numavisor/policy.yaml`,
+		Args: cobra.NoArgs,
+	}
+	on.flags(c)
+	_ = c.Flags().MarkHidden("timeout")
+	socketFlag(c, &socket)
+	recordsFlag(c, &records)
+	c.Flags().DurationVar(&every, "every", time.Second, "time between samples")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if every < 100*time.Millisecond || every > time.Minute {
+			return wrongUse("--every %v: allowed are 100ms to 1m", every)
+		}
+		on.timeout = forever
+		h, done, err := on.open(c)
+		if err != nil {
+			return err
+		}
+		defer done()
+		l, err := daemon.Listen(socket)
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		eyes := watch.New(watch.Options{Root: linux.Live})
+		defer eyes.Close()
+		d := daemon.New(daemon.Options{
+			Host: h, Watcher: eyes, Journal: record.Journal{Folder: records},
+			Settings: kernel{Root: linux.Live}, Policy: h.Policy, Every: every,
+			Log:    slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)),
+			Roster: linux.Live.GuestRoster, Self: ownCost,
+		})
+		stop := obeyChanges(c.Context(), d, &on)
+		defer stop()
+		return serveAndRun(c.Context(), d, l)
+	}
+	return c
+}
+
+// obeyChanges reads the policy file again at each SIGHUP. A file that cannot be
+// used changes nothing.
+func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	hups := make(chan os.Signal, 1)
+	signal.Notify(hups, unix.SIGHUP)
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hups:
+			}
+			p, err := on.readPolicy()
+			if err == nil {
+				err = d.Obey(ctx, p)
+			}
+			if err != nil {
+				d.Log.Error("the policy stays as it was", "error", err)
+			}
+		}
+	})
+	return func() { signal.Stop(hups); cancel(); reader.Wait() }
+}
+
+// forever is a deadline for what has none.
+const forever = 100 * 365 * 24 * time.Hour
+
+// serveAndRun runs the loop and what answers about it; the first that fails ends both.
+func serveAndRun(ctx context.Context, d *daemon.Daemon, l net.Listener) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	served := make(chan error, 1)
+	go func() {
+		defer stop()
+		served <- d.Serve(ctx, l, nil)
+	}()
+	err := d.Run(ctx)
+	stop()
+	return errors.Join(err, <-served)
+}
+
+func socketFlag(c *cobra.Command, socket *string) {
+	c.Flags().StringVar(socket, "socket", daemon.DefaultSocket, "where the daemon answers")
+}

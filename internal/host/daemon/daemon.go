@@ -1,0 +1,245 @@
+// Package daemon is the loop that keeps a host right: it watches every second,
+// looks at everything every half minute, decides, moves, and says what it did.
+//
+// One goroutine owns all state. Whatever may take long (reading the host,
+// moving a guest) runs beside it and hands its result back; whoever wants to
+// know something asks the loop. Nothing depends on the loop's memory: alarms,
+// the journal of moves and a pause are in files, and a start after kill -9
+// finishes or undoes what was on its way.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/history"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Watcher takes samples of the guests that it follows (package watch).
+type Watcher interface {
+	Follow(guests []inventory.Guest, t *topology.Topology)
+	Sample() inventory.Sample
+}
+
+// Journal keeps the record of what was done (package record).
+type Journal interface {
+	operate.Journal
+	// Since returns entries from a time on, oldest first, and those of moves without an end whatever their age.
+	Since(time.Time) ([]journal.Entry, error)
+}
+
+// Settings changes what others do on this host.
+type Settings interface {
+	SetNUMABalancing(value string) (before string, err error)
+	SetKSMAcrossNodes(across bool) error
+	// ExcludeFromNumad tells a running numad to leave a process alone.
+	ExcludeFromNumad(ctx context.Context, pid int) error
+}
+
+// Options are what a daemon is made of. Fields without a comment must be set.
+type Options struct {
+	Host     *operate.Host
+	Watcher  Watcher
+	Journal  Journal
+	Settings Settings
+	Policy   policy.Policy
+	Log      *slog.Logger
+	// Roster tells cheaply which guests run: when it changes, the host is
+	// looked at anew at once. Nil: only every Look.
+	Roster func() string
+	// Self tells what the daemon takes; nil: not told.
+	Self func() status.Self
+
+	// Every is the time between samples, Look between readings of everything,
+	// Plan between plans. Zero: 1 s, 30 s, 5 s.
+	Every, Look, Plan time.Duration
+}
+
+// Daemon is the loop of one host.
+type Daemon struct {
+	Options
+	asks    chan func(*state)
+	worker  sync.WaitGroup // whoever runs beside the loop
+	stopped chan struct{}  // closed when the loop has ended
+}
+
+// means is over which time loads are averaged before a plan is made of them.
+const means = 10 * time.Second
+
+// deadlines of what leaves the process.
+const (
+	lookTime = time.Minute
+	moveTime = 6 * time.Hour
+	tellTime = 10 * time.Second
+)
+
+// ErrStopped means that the daemon has ended.
+var ErrStopped = errors.New("the daemon has stopped")
+
+// New makes a daemon; Run runs it, once.
+func New(o Options) *Daemon {
+	orElse(&o.Every, time.Second)
+	orElse(&o.Look, 30*time.Second)
+	orElse(&o.Plan, 5*time.Second)
+	o.Policy = o.Policy.WithDefaults()
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Daemon{Options: o, asks: make(chan func(*state)), stopped: make(chan struct{})}
+}
+
+func orElse(v *time.Duration, other time.Duration) {
+	if *v == 0 {
+		*v = other
+	}
+}
+
+// state is all that the loop knows. Only the loop touches it.
+type state struct {
+	d       *Daemon
+	started time.Time
+	policy  policy.Policy
+	next    *policy.Policy // waits until nothing is on its way
+
+	host     inventory.Host     // as last looked at, with the latest figures in it
+	followed *topology.Topology // by the watcher
+	looked   time.Time
+	looking  bool
+	roster   string
+	blind    string // why the last look failed; empty if it did not
+	sample   inventory.Sample
+	history  *history.History
+
+	rivals  []status.Rival
+	former  map[string]string    // settings that we changed, with what they were
+	exclude map[int]bool         // processes that numad was told of
+	drifted map[string]time.Time // since when a guest of ours lies otherwise
+	repairs map[string]time.Time // when it was last bound again
+
+	past    balance.Past
+	failed  map[string][]time.Time // moves of a guest that failed lately
+	round   plan.Round
+	planned time.Time
+	planCPU time.Duration
+	advice  []status.Advice
+	pause   *status.Pause
+	moving  *running
+	queue   []job
+	totals  status.Totals
+}
+
+// Run keeps the host right until ctx ends. It ends at once; a move on its way
+// stops at the next slice and is taken up at the next start.
+func (d *Daemon) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer d.worker.Wait()
+	defer close(d.stopped)
+	defer stop()
+	s, err := d.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.end()
+	tick := time.NewTicker(d.Every)
+	defer tick.Stop()
+	s.tick(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case ask := <-d.asks:
+			ask(s)
+		case <-tick.C:
+			s.tick(ctx)
+		}
+	}
+}
+
+// tell runs something in the loop and waits for it. It fails once the loop has ended.
+func (d *Daemon) tell(ctx context.Context, do func(*state)) error {
+	done := make(chan struct{})
+	select {
+	case d.asks <- func(s *state) { do(s); close(done) }:
+	case <-ctx.Done():
+		return fmt.Errorf("asking the daemon: %w", ctx.Err())
+	case <-d.stopped:
+		return ErrStopped
+	}
+	<-done
+	return nil
+}
+
+// beside runs something that may take long; what it returns runs in the loop.
+func (d *Daemon) beside(ctx context.Context, do func() func(*state)) {
+	d.worker.Go(func() {
+		result := do()
+		select {
+		case d.asks <- result:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// begin takes up what the last daemon left.
+func (d *Daemon) begin(ctx context.Context) (*state, error) {
+	now := time.Now()
+	s := &state{d: d, started: now, policy: d.Policy, history: history.New(history.Options{}),
+		former: map[string]string{}, exclude: map[int]bool{}, drifted: map[string]time.Time{}, repairs: map[string]time.Time{}, failed: map[string][]time.Time{}}
+	memory := max(time.Duration(d.Policy.Balance.NoReturn), time.Hour)
+	entries, err := d.Journal.Since(now.Add(-memory))
+	if err != nil {
+		return nil, fmt.Errorf("reading the journal, without which moves cut short are not known: %w", err)
+	}
+	for _, e := range entries {
+		s.remember(e)
+	}
+	s.note(journal.Entry{Kind: journal.Started, What: fmt.Sprintf("mode %s, a sample every %v", d.Policy.Balance.Mode, d.Every)})
+	if open := journal.CutShort(entries); len(open) > 0 {
+		s.queue = append(s.queue, job{recover: open, by: "restart"})
+	}
+	return s, nil
+}
+
+// end gives back what the daemon changed of the host.
+func (s *state) end() {
+	s.restore()
+	s.note(journal.Entry{Kind: journal.Stopped, What: fmt.Sprintf("%d moves done, %d in part, %d failed since %s", s.totals.MovesDone, s.totals.MovesPart, s.totals.MovesFailed, s.started.UTC().Format(time.RFC3339))})
+}
+
+// note puts an entry into the journal. That it cannot be written is no reason
+// to end: moves themselves do not begin without their entry (operate.Move).
+func (s *state) note(e journal.Entry) {
+	e.At = time.Now()
+	if err := s.d.Journal.Append(e); err != nil {
+		s.d.Log.Error("the journal cannot be written", "entry", e.What, "error", err)
+	}
+	s.d.Log.Info(string(e.Kind), "what", e.What, "why", e.Why, "guests", e.Guests)
+}
+
+// tick is one turn of the loop.
+func (s *state) tick(ctx context.Context) {
+	s.obey()
+	s.watch()
+	s.startLook(ctx)
+	if s.looked.IsZero() {
+		return
+	}
+	if time.Since(s.planned) >= s.d.Plan {
+		s.fade(time.Now())
+		s.answerRivals(ctx)
+		s.plan(ctx)
+	}
+	s.work(ctx)
+}

@@ -1,0 +1,270 @@
+package daemon_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/policy"
+)
+
+type guestVCPU = guest.VCPUID
+
+// auto lets the daemon move guests that others made.
+func auto(names ...string) policy.Policy {
+	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{}}}
+	for _, n := range names {
+		p.Balance.Guests[n] = policy.ModeAuto
+	}
+	return p
+}
+
+func TestAGuestThatSuffersIsMovedAndLeftAlone(t *testing.T) {
+	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		w.busy("b", "3", "12-15")
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		defer w.end()
+		time.Sleep(9 * time.Second)
+		synctest.Wait()
+		if s := w.status(); len(s.Suffering) != 1 || len(w.entries(journal.MoveBegan)) != 0 {
+			t.Errorf("it suffers, and not long enough: %+v", s.Suffering)
+		}
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		began, done := w.entries(journal.MoveBegan), w.entries(journal.MoveDone)
+		if len(began) != 1 || len(done) != 1 || began[0].ID != done[0].ID || began[0].Why == "" || began[0].Move == nil || done[0].Moved < 900*mib {
+			t.Fatalf("began %+v, done %+v", began, done)
+		}
+		to := began[0].Move.Guests[0].Placement.Nodes.String()
+		if share := w.share("a", to); share < 0.98 {
+			t.Errorf("%.0f %% of its memory is on nodes %s", 100*share, to)
+		}
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		if all := w.entries(journal.MoveBegan); len(all) != 1 {
+			t.Errorf("%d moves within a day of quiet", len(all))
+		}
+		if s := w.status(); s.Totals.MovesDone != 1 || len(s.Moving) != 0 || s.Totals.Samples < 86400 {
+			t.Errorf("%+v", s.Totals)
+		}
+	})
+}
+
+func TestOthersGuestsAreAdvisedUntilSomebodyAccepts(t *testing.T) {
+	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		w.busy("b", "3", "12-15")
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		defer w.end()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		s := w.status()
+		if len(s.Advice) != 1 || len(w.entries(journal.Advised)) != 1 || len(w.entries(journal.MoveBegan)) != 0 || w.share("a", "3") != 1 || s.Advice[0].Move.Why == "" {
+			t.Fatalf("advice %+v, entries %+v", s.Advice, w.entries())
+		}
+		if err := w.d.Accept(t.Context(), "nonsense"); err == nil || !strings.Contains(err.Error(), "nonsense") {
+			t.Errorf("accepting what is not there: %v", err)
+		}
+		if err := w.d.Accept(t.Context(), s.Advice[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if done := w.entries(journal.MoveDone); len(done) != 1 || done[0].By != "operator" || w.share("a", "0") < 0.98 {
+			t.Errorf("done %+v, on node 0: %v", done, w.share("a", "0"))
+		}
+	})
+}
+
+func TestNothingMovesWhilePausedOrOutsideTheWindows(t *testing.T) {
+	p := auto("a")
+	window, _ := policy.ParseWindow("02:00-05:00") // the clock of the test begins at midnight
+	p.Balance.Windows = []policy.Window{window}
+	within(t, square, p, func(t *testing.T, w *world) {
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		begin := time.Now().UTC()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s := w.status(); len(s.Advice) != 1 || !strings.Contains(s.Held, "02:00-05:00") {
+			t.Errorf("held %q, advice %+v", s.Held, s.Advice)
+		}
+		if err := w.d.Pause(t.Context(), 0, "load test"); err != nil {
+			t.Fatal(err)
+		}
+		w.end()
+		w.start() // a pause outlives the daemon
+		defer w.end()
+		time.Sleep(time.Until(begin.Truncate(24 * time.Hour).Add(2*time.Hour + time.Minute)))
+		synctest.Wait()
+		if s := w.status(); s.Pause == nil || !strings.Contains(s.Held, "load test") || len(w.entries(journal.MoveBegan)) != 0 {
+			t.Errorf("pause %+v, held %q", s.Pause, s.Held)
+		}
+		if err := w.d.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(w.entries(journal.MoveDone)) != 1 || len(w.entries(journal.Resumed)) != 1 {
+			t.Errorf("%+v", w.entries())
+		}
+		if err := w.d.Resume(t.Context()); err == nil {
+			t.Error("resumed twice")
+		}
+	})
+}
+
+func TestAPauseEndsByItself(t *testing.T) {
+	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		defer w.end()
+		if err := w.d.Pause(t.Context(), time.Hour, ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(59 * time.Minute)
+		synctest.Wait()
+		if len(w.entries(journal.MoveBegan)) != 0 {
+			t.Error("moved in a pause")
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if len(w.entries(journal.MoveDone)) != 1 || w.status().Pause != nil {
+			t.Errorf("%+v", w.entries())
+		}
+	})
+}
+
+// Whoever re-pins a guest of ours is answered once, and then obeyed.
+func TestAChangedGuestIsBoundAgainOnce(t *testing.T) {
+	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		defer w.end()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		g, _ := w.Guest("a")
+		if g.Placement == nil {
+			t.Fatal("it was not bound")
+		}
+		home := g.Placement.VCPUs[0].CPUs
+		machine := w.Nodes()
+		away := machine.CPUSet().Minus(home)
+		repin := func() {
+			if err := w.PinVCPU(t.Context(), "a", 0, away); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+		}
+		repin()
+		if n := len(w.entries(journal.Repaired)); n != 1 {
+			t.Fatalf("%d repairs after the first change: %+v", n, w.entries())
+		}
+		g, _ = w.Guest("a")
+		for _, thread := range g.Seen.Threads {
+			if thread.VCPU != nil && *thread.VCPU == 0 && !thread.Affinity.Equal(home) {
+				t.Errorf("its vCPU may run on %s, home is %s", thread.Affinity, home)
+			}
+		}
+		repin()
+		if n := len(w.entries(journal.Repaired)); n != 1 {
+			t.Errorf("%d repairs: somebody insists, and is fought", n)
+		}
+		s := w.status()
+		if len(s.Rivals) != 1 || !strings.Contains(s.Rivals[0].Answer, "left so") {
+			t.Errorf("rivals %+v", s.Rivals)
+		}
+	})
+}
+
+// The daemon ends in mid-move, whenever that is: the next one finishes it.
+func TestAStopInMidMoveIsTakenUp(t *testing.T) {
+	for n := 1; n <= 8; n++ {
+		within(t, square, auto("a"), func(t *testing.T, w *world) {
+			w.busy("b", "3", "12-15")
+			w.lies("a", 2, gib, "3", "0-1")
+			w.start()
+			w.Inject(fake.Fault{Before: fake.NthOf("Move", n, func() error { w.stop(); return nil })})
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			w.end()
+			if len(w.entries(journal.MoveBegan)) != 1 || len(w.entries(journal.MoveDone)) != 0 {
+				t.Fatalf("copy %d: not cut short: %+v", n, w.entries())
+			}
+			w.Inject(fake.Fault{})
+			w.start()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			w.end()
+			if done := w.entries(journal.MoveDone); len(done) != 1 || done[0].By != "restart" || w.share("a", "0") < 0.98 {
+				t.Errorf("copy %d: %+v, on node 0: %v", n, done, w.share("a", "0"))
+			}
+		})
+	}
+}
+
+// A pause in mid-move stops it at the next slice; resuming finishes it.
+func TestAPauseInMidMove(t *testing.T) {
+	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		w.busy("b", "3", "12-15")
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		defer w.end()
+		w.Inject(fake.Fault{Before: fake.NthOf("Move", 5, func() error {
+			go func() {
+				if err := w.d.Pause(t.Context(), 0, "now"); err != nil {
+					t.Error(err)
+				}
+			}()
+			return nil
+		})})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if share := w.share("a", "0"); share == 0 || share == 1 || len(w.status().Moving) != 0 {
+			t.Errorf("%.2f copied while paused: %+v", share, w.status().Moving)
+		}
+		w.Inject(fake.Fault{})
+		if err := w.d.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if done := w.entries(journal.MoveDone); len(done) != 1 || w.share("a", "0") < 0.98 {
+			t.Errorf("%+v, on node 0: %v", done, w.share("a", "0"))
+		}
+	})
+}
+
+func TestABlindDaemonMovesNothing(t *testing.T) {
+	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		defer w.end()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		w.Inject(fake.Fault{Before: func(c fake.Call) error {
+			if c.Method == "Guests" || c.Method == "Topology" {
+				return errors.New("libvirt is away")
+			}
+			return nil
+		}})
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if n := len(w.entries(journal.MoveDone)); n != 0 {
+			t.Errorf("%d moves", n)
+		}
+		w.Inject(fake.Fault{})
+		time.Sleep(20 * time.Minute)
+		synctest.Wait()
+		if n := len(w.entries(journal.MoveDone)); n != 1 {
+			t.Errorf("%d moves after libvirt came back", n)
+		}
+	})
+}

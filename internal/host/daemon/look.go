@@ -1,0 +1,119 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+)
+
+// watch takes a sample, and puts its figures into the inventory.
+func (s *state) watch() {
+	s.sample = s.d.Watcher.Sample()
+	s.totals.Samples++
+	s.history.Add(s.sample)
+	seen := make(map[string]*inventory.GuestSample, len(s.sample.Guests))
+	for i := range s.sample.Guests {
+		seen[s.sample.Guests[i].Name] = &s.sample.Guests[i]
+	}
+	for i := range s.host.Guests {
+		g := &s.host.Guests[i]
+		if now := seen[g.Name]; now != nil && now.PID == g.PID && len(now.MemoryByNode) > 0 {
+			g.Seen.MemoryByNode, g.Seen.MemorySource = now.MemoryByNode, now.MemorySource
+		}
+	}
+	for _, n := range s.sample.Nodes {
+		for i := range s.host.Topology.Nodes {
+			if node := &s.host.Topology.Nodes[i]; node.ID == n.Node {
+				node.Free = n.Free
+				if len(n.HugePages) == len(node.HugePages) {
+					node.HugePages = n.HugePages
+				}
+			}
+		}
+	}
+}
+
+// startLook reads the host anew where that is due: beside the loop, for libvirt may take its time.
+func (s *state) startLook(ctx context.Context) {
+	if s.d.Roster != nil {
+		if roster := s.d.Roster(); roster != s.roster {
+			s.roster, s.looked = roster, s.looked.Add(-s.d.Look)
+		}
+	}
+	if s.looking || !s.looked.IsZero() && time.Since(s.looked) < s.d.Look {
+		return
+	}
+	s.looking = true
+	s.d.beside(ctx, func() func(*state) {
+		ctx, cancel := context.WithTimeout(ctx, lookTime)
+		defer cancel()
+		h, err := s.d.Host.Observe(ctx)
+		return func(s *state) { s.see(h, err) }
+	})
+}
+
+// see takes over what was read of the host.
+func (s *state) see(h inventory.Host, err error) {
+	s.looking = false
+	first := s.looked.IsZero()
+	s.looked = time.Now()
+	if err != nil {
+		s.blind = err.Error()
+		s.d.Log.Warn("the host could not be looked at; what is known of it is kept", "error", err)
+		if first {
+			s.looked = time.Time{}
+		}
+		return
+	}
+	s.blind = ""
+	s.host = h
+	s.follow()
+	s.noteDrift()
+	s.forget()
+}
+
+// follow has the guests watched that there are now. As long as nodes and CPUs
+// are the same, the watcher keeps its rates.
+func (s *state) follow() {
+	t := s.host.Topology
+	if s.followed == nil || !s.followed.CPUSet().Equal(t.CPUSet()) || !s.followed.NodeSet().Equal(t.NodeSet()) {
+		s.followed = &t
+	}
+	s.d.Watcher.Follow(s.host.Guests, s.followed)
+}
+
+// lookSoon has the host looked at in the next turn.
+func (s *state) lookSoon() { s.looked = s.looked.Add(-s.d.Look) }
+
+// withLoads is the inventory as a plan wants it: with what guests asked for lately.
+func (s *state) withLoads() inventory.Host {
+	h := s.host
+	h.Taken = time.Now().UTC()
+	h.Guests = append([]inventory.Guest(nil), h.Guests...)
+	for i := range h.Guests {
+		if load, ok := s.history.Load(h.Guests[i].Name, means); ok {
+			h.Guests[i].Seen.Load = &load
+		}
+	}
+	h.Load = s.history.NodeLoads(means)
+	return h
+}
+
+// forget drops what is kept of guests that are gone.
+func (s *state) forget() {
+	pids, names := map[int]bool{}, map[string]bool{}
+	for _, g := range s.host.Guests {
+		pids[g.PID], names[g.Name] = true, true
+	}
+	for pid := range s.exclude {
+		if !pids[pid] {
+			delete(s.exclude, pid)
+		}
+	}
+	for name := range s.drifted {
+		if !names[name] {
+			delete(s.drifted, name)
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package daemon
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/status"
+)
+
+// plan decides what should move. While something moves, nothing else is
+// decided: what is seen then is half of one state and half of another.
+func (s *state) plan(ctx context.Context) {
+	if s.busy() || s.blind != "" || s.policy.Balance.Mode == policy.ModeOff {
+		return
+	}
+	s.planned = time.Now()
+	h := s.withLoads()
+	begin := time.Now()
+	round, err := balance.Plan(balance.Request{Host: &h, Policy: s.policy, Past: s.past, Now: s.planned})
+	s.planCPU = time.Since(begin)
+	if err != nil {
+		s.d.Log.Error("no plan could be made", "error", err)
+		return
+	}
+	s.totals.Plans++
+	s.round = round
+	s.past.Suffering = round.Suffering
+	held := s.held() != ""
+	var advice []plan.Move
+	for _, m := range round.Moves {
+		if m.Advised || held {
+			advice = append(advice, m)
+			continue
+		}
+		s.queue = append(s.queue, job{id: s.newID(), move: m, by: "balancer"})
+	}
+	s.advise(advice)
+}
+
+// held says why nothing moves by itself though the mode allows it.
+func (s *state) held() string {
+	now := time.Now()
+	if p := s.pause; p != nil {
+		if p.Until.IsZero() || now.Before(p.Until) {
+			return "paused" + because(p.Why)
+		}
+		s.pause = nil
+		s.note(journal.Entry{Kind: journal.Resumed, What: "the pause is over", By: "clock"})
+		s.recoverLater()
+	}
+	if !s.policy.Balance.Open(now) {
+		windows := make([]string, len(s.policy.Balance.Windows))
+		for i, w := range s.policy.Balance.Windows {
+			windows[i] = w.String()
+		}
+		return "outside the maintenance windows " + strings.Join(windows, ", ")
+	}
+	return ""
+}
+
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return ": " + why
+}
+
+// advise keeps moves for an operator to accept. One that is found again keeps
+// its id and age; one that no longer pays is gone.
+func (s *state) advise(moves []plan.Move) {
+	known := map[string]status.Advice{}
+	for _, a := range s.advice {
+		known[a.ID] = a
+	}
+	s.advice = nil
+	for _, m := range moves {
+		a := status.Advice{ID: adviceID(m), Since: time.Now(), Move: m}
+		if before, ok := known[a.ID]; ok {
+			a.Since = before.Since
+		} else {
+			s.note(journal.Entry{Kind: journal.Advised, ID: a.ID, Guests: names(m), What: m.String(), Why: m.Why, By: "balancer", Move: &m})
+		}
+		s.advice = append(s.advice, a)
+	}
+}
+
+// adviceID is the same for the same guests going to the same nodes.
+func adviceID(m plan.Move) string {
+	h := sha256.New()
+	for _, g := range m.Guests {
+		fmt.Fprintf(h, "%s>%s;", g.Guest, g.Placement.Nodes)
+	}
+	return "a" + hex.EncodeToString(h.Sum(nil)[:4])
+}
+
+func names(m plan.Move) []string {
+	all := make([]string, len(m.Guests))
+	for i, g := range m.Guests {
+		all[i] = g.Guest
+	}
+	return all
+}
+
+// newID names a move: by the second it was planned in, and its place in the queue.
+func (s *state) newID() string {
+	return fmt.Sprintf("m%s-%d", s.planned.UTC().Format("20060102T150405"), len(s.queue)+1)
+}
+
+// remember takes from the journal what the next plan must know.
+func (s *state) remember(e journal.Entry) {
+	switch e.Kind {
+	case journal.MoveBegan:
+		if e.Move == nil {
+			return
+		}
+		for _, g := range e.Move.Guests {
+			s.past.Moves = append(s.past.Moves, balance.Moved{Guest: g.Guest, At: e.At, From: g.Undo.VCPUNodes, To: g.Placement.Nodes})
+		}
+	case journal.MoveFailed, journal.MoveUndone:
+		for _, name := range e.Guests {
+			s.failed[name] = append(s.failed[name], e.At)
+		}
+	case journal.Repaired:
+		for _, name := range e.Guests {
+			s.repairs[name] = e.At
+		}
+	case journal.Paused:
+		s.pause = &status.Pause{Since: e.At, Until: e.Until, Why: e.Why}
+	case journal.Resumed:
+		s.pause = nil
+	}
+}
+
+// fade forgets moves that no rule asks about any more.
+func (s *state) fade(now time.Time) {
+	keep := s.past.Moves[:0]
+	for _, m := range s.past.Moves {
+		if now.Sub(m.At) < time.Duration(s.policy.Balance.NoReturn) {
+			keep = append(keep, m)
+		}
+	}
+	s.past.Moves = keep
+	for name, times := range s.failed {
+		recent := times[:0]
+		for _, t := range times {
+			if now.Sub(t) < time.Hour {
+				recent = append(recent, t)
+			}
+		}
+		if s.failed[name] = recent; len(recent) == 0 {
+			delete(s.failed, name)
+		}
+	}
+}

@@ -1,0 +1,168 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/status"
+)
+
+// DefaultSocket is where a daemon answers unless it is told otherwise.
+const DefaultSocket = "/run/numavisor/daemon.sock"
+
+// PauseOrder is what an operator says who wants nothing moved.
+type PauseOrder struct {
+	For time.Duration `json:"for_ns,omitempty"` // 0: until resumed
+	Why string        `json:"why,omitempty"`
+}
+
+// ErrRunning means that a daemon runs on this host already.
+var ErrRunning = errors.New("another daemon runs on this host")
+
+// Listen makes the daemon's socket, for root and its group only. It fails with
+// ErrRunning where a daemon answers there; the socket of one that was killed
+// is replaced. Close the returned listener to give it up.
+func Listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("the daemon's socket: %w; run as root, or choose another place with --socket", err)
+	}
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("the daemon's socket: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("%w: it holds %s.lock", ErrRunning, path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		lock.Close()
+		return nil, fmt.Errorf("the daemon's socket: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("the daemon's socket: %w", err)
+	}
+	return &locked{l, lock}, os.Chmod(path, 0o660)
+}
+
+// locked holds the lock of its socket until it is closed.
+type locked struct {
+	net.Listener
+	lock *os.File
+}
+
+func (l *locked) Close() error { return errors.Join(l.Listener.Close(), l.lock.Close()) }
+
+// Serve answers on a listener until ctx ends. pages are served beside the daemon's own: metrics.
+func (d *Daemon) Serve(ctx context.Context, l net.Listener, pages map[string]http.Handler) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", d.answer(func(r *http.Request) (any, error) { return d.Status(r.Context()) }))
+	mux.HandleFunc("GET /v1/series/{kind}/{name}", d.answer(func(r *http.Request) (any, error) {
+		return d.Series(r.Context(), r.PathValue("kind"), r.PathValue("name"))
+	}))
+	mux.HandleFunc("POST /v1/accept/{id}", d.answer(func(r *http.Request) (any, error) { return nil, d.Accept(r.Context(), r.PathValue("id")) }))
+	mux.HandleFunc("POST /v1/cancel/{id}", d.answer(func(r *http.Request) (any, error) { return nil, d.Cancel(r.Context(), r.PathValue("id")) }))
+	mux.HandleFunc("POST /v1/resume", d.answer(func(r *http.Request) (any, error) { return nil, d.Resume(r.Context()) }))
+	mux.HandleFunc("POST /v1/pause", d.answer(func(r *http.Request) (any, error) {
+		var order PauseOrder
+		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 1<<16)).Decode(&order); err != nil {
+			return nil, fmt.Errorf("what was sent to /v1/pause is not an order: %w", err)
+		}
+		return nil, d.Pause(r.Context(), order.For, order.Why)
+	}))
+	for path, page := range pages {
+		mux.Handle(path, page)
+	}
+	return serve(ctx, l, mux)
+}
+
+// ServeMetrics answers on a listener that others can reach: pages only, no orders.
+func ServeMetrics(ctx context.Context, l net.Listener, page http.Handler) error {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", page)
+	return serve(ctx, l, mux)
+}
+
+func serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, MaxHeaderBytes: 1 << 16}
+	stop := context.AfterFunc(ctx, func() { s.Close() })
+	defer stop()
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("answering on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// answer wraps a request as JSON, errors as {"error":{"message"}}.
+func (d *Daemon) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		result, err := do(r)
+		if err != nil {
+			w.WriteHeader(http.StatusConflict)
+			result = refusal{Error: message{err.Error()}}
+		}
+		_ = json.NewEncoder(w).Encode(result) // who asked is gone if that fails
+	}
+}
+
+type message struct {
+	Message string `json:"message"`
+}
+
+type refusal struct {
+	Error message `json:"error"`
+}
+
+// Status is the daemon's view of this moment.
+func (d *Daemon) Status(ctx context.Context) (r status.Status, err error) {
+	err = d.tell(ctx, func(s *state) { r = s.report() })
+	return r, err
+}
+
+// Accept has an advised move made, mode, pause and windows notwithstanding.
+func (d *Daemon) Accept(ctx context.Context, id string) error {
+	return d.order(ctx, func(s *state) error { return s.accept(id) })
+}
+
+// Cancel stops a move on its way: the guest runs on where it is by then.
+func (d *Daemon) Cancel(ctx context.Context, id string) error {
+	return d.order(ctx, func(s *state) error { return s.abandon(id) })
+}
+
+// Pause holds all moves, the one on its way too, for a time, or until Resume.
+func (d *Daemon) Pause(ctx context.Context, length time.Duration, why string) error {
+	if length < 0 {
+		return fmt.Errorf("pausing for %v: a pause lasts some time, or with 0 until it is resumed", length)
+	}
+	return d.order(ctx, func(s *state) error {
+		p := status.Pause{Since: time.Now(), Why: why}
+		if length > 0 {
+			p.Until = p.Since.Add(length)
+		}
+		s.halt(p)
+		return nil
+	})
+}
+
+// Resume ends a pause.
+func (d *Daemon) Resume(ctx context.Context) error {
+	return d.order(ctx, func(s *state) error { return s.resume() })
+}
+
+func (d *Daemon) order(ctx context.Context, do func(*state) error) (err error) {
+	if asked := d.tell(ctx, func(s *state) { err = do(s) }); asked != nil {
+		return asked
+	}
+	return err
+}
