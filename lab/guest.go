@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -107,12 +108,63 @@ until tail -c +$from "$log" | grep -aE $'^BW [0-9.]+\r'; do sleep 0.2; done | tr
 	return rate, nil
 }
 
+// Work is how far a guest has got with its work.
+type Work struct {
+	Elapsed time.Duration // of the guest's own clock, since it began
+	Lines   uint64        // cache lines changed, over and over, by all vCPUs
+}
+
+// StartWork lets guests that have answered AwaitGuest work on their memory,
+// every vCPU on its own part, until they have said so many times, once every
+// so often, how far they are: see Worked.
+func (h *Host) StartWork(ctx context.Context, names []string, every time.Duration, times int) error {
+	// All terminals are found before the first guest is told to begin.
+	script := `order=$1; shift; ttys=; for g; do ttys="$ttys $(virsh -q ttyconsole "$g")" || exit; done
+for tty in $ttys; do printf '%s\n' "$order" > "$tty" || exit; done`
+	order := fmt.Sprintf("work %d %d", every.Milliseconds(), times)
+	var errOut bytes.Buffer
+	status, err := h.Run(ctx, append([]string{"bash", "-c", script, "work", order}, names...), io.Discard, &errOut)
+	if err != nil || status != 0 {
+		return fmt.Errorf("telling guests %v in the lab to work: status %d %s: %w", names, status, lastLine(errOut.Bytes()), err)
+	}
+	return nil
+}
+
+// Worked returns what a guest has said about its work up to now. It reads a
+// file outside the lab, so that asking costs the lab nothing.
+func (h *Host) Worked(name string) ([]Work, error) {
+	logs, err := filepath.Glob(h.share("files", "console-"+name+"-*"))
+	if err != nil || len(logs) != 1 {
+		return nil, fmt.Errorf("guest %s has %d consoles: %w", name, len(logs), errors.Join(err, errors.New("one is wanted")))
+	}
+	text, err := os.ReadFile(logs[0])
+	if err != nil {
+		return nil, err
+	}
+	return parseWork(text), nil
+}
+
+// parseWork reads the lines of guest.c's command work. One that has not ended
+// is not there yet; what else is on a console is not ours.
+func parseWork(console []byte) []Work {
+	var all []Work
+	for line := range bytes.Lines(console) {
+		var millis int64
+		var w Work
+		if n, _ := fmt.Sscanf(string(line), "WORK %d %d\r\n", &millis, &w.Lines); n == 2 && bytes.HasSuffix(line, []byte("\n")) {
+			w.Elapsed = time.Duration(millis) * time.Millisecond
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
 // onConsole runs a script in the lab with a guest's serial console, a pty of
 // libvirt's: $tty to write to, $log with all that it has said.
 func (h *Host) onConsole(ctx context.Context, name, script string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	script = `tty=$(virsh -q ttyconsole "$1") || exit; log=/run/console-$1-${tty##*/}
+	script = `tty=$(virsh -q ttyconsole "$1") || exit; log=/lab/files/console-$1-${tty##*/}
 [ -e "$log" ] || { : > "$log"; setsid cat "$tty" >> "$log" 2>/dev/null & }
 ` + script
 	var out, errOut bytes.Buffer

@@ -44,6 +44,10 @@ type Shape struct {
 	// DelayScale stretches the felt extra cost: the emulated CPU is slower than
 	// a real one, so far memory must be too. Default DefaultDelayScale.
 	DelayScale float64 `json:"delay_scale,omitempty"`
+	// DelayLocal delays local accesses too, by all that they cost. Then what a
+	// program gets done follows distance alone, and hardly how slow or busy
+	// the emulation is: for measuring, at the price of a slower lab.
+	DelayLocal bool `json:"delay_local,omitempty"`
 }
 
 // Node is one NUMA node of a shape.
@@ -227,18 +231,24 @@ func (s Shape) equalNodes() bool {
 }
 
 // ExtraNanos is what a miss from a CPU of one node to memory of another costs
-// more than the cheapest local access of the host, as it shall be felt.
+// more than the cheapest local access of the host, as it shall be felt; all
+// that it costs where local accesses are delayed too.
 func (s Shape) ExtraNanos(from, to int) int64 {
 	best := math.Inf(1)
 	for i, n := range s.Nodes {
 		if n.CPUs > 0 { // who has none makes no local access
-			best = min(best, s.latency(i, i))
+			best = min(best, s.Latency(i, i))
 		}
 	}
-	return int64(math.Round(max(0, s.latency(from, to)-best) * s.DelayScale))
+	if s.DelayLocal {
+		best = 0
+	}
+	return int64(math.Round(max(0, s.Latency(from, to)-best) * s.DelayScale))
 }
 
-func (s Shape) latency(from, to int) float64 {
+// Latency is what an access from a CPU of one node to memory of another costs
+// on the imitated machine, in nanoseconds.
+func (s Shape) Latency(from, to int) float64 {
 	if from < len(s.LatencyNanos) && to < len(s.LatencyNanos[from]) && s.LatencyNanos[from][to] > 0 {
 		return s.LatencyNanos[from][to]
 	}

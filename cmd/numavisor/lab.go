@@ -24,7 +24,7 @@ file system: nothing outside is changed, and nothing is left behind.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(labRunCommand(), labShapesCommand(), labScopeCommand(), labDemoCommand())
+	c.AddCommand(labRunCommand(), labShapesCommand(), labScopeCommand(), labDemoCommand(), labBenchCommand())
 	return c
 }
 

@@ -1,14 +1,19 @@
-/* The first and only process of the lab's KVM guests: fills the guest's memory, so that it is really there, and
- * measures memory bandwidth when asked to. It talks over the serial console, a line at a time:
+/* The first and only process of the lab's KVM guests: fills the guest's memory, so that it is really there, measures
+ * memory bandwidth or works on the memory when asked to. It talks over the serial console, a line at a time:
  *
  *   hello            ->  NUMAVISOR-GUEST READY <MiB filled> <cells>     also said once after boot
  *   bw MILLISECONDS  ->  BW <MB/s>                 mean over all vCPUs, one at a time, each for that long: best of five tries
  *                                                  (STREAM triad's traffic, 24 bytes an element, over all of the filled memory)
+ *   work MILLISECONDS TIMES
+ *                    ->  WORK <ms> <lines>         TIMES lines, one each so many milliseconds: the guest's own time since the
+ *                                                  work began, and how many cache lines all vCPUs together have changed.
+ *                                                  A thread on each vCPU sweeps its own part of the memory all the time.
  *   quit                                           powers off
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,6 +74,65 @@ static double bandwidth(int millis)
     return sum / cpus;
 }
 
+/* A vCPU's part of the memory and what it has done there. Parts begin a cache line: no two threads write to one. */
+static struct part {
+    double *from;
+    size_t lines;
+    size_t done;
+    int cpu;
+} __attribute__((aligned(64))) parts[256];
+static int working;
+
+/* Changes one word of each cache line, in order, over and over. */
+static void *sweep(void *arg)
+{
+    struct part *p = arg;
+    const size_t line = 64 / sizeof *data, step = 1 << 12; /* lines between two looks at the clock's side */
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(p->cpu, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    for (size_t at = 0; __atomic_load_n(&working, __ATOMIC_RELAXED); at = at + step < p->lines ? at + step : 0) {
+        size_t end = at + step < p->lines ? at + step : p->lines;
+        for (volatile long *w = (long *)(p->from + at * line), *stop = (long *)(p->from + end * line); w < stop; w += line)
+            *w += 1;
+        __atomic_fetch_add(&p->done, end - at, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+static void until(double when)
+{
+    double left;
+    while ((left = when - now()) > 0)
+        usleep(left * 1e6 + 1);
+}
+
+static void work(int millis, int times)
+{
+    pthread_t threads[256];
+    int cpus = get_nprocs() < 256 ? get_nprocs() : 256;
+    size_t lines = 3 * elements / 8 / cpus; /* of each vCPU */
+    __atomic_store_n(&working, 1, __ATOMIC_RELAXED);
+    double begin = now();
+    for (int c = 0; c < cpus; c++) {
+        parts[c] = (struct part){ data + c * lines * 8, lines, 0, c };
+        if (pthread_create(&threads[c], NULL, sweep, &parts[c]))
+            cpus = c;
+    }
+    for (int i = 1; i <= times; i++) {
+        until(begin + i * millis / 1e3);
+        size_t done = 0;
+        for (int c = 0; c < cpus; c++)
+            done += __atomic_load_n(&parts[c].done, __ATOMIC_RELAXED);
+        printf("WORK %.0f %zu\n", (now() - begin) * 1e3, done);
+        fflush(stdout);
+    }
+    __atomic_store_n(&working, 0, __ATOMIC_RELAXED);
+    for (int c = 0; c < cpus; c++)
+        pthread_join(threads[c], NULL);
+}
+
 static size_t fill(void)
 {
     struct sysinfo info;
@@ -119,9 +183,11 @@ int main(void)
     size_t filled = fill();
     hello(filled);
     while (fgets(line, sizeof line, stdin)) {
-        int millis;
+        int millis, times;
         if (sscanf(line, "bw %d", &millis) == 1)
             printf("BW %.1f\n", bandwidth(millis));
+        else if (sscanf(line, "work %d %d", &millis, &times) == 2)
+            work(millis, times);
         else if (!strncmp(line, "hello", 5))
             hello(filled);
         else if (!strncmp(line, "quit", 4))

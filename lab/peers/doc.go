@@ -1,0 +1,15 @@
+// Package peers measures what memory-bound KVM guests get done under
+// Numavisor, under other ways to manage NUMA on one host, and under the ideal,
+// in the lab: a host of four nodes on which distance is felt.
+//
+// Each run has a lab of its own. Its guests sweep their memory, every vCPU its
+// own part, and say by their own clock how much they got done; the lab's access
+// counter says how far away the memory was. The counter sees the whole host
+// from the moment the guests begin: besides their accesses those of the host's
+// kernel, of the manager, and of the copying when memory moves.
+//
+// Managers that repair, and none at all, begin from the same bad start: all
+// memory on node 0, vCPUs on the other nodes, as a mass start may leave it. It
+// is made by limits that are gone before the guests begin to work, so that they
+// tie nobody's hands.
+package peers

@@ -1,0 +1,95 @@
+package peers
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Manager is a way to manage NUMA on a host.
+type Manager struct {
+	Name  string
+	About string
+	// balancing is the kernel's automatic NUMA balancing.
+	balancing bool
+	// badStart: the guests begin with all memory on node 0 and vCPUs elsewhere.
+	badStart bool
+	// placement is libvirt's for vCPUs, tuning its elements for a guest.
+	placement string
+	tuning    func(Layout, int) string
+	// Scripts: before the guests are started; after one was created ($1 its
+	// name, $2 the process); when all are ready, before they work; when they
+	// have worked, to print what the manager has to say about it.
+	before, created, ready, after string
+}
+
+// Names of the managers that the comparison speaks of.
+const (
+	None      = "none"
+	Kernel    = "kernel"
+	Numad     = "numad"
+	Auto      = "auto"
+	Numavisor = "numavisor"
+	Ideal     = "ideal"
+	Default   = "default"
+)
+
+// Managers returns all, in the order in which they run.
+func Managers() []Manager {
+	return []Manager{
+		{Name: None, About: "no binding, bad start", badStart: true},
+		{Name: Kernel, About: "kernel.numa_balancing=1, bad start", badStart: true, balancing: true},
+		{Name: Numad, About: "numad -i 5, started before the guests, bad start", badStart: true, before: startNumad,
+			// Not until the bad start is made: else numad binds a guest in vain
+			// where limits still hold it, and leaves it so for minutes.
+			created: "numad -x $2", ready: releaseToNumad, after: "grep -vE 'Nodes|Min|Max|Node ' /var/log/numad.log | tail -40"},
+		{Name: Auto, About: "libvirt's placement='auto' (numad -w), memory strict", placement: "auto",
+			tuning: func(Layout, int) string { return "<numatune><memory mode='strict' placement='auto'/></numatune>" }},
+		{Name: Numavisor, About: "numavisor daemon, balance auto, bad start", badStart: true, ready: startDaemon, after: stopDaemon},
+		{Name: Ideal, About: "pinned by hand, memory strict", tuning: func(l Layout, guest int) string {
+			return l.pins(guest) + fmt.Sprintf("<numatune><memory mode='strict' nodeset='%d'/></numatune>", l.home(guest))
+		}},
+		{Name: Default, About: "no binding, libvirt's own start"},
+	}
+}
+
+// FindManager returns a manager by its name.
+func FindManager(name string) (Manager, error) {
+	all := Managers()
+	i := slices.IndexFunc(all, func(m Manager) bool { return m.Name == name })
+	if i < 0 {
+		var names []string
+		for _, m := range all {
+			names = append(names, m.Name)
+		}
+		return Manager{}, fmt.Errorf("manager %q: allowed are %s", name, strings.Join(names, ", "))
+	}
+	return all[i], nil
+}
+
+// numad scans every five seconds, and gets two scans to settle.
+const startNumad = `numad -l 6 -i 5 && sleep 12 && pgrep -x numad >/dev/null || { echo "numad does not run" >&2; exit 1; }`
+
+const releaseToNumad = `for g; do numad -r "$(cat "/run/libvirt/qemu/$g.pid")" || exit; done`
+
+// startDaemon leaves a daemon behind that outlives the script.
+const startDaemon = `{ echo 'balance:'; echo '  mode: auto'; echo '  patience: 3s'; echo '  guests:'; for g; do echo "    $g: auto"; done; } > /run/bench-policy.yaml
+setsid numavisor daemon --policy /run/bench-policy.yaml > /run/bench-daemon.log 2>&1 &
+daemon=$!; sleep 3; kill -0 $daemon || { cat /run/bench-daemon.log >&2; exit 1; }`
+
+const stopDaemon = `numavisor history -o json; pkill -TERM -x -f 'numavisor daemon.*'; tail -20 /run/bench-daemon.log`
+
+// domain is a guest under this manager.
+func (m Manager) domain(l Layout, guest int) string {
+	placement, tuning := "static", ""
+	if m.placement != "" {
+		placement = m.placement
+	}
+	switch {
+	case m.badStart:
+		tuning = l.pins(guest) + "<numatune><memory mode='restrictive' nodeset='0'/></numatune>"
+	case m.tuning != nil:
+		tuning = m.tuning(l, guest)
+	}
+	return l.domain(guest, placement, tuning)
+}

@@ -1,0 +1,95 @@
+package peers
+
+import (
+	"time"
+
+	"github.com/numavisor/numavisor/lab"
+)
+
+// Run is what one run of one manager gave.
+type Run struct {
+	Manager string    `json:"manager"`
+	Began   time.Time `json:"began"`
+	// Failed says why the run does not count; empty: it does.
+	Failed  string   `json:"failed,omitempty"`
+	Windows []Window `json:"windows,omitempty"`
+	// Start and End say where each guest's memory and vCPUs were when they
+	// began to work and at the end.
+	Start []string `json:"start,omitempty"`
+	End   []string `json:"end,omitempty"`
+	// Notes is what the manager itself had to say in the end.
+	Notes string `json:"notes,omitempty"`
+}
+
+// Window is a part of a run.
+type Window struct {
+	Seconds []float64 `json:"seconds"` // that passed, by each guest's own clock
+	Lines   []uint64  `json:"lines"`   // cache lines that each guest changed
+	Accesses
+	// PagesMoved are those of 4 KiB that the host's kernel moved, for whomever.
+	PagesMoved uint64 `json:"pages_moved"`
+}
+
+// Accesses are what the lab's counter saw, by the distance of the memory.
+type Accesses struct {
+	Local     uint64 `json:"local"`
+	Neighbour uint64 `json:"neighbour"`
+	Remote    uint64 `json:"remote"`
+}
+
+// Sum adds up.
+func (a Accesses) Sum(b Accesses) Accesses {
+	return Accesses{a.Local + b.Local, a.Neighbour + b.Neighbour, a.Remote + b.Remote}
+}
+
+// Minus is what came after b.
+func (a Accesses) Minus(b Accesses) Accesses {
+	return Accesses{a.Local - b.Local, a.Neighbour - b.Neighbour, a.Remote - b.Remote}
+}
+
+// Shares are from 0 to 1; all 0 where nothing was seen.
+func (a Accesses) Shares() (local, neighbour, remote float64) {
+	all := float64(a.Local + a.Neighbour + a.Remote)
+	if all == 0 {
+		return 0, 0, 0
+	}
+	return float64(a.Local) / all, float64(a.Neighbour) / all, float64(a.Remote) / all
+}
+
+// Latencies of the square's distances on the machine that it imitates.
+const (
+	localNanos     = 85
+	neighbourNanos = 140
+	remoteNanos    = 240
+)
+
+// MeanNanos is what the mean access costs on the imitated machine.
+func (a Accesses) MeanNanos() float64 {
+	local, neighbour, remote := a.Shares()
+	return local*localNanos + neighbour*neighbourNanos + remote*remoteNanos
+}
+
+// classify adds up a counter's rows and columns by distance.
+func classify(s lab.Shape, m lab.Misses) Accesses {
+	var a Accesses
+	cpu := 0
+	for from, n := range s.Nodes {
+		for range n.CPUs {
+			if cpu >= len(m.CPUs) {
+				return a
+			}
+			for i, misses := range m.CPUs[cpu] {
+				switch s.Latency(from, int(m.Nodes[i])) {
+				case localNanos:
+					a.Local += misses
+				case neighbourNanos:
+					a.Neighbour += misses
+				default:
+					a.Remote += misses
+				}
+			}
+			cpu++
+		}
+	}
+	return a
+}
