@@ -1,8 +1,14 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"os"
+	"reflect"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,33 +17,189 @@ import (
 	"github.com/numavisor/numavisor/lab/peers"
 )
 
+// bench is one call of lab bench.
+type bench struct {
+	peers.Options
+	managers []string
+	repeats  int
+	most     int
+	file     string
+}
+
 func labBenchCommand() *cobra.Command {
-	o := peers.Options{Layout: peers.Layout{Guests: 3, VCPUs: 2, NodeCPUs: 4, GuestMemory: 448 * topology.MiB, DelayScale: 3}}
-	var manager string
+	var b bench
+	var memoryMiB uint64
+	var length time.Duration
 	c := &cobra.Command{
-		Use: "bench",
+		Use:   "bench",
+		Short: "Measure Numavisor against its peers and the ideal, in the lab",
+		Long: `Boots a NUMA host of four nodes in which far memory is slow, once for each run,
+and starts memory-bound VMs in it under one manager after the other: none,
+kernel NUMA balancing, numad, libvirt's placement='auto', Numavisor's daemon,
+pinned by hand, and none from libvirt's own start. Reports what the VMs get done
+by their own clocks, how far away their memory was by the lab's access counter,
+and what of Numavisor's promises is kept.
+
+Managers take turns. A run that fails is reported as such and made up for, as
+often as there are repeats. With --results, runs are added to those in the file,
+so an interrupted benchmark goes on where it was; exit status 1 tells that a
+promise was broken, 3 that runs failed.`,
+		Example: `  numavisor lab bench --results bench.json
+  numavisor lab bench --managers kernel,ideal --repeats 1 --length 30s
+  numavisor lab bench --results bench.json --most 0   # only the report`,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			m, err := peers.FindManager(manager)
-			if err != nil {
-				return err
+			b.GuestMemory = topology.Bytes(memoryMiB) * topology.MiB
+			if b.Window < time.Second || length < b.Window {
+				return wrongUse("--window %v, --length %v: windows last a second or more, and a run at least one window", b.Window, length)
 			}
-			o.Progress = progressLines(c.ErrOrStderr())
-			r, err := peers.Measure(c.Context(), o, m)
-			if err != nil {
-				return err
+			b.Windows = int(length / b.Window)
+			if err := b.Validate(); err != nil {
+				return usageError{err}
 			}
-			e := json.NewEncoder(os.Stdout)
-			return e.Encode(r)
+			b.Progress = progressLines(c.ErrOrStderr())
+			return b.run(c)
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&manager, "manager", "none", "")
-	f.IntVar(&o.Guests, "guests", 3, "")
-	f.IntVar(&o.VCPUs, "vcpus", 2, "")
-	f.IntVar(&o.NodeCPUs, "node-cpus", 4, "")
-	f.Float64Var(&o.DelayScale, "delay-scale", 3, "")
-	f.DurationVar(&o.Window, "window", 5*time.Second, "")
-	f.IntVar(&o.Windows, "windows", 6, "")
-	f.DurationVar(&o.Limit, "limit", 6*time.Minute, "")
+	f.IntVar(&b.Guests, "guests", 3, "how many VMs, up to 6")
+	f.IntVar(&b.VCPUs, "vcpus", 2, "vCPUs of each VM")
+	f.Uint64Var(&memoryMiB, "memory", 448, "memory of each VM in MiB; numad leaves VMs alone that use less than 300")
+	f.IntVar(&b.NodeCPUs, "node-cpus", 4, "CPUs of each of the host's four nodes")
+	f.Float64Var(&b.DelayScale, "delay-scale", 4, "delay accesses so many times 85, 140 and 240 ns")
+	f.DurationVar(&b.Window, "window", 5*time.Second, "report figures for each so long part of a run")
+	f.DurationVar(&length, "length", 90*time.Second, "length of a run, by the guests' clocks")
+	f.DurationVar(&b.Limit, "limit", 8*time.Minute, "a run has failed that takes longer, boot included")
+	f.StringSliceVar(&b.managers, "managers", managerNames(), "which managers, in turn")
+	f.IntVar(&b.repeats, "repeats", 3, "valid runs of each manager")
+	f.IntVar(&b.most, "most", -1, "make at most so many runs now (default: all that are missing)")
+	f.StringVar(&b.file, "results", "", "add runs to this JSON file, and report all in it")
 	return c
+}
+
+func managerNames() []string {
+	var names []string
+	for _, m := range peers.Managers() {
+		names = append(names, m.Name)
+	}
+	return names
+}
+
+func (b *bench) run(c *cobra.Command) error {
+	var managers []peers.Manager
+	for _, name := range b.managers {
+		m, err := peers.FindManager(name)
+		if err != nil {
+			return wrongUse("--managers: %w", err)
+		}
+		managers = append(managers, m)
+	}
+	results, err := b.load()
+	if err != nil {
+		return err
+	}
+	for made := 0; b.most < 0 || made < b.most; made++ {
+		m, ok := peers.Next(results.Runs, managers, b.repeats)
+		if !ok {
+			break
+		}
+		if err := b.one(c.Context(), m, &results); err != nil {
+			return err
+		}
+	}
+	if err := emit(c, results, func(w io.Writer) { printBench(w, results) }); err != nil {
+		return err
+	}
+	return benchOutcome(results)
+}
+
+func (b *bench) one(ctx context.Context, m peers.Manager, results *peers.Results) error {
+	run, err := peers.Measure(ctx, b.Options, m)
+	if err != nil {
+		return fmt.Errorf("benchmark of %s: %w", m.Name, err)
+	}
+	if run.Failed != "" {
+		b.Progress("%s: the run failed: %s", m.Name, run.Failed)
+	}
+	results.Runs = append(results.Runs, run)
+	return b.save(*results)
+}
+
+// load returns the results so far; runs of another layout do not compare.
+func (b *bench) load() (peers.Results, error) {
+	fresh := peers.Results{Layout: b.Layout, Window: b.Window.Seconds(), Windows: b.Windows}
+	if b.file == "" {
+		return fresh, nil
+	}
+	data, err := os.ReadFile(b.file)
+	if errors.Is(err, os.ErrNotExist) {
+		return fresh, nil
+	}
+	if err != nil {
+		return fresh, err
+	}
+	var old peers.Results
+	if err := json.Unmarshal(data, &old); err != nil {
+		return fresh, fmt.Errorf("results in %s: %w", b.file, err)
+	}
+	fresh.Runs = old.Runs
+	if !reflect.DeepEqual(old, fresh) {
+		return fresh, fmt.Errorf("results in %s are of another host, other guests or windows: %+v; give the same flags or another file", b.file, old.Layout)
+	}
+	return old, nil
+}
+
+// save replaces the file in one step.
+func (b *bench) save(results peers.Results) error {
+	if b.file == "" {
+		return nil
+	}
+	data, err := json.MarshalIndent(results, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(b.file+".new", append(data, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(b.file+".new", b.file)
+}
+
+func printBench(w io.Writer, r peers.Results) {
+	fmt.Fprintf(w, "Runs: %d guests of %d vCPUs and %v on 4 nodes of %d CPUs. Work is millions of cache lines a second.\n\n", r.Layout.Guests, r.Layout.VCPUs, r.Layout.GuestMemory, r.Layout.NodeCPUs)
+	columns(w, r.RunTable())
+	fmt.Fprint(w, "\nMedians of valid runs: whole run, then after the last move\n\n")
+	columns(w, r.MedianTable())
+	fmt.Fprint(w, "\nPromises\n\n")
+	rows := [][]string{}
+	for _, v := range r.Verdicts() {
+		kept := map[bool]string{true: "kept", false: "BROKEN"}[v.Kept]
+		if !v.Known {
+			kept = "-"
+		}
+		rows = append(rows, []string{kept, v.Promise, v.Measured})
+	}
+	columns(w, rows)
+}
+
+// benchOutcome fails where a promise is broken, or runs have failed.
+func benchOutcome(r peers.Results) error {
+	var broken []string
+	for _, v := range r.Verdicts() {
+		if v.Known && !v.Kept {
+			broken = append(broken, v.Promise+" ("+v.Measured+")")
+		}
+	}
+	if len(broken) > 0 {
+		return fmt.Errorf("not kept: %s", strings.Join(broken, "; "))
+	}
+	failed := 0
+	for _, run := range r.Runs {
+		if run.Failed != "" {
+			failed++
+		}
+	}
+	if failed > 0 {
+		return partialError{fmt.Errorf("%d of %d runs failed", failed, len(r.Runs))}
+	}
+	return nil
 }

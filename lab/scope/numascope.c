@@ -70,6 +70,9 @@ static void copy_code(struct qemu_plugin_insn *insn, void *to, size_t size) { me
 
 enum { CPUS = 256, NODES = 64, RANGES = 2 * NODES, LINES = 16384 };   /* LINES x 64 B = 1 MiB of cache per CPU */
 enum mode { OFF, COUNT, FELT };
+/* Sleep lasts longer than asked for, the longer the busier the machine. What a CPU waited too long is to its credit, up
+ * to this: more would let it run freely for long after the machine was busy with something else. */
+enum { MOST_CREDIT_NS = -1000000 };
 
 /* The shared file. Go's scope.go knows this layout. A CPU's row begins a cache line: no two threads write to one. */
 static struct shared {
@@ -103,7 +106,7 @@ static void wait_off(struct cpu *c)
     int64_t start = now();
     nanosleep(&(struct timespec){ 0, c->debt_ns }, NULL);
     int64_t left = c->debt_ns - (now() - start);
-    c->debt_ns = left > 0 ? left : 0;
+    c->debt_ns = left > MOST_CREDIT_NS ? left : MOST_CREDIT_NS;
 }
 
 static int node_of(uint64_t address)

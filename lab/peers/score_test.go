@@ -1,0 +1,90 @@
+package peers
+
+import (
+	"math"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/lab"
+)
+
+// windowOf is five seconds of one guest.
+func windowOf(lines, local, neighbour, remote, moved uint64) Window {
+	return Window{Seconds: []float64{5}, Lines: []uint64{lines}, Accesses: Accesses{local, neighbour, remote}, PagesMoved: moved}
+}
+
+func near(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
+
+func TestScoreAddsUpByEachGuestsOwnClock(t *testing.T) {
+	s := ScoreOf([]Window{
+		{Seconds: []float64{5, 4}, Lines: []uint64{50, 80}, Accesses: Accesses{Local: 6, Remote: 2}},
+		{Seconds: []float64{5, 6}, Lines: []uint64{150, 20}, Accesses: Accesses{Local: 1, Neighbour: 1}},
+	})
+	if !near(s.Guests[0], 20) || !near(s.Guests[1], 10) || !near(s.Work, 30) || s.Seconds != 10 {
+		t.Errorf("200 lines in 10 s and 100 in 10 s: %+v", s)
+	}
+	local, neighbour, remote := s.Shares()
+	if !near(local, 0.7) || !near(neighbour, 0.1) || !near(remote, 0.2) {
+		t.Errorf("shares %v %v %v", local, neighbour, remote)
+	}
+	if want := 0.7*85 + 0.1*140 + 0.2*240; !near(s.MeanNanos(), want) {
+		t.Errorf("mean access %v ns, want %v", s.MeanNanos(), want)
+	}
+	if none := ScoreOf(nil); none.Work != 0 || none.MeanNanos() != 0 {
+		t.Errorf("nothing scores %+v", none)
+	}
+}
+
+func TestClassifyFollowsTheSquare(t *testing.T) {
+	l := Layout{Guests: 1, VCPUs: 1, NodeCPUs: 1, GuestMemory: 256 << 20, DelayScale: 1}
+	s, err := l.shape()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := lab.Misses{Nodes: topology.Range[topology.NodeID](0, 3).IDs(), CPUs: [][]uint64{{1, 10, 10, 100}, {10, 1, 100, 10}, {10, 100, 1, 10}, {100, 10, 10, 1}}}
+	if got, want := classify(s, m), (Accesses{4, 80, 400}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if d := s.ExtraNanos(1, 1); d != 85 {
+		t.Errorf("a local access is delayed by %d ns, want all of its 85", d)
+	}
+}
+
+func TestMovesAreDoneAfterTheLastWindowThatMoved(t *testing.T) {
+	quiet, busy := windowOf(1, 1, 0, 0, quietPages), windowOf(1, 1, 0, 0, quietPages+1)
+	for _, c := range []struct {
+		name    string
+		windows []Window
+		left    int
+		seconds float64
+	}{
+		{"none ever", []Window{quiet, quiet}, 2, 0},
+		{"with a pause between", []Window{quiet, busy, quiet, busy, quiet, quiet}, 2, 20},
+		{"to the end", []Window{quiet, busy}, 0, 10},
+	} {
+		left, seconds := Run{Windows: c.windows}.Settled()
+		if len(left) != c.left || seconds != c.seconds {
+			t.Errorf("%s: %d windows left after %v s, want %d after %v", c.name, len(left), seconds, c.left, c.seconds)
+		}
+	}
+}
+
+func TestGoodIsToTheEnd(t *testing.T) {
+	good, bad := windowOf(1, 96, 4, 0, 0), windowOf(1, 94, 6, 0, 0)
+	for _, c := range []struct {
+		name    string
+		windows []Window
+		seconds float64
+		ok      bool
+	}{
+		{"at once", []Window{good, good}, 0, true},
+		{"not for good at first", []Window{bad, good, bad, good}, 15, true},
+		{"lost in the end", []Window{good, bad}, 10, false},
+		{"nothing measured", nil, 0, false},
+		{"local, but the rest is far", []Window{windowOf(1, 95, 0, 5, 0)}, 5, false},
+	} {
+		if seconds, ok := (Run{Windows: c.windows}).Good(); seconds != c.seconds || ok != c.ok {
+			t.Errorf("%s: from %v s, %v; want %v, %v", c.name, seconds, ok, c.seconds, c.ok)
+		}
+	}
+}

@@ -1,0 +1,70 @@
+package peers
+
+import "fmt"
+
+// Verdict is one promise and what was measured of it.
+type Verdict struct {
+	Promise  string `json:"promise"`
+	Measured string `json:"measured"`
+	// Known is false where runs are missing that tell.
+	Known bool `json:"known"`
+	Kept  bool `json:"kept"`
+}
+
+// ofIdeal is what Numavisor's guests get of what hand pinning gives.
+const ofIdeal = 0.95
+
+// Verdicts compare Numavisor with the ideal and with its peers, by medians.
+func (r Results) Verdicts() []Verdict {
+	ours, _ := r.medians(Numavisor)
+	ideal, _ := r.medians(Ideal)
+	known := ours.after.known && ideal.whole.known
+	all := []Verdict{
+		atLeast(known, "work after its moves, of the ideal's", ours.after.work, ideal.whole.work),
+		atLeast(known, "local share after its moves, of the ideal's", ours.after.local, ideal.whole.local),
+	}
+	for _, name := range []string{None, Kernel, Numad, Auto} {
+		peer, _ := r.medians(name)
+		all = append(all, better(name, ours.whole, peer.whole))
+	}
+	return append(all, r.goodInTime())
+}
+
+func atLeast(known bool, what string, ours, ideal float64) Verdict {
+	v := Verdict{Promise: fmt.Sprintf("numavisor: %s: at least %.0f %%", what, 100*ofIdeal), Measured: "not measured", Known: known}
+	if known {
+		v.Measured, v.Kept = share(ours/ideal), ours >= ofIdeal*ideal
+	}
+	return v
+}
+
+func better(peer string, ours, theirs part) Verdict {
+	v := Verdict{Promise: "numavisor: better than " + peer + " over the whole run, moves included", Measured: "not measured", Known: ours.known && theirs.known}
+	if v.Known {
+		v.Measured = fmt.Sprintf("work %s against %s a second, mean access %.0f against %.0f ns", mega(ours.work), mega(theirs.work), ours.nanos, theirs.nanos)
+		v.Kept = ours.work > theirs.work && ours.nanos < theirs.nanos
+	}
+	return v
+}
+
+// goodInTime looks at every valid run: the slowest counts.
+func (r Results) goodInTime() Verdict {
+	v := Verdict{Promise: fmt.Sprintf("numavisor: at most %d ns and at least %.0f %% local within %d s, in each run", goodNanos, 100*goodLocal, goodSeconds), Measured: "not measured", Kept: true}
+	slowest := 0.0
+	for _, run := range r.Runs {
+		if run.Manager != Numavisor || run.Failed != "" {
+			continue
+		}
+		seconds, ok := run.Good()
+		v.Known = true
+		v.Kept = v.Kept && ok && seconds <= goodSeconds
+		if !ok {
+			v.Measured = "not at the end of the run that began at " + run.Began.String()
+			return v
+		}
+		slowest = max(slowest, seconds)
+		v.Measured = fmt.Sprintf("within %.0f s", slowest)
+	}
+	v.Kept = v.Kept && v.Known
+	return v
+}
