@@ -12,7 +12,7 @@ TESTSUM   := gotest.tools/gotestsum@v1.13.0
 PACKAGES  := gcc libc6-dev qemu-system-x86 libvirt-daemon-system libvirt-clients numactl busybox-static cpio kmod hwloc-nox
 export GOFLAGS
 
-.PHONY: build demo test unit lab-test fuzz bench lint packages clean
+.PHONY: build demo test unit lab-test fuzz bench bench-lab lint packages clean
 
 build: packages
 	$(GO) build -trimpath -ldflags="-s -w" -o $(BIN) ./cmd/numavisor
@@ -40,6 +40,12 @@ fuzz:
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./internal/...
+
+# Numavisor against kernel balancing, numad, placement='auto' and the ideal:
+# three runs of each take more than an hour. Interrupted, it goes on where it was.
+bench-lab: PACKAGES += numad
+bench-lab: build
+	$(BIN) lab bench --results $(or $(RESULTS),bench-lab.json) $(BENCHFLAGS)
 
 lint:
 	$(GO) run $(LINTER) run

@@ -69,7 +69,8 @@ promise was broken, 3 that runs failed.`,
 	f.Float64Var(&b.DelayScale, "delay-scale", 3, "delay accesses so many times 85, 140 and 240 ns")
 	f.DurationVar(&b.Window, "window", 5*time.Second, "report figures for each so long part of a run")
 	f.DurationVar(&length, "length", 90*time.Second, "length of a run, by the guests' clocks")
-	f.DurationVar(&b.Limit, "limit", 8*time.Minute, "a run has failed that takes longer, boot included")
+	b.Limit = 8 * time.Minute
+	f.Var((*timeLimit)(&b.Limit), "limit", "a run has failed that takes longer, boot included")
 	f.StringSliceVar(&b.managers, "managers", managerNames(), "which managers, in turn")
 	f.IntVar(&b.repeats, "repeats", 3, "valid runs of each manager")
 	f.IntVar(&b.most, "most", -1, "make at most so many runs now (default: all that are missing)")

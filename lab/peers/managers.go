@@ -74,12 +74,13 @@ const startNumad = `unshare --time --monotonic 600 --fork numad -l 6 -i 5 && sle
 
 const releaseToNumad = `for g; do numad -r "$(cat "/run/libvirt/qemu/$g.pid")" || exit; done`
 
-// startDaemon leaves a daemon behind that outlives the script.
-const startDaemon = `{ echo 'balance:'; echo '  mode: auto'; echo '  patience: 3s'; echo '  guests:'; for g; do echo "    $g: auto"; done; } > /run/bench-policy.yaml
-setsid numavisor daemon --policy /run/bench-policy.yaml > /run/bench-daemon.log 2>&1 &
-daemon=$!; sleep 3; kill -0 $daemon || { cat /run/bench-daemon.log >&2; exit 1; }`
+// startDaemon leaves a daemon behind that outlives the script, when it answers.
+const startDaemon = `{ printf 'balance:\n  mode: auto\n  patience: 3s\n  guests:\n'; for g; do echo "    $g: auto"; done; } > /run/bench-policy.yaml
+setsid numavisor daemon --policy /run/bench-policy.yaml > /run/bench-daemon.log 2>&1 & echo $! > /run/bench-daemon.pid
+for i in $(seq 60); do [ -S /run/numavisor/daemon.sock ] && exit; kill -0 $(cat /run/bench-daemon.pid) || break; sleep 0.5; done
+cat /run/bench-daemon.log >&2; exit 1`
 
-const stopDaemon = `numavisor history -o json; pkill -TERM -x -f 'numavisor daemon.*'; tail -20 /run/bench-daemon.log`
+const stopDaemon = `numavisor history; kill $(cat /run/bench-daemon.pid); tail -20 /run/bench-daemon.log`
 
 // domain is a guest under this manager.
 func (m Manager) domain(l Layout, guest int) string {
