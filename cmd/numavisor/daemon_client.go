@@ -48,8 +48,11 @@ func resumeCommand() *cobra.Command {
 	var socket string
 	c := &cobra.Command{
 		Use:   "resume",
-		Short: "End a pause: the daemon moves VMs again, and finishes what the pause cut short",
-		Args:  cobra.NoArgs,
+		Short: "End a pause: the daemon moves VMs again",
+		Long: `Ends a pause. A move that the pause cut short is finished first; then the
+daemon moves what suffers, as its policy says.`,
+		Example: `  numavisor resume`,
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := daemon.Dial(socket).Resume(c.Context()); err != nil {
 				return err
