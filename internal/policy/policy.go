@@ -39,6 +39,8 @@ type Policy struct {
 	Balance Balance `json:"balance,omitzero"`
 	// Movers is about others who move pages on the host.
 	Movers Movers `json:"movers,omitzero"`
+	// Alarms are the thresholds of what is watched.
+	Alarms Alarms `json:"alarms,omitempty"`
 }
 
 // Capacity is what vCPUs are counted against.
@@ -123,6 +125,7 @@ func (p Policy) WithDefaults() Policy {
 	}
 	p.Balance = p.Balance.WithDefaults()
 	p.Movers = p.Movers.withDefaults()
+	p.Alarms = p.Alarms.WithDefaults()
 	return p
 }
 
@@ -161,10 +164,7 @@ func (p Policy) Validate() error {
 	if p.SearchSteps < 0 {
 		return fmt.Errorf("policy: search_steps %d: must not be negative", p.SearchSteps)
 	}
-	if err := cmp.Or(p.Balance.validate(), p.Movers.validate()); err != nil {
-		return err
-	}
-	return p.Weights.validate()
+	return cmp.Or(p.Balance.validate(), p.Movers.validate(), p.Alarms.validate(), p.Weights.validate())
 }
 
 func (w *Weights) validate() error {

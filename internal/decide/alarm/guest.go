@@ -1,0 +1,69 @@
+package alarm
+
+import (
+	"fmt"
+
+	"github.com/numavisor/numavisor/internal/alarm"
+	"github.com/numavisor/numavisor/internal/inventory"
+)
+
+// leastDemand is the demand in CPUs below which waits and measured accesses of
+// a guest do not count: shares of next to nothing are noise (as Balance.LeastCPU).
+const leastDemand = 0.1
+
+// guest returns the readings of a running guest.
+func (j *judgement) guest(g *inventory.GuestSample, known Guest) []reading {
+	all := []reading{guestWait(g), guestRemote(g, known), guestDrift(known)}
+	failed := j.in.FailedMoves[g.Name]
+	all = append(all, reading{quantity: alarm.StuckMove, value: float64(failed), source: "the journal",
+		says: fmt.Sprintf("%d of its moves failed within the last hour", failed)})
+	for i := range all {
+		all[i].object = guestName(g.Name)
+		all[i].causes = func() []cause { return []cause{{guest: g.Name}} }
+	}
+	return all
+}
+
+func guestWait(g *inventory.GuestSample) reading {
+	l := &g.Load
+	r := reading{quantity: alarm.GuestWait, unread: l.Window <= 0, source: "its vCPU threads' schedstat"}
+	if l.Demand() >= leastDemand {
+		r.value = l.Wait / l.Demand()
+		r.says = fmt.Sprintf("it wants %.1f CPUs and gets %.1f: %s of the time it waits", l.Demand(), l.CPU, percent(r.value))
+	}
+	return r
+}
+
+// guestRemote takes accesses as measured, or else as memory lies.
+func guestRemote(g *inventory.GuestSample, known Guest) reading {
+	r := reading{quantity: alarm.GuestRemote}
+	switch m := g.Load.Remote; {
+	case m != nil:
+		r.source = string(m.Source)
+		if m.Source == inventory.AccessEstimate || g.Load.Demand() >= leastDemand {
+			r.value = m.Share
+		}
+		r.says = fmt.Sprintf("%s of its accesses leave the node", percent(r.value))
+	case known.LocalShare != nil:
+		r.source = string(inventory.AccessEstimate)
+		r.value = 1 - *known.LocalShare
+		r.says = fmt.Sprintf("%s of its memory is not local to its vCPUs", percent(r.value))
+	default:
+		r.unread = true
+	}
+	return r
+}
+
+// guestDrift: where nobody said where a guest belongs, it cannot drift.
+func guestDrift(known Guest) reading {
+	r := reading{quantity: alarm.GuestDrift, source: "its memory by node"}
+	switch {
+	case known.Nodes.IsEmpty():
+	case known.DriftShare == nil:
+		r.unread = true
+	default:
+		r.value = *known.DriftShare
+		r.says = fmt.Sprintf("%s of its memory is not on its intended nodes %v", percent(r.value), known.Nodes)
+	}
+	return r
+}

@@ -1,0 +1,207 @@
+// Package alarm decides what is wrong on a host: it holds thresholds against
+// what was measured, with hysteresis in value and in time, so that a value that
+// wavers around a threshold raises one alarm and not a hundred.
+//
+// What cannot be read is neither good nor bad. An alarm whose source went
+// blind stays as it was, and an alarm of its own says that it is not seen.
+package alarm
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/alarm"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+)
+
+// mostGap is how long a value may go unseen and still count as having stayed
+// where it was: a restart, not an outage.
+const mostGap = time.Minute
+
+// Judge holds the rules against what was seen at now, going on from the state
+// before. It returns the state after, and the alarms that were raised, changed
+// their severity or were cleared; those that just last are in the state.
+func Judge(rules policy.Alarms, in Input, before alarm.State, now time.Time) (alarm.State, []alarm.Alarm) {
+	j := judgement{rules: rules.WithDefaults(), in: &in, now: now, before: map[key]alarm.Track{}}
+	for _, t := range before.Tracks {
+		j.before[key{t.Quantity, t.Object}] = t
+	}
+	seen := map[key]bool{}
+	for _, r := range j.readings() {
+		if k := (key{r.quantity, r.object}); !seen[k] {
+			seen[k] = true
+			j.judge(&r)
+		}
+	}
+	for _, t := range before.Tracks {
+		if !seen[key{t.Quantity, t.Object}] {
+			j.missing(t)
+		}
+	}
+	slices.SortFunc(j.after.Tracks, func(a, b alarm.Track) int {
+		return cmp.Or(cmp.Compare(a.Quantity, b.Quantity), cmp.Compare(a.Object, b.Object))
+	})
+	slices.SortFunc(j.changes, func(a, b alarm.Alarm) int {
+		return cmp.Or(cmp.Compare(a.Quantity, b.Quantity), cmp.Compare(a.Object, b.Object))
+	})
+	return j.after, j.changes
+}
+
+type key struct {
+	quantity alarm.Quantity
+	object   string
+}
+
+type judgement struct {
+	rules   policy.Alarms
+	in      *Input
+	now     time.Time
+	before  map[key]alarm.Track
+	after   alarm.State
+	changes []alarm.Alarm
+}
+
+// reading is the value of one quantity of one object now.
+type reading struct {
+	quantity alarm.Quantity
+	object   string
+	// unread: the object is there, and the value cannot be told now.
+	unread bool
+	value  float64
+	source string
+	says   string         // the value in words
+	causes func() []cause // who causes it, greatest first; nil: nobody can be named
+}
+
+// judge follows one reading.
+func (j *judgement) judge(r *reading) {
+	rule := j.rules[r.quantity]
+	t, known := j.before[key{r.quantity, r.object}]
+	if rule.Disabled {
+		j.clear(t, "no longer watched: disabled by the policy")
+		return
+	}
+	if r.unread || known && blinded(&t, r) {
+		if known {
+			j.after.Tracks = append(j.after.Tracks, t)
+		}
+		return
+	}
+	if !known {
+		t = alarm.Track{Quantity: r.quantity, Object: r.object, Source: r.source, At: j.now}
+	}
+	elapsed, unbroken := j.elapsed(&t)
+	unbroken = unbroken && t.Source == r.source
+	t.Warning = stay(t.Warning, r.value, rule.Warning, rule.Clear, elapsed, unbroken)
+	t.Critical = stay(t.Critical, r.value, rule.Critical, rule.Clear, elapsed, unbroken)
+	t.Source, t.At = r.source, j.now
+	j.step(&t, r, rule)
+	if t.Alarm != nil || t.Warning.Side == alarm.Beyond {
+		j.after.Tracks = append(j.after.Tracks, t)
+	}
+}
+
+// blinded reports whether an alarm that was raised by measured accesses would
+// now be judged by an estimate: that must not clear it.
+func blinded(t *alarm.Track, r *reading) bool {
+	const estimate = string(inventory.AccessEstimate)
+	return t.Alarm != nil && r.quantity == alarm.GuestRemote && r.source == estimate && t.Source != estimate
+}
+
+// elapsed returns the time since the track's latest value, and whether it may
+// be taken to have stayed where it was since then.
+func (j *judgement) elapsed(t *alarm.Track) (d time.Duration, unbroken bool) {
+	d = max(j.now.Sub(t.At), 0) // the clock may have been set back
+	return d, d <= max(mostGap, 2*j.in.Sample.Window)
+}
+
+// stay goes on from how a value lay to a threshold; a threshold of 0 is none.
+func stay(before alarm.Stay, value, threshold, clear float64, elapsed time.Duration, unbroken bool) alarm.Stay {
+	side := alarm.Between
+	switch {
+	case threshold > 0 && value >= threshold:
+		side = alarm.Beyond
+	case threshold == 0 || value < threshold*clear:
+		side = alarm.Under
+	}
+	if side != before.Side || !unbroken {
+		return alarm.Stay{Side: side}
+	}
+	return alarm.Stay{Side: side, Lasted: before.Lasted + elapsed}
+}
+
+// step raises, changes or clears the alarm of a track.
+func (j *judgement) step(t *alarm.Track, r *reading, rule policy.Threshold) {
+	had := alarm.Severity("")
+	if t.Alarm != nil {
+		had = t.Alarm.Severity
+	}
+	severity := next(had, t, rule)
+	if severity == "" {
+		if t.Alarm != nil {
+			a := *t.Alarm
+			a.Value, a.Cleared = r.value, j.now
+			j.changes = append(j.changes, a)
+			t.Alarm = nil
+		}
+		return
+	}
+	a := alarm.Alarm{Quantity: t.Quantity, Object: t.Object, First: j.now}
+	if t.Alarm != nil {
+		a = *t.Alarm
+	}
+	a.Severity, a.Threshold = severity, rule.Warning
+	if severity == alarm.Critical {
+		a.Threshold = rule.Critical
+	}
+	a.Value, a.Worst = r.value, max(a.Worst, r.value)
+	if r.value >= a.Threshold || severity != had && r.says != "" {
+		a.Guests, a.Why = r.explain(a.Threshold)
+	}
+	if r.value >= a.Threshold && j.now.After(a.Last) {
+		a.Last = j.now
+	}
+	t.Alarm = &a
+	if severity != had {
+		j.changes = append(j.changes, a)
+	}
+}
+
+// next returns the severity that follows: up once the value was beyond for
+// long enough, down once it was under for long enough.
+func next(had alarm.Severity, t *alarm.Track, rule policy.Threshold) alarm.Severity {
+	up := func(s alarm.Stay) bool { return s.Side == alarm.Beyond && s.Lasted >= time.Duration(rule.For) }
+	down := func(s alarm.Stay) bool { return s.Side == alarm.Under && s.Lasted >= time.Duration(rule.Quiet) }
+	switch {
+	case up(t.Critical):
+		return alarm.Critical
+	case had == alarm.Critical && !down(t.Critical):
+		return alarm.Critical
+	case up(t.Warning):
+		return alarm.Warning
+	case had != "" && !down(t.Warning):
+		return alarm.Warning
+	}
+	return ""
+}
+
+// missing follows a track of which there is no reading: what it is about has
+// gone, or cannot be seen.
+func (j *judgement) missing(t alarm.Track) {
+	if j.unseen(t.Object) && !j.rules[t.Quantity].Disabled {
+		j.after.Tracks = append(j.after.Tracks, t)
+		return
+	}
+	j.clear(t, fmt.Sprintf("%s is no longer there", t.Object))
+}
+
+func (j *judgement) clear(t alarm.Track, why string) {
+	if t.Alarm != nil {
+		a := *t.Alarm
+		a.Cleared, a.Why = j.now, a.Why+"; "+why
+		j.changes = append(j.changes, a)
+	}
+}

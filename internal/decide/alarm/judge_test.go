@@ -1,0 +1,293 @@
+package alarm
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numavisor/numavisor/internal/alarm"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// scene judges one input after the other, two seconds apart.
+type scene struct {
+	t     *testing.T
+	rules policy.Alarms
+	in    Input
+	state alarm.State
+	now   time.Time
+}
+
+// newScene is one node of 4 CPUs and two guests at ease.
+func newScene(t *testing.T) *scene {
+	return &scene{t: t, now: start, in: Input{
+		Sample: inventory.Sample{
+			Window: 2 * time.Second,
+			Nodes: []inventory.NodeSample{{NodeLoad: inventory.NodeLoad{Node: 2, CPU: 1}, CPUs: 4,
+				Memory: 10 * topology.GiB, Free: 8 * topology.GiB}},
+			Guests: []inventory.GuestSample{
+				{Name: "db", Load: inventory.GuestLoad{Window: 2 * time.Second, CPU: 1}, CPUByNode: map[topology.NodeID]float64{2: 1},
+					MemoryByNode: map[topology.NodeID]topology.Bytes{2: topology.GiB}},
+				{Name: "web", Load: inventory.GuestLoad{Window: 2 * time.Second, CPU: 2}, CPUByNode: map[topology.NodeID]float64{2: 2.5},
+					MemoryByNode: map[topology.NodeID]topology.Bytes{2: topology.GiB / 2}},
+			},
+			Pressure: inventory.Pressure{Memory: new(0.0)},
+		},
+	}}
+}
+
+func (s *scene) node() *inventory.NodeSample { return &s.in.Sample.Nodes[0] }
+func (s *scene) db() *inventory.GuestSample  { return &s.in.Sample.Guests[0] }
+
+// pass lets time pass and returns the changes in it.
+func (s *scene) pass(d time.Duration) []alarm.Alarm {
+	s.t.Helper()
+	var all []alarm.Alarm
+	for end := s.now.Add(d); s.now.Before(end); {
+		s.now = s.now.Add(2 * time.Second)
+		var changes []alarm.Alarm
+		// What a restart keeps is what is in the file.
+		data, err := json.Marshal(s.state)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		var read alarm.State
+		if err := json.Unmarshal(data, &read); err != nil {
+			s.t.Fatal(err)
+		}
+		s.state, changes = Judge(s.rules, s.in, read, s.now)
+		all = append(all, changes...)
+	}
+	return all
+}
+
+// wantOnly wants exactly one change, of that quantity.
+func (s *scene) wantOnly(changes []alarm.Alarm, q alarm.Quantity, object string) alarm.Alarm {
+	s.t.Helper()
+	if len(changes) != 1 || changes[0].Quantity != q || changes[0].Object != object {
+		s.t.Fatalf("changes are %+v, want one of %s of %s", changes, q, object)
+	}
+	return changes[0]
+}
+
+func (s *scene) wantNone(changes []alarm.Alarm) {
+	s.t.Helper()
+	if len(changes) != 0 {
+		s.t.Fatalf("changes are %+v, want none", changes)
+	}
+}
+
+func TestAnAlarmFromRaisedToCleared(t *testing.T) {
+	s := newScene(t)
+	s.wantNone(s.pass(time.Minute))
+	s.node().CPU = 3.9
+	s.wantNone(s.pass(60 * time.Second)) // the first value beyond begins the minute
+	a := s.wantOnly(s.pass(2*time.Second), alarm.NodeCPU, "node 2")
+	if a.Severity != alarm.Warning || a.Value != 0.975 || a.Threshold != 0.95 || !a.First.Equal(s.now) || !a.Active() {
+		t.Errorf("%+v", a)
+	}
+	if !slices.Equal(a.Guests, []string{"web", "db"}) {
+		t.Errorf("caused by %v", a.Guests)
+	}
+	if want := "3.9 of 4 CPUs are in use (97.5 %); threshold 95.0 %; most by web 2.5 CPUs, db 1.0 CPUs; from /proc/stat"; a.Why != want {
+		t.Errorf("why: %s\nwant %s", a.Why, want)
+	}
+	first := a.First
+	s.node().CPU = 4
+	if a = s.wantOnly(s.pass(62*time.Second), alarm.NodeCPU, "node 2"); a.Severity != alarm.Critical || a.Threshold != 0.99 || a.Worst != 1 {
+		t.Errorf("not critical: %+v", a)
+	}
+	last := s.now
+	s.node().CPU = 3.8 // beyond the warning's threshold, under the critical one's share
+	s.wantNone(s.pass(2 * time.Second))
+	s.node().CPU = 3.74
+	s.wantNone(s.pass(60 * time.Second))
+	if a = s.wantOnly(s.pass(2*time.Second), alarm.NodeCPU, "node 2"); a.Severity != alarm.Warning || a.Worst != 1 || !a.Last.Equal(last) {
+		t.Errorf("not a warning: %+v", a)
+	}
+	s.node().CPU = 1
+	s.wantNone(s.pass(60 * time.Second))
+	if a = s.wantOnly(s.pass(2*time.Second), alarm.NodeCPU, "node 2"); a.Active() || !a.Cleared.Equal(s.now) || !a.First.Equal(first) || a.Value != 0.25 {
+		t.Errorf("not cleared: %+v", a)
+	}
+	if len(s.state.Tracks) != 0 {
+		t.Errorf("%+v is remembered for nothing", s.state)
+	}
+}
+
+func TestEachQuantityIsSeen(t *testing.T) {
+	half, all := 0.5, 1.0
+	for name, c := range map[string]struct {
+		harm     func(*scene)
+		quantity alarm.Quantity
+		object   string
+		says     string
+		guests   []string
+	}{
+		"wait on the node": {func(s *scene) { s.node().Wait = 1 }, alarm.NodeWait, "node 2", "0.25 per CPU", []string{"web", "db"}},
+		"memory":           {func(s *scene) { s.node().Free = topology.GiB / 8 }, alarm.NodeMemory, "node 2", "98.8 %", []string{"db", "web"}},
+		"memory beside pools": {func(s *scene) {
+			s.node().HugePages = []topology.HugePagePool{{Size: topology.GiB, Total: 9, Free: 9}}
+			s.node().Free = 0
+		}, alarm.NodeMemory, "node 2", "1 GiB of 1 GiB", []string{"db", "web"}},
+		"huge pages": {func(s *scene) {
+			s.node().HugePages = []topology.HugePagePool{{Size: 2 * topology.MiB, Total: 256}}
+			s.in.Guests = []Guest{{Name: "web", PageSize: 2 * topology.MiB}}
+		}, alarm.NodeHugePages, "node 2: 2 MiB pages", "256 of 256 pages", []string{"web"}},
+		"traffic": {func(s *scene) {
+			s.in.Topology = &topology.Topology{Measured: &topology.Measured{Nodes: []topology.NodeID{2}, BandwidthMBps: [][]float64{{1000}}}}
+			s.node().MemoryMBps = 900
+			s.db().Load.MemoryMBps = 800
+		}, alarm.NodeTraffic, "node 2", "900 of 1000 MB/s", []string{"db"}},
+		"pressure":     {func(s *scene) { s.in.Sample.Pressure.Memory = &half }, alarm.HostPressure, "host", "50.0 % of the time", nil},
+		"kernel moves": {func(s *scene) { s.in.Sample.Moves.Balancing = 40_000_000 }, alarm.KernelMoves, "host", "20.0 MB/s", nil},
+		"wait":         {func(s *scene) { s.db().Load.Wait = 0.25 }, alarm.GuestWait, "guest db", "20.0 % of the time", []string{"db"}},
+		"remote": {func(s *scene) { s.db().Load.Remote = &inventory.Remote{Share: 0.3, Source: inventory.AccessPMU} },
+			alarm.GuestRemote, "guest db", "30.0 % of its accesses leave the node; threshold 20.0 %; from pmu", []string{"db"}},
+		"remote by estimate": {func(s *scene) { s.in.Guests = []Guest{{Name: "db", LocalShare: &half}} },
+			alarm.GuestRemote, "guest db", "from placement estimate", []string{"db"}},
+		"drift": {func(s *scene) {
+			s.in.Guests = []Guest{{Name: "db", Nodes: topology.SetOf[topology.NodeID](1), DriftShare: &all}}
+		}, alarm.GuestDrift, "guest db", "intended nodes 1", []string{"db"}},
+		"rival": {func(s *scene) { s.in.Rivals = []status.Rival{{Name: "numad", What: "it runs", Answer: "moves wait"}} },
+			alarm.RivalMover, "host: numad", "it runs; moves wait", nil},
+		"blind": {func(s *scene) {
+			s.in.Gaps = []inventory.Gap{{Object: "host", What: "resctrl", Why: "permission denied"}}
+		},
+			alarm.BlindSource, "host", "not seen: resctrl: permission denied", nil},
+		"failed moves": {func(s *scene) { s.in.FailedMoves = map[string]int{"db": 3} }, alarm.StuckMove, "guest db", "3 of its moves", []string{"db"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			c.harm(s)
+			s.pass(6 * time.Minute)
+			active := s.state.Active()
+			if len(active) != 1 || active[0].Quantity != c.quantity || active[0].Object != c.object {
+				t.Fatalf("active are %+v", active)
+			}
+			if a := active[0]; !strings.Contains(a.Why, c.says) || !slices.Equal(a.Guests, c.guests) {
+				t.Errorf("why %q, guests %v", a.Why, a.Guests)
+			}
+			s.rules = policy.Alarms{c.quantity: {Disabled: true}}
+			if a := s.wantOnly(s.pass(2*time.Second), c.quantity, c.object); a.Active() || len(s.state.Active()) != 0 {
+				t.Errorf("disabled, and still %+v", a)
+			}
+		})
+	}
+}
+
+func TestWhatVanishesClears(t *testing.T) {
+	s := newScene(t)
+	s.db().Load.Wait = 1
+	s.node().CPU = 4
+	s.pass(2 * time.Minute)
+	if n := len(s.state.Active()); n != 2 {
+		t.Fatalf("%d alarms, want 2", n)
+	}
+	nodes, guests := s.in.Sample.Nodes, s.in.Sample.Guests
+	s.in.Sample.Guests = guests[1:]
+	if a := s.wantOnly(s.pass(2*time.Second), alarm.GuestWait, "guest db"); a.Active() || !strings.HasSuffix(a.Why, "guest db is no longer there") {
+		t.Errorf("%+v", a)
+	}
+	s.in.Sample.Nodes = nil
+	if a := s.wantOnly(s.pass(2*time.Second), alarm.NodeCPU, "node 2"); a.Active() {
+		t.Errorf("%+v", a)
+	}
+	s.in.Sample.Nodes, s.in.Sample.Guests = nodes, guests
+	s.wantNone(s.pass(time.Minute)) // and is no alarm again at once
+}
+
+func TestABlindSourceClearsNothing(t *testing.T) {
+	for name, blind := range map[string]func(*scene){
+		"not told":         func(s *scene) { s.db().Load.Remote = nil },
+		"only an estimate": func(s *scene) { s.db().Load.Remote = &inventory.Remote{Source: inventory.AccessEstimate} },
+		"or by its memory": func(s *scene) {
+			s.db().Load.Remote = nil
+			s.in.Guests = []Guest{{Name: "db", LocalShare: new(1.0)}}
+		},
+		"guest unreadable": func(s *scene) {
+			s.in.Sample.Guests = s.in.Sample.Guests[1:]
+			s.in.Sample.Gaps = []inventory.Gap{{Object: "guest db", What: "its cgroup", Why: "EIO"}}
+		},
+		"guests not listed": func(s *scene) {
+			s.in.Sample.Guests = nil
+			s.in.Gaps = []inventory.Gap{{Object: "host", What: "VMs of libvirt", Why: "no answer"}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			s.db().Load.Remote = &inventory.Remote{Share: 0.4, Source: inventory.AccessPMU}
+			s.wantOnly(s.pass(6*time.Minute), alarm.GuestRemote, "guest db")
+			sample, known := s.in, s.in.Guests
+			sample.Sample.Guests = slices.Clone(s.in.Sample.Guests)
+			blind(s)
+			changes := s.pass(time.Hour)
+			other := func(a alarm.Alarm) bool { return a.Quantity != alarm.BlindSource || !a.Active() }
+			if len(changes) == 0 || slices.ContainsFunc(changes, other) {
+				t.Fatalf("changes are %+v, want blind to be raised and no more", changes)
+			}
+			active := s.state.Active()
+			if len(active) != 1+len(changes) || active[0].Quantity != alarm.GuestRemote || active[0].Value != 0.4 {
+				t.Fatalf("active are %+v", active)
+			}
+			s.in = sample
+			s.in.Guests = known
+			s.db().Load.Remote = &inventory.Remote{Share: 0.01, Source: inventory.AccessPMU}
+			for _, a := range s.pass(5 * time.Minute) {
+				if a.Active() {
+					t.Errorf("%+v", a)
+				}
+			}
+			if len(s.state.Active()) != 0 {
+				t.Errorf("seen again, and still %+v", s.state.Active())
+			}
+		})
+	}
+}
+
+func TestAnOutageStartsTheCountAgain(t *testing.T) {
+	for gap, want := range map[time.Duration]int{10 * time.Second: 1, time.Hour: 0} {
+		s := newScene(t)
+		s.node().CPU = 3.9
+		s.pass(40 * time.Second)
+		s.now = s.now.Add(gap)
+		if got := len(s.pass(20 * time.Second)); got != want {
+			t.Errorf("after %v without samples: %d alarms, want %d", gap, got, want)
+		}
+	}
+}
+
+func TestAClockSetBackHoldsNothingUp(t *testing.T) {
+	s := newScene(t)
+	s.node().CPU = 3.9
+	s.pass(30 * time.Second)
+	s.now = s.now.Add(-time.Hour)
+	s.wantOnly(s.pass(40*time.Second), alarm.NodeCPU, "node 2")
+}
+
+func TestIdleGuestsDoNotCount(t *testing.T) {
+	s := newScene(t)
+	s.db().Load = inventory.GuestLoad{Window: 2 * time.Second, CPU: 0.01, Wait: 0.05, Remote: &inventory.Remote{Share: 1, Source: inventory.AccessPMU}}
+	s.wantNone(s.pass(10 * time.Minute))
+}
+
+func TestJudgingLeavesItsArgumentsAlone(t *testing.T) {
+	s := newScene(t)
+	s.node().CPU = 4
+	s.pass(2 * time.Minute)
+	data, _ := json.Marshal(s.state)
+	Judge(nil, s.in, s.state, s.now.Add(time.Second))
+	again, _ := json.Marshal(s.state)
+	if d := cmp.Diff(string(data), string(again)); d != "" {
+		t.Error(d)
+	}
+}

@@ -1,0 +1,145 @@
+package alarm
+
+import (
+	"fmt"
+
+	"github.com/numavisor/numavisor/internal/alarm"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// node returns the readings of a node, of those quantities that it has.
+func (j *judgement) node(n *inventory.NodeSample, facts map[string]Guest) []reading {
+	var all []reading
+	if n.CPUs > 0 {
+		all = append(all, j.nodeCPU(n), j.nodeWait(n))
+	}
+	if r, ok := j.nodeMemory(n); ok {
+		all = append(all, r)
+	}
+	for _, p := range n.HugePages {
+		if p.Total > 0 {
+			all = append(all, j.pool(n, p, facts))
+		}
+	}
+	if r, ok := j.nodeTraffic(n); ok {
+		all = append(all, r)
+	}
+	return all
+}
+
+func (j *judgement) nodeCPU(n *inventory.NodeSample) reading {
+	return reading{quantity: alarm.NodeCPU, object: nodeName(n.Node), unread: j.in.Sample.Window <= 0,
+		value: n.CPU / float64(n.CPUs), source: "/proc/stat",
+		says:   fmt.Sprintf("%.1f of %d CPUs are in use (%s)", n.CPU, n.CPUs, percent(n.CPU/float64(n.CPUs))),
+		causes: func() []cause { return j.busiest(n.Node) }}
+}
+
+func (j *judgement) nodeWait(n *inventory.NodeSample) reading {
+	return reading{quantity: alarm.NodeWait, object: nodeName(n.Node), unread: j.in.Sample.Window <= 0,
+		value: n.Wait / float64(n.CPUs), source: "/proc/schedstat",
+		says:   fmt.Sprintf("%.1f threads wait for one of %d CPUs (%.2f per CPU)", n.Wait, n.CPUs, n.Wait/float64(n.CPUs)),
+		causes: func() []cause { return j.busiest(n.Node) }}
+}
+
+// busiest returns the guests with most CPU on a node.
+func (j *judgement) busiest(n topology.NodeID) []cause {
+	return j.guestsBy(func(g *inventory.GuestSample) float64 { return g.CPUByNode[n] },
+		func(v float64) string { return fmt.Sprintf("%.1f CPUs", v) })
+}
+
+// nodeMemory counts memory outside the pools, which are in use by being there,
+// and not what the kernel gives back, as far as that is known.
+func (j *judgement) nodeMemory(n *inventory.NodeSample) (reading, bool) {
+	all, kept := float64(n.Memory), float64(n.Free)
+	for _, p := range n.HugePages {
+		all -= float64(p.Size) * float64(p.Total)
+	}
+	if j.in.Topology != nil {
+		for i := range j.in.Topology.Nodes {
+			if t := &j.in.Topology.Nodes[i]; t.ID == n.Node {
+				kept += float64(t.Reclaimable)
+			}
+		}
+	}
+	if all <= 0 {
+		return reading{}, false
+	}
+	used := max(all-kept, 0)
+	return reading{quantity: alarm.NodeMemory, object: nodeName(n.Node), value: used / all, source: "the node's meminfo",
+		says: fmt.Sprintf("%v of %v are in use (%s), huge page pools and memory that the kernel gives back left out",
+			topology.Bytes(used), topology.Bytes(all), percent(used/all)),
+		causes: func() []cause { return j.holders(n.Node, nil) }}, true
+}
+
+// holders returns the guests with most memory on a node, of those that are meant.
+func (j *judgement) holders(n topology.NodeID, meant func(guest string) bool) []cause {
+	return j.guestsBy(func(g *inventory.GuestSample) float64 {
+		if meant != nil && !meant(g.Name) {
+			return 0
+		}
+		return float64(g.MemoryByNode[n])
+	}, func(v float64) string { return topology.Bytes(v).String() })
+}
+
+func (j *judgement) pool(n *inventory.NodeSample, p topology.HugePagePool, facts map[string]Guest) reading {
+	used := p.Total - min(p.Free, p.Total)
+	value := float64(used) / float64(p.Total)
+	return reading{quantity: alarm.NodeHugePages, object: fmt.Sprintf("%s: %v pages", nodeName(n.Node), p.Size),
+		value: value, source: "the node's hugepages",
+		says:   fmt.Sprintf("%d of %d pages of %v are in use (%s)", used, p.Total, p.Size, percent(value)),
+		causes: func() []cause { return j.holders(n.Node, func(g string) bool { return facts[g].PageSize == p.Size }) }}
+}
+
+// nodeTraffic needs a measured bandwidth to hold traffic against.
+func (j *judgement) nodeTraffic(n *inventory.NodeSample) (reading, bool) {
+	if j.in.Topology == nil {
+		return reading{}, false
+	}
+	most, ok := j.in.Topology.Bandwidth(n.Node, n.Node)
+	if !ok || most <= 0 {
+		return reading{}, false
+	}
+	value := n.MemoryMBps / most
+	return reading{quantity: alarm.NodeTraffic, object: nodeName(n.Node), unread: n.MemoryMBps == 0, value: value,
+		source: "the node's memory traffic, against its measured bandwidth",
+		says:   fmt.Sprintf("%.0f of %.0f MB/s to its memory are in use (%s)", n.MemoryMBps, most, percent(value)),
+		causes: func() []cause {
+			return j.guestsBy(func(g *inventory.GuestSample) float64 { return g.Load.MemoryMBps * shareTo(g, n.Node) },
+				func(v float64) string { return fmt.Sprintf("%.0f MB/s", v) })
+		}}, true
+}
+
+// shareTo returns the part of a guest's accesses that go to memory of a node:
+// as measured, or as its memory lies.
+func shareTo(g *inventory.GuestSample, n topology.NodeID) float64 {
+	var to, all float64
+	if len(g.Accesses) > 0 {
+		for _, a := range g.Accesses {
+			if a.To == n {
+				to += a.Share
+			}
+		}
+		return to
+	}
+	for on, bytes := range g.MemoryByNode {
+		all += float64(bytes)
+		if on == n {
+			to = float64(bytes)
+		}
+	}
+	if all == 0 {
+		return 0
+	}
+	return to / all
+}
+
+// guestsBy returns the guests with most of something.
+func (j *judgement) guestsBy(of func(*inventory.GuestSample) float64, say func(float64) string) []cause {
+	amounts := map[string]float64{}
+	for i := range j.in.Sample.Guests {
+		g := &j.in.Sample.Guests[i]
+		amounts[g.Name] = of(g)
+	}
+	return largest(amounts, say)
+}

@@ -1,0 +1,227 @@
+package alarm
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/alarm"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Input is what was seen of a host. Its Sample may have means over some
+// seconds for its loads: then a burst counts as much as it lasts.
+type Input struct {
+	Sample inventory.Sample
+	// Topology has what samples do not: bandwidth, and memory that the kernel gives back.
+	Topology *topology.Topology
+	Guests   []Guest
+	Rivals   []status.Rival // those that move pages now
+	Gaps     []inventory.Gap
+	// FailedMoves counts, by guest, those of the last hour.
+	FailedMoves map[string]int
+}
+
+// Guest is what is known of a guest beside its sample.
+type Guest struct {
+	Name string
+	// Nodes are those that it is intended to be on; empty: nobody said.
+	Nodes topology.NodeSet
+	// LocalShare is the part of its memory that is local to the vCPUs using it,
+	// DriftShare the part that is not on Nodes; nil: not known.
+	LocalShare, DriftShare *float64
+	// PageSize is of its huge pages; 0: none.
+	PageSize topology.Bytes
+}
+
+func nodeName(n topology.NodeID) string { return fmt.Sprintf("node %d", n) }
+func guestName(name string) string      { return "guest " + name }
+
+// wholeOf returns the object that a part like "node 3: 2 MiB pages" belongs to.
+func wholeOf(object string) string {
+	if !strings.HasPrefix(object, "node ") && !strings.HasPrefix(object, "host") {
+		return object // names of guests may hold anything
+	}
+	whole, _, _ := strings.Cut(object, ": ")
+	return whole
+}
+
+// readings returns what can be told of every object that is there, those of
+// blind sources last.
+func (j *judgement) readings() []reading {
+	facts := map[string]Guest{}
+	for _, g := range j.in.Guests {
+		facts[g.Name] = g
+	}
+	var all []reading
+	for i := range j.in.Sample.Nodes {
+		all = append(all, j.node(&j.in.Sample.Nodes[i], facts)...)
+	}
+	for i := range j.in.Sample.Guests {
+		g := &j.in.Sample.Guests[i]
+		all = append(all, j.guest(g, facts[g.Name])...)
+	}
+	all = append(all, j.host()...)
+	all = append(all, j.rivals()...)
+	return append(all, j.blind(all)...)
+}
+
+// host returns the readings of the host as a whole.
+func (j *judgement) host() []reading {
+	s := &j.in.Sample
+	pressure := reading{quantity: alarm.HostPressure, object: "host", unread: s.Pressure.Memory == nil, source: "/proc/pressure/memory"}
+	if p := s.Pressure.Memory; p != nil {
+		pressure.value = *p
+		pressure.says = fmt.Sprintf("some task waited for memory in %s of the time", percent(*p))
+	}
+	moves := reading{quantity: alarm.KernelMoves, object: "host", unread: s.Window <= 0, source: "/proc/vmstat"}
+	if s.Window > 0 {
+		moves.value = float64(s.Moves.Balancing) / 1e6 / s.Window.Seconds()
+		moves.says = fmt.Sprintf("the kernel's NUMA balancing moves %.1f MB/s between nodes", moves.value)
+	}
+	return []reading{pressure, moves}
+}
+
+// rivals returns a reading for each that is there, or was.
+func (j *judgement) rivals() []reading {
+	var all []reading
+	for _, r := range j.in.Rivals {
+		says := r.What
+		if r.Answer != "" {
+			says += "; " + r.Answer
+		}
+		all = append(all, reading{quantity: alarm.RivalMover, object: "host: " + r.Name, value: 1, says: says})
+	}
+	return append(all, j.faded(alarm.RivalMover)...)
+}
+
+// faded returns readings of 0 for what may be an alarm still and is no more
+// named; where it is, the reading before this one counts.
+func (j *judgement) faded(q alarm.Quantity) []reading {
+	var all []reading
+	for k := range j.before {
+		if k.quantity == q && !j.gone(k.object) {
+			all = append(all, reading{quantity: q, object: k.object})
+		}
+	}
+	return all
+}
+
+// blind returns a reading for each object of which something cannot be read:
+// it has a gap, or an alarm that cannot be followed.
+func (j *judgement) blind(read []reading) []reading {
+	lacks := map[string][]string{}
+	for _, g := range j.gaps() {
+		lacks[g.Object] = append(lacks[g.Object], fmt.Sprintf("%s: %s", g.What, g.Why))
+	}
+	readable := map[key]bool{}
+	for i := range read {
+		k := key{read[i].quantity, read[i].object}
+		t := j.before[k]
+		readable[k] = !read[i].unread && !blinded(&t, &read[i])
+	}
+	for k, t := range j.before {
+		disabled := j.rules[k.quantity].Disabled
+		if t.Alarm != nil && k.quantity != alarm.BlindSource && !readable[k] && !disabled && !j.gone(k.object) {
+			whole := wholeOf(k.object)
+			lacks[whole] = append(lacks[whole], fmt.Sprintf("%s: its alarm cannot be followed, and stays", k.quantity))
+		}
+	}
+	var all []reading
+	for object, what := range lacks {
+		slices.Sort(what)
+		all = append(all, reading{quantity: alarm.BlindSource, object: object, value: 1, says: "not seen: " + strings.Join(slices.Compact(what), "; ")})
+	}
+	return append(all, j.faded(alarm.BlindSource)...)
+}
+
+func (j *judgement) gaps() []inventory.Gap { return slices.Concat(j.in.Sample.Gaps, j.in.Gaps) }
+
+// unseen reports whether an object that was not sampled may be there: a gap says so.
+func (j *judgement) unseen(object string) bool {
+	whole := wholeOf(object)
+	return slices.ContainsFunc(j.gaps(), func(g inventory.Gap) bool {
+		listing := g.Object == "host" && strings.HasPrefix(g.What, "VMs of ") && strings.HasPrefix(object, "guest ")
+		return listing || g.Object == object || g.Object == whole
+	})
+}
+
+// gone reports whether a node or guest was sampled no more, and no gap explains it.
+func (j *judgement) gone(object string) bool {
+	whole := wholeOf(object)
+	there := func() bool {
+		return slices.ContainsFunc(j.in.Sample.Nodes, func(n inventory.NodeSample) bool { return nodeName(n.Node) == whole }) ||
+			slices.ContainsFunc(j.in.Sample.Guests, func(g inventory.GuestSample) bool { return guestName(g.Name) == whole })
+	}
+	return (strings.HasPrefix(whole, "node ") || strings.HasPrefix(whole, "guest ")) && !there() && !j.unseen(object)
+}
+
+// cause is a guest and what it has part in a reading with, in words.
+type cause struct {
+	guest  string
+	amount float64
+	says   string
+}
+
+// mostCauses bounds the guests that an alarm names.
+const mostCauses = 5
+
+// largest returns the greatest causes, in words by say.
+func largest(of map[string]float64, say func(float64) string) []cause {
+	var all []cause
+	for name, amount := range of {
+		if amount > 0 {
+			all = append(all, cause{guest: name, amount: amount})
+		}
+	}
+	slices.SortFunc(all, func(a, b cause) int {
+		return cmp.Or(cmp.Compare(b.amount, a.amount), cmp.Compare(a.guest, b.guest))
+	})
+	all = all[:min(len(all), mostCauses)]
+	for i := range all {
+		all[i].says = say(all[i].amount)
+	}
+	return all
+}
+
+// explain returns the guests that cause the reading, and why it is an alarm.
+func (r *reading) explain(threshold float64) (guests []string, why string) {
+	why = fmt.Sprintf("%s; threshold %s", r.says, amount(r.quantity, threshold))
+	if r.quantity == alarm.RivalMover || r.quantity == alarm.BlindSource {
+		why = r.says
+	}
+	if r.causes != nil {
+		var most []string
+		for _, c := range r.causes() {
+			guests = append(guests, c.guest)
+			if c.says != "" {
+				most = append(most, c.guest+" "+c.says)
+			}
+		}
+		if len(most) > 0 {
+			why += "; most by " + strings.Join(most, ", ")
+		}
+	}
+	if r.source != "" {
+		why += "; from " + r.source
+	}
+	return guests, why
+}
+
+// amount shows a value of a quantity with its unit.
+func amount(q alarm.Quantity, v float64) string {
+	switch q {
+	case alarm.NodeWait:
+		return fmt.Sprintf("%.2f per CPU", v)
+	case alarm.KernelMoves:
+		return fmt.Sprintf("%.1f MB/s", v)
+	case alarm.RivalMover, alarm.BlindSource, alarm.StuckMove:
+		return fmt.Sprintf("%.0f", v)
+	}
+	return percent(v)
+}
+
+func percent(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }

@@ -1,0 +1,150 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/alarm"
+)
+
+// Alarms are the thresholds of the quantities that are watched, by quantity.
+// What is left out has the documented default (AlarmDefaults).
+type Alarms map[alarm.Quantity]Threshold
+
+// Threshold says from when a quantity is an alarm, and until when. Fields left
+// at zero have the quantity's default.
+type Threshold struct {
+	// Disabled: the quantity is not watched.
+	Disabled bool `json:"disabled,omitempty"`
+	// Warning and Critical are the values, in the quantity's unit, at which its
+	// alarm has that severity. Where the default has no Critical, the alarm never
+	// is critical unless one is given.
+	Warning  float64 `json:"warning,omitempty"`
+	Critical float64 `json:"critical,omitempty"`
+	// Clear is the share of a threshold under which the value must be to leave
+	// its severity.
+	Clear float64 `json:"clear,omitempty"`
+	// For is how long the value must be at a threshold or beyond without a break
+	// before the alarm is raised; Quiet how long under Clear before it is cleared.
+	// An alarm cannot come and go faster than these.
+	For   Duration `json:"for,omitempty"`
+	Quiet Duration `json:"quiet,omitempty"`
+}
+
+// watched is a quantity's default threshold, and the greatest one allowed.
+type watched struct {
+	quantity alarm.Quantity
+	most     float64
+	Threshold
+}
+
+const (
+	share = 1   // the most that a share can be
+	many  = 1e6 // of what has no natural bound
+)
+
+// alarmDefaults: a minute tells load from a burst; what balancing sees to has
+// the thresholds of Balance and leaves it the time to act first.
+var alarmDefaults = []watched{
+	// Balancing fills nodes to 0.9 itself (MostCPU): more than that has no room for a burst.
+	{alarm.NodeCPU, share, Threshold{Warning: 0.95, Critical: 0.99, Clear: 0.95, For: minutes(1), Quiet: minutes(1)}},
+	// A tenth of a thread waiting for each CPU is what a guest calls suffering (Balance.Wait).
+	{alarm.NodeWait, many, Threshold{Warning: 0.1, Critical: 0.5, Clear: 0.7, For: minutes(1), Quiet: minutes(1)}},
+	// The host keeps 2 % of a node for itself (KeepFree); below that, memory goes to other nodes.
+	{alarm.NodeMemory, share, Threshold{Warning: 0.95, Critical: 0.98, Clear: 0.98, For: minutes(1), Quiet: minutes(1)}},
+	// A full pool is how huge pages are meant to be used; it only means that the
+	// next guest gets none here.
+	{alarm.NodeHugePages, share, Threshold{Warning: 1, Clear: 1, For: minutes(1), Quiet: minutes(1)}},
+	// From 0.8 on latency grows steeply (Balance.Traffic).
+	{alarm.NodeTraffic, share, Threshold{Warning: 0.8, Critical: 0.95, Clear: 0.9, For: minutes(1), Quiet: minutes(1)}},
+	// Any lasting wait for memory is swapping or reclaim, which hosts of guests are not to do.
+	{alarm.HostPressure, share, Threshold{Warning: 0.1, Critical: 0.4, Clear: 0.7, For: Duration(30 * time.Second), Quiet: minutes(1)}},
+	// As Balance.Wait; a third of the time lost is an outage to most guests.
+	{alarm.GuestWait, share, Threshold{Warning: 0.1, Critical: 0.3, Clear: 0.7, For: minutes(1), Quiet: minutes(1)}},
+	// Balancing acts within a minute; what is still remote after five stays so.
+	{alarm.GuestRemote, share, Threshold{Warning: 0.2, Critical: 0.5, Clear: 0.7, For: minutes(5), Quiet: minutes(1)}},
+	// A twentieth is what helpers and overflow leave elsewhere; binding again takes a few minutes.
+	{alarm.GuestDrift, share, Threshold{Warning: 0.05, Critical: 0.25, Clear: 0.8, For: minutes(5), Quiet: minutes(1)}},
+	// 10 MB/s copy 35 GB an hour to and fro, 1 % of what a copying CPU can do; ten times that is felt.
+	{alarm.KernelMoves, many, Threshold{Warning: 10, Critical: 100, Clear: 0.5, For: minutes(1), Quiet: minutes(5)}},
+	// Facts, of which there is no little: half a minute passes over one that is just being answered.
+	{alarm.RivalMover, many, Threshold{Warning: 1, Clear: 1, For: Duration(30 * time.Second), Quiet: minutes(1)}},
+	{alarm.BlindSource, many, Threshold{Warning: 1, Clear: 1, For: Duration(30 * time.Second), Quiet: minutes(1)}},
+	// The count is over an hour already. One may be bad luck; three of the same guest are not.
+	{alarm.StuckMove, many, Threshold{Warning: 1, Critical: 3, Clear: 1}},
+}
+
+func minutes(n int) Duration { return Duration(time.Duration(n) * time.Minute) }
+
+// AlarmDefaults returns the default threshold of every quantity.
+func AlarmDefaults() Alarms {
+	all := Alarms{}
+	for _, d := range alarmDefaults {
+		all[d.quantity] = d.Threshold
+	}
+	return all
+}
+
+// WithDefaults returns the thresholds of all quantities, with defaults where a has none.
+func (a Alarms) WithDefaults() Alarms {
+	all := AlarmDefaults()
+	for q, t := range a {
+		d := all[q]
+		orElse(&t.Warning, d.Warning)
+		orElse(&t.Critical, d.Critical)
+		orElse(&t.Clear, d.Clear)
+		orElse(&t.For, d.For)
+		orElse(&t.Quiet, d.Quiet)
+		all[q] = t
+	}
+	return all
+}
+
+// most of a time: what is longer would never come.
+const mostTime = Duration(24 * time.Hour)
+
+func (a Alarms) validate() error {
+	whole := a.WithDefaults()
+	for q := range a { // all quantities that are there are known
+		if !slices.ContainsFunc(alarmDefaults, func(d watched) bool { return d.quantity == q }) {
+			return fmt.Errorf("policy: alarms.%s: there is no such quantity: allowed are %s", q, quantities())
+		}
+	}
+	for _, d := range alarmDefaults {
+		if err := whole[d.quantity].validate("alarms."+string(d.quantity), d.most); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t Threshold) validate(field string, most float64) error {
+	if !(t.Warning > 0 && t.Warning <= most) {
+		return fmt.Errorf("policy: %s.warning %v: allowed are values above 0, to %v", field, t.Warning, most)
+	}
+	if t.Critical != 0 && !(t.Critical >= t.Warning && t.Critical <= most) {
+		return fmt.Errorf("policy: %s.critical %v: allowed are %v (its warning) to %v", field, t.Critical, t.Warning, most)
+	}
+	if !(t.Clear > 0 && t.Clear <= 1) {
+		return fmt.Errorf("policy: %s.clear %v: allowed are shares of the threshold above 0, to 1", field, t.Clear)
+	}
+	for _, d := range []struct {
+		name  string
+		value Duration
+	}{{"for", t.For}, {"quiet", t.Quiet}} {
+		if d.value < 0 || d.value > mostTime {
+			return fmt.Errorf("policy: %s.%s %v: allowed are 0s to %v", field, d.name, d.value, mostTime)
+		}
+	}
+	return nil
+}
+
+func quantities() string {
+	var names []string
+	for _, d := range alarmDefaults {
+		names = append(names, string(d.quantity))
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,76 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numavisor/numavisor/internal/alarm"
+)
+
+func TestAlarmsOfAFile(t *testing.T) {
+	p, err := Parse(strings.NewReader(`
+alarms:
+  node-cpu: {warning: 0.8, for: 90s}
+  rival: {disabled: true}
+  move-failed: {quiet: 2m}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := p.WithDefaults().Alarms
+	want := Threshold{Warning: 0.8, Critical: 0.99, Clear: 0.95, For: Duration(90 * time.Second), Quiet: Duration(time.Minute)}
+	if got := a[alarm.NodeCPU]; got != want {
+		t.Errorf("node-cpu is %+v, want %+v", got, want)
+	}
+	if !a[alarm.RivalMover].Disabled || a[alarm.BlindSource].Disabled || a[alarm.StuckMove].Quiet != Duration(2*time.Minute) {
+		t.Errorf("%+v", a)
+	}
+	if d := AlarmDefaults(); a[alarm.GuestWait] != d[alarm.GuestWait] || len(a) != len(d) {
+		t.Error("what the file does not name has another value than the default")
+	}
+	if !cmp.Equal(p.WithDefaults(), p.WithDefaults().WithDefaults()) {
+		t.Error("defaults change what is set")
+	}
+}
+
+func TestAlarmsNameTheFieldAndWhatIsAllowed(t *testing.T) {
+	for text, want := range map[string]string{
+		"{node-heat: {warning: 1}}":                 "alarms.node-heat: there is no such quantity: allowed are node-cpu, ",
+		"{node-cpu: {warning: 95}}":                 "alarms.node-cpu.warning 95: allowed are values above 0, to 1",
+		"{node-cpu: {warning: -1}}":                 "alarms.node-cpu.warning -1",
+		"{node-cpu: {warning: .nan}}":               "NaN",
+		"{node-cpu: {warning: 0.995}}":              "alarms.node-cpu.critical 0.99: allowed are 0.995 (its warning) to 1",
+		"{guest-wait: {critical: 0.05}}":            "alarms.guest-wait.critical 0.05: allowed are 0.1",
+		"{guest-wait: {clear: 1.1}}":                "alarms.guest-wait.clear 1.1",
+		"{guest-wait: {for: 25h}}":                  "alarms.guest-wait.for 25h0m0s: allowed are 0s to 24h0m0s",
+		"{guest-wait: {quiet: -1s}}":                "alarms.guest-wait.quiet -1s",
+		"{guest-wait: {for: 5}}":                    "90s",
+		"{guest-wait: {disabled: sometimes}}":       "disabled",
+		"{guest-wait: {warnings: 0.5}}":             "warnings",
+		"{kernel-moves: {warning: 200}}":            "alarms.kernel-moves.critical 100",
+		"{kernel-moves: {warning: 200, clear: .5}}": "alarms.kernel-moves.critical 100",
+	} {
+		if _, err := Parse(strings.NewReader("alarms: " + text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: want an error with %q, got %v", text, want, err)
+		}
+	}
+	if _, err := Parse(strings.NewReader("alarms: {kernel-moves: {warning: 200, critical: 1000}}")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEveryQuantityHasAValidDefault(t *testing.T) {
+	if err := AlarmDefaults().validate(); err != nil {
+		t.Error(err)
+	}
+	for _, q := range []alarm.Quantity{alarm.NodeCPU, alarm.NodeWait, alarm.NodeMemory, alarm.NodeHugePages, alarm.NodeTraffic,
+		alarm.HostPressure, alarm.GuestWait, alarm.GuestRemote, alarm.GuestDrift, alarm.KernelMoves, alarm.RivalMover,
+		alarm.BlindSource, alarm.StuckMove} {
+		if AlarmDefaults()[q].Warning == 0 {
+			t.Errorf("%s has no default", q)
+		}
+	}
+}
