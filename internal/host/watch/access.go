@@ -26,8 +26,9 @@ type Access struct {
 // Meter measures guests' accesses to memory.
 type Meter interface {
 	Source() inventory.AccessSource
-	// Follow says which guests to measure from now on; Seen.Threads are their
-	// vCPUs' threads. An *Unmetered error names guests that it cannot measure
+	// Follow says which guests to measure from now on. Seen.Threads are their
+	// vCPUs' threads, whose LastCPU and RunTime are brought up to date before
+	// each Read; it is called again when they change. An *Unmetered error names guests that it cannot measure
 	// beside those that it can; any other error means that it can measure none.
 	Follow(guests []inventory.Guest, t *topology.Topology) error
 	// Read returns the accesses since the call before, by guest. A guest that is
@@ -43,6 +44,9 @@ type Unmetered struct {
 }
 
 func (e *Unmetered) Error() string {
+	if len(e.Guests) == 0 {
+		return e.Err.Error()
+	}
 	const shown = 3
 	names := strings.Join(e.Guests[:min(shown, len(e.Guests))], ", ")
 	if more := len(e.Guests) - shown; more > 0 {
@@ -122,6 +126,7 @@ func (w *Watcher) measureAccesses(s *inventory.Sample, window time.Duration) []i
 		if metered {
 			source, inUse[at] = w.access.meters[at].Source(), true
 			a.Shares = resolve(a.Shares, g.MemoryByNode, w.topology)
+			a.Remote = RemoteOf(a.Shares)
 			g.Load.MemoryMBps = a.MemoryMBps
 		} else {
 			inUse[len(inUse)-1] = true
@@ -238,8 +243,8 @@ func resolve(shares []inventory.AccessShare, memory map[topology.NodeID]topology
 		for to, part := range weight {
 			out = append(out, inventory.AccessShare{From: s.From, To: to, Share: s.Share * part / sum})
 		}
-		if sum == 0 {
-			out = append(out, s) // a host without another node: the source errs
+		if sum == 0 { // there is no other node: the source errs
+			out = append(out, inventory.AccessShare{From: s.From, To: s.From, Share: s.Share})
 		}
 	}
 	sortShares(out)

@@ -88,7 +88,8 @@ func (e *guestEye) addLoad(w *Watcher, s *inventory.GuestSample) {
 	window := s.Load.Window
 	var onNode nodeShares
 	for i := range e.threads {
-		t := &e.threads[i]
+		t, told := &e.threads[i], &e.guest.Seen.Threads[i]
+		told.LastCPU, told.RunTime, told.WaitTime = max(0, t.cpu), max(0, t.run), t.wait // for meters
 		s.Load.CPU += share(t.ran, window)
 		s.Load.Wait += share(t.waited, window)
 		if node := w.node(t.cpu); node != topology.NoNode && t.ran > 0 {

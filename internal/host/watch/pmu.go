@@ -1,0 +1,232 @@
+package watch
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// PMU counts vCPU threads' loads from memory with the processor's performance
+// counters, by the kernel's generic events node-loads and node-load-misses.
+// Processors whose kernel has no such events (AMD since Zen) need the vendor's
+// own ones, which are not built in. Stores and prefetches are not counted: so
+// it tells where accesses go, and no bandwidth.
+type PMU struct {
+	root  linux.Root
+	open  func(tid int, e linux.NodeEvent) (PerfCounter, error)
+	local func() (bool, error)
+
+	probed   bool // local is known
+	areLocal bool // node-loads leave out node-load-misses
+	topology *topology.Topology
+	nodeOf   []topology.NodeID
+	guests   map[string]*pmuGuest
+}
+
+// PerfCounter is one counter of the processor for one thread.
+type PerfCounter interface {
+	Read() (linux.PerfCount, error)
+	Close()
+}
+
+type pmuGuest struct {
+	guest   inventory.Guest
+	threads []pmuThread
+}
+
+type pmuThread struct {
+	tid           int
+	loads, misses PerfCounter
+	before        [2]linux.PerfCount
+}
+
+// NewPMU makes the meter. Whether the events are there shows when guests are followed.
+func NewPMU(root linux.Root) *PMU {
+	return &PMU{root: root, guests: map[string]*pmuGuest{}, local: root.NodeLoadsAreLocal,
+		open: func(tid int, e linux.NodeEvent) (PerfCounter, error) {
+			c, err := linux.OpenNodeEvent(tid, e)
+			if err != nil {
+				return nil, err // and not a nil pointer in an interface
+			}
+			return c, nil
+		}}
+}
+
+// Source is inventory.AccessPMU.
+func (p *PMU) Source() inventory.AccessSource { return inventory.AccessPMU }
+
+// Follow opens counters for new threads and closes those of threads that are no more.
+func (p *PMU) Follow(guests []inventory.Guest, t *topology.Topology) error {
+	if !p.probed {
+		areLocal, err := p.local()
+		if err != nil {
+			return err
+		}
+		p.areLocal, p.probed = areLocal, true
+	}
+	if t != p.topology {
+		p.topology, p.nodeOf = t, nodesOfCPUs(t)
+	}
+	for name, g := range p.guests {
+		if !slices.ContainsFunc(guests, func(o inventory.Guest) bool { return o.Name == name }) {
+			g.keep(nil)
+			delete(p.guests, name)
+		}
+	}
+	var refused []string
+	var why error
+	for _, g := range guests {
+		own := p.guests[g.Name]
+		if own == nil {
+			own = &pmuGuest{}
+			p.guests[g.Name] = own
+		}
+		own.guest = g
+		if err := p.follow(own); err != nil {
+			own.keep(nil)
+			delete(p.guests, g.Name)
+			refused = append(refused, g.Name)
+			if why == nil {
+				why = err
+			}
+		}
+	}
+	if why != nil {
+		return &Unmetered{refused, why}
+	}
+	return nil
+}
+
+// follow sees to it that each thread of a guest is counted.
+func (p *PMU) follow(g *pmuGuest) error {
+	if len(g.guest.Seen.Threads) == 0 {
+		return errors.New("its vCPU threads are not known")
+	}
+	g.keep(g.guest.Seen.Threads)
+	for _, t := range g.guest.Seen.Threads {
+		if slices.ContainsFunc(g.threads, func(own pmuThread) bool { return own.tid == t.TID }) {
+			continue
+		}
+		own, err := p.begin(t.TID)
+		if errors.Is(err, unix.ESRCH) {
+			continue // the thread has ended
+		}
+		if err != nil {
+			return err
+		}
+		g.threads = append(g.threads, own)
+	}
+	return nil
+}
+
+// begin opens the counters of a thread and takes what they have as zero.
+func (p *PMU) begin(tid int) (t pmuThread, err error) {
+	t.tid = tid
+	if t.loads, err = p.open(tid, linux.NodeLoads); err != nil {
+		return t, err
+	}
+	if t.misses, err = p.open(tid, linux.NodeLoadMisses); err != nil {
+		t.loads.Close()
+		return t, err
+	}
+	if _, _, err = t.since(); err != nil {
+		t.close()
+	}
+	return t, err
+}
+
+// keep closes the counters of threads that are not among those given.
+func (g *pmuGuest) keep(threads []inventory.Thread) {
+	g.threads = slices.DeleteFunc(g.threads, func(own pmuThread) bool {
+		if slices.ContainsFunc(threads, func(t inventory.Thread) bool { return t.TID == own.tid }) {
+			return false
+		}
+		own.close()
+		return true
+	})
+}
+
+func (t *pmuThread) close() {
+	t.loads.Close()
+	t.misses.Close()
+}
+
+// since returns the loads and misses since the call before, scaled for the
+// time in which the counters had no place.
+func (t *pmuThread) since() (loads, misses float64, err error) {
+	l, err := t.loads.Read()
+	if err != nil {
+		return 0, 0, err
+	}
+	m, err := t.misses.Read()
+	if err != nil {
+		return 0, 0, err
+	}
+	loads, misses = l.Since(t.before[0]), m.Since(t.before[1])
+	t.before = [2]linux.PerfCount{l, m}
+	return loads, misses, nil
+}
+
+// Read returns where the loads of each guest went: from the node where each
+// thread ran last to that node, or to others.
+func (p *PMU) Read(time.Duration) (map[string]Access, error) {
+	accesses := make(map[string]Access, len(p.guests))
+	var errs []error
+	for name, g := range p.guests {
+		a, err := p.read(g)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("guest %s: %w", name, err))
+			continue
+		}
+		accesses[name] = a
+	}
+	return accesses, errors.Join(errs...)
+}
+
+func (p *PMU) read(g *pmuGuest) (Access, error) {
+	amounts := map[inventory.AccessShare]float64{}
+	for i := range g.threads {
+		t := &g.threads[i]
+		loads, misses, err := t.since()
+		if err != nil {
+			return Access{}, err
+		}
+		node := p.nodeOfThread(g, t.tid)
+		if node == topology.NoNode {
+			continue
+		}
+		local := loads
+		if !p.areLocal {
+			local = max(0, loads-misses)
+		}
+		amounts[inventory.AccessShare{From: node, To: node}] += local
+		amounts[inventory.AccessShare{From: node, To: topology.NoNode}] += misses
+	}
+	return AccessOf(amounts, 0), nil
+}
+
+// nodeOfThread is the node of the CPU where a thread ran last.
+func (p *PMU) nodeOfThread(g *pmuGuest, tid int) topology.NodeID {
+	for _, t := range g.guest.Seen.Threads {
+		if t.TID == tid && int(t.LastCPU) < len(p.nodeOf) {
+			return p.nodeOf[t.LastCPU]
+		}
+	}
+	return topology.NoNode
+}
+
+// Close gives all counters up.
+func (p *PMU) Close() error {
+	for _, g := range p.guests {
+		g.keep(nil)
+	}
+	clear(p.guests)
+	return nil
+}

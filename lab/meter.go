@@ -1,0 +1,241 @@
+package lab
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/host/watch"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// ErrCounterOff means that the access counter does not count at present.
+var ErrCounterOff = errors.New("the lab's access counter is off; 'numavisor lab scope count' (or felt) switches it on")
+
+// lineBytes is what one miss of the modelled cache fetches.
+const lineBytes = 64
+
+// Meter makes the lab's access counter a source of the daemon, which runs
+// inside the lab: a guest's accesses by the node of the CPU and of the memory.
+// The counter knows CPUs and not threads. So what a CPU counted is divided by
+// the time that it was busy with each thread which ran there last; what it was
+// busy with else, the host's own programs, is left out.
+type Meter struct {
+	path   string
+	keeper *linux.Keeper
+	stat   *linux.Kept
+	file   *os.File // nil: not open
+
+	nodeOf map[topology.CPUID]topology.NodeID
+	guests []inventory.Guest
+	ran    map[int]time.Duration // by thread: its run time as of the reading before
+
+	buffer []byte
+	now    counts
+	before counts
+	times  []linux.CPUTime
+	ticks  map[topology.CPUID]uint64 // busy, as of the reading before
+}
+
+// counts are the counter's figures since it was made; they only grow.
+type counts struct {
+	nodes  []topology.NodeID
+	misses [][]uint64 // a row per CPU, a column per node
+}
+
+// NewMeter makes a meter of the counter in a file (InLab), for CPUs of which
+// root's /proc/stat tells. It is of use while the counter is on.
+func NewMeter(path string, root linux.Root) *Meter {
+	k := root.Keep(1)
+	return &Meter{path: path, keeper: k, stat: k.File("proc/stat"), ran: map[int]time.Duration{}, ticks: map[topology.CPUID]uint64{}}
+}
+
+// Source is inventory.AccessCounter.
+func (m *Meter) Source() inventory.AccessSource { return inventory.AccessCounter }
+
+// Follow takes over guests; the counter must be on.
+func (m *Meter) Follow(guests []inventory.Guest, t *topology.Topology) error {
+	m.guests = guests
+	m.nodeOf = make(map[topology.CPUID]topology.NodeID, len(t.CPUs))
+	for _, c := range t.CPUs {
+		m.nodeOf[c.ID] = c.Node
+	}
+	threads := map[int]bool{}
+	for _, g := range guests {
+		for _, t := range g.Seen.Threads {
+			threads[t.TID] = true
+		}
+	}
+	for tid := range m.ran {
+		if !threads[tid] {
+			delete(m.ran, tid)
+		}
+	}
+	if len(m.before.misses) > 0 {
+		return m.on()
+	}
+	return m.count() // from here on
+}
+
+// on reports whether the counter counts, as an error.
+func (m *Meter) on() error {
+	if err := m.open(); err != nil {
+		return err
+	}
+	var word [wordBytes]byte
+	if _, err := m.file.ReadAt(word[:], activeWord*wordBytes); err != nil {
+		return fmt.Errorf("reading the access counter's mode: %w", err)
+	}
+	if ScopeMode(binary.LittleEndian.Uint64(word[:])) == ScopeOff {
+		m.before = counts{}
+		return ErrCounterOff
+	}
+	return nil
+}
+
+func (m *Meter) open() error {
+	if m.file != nil {
+		return nil
+	}
+	if _, err := OpenScope(m.path); err != nil {
+		return err
+	}
+	file, err := os.Open(m.path)
+	m.file = file
+	return err
+}
+
+// count makes the present figures those before.
+func (m *Meter) count() error {
+	if err := m.on(); err != nil {
+		return err
+	}
+	err := m.read()
+	m.before, m.now = m.now, m.before
+	return err
+}
+
+// read reads the rows of the CPUs that there are: much less than the file.
+func (m *Meter) read() error {
+	if len(m.buffer) == 0 {
+		m.buffer = make([]byte, scopeMissWord*wordBytes)
+	}
+	if _, err := m.file.ReadAt(m.buffer[:scopeMissWord*wordBytes], 0); err != nil {
+		return fmt.Errorf("reading the access counter: %w", err)
+	}
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(m.buffer[i*wordBytes:]) }
+	cpus, nodes := word(cpusWord), word(nodesWord)
+	if cpus > scopeCPUs || nodes > scopeNodes {
+		return fmt.Errorf("%s tells of %d CPUs and %d nodes; at most %d and %d have room", m.path, cpus, nodes, scopeCPUs, scopeNodes)
+	}
+	whole := (scopeMissWord + int(cpus)*scopeNodes) * wordBytes
+	if len(m.buffer) < whole {
+		m.buffer = make([]byte, whole)
+	}
+	if n, err := m.file.ReadAt(m.buffer[:whole], 0); err != nil && !(errors.Is(err, io.EOF) && n == whole) {
+		return fmt.Errorf("reading the access counter: %w", err)
+	}
+	m.now.nodes, m.now.misses = m.now.nodes[:0], slices.Grow(m.now.misses[:0], int(cpus))[:cpus]
+	for n := range int(nodes) {
+		m.now.nodes = append(m.now.nodes, topology.NodeID(word(scopeNodeWord+n)))
+	}
+	for c := range m.now.misses {
+		m.now.misses[c] = slices.Grow(m.now.misses[c][:0], int(nodes))[:nodes]
+		for n := range m.now.misses[c] {
+			m.now.misses[c][n] = word(scopeMissWord + c*scopeNodes + n)
+		}
+	}
+	return nil
+}
+
+// Read returns where the guests' accesses went since the call before.
+func (m *Meter) Read(window time.Duration) (map[string]watch.Access, error) {
+	ran, onCPU := m.runTimes()
+	busy, err := m.busyTimes()
+	if err != nil {
+		return nil, err
+	}
+	if len(m.before.misses) == 0 {
+		return nil, m.count()
+	}
+	before := m.before
+	if err := m.count(); err != nil {
+		return nil, err
+	}
+	accesses := make(map[string]watch.Access, len(m.guests))
+	for _, g := range m.guests {
+		amounts := map[inventory.AccessShare]float64{}
+		for _, t := range g.Seen.Threads {
+			whole := max(busy[t.LastCPU], onCPU[t.LastCPU])
+			from, known := m.nodeOf[t.LastCPU]
+			if !known || ran[t.TID] <= 0 || int(t.LastCPU) >= len(m.before.misses) {
+				continue
+			}
+			part := float64(ran[t.TID]) / float64(whole)
+			for n, to := range m.before.nodes {
+				missed := since(m.before, before, int(t.LastCPU), n)
+				amounts[inventory.AccessShare{From: from, To: to}] += part * float64(missed) * lineBytes
+			}
+		}
+		accesses[g.Name] = watch.AccessOf(amounts, window)
+	}
+	return accesses, nil
+}
+
+// since is what one CPU missed of one node between two readings; 0 where the
+// counter was made anew.
+func since(now, before counts, cpu, node int) uint64 {
+	if cpu >= len(before.misses) || node >= len(before.misses[cpu]) {
+		return 0
+	}
+	n := now.misses[cpu][node]
+	return n - min(n, before.misses[cpu][node])
+}
+
+// runTimes tells how long each thread ran since the call before, and how long
+// those together that ran on a CPU last.
+func (m *Meter) runTimes() (ran map[int]time.Duration, onCPU map[topology.CPUID]time.Duration) {
+	ran, onCPU = map[int]time.Duration{}, map[topology.CPUID]time.Duration{}
+	for _, g := range m.guests {
+		for _, t := range g.Seen.Threads {
+			if before, known := m.ran[t.TID]; known {
+				ran[t.TID] = max(0, t.RunTime-before)
+				onCPU[t.LastCPU] += ran[t.TID]
+			}
+			m.ran[t.TID] = t.RunTime
+		}
+	}
+	return ran, onCPU
+}
+
+// busyTimes tells how long each CPU was busy since the call before.
+func (m *Meter) busyTimes() (map[topology.CPUID]time.Duration, error) {
+	const tick = time.Second / 100 // USER_HZ, on all of Linux's machines that KVM runs on
+	data, err := m.stat.Read()
+	if err == nil {
+		m.times, err = linux.AppendCPUTimes(m.times[:0], data)
+	}
+	busy := make(map[topology.CPUID]time.Duration, len(m.times))
+	for _, t := range m.times {
+		if before, known := m.ticks[t.CPU]; known {
+			busy[t.CPU] = time.Duration(t.Busy-min(t.Busy, before)) * tick
+		}
+		m.ticks[t.CPU] = t.Busy
+	}
+	return busy, err
+}
+
+// Close closes the counter's file. Its mode stays as it is.
+func (m *Meter) Close() error {
+	m.stat.Close()
+	if m.file == nil {
+		return nil
+	}
+	return m.file.Close()
+}
