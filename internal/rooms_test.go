@@ -52,7 +52,9 @@ var rooms = map[string][]string{
 	"internal/host/daemon":  {"WORDS", "internal/history", "internal/decide", "internal/host/operate", "internal/host/record"},
 	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply", "internal/host/claim"},
 
-	"lab":           {"WORDS", "internal/host/linux", "internal/host/watch"}, // its access counter is a meter
+	"lab":          {"WORDS", "internal/host/linux", "internal/host/watch"}, // its access counter is a meter
+	"internal/top": {"WORDS"},
+
 	"cmd/numavisor": {"ALL"},
 }
 

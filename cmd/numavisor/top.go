@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/charmbracelet/x/term"
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/top"
+)
+
+// plainWidth is the width of one plain picture where no terminal has one.
+const plainWidth = 160
+
+// topCommand shows the daemon that dial reaches; an empty socket is the default one.
+func topCommand(dial func(socket string) (top.Daemon, error)) *cobra.Command {
+	var (
+		socket   string
+		once     bool
+		interval time.Duration
+	)
+	c := &cobra.Command{
+		Use:   "top",
+		Short: "Show nodes, VMs and moves live",
+		Long: `Shows what the host's daemon sees, live: load, memory and remote accesses of
+each node and VM, moves in progress, moves that it advises, alarms. Keys sort,
+filter and inspect; 'a' makes an advised move, 'c' ends one, 'p' pauses the
+balancing; '?' tells all keys. Without a terminal, with --once and with -o json
+it prints one picture.`,
+		Example: `  numavisor top
+  numavisor top --once | grep suffers
+  numavisor top -o json | jq '.guests[].local_share'`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if interval < 100*time.Millisecond {
+				return wrongUse("--interval %v: allowed is 100ms or more", interval)
+			}
+			d, err := dial(socket)
+			if err != nil {
+				return err
+			}
+			format, err := c.Flags().GetString("output")
+			if err != nil {
+				return err
+			}
+			if once || format != "table" || !isTerminal(c.InOrStdin()) || !isTerminal(c.OutOrStdout()) {
+				return printStatus(c, d)
+			}
+			return top.Run(c.Context(), d, interval, c.InOrStdin(), c.OutOrStdout())
+		},
+	}
+	c.Flags().StringVar(&socket, "socket", "", "the daemon's socket (default that of 'numavisor daemon')")
+	c.Flags().BoolVar(&once, "once", false, "print one plain picture")
+	c.Flags().DurationVar(&interval, "interval", time.Second, "how often to ask the daemon")
+	return c
+}
+
+// printStatus prints one picture, or the status as -o says.
+func printStatus(c *cobra.Command, d top.Daemon) error {
+	ctx, cancel := context.WithTimeout(c.Context(), 10*time.Second)
+	defer cancel()
+	s, err := d.Status(ctx)
+	if err != nil {
+		return err
+	}
+	return emit(c, s, func(w io.Writer) { fmt.Fprint(w, top.Plain(&s, time.Now(), widthOf(w))) })
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(f.Fd())
+}
+
+// widthOf is the width of the terminal that w is, or a width for files.
+func widthOf(w io.Writer) int {
+	if f, ok := w.(*os.File); ok {
+		if width, _, err := term.GetSize(f.Fd()); err == nil && width > 0 {
+			return width
+		}
+	}
+	return plainWidth
+}

@@ -1,0 +1,160 @@
+package top
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/status"
+)
+
+var guestColumns = []column{
+	{title: "VM", width: 15, most: 32},
+	{title: "NODES", width: 5, most: 12, fixed: true},
+	{title: "VCPU", width: 4, right: true, high: true, rank: 6},
+	{title: "CPU", width: 5, right: true, high: true},
+	{title: "WAIT", width: 4, right: true, high: true},
+	{title: "MEMORY BY NODE", width: 14, most: 60, high: true},
+	{title: "LOCAL", width: 5, right: true},
+	{title: "REMOTE", width: 8, most: 12, high: true},
+	{title: "MODE", width: 6, rank: 5},
+	{title: "STATE", width: 11, most: 30, high: true},
+	{title: trendTitle, width: 12, most: 40, rank: 7, fixed: true},
+}
+
+// sourceLabels are short names of where figures of accesses are from.
+var sourceLabels = map[inventory.AccessSource]string{
+	inventory.AccessResctrl: "mbm", inventory.AccessPMU: "pmu",
+	inventory.AccessCounter: "lab", inventory.AccessEstimate: "est",
+}
+
+// person is all that the daemon says of one guest.
+type person struct {
+	status.Guest
+	sample    *inventory.GuestSample // nil: not running
+	suffering *plan.Suffering
+	stays     string
+	moving    *status.Moving
+	advice    *status.Advice
+}
+
+// people joins what the parts of a status say of each guest.
+func people(s *status.Status) []person {
+	all := make([]person, len(s.Guests))
+	at := make(map[string]int, len(all))
+	for i, g := range s.Guests {
+		all[i].Guest = g
+		at[g.Name] = i
+	}
+	each := func(name string, tell func(*person)) {
+		if i, ok := at[name]; ok {
+			tell(&all[i])
+		}
+	}
+	for i := range s.Sample.Guests {
+		each(s.Sample.Guests[i].Name, func(p *person) { p.sample = &s.Sample.Guests[i] })
+	}
+	for i := range s.Suffering {
+		each(s.Suffering[i].Guest, func(p *person) { p.suffering = &s.Suffering[i] })
+	}
+	for _, r := range s.Stays {
+		each(r.What, func(p *person) { p.stays = r.Why })
+	}
+	for i := range s.Moving {
+		for _, g := range s.Moving[i].Move.Guests {
+			each(g.Guest, func(p *person) { p.moving = &s.Moving[i] })
+		}
+	}
+	for i := range s.Advice {
+		for _, g := range s.Advice[i].Move.Guests {
+			each(g.Guest, func(p *person) { p.advice = &s.Advice[i] })
+		}
+	}
+	return all
+}
+
+// guestTable has a row for each guest that the daemon knows.
+func guestTable(s *status.Status, seen []moment, now time.Time) table {
+	t := table{name: "VMs", columns: guestColumns}
+	for _, p := range people(s) {
+		t.rows = append(t.rows, guestRow(s, p, seen, now))
+	}
+	return t
+}
+
+func guestRow(s *status.Status, p person, seen []moment, now time.Time) row {
+	name := cell{text: p.Name, tone: alarmed(s, guestObject(p.Name))}
+	if name.tone != plain {
+		name.text = "!" + name.text
+	}
+	none := cell{text: "-", tone: quiet, order: -1}
+	cpu, wait, memory, local, remote := none, none, none, none, none
+	if p.sample != nil {
+		load := &p.sample.Load
+		cpu = cell{text: cpus(load.Demand()), order: load.Demand()}
+		share := waitShare(load)
+		wait = cell{text: percent(share), order: share, tone: toneOf(share, 0.1, 0.3)}
+		memory = cell{order: float64(resident(p.sample)), draw: func(w int) string { return byNode(p.sample.MemoryByNode, w) }}
+		if r := load.Remote; r != nil {
+			remote = cell{text: fmt.Sprintf("%s %s", percent(r.Share), label(r.Source)), order: r.Share, tone: toneOf(r.Share, 0.1, 0.3)}
+		}
+	}
+	if p.LocalShare != nil {
+		local = cell{text: percent(*p.LocalShare), order: *p.LocalShare, tone: toneOf(1-*p.LocalShare, 0.1, 0.3)}
+	}
+	return row{key: p.Name, cells: []cell{
+		name,
+		{text: listed(p.Nodes)},
+		{text: fmt.Sprint(p.VCPUs), order: float64(p.VCPUs)},
+		cpu, wait, memory, local, remote,
+		{text: string(p.Mode), tone: quiet},
+		p.state(now),
+		{draw: func(w int) string {
+			return sparkline(guestTrend(seen, p.Name, w, func(m guestMoment) float64 { return m.demand }), float64(p.VCPUs))
+		}, tone: busy},
+	}}
+}
+
+// state says the most pressing first: what is being done, what is wrong, what holds.
+func (p *person) state(now time.Time) cell {
+	var parts []string
+	c := cell{tone: quiet}
+	say := func(text string, t tone, order float64) {
+		if len(parts) == 0 {
+			c.tone, c.order = t, order
+		}
+		parts = append(parts, text)
+	}
+	if p.moving != nil {
+		say("moving "+percent(doneShare(p.moving)), busy, 6)
+	}
+	if p.suffering != nil {
+		say("suffers "+span(now.Sub(p.suffering.Since)), bad, 5)
+	}
+	if len(p.Drift) > 0 {
+		say("drift", warn, 4)
+	}
+	if p.advice != nil {
+		say("advice", busy, 3)
+	}
+	if p.stays != "" {
+		say("stays", quiet, 2)
+	}
+	if p.Rests != "" {
+		say("rests", quiet, 1)
+	}
+	if p.State != "running" {
+		say(p.State, quiet, 0.5)
+	}
+	c.text = strings.Join(parts, ", ")
+	return c
+}
+
+func label(source inventory.AccessSource) string {
+	if l, ok := sourceLabels[source]; ok {
+		return l
+	}
+	return string(source)
+}

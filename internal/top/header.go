@@ -1,0 +1,143 @@
+package top
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"charm.land/lipgloss/v2"
+
+	"github.com/numavisor/numavisor/internal/alarm"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/status"
+)
+
+// header is who, what mode and what is wrong; then the figures; then, only
+// where there is something to tell, that the picture is old, and rivals.
+func (m Model) header() []string {
+	if m.status == nil {
+		lines := []string{headStyle.Render("numavisor top") + "  " + "waiting for the daemon"}
+		if m.lost != nil {
+			lines[0] = headStyle.Render("numavisor top") + "  " + bad.render("the daemon does not answer; trying again")
+			lines = append(lines, wrapped(m.lost.Error(), m.width, 2)...)
+		}
+		return lines
+	}
+	s := m.status
+	lines := []string{
+		edges(m.width, strings.Join([]string{headStyle.Render("numavisor " + oneLine(s.Host)), alarmsText(s), modeText(s, m.now)}, "  "), m.now.Format("15:04:05")),
+		edges(m.width, tally(s), selfText(s, m.seen)...),
+	}
+	for _, w := range m.warnings() {
+		lines = append(lines, fit(w, m.width))
+		lines[len(lines)-1] = warn.render(lines[len(lines)-1])
+	}
+	return lines
+}
+
+// edges puts one text at the left and, at the right, the first of the others that there is room for.
+func edges(width int, left string, right ...string) string {
+	for _, r := range right {
+		if space := width - lipgloss.Width(left) - lipgloss.Width(r); space >= 2 {
+			return left + strings.Repeat(" ", space) + r
+		}
+	}
+	return left
+}
+
+func modeText(s *status.Status, now time.Time) string {
+	mode := plain
+	if s.Mode != policy.ModeAuto {
+		mode = warn
+	}
+	text := mode.render("mode " + string(s.Mode))
+	switch {
+	case s.Pause != nil:
+		text += ", " + warn.render(pauseText(s.Pause, now))
+	case s.Held != "":
+		text += ", " + warn.render("held: "+oneLine(s.Held))
+	}
+	return text
+}
+
+// pauseText says "PAUSED for 12m more (kernel update)".
+func pauseText(p *status.Pause, now time.Time) string {
+	text := "PAUSED until resumed"
+	if !p.Until.IsZero() {
+		text = "PAUSED for " + span(p.Until.Sub(now)) + " more"
+	}
+	if p.Why != "" {
+		text += " (" + oneLine(p.Why) + ")"
+	}
+	return text
+}
+
+func alarmsText(s *status.Status) string {
+	var critical, warning int
+	for _, a := range s.Alarms {
+		switch {
+		case !a.Active():
+		case a.Severity == alarm.Critical:
+			critical++
+		default:
+			warning++
+		}
+	}
+	var parts []string
+	if critical > 0 {
+		parts = append(parts, bad.render(fmt.Sprintf("%d critical", critical)))
+	}
+	if warning > 0 {
+		parts = append(parts, warn.render(fmt.Sprintf("%d warning", warning)))
+	}
+	if len(parts) == 0 {
+		return good.render("no alarms")
+	}
+	return "alarms " + strings.Join(parts, ", ")
+}
+
+// tally counts what there is.
+func tally(s *status.Status) string {
+	text := fmt.Sprintf("%s, %s, %d suffering; %s, %s", counted(len(s.Sample.Nodes), "node"), counted(len(s.Guests), "VM"), len(s.Suffering),
+		counted(int(s.Totals.MovesDone+s.Totals.MovesPart), "move"), short(s.Totals.MovedBytes))
+	if s.Totals.MovesFailed > 0 {
+		text += ", " + warn.render(fmt.Sprintf("%d failed", s.Totals.MovesFailed))
+	}
+	return text
+}
+
+// counted gives "1 node", "8 nodes".
+func counted(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+// selfText is what the daemon itself takes, in full and shorter.
+func selfText(s *status.Status, seen []moment) []string {
+	text := fmt.Sprintf("daemon %.1f%% CPU %s", 100*selfShare(s, seen), short(s.Self.Resident))
+	return []string{fmt.Sprintf("%s, sample %s, plan %s", text, fine(s.Self.Sample), fine(s.Self.Plan)), text}
+}
+
+// warnings say that the picture is not of now, and who else moves pages.
+func (m Model) warnings() []string {
+	var lines []string
+	s := m.status
+	age := m.now.Sub(s.Sample.Taken)
+	switch {
+	case m.lost != nil:
+		text := fmt.Sprintf("DAEMON LOST for %s; the picture is %s old; trying again: %v", span(m.now.Sub(m.lostAt)), span(age), m.lost)
+		lost := wrapped(text, m.width, 2)
+		lines = append(lines, lost[:min(len(lost), 3)]...)
+	case age > max(10*time.Second, 5*s.Sample.Window):
+		lines = append(lines, fmt.Sprintf("the daemon answers, but its last sample is %s old", span(age)))
+	}
+	for _, r := range s.Rivals[:min(2, len(s.Rivals))] {
+		lines = append(lines, fmt.Sprintf("rival %s: %s; %s", r.Name, r.What, r.Answer))
+	}
+	if more := len(s.Rivals) - 2; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more rivals", more))
+	}
+	return lines
+}

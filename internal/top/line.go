@@ -1,0 +1,43 @@
+package top
+
+import (
+	"unicode/utf8"
+
+	tea "charm.land/bubbletea/v2"
+)
+
+// line is a line being typed below the picture.
+type line struct {
+	prompt, text string
+	// each is called after every key, enter when the line is done; nil: nothing happens.
+	each, enter func(Model, string) Model
+	escape      string // what each gets when typing is given up
+}
+
+// typed takes a key for the line.
+func (m Model) typed(k tea.Key) (tea.Model, tea.Cmd) {
+	l := *m.line
+	switch k.String() {
+	case "enter":
+		m.line = nil
+		return l.enter(m, l.text), nil
+	case "esc":
+		m.line = nil
+		if l.each != nil {
+			m = l.each(m, l.escape)
+		}
+		return m, nil
+	case "backspace":
+		_, size := utf8.DecodeLastRuneInString(l.text)
+		l.text = l.text[:len(l.text)-size]
+	case "ctrl+u":
+		l.text = ""
+	default:
+		l.text += k.Text
+	}
+	m.line = &l
+	if l.each != nil {
+		m = l.each(m, l.text)
+	}
+	return m, nil
+}

@@ -1,0 +1,145 @@
+package top
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// trendSpan is what sparklines show. At a status a second that is 300 moments.
+const trendSpan = 5 * time.Minute
+
+// trendTitle heads the column of sparklines.
+const trendTitle = "CPU, 5 MIN"
+
+// moment is what is kept of one status for the sparklines. It is never changed,
+// so that models may share it.
+type moment struct {
+	at      time.Time
+	selfCPU time.Duration // of the daemon, since it started
+	started time.Time
+	guests  map[string]guestMoment
+	nodes   map[topology.NodeID]nodeMoment
+}
+
+type guestMoment struct{ demand, wait, remote float64 } // remote: NaN if not measured
+type nodeMoment struct{ cpu, wait, used float64 }
+
+func momentOf(s *status.Status) moment {
+	m := moment{at: s.Sample.Taken, selfCPU: s.Self.CPU, started: s.Started,
+		guests: make(map[string]guestMoment, len(s.Sample.Guests)), nodes: make(map[topology.NodeID]nodeMoment, len(s.Sample.Nodes))}
+	for i := range s.Sample.Guests {
+		g := &s.Sample.Guests[i]
+		remote := math.NaN()
+		if g.Load.Remote != nil {
+			remote = g.Load.Remote.Share
+		}
+		m.guests[g.Name] = guestMoment{g.Load.Demand(), waitShare(&g.Load), remote}
+	}
+	for _, n := range s.Sample.Nodes {
+		m.nodes[n.Node] = nodeMoment{n.CPU, n.Wait, used(n)}
+	}
+	return m
+}
+
+// remember adds a status to the moments seen before and drops what is too old.
+// A sample that was seen already adds nothing; where the clock was put back,
+// the trend begins anew.
+func remember(seen []moment, s *status.Status) []moment {
+	if n := len(seen); n > 0 && !s.Sample.Taken.After(seen[n-1].at) {
+		if s.Sample.Taken.Equal(seen[n-1].at) {
+			return seen
+		}
+		seen = nil
+	}
+	oldest := s.Sample.Taken.Add(-trendSpan)
+	first := max(0, slices.IndexFunc(seen, func(m moment) bool { return !m.at.Before(oldest) }))
+	if len(seen) > 0 && seen[len(seen)-1].at.Before(oldest) {
+		first = len(seen)
+	}
+	return append(slices.Clone(seen[first:]), momentOf(s))
+}
+
+// trend returns the means of a value over trendSpan in so many parts, the
+// latest last; NaN for a part in which nothing was seen.
+func trend(seen []moment, width int, value func(moment) (float64, bool)) []float64 {
+	means := make([]float64, max(width, 0))
+	counts := make([]float64, len(means))
+	if len(seen) == 0 || len(means) == 0 {
+		return means
+	}
+	latest := seen[len(seen)-1].at
+	for _, m := range seen {
+		v, ok := value(m)
+		if !ok || math.IsNaN(v) {
+			continue
+		}
+		back := int(latest.Sub(m.at) * time.Duration(width) / (trendSpan + 1))
+		at := max(0, width-1-back)
+		means[at] += v
+		counts[at]++
+	}
+	for i := range means {
+		if counts[i] == 0 {
+			means[i] = math.NaN()
+			continue
+		}
+		means[i] /= counts[i]
+	}
+	return means
+}
+
+// guestTrend is trend for one guest.
+func guestTrend(seen []moment, name string, width int, value func(guestMoment) float64) []float64 {
+	return trend(seen, width, func(m moment) (float64, bool) {
+		g, ok := m.guests[name]
+		if !ok {
+			return 0, false
+		}
+		return value(g), true
+	})
+}
+
+// nodeTrend is trend for one node.
+func nodeTrend(seen []moment, id topology.NodeID, width int, value func(nodeMoment) float64) []float64 {
+	return trend(seen, width, func(m moment) (float64, bool) {
+		n, ok := m.nodes[id]
+		if !ok {
+			return 0, false
+		}
+		return value(n), true
+	})
+}
+
+// selfShare is which part of one CPU the daemon takes: over what was seen, or
+// since it started where only one moment was.
+func selfShare(s *status.Status, seen []moment) float64 {
+	since, cpu := s.Sample.Taken.Sub(s.Started), s.Self.CPU
+	if len(seen) > 1 && seen[0].started.Equal(s.Started) {
+		since, cpu = seen[len(seen)-1].at.Sub(seen[0].at), seen[len(seen)-1].selfCPU-seen[0].selfCPU
+	}
+	if since <= 0 {
+		return 0
+	}
+	return cpu.Seconds() / since.Seconds()
+}
+
+// waitShare is the part of the CPU time that a guest wants and does not get.
+func waitShare(l *inventory.GuestLoad) float64 {
+	if l.Demand() <= 0 {
+		return 0
+	}
+	return l.Wait / l.Demand()
+}
+
+// used is the share of a node's memory in use.
+func used(n inventory.NodeSample) float64 {
+	if n.Memory == 0 || n.Free > n.Memory {
+		return 0
+	}
+	return float64(n.Memory-n.Free) / float64(n.Memory)
+}

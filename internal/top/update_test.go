@@ -1,0 +1,257 @@
+package top
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/numavisor/numavisor/internal/status"
+)
+
+// heard is a daemon that writes down its orders.
+type heard struct {
+	orders []string
+	fails  error
+}
+
+func (h *heard) Status(context.Context) (status.Status, error) { return busyHost(2, 9, 0), h.fails }
+func (h *heard) Accept(_ context.Context, id string) error     { return h.order("accept " + id) }
+func (h *heard) Cancel(_ context.Context, id string) error     { return h.order("cancel " + id) }
+func (h *heard) Resume(context.Context) error                  { return h.order("resume") }
+func (h *heard) Pause(_ context.Context, length time.Duration, why string) error {
+	return h.order(fmt.Sprintf("pause %v %q", length, why))
+}
+
+func (h *heard) order(what string) error {
+	h.orders = append(h.orders, what)
+	return h.fails
+}
+
+// carriedOut sends messages and does what the last of them asks for.
+func carriedOut(t *testing.T, m Model, msgs ...tea.Msg) Model {
+	t.Helper()
+	for i, msg := range msgs {
+		next, cmd := m.Update(msg)
+		m = next.(Model)
+		if i == len(msgs)-1 && cmd != nil {
+			m = after(t, m, cmd())
+		}
+	}
+	return m
+}
+
+func TestKeysGiveOrders(t *testing.T) {
+	for _, c := range []struct {
+		keys []string
+		want []string
+	}{
+		{[]string{"tab", "tab", "a", "y"}, []string{"accept a7"}},
+		{[]string{"tab", "tab", "a", "n"}, nil},
+		{[]string{"tab", "tab", "a", "enter"}, nil}, // only y is yes
+		{[]string{"tab", "c", "y"}, []string{"cancel m42"}},
+		{[]string{"tab", "c", "esc"}, nil},
+		{[]string{"/", "build7", "enter", "a", "y"}, []string{"accept a7"}}, // the advice for the marked VM
+		{[]string{"/", "moving", "enter", "c", "y"}, []string{"cancel m42"}},
+		{[]string{"/", "moving", "enter", "a", "y"}, nil}, // there is none for it
+		{[]string{"/", "web0", "enter", "c", "y"}, nil},
+		{[]string{"tab", "tab", "enter", "a", "y"}, []string{"accept a7"}}, // from its details
+		{[]string{"p", "30m kernel update", "enter", "y"}, []string{`pause 30m0s "kernel update"`}},
+		{[]string{"p", "enter", "y"}, []string{`pause 0s "by hand, from top"`}},
+		{[]string{"p", "new disks", "enter", "y"}, []string{`pause 0s "new disks"`}},
+		{[]string{"p", "-5m", "enter", "y"}, nil},
+		{[]string{"p", "30m", "esc", "y"}, nil},
+		{[]string{"p", "30m", "enter", "n"}, nil},
+	} {
+		daemon := &heard{}
+		m := seeing(t, daemon, 80, 24, 8, 43, 4)
+		m = carriedOut(t, m, keys(c.keys...)...)
+		if !slices.Equal(daemon.orders, c.want) {
+			t.Errorf("keys %v order %q, want %q", c.keys, daemon.orders, c.want)
+		}
+		if m.ask != nil || m.line != nil {
+			t.Errorf("keys %v leave a question open", c.keys)
+		}
+	}
+}
+
+func TestAPausedHostIsResumed(t *testing.T) {
+	daemon := &heard{}
+	s := busyHost(2, 9, 0)
+	s.Pause = &status.Pause{Since: noon, Why: "kernel update"}
+	m := after(t, New(daemon, time.Second, noon), statusMsg{status: s, at: noon})
+	carriedOut(t, m, keys("p", "y")...)
+	if want := []string{"resume"}; !slices.Equal(daemon.orders, want) {
+		t.Errorf("orders %q, want %q", daemon.orders, want)
+	}
+}
+
+func TestAnOrderThatFailsIsTold(t *testing.T) {
+	m := seeing(t, &heard{fails: errors.New("the guest is gone")}, 80, 24, 8, 43, 4)
+	m = carriedOut(t, m, keys("tab", "tab", "a", "y")...)
+	if text := m.footer(); !strings.Contains(text, "failed: the guest is gone") {
+		t.Errorf("the footer says %q", text)
+	}
+	m = after(t, m, tickMsg(m.note.at.Add(noteSpan)))
+	if text := m.footer(); strings.Contains(text, "failed") {
+		t.Errorf("after %v the footer still says %q", noteSpan, text)
+	}
+}
+
+func TestOnlyOneQuestionForAStatusIsOnItsWay(t *testing.T) {
+	m := New(&heard{}, time.Second, noon)
+	for range 3 { // the daemon does not answer
+		m = after(t, m, tickMsg(noon))
+		if !m.waiting {
+			t.Fatal("nothing is asked for")
+		}
+	}
+	m = after(t, m, statusMsg{err: errors.New("late"), at: noon})
+	next, cmd := m.Update(tickMsg(noon.Add(time.Second)))
+	if !next.(Model).waiting || cmd == nil {
+		t.Error("a lost daemon is not asked again")
+	}
+}
+
+func TestTheMarkStaysOnItsRow(t *testing.T) {
+	m := seeing(t, nil, 80, 24, 8, 43, 4)
+	m = after(t, m, keys("down", "down", "down")...)
+	before, _ := m.current()
+	for s := 20; s < 200; s += 20 { // demands change, and with them the order
+		m = after(t, m, statusMsg{status: busyHost(8, 43, s), at: noon.Add(time.Duration(s) * time.Second)})
+		if now, _ := m.current(); now != before {
+			t.Fatalf("after %d s the mark is on %s, was on %s", s, now, before)
+		}
+	}
+	m = after(t, m, keys("S", "s", "s")...)
+	if now, _ := m.current(); now != before {
+		t.Errorf("after sorting the mark is on %s, was on %s", now, before)
+	}
+	s := busyHost(8, 43, 220)
+	s.Guests = slices.DeleteFunc(s.Guests, func(g status.Guest) bool { return g.Name == before })
+	m = after(t, m, statusMsg{status: s, at: noon.Add(220 * time.Second)})
+	if now, ok := m.current(); !ok || now == before {
+		t.Errorf("the marked guest is gone, and the mark is on %q", now)
+	}
+}
+
+func TestEveryColumnSorts(t *testing.T) {
+	m := seeing(t, nil, 200, 50, 8, 43, 4)
+	seen := map[int]bool{}
+	for range guestColumns {
+		by := m.focuses[guestsPane].by
+		seen[by.column] = true
+		t1 := m.tables()[guestsPane]
+		rows := t1.arranged(by, "")
+		for i := 1; i < len(rows); i++ {
+			a, b := rows[i-1].cells[by.column].order, rows[i].cells[by.column].order
+			if t1.columns[by.column].high != by.reverse && a < b || t1.columns[by.column].high == by.reverse && a > b {
+				t.Errorf("by %s: %v stands before %v", t1.columns[by.column].title, a, b)
+			}
+		}
+		m = after(t, m, keys("s")...)
+	}
+	for i, c := range guestColumns {
+		if seen[i] == c.fixed {
+			t.Errorf("column %s: sorted by is %v", c.title, seen[i])
+		}
+	}
+}
+
+func TestTabSkipsEmptyPanes(t *testing.T) {
+	s := busyHost(2, 9, 0)
+	s.Moving, s.Advice = nil, nil
+	m := after(t, New(nil, time.Second, noon), statusMsg{status: s, at: noon})
+	var went []pane
+	for range 3 {
+		m = after(t, m, keys("tab")...)
+		went = append(went, m.pane)
+	}
+	if want := []pane{alarmsPane, nodesPane, guestsPane}; !slices.Equal(went, want) {
+		t.Errorf("tab goes to %v, want %v", went, want)
+	}
+}
+
+func TestWhenAPaneEndsTheMarkGoesToTheGuests(t *testing.T) {
+	m := seeing(t, nil, 80, 24, 8, 43, 4)
+	m = after(t, m, keys("tab", "enter")...) // details of the move
+	s := busyHost(8, 43, 6)
+	s.Moving = nil
+	m = after(t, m, statusMsg{status: s, at: noon.Add(6 * time.Second)})
+	if m.pane != guestsPane || m.screen != overview {
+		t.Errorf("pane %d, screen %d", m.pane, m.screen)
+	}
+}
+
+// A model that was passed on is never changed: Update is a function.
+func TestUpdateLeavesTheOldModelAlone(t *testing.T) {
+	m := seeing(t, nil, 80, 24, 8, 43, 20)
+	picture, moments := m.View().Content, len(m.seen)
+	msgs := append(keys("down", "s", "S", "tab", "enter", "down", "esc", "/", "a", "backspace", "enter", "tab", "a", "n", "p", "x", "esc", "?"),
+		statusMsg{status: busyHost(8, 43, 50), at: noon.Add(50 * time.Second)}, tickMsg(noon.Add(time.Hour)), tea.WindowSizeMsg{Width: 50, Height: 10})
+	for _, msg := range msgs {
+		after(t, m, msg)
+	}
+	after(t, m, msgs...)
+	if m.View().Content != picture || len(m.seen) != moments {
+		t.Error("the old model gives another picture now")
+	}
+}
+
+func TestTrendsForgetAndStartAnew(t *testing.T) {
+	var seen []moment
+	for s := 0; s <= 600; s += 2 {
+		st := busyHost(2, 9, s)
+		seen = remember(seen, &st)
+		seen = remember(seen, &st) // the same sample again
+	}
+	if got, want := len(seen), int(trendSpan/(2*time.Second))+1; got != want {
+		t.Errorf("%d moments are kept, want %d", got, want)
+	}
+	back := busyHost(2, 9, 100)
+	if seen = remember(seen, &back); len(seen) != 1 {
+		t.Errorf("%d moments are kept after the clock was put back, want 1", len(seen))
+	}
+	later := busyHost(2, 9, 5000)
+	if seen = remember(seen, &later); len(seen) != 1 {
+		t.Errorf("%d moments are kept after an hour without any, want 1", len(seen))
+	}
+}
+
+func TestTrend(t *testing.T) {
+	at := func(s int, v float64) moment {
+		return moment{at: noon.Add(time.Duration(s) * time.Second), guests: map[string]guestMoment{"a": {demand: v}}}
+	}
+	seen := []moment{at(0, 1), at(100, 2), at(200, 4), at(201, 6), at(299, 8)}
+	got := guestTrend(seen, "a", 3, func(m guestMoment) float64 { return m.demand })
+	if want := []float64{1, 2, 6}; !reflect.DeepEqual(got, want) {
+		t.Errorf("trend %v, want %v", got, want)
+	}
+	got = guestTrend(seen, "b", 3, func(m guestMoment) float64 { return m.demand })
+	if !math.IsNaN(got[0]) || sparkline(got, 1) != "   " {
+		t.Errorf("a guest never seen has the trend %v", got)
+	}
+}
+
+func TestDrawing(t *testing.T) {
+	for _, c := range []struct{ got, want string }{
+		{bar(0, 4), "    "}, {bar(1, 4), "████"}, {bar(2, 4), "████"}, {bar(0.5, 4), "██  "}, {bar(0.001, 4), "▏   "},
+		{bar(math.NaN(), 2), "  "},
+		{sparkline([]float64{0, 1, 2, 4}, 0), "▁▃▅█"}, {sparkline([]float64{0, 0}, 0), "▁▁"}, {sparkline([]float64{1, math.NaN()}, 8), "▂ "},
+		{fit("abc", 2), "a…"}, {fit("é", 3), "é  "}, {fit("日本", 3), "日…"}, {fitRight("7%", 4), "  7%"},
+		{short(1536 << 20), "1.5G"}, {short(16 << 30), "16G"}, {short(0), "0B"}, {short(1<<40 + 1<<39), "1.5T"}, {short(999 << 10), "999K"},
+		{span(59 * time.Second), "59s"}, {span(-time.Second), "0s"}, {span(119 * time.Minute), "1h"}, {span(72 * time.Hour), "3d"},
+		{length(30 * time.Minute), "30m"}, {length(2 * time.Hour), "2h"}, {length(90 * time.Minute), "1h30m"}, {length(90 * time.Second), "1m30s"}, {length(20 * time.Minute), "20m"}, {length(10 * time.Hour), "10h"}, {length(30 * time.Second), "30s"},
+	} {
+		if c.got != c.want {
+			t.Errorf("drawn %q, want %q", c.got, c.want)
+		}
+	}
+}

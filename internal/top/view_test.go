@@ -1,0 +1,226 @@
+package top
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// seeing is a model that has seen a host for some seconds.
+func seeing(t testing.TB, d Daemon, width, height, nodes, guests, seconds int) Model {
+	m := New(d, time.Second, noon)
+	m = after(t, m, tea.WindowSizeMsg{Width: width, Height: height})
+	for s := 0; s <= seconds; s += 2 {
+		m = after(t, m, tickMsg(noon.Add(time.Duration(s)*time.Second)), statusMsg{status: busyHost(nodes, guests, s), at: noon.Add(time.Duration(s) * time.Second)})
+	}
+	return m
+}
+
+// after gives the model after some messages; what they ask for is not done.
+func after(t testing.TB, m Model, msgs ...tea.Msg) Model {
+	t.Helper()
+	for _, msg := range msgs {
+		next, _ := m.Update(msg)
+		m = next.(Model)
+	}
+	return m
+}
+
+// keys are key presses by name; single letters are typed.
+func keys(names ...string) []tea.Msg {
+	special := map[string]rune{"enter": tea.KeyEnter, "esc": tea.KeyEscape, "tab": tea.KeyTab, "up": tea.KeyUp, "down": tea.KeyDown, "end": tea.KeyEnd, "backspace": tea.KeyBackspace}
+	var msgs []tea.Msg
+	for _, n := range names {
+		if code, ok := special[n]; ok {
+			msgs = append(msgs, tea.KeyPressMsg{Code: code})
+			continue
+		}
+		for _, r := range n {
+			msgs = append(msgs, tea.KeyPressMsg{Code: r, Text: string(r)})
+		}
+	}
+	return msgs
+}
+
+// pictured is a model's picture without styles, and without spaces at the end of lines.
+func pictured(m Model) string {
+	var b strings.Builder
+	for _, l := range strings.Split(ansi.Strip(m.View().Content), "\n") {
+		b.WriteString(strings.TrimRight(l, " ") + "\n")
+	}
+	return b.String()
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s: the picture differs (run with -update to accept):\n%s", path, diff)
+	}
+}
+
+func TestPicturesOfHosts(t *testing.T) {
+	for _, c := range []struct {
+		name                         string
+		width, height, nodes, guests int
+		keys                         []string
+	}{
+		{"80x24-8-nodes", 80, 24, 8, 43, nil},
+		{"80x24-64-nodes-200-guests", 80, 24, 64, 200, []string{"tab", "tab", "tab", "tab", "down", "down"}},
+		{"200x50-8-nodes-200-guests", 200, 50, 8, 200, []string{"end"}},
+		{"120x30-2-nodes", 120, 30, 2, 9, []string{"s", "s", "S"}},
+		{"80x24-one-node-no-guests", 80, 24, 1, 0, nil},
+		{"80x40-inspect-guest", 80, 40, 8, 43, []string{"enter"}},
+		{"80x24-inspect-node", 80, 24, 8, 43, []string{"tab", "tab", "tab", "tab", "down", "enter"}},
+		{"80x24-inspect-move", 80, 24, 8, 43, []string{"tab", "enter"}},
+		{"80x24-accept", 80, 24, 8, 43, []string{"tab", "tab", "a"}},
+		{"80x24-filter", 80, 24, 8, 43, []string{"/", "cache2"}},
+		{"80x30-help", 80, 30, 8, 43, []string{"?"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := seeing(t, nil, c.width, c.height, c.nodes, c.guests, 40)
+			m = after(t, m, keys(c.keys...)...)
+			golden(t, c.name, pictured(m))
+		})
+	}
+}
+
+func TestPlainPicture(t *testing.T) {
+	s := busyHost(4, 9, 0)
+	golden(t, "plain", Plain(&s, noon.Add(time.Second), 160))
+}
+
+// Whatever the size, the screen and the host: as many lines as the screen has, none too wide.
+func TestEveryPictureFitsTheScreen(t *testing.T) {
+	screens := [][]string{nil, {"enter"}, {"?"}, {"tab", "enter"}, {"tab", "tab", "a"}, {"p"}, {"p", "2h why\n\tnot", "enter"}, {"tab", "tab", "tab", "enter"}, {"/", "zzz"}}
+	hosts := map[int]Model{}
+	for _, nodes := range []int{1, 8, 64} {
+		hosts[nodes] = seeing(t, nil, 80, 24, nodes, 60, 4)
+	}
+	for _, width := range []int{1, 20, 79, 80, 81, 133, 200} {
+		for _, height := range []int{1, 2, 6, 24, 50} {
+			for _, nodes := range []int{1, 8, 64} {
+				m := after(t, hosts[nodes], tea.WindowSizeMsg{Width: width, Height: height})
+				for _, pressed := range screens {
+					m := after(t, m, keys(pressed...)...)
+					wantFit(t, m, fmt.Sprint(width, "x", height, " ", nodes, " nodes, keys ", pressed))
+				}
+				m = after(t, m, statusMsg{err: errors.New("connection refused: " + strings.Repeat("long ", 60)), at: noon.Add(time.Minute)})
+				wantFit(t, m, fmt.Sprint(width, "x", height, ", lost"))
+			}
+		}
+	}
+}
+
+func wantFit(t *testing.T, m Model, what string) {
+	t.Helper()
+	lines := strings.Split(m.View().Content, "\n")
+	if len(lines) != m.height {
+		t.Fatalf("%s: %d lines", what, len(lines))
+	}
+	for _, l := range lines {
+		if w := ansi.StringWidth(l); w > m.width {
+			t.Fatalf("%s: a line of %d cells: %q", what, w, ansi.Strip(l))
+		}
+	}
+}
+
+// Names and reasons come from elsewhere: they must not move the cursor or colour the screen.
+func TestControlCharactersAreNotShown(t *testing.T) {
+	s := busyHost(2, 9, 0)
+	evil := "\x1b[2Jx\x07\n\u009b31m"
+	s.Host, s.Held = evil, evil
+	s.Guests[0].Name, s.Guests[7].Drift, s.Guests[7].Rests = evil, []string{evil}, evil
+	s.Sample.Guests[0].Name, s.Sample.Guests[7].MemorySource = evil, evil
+	s.Alarms[0].Why, s.Alarms[0].Object = evil, "guest "+evil
+	s.Advice[0].Move.Why, s.Advice[0].ID = evil, evil
+	s.Moving[0].Step, s.Rivals[0].What = evil, evil
+	m := after(t, New(nil, time.Second, noon), tea.WindowSizeMsg{Width: 200, Height: 60}, statusMsg{status: s, at: noon})
+	for _, pressed := range [][]string{nil, {"enter"}, {"tab", "enter"}, {"tab", "tab", "enter"}, {"tab", "tab", "a"}, {"tab", "tab", "tab", "enter"}, {"tab", "tab", "tab", "tab", "enter"}} {
+		m := after(t, m, keys(pressed...)...)
+		content := m.View().Content
+		for _, bad := range []string{"\x1b[2J", "\x07", "\u009b"} {
+			if strings.Contains(content, bad) {
+				t.Errorf("after keys %v the picture holds %q", pressed, bad)
+			}
+		}
+		if n := strings.Count(content, "\n"); n != 59 {
+			t.Errorf("after keys %v the picture has %d lines", pressed, n+1)
+		}
+	}
+}
+
+// All that colour says is said in words or signs too.
+func TestTroubleIsSeenWithoutColour(t *testing.T) {
+	m := seeing(t, nil, 200, 80, 8, 43, 10)
+	text := ansi.Strip(m.View().Content)
+	for _, want := range []string{"1 critical", "1 warning", "suffers 3m", "drift", "moving 50%", "stays", "rests", "!build7", "1 !", "rival kernel NUMA balancing", "0% est", "70% pmu", "advise", "shutoff"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in the picture:\n%s", want, text)
+		}
+	}
+}
+
+func TestALostDaemonLeavesTheLastPictureWithItsAge(t *testing.T) {
+	m := seeing(t, nil, 100, 30, 8, 43, 10)
+	m = after(t, m, statusMsg{err: errors.New("connection refused"), at: noon.Add(15 * time.Second)}, tickMsg(noon.Add(40*time.Second)))
+	text := m.View().Content
+	if want := "DAEMON LOST for 25s; the picture is 30s old; trying again: connection refused"; !strings.Contains(ansi.Strip(text), want) {
+		t.Errorf("%q is not in the picture:\n%s", want, ansi.Strip(text))
+	}
+	lines := strings.Split(text, "\n")
+	if body := lines[len(lines)/2]; !strings.HasPrefix(body, "\x1b[2m") || !strings.Contains(ansi.Strip(text), "build7") {
+		t.Errorf("the last picture is not shown greyed: %q", body)
+	}
+	m = after(t, m, statusMsg{status: busyHost(8, 43, 41), at: noon.Add(41 * time.Second)})
+	if text := m.View().Content; strings.Contains(text, "LOST") {
+		t.Errorf("the daemon is back, and the picture says it is lost:\n%s", text)
+	}
+}
+
+func TestADaemonThatAnswersWithAnOldSampleIsTold(t *testing.T) {
+	m := after(t, New(nil, time.Second, noon), statusMsg{status: busyHost(2, 3, 0), at: noon.Add(35 * time.Second)})
+	if want := "its last sample is 35s old"; !strings.Contains(m.View().Content, want) {
+		t.Errorf("%q is not in the picture:\n%s", want, m.View().Content)
+	}
+}
+
+func TestBeforeTheFirstStatus(t *testing.T) {
+	m := New(nil, time.Second, noon)
+	wantFit(t, m, "nothing yet")
+	m = after(t, m, statusMsg{err: errors.New("no such socket"), at: noon})
+	if text := ansi.Strip(m.View().Content); !strings.Contains(text, "does not answer") || !strings.Contains(text, "no such socket") {
+		t.Errorf("the picture is\n%s", text)
+	}
+	m = after(t, m, keys("enter", "tab", "s", "S", "a", "c", "p", "down", "/", "x", "enter", "?")...)
+	wantFit(t, m, "nothing yet, after every key")
+}
+
+func BenchmarkPicture200Guests(b *testing.B) {
+	m := seeing(b, nil, 200, 50, 8, 200, 300)
+	for b.Loop() {
+		if m.View().Content == "" {
+			b.Fatal("no picture")
+		}
+	}
+}
