@@ -2,7 +2,10 @@
 // are held against, by which alarms are raised and cleared.
 package alarm
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Quantity is what is watched. Each has its own thresholds (policy.Alarms).
 type Quantity string
@@ -23,6 +26,19 @@ const (
 	BlindSource   Quantity = "blind"           // 1 while a source cannot be read
 	StuckMove     Quantity = "move-failed"     // moves of a guest that failed within the last hour
 )
+
+// Amount shows a value of the quantity with its unit.
+func (q Quantity) Amount(v float64) string {
+	switch q {
+	case NodeWait:
+		return fmt.Sprintf("%.2f per CPU", v)
+	case KernelMoves:
+		return fmt.Sprintf("%.1f MB/s", v)
+	case RivalMover, BlindSource, StuckMove:
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.1f %%", 100*v)
+}
 
 // Severity says how bad it is.
 type Severity string

@@ -189,7 +189,7 @@ func largest(of map[string]float64, say func(float64) string) []cause {
 
 // explain returns the guests that cause the reading, and why it is an alarm.
 func (r *reading) explain(threshold float64) (guests []string, why string) {
-	why = fmt.Sprintf("%s; threshold %s", r.says, amount(r.quantity, threshold))
+	why = fmt.Sprintf("%s; threshold %s", r.says, r.quantity.Amount(threshold))
 	if r.quantity == alarm.RivalMover || r.quantity == alarm.BlindSource {
 		why = r.says
 	}
@@ -209,19 +209,6 @@ func (r *reading) explain(threshold float64) (guests []string, why string) {
 		why += "; from " + r.source
 	}
 	return guests, why
-}
-
-// amount shows a value of a quantity with its unit.
-func amount(q alarm.Quantity, v float64) string {
-	switch q {
-	case alarm.NodeWait:
-		return fmt.Sprintf("%.2f per CPU", v)
-	case alarm.KernelMoves:
-		return fmt.Sprintf("%.1f MB/s", v)
-	case alarm.RivalMover, alarm.BlindSource, alarm.StuckMove:
-		return fmt.Sprintf("%.0f", v)
-	}
-	return percent(v)
 }
 
 func percent(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }

@@ -13,8 +13,6 @@ import (
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
-var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-
 func put(t *testing.T, j Journal, entries ...journal.Entry) {
 	t.Helper()
 	for _, e := range entries {

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/alarm"
+	"github.com/numavisor/numavisor/internal/host/record"
+)
+
+func alarmsCommand() *cobra.Command {
+	var folder string
+	var all bool
+	c := &cobra.Command{
+		Use:   "alarms",
+		Short: "List what is wrong on this host, since when, and which VMs cause it",
+		Long: `Lists the alarms that last, critical ones first: a quantity of a node, a VM or
+the host that went beyond its threshold (policy: alarms) and has not come back.
+With --all also those of the last 30 days that are over.
+
+They are read from the file in which the daemon keeps them, whether it runs or
+not; if it does not, the list says since when nobody has looked.`,
+		Example: `  numavisor alarms
+  numavisor alarms --all -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			list, err := readAlarms(folder, all, time.Now())
+			if err != nil {
+				return err
+			}
+			return emit(c, list, func(w io.Writer) { printAlarms(w, list, all) })
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "also list alarms that are over")
+	recordsFlag(c, &folder)
+	return c
+}
+
+// alarmList is what alarms prints.
+type alarmList struct {
+	// Written is when a daemon last saved its alarms; none: it never did.
+	Written time.Time `json:"written,omitzero"`
+	// Silent says that no daemon has written since then, as a running one does.
+	Silent bool          `json:"daemon_silent"`
+	Alarms []alarm.Alarm `json:"alarms"`
+}
+
+// readAlarms lists the alarms of a folder: those that last, critical ones
+// first, then those that are over, the latest to end first.
+func readAlarms(folder string, all bool, now time.Time) (alarmList, error) {
+	kept, err := record.ReadAlarms(folder)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return alarmList{}, err
+	}
+	list := alarmList{Written: kept.Written, Alarms: append([]alarm.Alarm{}, kept.State.Active()...)}
+	// One write may be late; two are not.
+	list.Silent = now.Sub(kept.Written) > 2*record.AlarmsEvery
+	if all {
+		over := slices.Clone(kept.Cleared)
+		slices.Reverse(over)
+		list.Alarms = append(list.Alarms, over...)
+	}
+	return list, nil
+}
+
+func printAlarms(w io.Writer, list alarmList, all bool) {
+	switch {
+	case list.Written.IsZero():
+		fmt.Fprintln(w, "no alarms are recorded: no daemon has written any here")
+		return
+	case len(list.Alarms) == 0 && all:
+		fmt.Fprintln(w, "no alarms, and none in the last 30 days")
+	case len(list.Alarms) == 0:
+		fmt.Fprintln(w, "no alarms")
+	default:
+		columns(w, alarmRows(list.Alarms, all))
+	}
+	if list.Silent {
+		fmt.Fprintf(w, "\nno daemon has written since %s: what is listed is from then\n", moment(list.Written))
+	}
+}
+
+func alarmRows(alarms []alarm.Alarm, all bool) [][]string {
+	row := func(a alarm.Alarm, cleared string) []string {
+		guests := strings.Join(a.Guests, ", ")
+		if guests == "" {
+			guests = "-"
+		}
+		cells := []string{string(a.Severity), string(a.Quantity), a.Object, a.Quantity.Amount(a.Value), a.Quantity.Amount(a.Worst), moment(a.First)}
+		if all {
+			cells = append(cells, cleared)
+		}
+		return append(cells, guests, a.Why)
+	}
+	heading := []string{"SEVERITY", "QUANTITY", "OBJECT", "VALUE", "WORST", "SINCE"}
+	if all {
+		heading = append(heading, "CLEARED")
+	}
+	rows := [][]string{append(heading, "GUESTS", "WHY")}
+	for _, a := range alarms {
+		cleared := "-"
+		if !a.Active() {
+			cleared = moment(a.Cleared)
+		}
+		rows = append(rows, row(a, cleared))
+	}
+	return rows
+}
+
+// moment shows a time to the second.
+func moment(t time.Time) string { return t.UTC().Format(time.RFC3339) }
