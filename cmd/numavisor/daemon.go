@@ -17,6 +17,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/host/watch"
+	"github.com/numavisor/numavisor/lab"
 )
 
 func daemonCommand() *cobra.Command {
@@ -58,10 +59,10 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 			return err
 		}
 		defer l.Close()
-		eyes := watch.New(watch.Options{Root: linux.Live})
+		eyes := watch.New(watch.Options{Root: linux.Live, Meters: meters()})
 		defer eyes.Close()
 		d := daemon.New(daemon.Options{
-			Host: h, Watcher: eyes, Journal: record.Journal{Folder: records},
+			Host: h, Watcher: eyes, Journal: record.Journal{Folder: records}, Records: records,
 			Settings: kernel{Root: linux.Live}, Policy: h.Policy, Every: every,
 			Log:    slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)),
 			Roster: linux.Live.GuestRoster, Self: ownCost,
@@ -101,6 +102,12 @@ func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags) (stop fun
 
 // forever is a deadline for what has none.
 const forever = 100 * 365 * 24 * time.Hour
+
+// meters are the ways to see what VMs' accesses reach, the best first. Those
+// that this host does not have find that out by themselves.
+func meters() []watch.Meter {
+	return []watch.Meter{watch.NewResctrl(linux.Live), watch.NewPMU(linux.Live), lab.NewMeter(lab.InLab, linux.Live)}
+}
 
 // serveAndRun runs the loop and what answers about it; the first that fails ends both.
 func serveAndRun(ctx context.Context, d *daemon.Daemon, l net.Listener) error {

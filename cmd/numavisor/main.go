@@ -79,7 +79,7 @@ Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
 		topologyCommand(), captureCommand(), placeCommand(), balanceCommand(),
 		createCommand(), deleteCommand(), listCommand(), showCommand(),
 		bindCommand(), runCommand(), applyCommand(), historyCommand(),
-		daemonCommand(), alarmsCommand(), pauseCommand(), resumeCommand(),
+		daemonCommand(), alarmsCommand(), topCommand(dialDaemon), pauseCommand(), resumeCommand(),
 		doctorCommand(), labCommand(),
 	)
 	explainArgs(root)

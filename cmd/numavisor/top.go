@@ -10,14 +10,15 @@ import (
 	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
 
+	"github.com/numavisor/numavisor/internal/host/daemon"
 	"github.com/numavisor/numavisor/internal/top"
 )
 
 // plainWidth is the width of one plain picture where no terminal has one.
 const plainWidth = 160
 
-// topCommand shows the daemon that dial reaches; an empty socket is the default one.
-func topCommand(dial func(socket string) (top.Daemon, error)) *cobra.Command {
+// topCommand shows the daemon that dial reaches.
+func topCommand(dial func(socket string) top.Daemon) *cobra.Command {
 	var (
 		socket   string
 		once     bool
@@ -39,10 +40,7 @@ it prints one picture.`,
 			if interval < 100*time.Millisecond {
 				return wrongUse("--interval %v: allowed is 100ms or more", interval)
 			}
-			d, err := dial(socket)
-			if err != nil {
-				return err
-			}
+			d := dial(socket)
 			format, err := c.Flags().GetString("output")
 			if err != nil {
 				return err
@@ -53,11 +51,13 @@ it prints one picture.`,
 			return top.Run(c.Context(), d, interval, c.InOrStdin(), c.OutOrStdout())
 		},
 	}
-	c.Flags().StringVar(&socket, "socket", "", "the daemon's socket (default that of 'numavisor daemon')")
+	socketFlag(c, &socket)
 	c.Flags().BoolVar(&once, "once", false, "print one plain picture")
 	c.Flags().DurationVar(&interval, "interval", time.Second, "how often to ask the daemon")
 	return c
 }
+
+func dialDaemon(socket string) top.Daemon { return daemon.Dial(socket) }
 
 // printStatus prints one picture, or the status as -o says.
 func printStatus(c *cobra.Command, d top.Daemon) error {

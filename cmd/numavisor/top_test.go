@@ -28,7 +28,7 @@ func TestTopWithoutATerminal(t *testing.T) {
 		Sample: inventory.Sample{Taken: time.Now(), Guests: []inventory.GuestSample{{Name: "web1", Load: inventory.GuestLoad{CPU: 1.5}}}}}}
 	run := func(args ...string) (string, error) {
 		var out bytes.Buffer
-		c := topCommand(func(string) (top.Daemon, error) { return d, nil })
+		c := topCommand(func(string) top.Daemon { return d })
 		c.Flags().StringP("output", "o", "table", "")
 		c.SetArgs(args)
 		c.SetOut(&out)

@@ -19,6 +19,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/history"
 	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -53,6 +54,7 @@ type Options struct {
 	Host     *operate.Host
 	Watcher  Watcher
 	Journal  Journal
+	Records  string // folder of the alarms
 	Settings Settings
 	Policy   policy.Policy
 	Log      *slog.Logger
@@ -122,6 +124,7 @@ type state struct {
 	sample   inventory.Sample
 	history  *history.History
 
+	alarms  record.Alarms
 	rivals  []status.Rival
 	former  map[string]string    // settings that we changed, with what they were
 	exclude map[int]bool         // processes that numad was told of
@@ -197,6 +200,10 @@ func (d *Daemon) begin(ctx context.Context) (*state, error) {
 	now := time.Now()
 	s := &state{d: d, started: now, policy: d.Policy, history: history.New(history.Options{}),
 		former: map[string]string{}, exclude: map[int]bool{}, drifted: map[string]time.Time{}, repairs: map[string]time.Time{}, failed: map[string][]time.Time{}}
+	var err error
+	if s.alarms, err = record.LoadAlarms(d.Records); err != nil {
+		d.Log.Warn("alarms begin anew", "error", err)
+	}
 	memory := max(time.Duration(d.Policy.Balance.NoReturn), time.Hour)
 	entries, err := d.Journal.Since(now.Add(-memory))
 	if err != nil {
@@ -215,6 +222,7 @@ func (d *Daemon) begin(ctx context.Context) (*state, error) {
 // end gives back what the daemon changed of the host.
 func (s *state) end() {
 	s.restore()
+	s.saveAlarms()
 	s.note(journal.Entry{Kind: journal.Stopped, What: fmt.Sprintf("%d moves done, %d in part, %d failed since %s", s.totals.MovesDone, s.totals.MovesPart, s.totals.MovesFailed, s.started.UTC().Format(time.RFC3339))})
 }
 
@@ -236,6 +244,7 @@ func (s *state) tick(ctx context.Context) {
 	if s.looked.IsZero() {
 		return
 	}
+	s.judge()
 	if time.Since(s.planned) >= s.d.Plan {
 		s.fade(time.Now())
 		s.answerRivals(ctx)

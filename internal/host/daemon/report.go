@@ -19,6 +19,7 @@ func (s *state) report() status.Status {
 	for i := range s.host.Guests {
 		r.Guests = append(r.Guests, s.guest(&s.host.Guests[i]))
 	}
+	r.Alarms = s.alarms.State.Active()
 	if s.moving != nil {
 		r.Moving = append(r.Moving, s.moving.shown)
 	}

@@ -151,7 +151,7 @@ func (w *world) start() {
 		Sources: observe.Sources{Kernel: w.Host, Hypervisors: []observe.Hypervisor{w.Host}, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "fake", nil }},
 		Kernel:  w.Host, Control: w.Host, Domains: w.Host, Ledger: ledger, Self: claim.Process{PID: 77, StartTicks: 777}, Clock: time.Now, Policy: w.policy,
 	}
-	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host}, Journal: record.Journal{Folder: w.folder}, Settings: w.settings, Policy: w.policy})
+	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host}, Journal: record.Journal{Folder: w.folder}, Records: w.folder, Settings: w.settings, Policy: w.policy})
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop, w.ended = stop, make(chan error, 1)
 	go func() { w.ended <- w.d.Run(ctx) }()
