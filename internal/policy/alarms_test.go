@@ -20,7 +20,7 @@ alarms:
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := p.WithDefaults().Alarms
+	a := p.Alarms.WithDefaults()
 	want := Threshold{Warning: 0.8, Critical: 0.99, Clear: 0.95, For: Duration(90 * time.Second), Quiet: Duration(time.Minute)}
 	if got := a[alarm.NodeCPU]; got != want {
 		t.Errorf("node-cpu is %+v, want %+v", got, want)
@@ -31,7 +31,7 @@ alarms:
 	if d := AlarmDefaults(); a[alarm.GuestWait] != d[alarm.GuestWait] || len(a) != len(d) {
 		t.Error("what the file does not name has another value than the default")
 	}
-	if !cmp.Equal(p.WithDefaults(), p.WithDefaults().WithDefaults()) {
+	if !cmp.Equal(a, a.WithDefaults()) {
 		t.Error("defaults change what is set")
 	}
 }

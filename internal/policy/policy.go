@@ -40,6 +40,7 @@ type Policy struct {
 	// Movers is about others who move pages on the host.
 	Movers Movers `json:"movers,omitzero"`
 	// Alarms are the thresholds of what is watched.
+	// Alarms are the thresholds of what is watched; see Alarms.WithDefaults.
 	Alarms Alarms `json:"alarms,omitempty"`
 }
 
@@ -101,7 +102,9 @@ const (
 func Default() Policy { return Policy{}.WithDefaults() }
 
 // WithDefaults returns p with its zero fields replaced by the defaults. It
-// leaves KeepFree alone: its default depends on the node, see KeepFreeOn.
+// leaves KeepFree alone, whose default depends on the node, see KeepFreeOn; and
+// Alarms, which placing does not need and pays for a thousand times over:
+// judging fills them in.
 func (p Policy) WithDefaults() Policy {
 	if p.Overcommit == 0 {
 		p.Overcommit = DefaultOvercommit
@@ -125,7 +128,6 @@ func (p Policy) WithDefaults() Policy {
 	}
 	p.Balance = p.Balance.WithDefaults()
 	p.Movers = p.Movers.withDefaults()
-	p.Alarms = p.Alarms.WithDefaults()
 	return p
 }
 

@@ -25,7 +25,7 @@ const mostGap = time.Minute
 // before. It returns the state after, and the alarms that were raised, changed
 // their severity or were cleared; those that just last are in the state.
 func Judge(rules policy.Alarms, in Input, before alarm.State, now time.Time) (alarm.State, []alarm.Alarm) {
-	j := judgement{rules: rules.WithDefaults(), in: &in, now: now, before: map[key]alarm.Track{}}
+	j := judgement{rules: rules.WithDefaults(), in: &in, now: now, before: map[key]alarm.Track{}, there: map[string]bool{}}
 	for _, t := range before.Tracks {
 		j.before[key{t.Quantity, t.Object}] = t
 	}
@@ -60,6 +60,7 @@ type judgement struct {
 	in      *Input
 	now     time.Time
 	before  map[key]alarm.Track
+	there   map[string]bool // nodes and guests that were sampled
 	after   alarm.State
 	changes []alarm.Alarm
 }

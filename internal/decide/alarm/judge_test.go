@@ -2,6 +2,7 @@ package alarm
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -289,5 +290,27 @@ func TestJudgingLeavesItsArgumentsAlone(t *testing.T) {
 	again, _ := json.Marshal(s.state)
 	if d := cmp.Diff(string(data), string(again)); d != "" {
 		t.Error(d)
+	}
+}
+
+// BenchmarkJudge is one judgement of 200 guests on 8 nodes, all of which wait.
+func BenchmarkJudge(b *testing.B) {
+	in := Input{Sample: inventory.Sample{Window: time.Second}}
+	for n := range topology.NodeID(8) {
+		in.Sample.Nodes = append(in.Sample.Nodes, inventory.NodeSample{NodeLoad: inventory.NodeLoad{Node: n, CPU: 16}, CPUs: 16, Memory: topology.TiB})
+	}
+	for i := range 200 {
+		in.Sample.Guests = append(in.Sample.Guests, inventory.GuestSample{Name: fmt.Sprintf("guest-%03d", i),
+			Load: inventory.GuestLoad{Window: time.Second, CPU: 1, Wait: 1}, CPUByNode: map[topology.NodeID]float64{topology.NodeID(i % 8): 1}})
+	}
+	var state alarm.State
+	now := start
+	b.ReportAllocs()
+	for b.Loop() {
+		now = now.Add(time.Second)
+		state, _ = Judge(nil, in, state, now)
+	}
+	if now.Sub(start) > 2*time.Minute && len(state.Active()) != 8+8+200 {
+		b.Errorf("%d alarms", len(state.Active()))
 	}
 }

@@ -58,10 +58,13 @@ func (j *judgement) readings() []reading {
 	}
 	var all []reading
 	for i := range j.in.Sample.Nodes {
-		all = append(all, j.node(&j.in.Sample.Nodes[i], facts)...)
+		n := &j.in.Sample.Nodes[i]
+		j.there[nodeName(n.Node)] = true
+		all = append(all, j.node(n, facts)...)
 	}
 	for i := range j.in.Sample.Guests {
 		g := &j.in.Sample.Guests[i]
+		j.there[guestName(g.Name)] = true
 		all = append(all, j.guest(g, facts[g.Name])...)
 	}
 	all = append(all, j.host()...)
@@ -152,11 +155,7 @@ func (j *judgement) unseen(object string) bool {
 // gone reports whether a node or guest was sampled no more, and no gap explains it.
 func (j *judgement) gone(object string) bool {
 	whole := wholeOf(object)
-	there := func() bool {
-		return slices.ContainsFunc(j.in.Sample.Nodes, func(n inventory.NodeSample) bool { return nodeName(n.Node) == whole }) ||
-			slices.ContainsFunc(j.in.Sample.Guests, func(g inventory.GuestSample) bool { return guestName(g.Name) == whole })
-	}
-	return (strings.HasPrefix(whole, "node ") || strings.HasPrefix(whole, "guest ")) && !there() && !j.unseen(object)
+	return (strings.HasPrefix(whole, "node ") || strings.HasPrefix(whole, "guest ")) && !j.there[whole] && !j.unseen(object)
 }
 
 // cause is a guest and what it has part in a reading with, in words.
