@@ -293,15 +293,18 @@ func TestJudgingLeavesItsArgumentsAlone(t *testing.T) {
 	}
 }
 
-// BenchmarkJudge is one judgement of 200 guests on 8 nodes, all of which wait.
-func BenchmarkJudge(b *testing.B) {
+// One judgement of 200 guests on 8 nodes, at ease or all waiting.
+func BenchmarkJudgeAtEase(b *testing.B)  { benchmarkJudge(b, 0, 0) }
+func BenchmarkJudgeAllWait(b *testing.B) { benchmarkJudge(b, 1, 8+8+200) }
+
+func benchmarkJudge(b *testing.B, wait float64, alarms int) {
 	in := Input{Sample: inventory.Sample{Window: time.Second}}
 	for n := range topology.NodeID(8) {
-		in.Sample.Nodes = append(in.Sample.Nodes, inventory.NodeSample{NodeLoad: inventory.NodeLoad{Node: n, CPU: 16}, CPUs: 16, Memory: topology.TiB})
+		in.Sample.Nodes = append(in.Sample.Nodes, inventory.NodeSample{NodeLoad: inventory.NodeLoad{Node: n, CPU: 16 * wait}, CPUs: 16, Memory: topology.TiB, Free: topology.TiB / 100 * topology.Bytes(100-99*wait)})
 	}
 	for i := range 200 {
 		in.Sample.Guests = append(in.Sample.Guests, inventory.GuestSample{Name: fmt.Sprintf("guest-%03d", i),
-			Load: inventory.GuestLoad{Window: time.Second, CPU: 1, Wait: 1}, CPUByNode: map[topology.NodeID]float64{topology.NodeID(i % 8): 1}})
+			Load: inventory.GuestLoad{Window: time.Second, CPU: 1, Wait: wait}, CPUByNode: map[topology.NodeID]float64{topology.NodeID(i % 8): 1}})
 	}
 	var state alarm.State
 	now := start
@@ -310,7 +313,7 @@ func BenchmarkJudge(b *testing.B) {
 		now = now.Add(time.Second)
 		state, _ = Judge(nil, in, state, now)
 	}
-	if now.Sub(start) > 2*time.Minute && len(state.Active()) != 8+8+200 {
+	if now.Sub(start) > 2*time.Minute && len(state.Active()) != alarms {
 		b.Errorf("%d alarms", len(state.Active()))
 	}
 }
