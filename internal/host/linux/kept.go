@@ -27,11 +27,21 @@ func (r Root) Keep(most int) *Keeper {
 type Kept struct {
 	keeper *Keeper
 	path   string
-	fd     int // -1: not open
+	fd     int  // -1: not open
+	pieces bool // the kernel hands it out in pieces
 }
 
-// File returns the file at a path below the root.
+// File returns the file at a path below the root. The kernel writes nearly all
+// of its files in one go: a reading that does not fill the buffer has it all.
 func (k *Keeper) File(elements ...string) *Kept { return k.at(k.root.path(elements...)) }
+
+// Table returns a file that the kernel writes record by record and hands out
+// in pieces (/proc/schedstat, /proc/vmstat).
+func (k *Keeper) Table(elements ...string) *Kept {
+	f := k.File(elements...)
+	f.pieces = true
+	return f
+}
 
 func (k *Keeper) at(path string) *Kept { return &Kept{keeper: k, path: path, fd: -1} }
 
@@ -50,7 +60,7 @@ func (f *Kept) Read() ([]byte, error) {
 			defer unix.Close(fd)
 		}
 	}
-	data, err := f.keeper.readAll(fd)
+	data, err := f.keeper.readAll(fd, f.pieces)
 	if err != nil {
 		f.Close()
 		return nil, &fs.PathError{Op: "read", Path: f.path, Err: err}
@@ -79,22 +89,23 @@ func open(path string) (fd int, err error) {
 	}
 }
 
-// readAll reads until the kernel says that there is no more: files of many
-// records come in pieces.
-func (k *Keeper) readAll(fd int) ([]byte, error) {
+// readAll reads a file from its beginning: until the kernel says that there is
+// no more if it comes in pieces, else until a reading leaves room.
+func (k *Keeper) readAll(fd int, pieces bool) ([]byte, error) {
 	for at := 0; ; {
 		if at == len(k.buffer) {
 			k.buffer = append(k.buffer, make([]byte, len(k.buffer))...)
 		}
 		n, err := unix.Pread(fd, k.buffer[at:], int64(at))
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
 			return nil, err
-		case n == 0:
+		}
+		at += n
+		if n == 0 || !pieces && at < len(k.buffer) {
 			return k.buffer[:at], nil
-		default:
-			at += n
 		}
 	}
 }

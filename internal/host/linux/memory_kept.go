@@ -22,9 +22,20 @@ type KeptMemory struct {
 	guest  inventory.Guest
 	path   string
 	stat   *Kept
-	huge   []*Kept
+	huge   []keptHuge
 	inHuge map[topology.NodeID]topology.Bytes
+	turn   int // readings so far
 }
+
+// keptHuge is hugetlb.SIZE.numa_stat of one page size.
+type keptHuge struct {
+	*Kept
+	empty bool // when it was read last
+}
+
+// emptyTurns is at which reading, again and again, also those page sizes are
+// looked at of which a guest had nothing: most have nothing of any for ever.
+const emptyTurns = 32
 
 // Memory finds the files that tell of a guest's memory. Its error is
 // ErrOnlyNUMAMaps where there are none, or that the process is gone.
@@ -42,7 +53,7 @@ func (k *Keeper) Memory(g inventory.Guest) (*KeptMemory, error) {
 	m := &KeptMemory{guest: g, path: group.Top.Path, stat: k.at(group.Top.file("memory.numa_stat")), inHuge: map[topology.NodeID]topology.Bytes{}}
 	files, err := filepath.Glob(group.Top.file("hugetlb.*.numa_stat"))
 	for _, f := range files {
-		m.huge = append(m.huge, k.at(f))
+		m.huge = append(m.huge, keptHuge{Kept: k.at(f)})
 	}
 	return m, err
 }
@@ -58,10 +69,15 @@ func (m *KeptMemory) Read(byNode map[topology.NodeID]topology.Bytes) (source str
 		return "", fmt.Errorf("memory.numa_stat of cgroup %s: %w", m.path, err)
 	}
 	clear(m.inHuge)
-	for _, f := range m.huge {
+	m.turn++
+	for i := range m.huge {
+		f := &m.huge[i]
+		if f.empty && m.turn%emptyTurns != 0 {
+			continue
+		}
 		data, err := f.Read()
 		if err == nil {
-			err = addHugetlb(m.inHuge, data)
+			f.empty, err = emptyHugetlb(data), addHugetlb(m.inHuge, data)
 		}
 		if err != nil {
 			return "", fmt.Errorf("%s of cgroup %s: %w", filepath.Base(f.path), m.path, err)
@@ -105,6 +121,12 @@ func addResident(to map[topology.NodeID]topology.Bytes, data []byte) error {
 		}
 	}
 	return nil
+}
+
+// emptyHugetlb reports whether there is nothing in hugetlb.SIZE.numa_stat.
+func emptyHugetlb(data []byte) bool {
+	name, _ := nextField(data)
+	return string(name) == "total=0"
 }
 
 // addHugetlb adds the figures of hugetlb.SIZE.numa_stat.

@@ -39,7 +39,7 @@ type poolEye struct {
 }
 
 func newNodes(k *linux.Keeper, t *topology.Topology) *nodes {
-	n := &nodes{stat: k.File("proc/stat"), schedstat: k.File("proc/schedstat")}
+	n := &nodes{stat: k.File("proc/stat"), schedstat: k.Table("proc/schedstat")}
 	for _, node := range t.Nodes {
 		e := nodeEye{id: node.ID, object: fmt.Sprintf("node %d", node.ID), memory: node.Memory}
 		if node.Memory > 0 {
