@@ -89,17 +89,25 @@ func (w *Watcher) assign(now time.Time) {
 	for i, m := range w.access.meters {
 		err := m.Follow(left, w.topology)
 		w.gaps.set("host", "accesses by "+string(m.Source()), err)
-		rest := left[:0]
 		var unmetered *Unmetered
-		some := errors.As(err, &unmetered)
+		if err != nil && !errors.As(err, &unmetered) {
+			continue // it can measure none
+		}
+		var rest []inventory.Guest
 		for _, g := range left {
-			if err == nil || some && !slices.Contains(unmetered.Guests, g.Name) {
-				w.access.of[g.Name] = i
-			} else {
+			w.access.of[g.Name] = i
+		}
+		if unmetered != nil {
+			for _, name := range unmetered.Guests {
+				delete(w.access.of, name)
+			}
+		}
+		for _, g := range left {
+			if _, measured := w.access.of[g.Name]; !measured {
 				rest = append(rest, g)
 			}
 		}
-		left = slices.Clone(rest) // meters may keep what they were given
+		left = rest
 	}
 }
 
@@ -108,7 +116,14 @@ func (w *Watcher) assign(now time.Time) {
 func (w *Watcher) measureAccesses(s *inventory.Sample, window time.Duration) []inventory.AccessSource {
 	read := make([]map[string]Access, len(w.access.meters))
 	inUse := make([]bool, len(w.access.meters)+1)
+	follows := make([]bool, len(w.access.meters))
+	for _, i := range w.access.of {
+		follows[i] = true
+	}
 	for i, m := range w.access.meters {
+		if !follows[i] {
+			continue
+		}
 		var err error
 		if read[i], err = m.Read(window); err != nil {
 			w.gaps.set("host", "accesses by "+string(m.Source()), err)

@@ -117,6 +117,9 @@ func (w *world) add(name string, pid int, memory map[topology.NodeID]topology.By
 	}
 	w.vms = append(w.vms, v)
 	w.writeVM(v)
+	for _, t := range v.threads {
+		w.write("res:/\nmon:\n", fmt.Sprintf("proc/%d/cpu_resctrl_groups", t.tid))
+	}
 	return v
 }
 
