@@ -94,6 +94,7 @@ func (m *Meter) on() error {
 	}
 	if ScopeMode(binary.LittleEndian.Uint64(word[:])) == ScopeOff {
 		m.before = counts{}
+		clear(m.ran) // what runs from now on is not counted
 		return ErrCounterOff
 	}
 	return nil
