@@ -1,0 +1,80 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/numavisor/numavisor/lab"
+)
+
+// What the loop sees of a busy guest whose vCPU and memory are on opposite
+// nodes, held against the truth: the tests of host/watch run inside.
+func TestLabWatch(t *testing.T) {
+	if os.Getenv("NUMAVISOR_LAB") != "1" {
+		t.Skip("boots a NUMA host in QEMU: run with NUMAVISOR_LAB=1, as 'make test' does")
+	}
+	program := filepath.Join(t.TempDir(), "watch.test")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", program, "../../internal/host/watch")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the tests: %v\n%s", err, out)
+	}
+	l := bootWith(t, map[string]string{"watch-tests": program})
+	l.sh(t, "echo never > /sys/kernel/mm/transparent_hugepage/enabled")
+	xml := fmt.Sprintf(`<domain type='kvm'><name>far</name><memory unit='MiB'>384</memory><vcpu>1</vcpu>
+<numatune><memory mode='strict' nodeset='3'/></numatune><cputune><vcpupin vcpu='0' cpuset='0'/><emulatorpin cpuset='1'/></cputune>
+<os><type arch='x86_64' machine='q35'>hvm</type><kernel>%s</kernel><initrd>%s</initrd><cmdline>%s</cmdline></os><features><acpi/></features>
+<cpu mode='host-passthrough'/><devices><serial type='pty'/><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>`,
+		lab.GuestKernel, lab.GuestInitrd, lab.GuestCommandLine)
+	l.sh(t, "cat > /tmp/far.xml <<'X'\n"+xml+"\nX\nvirsh -q create /tmp/far.xml")
+	if err := l.AwaitGuest(t.Context(), "far"); err != nil {
+		t.Fatal(err)
+	}
+	scope, err := l.Scope()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := scope.Set(t.Context(), lab.ScopeCount); err != nil {
+		t.Fatal(err)
+	}
+	load, stop := context.WithCancel(t.Context())
+	busy := make(chan struct{})
+	go func() {
+		defer close(busy)
+		_, _ = l.Bandwidth(load, "far", 20*time.Second) // its figure is of no interest; ended below
+	}()
+	r := l.run(t, "env", "NUMAVISOR_LAB_INSIDE=1", "watch-tests", "-test.v", "-test.run", "LabWatch")
+	stop()
+	<-busy
+	t.Logf("%s%s", r.stdout, r.stderr)
+	if r.status != 0 {
+		t.Errorf("status %d", r.status)
+	}
+}
+
+// bootWith boots a lab of its own with further programs.
+func bootWith(t *testing.T, files map[string]string) *labHost {
+	t.Helper()
+	closeAll(t)
+	s, err := lab.FindShape("square4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := lab.Boot(t.Context(), lab.Options{Shape: s, Libvirt: true, Files: files, Progress: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error("closing the lab:", err)
+		}
+	})
+	if err := h.AddGuest(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return &labHost{Host: h, ctx: context.Background()}
+}
