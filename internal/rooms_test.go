@@ -27,6 +27,8 @@ var rooms = map[string][]string{
 	"internal/history":   {"internal/topology", "internal/inventory"},
 	"internal/status":    {"internal/topology", "internal/inventory", "internal/policy", "internal/plan", "internal/alarm"},
 
+	"internal/status/statustest": {"WORDS"}, // for tests
+
 	"internal/decide/cost":     {"WORDS"},
 	"internal/decide/place":    {"WORDS", "internal/decide/cost"},
 	"internal/decide/bind":     {"WORDS"},
@@ -50,6 +52,7 @@ var rooms = map[string][]string{
 	"internal/host/apply":   {"WORDS"},
 	"internal/host/watch":   {"WORDS", "internal/host/linux"},
 	"internal/host/daemon":  {"WORDS", "internal/history", "internal/decide", "internal/host/operate", "internal/host/record"},
+	"internal/host/metrics": {"WORDS"},
 	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply", "internal/host/claim"},
 
 	"lab":          {"WORDS", "internal/host/linux", "internal/host/watch"}, // its access counter is a meter

@@ -14,6 +14,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/status/statustest"
 )
 
 // heard is a daemon that writes down its orders.
@@ -22,10 +23,12 @@ type heard struct {
 	fails  error
 }
 
-func (h *heard) Status(context.Context) (status.Status, error) { return busyHost(2, 9, 0), h.fails }
-func (h *heard) Accept(_ context.Context, id string) error     { return h.order("accept " + id) }
-func (h *heard) Cancel(_ context.Context, id string) error     { return h.order("cancel " + id) }
-func (h *heard) Resume(context.Context) error                  { return h.order("resume") }
+func (h *heard) Status(context.Context) (status.Status, error) {
+	return statustest.BusyHost(2, 9, 0), h.fails
+}
+func (h *heard) Accept(_ context.Context, id string) error { return h.order("accept " + id) }
+func (h *heard) Cancel(_ context.Context, id string) error { return h.order("cancel " + id) }
+func (h *heard) Resume(context.Context) error              { return h.order("resume") }
 func (h *heard) Pause(_ context.Context, length time.Duration, why string) error {
 	return h.order(fmt.Sprintf("pause %v %q", length, why))
 }
@@ -84,7 +87,7 @@ func TestKeysGiveOrders(t *testing.T) {
 
 func TestAPausedHostIsResumed(t *testing.T) {
 	daemon := &heard{}
-	s := busyHost(2, 9, 0)
+	s := statustest.BusyHost(2, 9, 0)
 	s.Pause = &status.Pause{Since: noon, Why: "kernel update"}
 	m := after(t, New(daemon, time.Second, noon), statusMsg{status: s, at: noon})
 	carriedOut(t, m, keys("p", "y")...)
@@ -125,7 +128,7 @@ func TestTheMarkStaysOnItsRow(t *testing.T) {
 	m = after(t, m, keys("down", "down", "down")...)
 	before, _ := m.current()
 	for s := 20; s < 200; s += 20 { // demands change, and with them the order
-		m = after(t, m, statusMsg{status: busyHost(8, 43, s), at: noon.Add(time.Duration(s) * time.Second)})
+		m = after(t, m, statusMsg{status: statustest.BusyHost(8, 43, s), at: noon.Add(time.Duration(s) * time.Second)})
 		if now, _ := m.current(); now != before {
 			t.Fatalf("after %d s the mark is on %s, was on %s", s, now, before)
 		}
@@ -134,7 +137,7 @@ func TestTheMarkStaysOnItsRow(t *testing.T) {
 	if now, _ := m.current(); now != before {
 		t.Errorf("after sorting the mark is on %s, was on %s", now, before)
 	}
-	s := busyHost(8, 43, 220)
+	s := statustest.BusyHost(8, 43, 220)
 	s.Guests = slices.DeleteFunc(s.Guests, func(g status.Guest) bool { return g.Name == before })
 	m = after(t, m, statusMsg{status: s, at: noon.Add(220 * time.Second)})
 	if now, ok := m.current(); !ok || now == before {
@@ -166,7 +169,7 @@ func TestEveryColumnSorts(t *testing.T) {
 }
 
 func TestTabSkipsEmptyPanes(t *testing.T) {
-	s := busyHost(2, 9, 0)
+	s := statustest.BusyHost(2, 9, 0)
 	s.Moving, s.Advice = nil, nil
 	m := after(t, New(nil, time.Second, noon), statusMsg{status: s, at: noon})
 	var went []pane
@@ -182,7 +185,7 @@ func TestTabSkipsEmptyPanes(t *testing.T) {
 func TestWhenAPaneEndsTheMarkGoesToTheGuests(t *testing.T) {
 	m := seeing(t, nil, 80, 24, 8, 43, 4)
 	m = after(t, m, keys("tab", "enter")...) // details of the move
-	s := busyHost(8, 43, 6)
+	s := statustest.BusyHost(8, 43, 6)
 	s.Moving = nil
 	m = after(t, m, statusMsg{status: s, at: noon.Add(6 * time.Second)})
 	if m.pane != guestsPane || m.screen != overview {
@@ -195,7 +198,7 @@ func TestUpdateLeavesTheOldModelAlone(t *testing.T) {
 	m := seeing(t, nil, 80, 24, 8, 43, 20)
 	picture, moments := m.View().Content, len(m.seen)
 	msgs := append(keys("down", "s", "S", "tab", "enter", "down", "esc", "/", "a", "backspace", "enter", "tab", "a", "n", "p", "x", "esc", "?"),
-		statusMsg{status: busyHost(8, 43, 50), at: noon.Add(50 * time.Second)}, tickMsg(noon.Add(time.Hour)), tea.WindowSizeMsg{Width: 50, Height: 10})
+		statusMsg{status: statustest.BusyHost(8, 43, 50), at: noon.Add(50 * time.Second)}, tickMsg(noon.Add(time.Hour)), tea.WindowSizeMsg{Width: 50, Height: 10})
 	for _, msg := range msgs {
 		after(t, m, msg)
 	}
@@ -208,18 +211,18 @@ func TestUpdateLeavesTheOldModelAlone(t *testing.T) {
 func TestTrendsForgetAndStartAnew(t *testing.T) {
 	var seen []moment
 	for s := 0; s <= 600; s += 2 {
-		st := busyHost(2, 9, s)
+		st := statustest.BusyHost(2, 9, s)
 		seen = remember(seen, &st)
 		seen = remember(seen, &st) // the same sample again
 	}
 	if got, want := len(seen), int(trendSpan/(2*time.Second))+1; got != want {
 		t.Errorf("%d moments are kept, want %d", got, want)
 	}
-	back := busyHost(2, 9, 100)
+	back := statustest.BusyHost(2, 9, 100)
 	if seen = remember(seen, &back); len(seen) != 1 {
 		t.Errorf("%d moments are kept after the clock was put back, want 1", len(seen))
 	}
-	later := busyHost(2, 9, 5000)
+	later := statustest.BusyHost(2, 9, 5000)
 	if seen = remember(seen, &later); len(seen) != 1 {
 		t.Errorf("%d moments are kept after an hour without any, want 1", len(seen))
 	}

@@ -13,7 +13,11 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/numavisor/numavisor/internal/status/statustest"
 )
+
+var noon = statustest.Noon
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
@@ -22,7 +26,7 @@ func seeing(t testing.TB, d Daemon, width, height, nodes, guests, seconds int) M
 	m := New(d, time.Second, noon)
 	m = after(t, m, tea.WindowSizeMsg{Width: width, Height: height})
 	for s := 0; s <= seconds; s += 2 {
-		m = after(t, m, tickMsg(noon.Add(time.Duration(s)*time.Second)), statusMsg{status: busyHost(nodes, guests, s), at: noon.Add(time.Duration(s) * time.Second)})
+		m = after(t, m, tickMsg(noon.Add(time.Duration(s)*time.Second)), statusMsg{status: statustest.BusyHost(nodes, guests, s), at: noon.Add(time.Duration(s) * time.Second)})
 	}
 	return m
 }
@@ -106,7 +110,7 @@ func TestPicturesOfHosts(t *testing.T) {
 }
 
 func TestPlainPicture(t *testing.T) {
-	s := busyHost(4, 9, 0)
+	s := statustest.BusyHost(4, 9, 0)
 	golden(t, "plain", Plain(&s, noon.Add(time.Second), 160))
 }
 
@@ -147,7 +151,7 @@ func wantFit(t *testing.T, m Model, what string) {
 
 // Names and reasons come from elsewhere: they must not move the cursor or colour the screen.
 func TestControlCharactersAreNotShown(t *testing.T) {
-	s := busyHost(2, 9, 0)
+	s := statustest.BusyHost(2, 9, 0)
 	evil := "\x1b[2Jx\x07\n\u009b31m"
 	s.Host, s.Held = evil, evil
 	s.Guests[0].Name, s.Guests[7].Drift, s.Guests[7].Rests = evil, []string{evil}, evil
@@ -192,14 +196,14 @@ func TestALostDaemonLeavesTheLastPictureWithItsAge(t *testing.T) {
 	if body := lines[len(lines)/2]; !strings.HasPrefix(body, "\x1b[2m") || !strings.Contains(ansi.Strip(text), "build7") {
 		t.Errorf("the last picture is not shown greyed: %q", body)
 	}
-	m = after(t, m, statusMsg{status: busyHost(8, 43, 41), at: noon.Add(41 * time.Second)})
+	m = after(t, m, statusMsg{status: statustest.BusyHost(8, 43, 41), at: noon.Add(41 * time.Second)})
 	if text := m.View().Content; strings.Contains(text, "LOST") {
 		t.Errorf("the daemon is back, and the picture says it is lost:\n%s", text)
 	}
 }
 
 func TestADaemonThatAnswersWithAnOldSampleIsTold(t *testing.T) {
-	m := after(t, New(nil, time.Second, noon), statusMsg{status: busyHost(2, 3, 0), at: noon.Add(35 * time.Second)})
+	m := after(t, New(nil, time.Second, noon), statusMsg{status: statustest.BusyHost(2, 3, 0), at: noon.Add(35 * time.Second)})
 	if want := "its last sample is 35s old"; !strings.Contains(m.View().Content, want) {
 		t.Errorf("%q is not in the picture:\n%s", want, m.View().Content)
 	}

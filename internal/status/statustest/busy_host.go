@@ -1,4 +1,5 @@
-package top
+// Package statustest makes the status of a busy host, for tests of what shows it.
+package statustest
 
 import (
 	"fmt"
@@ -13,18 +14,19 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+// Noon is when a busy host begins.
+var Noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
-// busyHost makes the status of a host after so many seconds: guests of several
+// BusyHost makes the status of a host after so many seconds: guests of several
 // sizes, one of them far from its memory, moves, advice, alarms.
-func busyHost(nodes, guests, second int) status.Status {
+func BusyHost(nodes, guests, second int) status.Status {
 	t, err := topology.Synthetic(fmt.Sprintf("nodes:%d sockets:%d cores:16 threads:2 memory:256G huge:2M=4096 distances:10,16,28", nodes, min(2, nodes)))
 	if err != nil {
 		panic(err)
 	}
-	at := noon.Add(time.Duration(second) * time.Second)
+	at := Noon.Add(time.Duration(second) * time.Second)
 	s := status.Status{
-		Host: "hv-rack12", Started: noon.Add(-26 * time.Hour), Topology: t, Mode: policy.ModeAuto, Planned: at.Add(-4 * time.Second),
+		Host: "hv-rack12", Started: Noon.Add(-26 * time.Hour), Topology: t, Mode: policy.ModeAuto, Planned: at.Add(-4 * time.Second),
 		Sample: inventory.Sample{Taken: at, Window: 2 * time.Second, Cost: 4 * time.Millisecond},
 		Totals: status.Totals{Samples: 46800, Plans: 310, MovesDone: 41, MovesPart: 2, MovesFailed: 1, Repairs: 7, MovedBytes: 812 * topology.GiB},
 		Self:   status.Self{CPU: 9*time.Minute + time.Duration(second)*8*time.Millisecond, Resident: 43 * topology.MiB, Sample: 4100 * time.Microsecond, Plan: 21 * time.Millisecond},
@@ -99,17 +101,17 @@ func addTrouble(s *status.Status, second int) {
 	}
 	if len(s.Guests) > 7 {
 		g := s.Guests[7].Name
-		s.Suffering = []plan.Suffering{{Guest: g, Since: noon.Add(-3 * time.Minute), Wait: 0.06, Access: 0.92, Use: 0.2, Why: "70 % of its accesses go to the other socket"}}
+		s.Suffering = []plan.Suffering{{Guest: g, Since: Noon.Add(-3 * time.Minute), Wait: 0.06, Access: 0.92, Use: 0.2, Why: "70 % of its accesses go to the other socket"}}
 		advised := move(7, plan.MoveGuest)
 		advised.Advised = true
-		s.Advice = []status.Advice{{ID: "a7", Since: noon.Add(-2 * time.Minute), Move: advised}}
+		s.Advice = []status.Advice{{ID: "a7", Since: Noon.Add(-2 * time.Minute), Move: advised}}
 		s.Stays = []plan.Refusal{{What: s.Guests[4].Name, Why: "every other node would be filled beyond 90 % of its CPUs"}}
 		s.Guests[5].Rests = "until 12:04: moved at 11:59"
 		s.Alarms = []alarm.Alarm{
 			{Quantity: alarm.GuestRemote, Object: "guest " + g, Severity: alarm.Critical, Value: 0.7, Threshold: 0.3, Worst: 0.74, Guests: []string{g},
-				Why: "70 % of its accesses are not local (pmu), limit 30 %", First: noon.Add(-3 * time.Minute), Last: at},
+				Why: "70 % of its accesses are not local (pmu), limit 30 %", First: Noon.Add(-3 * time.Minute), Last: at},
 			{Quantity: alarm.NodeCPU, Object: "node 1", Severity: alarm.Warning, Value: 0.86, Threshold: 0.8, Worst: 0.9, Guests: []string{g, s.Guests[5].Name},
-				Why: "86 % of its CPUs are in use, limit 80 %", First: noon.Add(-40 * time.Second), Last: at},
+				Why: "86 % of its CPUs are in use, limit 80 %", First: Noon.Add(-40 * time.Second), Last: at},
 		}
 		s.Rivals = []status.Rival{{Name: "kernel NUMA balancing", What: "moved 120 MiB in the last 2 s", Answer: "switched off for guests that are bound"}}
 	}

@@ -1,0 +1,80 @@
+package metrics
+
+import (
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/numavisor/numavisor/internal/status"
+)
+
+// Build says which program runs.
+type Build struct{ Version, Revision string }
+
+// Collector makes the metrics of a daemon at each scrape. It is safe for
+// concurrent use if status is.
+type Collector struct {
+	status func() status.Status
+	build  Build
+}
+
+// New returns the collector of what status tells.
+func New(status func() status.Status, build Build) *Collector {
+	return &Collector{status, build}
+}
+
+// Describe sends every metric that Collect may send.
+func (c *Collector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range all {
+		to <- d.desc
+	}
+}
+
+// Collect sends the metrics of the status now.
+func (c *Collector) Collect(to chan<- prometheus.Metric) {
+	s := c.status()
+	e := &exposition{to: to, sent: map[string]bool{}}
+	e.send(buildInfo, 1, c.build.Version, c.build.Revision, runtime.Version())
+	e.host(&s)
+	e.nodes(&s)
+	e.guests(&s)
+	e.moves(&s)
+	e.alarms(&s)
+	e.daemon(&s)
+}
+
+// exposition sends the metrics of one scrape.
+type exposition struct {
+	to   chan<- prometheus.Metric
+	sent map[string]bool
+}
+
+// send sends one value. The same series twice would cost the whole scrape:
+// the first counts. Label values that are not UTF-8 would, too.
+func (e *exposition) send(d *described, value float64, labels ...string) {
+	for i := range labels {
+		labels[i] = strings.ToValidUTF8(labels[i], "\uFFFD")
+	}
+	series := d.Name + "\xff" + strings.Join(labels, "\xff")
+	if e.sent[series] {
+		return
+	}
+	e.sent[series] = true
+	e.to <- prometheus.MustNewConstMetric(d.desc, d.Type, value, labels...)
+}
+
+// sendTime sends a time unless it is zero.
+func (e *exposition) sendTime(d *described, t time.Time) {
+	if !t.IsZero() {
+		e.send(d, float64(t.UnixNano())/1e9)
+	}
+}
+
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,207 @@
+package metrics_test
+
+import (
+	"flag"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/numavisor/numavisor/internal/host/metrics"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/status/statustest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+var update = flag.Bool("update", false, "write the golden files and docs/metrics.md anew")
+
+// registryOf has only the collector of a status; it refuses metrics that are
+// not described, or sent twice.
+func registryOf(t testing.TB, s func() status.Status) *prometheus.Registry {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(metrics.New(s, metrics.Build{Version: "1.2.3", Revision: "abc"})); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// exposed is what a scrape gives.
+func exposed(t testing.TB, s status.Status) string {
+	t.Helper()
+	return strings.ReplaceAll(scraped(t, registryOf(t, func() status.Status { return s })), runtime.Version(), "GOVERSION")
+}
+
+// scraped is the text of all that a registry gathers.
+func scraped(t testing.TB, r *prometheus.Registry) string {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	encoder := expfmt.NewEncoder(&text, expfmt.NewFormat(expfmt.TypeTextPlain))
+	for _, f := range families {
+		if err := encoder.Encode(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return text.String()
+}
+
+// whole is a status in which everything is that can be.
+func whole() status.Status {
+	s := statustest.BusyHost(2, 11, 10)
+	some, full := 0.25, 0.05
+	s.Sample.Pressure = inventory.Pressure{CPU: &some, Memory: &some, MemoryFull: &full, IO: &full}
+	s.Sample.Moves = inventory.KernelMoves{Moved: 20 * topology.MiB, Failed: topology.MiB, Balancing: 8 * topology.MiB}
+	s.Sample.Accesses = []inventory.AccessSource{inventory.AccessPMU, inventory.AccessEstimate}
+	s.Sample.Gaps = []inventory.Gap{{Object: "guest web1", What: "accesses", Why: "no counter is free"}}
+	s.Pause = &status.Pause{Since: statustest.Noon}
+	return s
+}
+
+func TestExposition(t *testing.T) {
+	got := exposed(t, whole())
+	const path = "testdata/busy_host.prom"
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s: the exposition differs (run with -update to accept):\n%s", path, diff)
+	}
+}
+
+func TestNamesFollowTheConventions(t *testing.T) {
+	s := whole()
+	problems, err := testutil.GatherAndLint(registryOf(t, func() status.Status { return s }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	for _, m := range metrics.All() {
+		if strings.HasSuffix(m.Name, "_total") != (m.Type == prometheus.CounterValue) {
+			t.Errorf("%s: only counters end in _total", m.Name)
+		}
+		if m.Unit == "" || !strings.HasSuffix(m.Help, ".") {
+			t.Errorf("%s: unit %q, help %q", m.Name, m.Unit, m.Help)
+		}
+	}
+}
+
+// The golden exposition is the proof that each metric is given at all.
+func TestTheWholeStatusGivesEveryMetric(t *testing.T) {
+	text := exposed(t, whole())
+	for _, m := range metrics.All() {
+		if !strings.Contains(text, "# TYPE "+m.Name+" ") {
+			t.Errorf("%s: no series", m.Name)
+		}
+	}
+}
+
+// A daemon that has not looked yet says so by leaving out what it does not
+// know, and never by zeros.
+func TestBeforeTheFirstSample(t *testing.T) {
+	text := exposed(t, status.Status{Host: "h1", Started: statustest.Noon, Mode: "auto"})
+	for _, absent := range []string{"numavisor_sample_timestamp_seconds", "numavisor_plan_timestamp_seconds", "numavisor_pressure_ratio", "numavisor_kernel_moved", "numavisor_node_", "numavisor_guest_"} {
+		if strings.Contains(text, absent) {
+			t.Errorf("%s is given:\n%s", absent, text)
+		}
+	}
+	for _, there := range []string{"numavisor_samples_total 0", `numavisor_host_mode{mode="auto"} 1`, `numavisor_alarms{severity="critical"} 0`, "numavisor_start_time_seconds 1.7778"} {
+		if !strings.Contains(text, there) {
+			t.Errorf("%s is not given:\n%s", there, text)
+		}
+	}
+}
+
+func TestGuestsThatAreGoneLeaveNoSeries(t *testing.T) {
+	s := statustest.BusyHost(8, 43, 0)
+	r := registryOf(t, func() status.Status { return s })
+	if text := scraped(t, r); !strings.Contains(text, `guest="db1"`) || !strings.Contains(text, `object="guest build7"`) {
+		t.Fatalf("the guests are not there:\n%s", text)
+	}
+	s = statustest.BusyHost(8, 1, 2)
+	if text := scraped(t, r); strings.Contains(text, "db1") || strings.Contains(text, "build7") {
+		t.Errorf("guests that are gone are still there:\n%s", text)
+	}
+}
+
+// What comes twice or is no text must not cost the whole scrape.
+func TestOddStatusesAreScrapedWhole(t *testing.T) {
+	s := whole()
+	s.Guests = append(s.Guests, s.Guests[0])
+	s.Guests[2].Name, s.Sample.Guests[2].Name = "bad\xff\"\n", "bad\xff\"\n"
+	s.Sample.Guests = append(s.Sample.Guests, s.Sample.Guests[0])
+	s.Sample.Nodes = append(s.Sample.Nodes, s.Sample.Nodes[0])
+	s.Sample.Accesses = append(s.Sample.Accesses, s.Sample.Accesses...)
+	s.Alarms = append(s.Alarms, s.Alarms...)
+	s.Rivals = append(s.Rivals, s.Rivals...)
+	s.Moving = append(s.Moving, s.Moving...)
+	s.Advice = append(s.Advice, s.Advice...)
+	text := exposed(t, s)
+	if !strings.Contains(text, `guest="bad`+"\uFFFD"+`\"\n"`) || !strings.Contains(text, "numavisor_moves_in_progress 2") {
+		t.Errorf("the scrape is\n%s", text)
+	}
+}
+
+func TestClearedAlarmsAreNotGiven(t *testing.T) {
+	s := whole()
+	s.Alarms[0].Cleared = s.Alarms[0].Last
+	text := exposed(t, s)
+	if strings.Contains(text, `quantity="guest-remote"`) || !strings.Contains(text, `numavisor_alarms{severity="critical"} 0`) || !strings.Contains(text, `numavisor_alarms{severity="warning"} 1`) {
+		t.Errorf("the scrape is\n%s", text)
+	}
+}
+
+// The bound is that of the package comment.
+func TestSeriesAreBounded(t *testing.T) {
+	for _, c := range []struct{ nodes, guests int }{{1, 0}, {2, 11}, {8, 200}, {64, 200}} {
+		s := statustest.BusyHost(c.nodes, c.guests, 0)
+		for i := range s.Sample.Guests { // the worst: memory of each guest on each node
+			g := &s.Sample.Guests[i]
+			g.MemoryByNode = map[topology.NodeID]topology.Bytes{}
+			for _, n := range s.Topology.Nodes {
+				g.MemoryByNode[n.ID] = topology.GiB
+			}
+		}
+		n, err := testutil.GatherAndCount(registryOf(t, func() status.Status { return s }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if most := c.guests*(c.nodes+19) + 20*c.nodes + 2*len(s.Alarms) + 60; n > most {
+			t.Errorf("%d nodes, %d guests: %d series, at most %d are promised", c.nodes, c.guests, n, most)
+		}
+	}
+	s := statustest.BusyHost(8, 200, 0)
+	n, err := testutil.GatherAndCount(registryOf(t, func() status.Status { return s }))
+	if err != nil || n > 3500 {
+		t.Errorf("200 guests on 8 nodes: %d series (%v), the package comment says about 3400", n, err)
+	}
+	t.Logf("200 guests on 8 nodes: %d series", n)
+}
+
+func BenchmarkScrape200Guests(b *testing.B) {
+	s := statustest.BusyHost(8, 200, 0)
+	r := prometheus.NewRegistry() // as the daemon has it
+	r.MustRegister(metrics.New(func() status.Status { return s }, metrics.Build{Version: "1.2.3"}))
+	for b.Loop() {
+		if text := scraped(b, r); text == "" {
+			b.Fatal("nothing was scraped")
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package metrics
+
+import (
+	"fmt"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// guests sends what is known of each guest, and what was measured of those that run.
+func (e *exposition) guests(s *status.Status) {
+	suffers, stays, waits := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, x := range s.Suffering {
+		suffers[x.Guest] = true
+	}
+	for _, x := range s.Stays {
+		stays[x.What] = true
+	}
+	for _, a := range s.Advice {
+		for _, g := range a.Move.Guests {
+			waits[g.Guest] = true
+		}
+	}
+	for _, g := range s.Guests {
+		e.send(guestInfo, 1, g.Name, g.State, fmt.Sprint(g.Managed), string(g.Mode))
+		e.send(guestVCPUs, float64(g.VCPUs), g.Name)
+		e.send(guestSize, float64(g.Memory), g.Name)
+		e.send(guestDrift, float64(len(g.Drift)), g.Name)
+		e.send(guestSuffers, oneIf(suffers[g.Name]), g.Name)
+		e.send(guestStays, oneIf(stays[g.Name]), g.Name)
+		e.send(guestRests, oneIf(g.Rests != ""), g.Name)
+		e.send(guestAdvised, oneIf(waits[g.Name]), g.Name)
+		if g.LocalShare != nil {
+			e.send(guestLocal, *g.LocalShare, g.Name)
+		}
+	}
+	for i := range s.Sample.Guests {
+		e.measured(&s.Topology, &s.Sample.Guests[i])
+	}
+}
+
+// measured sends what the last sample has of a guest.
+func (e *exposition) measured(t *topology.Topology, g *inventory.GuestSample) {
+	e.send(guestUsed, g.Load.CPU, g.Name)
+	e.send(guestWaited, g.Load.Wait, g.Name)
+	for node, bytes := range g.MemoryByNode {
+		if bytes > 0 {
+			e.send(guestMemory, float64(bytes), g.Name, nodeLabel(node))
+		}
+	}
+	if r := g.Load.Remote; r != nil {
+		e.send(guestRemote, r.Share, g.Name, string(r.Source))
+	}
+	if g.Load.MemoryMBps > 0 {
+		e.send(guestTraffic, g.Load.MemoryMBps*bytesPerMB, g.Name)
+	}
+	if len(g.Accesses) == 0 {
+		return
+	}
+	// By class and not by pair of nodes: three series, not N times N.
+	shares := map[topology.Class]float64{}
+	for _, a := range g.Accesses {
+		class := topology.Remote
+		if n, ok := t.Node(a.From); ok && n.Classes[a.To] != "" {
+			class = n.Classes[a.To]
+		}
+		shares[class] += a.Share
+	}
+	for _, class := range []topology.Class{topology.Local, topology.Neighbour, topology.Remote} {
+		e.send(guestAccess, shares[class], g.Name, string(class))
+	}
+}
