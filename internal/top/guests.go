@@ -12,12 +12,12 @@ import (
 
 var guestColumns = []column{
 	{title: "VM", width: 15, most: 32},
-	{title: "NODES", width: 5, most: 12, fixed: true},
+	{title: "NODES", width: 5, most: 12, fixed: true, rank: 3},
 	{title: "VCPU", width: 4, right: true, high: true, rank: 6},
 	{title: "CPU", width: 5, right: true, high: true},
 	{title: "WAIT", width: 4, right: true, high: true},
-	{title: "MEMORY BY NODE", width: 14, most: 60, high: true},
-	{title: "LOCAL", width: 5, right: true},
+	{title: "MEMORY BY NODE", width: 14, most: 60, high: true, rank: 4},
+	{title: "LOCAL", width: 5, right: true, rank: 2},
 	{title: "REMOTE", width: 8, most: 12, high: true},
 	{title: "MODE", width: 6, rank: 5},
 	{title: "STATE", width: 11, most: 30, high: true},

@@ -9,9 +9,9 @@ import (
 // line is a line being typed below the picture.
 type line struct {
 	prompt, text string
-	// each is called after every key, enter when the line is done; nil: nothing happens.
+	// each is called with the text after every key, and with none when typing is
+	// given up; enter when the line is done. nil: nothing happens.
 	each, enter func(Model, string) Model
-	escape      string // what each gets when typing is given up
 }
 
 // typed takes a key for the line.
@@ -24,7 +24,7 @@ func (m Model) typed(k tea.Key) (tea.Model, tea.Cmd) {
 	case "esc":
 		m.line = nil
 		if l.each != nil {
-			m = l.each(m, l.escape)
+			m = l.each(m, "")
 		}
 		return m, nil
 	case "backspace":

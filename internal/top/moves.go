@@ -13,7 +13,7 @@ import (
 
 var movingColumns = []column{
 	{title: "MOVING", width: 17, most: 40, fixed: true},
-	{title: "KIND", width: 6, most: 17, fixed: true, rank: 4},
+	{title: "KIND", width: 17, fixed: true, rank: 4},
 	{title: "FROM > TO", width: 9, most: 20, fixed: true},
 	{title: "DONE", width: 22, most: 60, fixed: true},
 	{title: "PACE", width: 7, right: true, fixed: true},
@@ -43,7 +43,7 @@ func movingTable(s *status.Status) table {
 
 var adviceColumns = []column{
 	{title: "ADVICE", width: 17, most: 40, fixed: true},
-	{title: "KIND", width: 6, most: 17, fixed: true, rank: 5},
+	{title: "KIND", width: 17, fixed: true, rank: 5},
 	{title: "FROM > TO", width: 9, most: 20, fixed: true},
 	{title: "SAVES", width: 9, right: true, fixed: true},
 	{title: "COPY", width: 5, right: true, fixed: true},

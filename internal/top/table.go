@@ -176,7 +176,7 @@ func window(rows, lines, chosen int) (first, end int) {
 
 // shown tells of a window: "200", "3-9/200".
 func shown(first, end, rows int) string {
-	if end-first == rows {
+	if end-first == rows || end == first {
 		return fmt.Sprint(rows)
 	}
 	return fmt.Sprintf("%d-%d/%d", min(first+1, end), end, rows)

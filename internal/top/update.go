@@ -153,7 +153,7 @@ func (m Model) browsed(key string) Model {
 	case "S":
 		m.focuses[m.pane].by.reverse = !m.focuses[m.pane].by.reverse
 	case "/":
-		m.line = &line{prompt: "filter " + m.tables()[m.pane].name + ": ", text: m.focuses[m.pane].filter, each: setFilter, enter: setFilter, escape: ""}
+		m.line = &line{prompt: "filter " + m.tables()[m.pane].name + ": ", text: m.focuses[m.pane].filter, each: setFilter, enter: setFilter}
 	case "esc":
 		m.focuses[m.pane].filter = ""
 	case "enter":

@@ -165,7 +165,7 @@ func (m Model) footer() string {
 	}
 	all := []string{"tab", "pane", "s", "sort", "/", "filter", "enter", "inspect", "a", "accept", "c", "cancel", "p", "pause", "?", "help", "q", "quit"}
 	if f := m.focuses[m.pane].filter; f != "" {
-		all = append([]string{"filter", oneLine(f), "esc", "clears"}, all...)
+		all = []string{"only", oneLine(f), "esc", "shows all", "tab", "pane", "s", "sort", "enter", "inspect", "?", "help"}
 	}
 	return m.keys(all...)
 }
