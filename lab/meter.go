@@ -18,9 +18,6 @@ import (
 // ErrCounterOff means that the access counter does not count at present.
 var ErrCounterOff = errors.New("the lab's access counter is off; 'numavisor lab scope count' (or felt) switches it on")
 
-// lineBytes is what one miss of the modelled cache fetches.
-const lineBytes = 64
-
 // Meter makes the lab's access counter a source of the daemon, which runs
 // inside the lab: a guest's accesses by the node of the CPU and of the memory.
 // The counter knows CPUs and not threads. So what a CPU counted is divided by
@@ -181,10 +178,12 @@ func (m *Meter) Read(window time.Duration) (map[string]watch.Access, error) {
 			part := float64(ran[t.TID]) / float64(whole)
 			for n, to := range m.before.nodes {
 				missed := since(m.before, before, int(t.LastCPU), n)
-				amounts[inventory.AccessShare{From: from, To: to}] += part * float64(missed) * lineBytes
+				amounts[inventory.AccessShare{From: from, To: to}] += part * float64(missed)
 			}
 		}
-		accesses[g.Name] = watch.AccessOf(amounts, window)
+		a := watch.AccessOf(amounts, window)
+		a.MemoryMBps = 0 // emulated CPUs' traffic says nothing beside figures of real ones
+		accesses[g.Name] = a
 	}
 	return accesses, nil
 }

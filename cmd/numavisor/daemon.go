@@ -5,24 +5,30 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/numavisor/numavisor/internal/host/daemon"
 	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/host/metrics"
 	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/host/watch"
+	"github.com/numavisor/numavisor/internal/status"
 	"github.com/numavisor/numavisor/lab"
 )
 
 func daemonCommand() *cobra.Command {
 	var on hostFlags
-	var socket, records string
+	var socket, records, listen string
 	var every time.Duration
 	c := &cobra.Command{
 		Use:   "daemon",
@@ -36,13 +42,14 @@ Runs in the foreground until it is told to end (SIGTERM). A move on its way
 then stops at the next slice, and the next start takes it up; the VMs run on
 whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 		Example: `  numavisor daemon
-  numavisor daemon --policy /etc/numavisor/policy.yaml`,
+  numavisor daemon --policy /etc/numavisor/policy.yaml --metrics :9177`,
 		Args: cobra.NoArgs,
 	}
 	on.flags(c)
 	_ = c.Flags().MarkHidden("timeout")
 	socketFlag(c, &socket)
 	recordsFlag(c, &records)
+	c.Flags().StringVar(&listen, "metrics", "", "also serve Prometheus metrics on this address, for example :9177")
 	c.Flags().DurationVar(&every, "every", time.Second, "time between samples")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if every < 100*time.Millisecond || every > time.Minute {
@@ -69,7 +76,7 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 		})
 		stop := obeyChanges(c.Context(), d, &on)
 		defer stop()
-		return serveAndRun(c.Context(), d, l)
+		return serveAndRun(c.Context(), d, l, listen)
 	}
 	return c
 }
@@ -109,18 +116,51 @@ func meters() []watch.Meter {
 	return []watch.Meter{watch.NewResctrl(linux.Live), watch.NewPMU(linux.Live), lab.NewMeter(lab.InLab, linux.Live)}
 }
 
-// serveAndRun runs the loop and what answers about it; the first that fails ends both.
-func serveAndRun(ctx context.Context, d *daemon.Daemon, l net.Listener) error {
+// serveAndRun runs the loop and what answers about it; the first that fails ends all.
+func serveAndRun(ctx context.Context, d *daemon.Daemon, l net.Listener, listen string) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	served := make(chan error, 1)
-	go func() {
-		defer stop()
-		served <- d.Serve(ctx, l, nil)
-	}()
+	page := metricsPage(ctx, d)
+	serve := []func() error{func() error { return d.Serve(ctx, l, map[string]http.Handler{"GET /metrics": page}) }}
+	if listen != "" {
+		public, err := net.Listen("tcp", listen)
+		if err != nil {
+			return wrongUse("--metrics: %w", err)
+		}
+		serve = append(serve, func() error { return daemon.ServeMetrics(ctx, public, page) })
+	}
+	ended := make(chan error, len(serve))
+	for _, one := range serve {
+		go func() {
+			defer stop()
+			ended <- one()
+		}()
+	}
 	err := d.Run(ctx)
 	stop()
-	return errors.Join(err, <-served)
+	for range serve {
+		err = errors.Join(err, <-ended)
+	}
+	return err
+}
+
+// metricsPage gives the daemon's status in Prometheus' form, and nothing once it has ended.
+func metricsPage(ctx context.Context, d *daemon.Daemon) http.Handler {
+	build := metrics.Build{Version: "unknown"}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		build.Version = info.Main.Version
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics.New(func() status.Status {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		s, err := d.Status(ctx)
+		if err != nil {
+			d.Log.Warn("no metrics", "error", err)
+		}
+		return s
+	}, build))
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
 func socketFlag(c *cobra.Command, socket *string) {

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/alarm"
@@ -25,9 +27,12 @@ func (s *state) judge() {
 	}
 }
 
-// facts are what alarms are judged by.
+// facts are what alarms are judged by. That a host has no means to measure
+// accesses is no fault of it.
 func (s *state) facts() judge.Input {
-	in := judge.Input{Sample: s.sample, Topology: &s.host.Topology, Rivals: s.rivals, Gaps: s.host.Gaps, FailedMoves: map[string]int{}}
+	sample := s.sample
+	sample.Gaps = slices.DeleteFunc(slices.Clone(sample.Gaps), func(g inventory.Gap) bool { return strings.HasPrefix(g.What, inventory.AccessGap) })
+	in := judge.Input{Sample: sample, Topology: &s.host.Topology, Rivals: s.rivals, Gaps: s.host.Gaps, FailedMoves: map[string]int{}}
 	if s.blind != "" {
 		in.Gaps = append([]inventory.Gap{{Object: "host", What: "its VMs and settings", Why: s.blind}}, in.Gaps...)
 	}

@@ -1,0 +1,297 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/lab"
+)
+
+// worker is a VM of others that works on its memory as soon as it is told to.
+type worker struct {
+	name      string
+	memoryMiB int
+	vcpus     int
+	memory    int    // the node that its memory begins on; it may move from there
+	cpus      string // it runs there; empty: anywhere
+}
+
+// startWorker starts a VM with its memory on one node and its vCPUs elsewhere,
+// held by nothing: as a mass start or a hand may leave it.
+func (l *labHost) startWorker(t *testing.T, w worker) {
+	t.Helper()
+	xml := fmt.Sprintf(`<domain type='kvm'><name>%s</name><memory unit='MiB'>%d</memory><vcpu>%d</vcpu><numatune><memory mode='restrictive' nodeset='%d'/></numatune>
+<os><type arch='x86_64' machine='q35'>hvm</type><kernel>%s</kernel><initrd>%s</initrd><cmdline>%s</cmdline></os><features><acpi/></features>
+<cpu mode='host-passthrough'/><devices><serial type='pty'/><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>`,
+		w.name, w.memoryMiB, w.vcpus, w.memory, lab.GuestKernel, lab.GuestInitrd, lab.GuestCommandLine)
+	l.sh(t, "cat > /run/w.xml <<'X'\n"+xml+"\nX\nvirsh -q create /run/w.xml")
+	if err := l.AwaitGuest(l.ctx, w.name); err != nil {
+		t.Fatal(err)
+	}
+	on := w.cpus
+	if on == "" {
+		on = fmt.Sprintf("0-%d", 2*len(l.Shape.Nodes)-1)
+	}
+	var script strings.Builder
+	for v := range w.vcpus {
+		fmt.Fprintf(&script, "virsh -q vcpupin %s %d %s || exit\n", w.name, v, on)
+	}
+	fmt.Fprintf(&script, "virsh -q emulatorpin %s %s && virsh -q numatune %[1]s --mode restrictive --nodeset 0-%[3]d --live", w.name, on, len(l.Shape.Nodes)-1)
+	l.sh(t, script.String())
+	t.Cleanup(func() { l.run(t, "virsh", "-q", "destroy", w.name) })
+}
+
+// work has VMs work for a while.
+func (l *labHost) work(t *testing.T, seconds int, names ...string) {
+	t.Helper()
+	if err := l.StartWork(l.ctx, names, time.Second, seconds); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// daemon starts a daemon in the lab that may move the named VMs; it is
+// stopped when the test ends, and its records are new.
+func (l *labHost) daemon(t *testing.T, policy string, auto ...string) {
+	t.Helper()
+	policy = "balance:\n  patience: 3s\n  guests: {" + strings.Join(auto, ": auto, ") + ": auto}\n" + policy
+	l.sh(t, "rm -rf /run/records; cat > /run/policy.yaml <<'X'\n"+policy+"\nX")
+	l.startDaemon(t)
+	t.Cleanup(func() { l.stopDaemon(t, "TERM") })
+}
+
+func (l *labHost) startDaemon(t *testing.T) {
+	t.Helper()
+	l.sh(t, `setsid numavisor daemon --policy /run/policy.yaml --records /run/records >> /run/daemon.log 2>&1 & echo $! > /run/daemon.pid
+for i in $(seq 60); do numavisor top --once >/dev/null 2>&1 && exit; kill -0 $(cat /run/daemon.pid) || break; sleep 0.5; done; cat /run/daemon.log; exit 1`)
+}
+
+func (l *labHost) stopDaemon(t *testing.T, signal string) {
+	t.Helper()
+	l.sh(t, `pid=$(cat /run/daemon.pid); kill -`+signal+` $pid 2>/dev/null; for i in $(seq 60); do kill -0 $pid 2>/dev/null || exit 0; sleep 0.5; done; exit 1`)
+}
+
+func (l *labHost) history(t *testing.T, kinds ...journal.Kind) []journal.Entry {
+	t.Helper()
+	var all []journal.Entry
+	if err := json.Unmarshal([]byte(l.must(t, "history", "--records", "/run/records", "-o", "json").stdout), &all); err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(all, func(e journal.Entry) bool { return len(kinds) > 0 && !slices.Contains(kinds, e.Kind) })
+}
+
+func (l *labHost) status(t *testing.T) status.Status {
+	t.Helper()
+	var s status.Status
+	if err := json.Unmarshal([]byte(l.must(t, "top", "-o", "json").stdout), &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// settled waits until so many moves have ended, and returns how.
+func (l *labHost) settled(t *testing.T, moves int, within time.Duration) []journal.Entry {
+	t.Helper()
+	for end := time.Now().Add(within); ; time.Sleep(2 * time.Second) {
+		ended := slices.DeleteFunc(l.history(t), func(e journal.Entry) bool { return !e.Ends() })
+		if len(ended) >= moves {
+			return ended
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d moves have ended after %v, %d are wanted:\n%s\n%s", len(ended), within, moves,
+				l.must(t, "history", "--records", "/run/records").stdout, l.sh(t, "numavisor top --once; tail -20 /run/daemon.log"))
+		}
+	}
+}
+
+// homes returns for each VM the node that holds its memory and runs its vCPUs; -1 if there is no one such node.
+func (l *labHost) homes(t *testing.T, names ...string) map[string]topology.NodeID {
+	t.Helper()
+	homes := map[string]topology.NodeID{}
+	for _, name := range names {
+		v := l.show(t, name)
+		homes[name] = -1
+		for node, bytes := range v.Truth.MemoryByNode {
+			if float64(bytes) > 0.95*float64(v.total()) && v.Truth.VCPUsByNode[node] == v.Truth.VCPUs {
+				homes[name] = node
+			}
+		}
+	}
+	return homes
+}
+
+// All memory is on one node after a mass start, and the vCPUs are wherever the
+// scheduler has room: each VM gets a node of its own.
+func TestLabDaemonAfterAMassStart(t *testing.T) {
+	l := boot(t, "square4")
+	names := []string{"w0", "w1", "w2"}
+	for _, name := range names {
+		l.startWorker(t, worker{name: name, memoryMiB: 160, vcpus: 1, memory: 0})
+	}
+	l.work(t, 600, names...)
+	l.daemon(t, "", names...)
+	l.settled(t, 1, 2*time.Minute)
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		homes := l.homes(t, names...)
+		used := map[topology.NodeID]int{}
+		for _, n := range homes {
+			used[n]++
+		}
+		if used[-1] == 0 && used[0] <= 2 && used[1] <= 2 && used[2] <= 2 && used[3] <= 2 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("homes %v\n%s", homes, l.must(t, "history", "--records", "/run/records").stdout)
+		}
+		time.Sleep(3 * time.Second)
+	}
+	for _, e := range l.history(t, journal.MoveBegan) {
+		if e.Why == "" || e.Move == nil {
+			t.Errorf("a move without a reason: %+v", e)
+		}
+	}
+}
+
+// One node's CPUs are overloaded, all others idle: a VM leaves, memory and all.
+func TestLabDaemonRelievesAnOverloadedNode(t *testing.T) {
+	l := boot(t, "square4")
+	names := []string{"w0", "w1", "w2", "w3"}
+	for _, name := range names {
+		l.startWorker(t, worker{name: name, memoryMiB: 96, vcpus: 1, memory: 1, cpus: "2-3"})
+	}
+	l.work(t, 600, names...)
+	l.daemon(t, "", names...)
+	l.settled(t, 1, 2*time.Minute)
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		homes := l.homes(t, names...)
+		on := map[topology.NodeID]int{}
+		for _, n := range homes {
+			on[n]++
+		}
+		if on[1] == 2 && on[-1] == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("homes %v: two stay on node 1, which has two CPUs\n%s", homes, l.must(t, "history", "--records", "/run/records").stdout)
+		}
+		time.Sleep(3 * time.Second)
+	}
+}
+
+// VMs whose memory is where the other runs, and no room for two on a node: only
+// changing places helps.
+func TestLabDaemonSwaps(t *testing.T) {
+	l := boot(t, "square4")
+	l.startWorker(t, worker{name: "w0", memoryMiB: 512, vcpus: 2, memory: 0, cpus: "6-7"})
+	l.startWorker(t, worker{name: "w1", memoryMiB: 512, vcpus: 2, memory: 3, cpus: "0-1"})
+	for i, cpus := range []string{"2-3", "4-5"} { // these are well where they are
+		l.startWorker(t, worker{name: fmt.Sprintf("own%d", i), memoryMiB: 512, vcpus: 2, memory: i + 1, cpus: cpus})
+	}
+	l.work(t, 600, "w0", "w1", "own0", "own1")
+	l.daemon(t, "", "w0", "w1")
+	l.settled(t, 1, 3*time.Minute)
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		homes := l.homes(t, "w0", "w1")
+		if homes["w0"] != homes["w1"] && homes["w0"] >= 0 && homes["w1"] >= 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("homes %v\n%s", homes, l.must(t, "history", "--records", "/run/records").stdout)
+		}
+		time.Sleep(3 * time.Second)
+	}
+}
+
+// A VM that dies in mid-move is written down as such, and the daemon goes on.
+func TestLabDaemonLosesAGuestInMidMove(t *testing.T) {
+	l := boot(t, "square4")
+	l.startWorker(t, worker{name: "w0", memoryMiB: 512, vcpus: 2, memory: 0, cpus: "6-7"})
+	l.startWorker(t, worker{name: "own", memoryMiB: 96, vcpus: 2, memory: 0, cpus: "0-1"})
+	l.work(t, 600, "w0", "own")
+	l.daemon(t, "  pace: 16MiB", "w0") // slow enough to be met on its way
+	for end := time.Now().Add(2 * time.Minute); len(l.history(t, journal.MoveBegan)) == 0; time.Sleep(time.Second) {
+		if time.Now().After(end) {
+			t.Fatalf("no move began\n%s", l.sh(t, "numavisor top --once; tail -20 /run/daemon.log"))
+		}
+	}
+	l.sh(t, "virsh -q destroy w0")
+	ended := l.settled(t, 1, time.Minute)
+	if e := ended[0]; e.Kind != journal.MoveFailed || !strings.Contains(e.What, "has ended") {
+		t.Errorf("ended as %+v", e)
+	}
+	if s := l.status(t); len(s.Moving) != 0 {
+		t.Errorf("still moving %+v", s.Moving)
+	}
+	if claims := l.sh(t, "ls /run/numavisor/claims"); claims != "" {
+		t.Errorf("claims left behind: %s", claims)
+	}
+}
+
+// kill -9 in mid-move: the VM runs on, and the next daemon finishes the move.
+func TestLabDaemonKilledInMidMove(t *testing.T) {
+	l := boot(t, "square4")
+	l.startWorker(t, worker{name: "w0", memoryMiB: 512, vcpus: 2, memory: 0, cpus: "6-7"})
+	l.startWorker(t, worker{name: "own", memoryMiB: 96, vcpus: 2, memory: 0, cpus: "0-1"})
+	l.work(t, 600, "w0", "own")
+	l.daemon(t, "  pace: 32MiB", "w0")
+	for end := time.Now().Add(2 * time.Minute); len(l.history(t, journal.MoveBegan)) == 0; time.Sleep(time.Second) {
+		if time.Now().After(end) {
+			t.Fatalf("no move began\n%s", l.sh(t, "numavisor top --once; tail -20 /run/daemon.log"))
+		}
+	}
+	l.stopDaemon(t, "KILL")
+	before, err := l.Worked("w0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if open := journal.CutShort(l.history(t)); len(open) != 1 {
+		t.Fatalf("not cut short: %+v", l.history(t))
+	}
+	l.startDaemon(t)
+	ended := l.settled(t, 1, 2*time.Minute)
+	if ended[0].Kind != journal.MoveDone || ended[0].By != "restart" {
+		t.Errorf("ended as %+v", ended[0])
+	}
+	if home := l.homes(t, "w0")["w0"]; home < 0 {
+		t.Errorf("w0 is not on one node: %+v", l.show(t, "w0").Truth)
+	}
+	if after, err := l.Worked("w0"); err != nil || len(after) <= len(before) {
+		t.Errorf("the VM does not work: %d lines before, %d after: %v", len(before), len(after), err)
+	}
+}
+
+// The access counter is the daemon's source where it counts, by vCPU and node.
+func TestLabDaemonSeesAccesses(t *testing.T) {
+	l := boot(t, "square4")
+	l.startWorker(t, worker{name: "far", memoryMiB: 160, vcpus: 1, memory: 3, cpus: "0"})
+	l.startWorker(t, worker{name: "near", memoryMiB: 160, vcpus: 1, memory: 2, cpus: "4"})
+	l.must(t, "lab", "scope", "count")
+	defer l.must(t, "lab", "scope", "off")
+	l.work(t, 600, "far", "near")
+	l.daemon(t, "  mode: advise", "far", "near")
+	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Second) {
+		s := l.status(t)
+		shares := map[string]float64{}
+		for _, g := range s.Sample.Guests {
+			if r := g.Load.Remote; r != nil && r.Source == inventory.AccessCounter {
+				shares[g.Name] = r.Share
+			}
+		}
+		if len(shares) == 2 && shares["far"] > 0.9 && shares["near"] < 0.1 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("remote shares by the access counter: %v\n%s", shares, l.sh(t, "numavisor top --once"))
+		}
+	}
+}
