@@ -37,7 +37,7 @@ var rooms = map[string][]string{
 	"internal/decide/adopt":    {"WORDS"},
 	"internal/decide/check":    {"WORDS", "internal/decide/cost"},
 	"internal/decide/drift":    {"WORDS"},
-	"internal/decide/pace":     {"internal/topology"},
+	"internal/decide/pace":     {"WORDS"},
 	"internal/decide/rivals":   {"WORDS"},
 	"internal/decide/diagnose": {"WORDS", "internal/decide/cost", "internal/decide/drift", "internal/decide/check"},
 

@@ -2,62 +2,82 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
-	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/status"
 )
 
+// applyTime bounds moves by default: much longer than other actions take,
+// since copying is paced.
+const applyTime = 24 * time.Hour
+
 func applyCommand() *cobra.Command {
 	var on hostFlags
-	var records string
-	var only []string
+	var folder string
+	var guests []string
+	var resume, fullSpeed bool
 	c := &cobra.Command{
-		Use:   "apply PLAN",
-		Short: "Make the moves of a plan that 'numavisor balance -o json' printed",
-		Long: `Makes the moves of a plan one after the other, the advised ones too: whoever
-applies a plan has accepted it. Each move is checked against the host as it is
-by then, written into the journal before anything is touched, and verified. A
-plan made on a state that is no more is refused. "-" reads the plan from the
-standard input. Moves that were cut short before are finished, or undone, first.
+		Use:   "apply PLAN.json | - | --resume",
+		Short: "Carry out a plan of moves that balance made: vCPUs first, then memory, while VMs run",
+		Long: `Carries out the moves of a plan as 'numavisor balance -o json' prints it, one
+after the other, advised ones too. Each move is checked again first: a plan whose
+VMs are not any more where it says is refused, and nothing is touched. VMs of one
+move make room for each other: their memory is copied in turns. Copying is paced
+so that the VMs hardly feel it (policy: balance.most_guest_wait, most_bandwidth).
+
+What is done is kept in a journal ('numavisor history'). A move that was cut
+short, by whatever, is finished first, or undone where its room is gone;
+--resume does only that.
 
 Exit status 3 means done in part: the report says what could not be done and why.`,
 		Example: `  numavisor balance -o json > plan.json; numavisor apply plan.json
-  numavisor balance -o json | numavisor apply - --guest db1`,
-		Args: cobra.ExactArgs(1),
+  numavisor balance -o json | numavisor apply - --guest db1
+  numavisor apply --resume`,
+		Args: cobra.MaximumNArgs(1),
 	}
 	on.flags(c)
-	recordsFlag(c, &records)
-	c.Flags().StringSliceVar(&only, "guest", nil, "only the moves that concern these VMs")
+	on.timeout = applyTime
+	c.Flags().Lookup("timeout").DefValue = applyTime.String()
+	recordsFlag(c, &folder)
+	c.Flags().StringSliceVar(&guests, "guest", nil, "only moves of this VM (may be given several times)")
+	c.Flags().BoolVar(&resume, "resume", false, "only finish or undo moves that were cut short")
+	c.Flags().BoolVar(&fullSpeed, "full-speed", false, "copy without regard to how the VMs bear it")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		round, err := readRound(c.InOrStdin(), args[0])
-		if err != nil {
-			return err
+		if resume == (len(args) == 1) || resume && len(guests) > 0 {
+			return wrongUse("name one plan, or only --resume; see 'numavisor apply --help'")
 		}
-		moves, err := movesOf(round, only)
-		if err != nil {
-			return err
+		var round plan.Round
+		if !resume {
+			var err error
+			if round, err = readFile(args[0], plan.ParseRound); err != nil {
+				return err
+			}
+			if round.Moves, err = picked(round.Moves, guests); err != nil {
+				return err
+			}
 		}
 		h, done, err := on.open(c)
 		if err != nil {
 			return err
 		}
 		defer done()
-		book := record.Journal{Folder: records}
-		a := applying{h: h, book: book, progress: showMoving(c.ErrOrStderr())}
-		err = a.all(c.Context(), moves)
-		if printed := emit(c, a.ends, func(w io.Writer) { printHistory(w, a.ends, records) }); printed != nil {
+		if name, err := h.Sources.HostName(); !resume && (err != nil || name != round.Host) {
+			return errors.Join(fmt.Errorf("the plan is for host %s, this is %s", round.Host, name), err)
+		}
+		r := operate.MoveRequest{By: "operator", Keep: record.Journal{Folder: folder}, Told: movingTo(c.ErrOrStderr()), FullSpeed: fullSpeed}
+		moved, err := carryOut(c.Context(), h, round, r)
+		if printed := emit(c, moved, func(w io.Writer) { printMoved(w, moved) }); printed != nil {
 			return printed
 		}
 		return err
@@ -65,105 +85,89 @@ Exit status 3 means done in part: the report says what could not be done and why
 	return c
 }
 
-// readRound reads a plan from a file; "-" is standard input.
-func readRound(stdin io.Reader, path string) (plan.Round, error) {
-	if path != "-" {
-		return readFile(path, parseRound)
+// picked are the moves that one of the guests takes part in, all if none is named.
+func picked(moves []plan.Move, guests []string) ([]plan.Move, error) {
+	if len(guests) == 0 {
+		return moves, nil
 	}
-	return parseRound(stdin)
-}
-
-func parseRound(r io.Reader) (round plan.Round, err error) {
-	d := json.NewDecoder(io.LimitReader(r, maxPlan))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&round); err != nil {
-		return round, fmt.Errorf("not a plan: %w; make one with 'numavisor balance -o json'", err)
-	}
-	for i, m := range round.Moves {
-		if len(m.Guests) == 0 || slices.ContainsFunc(m.Guests, func(g plan.GuestMove) bool { return g.Guest == "" || g.Placement.Nodes.IsEmpty() }) {
-			return round, fmt.Errorf("not a plan: moves[%d] names no guest, or no nodes for one; make one with 'numavisor balance -o json'", i)
+	var some []plan.Move
+	for _, name := range guests {
+		of := func(m plan.Move) bool {
+			return slices.ContainsFunc(m.Guests, func(g plan.GuestMove) bool { return g.Guest == name })
+		}
+		if !slices.ContainsFunc(moves, of) {
+			return nil, fmt.Errorf("the plan has no move of guest %s", name)
 		}
 	}
-	return round, nil
-}
-
-const maxPlan = 64 << 20
-
-// movesOf picks the moves that concern any of the named guests; all without names.
-func movesOf(r plan.Round, only []string) ([]plan.Move, error) {
-	var moves []plan.Move
-	for _, m := range r.Moves {
-		if len(only) == 0 || slices.ContainsFunc(m.Guests, func(g plan.GuestMove) bool { return slices.Contains(only, g.Guest) }) {
-			m.Advised = false
-			moves = append(moves, m)
+	for _, m := range moves {
+		if slices.ContainsFunc(m.Guests, func(g plan.GuestMove) bool { return slices.Contains(guests, g.Guest) }) {
+			some = append(some, m)
 		}
 	}
-	if len(moves) == 0 && len(only) > 0 {
-		return nil, fmt.Errorf("the plan has no move of %v; it has %d moves in all", only, len(r.Moves))
-	}
-	return moves, nil
+	return some, nil
 }
 
-// applying makes moves one after the other.
-type applying struct {
-	h        *operate.Host
-	book     record.Journal
-	progress func(status.Moving)
-	ends     []journal.Entry
-}
-
-// all makes the moves until one fails. What was cut short comes first.
-func (a *applying) all(ctx context.Context, moves []plan.Move) error {
-	entries, err := a.book.Since(time.Now())
-	if err != nil {
-		return err
+// carryOut recovers what was cut short, then makes the moves, in their order,
+// down to the first that cannot be made: the others were planned on top of it.
+func carryOut(ctx context.Context, h *operate.Host, round plan.Round, r operate.MoveRequest) ([]operate.Moved, error) {
+	restart := r
+	restart.By = "restart"
+	all, err := h.Recover(ctx, restart)
+	if all == nil {
+		all = []operate.Moved{}
 	}
-	before, err := a.h.Recover(ctx, journal.CutShort(entries), a.book, a.progress, nil)
-	a.ends = append(a.ends, before...)
-	if err != nil {
-		return fmt.Errorf("finishing what was cut short before: %w", err)
-	}
-	stamp := time.Now().UTC().Format("20060102T150405")
-	for i, m := range moves {
-		end, err := a.h.Move(ctx, operate.MoveRequest{ID: fmt.Sprintf("o%s-%d", stamp, i+1), Move: m, By: "operator", Journal: a.book, Progress: a.progress})
-		if end.Kind != "" {
-			a.ends = append(a.ends, end)
-		}
-		if err != nil || end.Kind != journal.MoveDone {
-			return a.stopped(len(moves)-i-1, end, err)
+	for i := 0; i < len(round.Moves) && err == nil; i++ {
+		r.Move = round.Moves[i]
+		r.ID = fmt.Sprintf("%s-%d", h.Clock().UTC().Format("20060102T150405.000000"), h.Self.PID)
+		var moved operate.Moved
+		moved, err = h.Move(ctx, r)
+		if begun := len(moved.Guests) > 0; begun {
+			all = append(all, moved)
 		}
 	}
-	if a.ends == nil {
-		a.ends = []journal.Entry{}
+	var short []string
+	for i := range all {
+		short = append(short, all[i].Shortfalls()...)
 	}
-	return nil
+	switch {
+	case errors.Is(err, operate.ErrStopped):
+		return all, partialError{fmt.Errorf("%w; the VMs run on, 'numavisor apply --resume' finishes it", err)}
+	case err != nil && len(all) > 0:
+		return all, partialError{err}
+	case slices.ContainsFunc(all, func(m operate.Moved) bool { return !m.Complete() }):
+		return all, partialError{fmt.Errorf("done in part: %s", strings.Join(short, "; "))}
+	}
+	return all, err
 }
 
-// stopped says how far it came: in part, if anything was done.
-func (a *applying) stopped(left int, end journal.Entry, err error) error {
-	if err == nil {
-		err = fmt.Errorf("move %s was done in part", end.ID)
+func printMoved(w io.Writer, all []operate.Moved) {
+	if len(all) == 0 {
+		fmt.Fprintln(w, "nothing to move")
 	}
-	if left > 0 {
-		err = fmt.Errorf("%w; %d moves after it were not begun", err, left)
+	for _, m := range all {
+		end := string(m.End)
+		if end == "" {
+			end = "stopped half-way"
+		}
+		fmt.Fprintf(w, "%s: %s; %v copied in %.1f s\n", m.Move, end, m.Bytes, m.Took.Seconds())
+		if m.Why != "" {
+			fmt.Fprintf(w, "  %s\n", m.Why)
+		}
+		for _, b := range m.Guests {
+			fmt.Fprintf(w, "%s:\n", b.Plan.Guest)
+			printBound(w, b)
+		}
 	}
-	if slices.ContainsFunc(a.ends, func(e journal.Entry) bool { return e.Kind == journal.MoveDone || e.Kind == journal.MovePartial }) || errors.Is(err, context.Canceled) && !errors.Is(err, operate.ErrStale) {
-		return partialError{err}
-	}
-	return err
 }
 
-// showMoving shows a move on a terminal, and stays silent elsewhere.
-func showMoving(w io.Writer) func(status.Moving) {
+// movingTo shows on a terminal how far a move is, and stays silent elsewhere.
+func movingTo(w io.Writer) func(status.Moving) {
 	f, ok := w.(*os.File)
-	if !ok {
-		return nil
-	}
-	if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+	if !ok || !isTerminal(f) {
 		return nil
 	}
 	return func(m status.Moving) {
-		fmt.Fprintf(f, "\r\033[K%s: %s: %v of %v, %v/s", m.ID, m.Step, m.Done, m.Total, m.BytesPerSecond)
+		fmt.Fprintf(f, "\r\033[K%s: %s: %v of %v, %v/s", m.Move.Names(), m.Step, m.Done, m.Total, m.BytesPerSecond)
 		if m.Done >= m.Total {
 			fmt.Fprint(f, "\r\033[K")
 		}

@@ -178,10 +178,7 @@ func keys[K comparable, V any](m map[K]V) []K {
 // progressTo shows copying on a terminal, and stays silent elsewhere.
 func progressTo(w io.Writer) apply.Progress {
 	f, ok := w.(*os.File)
-	if !ok {
-		return nil
-	}
-	if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+	if !ok || !isTerminal(f) {
 		return nil
 	}
 	return func(s plan.Step, done, total topology.Bytes) {

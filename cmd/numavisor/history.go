@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,88 +13,76 @@ import (
 )
 
 func historyCommand() *cobra.Command {
-	var records string
+	var folder string
 	var since time.Duration
 	var last int
 	c := &cobra.Command{
 		Use:   "history [VM]",
-		Short: "Show what was done to this host's VMs, when and why",
-		Long: `Reads the journal: moves with their reasons, their begin and how they ended,
-advice, who accepted it, drift, others who move pages, alarms, pauses. The
-daemon need not run. A move without an end was cut short: the next start of the
-daemon, or 'numavisor apply', finishes or undoes it.`,
+		Short: "Show what was done on this host, when and why",
+		Long: `Shows the journal of this host: moves with their begin, steps and end, repairs,
+changed settings, alarms, and what others were seen doing; of one VM, or of all.
+JSON and YAML have all that is kept, the way back of each move included.`,
 		Example: `  numavisor history
   numavisor history db1 --since 24h
-  numavisor history --last 5 -o json`,
+  numavisor history --last 20 -o json`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	recordsFlag(c, &records)
-	c.Flags().DurationVar(&since, "since", 0, "only what is not older than this (default: all that is kept)")
-	c.Flags().IntVar(&last, "last", 0, "only the last so many entries (default: all)")
+	recordsFlag(c, &folder)
+	c.Flags().DurationVar(&since, "since", 0, "only what is not older, for example 24h")
+	c.Flags().IntVar(&last, "last", 0, "only the newest so many")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if since < 0 || last < 0 {
-			return wrongUse("--since and --last must not be negative")
+			return wrongUse("--since %v, --last %d: must not be negative", since, last)
 		}
-		from := time.Time{}
+		f := record.Filter{Last: last}
 		if since > 0 {
-			from = time.Now().Add(-since)
+			f.Since = time.Now().Add(-since)
 		}
-		entries, err := record.Journal{Folder: records}.Since(from)
+		if len(args) == 1 {
+			f.Guest = args[0]
+		}
+		h, err := record.Journal{Folder: folder}.Read(f)
 		if err != nil {
 			return err
 		}
-		entries = slices.DeleteFunc(entries, func(e journal.Entry) bool { return len(args) == 1 && !slices.Contains(e.Guests, args[0]) })
-		if last > 0 {
-			entries = entries[max(0, len(entries)-last):]
+		if err := emit(c, h, func(w io.Writer) { printHistory(w, h) }); err != nil {
+			return err
 		}
-		if entries == nil {
-			entries = []journal.Entry{}
+		if len(h.Unreadable) > 0 {
+			return partialError{fmt.Errorf("could not read all of the journal in %s: %s", folder, strings.Join(h.Unreadable, "; "))}
 		}
-		return emit(c, entries, func(w io.Writer) { printHistory(w, entries, records) })
+		return nil
 	}
 	return c
 }
 
-func printHistory(w io.Writer, entries []journal.Entry, folder string) {
-	if len(entries) == 0 {
-		fmt.Fprintf(w, "nothing is recorded in %s\n", folder)
+func printHistory(w io.Writer, h record.History) {
+	if len(h.Entries) == 0 {
+		fmt.Fprintln(w, "nothing is recorded")
 		return
 	}
-	open := map[string]bool{}
-	for _, e := range journal.CutShort(entries) {
-		open[e.ID] = true
-	}
-	for _, e := range entries {
-		fmt.Fprintf(w, "%s  %-14s", e.At.Local().Format(time.DateTime), e.Kind)
-		if e.ID != "" {
-			fmt.Fprintf(w, "  [%s]", e.ID)
+	rows := [][]string{{"TIME", "EVENT", "VMS", "BY", "WHAT"}}
+	for _, e := range h.Entries {
+		vms := strings.Join(e.Guests, ", ")
+		if vms == "" {
+			vms = "-"
 		}
-		fmt.Fprintf(w, "  %s\n", e.What)
-		for _, detail := range historyDetails(e) {
-			fmt.Fprintf(w, "    %s\n", detail)
-		}
-		if e.Kind == journal.MoveBegan && open[e.ID] {
-			fmt.Fprintln(w, "    has not ended: it is on its way, or was cut short")
+		rows = append(rows, []string{e.At.Local().Format(time.DateTime), string(e.Kind), vms, e.By, historyText(e)})
+		for _, s := range e.Shortfalls {
+			rows = append(rows, []string{"", "", "", "", "  fell short: " + s})
 		}
 	}
+	columns(w, rows)
 }
 
-func historyDetails(e journal.Entry) []string {
-	var all []string
+// historyText says in one line what was done and why.
+func historyText(e journal.Entry) string {
+	text := e.What
+	if e.Ends() {
+		text += fmt.Sprintf("; %v copied in %.1f s", e.Moved, e.Took.Seconds())
+	}
 	if e.Why != "" {
-		all = append(all, "why: "+e.Why)
+		text += ": " + e.Why
 	}
-	if e.By != "" && e.By != "balancer" {
-		all = append(all, "by:  "+e.By)
-	}
-	if e.Ends() && e.Moved > 0 {
-		all = append(all, fmt.Sprintf("%v copied in %.1f s", e.Moved, e.Took.Seconds()))
-	}
-	if !e.Until.IsZero() {
-		all = append(all, "until "+e.Until.Local().Format(time.DateTime))
-	}
-	for _, s := range e.Shortfalls {
-		all = append(all, "not done: "+s)
-	}
-	return all
+	return strings.ReplaceAll(text, "\n", "; ")
 }

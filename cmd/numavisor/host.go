@@ -10,6 +10,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/libvirt"
+	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/policy"
@@ -57,9 +58,9 @@ func (f *hostFlags) open(c *cobra.Command) (h *operate.Host, done func(), err er
 		cancel()
 		return nil, nil, err
 	}
-	k := kernel{Root: "/", pace: pace}
+	k := kernel{Root: "/", pace: linux.AtMost(pace)}
 	qemu := libvirt.New(f.uri)
-	h.Kernel, h.Control, h.Domains = k, qemu, qemu
+	h.Kernel, h.Meter, h.Control, h.Domains = k, k, qemu, qemu
 	h.Ledger = claim.Ledger{Folder: f.state, Alive: func(p claim.Process) bool {
 		return k.Alive(p.PID, p.StartTicks)
 	}}

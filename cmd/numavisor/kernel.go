@@ -16,8 +16,8 @@ import (
 // kernel is this host's kernel as observe and apply want it.
 type kernel struct {
 	linux.Root
-	// pace bounds copying, in bytes a second; 0 is full speed.
-	pace topology.Bytes
+	// pace bounds copying, of all ranges together; nil is full speed.
+	pace func(context.Context, topology.Bytes) error
 }
 
 func (k kernel) Topology() (topology.Topology, error) { return linux.ReadTopology(string(k.Root)) }
@@ -38,10 +38,7 @@ func (k kernel) ExcludeFromNumad(ctx context.Context, pid int) error {
 }
 
 func (k kernel) Move(ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes)) (plan.Moved, error) {
-	m := linux.Mover{PID: pid, Spread: s.Mode == guest.MemoryInterleave, Progress: progress}
-	if k.pace > 0 {
-		m.Pace = linux.AtMost(k.pace)
-	}
+	m := linux.Mover{PID: pid, Spread: s.Mode == guest.MemoryInterleave, Pace: k.pace, Progress: progress}
 	r, err := m.Move(ctx, inventory.MemoryRange{Address: s.Address, Size: s.Size, PageSize: s.PageSize}, s.Nodes)
 	return plan.Moved{Moved: r.Moved, Failed: r.Failed, Why: r.Why}, err
 }

@@ -18,6 +18,7 @@ type Kind string
 const (
 	MoveBegan   Kind = "move-began"
 	MoveStep    Kind = "move-step"    // a step of it is behind us: what a restart need not do again
+	MoveUndoing Kind = "move-undoing" // it is being undone: a restart goes on with that
 	MoveDone    Kind = "move-done"    // and verified
 	MovePartial Kind = "move-partial" // the guest runs, part of it could not be done
 	MoveFailed  Kind = "move-failed"  // given up; What says how the guest is left

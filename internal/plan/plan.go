@@ -128,6 +128,22 @@ func (s Step) String() string {
 	}
 }
 
+// Parts cuts the plan where copying begins and where it ends, so that guests
+// which make room for each other can copy in turns: before widens and moves
+// vCPUs, after narrows. Where nothing is copied all is before.
+func (p Plan) Parts() (before, copies, after []Step) {
+	first, end := len(p.Steps), len(p.Steps)
+	for i, s := range p.Steps {
+		if s.Copies() {
+			first, end = min(first, i), i+1
+		}
+	}
+	return p.Steps[:first], p.Steps[first:end], p.Steps[end:]
+}
+
+// Copies reports whether the step copies memory.
+func (s Step) Copies() bool { return s.Kind == MoveOwn || s.Kind == MoveRange }
+
 // Text gives the whole plan for people: a line a step with its reason.
 func (p Plan) Text() string {
 	var b strings.Builder

@@ -61,6 +61,9 @@ type GuestMove struct {
 	// Bytes is how much memory lies elsewhere and has to be copied.
 	Bytes topology.Bytes `json:"bytes"`
 	Undo  Undo           `json:"undo"`
+	// Basis is the process that a move was begun on, for the journal; a plan that
+	// was only made has none.
+	Basis Basis `json:"basis,omitzero"`
 }
 
 // Undo is how a guest was before a move: its placement where it had one, and

@@ -63,14 +63,17 @@ type Balance struct {
 	// guests. A guest that is greater than the budget may move as the only one.
 	BytesPerRound  topology.Bytes `json:"bytes_per_round,omitempty"`
 	GuestsPerRound int            `json:"guests_per_round,omitempty"`
-	// Pace bounds how much memory is copied a second; default: a quarter of the
-	// measured bandwidth between the nodes, where there is one.
-	Pace topology.Bytes `json:"pace,omitempty"`
-	// Disturbance is which share of its CPU time a guest may lose while its
-	// memory is copied; default 0.05.
-	Disturbance float64 `json:"disturbance,omitempty"`
 	// BytesPerSecond is what the mover copies where that was not measured; default 1 GiB/s.
 	BytesPerSecond topology.Bytes `json:"bytes_per_second,omitempty"`
+
+	// MostGuestWait is by which share of their runnable time vCPUs may wait
+	// longer for CPUs while memory is copied than before; default 0.05.
+	MostGuestWait float64 `json:"most_guest_wait,omitempty"`
+	// MostBandwidth is which share of the slower node's measured memory
+	// bandwidth copying takes at most; default 0.25.
+	MostBandwidth float64 `json:"most_bandwidth,omitempty"`
+	// Pace is how much is copied in a second at most, in bytes; 0: as the two above allow.
+	Pace topology.Bytes `json:"pace,omitempty"`
 }
 
 // defaultBalance follows what is in use elsewhere where that is known: numad
@@ -80,7 +83,8 @@ var defaultBalance = Balance{
 	Patience: Duration(10 * time.Second), LeastCPU: 0.1,
 	Margin: 0.1, Horizon: Duration(30 * time.Minute), MostCPU: 0.9,
 	Rest: Duration(5 * time.Minute), NoReturn: Duration(time.Hour),
-	BytesPerRound: 64 * topology.GiB, GuestsPerRound: 8, BytesPerSecond: topology.GiB, Disturbance: 0.05,
+	BytesPerRound: 64 * topology.GiB, GuestsPerRound: 8, BytesPerSecond: topology.GiB,
+	MostGuestWait: 0.05, MostBandwidth: 0.25,
 }
 
 func orElse[T comparable](v *T, other T) {
@@ -107,8 +111,9 @@ func (b Balance) WithDefaults() Balance {
 	orElse(&b.NoReturn, d.NoReturn)
 	orElse(&b.BytesPerRound, d.BytesPerRound)
 	orElse(&b.GuestsPerRound, d.GuestsPerRound)
-	orElse(&b.Disturbance, d.Disturbance)
 	orElse(&b.BytesPerSecond, d.BytesPerSecond)
+	orElse(&b.MostGuestWait, d.MostGuestWait)
+	orElse(&b.MostBandwidth, d.MostBandwidth)
 	return b
 }
 
@@ -151,11 +156,12 @@ func (b Balance) validate() error {
 		name        string
 		value, most float64
 	}{
-		{"wait", b.Wait, 1}, {"access", b.Access, 100}, {"traffic", b.Traffic, 100}, {"clear", b.Clear, 1}, {"disturbance", b.Disturbance, 1},
+		{"wait", b.Wait, 1}, {"access", b.Access, 100}, {"traffic", b.Traffic, 100}, {"clear", b.Clear, 1},
 		{"least_cpu", b.LeastCPU, 1e6}, {"margin", b.Margin, 1}, {"most_cpu", b.MostCPU, 1},
 		{"patience", float64(b.Patience), 1e18}, {"horizon", float64(b.Horizon), 1e18},
 		{"rest", float64(b.Rest), 1e18}, {"no_return", float64(b.NoReturn), 1e18},
 		{"guests_per_round", float64(b.GuestsPerRound), 1e6},
+		{"most_guest_wait", b.MostGuestWait, 1}, {"most_bandwidth", b.MostBandwidth, 1},
 	} {
 		if !(f.value >= 0 && f.value <= f.most) {
 			return fmt.Errorf("policy: balance.%s %v: allowed are 0 to %v", f.name, f.value, f.most)

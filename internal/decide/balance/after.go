@@ -8,14 +8,6 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// After returns the host as it would be with a guest moved to a placement.
-// The given host is not changed.
-func After(h inventory.Host, name string, spec guest.Spec, p guest.Placement) inventory.Host {
-	rest, g := without(h, name)
-	g.Managed = true
-	return with(rest, g, spec, p)
-}
-
 // without returns the host as it would be if a guest were not there. The
 // given host is not changed.
 func without(h inventory.Host, name string) (inventory.Host, inventory.Guest) {

@@ -1,61 +1,110 @@
-// Package pace decides how fast the memory of a running guest may be copied,
-// by how the guest bears it: a little faster while it does, half as fast when
-// it does not. Values in, values out.
+// Package pace decides how fast a guest's memory is copied between nodes, from
+// how the guest bears it: the rate rises by a little as long as its vCPUs wait
+// hardly longer for CPUs than before, and is halved when they do (additive
+// increase, multiplicative decrease). Whatever the guest says, it stays below
+// a part of the memory bandwidth, and above a rate that comes to an end.
 package pace
 
-import "github.com/numavisor/numavisor/internal/topology"
+import (
+	"time"
 
-// Limits bound the pace.
-type Limits struct {
-	// Most is the fastest, in bytes a second; 0: not bounded.
-	Most topology.Bytes
-	// Disturbance is which share of the CPU time that a guest had before it may
-	// lose while its memory is copied: to waiting, or to pages on their way.
-	Disturbance float64
-}
-
-// The pace begins at Start, and never falls below Least: a move that takes
-// for ever disturbs for ever.
-const (
-	Start = 256 * topology.MiB
-	Least = 16 * topology.MiB
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Use is what a guest's vCPUs did over some time, in CPUs.
-type Use struct {
-	Ran    float64 // how many CPUs they used
-	Waited float64 // and how many more they would have used
+const (
+	// Least is the rate, in bytes a second, that copying never falls below
+	// unless it is capped lower: a guest that suffers anyway is to be done some
+	// time, and half-moved it suffers most.
+	Least = 16 * topology.MiB
+	// first is the rate to begin with, and step by what it rises with each
+	// slice; at low rates a rise is at most a quarter of the rate, else each
+	// would go far beyond what the guest bears.
+	first = 256 * topology.MiB
+	step  = 128 * topology.MiB
+)
+
+// Slices are as large as what is copied in sliceTime at the rate, within bounds:
+// each disturbs all CPUs of the host for a moment (move_pages drains their page
+// lists), and is copied without a look at the guest.
+const (
+	sliceTime     = 500 * time.Millisecond
+	leastSlice    = 64 * topology.MiB
+	greatestSlice = 256 * topology.MiB
+)
+
+// Bounds are what copying has to keep to. Bytes a second; zero is unknown or
+// no bound.
+type Bounds struct {
+	MostWait float64 // share of time that vCPUs may wait longer than before, 0 to 1
+	Cap      topology.Bytes
 }
 
-// First is the pace to begin with.
-func First(l Limits) topology.Bytes { return l.bound(Start) }
-
-// Next is the pace after some memory was copied: before and during tell what
-// the guest did before that and meanwhile.
-func Next(rate topology.Bytes, l Limits, before, during Use) topology.Bytes {
-	if Disturbance(before, during) > l.Disturbance {
-		return l.bound(rate / 2)
+// Of gives the bounds of a policy. bandwidth is what the slower of the nodes
+// between which memory is copied can do in bytes a second, used what others
+// take of it; zero is not known.
+func Of(b policy.Balance, bandwidth, used topology.Bytes) Bounds {
+	b = b.WithDefaults()
+	bounds := Bounds{MostWait: b.MostGuestWait, Cap: b.Pace}
+	if bandwidth > 0 {
+		part := topology.Bytes(b.MostBandwidth * float64(bandwidth))
+		if left := bandwidth - min(used, bandwidth); left < part {
+			part = left
+		}
+		part = max(part, Least)
+		if bounds.Cap == 0 || part < bounds.Cap {
+			bounds.Cap = part
+		}
 	}
-	return l.bound(rate + rate/16)
+	return bounds
 }
 
-// Disturbance is the share of the CPU time that a guest had before and lost
-// meanwhile, 0 to 1: its vCPUs wait for CPUs more, or for pages on their way,
-// which shows as CPU time not used. A guest that was idle cannot lose any.
-func Disturbance(before, during Use) float64 {
-	const idle = 0.05 // of a CPU
-	if before.Ran < idle {
-		return 0
+// Slice is what copying one slice came to.
+type Slice struct {
+	Bytes topology.Bytes
+	// Took is the time from the begin of the slice to that of the next, pauses included.
+	Took time.Duration
+	// Wait is the share of their runnable time that the guests' vCPUs waited for
+	// a CPU meanwhile, Before the same before copying began; the guest that
+	// suffers most counts. Both 0 where that is not known.
+	Wait, Before float64
+}
+
+// First is the rate to begin with, in bytes a second.
+func First(b Bounds) topology.Bytes { return b.within(first) }
+
+// Next is the rate after a slice was copied at a rate.
+func Next(b Bounds, rate topology.Bytes, s Slice) topology.Bytes {
+	switch {
+	case s.Wait-s.Before > b.MostWait:
+		return b.within(rate / 2)
+	case reached(rate, s):
+		return b.within(rate + min(step, rate/4))
 	}
-	lost := (before.Ran - during.Ran) / before.Ran
-	waits := (during.Waited - before.Waited) / (before.Ran + before.Waited)
-	return min(1, max(0, lost, waits))
+	return b.within(rate) // the host gives no more: a higher rate would be but a number
 }
 
-func (l Limits) bound(rate topology.Bytes) topology.Bytes {
+// reached reports whether copying came near the rate it was allowed.
+func reached(rate topology.Bytes, s Slice) bool {
+	return s.Took > 0 && s.Bytes > 0 && float64(s.Bytes)/s.Took.Seconds() > 0.7*float64(rate)
+}
+
+func (b Bounds) within(rate topology.Bytes) topology.Bytes {
 	rate = max(rate, Least)
-	if l.Most > 0 {
-		rate = min(rate, l.Most)
+	if b.Cap > 0 {
+		rate = min(rate, b.Cap)
 	}
 	return rate
+}
+
+// Size is how much to copy at once at a rate.
+func Size(rate topology.Bytes) topology.Bytes {
+	bytes := topology.Bytes(float64(rate) * sliceTime.Seconds())
+	return min(max(bytes, leastSlice), greatestSlice)
+}
+
+// Pause is how long to wait after copying bytes took so long, to keep to a rate.
+func Pause(rate, bytes topology.Bytes, took time.Duration) time.Duration {
+	due := time.Duration(float64(bytes) / float64(rate) * float64(time.Second))
+	return max(due-took, 0)
 }

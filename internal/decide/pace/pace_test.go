@@ -1,63 +1,139 @@
-package pace_test
+package pace
 
 import (
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
-	"github.com/numavisor/numavisor/internal/decide/pace"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-func TestDisturbance(t *testing.T) {
-	for _, c := range []struct {
-		name           string
-		before, during pace.Use
-		want           float64
-	}{
-		{"none", pace.Use{Ran: 2}, pace.Use{Ran: 2}, 0},
-		{"more than before", pace.Use{Ran: 1}, pace.Use{Ran: 2}, 0},
-		{"half of its time lost to pages on their way", pace.Use{Ran: 2}, pace.Use{Ran: 1}, 0.5},
-		{"a quarter lost to waiting", pace.Use{Ran: 2}, pace.Use{Ran: 2, Waited: 0.5}, 0.25},
-		{"it waited before, too", pace.Use{Ran: 1, Waited: 1}, pace.Use{Ran: 1, Waited: 1}, 0},
-		{"idle", pace.Use{}, pace.Use{Waited: 1}, 0},
-	} {
-		if got := pace.Disturbance(c.before, c.during); got != c.want {
-			t.Errorf("%s: %v, want %v", c.name, got, c.want)
-		}
+// model is a guest whose vCPUs wait longer in proportion to the rate, on a host
+// that copies no faster than most.
+type model struct {
+	bears  topology.Bytes // rate at which it waits just as much longer as it may
+	most   topology.Bytes
+	before float64
+	bound  float64
+}
+
+func drawModel(t *rapid.T) model {
+	return model{
+		bears:  topology.Bytes(rapid.IntRange(20, 20_000).Draw(t, "MiB/s that the guest bears")) * topology.MiB,
+		most:   topology.Bytes(rapid.IntRange(10, 20_000).Draw(t, "MiB/s that the host copies")) * topology.MiB,
+		before: rapid.Float64Range(0, 0.5).Draw(t, "wait before"),
+		bound:  rapid.Float64Range(0.005, 0.3).Draw(t, "bound"),
 	}
 }
 
-// A guest that loses time in proportion to the pace is copied about as fast as
-// its limit allows, on average not beyond it, and never slower than the least.
-func TestThePaceSettlesBelowTheLimit(t *testing.T) {
+// copies copies a slice at a rate.
+func (m model) copies(rate topology.Bytes) Slice {
+	s := Slice{Bytes: Size(rate), Before: m.before}
+	took := time.Duration(float64(s.Bytes) / float64(m.most) * float64(time.Second))
+	s.Took = took + Pause(rate, s.Bytes, took)
+	real := float64(s.Bytes) / s.Took.Seconds()
+	s.Wait = m.before + m.bound*real/float64(m.bears)
+	return s
+}
+
+// On a guest that bears at least the least rate, the time that vCPUs wait
+// longer comes to less than the bound on average, and copying is not slowed
+// down for nothing: it uses more than a third of what the guest bears.
+func TestPaceConvergesBelowTheBound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		bears := topology.Bytes(rapid.IntRange(20, 4000).Draw(t, "MiB/s that it bears")) * topology.MiB
-		l := pace.Limits{Disturbance: 0.05}
-		if rapid.Bool().Draw(t, "capped") {
-			l.Most = topology.Bytes(rapid.IntRange(1, 5000).Draw(t, "most")) * topology.MiB
+		m := drawModel(t)
+		b := Bounds{MostWait: m.bound}
+		rate := First(b)
+		for range 200 { // from the first rate to near the one it bears
+			rate = Next(b, rate, m.copies(rate))
 		}
-		rate := pace.First(l)
-		sum, turns := 0.0, 400
-		for turn := range 2 * turns {
-			if l.Most > 0 && rate > l.Most {
-				t.Fatalf("%v is above the cap %v", rate, l.Most)
-			}
-			if rate < min(pace.Least, max(l.Most, 1)) && (l.Most == 0 || rate < l.Most) {
-				t.Fatalf("%v is below the least", rate)
-			}
-			lost := l.Disturbance * float64(rate) / float64(bears)
-			if turn >= turns {
-				sum += lost
-			}
-			rate = pace.Next(rate, l, pace.Use{Ran: 2}, pace.Use{Ran: 2 * (1 - min(1, lost))})
+		var time, extra, bytes float64
+		for range 300 {
+			s := m.copies(rate)
+			rate = Next(b, rate, s)
+			time += s.Took.Seconds()
+			extra += (s.Wait - s.Before) * s.Took.Seconds()
+			bytes += float64(s.Bytes)
 		}
-		mean := sum / float64(turns)
-		if least := l.Disturbance * float64(pace.Least) / float64(bears); mean > max(1.1*l.Disturbance, least*2) {
-			t.Fatalf("loses %.3f on average, the limit is %.3f", mean, l.Disturbance)
+		if mean := extra / time; mean > 1.0001*m.bound { // sums of fractions
+			t.Errorf("vCPUs wait %.4f longer on average, the bound is %.4f", mean, m.bound)
 		}
-		if (l.Most == 0 || l.Most > bears) && mean < 0.5*l.Disturbance {
-			t.Fatalf("loses %.3f only: slower than need be", mean)
+		if mean, want := bytes/time, float64(min(m.bears, m.most))/3; mean < want {
+			t.Errorf("copies %v a second, the guest bears %v and the host gives %v", topology.Bytes(mean), m.bears, m.most)
 		}
 	})
+}
+
+// Whatever is measured: the rate is never so low that copying would not end,
+// and never above the cap.
+func TestPaceStaysWithinItsBounds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := Bounds{MostWait: rapid.Float64Range(0, 1).Draw(t, "most wait"), Cap: topology.Bytes(rapid.IntRange(0, 1<<34).Draw(t, "cap"))}
+		rate := First(b)
+		for range rapid.IntRange(0, 60).Draw(t, "slices") {
+			if low := Least; b.Cap > 0 && b.Cap < low {
+				low = b.Cap
+				if rate != low {
+					t.Fatalf("rate %v with a cap of %v", rate, b.Cap)
+				}
+			} else if rate < low {
+				t.Fatalf("rate %v, below the least", rate)
+			}
+			if b.Cap > 0 && rate > b.Cap {
+				t.Fatalf("rate %v above the cap of %v", rate, b.Cap)
+			}
+			size := Size(rate)
+			if size < leastSlice || size > greatestSlice {
+				t.Fatalf("a slice of %v", size)
+			}
+			took := time.Duration(rapid.IntRange(0, 1<<32).Draw(t, "took"))
+			if pause := Pause(rate, size, took); pause < 0 || float64(size)/(took+pause).Seconds() > 1.001*float64(rate) {
+				t.Fatalf("%v in %v and a pause of %v is above %v a second", size, took, pause, rate)
+			}
+			rate = Next(b, rate, Slice{Bytes: size, Took: took, Wait: rapid.Float64Range(0, 1).Draw(t, "wait"), Before: rapid.Float64Range(0, 1).Draw(t, "before")})
+		}
+	})
+}
+
+// A guest that suffers whatever the rate is copied at the least; one that does
+// not, as fast as the host gives.
+func TestPaceAtTheExtremes(t *testing.T) {
+	b := Bounds{MostWait: 0.05}
+	rate := First(b)
+	for range 50 {
+		rate = Next(b, rate, Slice{Bytes: Size(rate), Took: time.Second, Wait: 0.9})
+	}
+	if rate != Least {
+		t.Errorf("rate %v", rate)
+	}
+	for range 200 {
+		s := Slice{Bytes: Size(rate), Took: time.Duration(float64(Size(rate)) / float64(rate) * float64(time.Second))}
+		rate = Next(b, rate, s)
+	}
+	if rate < 8*topology.GiB {
+		t.Errorf("undisturbed, it copies %v a second only", rate)
+	}
+}
+
+func TestBoundsOfAPolicy(t *testing.T) {
+	const gib = topology.GiB
+	for _, c := range []struct {
+		name            string
+		policy          policy.Balance
+		bandwidth, used topology.Bytes
+		want            Bounds
+	}{
+		{"defaults, bandwidth not known", policy.Balance{}, 0, 0, Bounds{MostWait: 0.05}},
+		{"a quarter of the bandwidth", policy.Balance{}, 8 * gib, 0, Bounds{MostWait: 0.05, Cap: 2 * gib}},
+		{"what others leave", policy.Balance{}, 8 * gib, 7 * gib, Bounds{MostWait: 0.05, Cap: gib}},
+		{"others take all", policy.Balance{}, 8 * gib, 9 * gib, Bounds{MostWait: 0.05, Cap: Least}},
+		{"a cap of the operator's", policy.Balance{Pace: gib, MostGuestWait: 0.2}, 8 * gib, 0, Bounds{MostWait: 0.2, Cap: gib}},
+		{"a cap above the part", policy.Balance{Pace: 4 * gib, MostBandwidth: 0.125}, 8 * gib, 0, Bounds{MostWait: 0.05, Cap: gib}},
+	} {
+		if got := Of(c.policy, c.bandwidth, c.used); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
 }

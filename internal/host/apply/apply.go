@@ -11,7 +11,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -49,6 +52,8 @@ type Hypervisor interface {
 	TuneLive(ctx context.Context, name string, nodes topology.NodeSet) error
 	// Record stores the intent in the guest's metadata.
 	Record(ctx context.Context, name string, intent guest.Intent) error
+	// Forget removes the intent: the guest is nobody's again.
+	Forget(ctx context.Context, name string) error
 	// Configure writes the placement into the stored configuration.
 	Configure(ctx context.Context, name string, intent guest.Intent) error
 }
@@ -122,14 +127,18 @@ func (x Executor) guard(ctx context.Context, p plan.Plan) error {
 }
 
 // StillThere returns ErrGone where a plan's process has ended or its number
-// belongs to another one. A plan without a process is not asked about.
+// belongs to another one, and another error where that cannot be told. A plan
+// without a process is not asked about.
 func StillThere(k Kernel, b plan.Basis) error {
 	if b.PID == 0 {
 		return nil
 	}
 	ticks, err := k.StartTicks(b.PID)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("%w: process %d has ended", ErrGone, b.PID)
+	}
+	if err != nil {
+		return fmt.Errorf("looking whether process %d is still there: %w", b.PID, err)
 	}
 	if ticks != b.StartTicks {
 		return fmt.Errorf("%w: process %d is another one now", ErrGone, b.PID)
@@ -197,14 +206,18 @@ func (x Executor) moveOwn(ctx context.Context, p plan.Plan, s plan.Step) (Outcom
 			return Outcome{Status: Partial, Moved: &sum}, err
 		}
 	}
-	o := Outcome{Status: Done, Moved: &sum}
-	if sum.Failed > 0 {
-		o.Detail = fmt.Sprintf("%v stay where they are, in use", sum.Failed)
+	return ownOutcome(Outcome{Step: s, Status: Done, Moved: &sum}), nil
+}
+
+// ownOutcome judges what of the process's own memory stays behind.
+func ownOutcome(o Outcome) Outcome {
+	if o.Moved.Failed > 0 {
+		o.Detail = fmt.Sprintf("%v stay where they are, in use", o.Moved.Failed)
 	}
-	if sum.Failed > max(tolerated, s.Bytes/50) {
+	if o.Moved.Failed > max(tolerated, o.Step.Bytes/50) {
 		o.Status = Partial
 	}
-	return o, nil
+	return o
 }
 
 // tolerated is how much of a process's own memory may stay behind, or a

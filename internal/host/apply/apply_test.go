@@ -167,7 +167,7 @@ func TestAStalePlanIsRefused(t *testing.T) {
 
 func TestAGuestThatEndsInAStepIsSaid(t *testing.T) {
 	h, g, x := running(t)
-	p := planOf(t, h, g, plan.Step{Kind: plan.MoveRange, Address: g.Seen.Ranges[0].Address, Nodes: nodes("1")})
+	p := planOf(t, h, g, plan.Step{Kind: plan.MoveRange, Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size, Nodes: nodes("1")})
 	h.Inject(fake.Fault{Before: fake.NthOf("Move", 1, func() error { h.Vanish("g"); return nil })})
 	if _, err := x.Run(context.Background(), p, guest.Intent{}); !errors.Is(err, apply.ErrGone) || !errors.Is(err, unix.ESRCH) {
 		t.Errorf("error %v, want that the guest is gone, and the kernel's own", err)
@@ -199,23 +199,23 @@ func TestWhatIsDoneInPart(t *testing.T) {
 	}{
 		{"pages in use stay", func(h *fake.Host) error { return h.Stick("g", 4*mib) },
 			func(g inventory.Guest) plan.Step {
-				return plan.Step{Kind: plan.MoveRange, Address: g.Seen.Ranges[0].Address, Nodes: nodes("1")}
+				return plan.Step{Kind: plan.MoveRange, Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size, Nodes: nodes("1")}
 			}, apply.Partial, "4 MiB did not move: map[EBUSY:1024]", nil},
 		{"a few of the process's own are no shortfall", func(h *fake.Host) error { return h.Stick("g", mib) },
 			func(g inventory.Guest) plan.Step {
-				return plan.Step{Kind: plan.MoveOwn, Nodes: nodes("1"), Parts: []plan.Part{{Address: g.Seen.Ranges[0].Address}}}
+				return plan.Step{Kind: plan.MoveOwn, Nodes: nodes("1"), Parts: []plan.Part{{Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size}}}
 			}, apply.Done, "1 MiB stay where they are, in use", nil},
 		{"many of the process's own are one", func(h *fake.Host) error { return h.Stick("g", 2*mib) },
 			func(g inventory.Guest) plan.Step {
-				return plan.Step{Kind: plan.MoveOwn, Nodes: nodes("1"), Bytes: 64 * mib, Parts: []plan.Part{{Address: g.Seen.Ranges[0].Address}}}
+				return plan.Step{Kind: plan.MoveOwn, Nodes: nodes("1"), Bytes: 64 * mib, Parts: []plan.Part{{Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size}}}
 			}, apply.Partial, "2 MiB stay where they are, in use", nil},
 		{"a full node", func(h *fake.Host) error { h.Fill(1, 24*mib); return nil },
 			func(g inventory.Guest) plan.Step {
-				return plan.Step{Kind: plan.MoveRange, Address: g.Seen.Ranges[0].Address, Nodes: nodes("1")}
+				return plan.Step{Kind: plan.MoveRange, Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size, Nodes: nodes("1")}
 			}, apply.Failed, "cannot allocate memory", unix.ENOMEM},
 		{"a full node, own memory", func(h *fake.Host) error { h.Fill(1, 0); return nil },
 			func(g inventory.Guest) plan.Step {
-				return plan.Step{Kind: plan.MoveOwn, Nodes: nodes("1"), Parts: []plan.Part{{Address: g.Seen.Ranges[1].Address}}}
+				return plan.Step{Kind: plan.MoveOwn, Nodes: nodes("1"), Parts: []plan.Part{{Address: g.Seen.Ranges[1].Address, Size: g.Seen.Ranges[1].Size}}}
 			}, apply.Failed, "cannot allocate memory", unix.ENOMEM},
 		{"a pool that cannot grow", func(h *fake.Host) error { h.Fill(1, 5*mib); return nil },
 			func(inventory.Guest) plan.Step {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/numavisor/numavisor/internal/decide/pace"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -21,11 +20,10 @@ import (
 type job struct {
 	id      string
 	move    plan.Move
-	by      string          // "balancer", "operator", "restart"
-	recover []journal.Entry // moves cut short, instead of a move
-	repair  string          // a guest to bind to its recorded placement, instead of a move
-	why     string          // of a repair
-	pace    operate.Pacer
+	by      string // "balancer", "operator"
+	recover bool   // take up what was cut short, instead of a move
+	repair  string // a guest to bind to its recorded placement, instead of a move
+	why     string // of a repair
 }
 
 // running is the job on its way.
@@ -38,7 +36,7 @@ type running struct {
 // Reasons to stop a move on its way.
 var (
 	errPaused    = errors.New("paused by the operator; 'numavisor resume' takes it up again")
-	errCancelled = errors.New("cancelled by the operator")
+	errCancelled = fmt.Errorf("cancelled by the operator: %w", operate.ErrUndo)
 )
 
 func (s *state) busy() bool { return s.moving != nil || len(s.queue) > 0 }
@@ -50,13 +48,12 @@ func (s *state) work(ctx context.Context) {
 	}
 	j := s.queue[0]
 	if held := s.held(); held != "" && j.by != "operator" {
-		if j.recover == nil { // these wait, others are planned anew
+		if !j.recover { // that waits, moves are planned anew
 			s.queue = s.queue[1:]
 		}
 		return
 	}
 	s.queue = s.queue[1:]
-	j.pace = s.pacer()
 	doing, cancel := context.WithTimeout(ctx, moveTime)
 	doing, stop := context.WithCancelCause(doing)
 	s.moving = &running{job: j, cancel: stop, shown: status.Moving{ID: j.id, Began: time.Now(), Move: j.move, Step: "begins"}}
@@ -67,53 +64,28 @@ func (s *state) work(ctx context.Context) {
 	})
 }
 
-// pacer bounds copying by what guests bear, and by what the way between nodes carries.
-func (s *state) pacer() operate.Pacer {
-	b := s.policy.Balance
-	l := pace.Limits{Most: b.Pace, Disturbance: b.Disturbance}
-	if slowest := slowestWay(&s.host.Topology); l.Most == 0 && slowest > 0 {
-		l.Most = topology.Bytes(slowest * 1e6 / 4)
-	}
-	return operate.NewGentle(l, s.d.Host.Sources.Kernel.Threads, time.Now)
-}
-
-// slowestWay is the least bandwidth measured between any two nodes, in MB a second; 0 if none was.
-func slowestWay(t *topology.Topology) float64 {
-	least := 0.0
-	for _, from := range t.Nodes {
-		for _, to := range t.Nodes {
-			if mbps, ok := t.Bandwidth(from.ID, to.ID); ok && from.ID != to.ID && (least == 0 || mbps < least) {
-				least = mbps
-			}
-		}
-	}
-	return least
-}
-
 // outcome is what came of a job.
 type outcome struct {
-	entries  []journal.Entry // how moves ended, as the journal has it
+	moved    []operate.Moved // moves that began
 	repaired *operate.Bound
 	err      error
 }
 
 // carryOut does a job, beside the loop.
 func (d *Daemon) carryOut(ctx context.Context, j job) (o outcome) {
+	r := operate.MoveRequest{ID: j.id, Move: j.move, By: j.by, Keep: d.Journal, Told: d.progress(ctx)}
 	switch {
-	case j.recover != nil:
-		o.entries, o.err = d.Host.Recover(ctx, j.recover, d.Journal, d.progress(ctx), j.pace)
+	case j.recover:
+		r.By = "restart"
+		o.moved, o.err = d.Host.Recover(ctx, r)
 	case j.repair != "":
 		b, err := d.Host.Bind(ctx, operate.BindRequest{Name: j.repair})
 		o.repaired, o.err = &b, err
 	default:
-		var end journal.Entry
-		end, o.err = d.Host.Move(ctx, operate.MoveRequest{ID: j.id, Move: j.move, By: j.by, Journal: d.Journal, Progress: d.progress(ctx), Pace: j.pace})
-		if end.Kind != "" {
-			o.entries = append(o.entries, end)
+		moved, err := d.Host.Move(ctx, r)
+		if o.err = err; len(moved.Guests) > 0 {
+			o.moved = append(o.moved, moved)
 		}
-	}
-	if cause := context.Cause(ctx); cause != nil && o.err != nil {
-		o.err = fmt.Errorf("%w: %w", cause, o.err)
 	}
 	return o
 }
@@ -141,17 +113,17 @@ func (d *Daemon) progress(ctx context.Context) func(status.Moving) {
 func (s *state) ended(j job, o outcome) {
 	s.moving = nil
 	s.lookSoon()
-	for _, e := range o.entries {
-		s.count(e)
+	for i := range o.moved {
+		s.count(&o.moved[i])
 	}
 	switch {
 	case j.repair != "":
 		s.noteRepair(j, o)
-	case errors.Is(o.err, errPaused):
-		// Its begin is in the journal; resuming takes it up.
+	case errors.Is(o.err, operate.ErrStopped):
+		s.d.Log.Info("a move was stopped on its way", "id", j.id, "why", o.err)
 	case o.err != nil:
 		s.d.Log.Warn("a move did not go through", "id", j.id, "error", o.err)
-		if len(o.entries) == 0 && j.recover == nil { // refused before it began
+		if len(o.moved) == 0 && !j.recover { // refused before it began
 			s.refused(j, o.err)
 		}
 	}
@@ -165,28 +137,33 @@ func (s *state) refused(j job, err error) {
 	e.At = time.Now()
 	s.remember(e)
 	s.totals.MovesFailed++
-	if !errors.Is(err, operate.ErrStale) {
-		s.remember(journal.Entry{Kind: journal.MoveBegan, At: e.At, Move: &j.move})
-	}
+	s.rest(&j.move, e.At)
 	s.queue = nil // the rest was to follow it
 }
 
-// count adds an ended move to the books.
-func (s *state) count(e journal.Entry) {
-	s.totals.MovedBytes += e.Moved
-	switch e.Kind {
+// count adds a move to the books. One that was stopped comes again.
+func (s *state) count(m *operate.Moved) {
+	s.totals.MovedBytes += m.Bytes
+	switch m.End {
 	case journal.MoveDone:
 		s.totals.MovesDone++
 	case journal.MovePartial:
 		s.totals.MovesPart++
 	case journal.MoveFailed, journal.MoveUndone:
 		s.totals.MovesFailed++
-		s.queue = nil
+		s.queue = nil // the rest was to follow it
+	default:
+		return
 	}
-	s.remember(e)
-	if e.Move != nil && e.Ends() {
-		s.remember(journal.Entry{Kind: journal.MoveBegan, At: e.At, Move: e.Move})
-	}
+	now := time.Now()
+	s.remember(journal.Entry{Kind: m.End, At: now, Guests: names(m.Move)})
+	s.rest(&m.Move, now)
+}
+
+// rest leaves the guests of a move alone for a while, however it ended: nobody
+// tries all the time.
+func (s *state) rest(m *plan.Move, at time.Time) {
+	s.remember(journal.Entry{Kind: journal.MoveBegan, At: at, Move: m})
 }
 
 func (s *state) noteRepair(j job, o outcome) {
@@ -205,13 +182,13 @@ func (s *state) noteRepair(j job, o outcome) {
 
 // recoverLater takes up the moves that were cut short, by a pause too.
 func (s *state) recoverLater() {
-	entries, err := s.d.Journal.Since(time.Now().Add(-time.Hour))
+	entries, err := s.d.Journal.Entries()
 	if err != nil {
 		s.d.Log.Error("the journal cannot be read", "error", err)
 		return
 	}
-	if open := journal.CutShort(entries); len(open) > 0 && !slices.ContainsFunc(s.queue, func(j job) bool { return j.recover != nil }) {
-		s.queue = append([]job{{recover: open, by: "restart"}}, s.queue...)
+	if len(journal.CutShort(entries)) > 0 && !slices.ContainsFunc(s.queue, func(j job) bool { return j.recover }) {
+		s.queue = append([]job{{recover: true}}, s.queue...)
 	}
 }
 

@@ -34,13 +34,6 @@ type Watcher interface {
 	Sample() inventory.Sample
 }
 
-// Journal keeps the record of what was done (package record).
-type Journal interface {
-	operate.Journal
-	// Since returns entries from a time on, oldest first, and those of moves without an end whatever their age.
-	Since(time.Time) ([]journal.Entry, error)
-}
-
 // Settings changes what others do on this host.
 type Settings interface {
 	SetNUMABalancing(value string) (before string, err error)
@@ -53,7 +46,7 @@ type Settings interface {
 type Options struct {
 	Host     *operate.Host
 	Watcher  Watcher
-	Journal  Journal
+	Journal  operate.Journal
 	Records  string // folder of the alarms
 	Settings Settings
 	Policy   policy.Policy
@@ -204,8 +197,7 @@ func (d *Daemon) begin(ctx context.Context) (*state, error) {
 	if s.alarms, err = record.LoadAlarms(d.Records); err != nil {
 		d.Log.Warn("alarms begin anew", "error", err)
 	}
-	memory := max(time.Duration(d.Policy.Balance.NoReturn), time.Hour)
-	entries, err := d.Journal.Since(now.Add(-memory))
+	entries, err := d.Journal.Entries()
 	if err != nil {
 		return nil, fmt.Errorf("reading the journal, without which moves cut short are not known: %w", err)
 	}
@@ -213,8 +205,9 @@ func (d *Daemon) begin(ctx context.Context) (*state, error) {
 		s.remember(e)
 	}
 	s.note(journal.Entry{Kind: journal.Started, What: fmt.Sprintf("mode %s, a sample every %v", d.Policy.Balance.Mode, d.Every)})
-	if open := journal.CutShort(entries); len(open) > 0 {
-		s.queue = append(s.queue, job{recover: open, by: "restart"})
+	s.fade(now)
+	if len(journal.CutShort(entries)) > 0 {
+		s.queue = append(s.queue, job{recover: true})
 	}
 	return s, nil
 }

@@ -186,7 +186,7 @@ func TestAChangedGuestIsBoundAgainOnce(t *testing.T) {
 
 // The daemon ends in mid-move, whenever that is: the next one finishes it.
 func TestAStopInMidMoveIsTakenUp(t *testing.T) {
-	for n := 1; n <= 8; n++ {
+	for n := 1; n <= 4; n++ {
 		within(t, square, auto("a"), func(t *testing.T, w *world) {
 			w.busy("b", "3", "12-15")
 			w.lies("a", 2, gib, "3", "0-1")
@@ -212,12 +212,14 @@ func TestAStopInMidMoveIsTakenUp(t *testing.T) {
 
 // A pause in mid-move stops it at the next slice; resuming finishes it.
 func TestAPauseInMidMove(t *testing.T) {
-	within(t, square, auto("a"), func(t *testing.T, w *world) {
+	p := auto("a")
+	p.Balance.Pace = 64 * mib
+	within(t, square, p, func(t *testing.T, w *world) {
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
-		w.Inject(fake.Fault{Before: fake.NthOf("Move", 5, func() error {
+		w.Inject(fake.Fault{Before: fake.NthOf("Move", 3, func() error {
 			go func() {
 				if err := w.d.Pause(t.Context(), 0, "now"); err != nil {
 					t.Error(err)

@@ -49,7 +49,7 @@ func (s *state) onTheMove(name string) bool {
 			return true
 		}
 	}
-	return s.moving.job.recover != nil || s.moving.job.repair == name
+	return s.moving.job.recover || s.moving.job.repair == name
 }
 
 // answerRivals does about others who move pages what the policy says.

@@ -24,7 +24,7 @@ func (s *state) report() status.Status {
 		r.Moving = append(r.Moving, s.moving.shown)
 	}
 	for _, j := range s.queue {
-		if j.recover == nil && j.repair == "" {
+		if !j.recover && j.repair == "" {
 			r.Moving = append(r.Moving, status.Moving{ID: j.id, Move: j.move, Step: "waits", Total: total(j.move)})
 		}
 	}

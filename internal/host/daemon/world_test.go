@@ -219,7 +219,7 @@ func (w *world) status() status.Status {
 // entries returns what the journal has of some kinds; all without any.
 func (w *world) entries(kinds ...journal.Kind) []journal.Entry {
 	w.t.Helper()
-	all, err := record.Journal{Folder: w.folder}.Since(time.Time{})
+	all, err := record.Journal{Folder: w.folder}.Entries()
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -110,7 +110,7 @@ func TestMovesEndAtAFullNode(t *testing.T) {
 
 func TestMovesObeyTheCpuset(t *testing.T) {
 	h, pid := with(t, "nodes:2 cores:1", one(&inventory.NUMATune{Mode: "strict", Nodes: nodes("0")}))
-	s := plan.Step{Address: ram(t, h).Address, Nodes: nodes("1")}
+	s := plan.Step{Address: ram(t, h).Address, Size: ram(t, h).Size, Nodes: nodes("1")}
 	if _, err := h.Move(context.Background(), pid, s, nil); !errors.Is(err, unix.EACCES) {
 		t.Errorf("error %v, want EACCES", err)
 	}

@@ -119,6 +119,16 @@ func (h *Host) Record(ctx context.Context, name string, intent guest.Intent) err
 	})
 }
 
+// Forget takes the intent away from the guest, running and stored.
+func (h *Host) Forget(ctx context.Context, name string) error {
+	return h.tune(ctx, "Forget", name, func(d *domain) error {
+		for _, definition := range d.definitions() {
+			definition.Intent = nil
+		}
+		return nil
+	})
+}
+
 // Configure binds the stored configuration, for the next start.
 func (h *Host) Configure(ctx context.Context, name string, intent guest.Intent) error {
 	return h.tune(ctx, "Configure", name, func(d *domain) error {

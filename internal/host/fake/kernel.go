@@ -132,7 +132,7 @@ func (h *Host) SetFilePolicy(pid int, address uint64, mode guest.MemoryMode, nod
 	return h.on("SetFilePolicy", pid, func(p *process) error {
 		m, ok := p.at(address)
 		switch {
-		case !ok:
+		case !ok || m.Address != address:
 			return fmt.Errorf("policy of process %d at %#x: no mapping starts there", pid, address)
 		case m.Backing != "memfd":
 			return fmt.Errorf("policy of process %d at %#x: %s memory takes no policy from outside", pid, address, m.Backing)
@@ -142,19 +142,21 @@ func (h *Host) SetFilePolicy(pid int, address uint64, mode guest.MemoryMode, nod
 	})
 }
 
+// at is the mapping that holds an address.
 func (p *process) at(address uint64) (*mapping, bool) {
 	for _, m := range p.mappings {
-		if m.Address <= address && address < m.Address+uint64(m.Size) {
+		if address >= m.Address && address < m.Address+uint64(m.Size) {
 			return m, true
 		}
 	}
 	return nil, false
 }
 
-// Move copies the pages of a mapping that lie elsewhere. A target outside the
-// process's cpuset is refused (EACCES); a full one ends the move (ENOMEM) with
-// what did not fit counted as failed. Which pages of a mapping lie where is not
-// kept: a part of one brings at most its size.
+// Move copies the pages of a stretch of a mapping that lie elsewhere. A target
+// outside the process's cpuset is refused (EACCES); a full one ends the move
+// (ENOMEM) with what did not fit counted as failed. Which page lies at which
+// address is not kept: a stretch has as many that lie elsewhere as fit into it,
+// and those that never move are at a mapping's beginning.
 func (h *Host) Move(ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes)) (moved plan.Moved, err error) {
 	err = h.on("Move", pid, func(p *process) error {
 		if err := ctx.Err(); err != nil {
@@ -169,7 +171,7 @@ func (h *Host) Move(ctx context.Context, pid int, s plan.Step, progress func(don
 		case !ok:
 			return nil // addresses without pages
 		}
-		moved = h.bring(m, s.Nodes, s.Mode == guest.MemoryInterleave, s.Size)
+		moved = h.bringPart(m, topology.Bytes(s.Address-m.Address), s.Size, s.Nodes, s.Mode == guest.MemoryInterleave)
 		if moved.Why["ENOMEM"] > 0 {
 			return fmt.Errorf("moving pages of process %d at %#x to nodes %s: %w", pid, s.Address, s.Nodes, unix.ENOMEM)
 		}
@@ -181,9 +183,14 @@ func (h *Host) Move(ctx context.Context, pid int, s plan.Step, progress func(don
 	return moved, err
 }
 
-// bring moves what lies elsewhere to the target that holds least; with spread
-// the targets are levelled then. It moves at most so many bytes.
-func (h *Host) bring(m *mapping, targets topology.NodeSet, spread bool, most topology.Bytes) plan.Moved {
+// bring moves what lies elsewhere in all of a mapping.
+func (h *Host) bring(m *mapping, targets topology.NodeSet, spread bool) plan.Moved {
+	return h.bringPart(m, 0, m.Size, targets, spread)
+}
+
+// bringPart moves what lies elsewhere, at most size of it, to the target that
+// holds least; with spread the targets are levelled then.
+func (h *Host) bringPart(m *mapping, offset, size topology.Bytes, targets topology.NodeSet, spread bool) plan.Moved {
 	moved := plan.Moved{Why: map[string]uint64{}}
 	unit := max(m.PageSize, 2*topology.MiB)
 	fail := func(bytes topology.Bytes, why string) {
@@ -193,37 +200,47 @@ func (h *Host) bring(m *mapping, targets topology.NodeSet, spread bool, most top
 		}
 	}
 	stuck := m.sticks
+	fails := min(stuck-min(stuck, offset), size) // of these so many are in the stretch
+	budget := size - fails
 	for _, from := range slices.Sorted(maps.Keys(m.ByNode)) {
 		if targets.Contains(from) {
 			continue
 		}
 		stays := min(stuck, m.ByNode[from])
 		stuck -= stays
-		fail(stays, "EBUSY")
-		for left := min(m.ByNode[from]-stays, most-moved.Moved); left > 0; {
+		fail(min(stays, fails), "EBUSY")
+		fails -= min(stays, fails)
+		for left := min(m.ByNode[from]-stays, budget); left > 0; {
 			part := min(left, unit)
 			got := h.shift(m, from, m.least(targets), part)
 			moved.Moved += got
-			left -= got
+			left, budget = left-got, budget-got
 			if got < part {
 				fail(left, "ENOMEM")
 				break
 			}
 		}
 	}
-	for spread && targets.Len() > 1 && moved.Moved < most {
-		least, fullest := m.least(targets), m.most(targets)
-		if m.ByNode[fullest]-m.ByNode[least] < 2*unit {
-			break
-		}
-		got := h.shift(m, fullest, least, unit)
-		moved.Moved += got
-		if got < unit {
-			fail(unit-got, "ENOMEM")
-			break
-		}
+	if spread && targets.Len() > 1 {
+		h.level(m, targets, min(budget, size), unit, &moved, fail)
 	}
 	return moved
+}
+
+// level moves up to bytes from the target that holds most to the one that holds least.
+func (h *Host) level(m *mapping, targets topology.NodeSet, bytes, unit topology.Bytes, moved *plan.Moved, fail func(topology.Bytes, string)) {
+	for bytes >= unit {
+		least, most := m.least(targets), m.most(targets)
+		if m.ByNode[most]-m.ByNode[least] < 2*unit {
+			return
+		}
+		got := h.shift(m, most, least, unit)
+		moved.Moved, bytes = moved.Moved+got, bytes-got
+		if got < unit {
+			fail(unit-got, "ENOMEM")
+			return
+		}
+	}
 }
 
 func (m *mapping) least(nodes topology.NodeSet) topology.NodeID {

@@ -163,7 +163,7 @@ func (h *Host) Smear(name string, nodes topology.NodeSet) error {
 	}
 	for _, m := range d.process.mappings {
 		if !m.own {
-			h.bring(m, nodes, true, m.Size)
+			h.bring(m, nodes, true)
 		}
 	}
 	return nil

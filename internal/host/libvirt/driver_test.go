@@ -165,6 +165,14 @@ func TestDriverPinsAndRecords(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(all, func(g inventory.Guest) bool { return g.Name == "web1" && g.Managed }) {
 		t.Errorf("%v, %v", all, err)
 	}
+	for range 2 { // what is forgotten can be forgotten again
+		if err := d.Forget(ctx, "web1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if g, err := d.Guest(ctx, "web1"); err != nil || g.Managed || g.Placement != nil {
+		t.Errorf("forgotten, it still has an intent: %+v, %v", g.Placement, err)
+	}
 }
 
 func TestDriverConfigures(t *testing.T) {

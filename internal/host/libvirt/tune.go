@@ -158,6 +158,14 @@ func (d *Driver) Record(ctx context.Context, name string, intent Metadata) error
 	})
 }
 
+// Forget takes the intent out of the guest's metadata; one that has none stays as it is.
+func (d *Driver) Forget(ctx context.Context, name string) error {
+	return d.tune(ctx, "forgetting its intent", name, Everywhere, func(dom *libvirt.Domain, flags libvirt.DomainModificationImpact) error {
+		// without a text the element is removed (virDomainSetMetadata)
+		return dom.SetMetadata(libvirt.DOMAIN_METADATA_ELEMENT, "", metadataPrefix, MetadataURI, flags)
+	})
+}
+
 // Configure binds the guest's stored configuration, for its next start. A
 // guest without one is ErrTransient.
 func (d *Driver) Configure(ctx context.Context, name string, intent Metadata) error {

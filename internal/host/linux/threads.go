@@ -122,6 +122,19 @@ func (r Root) thread(folder string) (t inventory.Thread, err error) {
 	return t, err
 }
 
+// ThreadTimes tells for how long a thread has run, and for how long it was
+// runnable and waited for a CPU, since it started (/proc/TID/schedstat).
+func (r Root) ThreadTimes(tid int) (ran, waited time.Duration, err error) {
+	text, err := r.word("proc", strconv.Itoa(tid), "schedstat")
+	if err == nil {
+		ran, waited, err = ParseSchedstat([]byte(text))
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("times of thread %d: %w", tid, err)
+	}
+	return ran, waited, nil
+}
+
 // ParseSchedstat reads /proc/PID/schedstat: time on a CPU, and time runnable
 // but waiting for one (what a guest sees as steal).
 func ParseSchedstat(data []byte) (run, wait time.Duration, err error) {

@@ -40,6 +40,24 @@ func TestThreadsOfCapturedGuest(t *testing.T) {
 	}
 }
 
+func TestThreadTimesOfThisThread(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	tid := unix.Gettid()
+	before, _, err := Root("/").ThreadTimes(tid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for now := before; now <= before; { // the kernel counts at each tick
+		if now, _, err = Root("/").ThreadTimes(tid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := Root(t.TempDir()).ThreadTimes(tid); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a thread that is not there: %v", err)
+	}
+}
+
 func TestRolesOfThreadNames(t *testing.T) {
 	for name, want := range map[string]string{
 		"CPU 0/KVM": "vcpu 0", "CPU 127/TCG": "vcpu 127", "vcpu3": "vcpu 3", "fc_vcpu 2": "vcpu 2", "crosvm_vcpu11": "vcpu 11",

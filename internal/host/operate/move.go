@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/numavisor/numavisor/internal/decide/adopt"
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/decide/bind"
-	"github.com/numavisor/numavisor/internal/decide/check"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/claim"
@@ -23,316 +19,253 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// ErrStale means that a move was planned on a state that is no more.
-var ErrStale = errors.New("the plan is stale: the host has changed since it was made; plan again")
+// ErrStale means that the host is not any more as it was when a move was
+// planned: plan anew. Nothing was touched.
+var ErrStale = errors.New("the plan is stale")
 
-// Journal takes down what is done. An entry is on disk when Append returns.
+// ErrUndo as the cause of a context's end (context.WithCancelCause) has a move
+// undone. Any other end leaves what was moved in place, to be resumed.
+var ErrUndo = errors.New("it is to be undone")
+
+// ErrStopped means that a move was stopped half-way: its guests run on, and
+// Recover finishes it, or Move with the same request.
+var ErrStopped = errors.New("stopped half-way")
+
+// Journal is where moves are kept (record.Journal is one in a file).
 type Journal interface {
+	// Append returns once the entry outlasts a crash.
 	Append(journal.Entry) error
+	// Entries returns what was kept, oldest first, entries of unfinished moves always.
+	Entries() ([]journal.Entry, error)
 }
 
-// MoveRequest is one move of a plan, to be made now.
+// MoveRequest is one move to be carried out.
 type MoveRequest struct {
-	ID      string
-	Move    plan.Move
-	By      string // who wants it: "balancer", "operator", "restart"
-	Journal Journal
-	// Progress is told what the move is doing; nil: nobody.
-	Progress func(status.Moving)
-	// Pace bounds how fast memory is copied; nil: as fast as it goes.
-	Pace Pacer
-	// again says that the move was cut short: guests may be anywhere between
-	// how they were and how they shall be.
-	again bool
+	ID   string // names it in the journal; never used before, but to resume it
+	Move plan.Move
+	By   string // who wants it: "balancer", "operator"
+	Keep Journal
+	// Told is called now and then with how far it is; may be nil.
+	Told func(status.Moving)
+	// FullSpeed copies without regard to how the guests bear it.
+	FullSpeed bool
 }
 
-// Move makes one move of a plan: of one guest, or of a few that only help
-// together. Nothing is touched where the plan is stale (ErrStale) or breaks a
-// rule by now. Otherwise the move's begin is in the journal first, and its end
-// last, which is returned; a move that ctx stops has no end: Recover takes it
-// up. First all guests' vCPUs go, then their memory in turns, so that each
-// makes room for the next; last, where memory is, its limits are set.
-func (h *Host) Move(ctx context.Context, r MoveRequest) (journal.Entry, error) {
-	m := &mover{host: h, MoveRequest: r, began: h.Clock()}
-	if err := h.Ledger.Locked(ctx, func(tx claim.Locked) error { return m.prepare(ctx, tx) }); err != nil {
-		return journal.Entry{}, fmt.Errorf("move %s: %w", r.ID, err)
-	}
-	defer m.release()
-	if !r.again {
-		begin := journal.Entry{Kind: journal.MoveBegan, What: r.Move.String(), Why: r.Move.Why, Move: &r.Move}
-		if err := m.note(begin); err != nil {
-			return journal.Entry{}, fmt.Errorf("move %s is not begun, for the journal cannot be written: %w", r.ID, err)
-		}
-	}
-	m.phase(ctx, (*part).prelude)
-	m.copy(ctx)
-	m.phase(ctx, (*part).postlude)
-	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrCancelled) {
-		return journal.Entry{}, fmt.Errorf("move %s: stopped on its way: %w", r.ID, context.Cause(ctx))
-	}
-	m.verify(ctx)
-	return m.end(ctx)
+// Moved is what became of a move.
+type Moved struct {
+	ID   string    `json:"id"`
+	Move plan.Move `json:"move"`
+	// End is how it ended; empty: it did not begin, or was stopped and is to be resumed.
+	End journal.Kind `json:"end,omitempty"`
+	Why string       `json:"why,omitempty"` // why it was not done, or undone
+	// Guests are those that were touched, in the order of the move, each as Bind reports it.
+	Guests []Bound        `json:"guests,omitempty"`
+	Bytes  topology.Bytes `json:"moved_bytes"`
+	Took   time.Duration  `json:"took_ns"`
 }
 
-// ErrCancelled is the cause to end a context with where a move shall be given
-// up: its end is journalled, and nothing takes it up later.
-var ErrCancelled = errors.New("cancelled by the operator")
+// Complete reports whether all of the move was done and verified.
+func (m *Moved) Complete() bool { return m.End == journal.MoveDone }
 
-// mover is one move on its way.
-type mover struct {
-	MoveRequest
-	host    *Host
-	began   time.Time
-	parts   []*part
-	claimed []string
-	done    topology.Bytes // of all copies, dealt with
-}
-
-// part is one guest of a move.
-type part struct {
-	*mover
-	want     guest.Intent
-	bound    Bound
-	steps    struct{ before, copies, after []plan.Step }
-	slices   []slice // of copies, what is left to do in this turn
-	again    []slice // and in the next
-	bytes    topology.Bytes
-	executor apply.Executor
-	failed   error // why its steps ended early
-}
-
-// prepare checks the move against the host as it is, and claims its targets.
-func (m *mover) prepare(ctx context.Context, tx claim.Locked) error {
-	claims, err := tx.Claims()
-	if err != nil {
-		return err
-	}
-	names := make([]string, len(m.MoveRequest.Move.Guests))
-	for i, g := range m.MoveRequest.Move.Guests {
-		names[i] = g.Guest
-		if slices.ContainsFunc(claims, func(c inventory.Claim) bool { return c.Name == g.Guest }) {
-			return fmt.Errorf("guest %s: %w", g.Guest, ErrBusy)
-		}
-	}
-	inv, err := m.host.Observe(ctx, names...)
-	if err != nil {
-		return err
-	}
-	if err := m.plan(&inv); err != nil {
-		return err
-	}
-	for _, p := range m.parts {
-		if err := tx.Put(claim.Claim{Name: p.want.Placement.Guest, Holder: m.host.Self, Placement: p.want.Placement}); err != nil {
-			m.release()
-			return err
-		}
-		m.claimed = append(m.claimed, p.want.Placement.Guest)
-	}
-	return nil
-}
-
-// plan computes the steps of every guest, and refuses what is stale or illegal.
-func (m *mover) plan(inv *inventory.Host) error {
-	for _, gm := range m.MoveRequest.Move.Guests {
-		i := slices.IndexFunc(inv.Guests, func(g inventory.Guest) bool { return g.Name == gm.Guest })
-		if i < 0 {
-			return fmt.Errorf("%w: %w", ErrStale, missing(*inv, gm.Guest))
-		}
-		g := &inv.Guests[i]
-		if err := m.fresh(g, gm); err != nil {
-			return err
-		}
-		p, err := m.newPart(inv, g, gm)
-		if err != nil {
-			return err
-		}
-		m.parts = append(m.parts, p)
-	}
-	for _, p := range m.parts {
-		after := *inv
-		for _, other := range m.parts {
-			if other != p {
-				after = balance.After(after, other.bound.Plan.Guest, other.want.Spec, other.want.Placement)
-			}
-		}
-		if err := check.Error(p.want.Spec.Name, check.Placement(&after, m.host.Policy, p.want.Spec, p.want.Placement)); err != nil {
-			return fmt.Errorf("%w: %w", ErrStale, err)
-		}
-	}
-	return nil
-}
-
-// fresh refuses a guest that is not as it was when the move was planned.
-func (m *mover) fresh(g *inventory.Guest, gm plan.GuestMove) error {
-	if g.State != "running" && g.State != "paused" {
-		return fmt.Errorf("%w: guest %s is %s", ErrStale, g.Name, g.State)
-	}
-	if samePlacement(g.Placement, gm.Undo.Placement) || m.again && samePlacement(g.Placement, m.aligned(g, gm)) {
-		return nil
-	}
-	return fmt.Errorf("%w: guest %s was placed otherwise meanwhile", ErrStale, g.Name)
-}
-
-func (m *mover) aligned(g *inventory.Guest, gm plan.GuestMove) *guest.Placement {
-	p := adopt.Align(gm.Placement, g.Config)
-	return &p
-}
-
-func samePlacement(a, b *guest.Placement) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return reflect.DeepEqual(*a, *b)
-}
-
-func (m *mover) newPart(inv *inventory.Host, g *inventory.Guest, gm plan.GuestMove) (*part, error) {
-	spec := adopt.Spec(*g)
-	if g.Spec != nil {
-		spec = *g.Spec
-	}
-	p := &part{mover: m, want: guest.Intent{Spec: spec, Placement: *m.aligned(g, gm), Adopted: g.Adopted || !g.Managed}}
-	basis, err := apply.Basis(m.host.Kernel, *g)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrStale, err)
-	}
-	before := truth(*g, &inv.Topology)
-	p.bound.Before = &before
-	p.bound.Plan = bind.Plan(bind.Request{Guest: *g, Topology: &inv.Topology, Placement: p.want.Placement, Basis: basis, Persistent: g.Persistent})
-	p.executor = apply.Executor{Kernel: m.host.Kernel, Hypervisor: m.host.Control, Clock: m.host.Clock}
-	p.divide()
-	return p, nil
-}
-
-// divide cuts the steps where copying begins and ends, and copies into slices.
-func (p *part) divide() {
-	for _, s := range p.bound.Plan.Steps {
-		switch {
-		case s.Kind == plan.MoveRange || s.Kind == plan.MoveOwn:
-			p.steps.copies = append(p.steps.copies, s)
-			p.bytes += s.Bytes
-		case len(p.steps.copies) == 0:
-			p.steps.before = append(p.steps.before, s)
-		default:
-			p.steps.after = append(p.steps.after, s)
-		}
-	}
-	most := sliceBytes
-	if p.Pace != nil {
-		most = pacedBytes
-	}
-	p.slices = slicesOf(p.steps.copies, most)
-}
-
-// phase runs the steps of every guest before or after copying. A guest whose
-// steps fail is left to itself; the others go on: what one leaves is room.
-func (m *mover) phase(ctx context.Context, steps func(*part) []plan.Step) {
-	for _, p := range m.parts {
-		if p.failed != nil || ctx.Err() != nil {
-			continue
-		}
-		some := p.bound.Plan
-		some.Steps = steps(p)
-		m.show(p, "binds", 0)
-		outcomes, err := p.executor.Run(ctx, some, p.want)
-		p.bound.Outcomes = append(p.bound.Outcomes, outcomes...)
-		p.failed = err
-	}
-}
-
-func (p *part) prelude() []plan.Step  { return p.steps.before }
-func (p *part) postlude() []plan.Step { return p.steps.after }
-
-// verify reads back where every guest is, whatever came of its steps.
-func (m *mover) verify(ctx context.Context) {
-	for _, p := range m.parts {
-		err := undo(ctx, func(ctx context.Context) error {
-			t, err := m.host.Verify(ctx, p.bound.Plan.Guest)
-			if err == nil {
-				p.bound.Truth = &t
-				err = apply.StillThere(m.host.Kernel, p.bound.Plan.Basis)
-			}
-			return err
-		})
-		p.failed = errors.Join(p.failed, err)
-	}
-}
-
-// end writes down what the move came to.
-func (m *mover) end(ctx context.Context) (journal.Entry, error) {
-	e := journal.Entry{Kind: journal.MoveDone, Move: &m.MoveRequest.Move, Took: m.host.Clock().Sub(m.began)}
-	var what []string
-	var failures []error
-	complete, lost := true, 0
-	for _, p := range m.parts {
-		what = append(what, p.outcome())
-		for _, o := range p.bound.Outcomes {
-			if o.Moved != nil {
-				e.Moved += o.Moved.Moved
-			}
-		}
-		if p.failed != nil {
-			failures = append(failures, fmt.Errorf("guest %s: %w", p.bound.Plan.Guest, p.failed))
-		}
-		if errors.Is(p.failed, apply.ErrGone) {
-			lost++
-		}
-		complete = complete && p.failed == nil && p.bound.Complete()
-		e.Shortfalls = append(e.Shortfalls, p.shortfalls()...)
-	}
-	err := errors.Join(failures...)
-	switch {
-	case errors.Is(context.Cause(ctx), ErrCancelled):
-		e.Kind, err = journal.MoveFailed, errors.Join(ErrCancelled, err)
-	case lost == len(m.parts) || err != nil && e.Moved == 0:
-		e.Kind = journal.MoveFailed
-	case !complete:
-		e.Kind = journal.MovePartial
-	}
-	e.What = strings.Join(what, "; ")
-	if err != nil {
-		e.Why = err.Error()
-	}
-	e.At, e.ID, e.By, e.Guests = m.host.Clock(), m.ID, m.By, m.guests()
-	return e, errors.Join(err, m.Journal.Append(e))
-}
-
-// outcome is how one guest is left, in words.
-func (p *part) outcome() string {
-	name := p.bound.Plan.Guest
-	switch {
-	case errors.Is(p.failed, apply.ErrGone):
-		return name + " has ended"
-	case p.bound.Truth == nil:
-		return name + ": how it is left could not be read"
-	}
-	return name + ": " + p.bound.Truth.Verdict()
-}
-
-func (p *part) shortfalls() []string {
+// Shortfalls lists in words what was not achieved.
+func (m *Moved) Shortfalls() []string {
 	var all []string
-	for _, s := range p.bound.Shortfalls() {
-		all = append(all, p.bound.Plan.Guest+": "+s)
+	for i := range m.Guests {
+		for _, s := range m.Guests[i].Shortfalls() {
+			all = append(all, m.Guests[i].Plan.Guest+": "+s)
+		}
 	}
 	return all
 }
 
-func (m *mover) guests() []string {
-	names := make([]string, len(m.MoveRequest.Move.Guests))
-	for i, g := range m.MoveRequest.Move.Guests {
+// mover carries out one move.
+type mover struct {
+	host *Host
+	MoveRequest
+	began  time.Time
+	guests []*moving // those of the move that are still there
+	gone   int       // how many are not
+	moved  Moved
+	pace   *pacer
+	unkept error // steps that could not be kept in the journal
+}
+
+// moving is one guest of a move. Its plan is cut in three parts, see plan.Plan.Parts.
+type moving struct {
+	plan.GuestMove
+	intent                guest.Intent
+	bound                 Bound
+	before, copies, after []plan.Step
+	turn                  *apply.Turn
+	err                   error // why it did not come to its end
+	unprepared            bool  // err is from before anything was copied
+	counted               bool  // what it copied is in the sum
+	forget                bool  // nobody placed it before: after its way back it has no intent
+}
+
+// Move carries out one move of one guest, or of a few that make room for each
+// other: all of them are claimed, then all vCPUs moved, then the memory copied
+// in turns, then policies and limits narrowed, and the truth read back.
+//
+// It refuses a move whose guests are not any more as its plan says (ErrStale),
+// are claimed by somebody (ErrBusy), or whose placements have become illegal;
+// nothing is touched then. Before anything is, the move is in the journal with
+// what it takes to undo it. Where ctx ends the move stops within a slice and is
+// left to be resumed (ErrStopped), or undone where that is the cause (ErrUndo).
+// What could not be moved is no error: see Shortfalls.
+func (h *Host) Move(ctx context.Context, r MoveRequest) (Moved, error) {
+	m := h.mover(r)
+	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
+		inv, err := m.look(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for _, g := range m.Move.Guests {
+			if err := still(&inv, g); err != nil {
+				return err
+			}
+		}
+		if err := balance.Legal(&inv, h.Policy, m.Move.Guests); err != nil {
+			return fmt.Errorf("%w: %w", ErrStale, err)
+		}
+		if err := m.ways(&inv, m.Move.Guests, m.there); err != nil {
+			return err
+		}
+		m.Move.Guests = slices.Clone(m.Move.Guests) // the caller's has no basis
+		for i, g := range m.guests {
+			m.Move.Guests[i].Basis = g.Basis
+		}
+		m.moved.Move = m.Move
+		return m.begin(tx, &inv, journal.Entry{Kind: journal.MoveBegan, What: m.Move.String(), Why: m.Move.Why, Move: &m.Move})
+	})
+	if err != nil {
+		return m.moved, fmt.Errorf("moving %s: %w", r.Move.Names(), err)
+	}
+	return m.run(ctx)
+}
+
+func (h *Host) mover(r MoveRequest) *mover {
+	return &mover{host: h, MoveRequest: r, moved: Moved{ID: r.ID, Move: r.Move}}
+}
+
+// look observes the guests of the move closely, all unclaimed, while nobody else decides.
+func (m *mover) look(ctx context.Context, tx claim.Locked) (inventory.Host, error) {
+	claims, err := tx.Claims()
+	if err != nil {
+		return inventory.Host{}, err
+	}
+	names := make([]string, len(m.Move.Guests))
+	for i, g := range m.Move.Guests {
 		names[i] = g.Guest
+		for _, c := range claims {
+			if c.Name == g.Guest {
+				return inventory.Host{}, fmt.Errorf("guest %s: %w; wait for that to end", g.Guest, ErrBusy)
+			}
+		}
 	}
-	return names
+	inv, err := m.host.Observe(ctx, names...)
+	if err == nil {
+		err = RoomIsKnown(&inv)
+	}
+	return inv, err
 }
 
-func (m *mover) note(e journal.Entry) error {
-	e.At, e.ID, e.By, e.Guests = m.host.Clock(), m.ID, m.By, m.guests()
-	return m.Journal.Append(e)
+// begin claims the room that the guests have and that they go to, and keeps
+// that in the journal.
+func (m *mover) begin(tx claim.Locked, inv *inventory.Host, e journal.Entry) error {
+	m.began = m.host.Clock()
+	for _, g := range m.guests {
+		if err := tx.Put(claim.Claim{Name: g.Guest, Holder: m.host.Self, Placement: both(inv, g.Placement)}); err != nil {
+			return errors.Join(err, m.release())
+		}
+	}
+	if err := m.keep(e); err != nil {
+		return errors.Join(fmt.Errorf("keeping in the journal that it begins: %w", err), m.release())
+	}
+	return nil
 }
 
-// release gives the claims up: from here on the guests' own records say what they hold.
-func (m *mover) release() {
-	for _, name := range m.claimed {
-		_ = m.host.Ledger.Release(name) // a claim is void once we end, and replaced by the next of its guest
+// ways plans how each guest comes from where it was seen to where it shall be.
+func (m *mover) ways(inv *inventory.Host, moves []plan.GuestMove, way func(*inventory.Host, *inventory.Guest, *moving)) error {
+	m.guests = nil
+	for _, move := range moves {
+		seen, ok := guestOf(inv, move.Guest)
+		if !ok {
+			return missing(*inv, move.Guest)
+		}
+		if len(seen.Seen.Threads) == 0 || len(seen.Seen.Ranges) == 0 {
+			return unseen(*inv, move.Guest)
+		}
+		g := &moving{GuestMove: move}
+		var err error
+		if g.Basis, err = apply.Basis(m.host.Kernel, *seen); err != nil {
+			return err
+		}
+		before := truth(*seen, &inv.Topology)
+		g.bound.Before = &before
+		way(inv, seen, g)
+		g.turn = apply.NewTurn(g.bound.Plan, g.copies)
+		m.guests = append(m.guests, g)
 	}
-	m.claimed = nil
+	m.pace = m.pacer(inv)
+	return nil
+}
+
+// there is the way to the move's placement.
+func (m *mover) there(inv *inventory.Host, seen *inventory.Guest, g *moving) {
+	g.intent = guest.Intent{Spec: balance.SpecOf(seen), Placement: g.Placement, Adopted: seen.Adopted || !seen.Managed}
+	g.bound.Plan = bind.Plan(bind.Request{Guest: *seen, Topology: &inv.Topology, Placement: g.Placement, Basis: g.Basis, Persistent: seen.Persistent})
+	g.before, g.copies, g.after = g.bound.Plan.Parts()
+}
+
+// both is a placement that holds what a guest has and what it is going to
+// have, for as long as it is between them.
+func both(inv *inventory.Host, to guest.Placement) guest.Placement {
+	to.Reservations = slices.Clone(to.Reservations)
+	for _, h := range inv.Holdings("") {
+		if h.Name != to.Guest {
+			continue
+		}
+		at := -1
+		for i, r := range to.Reservations {
+			if r.Node == h.Node && r.PageSize == h.PageSize {
+				at = i
+			}
+		}
+		if at < 0 {
+			to.Reservations = append(to.Reservations, guest.Reservation{Node: h.Node, PageSize: h.PageSize})
+			at = len(to.Reservations) - 1
+		}
+		r := &to.Reservations[at]
+		r.Memory = max(r.Memory, h.Reserved)
+		r.VCPUs = max(r.VCPUs, int(h.VCPUs+0.5))
+		r.Exclusive = r.Exclusive.Union(h.Exclusive)
+	}
+	return to
+}
+
+func guestOf(inv *inventory.Host, name string) (*inventory.Guest, bool) {
+	for i := range inv.Guests {
+		if inv.Guests[i].Name == name {
+			return &inv.Guests[i], true
+		}
+	}
+	return nil, false
+}
+
+func (m *mover) release() error {
+	var errs []error
+	for _, g := range m.Move.Guests {
+		errs = append(errs, m.host.Ledger.Release(g.Guest))
+	}
+	return errors.Join(errs...)
+}
+
+// keep writes an entry of this move.
+func (m *mover) keep(e journal.Entry) error {
+	e.At, e.ID, e.By = m.host.Clock().UTC(), m.ID, m.By
+	for _, g := range m.Move.Guests {
+		e.Guests = append(e.Guests, g.Guest)
+	}
+	return m.Keep.Append(e)
 }

@@ -3,271 +3,366 @@ package operate_test
 import (
 	"context"
 	"errors"
-	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 
+	"github.com/numavisor/numavisor/internal/decide/adopt"
 	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/fake"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
-	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/status"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// pages is a journal in memory, which may run full.
-type pages struct {
+// book is a journal in memory.
+type book struct {
+	mu      sync.Mutex
 	entries []journal.Entry
-	full    func(journal.Entry) error // asked before an entry is taken; nil: never full
+	fail    func(n int, e journal.Entry) error // asked before an entry is kept; n counts from 1
+	asked   int
 }
 
-func (p *pages) Append(e journal.Entry) error {
-	if p.full != nil {
-		if err := p.full(e); err != nil {
+func (b *book) Append(e journal.Entry) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked++
+	if b.fail != nil {
+		if err := b.fail(b.asked, e); err != nil {
 			return err
 		}
 	}
-	p.entries = append(p.entries, e)
+	b.entries = append(b.entries, e)
 	return nil
 }
 
-// astray adds a guest of others, its memory on one node and its vCPUs on another.
-func (w world) astray(t tester, name string, vcpus int, size topology.Bytes, memory, cpu topology.NodeID) {
-	t.Helper()
-	machine := w.Nodes()
-	home, _ := machine.Node(memory)
-	away, _ := machine.Node(cpu)
-	c := inventory.Config{VCPUs: vcpus, Memory: size, Source: "anonymous", Immediate: true, Pins: map[guest.VCPUID]topology.CPUSet{}, EmulatorPin: home.CPUs,
-		NUMATune: &inventory.NUMATune{Mode: "restrictive", Nodes: topology.SetOf(memory)}}
-	for v := range vcpus {
-		c.Pins[guest.VCPUID(v)] = home.CPUs
-	}
-	w.add(t, fake.Definition{Name: name, Config: c})
-	for v := range vcpus {
-		if err := w.PinVCPU(context.Background(), name, guest.VCPUID(v), away.CPUs); err != nil {
-			t.Fatal(err)
-		}
-	}
+func (b *book) Entries() ([]journal.Entry, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]journal.Entry(nil), b.entries...), nil
 }
 
-// planned is what the balancer would do now, all guests in mode auto.
-func (w world) planned(t tester) plan.Round {
+// planned is a move as balancing makes it: each guest to nodes of its own.
+func (w world) planned(t tester, kind plan.MoveKind, to map[string]string) plan.Move {
 	t.Helper()
 	inv, err := w.host.Observe(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{}}}
-	for _, g := range inv.Guests {
-		p.Balance.Guests[g.Name] = policy.ModeAuto
-	}
-	round, err := balance.Plan(balance.Request{Host: &inv, Policy: p, Now: inv.Taken, Lasting: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return round
-}
-
-func TestAMoveIsMadeAndJournalled(t *testing.T) {
-	w := newWorld(t, square, t.TempDir())
-	w.astray(t, "a", 2, gib, 3, 0)
-	move := plan.Move{Kind: plan.FetchLocal, Why: "its memory is far", Guests: []plan.GuestMove{w.to(t, "a", 0)}}
-	var book pages
-	end, err := w.host.Move(t.Context(), operate.MoveRequest{ID: "m1", Move: move, By: "balancer", Journal: &book})
-	if err != nil || end.Kind != journal.MoveDone || end.Moved < 900*mib || end.ID != "m1" {
-		t.Fatalf("%+v %v", end, err)
-	}
-	if len(book.entries) != 2 || book.entries[0].Kind != journal.MoveBegan || book.entries[0].Move == nil || book.entries[0].Why == "" || book.entries[1].Kind != journal.MoveDone {
-		t.Errorf("journal %+v", book.entries)
-	}
-	w.inPlace(t, "a")
-	w.settled(t)
-	if _, err := w.host.Move(t.Context(), operate.MoveRequest{ID: "m2", Move: move, Journal: &book}); !errors.Is(err, operate.ErrStale) {
-		t.Errorf("the same plan once more: %v", err)
-	}
-	if len(book.entries) != 2 {
-		t.Errorf("a stale move is in the journal: %+v", book.entries[2:])
-	}
-}
-
-// Two nearly full nodes exchange their guests: only in turns there is room.
-func TestASwapGoesInTurns(t *testing.T) {
-	const size = 3*gib + 256*mib
-	only := func(name string, from, to topology.NodeID) plan.GuestMove { // decided while the other is not there
-		w := newWorld(t, square, t.TempDir())
-		w.astray(t, name, 4, size, from, to)
-		return w.to(t, name, to)
-	}
-	w := newWorld(t, square, t.TempDir())
-	w.astray(t, "a", 4, size, 0, 3)
-	w.astray(t, "b", 4, size, 3, 0)
-	w.Fill(1, 0)
-	w.Fill(2, 0)
-	swap := plan.Move{Kind: plan.Swap, Why: "each is where the other belongs", Guests: []plan.GuestMove{only("a", 0, 3), only("b", 3, 0)}}
-	var book pages
-	end, err := w.host.Move(t.Context(), operate.MoveRequest{ID: "m1", Move: swap, Journal: &book})
-	if err != nil || end.Kind != journal.MoveDone {
-		t.Fatalf("%+v %v", end, err)
-	}
-	w.inPlace(t, "a")
-	w.inPlace(t, "b")
-	w.settled(t)
-}
-
-// to is a move of a guest that others made to one node.
-func (w world) to(t tester, name string, node topology.NodeID) plan.GuestMove {
-	t.Helper()
-	b, err := w.host.Bind(context.Background(), operate.BindRequest{Name: name, DryRun: true, Change: func(s guest.Spec) (guest.Spec, error) {
-		s.Limits.Nodes = topology.SetOf(node)
-		return s, nil
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return plan.GuestMove{Guest: name, Placement: b.Plan.Placement}
-}
-
-// No guest is lost, none left undescribed and no claim kept, whichever call
-// fails and whichever answer is lost; and Recover ends what was cut short.
-func TestAMoveBrokenAtEveryStep(t *testing.T) {
-	folder := t.TempDir()
-	try := func(fault fake.Fault) (w world, book *pages, end journal.Entry, err error) {
-		w, book = newWorld(t, square, folder), &pages{}
-		w.astray(t, "a", 2, gib, 3, 0)
-		w.astray(t, "b", 2, gib, 0, 3)
-		m := plan.Move{Kind: plan.Swap, Why: "each is where the other belongs", Guests: []plan.GuestMove{w.to(t, "a", 0), w.to(t, "b", 3)}}
-		w.Inject(fault)
-		end, err = w.host.Move(t.Context(), operate.MoveRequest{ID: "m", Move: m, By: "balancer", Journal: book})
-		return w, book, end, err
-	}
-	w, _, _, err := try(fake.Fault{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	calls := w.Calls()
-	lost := errors.New("broken")
-	for n := 1; n <= len(calls); n++ {
-		for kind, fault := range map[string]fake.Fault{
-			"fails": {Before: fake.Nth(n, func() error { return lost })},
-			"lost":  {After: fake.Nth(n, func() error { return lost })},
-		} {
-			name := fmt.Sprintf("call %d, %s, %s", n, calls[n-1].Method, kind)
-			w, book, end, err := try(fault)
-			w.settled(t)
-			for _, g := range []string{"a", "b"} {
-				w.guest(t, g)
-			}
-			began := len(book.entries) > 0
-			if began != (len(book.entries) == 2 && book.entries[1].Ends() && book.entries[1].Kind == end.Kind) {
-				t.Errorf("%s: journal %+v, end %+v", name, book.entries, end)
-			}
-			if end.Kind == journal.MoveDone {
-				w.inPlace(t, "a")
-				w.inPlace(t, "b")
-			}
-			if !began && err == nil {
-				t.Errorf("%s: nothing begun, and no error", name)
+	m := plan.Move{Kind: kind, Why: "a test wants it"}
+	placing := inv
+	placing.Topology.Nodes = append([]topology.Node(nil), inv.Topology.Nodes...)
+	for i := range placing.Topology.Nodes { // as if the guests of the move were not there
+		n := &placing.Topology.Nodes[i]
+		for _, g := range inv.Guests {
+			if _, moves := to[g.Name]; moves && g.Config.PageSize == 0 {
+				n.Free += g.Seen.MemoryByNode[n.ID]
 			}
 		}
 	}
+	placing.Guests = nil
+	for _, g := range inv.Guests {
+		if _, moves := to[g.Name]; !moves {
+			placing.Guests = append(placing.Guests, g)
+		}
+	}
+	for i := range inv.Guests {
+		g := &inv.Guests[i]
+		nodes, moves := to[g.Name]
+		if !moves {
+			continue
+		}
+		s := balance.SpecOf(g)
+		limited, _ := limitTo(nodes)(s)
+		p, _, err := place.Place(place.Request{Host: &placing, Spec: limited, Policy: w.host.Policy})
+		if err != nil {
+			t.Fatalf("no place for %s on nodes %s: %v", g.Name, nodes, err)
+		}
+		m.Guests = append(m.Guests, plan.GuestMove{Guest: g.Name, Placement: adopt.Align(p, g.Config),
+			Undo: plan.Undo{Placement: g.Placement, VCPUNodes: vcpusOn(g, &inv.Topology), Memory: g.Seen.MemoryByNode}})
+	}
+	return m
 }
 
-// The process ends at any call (kill -9): the next start finishes the move.
-func TestAMoveCutShortAtEveryStepIsFinished(t *testing.T) {
-	folder := t.TempDir()
-	for n := 1; ; n++ {
-		w, book := newWorld(t, square, folder), &pages{}
-		w.astray(t, "a", 2, gib, 3, 0)
-		w.astray(t, "b", 2, gib, 0, 3)
-		m := plan.Move{Kind: plan.Swap, Why: "each is where the other belongs", Guests: []plan.GuestMove{w.to(t, "a", 0), w.to(t, "b", 3)}}
-		ctx, kill := context.WithCancel(t.Context())
-		w.Inject(fake.Fault{Before: fake.Nth(n, func() error { kill(); return nil })})
-		_, err := w.host.Move(ctx, operate.MoveRequest{ID: "m", Move: m, By: "balancer", Journal: book})
-		reached := ctx.Err() != nil
-		kill()
-		w.Inject(fake.Fault{})
-		if !reached {
-			if err != nil {
+func vcpusOn(g *inventory.Guest, t *topology.Topology) (nodes topology.NodeSet) {
+	for _, thread := range g.Seen.Threads {
+		if thread.VCPU != nil {
+			nodes = nodes.Union(t.NodesOf(thread.Affinity))
+		}
+	}
+	return nodes
+}
+
+func (w world) move(ctx context.Context, m plan.Move, b *book) (operate.Moved, error) {
+	return w.host.Move(ctx, operate.MoveRequest{ID: "m1", Move: m, By: "test", Keep: b})
+}
+
+// ended checks that the move has begun and ended once in the journal, and returns how.
+func (b *book) ended(t tester) journal.Kind {
+	t.Helper()
+	var end []journal.Kind
+	began := 0
+	for _, e := range b.entries {
+		if e.Kind == journal.MoveBegan {
+			began++
+		}
+		if e.Ends() {
+			end = append(end, e.Kind)
+		}
+		if e.ID != "m1" || len(e.Guests) == 0 || e.At.IsZero() {
+			t.Errorf("an entry that says not of what: %+v", e)
+		}
+	}
+	if began != 1 || len(end) != 1 {
+		t.Fatalf("%d beginnings and ends %v", began, end)
+	}
+	return end[0]
+}
+
+func TestMoveBringsEveryKindOfGuestInPlace(t *testing.T) {
+	folder := folderOf(t)
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			w := misplaced(t, k, folder)
+			b := &book{}
+			m := w.planned(t, plan.MoveGuest, map[string]string{"g": "0,3"})
+			moved, err := w.move(context.Background(), m, b)
+			if err != nil || !moved.Complete() {
+				t.Fatalf("%v: %s %v", err, moved.End, moved.Shortfalls())
+			}
+			w.inPlace(t, "g")
+			w.settled(t)
+			if got := w.guest(t, "g").Placement.Nodes; !got.SubsetOf(nodes("0,3")) {
+				t.Errorf("recorded on nodes %s", got)
+			}
+			if end := b.ended(t); end != journal.MoveDone {
+				t.Errorf("it ended as %s", end)
+			}
+		})
+	}
+}
+
+// home is a world with a guest of each name on each node, its memory and vCPUs there.
+func home(t tester, machine, folder string, memory topology.Bytes, at map[string]topology.NodeID) world {
+	t.Helper()
+	w := newWorld(t, machine, folder)
+	none := topology.Bytes(0)
+	w.host.Policy.KeepFree = &none
+	top := w.Nodes()
+	for _, name := range slices.Sorted(maps.Keys(at)) {
+		on := []topology.NodeID{at[name], at[name]}
+		d := kinds[1].guest(name, memory, on, top.CPUsOf(topology.SetOf(at[name])))
+		d.Config.Immediate = true
+		w.add(t, d)
+	}
+	return w
+}
+
+// Two guests that fill their nodes all but 64 MiB exchange them: neither has
+// room for more than that before the other moves.
+func TestMoveSwapsThroughLittleRoom(t *testing.T) {
+	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0, "b": 1})
+	m := w.planned(t, plan.Swap, map[string]string{"a": "1", "b": "0"})
+	w.Fill(0, 64*mib)
+	w.Fill(1, 64*mib)
+	b := &book{}
+	moved, err := w.move(context.Background(), m, b)
+	if err != nil || !moved.Complete() {
+		t.Fatalf("%v: %s %s %v", err, moved.End, moved.Why, moved.Shortfalls())
+	}
+	if copies := len(slices.DeleteFunc(w.Calls(), func(c fake.Call) bool { return c.Method != "Move" })); copies < 2*int(2*gib/(128*mib)) {
+		t.Errorf("%d slices copied, through 64 MiB", copies)
+	}
+	if got := w.guest(t, "a").Placement.Nodes; !got.Equal(nodes("1")) {
+		t.Errorf("a is on nodes %s", got)
+	}
+	if moved.Bytes < 4*gib {
+		t.Errorf("%v copied", moved.Bytes)
+	}
+	w.inPlace(t, "a")
+	w.inPlace(t, "b")
+	w.Drain()
+	w.settled(t)
+}
+
+// Where nothing is free anywhere, an exchange cannot begin: it says so, and ends.
+func TestMoveGivesUpWithoutRoom(t *testing.T) {
+	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0, "b": 1})
+	m := w.planned(t, plan.Swap, map[string]string{"a": "1", "b": "0"})
+	w.Fill(0, 0)
+	w.Fill(1, 0)
+	b := &book{}
+	moved, err := w.move(context.Background(), m, b)
+	if err != nil || moved.End != journal.MovePartial || b.ended(t) != journal.MovePartial {
+		t.Fatalf("%v: %s %s", err, moved.End, moved.Why)
+	}
+	if short := strings.Join(moved.Shortfalls(), "; "); !strings.Contains(short, "cannot allocate memory") || !strings.Contains(short, "a: ") || !strings.Contains(short, "b: ") {
+		t.Errorf("falls short: %s", short)
+	}
+	w.Drain()
+	w.settled(t)
+	for _, name := range []string{"a", "b"} { // what is missing is shown, and repaired when there is room
+		if b, err := w.bind(name); err != nil || !b.Complete() {
+			t.Errorf("bind afterwards: %v %v", err, b.Shortfalls())
+		}
+		w.inPlace(t, name)
+	}
+}
+
+// What is not any more as it was planned is left alone.
+func TestMoveRefusesAStalePlan(t *testing.T) {
+	folder := folderOf(t)
+	for _, c := range []struct {
+		name string
+		harm func(w world) error
+		want string
+		is   error
+	}{
+		{"another has pinned it", func(w world) error { return w.Repin("a", 0, cpus("8-11")) }, "may run on nodes 2", operate.ErrStale},
+		{"its memory has moved", func(w world) error { return w.Smear("a", nodes("0,3")) }, "lie elsewhere", operate.ErrStale},
+		{"it was bound", func(w world) error {
+			_, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "a", Change: limitTo("2")})
+			return err
+		}, "has been placed on nodes 2", operate.ErrStale},
+		{"it was shut off", func(w world) error { w.Vanish("a"); return nil }, "is shutoff", operate.ErrStale},
+		{"it was deleted", func(w world) error { return w.host.Delete(context.Background(), "a") }, "no such guest", operate.ErrStale},
+		{"the target is taken", func(w world) error {
+			s := spec(t, guest.Spec{Name: "c", VCPUs: 1, Memory: 3 * gib, Limits: guest.Limits{Nodes: nodes("1")}, Topology: guest.TopologySpec{Mode: guest.TopologyOff}})
+			_, err := w.create(s)
+			return err
+		}, "promised", operate.ErrStale},
+		{"it is being bound", func(w world) error {
+			return w.host.Ledger.Locked(context.Background(), func(tx claim.Locked) error { return tx.Put(claim.Claim{Name: "a", Holder: self}) })
+		}, "already", operate.ErrBusy},
+		{"libvirt does not answer", func(w world) error {
+			w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errLost })})
+			return nil
+		}, "could not see|room is not known", nil},
+		{"its mappings cannot be read", func(w world) error {
+			w.Inject(fake.Fault{Before: fake.NthOf("Ranges", 1, func() error { return errLost })})
+			return nil
+		}, "could not be seen", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := home(t, square, folder, 2*gib, map[string]topology.NodeID{"a": 0})
+			m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
+			if err := c.harm(w); err != nil {
 				t.Fatal(err)
 			}
-			return // past its last call
+			before, there := w.Guest("a")
+			claimed, _ := w.host.Ledger.Claims()
+			b := &book{}
+			_, err := w.move(context.Background(), m, b)
+			if err == nil || !regexp.MustCompile(c.want).MatchString(err.Error()) || c.is != nil && !errors.Is(err, c.is) {
+				t.Errorf("error %v, want %q (%v)", err, c.want, c.is)
+			}
+			if there {
+				w.unchanged(t, before)
+			}
+			if claims, err := w.host.Ledger.Claims(); err != nil || len(claims) != len(claimed) {
+				t.Errorf("claims %v, were %v: %v", claims, claimed, err)
+			}
+			if len(b.entries) > 0 {
+				t.Errorf("kept: %+v", b.entries)
+			}
+		})
+	}
+}
+
+// A move that cannot be kept in the journal is not begun.
+func TestMoveIsKeptBeforeAnythingIsTouched(t *testing.T) {
+	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0})
+	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
+	before := w.guest(t, "a")
+	b := &book{fail: func(n int, _ journal.Entry) error { return errLost }}
+	if _, err := w.move(context.Background(), m, b); !errors.Is(err, errLost) {
+		t.Errorf("error %v", err)
+	}
+	w.unchanged(t, before)
+	w.settled(t)
+}
+
+// While a guest is between two nodes nobody else gets room that it has or is to
+// get; afterwards what it had is free.
+func TestMoveHoldsBothPlacesUntilItsEnd(t *testing.T) {
+	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0})
+	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
+	other := spec(t, guest.Spec{Name: "c", VCPUs: 1, Memory: 5 * gib / 2, Limits: guest.Limits{Nodes: nodes("0-1"), MaxNodes: 1}, Topology: guest.TopologySpec{Mode: guest.TopologyOff}})
+	tries := 0
+	b := &book{}
+	b.fail = func(int, journal.Entry) error {
+		if b.asked == 1 {
+			return nil // the ledger is locked still
 		}
-		cut := journal.CutShort(book.entries)
-		ends, err := w.host.Recover(t.Context(), cut, book, nil, nil)
-		if err != nil || len(ends) != len(cut) {
-			t.Fatalf("call %d: %d cut short, ends %+v: %v", n, len(cut), ends, err)
-		}
-		if len(book.entries) > 0 {
-			w.inPlace(t, "a")
-			w.inPlace(t, "b")
-			if end := book.entries[len(book.entries)-1]; end.Kind != journal.MoveDone {
-				t.Errorf("call %d: ended as %+v", n, end)
+		if tries++; len(b.entries) > 0 {
+			if _, err := w.create(other); err == nil {
+				t.Error("room of a guest on the move was given away")
 			}
 		}
-		w.settled(t)
+		return nil
+	}
+	if moved, err := w.move(context.Background(), m, b); err != nil || !moved.Complete() || tries < 3 {
+		t.Fatalf("%v, %d tries: %v", err, tries, moved.Shortfalls())
+	}
+	if c, err := w.create(other); err != nil || !c.Placement.Nodes.Equal(nodes("0")) {
+		t.Errorf("what it had is not free: %v, %s", err, c.Placement.Nodes)
 	}
 }
 
-// A guest that ends in mid-move leaves the others their move.
-func TestAGuestThatDiesInMidMove(t *testing.T) {
-	w, book := newWorld(t, square, t.TempDir()), &pages{}
-	w.astray(t, "a", 2, gib, 3, 0)
-	w.astray(t, "b", 2, gib, 0, 3)
-	m := plan.Move{Kind: plan.Swap, Why: "each is where the other belongs", Guests: []plan.GuestMove{w.to(t, "a", 0), w.to(t, "b", 3)}}
-	w.Inject(fake.Fault{Before: fake.NthOf("Move", 3, func() error { return w.Remove(t.Context(), "a") })})
-	end, err := w.host.Move(t.Context(), operate.MoveRequest{ID: "m", Move: m, Journal: book})
-	if err == nil || end.Kind != journal.MovePartial {
-		t.Fatalf("%+v %v", end, err)
+// Both what is moved by pins only and what is moved by copying only is a move.
+func TestMoveOfVCPUsOrMemoryOnly(t *testing.T) {
+	for _, c := range []struct {
+		kind   plan.MoveKind
+		vcpus  topology.NodeID
+		copied bool
+	}{{plan.Repin, 2, false}, {plan.FetchLocal, 1, true}} {
+		w := newWorld(t, square, folderOf(t))
+		top := w.Nodes()
+		w.add(t, kinds[1].guest("g", 64*mib, []topology.NodeID{0}, top.CPUsOf(topology.SetOf(c.vcpus))))
+		if err := w.Smear("g", nodes("0")); err != nil {
+			t.Fatal(err)
+		}
+		to := "0"
+		if c.copied {
+			to = "1"
+		}
+		b := &book{}
+		moved, err := w.move(context.Background(), w.planned(t, c.kind, map[string]string{"g": to}), b)
+		if err != nil || !moved.Complete() {
+			t.Fatalf("%s: %v %v", c.kind, err, moved.Shortfalls())
+		}
+		ram := moved.Bytes > 8*mib
+		if ram != c.copied {
+			t.Errorf("%s: %v copied", c.kind, moved.Bytes)
+		}
+		w.inPlace(t, "g")
 	}
-	w.inPlace(t, "b")
-	w.settled(t)
 }
 
-// The journal runs full: a move that cannot be written down is not begun.
-func TestNoMoveWithoutItsEntry(t *testing.T) {
-	w := newWorld(t, square, t.TempDir())
-	w.astray(t, "a", 2, gib, 3, 0)
-	full := errors.New("no space left on device")
-	_, err := w.host.Move(t.Context(), operate.MoveRequest{ID: "m", Move: w.planned(t).Moves[0], Journal: &pages{full: func(journal.Entry) error { return full }}})
-	if !errors.Is(err, full) {
-		t.Fatal(err)
+// How far it is, is told in values that only rise, to the end.
+func TestMoveTellsItsProgress(t *testing.T) {
+	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0, "b": 1})
+	m := w.planned(t, plan.Swap, map[string]string{"a": "1", "b": "0"})
+	var told []status.Moving
+	_, err := w.host.Move(context.Background(), operate.MoveRequest{ID: "m7", Move: m, Keep: &book{}, Told: func(s status.Moving) { told = append(told, s) }})
+	if err != nil || len(told) < 16 {
+		t.Fatalf("%v, told %d times", err, len(told))
 	}
-	if g := w.guest(t, "a"); g.Placement != nil {
-		t.Error("it was touched")
+	for i, s := range told {
+		if s.ID != "m7" || s.Step == "" || s.Done > s.Total || i > 0 && s.Done < told[i-1].Done {
+			t.Errorf("told %+v", s)
+		}
 	}
-	w.settled(t)
-}
-
-// Room that was there when it was cut short is gone: guests go back to where they were.
-func TestAMoveWhoseRoomIsGoneIsUndone(t *testing.T) {
-	w, book := newWorld(t, square, t.TempDir()), &pages{}
-	w.astray(t, "a", 2, gib, 3, 0)
-	if _, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "a"}); err != nil {
-		t.Fatal(err)
+	if last := told[len(told)-1]; last.Done != last.Total || last.Total < 4*gib {
+		t.Errorf("at the end %v of %v", last.Done, last.Total)
 	}
-	before := *w.guest(t, "a").Placement
-	home, _ := before.Nodes.First()
-	away := (home + 1) % 4
-	back := w.to(t, "a", away)
-	back.Undo.Placement = &before
-	ctx, kill := context.WithCancel(t.Context())
-	w.Inject(fake.Fault{Before: fake.NthOf("Move", 2, func() error { kill(); return nil })})
-	if _, err := w.host.Move(ctx, operate.MoveRequest{ID: "m", Move: plan.Move{Kind: plan.MoveGuest, Why: "test", Guests: []plan.GuestMove{back}}, Journal: book}); err == nil || len(book.entries) != 1 {
-		t.Fatalf("not cut short: %v, journal %+v", err, book.entries)
-	}
-	w.Inject(fake.Fault{})
-	for i := range 4 {
-		w.add(t, fake.Definition{Name: fmt.Sprintf("big%d", i), Config: inventory.Config{VCPUs: 1, Memory: 3 * gib, Source: "anonymous", NUMATune: &inventory.NUMATune{Mode: "strict", Nodes: topology.SetOf(away)}}})
-	}
-	ends, err := w.host.Recover(t.Context(), journal.CutShort(book.entries), book, nil, nil)
-	if err != nil || len(ends) != 1 || ends[0].Kind != journal.MoveUndone {
-		t.Fatalf("%+v %v", ends, err)
-	}
-	if g := w.guest(t, "a"); !g.Placement.Nodes.Equal(before.Nodes) {
-		t.Errorf("it is on nodes %s", g.Placement.Nodes)
-	}
-	w.inPlace(t, "a")
-	w.settled(t)
 }

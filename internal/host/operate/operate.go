@@ -1,5 +1,5 @@
 // Package operate joins observe, decide and apply for one action on one host:
-// create, bind, delete. Each action ends with the truth read back.
+// create, bind, move, delete. Each action ends with the truth read back.
 package operate
 
 import (
@@ -16,6 +16,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // ErrNoGuest means that no guest of the name is on the host.
@@ -50,6 +51,11 @@ type Host struct {
 	Policy   policy.Policy
 	Clock    func() time.Time
 	Progress apply.Progress
+	// Meter has moves paced by how their guests bear it; nil: only by bandwidth and cap.
+	Meter Meter
+	// Traffic is what is taken now of a node's memory bandwidth, in MB (10^6
+	// bytes) a second, 0 where that is not known; nil: nowhere.
+	Traffic func(topology.NodeID) float64
 }
 
 // Observe reads the host; mappings only of the guests named in closely.

@@ -2,150 +2,161 @@ package operate
 
 import (
 	"context"
-	"fmt"
-	"sync"
+	"math"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/pace"
+	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Gentle is a Pacer that asks the guest: it copies as fast as the guest's
-// vCPUs bear, by their own run and wait times.
-type Gentle struct {
-	limits  pace.Limits
-	threads func(pid int) ([]inventory.Thread, string, error)
-	clock   func() time.Time
-
-	mu     sync.Mutex
-	guests map[int]*borne
+// Meter tells how a thread bears what is done around it.
+type Meter interface {
+	// ThreadTimes is for how long a thread has run, and for how long it was
+	// runnable and waited for a CPU, since it started.
+	ThreadTimes(tid int) (ran, waited time.Duration, err error)
 }
 
-// borne is how one guest bears it.
-type borne struct {
-	rate   topology.Bytes
-	next   time.Time // when the next slice may begin
-	marked reading   // at the end of the slice before, or at first sight
-	before pace.Use  // without copying
-	at     reading   // when the slice on its way began
+// baseline is for how long the guests are watched before memory is copied.
+const baseline = 250 * time.Millisecond
+
+// pacer paces one move: between slices it looks at how long the guests' vCPUs
+// waited, and waits itself to keep to the rate that decide/pace allows.
+type pacer struct {
+	clock  func() time.Time
+	meter  Meter
+	bounds pace.Bounds
+	guests [][]int // threads of the vCPUs of each guest
+	free   bool    // there is nothing to keep to: full speed
+
+	last    []times // of each guest when the last slice began
+	before  []float64
+	rate    topology.Bytes
+	copied  topology.Bytes // since last
+	began   time.Time      // when last was taken
+	reached topology.Bytes // bytes a second of the last slice, pauses included
 }
 
-// reading is what a guest's vCPUs have used at a moment.
-type reading struct {
-	at          time.Time
-	ran, waited time.Duration
-}
+type times struct{ ran, waited time.Duration }
 
-// baseline is how long a guest is looked at before its first slice.
-const baseline = 200 * time.Millisecond
-
-// NewGentle returns a Pacer for guests whose threads the kernel tells of.
-func NewGentle(l pace.Limits, threads func(pid int) ([]inventory.Thread, string, error), clock func() time.Time) *Gentle {
-	return &Gentle{limits: l, threads: threads, clock: clock, guests: map[int]*borne{}}
-}
-
-// Before waits until a guest's next slice may be copied. What the guest does
-// meanwhile is what it does without copying.
-func (g *Gentle) Before(ctx context.Context, pid int, _ topology.Bytes) error {
-	b, err := g.of(pid)
-	if err != nil {
-		return err
+// pacer is made when a move begins, with its guests as they were seen.
+func (m *mover) pacer(inv *inventory.Host) *pacer {
+	bandwidth, used := m.bandwidth(inv)
+	p := &pacer{clock: m.host.Clock, meter: m.host.Meter, bounds: pace.Of(m.host.Policy.Balance, bandwidth, used)}
+	watched := false
+	for _, move := range m.guests {
+		var tids []int
+		if g, ok := guestOf(inv, move.Guest); ok && p.meter != nil {
+			for _, t := range g.Seen.Threads {
+				if t.VCPU != nil {
+					tids, watched = append(tids, t.TID), true
+				}
+			}
+		}
+		p.guests = append(p.guests, tids)
 	}
-	if wait := b.next.Sub(g.clock()); wait > 0 {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-timer.C:
+	p.free = m.FullSpeed || !watched && p.bounds.Cap == 0
+	p.rate = pace.First(p.bounds)
+	return p
+}
+
+// bandwidth is the least of what the nodes that memory is copied between were
+// measured to give, and what is taken of it now, in bytes a second; 0: not known.
+func (m *mover) bandwidth(inv *inventory.Host) (least, used topology.Bytes) {
+	low := math.Inf(1)
+	for _, g := range m.guests {
+		nodes := g.Placement.Nodes
+		if seen, ok := guestOf(inv, g.Guest); ok {
+			for node := range seen.Seen.MemoryByNode {
+				nodes = nodes.With(node)
+			}
+		}
+		for node := range nodes.All() {
+			mbps, ok := inv.Topology.Bandwidth(node, node)
+			if !ok || mbps >= low {
+				continue
+			}
+			low, used = mbps, 0
+			if m.host.Traffic != nil {
+				used = topology.Bytes(1e6 * m.host.Traffic(node))
+			}
 		}
 	}
-	now, err := g.read(pid)
-	if err != nil {
-		return err
+	if math.IsInf(low, 1) {
+		return 0, 0
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if use, ok := now.since(b.marked); ok {
-		b.before = use
-	}
-	b.at = now
-	return nil
+	return topology.Bytes(1e6 * low), used
 }
 
-// After takes down how a guest bore a slice, and how long the next one waits.
-func (g *Gentle) After(pid int, bytes topology.Bytes, took time.Duration) {
-	b, err := g.of(pid)
-	if err != nil {
-		return
+// Next waits as long as the rate asks after the last slice, looks how the
+// guests bore it, and says how much to copy next.
+func (p *pacer) Next(ctx context.Context) (topology.Bytes, error) {
+	switch {
+	case p.free:
+		return apply.FullSlice, ctx.Err()
+	case p.last == nil:
+		p.look()
+		if err := sleep(ctx, baseline); err != nil {
+			return 0, err
+		}
+		p.before = p.look()
+	case p.copied > 0:
+		if err := sleep(ctx, pace.Pause(p.rate, p.copied, p.clock().Sub(p.began))); err != nil {
+			return 0, err
+		}
+		s := pace.Slice{Bytes: p.copied, Took: p.clock().Sub(p.began)}
+		for i, wait := range p.look() {
+			if before := p.before[i]; wait-before >= s.Wait-s.Before {
+				s.Wait, s.Before = wait, before
+			}
+		}
+		if s.Took > 0 {
+			p.reached = topology.Bytes(float64(s.Bytes) / s.Took.Seconds())
+		}
+		p.rate = pace.Next(p.bounds, p.rate, s)
 	}
-	now, err := g.read(pid)
-	if err != nil {
-		return // the guest has ended: the next step finds that
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if use, ok := now.since(b.at); ok && bytes > 0 {
-		b.rate = pace.Next(b.rate, g.limits, b.before, use)
-	}
-	b.marked = now
-	due := time.Duration(float64(bytes) / float64(b.rate) * float64(time.Second))
-	b.next = now.at.Add(max(0, due-took))
+	return pace.Size(p.rate), nil
 }
 
-// Rate is the slowest pace of the guests on their way.
-func (g *Gentle) Rate() topology.Bytes {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	rate := topology.Bytes(0)
-	for _, b := range g.guests {
-		if rate == 0 || b.rate < rate {
-			rate = b.rate
+// Copied counts what was copied since the last look.
+func (p *pacer) Copied(bytes topology.Bytes, took time.Duration) {
+	p.copied += bytes
+	if p.free && bytes > 0 && took > 0 {
+		p.reached = topology.Bytes(float64(bytes) / took.Seconds())
+	}
+}
+
+// look returns for each guest the share of their runnable time that its vCPUs
+// waited since the last look. A thread that is gone counts for nothing.
+func (p *pacer) look() []float64 {
+	shares := make([]float64, len(p.guests))
+	now := make([]times, len(p.guests))
+	for i, tids := range p.guests {
+		for _, tid := range tids {
+			if ran, waited, err := p.meter.ThreadTimes(tid); err == nil {
+				now[i].ran, now[i].waited = now[i].ran+ran, now[i].waited+waited
+			}
+		}
+		if p.last == nil {
+			continue
+		}
+		ran, waited := now[i].ran-p.last[i].ran, now[i].waited-p.last[i].waited
+		if ran >= 0 && waited >= 0 && ran+waited > 0 {
+			shares[i] = float64(waited) / float64(ran+waited)
 		}
 	}
-	return rate
+	p.last, p.copied, p.began = now, 0, p.clock()
+	return shares
 }
 
-func (g *Gentle) of(pid int) (*borne, error) {
-	g.mu.Lock()
-	b := g.guests[pid]
-	g.mu.Unlock()
-	if b != nil {
-		return b, nil
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
 	}
-	first, err := g.read(pid)
-	if err != nil {
-		return nil, err
-	}
-	b = &borne{rate: pace.First(g.limits), marked: first, next: first.at.Add(baseline)}
-	g.mu.Lock()
-	g.guests[pid] = b
-	g.mu.Unlock()
-	return b, nil
-}
-
-func (g *Gentle) read(pid int) (r reading, err error) {
-	threads, _, err := g.threads(pid)
-	if err != nil {
-		return r, fmt.Errorf("seeing how process %d bears the copying: %w", pid, err)
-	}
-	for _, t := range threads {
-		if t.VCPU != nil {
-			r.ran += t.RunTime
-			r.waited += t.WaitTime
-		}
-	}
-	r.at = g.clock()
-	return r, nil
-}
-
-// since is what was used between two readings; ok is false where they are too
-// close to tell anything: the kernel counts run time by ticks of up to 10 ms.
-func (r reading) since(earlier reading) (use pace.Use, ok bool) {
-	took := r.at.Sub(earlier.at)
-	if took < 20*time.Millisecond {
-		return use, false
-	}
-	return pace.Use{Ran: (r.ran - earlier.ran).Seconds() / took.Seconds(), Waited: (r.waited - earlier.waited).Seconds() / took.Seconds()}, true
 }

@@ -6,87 +6,124 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/numavisor/numavisor/internal/decide/adopt"
-	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
-	"github.com/numavisor/numavisor/internal/status"
 )
 
-// Recover takes up moves that were cut short (journal.CutShort): by kill -9, a
-// power cut, or a pause. Each is finished where that is still right; where its
-// room is gone by now, guests go back to where they were. What has ended or
-// was bound otherwise meanwhile is left alone. Every move gets its end in the
-// journal, which are returned; those that ctx stops again do not.
-func (h *Host) Recover(ctx context.Context, cut []journal.Entry, keep Journal, progress func(status.Moving), pace Pacer) ([]journal.Entry, error) {
-	var ends []journal.Entry
-	var failed []error
-	for _, begin := range cut {
-		if begin.Move == nil {
-			failed = append(failed, fmt.Errorf("move %s: the journal does not say what it was", begin.ID))
-			continue
-		}
-		m := *begin.Move
-		end, err := h.Move(ctx, MoveRequest{ID: begin.ID, Move: m, By: "restart", Journal: keep, Progress: progress, Pace: pace, again: true})
-		switch {
-		case ctx.Err() != nil:
-			return ends, errors.Join(append(failed, err)...)
-		case errors.Is(err, ErrBusy):
-			failed = append(failed, err) // somebody binds it now: next time
-			continue
-		case end.Kind == "":
-			end, err = h.unmake(ctx, begin, keep, err)
-		}
-		if end.Kind != "" {
-			ends = append(ends, end)
-		}
-		failed = append(failed, err)
-	}
-	return ends, errors.Join(failed...)
-}
-
-// unmake ends a move that cannot be finished: its guests that are still under
-// way go back to where they were.
-func (h *Host) unmake(ctx context.Context, begin journal.Entry, keep Journal, why error) (journal.Entry, error) {
-	inv, err := h.Observe(ctx)
+// Recover deals with every move that was cut short: by a crash of the process
+// that carried it out, or because it was stopped. It finishes it, or goes on
+// undoing it if that had begun; where its placements have become illegal (their
+// room is gone) it undoes it; where its guests have ended it says so. Moves that
+// another process is at are left alone. Of r only By, Keep, Told and FullSpeed
+// matter. Recovering again does nothing more.
+func (h *Host) Recover(ctx context.Context, r MoveRequest) ([]Moved, error) {
+	entries, err := r.Keep.Entries()
 	if err != nil {
-		return journal.Entry{}, errors.Join(why, err)
+		return nil, fmt.Errorf("looking for moves that were cut short: %w", err)
 	}
-	end := journal.Entry{Kind: journal.MoveUndone, ID: begin.ID, Guests: begin.Guests, By: "restart", Why: why.Error(), Move: begin.Move}
-	var failed error
-	for _, gm := range begin.Move.Guests {
-		said, err := h.sendBack(ctx, &inv, gm)
-		end.What += ", " + said
-		failed = errors.Join(failed, err)
+	var all []Moved
+	var errs []error
+	for _, began := range journal.CutShort(entries) {
+		if began.Move == nil || ctx.Err() != nil {
+			continue
+		}
+		r.ID, r.Move = began.ID, *began.Move
+		moved, ok, err := h.resume(ctx, r)
+		if ok {
+			all = append(all, moved)
+		}
+		errs = append(errs, err)
 	}
-	end.What = end.What[2:]
-	if failed != nil {
-		end.Kind, end.Why = journal.MoveFailed, errors.Join(why, failed).Error()
-	}
-	end.At = h.Clock()
-	return end, keep.Append(end)
+	return all, errors.Join(errs...)
 }
 
-// sendBack binds a guest to what it had before a move, and says how it is left.
-func (h *Host) sendBack(ctx context.Context, inv *inventory.Host, gm plan.GuestMove) (string, error) {
-	i := slices.IndexFunc(inv.Guests, func(g inventory.Guest) bool { return g.Name == gm.Guest })
-	if i < 0 || inv.Guests[i].State == "shutoff" {
-		return gm.Guest + " has ended", nil
-	}
-	g := &inv.Guests[i]
-	target := adopt.Align(gm.Placement, g.Config)
+// resume goes on with one move; ok is false where there is nothing to go on with.
+func (h *Host) resume(ctx context.Context, r MoveRequest) (moved Moved, ok bool, err error) {
+	m := h.mover(r)
+	var goOn func(context.Context) (Moved, error)
+	err = h.Ledger.Locked(ctx, func(tx claim.Locked) error {
+		open, undoing, err := m.isOpen()
+		if err != nil || !open {
+			return err
+		}
+		inv, err := m.look(ctx, tx)
+		if err != nil {
+			return err
+		}
+		goOn, err = m.wayOn(tx, &inv, undoing)
+		return err
+	})
 	switch {
-	case samePlacement(g.Placement, gm.Undo.Placement):
-		return gm.Guest + " is bound as before", nil
-	case !samePlacement(g.Placement, &target):
-		return gm.Guest + " was bound otherwise meanwhile, and is left so", nil
-	case gm.Undo.Placement == nil:
-		return gm.Guest + " was not bound before: it is left with the placement it was to get", nil
+	case errors.Is(err, ErrBusy):
+		return m.moved, false, nil // somebody is at it
+	case err != nil:
+		return m.moved, false, fmt.Errorf("resuming the move of %s: %w", r.Move.Names(), err)
+	case goOn == nil:
+		return m.moved, false, nil
 	}
-	b, err := h.bindTo(ctx, gm.Guest, guest.Intent{Spec: *g.Spec, Placement: *gm.Undo.Placement, Adopted: g.Adopted})
+	moved, err = goOn(ctx)
+	return moved, true, err
+}
+
+// isOpen looks again whether the move was cut short, while nobody else decides,
+// and whether it was being undone.
+func (m *mover) isOpen() (open, undoing bool, err error) {
+	entries, err := m.Keep.Entries()
 	if err != nil {
-		return gm.Guest + " could not go back", fmt.Errorf("guest %s: going back: %w", gm.Guest, err)
+		return false, false, err
 	}
-	return gm.Guest + " is back: " + b.Truth.Verdict(), nil
+	open = slices.ContainsFunc(journal.CutShort(entries), func(e journal.Entry) bool { return e.ID == m.ID })
+	undoing = slices.ContainsFunc(entries, func(e journal.Entry) bool { return e.ID == m.ID && e.Kind == journal.MoveUndoing })
+	return open, undoing, nil
+}
+
+// wayOn decides how to go on and claims the room for it.
+func (m *mover) wayOn(tx claim.Locked, inv *inventory.Host, undoing bool) (func(context.Context) (Moved, error), error) {
+	m.began = m.host.Clock()
+	left, err := m.present(inv, m.Move.Guests)
+	if err != nil {
+		return nil, err
+	}
+	fail := func(why string) func(context.Context) (Moved, error) {
+		return func(context.Context) (Moved, error) {
+			return m.finish(m.close(journal.Entry{Kind: journal.MoveFailed, What: m.Move.String(), Why: why}))
+		}
+	}
+	if len(left) == 0 {
+		return fail("the guest has ended"), nil
+	}
+	for _, g := range left {
+		seen, _ := guestOf(inv, g.Guest)
+		if err := recordedAs(seen, g); err != nil {
+			return fail(err.Error() + "; it stays as it is"), nil
+		}
+	}
+	if undoing {
+		return m.goBack(tx, inv, left, ErrUndo)
+	}
+	if err := balance.Legal(inv, m.host.Policy, left); err != nil {
+		return m.goBack(tx, inv, left, fmt.Errorf("it cannot be finished: %w", err))
+	}
+	if err := m.ways(inv, left, m.there); err != nil {
+		return nil, err
+	}
+	return m.run, m.begin(tx, inv, journal.Entry{Kind: journal.MoveStep, What: "resumed: " + m.Move.String()})
+}
+
+// goBack begins to undo what was cut short.
+func (m *mover) goBack(tx claim.Locked, inv *inventory.Host, left []plan.GuestMove, why error) (func(context.Context) (Moved, error), error) {
+	if err := m.ways(inv, left, m.backAgain); err != nil {
+		return nil, err
+	}
+	back := func(ctx context.Context) (Moved, error) {
+		err := m.carry(ctx)
+		if ctx.Err() != nil {
+			return m.finish(m.leave(fmt.Errorf("%w: %w", ErrStopped, context.Cause(ctx))))
+		}
+		return m.finish(errors.Join(err, m.endBack(why, err)))
+	}
+	return back, m.begin(tx, inv, journal.Entry{Kind: journal.MoveUndoing, What: "back: " + m.Move.String(), Why: why.Error()})
 }

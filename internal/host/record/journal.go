@@ -1,251 +1,205 @@
+// Package record keeps what must outlast the process: files that are whole
+// after kill -9, a full disk and a crash of the host.
 package record
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/numavisor/numavisor/internal/journal"
-	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Journal is the record of what was done: FOLDER/history.jsonl, an entry a
-// line, and two older files of it. Several processes may append.
+// Journal is the journal of a host in a folder: FOLDER/history.jsonl, an entry
+// a line, and two older files. Several processes may write it at once.
 type Journal struct {
 	Folder string
-	// Most is when a file is put aside and a new one begun; 0: 16 MiB.
-	Most topology.Bytes
+	// Most is the size from which on a file is put aside; 0 is 4 MiB.
+	Most int64
 }
 
 const (
-	journalName  = "history.jsonl"
-	journalsKept = 2
-	journalMost  = 16 * topology.MiB
-	// longestEntry bounds a line that is read: a move of a few wide guests fits.
-	longestEntry = 4 << 20
+	historyFile = "history.jsonl"
+	historyLock = "history.lock"
+	defaultMost = 4 << 20
 )
 
-// Append writes an entry and has it on disk before it returns. A line that a
-// crash cut short is ended first, so that it spoils no other.
+// Filter picks entries. The zero Filter picks all.
+type Filter struct {
+	Guest string    // of this guest only
+	Since time.Time // not older
+	Last  int       // the newest so many; 0: all
+}
+
+// History is what was read.
+type History struct {
+	Entries []journal.Entry `json:"entries"` // oldest first
+	// Unreadable names lines that are no entries: "history.jsonl, line 7: ...".
+	// A line that a crash cut short at the end of a file is not among them.
+	Unreadable []string `json:"unreadable,omitempty"`
+}
+
+// Append adds an entry by one write and returns once it is on the disk. A line
+// that was cut short before (kill -9, full disk) is taken away first: whoever
+// wrote it was not told that it is kept.
 func (j Journal) Append(e journal.Entry) error {
 	line, err := json.Marshal(e)
 	if err != nil {
-		return fmt.Errorf("journal: %s of %s: %w", e.Kind, e.ID, err)
+		return fmt.Errorf("an entry for %s: %w", j.path(historyFile), err)
 	}
-	if err := os.MkdirAll(j.Folder, 0o755); err != nil {
-		return fmt.Errorf("journal: %w; run as root, or choose another folder with --records", err)
-	}
-	return j.locked(func() error { return j.append(append(line, '\n')) })
+	return j.locked(func() error {
+		if err := j.rotate(); err != nil {
+			return err
+		}
+		return j.add(append(line, '\n'))
+	})
 }
 
-func (j Journal) append(line []byte) error {
-	if err := j.rotate(); err != nil {
-		return err
+// locked runs what changes files while no other process does.
+func (j Journal) locked(change func() error) error {
+	if err := os.MkdirAll(j.Folder, 0o755); err != nil {
+		return fmt.Errorf("creating the journal's folder: %w; run as root, or choose another folder", err)
 	}
-	file, err := os.OpenFile(j.path(0), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644)
+	file, err := os.OpenFile(j.path(historyLock), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return fmt.Errorf("journal: %w", err)
+		return fmt.Errorf("opening the journal's lock: %w; run as root, or choose another folder", err)
+	}
+	defer file.Close() // releases the lock
+	for {
+		if err = unix.Flock(int(file.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("locking %s: %w", file.Name(), err)
+	}
+	return change()
+}
+
+// add appends whole lines. What could be written of them is taken back if not
+// all could.
+func (j Journal) add(lines []byte) error {
+	path := j.path(historyFile)
+	_, missing := os.Stat(path)
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return fmt.Errorf("opening the journal: %w", err)
 	}
 	defer file.Close()
-	if torn, err := endsTorn(file); err != nil {
-		return fmt.Errorf("journal %s: %w", file.Name(), err)
-	} else if torn {
-		line = append([]byte{'\n'}, line...)
+	end, err := whole(file)
+	if err == nil {
+		_, err = file.WriteAt(lines, end)
 	}
-	if _, err := file.Write(line); err != nil {
-		return fmt.Errorf("journal %s: %w", file.Name(), err)
+	if err == nil {
+		err = file.Sync()
 	}
-	if err := file.Sync(); err != nil {
-		return fmt.Errorf("journal %s: %w", file.Name(), err)
+	if err != nil {
+		return errors.Join(fmt.Errorf("writing the journal %s: %w", path, err), file.Truncate(end))
+	}
+	if missing != nil {
+		return j.syncFolder()
 	}
 	return nil
 }
 
-// endsTorn reports whether the last line has no end.
-func endsTorn(file *os.File) (bool, error) {
+// whole cuts off what follows the last whole line and returns where that ends.
+func whole(file *os.File) (end int64, err error) {
 	info, err := file.Stat()
-	if err != nil || info.Size() == 0 {
-		return false, err
+	if err != nil {
+		return 0, err
 	}
-	var last [1]byte
-	_, err = file.ReadAt(last[:], info.Size()-1)
-	return last[0] != '\n', err
+	const block = 64 << 10
+	buffer := make([]byte, block)
+	for at := info.Size(); at > 0; at -= min(at, block) {
+		begin := max(at-block, 0)
+		n, err := file.ReadAt(buffer[:at-begin], begin)
+		if err != nil && n < int(at-begin) {
+			return 0, err
+		}
+		if i := bytes.LastIndexByte(buffer[:n], '\n'); i >= 0 {
+			end = begin + int64(i) + 1
+			break
+		}
+	}
+	if end == info.Size() {
+		return end, nil
+	}
+	return end, file.Truncate(end)
 }
 
-// rotate puts a file aside that has become too long. Moves without an end are
-// carried over: a start must find them however old they are.
-func (j Journal) rotate() error {
-	most := j.Most
-	if most == 0 {
-		most = journalMost
-	}
-	info, err := os.Stat(j.path(0))
-	if errors.Is(err, fs.ErrNotExist) || err == nil && topology.Bytes(info.Size()) < most {
-		return nil
-	}
+func (j Journal) syncFolder() error {
+	folder, err := os.Open(j.Folder)
 	if err != nil {
-		return fmt.Errorf("journal: %w", err)
+		return fmt.Errorf("the journal's folder: %w", err)
 	}
-	entries, err := j.read(0, nil)
-	if err != nil {
-		return err
-	}
-	var carried bytes.Buffer
-	for _, e := range journal.CutShort(entries) {
-		line, err := json.Marshal(e)
-		if err != nil {
-			return fmt.Errorf("journal: %w", err)
-		}
-		carried.Write(append(line, '\n'))
-	}
-	fresh := j.path(0) + ".new"
-	if err := writeSynced(fresh, carried.Bytes()); err != nil {
-		return fmt.Errorf("journal: %w", err)
-	}
-	for age := journalsKept; age > 0; age-- {
-		if err := os.Rename(j.path(age-1), j.path(age)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("journal: %w", err)
-		}
-	}
-	if err := os.Rename(fresh, j.path(0)); err != nil {
-		return fmt.Errorf("journal: %w", err)
+	defer folder.Close()
+	if err := folder.Sync(); err != nil {
+		return fmt.Errorf("the journal's folder: %w", err)
 	}
 	return nil
 }
 
-func writeSynced(path string, data []byte) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-	if err != nil {
-		return err
+// Read returns what was kept. That there is no journal yet is no error.
+func (j Journal) Read(f Filter) (History, error) {
+	h := History{Entries: []journal.Entry{}}
+	seen := map[string]bool{}
+	for _, name := range historyFiles() {
+		data, err := os.ReadFile(j.path(name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return h, fmt.Errorf("reading the journal: %w", err)
+		}
+		h.parse(name, data, seen)
 	}
-	_, err = file.Write(data)
-	return errors.Join(err, file.Sync(), file.Close())
+	h.Entries = slices.DeleteFunc(h.Entries, func(e journal.Entry) bool { return !f.picks(e) })
+	if f.Last > 0 && len(h.Entries) > f.Last {
+		h.Entries = h.Entries[len(h.Entries)-f.Last:]
+	}
+	return h, nil
 }
 
-// Since returns the entries from a time on, oldest first, and those of moves
-// without an end whatever their age. Without a journal there are none. Lines
-// that are torn or not understood are left out: half an entry tells nothing.
-func (j Journal) Since(from time.Time) ([]journal.Entry, error) {
-	var all []journal.Entry
-	err := j.locked(func() (err error) {
-		for age := journalsKept; age >= 0; age-- {
-			if all, err = j.read(age, all); err != nil {
-				return err
-			}
+// Entries returns all that was kept, oldest first.
+func (j Journal) Entries() ([]journal.Entry, error) {
+	h, err := j.Read(Filter{})
+	return h.Entries, err
+}
+
+func (f Filter) picks(e journal.Entry) bool {
+	return (f.Guest == "" || slices.Contains(e.Guests, f.Guest)) && !e.At.Before(f.Since)
+}
+
+// parse adds the entries of a file. Entries of moves that were carried along
+// when a file was put aside are in both files, and are read once.
+func (h *History) parse(name string, data []byte, seen map[string]bool) {
+	for n := 1; ; n++ {
+		line, rest, ended := bytes.Cut(data, []byte{'\n'})
+		if !ended {
+			return // cut short, or the end
 		}
-		return nil
-	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	open := map[string]bool{}
-	for _, e := range journal.CutShort(all) {
-		open[e.ID] = true
-	}
-	var kept []journal.Entry
-	began := map[string]bool{} // one that was carried over stands in two files
-	for _, e := range all {
-		if e.Kind == journal.MoveBegan {
-			if began[e.ID] {
+		data = rest
+		var e journal.Entry
+		if err := json.Unmarshal(line, &e); err != nil {
+			h.Unreadable = append(h.Unreadable, fmt.Sprintf("%s, line %d: %v", name, n, err))
+			continue
+		}
+		if e.ID != "" {
+			if seen[string(line)] {
 				continue
 			}
-			began[e.ID] = true
+			seen[string(line)] = true
 		}
-		if !e.At.Before(from) || e.ID != "" && open[e.ID] {
-			kept = append(kept, e)
-		}
-	}
-	return kept, nil
-}
-
-// read adds the entries of a file, 0 being the newest one.
-func (j Journal) read(age int, all []journal.Entry) ([]journal.Entry, error) {
-	file, err := os.Open(j.path(age))
-	if errors.Is(err, fs.ErrNotExist) {
-		return all, nil
-	}
-	if err != nil {
-		return all, fmt.Errorf("journal: %w", err)
-	}
-	defer file.Close()
-	all, err = readEntries(file, all)
-	if err != nil {
-		return all, fmt.Errorf("journal %s: %w", file.Name(), err)
-	}
-	return all, nil
-}
-
-func readEntries(r io.Reader, all []journal.Entry) ([]journal.Entry, error) {
-	lines := bufio.NewReaderSize(r, 64<<10)
-	for {
-		line, err := readLine(lines)
-		var e journal.Entry
-		if len(line) > 0 && json.Unmarshal(line, &e) == nil && e.Kind != "" {
-			all = append(all, e)
-		}
-		if errors.Is(err, io.EOF) {
-			return all, nil
-		}
-		if err != nil {
-			return all, err
-		}
+		h.Entries = append(h.Entries, e)
 	}
 }
 
-// readLine reads a line, and skips over one that is too long to be ours.
-func readLine(r *bufio.Reader) ([]byte, error) {
-	var line []byte
-	for {
-		part, err := r.ReadSlice('\n')
-		if len(line)+len(part) <= longestEntry {
-			line = append(line, part...)
-		}
-		if !errors.Is(err, bufio.ErrBufferFull) {
-			return line, err
-		}
-	}
-}
-
-// locked keeps other processes from appending meanwhile.
-func (j Journal) locked(do func() error) error {
-	lock, err := os.OpenFile(filepath.Join(j.Folder, journalName+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
-		if _, missing := os.Stat(j.Folder); missing != nil {
-			return fmt.Errorf("journal: %w", missing)
-		}
-		return do() // to read, no lock is needed
-	}
-	if err != nil {
-		return fmt.Errorf("journal: %w", err)
-	}
-	defer lock.Close() // releases the lock
-	for {
-		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX)
-		if err == nil {
-			return do()
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("journal: locking %s: %w", lock.Name(), err)
-		}
-	}
-}
-
-func (j Journal) path(age int) string {
-	name := filepath.Join(j.Folder, journalName)
-	if age > 0 {
-		name += fmt.Sprintf(".%d", age)
-	}
-	return name
-}
+func (j Journal) path(name string) string { return filepath.Join(j.Folder, name) }

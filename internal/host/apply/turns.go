@@ -1,0 +1,245 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Pacer says how fast to copy.
+type Pacer interface {
+	// Next waits until more may be copied and returns how much at once.
+	Next(ctx context.Context) (topology.Bytes, error)
+	// Copied tells how much the last slice copied, and how long it took.
+	Copied(bytes topology.Bytes, took time.Duration)
+}
+
+// FullSlice is how much is copied at once at full speed: much, so that looking
+// and calling cost little beside copying, and little enough to stop within a
+// fraction of a second.
+const FullSlice = 256 * topology.MiB
+
+// Turn is one guest's part of copying in turns: the steps of its plan that copy
+// memory, and what came of them.
+type Turn struct {
+	Plan     plan.Plan
+	Outcomes []Outcome // one for each step
+	// Err says why it ended early: a full node (ENOMEM), ErrGone, or what else failed.
+	Err error
+
+	copies []*copying
+	now    int // index of the step that is copied next
+}
+
+// copying is one step on its way: mappings that are cut into disjoint slices.
+type copying struct {
+	step   plan.Step
+	parts  []plan.Part // what is left to look at; the first may have begun
+	again  []plan.Part // what had pages in use, to be tried once more
+	swept  bool
+	moved  plan.Moved
+	took   time.Duration
+	ended  bool
+	failed error // why the step ended early, or cannot go on for now
+}
+
+// NewTurn prepares the copying of a plan's steps.
+func NewTurn(p plan.Plan, copies []plan.Step) *Turn {
+	t := &Turn{Plan: p}
+	for _, s := range copies {
+		c := &copying{step: s, parts: s.Parts, moved: plan.Moved{Why: map[string]uint64{}}}
+		if s.Kind == plan.MoveRange {
+			c.parts = []plan.Part{{Address: s.Address, Size: s.Size, PageSize: s.PageSize}}
+		}
+		t.copies = append(t.copies, c)
+	}
+	return t
+}
+
+// Done returns how much of what was to be copied is there, and of how much.
+func (t *Turn) Done() (done, total topology.Bytes) {
+	for _, c := range t.copies {
+		total += c.step.Bytes
+		if c.ended && c.failed == nil {
+			done += c.step.Bytes
+		} else {
+			done += min(c.moved.Moved, c.step.Bytes)
+		}
+	}
+	return done, total
+}
+
+// Turns copies memory slice by slice, one of each guest in turn, so that each
+// makes room for the next. A slice that finds no room is tried again after the
+// others; where a whole round moves nothing, those that wait are given up with
+// ENOMEM. One guest's failure does not stop the others. The error is the end of
+// the context, at the boundary of a slice: what was copied until then stays.
+func (x Executor) Turns(ctx context.Context, turns []*Turn, pace Pacer, told func()) error {
+	for idle := 0; ; idle++ { // rounds since something was copied
+		waiting := 0
+		for _, t := range turns {
+			if !t.pending() {
+				continue
+			}
+			copied, err := x.slice(ctx, t, pace)
+			if err != nil {
+				return err
+			}
+			told()
+			if waiting = max(waiting, t.waits()); copied {
+				idle = -1
+			}
+		}
+		if waiting == 0 {
+			return nil
+		}
+		if idle > waiting { // each step was tried meanwhile
+			for _, t := range turns {
+				t.giveUp()
+			}
+			return nil
+		}
+	}
+}
+
+// Finish writes the outcomes of all steps, whether or not they came to their end.
+func (t *Turn) Finish() {
+	t.Outcomes = nil
+	for _, c := range t.copies {
+		t.Outcomes = append(t.Outcomes, c.outcome())
+	}
+}
+
+// pending reports whether the guest has something to copy, if only once there is room.
+func (t *Turn) pending() bool { return t.Err == nil && t.waits() > 0 }
+
+// waits is how many of its steps are on their way.
+func (t *Turn) waits() (n int) {
+	for _, c := range t.copies {
+		if !c.ended && t.Err == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// giveUp ends what found no room.
+func (t *Turn) giveUp() {
+	for _, c := range t.copies {
+		if !c.ended && t.Err == nil {
+			t.Err = c.failed // the first
+		}
+	}
+}
+
+// next is the step whose turn it is.
+func (t *Turn) next() *copying {
+	for range t.copies {
+		if c := t.copies[t.now%len(t.copies)]; !c.ended {
+			return c
+		}
+		t.now++
+	}
+	return nil
+}
+
+// slice copies one slice of a guest. It reports whether it brought anything on;
+// the error is the context's.
+func (x Executor) slice(ctx context.Context, t *Turn, pace Pacer) (bool, error) {
+	c := t.next()
+	size, err := pace.Next(ctx)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := StillThere(x.Kernel, t.Plan.Basis); err != nil {
+		t.Err, c.failed = err, err
+		return false, nil
+	}
+	part := cut(&c.parts, size)
+	s := c.step
+	s.Address, s.Size, s.PageSize = part.Address, part.Size, part.PageSize
+	begin := x.Clock()
+	moved, err := x.Kernel.Move(ctx, t.Plan.PID, s, func(topology.Bytes, topology.Bytes) {})
+	took := x.Clock().Sub(begin)
+	pace.Copied(moved.Moved, took)
+	c.took += took
+	c.moved.Moved += moved.Moved
+	if err == nil {
+		c.failed = nil
+		c.account(part, moved)
+		return true, nil
+	}
+	c.parts = append([]plan.Part{part}, c.parts...) // it is to be looked at again
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	c.failed = fmt.Errorf("%s: %w", c.step, err)
+	if !errors.Is(err, unix.ENOMEM) {
+		if gone := StillThere(x.Kernel, t.Plan.Basis); gone != nil {
+			c.failed = fmt.Errorf("%s: %w (%w)", c.step, gone, err)
+		}
+		t.Err = c.failed
+		return false, nil
+	}
+	t.now++ // another node may have room
+	return moved.Moved > 0, nil
+}
+
+// account notes a slice that was dealt with. Pages in use are tried once more
+// when all the rest is done: most are in use for a moment only.
+func (c *copying) account(part plan.Part, moved plan.Moved) {
+	if moved.Failed > 0 && !c.swept {
+		c.again = append(c.again, part)
+	} else {
+		c.moved.Failed += moved.Failed
+		for why, pages := range moved.Why {
+			c.moved.Why[why] += pages
+		}
+	}
+	if len(c.parts) == 0 && !c.swept {
+		c.parts, c.again, c.swept = c.again, nil, true
+	}
+	c.ended = len(c.parts) == 0
+}
+
+// cut takes a slice off the first part.
+func cut(parts *[]plan.Part, size topology.Bytes) plan.Part {
+	all := *parts
+	slice := all[0]
+	page := max(slice.PageSize, topology.KiB)
+	if size = max(size-size%page, page); slice.Size <= size {
+		*parts = all[1:]
+		return slice
+	}
+	slice.Size = size
+	rest := plan.Part{Address: all[0].Address + uint64(size), Size: all[0].Size - size, PageSize: all[0].PageSize}
+	*parts = append([]plan.Part{rest}, all[1:]...)
+	return slice
+}
+
+func (c *copying) outcome() Outcome {
+	o := Outcome{Step: c.step, Status: Done, Moved: &c.moved, Took: c.took}
+	switch {
+	case c.failed != nil:
+		o.Status, o.Detail = Failed, c.failed.Error()
+	case !c.ended:
+		o.Status, o.Detail = Partial, "stopped before its end"
+		if c.took == 0 {
+			o.Status, o.Detail, o.Moved = Skipped, "", nil
+		}
+	case c.step.Kind == plan.MoveOwn:
+		return ownOutcome(o)
+	case c.moved.Failed > 0:
+		o.Status, o.Detail = Partial, fmt.Sprintf("%v did not move: %v", c.moved.Failed, c.moved.Why)
+	}
+	return o
+}

@@ -1,0 +1,453 @@
+package operate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/host/apply"
+	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// scene is a move that can be broken, always the same.
+type scene struct {
+	name string
+	make func(t tester, folder string) (world, plan.Move)
+}
+
+// scenes are moves of one guest of each kind, of one of ours, and of two that
+// make room for each other.
+func scenes() []scene {
+	var all []scene
+	for _, k := range kinds {
+		all = append(all, scene{k.name, func(t tester, folder string) (world, plan.Move) {
+			w := misplaced(t, k, folder)
+			return w, w.planned(t, plan.MoveGuest, map[string]string{"g": "0,2"})
+		}})
+	}
+	return append(all, scene{"one of ours", func(t tester, folder string) (world, plan.Move) {
+		w := newWorld(t, square, folder)
+		s := spec(t, specs["small"])
+		s.Name = "g"
+		c, err := w.create(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		away, _ := nodes("0-3").Minus(c.Placement.Nodes).First()
+		return w, w.planned(t, plan.MoveGuest, map[string]string{"g": fmt.Sprint(away)})
+	}}, scene{"a swap through little room", func(t tester, folder string) (world, plan.Move) {
+		w := home(t, "nodes:4 cores:4 memory:512M huge:2M=4 square distances:10,16,28", folder, 320*mib, map[string]topology.NodeID{"g": 1, "h": 2})
+		m := w.planned(t, plan.Swap, map[string]string{"g": "2", "h": "1"})
+		w.Fill(1, 96*mib)
+		w.Fill(2, 96*mib)
+		return w, m
+	}})
+}
+
+// Whatever call fails, in whatever way: the guests run on, no claim is left, no
+// memory lost; the journal has the move's end, or Recover finds it; what is
+// called done is in place; and what is not can be finished by a bind.
+func TestMoveSurvivesABreakAtEveryCall(t *testing.T) {
+	folder := folderOf(t)
+	for _, s := range scenes() {
+		clean, m := s.make(t, folder)
+		clean.Inject(fake.Fault{})
+		if moved, err := clean.move(context.Background(), m, &book{}); err != nil || !moved.Complete() {
+			t.Fatalf("%s: %v %v", s.name, err, moved.Shortfalls())
+		}
+		calls := clean.Calls()
+		for _, b := range breakages {
+			t.Run(s.name+"/"+b.name, func(t *testing.T) {
+				for _, call := range calls {
+					w, m := s.make(t, folder)
+					brokenMove(t, w, m, b, call)
+				}
+			})
+		}
+	}
+}
+
+func brokenMove(t *testing.T, w world, m plan.Move, b breakage, call fake.Call) {
+	t.Helper()
+	where := fmt.Sprintf("call %d (%s)", call.N, call.Method)
+	started := w.starts(m)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	kept := &book{}
+	w.Inject(b.fault(w, call.N, cancel))
+	moved, err := w.move(ctx, m, kept)
+	w.Inject(fake.Fault{})
+	w.Drain()
+	for name, ticks := range started {
+		if w.StartTicksOf(name) != ticks && !(b.ends && name == "g") {
+			t.Fatalf("%s: guest %s does not run on", where, name)
+		}
+	}
+	w.settled(t)
+	if err != nil && len(kept.entries) == 0 {
+		if moved.End != "" || len(moved.Guests) > 0 {
+			t.Errorf("%s: not begun, yet %+v", where, moved)
+		}
+	} else if errors.Is(err, operate.ErrStopped) {
+		if moved.End != "" || len(journal.CutShort(kept.entries)) != 1 {
+			t.Errorf("%s: stopped, and it ended as %q", where, moved.End)
+		}
+	} else if end := kept.ended(t); end != moved.End {
+		t.Errorf("%s: ended as %q, the journal says %q", where, moved.End, end)
+	}
+	if moved.Complete() {
+		w.allAt(t, w.same(m, started), where) // one may have ended after it was verified
+	}
+	if moved.End == journal.MovePartial && err == nil && len(moved.Shortfalls()) == 0 {
+		t.Errorf("%s: in part, without a word why", where)
+	}
+	w.finishes(t, m, kept, started, where)
+}
+
+// starts are the guests of a move with when they were started.
+func (w world) starts(m plan.Move) map[string]uint64 {
+	all := map[string]uint64{}
+	for _, g := range m.Guests {
+		all[g.Guest] = w.StartTicksOf(g.Guest)
+	}
+	return all
+}
+
+// same is the move of those guests only that still run.
+func (w world) same(m plan.Move, started map[string]uint64) plan.Move {
+	m.Guests = slices.DeleteFunc(slices.Clone(m.Guests), func(g plan.GuestMove) bool { return w.StartTicksOf(g.Guest) != started[g.Guest] })
+	return m
+}
+
+// allAt wants every guest of a move where it was to go.
+func (w world) allAt(t *testing.T, m plan.Move, where string) {
+	t.Helper()
+	for _, g := range m.Guests {
+		if at := w.guest(t, g.Guest).Placement; at == nil || !at.Nodes.Equal(g.Placement.Nodes) {
+			t.Errorf("%s: guest %s is said to be on nodes %s; recorded is %+v", where, g.Guest, g.Placement.Nodes, at)
+			continue
+		}
+		w.inPlace(t, g.Guest)
+	}
+}
+
+// finishes recovers what was cut short, and then wants each guest that still
+// runs where its metadata say, or, if these say nothing, where it was.
+func (w world) finishes(t *testing.T, m plan.Move, kept *book, started map[string]uint64, where string) {
+	t.Helper()
+	if _, err := w.host.Recover(context.Background(), operate.MoveRequest{By: "restart", Keep: kept}); err != nil && !errors.Is(err, apply.ErrGone) {
+		t.Errorf("%s: recovering: %v", where, err)
+	}
+	if open := journal.CutShort(kept.entries); len(open) > 0 {
+		t.Errorf("%s: still cut short: %+v", where, open)
+	}
+	entries := len(kept.entries)
+	if again, err := w.host.Recover(context.Background(), operate.MoveRequest{Keep: kept}); err != nil || len(again) > 0 || len(kept.entries) != entries {
+		t.Errorf("%s: recovering again: %v, %v", where, again, err)
+	}
+	for _, g := range m.Guests {
+		if w.StartTicksOf(g.Guest) == started[g.Guest] && w.guest(t, g.Guest).Placement == nil {
+			w.asItWas(t, g, where)
+		}
+	}
+	w.bindAll(t, m, started, where)
+	w.settled(t)
+}
+
+// bindAll binds the guests that have a placement, and run, in turn until all are
+// in place: those that make room for each other need several.
+func (w world) bindAll(t *testing.T, m plan.Move, started map[string]uint64, where string) {
+	t.Helper()
+	const turns = 6
+	for turn := range turns {
+		missing := 0
+		for _, g := range m.Guests {
+			if w.StartTicksOf(g.Guest) != started[g.Guest] || w.guest(t, g.Guest).Placement == nil {
+				continue
+			}
+			b, err := w.bind(g.Guest)
+			if err == nil && len(b.Truth.Differences) == 0 {
+				w.inPlace(t, g.Guest)
+				continue
+			}
+			if missing++; turn == turns-1 {
+				t.Errorf("%s: binds of %s do not finish the work: %v %v", where, g.Guest, err, b.Shortfalls())
+			}
+		}
+		if missing == 0 {
+			return
+		}
+	}
+}
+
+// asItWas wants a guest that has no placement where it was before the move, by
+// its memory and vCPUs.
+func (w world) asItWas(t *testing.T, m plan.GuestMove, where string) {
+	t.Helper()
+	g := w.guest(t, m.Guest)
+	lies, total := map[topology.NodeID]topology.Bytes{}, topology.Bytes(0)
+	for _, r := range g.Seen.Ranges {
+		for node, bytes := range r.ByNode {
+			lies[node] += bytes
+			total += bytes
+		}
+	}
+	top := w.Nodes()
+	for node, bytes := range lies {
+		if m.Undo.Memory[node] == 0 && bytes > total/20 {
+			t.Errorf("%s: %v of guest %s are left on node %d; it lay on %v", where, bytes, g.Name, node, m.Undo.Memory)
+		}
+	}
+	for _, thread := range g.Seen.Threads {
+		if thread.VCPU != nil && !top.NodesOf(thread.Affinity).Equal(m.Undo.VCPUNodes) {
+			t.Errorf("%s: vCPU %d of guest %s is on CPUs %s; it was on nodes %s", where, *thread.VCPU, g.Name, thread.Affinity, m.Undo.VCPUNodes)
+		}
+	}
+}
+
+// reborn is the program after it was killed and started again.
+func (w world) reborn(old claim.Process) world {
+	fresh := claim.Process{PID: old.PID + 1, StartTicks: old.StartTicks + 1}
+	h := *w.host
+	h.Self = fresh
+	h.Ledger.Alive = func(p claim.Process) bool { return p == fresh || w.Runs(p.PID, p.StartTicks) }
+	h.Sources.Claims = h.Ledger.Claims
+	return world{w.Host, &h}
+}
+
+// killed runs an action that ends the goroutine it runs on, as kill -9 ends a
+// process: nothing is tidied up, but what the kernel does (locks).
+func killed(do func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	<-done
+}
+
+// Killed at any call of a driver and at any write of the journal, before and
+// after it was done: the next start finishes the move, or undoes it, and its
+// journal has one beginning and one end.
+func TestMoveKilledAtEveryPointIsRecovered(t *testing.T) {
+	folder := folderOf(t)
+	for _, s := range scenes() {
+		t.Run(s.name, func(t *testing.T) {
+			clean, m := s.make(t, folder)
+			clean.Inject(fake.Fault{})
+			kept := &book{}
+			if _, err := clean.move(context.Background(), m, kept); err != nil {
+				t.Fatal(err)
+			}
+			for _, call := range clean.Calls() {
+				for _, after := range []bool{false, true} {
+					w, m := s.make(t, folder)
+					die := fake.Nth(call.N, func() error { runtime.Goexit(); return nil })
+					f := fake.Fault{Before: die}
+					if after {
+						f = fake.Fault{After: die}
+					}
+					b := &book{}
+					started := w.starts(m)
+					w.Inject(f)
+					killed(func() { _, _ = w.move(context.Background(), m, b) })
+					w.Inject(fake.Fault{})
+					w.reborn(self).recovered(t, m, b, started, fmt.Sprintf("killed at call %d (%s), after it: %v", call.N, call.Method, after))
+				}
+			}
+			for n := range len(kept.entries) {
+				for _, after := range []bool{false, true} {
+					w, m := s.make(t, folder)
+					b := &book{}
+					b.fail = func(at int, e journal.Entry) error {
+						if at == n+1 {
+							if after {
+								b.entries = append(b.entries, e)
+							}
+							b.mu.Unlock()
+							defer b.mu.Lock()
+							runtime.Goexit()
+						}
+						return nil
+					}
+					started := w.starts(m)
+					killed(func() { _, _ = w.move(context.Background(), m, b) })
+					b.fail = nil
+					w.reborn(self).recovered(t, m, b, started, fmt.Sprintf("killed at entry %d, after it: %v", n+1, after))
+				}
+			}
+		})
+	}
+}
+
+func (w world) recovered(t *testing.T, m plan.Move, b *book, started map[string]uint64, where string) {
+	t.Helper()
+	w.Drain()
+	for name, ticks := range started {
+		if w.StartTicksOf(name) != ticks {
+			t.Fatalf("%s: guest %s does not run on", where, name)
+		}
+	}
+	begun := len(b.entries) > 0
+	w.finishes(t, m, b, started, where)
+	if !begun {
+		return
+	}
+	if end := b.ended(t); end == journal.MoveDone {
+		w.allAt(t, m, where)
+	} else {
+		t.Errorf("%s: nothing hinders it, and it ended as %s: %+v", where, end, b.entries[len(b.entries)-1])
+	}
+}
+
+// A guest that ends in mid-move: the other one moves on, into the room that
+// becomes free, and the journal says what happened.
+func TestMoveGoesOnWithoutAGuestThatEnded(t *testing.T) {
+	s := scenes()
+	w, m := s[len(s)-1].make(t, folderOf(t))
+	w.Inject(fake.Fault{Before: fake.NthOf("Move", 3, func() error { w.Vanish("g"); return nil })})
+	b := &book{}
+	moved, err := w.move(context.Background(), m, b)
+	if moved.End != journal.MovePartial || b.ended(t) != journal.MovePartial {
+		t.Errorf("%v: %s %s", err, moved.End, moved.Why)
+	}
+	w.Inject(fake.Fault{})
+	w.Drain()
+	w.inPlace(t, "h")
+	w.settled(t)
+
+	w, m = s[0].make(t, folderOf(t))
+	w.Inject(fake.Fault{Before: fake.NthOf("Move", 1, func() error { w.Vanish("g"); return nil })})
+	b = &book{}
+	if moved, err = w.move(context.Background(), m, b); !errors.Is(err, apply.ErrGone) || moved.End != journal.MoveFailed || b.ended(t) != journal.MoveFailed {
+		t.Errorf("%v: %s %s", err, moved.End, moved.Why)
+	}
+	w.settled(t)
+}
+
+// A stopped move is left where it is, and resumed by a restart, or by the same
+// request; one that is to be undone goes back, guests that nobody had placed as
+// far as it is known how they were.
+func TestMoveStoppedOrUndone(t *testing.T) {
+	folder := folderOf(t)
+	for _, s := range scenes() {
+		t.Run(s.name, func(t *testing.T) {
+			for _, cause := range []error{context.Canceled, operate.ErrUndo} {
+				w, m := s.make(t, folder)
+				ctx, cancel := context.WithCancelCause(context.Background())
+				w.Inject(fake.Fault{After: fake.NthOf("Move", 1, func() error { cancel(cause); return nil })})
+				b := &book{}
+				moved, err := w.move(ctx, m, b)
+				w.Inject(fake.Fault{})
+				w.settled(t)
+				if cause == operate.ErrUndo {
+					if !errors.Is(err, operate.ErrUndo) || b.ended(t) != journal.MoveUndone {
+						t.Fatalf("%v: %s %s %v", err, moved.End, moved.Why, moved.Shortfalls())
+					}
+					w.isBack(t, m)
+					continue
+				}
+				if !errors.Is(err, operate.ErrStopped) || moved.End != "" {
+					t.Fatalf("%v: %s %s", err, moved.End, moved.Why)
+				}
+				all, err := w.host.Recover(context.Background(), operate.MoveRequest{Keep: b})
+				if err != nil || len(all) != 1 || !all[0].Complete() || b.entries[len(b.entries)-1].Kind != journal.MoveDone {
+					t.Fatalf("resumed: %v, %+v", err, all)
+				}
+				w.allAt(t, m, "resumed")
+				w.settled(t)
+			}
+		})
+	}
+}
+
+func (w world) isBack(t *testing.T, m plan.Move) {
+	t.Helper()
+	for _, g := range m.Guests {
+		if g.Undo.Placement != nil {
+			if at := w.guest(t, g.Guest).Placement; at == nil || !at.Nodes.Equal(g.Undo.Placement.Nodes) {
+				t.Errorf("guest %s is recorded as %+v", g.Guest, at)
+			}
+			w.inPlace(t, g.Guest)
+			continue
+		}
+		if w.guest(t, g.Guest).Placement != nil {
+			t.Errorf("guest %s had no placement and has one", g.Guest)
+		}
+		w.asItWas(t, g, "undone")
+	}
+}
+
+// A move that cannot be finished because its room is gone is undone by the restart.
+func TestRecoverUndoesWhatHasNoRoomAnyMore(t *testing.T) {
+	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0})
+	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
+	b := &book{}
+	w.Inject(fake.Fault{Before: fake.NthOf("Move", 3, func() error { runtime.Goexit(); return nil })})
+	killed(func() { _, _ = w.move(context.Background(), m, b) })
+	w.Inject(fake.Fault{})
+	w.add(t, fake.Definition{Name: "other", Config: fullOn(1)})
+	w = w.reborn(self)
+	all, err := w.host.Recover(context.Background(), operate.MoveRequest{By: "restart", Keep: b})
+	if len(all) != 1 || all[0].End != journal.MoveUndone || b.ended(t) != journal.MoveUndone {
+		t.Fatalf("%v: %+v", err, b.entries)
+	}
+	w.isBack(t, m)
+	w.settled(t)
+}
+
+// fullOn is a guest that somebody starts on a node, bound to it, which leaves no
+// room there for one of 2 GiB of which half is there.
+func fullOn(node topology.NodeID) inventory.Config {
+	return inventory.Config{VCPUs: 1, Memory: 3 * gib, Source: "memfd", NUMATune: &inventory.NUMATune{Mode: "strict", Nodes: topology.SetOf(node)}}
+}
+
+// A move that somebody else is at is not touched by a restart.
+func TestRecoverLeavesMovesAloneThatGoOn(t *testing.T) {
+	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0})
+	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
+	b := &book{}
+	w.Inject(fake.Fault{Before: fake.NthOf("Move", 2, func() error {
+		before := w.guest(t, "a")
+		if all, err := w.host.Recover(context.Background(), operate.MoveRequest{By: "restart", Keep: b}); err != nil || len(all) > 0 {
+			t.Errorf("%v, %v", all, err)
+		}
+		w.unchanged(t, before)
+		return nil
+	})})
+	if moved, err := w.move(context.Background(), m, b); err != nil || !moved.Complete() {
+		t.Fatal(err)
+	}
+	b.ended(t)
+	w.inPlace(t, "a")
+}
+
+// A guest that was placed anew since is not moved by an old journal.
+func TestRecoverLeavesGuestsAloneThatWerePlacedSince(t *testing.T) {
+	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0})
+	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
+	b := &book{}
+	w.Inject(fake.Fault{Before: fake.NthOf("Move", 2, func() error { runtime.Goexit(); return nil })})
+	killed(func() { _, _ = w.move(context.Background(), m, b) })
+	w.Inject(fake.Fault{})
+	w = w.reborn(self)
+	if _, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "a", Change: limitTo("3")}); err != nil {
+		t.Fatal(err)
+	}
+	before := w.guest(t, "a")
+	all, err := w.host.Recover(context.Background(), operate.MoveRequest{By: "restart", Keep: b})
+	if err != nil || len(all) != 1 || b.ended(t) != journal.MoveFailed {
+		t.Errorf("%v, %+v", err, all)
+	}
+	w.unchanged(t, before)
+	w.settled(t)
+}

@@ -1,0 +1,135 @@
+package operate_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/apply"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// slow is a kernel that copies 2 GiB a second, and whose vCPUs wait the longer
+// the more is copied: at rate bears by 5 % of their time.
+type slow struct {
+	apply.Kernel
+	began  time.Time
+	copied topology.Bytes
+	bears  topology.Bytes
+}
+
+const copyRate = 2 * gib
+
+func (s *slow) Move(ctx context.Context, pid int, step plan.Step, progress func(done, total topology.Bytes)) (plan.Moved, error) {
+	moved, err := s.Kernel.Move(ctx, pid, step, progress)
+	time.Sleep(time.Duration(float64(moved.Moved) / float64(copyRate) * float64(time.Second)))
+	s.copied += moved.Moved
+	return moved, err
+}
+
+// ThreadTimes: a vCPU is runnable all the time.
+func (s *slow) ThreadTimes(int) (ran, waited time.Duration, err error) {
+	waited = time.Duration(0.05 * float64(s.copied) / float64(s.bears) * float64(time.Second))
+	return time.Since(s.began) - waited, waited, nil
+}
+
+// paced moves 8 GiB on a slow kernel and returns how long copying took.
+func paced(t *testing.T, bears topology.Bytes, change func(*operate.Host, *operate.MoveRequest)) (took time.Duration) {
+	t.Helper()
+	folder := folderOf(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := home(t, "nodes:4 cores:4 memory:16G square distances:10,16,28", folder, 8*gib, map[string]topology.NodeID{"a": 0})
+		s := &slow{Kernel: w.Host, began: time.Now().Add(-time.Hour), bears: bears}
+		w.host.Kernel, w.host.Meter, w.host.Clock = s, s, time.Now
+		r := operate.MoveRequest{ID: "m1", Move: w.planned(t, plan.MoveGuest, map[string]string{"a": "1"}), Keep: &book{}}
+		change(w.host, &r)
+		moved, err := w.host.Move(context.Background(), r)
+		if err != nil || !moved.Complete() {
+			t.Fatalf("%v: %v", err, moved.Shortfalls())
+		}
+		took = moved.Took
+	})
+	return took
+}
+
+// A guest that bears little is copied slowly, so that it waits at most 5 %
+// longer on average; one that bears much at nearly full speed.
+func TestMoveIsPacedByHowTheGuestBearsIt(t *testing.T) {
+	none := func(*operate.Host, *operate.MoveRequest) {}
+	full := paced(t, 64*gib, func(_ *operate.Host, r *operate.MoveRequest) { r.FullSpeed = true })
+	if want := 8 * gib / copyRate * topology.Bytes(time.Second); full < time.Duration(want) || full > time.Duration(want)+time.Second/10 {
+		t.Errorf("at full speed it took %v", full)
+	}
+	if took := paced(t, 64*gib, none); took > 4*full {
+		t.Errorf("a guest that hardly feels it: %v, at full speed %v", took, full)
+	}
+	for _, bears := range []topology.Bytes{100 * mib, 500 * mib} {
+		took := paced(t, bears, none)
+		if rate := float64(8*gib) / took.Seconds(); rate > float64(bears) || rate < float64(bears)/3 {
+			t.Errorf("a guest that bears %v a second is copied at %v", bears, topology.Bytes(rate))
+		}
+	}
+}
+
+// The policy's cap, and its part of the bandwidth that was measured, hold
+// whatever the guest bears.
+func TestMoveKeepsToItsCaps(t *testing.T) {
+	bandwidth := func(mbps float64) *topology.Measured {
+		m := &topology.Measured{Nodes: []topology.NodeID{0, 1, 2, 3}}
+		for i := range 4 {
+			row := make([]float64, 4)
+			for k := range row {
+				row[k] = mbps
+			}
+			row[i] *= 1 + float64(i) // node 0 is the slowest
+			m.BandwidthMBps = append(m.BandwidthMBps, row)
+		}
+		return m
+	}
+	for name, c := range map[string]struct {
+		change func(h *operate.Host)
+		most   float64 // bytes a second
+	}{
+		"a cap":                  {func(h *operate.Host) { h.Policy.Balance.Pace = 200 * mib }, float64(200 * mib)},
+		"a cap without a meter":  {func(h *operate.Host) { h.Policy.Balance.Pace, h.Meter = 200*mib, nil }, float64(200 * mib)},
+		"a part of bandwidth":    {func(h *operate.Host) { h.Sources.Measured = bandwidth(1200) }, 300e6},
+		"what others leave":      {func(h *operate.Host) { h.Sources.Measured = bandwidth(1200); h.Traffic = only(0, 1000) }, 200e6},
+		"others are not in need": {func(h *operate.Host) { h.Sources.Measured = bandwidth(1200); h.Traffic = only(3, 1200) }, 300e6},
+	} {
+		took := paced(t, 64*gib, func(h *operate.Host, _ *operate.MoveRequest) { c.change(h) })
+		if rate := float64(8*gib) / took.Seconds(); rate > c.most || rate < 0.8*c.most {
+			t.Errorf("%s: copied at %.0f MB/s, may be %.0f", name, rate/1e6, c.most/1e6)
+		}
+	}
+}
+
+// only is traffic on one node.
+func only(node topology.NodeID, mbps float64) func(topology.NodeID) float64 {
+	return func(n topology.NodeID) float64 {
+		if n == node {
+			return mbps
+		}
+		return 0
+	}
+}
+
+// A move that waits for its pace is stopped at once.
+func TestMoveStopsWhileItWaits(t *testing.T) {
+	folder := folderOf(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := home(t, square, folder, 2*gib, map[string]topology.NodeID{"a": 0})
+		w.host.Policy.Balance.Pace, w.host.Clock = 16*mib, time.Now
+		m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		began := time.Now()
+		moved, err := w.host.Move(ctx, operate.MoveRequest{ID: "m1", Move: m, Keep: &book{}})
+		if took := time.Since(began); took != 10*time.Second || moved.Took != took || moved.End != "" {
+			t.Errorf("%v, after %v: %+v", err, took, fmt.Sprint(moved.End))
+		}
+	})
+}

@@ -1,0 +1,127 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/apply"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// undo brings the guests back that are still there, while their claims hold.
+func (m *mover) undo(ctx context.Context, why error) error {
+	if err := m.keep(journal.Entry{Kind: journal.MoveUndoing, What: "back: " + m.Move.String(), Why: why.Error()}); err != nil {
+		return err
+	}
+	names := make([]string, len(m.guests))
+	moves := make([]plan.GuestMove, len(m.guests))
+	for i, g := range m.guests {
+		names[i], moves[i] = g.Guest, g.GuestMove
+	}
+	inv, err := m.host.Observe(ctx, names...)
+	if err != nil {
+		return err
+	}
+	if moves, err = m.present(&inv, moves); err != nil {
+		return err
+	}
+	if err := m.ways(&inv, moves, m.backAgain); err != nil {
+		return err
+	}
+	return m.carry(ctx)
+}
+
+// present are the guests that are still the ones that the move was begun on.
+func (m *mover) present(inv *inventory.Host, moves []plan.GuestMove) (there []plan.GuestMove, err error) {
+	m.gone = len(m.Move.Guests) - len(moves)
+	for _, g := range moves {
+		seen, ok := guestOf(inv, g.Guest)
+		gone := apply.StillThere(m.host.Kernel, g.Basis)
+		switch {
+		case errors.Is(gone, apply.ErrGone) || gone == nil && (!ok || seen.PID != g.Basis.PID):
+			m.gone++
+		case gone != nil:
+			return nil, gone
+		default:
+			there = append(there, g)
+		}
+	}
+	return there, nil
+}
+
+// backAgain is the way back to how the guest was before the move. One that
+// nobody had placed gets no intent and no limit that it did not have.
+func (m *mover) backAgain(inv *inventory.Host, seen *inventory.Guest, g *moving) {
+	g.forget = g.Undo.Placement == nil
+	if !g.forget {
+		g.Placement = *g.Undo.Placement
+		m.there(inv, seen, g)
+		return
+	}
+	g.Placement = asItWas(g.Placement, g.Undo, &inv.Topology)
+	m.there(inv, seen, g)
+	held := seen.Config.NUMATune != nil && seen.Config.NUMATune.Mode == string(guest.MemoryStrict)
+	ours := func(s plan.Step) bool {
+		return s.Kind == plan.Record || s.Kind == plan.Configure || !held && (s.Kind == plan.HoldNodes || s.Kind == plan.TuneLive)
+	}
+	if len(g.copies) > 0 { // before them, it is what widens
+		g.before = slices.DeleteFunc(slices.Clone(g.before), func(s plan.Step) bool { return s.Kind == plan.Record })
+	} else {
+		g.before = slices.DeleteFunc(slices.Clone(g.before), ours)
+	}
+	g.after = slices.DeleteFunc(slices.Clone(g.after), ours)
+	g.bound.Plan.Steps, g.bound.Plan.Cannot = slices.Concat(g.before, g.copies, g.after), nil
+}
+
+// asItWas is the placement that stands for where a guest was that nobody had
+// placed: its vCPUs anywhere on their nodes, its memory on those where it lay.
+func asItWas(to guest.Placement, was plan.Undo, t *topology.Topology) guest.Placement {
+	var total topology.Bytes
+	for _, bytes := range was.Memory {
+		total += bytes
+	}
+	p, cpus := to, t.CPUsOf(was.VCPUNodes)
+	p.CPUMode, p.Nodes, p.Reservations = guest.CPURange, topology.NodeSet{}, nil
+	p.Emulator, p.IOThread = cpus, cpus
+	for node, bytes := range was.Memory {
+		if bytes > total/strayPart {
+			p.Nodes = p.Nodes.With(node)
+			p.Reservations = append(p.Reservations, guest.Reservation{Node: node, Memory: bytes, PageSize: to.PageSize})
+		}
+	}
+	if p.Nodes.IsEmpty() {
+		p.Nodes = was.VCPUNodes.Intersect(t.MemoryNodes())
+	}
+	p.Cells, p.VCPUs = slices.Clone(to.Cells), slices.Clone(to.VCPUs)
+	for i := range p.Cells {
+		p.Cells[i].Nodes = p.Nodes
+	}
+	for i := range p.VCPUs {
+		p.VCPUs[i].CPUs = cpus
+	}
+	return p
+}
+
+// strayPart: a fiftieth of a guest's memory on a node does not make it the guest's.
+const strayPart = 50
+
+// forgetIntents takes the intent away from those that had none before, once
+// they are back.
+func (m *mover) forgetIntents(ctx context.Context) {
+	for _, g := range m.guests {
+		if g.forget && g.err == nil {
+			g.err = undo(ctx, func(ctx context.Context) error {
+				if err := m.host.Control.Forget(ctx, g.Guest); err != nil {
+					return fmt.Errorf("forgetting the intent of guest %s: %w", g.Guest, err)
+				}
+				return nil
+			})
+		}
+	}
+}

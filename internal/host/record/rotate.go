@@ -1,0 +1,93 @@
+package record
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/numavisor/numavisor/internal/journal"
+)
+
+// old is how many files put aside are kept.
+const old = 2
+
+// historyFiles lists the files of a journal, the oldest first.
+func historyFiles() []string {
+	var names []string
+	for i := old; i > 0; i-- {
+		names = append(names, fmt.Sprintf("%s.%d", historyFile, i))
+	}
+	return append(names, historyFile)
+}
+
+// rotate puts the file aside once it is large. The next one begins with the
+// entries of moves that have not ended, so that these are never lost with an
+// old file. A crash between any two of its steps loses nothing: until the oldest
+// file goes, all entries are in some file.
+func (j Journal) rotate() error {
+	most := j.Most
+	if most == 0 {
+		most = defaultMost
+	}
+	info, err := os.Stat(j.path(historyFile))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() < most {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("looking at the journal: %w", err)
+	}
+	lines, err := j.unfinished()
+	if err != nil {
+		return err
+	}
+	next := j.path(historyFile + ".new")
+	if err := writeSynced(next, lines); err != nil {
+		return fmt.Errorf("beginning a new file of the journal: %w", err)
+	}
+	names := historyFiles()
+	for i := 1; i < len(names); i++ {
+		if err := os.Rename(j.path(names[i]), j.path(names[i-1])); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("putting a file of the journal aside: %w", err)
+		}
+	}
+	if err := os.Rename(next, j.path(historyFile)); err != nil {
+		return fmt.Errorf("beginning a new file of the journal: %w", err)
+	}
+	return j.syncFolder()
+}
+
+// unfinished gives the lines of all moves that have not ended.
+func (j Journal) unfinished() ([]byte, error) {
+	entries, err := j.Entries()
+	if err != nil {
+		return nil, err
+	}
+	open := map[string]bool{}
+	for _, e := range journal.CutShort(entries) {
+		open[e.ID] = true
+	}
+	var lines bytes.Buffer
+	for _, e := range entries {
+		if e.ID == "" || !open[e.ID] {
+			continue
+		}
+		line, err := json.Marshal(e)
+		if err != nil {
+			return nil, err
+		}
+		lines.Write(append(line, '\n'))
+	}
+	return lines.Bytes(), nil
+}
+
+func writeSynced(path string, data []byte) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	return errors.Join(err, file.Sync(), file.Close())
+}
