@@ -52,6 +52,9 @@ func (e *guestEye) update(g inventory.Guest) {
 		e.memory.Close()
 		e.memory = memoryEye{}
 	}
+	if e.memory.told {
+		e.memory.take(maps.Clone(g.Seen.MemoryByNode), g.Seen.MemorySource)
+	}
 	g.Seen.Threads = e.guest.Seen.Threads
 	e.guest = g
 }

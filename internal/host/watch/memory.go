@@ -27,6 +27,8 @@ type memoryEye struct {
 	// byNode and source are as handed out last, scratch is read into.
 	byNode, scratch map[topology.NodeID]topology.Bytes
 	source          string
+	// told says that figures are those of the inventory.
+	told bool
 	// next is when to look again at what is not read in each sample: whether
 	// there are files, else numa_maps.
 	next time.Time
@@ -67,6 +69,7 @@ func (m *memoryEye) readFiles() error {
 	clear(m.scratch)
 	source, err := m.files.Read(m.scratch)
 	if err == nil {
+		m.told = false
 		m.take(m.scratch, source)
 	}
 	return err
@@ -86,7 +89,7 @@ func (m *memoryEye) take(byNode map[topology.NodeID]topology.Bytes, source strin
 func (m *memoryEye) readMaps(w *Watcher, g inventory.Guest, now time.Time) error {
 	huge := g.Config.PageSize > 0 || g.Config.Source == linux.BackingHugetlbfs
 	if !huge && (g.Config.Memory == 0 || g.Config.Memory > smallGuest) {
-		m.next = now.Add(mapsAgain)
+		m.next, m.told = now.Add(mapsAgain), true
 		m.take(maps.Clone(g.Seen.MemoryByNode), g.Seen.MemorySource)
 		return errors.Join(linux.ErrOnlyNUMAMaps, errTooLarge)
 	}

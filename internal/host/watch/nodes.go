@@ -38,8 +38,15 @@ type poolEye struct {
 	total, free *linux.Kept
 }
 
-func newNodes(k *linux.Keeper, t *topology.Topology) *nodes {
-	n := &nodes{stat: k.File("proc/stat"), schedstat: k.Table("proc/schedstat")}
+func newNodes(k *linux.Keeper) *nodes {
+	return &nodes{stat: k.File("proc/stat"), schedstat: k.Table("proc/schedstat")}
+}
+
+// follow turns to the nodes of a topology. What is known of CPUs stays: an
+// inventory is taken often, and mostly tells the same nodes.
+func (n *nodes) follow(k *linux.Keeper, t *topology.Topology) {
+	n.closeEach()
+	n.each = nil
 	for _, node := range t.Nodes {
 		e := nodeEye{id: node.ID, object: fmt.Sprintf("node %d", node.ID), memory: node.Memory}
 		if node.Memory > 0 {
@@ -50,12 +57,15 @@ func newNodes(k *linux.Keeper, t *topology.Topology) *nodes {
 		}
 		n.each = append(n.each, e)
 	}
-	return n
 }
 
 func (n *nodes) Close() {
 	n.stat.Close()
 	n.schedstat.Close()
+	n.closeEach()
+}
+
+func (n *nodes) closeEach() {
 	for _, e := range n.each {
 		e.free.Close()
 		for _, p := range e.pools {

@@ -84,7 +84,7 @@ func New(o Options) *Watcher {
 	}
 	w.keeper = w.root.Keep(keep)
 	w.kernel = newKernel(w.keeper)
-	w.nodes = newNodes(w.keeper, w.topology)
+	w.nodes = newNodes(w.keeper)
 	return w
 }
 
@@ -96,8 +96,7 @@ func (w *Watcher) Follow(guests []inventory.Guest, t *topology.Topology) {
 	defer w.mu.Unlock()
 	if t != w.topology {
 		w.topology, w.nodeOf = t, nodesOfCPUs(t)
-		w.nodes.Close()
-		w.nodes = newNodes(w.keeper, t)
+		w.nodes.follow(w.keeper, t)
 	}
 	before := map[string]*guestEye{}
 	for _, e := range w.guests {

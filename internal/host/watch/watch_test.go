@@ -115,6 +115,24 @@ func TestGuestsTellTheirLoadAndWhereTheyAre(t *testing.T) {
 	}
 }
 
+// An inventory is taken every few seconds: that costs no rate.
+func TestRatesGoOnOverANewInventory(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	w.add("g", 100, byNode{0: gib}, 0)
+	watcher := w.watcher(Options{})
+	watcher.Sample()
+	w.pass(time.Second, 0.5, 0.25)
+	w.ticks[0] = [2]uint64{1050, 1050}
+	w.delay[1] += time.Second / 2
+	w.writeHost()
+	other := w.topo
+	watcher.Follow([]inventory.Guest{w.vms[0].guest}, &other)
+	s := watcher.Sample()
+	if s.Nodes[0].CPU != 0.5 || s.Nodes[1].Wait != 0.5 || !near(s.Guests[0].Load.CPU, 0.5) || s.Nodes[0].HugePages[0].Total != 100 {
+		t.Errorf("%+v, guest %+v", s.Nodes, s.Guests[0].Load)
+	}
+}
+
 // What was handed out is the history's: a later sample does not change it.
 func TestSamplesStayAsTheyWere(t *testing.T) {
 	w := newWorld(t, 2, 2)
@@ -314,7 +332,12 @@ func TestNUMAMapsIsReadOnlyWhereCheap(t *testing.T) {
 	if text := gapsOf(first); strings.Count(text, "guest large") != 1 || !strings.Contains(text, "walks every page") {
 		t.Error(text)
 	}
+	large.guest.Seen.MemoryByNode = byNode{1: 7 * gib}
+	w.follow(watcher) // an inventory was taken again
 	second := watcher.Sample()
+	if diff := cmp.Diff(byNode{1: 7 * gib}, guestOf(t, second, "large").MemoryByNode); diff != "" {
+		t.Errorf("the inventory's figures are as of the last one:\n%s", diff)
+	}
 	for _, name := range []string{"huge1", "huge2"} {
 		if diff := cmp.Diff(byNode{1: gib}, guestOf(t, second, name).MemoryByNode); diff != "" || guestOf(t, second, name).MemorySource != "numa_maps" {
 			t.Errorf("%s: %s", name, diff)
