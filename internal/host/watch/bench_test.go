@@ -29,7 +29,7 @@ func BenchmarkSample(b *testing.B) {
 				if busy {
 					for _, e := range watcher.guests {
 						for i := range e.threads {
-							e.threads[i].run -= time.Millisecond // as if each had run since
+							e.threads[i].run -= 100 * time.Millisecond // as if each had run since
 						}
 					}
 				}

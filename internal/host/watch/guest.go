@@ -77,7 +77,7 @@ func (e *guestEye) sample(w *Watcher, now time.Time) (s inventory.GuestSample, t
 	if !now.Before(e.list) {
 		threadsChanged = e.listThreads(w, now)
 	}
-	threadsChanged = e.sampleThreads(w, now) || threadsChanged
+	threadsChanged = e.sampleThreads(w, now, s.Load.Window) || threadsChanged
 	if e.ended {
 		return s, threadsChanged
 	}

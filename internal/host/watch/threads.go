@@ -78,10 +78,10 @@ func (e *guestEye) adopt(w *Watcher, tids []int) (changed bool) {
 }
 
 // sampleThreads reads all threads, and lists them again if one has ended.
-func (e *guestEye) sampleThreads(w *Watcher, now time.Time) (changed bool) {
+func (e *guestEye) sampleThreads(w *Watcher, now time.Time, window time.Duration) (changed bool) {
 	for again := true; again && !e.ended; {
 		again = false
-		err := e.readThreads(w.turn)
+		err := e.readThreads(w.turn, window)
 		if linux.Gone(err) && !changed && e.cpuStat == nil {
 			changed = e.listThreads(w, now)
 			again = changed
@@ -94,13 +94,13 @@ func (e *guestEye) sampleThreads(w *Watcher, now time.Time) (changed bool) {
 }
 
 // readThreads reads those threads that were not yet read in this sample.
-func (e *guestEye) readThreads(turn uint64) error {
+func (e *guestEye) readThreads(turn uint64, window time.Duration) error {
 	for i := range e.threads {
 		t := &e.threads[i]
 		if t.turn == turn {
 			continue
 		}
-		if err := t.sample(); err != nil {
+		if err := t.sample(window); err != nil {
 			return err
 		}
 		t.turn = turn
@@ -130,9 +130,12 @@ func (e *guestEye) fallBack(w *Watcher, err error) {
 	w.gaps.set(e.object, "its vCPUs' run and wait times", err)
 }
 
-// sample reads how long the thread ran and waited. Where it ran is asked only
-// if it did.
-func (t *threadEye) sample() error {
+// idleShare is up to which share of a window a thread may run and count as
+// idle: where it does that little is not asked, which costs more than all else.
+const idleShare = 0.01
+
+// sample reads how long the thread ran and waited, and where it ran.
+func (t *threadEye) sample(window time.Duration) error {
 	data, err := t.sched.Read()
 	if err != nil {
 		return err
@@ -147,7 +150,7 @@ func (t *threadEye) sample() error {
 		t.ran, t.waited = 0, 0
 	}
 	t.run, t.wait = run, wait
-	if t.ran == 0 && t.cpu >= 0 {
+	if t.cpu >= 0 && share(t.ran, window) <= idleShare {
 		return nil
 	}
 	if data, err = t.stat.Read(); err != nil {
