@@ -57,7 +57,7 @@ func (f *Kept) Read() ([]byte, error) {
 			f.keeper.room--
 			f.fd = fd
 		} else {
-			defer unix.Close(fd)
+			defer closeRead(fd)
 		}
 	}
 	data, err := f.keeper.readAll(fd, f.pieces)
@@ -71,11 +71,14 @@ func (f *Kept) Read() ([]byte, error) {
 // Close closes the file; reading it opens it again.
 func (f *Kept) Close() {
 	if f != nil && f.fd >= 0 {
-		unix.Close(f.fd) // nothing was written that could be lost
+		closeRead(f.fd)
 		f.fd = -1
 		f.keeper.room++
 	}
 }
+
+// closeRead closes what was only read: nothing was written that could be lost.
+func closeRead(fd int) { _ = unix.Close(fd) }
 
 func open(path string) (fd int, err error) {
 	for {

@@ -132,7 +132,7 @@ func TestKeptMemoryIsRootMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			m, err := root.Keep(10).Memory(g)
-			defer m.Close()
+			t.Cleanup(func() { m.Close() }) // of none, where numa_maps is the source
 			for range emptyTurns + 1 {
 				got, source := byNode{}, ""
 				if err == nil {

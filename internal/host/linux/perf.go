@@ -85,7 +85,7 @@ func parsePerfCount(data []byte) (PerfCount, error) {
 }
 
 // Close gives the counter up.
-func (c *PerfCounter) Close() { unix.Close(c.fd) }
+func (c *PerfCounter) Close() { closeRead(c.fd) }
 
 // PerfError says why a counter could not be opened.
 type PerfError struct {
