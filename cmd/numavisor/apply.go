@@ -14,6 +14,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
+	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/status"
 )
@@ -108,7 +109,7 @@ func picked(moves []plan.Move, guests []string) ([]plan.Move, error) {
 }
 
 // carryOut recovers what was cut short, then makes the moves, in their order,
-// down to the first that cannot be made: the others were planned on top of it.
+// down to the first that falls short: the others were planned on top of it.
 func carryOut(ctx context.Context, h *operate.Host, round plan.Round, r operate.MoveRequest) ([]operate.Moved, error) {
 	restart := r
 	restart.By = "restart"
@@ -116,12 +117,15 @@ func carryOut(ctx context.Context, h *operate.Host, round plan.Round, r operate.
 	if all == nil {
 		all = []operate.Moved{}
 	}
-	for i := 0; i < len(round.Moves) && err == nil; i++ {
-		r.Move = round.Moves[i]
+	done := err == nil
+	for _, r.Move = range round.Moves {
+		if !done {
+			break
+		}
 		r.ID = fmt.Sprintf("%s-%d", h.Clock().UTC().Format("20060102T150405.000000"), h.Self.PID)
 		var moved operate.Moved
 		moved, err = h.Move(ctx, r)
-		if begun := len(moved.Guests) > 0; begun {
+		if done = moved.Complete(); moved.Begun() {
 			all = append(all, moved)
 		}
 	}
@@ -134,11 +138,13 @@ func carryOut(ctx context.Context, h *operate.Host, round plan.Round, r operate.
 		return all, partialError{fmt.Errorf("%w; the VMs run on, 'numavisor apply --resume' finishes it", err)}
 	case err != nil && len(all) > 0:
 		return all, partialError{err}
-	case slices.ContainsFunc(all, func(m operate.Moved) bool { return !m.Complete() }):
+	case slices.ContainsFunc(all, inPart):
 		return all, partialError{fmt.Errorf("done in part: %s", strings.Join(short, "; "))}
 	}
 	return all, err
 }
+
+func inPart(m operate.Moved) bool { return m.End == journal.MovePartial }
 
 func printMoved(w io.Writer, all []operate.Moved) {
 	if len(all) == 0 {

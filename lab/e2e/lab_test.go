@@ -57,7 +57,7 @@ func boot(t *testing.T, shape string) *labHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := lab.Boot(context.Background(), lab.Options{Shape: s, Libvirt: true, Files: map[string]string{"numavisor": binary},
+	h, err := lab.Boot(context.Background(), lab.Options{Shape: s, Libvirt: true, Files: map[string]string{"numavisor": binary, "bare-move": os.Args[0]},
 		Progress: func(format string, args ...any) { t.Logf(format, args...) }})
 	if err != nil {
 		t.Fatalf("%v\n('make build' makes bin/numavisor)", err)

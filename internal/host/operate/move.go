@@ -28,7 +28,7 @@ var ErrStale = errors.New("the plan is stale")
 var ErrUndo = errors.New("it is to be undone")
 
 // ErrStopped means that a move was stopped half-way: its guests run on, and
-// Recover finishes it, or Move with the same request.
+// Recover finishes it.
 var ErrStopped = errors.New("stopped half-way")
 
 // Journal is where moves are kept (record.Journal is one in a file).
@@ -41,7 +41,7 @@ type Journal interface {
 
 // MoveRequest is one move to be carried out.
 type MoveRequest struct {
-	ID   string // names it in the journal; never used before, but to resume it
+	ID   string // names it in the journal; never used before
 	Move plan.Move
 	By   string // who wants it: "balancer", "operator"
 	Keep Journal
@@ -63,6 +63,9 @@ type Moved struct {
 	Bytes  topology.Bytes `json:"moved_bytes"`
 	Took   time.Duration  `json:"took_ns"`
 }
+
+// Begun reports whether the move was begun at all; if not, nothing was touched.
+func (m *Moved) Begun() bool { return len(m.Guests) > 0 || m.End != "" }
 
 // Complete reports whether all of the move was done and verified.
 func (m *Moved) Complete() bool { return m.End == journal.MoveDone }

@@ -29,8 +29,8 @@ var ErrUnseen = errors.New("it is not known whether it is on this host")
 // ErrExists means that the name is taken.
 var ErrExists = errors.New("a guest of this name is there already")
 
-// ErrBusy means that the guest is being created or bound by somebody else.
-var ErrBusy = errors.New("the guest is being created or bound already")
+// ErrBusy means that the guest is being created, bound or moved by somebody else.
+var ErrBusy = errors.New("the guest is being created, bound or moved already")
 
 // Domains is what creating and deleting needs of the hypervisor.
 type Domains interface {

@@ -58,12 +58,12 @@ func (m *mover) present(inv *inventory.Host, moves []plan.GuestMove) (there []pl
 // backAgain is the way back to how the guest was before the move. One that
 // nobody had placed gets no intent and no limit that it did not have.
 func (m *mover) backAgain(inv *inventory.Host, seen *inventory.Guest, g *moving) {
-	g.forget = g.Undo.Placement == nil
-	if !g.forget {
+	if g.Undo.Placement != nil {
 		g.Placement = *g.Undo.Placement
 		m.there(inv, seen, g)
 		return
 	}
+	g.forget = seen.Hypervisor == "qemu" // others have no metadata
 	g.Placement = asItWas(g.Placement, g.Undo, &inv.Topology)
 	m.there(inv, seen, g)
 	held := seen.Config.NUMATune != nil && seen.Config.NUMATune.Mode == string(guest.MemoryStrict)

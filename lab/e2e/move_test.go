@@ -1,0 +1,262 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/host/record"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// placement is what a guest would get on nodes; nothing is changed.
+func (l *labHost) placement(t *testing.T, name, nodes string) guest.Placement {
+	t.Helper()
+	var b operate.Bound
+	if err := json.Unmarshal([]byte(l.must(t, "bind", name, "--nodes", nodes, "--dry-run", "-o", "json").stdout), &b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Plan.Placement
+}
+
+// moveOf moves a guest of one node, all of whose memory is there.
+func moveOf(to guest.Placement, from topology.NodeID, had *guest.Placement, memory topology.Bytes) plan.GuestMove {
+	return plan.GuestMove{Guest: to.Guest, Placement: to, Bytes: memory,
+		Undo: plan.Undo{Placement: had, VCPUNodes: topology.SetOf(from), Memory: map[topology.NodeID]topology.Bytes{from: memory}}}
+}
+
+// write puts a plan of one move into the lab.
+func (l *labHost) write(t *testing.T, kind plan.MoveKind, guests ...plan.GuestMove) {
+	t.Helper()
+	host := strings.TrimSpace(l.sh(t, "hostname"))
+	text, err := json.Marshal(plan.Round{Host: host, Moves: []plan.Move{{Kind: kind, Guests: guests, Why: "a test wants it"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.sh(t, "cat > /run/plan.json <<'X'\n"+string(text)+"\nX")
+}
+
+// home starts a guest bound by libvirt to a node.
+func (l *labHost) home(t *testing.T, name string, memoryMiB, node int) {
+	t.Helper()
+	l.startForeign(t, foreign{name: name, memoryMiB: memoryMiB, vcpus: 1, backing: "<source type='memfd'/><access mode='shared'/>",
+		numatune: fmt.Sprintf("<memory mode='strict' nodeset='%d'/>", node), cputune: fmt.Sprintf("<vcpupin vcpu='0' cpuset='%d-%d'/>", 2*node, 2*node+1)})
+}
+
+// isOn wants a guest on one node, by measurement, and as recorded.
+func (v view) isOn(t *testing.T, node string) {
+	t.Helper()
+	v.vcpusIn(t, 1)
+	v.memoryIn(t, 0.98)
+	if got := v.Truth.Nodes.String(); got != node || len(v.Truth.Differences) > 0 {
+		t.Errorf("%s is on nodes %q, want %s; drift %v", v.Truth.Guest, got, node, v.Truth.Differences)
+	}
+}
+
+func (l *labHost) history(t *testing.T, args ...string) []journal.Entry {
+	t.Helper()
+	var h record.History
+	if err := json.Unmarshal([]byte(l.must(t, append([]string{"history", "-o", "json"}, args...)...).stdout), &h); err != nil {
+		t.Fatal(err)
+	}
+	return h.Entries
+}
+
+// Two guests that do not fit on one node together exchange their nodes, which
+// only works in turns; what the plan says is not any more, it is refused.
+func TestLabSwapsInTurns(t *testing.T) {
+	l := boot(t, "square4")
+	const size = 576
+	l.home(t, "b", size, 3)
+	to2 := l.placement(t, "b", "2") // while there is room
+	l.sh(t, "virsh -q destroy b")
+	l.home(t, "a", size, 2)
+	defer l.sh(t, "virsh -q destroy a")
+	to3 := l.placement(t, "a", "3")
+	l.home(t, "b", size, 3)
+	defer l.sh(t, "virsh -q destroy b")
+	l.write(t, plan.Swap, moveOf(to3, 2, nil, size*topology.MiB), moveOf(to2, 3, nil, size*topology.MiB))
+	r := l.must(t, "apply", "/run/plan.json", "--full-speed", "-o", "json")
+	var moved []operate.Moved
+	if err := json.Unmarshal([]byte(r.stdout), &moved); err != nil {
+		t.Fatal(err)
+	}
+	if len(moved) != 1 || moved[0].Bytes < 2*size*topology.MiB*95/100 {
+		t.Errorf("moved: %s", r.stdout)
+	}
+	t.Logf("%v in %v", moved[0].Bytes, moved[0].Took)
+	l.show(t, "a").isOn(t, "3")
+	l.show(t, "b").isOn(t, "2")
+	if kinds := l.history(t, "a"); len(kinds) < 3 || kinds[len(kinds)-1].Kind != journal.MoveDone {
+		t.Errorf("history: %+v", kinds)
+	}
+	if r := l.numavisor(t, "apply", "/run/plan.json"); r.status != 1 && r.status != 0 || r.status == 1 && !strings.Contains(r.stderr, "stale") {
+		t.Errorf("done again: status %d: %s", r.status, r.stderr)
+	}
+	if left := l.claims(t); left != "" {
+		t.Errorf("claims left behind: %s", left)
+	}
+}
+
+// killPoints is at how many points of a move its program is killed.
+const killPoints = 20
+
+// Killed with SIGKILL at random points between start and end of a move, the
+// guest runs on, the next start finishes the move from the journal, and neither
+// claims nor drift are left.
+func TestLabMoveKilledAtRandomPoints(t *testing.T) {
+	l := boot(t, "square4")
+	const memory = 96
+	l.home(t, "f", memory, 1)
+	defer l.sh(t, "virsh -q destroy f")
+	l.sh(t, "rm -rf /var/lib/numavisor")
+	on := map[int]guest.Placement{1: l.placement(t, "f", "1"), 2: l.placement(t, "f", "2")}
+	var had *guest.Placement
+	at, whole := 1, 0.0
+	random := rand.New(rand.NewPCG(1, 2))
+	killed, resumed := 0, 0
+	for i := range killPoints + 1 {
+		to := 3 - at
+		l.write(t, plan.MoveGuest, moveOf(on[to], topology.NodeID(at), had, memory*topology.MiB))
+		delay := 600.0 // the first runs to its end, for its time
+		if i > 0 {
+			delay = whole * random.Float64()
+		}
+		out := l.sh(t, fmt.Sprintf(`begin=$(date +%%s.%%N)
+numavisor apply /run/plan.json --pace 48M >/run/apply.out 2>/run/apply.err & p=$!
+{ sleep %.2f; kill -9 $p; } >/dev/null 2>&1 & k=$!
+wait $p; echo $? $(echo "$(date +%%s.%%N) $begin" | awk '{print $1-$2}'); kill $k 2>/dev/null; true`, delay))
+		var status int
+		var took float64
+		if _, err := fmt.Sscan(out, &status, &took); err != nil {
+			t.Fatal(out, err)
+		}
+		if i == 0 {
+			whole = took
+			t.Logf("a whole move takes %.1f s", took)
+		}
+		if status != 0 && status != 137 {
+			t.Fatalf("status %d: %s", status, l.sh(t, "cat /run/apply.out /run/apply.err"))
+		}
+		if status == 137 {
+			killed++
+		}
+		var again []operate.Moved
+		if err := json.Unmarshal([]byte(l.must(t, "apply", "--resume", "-o", "json").stdout), &again); err != nil {
+			t.Fatal(err)
+		}
+		resumed += len(again)
+		if s := l.stateOf(t, "f"); s != "paused" {
+			t.Fatalf("the guest is %s, was paused", s)
+		}
+		v := l.show(t, "f")
+		if v.Truth.Managed && v.Truth.Nodes.Equal(topology.SetOf(topology.NodeID(to))) {
+			at = to
+			p := on[to]
+			had = &p
+		} else if status == 0 || len(again) > 0 {
+			t.Fatalf("killed after %.2f s (status %d, resumed %d): on nodes %s, was to go to %d", delay, status, len(again), v.Truth.Nodes, to)
+		}
+		if v.Truth.Managed {
+			v.isOn(t, fmt.Sprint(at))
+		}
+		if left := l.claims(t); left != "" {
+			t.Errorf("claims left behind: %s", left)
+		}
+		t.Logf("killed after %.2f s: status %d, resumed %d, on node %d", delay, status, len(again), at)
+	}
+	if killed < killPoints/2 || resumed < killPoints/4 {
+		t.Errorf("killed %d times, and %d moves resumed: that shows nothing", killed, resumed)
+	}
+	if open := journal.CutShort(l.history(t)); len(open) > 0 {
+		t.Errorf("still cut short: %+v", open)
+	}
+}
+
+// A guest that ends in mid-move: the mover says so, and nothing is left of it.
+func TestLabGuestEndsDuringMove(t *testing.T) {
+	l := boot(t, "square4")
+	l.home(t, "f", 256, 1)
+	l.write(t, plan.MoveGuest, moveOf(l.placement(t, "f", "2"), 1, nil, 256*topology.MiB))
+	l.sh(t, `numavisor apply /run/plan.json --pace 20M >/run/apply.out 2>/run/apply.err & p=$!
+until grep -vE 'file=/(usr|lab)' /proc/$(cat /run/libvirt/qemu/f.pid)/numa_maps | grep -qE ' N2=[0-9]{4,}'; do
+  kill -0 $p || { cat /run/apply.out /run/apply.err; exit 1; }; sleep 0.2; done
+virsh -q destroy f; wait $p; echo $? > /run/apply.rc`)
+	if status, said := strings.TrimSpace(l.sh(t, "cat /run/apply.rc")), l.sh(t, "cat /run/apply.err"); status != "3" || !strings.Contains(said, "has ended") {
+		t.Errorf("status %s: %s", status, said)
+	}
+	all := l.history(t, "f")
+	if last := all[len(all)-1]; last.Kind != journal.MoveFailed || !strings.Contains(last.Why, "has ended") {
+		t.Errorf("journal: %+v", last)
+	}
+	if left := l.claims(t); left != "" {
+		t.Errorf("claims left behind: %s", left)
+	}
+	if r := l.must(t, "apply", "--resume"); !strings.Contains(r.stdout, "nothing to move") {
+		t.Errorf("resumed: %s", r.stdout)
+	}
+}
+
+// Unpaced, the mover copies at 90 % or more of the rate of a loop that does
+// nothing but move_pages. The best of three of each, in turn, back and forth.
+func TestLabMoverRate(t *testing.T) {
+	l := boot(t, "square4")
+	const memory = 384
+	l.startForeign(t, foreign{name: "f", memoryMiB: memory, vcpus: 1, backing: "<source type='memfd'/><access mode='shared'/>",
+		numatune: "<memory mode='preferred' nodeset='1'/>", cputune: "<vcpupin vcpu='0' cpuset='2-3'/>"})
+	defer l.sh(t, "virsh -q destroy f")
+	to := map[int]guest.Placement{1: l.placement(t, "f", "1"), 2: l.placement(t, "f", "2")}
+	var had *guest.Placement
+	var bare, mover []float64 // seconds for the guest's memory
+	at := 1
+	for range 3 {
+		l.write(t, plan.MoveGuest, moveOf(to[3-at], topology.NodeID(at), had, memory*topology.MiB))
+		var moved []operate.Moved
+		if err := json.Unmarshal([]byte(l.must(t, "apply", "/run/plan.json", "--full-speed", "-o", "json").stdout), &moved); err != nil {
+			t.Fatal(err)
+		}
+		mover = append(mover, copyTime(t, moved[0], memory*topology.MiB))
+		at = 3 - at
+		p := to[at]
+		had = &p
+		// the loop does not widen the cpuset: there and back again by hand
+		l.sh(t, "for f in $(find /sys/fs/cgroup -path '*qemu*f.scope*' -name cpuset.mems); do echo 0-3 > $f 2>/dev/null; done; true")
+		for _, node := range []int{0, at} {
+			out := l.sh(t, fmt.Sprintf("BARE_MOVE=\"$(cat /run/libvirt/qemu/f.pid) %d\" bare-move -test.run '^TestBareMove$' -test.v | grep ^bare:", node))
+			var bytes, nanos float64
+			if _, err := fmt.Sscanf(out, "bare: %f %f", &bytes, &nanos); err != nil || bytes < 0.95*memory*float64(topology.MiB) {
+				t.Fatalf("%q: %v", out, err)
+			}
+			bare = append(bare, nanos/1e9*memory*float64(topology.MiB)/bytes)
+		}
+		l.sh(t, fmt.Sprintf("for f in $(find /sys/fs/cgroup -path '*qemu*f.scope*' -name cpuset.mems); do echo %d > $f 2>/dev/null; done; true", at))
+	}
+	ratio := slices.Min(bare) / slices.Min(mover)
+	t.Logf("%d MiB: bare loop %.2f s, mover %.2f s: %.2f of its rate", memory, bare, mover, ratio)
+	if ratio < 0.9 {
+		t.Errorf("the mover copies at %.2f of the rate of a bare loop, want 0.9", ratio)
+	}
+}
+
+// copyTime is how long the mover took for the guest's RAM, in seconds.
+func copyTime(t *testing.T, m operate.Moved, memory topology.Bytes) (seconds float64) {
+	t.Helper()
+	var bytes topology.Bytes
+	for _, o := range m.Guests[0].Outcomes {
+		if o.Step.Kind == plan.MoveRange {
+			bytes += o.Moved.Moved
+			seconds += o.Took.Seconds()
+		}
+	}
+	if bytes < memory*95/100 {
+		t.Fatalf("the mover copied %v of %v", bytes, memory)
+	}
+	return seconds * float64(memory) / float64(bytes)
+}
