@@ -106,3 +106,27 @@ func TestPlanIsWrittenInSnakeCase(t *testing.T) {
 		}
 	}
 }
+
+// Copying is what is cut out, in one piece; where nothing is copied, all comes before.
+func TestParts(t *testing.T) {
+	step := func(kinds ...plan.Kind) (all []plan.Step) {
+		for _, k := range kinds {
+			all = append(all, plan.Step{Kind: k})
+		}
+		return all
+	}
+	for _, c := range []struct{ before, copies, after []plan.Step }{
+		{step(plan.Record, plan.TuneLive, plan.PinVCPU), step(plan.MoveRange, plan.MoveRange, plan.MoveOwn), step(plan.TuneLive, plan.Configure)},
+		{step(plan.Record, plan.PinVCPU, plan.HoldNodes, plan.Configure), nil, nil},
+		{nil, step(plan.MoveOwn), nil},
+		{nil, nil, nil},
+	} {
+		p := plan.Plan{Steps: append(append(append([]plan.Step(nil), c.before...), c.copies...), c.after...)}
+		before, copies, after := p.Parts()
+		for i, pair := range [][2][]plan.Step{{c.before, before}, {c.copies, copies}, {c.after, after}} {
+			if len(pair[0]) != len(pair[1]) || len(pair[0]) > 0 && pair[0][0].Kind != pair[1][0].Kind {
+				t.Errorf("part %d: %v, want %v", i, pair[1], pair[0])
+			}
+		}
+	}
+}

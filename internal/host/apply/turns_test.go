@@ -1,0 +1,189 @@
+package apply_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/numavisor/numavisor/internal/host/apply"
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// slicing counts slices, all of one size.
+type slicing struct {
+	size   topology.Bytes
+	slices int
+	copied topology.Bytes
+	stopAt int
+}
+
+func (s *slicing) Next(context.Context) (topology.Bytes, error) {
+	if s.slices++; s.slices == s.stopAt {
+		return 0, context.Canceled
+	}
+	return s.size, nil
+}
+
+func (s *slicing) Copied(bytes topology.Bytes, _ time.Duration) { s.copied += bytes }
+
+// looked is a kernel that notes which addresses are asked for.
+type looked struct {
+	*fake.Host
+	slices []plan.Part
+	fail   func(plan.Step) (plan.Moved, error)
+}
+
+func (l *looked) Move(ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes)) (plan.Moved, error) {
+	l.slices = append(l.slices, plan.Part{Address: s.Address, Size: s.Size, PageSize: s.PageSize})
+	if l.fail != nil {
+		if moved, err := l.fail(s); err != nil || moved.Failed > 0 {
+			return moved, err
+		}
+	}
+	return plan.Moved{Moved: s.Size}, nil
+}
+
+// Slices are disjoint, of whole pages, and cover a mapping to its last byte.
+func TestSlicesCoverAMappingOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		page := rapid.SampledFrom([]topology.Bytes{4 * topology.KiB, 2 * mib, topology.GiB}).Draw(t, "page")
+		size := page * topology.Bytes(rapid.IntRange(1, 700).Draw(t, "pages"))
+		slice := topology.Bytes(rapid.IntRange(1, 300<<20).Draw(t, "slice"))
+		k := &looked{Host: fake.MustNew("nodes:1 cores:1")}
+		turn := apply.NewTurn(plan.Plan{}, []plan.Step{{Kind: plan.MoveRange, Address: 0x1000, Size: size, PageSize: page, Bytes: size}})
+		x := apply.Executor{Kernel: k, Clock: time.Now}
+		if err := x.Turns(context.Background(), []*apply.Turn{turn}, &slicing{size: slice}, func() {}); err != nil || turn.Err != nil {
+			t.Fatal(err, turn.Err)
+		}
+		next := uint64(0x1000)
+		for _, s := range k.slices {
+			if s.Address != next || s.Size == 0 || s.Size%page != 0 || s.Size > max(slice, page) {
+				t.Fatalf("slice %+v after %#x", s, next)
+			}
+			next += uint64(s.Size)
+		}
+		if next != 0x1000+uint64(size) {
+			t.Errorf("%d bytes of %d were looked at", next-0x1000, size)
+		}
+		turn.Finish()
+		if done, total := turn.Done(); done != size || total != size || turn.Outcomes[0].Status != apply.Done || turn.Outcomes[0].Moved.Moved != size {
+			t.Errorf("%v of %v, %+v", done, total, turn.Outcomes)
+		}
+	})
+}
+
+func oneRange(address uint64, size topology.Bytes) []plan.Step {
+	return []plan.Step{{Kind: plan.MoveRange, Address: address, Size: size, PageSize: 4 * topology.KiB, Bytes: size}}
+}
+
+// Pages in use are tried once more when the rest is done; what stays then is
+// reported, once.
+func TestPagesInUseAreTriedOnceMore(t *testing.T) {
+	for _, frees := range []bool{true, false} {
+		tries := 0
+		k := &looked{Host: fake.MustNew("nodes:1 cores:1")}
+		k.fail = func(s plan.Step) (plan.Moved, error) {
+			if s.Address != 0 {
+				return plan.Moved{}, nil
+			}
+			if tries++; frees && tries == 2 {
+				return plan.Moved{}, nil
+			}
+			return plan.Moved{Moved: 64*mib - 4*topology.KiB, Failed: 4 * topology.KiB, Why: map[string]uint64{"EBUSY": 1}}, nil
+		}
+		turn := apply.NewTurn(plan.Plan{}, oneRange(0, 256*mib))
+		x := apply.Executor{Kernel: k, Clock: time.Now}
+		if err := x.Turns(context.Background(), []*apply.Turn{turn}, &slicing{size: 64 * mib}, func() {}); err != nil {
+			t.Fatal(err)
+		}
+		turn.Finish()
+		o := turn.Outcomes[0]
+		if tries != 2 || len(k.slices) != 5 || k.slices[4].Address != 0 {
+			t.Errorf("tried %d times; slices %v", tries, k.slices)
+		}
+		if frees && o.Status != apply.Done || !frees && (o.Status != apply.Partial || o.Moved.Failed != 4*topology.KiB || o.Moved.Why["EBUSY"] != 1) {
+			t.Errorf("they are freed: %v, %s %s", frees, o.Status, o.Detail)
+		}
+	}
+}
+
+// One that fails does not keep the others from going on; one that finds no room
+// ends when nobody makes room.
+func TestTurnsGoOnWithoutOneThatFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		err   error
+		first apply.Status
+	}{
+		"no room":       {unix.ENOMEM, apply.Failed},
+		"not permitted": {unix.EPERM, apply.Failed},
+	} {
+		k := &looked{Host: fake.MustNew("nodes:1 cores:1")}
+		k.fail = func(s plan.Step) (plan.Moved, error) {
+			if s.Address < 0x10000000 {
+				return plan.Moved{}, c.err
+			}
+			return plan.Moved{}, nil
+		}
+		turns := []*apply.Turn{apply.NewTurn(plan.Plan{}, oneRange(0, 128*mib)), apply.NewTurn(plan.Plan{}, oneRange(0x10000000, 256*mib))}
+		x := apply.Executor{Kernel: k, Clock: time.Now}
+		if err := x.Turns(context.Background(), turns, &slicing{size: 64 * mib}, func() {}); err != nil {
+			t.Fatal(err)
+		}
+		for _, turn := range turns {
+			turn.Finish()
+		}
+		if o := turns[0].Outcomes[0]; o.Status != c.first || !errors.Is(turns[0].Err, c.err) {
+			t.Errorf("%s: %+v, %v", name, o, turns[0].Err)
+		}
+		if o := turns[1].Outcomes[0]; o.Status != apply.Done || turns[1].Err != nil {
+			t.Errorf("%s: the other: %+v, %v", name, o, turns[1].Err)
+		}
+		if len(k.slices) > 12 {
+			t.Errorf("%s: it was tried %d times", name, len(k.slices))
+		}
+	}
+}
+
+// A step whose target is full does not keep those of other targets waiting.
+func TestAFullTargetDoesNotHoldOthersUp(t *testing.T) {
+	k := &looked{Host: fake.MustNew("nodes:1 cores:1")}
+	k.fail = func(s plan.Step) (plan.Moved, error) {
+		if s.Nodes.Contains(1) {
+			return plan.Moved{}, unix.ENOMEM
+		}
+		return plan.Moved{}, nil
+	}
+	steps := append(oneRange(0, 256*mib), oneRange(0x40000000, 256*mib)...)
+	steps[0].Nodes, steps[1].Nodes = nodes("1"), nodes("2")
+	turn := apply.NewTurn(plan.Plan{}, steps)
+	x := apply.Executor{Kernel: k, Clock: time.Now}
+	if err := x.Turns(context.Background(), []*apply.Turn{turn}, &slicing{size: 64 * mib}, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	turn.Finish()
+	if turn.Outcomes[0].Status != apply.Failed || turn.Outcomes[1].Status != apply.Done || !errors.Is(turn.Err, unix.ENOMEM) {
+		t.Errorf("%v: %+v", turn.Err, turn.Outcomes)
+	}
+}
+
+// Where the context ends, what was copied stays counted, and no more is begun.
+func TestTurnsStopBetweenSlices(t *testing.T) {
+	k := &looked{Host: fake.MustNew("nodes:1 cores:1")}
+	turn := apply.NewTurn(plan.Plan{}, oneRange(0, 256*mib))
+	x := apply.Executor{Kernel: k, Clock: time.Now}
+	pace := &slicing{size: 64 * mib, stopAt: 3}
+	if err := x.Turns(context.Background(), []*apply.Turn{turn}, pace, func() {}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	turn.Finish()
+	done, total := turn.Done()
+	if done != 128*mib || total != 256*mib || pace.copied != done || len(k.slices) != 2 || turn.Outcomes[0].Status == apply.Done {
+		t.Errorf("%v of %v in %d slices: %+v", done, total, len(k.slices), turn.Outcomes)
+	}
+}
