@@ -29,9 +29,17 @@ func (m *mover) run(ctx context.Context) (Moved, error) {
 }
 
 // runBack brings the guests back, whatever ends meanwhile, and writes that end.
+// Where the host cannot even be seen it is left for a restart, which goes on
+// undoing.
 func (m *mover) runBack(ctx context.Context, why error) error {
 	m.sum()
-	err := m.undo(context.WithoutCancel(ctx), why)
+	ctx = context.WithoutCancel(ctx)
+	before := m.guests
+	if err := m.turnBack(ctx, why); err != nil {
+		m.guests = before
+		return errors.Join(why, m.leave(fmt.Errorf("%w: %w", ErrStopped, err)))
+	}
+	err := m.carry(ctx)
 	return errors.Join(why, err, m.endBack(why, err))
 }
 

@@ -117,6 +117,9 @@ type moving struct {
 // left to be resumed (ErrStopped), or undone where that is the cause (ErrUndo).
 // What could not be moved is no error: see Shortfalls.
 func (h *Host) Move(ctx context.Context, r MoveRequest) (Moved, error) {
+	if err := r.Move.Validate(); err != nil {
+		return Moved{ID: r.ID, Move: r.Move}, fmt.Errorf("moving %s: %w", r.Move.Names(), err)
+	}
 	m := h.mover(r)
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
 		inv, err := m.look(ctx, tx)

@@ -65,7 +65,7 @@ func TestMoveSurvivesABreakAtEveryCall(t *testing.T) {
 			t.Fatalf("%s: %v %v", s.name, err, moved.Shortfalls())
 		}
 		calls := clean.Calls()
-		for _, b := range breakages {
+		for _, b := range append(breakages, away) {
 			t.Run(s.name+"/"+b.name, func(t *testing.T) {
 				for _, call := range calls {
 					w, m := s.make(t, folder)
@@ -75,6 +75,16 @@ func TestMoveSurvivesABreakAtEveryCall(t *testing.T) {
 		}
 	}
 }
+
+// away: libvirtd, or all of the host, answers no more from a call on.
+var away = breakage{name: "nothing answers any more", fault: func(_ world, call int, _ func()) fake.Fault {
+	return fake.Fault{Before: func(c fake.Call) error {
+		if c.N >= call {
+			return errLost
+		}
+		return nil
+	}}
+}}
 
 func brokenMove(t *testing.T, w world, m plan.Move, b breakage, call fake.Call) {
 	t.Helper()

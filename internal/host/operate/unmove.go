@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/numavisor/numavisor/internal/guest"
@@ -14,8 +15,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// undo brings the guests back that are still there, while their claims hold.
-func (m *mover) undo(ctx context.Context, why error) error {
+// turnBack plans the way back of the guests that are still there, while their
+// claims hold. On error nothing was touched.
+func (m *mover) turnBack(ctx context.Context, why error) error {
 	if err := m.keep(journal.Entry{Kind: journal.MoveUndoing, What: "back: " + m.Move.String(), Why: why.Error()}); err != nil {
 		return err
 	}
@@ -25,16 +27,16 @@ func (m *mover) undo(ctx context.Context, why error) error {
 		names[i], moves[i] = g.Guest, g.GuestMove
 	}
 	inv, err := m.host.Observe(ctx, names...)
+	if err == nil {
+		err = roomIsKnown(&inv, "VMs of qemu")
+	}
 	if err != nil {
 		return err
 	}
 	if moves, err = m.present(&inv, moves); err != nil {
 		return err
 	}
-	if err := m.ways(&inv, moves, m.backAgain); err != nil {
-		return err
-	}
-	return m.carry(ctx)
+	return m.ways(&inv, moves, m.backAgain)
 }
 
 // present are the guests that are still the ones that the move was begun on.
@@ -89,8 +91,8 @@ func asItWas(to guest.Placement, was plan.Undo, t *topology.Topology) guest.Plac
 	p, cpus := to, t.CPUsOf(was.VCPUNodes)
 	p.CPUMode, p.Nodes, p.Reservations = guest.CPURange, topology.NodeSet{}, nil
 	p.Emulator, p.IOThread = cpus, cpus
-	for node, bytes := range was.Memory {
-		if bytes > total/strayPart {
+	for _, node := range slices.Sorted(maps.Keys(was.Memory)) {
+		if bytes := was.Memory[node]; bytes > total/strayPart {
 			p.Nodes = p.Nodes.With(node)
 			p.Reservations = append(p.Reservations, guest.Reservation{Node: node, Memory: bytes, PageSize: to.PageSize})
 		}
