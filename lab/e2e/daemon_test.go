@@ -78,13 +78,10 @@ func (l *labHost) stopDaemon(t *testing.T, signal string) {
 	l.sh(t, `pid=$(cat /run/daemon.pid); kill -`+signal+` $pid 2>/dev/null; for i in $(seq 60); do kill -0 $pid 2>/dev/null || exit 0; sleep 0.5; done; exit 1`)
 }
 
-func (l *labHost) history(t *testing.T, kinds ...journal.Kind) []journal.Entry {
+// told is what the daemon has in its journal, of some kinds; all without any.
+func (l *labHost) told(t *testing.T, kinds ...journal.Kind) []journal.Entry {
 	t.Helper()
-	var all []journal.Entry
-	if err := json.Unmarshal([]byte(l.must(t, "history", "--records", "/run/records", "-o", "json").stdout), &all); err != nil {
-		t.Fatal(err)
-	}
-	return slices.DeleteFunc(all, func(e journal.Entry) bool { return len(kinds) > 0 && !slices.Contains(kinds, e.Kind) })
+	return slices.DeleteFunc(l.history(t, "--records", "/run/records"), func(e journal.Entry) bool { return len(kinds) > 0 && !slices.Contains(kinds, e.Kind) })
 }
 
 func (l *labHost) status(t *testing.T) status.Status {
@@ -100,7 +97,7 @@ func (l *labHost) status(t *testing.T) status.Status {
 func (l *labHost) settled(t *testing.T, moves int, within time.Duration) []journal.Entry {
 	t.Helper()
 	for end := time.Now().Add(within); ; time.Sleep(2 * time.Second) {
-		ended := slices.DeleteFunc(l.history(t), func(e journal.Entry) bool { return !e.Ends() })
+		ended := slices.DeleteFunc(l.told(t), func(e journal.Entry) bool { return !e.Ends() })
 		if len(ended) >= moves {
 			return ended
 		}
@@ -153,7 +150,7 @@ func TestLabDaemonAfterAMassStart(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 	}
-	for _, e := range l.history(t, journal.MoveBegan) {
+	for _, e := range l.told(t, journal.MoveBegan) {
 		if e.Why == "" || e.Move == nil {
 			t.Errorf("a move without a reason: %+v", e)
 		}
@@ -219,7 +216,7 @@ func TestLabDaemonLosesAGuestInMidMove(t *testing.T) {
 	l.startWorker(t, worker{name: "own", memoryMiB: 96, vcpus: 2, memory: 0, cpus: "0-1"})
 	l.work(t, 600, "w0", "own")
 	l.daemon(t, "  pace: 16MiB", "w0") // slow enough to be met on its way
-	for end := time.Now().Add(2 * time.Minute); len(l.history(t, journal.MoveBegan)) == 0; time.Sleep(time.Second) {
+	for end := time.Now().Add(2 * time.Minute); len(l.told(t, journal.MoveBegan)) == 0; time.Sleep(time.Second) {
 		if time.Now().After(end) {
 			t.Fatalf("no move began\n%s", l.sh(t, "numavisor top --once; tail -20 /run/daemon.log"))
 		}
@@ -244,7 +241,7 @@ func TestLabDaemonKilledInMidMove(t *testing.T) {
 	l.startWorker(t, worker{name: "own", memoryMiB: 96, vcpus: 2, memory: 0, cpus: "0-1"})
 	l.work(t, 600, "w0", "own")
 	l.daemon(t, "  pace: 32MiB", "w0")
-	for end := time.Now().Add(2 * time.Minute); len(l.history(t, journal.MoveBegan)) == 0; time.Sleep(time.Second) {
+	for end := time.Now().Add(2 * time.Minute); len(l.told(t, journal.MoveBegan)) == 0; time.Sleep(time.Second) {
 		if time.Now().After(end) {
 			t.Fatalf("no move began\n%s", l.sh(t, "numavisor top --once; tail -20 /run/daemon.log"))
 		}
@@ -254,8 +251,8 @@ func TestLabDaemonKilledInMidMove(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if open := journal.CutShort(l.history(t)); len(open) != 1 {
-		t.Fatalf("not cut short: %+v", l.history(t))
+	if open := journal.CutShort(l.told(t)); len(open) != 1 {
+		t.Fatalf("not cut short: %+v", l.told(t))
 	}
 	l.startDaemon(t)
 	ended := l.settled(t, 1, 2*time.Minute)

@@ -28,7 +28,7 @@ func (m *mover) turnBack(ctx context.Context, why error) error {
 	}
 	inv, err := m.host.Observe(ctx, names...)
 	if err == nil {
-		err = roomIsKnown(&inv, "VMs of qemu")
+		err = RoomIsKnown(&inv)
 	}
 	if err != nil {
 		return err
