@@ -30,6 +30,7 @@ func daemonCommand() *cobra.Command {
 	var on hostFlags
 	var socket, records, listen string
 	var every time.Duration
+	var verbose bool
 	c := &cobra.Command{
 		Use:   "daemon",
 		Short: "Keep this host right: watch, raise alarms, and move VMs where that pays",
@@ -51,6 +52,7 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 	recordsFlag(c, &records)
 	c.Flags().StringVar(&listen, "metrics", "", "also serve Prometheus metrics on this address, for example :9177")
 	c.Flags().DurationVar(&every, "every", time.Second, "time between samples")
+	c.Flags().BoolVar(&verbose, "verbose", false, "log each look at the host and each plan, with what it took")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if every < 100*time.Millisecond || every > time.Minute {
 			return wrongUse("--every %v: allowed are 100ms to 1m", every)
@@ -71,7 +73,7 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 		d := daemon.New(daemon.Options{
 			Host: h, Watcher: eyes, Journal: record.Journal{Folder: records}, Records: records,
 			Settings: kernel{Root: linux.Live}, Policy: h.Policy, Every: every,
-			Log:    slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)),
+			Log:    slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: logLevel(verbose)})),
 			Roster: linux.Live.GuestRoster, Self: ownCost,
 		})
 		stop := obeyChanges(c.Context(), d, &on)
@@ -105,6 +107,13 @@ func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags) (stop fun
 		}
 	})
 	return func() { signal.Stop(hups); cancel(); reader.Wait() }
+}
+
+func logLevel(verbose bool) slog.Level {
+	if verbose {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
 }
 
 // forever is a deadline for what has none.

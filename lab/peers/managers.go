@@ -76,11 +76,11 @@ const releaseToNumad = `for g; do numad -r "$(cat "/run/libvirt/qemu/$g.pid")" |
 
 // startDaemon leaves a daemon behind that outlives the script, when it answers.
 const startDaemon = `{ printf 'balance:\n  mode: auto\n  patience: 3s\n  guests:\n'; for g; do echo "    $g: auto"; done; } > /run/bench-policy.yaml
-setsid numavisor daemon --policy /run/bench-policy.yaml > /run/bench-daemon.log 2>&1 & echo $! > /run/bench-daemon.pid
+setsid numavisor daemon --verbose --policy /run/bench-policy.yaml > /run/bench-daemon.log 2>&1 & echo $! > /run/bench-daemon.pid
 for i in $(seq 60); do [ -S /run/numavisor/daemon.sock ] && exit; kill -0 $(cat /run/bench-daemon.pid) || break; sleep 0.5; done
 cat /run/bench-daemon.log >&2; exit 1`
 
-const stopDaemon = `numavisor history; kill $(cat /run/bench-daemon.pid); tail -20 /run/bench-daemon.log`
+const stopDaemon = `numavisor history; kill $(cat /run/bench-daemon.pid); tail -60 /run/bench-daemon.log`
 
 // domain is a guest under this manager.
 func (m Manager) domain(l Layout, guest int) string {

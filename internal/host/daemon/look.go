@@ -48,7 +48,9 @@ func (s *state) startLook(ctx context.Context) {
 	s.d.beside(ctx, func() func(*state) {
 		ctx, cancel := context.WithTimeout(ctx, lookTime)
 		defer cancel()
+		begin := time.Now()
 		h, err := s.d.Host.Observe(ctx)
+		s.d.Log.Debug("looked at the host", "took", time.Since(begin), "guests", len(h.Guests))
 		return func(s *state) { s.see(h, err) }
 	})
 }

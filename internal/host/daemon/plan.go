@@ -31,6 +31,7 @@ func (s *state) plan(ctx context.Context) {
 		return
 	}
 	s.totals.Plans++
+	s.d.Log.Debug("planned", "took", s.planCPU, "sample", s.sample.Cost, "suffering", len(round.Suffering), "moves", len(round.Moves))
 	s.round = round
 	s.past.Suffering = round.Suffering
 	held := s.held() != ""
