@@ -68,7 +68,7 @@ promise was broken, 3 that runs failed.`,
 	f.IntVar(&b.NodeCPUs, "node-cpus", 4, "CPUs of each of the host's four nodes")
 	f.Float64Var(&b.DelayScale, "delay-scale", 3, "delay accesses so many times 85, 140 and 240 ns")
 	f.DurationVar(&b.Window, "window", 5*time.Second, "report figures for each so long part of a run")
-	f.DurationVar(&length, "length", 90*time.Second, "length of a run, by the guests' clocks")
+	f.DurationVar(&length, "length", 75*time.Second, "length of a run, by the guests' clocks")
 	b.Limit = 8 * time.Minute
 	f.Var((*timeLimit)(&b.Limit), "limit", "a run has failed that takes longer, boot included")
 	f.StringSliceVar(&b.managers, "managers", managerNames(), "which managers, in turn")
