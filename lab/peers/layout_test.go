@@ -85,7 +85,7 @@ func TestDomains(t *testing.T) {
 		if bad := d.Memory.Mode == "restrictive" && d.Memory.Nodeset == "0"; bad != m.badStart {
 			t.Errorf("%s: begins badly: %v, wanted %v", m.Name, bad, m.badStart)
 		}
-		if auto := d.VCPU.Placement == "auto"; auto != (m.Name == Auto) {
+		if auto := d.VCPU.Placement == "auto"; auto != (m.Name == Auto || m.Name == AutoMass) {
 			t.Errorf("%s: vcpu placement %q", m.Name, d.VCPU.Placement)
 		}
 		found, err := FindManager(m.Name)

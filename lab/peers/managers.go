@@ -14,6 +14,9 @@ type Manager struct {
 	balancing bool
 	// badStart: the guests begin with all memory on node 0 and vCPUs elsewhere.
 	badStart bool
+	// atOnce: the guests are started without waiting for each other, as at the
+	// boot of a host. Else each has filled its memory before the next begins.
+	atOnce bool
 	// placement is libvirt's for vCPUs, tuning its elements for a guest.
 	placement string
 	tuning    func(Layout, int) string
@@ -29,6 +32,7 @@ const (
 	Kernel    = "kernel"
 	Numad     = "numad"
 	Auto      = "auto"
+	AutoMass  = "auto-mass"
 	Numavisor = "numavisor"
 	Ideal     = "ideal"
 	Default   = "default"
@@ -36,6 +40,7 @@ const (
 
 // Managers returns all, in the order in which they run.
 func Managers() []Manager {
+	advised := func(Layout, int) string { return "<numatune><memory mode='strict' placement='auto'/></numatune>" }
 	return []Manager{
 		{Name: None, About: "no binding, bad start", badStart: true},
 		{Name: Kernel, About: "kernel.numa_balancing=1, bad start", badStart: true, balancing: true},
@@ -43,13 +48,14 @@ func Managers() []Manager {
 			// Not until the bad start is made: else numad binds a guest in vain
 			// where limits still hold it, and leaves it so for minutes.
 			created: "numad -x $2", ready: releaseToNumad, after: "grep -E 'Advising|PID' /var/log/numad.log | tail -60"},
-		{Name: Auto, About: "libvirt's placement='auto' (numad -w), memory strict", placement: "auto",
-			tuning: func(Layout, int) string { return "<numatune><memory mode='strict' placement='auto'/></numatune>" }},
+		// numad -w knows nothing of guests that have not touched their memory yet.
+		{Name: Auto, About: "libvirt's placement='auto' (numad -w), memory strict, guests started one after the other", placement: "auto", tuning: advised},
+		{Name: AutoMass, About: "the same, guests started at once", placement: "auto", tuning: advised, atOnce: true},
 		{Name: Numavisor, About: "numavisor daemon, balance auto, bad start", badStart: true, ready: startDaemon, after: stopDaemon},
 		{Name: Ideal, About: "pinned by hand, memory strict", tuning: func(l Layout, guest int) string {
 			return l.pins(guest) + fmt.Sprintf("<numatune><memory mode='strict' nodeset='%d'/></numatune>", l.home(guest))
 		}},
-		{Name: Default, About: "no binding, libvirt's own start"},
+		{Name: Default, About: "no binding, libvirt's own start, guests started at once", atOnce: true},
 	}
 }
 

@@ -22,7 +22,7 @@ func runOf(manager string, lines, local, neighbour uint64, moves bool) Run {
 // allOf has each manager's runs, with Numavisor's as given.
 func allOf(ours ...Run) Results {
 	r := Results{Layout: Layout{Guests: 1}, Runs: ours}
-	for _, name := range []string{None, Kernel, Numad, Auto} {
+	for _, name := range []string{None, Kernel, Numad, Auto, AutoMass} {
 		r.Runs = append(r.Runs, runOf(name, 50e6, 60, 40, false))
 	}
 	r.Runs = append(r.Runs, runOf(Ideal, 100e6, 100, 0, false))
@@ -45,7 +45,7 @@ func verdicts(r Results) string {
 	return b.String()
 }
 
-// In turn: work, local share, better than none, kernel, numad, auto, good in time.
+// In turn: work, local share, better than none, kernel, numad, auto, auto-mass, good in time.
 func TestVerdicts(t *testing.T) {
 	failed := runOf(Numavisor, 1, 0, 100, false)
 	failed.Failed = "the lab locked up"
@@ -54,15 +54,15 @@ func TestVerdicts(t *testing.T) {
 		results Results
 		want    string
 	}{
-		{"all kept", allOf(runOf(Numavisor, 96e6, 97, 3, true)), "+++++++"},
-		{"a failed run says nothing", allOf(failed, runOf(Numavisor, 96e6, 97, 3, true)), "+++++++"},
-		{"too little work", allOf(runOf(Numavisor, 94e6, 97, 3, true)), "-++++++"},
-		{"local share too small", allOf(runOf(Numavisor, 96e6, 94, 6, true)), "+-++++-"},
-		{"one run of three bad: medians hold, each run does not", allOf(runOf(Numavisor, 96e6, 97, 3, true), runOf(Numavisor, 96e6, 97, 3, true), runOf(Numavisor, 10e6, 10, 90, true)), "++++++-"},
-		{"peers are better", allOf(runOf(Numavisor, 40e6, 50, 50, false)), "-------"},
-		{"more work from farther memory is not better", allOf(runOf(Numavisor, 60e6, 50, 50, false)), "-------"},
-		{"not run", allOf(), "???????"},
-		{"no ideal", Results{Runs: []Run{runOf(Numavisor, 96e6, 97, 3, true)}}, "??????+"},
+		{"all kept", allOf(runOf(Numavisor, 96e6, 97, 3, true)), "++++++++"},
+		{"a failed run says nothing", allOf(failed, runOf(Numavisor, 96e6, 97, 3, true)), "++++++++"},
+		{"too little work", allOf(runOf(Numavisor, 94e6, 97, 3, true)), "-+++++++"},
+		{"local share too small", allOf(runOf(Numavisor, 96e6, 94, 6, true)), "+-+++++-"},
+		{"one run of three bad: medians hold, each run does not", allOf(runOf(Numavisor, 96e6, 97, 3, true), runOf(Numavisor, 96e6, 97, 3, true), runOf(Numavisor, 10e6, 10, 90, true)), "+++++++-"},
+		{"peers are better", allOf(runOf(Numavisor, 40e6, 50, 50, false)), "--------"},
+		{"more work from farther memory is not better", allOf(runOf(Numavisor, 60e6, 50, 50, false)), "--------"},
+		{"not run", allOf(), "????????"},
+		{"no ideal", Results{Runs: []Run{runOf(Numavisor, 96e6, 97, 3, true)}}, "???????+"},
 	} {
 		if got := verdicts(c.results); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
@@ -73,7 +73,7 @@ func TestVerdicts(t *testing.T) {
 func TestMovesThatNeverEndLeaveNothingToCompare(t *testing.T) {
 	r := runOf(Numavisor, 96e6, 97, 3, true)
 	r.Windows[15].PagesMoved = 5000
-	if got := verdicts(allOf(r)); got != "??+++++" {
+	if got := verdicts(allOf(r)); got != "??++++++" {
 		t.Errorf("%s: work after moves that never end is not known", got)
 	}
 }

@@ -64,7 +64,7 @@ type session struct {
 	scope   *lab.Scope
 }
 
-// start brings the guests up, one after the other, each until it has filled its memory.
+// start brings the guests up, until all have filled their memory.
 func (s *session) start(ctx context.Context, _ *Run) error {
 	if err := s.host.AddGuest(ctx); err != nil {
 		return err
@@ -81,6 +81,14 @@ func (s *session) start(ctx context.Context, _ *Run) error {
 		if _, err := s.sh(ctx, create, name); err != nil {
 			return err
 		}
+		if s.manager.atOnce {
+			continue
+		}
+		if err := s.host.AwaitGuest(ctx, name); err != nil {
+			return err
+		}
+	}
+	for _, name := range s.names() {
 		if err := s.host.AwaitGuest(ctx, name); err != nil {
 			return err
 		}

@@ -23,7 +23,7 @@ func (r Results) Verdicts() []Verdict {
 		atLeast(known, "work after its moves, of the ideal's", ours.after.work, ideal.whole.work),
 		atLeast(known, "local share after its moves, of the ideal's", ours.after.local, ideal.whole.local),
 	}
-	for _, name := range []string{None, Kernel, Numad, Auto} {
+	for _, name := range []string{None, Kernel, Numad, Auto, AutoMass} {
 		peer, _ := r.medians(name)
 		all = append(all, better(name, ours.whole, peer.whole))
 	}
