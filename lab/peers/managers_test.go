@@ -1,0 +1,53 @@
+package peers
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// A script with a slip in it would show only after the minutes that a lab takes.
+func TestScriptsAreShell(t *testing.T) {
+	scripts := map[string]string{"release": layoutOf(3).release(), "whereabouts": whereabouts, "moved": moved}
+	for _, m := range Managers() {
+		for when, script := range map[string]string{"before": m.before, "created": m.created, "ready": m.ready, "after": m.after} {
+			scripts[m.Name+" "+when] = script
+		}
+	}
+	for name, script := range scripts {
+		check := exec.Command("bash", "-n")
+		check.Stdin = strings.NewReader(script)
+		if out, err := check.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+	}
+}
+
+// The daemon's policy names every guest, in mode auto: those that others made are else only advised about.
+func TestThePolicyNamesEveryGuest(t *testing.T) {
+	policy, _, _ := strings.Cut(startDaemon, " > /run/bench-policy.yaml")
+	out, err := exec.Command("bash", "-c", policy, "bench", "w0", "w1").CombinedOutput()
+	want := "balance:\n  mode: auto\n  patience: 3s\n  guests:\n    w0: auto\n    w1: auto\n"
+	if err != nil || string(out) != want {
+		t.Errorf("%v: got %q, want %q", err, out, want)
+	}
+}
+
+// Those that repair start alike, and only kernel balancing has it on.
+func TestManagersBeginAlike(t *testing.T) {
+	bad := ""
+	for _, m := range Managers() {
+		if m.badStart {
+			bad += m.Name + " "
+		}
+		if m.balancing != (m.Name == Kernel) {
+			t.Errorf("%s: kernel balancing %v", m.Name, m.balancing)
+		}
+		if m.badStart && (m.tuning != nil || m.placement != "" || m.atOnce) {
+			t.Errorf("%s begins badly, and differs from the others that do", m.Name)
+		}
+	}
+	if bad != "none kernel numad numavisor " {
+		t.Errorf("begin badly: %s", bad)
+	}
+}
