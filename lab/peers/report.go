@@ -23,7 +23,7 @@ func (r Results) RunTable() [][]string {
 	for _, run := range r.Runs {
 		row := []string{run.Began.Format(time.TimeOnly), run.Manager}
 		if run.Failed != "" {
-			rows = append(rows, append(row, "failed: "+run.Failed))
+			rows = append(rows, append(row, "failed: "+brief(run.Failed)))
 			continue
 		}
 		whole := ScoreOf(run.Windows)
@@ -150,6 +150,15 @@ func perGuest(s Score) string {
 func shares(a Accesses) []string {
 	local, neighbour, remote := a.Shares()
 	return []string{share(local), share(neighbour), share(remote)}
+}
+
+// brief is the beginning of a reason that may quote a whole console; the JSON has it all.
+func brief(reason string) string {
+	const most = 100
+	if runes := []rune(reason); len(runes) > most {
+		return string(runes[:most]) + "..."
+	}
+	return reason
 }
 
 func mega(lines float64) string { return fmt.Sprintf("%.2f M", lines/linesPerMega) }

@@ -101,6 +101,13 @@ func TestTables(t *testing.T) {
 	}
 }
 
+func TestALongReasonIsBriefInTheTable(t *testing.T) {
+	r := Results{Runs: []Run{{Manager: Kernel, Failed: "the lab did not come up: " + strings.Repeat("é console ", 50)}}}
+	if cell := r.RunTable()[1][2]; len([]rune(cell)) > 120 || !strings.HasPrefix(cell, "failed: the lab did not come up") {
+		t.Errorf("a failed run's row says %q", cell)
+	}
+}
+
 func TestMedian(t *testing.T) {
 	if m := median([]float64{3, 1, 2}); m != 2 {
 		t.Errorf("of three: %v", m)
