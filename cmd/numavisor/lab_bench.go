@@ -168,6 +168,9 @@ func (b *bench) save(results peers.Results) error {
 func printBench(w io.Writer, r peers.Results) {
 	fmt.Fprintf(w, "Runs: %d guests of %d vCPUs and %v on 4 nodes of %d CPUs. Work is millions of cache lines a second.\n\n", r.Layout.Guests, r.Layout.VCPUs, r.Layout.GuestMemory, r.Layout.NodeCPUs)
 	columns(w, r.RunTable())
+	for _, failure := range r.Failures() {
+		fmt.Fprintln(w, failure)
+	}
 	fmt.Fprint(w, "\nMedians of valid runs: whole run, then after the last move\n\n")
 	columns(w, r.MedianTable())
 	fmt.Fprint(w, "\nPromises\n\n")

@@ -48,7 +48,7 @@ func Managers() []Manager {
 			// Not until the bad start is made: else numad binds a guest in vain
 			// where limits still hold it, and leaves it so for minutes.
 			created: "numad -x $2", ready: releaseToNumad, after: "grep -E 'Advising|PID' /var/log/numad.log | tail -60"},
-		// numad -w knows nothing of guests that have not touched their memory yet.
+		// numad -w does not see memory that guests have not touched yet, but what their boots use of CPUs.
 		{Name: Auto, About: "libvirt's placement='auto' (numad -w), memory strict, guests started one after the other", placement: "auto", tuning: advised},
 		{Name: AutoMass, About: "the same, guests started at once", placement: "auto", tuning: advised, atOnce: true},
 		{Name: Numavisor, About: "numavisor daemon, balance auto, bad start", badStart: true, ready: startDaemon, after: stopDaemon},

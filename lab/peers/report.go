@@ -23,7 +23,7 @@ func (r Results) RunTable() [][]string {
 	for _, run := range r.Runs {
 		row := []string{run.Began.Format(time.TimeOnly), run.Manager}
 		if run.Failed != "" {
-			rows = append(rows, append(row, "failed: "+brief(run.Failed)))
+			rows = append(rows, append(row, "failed"))
 			continue
 		}
 		whole := ScoreOf(run.Windows)
@@ -152,13 +152,22 @@ func shares(a Accesses) []string {
 	return []string{share(local), share(neighbour), share(remote)}
 }
 
-// brief is the beginning of a reason that may quote a whole console; the JSON has it all.
-func brief(reason string) string {
-	const most = 100
-	if runes := []rune(reason); len(runes) > most {
-		return string(runes[:most]) + "..."
+// Failures says of each failed run why, as briefly as it can be: a reason may
+// quote a whole console, and the JSON has it all.
+func (r Results) Failures() []string {
+	const most = 160
+	var all []string
+	for _, run := range r.Runs {
+		if run.Failed == "" {
+			continue
+		}
+		line := []rune(fmt.Sprintf("%s %s failed: %s", run.Began.Format(time.TimeOnly), run.Manager, run.Failed))
+		if len(line) > most {
+			line = append(line[:most], '…')
+		}
+		all = append(all, string(line))
 	}
-	return reason
+	return all
 }
 
 func mega(lines float64) string { return fmt.Sprintf("%.2f M", lines/linesPerMega) }
