@@ -23,7 +23,11 @@ func (r Results) RunTable() [][]string {
 	for _, run := range r.Runs {
 		row := []string{run.Began.Format(time.TimeOnly), run.Manager}
 		if run.Failed != "" {
-			rows = append(rows, append(row, "failed"))
+			row = append(row, "failed")
+			for len(row) < len(rows[0]) { // else the columns below would not line up
+				row = append(row, "-")
+			}
+			rows = append(rows, row)
 			continue
 		}
 		whole := ScoreOf(run.Windows)
