@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // plan decides what should move. While something moves, nothing else is
@@ -35,15 +37,27 @@ func (s *state) plan(ctx context.Context) {
 	s.round = round
 	s.past.Suffering = round.Suffering
 	held := s.held() != ""
-	var advice []plan.Move
+	var advice, moves []plan.Move
 	for _, m := range round.Moves {
 		if m.Advised || held {
 			advice = append(advice, m)
-			continue
+		} else {
+			moves = append(moves, m)
 		}
+	}
+	for _, m := range plan.Join(moves, s.small(&h)) {
 		s.queue = append(s.queue, job{id: s.newID(), move: m, by: "balancer"})
 	}
 	s.advise(advice)
+}
+
+// small is how much moves may copy together that are made as one: what takes a few seconds.
+func (s *state) small(h *inventory.Host) topology.Bytes {
+	const seconds = 4
+	if h.MoverBytesPerSecond > 0 {
+		return seconds * h.MoverBytesPerSecond
+	}
+	return seconds * s.policy.Balance.BytesPerSecond
 }
 
 // held says why nothing moves by itself though the mode allows it.
