@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -113,64 +114,45 @@ const killPoints = 20
 // claims nor drift are left.
 func TestLabMoveKilledAtRandomPoints(t *testing.T) {
 	l := boot(t, "square4")
-	const memory = 96
+	const memory = 64
 	l.home(t, "f", memory, 1)
 	defer l.sh(t, "virsh -q destroy f")
 	l.sh(t, "rm -rf /var/lib/numavisor")
 	on := map[int]guest.Placement{1: l.placement(t, "f", "1"), 2: l.placement(t, "f", "2")}
 	var had *guest.Placement
-	at, whole := 1, 0.0
+	at, killed, resumed := 1, 0, 0
 	random := rand.New(rand.NewPCG(1, 2))
-	killed, resumed := 0, 0
+	whole := 0.0 // seconds
 	for i := range killPoints + 1 {
-		to := 3 - at
-		l.write(t, plan.MoveGuest, moveOf(on[to], topology.NodeID(at), had, memory*topology.MiB))
 		delay := 600.0 // the first runs to its end, for its time
 		if i > 0 {
 			delay = whole * random.Float64()
 		}
-		out := l.sh(t, fmt.Sprintf(`begin=$(date +%%s.%%N)
-numavisor apply /run/plan.json --pace 48M >/run/apply.out 2>/run/apply.err & p=$!
-{ sleep %.2f; kill -9 $p; } >/dev/null 2>&1 & k=$!
-wait $p; echo $? $(echo "$(date +%%s.%%N) $begin" | awk '{print $1-$2}'); kill $k 2>/dev/null; true`, delay))
-		var status int
-		var took float64
-		if _, err := fmt.Sscan(out, &status, &took); err != nil {
-			t.Fatal(out, err)
-		}
-		if i == 0 {
-			whole = took
-			t.Logf("a whole move takes %.1f s", took)
-		}
-		if status != 0 && status != 137 {
-			t.Fatalf("status %d: %s", status, l.sh(t, "cat /run/apply.out /run/apply.err"))
-		}
-		if status == 137 {
+		to := 3 - at
+		l.write(t, plan.MoveGuest, moveOf(on[to], topology.NodeID(at), had, memory*topology.MiB))
+		k := l.killAfter(t, "f", delay)
+		switch {
+		case k.status == 137:
 			killed++
+		case k.status != 0:
+			t.Fatalf("status %d: %s", k.status, l.sh(t, "cat /run/apply.out /run/apply.err"))
+		case i == 0:
+			whole = k.took
 		}
-		var again []operate.Moved
-		if err := json.Unmarshal([]byte(l.must(t, "apply", "--resume", "-o", "json").stdout), &again); err != nil {
-			t.Fatal(err)
-		}
-		resumed += len(again)
-		if s := l.stateOf(t, "f"); s != "paused" {
-			t.Fatalf("the guest is %s, was paused", s)
-		}
-		v := l.show(t, "f")
-		if v.Truth.Managed && v.Truth.Nodes.Equal(topology.SetOf(topology.NodeID(to))) {
-			at = to
+		resumed += len(k.resumed)
+		if v := k.seen; v.Truth.Managed && v.Truth.Nodes.Equal(topology.SetOf(topology.NodeID(to))) {
 			p := on[to]
-			had = &p
-		} else if status == 0 || len(again) > 0 {
-			t.Fatalf("killed after %.2f s (status %d, resumed %d): on nodes %s, was to go to %d", delay, status, len(again), v.Truth.Nodes, to)
+			at, had = to, &p
+		} else if k.status == 0 || len(k.resumed) > 0 {
+			t.Fatalf("killed after %.2f s (status %d, resumed %d): on nodes %s, was to go to %d", delay, k.status, len(k.resumed), v.Truth.Nodes, to)
 		}
-		if v.Truth.Managed {
-			v.isOn(t, fmt.Sprint(at))
+		if k.seen.Truth.Managed {
+			k.seen.isOn(t, fmt.Sprint(at))
 		}
-		if left := l.claims(t); left != "" {
-			t.Errorf("claims left behind: %s", left)
+		if k.state != "paused" || k.claims != "" {
+			t.Errorf("the guest is %s, was paused; claims left behind: %q", k.state, k.claims)
 		}
-		t.Logf("killed after %.2f s: status %d, resumed %d, on node %d", delay, status, len(again), at)
+		t.Logf("killed after %.2f of %.2f s: status %d, resumed %d, on node %d", delay, whole, k.status, len(k.resumed), at)
 	}
 	if killed < killPoints/2 || resumed < killPoints/4 {
 		t.Errorf("killed %d times, and %d moves resumed: that shows nothing", killed, resumed)
@@ -178,6 +160,40 @@ wait $p; echo $? $(echo "$(date +%%s.%%N) $begin" | awk '{print $1-$2}'); kill $
 	if open := journal.CutShort(l.history(t)); len(open) > 0 {
 		t.Errorf("still cut short: %+v", open)
 	}
+}
+
+// kill is what became of a move that was killed, and resumed then.
+type kill struct {
+	status        int // 137: killed
+	took          float64
+	resumed       []operate.Moved
+	seen          view
+	state, claims string
+}
+
+// killAfter applies the plan, kills that after some seconds, and resumes.
+func (l *labHost) killAfter(t *testing.T, name string, seconds float64) (k kill) {
+	t.Helper()
+	parts := strings.Split(l.sh(t, fmt.Sprintf(`cd /run
+begin=$(date +%%s.%%N)
+numavisor apply plan.json --pace 32M >apply.out 2>apply.err & p=$!
+{ sleep %.2f; kill -9 $p; } >/dev/null 2>&1 & k=$!
+wait $p; echo $? $(echo "$(date +%%s.%%N) $begin" | awk '{print $1-$2}'); kill $k 2>/dev/null
+echo ---; numavisor apply --resume -o json || exit 1
+echo ---; numavisor show %[2]s -o json || exit 1
+echo ---; virsh -q domstate %[2]s
+echo ---; ls numavisor/claims 2>/dev/null; true`, seconds, name)), "---\n")
+	if len(parts) != 5 {
+		t.Fatal(parts)
+	}
+	if _, err := fmt.Sscan(parts[0], &k.status, &k.took); err != nil {
+		t.Fatal(parts[0], err)
+	}
+	if err := errors.Join(json.Unmarshal([]byte(parts[1]), &k.resumed), json.Unmarshal([]byte(parts[2]), &k.seen.View)); err != nil {
+		t.Fatal(parts, err)
+	}
+	k.state, k.claims = strings.TrimSpace(parts[3]), strings.TrimSpace(parts[4])
+	return k
 }
 
 // A guest that ends in mid-move: the mover says so, and nothing is left of it.
@@ -227,22 +243,29 @@ func TestLabMoverRate(t *testing.T) {
 		p := to[at]
 		had = &p
 		// the loop does not widen the cpuset: there and back again by hand
-		l.sh(t, "for f in $(find /sys/fs/cgroup -path '*qemu*f.scope*' -name cpuset.mems); do echo 0-3 > $f 2>/dev/null; done; true")
+		l.allow(t, "f", "0-3")
 		for _, node := range []int{0, at} {
-			out := l.sh(t, fmt.Sprintf("BARE_MOVE=\"$(cat /run/libvirt/qemu/f.pid) %d\" bare-move -test.run '^TestBareMove$' -test.v | grep ^bare:", node))
+			out := l.sh(t, fmt.Sprintf("BARE_MOVE=\"$(cat /run/libvirt/qemu/f.pid) %d\" bare-move -test.run '^TestBareMove$' -test.v", node))
+			_, figures, _ := strings.Cut(out, "bare: ")
 			var bytes, nanos float64
-			if _, err := fmt.Sscanf(out, "bare: %f %f", &bytes, &nanos); err != nil || bytes < 0.95*memory*float64(topology.MiB) {
+			if _, err := fmt.Sscan(figures, &bytes, &nanos); err != nil || bytes < 0.95*memory*float64(topology.MiB) {
 				t.Fatalf("%q: %v", out, err)
 			}
 			bare = append(bare, nanos/1e9*memory*float64(topology.MiB)/bytes)
 		}
-		l.sh(t, fmt.Sprintf("for f in $(find /sys/fs/cgroup -path '*qemu*f.scope*' -name cpuset.mems); do echo %d > $f 2>/dev/null; done; true", at))
+		l.allow(t, "f", fmt.Sprint(at))
 	}
 	ratio := slices.Min(bare) / slices.Min(mover)
 	t.Logf("%d MiB: bare loop %.2f s, mover %.2f s: %.2f of its rate", memory, bare, mover, ratio)
 	if ratio < 0.9 {
 		t.Errorf("the mover copies at %.2f of the rate of a bare loop, want 0.9", ratio)
 	}
+}
+
+// allow writes cpuset.mems of a guest's thread groups.
+func (l *labHost) allow(t *testing.T, name, nodes string) {
+	t.Helper()
+	l.sh(t, fmt.Sprintf("for g in /sys/fs/cgroup$(dirname $(cut -d: -f3 /proc/$(cat /run/libvirt/qemu/%s.pid)/cgroup))/*/; do echo %s > $g/cpuset.mems || exit 1; done", name, nodes))
 }
 
 // copyTime is how long the mover took for the guest's RAM, in seconds.
