@@ -57,6 +57,7 @@ func NewTurn(p plan.Plan, copies []plan.Step) *Turn {
 		if s.Kind == plan.MoveRange {
 			c.parts = []plan.Part{{Address: s.Address, Size: s.Size, PageSize: s.PageSize}}
 		}
+		c.ended = len(c.parts) == 0
 		t.copies = append(t.copies, c)
 	}
 	return t
@@ -160,8 +161,8 @@ func (x Executor) slice(ctx context.Context, t *Turn, pace Pacer) (bool, error) 
 	if err != nil {
 		return false, err
 	}
-	if err := StillThere(x.Kernel, t.Plan.Basis); err != nil {
-		t.Err, c.failed = err, err
+	if t.Err = StillThere(x.Kernel, t.Plan.Basis); t.Err != nil {
+		c.failed = t.Err
 		return false, nil
 	}
 	part := cut(&c.parts, size)

@@ -95,11 +95,8 @@ func (m *mover) wayOn(tx claim.Locked, inv *inventory.Host, undoing bool) (func(
 	if len(left) == 0 {
 		return fail("the guest has ended"), nil
 	}
-	for _, g := range left {
-		seen, _ := guestOf(inv, g.Guest)
-		if err := recordedAs(seen, g); err != nil {
-			return fail(err.Error() + "; it stays as it is"), nil
-		}
+	if why := placedSince(inv, left); why != "" {
+		return fail(why + "; it stays as it is"), nil
 	}
 	if undoing {
 		return m.goBack(tx, inv, left, ErrUndo)
@@ -111,6 +108,18 @@ func (m *mover) wayOn(tx claim.Locked, inv *inventory.Host, undoing bool) (func(
 		return nil, err
 	}
 	return m.run, m.begin(tx, inv, journal.Entry{Kind: journal.MoveStep, What: "resumed: " + m.Move.String()})
+}
+
+// placedSince says which guest was given another placement since the move began.
+func placedSince(inv *inventory.Host, moves []plan.GuestMove) string {
+	for _, g := range moves {
+		if seen, ok := guestOf(inv, g.Guest); ok {
+			if err := recordedAs(seen, g); err != nil {
+				return err.Error()
+			}
+		}
+	}
+	return ""
 }
 
 // goBack begins to undo what was cut short.

@@ -42,9 +42,9 @@ func (m *mover) tell(step string, rate topology.Bytes) {
 	m.Told(s)
 }
 
-// failures are what went wrong with the guests that are still there, and how
-// many are not. Want of room is told by the shortfalls.
-func (m *mover) failures() (failed error, gone int) {
+// failures tells how many guests are not there any more, and what went wrong
+// with the others. Want of room is told by the shortfalls.
+func (m *mover) failures() (gone int, failed error) {
 	gone = m.gone
 	for _, g := range m.guests {
 		switch {
@@ -54,13 +54,13 @@ func (m *mover) failures() (failed error, gone int) {
 			failed = errors.Join(failed, g.err)
 		}
 	}
-	return failed, gone
+	return gone, failed
 }
 
 // end writes how a move ended that was not stopped.
 func (m *mover) end(unseen error) error {
 	m.sum()
-	failed, gone := m.failures()
+	gone, failed := m.failures()
 	failed = errors.Join(failed, unseen, m.unkept)
 	e := journal.Entry{Kind: journal.MoveDone, What: m.Move.String(), Shortfalls: m.moved.Shortfalls()}
 	switch {
@@ -85,7 +85,7 @@ func (m *mover) all() int { return m.gone + len(m.guests) }
 // endBack writes how undoing ended.
 func (m *mover) endBack(why, err error) error {
 	m.sum()
-	failed, gone := m.failures()
+	gone, failed := m.failures()
 	failed = errors.Join(failed, err)
 	e := journal.Entry{Kind: journal.MoveUndone, What: "back: " + m.Move.String(), Why: why.Error(), Shortfalls: m.moved.Shortfalls()}
 	switch {
