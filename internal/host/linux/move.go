@@ -103,7 +103,7 @@ type chunk struct {
 	targets topology.NodeSet
 	before  []int32 // statuses at first; nil: not looked yet
 	wanted  []int32 // for each page the node to move it to, or stay
-	heads   []int   // first pages of units that may be one huge page, and are to move
+	heads   []unit  // those that may be one huge page, and are to move
 	reasons []int32 // answer to the last try to move each page
 }
 
@@ -161,7 +161,7 @@ func (c *chunk) choose() {
 			c.wanted[k] = to
 		}
 		if to != stay && units[i].pages > 1 {
-			c.heads = append(c.heads, units[i].first)
+			c.heads = append(c.heads, units[i])
 		}
 	}
 }
@@ -183,7 +183,7 @@ func (c *chunk) left() []int {
 // its other addresses too would only break the kernel's batches.
 func (c *chunk) tries(ctx context.Context) error {
 	if len(c.heads) > 0 {
-		if err := c.try(c.heads, 1); err != nil {
+		if err := c.tryHeads(); err != nil {
 			return err
 		}
 	}
@@ -204,8 +204,54 @@ func (c *chunk) tries(ctx context.Context) error {
 	return nil
 }
 
+// tryHeads asks for the first page of each unit. Where its second page went
+// along, the unit is a huge page, and all of it is looked at again; where not,
+// its other pages are where they were.
+func (c *chunk) tryHeads() error {
+	first, second := make([]int, len(c.heads)), make([]int, len(c.heads))
+	for k, u := range c.heads {
+		first[k], second[k] = u.first, u.first+1
+	}
+	refused := c.try(first, 1)
+	if err := c.lookAt(second); err != nil {
+		return errors.Join(err, refused)
+	}
+	var along []int
+	for _, u := range c.heads {
+		if c.statuses[u.first+1] != c.wanted[u.first+1] {
+			continue
+		}
+		for i := u.first; i < u.first+u.pages; i++ {
+			along = append(along, i)
+		}
+	}
+	return errors.Join(c.lookAt(along), refused)
+}
+
+// lookAt looks again where some pages lie.
+func (c *chunk) lookAt(index []int) error {
+	if len(index) == 0 {
+		return nil
+	}
+	addresses, statuses := make([]uint64, len(index)), make([]int32, len(index))
+	for k, i := range index {
+		addresses[k] = c.addresses[i]
+	}
+	if err := c.space.query(addresses, statuses); err != nil {
+		return &MoveError{PID: c.pid, Address: addresses[0], Err: err}
+	}
+	for k, i := range index {
+		if noPage(statuses[k]) {
+			return c.lookAgain() // absent, or hidden
+		}
+		c.statuses[i] = statuses[k]
+	}
+	return nil
+}
+
 // try asks for the moves once, with a call for each target node, and looks
-// again. Since the kernel stops at the first batch with a failure, more pieces
+// again at the pages of which the kernel did not say that they are there: it
+// writes the target as a page's status once it has migrated that. Since the kernel stops at the first batch with a failure, more pieces
 // bound what a page that never moves can spoil. It fails where the kernel
 // refuses as a whole: going on would only press on a full node.
 func (c *chunk) try(pages []int, pieces int) error {
@@ -224,7 +270,20 @@ func (c *chunk) try(pages []int, pieces int) error {
 			}
 		}
 	}
-	return errors.Join(c.lookAgain(), refused)
+	return errors.Join(c.lookAt(c.unconfirmed(pages)), refused)
+}
+
+// unconfirmed are the pages of a try that the kernel did not report on their target.
+func (c *chunk) unconfirmed(pages []int) []int {
+	var index []int
+	for _, i := range pages {
+		if c.reasons[i] == c.wanted[i] {
+			c.statuses[i] = c.wanted[i]
+		} else {
+			index = append(index, i)
+		}
+	}
+	return index
 }
 
 func (c *chunk) call(index []int, node int32) error {
