@@ -7,6 +7,7 @@ import (
 	"os/exec"
 
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -39,6 +40,9 @@ func (k kernel) ExcludeFromNumad(ctx context.Context, pid int) error {
 
 func (k kernel) Move(ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes)) (plan.Moved, error) {
 	m := linux.Mover{PID: pid, Spread: s.Mode == guest.MemoryInterleave, Pace: k.pace, Progress: progress}
+	if k.pace == nil {
+		m.Chunk = apply.FullSlice // each call has all CPUs drain their page lists
+	}
 	r, err := m.Move(ctx, inventory.MemoryRange{Address: s.Address, Size: s.Size, PageSize: s.PageSize}, s.Nodes)
 	return plan.Moved{Moved: r.Moved, Failed: r.Failed, Why: r.Why}, err
 }
