@@ -63,7 +63,7 @@ promise was broken, 3 that runs failed.`,
 	}
 	f := c.Flags()
 	f.IntVar(&b.Guests, "guests", 3, "how many VMs, up to 6")
-	f.IntVar(&b.VCPUs, "vcpus", 2, "vCPUs of each VM")
+	f.IntVar(&b.VCPUs, "vcpus", 1, "vCPUs of each VM; all of them work all the time, and the emulated host has two real cores")
 	f.Uint64Var(&memoryMiB, "memory", 352, "memory of each VM in MiB; numad leaves VMs alone that use less than 300")
 	f.IntVar(&b.NodeCPUs, "node-cpus", 4, "CPUs of each of the host's four nodes")
 	f.Float64Var(&b.DelayScale, "delay-scale", 3, "delay accesses so many times 85, 140 and 240 ns")
