@@ -231,7 +231,7 @@ func TestLabDaemonLosesAGuestInMidMove(t *testing.T) {
 	}
 	l.sh(t, "virsh -q destroy f0")
 	ended := l.settled(t, 1, time.Minute)
-	if e := ended[0]; e.Kind != journal.MoveFailed || !strings.Contains(e.What, "has ended") {
+	if e := ended[0]; e.Kind != journal.MoveFailed || !strings.Contains(e.Why, "has ended") {
 		t.Errorf("ended as %+v", e)
 	}
 	if s := l.status(t); len(s.Moving) != 0 {
