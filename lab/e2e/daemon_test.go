@@ -36,7 +36,10 @@ func (l *labHost) startWorker(t *testing.T, w worker) {
 <os><type arch='x86_64' machine='q35'>hvm</type><kernel>%s</kernel><initrd>%s</initrd><cmdline>%s</cmdline></os><features><acpi/></features>
 <cpu mode='host-passthrough'/><devices><serial type='pty'/><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>`,
 		w.name, w.memoryMiB, w.vcpus, w.memory, lab.GuestKernel, lab.GuestInitrd, lab.GuestCommandLine)
-	l.sh(t, "cat > /run/w.xml <<'X'\n"+xml+"\nX\nvirsh -q create /run/w.xml")
+	// The kernel's own balancing would move memory before anything is looked at,
+	// and makes every change of a busy VM's limits wait for its scans, which run
+	// some 30 times slower here.
+	l.sh(t, "echo 0 > /proc/sys/kernel/numa_balancing; cat > /run/w.xml <<'X'\n"+xml+"\nX\nvirsh -q create /run/w.xml")
 	if err := l.AwaitGuest(l.ctx, w.name); err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +54,10 @@ func (l *labHost) startWorker(t *testing.T, w worker) {
 	fmt.Fprintf(&script, "virsh -q schedinfo %s --live vcpu_period=100000 vcpu_quota=%d >/dev/null || exit\n", w.name, cmp.Or(w.quota, 25)*1000)
 	fmt.Fprintf(&script, "virsh -q emulatorpin %s %s && virsh -q numatune %[1]s --mode restrictive --nodeset 0-%[3]d --live", w.name, on, len(l.Shape.Nodes)-1)
 	l.sh(t, script.String())
-	t.Cleanup(func() { l.run(t, "virsh", "-q", "destroy", w.name) })
+	t.Cleanup(func() {
+		l.run(t, "virsh", "-q", "destroy", w.name)
+		l.sh(t, "echo 1 > /proc/sys/kernel/numa_balancing")
+	})
 }
 
 // work has VMs work for a while.
@@ -66,10 +72,6 @@ func (l *labHost) work(t *testing.T, seconds int, names ...string) {
 // stopped when the test ends, and its records are new.
 func (l *labHost) daemon(t *testing.T, policy string, auto ...string) {
 	t.Helper()
-	// The kernel's own balancing makes every change of a busy VM's limits wait
-	// for its scans here, where they run some 30 times slower.
-	l.sh(t, "echo 0 > /proc/sys/kernel/numa_balancing")
-	t.Cleanup(func() { l.sh(t, "echo 1 > /proc/sys/kernel/numa_balancing") })
 	policy = "balance:\n  patience: 3s\n  guests: {" + strings.Join(auto, ": auto, ") + ": auto}\n" + policy
 	l.sh(t, "rm -rf /run/records; cat > /run/policy.yaml <<'X'\n"+policy+"\nX")
 	l.startDaemon(t)

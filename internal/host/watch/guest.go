@@ -31,7 +31,8 @@ type guestEye struct {
 	cpuStat *linux.Kept
 	used    time.Duration
 
-	memory memoryEye
+	throttled throttledEye
+	memory    memoryEye
 	// As handed out last.
 	cpuByNode map[topology.NodeID]float64
 	shares    []inventory.AccessShare
@@ -41,6 +42,7 @@ type guestEye struct {
 func (w *Watcher) newEye(g inventory.Guest, now time.Time, turn float64) *guestEye {
 	e := &guestEye{guest: g, object: "guest " + g.Name, names: map[int]string{}, used: -1}
 	e.listThreads(w, now)
+	e.throttled.find(w, e)
 	// Guests that came together do not list their threads in the same sample.
 	e.list = now.Add(listAgain/2 + time.Duration(turn*float64(listAgain/2)))
 	return e
@@ -64,6 +66,7 @@ func (e *guestEye) Close() {
 		e.threads[i].Close()
 	}
 	e.cpuStat.Close()
+	e.throttled.Close()
 	e.memory.Close()
 }
 
@@ -76,6 +79,7 @@ func (e *guestEye) sample(w *Watcher, now time.Time) (s inventory.GuestSample, t
 	e.last = now
 	if !now.Before(e.list) {
 		threadsChanged = e.listThreads(w, now)
+		e.throttled.find(w, e)
 	}
 	threadsChanged = e.sampleThreads(w, now, s.Load.Window) || threadsChanged
 	if e.ended {
@@ -99,6 +103,7 @@ func (e *guestEye) addLoad(w *Watcher, s *inventory.GuestSample) {
 			onNode.add(node, share(t.ran, window))
 		}
 	}
+	s.Load.Wait = max(0, s.Load.Wait-share(e.throttled.since(), window))
 	if e.cpuStat != nil {
 		s.Load.CPU = e.useOfGroup(w, window)
 	}

@@ -1,0 +1,50 @@
+package linux
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Throttled returns cpu.stat of those groups of a VM that have a quota of CPU
+// time (cpu.max), which ParseThrottled reads: its own group and those of its
+// vCPUs. None where it has no group of its own, or no quota.
+func (k *Keeper) Throttled(pid int) ([]*Kept, error) {
+	group, ok, err := k.root.GuestCgroupOf(pid)
+	if errors.Is(err, ErrNoCgroupV2) || err == nil && !ok {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var files []*Kept
+	for _, g := range slices.Concat([]Cgroup{group.Top}, inOrder(group.VCPUs)) {
+		limit, err := g.read("cpu.max")
+		if Gone(err) {
+			continue // the cpu controller is not enabled there
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.HasPrefix(limit, []byte("max")) {
+			files = append(files, k.at(g.file("cpu.stat")))
+		}
+	}
+	return files, nil
+}
+
+// ParseThrottled reads from cpu.stat for how many microseconds the group's
+// tasks were held back by its quota since it was made. The kernel counts that
+// time as waiting for a CPU, too (schedstat), though no other CPU would help.
+func ParseThrottled(data []byte) (micros uint64, err error) {
+	_, rest, found := bytes.Cut(data, []byte("throttled_usec "))
+	if !found {
+		return 0, nil // no quota has ever been in force
+	}
+	micros, _, ok := nextFigure(rest)
+	if !ok {
+		return 0, fmt.Errorf("cpu.stat: throttled_usec: %q is not a number", abbreviate(string(rest)))
+	}
+	return micros, nil
+}
