@@ -67,9 +67,9 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 		if err != nil {
 			return err
 		}
-		defer l.Close()
+		defer func() { _ = l.Close() }() // what serves closes it first
 		eyes := watch.New(watch.Options{Root: linux.Live, Meters: meters()})
-		defer eyes.Close()
+		defer func() { _ = eyes.Close() }() // it only read
 		d := daemon.New(daemon.Options{
 			Host: h, Watcher: eyes, Journal: record.Journal{Folder: records}, Records: records,
 			Settings: kernel{Root: linux.Live}, Policy: h.Policy, Every: every,

@@ -84,7 +84,7 @@ func (c *Client) ask(ctx context.Context, method, path string, send, into any) e
 		}
 		return fmt.Errorf("asking the daemon at %s: %w", c.socket, err)
 	}
-	defer answer.Body.Close()
+	defer func() { _ = answer.Body.Close() }()
 	data, err := io.ReadAll(io.LimitReader(answer.Body, mostAnswer))
 	if err != nil {
 		return fmt.Errorf("asking the daemon at %s: %w", c.socket, err)

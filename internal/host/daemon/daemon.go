@@ -143,7 +143,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer d.worker.Wait()
 	defer close(d.stopped)
 	defer stop()
-	s, err := d.begin(ctx)
+	s, err := d.begin()
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (d *Daemon) beside(ctx context.Context, do func() func(*state)) {
 }
 
 // begin takes up what the last daemon left.
-func (d *Daemon) begin(ctx context.Context) (*state, error) {
+func (d *Daemon) begin() (*state, error) {
 	now := time.Now()
 	s := &state{d: d, started: now, policy: d.Policy, history: history.New(history.Options{}),
 		former: map[string]string{}, exclude: map[int]bool{}, drifted: map[string]time.Time{}, repairs: map[string]time.Time{}, failed: map[string][]time.Time{}}
@@ -241,7 +241,7 @@ func (s *state) tick(ctx context.Context) {
 	if time.Since(s.planned) >= s.d.Plan {
 		s.fade(time.Now())
 		s.answerRivals(ctx)
-		s.plan(ctx)
+		s.plan()
 	}
 	s.work(ctx)
 }

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -19,7 +18,7 @@ import (
 
 // plan decides what should move. While something moves, nothing else is
 // decided: what is seen then is half of one state and half of another.
-func (s *state) plan(ctx context.Context) {
+func (s *state) plan() {
 	if s.busy() || s.blind != "" || s.policy.Balance.Mode == policy.ModeOff {
 		return
 	}

@@ -55,11 +55,6 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 	return b, err
 }
 
-// bindTo brings a running guest to a placement that was decided before.
-func (h *Host) bindTo(ctx context.Context, name string, want guest.Intent) (Bound, error) {
-	return h.bind(ctx, name, false, func(*inventory.Host, inventory.Guest) (guest.Intent, error) { return want, nil })
-}
-
 // bind decides and claims under the ledger's lock, and then carries out.
 func (h *Host) bind(ctx context.Context, name string, dry bool, decide func(*inventory.Host, inventory.Guest) (guest.Intent, error)) (Bound, error) {
 	var b Bound
