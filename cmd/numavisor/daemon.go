@@ -37,7 +37,7 @@ func daemonCommand() *cobra.Command {
 		Long: `Watches the host's nodes and VMs every second, raises alarms, and plans moves
 of VMs that suffer. VMs in mode auto are moved; for those in mode advise moves
 are only shown ('numavisor top', 'numavisor history'). Without a policy, VMs
-that Numavisor placed are in mode auto and all others in mode advise.
+that Numavisor created are in mode auto and all others in mode advise.
 
 Runs in the foreground until it is told to end (SIGTERM). A move on its way
 then stops at the next slice, and the next start takes it up; the VMs run on

@@ -131,6 +131,7 @@ type state struct {
 	planCPU time.Duration
 	advice  []status.Advice
 	pause   *status.Pause
+	named   int // moves that have got a name
 	moving  *running
 	queue   []job
 	totals  status.Totals

@@ -273,3 +273,55 @@ func TestABlindDaemonMovesNothingAndSaysSo(t *testing.T) {
 		}
 	})
 }
+
+// Each move has a name of its own, also two that are accepted before the next plan.
+func TestMovesAreNamedApart(t *testing.T) {
+	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		w.busy("b", "3", "12-15")
+		w.lies("a", 1, 256*mib, "3", "0-1")
+		w.lies("c", 1, 256*mib, "3", "4-5")
+		w.start()
+		defer w.end()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		for _, advice := range w.status().Advice {
+			if err := w.d.Accept(t.Context(), advice.ID); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(1100 * time.Millisecond)
+			synctest.Wait()
+		}
+		began := w.entries(journal.MoveBegan)
+		if len(began) < 2 {
+			t.Fatalf("%d moves, the test shows nothing", len(began))
+		}
+		seen := map[string]bool{}
+		for _, e := range began {
+			if seen[e.ID] {
+				t.Errorf("two moves are named %s", e.ID)
+			}
+			seen[e.ID] = true
+		}
+	})
+}
+
+// What a status tells is its own: it is written out while the loop goes on.
+func TestAStatusIsNotChangedByTheLoop(t *testing.T) {
+	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		w.start()
+		defer w.end()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		before := w.status()
+		free := before.Topology.Nodes[1].Free
+		w.Fill(1, 0)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if before.Topology.Nodes[1].Free != free {
+			t.Error("it was changed")
+		}
+		if after := w.status(); after.Topology.Nodes[1].Free == free {
+			t.Error("the loop has not seen the node fill: the test shows nothing")
+		}
+	})
+}

@@ -123,9 +123,10 @@ func names(m plan.Move) []string {
 	return all
 }
 
-// newID names a move: by the second it was planned in, and its place in the queue.
+// newID names a move as no other was named: by when the daemon began, and a number.
 func (s *state) newID() string {
-	return fmt.Sprintf("m%s-%d", s.planned.UTC().Format("20060102T150405"), len(s.queue)+1)
+	s.named++
+	return fmt.Sprintf("m%s-%d", s.started.UTC().Format("20060102T150405"), s.named)
 }
 
 // remember takes from the journal what the next plan must know.

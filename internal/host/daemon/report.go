@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/numavisor/numavisor/internal/decide/drift"
@@ -16,6 +17,7 @@ func (s *state) report() status.Status {
 		Planned: s.planned, Suffering: s.round.Suffering, Stays: s.round.Stays,
 		Advice: append([]status.Advice(nil), s.advice...), Rivals: s.rivals, Totals: s.totals,
 	}
+	r.Topology.Nodes = slices.Clone(r.Topology.Nodes) // the loop writes to its own
 	for i := range s.host.Guests {
 		r.Guests = append(r.Guests, s.guest(&s.host.Guests[i]))
 	}
