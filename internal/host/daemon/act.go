@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -113,6 +114,9 @@ func (d *Daemon) progress(ctx context.Context) func(status.Moving) {
 func (s *state) ended(j job, o outcome) {
 	s.moving = nil
 	s.lookSoon()
+	if o.err != nil {
+		s.unfinished = time.Now()
+	}
 	for i := range o.moved {
 		s.count(&o.moved[i])
 	}
@@ -137,7 +141,7 @@ func (s *state) refused(j job, err error) {
 	e.At = time.Now()
 	s.remember(e)
 	s.totals.MovesFailed++
-	s.rest(&j.move, e.At)
+	s.rest(&j.move, e.At, true)
 	s.queue = nil // the rest was to follow it
 }
 
@@ -157,13 +161,20 @@ func (s *state) count(m *operate.Moved) {
 	}
 	now := time.Now()
 	s.remember(journal.Entry{Kind: m.End, At: now, Guests: names(m.Move)})
-	s.rest(&m.Move, now)
+	s.rest(&m.Move, now, m.End == journal.MoveFailed || m.End == journal.MoveUndone)
 }
 
 // rest leaves the guests of a move alone for a while, however it ended: nobody
-// tries all the time.
-func (s *state) rest(m *plan.Move, at time.Time) {
-	s.remember(journal.Entry{Kind: journal.MoveBegan, At: at, Move: m})
+// tries all the time. Those that stayed have left no nodes that they should not
+// come back to.
+func (s *state) rest(m *plan.Move, at time.Time, stayed bool) {
+	for _, g := range m.Guests {
+		moved := balance.Moved{Guest: g.Guest, At: at, From: g.Undo.VCPUNodes, To: g.Placement.Nodes}
+		if stayed {
+			moved.From = topology.NodeSet{}
+		}
+		s.past.Moves = append(s.past.Moves, moved)
+	}
 }
 
 func (s *state) noteRepair(j job, o outcome) {
@@ -190,6 +201,15 @@ func (s *state) recoverLater() {
 	if len(journal.CutShort(entries)) > 0 && !slices.ContainsFunc(s.queue, func(j job) bool { return j.recover }) {
 		s.queue = append([]job{{recover: true}}, s.queue...)
 	}
+}
+
+// takeUp tries again what could not be brought to its end, once things may have changed.
+func (s *state) takeUp() {
+	if s.unfinished.IsZero() || s.busy() || s.held() != "" || time.Since(s.unfinished) < s.d.Look {
+		return
+	}
+	s.unfinished = time.Time{}
+	s.recoverLater()
 }
 
 // accept queues an advised move because an operator says so.

@@ -132,9 +132,12 @@ type state struct {
 	advice  []status.Advice
 	pause   *status.Pause
 	named   int // moves that have got a name
-	moving  *running
-	queue   []job
-	totals  status.Totals
+	// unfinished is when a job last failed: a move may be without its end since
+	// then, and is taken up after a while. Zero: none failed.
+	unfinished time.Time
+	moving     *running
+	queue      []job
+	totals     status.Totals
 }
 
 // Run keeps the host right until ctx ends. It ends at once; a move on its way
@@ -202,8 +205,15 @@ func (d *Daemon) begin() (*state, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the journal, without which moves cut short are not known: %w", err)
 	}
+	stayed := map[string]bool{}
 	for _, e := range entries {
 		s.remember(e)
+		stayed[e.ID] = stayed[e.ID] || e.Kind == journal.MoveFailed || e.Kind == journal.MoveUndone
+	}
+	for _, e := range entries {
+		if e.Kind == journal.MoveBegan && e.Move != nil {
+			s.rest(e.Move, e.At, stayed[e.ID])
+		}
 	}
 	s.note(journal.Entry{Kind: journal.Started, What: fmt.Sprintf("mode %s, a sample every %v", d.Policy.Balance.Mode, d.Every)})
 	s.fade(now)
@@ -241,6 +251,7 @@ func (s *state) tick(ctx context.Context) {
 	s.judge()
 	if time.Since(s.planned) >= s.d.Plan {
 		s.fade(time.Now())
+		s.takeUp()
 		s.answerRivals(ctx)
 		s.plan()
 	}

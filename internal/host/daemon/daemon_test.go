@@ -325,3 +325,38 @@ func TestAStatusIsNotChangedByTheLoop(t *testing.T) {
 		}
 	})
 }
+
+// libvirt is away when the daemon starts again after a move was cut short: the
+// move is taken up when it is back, without another start.
+func TestWhatCannotBeTakenUpAtTheStartIsTakenUpLater(t *testing.T) {
+	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		w.busy("b", "3", "12-15")
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		w.Inject(fake.Fault{Before: fake.NthOf("Move", 2, func() error { w.stop(); return nil })})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		w.end()
+		away := false
+		w.Inject(fake.Fault{Before: func(c fake.Call) error {
+			if c.Method == "Guests" && away {
+				return errors.New("libvirt is away")
+			}
+			away = away || c.Method == "Guests" // it answers once: the daemon is not blind from the first
+			return nil
+		}})
+		w.start()
+		defer w.end()
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if n := len(w.entries(journal.MoveDone)); n != 0 {
+			t.Fatalf("%d moves done without libvirt", n)
+		}
+		w.Inject(fake.Fault{})
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if done := w.entries(journal.MoveDone); len(done) != 1 || w.share("a", "0") < 0.98 {
+			t.Errorf("%+v, on node 0: %v", done, w.share("a", "0"))
+		}
+	})
+}

@@ -66,6 +66,9 @@ func (s *state) answerRivals(ctx context.Context) {
 		}
 		f.Guests = append(f.Guests, r)
 	}
+	if !f.Kernel.NumadRunning {
+		clear(s.exclude) // the next numad knows of nothing
+	}
 	seen, actions := rivals.Answer(f)
 	s.noteRivals(seen)
 	for _, a := range actions {

@@ -132,13 +132,6 @@ func (s *state) newID() string {
 // remember takes from the journal what the next plan must know.
 func (s *state) remember(e journal.Entry) {
 	switch e.Kind {
-	case journal.MoveBegan:
-		if e.Move == nil {
-			return
-		}
-		for _, g := range e.Move.Guests {
-			s.past.Moves = append(s.past.Moves, balance.Moved{Guest: g.Guest, At: e.At, From: g.Undo.VCPUNodes, To: g.Placement.Nodes})
-		}
 	case journal.MoveFailed, journal.MoveUndone:
 		for _, name := range e.Guests {
 			s.failed[name] = append(s.failed[name], e.At)
