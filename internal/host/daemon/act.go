@@ -47,14 +47,16 @@ func (s *state) work(ctx context.Context) {
 	if s.moving != nil || len(s.queue) == 0 {
 		return
 	}
-	j := s.queue[0]
-	if held := s.held(); held != "" && j.by != "operator" {
-		if !j.recover { // that waits, moves are planned anew
-			s.queue = s.queue[1:]
+	next := 0
+	if s.held() != "" { // what was cut short waits, moves are planned anew; an operator's go on
+		s.queue = slices.DeleteFunc(s.queue, func(j job) bool { return !j.recover && j.by != "operator" })
+		next = slices.IndexFunc(s.queue, func(j job) bool { return !j.recover })
+		if next < 0 {
+			return
 		}
-		return
 	}
-	s.queue = s.queue[1:]
+	j := s.queue[next]
+	s.queue = slices.Delete(s.queue, next, next+1)
 	doing, cancel := context.WithTimeout(ctx, moveTime)
 	doing, stop := context.WithCancelCause(doing)
 	s.moving = &running{job: j, cancel: stop, shown: status.Moving{ID: j.id, Began: time.Now(), Move: j.move, Step: "begins"}}
@@ -232,6 +234,15 @@ func (s *state) halt(p status.Pause) {
 	s.note(journal.Entry{Kind: journal.Paused, What: "moves nothing", Why: p.Why, Until: p.Until, By: "operator"})
 	if s.moving != nil {
 		s.moving.cancel(errPaused)
+	}
+}
+
+// endPause ends a pause whose time has come.
+func (s *state) endPause() {
+	if p := s.pause; p != nil && !p.Until.IsZero() && !time.Now().Before(p.Until) {
+		s.pause = nil
+		s.note(journal.Entry{Kind: journal.Resumed, What: "the pause is over", By: "clock"})
+		s.recoverLater()
 	}
 }
 

@@ -243,6 +243,7 @@ func (s *state) note(e journal.Entry) {
 // tick is one turn of the loop.
 func (s *state) tick(ctx context.Context) {
 	s.obey()
+	s.endPause()
 	s.watch()
 	s.startLook(ctx)
 	if s.looked.IsZero() {

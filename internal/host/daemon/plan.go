@@ -61,16 +61,10 @@ func (s *state) small(h *inventory.Host) topology.Bytes {
 
 // held says why nothing moves by itself though the mode allows it.
 func (s *state) held() string {
-	now := time.Now()
 	if p := s.pause; p != nil {
-		if p.Until.IsZero() || now.Before(p.Until) {
-			return "paused" + because(p.Why)
-		}
-		s.pause = nil
-		s.note(journal.Entry{Kind: journal.Resumed, What: "the pause is over", By: "clock"})
-		s.recoverLater()
+		return "paused" + because(p.Why)
 	}
-	if !s.policy.Balance.Open(now) {
+	if !s.policy.Balance.Open(time.Now()) {
 		windows := make([]string, len(s.policy.Balance.Windows))
 		for i, w := range s.policy.Balance.Windows {
 			windows[i] = w.String()
