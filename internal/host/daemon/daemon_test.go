@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -337,12 +338,11 @@ func TestWhatCannotBeTakenUpAtTheStartIsTakenUpLater(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		w.end()
-		away := false
+		var answered atomic.Bool // once: the daemon is not blind from the first
 		w.Inject(fake.Fault{Before: func(c fake.Call) error {
-			if c.Method == "Guests" && away {
+			if c.Method == "Guests" && answered.Swap(true) {
 				return errors.New("libvirt is away")
 			}
-			away = away || c.Method == "Guests" // it answers once: the daemon is not blind from the first
 			return nil
 		}})
 		w.start()
