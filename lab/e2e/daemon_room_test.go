@@ -1,0 +1,202 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// keepFree is what placing leaves free of each node of 1 GiB: policy's default of 2 %.
+const keepFree = 20 * topology.MiB
+
+// ebb follows the free memory of all nodes twice a second until low is called,
+// which returns the least that each had.
+func (l *labHost) ebb(t *testing.T) (low func() map[topology.NodeID]topology.Bytes) {
+	t.Helper()
+	l.sh(t, `cat > /run/ebb.sh <<'X'
+low=(); while :; do
+  for node in /sys/devices/system/node/node[0-9]*; do
+    id=${node##*node}
+    while read -r _ _ what kib _; do
+      [ "$what" = MemFree: ] || continue
+      (( ${low[id]:-kib} < kib )) || low[id]=$kib
+      break
+    done < $node/meminfo
+  done
+  for id in "${!low[@]}"; do echo $id ${low[id]}; done > /run/ebb.new; mv /run/ebb.new /run/ebb; sleep 0.5
+done
+X
+setsid bash /run/ebb.sh >/dev/null 2>&1 & echo $! > /run/ebb.pid; until [ -e /run/ebb ]; do sleep 0.2; done`)
+	t.Cleanup(func() { l.sh(t, "kill $(cat /run/ebb.pid); rm -f /run/ebb") })
+	return func() map[topology.NodeID]topology.Bytes {
+		t.Helper()
+		least := map[topology.NodeID]topology.Bytes{}
+		for line := range strings.Lines(l.sh(t, "cat /run/ebb")) {
+			var node, kib int
+			if n, err := fmt.Sscan(line, &node, &kib); n != 2 {
+				t.Fatalf("the least free memory reads %q: %v", line, err)
+			}
+			least[topology.NodeID(node)] = topology.Bytes(kib) * topology.KiB
+		}
+		if len(least) != len(l.Shape.Nodes) {
+			t.Fatalf("the least free memory is known of %v, there are %d nodes", least, len(l.Shape.Nodes))
+		}
+		return least
+	}
+}
+
+// killed is how many processes the kernel has killed for want of memory.
+func (l *labHost) killed(t *testing.T) int {
+	t.Helper()
+	text := strings.TrimSpace(l.sh(t, "sed -n 's/^oom_kill //p' /proc/vmstat"))
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("oom_kill in /proc/vmstat reads %q", text)
+	}
+	return n
+}
+
+// fill leaves only so much of a node free, by a file in memory that is bound to it.
+func (l *labHost) fill(t *testing.T, node topology.NodeID, leftMiB int) {
+	t.Helper()
+	l.sh(t, fmt.Sprintf(`mkdir -p /run/full && mount -t tmpfs -o size=2G,mpol=bind:%d none /run/full
+free=$(sed -n 's/.*MemFree: *\([0-9]*\) kB/\1/p' /sys/devices/system/node/node%[1]d/meminfo)
+dd if=/dev/zero of=/run/full/file bs=1M count=$((free / 1024 - %d)) status=none`, node, leftMiB))
+	t.Cleanup(func() { l.sh(t, "umount /run/full") })
+}
+
+// ends waits until all VMs are each on one node, and returns which.
+func (l *labHost) ends(t *testing.T, within time.Duration, names ...string) map[string]topology.NodeID {
+	t.Helper()
+	for end := time.Now().Add(within); ; time.Sleep(3 * time.Second) {
+		homes, away := l.homes(t, names...), 0
+		for _, node := range homes {
+			if node < 0 {
+				away++
+			}
+		}
+		if away == 0 {
+			return homes
+		}
+		if time.Now().After(end) {
+			t.Fatalf("homes %v\n%s\n%s", homes, l.must(t, "history", "--records", "/run/records").stdout, l.sh(t, "numavisor top --once; tail -20 /run/daemon.log"))
+		}
+	}
+}
+
+// goesOn wants a VM to get on with its work.
+func (l *labHost) goesOn(t *testing.T, name string) {
+	t.Helper()
+	before, err := l.Worked(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Second) {
+		if now, err := l.Worked(name); err == nil && len(now) > len(before) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Errorf("VM %s has got no further", name)
+			return
+		}
+	}
+}
+
+// The node that a VM would best go to is nearly full, of what is no VM: the
+// daemon chooses another, and fills neither.
+func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
+	l := boot(t, "square4")
+	const policy = "housekeeping: 0-1" // it cannot be brought back to where its memory lies
+	l.startWorker(t, worker{name: "h0", memoryMiB: 384, vcpus: 1, memory: 0, cpus: "6-7"})
+	l.sh(t, "echo '"+policy+"' > /run/plan.yaml")
+	best := func() topology.NodeID {
+		var r plan.Round
+		if err := json.Unmarshal([]byte(l.must(t, "balance", "--policy", "/run/plan.yaml", "-o", "json").stdout), &r); err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Moves) != 1 || len(r.Moves[0].Guests) != 1 || r.Moves[0].Guests[0].Placement.Nodes.Len() != 1 {
+			t.Fatalf("one move of h0 to one node is wanted: %s", r.Text())
+		}
+		to, _ := r.Moves[0].Guests[0].Placement.Nodes.First()
+		return to
+	}
+	full := best()
+	l.fill(t, full, 160)
+	if next := best(); next == full {
+		t.Errorf("still to go to node %d, which is full", next)
+	}
+	before, low := l.killed(t), l.ebb(t)
+	l.work(t, 600, "h0")
+	l.daemon(t, policy, "h0")
+	ended := l.settled(t, 1, 2*time.Minute)
+	home := l.ends(t, time.Minute, "h0")["h0"]
+	if home == full || home == 0 {
+		t.Errorf("it went to node %d; node %d is full, and it may not run on node 0", home, full)
+	}
+	for _, e := range ended {
+		if e.Kind != journal.MoveDone {
+			t.Errorf("ended as %+v", e)
+		}
+	}
+	least := low()
+	t.Logf("node %d was full, it went to node %d; the least that was free: %v", full, home, least)
+	for node, free := range least {
+		if free < keepFree {
+			t.Errorf("only %v of node %d were free meanwhile; %v are kept", free, node, keepFree)
+		}
+	}
+	if n := l.killed(t) - before; n > 0 {
+		t.Errorf("%d processes were killed for want of memory", n)
+	}
+	l.goesOn(t, "h0")
+}
+
+// No node has room for one more VM, neither for its vCPUs nor for its memory,
+// and two run where the other's memory lies: they are exchanged.
+func TestLabDaemonSwapsTwo(t *testing.T) {
+	l := boot(t, "square4")
+	const policy = "overcommit: 1" // two vCPUs fill a node
+	l.startWorker(t, worker{name: "i0", memoryMiB: 512, vcpus: 2, memory: 0, cpus: "6-7", quota: 20})
+	l.startWorker(t, worker{name: "i1", memoryMiB: 512, vcpus: 2, memory: 3, cpus: "0-1", quota: 20})
+	for i, cpus := range []string{"2-3", "4-5"} { // these are well where they are, and others'
+		l.startWorker(t, worker{name: fmt.Sprintf("iown%d", i), memoryMiB: 512, vcpus: 2, memory: i + 1, cpus: cpus})
+	}
+	before, low := l.killed(t), l.ebb(t)
+	l.work(t, 600, "i0", "i1")
+	l.daemon(t, policy, "i0", "i1")
+	l.settled(t, 1, 2*time.Minute)
+	homes := l.ends(t, time.Minute, "i0", "i1")
+	if homes["i0"] == homes["i1"] {
+		t.Errorf("homes %v: a node has room for one", homes)
+	}
+	for _, e := range l.told(t, journal.MoveBegan) {
+		t.Logf("%s: %s: %s", e.Kind, e.What, e.Why)
+		if e.Move == nil || e.Move.Kind != plan.Swap || len(e.Move.Guests) != 2 {
+			t.Errorf("no exchange, and nothing else has room: %+v", e)
+		}
+	}
+	least := low()
+	t.Logf("homes %v; the least that was free: %v", homes, least)
+	for node, free := range least {
+		if free < keepFree {
+			t.Errorf("only %v of node %d were free meanwhile; %v are kept", free, node, keepFree)
+		}
+	}
+	if n := l.killed(t) - before; n > 0 {
+		t.Errorf("%d processes were killed for want of memory", n)
+	}
+	for i, node := range []topology.NodeID{1, 2} {
+		if name := fmt.Sprintf("iown%d", i); l.homes(t, name)[name] != node {
+			t.Errorf("%s was well on node %d, and is there no more", name, node)
+		}
+	}
+	l.goesOn(t, "i0")
+	l.goesOn(t, "i1")
+}
