@@ -21,6 +21,10 @@ import (
 // Facts are what an answer depends on.
 type Facts struct {
 	Kernel inventory.Kernel
+	// Seen is when Kernel was read.
+	Seen time.Time
+	// Tried is what came of changing settings of the host; a kind that is not in it was not tried.
+	Tried map[Kind]Tried
 	// Moves is what the kernel moved within Window.
 	Moves  inventory.KernelMoves
 	Window time.Duration
@@ -35,8 +39,8 @@ type Guest struct {
 	Name string
 	PID  int
 	Mode policy.Mode
-	// Excluded says that numad was told to leave it alone.
-	Excluded bool
+	// Told is what came of telling numad to leave it alone.
+	Told Tried
 	// Drift is how it differs from what we bound it to, and Since when; none while it moves.
 	Drift []string
 	Since time.Time
@@ -44,12 +48,23 @@ type Guest struct {
 	Repaired time.Time
 }
 
+// Tried is what came of an action. The zero Tried: nobody tried yet.
+type Tried struct {
+	At     time.Time
+	Failed string // why it failed; empty: it was done
+}
+
+// Done reports whether it was done.
+func (t Tried) Done() bool { return !t.At.IsZero() && t.Failed == "" }
+
 // Patience is how long a guest must have drifted before it is bound again:
 // who changes several things needs a moment. Insistence is within which time
-// after a repair a new drift counts as somebody's will.
+// after a repair a new drift counts as somebody's will. Again is how long after
+// numad could not be told it is tried anew.
 const (
 	Patience   = 10 * time.Second
 	Insistence = time.Hour
+	Again      = 5 * time.Minute
 )
 
 // Kind says what an action does.
@@ -118,9 +133,22 @@ func kernelBalancing(f Facts) (*status.Rival, []Action) {
 		r.Answer = "left on: memory with an explicit policy it does not touch, other pages it brings to the vCPUs that use them"
 		return r, nil
 	}
-	r.Answer = "switched off while the daemon runs (policy movers.kernel_balancing)"
-	return r, []Action{{Kind: StopBalancing, Value: strconv.Itoa(mode &^ 1), Why: "one owner of page moves: " + r.What}}
+	t := f.Tried[StopBalancing]
+	switch {
+	case t.At.IsZero():
+		r.Answer = "being switched off while the daemon runs (policy movers.kernel_balancing)"
+		return r, []Action{{Kind: StopBalancing, Value: strconv.Itoa(mode &^ 1), Why: "one owner of page moves: " + r.What}}
+	case !t.Done():
+		r.Answer = "left on: it could not be switched off: " + t.Failed
+	case f.Seen.After(t.At):
+		r.Answer = fmt.Sprintf("left on: it was switched off at %s already, and on again since", clock(t.At))
+	default:
+		r.Answer = "switched off while the daemon runs (policy movers.kernel_balancing)"
+	}
+	return r, nil
 }
+
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 func numad(f Facts) (*status.Rival, []Action) {
 	if !f.Kernel.NumadRunning {
@@ -131,12 +159,37 @@ func numad(f Facts) (*status.Rival, []Action) {
 		r.Answer = "left to it"
 		return r, nil
 	}
-	r.Answer = "told to leave alone " + strings.Join(f.ours(), ", ")
+	var told, telling, deaf, answers []string
+	var why string
 	var do []Action
 	for _, g := range f.Guests {
-		if g.Mode == policy.ModeAuto && !g.Excluded {
+		if g.Mode != policy.ModeAuto {
+			continue
+		}
+		switch {
+		case g.Told.Done():
+			told = append(told, g.Name)
+			continue
+		case g.Told.At.IsZero():
+			telling = append(telling, g.Name)
+		default:
+			deaf, why = append(deaf, g.Name), g.Told.Failed
+		}
+		if g.Told.At.IsZero() || f.Now.Sub(g.Told.At) >= Again {
 			do = append(do, Action{Kind: Exclude, Guest: g.Name, PID: g.PID, Why: "numad runs, and balancing may move this guest"})
 		}
+	}
+	for _, part := range []struct {
+		words  string
+		guests []string
+	}{{"told to leave alone ", told}, {"being told to leave alone ", telling}, {"could not be told to leave alone ", deaf}} {
+		if len(part.guests) > 0 {
+			answers = append(answers, part.words+strings.Join(part.guests, ", "))
+		}
+	}
+	r.Answer = strings.Join(answers, "; ")
+	if why != "" {
+		r.Answer += fmt.Sprintf(" (%s); it is tried again every %v", why, Again)
 	}
 	return r, do
 }
@@ -151,8 +204,19 @@ func ksm(f Facts) (*status.Rival, []Action) {
 		r.Answer = "left so: to change it, all pages must be unmerged, which takes memory (policy movers.ksm)"
 		return r, nil
 	}
-	r.Answer = "unmerged, and merging within nodes only (policy movers.ksm)"
-	return r, []Action{{Kind: KSMWithin, Why: r.What}}
+	t := f.Tried[KSMWithin]
+	switch {
+	case t.At.IsZero():
+		r.Answer = "being unmerged, to merge within nodes only (policy movers.ksm)"
+		return r, []Action{{Kind: KSMWithin, Why: r.What}}
+	case !t.Done():
+		r.Answer = "left so: it could not be unmerged, to merge within nodes only: " + t.Failed
+	case f.Seen.After(t.At):
+		r.Answer = fmt.Sprintf("left so: it was set to merge within nodes only at %s already, and to merge across them since", clock(t.At))
+	default:
+		r.Answer = "unmerged, and merging within nodes only (policy movers.ksm)"
+	}
+	return r, nil
 }
 
 // changed is about a guest of ours that lies otherwise than we bound it.
@@ -167,7 +231,7 @@ func changed(f Facts, g Guest) (*status.Rival, *Action) {
 	case f.Movers.Changes != policy.AnswerRepair:
 		r.Answer = fmt.Sprintf("left so (policy movers.changes); 'numavisor bind %s' binds it again", g.Name)
 	case !g.Repaired.IsZero() && f.Now.Sub(g.Repaired) < Insistence:
-		r.Answer = fmt.Sprintf("left so: it was bound again at %s already, and changed again since; 'numavisor bind %s' settles it", g.Repaired.UTC().Format(time.RFC3339), g.Name)
+		r.Answer = fmt.Sprintf("left so: it was bound again at %s already, and changed again since; 'numavisor bind %s' settles it", clock(g.Repaired), g.Name)
 	default:
 		r.Answer = "bound again"
 		if f.Now.Sub(g.Since) >= Patience {

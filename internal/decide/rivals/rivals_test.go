@@ -23,14 +23,18 @@ func TestAnswers(t *testing.T) {
 		}
 		return g
 	}
-	excluded := ours
-	excluded.Excluded = true
+	telling := func(ago time.Duration, failed string) rivals.Guest {
+		g := ours
+		g.Told = rivals.Tried{At: noon.Add(-ago), Failed: failed}
+		return g
+	}
 	for _, c := range []struct {
 		name   string
 		kernel inventory.Kernel
 		movers policy.Movers
 		mode   policy.Mode
 		guests []rivals.Guest
+		tried  map[rivals.Kind]rivals.Tried
 		rival  string // its name; empty: none
 		answer string // part of it
 		do     []rivals.Action
@@ -40,8 +44,20 @@ func TestAnswers(t *testing.T) {
 		{name: "and switched off where wanted, tiering kept", kernel: inventory.Kernel{NUMABalancing: "3"}, movers: policy.Movers{KernelBalancing: "off"}, guests: []rivals.Guest{ours},
 			rival: "kernel NUMA balancing", answer: "switched off", do: []rivals.Action{{Kind: rivals.StopBalancing, Value: "2"}}},
 		{name: "not for guests that are only advised", kernel: inventory.Kernel{NUMABalancing: "1"}, movers: policy.Movers{KernelBalancing: "off"}, guests: []rivals.Guest{theirs}, rival: "kernel NUMA balancing", answer: "left on"},
-		{name: "numad is told once", kernel: inventory.Kernel{NumadRunning: true}, guests: []rivals.Guest{ours, theirs}, rival: "numad", answer: "leave alone db", do: []rivals.Action{{Kind: rivals.Exclude, Guest: "db", PID: 7}}},
-		{name: "and not again", kernel: inventory.Kernel{NumadRunning: true}, guests: []rivals.Guest{excluded}, rival: "numad", answer: "leave alone db"},
+		{name: "numad is told once", kernel: inventory.Kernel{NumadRunning: true}, guests: []rivals.Guest{ours, theirs}, rival: "numad", answer: "being told to leave alone db", do: []rivals.Action{{Kind: rivals.Exclude, Guest: "db", PID: 7}}},
+		{name: "and not again", kernel: inventory.Kernel{NumadRunning: true}, guests: []rivals.Guest{telling(time.Hour, "")}, rival: "numad", answer: "told to leave alone db"},
+		{name: "numad that cannot be told is not said to be", kernel: inventory.Kernel{NumadRunning: true}, guests: []rivals.Guest{telling(rivals.Again-time.Second, "no numad")}, rival: "numad", answer: "could not be told to leave alone db (no numad); it is tried again every 5m0s"},
+		{name: "and is told later", kernel: inventory.Kernel{NumadRunning: true}, guests: []rivals.Guest{telling(rivals.Again, "no numad")}, rival: "numad", answer: "could not be told", do: []rivals.Action{{Kind: rivals.Exclude, Guest: "db", PID: 7}}},
+		{name: "kernel balancing that was switched off, and not looked at since", kernel: inventory.Kernel{NUMABalancing: "1"}, movers: policy.Movers{KernelBalancing: "off"}, guests: []rivals.Guest{ours},
+			tried: map[rivals.Kind]rivals.Tried{rivals.StopBalancing: {At: noon}}, rival: "kernel NUMA balancing", answer: "switched off while"},
+		{name: "who switches it on again is not fought", kernel: inventory.Kernel{NUMABalancing: "1"}, movers: policy.Movers{KernelBalancing: "off"}, guests: []rivals.Guest{ours},
+			tried: map[rivals.Kind]rivals.Tried{rivals.StopBalancing: {At: noon.Add(-time.Minute)}}, rival: "kernel NUMA balancing", answer: "left on: it was switched off at 2026-11-21T11:59:00Z"},
+		{name: "what could not be switched off is not said to be", kernel: inventory.Kernel{NUMABalancing: "1"}, movers: policy.Movers{KernelBalancing: "off"}, guests: []rivals.Guest{ours},
+			tried: map[rivals.Kind]rivals.Tried{rivals.StopBalancing: {At: noon.Add(-time.Minute), Failed: "read-only"}}, rival: "kernel NUMA balancing", answer: "left on: it could not be switched off: read-only"},
+		{name: "KSM that could not be unmerged", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"}, movers: policy.Movers{KSM: "within"},
+			tried: map[rivals.Kind]rivals.Tried{rivals.KSMWithin: {At: noon.Add(-time.Minute), Failed: "no room"}}, rival: "KSM across nodes", answer: "left so: it could not be unmerged, to merge within nodes only: no room"},
+		{name: "KSM that was set across nodes again", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"}, movers: policy.Movers{KSM: "within"},
+			tried: map[rivals.Kind]rivals.Tried{rivals.KSMWithin: {At: noon.Add(-time.Minute)}}, rival: "KSM across nodes", answer: "across them since"},
 		{name: "nothing is done in mode advise", kernel: inventory.Kernel{NumadRunning: true}, mode: policy.ModeAdvise, guests: []rivals.Guest{theirs}, rival: "numad", answer: "left to it"},
 		{name: "KSM is left", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1", KSMPagesShared: 9}, rival: "KSM across nodes", answer: "left so"},
 		{name: "KSM within nodes", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"}, movers: policy.Movers{KSM: "within"}, rival: "KSM across nodes", answer: "within nodes", do: []rivals.Action{{Kind: rivals.KSMWithin}}},
@@ -58,7 +74,7 @@ func TestAnswers(t *testing.T) {
 				mode = c.mode
 			}
 			movers := policy.Policy{Movers: c.movers}.WithDefaults().Movers
-			seen, do := rivals.Answer(rivals.Facts{Kernel: c.kernel, Guests: c.guests, Mode: mode, Movers: movers, Now: noon})
+			seen, do := rivals.Answer(rivals.Facts{Kernel: c.kernel, Seen: noon.Add(-time.Second), Tried: c.tried, Guests: c.guests, Mode: mode, Movers: movers, Now: noon})
 			if c.rival == "" {
 				if len(seen) > 0 || len(do) > 0 {
 					t.Fatalf("%+v %+v", seen, do)

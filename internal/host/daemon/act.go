@@ -228,13 +228,17 @@ func (s *state) accept(id string) error {
 	return nil
 }
 
-// halt stops moves until somebody resumes, or the time has come.
-func (s *state) halt(p status.Pause) {
+// halt stops moves until somebody resumes, or the time has come: at once, and
+// even where that cannot be kept (ErrForgetful).
+func (s *state) halt(p status.Pause) error {
 	s.pause = &p
-	s.note(journal.Entry{Kind: journal.Paused, What: "moves nothing", Why: p.Why, Until: p.Until, By: "operator"})
 	if s.moving != nil {
 		s.moving.cancel(errPaused)
 	}
+	if err := s.keep(journal.Entry{Kind: journal.Paused, What: "moves nothing", Why: p.Why, Until: p.Until, By: "operator"}); err != nil {
+		return fmt.Errorf("paused, but %w: make room, or make it writable, and pause again: %w", ErrForgetful, err)
+	}
+	return nil
 }
 
 // endPause ends a pause whose time has come.
@@ -251,8 +255,10 @@ func (s *state) resume() error {
 		return errors.New("nothing is paused")
 	}
 	s.pause = nil
-	s.note(journal.Entry{Kind: journal.Resumed, What: "moves again where that pays", By: "operator"})
 	s.recoverLater()
+	if err := s.keep(journal.Entry{Kind: journal.Resumed, What: "moves again where that pays", By: "operator"}); err != nil {
+		return fmt.Errorf("resumed, but %w: make room, or make it writable, then pause and resume again: %w", ErrForgetful, err)
+	}
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/decide/rivals"
 	"github.com/numavisor/numavisor/internal/history"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
@@ -117,12 +118,19 @@ type state struct {
 	sample   inventory.Sample
 	history  *history.History
 
-	alarms  record.Alarms
-	rivals  []status.Rival
-	former  map[string]string    // settings that we changed, with what they were
-	exclude map[int]bool         // processes that numad was told of
-	drifted map[string]time.Time // since when a guest of ours lies otherwise
-	repairs map[string]time.Time // when it was last bound again
+	alarms record.Alarms
+	rivals []status.Rival
+	// changes are settings of others that are still to be changed, one after the
+	// other, and changing the one on its way; tried and told are what came of those before,
+	// told by the process that numad was told of.
+	changes   []rivals.Action
+	changing  *change
+	tried     map[rivals.Kind]rivals.Tried
+	told      map[int]rivals.Tried
+	balancing string // what kernel.numa_balancing was before we changed it; empty: we did not
+	answered  time.Time
+	drifted   map[string]time.Time // since when a guest of ours lies otherwise
+	repairs   map[string]time.Time // when it was last bound again
 
 	past    balance.Past
 	failed  map[string][]time.Time // moves of a guest that failed lately
@@ -196,7 +204,7 @@ func (d *Daemon) beside(ctx context.Context, do func() func(*state)) {
 func (d *Daemon) begin() (*state, error) {
 	now := time.Now()
 	s := &state{d: d, started: now, policy: d.Policy, history: history.New(history.Options{}),
-		former: map[string]string{}, exclude: map[int]bool{}, drifted: map[string]time.Time{}, repairs: map[string]time.Time{}, failed: map[string][]time.Time{}}
+		tried: map[rivals.Kind]rivals.Tried{}, told: map[int]rivals.Tried{}, drifted: map[string]time.Time{}, repairs: map[string]time.Time{}, failed: map[string][]time.Time{}}
 	var err error
 	if s.alarms, err = record.LoadAlarms(d.Records); err != nil {
 		d.Log.Warn("alarms begin anew", "error", err)
@@ -225,6 +233,7 @@ func (d *Daemon) begin() (*state, error) {
 
 // end gives back what the daemon changed of the host.
 func (s *state) end() {
+	s.settle()
 	s.restore()
 	s.saveAlarms()
 	s.note(journal.Entry{Kind: journal.Stopped, What: fmt.Sprintf("%d moves done, %d in part, %d failed since %s", s.totals.MovesDone, s.totals.MovesPart, s.totals.MovesFailed, s.started.UTC().Format(time.RFC3339))})
@@ -233,11 +242,16 @@ func (s *state) end() {
 // note puts an entry into the journal. That it cannot be written is no reason
 // to end: moves themselves do not begin without their entry (operate.Move).
 func (s *state) note(e journal.Entry) {
-	e.At = time.Now()
-	if err := s.d.Journal.Append(e); err != nil {
+	if err := s.keep(e); err != nil {
 		s.d.Log.Error("the journal cannot be written", "entry", e.What, "error", err)
 	}
+}
+
+// keep is note for what somebody relies on: the error is theirs.
+func (s *state) keep(e journal.Entry) error {
+	e.At = time.Now()
 	s.d.Log.Info(string(e.Kind), "what", e.What, "why", e.Why, "guests", e.Guests)
+	return s.d.Journal.Append(e)
 }
 
 // tick is one turn of the loop.
@@ -250,11 +264,15 @@ func (s *state) tick(ctx context.Context) {
 		return
 	}
 	s.judge()
-	if time.Since(s.planned) >= s.d.Plan {
-		s.fade(time.Now())
+	if time.Since(s.answered) >= s.d.Plan {
+		s.answered = time.Now()
+		s.fade(s.answered)
 		s.takeUp()
-		s.answerRivals(ctx)
+		s.answerRivals()
+	}
+	if time.Since(s.planned) >= s.d.Plan {
 		s.plan()
 	}
+	s.change(ctx)
 	s.work(ctx)
 }

@@ -108,9 +108,9 @@ func (s *state) forget() {
 	for _, g := range s.host.Guests {
 		pids[g.PID], names[g.Name] = true, true
 	}
-	for pid := range s.exclude {
+	for pid := range s.told {
 		if !pids[pid] {
-			delete(s.exclude, pid)
+			delete(s.told, pid)
 		}
 	}
 	for name := range s.drifted {

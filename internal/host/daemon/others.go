@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"context"
-	"fmt"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/drift"
@@ -53,26 +51,34 @@ func (s *state) onTheMove(name string) bool {
 }
 
 // answerRivals does about others who move pages what the policy says.
-func (s *state) answerRivals(ctx context.Context) {
-	f := rivals.Facts{Kernel: s.host.Kernel, Moves: s.sample.Moves, Window: s.sample.Window, Mode: s.policy.Balance.Mode, Movers: s.policy.Movers, Now: time.Now()}
+func (s *state) answerRivals() {
+	f := rivals.Facts{Kernel: s.host.Kernel, Seen: s.host.Taken, Moves: s.sample.Moves, Window: s.sample.Window,
+		Mode: s.policy.Balance.Mode, Movers: s.policy.Movers, Tried: s.tried, Now: time.Now()}
+	if !f.Kernel.NumadRunning {
+		clear(s.told) // the next numad knows of nothing
+	}
 	for i := range s.host.Guests {
 		g := &s.host.Guests[i]
 		if g.State != "running" {
 			continue
 		}
-		r := rivals.Guest{Name: g.Name, PID: g.PID, Mode: s.modeOf(g), Excluded: s.exclude[g.PID], Repaired: s.repairs[g.Name]}
+		r := rivals.Guest{Name: g.Name, PID: g.PID, Mode: s.modeOf(g), Told: s.told[g.PID], Repaired: s.repairs[g.Name]}
 		if since, ok := s.drifted[g.Name]; ok {
 			r.Drift, r.Since = s.differences(g), since
 		}
 		f.Guests = append(f.Guests, r)
 	}
-	if !f.Kernel.NumadRunning {
-		clear(s.exclude) // the next numad knows of nothing
-	}
 	seen, actions := rivals.Answer(f)
 	s.noteRivals(seen)
+	s.changes = nil
 	for _, a := range actions {
-		s.actOn(ctx, a)
+		switch {
+		case s.changing != nil && s.changing.Kind == a.Kind && s.changing.PID == a.PID: // it is on its way
+		case a.Kind != rivals.Repair:
+			s.changes = append(s.changes, a)
+		case !s.busy() && s.held() == "":
+			s.queue = append(s.queue, job{id: "repair-" + a.Guest, repair: a.Guest, by: "balancer", why: a.Why})
+		}
 	}
 }
 
@@ -97,55 +103,6 @@ func (s *state) noteRivals(seen []status.Rival) {
 		}
 	}
 	s.rivals = seen
-}
-
-// actOn carries out one answer. A setting is changed once: who changes it back is not fought.
-func (s *state) actOn(ctx context.Context, a rivals.Action) {
-	switch a.Kind {
-	case rivals.Repair:
-		if !s.busy() && s.held() == "" {
-			s.queue = append(s.queue, job{id: "repair-" + a.Guest, repair: a.Guest, by: "balancer", why: a.Why})
-		}
-	case rivals.Exclude:
-		s.exclude[a.PID] = true
-		ctx, cancel := context.WithTimeout(ctx, tellTime)
-		defer cancel()
-		err := s.d.Settings.ExcludeFromNumad(ctx, a.PID)
-		s.noteSetting(fmt.Sprintf("numad told to leave alone guest %s (numad -x %d)", a.Guest, a.PID), a.Why, err)
-	case rivals.StopBalancing:
-		if _, done := s.former[string(a.Kind)]; done {
-			return
-		}
-		before, err := s.d.Settings.SetNUMABalancing(a.Value)
-		s.former[string(a.Kind)] = before
-		s.noteSetting(fmt.Sprintf("kernel.numa_balancing: was %s, is %s", before, a.Value), a.Why, err)
-		s.lookSoon()
-	case rivals.KSMWithin:
-		if _, done := s.former[string(a.Kind)]; done {
-			return
-		}
-		s.former[string(a.Kind)] = "1"
-		s.noteSetting("KSM merges within nodes only: was across nodes", a.Why, s.d.Settings.SetKSMAcrossNodes(false))
-		s.lookSoon()
-	}
-}
-
-func (s *state) noteSetting(what, why string, err error) {
-	if err != nil {
-		what = "tried, and failed: " + what + ": " + err.Error()
-	}
-	s.note(journal.Entry{Kind: journal.Setting, What: what, Why: why, By: "daemon"})
-}
-
-// restore gives kernel balancing back as it was. KSM stays within nodes: to
-// merge across them again would cost the same unmerging once more.
-func (s *state) restore() {
-	before, changed := s.former[string(rivals.StopBalancing)]
-	if !changed || before == "" {
-		return
-	}
-	_, err := s.d.Settings.SetNUMABalancing(before)
-	s.noteSetting("kernel.numa_balancing: back to "+before, "the daemon stops", err)
 }
 
 func (s *state) modeOf(g *inventory.Guest) policy.Mode {

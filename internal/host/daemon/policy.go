@@ -27,7 +27,7 @@ func (s *state) obey() {
 	}
 	s.policy, s.next = s.next.WithDefaults(), nil
 	s.d.Host.Policy = s.policy
-	s.queue = nil // planned under the old one
+	s.queue, s.changes = nil, nil // wanted under the old one
 	s.recoverLater()
 	s.note(journal.Entry{Kind: journal.Setting, What: "a new policy is in force, mode " + string(s.policy.Balance.Mode), By: "operator"})
 }

@@ -140,7 +140,11 @@ func (d *Daemon) Cancel(ctx context.Context, id string) error {
 	return d.order(ctx, func(s *state) error { return s.abandon(id) })
 }
 
+// ErrForgetful means that an order is in force, but could not be kept.
+var ErrForgetful = errors.New("a restart of the daemon would not know of it, for the journal cannot be written")
+
 // Pause holds all moves, the one on its way too, for a time, or until Resume.
+// The error is ErrForgetful where moves are held, but would not be after a restart.
 func (d *Daemon) Pause(ctx context.Context, length time.Duration, why string) error {
 	if length < 0 {
 		return fmt.Errorf("pausing for %v: a pause lasts some time, or with 0 until it is resumed", length)
@@ -150,12 +154,11 @@ func (d *Daemon) Pause(ctx context.Context, length time.Duration, why string) er
 		if length > 0 {
 			p.Until = p.Since.Add(length)
 		}
-		s.halt(p)
-		return nil
+		return s.halt(p)
 	})
 }
 
-// Resume ends a pause.
+// Resume ends a pause. The error is ErrForgetful where a restart would pause again.
 func (d *Daemon) Resume(ctx context.Context) error {
 	return d.order(ctx, func(s *state) error { return s.resume() })
 }

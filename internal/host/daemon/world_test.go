@@ -2,11 +2,15 @@ package daemon_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/daemon"
@@ -38,6 +42,8 @@ type world struct {
 	folder   string
 	policy   policy.Policy
 	settings *settings
+	full     atomic.Bool // the disk of the journal
+	blind    atomic.Bool // for faults of a test's
 	d        *daemon.Daemon
 	stop     func()
 	ended    chan error
@@ -49,6 +55,7 @@ type eyes struct {
 	mu     sync.Mutex
 	guests []inventory.Guest
 	last   time.Time
+	taken  int
 }
 
 func (e *eyes) Follow(guests []inventory.Guest, _ *topology.Topology) {
@@ -60,7 +67,8 @@ func (e *eyes) Follow(guests []inventory.Guest, _ *topology.Topology) {
 func (e *eyes) Sample() inventory.Sample {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := inventory.Sample{Taken: time.Now()}
+	e.taken++ // the kernel moves a page more each time
+	s := inventory.Sample{Taken: time.Now(), Moves: inventory.KernelMoves{Balancing: topology.Bytes(e.taken) * 4096}}
 	if !e.last.IsZero() {
 		s.Window = s.Taken.Sub(e.last)
 	}
@@ -113,33 +121,95 @@ func memory(g inventory.Guest) map[topology.NodeID]topology.Bytes {
 	return sum
 }
 
-// settings notes what the daemon changes of others.
+// settings is what others do on the fake host: what the kernel says of it, and
+// what the daemon has changed.
 type settings struct {
-	mu   sync.Mutex
-	done []string
+	mu     sync.Mutex
+	kernel inventory.Kernel
+	took   time.Duration // each change takes so long,
+	fails  error         // and fails so
+	began  []string      // changes
+	ended  []string
 }
 
-func (s *settings) note(what string) {
+// say changes what the kernel says, or how it takes changes.
+func (s *settings) say(how func(*settings)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.done = append(s.done, what)
+	how(s)
 }
 
-func (s *settings) SetNUMABalancing(v string) (string, error) {
-	s.note("balancing " + v)
-	return "1", nil
+func (s *settings) did() (began, ended []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.began), slices.Clone(s.ended)
 }
-func (s *settings) SetKSMAcrossNodes(bool) error { s.note("ksm"); return nil }
-func (s *settings) ExcludeFromNumad(context.Context, int) error {
-	s.note("exclude")
-	return nil
+
+// change takes its time, unless it is cut short, and then is made.
+func (s *settings) change(ctx context.Context, what string, make func()) error {
+	s.mu.Lock()
+	s.began = append(s.began, what)
+	took, fails := s.took, s.fails
+	s.mu.Unlock()
+	select {
+	case <-time.After(took):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = append(s.ended, what)
+	if fails == nil {
+		make()
+	}
+	return fails
+}
+
+func (s *settings) SetNUMABalancing(v string) (before string, err error) {
+	err = s.change(context.Background(), "balancing "+v, func() { before, s.kernel.NUMABalancing = s.kernel.NUMABalancing, v })
+	return before, err
+}
+
+func (s *settings) SetKSMAcrossNodes(across bool) error {
+	return s.change(context.Background(), "ksm", func() { s.kernel.KSMAcrossNodes = map[bool]string{true: "1", false: "0"}[across] })
+}
+
+func (s *settings) ExcludeFromNumad(ctx context.Context, pid int) error {
+	return s.change(ctx, fmt.Sprint("numad -x ", pid), func() {})
+}
+
+// kernel is the fake's kernel, with settings that change.
+type kernel struct {
+	*fake.Host
+	settings *settings
+}
+
+func (k kernel) Settings() (inventory.Kernel, []inventory.Gap) {
+	k.settings.mu.Lock()
+	defer k.settings.mu.Unlock()
+	return k.settings.kernel, nil
+}
+
+// pages is a journal in a folder that can be full.
+type pages struct {
+	record.Journal
+	full *atomic.Bool
+}
+
+func (p pages) Append(e journal.Entry) error {
+	if p.full.Load() {
+		return unix.ENOSPC
+	}
+	return p.Journal.Append(e)
 }
 
 // within runs a test on a machine, with all time its own.
 func within(t *testing.T, machine string, p policy.Policy, test func(t *testing.T, w *world)) {
 	folder := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		test(t, &world{Host: fake.MustNew(machine), t: t, folder: folder, policy: p, settings: &settings{}})
+		h := fake.MustNew(machine)
+		quiet, _ := h.Settings()
+		test(t, &world{Host: h, t: t, folder: folder, policy: p, settings: &settings{kernel: quiet}})
 	})
 }
 
@@ -148,10 +218,10 @@ func (w *world) start() {
 	w.t.Helper()
 	ledger := claim.Ledger{Folder: w.folder + "/run", Alive: func(p claim.Process) bool { return p.PID == 77 || w.Runs(p.PID, p.StartTicks) }}
 	h := &operate.Host{
-		Sources: observe.Sources{Kernel: w.Host, Hypervisors: []observe.Hypervisor{w.Host}, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "fake", nil }},
+		Sources: observe.Sources{Kernel: kernel{w.Host, w.settings}, Hypervisors: []observe.Hypervisor{w.Host}, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "fake", nil }},
 		Kernel:  w.Host, Control: w.Host, Domains: w.Host, Ledger: ledger, Self: claim.Process{PID: 77, StartTicks: 777}, Clock: time.Now, Policy: w.policy,
 	}
-	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host}, Journal: record.Journal{Folder: w.folder}, Records: w.folder, Settings: w.settings, Policy: w.policy})
+	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host}, Journal: pages{record.Journal{Folder: w.folder}, &w.full}, Records: w.folder, Settings: w.settings, Policy: w.policy})
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop, w.ended = stop, make(chan error, 1)
 	go func() { w.ended <- w.d.Run(ctx) }()

@@ -1,0 +1,256 @@
+package daemon_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/daemon"
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/policy"
+)
+
+// everyRival has all rivals on a host, and answers that change settings.
+func everyRival(w *world) {
+	w.settings.say(func(s *settings) {
+		s.kernel.NUMABalancing, s.kernel.NumadRunning, s.kernel.KSMRun, s.kernel.KSMAcrossNodes = "1", true, "1", "1"
+	})
+}
+
+func answering(names ...string) policy.Policy {
+	p := auto(names...)
+	p.Movers = policy.Movers{KernelBalancing: policy.AnswerOff, Numad: policy.AnswerExclude, KSM: policy.AnswerWithin}
+	return p
+}
+
+// answer is what the status says is done about a rival; empty: it is not there.
+func (w *world) answer(name string) string {
+	w.t.Helper()
+	for _, r := range w.status().Rivals {
+		if r.Name == name {
+			return r.Answer
+		}
+	}
+	return ""
+}
+
+// A setting that takes a minute: samples go on, one a second, and the status is
+// told at once. Settings are changed one after the other, each once.
+func TestASettingThatTakesAMinuteHoldsNothingUp(t *testing.T) {
+	within(t, square, answering("a", "b"), func(t *testing.T, w *world) {
+		everyRival(w)
+		w.settings.say(func(s *settings) { s.took = time.Minute })
+		w.busy("a", "1", "4-7")
+		w.busy("b", "2", "8-11")
+		w.start()
+		defer w.end()
+		for seconds := 1; seconds <= 240; seconds++ {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if n := w.status().Totals.Samples; n != uint64(seconds+1) {
+				t.Fatalf("%d samples after %d s", n, seconds)
+			}
+			began, ended := w.settings.did()
+			cut := 0
+			for _, what := range began {
+				if strings.HasPrefix(what, "numad") && !slices.Contains(ended, what) {
+					cut++ // numad has 10 s to answer
+				}
+			}
+			if on := len(began) - len(ended) - cut; on > 1 {
+				t.Fatalf("after %d s %d are on their way: %v, ended %v", seconds, on, began, ended)
+			}
+			if seconds == 30 && !strings.HasPrefix(w.answer("kernel NUMA balancing"), "being switched off") {
+				t.Errorf("while it is being switched off: %q", w.answer("kernel NUMA balancing"))
+			}
+		}
+		_, ended := w.settings.did()
+		slices.Sort(ended)
+		if !slices.Equal(ended, []string{"balancing 0", "ksm"}) {
+			t.Errorf("done: %v", ended)
+		}
+		if rivals := w.status().Rivals; len(rivals) != 1 || !strings.Contains(rivals[0].Answer, "could not be told to leave alone a, b") {
+			t.Errorf("what is left: %+v", rivals)
+		}
+	})
+}
+
+// Whenever the daemon is told to end, numad is waited for no more, and kernel
+// balancing is given back, also where it is just being switched off.
+func TestTheEndGivesBackWhatIsBeingChanged(t *testing.T) {
+	for _, after := range []time.Duration{0, time.Second, 2 * time.Second, 45 * time.Second, 100 * time.Second, 150 * time.Second, 3 * time.Minute} {
+		within(t, square, answering("a"), func(t *testing.T, w *world) {
+			everyRival(w)
+			w.settings.say(func(s *settings) { s.took = time.Minute })
+			w.busy("a", "1", "4-7")
+			w.start()
+			time.Sleep(after)
+			synctest.Wait()
+			told := time.Now()
+			w.end()
+			if took := time.Since(told); took > 2*time.Minute {
+				t.Errorf("stopped after %v: took %v", after, took)
+			}
+			now, _ := kernel{w.Host, w.settings}.Settings()
+			_, changed := w.settings.did()
+			if now.NUMABalancing != "1" {
+				t.Errorf("stopped after %v: kernel.numa_balancing is left at %s: %v", after, now.NUMABalancing, changed)
+			}
+			notes := w.entries(journal.Setting)
+			off := slices.ContainsFunc(notes, func(e journal.Entry) bool { return strings.Contains(e.What, "was 1, is 0") })
+			back := slices.ContainsFunc(notes, func(e journal.Entry) bool { return strings.Contains(e.What, "back to 1") })
+			if off != slices.Contains(changed, "balancing 0") || back != off {
+				t.Errorf("stopped after %v: changed %v, noted %+v", after, changed, notes)
+			}
+		})
+	}
+}
+
+func TestTheEndDoesNotWaitForNumad(t *testing.T) {
+	p := answering("a")
+	p.Movers = policy.Movers{Numad: policy.AnswerExclude}
+	within(t, square, p, func(t *testing.T, w *world) {
+		everyRival(w)
+		w.settings.say(func(s *settings) { s.took = time.Hour })
+		w.busy("a", "1", "4-7")
+		w.start()
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if began, _ := w.settings.did(); len(began) != 1 {
+			t.Fatalf("numad is not being told, the test shows nothing: %v", began)
+		}
+		told := time.Now()
+		w.end()
+		if took := time.Since(told); took > 0 {
+			t.Errorf("waited %v", took)
+		}
+	})
+}
+
+// Where numad cannot be told the status says so, it is tried again now and
+// then, and the journal has each outcome once.
+func TestNumadThatCannotBeTold(t *testing.T) {
+	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		w.settings.say(func(s *settings) { s.kernel.NumadRunning, s.fails = true, errors.New("no such program") })
+		w.busy("a", "1", "4-7")
+		w.start()
+		defer w.end()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if a := w.answer("numad"); !strings.Contains(a, "could not be told to leave alone a (no such program)") {
+			t.Errorf("the status says %q", a)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		tries, _ := w.settings.did()
+		if n := len(tries); n < 10 || n > 14 {
+			t.Errorf("tried %d times in an hour", n)
+		}
+		if notes := w.entries(journal.Setting); len(notes) != 1 {
+			t.Errorf("noted %+v", notes)
+		}
+		w.settings.say(func(s *settings) { s.fails = nil })
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if a := w.answer("numad"); a != "told to leave alone a" {
+			t.Errorf("now that it can be told, the status says %q", a)
+		}
+		if again, _ := w.settings.did(); len(again) != len(tries)+1 && len(again) != len(tries)+2 {
+			t.Errorf("tried %d times more", len(again)-len(tries))
+		}
+	})
+}
+
+// Others are answered once in the time between plans, also where nothing is planned.
+func TestOthersAreAnsweredNotMoreOftenThanPlansAreMade(t *testing.T) {
+	for name, quiet := range map[string]func(w *world){
+		"in mode off": func(w *world) { w.policy.Balance.Mode = policy.ModeOff },
+		"while blind": func(w *world) {
+			w.Inject(fake.Fault{Before: func(c fake.Call) error {
+				if (c.Method == "Guests" || c.Method == "Topology") && w.blind.Load() {
+					return errors.New("libvirt is away")
+				}
+				return nil
+			}})
+		},
+		"while it moves": func(w *world) {
+			w.policy.Balance.Pace = 2 * mib
+			w.busy("b", "3", "12-15")
+			w.lies("a", 2, gib, "3", "0-1")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			within(t, square, auto("a"), func(t *testing.T, w *world) {
+				everyRival(w)
+				quiet(w)
+				w.start()
+				defer w.end()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				w.blind.Store(true)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if planned := w.status().Planned; time.Since(planned) < 20*time.Second {
+					t.Fatalf("a plan was made %v ago, the test shows nothing", time.Since(planned))
+				}
+				said := map[string]bool{} // the rate of the kernel's moves is another in each sample
+				for range 60 {
+					time.Sleep(time.Second)
+					synctest.Wait()
+					said[fmt.Sprint(w.status().Rivals)] = true
+				}
+				if n := len(said); n < 11 || n > 13 {
+					t.Errorf("%d answers in a minute", n)
+				}
+			})
+		})
+	}
+}
+
+// A pause that the journal cannot keep holds, and whoever asked for it is told
+// that a restart would end it.
+func TestAPauseThatCannotBeKept(t *testing.T) {
+	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		w.full.Store(true)
+		if err := w.d.Pause(t.Context(), 0, "load test"); !errors.Is(err, daemon.ErrForgetful) || !strings.Contains(err.Error(), "no space left") {
+			t.Errorf("pausing with a full disk: %v", err)
+		}
+		w.full.Store(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s := w.status(); s.Pause == nil || len(w.entries(journal.MoveBegan)) != 0 {
+			t.Errorf("pause %+v, moves %+v", s.Pause, w.entries(journal.MoveBegan))
+		}
+		if err := w.d.Pause(t.Context(), 0, "load test"); err != nil {
+			t.Errorf("pausing again with room: %v", err)
+		}
+		w.end()
+		w.start()
+		defer w.end()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s := w.status(); s.Pause == nil || len(w.entries(journal.MoveBegan)) != 0 {
+			t.Errorf("after a restart: pause %+v, moves %+v", s.Pause, w.entries(journal.MoveBegan))
+		}
+		w.full.Store(true)
+		if err := w.d.Resume(t.Context()); !errors.Is(err, daemon.ErrForgetful) {
+			t.Errorf("resuming with a full disk: %v", err)
+		}
+		if s := w.status(); s.Pause != nil {
+			t.Errorf("still paused: %+v", s.Pause)
+		}
+		w.full.Store(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(w.entries(journal.MoveDone)) != 1 {
+			t.Errorf("resumed, and nothing moves: %+v", w.entries())
+		}
+	})
+}
