@@ -48,9 +48,11 @@ type Entry struct {
 	By     string    `json:"by,omitempty"`  // "balancer", "operator", "restart", or who was seen doing it
 	// Move is the whole move, undo included, on MoveBegan and Advised.
 	Move *plan.Move `json:"move,omitempty"`
-	// Moved and Took are what a move that ended came to.
-	Moved topology.Bytes `json:"moved_bytes,omitempty"`
-	Took  time.Duration  `json:"took_ns,omitempty"`
+	// Moved and Took are what a move that ended came to, Copied for how long of
+	// that it copied memory: pauses are not counted. 0: not known.
+	Moved  topology.Bytes `json:"moved_bytes,omitempty"`
+	Took   time.Duration  `json:"took_ns,omitempty"`
+	Copied time.Duration  `json:"copied_ns,omitempty"`
 	// Shortfalls are what could not be done, one line each.
 	Shortfalls []string `json:"shortfalls,omitempty"`
 	// Until is when a pause ends by itself; zero: when somebody resumes.

@@ -95,6 +95,8 @@ type Price struct {
 	// Took is how long copying takes at BytesPerSecond, the bandwidth that it takes meanwhile.
 	Took           time.Duration  `json:"took_ns"`
 	BytesPerSecond topology.Bytes `json:"bytes_per_second"`
+	// RateFrom says where BytesPerSecond is from, see policy.Balance.CopyRate.
+	RateFrom string `json:"rate_from,omitempty"`
 	// PageTables is the part of the guests' page tables left on other nodes than their vCPUs.
 	PageTables float64 `json:"page_tables"`
 }

@@ -137,6 +137,20 @@ func (b Balance) ModeOf(name string, ours bool) Mode {
 	return mode
 }
 
+// CopyRate is how fast a plan takes memory to be copied, in bytes a second, and
+// where that figure is from, in words: as it was measured on the host (0: it was
+// not), else BytesPerSecond, and never faster than Pace.
+func (b Balance) CopyRate(measured topology.Bytes) (rate topology.Bytes, from string) {
+	rate, from = b.WithDefaults().BytesPerSecond, "not measured here"
+	if measured > 0 {
+		rate, from = measured, "measured here"
+	}
+	if b.Pace > 0 && b.Pace < rate {
+		rate, from = b.Pace, "the policy's pace"
+	}
+	return rate, from
+}
+
 func (b Balance) validate() error {
 	modes := map[string]Mode{"balance.mode": b.Mode}
 	for name, m := range b.Guests {

@@ -29,6 +29,9 @@ type Status struct {
 	Planned   time.Time        `json:"planned,omitzero"`
 	Suffering []plan.Suffering `json:"suffering,omitempty"`
 	Stays     []plan.Refusal   `json:"stays,omitempty"`
+	// MoverBytesPerSecond is how fast moves copied memory here when nothing held
+	// them back, which plans count with; 0: not known yet.
+	MoverBytesPerSecond topology.Bytes `json:"mover_bytes_per_second,omitempty"`
 	// Advice are moves found worth making that the mode, a pause or a window keeps from being made.
 	Advice []Advice `json:"advice,omitempty"`
 	// Moving are the moves in progress.

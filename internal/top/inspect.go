@@ -205,6 +205,14 @@ func (m Model) movingDetails(v *status.Moving) []string {
 	return append(texts, moveLines(v.Move)...)
 }
 
+// aside puts words into brackets, where there are any.
+func aside(words string) string {
+	if words == "" {
+		return ""
+	}
+	return " (" + words + ")"
+}
+
 // moveLines tell a move whole: who goes where, why, what it saves and costs.
 func moveLines(v plan.Move) []string {
 	var texts []string
@@ -215,7 +223,7 @@ func moveLines(v plan.Move) []string {
 		said("why", "%s", v.Why),
 		said("benefit", "%.2f CPUs not lost to far memory, %.2f CPUs not waited for, for %s; the host's cost falls by %.3g",
 			v.Benefit.AccessCPUs, v.Benefit.WaitCPUs, length(v.Benefit.Horizon), v.Benefit.Cost),
-		said("price", "copies %v in %s at %v/s; costs %.3g", v.Cost.Bytes, v.Cost.Took.Round(100*time.Millisecond), v.Cost.BytesPerSecond, v.Cost.Cost))
+		said("price", "copies %v in %s at %v/s%s; costs %.3g", v.Cost.Bytes, v.Cost.Took.Round(100*time.Millisecond), v.Cost.BytesPerSecond, aside(v.Cost.RateFrom), v.Cost.Cost))
 	if v.Cost.PageTables > 0 {
 		texts = append(texts, said("", "%s of the page tables stay behind", percent(v.Cost.PageTables)))
 	}

@@ -29,10 +29,8 @@ type relief struct {
 // suffers and gains most by it; relief.guest is nil where there is none.
 func (p *planner) weigh(group []change, bytes topology.Bytes) (plan.Benefit, plan.Price, relief) {
 	m := p.model
-	price := plan.Price{Bytes: bytes, BytesPerSecond: m.policy.Balance.BytesPerSecond}
-	if m.host.MoverBytesPerSecond > 0 {
-		price.BytesPerSecond = m.host.MoverBytesPerSecond
-	}
+	price := plan.Price{Bytes: bytes}
+	price.BytesPerSecond, price.RateFrom = m.policy.Balance.CopyRate(m.host.MoverBytesPerSecond)
 	price.Took = time.Duration(float64(bytes) / float64(price.BytesPerSecond) * float64(time.Second))
 	rise, _ := m.try(group...)
 	for _, c := range group {

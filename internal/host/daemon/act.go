@@ -162,7 +162,7 @@ func (s *state) count(m *operate.Moved) {
 		return
 	}
 	now := time.Now()
-	s.remember(journal.Entry{Kind: m.End, At: now, Guests: names(m.Move)})
+	s.remember(journal.Entry{Kind: m.End, At: now, Guests: names(m.Move), Moved: m.Bytes, Copied: m.Copied})
 	s.rest(&m.Move, now, m.End == journal.MoveFailed || m.End == journal.MoveUndone)
 }
 

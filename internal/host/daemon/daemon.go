@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/decide/pace"
 	"github.com/numavisor/numavisor/internal/decide/rivals"
 	"github.com/numavisor/numavisor/internal/history"
 	"github.com/numavisor/numavisor/internal/host/operate"
@@ -133,6 +134,7 @@ type state struct {
 	repairs   map[string]time.Time // when it was last bound again
 
 	past    balance.Past
+	copies  pace.Copies            // of moves made here
 	failed  map[string][]time.Time // moves of a guest that failed lately
 	round   plan.Round
 	planned time.Time

@@ -88,7 +88,8 @@ func (s *state) follow() {
 // lookSoon has the host looked at in the next turn.
 func (s *state) lookSoon() { s.looked = s.looked.Add(-s.d.Look) }
 
-// withLoads is the inventory as a plan wants it: with what guests asked for lately.
+// withLoads is the inventory as a plan wants it: with what guests asked for
+// lately, and how fast memory was copied.
 func (s *state) withLoads() inventory.Host {
 	h := s.host
 	h.Taken = time.Now().UTC()
@@ -99,6 +100,7 @@ func (s *state) withLoads() inventory.Host {
 		}
 	}
 	h.Load = s.history.NodeLoads(means)
+	h.MoverBytesPerSecond = s.copies.BytesPerSecond()
 	return h
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/decide/pace"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -53,10 +54,8 @@ func (s *state) plan() {
 // small is how much moves may copy together that are made as one: what takes a few seconds.
 func (s *state) small(h *inventory.Host) topology.Bytes {
 	const seconds = 4
-	if h.MoverBytesPerSecond > 0 {
-		return seconds * h.MoverBytesPerSecond
-	}
-	return seconds * s.policy.Balance.BytesPerSecond
+	rate, _ := s.policy.Balance.CopyRate(h.MoverBytesPerSecond)
+	return seconds * rate
 }
 
 // held says why nothing moves by itself though the mode allows it.
@@ -125,6 +124,9 @@ func (s *state) newID() string {
 
 // remember takes from the journal what the next plan must know.
 func (s *state) remember(e journal.Entry) {
+	if e.Ends() {
+		s.copies = s.copies.With(pace.Copy{Bytes: e.Moved, Took: e.Copied})
+	}
 	switch e.Kind {
 	case journal.MoveFailed, journal.MoveUndone:
 		for _, name := range e.Guests {

@@ -16,6 +16,7 @@ func (s *state) report() status.Status {
 		Mode: s.policy.Balance.Mode, Held: s.held(), Pause: s.pause,
 		Planned: s.planned, Suffering: s.round.Suffering, Stays: s.round.Stays,
 		Advice: append([]status.Advice(nil), s.advice...), Rivals: s.rivals, Totals: s.totals,
+		MoverBytesPerSecond: s.copies.BytesPerSecond(),
 	}
 	r.Topology.Nodes = slices.Clone(r.Topology.Nodes) // the loop writes to its own
 	for i := range s.host.Guests {

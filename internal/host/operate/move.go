@@ -62,6 +62,8 @@ type Moved struct {
 	Guests []Bound        `json:"guests,omitempty"`
 	Bytes  topology.Bytes `json:"moved_bytes"`
 	Took   time.Duration  `json:"took_ns"`
+	// Copied is for how long memory was copied: Took without pauses and other steps.
+	Copied time.Duration `json:"copied_ns"`
 }
 
 // Begun reports whether the move was begun at all; if not, nothing was touched.

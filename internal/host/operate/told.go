@@ -103,7 +103,7 @@ func (m *mover) endBack(why, err error) error {
 // close writes the move's end.
 func (m *mover) close(e journal.Entry) error {
 	m.moved.End, m.moved.Why = e.Kind, e.Why
-	e.Moved, e.Took = m.moved.Bytes, m.host.Clock().Sub(m.began)
+	e.Moved, e.Took, e.Copied = m.moved.Bytes, m.host.Clock().Sub(m.began), m.moved.Copied
 	if err := m.keep(e); err != nil {
 		return fmt.Errorf("keeping in the journal how it ended: %w", err)
 	}
@@ -135,6 +135,7 @@ func (m *mover) sum() {
 			for _, o := range g.bound.Outcomes {
 				if o.Moved != nil {
 					m.moved.Bytes += o.Moved.Moved
+					m.moved.Copied += o.Took
 				}
 			}
 		}

@@ -1,0 +1,98 @@
+package pace_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/numavisor/numavisor/internal/decide/pace"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+func learned(all ...pace.Copy) pace.Copies {
+	var c pace.Copies
+	for _, one := range all {
+		c = c.With(one)
+	}
+	return c
+}
+
+func TestWhatMovesTellOfTheRate(t *testing.T) {
+	const mib, gib = topology.MiB, topology.GiB
+	at := func(rate topology.Bytes) pace.Copy { return pace.Copy{Bytes: 2 * rate, Took: 2 * time.Second} }
+	for _, c := range []struct {
+		name  string
+		moves []pace.Copy
+		want  topology.Bytes
+	}{
+		{"none", nil, 0},
+		{"one", []pace.Copy{at(300 * mib)}, 300 * mib},
+		{"of two the slower", []pace.Copy{at(300 * mib), at(200 * mib)}, 200 * mib},
+		{"one at a bad time", []pace.Copy{at(gib), at(32 * mib), at(gib)}, gib},
+		{"one that is too good", []pace.Copy{at(gib), at(64 * gib), at(gib), at(gib)}, gib},
+		{"the last five count", []pace.Copy{at(100 * mib), at(100 * mib), at(100 * mib), at(gib), at(gib), at(gib), at(100 * mib), at(100 * mib)}, gib},
+		{"too little to tell", []pace.Copy{{Bytes: 64*mib - 1, Took: time.Second}}, 0},
+		{"just enough", []pace.Copy{{Bytes: 64 * mib, Took: time.Second}}, 64 * mib},
+		{"no time is no figure", []pace.Copy{{Bytes: gib}, {Bytes: gib, Took: -time.Second}}, 0},
+		{"little does not push out much", []pace.Copy{at(gib), {mib, 1}, {mib, 1}, {mib, 1}, {mib, 1}, {mib, 1}}, gib},
+		{"slower than a byte a second is not unknown", []pace.Copy{{Bytes: 64 * mib, Took: 1 << 62}}, 1},
+		{"as fast as can be", []pace.Copy{{Bytes: 1 << 62, Took: 1}}, 1<<63 - 1},
+	} {
+		if got := learned(c.moves...).BytesPerSecond(); max(got, c.want)-min(got, c.want) > c.want/1e9 {
+			t.Errorf("%s: %d bytes a second, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// Whatever is copied: the rate is one of the last five's, not of the slowest or
+// fastest of three or more unless others are as slow or fast, their order does not
+// matter, and a Copies that was handed out does not change.
+func TestTheLearnedRateIsInTheMiddle(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		moves := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) pace.Copy {
+			return pace.Copy{Bytes: topology.Bytes(rapid.Uint64Range(0, 1<<40).Draw(t, "bytes")), Took: time.Duration(rapid.Int64Range(-1, int64(time.Hour)).Draw(t, "took"))}
+		}), 0, 12).Draw(t, "moves")
+		var all pace.Copies
+		var telling []topology.Bytes
+		var counted []pace.Copy
+		for _, one := range moves {
+			before, rate := all, all.BytesPerSecond()
+			all = all.With(one)
+			if before.BytesPerSecond() != rate {
+				t.Fatal("another move changed what was known before it")
+			}
+			if one.Bytes >= pace.LeastCopy && one.Took > 0 {
+				counted = append(counted, one)
+			}
+		}
+		counted = counted[max(len(counted)-5, 0):]
+		for _, one := range counted {
+			telling = append(telling, learned(one).BytesPerSecond())
+		}
+		got := all.BytesPerSecond()
+		if len(telling) == 0 {
+			if got != 0 {
+				t.Fatalf("%d bytes a second of no move", got)
+			}
+			return
+		}
+		slower, faster := 0, 0
+		for _, rate := range telling {
+			if rate < got {
+				slower++
+			}
+			if rate > got {
+				faster++
+			}
+		}
+		if !slices.Contains(telling, got) || slower > len(telling)/2 || faster > len(telling)/2 {
+			t.Fatalf("%d of %v", got, telling)
+		}
+		slices.Reverse(counted)
+		if other := learned(counted...).BytesPerSecond(); other != got {
+			t.Fatalf("%d in one order, %d in the other", got, other)
+		}
+	})
+}
