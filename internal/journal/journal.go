@@ -41,7 +41,7 @@ const (
 type Entry struct {
 	At     time.Time `json:"at"`
 	Kind   Kind      `json:"kind"`
-	ID     string    `json:"id,omitempty"` // of the move
+	ID     string    `json:"id,omitempty"` // of the move; of the setting that Former is about
 	Guests []string  `json:"guests,omitempty"`
 	What   string    `json:"what"`          // in one line
 	Why    string    `json:"why,omitempty"` // the reason, or the error
@@ -55,6 +55,9 @@ type Entry struct {
 	Copied time.Duration  `json:"copied_ns,omitempty"`
 	// Shortfalls are what could not be done, one line each.
 	Shortfalls []string `json:"shortfalls,omitempty"`
+	// Former is what the setting ID was before it was changed for as long as the
+	// daemon runs; empty on the entry that gave it back.
+	Former string `json:"former,omitempty"`
 	// Until is when a pause ends by itself; zero: when somebody resumes.
 	Until time.Time `json:"until,omitzero"`
 }

@@ -89,7 +89,7 @@ type Moving struct {
 // Rival is somebody else who moves pages or changes bindings on this host.
 type Rival struct {
 	Name string `json:"name"` // "kernel NUMA balancing", "numad", "KSM across nodes", "libvirt placement"
-	// What it does here, as seen; Answer what the policy has us do about it.
+	// What it does here, as seen; Answer what the policy has us do about it, and what came of that.
 	What   string `json:"what"`
 	Answer string `json:"answer"`
 }

@@ -111,6 +111,46 @@ func TestTheEndGivesBackWhatIsBeingChanged(t *testing.T) {
 	}
 }
 
+// A daemon that is killed gives nothing back: the next one does, when it ends.
+func TestTheNextDaemonGivesBackWhatAKilledOneChanged(t *testing.T) {
+	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		everyRival(w)
+		w.busy("a", "1", "4-7")
+		w.start()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		balancing := func() string {
+			now, _ := kernel{w.Host, w.settings}.Settings()
+			return now.NUMABalancing
+		}
+		if balancing() != "0" {
+			t.Fatal("it was not switched off, the test shows nothing")
+		}
+		w.full.Store(true) // what a killed daemon does not do
+		w.end()
+		w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "0" })
+		w.full.Store(false)
+		w.start()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if balancing() != "0" {
+			t.Error("it was given back while the policy wants it off")
+		}
+		w.end()
+		if balancing() != "1" {
+			t.Errorf("it is left at %s", balancing())
+		}
+		w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "0" }) // by an operator
+		w.start()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		w.end()
+		if balancing() != "0" {
+			t.Errorf("it was given back twice: %s", balancing())
+		}
+	})
+}
+
 func TestTheEndDoesNotWaitForNumad(t *testing.T) {
 	p := answering("a")
 	p.Movers = policy.Movers{Numad: policy.AnswerExclude}

@@ -19,6 +19,9 @@ type change struct {
 	err    error
 }
 
+// balancing names, in the journal, the setting that is given back.
+const balancing = "kernel.numa_balancing"
+
 // change begins the next change that is wanted where none is on its way.
 func (s *state) change(ctx context.Context) {
 	if s.changing != nil || len(s.changes) == 0 {
@@ -60,34 +63,36 @@ func (s *state) changed(c *change) {
 	if c.err != nil {
 		now.Failed = c.err.Error()
 	}
-	what := ""
+	e := journal.Entry{Why: c.Why}
 	switch c.Kind {
 	case rivals.Exclude:
 		before, s.told[c.PID] = s.told[c.PID], now
-		what = fmt.Sprintf("numad told to leave alone guest %s (numad -x %d)", c.Guest, c.PID)
+		e.What = fmt.Sprintf("numad told to leave alone guest %s (numad -x %d)", c.Guest, c.PID)
 	case rivals.StopBalancing:
 		before, s.tried[c.Kind] = s.tried[c.Kind], now
-		what = fmt.Sprintf("kernel.numa_balancing: was %s, is %s", c.before, c.Value)
+		e.What = fmt.Sprintf("%s: was %s, is %s", balancing, c.before, c.Value)
 		if c.err == nil {
 			s.balancing = c.before
+			e.ID, e.Former = balancing, c.before
 		}
 	case rivals.KSMWithin:
 		before, s.tried[c.Kind] = s.tried[c.Kind], now
-		what = "KSM merges within nodes only: was across nodes"
+		e.What = "KSM merges within nodes only: was across nodes"
 	}
 	if c.err == nil || before.Failed != now.Failed { // the same failure again is no news
-		s.noteSetting(what, c.Why, c.err)
+		s.noteSetting(e, c.err)
 	}
 	if c.Kind != rivals.Exclude && c.err == nil {
 		s.lookSoon()
 	}
 }
 
-func (s *state) noteSetting(what, why string, err error) {
+func (s *state) noteSetting(e journal.Entry, err error) {
+	e.Kind, e.By = journal.Setting, "daemon"
 	if err != nil {
-		what = "tried, and failed: " + what + ": " + err.Error()
+		e.What = "tried, and failed: " + e.What + ": " + err.Error()
 	}
-	s.note(journal.Entry{Kind: journal.Setting, What: what, Why: why, By: "daemon"})
+	s.note(e)
 }
 
 // settle waits until no change is on its way any more: what it has changed is
@@ -104,12 +109,17 @@ func (s *state) settle() {
 	s.changed(c)
 }
 
-// restore gives kernel balancing back as it was. KSM stays within nodes: to
-// merge across them again would cost the same unmerging once more.
+// restore gives kernel balancing back as it was, also where a daemon before this
+// one changed it and was killed. KSM stays within nodes: to merge across them
+// again would cost the same unmerging once more.
 func (s *state) restore() {
 	if s.balancing == "" {
 		return
 	}
 	_, err := s.d.Settings.SetNUMABalancing(s.balancing)
-	s.noteSetting("kernel.numa_balancing: back to "+s.balancing, "the daemon stops", err)
+	e := journal.Entry{ID: balancing, What: balancing + ": back to " + s.balancing, Why: "the daemon stops"}
+	if err != nil {
+		e.Former = s.balancing // the next one tries again
+	}
+	s.noteSetting(e, err)
 }
