@@ -162,12 +162,16 @@ func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
 // and two run where the other's memory lies: they are exchanged.
 func TestLabDaemonSwapsTwo(t *testing.T) {
 	l := boot(t, "square4")
-	const policy = "overcommit: 1" // two vCPUs fill a node
-	l.startWorker(t, worker{name: "i0", memoryMiB: 512, vcpus: 2, memory: 0, cpus: "6-7", quota: 20})
-	l.startWorker(t, worker{name: "i1", memoryMiB: 512, vcpus: 2, memory: 3, cpus: "0-1", quota: 20})
+	const policy = "overcommit: 1"                // two vCPUs fill a node
 	for i, cpus := range []string{"2-3", "4-5"} { // these are well where they are, and others'
-		l.startWorker(t, worker{name: fmt.Sprintf("iown%d", i), memoryMiB: 512, vcpus: 2, memory: i + 1, cpus: cpus})
+		l.startForeign(t, foreign{name: fmt.Sprintf("iown%d", i), memoryMiB: 512, vcpus: 2, numatune: fmt.Sprintf("<memory mode='strict' nodeset='%d'/>", i+1),
+			cputune: fmt.Sprintf("<vcpupin vcpu='0' cpuset='%s'/><vcpupin vcpu='1' cpuset='%[1]s'/><emulatorpin cpuset='%[1]s'/>", cpus)})
+		name := fmt.Sprintf("iown%d", i)
+		t.Cleanup(func() { l.sh(t, "virsh -q destroy "+name) })
+		l.sh(t, "virsh -q resume "+name)
 	}
+	l.startWorkers(t, worker{name: "i0", memoryMiB: 512, vcpus: 2, memory: 0, cpus: "6-7", quota: 20},
+		worker{name: "i1", memoryMiB: 512, vcpus: 2, memory: 3, cpus: "0-1", quota: 20})
 	before, low := l.killed(t), l.ebb(t)
 	l.work(t, 600, "i0", "i1")
 	l.daemon(t, policy, "i0", "i1")

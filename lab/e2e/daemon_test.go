@@ -32,6 +32,27 @@ type worker struct {
 // held by nothing: as a mass start or a hand may leave it.
 func (l *labHost) startWorker(t *testing.T, w worker) {
 	t.Helper()
+	l.startWorkers(t, w)
+}
+
+// startWorkers is startWorker for several that boot at the same time.
+func (l *labHost) startWorkers(t *testing.T, all ...worker) {
+	t.Helper()
+	for _, w := range all {
+		l.createWorker(t, w)
+	}
+	for _, w := range all {
+		if err := l.AwaitGuest(l.ctx, w.name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, w := range all {
+		l.letGo(t, w)
+	}
+}
+
+func (l *labHost) createWorker(t *testing.T, w worker) {
+	t.Helper()
 	xml := fmt.Sprintf(`<domain type='kvm'><name>%s</name><memory unit='MiB'>%d</memory><vcpu>%d</vcpu><numatune><memory mode='restrictive' nodeset='%d'/></numatune>
 <os><type arch='x86_64' machine='q35'>hvm</type><kernel>%s</kernel><initrd>%s</initrd><cmdline>%s</cmdline></os><features><acpi/></features>
 <cpu mode='host-passthrough'/><devices><serial type='pty'/><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>`,
@@ -40,9 +61,15 @@ func (l *labHost) startWorker(t *testing.T, w worker) {
 	// and makes every change of a busy VM's limits wait for its scans, which run
 	// some 30 times slower here.
 	l.sh(t, "echo 0 > /proc/sys/kernel/numa_balancing; cat > /run/w.xml <<'X'\n"+xml+"\nX\nvirsh -q create /run/w.xml")
-	if err := l.AwaitGuest(l.ctx, w.name); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() {
+		l.run(t, "virsh", "-q", "destroy", w.name)
+		l.sh(t, "echo 1 > /proc/sys/kernel/numa_balancing")
+	})
+}
+
+// letGo sends a VM's vCPUs to their CPUs; its memory may lie anywhere from now on.
+func (l *labHost) letGo(t *testing.T, w worker) {
+	t.Helper()
 	on := w.cpus
 	if on == "" {
 		on = fmt.Sprintf("0-%d", 2*len(l.Shape.Nodes)-1)
@@ -54,10 +81,6 @@ func (l *labHost) startWorker(t *testing.T, w worker) {
 	fmt.Fprintf(&script, "virsh -q schedinfo %s --live vcpu_period=100000 vcpu_quota=%d >/dev/null || exit\n", w.name, cmp.Or(w.quota, 25)*1000)
 	fmt.Fprintf(&script, "virsh -q emulatorpin %s %s && virsh -q numatune %[1]s --mode restrictive --nodeset 0-%[3]d --live", w.name, on, len(l.Shape.Nodes)-1)
 	l.sh(t, script.String())
-	t.Cleanup(func() {
-		l.run(t, "virsh", "-q", "destroy", w.name)
-		l.sh(t, "echo 1 > /proc/sys/kernel/numa_balancing")
-	})
 }
 
 // work has VMs work for a while.
