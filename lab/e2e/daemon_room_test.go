@@ -145,6 +145,19 @@ func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
 			t.Errorf("ended as %+v", e)
 		}
 	}
+	var copied topology.Bytes
+	for _, e := range ended {
+		copied += e.Moved
+		t.Logf("%v copied in %v, of %v", e.Moved, e.Copied, e.Took)
+		if e.Copied <= 0 || e.Copied > e.Took {
+			t.Errorf("copied for %v of %v", e.Copied, e.Took)
+		}
+	}
+	if rate := l.status(t).MoverBytesPerSecond; copied > 300*topology.MiB && rate == 0 {
+		t.Errorf("%v were copied, and the daemon has not learned how fast", copied)
+	} else {
+		t.Logf("learned: %v a second", rate)
+	}
 	least := low()
 	t.Logf("node %d was full, it went to node %d; the least that was free: %v", full, home, least)
 	for node, free := range least {
