@@ -67,9 +67,10 @@ func (m Mover) Move(ctx context.Context, r inventory.MemoryRange, targets topolo
 	step := pageSizeOf(r)
 	perChunk := uint64(max(m.chunk()/step, 1))
 	total := uint64(r.Size / step)
+	c := chunk{window: &window{pid: m.PID, space: m.memory(), step: step}, mover: m, targets: targets}
 	for first := uint64(0); first < total; first += perChunk {
 		pages := min(perChunk, total-first)
-		c := chunk{window: newWindow(m.PID, m.memory(), r.Address+first*uint64(step), int(pages), step), mover: m, targets: targets}
+		c.slide(r.Address+first*uint64(step), int(pages))
 		err := c.bring(ctx)
 		c.account(&result)
 		if err != nil {
@@ -96,19 +97,27 @@ func (m Mover) memory() addressSpace {
 	return m.space
 }
 
-// chunk is the part of a range that is looked at and moved together.
+// chunk is the part of a range that is looked at and moved together. One after
+// the other is dealt with in the same memory.
 type chunk struct {
 	*window
 	mover   Mover
 	targets topology.NodeSet
-	before  []int32 // statuses at first; nil: not looked yet
+	before  []int32 // statuses at first; empty: not looked yet
 	wanted  []int32 // for each page the node to move it to, or stay
 	heads   []unit  // those that may be one huge page, and are to move
 	reasons []int32 // answer to the last try to move each page
+
+	misplaced []int // what left returned last
+	asked     struct {
+		addresses       []uint64
+		nodes, statuses []int32
+	} // of the last call
 }
 
 // bring moves what lies elsewhere, looks again, and tries the rest again.
 func (c *chunk) bring(ctx context.Context) error {
+	c.before, c.heads = c.before[:0], c.heads[:0]
 	if err := ctx.Err(); err != nil {
 		return c.stopped(err)
 	}
@@ -149,9 +158,9 @@ func (c *chunk) lookAgain() error {
 
 // choose decides from what was seen which pages move where.
 func (c *chunk) choose() {
-	c.before = append([]int32(nil), c.statuses...)
-	c.reasons = make([]int32, len(c.statuses))
-	c.wanted = make([]int32, len(c.statuses))
+	c.before = append(c.before, c.statuses...)
+	c.reasons, c.wanted = sized(c.reasons, len(c.statuses)), sized(c.wanted, len(c.statuses))
+	clear(c.reasons)
 	for i := range c.wanted {
 		c.wanted[i] = stay
 	}
@@ -166,14 +175,15 @@ func (c *chunk) choose() {
 	}
 }
 
-// left lists the pages that shall move and have not.
+// left lists the pages that shall move and have not. The list holds until it is asked again.
 func (c *chunk) left() []int {
-	var index []int
+	index := sized(c.misplaced, len(c.wanted))[:0]
 	for i, w := range c.wanted {
 		if w != stay && c.statuses[i] >= 0 && c.statuses[i] != w {
 			index = append(index, i)
 		}
 	}
+	c.misplaced = index
 	return index
 }
 
@@ -195,11 +205,10 @@ func (c *chunk) tries(ctx context.Context) error {
 		if err := c.try(left, pieces); err != nil {
 			return err
 		}
-		now := c.left()
-		if len(now) == len(left) && pass > 1 {
+		before := len(left)
+		if left = c.left(); len(left) == before && pass > 1 {
 			return nil
 		}
-		left = now
 	}
 	return nil
 }
@@ -257,13 +266,7 @@ func (c *chunk) lookAt(index []int) error {
 func (c *chunk) try(pages []int, pieces int) error {
 	var refused error
 	for node := range c.targets.All() {
-		var index []int
-		for _, i := range pages {
-			if c.wanted[i] == int32(node) {
-				index = append(index, i)
-			}
-		}
-		for _, piece := range split(index, pieces) {
+		for _, piece := range split(c.to(pages, int32(node)), pieces) {
 			if err := c.call(piece, int32(node)); err != nil {
 				refused = &MoveError{PID: c.pid, Address: c.addresses[piece[0]], Nodes: topology.SetOf(node), Err: err}
 				break
@@ -271,6 +274,20 @@ func (c *chunk) try(pages []int, pieces int) error {
 		}
 	}
 	return errors.Join(c.lookAt(c.unconfirmed(pages)), refused)
+}
+
+// to are those of the pages that shall go to a node.
+func (c *chunk) to(pages []int, node int32) []int {
+	if c.targets.Len() == 1 {
+		return pages
+	}
+	var index []int
+	for _, i := range pages {
+		if c.wanted[i] == node {
+			index = append(index, i)
+		}
+	}
+	return index
 }
 
 // unconfirmed are the pages of a try that the kernel did not report on their target.
@@ -287,43 +304,58 @@ func (c *chunk) unconfirmed(pages []int) []int {
 }
 
 func (c *chunk) call(index []int, node int32) error {
-	addresses, nodes, statuses := make([]uint64, len(index)), make([]int32, len(index)), make([]int32, len(index))
+	a := &c.asked
+	a.addresses, a.nodes, a.statuses = sized(a.addresses, len(index)), sized(a.nodes, len(index)), sized(a.statuses, len(index))
 	for k, i := range index {
-		addresses[k], nodes[k], statuses[k] = c.addresses[i], node, unwritten
+		a.addresses[k], a.nodes[k], a.statuses[k] = c.addresses[i], node, unwritten
 	}
-	err := c.space.move(addresses, nodes, statuses)
-	var errno unix.Errno
+	err := c.space.move(a.addresses, a.nodes, a.statuses)
+	untold := unwritten
+	if errno := unix.Errno(0); errors.As(err, &errno) {
+		untold = -int32(errno)
+	}
 	for k, i := range index {
-		c.reasons[i] = statuses[k]
-		if errors.As(err, &errno) && statuses[k] == unwritten {
-			c.reasons[i] = -int32(errno)
+		if c.reasons[i] = a.statuses[k]; c.reasons[i] == unwritten {
+			c.reasons[i] = untold
 		}
 	}
 	return err
 }
 
-// account adds what became of the chunk to the result.
+// account adds what became of the chunk to the result, a run of pages alike at a time.
 func (c *chunk) account(r *MoveResult) {
-	for i, was := range c.before {
-		status := c.statuses[i]
-		if was >= 0 {
-			r.Before[topology.NodeID(was)] += c.step
+	for i, end := 0, 0; i < len(c.before); i = end {
+		for end = i + 1; end < len(c.before) && c.alike(i, end); end++ {
 		}
-		if status >= 0 {
-			r.After[topology.NodeID(status)] += c.step
-		}
-		switch {
-		case c.hidden[i]:
-			r.Failed, r.Hidden = r.Failed+c.step, r.Hidden+c.step
-			r.Why["HIDDEN"]++
-		case noPage(status):
-			r.Absent += c.step
-		case status < 0 || (c.wanted[i] != stay && status == was):
-			r.Failed += c.step
-			r.Why[c.reason(i)]++
-		case was >= 0 && was != status:
-			r.Moved += c.step
-		}
+		c.accountRun(r, i, end-i)
+	}
+}
+
+// alike reports whether the same became of two pages.
+func (c *chunk) alike(i, k int) bool {
+	return c.before[i] == c.before[k] && c.statuses[i] == c.statuses[k] && c.wanted[i] == c.wanted[k] &&
+		c.hidden[i] == c.hidden[k] && c.reasons[i] == c.reasons[k]
+}
+
+func (c *chunk) accountRun(r *MoveResult, i, pages int) {
+	was, status, bytes := c.before[i], c.statuses[i], topology.Bytes(pages)*c.step
+	if was >= 0 {
+		r.Before[topology.NodeID(was)] += bytes
+	}
+	if status >= 0 {
+		r.After[topology.NodeID(status)] += bytes
+	}
+	switch {
+	case c.hidden[i]:
+		r.Failed, r.Hidden = r.Failed+bytes, r.Hidden+bytes
+		r.Why["HIDDEN"] += uint64(pages)
+	case noPage(status):
+		r.Absent += bytes
+	case status < 0 || (c.wanted[i] != stay && status == was):
+		r.Failed += bytes
+		r.Why[c.reason(i)] += uint64(pages)
+	case was >= 0 && was != status:
+		r.Moved += bytes
 	}
 }
 

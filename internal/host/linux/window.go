@@ -32,11 +32,26 @@ type window struct {
 }
 
 func newWindow(pid int, space addressSpace, address uint64, pages int, step topology.Bytes) *window {
-	w := &window{pid: pid, space: space, step: step, addresses: make([]uint64, pages), statuses: make([]int32, pages), hidden: make([]bool, pages)}
-	for i := range w.addresses {
-		w.addresses[i] = address + uint64(i)*uint64(step)
-	}
+	w := &window{pid: pid, space: space, step: step}
+	w.slide(address, pages)
 	return w
+}
+
+// slide sets the window on another stretch, in the memory it has.
+func (w *window) slide(address uint64, pages int) {
+	w.addresses, w.statuses, w.hidden = sized(w.addresses, pages), sized(w.statuses, pages), sized(w.hidden, pages)
+	for i := range w.addresses {
+		w.addresses[i] = address + uint64(i)*uint64(w.step)
+	}
+}
+
+// sized is a slice of that length, in the memory of s if that is large enough.
+// What is in it is of no meaning.
+func sized[T any](s []T, length int) []T {
+	if cap(s) < length {
+		return make([]T, length)
+	}
+	return s[:length]
 }
 
 // look asks the kernel where the pages lie.
