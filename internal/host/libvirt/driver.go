@@ -123,16 +123,22 @@ func (d *Driver) control(ctx context.Context, op, name string, call func(*libvir
 
 func onDomain(name string, call func(*libvirt.Domain) error) func(*libvirt.Connect) error {
 	return func(c *libvirt.Connect) error {
-		dom, err := c.LookupDomainByName(name)
-		if err != nil && len(name) == 36 {
-			if byUUID, err2 := c.LookupDomainByUUIDString(name); err2 == nil {
-				dom, err = byUUID, nil
-			}
-		}
+		dom, err := lookUp(c, name)
 		if err != nil {
 			return err
 		}
 		defer dom.Free()
 		return call(dom)
 	}
+}
+
+// lookUp finds a guest by its UUID, which is what we know most guests by and
+// which names only one, else by its name.
+func lookUp(c *libvirt.Connect, name string) (*libvirt.Domain, error) {
+	if len(name) == 36 {
+		if dom, err := c.LookupDomainByUUIDString(name); err == nil {
+			return dom, nil
+		}
+	}
+	return c.LookupDomainByName(name)
 }

@@ -57,7 +57,7 @@ func (r Root) CgroupOf(id int) (Cgroup, error) {
 	if err != nil {
 		return Cgroup{}, err
 	}
-	data, err := os.ReadFile(r.proc(id, "cgroup"))
+	data, err := readFile(r.proc(id, "cgroup"))
 	if err != nil {
 		return Cgroup{}, fmt.Errorf("reading the cgroup of process %d: %w", id, err)
 	}
@@ -101,7 +101,7 @@ func (c Cgroup) Children() ([]Cgroup, error) {
 func (c Cgroup) file(name string) string { return filepath.Join(c.Mount, c.Path, name) }
 
 func (c Cgroup) read(name string) ([]byte, error) {
-	data, err := os.ReadFile(c.file(name))
+	data, err := readFile(c.file(name))
 	if err != nil {
 		return nil, fmt.Errorf("reading %s of cgroup %s: %w", name, c.Path, err)
 	}

@@ -26,17 +26,27 @@ type GuestCgroup struct {
 // false if the process is not in a group laid out by libvirt. The process id
 // decides and not the VM's name, since libvirt shortens and escapes names.
 func (r Root) GuestCgroupOf(pid int) (g GuestCgroup, ok bool, err error) {
+	top, ok, err := r.guestTopOf(pid)
+	if err != nil || !ok {
+		return GuestCgroup{}, false, err
+	}
+	g, err = top.guest()
+	return g, err == nil, err
+}
+
+// guestTopOf is GuestCgroupOf for who needs only the group of the VM as a
+// whole, which is found without listing anything.
+func (r Root) guestTopOf(pid int) (top Cgroup, ok bool, err error) {
 	at, err := r.CgroupOf(pid)
 	if err != nil {
-		return GuestCgroup{}, false, err
+		return Cgroup{}, false, err
 	}
 	for ; at.Path != "/"; at = at.Parent() {
 		if _, isGuest := guestIDOf(at.Name()); isGuest {
-			g, err = at.guest()
-			return g, err == nil, err
+			return at, true, nil
 		}
 	}
-	return GuestCgroup{}, false, nil
+	return Cgroup{}, false, nil
 }
 
 // FindGuestCgroup finds a running VM's groups by its libvirt id, which libvirt

@@ -15,10 +15,10 @@ import (
 // memory, else numa_maps. The cgroup costs the same for every size of guest.
 func (r Root) Memory(g inventory.Guest) (byNode map[topology.NodeID]topology.Bytes, source string, err error) {
 	if countedByCgroup(g.Config) {
-		group, ok, err := r.GuestCgroupOf(g.PID)
+		top, ok, err := r.guestTopOf(g.PID)
 		if err == nil && ok {
-			byNode, source, err = group.Top.Resident()
-			if err == nil && (!usesHugePages(g.Config) || group.Top.countsHugePages(g.Config.Memory)) {
+			byNode, source, err = top.Resident()
+			if err == nil && (!usesHugePages(g.Config) || top.countsHugePages(g.Config.Memory)) {
 				return byNode, source, nil
 			}
 		}
@@ -73,12 +73,12 @@ func holdsHugePages(figures map[topology.NodeID]topology.Bytes, memory topology.
 // Cgroup returns the path, below the mount of cgroup v2, of the group that
 // holds a VM as a whole; for processes outside libvirt their own group.
 func (r Root) Cgroup(pid int) (string, error) {
-	group, ok, err := r.GuestCgroupOf(pid)
+	top, ok, err := r.guestTopOf(pid)
 	if err != nil {
 		return "", err
 	}
 	if ok {
-		return group.Top.Path, nil
+		return top.Path, nil
 	}
 	own, err := r.CgroupOf(pid)
 	return own.Path, err

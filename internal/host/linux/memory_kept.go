@@ -43,15 +43,15 @@ func (k *Keeper) Memory(g inventory.Guest) (*KeptMemory, error) {
 	if !countedByCgroup(g.Config) {
 		return nil, ErrOnlyNUMAMaps
 	}
-	group, ok, err := k.root.GuestCgroupOf(g.PID)
+	top, ok, err := k.root.guestTopOf(g.PID)
 	if errors.Is(err, ErrNoCgroupV2) || err == nil && !ok {
 		return nil, ErrOnlyNUMAMaps
 	}
 	if err != nil {
 		return nil, err
 	}
-	m := &KeptMemory{guest: g, path: group.Top.Path, stat: k.at(group.Top.file("memory.numa_stat")), inHuge: map[topology.NodeID]topology.Bytes{}}
-	files, err := filepath.Glob(group.Top.file("hugetlb.*.numa_stat"))
+	m := &KeptMemory{guest: g, path: top.Path, stat: k.at(top.file("memory.numa_stat")), inHuge: map[topology.NodeID]topology.Bytes{}}
+	files, err := filepath.Glob(top.file("hugetlb.*.numa_stat"))
 	for _, f := range files {
 		m.huge = append(m.huge, keptHuge{Kept: k.at(f)})
 	}

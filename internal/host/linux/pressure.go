@@ -95,9 +95,9 @@ func (c Cgroup) CPUPressure() (some, full Pressure, err error) {
 // CPUStat returns the file that tells the CPU time of a guest as a whole
 // (ParseCPUStat); ok is false for a process without a cgroup laid out by libvirt.
 func (k *Keeper) CPUStat(pid int) (file *Kept, ok bool, err error) {
-	group, ok, err := k.root.GuestCgroupOf(pid)
+	top, ok, err := k.root.guestTopOf(pid)
 	if err != nil || !ok {
 		return nil, false, err
 	}
-	return k.at(group.Top.file("cpu.stat")), true, nil
+	return k.at(top.file("cpu.stat")), true, nil
 }

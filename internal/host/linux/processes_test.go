@@ -51,7 +51,7 @@ func TestStatusOfCapturedGuest(t *testing.T) {
 		t.Errorf("%+v, error %v", s, err)
 	}
 	for _, text := range []string{"", "Cpus_allowed_list:\t3-1\n", "VmPin:\t12 MB\nCpus_allowed_list:\t0\n", "Tgid:\tx\nCpus_allowed_list:\t0\n"} {
-		if s, err := ParseStatus(strings.NewReader(text)); err == nil {
+		if s, err := ParseStatus([]byte(text)); err == nil {
 			t.Errorf("%q passed as %+v", text, s)
 		}
 	}
@@ -148,7 +148,7 @@ func FuzzParseStat(f *testing.F) {
 func FuzzParseStatus(f *testing.F) {
 	f.Add([]byte("Name:\ta\nTgid:\t1\nVmPin:\t4 kB\nCpus_allowed_list:\t0-3,8\nMems_allowed_list:\t0\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if s, err := ParseStatus(bytes.NewReader(data)); err == nil && s.CPUs.IsEmpty() {
+		if s, err := ParseStatus(data); err == nil && s.CPUs.IsEmpty() {
 			t.Error("a thread that may run nowhere")
 		}
 	})

@@ -32,7 +32,7 @@ func (r Root) proc(id int, elements ...string) string {
 
 // word reads a kernel file of one value and trims it.
 func (r Root) word(elements ...string) (string, error) {
-	data, err := os.ReadFile(r.path(elements...))
+	data, err := readFile(r.path(elements...))
 	return string(bytes.TrimSpace(data)), err
 }
 

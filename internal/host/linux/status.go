@@ -1,10 +1,8 @@
 package linux
 
 import (
-	"bufio"
+	"bytes"
 	"fmt"
-	"io"
-	"os"
 	"strconv"
 	"strings"
 
@@ -23,34 +21,29 @@ type Status struct {
 }
 
 // ParseStatus reads /proc/PID/status. Kernel threads have no memory rows.
-func ParseStatus(r io.Reader) (Status, error) {
+func ParseStatus(data []byte) (Status, error) {
 	var s Status
-	var err error
-	lines := bufio.NewScanner(r)
-	lines.Buffer(make([]byte, 0, 4<<10), longestLine)
-	for lines.Scan() && err == nil {
-		key, value, _ := strings.Cut(lines.Text(), ":")
-		value = strings.TrimSpace(value)
-		switch key {
+	for line := range bytes.Lines(data) {
+		key, rest, _ := bytes.Cut(line, []byte(":"))
+		rest = bytes.TrimSpace(rest)
+		var err error
+		switch string(key) { // of some sixty rows six are wanted: only those become strings
 		case "Name":
-			s.Name = value
+			s.Name = string(rest)
 		case "Tgid":
-			s.Process, err = strconv.Atoi(value)
+			s.Process, err = strconv.Atoi(string(rest))
 		case "Cpus_allowed_list":
-			s.CPUs, err = topology.ParseSet[topology.CPUID](value)
+			s.CPUs, err = topology.ParseSet[topology.CPUID](string(rest))
 		case "Mems_allowed_list":
-			s.Mems, err = topology.ParseSet[topology.NodeID](value)
+			s.Mems, err = topology.ParseSet[topology.NodeID](string(rest))
 		case "VmLck":
-			s.Locked, err = kibibytes(value)
+			s.Locked, err = kibibytes(string(rest))
 		case "VmPin":
-			s.Pinned, err = kibibytes(value)
+			s.Pinned, err = kibibytes(string(rest))
 		}
 		if err != nil {
 			return Status{}, fmt.Errorf("status: %s: %w", key, err)
 		}
-	}
-	if err := lines.Err(); err != nil {
-		return Status{}, fmt.Errorf("status: %w", err)
 	}
 	if s.CPUs.IsEmpty() {
 		return Status{}, fmt.Errorf("status: no Cpus_allowed_list")
@@ -70,12 +63,11 @@ func kibibytes(text string) (topology.Bytes, error) {
 
 // Status reads /proc/ID/status of a process or thread.
 func (r Root) Status(id int) (Status, error) {
-	file, err := os.Open(r.proc(id, "status"))
+	data, err := readFile(r.proc(id, "status"))
 	if err != nil {
 		return Status{}, fmt.Errorf("reading the status of process %d: %w", id, err)
 	}
-	defer file.Close()
-	s, err := ParseStatus(file)
+	s, err := ParseStatus(data)
 	if err != nil {
 		return Status{}, fmt.Errorf("process %d: %w", id, err)
 	}

@@ -93,7 +93,7 @@ func (r Root) needsVhostWorkers(pid int, threads []inventory.Thread) bool {
 
 // thread reads one thread's folder below /proc.
 func (r Root) thread(folder string) (t inventory.Thread, err error) {
-	data, err := os.ReadFile(r.path(folder, "stat"))
+	data, err := readFile(r.path(folder, "stat"))
 	if err != nil {
 		return t, err
 	}
@@ -101,12 +101,10 @@ func (r Root) thread(folder string) (t inventory.Thread, err error) {
 	if err != nil {
 		return t, err
 	}
-	file, err := os.Open(r.path(folder, "status"))
-	if err != nil {
+	if data, err = readFile(r.path(folder, "status")); err != nil {
 		return t, err
 	}
-	defer file.Close()
-	status, err := ParseStatus(file)
+	status, err := ParseStatus(data)
 	if err != nil {
 		return t, err
 	}
