@@ -25,15 +25,17 @@ const mostGap = time.Minute
 // before. It returns the state after, and the alarms that were raised, changed
 // their severity or were cleared; those that just last are in the state.
 func Judge(rules policy.Alarms, in Input, before alarm.State, now time.Time) (alarm.State, []alarm.Alarm) {
-	j := judgement{rules: rules.WithDefaults(), in: &in, now: now, before: map[key]alarm.Track{}, there: map[string]bool{}}
+	j := judgement{rules: rules.WithDefaults(), in: &in, now: now, before: make(map[key]alarm.Track, len(before.Tracks)), there: make(map[string]bool, len(in.Sample.Nodes)+len(in.Sample.Guests))}
 	for _, t := range before.Tracks {
 		j.before[key{t.Quantity, t.Object}] = t
 	}
-	seen := map[key]bool{}
-	for _, r := range j.readings() {
+	readings := j.readings()
+	seen := make(map[key]bool, len(readings))
+	for i := range readings {
+		r := &readings[i]
 		if k := (key{r.quantity, r.object}); !seen[k] {
 			seen[k] = true
-			j.judge(&r)
+			j.judge(r)
 		}
 	}
 	for _, t := range before.Tracks {

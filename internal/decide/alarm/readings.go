@@ -52,11 +52,11 @@ func wholeOf(object string) string {
 // readings returns what can be told of every object that is there, those of
 // blind sources last.
 func (j *judgement) readings() []reading {
-	facts := map[string]Guest{}
+	facts := make(map[string]Guest, len(j.in.Guests))
 	for _, g := range j.in.Guests {
 		facts[g.Name] = g
 	}
-	var all []reading
+	all := make([]reading, 0, 8*(1+len(j.in.Sample.Nodes)+len(j.in.Sample.Guests)))
 	for i := range j.in.Sample.Nodes {
 		n := &j.in.Sample.Nodes[i]
 		j.there[nodeName(n.Node)] = true
@@ -123,8 +123,9 @@ func (j *judgement) blind(read []reading) []reading {
 	readable := map[key]bool{}
 	for i := range read {
 		k := key{read[i].quantity, read[i].object}
-		t := j.before[k]
-		readable[k] = !read[i].unread && !blinded(&t, &read[i])
+		if t, known := j.before[k]; known {
+			readable[k] = !read[i].unread && !blinded(&t, &read[i])
+		}
 	}
 	for k, t := range j.before {
 		disabled := j.rules[k.quantity].Disabled
