@@ -193,12 +193,21 @@ func (c crowd) writeGuest(t *testing.T, g inventory.Guest, home topology.NodeID)
 	}
 	var anon, none strings.Builder
 	for n := range topology.NodeID(8) {
-		fmt.Fprintf(&anon, " N%d=%d", n, g.Seen.MemoryByNode[n])
+		fmt.Fprintf(&anon, " N%d=%d", n, most(n == home))
 		fmt.Fprintf(&none, " N%d=0", n)
 	}
 	c.file(t, "", "sys/fs/cgroup", group, "cgroup.procs")
 	c.file(t, "anon"+anon.String()+"\nfile"+none.String()+"\nshmem"+none.String()+"\n", "sys/fs/cgroup", group, "memory.numa_stat")
 	c.file(t, "total=0"+none.String()+"\n", "sys/fs/cgroup", group, "hugetlb.2MB.numa_stat")
+}
+
+// most is a guest's memory on its home node, or a little on another: a history
+// is largest where guests have memory everywhere.
+func most(home bool) topology.Bytes {
+	if home {
+		return 3600 * topology.MiB
+	}
+	return 64 * topology.MiB
 }
 
 func (c crowd) file(t *testing.T, text string, elements ...string) {
