@@ -54,6 +54,7 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 	c.Flags().DurationVar(&every, "every", time.Second, "time between samples")
 	c.Flags().BoolVar(&verbose, "verbose", false, "log each look at the host and each plan, with what it took")
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		frugal()
 		if every < 100*time.Millisecond || every > time.Minute {
 			return wrongUse("--every %v: allowed are 100ms to 1m", every)
 		}
@@ -107,6 +108,15 @@ func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags) (stop fun
 		}
 	})
 	return func() { signal.Stop(hups); cancel(); reader.Wait() }
+}
+
+// frugal has the heap collected when it has grown by half: by default it may
+// double, and what the daemon holds for long is mostly history, in which there
+// are no pointers to follow. The variable GOGC goes first.
+func frugal() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
 }
 
 func logLevel(verbose bool) slog.Level {

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -85,6 +86,8 @@ func (c crowd) host(t *testing.T) *fake.Host {
 
 // anHour runs the daemon, asks it for all that it shows, and prints what it had in memory.
 func anHour(t *testing.T, c crowd) {
+	frugal()
+	runtime.MemProfileRate = 0                                // as in a program that does not profile itself
 	qemu, err := libvirt.Open(t.Context(), "test:///default") // a daemon has libvirt loaded
 	if err != nil && !errors.Is(err, libvirt.ErrNoLibrary) {
 		t.Fatal(err)
@@ -101,7 +104,7 @@ func anHour(t *testing.T, c crowd) {
 		d := daemon.New(daemon.Options{
 			Host: &operate.Host{Sources: observe.Sources{Kernel: h, Hypervisors: []observe.Hypervisor{h}, Claims: ledger.Claims, Now: time.Now, HostName: os.Hostname},
 				Kernel: h, Control: h, Domains: h, Ledger: ledger, Clock: time.Now},
-			Watcher: sight, Journal: record.Journal{Folder: folder}, Records: folder, Self: ownCost, Plan: time.Minute,
+			Watcher: sight, Journal: record.Journal{Folder: folder}, Records: folder, Self: ownCost, Look: 5 * time.Minute, Plan: time.Minute, // the fake remembers every call
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -113,7 +116,7 @@ func anHour(t *testing.T, c crowd) {
 			answer := httptest.NewRecorder()
 			page.ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
 			if !strings.Contains(answer.Body.String(), `"vm199"`) {
-				t.Errorf("metrics do not tell of the last guest:\n%.500s", answer.Body.String()[max(0,answer.Body.Len()-500):])
+				t.Errorf("metrics do not tell of the last guest:\n%.500s", answer.Body.String()[max(0, answer.Body.Len()-500):])
 			}
 		}
 		if s, err := d.Status(ctx); err != nil || len(s.Guests) != 200 || s.Totals.Samples < 600 || s.Totals.Plans < 50 {

@@ -147,11 +147,15 @@ func memoryShares(byNode map[topology.NodeID]topology.Bytes) shares {
 func vcpuShares(g *inventory.Guest, t *topology.Topology, use func(guest.VCPUID) bool) shares {
 	timed, all := shares{}, shares{}
 	timeTotal, count := 0.0, 0.0
+	var on shares // of the CPUs of; most guests' vCPUs may all run on the same
+	var of topology.CPUSet
 	for _, thread := range g.Seen.Threads {
 		if thread.VCPU == nil || use != nil && !use(*thread.VCPU) {
 			continue
 		}
-		on := nodeShares(t, thread.Affinity)
+		if on == nil || !thread.Affinity.Equal(of) {
+			on, of = nodeShares(t, thread.Affinity), thread.Affinity
+		}
 		if len(on) == 0 {
 			continue
 		}
