@@ -29,6 +29,8 @@ unit: packages
 	$(GO) vet ./...
 	@echo "== unit tests, with the race detector"
 	$(GO) test -race ./...
+	@echo "== the daemon's memory, which the race detector would change"
+	$(GO) test -count=1 -run TestResident ./cmd/numavisor
 
 # End-to-end tests: each boots a NUMA host in QEMU, one after the other.
 lab-test: build
