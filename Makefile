@@ -12,7 +12,7 @@ TESTSUM   := gotest.tools/gotestsum@v1.13.0
 PACKAGES  := gcc libc6-dev qemu-system-x86 libvirt-daemon-system libvirt-clients numactl busybox-static cpio kmod hwloc-nox
 export GOFLAGS
 
-.PHONY: build demo test unit lab-test fuzz bench bench-lab lint packages clean
+.PHONY: build demo test unit lab-test fuzz bench bench-lab bench-daemon lint packages clean
 
 build: packages
 	$(GO) build -trimpath -ldflags="-s -w" -o $(BIN) ./cmd/numavisor
@@ -48,6 +48,10 @@ bench:
 bench-lab: PACKAGES += numad
 bench-lab: build
 	$(BIN) lab bench --results $(or $(RESULTS),bench-lab.json) $(BENCHFLAGS)
+
+# What the daemon takes with 200 guests of libvirt: as root, 10 GiB, some minutes.
+bench-daemon: build
+	testdata/daemon-cost $(GUESTS)
 
 lint:
 	$(GO) run $(LINTER) run
