@@ -118,14 +118,18 @@ type Work struct {
 // every vCPU on its own part, until they have said so many times, once every
 // so often, how far they are: see Worked.
 func (h *Host) StartWork(ctx context.Context, names []string, every time.Duration, times int) error {
+	return h.tell(ctx, names, fmt.Sprintf("work %d %d", every.Milliseconds(), times))
+}
+
+// tell types a line on the consoles of guests that have answered AwaitGuest.
+func (h *Host) tell(ctx context.Context, names []string, order string) error {
 	// All terminals are found before the first guest is told to begin.
 	script := `order=$1; shift; ttys=; for g; do ttys="$ttys $(virsh -q ttyconsole "$g")" || exit; done
 for tty in $ttys; do printf '%s\n' "$order" > "$tty" || exit; done`
-	order := fmt.Sprintf("work %d %d", every.Milliseconds(), times)
 	var errOut bytes.Buffer
-	status, err := h.Run(ctx, append([]string{"bash", "-c", script, "work", order}, names...), io.Discard, &errOut)
+	status, err := h.Run(ctx, append([]string{"bash", "-c", script, "tell", order}, names...), io.Discard, &errOut)
 	if err != nil || status != 0 {
-		return fmt.Errorf("telling guests %v in the lab to work: status %d %s: %w", names, status, lastLine(errOut.Bytes()), err)
+		return fmt.Errorf("telling guests %v in the lab %q: status %d %s: %w", names, order, status, lastLine(errOut.Bytes()), err)
 	}
 	return nil
 }
@@ -133,15 +137,17 @@ for tty in $ttys; do printf '%s\n' "$order" > "$tty" || exit; done`
 // Worked returns what a guest has said about its work up to now. It reads a
 // file outside the lab, so that asking costs the lab nothing.
 func (h *Host) Worked(name string) ([]Work, error) {
+	text, err := h.console(name)
+	return parseWork(text), err
+}
+
+// console is all that a guest that has answered AwaitGuest has said up to now.
+func (h *Host) console(name string) ([]byte, error) {
 	logs, err := filepath.Glob(h.share("files", "console-"+name+"-*"))
 	if err != nil || len(logs) != 1 {
 		return nil, fmt.Errorf("guest %s has %d consoles: %w", name, len(logs), errors.Join(err, errors.New("one is wanted")))
 	}
-	text, err := os.ReadFile(logs[0])
-	if err != nil {
-		return nil, err
-	}
-	return parseWork(text), nil
+	return os.ReadFile(logs[0])
 }
 
 // parseWork reads the lines of guest.c's command work. One that has not ended

@@ -8,11 +8,20 @@
  *                    ->  WORK <ms> <lines>         TIMES lines, one each so many milliseconds: the guest's own time since the
  *                                                  work began, and how many cache lines all vCPUs together have changed.
  *                                                  A thread on each vCPU sweeps its own part of the memory all the time.
+ *   probe MILLISECONDS TIMES
+ *                    ->  PROBE <touches> touch <p50> <p99> <p99.9> <max> answer <p50> <p99> <p99.9> <max>
+ *                                                  TIMES lines, one each so many milliseconds, fewer where a line is typed
+ *                                                  meanwhile: delays in microseconds of touches, one due each BEAT, each a
+ *                                                  write to a page anywhere in the filled memory while nothing else works.
+ *                                                  "touch" is how long the write itself took (it waits while its page is
+ *                                                  moved); "answer" is from when it was due to when it was done, so that a
+ *                                                  vCPU that does not get to run is seen, and what is late after a stall.
  *   quit                                           powers off
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -20,6 +29,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/reboot.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
@@ -133,6 +143,76 @@ static void work(int millis, int times)
         pthread_join(threads[c], NULL);
 }
 
+#define BEAT 1e-3     /* seconds between two touches */
+#define TOUCHES 65536 /* of one line at most */
+
+static float touch[TOUCHES], answer[TOUCHES]; /* microseconds */
+
+static int ascending(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* The delays that half, 99 % and 99.9 % of all are at most, and the longest. */
+static void percentiles(const char *what, float *delays, size_t count)
+{
+    const double part[] = { 0.5, 0.99, 0.999 };
+    qsort(delays, count, sizeof *delays, ascending);
+    printf(" %s", what);
+    for (int i = 0; i < 3; i++)
+        printf(" %.0f", delays[(size_t)(part[i] * (count - 1) + 0.5)]);
+    printf(" %.0f", delays[count - 1]);
+}
+
+/* Waits until a time by the guest's clock; false as soon as a line has been typed. */
+static int quiet_until(double when)
+{
+    struct pollfd typed = { .fd = 0, .events = POLLIN };
+    double left = when - now();
+    if (left < 0)
+        left = 0; /* late: what is typed still counts */
+    struct timespec wait = { left, (left - (long)left) * 1e9 };
+    return ppoll(&typed, 1, &wait, NULL) == 0;
+}
+
+/* A xorshift generator's next page: touches follow no order that moving pages might have, and none is foreseen. */
+static volatile long *any_page(void)
+{
+    static unsigned long x = 88172645463325252;
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    return (volatile long *)(data + x % (3 * elements / 512) * 512);
+}
+
+/* Touches are due whether or not those before were in time: a stall counts for all that were due meanwhile. */
+static void probe(int millis, int times)
+{
+    double due = now() + BEAT;
+    for (int i = 0; i < times; i++) {
+        size_t count = 0;
+        double end = due + millis / 1e3;
+        for (; due < end && count < TOUCHES; due += BEAT) {
+            if (!quiet_until(due))
+                return;
+            volatile long *word = any_page();
+            double begin = now();
+            *word += 1;
+            double done = now();
+            touch[count] = (done - begin) * 1e6;
+            answer[count++] = (done - due) * 1e6;
+        }
+        if (!count)
+            return;
+        printf("PROBE %zu", count);
+        percentiles("touch", touch, count);
+        percentiles("answer", answer, count);
+        printf("\n");
+        fflush(stdout);
+    }
+}
+
 static size_t fill(void)
 {
     struct sysinfo info;
@@ -180,6 +260,7 @@ int main(void)
         raw.c_lflag &= ~(ECHO | ECHONL);
         tcsetattr(0, TCSANOW, &raw);
     }
+    prctl(PR_SET_TIMERSLACK, 1L); /* a probe's beat shall not wait for other timers */
     size_t filled = fill();
     hello(filled);
     while (fgets(line, sizeof line, stdin)) {
@@ -188,6 +269,8 @@ int main(void)
             printf("BW %.1f\n", bandwidth(millis));
         else if (sscanf(line, "work %d %d", &millis, &times) == 2)
             work(millis, times);
+        else if (sscanf(line, "probe %d %d", &millis, &times) == 2)
+            probe(millis, times);
         else if (!strncmp(line, "hello", 5))
             hello(filled);
         else if (!strncmp(line, "quit", 4))

@@ -1,0 +1,93 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+)
+
+// Probe is how fast a guest answered for a while, by its own clock: it touches
+// a page anywhere in its memory once each millisecond, and does nothing else.
+type Probe struct {
+	Touches int
+	// Touch is how long the touch itself took: it waits while its page is moved.
+	Touch Delays
+	// Answer is from when a touch was due to when it was done: also seen is a
+	// vCPU that does not get to run, and all that was due during a stall.
+	Answer Delays
+}
+
+// Delays are the delays that half, 99 % and 99.9 % of all touches take at
+// most, and the longest.
+type Delays struct{ P50, P99, P999, Max time.Duration }
+
+// Probe has a guest that has answered AwaitGuest probe itself for so long,
+// a minute at most, and returns what it says.
+func (h *Host) Probe(ctx context.Context, name string, d time.Duration) (Probe, error) {
+	ctx, cancel := context.WithTimeout(ctx, d+askTime)
+	defer cancel()
+	before, err := h.Probed(name)
+	if err != nil {
+		return Probe{}, err
+	}
+	if err := h.StartProbe(ctx, name, d, 1); err != nil {
+		return Probe{}, err
+	}
+	for {
+		all, err := h.Probed(name)
+		if err != nil {
+			return Probe{}, err
+		}
+		if len(all) > len(before) {
+			return all[len(before)], nil
+		}
+		select {
+		case <-ctx.Done():
+			return Probe{}, fmt.Errorf("guest %s in the lab does not say how its probe of %v went: %w", name, d, ctx.Err())
+		case <-h.ended:
+			return Probe{}, fmt.Errorf("the lab ended while its guest %s was probing: %w", name, h.cause)
+		case <-time.After(poll):
+		}
+	}
+}
+
+// StartProbe lets a guest that has answered AwaitGuest probe itself until it
+// has said so many times, once every so often (a minute at most), what came of
+// it, or until StopProbe: see Probed.
+func (h *Host) StartProbe(ctx context.Context, name string, every time.Duration, times int) error {
+	return h.tell(ctx, []string{name}, fmt.Sprintf("probe %d %d", every.Milliseconds(), times))
+}
+
+// StopProbe ends what StartProbe began; what has not been said yet is dropped.
+func (h *Host) StopProbe(ctx context.Context, name string) error {
+	return h.tell(ctx, []string{name}, "") // any line ends it, and an empty one asks for nothing
+}
+
+// Probed returns what a guest has said about its probes up to now. It reads a
+// file outside the lab, so that asking costs the lab nothing.
+func (h *Host) Probed(name string) ([]Probe, error) {
+	text, err := h.console(name)
+	return parseProbes(text), err
+}
+
+// parseProbes reads the lines of guest.c's command probe. One that has not
+// ended is not there yet; what else is on a console is not ours.
+func parseProbes(console []byte) []Probe {
+	var all []Probe
+	for line := range bytes.Lines(console) {
+		var touches uint32
+		var us [8]uint32
+		_, err := fmt.Sscanf(string(line), "PROBE %d touch %d %d %d %d answer %d %d %d %d\r\n",
+			&touches, &us[0], &us[1], &us[2], &us[3], &us[4], &us[5], &us[6], &us[7])
+		if err == nil && touches > 0 && bytes.HasSuffix(line, []byte("\n")) {
+			all = append(all, Probe{int(touches), delays(us[:4]), delays(us[4:])})
+		}
+	}
+	return all
+}
+
+func delays(us []uint32) Delays {
+	of := func(i int) time.Duration { return time.Duration(us[i]) * time.Microsecond }
+	return Delays{of(0), of(1), of(2), of(3)}
+}
