@@ -1,0 +1,195 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/lab"
+)
+
+// The bound of docs/daemon.md. The kernel moves up to 512 small pages, or one
+// huge page, at once (NR_MAX_BATCHED_MIGRATION of mm/migrate.c since Linux 6.3;
+// one small page before): who touches one of them waits until its batch is done.
+const (
+	batch = 2 * topology.MiB
+	// mostAnswer is by how many batches the guest may answer later than on a host
+	// that is busy elsewhere: scheduling included, but a quarter of the smallest slice.
+	mostAnswer = 8
+	// slice is the smallest that is copied without a look at the guest.
+	slice = 64 * topology.MiB
+)
+
+// responses is what a guest's probe said, second by second.
+type responses []lab.Probe
+
+// worst is the worst second, of each figure.
+func (r responses) worst() (w lab.Probe) {
+	worse := func(w *lab.Delays, d lab.Delays) {
+		w.P50, w.P99, w.P999, w.Max = max(w.P50, d.P50), max(w.P99, d.P99), max(w.P999, d.P999), max(w.Max, d.Max)
+	}
+	for _, p := range r {
+		w.Touches += p.Touches
+		worse(&w.Touch, p.Touch)
+		worse(&w.Answer, p.Answer)
+	}
+	return w
+}
+
+// exceeds says in what the worst second is beyond the bound; "" if in nothing.
+// elsewhere is what the guest said while the host was busy elsewhere, perBatch
+// how long a batch takes.
+func (r responses) exceeds(elsewhere responses, perBatch time.Duration) string {
+	var beyond []string
+	w := r.worst()
+	if most := elsewhere.worst().Touch.P99 + perBatch; w.Touch.P99 > most {
+		beyond = append(beyond, fmt.Sprintf("of 100 touches one takes more than %v, the bound is %v", w.Touch.P99, most))
+	}
+	if most := elsewhere.worst().Answer.P99 + mostAnswer*perBatch; w.Answer.P99 > most {
+		beyond = append(beyond, fmt.Sprintf("of 100 answers one is later than %v, the bound is %v", w.Answer.P99, most))
+	}
+	return strings.Join(beyond, "; ")
+}
+
+// during has a guest probe itself while something is done.
+func (l *labHost) during(t *testing.T, name string, do func()) responses {
+	t.Helper()
+	probed := func() responses {
+		all, err := l.Probed(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	before := len(probed())
+	if err := l.StartProbe(l.ctx, name, time.Second, 600); err != nil {
+		t.Fatal(err)
+	}
+	do()
+	said := probed()[before:]
+	if err := l.StopProbe(l.ctx, name); err != nil {
+		t.Fatal(err)
+	}
+	if len(said) < 2 {
+		t.Fatalf("guest %s probed itself for %d s: that shows nothing", name, len(said))
+	}
+	return said
+}
+
+// shuttle moves a guest to and fro between nodes 1 and 2.
+type shuttle struct {
+	*labHost
+	name   string
+	memory topology.Bytes
+	at     int
+	had    *guest.Placement
+}
+
+// move makes one move while the guest probes itself. It returns also how long
+// a batch took.
+func (s *shuttle) move(t *testing.T, args ...string) (responses, time.Duration) {
+	t.Helper()
+	to := s.placement(t, s.name, fmt.Sprint(3-s.at))
+	s.write(t, plan.MoveGuest, moveOf(to, topology.NodeID(s.at), s.had, s.memory))
+	var moved []operate.Moved
+	said := s.during(t, s.name, func() {
+		r := s.must(t, append([]string{"apply", "/run/plan.json", "-o", "json"}, args...)...)
+		if err := json.Unmarshal([]byte(r.stdout), &moved); err != nil {
+			t.Fatal(err)
+		}
+	})
+	s.at, s.had = 3-s.at, &to
+	var bytes topology.Bytes
+	var took time.Duration
+	for _, o := range moved[0].Guests[0].Outcomes {
+		if o.Step.Kind == plan.MoveRange {
+			bytes, took = bytes+o.Moved.Moved, took+o.Took
+		}
+	}
+	if bytes < s.memory*9/10 { // its firmware and devices have some
+		t.Fatalf("copied %v of %v", bytes, s.memory)
+	}
+	return said, time.Duration(float64(took) * float64(batch) / float64(bytes))
+}
+
+// While a guest is moved at a pace, it answers: see the bound. A guest that
+// was stopped for as long as a slice takes would not have kept it.
+func TestLabPacedMoveLeavesTheGuestResponsive(t *testing.T) {
+	l := boot(t, "square4")
+	const name = "p"
+	l.startWorker(t, worker{name: name, memoryMiB: 256, vcpus: 1, memory: 1, cpus: "2-3", quota: 100})
+	s := &shuttle{labHost: l, name: name, memory: 256 * topology.MiB, at: 1}
+	var table strings.Builder
+	log := func(how string, r responses) {
+		w := r.worst()
+		fmt.Fprintf(&table, "\n%-16s %5d touches: p50 %v p99 %v p99.9 %v max %v; answers: p50 %v p99 %v p99.9 %v max %v", how, w.Touches,
+			w.Touch.P50, w.Touch.P99, w.Touch.P999, w.Touch.Max, w.Answer.P50, w.Answer.P99, w.Answer.P999, w.Answer.Max)
+	}
+	log("idle", l.during(t, name, func() { time.Sleep(8 * time.Second) }))
+	// Two real CPUs give all of the lab's: the mover takes from the guest what any program does.
+	elsewhere := l.during(t, name, func() { l.sh(t, "timeout 8 taskset -c 6 sh -c 'while :; do :; done'; true") })
+	log("busy elsewhere", elsewhere)
+	var perBatch time.Duration // of the last move that did not pause in between
+	for _, pace := range [][]string{nil, {"--pace", "32M"}} {
+		beyond := ""
+		for range 3 { // the real machine may have other things to do
+			said, took := s.move(t, pace...)
+			if pace == nil {
+				perBatch = took
+			}
+			log(strings.Join(append([]string{"paced"}, pace...), " "), said)
+			if beyond = said.exceeds(elsewhere, perBatch); beyond == "" {
+				break
+			}
+		}
+		if beyond != "" {
+			t.Errorf("paced %v, three times: %s", pace, beyond)
+		}
+	}
+	said, took := s.move(t, "--full-speed")
+	log("full speed", said)
+	stop := took * time.Duration(slice/batch)
+	stopped := l.during(t, name, func() {
+		l.sh(t, fmt.Sprintf("pid=$(cat /run/libvirt/qemu/%s.pid); for i in 1 2 3; do kill -STOP $pid; sleep %.2f; kill -CONT $pid; sleep 0.5; done; sleep 1", name, stop.Seconds()))
+	})
+	log("stopped", stopped)
+	t.Logf("worst second of each, a batch of %v takes %v:%s", batch, perBatch, table.String())
+	if stopped.exceeds(elsewhere, perBatch) == "" {
+		t.Errorf("a guest that was stopped for %v, as long as a slice of %v takes, keeps the bound, too: the probe does not see what it should", stop, slice)
+	}
+}
+
+// What is told a bound has to be able to break it: each figure by itself, in a
+// single second, and not by what a busy host alone does.
+func TestBoundOfAProbe(t *testing.T) {
+	const perBatch = 20 * time.Millisecond
+	second := func(touch, answer time.Duration) lab.Probe {
+		return lab.Probe{Touches: 1000, Touch: lab.Delays{P99: touch, Max: time.Hour}, Answer: lab.Delays{P99: answer, Max: time.Hour}}
+	}
+	calm := second(0, 10*time.Millisecond)
+	for _, c := range []struct {
+		name      string
+		said      lab.Probe
+		elsewhere lab.Probe
+		beyond    bool
+	}{
+		{"undisturbed", calm, calm, false},
+		{"waits for its batch", second(perBatch, 0), calm, false},
+		{"waits for more than its batch", second(perBatch+1, 0), calm, true},
+		{"as late as allowed", second(0, 170*time.Millisecond), calm, false},
+		{"later", second(0, 170*time.Millisecond+1), calm, true},
+		{"no later than elsewhere", second(0, 300*time.Millisecond), second(0, 140*time.Millisecond), false},
+		{"stopped for a slice", second(0, 32*perBatch), second(0, 300*time.Millisecond), true},
+	} {
+		got := responses{calm, c.said, calm}.exceeds(responses{calm, c.elsewhere}, perBatch)
+		if (got != "") != c.beyond {
+			t.Errorf("%s: %q", c.name, got)
+		}
+	}
+}
