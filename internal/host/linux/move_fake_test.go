@@ -76,6 +76,8 @@ func (f *fakeSpace) pagemap(address uint64, entries []byte) (int, error) {
 	return len(entries), nil
 }
 
+func (f *fakeSpace) zero(uint64) bool { return false }
+
 func (f *fakeSpace) touch(addresses []uint64) int {
 	for _, a := range addresses {
 		f.hidden[a/4096] = false

@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"os"
@@ -35,6 +36,25 @@ func (p process) pagemap(address uint64, entries []byte) (int, error) {
 		err = nil
 	}
 	return n, err
+}
+
+// zeroPage is KPF_ZERO_PAGE of /proc/kpageflags
+// (Documentation/admin-guide/mm/pagemap.rst), huge zero pages included.
+const zeroPage = 1 << 24
+
+// zero answers no where the kernel does not tell: the page counts as hidden then.
+func (p process) zero(frame uint64) bool {
+	if frame == 0 {
+		return false
+	}
+	file, err := os.Open(Live.path("proc", "kpageflags"))
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	var flags [8]byte
+	_, err = file.ReadAt(flags[:], int64(frame)*int64(len(flags)))
+	return err == nil && binary.NativeEndian.Uint64(flags[:])&zeroPage != 0
 }
 
 // touch reads through process_vm_readv(2), many addresses a call; one that

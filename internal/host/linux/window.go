@@ -17,6 +17,8 @@ type addressSpace interface {
 	move(addresses []uint64, nodes, statuses []int32) error
 	// pagemap reads page table entries from an address on, and how many bytes there were.
 	pagemap(address uint64, entries []byte) (int, error)
+	// zero reports whether a page frame is the kernel's zero page.
+	zero(frame uint64) bool
 	// touch reads a byte at each address and returns how many could be read.
 	touch(addresses []uint64) int
 }
@@ -67,13 +69,16 @@ func (w *window) look() error {
 const (
 	pagemapEntry   = 8
 	pagemapPresent = 1 << 63
+	pagemapFrame   = 1<<55 - 1 // page frame number; 0 without CAP_SYS_ADMIN
 )
 
 // findHidden marks pages that the status calls absent but the page table has.
 // move_pages(2) of Linux 6.1 to 6.4 takes entries that NUMA balancing has made
-// inaccessible for absent ones; pagemap does not.
+// inaccessible for absent ones; pagemap does not. It has the shared zero page,
+// too, which stands for memory that was only read, and never moves.
 func (w *window) findHidden() error {
 	perStep := int(w.step / smallPage)
+	isZero := lastKnown(w.space.zero)
 	for i := 0; i < len(w.addresses); {
 		if !noPage(w.statuses[i]) {
 			i++
@@ -91,12 +96,26 @@ func (w *window) findHidden() error {
 		}
 		for k := i; k < run; k++ {
 			if at := (k - i) * perStep * pagemapEntry; at+pagemapEntry <= n {
-				w.hidden[k] = binary.NativeEndian.Uint64(entries[at:])&pagemapPresent != 0
+				entry := binary.NativeEndian.Uint64(entries[at:])
+				w.hidden[k] = entry&pagemapPresent != 0 && !(w.statuses[k] == -int32(unix.EFAULT) && isZero(entry&pagemapFrame))
 			}
 		}
 		i = run
 	}
 	return nil
+}
+
+// lastKnown asks again only where the frame is another one: memory that was
+// only read is the same zero page all over.
+func lastKnown(zero func(frame uint64) bool) func(uint64) bool {
+	var last uint64
+	var known bool
+	return func(frame uint64) bool {
+		if frame != last {
+			last, known = frame, zero(frame)
+		}
+		return known
+	}
 }
 
 // pagemapAtOnce bounds one read of pagemap, in entries.

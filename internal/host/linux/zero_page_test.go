@@ -1,0 +1,34 @@
+package linux
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Memory that was read and never written is the kernel's shared zero page,
+// which is in the page table and never moves: it is no page of the process's.
+func TestZeroPagesAreAbsentAndNotHidden(t *testing.T) {
+	needMovePages(t)
+	const size = 64 * 4096
+	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(memory)
+	if err := unix.Madvise(memory, unix.MADV_NOHUGEPAGE); err != nil {
+		t.Fatal(err)
+	}
+	var sum byte
+	for i := 0; i < size; i += 4096 {
+		sum += memory[i]
+	}
+	memory[0] = sum + 1 // one page is really there
+	r, err := Mover{PID: unix.Getpid()}.Move(t.Context(), inventory.MemoryRange{Address: addressOf(memory), Size: size, PageSize: 4 * topology.KiB}, nodes("0"))
+	if err != nil || r.Hidden != 0 || r.Failed != 0 || r.Absent != size-4096 {
+		t.Errorf("%+v, %v: want all but one page absent", r, err)
+	}
+}
