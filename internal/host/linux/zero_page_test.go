@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -13,6 +14,11 @@ import (
 // which is in the page table and never moves: it is no page of the process's.
 func TestZeroPagesAreAbsentAndNotHidden(t *testing.T) {
 	needMovePages(t)
+	if flags, err := os.Open("/proc/kpageflags"); err != nil {
+		t.Skipf("the kernel does not tell which page is the zero page: %v; run as root", err)
+	} else {
+		flags.Close()
+	}
 	const size = 64 * 4096
 	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
