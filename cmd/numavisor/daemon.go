@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -112,8 +113,13 @@ func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags) (stop fun
 
 // frugal has the heap collected when it has grown by half: by default it may
 // double, and what the daemon holds for long is mostly history, in which there
-// are no pointers to follow. The variable GOGC goes first.
+// are no pointers to follow. And it works on two CPUs at most: on a large host
+// Go would have every idle CPU look for work of it, and mark its heap. The
+// variables GOGC and GOMAXPROCS go first.
 func frugal() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(min(2, runtime.GOMAXPROCS(0)))
+	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
 	}

@@ -26,6 +26,7 @@ func (s plainSpace) move(addresses []uint64, nodes, statuses []int32) error {
 }
 
 func (plainSpace) pagemap(uint64, []byte) (int, error) { return 0, nil }
+func (plainSpace) zero(uint64) bool                    { return false }
 func (plainSpace) touch([]uint64) int                  { return 0 }
 
 // What the mover itself takes for each page of 4 KiB, beside the kernel, which
