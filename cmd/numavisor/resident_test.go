@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -116,7 +117,7 @@ func anHour(t *testing.T, c crowd) {
 		for range 6 {
 			time.Sleep(time.Minute)
 			answer := httptest.NewRecorder()
-			page.ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
+			page.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 			if !strings.Contains(answer.Body.String(), `"vm199"`) {
 				t.Errorf("metrics do not tell of the last guest:\n%.500s", answer.Body.String()[max(0, answer.Body.Len()-500):])
 			}

@@ -153,8 +153,8 @@ func (s *session) watch(ctx context.Context, run *Run) error {
 		s.Progress("%s: %v, %.1f %% local, %.0f ns", s.manager.Name, time.Duration(i+1)*s.Window, 100*local, sum.Minus(before).MeanNanos())
 		before = sum
 	}
-	for i, name := range s.names() {
-		if err := s.fillWork(ctx, run, i, name); err != nil {
+	for _, name := range s.names() {
+		if err := s.fillWork(ctx, run, name); err != nil {
 			return err
 		}
 	}
@@ -165,7 +165,7 @@ func (s *session) watch(ctx context.Context, run *Run) error {
 // in the last window: it was told to begin a moment after its fellows.
 const tardiness = 20 * time.Second
 
-func (s *session) fillWork(ctx context.Context, run *Run, guest int, name string) error {
+func (s *session) fillWork(ctx context.Context, run *Run, name string) error {
 	var said []lab.Work
 	for end := time.Now().Add(tardiness); ; {
 		var err error
