@@ -272,7 +272,7 @@ func (s *state) tick(ctx context.Context) {
 		s.takeUp()
 		s.answerRivals()
 	}
-	if time.Since(s.planned) >= s.d.Plan {
+	if time.Since(s.planned) >= s.d.Plan || s.patienceEnded() {
 		s.plan()
 	}
 	s.change(ctx)

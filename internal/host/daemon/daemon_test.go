@@ -57,6 +57,27 @@ func TestAGuestThatSuffersIsMovedAndLeftAlone(t *testing.T) {
 	})
 }
 
+// A guest's patience ends between two plans: the next is made then.
+func TestAPlanIsMadeWhenPatienceEnds(t *testing.T) {
+	p := auto("a")
+	p.Balance.Patience = policy.Duration(7 * time.Second)
+	within(t, square, p, func(t *testing.T, w *world) {
+		w.busy("b", "3", "12-15")
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		defer w.end()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		began := w.entries(journal.MoveBegan)
+		if len(began) != 1 {
+			t.Fatalf("began %+v", began)
+		}
+		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited < 7*time.Second || waited > 9*time.Second {
+			t.Errorf("a move began %v after the start, its guest has 7s of patience", waited)
+		}
+	})
+}
+
 func TestOthersGuestsAreAdvisedUntilSomebodyAccepts(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		w.busy("b", "3", "12-15")

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,6 +50,15 @@ func (s *state) plan() {
 		s.queue = append(s.queue, job{id: s.newID(), move: m, by: "balancer"})
 	}
 	s.advise(advice)
+}
+
+// patienceEnded reports whether a guest has suffered long enough since the last plan.
+func (s *state) patienceEnded() bool {
+	now, patience := time.Now(), time.Duration(s.policy.Balance.Patience)
+	return slices.ContainsFunc(s.past.Suffering, func(g plan.Suffering) bool {
+		end := g.Since.Add(patience)
+		return end.After(s.planned) && !end.After(now)
+	})
 }
 
 // small is how much moves may copy together that are made as one: what takes a few seconds.
