@@ -58,7 +58,7 @@ func (f *hostFlags) open(c *cobra.Command) (h *operate.Host, done func(), err er
 		cancel()
 		return nil, nil, err
 	}
-	k := kernel{Root: "/", pace: linux.AtMost(pace)}
+	k := kernel{Root: linux.Live, topologies: linux.NewTopologies(string(linux.Live)), pace: linux.AtMost(pace)}
 	qemu := libvirt.New(f.uri)
 	h.Kernel, h.Meter, h.Control, h.Domains = k, k, qemu, qemu
 	h.Ledger = claim.Ledger{Folder: f.state, Alive: func(p claim.Process) bool {

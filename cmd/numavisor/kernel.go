@@ -17,11 +17,12 @@ import (
 // kernel is this host's kernel as observe and apply want it.
 type kernel struct {
 	linux.Root
+	topologies *linux.Topologies
 	// pace bounds copying, of all ranges together; nil is full speed.
 	pace func(context.Context, topology.Bytes) error
 }
 
-func (k kernel) Topology() (topology.Topology, error) { return linux.ReadTopology(string(k.Root)) }
+func (k kernel) Topology() (topology.Topology, error) { return k.topologies.Read() }
 
 // Settings adds what no kernel file tells: libvirt runs the numad program itself and needs no daemon.
 func (k kernel) Settings() (inventory.Kernel, []inventory.Gap) {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"sync"
 
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -15,17 +17,43 @@ import (
 // Files that are missing, broken or too large become Gaps and reading goes on;
 // it fails only where no CPU is to be found at all.
 func ReadTopology(root string) (topology.Topology, error) {
-	dir, err := os.OpenRoot(root)
+	return NewTopologies(root).Read()
+}
+
+// Topologies reads one host again and again. Most files of a topology tell of
+// single CPUs, ten and more of each, and say the same as long as the same CPUs
+// are online: those are read once. It may be used from several goroutines.
+type Topologies struct {
+	root string
+
+	mu   sync.Mutex
+	cpus *keptCPUs
+}
+
+// keptCPUs is what was read of the CPUs when these were online.
+type keptCPUs struct {
+	online  string
+	seen    []topology.SeenCPU
+	offline topology.CPUSet
+	gaps    []string
+}
+
+// NewTopologies has read nothing yet. root is ReadTopology's.
+func NewTopologies(root string) *Topologies { return &Topologies{root: root} }
+
+// Read is ReadTopology.
+func (k *Topologies) Read() (topology.Topology, error) {
+	dir, err := os.OpenRoot(k.root)
 	if err != nil {
 		return topology.Topology{}, fmt.Errorf("reading the topology: %w; give the folder that holds the host's sys and proc", err)
 	}
 	defer dir.Close()
 	t := &tree{root: dir}
-	cpus, offline := t.cpus()
+	cpus, offline := k.readCPUs(t)
 	if len(cpus) == 0 {
 		return topology.Topology{}, errors.Join(fmt.Errorf(
 			"reading the topology: no CPU in %s below %s; give the folder that holds the host's sys and proc, or check that sysfs is mounted",
-			cpuFolder, root), t.err())
+			cpuFolder, k.root), t.err())
 	}
 	nodes := t.nodes(cpus)
 	seen := topology.Topology{
@@ -34,12 +62,28 @@ func ReadTopology(root string) (topology.Topology, error) {
 		Housekeeping: t.housekeeping(cpus),
 		Offline:      offline,
 		Measured:     t.accessFigures(nodes),
-		Source:       "sysfs " + root,
+		Source:       "sysfs " + k.root,
 	}
 	seen.Gaps = t.gaps
 	topo, err := topology.Assemble(seen, cpus)
 	if err != nil {
-		return topology.Topology{}, fmt.Errorf("reading the topology below %s: %w", root, err)
+		return topology.Topology{}, fmt.Errorf("reading the topology below %s: %w", k.root, err)
 	}
 	return topo, nil
+}
+
+// readCPUs reads the CPUs if others are online than before, or if it is not
+// told which are. What is online is read first: who comes or goes meanwhile
+// makes the next reading a whole one.
+func (k *Topologies) readCPUs(t *tree) ([]topology.SeenCPU, topology.CPUSet) {
+	online, told := t.text(cpuFolder + "/online")
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.cpus == nil || !told || online != k.cpus.online {
+		fresh := &tree{root: t.root}
+		seen, offline := fresh.cpus()
+		k.cpus = &keptCPUs{online, seen, offline, fresh.gaps}
+	}
+	t.gaps = slices.Clone(k.cpus.gaps)
+	return slices.Clone(k.cpus.seen), k.cpus.offline
 }

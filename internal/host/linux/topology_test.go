@@ -318,10 +318,18 @@ func TestReadTopologyOfWideHost(t *testing.T) {
 
 func BenchmarkReadTopology(b *testing.B) {
 	for _, size := range []struct{ nodes, cpus int }{{8, 256}, {64, 1024}, {128, 2048}} {
+		root := wideHost(b, size.nodes, size.cpus)
 		b.Run(fmt.Sprintf("%dnodes-%dcpus", size.nodes, size.cpus), func(b *testing.B) {
-			root := wideHost(b, size.nodes, size.cpus)
 			for b.Loop() {
 				readTopology(b, root)
+			}
+		})
+		b.Run(fmt.Sprintf("%dnodes-%dcpus-again", size.nodes, size.cpus), func(b *testing.B) {
+			many := NewTopologies(root)
+			for b.Loop() {
+				if _, err := many.Read(); err != nil {
+					b.Fatal(err)
+				}
 			}
 		})
 	}

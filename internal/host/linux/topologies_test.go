@@ -1,0 +1,57 @@
+package linux
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/internal/topology/topologytest"
+)
+
+// What changes by itself is read each time; what the CPUs are, when others are online.
+func TestTopologiesReadCPUsAnewWhereOthersAreOnline(t *testing.T) {
+	root := topologytest.Root(t, "16cpu-4n-scattered")
+	write := func(text string, elements ...string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(append([]string{root, "sys/devices/system"}, elements...)...), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	many := NewTopologies(root)
+	read := func() topology.Topology {
+		t.Helper()
+		topo, err := many.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return topo
+	}
+	first := read()
+	if again := read(); !reflect.DeepEqual(first, again) || !reflect.DeepEqual(again, readTopology(t, root)) {
+		t.Fatal("the second reading differs from the first, or from one without a memory")
+	}
+	last := first.CPUs[len(first.CPUs)-1].ID
+	write("Node 0 MemTotal: 4096 kB\nNode 0 MemFree: 1024 kB\n", "node/node0/meminfo")
+	write("97", "cpu", filepath.Base(cpuPath(last)), "topology/physical_package_id")
+	now := read()
+	if now.Nodes[0].Free != topology.MiB {
+		t.Errorf("free on node 0: %v, now 1 MiB", now.Nodes[0].Free)
+	}
+	if !reflect.DeepEqual(now.CPUs, first.CPUs) {
+		t.Error("the CPUs were read anew, though the same are online")
+	}
+	var rest []string
+	for _, c := range first.CPUs[1:] {
+		rest = append(rest, topology.SetOf(c.ID).String())
+	}
+	write(strings.Join(rest, ",")+"\n", "cpu/online")
+	if now = read(); len(now.CPUs) != len(first.CPUs)-1 || !now.Offline.Contains(first.CPUs[0].ID) || reflect.DeepEqual(now.CPUs[len(now.CPUs)-1], first.CPUs[len(first.CPUs)-1]) {
+		t.Errorf("CPU %d has gone offline, and CPU %d is in another socket: %+v", first.CPUs[0].ID, last, now.CPUs)
+	}
+	if !reflect.DeepEqual(now, readTopology(t, root)) {
+		t.Error("differs from a reading without a memory")
+	}
+}
