@@ -7,12 +7,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
 func balanceCommand() *cobra.Command {
 	var on hostFlags
-	var inventoryFile string
+	var inventoryFile, socket string
 	var explain bool
 	c := &cobra.Command{
 		Use:   "balance",
@@ -23,7 +24,8 @@ reason, and what it takes to undo it. What is seen is taken to last: the daemon
 waits before it acts, this what-if does not.
 
 Demand for CPUs, waiting and remote accesses count as far as the inventory has
-them; without, vCPUs count as busy and accesses as even over the memory.`,
+them; without, vCPUs count as busy and accesses as even over the memory. Of this
+host they are known where its daemon runs.`,
 		Example: `  numavisor balance --inventory host.json --explain
   numavisor capture > host.json; numavisor balance --inventory host.json -o json`,
 		Args: cobra.NoArgs,
@@ -31,7 +33,9 @@ them; without, vCPUs count as busy and accesses as even over the memory.`,
 	on.flags(c)
 	c.Flags().StringVar(&inventoryFile, "inventory", "", "decide on a saved inventory (see 'numavisor capture')")
 	c.Flags().BoolVar(&explain, "explain", false, "show reasons, prices, and why VMs that suffer stay")
+	socketFlag(c, &socket)
 	on.onlyLive(c, "inventory")
+	c.MarkFlagsMutuallyExclusive("inventory", "socket")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		wanted, err := on.readPolicy()
 		if err != nil {
@@ -41,6 +45,10 @@ them; without, vCPUs count as busy and accesses as even over the memory.`,
 		if err != nil {
 			return err
 		}
+		if inventoryFile == "" {
+			addLoads(c.Context(), socket, &inv)
+		}
+		noteNoLoads(c, &inv)
 		round, err := balance.Plan(balance.Request{Host: &inv, Policy: wanted, Now: inv.Taken, Lasting: true})
 		if err != nil {
 			return err
@@ -48,6 +56,15 @@ them; without, vCPUs count as busy and accesses as even over the memory.`,
 		return emit(c, round, func(w io.Writer) { printRound(w, round, explain) })
 	}
 	return c
+}
+
+// noteNoLoads says so where a plan has to guess what VMs ask for.
+func noteNoLoads(c *cobra.Command, inv *inventory.Host) {
+	for _, g := range inv.Gaps {
+		if g.What == loadsGap {
+			fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: loads are not known (%s): vCPUs count as busy, and accesses as even over the memory\n", g.Why)
+		}
+	}
 }
 
 func printRound(w io.Writer, r plan.Round, explain bool) {

@@ -10,13 +10,15 @@ import (
 
 func captureCommand() *cobra.Command {
 	var on hostFlags
+	var socket string
 	c := &cobra.Command{
 		Use:   "capture",
 		Short: "Write the inventory: everything a decision needs, as one document",
 		Long: `Writes what was seen on the host as one JSON document: topology, reservations,
 VMs with spec, placement and what was seen of them, and the gaps. Replay a
 decision on it with 'numavisor place --inventory FILE'; attach it to a bug
-report. Its form is docs/inventory.schema.json.
+report. Its form is docs/inventory.schema.json. Loads of VMs and nodes are in it
+where a daemon runs that measures them.
 
 Exit status 3 means that a hypervisor of this host could not be asked for its
 VMs, or not for all: the document has the gap.`,
@@ -33,6 +35,7 @@ VMs, or not for all: the document has the gap.`,
 			if err != nil {
 				return err
 			}
+			addLoads(c.Context(), socket, &inv)
 			if format := c.Flag("output"); !format.Changed {
 				if err := format.Value.Set("json"); err != nil {
 					return err
@@ -45,5 +48,6 @@ VMs, or not for all: the document has the gap.`,
 		},
 	}
 	on.flags(c)
+	socketFlag(c, &socket)
 	return c
 }

@@ -51,3 +51,19 @@ type NodeLoad struct {
 	CPU  float64 `json:"cpu"`
 	Wait float64 `json:"wait"`
 }
+
+// TakeLoads adds to h what was measured of the same host: loads of its nodes and
+// of guests that are still the same process, and how fast memory is copied there.
+func (h *Host) TakeLoads(measured Host) {
+	loads := map[string]*Guest{}
+	for i := range measured.Guests {
+		loads[measured.Guests[i].Name] = &measured.Guests[i]
+	}
+	for i := range h.Guests {
+		g := &h.Guests[i]
+		if m := loads[g.Name]; m != nil && m.PID == g.PID && m.Seen.Load != nil {
+			g.Seen.Load = m.Seen.Load
+		}
+	}
+	h.Load, h.MoverBytesPerSecond = measured.Load, measured.MoverBytesPerSecond
+}

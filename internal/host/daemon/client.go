@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/history"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/status"
 )
 
@@ -38,6 +39,11 @@ func Dial(socket string) *Client {
 // Status asks for the daemon's view of this moment.
 func (c *Client) Status(ctx context.Context) (r status.Status, err error) {
 	return r, c.ask(ctx, http.MethodGet, "/v1/status", nil, &r)
+}
+
+// Inventory asks for the host as the next plan would have it.
+func (c *Client) Inventory(ctx context.Context) (h inventory.Host, err error) {
+	return h, c.ask(ctx, http.MethodGet, "/v1/inventory", nil, &h)
 }
 
 // Series asks for the history of "guest" NAME or "node" ID.

@@ -9,10 +9,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/status"
 )
 
@@ -67,6 +69,7 @@ func (l *locked) Close() error { return errors.Join(l.Listener.Close(), l.lock.C
 func (d *Daemon) Serve(ctx context.Context, l net.Listener, pages map[string]http.Handler) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", d.answer(func(r *http.Request) (any, error) { return d.Status(r.Context()) }))
+	mux.HandleFunc("GET /v1/inventory", d.answer(func(r *http.Request) (any, error) { return d.Inventory(r.Context()) }))
 	mux.HandleFunc("GET /v1/series/{kind}/{name}", d.answer(func(r *http.Request) (any, error) {
 		return d.Series(r.Context(), r.PathValue("kind"), r.PathValue("name"))
 	}))
@@ -128,6 +131,20 @@ type refusal struct {
 func (d *Daemon) Status(ctx context.Context) (r status.Status, err error) {
 	err = d.tell(ctx, func(s *state) { r = s.report() })
 	return r, err
+}
+
+// Inventory is the host as the next plan would have it: as it was last looked
+// at, with what guests and nodes asked for lately.
+func (d *Daemon) Inventory(ctx context.Context) (h inventory.Host, err error) {
+	err = d.order(ctx, func(s *state) error {
+		if s.looked.IsZero() {
+			return errors.New("the daemon has not looked at the host yet")
+		}
+		h = s.withLoads()
+		h.Topology.Nodes = slices.Clone(h.Topology.Nodes) // the loop writes to its own
+		return nil
+	})
+	return h, err
 }
 
 // Accept has an advised move made, mode, pause and windows notwithstanding.

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/daemon"
+	"github.com/numavisor/numavisor/internal/inventory"
+)
+
+// loadsTime is how long a daemon may take to say what it has measured.
+const loadsTime = 10 * time.Second
+
+// addLoads adds what this host's daemon has measured of loads. Loads need time
+// to be measured: where no daemon does it, they are a gap.
+func addLoads(ctx context.Context, socket string, inv *inventory.Host) {
+	ctx, cancel := context.WithTimeout(ctx, loadsTime)
+	defer cancel()
+	measured, err := daemon.Dial(socket).Inventory(ctx)
+	if err != nil {
+		why := err.Error()
+		if errors.Is(err, daemon.ErrNotRunning) {
+			why = "no daemon measures them ('numavisor daemon')"
+		}
+		inv.Gaps = append(inv.Gaps, inventory.Gap{Object: "host", What: loadsGap, Why: why})
+		return
+	}
+	inv.TakeLoads(measured)
+}
+
+// loadsGap is what is missing of a host where nobody measures.
+const loadsGap = "loads of its VMs and nodes, and how fast memory is copied"

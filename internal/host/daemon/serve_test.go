@@ -1,0 +1,74 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/host/daemon"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/policy"
+)
+
+// Through the socket: the inventory has the loads that were measured, so that a
+// plan made of it elsewhere is the daemon's own; orders are obeyed and refused.
+func TestWhoAsksThroughTheSocketKnowsWhatTheLoopKnows(t *testing.T) {
+	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		w.busy("b", "3", "12-15")
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		defer w.end()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		// From here on no time passes: who waits for the network stops the test's clock.
+		socket := filepath.Join(t.TempDir(), "daemon.sock")
+		client := daemon.Dial(socket)
+		if _, err := client.Inventory(t.Context()); !errors.Is(err, daemon.ErrNotRunning) {
+			t.Fatalf("no socket: %v", err)
+		}
+		l, err := daemon.Listen(socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error)
+		go func() { served <- w.d.Serve(ctx, l, nil) }()
+		defer func() {
+			stop()
+			if err := <-served; err != nil {
+				t.Error(err)
+			}
+		}()
+		h, err := client.Inventory(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range h.Guests {
+			if g.Seen.Load == nil || g.Seen.Load.CPU <= 0 {
+				t.Errorf("load of %s: %+v", g.Name, g.Seen.Load)
+			}
+		}
+		s, err := client.Status(t.Context())
+		if err != nil || len(h.Load) != 4 || len(s.Advice) != 1 {
+			t.Fatalf("loads of %d nodes, %d moves advised: %v", len(h.Load), len(s.Advice), err)
+		}
+		round, err := balance.Plan(balance.Request{Host: &h, Now: h.Taken, Lasting: true})
+		if err != nil || len(round.Moves) != 1 || round.Moves[0].String() != s.Advice[0].Move.String() {
+			t.Errorf("planned of the inventory: %+v, the daemon: %v: %v", round.Moves, s.Advice[0].Move, err)
+		}
+		if err := client.Pause(t.Context(), time.Hour, "a test"); err != nil {
+			t.Error(err)
+		}
+		if s, err := client.Status(t.Context()); err != nil || s.Held == "" || len(w.entries(journal.Paused)) != 1 {
+			t.Errorf("paused: held %q: %v", s.Held, err)
+		}
+		if err := client.Accept(t.Context(), "nonsense"); err == nil {
+			t.Error("accepted what is not there")
+		}
+	})
+}
