@@ -161,8 +161,8 @@ func (x Executor) slice(ctx context.Context, t *Turn, pace Pacer) (bool, error) 
 	if err != nil {
 		return false, err
 	}
-	if t.Err = StillThere(x.Kernel, t.Plan.Basis); t.Err != nil {
-		c.failed = t.Err
+	if gone := StillThere(x.Kernel, t.Plan.Basis); gone != nil {
+		t.Err, c.failed = gone, gone
 		return false, nil
 	}
 	part := cut(&c.parts, size)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/promql/parser"
 	"sigs.k8s.io/yaml"
 
@@ -61,7 +61,7 @@ func check(t *testing.T, where, expr string) (names, labelNames []string) {
 			}
 			allowed = append(allowed, m.Labels...)
 			for _, l := range n.LabelMatchers {
-				if l.Name != labels.MetricName && l.Name != "instance" && l.Name != "job" && !slices.Contains(m.Labels, l.Name) {
+				if l.Name != model.MetricNameLabel && l.Name != "instance" && l.Name != "job" && !slices.Contains(m.Labels, l.Name) {
 					t.Errorf("%s: %s has no label %q", where, n.Name, l.Name)
 				}
 			}
