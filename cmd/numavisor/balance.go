@@ -41,12 +41,13 @@ host they are known where its daemon runs.`,
 		if err != nil {
 			return err
 		}
+		ctx := c.Context() // that of reading the host ends with it
 		inv, err := on.inventory(c, inventoryFile)
 		if err != nil {
 			return err
 		}
 		if inventoryFile == "" {
-			addLoads(c.Context(), socket, &inv)
+			addLoads(ctx, socket, &inv)
 		}
 		noteNoLoads(c, &inv)
 		round, err := balance.Plan(balance.Request{Host: &inv, Policy: wanted, Now: inv.Taken, Lasting: true})

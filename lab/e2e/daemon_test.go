@@ -317,10 +317,23 @@ func TestLabDaemonSeesAccesses(t *testing.T) {
 			}
 		}
 		if len(shares) == 2 && shares["far"] > 0.9 && shares["near"] < 0.1 {
-			return
+			break
 		}
 		if time.Now().After(end) {
 			t.Fatalf("remote shares by the access counter: %v\n%s", shares, l.sh(t, "numavisor top --once"))
+		}
+	}
+	// Who plans by hand, plans on the same.
+	if r := l.must(t, "balance", "--explain"); strings.Contains(r.stderr, "loads are not known") || !strings.Contains(r.stdout, "lab access counter") {
+		t.Errorf("balance beside a daemon: %s%s", r.stderr, r.stdout)
+	}
+	var inv inventory.Host
+	if err := json.Unmarshal([]byte(l.must(t, "capture").stdout), &inv); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range inv.Guests {
+		if g.Seen.Load == nil || len(inv.Load) != len(l.Shape.Nodes) {
+			t.Errorf("captured beside a daemon: load of %s %+v, of %d nodes", g.Name, g.Seen.Load, len(inv.Load))
 		}
 	}
 }
