@@ -15,7 +15,7 @@ import (
 // Also run in the lab, by its name, where nothing may be missing that it needs.
 func TestLabZeroPagesAreAbsentAndNotHidden(t *testing.T) {
 	needMovePages(t)
-	if flags, err := os.Open("/proc/kpageflags"); err != nil && os.Getenv("NUMAVISOR_LAB_INSIDE") == "1" {
+	if flags, err := os.Open("/proc/kpageflags"); err != nil && os.Getenv(labVariable) == "1" {
 		t.Fatal(err)
 	} else if err != nil {
 		t.Skipf("the kernel does not tell which page is the zero page: %v; run as root", err)
