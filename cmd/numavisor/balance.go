@@ -77,7 +77,7 @@ func printRound(w io.Writer, r plan.Round, explain bool) {
 		return
 	}
 	if len(r.Moves) == 0 {
-		fmt.Fprintf(w, "nothing to move; %d VMs suffer\n", len(r.Suffering))
+		fmt.Fprintf(w, "nothing to move; VMs that suffer: %d\n", len(r.Suffering))
 		return
 	}
 	rows := [][]string{{"MOVE", "VM", "FROM", "TO", "COPY", "TAKES", "SAVES", "MODE"}}
