@@ -43,7 +43,7 @@ func (p *planner) pass(mode policy.Mode) {
 		}
 		again := false
 		for _, wanted := range p.model.targets(movable, 2*p.budget.guests) {
-			if again = p.approach(wanted); again {
+			if again = p.approach(p.model.sparing(wanted)); again {
 				break // one state may be out of reach, the other is not
 			}
 		}

@@ -48,7 +48,7 @@ func (p *planner) weigh(group []change, bytes topology.Bytes) (plan.Benefit, pla
 	best := relief{}
 	for i := range m.guests {
 		g := &m.guests[i]
-		if !g.patient {
+		if own[i] == 0 {
 			continue
 		}
 		if after := m.own(g); best.guest == nil || own[i]-after > best.before-best.after {
@@ -69,12 +69,13 @@ func (m *model) back(group []change) []change {
 	return out
 }
 
-// owns returns what guests cost now that had suffered for long when the round began.
+// owns returns what guests cost now that had suffered for long when the round
+// began, and still do: whom the moves before have helped needs no further ones.
 func (m *model) owns() []float64 {
 	own := make([]float64, len(m.guests))
 	for i := range m.guests {
-		if m.guests[i].patient {
-			own[i] = m.own(&m.guests[i])
+		if g := &m.guests[i]; g.patient && m.suffers(g, m.policy.Balance.Clear) {
+			own[i] = m.own(g)
 		}
 	}
 	return own

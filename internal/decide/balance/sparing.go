@@ -1,0 +1,56 @@
+package balance
+
+import "math"
+
+// sparing replaces changes that copy the memory of a guest by ones that bring
+// its vCPUs to it, where those alone end the guest's suffering: they take
+// effect at once and cost next to nothing. Copying for the sake of a still
+// better state would be a move that nobody suffers for.
+func (m *model) sparing(wanted []change) []change {
+	first := m.state()
+	defer m.restore(first)
+	m.make(wanted...)
+	out := make([]change, len(wanted))
+	for i, c := range wanted {
+		out[i] = c
+		if g := &m.guests[c.guest]; g.suffers && g.layouts[c.layout].copied > copiedAtMost {
+			if l, ok := m.uncopied(c.guest, first[c.guest]); ok {
+				out[i].layout = l
+				m.make(out[i])
+			}
+		}
+	}
+	return out
+}
+
+// uncopied is the best layout of a guest, other than the one it began with,
+// that copies nothing to speak of and leaves it without a reason to suffer.
+func (m *model) uncopied(guest, began int) (layout int, ok bool) {
+	g := &m.guests[guest]
+	low := math.Inf(1)
+	for l := range g.layouts {
+		if l == began || g.layouts[l].barred || g.layouts[l].copied > copiedAtMost {
+			continue
+		}
+		if rise, legal := m.try(change{guest, l}); legal && rise < low && m.content(guest, l) {
+			layout, low, ok = l, rise, true
+		}
+	}
+	return layout, ok
+}
+
+// content reports whether a guest would not suffer with a layout, and would
+// leave those beside it enough of their node. Whoever waits for CPUs now is
+// not content with any: how long it would wait elsewhere is not known.
+func (m *model) content(guest, layout int) bool {
+	g := &m.guests[guest]
+	was := g.at
+	m.make(change{guest, layout})
+	defer m.make(change{guest, was})
+	for _, on := range g.layout().on {
+		if m.use(on.node) > m.policy.Balance.MostCPU {
+			return false
+		}
+	}
+	return !m.suffers(g, m.policy.Balance.Clear)
+}

@@ -1,0 +1,84 @@
+package balance
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// strayed is a host with three guests whose memory is on node 0 and whose
+// vCPUs may run anywhere.
+func strayed(vcpus int, used, mbps float64) *inventory.Host {
+	h := machine(square)
+	for i := range 3 {
+		add(h, vm{name: fmt.Sprintf("w%d", i), vcpus: vcpus, memory: gib, cpus: on(0, 1, 2, 3), lies: lies(0, gib), used: used, mbps: mbps, notOurs: true,
+			change: func(g *inventory.Guest) {
+				g.Config.NUMATune = &inventory.NUMATune{Mode: "restrictive", Nodes: topology.MustParseSet[topology.NodeID]("0-3")}
+			}})
+	}
+	return h
+}
+
+// copied sums up what a plan copies, of how many guests.
+func copied(t *testing.T, h *inventory.Host, p policy.Policy) (guests, copying int) {
+	t.Helper()
+	round := planned(t, h, p)
+	for _, m := range round.Moves {
+		for _, g := range m.Guests {
+			guests++
+			if g.Bytes > 0 {
+				copying++
+			}
+		}
+	}
+	return guests, copying
+}
+
+func auto(names ...string) policy.Policy {
+	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{}}}
+	for _, n := range names {
+		p.Balance.Guests[n] = policy.ModeAuto
+	}
+	return p
+}
+
+func TestNothingIsCopiedWhereVCPUsCanComeToTheMemory(t *testing.T) {
+	p := auto("w0", "w1", "w2")
+	if guests, copying := copied(t, strayed(1, 1, 0), p); guests != 3 || copying != 0 {
+		t.Errorf("%d guests move, %d are copied; node 0 has CPUs for all", guests, copying)
+	}
+	if guests, copying := copied(t, strayed(2, 2, 0), p); guests != 3 || copying != 2 {
+		t.Errorf("%d guests move, %d are copied; node 0 has CPUs for one of them", guests, copying)
+	}
+}
+
+func TestCopyingSparesWhatOtherwiseLacksBandwidth(t *testing.T) {
+	h := strayed(1, 1, 9000)
+	ids := on(0, 1, 2, 3)
+	h.Topology.Measured = &topology.Measured{Nodes: ids}
+	for i := range ids {
+		near, wide := []float64{140, 140, 140, 140}, []float64{9000, 9000, 9000, 9000}
+		near[i], wide[i] = 85, 20000
+		h.Topology.Measured.LatencyNanos = append(h.Topology.Measured.LatencyNanos, near)
+		h.Topology.Measured.BandwidthMBps = append(h.Topology.Measured.BandwidthMBps, wide)
+	}
+	if guests, copying := copied(t, h, auto("w0", "w1", "w2")); guests != 3 || copying == 0 {
+		t.Errorf("%d guests move, %d are copied; node 0 has no bandwidth for all", guests, copying)
+	}
+}
+
+// Who was helped by a move before is no reason to copy somebody else's memory:
+// w2 is well where it is, and would only be lonelier elsewhere.
+func TestNobodyIsCopiedForThoseWhoAreHelpedAlready(t *testing.T) {
+	h := strayed(1, 1, 0)
+	w2 := &h.Guests[2]
+	for i := range w2.Seen.Threads {
+		w2.Seen.Threads[i].Affinity = h.Topology.CPUsOf(topology.SetOf(topology.NodeID(0)))
+	}
+	if guests, copying := copied(t, h, auto("w0", "w1", "w2")); guests != 2 || copying != 0 {
+		t.Errorf("%d guests move, %d are copied; w0 and w1 shall come, and w2 stay", guests, copying)
+	}
+}
