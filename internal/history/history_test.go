@@ -60,6 +60,23 @@ func TestMeansWeighByWindow(t *testing.T) {
 	}
 }
 
+// A guest that begins to work is judged by what it does then, not by the few
+// accesses that it made before.
+func TestSharesOfAccessesCountByTheWorkDone(t *testing.T) {
+	h := New(Options{})
+	for i, share := range []float64{0, 0, 0, 0, 0.99} {
+		s := sampleAt(start.Add(time.Duration(i)*time.Second), time.Second, 0)
+		s.Guests[0].Load.Remote = remote(share, inventory.AccessCounter)
+		if share > 0 {
+			s.Guests[0].Load.CPU = 1
+		}
+		h.Add(s)
+	}
+	if l, _ := h.Load("web", 10*time.Second); l.Remote == nil || l.Remote.Share < 0.98 {
+		t.Errorf("%+v, want almost 0.99", l.Remote)
+	}
+}
+
 func TestTheLatestSourceCounts(t *testing.T) {
 	h := New(Options{})
 	for i, r := range []*inventory.Remote{

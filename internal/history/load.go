@@ -25,9 +25,14 @@ func (s *sum) mean() float64 {
 	return s.total / s.weight
 }
 
+// idle is for how many used CPUs a guest counts that uses none, where shares of
+// its accesses are averaged: it makes hardly any.
+const idle = 0.001
+
 // Load returns what a guest asked for on average over the last duration before
 // the latest sample; its Window is how much of that was measured. The remote
-// share is that of the latest source only. False: the guest was not measured
+// share is that of the latest source only, and times count by the CPUs that it
+// used in them. False: the guest was not measured
 // in that time.
 func (h *History) Load(guest string, over time.Duration) (inventory.GuestLoad, bool) {
 	var cpu, wait, mbps, remote sum
@@ -46,7 +51,7 @@ func (h *History) Load(guest string, over time.Duration) (inventory.GuestLoad, b
 			source = f.sources[i]
 		}
 		if f.sources[i] == source {
-			remote.add(v[guestRemote], weight)
+			remote.add(v[guestRemote], weight*(float64(v[guestCPU])+idle))
 		}
 	})
 	if cpu.weight == 0 {
