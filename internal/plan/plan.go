@@ -130,7 +130,9 @@ func (s Step) String() string {
 
 // Parts cuts the plan where copying begins and where it ends, so that guests
 // which make room for each other can copy in turns: before widens and moves
-// vCPUs, after narrows. Where nothing is copied all is before.
+// vCPUs, after narrows. Where nothing is copied, narrowing still comes after:
+// the kernel then walks all memory of the guest, which must not keep another
+// guest's vCPUs waiting.
 func (p Plan) Parts() (before, copies, after []Step) {
 	first, end := len(p.Steps), len(p.Steps)
 	for i, s := range p.Steps {
@@ -138,7 +140,19 @@ func (p Plan) Parts() (before, copies, after []Step) {
 			first, end = min(first, i), i+1
 		}
 	}
+	if first == len(p.Steps) {
+		for first > 0 && p.Steps[first-1].narrows() {
+			first--
+		}
+		end = first
+	}
 	return p.Steps[:first], p.Steps[first:end], p.Steps[end:]
+}
+
+// narrows reports whether the step is of those that hold a guest where it is,
+// now and at its next start.
+func (s Step) narrows() bool {
+	return s.Kind == TuneLive || s.Kind == HoldNodes || s.Kind == Configure
 }
 
 // Copies reports whether the step copies memory.

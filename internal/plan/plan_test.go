@@ -107,7 +107,8 @@ func TestPlanIsWrittenInSnakeCase(t *testing.T) {
 	}
 }
 
-// Copying is what is cut out, in one piece; where nothing is copied, all comes before.
+// Copying is what is cut out, in one piece; what narrows comes after it, and
+// where nothing is copied, too.
 func TestParts(t *testing.T) {
 	step := func(kinds ...plan.Kind) (all []plan.Step) {
 		for _, k := range kinds {
@@ -117,7 +118,8 @@ func TestParts(t *testing.T) {
 	}
 	for _, c := range []struct{ before, copies, after []plan.Step }{
 		{step(plan.Record, plan.TuneLive, plan.PinVCPU), step(plan.MoveRange, plan.MoveRange, plan.MoveOwn), step(plan.TuneLive, plan.Configure)},
-		{step(plan.Record, plan.PinVCPU, plan.HoldNodes, plan.Configure), nil, nil},
+		{step(plan.Record, plan.TuneLive, plan.PinVCPU), nil, step(plan.TuneLive, plan.Configure)},
+		{step(plan.Record, plan.AllowNodes, plan.SetPolicy), nil, step(plan.HoldNodes)},
 		{nil, step(plan.MoveOwn), nil},
 		{nil, nil, nil},
 	} {

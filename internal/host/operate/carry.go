@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -114,21 +115,32 @@ func (m *mover) steps(ctx context.Context, x apply.Executor, g *moving, steps []
 	g.bound.Outcomes = append(g.bound.Outcomes, outcomes...)
 }
 
-// verify reads back the truth of every guest.
+// verify reads back the truth of every guest, all in one look.
 func (m *mover) verify(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime*time.Duration(max(1, len(m.guests))))
+	defer cancel()
+	names := make([]string, len(m.guests))
+	for i, g := range m.guests {
+		names[i] = g.Guest
+	}
+	inv, unread := m.host.Observe(ctx, names...)
 	var errs []error
+	if unread != nil {
+		errs = append(errs, fmt.Errorf("verifying: %w", unread))
+	}
 	for _, g := range m.guests {
-		errs = append(errs, undo(ctx, func(ctx context.Context) error {
-			t, err := m.host.Verify(ctx, g.Guest)
-			if gone := apply.StillThere(m.host.Kernel, g.Basis); gone != nil {
-				g.err = errors.Join(g.err, gone)
-				return nil // of that one there is no truth
-			}
-			if err == nil {
-				g.bound.Truth = &t
-			}
-			return err
-		}))
+		if gone := apply.StillThere(m.host.Kernel, g.Basis); gone != nil {
+			g.err = errors.Join(g.err, gone)
+			continue // of that one there is no truth
+		}
+		if unread != nil {
+			continue
+		}
+		t, err := verified(&inv, g.Guest)
+		if err == nil {
+			g.bound.Truth = &t
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -104,18 +104,28 @@ func (t *Truth) Verdict() string {
 // threads or its memory could not be seen there is no truth to tell: that a
 // guest shows no difference then means nothing, so it is an error.
 func (h *Host) Verify(ctx context.Context, name string) (Truth, error) {
-	inv, g, err := h.find(ctx, name)
-	switch {
-	case err != nil:
-	case g.State != "running" && g.State != "paused":
-		err = fmt.Errorf("guest %s does not run any more: it is %s", name, g.State)
-	case len(g.Seen.Threads) == 0 || len(g.Seen.Ranges) == 0:
-		err = unseen(inv, name)
-	}
+	inv, err := h.Observe(ctx, name)
 	if err != nil {
 		return Truth{}, fmt.Errorf("verifying: %w", err)
 	}
-	return truth(g, &inv.Topology), nil
+	return verified(&inv, name)
+}
+
+// verified is the truth about one guest of an inventory that shows it closely.
+func verified(inv *inventory.Host, name string) (Truth, error) {
+	var err error
+	g, found := guestOf(inv, name)
+	switch {
+	case !found:
+		err = missing(*inv, name)
+	case g.State != "running" && g.State != "paused":
+		err = fmt.Errorf("guest %s does not run any more: it is %s", name, g.State)
+	case len(g.Seen.Threads) == 0 || len(g.Seen.Ranges) == 0:
+		err = unseen(*inv, name)
+	default:
+		return truth(*g, &inv.Topology), nil
+	}
+	return Truth{}, fmt.Errorf("verifying: %w", err)
 }
 
 // unseen says what of a guest could not be seen, and why.

@@ -72,11 +72,7 @@ func (m *mover) backAgain(inv *inventory.Host, seen *inventory.Guest, g *moving)
 	ours := func(s plan.Step) bool {
 		return s.Kind == plan.Record || s.Kind == plan.Configure || !held && (s.Kind == plan.HoldNodes || s.Kind == plan.TuneLive)
 	}
-	if len(g.copies) > 0 { // before them, it is what widens
-		g.before = slices.DeleteFunc(slices.Clone(g.before), func(s plan.Step) bool { return s.Kind == plan.Record })
-	} else {
-		g.before = slices.DeleteFunc(slices.Clone(g.before), ours)
-	}
+	g.before = slices.DeleteFunc(slices.Clone(g.before), func(s plan.Step) bool { return s.Kind == plan.Record }) // what widens stays
 	g.after = slices.DeleteFunc(slices.Clone(g.after), ours)
 	g.bound.Plan.Steps, g.bound.Plan.Cannot = slices.Concat(g.before, g.copies, g.after), nil
 }
