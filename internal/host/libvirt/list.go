@@ -28,24 +28,74 @@ func (d *Driver) List(ctx context.Context) ([]Listed, error) {
 	var all []Listed
 	err := d.reads.read(ctx, func(c *libvirt.Connect) error {
 		all = nil
-		domains, err := c.ListAllDomains(0)
-		if err != nil {
-			return err
-		}
-		for i := range domains {
-			one, err := listed(&domains[i])
-			domains[i].Free()
-			switch {
-			case err == nil:
-				all = append(all, one)
-			case broken(err):
-				return err
-			}
-		}
-		return nil
+		return eachListed(c, func(l Listed, _ *libvirt.Domain) error {
+			all = append(all, l)
+			return nil
+		})
 	})
 	slices.SortFunc(all, func(a, b Listed) int { return strings.Compare(a.Name, b.Name) })
 	return all, fail("listing guests", "", err)
+}
+
+// eachListed calls yield for every guest until it fails. Which guests run and
+// which are stored is asked of all at once, for each call is a message to the
+// daemon and back; only guests in rarer states are asked one by one.
+func eachListed(c *libvirt.Connect, yield func(Listed, *libvirt.Domain) error) error {
+	running, err := uuids(c, libvirt.CONNECT_LIST_DOMAINS_RUNNING)
+	if err != nil {
+		return err
+	}
+	stored, err := uuids(c, libvirt.CONNECT_LIST_DOMAINS_PERSISTENT)
+	if err != nil {
+		return err
+	}
+	domains, err := c.ListAllDomains(0)
+	if err != nil {
+		return err
+	}
+	defer free(domains)
+	for i := range domains {
+		one, err := named(&domains[i])
+		if err == nil {
+			one.Persistent = stored[one.UUID]
+			if one.State = "running"; !running[one.UUID] || !one.Running() {
+				one.State, err = stateOf(&domains[i])
+			}
+		}
+		switch {
+		case err == nil:
+			if err := yield(one, &domains[i]); err != nil {
+				return err
+			}
+		case broken(err):
+			return err
+		}
+	}
+	return nil
+}
+
+// uuids names the guests that a filter lets through.
+func uuids(c *libvirt.Connect, filter libvirt.ConnectListAllDomainsFlags) (map[string]bool, error) {
+	domains, err := c.ListAllDomains(filter)
+	if err != nil {
+		return nil, err
+	}
+	defer free(domains)
+	all := make(map[string]bool, len(domains))
+	for i := range domains {
+		id, err := domains[i].GetUUIDString()
+		if err != nil {
+			return nil, err
+		}
+		all[id] = true
+	}
+	return all, nil
+}
+
+func free(domains []libvirt.Domain) {
+	for i := range domains {
+		domains[i].Free()
+	}
 }
 
 // Find returns one guest by name or UUID.
@@ -59,6 +109,19 @@ func (d *Driver) Find(ctx context.Context, name string) (Listed, error) {
 }
 
 func listed(dom *libvirt.Domain) (Listed, error) {
+	one, err := named(dom)
+	if err != nil {
+		return one, err
+	}
+	if one.State, err = stateOf(dom); err != nil {
+		return one, err
+	}
+	one.Persistent, err = dom.IsPersistent()
+	return one, err
+}
+
+// named is what the library knows of a guest without asking the daemon.
+func named(dom *libvirt.Domain) (Listed, error) {
 	one := Listed{ID: -1}
 	var err error
 	if one.Name, err = dom.GetName(); err != nil {
@@ -67,16 +130,15 @@ func listed(dom *libvirt.Domain) (Listed, error) {
 	if one.UUID, err = dom.GetUUIDString(); err != nil {
 		return one, err
 	}
-	state, _, err := dom.GetState()
-	if err != nil {
-		return one, err
-	}
-	one.State = stateName(state)
 	if id, err := dom.GetID(); err == nil {
 		one.ID = int(id)
 	}
-	one.Persistent, err = dom.IsPersistent()
-	return one, err
+	return one, nil
+}
+
+func stateOf(dom *libvirt.Domain) (string, error) {
+	state, _, err := dom.GetState()
+	return stateName(state), err
 }
 
 func stateName(s libvirt.DomainState) string {
@@ -99,26 +161,31 @@ func stateName(s libvirt.DomainState) string {
 }
 
 // Guests lists all guests with what their XML says: of the running process for
-// those that run, of the next start for others. A guest whose XML cannot be
-// read is listed with its name alone, and joined into the error, so that the
-// others are not lost.
+// those that run, of the next start for others, ascending by name. A guest
+// whose XML cannot be read is listed with its name alone, and joined into the
+// error, so that the others are not lost.
 func (d *Driver) Guests(ctx context.Context) ([]inventory.Guest, error) {
-	all, err := d.List(ctx)
-	if err != nil {
-		return nil, err
-	}
 	var guests []inventory.Guest
 	var errs []error
-	for _, l := range all {
-		g, err := d.guest(ctx, l)
-		if errors.Is(err, ErrNoDomain) {
-			continue
-		}
-		if err != nil {
-			errs = append(errs, err)
-		}
-		guests = append(guests, g)
+	err := d.reads.read(ctx, func(c *libvirt.Connect) error {
+		guests, errs = nil, nil
+		return eachListed(c, func(l Listed, dom *libvirt.Domain) error {
+			text, err := dom.GetXMLDesc(0)
+			if broken(err) {
+				return err
+			}
+			g, err := d.guest(l, text, fail("reading its XML", l.Name, err))
+			if errors.Is(err, ErrNoDomain) {
+				return nil
+			}
+			guests, errs = append(guests, g), append(errs, err)
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, fail("listing guests", "", err)
 	}
+	slices.SortFunc(guests, func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) })
 	return guests, errors.Join(errs...)
 }
 
@@ -128,21 +195,22 @@ func (d *Driver) Guest(ctx context.Context, name string) (inventory.Guest, error
 	if err != nil {
 		return inventory.Guest{}, err
 	}
-	return d.guest(ctx, l)
+	text, err := d.XML(ctx, l.UUID, Current)
+	return d.guest(l, string(text), err)
 }
 
-func (d *Driver) guest(ctx context.Context, l Listed) (inventory.Guest, error) {
+// guest joins what the list and the XML say; unread is why there is no XML.
+func (d *Driver) guest(l Listed, text string, unread error) (inventory.Guest, error) {
 	g := inventory.Guest{Name: l.Name, UUID: l.UUID, Hypervisor: d.Name(), State: l.State, Persistent: l.Persistent}
 	pid := 0
 	if l.Running() {
 		pid, _ = d.PID(l.Name) // 0 says that it is not known
 	}
 	g.PID = pid
-	text, err := d.XML(ctx, l.UUID, Current)
-	if err != nil {
-		return g, err
+	if unread != nil {
+		return g, unread
 	}
-	domain, err := ParseDomain(text)
+	domain, err := ParseDomain([]byte(text))
 	if err != nil {
 		return g, fail("reading its XML", l.Name, err)
 	}
