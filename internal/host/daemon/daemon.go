@@ -139,6 +139,7 @@ type state struct {
 	round   plan.Round
 	planned time.Time
 	planCPU time.Duration
+	lacking map[string]bool // who lacked something when the last plan was made
 	advice  []status.Advice
 	pause   *status.Pause
 	named   int // moves that have got a name
@@ -272,7 +273,7 @@ func (s *state) tick(ctx context.Context) {
 		s.takeUp()
 		s.answerRivals()
 	}
-	if time.Since(s.planned) >= s.d.Plan || s.patienceEnded() {
+	if time.Since(s.planned) >= s.d.Plan || s.patienceEnded() || s.newlyLacking() {
 		s.plan()
 	}
 	s.change(ctx)

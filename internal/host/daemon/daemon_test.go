@@ -78,6 +78,30 @@ func TestAPlanIsMadeWhenPatienceEnds(t *testing.T) {
 	})
 }
 
+// A guest begins to suffer between two plans: the next is made when that is seen.
+func TestAPlanIsMadeWhenAGuestBeginsToSuffer(t *testing.T) {
+	p := auto("a", "b")
+	p.Balance.Patience = policy.Duration(time.Second)
+	within(t, square, p, func(t *testing.T, w *world) {
+		w.lies("a", 4, gib, "3", "12-15")
+		w.lies("b", 4, gib, "3", "12-15")
+		w.idle.Store(true)
+		w.start()
+		defer w.end()
+		time.Sleep(21 * time.Second) // the last plan was made at 20 s, the next is due at 25 s
+		w.idle.Store(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		began := w.entries(journal.MoveBegan)
+		if len(began) != 1 {
+			t.Fatalf("began %+v", began)
+		}
+		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited < 22*time.Second || waited > 24*time.Second {
+			t.Errorf("a move began %v after the start; from 21s on both guests wait, with 1s of patience", waited)
+		}
+	})
+}
+
 func TestOthersGuestsAreAdvisedUntilSomebodyAccepts(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		w.busy("b", "3", "12-15")

@@ -24,7 +24,7 @@ func (s *state) plan() {
 	if s.busy() || s.blind != "" || s.policy.Balance.Mode == policy.ModeOff {
 		return
 	}
-	s.planned = time.Now()
+	s.planned, s.lacking = time.Now(), s.lack()
 	h := s.withLoads()
 	begin := time.Now()
 	round, err := balance.Plan(balance.Request{Host: &h, Policy: s.policy, Past: s.past, Now: s.planned})
@@ -59,6 +59,37 @@ func (s *state) patienceEnded() bool {
 		end := g.Since.Add(patience)
 		return end.After(s.planned) && !end.After(now)
 	})
+}
+
+// newlyLacking reports whether the latest sample shows a guest short of
+// something that the last plan did not know: waiting for the next one would add
+// to its patience. Planning for that takes a hundredth of the time at most.
+func (s *state) newlyLacking() bool {
+	if time.Since(s.planned) < 100*s.planCPU {
+		return false
+	}
+	for name := range s.lack() {
+		if !s.lacking[name] {
+			return true
+		}
+	}
+	return false
+}
+
+// lack names the guests that wait for CPUs, or reach over to other nodes, for
+// more than the policy bears, by the latest sample alone.
+func (s *state) lack() map[string]bool {
+	b := s.policy.Balance
+	short := map[string]bool{}
+	for i := range s.sample.Guests {
+		g := &s.sample.Guests[i]
+		waits := g.Load.Wait >= b.Wait*g.Load.Demand()
+		far := g.Load.Remote != nil && g.Load.Remote.Share >= b.Access
+		if g.Load.Demand() >= b.LeastCPU && (waits || far) {
+			short[g.Name] = true
+		}
+	}
+	return short
 }
 
 // small is how much moves may copy together that are made as one: what takes a few seconds.

@@ -44,6 +44,7 @@ type world struct {
 	settings *settings
 	full     atomic.Bool // the disk of the journal
 	blind    atomic.Bool // for faults of a test's
+	idle     atomic.Bool // the guests do nothing
 	d        *daemon.Daemon
 	stop     func()
 	ended    chan error
@@ -52,6 +53,7 @@ type world struct {
 // eyes watch the fake: every vCPU uses its CPU fully, and waits where its node has too few.
 type eyes struct {
 	h      *fake.Host
+	idle   *atomic.Bool
 	mu     sync.Mutex
 	guests []inventory.Guest
 	last   time.Time
@@ -101,6 +103,9 @@ func (e *eyes) Sample() inventory.Sample {
 		for id, wants := range g.CPUByNode {
 			node, _ := t.Node(id)
 			got := min(1, float64(node.CPUs.Len())/asked[id])
+			if e.idle.Load() {
+				wants = 0
+			}
 			g.Load.CPU += wants * got
 			g.Load.Wait += wants * (1 - got)
 		}
@@ -221,7 +226,7 @@ func (w *world) start() {
 		Sources: observe.Sources{Kernel: kernel{w.Host, w.settings}, Hypervisors: []observe.Hypervisor{w.Host}, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "fake", nil }},
 		Kernel:  w.Host, Control: w.Host, Domains: w.Host, Ledger: ledger, Self: claim.Process{PID: 77, StartTicks: 777}, Clock: time.Now, Policy: w.policy,
 	}
-	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host}, Journal: pages{record.Journal{Folder: w.folder}, &w.full}, Records: w.folder, Settings: w.settings, Policy: w.policy})
+	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host, idle: &w.idle}, Journal: pages{record.Journal{Folder: w.folder}, &w.full}, Records: w.folder, Settings: w.settings, Policy: w.policy})
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop, w.ended = stop, make(chan error, 1)
 	go func() { w.ended <- w.d.Run(ctx) }()
