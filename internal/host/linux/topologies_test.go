@@ -55,3 +55,44 @@ func TestTopologiesReadCPUsAnewWhereOthersAreOnline(t *testing.T) {
 		t.Error("differs from a reading without a memory")
 	}
 }
+
+// Devices are read anew where others are there.
+func TestTopologiesReadDevicesAnewWhereOthersAreThere(t *testing.T) {
+	root := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("sys/devices/system/cpu/online", "0\n")
+	write("sys/devices/system/cpu/cpu0/topology/physical_package_id", "0\n")
+	write("sys/bus/pci/devices/0000:3b:00.0/class", "0x020000\n")
+	write("sys/bus/pci/devices/0000:3b:00.0/numa_node", "0\n")
+	write("sys/bus/pci/devices/0000:5e:00.0/class", "nonsense\n")
+	many := NewTopologies(root)
+	read := func() topology.Topology {
+		t.Helper()
+		topo, err := many.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return topo
+	}
+	first := read()
+	if len(first.Devices) != 1 || !strings.Contains(strings.Join(first.Gaps, "\n"), "nonsense") {
+		t.Fatalf("devices %+v, gaps %q", first.Devices, first.Gaps)
+	}
+	write("sys/bus/pci/devices/0000:3b:00.0/class", "0x010802\n")
+	if again := read(); !reflect.DeepEqual(first, again) {
+		t.Errorf("the same devices are there: %+v, gaps %q", again.Devices, again.Gaps)
+	}
+	write("sys/bus/pci/devices/0000:af:00.0/class", "0x010802\n")
+	if now := read(); !reflect.DeepEqual(now, readTopology(t, root)) || len(now.Devices) != 2 || reflect.DeepEqual(now.Devices[0], first.Devices[0]) {
+		t.Errorf("a device has come: %+v, gaps %q", now.Devices, now.Gaps)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -21,13 +22,27 @@ func ReadTopology(root string) (topology.Topology, error) {
 }
 
 // Topologies reads one host again and again. Most files of a topology tell of
-// single CPUs, ten and more of each, and say the same as long as the same CPUs
-// are online: those are read once. It may be used from several goroutines.
+// single CPUs and PCI devices, many of each: CPUs are read once for as long as
+// the same are online, devices as long as the same are there, and anew when they
+// were last read keepDevices ago, for drivers and names change alone. It may be
+// used from several goroutines.
 type Topologies struct {
 	root string
 
-	mu   sync.Mutex
-	cpus *keptCPUs
+	mu      sync.Mutex
+	cpus    *keptCPUs
+	devices *keptDevices
+}
+
+const keepDevices = 10 * time.Minute
+
+// keptDevices is what was read of the devices when these were there.
+type keptDevices struct {
+	addresses []string
+	nodes     topology.NodeSet
+	at        time.Time
+	seen      []topology.Device
+	gaps      []string
 }
 
 // keptCPUs is what was read of the CPUs when these were online.
@@ -58,7 +73,7 @@ func (k *Topologies) Read() (topology.Topology, error) {
 	nodes := t.nodes(cpus)
 	seen := topology.Topology{
 		Nodes:        nodes,
-		Devices:      t.devices(nodes),
+		Devices:      k.readDevices(t, nodes),
 		Housekeeping: t.housekeeping(cpus),
 		Offline:      offline,
 		Measured:     t.accessFigures(nodes),
@@ -84,6 +99,25 @@ func (k *Topologies) readCPUs(t *tree) ([]topology.SeenCPU, topology.CPUSet) {
 		seen, offline := fresh.cpus()
 		k.cpus = &keptCPUs{online, seen, offline, fresh.gaps}
 	}
-	t.gaps = slices.Clone(k.cpus.gaps)
+	t.gaps = append(t.gaps, k.cpus.gaps...)
 	return slices.Clone(k.cpus.seen), k.cpus.offline
+}
+
+// readDevices reads the devices if there are others than before, other nodes, or
+// the last reading is old.
+func (k *Topologies) readDevices(t *tree, nodes []topology.Node) []topology.Device {
+	addresses := t.names(pciFolder)
+	var ids topology.NodeSet
+	for i := range nodes {
+		ids = ids.With(nodes[i].ID)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if d := k.devices; d == nil || time.Since(d.at) > keepDevices || !d.nodes.Equal(ids) || !slices.Equal(addresses, d.addresses) {
+		fresh := &tree{root: t.root}
+		seen := fresh.devices(addresses, nodes)
+		k.devices = &keptDevices{addresses, ids, time.Now(), seen, fresh.gaps}
+	}
+	t.gaps = append(t.gaps, k.devices.gaps...)
+	return slices.Clone(k.devices.seen)
 }

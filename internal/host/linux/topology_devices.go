@@ -13,10 +13,10 @@ const pciFolder = "sys/bus/pci/devices"
 
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
-// devices reads /sys/bus/pci/devices, bridges left out.
-func (t *tree) devices(nodes []topology.Node) []topology.Device {
+// devices reads those of /sys/bus/pci/devices, bridges left out.
+func (t *tree) devices(addresses []string, nodes []topology.Node) []topology.Device {
 	var devices []topology.Device
-	for _, address := range t.names(pciFolder) {
+	for _, address := range addresses {
 		if !pciAddress.MatchString(address) {
 			t.gap("%s: not a PCI address such as 0000:3b:00.0; left out", path.Join(pciFolder, address))
 			continue
