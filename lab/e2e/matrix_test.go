@@ -7,22 +7,31 @@ import (
 )
 
 // Every CPU binding with every memory binding and 1, 2 and 4 cells: created,
-// read back from the kernel, deleted. What libvirt cannot do is refused.
+// read back from the kernel, deleted. What libvirt cannot do is refused. Two
+// guests of the same CPU binding are there at a time.
 func TestLabCreatesEveryBinding(t *testing.T) {
 	l := boot(t, "square4")
 	for _, cpu := range []string{"none", "range", "exclusive"} {
-		for _, memory := range []string{"none", "preferred", "strict", "interleave", "restrictive"} {
-			for _, cells := range []int{1, 2, 4} {
-				t.Run(fmt.Sprintf("%s/%s/%d cells", cpu, memory, cells), func(t *testing.T) {
-					l.checkCreate(t, cpu, memory, cells)
-				})
+		t.Run(cpu, func(t *testing.T) {
+			names := make(chan string, 2)
+			names <- "m0"
+			names <- "m1"
+			for _, memory := range []string{"none", "preferred", "strict", "interleave", "restrictive"} {
+				for _, cells := range []int{1, 2, 4} {
+					t.Run(fmt.Sprintf("%s/%d cells", memory, cells), func(t *testing.T) {
+						t.Parallel()
+						name := <-names
+						defer func() { names <- name }()
+						l.checkCreate(t, name, cpu, memory, cells)
+					})
+				}
 			}
-		}
+		})
 	}
 }
 
-func (l *labHost) checkCreate(t *testing.T, cpu, memory string, cells int) {
-	args := []string{"create", "--name", "m", "--memory", "128M", "--cpu-binding", cpu, "--memory-binding", memory}
+func (l *labHost) checkCreate(t *testing.T, name, cpu, memory string, cells int) {
+	args := []string{"create", "--name", name, "--memory", "128M", "--cpu-binding", cpu, "--memory-binding", memory}
 	switch {
 	case cells > 1:
 		args = append(args, "--vcpus", "4", "--topology", fmt.Sprint(cells))
@@ -41,9 +50,9 @@ func (l *labHost) checkCreate(t *testing.T, cpu, memory string, cells int) {
 		}
 		return
 	}
-	defer l.numavisor(t, "delete", "m")
+	defer l.numavisor(t, "delete", name)
 	l.must(t, args...)
-	v := l.show(t, "m")
+	v := l.show(t, name)
 	v.vcpusIn(t, 1)
 	if memory != "none" {
 		v.memoryIn(t, 0.98)

@@ -84,7 +84,7 @@ const releaseToNumad = `for g; do numad -r "$(cat "/run/libvirt/qemu/$g.pid")" |
 // It samples every two seconds, not every one: what it takes of a CPU that is
 // emulated some thirty times slower than a real one, it takes from the VMs,
 // since all the lab's CPUs are two real ones.
-const startDaemon = `{ printf 'balance:\n  mode: auto\n  patience: 2s\n  guests:\n'; for g; do echo "    $g: auto"; done; } > /run/bench-policy.yaml
+const startDaemon = `{ printf 'balance:\n  mode: auto\n  patience: 1s\n  guests:\n'; for g; do echo "    $g: auto"; done; } > /run/bench-policy.yaml
 setsid numavisor daemon --every 2s --policy /run/bench-policy.yaml > /run/bench-daemon.log 2>&1 & echo $! > /run/bench-daemon.pid
 for i in $(seq 60); do [ -S /run/numavisor/daemon.sock ] && exit; kill -0 $(cat /run/bench-daemon.pid) || break; sleep 0.5; done
 cat /run/bench-daemon.log >&2; exit 1`

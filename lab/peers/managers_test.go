@@ -27,7 +27,7 @@ func TestScriptsAreShell(t *testing.T) {
 func TestThePolicyNamesEveryGuest(t *testing.T) {
 	policy, _, _ := strings.Cut(startDaemon, " > /run/bench-policy.yaml")
 	out, err := exec.Command("bash", "-c", policy, "bench", "w0", "w1").CombinedOutput()
-	want := "balance:\n  mode: auto\n  patience: 2s\n  guests:\n    w0: auto\n    w1: auto\n"
+	want := "balance:\n  mode: auto\n  patience: 1s\n  guests:\n    w0: auto\n    w1: auto\n"
 	if err != nil || string(out) != want {
 		t.Errorf("%v: got %q, want %q", err, out, want)
 	}
