@@ -35,7 +35,7 @@ unit: packages
 # End-to-end tests: each boots a NUMA host in QEMU, one after the other.
 lab-test: build
 	@echo "== tests in the lab"
-	NUMAVISOR_LAB=1 $(GO) run $(TESTSUM) --format testname --rerun-fails=2 --packages=./lab/... -- -count=1 -p=1 -timeout=60m -run Lab
+	NUMAVISOR_LAB=1 $(GO) run $(TESTSUM) --format testname --rerun-fails=2 --packages=./lab/... -- -count=1 -p=1 -timeout=80m -run Lab
 
 fuzz:
 	./testdata/fuzz-all $(or $(FUZZTIME),20s)

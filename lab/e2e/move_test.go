@@ -230,38 +230,52 @@ func TestLabMoverRate(t *testing.T) {
 	defer l.sh(t, "virsh -q destroy f")
 	to := map[int]guest.Placement{1: l.placement(t, "f", "1"), 2: l.placement(t, "f", "2")}
 	var had *guest.Placement
-	var bare, mover []float64 // seconds for the guest's memory
+	var ratios []float64
 	at := 1
-	for range 3 {
+	for range 5 {
 		l.write(t, plan.MoveGuest, moveOf(to[3-at], topology.NodeID(at), had, memory*topology.MiB))
 		var moved []operate.Moved
 		if err := json.Unmarshal([]byte(l.must(t, "apply", "/run/plan.json", "--full-speed", "-o", "json").stdout), &moved); err != nil {
 			t.Fatal(err)
 		}
-		mover = append(mover, copyTime(t, moved[0], memory*topology.MiB))
+		mover := copyTime(t, moved[0], memory*topology.MiB)
 		at = 3 - at
 		p := to[at]
 		had = &p
-		// the loop does not widen the cpuset: there and back again by hand
+		// The loop does the same again, from the node that the mover left; it
+		// does not widen the cpuset.
 		l.allow(t, "f", "0-3")
-		for _, node := range []int{0, at} {
-			out := l.sh(t, fmt.Sprintf("BARE_MOVE=\"$(cat /run/libvirt/qemu/f.pid) %d\" bare-move -test.run '^TestBareMove$' -test.v", node))
-			_, figures, _ := strings.Cut(out, "bare: ")
-			var bytes, nanos float64
-			if _, err := fmt.Sscan(figures, &bytes, &nanos); err != nil || bytes < 0.95*memory*float64(topology.MiB) {
-				t.Fatalf("%q: %v", out, err)
-			}
-			bare = append(bare, nanos/1e9*memory*float64(topology.MiB)/bytes)
-		}
+		l.bareMove(t, "f", 3-at, memory*topology.MiB)
+		bare := l.bareMove(t, "f", at, memory*topology.MiB)
 		l.allow(t, "f", fmt.Sprint(at))
+		ratios = append(ratios, bare/mover)
+		t.Logf("%d MiB to node %d: mover %.2f s, bare loop %.2f s; free there: %s", memory, at, mover, bare,
+			strings.TrimSpace(l.sh(t, fmt.Sprintf("grep MemFree /sys/devices/system/node/node%d/meminfo", at))))
 	}
-	ratio := slices.Min(bare) / slices.Min(mover)
-	t.Logf("%d MiB: bare loop %.2f s, mover %.2f s: %.2f of its rate", memory, bare, mover, ratio)
-	// The aim is 0.9. First moves to fresh nodes reach 0.86 to 1.04 of it, later
-	// ones about a half, for a reason that is not found yet: this holds what is reached.
-	if ratio < 0.4 {
-		t.Errorf("the mover copies at %.2f of the rate of a bare loop, want 0.4", ratio)
+	// The median, for single copies take up to ten times as long, bare ones, too.
+	ratio := median(ratios)
+	t.Logf("the mover copies at %.2f of the rate of a bare loop; rounds %.2f", ratio, ratios)
+	if ratio < 0.7 {
+		t.Errorf("the mover copies at %.2f of the rate of a bare loop; it should be 0.9, and 0.7 on a machine that does other work", ratio)
 	}
+}
+
+// bareMove has the bare loop bring a guest to a node; it returns for how many
+// seconds it copied.
+func (l *labHost) bareMove(t *testing.T, name string, node int, memory topology.Bytes) float64 {
+	t.Helper()
+	out := l.sh(t, fmt.Sprintf("BARE_MOVE=\"$(cat /run/libvirt/qemu/%s.pid) %d\" bare-move -test.run '^TestBareMove$' -test.v", name, node))
+	_, figures, _ := strings.Cut(out, "bare: ")
+	var bytes, nanos float64
+	if _, err := fmt.Sscan(figures, &bytes, &nanos); err != nil || bytes < 0.95*float64(memory) {
+		t.Fatalf("%q: %v", out, err)
+	}
+	return nanos / 1e9 * float64(memory) / bytes
+}
+
+func median(of []float64) float64 {
+	of = slices.Sorted(slices.Values(of))
+	return (of[(len(of)-1)/2] + of[len(of)/2]) / 2
 }
 
 // allow writes cpuset.mems of a guest's thread groups.
