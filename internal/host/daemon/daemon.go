@@ -140,6 +140,7 @@ type state struct {
 	planned time.Time
 	planCPU time.Duration
 	lacking map[string]bool // who lacked something when the last plan was made
+	early   time.Time       // when a plan was last made for somebody who newly did
 	advice  []status.Advice
 	pause   *status.Pause
 	named   int // moves that have got a name

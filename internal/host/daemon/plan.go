@@ -63,13 +63,14 @@ func (s *state) patienceEnded() bool {
 
 // newlyLacking reports whether the latest sample shows a guest short of
 // something that the last plan did not know: waiting for the next one would add
-// to its patience. Planning for that takes a hundredth of the time at most.
+// to its patience. There is one such plan between two others at most.
 func (s *state) newlyLacking() bool {
-	if time.Since(s.planned) < 100*s.planCPU {
+	if time.Since(s.early) < s.d.Plan {
 		return false
 	}
 	for name := range s.lack() {
 		if !s.lacking[name] {
+			s.early = time.Now()
 			return true
 		}
 	}
