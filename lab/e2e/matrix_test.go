@@ -8,14 +8,16 @@ import (
 
 // Every CPU binding with every memory binding and 1, 2 and 4 cells: created,
 // read back from the kernel, deleted. What libvirt cannot do is refused. Two
-// guests of the same CPU binding are there at a time.
+// guests are there at a time where they leave each other room.
 func TestLabCreatesEveryBinding(t *testing.T) {
 	l := boot(t, "square4")
 	for _, cpu := range []string{"none", "range", "exclusive"} {
 		t.Run(cpu, func(t *testing.T) {
 			names := make(chan string, 2)
 			names <- "m0"
-			names <- "m1"
+			if cpu != "exclusive" { // four exclusive vCPUs leave no whole node
+				names <- "m1"
+			}
 			for _, memory := range []string{"none", "preferred", "strict", "interleave", "restrictive"} {
 				for _, cells := range []int{1, 2, 4} {
 					t.Run(fmt.Sprintf("%s/%d cells", memory, cells), func(t *testing.T) {
