@@ -45,7 +45,7 @@ func verdicts(r Results) string {
 	return b.String()
 }
 
-// In turn: work, local share, better than none, kernel, numad, auto, auto-mass, good in time.
+// In turn: work, local share, more work than none, kernel, numad, auto, auto-mass, good in time.
 func TestVerdicts(t *testing.T) {
 	failed := runOf(Numavisor, 1, 0, 100, false)
 	failed.Failed = "the lab locked up"
@@ -60,7 +60,7 @@ func TestVerdicts(t *testing.T) {
 		{"local share too small", allOf(runOf(Numavisor, 96e6, 94, 6, true)), "+-+++++-"},
 		{"one run of three bad: medians hold, each run does not", allOf(runOf(Numavisor, 96e6, 97, 3, true), runOf(Numavisor, 96e6, 97, 3, true), runOf(Numavisor, 10e6, 10, 90, true)), "+++++++-"},
 		{"peers are better", allOf(runOf(Numavisor, 40e6, 50, 50, false)), "--------"},
-		{"more work from farther memory is not better", allOf(runOf(Numavisor, 60e6, 50, 50, false)), "--------"},
+		{"more work counts, from farther memory too", allOf(runOf(Numavisor, 60e6, 50, 50, false)), "--+++++-"},
 		{"not run", allOf(), "????????"},
 		{"no ideal", Results{Runs: []Run{runOf(Numavisor, 96e6, 97, 3, true)}}, "???????+"},
 	} {
