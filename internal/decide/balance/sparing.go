@@ -40,15 +40,17 @@ func (m *model) uncopied(guest, began int) (layout int, ok bool) {
 }
 
 // content reports whether a guest would not suffer with a layout, and would
-// leave those beside it enough of their node. Whoever waits for CPUs now is
-// not content with any: how long it would wait elsewhere is not known.
+// leave those beside it enough of their node: a CPU for each vCPU, for what
+// guests ask for on average says little of how often they ask at once. Whoever
+// waits for CPUs now is not content with any: how long it would wait elsewhere
+// is not known.
 func (m *model) content(guest, layout int) bool {
 	g := &m.guests[guest]
 	was := g.at
 	m.make(change{guest, layout})
 	defer m.make(change{guest, was})
 	for _, on := range g.layout().on {
-		if m.use(on.node) > m.policy.Balance.MostCPU {
+		if m.use(on.node) > m.policy.Balance.MostCPU || m.asked[on.node].vcpus > m.nodes[on.node].cpus+slack {
 			return false
 		}
 	}

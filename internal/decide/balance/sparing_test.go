@@ -12,9 +12,12 @@ import (
 // strayed is a host with three guests whose memory is on node 0 and whose
 // vCPUs may run anywhere.
 func strayed(vcpus int, used, mbps float64) *inventory.Host {
-	h := machine(square)
+	return strayedOn(machine(square), gib, vcpus, used, mbps)
+}
+
+func strayedOn(h *inventory.Host, memory topology.Bytes, vcpus int, used, mbps float64) *inventory.Host {
 	for i := range 3 {
-		add(h, vm{name: fmt.Sprintf("w%d", i), vcpus: vcpus, memory: gib, cpus: on(0, 1, 2, 3), lies: lies(0, gib), used: used, mbps: mbps, notOurs: true,
+		add(h, vm{name: fmt.Sprintf("w%d", i), vcpus: vcpus, memory: memory, cpus: on(0, 1, 2, 3), lies: lies(0, memory), used: used, mbps: mbps, notOurs: true,
 			change: func(g *inventory.Guest) {
 				g.Config.NUMATune = &inventory.NUMATune{Mode: "restrictive", Nodes: topology.MustParseSet[topology.NodeID]("0-3")}
 			}})
@@ -52,6 +55,10 @@ func TestNothingIsCopiedWhereVCPUsCanComeToTheMemory(t *testing.T) {
 	}
 	if guests, copying := copied(t, strayed(2, 2, 0), p); guests != 3 || copying != 2 {
 		t.Errorf("%d guests move, %d are copied; node 0 has CPUs for one of them", guests, copying)
+	}
+	small := strayedOn(machine("nodes:4 cores:2 memory:1G distances:10,16,28 square"), 160*topology.MiB, 1, 0.27, 0)
+	if guests, copying := copied(t, small, p); guests != 3 || copying == 0 {
+		t.Errorf("%d guests move, %d are copied; node 0 has two CPUs for three vCPUs that may want to run at once", guests, copying)
 	}
 }
 

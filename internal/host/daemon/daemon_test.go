@@ -102,6 +102,34 @@ func TestAPlanIsMadeWhenAGuestBeginsToSuffer(t *testing.T) {
 	})
 }
 
+// Guests that have just begun to work are taken for what they ask for now, not
+// for the mean of that and the idle time before: else all go where memory is.
+func TestGuestsThatBeginToWorkAreNotTakenForSmall(t *testing.T) {
+	p := auto("a", "b", "c")
+	p.Balance.Patience = policy.Duration(time.Second)
+	within(t, "nodes:4 cores:2 memory:4G square distances:10,16,28", p, func(t *testing.T, w *world) {
+		w.lies("a", 1, gib, "0", "2-3")
+		w.lies("b", 1, gib, "0", "4-5")
+		w.lies("c", 1, gib, "0", "6-7")
+		w.idle.Store(true)
+		w.start()
+		defer w.end()
+		time.Sleep(21 * time.Second)
+		w.idle.Store(false)
+		time.Sleep(4 * time.Minute)
+		synctest.Wait()
+		on := map[string]int{}
+		for _, e := range w.entries(journal.MoveBegan) {
+			for _, g := range e.Move.Guests {
+				on[g.Placement.Nodes.String()]++
+			}
+		}
+		if len(on) == 0 || on["0"] > 1 {
+			t.Errorf("guests by the node they went to: %v; node 0 has two CPUs, each guest wants one", on)
+		}
+	})
+}
+
 func TestOthersGuestsAreAdvisedUntilSomebodyAccepts(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		w.busy("b", "3", "12-15")

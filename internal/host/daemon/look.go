@@ -89,19 +89,43 @@ func (s *state) follow() {
 func (s *state) lookSoon() { s.looked = s.looked.Add(-s.d.Look) }
 
 // withLoads is the inventory as a plan wants it: with what guests asked for
-// lately, and how fast memory was copied.
+// lately, and how fast memory was copied. Where the latest sample shows more
+// than the mean, that counts: a guest that has just begun to work must not be
+// taken for a small one, and find the node full that it was sent to.
 func (s *state) withLoads() inventory.Host {
 	h := s.host
 	h.Taken = time.Now().UTC()
 	h.Guests = append([]inventory.Guest(nil), h.Guests...)
+	asked := make(map[string]float64, len(s.sample.Guests))
+	for i := range s.sample.Guests {
+		asked[s.sample.Guests[i].Name] = s.sample.Guests[i].Load.Demand()
+	}
 	for i := range h.Guests {
 		if load, ok := s.history.Load(h.Guests[i].Name, means); ok {
+			if demand := asked[h.Guests[i].Name]; load.Demand() > 0 {
+				load = grown(load, demand/load.Demand())
+			}
 			h.Guests[i].Seen.Load = &load
 		}
 	}
 	h.Load = s.history.NodeLoads(means)
+	for i := range h.Load {
+		for _, n := range s.sample.Nodes {
+			if l := &h.Load[i]; n.Node == l.Node && n.CPU+n.Wait > l.CPU+l.Wait {
+				l.CPU, l.Wait = n.CPU, n.Wait
+			}
+		}
+	}
 	h.MoverBytesPerSecond = s.copies.BytesPerSecond()
 	return h
+}
+
+// grown is a load that asks for more, in the same proportions.
+func grown(l inventory.GuestLoad, times float64) inventory.GuestLoad {
+	if times > 1 {
+		l.CPU, l.Wait, l.MemoryMBps = l.CPU*times, l.Wait*times, l.MemoryMBps*times
+	}
+	return l
 }
 
 // forget drops what is kept of guests that are gone.
