@@ -85,6 +85,29 @@ func (l *labHost) during(t *testing.T, name string, do func()) responses {
 	return said
 }
 
+// awaitProbes returns when a guest has probed itself for some seconds more: its
+// first may come late.
+func (l *labHost) awaitProbes(t *testing.T, name string, seconds int) {
+	t.Helper()
+	began, end := -1, time.Now().Add(30*time.Second)
+	for {
+		all, err := l.Probed(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if began < 0 {
+			began = len(all)
+		}
+		if len(all) >= began+seconds {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("guest %s probed itself for %d s within 30 s", name, len(all)-began)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
 // shuttle moves a guest to and fro between nodes 1 and 2.
 type shuttle struct {
 	*labHost
@@ -166,7 +189,7 @@ func startProbed(t *testing.T, huge string) *probed {
 		t.Fatalf("transparent huge pages %s: %v of the guest's %v are", huge, is, p.memory)
 	}
 	t.Cleanup(func() { t.Logf("transparent huge pages %s; worst second of each:%s", huge, p.table.String()) })
-	p.note("idle", l.during(t, name, func() { time.Sleep(5 * time.Second) }))
+	p.note("idle", l.during(t, name, func() { l.awaitProbes(t, name, 4) }))
 	return p
 }
 
