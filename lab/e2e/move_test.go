@@ -230,7 +230,7 @@ func TestLabMoverRate(t *testing.T) {
 	defer l.sh(t, "virsh -q destroy f")
 	to := map[int]guest.Placement{1: l.placement(t, "f", "1"), 2: l.placement(t, "f", "2")}
 	var had *guest.Placement
-	var ratios []float64
+	var bares, movers []float64 // seconds
 	at := 1
 	for range 5 {
 		l.write(t, plan.MoveGuest, moveOf(to[3-at], topology.NodeID(at), had, memory*topology.MiB))
@@ -248,15 +248,16 @@ func TestLabMoverRate(t *testing.T) {
 		l.bareMove(t, "f", 3-at, memory*topology.MiB)
 		bare := l.bareMove(t, "f", at, memory*topology.MiB)
 		l.allow(t, "f", fmt.Sprint(at))
-		ratios = append(ratios, bare/mover)
+		bares, movers = append(bares, bare), append(movers, mover)
 		t.Logf("%d MiB to node %d: mover %.2f s, bare loop %.2f s; free there: %s", memory, at, mover, bare,
 			strings.TrimSpace(l.sh(t, fmt.Sprintf("grep MemFree /sys/devices/system/node/node%d/meminfo", at))))
 	}
-	// The median, for single copies take up to ten times as long, bare ones, too.
-	ratio := median(ratios)
-	t.Logf("the mover copies at %.2f of the rate of a bare loop; rounds %.2f", ratio, ratios)
-	if ratio < 0.7 {
-		t.Errorf("the mover copies at %.2f of the rate of a bare loop; it should be 0.9, and 0.7 on a machine that does other work", ratio)
+	// The best of each: single copies stall in their first call for seconds, for
+	// a reason that is not found; first copies of a round more often, whoever makes them.
+	ratio := slices.Min(bares) / slices.Min(movers)
+	t.Logf("the mover copies at %.2f of the rate of a bare loop", ratio)
+	if ratio < 0.75 {
+		t.Errorf("the mover copies at %.2f of the rate of a bare loop; it should be 0.9, and 0.75 on a machine that does other work", ratio)
 	}
 }
 
@@ -271,11 +272,6 @@ func (l *labHost) bareMove(t *testing.T, name string, node int, memory topology.
 		t.Fatalf("%q: %v", out, err)
 	}
 	return nanos / 1e9 * float64(memory) / bytes
-}
-
-func median(of []float64) float64 {
-	of = slices.Sorted(slices.Values(of))
-	return (of[(len(of)-1)/2] + of[len(of)/2]) / 2
 }
 
 // allow writes cpuset.mems of a guest's thread groups.
