@@ -252,8 +252,8 @@ func TestLabMoverRate(t *testing.T) {
 		t.Logf("%d MiB to node %d: mover %.2f s, bare loop %.2f s; free there: %s", memory, at, mover, bare,
 			strings.TrimSpace(l.sh(t, fmt.Sprintf("grep MemFree /sys/devices/system/node/node%d/meminfo", at))))
 	}
-	// The best of each: single copies stall in their first call for seconds, for
-	// a reason that is not found; first copies of a round more often, whoever makes them.
+	// The best of each: single copies stall in their first call for seconds, for a
+	// reason that is not found.
 	ratio := slices.Min(bares) / slices.Min(movers)
 	t.Logf("the mover copies at %.2f of the rate of a bare loop", ratio)
 	if ratio < 0.75 {
