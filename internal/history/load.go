@@ -32,8 +32,7 @@ const idle = 0.001
 // Load returns what a guest asked for on average over the last duration before
 // the latest sample; its Window is how much of that was measured. The remote
 // share is that of the latest source only, and times count by the CPUs that it
-// used in them. False: the guest was not measured
-// in that time.
+// used in them. False: the guest was not measured in that time.
 func (h *History) Load(guest string, over time.Duration) (inventory.GuestLoad, bool) {
 	var cpu, wait, mbps, remote sum
 	var source uint8

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -94,12 +95,25 @@ func (l *labHost) run(t *testing.T, argv ...string) result {
 	status, err := l.Run(ctx, argv, &out, &errOut)
 	if err != nil {
 		if errors.Is(err, lab.ErrSilent) { // the next test boots a fresh one; make test runs this one again
-			delete(booted, l.Shape.Name)
-			err = errors.Join(err, l.Close())
+			err = errors.Join(err, l.lost())
 		}
 		t.Fatalf("%s: %v\n%s%s", strings.Join(argv, " "), err, out.String(), errOut.String())
 	}
 	return result{status, out.String(), errOut.String()}
+}
+
+// losing is held by who gives a lab up: two commands at a time may find it silent.
+var losing sync.Mutex
+
+// lost gives a lab up that says nothing any more.
+func (l *labHost) lost() error {
+	losing.Lock()
+	defer losing.Unlock()
+	if booted[l.Shape.Name] != l {
+		return nil
+	}
+	delete(booted, l.Shape.Name)
+	return l.Close()
 }
 
 func (l *labHost) numavisor(t *testing.T, args ...string) result {

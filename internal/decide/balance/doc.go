@@ -28,9 +28,9 @@
 // whole better off by more than the price, and earn the time of the copy
 // within the horizon. Whom an earlier move of the plan helps is no reason for a
 // further one, and nothing is copied where a guest's vCPUs can come to its
-// memory and it then lacks nothing. No move fills a node's CPUs beyond a limit, or beyond
-// what the fullest of the nodes concerned had before: nearness never comes
-// before CPUs. A guest that moved rests, longer each time, and does not go
+// memory and it then lacks nothing. No move fills a node's CPUs beyond a limit,
+// or beyond what the fullest of the nodes concerned had before: nearness never
+// comes before CPUs. A guest that moved rests, longer each time, and does not go
 // back for a while. Suffering begins and ends at different figures.
 //
 // # How

@@ -24,7 +24,7 @@ func (s *state) plan() {
 	if s.busy() || s.blind != "" || s.policy.Balance.Mode == policy.ModeOff {
 		return
 	}
-	s.planned, s.lacking = time.Now(), s.lack()
+	s.planned, s.lacking = time.Now(), balance.Lacking(s.sample.Guests, s.policy.Balance)
 	h := s.withLoads()
 	begin := time.Now()
 	round, err := balance.Plan(balance.Request{Host: &h, Policy: s.policy, Past: s.past, Now: s.planned})
@@ -68,29 +68,13 @@ func (s *state) newlyLacking() bool {
 	if time.Since(s.early) < s.d.Plan {
 		return false
 	}
-	for name := range s.lack() {
+	for name := range balance.Lacking(s.sample.Guests, s.policy.Balance) {
 		if !s.lacking[name] {
 			s.early = time.Now()
 			return true
 		}
 	}
 	return false
-}
-
-// lack names the guests that wait for CPUs, or reach over to other nodes, for
-// more than the policy bears, by the latest sample alone.
-func (s *state) lack() map[string]bool {
-	b := s.policy.Balance
-	short := map[string]bool{}
-	for i := range s.sample.Guests {
-		g := &s.sample.Guests[i]
-		waits := g.Load.Wait >= b.Wait*g.Load.Demand()
-		far := g.Load.Remote != nil && g.Load.Remote.Share >= b.Access
-		if g.Load.Demand() >= b.LeastCPU && (waits || far) {
-			short[g.Name] = true
-		}
-	}
-	return short
 }
 
 // small is how much moves may copy together that are made as one: what takes a few seconds.

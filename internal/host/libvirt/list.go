@@ -41,6 +41,13 @@ func (d *Driver) List(ctx context.Context) ([]Listed, error) {
 // which are stored is asked of all at once, for each call is a message to the
 // daemon and back; only guests in rarer states are asked one by one.
 func eachListed(c *libvirt.Connect, yield func(Listed, *libvirt.Domain) error) error {
+	domains, err := c.ListAllDomains(0)
+	if err != nil {
+		return err
+	}
+	defer free(domains)
+	// After the list: a guest that comes in between is in neither then, and
+	// none is taken for one without a stored configuration.
 	running, err := uuids(c, libvirt.CONNECT_LIST_DOMAINS_RUNNING)
 	if err != nil {
 		return err
@@ -49,11 +56,6 @@ func eachListed(c *libvirt.Connect, yield func(Listed, *libvirt.Domain) error) e
 	if err != nil {
 		return err
 	}
-	domains, err := c.ListAllDomains(0)
-	if err != nil {
-		return err
-	}
-	defer free(domains)
 	for i := range domains {
 		one, err := named(&domains[i])
 		if err == nil {

@@ -21,14 +21,7 @@ func TestTopologiesReadCPUsAnewWhereOthersAreOnline(t *testing.T) {
 		}
 	}
 	many := NewTopologies(root)
-	read := func() topology.Topology {
-		t.Helper()
-		topo, err := many.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return topo
-	}
+	read := func() topology.Topology { return readAgain(t, many) }
 	first := read()
 	if again := read(); !reflect.DeepEqual(first, again) || !reflect.DeepEqual(again, readTopology(t, root)) {
 		t.Fatal("the second reading differs from the first, or from one without a memory")
@@ -75,14 +68,7 @@ func TestTopologiesReadDevicesAnewWhereOthersAreThere(t *testing.T) {
 	write("sys/bus/pci/devices/0000:3b:00.0/numa_node", "0\n")
 	write("sys/bus/pci/devices/0000:5e:00.0/class", "nonsense\n")
 	many := NewTopologies(root)
-	read := func() topology.Topology {
-		t.Helper()
-		topo, err := many.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return topo
-	}
+	read := func() topology.Topology { return readAgain(t, many) }
 	first := read()
 	if len(first.Devices) != 1 || !strings.Contains(strings.Join(first.Gaps, "\n"), "nonsense") {
 		t.Fatalf("devices %+v, gaps %q", first.Devices, first.Gaps)
@@ -95,4 +81,13 @@ func TestTopologiesReadDevicesAnewWhereOthersAreThere(t *testing.T) {
 	if now := read(); !reflect.DeepEqual(now, readTopology(t, root)) || len(now.Devices) != 2 || reflect.DeepEqual(now.Devices[0], first.Devices[0]) {
 		t.Errorf("a device has come: %+v, gaps %q", now.Devices, now.Gaps)
 	}
+}
+
+func readAgain(t *testing.T, many *Topologies) topology.Topology {
+	t.Helper()
+	topo, err := many.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return topo
 }
