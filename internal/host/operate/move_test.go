@@ -348,6 +348,41 @@ func TestMoveOfVCPUsOrMemoryOnly(t *testing.T) {
 	}
 }
 
+// Where nothing is copied, no guest is held to its nodes before the vCPUs of all
+// have moved, for that may take long; and all are verified in one look.
+func TestVCPUsOfAllMoveBeforeAnyIsHeld(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	top := w.Nodes()
+	to := map[string]string{"g1": "0", "g2": "0"}
+	for name := range to {
+		w.add(t, kinds[1].guest(name, 64*mib, []topology.NodeID{0}, top.CPUsOf(topology.SetOf(topology.NodeID(2)))))
+		if err := w.Smear(name, nodes("0")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := w.planned(t, plan.Several, to)
+	w.Inject(fake.Fault{})
+	if moved, err := w.move(context.Background(), m, &book{}); err != nil || !moved.Complete() {
+		t.Fatalf("%v %v", err, moved.Shortfalls())
+	}
+	pinned, looks := 0, 0
+	for _, c := range w.Calls() {
+		switch c.Method {
+		case "PinVCPU":
+			pinned++
+		case "TuneLive", "SetMems":
+			if pinned < len(m.Guests[0].Placement.VCPUs)+len(m.Guests[1].Placement.VCPUs) {
+				t.Errorf("held after %d pins of vCPUs", pinned)
+			}
+		case "Topology":
+			looks++
+		}
+	}
+	if looks != 2 {
+		t.Errorf("%d looks at the host; one before the move and one after are enough", looks)
+	}
+}
+
 // How far it is, is told in values that only rise, to the end.
 func TestMoveTellsItsProgress(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0, "b": 1})
