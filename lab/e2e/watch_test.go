@@ -45,7 +45,7 @@ func TestLabWatch(t *testing.T) {
 	busy := make(chan struct{})
 	go func() {
 		defer close(busy)
-		_, _ = l.Bandwidth(load, "far", 20*time.Second) // its figure is of no interest; ended below
+		_, _ = l.Bandwidth(load, "far", 30*time.Second) // its figure is of no interest; ended below
 	}()
 	l.inside(t, "TestLabWatchTellsTheTruth")
 	stop()

@@ -63,7 +63,7 @@ func TestLabWatchTellsTheTruth(t *testing.T) {
 	w := watch.New(watch.Options{Meters: []watch.Meter{watch.NewResctrl(linux.Live), watch.NewPMU(linux.Live), lab.NewMeter(lab.InLab, linux.Live)}})
 	defer w.Close()
 	w.Follow([]inventory.Guest{g}, topo)
-	w.Sample()
+	awaitBusy(t, w)
 	before := ranSoFar(t, g.PID)
 	var used, onNode0, nodeUse float64
 	var all, toNode3 float64
@@ -76,9 +76,9 @@ func TestLabWatchTellsTheTruth(t *testing.T) {
 		onNode0 += seen.CPUByNode[0] * seen.Load.Window.Seconds()
 		nodeUse += last.Nodes[0].CPU * last.Window.Seconds()
 		for _, a := range seen.Accesses {
-			all += a.Share
+			all += a.Share * seen.Load.CPU
 			if a.From == 0 && a.To == 3 {
-				toNode3 += a.Share
+				toNode3 += a.Share * seen.Load.CPU
 			}
 		}
 	}
@@ -100,9 +100,23 @@ func TestLabWatchTellsTheTruth(t *testing.T) {
 		t.Errorf("node 0 was used for %.3f s, by its guest alone for %.3f s", nodeUse, used)
 	}
 	if seen.Load.Remote == nil || seen.Load.Remote.Source != inventory.AccessCounter || all == 0 || toNode3 < 0.9*all {
-		t.Errorf("%.2f of %.2f of accesses, summed over the samples, from node 0 to node 3; remote %+v", toNode3, all, seen.Load.Remote)
+		t.Errorf("%.2f of %.2f CPUs' accesses, summed over the samples, from node 0 to node 3; remote %+v", toNode3, all, seen.Load.Remote)
 	}
 	memoryIsTrue(t, g.PID, seen)
+}
+
+// awaitBusy samples until the guest's load, which begins beside this test, has
+// its vCPU busy: the few accesses of an idle guest are not those of its memory.
+func awaitBusy(t *testing.T, w *watch.Watcher) {
+	t.Helper()
+	w.Sample()
+	for range 30 {
+		time.Sleep(time.Second)
+		if w.Sample().Guests[0].Load.CPU > 0.9 {
+			return
+		}
+	}
+	t.Fatal("the guest was not busy within 30 s")
 }
 
 // memoryIsTrue holds a sample's memory against numa_maps.
