@@ -76,7 +76,7 @@ Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
 	})
 	root.SetHelpCommand(helpCommand())
 	root.AddCommand(
-		topologyCommand(), captureCommand(), placeCommand(), balanceCommand(), applyCommand(), historyCommand(),
+		topologyCommand(), captureCommand(), placeCommand(), balanceCommand(),
 		createCommand(), deleteCommand(), listCommand(), showCommand(),
 		bindCommand(), runCommand(), applyCommand(), historyCommand(),
 		daemonCommand(), alarmsCommand(), topCommand(dialDaemon), pauseCommand(), resumeCommand(),

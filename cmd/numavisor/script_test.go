@@ -107,8 +107,8 @@ func largeFile(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.Truncate(path, 100<<20))
 }
 
-// Every command says in its help what it does and shows an example; no line is
-// wider than a terminal.
+// Every command is listed once, says in its help what it does and shows an
+// example; no line is wider than a terminal.
 func TestHelpOfEveryCommand(t *testing.T) {
 	var visit func(*cobra.Command)
 	visit = func(c *cobra.Command) {
@@ -120,7 +120,12 @@ func TestHelpOfEveryCommand(t *testing.T) {
 				t.Errorf("%s: a line of %d characters: %s", c.CommandPath(), len(line), line)
 			}
 		}
+		listed := map[string]bool{}
 		for _, sub := range c.Commands() {
+			if listed[sub.Name()] {
+				t.Errorf("%s is listed twice", sub.CommandPath())
+			}
+			listed[sub.Name()] = true
 			visit(sub)
 		}
 	}
