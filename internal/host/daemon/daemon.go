@@ -107,6 +107,7 @@ func orElse(v *time.Duration, other time.Duration) {
 type state struct {
 	d       *Daemon
 	started time.Time
+	turns   time.Time // when the turns of the loop began
 	policy  policy.Policy
 	next    *policy.Policy // waits until nothing is on its way
 
@@ -141,6 +142,7 @@ type state struct {
 	planCPU time.Duration
 	lacking map[string]bool // who lacked something when the last plan was made
 	early   time.Time       // when a plan was last made for somebody who newly did
+	waited  time.Time       // when the moves of a plan last waited for somebody's patience to end
 	advice  []status.Advice
 	pause   *status.Pause
 	named   int // moves that have got a name
@@ -164,6 +166,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return err
 	}
 	defer s.end()
+	s.turns = time.Now()
 	tick := time.NewTicker(d.Every)
 	defer tick.Stop()
 	s.tick(ctx)
@@ -274,7 +277,7 @@ func (s *state) tick(ctx context.Context) {
 		s.takeUp()
 		s.answerRivals()
 	}
-	if time.Since(s.planned) >= s.d.Plan || s.patienceEnded() || s.newlyLacking() {
+	if s.moment().Sub(s.planned) >= s.d.Plan || s.patienceEnded() || s.newlyLacking() {
 		s.plan()
 	}
 	s.change(ctx)

@@ -78,6 +78,32 @@ func TestAPlanIsMadeWhenPatienceEnds(t *testing.T) {
 	})
 }
 
+// Samples take some milliseconds, now more and now less: nobody waits a whole
+// sample longer for that.
+func TestWhatIsDueDoesNotWaitForMilliseconds(t *testing.T) {
+	p := auto("a")
+	p.Balance.Patience = policy.Duration(5 * time.Second)
+	within(t, square, p, func(t *testing.T, w *world) {
+		w.busy("b", "3", "12-15")
+		w.lies("a", 2, gib, "3", "0-1")
+		w.takes = func(samples int) time.Duration { return time.Duration(40/samples) * time.Millisecond }
+		w.start()
+		defer w.end()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		s, began := w.status(), w.entries(journal.MoveBegan)
+		if len(s.Suffering) > 0 || len(began) != 1 {
+			t.Fatalf("suffering %+v, began %+v", s.Suffering, began)
+		}
+		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited > 6*time.Second+500*time.Millisecond {
+			t.Errorf("a move began %v after the start: its guest was seen to suffer 1s after it, and has 5s of patience", waited)
+		}
+		if s.Totals.Plans < 12 {
+			t.Errorf("%d plans within a minute, one is due every 5s", s.Totals.Plans)
+		}
+	})
+}
+
 // A guest begins to suffer between two plans: the next is made when that is seen.
 func TestAPlanIsMadeWhenAGuestBeginsToSuffer(t *testing.T) {
 	p := auto("a", "b")
@@ -98,6 +124,34 @@ func TestAPlanIsMadeWhenAGuestBeginsToSuffer(t *testing.T) {
 		}
 		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited < 22*time.Second || waited > 24*time.Second {
 			t.Errorf("a move began %v after the start; from 21s on both guests wait, with 1s of patience", waited)
+		}
+	})
+}
+
+// A guest whose patience ends with the next sample is waited for: moved one
+// after the other, the second would wait until the first is done.
+func TestGuestsThatBeginToSufferASampleApartMoveTogether(t *testing.T) {
+	p := auto("a", "b")
+	p.Balance.Patience = policy.Duration(time.Second)
+	within(t, square, p, func(t *testing.T, w *world) {
+		w.lies("a", 2, 64*mib, "3", "0-1")
+		w.lies("b", 2, 64*mib, "2", "4-5")
+		w.asleep.Store("b", true)
+		w.idle.Store(true)
+		w.start()
+		defer w.end()
+		time.Sleep(20*time.Second + 500*time.Millisecond)
+		w.idle.Store(false)
+		time.Sleep(time.Second)
+		w.asleep.Delete("b")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		began := w.entries(journal.MoveBegan)
+		if len(began) != 1 || len(began[0].Guests) != 2 {
+			t.Fatalf("a suffers from 21s on and b from 22s on, both with 1s of patience; began %+v", began)
+		}
+		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited > 24*time.Second {
+			t.Errorf("the move began %v after the start", waited)
 		}
 	})
 }

@@ -24,7 +24,7 @@ func (s *state) plan() {
 	if s.busy() || s.blind != "" || s.policy.Balance.Mode == policy.ModeOff {
 		return
 	}
-	s.planned, s.lacking = time.Now(), balance.Lacking(s.sample.Guests, s.policy.Balance)
+	s.planned, s.lacking = s.moment(), balance.Lacking(s.sample.Guests, s.policy.Balance)
 	h := s.withLoads()
 	begin := time.Now()
 	round, err := balance.Plan(balance.Request{Host: &h, Policy: s.policy, Past: s.past, Now: s.planned})
@@ -46,31 +46,60 @@ func (s *state) plan() {
 			moves = append(moves, m)
 		}
 	}
+	if len(moves) > 0 && s.awaitsOthers() {
+		moves = nil
+	}
 	for _, m := range plan.Join(moves, s.small(&h)) {
 		s.queue = append(s.queue, job{id: s.newID(), move: m, by: "balancer"})
 	}
 	s.advise(advice)
 }
 
+// moment is the time now, to a tenth of the time between samples since they
+// began. A turn of the loop is some milliseconds earlier or later than a whole
+// number of them, and what is due then must not wait for one more.
+func (s *state) moment() time.Time {
+	return s.turns.Add(time.Since(s.turns).Round(s.d.Every / 10))
+}
+
 // patienceEnded reports whether a guest has suffered long enough since the last plan.
 func (s *state) patienceEnded() bool {
-	now, patience := time.Now(), time.Duration(s.policy.Balance.Patience)
+	now, patience := s.moment(), time.Duration(s.policy.Balance.Patience)
 	return slices.ContainsFunc(s.past.Suffering, func(g plan.Suffering) bool {
 		end := g.Since.Add(patience)
 		return end.After(s.planned) && !end.After(now)
 	})
 }
 
+// awaitsOthers reports whether the moves of this plan should wait for a guest
+// whose patience ends with the next sample, when there will be a plan with both.
+// Where one moves at once the other waits until that is done, and finds the host
+// as the first has left it. Nobody waits twice between two regular plans.
+func (s *state) awaitsOthers() bool {
+	if s.planned.Sub(s.waited) < s.d.Plan {
+		return false
+	}
+	patience := time.Duration(s.policy.Balance.Patience)
+	soon := slices.ContainsFunc(s.past.Suffering, func(g plan.Suffering) bool {
+		left := g.Since.Add(patience).Sub(s.planned)
+		return left > 0 && left <= s.d.Every
+	})
+	if soon {
+		s.waited = s.planned
+	}
+	return soon
+}
+
 // newlyLacking reports whether the latest sample shows a guest short of
 // something that the last plan did not know: waiting for the next one would add
 // to its patience. There is one such plan between two others at most.
 func (s *state) newlyLacking() bool {
-	if time.Since(s.early) < s.d.Plan {
+	if s.moment().Sub(s.early) < s.d.Plan {
 		return false
 	}
 	for name := range balance.Lacking(s.sample.Guests, s.policy.Balance) {
 		if !s.lacking[name] {
-			s.early = time.Now()
+			s.early = s.moment()
 			return true
 		}
 	}

@@ -42,9 +42,11 @@ type world struct {
 	folder   string
 	policy   policy.Policy
 	settings *settings
-	full     atomic.Bool // the disk of the journal
-	blind    atomic.Bool // for faults of a test's
-	idle     atomic.Bool // the guests do nothing
+	full     atomic.Bool                     // the disk of the journal
+	blind    atomic.Bool                     // for faults of a test's
+	idle     atomic.Bool                     // the guests do nothing
+	asleep   sync.Map                        // names of guests that do nothing
+	takes    func(samples int) time.Duration // how long each sample takes; nil: no time
 	d        *daemon.Daemon
 	stop     func()
 	ended    chan error
@@ -54,6 +56,8 @@ type world struct {
 type eyes struct {
 	h      *fake.Host
 	idle   *atomic.Bool
+	asleep *sync.Map
+	takes  func(int) time.Duration
 	mu     sync.Mutex
 	guests []inventory.Guest
 	last   time.Time
@@ -70,6 +74,9 @@ func (e *eyes) Sample() inventory.Sample {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.taken++ // the kernel moves a page more each time
+	if e.takes != nil {
+		time.Sleep(e.takes(e.taken))
+	}
 	s := inventory.Sample{Taken: time.Now(), Moves: inventory.KernelMoves{Balancing: topology.Bytes(e.taken) * 4096}}
 	if !e.last.IsZero() {
 		s.Window = s.Taken.Sub(e.last)
@@ -103,7 +110,7 @@ func (e *eyes) Sample() inventory.Sample {
 		for id, wants := range g.CPUByNode {
 			node, _ := t.Node(id)
 			got := min(1, float64(node.CPUs.Len())/asked[id])
-			if e.idle.Load() {
+			if _, asleep := e.asleep.Load(g.Name); asleep || e.idle.Load() {
 				wants = 0
 			}
 			g.Load.CPU += wants * got
@@ -226,7 +233,7 @@ func (w *world) start() {
 		Sources: observe.Sources{Kernel: kernel{w.Host, w.settings}, Hypervisors: []observe.Hypervisor{w.Host}, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "fake", nil }},
 		Kernel:  w.Host, Control: w.Host, Domains: w.Host, Ledger: ledger, Self: claim.Process{PID: 77, StartTicks: 777}, Clock: time.Now, Policy: w.policy,
 	}
-	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host, idle: &w.idle}, Journal: pages{record.Journal{Folder: w.folder}, &w.full}, Records: w.folder, Settings: w.settings, Policy: w.policy})
+	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host, idle: &w.idle, asleep: &w.asleep, takes: w.takes}, Journal: pages{record.Journal{Folder: w.folder}, &w.full}, Records: w.folder, Settings: w.settings, Policy: w.policy})
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop, w.ended = stop, make(chan error, 1)
 	go func() { w.ended <- w.d.Run(ctx) }()
