@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/internal/topology/topologytest"
@@ -49,9 +51,13 @@ func TestTopologiesReadCPUsAnewWhereOthersAreOnline(t *testing.T) {
 	}
 }
 
-// Devices are read anew where others are there.
-func TestTopologiesReadDevicesAnewWhereOthersAreThere(t *testing.T) {
+// Devices are read anew where others are there, and after ten minutes.
+func TestTopologiesReadDevicesAnew(t *testing.T) {
 	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) { readDevicesAnew(t, root) })
+}
+
+func readDevicesAnew(t *testing.T, root string) {
 	write := func(name, text string) {
 		t.Helper()
 		path := filepath.Join(root, name)
@@ -80,6 +86,15 @@ func TestTopologiesReadDevicesAnewWhereOthersAreThere(t *testing.T) {
 	write("sys/bus/pci/devices/0000:af:00.0/class", "0x010802\n")
 	if now := read(); !reflect.DeepEqual(now, readTopology(t, root)) || len(now.Devices) != 2 || reflect.DeepEqual(now.Devices[0], first.Devices[0]) {
 		t.Errorf("a device has come: %+v, gaps %q", now.Devices, now.Gaps)
+	}
+	write("sys/bus/pci/devices/0000:5e:00.0/class", "0x030000\n") // a driver makes sense of it now
+	time.Sleep(9 * time.Minute)
+	if now := read(); len(now.Devices) != 2 {
+		t.Errorf("read anew after nine minutes: %+v", now.Devices)
+	}
+	time.Sleep(2 * time.Minute)
+	if now := read(); !reflect.DeepEqual(now, readTopology(t, root)) || len(now.Devices) != 3 {
+		t.Errorf("after eleven minutes: %+v, gaps %q", now.Devices, now.Gaps)
 	}
 }
 
