@@ -21,6 +21,7 @@ type Driver struct {
 	uri           string
 	runDir        string
 	reads, writes *line[*libvirt.Connect]
+	readings      readings
 }
 
 // DefaultURI is LIBVIRT_DEFAULT_URI, else the system's QEMU driver.

@@ -187,6 +187,7 @@ func (d *Driver) Guests(ctx context.Context) ([]inventory.Guest, error) {
 	if err != nil {
 		return nil, fail("listing guests", "", err)
 	}
+	d.readings.keep(guests)
 	slices.SortFunc(guests, func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) })
 	return guests, errors.Join(errs...)
 }
@@ -212,7 +213,7 @@ func (d *Driver) guest(l Listed, text string, unread error) (inventory.Guest, er
 	if unread != nil {
 		return g, unread
 	}
-	domain, err := ParseDomain([]byte(text))
+	domain, err := d.readings.read(l.UUID, text)
 	if err != nil {
 		return g, fail("reading its XML", l.Name, err)
 	}

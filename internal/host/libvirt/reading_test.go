@@ -1,0 +1,49 @@
+package libvirt
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+)
+
+func domainOn(node int) string {
+	return fmt.Sprintf(`<domain type='kvm'><name>a</name><uuid>u</uuid><memory unit='GiB'>1</memory><vcpu>2</vcpu>
+<numatune><memory mode='strict' nodeset='%d'/></numatune></domain>`, node)
+}
+
+// The XML of a guest is read again when it says something else, and only then.
+func TestXMLIsReadOnceAsLongAsItSaysTheSame(t *testing.T) {
+	var r readings
+	read := func(uuid, xml string) Domain {
+		t.Helper()
+		d, err := r.read(uuid, xml)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, _ := ParseDomain([]byte(xml))
+		if !reflect.DeepEqual(d, want) {
+			t.Errorf("read %+v, it says %+v", d, want)
+		}
+		return d
+	}
+	first := read("u", domainOn(1))
+	if again := read("u", domainOn(1)); again.Config.NUMATune != first.Config.NUMATune {
+		t.Error("the same text was read twice")
+	}
+	if other := read("v", domainOn(1)); other.Config.NUMATune == first.Config.NUMATune {
+		t.Error("two guests share a reading")
+	}
+	read("u", domainOn(2))
+	if back := read("u", domainOn(1)); back.Config.NUMATune == first.Config.NUMATune {
+		t.Error("more than the last reading is kept")
+	}
+	if _, err := r.read("u", "<domain>"); err == nil {
+		t.Error("what is no XML was taken for what it was before")
+	}
+	r.keep([]inventory.Guest{{UUID: "v"}})
+	if len(r.last) != 1 {
+		t.Errorf("%d readings of one guest", len(r.last))
+	}
+}
