@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 )
 
 // sink is standard output that remembers when it could not be written: those
@@ -20,6 +21,16 @@ func (s *sink) Write(p []byte) (int, error) {
 	n, err := s.to.Write(p)
 	s.err = err
 	return n, err
+}
+
+// fileOf returns the file that a stream of a command is, if it is one; standard
+// output is it behind its sink.
+func fileOf(stream any) (*os.File, bool) {
+	if s, ok := stream.(*sink); ok {
+		stream = s.to
+	}
+	f, ok := stream.(*os.File)
+	return f, ok
 }
 
 // check adds to what a command ended with that its output was lost, in part or

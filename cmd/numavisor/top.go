@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/charmbracelet/x/term"
@@ -48,7 +47,8 @@ it prints one picture.`,
 			if once || format != "table" || !isTerminal(c.InOrStdin()) || !isTerminal(c.OutOrStdout()) {
 				return printStatus(c, d)
 			}
-			return top.Run(c.Context(), d, interval, c.InOrStdin(), c.OutOrStdout())
+			screen, _ := fileOf(c.OutOrStdout()) // a terminal is a file
+			return top.Run(c.Context(), d, interval, c.InOrStdin(), screen)
 		},
 	}
 	socketFlag(c, &socket)
@@ -71,13 +71,13 @@ func printStatus(c *cobra.Command, d top.Daemon) error {
 }
 
 func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
+	f, ok := fileOf(stream)
 	return ok && term.IsTerminal(f.Fd())
 }
 
 // widthOf is the width of the terminal that w is, or a width for files.
 func widthOf(w io.Writer) int {
-	if f, ok := w.(*os.File); ok {
+	if f, ok := fileOf(w); ok {
 		if width, _, err := term.GetSize(f.Fd()); err == nil && width > 0 {
 			return width
 		}
