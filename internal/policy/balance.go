@@ -18,6 +18,12 @@ const (
 	ModeAuto   Mode = "auto"   // moves are made
 )
 
+// UnmarshalJSON reads a mode; false is off, as YAML has it.
+func (m *Mode) UnmarshalJSON(data []byte) (err error) {
+	*m, err = word(data, ModeOff, ModeAdvise, ModeAuto)
+	return err
+}
+
 // Balance is what the operator wants of balancing on one host. Fields left at
 // zero have the documented default.
 type Balance struct {
@@ -151,6 +157,10 @@ func (b Balance) CopyRate(measured topology.Bytes) (rate topology.Bytes, from st
 	return rate, from
 }
 
+// mostMemory bounds how far balancing looks ahead and back. What is doubled with
+// every move, the rest, is bounded by mostTime: doubled 16 times that still is a time.
+const mostMemory = Duration(100 * 365 * 24 * time.Hour)
+
 func (b Balance) validate() error {
 	modes := map[string]Mode{"balance.mode": b.Mode}
 	for name, m := range b.Guests {
@@ -172,13 +182,19 @@ func (b Balance) validate() error {
 	}{
 		{"wait", b.Wait, 1}, {"access", b.Access, 100}, {"traffic", b.Traffic, 100}, {"clear", b.Clear, 1},
 		{"least_cpu", b.LeastCPU, 1e6}, {"margin", b.Margin, 1}, {"most_cpu", b.MostCPU, 1},
-		{"patience", float64(b.Patience), 1e18}, {"horizon", float64(b.Horizon), 1e18},
-		{"rest", float64(b.Rest), 1e18}, {"no_return", float64(b.NoReturn), 1e18},
 		{"guests_per_round", float64(b.GuestsPerRound), 1e6},
 		{"most_guest_wait", b.MostGuestWait, 1}, {"most_bandwidth", b.MostBandwidth, 1},
 	} {
 		if !(f.value >= 0 && f.value <= f.most) {
 			return fmt.Errorf("policy: balance.%s %v: allowed are 0 to %v", f.name, f.value, f.most)
+		}
+	}
+	for _, f := range []struct {
+		name        string
+		value, most Duration
+	}{{"patience", b.Patience, mostTime}, {"horizon", b.Horizon, mostMemory}, {"rest", b.Rest, mostTime}, {"no_return", b.NoReturn, mostMemory}} {
+		if f.value < 0 || f.value > f.most {
+			return fmt.Errorf("policy: balance.%s %v: allowed are 0s to %v", f.name, f.value, f.most)
 		}
 	}
 	return nil

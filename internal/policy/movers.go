@@ -35,6 +35,12 @@ const (
 	AnswerWithin  Answer = "within"  // let it act within nodes only
 )
 
+// UnmarshalJSON reads an answer; false is off, as YAML has it.
+func (a *Answer) UnmarshalJSON(data []byte) (err error) {
+	*a, err = word(data, AnswerLeave, AnswerOff, AnswerExclude, AnswerRepair, AnswerWithin)
+	return err
+}
+
 func (m Movers) withDefaults() Movers {
 	orElse(&m.KernelBalancing, AnswerLeave)
 	orElse(&m.Numad, AnswerExclude)

@@ -39,7 +39,6 @@ type Policy struct {
 	Balance Balance `json:"balance,omitzero"`
 	// Movers is about others who move pages on the host.
 	Movers Movers `json:"movers,omitzero"`
-	// Alarms are the thresholds of what is watched.
 	// Alarms are the thresholds of what is watched; see Alarms.WithDefaults.
 	Alarms Alarms `json:"alarms,omitempty"`
 }
