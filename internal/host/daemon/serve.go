@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -27,6 +28,20 @@ type PauseOrder struct {
 	Why string        `json:"why,omitempty"`
 }
 
+// readPause reads an order; what it does not know it refuses: a length that is
+// not understood would be a pause until resumed.
+func readPause(r io.Reader) (order PauseOrder, err error) {
+	d := json.NewDecoder(r)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&order); err != nil {
+		return PauseOrder{}, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return PauseOrder{}, errors.New("more follows after its end")
+	}
+	return order, nil
+}
+
 // ErrRunning means that a daemon runs on this host already.
 var ErrRunning = errors.New("another daemon runs on this host")
 
@@ -45,7 +60,7 @@ func Listen(path string) (net.Listener, error) {
 		lock.Close()
 		return nil, fmt.Errorf("%w: it holds %s.lock", ErrRunning, path)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := removeSocket(path); err != nil {
 		lock.Close()
 		return nil, fmt.Errorf("the daemon's socket: %w", err)
 	}
@@ -55,6 +70,19 @@ func Listen(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("the daemon's socket: %w", err)
 	}
 	return &locked{l, lock}, os.Chmod(path, 0o660)
+}
+
+// removeSocket removes the socket that a killed daemon left, and nothing else.
+func removeSocket(path string) error {
+	switch found, err := os.Lstat(path); {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case found.Mode().Type() != os.ModeSocket:
+		return fmt.Errorf("%s is there and is no socket; choose another place with --socket", path)
+	}
+	return os.Remove(path)
 }
 
 // locked holds the lock of its socket until it is closed.
@@ -77,9 +105,9 @@ func (d *Daemon) Serve(ctx context.Context, l net.Listener, pages map[string]htt
 	mux.HandleFunc("POST /v1/cancel/{id}", d.answer(func(r *http.Request) (any, error) { return nil, d.Cancel(r.Context(), r.PathValue("id")) }))
 	mux.HandleFunc("POST /v1/resume", d.answer(func(r *http.Request) (any, error) { return nil, d.Resume(r.Context()) }))
 	mux.HandleFunc("POST /v1/pause", d.answer(func(r *http.Request) (any, error) {
-		var order PauseOrder
-		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 1<<16)).Decode(&order); err != nil {
-			return nil, fmt.Errorf("what was sent to /v1/pause is not an order: %w", err)
+		order, err := readPause(http.MaxBytesReader(nil, r.Body, 1<<16))
+		if err != nil {
+			return nil, fmt.Errorf("what was sent to /v1/pause is not an order: %w; one is {\"for_ns\": 60000000000, \"why\": \"a test\"}", err)
 		}
 		return nil, d.Pause(r.Context(), order.For, order.Why)
 	}))

@@ -3,7 +3,11 @@ package daemon_test
 import (
 	"context"
 	"errors"
+	"net"
+	"net/http"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,6 +73,67 @@ func TestWhoAsksThroughTheSocketKnowsWhatTheLoopKnows(t *testing.T) {
 		}
 		if err := client.Accept(t.Context(), "nonsense"); err == nil {
 			t.Error("accepted what is not there")
+		}
+	})
+}
+
+// The socket takes the place of one that a killed daemon left, and of nothing else.
+func TestTheSocketReplacesNoFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "precious")
+	if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := daemon.Listen(file)
+	if err == nil {
+		l.Close()
+	}
+	if text, _ := os.ReadFile(file); err == nil || !strings.Contains(err.Error(), "is no socket") || string(text) != "kept" {
+		t.Errorf("file is %q, error %v", text, err)
+	}
+	left := filepath.Join(t.TempDir(), "left")
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	dead.Close()
+	if l, err = daemon.Listen(left); err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+}
+
+// An order that is not understood is refused: a pause for ever is not what was meant.
+func TestAPauseThatIsNotUnderstoodIsRefused(t *testing.T) {
+	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		w.start()
+		defer w.end()
+		socket := filepath.Join(t.TempDir(), "daemon.sock")
+		l, err := daemon.Listen(socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error)
+		go func() { served <- w.d.Serve(ctx, l, nil) }()
+		defer func() {
+			stop()
+			if err := <-served; err != nil {
+				t.Error(err)
+			}
+		}()
+		asking := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) }}}
+		defer asking.CloseIdleConnections()
+		for _, order := range []string{`{"for": "2h"}`, `{"for_ns": -1}`, `{"for_ns": "2h"}`, `{} {}`, ``} {
+			answer, err := asking.Post("http://daemon/v1/pause", "application/json", strings.NewReader(order))
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer.Body.Close()
+			if answer.StatusCode != http.StatusConflict || len(w.entries(journal.Paused)) != 0 {
+				t.Errorf("%s: %s", order, answer.Status)
+			}
 		}
 	})
 }
