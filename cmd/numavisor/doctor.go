@@ -65,7 +65,7 @@ not be asked for its VMs, or not for all.`,
 		if err != nil {
 			return err
 		}
-		report := diagnosis{Findings: diagnose.Run(&inv), Gaps: inv.Gaps}
+		report := diagnosis{Findings: append([]diagnose.Finding{}, diagnose.Run(&inv)...), Gaps: inv.Gaps}
 		if fix {
 			report.Fixed, err = fixAll(c.Context(), h, report.Findings)
 		}

@@ -48,7 +48,7 @@ func Plan(r Request) (plan.Round, error) {
 		model: m, host: *r.Host, budget: budget{bytes: m.policy.Balance.BytesPerRound, guests: m.policy.Balance.GuestsPerRound},
 		refused: map[string]string{},
 	}
-	p.round = plan.Round{Host: r.Host.Name, Taken: r.Host.Taken, Before: m.total()}
+	p.round = plan.Round{Host: r.Host.Name, Taken: r.Host.Taken, Moves: []plan.Move{}, Before: m.total()}
 	p.round.Suffering = m.suffer(r)
 	if m.anyPatient() {
 		p.pass(policy.ModeAuto)
