@@ -1,7 +1,9 @@
 package daemon_test
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -398,6 +400,34 @@ func TestABlindDaemonMovesNothingAndSaysSo(t *testing.T) {
 		synctest.Wait()
 		if n := len(w.entries(journal.MoveDone)); n != 1 {
 			t.Errorf("%d moves after libvirt came back", n)
+		}
+	})
+}
+
+// A host that cannot be looked at is told once, not with every sample; and again
+// where the reason is another, or it had been seen between.
+func TestWhyTheHostIsNotSeenIsLoggedOnce(t *testing.T) {
+	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		var log bytes.Buffer
+		w.log = slog.New(slog.NewTextHandler(&log, nil))
+		fail := func(why string) {
+			w.Inject(fake.Fault{Before: func(c fake.Call) error {
+				if why != "" && c.Method == "Topology" {
+					return errors.New(why)
+				}
+				return nil
+			}})
+		}
+		fail("sysfs is away")
+		w.start()
+		for _, why := range []string{"sysfs is away", "sysfs is odd", "", "sysfs is odd"} {
+			fail(why)
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+		}
+		w.end()
+		if n := strings.Count(log.String(), "could not be looked at"); n != 3 {
+			t.Errorf("told %d times, want 3:\n%s", n, log.String())
 		}
 	})
 }

@@ -61,8 +61,10 @@ func (s *state) see(h inventory.Host, err error) {
 	first := s.looked.IsZero()
 	s.looked = time.Now()
 	if err != nil {
+		if s.blind != err.Error() { // it is tried every second, and may be so for days
+			s.d.Log.Warn("the host could not be looked at; what is known of it is kept", "error", err)
+		}
 		s.blind = err.Error()
-		s.d.Log.Warn("the host could not be looked at; what is known of it is kept", "error", err)
 		if first {
 			s.looked = time.Time{}
 		}
