@@ -181,9 +181,7 @@ func (p *planner) commit(group []change) (why string) {
 	}
 	move := plan.Move{Guests: moves, Benefit: benefit, Cost: price}
 	move.Kind = p.kind(group)
-	for _, c := range group {
-		move.Advised = move.Advised || p.model.guests[c.guest].mode != policy.ModeAuto
-	}
+	move.Advised = p.advised(group)
 	move.Why = p.why(group, relief, benefit, price)
 	p.host = host
 	p.model.make(group...)
@@ -194,6 +192,19 @@ func (p *planner) commit(group []change) (why string) {
 	p.budget.guests -= len(group)
 	p.round.Moves = append(p.round.Moves, move)
 	return ""
+}
+
+// advised reports whether a move is only to be shown: a guest's mode does not
+// allow it, or it was found on top of another that is only shown, and may count
+// on what that one leaves.
+func (p *planner) advised(group []change) bool {
+	for _, c := range group {
+		if p.model.guests[c.guest].mode != policy.ModeAuto {
+			return true
+		}
+	}
+	n := len(p.round.Moves)
+	return n > 0 && p.round.Moves[n-1].Advised
 }
 
 // settle places the guests of a group under all rules, on the host as it will
