@@ -28,6 +28,8 @@ type share struct {
 	node         int
 	cpu, mem     float64 // shares of the guest
 	vcpus, bytes float64 // what is promised there
+	fenced       float64 // CPUs there that are the guest's alone
+	alone        float64 // the part of cpu that runs on those
 }
 
 // nodeSet returns the nodes a layout uses.
@@ -71,6 +73,7 @@ func (m *model) asItIs(g *subject, held []inventory.Holding) layout {
 		if i := m.position(h.Node); i >= 0 {
 			run := h.VCPUs + float64(h.Exclusive.Len())
 			on[i].vcpus += h.VCPUs
+			on[i].fenced += float64(h.Exclusive.Len())
 			on[i].bytes += float64(h.Memory())
 			on[i].cpu += run
 			vcpus += run
@@ -90,8 +93,15 @@ func (m *model) asItIs(g *subject, held []inventory.Holding) layout {
 		if g.resident > 0 {
 			on[i].mem = float64(g.seen.Seen.MemoryByNode[m.nodes[i].id]) / float64(g.resident)
 		}
+		if g.exclusive() && on[i].fenced > 0 {
+			on[i].alone = on[i].cpu
+		}
+		g.fenced += on[i].fenced
 	}
-	l := layout{on: slices.DeleteFunc(on, func(s share) bool { return s.cpu == 0 && s.mem == 0 && s.vcpus == 0 && s.bytes == 0 })}
+	if g.exclusive() { // one that others pinned fences nothing off yet
+		g.fenced = max(g.fenced, float64(g.spec.VCPUs))
+	}
+	l := layout{on: slices.DeleteFunc(on, func(s share) bool { return s.cpu == 0 && s.mem == 0 && s.vcpus == 0 && s.bytes == 0 && s.fenced == 0 })}
 	if load := g.seen.Seen.Load; load != nil && load.Remote != nil && load.Remote.Source != inventory.AccessEstimate {
 		if expected := remote(&l); expected > 0.01 {
 			g.stretch = load.Remote.Share / expected
@@ -219,7 +229,7 @@ func (m *model) suits(g *subject, divided []part, homes []topology.NodeID) (sque
 		if limits := g.spec.Limits.CPUs; !limits.IsEmpty() {
 			usable = usable.Intersect(limits)
 		}
-		if g.spec.CPU.Binding == guest.CPUExclusive && g.seen.Placement != nil {
+		if g.exclusive() && g.seen.Placement != nil {
 			usable = usable.Union(g.seen.Placement.Exclusive().Intersect(m.host.Topology.Nodes[m.position(id)].CPUs))
 		}
 		if vcpus > usable.Len() || divided[i].mem*float64(g.spec.Memory) > n.memory {
@@ -241,12 +251,13 @@ func (m *model) room(g *subject, divided []part, homes []topology.NodeID) bool {
 			if s.node == n {
 				a.vcpus -= s.vcpus
 				a.left[g.size] += s.bytes
+				a.fenced -= s.fenced
 			}
 		}
 		if g.size > 0 && m.policy.MayGrow(m.sizes[g.size]) {
 			a.left[g.size] += a.left[0]
 		}
-		if a.left[g.size] < divided[i].mem*float64(g.spec.Memory)-1 || a.vcpus+divided[i].cpu*float64(g.spec.VCPUs) > m.nodes[n].limit+slack {
+		if a.left[g.size] < divided[i].mem*float64(g.spec.Memory)-1 || a.vcpus+divided[i].cpu*float64(g.spec.VCPUs) > m.policy.Overcommit*(m.nodes[n].cpus-a.fenced)+slack {
 			return false
 		}
 	}
@@ -257,8 +268,10 @@ func (m *model) room(g *subject, divided []part, homes []topology.NodeID) bool {
 func (m *model) laidOut(g *subject, homes []topology.NodeID) layout {
 	l := layout{homes: homes}
 	for i, p := range parts(&g.spec, len(homes)) {
-		s := share{node: m.position(homes[i]), cpu: p.cpu, mem: p.mem, bytes: p.mem * float64(g.spec.Memory)}
-		if g.spec.CPU.Binding != guest.CPUExclusive {
+		s := share{node: m.position(homes[i]), cpu: p.cpu, mem: p.mem, bytes: p.mem * float64(g.spec.Memory), fenced: p.cpu * g.fenced}
+		if g.exclusive() {
+			s.alone = p.cpu
+		} else {
 			s.vcpus = p.cpu * float64(g.spec.VCPUs)
 		}
 		l.on = append(l.on, s)
@@ -287,7 +300,7 @@ func (m *model) laidOut(g *subject, homes []topology.NodeID) layout {
 // roam divides the vCPUs of a guest that sees no cells by the CPUs of its
 // nodes: each of them may run on all.
 func (m *model) roam(g *subject, l *layout) {
-	if g.spec.Topology.Mode != guest.TopologyOff || g.spec.CPU.Binding == guest.CPUExclusive {
+	if g.spec.Topology.Mode != guest.TopologyOff || g.exclusive() {
 		return
 	}
 	cpus := make([]float64, len(l.on))

@@ -29,7 +29,6 @@ type node struct {
 	cpus      float64 // CPUs but housekeeping
 	usable    topology.CPUSet
 	cores     int     // on which those are
-	limit     float64 // vCPUs it may carry
 	memory    float64 // bytes that guests may have
 	bandwidth float64 // MB a second; 0: not measured
 	host      float64 // CPUs that the host itself uses
@@ -42,6 +41,8 @@ type asked struct {
 	bound    float64 // the part of mem that depends on memory
 	traffic  float64 // MB a second to memory here
 	vcpus    float64
+	fenced   float64    // CPUs that guests have for themselves, in use or not
+	alone    float64    // the part of cpu that runs on those
 	held     float64    // bytes promised
 	left     [4]float64 // bytes left by page size, small pages first
 	home     bool       // a guest got another layout that promises something here
@@ -77,7 +78,6 @@ func (m *model) addNode(i int, room *place.NodeRoom) {
 	n.id = room.Node
 	n.usable = room.Shared
 	n.cpus = float64(room.CPUs.Len() - room.Housekeeping.Len())
-	n.limit = m.policy.Overcommit * float64(room.Shared.Len())
 	n.memory = float64(room.Memory - room.KeepFree)
 	n.bandwidth, _ = t.Bandwidth(n.id, n.id)
 	for c := range n.usable.All() {
@@ -89,6 +89,7 @@ func (m *model) addNode(i int, room *place.NodeRoom) {
 	}
 	a := &m.asked[i]
 	a.held, a.vcpus, a.left[0] = float64(room.Promised), room.Load, float64(room.Left)
+	a.fenced = n.cpus - float64(room.Shared.Len())
 	if room.Left == 0 { // more than all may be promised: then less than nothing is left
 		small := n.memory
 		for _, h := range room.Holders {
@@ -145,12 +146,23 @@ func (m *model) usedByGuests(i int) float64 {
 	return used
 }
 
-// use is the share of a node's CPUs that is asked for; above 1 guests wait.
+// use is the share of a node's CPUs that is asked for, of all of them or of
+// those that guests share, whichever is more; above 1 guests wait.
 func (m *model) use(i int) float64 {
-	if m.nodes[i].cpus == 0 {
+	n, a := &m.nodes[i], &m.asked[i]
+	if n.cpus == 0 {
 		return 0
 	}
-	return (m.asked[i].cpu + m.nodes[i].host) / m.nodes[i].cpus
+	use := (a.cpu + n.host) / n.cpus
+	if a.fenced > slack && a.fenced < n.cpus-slack {
+		return max(use, (a.cpu-a.alone+n.host)/(n.cpus-a.fenced))
+	}
+	return use
+}
+
+// limit is how many vCPUs a node may carry that share its CPUs.
+func (m *model) limit(i int) float64 {
+	return m.policy.Overcommit * (m.nodes[i].cpus - m.asked[i].fenced)
 }
 
 func (m *model) memoryUse(i int) float64 {
@@ -210,6 +222,8 @@ func (m *model) add(g *subject, l *layout, sign float64) {
 		a.bound += sign * g.demand * g.intensity * s.mem
 		a.traffic += sign * g.mbps * s.mem
 		a.vcpus += sign * s.vcpus
+		a.fenced += sign * s.fenced
+		a.alone += sign * g.demand * s.alone
 		a.held += sign * s.bytes
 		if g.size >= 0 {
 			a.left[g.size] -= sign * s.bytes
@@ -283,7 +297,7 @@ func (m *model) holds(i int, before *asked, peak float64) bool {
 	if !a.home {
 		return true
 	}
-	if a.vcpus > n.limit+slack {
+	if a.vcpus > m.limit(i)+slack {
 		return false
 	}
 	small := a.left[0]

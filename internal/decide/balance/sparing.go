@@ -50,7 +50,8 @@ func (m *model) content(guest, layout int) bool {
 	m.make(change{guest, layout})
 	defer m.make(change{guest, was})
 	for _, on := range g.layout().on {
-		if m.use(on.node) > m.policy.Balance.MostCPU || m.asked[on.node].vcpus > m.nodes[on.node].cpus+slack {
+		a := &m.asked[on.node]
+		if m.use(on.node) > m.policy.Balance.MostCPU || a.vcpus > m.nodes[on.node].cpus-a.fenced+slack {
 			return false
 		}
 	}

@@ -27,7 +27,8 @@ type subject struct {
 	mbps      float64
 	stretch   float64 // measured remote share over the one expected from where things lie
 	resident  topology.Bytes
-	size      int // of its pages, an index into model.sizes
+	fenced    float64 // CPUs that are its alone, those of helper threads included
+	size      int     // of its pages, an index into model.sizes
 
 	layouts []layout // the first is how it is now
 	at      int
@@ -39,6 +40,7 @@ type subject struct {
 
 func (g *subject) name() string    { return g.seen.Name }
 func (g *subject) layout() *layout { return &g.layouts[g.at] }
+func (g *subject) exclusive() bool { return g.spec.CPU.Binding == guest.CPUExclusive }
 
 // fixedCost is the part of a guest's cost that does not depend on others.
 func (g *subject) fixedCost() float64 { return g.costOf(g.layout()) }
@@ -73,6 +75,7 @@ func (m *model) addGuests(r Request) {
 		for _, on := range now.on { // what it holds is counted already
 			a := &m.asked[on.node]
 			a.cpu += s.demand * on.cpu
+			a.alone += s.demand * on.alone
 			a.mem += s.demand * on.mem
 			a.bound += s.demand * s.intensity * on.mem
 			a.traffic += s.mbps * on.mem

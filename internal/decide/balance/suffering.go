@@ -82,7 +82,7 @@ func (m *model) pains(g *subject) (wait, access, use float64) {
 	}
 	for _, on := range g.layout().on {
 		if load := m.use(on.node); load > 1 && !g.measured {
-			wait += on.cpu * (1 - 1/load)
+			wait += (on.cpu - on.alone) * (1 - 1/load)
 		}
 		if g.intensity > 0.5 {
 			use += on.mem * m.busy(on.node)

@@ -93,7 +93,7 @@ func (m *model) lost() (access, wait float64) {
 	}
 	for i := range m.nodes {
 		if use := m.use(i); use > 1 {
-			wait += m.asked[i].cpu * (1 - 1/use)
+			wait += (m.asked[i].cpu - m.asked[i].alone) * (1 - 1/use)
 		}
 	}
 	return access, wait
