@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"math"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/topology"
@@ -21,6 +22,21 @@ type GuestLoad struct {
 
 // Demand is how many CPUs the guest would use if it got all it asks for.
 func (l *GuestLoad) Demand() float64 { return l.CPU + l.Wait }
+
+// IsValid reports whether all figures are possible ones: none is negative,
+// infinite, or no number, and none is beyond any host.
+func (l *GuestLoad) IsValid() bool {
+	return possible(l.CPU, mostCPUs) && possible(l.Wait, mostCPUs) && possible(l.MemoryMBps, mostMBps) &&
+		(l.Remote == nil || possible(l.Remote.Share, 1+1e-6)) // shares are sums of parts
+}
+
+// What no host has: CPUs, and MB a second of memory traffic.
+const (
+	mostCPUs = 1e6
+	mostMBps = 1e12
+)
+
+func possible(v, most float64) bool { return !math.IsNaN(v) && v >= 0 && v <= most }
 
 // Remote is the part of a guest's accesses to memory on other nodes than that
 // of the CPU which makes them, from 0 to 1, and where the figure is from.
@@ -51,6 +67,9 @@ type NodeLoad struct {
 	CPU  float64 `json:"cpu"`
 	Wait float64 `json:"wait"`
 }
+
+// IsValid reports whether all figures are possible ones, as GuestLoad.IsValid does.
+func (l *NodeLoad) IsValid() bool { return possible(l.CPU, mostCPUs) && possible(l.Wait, mostCPUs) }
 
 // TakeLoads adds to h what was measured of the same host: loads of its nodes and
 // of guests that are still the same process, and how fast memory is copied there.

@@ -102,7 +102,7 @@ func (m *model) asItIs(g *subject, held []inventory.Holding) layout {
 		g.fenced = max(g.fenced, float64(g.spec.VCPUs))
 	}
 	l := layout{on: slices.DeleteFunc(on, func(s share) bool { return s.cpu == 0 && s.mem == 0 && s.vcpus == 0 && s.bytes == 0 && s.fenced == 0 })}
-	if load := g.seen.Seen.Load; load != nil && load.Remote != nil && load.Remote.Source != inventory.AccessEstimate {
+	if load := g.load; load != nil && load.Remote != nil && load.Remote.Source != inventory.AccessEstimate {
 		if expected := remote(&l); expected > 0.01 {
 			g.stretch = load.Remote.Share / expected
 		}

@@ -63,7 +63,7 @@ func newModel(r Request) *model {
 	}
 	m.addGuests(r)
 	for _, l := range r.Host.Load { // what is no guest's is the host's own
-		if i := m.position(l.Node); i >= 0 {
+		if i := m.position(l.Node); i >= 0 && l.IsValid() {
 			m.nodes[i].host = max(0, l.CPU-m.usedByGuests(i))
 		}
 	}
@@ -138,8 +138,8 @@ func (m *model) usedByGuests(i int) float64 {
 	for k := range m.guests {
 		g := &m.guests[k]
 		for _, s := range g.layout().on {
-			if s.node == i && g.seen.Seen.Load != nil {
-				used += s.cpu * g.seen.Seen.Load.CPU
+			if s.node == i && g.load != nil {
+				used += s.cpu * g.load.CPU
 			}
 		}
 	}

@@ -21,9 +21,9 @@ type subject struct {
 	fixed  string // why it cannot move at all; empty if it can
 	pinned bool   // its memory cannot move
 
-	demand    float64 // CPUs it asks for
-	measured  bool    // demand is; else its vCPUs are counted
-	intensity float64 // how much its speed depends on memory, 0 to 1
+	load      *inventory.GuestLoad // nil: not measured, or figures that cannot be
+	demand    float64              // CPUs it asks for, as measured; else its vCPUs
+	intensity float64              // how much its speed depends on memory, 0 to 1
 	mbps      float64
 	stretch   float64 // measured remote share over the one expected from where things lie
 	resident  topology.Bytes
@@ -93,8 +93,8 @@ func (m *model) subject(g *inventory.Guest) subject {
 	s.spec = specOf(g)
 	s.size = m.size(s.spec.PageSize)
 	s.demand = float64(s.spec.VCPUs)
-	if l := g.Seen.Load; l != nil {
-		s.measured, s.mbps = true, l.MemoryMBps
+	if l := g.Seen.Load; l != nil && l.IsValid() {
+		s.load, s.mbps = l, l.MemoryMBps
 		s.demand = min(l.Demand(), float64(max(s.spec.VCPUs, 1)))
 		s.intensity = cost.Intensity(l.MemoryMBps, l.CPU)
 	}

@@ -73,15 +73,15 @@ func (m *model) suffers(g *subject, part float64) bool {
 // latency of its accesses above what some place on this host would give, and
 // how busy its memory is where it depends on that.
 func (m *model) pains(g *subject) (wait, access, use float64) {
-	if g.measured && !g.moved {
-		wait = ratio(g.seen.Seen.Load.Wait, g.seen.Seen.Load.Demand())
+	if g.load != nil && !g.moved {
+		wait = ratio(g.load.Wait, g.load.Demand())
 	}
 	least := g.layout().far // what no place on this host would spare it is no reason to move
 	for i := range g.layouts {
 		least = min(least, g.layouts[i].far)
 	}
 	for _, on := range g.layout().on {
-		if load := m.use(on.node); load > 1 && !g.measured {
+		if load := m.use(on.node); load > 1 && g.load == nil {
 			wait += (on.cpu - on.alone) * (1 - 1/load)
 		}
 		if g.intensity > 0.5 {
@@ -92,7 +92,7 @@ func (m *model) pains(g *subject) (wait, access, use float64) {
 }
 
 func (g *subject) label() string {
-	if g.measured {
+	if g.load != nil {
 		return ""
 	}
 	return " (by vCPUs placed: not measured)"
@@ -100,7 +100,7 @@ func (g *subject) label() string {
 
 // source says where the figure about a guest's accesses is from.
 func (g *subject) source() string {
-	if l := g.seen.Seen.Load; l != nil && l.Remote != nil {
+	if l := g.load; l != nil && l.Remote != nil {
 		return fmt.Sprintf("%.0f %% leave the node, %s", 100*l.Remote.Share, l.Remote.Source)
 	}
 	return fmt.Sprintf("%.0f %% leave the node, placement estimate", 100*remote(g.layout()))

@@ -25,13 +25,17 @@ type relief struct {
 	before, after float64
 }
 
+// forever is as long as a copy is said to take at most, in nanoseconds: 146
+// years, which a time.Duration can still say.
+const forever = 1 << 62
+
 // weigh values a move: benefit for the host, price, and the guest that
 // suffers and gains most by it; relief.guest is nil where there is none.
 func (p *planner) weigh(group []change, bytes topology.Bytes) (plan.Benefit, plan.Price, relief) {
 	m := p.model
 	price := plan.Price{Bytes: bytes}
 	price.BytesPerSecond, price.RateFrom = m.policy.Balance.CopyRate(m.host.MoverBytesPerSecond)
-	price.Took = time.Duration(float64(bytes) / float64(price.BytesPerSecond) * float64(time.Second))
+	price.Took = time.Duration(min(forever, float64(bytes)/float64(price.BytesPerSecond)*float64(time.Second)))
 	rise, _ := m.try(group...)
 	for _, c := range group {
 		g := &m.guests[c.guest]
