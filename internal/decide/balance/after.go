@@ -2,6 +2,7 @@ package balance
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -87,11 +88,6 @@ func with(h inventory.Host, g inventory.Guest, spec guest.Spec, p guest.Placemen
 		}
 	}
 	h.Guests = append(slices.Clone(h.Guests), g)
-	slices.SortFunc(h.Guests, func(a, b inventory.Guest) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(h.Guests, func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) })
 	return h
 }

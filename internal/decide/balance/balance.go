@@ -2,6 +2,8 @@ package balance
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -43,6 +45,7 @@ func Plan(r Request) (plan.Round, error) {
 	if err := r.Policy.Validate(); err != nil {
 		return plan.Round{}, err
 	}
+	r.Host = inOrder(r.Host)
 	m := newModel(r)
 	p := &planner{
 		model: m, host: *r.Host, budget: budget{bytes: m.policy.Balance.BytesPerRound, guests: m.policy.Balance.GuestsPerRound},
@@ -57,6 +60,19 @@ func Plan(r Request) (plan.Round, error) {
 	p.round.After = m.total()
 	p.round.Stays = p.stays()
 	return p.round, nil
+}
+
+// inOrder returns the host with its guests by name: of plans that are equally
+// good, the one made must not depend on who was read first.
+func inOrder(h *inventory.Host) *inventory.Host {
+	byName := func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) }
+	if slices.IsSortedFunc(h.Guests, byName) {
+		return h
+	}
+	sorted := *h
+	sorted.Guests = slices.Clone(h.Guests)
+	slices.SortStableFunc(sorted.Guests, byName)
+	return &sorted
 }
 
 // stays says of every guest that suffers and does not move why it stays.

@@ -49,7 +49,8 @@ func (g *subject) costOf(l *layout) float64 {
 	return g.demand * (g.intensity*l.access + l.price)
 }
 
-// addGuests adds every guest that takes something of the host.
+// addGuests adds every guest that takes something of the host. They are in
+// the order of their names.
 func (m *model) addGuests(r Request) {
 	held := map[string][]inventory.Holding{}
 	for _, h := range r.Host.Holdings("") {
@@ -65,6 +66,9 @@ func (m *model) addGuests(r Request) {
 			continue
 		}
 		s := m.subject(g)
+		if i > 0 && r.Host.Guests[i-1].Name == g.Name || i+1 < len(r.Host.Guests) && r.Host.Guests[i+1].Name == g.Name {
+			s.fixed = "has the name of another guest"
+		}
 		s.rest(r, m.policy.Balance)
 		if claimed[g.Name] {
 			s.fixed = "is being created or moved already"
