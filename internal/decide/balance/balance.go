@@ -89,6 +89,8 @@ func (p *planner) stays() []plan.Refusal {
 			why = g.fixed
 		case !g.patient:
 			why = "has not suffered long enough yet"
+		case why == "" && g.pinned:
+			why = "its memory cannot move, and no other place for its vCPUs helps it by enough"
 		case why == "":
 			why = "no move helps it by enough"
 		}

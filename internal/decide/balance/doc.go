@@ -18,8 +18,8 @@
 // the same rules as placing (place.On), so every placement in a plan is legal
 // for its spec. Where memory or vCPUs are there already, the move is a mere
 // repin or copy. Guests that see no NUMA may be divided anew, guests with
-// cells keep them. Memory that vfio pinned stays: such a guest may only be
-// pinned back to where its memory lies.
+// cells keep them. Memory that vfio pinned stays, as does that of Xen guests:
+// they may only be pinned back to where their memory lies.
 //
 // # When
 //

@@ -41,15 +41,16 @@ type asked struct {
 	bound    float64 // the part of mem that depends on memory
 	traffic  float64 // MB a second to memory here
 	vcpus    float64
-	fenced   float64    // CPUs that guests have for themselves, in use or not
-	alone    float64    // the part of cpu that runs on those
-	held     float64    // bytes promised
-	left     [4]float64 // bytes left by page size, small pages first
-	home     bool       // a guest got another layout that promises something here
+	fenced   float64           // CPUs that guests have for themselves, in use or not
+	alone    float64           // the part of cpu that runs on those
+	held     float64           // bytes promised
+	left     [maxSizes]float64 // bytes left by page size, small pages first
+	home     bool              // a guest got another layout that promises something here
 }
 
-// maxSizes is how many page sizes are told apart.
-const maxSizes = 4
+// maxSizes is how many page sizes are told apart: small pages, and the four
+// sizes that arm64 has pools of, used or not.
+const maxSizes = 5
 
 func newModel(r Request) *model {
 	p := r.Policy.WithDefaults()

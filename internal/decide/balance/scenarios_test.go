@@ -229,6 +229,35 @@ func TestMemoryPinnedByVfioStays(t *testing.T) {
 	}
 }
 
+// arm64 has pools of four sizes, most of them empty.
+func TestHugePagesOfManySizes(t *testing.T) {
+	h := machine("nodes:2 cores:4 memory:16G huge:64K=0 huge:2M=0 huge:32M=0 huge:1G=6")
+	for _, name := range []string{"a", "b"} {
+		add(h, vm{name: name, vcpus: 4, memory: 3 * gib, cpus: on(0), used: 2, wait: 2, spec: func(s *guest.Spec) { s.PageSize = gib }})
+	}
+	if round := planned(t, h, policy.Policy{}); len(round.Moves) != 1 {
+		t.Fatalf("one of them must go\n%s", round.Text())
+	}
+}
+
+// Xen leaves the memory of a running guest where it is.
+func TestMemoryOfXenGuestsStays(t *testing.T) {
+	h := machine("nodes:2 cores:4 memory:16G")
+	xen := func(g *inventory.Guest) { g.Hypervisor = "xen" }
+	for _, name := range []string{"a", "b"} {
+		add(h, vm{name: name, vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2, change: xen})
+	}
+	round := planned(t, h, policy.Policy{})
+	if len(round.Moves) != 0 || len(round.Stays) != 2 || !strings.Contains(round.Stays[0].Why, "memory cannot move") {
+		t.Fatalf("memory of a running Xen guest was moved\n%s", round.Text())
+	}
+	h = machine("nodes:2 cores:4 memory:16G")
+	add(h, vm{name: "a", vcpus: 4, memory: 6 * gib, cpus: on(1), lies: lies(0, 6*gib), used: 3, change: xen})
+	if round := planned(t, h, policy.Policy{}); len(round.Moves) != 1 || round.Moves[0].Kind != plan.Repin {
+		t.Fatalf("its vCPUs can go to its memory\n%s", round.Text())
+	}
+}
+
 func TestMemoryComesBackFromANodeWithoutCPUs(t *testing.T) {
 	h := machine("nodes:3 cores:4 memory:16G memory-only:1")
 	add(h, vm{name: "demoted", vcpus: 2, memory: 6 * gib, cpus: on(0), used: 2,

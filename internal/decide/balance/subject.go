@@ -19,7 +19,7 @@ type subject struct {
 	spec   guest.Spec
 	mode   policy.Mode
 	fixed  string // why it cannot move at all; empty if it can
-	pinned bool   // its memory cannot move
+	pinned bool   // its memory cannot move: vfio pins it, and Xen moves none of a running guest
 
 	load      *inventory.GuestLoad // nil: not measured, or figures that cannot be
 	demand    float64              // CPUs it asks for, as measured; else its vCPUs
@@ -105,7 +105,7 @@ func (m *model) subject(g *inventory.Guest) subject {
 	for _, b := range g.Seen.MemoryByNode {
 		s.resident += b
 	}
-	s.pinned = len(g.Config.Devices) > 0 || slices.ContainsFunc(s.spec.Devices, func(d guest.DeviceSpec) bool { return d.Passthrough })
+	s.pinned = g.Hypervisor == "xen" || len(g.Config.Devices) > 0 || slices.ContainsFunc(s.spec.Devices, func(d guest.DeviceSpec) bool { return d.Passthrough })
 	switch {
 	case s.mode == policy.ModeOff:
 		s.fixed = "mode off"
