@@ -17,8 +17,12 @@ func (m *model) cells(g *subject) []int {
 	return place.Cells(g.spec, len(m.nodes))
 }
 
-// homeSets proposes homes for k cells: from every node as a seed the nearest
-// others, and what the guest has with one home changed.
+// allSets is up to how many sets of nodes all are proposed.
+const allSets = 32
+
+// homeSets proposes homes for k cells: every set of nodes where those are few,
+// else from every node as a seed the nearest others, and what the guest has
+// with one home changed.
 func (m *model) homeSets(g *subject, divided []part) [][]topology.NodeID {
 	var out [][]topology.NodeID
 	add := func(homes []int) {
@@ -34,8 +38,12 @@ func (m *model) homeSets(g *subject, divided []part) [][]topology.NodeID {
 	if now != nil {
 		add(now)
 	}
+	all := m.sets(g, len(divided))
+	for _, set := range all {
+		add(arranged(set, now))
+	}
 	for seed := range m.nodes {
-		if m.home(g, seed) {
+		if all == nil && m.home(g, seed) {
 			if set := m.nearest(g, seed, len(divided)); set != nil {
 				add(arranged(set, now))
 			}
@@ -52,13 +60,40 @@ func (m *model) homeSets(g *subject, divided []part) [][]topology.NodeID {
 	return out
 }
 
+// sets returns every set of k nodes that may be homes; nil where those are
+// more than allSets.
+func (m *model) sets(g *subject, k int) (all [][]int) {
+	var homes []int
+	for i := range m.nodes {
+		if m.home(g, i) {
+			homes = append(homes, i)
+		}
+	}
+	var extend func(set []int, from int)
+	extend = func(set []int, from int) {
+		if len(set) == k {
+			all = append(all, slices.Clone(set))
+			return
+		}
+		for i := from; i <= len(homes)-(k-len(set)) && len(all) <= allSets; i++ {
+			extend(append(set, homes[i]), i+1)
+		}
+	}
+	extend(make([]int, 0, k), 0)
+	if len(all) > allSets {
+		return nil
+	}
+	return all
+}
+
 // home reports whether a cell of the guest may live on a node.
 func (m *model) home(g *subject, i int) bool {
 	n, limits := &m.nodes[i], &g.spec.Limits
 	return n.cpus > 0 && n.memory > 0 && (limits.Nodes.IsEmpty() || limits.Nodes.Contains(n.id))
 }
 
-// nearest returns k nodes around a seed, by access both ways.
+// nearest returns k nodes around a seed, by access both ways, of those alike
+// the ones whose CPUs are asked for least.
 func (m *model) nearest(g *subject, seed, k int) []int {
 	var others []int
 	for i := range m.nodes {
@@ -70,7 +105,8 @@ func (m *model) nearest(g *subject, seed, k int) []int {
 		return nil
 	}
 	slices.SortStableFunc(others, func(a, b int) int {
-		return cmp.Compare(m.access.Latency(seed, a)+m.access.Latency(a, seed), m.access.Latency(seed, b)+m.access.Latency(b, seed))
+		near := cmp.Compare(m.access.Latency(seed, a)+m.access.Latency(a, seed), m.access.Latency(seed, b)+m.access.Latency(b, seed))
+		return cmp.Or(near, cmp.Compare(m.use(a), m.use(b)))
 	})
 	set := append([]int{seed}, others[:k-1]...)
 	slices.Sort(set)

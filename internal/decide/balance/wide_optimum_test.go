@@ -1,0 +1,108 @@
+package balance
+
+import (
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// drawWide draws a host with guests on one node and on two, with cells and without.
+func drawWide(t *rapid.T) *inventory.Host {
+	const nodes = 4
+	node := rapid.Custom(func(t *rapid.T) topology.NodeID { return topology.NodeID(rapid.IntRange(0, nodes-1).Draw(t, "node")) })
+	h := machine(fmt.Sprintf("nodes:%d cores:4 %s", nodes, rapid.SampledFrom([]string{
+		"memory:16G distances:10,16,28 square", "memory:16G distances:10,20", "memory:8G,24G,16G,16G distances:10,12,32 by-socket sockets:2",
+	}).Draw(t, "shape")))
+	for i := range rapid.IntRange(2, 4).Draw(t, "guests") {
+		v := vm{name: fmt.Sprintf("g%d", i), vcpus: rapid.IntRange(1, 4).Draw(t, "vcpus"), memory: topology.Bytes(rapid.IntRange(1, 2).Draw(t, "memory")) * gib}
+		v.cpus = on(node.Draw(t, "runs"))
+		if second := node.Draw(t, "second"); second != v.cpus[0] && rapid.Bool().Draw(t, "wide") {
+			v.cpus, v.vcpus, v.memory = on(v.cpus[0], second), 2*v.vcpus, 2*v.memory
+			v.lies = map[topology.NodeID]topology.Bytes{v.cpus[0]: v.memory / 2, second: v.memory / 2}
+			if rapid.Bool().Draw(t, "cells") {
+				v.spec = func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2} }
+			}
+		}
+		if rapid.Bool().Draw(t, "strayed") {
+			v.lies = lies(node.Draw(t, "lies"), v.memory)
+		}
+		v.used = float64(v.vcpus) * rapid.Float64Range(0.3, 0.9).Draw(t, "used")
+		v.wait = (float64(v.vcpus) - v.used) * rapid.Float64Range(0.1, 1).Draw(t, "wait")
+		add(h, v)
+	}
+	return h
+}
+
+// everywhere gives every guest all layouts on one node, or else on two, in any
+// order, as addLayouts does of the sets that it looks at.
+func everywhere(m *model) {
+	for i := range m.guests {
+		g := &m.guests[i]
+		g.layouts = g.layouts[:1]
+		for _, k := range m.cells(g) {
+			divided := parts(&g.spec, k)
+			least, room := 1<<30, false
+			found := map[int][]layout{}
+			for a := range m.nodes {
+				for b := range m.nodes {
+					homes := on(m.nodes[a].id, m.nodes[b].id)[:k]
+					if squeeze, ok := m.suits(g, divided, homes); ok && (a == b) == (k == 1) {
+						least, room = min(least, squeeze), room || m.room(g, divided, homes)
+						found[squeeze] = append(found[squeeze], m.laidOut(g, homes))
+					}
+				}
+			}
+			if g.layouts = append(g.layouts[:1], found[least]...); least == 0 && room || k == 2 {
+				break
+			}
+		}
+	}
+}
+
+// Guests on several nodes have more places to go than are looked at on large
+// hosts. On small ones the plan is as good as the best of all combinations.
+func TestWideGuestsReachTheOptimum(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := drawWide(t)
+		round := drawnPlan(t, h, ungated)
+		m := newModel(Request{Host: h, Policy: ungated, Now: noon})
+		everywhere(m)
+		all := &search{m: m}
+		for i := range m.guests {
+			all.movable = append(all.movable, i)
+		}
+		best := m.after(m.changes(m.state(), all.enumerate()))
+		if round.After > best*1.02 {
+			t.Fatalf("%sthe plan reaches %v, possible is %v; %v now\n%s", described(h), round.After, best, round.Before, round.Text())
+		}
+	})
+}
+
+// Where all nodes are equally far, a guest that must leave both of its nodes
+// goes to two that are idle.
+func TestAWideGuestLeavesBothNodesAtOnce(t *testing.T) {
+	for _, nodes := range []int{4, 64} {
+		h := machine(fmt.Sprintf("nodes:%d cores:8 memory:32G distances:10,20", nodes))
+		add(h, vm{name: "wide", vcpus: 8, memory: 8 * gib, cpus: on(0, 1), lies: map[topology.NodeID]topology.Bytes{0: 4 * gib, 1: 4 * gib}, used: 4, wait: 4,
+			spec: func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2} }})
+		off := map[string]policy.Mode{}
+		for i := range nodes - 2 {
+			v := vm{name: fmt.Sprintf("x%d", i), vcpus: 8, memory: 2 * gib, cpus: on(topology.NodeID(i)), used: 7}
+			if i < 2 {
+				v.used, v.wait = 4, 4
+			}
+			add(h, v)
+			off[v.name] = policy.ModeOff
+		}
+		round := planned(t, h, policy.Policy{Balance: policy.Balance{Guests: off}})
+		if idle := topology.SetOf(topology.NodeID(nodes-2), topology.NodeID(nodes-1)); !goesTo(round, "wide").Equal(idle) {
+			t.Errorf("of %d nodes %s are idle\n%s", nodes, idle, round.Text())
+		}
+	}
+}
