@@ -113,8 +113,9 @@ type state struct {
 
 	host     inventory.Host     // as last looked at, with the latest figures in it
 	followed *topology.Topology // by the watcher
-	looked   time.Time
+	looked   time.Time          // zero: not yet
 	looking  bool
+	due      bool // it is to be looked at without waiting for its time
 	roster   string
 	blind    string // why the last look failed; empty if it did not
 	sample   inventory.Sample

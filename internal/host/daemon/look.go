@@ -38,13 +38,14 @@ func (s *state) watch() {
 func (s *state) startLook(ctx context.Context) {
 	if s.d.Roster != nil {
 		if roster := s.d.Roster(); roster != s.roster {
-			s.roster, s.looked = roster, s.looked.Add(-s.d.Look)
+			s.roster = roster
+			s.lookSoon()
 		}
 	}
-	if s.looking || !s.looked.IsZero() && time.Since(s.looked) < s.d.Look {
+	if s.looking || !s.due && !s.looked.IsZero() && time.Since(s.looked) < s.d.Look {
 		return
 	}
-	s.looking = true
+	s.looking, s.due = true, false
 	s.d.beside(ctx, func() func(*state) {
 		ctx, cancel := context.WithTimeout(ctx, lookTime)
 		defer cancel()
@@ -87,8 +88,9 @@ func (s *state) follow() {
 	s.d.Watcher.Follow(s.host.Guests, s.followed)
 }
 
-// lookSoon has the host looked at in the next turn.
-func (s *state) lookSoon() { s.looked = s.looked.Add(-s.d.Look) }
+// lookSoon has the host looked at in the next turn; where it is just being
+// looked at, once more: that look may have missed what changed.
+func (s *state) lookSoon() { s.due = true }
 
 // withLoads is the inventory as a plan wants it: with what guests asked for
 // lately, and how fast memory was copied. Where the latest sample shows more

@@ -49,6 +49,7 @@ type world struct {
 	asleep   sync.Map                        // names of guests that do nothing
 	takes    func(samples int) time.Duration // how long each sample takes; nil: no time
 	log      *slog.Logger
+	roster   func() string
 	d        *daemon.Daemon
 	stop     func()
 	ended    chan error
@@ -235,7 +236,7 @@ func (w *world) start() {
 		Sources: observe.Sources{Kernel: kernel{w.Host, w.settings}, Hypervisors: []observe.Hypervisor{w.Host}, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "fake", nil }},
 		Kernel:  w.Host, Control: w.Host, Domains: w.Host, Ledger: ledger, Self: claim.Process{PID: 77, StartTicks: 777}, Clock: time.Now, Policy: w.policy,
 	}
-	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host, idle: &w.idle, asleep: &w.asleep, takes: w.takes}, Journal: pages{record.Journal{Folder: w.folder}, &w.full}, Records: w.folder, Settings: w.settings, Policy: w.policy, Log: w.log})
+	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host, idle: &w.idle, asleep: &w.asleep, takes: w.takes}, Journal: pages{record.Journal{Folder: w.folder}, &w.full}, Records: w.folder, Settings: w.settings, Policy: w.policy, Log: w.log, Roster: w.roster})
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop, w.ended = stop, make(chan error, 1)
 	go func() { w.ended <- w.d.Run(ctx) }()
