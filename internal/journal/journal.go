@@ -3,6 +3,8 @@
 package journal
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/plan"
@@ -79,13 +81,40 @@ func CutShort(entries []Entry) []Entry {
 		case e.Kind == MoveBegan:
 			open = append(open, e)
 		case e.Ends():
-			for i := range open {
-				if open[i].ID == e.ID {
-					open = append(open[:i:i], open[i+1:]...)
-					break
-				}
-			}
+			open = slices.DeleteFunc(open, func(o Entry) bool { return o.ID == e.ID })
 		}
 	}
 	return open
+}
+
+// Lasting returns the entries that hold until another one ends them, in their
+// order: of moves that were cut short the beginning and that they are being
+// undone, the settings that are to be given back, a pause. What a restart goes
+// by is among them, however old it is.
+func Lasting(entries []Entry) []Entry {
+	holds := map[string]int{} // the entry that holds, of each move, setting, and pause
+	for i, e := range entries {
+		switch key := string(e.Kind) + " " + e.ID; e.Kind {
+		case MoveBegan, MoveUndoing:
+			if _, known := holds[key]; !known {
+				holds[key] = i
+			}
+		case MoveDone, MovePartial, MoveFailed, MoveUndone:
+			delete(holds, string(MoveBegan)+" "+e.ID)
+			delete(holds, string(MoveUndoing)+" "+e.ID)
+		case Setting:
+			if delete(holds, key); e.Former != "" {
+				holds[key] = i
+			}
+		case Paused:
+			holds[string(Paused)] = i
+		case Resumed:
+			delete(holds, string(Paused))
+		}
+	}
+	var lasting []Entry
+	for _, i := range slices.Sorted(maps.Values(holds)) {
+		lasting = append(lasting, entries[i])
+	}
+	return lasting
 }

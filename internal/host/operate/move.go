@@ -35,7 +35,7 @@ var ErrStopped = errors.New("stopped half-way")
 type Journal interface {
 	// Append returns once the entry outlasts a crash.
 	Append(journal.Entry) error
-	// Entries returns what was kept, oldest first, entries of unfinished moves always.
+	// Entries returns what was kept, oldest first, always all that journal.Lasting names.
 	Entries() ([]journal.Entry, error)
 }
 

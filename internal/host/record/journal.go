@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -55,7 +56,7 @@ func (j Journal) Append(e journal.Entry) error {
 	if err != nil {
 		return fmt.Errorf("an entry for %s: %w", j.path(historyFile), err)
 	}
-	return j.locked(func() error {
+	return j.changing(func() error {
 		if err := j.rotate(); err != nil {
 			return err
 		}
@@ -63,8 +64,8 @@ func (j Journal) Append(e journal.Entry) error {
 	})
 }
 
-// locked runs what changes files while no other process does.
-func (j Journal) locked(change func() error) error {
+// changing runs what changes files while no other process reads or changes them.
+func (j Journal) changing(change func() error) error {
 	if err := os.MkdirAll(j.Folder, 0o755); err != nil {
 		return fmt.Errorf("creating the journal's folder: %w; run as root, or choose another folder", err)
 	}
@@ -73,19 +74,42 @@ func (j Journal) locked(change func() error) error {
 		return fmt.Errorf("opening the journal's lock: %w; run as root, or choose another folder", err)
 	}
 	defer file.Close() // releases the lock
-	for {
-		if err = unix.Flock(int(file.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("locking %s: %w", file.Name(), err)
+	if err := lock(file, unix.LOCK_EX); err != nil {
+		return err
 	}
 	return change()
 }
 
-// add appends whole lines. What could be written of them is taken back if not
-// all could.
+// reading runs what reads files while no other process changes them: else what
+// is put aside meanwhile might be in none of those that are read. Where nobody
+// has ever written here (a copy, too) there is no lock.
+func (j Journal) reading(read func() error) error {
+	file, err := os.Open(j.path(historyLock))
+	if errors.Is(err, fs.ErrNotExist) {
+		return read()
+	}
+	if err != nil {
+		return fmt.Errorf("opening the journal's lock: %w", err)
+	}
+	defer file.Close() // releases the lock
+	if err := lock(file, unix.LOCK_SH); err != nil {
+		return err
+	}
+	return read()
+}
+
+func lock(file *os.File, how int) error {
+	for {
+		switch err := unix.Flock(int(file.Fd()), how); {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("locking %s: %w", file.Name(), err)
+		}
+	}
+}
+
+// add appends whole lines.
 func (j Journal) add(lines []byte) error {
 	path := j.path(historyFile)
 	_, missing := os.Stat(path)
@@ -94,15 +118,8 @@ func (j Journal) add(lines []byte) error {
 		return fmt.Errorf("opening the journal: %w", err)
 	}
 	defer file.Close()
-	end, err := whole(file)
-	if err == nil {
-		_, err = file.WriteAt(lines, end)
-	}
-	if err == nil {
-		err = file.Sync()
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("writing the journal %s: %w", path, err), file.Truncate(end))
+	if err := extend(file, lines); err != nil {
+		return fmt.Errorf("writing the journal %s: %w", path, err)
 	}
 	if missing != nil {
 		return j.syncFolder()
@@ -110,8 +127,34 @@ func (j Journal) add(lines []byte) error {
 	return nil
 }
 
+// lineFile is what a file of lines must be able to do.
+type lineFile interface {
+	io.ReaderAt
+	io.WriterAt
+	Stat() (fs.FileInfo, error)
+	Truncate(size int64) error
+	Sync() error
+}
+
+// extend writes whole lines after the last whole one. What could be written of
+// them is taken back if not all could. Where it cannot be told what is whole,
+// the file is left as it is.
+func extend(file lineFile, more []byte) error {
+	end, err := whole(file)
+	if err != nil {
+		return err
+	}
+	if _, err = file.WriteAt(more, end); err == nil {
+		err = file.Sync()
+	}
+	if err != nil {
+		return errors.Join(err, file.Truncate(end))
+	}
+	return nil
+}
+
 // whole cuts off what follows the last whole line and returns where that ends.
-func whole(file *os.File) (end int64, err error) {
+func whole(file lineFile) (end int64, err error) {
 	info, err := file.Stat()
 	if err != nil {
 		return 0, err
@@ -149,6 +192,20 @@ func (j Journal) syncFolder() error {
 
 // Read returns what was kept. That there is no journal yet is no error.
 func (j Journal) Read(f Filter) (History, error) {
+	var h History
+	err := j.reading(func() (err error) {
+		h, err = j.read()
+		return err
+	})
+	h.Entries = slices.DeleteFunc(h.Entries, func(e journal.Entry) bool { return !f.picks(e) })
+	if f.Last > 0 && len(h.Entries) > f.Last {
+		h.Entries = h.Entries[len(h.Entries)-f.Last:]
+	}
+	return h, err
+}
+
+// read reads all files; the journal is locked.
+func (j Journal) read() (History, error) {
 	h := History{Entries: []journal.Entry{}}
 	seen := map[string]bool{}
 	for _, name := range historyFiles() {
@@ -160,10 +217,6 @@ func (j Journal) Read(f Filter) (History, error) {
 			return h, fmt.Errorf("reading the journal: %w", err)
 		}
 		h.parse(name, data, seen)
-	}
-	h.Entries = slices.DeleteFunc(h.Entries, func(e journal.Entry) bool { return !f.picks(e) })
-	if f.Last > 0 && len(h.Entries) > f.Last {
-		h.Entries = h.Entries[len(h.Entries)-f.Last:]
 	}
 	return h, nil
 }
@@ -178,8 +231,8 @@ func (f Filter) picks(e journal.Entry) bool {
 	return (f.Guest == "" || slices.Contains(e.Guests, f.Guest)) && !e.At.Before(f.Since)
 }
 
-// parse adds the entries of a file. Entries of moves that were carried along
-// when a file was put aside are in both files, and are read once.
+// parse adds the entries of a file. Those that were carried along when a file
+// was put aside are in both files, and are read once.
 func (h *History) parse(name string, data []byte, seen map[string]bool) {
 	for n := 1; ; n++ {
 		line, rest, ended := bytes.Cut(data, []byte{'\n'})
@@ -192,7 +245,7 @@ func (h *History) parse(name string, data []byte, seen map[string]bool) {
 			h.Unreadable = append(h.Unreadable, fmt.Sprintf("%s, line %d: %v", name, n, err))
 			continue
 		}
-		if e.ID != "" {
+		if e.ID != "" || e.Kind == journal.Paused {
 			if seen[string(line)] {
 				continue
 			}

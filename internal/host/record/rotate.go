@@ -23,9 +23,8 @@ func historyFiles() []string {
 	return append(names, historyFile)
 }
 
-// rotate puts the file aside once it is large. The next one begins with the
-// entries of moves that have not ended, so that these are never lost with an
-// old file. A crash between any two of its steps loses nothing: until the oldest
+// rotate puts the file aside once it is large. The next one begins with what
+// still holds (journal.Lasting), so that this is never lost with an old file. A crash between any two of its steps loses nothing: until the oldest
 // file goes, all entries are in some file.
 func (j Journal) rotate() error {
 	most := j.Most
@@ -39,7 +38,7 @@ func (j Journal) rotate() error {
 	if err != nil {
 		return fmt.Errorf("looking at the journal: %w", err)
 	}
-	lines, err := j.unfinished()
+	lines, err := j.lasting()
 	if err != nil {
 		return err
 	}
@@ -59,21 +58,14 @@ func (j Journal) rotate() error {
 	return j.syncFolder()
 }
 
-// unfinished gives the lines of all moves that have not ended.
-func (j Journal) unfinished() ([]byte, error) {
-	entries, err := j.Entries()
+// lasting gives the lines of what still holds.
+func (j Journal) lasting() ([]byte, error) {
+	h, err := j.read()
 	if err != nil {
 		return nil, err
 	}
-	open := map[string]bool{}
-	for _, e := range journal.CutShort(entries) {
-		open[e.ID] = true
-	}
 	var lines bytes.Buffer
-	for _, e := range entries {
-		if e.ID == "" || !open[e.ID] {
-			continue
-		}
+	for _, e := range journal.Lasting(h.Entries) {
 		line, err := json.Marshal(e)
 		if err != nil {
 			return nil, err
