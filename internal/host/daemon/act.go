@@ -49,7 +49,7 @@ func (s *state) work(ctx context.Context) {
 	}
 	next := 0
 	if s.held() != "" { // what was cut short waits, moves are planned anew; an operator's go on
-		s.queue = slices.DeleteFunc(s.queue, func(j job) bool { return !j.recover && j.by != "operator" })
+		s.dropPlanned()
 		next = slices.IndexFunc(s.queue, func(j job) bool { return !j.recover })
 		if next < 0 {
 			return
@@ -93,14 +93,16 @@ func (d *Daemon) carryOut(ctx context.Context, j job) (o outcome) {
 	return o
 }
 
-// progress hands what a move is doing to the loop, at most a few times a second.
+// progress hands what a move is doing to the loop, at most a few times a
+// second; which of several is taken up, at once.
 func (d *Daemon) progress(ctx context.Context) func(status.Moving) {
 	var last time.Time
+	var id string
 	return func(now status.Moving) {
-		if time.Since(last) < 200*time.Millisecond {
+		if now.ID == id && time.Since(last) < 200*time.Millisecond {
 			return
 		}
-		last = time.Now()
+		last, id = time.Now(), now.ID
 		select {
 		case d.asks <- func(s *state) {
 			if s.moving != nil {
@@ -114,13 +116,14 @@ func (d *Daemon) progress(ctx context.Context) func(status.Moving) {
 
 // ended takes down what came of a job.
 func (s *state) ended(j job, o outcome) {
-	s.moving = nil
+	s.moving, s.stale = nil, true
 	s.lookSoon()
 	if o.err != nil {
 		s.unfinished = time.Now()
 	}
 	for i := range o.moved {
 		s.count(&o.moved[i])
+		s.cutShort(names(o.moved[i].Move), o.moved[i].End == "")
 	}
 	switch {
 	case j.repair != "":
@@ -144,7 +147,13 @@ func (s *state) refused(j job, err error) {
 	s.remember(e)
 	s.totals.MovesFailed++
 	s.rest(&j.move, e.At, true)
-	s.queue = nil // the rest was to follow it
+	s.dropPlanned() // the rest was to follow it
+}
+
+// dropPlanned forgets what was planned and has not begun. What an operator
+// wants stays, and what is to be taken up.
+func (s *state) dropPlanned() {
+	s.queue = slices.DeleteFunc(s.queue, func(j job) bool { return !j.recover && j.by != "operator" })
 }
 
 // count adds a move to the books. One that was stopped comes again.
@@ -157,7 +166,7 @@ func (s *state) count(m *operate.Moved) {
 		s.totals.MovesPart++
 	case journal.MoveFailed, journal.MoveUndone:
 		s.totals.MovesFailed++
-		s.queue = nil // the rest was to follow it
+		s.dropPlanned() // the rest was to follow it
 	default:
 		return
 	}
@@ -179,7 +188,13 @@ func (s *state) rest(m *plan.Move, at time.Time, stayed bool) {
 	}
 }
 
+// noteRepair takes down a repair. One that a pause stopped is made after it:
+// it is not noted, or whoever changed the guest would seem to insist.
 func (s *state) noteRepair(j job, o outcome) {
+	if errors.Is(o.err, context.Canceled) {
+		s.d.Log.Info("a repair was stopped on its way", "guest", j.repair)
+		return
+	}
 	e := journal.Entry{Kind: journal.Repaired, Guests: []string{j.repair}, By: "balancer", Why: j.why, What: "bound again to nodes it was placed on"}
 	switch {
 	case o.err != nil:
@@ -200,8 +215,26 @@ func (s *state) recoverLater() {
 		s.d.Log.Error("the journal cannot be read", "error", err)
 		return
 	}
-	if len(journal.CutShort(entries)) > 0 && !slices.ContainsFunc(s.queue, func(j job) bool { return j.recover }) {
+	s.recover(entries)
+}
+
+// recover has the moves taken up that were cut short by what the journal has, before all else.
+func (s *state) recover(entries []journal.Entry) {
+	open := journal.CutShort(entries)
+	for _, e := range open {
+		s.cutShort(e.Guests, true)
+	}
+	if len(open) > 0 && !slices.ContainsFunc(s.queue, func(j job) bool { return j.recover }) {
 		s.queue = append([]job{{recover: true}}, s.queue...)
+	}
+}
+
+// cutShort remembers of guests whether they are half-way of a move.
+func (s *state) cutShort(guests []string, so bool) {
+	for _, name := range guests {
+		if delete(s.cut, name); so {
+			s.cut[name] = true
+		}
 	}
 }
 
@@ -264,8 +297,8 @@ func (s *state) resume() error {
 
 // abandon cancels a move on its way, or one that waits.
 func (s *state) abandon(id string) error {
-	if s.moving != nil && s.moving.job.id == id {
-		s.moving.cancel(errCancelled)
+	if m := s.moving; m != nil && (m.job.id == id || m.job.recover && m.shown.ID == id) {
+		m.cancel(errCancelled)
 		return nil
 	}
 	for i, j := range s.queue {

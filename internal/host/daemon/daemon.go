@@ -116,6 +116,7 @@ type state struct {
 	looked   time.Time          // zero: not yet
 	looking  bool
 	due      bool // it is to be looked at without waiting for its time
+	stale    bool // guests were moved since it was looked at
 	roster   string
 	blind    string // why the last look failed; empty if it did not
 	sample   inventory.Sample
@@ -150,6 +151,7 @@ type state struct {
 	// unfinished is when a job last failed: a move may be without its end since
 	// then, and is taken up after a while. Zero: none failed.
 	unfinished time.Time
+	cut        map[string]bool // guests of moves that were cut short
 	moving     *running
 	queue      []job
 	totals     status.Totals
@@ -212,7 +214,7 @@ func (d *Daemon) beside(ctx context.Context, do func() func(*state)) {
 func (d *Daemon) begin() (*state, error) {
 	now := time.Now()
 	s := &state{d: d, started: now, policy: d.Policy, history: history.New(history.Options{}),
-		tried: map[rivals.Kind]rivals.Tried{}, told: map[int]rivals.Tried{}, drifted: map[string]time.Time{}, repairs: map[string]time.Time{}, failed: map[string][]time.Time{}}
+		tried: map[rivals.Kind]rivals.Tried{}, told: map[int]rivals.Tried{}, cut: map[string]bool{}, drifted: map[string]time.Time{}, repairs: map[string]time.Time{}, failed: map[string][]time.Time{}}
 	var err error
 	if s.alarms, err = record.LoadAlarms(d.Records); err != nil {
 		d.Log.Warn("alarms begin anew", "error", err)
@@ -233,9 +235,7 @@ func (d *Daemon) begin() (*state, error) {
 	}
 	s.note(journal.Entry{Kind: journal.Started, What: fmt.Sprintf("mode %s, a sample every %v", d.Policy.Balance.Mode, d.Every)})
 	s.fade(now)
-	if len(journal.CutShort(entries)) > 0 {
-		s.queue = append(s.queue, job{recover: true})
-	}
+	s.recover(entries)
 	return s, nil
 }
 

@@ -72,9 +72,11 @@ func (s *state) see(h inventory.Host, err error) {
 		return
 	}
 	s.blind = ""
-	s.host = h
+	s.host, s.stale = h, s.stale && s.due
 	s.follow()
-	s.noteDrift()
+	if !s.stale { // what moved since may have been seen half-way
+		s.noteDrift()
+	}
 	s.forget()
 }
 

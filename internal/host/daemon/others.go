@@ -26,7 +26,8 @@ func (s *state) noteDrift() {
 	}
 }
 
-// differences is how a guest of ours lies otherwise than it was bound; nothing while it is on the move.
+// differences is how a guest of ours lies otherwise than it was bound; nothing
+// while it is on the move, or half-way of one that was cut short.
 func (s *state) differences(g *inventory.Guest) []string {
 	if g.Placement == nil || len(g.Seen.Threads) == 0 || g.State != "running" || s.onTheMove(g.Name) {
 		return nil
@@ -40,14 +41,14 @@ func (s *state) differences(g *inventory.Guest) []string {
 
 func (s *state) onTheMove(name string) bool {
 	if s.moving == nil {
-		return false
+		return s.cut[name]
 	}
 	for _, g := range s.moving.job.move.Guests {
 		if g.Guest == name {
 			return true
 		}
 	}
-	return s.moving.job.recover || s.moving.job.repair == name
+	return s.cut[name] || s.moving.job.repair == name
 }
 
 // answerRivals does about others who move pages what the policy says.
@@ -76,7 +77,7 @@ func (s *state) answerRivals() {
 		case s.changing != nil && s.changing.Kind == a.Kind && s.changing.PID == a.PID: // it is on its way
 		case a.Kind != rivals.Repair:
 			s.changes = append(s.changes, a)
-		case !s.busy() && s.held() == "":
+		case !s.busy() && !s.stale && s.held() == "":
 			s.queue = append(s.queue, job{id: "repair-" + a.Guest, repair: a.Guest, by: "balancer", why: a.Why})
 		}
 	}

@@ -19,9 +19,10 @@ import (
 )
 
 // plan decides what should move. While something moves, nothing else is
-// decided: what is seen then is half of one state and half of another.
+// decided: what is seen then is half of one state and half of another. Nor is
+// it before the host was looked at again.
 func (s *state) plan() {
-	if s.busy() || s.blind != "" || s.policy.Balance.Mode == policy.ModeOff {
+	if s.busy() || s.stale || s.blind != "" || s.policy.Balance.Mode == policy.ModeOff {
 		return
 	}
 	s.planned, s.lacking = s.moment(), balance.Lacking(s.sample.Guests, s.policy.Balance)

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
@@ -20,6 +21,13 @@ func (d *Daemon) Obey(ctx context.Context, p policy.Policy) error {
 	})
 }
 
+// withdraw takes back what was found of guests where nothing is to be found any more.
+func (s *state) withdraw() {
+	if s.policy.Balance.Mode == policy.ModeOff {
+		s.advice, s.round, s.past.Suffering = nil, plan.Round{}, nil
+	}
+}
+
 // obey puts a new policy into force where nothing is on its way under the old one.
 func (s *state) obey() {
 	if s.next == nil || s.moving != nil {
@@ -27,7 +35,9 @@ func (s *state) obey() {
 	}
 	s.policy, s.next = s.next.WithDefaults(), nil
 	s.d.Host.Policy = s.policy
-	s.queue, s.changes = nil, nil // wanted under the old one
+	s.changes = nil // wanted under the old one
+	s.dropPlanned()
+	s.withdraw()
 	s.recoverLater()
 	s.note(journal.Entry{Kind: journal.Setting, What: "a new policy is in force, mode " + string(s.policy.Balance.Mode), By: "operator"})
 }

@@ -83,3 +83,37 @@ func TestAGuestThatComesDuringALookIsSeen(t *testing.T) {
 		}
 	})
 }
+
+// A look that begins in mid-move and ends after it has seen half of it: that is
+// nobody's change.
+func TestALookThatOutlastsAMoveIsNotTakenForDrift(t *testing.T) {
+	p := auto("a")
+	p.Balance.Pace = 64 * mib
+	within(t, square, p, func(t *testing.T, w *world) {
+		var came atomic.Bool
+		w.roster = func() string { return fmt.Sprint(came.Load()) }
+		w.busy("b", "3", "12-15")
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		defer w.end()
+		time.Sleep(20500 * time.Millisecond)
+		synctest.Wait()
+		if len(w.status().Moving) != 1 {
+			t.Fatal("nothing moves, the test shows nothing")
+		}
+		w.Inject(fake.Fault{After: fake.NthOf("Memory", 1, func() error { time.Sleep(15 * time.Second); return nil })})
+		came.Store(true)
+		for len(w.status().Moving) == 1 {
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(w.entries(journal.MoveDone)) != 1 {
+			t.Fatalf("not one move, the test shows nothing: %+v", w.entries())
+		}
+		if wrong := w.entries(journal.Drifted, journal.Repaired); len(wrong) != 0 {
+			t.Errorf("the move itself is taken for somebody else's change: %+v", wrong)
+		}
+	})
+}

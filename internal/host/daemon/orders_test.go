@@ -1,0 +1,166 @@
+package daemon_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/policy"
+)
+
+// A move that was taken up after a restart is shown under its name, and can be
+// cancelled by it: it is undone.
+func TestAMoveThatWasTakenUpCanBeCancelled(t *testing.T) {
+	p := auto("a")
+	p.Balance.Pace = 16 * mib
+	within(t, square, p, func(t *testing.T, w *world) {
+		w.busy("b", "3", "12-15")
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		time.Sleep(25 * time.Second)
+		synctest.Wait()
+		w.end()
+		began := w.entries(journal.MoveBegan)
+		if len(began) != 1 || len(w.entries(journal.MoveDone)) != 0 {
+			t.Fatalf("nothing was cut short: %+v", w.entries())
+		}
+		w.start()
+		defer w.end()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		moving := w.status().Moving
+		if len(moving) != 1 || moving[0].ID != began[0].ID {
+			t.Fatalf("moving: %+v, it was begun as %s", moving, began[0].ID)
+		}
+		if err := w.d.Cancel(t.Context(), moving[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if undone := w.entries(journal.MoveUndone); len(undone) != 1 || undone[0].ID != began[0].ID || w.share("a", "3") < 0.98 {
+			t.Errorf("undone: %+v, %.2f of it is where it was", undone, w.share("a", "3"))
+		}
+		if wrong := w.entries(journal.Drifted, journal.Repaired); len(wrong) != 0 {
+			t.Errorf("the move itself is taken for somebody else's change: %+v", wrong)
+		}
+	})
+}
+
+// twoAdvised has two guests of others, with a move advised for each.
+func twoAdvised(t *testing.T, w *world) (ids []string) {
+	w.busy("b", "3", "12-15")
+	w.lies("a", 1, 256*mib, "3", "0-1")
+	w.lies("c", 1, 256*mib, "3", "4-5")
+	w.start()
+	time.Sleep(30 * time.Second)
+	synctest.Wait()
+	for _, a := range w.status().Advice {
+		ids = append(ids, a.ID)
+	}
+	if len(ids) != 2 {
+		t.Fatalf("%d moves advised, the test shows nothing", len(ids))
+	}
+	return ids
+}
+
+// What an operator accepted is made, whatever becomes of the move before it.
+func TestAnAcceptedMoveDoesNotGoWithAnother(t *testing.T) {
+	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		ids := twoAdvised(t, w)
+		defer w.end()
+		w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errors.New("libvirt is away") })})
+		for _, id := range ids {
+			if err := w.d.Accept(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if done, failed := w.entries(journal.MoveDone), w.entries(journal.MoveFailed); len(done) != 1 || len(failed) != 1 {
+			t.Errorf("done %+v, failed %+v", done, failed)
+		}
+	})
+}
+
+// A new policy drops what was planned under the old one, not what an operator wants.
+func TestAnAcceptedMoveOutlastsANewPolicy(t *testing.T) {
+	slow := policy.Policy{}
+	slow.Balance.Pace = 32 * mib
+	within(t, square, slow, func(t *testing.T, w *world) {
+		ids := twoAdvised(t, w)
+		defer w.end()
+		for _, id := range ids {
+			if err := w.d.Accept(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if err := w.d.Obey(t.Context(), policy.Policy{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if done := w.entries(journal.MoveDone); len(done) != 2 {
+			t.Errorf("done %+v", done)
+		}
+	})
+}
+
+// In mode off nothing is advised, and what was advised before is withdrawn.
+func TestModeOffWithdrawsAdvice(t *testing.T) {
+	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		ids := twoAdvised(t, w)
+		defer w.end()
+		if err := w.d.Obey(t.Context(), policy.Policy{Balance: policy.Balance{Mode: policy.ModeOff}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s := w.status(); len(s.Advice) != 0 || len(s.Suffering) != 0 {
+			t.Errorf("advice %+v, suffering %+v", s.Advice, s.Suffering)
+		}
+		if err := w.d.Accept(t.Context(), ids[0]); err == nil {
+			t.Error("accepted what is no longer advised")
+		}
+	})
+}
+
+// A pause that stops a repair is not somebody who insists: it is made after the pause.
+func TestARepairThatWasPausedIsMadeLater(t *testing.T) {
+	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		defer w.end()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		g, _ := w.Guest("a")
+		if g.Placement == nil {
+			t.Fatal("it was not bound")
+		}
+		machine := w.Nodes()
+		if err := w.PinVCPU(t.Context(), "a", 0, machine.CPUSet().Minus(g.Placement.VCPUs[0].CPUs)); err != nil {
+			t.Fatal(err)
+		}
+		w.Inject(fake.Fault{Before: fake.NthOf("Record", 1, func() error {
+			go func() { _ = w.d.Pause(t.Context(), time.Minute, "now") }()
+			time.Sleep(100 * time.Millisecond)
+			return nil
+		})})
+		time.Sleep(50 * time.Second)
+		synctest.Wait()
+		if len(w.entries(journal.Paused)) != 1 {
+			t.Fatal("no repair was stopped, the test shows nothing")
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		repairs := w.entries(journal.Repaired)
+		if len(repairs) != 1 || !strings.HasPrefix(repairs[0].What, "bound again to") {
+			t.Errorf("repairs: %+v; rivals %+v", repairs, w.status().Rivals)
+		}
+	})
+}
