@@ -29,7 +29,7 @@ type Answer string
 // Answers. Every rival is reported, whatever the answer.
 const (
 	AnswerLeave   Answer = "leave"   // only report it
-	AnswerOff     Answer = "off"     // switch it off while the daemon runs
+	AnswerOff     Answer = "off"     // switch it off while the daemon runs and its policy says so
 	AnswerExclude Answer = "exclude" // have it leave our guests alone
 	AnswerRepair  Answer = "repair"  // undo what it did
 	AnswerWithin  Answer = "within"  // let it act within nodes only

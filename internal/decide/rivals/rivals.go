@@ -25,6 +25,8 @@ type Facts struct {
 	Seen time.Time
 	// Tried is what came of changing settings of the host; a kind that is not in it was not tried.
 	Tried map[Kind]Tried
+	// Former is what kernel.numa_balancing was before we switched it off; empty: we did not.
+	Former string
 	// Moves is what the kernel moved within Window.
 	Moves  inventory.KernelMoves
 	Window time.Duration
@@ -60,7 +62,7 @@ func (t Tried) Done() bool { return !t.At.IsZero() && t.Failed == "" }
 // Patience is how long a guest must have drifted before it is bound again:
 // who changes several things needs a moment. Insistence is within which time
 // after a repair a new drift counts as somebody's will. Again is how long after
-// numad could not be told it is tried anew.
+// numad could not be told, or balancing not be given back, it is tried anew.
 const (
 	Patience   = 10 * time.Second
 	Insistence = time.Hour
@@ -74,6 +76,7 @@ type Kind string
 const (
 	StopBalancing Kind = "stop-kernel-balancing" // Value into kernel.numa_balancing
 	KSMWithin     Kind = "ksm-within-nodes"      // unmerge, then merge within nodes only
+	GiveBack      Kind = "give-balancing-back"   // Value into kernel.numa_balancing, as it was
 	Exclude       Kind = "exclude-from-numad"    // numad -x PID
 	Repair        Kind = "repair"                // bind the guest to its recorded placement
 )
@@ -98,6 +101,7 @@ func Answer(f Facts) (seen []status.Rival, do []Action) {
 			do = append(do, actions...)
 		}
 	}
+	do = append(do, giveBack(f)...)
 	for _, g := range f.Guests {
 		if rival, action := changed(f, g); rival != nil {
 			seen = append(seen, *rival)
@@ -146,6 +150,18 @@ func kernelBalancing(f Facts) (*status.Rival, []Action) {
 		r.Answer = "switched off while the daemon runs (policy movers.kernel_balancing)"
 	}
 	return r, nil
+}
+
+// giveBack has kernel balancing switched on again where the policy no longer
+// wants it off, whatever the mode is now.
+func giveBack(f Facts) []Action {
+	if f.Former == "" || f.Movers.KernelBalancing == policy.AnswerOff && f.Mode == policy.ModeAuto {
+		return nil
+	}
+	if t := f.Tried[GiveBack]; t.Failed != "" && f.Now.Sub(t.At) < Again {
+		return nil
+	}
+	return []Action{{Kind: GiveBack, Value: f.Former, Why: "the policy no longer wants it off"}}
 }
 
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }

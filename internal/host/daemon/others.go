@@ -54,7 +54,7 @@ func (s *state) onTheMove(name string) bool {
 // answerRivals does about others who move pages what the policy says.
 func (s *state) answerRivals() {
 	f := rivals.Facts{Kernel: s.host.Kernel, Seen: s.host.Taken, Moves: s.sample.Moves, Window: s.sample.Window,
-		Mode: s.policy.Balance.Mode, Movers: s.policy.Movers, Tried: s.tried, Now: time.Now()}
+		Mode: s.policy.Balance.Mode, Movers: s.policy.Movers, Tried: s.tried, Former: s.balancing, Now: time.Now()}
 	if !f.Kernel.NumadRunning {
 		clear(s.told) // the next numad knows of nothing
 	}

@@ -294,3 +294,69 @@ func TestAPauseThatCannotBeKept(t *testing.T) {
 		}
 	})
 }
+
+// A policy that no longer wants kernel balancing off has it given back, and one
+// that wants it off again, switched off again.
+func TestANewPolicyGivesKernelBalancingBack(t *testing.T) {
+	for name, other := range map[string]func(*policy.Policy){
+		"left to it":  func(p *policy.Policy) { p.Movers.KernelBalancing = policy.AnswerLeave },
+		"advise only": func(p *policy.Policy) { p.Balance.Mode = policy.ModeAdvise },
+		"off":         func(p *policy.Policy) { p.Balance.Mode = policy.ModeOff },
+	} {
+		within(t, square, answering("a"), func(t *testing.T, w *world) {
+			w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "1" })
+			w.busy("a", "1", "4-7")
+			w.start()
+			defer w.end()
+			after := func(p policy.Policy, want string) {
+				t.Helper()
+				if err := w.d.Obey(t.Context(), p); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if now, _ := (kernel{w.Host, w.settings}).Settings(); now.NUMABalancing != want {
+					t.Errorf("%s: kernel.numa_balancing is %s, not %s", name, now.NUMABalancing, want)
+				}
+			}
+			p := answering("a")
+			after(p, "0")
+			other(&p)
+			after(p, "1")
+			after(p, "1")
+			after(answering("a"), "0")
+			if notes := w.entries(journal.Setting); len(journal.Lasting(notes)) != 1 {
+				t.Errorf("%s: %+v", name, notes)
+			}
+			after(p, "1")
+			if notes := w.entries(journal.Setting); len(journal.Lasting(notes)) != 0 {
+				t.Errorf("%s: %+v", name, notes)
+			}
+		})
+	}
+}
+
+// Where it cannot be given back it is tried now and then, and noted once.
+func TestKernelBalancingThatCannotBeGivenBack(t *testing.T) {
+	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "1" })
+		w.busy("a", "1", "4-7")
+		w.start()
+		defer w.end()
+		time.Sleep(time.Minute)
+		w.settings.say(func(s *settings) { s.fails, s.began = errors.New("read-only file system"), nil })
+		if err := w.d.Obey(t.Context(), auto("a")); err != nil {
+			t.Fatal(err)
+		}
+		noted := len(w.entries(journal.Setting))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if tries, _ := w.settings.did(); len(tries) < 10 || len(tries) > 14 {
+			t.Errorf("tried %d times in an hour", len(tries))
+		}
+		if notes := w.entries(journal.Setting); len(notes) != noted+1 || len(journal.Lasting(notes)) != 1 {
+			t.Errorf("noted %+v", notes)
+		}
+		w.settings.say(func(s *settings) { s.fails = nil })
+	})
+}

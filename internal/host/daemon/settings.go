@@ -47,6 +47,8 @@ func (c *change) make(ctx context.Context, on Settings) {
 		c.err = on.ExcludeFromNumad(ctx, c.PID)
 	case rivals.StopBalancing:
 		c.before, c.err = on.SetNUMABalancing(c.Value)
+	case rivals.GiveBack:
+		_, c.err = on.SetNUMABalancing(c.Value)
 	case rivals.KSMWithin:
 		c.err = on.SetKSMAcrossNodes(false)
 	}
@@ -74,6 +76,13 @@ func (s *state) changed(c *change) {
 		if c.err == nil {
 			s.balancing = c.before
 			e.ID, e.Former = balancing, c.before
+		}
+	case rivals.GiveBack:
+		before, s.tried[c.Kind] = s.tried[c.Kind], now
+		e.What = fmt.Sprintf("%s: back to %s", balancing, c.Value)
+		if c.err == nil {
+			s.balancing, e.ID = "", balancing
+			delete(s.tried, rivals.StopBalancing) // a later policy may want it off again
 		}
 	case rivals.KSMWithin:
 		before, s.tried[c.Kind] = s.tried[c.Kind], now
