@@ -219,11 +219,17 @@ func (d *Daemon) begin() (*state, error) {
 	if s.alarms, err = record.LoadAlarms(d.Records); err != nil {
 		d.Log.Warn("alarms begin anew", "error", err)
 	}
+	s.alarms.Written = time.Time{} // by the daemon before
 	entries, err := d.Journal.Entries()
 	if err != nil {
 		return nil, fmt.Errorf("reading the journal, without which moves cut short are not known: %w", err)
 	}
 	stayed := map[string]bool{}
+	for i := range entries {
+		if e := &entries[i]; e.At.After(now) { // the clock was set back since
+			e.At = now
+		}
+	}
 	for _, e := range entries {
 		s.remember(e)
 		stayed[e.ID] = stayed[e.ID] || e.Kind == journal.MoveFailed || e.Kind == journal.MoveUndone
