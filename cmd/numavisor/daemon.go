@@ -169,21 +169,21 @@ func serveAndRun(ctx context.Context, d *daemon.Daemon, l net.Listener, listen s
 	return err
 }
 
-// metricsPage gives the daemon's status in Prometheus' form, and nothing once it has ended.
+// metricsPage gives the daemon's status in Prometheus' form, and an error once it has ended.
 func metricsPage(ctx context.Context, d *daemon.Daemon) http.Handler {
 	build := metrics.Build{Version: "unknown"}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		build.Version = info.Main.Version
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(metrics.New(func() status.Status {
+	registry.MustRegister(metrics.New(func() (status.Status, error) {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		s, err := d.Status(ctx)
 		if err != nil {
 			d.Log.Warn("no metrics", "error", err)
 		}
-		return s
+		return s, err
 	}, build))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }

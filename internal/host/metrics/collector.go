@@ -16,12 +16,13 @@ type Build struct{ Version, Revision string }
 // Collector makes the metrics of a daemon at each scrape. It is safe for
 // concurrent use if status is.
 type Collector struct {
-	status func() status.Status
+	status func() (status.Status, error)
 	build  Build
 }
 
-// New returns the collector of what status tells.
-func New(status func() status.Status, build Build) *Collector {
+// New returns the collector of what status tells. Where that fails, so does the
+// scrape.
+func New(status func() (status.Status, error), build Build) *Collector {
 	return &Collector{status, build}
 }
 
@@ -34,7 +35,11 @@ func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 
 // Collect sends the metrics of the status now.
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
-	s := c.status()
+	s, err := c.status()
+	if err != nil {
+		to <- prometheus.NewInvalidMetric(buildInfo.desc, err)
+		return
+	}
 	e := &exposition{to: to, sent: map[string]bool{}}
 	e.send(buildInfo, 1, c.build.Version, c.build.Revision, runtime.Version())
 	e.host(&s)

@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"errors"
 	"flag"
 	"os"
 	"runtime"
@@ -26,7 +27,7 @@ var update = flag.Bool("update", false, "write the golden files and docs/metrics
 func registryOf(t testing.TB, s func() status.Status) *prometheus.Registry {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
-	if err := r.Register(metrics.New(s, metrics.Build{Version: "1.2.3", Revision: "abc"})); err != nil {
+	if err := r.Register(metrics.New(func() (status.Status, error) { return s(), nil }, metrics.Build{Version: "1.2.3", Revision: "abc"})); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -129,6 +130,17 @@ func TestBeforeTheFirstSample(t *testing.T) {
 	}
 }
 
+// A daemon that does not answer is a scrape that fails, not one whose counters
+// are back at zero and whose alarms are over.
+func TestNoAnswerIsNoScrape(t *testing.T) {
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(metrics.New(func() (status.Status, error) { return status.Status{}, errors.New("the daemon has stopped") }, metrics.Build{Version: "1.2.3"}))
+	families, err := r.Gather()
+	if err == nil || !strings.Contains(err.Error(), "the daemon has stopped") || len(families) != 0 {
+		t.Errorf("scraped %v: %v", families, err)
+	}
+}
+
 func TestGuestsThatAreGoneLeaveNoSeries(t *testing.T) {
 	s := statustest.BusyHost(8, 43, 0)
 	r := registryOf(t, func() status.Status { return s })
@@ -198,7 +210,7 @@ func TestSeriesAreBounded(t *testing.T) {
 func BenchmarkScrape200Guests(b *testing.B) {
 	s := statustest.BusyHost(8, 200, 0)
 	r := prometheus.NewRegistry() // as the daemon has it
-	r.MustRegister(metrics.New(func() status.Status { return s }, metrics.Build{Version: "1.2.3"}))
+	r.MustRegister(metrics.New(func() (status.Status, error) { return s, nil }, metrics.Build{Version: "1.2.3"}))
 	for b.Loop() {
 		if text := scraped(b, r); text == "" {
 			b.Fatal("nothing was scraped")
