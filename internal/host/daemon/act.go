@@ -118,17 +118,21 @@ func (d *Daemon) progress(ctx context.Context) func(status.Moving) {
 func (s *state) ended(j job, o outcome) {
 	s.moving, s.stale = nil, true
 	s.lookSoon()
-	if o.err != nil {
-		s.unfinished = time.Now()
-	}
 	for i := range o.moved {
 		s.count(&o.moved[i])
-		s.cutShort(names(o.moved[i].Move), o.moved[i].End == "")
+		for _, name := range names(o.moved[i].Move) {
+			if delete(s.cut, name); o.moved[i].End == "" {
+				s.cut[name] = true
+			}
+		}
+	}
+	if o.err != nil || j.recover && len(s.cut) > 0 { // another process may be at some
+		s.unfinished = time.Now()
 	}
 	switch {
 	case j.repair != "":
 		s.noteRepair(j, o)
-	case errors.Is(o.err, operate.ErrStopped):
+	case errors.Is(o.err, operate.ErrStopped), errors.Is(o.err, context.Canceled) && len(o.moved) == 0:
 		s.d.Log.Info("a move was stopped on its way", "id", j.id, "why", o.err)
 	case o.err != nil:
 		s.d.Log.Warn("a move did not go through", "id", j.id, "error", o.err)
@@ -218,23 +222,18 @@ func (s *state) recoverLater() {
 	s.recover(entries)
 }
 
-// recover has the moves taken up that were cut short by what the journal has, before all else.
+// recover has the moves taken up that were cut short by what the journal has,
+// before all else. What another process is at, it leaves; and looks again later.
 func (s *state) recover(entries []journal.Entry) {
 	open := journal.CutShort(entries)
+	clear(s.cut)
 	for _, e := range open {
-		s.cutShort(e.Guests, true)
+		for _, name := range e.Guests {
+			s.cut[name] = true
+		}
 	}
 	if len(open) > 0 && !slices.ContainsFunc(s.queue, func(j job) bool { return j.recover }) {
 		s.queue = append([]job{{recover: true}}, s.queue...)
-	}
-}
-
-// cutShort remembers of guests whether they are half-way of a move.
-func (s *state) cutShort(guests []string, so bool) {
-	for _, name := range guests {
-		if delete(s.cut, name); so {
-			s.cut[name] = true
-		}
 	}
 }
 

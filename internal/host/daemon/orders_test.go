@@ -164,3 +164,33 @@ func TestARepairThatWasPausedIsMadeLater(t *testing.T) {
 		}
 	})
 }
+
+// A pause before a move has begun is no failure of it: it is planned anew.
+func TestAPauseBeforeAMoveBegins(t *testing.T) {
+	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		w.busy("b", "3", "12-15")
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		defer w.end()
+		time.Sleep(10500 * time.Millisecond) // it is planned at 11 s
+		synctest.Wait()
+		w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error {
+			go func() { _ = w.d.Pause(t.Context(), time.Minute, "now") }()
+			time.Sleep(100 * time.Millisecond)
+			return nil
+		})})
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if len(w.entries(journal.Paused)) != 1 || len(w.entries(journal.MoveBegan)) != 0 {
+			t.Fatalf("the test shows nothing: %+v", w.entries())
+		}
+		if failed := w.entries(journal.MoveFailed); len(failed) != 0 || w.status().Totals.MovesFailed != 0 {
+			t.Errorf("failed: %+v", failed)
+		}
+		time.Sleep(90 * time.Second)
+		synctest.Wait()
+		if len(w.entries(journal.MoveDone)) != 1 {
+			t.Errorf("a minute after the pause: %+v", w.status().Stays)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"slices"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/drift"
@@ -39,16 +40,13 @@ func (s *state) differences(g *inventory.Guest) []string {
 	return all
 }
 
+// onTheMove reports whether a guest is being moved, by us or by another process
+// (whose claim was seen), or is half-way of a move that was cut short.
 func (s *state) onTheMove(name string) bool {
-	if s.moving == nil {
-		return s.cut[name]
+	if m := s.moving; m != nil && (m.job.repair == name || slices.Contains(names(m.job.move), name)) {
+		return true
 	}
-	for _, g := range s.moving.job.move.Guests {
-		if g.Guest == name {
-			return true
-		}
-	}
-	return s.cut[name] || s.moving.job.repair == name
+	return s.cut[name] || slices.ContainsFunc(s.host.Claims, func(c inventory.Claim) bool { return c.PID == 0 && c.Name == name })
 }
 
 // answerRivals does about others who move pages what the policy says.
