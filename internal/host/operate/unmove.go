@@ -39,17 +39,21 @@ func (m *mover) turnBack(ctx context.Context, why error) error {
 	return m.ways(&inv, moves, m.backAgain)
 }
 
-// present are the guests that are still the ones that the move was begun on.
+// present are the guests that are still the ones that the move was begun on. It
+// fails where one is not shown, or without its process, and that process lives:
+// a hypervisor that restarts shows that, and half-way is no place to leave it.
 func (m *mover) present(inv *inventory.Host, moves []plan.GuestMove) (there []plan.GuestMove, err error) {
 	m.gone = len(m.Move.Guests) - len(moves)
 	for _, g := range moves {
 		seen, ok := guestOf(inv, g.Guest)
 		gone := apply.StillThere(m.host.Kernel, g.Basis)
 		switch {
-		case errors.Is(gone, apply.ErrGone) || gone == nil && (!ok || seen.PID != g.Basis.PID):
+		case errors.Is(gone, apply.ErrGone):
 			m.gone++
 		case gone != nil:
 			return nil, gone
+		case !ok || seen.PID != g.Basis.PID:
+			return nil, fmt.Errorf("guest %s: %w: its process %d lives, and its hypervisor does not show it", g.Guest, ErrUnseen, g.Basis.PID)
 		default:
 			there = append(there, g)
 		}
