@@ -1,0 +1,62 @@
+package daemon_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/daemon"
+)
+
+// pipes is a listener in memory: who waits for it waits on the test's clock.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (p pipes) Close() error   { close(p); return nil }
+func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }
+
+// A connection that says nothing, or not all it has to say, is not kept: each
+// takes a file, and anybody can reach the metrics.
+func TestIdleConnectionsAreNotKept(t *testing.T) {
+	for name, request := range map[string]string{
+		"nothing":                "",
+		"a request, no more":     "GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n",
+		"half a header":          "GET /metrics HTTP/1.1\r\nHo",
+		"a body that never ends": "GET /metrics HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n1",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			l, served := make(pipes), make(chan error)
+			page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				fmt.Fprintln(w, "numavisor_samples_total 1")
+			})
+			go func() { served <- daemon.ServeMetrics(ctx, l, page) }()
+			here, there := net.Pipe()
+			l <- there
+			go func() { _, _ = io.WriteString(here, request) }()
+			begin := time.Now()
+			_ = here.SetReadDeadline(begin.Add(time.Hour))
+			if _, err := io.Copy(io.Discard, bufio.NewReader(here)); err != nil && !errors.Is(err, io.ErrClosedPipe) {
+				t.Errorf("%s: kept for %v: %v", name, time.Since(begin), err)
+			}
+			_ = here.Close()
+			stop()
+			if err := <-served; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
