@@ -125,7 +125,7 @@ func TestAPauseThatIsNotUnderstoodIsRefused(t *testing.T) {
 		}()
 		asking := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) }}}
 		defer asking.CloseIdleConnections()
-		for _, order := range []string{`{"for": "2h"}`, `{"for_ns": -1}`, `{"for_ns": "2h"}`, `{} {}`, ``} {
+		for _, order := range []string{`{"for": "2h"}`, `{"for_ns": -1}`, `{"for_ns": 1e30}`, `{"for_ns": "2h"}`, `3600`, `[]`, `{} {}`, ``, `{"why":"` + strings.Repeat("x", 1<<17) + `"}`} {
 			answer, err := asking.Post("http://daemon/v1/pause", "application/json", strings.NewReader(order))
 			if err != nil {
 				t.Fatal(err)
