@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -201,7 +202,10 @@ func parseInventory(r io.Reader) (inventory.Host, error) {
 		return h, errors.New("no nodes in the inventory's topology: nothing can be told of such a host; make one with 'numavisor capture'")
 	}
 	h.Topology.Classify()
-	return h, h.Topology.Validate()
+	if err := cmp.Or(h.Topology.Validate(), h.Validate()); err != nil {
+		return h, fmt.Errorf("%w; give the document as 'numavisor capture' made it", err)
+	}
+	return h, nil
 }
 
 // maxInventory bounds what is read: 64 nodes with 1,000 VMs are some 10 MiB.
