@@ -78,7 +78,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 		}
 		r := operate.MoveRequest{By: "operator", Keep: record.Journal{Folder: folder}, Told: movingTo(c.ErrOrStderr()), FullSpeed: fullSpeed}
 		moved, err := carryOut(c.Context(), h, round, r)
-		if printed := emit(c, moved, func(w io.Writer) { printMoved(w, moved) }); printed != nil {
+		if printed := emit(c, moved, func(w io.Writer) { printMoved(w, moved, err) }); printed != nil {
 			return printed
 		}
 		return err
@@ -146,8 +146,8 @@ func carryOut(ctx context.Context, h *operate.Host, round plan.Round, r operate.
 
 func inPart(m operate.Moved) bool { return m.End == journal.MovePartial }
 
-func printMoved(w io.Writer, all []operate.Moved) {
-	if len(all) == 0 {
+func printMoved(w io.Writer, all []operate.Moved, ended error) {
+	if len(all) == 0 && ended == nil {
 		fmt.Fprintln(w, "nothing to move")
 	}
 	for _, m := range all {
