@@ -139,6 +139,9 @@ func driftText(g operate.Truth) string {
 	return fmt.Sprintf("%d differences, see show %s", len(g.Differences), g.Guest)
 }
 
+// none is the source of what nothing told.
+const none = "no source"
+
 // sources joins the different sources of one figure.
 func sources(guests []operate.Truth, of func(operate.Truth) string) string {
 	var all []string
@@ -148,7 +151,7 @@ func sources(guests []operate.Truth, of func(operate.Truth) string) string {
 		}
 	}
 	if len(all) == 0 {
-		return "no source"
+		return none
 	}
 	return strings.Join(all, ", ")
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 
@@ -46,9 +47,16 @@ func printView(w io.Writer, t *topology.Topology, v operate.View) {
 		fmt.Fprintln(w)
 		columns(w, cellRows(t, v))
 	}
-	fmt.Fprintln(w)
-	columns(w, threadRows(v.Threads))
-	fmt.Fprintf(w, "\nmemory by node from %s; cells from %s; threads from %s\n", v.Truth.MemorySource, "numa_maps", v.Truth.ThreadSource)
+	if len(v.Threads) > 0 {
+		fmt.Fprintln(w)
+		columns(w, threadRows(v.Threads))
+	}
+	cells := none
+	if len(v.Cells) > 0 {
+		cells = "numa_maps"
+	}
+	fmt.Fprintf(w, "\nmemory by node from %s; cells from %s; threads from %s\n",
+		cmp.Or(v.Truth.MemorySource, none), cells, cmp.Or(v.Truth.ThreadSource, none))
 	for _, d := range v.Truth.Differences {
 		fmt.Fprintf(w, "drift: %s\n", d)
 	}

@@ -169,7 +169,7 @@ func (h *Host) Show(ctx context.Context, name string) (View, inventory.Host, err
 	if err != nil {
 		return View{}, inv, err
 	}
-	v := View{Truth: truth(g, &inv.Topology), Spec: g.Spec, Placement: g.Placement, Config: g.Config, Threads: g.Seen.Threads}
+	v := View{Truth: truth(g, &inv.Topology), Spec: g.Spec, Placement: g.Placement, Config: g.Config, Cells: []CellView{}, Threads: append([]inventory.Thread{}, g.Seen.Threads...)}
 	for _, r := range g.Seen.Ranges {
 		if r.Cell != nil {
 			v.Cells = append(v.Cells, cellView(g, r))

@@ -60,7 +60,7 @@ func TestShowTellsEachCell(t *testing.T) {
 		}
 	}
 	w.Inject(fake.Fault{Before: fake.NthOf("Ranges", 1, func() error { return errLost })})
-	if view, _, err = w.host.Show(context.Background(), "new"); err != nil || len(view.Cells) > 0 || len(view.Gaps) != 1 {
+	if view, _, err = w.host.Show(context.Background(), "new"); err != nil || view.Cells == nil || len(view.Cells) > 0 || len(view.Gaps) != 1 {
 		t.Errorf("%v; cells that could not be read: %v, gaps %v", err, view.Cells, view.Gaps)
 	}
 	if _, _, err := w.host.Show(context.Background(), "other"); !errors.Is(err, operate.ErrNoGuest) {
