@@ -53,6 +53,9 @@ promise was broken, 3 that runs failed.`,
 			if b.Window < time.Second || length < b.Window {
 				return wrongUse("--window %v, --length %v: windows last a second or more, and a run at least one window", b.Window, length)
 			}
+			if b.repeats < 1 {
+				return wrongUse("--repeats %d: allowed are 1 or more", b.repeats)
+			}
 			b.Windows = int(length / b.Window)
 			if err := b.Validate(); err != nil {
 				return usageError{err}

@@ -32,7 +32,9 @@ func (l Layout) Validate() error {
 	switch {
 	case l.Guests < 1 || l.Guests > mostGuests:
 		return fmt.Errorf("guests: %d; allowed are 1 to %d", l.Guests, mostGuests)
-	case l.NodeCPUs < 1 || l.VCPUs < 1 || l.perNode()*l.VCPUs > l.NodeCPUs:
+	case l.VCPUs < 1:
+		return fmt.Errorf("vCPUs: %d; allowed are 1 or more", l.VCPUs)
+	case l.perNode()*l.VCPUs > l.NodeCPUs:
 		return fmt.Errorf("vCPUs: %d guests of %d do not fit on three nodes of %d CPUs", l.Guests, l.VCPUs, l.NodeCPUs)
 	case l.GuestMemory < 64*topology.MiB || l.GuestMemory%topology.MiB != 0:
 		return fmt.Errorf("guest memory: %v; allowed are whole MiB from 64 on", l.GuestMemory)
