@@ -156,7 +156,10 @@ func (m *model) use(i int) float64 {
 	}
 	use := (a.cpu + n.host) / n.cpus
 	if a.fenced > slack && a.fenced < n.cpus-slack {
-		return max(use, (a.cpu-a.alone+n.host)/(n.cpus-a.fenced))
+		use = max(use, (a.cpu-a.alone+n.host)/(n.cpus-a.fenced))
+	}
+	if use > 1 && use < 1+slack {
+		return 1 // a full node: the rest is what sums lose, and one asked for more costs far more
 	}
 	return use
 }
