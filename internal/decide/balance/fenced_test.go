@@ -65,3 +65,32 @@ func TestAnExclusiveGuestComesToFreeCPUs(t *testing.T) {
 		t.Errorf("far must come to its memory, or it to far\n%s", round.Text())
 	}
 }
+
+// An exclusive guest does not take the CPUs that others share: node 0 has four
+// for somebody's 3.4, and the memory of far, which wants two of them.
+func TestAnExclusiveGuestLeavesOthersTheirCPUs(t *testing.T) {
+	h := machine("nodes:2 cores:4 memory:64G")
+	add(h, vm{name: "shares", vcpus: 2, memory: gib, cpus: on(0), used: 2})
+	fence(h, vm{name: "far", vcpus: 2, memory: gib, cpus: on(1), lies: lies(0, gib), used: 0.9}, 4)
+	add(h, vm{name: "strayed", vcpus: 2, memory: gib, cpus: on(0), lies: lies(1, gib), used: 1.2})
+	off := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"shares": policy.ModeOff, "strayed": policy.ModeOff}}}
+	if round := planned(t, h, off); !goesTo(round, "far").Equal(topology.SetOf[topology.NodeID](1)) {
+		t.Errorf("far must get its memory where it runs: with it on node 0, two CPUs are left for 3.2\n%s", round.Text())
+	}
+}
+
+// A guest with a CPU of its own for the emulator leaves one less where it
+// goes, even where it asks for less there than it did.
+func TestAnEmulatorsOwnCPUIsNoRoomForOthers(t *testing.T) {
+	h := machine("nodes:2 cores:4 memory:16G")
+	add(h, vm{name: "a", vcpus: 1, memory: gib, cpus: on(0), used: 1})
+	add(h, vm{name: "b", vcpus: 2, memory: 4 * gib, cpus: on(0, 1), lies: lies(0, 4*gib), used: 1.9, spec: func(s *guest.Spec) { s.CPU.Emulator = guest.HelperExclusive }})
+	h.Guests[1].Placement.Reservations[1].Exclusive = topology.SetOf[topology.CPUID](4)
+	add(h, vm{name: "c", vcpus: 1, memory: gib / 2, cpus: on(0), used: 1})
+	add(h, vm{name: "full", vcpus: 1, memory: 12 * gib, cpus: on(1), used: 0.1})
+	off := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"a": policy.ModeOff, "full": policy.ModeOff}}}
+	round := planned(t, h, off)
+	if b := goesTo(round, "b"); b.Contains(0) {
+		t.Errorf("b must not go to node 0: its emulator takes one CPU of four, and 2.9 are asked for\n%s", round.Text())
+	}
+}

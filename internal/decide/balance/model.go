@@ -316,7 +316,7 @@ func (m *model) holds(i int, before *asked, peak float64) bool {
 	if small < -1 {
 		return false
 	}
-	if a.cpu <= before.cpu+slack || n.cpus == 0 {
+	if a.cpu <= before.cpu+slack && a.fenced <= before.fenced+slack || n.cpus == 0 {
 		return true
 	}
 	return m.use(i) <= max(m.policy.Balance.MostCPU, n.began, peak)+slack
