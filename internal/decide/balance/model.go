@@ -45,7 +45,7 @@ type asked struct {
 	alone    float64           // the part of cpu that runs on those
 	held     float64           // bytes promised
 	left     [maxSizes]float64 // bytes left by page size, small pages first
-	home     bool              // a guest got another layout that promises something here
+	homes    int               // guests that got another layout, which promises something here
 }
 
 // maxSizes is how many page sizes are told apart: small pages, and the four
@@ -220,7 +220,9 @@ func (m *model) own(g *subject) float64 {
 func (m *model) add(g *subject, l *layout, sign float64) {
 	for _, s := range l.on {
 		a := &m.asked[s.node]
-		a.home = a.home || sign > 0 && l.homes != nil
+		if l.homes != nil {
+			a.homes += int(sign)
+		}
 		a.cpu += sign * g.demand * s.cpu
 		a.mem += sign * g.demand * s.mem
 		a.bound += sign * g.demand * g.intensity * s.mem
@@ -244,7 +246,6 @@ func (m *model) try(changes ...change) (rise float64, ok bool) {
 	touched := m.touched(changes)
 	before, peak := 0.0, 0.0
 	for _, i := range touched {
-		m.asked[i].home = false
 		m.saved[i] = m.asked[i]
 		before += m.nodeCost(i)
 		peak = max(peak, m.use(i))
@@ -298,7 +299,7 @@ const slack = 1e-6
 // when the round began, or up to peak, as one of those concerned is now.
 func (m *model) holds(i int, before *asked, peak float64) bool {
 	a, n := &m.asked[i], &m.nodes[i]
-	if !a.home {
+	if a.homes == 0 {
 		return true
 	}
 	if a.vcpus > m.limit(i)+slack {

@@ -152,7 +152,7 @@ func drawSmall(t *rapid.T, nodes, guests int) *inventory.Host {
 func described(h *inventory.Host) string {
 	text := fmt.Sprintf("%d nodes\n", len(h.Topology.Nodes))
 	for _, g := range h.Guests {
-		text += fmt.Sprintf("  %s: %d vCPUs on %s ask for %.2f, memory %v\n", g.Name, g.Config.VCPUs, g.Placement.Nodes, g.Seen.Load.Demand(), g.Seen.MemoryByNode)
+		text += fmt.Sprintf("  %s: %d vCPUs on %s ask for %.2f, memory %v\n", g.Name, g.Config.VCPUs, g.Placement.Nodes, demandOf(&g), g.Seen.MemoryByNode)
 	}
 	return text
 }
@@ -205,4 +205,11 @@ func TestDescentComesNearTheOptimum(t *testing.T) {
 	if sum/hosts > 0.02 {
 		t.Errorf("%.2f %% above the optimum on average", 100*sum/hosts)
 	}
+}
+
+func demandOf(g *inventory.Guest) float64 {
+	if l := g.Seen.Load; l != nil {
+		return l.Demand()
+	}
+	return float64(g.Config.VCPUs)
 }

@@ -56,10 +56,9 @@ func (m *model) descent(movable []int, moves int) []change {
 		return m.changes(first, best)
 	}
 	began := slices.Clone(m.asked)
-	all := search{m: m, movable: movable}
 	again := func() {
 		s.descend(moves)
-		if total := m.total(); total < low-enough && all.allHold(began) {
+		if total := m.total(); total < low-enough && m.allHold(began) {
 			best, low = m.state(), total
 		}
 		m.restore(first)
@@ -123,15 +122,12 @@ func (s *search) few() bool {
 // beyond the limit.
 func (s *search) enumerate() []int {
 	first := s.m.state()
-	for i := range s.m.asked {
-		s.m.asked[i].home = false
-	}
 	began := slices.Clone(s.m.asked)
 	best, low := first, s.m.total()-enough
 	var try func(k int)
 	try = func(k int) {
 		if k == len(s.movable) {
-			if cost := s.m.total(); cost < low && s.allHold(began) {
+			if cost := s.m.total(); cost < low && s.m.allHold(began) {
 				best, low = s.m.state(), cost-enough
 			}
 			return
@@ -152,30 +148,14 @@ func (s *search) enumerate() []int {
 	return best
 }
 
-func (s *search) allHold(began []asked) bool {
-	for i := range s.m.nodes {
-		s.m.asked[i].home = s.isHome(i)
-		if !s.m.holds(i, &began[i], 0) {
+// allHold reports whether the state may be reached from the one that began.
+func (m *model) allHold(began []asked) bool {
+	for i := range m.nodes {
+		if !m.holds(i, &began[i], 0) {
 			return false
 		}
 	}
 	return true
-}
-
-// isHome reports whether a movable guest's new layout is on a node.
-func (s *search) isHome(node int) bool {
-	for _, g := range s.movable {
-		l := s.m.guests[g].layout()
-		if l.homes == nil {
-			continue
-		}
-		for _, on := range l.on {
-			if on.node == node {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // descend makes the best single move, or where there is none the best pair,

@@ -126,3 +126,30 @@ func TestRoundsSettle(t *testing.T) {
 		t.Fatal("30 rounds have not settled it")
 	})
 }
+
+// What the search looks for can be reached from the state as it is: it fills no
+// node's CPUs beyond the limit, and promises nothing that is not there. Guests
+// that leave and come back on the way are no exception.
+func TestTheSearchKeepsTheLimits(t *testing.T) {
+	found := 0
+	rapid.Check(t, func(t *rapid.T) {
+		h, p := drawState(t)
+		m := newModel(Request{Host: h, Policy: p, Now: noon, Lasting: true})
+		m.suffer(Request{Host: h, Policy: p, Now: noon, Lasting: true})
+		var movable []int
+		for i := range m.guests {
+			if m.guests[i].fixed == "" {
+				movable = append(movable, i)
+			}
+		}
+		for _, wanted := range m.targets(movable, 16) {
+			found += len(wanted)
+			if _, ok := m.try(wanted...); !ok {
+				t.Fatalf("%swanted is what cannot be: %v", described(h), wanted)
+			}
+		}
+	})
+	if found == 0 {
+		t.Error("nothing was found anywhere: the test shows nothing")
+	}
+}

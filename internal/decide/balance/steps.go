@@ -171,6 +171,9 @@ func (p *planner) commit(group []change) (why string) {
 	if alone := len(p.round.Moves) == 0; bytes > p.budget.bytes && !alone {
 		return fmt.Sprintf("%v to copy, the round's budget has %v left", bytes, p.budget.bytes)
 	}
+	if _, ok := p.model.try(group...); !ok {
+		return "a node would lack CPUs or memory"
+	}
 	benefit, price, relief := p.weigh(group, bytes)
 	if why := p.gate(benefit, price, relief); why != "" {
 		return why
