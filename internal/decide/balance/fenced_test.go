@@ -94,3 +94,25 @@ func TestAnEmulatorsOwnCPUIsNoRoomForOthers(t *testing.T) {
 		t.Errorf("b must not go to node 0: its emulator takes one CPU of four, and 2.9 are asked for\n%s", round.Text())
 	}
 }
+
+// Of a guest on two nodes the first has the emulator's own CPU, not both a half.
+func TestTheFirstNodeHasTheEmulatorsOwnCPU(t *testing.T) {
+	h := machine("nodes:4 cores:4 memory:16G distances:10,16,28 square")
+	add(h, vm{name: "wide", vcpus: 6, memory: 2 * gib, cpus: on(0, 3), lies: map[topology.NodeID]topology.Bytes{0: gib, 3: gib}, used: 5,
+		spec: func(s *guest.Spec) {
+			s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2}
+			s.CPU.Emulator = guest.HelperExclusive
+		}})
+	m := newModel(Request{Host: h, Now: noon})
+	for _, l := range m.guests[0].layouts[1:] {
+		for _, s := range l.on {
+			want := 0.0
+			if m.nodes[s.node].id == l.homes[0] {
+				want = 1
+			}
+			if s.fenced != want {
+				t.Errorf("at home on %v it has %v CPUs of node %d alone, want %v", l.homes, s.fenced, m.nodes[s.node].id, want)
+			}
+		}
+	}
+}

@@ -68,7 +68,7 @@ func parts(s *guest.Spec, k int) []part {
 // memory by where it lies, promises by its holdings.
 func (m *model) asItIs(g *subject, held []inventory.Holding) layout {
 	on := make([]share, len(m.nodes))
-	var vcpus, bytes float64
+	var vcpus, bytes, fenced float64
 	for _, h := range held {
 		if i := m.position(h.Node); i >= 0 {
 			run := h.VCPUs + float64(h.Exclusive.Len())
@@ -96,10 +96,10 @@ func (m *model) asItIs(g *subject, held []inventory.Holding) layout {
 		if g.exclusive() && on[i].fenced > 0 {
 			on[i].alone = on[i].cpu
 		}
-		g.fenced += on[i].fenced
+		fenced += on[i].fenced
 	}
 	if g.exclusive() { // one that others pinned fences nothing off yet
-		g.fenced = max(g.fenced, float64(g.spec.VCPUs))
+		g.fenced = max(fenced-helpers(&g.spec), float64(g.spec.VCPUs))
 	}
 	l := layout{on: slices.DeleteFunc(on, func(s share) bool { return s.cpu == 0 && s.mem == 0 && s.vcpus == 0 && s.bytes == 0 && s.fenced == 0 })}
 	if load := g.load; load != nil && load.Remote != nil && load.Remote.Source != inventory.AccessEstimate {
@@ -274,6 +274,9 @@ func (m *model) laidOut(g *subject, homes []topology.NodeID) layout {
 		} else {
 			s.vcpus = p.cpu * float64(g.spec.VCPUs)
 		}
+		if i == 0 {
+			s.fenced += helpers(&g.spec)
+		}
 		l.on = append(l.on, s)
 	}
 	slices.SortFunc(l.on, func(a, b share) int { return cmp.Compare(a.node, b.node) })
@@ -295,6 +298,19 @@ func (m *model) laidOut(g *subject, homes []topology.NodeID) layout {
 	l.tables = max(0, 1-ran) * (1 - l.copied)
 	l.price = cost.Copying(l.copied).Float() + cost.PageTables(l.tables).Float()
 	return l
+}
+
+// helpers is how many CPUs a guest's emulator and I/O threads have for
+// themselves: placing puts them on the first node.
+func helpers(s *guest.Spec) float64 {
+	count := 0
+	if s.CPU.Emulator == guest.HelperExclusive {
+		count++
+	}
+	if s.CPU.IOPolicy == guest.HelperExclusive {
+		count += s.CPU.IOThreads
+	}
+	return float64(count)
 }
 
 // roam divides the vCPUs of a guest that sees no cells by the CPUs of its

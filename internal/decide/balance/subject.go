@@ -27,7 +27,7 @@ type subject struct {
 	mbps      float64
 	stretch   float64 // measured remote share over the one expected from where things lie
 	resident  topology.Bytes
-	fenced    float64 // CPUs that are its alone, those of helper threads included
+	fenced    float64 // CPUs that its vCPUs have alone, idle siblings included
 	size      int     // of its pages, an index into model.sizes
 
 	layouts []layout // the first is how it is now
