@@ -146,6 +146,7 @@ type state struct {
 	early   time.Time       // when a plan was last made for somebody who newly did
 	waited  time.Time       // when the moves of a plan last waited for somebody's patience to end
 	advice  []status.Advice
+	advised map[string]time.Time // when it was noted last, by its id
 	pause   *status.Pause
 	named   int // moves that have got a name
 	// unfinished is when a job last failed: a move may be without its end since
@@ -214,7 +215,7 @@ func (d *Daemon) beside(ctx context.Context, do func() func(*state)) {
 func (d *Daemon) begin() (*state, error) {
 	now := time.Now()
 	s := &state{d: d, started: now, policy: d.Policy, history: history.New(history.Options{}),
-		tried: map[rivals.Kind]rivals.Tried{}, told: map[int]rivals.Tried{}, cut: map[string]bool{}, drifted: map[string]time.Time{}, repairs: map[string]time.Time{}, failed: map[string][]time.Time{}}
+		tried: map[rivals.Kind]rivals.Tried{}, told: map[int]rivals.Tried{}, cut: map[string]bool{}, advised: map[string]time.Time{}, drifted: map[string]time.Time{}, repairs: map[string]time.Time{}, failed: map[string][]time.Time{}}
 	var err error
 	if s.alarms, err = record.LoadAlarms(d.Records); err != nil {
 		d.Log.Warn("alarms begin anew", "error", err)

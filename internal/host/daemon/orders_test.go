@@ -194,3 +194,33 @@ func TestAPauseBeforeAMoveBegins(t *testing.T) {
 		}
 	})
 }
+
+// Advice that comes and goes with its guest's load is in the journal once an
+// hour: else it would drive out what was done.
+func TestAdviceThatComesAndGoesIsNotedOnceAnHour(t *testing.T) {
+	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		w.busy("b", "3", "12-15")
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		defer w.end()
+		came := 0
+		for i := range 180 {
+			w.idle.Store(i%2 == 1)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			came += len(w.status().Advice)
+		}
+		if came < 80 {
+			t.Fatalf("advice came %d times, the test shows nothing", came)
+		}
+		notes := map[string]int{}
+		for _, e := range w.entries(journal.Advised) {
+			notes[e.ID]++
+		}
+		for id, n := range notes {
+			if n > 3 {
+				t.Errorf("advice %s has %d entries in 3 hours", id, n)
+			}
+		}
+	})
+}

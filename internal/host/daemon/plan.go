@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -136,6 +137,10 @@ func because(why string) string {
 	return ": " + why
 }
 
+// advisedFor is how long advice is in the journal for when it comes again: with
+// loads that waver it may come and go with every plan.
+const advisedFor = time.Hour
+
 // advise keeps moves for an operator to accept. One that is found again keeps
 // its id and age; one that no longer pays is gone.
 func (s *state) advise(moves []plan.Move) {
@@ -146,9 +151,12 @@ func (s *state) advise(moves []plan.Move) {
 	s.advice = nil
 	for _, m := range moves {
 		a := status.Advice{ID: adviceID(m), Since: time.Now(), Move: m}
-		if before, ok := known[a.ID]; ok {
+		before, ok := known[a.ID]
+		if ok {
 			a.Since = before.Since
-		} else {
+		}
+		if !ok && time.Since(s.advised[a.ID]) >= advisedFor {
+			s.advised[a.ID] = a.Since
 			s.note(journal.Entry{Kind: journal.Advised, ID: a.ID, Guests: names(m), What: m.String(), Why: m.Why, By: "balancer", Move: &m})
 		}
 		s.advice = append(s.advice, a)
@@ -188,6 +196,8 @@ func (s *state) remember(e journal.Entry) {
 		for _, name := range e.Guests {
 			s.failed[name] = append(s.failed[name], e.At)
 		}
+	case journal.Advised:
+		s.advised[e.ID] = e.At
 	case journal.Repaired:
 		for _, name := range e.Guests {
 			s.repairs[name] = e.At
@@ -203,7 +213,7 @@ func (s *state) remember(e journal.Entry) {
 	}
 }
 
-// fade forgets moves that no rule asks about any more.
+// fade forgets what no rule asks about any more.
 func (s *state) fade(now time.Time) {
 	keep := s.past.Moves[:0]
 	for _, m := range s.past.Moves {
@@ -212,6 +222,7 @@ func (s *state) fade(now time.Time) {
 		}
 	}
 	s.past.Moves = keep
+	maps.DeleteFunc(s.advised, func(_ string, at time.Time) bool { return now.Sub(at) >= advisedFor })
 	for name, times := range s.failed {
 		recent := times[:0]
 		for _, t := range times {
