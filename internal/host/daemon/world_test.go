@@ -39,20 +39,22 @@ func cpus(list string) topology.CPUSet   { return topology.MustParseSet[topology
 // and a clock of its own (testing/synctest).
 type world struct {
 	*fake.Host
-	t        *testing.T
-	folder   string
-	policy   policy.Policy
-	settings *settings
-	full     atomic.Bool                     // the disk of the journal
-	blind    atomic.Bool                     // for faults of a test's
-	idle     atomic.Bool                     // the guests do nothing
-	asleep   sync.Map                        // names of guests that do nothing
-	takes    func(samples int) time.Duration // how long each sample takes; nil: no time
-	log      *slog.Logger
-	roster   func() string
-	d        *daemon.Daemon
-	stop     func()
-	ended    chan error
+	t         *testing.T
+	folder    string
+	policy    policy.Policy
+	settings  *settings
+	full      atomic.Bool                     // the disk of the journal
+	blind     atomic.Bool                     // for faults of a test's
+	idle      atomic.Bool                     // the guests do nothing
+	asleep    sync.Map                        // names of guests that do nothing
+	takes     func(samples int) time.Duration // how long each sample takes; nil: no time
+	log       *slog.Logger
+	roster    func() string
+	rosterMu  sync.Mutex
+	rosterNow string
+	d         *daemon.Daemon
+	stop      func()
+	ended     chan error
 }
 
 // eyes watch the fake: every vCPU uses its CPU fully, and waits where its node has too few.

@@ -1,0 +1,131 @@
+package daemon_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/policy"
+)
+
+// Whatever happens to a daemon and its guests, in whatever order: once it ends,
+// everything settles. No move is left half-way, no claim and no memory is lost,
+// and then nothing is done any more.
+func TestEverythingSettles(t *testing.T) {
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			p := auto("a", "c", "d")
+			p.Balance.Pace, p.Balance.Rest = 16*mib, policy.Duration(20*time.Second)
+			within(t, square, p, func(t *testing.T, w *world) { unrest(t, w, p, rand.New(rand.NewPCG(seed, 1))) })
+		})
+	}
+}
+
+func unrest(t *testing.T, w *world, p policy.Policy, r *rand.Rand) {
+	w.roster = func() string {
+		w.rosterMu.Lock()
+		defer w.rosterMu.Unlock()
+		return w.rosterNow
+	}
+	w.lies("a", 2, 512*mib, "3", "0-1")
+	w.lies("c", 2, 512*mib, "3", "4-5")
+	w.lies("d", 2, 768*mib, "0", "12-13")
+	w.lies("e", 2, 256*mib, "1", "8-9") // only advised
+	w.start()
+	happen := []func(){
+		func() { _ = w.d.Pause(t.Context(), time.Duration(r.IntN(2))*10*time.Second, "chaos") },
+		func() { _ = w.d.Resume(t.Context()) },
+		func() {
+			for _, m := range w.status().Moving {
+				_ = w.d.Cancel(t.Context(), m.ID)
+			}
+		},
+		func() {
+			for _, a := range w.status().Advice {
+				_ = w.d.Accept(t.Context(), a.ID)
+			}
+		},
+		func() {
+			q := p
+			q.Balance.Mode = []policy.Mode{policy.ModeAuto, policy.ModeAdvise, policy.ModeOff}[r.IntN(3)]
+			if err := w.d.Obey(t.Context(), q); err != nil {
+				t.Error(err)
+			}
+		},
+		func() { w.end(); w.start() },
+		func() { w.full.Store(true); w.end(); w.full.Store(false); w.start() }, // as if killed
+		func() { w.full.Store(!w.full.Load()) },
+		func() {
+			away := errors.New("libvirt is away")
+			w.Inject(fake.Fault{Before: func(fake.Call) error {
+				if w.blind.Load() {
+					return away
+				}
+				return nil
+			}})
+			w.blind.Store(!w.blind.Load())
+		},
+		func() {
+			name := []string{"a", "c", "d", "e"}[r.IntN(4)]
+			w.rosterMu.Lock()
+			defer w.rosterMu.Unlock()
+			w.rosterNow += name
+			if w.blind.Load() {
+				return
+			}
+			if _, there := w.Guest(name); !there {
+				w.lies(name, 2, 256*mib, fmt.Sprint(r.IntN(4)), []string{"0-1", "4-5", "8-9", "12-13"}[r.IntN(4)])
+			} else if err := w.Remove(t.Context(), name); err != nil {
+				t.Error(err)
+			}
+		},
+		func() {
+			name := []string{"a", "c", "d"}[r.IntN(3)]
+			if _, there := w.Guest(name); there && !w.blind.Load() {
+				_ = w.PinVCPU(t.Context(), name, 0, cpus([]string{"0-3", "8-11"}[r.IntN(2)]))
+			}
+		},
+	}
+	for range 100 {
+		time.Sleep(time.Duration(200+r.IntN(9000)) * time.Millisecond)
+		happen[r.IntN(len(happen))]()
+	}
+	w.full.Store(false)
+	w.blind.Store(false)
+	w.Inject(fake.Fault{})
+	_ = w.d.Resume(t.Context())
+	if err := w.d.Obey(t.Context(), p); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(time.Hour)
+	synctest.Wait()
+	if open := journal.CutShort(w.entries()); len(open) > 0 {
+		t.Errorf("cut short: %+v", open)
+	}
+	if s := w.status(); len(s.Moving) > 0 || s.Pause != nil {
+		t.Errorf("moving %+v, pause %+v", s.Moving, s.Pause)
+	}
+	ledger := claim.Ledger{Folder: w.folder + "/run", Alive: func(claim.Process) bool { return true }}
+	if claims, err := ledger.Claims(); err != nil || len(claims) > 0 {
+		t.Errorf("claims: %+v, %v", claims, err)
+	}
+	if err := w.Audit(); err != nil {
+		t.Error(err)
+	}
+	settled := len(w.entries())
+	time.Sleep(time.Hour)
+	synctest.Wait()
+	if more := w.entries()[settled:]; slices.ContainsFunc(more, func(e journal.Entry) bool {
+		return e.Kind == journal.MoveBegan || e.Kind == journal.Repaired || e.Kind == journal.MoveFailed
+	}) {
+		t.Errorf("it does not settle: %+v", more)
+	}
+	w.end()
+}
