@@ -27,16 +27,18 @@ const (
 	MoveUndone  Kind = "move-undone"  // the guest is back where it was
 	Advised     Kind = "advised"      // a move was found worth making, and not made: mode advise
 	Accepted    Kind = "accepted"     // an operator accepted an advised move
-	Repaired    Kind = "repaired"     // drift was bound again
-	Drifted     Kind = "drifted"      // somebody else changed a guest of ours
-	Rival       Kind = "rival"        // somebody else moves pages here, or has stopped to
-	Setting     Kind = "setting"      // we changed a setting of the kernel; What has old and new
-	Paused      Kind = "paused"
-	Resumed     Kind = "resumed"
-	Raised      Kind = "alarm-raised"
-	Cleared     Kind = "alarm-cleared"
-	Started     Kind = "daemon-started"
-	Stopped     Kind = "daemon-stopped"
+	Repaired    Kind = "repaired"     // drift was bound again, or part of it
+	// RepairFailed is the first of tries to bind a guest again that fail alike.
+	RepairFailed Kind = "repair-failed"
+	Drifted      Kind = "drifted" // somebody else changed a guest of ours
+	Rival        Kind = "rival"   // somebody else moves pages here, or has stopped to
+	Setting      Kind = "setting" // we changed a setting of the kernel; What has old and new
+	Paused       Kind = "paused"
+	Resumed      Kind = "resumed"
+	Raised       Kind = "alarm-raised"
+	Cleared      Kind = "alarm-cleared"
+	Started      Kind = "daemon-started"
+	Stopped      Kind = "daemon-stopped"
 )
 
 // Entry is one line of the record.

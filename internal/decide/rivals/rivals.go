@@ -46,8 +46,8 @@ type Guest struct {
 	// Drift is how it differs from what we bound it to, and Since when; none while it moves.
 	Drift []string
 	Since time.Time
-	// Repaired is when it was last bound again; zero: never.
-	Repaired time.Time
+	// Repaired is what came of binding it again last.
+	Repaired Tried
 }
 
 // Tried is what came of an action. The zero Tried: nobody tried yet.
@@ -62,7 +62,8 @@ func (t Tried) Done() bool { return !t.At.IsZero() && t.Failed == "" }
 // Patience is how long a guest must have drifted before it is bound again:
 // who changes several things needs a moment. Insistence is within which time
 // after a repair a new drift counts as somebody's will. Again is how long after
-// numad could not be told, or balancing not be given back, it is tried anew.
+// numad could not be told, balancing not be given back, or a guest not be bound
+// again, it is tried anew.
 const (
 	Patience   = 10 * time.Second
 	Insistence = time.Hour
@@ -246,8 +247,10 @@ func changed(f Facts, g Guest) (*status.Rival, *Action) {
 		r.Answer = fmt.Sprintf("reported only: its mode is %s; 'numavisor bind %s' binds it again", g.Mode, g.Name)
 	case f.Movers.Changes != policy.AnswerRepair:
 		r.Answer = fmt.Sprintf("left so (policy movers.changes); 'numavisor bind %s' binds it again", g.Name)
-	case !g.Repaired.IsZero() && f.Now.Sub(g.Repaired) < Insistence:
-		r.Answer = fmt.Sprintf("left so: it was bound again at %s already, and changed again since; 'numavisor bind %s' settles it", clock(g.Repaired), g.Name)
+	case g.Repaired.Done() && f.Now.Sub(g.Repaired.At) < Insistence:
+		r.Answer = fmt.Sprintf("left so: it was bound again at %s already, and changed again since; 'numavisor bind %s' settles it", clock(g.Repaired.At), g.Name)
+	case g.Repaired.Failed != "" && f.Now.Sub(g.Repaired.At) < Again:
+		r.Answer = fmt.Sprintf("left so for now: %s; it is tried again every %v", g.Repaired.Failed, Again)
 	default:
 		r.Answer = "bound again"
 		if f.Now.Sub(g.Since) >= Patience {

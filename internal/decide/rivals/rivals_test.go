@@ -19,8 +19,13 @@ func TestAnswers(t *testing.T) {
 	drifted := func(g rivals.Guest, since, repaired time.Duration) rivals.Guest {
 		g.Drift, g.Since = []string{"vCPU 0 may run on 4-5, intended 0-1"}, noon.Add(-since)
 		if repaired > 0 {
-			g.Repaired = noon.Add(-repaired)
+			g.Repaired.At = noon.Add(-repaired)
 		}
+		return g
+	}
+	unrepaired := func(ago time.Duration) rivals.Guest {
+		g := drifted(ours, time.Hour, ago)
+		g.Repaired.Failed = "could not be bound again: away"
 		return g
 	}
 	telling := func(ago time.Duration, failed string) rivals.Guest {
@@ -71,6 +76,8 @@ func TestAnswers(t *testing.T) {
 		{name: "and repaired", guests: []rivals.Guest{drifted(ours, 10*time.Second, 0)}, rival: "changes to guest db", answer: "bound again", do: []rivals.Action{{Kind: rivals.Repair, Guest: "db", PID: 7}}},
 		{name: "once", guests: []rivals.Guest{drifted(ours, time.Minute, 59*time.Minute)}, rival: "changes to guest db", answer: "changed again since"},
 		{name: "and again after an hour", guests: []rivals.Guest{drifted(ours, time.Minute, time.Hour)}, rival: "changes to guest db", answer: "bound again", do: []rivals.Action{{Kind: rivals.Repair, Guest: "db", PID: 7}}},
+		{name: "a repair that failed is no repair", guests: []rivals.Guest{unrepaired(rivals.Again - time.Second)}, rival: "changes to guest db", answer: "left so for now: could not be bound again: away; it is tried again every 5m0s"},
+		{name: "and is tried again", guests: []rivals.Guest{unrepaired(rivals.Again)}, rival: "changes to guest db", answer: "bound again", do: []rivals.Action{{Kind: rivals.Repair, Guest: "db", PID: 7}}},
 		{name: "changes are left where wanted", movers: policy.Movers{Changes: "leave"}, guests: []rivals.Guest{drifted(ours, time.Minute, 0)}, rival: "changes to guest db", answer: "left so"},
 		{name: "and where the guest is only advised", guests: []rivals.Guest{drifted(theirs, time.Minute, 0)}, rival: "changes to guest web", answer: "mode is advise"},
 	} {

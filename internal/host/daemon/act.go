@@ -202,12 +202,16 @@ func (s *state) noteRepair(j job, o outcome) {
 	e := journal.Entry{Kind: journal.Repaired, Guests: []string{j.repair}, By: "balancer", Why: j.why, What: "bound again to nodes it was placed on"}
 	switch {
 	case o.err != nil:
-		e.What = "could not be bound again: " + o.err.Error()
+		e.Kind, e.What = journal.RepairFailed, "could not be bound again: "+o.err.Error()
 	case !o.repaired.Complete():
 		e.What, e.Shortfalls = "bound again in part", o.repaired.Shortfalls()
 	}
-	s.totals.Repairs++
-	s.note(e)
+	if e.Kind == journal.Repaired {
+		s.totals.Repairs++
+	}
+	if e.Kind == journal.Repaired || s.repairs[j.repair].Failed != e.What { // the same failure again is no news
+		s.note(e)
+	}
 	e.At = time.Now()
 	s.remember(e)
 }

@@ -133,8 +133,8 @@ type state struct {
 	told      map[int]rivals.Tried
 	balancing string // what kernel.numa_balancing was before we changed it; empty: we did not
 	answered  time.Time
-	drifted   map[string]time.Time // since when a guest of ours lies otherwise
-	repairs   map[string]time.Time // when it was last bound again
+	drifted   map[string]time.Time    // since when a guest of ours lies otherwise
+	repairs   map[string]rivals.Tried // what came of binding it again last
 
 	past    balance.Past
 	copies  pace.Copies            // of moves made here
@@ -215,7 +215,7 @@ func (d *Daemon) beside(ctx context.Context, do func() func(*state)) {
 func (d *Daemon) begin() (*state, error) {
 	now := time.Now()
 	s := &state{d: d, started: now, policy: d.Policy, history: history.New(history.Options{}),
-		tried: map[rivals.Kind]rivals.Tried{}, told: map[int]rivals.Tried{}, cut: map[string]bool{}, advised: map[string]time.Time{}, drifted: map[string]time.Time{}, repairs: map[string]time.Time{}, failed: map[string][]time.Time{}}
+		tried: map[rivals.Kind]rivals.Tried{}, told: map[int]rivals.Tried{}, cut: map[string]bool{}, advised: map[string]time.Time{}, drifted: map[string]time.Time{}, repairs: map[string]rivals.Tried{}, failed: map[string][]time.Time{}}
 	var err error
 	if s.alarms, err = record.LoadAlarms(d.Records); err != nil {
 		d.Log.Warn("alarms begin anew", "error", err)

@@ -224,3 +224,44 @@ func TestAdviceThatComesAndGoesIsNotedOnceAnHour(t *testing.T) {
 		}
 	})
 }
+
+// A repair that fails, for libvirt restarts, is no repair: it is tried again
+// after a while, noted once, and nobody is said to have changed the guest again.
+func TestARepairThatFailsIsTriedAgain(t *testing.T) {
+	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		defer w.end()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		g, _ := w.Guest("a")
+		if g.Placement == nil {
+			t.Fatal("it was not bound")
+		}
+		w.idle.Store(true) // that it is moved is no repair
+		machine := w.Nodes()
+		if err := w.PinVCPU(t.Context(), "a", 0, machine.CPUSet().Minus(g.Placement.VCPUs[0].CPUs)); err != nil {
+			t.Fatal(err)
+		}
+		w.Inject(fake.Fault{Before: func(c fake.Call) error {
+			if c.Method == "Record" || c.Method == "PinVCPU" {
+				return errors.New("libvirt restarts")
+			}
+			return nil
+		}})
+		time.Sleep(12 * time.Minute)
+		synctest.Wait()
+		if failed := w.entries(journal.RepairFailed); len(failed) != 1 || !strings.Contains(failed[0].What, "libvirt restarts") || len(w.entries(journal.Repaired)) != 0 {
+			t.Errorf("noted %+v", w.entries(journal.RepairFailed, journal.Repaired))
+		}
+		if a := w.answer("changes to guest a"); !strings.Contains(a, "could not be bound again") || !strings.Contains(a, "libvirt restarts") {
+			t.Errorf("the status says %q", a)
+		}
+		w.Inject(fake.Fault{})
+		time.Sleep(6 * time.Minute)
+		synctest.Wait()
+		if n := len(w.entries(journal.Repaired)); n != 1 || w.answer("changes to guest a") != "" {
+			t.Errorf("%d repairs, the status says %q", n, w.answer("changes to guest a"))
+		}
+	})
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/decide/pace"
+	"github.com/numavisor/numavisor/internal/decide/rivals"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -200,7 +201,11 @@ func (s *state) remember(e journal.Entry) {
 		s.advised[e.ID] = e.At
 	case journal.Repaired:
 		for _, name := range e.Guests {
-			s.repairs[name] = e.At
+			s.repairs[name] = rivals.Tried{At: e.At}
+		}
+	case journal.RepairFailed:
+		for _, name := range e.Guests {
+			s.repairs[name] = rivals.Tried{At: e.At, Failed: e.What}
 		}
 	case journal.Paused:
 		s.pause = &status.Pause{Since: e.At, Until: e.Until, Why: e.Why}
