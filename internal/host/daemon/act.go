@@ -116,7 +116,7 @@ func (d *Daemon) progress(ctx context.Context) func(status.Moving) {
 
 // ended takes down what came of a job.
 func (s *state) ended(j job, o outcome) {
-	s.moving, s.stale = nil, true
+	s.moving, s.stale, s.anew = nil, true, false
 	s.lookSoon()
 	for i := range o.moved {
 		s.count(&o.moved[i])

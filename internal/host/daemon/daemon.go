@@ -116,7 +116,8 @@ type state struct {
 	looked   time.Time          // zero: not yet
 	looking  bool
 	due      bool // it is to be looked at without waiting for its time
-	stale    bool // guests were moved since it was looked at
+	stale    bool // guests were moved since it was looked at,
+	anew     bool // and the look on its way began after that
 	roster   string
 	blind    string // why the last look failed; empty if it did not
 	sample   inventory.Sample

@@ -45,7 +45,7 @@ func (s *state) startLook(ctx context.Context) {
 	if s.looking || !s.due && !s.looked.IsZero() && time.Since(s.looked) < s.d.Look {
 		return
 	}
-	s.looking, s.due = true, false
+	s.looking, s.due, s.anew = true, false, true
 	s.d.beside(ctx, func() func(*state) {
 		ctx, cancel := context.WithTimeout(ctx, lookTime)
 		defer cancel()
@@ -72,7 +72,7 @@ func (s *state) see(h inventory.Host, err error) {
 		return
 	}
 	s.blind = ""
-	s.host, s.stale = h, s.stale && s.due
+	s.host, s.stale = h, s.stale && !s.anew
 	s.follow()
 	if !s.stale { // what moved since may have been seen half-way
 		s.noteDrift()

@@ -117,3 +117,30 @@ func TestALookThatOutlastsAMoveIsNotTakenForDrift(t *testing.T) {
 		}
 	})
 }
+
+// Guests come and go faster than the host can be looked at: it is planned all
+// the same, on what a look shows that began after the last move.
+func TestGuestsThatComeAllTheTimeHoldNoPlanUp(t *testing.T) {
+	p := auto("a", "c")
+	p.Balance.GuestsPerRound = 1
+	within(t, square, p, func(t *testing.T, w *world) {
+		var n atomic.Int64
+		w.roster = func() string { return fmt.Sprint(n.Add(1)) }
+		w.busy("b", "3", "12-15")
+		w.lies("a", 1, 512*mib, "3", "0-1")
+		w.lies("c", 1, 512*mib, "3", "4-5")
+		w.Inject(fake.Fault{After: func(c fake.Call) error {
+			if c.Method == "Guests" {
+				time.Sleep(2500 * time.Millisecond)
+			}
+			return nil
+		}})
+		w.start()
+		defer w.end()
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if done := w.entries(journal.MoveDone); len(done) != 2 {
+			t.Errorf("done %+v", done)
+		}
+	})
+}
