@@ -39,7 +39,25 @@ func unrest(t *testing.T, w *world, p policy.Policy, r *rand.Rand) {
 	w.lies("d", 2, 768*mib, "0", "12-13")
 	w.lies("e", 2, 256*mib, "1", "8-9") // only advised
 	w.start()
-	happen := []func(){
+	happen := slices.Concat(orders(t, w, p, r), mishaps(t, w, r))
+	for range 100 {
+		time.Sleep(time.Duration(200+r.IntN(9000)) * time.Millisecond)
+		happen[r.IntN(len(happen))]()
+	}
+	w.full.Store(false)
+	w.blind.Store(false)
+	w.Inject(fake.Fault{})
+	_ = w.d.Resume(t.Context())
+	if err := w.d.Obey(t.Context(), p); err != nil {
+		t.Error(err)
+	}
+	w.settles(t)
+	w.end()
+}
+
+// orders are what operators may want.
+func orders(t *testing.T, w *world, p policy.Policy, r *rand.Rand) []func() {
+	return []func(){
 		func() { _ = w.d.Pause(t.Context(), time.Duration(r.IntN(2))*10*time.Second, "chaos") },
 		func() { _ = w.d.Resume(t.Context()) },
 		func() {
@@ -59,6 +77,12 @@ func unrest(t *testing.T, w *world, p policy.Policy, r *rand.Rand) {
 				t.Error(err)
 			}
 		},
+	}
+}
+
+// mishaps are what may befall a daemon and its guests.
+func mishaps(t *testing.T, w *world, r *rand.Rand) []func() {
+	return []func(){
 		func() { w.end(); w.start() },
 		func() { w.full.Store(true); w.end(); w.full.Store(false); w.start() }, // as if killed
 		func() { w.full.Store(!w.full.Load()) },
@@ -93,17 +117,11 @@ func unrest(t *testing.T, w *world, p policy.Policy, r *rand.Rand) {
 			}
 		},
 	}
-	for range 100 {
-		time.Sleep(time.Duration(200+r.IntN(9000)) * time.Millisecond)
-		happen[r.IntN(len(happen))]()
-	}
-	w.full.Store(false)
-	w.blind.Store(false)
-	w.Inject(fake.Fault{})
-	_ = w.d.Resume(t.Context())
-	if err := w.d.Obey(t.Context(), p); err != nil {
-		t.Error(err)
-	}
+}
+
+// settles wants nothing left half-way after an hour, and nothing done in the next.
+func (w *world) settles(t *testing.T) {
+	t.Helper()
 	time.Sleep(time.Hour)
 	synctest.Wait()
 	if open := journal.CutShort(w.entries()); len(open) > 0 {
@@ -127,5 +145,4 @@ func unrest(t *testing.T, w *world, p policy.Policy, r *rand.Rand) {
 	}) {
 		t.Errorf("it does not settle: %+v", more)
 	}
-	w.end()
 }
