@@ -67,7 +67,7 @@ func printHistory(w io.Writer, h record.History) {
 		if vms == "" {
 			vms = "-"
 		}
-		rows = append(rows, []string{e.At.Local().Format(time.DateTime), string(e.Kind), vms, e.By, historyText(e)})
+		rows = append(rows, []string{moment(e.At), string(e.Kind), vms, e.By, historyText(e)})
 		for _, s := range e.Shortfalls {
 			rows = append(rows, []string{"", "", "", "", "  fell short: " + s})
 		}
@@ -83,6 +83,9 @@ func historyText(e journal.Entry) string {
 	}
 	if e.Why != "" {
 		text += ": " + e.Why
+	}
+	if !e.Until.IsZero() {
+		text += "; until " + moment(e.Until)
 	}
 	return strings.ReplaceAll(text, "\n", "; ")
 }

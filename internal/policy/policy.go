@@ -30,7 +30,8 @@ type Policy struct {
 	GrowHugePagesUpTo *topology.Bytes `json:"grow_huge_pages_up_to,omitempty"`
 	// Prefer chooses between the least loaded nodes and the fullest; default spread.
 	Prefer Preference `json:"prefer,omitempty"`
-	// Weights are the price list's weights. Nil means DefaultWeights.
+	// Weights are the price list's weights. Nil means DefaultWeights; where they
+	// are given, those left out are 0.
 	Weights *Weights `json:"weights,omitempty"`
 	// SearchSteps bounds one search for a placement; default 20000 steps,
 	// which take 0.15 s at worst. A search that hits the bound returns the best found and says so.
