@@ -116,3 +116,20 @@ func TestTheFirstNodeHasTheEmulatorsOwnCPU(t *testing.T) {
 		}
 	}
 }
+
+// Where one who had CPUs alone makes room for one who shares them, as much is
+// asked for as before, and of fewer CPUs that are shared.
+func TestWhoSharesIsNotPutInPlaceOfWhoHadCPUsAlone(t *testing.T) {
+	h := machine("nodes:2 cores:4 memory:16G")
+	fence(h, vm{name: "alone", vcpus: 1, memory: gib, cpus: on(1), used: 1}, 4)
+	add(h, vm{name: "shares", vcpus: 1, memory: gib, cpus: on(0), used: 1, spec: func(s *guest.Spec) { s.CPU.Emulator = guest.HelperExclusive }})
+	h.Guests[1].Placement.Reservations[0].Exclusive = topology.SetOf[topology.CPUID](0)
+	add(h, vm{name: "others", vcpus: 2, memory: gib, cpus: on(1), used: 2})
+	m := newModel(Request{Host: h, Now: noon})
+	if len(m.guests[0].layouts) != 2 || len(m.guests[1].layouts) != 2 {
+		t.Fatalf("each has its own node and the other: %d and %d", len(m.guests[0].layouts), len(m.guests[1].layouts))
+	}
+	if _, ok := m.try(change{0, 1}, change{1, 1}); ok {
+		t.Error("others ask for two CPUs of node 1; with shares it is three for three")
+	}
+}

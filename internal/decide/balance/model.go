@@ -147,10 +147,12 @@ func (m *model) usedByGuests(i int) float64 {
 	return used
 }
 
-// use is the share of a node's CPUs that is asked for, of all of them or of
-// those that guests share, whichever is more; above 1 guests wait.
-func (m *model) use(i int) float64 {
-	n, a := &m.nodes[i], &m.asked[i]
+// use is the share of a node's CPUs that is asked for; above 1 guests wait.
+func (m *model) use(i int) float64 { return m.nodes[i].use(&m.asked[i]) }
+
+// use is the share of all CPUs that is asked for, or of those that guests
+// share, whichever is more.
+func (n *node) use(a *asked) float64 {
 	if n.cpus == 0 {
 		return 0
 	}
@@ -317,10 +319,8 @@ func (m *model) holds(i int, before *asked, peak float64) bool {
 	if small < -1 {
 		return false
 	}
-	if a.cpu <= before.cpu+slack && a.fenced <= before.fenced+slack || n.cpus == 0 {
-		return true
-	}
-	return m.use(i) <= max(m.policy.Balance.MostCPU, n.began, peak)+slack
+	use := n.use(a)
+	return use <= n.use(before)+slack || use <= max(m.policy.Balance.MostCPU, n.began, peak)+slack
 }
 
 // make carries changes out on the model.
