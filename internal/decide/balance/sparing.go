@@ -1,6 +1,10 @@
 package balance
 
-import "math"
+import (
+	"math"
+
+	"github.com/numavisor/numavisor/internal/policy"
+)
 
 // sparing replaces changes that copy the memory of a guest by ones that bring
 // its vCPUs to it, where those alone end the guest's suffering: they take
@@ -40,8 +44,9 @@ func (m *model) uncopied(guest, began int) (layout int, ok bool) {
 }
 
 // content reports whether a guest would not suffer with a layout, and would
-// leave those beside it enough of their node: a CPU for each vCPU, for what
-// guests ask for on average says little of how often they ask at once. Whoever
+// leave those beside it enough of their node: a core for each vCPU, or a CPU
+// where the policy counts threads, for what guests ask for on average says
+// little of how often they ask at once. Whoever
 // waits for CPUs now is not content with any: how long it would wait elsewhere
 // is not known.
 func (m *model) content(guest, layout int) bool {
@@ -50,8 +55,12 @@ func (m *model) content(guest, layout int) bool {
 	m.make(change{guest, layout})
 	defer m.make(change{guest, was})
 	for _, on := range g.layout().on {
-		a := &m.asked[on.node]
-		if m.use(on.node) > m.policy.Balance.MostCPU || a.vcpus > m.nodes[on.node].cpus-a.fenced+slack {
+		n, a := &m.nodes[on.node], &m.asked[on.node]
+		room := n.cpus - a.fenced
+		if m.policy.Count == policy.CountCores {
+			room = min(room, float64(n.cores))
+		}
+		if m.use(on.node) > m.policy.Balance.MostCPU || a.vcpus > room+slack {
 			return false
 		}
 	}

@@ -89,3 +89,17 @@ func TestNobodyIsCopiedForThoseWhoAreHelpedAlready(t *testing.T) {
 		t.Errorf("%d guests move, %d are copied; w0 and w1 shall come, and w2 stay", guests, copying)
 	}
 }
+
+// Node 0 has four cores of two threads: a keeps the cores busy. A gibibyte is
+// cheaper than two vCPUs on one core while those of node 1 are idle.
+func TestVCPUsDoNotComeToCoresThatAreTaken(t *testing.T) {
+	for count, want := range map[policy.Capacity]topology.NodeID{policy.CountCores: 1, policy.CountThreads: 0} {
+		h := machine("nodes:2 cores:4 threads:2 memory:32G distances:10,16")
+		add(h, vm{name: "a", vcpus: 4, memory: gib, cpus: on(0), used: 3.9})
+		add(h, vm{name: "far", vcpus: 3, memory: gib, cpus: on(1), lies: lies(0, gib), used: 2.9})
+		round := planned(t, h, policy.Policy{Count: count})
+		if !goesTo(round, "far").Equal(topology.SetOf(want)) {
+			t.Errorf("counting %s, far belongs on node %d\n%s", count, want, round.Text())
+		}
+	}
+}
