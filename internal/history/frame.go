@@ -158,9 +158,9 @@ func (f *frame) in(s *shape) *frame {
 	return &wide
 }
 
-// merge returns the mean of two frames, weighted by their windows. Where one
-// did not measure, the other counts; of remote shares from different sources
-// the later.
+// merge returns the mean of two frames, weighted by their windows, remote
+// shares also by the CPUs used (see Load). Where one did not measure, the other
+// counts; of remote shares from different sources the later.
 func merge(earlier, later *frame) frame {
 	s := union(earlier.shape, later.shape)
 	a, b := earlier.in(s), later.in(s)
@@ -186,6 +186,7 @@ func mergeGuest(m, a, b *frame, i int) {
 	for c := guestCPU; c < guestColumns; c++ {
 		v[c] = mean(va[c], vb[c], wa, wb)
 	}
+	v[guestRemote] = mean(va[guestRemote], vb[guestRemote], wa*(va[guestCPU]+idle), wb*(vb[guestCPU]+idle))
 	v[guestWindow] = wa + wb
 	switch m.sources[i] = b.sources[i]; {
 	case b.sources[i] == 0:

@@ -77,6 +77,21 @@ func TestSharesOfAccessesCountByTheWorkDone(t *testing.T) {
 	}
 }
 
+// Joined samples count as they would have apart.
+func TestSharesOfAccessesCountByTheWorkDoneWhenJoined(t *testing.T) {
+	for name, o := range map[string]Options{"as they came": {}, "short ones joined": {Resolution: 4 * time.Second}, "means of what is old": {Fine: time.Second}} {
+		h := New(o)
+		for i, cpu := range []float64{1, 0, 0, 0, 0, 0, 0, 0} {
+			s := sampleAt(start.Add(time.Duration(1+i)*time.Second), time.Second, cpu)
+			s.Guests[0].Load.Remote = remote(1-cpu, inventory.AccessCounter)
+			h.Add(s)
+		}
+		if l, _ := h.Load("web", time.Minute); l.Remote == nil || l.Remote.Share > 0.01 {
+			t.Errorf("%s: %+v, want next to nothing: what it did it did locally", name, l.Remote)
+		}
+	}
+}
+
 func TestTheLatestSourceCounts(t *testing.T) {
 	h := New(Options{})
 	for i, r := range []*inventory.Remote{
