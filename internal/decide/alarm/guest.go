@@ -13,7 +13,7 @@ const leastDemand = 0.1
 
 // guest returns the readings of a running guest.
 func (j *judgement) guest(g *inventory.GuestSample, known Guest) []reading {
-	all := []reading{guestWait(g), guestRemote(g, known), guestDrift(known)}
+	all := []reading{guestWait(g), j.guestRemote(g, known), guestDrift(known)}
 	failed := j.in.FailedMoves[g.Name]
 	all = append(all, reading{quantity: alarm.StuckMove, value: float64(failed), source: "the journal",
 		says: fmt.Sprintf("%d of its moves failed within the last hour", failed)})
@@ -34,10 +34,14 @@ func guestWait(g *inventory.GuestSample) reading {
 	return r
 }
 
-// guestRemote takes accesses as measured, or else as memory lies.
-func guestRemote(g *inventory.GuestSample, known Guest) reading {
+// guestRemote takes accesses as measured, or else as memory lies. Where accesses
+// are measured, a guest that idles may have made none.
+func (j *judgement) guestRemote(g *inventory.GuestSample, known Guest) reading {
 	r := reading{quantity: alarm.GuestRemote}
-	switch m := g.Load.Remote; {
+	switch m, source := g.Load.Remote, j.measuring(); {
+	case m == nil && source != "" && g.Load.Window > 0 && g.Load.Demand() < leastDemand:
+		r.source = string(source)
+		r.says = "it makes no accesses worth counting"
 	case m != nil:
 		r.source = string(m.Source)
 		if m.Source == inventory.AccessEstimate || g.Load.Demand() >= leastDemand {
@@ -52,6 +56,16 @@ func guestRemote(g *inventory.GuestSample, known Guest) reading {
 		r.unread = true
 	}
 	return r
+}
+
+// measuring returns the best source that measures accesses now; empty: none does.
+func (j *judgement) measuring() inventory.AccessSource {
+	for _, source := range j.in.Sample.Accesses {
+		if source != inventory.AccessEstimate {
+			return source
+		}
+	}
+	return ""
 }
 
 // guestDrift: where nobody said where a guest belongs, it cannot drift.

@@ -255,6 +255,49 @@ func TestABlindSourceClearsNothing(t *testing.T) {
 	}
 }
 
+// Once nobody who works has memory on a node, there is no traffic to it: that
+// is seen, and not a source gone blind.
+func TestTrafficEndsWithTheGuestsThatMadeIt(t *testing.T) {
+	for name, ends := range map[string]struct {
+		so   func(*scene)
+		want []alarm.Quantity
+	}{
+		"they shut down":         {func(s *scene) { s.in.Sample.Guests = nil }, []alarm.Quantity{alarm.NodeTraffic}},
+		"they move away":         {func(s *scene) { s.db().MemoryByNode, s.in.Sample.Guests[1].MemoryByNode = nil, nil }, []alarm.Quantity{alarm.NodeTraffic}},
+		"they idle":              {func(s *scene) { s.db().Load.CPU, s.in.Sample.Guests[1].Load.CPU = 0, 0.01 }, []alarm.Quantity{alarm.NodeTraffic}},
+		"it is no more measured": {func(*scene) {}, []alarm.Quantity{alarm.BlindSource}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			s.in.Topology = &topology.Topology{Measured: &topology.Measured{Nodes: []topology.NodeID{2}, BandwidthMBps: [][]float64{{1000}}}}
+			s.node().MemoryMBps = 900
+			s.wantOnly(s.pass(62*time.Second), alarm.NodeTraffic, "node 2")
+			s.node().MemoryMBps = 0
+			ends.so(s)
+			var got []alarm.Quantity
+			for _, a := range s.pass(10 * time.Minute) {
+				got = append(got, a.Quantity)
+			}
+			if !slices.Equal(got, ends.want) {
+				t.Errorf("changes of %v, want of %v; active are %+v", got, ends.want, s.state.Active())
+			}
+		})
+	}
+}
+
+// A guest that idles makes no accesses that could be measured.
+func TestTheRemoteAlarmOfAGuestThatIdlesClears(t *testing.T) {
+	s := newScene(t)
+	s.in.Sample.Accesses = []inventory.AccessSource{inventory.AccessResctrl}
+	s.db().Load.Remote = &inventory.Remote{Share: 0.4, Source: inventory.AccessResctrl}
+	s.wantOnly(s.pass(6*time.Minute), alarm.GuestRemote, "guest db")
+	s.db().Load.Remote, s.db().Load.CPU = nil, 0.01
+	s.in.Guests = []Guest{{Name: "db", LocalShare: new(0.6)}}
+	if a := s.wantOnly(s.pass(10*time.Minute), alarm.GuestRemote, "guest db"); a.Active() || a.Value != 0 {
+		t.Errorf("%+v", a)
+	}
+}
+
 func TestAnOutageStartsTheCountAgain(t *testing.T) {
 	for gap, want := range map[time.Duration]int{10 * time.Second: 1, time.Hour: 0} {
 		s := newScene(t)

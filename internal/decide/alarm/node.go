@@ -101,13 +101,25 @@ func (j *judgement) nodeTraffic(n *inventory.NodeSample) (reading, bool) {
 		return reading{}, false
 	}
 	value := n.MemoryMBps / most
-	return reading{quantity: alarm.NodeTraffic, object: nodeName(n.Node), unread: n.MemoryMBps == 0, value: value,
+	return reading{quantity: alarm.NodeTraffic, object: nodeName(n.Node), unread: n.MemoryMBps == 0 && j.mayHaveTraffic(n.Node), value: value,
 		source: "the node's memory traffic, against its measured bandwidth",
 		says:   fmt.Sprintf("%.0f of %.0f MB/s to its memory are in use (%s)", n.MemoryMBps, most, percent(value)),
 		causes: func() []cause {
 			return j.guestsBy(func(g *inventory.GuestSample) float64 { return g.Load.MemoryMBps * shareTo(g, n.Node) },
 				func(v float64) string { return fmt.Sprintf("%.0f MB/s", v) })
 		}}, true
+}
+
+// mayHaveTraffic reports whether a guest may work with memory of a node. Where
+// none does, its traffic is 0 and not just untold.
+func (j *judgement) mayHaveTraffic(n topology.NodeID) bool {
+	for i := range j.in.Sample.Guests {
+		if g := &j.in.Sample.Guests[i]; g.Load.Demand() >= leastDemand && shareTo(g, n) > 0 {
+			return true
+		}
+	}
+	const whichever = "guest "
+	return j.unseen(whichever)
 }
 
 // shareTo returns the part of a guest's accesses that go to memory of a node:
