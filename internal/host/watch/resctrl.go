@@ -33,8 +33,9 @@ type resctrlGroup struct {
 	monitor *linux.Monitor
 	threads []int // in the group
 	domains []resctrlDomain
-	silent  int   // readings without a figure, in a row
-	gaveUp  error // not nil: no longer tried
+	silent  int           // readings without a figure, in a row
+	since   time.Duration // the last figure
+	gaveUp  error         // not nil: no longer tried
 }
 
 type resctrlDomain struct {
@@ -168,7 +169,7 @@ func (r *Resctrl) begin(group *resctrlGroup, tid int) error {
 	if err != nil {
 		return err
 	}
-	group.monitor, group.domains, group.threads = m, nil, nil
+	group.monitor, group.domains, group.threads, group.since = m, nil, nil, 0
 	for _, d := range m.Domains {
 		node, err := r.nodeOf(d)
 		if err != nil {
@@ -202,7 +203,8 @@ func (r *Resctrl) Read(window time.Duration) (map[string]Access, error) {
 		if group.monitor == nil || group.gaveUp != nil {
 			continue
 		}
-		a, ok, err := r.read(group, window)
+		group.since += window
+		a, ok, err := r.read(group, group.since)
 		switch {
 		case errors.Is(err, linux.ErrNoBandwidth):
 			if group.silent++; group.silent >= patience {
@@ -212,7 +214,7 @@ func (r *Resctrl) Read(window time.Duration) (map[string]Access, error) {
 		case err != nil: // resctrl was unmounted, or somebody removed our group: tried anew
 			errs = append(errs, fmt.Errorf("guest %s: %w", group.guest.Name, errors.Join(err, group.remove())))
 		default:
-			group.silent = 0
+			group.silent, group.since = 0, 0
 			if ok {
 				accesses[group.guest.Name] = a
 			}

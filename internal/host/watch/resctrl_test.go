@@ -213,6 +213,25 @@ func TestWithoutAFigureResctrlGivesUpAfterAWhile(t *testing.T) {
 	}
 }
 
+// What was moved while there was no figure is in the next one: it is told over
+// all that time, and not as if it had been moved in the last window.
+func TestTrafficIsOverTheTimeSinceTheLastFigure(t *testing.T) {
+	w := newResctrlWorld(t, false)
+	w.add("a", 100, byNode{0: gib}, 0)
+	watcher := w.watcher(Options{Meters: []Meter{w.meter}})
+	watcher.Sample()
+	for i, c := range []struct {
+		total string
+		want  float64
+	}{{"1000000", 1}, {"Unavailable", 0}, {"Unavailable", 0}, {"4000000", 1}, {"6000000", 2}} {
+		w.moved(100, 0, c.total, c.total)
+		w.pass(time.Second, 0.5, 0)
+		if got := watcher.Sample().Guests[0].Load.MemoryMBps; !near(got, c.want) {
+			t.Errorf("sample %d, %s: %v MB/s, want %v", i, c.total, got, c.want)
+		}
+	}
+}
+
 func TestACacheOfSeveralNodesDoesNotTellWhatIsLocal(t *testing.T) {
 	w := newResctrlWorld(t, true)
 	w.snc = false // hardware with sub-NUMA clusters, a kernel that does not know
