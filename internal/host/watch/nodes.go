@@ -29,6 +29,7 @@ type nodeEye struct {
 	object string
 	memory topology.Bytes
 	free   *linux.Kept
+	left   topology.Bytes // free as handed out last, or as the inventory saw it
 	pools  []poolEye
 	before []topology.HugePagePool // as handed out last
 }
@@ -44,11 +45,14 @@ func newNodes(k *linux.Keeper) *nodes {
 
 // follow turns to the nodes of a topology. What is known of CPUs stays: an
 // inventory is taken often, and mostly tells the same nodes.
-func (n *nodes) follow(k *linux.Keeper, t *topology.Topology) {
+func (n *nodes) follow(k *linux.Keeper, g *gaps, t *topology.Topology) {
 	n.closeEach()
+	for _, e := range n.each {
+		g.forget(e.object)
+	}
 	n.each = nil
 	for _, node := range t.Nodes {
-		e := nodeEye{id: node.ID, object: fmt.Sprintf("node %d", node.ID), memory: node.Memory}
+		e := nodeEye{id: node.ID, object: fmt.Sprintf("node %d", node.ID), memory: node.Memory, left: node.Free}
 		if node.Memory > 0 {
 			e.free = k.MemFree(node.ID)
 		}
@@ -97,10 +101,15 @@ func (e *nodeEye) sample(g *gaps) inventory.NodeSample {
 	s := inventory.NodeSample{NodeLoad: inventory.NodeLoad{Node: e.id}, Memory: e.memory}
 	if e.free != nil {
 		data, err := e.free.Read()
+		var free topology.Bytes
 		if err == nil {
-			s.Free, err = linux.ParseMemFree(data)
+			free, err = linux.ParseMemFree(data)
+		}
+		if err == nil {
+			e.left = free
 		}
 		g.set(e.object, "its free memory", err)
+		s.Free = e.left
 	}
 	g.set(e.object, "its huge page pools", e.samplePools())
 	s.HugePages = e.before

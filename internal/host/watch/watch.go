@@ -96,7 +96,7 @@ func (w *Watcher) Follow(guests []inventory.Guest, t *topology.Topology) {
 	defer w.mu.Unlock()
 	if t != w.topology {
 		w.topology, w.nodeOf = t, nodesOfCPUs(t)
-		w.nodes.follow(w.keeper, t)
+		w.nodes.follow(w.keeper, &w.gaps, t)
 	}
 	before := map[string]*guestEye{}
 	for _, e := range w.guests {
@@ -109,10 +109,13 @@ func (w *Watcher) Follow(guests []inventory.Guest, t *topology.Topology) {
 			continue
 		}
 		e := before[g.Name]
+		delete(before, g.Name)
 		if e != nil && e.guest.PID == g.PID {
-			delete(before, g.Name)
 			e.update(g)
 		} else {
+			if e != nil {
+				w.drop(e) // first: its gaps go by the same name
+			}
 			e = w.newEye(g, now, float64(i)/float64(len(guests)))
 		}
 		w.guests = append(w.guests, e)

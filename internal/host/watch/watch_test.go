@@ -355,6 +355,63 @@ func TestNUMAMapsIsReadOnlyWhereCheap(t *testing.T) {
 	}
 }
 
+// A node whose free memory cannot be read is not full for that.
+func TestFreeMemoryThatCannotBeReadStaysAsItWas(t *testing.T) {
+	w := newWorld(t, 2, 2)
+	w.topo.Nodes[1].Free = 7 * topology.MiB // as the inventory saw it
+	for _, readBefore := range []bool{false, true} {
+		want := 7 * topology.MiB
+		w.write("Node 1 MemFree: 2048 kB\n", "sys/devices/system/node/node1/meminfo")
+		watcher := w.watcher(Options{})
+		if readBefore {
+			watcher.Sample()
+			want = 2 * topology.MiB
+		}
+		w.write("Node 1 MemFree: ? kB\n", "sys/devices/system/node/node1/meminfo")
+		for range 2 {
+			if s := watcher.Sample(); s.Nodes[1].Free != want || !strings.Contains(gapsOf(s), "its free memory") {
+				t.Errorf("read before %v: %v free, want %v; gaps %s", readBefore, s.Nodes[1].Free, want, gapsOf(s))
+			}
+		}
+	}
+}
+
+// A guest that was started anew is looked at anew: what ends with the former
+// one is not what is known of it.
+func TestAGuestStartedAnewKeepsItsGaps(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	v := w.add("a", 100, byNode{0: gib}, 0)
+	watcher := w.watcher(Options{})
+	if s := watcher.Sample(); len(s.Gaps) > 0 {
+		t.Fatal(gapsOf(s))
+	}
+	v.guest.PID = 400
+	v.threads = []vmThread{{tid: 400, name: "qemu"}, {tid: 401, name: "qemu", run: time.Second}} // no vCPU's name
+	w.pass(time.Second, 0.5, 0)
+	w.follow(watcher)
+	if s := watcher.Sample(); !strings.Contains(gapsOf(s), "its vCPU threads") {
+		t.Errorf("gaps: %s", gapsOf(s))
+	}
+}
+
+func TestGapsOfANodeEndWithIt(t *testing.T) {
+	w := newWorld(t, 2, 2)
+	watcher := w.watcher(Options{})
+	if err := os.RemoveAll(w.path("sys/devices/system/node/node1")); err != nil {
+		t.Fatal(err)
+	}
+	w.write("Node 1 MemFree: ? kB\n", "sys/devices/system/node/node1/meminfo")
+	if s := watcher.Sample(); !strings.Contains(gapsOf(s), "node 1") {
+		t.Fatalf("gaps: %s", gapsOf(s))
+	}
+	smaller := w.topo
+	smaller.Nodes = smaller.Nodes[:1]
+	watcher.Follow(nil, &smaller)
+	if s := watcher.Sample(); len(s.Nodes) != 1 || len(s.Gaps) > 0 {
+		t.Errorf("%d nodes; gaps: %s", len(s.Nodes), gapsOf(s))
+	}
+}
+
 func TestAMissingSourceIsOneGapWhileItLasts(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	w.write("Node 1 MemFree: ? kB\n", "sys/devices/system/node/node1/meminfo")
