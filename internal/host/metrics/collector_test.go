@@ -153,6 +153,16 @@ func TestGuestsThatAreGoneLeaveNoSeries(t *testing.T) {
 	}
 }
 
+// That a host has no means to measure accesses is no fault of it, here as in
+// the daemon's own alarms: most hosts would have an alert for ever.
+func TestMeansThatAHostDoesNotHaveAreNoGaps(t *testing.T) {
+	s := whole()
+	s.Sample.Gaps = []inventory.Gap{{Object: "host", What: inventory.AccessGap + "pmu", Why: "no such event"}, {Object: "guest db1", What: "its memory by node", Why: "EIO"}}
+	if text := exposed(t, s); !strings.Contains(text, "numavisor_sample_gaps 1\n") {
+		t.Errorf("the scrape is\n%s", text)
+	}
+}
+
 // What comes twice or is no text must not cost the whole scrape.
 func TestOddStatusesAreScrapedWhole(t *testing.T) {
 	s := whole()

@@ -19,6 +19,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/numavisor/numavisor/internal/host/metrics"
+	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/status/statustest"
 )
 
 // What ships beside the program must fit it: a dashboard of metrics that are
@@ -302,6 +304,37 @@ func TestAlertsAskForMetricsThatAreThereAndSayWhatToDo(t *testing.T) {
 	}
 	if len(seen) == 0 {
 		t.Error("there are no alerts")
+	}
+}
+
+// asks gives the metrics of an alert.
+func asks(t *testing.T, alert string) []string {
+	t.Helper()
+	for _, r := range readRules(t) {
+		if r.Alert == alert {
+			names, _ := check(t, r.Alert, r.Expr)
+			return names
+		}
+	}
+	t.Fatalf("there is no alert %s", alert)
+	return nil
+}
+
+// A daemon that hangs before its first sample gives no time of one: an alert on
+// that alone would never fire.
+func TestADaemonThatNeverTookASampleIsBlind(t *testing.T) {
+	text := exposed(t, status.Status{Host: "h1", Started: statustest.Noon, Mode: "auto"})
+	given := func(name string) bool { return strings.Contains(text, "\n"+name+" ") }
+	if names := asks(t, "NumavisorBlind"); !slices.ContainsFunc(names, given) {
+		t.Errorf("before the first sample there is none of %v", names)
+	}
+}
+
+// Huge page pools are in use by being there: on a host that reserves most of
+// its memory for them, little of all memory is always free.
+func TestPoolsDoNotMakeANodeFull(t *testing.T) {
+	if names := asks(t, "NumavisorNodeMemoryFull"); !slices.Contains(names, "numavisor_node_hugepages_bytes") {
+		t.Errorf("it asks for %v, and not for the pools", names)
 	}
 }
 

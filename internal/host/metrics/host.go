@@ -2,7 +2,9 @@ package metrics
 
 import (
 	"fmt"
+	"strings"
 
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/status"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -37,10 +39,21 @@ func (e *exposition) host(s *status.Status) {
 	for _, source := range s.Sample.Accesses {
 		e.send(accessSource, 1, string(source))
 	}
-	e.send(sampleGaps, float64(len(s.Sample.Gaps)))
+	e.send(sampleGaps, float64(gaps(s.Sample.Gaps)))
 	for _, r := range s.Rivals {
 		e.send(rival, 1, r.Name)
 	}
+}
+
+// gaps counts what could not be seen; that a host has no means to measure
+// accesses is none.
+func gaps(all []inventory.Gap) (n int) {
+	for _, g := range all {
+		if !strings.HasPrefix(g.What, inventory.AccessGap) {
+			n++
+		}
+	}
+	return n
 }
 
 // nodes sends what the last sample has of each node.

@@ -58,7 +58,7 @@ var (
 	kernelFailed    = add("kernel_move_failed_bytes_per_second", gauge, "bytes per second", "Memory that was to move between nodes and did not, whoever asked for it.")
 	kernelBalancing = add("kernel_balancing_moved_bytes_per_second", gauge, "bytes per second", "Memory that the kernel's own NUMA balancing moves between nodes.")
 	accessSource    = add("access_source", gauge, "1", "A source of figures about accesses that is in use on this host; the value is always 1.", "source")
-	sampleGaps      = add("sample_gaps", gauge, "gaps", "How much the last sample could not see.")
+	sampleGaps      = add("sample_gaps", gauge, "gaps", "How much the last sample could not see, sources of accesses that the host does not have left out (access_source tells those it has).")
 	rival           = add("rival", gauge, "1", "Somebody else who moves pages or changes bindings on this host; the value is always 1.", "rival")
 
 	moves         = add("moves_total", counter, "moves", "Moves that ended, by result: done, partial, failed (those undone included).", "result")
