@@ -120,17 +120,28 @@ func selfText(s *status.Status, seen []moment) []string {
 	return []string{fmt.Sprintf("%s, sample %s, plan %s", text, fine(s.Self.Sample), fine(s.Self.Plan)), text}
 }
 
+// stale reports whether the daemon takes no samples though it answers.
+func (m Model) stale() bool {
+	s := m.picture().Sample
+	return !s.Taken.IsZero() && m.now.Sub(s.Taken) > max(10*time.Second, 5*s.Window)
+}
+
 // warnings say that the picture is not of now, and who else moves pages.
 func (m Model) warnings() []string {
 	var lines []string
 	s := m.status
 	age := m.now.Sub(s.Sample.Taken)
+	if s.Sample.Taken.IsZero() {
+		age = m.now.Sub(m.got)
+	}
 	switch {
 	case m.lost != nil:
 		text := fmt.Sprintf("DAEMON LOST for %s; the picture is %s old; trying again: %v", span(m.now.Sub(m.lostAt)), span(age), m.lost)
 		lost := wrapped(text, m.width, 2)
 		lines = append(lines, lost[:min(len(lost), 3)]...)
-	case age > max(10*time.Second, 5*s.Sample.Window):
+	case s.Sample.Taken.IsZero():
+		lines = append(lines, "the daemon answers, but has not taken a sample yet")
+	case m.stale():
 		lines = append(lines, fmt.Sprintf("the daemon answers, but its last sample is %s old", span(age)))
 	}
 	for _, r := range s.Rivals[:min(2, len(s.Rivals))] {

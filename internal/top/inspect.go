@@ -245,7 +245,7 @@ func (m Model) alarmsOf(object, guest string) []string {
 func alarmLines(a alarm.Alarm, now time.Time) []string {
 	texts := []string{
 		said("severity", "%s for %s, last beyond its limit %s ago", a.Severity, span(now.Sub(a.First)), span(now.Sub(a.Last))),
-		said("value", "%s, limit %s, worst %s", number(a.Value), number(a.Threshold), number(a.Worst)),
+		said("value", "%s, limit %s, worst %s", a.Quantity.Amount(a.Value), a.Quantity.Amount(a.Threshold), a.Quantity.Amount(a.Worst)),
 		said("why", "%s", a.Why),
 	}
 	if len(a.Guests) > 0 {

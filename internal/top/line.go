@@ -4,6 +4,7 @@ import (
 	"unicode/utf8"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
 )
 
 // line is a line being typed below the picture.
@@ -12,6 +13,15 @@ type line struct {
 	// each is called with the text after every key, and with none when typing is
 	// given up; enter when the line is done. nil: nothing happens.
 	each, enter func(Model, string) Model
+}
+
+// drawn shows the line and where typing goes on; its beginning gives way.
+func (l *line) drawn(width int) string {
+	text := headStyle.Render(oneLine(l.prompt)) + oneLine(l.text) + "▏"
+	if over := ansi.StringWidth(text) - width; over > 0 {
+		return ansi.TruncateLeft(text, over+1, "…")
+	}
+	return text
 }
 
 // typed takes a key for the line.

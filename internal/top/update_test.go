@@ -99,13 +99,34 @@ func TestAPausedHostIsResumed(t *testing.T) {
 func TestAnOrderThatFailsIsTold(t *testing.T) {
 	m := seeing(t, &heard{fails: errors.New("the guest is gone")}, 80, 24, 8, 43, 4)
 	m = carriedOut(t, m, keys("tab", "tab", "a", "y")...)
-	if text := m.footer(); !strings.Contains(text, "failed: the guest is gone") {
+	if text := strings.Join(m.footer(), " "); !strings.Contains(text, "failed: the guest is gone") {
 		t.Errorf("the footer says %q", text)
 	}
 	m = after(t, m, tickMsg(m.note.at.Add(noteSpan)))
-	if text := m.footer(); strings.Contains(text, "failed") {
+	if text := strings.Join(m.footer(), " "); strings.Contains(text, "failed") {
 		t.Errorf("after %v the footer still says %q", noteSpan, text)
 	}
+}
+
+// Why an order failed is told whole, on as many lines as that takes.
+func TestALongReasonIsToldWhole(t *testing.T) {
+	why := "guest build7 has 24 GiB in 1 GiB pages, of which node 7 has 3 free; grow the pool of node 7 or take another node, last words"
+	m := seeing(t, &heard{fails: errors.New(why)}, 60, 24, 8, 43, 4)
+	m = carriedOut(t, m, keys("tab", "tab", "a", "y")...)
+	if text := strings.Join(strings.Fields(pictured(m)), " "); !strings.Contains(text, "failed: "+why) {
+		t.Errorf("the picture does not tell %q:\n%s", why, pictured(m))
+	}
+	wantFit(t, m, "a long reason")
+}
+
+// What is typed is seen where it is typed, however narrow the screen.
+func TestTheEndOfALineThatIsTypedIsSeen(t *testing.T) {
+	m := seeing(t, &heard{}, 40, 24, 8, 43, 4)
+	m = after(t, m, keys("p", "30m new disks 数据")...)
+	if lines := strings.Split(pictured(m), "\n"); !strings.HasSuffix(lines[23], "30m new disks 数据▏") {
+		t.Errorf("the last line is %q", lines[23])
+	}
+	wantFit(t, m, "a line being typed")
 }
 
 func TestOnlyOneQuestionForAStatusIsOnItsWay(t *testing.T) {

@@ -30,12 +30,12 @@ func (m Model) lines() []string {
 		if i < len(body) {
 			text = body[i]
 		}
-		if m.lost != nil {
+		if m.lost != nil || m.stale() {
 			text = agedStyle.Render(ansi.Strip(text))
 		}
 		lines = append(lines, text)
 	}
-	lines = append(lines, m.footer())
+	lines = append(lines, m.footer()...)
 	lines = lines[:min(len(lines), m.height)]
 	for i := range lines {
 		lines[i] = ansi.Truncate(lines[i], m.width, "…")
@@ -43,7 +43,7 @@ func (m Model) lines() []string {
 	return lines
 }
 
-func (m Model) bodyHeight() int { return max(0, m.height-len(m.header())-1) }
+func (m Model) bodyHeight() int { return max(0, m.height-len(m.header())-len(m.footer())) }
 
 // body is all lines between header and footer; those of details and help may
 // be more than there is room for.
@@ -151,15 +151,28 @@ func (m Model) asking() []string {
 	return append(lines, "", headStyle.Render("y: yes   any other key: no"))
 }
 
-// footer is the last line: what is being typed, what became of an order, or the keys.
-func (m Model) footer() string {
+// footer is below the body: what is being typed, what became of an order, which
+// may take some lines, or the keys.
+func (m Model) footer() []string {
+	switch {
+	case m.ask == nil && m.line != nil:
+		return []string{m.line.drawn(m.width)}
+	case m.ask == nil && m.note.text != "" && m.now.Sub(m.note.at) < noteSpan:
+		lines := wrapped(m.note.text, m.width, 2)
+		lines = lines[:min(len(lines), max(1, m.height/4))]
+		for i := range lines {
+			lines[i] = m.note.tone.render(fit(lines[i], m.width))
+		}
+		return lines
+	}
+	return []string{m.keyLine()}
+}
+
+// keyLine tells the keys that do something now.
+func (m Model) keyLine() string {
 	switch {
 	case m.ask != nil:
 		return m.keys("y", "yes", "any other key", "no")
-	case m.line != nil:
-		return headStyle.Render(oneLine(m.line.prompt)) + oneLine(m.line.text) + "▏"
-	case m.note.text != "" && m.now.Sub(m.note.at) < noteSpan:
-		return m.note.tone.render(fit(m.note.text, m.width))
 	case m.screen != overview:
 		return m.keys("up/down", "scroll", "esc", "back", "a", "accept", "c", "cancel", "p", "pause", "q", "quit")
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/numavisor/numavisor/internal/status"
 	"github.com/numavisor/numavisor/internal/status/statustest"
 )
 
@@ -206,6 +207,39 @@ func TestADaemonThatAnswersWithAnOldSampleIsTold(t *testing.T) {
 	m := after(t, New(nil, time.Second, noon), statusMsg{status: statustest.BusyHost(2, 3, 0), at: noon.Add(35 * time.Second)})
 	if want := "its last sample is 35s old"; !strings.Contains(m.View().Content, want) {
 		t.Errorf("%q is not in the picture:\n%s", want, m.View().Content)
+	}
+	lines := strings.Split(m.View().Content, "\n")
+	if body := lines[len(lines)/2]; !strings.HasPrefix(body, "\x1b[2m") {
+		t.Errorf("the old picture is not shown greyed: %q", body)
+	}
+}
+
+func TestADaemonWithoutASampleIsTold(t *testing.T) {
+	m := after(t, New(nil, time.Second, noon), statusMsg{status: status.Status{Host: "h1", Mode: "auto"}, at: noon})
+	if text := m.View().Content; !strings.Contains(text, "has not taken a sample yet") || strings.Contains(text, " old") {
+		t.Errorf("the picture is\n%s", text)
+	}
+}
+
+func TestAlarmsHaveUnits(t *testing.T) {
+	m := after(t, seeing(t, nil, 80, 40, 8, 43, 10), keys("tab", "tab", "tab")...)
+	for _, pressed := range []string{"", "enter"} {
+		if pressed != "" {
+			m = after(t, m, keys(pressed)...)
+		}
+		if text := pictured(m); !strings.Contains(text, "70.0 %") || !strings.Contains(text, "30.0 %") {
+			t.Errorf("after %q the picture is\n%s", pressed, text)
+		}
+	}
+}
+
+// A name that turns the order of writing round would turn the rest of its line, too.
+func TestNamesDoNotTurnTheLine(t *testing.T) {
+	s := statustest.BusyHost(2, 9, 0)
+	s.Guests[0].Name = "a\u202eb\u2066c\u200fd"
+	m := after(t, New(nil, time.Second, noon), tea.WindowSizeMsg{Width: 200, Height: 60}, statusMsg{status: s, at: noon})
+	if text := m.View().Content; strings.ContainsAny(text, "\u202e\u2066\u200f") || !strings.Contains(text, "a b c d") {
+		t.Errorf("the picture is %q", text)
 	}
 }
 
