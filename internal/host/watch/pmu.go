@@ -136,7 +136,7 @@ func (p *PMU) begin(tid int) (t pmuThread, err error) {
 		t.loads.Close()
 		return t, err
 	}
-	if _, _, err = t.since(); err != nil {
+	if _, _, _, err = t.since(); err != nil {
 		t.close()
 	}
 	return t, err
@@ -159,19 +159,25 @@ func (t *pmuThread) close() {
 }
 
 // since returns the loads and misses since the call before, scaled for the
-// time in which the counters had no place.
-func (t *pmuThread) since() (loads, misses float64, err error) {
+// time in which the counters had no place. False: one of them had none at all;
+// what the other counted waits for the next call.
+func (t *pmuThread) since() (loads, misses float64, placed bool, err error) {
 	l, err := t.loads.Read()
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, false, err
 	}
 	m, err := t.misses.Read()
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, false, err
+	}
+	for i, c := range []linux.PerfCount{l, m} {
+		if c.Enabled > t.before[i].Enabled && c.Running <= t.before[i].Running {
+			return 0, 0, false, nil
+		}
 	}
 	loads, misses = l.Since(t.before[0]), m.Since(t.before[1])
 	t.before = [2]linux.PerfCount{l, m}
-	return loads, misses, nil
+	return loads, misses, true, nil
 }
 
 // Read returns where the loads of each guest went: from the node where each
@@ -180,24 +186,27 @@ func (p *PMU) Read(time.Duration) (map[string]Access, error) {
 	accesses := make(map[string]Access, len(p.guests))
 	var errs []error
 	for name, g := range p.guests {
-		a, err := p.read(g)
+		a, measured, err := p.read(g)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("guest %s: %w", name, err))
-			continue
+		} else if measured {
+			accesses[name] = a
 		}
-		accesses[name] = a
 	}
 	return accesses, errors.Join(errs...)
 }
 
-func (p *PMU) read(g *pmuGuest) (Access, error) {
+// read is Read of one guest; false: none of the threads that ran was counted.
+func (p *PMU) read(g *pmuGuest) (a Access, measured bool, err error) {
+	unplaced := false
 	amounts := map[inventory.AccessShare]float64{}
 	for i := range g.threads {
 		t := &g.threads[i]
-		loads, misses, err := t.since()
+		loads, misses, placed, err := t.since()
 		if err != nil {
-			return Access{}, err
+			return Access{}, false, err
 		}
+		unplaced = unplaced || !placed
 		node := p.nodeOfThread(g, t.tid)
 		if node == topology.NoNode {
 			continue
@@ -209,7 +218,8 @@ func (p *PMU) read(g *pmuGuest) (Access, error) {
 		amounts[inventory.AccessShare{From: node, To: node}] += local
 		amounts[inventory.AccessShare{From: node, To: topology.NoNode}] += misses
 	}
-	return AccessOf(amounts, 0), nil
+	a = AccessOf(amounts, 0)
+	return a, len(a.Shares) > 0 || !unplaced, nil
 }
 
 // nodeOfThread is the node of the CPU where a thread ran last.

@@ -343,6 +343,28 @@ func TestPMUTellsWhereLoadsGo(t *testing.T) {
 	}
 }
 
+// Where one of a thread's two counters had no place at all, its zero is no
+// measure: what the other counted waits until both have counted.
+func TestPMUWaitsUntilBothCountersHadAPlace(t *testing.T) {
+	w := newWorld(t, 2, 2)
+	w.add("a", 100, byNode{0: gib, 1: gib}, 0)
+	p, counters := newFakePMU(false)
+	watcher := w.watcher(Options{Meters: []Meter{p}})
+	watcher.Sample()
+	counters.count(101, 100, 0, 1)
+	counters.counts[101][linux.NodeLoadMisses].Running = 0 // others had all places
+	w.pass(time.Second, 0.5, 0)
+	if r := watcher.Sample().Guests[0].Load.Remote; r == nil || r.Source != inventory.AccessEstimate {
+		t.Errorf("misses were not counted, and its accesses are told by %+v, not by the estimate", r)
+	}
+	counters.count(101, 100, 50, 1)
+	w.pass(time.Second, 0.5, 0)
+	g := watcher.Sample().Guests[0]
+	if r := g.Load.Remote; r == nil || r.Source != inventory.AccessPMU || !near(r.Share, 0.5) { // 50 misses in half of the time, 200 loads in all
+		t.Errorf("%+v, want half of them remote", r)
+	}
+}
+
 func TestPMUSaysWhyItCannot(t *testing.T) {
 	for errno, part := range map[unix.Errno]string{unix.ENOENT: "no such event", unix.EACCES: "CAP_PERFMON", unix.EOPNOTSUPP: "no performance counters"} {
 		w := newWorld(t, 2, 2)
