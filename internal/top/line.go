@@ -45,9 +45,16 @@ func (m Model) typed(k tea.Key) (tea.Model, tea.Cmd) {
 	default:
 		l.text += k.Text
 	}
+	return m.edited(l.text), nil
+}
+
+// edited has another text in the line.
+func (m Model) edited(text string) Model {
+	l := *m.line
+	l.text = text
 	m.line = &l
 	if l.each != nil {
-		m = l.each(m, l.text)
+		m = l.each(m, text)
 	}
-	return m, nil
+	return m
 }

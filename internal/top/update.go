@@ -34,6 +34,10 @@ func (m Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		return m, m.fetch() // the outcome is to be seen at once
 	case tea.KeyPressMsg:
 		return m.pressed(msg.Key())
+	case tea.PasteMsg:
+		if m.line != nil && m.ask == nil {
+			return m.edited(m.line.text + msg.Content), nil
+		}
 	}
 	return m, nil
 }

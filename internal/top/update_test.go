@@ -129,6 +129,16 @@ func TestTheEndOfALineThatIsTypedIsSeen(t *testing.T) {
 	wantFit(t, m, "a line being typed")
 }
 
+func TestWhatIsPastedIsTyped(t *testing.T) {
+	m := seeing(t, &heard{}, 80, 24, 8, 43, 4)
+	m = after(t, m, tea.PasteMsg{Content: "y"}) // into nothing
+	m = after(t, m, keys("/")...)
+	m = after(t, m, tea.PasteMsg{Content: "build7"})
+	if text := pictured(m); m.line.text != "build7" || strings.Contains(text, "build27") || !strings.Contains(text, "!build7") {
+		t.Errorf("the filter is %q:\n%s", m.line.text, text)
+	}
+}
+
 func TestOnlyOneQuestionForAStatusIsOnItsWay(t *testing.T) {
 	m := New(&heard{}, time.Second, noon)
 	for range 3 { // the daemon does not answer
