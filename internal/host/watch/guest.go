@@ -122,6 +122,7 @@ func (e *guestEye) useOfGroup(w *Watcher, window time.Duration) float64 {
 	}
 	w.gaps.set(e.object, "its CPU use", err)
 	if err != nil {
+		e.used = -1 // the next figure is of more than a window
 		return 0
 	}
 	before := e.used

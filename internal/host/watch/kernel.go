@@ -65,6 +65,7 @@ func (k *kernel) moves(g *gaps) inventory.KernelMoves {
 	}
 	g.set("host", "pages moved between nodes", err)
 	if err != nil {
+		k.seen = false // the next figures are of more than a window
 		return inventory.KernelMoves{}
 	}
 	since, seen := now.Since(k.before), k.seen

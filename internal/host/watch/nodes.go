@@ -175,10 +175,9 @@ func (n *nodes) addUse(w *Watcher, at map[topology.NodeID]*inventory.NodeSample)
 // addWaits adds how many threads waited for a CPU of each node.
 func (n *nodes) addWaits(w *Watcher, at map[topology.NodeID]*inventory.NodeSample, window time.Duration) error {
 	data, err := n.schedstat.Read()
-	if err != nil {
-		return err
+	if n.delays = n.delays[:0]; err == nil {
+		n.delays, err = linux.AppendRunDelays(n.delays, data)
 	}
-	n.delays, err = linux.AppendRunDelays(n.delays[:0], data)
 	for _, now := range n.delays {
 		for len(n.waits) <= int(now.CPU) {
 			n.waits = append(n.waits, -1)
@@ -188,6 +187,13 @@ func (n *nodes) addWaits(w *Watcher, at map[topology.NodeID]*inventory.NodeSampl
 		if s := at[w.node(now.CPU)]; s != nil && before >= 0 {
 			s.Wait += share(now.Wait-before, window)
 		}
+	}
+	if err != nil { // the next figures of those not read are of more than a window
+		read := 0
+		if last := len(n.delays) - 1; last >= 0 {
+			read = int(n.delays[last].CPU) + 1
+		}
+		n.waits = n.waits[:min(read, len(n.waits))]
 	}
 	return err
 }

@@ -394,6 +394,39 @@ func TestAGuestStartedAnewKeepsItsGaps(t *testing.T) {
 	}
 }
 
+// What happened while a file could not be read is not told as if it had
+// happened in the window after that.
+func TestRatesBeginAnewAfterAFileCouldNotBeRead(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	watcher := w.watcher(Options{})
+	watcher.Sample()
+	broken := func() {
+		w.write("version 15\ncpu0 0 0 0 0 0 0 123 ? 9\n", "proc/schedstat")
+		w.write("pgmigrate_success ?\n", "proc/vmstat")
+	}
+	for range 3 {
+		broken()
+		w.pass(time.Second, 0, 0)
+		if s := watcher.Sample(); len(s.Gaps) != 2 {
+			t.Fatal(gapsOf(s))
+		}
+	}
+	w.delay[0] += 3 * time.Second // one thread waited all the while
+	w.vmstat(1300, 10, 400)
+	w.writeHost()
+	w.pass(time.Second, 0, 0)
+	if s := watcher.Sample(); len(s.Gaps) > 0 || s.Nodes[0].Wait > 1 || s.Moves.Moved > 0 {
+		t.Errorf("%v threads waited in one second, %v moved; gaps: %s", s.Nodes[0].Wait, s.Moves.Moved, gapsOf(s))
+	}
+	w.delay[0] += time.Second / 2
+	w.writeHost()
+	w.vmstat(1301, 10, 400)
+	w.pass(time.Second, 0, 0)
+	if s := watcher.Sample(); !near(s.Nodes[0].Wait, 0.5) || s.Moves.Moved == 0 {
+		t.Errorf("%v threads waited, want 0.5; %v moved", s.Nodes[0].Wait, s.Moves.Moved)
+	}
+}
+
 func TestGapsOfANodeEndWithIt(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	watcher := w.watcher(Options{})
