@@ -49,7 +49,7 @@ type Options struct {
 	Host     *operate.Host
 	Watcher  Watcher
 	Journal  operate.Journal
-	Records  string // folder of the alarms
+	Records  string // folder of the alarms; one daemon at a time keeps its records there
 	Settings Settings
 	Policy   policy.Policy
 	Log      *slog.Logger
@@ -160,8 +160,15 @@ type state struct {
 }
 
 // Run keeps the host right until ctx ends. It ends at once; a move on its way
-// stops at the next slice and is taken up at the next start.
+// stops at the next slice and is taken up at the next start. The error is
+// record.ErrHeld where another daemon keeps its records in the same folder.
 func (d *Daemon) Run(ctx context.Context) error {
+	held, err := record.Hold(d.Records)
+	if err != nil {
+		close(d.stopped)
+		return fmt.Errorf("the daemon does not start: %w", err)
+	}
+	defer func() { _ = held.Close() }() // by now nobody writes
 	ctx, stop := context.WithCancel(ctx)
 	defer d.worker.Wait()
 	defer close(d.stopped)

@@ -1,0 +1,48 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/daemon"
+	"github.com/numavisor/numavisor/internal/host/record"
+	"github.com/numavisor/numavisor/internal/journal"
+)
+
+// A second daemon with the same records, whatever its socket, does not start:
+// both would take up the same moves, and write the same files.
+func TestTwoDaemonsDoNotKeepTheSameRecords(t *testing.T) {
+	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		everyRival(w)
+		w.busy("a", "1", "4-7")
+		w.start()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		noted := len(w.entries())
+		second := daemon.New(w.d.Options)
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		if err := second.Run(ctx); !errors.Is(err, record.ErrHeld) {
+			t.Errorf("the second: %v", err)
+		}
+		if _, err := second.Status(t.Context()); !errors.Is(err, daemon.ErrStopped) {
+			t.Errorf("asking the second: %v", err)
+		}
+		if n := len(w.entries()); n != noted {
+			t.Errorf("the second wrote %+v", w.entries()[noted:])
+		}
+		if now, _ := (kernel{w.Host, w.settings}).Settings(); now.NUMABalancing != "0" {
+			t.Errorf("the second gave kernel balancing back: it is %s", now.NUMABalancing)
+		}
+		beside := record.Journal{Folder: w.folder} // 'numavisor apply'
+		if err := beside.Append(journal.Entry{At: time.Now(), Kind: journal.Accepted, What: "beside"}); err != nil {
+			t.Error(err)
+		}
+		w.end()
+		w.start()
+		w.end()
+	})
+}
