@@ -32,7 +32,7 @@ const (
 	RepairFailed Kind = "repair-failed"
 	Drifted      Kind = "drifted" // somebody else changed a guest of ours
 	Rival        Kind = "rival"   // somebody else moves pages here, or has stopped to
-	Setting      Kind = "setting" // we changed a setting of the kernel; What has old and new
+	Setting      Kind = "setting" // we change a setting of the kernel, or did; What has old and new
 	Paused       Kind = "paused"
 	Resumed      Kind = "resumed"
 	Raised       Kind = "alarm-raised"

@@ -54,6 +54,8 @@ type Guest struct {
 type Tried struct {
 	At     time.Time
 	Failed string // why it failed; empty: it was done
+	// NotBegun: it failed before anything was changed, and may do better another time.
+	NotBegun bool
 }
 
 // Done reports whether it was done.
@@ -63,7 +65,7 @@ func (t Tried) Done() bool { return !t.At.IsZero() && t.Failed == "" }
 // who changes several things needs a moment. Insistence is within which time
 // after a repair a new drift counts as somebody's will. Again is how long after
 // numad could not be told, balancing not be given back, or a guest not be bound
-// again, it is tried anew.
+// again, or a change not even be begun, it is tried anew.
 const (
 	Patience   = 10 * time.Second
 	Insistence = time.Hour
@@ -125,6 +127,24 @@ func (f Facts) ours() []string {
 	return names
 }
 
+// again says of what could not be begun that it is due once more, and when.
+func (t Tried) again(now time.Time) (due bool, says string) {
+	if !t.NotBegun {
+		return false, ""
+	}
+	return now.Sub(t.At) >= Again, fmt.Sprintf("; it is tried again every %v", Again)
+}
+
+// Off is a value of kernel.numa_balancing without the balancing of nodes;
+// memory tiering stays as it is.
+func Off(value string) string {
+	mode, err := strconv.Atoi(value)
+	if err != nil {
+		return value
+	}
+	return strconv.Itoa(mode &^ 1)
+}
+
 func kernelBalancing(f Facts) (*status.Rival, []Action) {
 	mode, err := strconv.Atoi(f.Kernel.NUMABalancing)
 	if err != nil || mode&1 == 0 {
@@ -139,12 +159,17 @@ func kernelBalancing(f Facts) (*status.Rival, []Action) {
 		return r, nil
 	}
 	t := f.Tried[StopBalancing]
+	stop := []Action{{Kind: StopBalancing, Value: Off(f.Kernel.NUMABalancing), Why: "one owner of page moves: " + r.What}}
 	switch {
 	case t.At.IsZero():
 		r.Answer = "being switched off while the daemon runs (policy movers.kernel_balancing)"
-		return r, []Action{{Kind: StopBalancing, Value: strconv.Itoa(mode &^ 1), Why: "one owner of page moves: " + r.What}}
+		return r, stop
 	case !t.Done():
-		r.Answer = "left on: it could not be switched off: " + t.Failed
+		due, again := t.again(f.Now)
+		r.Answer = "left on: it could not be switched off: " + t.Failed + again
+		if due {
+			return r, stop
+		}
 	case f.Seen.After(t.At):
 		r.Answer = fmt.Sprintf("left on: it was switched off at %s already, and on again since", clock(t.At))
 	default:
@@ -222,12 +247,17 @@ func ksm(f Facts) (*status.Rival, []Action) {
 		return r, nil
 	}
 	t := f.Tried[KSMWithin]
+	unmerge := []Action{{Kind: KSMWithin, Why: r.What}}
 	switch {
 	case t.At.IsZero():
 		r.Answer = "being unmerged, to merge within nodes only (policy movers.ksm)"
-		return r, []Action{{Kind: KSMWithin, Why: r.What}}
+		return r, unmerge
 	case !t.Done():
-		r.Answer = "left so: it could not be unmerged, to merge within nodes only: " + t.Failed
+		due, again := t.again(f.Now)
+		r.Answer = "left so: it could not be unmerged, to merge within nodes only: " + t.Failed + again
+		if due {
+			return r, unmerge
+		}
 	case f.Seen.After(t.At):
 		r.Answer = fmt.Sprintf("left so: it was set to merge within nodes only at %s already, and to merge across them since", clock(t.At))
 	default:

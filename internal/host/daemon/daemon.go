@@ -38,7 +38,8 @@ type Watcher interface {
 
 // Settings changes what others do on this host.
 type Settings interface {
-	SetNUMABalancing(value string) (before string, err error)
+	NUMABalancing() (string, error)
+	SetNUMABalancing(value string) error
 	SetKSMAcrossNodes(across bool) error
 	// ExcludeFromNumad tells a running numad to leave a process alone.
 	ExcludeFromNumad(ctx context.Context, pid int) error
@@ -250,6 +251,7 @@ func (d *Daemon) begin() (*state, error) {
 	}
 	s.note(journal.Entry{Kind: journal.Started, What: fmt.Sprintf("mode %s, a sample every %v", d.Policy.Balance.Mode, d.Every)})
 	s.fade(now)
+	s.dropFormer()
 	s.recover(entries)
 	return s, nil
 }

@@ -182,9 +182,14 @@ func (s *settings) change(ctx context.Context, what string, make func()) error {
 	return fails
 }
 
-func (s *settings) SetNUMABalancing(v string) (before string, err error) {
-	err = s.change(context.Background(), "balancing "+v, func() { before, s.kernel.NUMABalancing = s.kernel.NUMABalancing, v })
-	return before, err
+func (s *settings) NUMABalancing() (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kernel.NUMABalancing, nil
+}
+
+func (s *settings) SetNUMABalancing(v string) error {
+	return s.change(context.Background(), "balancing "+v, func() { s.kernel.NUMABalancing = v })
 }
 
 func (s *settings) SetKSMAcrossNodes(across bool) error {

@@ -39,17 +39,24 @@ func TestSettingsSeesNumadAndUnreadableFiles(t *testing.T) {
 
 func TestSetNUMABalancing(t *testing.T) {
 	root := files(t, map[string]string{fileBalancing: "1\n"})
-	if before, err := root.SetNUMABalancing("0"); err != nil || before != "1" {
+	if before, err := root.NUMABalancing(); err != nil || before != "1" {
 		t.Errorf("before %q, error %v", before, err)
 	}
-	if text, _ := root.word(fileBalancing); text != "0" {
-		t.Errorf("now %q", text)
+	if err := root.SetNUMABalancing("0"); err != nil {
+		t.Error(err)
 	}
-	if _, err := root.SetNUMABalancing("off"); err == nil || !strings.Contains(err.Error(), "allowed") {
+	if now, err := root.NUMABalancing(); err != nil || now != "0" {
+		t.Errorf("now %q, error %v", now, err)
+	}
+	if err := root.SetNUMABalancing("off"); err == nil || !strings.Contains(err.Error(), "allowed") {
 		t.Errorf("error %v", err)
 	}
-	if _, err := files(t, nil).SetNUMABalancing("0"); !errors.Is(err, os.ErrNotExist) {
+	none := files(t, nil)
+	if err := none.SetNUMABalancing("0"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("kernel without balancing: %v", err)
+	}
+	if _, err := none.NUMABalancing(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("reading it of a kernel without balancing: %v", err)
 	}
 }
 

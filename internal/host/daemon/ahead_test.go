@@ -1,0 +1,151 @@
+package daemon_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/record"
+	"github.com/numavisor/numavisor/internal/journal"
+)
+
+func (w *world) balancing() string {
+	now, _ := w.settings.NUMABalancing()
+	return now
+}
+
+// passes lets time pass.
+func passes(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// A disk that fills up while a setting is changed, and then a kill: what the
+// setting was is in the journal by then, and the next daemon gives it back.
+func TestWhatASettingWasIsKeptBeforeItIsChanged(t *testing.T) {
+	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		w.settings.say(func(s *settings) { s.kernel.NUMABalancing, s.took = "1", time.Minute })
+		w.busy("a", "1", "4-7")
+		w.start()
+		passes(30 * time.Second)
+		began, ended := w.settings.did()
+		if len(began) != 1 || len(ended) != 0 {
+			t.Fatalf("began %v, ended %v: the test shows nothing", began, ended)
+		}
+		if held := journal.Lasting(w.entries()); len(held) != 1 || held[0].Former != "1" {
+			t.Errorf("while it is being changed the journal has %+v", held)
+		}
+		w.full.Store(true)
+		passes(time.Minute)
+		if w.balancing() != "0" {
+			t.Fatal("it was not switched off, the test shows nothing")
+		}
+		w.end()
+		w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "0" }) // a killed one gives nothing back
+		w.full.Store(false)
+		w.start()
+		passes(time.Minute)
+		w.end()
+		if w.balancing() != "1" {
+			t.Errorf("the next daemon left it at %s: %+v", w.balancing(), w.entries(journal.Setting))
+		}
+	})
+}
+
+// What cannot be written down is not changed; the status says so, and it is
+// tried again once there may be room.
+func TestNoSettingIsChangedThatCannotBeKept(t *testing.T) {
+	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		everyRival(w)
+		w.settings.say(func(s *settings) { s.kernel.NumadRunning = false })
+		w.busy("a", "1", "4-7")
+		w.start()
+		defer w.end()
+		w.full.Store(true)
+		passes(4 * time.Minute)
+		if began, _ := w.settings.did(); len(began) != 0 {
+			t.Errorf("changed with a full disk: %v", began)
+		}
+		for _, rival := range []string{"kernel NUMA balancing", "KSM across nodes"} {
+			if a := w.answer(rival); !strings.Contains(a, "not begun") || !strings.Contains(a, "no space left") {
+				t.Errorf("%s: the status says %q", rival, a)
+			}
+		}
+		w.full.Store(false)
+		passes(10 * time.Minute)
+		if now, _ := (kernel{w.Host, w.settings}).Settings(); now.NUMABalancing != "0" || now.KSMAcrossNodes != "0" {
+			t.Errorf("with room again: %+v", now)
+		}
+		if began, _ := w.settings.did(); len(began) != 2 {
+			t.Errorf("changed: %v", began)
+		}
+	})
+}
+
+// A value that was written down, and a change that then failed: nothing is
+// given back, whatever others set in the meantime.
+func TestAChangeThatFailedIsNotGivenBack(t *testing.T) {
+	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		w.settings.say(func(s *settings) { s.kernel.NUMABalancing, s.fails = "1", errors.New("read-only file system") })
+		w.busy("a", "1", "4-7")
+		w.start()
+		passes(time.Minute)
+		if began, _ := w.settings.did(); len(began) != 1 {
+			t.Fatalf("tried %v, the test shows nothing", began)
+		}
+		if held := journal.Lasting(w.entries()); len(held) != 0 {
+			t.Errorf("the journal still has %+v", held)
+		}
+		w.settings.say(func(s *settings) { s.kernel.NUMABalancing, s.fails = "0", nil }) // an operator
+		passes(time.Minute)
+		w.end()
+		if w.balancing() != "0" {
+			t.Errorf("it was set to %s: %+v", w.balancing(), w.entries(journal.Setting))
+		}
+	})
+}
+
+// A daemon that was killed between writing down and changing: the next one finds
+// that nothing was changed, and does not undo what others set after that.
+func TestAChangeThatWasNeverMadeIsNotGivenBack(t *testing.T) {
+	for _, now := range []string{"1", "2"} {
+		within(t, square, auto("a"), func(t *testing.T, w *world) {
+			err := record.Journal{Folder: w.folder}.Append(journal.Entry{At: time.Now(), Kind: journal.Setting, ID: "kernel.numa_balancing", Former: "1", What: "is about to be 0"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.settings.say(func(s *settings) { s.kernel.NUMABalancing = now })
+			w.start()
+			if held := journal.Lasting(w.entries()); len(held) != 0 {
+				t.Errorf("it is %s, and the journal still has %+v", now, held)
+			}
+			w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "0" }) // an operator
+			passes(time.Minute)
+			w.end()
+			if w.balancing() != "0" {
+				t.Errorf("it was %s, and was set to %s", now, w.balancing())
+			}
+		})
+	}
+}
+
+// Whoever sets it while the daemon has it off keeps what they set.
+func TestWhatOthersSetSinceIsNotOverwritten(t *testing.T) {
+	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "1" })
+		w.busy("a", "1", "4-7")
+		w.start()
+		passes(time.Minute)
+		if w.balancing() != "0" {
+			t.Fatal("it was not switched off, the test shows nothing")
+		}
+		w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "2" })
+		passes(time.Minute)
+		w.end()
+		if w.balancing() != "2" {
+			t.Errorf("it was set to %s", w.balancing())
+		}
+	})
+}
