@@ -37,6 +37,7 @@ type running struct {
 // Reasons to stop a move on its way.
 var (
 	errPaused    = errors.New("paused by the operator; 'numavisor resume' takes it up again")
+	errClosed    = errors.New("its maintenance window has ended; the next one takes it up again")
 	errCancelled = fmt.Errorf("cancelled by the operator: %w", operate.ErrUndo)
 )
 
@@ -275,6 +276,20 @@ func (s *state) halt(p status.Pause) error {
 		return fmt.Errorf("paused, but %w: make room, or make it writable, and pause again: %w", ErrForgetful, err)
 	}
 	return nil
+}
+
+// keepWindows stops what the balancer does where its maintenance window has
+// ended, and has it taken up when the next one begins. What an operator accepted
+// goes on.
+func (s *state) keepWindows() {
+	open := s.policy.Balance.Open(time.Now())
+	if m := s.moving; m != nil && !open && m.job.by != "operator" {
+		m.cancel(errClosed)
+	}
+	if open && !s.open && s.pause == nil {
+		s.recoverLater()
+	}
+	s.open = open
 }
 
 // endPause ends a pause whose time has come.

@@ -150,7 +150,8 @@ type state struct {
 	advice  []status.Advice
 	advised map[string]time.Time // when it was noted last, by its id
 	pause   *status.Pause
-	named   int // moves that have got a name
+	open    bool // a maintenance window was open in the last turn
+	named   int  // moves that have got a name
 	// unfinished is when a job last failed: a move may be without its end since
 	// then, and is taken up after a while. Zero: none failed.
 	unfinished time.Time
@@ -223,7 +224,7 @@ func (d *Daemon) beside(ctx context.Context, do func() func(*state)) {
 // begin takes up what the last daemon left.
 func (d *Daemon) begin() (*state, error) {
 	now := time.Now()
-	s := &state{d: d, started: now, policy: d.Policy, history: history.New(history.Options{}),
+	s := &state{d: d, started: now, policy: d.Policy, open: d.Policy.Balance.Open(now), history: history.New(history.Options{}),
 		tried: map[rivals.Kind]rivals.Tried{}, told: map[int]rivals.Tried{}, cut: map[string]bool{}, advised: map[string]time.Time{}, drifted: map[string]time.Time{}, repairs: map[string]rivals.Tried{}, failed: map[string][]time.Time{}}
 	var err error
 	if s.alarms, err = record.LoadAlarms(d.Records); err != nil {
@@ -283,6 +284,7 @@ func (s *state) keep(e journal.Entry) error {
 func (s *state) tick(ctx context.Context) {
 	s.obey()
 	s.endPause()
+	s.keepWindows()
 	s.watch()
 	s.startLook(ctx)
 	if s.looked.IsZero() {
