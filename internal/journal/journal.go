@@ -57,6 +57,8 @@ type Entry struct {
 	Moved  topology.Bytes `json:"moved_bytes,omitempty"`
 	Took   time.Duration  `json:"took_ns,omitempty"`
 	Copied time.Duration  `json:"copied_ns,omitempty"`
+	// Cancelled: an operator wanted the move undone, and it is since then.
+	Cancelled bool `json:"cancelled,omitempty"`
 	// Shortfalls are what could not be done, one line each.
 	Shortfalls []string `json:"shortfalls,omitempty"`
 	// Former is what the setting ID was before it was changed for as long as the
@@ -73,6 +75,12 @@ func (e Entry) Ends() bool {
 		return true
 	}
 	return false
+}
+
+// Fails reports whether the entry ends a move that failed. One that is back
+// where it was because an operator wanted that did not.
+func (e Entry) Fails() bool {
+	return e.Kind == MoveFailed || e.Kind == MoveUndone && !e.Cancelled
 }
 
 // CutShort returns the moves that began and did not end, oldest first.

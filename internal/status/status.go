@@ -96,13 +96,14 @@ type Rival struct {
 
 // Totals are counts since the daemon started.
 type Totals struct {
-	Samples     uint64         `json:"samples"`
-	Plans       uint64         `json:"plans"`
-	MovesDone   uint64         `json:"moves_done"`
-	MovesPart   uint64         `json:"moves_partial"`
-	MovesFailed uint64         `json:"moves_failed"` // undone ones included
-	Repairs     uint64         `json:"repairs"`
-	MovedBytes  topology.Bytes `json:"moved_bytes"`
+	Samples        uint64         `json:"samples"`
+	Plans          uint64         `json:"plans"`
+	MovesDone      uint64         `json:"moves_done"`
+	MovesPart      uint64         `json:"moves_partial"`
+	MovesFailed    uint64         `json:"moves_failed"`    // undone ones included,
+	MovesCancelled uint64         `json:"moves_cancelled"` // but those that an operator wanted undone
+	Repairs        uint64         `json:"repairs"`
+	MovedBytes     topology.Bytes `json:"moved_bytes"`
 }
 
 // Self is what the daemon itself takes.

@@ -164,20 +164,26 @@ func (s *state) dropPlanned() {
 // count adds a move to the books. One that was stopped comes again.
 func (s *state) count(m *operate.Moved) {
 	s.totals.MovedBytes += m.Bytes
-	switch m.End {
-	case journal.MoveDone:
-		s.totals.MovesDone++
-	case journal.MovePartial:
-		s.totals.MovesPart++
-	case journal.MoveFailed, journal.MoveUndone:
-		s.totals.MovesFailed++
-		s.dropPlanned() // the rest was to follow it
-	default:
-		return
-	}
 	now := time.Now()
-	s.remember(journal.Entry{Kind: m.End, At: now, Guests: names(m.Move), Moved: m.Bytes, Copied: m.Copied})
-	s.rest(&m.Move, now, m.End == journal.MoveFailed || m.End == journal.MoveUndone)
+	e := journal.Entry{Kind: m.End, At: now, Guests: names(m.Move), Moved: m.Bytes, Copied: m.Copied, Cancelled: m.Cancelled}
+	switch {
+	case !e.Ends():
+		return
+	case e.Kind == journal.MoveDone:
+		s.totals.MovesDone++
+	case e.Kind == journal.MovePartial:
+		s.totals.MovesPart++
+	case e.Fails():
+		s.totals.MovesFailed++
+	default:
+		s.totals.MovesCancelled++
+	}
+	stayed := e.Kind == journal.MoveFailed || e.Kind == journal.MoveUndone
+	if stayed {
+		s.dropPlanned() // the rest was to follow it
+	}
+	s.remember(e)
+	s.rest(&m.Move, now, stayed)
 }
 
 // rest leaves the guests of a move alone for a while, however it ended: nobody

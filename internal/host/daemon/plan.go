@@ -192,11 +192,12 @@ func (s *state) remember(e journal.Entry) {
 	if e.Ends() {
 		s.copies = s.copies.With(pace.Copy{Bytes: e.Moved, Took: e.Copied})
 	}
-	switch e.Kind {
-	case journal.MoveFailed, journal.MoveUndone:
+	if e.Fails() {
 		for _, name := range e.Guests {
 			s.failed[name] = append(s.failed[name], e.At)
 		}
+	}
+	switch e.Kind {
 	case journal.Advised:
 		s.advised[e.ID] = e.At
 	case journal.Repaired:

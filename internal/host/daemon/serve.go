@@ -180,7 +180,7 @@ func (d *Daemon) Accept(ctx context.Context, id string) error {
 	return d.order(ctx, func(s *state) error { return s.accept(id) })
 }
 
-// Cancel stops a move on its way: the guest runs on where it is by then.
+// Cancel has a move on its way undone, or drops one that waits. It is no failure of the move.
 func (d *Daemon) Cancel(ctx context.Context, id string) error {
 	return d.order(ctx, func(s *state) error { return s.abandon(id) })
 }

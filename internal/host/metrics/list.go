@@ -61,7 +61,7 @@ var (
 	sampleGaps      = add("sample_gaps", gauge, "gaps", "How much the last sample could not see, sources of accesses that the host does not have left out (access_source tells those it has).")
 	rival           = add("rival", gauge, "1", "Somebody else who moves pages or changes bindings on this host; the value is always 1.", "rival")
 
-	moves         = add("moves_total", counter, "moves", "Moves that ended, by result: done, partial, failed (those undone included).", "result")
+	moves         = add("moves_total", counter, "moves", "Moves that ended, by result: done, partial, cancelled (undone because an operator wanted that), failed (those undone for another reason included).", "result")
 	movedBytes    = add("moved_bytes_total", counter, "bytes", "Memory that moves copied.")
 	repairs       = add("repairs_total", counter, "repairs", "Guests that had drifted and were bound again.")
 	moving        = add("moves_in_progress", gauge, "moves", "Moves in progress.")

@@ -10,6 +10,7 @@ func (e *exposition) moves(s *status.Status) {
 	e.send(moves, float64(s.Totals.MovesDone), "done")
 	e.send(moves, float64(s.Totals.MovesPart), "partial")
 	e.send(moves, float64(s.Totals.MovesFailed), "failed")
+	e.send(moves, float64(s.Totals.MovesCancelled), "cancelled")
 	e.send(movedBytes, float64(s.Totals.MovedBytes))
 	e.send(repairs, float64(s.Totals.Repairs))
 	var done, total float64

@@ -34,6 +34,7 @@ func (m *mover) run(ctx context.Context) (Moved, error) {
 // undoing.
 func (m *mover) runBack(ctx context.Context, why error) error {
 	m.sum()
+	m.moved.Cancelled = errors.Is(why, ErrUndo)
 	ctx = context.WithoutCancel(ctx)
 	before := m.guests
 	if err := m.turnBack(ctx, why); err != nil {

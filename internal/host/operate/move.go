@@ -58,6 +58,8 @@ type Moved struct {
 	// End is how it ended; empty: it did not begin, or was stopped and is to be resumed.
 	End journal.Kind `json:"end,omitempty"`
 	Why string       `json:"why,omitempty"` // why it was not done, or undone
+	// Cancelled: it was to be undone because somebody wanted that (ErrUndo).
+	Cancelled bool `json:"cancelled,omitempty"`
 	// Guests are those that were touched, in the order of the move, each as Bind reports it.
 	Guests []Bound        `json:"guests,omitempty"`
 	Bytes  topology.Bytes `json:"moved_bytes"`
@@ -271,7 +273,7 @@ func (m *mover) release() error {
 
 // keep writes an entry of this move.
 func (m *mover) keep(e journal.Entry) error {
-	e.At, e.ID, e.By = m.host.Clock().UTC(), m.ID, m.By
+	e.At, e.ID, e.By, e.Cancelled = m.host.Clock().UTC(), m.ID, m.By, m.moved.Cancelled
 	for _, g := range m.Move.Guests {
 		e.Guests = append(e.Guests, g.Guest)
 	}

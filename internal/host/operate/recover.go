@@ -69,19 +69,22 @@ func (h *Host) resume(ctx context.Context, r MoveRequest) (moved Moved, ok bool,
 }
 
 // isOpen looks again whether the move was cut short, while nobody else decides,
-// and whether it was being undone.
-func (m *mover) isOpen() (open, undoing bool, err error) {
+// and what the journal has of its being undone: nil, it was not.
+func (m *mover) isOpen() (open bool, undoing *journal.Entry, err error) {
 	entries, err := m.Keep.Entries()
 	if err != nil {
-		return false, false, err
+		return false, nil, err
 	}
 	open = slices.ContainsFunc(journal.CutShort(entries), func(e journal.Entry) bool { return e.ID == m.ID })
-	undoing = slices.ContainsFunc(entries, func(e journal.Entry) bool { return e.ID == m.ID && e.Kind == journal.MoveUndoing })
+	at := slices.IndexFunc(entries, func(e journal.Entry) bool { return e.ID == m.ID && e.Kind == journal.MoveUndoing })
+	if at >= 0 {
+		undoing = &entries[at]
+	}
 	return open, undoing, nil
 }
 
 // wayOn decides how to go on and claims the room for it.
-func (m *mover) wayOn(tx claim.Locked, inv *inventory.Host, undoing bool) (func(context.Context) (Moved, error), error) {
+func (m *mover) wayOn(tx claim.Locked, inv *inventory.Host, undoing *journal.Entry) (func(context.Context) (Moved, error), error) {
 	m.began = m.host.Clock()
 	left, err := m.present(inv, m.Move.Guests)
 	if err != nil {
@@ -98,8 +101,9 @@ func (m *mover) wayOn(tx claim.Locked, inv *inventory.Host, undoing bool) (func(
 	if why := placedSince(inv, left); why != "" {
 		return fail(why + "; it stays as it is"), nil
 	}
-	if undoing {
-		return m.goBack(tx, inv, left, ErrUndo)
+	if undoing != nil {
+		m.moved.Cancelled = undoing.Cancelled
+		return m.goBack(tx, inv, left, errors.New(undoing.Why))
 	}
 	if err := balance.Legal(inv, m.host.Policy, left); err != nil {
 		return m.goBack(tx, inv, left, fmt.Errorf("it cannot be finished: %w", err))
