@@ -221,7 +221,7 @@ virsh -q destroy f; wait $p; echo $? > /run/apply.rc`)
 }
 
 // Unpaced, the mover is held against a loop that does nothing but move_pages:
-// the best of three of each, in turn, back and forth.
+// five rounds of each, on the same way, each first in turn.
 func TestLabMoverRate(t *testing.T) {
 	l := boot(t, "square4")
 	const memory = 384
@@ -229,36 +229,52 @@ func TestLabMoverRate(t *testing.T) {
 		numatune: "<memory mode='preferred' nodeset='1'/>", cputune: "<vcpupin vcpu='0' cpuset='2-3'/>"})
 	defer l.sh(t, "virsh -q destroy f")
 	to := map[int]guest.Placement{1: l.placement(t, "f", "1"), 2: l.placement(t, "f", "2")}
+	l.touchFree(t, 1)
+	l.touchFree(t, 2)
 	var had *guest.Placement
 	var bares, movers []float64 // seconds
 	at := 1
-	for range 5 {
-		l.write(t, plan.MoveGuest, moveOf(to[3-at], topology.NodeID(at), had, memory*topology.MiB))
+	for round := range 5 {
+		next := 3 - at
+		if round%2 == 1 {
+			l.allow(t, "f", "0-3") // the loop does not widen the cpuset
+			bares = append(bares, l.bareMove(t, "f", next, memory*topology.MiB))
+			l.bareMove(t, "f", at, memory*topology.MiB)
+			l.allow(t, "f", fmt.Sprint(at))
+		}
+		l.write(t, plan.MoveGuest, moveOf(to[next], topology.NodeID(at), had, memory*topology.MiB))
 		var moved []operate.Moved
 		if err := json.Unmarshal([]byte(l.must(t, "apply", "/run/plan.json", "--full-speed", "-o", "json").stdout), &moved); err != nil {
 			t.Fatal(err)
 		}
-		mover := copyTime(t, moved[0], memory*topology.MiB)
-		at = 3 - at
-		p := to[at]
-		had = &p
-		// The loop does the same again, from the node that the mover left; it
-		// does not widen the cpuset.
-		l.allow(t, "f", "0-3")
-		l.bareMove(t, "f", 3-at, memory*topology.MiB)
-		bare := l.bareMove(t, "f", at, memory*topology.MiB)
-		l.allow(t, "f", fmt.Sprint(at))
-		bares, movers = append(bares, bare), append(movers, mover)
-		t.Logf("%d MiB to node %d: mover %.2f s, bare loop %.2f s; free there: %s", memory, at, mover, bare,
-			strings.TrimSpace(l.sh(t, fmt.Sprintf("grep MemFree /sys/devices/system/node/node%d/meminfo", at))))
+		movers = append(movers, copyTime(t, moved[0], memory*topology.MiB))
+		if round%2 == 0 {
+			l.allow(t, "f", "0-3")
+			l.bareMove(t, "f", at, memory*topology.MiB)
+			bares = append(bares, l.bareMove(t, "f", next, memory*topology.MiB))
+			l.allow(t, "f", fmt.Sprint(next))
+		}
+		p := to[next]
+		at, had = next, &p
+		t.Logf("%d MiB to node %d: mover %.2f s, bare loop %.2f s", memory, at, movers[round], bares[round])
 	}
-	// The best of each: single copies stall in their first call for seconds, for a
-	// reason that is not found.
-	ratio := slices.Min(bares) / slices.Min(movers)
-	t.Logf("the mover copies at %.2f of the rate of a bare loop", ratio)
-	if ratio < 0.75 {
-		t.Errorf("the mover copies at %.2f of the rate of a bare loop; it should be 0.9, and 0.75 on a machine that does other work", ratio)
+	slices.Sort(bares)
+	slices.Sort(movers)
+	best, median := bares[0]/movers[0], bares[len(bares)/2]/movers[len(movers)/2]
+	t.Logf("the mover copies at %.2f of the rate of a bare loop, best against best; at %.2f, median against median", best, median)
+	if max(best, median) < 0.85 {
+		t.Errorf("the mover copies at %.2f of the rate of a bare loop (medians %.2f); it should be 0.9, and 0.85 on a machine that does other work", best, median)
 	}
+}
+
+// touchFree writes to the free memory of a node once: the machine under the lab
+// may take seconds to provide memory that nobody has used, and whoever copies
+// there first would pay for it.
+func (l *labHost) touchFree(t *testing.T, node int) {
+	t.Helper()
+	l.sh(t, fmt.Sprintf(`mkdir -p /run/touch && mount -t tmpfs -o size=100%%,mpol=bind:%[1]d none /run/touch
+free=$(awk '/MemFree/ {print int($4 / 1024)}' /sys/devices/system/node/node%[1]d/meminfo)
+dd if=/dev/zero of=/run/touch/zeros bs=1M count=$((free - 48)) 2>&1 | tail -1; umount /run/touch`, node))
 }
 
 // bareMove has the bare loop bring a guest to a node; it returns for how many
