@@ -186,6 +186,28 @@ func TestGuestsThatBeginToWorkAreNotTakenForSmall(t *testing.T) {
 	})
 }
 
+// Ups and downs are no beginning: of a load with noise the mean counts, not its
+// latest height, or a peak would be planned with as if it were to last.
+func TestNoiseIsNotTakenForABeginning(t *testing.T) {
+	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		w.lies("a", 4, gib, "3", "12-15")
+		w.works = func(samples int) float64 { return 0.5 + 0.1*float64(samples%2) }
+		w.start()
+		defer w.end()
+		for range 4 {
+			time.Sleep(31 * time.Second)
+			synctest.Wait()
+			h, err := w.d.Inventory(w.t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if demand := h.Guests[0].Seen.Load.Demand(); demand < 2.15 || demand > 2.25 {
+				t.Errorf("planned with a demand of %.2f CPUs, the mean is 2.20", demand)
+			}
+		}
+	})
+}
+
 func TestOthersGuestsAreAdvisedUntilSomebodyAccepts(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		w.busy("b", "3", "12-15")

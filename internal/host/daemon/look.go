@@ -95,7 +95,7 @@ func (s *state) follow() {
 func (s *state) lookSoon() { s.due = true }
 
 // withLoads is the inventory as a plan wants it: with what guests asked for
-// lately, and how fast memory was copied. Where the latest sample shows more
+// lately, and how fast memory was copied. Where the latest sample shows much more
 // than the mean, that counts: a guest that has just begun to work must not be
 // taken for a small one, and find the node full that it was sent to.
 func (s *state) withLoads() inventory.Host {
@@ -117,7 +117,7 @@ func (s *state) withLoads() inventory.Host {
 	h.Load = s.history.NodeLoads(means)
 	for i := range h.Load {
 		for _, n := range s.sample.Nodes {
-			if l := &h.Load[i]; n.Node == l.Node && n.CPU+n.Wait > l.CPU+l.Wait {
+			if l := &h.Load[i]; n.Node == l.Node && n.CPU+n.Wait > begun*(l.CPU+l.Wait) {
 				l.CPU, l.Wait = n.CPU, n.Wait
 			}
 		}
@@ -126,9 +126,12 @@ func (s *state) withLoads() inventory.Host {
 	return h
 }
 
+// begun is how many times its mean a load is that has just begun: less is noise.
+const begun = 1.5
+
 // grown is a load that asks for more, in the same proportions.
 func grown(l inventory.GuestLoad, times float64) inventory.GuestLoad {
-	if times > 1 {
+	if times > begun {
 		l.CPU, l.Wait, l.MemoryMBps = l.CPU*times, l.Wait*times, l.MemoryMBps*times
 	}
 	return l

@@ -48,6 +48,7 @@ type world struct {
 	idle      atomic.Bool                     // the guests do nothing
 	asleep    sync.Map                        // names of guests that do nothing
 	takes     func(samples int) time.Duration // how long each sample takes; nil: no time
+	works     func(samples int) float64       // the part of their CPUs that guests want; nil: all
 	log       *slog.Logger
 	roster    func() string
 	rosterMu  sync.Mutex
@@ -63,6 +64,7 @@ type eyes struct {
 	idle   *atomic.Bool
 	asleep *sync.Map
 	takes  func(int) time.Duration
+	works  func(int) float64
 	mu     sync.Mutex
 	guests []inventory.Guest
 	last   time.Time
@@ -117,6 +119,8 @@ func (e *eyes) Sample() inventory.Sample {
 			got := min(1, float64(node.CPUs.Len())/asked[id])
 			if _, asleep := e.asleep.Load(g.Name); asleep || e.idle.Load() {
 				wants = 0
+			} else if e.works != nil {
+				wants *= e.works(e.taken)
 			}
 			g.Load.CPU += wants * got
 			g.Load.Wait += wants * (1 - got)
@@ -243,7 +247,7 @@ func (w *world) start() {
 		Sources: observe.Sources{Kernel: kernel{w.Host, w.settings}, Hypervisors: []observe.Hypervisor{w.Host}, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "fake", nil }},
 		Kernel:  w.Host, Control: w.Host, Domains: w.Host, Ledger: ledger, Self: claim.Process{PID: 77, StartTicks: 777}, Clock: time.Now, Policy: w.policy,
 	}
-	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host, idle: &w.idle, asleep: &w.asleep, takes: w.takes}, Journal: pages{record.Journal{Folder: w.folder}, &w.full}, Records: w.folder, Settings: w.settings, Policy: w.policy, Log: w.log, Roster: w.roster})
+	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host, idle: &w.idle, asleep: &w.asleep, takes: w.takes, works: w.works}, Journal: pages{record.Journal{Folder: w.folder}, &w.full}, Records: w.folder, Settings: w.settings, Policy: w.policy, Log: w.log, Roster: w.roster})
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop, w.ended = stop, make(chan error, 1)
 	go func() { w.ended <- w.d.Run(ctx) }()
