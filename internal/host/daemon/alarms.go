@@ -32,7 +32,7 @@ func (s *state) judge() {
 func (s *state) facts() judge.Input {
 	sample := s.sample
 	sample.Gaps = slices.DeleteFunc(slices.Clone(sample.Gaps), func(g inventory.Gap) bool { return strings.HasPrefix(g.What, inventory.AccessGap) })
-	in := judge.Input{Sample: sample, Topology: &s.host.Topology, Rivals: s.rivals, Gaps: s.host.Gaps, FailedMoves: map[string]int{}}
+	in := judge.Input{Sample: sample, Topology: &s.host.Topology, Rivals: s.rivals, Gaps: slices.Concat(s.host.Gaps, s.damaged), FailedMoves: map[string]int{}}
 	if s.blind != "" {
 		in.Gaps = append([]inventory.Gap{{Object: "host", What: "its VMs and settings", Why: s.blind}}, in.Gaps...)
 	}

@@ -45,11 +45,18 @@ type Settings interface {
 	ExcludeFromNumad(ctx context.Context, pid int) error
 }
 
+// Journal is where what the daemon does is kept (record.Journal is one in a file).
+type Journal interface {
+	operate.Journal
+	// Read tells beside the entries what could not be read.
+	Read(record.Filter) (record.History, error)
+}
+
 // Options are what a daemon is made of. Fields without a comment must be set.
 type Options struct {
 	Host     *operate.Host
 	Watcher  Watcher
-	Journal  operate.Journal
+	Journal  Journal
 	Records  string // folder of the alarms; one daemon at a time keeps its records there
 	Settings Settings
 	Policy   policy.Policy
@@ -120,7 +127,8 @@ type state struct {
 	stale    bool // guests were moved since it was looked at,
 	anew     bool // and the look on its way began after that
 	roster   string
-	blind    string // why the last look failed; empty if it did not
+	blind    string          // why the last look failed; empty if it did not
+	damaged  []inventory.Gap // of the journal, as it was at the start
 	sample   inventory.Sample
 	history  *history.History
 
@@ -231,10 +239,12 @@ func (d *Daemon) begin() (*state, error) {
 		d.Log.Warn("alarms begin anew", "error", err)
 	}
 	s.alarms.Written = time.Time{} // by the daemon before
-	entries, err := d.Journal.Entries()
+	kept, err := d.Journal.Read(record.Filter{})
 	if err != nil {
 		return nil, fmt.Errorf("reading the journal, without which moves cut short are not known: %w", err)
 	}
+	entries := kept.Entries
+	s.damaged = d.damage(kept.Unreadable)
 	stayed := map[string]bool{}
 	for i := range entries {
 		if e := &entries[i]; e.At.After(now) { // the clock was set back since
