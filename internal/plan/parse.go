@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -32,8 +33,20 @@ func ParseRound(r io.Reader) (Round, error) {
 		if err := m.Validate(); err != nil {
 			return Round{}, fmt.Errorf("move %d: %w", i+1, err)
 		}
+		if !m.Kind.IsValid() {
+			return Round{}, fmt.Errorf("move %d: kind %q: allowed are %s", i+1, m.Kind, kinds())
+		}
 	}
 	return round, nil
+}
+
+// kinds lists the kinds of moves in words.
+func kinds() string {
+	words := make([]string, len(moveKinds))
+	for i, k := range moveKinds {
+		words[i] = string(k)
+	}
+	return strings.Join(words, ", ")
 }
 
 // Validate returns an error where a move does not say of each guest, once,

@@ -30,6 +30,8 @@ func TestParseRound(t *testing.T) {
 		"no guest":         {`{"host": "h", "moves": [{"kind": "move"}]}`, "move 1: it names no guest"},
 		"another's":        {strings.Replace(string(text), `"guest":"db","nodes"`, `"guest":"web","nodes"`, 1), `guest "db" is to get the placement of guest "web"`},
 		"the same, twice":  {`{"host": "h", "moves": [{"guests": [{"guest": "a", "placement": {"guest": "a"}}, {"guest": "a", "placement": {"guest": "a"}}]}]}`, "guest a is in it twice"},
+		"an unknown kind":  {strings.Replace(string(text), `"kind":"move"`, `"kind":"teleport"`, 1), `move 1: kind "teleport": allowed are repin, move-guest-memory, move, swap, split, gather, spread, several`},
+		"no kind":          {strings.Replace(string(text), `"kind":"move",`, ``, 1), `move 1: kind "": allowed are repin`},
 		"no name":          {`{"host": "h", "moves": [{"guests": [{}]}]}`, `guest ""`},
 		"cut short":        {string(text[:len(text)/2]), "not a plan of moves"},
 		"not what it says": {`{"host": 7}`, "not a plan of moves"},

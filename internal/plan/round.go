@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +41,12 @@ const (
 	Gather     MoveKind = "gather"            // to fewer nodes
 	Spread     MoveKind = "spread"            // away from others that keep the same memory busy
 )
+
+// moveKinds are all of them.
+var moveKinds = []MoveKind{Repin, FetchLocal, MoveGuest, Swap, Split, Gather, Spread, Several}
+
+// IsValid reports whether it is one of the kinds of moves.
+func (k MoveKind) IsValid() bool { return slices.Contains(moveKinds, k) }
 
 // Move is one move of one guest, or of a few that only help together: their
 // vCPUs are moved first, then their memory in turns, so that each makes room for
