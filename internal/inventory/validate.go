@@ -16,11 +16,18 @@ const (
 	maxCPUs = 1e6
 )
 
-// Validate returns an error for each guest that no decision can be made on:
-// one without a name or with that of another, or with figures that no host
-// shows. A document may come from anywhere. The topology has a Validate of its own.
+// Validate returns an error for each guest and node that no decision can be made
+// on: a guest without a name or with that of another, and figures that no host
+// shows. A document may come from anywhere. The topology has a Validate of its
+// own, which holds for what is read live as well: there figures of memory may
+// change from one line to the next.
 func (h *Host) Validate() error {
 	var errs []error
+	for _, n := range h.Topology.Nodes {
+		if n.Free > n.Memory {
+			errs = append(errs, fmt.Errorf("node %d: free_bytes %d: allowed are up to its memory_bytes %d", n.ID, n.Free, n.Memory))
+		}
+	}
 	seen := map[string]bool{}
 	for i := range h.Guests {
 		g := &h.Guests[i]

@@ -33,3 +33,24 @@ func TestValidateNamesTheGuestAndTheField(t *testing.T) {
 		}
 	}
 }
+
+// What is used of a node is what is not free: with more free than there is, it
+// would be more than any host has. No kernel shows that.
+func TestValidateRefusesMoreFreeMemoryThanThereIs(t *testing.T) {
+	two, err := topology.Synthetic("nodes:2 cores:2 memory:4G")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := Host{Topology: two}
+	n := &h.Topology.Nodes[1]
+	for _, free := range []topology.Bytes{0, n.Memory} {
+		if n.Free = free; h.Validate() != nil {
+			t.Errorf("%v free of %v: %v", n.Free, n.Memory, h.Validate())
+		}
+	}
+	n.Free = n.Memory + 1
+	want := "node 1: free_bytes 4294967297: allowed are up to its memory_bytes 4294967296"
+	if err := h.Validate(); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
