@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -148,9 +149,9 @@ func serveAndRun(ctx context.Context, d *daemon.Daemon, l net.Listener, listen s
 	page := metricsPage(ctx, d)
 	serve := []func() error{func() error { return d.Serve(ctx, l, map[string]http.Handler{"GET /metrics": page}) }}
 	if listen != "" {
-		public, err := net.Listen("tcp", listen)
+		public, err := listenPublic(ctx, listen)
 		if err != nil {
-			return wrongUse("--metrics: %w", err)
+			return err
 		}
 		serve = append(serve, func() error { return daemon.ServeMetrics(ctx, public, page) })
 	}
@@ -167,6 +168,24 @@ func serveAndRun(ctx context.Context, d *daemon.Daemon, l net.Listener, listen s
 		err = errors.Join(err, <-ended)
 	}
 	return err
+}
+
+// listenPublic listens on the address for metrics. One that is none is wrong use;
+// that it cannot be had (in use, not this host's) is not.
+func listenPublic(ctx context.Context, address string) (net.Listener, error) {
+	const example = "give HOST:PORT or :PORT, for example :9177"
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, wrongUse("--metrics: %w; %s", err, example)
+	}
+	if _, err := net.DefaultResolver.LookupPort(ctx, "tcp", port); err != nil {
+		return nil, wrongUse("--metrics %q: %w; %s", address, err, example)
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("serving metrics: %w; choose another address with --metrics", err)
+	}
+	return l, nil
 }
 
 // metricsPage gives the daemon's status in Prometheus' form, and an error once it has ended.

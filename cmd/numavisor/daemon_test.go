@@ -1,0 +1,39 @@
+package main
+
+import (
+	"net"
+	"strings"
+	"testing"
+)
+
+// An address that cannot be read is wrong use; one that cannot be had is a failure.
+func TestWhereMetricsCannotBeServed(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for address, want := range map[string]int{
+		taken.Addr().String(): exitFailed,
+		"9177":                exitUsage,
+		"::1:9177":            exitUsage,
+		"127.0.0.1:70000":     exitUsage,
+		":-1":                 exitUsage,
+		":no such service":    exitUsage,
+	} {
+		l, err := listenPublic(t.Context(), address)
+		if err == nil {
+			l.Close()
+			t.Errorf("%s is listened on", address)
+			continue
+		}
+		if got := statusOf(err); got != want || !strings.Contains(err.Error(), "--metrics") {
+			t.Errorf("%s: exit status %d, want %d: %v", address, got, want, err)
+		}
+	}
+	l, err := listenPublic(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+}
