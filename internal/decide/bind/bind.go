@@ -34,11 +34,14 @@ type Request struct {
 	Basis     plan.Basis
 	// Persistent says that the guest has a stored configuration for its next start.
 	Persistent bool
+	// CutShort: it was on its way there before, and it is not known whether its
+	// configuration was written: that comes last.
+	CutShort bool
 }
 
 // Plan returns the ordered steps that bring the guest to the placement. Steps
 // that would change nothing are left out; a guest that is as intended gets an
-// empty plan.
+// empty plan, unless what brought it there was cut short.
 func Plan(r Request) plan.Plan {
 	b := builder{Request: r, plan: plan.Plan{Guest: r.Guest.Name, PID: r.Guest.PID, Basis: r.Basis, Placement: r.Placement}}
 	b.current = b.allowedNow()
@@ -49,7 +52,7 @@ func Plan(r Request) plan.Plan {
 	b.moveMemory()
 	b.hold()
 	b.reportGuestView()
-	if len(b.plan.Steps) > 0 || b.intentDiffers() {
+	if len(b.plan.Steps) > 0 || b.intentDiffers() || r.CutShort {
 		b.frame()
 	}
 	return b.plan

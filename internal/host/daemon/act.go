@@ -161,13 +161,15 @@ func (s *state) dropPlanned() {
 	s.queue = slices.DeleteFunc(s.queue, func(j job) bool { return !j.recover && j.by != "operator" })
 }
 
-// count adds a move to the books. One that was stopped comes again.
+// count adds a move to the books. One that was stopped, or of which a step
+// failed, comes again.
 func (s *state) count(m *operate.Moved) {
 	s.totals.MovedBytes += m.Bytes
 	now := time.Now()
 	e := journal.Entry{Kind: m.End, At: now, Guests: names(m.Move), Moved: m.Bytes, Copied: m.Copied, Cancelled: m.Cancelled}
 	switch {
 	case !e.Ends():
+		s.dropPlanned()
 		return
 	case e.Kind == journal.MoveDone:
 		s.totals.MovesDone++

@@ -109,7 +109,7 @@ func TestTheRateOfCopyingIsLearnedFromAMoveThatFailed(t *testing.T) {
 		w.Inject(fake.Fault{Before: func(c fake.Call) error {
 			if c.Method == "Move" {
 				time.Sleep(slice)
-				if n++; n > 3 {
+				if n++; n == 4 || n == 5 { // it is taken up once, then undone
 					return errors.New("no more")
 				}
 			}

@@ -43,9 +43,11 @@ func (s *state) plan() {
 	held := s.held() != ""
 	var advice, moves []plan.Move
 	for _, m := range round.Moves {
-		if m.Advised || held {
+		switch {
+		case slices.ContainsFunc(names(m), func(name string) bool { return s.cut[name] }): // it is brought to its end first
+		case m.Advised || held:
 			advice = append(advice, m)
-		} else {
+		default:
 			moves = append(moves, m)
 		}
 	}

@@ -12,10 +12,13 @@ import (
 )
 
 // run carries the move out, or back where that is its cause or where it could
-// not even begin, and writes its end. The claims are given up last, so that
-// nobody takes a move that goes on for one cut short.
+// not even begin, and writes its end. Where a step of it fails later, it is left
+// to be taken up: the hypervisor may just restart, and going back would copy all
+// again. What then fails once more goes back. The claims are given up last, so
+// that nobody takes a move that goes on for one cut short.
 func (m *mover) run(ctx context.Context) (Moved, error) {
 	err := m.carry(ctx)
+	_, failed := m.failures()
 	switch cause := context.Cause(ctx); {
 	case ctx.Err() != nil && errors.Is(cause, ErrUndo):
 		err = m.runBack(ctx, cause)
@@ -23,6 +26,10 @@ func (m *mover) run(ctx context.Context) (Moved, error) {
 		err = m.leave(fmt.Errorf("%w: %w", ErrStopped, cause))
 	case m.refused() != nil:
 		err = m.runBack(ctx, m.refused())
+	case failed != nil && m.again:
+		err = m.runBack(ctx, failed)
+	case failed != nil:
+		err = m.leave(fmt.Errorf("%w: %w", ErrStopped, failed))
 	default:
 		err = errors.Join(err, m.end(err))
 	}

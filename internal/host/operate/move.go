@@ -27,8 +27,8 @@ var ErrStale = errors.New("the plan is stale")
 // undone. Any other end leaves what was moved in place, to be resumed.
 var ErrUndo = errors.New("it is to be undone")
 
-// ErrStopped means that a move was stopped half-way: its guests run on, and
-// Recover finishes it.
+// ErrStopped means that a move was stopped half-way, or a step of it failed: its
+// guests run on, and Recover finishes it.
 var ErrStopped = errors.New("stopped half-way")
 
 // Journal is where moves are kept (record.Journal is one in a file).
@@ -92,6 +92,7 @@ type mover struct {
 	began  time.Time
 	guests []*moving // those of the move that are still there
 	gone   int       // how many are not
+	again  bool      // it was cut short, and is taken up
 	moved  Moved
 	pace   *pacer
 	unkept error // steps that could not be kept in the journal
@@ -119,6 +120,7 @@ type moving struct {
 // nothing is touched then. Before anything is, the move is in the journal with
 // what it takes to undo it. Where ctx ends the move stops within a slice and is
 // left to be resumed (ErrStopped), or undone where that is the cause (ErrUndo).
+// Where a step fails it is left, too; where the first steps do, it is undone.
 // What could not be moved is no error: see Shortfalls.
 func (h *Host) Move(ctx context.Context, r MoveRequest) (Moved, error) {
 	if err := r.Move.Validate(); err != nil {
@@ -224,7 +226,7 @@ func (m *mover) ways(inv *inventory.Host, moves []plan.GuestMove, way func(*inve
 // there is the way to the move's placement.
 func (m *mover) there(inv *inventory.Host, seen *inventory.Guest, g *moving) {
 	g.intent = guest.Intent{Spec: balance.SpecOf(seen), Placement: g.Placement, Adopted: seen.Adopted || !seen.Managed}
-	g.bound.Plan = bind.Plan(bind.Request{Guest: *seen, Topology: &inv.Topology, Placement: g.Placement, Basis: g.Basis, Persistent: seen.Persistent})
+	g.bound.Plan = bind.Plan(bind.Request{Guest: *seen, Topology: &inv.Topology, Placement: g.Placement, Basis: g.Basis, Persistent: seen.Persistent, CutShort: m.again})
 	g.before, g.copies, g.after = g.bound.Plan.Parts()
 }
 

@@ -16,7 +16,7 @@ import (
 // Recover deals with every move that was cut short: by a crash of the process
 // that carried it out, or because it was stopped. It finishes it, or goes on
 // undoing it if that had begun; where its placements have become illegal (their
-// room is gone) it undoes it; where its guests have ended it says so. Moves that
+// room is gone), or a step of it fails once more, it undoes it; where its guests have ended it says so. Moves that
 // another process is at are left alone. Of r only By, Keep, Told and FullSpeed
 // matter. Recovering again does nothing more.
 func (h *Host) Recover(ctx context.Context, r MoveRequest) ([]Moved, error) {
@@ -85,7 +85,7 @@ func (m *mover) isOpen() (open bool, undoing *journal.Entry, err error) {
 
 // wayOn decides how to go on and claims the room for it.
 func (m *mover) wayOn(tx claim.Locked, inv *inventory.Host, undoing *journal.Entry) (func(context.Context) (Moved, error), error) {
-	m.began = m.host.Clock()
+	m.began, m.again = m.host.Clock(), true
 	left, err := m.present(inv, m.Move.Guests)
 	if err != nil {
 		return nil, err
