@@ -27,11 +27,12 @@ type job struct {
 	why     string // of a repair
 }
 
-// running is the job on its way.
+// running is the job on its way. cancel stops it, to be taken up again; undo has
+// it undone, which cancel stops as well.
 type running struct {
-	job    job
-	shown  status.Moving
-	cancel context.CancelCauseFunc
+	job          job
+	shown        status.Moving
+	cancel, undo context.CancelCauseFunc
 }
 
 // Reasons to stop a move on its way.
@@ -58,12 +59,13 @@ func (s *state) work(ctx context.Context) {
 	}
 	j := s.queue[next]
 	s.queue = slices.Delete(s.queue, next, next+1)
-	doing, cancel := context.WithTimeout(ctx, moveTime)
-	doing, stop := context.WithCancelCause(doing)
-	s.moving = &running{job: j, cancel: stop, shown: status.Moving{ID: j.id, Began: time.Now(), Move: j.move, Step: "begins"}}
+	within, end := context.WithTimeout(ctx, moveTime)
+	within, cancel := context.WithCancelCause(within)
+	doing, undo := context.WithCancelCause(within)
+	s.moving = &running{job: j, cancel: cancel, undo: undo, shown: status.Moving{ID: j.id, Began: time.Now(), Move: j.move, Step: "begins"}}
 	s.d.beside(ctx, func() func(*state) {
-		defer cancel()
-		ended := s.d.carryOut(doing, j)
+		defer end()
+		ended := s.d.carryOut(doing, within, j)
 		return func(s *state) { s.ended(j, ended) }
 	})
 }
@@ -75,9 +77,9 @@ type outcome struct {
 	err      error
 }
 
-// carryOut does a job, beside the loop.
-func (d *Daemon) carryOut(ctx context.Context, j job) (o outcome) {
-	r := operate.MoveRequest{ID: j.id, Move: j.move, By: j.by, Keep: d.Journal, Told: d.progress(ctx)}
+// carryOut does a job, beside the loop; within ends the undoing of it, too.
+func (d *Daemon) carryOut(ctx, within context.Context, j job) (o outcome) {
+	r := operate.MoveRequest{ID: j.id, Move: j.move, By: j.by, Keep: d.Journal, Told: d.progress(within), Back: within}
 	switch {
 	case j.recover:
 		r.By = "restart"
@@ -287,8 +289,8 @@ func (s *state) halt(p status.Pause) error {
 }
 
 // keepWindows stops what the balancer does where its maintenance window has
-// ended, and has it taken up when the next one begins. What an operator accepted
-// goes on.
+// ended, and has it taken up when the next one begins. What an operator
+// wants, a move or its undoing, goes on.
 func (s *state) keepWindows() {
 	open := s.policy.Balance.Open(time.Now())
 	if m := s.moving; m != nil && !open && m.job.by != "operator" {
@@ -321,10 +323,12 @@ func (s *state) resume() error {
 	return nil
 }
 
-// abandon cancels a move on its way, or one that waits.
+// abandon cancels a move on its way, which is the operator's from then on, or one
+// that waits.
 func (s *state) abandon(id string) error {
 	if m := s.moving; m != nil && (m.job.id == id || m.job.recover && m.shown.ID == id) {
-		m.cancel(errCancelled)
+		m.undo(errCancelled)
+		m.job.by = "operator"
 		return nil
 	}
 	for i, j := range s.queue {

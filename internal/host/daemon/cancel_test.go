@@ -61,3 +61,71 @@ func TestACancelledMoveDidNotFail(t *testing.T) {
 		w.notFailed()
 	})
 }
+
+// The daemon ends while it undoes a cancelled move: it stops at the next slice,
+// and the next one goes on undoing.
+func TestAStopWhileAMoveIsUndone(t *testing.T) {
+	p := auto("a")
+	p.Balance.Pace = 8 * mib
+	within(t, square, p, func(t *testing.T, w *world) {
+		cancels(t, w)
+		time.Sleep(9 * time.Second)
+		synctest.Wait()
+		copied := w.share("a", "0")
+		begin := time.Now()
+		w.end()
+		if took := time.Since(begin); took > 5*time.Second || copied == 0 || len(w.entries(journal.MoveUndone)) != 0 {
+			t.Errorf("the daemon took %v to stop, with %.2f to be copied back", took, copied)
+		}
+		w.start()
+		defer w.end()
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		w.notFailed()
+	})
+}
+
+// A pause stops the undoing of a move, too; resuming goes on with it.
+func TestAPauseWhileAMoveIsUndone(t *testing.T) {
+	p := auto("a")
+	p.Balance.Pace = 8 * mib
+	within(t, square, p, func(t *testing.T, w *world) {
+		cancels(t, w)
+		defer w.end()
+		time.Sleep(9 * time.Second)
+		if err := w.d.Pause(t.Context(), 0, "now"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		copied := w.share("a", "0")
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if now := w.share("a", "0"); now != copied || copied == 0 || len(w.status().Moving) != 0 {
+			t.Errorf("while paused from %.2f to %.2f, moving %+v", copied, now, w.status().Moving)
+		}
+		if err := w.d.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		w.notFailed()
+	})
+}
+
+// What an operator cancels is undone to its end, though its window ends before.
+func TestAnUndoingOutlastsItsWindow(t *testing.T) {
+	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		w.policy.Balance.Pace = 8 * mib
+		w.policy = openFor(t, w.policy, time.Now().Truncate(time.Minute))
+		cancels(t, w)
+		defer w.end()
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if w.status().Held == "" || w.share("a", "0") == 0 {
+			t.Fatal("it is back before its window ends: the test shows nothing")
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		w.notFailed()
+	})
+}

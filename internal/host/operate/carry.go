@@ -36,20 +36,39 @@ func (m *mover) run(ctx context.Context) (Moved, error) {
 	return m.finish(err)
 }
 
-// runBack brings the guests back, whatever ends meanwhile, and writes that end.
-// Where the host cannot even be seen it is left for a restart, which goes on
-// undoing.
+// runBack brings the guests back and writes that end. Where the host cannot even
+// be seen it is left for a restart, which goes on undoing.
 func (m *mover) runBack(ctx context.Context, why error) error {
 	m.sum()
 	m.moved.Cancelled = errors.Is(why, ErrUndo)
-	ctx = context.WithoutCancel(ctx)
+	ctx = m.backing(ctx)
 	before := m.guests
 	if err := m.turnBack(ctx, why); err != nil {
 		m.guests = before
 		return errors.Join(why, m.leave(fmt.Errorf("%w: %w", ErrStopped, err)))
 	}
+	return errors.Join(why, m.carryBack(ctx, why))
+}
+
+// backing is the context of going back, which is not ended by what asks for that.
+func (m *mover) backing(ctx context.Context) context.Context {
+	switch {
+	case m.Back != nil:
+		return m.Back
+	case errors.Is(context.Cause(ctx), ErrUndo):
+		return context.WithoutCancel(ctx)
+	}
+	return ctx
+}
+
+// carryBack carries the way back out and writes its end. Where ctx ends before
+// that it is left, and Recover goes on.
+func (m *mover) carryBack(ctx context.Context, why error) error {
 	err := m.carry(ctx)
-	return errors.Join(why, err, m.endBack(why, err))
+	if ctx.Err() != nil && (err != nil || m.cut()) {
+		return m.leave(fmt.Errorf("%w: %w", ErrStopped, context.Cause(ctx)))
+	}
+	return errors.Join(err, m.endBack(why, err))
 }
 
 // cut reports whether a guest did not come to its end.

@@ -49,6 +49,9 @@ type MoveRequest struct {
 	Told func(status.Moving)
 	// FullSpeed copies without regard to how the guests bear it.
 	FullSpeed bool
+	// Back ends undoing, within a slice: it is left for Recover to go on with.
+	// Nil: what ends the move ends that, too, but for the ErrUndo that asked for it.
+	Back context.Context
 }
 
 // Moved is what became of a move.

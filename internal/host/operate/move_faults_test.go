@@ -380,6 +380,38 @@ func TestMoveStoppedOrUndone(t *testing.T) {
 	}
 }
 
+// Stopped while it is undone, a move is left, and Recover goes on undoing it.
+func TestMoveStoppedWhileItIsUndone(t *testing.T) {
+	folder := folderOf(t)
+	for _, s := range scenes() {
+		t.Run(s.name, func(t *testing.T) {
+			w, m := s.make(t, folder)
+			ctx, cancel := context.WithCancelCause(context.Background())
+			back, stop := context.WithCancel(context.Background())
+			defer stop()
+			w.Inject(fake.Fault{After: fake.NthOf("Move", 1, func() error { cancel(operate.ErrUndo); return nil })})
+			b := &book{fail: func(_ int, e journal.Entry) error {
+				if e.Kind == journal.MoveUndoing {
+					stop()
+				}
+				return nil
+			}}
+			moved, err := w.host.Move(ctx, operate.MoveRequest{ID: "m1", Move: m, By: "test", Keep: b, Back: back})
+			w.Inject(fake.Fault{})
+			w.settled(t)
+			if !errors.Is(err, operate.ErrStopped) || moved.End != "" {
+				t.Fatalf("%v: %s %s", err, moved.End, moved.Why)
+			}
+			all, err := w.host.Recover(context.Background(), operate.MoveRequest{Keep: b})
+			if err != nil || len(all) != 1 || !all[0].Cancelled || b.ended(t) != journal.MoveUndone {
+				t.Fatalf("gone on: %v, %+v", err, all)
+			}
+			w.isBack(t, m)
+			w.settled(t)
+		})
+	}
+}
+
 func (w world) isBack(t *testing.T, m plan.Move) {
 	t.Helper()
 	for _, g := range m.Guests {

@@ -17,7 +17,7 @@ import (
 // that carried it out, or because it was stopped. It finishes it, or goes on
 // undoing it if that had begun; where its placements have become illegal (their
 // room is gone), or a step of it fails once more, it undoes it; where its guests have ended it says so. Moves that
-// another process is at are left alone. Of r only By, Keep, Told and FullSpeed
+// another process is at are left alone. Of r only By, Keep, Told, Back and FullSpeed
 // matter. Recovering again does nothing more.
 func (h *Host) Recover(ctx context.Context, r MoveRequest) ([]Moved, error) {
 	entries, err := r.Keep.Entries()
@@ -132,11 +132,7 @@ func (m *mover) goBack(tx claim.Locked, inv *inventory.Host, left []plan.GuestMo
 		return nil, err
 	}
 	back := func(ctx context.Context) (Moved, error) {
-		err := m.carry(ctx)
-		if ctx.Err() != nil {
-			return m.finish(m.leave(fmt.Errorf("%w: %w", ErrStopped, context.Cause(ctx))))
-		}
-		return m.finish(errors.Join(err, m.endBack(why, err)))
+		return m.finish(m.carryBack(m.backing(ctx), why))
 	}
 	return back, m.begin(tx, inv, journal.Entry{Kind: journal.MoveUndoing, What: "back: " + m.Move.String(), Why: why.Error()})
 }
