@@ -18,6 +18,25 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
+// serve answers at a socket until what it returns is called.
+func (w *world) serve(socket string) (end func()) {
+	w.t.Helper()
+	l, err := daemon.Listen(socket)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(w.t.Context())
+	served := make(chan error)
+	go func() { served <- w.d.Serve(ctx, l, nil) }()
+	return func() {
+		stop()
+		if err := <-served; err != nil {
+			w.t.Error(err)
+		}
+		l.Close()
+	}
+}
+
 // Through the socket: the inventory has the loads that were measured, so that a
 // plan made of it elsewhere is the daemon's own; orders are obeyed and refused.
 func TestWhoAsksThroughTheSocketKnowsWhatTheLoopKnows(t *testing.T) {
@@ -34,20 +53,7 @@ func TestWhoAsksThroughTheSocketKnowsWhatTheLoopKnows(t *testing.T) {
 		if _, err := client.Inventory(t.Context()); !errors.Is(err, daemon.ErrNotRunning) {
 			t.Fatalf("no socket: %v", err)
 		}
-		l, err := daemon.Listen(socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		ctx, stop := context.WithCancel(t.Context())
-		served := make(chan error)
-		go func() { served <- w.d.Serve(ctx, l, nil) }()
-		defer func() {
-			stop()
-			if err := <-served; err != nil {
-				t.Error(err)
-			}
-		}()
+		defer w.serve(socket)()
 		h, err := client.Inventory(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -109,20 +115,7 @@ func TestAPauseThatIsNotUnderstoodIsRefused(t *testing.T) {
 		w.start()
 		defer w.end()
 		socket := filepath.Join(t.TempDir(), "daemon.sock")
-		l, err := daemon.Listen(socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		ctx, stop := context.WithCancel(t.Context())
-		served := make(chan error)
-		go func() { served <- w.d.Serve(ctx, l, nil) }()
-		defer func() {
-			stop()
-			if err := <-served; err != nil {
-				t.Error(err)
-			}
-		}()
+		defer w.serve(socket)()
 		asking := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) }}}
 		defer asking.CloseIdleConnections()
 		for _, order := range []string{`{"for": "2h"}`, `{"for_ns": -1}`, `{"for_ns": 1e30}`, `{"for_ns": "2h"}`, `3600`, `[]`, `{} {}`, ``, `{"why":"` + strings.Repeat("x", 1<<17) + `"}`} {

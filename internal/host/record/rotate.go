@@ -24,8 +24,9 @@ func historyFiles() []string {
 }
 
 // rotate puts the file aside once it is large. The next one begins with what
-// still holds (journal.Lasting), so that this is never lost with an old file. A crash between any two of its steps loses nothing: until the oldest
-// file goes, all entries are in some file.
+// still holds (journal.Lasting), so that this is never lost with an old file. A
+// crash between any two of its steps loses nothing: until the oldest file goes,
+// all entries are in some file.
 func (j Journal) rotate() error {
 	most := j.Most
 	if most == 0 {
