@@ -58,13 +58,13 @@ Exit status 3 means done in part: the report says what could not be done and why
 		if resume == (len(args) == 1) || resume && len(guests) > 0 {
 			return wrongUse("name one plan, or only --resume; see 'numavisor apply --help'")
 		}
-		var round plan.Round
+		var p plan.Plan
 		if !resume {
 			var err error
-			if round, err = readFile(args[0], plan.ParseRound); err != nil {
+			if p, err = readFile(args[0], plan.Parse); err != nil {
 				return err
 			}
-			if round.Moves, err = picked(round.Moves, guests); err != nil {
+			if p.Moves, err = picked(p.Moves, guests); err != nil {
 				return err
 			}
 		}
@@ -73,11 +73,11 @@ Exit status 3 means done in part: the report says what could not be done and why
 			return err
 		}
 		defer done()
-		if name, err := h.Sources.HostName(); !resume && (err != nil || name != round.Host) {
-			return errors.Join(fmt.Errorf("the plan is for host %s, this is %s", round.Host, name), err)
+		if name, err := h.Sources.HostName(); !resume && (err != nil || name != p.Host) {
+			return errors.Join(fmt.Errorf("the plan is for host %s, this is %s", p.Host, name), err)
 		}
 		r := operate.MoveRequest{By: "operator", Keep: record.Journal{Folder: folder}, Told: movingTo(c.ErrOrStderr()), FullSpeed: fullSpeed}
-		moved, err := carryOut(c.Context(), h, round, r)
+		moved, err := carryOut(c.Context(), h, p, r)
 		if printed := emit(c, moved, func(w io.Writer) { printMoved(w, moved, err) }); printed != nil {
 			return printed
 		}
@@ -110,7 +110,7 @@ func picked(moves []plan.Move, guests []string) ([]plan.Move, error) {
 
 // carryOut recovers what was cut short, then makes the moves, in their order,
 // down to the first that falls short: the others were planned on top of it.
-func carryOut(ctx context.Context, h *operate.Host, round plan.Round, r operate.MoveRequest) ([]operate.Moved, error) {
+func carryOut(ctx context.Context, h *operate.Host, p plan.Plan, r operate.MoveRequest) ([]operate.Moved, error) {
 	restart := r
 	restart.By = "restart"
 	all, err := h.Recover(ctx, restart)
@@ -118,7 +118,7 @@ func carryOut(ctx context.Context, h *operate.Host, round plan.Round, r operate.
 		all = []operate.Moved{}
 	}
 	done := err == nil
-	for _, r.Move = range round.Moves {
+	for _, r.Move = range p.Moves {
 		if !done {
 			break
 		}

@@ -50,11 +50,11 @@ host they are known where its daemon runs.`,
 			addLoads(ctx, socket, &inv)
 		}
 		noteNoLoads(c, &inv)
-		round, err := balance.Plan(balance.Request{Host: &inv, Policy: wanted, Now: inv.Taken, Lasting: true})
+		p, err := balance.Plan(balance.Request{Host: &inv, Policy: wanted, Now: inv.Taken, Lasting: true})
 		if err != nil {
 			return err
 		}
-		return emit(c, round, func(w io.Writer) { printRound(w, round, explain) })
+		return emit(c, p, func(w io.Writer) { printPlan(w, p, explain) })
 	}
 	return c
 }
@@ -68,7 +68,7 @@ func noteNoLoads(c *cobra.Command, inv *inventory.Host) {
 	}
 }
 
-func printRound(w io.Writer, r plan.Round, explain bool) {
+func printPlan(w io.Writer, r plan.Plan, explain bool) {
 	if explain {
 		fmt.Fprint(w, r.Text())
 		for _, s := range r.Suffering {

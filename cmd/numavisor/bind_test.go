@@ -28,7 +28,7 @@ func TestAStoppedBindSaysHowToGoOn(t *testing.T) {
 		command := &cobra.Command{}
 		command.SetOut(io.Discard)
 		command.Flags().String("output", "table", "")
-		b := operate.Bound{Plan: plan.Plan{Guest: c.guest}, Outcomes: []apply.Outcome{{Status: apply.Done}, {Status: apply.Failed}}}
+		b := operate.Bound{Plan: plan.Steps{Guest: c.guest}, Outcomes: []apply.Outcome{{Status: apply.Done}, {Status: apply.Failed}}}
 		err := report(command, bindTarget(c.pid, c.args), b, lost)
 		if err == nil || err.Error() != c.want || statusOf(err) != exitPartial || !errors.Is(err, lost) {
 			t.Errorf("status %d: %v, want %s", statusOf(err), err, c.want)

@@ -10,34 +10,33 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// maxRound bounds a plan that is read: a round of hundreds of guests has some MB.
-const maxRound = 64 * topology.MiB
+// maxSize bounds a plan that is read: a plan for hundreds of guests takes a few MiB.
+const maxSize = 64 * topology.MiB
 
-// ParseRound reads a round as JSON, as 'numavisor balance -o json' writes it.
-// What it does not know it refuses: a plan that is not understood is not to be
-// carried out in part.
-func ParseRound(r io.Reader) (Round, error) {
-	var round Round
-	d := json.NewDecoder(io.LimitReader(r, int64(maxRound)))
+// Parse reads a plan as JSON, as 'numavisor balance -o json' writes it. It
+// refuses unknown fields, so that no plan is carried out in part.
+func Parse(r io.Reader) (Plan, error) {
+	var p Plan
+	d := json.NewDecoder(io.LimitReader(r, int64(maxSize)))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&round); err != nil {
-		return Round{}, fmt.Errorf("not a plan of moves: %w; 'numavisor balance -o json' writes one", err)
+	if err := d.Decode(&p); err != nil {
+		return Plan{}, fmt.Errorf("not a plan of moves: %w; 'numavisor balance -o json' writes one", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return Round{}, errors.New("not a plan of moves: more follows after its end")
+		return Plan{}, errors.New("not a plan of moves: more follows after its end")
 	}
-	if round.Host == "" {
-		return Round{}, errors.New("not a plan of moves: it names no host; 'numavisor balance -o json' writes one")
+	if p.Host == "" {
+		return Plan{}, errors.New("not a plan of moves: it names no host; 'numavisor balance -o json' writes one")
 	}
-	for i, m := range round.Moves {
+	for i, m := range p.Moves {
 		if err := m.Validate(); err != nil {
-			return Round{}, fmt.Errorf("move %d: %w", i+1, err)
+			return Plan{}, fmt.Errorf("move %d: %w", i+1, err)
 		}
 		if !m.Kind.IsValid() {
-			return Round{}, fmt.Errorf("move %d: kind %q: allowed are %s", i+1, m.Kind, kinds())
+			return Plan{}, fmt.Errorf("move %d: kind %q: allowed are %s", i+1, m.Kind, kinds())
 		}
 	}
-	return round, nil
+	return p, nil
 }
 
 // kinds lists the kinds of moves in words.

@@ -10,12 +10,12 @@ import (
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
-func TestParseRound(t *testing.T) {
+func TestParse(t *testing.T) {
 	text, err := json.Marshal(oneMove())
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := plan.ParseRound(strings.NewReader(string(text) + "\n"))
+	got, err := plan.Parse(strings.NewReader(string(text) + "\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,14 +36,14 @@ func TestParseRound(t *testing.T) {
 		"cut short":        {string(text[:len(text)/2]), "not a plan of moves"},
 		"not what it says": {`{"host": 7}`, "not a plan of moves"},
 	} {
-		if _, err := plan.ParseRound(strings.NewReader(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := plan.Parse(strings.NewReader(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
 	}
 }
 
 // Whatever is read: what passes can be written and reads back the same.
-func FuzzParseRound(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	text, err := json.Marshal(oneMove())
 	if err != nil {
 		f.Fatal(err)
@@ -51,7 +51,7 @@ func FuzzParseRound(f *testing.F) {
 	f.Add(string(text))
 	f.Add(`{"host":"h","moves":null}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		r, err := plan.ParseRound(strings.NewReader(text))
+		r, err := plan.Parse(strings.NewReader(text))
 		if err != nil {
 			return
 		}
@@ -59,7 +59,7 @@ func FuzzParseRound(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		back, err := plan.ParseRound(strings.NewReader(string(again)))
+		back, err := plan.Parse(strings.NewReader(string(again)))
 		if err != nil {
 			t.Fatalf("%v in %s", err, again)
 		}

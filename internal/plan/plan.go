@@ -1,172 +1,167 @@
-// Package plan holds the words for what shall happen to one guest: ordered
-// steps with their reasons, what cannot be done, and the text of both.
+// Package plan holds the words for what the balancer and the executor agree on:
+// Plan, the moves of a host in order, and Steps, the actions that bring one
+// guest to a placement.
 //
-// A plan is a value: it can be printed (a dry run), saved, and carried out
-// later. It names the basis it was computed from, so that a stale plan is
+// Both are values: they can be printed (a dry run), saved, and carried out
+// later. Both name the basis they were computed from, so that a stale plan is
 // refused rather than forced.
 package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Plan is what shall be done to bring one guest to a placement.
+// Plan is the plan of a host: its moves, in the order in which they must be
+// made. After each of them the host is in a legal state.
 type Plan struct {
-	Guest     string          `json:"guest"`
-	PID       int             `json:"pid,omitempty"`
-	Basis     Basis           `json:"basis"`
-	Placement guest.Placement `json:"placement"`
-	Steps     []Step          `json:"steps"`
-	// Cannot lists what the placement asks for and no step can give, with the reason.
-	Cannot []Refusal `json:"cannot,omitempty"`
+	Host  string    `json:"host"`
+	Taken time.Time `json:"taken"` // of the inventory that it was computed from
+	Moves []Move    `json:"moves"`
+	// Suffering lists the guests that have a reason to move, and since when.
+	// It belongs to the history of the next round.
+	Suffering []Suffering `json:"suffering,omitempty"`
+	// Stays says of guests that suffer or would have to make room why they stay.
+	Stays []Refusal `json:"stays,omitempty"`
+	// Before and After are the host's cost now and when all moves are made
+	// (those only advised included), in the units of the price list times CPUs.
+	Before float64 `json:"cost_before"`
+	After  float64 `json:"cost_after"`
 }
 
-// Basis identifies the process that a plan was made for. A guest that has
-// been restarted since is another one.
-type Basis struct {
-	PID        int    `json:"pid,omitempty"`
-	StartTicks uint64 `json:"start_ticks,omitempty"` // field 22 of /proc/PID/stat
-}
+// MoveKind says what a move does.
+type MoveKind string
 
-// Refusal is something that cannot be done, and why.
-type Refusal struct {
-	What string `json:"what"`
-	Why  string `json:"why"`
-}
-
-// Kind says what a step does.
-type Kind string
-
-// The kinds of steps, in the order in which a plan uses them: first what
-// widens, then CPUs, then the bulk copy, last what narrows. Copy first, flip
-// later: a cpuset write that narrows copies whole processes on one host-wide
-// queue and reports nothing, so it must find nothing left to copy.
+// The kinds of moves.
 const (
-	Record     Kind = "record-intent" // write spec and placement into the guest's metadata
-	GrowPool   Kind = "grow-huge-page-pool"
-	AllowNodes Kind = "allow-nodes"     // widen cpuset.mems of the guest's thread groups
-	TuneLive   Kind = "numatune-live"   // libvirt virDomainSetNumaParameters, mode restrictive
-	PinVCPU    Kind = "pin-vcpu"        // libvirt virDomainPinVcpuFlags
-	PinHelper  Kind = "pin-emulator"    // libvirt virDomainPinEmulator
-	PinIO      Kind = "pin-io-thread"   // libvirt virDomainPinIOThread
-	Affinity   Kind = "set-affinity"    // sched_setaffinity of one thread (plain processes, vhost)
-	SetPolicy  Kind = "set-policy"      // mbind of a memfd from outside
-	MoveOwn    Kind = "move-own-memory" // move_pages of all that is not guest RAM: heap, stacks, device buffers
-	MoveRange  Kind = "move-memory"     // move_pages of one mapping
-	HoldNodes  Kind = "hold-to-nodes"   // narrow cpuset.mems of the guest's thread groups
-	ShrinkPool Kind = "shrink-huge-page-pool"
-	Configure  Kind = "write-configuration" // persistent XML, for the next start
+	Repin      MoveKind = "repin"             // vCPUs go to the memory
+	FetchLocal MoveKind = "move-guest-memory" // memory comes to the vCPUs
+	MoveGuest  MoveKind = "move"              // vCPUs and memory go to other nodes
+	Swap       MoveKind = "swap"              // guests exchange nodes, or one makes room for another
+	Split      MoveKind = "split"             // to more nodes
+	Gather     MoveKind = "gather"            // to fewer nodes
+	Spread     MoveKind = "spread"            // away from others that keep the same memory busy
 )
 
-// Step is one action. Which fields matter depends on Kind.
-type Step struct {
-	Kind Kind   `json:"kind"`
-	Why  string `json:"why"`
+// moveKinds are all of them.
+var moveKinds = []MoveKind{Repin, FetchLocal, MoveGuest, Swap, Split, Gather, Spread, Several}
 
-	VCPU     guest.VCPUID     `json:"vcpu,omitempty"`
-	IOThread int              `json:"io_thread,omitempty"`
-	TID      int              `json:"tid,omitempty"`
-	CPUs     topology.CPUSet  `json:"cpus,omitzero"`
-	Nodes    topology.NodeSet `json:"nodes,omitzero"`
-	Mode     guest.MemoryMode `json:"mode,omitempty"`
-	Groups   []string         `json:"groups,omitempty"` // thread groups below the guest's cgroup; empty: all
+// IsValid reports whether it is one of the kinds of moves.
+func (k MoveKind) IsValid() bool { return slices.Contains(moveKinds, k) }
 
-	Address  uint64         `json:"address,omitempty"`
-	Size     topology.Bytes `json:"size_bytes,omitempty"`
-	PageSize topology.Bytes `json:"page_size_bytes,omitempty"`
-	// Bytes is how much lies elsewhere as far as was seen.
-	Bytes topology.Bytes  `json:"misplaced_bytes,omitempty"`
-	Parts []Part          `json:"parts,omitempty"` // of move-own-memory
-	File  string          `json:"file,omitempty"`
-	Pages uint64          `json:"pages,omitempty"`
-	Node  topology.NodeID `json:"node,omitempty"`
+// Move is one move of one guest, or of a few that only help together: their
+// vCPUs are moved first, then their memory in turns, so that each makes room for
+// the next.
+type Move struct {
+	Kind   MoveKind    `json:"kind"`
+	Guests []GuestMove `json:"guests"`
+	// Advised moves are shown and not made: a guest's mode does not allow it.
+	Advised bool    `json:"advised,omitempty"`
+	Benefit Benefit `json:"benefit"`
+	Cost    Price   `json:"price"`
+	Why     string  `json:"why"`
 }
 
-// Part is one mapping of a step that covers several.
-type Part struct {
-	Address  uint64         `json:"address"`
-	Size     topology.Bytes `json:"size_bytes"`
-	PageSize topology.Bytes `json:"page_size_bytes"`
+// GuestMove is what one guest gets, and had.
+type GuestMove struct {
+	Guest     string          `json:"guest"`
+	Placement guest.Placement `json:"placement"`
+	// Bytes is how much memory lies elsewhere and has to be copied.
+	Bytes topology.Bytes `json:"bytes"`
+	Undo  Undo           `json:"undo"`
+	// Basis is the process that a move was begun on, for the journal; a plan that
+	// was only made has none.
+	Basis Basis `json:"basis,omitzero"`
 }
 
-// Moved is what became of the pages of one mapping.
-type Moved struct {
-	Moved  topology.Bytes    `json:"moved_bytes"`
-	Failed topology.Bytes    `json:"failed_bytes"`
-	Why    map[string]uint64 `json:"why_failed,omitempty"` // pages by the kernel's reason: "EBUSY": 12
+// Undo is how a guest was before a move: its placement where it had one, and
+// where its vCPUs could run and its memory lay.
+type Undo struct {
+	Placement *guest.Placement                   `json:"placement,omitempty"`
+	VCPUNodes topology.NodeSet                   `json:"vcpu_nodes"`
+	Memory    map[topology.NodeID]topology.Bytes `json:"memory_by_node"`
 }
 
-// String gives the step in one line, without its reason.
-func (s Step) String() string {
-	switch s.Kind {
-	case GrowPool, ShrinkPool:
-		return fmt.Sprintf("%s: %d pages of %v on node %d", s.Kind, s.Pages, s.PageSize, s.Node)
-	case AllowNodes, HoldNodes:
-		return fmt.Sprintf("%s %s", s.Kind, s.Nodes)
-	case TuneLive:
-		return fmt.Sprintf("%s: mode %s, nodes %s", s.Kind, s.Mode, s.Nodes)
-	case PinVCPU:
-		return fmt.Sprintf("%s %d to CPUs %s", s.Kind, s.VCPU, s.CPUs)
-	case PinHelper:
-		return fmt.Sprintf("%s to CPUs %s", s.Kind, s.CPUs)
-	case PinIO:
-		return fmt.Sprintf("%s %d to CPUs %s", s.Kind, s.IOThread, s.CPUs)
-	case Affinity:
-		return fmt.Sprintf("%s of thread %d to CPUs %s", s.Kind, s.TID, s.CPUs)
-	case SetPolicy:
-		return fmt.Sprintf("%s of %v at %#x: %s on nodes %s", s.Kind, s.Size, s.Address, s.Mode, s.Nodes)
-	case MoveOwn:
-		return fmt.Sprintf("%s: %v in %d mappings to nodes %s", s.Kind, s.Bytes, len(s.Parts), s.Nodes)
-	case MoveRange:
-		return fmt.Sprintf("%s: %v at %#x to nodes %s", s.Kind, s.Bytes, s.Address, s.Nodes)
-	default:
-		return string(s.Kind)
+// Benefit is what a move saves while it lasts, over all guests of the host.
+type Benefit struct {
+	// Cost is by how much the host's cost falls, see Plan.
+	Cost float64 `json:"cost"`
+	// AccessCPUs is CPU time no longer lost to far memory and WaitCPUs to
+	// waiting for CPUs, both in CPUs.
+	AccessCPUs float64 `json:"access_cpus"`
+	WaitCPUs   float64 `json:"wait_cpus"`
+	// Horizon is how long that is expected to last.
+	Horizon time.Duration `json:"horizon_ns"`
+}
+
+// Price is what a move costs once.
+type Price struct {
+	// Cost is the price of copying in the units of Benefit.Cost, what is lost
+	// with page tables that stay behind included.
+	Cost  float64        `json:"cost"`
+	Bytes topology.Bytes `json:"bytes"`
+	// Took is how long copying takes at BytesPerSecond, the bandwidth that it takes meanwhile.
+	Took           time.Duration  `json:"took_ns"`
+	BytesPerSecond topology.Bytes `json:"bytes_per_second"`
+	// RateFrom says where BytesPerSecond is from, see policy.Balance.CopyRate.
+	RateFrom string `json:"rate_from,omitempty"`
+	// PageTables is the part of the guests' page tables left on other nodes than their vCPUs.
+	PageTables float64 `json:"page_tables"`
+}
+
+// Suffering is a guest with a reason to move.
+type Suffering struct {
+	Guest  string    `json:"guest"`
+	Since  time.Time `json:"since"`
+	Wait   float64   `json:"wait"`    // share of the CPU time it wants that it does not get
+	Access float64   `json:"access"`  // latency of its mean access over the best of the host, less 1
+	Use    float64   `json:"traffic"` // of its memory's bandwidth, all guests together
+	Why    string    `json:"why"`
+}
+
+// Names lists a move's guests: "db1, web2".
+func (m Move) Names() string {
+	names := make([]string, len(m.Guests))
+	for i, g := range m.Guests {
+		names[i] = g.Guest
 	}
+	return strings.Join(names, ", ")
 }
 
-// Parts cuts the plan where copying begins and where it ends, so that guests
-// which make room for each other can copy in turns: before widens and moves
-// vCPUs, after narrows. Where nothing is copied, narrowing still comes after:
-// the kernel then walks all memory of the guest, which must not keep another
-// guest's vCPUs waiting.
-func (p Plan) Parts() (before, copies, after []Step) {
-	first, end := len(p.Steps), len(p.Steps)
-	for i, s := range p.Steps {
-		if s.Copies() {
-			first, end = min(first, i), i+1
-		}
+// String gives the move in one line, without its reason.
+func (m Move) String() string {
+	parts := make([]string, len(m.Guests))
+	for i, g := range m.Guests {
+		parts[i] = fmt.Sprintf("%s to nodes %s (%v to copy)", g.Guest, g.Placement.Nodes, g.Bytes)
 	}
-	if first == len(p.Steps) {
-		for first > 0 && p.Steps[first-1].narrows() {
-			first--
-		}
-		end = first
+	text := fmt.Sprintf("%s: %s", m.Kind, strings.Join(parts, ", "))
+	if m.Advised {
+		text += " [advised only]"
 	}
-	return p.Steps[:first], p.Steps[first:end], p.Steps[end:]
+	return text
 }
 
-// narrows reports whether the step is of those that hold a guest where it is,
-// now and at its next start.
-func (s Step) narrows() bool {
-	return s.Kind == TuneLive || s.Kind == HoldNodes || s.Kind == Configure
-}
-
-// Copies reports whether the step copies memory.
-func (s Step) Copies() bool { return s.Kind == MoveOwn || s.Kind == MoveRange }
-
-// Text gives the whole plan for people: a line a step with its reason.
+// Text gives the plan for people: each move on a line, with its reason.
 func (p Plan) Text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d steps to nodes %s\n", p.Guest, len(p.Steps), p.Placement.Nodes)
-	for i, s := range p.Steps {
-		fmt.Fprintf(&b, "%3d. %s\n     %s\n", i+1, s, s.Why)
+	switch len(p.Moves) {
+	case 0:
+		fmt.Fprintf(&b, "%s: nothing to move\n", p.Host)
+	case 1:
+		fmt.Fprintf(&b, "%s: 1 move; cost %.3g now, %.3g after\n", p.Host, p.Before, p.After)
+	default:
+		fmt.Fprintf(&b, "%s: %d moves; cost %.3g now, %.3g after\n", p.Host, len(p.Moves), p.Before, p.After)
 	}
-	for _, c := range p.Cannot {
-		fmt.Fprintf(&b, "  cannot: %s: %s\n", c.What, c.Why)
+	for i, m := range p.Moves {
+		fmt.Fprintf(&b, "%3d. %s\n     %s\n", i+1, m, m.Why)
+	}
+	for _, s := range p.Stays {
+		fmt.Fprintf(&b, "  stays: %s: %s\n", s.What, s.Why)
 	}
 	return b.String()
 }

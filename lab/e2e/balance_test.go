@@ -28,9 +28,9 @@ func TestLabBalanceShowsWhatPays(t *testing.T) {
 	}
 }
 
-func (l *labHost) balance(t *testing.T) plan.Round {
+func (l *labHost) balance(t *testing.T) plan.Plan {
 	t.Helper()
-	var r plan.Round
+	var r plan.Plan
 	if err := json.Unmarshal([]byte(l.must(t, "balance", "-o", "json").stdout), &r); err != nil {
 		t.Fatal(err)
 	}

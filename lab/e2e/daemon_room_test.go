@@ -117,7 +117,7 @@ func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
 	l.startWorker(t, worker{name: "h0", memoryMiB: 384, vcpus: 1, memory: 0, cpus: "6-7"})
 	l.sh(t, "echo '"+policy+"' > /run/plan.yaml")
 	best := func() topology.NodeID {
-		var r plan.Round
+		var r plan.Plan
 		if err := json.Unmarshal([]byte(l.must(t, "balance", "--policy", "/run/plan.yaml", "-o", "json").stdout), &r); err != nil {
 			t.Fatal(err)
 		}

@@ -37,7 +37,7 @@ func moveOf(to guest.Placement, from topology.NodeID, had *guest.Placement, memo
 func (l *labHost) write(t *testing.T, kind plan.MoveKind, guests ...plan.GuestMove) {
 	t.Helper()
 	host := strings.TrimSpace(l.sh(t, "hostname"))
-	text, err := json.Marshal(plan.Round{Host: host, Moves: []plan.Move{{Kind: kind, Guests: guests, Why: "a test wants it"}}})
+	text, err := json.Marshal(plan.Plan{Host: host, Moves: []plan.Move{{Kind: kind, Guests: guests, Why: "a test wants it"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,12 +38,12 @@ type Moved struct {
 
 // Plan returns the moves worth making now. The same request gives the same
 // plan; an error means that the request itself is wrong.
-func Plan(r Request) (plan.Round, error) {
+func Plan(r Request) (plan.Plan, error) {
 	if r.Host == nil {
-		return plan.Round{}, fmt.Errorf("balancing: no inventory given")
+		return plan.Plan{}, fmt.Errorf("balancing: no inventory given")
 	}
 	if err := r.Policy.Validate(); err != nil {
-		return plan.Round{}, err
+		return plan.Plan{}, err
 	}
 	r.Host = inOrder(r.Host)
 	m := newModel(r)
@@ -51,7 +51,7 @@ func Plan(r Request) (plan.Round, error) {
 		model: m, host: *r.Host, budget: budget{bytes: m.policy.Balance.BytesPerRound, guests: m.policy.Balance.GuestsPerRound},
 		refused: map[string]string{},
 	}
-	p.round = plan.Round{Host: r.Host.Name, Taken: r.Host.Taken, Moves: []plan.Move{}, Before: m.total()}
+	p.round = plan.Plan{Host: r.Host.Name, Taken: r.Host.Taken, Moves: []plan.Move{}, Before: m.total()}
 	p.round.Suffering = m.suffer(r)
 	if m.anyPatient() {
 		p.pass(policy.ModeAuto)

@@ -64,7 +64,7 @@ func TestManyNodesManyGuests(t *testing.T) {
 	}
 }
 
-func mustPlan(b *testing.B, h *inventory.Host) plan.Round {
+func mustPlan(b *testing.B, h *inventory.Host) plan.Plan {
 	round, err := Plan(Request{Host: h, Now: noon, Lasting: true})
 	if err != nil {
 		b.Fatal(err)

@@ -116,7 +116,7 @@ func handmade(h *inventory.Host, s guest.Spec, nodes []topology.NodeID) guest.Pl
 }
 
 // planned plans what has lasted long enough, and checks that every state on the way is legal.
-func planned(t testing.TB, h *inventory.Host, p policy.Policy) plan.Round {
+func planned(t testing.TB, h *inventory.Host, p policy.Policy) plan.Plan {
 	t.Helper()
 	round, err := Plan(Request{Host: h, Policy: p, Now: noon, Lasting: true})
 	if err != nil {
@@ -133,7 +133,7 @@ type fataler interface {
 
 // legal carries a round out move by move and checks each guest that moved by
 // the rules of placing, with all others where they are then.
-func legal(t fataler, h *inventory.Host, p policy.Policy, round plan.Round) inventory.Host {
+func legal(t fataler, h *inventory.Host, p policy.Policy, round plan.Plan) inventory.Host {
 	t.Helper()
 	now := *h
 	for i, m := range round.Moves {
@@ -174,7 +174,7 @@ func carriedOut(h inventory.Host, m plan.Move) inventory.Host {
 }
 
 // goesTo returns the nodes that a round gives a guest; empty if it stays.
-func goesTo(r plan.Round, name string) topology.NodeSet {
+func goesTo(r plan.Plan, name string) topology.NodeSet {
 	for _, m := range r.Moves {
 		for _, g := range m.Guests {
 			if g.Guest == name {

@@ -57,7 +57,7 @@ func TestGuestsOfOneNameStay(t *testing.T) {
 	}
 }
 
-func drawnPlan(t *rapid.T, h *inventory.Host, p policy.Policy) plan.Round {
+func drawnPlan(t *rapid.T, h *inventory.Host, p policy.Policy) plan.Plan {
 	round, err := Plan(Request{Host: h, Policy: p, Now: noon, Lasting: true})
 	if err != nil {
 		t.Fatal(err)

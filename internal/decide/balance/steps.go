@@ -18,7 +18,7 @@ import (
 type planner struct {
 	model   *model
 	host    inventory.Host
-	round   plan.Round
+	round   plan.Plan
 	budget  budget
 	refused map[string]string // why a guest that should move did not, by name
 }

@@ -123,7 +123,7 @@ func TestPatienceAndHysteresis(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
 	add(h, vm{name: "a", vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2})
 	add(h, vm{name: "b", vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2})
-	at := func(now time.Time, past Past) plan.Round {
+	at := func(now time.Time, past Past) plan.Plan {
 		round, err := Plan(Request{Host: h, Past: past, Now: now})
 		if err != nil {
 			t.Fatal(err)

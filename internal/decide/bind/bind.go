@@ -39,11 +39,11 @@ type Request struct {
 	CutShort bool
 }
 
-// Plan returns the ordered steps that bring the guest to the placement. Steps
+// Steps returns the ordered steps that bring the guest to the placement. Steps
 // that would change nothing are left out; a guest that is as intended gets an
 // empty plan, unless what brought it there was cut short.
-func Plan(r Request) plan.Plan {
-	b := builder{Request: r, plan: plan.Plan{Guest: r.Guest.Name, PID: r.Guest.PID, Basis: r.Basis, Placement: r.Placement}}
+func Steps(r Request) plan.Steps {
+	b := builder{Request: r, plan: plan.Steps{Guest: r.Guest.Name, PID: r.Guest.PID, Basis: r.Basis, Placement: r.Placement}}
 	b.current = b.allowedNow()
 	b.growPools()
 	b.widen()
@@ -60,7 +60,7 @@ func Plan(r Request) plan.Plan {
 
 type builder struct {
 	Request
-	plan    plan.Plan
+	plan    plan.Steps
 	current topology.NodeSet // nodes the guest may take memory from now
 }
 

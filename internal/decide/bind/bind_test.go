@@ -55,7 +55,7 @@ func onNode(n topology.NodeID, mode guest.MemoryMode) guest.Placement {
 		Emulator: c}
 }
 
-func kinds(p plan.Plan) string {
+func kinds(p plan.Steps) string {
 	var k []string
 	for _, s := range p.Steps {
 		k = append(k, string(s.Kind))
@@ -86,7 +86,7 @@ func TestMechanismFollowsTheGuestsMode(t *testing.T) {
 			"record-intent pin-vcpu pin-emulator", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := bind.Plan(bind.Request{Guest: c.guest, Topology: square(), Placement: onNode(2, c.mode)})
+			p := bind.Steps(bind.Request{Guest: c.guest, Topology: square(), Placement: onNode(2, c.mode)})
 			if got := kinds(p); got != c.want {
 				t.Errorf("steps\n got %s\nwant %s", got, c.want)
 			}
@@ -98,7 +98,7 @@ func TestMechanismFollowsTheGuestsMode(t *testing.T) {
 }
 
 func TestNarrowingAlwaysComesAfterTheCopy(t *testing.T) {
-	p := bind.Plan(bind.Request{Guest: seenOn(&inventory.NUMATune{Mode: "strict", Nodes: nodes("0")}, "0", "bind:0", "anonymous"), Topology: square(), Placement: onNode(3, guest.MemoryStrict)})
+	p := bind.Steps(bind.Request{Guest: seenOn(&inventory.NUMATune{Mode: "strict", Nodes: nodes("0")}, "0", "bind:0", "anonymous"), Topology: square(), Placement: onNode(3, guest.MemoryStrict)})
 	allowed := nodes("0")
 	for _, s := range p.Steps {
 		switch s.Kind {
@@ -118,7 +118,7 @@ func TestNarrowingAlwaysComesAfterTheCopy(t *testing.T) {
 func TestVFIOMemoryIsNotPretendedToMove(t *testing.T) {
 	g := seenOn(nil, "0-3", "default", "anonymous")
 	g.Config.Devices = []string{"0000:3b:00.0"}
-	p := bind.Plan(bind.Request{Guest: g, Topology: square(), Placement: onNode(2, guest.MemoryPreferred)})
+	p := bind.Steps(bind.Request{Guest: g, Topology: square(), Placement: onNode(2, guest.MemoryPreferred)})
 	if strings.Contains(kinds(p), "move-memory") {
 		t.Errorf("plans to move pinned memory: %s", kinds(p))
 	}
@@ -132,7 +132,7 @@ func TestOwnMemoryOfTheProcessIsOneStep(t *testing.T) {
 	for i := range uint64(5) {
 		g.Seen.Ranges = append(g.Seen.Ranges, inventory.MemoryRange{Address: 0x100000000 + i<<24, Size: topology.MiB, PageSize: 4096, Backing: "anonymous", ByNode: placed(1, topology.MiB)})
 	}
-	p := bind.Plan(bind.Request{Guest: g, Topology: square(), Placement: onNode(2, guest.MemoryPreferred)})
+	p := bind.Steps(bind.Request{Guest: g, Topology: square(), Placement: onNode(2, guest.MemoryPreferred)})
 	for _, s := range p.Steps {
 		if s.Kind == plan.MoveOwn {
 			if len(s.Parts) != 5 || s.Bytes != 5*topology.MiB {
@@ -153,7 +153,7 @@ func TestGuestInPlaceNeedsNothing(t *testing.T) {
 	for i := range g.Seen.Threads {
 		g.Seen.Threads[i].Affinity = cpus("0-1")
 	}
-	p := bind.Plan(bind.Request{Guest: g, Topology: square(), Placement: want, Persistent: true})
+	p := bind.Steps(bind.Request{Guest: g, Topology: square(), Placement: want, Persistent: true})
 	if len(p.Steps) != 0 || len(p.Cannot) != 0 {
 		t.Errorf("steps for a guest that is as intended: %s %v", p.Text(), p.Cannot)
 	}
@@ -167,7 +167,7 @@ func TestAnonymousCellsThatSwapNodesAreReported(t *testing.T) {
 	want := onNode(1, guest.MemoryStrict)
 	want.Nodes = nodes("0-1")
 	want.Cells = append(want.Cells, guest.Cell{ID: 1, Memory: 128 * topology.MiB, Nodes: nodes("0")})
-	p := bind.Plan(bind.Request{Guest: g, Topology: square(), Placement: want})
+	p := bind.Steps(bind.Request{Guest: g, Topology: square(), Placement: want})
 	if strings.Count(kinds(p), "move-memory") != 2 {
 		t.Errorf("both cells' pages can move: %s", kinds(p))
 	}
@@ -180,7 +180,7 @@ func TestInterleavedMemoryIsSpreadEvenly(t *testing.T) {
 	want := onNode(0, guest.MemoryInterleave)
 	want.Nodes = nodes("0-1")
 	want.Cells[0].Nodes = nodes("0-1")
-	p := bind.Plan(bind.Request{Guest: seenOn(nil, "0-3", "default", "anonymous"), Topology: square(), Placement: want})
+	p := bind.Steps(bind.Request{Guest: seenOn(nil, "0-3", "default", "anonymous"), Topology: square(), Placement: want})
 	for _, s := range p.Steps {
 		if s.Kind == plan.MoveRange {
 			if s.Bytes != 64*topology.MiB || s.Mode != guest.MemoryInterleave {

@@ -92,7 +92,7 @@ type Executor struct {
 // Run carries out a plan. It returns an outcome for every step, those that
 // were not reached included. The error says why it stopped early; it wraps
 // ErrGone where the guest is no longer there.
-func (x Executor) Run(ctx context.Context, p plan.Plan, intent guest.Intent) ([]Outcome, error) {
+func (x Executor) Run(ctx context.Context, p plan.Steps, intent guest.Intent) ([]Outcome, error) {
 	outcomes := make([]Outcome, 0, len(p.Steps))
 	var stop error
 	for _, s := range p.Steps {
@@ -119,7 +119,7 @@ func (x Executor) Run(ctx context.Context, p plan.Plan, intent guest.Intent) ([]
 }
 
 // guard refuses to go on where the context has ended or the guest is not the plan's.
-func (x Executor) guard(ctx context.Context, p plan.Plan) error {
+func (x Executor) guard(ctx context.Context, p plan.Steps) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func StillThere(k Kernel, b plan.Basis) error {
 	return nil
 }
 
-func (x Executor) step(ctx context.Context, p plan.Plan, s plan.Step, intent guest.Intent) (Outcome, error) {
+func (x Executor) step(ctx context.Context, p plan.Steps, s plan.Step, intent guest.Intent) (Outcome, error) {
 	done := Outcome{Status: Done}
 	switch s.Kind {
 	case plan.Record:
@@ -179,7 +179,7 @@ func (x Executor) step(ctx context.Context, p plan.Plan, s plan.Step, intent gue
 	return Outcome{}, fmt.Errorf("no way is known to carry out a step of kind %q", s.Kind)
 }
 
-func (x Executor) move(ctx context.Context, p plan.Plan, s plan.Step) (Outcome, error) {
+func (x Executor) move(ctx context.Context, p plan.Steps, s plan.Step) (Outcome, error) {
 	moved, err := x.Kernel.Move(ctx, p.PID, s, func(done, total topology.Bytes) {
 		if x.Progress != nil {
 			x.Progress(s, done, total)
@@ -194,7 +194,7 @@ func (x Executor) move(ctx context.Context, p plan.Plan, s plan.Step) (Outcome, 
 
 // moveOwn copies the process's own memory. The kernel or QEMU itself always
 // uses a few of these pages, so a remainder of tolerated is no shortfall.
-func (x Executor) moveOwn(ctx context.Context, p plan.Plan, s plan.Step) (Outcome, error) {
+func (x Executor) moveOwn(ctx context.Context, p plan.Steps, s plan.Step) (Outcome, error) {
 	var sum plan.Moved
 	for _, part := range s.Parts {
 		one := s

@@ -39,13 +39,13 @@ func running(t *testing.T) (*fake.Host, inventory.Guest, apply.Executor) {
 }
 
 // planOf is a plan for the guest as it runs now.
-func planOf(t *testing.T, h *fake.Host, g inventory.Guest, steps ...plan.Step) plan.Plan {
+func planOf(t *testing.T, h *fake.Host, g inventory.Guest, steps ...plan.Step) plan.Steps {
 	t.Helper()
 	basis, err := apply.Basis(h, g)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return plan.Plan{Guest: "g", PID: g.PID, Basis: basis, Steps: steps}
+	return plan.Steps{Guest: "g", PID: g.PID, Basis: basis, Steps: steps}
 }
 
 // everyKind has a step of every kind, each of which can be done to the guest.

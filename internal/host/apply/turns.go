@@ -28,7 +28,7 @@ const FullSlice = 256 * topology.MiB
 // Turn is one guest's part of copying in turns: the steps of its plan that copy
 // memory, and what came of them.
 type Turn struct {
-	Plan     plan.Plan
+	Plan     plan.Steps
 	Outcomes []Outcome // one for each step
 	// Err says why it ended early: a full node (ENOMEM), ErrGone, or what else failed.
 	Err error
@@ -50,7 +50,7 @@ type copying struct {
 }
 
 // NewTurn prepares the copying of a plan's steps.
-func NewTurn(p plan.Plan, copies []plan.Step) *Turn {
+func NewTurn(p plan.Steps, copies []plan.Step) *Turn {
 	t := &Turn{Plan: p}
 	for _, s := range copies {
 		c := &copying{step: s, parts: s.Parts, moved: plan.Moved{Why: map[string]uint64{}}}

@@ -56,7 +56,7 @@ func TestSlicesCoverAMappingOnce(t *testing.T) {
 		size := page * topology.Bytes(rapid.IntRange(1, 700).Draw(t, "pages"))
 		slice := topology.Bytes(rapid.IntRange(1, 300<<20).Draw(t, "slice"))
 		k := &looked{Host: fake.MustNew("nodes:1 cores:1")}
-		turn := apply.NewTurn(plan.Plan{}, []plan.Step{{Kind: plan.MoveRange, Address: 0x1000, Size: size, PageSize: page, Bytes: size}})
+		turn := apply.NewTurn(plan.Steps{}, []plan.Step{{Kind: plan.MoveRange, Address: 0x1000, Size: size, PageSize: page, Bytes: size}})
 		x := apply.Executor{Kernel: k, Clock: time.Now}
 		if err := x.Turns(context.Background(), []*apply.Turn{turn}, &slicing{size: slice}, func() {}); err != nil || turn.Err != nil {
 			t.Fatal(err, turn.Err)
@@ -97,7 +97,7 @@ func TestPagesInUseAreTriedOnceMore(t *testing.T) {
 			}
 			return plan.Moved{Moved: 64*mib - 4*topology.KiB, Failed: 4 * topology.KiB, Why: map[string]uint64{"EBUSY": 1}}, nil
 		}
-		turn := apply.NewTurn(plan.Plan{}, oneRange(0, 256*mib))
+		turn := apply.NewTurn(plan.Steps{}, oneRange(0, 256*mib))
 		x := apply.Executor{Kernel: k, Clock: time.Now}
 		if err := x.Turns(context.Background(), []*apply.Turn{turn}, &slicing{size: 64 * mib}, func() {}); err != nil {
 			t.Fatal(err)
@@ -130,7 +130,7 @@ func TestTurnsGoOnWithoutOneThatFails(t *testing.T) {
 			}
 			return plan.Moved{}, nil
 		}
-		turns := []*apply.Turn{apply.NewTurn(plan.Plan{}, oneRange(0, 128*mib)), apply.NewTurn(plan.Plan{}, oneRange(0x10000000, 256*mib))}
+		turns := []*apply.Turn{apply.NewTurn(plan.Steps{}, oneRange(0, 128*mib)), apply.NewTurn(plan.Steps{}, oneRange(0x10000000, 256*mib))}
 		x := apply.Executor{Kernel: k, Clock: time.Now}
 		if err := x.Turns(context.Background(), turns, &slicing{size: 64 * mib}, func() {}); err != nil {
 			t.Fatal(err)
@@ -161,7 +161,7 @@ func TestAFullTargetDoesNotHoldOthersUp(t *testing.T) {
 	}
 	steps := append(oneRange(0, 256*mib), oneRange(0x40000000, 256*mib)...)
 	steps[0].Nodes, steps[1].Nodes = nodes("1"), nodes("2")
-	turn := apply.NewTurn(plan.Plan{}, steps)
+	turn := apply.NewTurn(plan.Steps{}, steps)
 	x := apply.Executor{Kernel: k, Clock: time.Now}
 	if err := x.Turns(context.Background(), []*apply.Turn{turn}, &slicing{size: 64 * mib}, func() {}); err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestAFullTargetDoesNotHoldOthersUp(t *testing.T) {
 // Where the context ends, what was copied stays counted, and no more is begun.
 func TestTurnsStopBetweenSlices(t *testing.T) {
 	k := &looked{Host: fake.MustNew("nodes:1 cores:1")}
-	turn := apply.NewTurn(plan.Plan{}, oneRange(0, 256*mib))
+	turn := apply.NewTurn(plan.Steps{}, oneRange(0, 256*mib))
 	x := apply.Executor{Kernel: k, Clock: time.Now}
 	pace := &slicing{size: 64 * mib, stopAt: 3}
 	if err := x.Turns(context.Background(), []*apply.Turn{turn}, pace, func() {}); !errors.Is(err, context.Canceled) {

@@ -149,7 +149,7 @@ type state struct {
 	past    balance.Past
 	copies  pace.Copies            // of moves made here
 	failed  map[string][]time.Time // moves of a guest that failed lately
-	round   plan.Round
+	round   plan.Plan
 	planned time.Time
 	planCPU time.Duration
 	lacking map[string]bool // who lacked something when the last plan was made

@@ -24,7 +24,7 @@ func (d *Daemon) Obey(ctx context.Context, p policy.Policy) error {
 // withdraw takes back what was found of guests where nothing is to be found any more.
 func (s *state) withdraw() {
 	if s.policy.Balance.Mode == policy.ModeOff {
-		s.advice, s.round, s.past.Suffering = nil, plan.Round{}, nil
+		s.advice, s.round, s.past.Suffering = nil, plan.Plan{}, nil
 	}
 }
 

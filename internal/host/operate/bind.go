@@ -29,7 +29,7 @@ type BindRequest struct {
 
 // Bound is the result of Bind.
 type Bound struct {
-	Plan     plan.Plan       `json:"plan"`
+	Plan     plan.Steps      `json:"plan"`
 	Why      *place.Why      `json:"why,omitempty"` // nil: the recorded placement was kept
 	Outcomes []apply.Outcome `json:"outcomes,omitempty"`
 	Before   *Truth          `json:"before,omitempty"`
@@ -86,7 +86,7 @@ func (h *Host) bind(ctx context.Context, name string, dry bool, decide func(*inv
 		if err != nil {
 			return err
 		}
-		b.Plan = bind.Plan(bind.Request{Guest: g, Topology: &inv.Topology, Placement: want.Placement, Basis: basis, Persistent: g.Persistent})
+		b.Plan = bind.Steps(bind.Request{Guest: g, Topology: &inv.Topology, Placement: want.Placement, Basis: basis, Persistent: g.Persistent})
 		if dry {
 			return nil
 		}

@@ -101,7 +101,7 @@ type mover struct {
 	unkept error // steps that could not be kept in the journal
 }
 
-// moving is one guest of a move. Its plan is cut in three parts, see plan.Plan.Parts.
+// moving is one guest of a move. Its plan is cut in three parts, see plan.Steps.Parts.
 type moving struct {
 	plan.GuestMove
 	intent                guest.Intent
@@ -229,7 +229,7 @@ func (m *mover) ways(inv *inventory.Host, moves []plan.GuestMove, way func(*inve
 // there is the way to the move's placement.
 func (m *mover) there(inv *inventory.Host, seen *inventory.Guest, g *moving) {
 	g.intent = guest.Intent{Spec: balance.SpecOf(seen), Placement: g.Placement, Adopted: seen.Adopted || !seen.Managed}
-	g.bound.Plan = bind.Plan(bind.Request{Guest: *seen, Topology: &inv.Topology, Placement: g.Placement, Basis: g.Basis, Persistent: seen.Persistent, CutShort: m.again})
+	g.bound.Plan = bind.Steps(bind.Request{Guest: *seen, Topology: &inv.Topology, Placement: g.Placement, Basis: g.Basis, Persistent: seen.Persistent, CutShort: m.again})
 	g.before, g.copies, g.after = g.bound.Plan.Parts()
 }
 

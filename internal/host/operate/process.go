@@ -75,7 +75,7 @@ func (h *Host) planProcess(tx claim.Locked, inv *inventory.Host, g inventory.Gue
 		return err
 	}
 	b.Why, b.Gaps = &why, inv.HiddenBy()
-	b.Plan = bind.Plan(bind.Request{Guest: g, Topology: &inv.Topology, Placement: p, Basis: basis})
+	b.Plan = bind.Steps(bind.Request{Guest: g, Topology: &inv.Topology, Placement: p, Basis: basis})
 	if r.DryRun {
 		return nil
 	}

@@ -1,0 +1,166 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Steps bring one guest to a placement, in this order.
+type Steps struct {
+	Guest     string          `json:"guest"`
+	PID       int             `json:"pid,omitempty"`
+	Basis     Basis           `json:"basis"`
+	Placement guest.Placement `json:"placement"`
+	Steps     []Step          `json:"steps"`
+	// Cannot lists what the placement asks for and no step can give, with the reason.
+	Cannot []Refusal `json:"cannot,omitempty"`
+}
+
+// Basis identifies the process that the steps were computed for. A guest that
+// has been restarted since has another process.
+type Basis struct {
+	PID        int    `json:"pid,omitempty"`
+	StartTicks uint64 `json:"start_ticks,omitempty"` // field 22 of /proc/PID/stat
+}
+
+// Refusal is something that cannot be done, and why.
+type Refusal struct {
+	What string `json:"what"`
+	Why  string `json:"why"`
+}
+
+// Kind says what a step does.
+type Kind string
+
+// The kinds of steps, in the order in which Steps has them: first what
+// widens, then CPUs, then the bulk copy, last what narrows. Copy first, flip
+// later: a cpuset write that narrows copies whole processes on one host-wide
+// queue and reports nothing, so it must find nothing left to copy.
+const (
+	Record     Kind = "record-intent" // write spec and placement into the guest's metadata
+	GrowPool   Kind = "grow-huge-page-pool"
+	AllowNodes Kind = "allow-nodes"     // widen cpuset.mems of the guest's thread groups
+	TuneLive   Kind = "numatune-live"   // libvirt virDomainSetNumaParameters, mode restrictive
+	PinVCPU    Kind = "pin-vcpu"        // libvirt virDomainPinVcpuFlags
+	PinHelper  Kind = "pin-emulator"    // libvirt virDomainPinEmulator
+	PinIO      Kind = "pin-io-thread"   // libvirt virDomainPinIOThread
+	Affinity   Kind = "set-affinity"    // sched_setaffinity of one thread (plain processes, vhost)
+	SetPolicy  Kind = "set-policy"      // mbind of a memfd from outside
+	MoveOwn    Kind = "move-own-memory" // move_pages of all that is not guest RAM: heap, stacks, device buffers
+	MoveRange  Kind = "move-memory"     // move_pages of one mapping
+	HoldNodes  Kind = "hold-to-nodes"   // narrow cpuset.mems of the guest's thread groups
+	ShrinkPool Kind = "shrink-huge-page-pool"
+	Configure  Kind = "write-configuration" // persistent XML, for the next start
+)
+
+// Step is one action. Which fields matter depends on Kind.
+type Step struct {
+	Kind Kind   `json:"kind"`
+	Why  string `json:"why"`
+
+	VCPU     guest.VCPUID     `json:"vcpu,omitempty"`
+	IOThread int              `json:"io_thread,omitempty"`
+	TID      int              `json:"tid,omitempty"`
+	CPUs     topology.CPUSet  `json:"cpus,omitzero"`
+	Nodes    topology.NodeSet `json:"nodes,omitzero"`
+	Mode     guest.MemoryMode `json:"mode,omitempty"`
+	Groups   []string         `json:"groups,omitempty"` // thread groups below the guest's cgroup; empty: all
+
+	Address  uint64         `json:"address,omitempty"`
+	Size     topology.Bytes `json:"size_bytes,omitempty"`
+	PageSize topology.Bytes `json:"page_size_bytes,omitempty"`
+	// Bytes is how much lies elsewhere as far as was seen.
+	Bytes topology.Bytes  `json:"misplaced_bytes,omitempty"`
+	Parts []Part          `json:"parts,omitempty"` // of move-own-memory
+	File  string          `json:"file,omitempty"`
+	Pages uint64          `json:"pages,omitempty"`
+	Node  topology.NodeID `json:"node,omitempty"`
+}
+
+// Part is one mapping of a step that covers several.
+type Part struct {
+	Address  uint64         `json:"address"`
+	Size     topology.Bytes `json:"size_bytes"`
+	PageSize topology.Bytes `json:"page_size_bytes"`
+}
+
+// Moved is what became of the pages of one mapping.
+type Moved struct {
+	Moved  topology.Bytes    `json:"moved_bytes"`
+	Failed topology.Bytes    `json:"failed_bytes"`
+	Why    map[string]uint64 `json:"why_failed,omitempty"` // pages by the kernel's reason: "EBUSY": 12
+}
+
+// String gives the step in one line, without its reason.
+func (s Step) String() string {
+	switch s.Kind {
+	case GrowPool, ShrinkPool:
+		return fmt.Sprintf("%s: %d pages of %v on node %d", s.Kind, s.Pages, s.PageSize, s.Node)
+	case AllowNodes, HoldNodes:
+		return fmt.Sprintf("%s %s", s.Kind, s.Nodes)
+	case TuneLive:
+		return fmt.Sprintf("%s: mode %s, nodes %s", s.Kind, s.Mode, s.Nodes)
+	case PinVCPU:
+		return fmt.Sprintf("%s %d to CPUs %s", s.Kind, s.VCPU, s.CPUs)
+	case PinHelper:
+		return fmt.Sprintf("%s to CPUs %s", s.Kind, s.CPUs)
+	case PinIO:
+		return fmt.Sprintf("%s %d to CPUs %s", s.Kind, s.IOThread, s.CPUs)
+	case Affinity:
+		return fmt.Sprintf("%s of thread %d to CPUs %s", s.Kind, s.TID, s.CPUs)
+	case SetPolicy:
+		return fmt.Sprintf("%s of %v at %#x: %s on nodes %s", s.Kind, s.Size, s.Address, s.Mode, s.Nodes)
+	case MoveOwn:
+		return fmt.Sprintf("%s: %v in %d mappings to nodes %s", s.Kind, s.Bytes, len(s.Parts), s.Nodes)
+	case MoveRange:
+		return fmt.Sprintf("%s: %v at %#x to nodes %s", s.Kind, s.Bytes, s.Address, s.Nodes)
+	default:
+		return string(s.Kind)
+	}
+}
+
+// Parts cuts the steps where copying begins and where it ends, so that guests
+// which make room for each other can copy in turns: before widens and moves
+// vCPUs, after narrows. Where nothing is copied, narrowing still comes after:
+// the kernel then walks all memory of the guest, which must not keep another
+// guest's vCPUs waiting.
+func (p Steps) Parts() (before, copies, after []Step) {
+	first, end := len(p.Steps), len(p.Steps)
+	for i, s := range p.Steps {
+		if s.Copies() {
+			first, end = min(first, i), i+1
+		}
+	}
+	if first == len(p.Steps) {
+		for first > 0 && p.Steps[first-1].narrows() {
+			first--
+		}
+		end = first
+	}
+	return p.Steps[:first], p.Steps[first:end], p.Steps[end:]
+}
+
+// narrows reports whether the step is of those that hold a guest where it is,
+// now and at its next start.
+func (s Step) narrows() bool {
+	return s.Kind == TuneLive || s.Kind == HoldNodes || s.Kind == Configure
+}
+
+// Copies reports whether the step copies memory.
+func (s Step) Copies() bool { return s.Kind == MoveOwn || s.Kind == MoveRange }
+
+// Text gives the steps for people: each step on a line, with its reason.
+func (p Steps) Text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %d steps to nodes %s\n", p.Guest, len(p.Steps), p.Placement.Nodes)
+	for i, s := range p.Steps {
+		fmt.Fprintf(&b, "%3d. %s\n     %s\n", i+1, s, s.Why)
+	}
+	for _, c := range p.Cannot {
+		fmt.Fprintf(&b, "  cannot: %s: %s\n", c.What, c.Why)
+	}
+	return b.String()
+}
