@@ -25,7 +25,7 @@ type hostFlags struct {
 
 func (f *hostFlags) flags(c *cobra.Command) {
 	p := c.Flags()
-	p.StringVar(&f.uri, "connect", "", "libvirt URI (default: LIBVIRT_DEFAULT_URI, else qemu:///system)")
+	p.StringVar(&f.uri, "connect", "", "libvirt URI of this host (default: LIBVIRT_DEFAULT_URI, else qemu:///system)")
 	p.StringVar(&f.state, "state", claim.DefaultFolder, "folder for reservations in flight")
 	p.StringVar(&f.measured, "measured", "", "file with a measured latency and bandwidth matrix; it takes precedence over SLIT")
 	p.StringVar(&f.housekeeping, "housekeeping", "", "CPUs that guests must not get, as a list")
@@ -36,6 +36,9 @@ func (f *hostFlags) flags(c *cobra.Command) {
 
 // open joins the drivers into one host. done ends its connections and the command's deadline.
 func (f *hostFlags) open(c *cobra.Command) (h *operate.Host, done func(), err error) {
+	if err := f.checkURI(); err != nil {
+		return nil, nil, err
+	}
 	ctx, cancel := context.WithTimeout(c.Context(), f.timeout)
 	c.SetContext(ctx)
 	housekeeping, err := topology.ParseSet[topology.CPUID](f.housekeeping)
@@ -73,6 +76,18 @@ func (f *hostFlags) open(c *cobra.Command) (h *operate.Host, done func(), err er
 		return nil, nil, err
 	}
 	return h, func() { qemu.Close(); cancel() }, nil
+}
+
+// checkURI refuses the libvirt of another host, wherever the URI is from.
+func (f *hostFlags) checkURI() error {
+	uri, from := f.uri, "--connect"
+	if uri == "" {
+		uri, from = libvirt.DefaultURI(), "LIBVIRT_DEFAULT_URI"
+	}
+	if err := libvirt.CheckLocal(uri); err != nil {
+		return wrongUse("%s %q %w", from, uri, err)
+	}
+	return nil
 }
 
 // copyPace returns how much memory may be copied a second; 0: full speed.

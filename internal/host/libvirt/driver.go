@@ -24,9 +24,6 @@ type Driver struct {
 	readings      readings
 }
 
-// DefaultURI is LIBVIRT_DEFAULT_URI, else the system's QEMU driver.
-func DefaultURI() string { return or(os.Getenv("LIBVIRT_DEFAULT_URI"), "qemu:///system") }
-
 // New returns a driver for the daemon at a libvirt URI; empty means
 // DefaultURI. It connects with the first call.
 func New(uri string) *Driver {
