@@ -29,17 +29,17 @@ var rooms = map[string][]string{
 
 	"internal/status/statustest": {"WORDS"}, // for tests
 
-	"internal/decide/cost":     {"WORDS"},
-	"internal/decide/place":    {"WORDS", "internal/decide/cost"},
-	"internal/decide/bind":     {"WORDS"},
-	"internal/decide/balance":  {"WORDS", "internal/decide/cost", "internal/decide/place", "internal/decide/adopt", "internal/decide/check"},
-	"internal/decide/alarm":    {"WORDS"},
-	"internal/decide/adopt":    {"WORDS"},
-	"internal/decide/check":    {"WORDS", "internal/decide/cost"},
-	"internal/decide/drift":    {"WORDS"},
-	"internal/decide/pace":     {"WORDS"},
-	"internal/decide/rivals":   {"WORDS"},
-	"internal/decide/diagnose": {"WORDS", "internal/decide/cost", "internal/decide/drift", "internal/decide/check"},
+	"internal/decide/cost":        {"WORDS"},
+	"internal/decide/place":       {"WORDS", "internal/decide/cost"},
+	"internal/decide/bind":        {"WORDS"},
+	"internal/decide/balance":     {"WORDS", "internal/decide/cost", "internal/decide/place", "internal/decide/adopt", "internal/decide/check"},
+	"internal/decide/alarm":       {"WORDS"},
+	"internal/decide/adopt":       {"WORDS"},
+	"internal/decide/check":       {"WORDS", "internal/decide/cost"},
+	"internal/decide/drift":       {"WORDS"},
+	"internal/decide/throttle":    {"WORDS"},
+	"internal/decide/competitors": {"WORDS"},
+	"internal/decide/diagnose":    {"WORDS", "internal/decide/cost", "internal/decide/drift", "internal/decide/check"},
 
 	"internal/host/linux":   {"WORDS"},
 	"internal/host/libvirt": {"WORDS"},

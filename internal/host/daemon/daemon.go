@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
-	"github.com/numavisor/numavisor/internal/decide/pace"
-	"github.com/numavisor/numavisor/internal/decide/rivals"
+	"github.com/numavisor/numavisor/internal/decide/competitors"
+	"github.com/numavisor/numavisor/internal/decide/throttle"
 	"github.com/numavisor/numavisor/internal/history"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
@@ -137,17 +137,17 @@ type state struct {
 	// changes are settings of others that are still to be changed, one after the
 	// other, and changing the one on its way; tried and told are what came of those before,
 	// told by the process that numad was told of.
-	changes   []rivals.Action
+	changes   []competitors.Action
 	changing  *change
-	tried     map[rivals.Kind]rivals.Tried
-	told      map[int]rivals.Tried
+	tried     map[competitors.Kind]competitors.Tried
+	told      map[int]competitors.Tried
 	balancing string // what kernel.numa_balancing was before we changed it; empty: we did not
 	answered  time.Time
-	drifted   map[string]time.Time    // since when a guest of ours lies otherwise
-	repairs   map[string]rivals.Tried // what came of binding it again last
+	drifted   map[string]time.Time         // since when a guest of ours lies otherwise
+	repairs   map[string]competitors.Tried // what came of binding it again last
 
 	past    balance.Past
-	copies  pace.Copies            // of moves made here
+	copies  throttle.Copies        // of moves made here
 	failed  map[string][]time.Time // moves of a guest that failed lately
 	round   plan.Plan
 	planned time.Time
@@ -233,7 +233,7 @@ func (d *Daemon) beside(ctx context.Context, do func() func(*state)) {
 func (d *Daemon) begin() (*state, error) {
 	now := time.Now()
 	s := &state{d: d, started: now, policy: d.Policy, open: d.Policy.Balance.Open(now), history: history.New(history.Options{}),
-		tried: map[rivals.Kind]rivals.Tried{}, told: map[int]rivals.Tried{}, cut: map[string]bool{}, advised: map[string]time.Time{}, drifted: map[string]time.Time{}, repairs: map[string]rivals.Tried{}, failed: map[string][]time.Time{}}
+		tried: map[competitors.Kind]competitors.Tried{}, told: map[int]competitors.Tried{}, cut: map[string]bool{}, advised: map[string]time.Time{}, drifted: map[string]time.Time{}, repairs: map[string]competitors.Tried{}, failed: map[string][]time.Time{}}
 	var err error
 	if s.alarms, err = record.LoadAlarms(d.Records); err != nil {
 		d.Log.Warn("alarms begin anew", "error", err)

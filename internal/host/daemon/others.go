@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/decide/competitors"
 	"github.com/numavisor/numavisor/internal/decide/drift"
-	"github.com/numavisor/numavisor/internal/decide/rivals"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/policy"
@@ -51,7 +51,7 @@ func (s *state) onTheMove(name string) bool {
 
 // answerRivals does about others who move pages what the policy says.
 func (s *state) answerRivals() {
-	f := rivals.Facts{Kernel: s.host.Kernel, Seen: s.host.Taken, Moves: s.sample.Moves, Window: s.sample.Window,
+	f := competitors.Facts{Kernel: s.host.Kernel, Seen: s.host.Taken, Moves: s.sample.Moves, Window: s.sample.Window,
 		Mode: s.policy.Balance.Mode, Movers: s.policy.Movers, Tried: s.tried, Former: s.balancing, Now: time.Now()}
 	if !f.Kernel.NumadRunning {
 		clear(s.told) // the next numad knows of nothing
@@ -61,19 +61,19 @@ func (s *state) answerRivals() {
 		if g.State != "running" {
 			continue
 		}
-		r := rivals.Guest{Name: g.Name, PID: g.PID, Mode: s.modeOf(g), Told: s.told[g.PID], Repaired: s.repairs[g.Name]}
+		r := competitors.Guest{Name: g.Name, PID: g.PID, Mode: s.modeOf(g), Told: s.told[g.PID], Repaired: s.repairs[g.Name]}
 		if since, ok := s.drifted[g.Name]; ok {
 			r.Drift, r.Since = s.differences(g), since
 		}
 		f.Guests = append(f.Guests, r)
 	}
-	seen, actions := rivals.Answer(f)
+	seen, actions := competitors.Answer(f)
 	s.noteRivals(seen)
 	s.changes = nil
 	for _, a := range actions {
 		switch {
 		case s.changing != nil && s.changing.Kind == a.Kind && s.changing.PID == a.PID: // it is on its way
-		case a.Kind != rivals.Repair:
+		case a.Kind != competitors.Repair:
 			s.changes = append(s.changes, a)
 		case !s.busy() && !s.stale && s.held() == "":
 			s.queue = append(s.queue, job{id: "repair-" + a.Guest, repair: a.Guest, by: "balancer", why: a.Why})

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
-	"github.com/numavisor/numavisor/internal/decide/pace"
-	"github.com/numavisor/numavisor/internal/decide/rivals"
+	"github.com/numavisor/numavisor/internal/decide/competitors"
+	"github.com/numavisor/numavisor/internal/decide/throttle"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -192,7 +192,7 @@ func (s *state) newID() string {
 // remember takes from the journal what the next plan must know.
 func (s *state) remember(e journal.Entry) {
 	if e.Ends() {
-		s.copies = s.copies.With(pace.Copy{Bytes: e.Moved, Took: e.Copied})
+		s.copies = s.copies.With(throttle.Copy{Bytes: e.Moved, Took: e.Copied})
 	}
 	if e.Fails() {
 		for _, name := range e.Guests {
@@ -204,11 +204,11 @@ func (s *state) remember(e journal.Entry) {
 		s.advised[e.ID] = e.At
 	case journal.Repaired:
 		for _, name := range e.Guests {
-			s.repairs[name] = rivals.Tried{At: e.At}
+			s.repairs[name] = competitors.Tried{At: e.At}
 		}
 	case journal.RepairFailed:
 		for _, name := range e.Guests {
-			s.repairs[name] = rivals.Tried{At: e.At, Failed: e.What}
+			s.repairs[name] = competitors.Tried{At: e.At, Failed: e.What}
 		}
 	case journal.Paused:
 		s.pause = &status.Pause{Since: e.At, Until: e.Until, Why: e.Why}

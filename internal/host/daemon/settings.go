@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/numavisor/numavisor/internal/decide/rivals"
+	"github.com/numavisor/numavisor/internal/decide/competitors"
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
 // change is a setting of others on its way. It runs beside the loop: numad may
 // not answer, and KSM takes minutes to unmerge what it merged.
 type change struct {
-	rivals.Action
+	competitors.Action
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it has ended; what follows is set then
 	before string        // what kernel.numa_balancing was
@@ -47,15 +47,15 @@ func (s *state) change(ctx context.Context) {
 func (c *change) make(ctx context.Context, d *Daemon) {
 	defer close(c.done)
 	switch c.Kind {
-	case rivals.Exclude:
+	case competitors.Exclude:
 		ctx, cancel := context.WithTimeout(ctx, tellTime)
 		defer cancel()
 		c.err = d.Settings.ExcludeFromNumad(ctx, c.PID)
-	case rivals.StopBalancing:
+	case competitors.StopBalancing:
 		c.err = c.stopBalancing(d)
-	case rivals.GiveBack:
+	case competitors.GiveBack:
 		c.after, c.err = giveBack(d.Settings, c.Value)
-	case rivals.KSMWithin:
+	case competitors.KSMWithin:
 		c.err = d.ahead(journal.Entry{What: "KSM, which merges across nodes (run 1, merge_across_nodes 1), is about to be unmerged, to merge within nodes only", Why: c.Why})
 		if c.err == nil {
 			c.err = d.Settings.SetKSMAcrossNodes(false)
@@ -67,7 +67,7 @@ func (c *change) stopBalancing(d *Daemon) (err error) {
 	if c.before, err = d.Settings.NUMABalancing(); err != nil {
 		return fmt.Errorf("%w: %w", errNotBegun, err)
 	}
-	if rivals.Off(c.before) != c.Value {
+	if competitors.Off(c.before) != c.Value {
 		return fmt.Errorf("%w: it is %s by now", errNotBegun, c.before)
 	}
 	err = d.ahead(journal.Entry{ID: balancing, Former: c.before, Why: c.Why, What: fmt.Sprintf("%s: is %s, is about to be %s", balancing, c.before, c.Value)})
@@ -97,7 +97,7 @@ func giveBack(on Settings, former string) (left string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if now != rivals.Off(former) {
+	if now != competitors.Off(former) {
 		return now, nil
 	}
 	return "", on.SetNUMABalancing(former)
@@ -118,16 +118,16 @@ func (s *state) changed(c *change) {
 	}
 	c.cancel()
 	s.changing = nil
-	now, before := rivals.Tried{At: time.Now()}, rivals.Tried{}
+	now, before := competitors.Tried{At: time.Now()}, competitors.Tried{}
 	if c.err != nil {
 		now.Failed, now.NotBegun = c.err.Error(), errors.Is(c.err, errNotBegun)
 	}
 	e := journal.Entry{Why: c.Why}
 	switch c.Kind {
-	case rivals.Exclude:
+	case competitors.Exclude:
 		before, s.told[c.PID] = s.told[c.PID], now
 		e.What = fmt.Sprintf("numad told to leave alone guest %s (numad -x %d)", c.Guest, c.PID)
-	case rivals.StopBalancing:
+	case competitors.StopBalancing:
 		before, s.tried[c.Kind] = s.tried[c.Kind], now
 		e.What = fmt.Sprintf("%s: was %s, is %s", balancing, c.before, c.Value)
 		if c.kept { // where it failed, this ends what the journal has
@@ -136,21 +136,21 @@ func (s *state) changed(c *change) {
 				e.Former, s.balancing = c.before, c.before
 			}
 		}
-	case rivals.GiveBack:
+	case competitors.GiveBack:
 		before, s.tried[c.Kind] = s.tried[c.Kind], now
 		e.What = givenBack(c.Value, c.after)
 		if c.err == nil {
 			s.balancing, e.ID = "", balancing
-			delete(s.tried, rivals.StopBalancing) // a later policy may want it off again
+			delete(s.tried, competitors.StopBalancing) // a later policy may want it off again
 		}
-	case rivals.KSMWithin:
+	case competitors.KSMWithin:
 		before, s.tried[c.Kind] = s.tried[c.Kind], now
 		e.What = "KSM merges within nodes only: was across nodes"
 	}
 	if c.err == nil || c.kept || before.Failed != now.Failed { // the same failure again is no news
 		s.noteSetting(e, c.err)
 	}
-	if c.Kind != rivals.Exclude && c.err == nil {
+	if c.Kind != competitors.Exclude && c.err == nil {
 		s.lookSoon()
 	}
 }
@@ -200,7 +200,7 @@ func (s *state) dropFormer() {
 		return
 	}
 	now, err := s.d.Settings.NUMABalancing()
-	if err != nil || now == rivals.Off(s.balancing) {
+	if err != nil || now == competitors.Off(s.balancing) {
 		return
 	}
 	s.noteSetting(journal.Entry{ID: balancing, What: givenBack(s.balancing, now), Why: "found so at the start"}, nil)

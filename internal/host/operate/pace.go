@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/numavisor/numavisor/internal/decide/pace"
+	"github.com/numavisor/numavisor/internal/decide/throttle"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -22,11 +22,11 @@ type Meter interface {
 const baseline = 250 * time.Millisecond
 
 // pacer paces one move: between slices it looks at how long the guests' vCPUs
-// waited, and waits itself to keep to the rate that decide/pace allows.
+// waited, and waits itself to keep to the rate that decide/throttle allows.
 type pacer struct {
 	clock  func() time.Time
 	meter  Meter
-	bounds pace.Bounds
+	bounds throttle.Bounds
 	guests [][]int // threads of the vCPUs of each guest
 	free   bool    // there is nothing to keep to: full speed
 
@@ -43,7 +43,7 @@ type times struct{ ran, waited time.Duration }
 // pacer is made when a move begins, with its guests as they were seen.
 func (m *mover) pacer(inv *inventory.Host) *pacer {
 	bandwidth, used := m.bandwidth(inv)
-	p := &pacer{clock: m.host.Clock, meter: m.host.Meter, bounds: pace.Of(m.host.Policy.Balance, bandwidth, used)}
+	p := &pacer{clock: m.host.Clock, meter: m.host.Meter, bounds: throttle.Of(m.host.Policy.Balance, bandwidth, used)}
 	watched := false
 	for _, move := range m.guests {
 		var tids []int
@@ -57,7 +57,7 @@ func (m *mover) pacer(inv *inventory.Host) *pacer {
 		p.guests = append(p.guests, tids)
 	}
 	p.free = m.FullSpeed || !watched && p.bounds.Cap == 0
-	p.rate = pace.First(p.bounds)
+	p.rate = throttle.First(p.bounds)
 	return p
 }
 
@@ -102,10 +102,10 @@ func (p *pacer) Next(ctx context.Context) (topology.Bytes, error) {
 		}
 		p.before = p.look()
 	case p.copied > 0:
-		if err := sleep(ctx, pace.Pause(p.rate, p.copied, p.clock().Sub(p.began))); err != nil {
+		if err := sleep(ctx, throttle.Pause(p.rate, p.copied, p.clock().Sub(p.began))); err != nil {
 			return 0, err
 		}
-		s := pace.Slice{Bytes: p.copied, Took: p.clock().Sub(p.began)}
+		s := throttle.Slice{Bytes: p.copied, Took: p.clock().Sub(p.began)}
 		for i, wait := range p.look() {
 			if before := p.before[i]; wait-before >= s.Wait-s.Before {
 				s.Wait, s.Before = wait, before
@@ -114,9 +114,9 @@ func (p *pacer) Next(ctx context.Context) (topology.Bytes, error) {
 		if s.Took > 0 {
 			p.reached = topology.Bytes(float64(s.Bytes) / s.Took.Seconds())
 		}
-		p.rate = pace.Next(p.bounds, p.rate, s)
+		p.rate = throttle.Next(p.bounds, p.rate, s)
 	}
-	return pace.Size(p.rate), nil
+	return throttle.Size(p.rate), nil
 }
 
 // Copied counts what was copied since the last look.

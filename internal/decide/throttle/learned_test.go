@@ -1,4 +1,4 @@
-package pace_test
+package throttle_test
 
 import (
 	"slices"
@@ -7,12 +7,12 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/numavisor/numavisor/internal/decide/pace"
+	"github.com/numavisor/numavisor/internal/decide/throttle"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-func learned(all ...pace.Copy) pace.Copies {
-	var c pace.Copies
+func learned(all ...throttle.Copy) throttle.Copies {
+	var c throttle.Copies
 	for _, one := range all {
 		c = c.With(one)
 	}
@@ -21,24 +21,24 @@ func learned(all ...pace.Copy) pace.Copies {
 
 func TestWhatMovesTellOfTheRate(t *testing.T) {
 	const mib, gib = topology.MiB, topology.GiB
-	at := func(rate topology.Bytes) pace.Copy { return pace.Copy{Bytes: 2 * rate, Took: 2 * time.Second} }
+	at := func(rate topology.Bytes) throttle.Copy { return throttle.Copy{Bytes: 2 * rate, Took: 2 * time.Second} }
 	for _, c := range []struct {
 		name  string
-		moves []pace.Copy
+		moves []throttle.Copy
 		want  topology.Bytes
 	}{
 		{"none", nil, 0},
-		{"one", []pace.Copy{at(300 * mib)}, 300 * mib},
-		{"of two the slower", []pace.Copy{at(300 * mib), at(200 * mib)}, 200 * mib},
-		{"one at a bad time", []pace.Copy{at(gib), at(32 * mib), at(gib)}, gib},
-		{"one that is too good", []pace.Copy{at(gib), at(64 * gib), at(gib), at(gib)}, gib},
-		{"the last five count", []pace.Copy{at(100 * mib), at(100 * mib), at(100 * mib), at(gib), at(gib), at(gib), at(100 * mib), at(100 * mib)}, gib},
-		{"too little to tell", []pace.Copy{{Bytes: 64*mib - 1, Took: time.Second}}, 0},
-		{"just enough", []pace.Copy{{Bytes: 64 * mib, Took: time.Second}}, 64 * mib},
-		{"no time is no figure", []pace.Copy{{Bytes: gib}, {Bytes: gib, Took: -time.Second}}, 0},
-		{"little does not push out much", []pace.Copy{at(gib), {mib, 1}, {mib, 1}, {mib, 1}, {mib, 1}, {mib, 1}}, gib},
-		{"slower than a byte a second is not unknown", []pace.Copy{{Bytes: 64 * mib, Took: 1 << 62}}, 1},
-		{"as fast as can be", []pace.Copy{{Bytes: 1 << 62, Took: 1}}, 1<<63 - 1},
+		{"one", []throttle.Copy{at(300 * mib)}, 300 * mib},
+		{"of two the slower", []throttle.Copy{at(300 * mib), at(200 * mib)}, 200 * mib},
+		{"one at a bad time", []throttle.Copy{at(gib), at(32 * mib), at(gib)}, gib},
+		{"one that is too good", []throttle.Copy{at(gib), at(64 * gib), at(gib), at(gib)}, gib},
+		{"the last five count", []throttle.Copy{at(100 * mib), at(100 * mib), at(100 * mib), at(gib), at(gib), at(gib), at(100 * mib), at(100 * mib)}, gib},
+		{"too little to tell", []throttle.Copy{{Bytes: 64*mib - 1, Took: time.Second}}, 0},
+		{"just enough", []throttle.Copy{{Bytes: 64 * mib, Took: time.Second}}, 64 * mib},
+		{"no time is no figure", []throttle.Copy{{Bytes: gib}, {Bytes: gib, Took: -time.Second}}, 0},
+		{"little does not push out much", []throttle.Copy{at(gib), {mib, 1}, {mib, 1}, {mib, 1}, {mib, 1}, {mib, 1}}, gib},
+		{"slower than a byte a second is not unknown", []throttle.Copy{{Bytes: 64 * mib, Took: 1 << 62}}, 1},
+		{"as fast as can be", []throttle.Copy{{Bytes: 1 << 62, Took: 1}}, 1<<63 - 1},
 	} {
 		if got := learned(c.moves...).BytesPerSecond(); max(got, c.want)-min(got, c.want) > c.want/1e9 {
 			t.Errorf("%s: %d bytes a second, want %d", c.name, got, c.want)
@@ -51,19 +51,19 @@ func TestWhatMovesTellOfTheRate(t *testing.T) {
 // matter, and a Copies that was handed out does not change.
 func TestTheLearnedRateIsInTheMiddle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		moves := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) pace.Copy {
-			return pace.Copy{Bytes: topology.Bytes(rapid.Uint64Range(0, 1<<40).Draw(t, "bytes")), Took: time.Duration(rapid.Int64Range(-1, int64(time.Hour)).Draw(t, "took"))}
+		moves := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) throttle.Copy {
+			return throttle.Copy{Bytes: topology.Bytes(rapid.Uint64Range(0, 1<<40).Draw(t, "bytes")), Took: time.Duration(rapid.Int64Range(-1, int64(time.Hour)).Draw(t, "took"))}
 		}), 0, 12).Draw(t, "moves")
-		var all pace.Copies
+		var all throttle.Copies
 		var telling []topology.Bytes
-		var counted []pace.Copy
+		var counted []throttle.Copy
 		for _, one := range moves {
 			before, rate := all, all.BytesPerSecond()
 			all = all.With(one)
 			if before.BytesPerSecond() != rate {
 				t.Fatal("another move changed what was known before it")
 			}
-			if one.Bytes >= pace.LeastCopy && one.Took > 0 {
+			if one.Bytes >= throttle.LeastCopy && one.Took > 0 {
 				counted = append(counted, one)
 			}
 		}

@@ -1,9 +1,9 @@
-// Package pace decides how fast a guest's memory is copied between nodes, from
+// Package throttle decides how fast a guest's memory is copied between nodes, from
 // how the guest bears it: the rate rises by a little as long as its vCPUs wait
 // hardly longer for CPUs than before, and is halved when they do (additive
 // increase, multiplicative decrease). Whatever the guest says, it stays below
 // a part of the memory bandwidth, and above a rate that comes to an end.
-package pace
+package throttle
 
 import (
 	"time"

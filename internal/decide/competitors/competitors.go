@@ -1,0 +1,135 @@
+// Package competitors decides how to answer others that move pages on a host
+// or change how guests are bound: the kernel's NUMA balancing, numad, KSM
+// across nodes, and an operator who pins a managed guest by hand. Facts and
+// policy go in; reports and actions come out. Every competitor is reported
+// together with the answer, and no change is repeated against an operator who
+// makes it a second time.
+package competitors
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/status"
+)
+
+// Facts are what an answer depends on.
+type Facts struct {
+	Kernel inventory.Kernel
+	// Seen is when Kernel was read.
+	Seen time.Time
+	// Tried is what came of changing settings of the host; a kind that is not in it was not tried.
+	Tried map[Kind]Tried
+	// Former is what kernel.numa_balancing was before we switched it off; empty: we did not.
+	Former string
+	// Moves is what the kernel moved within Window.
+	Moves  inventory.KernelMoves
+	Window time.Duration
+	Guests []Guest
+	Mode   policy.Mode // the host's
+	Movers policy.Movers
+	Now    time.Time
+}
+
+// Guest is a running guest as rivals see it.
+type Guest struct {
+	Name string
+	PID  int
+	Mode policy.Mode
+	// Told is what came of telling numad to leave it alone.
+	Told Tried
+	// Drift is how it differs from what we bound it to, and Since when; none while it moves.
+	Drift []string
+	Since time.Time
+	// Repaired is what came of binding it again last.
+	Repaired Tried
+}
+
+// Tried is what came of an action. The zero Tried: nobody tried yet.
+type Tried struct {
+	At     time.Time
+	Failed string // why it failed; empty: it was done
+	// NotBegun: it failed before anything was changed, and may do better another time.
+	NotBegun bool
+}
+
+// Done reports whether it was done.
+func (t Tried) Done() bool { return !t.At.IsZero() && t.Failed == "" }
+
+// Patience is how long a guest must have drifted before it is bound again:
+// who changes several things needs a moment. Insistence is within which time
+// after a repair a new drift counts as somebody's will. Again is how long after
+// numad could not be told, balancing not be given back, or a guest not be bound
+// again, or a change not even be begun, it is tried anew.
+const (
+	Patience   = 10 * time.Second
+	Insistence = time.Hour
+	Again      = 5 * time.Minute
+)
+
+// Kind says what an action does.
+type Kind string
+
+// Kinds of actions.
+const (
+	StopBalancing Kind = "stop-kernel-balancing" // Value into kernel.numa_balancing
+	KSMWithin     Kind = "ksm-within-nodes"      // unmerge, then merge within nodes only
+	GiveBack      Kind = "give-balancing-back"   // Value into kernel.numa_balancing, as it was
+	Exclude       Kind = "exclude-from-numad"    // numad -x PID
+	Repair        Kind = "repair"                // bind the guest to its recorded placement
+)
+
+// Action is something to be done about a rival.
+type Action struct {
+	Kind  Kind
+	Guest string
+	PID   int
+	Value string
+	Why   string
+}
+
+// Answer tells who else moves pages here, and what to do about it.
+func Answer(f Facts) (seen []status.Rival, do []Action) {
+	for _, look := range []func(Facts) (*status.Rival, []Action){kernelBalancing, numad, ksm} {
+		rival, actions := look(f)
+		if rival != nil {
+			seen = append(seen, *rival)
+		}
+		if f.Mode == policy.ModeAuto {
+			do = append(do, actions...)
+		}
+	}
+	do = append(do, giveBack(f)...)
+	for _, g := range f.Guests {
+		if rival, action := changed(f, g); rival != nil {
+			seen = append(seen, *rival)
+			if action != nil {
+				do = append(do, *action)
+			}
+		}
+	}
+	return seen, do
+}
+
+// ours lists the guests that may be moved, by name.
+func (f Facts) ours() []string {
+	var names []string
+	for _, g := range f.Guests {
+		if g.Mode == policy.ModeAuto {
+			names = append(names, g.Name)
+		}
+	}
+	return names
+}
+
+// again says of what could not be begun that it is due once more, and when.
+func (t Tried) again(now time.Time) (due bool, says string) {
+	if !t.NotBegun {
+		return false, ""
+	}
+	return now.Sub(t.At) >= Again, fmt.Sprintf("; it is tried again every %v", Again)
+}
+
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
