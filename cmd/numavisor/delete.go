@@ -5,16 +5,19 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/host/operate"
 )
 
 func deleteCommand() *cobra.Command {
 	var on hostFlags
+	var force bool
 	c := &cobra.Command{
 		Use:   "delete VM",
 		Short: "End a VM, forget its configuration, give its reservations back",
 		Long: `Ends a VM at once (as pulling the plug does), removes its configuration from
 libvirt, and gives back what was reserved for it, huge pages included. Disk
-images stay.`,
+images stay. A VM that Numavisor did not create is only deleted with --force.`,
 		Example: `  numavisor delete web1`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -23,12 +26,13 @@ images stay.`,
 				return err
 			}
 			defer done()
-			if err := h.Delete(c.Context(), args[0]); err != nil {
+			if err := h.Delete(c.Context(), operate.DeleteRequest{Name: args[0], Force: force}); err != nil {
 				return err
 			}
 			return emit(c, map[string]string{"deleted": args[0]}, func(w io.Writer) { fmt.Fprintf(w, "%s: deleted\n", args[0]) })
 		},
 	}
 	on.flags(c)
+	c.Flags().BoolVar(&force, "force", false, "also delete a VM that Numavisor did not create")
 	return c
 }

@@ -142,7 +142,7 @@ func TestPoolsGrowForEachGuestThatIsCreatedTogether(t *testing.T) {
 		t.Errorf("the pool has %d pages; three guests need 128 each", pages)
 	}
 	for _, s := range asked {
-		if err := w.host.Delete(context.Background(), s.Name); err != nil {
+		if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: s.Name}); err != nil {
 			t.Error(err)
 		}
 	}

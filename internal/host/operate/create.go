@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -147,10 +148,19 @@ func (h *Host) start(ctx context.Context, r CreateRequest, p guest.Placement, sh
 	return domain.Cannot, nil
 }
 
+// DeleteRequest names the VM to delete. Force is needed for one that Numavisor
+// did not create.
+type DeleteRequest struct {
+	Name  string
+	Force bool
+}
+
 // Delete ends a guest, forgets its configuration, and gives enlarged huge page
 // pools back; also those of a guest that others removed before, whose error is
-// ErrNoGuest all the same.
-func (h *Host) Delete(ctx context.Context, name string) error {
+// ErrNoGuest all the same. Without Force, the error for a VM that Numavisor did
+// not create is ErrNotOurs, and nothing is changed.
+func (h *Host) Delete(ctx context.Context, r DeleteRequest) error {
+	name := r.Name
 	inv, err := h.Observe(ctx)
 	if err != nil {
 		return err
@@ -163,8 +173,23 @@ func (h *Host) Delete(ctx context.Context, name string) error {
 		}
 		return err
 	}
+	if g := &inv.Guests[at]; !g.Ours() && !r.Force {
+		return fmt.Errorf("guest %s %w: %s; 'numavisor delete --force %[1]s' does it all the same", name, ErrNotOurs, lostWith(g))
+	}
 	if err := h.Domains.Remove(ctx, name); err != nil {
 		return fmt.Errorf("deleting guest %s: %w", name, err)
 	}
 	return errors.Join(h.givePoolsBack(name, inv.Guests[at].Seen.MemoryByNode, inv.Topology.NodeSet()), h.Ledger.Release(name))
+}
+
+// lostWith says what deleting a guest destroys.
+func lostWith(g *inventory.Guest) string {
+	var lost []string
+	if g.State != "shutoff" {
+		lost = append(lost, fmt.Sprintf("ends it at once (it is %s, with %d vCPUs and %v of memory)", g.State, g.Config.VCPUs, g.Config.Memory))
+	}
+	if g.Persistent {
+		lost = append(lost, "removes its configuration with its NVRAM, its saved memory and the records of its snapshots")
+	}
+	return "deleting it " + strings.Join(lost, " and ") + "; disk images stay"
 }

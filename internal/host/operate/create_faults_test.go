@@ -78,7 +78,7 @@ func brokenCreate(t *testing.T, w world, name string, b breakage, call fake.Call
 	} else if _, err := w.create(asked); !errors.Is(err, operate.ErrExists) {
 		t.Errorf("%s: the guest is there, but creating it again: %v", where, err)
 	}
-	if err := w.host.Delete(context.Background(), "new"); err != nil {
+	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err != nil {
 		t.Errorf("%s: deleting it: %v", where, err)
 	}
 	if diff := cmp.Diff(empty, w.Nodes()); diff != "" {

@@ -48,7 +48,7 @@ func TestCreateAndDelete(t *testing.T) {
 			}
 			w.inPlace(t, "new")
 			w.settled(t)
-			if err := w.host.Delete(context.Background(), "new"); err != nil {
+			if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(empty, w.Nodes()); diff != "" {
@@ -103,7 +103,7 @@ func TestPoolsOfAStartWithUnknownEndAreGivenBackOnDelete(t *testing.T) {
 		t.Fatalf("error %v", err)
 	}
 	w.guest(t, "new")
-	if err := w.host.Delete(context.Background(), "new"); err != nil {
+	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(empty, w.Nodes()); diff != "" {
@@ -131,10 +131,37 @@ func TestDeleteOfAMissingGuest(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	w.add(t, kinds[0].guest("g", 64*mib, []topology.NodeID{1}, cpus("0")))
 	before := w.guest(t, "g")
-	if err := w.host.Delete(context.Background(), "other"); !errors.Is(err, operate.ErrNoGuest) {
+	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "other"}); !errors.Is(err, operate.ErrNoGuest) {
 		t.Errorf("error %v, want ErrNoGuest", err)
 	}
 	w.unchanged(t, before)
+}
+
+// Only --force ends and forgets a VM that Numavisor did not create; binding does not make it one.
+func TestDelete_NeedsForceForVMsOfOthers(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	for _, name := range []string{"running", "bound", "stopped"} {
+		d := kinds[0].guest(name, 64*mib, []topology.NodeID{1}, cpus("0"))
+		w.add(t, d)
+	}
+	if _, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "bound"}); err != nil {
+		t.Fatal(err)
+	}
+	w.Vanish("stopped")
+	for _, name := range []string{"running", "bound", "stopped"} {
+		before := w.guest(t, name)
+		err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: name})
+		if !errors.Is(err, operate.ErrNotOurs) {
+			t.Errorf("%s: error %v, want ErrNotOurs", name, err)
+		}
+		w.unchanged(t, before)
+		if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: name, Force: true}); err != nil {
+			t.Errorf("%s, with force: %v", name, err)
+		}
+		if _, there := w.Guest(name); there {
+			t.Errorf("%s is there after a delete with force", name)
+		}
+	}
 }
 
 // A guest that others undefined leaves its pools enlarged; deleting it anyway gives them back.
@@ -147,7 +174,7 @@ func TestDeleteGivesBackThePoolsOfAGuestThatOthersRemoved(t *testing.T) {
 	if err := w.Remove(context.Background(), "new"); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.host.Delete(context.Background(), "new"); !errors.Is(err, operate.ErrNoGuest) {
+	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(err, operate.ErrNoGuest) {
 		t.Errorf("error %v, want ErrNoGuest", err)
 	}
 	if diff := cmp.Diff(empty, w.Nodes()); diff != "" {
@@ -166,7 +193,7 @@ func TestDeleteGivesPoolsBackAfterAMove(t *testing.T) {
 	if b, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "new", Change: limitTo("3")}); err != nil || !b.Complete() {
 		t.Fatalf("%v %v", err, b.Shortfalls())
 	}
-	if err := w.host.Delete(context.Background(), "new"); err != nil {
+	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err != nil {
 		t.Fatal(err)
 	}
 	if after := w.pools(); !slices.Equal(after, before) {

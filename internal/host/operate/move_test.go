@@ -234,7 +234,9 @@ func TestMoveRefusesAStalePlan(t *testing.T) {
 			return err
 		}, "has been placed on nodes 2", operate.ErrStale},
 		{"it was shut off", func(w world) error { w.Vanish("a"); return nil }, "is shutoff", operate.ErrStale},
-		{"it was deleted", func(w world) error { return w.host.Delete(context.Background(), "a") }, "no such guest", operate.ErrStale},
+		{"it was deleted", func(w world) error {
+			return w.host.Delete(context.Background(), operate.DeleteRequest{Name: "a", Force: true})
+		}, "no such guest", operate.ErrStale},
 		{"the target is taken", func(w world) error {
 			s := spec(t, guest.Spec{Name: "c", VCPUs: 1, Memory: 3 * gib, Limits: guest.Limits{Nodes: nodes("1")}, Topology: guest.TopologySpec{Mode: guest.TopologyOff}})
 			_, err := w.create(s)

@@ -29,6 +29,9 @@ var ErrUnseen = errors.New("it is not known whether it is on this host")
 // ErrExists means that the name is taken.
 var ErrExists = errors.New("a guest of this name is there already")
 
+// ErrNotOurs means that Numavisor did not create the guest, so it is deleted only with force.
+var ErrNotOurs = errors.New("was not created by Numavisor")
+
 // ErrBusy means that the guest is being created, bound or moved by somebody else.
 var ErrBusy = errors.New("the guest is being created, bound or moved already")
 

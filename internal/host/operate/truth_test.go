@@ -117,14 +117,14 @@ func TestPagesOfARemovedGuestAreGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errLost })})
-	if err := w.host.Delete(context.Background(), "new"); !errors.Is(err, operate.ErrUnseen) {
+	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(err, operate.ErrUnseen) {
 		t.Errorf("error %v", err)
 	}
 	if pages := w.pools()[0]; pages != 128 {
 		t.Errorf("the pool has %d pages: given back while the guest may be there", pages)
 	}
 	w.Inject(fake.Fault{})
-	if err := w.host.Delete(context.Background(), "new"); !errors.Is(err, operate.ErrNoGuest) {
+	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(err, operate.ErrNoGuest) {
 		t.Errorf("error %v", err)
 	}
 	if pages := w.pools()[0]; pages != 64 {
@@ -139,7 +139,7 @@ func TestDeleteThatFailsTakesNothing(t *testing.T) {
 	}
 	before, pools := w.guest(t, "new"), w.pools()
 	w.Inject(fake.Fault{Before: fake.NthOf("Remove", 1, func() error { return errLost })})
-	if err := w.host.Delete(context.Background(), "new"); !errors.Is(err, errLost) {
+	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(err, errLost) {
 		t.Errorf("error %v", err)
 	}
 	w.unchanged(t, before)
@@ -159,14 +159,14 @@ func TestPagesInUseAreGivenBackLater(t *testing.T) {
 	}
 	greedy := kinds[12].guest("greedy", 256*mib, []topology.NodeID{0}, cpus("0"))
 	w.Inject(fake.Fault{After: fake.NthOf("Remove", 1, func() error { return w.Add(greedy) })})
-	if err := w.host.Delete(context.Background(), "new"); err == nil {
+	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err == nil {
 		t.Error("not a word about pages that stay")
 	}
 	if pages := w.pools()[0]; pages != 128 {
 		t.Errorf("the pool has %d pages, all 128 are in use", pages)
 	}
 	w.Vanish("greedy")
-	if err := w.host.Delete(context.Background(), "new"); !errors.Is(err, operate.ErrNoGuest) {
+	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(err, operate.ErrNoGuest) {
 		t.Errorf("error %v", err)
 	}
 	if pages := w.pools()[0]; pages != 64 {
