@@ -55,7 +55,9 @@ var rooms = map[string][]string{
 	"internal/host/metrics": {"WORDS"},
 	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply", "internal/host/claim"},
 
-	"lab":          {"WORDS", "internal/host/linux", "internal/host/watch"}, // its access counter is a meter
+	"internal/host/labcounter": {"WORDS", "internal/host/linux", "internal/host/watch"}, // it is a meter
+
+	"lab":          {"WORDS", "internal/host/labcounter"},
 	"internal/top": {"WORDS"},
 
 	"cmd/numavisor": {"ALL"},
@@ -94,6 +96,30 @@ func TestRoomsLookOnlyWhereTheyMay(t *testing.T) {
 		if !seen[room] {
 			t.Errorf("room %s is in the table but holds no code", room)
 		}
+	}
+}
+
+// TestRooms_InternalNeverImportsLab covers test files too: the lab boots QEMU
+// and embeds C sources, and neither belongs into the daemon.
+func TestRooms_InternalNeverImportsLab(t *testing.T) {
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, imp := range file.Imports {
+			target, _ := strconv.Unquote(imp.Path.Value)
+			if target == module+"lab" || strings.HasPrefix(target, module+"lab/") {
+				t.Errorf("%s imports %s; use internal/host/labcounter to read the lab's counter", path, target)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

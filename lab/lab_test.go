@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/numavisor/numavisor/internal/host/labcounter"
 )
 
 // bootForTest boots a lab that ends with the test.
@@ -166,7 +168,7 @@ func TestLabScopeCountsWhatIsKnown(t *testing.T) {
 	}
 	for _, c := range []struct{ cpu, node, mib int }{{0, 0, 64}, {1, 0, 64}, {0, 1, 1200}, {5, 1, 64}, {3, 3, 64}, {6, 0, 64}} {
 		count := func(passes int) uint64 {
-			if err := errors.Join(scope.Set(t.Context(), ScopeCount), scope.Reset()); err != nil {
+			if err := errors.Join(scope.Set(t.Context(), labcounter.Count), scope.Reset()); err != nil {
 				t.Fatal(err)
 			}
 			h.in(t, "numactl", fmt.Sprintf("--physcpubind=%d", c.cpu), fmt.Sprintf("--membind=%d", c.node), known, strconv.Itoa(c.mib), strconv.Itoa(passes))
@@ -184,7 +186,7 @@ func TestLabScopeCountsWhatIsKnown(t *testing.T) {
 			t.Errorf("CPU %d to node %d: counted %.0f misses, known are %.0f", c.cpu, c.node, counted, truth)
 		}
 	}
-	if err := scope.Set(t.Context(), ScopeOff); err != nil {
+	if err := scope.Set(t.Context(), labcounter.Off); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -218,7 +220,7 @@ func TestLabDistanceIsFelt(t *testing.T) {
 		return ns
 	}
 	off := nanos(2)
-	if err := scope.Set(t.Context(), ScopeFelt); err != nil {
+	if err := scope.Set(t.Context(), labcounter.Felt); err != nil {
 		t.Fatal(err)
 	}
 	local, neighbour, remote := nanos(1), nanos(0), nanos(2)
@@ -235,7 +237,7 @@ func TestLabDistanceIsFelt(t *testing.T) {
 			t.Errorf("%s memory costs %.0f ns more than local, the shape says %.0f", c.name, c.extra, c.want)
 		}
 	}
-	if err := scope.Set(t.Context(), ScopeOff); err != nil {
+	if err := scope.Set(t.Context(), labcounter.Off); err != nil {
 		t.Fatal(err)
 	}
 	if again := nanos(2); again > 5*off {
@@ -251,7 +253,7 @@ func TestLabScopeObeysFromInside(t *testing.T) {
 	}
 	h := bootForTest(t, "square4", Options{Files: map[string]string{"numavisor": program}})
 	misses := func() (sum uint64) {
-		var m Misses
+		var m labcounter.Misses
 		if err := json.Unmarshal([]byte(h.in(t, "numavisor", "lab", "scope", "read", "-o", "json")), &m); err != nil {
 			t.Fatal(err)
 		}
@@ -295,9 +297,9 @@ func switches(t *testing.T, h *Host, cpus string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	modes := []ScopeMode{ScopeFelt, ScopeOff, ScopeCount, ScopeFelt, ScopeOff}
+	modes := []labcounter.Mode{labcounter.Felt, labcounter.Off, labcounter.Count, labcounter.Felt, labcounter.Off}
 	for range 5 { // a QEMU before 8.0 ended here once in three changes (numascope.c, g_array_free)
-		modes = append(modes, ScopeCount, ScopeOff)
+		modes = append(modes, labcounter.Count, labcounter.Off)
 	}
 	for _, mode := range modes {
 		time.Sleep(100 * time.Millisecond) // so that each mode is lived in

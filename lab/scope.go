@@ -4,163 +4,18 @@ import (
 	"context"
 	"crypto/sha256"
 	_ "embed"
-	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
+	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// ScopeMode is what the access counter does.
-type ScopeMode uint64
-
-// Modes of the access counter.
-const (
-	ScopeOff   ScopeMode = iota // nothing is instrumented: full speed
-	ScopeCount                  // misses are counted
-	ScopeFelt                   // and delayed by distance
-)
-
-// ParseScopeMode reads "off", "count" or "felt".
-func ParseScopeMode(s string) (ScopeMode, error) {
-	for m, name := range []string{"off", "count", "felt"} {
-		if s == name {
-			return ScopeMode(m), nil
-		}
-	}
-	return 0, fmt.Errorf("mode %q: allowed are off, count, felt", s)
-}
-
-// InLab is where the counter's file is seen from inside the lab.
-const InLab = "/lab/scope"
-
-// Layout of the shared file; scope/numascope.c knows it too.
-const (
-	scopeMagic    = 0x45504f4353414d55
-	scopeCPUs     = 256
-	scopeNodes    = 64
-	wordBytes     = 8
-	cpusWord      = 1
-	nodesWord     = 2
-	modeWord      = 3
-	activeWord    = 4
-	scopeNodeWord = 8
-	scopeMissWord = scopeNodeWord + scopeNodes
-	scopeZeroWord = scopeMissWord + scopeCPUs*scopeNodes
-	scopeWords    = scopeZeroWord + scopeCPUs*scopeNodes
-)
-
-// Scope is the access counter of a lab. It is a file, so it can be opened
-// outside the lab and inside it.
-type Scope struct{ path string }
-
-// OpenScope opens the counter's file; InLab when inside.
-func OpenScope(path string) (*Scope, error) {
-	s := &Scope{path}
-	if magic, err := s.word(0); err != nil || magic != scopeMagic {
-		return nil, fmt.Errorf("%s is no access counter (%w); it exists inside a lab", path, errors.Join(err, errors.New("no magic")))
-	}
-	return s, nil
-}
-
 // Scope returns the lab's access counter, switched off at first.
-func (h *Host) Scope() (*Scope, error) { return OpenScope(h.share("scope")) }
-
-// Misses is a count of accesses that missed the modelled cache of 1 MiB per
-// CPU: a row per CPU, a column per node.
-type Misses struct {
-	Nodes []topology.NodeID `json:"nodes"`
-	CPUs  [][]uint64        `json:"cpus"`
-}
-
-// Read returns all counts since the last Reset.
-func (s *Scope) Read() (Misses, error) {
-	data, err := os.ReadFile(s.path)
-	if err != nil {
-		return Misses{}, err
-	}
-	if len(data) != scopeWords*wordBytes {
-		return Misses{}, fmt.Errorf("%s has %d bytes, an access counter has %d", s.path, len(data), scopeWords*wordBytes)
-	}
-	word := func(i uint64) uint64 { return binary.LittleEndian.Uint64(data[i*wordBytes:]) }
-	cpus, nodes := word(cpusWord), word(nodesWord)
-	if cpus > scopeCPUs || nodes > scopeNodes {
-		return Misses{}, fmt.Errorf("%s tells of %d CPUs and %d nodes; at most %d and %d have room", s.path, cpus, nodes, scopeCPUs, scopeNodes)
-	}
-	var m Misses
-	for n := range nodes {
-		m.Nodes = append(m.Nodes, topology.NodeID(word(scopeNodeWord+n)))
-	}
-	for c := range cpus {
-		row := make([]uint64, nodes)
-		for n := range nodes {
-			cell := c*scopeNodes + n
-			row[n] = word(scopeMissWord+cell) - word(scopeZeroWord+cell)
-		}
-		m.CPUs = append(m.CPUs, row)
-	}
-	return m, nil
-}
-
-// Set changes the mode and waits until it is in force: until the lab's first
-// CPU next falls idle or returns from an interrupt.
-func (s *Scope) Set(ctx context.Context, m ScopeMode) error {
-	if err := s.write(modeWord, binary.LittleEndian.AppendUint64(nil, uint64(m))); err != nil {
-		return err
-	}
-	return s.await(ctx, activeWord, uint64(m))
-}
-
-// Reset makes all counts begin at zero, for all readers. Counters are written
-// by running CPUs, so they stay as they are: what they hold now becomes zero.
-func (s *Scope) Reset() error {
-	data, err := os.ReadFile(s.path)
-	if err != nil {
-		return err
-	}
-	if len(data) != scopeWords*wordBytes {
-		return fmt.Errorf("%s has %d bytes, an access counter has %d", s.path, len(data), scopeWords*wordBytes)
-	}
-	return s.write(scopeZeroWord, data[scopeMissWord*wordBytes:scopeZeroWord*wordBytes])
-}
-
-func (s *Scope) await(ctx context.Context, word, want uint64) error {
-	for {
-		if have, err := s.word(word); err != nil || have == want {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the access counter does not obey: %w", ctx.Err())
-		case <-time.After(poll):
-		}
-	}
-}
-
-func (s *Scope) word(i uint64) (uint64, error) {
-	f, err := os.Open(s.path)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	var b [wordBytes]byte
-	_, err = f.ReadAt(b[:], int64(i*wordBytes))
-	return binary.LittleEndian.Uint64(b[:]), err
-}
-
-func (s *Scope) write(word uint64, data []byte) error {
-	f, err := os.OpenFile(s.path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteAt(data, int64(word*wordBytes))
-	return errors.Join(err, f.Close())
-}
+func (h *Host) Scope() (*labcounter.Counter, error) { return labcounter.Open(h.share("scope")) }
 
 //go:embed scope/numascope.c
 var scopeSource []byte

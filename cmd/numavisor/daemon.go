@@ -20,12 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/numavisor/numavisor/internal/host/daemon"
+	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/metrics"
 	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/host/watch"
 	"github.com/numavisor/numavisor/internal/status"
-	"github.com/numavisor/numavisor/lab"
 )
 
 func daemonCommand() *cobra.Command {
@@ -139,7 +139,7 @@ const forever = 100 * 365 * 24 * time.Hour
 // meters are the ways to see what VMs' accesses reach, the best first. Those
 // that this host does not have find that out by themselves.
 func meters() []watch.Meter {
-	return []watch.Meter{watch.NewResctrl(linux.Live), watch.NewPMU(linux.Live), lab.NewMeter(lab.InLab, linux.Live)}
+	return []watch.Meter{watch.NewResctrl(linux.Live), watch.NewPMU(linux.Live), labcounter.NewMeter(labcounter.Path, linux.Live)}
 }
 
 // serveAndRun runs the loop and what answers about it; the first that fails ends all.

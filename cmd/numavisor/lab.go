@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/lab"
 )
@@ -48,7 +49,7 @@ some 15 seconds.`,
 			if err != nil {
 				return err
 			}
-			mode, err := lab.ParseScopeMode(scope)
+			mode, err := labcounter.ParseMode(scope)
 			if err != nil {
 				return wrongUse("--scope: %w", err)
 			}
@@ -67,7 +68,7 @@ some 15 seconds.`,
 	return c
 }
 
-func runInLab(ctx context.Context, c *cobra.Command, o lab.Options, mode lab.ScopeMode, args []string) (err error) {
+func runInLab(ctx context.Context, c *cobra.Command, o lab.Options, mode labcounter.Mode, args []string) (err error) {
 	h, err := lab.Boot(ctx, o)
 	if err != nil {
 		return err
@@ -77,7 +78,7 @@ func runInLab(ctx context.Context, c *cobra.Command, o lab.Options, mode lab.Sco
 			err = closed
 		}
 	}()
-	if mode != lab.ScopeOff {
+	if mode != labcounter.Off {
 		scope, err := h.Scope()
 		if err != nil {
 			return err
@@ -136,10 +137,10 @@ zeroes them. Works inside a lab.`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"off", "count", "felt", "read", "reset"},
 		RunE: func(c *cobra.Command, args []string) error {
-			if _, err := os.Stat(lab.InLab); err != nil {
+			if _, err := os.Stat(labcounter.Path); err != nil {
 				return fmt.Errorf("no access counter here: %w; this command works inside a lab", err)
 			}
-			scope, err := lab.OpenScope(lab.InLab)
+			scope, err := labcounter.Open(labcounter.Path)
 			if err != nil {
 				return err
 			}
@@ -155,7 +156,7 @@ zeroes them. Works inside a lab.`,
 			case "reset":
 				return scope.Reset()
 			}
-			mode, err := lab.ParseScopeMode(args[0])
+			mode, err := labcounter.ParseMode(args[0])
 			if err != nil {
 				return usageError{err}
 			}
@@ -164,7 +165,7 @@ zeroes them. Works inside a lab.`,
 	}
 }
 
-func printMisses(w io.Writer, m lab.Misses) {
+func printMisses(w io.Writer, m labcounter.Misses) {
 	heading := []string{"CPU"}
 	for _, n := range m.Nodes {
 		heading = append(heading, fmt.Sprintf("node %d", n))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/lab"
@@ -47,7 +48,7 @@ misplaced ones while they run; and prints before and after.`,
 // show is one run of the demo.
 type show struct {
 	host  *lab.Host
-	scope *lab.Scope
+	scope *labcounter.Counter
 	out   io.Writer
 }
 
@@ -180,7 +181,7 @@ func (d *show) measure(ctx context.Context, names []string) ([]measured, error) 
 	if err := d.decode(ctx, &list, "numavisor", "list", "-o", "json"); err != nil {
 		return nil, err
 	}
-	if err := d.scope.Set(ctx, lab.ScopeFelt); err != nil {
+	if err := d.scope.Set(ctx, labcounter.Felt); err != nil {
 		return nil, err
 	}
 	var all []measured
@@ -195,7 +196,7 @@ func (d *show) measure(ctx context.Context, names []string) ([]measured, error) 
 			}
 		}
 	}
-	return all, d.scope.Set(ctx, lab.ScopeOff)
+	return all, d.scope.Set(ctx, labcounter.Off)
 }
 
 func (d *show) conclude(before, created, after []measured) error {

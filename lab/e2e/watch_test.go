@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/lab"
 )
 
@@ -38,7 +39,7 @@ func TestLabWatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := scope.Set(t.Context(), lab.ScopeCount); err != nil {
+	if err := scope.Set(t.Context(), labcounter.Count); err != nil {
 		t.Fatal(err)
 	}
 	load, stop := context.WithCancel(t.Context())
@@ -51,7 +52,7 @@ func TestLabWatch(t *testing.T) {
 	stop()
 	<-busy
 	// What things cost is compared at full speed.
-	if err := scope.Set(t.Context(), lab.ScopeOff); err != nil {
+	if err := scope.Set(t.Context(), labcounter.Off); err != nil {
 		t.Fatal(err)
 	}
 	l.inside(t, "TestLabWatchIsCheap")

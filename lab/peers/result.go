@@ -3,6 +3,7 @@ package peers
 import (
 	"time"
 
+	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/lab"
 )
 
@@ -70,7 +71,7 @@ func (a Accesses) MeanNanos() float64 {
 }
 
 // classify adds up a counter's rows and columns by distance.
-func classify(s lab.Shape, m lab.Misses) Accesses {
+func classify(s lab.Shape, m labcounter.Misses) Accesses {
 	var a Accesses
 	cpu := 0
 	for from, n := range s.Nodes {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/lab"
 )
 
@@ -61,7 +62,7 @@ type session struct {
 	Options
 	manager Manager
 	host    *lab.Host
-	scope   *lab.Scope
+	scope   *labcounter.Counter
 }
 
 // start brings the guests up, until all have filled their memory.
@@ -119,7 +120,7 @@ func (s *session) begin(ctx context.Context, run *Run) error {
 	if run.Start, err = s.lines(ctx, whereabouts, s.names()...); err != nil {
 		return err
 	}
-	if err := s.scope.Set(ctx, lab.ScopeFelt); err != nil {
+	if err := s.scope.Set(ctx, labcounter.Felt); err != nil {
 		return err
 	}
 	if _, err := s.sh(ctx, fmt.Sprintf(moved, s.Window.Seconds())); err != nil {
@@ -213,7 +214,7 @@ func (s *session) fillMoved(run *Run) error {
 
 // end sees where the guests are now, and asks the manager.
 func (s *session) end(ctx context.Context, run *Run) error {
-	if err := s.scope.Set(ctx, lab.ScopeOff); err != nil {
+	if err := s.scope.Set(ctx, labcounter.Off); err != nil {
 		return err
 	}
 	var err error

@@ -4,8 +4,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/internal/topology"
-	"github.com/numavisor/numavisor/lab"
 )
 
 // windowOf is five seconds of one guest.
@@ -41,7 +41,7 @@ func TestClassifyFollowsTheSquare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := lab.Misses{Nodes: topology.Range[topology.NodeID](0, 3).IDs(), CPUs: [][]uint64{{1, 10, 10, 100}, {10, 1, 100, 10}, {10, 100, 1, 10}, {100, 10, 10, 1}}}
+	m := labcounter.Misses{Nodes: topology.Range[topology.NodeID](0, 3).IDs(), CPUs: [][]uint64{{1, 10, 10, 100}, {10, 1, 100, 10}, {10, 100, 1, 10}, {100, 10, 10, 1}}}
 	if got, want := classify(s, m), (Accesses{4, 80, 400}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

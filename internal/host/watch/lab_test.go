@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/watch"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
-	"github.com/numavisor/numavisor/lab"
 )
 
 // inLab skips outside the lab, and returns the guest and the host inside.
@@ -60,7 +60,7 @@ func ranSoFar(t *testing.T, pid int) time.Duration {
 
 func TestLabWatchTellsTheTruth(t *testing.T) {
 	g, topo := inLab(t)
-	w := watch.New(watch.Options{Meters: []watch.Meter{watch.NewResctrl(linux.Live), watch.NewPMU(linux.Live), lab.NewMeter(lab.InLab, linux.Live)}})
+	w := watch.New(watch.Options{Meters: []watch.Meter{watch.NewResctrl(linux.Live), watch.NewPMU(linux.Live), labcounter.NewMeter(labcounter.Path, linux.Live)}})
 	defer w.Close()
 	w.Follow([]inventory.Guest{g}, topo)
 	awaitBusy(t, w)

@@ -1,4 +1,4 @@
-package lab
+package labcounter
 
 import (
 	"encoding/binary"
@@ -18,11 +18,11 @@ import (
 // ErrCounterOff means that the access counter does not count at present.
 var ErrCounterOff = errors.New("the lab's access counter is off; 'numavisor lab scope count' (or felt) switches it on")
 
-// Meter makes the lab's access counter a source of the daemon, which runs
-// inside the lab: a guest's accesses by the node of the CPU and of the memory.
-// The counter knows CPUs and not threads. So what a CPU counted is divided by
-// the time that it was busy with each thread which ran there last; what it was
-// busy with else, the host's own programs, is left out.
+// Meter measures guests' accesses, by the node of the CPU and of the memory,
+// from the lab's access counter. It is of use to a daemon inside the lab.
+// The counter counts per CPU and not per thread. So the meter divides a CPU's
+// count among the guest threads that ran there last, by their run time; the
+// part of the host's own programs is left out.
 type Meter struct {
 	path   string
 	keeper *linux.Keeper
@@ -46,8 +46,8 @@ type counts struct {
 	misses [][]uint64 // a row per CPU, a column per node
 }
 
-// NewMeter makes a meter of the counter in a file (InLab), for CPUs of which
-// root's /proc/stat tells. It is of use while the counter is on.
+// NewMeter makes a meter of the counter in a file (Path); root has the
+// /proc/stat of its CPUs. The meter works while the counter is on.
 func NewMeter(path string, root linux.Root) *Meter {
 	k := root.Keep(1)
 	return &Meter{path: path, keeper: k, stat: k.File("proc/stat"), ran: map[int]time.Duration{}, ticks: map[topology.CPUID]uint64{}}
@@ -89,7 +89,7 @@ func (m *Meter) on() error {
 	if _, err := m.file.ReadAt(word[:], activeWord*wordBytes); err != nil {
 		return fmt.Errorf("reading the access counter's mode: %w", err)
 	}
-	if ScopeMode(binary.LittleEndian.Uint64(word[:])) == ScopeOff {
+	if Mode(binary.LittleEndian.Uint64(word[:])) == Off {
 		m.before = counts{}
 		clear(m.ran) // what runs from now on is not counted
 		return ErrCounterOff
@@ -101,7 +101,7 @@ func (m *Meter) open() error {
 	if m.file != nil {
 		return nil
 	}
-	if _, err := OpenScope(m.path); err != nil {
+	if _, err := Open(m.path); err != nil {
 		return err
 	}
 	file, err := os.Open(m.path)
@@ -122,17 +122,17 @@ func (m *Meter) count() error {
 // read reads the rows of the CPUs that there are: much less than the file.
 func (m *Meter) read() error {
 	if len(m.buffer) == 0 {
-		m.buffer = make([]byte, scopeMissWord*wordBytes)
+		m.buffer = make([]byte, missWord*wordBytes)
 	}
-	if _, err := m.file.ReadAt(m.buffer[:scopeMissWord*wordBytes], 0); err != nil {
+	if _, err := m.file.ReadAt(m.buffer[:missWord*wordBytes], 0); err != nil {
 		return fmt.Errorf("reading the access counter: %w", err)
 	}
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(m.buffer[i*wordBytes:]) }
 	cpus, nodes := word(cpusWord), word(nodesWord)
-	if cpus > scopeCPUs || nodes > scopeNodes {
-		return fmt.Errorf("%s tells of %d CPUs and %d nodes; at most %d and %d have room", m.path, cpus, nodes, scopeCPUs, scopeNodes)
+	if err := checkSize(m.path, cpus, nodes); err != nil {
+		return err
 	}
-	whole := (scopeMissWord + int(cpus)*scopeNodes) * wordBytes
+	whole := (missWord + int(cpus)*maxNodes) * wordBytes
 	if len(m.buffer) < whole {
 		m.buffer = make([]byte, whole)
 	}
@@ -141,12 +141,12 @@ func (m *Meter) read() error {
 	}
 	m.now.nodes, m.now.misses = m.now.nodes[:0], slices.Grow(m.now.misses[:0], int(cpus))[:cpus]
 	for n := range int(nodes) {
-		m.now.nodes = append(m.now.nodes, topology.NodeID(word(scopeNodeWord+n)))
+		m.now.nodes = append(m.now.nodes, topology.NodeID(word(nodeWord+n)))
 	}
 	for c := range m.now.misses {
 		m.now.misses[c] = slices.Grow(m.now.misses[c][:0], int(nodes))[:nodes]
 		for n := range m.now.misses[c] {
-			m.now.misses[c][n] = word(scopeMissWord + c*scopeNodes + n)
+			m.now.misses[c][n] = word(missWord + c*maxNodes + n)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package lab
+package labcounter
 
 import (
 	"encoding/binary"
@@ -24,22 +24,22 @@ var _ watch.Meter = (*Meter)(nil)
 // CPUs each, and /proc/stat beside it.
 type counterFile struct {
 	t     *testing.T
-	words [scopeWords]uint64
+	words [words]uint64
 	busy  [4]int // ticks
 	root  string
 }
 
 func newCounterFile(t *testing.T) *counterFile {
 	f := &counterFile{t: t, root: t.TempDir()}
-	f.words[0], f.words[cpusWord], f.words[nodesWord] = scopeMagic, 4, 2
-	f.words[scopeNodeWord], f.words[scopeNodeWord+1] = 0, 2
-	f.mode(ScopeCount)
+	f.words[0], f.words[cpusWord], f.words[nodesWord] = magic, 4, 2
+	f.words[nodeWord], f.words[nodeWord+1] = 0, 2
+	f.mode(Count)
 	return f
 }
 
 func (f *counterFile) path() string { return filepath.Join(f.root, "scope") }
 
-func (f *counterFile) mode(m ScopeMode) {
+func (f *counterFile) mode(m Mode) {
 	f.words[modeWord], f.words[activeWord] = uint64(m), uint64(m)
 	f.write()
 }
@@ -47,7 +47,7 @@ func (f *counterFile) mode(m ScopeMode) {
 // miss counts misses of a CPU by the node's position.
 func (f *counterFile) miss(cpu int, byNode ...uint64) {
 	for n, count := range byNode {
-		f.words[scopeMissWord+cpu*scopeNodes+n] += count
+		f.words[missWord+cpu*maxNodes+n] += count
 	}
 	f.write()
 }
@@ -87,7 +87,7 @@ func vm(name string, threads ...inventory.Thread) inventory.Guest {
 	return inventory.Guest{Name: name, PID: 1, Seen: inventory.Seen{Threads: threads}}
 }
 
-func TestTheCounterIsDividedByRunTime(t *testing.T) {
+func TestMeter_DividesTheCountByRunTime(t *testing.T) {
 	f := newCounterFile(t)
 	f.miss(0, 1000, 1000) // before anybody looked
 	a := vm("a", inventory.Thread{TID: 11, LastCPU: 0}, inventory.Thread{TID: 12, LastCPU: 3})
@@ -125,28 +125,28 @@ func TestTheCounterIsDividedByRunTime(t *testing.T) {
 	}
 }
 
-func TestTheCounterMustBeOn(t *testing.T) {
+func TestMeter_FailsWhileTheCounterIsOff(t *testing.T) {
 	f := newCounterFile(t)
-	f.mode(ScopeOff)
+	f.mode(Off)
 	guests := []inventory.Guest{vm("a", inventory.Thread{TID: 11, LastCPU: 0})}
 	m := NewMeter(f.path(), linux.Root(f.root))
 	defer m.Close()
 	if err := m.Follow(guests, twoNodes()); !errors.Is(err, ErrCounterOff) {
 		t.Errorf("off: %v", err)
 	}
-	f.mode(ScopeFelt)
+	f.mode(Felt)
 	if err := m.Follow(guests, twoNodes()); err != nil {
 		t.Errorf("felt: %v", err)
 	}
 	if _, err := m.Read(0); err != nil {
 		t.Errorf("felt: %v", err)
 	}
-	f.mode(ScopeOff)
+	f.mode(Off)
 	f.miss(0, 5, 5)
 	if _, err := m.Read(time.Second); !errors.Is(err, ErrCounterOff) {
 		t.Errorf("switched off: %v", err)
 	}
-	f.mode(ScopeCount)
+	f.mode(Count)
 	f.miss(0, 1000, 1000)
 	if err := m.Follow(guests, twoNodes()); err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func TestTheCounterMustBeOn(t *testing.T) {
 	}
 }
 
-func TestACounterThatBeganAnewGivesNothing(t *testing.T) {
+func TestMeter_ReportsNothingAfterAReset(t *testing.T) {
 	f := newCounterFile(t)
 	f.miss(0, 1000, 0)
 	guests := []inventory.Guest{vm("a", inventory.Thread{TID: 11, LastCPU: 0})}
@@ -169,7 +169,7 @@ func TestACounterThatBeganAnewGivesNothing(t *testing.T) {
 	if _, err := m.Read(0); err != nil {
 		t.Fatal(err)
 	}
-	f.words[scopeMissWord] = 10
+	f.words[missWord] = 10
 	f.miss(0, 0, 0)
 	guests[0].Seen.Threads[0].RunTime = time.Second
 	if got, err := m.Read(time.Second); err != nil || len(got["a"].Shares) > 0 {
@@ -177,7 +177,7 @@ func TestACounterThatBeganAnewGivesNothing(t *testing.T) {
 	}
 }
 
-func TestNoCounterSaysSo(t *testing.T) {
+func TestMeter_ReportsThatThereIsNoCounter(t *testing.T) {
 	m := NewMeter(filepath.Join(t.TempDir(), "scope"), linux.Live)
 	if err := m.Follow(nil, twoNodes()); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "inside a lab") {
 		t.Error(err)
