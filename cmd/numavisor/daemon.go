@@ -66,6 +66,7 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 			return err
 		}
 		defer done()
+		h.Ledger.Wait = decisionTime
 		l, err := daemon.Listen(socket)
 		if err != nil {
 			return err
@@ -135,6 +136,10 @@ func logLevel(verbose bool) slog.Level {
 
 // forever is a deadline for what has none.
 const forever = 100 * 365 * 24 * time.Hour
+
+// decisionTime limits how long a move waits for decisions of other processes:
+// the deadline of the daemon is no limit.
+const decisionTime = time.Minute
 
 // meters are the ways to see what VMs' accesses reach, the best first. Those
 // that this host does not have find that out by themselves.

@@ -20,9 +20,10 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/google/renameio/v2"
 
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/lock"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -58,38 +59,27 @@ type Grown struct {
 type Ledger struct {
 	Folder string
 	Alive  func(Process) bool
+	// Wait limits the wait for the lock where a context has hours left; 0: until that ends.
+	Wait time.Duration
 }
 
-// pollLock is how often a taken lock is tried again: flock(2) has no deadline.
-const pollLock = 20 * time.Millisecond
-
 // Locked calls decide while nobody else on the host decides. It fails if the
-// lock cannot be had before ctx ends.
+// lock cannot be had before ctx ends, or within l.Wait.
 func (l Ledger) Locked(ctx context.Context, decide func(Locked) error) error {
-	if err := os.MkdirAll(l.Folder, 0o755); err != nil {
+	if err := lock.Folder(l.Folder); err != nil {
 		return fmt.Errorf("creating the ledger of claims: %w; run as root, or choose another folder with --state", err)
 	}
-	path := filepath.Join(l.Folder, "lock")
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	wait := ctx
+	if l.Wait > 0 {
+		var cancel context.CancelFunc
+		wait, cancel = context.WithTimeout(ctx, l.Wait)
+		defer cancel()
+	}
+	held, err := lock.Exclusive(wait, filepath.Join(l.Folder, "lock"))
 	if err != nil {
-		return fmt.Errorf("opening the ledger's lock: %w", err)
+		return fmt.Errorf("waiting for another decision on this host to end: %w", err)
 	}
-	defer file.Close() // releases the lock
-	for {
-		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("locking %s: %w", path, err)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for another decision on this host to finish (lock %s): %w", path, ctx.Err())
-		case <-time.After(pollLock):
-		}
-	}
-	return decide(Locked{l})
+	return errors.Join(decide(Locked{l}), held.Close())
 }
 
 // Locked gives access to the ledger while its lock is held.
@@ -215,20 +205,22 @@ func readWhole(path string, v any) error {
 	return nil
 }
 
-// writeWhole replaces the file in one step: a reader sees the old text or the new one.
+// writeWhole replaces the file in one step: a reader sees the old text or the
+// new one. The folder is below /run, which is in memory, so syncing costs nothing.
 func writeWhole(path string, v any) error {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	folder := filepath.Dir(path)
+	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return fmt.Errorf("creating the ledger's folder: %w", err)
 	}
-	temporary := fmt.Sprintf("%s.%d.new", path, os.Getpid())
-	if err := os.WriteFile(temporary, data, 0o644); err != nil {
-		return fmt.Errorf("writing a claim: %w", err)
+	if err := os.Chmod(folder, 0o700); err != nil { // an older version made it for all to read
+		return fmt.Errorf("restricting the ledger's folder to its owner: %w", err)
 	}
-	if err := os.Rename(temporary, path); err != nil {
+	err = renameio.WriteFile(path, data, 0o600, renameio.WithTempDir(folder), renameio.WithStaticPermissions(0o600))
+	if err != nil {
 		return fmt.Errorf("writing a claim: %w", err)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -135,5 +136,44 @@ func TestDamagedClaimIsNamed(t *testing.T) {
 	os.WriteFile(filepath.Join(l.Folder, "claims", "g.json"), []byte("{"), 0o644)
 	if _, err := l.Claims(); err == nil {
 		t.Error("a damaged claim was taken for none: its room would be given away")
+	}
+}
+
+// flock(2) needs only a descriptor for reading: nobody else may open the lock.
+func TestLedger_IsItsOwnersOnly(t *testing.T) {
+	l := ledger(t)
+	l.Folder = filepath.Join(l.Folder, "numavisor")
+	for _, folder := range []string{"", "claims", "pools"} { // as an older version made them
+		if err := os.MkdirAll(filepath.Join(l.Folder, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(l.Folder, "lock"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	put(t, l, "g", 1)
+	if err := l.PutGrown("g", []claim.Grown{{Node: 1, Size: 2 * topology.MiB, Pages: 3}}); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]os.FileMode{"": 0o700, "lock": 0o600, "claims": 0o700, "claims/g.json": 0o600, "pools/g.json": 0o600} {
+		info, err := os.Stat(filepath.Join(l.Folder, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != want {
+			t.Errorf("%q has mode %o; wanted %o", path, info.Mode().Perm(), want)
+		}
+	}
+}
+
+// A daemon's move has hours: it must not wait for the lock as long.
+func TestLedger_WaitsForItsLockForALimitedTime(t *testing.T) {
+	l := ledger(t)
+	l.Wait = 50 * time.Millisecond
+	err := l.Locked(t.Context(), func(claim.Locked) error {
+		return l.Locked(t.Context(), func(claim.Locked) error { t.Error("two decisions at once"); return nil })
+	})
+	if want := fmt.Sprintf("process %d (", os.Getpid()); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v; wanted an error with %q", err, want)
 	}
 }

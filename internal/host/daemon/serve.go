@@ -13,8 +13,7 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/numavisor/numavisor/internal/host/lock"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/status"
 )
@@ -49,27 +48,26 @@ var ErrRunning = errors.New("another daemon runs on this host")
 // ErrRunning where a daemon answers there; the socket of one that was killed
 // is replaced. Close the returned listener to give it up.
 func Listen(path string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := lock.Folder(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("the daemon's socket: %w; run as root, or choose another place with --socket", err)
 	}
-	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("the daemon's socket: %w", err)
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		lock.Close()
-		return nil, fmt.Errorf("%w: it holds %s.lock", ErrRunning, path)
+	held, err := lock.Try(path + ".lock")
+	switch {
+	case errors.Is(err, lock.ErrTaken):
+		return nil, fmt.Errorf("%w: %w", ErrRunning, err)
+	case err != nil:
+		return nil, fmt.Errorf("the daemon's socket: %w; run as root, or choose another place with --socket", err)
 	}
 	if err := removeSocket(path); err != nil {
-		lock.Close()
+		held.Close()
 		return nil, fmt.Errorf("the daemon's socket: %w", err)
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {
-		lock.Close()
+		held.Close()
 		return nil, fmt.Errorf("the daemon's socket: %w", err)
 	}
-	return &locked{l, lock}, os.Chmod(path, 0o660)
+	return &locked{l, held}, os.Chmod(path, 0o660)
 }
 
 // removeSocket removes the socket that a killed daemon left, and nothing else.
@@ -88,7 +86,7 @@ func removeSocket(path string) error {
 // locked holds the lock of its socket until it is closed.
 type locked struct {
 	net.Listener
-	lock *os.File
+	lock io.Closer
 }
 
 func (l *locked) Close() error { return errors.Join(l.Listener.Close(), l.lock.Close()) }

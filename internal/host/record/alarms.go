@@ -11,7 +11,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/renameio/v2"
+
 	"github.com/numavisor/numavisor/internal/alarm"
+	"github.com/numavisor/numavisor/internal/host/lock"
 )
 
 const (
@@ -84,7 +87,10 @@ func (e *UnreadableError) Unwrap() error { return e.Err }
 func ReadAlarms(folder string) (Alarms, error) {
 	path := filepath.Join(folder, alarmsFile)
 	data, err := readBounded(path)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return Alarms{}, fmt.Errorf("reading alarms: %w; run as root, or choose another folder", err)
+	case err != nil:
 		return Alarms{}, fmt.Errorf("reading alarms: %w", err)
 	}
 	a, err := parseAlarms(data)
@@ -166,28 +172,24 @@ func setAside(path string) (string, error) {
 }
 
 // replaceWhole writes a file such that its name always has a whole one, on the
-// disk as well: a new file is filled, synced, and takes the name.
+// disk as well. Readers are its owner's programs only.
 func replaceWhole(path string, data []byte) error {
 	folder := filepath.Dir(path)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	if err := lock.Folder(folder); err != nil {
 		return err
 	}
-	fresh := path + ".new" // left by an interrupted write, it is begun again
-	file, err := os.OpenFile(fresh, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+	// The temporary file is beside the final one: a rename does not cross file systems.
+	if err := renameio.WriteFile(path, data, 0o600, renameio.WithTempDir(folder), renameio.WithStaticPermissions(0o600)); err != nil {
+		return err
+	}
+	return syncFolder(folder)
+}
+
+// syncFolder has the names of files in a folder outlast a crash of the host.
+func syncFolder(path string) error {
+	folder, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(data)
-	err = errors.Join(err, file.Sync(), file.Close())
-	if err != nil {
-		return errors.Join(err, os.Remove(fresh))
-	}
-	if err := os.Rename(fresh, path); err != nil {
-		return err
-	}
-	dir, err := os.Open(folder)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return errors.Join(folder.Sync(), folder.Close())
 }

@@ -4,6 +4,7 @@ package record
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,8 +15,7 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/numavisor/numavisor/internal/host/lock"
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
@@ -66,54 +66,51 @@ func (j Journal) Append(e journal.Entry) error {
 
 // changing runs what changes files while no other process reads or changes them.
 func (j Journal) changing(change func() error) error {
-	if err := os.MkdirAll(j.Folder, 0o755); err != nil {
+	if err := lock.Folder(j.Folder); err != nil {
 		return fmt.Errorf("creating the journal's folder: %w; run as root, or choose another folder", err)
 	}
-	file, err := os.OpenFile(j.path(historyLock), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return fmt.Errorf("opening the journal's lock: %w; run as root, or choose another folder", err)
-	}
-	defer file.Close() // releases the lock
-	if err := lock(file, unix.LOCK_EX); err != nil {
-		return err
-	}
-	return change()
+	return locked(j.path(historyLock), lock.Exclusive, change)
 }
 
 // reading runs what reads files while no other process changes them: else what
 // is put aside meanwhile might be in none of those that are read. Where nobody
 // has ever written here (a copy, too) there is no lock.
 func (j Journal) reading(read func() error) error {
-	file, err := os.Open(j.path(historyLock))
-	if errors.Is(err, fs.ErrNotExist) {
+	err := locked(j.path(historyLock), lock.Shared, read)
+	if errors.Is(err, errNoLock) {
 		return read()
 	}
-	if err != nil {
-		return fmt.Errorf("opening the journal's lock: %w", err)
-	}
-	defer file.Close() // releases the lock
-	if err := lock(file, unix.LOCK_SH); err != nil {
-		return err
-	}
-	return read()
+	return err
 }
 
-func lock(file *os.File, how int) error {
-	for {
-		switch err := unix.Flock(int(file.Fd()), how); {
-		case err == nil:
-			return nil
-		case !errors.Is(err, unix.EINTR):
-			return fmt.Errorf("locking %s: %w", file.Name(), err)
-		}
+// lockWait limits the wait for the journal's lock: who holds it adds an entry
+// or reads a few MiB, and the daemon's loop stands still meanwhile.
+const lockWait = 2 * time.Second
+
+// errNoLock means that the lock's file is missing.
+var errNoLock = errors.New("the journal has no lock")
+
+// locked runs do while this process has the lock of the journal.
+func locked(path string, take func(context.Context, string) (io.Closer, error), do func() error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), lockWait)
+	defer cancel()
+	held, err := take(ctx, path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return errNoLock
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("opening the journal's lock: %w; run as root, or choose another folder", err)
+	case err != nil:
+		return fmt.Errorf("waiting for the journal: %w", err)
 	}
+	return errors.Join(do(), held.Close())
 }
 
 // add appends whole lines.
 func (j Journal) add(lines []byte) error {
 	path := j.path(historyFile)
 	_, missing := os.Stat(path)
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return fmt.Errorf("opening the journal: %w", err)
 	}
@@ -179,12 +176,7 @@ func whole(file lineFile) (end int64, err error) {
 }
 
 func (j Journal) syncFolder() error {
-	folder, err := os.Open(j.Folder)
-	if err != nil {
-		return fmt.Errorf("the journal's folder: %w", err)
-	}
-	defer folder.Close()
-	if err := folder.Sync(); err != nil {
+	if err := syncFolder(j.Folder); err != nil {
 		return fmt.Errorf("the journal's folder: %w", err)
 	}
 	return nil

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/google/renameio/v2"
+
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
@@ -43,8 +45,12 @@ func (j Journal) rotate() error {
 	if err != nil {
 		return err
 	}
-	next := j.path(historyFile + ".new")
-	if err := writeSynced(next, lines); err != nil {
+	next, err := renameio.NewPendingFile(j.path(historyFile), renameio.WithTempDir(j.Folder), renameio.WithStaticPermissions(0o600))
+	if err != nil {
+		return fmt.Errorf("beginning a new file of the journal: %w", err)
+	}
+	defer func() { _ = next.Cleanup() }() // does nothing once it has its name
+	if _, err := next.Write(lines); err != nil {
 		return fmt.Errorf("beginning a new file of the journal: %w", err)
 	}
 	names := historyFiles()
@@ -53,7 +59,7 @@ func (j Journal) rotate() error {
 			return fmt.Errorf("putting a file of the journal aside: %w", err)
 		}
 	}
-	if err := os.Rename(next, j.path(historyFile)); err != nil {
+	if err := next.CloseAtomicallyReplace(); err != nil {
 		return fmt.Errorf("beginning a new file of the journal: %w", err)
 	}
 	return j.syncFolder()
@@ -74,13 +80,4 @@ func (j Journal) lasting() ([]byte, error) {
 		lines.Write(append(line, '\n'))
 	}
 	return lines.Bytes(), nil
-}
-
-func writeSynced(path string, data []byte) error {
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	return errors.Join(err, file.Sync(), file.Close())
 }
