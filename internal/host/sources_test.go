@@ -18,6 +18,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/internal/topology/topologytest"
 )
 
 // Every description of the same machine becomes the same Topology, as far as
@@ -66,26 +67,12 @@ func TestAllSourcesTellTheSame(t *testing.T) {
 
 // lstopo and we read the same captured sysfs trees, those of hwloc's own tests.
 func TestSysfsCapturesAsHwlocReadsThem(t *testing.T) {
-	data := os.Getenv("NUMAVISOR_DATA")
-	if data == "" {
-		t.Skip("NUMAVISOR_DATA is not set: set it to a folder whose sysfs/ holds captures of hwloc's test suite (tests/hwloc/linux/*.tar.bz2)")
-	}
 	if _, err := exec.LookPath("lstopo-no-graphics"); err != nil {
-		t.Skipf("%v: install hwloc-nox to compare with it", err)
+		topologytest.Missing(t, "%v: install hwloc-nox to compare with it", err)
 	}
-	captures, err := filepath.Glob(filepath.Join(data, "sysfs", "*.tar.bz2"))
-	if err != nil || len(captures) == 0 {
-		t.Fatalf("no *.tar.bz2 in %s/sysfs: %v", data, err)
-	}
-	for _, capture := range captures {
+	for _, capture := range topologytest.Captures(t) {
 		t.Run(filepath.Base(capture), func(t *testing.T) {
-			dir := t.TempDir()
-			run(t, nil, "tar", "xjf", capture, "-C", dir)
-			roots, err := filepath.Glob(filepath.Join(dir, "*", "sys"))
-			if err != nil || len(roots) != 1 {
-				t.Fatalf("%d folders with sys: %v", len(roots), err)
-			}
-			root := filepath.Dir(roots[0])
+			root := topologytest.Unpack(t, capture)
 			kernel, err := linux.ReadTopology(root)
 			if err != nil {
 				t.Fatal(err)

@@ -2,11 +2,10 @@ package drivers_test
 
 import (
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"github.com/numavisor/numavisor/lab"
+	"github.com/numavisor/numavisor/lab/labtest"
 )
 
 // The drivers' own tests of real system calls and of a real libvirt need
@@ -17,11 +16,8 @@ func TestLabDriversOnARealHost(t *testing.T) {
 	}
 	for _, room := range []string{"linux", "libvirt"} {
 		t.Run(room, func(t *testing.T) {
-			program := filepath.Join(t.TempDir(), room+".test")
-			build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", program, "../../internal/host/"+room)
-			if out, err := build.CombinedOutput(); err != nil {
-				t.Fatalf("building the tests: %v\n%s", err, out)
-			}
+			folder := "../../internal/host/" + room
+			program := labtest.Build(t, folder)
 			s, err := lab.FindShape("square4")
 			if err != nil {
 				t.Fatal(err)
@@ -31,10 +27,7 @@ func TestLabDriversOnARealHost(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer h.Close()
-			status, err := h.Run(t.Context(), []string{"env", "NUMAVISOR_LAB_INSIDE=1", "driver-tests", "-test.v", "-test.run", "Lab"}, os.Stdout, os.Stderr)
-			if err != nil || status != 0 {
-				t.Errorf("the tests of %s fail on a real multi-node host: status %d, %v", room, status, err)
-			}
+			labtest.Inside(t, h, "driver-tests", folder)
 		})
 	}
 }

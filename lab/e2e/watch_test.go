@@ -4,13 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/lab"
+	"github.com/numavisor/numavisor/lab/labtest"
 )
 
 // What the loop sees of a busy guest whose vCPU and memory are on opposite
@@ -19,11 +18,8 @@ func TestLabWatch(t *testing.T) {
 	if os.Getenv("NUMAVISOR_LAB") != "1" {
 		t.Skip("boots a NUMA host in QEMU: run with NUMAVISOR_LAB=1, as 'make test' does")
 	}
-	program := filepath.Join(t.TempDir(), "watch.test")
-	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", program, "../../internal/host/watch")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the tests: %v\n%s", err, out)
-	}
+	const folder = "../../internal/host/watch"
+	program := labtest.Build(t, folder)
 	l := bootWith(t, map[string]string{"watch-tests": program})
 	l.sh(t, "echo never > /sys/kernel/mm/transparent_hugepage/enabled")
 	xml := fmt.Sprintf(`<domain type='kvm'><name>far</name><memory unit='MiB'>640</memory><vcpu>1</vcpu>
@@ -48,24 +44,14 @@ func TestLabWatch(t *testing.T) {
 		defer close(busy)
 		_, _ = l.Bandwidth(load, "far", 30*time.Second) // its figure is of no interest; ended below
 	}()
-	l.inside(t, "TestLabWatchTellsTheTruth")
+	labtest.Inside(t, l.Host, "watch-tests", folder, "TestLabWatchTellsTheTruth")
 	stop()
 	<-busy
 	// What things cost is compared at full speed.
 	if err := scope.Set(t.Context(), labcounter.Off); err != nil {
 		t.Fatal(err)
 	}
-	l.inside(t, "TestLabWatchIsCheap")
-}
-
-// inside runs one of the tests that the lab was given, and shows what it says.
-func (l *labHost) inside(t *testing.T, test string) {
-	t.Helper()
-	r := l.run(t, "env", "NUMAVISOR_LAB_INSIDE=1", "watch-tests", "-test.v", "-test.run", "^"+test+"$")
-	t.Logf("%s%s", r.stdout, r.stderr)
-	if r.status != 0 {
-		t.Errorf("%s: status %d", test, r.status)
-	}
+	labtest.Inside(t, l.Host, "watch-tests", folder, "TestLabWatchIsCheap")
 }
 
 // bootWith boots a lab of its own with further programs.

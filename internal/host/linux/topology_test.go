@@ -204,12 +204,12 @@ func TestReadTopologyOfHwlocCaptures(t *testing.T) {
 		"memorysidecaches":        {80, 4, 2, 40, 2, 0, 1486, []int{10, 21, 11, 21}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			all := captures(t)
+			all := topologytest.Captures(t)
 			i := slices.IndexFunc(all, func(p string) bool { return strings.HasPrefix(filepath.Base(p), name) })
 			if i < 0 {
 				t.Fatalf("no capture %s* beside %q", name, all)
 			}
-			root := unpack(t, all[i])
+			root := topologytest.Unpack(t, all[i])
 			topo := readTopology(t, root)
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
@@ -235,36 +235,6 @@ func TestReadTopologyOfHwlocCaptures(t *testing.T) {
 			}
 		})
 	}
-}
-
-// captures lists the packed sysfs trees of hwloc's test suite.
-func captures(t testing.TB) []string {
-	t.Helper()
-	data := os.Getenv("NUMAVISOR_DATA")
-	if data == "" {
-		t.Skip("NUMAVISOR_DATA is not set: set it to a folder whose sysfs/ holds captures of hwloc's test suite (tests/hwloc/linux/*.tar.bz2)")
-	}
-	paths, err := filepath.Glob(filepath.Join(data, "sysfs", "*.tar.bz2"))
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no *.tar.bz2 in %s/sysfs: %v", data, err)
-	}
-	return paths
-}
-
-// unpack returns the folder in the archive that holds sys and proc.
-func unpack(t testing.TB, path string) string {
-	t.Helper()
-	dir := t.TempDir()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if out, err := exec.CommandContext(ctx, "tar", "xjf", path, "-C", dir).CombinedOutput(); err != nil {
-		t.Fatalf("tar: %v: %s", err, out)
-	}
-	roots, err := filepath.Glob(filepath.Join(dir, "*", "sys"))
-	if err != nil || len(roots) != 1 {
-		t.Fatalf("%s: %d folders with sys: %v", path, len(roots), err)
-	}
-	return filepath.Dir(roots[0])
 }
 
 // wideHost writes a host of nodes with CPUs of two threads.
