@@ -29,6 +29,8 @@ var rooms = map[string][]string{
 
 	"internal/status/statustest": {"WORDS"}, // for tests
 
+	"internal/api/host": {"WORDS"},
+
 	"internal/decide/cost":        {"WORDS"},
 	"internal/decide/place":       {"WORDS", "internal/decide/cost"},
 	"internal/decide/bind":        {"WORDS"},
@@ -52,7 +54,7 @@ var rooms = map[string][]string{
 	"internal/host/observe": {"WORDS"},
 	"internal/host/apply":   {"WORDS"},
 	"internal/host/watch":   {"WORDS", "internal/host/linux"},
-	"internal/host/daemon":  {"WORDS", "internal/history", "internal/decide", "internal/host/operate", "internal/host/record", "internal/host/lock"},
+	"internal/host/daemon":  {"WORDS", "internal/api/host", "internal/history", "internal/decide", "internal/host/operate", "internal/host/record", "internal/host/lock"},
 	"internal/host/metrics": {"WORDS"},
 	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply", "internal/host/claim"},
 

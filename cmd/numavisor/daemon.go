@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/host/daemon"
 	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/internal/host/linux"
@@ -213,5 +214,5 @@ func metricsPage(ctx context.Context, d *daemon.Daemon) http.Handler {
 }
 
 func socketFlag(c *cobra.Command, socket *string) {
-	c.Flags().StringVar(socket, "socket", daemon.DefaultSocket, "where the daemon answers")
+	c.Flags().StringVar(socket, "socket", hostapi.DefaultSocket, "where the daemon answers")
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/numavisor/numavisor/internal/host/daemon"
+	hostapi "github.com/numavisor/numavisor/internal/api/host"
 )
 
 func pauseCommand() *cobra.Command {
@@ -25,7 +25,7 @@ meanwhile. A pause outlives the daemon.`,
 			if length < 0 {
 				return wrongUse("--for %v: a pause lasts some time, or with 0 until it is resumed", length)
 			}
-			if err := daemon.Dial(socket).Pause(c.Context(), length, why); err != nil {
+			if err := hostapi.Dial(socket).Pause(c.Context(), length, why); err != nil {
 				return err
 			}
 			return said(c, "paused", pauseText(length))
@@ -54,7 +54,7 @@ daemon moves what suffers, as its policy says.`,
 		Example: `  numavisor resume`,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := daemon.Dial(socket).Resume(c.Context()); err != nil {
+			if err := hostapi.Dial(socket).Resume(c.Context()); err != nil {
 				return err
 			}
 			return said(c, "resumed", "resumed")

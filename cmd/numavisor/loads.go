@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/numavisor/numavisor/internal/host/daemon"
+	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
@@ -17,10 +17,10 @@ const loadsTime = 10 * time.Second
 func addLoads(ctx context.Context, socket string, inv *inventory.Host) {
 	ctx, cancel := context.WithTimeout(ctx, loadsTime)
 	defer cancel()
-	measured, err := daemon.Dial(socket).Inventory(ctx)
+	measured, err := hostapi.Dial(socket).Inventory(ctx)
 	if err != nil {
 		why := err.Error()
-		if errors.Is(err, daemon.ErrNotRunning) {
+		if errors.Is(err, hostapi.ErrNotRunning) {
 			why = "no daemon measures them ('numavisor daemon')"
 		}
 		inv.Gaps = append(inv.Gaps, inventory.Gap{Object: "host", What: loadsGap, Why: why})

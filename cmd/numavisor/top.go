@@ -9,7 +9,7 @@ import (
 	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
 
-	"github.com/numavisor/numavisor/internal/host/daemon"
+	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/top"
 )
 
@@ -57,7 +57,7 @@ it prints one picture.`,
 	return c
 }
 
-func dialDaemon(socket string) top.Daemon { return daemon.Dial(socket) }
+func dialDaemon(socket string) top.Daemon { return hostapi.Dial(socket) }
 
 // printStatus prints one picture, or the status as -o says.
 func printStatus(c *cobra.Command, d top.Daemon) error {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
+	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/journal"
@@ -265,7 +267,7 @@ func (s *state) takeUp() {
 func (s *state) accept(id string) error {
 	i := slices.IndexFunc(s.advice, func(a status.Advice) bool { return a.ID == id })
 	if i < 0 {
-		return fmt.Errorf("no advice %q: it no longer pays, or was accepted already; 'numavisor top' shows what there is", id)
+		return unknown("no advice %q: it no longer pays, or was accepted already; 'numavisor top' shows what there is", id)
 	}
 	m := s.advice[i].Move
 	m.Advised = false
@@ -313,7 +315,7 @@ func (s *state) endPause() {
 
 func (s *state) resume() error {
 	if s.pause == nil {
-		return errors.New("nothing is paused")
+		return &hostapi.Error{Status: http.StatusConflict, Err: errors.New("nothing is paused")}
 	}
 	s.pause = nil
 	s.recoverLater()
@@ -337,7 +339,12 @@ func (s *state) abandon(id string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("no move %q is on its way", id)
+	return unknown("no move %q is on its way", id)
+}
+
+// unknown refuses an order that names what is not there.
+func unknown(format string, args ...any) error {
+	return &hostapi.Error{Status: http.StatusNotFound, Err: fmt.Errorf(format, args...)}
 }
 
 // total is how much a move copies at most.

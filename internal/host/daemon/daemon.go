@@ -13,9 +13,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"sync"
 	"time"
 
+	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/decide/competitors"
 	"github.com/numavisor/numavisor/internal/decide/throttle"
@@ -91,7 +93,7 @@ const (
 )
 
 // ErrStopped means that the daemon has ended.
-var ErrStopped = errors.New("the daemon has stopped")
+var ErrStopped = &hostapi.Error{Status: http.StatusServiceUnavailable, Err: errors.New("the daemon has stopped")}
 
 // New makes a daemon; Run runs it, once.
 func New(o Options) *Daemon {

@@ -3,8 +3,10 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strconv"
 
+	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/history"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -18,14 +20,14 @@ func (d *Daemon) Series(ctx context.Context, kind, name string) (r history.Serie
 		case "node":
 			id, err := strconv.Atoi(name)
 			if err != nil {
-				return fmt.Errorf("node %q is not a number", name)
+				return &hostapi.Error{Status: http.StatusBadRequest, Err: fmt.Errorf("node %q is not a number", name)}
 			}
 			r = s.history.Node(topology.NodeID(id))
 		default:
-			return fmt.Errorf("series of a %q: there are those of a guest and of a node", kind)
+			return unknown("series of a %q: there are those of a guest and of a node", kind)
 		}
 		if len(r.Times) == 0 {
-			return fmt.Errorf("nothing is known of %s %s", kind, name)
+			return unknown("nothing is known of %s %s", kind, name)
 		}
 		return nil
 	})

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,33 +12,11 @@ import (
 	"slices"
 	"time"
 
+	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/host/lock"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/status"
 )
-
-// DefaultSocket is where a daemon answers unless it is told otherwise.
-const DefaultSocket = "/run/numavisor/daemon.sock"
-
-// PauseOrder is what an operator says who wants nothing moved.
-type PauseOrder struct {
-	For time.Duration `json:"for_ns,omitempty"` // 0: until resumed
-	Why string        `json:"why,omitempty"`
-}
-
-// readPause reads an order; what it does not know it refuses: a length that is
-// not understood would be a pause until resumed.
-func readPause(r io.Reader) (order PauseOrder, err error) {
-	d := json.NewDecoder(r)
-	d.DisallowUnknownFields()
-	if err := d.Decode(&order); err != nil {
-		return PauseOrder{}, err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return PauseOrder{}, errors.New("more follows after its end")
-	}
-	return order, nil
-}
 
 // ErrRunning means that a daemon runs on this host already.
 var ErrRunning = errors.New("another daemon runs on this host")
@@ -93,22 +70,7 @@ func (l *locked) Close() error { return errors.Join(l.Listener.Close(), l.lock.C
 
 // Serve answers on a listener until ctx ends. pages are served beside the daemon's own: metrics.
 func (d *Daemon) Serve(ctx context.Context, l net.Listener, pages map[string]http.Handler) error {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/status", d.answer(func(r *http.Request) (any, error) { return d.Status(r.Context()) }))
-	mux.HandleFunc("GET /v1/inventory", d.answer(func(r *http.Request) (any, error) { return d.Inventory(r.Context()) }))
-	mux.HandleFunc("GET /v1/series/{kind}/{name}", d.answer(func(r *http.Request) (any, error) {
-		return d.Series(r.Context(), r.PathValue("kind"), r.PathValue("name"))
-	}))
-	mux.HandleFunc("POST /v1/accept/{id}", d.answer(func(r *http.Request) (any, error) { return nil, d.Accept(r.Context(), r.PathValue("id")) }))
-	mux.HandleFunc("POST /v1/cancel/{id}", d.answer(func(r *http.Request) (any, error) { return nil, d.Cancel(r.Context(), r.PathValue("id")) }))
-	mux.HandleFunc("POST /v1/resume", d.answer(func(r *http.Request) (any, error) { return nil, d.Resume(r.Context()) }))
-	mux.HandleFunc("POST /v1/pause", d.answer(func(r *http.Request) (any, error) {
-		order, err := readPause(http.MaxBytesReader(nil, r.Body, 1<<16))
-		if err != nil {
-			return nil, fmt.Errorf("what was sent to /v1/pause is not an order: %w; one is {\"for_ns\": 60000000000, \"why\": \"a test\"}", err)
-		}
-		return nil, d.Pause(r.Context(), order.For, order.Why)
-	}))
+	mux := hostapi.Handler(d)
 	for path, page := range pages {
 		mux.Handle(path, page)
 	}
@@ -132,27 +94,6 @@ func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	return nil
 }
 
-// answer wraps a request as JSON, errors as {"error":{"message"}}.
-func (d *Daemon) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		result, err := do(r)
-		if err != nil {
-			w.WriteHeader(http.StatusConflict)
-			result = refusal{Error: message{err.Error()}}
-		}
-		_ = json.NewEncoder(w).Encode(result) // who asked is gone if that fails
-	}
-}
-
-type message struct {
-	Message string `json:"message"`
-}
-
-type refusal struct {
-	Error message `json:"error"`
-}
-
 // Status is the daemon's view of this moment.
 func (d *Daemon) Status(ctx context.Context) (r status.Status, err error) {
 	err = d.tell(ctx, func(s *state) { r = s.report() })
@@ -164,7 +105,7 @@ func (d *Daemon) Status(ctx context.Context) (r status.Status, err error) {
 func (d *Daemon) Inventory(ctx context.Context) (h inventory.Host, err error) {
 	err = d.order(ctx, func(s *state) error {
 		if s.looked.IsZero() {
-			return errors.New("the daemon has not looked at the host yet")
+			return &hostapi.Error{Status: http.StatusServiceUnavailable, Err: errors.New("the daemon has not looked at the host yet")}
 		}
 		h = s.withLoads()
 		h.Topology.Nodes = slices.Clone(h.Topology.Nodes) // the loop writes to its own
@@ -189,8 +130,8 @@ var ErrForgetful = errors.New("a restart of the daemon would not know of it, for
 // Pause holds all moves, the one on its way too, for a time, or until Resume.
 // The error is ErrForgetful where moves are held, but would not be after a restart.
 func (d *Daemon) Pause(ctx context.Context, length time.Duration, why string) error {
-	if length < 0 {
-		return fmt.Errorf("pausing for %v: a pause lasts some time, or with 0 until it is resumed", length)
+	if err := (hostapi.PauseOrder{For: length}).Validate(); err != nil {
+		return &hostapi.Error{Status: http.StatusBadRequest, Err: err}
 	}
 	return d.order(ctx, func(s *state) error {
 		p := status.Pause{Since: time.Now(), Why: why}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/host/daemon"
 	"github.com/numavisor/numavisor/internal/journal"
@@ -49,8 +50,8 @@ func TestWhoAsksThroughTheSocketKnowsWhatTheLoopKnows(t *testing.T) {
 		synctest.Wait()
 		// From here on no time passes: who waits for the network stops the test's clock.
 		socket := filepath.Join(t.TempDir(), "daemon.sock")
-		client := daemon.Dial(socket)
-		if _, err := client.Inventory(t.Context()); !errors.Is(err, daemon.ErrNotRunning) {
+		client := hostapi.Dial(socket)
+		if _, err := client.Inventory(t.Context()); !errors.Is(err, hostapi.ErrNotRunning) {
 			t.Fatalf("no socket: %v", err)
 		}
 		defer w.serve(socket)()
@@ -118,13 +119,13 @@ func TestAPauseThatIsNotUnderstoodIsRefused(t *testing.T) {
 		defer w.serve(socket)()
 		asking := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) }}}
 		defer asking.CloseIdleConnections()
-		for _, order := range []string{`{"for": "2h"}`, `{"for_ns": -1}`, `{"for_ns": 1e30}`, `{"for_ns": "2h"}`, `3600`, `[]`, `{} {}`, ``, `{"why":"` + strings.Repeat("x", 1<<17) + `"}`} {
+		for _, order := range []string{`{"for": "2h"}`, `{"for_ns": -1}`, `{"for_ns": 1e30}`, `{"for_ns": "2h"}`, `3600`, `null`, `[]`, `{} {}`, ``, `{"why":"` + strings.Repeat("x", 1<<17) + `"}`} {
 			answer, err := asking.Post("http://daemon/v1/pause", "application/json", strings.NewReader(order))
 			if err != nil {
 				t.Fatal(err)
 			}
 			answer.Body.Close()
-			if answer.StatusCode != http.StatusConflict || len(w.entries(journal.Paused)) != 0 {
+			if answer.StatusCode != http.StatusBadRequest || len(w.entries(journal.Paused)) != 0 {
 				t.Errorf("%s: %s", order, answer.Status)
 			}
 		}
