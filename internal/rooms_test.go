@@ -15,7 +15,8 @@ const module = "github.com/numavisor/numavisor/"
 // rooms is the floor plan: each room and the rooms it may look into.
 // Words know only words, decisions know words and the price list, drivers
 // know words and not each other, observe and apply declare the interfaces
-// that drivers satisfy; only cmd knows everybody. Tests may look further.
+// that drivers satisfy; host/local joins them, and only cmd knows everybody.
+// Tests may look further.
 var rooms = map[string][]string{
 	"internal/topology":  {},
 	"internal/guest":     {"internal/topology"},
@@ -59,6 +60,7 @@ var rooms = map[string][]string{
 	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply", "internal/host/claim"},
 
 	"internal/host/labcounter": {"WORDS", "internal/host/linux", "internal/host/watch"}, // it is a meter
+	"internal/host/local":      {"WORDS", "internal/host"},                              // it joins the drivers
 
 	"lab":          {"WORDS", "internal/host/labcounter"},
 	"internal/top": {"WORDS"},

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/numavisor/numavisor/internal/host/operate"
-	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/status"
@@ -25,7 +24,6 @@ const applyTime = 24 * time.Hour
 
 func applyCommand() *cobra.Command {
 	var on hostFlags
-	var folder string
 	var guests []string
 	var resume, fullSpeed bool
 	c := &cobra.Command{
@@ -50,7 +48,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 	on.flags(c)
 	on.timeout = applyTime
 	c.Flags().Lookup("timeout").DefValue = applyTime.String()
-	recordsFlag(c, &folder)
+	recordsFlag(c, &on.records)
 	c.Flags().StringSliceVar(&guests, "guest", nil, "only moves of this VM (may be given several times)")
 	c.Flags().BoolVar(&resume, "resume", false, "only finish or undo moves that were cut short")
 	c.Flags().BoolVar(&fullSpeed, "full-speed", false, "copy without regard to how the VMs bear it")
@@ -76,8 +74,8 @@ Exit status 3 means done in part: the report says what could not be done and why
 		if name, err := h.Sources.HostName(); !resume && (err != nil || name != p.Host) {
 			return errors.Join(fmt.Errorf("the plan is for host %s, this is %s", p.Host, name), err)
 		}
-		r := operate.MoveRequest{By: "operator", Keep: record.Journal{Folder: folder}, Told: movingTo(c.ErrOrStderr()), FullSpeed: fullSpeed}
-		moved, err := carryOut(c.Context(), h, p, r)
+		r := operate.MoveRequest{By: "operator", Keep: h.Journal, Told: movingTo(c.ErrOrStderr()), FullSpeed: fullSpeed}
+		moved, err := carryOut(c.Context(), h.Host, p, r)
 		if printed := emit(c, moved, func(w io.Writer) { printMoved(w, moved, err) }); printed != nil {
 			return printed
 		}

@@ -21,17 +21,13 @@ import (
 
 	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/host/daemon"
-	"github.com/numavisor/numavisor/internal/host/labcounter"
-	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/metrics"
-	"github.com/numavisor/numavisor/internal/host/record"
-	"github.com/numavisor/numavisor/internal/host/watch"
 	"github.com/numavisor/numavisor/internal/status"
 )
 
 func daemonCommand() *cobra.Command {
 	var on hostFlags
-	var socket, records, listen string
+	var socket, listen string
 	var every time.Duration
 	var verbose bool
 	c := &cobra.Command{
@@ -52,7 +48,7 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 	on.flags(c)
 	_ = c.Flags().MarkHidden("timeout")
 	socketFlag(c, &socket)
-	recordsFlag(c, &records)
+	recordsFlag(c, &on.records)
 	c.Flags().StringVar(&listen, "metrics", "", "also serve Prometheus metrics on this address, for example :9177")
 	c.Flags().DurationVar(&every, "every", time.Second, "time between samples")
 	c.Flags().BoolVar(&verbose, "verbose", false, "log each look at the host and each plan, with what it took")
@@ -73,14 +69,12 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 			return err
 		}
 		defer func() { _ = l.Close() }() // what serves closes it first
-		eyes := watch.New(watch.Options{Root: linux.Live, Meters: meters()})
-		defer func() { _ = eyes.Close() }() // it only read
-		d := daemon.New(daemon.Options{
-			Host: h, Watcher: eyes, Journal: record.Journal{Folder: records}, Records: records,
-			Settings: kernel{Root: linux.Live}, Policy: h.Policy, Every: every,
-			Log:    slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: logLevel(verbose)})),
-			Roster: linux.Live.GuestRoster, Self: ownCost,
-		})
+		watcher := h.Watch()
+		defer func() { _ = watcher.Close() }() // it only read
+		o := h.DaemonOptions(watcher)
+		o.Every = every
+		o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: logLevel(verbose)}))
+		d := daemon.New(o)
 		stop := obeyChanges(c.Context(), d, &on)
 		defer stop()
 		return serveAndRun(c.Context(), d, l, listen)
@@ -141,12 +135,6 @@ const forever = 100 * 365 * 24 * time.Hour
 // decisionTime limits how long a move waits for decisions of other processes:
 // the deadline of the daemon is no limit.
 const decisionTime = time.Minute
-
-// meters are the ways to see what VMs' accesses reach, the best first. Those
-// that this host does not have find that out by themselves.
-func meters() []watch.Meter {
-	return []watch.Meter{watch.NewResctrl(linux.Live), watch.NewPMU(linux.Live), labcounter.NewMeter(labcounter.Path, linux.Live)}
-}
 
 // serveAndRun runs the loop and what answers about it; the first that fails ends all.
 func serveAndRun(ctx context.Context, d *daemon.Daemon, l net.Listener, listen string) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/diagnose"
 	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 )
@@ -47,7 +48,7 @@ not be asked for its VMs, or not for all.`,
 	on.onlyLive(c, "inventory")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		var inv inventory.Host
-		var h *operate.Host
+		var h *local.Host
 		var err error
 		switch {
 		case root != "":
@@ -67,7 +68,7 @@ not be asked for its VMs, or not for all.`,
 		}
 		report := diagnosis{Findings: append([]diagnose.Finding{}, diagnose.Run(&inv)...), Gaps: inv.Gaps}
 		if fix {
-			report.Fixed, err = fixAll(c.Context(), h, report.Findings)
+			report.Fixed, err = fixAll(c.Context(), h.Host, report.Findings)
 		}
 		return errors.Join(emit(c, report, func(w io.Writer) { printDiagnosis(w, report) }), err, unseen(&inv))
 	}

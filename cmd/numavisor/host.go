@@ -2,25 +2,21 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os"
+	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/numavisor/numavisor/internal/host/claim"
-	"github.com/numavisor/numavisor/internal/host/libvirt"
-	"github.com/numavisor/numavisor/internal/host/linux"
-	"github.com/numavisor/numavisor/internal/host/observe"
-	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // hostFlags say how to reach this host and what the operator set aside.
 type hostFlags struct {
-	uri, state, measured, housekeeping, policy, pace string
-	timeout                                          time.Duration
+	uri, state, records, measured, housekeeping, policy, pace string
+	timeout                                                   time.Duration
 }
 
 func (f *hostFlags) flags(c *cobra.Command) {
@@ -35,59 +31,39 @@ func (f *hostFlags) flags(c *cobra.Command) {
 }
 
 // open joins the drivers into one host. done ends its connections and the command's deadline.
-func (f *hostFlags) open(c *cobra.Command) (h *operate.Host, done func(), err error) {
-	if err := f.checkURI(); err != nil {
+func (f *hostFlags) open(c *cobra.Command) (h *local.Host, done func(), err error) {
+	o, err := f.options()
+	if err != nil {
+		return nil, nil, err
+	}
+	h, err = local.Open(o)
+	var bad *local.URIError
+	switch {
+	case errors.As(err, &bad) && f.uri == "":
+		return nil, nil, wrongUse("LIBVIRT_DEFAULT_URI %q %w", bad.URI, bad.Err)
+	case errors.As(err, &bad):
+		return nil, nil, wrongUse("--connect %q %w", bad.URI, bad.Err)
+	case err != nil:
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), f.timeout)
 	c.SetContext(ctx)
-	housekeeping, err := topology.ParseSet[topology.CPUID](f.housekeeping)
-	if err != nil {
-		cancel()
-		return nil, nil, wrongUse("--housekeeping: %w", err)
-	}
-	pace, err := f.copyPace()
-	if err != nil {
-		cancel()
-		return nil, nil, err
-	}
-	h = &operate.Host{Clock: time.Now}
-	h.Policy, err = f.readPolicy()
-	var measured *topology.Measured
-	if err == nil && f.measured != "" {
-		measured, err = readFile(f.measured, topology.ParseMeasured)
-	}
-	if err != nil {
-		cancel()
-		return nil, nil, err
-	}
-	k := kernel{Root: linux.Live, topologies: linux.NewTopologies(string(linux.Live)), pace: linux.AtMost(pace)}
-	qemu := libvirt.New(f.uri)
-	h.Kernel, h.Meter, h.Control, h.Domains = k, k, qemu, qemu
-	h.Ledger = claim.Ledger{Folder: f.state, Alive: func(p claim.Process) bool {
-		return k.Alive(p.PID, p.StartTicks)
-	}}
-	h.Sources = observe.Sources{
-		Kernel: k, Hypervisors: []observe.Hypervisor{libvirtGuests{qemu, k.Root}, plainQEMU{k.Root}}, Claims: h.Ledger.Claims,
-		Now: time.Now, HostName: os.Hostname, Measured: measured, Housekeeping: housekeeping,
-	}
-	if h.Self.PID, h.Self.StartTicks, err = self(k); err != nil {
-		cancel()
-		return nil, nil, err
-	}
-	return h, func() { qemu.Close(); cancel() }, nil
+	return h, func() { h.Close(); cancel() }, nil
 }
 
-// checkURI refuses the libvirt of another host, wherever the URI is from.
-func (f *hostFlags) checkURI() error {
-	uri, from := f.uri, "--connect"
-	if uri == "" {
-		uri, from = libvirt.DefaultURI(), "LIBVIRT_DEFAULT_URI"
+// options turns the flags into values; files that they name are read.
+func (f *hostFlags) options() (o local.Options, err error) {
+	o = local.Options{URI: f.uri, Claims: f.state, Records: f.records}
+	if o.Housekeeping, err = topology.ParseSet[topology.CPUID](f.housekeeping); err != nil {
+		return o, wrongUse("--housekeeping: %w", err)
 	}
-	if err := libvirt.CheckLocal(uri); err != nil {
-		return wrongUse("%s %q %w", from, uri, err)
+	if o.Pace, err = f.copyPace(); err != nil {
+		return o, err
 	}
-	return nil
+	if o.Policy, err = f.readPolicy(); err == nil && f.measured != "" {
+		o.Measured, err = readFile(f.measured, topology.ParseMeasured)
+	}
+	return o, err
 }
 
 // copyPace returns how much memory may be copied a second; 0: full speed.
@@ -118,12 +94,4 @@ func (f *hostFlags) onlyLive(c *cobra.Command, other string) {
 	for _, live := range []string{"connect", "state", "measured", "housekeeping", "pace"} {
 		c.MarkFlagsMutuallyExclusive(other, live)
 	}
-}
-
-func self(k kernel) (pid int, ticks uint64, err error) {
-	pid = os.Getpid()
-	if ticks, err = k.StartTicks(pid); err != nil {
-		err = fmt.Errorf("reading our own start time: %w; is /proc mounted?", err)
-	}
-	return pid, ticks, err
 }

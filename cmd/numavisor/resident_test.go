@@ -27,6 +27,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/fake"
 	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
@@ -107,7 +108,7 @@ func anHour(t *testing.T, c crowd) {
 		d := daemon.New(daemon.Options{
 			Host: &operate.Host{Sources: observe.Sources{Kernel: h, Hypervisors: []observe.Hypervisor{h}, Claims: ledger.Claims, Now: time.Now, HostName: os.Hostname},
 				Kernel: h, Control: h, Domains: h, Ledger: ledger, Clock: time.Now},
-			Watcher: sight, Journal: record.Journal{Folder: folder}, Records: folder, Self: ownCost, Plan: time.Minute, Look: 2 * time.Hour, // one: what a look at the fake takes is the fake's
+			Watcher: sight, Journal: record.Journal{Folder: folder}, Records: folder, Self: local.OwnCost, Plan: time.Minute, Look: 2 * time.Hour, // one: what a look at the fake takes is the fake's
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)

@@ -50,7 +50,7 @@ that keeps it within its nodes. Exits with the command's own status.`,
 			return err
 		}
 		defer done()
-		return launch(c, h, asked, args)
+		return launch(c, h.Host, asked, args)
 	}
 	return c
 }

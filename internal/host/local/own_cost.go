@@ -1,4 +1,4 @@
-package main
+package local
 
 import (
 	"bytes"
@@ -12,8 +12,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// ownCost is what this process has taken so far; figures that cannot be had stay 0.
-func ownCost() (s status.Self) {
+// OwnCost returns the CPU time that this process has used and its resident
+// memory; a figure that cannot be read is 0.
+func OwnCost() (s status.Self) {
 	var used unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &used) == nil {
 		s.CPU = time.Duration(used.Utime.Nano() + used.Stime.Nano())

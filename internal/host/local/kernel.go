@@ -1,4 +1,4 @@
-package main
+package local
 
 import (
 	"context"
@@ -14,17 +14,18 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// kernel is this host's kernel as observe and apply want it.
+// kernel is this host's kernel in the form that observe, apply and the daemon need.
 type kernel struct {
 	linux.Root
 	topologies *linux.Topologies
-	// pace bounds copying, of all ranges together; nil is full speed.
+	// pace limits copying, of all ranges together; nil is full speed.
 	pace func(context.Context, topology.Bytes) error
 }
 
 func (k kernel) Topology() (topology.Topology, error) { return k.topologies.Read() }
 
-// Settings adds what no kernel file tells: libvirt runs the numad program itself and needs no daemon.
+// Settings adds whether numad is installed: libvirt runs the program for
+// placement='auto' and needs no numad daemon.
 func (k kernel) Settings() (inventory.Kernel, []inventory.Gap) {
 	settings, gaps := k.Root.Settings()
 	_, err := exec.LookPath("numad")
@@ -33,16 +34,21 @@ func (k kernel) Settings() (inventory.Kernel, []inventory.Gap) {
 	return settings, gaps
 }
 
+// SetAffinity holds one thread to CPUs.
 func (k kernel) SetAffinity(tid int, cpus topology.CPUSet) error { return linux.SetAffinity(tid, cpus) }
 
+// ExcludeFromNumad has a running numad leave a process alone.
 func (k kernel) ExcludeFromNumad(ctx context.Context, pid int) error {
 	return linux.ExcludeFromNumad(ctx, pid)
 }
 
-func (k kernel) Move(ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes)) (plan.Moved, error) {
+// Move copies the pages of one mapping to the step's nodes. At full speed it
+// copies large slices: each call makes all CPUs drain their page lists.
+func (k kernel) Move(ctx context.Context, pid int, s plan.Step,
+	progress func(done, total topology.Bytes)) (plan.Moved, error) {
 	m := linux.Mover{PID: pid, Spread: s.Mode == guest.MemoryInterleave, Pace: k.pace, Progress: progress}
 	if k.pace == nil {
-		m.Chunk = apply.FullSlice // each call has all CPUs drain their page lists
+		m.Chunk = apply.FullSlice
 	}
 	r, err := m.Move(ctx, inventory.MemoryRange{Address: s.Address, Size: s.Size, PageSize: s.PageSize}, s.Nodes)
 	return plan.Moved{Moved: r.Moved, Failed: r.Failed, Why: r.Why}, err
@@ -61,7 +67,7 @@ func (p plainQEMU) Guests(context.Context) ([]inventory.Guest, error) {
 	var guests []inventory.Guest
 	for _, q := range found {
 		if q.Libvirt {
-			continue // libvirt tells more
+			continue // libvirt lists it, with more detail
 		}
 		guests = append(guests, inventory.Guest{Name: q.Name, UUID: q.UUID, Hypervisor: "qemu-plain", State: "running", PID: q.PID,
 			Config: inventory.Config{VCPUs: q.VCPUs, Memory: q.Memory, Devices: q.Devices}})

@@ -1,4 +1,4 @@
-package main
+package local
 
 import (
 	"context"
@@ -12,9 +12,10 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// libvirtGuests lists libvirt's VMs. Where its library is not installed, which
-// its daemons need too, it is no hypervisor of the host; unless a VM runs that
-// it started (as seen from inside a container): that one hides, with others.
+// libvirtGuests lists libvirt's VMs. Without libvirt's library, which its
+// daemons need too, libvirt is not installed on this host and hides no VMs. An
+// exception is a host where a VM runs that libvirt started: there the program
+// runs in a container without the library, and libvirt's VMs are hidden.
 type libvirtGuests struct {
 	observe.Hypervisor
 	processes linux.Root

@@ -1,0 +1,111 @@
+// Package local joins this host's drivers: the kernel, libvirt, QEMU processes
+// without libvirt, the ledger of reservations, the journal and the meters.
+// Commands, the daemon and tests open a host here, so that all of them read it
+// and act on it in the same way. Nothing is decided here.
+package local
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/host/libvirt"
+	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/host/observe"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/host/record"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Options say where this host is read from and what the operator set. Zero
+// fields mean the running kernel, libvirt's default URI, the default folders,
+// no limit and nothing set.
+type Options struct {
+	// Root is the folder that holds /sys and /proc; a test gives another one.
+	Root linux.Root
+	// URI is libvirt's; it must name this host (libvirt.CheckLocal).
+	URI string
+	// Claims is the folder of reservations that no VM shows yet.
+	Claims string
+	// Records is the folder of the journal and the alarms.
+	Records string
+	// Measured are the operator's latencies and bandwidths; they replace SLIT.
+	Measured *topology.Measured
+	// Housekeeping CPUs are not given to guests.
+	Housekeeping topology.CPUSet
+	Policy       policy.Policy
+	// Pace limits copying, in bytes a second.
+	Pace topology.Bytes
+}
+
+// Host is this host with its open connections. Close closes them.
+type Host struct {
+	*operate.Host
+	Journal record.Journal
+
+	root linux.Root
+	qemu *libvirt.Driver
+}
+
+// URIError means that a libvirt URI cannot be used, because it is malformed or
+// may name another host.
+type URIError struct {
+	URI string
+	Err error
+}
+
+func (e *URIError) Error() string { return fmt.Sprintf("libvirt URI %q %v", e.URI, e.Err) }
+
+// Unwrap returns the reason.
+func (e *URIError) Unwrap() error { return e.Err }
+
+// Open joins the drivers. It connects to nothing yet: libvirt is dialled when
+// it is first asked. The error is a *URIError for an unusable URI.
+func Open(o Options) (*Host, error) {
+	uri := cmp.Or(o.URI, libvirt.DefaultURI())
+	if err := libvirt.CheckLocal(uri); err != nil {
+		return nil, &URIError{uri, err}
+	}
+	root := cmp.Or(o.Root, linux.Live)
+	self, err := thisProcess()
+	if err != nil {
+		return nil, err
+	}
+	qemu := libvirt.New(uri)
+	kernel := kernel{Root: root, topologies: linux.NewTopologies(string(root)), pace: linux.AtMost(o.Pace)}
+	ledger := claim.Ledger{Folder: cmp.Or(o.Claims, claim.DefaultFolder), Alive: alive}
+	return &Host{
+		Host: &operate.Host{
+			Sources: observe.Sources{
+				Kernel:      kernel,
+				Hypervisors: []observe.Hypervisor{libvirtGuests{qemu, root}, plainQEMU{root}},
+				Claims:      ledger.Claims, Now: time.Now, HostName: os.Hostname,
+				Measured: o.Measured, Housekeeping: o.Housekeeping,
+			},
+			Kernel: kernel, Meter: kernel, Control: qemu, Domains: qemu,
+			Ledger: ledger, Self: self, Policy: o.Policy, Clock: time.Now,
+		},
+		Journal: record.Journal{Folder: cmp.Or(o.Records, record.DefaultFolder)},
+		root:    root, qemu: qemu,
+	}, nil
+}
+
+// Close closes the connections to libvirt.
+func (h *Host) Close() { h.qemu.Close() }
+
+// alive reports whether the holder of a claim runs. Claims are held by
+// processes of the running kernel, wherever guests are read from.
+func alive(p claim.Process) bool { return linux.Live.Alive(p.PID, p.StartTicks) }
+
+// thisProcess identifies the running program as a holder of claims.
+func thisProcess() (claim.Process, error) {
+	pid := os.Getpid()
+	ticks, err := linux.Live.StartTicks(pid)
+	if err != nil {
+		return claim.Process{}, fmt.Errorf("reading our own start time: %w; is /proc mounted?", err)
+	}
+	return claim.Process{PID: pid, StartTicks: ticks}, nil
+}
