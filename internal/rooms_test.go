@@ -33,9 +33,10 @@ var rooms = map[string][]string{
 	"internal/api/host": {"WORDS"},
 
 	"internal/decide/cost":        {"WORDS"},
-	"internal/decide/place":       {"WORDS", "internal/decide/cost"},
+	"internal/decide/capacity":    {"WORDS"},
+	"internal/decide/place":       {"WORDS", "internal/decide/cost", "internal/decide/capacity"},
 	"internal/decide/bind":        {"WORDS"},
-	"internal/decide/balance":     {"WORDS", "internal/decide/cost", "internal/decide/place", "internal/decide/adopt", "internal/decide/check"},
+	"internal/decide/balance":     {"WORDS", "internal/decide/cost", "internal/decide/capacity", "internal/decide/place", "internal/decide/adopt", "internal/decide/check"},
 	"internal/decide/alarm":       {"WORDS"},
 	"internal/decide/adopt":       {"WORDS"},
 	"internal/decide/check":       {"WORDS", "internal/decide/cost"},

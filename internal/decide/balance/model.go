@@ -1,8 +1,8 @@
 package balance
 
 import (
+	"github.com/numavisor/numavisor/internal/decide/capacity"
 	"github.com/numavisor/numavisor/internal/decide/cost"
-	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -55,7 +55,7 @@ const maxSizes = 5
 func newModel(r Request) *model {
 	p := r.Policy.WithDefaults()
 	m := &model{host: r.Host, policy: p, list: cost.NewList(p), access: cost.NewAccess(&r.Host.Topology), sizes: []topology.Bytes{0}}
-	rooms := place.Available(r.Host, p, "")
+	rooms := capacity.Available(r.Host, p, "")
 	m.nodes = make([]node, len(rooms))
 	m.asked = make([]asked, len(rooms))
 	m.saved = make([]asked, len(rooms))
@@ -74,7 +74,7 @@ func newModel(r Request) *model {
 	return m
 }
 
-func (m *model) addNode(i int, room *place.NodeRoom) {
+func (m *model) addNode(i int, room *capacity.Node) {
 	n, t := &m.nodes[i], &m.host.Topology
 	n.id = room.Node
 	n.usable = room.Shared

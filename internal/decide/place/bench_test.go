@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/numavisor/numavisor/internal/decide/capacity"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/policy"
@@ -142,6 +143,6 @@ func BenchmarkAvailable(b *testing.B) {
 	h := benchHost(16, true, -1)
 	b.ReportAllocs()
 	for b.Loop() {
-		Available(h, policy.Policy{}, "")
+		capacity.Available(h, policy.Policy{}, "")
 	}
 }

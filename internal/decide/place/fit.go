@@ -191,11 +191,11 @@ func (p *problem) fitMemory(n *nodeState, take topology.Bytes) (Shortage, bool) 
 // the pool may grow by; never more than the node has unpromised.
 func (p *problem) pages(n *nodeState) uint64 {
 	size := p.spec.PageSize
-	there := n.room.pool(size)
+	there := n.room.Pool(size)
 	if p.policy.MayGrow(size) {
 		there += uint64(n.room.Left / size)
 	}
-	return min(there, uint64(n.room.unpromised()/size))
+	return min(there, uint64(n.room.Unpromised()/size))
 }
 
 // growth is how many pages must be added to the node's pool first.
@@ -203,7 +203,7 @@ func (p *problem) growth(n *nodeState, take topology.Bytes) uint64 {
 	if p.spec.PageSize == 0 {
 		return 0
 	}
-	pages, free := uint64(take/p.spec.PageSize), n.room.pool(p.spec.PageSize)
+	pages, free := uint64(take/p.spec.PageSize), n.room.Pool(p.spec.PageSize)
 	return pages - min(pages, free)
 }
 

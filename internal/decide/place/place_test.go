@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/numavisor/numavisor/internal/decide/capacity"
 	"github.com/numavisor/numavisor/internal/decide/check"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -72,7 +73,7 @@ func TestClaimAndGuestOfOneNameCountOnce(t *testing.T) {
 	placed, _ := mustPlace(t, Request{Host: h, Spec: guest.Spec{Name: "a", VCPUs: 4, Memory: 12 * gib, Limits: guest.Limits{Nodes: topology.SetOf[topology.NodeID](0)}}})
 	settle(h, placed)
 	h.Claims = []inventory.Claim{{Name: "a", Placement: placed}}
-	if got := Available(h, policy.Default(), "")[0].Promised; got != 12*gib {
+	if got := capacity.Available(h, policy.Default(), "")[0].Promised; got != 12*gib {
 		t.Errorf("promised %v, want 12 GiB", got)
 	}
 }
@@ -210,7 +211,7 @@ func TestPoolsGrowFromFreeMemoryAndItIsTold(t *testing.T) {
 	}
 	settle(h, placed)
 	node := why.Grow[0].Node
-	for _, r := range Available(h, policy.Default(), "") {
+	for _, r := range capacity.Available(h, policy.Default(), "") {
 		if r.Node == node && r.Left > 14*gib {
 			t.Errorf("%v left on node %d although 2 GiB will be turned into huge pages", r.Left, node)
 		}

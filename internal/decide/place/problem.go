@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/numavisor/numavisor/internal/decide/capacity"
 	"github.com/numavisor/numavisor/internal/decide/cost"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -28,7 +29,7 @@ type problem struct {
 // nodeState is one node as this guest finds it.
 type nodeState struct {
 	node    *topology.Node
-	room    NodeRoom
+	room    capacity.Node
 	allowed bool            // by Limits.Nodes
 	usable  topology.CPUSet // shared CPUs within Limits.CPUs
 	cpus    int             // how many those are
@@ -66,7 +67,7 @@ func newProblem(r Request) (*problem, error) {
 		return nil, err
 	}
 	p.access = cost.NewAccess(&r.Host.Topology)
-	p.addNodes(Available(r.Host, p.policy, r.Ignore))
+	p.addNodes(capacity.Available(r.Host, p.policy, r.Ignore))
 	if err := p.addDevices(); err != nil {
 		return nil, err
 	}
@@ -136,7 +137,7 @@ func (p *problem) validate() error {
 }
 
 // addNodes derives from the rooms what this guest may use of each node.
-func (p *problem) addNodes(rooms []NodeRoom) {
+func (p *problem) addNodes(rooms []capacity.Node) {
 	t := &p.host.Topology
 	p.nodes = make([]nodeState, len(rooms))
 	limits := &p.spec.Limits

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/numavisor/numavisor/internal/decide/capacity"
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/claim"
@@ -108,7 +109,7 @@ func (h *Host) decide(ctx context.Context, tx claim.Locked, spec guest.Spec, c *
 	if err != nil {
 		return nil, err
 	}
-	short = poolShortages(place.Available(&inv, h.Policy, ""), c.Placement)
+	short = poolShortages(capacity.Available(&inv, h.Policy, ""), c.Placement)
 	return short, tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: c.Placement})
 }
 

@@ -8,7 +8,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/decide/capacity"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -48,7 +48,7 @@ func (h *Host) growPool(name string, s plan.Step) error {
 
 // poolShortages lists what the pools lack of a placement's huge pages. Free
 // pages that are promised to other guests are as good as gone.
-func poolShortages(rooms []place.NodeRoom, p guest.Placement) []plan.Step {
+func poolShortages(rooms []capacity.Node, p guest.Placement) []plan.Step {
 	var short []plan.Step
 	for _, r := range p.Reservations {
 		if r.PageSize == 0 || r.Memory == 0 {

@@ -1,4 +1,7 @@
-package place
+// Package capacity counts what is left on each node of a host: CPUs that VMs
+// may share, and memory that is neither reserved nor in use. Placing, balancing
+// and creating all use the same figures.
+package capacity
 
 import (
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -6,8 +9,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// NodeRoom is what is left on one node, and who holds the rest.
-type NodeRoom struct {
+// Node is what is left on one node, and who holds the rest.
+type Node struct {
 	Node topology.NodeID `json:"node"`
 	// CPUs are all online CPUs; Shared those that guests may share: neither
 	// housekeeping nor exclusive; Pinned carry a vCPU that can run nowhere else.
@@ -25,19 +28,19 @@ type NodeRoom struct {
 	Promised topology.Bytes `json:"promised_bytes"`
 	// Left is memory in small pages that nobody holds.
 	Left topology.Bytes `json:"left_bytes"`
-	Huge []HugeRoom     `json:"huge_pages,omitempty"`
+	Huge []Pool         `json:"huge_pages,omitempty"`
 
 	Holders []inventory.Holding `json:"holders,omitempty"`
 }
 
-// HugeRoom is what is left in the pool of one page size.
-type HugeRoom struct {
+// Pool is what is left in the pool of one page size.
+type Pool struct {
 	Size topology.Bytes `json:"size_bytes"`
 	Free uint64         `json:"free"` // pages that are free and promised to nobody
 }
 
-// pool returns the free pages of a size.
-func (r *NodeRoom) pool(size topology.Bytes) uint64 {
+// Pool returns the free pages of a size.
+func (r *Node) Pool(size topology.Bytes) uint64 {
 	for _, h := range r.Huge {
 		if h.Size == size {
 			return h.Free
@@ -53,14 +56,14 @@ func (r *NodeRoom) pool(size topology.Bytes) uint64 {
 // promises, and by what is free now less the promises not yet touched. Pages
 // promised beyond a pool's free ones will be made from small pages, and are
 // taken off there.
-func Available(h *inventory.Host, p policy.Policy, ignore string) []NodeRoom {
-	rooms := make([]NodeRoom, len(h.Topology.Nodes))
+func Available(h *inventory.Host, p policy.Policy, ignore string) []Node {
+	rooms := make([]Node, len(h.Topology.Nodes))
 	position := make(map[topology.NodeID]int, len(rooms))
 	housekeeping := h.Topology.Housekeeping.Union(p.Housekeeping)
 	for i := range rooms {
 		n := &h.Topology.Nodes[i]
 		position[n.ID] = i
-		rooms[i] = NodeRoom{
+		rooms[i] = Node{
 			Node: n.ID, CPUs: n.CPUs, Housekeeping: n.CPUs.Intersect(housekeeping),
 			Memory: n.Memory, KeepFree: p.KeepFreeOn(n),
 		}
@@ -80,7 +83,7 @@ func Available(h *inventory.Host, p policy.Policy, ignore string) []NodeRoom {
 	return rooms
 }
 
-func (r *NodeRoom) add(held inventory.Holding) {
+func (r *Node) add(held inventory.Holding) {
 	r.Holders = append(r.Holders, held)
 	r.Load += held.VCPUs
 	r.Promised += held.Memory()
@@ -94,7 +97,7 @@ func (r *NodeRoom) add(held inventory.Holding) {
 
 // count fills in what is left of the node's memory. Amounts are signed
 // meanwhile: a node may be promised away more than once by others.
-func (r *NodeRoom) count(n *topology.Node, given released, freeKnown bool) {
+func (r *Node) count(n *topology.Node, given released, freeKnown bool) {
 	capacity := int64(n.Memory) - int64(r.KeepFree)
 	free := int64(n.Free) + int64(n.Reclaimable) - int64(r.KeepFree) + int64(given.on(n.ID, 0))
 	for _, h := range r.Holders {
@@ -116,7 +119,7 @@ func (r *NodeRoom) count(n *topology.Node, given released, freeKnown bool) {
 			free += left * int64(pool.Size)
 			left = 0
 		}
-		r.Huge = append(r.Huge, HugeRoom{Size: pool.Size, Free: uint64(left)})
+		r.Huge = append(r.Huge, Pool{Size: pool.Size, Free: uint64(left)})
 	}
 	for _, h := range r.Holders {
 		if h.PageSize != 0 && !r.hasPool(h.PageSize) {
@@ -127,10 +130,10 @@ func (r *NodeRoom) count(n *topology.Node, given released, freeKnown bool) {
 	if freeKnown {
 		capacity = min(capacity, free)
 	}
-	r.Left = min(topology.Bytes(max(0, capacity)), r.unpromised())
+	r.Left = min(topology.Bytes(max(0, capacity)), r.Unpromised())
 }
 
-func (r *NodeRoom) hasPool(size topology.Bytes) bool {
+func (r *Node) hasPool(size topology.Bytes) bool {
 	for _, h := range r.Huge {
 		if h.Size == size {
 			return true
@@ -139,8 +142,8 @@ func (r *NodeRoom) hasPool(size topology.Bytes) bool {
 	return false
 }
 
-// unpromised is what the node has that no guest holds, whatever the page size.
-func (r *NodeRoom) unpromised() topology.Bytes { return r.Memory - min(r.Memory, r.Promised) }
+// Unpromised is what the node has that no guest holds, whatever the page size.
+func (r *Node) Unpromised() topology.Bytes { return r.Memory - min(r.Memory, r.Promised) }
 
 // released is memory that a guest holds now and gives back when it is placed anew.
 type released struct {
