@@ -20,8 +20,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/renameio/v2"
-
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/lock"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -206,7 +204,8 @@ func readWhole(path string, v any) error {
 }
 
 // writeWhole replaces the file in one step: a reader sees the old text or the
-// new one. The folder is below /run, which is in memory, so syncing costs nothing.
+// new one. Nothing is synced to disk, which is why renameio is not used: a
+// claim ends with its process, so it never has to survive a crash of the host.
 func writeWhole(path string, v any) error {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -219,8 +218,11 @@ func writeWhole(path string, v any) error {
 	if err := os.Chmod(folder, 0o700); err != nil { // an older version made it for all to read
 		return fmt.Errorf("restricting the ledger's folder to its owner: %w", err)
 	}
-	err = renameio.WriteFile(path, data, 0o600, renameio.WithTempDir(folder), renameio.WithStaticPermissions(0o600))
-	if err != nil {
+	temporary := fmt.Sprintf("%s.%d.new", path, os.Getpid())
+	if err := os.WriteFile(temporary, data, 0o600); err != nil {
+		return fmt.Errorf("writing a claim: %w", err)
+	}
+	if err := os.Rename(temporary, path); err != nil {
 		return fmt.Errorf("writing a claim: %w", err)
 	}
 	return nil
