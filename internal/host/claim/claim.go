@@ -77,7 +77,8 @@ func (l Ledger) Locked(ctx context.Context, decide func(Locked) error) error {
 	if err != nil {
 		return fmt.Errorf("waiting for another decision on this host to end: %w", err)
 	}
-	return errors.Join(decide(Locked{l}), held.Close())
+	defer held.Close() // also where decide panics
+	return decide(Locked{l})
 }
 
 // Locked gives access to the ledger while its lock is held.

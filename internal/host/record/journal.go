@@ -103,7 +103,8 @@ func locked(path string, take func(context.Context, string) (io.Closer, error), 
 	case err != nil:
 		return fmt.Errorf("waiting for the journal: %w", err)
 	}
-	return errors.Join(do(), held.Close())
+	defer held.Close() // also where do panics
+	return do()
 }
 
 // add appends whole lines.
