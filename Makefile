@@ -9,7 +9,7 @@ LINTER    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
 # emulated, and on a busy one QEMU still may lock up (lab.ErrSilent) or a guest
 # be too slow.
 TESTSUM   := gotest.tools/gotestsum@v1.13.0
-PACKAGES  := gcc libc6-dev qemu-system-x86 libvirt-daemon-system libvirt-clients numactl busybox-static cpio kmod hwloc-nox
+PACKAGES  := gcc libc6-dev qemu-system-x86 libvirt-daemon-system libvirt-clients numactl busybox-static cpio e2fsprogs kmod hwloc-nox
 export GOFLAGS
 
 .PHONY: build demo test unit lab-test fuzz bench bench-lab bench-daemon lint packages clean

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	_ "embed"
@@ -13,7 +14,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,6 +37,11 @@ type Options struct {
 	Share string
 	// QEMU is the emulator; default qemu-system-x86_64 from PATH.
 	QEMU string
+	// Saved takes the lab from a saved one, which is made and kept in the
+	// user's cache folder where there is none: libvirtd runs in it, and its root
+	// holds the programs that tests need and not all of this machine's. It has
+	// no Share, and its shape has KVM.
+	Saved bool
 }
 
 // Host is a booted lab.
@@ -46,8 +51,11 @@ type Host struct {
 	ended  chan struct{}
 	cause  error // why QEMU ended; valid after ended is closed
 	stop   context.CancelFunc
-	next   atomic.Int64 // number of the last command
 	lock   *os.File
+
+	agent   *agentLink
+	monitor *monitor
+	shared  bool // it may have written to a folder of this machine
 }
 
 const (
@@ -80,17 +88,27 @@ func Boot(ctx context.Context, o Options) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.QEMU == "" {
+		if o.QEMU, err = program("qemu-system-x86_64"); err != nil {
+			return nil, err
+		}
+	}
+	if o.Saved {
+		return restore(ctx, o, k)
+	}
 	h, err := prepare(ctx, o, k)
 	if err != nil {
 		return nil, err
 	}
 	begin := time.Now()
 	o.Progress("booting %s: %d nodes, %d CPUs, %v of memory", o.Shape.Name, len(o.Shape.Nodes), o.Shape.CPUs(), o.Shape.Memory())
-	if err := h.start(ctx, o, k); err != nil {
+	if err := h.start(ctx, o, k, machine{initrd: filepath.Join(h.folder, "initrd")}); err != nil {
 		return nil, errors.Join(err, h.Kill())
 	}
-	if err := h.await(ctx, "up", bootTime); err != nil {
-		err = fmt.Errorf("lab %s did not come up: %w; the end of its console: %s", o.Shape.Name, err, h.consoleTail())
+	if err := h.awaitUp(ctx); err != nil {
+		return nil, errors.Join(err, h.Kill())
+	}
+	if err := h.enterWithin(ctx, bootTime); err != nil {
 		return nil, errors.Join(err, h.Kill())
 	}
 	o.Progress("up after %.0f s", time.Since(begin).Seconds())
@@ -117,6 +135,28 @@ func enoughMemory(s Shape) error {
 		}
 	}
 	return nil
+}
+
+// awaitUp waits until the agent takes commands.
+func (h *Host) awaitUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, bootTime)
+	defer cancel()
+	var err error
+	select {
+	case <-h.agent.up:
+		return nil
+	case <-h.ended:
+		err = fmt.Errorf("QEMU ended: %w", errors.Join(h.cause, io.ErrUnexpectedEOF))
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	return fmt.Errorf("lab %s did not come up: %w; the end of its console: %s", h.Shape.Name, err, h.consoleTail())
+}
+
+func (h *Host) enterWithin(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return h.enter(ctx)
 }
 
 //go:embed init.sh
@@ -190,20 +230,12 @@ func sweep() {
 }
 
 func (h *Host) fillShare(o Options, k kernel) error {
-	folders := []string{"share/bin", "share/mod", "share/run", "share/files"}
+	folders := []string{"share/bin", "share/files"}
 	if o.Share != "" {
 		folders = append(folders, "share/share") // where the lab mounts it
 	}
 	for _, sub := range folders {
 		if err := os.MkdirAll(filepath.Join(h.folder, sub), 0o755); err != nil {
-			return err
-		}
-	}
-	if err := os.WriteFile(h.share("start.sh"), startScript, 0o755); err != nil {
-		return err
-	}
-	for _, m := range []string{"virt/lib/irqbypass.ko", "drivers/crypto/ccp/ccp.ko", "arch/x86/kvm/kvm.ko", "arch/x86/kvm/kvm-amd.ko"} {
-		if err := copyFile(filepath.Join(k.modules, m), h.share("mod", filepath.Base(m))); err != nil {
 			return err
 		}
 	}
@@ -244,15 +276,26 @@ func copyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// buildInitramfs packs busybox, the modules that reach the root over 9p, and init.
+// buildInitramfs packs busybox, the agent, the modules that reach the root and KVM's, and init.
 func buildInitramfs(ctx context.Context, k kernel, target string) error {
 	modules := []string{"drivers/virtio/virtio", "drivers/virtio/virtio_ring", "drivers/virtio/virtio_pci_legacy_dev", "drivers/virtio/virtio_pci_modern_dev",
-		"drivers/virtio/virtio_pci", "net/9p/9pnet", "net/9p/9pnet_virtio", "fs/netfs/netfs", "fs/fscache/fscache", "fs/9p/9p", "fs/overlayfs/overlay"}
+		"drivers/virtio/virtio_pci", "drivers/char/virtio_console", "net/9p/9pnet", "net/9p/9pnet_virtio", "fs/netfs/netfs", "fs/fscache/fscache", "fs/9p/9p", "fs/overlayfs/overlay",
+		"drivers/block/virtio_blk", "lib/crc16", "crypto/crc32c_generic", "lib/libcrc32c", "fs/mbcache", "fs/jbd2/jbd2", "fs/ext4/ext4",
+		"virt/lib/irqbypass", "drivers/crypto/ccp/ccp", "arch/x86/kvm/kvm", "arch/x86/kvm/kvm-amd"}
 	busybox, err := program("busybox")
 	if err != nil {
 		return err
 	}
-	files := map[string]string{"bin/busybox": busybox}
+	agent, err := compileAgent(ctx)
+	if err != nil {
+		return err
+	}
+	start := target + ".start"
+	if err := os.WriteFile(start, startScript, 0o755); err != nil {
+		return err
+	}
+	defer os.Remove(start)
+	files := map[string]string{"bin/busybox": busybox, "agent": agent, "start.sh": start}
 	for _, m := range modules {
 		files["mod/"+filepath.Base(m)+".ko"] = filepath.Join(k.modules, m+".ko")
 	}
@@ -293,17 +336,23 @@ func packInitramfs(ctx context.Context, init []byte, files map[string]string, fo
 
 // start runs QEMU from a thread that lives as long as it: the kernel ends QEMU
 // with that thread (PR_SET_PDEATHSIG), so even kill -9 of this process leaves nothing.
-func (h *Host) start(ctx context.Context, o Options, k kernel) error {
-	if o.QEMU == "" {
-		var err error
-		if o.QEMU, err = program("qemu-system-x86_64"); err != nil {
-			return err
-		}
-	}
-	args, env, err := h.arguments(ctx, o, k)
+func (h *Host) start(ctx context.Context, o Options, k kernel, m machine) error {
+	args, env, err := h.arguments(ctx, o, k, m)
 	if err != nil {
 		return err
 	}
+	agent, agentEnd, err := newAgentLink()
+	if err != nil {
+		return err
+	}
+	defer agentEnd.Close()
+	h.agent = agent
+	control, controlEnd, err := socketPair()
+	if err != nil {
+		return err
+	}
+	defer controlEnd.Close()
+	h.monitor = &monitor{control, bufio.NewReader(control)}
 	console, err := os.Create(filepath.Join(h.folder, "console"))
 	if err != nil {
 		return err
@@ -312,6 +361,8 @@ func (h *Host) start(ctx context.Context, o Options, k kernel) error {
 	qemu := exec.CommandContext(ctx, o.QEMU, args...)
 	qemu.Stdout, qemu.Stderr = console, console
 	qemu.Env = append(os.Environ(), env...)
+	qemu.ExtraFiles = []*os.File{agentEnd, controlEnd} // 3 and 4: see arguments
+	h.shared = o.Share != ""
 	qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	h.ended = make(chan struct{})
 	started := make(chan error)
@@ -326,25 +377,6 @@ func (h *Host) start(ctx context.Context, o Options, k kernel) error {
 		}
 	}()
 	return <-started
-}
-
-// await waits for a file in the share.
-func (h *Host) await(ctx context.Context, name string, limit time.Duration) error {
-	deadline := time.After(limit)
-	for {
-		if _, err := os.Stat(h.share(name)); err == nil {
-			return nil
-		}
-		select {
-		case <-h.ended:
-			return fmt.Errorf("QEMU ended: %w", errors.Join(h.cause, io.ErrUnexpectedEOF))
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-deadline:
-			return fmt.Errorf("no sign of life after %v", limit)
-		case <-time.After(poll):
-		}
-	}
 }
 
 // Console returns what the lab's kernel and QEMU have printed.
@@ -373,24 +405,18 @@ func (h *Host) startLibvirt(ctx context.Context, progress func(string, ...any)) 
 	return nil
 }
 
-// Close powers the lab off and removes all it left outside.
+// Close ends the lab and removes all it left outside. A lab that shares a
+// folder is powered off, so that all it has written there is there.
 func (h *Host) Close() error {
-	var err error
-	if h.running() && h.alive() == nil {
-		err = os.WriteFile(h.share("off"), nil, 0o644)
-		select {
-		case <-h.ended:
-		case <-time.After(powerOffTime):
+	if h.shared && h.running() && h.alive() == nil {
+		if err := h.agent.send(powerOffMessage, 0, nil); err == nil {
+			select {
+			case <-h.ended:
+			case <-time.After(powerOffTime):
+			}
 		}
 	}
-	if h.stop != nil {
-		h.stop()
-		<-h.ended
-	}
-	if h.lock != nil {
-		defer h.lock.Close()
-	}
-	return errors.Join(err, os.RemoveAll(h.folder))
+	return h.Kill()
 }
 
 // Kill ends the lab at once, without powering it off.
@@ -399,7 +425,16 @@ func (h *Host) Kill() error {
 		h.stop()
 		<-h.ended
 	}
-	return h.Close()
+	if h.agent != nil {
+		h.agent.close()
+	}
+	if h.monitor != nil {
+		h.monitor.conn.Close()
+	}
+	if h.lock != nil {
+		defer h.lock.Close()
+	}
+	return os.RemoveAll(h.folder)
 }
 
 func (h *Host) running() bool {

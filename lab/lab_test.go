@@ -24,7 +24,7 @@ import (
 func bootForTest(t *testing.T, shape string, o Options) *Host {
 	t.Helper()
 	if os.Getenv("NUMAVISOR_LAB") != "1" {
-		t.Skip("boots a NUMA host in QEMU: run with NUMAVISOR_LAB=1, as 'make test' does")
+		t.Skip("starts a NUMA host in QEMU: run with NUMAVISOR_LAB=1, as 'make test' and 'make lab-one T=NAME' do")
 	}
 	s, err := FindShape(shape)
 	if err != nil {
@@ -54,6 +54,11 @@ func (h *Host) in(t *testing.T, argv ...string) string {
 	defer cancel()
 	var out, errOut bytes.Buffer
 	status, err := h.Run(ctx, argv, &out, &errOut)
+	if path := os.Getenv("NUMAVISOR_LAB_SILENCE"); errors.Is(err, ErrSilent) && path != "" { // as lab/labtest does
+		if noted := os.WriteFile(path, []byte(t.Name()+"\n"), 0o644); noted != nil {
+			t.Error(noted)
+		}
+	}
 	if err != nil || status != 0 {
 		t.Fatalf("%s: status %d, %v\n%s%s", strings.Join(argv, " "), status, err, out.String(), errOut.String())
 	}
@@ -82,6 +87,7 @@ func TestLabRunsCommands(t *testing.T) {
 	if got := h.in(t, "sh", "-c", "pgrep -c sleep || true"); strings.TrimSpace(got) != "0" {
 		t.Errorf("%s of the ended command's children live on", strings.TrimSpace(got))
 	}
+	endsLikeItsCommand(t, h)
 	if got := h.in(t, "stat", "-fc", "%T", "/sys/fs/cgroup"); strings.TrimSpace(got) != "cgroup2fs" {
 		t.Errorf("cgroup is %q", got)
 	}
@@ -91,6 +97,42 @@ func TestLabRunsCommands(t *testing.T) {
 	}
 	runsTwoAtATime(t, h)
 }
+
+// endsLikeItsCommand wants exit statuses as a shell has them, whole output of
+// any size, and no wait for what a command leaves behind.
+func endsLikeItsCommand(t *testing.T, h *Host) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, c := range []struct {
+		argv   []string
+		status int
+		stdout int // bytes
+	}{
+		{[]string{"sh", "-c", "kill -9 $$"}, 137, 0},
+		{[]string{"/no/such/program"}, 127, 0},
+		{[]string{"/etc/passwd"}, 126, 0},
+		{[]string{"head", "-c", "3000000", "/dev/zero"}, 0, 3000000},
+		{[]string{"sh", "-c", "sleep 1000 & echo left"}, 0, 5},
+		{[]string{"sh", "-c", "(sleep 1; while :; do echo later; done) & echo now"}, 0, 4},
+		{[]string{"pkill", "-x", "sleep"}, 0, 0},
+	} {
+		var out bytes.Buffer
+		status, err := h.Run(ctx, c.argv, &out, t.Output())
+		if err != nil || status != c.status || out.Len() != c.stdout {
+			t.Errorf("%q: status %d, %v, %d bytes; want %d and %d", c.argv, status, err, out.Len(), c.status, c.stdout)
+		}
+	}
+	h.in(t, "pkill", "-f", "echo later")
+	if status, err := h.Run(ctx, []string{"echo", "x"}, failingWriter{}, t.Output()); !errors.Is(err, errWriter) {
+		t.Errorf("output that cannot be written: status %d, %v", status, err)
+	}
+}
+
+var errWriter = errors.New("no room")
+
+type failingWriter struct{}
+
+func (failingWriter) Write([]byte) (int, error) { return 0, errWriter }
 
 // runsTwoAtATime starts two commands of which each waits for the other.
 func runsTwoAtATime(t *testing.T, h *Host) {
@@ -130,7 +172,7 @@ func TestLabShowsThreadsAndCaches(t *testing.T) {
 // QEMU (numascope.c, breakpoint). Here it is none, so all that must happen is
 // that it is noticed and the lab goes on.
 func TestLabOutlivesStaleCode(t *testing.T) {
-	h := bootForTest(t, "square4", Options{})
+	h := bootForTest(t, "square4", Options{Saved: true})
 	version, err := askQEMUVersion(t.Context(), cmp.Or(os.Getenv("NUMAVISOR_LAB_QEMU"), "qemu-system-x86_64"))
 	if err != nil {
 		t.Fatal(err)
@@ -205,7 +247,7 @@ func compileKnown(t *testing.T, h *Host) string {
 }
 
 func TestLabDistanceIsFelt(t *testing.T) {
-	h := bootForTest(t, "square4", Options{})
+	h := bootForTest(t, "square4", Options{Saved: true})
 	known := compileKnown(t, h)
 	scope, err := h.Scope()
 	if err != nil {
@@ -251,7 +293,7 @@ func TestLabScopeObeysFromInside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := bootForTest(t, "square4", Options{Files: map[string]string{"numavisor": program}})
+	h := bootForTest(t, "square4", Options{Files: map[string]string{"numavisor": program}, Saved: true})
 	misses := func() (sum uint64) {
 		var m labcounter.Misses
 		if err := json.Unmarshal([]byte(h.in(t, "numavisor", "lab", "scope", "read", "-o", "json")), &m); err != nil {
@@ -316,16 +358,16 @@ func switches(t *testing.T, h *Host, cpus string) {
 // A lab whose program is killed leaves no QEMU process, and its folder goes with the next lab.
 func TestLabEndsWithItsProgram(t *testing.T) {
 	if os.Getenv("NUMAVISOR_LAB") != "1" {
-		t.Skip("boots a NUMA host in QEMU: run with NUMAVISOR_LAB=1, as 'make test' does")
+		t.Skip("starts a NUMA host in QEMU: run with NUMAVISOR_LAB=1, as 'make test' and 'make lab-one T=NAME' do")
 	}
 	for _, c := range []struct {
 		sig  syscall.Signal
 		when string // what is there in the lab's folder when the signal comes
-	}{{syscall.SIGKILL, "console"}, {syscall.SIGINT, "console"}, {syscall.SIGTERM, "share/run/1.sh"}} {
+	}{{syscall.SIGKILL, "console"}, {syscall.SIGINT, "console"}, {syscall.SIGTERM, "share/files/runs"}} {
 		t.Run(c.sig.String(), func(t *testing.T) {
 			temp := t.TempDir()
 			t.Setenv("TMPDIR", temp)
-			program := exec.CommandContext(t.Context(), "../bin/numavisor", "lab", "run", "--", "sleep", "1000")
+			program := exec.CommandContext(t.Context(), "../bin/numavisor", "lab", "run", "--", "sh", "-c", "touch /lab/files/runs; sleep 1000")
 			program.Stderr = t.Output()
 			if err := program.Start(); err != nil {
 				t.Fatalf("%v ('make build' makes bin/numavisor)", err)

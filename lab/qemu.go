@@ -9,20 +9,27 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// machine says where a lab's root, start and memory come from.
+type machine struct {
+	root     string // image of the root file system; empty: this machine's own, over 9p
+	initrd   string
+	memory   string // folder with the nodes' memory as files; empty: none
+	incoming bool   // it goes on from a saved one, whose memory stays as it is
+}
+
+// Descriptors that QEMU inherits: see start.
+const (
+	agentDescriptor   = 3
+	monitorDescriptor = 4
 )
 
 // arguments returns QEMU's command line for the shape, and what it needs in its environment.
-func (h *Host) arguments(ctx context.Context, o Options, k kernel) (args, env []string, err error) {
-	s := o.Shape
-	args = []string{"-accel", "tcg,thread=multi", "-cpu", cpuModel(s), "-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio",
-		"-machine", fmt.Sprintf("pc,max-ram-below-4g=%d", uint64(lowMemory)), "-m", fmt.Sprintf("%dM", s.Memory()>>20)}
-	args = append(args, processors(s)...)
-	args = append(args, nodes(s)...)
-	args = append(args,
-		"-fsdev", "local,id=r,path=/,security_model=none,readonly=on,multidevs=remap", "-device", "virtio-9p-pci,fsdev=r,mount_tag=rootfs",
-		"-fsdev", "local,id=l,security_model=none,path="+optionValue(h.share()), "-device", "virtio-9p-pci,fsdev=l,mount_tag=lab",
-		"-kernel", k.image, "-initrd", filepath.Join(h.folder, "initrd"),
-		"-append", "console=ttyS0 quiet panic=-1 cgroup_no_v1=all tsc=reliable")
+func (h *Host) arguments(ctx context.Context, o Options, k kernel, m machine) (args, env []string, err error) {
+	args = h.machineArguments(o.Shape, k, m)
 	if o.Share != "" {
 		args = append(args, "-fsdev", "local,id=s,security_model=none,multidevs=remap,path="+optionValue(o.Share), "-device", "virtio-9p-pci,fsdev=s,mount_tag=share")
 	}
@@ -31,6 +38,31 @@ func (h *Host) arguments(ctx context.Context, o Options, k kernel) (args, env []
 		return nil, nil, fmt.Errorf("the lab's access counter: %w", err)
 	}
 	return append(args, scope...), env, nil
+}
+
+// machineArguments are those that a saved lab and one restored from it have alike.
+func (h *Host) machineArguments(s Shape, k kernel, m machine) []string {
+	args := []string{"-accel", "tcg,thread=multi", "-cpu", cpuModel(s), "-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio",
+		"-machine", fmt.Sprintf("pc,max-ram-below-4g=%d", uint64(lowMemory)), "-m", fmt.Sprintf("%dM", s.Memory()>>20)}
+	args = append(args, processors(s)...)
+	args = append(args, nodes(s, m)...)
+	root := "rootfs"
+	if m.root != "" {
+		root = "image"
+		args = append(args, "-drive", "if=none,id=r,format=raw,readonly=on,file="+optionValue(m.root), "-device", "virtio-blk-pci,drive=r")
+	} else {
+		args = append(args, "-fsdev", "local,id=r,path=/,security_model=none,readonly=on,multidevs=remap", "-device", "virtio-9p-pci,fsdev=r,mount_tag=rootfs")
+	}
+	args = append(args,
+		"-fsdev", "local,id=l,security_model=none,path="+optionValue(h.share()), "-device", "virtio-9p-pci,fsdev=l,mount_tag=lab",
+		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", agentDescriptor), "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=agent,name=agent",
+		"-chardev", fmt.Sprintf("socket,id=monitor,fd=%d", monitorDescriptor), "-mon", "chardev=monitor,mode=control",
+		"-kernel", k.image, "-initrd", m.initrd,
+		"-append", "console=ttyS0 quiet panic=-1 cgroup_no_v1=all tsc=reliable lab.root="+root)
+	if m.incoming {
+		args = append(args, "-incoming", "defer")
+	}
+	return args
 }
 
 // cpuModel is AMD's where it can be: then the lab has KVM, which TCG emulates as
@@ -54,7 +86,7 @@ func processors(s Shape) []string {
 	return []string{"-smp", fmt.Sprintf("%d,sockets=%d,dies=%d,cores=%d,threads=%d", s.CPUs(), sockets, dies, cores, s.Threads)}
 }
 
-func nodes(s Shape) []string {
+func nodes(s Shape, m machine) []string {
 	var args []string
 	cpu := 0
 	for i, n := range s.Nodes {
@@ -64,7 +96,7 @@ func nodes(s Shape) []string {
 			cpu += n.CPUs
 		}
 		if n.Memory > 0 {
-			args = append(args, "-object", fmt.Sprintf("memory-backend-ram,id=m%d,size=%dM", i, n.Memory>>20))
+			args = append(args, "-object", backend(fmt.Sprintf("m%d", i), n.Memory, m))
 			node += fmt.Sprintf(",memdev=m%d", i)
 		}
 		args = append(args, "-numa", node)
@@ -77,6 +109,19 @@ func nodes(s Shape) []string {
 		}
 	}
 	return args
+}
+
+// backend is a node's memory: a file that is written while a lab is saved, and
+// only read, copy on write, by those restored from it.
+func backend(id string, size topology.Bytes, m machine) string {
+	if m.memory == "" {
+		return fmt.Sprintf("memory-backend-ram,id=%s,size=%dM", id, size>>20)
+	}
+	share := "on"
+	if m.incoming {
+		share = "off"
+	}
+	return fmt.Sprintf("memory-backend-file,id=%s,size=%dM,share=%s,mem-path=%s", id, size>>20, share, optionValue(filepath.Join(m.memory, id)))
 }
 
 var versionText = regexp.MustCompile(`version (\d+)\.(\d+)`)

@@ -122,6 +122,6 @@ func FuzzParseShape(f *testing.F) {
 		}
 		scopeConfig(s, "x", qemuVersion{7, 2})
 		processors(s)
-		nodes(s)
+		nodes(s, machine{})
 	})
 }

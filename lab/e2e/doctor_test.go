@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/numavisor/numavisor/internal/decide/diagnose"
+	"github.com/numavisor/numavisor/lab"
 )
 
 // findings asks the doctor, and returns what it found by rule.
@@ -117,7 +118,7 @@ func TestLabDoctorMendsTheHost(t *testing.T) {
 
 // A memory-only node (CXL) that holds a guest's memory.
 func TestLabDoctorSeesMemoryOnlyNodes(t *testing.T) {
-	l := boot(t, "genoa-cxl")
+	l := bootWith(t, "genoa-cxl", lab.Options{}) // booted in full, with this machine's root file system
 	only := strings.TrimSpace(l.sh(t, "for n in /sys/devices/system/node/node[0-9]*; do [ -z \"$(cat $n/cpulist)\" ] && echo ${n##*node}; done | tail -1"))
 	l.startForeign(t, foreign{name: "f", memoryMiB: 128, vcpus: 1})
 	defer l.sh(t, "virsh -q destroy f")

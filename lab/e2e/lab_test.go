@@ -4,79 +4,50 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
+	"maps"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/lab"
+	"github.com/numavisor/numavisor/lab/labtest"
 )
 
-// labHost is a booted lab with numavisor in it.
+// labHost is a lab with libvirt and numavisor in it.
 type labHost struct {
 	*lab.Host
 	ctx context.Context
 }
 
-// booted keeps one lab over all tests that want the same shape: they leave it
-// as they found it. Another shape's lab is closed: two would slow each other.
-var booted = map[string]*labHost{}
-
-func TestMain(m *testing.M) {
-	status := m.Run()
-	for _, l := range booted {
-		if err := l.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, "closing the lab:", err)
-			status = 1
-		}
-	}
-	os.Exit(status)
-}
-
-// boot returns a lab of a shape with libvirt, the access counter switched off, and the guest image.
+// boot returns a lab of its own for a test, with libvirt, the access counter
+// switched off, and the guest image. It comes from a saved lab, so nothing that
+// a test changes needs to be undone.
 func boot(t *testing.T, shape string) *labHost {
 	t.Helper()
-	if os.Getenv("NUMAVISOR_LAB") != "1" {
-		t.Skip("boots a NUMA host in QEMU: run with NUMAVISOR_LAB=1, as 'make test' does")
-	}
-	if l, ok := booted[shape]; ok {
-		return l
-	}
-	closeAll(t)
-	s, err := lab.FindShape(shape)
-	if err != nil {
-		t.Fatal(err)
-	}
+	return bootWith(t, shape, lab.Options{Saved: true})
+}
+
+// bootWith boots a lab as the options say, with numavisor and libvirt.
+func bootWith(t *testing.T, shape string, o lab.Options) *labHost {
+	t.Helper()
+	labtest.NeedsLab(t)
 	binary, err := filepath.Abs("../../bin/numavisor")
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := lab.Boot(context.Background(), lab.Options{Shape: s, Libvirt: true, Files: map[string]string{"numavisor": binary, "bare-move": os.Args[0]},
-		Progress: func(format string, args ...any) { t.Logf(format, args...) }})
-	if err != nil {
-		t.Fatalf("%v\n('make build' makes bin/numavisor)", err)
-	}
+	files := map[string]string{"numavisor": binary}
+	maps.Copy(files, o.Files)
+	o.Files, o.Libvirt = files, true
+	h := labtest.Boot(t, shape, o)
 	if err := h.AddGuest(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	booted[shape] = &labHost{Host: h, ctx: context.Background()}
-	return booted[shape]
-}
-
-func closeAll(t *testing.T) {
-	for shape, l := range booted {
-		delete(booted, shape)
-		if err := l.Close(); err != nil {
-			t.Error("closing the lab:", err)
-		}
-	}
+	return &labHost{Host: h, ctx: context.Background()}
 }
 
 type result struct {
@@ -94,26 +65,10 @@ func (l *labHost) run(t *testing.T, argv ...string) result {
 	var out, errOut bytes.Buffer
 	status, err := l.Run(ctx, argv, &out, &errOut)
 	if err != nil {
-		if errors.Is(err, lab.ErrSilent) { // the next test boots a fresh one; make test runs this one again
-			err = errors.Join(err, l.lost())
-		}
+		labtest.NoteSilence(t, err)
 		t.Fatalf("%s: %v\n%s%s", strings.Join(argv, " "), err, out.String(), errOut.String())
 	}
 	return result{status, out.String(), errOut.String()}
-}
-
-// losing is held by who gives a lab up: two commands at a time may find it silent.
-var losing sync.Mutex
-
-// lost gives a lab up that says nothing any more.
-func (l *labHost) lost() error {
-	losing.Lock()
-	defer losing.Unlock()
-	if booted[l.Shape.Name] != l {
-		return nil
-	}
-	delete(booted, l.Shape.Name)
-	return l.Close()
 }
 
 func (l *labHost) numavisor(t *testing.T, args ...string) result {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/lab"
 )
 
 // placement is what a guest would get on nodes; nothing is changed.
@@ -223,7 +225,7 @@ virsh -q destroy f; wait $p; echo $? > /run/apply.rc`)
 // Unpaced, the mover is held against a loop that does nothing but move_pages:
 // five rounds of each, on the same way, each first in turn.
 func TestLabMoverRate(t *testing.T) {
-	l := boot(t, "square4")
+	l := bootWith(t, "square4", lab.Options{Saved: true, Files: map[string]string{"bare-move": os.Args[0]}})
 	const memory = 384
 	l.startForeign(t, foreign{name: "f", memoryMiB: memory, vcpus: 1, backing: "<source type='memfd'/><access mode='shared'/>",
 		numatune: "<memory mode='preferred' nodeset='1'/>", cputune: "<vcpupin vcpu='0' cpuset='2-3'/>"})

@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -15,12 +14,10 @@ import (
 // What the loop sees of a busy guest whose vCPU and memory are on opposite
 // nodes, held against the truth: the tests of host/watch run inside.
 func TestLabWatch(t *testing.T) {
-	if os.Getenv("NUMAVISOR_LAB") != "1" {
-		t.Skip("boots a NUMA host in QEMU: run with NUMAVISOR_LAB=1, as 'make test' does")
-	}
+	labtest.NeedsLab(t)
 	const folder = "../../internal/host/watch"
 	program := labtest.Build(t, folder)
-	l := bootWith(t, map[string]string{"watch-tests": program})
+	l := bootWith(t, "square4", lab.Options{Saved: true, Files: map[string]string{"watch-tests": program}})
 	l.sh(t, "echo never > /sys/kernel/mm/transparent_hugepage/enabled")
 	xml := fmt.Sprintf(`<domain type='kvm'><name>far</name><memory unit='MiB'>640</memory><vcpu>1</vcpu>
 <numatune><memory mode='strict' nodeset='3'/></numatune><cputune><vcpupin vcpu='0' cpuset='0'/><emulatorpin cpuset='1'/></cputune>
@@ -52,27 +49,4 @@ func TestLabWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	labtest.Inside(t, l.Host, "watch-tests", folder, "TestLabWatchIsCheap")
-}
-
-// bootWith boots a lab of its own with further programs.
-func bootWith(t *testing.T, files map[string]string) *labHost {
-	t.Helper()
-	closeAll(t)
-	s, err := lab.FindShape("square4")
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := lab.Boot(t.Context(), lab.Options{Shape: s, Libvirt: true, Files: files, Progress: t.Logf})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := h.Close(); err != nil {
-			t.Error("closing the lab:", err)
-		}
-	})
-	if err := h.AddGuest(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return &labHost{Host: h, ctx: context.Background()}
 }
