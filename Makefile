@@ -12,7 +12,7 @@ TESTSUM   := gotest.tools/gotestsum@v1.13.0
 PACKAGES  := gcc libc6-dev qemu-system-x86 libvirt-daemon-system libvirt-clients numactl busybox-static cpio e2fsprogs kmod hwloc-nox
 export GOFLAGS
 
-.PHONY: build demo test unit lab-test fuzz bench bench-lab bench-daemon lint packages clean
+.PHONY: build demo test unit lab-test fuzz bench bench-lab bench-daemon lint mutate packages clean
 
 build: packages
 	$(GO) build -trimpath -ldflags="-s -w" -o $(BIN) ./cmd/numavisor
@@ -52,6 +52,10 @@ bench-lab: build
 # What the daemon takes with 200 guests of libvirt: as root, 10 GiB, some minutes.
 bench-daemon: build
 	testdata/daemon-cost $(GUESTS)
+
+# Small changes to the code that its tests do not notice: make mutate ROOM=./internal/decide/check
+mutate:
+	$(GO) run ./tools/mutate $(ROOM)
 
 lint:
 	$(GO) run $(LINTER) run

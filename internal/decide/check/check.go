@@ -138,11 +138,22 @@ func (c *checker) shape() {
 	if len(c.placed.VCPUs) != c.spec.VCPUs {
 		c.fail(RuleShape, "guest", "%d vCPUs placed of %d", len(c.placed.VCPUs), c.spec.VCPUs)
 	}
-	for i, want := range c.spec.Topology.Cells {
-		if c.spec.Topology.Mode == guest.TopologyCells && i < len(c.placed.Cells) {
-			if got := c.placed.Cells[i]; got.Memory != want.Memory || got.VCPUs.Len() != want.VCPUs {
-				c.fail(RuleShape, fmt.Sprintf("cell %d", i), "has %d vCPUs and %v, asked for %d and %v", got.VCPUs.Len(), got.Memory, want.VCPUs, want.Memory)
-			}
+	if c.spec.Topology.Mode == guest.TopologyCells {
+		c.requestedCells()
+	}
+}
+
+// requestedCells: their number and, where the spec lists them, their sizes.
+func (c *checker) requestedCells() {
+	want, got := c.spec.Topology, c.placed.Cells
+	if count := max(want.Count, len(want.Cells)); len(got) != count {
+		c.fail(RuleShape, "guest", "has %d cells, the spec requests %d", len(got), count)
+		return
+	}
+	for i, cell := range want.Cells {
+		if got[i].Memory != cell.Memory || got[i].VCPUs.Len() != cell.VCPUs {
+			c.fail(RuleShape, fmt.Sprintf("cell %d", i), "has %d vCPUs and %v, the spec requests %d and %v",
+				got[i].VCPUs.Len(), got[i].Memory, cell.VCPUs, cell.Memory)
 		}
 	}
 }

@@ -51,9 +51,6 @@ func (c *checker) onItsNodes(name string, v guest.VCPU) {
 		return // reported by shape
 	}
 	home := cell.Nodes
-	if c.placed.MemoryMode == guest.MemoryInterleave {
-		home = c.used()
-	}
 	for id := range c.topology.NodesOf(v.CPUs).All() {
 		if n, _ := c.topology.Node(id); !home.Contains(id) && n.Memory > 0 && !c.cpuless(home) {
 			c.fail(RuleCPUs, name, "may run on node %d, its memory is on %v", id, home)
@@ -125,53 +122,41 @@ func (c *checker) exclusive() {
 	}
 }
 
-// smt: require and isolate never share a core with anybody; isolate never
-// runs two vCPUs on one.
+// smt: require and isolate reserve whole cores. Isolate runs one vCPU on a
+// core. Require fills cores: on each node at most one core is filled in part,
+// because the number of vCPUs need not be a multiple of the siblings.
 func (c *checker) smt() {
 	policy := c.spec.CPU.SMT
 	if c.placed.CPUMode != guest.CPUExclusive || (policy != guest.SMTRequire && policy != guest.SMTIsolate) {
 		return
 	}
-	vcpus := map[topology.CPUID]guest.VCPUID{}
+	var running topology.CPUSet // CPUs that run a vCPU
 	for _, v := range c.placed.VCPUs {
-		if id, ok := v.CPUs.First(); ok {
-			vcpus[id] = v.ID
-		}
+		running = running.Union(v.CPUs)
 	}
-	partial := 0
-	for id, v := range vcpus {
+	partial := map[topology.NodeID]topology.CPUSet{} // the first CPU of each core that is filled in part
+	for _, v := range c.placed.VCPUs {
+		id, _ := v.CPUs.First()
 		cpu, ok := c.topology.CPU(id)
-		if !ok {
-			continue
+		if !ok || v.CPUs.IsEmpty() {
+			continue // reported by cpus
 		}
+		name := fmt.Sprintf("vCPU %d", v.ID)
 		if !cpu.Siblings.SubsetOf(c.mine) {
-			c.fail(RuleSMT, fmt.Sprintf("vCPU %d", v), "siblings %v of its CPU are not all reserved", cpu.Siblings)
+			c.fail(RuleSMT, name, "siblings %v of its CPU are not all reserved", cpu.Siblings)
 		}
-		running := 0
-		for s := range cpu.Siblings.All() {
-			if _, ok := vcpus[s]; ok {
-				running++
-			}
+		if policy == guest.SMTIsolate && cpu.Siblings.Intersect(running).Len() > 1 {
+			c.fail(RuleSMT, name, "shares its core with another vCPU")
 		}
-		if policy == guest.SMTIsolate && running > 1 {
-			c.fail(RuleSMT, fmt.Sprintf("vCPU %d", v), "shares its core with another vCPU")
-		}
-		if running < cpu.Siblings.Len() {
-			partial += running
+		if first, ok := cpu.Siblings.First(); ok && !cpu.Siblings.SubsetOf(running) {
+			partial[cpu.Node] = partial[cpu.Node].With(first)
 		}
 	}
-	if policy == guest.SMTRequire && partial >= 2*len(c.placed.Reservations)*c.threads() {
-		c.fail(RuleSMT, "guest", "%d vCPUs run on cores that it does not fill", partial)
+	for _, n := range c.topology.Nodes {
+		if cores := partial[n.ID].Len(); policy == guest.SMTRequire && cores > 1 {
+			c.fail(RuleSMT, node(n.ID), "%d cores run fewer vCPUs than they have siblings", cores)
+		}
 	}
-}
-
-// threads is the greatest number of siblings of a core.
-func (c *checker) threads() int {
-	most := 1
-	for i := range c.topology.CPUs {
-		most = max(most, c.topology.CPUs[i].Siblings.Len())
-	}
-	return most
 }
 
 // overcommit: vCPUs that share CPUs, all guests together, per shared CPU.
@@ -195,7 +180,8 @@ func (c *checker) overcommit() {
 		}
 		shared := n.CPUs.Minus(c.housekeeping).Minus(c.taken).Minus(c.mine).Len()
 		if own > 0 && load > c.policy.Overcommit*float64(shared)+slack {
-			c.fail(RuleOvercommit, node(n.ID), "%.4g vCPUs on %d shared CPUs; allowed are %v each", load, shared, c.policy.Overcommit)
+			c.fail(RuleOvercommit, node(n.ID), "%.4g vCPUs on %d shared CPUs; allowed are %v each",
+				load, shared, c.policy.Overcommit)
 		}
 	}
 }

@@ -28,7 +28,8 @@ func (c *checker) reservations() {
 		}
 	}
 	if memory != c.spec.Memory || vcpus != c.spec.VCPUs {
-		c.fail(RuleReservations, "guest", "%d vCPUs and %v reserved, asked were %d and %v", vcpus, memory, c.spec.VCPUs, c.spec.Memory)
+		c.fail(RuleReservations, "guest", "%d vCPUs and %v reserved, asked were %d and %v",
+			vcpus, memory, c.spec.VCPUs, c.spec.Memory)
 	}
 	for _, cell := range c.placed.Cells {
 		if held := c.reservedOn(cell.Nodes); held < cell.Memory {
@@ -62,7 +63,7 @@ func (c *checker) total(n *topology.Node, own topology.Bytes) {
 	bound := own
 	for _, o := range c.others {
 		if o.Node == n.ID {
-			bound += max(o.Reserved, o.Seen)
+			bound += o.Memory()
 		}
 	}
 	if bound > n.Memory {
@@ -81,13 +82,10 @@ func (c *checker) pages(n *topology.Node, own topology.Bytes) {
 	}
 	sizes := map[topology.Bytes]bool{0: true, c.spec.PageSize: true}
 	for _, pool := range n.HugePages {
-		sizes[pool.Size] = true
 		small -= int64(pool.Total) * int64(pool.Size)
 	}
 	for _, o := range c.others {
-		if o.Node == n.ID {
-			sizes[o.PageSize] = true
-		}
+		sizes[o.PageSize] = true
 	}
 	grown := false
 	for size := range sizes {
@@ -112,8 +110,8 @@ func (c *checker) pages(n *topology.Node, own topology.Bytes) {
 	}
 	for _, o := range c.others {
 		if o.Node == n.ID && o.PageSize == 0 {
-			small -= int64(max(o.Reserved, o.Seen))
-			free -= int64(max(o.Reserved, o.Seen) - o.Seen)
+			small -= int64(o.Memory())
+			free -= int64(o.Untouched())
 		}
 	}
 	if c.spec.PageSize == 0 {
@@ -132,8 +130,7 @@ func (c *checker) pagesPromised(id topology.NodeID, size topology.Bytes) int64 {
 	pages := int64(0)
 	for _, o := range c.others {
 		if o.Node == id && o.PageSize == size {
-			untouched := max(o.Reserved, o.Seen) - o.Seen
-			pages += int64((untouched + size - 1) / size)
+			pages += int64((o.Untouched() + size - 1) / size)
 		}
 	}
 	return pages
@@ -187,7 +184,10 @@ func (c *checker) distances() {
 			if _, measured := c.topology.Latency(a, b); d >= 255 && !measured {
 				c.fail(RuleDistance, node(a), "does not reach node %d", b)
 			}
-			if limits.MaxDistance > 0 && (!known || d > limits.MaxDistance) {
+			switch {
+			case limits.MaxDistance > 0 && !known:
+				c.fail(RuleDistance, node(a), "has no known distance to node %d; allowed is %d", b, limits.MaxDistance)
+			case limits.MaxDistance > 0 && d > limits.MaxDistance:
 				c.fail(RuleDistance, node(a), "is %d away from node %d; allowed is %d", d, b, limits.MaxDistance)
 			}
 			class := from.Classes[b]
