@@ -10,7 +10,7 @@ import (
 	"github.com/numavisor/numavisor/internal/alarm"
 )
 
-func TestAlarmsOfAFile(t *testing.T) {
+func TestParse_Alarms(t *testing.T) {
 	p, err := Parse(strings.NewReader(`
 alarms:
   node-cpu: {warning: 0.8, for: 90s}
@@ -25,18 +25,24 @@ alarms:
 	if got := a[alarm.NodeCPU]; got != want {
 		t.Errorf("node-cpu is %+v, want %+v", got, want)
 	}
-	if !a[alarm.RivalMover].Disabled || a[alarm.BlindSource].Disabled || a[alarm.StuckMove].Quiet != Duration(2*time.Minute) {
-		t.Errorf("%+v", a)
+	if !a[alarm.RivalMover].Disabled {
+		t.Error("rival: enabled, the file disables it")
+	}
+	if a[alarm.BlindSource].Disabled {
+		t.Errorf("%s: disabled, the file does not name it", alarm.BlindSource)
+	}
+	if got := a[alarm.StuckMove].Quiet; got != Duration(2*time.Minute) {
+		t.Errorf("move-failed: quiet %v, want 2m", got)
 	}
 	if d := AlarmDefaults(); a[alarm.GuestWait] != d[alarm.GuestWait] || len(a) != len(d) {
 		t.Error("what the file does not name has another value than the default")
 	}
-	if !cmp.Equal(a, a.WithDefaults()) {
-		t.Error("defaults change what is set")
+	if diff := cmp.Diff(a, a.WithDefaults()); diff != "" {
+		t.Errorf("defaults change what is set:\n%s", diff)
 	}
 }
 
-func TestAlarmsNameTheFieldAndWhatIsAllowed(t *testing.T) {
+func TestParse_AlarmsNameTheFieldAndItsLimits(t *testing.T) {
 	for text, want := range map[string]string{
 		"{node-heat: {warning: 1}}":                 "alarms.node-heat: there is no such quantity: allowed are node-cpu, ",
 		"{node-cpu: {warning: 95}}":                 "alarms.node-cpu.warning 95: allowed are values above 0, to 1",
@@ -62,7 +68,7 @@ func TestAlarmsNameTheFieldAndWhatIsAllowed(t *testing.T) {
 	}
 }
 
-func TestEveryQuantityHasAValidDefault(t *testing.T) {
+func TestAlarmDefaults_EveryQuantity(t *testing.T) {
 	if err := AlarmDefaults().validate(); err != nil {
 		t.Error(err)
 	}

@@ -4,16 +4,20 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
-func TestBalanceOfAFile(t *testing.T) {
+func TestParse_Balance(t *testing.T) {
 	p, err := Parse(strings.NewReader("balance: {mode: advise, guests: {db: 'off'}, patience: 90s, margin: 0.2}"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := p.WithDefaults().Balance
-	if b.Mode != ModeAdvise || b.Patience != Duration(90*time.Second) || b.Margin != 0.2 || b.Rest != Duration(5*time.Minute) {
-		t.Errorf("%+v", b)
+	want := Balance{
+		Mode: ModeAdvise, Guests: map[string]Mode{"db": ModeOff}, Patience: Duration(90 * time.Second), Margin: 0.2,
+	}
+	if diff := cmp.Diff(want, p.Balance); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for text, want := range map[string]string{
 		"balance: {mode: always}":         "balance.mode",
@@ -29,7 +33,7 @@ func TestBalanceOfAFile(t *testing.T) {
 	}
 }
 
-func TestAGuestsModeNeverExceedsTheHosts(t *testing.T) {
+func TestBalance_ModeOfGuestNeverExceedsTheHosts(t *testing.T) {
 	named := map[string]Mode{"own": ModeAuto, "not": ModeOff}
 	for _, c := range []struct {
 		host    Mode

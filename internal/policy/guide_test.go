@@ -9,7 +9,7 @@ import (
 )
 
 // The guide has every quantity's defaults, and no other ones.
-func TestTheGuidesAlarms(t *testing.T) {
+func TestGuide_AlarmsNameTheDefaults(t *testing.T) {
 	guide, err := os.ReadFile("../../docs/daemon.md")
 	if err != nil {
 		t.Fatal(err)

@@ -58,7 +58,7 @@ func manyDocuments(data []byte) bool {
 			return true
 		}
 		line = bytes.TrimSpace(line)
-		begun = begun || mark || len(line) > 0 && line[0] != '#' && line[0] != '%'
+		begun = begun || len(line) > 0 && line[0] != '#' && line[0] != '%'
 	}
 	return false
 }
@@ -84,10 +84,9 @@ func fault(path string, fields map[string]any, whole func(any) any) error {
 		if err.Error() == fmt.Sprintf("json: unknown field %q", name) {
 			return fmt.Errorf("%s: there is no such field", at)
 		}
-		if inner, ok := value.(map[string]any); ok {
-			if deeper := fault(at, inner, alone); deeper != nil {
-				return deeper
-			}
+		inner, _ := value.(map[string]any)
+		if deeper := fault(at, inner, alone); deeper != nil {
+			return deeper
 		}
 		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
 			held, _ := json.Marshal(value) // it was marshalled before

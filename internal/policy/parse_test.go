@@ -1,22 +1,30 @@
 package policy
 
 import (
+	"errors"
 	"strings"
 	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // YAML takes a bare off for false; here it is the mode that the guide names.
-func TestOffNeedsNoQuotes(t *testing.T) {
+func TestParse_OffNeedsNoQuotes(t *testing.T) {
 	p, err := Parse(strings.NewReader("balance: {mode: off, guests: {db: off}}\nmovers: {kernel_balancing: off}"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Balance.Mode != ModeOff || p.Balance.Guests["db"] != ModeOff || p.Movers.KernelBalancing != AnswerOff {
-		t.Errorf("%+v %+v", p.Balance, p.Movers)
+	want := Policy{
+		Balance: Balance{Mode: ModeOff, Guests: map[string]Mode{"db": ModeOff}},
+		Movers:  Movers{KernelBalancing: AnswerOff},
+	}
+	if diff := cmp.Diff(want, p); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-func TestParseNamesTheFieldAndItsValue(t *testing.T) {
+func TestParse_NamesTheFieldAndItsValue(t *testing.T) {
 	for text, want := range map[string]string{
 		"balance: {frob: 1}":                   `balance.frob: there is no such field`,
 		"frob: {a: 1}":                         `frob: there is no such field`,
@@ -24,11 +32,14 @@ func TestParseNamesTheFieldAndItsValue(t *testing.T) {
 		"balance: {guests: {db: 7}}":           `balance.guests.db "7": allowed are off, advise, auto`,
 		"balance: {bytes_per_round: -5}":       `balance.bytes_per_round: size "-5"`,
 		"balance: {rest: 1h, patience: soon}":  `balance.patience: duration "soon"`,
+		"balance: {margin: 0.2, rest: soon}":   `balance.rest: duration "soon"`,
+		"balance: {guests: [db]}":              "balance.guests: ",
 		"balance: {patience: -5s}":             "balance.patience -5s: allowed are 0s to ",
 		"balance: {rest: 25h}":                 "balance.rest 25h0m0s: allowed are 0s to 24h0m0s",
 		"balance: {windows: [5]}":              "balance.windows: window 5",
 		"balance: {windows: '02:00-03:00'}":    "balance.windows: ",
-		"balance: {wait: much}":                "balance.wait: ",
+		"balance: {wait: much}":                `balance.wait: "much" is not a number`,
+		"balance: {mode: 7}":                   "balance.mode: 7: allowed are off, advise, auto",
 		"balance: 5":                           "balance: ",
 		"housekeeping: 9-3":                    `housekeeping: list "9-3"`,
 		"alarms: {node-cpu: {for: 5}}":         "alarms.node-cpu.for: duration 5",
@@ -41,7 +52,22 @@ func TestParseNamesTheFieldAndItsValue(t *testing.T) {
 			t.Errorf("%.60s: want an error with %q, got %v", text, want, err)
 		}
 	}
-	if _, err := Parse(strings.NewReader("# ours\n---\nbalance: {mode: auto}\n")); err != nil {
-		t.Errorf("one document with a mark: %v", err)
+	for name, text := range map[string]string{
+		"a comment before the mark":     "# ours\n---\nbalance: {mode: auto}\n",
+		"a directive before the mark":   "%YAML 1.1\n---\nbalance: {mode: auto}\n",
+		"an empty line before the mark": "\n  \n---\nbalance: {mode: auto}\n",
+		"no mark":                       "balance: {mode: auto}\n",
+		"a file of the greatest size":   strings.Repeat("#", maxBytes-1) + "\n",
+	} {
+		if _, err := Parse(strings.NewReader(text)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestParse_PassesReadErrorsOn(t *testing.T) {
+	broken := errors.New("broken disk")
+	if _, err := Parse(iotest.ErrReader(broken)); !errors.Is(err, broken) {
+		t.Errorf("error %v, want %v", err, broken)
 	}
 }

@@ -11,38 +11,40 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-func TestZeroPolicyMeansTheDefaults(t *testing.T) {
-	p := Policy{}.WithDefaults()
-	if p.Overcommit != 2 || p.Count != CountCores || p.Prefer != PreferSpread || *p.Weights != DefaultWeights || p.SearchSteps != DefaultSearchSteps {
-		t.Errorf("defaults are %+v", p)
-	}
+func TestPolicy_ZeroIsValid(t *testing.T) {
 	if err := (Policy{}).Validate(); err != nil {
 		t.Error(err)
 	}
-	if again := p.WithDefaults(); !cmp.Equal(p, again) {
-		t.Error("defaults change what is set")
+	if err := Default().Validate(); err != nil {
+		t.Errorf("defaults written out: %v", err)
+	}
+	if diff := cmp.Diff(Default(), Default().WithDefaults()); diff != "" {
+		t.Errorf("defaults of defaults (-once +twice):\n%s", diff)
 	}
 }
 
-func TestSetFieldsAreKept(t *testing.T) {
-	var p Policy
-	text := `{"keep_free_per_node":"512M","overcommit":1,"count":"threads","housekeeping":"0-1","grow_huge_pages_up_to":0,"prefer":"pack","weights":{"latency":1},"search_steps":7}`
-	if err := json.Unmarshal([]byte(text), &p); err != nil {
+func TestPolicy_WithDefaultsKeepsWhatIsSet(t *testing.T) {
+	text := `{"keep_free_per_node":"512M","overcommit":1,"count":"threads","housekeeping":"0-1",` +
+		`"grow_huge_pages_up_to":0,"prefer":"pack","weights":{"latency":1},"search_steps":7}`
+	var got Policy
+	if err := json.Unmarshal([]byte(text), &got); err != nil {
 		t.Fatal(err)
 	}
-	p = p.WithDefaults()
-	if p.Overcommit != 1 || p.Count != CountThreads || p.Prefer != PreferPack || p.SearchSteps != 7 || p.Weights.Latency != 1 || p.Weights.Load != 0 {
-		t.Errorf("%+v", p)
+	keep, never := 512*topology.MiB, topology.Bytes(0)
+	want := Policy{
+		KeepFree: &keep, Overcommit: 1, Count: CountThreads, Housekeeping: topology.Range[topology.CPUID](0, 1),
+		GrowHugePagesUpTo: &never, Prefer: PreferPack, Weights: &Weights{Latency: 1}, SearchSteps: 7,
+		Balance: Default().Balance, Movers: Default().Movers,
 	}
-	if p.MayGrow(2*topology.MiB) || p.KeepFreeOn(&topology.Node{Memory: topology.GiB}) != 512*topology.MiB {
-		t.Error("zero growth or kept memory was replaced")
+	if diff := cmp.Diff(want, got.WithDefaults()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if p.Housekeeping.String() != "0-1" {
-		t.Errorf("housekeeping %v", p.Housekeeping)
+	if got.MayGrow(2 * topology.MiB) {
+		t.Error("2 MiB pools may grow although growth is forbidden")
 	}
 }
 
-func TestKeepFree(t *testing.T) {
+func TestPolicy_KeepFreeOn(t *testing.T) {
 	for memory, want := range map[topology.Bytes]topology.Bytes{
 		0:                   0,
 		100 * topology.MiB:  2 * topology.MiB,
@@ -59,14 +61,7 @@ func TestKeepFree(t *testing.T) {
 	}
 }
 
-func TestMayGrow(t *testing.T) {
-	p := Policy{}
-	if !p.MayGrow(2*topology.MiB) || p.MayGrow(topology.GiB) || p.MayGrow(0) {
-		t.Error("2 MiB pools grow by default, 1 GiB pools do not")
-	}
-}
-
-func TestValidateNamesTheField(t *testing.T) {
+func TestPolicy_ValidateNamesTheField(t *testing.T) {
 	for want, p := range map[string]Policy{
 		"overcommit":        {Overcommit: 0.9},
 		"overcommit NaN":    {Overcommit: math.NaN()},

@@ -185,18 +185,14 @@ func (a *Access) SLIT(i, j int) int { return a.slit[i*a.size+j] }
 // below 11, which libvirt requires.
 func (a *Access) GuestDistance(pi, qi, qj int) int {
 	nodes := a.topology.Nodes
-	ratio := 0.0
+	own, far := float64(a.SLIT(pi, qi)), float64(a.SLIT(pi, qj))
 	if a.measured {
-		own, _ := a.topology.Latency(nodes[pi].ID, nodes[qi].ID)
-		far, _ := a.topology.Latency(nodes[pi].ID, nodes[qj].ID)
-		if own > 0 {
-			ratio = far / own
-		}
-	} else if own := a.SLIT(pi, qi); own > 0 {
-		ratio = float64(a.SLIT(pi, qj)) / float64(own)
+		own, _ = a.topology.Latency(nodes[pi].ID, nodes[qi].ID)
+		far, _ = a.topology.Latency(nodes[pi].ID, nodes[qj].ID)
 	}
-	if ratio <= 0 {
-		ratio = slitUnknown / slitLocal
+	ratio := float64(slitUnknown) / slitLocal
+	if own > 0 && far > 0 {
+		ratio = far / own
 	}
 	return max(minGuestDistance, min(maxGuestDistance, int(math.Round(ratio*slitLocal))))
 }

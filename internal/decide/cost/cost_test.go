@@ -30,74 +30,7 @@ func damped(slitRatio float64) float64 { return math.Pow(slitRatio, 0.65) }
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
 
-func TestSLITIsDamped(t *testing.T) {
-	a := NewAccess(host([][]int{{10, 21, 255}, {32, 10, 0}, {255, 16, 10}}))
-	if a.Measured() {
-		t.Error("nothing was measured")
-	}
-	for _, c := range []struct {
-		i, j int
-		want float64
-	}{{0, 0, 1}, {0, 1, damped(2.1)}, {1, 0, damped(3.2)}, {0, 2, 0}, {1, 2, damped(3.2)}, {2, 1, damped(1.6)}} {
-		if got := a.Latency(c.i, c.j); !near(got, c.want) {
-			t.Errorf("latency %d to %d is %v, want %v", c.i, c.j, got, c.want)
-		}
-	}
-	if a.Reachable(0, 2) || !a.Reachable(1, 2) {
-		t.Error("255 is no path; a missing figure is the worst known")
-	}
-	if a.Bandwidth(0, 1) != 1 {
-		t.Error("unmeasured bandwidth must not count")
-	}
-}
-
-func TestMeasuredFigures(t *testing.T) {
-	topo := host([][]int{{10, 21}, {21, 10}})
-	topo.Measured = &topology.Measured{
-		Nodes:         []topology.NodeID{0, 2},
-		LatencyNanos:  [][]float64{{80, 240}, {238, 82}},
-		BandwidthMBps: [][]float64{{100, 50}, {51, 99}},
-	}
-	a := NewAccess(topo)
-	if !a.Measured() || a.Latency(0, 0) != 1 || a.Latency(1, 1) != 1 {
-		t.Errorf("80 and 82 ns differ by noise only: %v and %v", a.Latency(0, 0), a.Latency(1, 1))
-	}
-	if a.Latency(0, 1) != a.Latency(1, 0) || !near(a.Latency(0, 1), 238.0/80) {
-		t.Errorf("240 and 238 ns are one level: %v and %v", a.Latency(0, 1), a.Latency(1, 0))
-	}
-	if a.Bandwidth(0, 0) != 1 || a.Bandwidth(1, 1) != 1 || !near(a.Bandwidth(0, 1), 99.0/50) {
-		t.Errorf("bandwidth %v %v", a.Bandwidth(1, 1), a.Bandwidth(0, 1))
-	}
-	topo.Measured.LatencyNanos[0][1] = 0
-	if NewAccess(topo).Measured() {
-		t.Error("a matrix with a hole must not be used")
-	}
-}
-
-func TestMemoryOnlyNodes(t *testing.T) {
-	topo := host([][]int{{10, 50}, {255, 10}})
-	topo.Nodes[1].CPUs = topology.CPUSet{}
-	a := NewAccess(topo)
-	if !near(a.Latency(0, 1), damped(5)) || !near(a.Latency(1, 0), damped(5)) {
-		t.Errorf("to CXL memory %v, from it %v (the way back)", a.Latency(0, 1), a.Latency(1, 0))
-	}
-}
-
-func TestGuestDistances(t *testing.T) {
-	topo := host([][]int{{10, 10, 28}, {16, 10, 255}, {28, 20, 10}})
-	a := NewAccess(topo)
-	for _, c := range []struct{ i, j, want int }{{0, 1, 11}, {1, 0, 16}, {0, 2, 28}, {1, 2, 254}} {
-		if got := a.GuestDistance(c.i, c.i, c.j); got != c.want {
-			t.Errorf("guest is told %d for %d to %d, want %d", got, c.i, c.j, c.want)
-		}
-	}
-	topo.Measured = &topology.Measured{Nodes: []topology.NodeID{0, 2, 4}, LatencyNanos: [][]float64{{80, 100, 160}, {100, 80, 160}, {160, 160, 80}}}
-	if got := NewAccess(topo).GuestDistance(0, 0, 2); got != 20 {
-		t.Errorf("160 ns against 80 is told as %d", got)
-	}
-}
-
-func TestLoadGrowsAndWaits(t *testing.T) {
+func TestList_LoadGrowsAndOvercommitWaits(t *testing.T) {
 	spread, pack := NewList(policy.Policy{}), NewList(policy.Policy{Prefer: policy.PreferPack})
 	rapid.Check(t, func(t *rapid.T) {
 		a := rapid.Float64Range(0, 4).Draw(t, "a")
@@ -114,7 +47,7 @@ func TestLoadGrowsAndWaits(t *testing.T) {
 	})
 }
 
-func TestStrandingAndRest(t *testing.T) {
+func TestUse_StrandingAndRestOfEmpty(t *testing.T) {
 	for _, c := range []struct {
 		before, after   Use
 		stranding, rest float64
@@ -133,7 +66,7 @@ func TestStrandingAndRest(t *testing.T) {
 	}
 }
 
-func TestMicro(t *testing.T) {
+func TestMicro_Of(t *testing.T) {
 	for figure, want := range map[float64]Micro{
 		0: 0, 1: One, -0.5: -One / 2, 0.0000004: 0, 1e9: 1000 * One, -1e9: -1000 * One,
 	} {
@@ -146,7 +79,7 @@ func TestMicro(t *testing.T) {
 	}
 }
 
-func TestTerms(t *testing.T) {
+func TestList_WeightsEachTerm(t *testing.T) {
 	w := policy.Weights{Latency: 1, Bandwidth: 2, Load: 3, Stranding: 4, WideRoom: 5, Devices: 6, Cache: 7, Growth: 8}
 	l := NewList(policy.Policy{Weights: &w})
 	var sum Terms
@@ -156,7 +89,64 @@ func TestTerms(t *testing.T) {
 		}
 		sum[i] = l.Price(i, 1)
 	}
-	if sum.Sum() != 36*One || sum.Add(sum).Sum() != 72*One {
-		t.Errorf("sum %v", sum.Sum())
+	if got := sum.Sum(); got != 36*One {
+		t.Errorf("sum %v, want 36", got.Float())
+	}
+	if got := sum.Add(sum).Sum(); got != 72*One {
+		t.Errorf("sum of twice the terms %v, want 72", got.Float())
+	}
+	if got := l.Price(Load, 0.25).Float(); got != 0.75 {
+		t.Errorf("price of a load of 0.25 with weight 3: %v, want 0.75", got)
+	}
+}
+
+func TestList_CPULoad(t *testing.T) {
+	spread, pack := NewList(policy.Policy{}), NewList(policy.Policy{Prefer: policy.PreferPack})
+	for _, c := range []struct{ use, spread, pack float64 }{
+		{0, 0, 1}, {0.25, 0.25, 0.75}, {1, 1, 0}, {1.5, 2.25, 2.25}, {2, 4, 4},
+	} {
+		if got := spread.CPULoad(c.use); got != c.spread {
+			t.Errorf("spread: load of use %v is %v, want %v", c.use, got, c.spread)
+		}
+		if got := pack.CPULoad(c.use); got != c.pack {
+			t.Errorf("pack: load of use %v is %v, want %v", c.use, got, c.pack)
+		}
+	}
+}
+
+func TestMove_Prices(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		got  Micro
+		want float64
+	}{
+		{"copying all", Copying(1), 0.5},
+		{"copying a quarter", Copying(0.25), 0.125},
+		{"leaving all page tables", PageTables(1), 0.05},
+		{"leaving a half of the page tables", PageTables(0.5), 0.025},
+	} {
+		if got := c.got.Float(); !near(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+	if got := Contention(0.5); got != 0.25 {
+		t.Errorf("contention of half the bandwidth: %v, want 0.25", got)
+	}
+}
+
+func TestIntensity(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		mbps, cpus, want float64
+	}{
+		{"traffic not known", 0, 2, 1},
+		{"CPU time not known", 100, 0, 1},
+		{"a tenth of what makes a CPU memory-bound", 100, 2, 0.1},
+		{"memory-bound", 1000, 2, 1},
+		{"more than memory-bound", 5000, 2, 1},
+	} {
+		if got := Intensity(c.mbps, c.cpus); !near(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
 	}
 }

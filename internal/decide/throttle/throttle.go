@@ -47,14 +47,12 @@ func Of(b policy.Balance, bandwidth, used topology.Bytes) Bounds {
 	b = b.WithDefaults()
 	bounds := Bounds{MostWait: b.MostGuestWait, Cap: b.Pace}
 	if bandwidth > 0 {
-		part := topology.Bytes(b.MostBandwidth * float64(bandwidth))
-		if left := bandwidth - min(used, bandwidth); left < part {
-			part = left
-		}
-		part = max(part, Least)
-		if bounds.Cap == 0 || part < bounds.Cap {
+		part, left := topology.Bytes(b.MostBandwidth*float64(bandwidth)), bandwidth-min(used, bandwidth)
+		part = max(min(part, left), Least)
+		if bounds.Cap == 0 {
 			bounds.Cap = part
 		}
+		bounds.Cap = min(bounds.Cap, part)
 	}
 	return bounds
 }
@@ -86,7 +84,7 @@ func Next(b Bounds, rate topology.Bytes, s Slice) topology.Bytes {
 
 // reached reports whether copying came near the rate it was allowed.
 func reached(rate topology.Bytes, s Slice) bool {
-	return s.Took > 0 && s.Bytes > 0 && float64(s.Bytes)/s.Took.Seconds() > 0.7*float64(rate)
+	return s.Took > 0 && float64(s.Bytes)/s.Took.Seconds() > 0.7*float64(rate)
 }
 
 func (b Bounds) within(rate topology.Bytes) topology.Bytes {

@@ -41,7 +41,7 @@ func (m model) copies(rate topology.Bytes) Slice {
 // On a guest that bears at least the least rate, the time that vCPUs wait
 // longer comes to less than the bound on average, and copying is not slowed
 // down for nothing: it uses more than a third of what the guest bears.
-func TestPaceConvergesBelowTheBound(t *testing.T) {
+func TestNext_ConvergesBelowTheBound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawModel(t)
 		b := Bounds{MostWait: m.bound}
@@ -68,7 +68,7 @@ func TestPaceConvergesBelowTheBound(t *testing.T) {
 
 // Whatever is measured: the rate is never so low that copying would not end,
 // and never above the cap.
-func TestPaceStaysWithinItsBounds(t *testing.T) {
+func TestNext_StaysWithinItsBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := Bounds{MostWait: rapid.Float64Range(0, 1).Draw(t, "most wait"), Cap: topology.Bytes(rapid.IntRange(0, 1<<34).Draw(t, "cap"))}
 		rate := First(b)
@@ -99,7 +99,7 @@ func TestPaceStaysWithinItsBounds(t *testing.T) {
 
 // A guest that suffers whatever the rate is copied at the least; one that does
 // not, as fast as the host gives.
-func TestPaceAtTheExtremes(t *testing.T) {
+func TestNext_AtTheExtremes(t *testing.T) {
 	b := Bounds{MostWait: 0.05}
 	rate := First(b)
 	for range 50 {
@@ -117,7 +117,7 @@ func TestPaceAtTheExtremes(t *testing.T) {
 	}
 }
 
-func TestBoundsOfAPolicy(t *testing.T) {
+func TestOf_BoundsOfAPolicy(t *testing.T) {
 	const gib = topology.GiB
 	for _, c := range []struct {
 		name            string
@@ -134,6 +134,46 @@ func TestBoundsOfAPolicy(t *testing.T) {
 	} {
 		if got := Of(c.policy, c.bandwidth, c.used); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestNext_OneSlice(t *testing.T) {
+	const mib = topology.MiB
+	second := func(bytes topology.Bytes, before, wait float64) Slice {
+		return Slice{Bytes: bytes, Took: time.Second, Before: before, Wait: wait}
+	}
+	bounds := Bounds{MostWait: 0.125} // these fractions are exact in binary
+	for _, c := range []struct {
+		name   string
+		bounds Bounds
+		rate   topology.Bytes
+		slice  Slice
+		want   topology.Bytes
+	}{
+		{"wait at the bound: rise by a quarter", bounds, 400 * mib, second(400*mib, 0.25, 0.375), 500 * mib},
+		{"wait beyond the bound: half", bounds, 400 * mib, second(400*mib, 0.25, 0.5), 200 * mib},
+		{"a fast copy rises by a step", bounds, 1000 * mib, second(1000*mib, 0, 0), 1128 * mib},
+		{"0.7 of the rate is not reached", bounds, 1000 * mib, second(700*mib, 0, 0), 1000 * mib},
+		{"more than 0.7 of the rate is reached", bounds, 1000 * mib, second(701*mib, 0, 0), 1128 * mib},
+		{"nothing copied", bounds, 400 * mib, second(0, 0, 0), 400 * mib},
+		{"no time passed", bounds, 400 * mib, Slice{Bytes: 400 * mib}, 400 * mib},
+		{"capped", Bounds{MostWait: 0.125, Cap: 450 * mib}, 400 * mib, second(400*mib, 0, 0), 450 * mib},
+		{"never below the least", bounds, Least + mib, second(Least, 0, 0.9), Least},
+	} {
+		if got := Next(c.bounds, c.rate, c.slice); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestSize_HalfASecondWithinBounds(t *testing.T) {
+	const mib = topology.MiB
+	for rate, want := range map[topology.Bytes]topology.Bytes{
+		16 * mib: 64 * mib, 128 * mib: 64 * mib, 200 * mib: 100 * mib, 512 * mib: 256 * mib, 4096 * mib: 256 * mib,
+	} {
+		if got := Size(rate); got != want {
+			t.Errorf("at %v a second: %v, want %v", rate, got, want)
 		}
 	}
 }
