@@ -63,7 +63,7 @@ func kinds(p plan.Steps) string {
 	return strings.Join(k, " ")
 }
 
-func TestMechanismFollowsTheGuestsMode(t *testing.T) {
+func TestSteps_MechanismFollowsTheGuestsMode(t *testing.T) {
 	tune := func(mode string) *inventory.NUMATune { return &inventory.NUMATune{Mode: mode, Nodes: nodes("0")} }
 	for _, c := range []struct {
 		name   string
@@ -97,7 +97,7 @@ func TestMechanismFollowsTheGuestsMode(t *testing.T) {
 	}
 }
 
-func TestNarrowingAlwaysComesAfterTheCopy(t *testing.T) {
+func TestSteps_NarrowAfterTheCopy(t *testing.T) {
 	p := bind.Steps(bind.Request{Guest: seenOn(&inventory.NUMATune{Mode: "strict", Nodes: nodes("0")}, "0", "bind:0", "anonymous"), Topology: square(), Placement: onNode(3, guest.MemoryStrict)})
 	allowed := nodes("0")
 	for _, s := range p.Steps {
@@ -115,7 +115,7 @@ func TestNarrowingAlwaysComesAfterTheCopy(t *testing.T) {
 	}
 }
 
-func TestVFIOMemoryIsNotPretendedToMove(t *testing.T) {
+func TestSteps_VFIOMemoryStays(t *testing.T) {
 	g := seenOn(nil, "0-3", "default", "anonymous")
 	g.Config.Devices = []string{"0000:3b:00.0"}
 	p := bind.Steps(bind.Request{Guest: g, Topology: square(), Placement: onNode(2, guest.MemoryPreferred)})
@@ -127,7 +127,7 @@ func TestVFIOMemoryIsNotPretendedToMove(t *testing.T) {
 	}
 }
 
-func TestOwnMemoryOfTheProcessIsOneStep(t *testing.T) {
+func TestSteps_OwnMemoryOfTheProcessIsOneStep(t *testing.T) {
 	g := seenOn(nil, "0-3", "default", "anonymous")
 	for i := range uint64(5) {
 		g.Seen.Ranges = append(g.Seen.Ranges, inventory.MemoryRange{Address: 0x100000000 + i<<24, Size: topology.MiB, PageSize: 4096, Backing: "anonymous", ByNode: placed(1, topology.MiB)})
@@ -144,7 +144,7 @@ func TestOwnMemoryOfTheProcessIsOneStep(t *testing.T) {
 	t.Errorf("the process's own memory stays on node 1: %s", kinds(p))
 }
 
-func TestGuestInPlaceNeedsNothing(t *testing.T) {
+func TestSteps_GuestInPlaceNeedsNothing(t *testing.T) {
 	g := seenOn(&inventory.NUMATune{Mode: "strict", Nodes: nodes("0")}, "0", "bind:0", "anonymous")
 	want := onNode(0, guest.MemoryStrict)
 	g.Placement = &want
@@ -159,7 +159,7 @@ func TestGuestInPlaceNeedsNothing(t *testing.T) {
 	}
 }
 
-func TestAnonymousCellsThatSwapNodesAreReported(t *testing.T) {
+func TestSteps_AnonymousCellsThatSwapNodesAreReported(t *testing.T) {
 	g := seenOn(&inventory.NUMATune{Mode: "strict", Nodes: nodes("0-1")}, "0-1", "bind:0", "anonymous")
 	second := g.Seen.Ranges[0]
 	second.Address, second.Cell, second.Policy, second.ByNode = 0x9000000, ptr(guest.CellID(1)), "bind:1", placed(1, 128*topology.MiB)
@@ -176,7 +176,7 @@ func TestAnonymousCellsThatSwapNodesAreReported(t *testing.T) {
 	}
 }
 
-func TestInterleavedMemoryIsSpreadEvenly(t *testing.T) {
+func TestSteps_InterleavedMemoryIsSpreadEvenly(t *testing.T) {
 	want := onNode(0, guest.MemoryInterleave)
 	want.Nodes = nodes("0-1")
 	want.Cells[0].Nodes = nodes("0-1")
@@ -193,7 +193,7 @@ func TestInterleavedMemoryIsSpreadEvenly(t *testing.T) {
 }
 
 // Seen on Debian's 6.1 (lab results, e): narrowing a strict two-cell guest {0},{1} and widening it again.
-func TestRebindFoldsAsTheKernelDoes(t *testing.T) {
+func TestRebind_FoldsAsTheKernelDoes(t *testing.T) {
 	cell0, cell1, at := nodes("0"), nodes("1"), nodes("0-1")
 	for _, step := range []struct{ write, cell0, cell1 string }{{"1", "1", "1"}, {"0-1", "0", "0"}, {"2-3", "2", "2"}, {"0-1", "0", "0"}} {
 		fresh := nodes(step.write)
@@ -204,7 +204,7 @@ func TestRebindFoldsAsTheKernelDoes(t *testing.T) {
 	}
 }
 
-func TestRebindStaysInsideWhatItWasGiven(t *testing.T) {
+func TestRebind_StaysInsideTheNewSet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		set := func(name string) topology.NodeSet {
 			return topology.SetOf(rapid.SliceOfNDistinct(rapid.Map(rapid.IntRange(0, 70), func(i int) topology.NodeID { return topology.NodeID(i) }), 1, 6, rapid.ID[topology.NodeID]).Draw(t, name)...)

@@ -26,7 +26,7 @@ func (b *builder) growPools() {
 		if r.PageSize < topology.GiB || b.pinnedByDevice() {
 			continue // smaller huge pages are allocated afresh by the kernel when the pool is short
 		}
-		if first, ok := b.targetOf(r).First(); ok && b.misplaced(r) > 0 {
+		if first, ok := b.targetOf(r).First(); ok {
 			if need[first] == nil {
 				need[first] = map[topology.Bytes]topology.Bytes{}
 			}

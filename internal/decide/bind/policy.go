@@ -46,10 +46,7 @@ func rebinds(mode string) bool {
 func SplitPolicy(text string) (mode string, nodes topology.NodeSet) {
 	mode, list, _ := strings.Cut(text, ":")
 	mode, _, _ = strings.Cut(mode, "=")
-	nodes, err := topology.ParseSet[topology.NodeID](list)
-	if err != nil {
-		return mode, topology.NodeSet{}
-	}
+	nodes, _ = topology.ParseSet[topology.NodeID](list) // a list that cannot be read names no node
 	return mode, nodes
 }
 
