@@ -1,8 +1,6 @@
 package main
 
 import (
-	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -96,7 +94,7 @@ func emitBound(c *cobra.Command, xml []byte, asked guest.Spec, p placed, explain
 // count all VMs; what a saved inventory does not show is noted.
 func (f *hostFlags) inventory(c *cobra.Command, file string) (inventory.Host, error) {
 	if file != "" {
-		inv, err := readFile(file, parseInventory)
+		inv, err := readFile(file, inventory.Parse)
 		if err != nil {
 			return inv, err
 		}
@@ -184,29 +182,3 @@ func specFrom(specFile, xmlFile string, flags *guest.FlagSpec) (asked guest.Spec
 	}
 	return asked, xml, err
 }
-
-// parseInventory reads what capture wrote.
-func parseInventory(r io.Reader) (inventory.Host, error) {
-	var h inventory.Host
-	d := json.NewDecoder(io.LimitReader(r, maxInventory))
-	if err := d.Decode(&h); err != nil {
-		return h, fmt.Errorf("not an inventory: %w; make one with 'numavisor capture'", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return h, errors.New("more follows after the inventory; give one document, as 'numavisor capture' makes it")
-	}
-	if h.Version != inventory.Version {
-		return h, fmt.Errorf("inventory version %d; this program reads version %d: make one with its 'numavisor capture'", h.Version, inventory.Version)
-	}
-	if len(h.Topology.Nodes) == 0 {
-		return h, errors.New("no nodes in the inventory's topology: nothing can be told of such a host; make one with 'numavisor capture'")
-	}
-	h.Topology.Classify()
-	if err := cmp.Or(h.Topology.Validate(), h.Validate()); err != nil {
-		return h, fmt.Errorf("%w; give the document as 'numavisor capture' made it", err)
-	}
-	return h, nil
-}
-
-// maxInventory bounds what is read: 64 nodes with 1,000 VMs are some 10 MiB.
-const maxInventory = 256 << 20

@@ -31,6 +31,16 @@ type Host struct {
 	Gaps []Gap `json:"gaps,omitempty"`
 }
 
+// Guest returns the guest of a name; ok is false where the inventory has none.
+func (h *Host) Guest(name string) (g *Guest, ok bool) {
+	for i := range h.Guests {
+		if h.Guests[i].Name == name {
+			return &h.Guests[i], true
+		}
+	}
+	return nil, false
+}
+
 // Kernel is what the host's kernel does to memory by itself. Values are as
 // the kernel writes them; empty means not readable (see Gaps).
 type Kernel struct {

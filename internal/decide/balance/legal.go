@@ -3,7 +3,6 @@ package balance
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/numavisor/numavisor/internal/decide/check"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -23,7 +22,7 @@ func Legal(h *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
 	host := *h
 	lifted := make([]inventory.Guest, len(moves))
 	for i, m := range moves {
-		if !slices.ContainsFunc(host.Guests, func(g inventory.Guest) bool { return g.Name == m.Guest }) {
+		if _, ok := host.Guest(m.Guest); !ok {
 			return fmt.Errorf("guest %s is not on the host", m.Guest)
 		}
 		host, lifted[i] = without(host, m.Guest)

@@ -204,7 +204,7 @@ func (m *mover) begin(tx claim.Locked, inv *inventory.Host, e journal.Entry) err
 func (m *mover) ways(inv *inventory.Host, moves []plan.GuestMove, way func(*inventory.Host, *inventory.Guest, *moving)) error {
 	m.guests = nil
 	for _, move := range moves {
-		seen, ok := guestOf(inv, move.Guest)
+		seen, ok := inv.Guest(move.Guest)
 		if !ok {
 			return missing(*inv, move.Guest)
 		}
@@ -257,15 +257,6 @@ func both(inv *inventory.Host, to guest.Placement) guest.Placement {
 		r.Exclusive = r.Exclusive.Union(h.Exclusive)
 	}
 	return to
-}
-
-func guestOf(inv *inventory.Host, name string) (*inventory.Guest, bool) {
-	for i := range inv.Guests {
-		if inv.Guests[i].Name == name {
-			return &inv.Guests[i], true
-		}
-	}
-	return nil, false
 }
 
 func (m *mover) release() error {

@@ -47,7 +47,7 @@ func (m *mover) pacer(inv *inventory.Host) *pacer {
 	watched := false
 	for _, move := range m.guests {
 		var tids []int
-		if g, ok := guestOf(inv, move.Guest); ok && p.meter != nil {
+		if g, ok := inv.Guest(move.Guest); ok && p.meter != nil {
 			for _, t := range g.Seen.Threads {
 				if t.VCPU != nil {
 					tids, watched = append(tids, t.TID), true
@@ -67,7 +67,7 @@ func (m *mover) bandwidth(inv *inventory.Host) (least, used topology.Bytes) {
 	low := math.Inf(1)
 	for _, g := range m.guests {
 		nodes := g.Placement.Nodes
-		if seen, ok := guestOf(inv, g.Guest); ok {
+		if seen, ok := inv.Guest(g.Guest); ok {
 			for node := range seen.Seen.MemoryByNode {
 				nodes = nodes.With(node)
 			}

@@ -117,7 +117,7 @@ func (m *mover) wayOn(tx claim.Locked, inv *inventory.Host, undoing *journal.Ent
 // placedSince says which guest was given another placement since the move began.
 func placedSince(inv *inventory.Host, moves []plan.GuestMove) string {
 	for _, g := range moves {
-		if seen, ok := guestOf(inv, g.Guest); ok {
+		if seen, ok := inv.Guest(g.Guest); ok {
 			if err := recordedAs(seen, g); err != nil {
 				return err.Error()
 			}

@@ -18,7 +18,7 @@ const strayed = 0.1
 // still returns ErrStale where a guest is not as its move says that it was. A
 // guest that was on this way before and was left there is as it shall be.
 func still(inv *inventory.Host, m plan.GuestMove) error {
-	g, ok := guestOf(inv, m.Guest)
+	g, ok := inv.Guest(m.Guest)
 	if !ok {
 		return fmt.Errorf("%w: %w", ErrStale, missing(*inv, m.Guest))
 	}

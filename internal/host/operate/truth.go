@@ -114,7 +114,7 @@ func (h *Host) Verify(ctx context.Context, name string) (Truth, error) {
 // verified is the truth about one guest of an inventory that shows it closely.
 func verified(inv *inventory.Host, name string) (Truth, error) {
 	var err error
-	g, found := guestOf(inv, name)
+	g, found := inv.Guest(name)
 	switch {
 	case !found:
 		err = missing(*inv, name)

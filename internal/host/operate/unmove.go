@@ -45,7 +45,7 @@ func (m *mover) turnBack(ctx context.Context, why error) error {
 func (m *mover) present(inv *inventory.Host, moves []plan.GuestMove) (there []plan.GuestMove, err error) {
 	m.gone = len(m.Move.Guests) - len(moves)
 	for _, g := range moves {
-		seen, ok := guestOf(inv, g.Guest)
+		seen, ok := inv.Guest(g.Guest)
 		gone := apply.StillThere(m.host.Kernel, g.Basis)
 		switch {
 		case errors.Is(gone, apply.ErrGone):
