@@ -1,0 +1,196 @@
+package balance
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"sigs.k8s.io/yaml"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// TestPlan_Transcripts plays the conversations in testdata. Each host is one
+// line of topology.Synthetic. To accept new answers:
+//
+//	go test ./internal/decide/balance -run Transcripts -rewrite
+//
+// Commands:
+//
+//	host       makes a host; the guests before it are gone
+//	guest      name=db vcpus=4 memory=8G on=(0,1) used=3 [wait=1] [mbps=500]
+//	           vCPUs may run on the nodes of on, which is also where the placement
+//	           reserves memory; used and wait are CPUs. More:
+//	             memory-on=(1:8G)  where the memory is, instead of on
+//	             cells=2           the guest sees so many cells
+//	             unmanaged         others made it
+//	             unmeasured        its load is not known
+//	             vfio              a device pins its memory
+//	policy     YAML
+//	balance    the plan; every state on the way is checked. With just-seen, guests
+//	           must suffer for a while first, else what is seen has lasted long enough
+//	carry-out  the guests are where the plan says, and get the CPUs they waited for
+//	load       name=db used=1 wait=0: what the guest does from now on
+//	wait       for=5m: time passes
+func TestPlan_Transcripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
+		var w world
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			text, err := w.do(t, d)
+			if err != nil {
+				return err.Error() + "\n"
+			}
+			return text
+		})
+	})
+}
+
+type world struct {
+	host   *inventory.Host
+	policy policy.Policy
+	past   Past
+	now    time.Time
+	plan   plan.Plan
+}
+
+func (w *world) do(t *testing.T, d *datadriven.TestData) (string, error) {
+	switch d.Cmd {
+	case "host":
+		*w = world{host: machine(d.Input), now: noon}
+		return "", nil
+	case "guest":
+		v, err := guestOf(t, d)
+		if err != nil {
+			return "", err
+		}
+		add(w.host, v)
+		return "", nil
+	case "policy":
+		w.policy = policy.Policy{}
+		return "", yaml.UnmarshalStrict([]byte(d.Input), &w.policy)
+	case "balance":
+		lasting := !d.HasArg("just-seen")
+		made, err := Plan(Request{Host: w.host, Policy: w.policy, Past: w.past, Now: w.now, Lasting: lasting})
+		if err != nil {
+			return "", err
+		}
+		legal(t, w.host, w.policy, made)
+		w.plan = made
+		w.past.Suffering = made.Suffering
+		return text(made), nil
+	case "load":
+		var name string
+		d.ScanArgs(t, "name", &name)
+		load := inventory.GuestLoad{Window: time.Minute}
+		d.ScanArgs(t, "used", &load.CPU)
+		d.ScanArgs(t, "wait", &load.Wait)
+		w.host.Guests[guestNamed(w.host, name)].Seen.Load = &load
+		return "", nil
+	case "wait":
+		var pause string
+		d.ScanArgs(t, "for", &pause)
+		length, err := time.ParseDuration(pause)
+		w.now = w.now.Add(length)
+		w.host.Taken = w.now
+		return "", err
+	case "carry-out":
+		for _, m := range w.plan.Moves {
+			for _, g := range m.Guests {
+				i := guestNamed(w.host, g.Guest)
+				from := w.host.Guests[i].Placement.Nodes
+				w.past.Moves = append(w.past.Moves, Moved{Guest: g.Guest, At: w.now, From: from, To: g.Placement.Nodes})
+			}
+			after := carriedOut(*w.host, m)
+			w.host = &after
+		}
+		for i := range w.host.Guests { // what was waited for is now used
+			if l := w.host.Guests[i].Seen.Load; l != nil {
+				moved := *l
+				moved.CPU, moved.Wait = l.CPU+l.Wait, 0
+				w.host.Guests[i].Seen.Load = &moved
+			}
+		}
+		return "", nil
+	}
+	return "", fmt.Errorf("unknown command %s", d.Cmd)
+}
+
+func guestNamed(h *inventory.Host, name string) int {
+	for i := range h.Guests {
+		if h.Guests[i].Name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// guestOf reads a guest's line.
+func guestOf(t *testing.T, d *datadriven.TestData) (vm, error) {
+	var v vm
+	var memory string
+	d.ScanArgs(t, "name", &v.name)
+	d.ScanArgs(t, "vcpus", &v.vcpus)
+	d.ScanArgs(t, "memory", &memory)
+	for name, value := range map[string]*float64{"used": &v.used, "wait": &v.wait, "mbps": &v.mbps} {
+		d.MaybeScanArgs(t, name, value)
+	}
+	var err error
+	if v.memory, err = topology.ParseBytes(memory); err != nil {
+		return vm{}, err
+	}
+	v.lies = map[topology.NodeID]topology.Bytes{}
+	for _, arg := range d.CmdArgs {
+		switch arg.Key {
+		case "on":
+			set, err := topology.ParseSet[topology.NodeID](strings.Join(arg.Vals, ","))
+			if err != nil {
+				return vm{}, err
+			}
+			v.cpus = set.IDs()
+		case "memory-on":
+			for _, val := range arg.Vals {
+				node, size, _ := strings.Cut(val, ":")
+				set, err := topology.ParseSet[topology.NodeID](node)
+				if err != nil {
+					return vm{}, err
+				}
+				id, _ := set.First()
+				if v.lies[id], err = topology.ParseBytes(size); err != nil {
+					return vm{}, err
+				}
+			}
+		case "unmanaged":
+			v.notOurs = true
+		case "unmeasured":
+			v.unmeasured = true
+		case "vfio":
+			v.change = func(g *inventory.Guest) { g.Config.Devices = []string{"0000:3b:00.0"} }
+		case "cells":
+			var count int
+			arg.Scan(t, 0, &count)
+			v.spec = func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: count} }
+		}
+	}
+	if len(v.lies) == 0 {
+		for _, n := range v.cpus {
+			v.lies[n] = v.memory / topology.Bytes(len(v.cpus))
+		}
+	}
+	return v, nil
+}
+
+// text shows a plan, and which guests suffer since when.
+func text(p plan.Plan) string {
+	var b strings.Builder
+	for _, s := range p.Suffering {
+		fmt.Fprintf(&b, "suffers: %s: %s\n", s.Guest, s.Why)
+	}
+	b.WriteString(p.Text())
+	return b.String()
+}
