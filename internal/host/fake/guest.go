@@ -1,7 +1,6 @@
 package fake
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -13,14 +12,6 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
-)
-
-// Failures that tests look for.
-var (
-	ErrExists    = errors.New("there is such a guest already")
-	ErrNoDomain  = errors.New("there is no such guest")
-	ErrRefused   = errors.New("libvirt cannot do it")
-	ErrTransient = errors.New("the guest has no stored configuration")
 )
 
 // domain is a guest as the hypervisor knows it.
@@ -60,7 +51,7 @@ func (h *Host) domain(name string) (*domain, error) {
 	if d, ok := h.domains[name]; ok {
 		return d, nil
 	}
-	return nil, fmt.Errorf("guest %s: %w", name, ErrNoDomain)
+	return nil, fmt.Errorf("guest %s: %w", name, guest.ErrNotFound)
 }
 
 // definitions are those that a change now and for the next start is made to.
@@ -179,7 +170,7 @@ func (h *Host) nextPID() int {
 // start is what the hypervisor does with a new definition.
 func (h *Host) start(d Definition, transient bool) error {
 	if _, taken := h.domains[d.Name]; taken {
-		return fmt.Errorf("guest %s: creating it: %w", d.Name, ErrExists)
+		return fmt.Errorf("guest %s: creating it: %w", d.Name, guest.ErrExists)
 	}
 	p, err := h.launch(d, h.nextPID())
 	if err != nil {

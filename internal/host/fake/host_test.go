@@ -140,7 +140,7 @@ func TestLibvirtRetunesOnlyRestrictiveGuests(t *testing.T) {
 		}
 		h, _ := with(t, "nodes:2 cores:1", one(tune))
 		err := h.TuneLive(context.Background(), "g", nodes("1"))
-		if errors.Is(err, fake.ErrRefused) == allowed {
+		if errors.Is(err, guest.ErrRefused) == allowed {
 			t.Errorf("mode %q: %v", mode, err)
 		}
 	}
@@ -169,7 +169,7 @@ func TestHugePagesTakeTheirPoolAlong(t *testing.T) {
 func TestANameIsTakenOnce(t *testing.T) {
 	h, _ := with(t, "nodes:2 cores:1", one(nil))
 	before, _ := h.Guest("g")
-	if err := h.Add(one(nil)); !errors.Is(err, fake.ErrExists) {
+	if err := h.Add(one(nil)); !errors.Is(err, guest.ErrExists) {
 		t.Errorf("error %v", err)
 	}
 	if after, _ := h.Guest("g"); after.PID != before.PID {

@@ -94,11 +94,11 @@ func (h *Host) PinIOThread(ctx context.Context, name string, id int, cpus topolo
 func (h *Host) TuneLive(ctx context.Context, name string, nodes topology.NodeSet) error {
 	return h.tune(ctx, "TuneLive", name, func(d *domain) error {
 		if d.process == nil {
-			return fmt.Errorf("guest %s is not running: %w", name, ErrRefused)
+			return fmt.Errorf("guest %s is not running: %w", name, guest.ErrRefused)
 		}
 		tune := d.live.Config.NUMATune
 		if tune != nil && tune.Mode != string(guest.MemoryRestrictive) {
-			return fmt.Errorf("guest %s: change of nodeset for running domain requires restrictive numa mode: %w", name, ErrRefused)
+			return fmt.Errorf("guest %s: change of nodeset for running domain requires restrictive numa mode: %w", name, guest.ErrRefused)
 		}
 		if err := h.setMems(d.process, nodes); err != nil {
 			return err
@@ -133,7 +133,7 @@ func (h *Host) Forget(ctx context.Context, name string) error {
 func (h *Host) Configure(ctx context.Context, name string, intent guest.Intent) error {
 	return h.tune(ctx, "Configure", name, func(d *domain) error {
 		if d.stored == nil {
-			return fmt.Errorf("guest %s: %w", name, ErrTransient)
+			return fmt.Errorf("guest %s: %w", name, guest.ErrTransient)
 		}
 		bound := d.stored.bound(intent)
 		d.stored = &bound

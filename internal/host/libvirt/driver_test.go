@@ -72,7 +72,7 @@ func TestDriverLifecycle(t *testing.T) {
 		}
 		l, err := d.Find(ctx, "web1")
 		if s.state == "" {
-			if !errors.Is(err, ErrNoDomain) {
+			if !errors.Is(err, guest.ErrNotFound) {
 				t.Fatalf("after %s: %+v, %v", s.name, l, err)
 			}
 			continue
@@ -117,12 +117,12 @@ func TestDriverTellsErrorsApart(t *testing.T) {
 		want error
 		says string
 	}{
-		{"a guest that is not there", func() error { return d.Destroy(ctx, "db") }, ErrNoDomain, "guest db: destroying it: there is no such guest"},
-		{"created twice", func() error { return d.Create(ctx, xml, CreateOptions{}) }, ErrExists, "there is such a guest already"},
+		{"a guest that is not there", func() error { return d.Destroy(ctx, "db") }, guest.ErrNotFound, "guest db: destroying it: there is no such guest"},
+		{"created twice", func() error { return d.Create(ctx, xml, CreateOptions{}) }, guest.ErrExists, "there is such a guest already"},
 		{"resumed while running", func() error { return d.Resume(ctx, "web1") }, nil, "resuming it"},
 		{"pinned to nothing", func() error { return d.PinVCPU(ctx, "web1", 0, topology.CPUSet{}) }, nil, "the CPU set is empty"},
 		{"unknown mode", func() error { return d.SetNUMA(ctx, "web1", "sticky", nodeSet("0"), Live) }, nil, "allowed: mode strict"},
-		{"no support", func() error { _, err := d.MonitorCommand(ctx, "web1", "{}"); return err }, ErrRefused, "libvirt cannot do it"},
+		{"no support", func() error { _, err := d.MonitorCommand(ctx, "web1", "{}"); return err }, guest.ErrRefused, "the hypervisor refuses it"},
 		{"broken XML", func() error { return d.Define(ctx, []byte("<domain>")) }, nil, "defining it"},
 	} {
 		err := c.do()
@@ -133,7 +133,7 @@ func TestDriverTellsErrorsApart(t *testing.T) {
 	if err := d.Destroy(ctx, "web1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Destroy(ctx, "web1"); !errors.Is(err, ErrNotRunning) && !errors.Is(err, ErrRefused) {
+	if err := d.Destroy(ctx, "web1"); !errors.Is(err, ErrNotRunning) && !errors.Is(err, guest.ErrRefused) {
 		t.Errorf("destroyed twice: %v", err)
 	}
 }
@@ -197,7 +197,7 @@ func TestDriverConfigures(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Guest = "passing"
-	if err := d.Configure(ctx, "passing", Metadata{Spec: s, Placement: p}); !errors.Is(err, ErrTransient) {
+	if err := d.Configure(ctx, "passing", Metadata{Spec: s, Placement: p}); !errors.Is(err, guest.ErrTransient) {
 		t.Errorf("a transient guest: %v", err)
 	}
 }
@@ -330,7 +330,7 @@ func TestErrorText(t *testing.T) {
 		t.Errorf("says\n%s\nwanted\n%s", err, want)
 	}
 	for code, kind := range map[libvirt.ErrorNumber]error{
-		libvirt.ERR_NO_DOMAIN: ErrNoDomain, libvirt.ERR_OPERATION_TIMEOUT: ErrBusy, libvirt.ERR_AUTH_FAILED: ErrDenied, libvirt.ERR_NO_SUPPORT: ErrRefused,
+		libvirt.ERR_NO_DOMAIN: guest.ErrNotFound, libvirt.ERR_OPERATION_TIMEOUT: ErrBusy, libvirt.ERR_AUTH_FAILED: ErrDenied, libvirt.ERR_NO_SUPPORT: guest.ErrRefused,
 	} {
 		if err := fail("x", "", libvirt.Error{Code: code, Message: "m"}); !errors.Is(err, kind) {
 			t.Errorf("code %d: %v", code, err)
@@ -343,8 +343,8 @@ func TestErrorText(t *testing.T) {
 		{libvirt.Error{Code: libvirt.ERR_SYSTEM_ERROR, Domain: libvirt.FROM_RPC, Message: "Failed to connect socket: Permission denied"}, ErrDenied},
 		{libvirt.Error{Code: libvirt.ERR_SYSTEM_ERROR, Domain: libvirt.FROM_RPC, Message: "End of file while reading data"}, ErrNoDaemon},
 		{libvirt.Error{Code: libvirt.ERR_INTERNAL_ERROR, Domain: libvirt.FROM_RPC, Message: "client socket is closed"}, ErrNoDaemon},
-		{libvirt.Error{Code: libvirt.ERR_OPERATION_FAILED, Message: "domain 'q' already exists with uuid x"}, ErrExists},
-		{libvirt.Error{Code: libvirt.ERR_OPERATION_INVALID, Message: "can't change nodeset for strict mode for running domain"}, ErrRefused},
+		{libvirt.Error{Code: libvirt.ERR_OPERATION_FAILED, Message: "domain 'q' already exists with uuid x"}, guest.ErrExists},
+		{libvirt.Error{Code: libvirt.ERR_OPERATION_INVALID, Message: "can't change nodeset for strict mode for running domain"}, guest.ErrRefused},
 		{libvirt.Error{Code: libvirt.ERR_OPERATION_INVALID, Message: "domain is not running"}, ErrNotRunning},
 	} {
 		if err := fail("x", "", c.err); !errors.Is(err, c.kind) {

@@ -7,20 +7,19 @@ import (
 	"strings"
 
 	"libvirt.org/go/libvirt"
+
+	"github.com/numavisor/numavisor/internal/guest"
 )
 
-// Kinds of failures that callers decide on; find them with errors.Is.
+// Kinds of failures of libvirt itself; find them with errors.Is. Those that
+// every hypervisor has are guest.ErrNotFound and the others beside it.
 var (
 	ErrNoLibrary  = errors.New("libvirt's library is not installed")
 	ErrNoDaemon   = errors.New("the libvirt daemon does not answer")
 	ErrDenied     = errors.New("libvirt refuses access")
-	ErrNoDomain   = errors.New("there is no such guest")
-	ErrExists     = errors.New("there is such a guest already")
 	ErrNotRunning = errors.New("the guest is in a state that does not allow it")
-	ErrTransient  = errors.New("the guest has no stored configuration")
 	ErrBusy       = errors.New("libvirt is busy with the guest")
 	ErrTimeout    = errors.New("libvirt did not answer in time")
-	ErrRefused    = errors.New("libvirt cannot do it")
 	// ErrUnknownOutcome comes with a control call that was cut off: it may have
 	// been done or not, so read the state again before anything else.
 	ErrUnknownOutcome = errors.New("it is not known whether it was done")
@@ -28,20 +27,20 @@ var (
 
 // remedies say what to do about a kind.
 var remedies = map[error]string{
-	ErrNoLibrary:      "install it (Debian: apt install libvirt-daemon-system, Fedora: dnf install libvirt-daemon-kvm)",
-	ErrNoDaemon:       "start it (systemctl start libvirtd, or virtqemud where daemons are split), or set LIBVIRT_DEFAULT_URI",
-	ErrDenied:         "run as root, or join the group libvirt",
-	ErrBusy:           "wait for the other operation to end (virsh domjobinfo GUEST) and try again",
-	ErrTimeout:        "look whether the daemon hangs (virsh list), or give it more time",
-	ErrUnknownOutcome: "read the guest's state again before repeating it",
-	ErrTransient:      "it ends with the guest; define it to keep it",
+	ErrNoLibrary:       "install it (Debian: apt install libvirt-daemon-system, Fedora: dnf install libvirt-daemon-kvm)",
+	ErrNoDaemon:        "start it (systemctl start libvirtd, or virtqemud where daemons are split), or set LIBVIRT_DEFAULT_URI",
+	ErrDenied:          "run as root, or join the group libvirt",
+	ErrBusy:            "wait for the other operation to end (virsh domjobinfo GUEST) and try again",
+	ErrTimeout:         "look whether the daemon hangs (virsh list), or give it more time",
+	ErrUnknownOutcome:  "read the guest's state again before repeating it",
+	guest.ErrTransient: "it ends with the guest; define it to keep it",
 }
 
 // Error is a failed libvirt call.
 type Error struct {
 	Op    string  // what was tried: "pin vCPU 3 to CPUs 4-7"
 	Guest string  // on which guest; may be empty
-	Kinds []error // of the above; may be empty
+	Kinds []error // of the above or of room guest; may be empty
 	Err   error   // libvirt's own
 }
 
@@ -128,27 +127,27 @@ func kindOfCode(err libvirt.Error) error {
 	}
 	switch err.Code {
 	case libvirt.ERR_NO_DOMAIN, libvirt.ERR_INVALID_DOMAIN:
-		return ErrNoDomain
+		return guest.ErrNotFound
 	case libvirt.ERR_DOM_EXIST:
-		return ErrExists
+		return guest.ErrExists
 	case libvirt.ERR_AUTH_FAILED, libvirt.ERR_AUTH_CANCELLED, libvirt.ERR_AUTH_UNAVAILABLE, libvirt.ERR_ACCESS_DENIED, libvirt.ERR_OPERATION_DENIED:
 		return ErrDenied
 	case libvirt.ERR_OPERATION_TIMEOUT, libvirt.ERR_RESOURCE_BUSY:
 		return ErrBusy
-	case libvirt.ERR_NO_SUPPORT, libvirt.ERR_CONFIG_UNSUPPORTED, libvirt.ERR_ARGUMENT_UNSUPPORTED, libvirt.ERR_OPERATION_UNSUPPORTED:
-		return ErrRefused
+	case libvirt.ERR_INVALID_ARG, libvirt.ERR_NO_SUPPORT, libvirt.ERR_CONFIG_UNSUPPORTED, libvirt.ERR_ARGUMENT_UNSUPPORTED, libvirt.ERR_OPERATION_UNSUPPORTED:
+		return guest.ErrRefused
 	case libvirt.ERR_OPERATION_FAILED:
 		if says("already exists with uuid") || says("is already active") {
-			return ErrExists
+			return guest.ErrExists
 		}
 	case libvirt.ERR_OPERATION_INVALID:
 		switch {
 		case says("transient domain"):
-			return ErrTransient
+			return guest.ErrTransient
 		case says("not running") || says("already running") || says("is already active"):
 			return ErrNotRunning
 		}
-		return ErrRefused
+		return guest.ErrRefused
 	}
 	return nil
 }

@@ -331,7 +331,7 @@ func (l *lab) start(t *testing.T, c labCase, transient bool) (*labGuest, int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := l.driver.Remove(within(t, time.Minute), g.p.Guest); err != nil && !errors.Is(err, ErrNoDomain) {
+		if err := l.driver.Remove(within(t, time.Minute), g.p.Guest); err != nil && !errors.Is(err, guest.ErrNotFound) {
 			t.Error(err)
 		}
 	})
@@ -367,7 +367,7 @@ func (l *lab) calls(t *testing.T) {
 		if groups["vcpu1"].cpus != "6" || groups["emulator"].cpus != "7" {
 			t.Errorf("pinned: %+v", groups)
 		}
-		if err := d.TuneLive(ctx, g.p.Guest, nodeSet("3")); !errors.Is(err, ErrRefused) {
+		if err := d.TuneLive(ctx, g.p.Guest, nodeSet("3")); !errors.Is(err, guest.ErrRefused) {
 			t.Errorf("changing a strict guest's nodes: %v", err)
 		}
 		if err := d.PinIOThread(ctx, g.p.Guest, 1, cpus("1")); err == nil {
@@ -388,7 +388,7 @@ func (l *lab) calls(t *testing.T) {
 		if err := d.Destroy(ctx, g.p.Guest); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.PinVCPU(ctx, g.p.Guest, 0, cpus("1")); !errors.Is(err, ErrNoDomain) {
+		if err := d.PinVCPU(ctx, g.p.Guest, 0, cpus("1")); !errors.Is(err, guest.ErrNotFound) {
 			t.Errorf("a guest that has vanished: %v", err)
 		}
 		if _, err := d.PID(g.p.Guest); !errors.Is(err, ErrNotRunning) {

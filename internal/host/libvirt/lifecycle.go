@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"libvirt.org/go/libvirt"
 )
 
@@ -29,7 +30,7 @@ func (d *Driver) XML(ctx context.Context, name string, v View) ([]byte, error) {
 			if kept, err := dom.IsPersistent(); err != nil {
 				return err
 			} else if !kept {
-				return &Error{Op: "reading its stored XML", Guest: name, Kinds: []error{ErrTransient}}
+				return &Error{Op: "reading its stored XML", Guest: name, Kinds: []error{guest.ErrTransient}}
 			}
 		}
 		text, err = dom.GetXMLDesc(flags)
@@ -68,7 +69,7 @@ func (d *Driver) Create(ctx context.Context, xml []byte, o CreateOptions) error 
 	return fail(op, name, d.writes.control(ctx, func(c *libvirt.Connect) error {
 		if old, err := c.LookupDomainByName(name); err == nil {
 			old.Free()
-			return &Error{Op: op, Guest: name, Kinds: []error{ErrExists}}
+			return &Error{Op: op, Guest: name, Kinds: []error{guest.ErrExists}}
 		}
 		if !o.Persistent {
 			dom, err := c.DomainCreateXML(string(xml), flags)

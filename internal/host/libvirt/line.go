@@ -65,6 +65,9 @@ func (l *line[C]) control(ctx context.Context, call func(C) error) error {
 }
 
 func (l *line[C]) run(ctx context.Context, again bool, call func(C) error) error {
+	if err := ctx.Err(); err != nil {
+		return err // not sent: nothing was done
+	}
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, defaultTime)

@@ -322,3 +322,19 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 	t.Errorf("not so after 2 s: %s", what)
 }
+
+// A control call under an ended context is not sent: its outcome is known.
+func TestLine_SendsNothingUnderAnEndedContext(t *testing.T) {
+	d := testDriver(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 { // whether the call was sent used to be a race
+		err := d.Suspend(ctx, "test")
+		if !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnknownOutcome) {
+			t.Fatalf("error is %v, want the context's error and a known outcome", err)
+		}
+	}
+	if l, err := d.Find(t.Context(), "test"); err != nil || l.State != "running" {
+		t.Errorf("guest test is %q, error %v; want it to run", l.State, err)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"libvirt.org/go/libvirt"
 )
@@ -177,7 +178,7 @@ func (d *Driver) Guests(ctx context.Context) ([]inventory.Guest, error) {
 				return err
 			}
 			g, err := d.guest(l, text, fail("reading its XML", l.Name, err))
-			if errors.Is(err, ErrNoDomain) {
+			if errors.Is(err, guest.ErrNotFound) {
 				return nil
 			}
 			guests, errs = append(guests, g), append(errs, err)

@@ -123,7 +123,7 @@ var numaModes = map[guest.MemoryMode]libvirt.DomainNumatuneMemMode{
 
 // SetNUMA sets mode and nodeset of <numatune><memory> (virDomainSetNumaParameters).
 // On a running guest libvirt allows it only in mode restrictive, for guests
-// that have that mode or no <memory> yet; others are ErrRefused. It writes
+// that have that mode or no <memory> yet; others are guest.ErrRefused. It writes
 // cpuset.mems of every thread group and so moves the guest's memory before it
 // returns; how much did move it does not say.
 func (d *Driver) SetNUMA(ctx context.Context, name string, mode guest.MemoryMode, nodes topology.NodeSet, s Scope) error {
@@ -167,7 +167,7 @@ func (d *Driver) Forget(ctx context.Context, name string) error {
 }
 
 // Configure binds the guest's stored configuration, for its next start. A
-// guest without one is ErrTransient.
+// guest without one is guest.ErrTransient.
 func (d *Driver) Configure(ctx context.Context, name string, intent Metadata) error {
 	old, err := d.XML(ctx, name, Stored)
 	if err != nil {

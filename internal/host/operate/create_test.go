@@ -81,7 +81,7 @@ func TestCreateLosesTheNameToAnother(t *testing.T) {
 	other := kinds[0].guest("new", 64*mib, []topology.NodeID{1}, cpus("0"))
 	w.Inject(fake.Fault{Before: fake.NthOf("Start", 1, func() error { return w.Add(other) })})
 	pools := w.pools()
-	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); !errors.Is(err, fake.ErrExists) {
+	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); !errors.Is(err, guest.ErrExists) {
 		t.Errorf("error %v, want that the name is taken", err)
 	}
 	if g := w.guest(t, "new"); g.State != "running" || g.Managed {

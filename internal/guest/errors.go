@@ -1,0 +1,17 @@
+package guest
+
+import "errors"
+
+// Failures that every hypervisor's driver reports, whatever its own error
+// says; find them with errors.Is.
+var (
+	// ErrNotFound means that the hypervisor has no guest of the name.
+	ErrNotFound = errors.New("there is no such guest")
+	// ErrExists means that the name is taken.
+	ErrExists = errors.New("there is such a guest already")
+	// ErrRefused means that the hypervisor lacks the function, or cannot do it
+	// with this guest as it is; a retry changes nothing.
+	ErrRefused = errors.New("the hypervisor refuses it")
+	// ErrTransient means that the guest has no stored configuration.
+	ErrTransient = errors.New("the guest has no stored configuration")
+)
