@@ -19,6 +19,7 @@ type domain struct {
 	live    *Definition // nil: does not run
 	stored  *Definition // nil: transient
 	process *process    // nil: does not run
+	garbled bool        // its intent cannot be read
 }
 
 // process is a running program.
@@ -196,7 +197,7 @@ func (h *Host) seenGuest(name string) inventory.Guest {
 	}
 	g.Config = now.Config
 	g.Config.Pins, g.Config.IOThreadPins = maps.Clone(g.Config.Pins), maps.Clone(g.Config.IOThreadPins)
-	if now.Intent != nil {
+	if now.Intent != nil && !d.garbled {
 		intent := *now.Intent
 		g.Managed, g.Adopted, g.Spec, g.Placement = true, intent.Adopted, &intent.Spec, &intent.Placement
 	}

@@ -15,15 +15,20 @@ import (
 // Name is the hypervisor's name in inventories.
 func (h *Host) Name() string { return "qemu" }
 
-// Guests lists all guests by name.
+// Guests lists all guests by name. Guests whose intent cannot be read are
+// listed without it, and named in the error.
 func (h *Host) Guests(ctx context.Context) (guests []inventory.Guest, err error) {
+	var unread []error
 	err = h.call("Guests", func() error {
 		for _, name := range slices.Sorted(maps.Keys(h.domains)) {
 			guests = append(guests, h.seenGuest(name))
+			if h.domains[name].garbled {
+				unread = append(unread, fmt.Errorf("guest %s: reading its intent: it is garbled", name))
+			}
 		}
 		return ctx.Err()
 	})
-	return guests, err
+	return guests, errors.Join(append(unread, err)...)
 }
 
 // tune runs a call on a guest that must be there, while the context lasts.
@@ -37,17 +42,27 @@ func (h *Host) tune(ctx context.Context, method, name string, do func(*domain) e
 	})
 }
 
+// pinning is a pin of one kind of thread.
+type pinning struct {
+	has   func(inventory.Config) bool // whether a guest has the thread
+	write func(*inventory.Config)
+	which func(inventory.Thread) bool
+}
+
 // pin writes a pin into the guest's definitions and onto its threads.
-func (h *Host) pin(ctx context.Context, method, name string, cpus topology.CPUSet, write func(*inventory.Config), which func(inventory.Thread) bool) error {
+func (h *Host) pin(ctx context.Context, method, name string, cpus topology.CPUSet, pin pinning) error {
 	return h.tune(ctx, method, name, func(d *domain) error {
+		if !pin.has(d.definitions()[0].Config) {
+			return fmt.Errorf("%s of guest %s: it has no such thread: %w", method, name, guest.ErrRefused)
+		}
 		if cpus.IsEmpty() || !cpus.SubsetOf(h.topology.CPUSet()) {
 			return fmt.Errorf("%s of guest %s to CPUs %q: not all of these exist", method, name, cpus)
 		}
 		for _, definition := range d.definitions() {
-			write(&definition.Config)
+			pin.write(&definition.Config)
 		}
 		if d.process != nil {
-			d.process.pin(which, cpus)
+			d.process.pin(pin.which, cpus)
 		}
 		return nil
 	})
@@ -70,23 +85,29 @@ func pinIOThread(c *inventory.Config, id int, cpus topology.CPUSet) {
 
 // PinVCPU holds a vCPU to CPUs, now and at the next start.
 func (h *Host) PinVCPU(ctx context.Context, name string, v guest.VCPUID, cpus topology.CPUSet) error {
-	return h.pin(ctx, "PinVCPU", name, cpus,
-		func(c *inventory.Config) { pinVCPU(c, v, cpus) },
-		func(t inventory.Thread) bool { return t.VCPU != nil && *t.VCPU == v })
+	return h.pin(ctx, "PinVCPU", name, cpus, pinning{
+		has:   func(c inventory.Config) bool { return v >= 0 && int(v) < c.VCPUs },
+		write: func(c *inventory.Config) { pinVCPU(c, v, cpus) },
+		which: func(t inventory.Thread) bool { return t.VCPU != nil && *t.VCPU == v },
+	})
 }
 
 // PinEmulator holds the program's other threads to CPUs.
 func (h *Host) PinEmulator(ctx context.Context, name string, cpus topology.CPUSet) error {
-	return h.pin(ctx, "PinEmulator", name, cpus,
-		func(c *inventory.Config) { c.EmulatorPin = cpus },
-		func(t inventory.Thread) bool { return t.Role == inventory.RoleEmulator })
+	return h.pin(ctx, "PinEmulator", name, cpus, pinning{
+		has:   func(inventory.Config) bool { return true },
+		write: func(c *inventory.Config) { c.EmulatorPin = cpus },
+		which: func(t inventory.Thread) bool { return t.Role == inventory.RoleEmulator },
+	})
 }
 
 // PinIOThread holds an I/O thread to CPUs. Ids count from 1.
 func (h *Host) PinIOThread(ctx context.Context, name string, id int, cpus topology.CPUSet) error {
-	return h.pin(ctx, "PinIOThread", name, cpus,
-		func(c *inventory.Config) { pinIOThread(c, id, cpus) },
-		func(t inventory.Thread) bool { return t.Name == fmt.Sprintf("IO iothread%d", id) })
+	return h.pin(ctx, "PinIOThread", name, cpus, pinning{
+		has:   func(c inventory.Config) bool { return id >= 1 && id <= c.IOThreads },
+		write: func(c *inventory.Config) { pinIOThread(c, id, cpus) },
+		which: func(t inventory.Thread) bool { return t.Name == fmt.Sprintf("IO iothread%d", id) },
+	})
 }
 
 // TuneLive holds a running guest to nodes by mode restrictive. It refuses one
@@ -111,6 +132,7 @@ func (h *Host) TuneLive(ctx context.Context, name string, nodes topology.NodeSet
 // Record stores the intent with the guest, running and stored.
 func (h *Host) Record(ctx context.Context, name string, intent guest.Intent) error {
 	return h.tune(ctx, "Record", name, func(d *domain) error {
+		d.garbled = false
 		for _, definition := range d.definitions() {
 			kept := intent
 			definition.Intent = &kept
@@ -122,6 +144,7 @@ func (h *Host) Record(ctx context.Context, name string, intent guest.Intent) err
 // Forget takes the intent away from the guest, running and stored.
 func (h *Host) Forget(ctx context.Context, name string) error {
 	return h.tune(ctx, "Forget", name, func(d *domain) error {
+		d.garbled = false
 		for _, definition := range d.definitions() {
 			definition.Intent = nil
 		}

@@ -169,6 +169,18 @@ func (h *Host) Smear(name string, nodes topology.NodeSet) error {
 	return nil
 }
 
+// Garble makes the recorded intent of a guest unreadable, until another one is recorded.
+func (h *Host) Garble(name string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, err := h.domain(name)
+	if err != nil {
+		return err
+	}
+	d.garbled = true
+	return nil
+}
+
 // Stick makes memory of each cell immovable, as device drivers that pin pages do.
 func (h *Host) Stick(name string, bytes topology.Bytes) error {
 	h.mu.Lock()

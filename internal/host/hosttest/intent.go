@@ -1,0 +1,122 @@
+package hosttest
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/guest"
+)
+
+// An intent is recorded, read, replaced and forgotten.
+func testIntent(s *suite) {
+	s.bothKinds(func(s *suite, name string, transient bool) {
+		spec, p := s.start(name, guest.MemoryStrict, transient)
+		first := guest.Intent{Spec: spec, Placement: p}
+		s.recorded(name, first)
+		second := first
+		second.Spec.Limits.MaxNodes, second.Adopted = 7, true
+		if err := s.Hypervisor.Record(s.ctx, name, second); err != nil {
+			s.Fatal(err)
+		}
+		s.recorded(name, second)
+		for range 2 { // an intent that is not there can be forgotten
+			if err := s.Hypervisor.Forget(s.ctx, name); err != nil {
+				s.Fatal(err)
+			}
+			if g := s.find(name); g.Managed || g.Spec != nil || g.Placement != nil || g.Adopted {
+				s.Errorf("after Forget the guest is managed: %v", g.Managed)
+			}
+		}
+		if err := s.Hypervisor.Record(s.ctx, name, first); err != nil {
+			s.Fatal(err)
+		}
+		s.recorded(name, first)
+		if transient {
+			return
+		}
+		if err := s.PowerOff(s.ctx, name); err != nil {
+			s.Fatal(err)
+		}
+		s.recorded(name, first) // in the stored configuration, too
+	})
+}
+
+// hostileValues are texts that may break out of what holds an intent.
+var hostileValues = []string{
+	"</numavisor:guest><x>", "]]>", "<!--", "<![CDATA[", `"}`, "&amp;&#0;&quot;", "'\"`", "\x00\x01\x1b", "line\nbreak\ttab\r",
+	"\u2028", "\ufffe\uffff", "客", strings.Repeat("<", 5000),
+}
+
+// A hostile value is read back as it was recorded. Where it is refused, the
+// former intent stays.
+func testHostileIntents(s *suite) {
+	const name = "hosttest-hostile"
+	spec, p := s.start(name, guest.MemoryStrict, true)
+	last := guest.Intent{Spec: spec, Placement: p}
+	for _, value := range hostileValues {
+		next := last
+		next.Placement.Devices = []guest.DeviceSpec{{Address: value}}
+		if err := s.Hypervisor.Record(s.ctx, name, next); err != nil {
+			s.Logf("value %.40q is refused: %v", value, err)
+		} else {
+			last = next
+		}
+		s.recorded(name, last)
+	}
+}
+
+// A guest whose intent is unreadable is listed and reported; the others are
+// listed whole. Recording an intent replaces the unreadable one.
+func testUnreadableIntent(s *suite) {
+	const garbled, other = "hosttest-garbled", "hosttest-other"
+	spec, p := s.start(garbled, guest.MemoryStrict, true)
+	otherSpec, otherPlacement := s.start(other, guest.MemoryStrict, true)
+	if err := s.Garble(s.ctx, garbled); err != nil {
+		s.Fatal(err)
+	}
+	guests, err := s.Hypervisor.Guests(s.ctx)
+	if err == nil || !strings.Contains(err.Error(), garbled) {
+		s.Errorf("error is %v, want one that names %s", err, garbled)
+	}
+	g, ok := named(guests, garbled)
+	if !ok || g.State != "running" || g.Config.VCPUs != 2 || g.Managed {
+		s.Errorf("guest %s: listed %v, %s, %d vCPUs, managed %v; want it running with 2 vCPUs, not managed", garbled, ok, g.State, g.Config.VCPUs, g.Managed)
+	}
+	if g, ok := named(guests, other); !ok || !g.Managed || g.Placement == nil || !g.Placement.Nodes.Equal(otherPlacement.Nodes) || g.Spec.Name != otherSpec.Name {
+		s.Errorf("guest %s: listed %v, managed %v; want its intent", other, ok, g.Managed)
+	}
+	if err := s.Hypervisor.Record(s.ctx, garbled, guest.Intent{Spec: spec, Placement: p}); err != nil {
+		s.Fatalf("replacing the unreadable intent: %v", err)
+	}
+	s.recorded(garbled, guest.Intent{Spec: spec, Placement: p})
+}
+
+// Configure binds the next start and leaves the running guest as it is.
+func testConfigure(s *suite) {
+	const name = "hosttest-configured"
+	spec, p := s.start(name, guest.MemoryStrict, false)
+	before := s.find(name)
+	next := p
+	next.VCPUs = []guest.VCPU{{ID: 0, CPUs: s.last()}, {ID: 1, CPUs: s.first()}}
+	next.Emulator = s.first()
+	if err := s.Hypervisor.Configure(s.ctx, name, guest.Intent{Spec: spec, Placement: next}); err != nil {
+		s.Fatal(err)
+	}
+	s.pinned(s.find(name), p)
+	s.unchanged(before)
+	if err := s.PowerOff(s.ctx, name); err != nil {
+		s.Fatal(err)
+	}
+	s.pinned(s.find(name), next)
+	s.recorded(name, guest.Intent{Spec: spec, Placement: next})
+}
+
+func testConfigureTransient(s *suite) {
+	const name = "hosttest-passing"
+	spec, p := s.start(name, guest.MemoryStrict, true)
+	before := s.find(name)
+	if err := s.Hypervisor.Configure(s.ctx, name, guest.Intent{Spec: spec, Placement: p}); !errors.Is(err, guest.ErrTransient) {
+		s.Errorf("error is %v, want guest.ErrTransient", err)
+	}
+	s.unchanged(before)
+}

@@ -1,0 +1,142 @@
+package hosttest
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// A started guest is listed as it was defined; a removed one is not listed.
+func testStartAndRemove(s *suite) {
+	s.bothKinds(func(s *suite, name string, transient bool) {
+		spec, p := s.start(name, guest.MemoryStrict, transient)
+		g := s.find(name)
+		if g.State != "running" || g.Persistent == transient {
+			s.Errorf("guest is %s, persistent %v; want running, persistent %v", g.State, g.Persistent, !transient)
+		}
+		if g.UUID == "" || g.Hypervisor == "" {
+			s.Errorf("UUID is %q and hypervisor %q; want both", g.UUID, g.Hypervisor)
+		}
+		if g.Config.VCPUs != 2 || g.Config.Memory != guestMemory || g.Config.IOThreads != 1 {
+			s.Errorf("guest has %d vCPUs, %v and %d I/O threads; want 2, %v, 1", g.Config.VCPUs, g.Config.Memory, g.Config.IOThreads, guestMemory)
+		}
+		s.pinned(g, p)
+		if tune := g.Config.NUMATune; tune == nil || tune.Mode != "strict" || !tune.Nodes.Equal(p.Nodes) {
+			s.Errorf("numatune is %+v, want strict on nodes %s", tune, p.Nodes)
+		}
+		s.recorded(name, guest.Intent{Spec: spec, Placement: p})
+		if !slices.IsSortedFunc(s.list(), func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) }) {
+			s.Error("the list is not ascending by name")
+		}
+		if err := s.Hypervisor.Remove(s.ctx, name); err != nil {
+			s.Fatalf("removing it: %v", err)
+		}
+		s.absent(name)
+		if err := s.Hypervisor.Remove(s.ctx, name); !errors.Is(err, guest.ErrNotFound) {
+			s.Errorf("removing it twice: error is %v, want guest.ErrNotFound", err)
+		}
+	})
+}
+
+// pinned checks the pins that are listed against a placement.
+func (s *suite) pinned(g inventory.Guest, p guest.Placement) {
+	s.Helper()
+	for _, v := range p.VCPUs {
+		s.equal("vCPU", g.Config.Pins[v.ID], v.CPUs)
+	}
+	s.equal("the emulator", g.Config.EmulatorPin, p.Emulator)
+	s.equal("I/O thread 1", g.Config.IOThreadPins[1], p.IOThread)
+}
+
+func (s *suite) equal(what string, got, want topology.CPUSet) {
+	s.Helper()
+	if !got.Equal(want) {
+		s.Errorf("%s is pinned to CPUs %q, want %q", what, got, want)
+	}
+}
+
+// A guest that powers off stays if it has a stored configuration.
+func testPowerOff(s *suite) {
+	s.bothKinds(func(s *suite, name string, transient bool) {
+		spec, p := s.start(name, guest.MemoryStrict, transient)
+		if err := s.PowerOff(s.ctx, name); err != nil {
+			s.Fatal(err)
+		}
+		if transient {
+			s.absent(name)
+			return
+		}
+		g := s.find(name)
+		if g.State != "shutoff" || g.PID != 0 {
+			s.Errorf("guest is %s with process %d; want shutoff without one", g.State, g.PID)
+		}
+		s.recorded(name, guest.Intent{Spec: spec, Placement: p})
+		if err := s.Hypervisor.Remove(s.ctx, name); err != nil {
+			s.Errorf("removing a guest that does not run: %v", err)
+		}
+		s.absent(name)
+	})
+}
+
+// A second guest of a name is refused, and the first one stays as it is.
+func testNameIsTakenOnce(s *suite) {
+	s.bothKinds(func(s *suite, name string, transient bool) {
+		spec, p := s.start(name, guest.MemoryStrict, transient)
+		before := s.find(name)
+		spec.VCPUs, p.VCPUs, p.Cells[0].VCPUs = 1, p.VCPUs[:1], topology.SetOf[guest.VCPUID](0)
+		for _, second := range []bool{true, false} {
+			if err := s.define(spec, p, second); !errors.Is(err, guest.ErrExists) {
+				s.Errorf("a second guest, transient %v: error is %v, want guest.ErrExists", second, err)
+			}
+		}
+		s.unchanged(before)
+	})
+}
+
+func testBadDefinition(s *suite) {
+	before := len(s.list())
+	for _, definition := range []string{"", "no definition", "<domain", "{", "<domain type='test'/>"} {
+		if err := s.Hypervisor.Start(s.ctx, []byte(definition), false); err == nil {
+			s.Errorf("definition %q is accepted", definition)
+		}
+	}
+	if after := len(s.list()); after != before {
+		s.Errorf("%d guests are listed, want %d as before", after, before)
+	}
+}
+
+// hostileNames are legal for a spec, and look like markup, options or numbers.
+var hostileNames = []string{
+	`a&b<c>"d'`, "-x", "--help", "1", "4711", "a b  c", "naïve-客", "$(reboot)", "a,b=c", "%s%n", `back\slash`, "]]>",
+}
+
+// A guest of a hostile name is started, found, changed and removed under it.
+// An implementation may refuse a name; then nothing of the guest is left.
+func testHostileNames(s *suite) {
+	for _, name := range hostileNames {
+		spec, p := s.small(name, guest.MemoryStrict)
+		if _, err := spec.Normalize(); err != nil {
+			s.Errorf("name %q: %v; the suite is wrong", name, err)
+		}
+		if err := s.define(spec, p, true); err != nil {
+			s.Logf("name %q is refused: %v", name, err)
+			s.absent(name)
+			continue
+		}
+		s.recorded(name, guest.Intent{Spec: spec, Placement: p})
+		if err := s.Hypervisor.Forget(s.ctx, name); err != nil {
+			s.Errorf("name %q: forgetting its intent: %v", name, err)
+		}
+		if g := s.find(name); g.Managed {
+			s.Errorf("name %q: the intent is still there", name)
+		}
+		if err := s.Hypervisor.Remove(s.ctx, name); err != nil {
+			s.Errorf("name %q: removing it: %v", name, err)
+		}
+		s.absent(name)
+	}
+}

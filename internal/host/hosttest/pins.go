@@ -1,0 +1,58 @@
+package hosttest
+
+import (
+	"errors"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+func testPinVCPU(s *suite) {
+	s.bothKinds(func(s *suite, name string, transient bool) {
+		_, p := s.start(name, guest.MemoryStrict, transient)
+		before := s.find(name)
+		if !s.can(PinRunningVCPU, before, s.Hypervisor.PinVCPU(s.ctx, name, 1, s.first())) {
+			return
+		}
+		p.VCPUs[1].CPUs = s.first()
+		s.pinned(s.find(name), p)
+		s.threads(name, p)
+	})
+}
+
+func testPinHelpers(s *suite) {
+	s.bothKinds(func(s *suite, name string, transient bool) {
+		_, p := s.start(name, guest.MemoryStrict, transient)
+		before := s.find(name)
+		err := errors.Join(s.Hypervisor.PinEmulator(s.ctx, name, s.last()), s.Hypervisor.PinIOThread(s.ctx, name, 1, s.last()))
+		switch {
+		case !transient && !s.can(PinStoredHelpers, before, err):
+			return
+		case err != nil:
+			s.Fatal(err)
+		}
+		p.Emulator, p.IOThread = s.last(), s.last()
+		s.pinned(s.find(name), p)
+		s.threads(name, p)
+	})
+}
+
+// A pin to no CPU, or of a thread that the guest does not have, changes nothing.
+func testBadPins(s *suite) {
+	const name = "hosttest-pins"
+	s.start(name, guest.MemoryStrict, true)
+	before := s.find(name)
+	for what, err := range map[string]error{
+		"a vCPU to no CPU":                 s.Hypervisor.PinVCPU(s.ctx, name, 0, topology.CPUSet{}),
+		"the emulator to no CPU":           s.Hypervisor.PinEmulator(s.ctx, name, topology.CPUSet{}),
+		"an I/O thread to no CPU":          s.Hypervisor.PinIOThread(s.ctx, name, 1, topology.CPUSet{}),
+		"a vCPU that it does not have":     s.Hypervisor.PinVCPU(s.ctx, name, 2, s.first()),
+		"an I/O thread that there is not":  s.Hypervisor.PinIOThread(s.ctx, name, 7, s.first()),
+		"an I/O thread below the first ID": s.Hypervisor.PinIOThread(s.ctx, name, 0, s.first()),
+	} {
+		if err == nil {
+			s.Errorf("pinning %s is accepted", what)
+		}
+	}
+	s.unchanged(before)
+}

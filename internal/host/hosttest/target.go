@@ -1,0 +1,97 @@
+// Package hosttest is one suite for every implementation of a host: the fake,
+// libvirt's simulated driver, libvirt with real guests, and those to come. What
+// the suite asks of an implementation is what observe, apply and operate rely
+// on, through their interfaces alone.
+//
+// A function that an implementation lacks is declared (Target.Lacks). The
+// suite then checks that the implementation refuses it with guest.ErrRefused
+// and changes nothing, so that no check is passed over.
+package hosttest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/apply"
+	"github.com/numavisor/numavisor/internal/host/observe"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Hypervisor is all that the project needs of one.
+type Hypervisor interface {
+	observe.Hypervisor
+	apply.Hypervisor
+	operate.Domains
+}
+
+// Kernel is what the suite needs of the kernel that runs the guests.
+type Kernel interface {
+	observe.Kernel
+	StartTicks(pid int) (uint64, error)
+}
+
+// Function is something that not every implementation can do.
+type Function string
+
+// Functions that an implementation may lack.
+const (
+	PinRunningVCPU   Function = "pin a running guest's vCPU"
+	PinStoredHelpers Function = "pin emulator and I/O threads of a running guest that has a stored configuration"
+	RetuneRunning    Function = "change the nodes of a running guest"
+)
+
+// Target is one implementation. A field without a comment must be set.
+type Target struct {
+	Hypervisor Hypervisor
+	// Topology has a node with at least two CPUs and 256 MiB of memory.
+	Topology topology.Topology
+	// Render makes the definition of a placed guest, as Start takes it.
+	Render func(guest.Spec, guest.Placement) ([]byte, error)
+	// PowerOff ends a guest's run from inside; a stored configuration stays.
+	PowerOff func(ctx context.Context, name string) error
+	// Garble makes a guest's recorded intent unreadable.
+	Garble func(ctx context.Context, name string) error
+	// Kernel runs the guests; nil where guests have no processes.
+	Kernel Kernel
+	// Lacks are the functions that it does not have.
+	Lacks []Function
+}
+
+// callTime is for how long one call may take; starting QEMU in the lab takes
+// some seconds.
+const callTime = time.Minute
+
+// Run runs the suite. open returns the implementation with none of the suite's
+// guests; it is called once for each test.
+func Run(t *testing.T, open func(t *testing.T) Target) {
+	for _, test := range []struct {
+		name string
+		run  func(*suite)
+	}{
+		{"StartAndRemove", testStartAndRemove},
+		{"PowerOff", testPowerOff},
+		{"NameIsTakenOnce", testNameIsTakenOnce},
+		{"BadDefinition", testBadDefinition},
+		{"HostileNames", testHostileNames},
+		{"PinVCPU", testPinVCPU},
+		{"PinHelpers", testPinHelpers},
+		{"BadPins", testBadPins},
+		{"RetuneRestrictive", testRetuneRestrictive},
+		{"RetuneStrict", testRetuneStrict},
+		{"Intent", testIntent},
+		{"HostileIntents", testHostileIntents},
+		{"UnreadableIntent", testUnreadableIntent},
+		{"Configure", testConfigure},
+		{"ConfigureTransient", testConfigureTransient},
+		{"NoSuchGuest", testNoSuchGuest},
+		{"EndedContext", testEndedContext},
+		{"Process", testProcess},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.run(newSuite(t, open(t)))
+		})
+	}
+}

@@ -1,0 +1,48 @@
+package libvirt
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"libvirt.org/go/libvirt"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/hosttest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// TestDriver_PassesTheSuite runs against libvirt's simulated hypervisor. It
+// pins no vCPUs of running guests, and does not change helper threads' pins of
+// the running guest and of its stored configuration in one call.
+func TestDriver_PassesTheSuite(t *testing.T) {
+	hosttest.Run(t, func(t *testing.T) hosttest.Target {
+		d := testDriver(t)
+		topo, err := topology.Synthetic("nodes:2 cores:4 memory:4G")
+		if err != nil {
+			t.Fatal(err)
+		}
+		target := suiteTarget(d, topo, Machine{})
+		render := target.Render
+		target.Render = func(s guest.Spec, p guest.Placement) ([]byte, error) {
+			xml, err := render(s, p)
+			return []byte(strings.Replace(string(xml), "type='kvm'", "type='test'", 1)), err
+		}
+		target.Lacks = []hosttest.Function{hosttest.PinRunningVCPU, hosttest.PinStoredHelpers}
+		return target
+	})
+}
+
+// suiteTarget is a driver as the suite takes it.
+func suiteTarget(d *Driver, topo topology.Topology, m Machine) hosttest.Target {
+	return hosttest.Target{
+		Hypervisor: d, Topology: topo, PowerOff: d.Destroy,
+		Render: func(s guest.Spec, p guest.Placement) ([]byte, error) { return DomainXML(s, p, m) },
+		Garble: func(ctx context.Context, name string) error {
+			return d.tune(ctx, "garbling its intent", name, Everywhere,
+				func(dom *libvirt.Domain, flags libvirt.DomainModificationImpact) error {
+					return dom.SetMetadata(libvirt.DOMAIN_METADATA_ELEMENT, "<guest>{</guest>", metadataPrefix, MetadataURI, flags)
+				})
+		},
+	}
+}
