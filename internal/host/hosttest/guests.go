@@ -24,7 +24,7 @@ type suite struct {
 
 func newSuite(t *testing.T, target Target) *suite {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), callTime)
+	ctx, cancel := context.WithTimeout(t.Context(), testTime)
 	t.Cleanup(cancel)
 	s := &suite{T: t, Target: target, ctx: ctx}
 	for _, n := range target.Topology.Nodes { // the last one: node 0 is what everything defaults to
@@ -79,7 +79,7 @@ func (s *suite) define(spec guest.Spec, p guest.Placement, transient bool) error
 		return err
 	}
 	s.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), callTime)
+		ctx, cancel := context.WithTimeout(context.Background(), removeTime)
 		defer cancel()
 		if err := s.Hypervisor.Remove(ctx, spec.Name); err != nil && !errors.Is(err, guest.ErrNotFound) {
 			s.Errorf("removing guest %q after the test: %v", spec.Name, err)

@@ -60,9 +60,12 @@ type Target struct {
 	Lacks []Function
 }
 
-// callTime is for how long one call may take; starting QEMU in the lab takes
-// some seconds.
-const callTime = time.Minute
+// Time limits of one test, in which up to a dozen guests are started (in the
+// lab, some seconds each), and of removing a guest after it.
+const (
+	testTime   = 5 * time.Minute
+	removeTime = time.Minute
+)
 
 // Run runs the suite. open returns the implementation with none of the suite's
 // guests; it is called once for each test.

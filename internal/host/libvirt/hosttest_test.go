@@ -2,6 +2,7 @@ package libvirt
 
 import (
 	"context"
+	"os"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/hosttest"
+	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -29,6 +31,33 @@ func TestDriver_PassesTheSuite(t *testing.T) {
 			return []byte(strings.Replace(string(xml), "type='kvm'", "type='test'", 1)), err
 		}
 		target.Lacks = []hosttest.Function{hosttest.PinRunningVCPU, hosttest.PinStoredHelpers}
+		return target
+	})
+}
+
+// realHost is the running kernel as the suite needs it.
+type realHost struct{ linux.Root }
+
+func (h realHost) Topology() (topology.Topology, error) { return linux.ReadTopology(string(h.Root)) }
+
+// TestLabSuite runs against libvirt's QEMU driver and real guests. It runs
+// inside the lab, or as root where a libvirtd may be started. With
+// NUMAVISOR_LAB_TYPE=qemu the guests' CPUs are emulated, and need no KVM.
+func TestLabSuite(t *testing.T) {
+	if os.Getenv("NUMAVISOR_LAB_INSIDE") != "1" {
+		t.Skip("runs only inside the lab (NUMAVISOR_LAB_INSIDE=1): it starts libvirtd and real guests")
+	}
+	(&lab{t: t}).startDaemon()
+	d := New("qemu:///system")
+	defer d.Close()
+	topo, err := linux.ReadTopology("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := Machine{Type: os.Getenv("NUMAVISOR_LAB_TYPE")}
+	hosttest.Run(t, func(*testing.T) hosttest.Target {
+		target := suiteTarget(d, topo, m)
+		target.Kernel = realHost{linux.Live}
 		return target
 	})
 }
