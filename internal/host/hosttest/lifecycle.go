@@ -109,10 +109,9 @@ func testBadDefinition(s *suite) {
 	}
 }
 
-// hostileNames are legal for a spec, and look like markup, options or numbers.
-var hostileNames = []string{
-	`a&b<c>"d'`, "-x", "--help", "1", "4711", "a b  c", "naïve-客", "$(reboot)", "a,b=c", "%s%n", `back\slash`, "]]>",
-}
+// hostileNames are legal for a spec, and look like markup, options, numbers or
+// commands. They are few, since a guest is started for each.
+var hostileNames = []string{`a&b<c>"d']]>`, "--help", "4711", `$(reboot) %s,x=y\`, "naïve  客"}
 
 // A guest of a hostile name is started, found, changed and removed under it.
 // An implementation may refuse a name; then nothing of the guest is left.

@@ -119,7 +119,9 @@ func (h *Host) carryOut(ctx context.Context, b *Bound, want guest.Intent) error 
 // intentFor keeps the recorded placement of a guest, or places it anew, which
 // takes that its hypervisor told of the others, too.
 func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) (guest.Intent, *place.Why, error) {
-	if g.Placement != nil && g.Spec != nil && r.Change == nil && !r.Anew {
+	// A guest of the same name may have replaced the one that the intent is of.
+	fits := g.Placement != nil && g.Spec != nil && len(g.Placement.VCPUs) == g.Config.VCPUs
+	if fits && r.Change == nil && !r.Anew {
 		return guest.Intent{Spec: *g.Spec, Placement: *g.Placement, Adopted: g.Adopted}, nil, nil
 	}
 	own := inventory.GuestsUnseen(g.Hypervisor, "").What
@@ -127,7 +129,7 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 		return guest.Intent{}, nil, err
 	}
 	spec := adopt.Spec(g)
-	if g.Spec != nil {
+	if fits {
 		spec = *g.Spec
 	}
 	if r.Change != nil {
