@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/host/labcounter"
+
+	"github.com/numavisor/numavisor/lab/rotate"
 )
 
 // bootForTest boots a lab that ends with the test.
@@ -161,6 +163,7 @@ func TestLabShowsTheShape(t *testing.T) {
 }
 
 func TestLabShowsThreadsAndCaches(t *testing.T) {
+	rotate.Test(t, 0)
 	h := bootForTest(t, "smt", Options{})
 	got := h.in(t, "sh", "-c", "cd /sys/devices/system/cpu; cat cpu5/topology/thread_siblings_list cpu5/cache/index3/shared_cpu_list cpu12/cache/index3/shared_cpu_list cpu12/topology/physical_package_id")
 	if want := "4-5\n4-7\n12-15\n1\n"; got != want {
@@ -202,6 +205,7 @@ int main(void) { signal(SIGTRAP, on); for (int i = 0; i < 100000; i++) __asm__ v
 // the right CPU and node, with nodes of different sizes and on both sides of
 // the hole below 4 GiB (which lies in node 1).
 func TestLabScopeCountsWhatIsKnown(t *testing.T) {
+	rotate.Test(t, 1)
 	h := bootForTest(t, "uneven", Options{})
 	known := compileKnown(t, h)
 	scope, err := h.Scope()

@@ -11,6 +11,7 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/lab/rotate"
 )
 
 // keepFree is what placing leaves free of each node of 1 GiB: policy's default of 2 %.
@@ -112,6 +113,7 @@ func (l *labHost) goesOn(t *testing.T, name string) {
 // The node that a VM would best go to is nearly full, of what is no VM: the
 // daemon chooses another, and fills neither.
 func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
+	rotate.Test(t, 1)
 	l := boot(t, "square4")
 	const policy = "housekeeping: 0-1" // it cannot be brought back to where its memory lies
 	l.startWorker(t, worker{name: "h0", memoryMiB: 384, vcpus: 1, memory: 0, cpus: "6-7"})
@@ -174,6 +176,7 @@ func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
 // No node has room for one more VM, neither for its vCPUs nor for its memory,
 // and two run where the other's memory lies: they are exchanged.
 func TestLabDaemonSwapsTwo(t *testing.T) {
+	rotate.Test(t, 0)
 	l := boot(t, "square4")
 	const policy = "overcommit: 1"                // two vCPUs fill a node
 	for i, cpus := range []string{"2-3", "4-5"} { // these are well where they are, and others'

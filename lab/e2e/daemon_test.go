@@ -14,6 +14,7 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/lab"
+	"github.com/numavisor/numavisor/lab/rotate"
 )
 
 // worker is a VM of others that works on its memory as soon as it is told to.
@@ -127,33 +128,65 @@ func (l *labHost) status(t *testing.T) status.Status {
 	return s
 }
 
+// ends are the kinds of entries that end a move.
+var ends = []journal.Kind{journal.MoveDone, journal.MovePartial, journal.MoveFailed, journal.MoveUndone}
+
+// awaitEntries waits inside the lab until the daemon's journal has so many
+// entries of some kinds: asking from outside would cost the lab seconds each time.
+func (l *labHost) awaitEntries(t *testing.T, count int, within time.Duration, kinds ...journal.Kind) {
+	t.Helper()
+	var patterns []string
+	for _, k := range kinds {
+		patterns = append(patterns, fmt.Sprintf(`"kind":"%s"`, k))
+	}
+	script := fmt.Sprintf(`for i in $(seq %d); do
+  [ "$(grep -cE '%s' /run/records/history.jsonl 2>/dev/null || true)" -ge %d ] && exit; sleep 0.5
+done; exit 1`, int(within.Seconds()*2), strings.Join(patterns, "|"), count)
+	if r := l.run(t, "bash", "-c", script); r.status != 0 {
+		t.Fatalf("after %v there are fewer than %d entries of %v:\n%s\n%s", within, count, kinds,
+			l.must(t, "history", "--records", "/run/records").stdout, l.sh(t, "numavisor top --once; tail -20 /run/daemon.log"))
+	}
+}
+
 // settled waits until so many moves have ended, and returns how.
 func (l *labHost) settled(t *testing.T, moves int, within time.Duration) []journal.Entry {
 	t.Helper()
-	for end := time.Now().Add(within); ; time.Sleep(5 * time.Second) {
-		ended := slices.DeleteFunc(l.told(t), func(e journal.Entry) bool { return !e.Ends() })
-		if len(ended) >= moves {
-			return ended
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%d moves have ended after %v, %d are wanted:\n%s\n%s", len(ended), within, moves,
-				l.must(t, "history", "--records", "/run/records").stdout, l.sh(t, "numavisor top --once; tail -20 /run/daemon.log"))
-		}
-	}
+	l.awaitEntries(t, moves, within, ends...)
+	return l.told(t, ends...)
 }
 
 // homes returns for each VM the node that holds its memory and runs its vCPUs; -1 if there is no one such node.
 func (l *labHost) homes(t *testing.T, names ...string) map[string]topology.NodeID {
 	t.Helper()
 	homes := map[string]topology.NodeID{}
-	for _, name := range names {
-		v := l.show(t, name)
-		homes[name] = -1
-		for node, bytes := range v.Truth.MemoryByNode {
-			if float64(bytes) > 0.95*float64(v.total()) && v.Truth.VCPUsByNode[node] == v.Truth.VCPUs {
-				homes[name] = node
+	var list struct {
+		Guests []struct {
+			Guest        string                             `json:"guest"`
+			VCPUs        int                                `json:"vcpus"`
+			MemoryByNode map[topology.NodeID]topology.Bytes `json:"memory_by_node"`
+			VCPUsByNode  map[topology.NodeID]int            `json:"vcpus_by_node"`
+		} `json:"guests"`
+	}
+	if err := json.Unmarshal([]byte(l.must(t, "list", "-o", "json").stdout), &list); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range list.Guests {
+		if !slices.Contains(names, g.Guest) {
+			continue
+		}
+		homes[g.Guest] = -1
+		var total topology.Bytes
+		for _, bytes := range g.MemoryByNode {
+			total += bytes
+		}
+		for node, bytes := range g.MemoryByNode {
+			if float64(bytes) > 0.95*float64(total) && g.VCPUsByNode[node] == g.VCPUs {
+				homes[g.Guest] = node
 			}
 		}
+	}
+	if len(homes) != len(names) {
+		t.Fatalf("of %v only %v are listed", names, homes)
 	}
 	return homes
 }
@@ -163,9 +196,11 @@ func (l *labHost) homes(t *testing.T, names ...string) map[string]topology.NodeI
 func TestLabDaemonAfterAMassStart(t *testing.T) {
 	l := boot(t, "square4")
 	names := []string{"b0", "b1", "b2"}
+	var workers []worker
 	for _, name := range names {
-		l.startWorker(t, worker{name: name, memoryMiB: 160, vcpus: 1, memory: 0})
+		workers = append(workers, worker{name: name, memoryMiB: 160, vcpus: 1, memory: 0})
 	}
+	l.startWorkers(t, workers...)
 	l.work(t, 600, names...)
 	l.daemon(t, "", names...)
 	l.settled(t, 1, 4*time.Minute)
@@ -193,11 +228,14 @@ func TestLabDaemonAfterAMassStart(t *testing.T) {
 
 // One node's CPUs are overloaded, all others idle: VMs leave, memory and all.
 func TestLabDaemonRelievesAnOverloadedNode(t *testing.T) {
+	rotate.Test(t, 0)
 	l := boot(t, "square4")
 	names := []string{"c0", "c1", "c2", "c3"}
+	var workers []worker
 	for _, name := range names {
-		l.startWorker(t, worker{name: name, memoryMiB: 96, vcpus: 1, memory: 1, cpus: "2-3", quota: 70})
+		workers = append(workers, worker{name: name, memoryMiB: 96, vcpus: 1, memory: 1, cpus: "2-3", quota: 70})
 	}
+	l.startWorkers(t, workers...)
 	l.work(t, 600, names...)
 	l.daemon(t, "", names...)
 	l.settled(t, 1, 4*time.Minute)
@@ -221,12 +259,12 @@ func TestLabDaemonRelievesAnOverloadedNode(t *testing.T) {
 // Two VMs whose memory is where the other runs, and no room anywhere else: each
 // ends on one node, and not on the same.
 func TestLabDaemonUntanglesTwo(t *testing.T) {
+	rotate.Test(t, 1)
 	l := boot(t, "square4")
-	l.startWorker(t, worker{name: "e0", memoryMiB: 512, vcpus: 1, memory: 0, cpus: "6-7"})
-	l.startWorker(t, worker{name: "e1", memoryMiB: 512, vcpus: 1, memory: 3, cpus: "0-1"})
-	for i, cpus := range []string{"2-3", "4-5"} { // these are well where they are
-		l.startWorker(t, worker{name: fmt.Sprintf("eown%d", i), memoryMiB: 512, vcpus: 1, memory: i + 1, cpus: cpus})
-	}
+	l.startWorkers(t,
+		worker{name: "e0", memoryMiB: 512, vcpus: 1, memory: 0, cpus: "6-7"}, worker{name: "e1", memoryMiB: 512, vcpus: 1, memory: 3, cpus: "0-1"},
+		// these are well where they are
+		worker{name: "eown0", memoryMiB: 512, vcpus: 1, memory: 1, cpus: "2-3"}, worker{name: "eown1", memoryMiB: 512, vcpus: 1, memory: 2, cpus: "4-5"})
 	l.work(t, 600, "e0", "e1")
 	l.daemon(t, "", "e0", "e1")
 	l.settled(t, 1, 4*time.Minute)
@@ -245,15 +283,12 @@ func TestLabDaemonUntanglesTwo(t *testing.T) {
 
 // A VM that dies in mid-move is written down as such, and the daemon goes on.
 func TestLabDaemonLosesAGuestInMidMove(t *testing.T) {
+	rotate.Test(t, 2)
 	l := boot(t, "square4")
 	l.startWorker(t, worker{name: "f0", memoryMiB: 512, vcpus: 1, memory: 0, cpus: "6-7"})
 	l.work(t, 600, "f0")
 	l.daemon(t, "  pace: 16MiB\nhousekeeping: 0-1", "f0") // its memory must leave node 0, slowly enough to be met on its way
-	for end := time.Now().Add(2 * time.Minute); len(l.told(t, journal.MoveBegan)) == 0; time.Sleep(2 * time.Second) {
-		if time.Now().After(end) {
-			t.Fatalf("no move began\n%s", l.sh(t, "numavisor top --once; tail -20 /run/daemon.log"))
-		}
-	}
+	l.awaitEntries(t, 1, 2*time.Minute, journal.MoveBegan)
 	l.sh(t, "virsh -q destroy f0")
 	ended := l.settled(t, 1, time.Minute)
 	if e := ended[0]; e.Kind != journal.MoveFailed || !strings.Contains(e.Why, "has ended") {
@@ -273,11 +308,7 @@ func TestLabDaemonKilledInMidMove(t *testing.T) {
 	l.startWorker(t, worker{name: "g0", memoryMiB: 512, vcpus: 1, memory: 0, cpus: "6-7"})
 	l.work(t, 600, "g0")
 	l.daemon(t, "  pace: 32MiB\nhousekeeping: 0-1", "g0")
-	for end := time.Now().Add(2 * time.Minute); len(l.told(t, journal.MoveBegan)) == 0; time.Sleep(2 * time.Second) {
-		if time.Now().After(end) {
-			t.Fatalf("no move began\n%s", l.sh(t, "numavisor top --once; tail -20 /run/daemon.log"))
-		}
-	}
+	l.awaitEntries(t, 1, 2*time.Minute, journal.MoveBegan)
 	l.stopDaemon(t, "KILL")
 	before, err := l.Worked("g0")
 	if err != nil {
@@ -302,8 +333,7 @@ func TestLabDaemonKilledInMidMove(t *testing.T) {
 // The access counter is the daemon's source where it counts, by vCPU and node.
 func TestLabDaemonSeesAccesses(t *testing.T) {
 	l := boot(t, "square4")
-	l.startWorker(t, worker{name: "far", memoryMiB: 160, vcpus: 1, memory: 3, cpus: "0"})
-	l.startWorker(t, worker{name: "near", memoryMiB: 160, vcpus: 1, memory: 2, cpus: "4"})
+	l.startWorkers(t, worker{name: "far", memoryMiB: 160, vcpus: 1, memory: 3, cpus: "0"}, worker{name: "near", memoryMiB: 160, vcpus: 1, memory: 2, cpus: "4"})
 	l.must(t, "lab", "scope", "count")
 	defer l.must(t, "lab", "scope", "off")
 	l.work(t, 600, "far", "near")

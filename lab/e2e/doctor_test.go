@@ -8,6 +8,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/diagnose"
 	"github.com/numavisor/numavisor/lab"
+	"github.com/numavisor/numavisor/lab/rotate"
 )
 
 // findings asks the doctor, and returns what it found by rule.
@@ -41,7 +42,7 @@ func TestLabDoctorFindsFaultsOfGuests(t *testing.T) {
 	l := boot(t, "square4")
 	quiet := rulesOf(l.findings(t))
 	cells := "<numa><cell id='0' cpus='0' memory='64' unit='MiB'/><cell id='1' cpus='1' memory='64' unit='MiB'/></numa>"
-	for _, c := range []struct {
+	for i, c := range []struct {
 		rule   string
 		guests []foreign
 	}{
@@ -58,9 +59,12 @@ func TestLabDoctorFindsFaultsOfGuests(t *testing.T) {
 		{"node-over-bound", []foreign{{name: "f", memoryMiB: 600, vcpus: 1, numatune: "<memory mode='strict' nodeset='2'/>", onDemand: true},
 			{name: "g", memoryMiB: 600, vcpus: 1, numatune: "<memory mode='strict' nodeset='2'/>", onDemand: true}}},
 	} {
+		if i >= 3 && !rotate.Turn(i) {
+			continue
+		}
 		t.Run(c.rule, func(t *testing.T) {
+			l.startAllForeign(t, c.guests...)
 			for _, g := range c.guests {
-				l.startForeign(t, g)
 				defer l.sh(t, "virsh -q destroy "+g.name)
 			}
 			found := l.findings(t)
@@ -118,6 +122,7 @@ func TestLabDoctorMendsTheHost(t *testing.T) {
 
 // A memory-only node (CXL) that holds a guest's memory.
 func TestLabDoctorSeesMemoryOnlyNodes(t *testing.T) {
+	rotate.Test(t, 0)
 	l := bootWith(t, "genoa-cxl", lab.Options{}) // booted in full, with this machine's root file system
 	only := strings.TrimSpace(l.sh(t, "for n in /sys/devices/system/node/node[0-9]*; do [ -z \"$(cat $n/cpulist)\" ] && echo ${n##*node}; done | tail -1"))
 	l.startForeign(t, foreign{name: "f", memoryMiB: 128, vcpus: 1})

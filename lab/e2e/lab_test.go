@@ -158,6 +158,24 @@ type foreign struct {
 // startForeign starts a VM by libvirt alone.
 func (l *labHost) startForeign(t *testing.T, f foreign) {
 	t.Helper()
+	l.startAllForeign(t, f)
+}
+
+// startAllForeign starts several VMs at the same time.
+func (l *labHost) startAllForeign(t *testing.T, all ...foreign) {
+	t.Helper()
+	var script strings.Builder
+	for _, f := range all {
+		start := "virsh -q create /tmp/" + f.name + ".xml --paused"
+		if f.kept {
+			start = "virsh -q define /tmp/" + f.name + ".xml && virsh -q start " + f.name + " --paused"
+		}
+		fmt.Fprintf(&script, "cat > /tmp/%s.xml <<'X'\n%s\nX\n{ %s || touch /run/failed; } &\n", f.name, f.xml(), start)
+	}
+	l.sh(t, "rm -f /run/failed\n"+script.String()+"wait; [ ! -e /run/failed ]")
+}
+
+func (f foreign) xml() string {
 	tune := ""
 	if f.numatune != "" {
 		tune = "<numatune>" + f.numatune + "</numatune>"
@@ -169,14 +187,9 @@ func (l *labHost) startForeign(t *testing.T, f foreign) {
 	if f.onDemand {
 		allocation = ""
 	}
-	start := "virsh -q create /tmp/f.xml --paused"
-	if f.kept {
-		start = "virsh -q define /tmp/f.xml && virsh -q start " + f.name + " --paused"
-	}
-	xml := fmt.Sprintf(`<domain type='kvm'><name>%s</name><memory unit='MiB'>%d</memory><vcpu>%d</vcpu>%s<memoryBacking>%s%s</memoryBacking>
+	return fmt.Sprintf(`<domain type='kvm'><name>%s</name><memory unit='MiB'>%d</memory><vcpu>%d</vcpu>%s<memoryBacking>%s%s</memoryBacking>
 <os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features><cpu mode='host-passthrough'>%s</cpu>
 <devices><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>`, f.name, f.memoryMiB, f.vcpus, tune, f.backing, allocation, f.cells)
-	l.sh(t, "cat > /tmp/f.xml <<'X'\n"+xml+"\nX\n"+start)
 }
 
 // mostlyOn reads the last line of numastat -p: MiB per node and the total.

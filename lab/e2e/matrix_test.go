@@ -4,36 +4,29 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/numavisor/numavisor/lab/rotate"
 )
 
-// Every CPU binding with every memory binding and 1, 2 and 4 cells: created,
-// read back from the kernel, deleted. What libvirt cannot do is refused. Two
-// guests are there at a time where they leave each other room.
+// CPU bindings with memory bindings and 1, 2 and 4 cells: created, read back
+// from the kernel, deleted. What libvirt cannot do is refused. Every pair of two
+// of the three runs each time, the rest of all 45 combinations in turn.
 func TestLabCreatesEveryBinding(t *testing.T) {
 	l := boot(t, "square4")
-	for _, cpu := range []string{"none", "range", "exclusive"} {
-		t.Run(cpu, func(t *testing.T) {
-			names := make(chan string, 2)
-			names <- "m0"
-			if cpu != "exclusive" { // four exclusive vCPUs leave no whole node
-				names <- "m1"
-			}
-			for _, memory := range []string{"none", "preferred", "strict", "interleave", "restrictive"} {
-				for _, cells := range []int{1, 2, 4} {
-					t.Run(fmt.Sprintf("%s/%d cells", memory, cells), func(t *testing.T) {
-						t.Parallel()
-						name := <-names
-						defer func() { names <- name }()
-						l.checkCreate(t, name, cpu, memory, cells)
-					})
+	for c, cpu := range []string{"none", "range", "exclusive"} {
+		for m, memory := range []string{"none", "preferred", "strict", "interleave", "restrictive"} {
+			for k, cells := range []int{1, 2, 4} {
+				if everyPair := (m+k)%3 == c; !everyPair && !rotate.Turn(m+k) {
+					continue
 				}
+				t.Run(fmt.Sprintf("%s/%s/%d cells", cpu, memory, cells), func(t *testing.T) { l.checkCreate(t, "m", cpu, memory, cells) })
 			}
-		})
+		}
 	}
 }
 
 func (l *labHost) checkCreate(t *testing.T, name, cpu, memory string, cells int) {
-	args := []string{"create", "--name", name, "--memory", "128M", "--cpu-binding", cpu, "--memory-binding", memory}
+	args := []string{"create", "--name", name, "--memory", "64M", "--cpu-binding", cpu, "--memory-binding", memory}
 	switch {
 	case cells > 1:
 		args = append(args, "--vcpus", "4", "--topology", fmt.Sprint(cells))

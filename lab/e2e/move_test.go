@@ -17,6 +17,7 @@ import (
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/lab"
+	"github.com/numavisor/numavisor/lab/rotate"
 )
 
 // placement is what a guest would get on nodes; nothing is changed.
@@ -100,16 +101,20 @@ func TestLabSwapsInTurns(t *testing.T) {
 	if kinds := l.history(t, "a"); len(kinds) < 3 || kinds[len(kinds)-1].Kind != journal.MoveDone {
 		t.Errorf("history: %+v", kinds)
 	}
-	if r := l.numavisor(t, "apply", "/run/plan.json"); r.status != 1 && r.status != 0 || r.status == 1 && !strings.Contains(r.stderr, "stale") {
-		t.Errorf("done again: status %d: %s", r.status, r.stderr)
+	if r := l.numavisor(t, "apply", "/run/plan.json"); r.status != 1 || !strings.Contains(r.stderr, "stale") {
+		t.Errorf("a plan that was carried out: status %d, want 1 and that it is stale: %s", r.status, r.stderr)
 	}
 	if left := l.claims(t); left != "" {
 		t.Errorf("claims left behind: %s", left)
 	}
 }
 
-// killPoints is at how many points of a move its program is killed.
-const killPoints = 20
+// killPoints is at how many points of a move its program is killed; the first
+// few each time, the others in turn.
+const (
+	killPoints = 20
+	killAlways = 6
+)
 
 // Killed with SIGKILL at random points between start and end of a move, the
 // guest runs on, the next start finishes the move from the journal, and neither
@@ -124,11 +129,19 @@ func TestLabMoveKilledAtRandomPoints(t *testing.T) {
 	var had *guest.Placement
 	at, killed, resumed := 1, 0, 0
 	random := rand.New(rand.NewPCG(1, 2))
-	whole := 0.0 // seconds
+	whole, points := 0.0, 0 // seconds
 	for i := range killPoints + 1 {
 		delay := 600.0 // the first runs to its end, for its time
 		if i > 0 {
-			delay = whole * random.Float64()
+			// The first points lie in equal parts of the move, so that few of them reach all of it.
+			part := random.Float64()
+			if i <= killAlways {
+				part = (float64(i-1) + part) / killAlways
+			} else if !rotate.Turn(i) {
+				continue
+			}
+			delay = whole * part
+			points++
 		}
 		to := 3 - at
 		l.write(t, plan.MoveGuest, moveOf(on[to], topology.NodeID(at), had, memory*topology.MiB))
@@ -156,8 +169,8 @@ func TestLabMoveKilledAtRandomPoints(t *testing.T) {
 		}
 		t.Logf("killed after %.2f of %.2f s: status %d, resumed %d, on node %d", delay, whole, k.status, len(k.resumed), at)
 	}
-	if killed < killPoints/2 || resumed < killPoints/4 {
-		t.Errorf("killed %d times, and %d moves resumed: that shows nothing", killed, resumed)
+	if killed < points/2 || resumed < points/4 {
+		t.Errorf("killed %d times of %d, and %d moves resumed: that shows nothing", killed, points, resumed)
 	}
 	if open := journal.CutShort(l.history(t)); len(open) > 0 {
 		t.Errorf("still cut short: %+v", open)
@@ -225,6 +238,7 @@ virsh -q destroy f; wait $p; echo $? > /run/apply.rc`)
 // Unpaced, the mover is held against a loop that does nothing but move_pages:
 // five rounds of each, on the same way, each first in turn.
 func TestLabMoverRate(t *testing.T) {
+	rotate.Test(t, 2)
 	l := bootWith(t, "square4", lab.Options{Saved: true, Files: map[string]string{"bare-move": os.Args[0]}})
 	const memory = 384
 	l.startForeign(t, foreign{name: "f", memoryMiB: memory, vcpus: 1, backing: "<source type='memfd'/><access mode='shared'/>",

@@ -12,6 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/lab"
+	"github.com/numavisor/numavisor/lab/rotate"
 )
 
 // The bound of docs/daemon.md. The kernel moves one huge page at once, or up to
@@ -147,6 +148,7 @@ func (s *shuttle) move(t *testing.T, args ...string) (responses, time.Duration) 
 // While a guest is moved at a pace, it answers: see the bound. A guest that
 // was stopped for as long as a slice takes would not have kept it.
 func TestLabPacedMoveLeavesTheGuestResponsive(t *testing.T) {
+	rotate.Test(t, 0)
 	p := startProbed(t, "always")
 	perBatch := p.keepsTheBound(t, 0)
 	p.keepsTheBound(t, perBatch, "--pace", "32M")
@@ -164,6 +166,7 @@ func TestLabPacedMoveLeavesTheGuestResponsive(t *testing.T) {
 
 // The same of a guest whose pages are all small.
 func TestLabPacedMoveOfSmallPagesLeavesTheGuestResponsive(t *testing.T) {
+	rotate.Test(t, 1)
 	startProbed(t, "never").keepsTheBound(t, 0)
 }
 

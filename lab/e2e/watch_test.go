@@ -9,12 +9,14 @@ import (
 	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/lab"
 	"github.com/numavisor/numavisor/lab/labtest"
+	"github.com/numavisor/numavisor/lab/rotate"
 )
 
 // What the loop sees of a busy guest whose vCPU and memory are on opposite
 // nodes, held against the truth: the tests of host/watch run inside.
 func TestLabWatch(t *testing.T) {
 	labtest.NeedsLab(t)
+	rotate.Test(t, 2)
 	const folder = "../../internal/host/watch"
 	program := labtest.Build(t, folder)
 	l := bootWith(t, "square4", lab.Options{Saved: true, Files: map[string]string{"watch-tests": program}})

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/lab"
+	"github.com/numavisor/numavisor/lab/rotate"
 )
 
 // InsideVariable is set to 1 in the environment of test programs inside a lab.
@@ -63,7 +64,7 @@ func Inside(t *testing.T, h *lab.Host, program, folder string, names ...string) 
 	ctx, cancel := context.WithTimeout(t.Context(), insideTime)
 	defer cancel()
 	var out, errOut bytes.Buffer
-	argv := []string{"env", InsideVariable + "=1", program, "-test.v", "-test.run", "^(" + strings.Join(names, "|") + ")$"}
+	argv := []string{"env", InsideVariable + "=1", rotate.Variable + "=" + os.Getenv(rotate.Variable), program, "-test.v", "-test.run", "^(" + strings.Join(names, "|") + ")$"}
 	status, err := h.Run(ctx, argv, &out, &errOut)
 	NoteSilence(t, err)
 	t.Logf("%s%s", out.String(), errOut.String())
