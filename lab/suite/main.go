@@ -1,0 +1,244 @@
+// Program suite runs the tests in the lab: it chooses the third of the long
+// tests that is on turn, repeats a test whose emulator has locked up, prints
+// where the minutes went, and holds the suite to its budget.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/numavisor/numavisor/lab/labtest"
+	"github.com/numavisor/numavisor/lab/rotate"
+)
+
+const (
+	// mostRepeats is how many tests may be repeated after their emulator locked up.
+	mostRepeats = 2
+	// budget is what 'make test' may take in the lab on two idle CPUs; beyond it a warning is printed.
+	budget = 20 * time.Minute
+	// cpuBudget fails the suite. It counts CPU time, which hardly depends on
+	// what else the machine does: one lab keeps 1.3 CPUs busy, so that the
+	// budget is 26 minutes of CPU time; the rest is margin.
+	cpuBudget = 36 * time.Minute
+	// timeLimit ends a suite that hangs.
+	timeLimit = 150 * time.Minute
+)
+
+func main() {
+	all := flag.Bool("all", false, "run all thirds of the long tests; there is no budget then")
+	run := flag.String("run", "Lab", "run only tests whose name matches")
+	runner := flag.String("runner", "gotest.tools/gotestsum@v1.13.0", "gotestsum, as go run takes it")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := suite(ctx, *all, *run, *runner); err != nil {
+		fmt.Fprintln(os.Stderr, "lab suite:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func suite(ctx context.Context, all bool, run, runner string) error {
+	ctx, cancel := context.WithTimeout(ctx, timeLimit)
+	defer cancel()
+	folder, err := os.MkdirTemp("", "lab-suite-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(folder)
+	groups, err := groupsOfTests("lab")
+	if err != nil {
+		return err
+	}
+	third := "all"
+	if !all {
+		third = strconv.Itoa(commits(ctx) % 3)
+	}
+	fmt.Printf("== third of the long tests that runs: %s (by the number of commits; 'make test-all' runs all)\n", third)
+	s := &session{folder: folder, third: third, runner: runner}
+	begin := time.Now()
+	first, failed := s.run(ctx, "first", run)
+	silent, err := s.silent()
+	if err != nil {
+		return err
+	}
+	verdict := errors.Join(failed, ctx.Err())
+	if failed != nil && ctx.Err() == nil {
+		verdict = s.repeat(ctx, first, silent, failed)
+	}
+	wall, cpu := time.Since(begin), cpuTime()
+	printTable(os.Stdout, first, groups)
+	fmt.Printf("lab: %.1f minutes, %.1f CPU minutes\n", wall.Minutes(), cpu.Minutes())
+	if whole := !all && run == "Lab"; whole && wall > budget {
+		fmt.Printf("lab: WARNING: more than the budget of %v on two idle CPUs\n", budget)
+	}
+	if !all && cpu > cpuBudget {
+		verdict = errors.Join(verdict, fmt.Errorf("the tests took %v of CPU time, their budget is %v: make them cheaper, or let some of them rotate (lab/rotate)",
+			cpu.Round(time.Second), cpuBudget))
+	}
+	return verdict
+}
+
+// session runs gotestsum.
+type session struct {
+	folder, third, runner string
+}
+
+func (s *session) silenceFile() string { return filepath.Join(s.folder, "silence") }
+
+// run runs tests of the lab and returns their results.
+func (s *session) run(ctx context.Context, name, pattern string) (results, error) {
+	events := filepath.Join(s.folder, name+".json")
+	c := exec.CommandContext(ctx, "go", "run", s.runner, "--format", "testname", "--jsonfile", events, "--packages=./lab/...", "--",
+		"-count=1", "-p=1", "-timeout="+timeLimit.String(), "-run", pattern)
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	c.Env = append(os.Environ(), "NUMAVISOR_LAB=1", rotate.Variable+"="+s.third, labtest.SilenceVariable+"="+s.silenceFile())
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
+	c.WaitDelay = time.Minute
+	runErr := c.Run()
+	f, err := os.Open(events)
+	if err != nil {
+		return results{}, errors.Join(runErr, err)
+	}
+	defer f.Close()
+	r, err := readResults(f)
+	return r, errors.Join(runErr, err)
+}
+
+// silent returns the top-level tests whose emulator locked up.
+func (s *session) silent() ([]string, error) {
+	text, err := os.ReadFile(s.silenceFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	var names []string
+	for _, name := range strings.Fields(string(text)) {
+		top, _, _ := strings.Cut(name, "/")
+		names = append(names, top)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), err
+}
+
+// repeat runs the failed tests once more if every one of them failed because
+// its emulator locked up, and there are few.
+func (s *session) repeat(ctx context.Context, first results, silent []string, failed error) error {
+	names := first.failedTests()
+	fmt.Printf("emulators that locked up: %d of at most %d: %v\n", len(silent), mostRepeats, silent)
+	if !repeatable(first, silent) {
+		return failed
+	}
+	again, err := s.run(ctx, "again", "^("+strings.Join(names, "|")+")$")
+	fmt.Printf("\n%-60s %s\n", "REPEATED AFTER A LOCK-UP", "RESULT")
+	for _, name := range names {
+		result := "failed again"
+		if again.passed(name) {
+			result = "passed"
+		}
+		fmt.Printf("%-60s %s\n", name, result)
+		if result != "passed" {
+			err = errors.Join(err, fmt.Errorf("%s failed again", name))
+		}
+	}
+	return err
+}
+
+// repeatable reports whether all that failed are few tests whose emulator locked up.
+func repeatable(r results, silent []string) bool {
+	names := r.failedTests()
+	if len(names) == 0 || len(silent) > mostRepeats {
+		return false // nothing failed by itself: a build, a time limit
+	}
+	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(silent, name) })
+}
+
+// commits is the number of commits of the checkout; 0 outside of one.
+func commits(ctx context.Context) int {
+	out, err := exec.CommandContext(ctx, "git", "rev-list", "--count", "HEAD").Output()
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(strings.TrimSpace(string(out)))
+	return n
+}
+
+// cpuTime is what all processes that have ended took.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+var testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+
+// groupsOfTests names the group of each test function below a folder: package and file.
+func groupsOfTests(folder string) (map[string]string, error) {
+	groups := map[string]string{}
+	err := filepath.WalkDir(folder, func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range testFunction.FindAllStringSubmatch(string(text), -1) {
+			groups[m[1]] = strings.TrimSuffix(path, "_test.go")
+		}
+		return err
+	})
+	return groups, err
+}
+
+// printTable prints where the minutes went, by group.
+func printTable(w io.Writer, r results, groups map[string]string) {
+	type row struct {
+		group            string
+		tests, skipped   int
+		took             time.Duration
+		longest          time.Duration
+		longestTestsName string
+	}
+	rows := map[string]*row{}
+	for _, t := range r.tests {
+		if strings.Contains(t.name, "/") {
+			continue
+		}
+		group := groups[t.name]
+		g := rows[group]
+		if g == nil {
+			g = &row{group: group}
+			rows[group] = g
+		}
+		if t.action == "skip" {
+			g.skipped++
+			continue
+		}
+		g.tests++
+		g.took += t.took
+		if t.took > g.longest {
+			g.longest, g.longestTestsName = t.took, t.name
+		}
+	}
+	var all []*row
+	for _, g := range rows {
+		all = append(all, g)
+	}
+	slices.SortFunc(all, func(a, b *row) int { return int(b.took - a.took) })
+	fmt.Fprintf(w, "\n%-28s %7s %7s %8s  %s\n", "GROUP", "TESTS", "OTHERS", "MINUTES", "LONGEST")
+	for _, g := range all {
+		fmt.Fprintf(w, "%-28s %7d %7d %8.1f  %s %.0f s\n", g.group, g.tests, g.skipped, g.took.Minutes(), g.longestTestsName, g.longest.Seconds())
+	}
+}
