@@ -4,15 +4,24 @@
 GO        ?= go
 GOFLAGS   := -tags=libvirt_dlopen -buildvcs=false
 BIN       := bin/numavisor
-LINTER    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
-# Runs tests that failed again, up to twice, and says so: the lab's machine is
-# emulated, and on a busy one QEMU still may lock up (lab.ErrSilent) or a guest
-# be too slow.
+# golangci-lint is built once per version: its first build takes minutes.
+LINTER    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+LINT      := v2.5.0
+LINTBIN   := bin/tools/golangci-lint-$(LINT)
 TESTSUM   := gotest.tools/gotestsum@v1.13.0
 PACKAGES  := gcc libc6-dev qemu-system-x86 libvirt-daemon-system libvirt-clients numactl busybox-static cpio e2fsprogs kmod hwloc-nox
 export GOFLAGS
 
-.PHONY: build demo test unit lab-test fuzz bench bench-lab bench-daemon lint mutate packages clean
+# The race detector makes tests up to ten times slower. It watches the packages
+# that start goroutines, share data between them, or serve HTTP.
+CONCURRENT = $(shell grep -rlE --include='*.go' '^[[:space:]]*go [a-zA-Z]|"(sync|sync/atomic|net/http)"' cmd internal lab | xargs -n1 dirname | sort -u | sed 's,^,./,')
+SEQUENTIAL = $(filter-out $(CONCURRENT),$(patsubst $(CURDIR)/%,./%,$(shell $(GO) list -f '{{.Dir}}' ./...)))
+# The slowest property tests run in full in one of three landings, by the
+# number of commits, and in 'make test-all'. The lab's long tests rotate alike.
+THIRD      = $(shell echo $$(( $$(git rev-list --count HEAD 2>/dev/null || echo 0) % 3 )))
+SHORT      = $(if $(filter 0,$(THIRD)),,-short)
+
+.PHONY: build demo test test-all unit quick lab-test lab-test-all lab-one fuzz bench bench-lab bench-daemon lint mutate packages clean
 
 build: packages
 	$(GO) build -trimpath -ldflags="-s -w" -o $(BIN) ./cmd/numavisor
@@ -21,21 +30,41 @@ build: packages
 demo: build
 	$(BIN) lab demo
 
-test: unit lab-test
+test: lint unit lab-test
+
+# Everything, without rotation: before a release.
+test-all: SHORT =
+test-all: lint unit lab-test-all
 
 unit: packages
 	@echo "== go vet and gofmt"
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt -w on these files"; exit 1; }
 	$(GO) vet ./...
-	@echo "== unit tests, with the race detector"
-	$(GO) test -race ./...
-	@echo "== the daemon's memory, which the race detector would change"
-	$(GO) test -count=1 -run TestResident ./cmd/numavisor
+	@echo "== unit tests, with the race detector where there are goroutines"
+	$(GO) test $(SHORT) -race -skip '^(TestScripts|TestResident)' $(CONCURRENT)
+	$(GO) test $(SHORT) $(SEQUENTIAL)
+	@echo "== conversations with the program, and the daemon's memory: without the race detector"
+	$(GO) test -run '^(TestScripts|TestResident)' ./cmd/numavisor
 
-# End-to-end tests: each boots a NUMA host in QEMU, one after the other.
+# Seconds: gofmt, vet and short tests of what differs from main, and of its importers.
+quick:
+	@testdata/quick
+
+# End-to-end tests on a NUMA host in QEMU: every path once, and a third of the long tests.
 lab-test: build
 	@echo "== tests in the lab"
-	NUMAVISOR_LAB=1 $(GO) run $(TESTSUM) --format testname --rerun-fails=2 --packages=./lab/... -- -count=1 -p=1 -timeout=80m -run Lab
+	$(GO) run ./lab/suite -runner $(TESTSUM)
+
+lab-test-all: build
+	@echo "== all tests in the lab"
+	$(GO) run ./lab/suite -runner $(TESTSUM) -all
+
+# One test in the lab: make lab-one T=TestLabRepairsDrift
+lab-one: build
+	@test -n "$(T)" || { echo "usage: make lab-one T=TestLabNAME"; exit 2; }
+	@folder=$$(grep -rl --include='*_test.go' "^func $(T)(" lab | xargs -r -n1 dirname); \
+	test -n "$$folder" || { echo "lab/ has no test $(T)"; exit 2; }; \
+	NUMAVISOR_LAB=1 $(GO) test -count=1 -v -timeout=30m -run '^$(T)$$' ./$$folder
 
 fuzz:
 	./testdata/fuzz-all $(or $(FUZZTIME),20s)
@@ -57,8 +86,15 @@ bench-daemon: build
 mutate:
 	$(GO) run ./tools/mutate $(ROOM)
 
-lint:
-	$(GO) run $(LINTER) run
+lint: $(LINTBIN)
+	@echo "== golangci-lint"
+	$(LINTBIN) run
+
+$(LINTBIN):
+	@echo "== building golangci-lint $(LINT), once"
+	@mkdir -p $(@D)
+	GOFLAGS= GOBIN=$(CURDIR)/$(@D) $(GO) install $(LINTER)@$(LINT)
+	@mv $(@D)/golangci-lint $@
 
 # Installs what is missing, and says so; nothing happens where all is there.
 packages:
