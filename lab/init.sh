@@ -17,7 +17,7 @@ fi
 mount -t tmpfs none /ov; mkdir /ov/u /ov/w
 mount -t overlay -o lowerdir=/root,upperdir=/ov/u,workdir=/ov/w none /new
 mount --move /proc /new/proc; mount --move /sys /new/sys; mount --move /dev /new/dev
-mount -t tmpfs none /new/run; mount -t tmpfs none /new/tmp; mkdir -p /new/dev/pts /new/lab; mount -t devpts none /new/dev/pts
+mount -t tmpfs -o mode=0755 none /new/run; mount -t tmpfs none /new/tmp; mkdir -p /new/dev/pts /new/lab; mount -t devpts none /new/dev/pts
 mount -t cgroup2 none /new/sys/fs/cgroup
 mkdir /new/run/lab; cp -r /mod /start.sh /agent /new/run/lab/
 exec chroot /new /bin/bash /run/lab/start.sh
