@@ -15,6 +15,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
 )
 
 func doctorCommand() *cobra.Command {
@@ -37,7 +38,7 @@ not be asked for its VMs, or not for all.`,
   numavisor doctor --root captured/web1 -o json`,
 		Args: cobra.NoArgs,
 	}
-	on.flags(c)
+	on.effectFlags(c)
 	c.Flags().BoolVar(&fix, "fix", false, "apply the safe fixes")
 	c.Flags().StringVar(&root, "root", "", "folder that holds another host's /sys and /proc")
 	c.Flags().StringVar(&inventoryFile, "inventory", "", "look at a saved inventory (see 'numavisor capture')")
@@ -106,13 +107,16 @@ func fixAll(ctx context.Context, h *operate.Host, findings []diagnose.Finding) (
 	var failed []string
 	bound := map[string]bool{}
 	for _, f := range findings {
-		if !f.Safe || f.Action == nil || (f.Action.Kind == diagnose.BindGuest && bound[f.Action.Guest]) {
+		if !f.Safe || f.Action == nil || (f.Action.Kind == plan.BindGuest && bound[f.Action.Guest]) {
 			continue
 		}
-		if f.Action.Kind == diagnose.BindGuest {
+		if f.Action.Kind == plan.BindGuest {
 			bound[f.Action.Guest] = true
 		}
-		detail, err := applyFix(ctx, h, f.Action)
+		remedy := *f.Action
+		remedy.Why = "doctor: " + f.Rule
+		did, err := h.Fix(ctx, operate.FixRequest{Remedy: remedy})
+		detail := did.What
 		if err != nil {
 			detail = err.Error()
 			failed = append(failed, f.Rule+" of "+f.Object)
@@ -123,27 +127,6 @@ func fixAll(ctx context.Context, h *operate.Host, findings []diagnose.Finding) (
 		return all, partialError{fmt.Errorf("not fixed: %s", strings.Join(failed, ", "))}
 	}
 	return all, nil
-}
-
-func applyFix(ctx context.Context, h *operate.Host, a *diagnose.Action) (string, error) {
-	host := linux.Root("/")
-	switch a.Kind {
-	case diagnose.WriteKernelSetting:
-		before, err := host.WriteSetting(a.Path, a.Value)
-		return fmt.Sprintf("%s: was %s, is %s", a.Path, before, a.Value), err
-	case diagnose.KSMWithinNodes:
-		return "KSM merges within nodes only", host.SetKSMAcrossNodes(false)
-	case diagnose.BindGuest:
-		b, err := h.Bind(ctx, operate.BindRequest{Name: a.Guest})
-		if err == nil && !b.Complete() {
-			err = errors.New(strings.Join(b.Shortfalls(), "; "))
-		}
-		if err != nil {
-			return "", err
-		}
-		return b.Truth.Verdict(), nil
-	}
-	return "", fmt.Errorf("no way is known to carry out %q", a.Kind)
 }
 
 func printDiagnosis(w io.Writer, d diagnosis) {

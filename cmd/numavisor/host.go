@@ -48,6 +48,7 @@ func (f *hostFlags) open(c *cobra.Command) (h *local.Host, done func(), err erro
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), f.timeout)
 	c.SetContext(ctx)
+	recordEffects(c, h)
 	return h, func() { h.Close(); cancel() }, nil
 }
 

@@ -1,12 +1,81 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/user"
+	"sync"
+
 	"github.com/spf13/cobra"
 
+	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/host/record"
+	"github.com/numavisor/numavisor/internal/journal"
 )
 
 // recordsFlag names where the journal and the alarms are kept.
 func recordsFlag(c *cobra.Command, folder *string) {
 	c.Flags().StringVar(folder, "records", record.DefaultFolder, "folder of the journal and the alarms")
+}
+
+// effectFlags are the flags of a command that changes the host: its effects are
+// recorded in the journal.
+func (f *hostFlags) effectFlags(c *cobra.Command) {
+	f.flags(c)
+	recordsFlag(c, &f.records)
+}
+
+// recordEffects names the user who asks, and lets a user without privileges go
+// on without the journal.
+func recordEffects(c *cobra.Command, h *local.Host) {
+	h.By = asker()
+	if os.Geteuid() != 0 {
+		h.Host.Journal = &optionalJournal{Journal: h.Journal, notes: c.ErrOrStderr()}
+	}
+}
+
+// asker names the user who runs this command.
+func asker() string {
+	return linux.Live.LoginUser(os.Getuid(), os.Getenv("SUDO_UID"), func(uid string) (string, error) {
+		u, err := user.LookupId(uid)
+		if err != nil {
+			return "", err
+		}
+		return u.Username, nil
+	})
+}
+
+// optionalJournal is the journal of a user without privileges. Such a user may
+// run commands and bind processes of their own, but may not write the host's
+// journal: a note says then that nothing is recorded. Any other failure refuses
+// the effect, as it does for root.
+type optionalJournal struct {
+	record.Journal
+	notes io.Writer
+	once  sync.Once
+}
+
+// Append adds an entry where the user may.
+func (j *optionalJournal) Append(e journal.Entry) error {
+	err := j.Journal.Append(e)
+	if errors.Is(err, fs.ErrPermission) {
+		j.once.Do(func() {
+			fmt.Fprintf(j.notes, "numavisor: note: not recorded in the journal in %s, which only root may write; --records names another folder\n", j.Folder)
+		})
+		return nil
+	}
+	return err
+}
+
+// Entries returns what the user may read.
+func (j *optionalJournal) Entries() ([]journal.Entry, error) {
+	entries, err := j.Journal.Entries()
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, nil
+	}
+	return entries, err
 }

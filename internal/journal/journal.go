@@ -32,7 +32,7 @@ const (
 	RepairFailed Kind = "repair-failed"
 	Drifted      Kind = "drifted" // somebody else changed a guest of ours
 	Rival        Kind = "rival"   // somebody else moves pages here, or has stopped to
-	Setting      Kind = "setting" // we change a setting of the kernel, or did; What has old and new
+	Setting      Kind = "setting" // a new policy is in force, or numad was told to exclude a guest
 	Paused       Kind = "paused"
 	Resumed      Kind = "resumed"
 	Raised       Kind = "alarm-raised"
@@ -45,7 +45,7 @@ const (
 type Entry struct {
 	At     time.Time `json:"at"`
 	Kind   Kind      `json:"kind"`
-	ID     string    `json:"id,omitempty"` // of the move; of the setting that Former is about
+	ID     string    `json:"id,omitempty"` // of the move or the effect
 	Guests []string  `json:"guests,omitempty"`
 	What   string    `json:"what"`          // in one line
 	Why    string    `json:"why,omitempty"` // the reason, or the error
@@ -61,9 +61,14 @@ type Entry struct {
 	Cancelled bool `json:"cancelled,omitempty"`
 	// Shortfalls are what could not be done, one line each.
 	Shortfalls []string `json:"shortfalls,omitempty"`
-	// Former is what the setting ID was before it was changed for as long as the
-	// daemon runs; empty on the entry that gave it back.
-	Former string `json:"former,omitempty"`
+	// Effect is what an entry is about that is of one of the kinds of Effect.
+	Effect Effect `json:"effect,omitempty"`
+	// Process is the one that makes the effect, on the entry that begins it.
+	Process *Process `json:"process,omitempty"`
+	// Setting is the kernel setting that is changed.
+	Setting *SettingChange `json:"setting,omitempty"`
+	// Undoes is the ID of the effect or move that this one takes back.
+	Undoes string `json:"undoes,omitempty"`
 	// Until is when a pause ends by itself; zero: when somebody resumes.
 	Until time.Time `json:"until,omitzero"`
 }
@@ -100,10 +105,12 @@ func CutShort(entries []Entry) []Entry {
 // Lasting returns the entries that hold until another one ends them, in their
 // order: of moves that were cut short the beginning and that they are being
 // undone, the settings that are to be given back, a pause. What a restart goes
-// by is among them, however old it is.
+// by is among them, however old it is. So are the beginnings of other effects
+// that have no end.
 func Lasting(entries []Entry) []Entry {
 	holds := map[string]int{} // the entry that holds, of each move, setting, and pause
 	for i, e := range entries {
+		e.holdEffect(i, holds)
 		switch key := string(e.Kind) + " " + e.ID; e.Kind {
 		case MoveBegan, MoveUndoing:
 			if _, known := holds[key]; !known {
@@ -112,10 +119,6 @@ func Lasting(entries []Entry) []Entry {
 		case MoveDone, MovePartial, MoveFailed, MoveUndone:
 			delete(holds, string(MoveBegan)+" "+e.ID)
 			delete(holds, string(MoveUndoing)+" "+e.ID)
-		case Setting:
-			if delete(holds, key); e.Former != "" {
-				holds[key] = i
-			}
 		case Paused:
 			holds[string(Paused)] = i
 		case Resumed:
@@ -123,8 +126,30 @@ func Lasting(entries []Entry) []Entry {
 		}
 	}
 	var lasting []Entry
-	for _, i := range slices.Sorted(maps.Values(holds)) {
+	for _, i := range slices.Compact(slices.Sorted(maps.Values(holds))) {
 		lasting = append(lasting, entries[i])
 	}
 	return lasting
+}
+
+// holdEffect notes that entry i begins an effect, or ends one, and which
+// settings are to be restored from then on.
+func (e Entry) holdEffect(i int, holds map[string]int) {
+	switch {
+	case e.Begins():
+		holds["effect "+e.ID] = i
+	case e.Closes():
+		delete(holds, "effect "+e.ID)
+	}
+	if e.Setting == nil {
+		return
+	}
+	const unchanged = "?"
+	switch key := "setting " + e.Setting.Path; e.heldFormer(e.Setting.Path, unchanged) {
+	case unchanged:
+	case "":
+		delete(holds, key)
+	default:
+		holds[key] = i
+	}
 }

@@ -9,7 +9,11 @@ import (
 func TestLasting(t *testing.T) {
 	began, undoing, done := Entry{Kind: MoveBegan, ID: "m"}, Entry{Kind: MoveUndoing, ID: "m"}, Entry{Kind: MoveUndone, ID: "m"}
 	other := Entry{Kind: MoveBegan, ID: "n"}
-	off, back := Entry{Kind: Setting, ID: "s", Former: "1"}, Entry{Kind: Setting, ID: "s"}
+	setting := func(kind func(Effect) Kind, id string, held bool) Entry {
+		return Entry{Kind: kind(EffectSetting), ID: id, Effect: EffectSetting, Setting: &SettingChange{Path: "p", Former: "1", Value: "0", Held: held}}
+	}
+	about, off, back := setting(Effect.Began, "s", true), setting(Effect.Done, "s", true), setting(Effect.Done, "t", false)
+	bindBegan, bindFailed := Entry{Kind: EffectBind.Began(), ID: "b", Effect: EffectBind}, Entry{Kind: EffectBind.Failed(), ID: "b", Effect: EffectBind}
 	once := Entry{Kind: Setting, What: "for good"}
 	paused, longer, resumed := Entry{Kind: Paused}, Entry{Kind: Paused, Why: "longer"}, Entry{Kind: Resumed}
 	step, began2 := Entry{Kind: MoveStep, ID: "m"}, Entry{Kind: MoveBegan, ID: "m", What: "named so again"}
@@ -25,7 +29,14 @@ func TestLasting(t *testing.T) {
 		{"carried along twice", []Entry{began, began, done}, nil},
 		{"a name used again", []Entry{began, undoing, done, began2}, []Entry{began2}},
 		{"a setting", []Entry{off, once}, []Entry{off}},
-		{"a setting given back", []Entry{off, back}, nil},
+		{"a setting on its way", []Entry{about}, []Entry{about}},
+		{"a setting restored", []Entry{about, off, back}, nil},
+		{"a setting that could not be changed", []Entry{about, setting(Effect.Failed, "s", true)}, nil},
+		{"a setting whose change was interrupted", []Entry{about, setting(Effect.Interrupted, "s", true)}, []Entry{about}},
+		{"a setting that could not be restored", []Entry{off, setting(Effect.Began, "t", false), setting(Effect.Failed, "t", false)}, []Entry{off}},
+		{"a setting that nobody restores", []Entry{setting(Effect.Began, "t", false), back}, nil},
+		{"a bind without an end", []Entry{bindBegan, step}, []Entry{bindBegan}},
+		{"a bind that failed", []Entry{bindBegan, bindFailed}, nil},
 		{"a pause", []Entry{paused, longer, off}, []Entry{longer, off}},
 		{"a pause that is over", []Entry{paused, resumed}, nil},
 	} {
@@ -35,6 +46,34 @@ func TestLasting(t *testing.T) {
 		}
 		if open := CutShort(c.entries); c.name == "carried along twice" && len(open) > 0 {
 			t.Errorf("%s: cut short: %+v", c.name, open)
+		}
+	}
+}
+
+func TestHeldFormer(t *testing.T) {
+	entry := func(kind Kind, former string, held bool) Entry {
+		return Entry{Kind: kind, Effect: EffectSetting, Setting: &SettingChange{Path: "p", Former: former, Value: "0", Held: held}}
+	}
+	began, done := EffectSetting.Began(), EffectSetting.Done()
+	for _, c := range []struct {
+		name    string
+		entries []Entry
+		want    string
+	}{
+		{"nothing", nil, ""},
+		{"begun", []Entry{entry(began, "1", true)}, "1"},
+		{"done", []Entry{entry(began, "1", true), entry(done, "1", true)}, "1"},
+		{"failed", []Entry{entry(began, "1", true), entry(EffectSetting.Failed(), "1", true)}, ""},
+		{"restored", []Entry{entry(done, "1", true), entry(done, "0", false)}, ""},
+		{"not yet restored", []Entry{entry(done, "1", true), entry(began, "0", false)}, "1"},
+		{"changed by an operator", []Entry{entry(done, "3", true), entry(done, "2", false)}, ""},
+		{"changed again", []Entry{entry(done, "1", true), entry(done, "0", false), entry(done, "3", true)}, "3"},
+	} {
+		if got := HeldFormer(c.entries, "p"); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+		if got := HeldFormer(c.entries, "other"); got != "" {
+			t.Errorf("%s: another setting is held at %q", c.name, got)
 		}
 	}
 }

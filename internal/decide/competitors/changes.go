@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/status"
 )
 
 // changed is about a guest of ours that lies otherwise than we bound it.
-func changed(f Facts, g Guest) (*status.Rival, *Action) {
+func changed(f Facts, g Guest) (*status.Rival, *plan.Remedy) {
 	if len(g.Drift) == 0 {
 		return nil, nil
 	}
@@ -26,7 +27,7 @@ func changed(f Facts, g Guest) (*status.Rival, *Action) {
 	default:
 		r.Answer = "bound again"
 		if f.Now.Sub(g.Since) >= Patience {
-			return r, &Action{Kind: Repair, Guest: g.Name, PID: g.PID, Why: r.What}
+			return r, &plan.Remedy{Kind: plan.BindGuest, Guest: g.Name, PID: g.PID, Why: r.What}
 		}
 	}
 	return r, nil

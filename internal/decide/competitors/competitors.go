@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/status"
 )
@@ -21,7 +22,7 @@ type Facts struct {
 	// Seen is when Kernel was read.
 	Seen time.Time
 	// Tried is what came of changing settings of the host; a kind that is not in it was not tried.
-	Tried map[Kind]Tried
+	Tried map[plan.RemedyKind]Tried
 	// Former is what kernel.numa_balancing was before we switched it off; empty: we did not.
 	Former string
 	// Moves is what the kernel moved within Window.
@@ -69,30 +70,9 @@ const (
 	Again      = 5 * time.Minute
 )
 
-// Kind says what an action does.
-type Kind string
-
-// Kinds of actions.
-const (
-	StopBalancing Kind = "stop-kernel-balancing" // Value into kernel.numa_balancing
-	KSMWithin     Kind = "ksm-within-nodes"      // unmerge, then merge within nodes only
-	GiveBack      Kind = "give-balancing-back"   // Value into kernel.numa_balancing, as it was
-	Exclude       Kind = "exclude-from-numad"    // numad -x PID
-	Repair        Kind = "repair"                // bind the guest to its recorded placement
-)
-
-// Action is something to be done about a rival.
-type Action struct {
-	Kind  Kind
-	Guest string
-	PID   int
-	Value string
-	Why   string
-}
-
 // Answer tells who else moves pages here, and what to do about it.
-func Answer(f Facts) (seen []status.Rival, do []Action) {
-	for _, look := range []func(Facts) (*status.Rival, []Action){kernelBalancing, numad, ksm} {
+func Answer(f Facts) (seen []status.Rival, do []plan.Remedy) {
+	for _, look := range []func(Facts) (*status.Rival, []plan.Remedy){kernelBalancing, numad, ksm} {
 		rival, actions := look(f)
 		if rival != nil {
 			seen = append(seen, *rival)

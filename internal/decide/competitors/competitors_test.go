@@ -7,6 +7,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/competitors"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -39,51 +40,51 @@ func TestAnswers(t *testing.T) {
 		movers policy.Movers
 		mode   policy.Mode
 		guests []competitors.Guest
-		tried  map[competitors.Kind]competitors.Tried
+		tried  map[plan.RemedyKind]competitors.Tried
 		former string
 		rival  string // its name; empty: none
 		answer string // part of it
-		do     []competitors.Action
+		do     []plan.Remedy
 	}{
 		{name: "nobody", kernel: inventory.Kernel{NUMABalancing: "2", KSMRun: "0", KSMAcrossNodes: "1"}, guests: []competitors.Guest{ours}},
 		{name: "kernel balancing is left on", kernel: inventory.Kernel{NUMABalancing: "1"}, guests: []competitors.Guest{ours}, rival: "kernel NUMA balancing", answer: "left on"},
 		{name: "and switched off where wanted, tiering kept", kernel: inventory.Kernel{NUMABalancing: "3"}, movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
-			rival: "kernel NUMA balancing", answer: "switched off", do: []competitors.Action{{Kind: competitors.StopBalancing, Value: "2"}}},
+			rival: "kernel NUMA balancing", answer: "switched off", do: []plan.Remedy{{Kind: plan.WriteSetting, Path: plan.NUMABalancingPath, From: "3", Value: "2"}}},
 		{name: "not for guests that are only advised", kernel: inventory.Kernel{NUMABalancing: "1"}, movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{theirs}, rival: "kernel NUMA balancing", answer: "left on"},
-		{name: "numad is told once", kernel: inventory.Kernel{NumadRunning: true}, guests: []competitors.Guest{ours, theirs}, rival: "numad", answer: "being told to leave alone db", do: []competitors.Action{{Kind: competitors.Exclude, Guest: "db", PID: 7}}},
+		{name: "numad is told once", kernel: inventory.Kernel{NumadRunning: true}, guests: []competitors.Guest{ours, theirs}, rival: "numad", answer: "being told to leave alone db", do: []plan.Remedy{{Kind: plan.ExcludeFromNumad, Guest: "db", PID: 7}}},
 		{name: "and not again", kernel: inventory.Kernel{NumadRunning: true}, guests: []competitors.Guest{telling(time.Hour, "")}, rival: "numad", answer: "told to leave alone db"},
 		{name: "numad that cannot be told is not said to be", kernel: inventory.Kernel{NumadRunning: true}, guests: []competitors.Guest{telling(competitors.Again-time.Second, "no numad")}, rival: "numad", answer: "could not be told to leave alone db (no numad); it is tried again every 5m0s"},
-		{name: "and is told later", kernel: inventory.Kernel{NumadRunning: true}, guests: []competitors.Guest{telling(competitors.Again, "no numad")}, rival: "numad", answer: "could not be told", do: []competitors.Action{{Kind: competitors.Exclude, Guest: "db", PID: 7}}},
+		{name: "and is told later", kernel: inventory.Kernel{NumadRunning: true}, guests: []competitors.Guest{telling(competitors.Again, "no numad")}, rival: "numad", answer: "could not be told", do: []plan.Remedy{{Kind: plan.ExcludeFromNumad, Guest: "db", PID: 7}}},
 		{name: "kernel balancing that was switched off, and not looked at since", kernel: inventory.Kernel{NUMABalancing: "1"}, movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
-			tried: map[competitors.Kind]competitors.Tried{competitors.StopBalancing: {At: noon}}, rival: "kernel NUMA balancing", answer: "switched off while"},
+			tried: map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon}}, rival: "kernel NUMA balancing", answer: "switched off while"},
 		{name: "who switches it on again is not fought", kernel: inventory.Kernel{NUMABalancing: "1"}, movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
-			tried: map[competitors.Kind]competitors.Tried{competitors.StopBalancing: {At: noon.Add(-time.Minute)}}, rival: "kernel NUMA balancing", answer: "left on: it was switched off at 2026-11-21T11:59:00Z"},
+			tried: map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon.Add(-time.Minute)}}, rival: "kernel NUMA balancing", answer: "left on: it was switched off at 2026-11-21T11:59:00Z"},
 		{name: "what could not be switched off is not said to be", kernel: inventory.Kernel{NUMABalancing: "1"}, movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
-			tried: map[competitors.Kind]competitors.Tried{competitors.StopBalancing: {At: noon.Add(-time.Minute), Failed: "read-only"}}, rival: "kernel NUMA balancing", answer: "left on: it could not be switched off: read-only"},
+			tried: map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon.Add(-time.Minute), Failed: "read-only"}}, rival: "kernel NUMA balancing", answer: "left on: it could not be switched off: read-only"},
 		{name: "what could not even be begun waits", kernel: inventory.Kernel{NUMABalancing: "3"}, movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
-			tried: map[competitors.Kind]competitors.Tried{competitors.StopBalancing: {At: noon.Add(time.Second - competitors.Again), Failed: "disk full", NotBegun: true}}, rival: "kernel NUMA balancing", answer: "could not be switched off: disk full; it is tried again every 5m0s"},
+			tried: map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon.Add(time.Second - competitors.Again), Failed: "disk full", NotBegun: true}}, rival: "kernel NUMA balancing", answer: "could not be switched off: disk full; it is tried again every 5m0s"},
 		{name: "and is begun later", kernel: inventory.Kernel{NUMABalancing: "3"}, movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
-			tried: map[competitors.Kind]competitors.Tried{competitors.StopBalancing: {At: noon.Add(-competitors.Again), Failed: "disk full", NotBegun: true}}, rival: "kernel NUMA balancing", answer: "disk full", do: []competitors.Action{{Kind: competitors.StopBalancing, Value: "2"}}},
+			tried: map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon.Add(-competitors.Again), Failed: "disk full", NotBegun: true}}, rival: "kernel NUMA balancing", answer: "disk full", do: []plan.Remedy{{Kind: plan.WriteSetting, Path: plan.NUMABalancingPath, From: "3", Value: "2"}}},
 		{name: "so is KSM", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"}, movers: policy.Movers{KSM: "within"},
-			tried: map[competitors.Kind]competitors.Tried{competitors.KSMWithin: {At: noon.Add(-competitors.Again), Failed: "disk full", NotBegun: true}}, rival: "KSM across nodes", answer: "disk full; it is tried again", do: []competitors.Action{{Kind: competitors.KSMWithin}}},
+			tried: map[plan.RemedyKind]competitors.Tried{plan.KSMWithinNodes: {At: noon.Add(-competitors.Again), Failed: "disk full", NotBegun: true}}, rival: "KSM across nodes", answer: "disk full; it is tried again", do: []plan.Remedy{{Kind: plan.KSMWithinNodes}}},
 		{name: "what was switched off stays so", movers: policy.Movers{KernelBalancing: "off"}, former: "3"},
-		{name: "and is given back where the policy leaves it on", former: "3", do: []competitors.Action{{Kind: competitors.GiveBack, Value: "3"}}},
-		{name: "or has nothing done", movers: policy.Movers{KernelBalancing: "off"}, mode: policy.ModeOff, former: "3", do: []competitors.Action{{Kind: competitors.GiveBack, Value: "3"}}},
-		{name: "what could not be given back waits", former: "3", tried: map[competitors.Kind]competitors.Tried{competitors.GiveBack: {At: noon.Add(-time.Minute), Failed: "read-only"}}},
-		{name: "and is tried again", former: "3", tried: map[competitors.Kind]competitors.Tried{competitors.GiveBack: {At: noon.Add(-competitors.Again), Failed: "read-only"}}, do: []competitors.Action{{Kind: competitors.GiveBack, Value: "3"}}},
+		{name: "and is given back where the policy leaves it on", former: "3", do: []plan.Remedy{{Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: "2", Value: "3"}}},
+		{name: "or has nothing done", movers: policy.Movers{KernelBalancing: "off"}, mode: policy.ModeOff, former: "3", do: []plan.Remedy{{Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: "2", Value: "3"}}},
+		{name: "what could not be given back waits", former: "3", tried: map[plan.RemedyKind]competitors.Tried{plan.RestoreSetting: {At: noon.Add(-time.Minute), Failed: "read-only"}}},
+		{name: "and is tried again", former: "3", tried: map[plan.RemedyKind]competitors.Tried{plan.RestoreSetting: {At: noon.Add(-competitors.Again), Failed: "read-only"}}, do: []plan.Remedy{{Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: "2", Value: "3"}}},
 		{name: "KSM that could not be unmerged", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"}, movers: policy.Movers{KSM: "within"},
-			tried: map[competitors.Kind]competitors.Tried{competitors.KSMWithin: {At: noon.Add(-time.Minute), Failed: "no room"}}, rival: "KSM across nodes", answer: "left so: it could not be unmerged, to merge within nodes only: no room"},
+			tried: map[plan.RemedyKind]competitors.Tried{plan.KSMWithinNodes: {At: noon.Add(-time.Minute), Failed: "no room"}}, rival: "KSM across nodes", answer: "left so: it could not be unmerged, to merge within nodes only: no room"},
 		{name: "KSM that was set across nodes again", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"}, movers: policy.Movers{KSM: "within"},
-			tried: map[competitors.Kind]competitors.Tried{competitors.KSMWithin: {At: noon.Add(-time.Minute)}}, rival: "KSM across nodes", answer: "across them since"},
+			tried: map[plan.RemedyKind]competitors.Tried{plan.KSMWithinNodes: {At: noon.Add(-time.Minute)}}, rival: "KSM across nodes", answer: "across them since"},
 		{name: "nothing is done in mode advise", kernel: inventory.Kernel{NumadRunning: true}, mode: policy.ModeAdvise, guests: []competitors.Guest{theirs}, rival: "numad", answer: "left to it"},
 		{name: "KSM is left", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1", KSMPagesShared: 9}, rival: "KSM across nodes", answer: "left so"},
-		{name: "KSM within nodes", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"}, movers: policy.Movers{KSM: "within"}, rival: "KSM across nodes", answer: "within nodes", do: []competitors.Action{{Kind: competitors.KSMWithin}}},
+		{name: "KSM within nodes", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"}, movers: policy.Movers{KSM: "within"}, rival: "KSM across nodes", answer: "within nodes", do: []plan.Remedy{{Kind: plan.KSMWithinNodes}}},
 		{name: "a change is waited for", guests: []competitors.Guest{drifted(ours, 9*time.Second, 0)}, rival: "changes to guest db", answer: "bound again"},
-		{name: "and repaired", guests: []competitors.Guest{drifted(ours, 10*time.Second, 0)}, rival: "changes to guest db", answer: "bound again", do: []competitors.Action{{Kind: competitors.Repair, Guest: "db", PID: 7}}},
+		{name: "and repaired", guests: []competitors.Guest{drifted(ours, 10*time.Second, 0)}, rival: "changes to guest db", answer: "bound again", do: []plan.Remedy{{Kind: plan.BindGuest, Guest: "db", PID: 7}}},
 		{name: "once", guests: []competitors.Guest{drifted(ours, time.Minute, 59*time.Minute)}, rival: "changes to guest db", answer: "changed again since"},
-		{name: "and again after an hour", guests: []competitors.Guest{drifted(ours, time.Minute, time.Hour)}, rival: "changes to guest db", answer: "bound again", do: []competitors.Action{{Kind: competitors.Repair, Guest: "db", PID: 7}}},
+		{name: "and again after an hour", guests: []competitors.Guest{drifted(ours, time.Minute, time.Hour)}, rival: "changes to guest db", answer: "bound again", do: []plan.Remedy{{Kind: plan.BindGuest, Guest: "db", PID: 7}}},
 		{name: "a repair that failed is no repair", guests: []competitors.Guest{unrepaired(competitors.Again - time.Second)}, rival: "changes to guest db", answer: "left so for now: could not be bound again: away; it is tried again every 5m0s"},
-		{name: "and is tried again", guests: []competitors.Guest{unrepaired(competitors.Again)}, rival: "changes to guest db", answer: "bound again", do: []competitors.Action{{Kind: competitors.Repair, Guest: "db", PID: 7}}},
+		{name: "and is tried again", guests: []competitors.Guest{unrepaired(competitors.Again)}, rival: "changes to guest db", answer: "bound again", do: []plan.Remedy{{Kind: plan.BindGuest, Guest: "db", PID: 7}}},
 		{name: "changes are left where wanted", movers: policy.Movers{Changes: "leave"}, guests: []competitors.Guest{drifted(ours, time.Minute, 0)}, rival: "changes to guest db", answer: "left so"},
 		{name: "and where the guest is only advised", guests: []competitors.Guest{drifted(theirs, time.Minute, 0)}, rival: "changes to guest web", answer: "mode is advise"},
 	} {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/status"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -19,7 +20,7 @@ func Off(value string) string {
 	return strconv.Itoa(mode &^ 1)
 }
 
-func kernelBalancing(f Facts) (*status.Rival, []Action) {
+func kernelBalancing(f Facts) (*status.Rival, []plan.Remedy) {
 	mode, err := strconv.Atoi(f.Kernel.NUMABalancing)
 	if err != nil || mode&1 == 0 {
 		return nil, nil
@@ -32,8 +33,9 @@ func kernelBalancing(f Facts) (*status.Rival, []Action) {
 		r.Answer = "left on: memory with an explicit policy it does not touch, other pages it brings to the vCPUs that use them"
 		return r, nil
 	}
-	t := f.Tried[StopBalancing]
-	stop := []Action{{Kind: StopBalancing, Value: Off(f.Kernel.NUMABalancing), Why: "one owner of page moves: " + r.What}}
+	t := f.Tried[plan.WriteSetting]
+	stop := []plan.Remedy{{Kind: plan.WriteSetting, Path: plan.NUMABalancingPath,
+		From: f.Kernel.NUMABalancing, Value: Off(f.Kernel.NUMABalancing), Why: "one owner of page moves: " + r.What}}
 	switch {
 	case t.At.IsZero():
 		r.Answer = "being switched off while the daemon runs (policy movers.kernel_balancing)"
@@ -54,12 +56,18 @@ func kernelBalancing(f Facts) (*status.Rival, []Action) {
 
 // giveBack has kernel balancing switched on again where the policy no longer
 // wants it off, whatever the mode is now.
-func giveBack(f Facts) []Action {
+func giveBack(f Facts) []plan.Remedy {
 	if f.Former == "" || f.Movers.KernelBalancing == policy.AnswerOff && f.Mode == policy.ModeAuto {
 		return nil
 	}
-	if t := f.Tried[GiveBack]; t.Failed != "" && f.Now.Sub(t.At) < Again {
+	if t := f.Tried[plan.RestoreSetting]; t.Failed != "" && f.Now.Sub(t.At) < Again {
 		return nil
 	}
-	return []Action{{Kind: GiveBack, Value: f.Former, Why: "the policy no longer wants it off"}}
+	return []plan.Remedy{GiveBack(f.Former, "the policy no longer wants it off")}
+}
+
+// GiveBack restores kernel balancing to a former value, unless it is no longer
+// off as the daemon sets it.
+func GiveBack(former, why string) plan.Remedy {
+	return plan.Remedy{Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: Off(former), Value: former, Why: why}
 }

@@ -3,11 +3,12 @@ package competitors
 import (
 	"fmt"
 
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-func ksm(f Facts) (*status.Rival, []Action) {
+func ksm(f Facts) (*status.Rival, []plan.Remedy) {
 	k := f.Kernel
 	if k.KSMRun != "1" || k.KSMAcrossNodes != "1" {
 		return nil, nil
@@ -17,8 +18,8 @@ func ksm(f Facts) (*status.Rival, []Action) {
 		r.Answer = "left so: to change it, all pages must be unmerged, which takes memory (policy movers.ksm)"
 		return r, nil
 	}
-	t := f.Tried[KSMWithin]
-	unmerge := []Action{{Kind: KSMWithin, Why: r.What}}
+	t := f.Tried[plan.KSMWithinNodes]
+	unmerge := []plan.Remedy{{Kind: plan.KSMWithinNodes, Why: r.What}}
 	switch {
 	case t.At.IsZero():
 		r.Answer = "being unmerged, to merge within nodes only (policy movers.ksm)"

@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-func numad(f Facts) (*status.Rival, []Action) {
+func numad(f Facts) (*status.Rival, []plan.Remedy) {
 	if !f.Kernel.NumadRunning {
 		return nil, nil
 	}
@@ -19,7 +20,7 @@ func numad(f Facts) (*status.Rival, []Action) {
 	}
 	var told, telling, deaf, answers []string
 	var why string
-	var do []Action
+	var do []plan.Remedy
 	for _, g := range f.Guests {
 		if g.Mode != policy.ModeAuto {
 			continue
@@ -34,7 +35,7 @@ func numad(f Facts) (*status.Rival, []Action) {
 			deaf, why = append(deaf, g.Name), g.Told.Failed
 		}
 		if g.Told.At.IsZero() || f.Now.Sub(g.Told.At) >= Again {
-			do = append(do, Action{Kind: Exclude, Guest: g.Name, PID: g.PID, Why: "numad runs, and balancing may move this guest"})
+			do = append(do, plan.Remedy{Kind: plan.ExcludeFromNumad, Guest: g.Name, PID: g.PID, Why: "numad runs, and balancing may move this guest"})
 		}
 	}
 	for _, part := range []struct {

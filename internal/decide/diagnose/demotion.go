@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -35,6 +36,6 @@ func demotionAgainstBinding(v *view) []Finding {
 		Effect:  fmt.Sprintf("when a node fills up, the kernel moves cold pages of bound guests to nodes %s; up to Linux 6.12 even those of strict ones", slow),
 		Fix:     "switch demotion off where guests are bound, or bind guests that may be slow to those nodes on purpose",
 		Command: "echo false > /sys/kernel/mm/numa/demotion_enabled",
-		Action:  &Action{Kind: WriteKernelSetting, Path: "/sys/kernel/mm/numa/demotion_enabled", Value: "false"}, // others may count on it: not safe
+		Action:  &plan.Remedy{Kind: plan.WriteSetting, Path: "/sys/kernel/mm/numa/demotion_enabled", Value: "false"}, // others may count on it: not safe
 	}}
 }

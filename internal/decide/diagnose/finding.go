@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
 )
 
 // Finding is one fault, or one thing worth knowing.
@@ -18,8 +19,8 @@ type Finding struct {
 	Command  string   `json:"command,omitempty"` // does the fix, or is its first step
 	// Safe says that Action can be carried out on running guests without asking:
 	// it loses nothing, can be undone, and is on the host or a guest of ours.
-	Safe   bool    `json:"safe"`
-	Action *Action `json:"action,omitempty"` // nil: not ours to do
+	Safe   bool         `json:"safe"`
+	Action *plan.Remedy `json:"action,omitempty"` // nil: not ours to do
 }
 
 // Severity says how much a finding matters.
@@ -30,27 +31,6 @@ const (
 	Info    Severity = "info"
 	Warning Severity = "warning"
 	Error   Severity = "error"
-)
-
-// Action is a fix that a program can carry out.
-type Action struct {
-	Kind  ActionKind `json:"kind"`
-	Guest string     `json:"guest,omitempty"` // for BindGuest
-	Path  string     `json:"path,omitempty"`  // for WriteKernelSetting: below /proc/sys or /sys
-	Value string     `json:"value,omitempty"`
-}
-
-// ActionKind names an action.
-type ActionKind string
-
-// Kinds of actions.
-const (
-	BindGuest          ActionKind = "bind-guest"           // as numavisor bind does
-	WriteKernelSetting ActionKind = "write-kernel-setting" // Value into Path
-	// KSMWithinNodes stops KSM, splits what it merged (2 into /sys/kernel/mm/ksm/run;
-	// the kernel refuses the change while anything is merged), writes 0 into
-	// merge_across_nodes and starts it again.
-	KSMWithinNodes ActionKind = "ksm-within-nodes"
 )
 
 // Rules are the names of all rules, in the order in which they are tried.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -76,7 +77,7 @@ func (v *view) uneven(size topology.Bytes, reserved map[topology.NodeID]map[topo
 		Effect:  "guests with huge pages fit on some nodes only; those not bound take pages wherever there are any",
 		Fix:     fmt.Sprintf("grow the pool of node %d, or let Numavisor grow pools by need", poor),
 		Command: fmt.Sprintf("echo %s > %s", value, path),
-		Action:  &Action{Kind: WriteKernelSetting, Path: path, Value: value}, // takes memory from others: not safe
+		Action:  &plan.Remedy{Kind: plan.WriteSetting, Path: path, Value: value}, // takes memory from others: not safe
 	}, true
 }
 

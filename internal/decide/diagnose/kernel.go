@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/plan"
 )
 
 // ksmAcrossNodes: a page merged across nodes is local to one of its users at most.
@@ -21,7 +22,7 @@ func ksmAcrossNodes(v *view) []Finding {
 		Fix:      "let KSM merge within nodes only; what is merged must be split first, which takes memory",
 		Command:  "echo 2 > /sys/kernel/mm/ksm/run && echo 0 > /sys/kernel/mm/ksm/merge_across_nodes && echo 1 > /sys/kernel/mm/ksm/run",
 		Safe:     k.KSMPagesShared == 0, // nothing to split
-		Action:   &Action{Kind: KSMWithinNodes},
+		Action:   &plan.Remedy{Kind: plan.KSMWithinNodes},
 	}}
 }
 
@@ -49,7 +50,7 @@ func balancingAgainstBinding(v *view) []Finding {
 		Fix:     "switch it off: bound guests do not need it",
 		Command: "sysctl -w kernel.numa_balancing=" + strconv.Itoa(mode&^1),
 		Safe:    loose == 0,
-		Action:  &Action{Kind: WriteKernelSetting, Path: "/proc/sys/kernel/numa_balancing", Value: strconv.Itoa(mode &^ 1)},
+		Action:  &plan.Remedy{Kind: plan.WriteSetting, Path: plan.NUMABalancingPath, From: v.host.Kernel.NUMABalancing, Value: strconv.Itoa(mode &^ 1)},
 	}
 	if loose > 0 {
 		f.Fix = fmt.Sprintf("bind the %d guests that are not bound too, then switch it off: they are served by it", loose)
@@ -141,6 +142,6 @@ func zoneReclaim(v *view) []Finding {
 		Fix:      "switch it off: bindings say where guests' memory goes",
 		Command:  "sysctl -w vm.zone_reclaim_mode=0",
 		Safe:     true,
-		Action:   &Action{Kind: WriteKernelSetting, Path: "/proc/sys/vm/zone_reclaim_mode", Value: "0"},
+		Action:   &plan.Remedy{Kind: plan.WriteSetting, Path: "/proc/sys/vm/zone_reclaim_mode", From: mode, Value: "0"},
 	}}
 }

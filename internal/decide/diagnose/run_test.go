@@ -13,6 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/diagnose"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -47,7 +48,7 @@ func TestFindingIsWrittenInSnakeCase(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{`"rule":"zone-reclaim"`, `"severity":"warning"`, `"object":"host"`, `"safe":true`,
-		`"action":{"kind":"write-kernel-setting","path":"/proc/sys/vm/zone_reclaim_mode","value":"0"}`} {
+		`"action":{"kind":"write-kernel-setting","path":"/proc/sys/vm/zone_reclaim_mode","from":"1","value":"0"}`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%s lacks %s", text, want)
 		}
@@ -85,7 +86,7 @@ func TestPartialInventories(t *testing.T) {
 			if f.Safe && f.Action == nil {
 				t.Fatalf("safe, but nothing to do: %+v", f)
 			}
-			if a := f.Action; a != nil && a.Kind == diagnose.WriteKernelSetting && !strings.HasPrefix(a.Path, "/proc/sys/") && !strings.HasPrefix(a.Path, "/sys/") {
+			if a := f.Action; a != nil && a.Kind == plan.WriteSetting && !strings.HasPrefix(a.Path, "/proc/sys/") && !strings.HasPrefix(a.Path, "/sys/") {
 				t.Fatalf("writes to %s", a.Path)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -173,7 +174,7 @@ func (s *subject) binding(f Finding) Finding {
 	}
 	f.Fix = "bind the guest to nodes; it keeps running"
 	f.Command = "numavisor bind " + shellWord(s.Name)
-	f.Action = &Action{Kind: BindGuest, Guest: s.Name}
+	f.Action = &plan.Remedy{Kind: plan.BindGuest, Guest: s.Name}
 	// 1 GiB pages need free ones on the target: the pools may have to be grown, which takes memory from others.
 	// Guests that others placed are theirs to move.
 	f.Safe = s.Placement != nil && s.Config.PageSize < topology.GiB

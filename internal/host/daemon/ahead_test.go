@@ -9,10 +9,11 @@ import (
 
 	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
 )
 
 func (w *world) balancing() string {
-	now, _ := w.settings.NUMABalancing()
+	now, _ := w.settings.ReadSetting(plan.NUMABalancingPath)
 	return now
 }
 
@@ -34,7 +35,7 @@ func TestWhatASettingWasIsKeptBeforeItIsChanged(t *testing.T) {
 		if len(began) != 1 || len(ended) != 0 {
 			t.Fatalf("began %v, ended %v: the test shows nothing", began, ended)
 		}
-		if held := journal.Lasting(w.entries()); len(held) != 1 || held[0].Former != "1" {
+		if held := journal.Lasting(w.entries()); len(held) != 1 || held[0].Setting == nil || held[0].Setting.Former != "1" {
 			t.Errorf("while it is being changed the journal has %+v", held)
 		}
 		w.full.Store(true)
@@ -49,7 +50,7 @@ func TestWhatASettingWasIsKeptBeforeItIsChanged(t *testing.T) {
 		passes(time.Minute)
 		w.end()
 		if w.balancing() != "1" {
-			t.Errorf("the next daemon left it at %s: %+v", w.balancing(), w.entries(journal.Setting))
+			t.Errorf("the next daemon left it at %s: %+v", w.balancing(), w.entries())
 		}
 	})
 }
@@ -102,7 +103,7 @@ func TestAChangeThatFailedIsNotGivenBack(t *testing.T) {
 		passes(time.Minute)
 		w.end()
 		if w.balancing() != "0" {
-			t.Errorf("it was set to %s: %+v", w.balancing(), w.entries(journal.Setting))
+			t.Errorf("it was set to %s: %+v", w.balancing(), w.entries())
 		}
 	})
 }
@@ -112,7 +113,8 @@ func TestAChangeThatFailedIsNotGivenBack(t *testing.T) {
 func TestAChangeThatWasNeverMadeIsNotGivenBack(t *testing.T) {
 	for _, now := range []string{"1", "2"} {
 		within(t, square, auto("a"), func(t *testing.T, w *world) {
-			err := record.Journal{Folder: w.folder}.Append(journal.Entry{At: time.Now(), Kind: journal.Setting, ID: "kernel.numa_balancing", Former: "1", What: "is about to be 0"})
+			err := record.Journal{Folder: w.folder}.Append(journal.Entry{At: time.Now(), Kind: journal.EffectSetting.Began(), Effect: journal.EffectSetting, ID: "s", What: "from 1 to 0",
+				Setting: &journal.SettingChange{Path: plan.NUMABalancingPath, Former: "1", Value: "0", Held: true}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -51,8 +51,8 @@ func loopCost(b *testing.B, minutes int) (cpuSeconds float64) {
 			ledger := claim.Ledger{Folder: folder, Alive: func(claim.Process) bool { return true }}
 			d := daemon.New(daemon.Options{
 				Host: &operate.Host{Sources: observe.Sources{Kernel: h, Hypervisors: []observe.Hypervisor{h}, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "fake", nil }},
-					Kernel: h, Control: h, Domains: h, Ledger: ledger, Clock: time.Now},
-				Watcher: &recorded{sample}, Journal: record.Journal{Folder: folder}, Records: folder, Settings: &settings{}, Look: time.Hour,
+					Kernel: h, Control: h, Domains: h, Settings: &settings{}, Ledger: ledger, Clock: time.Now},
+				Watcher: &recorded{sample}, Journal: record.Journal{Folder: folder}, Records: folder, Look: time.Hour,
 			})
 			go d.Run(t.Context())
 			time.Sleep(10 * time.Second)

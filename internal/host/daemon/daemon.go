@@ -38,15 +38,6 @@ type Watcher interface {
 	Sample() inventory.Sample
 }
 
-// Settings changes what others do on this host.
-type Settings interface {
-	NUMABalancing() (string, error)
-	SetNUMABalancing(value string) error
-	SetKSMAcrossNodes(across bool) error
-	// ExcludeFromNumad tells a running numad to leave a process alone.
-	ExcludeFromNumad(ctx context.Context, pid int) error
-}
-
 // Journal is where what the daemon does is kept (record.Journal is one in a file).
 type Journal interface {
 	operate.Journal
@@ -56,13 +47,12 @@ type Journal interface {
 
 // Options are what a daemon is made of. Fields without a comment must be set.
 type Options struct {
-	Host     *operate.Host
-	Watcher  Watcher
-	Journal  Journal
-	Records  string // folder of the alarms; one daemon at a time keeps its records there
-	Settings Settings
-	Policy   policy.Policy
-	Log      *slog.Logger
+	Host    *operate.Host
+	Watcher Watcher
+	Journal Journal
+	Records string // folder of the alarms; one daemon at a time keeps its records there
+	Policy  policy.Policy
+	Log     *slog.Logger
 	// Roster tells cheaply which guests run: when it changes, the host is
 	// looked at anew at once. Nil: only every Look.
 	Roster func() string
@@ -101,6 +91,9 @@ func New(o Options) *Daemon {
 	orElse(&o.Look, 30*time.Second)
 	orElse(&o.Plan, 5*time.Second)
 	o.Policy = o.Policy.WithDefaults()
+	host := *o.Host
+	host.Journal, host.By = o.Journal, "daemon"
+	o.Host = &host
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -139,9 +132,9 @@ type state struct {
 	// changes are settings of others that are still to be changed, one after the
 	// other, and changing the one on its way; tried and told are what came of those before,
 	// told by the process that numad was told of.
-	changes   []competitors.Action
+	changes   []plan.Remedy
 	changing  *change
-	tried     map[competitors.Kind]competitors.Tried
+	tried     map[plan.RemedyKind]competitors.Tried
 	told      map[int]competitors.Tried
 	balancing string // what kernel.numa_balancing was before we changed it; empty: we did not
 	answered  time.Time
@@ -185,6 +178,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer d.worker.Wait()
 	defer close(d.stopped)
 	defer stop()
+	closing, cancel := context.WithTimeout(ctx, tellTime)
+	if err := d.Host.CloseInterrupted(closing); err != nil {
+		d.Log.Warn("effects that were interrupted are not closed", "error", err)
+	}
+	cancel()
 	s, err := d.begin()
 	if err != nil {
 		return err
@@ -235,7 +233,7 @@ func (d *Daemon) beside(ctx context.Context, do func() func(*state)) {
 func (d *Daemon) begin() (*state, error) {
 	now := time.Now()
 	s := &state{d: d, started: now, policy: d.Policy, open: d.Policy.Balance.Open(now), history: history.New(history.Options{}),
-		tried: map[competitors.Kind]competitors.Tried{}, told: map[int]competitors.Tried{}, cut: map[string]bool{}, advised: map[string]time.Time{}, drifted: map[string]time.Time{}, repairs: map[string]competitors.Tried{}, failed: map[string][]time.Time{}}
+		tried: map[plan.RemedyKind]competitors.Tried{}, told: map[int]competitors.Tried{}, cut: map[string]bool{}, advised: map[string]time.Time{}, drifted: map[string]time.Time{}, repairs: map[string]competitors.Tried{}, failed: map[string][]time.Time{}}
 	var err error
 	if s.alarms, err = record.LoadAlarms(d.Records); err != nil {
 		d.Log.Warn("alarms begin anew", "error", err)
@@ -262,6 +260,7 @@ func (d *Daemon) begin() (*state, error) {
 			s.rest(e.Move, e.At, stayed[e.ID])
 		}
 	}
+	s.balancing = journal.HeldFormer(entries, plan.NUMABalancingPath)
 	s.note(journal.Entry{Kind: journal.Started, What: fmt.Sprintf("mode %s, a sample every %v", d.Policy.Balance.Mode, d.Every)})
 	s.fade(now)
 	s.dropFormer()
@@ -272,7 +271,7 @@ func (d *Daemon) begin() (*state, error) {
 // end gives back what the daemon changed of the host.
 func (s *state) end() {
 	s.settle()
-	s.restore()
+	s.restore("the daemon stops")
 	s.saveAlarms()
 	s.note(journal.Entry{Kind: journal.Stopped, What: fmt.Sprintf("%d moves done, %d in part, %d failed since %s", s.totals.MovesDone, s.totals.MovesPart, s.totals.MovesFailed, s.started.UTC().Format(time.RFC3339))})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/drift"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/status"
 )
@@ -73,7 +74,7 @@ func (s *state) answerRivals() {
 	for _, a := range actions {
 		switch {
 		case s.changing != nil && s.changing.Kind == a.Kind && s.changing.PID == a.PID: // it is on its way
-		case a.Kind != competitors.Repair:
+		case a.Kind != plan.BindGuest:
 			s.changes = append(s.changes, a)
 		case !s.busy() && !s.stale && s.held() == "":
 			s.queue = append(s.queue, job{id: "repair-" + a.Guest, repair: a.Guest, by: "balancer", why: a.Why})

@@ -12,6 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/daemon"
 	"github.com/numavisor/numavisor/internal/host/fake"
 	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
@@ -101,9 +102,13 @@ func TestTheEndGivesBackWhatIsBeingChanged(t *testing.T) {
 			if now.NUMABalancing != "1" {
 				t.Errorf("stopped after %v: kernel.numa_balancing is left at %s: %v", after, now.NUMABalancing, changed)
 			}
-			notes := w.entries(journal.Setting)
-			off := slices.ContainsFunc(notes, func(e journal.Entry) bool { return strings.Contains(e.What, "was 1, is 0") })
-			back := slices.ContainsFunc(notes, func(e journal.Entry) bool { return strings.Contains(e.What, "back to 1") })
+			notes := w.entries(journal.EffectSetting.Done())
+			balancingTo := func(value string) bool {
+				return slices.ContainsFunc(notes, func(e journal.Entry) bool {
+					return e.Setting.Path == plan.NUMABalancingPath && e.Setting.Value == value
+				})
+			}
+			off, back := balancingTo("0"), balancingTo("1")
 			if off != slices.Contains(changed, "balancing 0") || back != off {
 				t.Errorf("stopped after %v: changed %v, noted %+v", after, changed, notes)
 			}
@@ -325,12 +330,12 @@ func TestANewPolicyGivesKernelBalancingBack(t *testing.T) {
 			after(p, "1")
 			after(p, "1")
 			after(answering("a"), "0")
-			if notes := w.entries(journal.Setting); len(journal.Lasting(notes)) != 1 {
-				t.Errorf("%s: %+v", name, notes)
+			if held := journal.Lasting(w.entries()); len(held) != 1 {
+				t.Errorf("%s: %+v", name, held)
 			}
 			after(p, "1")
-			if notes := w.entries(journal.Setting); len(journal.Lasting(notes)) != 0 {
-				t.Errorf("%s: %+v", name, notes)
+			if held := journal.Lasting(w.entries()); len(held) != 0 {
+				t.Errorf("%s: %+v", name, held)
 			}
 		})
 	}
@@ -354,8 +359,8 @@ func TestKernelBalancingThatCannotBeGivenBack(t *testing.T) {
 		if tries, _ := w.settings.did(); len(tries) < 10 || len(tries) > 14 {
 			t.Errorf("tried %d times in an hour", len(tries))
 		}
-		if notes := w.entries(journal.Setting); len(notes) != noted+1 || len(journal.Lasting(notes)) != 1 {
-			t.Errorf("noted %+v", notes)
+		if notes := w.entries(journal.Setting); len(notes) != noted+1 || len(journal.Lasting(w.entries())) != 1 {
+			t.Errorf("noted %+v, held %+v", notes, journal.Lasting(w.entries()))
 		}
 		w.settings.say(func(s *settings) { s.fails = nil })
 	})

@@ -214,10 +214,6 @@ func (s *state) remember(e journal.Entry) {
 		s.pause = &status.Pause{Since: e.At, Until: e.Until, Why: e.Why}
 	case journal.Resumed:
 		s.pause = nil
-	case journal.Setting:
-		if e.ID == balancing {
-			s.balancing = e.Former
-		}
 	}
 }
 

@@ -3,37 +3,30 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/competitors"
+	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
 )
 
 // change is a setting of others on its way. It runs beside the loop: numad may
 // not answer, and KSM takes minutes to unmerge what it merged.
 type change struct {
-	competitors.Action
+	plan.Remedy
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it has ended; what follows is set then
-	before string        // what kernel.numa_balancing was
-	kept   bool          // the journal has it
-	after  string        // what kernel.numa_balancing is left at, where it is not given back
+	fixed  operate.Fixed
 	err    error
 }
-
-// balancing names, in the journal, the setting that is given back.
-const balancing = "kernel.numa_balancing"
-
-// errNotBegun means that a setting was not touched.
-var errNotBegun = errors.New("not begun")
 
 // change begins the next change that is wanted where none is on its way.
 func (s *state) change(ctx context.Context) {
 	if s.changing != nil || len(s.changes) == 0 {
 		return
 	}
-	c := &change{Action: s.changes[0], done: make(chan struct{})}
+	c := &change{Remedy: s.changes[0], done: make(chan struct{})}
 	s.changes, s.changing = s.changes[1:], c
 	ctx, c.cancel = context.WithCancel(ctx)
 	s.d.beside(ctx, func() func(*state) {
@@ -46,69 +39,9 @@ func (s *state) change(ctx context.Context) {
 // stopped in mid-unmerging would stay stopped.
 func (c *change) make(ctx context.Context, d *Daemon) {
 	defer close(c.done)
-	switch c.Kind {
-	case competitors.Exclude:
-		ctx, cancel := context.WithTimeout(ctx, tellTime)
-		defer cancel()
-		c.err = d.Settings.ExcludeFromNumad(ctx, c.PID)
-	case competitors.StopBalancing:
-		c.err = c.stopBalancing(d)
-	case competitors.GiveBack:
-		c.after, c.err = giveBack(d.Settings, c.Value)
-	case competitors.KSMWithin:
-		c.err = d.ahead(journal.Entry{What: "KSM, which merges across nodes (run 1, merge_across_nodes 1), is about to be unmerged, to merge within nodes only", Why: c.Why})
-		if c.err == nil {
-			c.err = d.Settings.SetKSMAcrossNodes(false)
-		}
-	}
-}
-
-func (c *change) stopBalancing(d *Daemon) (err error) {
-	if c.before, err = d.Settings.NUMABalancing(); err != nil {
-		return fmt.Errorf("%w: %w", errNotBegun, err)
-	}
-	if competitors.Off(c.before) != c.Value {
-		return fmt.Errorf("%w: it is %s by now", errNotBegun, c.before)
-	}
-	err = d.ahead(journal.Entry{ID: balancing, Former: c.before, Why: c.Why, What: fmt.Sprintf("%s: is %s, is about to be %s", balancing, c.before, c.Value)})
-	if err != nil {
-		return err
-	}
-	c.kept = true
-	return d.Settings.SetNUMABalancing(c.Value)
-}
-
-// ahead writes down what is about to be changed. What cannot be written down is
-// not to be changed: after kill -9 nobody would know what it was.
-func (d *Daemon) ahead(e journal.Entry) error {
-	e.At, e.Kind, e.By = time.Now(), journal.Setting, "daemon"
-	d.Log.Info(string(e.Kind), "what", e.What, "why", e.Why)
-	if err := d.Journal.Append(e); err != nil {
-		return fmt.Errorf("%w, for the journal cannot keep what it was: %w", errNotBegun, err)
-	}
-	return nil
-}
-
-// giveBack sets kernel balancing to what it was before it was switched off. Where
-// it is not off as we left it, somebody else has set it since, or it was never
-// switched off: it is left as it is then, and that is returned.
-func giveBack(on Settings, former string) (left string, err error) {
-	now, err := on.NUMABalancing()
-	if err != nil {
-		return "", err
-	}
-	if now != competitors.Off(former) {
-		return now, nil
-	}
-	return "", on.SetNUMABalancing(former)
-}
-
-// givenBack says what came of giveBack.
-func givenBack(former, left string) string {
-	if left != "" {
-		return fmt.Sprintf("%s: left at %s, for it is not off as the daemon sets it; it was %s before", balancing, left, former)
-	}
-	return balancing + ": back to " + former
+	ctx, cancel := context.WithTimeout(ctx, tellTime)
+	defer cancel()
+	c.fixed, c.err = d.Host.Fix(ctx, operate.FixRequest{Remedy: c.Remedy, Held: c.Kind == plan.WriteSetting})
 }
 
 // changed takes down what came of a change, once.
@@ -118,47 +51,50 @@ func (s *state) changed(c *change) {
 	}
 	c.cancel()
 	s.changing = nil
-	now, before := competitors.Tried{At: time.Now()}, competitors.Tried{}
+	now := competitors.Tried{At: time.Now()}
 	if c.err != nil {
-		now.Failed, now.NotBegun = c.err.Error(), errors.Is(c.err, errNotBegun)
+		now.Failed, now.NotBegun = c.err.Error(), errors.Is(c.err, operate.ErrNotBegun)
 	}
-	e := journal.Entry{Why: c.Why}
-	switch c.Kind {
-	case competitors.Exclude:
+	before := s.tried[c.Kind]
+	if c.Kind == plan.ExcludeFromNumad {
 		before, s.told[c.PID] = s.told[c.PID], now
-		e.What = fmt.Sprintf("numad told to leave alone guest %s (numad -x %d)", c.Guest, c.PID)
-	case competitors.StopBalancing:
-		before, s.tried[c.Kind] = s.tried[c.Kind], now
-		e.What = fmt.Sprintf("%s: was %s, is %s", balancing, c.before, c.Value)
-		if c.kept { // where it failed, this ends what the journal has
-			e.ID, s.balancing = balancing, ""
-			if c.err == nil {
-				e.Former, s.balancing = c.before, c.before
-			}
-		}
-	case competitors.GiveBack:
-		before, s.tried[c.Kind] = s.tried[c.Kind], now
-		e.What = givenBack(c.Value, c.after)
-		if c.err == nil {
-			s.balancing, e.ID = "", balancing
-			delete(s.tried, competitors.StopBalancing) // a later policy may want it off again
-		}
-	case competitors.KSMWithin:
-		before, s.tried[c.Kind] = s.tried[c.Kind], now
-		e.What = "KSM merges within nodes only: was across nodes"
+	} else {
+		s.tried[c.Kind] = now
 	}
-	if c.err == nil || c.kept || before.Failed != now.Failed { // the same failure again is no news
-		s.noteSetting(e, c.err)
+	news := before.Failed != now.Failed
+	switch {
+	case c.Kind == plan.ExcludeFromNumad && (c.err == nil || news), c.Kind == plan.RestoreSetting && c.err != nil && news:
+		s.noteFix(c)
+	case c.Kind == plan.WriteSetting && c.err == nil:
+		s.balancing = c.fixed.Former
+	case c.Kind == plan.RestoreSetting && c.err == nil:
+		s.balancing = ""
+		delete(s.tried, plan.WriteSetting) // a later policy may want it off again
 	}
-	if c.Kind != competitors.Exclude && c.err == nil {
+	s.logFix(c.fixed, c.Why, c.err)
+	if c.Kind != plan.ExcludeFromNumad && c.err == nil {
 		s.lookSoon()
 	}
 }
 
-func (s *state) noteSetting(e journal.Entry, err error) {
-	e.Kind, e.By = journal.Setting, "daemon"
+// logFix logs a change of a setting; operate.Fix has put it into the journal.
+func (s *state) logFix(f operate.Fixed, why string, err error) {
 	if err != nil {
-		e.What = "tried, and failed: " + e.What + ": " + err.Error()
+		s.d.Log.Warn("a setting was not changed", "what", f.What, "why", why, "error", err)
+		return
+	}
+	s.d.Log.Info("a setting was changed", "what", f.What, "why", why)
+}
+
+// noteFix puts into the journal what operate.Fix does not: whether numad
+// excludes a guest, and that a setting could not be restored.
+func (s *state) noteFix(c *change) {
+	e := journal.Entry{Kind: journal.Setting, What: c.fixed.What, Why: c.Why, By: s.d.Host.By}
+	if c.Guest != "" {
+		e.Guests = []string{c.Guest}
+	}
+	if c.err != nil {
+		e.What = "failed: " + e.What + ": " + c.err.Error()
 	}
 	s.note(e)
 }
@@ -180,16 +116,15 @@ func (s *state) settle() {
 // restore gives kernel balancing back as it was, also where a daemon before this
 // one changed it and was killed. KSM stays within nodes: to merge across them
 // again would cost the same unmerging once more.
-func (s *state) restore() {
+func (s *state) restore(why string) {
 	if s.balancing == "" {
 		return
 	}
-	left, err := giveBack(s.d.Settings, s.balancing)
-	e := journal.Entry{ID: balancing, What: givenBack(s.balancing, left), Why: "the daemon stops"}
-	if err != nil {
-		e.Former = s.balancing // the next one tries again
+	f, err := s.d.Host.Fix(context.Background(), operate.FixRequest{Remedy: competitors.GiveBack(s.balancing, why)})
+	s.logFix(f, why, err)
+	if err == nil {
+		s.balancing = ""
 	}
-	s.noteSetting(e, err)
 }
 
 // dropFormer forgets what a daemon before this one wrote down and, being killed,
@@ -199,10 +134,9 @@ func (s *state) dropFormer() {
 	if s.balancing == "" {
 		return
 	}
-	now, err := s.d.Settings.NUMABalancing()
+	now, err := s.d.Host.Settings.ReadSetting(plan.NUMABalancingPath)
 	if err != nil || now == competitors.Off(s.balancing) {
 		return
 	}
-	s.noteSetting(journal.Entry{ID: balancing, What: givenBack(s.balancing, now), Why: "found so at the start"}, nil)
-	s.balancing = ""
+	s.restore("the daemon starts")
 }

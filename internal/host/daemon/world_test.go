@@ -21,6 +21,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/status"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -186,18 +187,20 @@ func (s *settings) change(ctx context.Context, what string, make func()) error {
 	return fails
 }
 
-func (s *settings) NUMABalancing() (string, error) {
+func (s *settings) ReadSetting(path string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if path == plan.KSMAcrossNodesPath {
+		return s.kernel.KSMAcrossNodes, nil
+	}
 	return s.kernel.NUMABalancing, nil
 }
 
-func (s *settings) SetNUMABalancing(v string) error {
+func (s *settings) WriteSetting(path, v string) error {
+	if path == plan.KSMAcrossNodesPath {
+		return s.change(context.Background(), "ksm", func() { s.kernel.KSMAcrossNodes = v })
+	}
 	return s.change(context.Background(), "balancing "+v, func() { s.kernel.NUMABalancing = v })
-}
-
-func (s *settings) SetKSMAcrossNodes(across bool) error {
-	return s.change(context.Background(), "ksm", func() { s.kernel.KSMAcrossNodes = map[bool]string{true: "1", false: "0"}[across] })
 }
 
 func (s *settings) ExcludeFromNumad(ctx context.Context, pid int) error {
@@ -245,9 +248,9 @@ func (w *world) start() {
 	ledger := claim.Ledger{Folder: w.folder + "/run", Alive: func(p claim.Process) bool { return p.PID == 77 || w.Runs(p.PID, p.StartTicks) }}
 	h := &operate.Host{
 		Sources: observe.Sources{Kernel: kernel{w.Host, w.settings}, Hypervisors: []observe.Hypervisor{w.Host}, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "fake", nil }},
-		Kernel:  w.Host, Control: w.Host, Domains: w.Host, Ledger: ledger, Self: claim.Process{PID: 77, StartTicks: 777}, Clock: time.Now, Policy: w.policy,
+		Kernel:  w.Host, Control: w.Host, Domains: w.Host, Settings: w.settings, Ledger: ledger, Self: claim.Process{PID: 77, StartTicks: 777}, Clock: time.Now, Policy: w.policy,
 	}
-	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host, idle: &w.idle, asleep: &w.asleep, takes: w.takes, works: w.works}, Journal: pages{record.Journal{Folder: w.folder}, &w.full}, Records: w.folder, Settings: w.settings, Policy: w.policy, Log: w.log, Roster: w.roster})
+	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host, idle: &w.idle, asleep: &w.asleep, takes: w.takes, works: w.works}, Journal: pages{record.Journal{Folder: w.folder}, &w.full}, Records: w.folder, Policy: w.policy, Log: w.log, Roster: w.roster})
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop, w.ended = stop, make(chan error, 1)
 	go func() { w.ended <- w.d.Run(ctx) }()

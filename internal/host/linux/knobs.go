@@ -81,27 +81,6 @@ func (r Root) running(name string) (bool, error) {
 	}), nil
 }
 
-// NUMABalancing is the kernel's own balancing, as SetNUMABalancing takes it.
-func (r Root) NUMABalancing() (string, error) {
-	mode, err := r.word(fileBalancing)
-	if err != nil {
-		return "", fmt.Errorf("reading kernel.numa_balancing: %w", err)
-	}
-	return mode, nil
-}
-
-// SetNUMABalancing switches the kernel's own balancing: "0" off, "1" normal,
-// "2" memory tiering, "3" both.
-func (r Root) SetNUMABalancing(value string) error {
-	if !slices.Contains([]string{"0", "1", "2", "3"}, value) {
-		return fmt.Errorf("kernel.numa_balancing %q; allowed: 0 off, 1 on, 2 memory tiering, 3 both", value)
-	}
-	if err := r.set(value, fileBalancing); err != nil {
-		return fmt.Errorf("setting kernel.numa_balancing to %s: %w; run as root", value, err)
-	}
-	return nil
-}
-
 // SetKSMAcrossNodes says whether KSM may merge pages of different nodes. The
 // kernel accepts that only while no page is merged: so all pages are unmerged
 // first (which needs the memory they saved), and KSM goes on as before. It

@@ -37,29 +37,6 @@ func TestSettingsSeesNumadAndUnreadableFiles(t *testing.T) {
 	}
 }
 
-func TestSetNUMABalancing(t *testing.T) {
-	root := files(t, map[string]string{fileBalancing: "1\n"})
-	if before, err := root.NUMABalancing(); err != nil || before != "1" {
-		t.Errorf("before %q, error %v", before, err)
-	}
-	if err := root.SetNUMABalancing("0"); err != nil {
-		t.Error(err)
-	}
-	if now, err := root.NUMABalancing(); err != nil || now != "0" {
-		t.Errorf("now %q, error %v", now, err)
-	}
-	if err := root.SetNUMABalancing("off"); err == nil || !strings.Contains(err.Error(), "allowed") {
-		t.Errorf("error %v", err)
-	}
-	none := files(t, nil)
-	if err := none.SetNUMABalancing("0"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("kernel without balancing: %v", err)
-	}
-	if _, err := none.NUMABalancing(); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("reading it of a kernel without balancing: %v", err)
-	}
-}
-
 func TestSetKSMAcrossNodesLetsKSMGoOn(t *testing.T) {
 	for _, run := range []string{"0", "1"} {
 		root := files(t, map[string]string{fileKSMRun: run + "\n", fileKSMAcross: "1\n"})

@@ -345,19 +345,19 @@ func TestLabMigratePages(t *testing.T) {
 // takes such pages for absent: they must be found and moved all the same.
 func TestLabPagesThatBalancingHidesMove(t *testing.T) {
 	inLab(t)
-	before, err := Live.NUMABalancing()
+	before, err := Live.ReadSetting("/" + fileBalancing)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = Live.SetNUMABalancing(before) })
-	if err := Live.SetNUMABalancing("1"); err != nil {
+	t.Cleanup(func() { _ = Live.WriteSetting("/"+fileBalancing, before) })
+	if err := Live.WriteSetting("/"+fileBalancing, "1"); err != nil {
 		t.Fatal(err)
 	}
 	c := hold(t, "small", held)
 	if !becomesHidden(t, c) {
 		t.Fatal("no page was hidden in a minute: nothing was tested (kernels from 6.5 hide none)")
 	}
-	if err := Live.SetNUMABalancing("0"); err != nil { // or it moves pages back while they are counted
+	if err := Live.WriteSetting("/"+fileBalancing, "0"); err != nil { // or it moves pages back while they are counted
 		t.Fatal(err)
 	}
 	result, err := Mover{PID: c.pid}.Move(t.Context(), c.r, nodes("3"))

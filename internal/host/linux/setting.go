@@ -7,26 +7,44 @@ import (
 	"strings"
 )
 
-// WriteSetting writes a kernel setting below /proc/sys or /sys, reads it back,
-// and returns what it was. Settings that list their choices ("always [madvise]
-// never") are compared by the chosen one.
-func (r Root) WriteSetting(path, value string) (before string, err error) {
-	clean := filepath.Clean(path)
-	if clean != path || (!strings.HasPrefix(path, "/proc/sys/") && !strings.HasPrefix(path, "/sys/")) {
-		return "", fmt.Errorf("kernel setting %q: must be a clean path below /proc/sys or /sys", path)
-	}
-	file := r.path(strings.TrimPrefix(path, "/"))
-	if before, err = setting(file); err != nil {
+// ReadSetting returns a kernel setting below /proc/sys or /sys; of one that
+// lists its choices ("always [madvise] never"), the chosen one.
+func (r Root) ReadSetting(path string) (string, error) {
+	file, err := r.settingFile(path)
+	if err != nil {
 		return "", err
 	}
-	if err := writeKernelFile(file, value); err != nil {
-		return before, err
+	return setting(file)
+}
+
+// WriteSetting writes a kernel setting below /proc/sys or /sys and verifies that
+// it reads back. KSM's merge_across_nodes is written as SetKSMAcrossNodes does.
+func (r Root) WriteSetting(path, value string) error {
+	file, err := r.settingFile(path)
+	if err != nil {
+		return err
+	}
+	if path == "/"+fileKSMAcross {
+		err = r.SetKSMAcrossNodes(value == "1")
+	} else {
+		err = writeKernelFile(file, value)
+	}
+	if err != nil {
+		return fmt.Errorf("writing kernel setting %s: %w; run as root", path, err)
 	}
 	after, err := setting(file)
 	if err == nil && after != value {
 		err = fmt.Errorf("kernel setting %s: wrote %q, it reads %q", path, value, after)
 	}
-	return before, err
+	return err
+}
+
+// settingFile refuses paths that are no kernel settings.
+func (r Root) settingFile(path string) (string, error) {
+	if filepath.Clean(path) != path || (!strings.HasPrefix(path, "/proc/sys/") && !strings.HasPrefix(path, "/sys/")) {
+		return "", fmt.Errorf("kernel setting %q: must be a clean path below /proc/sys or /sys", path)
+	}
+	return r.path(strings.TrimPrefix(path, "/")), nil
 }
 
 // setting reads a kernel setting's value: the chosen word where it lists its choices.

@@ -21,7 +21,7 @@ func (h *Host) Watch() *watch.Watcher {
 func (h *Host) DaemonOptions(w daemon.Watcher) daemon.Options {
 	return daemon.Options{
 		Host: h.Host, Watcher: w, Journal: h.Journal, Records: h.Journal.Folder,
-		Settings: kernel{Root: h.root}, Policy: h.Policy,
+		Policy: h.Policy,
 		Roster: h.root.GuestRoster, Self: OwnCost,
 	}
 }

@@ -76,6 +76,7 @@ func Open(o Options) (*Host, error) {
 	}
 	qemu := libvirt.New(uri)
 	kernel := kernel{Root: root, topologies: linux.NewTopologies(string(root)), pace: linux.AtMost(o.Pace)}
+	journal := record.Journal{Folder: cmp.Or(o.Records, record.DefaultFolder)}
 	ledger := claim.Ledger{Folder: cmp.Or(o.Claims, claim.DefaultFolder), Alive: alive}
 	return &Host{
 		Host: &operate.Host{
@@ -85,10 +86,10 @@ func Open(o Options) (*Host, error) {
 				Claims:      ledger.Claims, Now: time.Now, HostName: os.Hostname,
 				Measured: o.Measured, Housekeeping: o.Housekeeping,
 			},
-			Kernel: kernel, Meter: kernel, Control: qemu, Domains: qemu,
-			Ledger: ledger, Self: self, Policy: o.Policy, Clock: time.Now,
+			Kernel: kernel, Meter: kernel, Control: qemu, Domains: qemu, Settings: kernel,
+			Journal: journal, Ledger: ledger, Self: self, Policy: o.Policy, Clock: time.Now,
 		},
-		Journal: record.Journal{Folder: cmp.Or(o.Records, record.DefaultFolder)},
+		Journal: journal,
 		root:    root, qemu: qemu,
 	}, nil
 }

@@ -112,7 +112,7 @@ func TestDaemonOptions_AreOfThisHost(t *testing.T) {
 	if o.Records != records || o.Journal != h.Journal {
 		t.Errorf("alarms go to %s and the journal to %v, want %s", o.Records, o.Journal, records)
 	}
-	if v, err := o.Settings.NUMABalancing(); v != "1" || err != nil {
+	if v, err := o.Host.Settings.ReadSetting("/proc/sys/kernel/numa_balancing"); v != "1" || err != nil {
 		t.Errorf("kernel.numa_balancing is %q, error %v; want 1 from the given root", v, err)
 	}
 	if cost := o.Self(); cost.Resident == 0 {

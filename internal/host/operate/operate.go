@@ -49,6 +49,11 @@ type Host struct {
 	Kernel   apply.Kernel
 	Control  apply.Hypervisor
 	Domains  Domains
+	Settings Settings
+	// Journal records every effect before it begins; without one, none begins.
+	Journal Journal
+	// By is who acts through this Host, as the journal names it.
+	By       string
 	Ledger   claim.Ledger
 	Self     claim.Process // the running process, holder of claims
 	Policy   policy.Policy

@@ -15,9 +15,13 @@ import (
 // A pause and a setting that is to be given back hold until somebody ends them:
 // they are in the journal then, however much is written after them, and once.
 func TestRotationKeepsWhatHolds(t *testing.T) {
-	paused, changed := entry(0, journal.Paused, ""), entry(1, journal.Setting, "kernel.numa_balancing")
-	changed.Former = "1"
-	resumed, restored := entry(500, journal.Resumed, ""), entry(501, journal.Setting, "kernel.numa_balancing")
+	setting := func(i int, held bool) journal.Entry {
+		e := entry(i, journal.EffectSetting.Done(), fmt.Sprint("setting", i))
+		e.Effect, e.Setting = journal.EffectSetting, &journal.SettingChange{Path: "/proc/sys/kernel/numa_balancing", Former: "1", Value: "0", Held: held}
+		return e
+	}
+	paused, changed := entry(0, journal.Paused, ""), setting(1, true)
+	resumed, restored := entry(500, journal.Resumed, ""), setting(501, false)
 	count := func(j Journal, want journal.Entry) (n int) {
 		for _, e := range mustRead(t, j, Filter{}) {
 			if e.Kind == want.Kind && e.At.Equal(want.At) {

@@ -1,0 +1,91 @@
+package operate
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/journal"
+)
+
+// ErrNotBegun means that nothing was changed: the effect was refused, or its
+// beginning could not be recorded.
+var ErrNotBegun = errors.New("not begun")
+
+var errNoJournal = errors.New("this host was opened without a journal")
+
+// effect is a change on its way whose beginning is in the journal.
+type effect struct {
+	host  *Host
+	entry journal.Entry // its beginning
+}
+
+// begin records that an effect begins, with what undo needs. It is called
+// before anything is touched; where it fails, nothing may be touched: after a
+// kill nobody would know what was there before.
+func (h *Host) begin(e journal.Entry) (*effect, error) {
+	if h.Journal == nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotBegun, errNoJournal)
+	}
+	e.At, e.ID, e.Kind, e.By = h.Clock().UTC(), newEffectID(h.Clock()), e.Effect.Began(), h.By
+	e.Process = &journal.Process{PID: h.Self.PID, StartTicks: h.Self.StartTicks}
+	if err := h.Journal.Append(e); err != nil {
+		return nil, fmt.Errorf("%w: its beginning cannot be recorded in the journal: %w", ErrNotBegun, err)
+	}
+	return &effect{h, e}, nil
+}
+
+// end records how the effect ended: it failed, or fell short, or was done.
+func (x *effect) end(failed error, shortfalls []string) error {
+	e := x.entry
+	e.At, e.Took = x.host.Clock().UTC(), x.host.Clock().Sub(x.entry.At)
+	e.Kind, e.Why, e.Process, e.Move = e.Effect.Done(), "", nil, nil
+	e.Shortfalls = shortfalls
+	switch {
+	case failed != nil:
+		e.Kind, e.Why = e.Effect.Failed(), failed.Error()
+	case len(shortfalls) > 0:
+		e.Kind = e.Effect.Partial()
+	}
+	return x.host.append(e)
+}
+
+// append records that an effect is over.
+func (h *Host) append(e journal.Entry) error {
+	if err := h.Journal.Append(e); err != nil {
+		return fmt.Errorf("recording in the journal how it ended: %w", err)
+	}
+	return nil
+}
+
+// CloseInterrupted records an end for every effect whose process has ended
+// without one: it was killed, or the host stopped. Where a guest was left
+// between its old and its new placement, that shows as drift.
+func (h *Host) CloseInterrupted(ctx context.Context) error {
+	return h.Ledger.Locked(ctx, func(claim.Locked) error {
+		entries, err := h.Journal.Entries()
+		if err != nil {
+			return fmt.Errorf("looking for effects that were interrupted: %w", err)
+		}
+		for _, e := range journal.Open(entries) {
+			if e.Process != nil && h.Ledger.Alive(claim.Process(*e.Process)) {
+				continue
+			}
+			e.At, e.Kind, e.Process, e.Move = h.Clock().UTC(), e.Effect.Interrupted(), nil, nil
+			e.Why = "its process ended before it was over"
+			if err := h.append(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// newEffectID returns an ID that is unique on the host and can be typed.
+func newEffectID(at time.Time) string {
+	return at.UTC().Format("20060102T150405-") + strings.ToLower(rand.Text()[:6])
+}

@@ -1,0 +1,101 @@
+package journal
+
+import (
+	"slices"
+)
+
+// Effect names a change other than a move that a command or the daemon makes.
+// Its beginning is in the journal before anything is touched, with the former
+// values; once it is over, one entry with the same ID says how it ended. A move
+// has kinds of its own, because a restart resumes it.
+type Effect string
+
+// Effects.
+const (
+	EffectBind    Effect = "bind"    // of a running guest or process
+	EffectCreate  Effect = "create"  // of a guest
+	EffectDelete  Effect = "delete"  // of a guest
+	EffectRun     Effect = "run"     // of a command that starts bound
+	EffectSetting Effect = "setting" // of the kernel
+)
+
+// Began is the kind of the entry that is written before anything is touched.
+func (e Effect) Began() Kind { return Kind(e) + "-began" }
+
+// Done is the kind of the entry of an effect that was carried out and verified.
+func (e Effect) Done() Kind { return Kind(e) + "-done" }
+
+// Partial is the kind of the entry of an effect that was carried out in part.
+func (e Effect) Partial() Kind { return Kind(e) + "-partial" }
+
+// Failed is the kind of the entry of an effect that failed.
+func (e Effect) Failed() Kind { return Kind(e) + "-failed" }
+
+// Interrupted is the kind of the entry that closes an effect whose process ended first.
+func (e Effect) Interrupted() Kind { return Kind(e) + "-interrupted" }
+
+// Process identifies the process that makes an effect.
+type Process struct {
+	PID        int    `json:"pid"`
+	StartTicks uint64 `json:"start_ticks"` // field 22 of /proc/PID/stat
+}
+
+// SettingChange is a change of one kernel setting.
+type SettingChange struct {
+	Path   string `json:"path"` // below /proc/sys or /sys
+	Former string `json:"former"`
+	Value  string `json:"value"`
+	// Held says that the daemon restores Former when it ends or the policy changes.
+	Held bool `json:"held,omitempty"`
+}
+
+// Begins reports whether the entry begins an effect other than a move.
+func (e Entry) Begins() bool { return e.Effect != "" && e.Kind == e.Effect.Began() }
+
+// Closes reports whether the entry ends an effect other than a move.
+func (e Entry) Closes() bool { return e.Effect != "" && e.Kind != e.Effect.Began() }
+
+// Takes reports whether the effect of the entry was carried out, at least in part.
+func (e Entry) Takes() bool {
+	return e.Effect != "" && (e.Kind == e.Effect.Done() || e.Kind == e.Effect.Partial())
+}
+
+// Open returns the beginnings of effects, other than moves, that have no end, oldest first.
+func Open(entries []Entry) []Entry {
+	var open []Entry
+	for _, e := range entries {
+		switch {
+		case e.Begins():
+			open = append(open, e)
+		case e.Closes():
+			open = slices.DeleteFunc(open, func(o Entry) bool { return o.ID == e.ID })
+		}
+	}
+	return open
+}
+
+// HeldFormer returns the value that the daemon is to restore for a setting;
+// empty: none. It looks at what held when the last of the entries was written.
+func HeldFormer(entries []Entry, path string) string {
+	former := ""
+	for _, e := range entries {
+		former = e.heldFormer(path, former)
+	}
+	return former
+}
+
+// heldFormer returns what is held of a setting after the entry, former before it.
+func (e Entry) heldFormer(path, former string) string {
+	s := e.Setting
+	switch {
+	case s == nil || s.Path != path:
+		return former
+	case s.Held && (e.Begins() || e.Takes()):
+		return s.Former
+	case s.Held && e.Kind == e.Effect.Failed(): // never changed
+		return ""
+	case !s.Held && e.Takes(): // restored, or changed by an operator since
+		return ""
+	}
+	return former
+}
