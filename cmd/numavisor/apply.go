@@ -45,10 +45,9 @@ Exit status 3 means done in part: the report says what could not be done and why
   numavisor apply --resume`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	on.flags(c)
+	on.effectFlags(c)
 	on.timeout = applyTime
 	c.Flags().Lookup("timeout").DefValue = applyTime.String()
-	recordsFlag(c, &on.records)
 	c.Flags().StringSliceVar(&guests, "guest", nil, "only moves of this VM (may be given several times)")
 	c.Flags().BoolVar(&resume, "resume", false, "only finish or undo moves that were cut short")
 	c.Flags().BoolVar(&fullSpeed, "full-speed", false, "copy without regard to how the VMs bear it")
@@ -74,7 +73,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 		if name, err := h.Sources.HostName(); !resume && (err != nil || name != p.Host) {
 			return errors.Join(fmt.Errorf("the plan is for host %s, this is %s", p.Host, name), err)
 		}
-		r := operate.MoveRequest{By: "operator", Keep: h.Journal, Told: movingTo(c.ErrOrStderr()), FullSpeed: fullSpeed}
+		r := operate.MoveRequest{By: h.By, Keep: h.Journal, Told: movingTo(c.ErrOrStderr()), FullSpeed: fullSpeed}
 		moved, err := carryOut(c.Context(), h.Host, p, r)
 		if printed := emit(c, moved, func(w io.Writer) { printMoved(w, moved, err) }); printed != nil {
 			return printed

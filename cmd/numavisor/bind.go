@@ -36,7 +36,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 		Args: cobra.MaximumNArgs(1),
 	}
 	spec := guest.BindFlags(c.Flags())
-	on.flags(c)
+	on.effectFlags(c)
 	c.Flags().IntVar(&pid, "pid", 0, "bind this process instead of a VM")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "print the plan and change nothing")
 	c.Flags().BoolVar(&anew, "anew", false, "choose the best placement even if one is recorded")
@@ -52,6 +52,9 @@ Exit status 3 means done in part: the report says what could not be done and why
 			return err
 		}
 		defer done()
+		if !dryRun {
+			closeInterrupted(c, h.Host)
+		}
 		h.Progress = progressTo(c.ErrOrStderr())
 		var b operate.Bound
 		if pid != 0 {

@@ -32,7 +32,7 @@ given back on delete.`,
 		Args: cobra.NoArgs,
 	}
 	spec := guest.BindFlags(c.Flags())
-	on.flags(c)
+	on.effectFlags(c)
 	f := c.Flags()
 	f.StringVar(&specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
 	f.StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
@@ -52,6 +52,7 @@ given back on delete.`,
 			return err
 		}
 		defer done()
+		closeInterrupted(c, h.Host)
 		made, err := h.Create(c.Context(), operate.CreateRequest{Spec: asked, Transient: transient, Render: renderer(xml, m)})
 		if err != nil {
 			return err

@@ -26,13 +26,14 @@ images stay. A VM that Numavisor did not create is only deleted with --force.`,
 				return err
 			}
 			defer done()
+			closeInterrupted(c, h.Host)
 			if err := h.Delete(c.Context(), operate.DeleteRequest{Name: args[0], Force: force}); err != nil {
 				return err
 			}
 			return emit(c, map[string]string{"deleted": args[0]}, func(w io.Writer) { fmt.Fprintf(w, "%s: deleted\n", args[0]) })
 		},
 	}
-	on.flags(c)
+	on.effectFlags(c)
 	c.Flags().BoolVar(&force, "force", false, "also delete a VM that Numavisor did not create")
 	return c
 }

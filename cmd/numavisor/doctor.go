@@ -69,6 +69,7 @@ not be asked for its VMs, or not for all.`,
 		}
 		report := diagnosis{Findings: append([]diagnose.Finding{}, diagnose.Run(&inv)...), Gaps: inv.Gaps}
 		if fix {
+			closeInterrupted(c, h.Host)
 			report.Fixed, err = fixAll(c.Context(), h.Host, report.Findings)
 		}
 		return errors.Join(emit(c, report, func(w io.Writer) { printDiagnosis(w, report) }), err, unseen(&inv))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -19,9 +20,11 @@ func historyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "history [VM]",
 		Short: "Show what was done on this host, when and why",
-		Long: `Shows the journal of this host: moves with their begin, steps and end, repairs,
-changed settings, alarms, and what others were seen doing; of one VM, or of all.
-JSON and YAML have all that is kept, the way back of each move included.`,
+		Long: `Shows the journal of this host: every move, bind, create, delete, run and changed
+setting with its beginning, its end and the user who asked for it; repairs, alarms,
+and what others were seen doing; of one VM, or of all. An effect whose process was
+killed ends as interrupted. JSON and YAML have all that is recorded, the former
+values included.`,
 		Example: `  numavisor history
   numavisor history db1 --since 24h
   numavisor history --last 20 -o json`,
@@ -61,15 +64,12 @@ func printHistory(w io.Writer, h record.History) {
 		fmt.Fprintln(w, "nothing is recorded")
 		return
 	}
-	rows := [][]string{{"TIME", "EVENT", "VMS", "BY", "WHAT"}}
+	rows := [][]string{{"TIME", "EVENT", "ID", "VMS", "BY", "WHAT"}}
 	for _, e := range h.Entries {
-		vms := strings.Join(e.Guests, ", ")
-		if vms == "" {
-			vms = "-"
-		}
-		rows = append(rows, []string{moment(e.At), string(e.Kind), vms, e.By, historyText(e)})
+		vms := cmp.Or(strings.Join(e.Guests, ", "), "-")
+		rows = append(rows, []string{moment(e.At), string(e.Kind), cmp.Or(e.ID, "-"), vms, cmp.Or(e.By, "-"), historyText(e)})
 		for _, s := range e.Shortfalls {
-			rows = append(rows, []string{"", "", "", "", "  fell short: " + s})
+			rows = append(rows, []string{"", "", "", "", "", "  fell short: " + s})
 		}
 	}
 	columns(w, rows)
@@ -78,8 +78,11 @@ func printHistory(w io.Writer, h record.History) {
 // historyText says in one line what was done and why.
 func historyText(e journal.Entry) string {
 	text := e.What
-	if e.Ends() {
+	if e.Ends() || e.Closes() && e.Moved > 0 {
 		text += fmt.Sprintf("; %v copied in %.1f s", e.Moved, e.Took.Seconds())
+	}
+	if e.Undoes != "" {
+		text += "; undoes " + e.Undoes
 	}
 	if e.Why != "" {
 		text += ": " + e.Why

@@ -13,6 +13,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/local"
+	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/journal"
 )
@@ -35,6 +36,14 @@ func recordEffects(c *cobra.Command, h *local.Host) {
 	h.By = asker()
 	if os.Geteuid() != 0 {
 		h.Host.Journal = &optionalJournal{Journal: h.Journal, notes: c.ErrOrStderr()}
+	}
+}
+
+// closeInterrupted records an end for what killed processes left without one.
+// That it cannot be done is no reason not to go on.
+func closeInterrupted(c *cobra.Command, h *operate.Host) {
+	if err := h.CloseInterrupted(c.Context()); err != nil {
+		fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: %v\n", err)
 	}
 }
 

@@ -26,7 +26,7 @@ that keeps it within its nodes. Exits with the command's own status.`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	spec := guest.BindFlags(c.Flags())
-	on.flags(c)
+	on.effectFlags(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		asked, err := spec.Apply(guest.Spec{Topology: guest.TopologySpec{Mode: guest.TopologyOff}})
 		if err != nil {
@@ -50,17 +50,19 @@ that keeps it within its nodes. Exits with the command's own status.`,
 			return err
 		}
 		defer done()
+		closeInterrupted(c, h.Host)
 		return launch(c, h.Host, asked, args)
 	}
 	return c
 }
 
 func launch(c *cobra.Command, h *operate.Host, asked guest.Spec, args []string) error {
-	p, hidden, err := h.PlaceNew(c.Context(), asked)
-	noteUncounted(c, "could not see", hidden)
+	n, err := h.PlaceNew(c.Context(), asked, args[0])
+	noteUncounted(c, "could not see", n.Gaps)
 	if err != nil {
 		return err
 	}
+	p := n.Placement
 	l := linux.Launch{Args: args, Env: os.Environ(), CPUs: p.Emulator, Mode: p.MemoryMode, Nodes: p.Nodes}
 	if p.MemoryMode != guest.MemoryNone {
 		group, err := ownGroup(c, p)
@@ -70,7 +72,10 @@ func launch(c *cobra.Command, h *operate.Host, asked guest.Spec, args []string) 
 			l.Group = &group
 		}
 	}
-	return fmt.Errorf("starting %s: %w", args[0], l.Exec())
+	if err := n.Starting(); err != nil {
+		return fmt.Errorf("starting %s: %w", args[0], err)
+	}
+	return n.Failed(fmt.Errorf("starting %s: %w", args[0], l.Exec()))
 }
 
 func ownGroup(c *cobra.Command, p guest.Placement) (linux.Cgroup, error) {

@@ -60,6 +60,18 @@ func (e Entry) Takes() bool {
 	return e.Effect != "" && (e.Kind == e.Effect.Done() || e.Kind == e.Effect.Partial())
 }
 
+// Names of those who act without a user's command.
+const (
+	ByBalancer = "balancer"
+	ByDaemon   = "daemon"
+	ByRestart  = "restart"
+)
+
+// ByUser reports whether a user asked for what the entry is about.
+func (e Entry) ByUser() bool {
+	return e.By != "" && e.By != ByBalancer && e.By != ByDaemon && e.By != ByRestart
+}
+
 // Open returns the beginnings of effects, other than moves, that have no end, oldest first.
 func Open(entries []Entry) []Entry {
 	var open []Entry

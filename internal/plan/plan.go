@@ -77,6 +77,8 @@ type GuestMove struct {
 	// Basis is the process that a move was begun on, for the journal; a plan that
 	// was only made has none.
 	Basis Basis `json:"basis,omitzero"`
+	// Process says that it is a plain process, not a guest.
+	Process bool `json:"process,omitempty"`
 }
 
 // Undo is how a guest was before a move: its placement where it had one, and
@@ -85,6 +87,18 @@ type Undo struct {
 	Placement *guest.Placement                   `json:"placement,omitempty"`
 	VCPUNodes topology.NodeSet                   `json:"vcpu_nodes"`
 	Memory    map[topology.NodeID]topology.Bytes `json:"memory_by_node"`
+
+	// What follows is recorded where a command binds a guest or a process.
+
+	Spec         *guest.Spec                      `json:"spec,omitempty"` // that Placement was made for
+	Pins         map[guest.VCPUID]topology.CPUSet `json:"vcpu_pins,omitempty"`
+	EmulatorPin  topology.CPUSet                  `json:"emulator_pin,omitzero"`
+	IOThreadPins map[int]topology.CPUSet          `json:"io_thread_pins,omitempty"`
+	// Allowed are the nodes that its threads could take memory from (cpuset.mems).
+	Allowed topology.NodeSet `json:"allowed_nodes,omitzero"`
+	// TuneMode and TuneNodes are libvirt's numatune; an empty mode: none.
+	TuneMode  string           `json:"numatune_mode,omitempty"`
+	TuneNodes topology.NodeSet `json:"numatune_nodes,omitzero"`
 }
 
 // Benefit is what a move saves while it lasts, over all guests of the host.

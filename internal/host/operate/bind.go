@@ -13,7 +13,9 @@ import (
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // BindRequest says how a running guest shall be bound.
@@ -25,6 +27,7 @@ type BindRequest struct {
 	// Anew chooses the best placement even if one is recorded.
 	Anew   bool
 	DryRun bool
+	Why    string // the reason, for the journal; empty: that an operator asked for it
 }
 
 // Bound is the result of Bind.
@@ -44,59 +47,105 @@ func (b *Bound) Complete() bool {
 }
 
 // Bind brings a running guest to its placement: vCPUs, helper threads and
-// memory together, while it runs.
+// memory together, while it runs. It decides and claims under the ledger's lock,
+// records in the journal that it begins, and then carries the plan out.
 func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
-	var why *place.Why
-	b, err := h.bind(ctx, r.Name, r.DryRun, func(inv *inventory.Host, g inventory.Guest) (want guest.Intent, err error) {
-		want, why, err = h.intentFor(inv, g, r)
-		return want, err
-	})
-	b.Why = why
-	return b, err
-}
-
-// bind decides and claims under the ledger's lock, and then carries out.
-func (h *Host) bind(ctx context.Context, name string, dry bool, decide func(*inventory.Host, inventory.Guest) (guest.Intent, error)) (Bound, error) {
 	var b Bound
 	var want guest.Intent
+	var x *effect
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
 		claims, err := tx.Claims()
 		if err != nil {
 			return err
 		}
-		if !dry && slices.ContainsFunc(claims, func(c inventory.Claim) bool { return c.Name == name }) {
-			return fmt.Errorf("guest %s: %w; wait for that to end", name, ErrBusy)
+		if !r.DryRun && slices.ContainsFunc(claims, func(c inventory.Claim) bool { return c.Name == r.Name }) {
+			return fmt.Errorf("guest %s: %w; wait for that to end", r.Name, ErrBusy)
 		}
-		inv, g, err := h.find(ctx, name)
+		inv, g, err := h.find(ctx, r.Name)
 		if err != nil {
 			return err
 		}
-		if g.State != "running" && g.State != "paused" {
-			return fmt.Errorf("guest %s is %s: start it first, or change its XML with 'numavisor place --xml'", g.Name, g.State)
-		}
-		before := truth(g, &inv.Topology)
-		b.Before = &before
-		if want, err = decide(&inv, g); err != nil {
+		if want, err = h.planBind(&inv, g, r, &b); err != nil || r.DryRun {
 			return err
 		}
-		if b.Why != nil {
-			b.Gaps = inv.HiddenBy()
-		}
-		basis, err := apply.Basis(h.Kernel, g)
-		if err != nil {
+		if err := tx.Put(claim.Claim{Name: g.Name, Holder: h.Self, Placement: want.Placement}); err != nil {
 			return err
 		}
-		b.Plan = bind.Steps(bind.Request{Guest: g, Topology: &inv.Topology, Placement: want.Placement, Basis: basis, Persistent: g.Persistent})
-		if dry {
-			return nil
+		if x, err = h.beginBind(g, &inv, &b.Plan, false, r.Why); err != nil {
+			return errors.Join(err, h.Ledger.Release(r.Name))
 		}
-		return tx.Put(claim.Claim{Name: g.Name, Holder: h.Self, Placement: want.Placement})
+		return nil
 	})
-	if err != nil || dry {
+	if err != nil || r.DryRun {
 		return b, err
 	}
 	err = h.carryOut(ctx, &b, want)
-	return b, errors.Join(err, h.Ledger.Release(name))
+	return b, errors.Join(err, x.endBind(&b, err), h.Ledger.Release(r.Name))
+}
+
+// planBind decides where the guest goes, and by which steps.
+func (h *Host) planBind(inv *inventory.Host, g inventory.Guest, r BindRequest, b *Bound) (want guest.Intent, err error) {
+	if g.State != "running" && g.State != "paused" {
+		return want, fmt.Errorf("guest %s is %s: start it first, or change its XML with 'numavisor place --xml'", g.Name, g.State)
+	}
+	before := truth(g, &inv.Topology)
+	b.Before = &before
+	if want, b.Why, err = h.intentFor(inv, g, r); err != nil {
+		return want, err
+	}
+	if b.Why != nil {
+		b.Gaps = inv.HiddenBy()
+	}
+	basis, err := apply.Basis(h.Kernel, g)
+	if err != nil {
+		return want, err
+	}
+	b.Plan = bind.Steps(bind.Request{Guest: g, Topology: &inv.Topology, Placement: want.Placement, Basis: basis, Persistent: g.Persistent})
+	return want, nil
+}
+
+// beginBind records that a bind begins, with what undo needs. A bind that has
+// nothing to do is not recorded: the effect is nil.
+func (h *Host) beginBind(g inventory.Guest, inv *inventory.Host, p *plan.Steps, process bool, why string) (*effect, error) {
+	if len(p.Steps) == 0 {
+		return nil, nil
+	}
+	move := plan.Move{Kind: plan.MoveGuest, Why: why, Guests: []plan.GuestMove{{
+		Guest: g.Name, Placement: p.Placement, Basis: p.Basis, Undo: undoOf(g, &inv.Topology), Process: process}}}
+	for _, s := range p.Steps {
+		if s.Copies() {
+			move.Guests[0].Bytes += s.Bytes
+		}
+	}
+	return h.begin(journal.Entry{Effect: journal.EffectBind, Guests: []string{g.Name}, Why: why, Move: &move,
+		What: fmt.Sprintf("bind %s to nodes %s", g.Name, p.Placement.Nodes)})
+}
+
+// undoOf is how a running guest or process is bound now.
+func undoOf(g inventory.Guest, t *topology.Topology) plan.Undo {
+	u := plan.Undo{Placement: g.Placement, Spec: g.Spec, VCPUNodes: vcpuNodes(&g, t), Memory: g.Seen.MemoryByNode,
+		Pins: g.Config.Pins, EmulatorPin: g.Config.EmulatorPin, IOThreadPins: g.Config.IOThreadPins}
+	for _, thread := range g.Seen.Threads {
+		u.Allowed = u.Allowed.Union(thread.Mems)
+	}
+	if tune := g.Config.NUMATune; tune != nil {
+		u.TuneMode, u.TuneNodes = tune.Mode, tune.Nodes
+	}
+	return u
+}
+
+// endBind records how a bind ended.
+func (x *effect) endBind(b *Bound, failed error) error {
+	if x == nil {
+		return nil
+	}
+	for _, o := range b.Outcomes {
+		x.inPart = x.inPart || o.Status == apply.Done || o.Status == apply.Partial
+		if o.Moved != nil {
+			x.entry.Moved += o.Moved.Moved
+		}
+	}
+	return x.end(failed, b.Shortfalls())
 }
 
 // carryOut runs the plan and reads back the truth, whatever came of the plan.

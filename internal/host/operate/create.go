@@ -12,6 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -38,6 +39,7 @@ type Created struct {
 	Why       place.Why       `json:"why"`
 	Cannot    []plan.Refusal  `json:"cannot,omitempty"`
 	Truth     Truth           `json:"truth"`
+	started   bool
 }
 
 // Shortfalls lists in words where the running guest is not as asked for. What
@@ -71,22 +73,38 @@ func shared(w *place.Why) []string {
 func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	var c Created
 	var short []plan.Step
-	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
-		var err error
-		short, err = h.decide(ctx, tx, r.Spec, &c)
-		return err
+	var x *effect
+	name := r.Spec.Name
+	err := h.Ledger.Locked(ctx, func(tx claim.Locked) (err error) {
+		if short, err = h.decide(ctx, tx, r.Spec, &c); err != nil {
+			return err
+		}
+		x, err = h.begin(journal.Entry{Effect: journal.EffectCreate, Guests: []string{name}, Why: c.Why.Summary,
+			What: fmt.Sprintf("create %s with %d vCPUs and %v on nodes %s", name, r.Spec.VCPUs, r.Spec.Memory, c.Placement.Nodes)})
+		if err != nil {
+			return errors.Join(err, h.Ledger.Release(name))
+		}
+		return nil
 	})
 	if err != nil {
 		return c, err
 	}
+	err = h.create(ctx, r, short, &c)
+	x.inPart = c.started
+	return c, errors.Join(err, x.end(err, c.Shortfalls()), h.Ledger.Release(name))
+}
+
+// create starts a guest whose room is claimed.
+func (h *Host) create(ctx context.Context, r CreateRequest, short []plan.Step, c *Created) (err error) {
 	name := r.Spec.Name
 	if c.Cannot, err = h.start(ctx, r, c.Placement, short); err != nil {
-		return c, errors.Join(fmt.Errorf("creating guest %s: %w", name, err), h.Ledger.Release(name))
+		return fmt.Errorf("creating guest %s: %w", name, err)
 	}
+	c.started = true
 	if c.Truth, err = h.Verify(ctx, name); err != nil {
-		err = fmt.Errorf("guest %s was started, but whether it is as asked for is not known: %w", name, err)
+		return fmt.Errorf("guest %s was started, but whether it is as asked for is not known: %w", name, err)
 	}
-	return c, errors.Join(err, h.Ledger.Release(name))
+	return nil
 }
 
 // decide places a guest and claims the room while the ledger is locked. It
@@ -170,17 +188,46 @@ func (h *Host) Delete(ctx context.Context, r DeleteRequest) error {
 	if at < 0 {
 		err := missing(inv, name)
 		if errors.Is(err, ErrNoGuest) && !slices.ContainsFunc(inv.Claims, func(c inventory.Claim) bool { return c.Name == name }) {
-			err = errors.Join(err, h.givePoolsBack(name, nil, inv.Topology.NodeSet()))
+			err = errors.Join(err, h.givePoolsOfMissing(name, inv.Topology.NodeSet()))
 		}
 		return err
 	}
 	if g := &inv.Guests[at]; !g.Ours() && !r.Force {
 		return fmt.Errorf("guest %s %w: %s; 'numavisor delete --force %[1]s' does it all the same", name, ErrNotOurs, lostWith(g))
 	}
-	if err := h.Domains.Remove(ctx, name); err != nil {
+	x, err := h.begin(deleteEntry(&inv.Guests[at]))
+	if err != nil {
 		return fmt.Errorf("deleting guest %s: %w", name, err)
 	}
-	return errors.Join(h.givePoolsBack(name, inv.Guests[at].Seen.MemoryByNode, inv.Topology.NodeSet()), h.Ledger.Release(name))
+	if err := h.Domains.Remove(ctx, name); err != nil {
+		err = fmt.Errorf("deleting guest %s: %w", name, err)
+		return errors.Join(err, x.end(err, nil))
+	}
+	x.inPart = true
+	err = errors.Join(h.givePoolsBack(name, inv.Guests[at].Seen.MemoryByNode, inv.Topology.NodeSet()), h.Ledger.Release(name))
+	return errors.Join(err, x.end(err, nil))
+}
+
+// givePoolsOfMissing gives back the huge pages of a guest that others removed.
+func (h *Host) givePoolsOfMissing(name string, nodes topology.NodeSet) error {
+	if grown, err := h.Ledger.GrownFor(name); err != nil || len(grown) == 0 {
+		return err
+	}
+	x, err := h.begin(journal.Entry{Effect: journal.EffectDelete, Guests: []string{name}, What: "give back the huge pages of " + name, Why: "the guest is not there any more"})
+	if err != nil {
+		return err
+	}
+	err = h.givePoolsBack(name, nil, nodes)
+	return errors.Join(err, x.end(err, nil))
+}
+
+// deleteEntry is the journal's entry of deleting a guest, with what it was.
+func deleteEntry(g *inventory.Guest) journal.Entry {
+	what := fmt.Sprintf("delete %s (%s, %d vCPUs, %v", g.Name, g.State, g.Config.VCPUs, g.Config.Memory)
+	if g.Placement != nil {
+		what += fmt.Sprintf(", on nodes %s", g.Placement.Nodes)
+	}
+	return journal.Entry{Effect: journal.EffectDelete, Guests: []string{g.Name}, What: what + ")"}
 }
 
 // lostWith says what deleting a guest destroys.

@@ -22,6 +22,8 @@ var errNoJournal = errors.New("this host was opened without a journal")
 type effect struct {
 	host  *Host
 	entry journal.Entry // its beginning
+	// inPart says that part of it was carried out, should it fail.
+	inPart bool
 }
 
 // begin records that an effect begins, with what undo needs. It is called
@@ -36,7 +38,7 @@ func (h *Host) begin(e journal.Entry) (*effect, error) {
 	if err := h.Journal.Append(e); err != nil {
 		return nil, fmt.Errorf("%w: its beginning cannot be recorded in the journal: %w", ErrNotBegun, err)
 	}
-	return &effect{h, e}, nil
+	return &effect{host: h, entry: e}, nil
 }
 
 // end records how the effect ended: it failed, or fell short, or was done.
@@ -46,8 +48,10 @@ func (x *effect) end(failed error, shortfalls []string) error {
 	e.Kind, e.Why, e.Process, e.Move = e.Effect.Done(), "", nil, nil
 	e.Shortfalls = shortfalls
 	switch {
-	case failed != nil:
+	case failed != nil && !x.inPart:
 		e.Kind, e.Why = e.Effect.Failed(), failed.Error()
+	case failed != nil:
+		e.Kind, e.Why = e.Effect.Partial(), failed.Error()
 	case len(shortfalls) > 0:
 		e.Kind = e.Effect.Partial()
 	}

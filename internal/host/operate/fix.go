@@ -26,6 +26,8 @@ type FixRequest struct {
 	Remedy plan.Remedy
 	// Held says that the caller restores the former value when it ends.
 	Held bool
+
+	undoes string // ID of the effect that it takes back
 }
 
 // Fixed is the result of Fix.
@@ -63,7 +65,7 @@ func (h *Host) Fix(ctx context.Context, r FixRequest) (Fixed, error) {
 }
 
 func (h *Host) fixGuest(ctx context.Context, a plan.Remedy) (Fixed, error) {
-	b, err := h.Bind(ctx, BindRequest{Name: a.Guest})
+	b, err := h.Bind(ctx, BindRequest{Name: a.Guest, Why: a.Why})
 	if err == nil && !b.Complete() {
 		err = errors.New(strings.Join(b.Shortfalls(), "; "))
 	}
@@ -85,7 +87,8 @@ func (h *Host) changeSetting(r FixRequest) (Fixed, error) {
 		return Fixed{Former: former}, fmt.Errorf("%w: %s was %s when this was decided, and is %s now", ErrNotBegun, a.Path, a.From, former)
 	}
 	f := Fixed{Former: former, What: fmt.Sprintf("%s: was %s, is %s", a.Path, former, a.Value)}
-	e := journal.Entry{Effect: journal.EffectSetting, What: fmt.Sprintf("%s: from %s to %s", a.Path, former, a.Value), Why: a.Why,
+	e := journal.Entry{Effect: journal.EffectSetting, Undoes: r.undoes, Why: a.Why,
+		What:    fmt.Sprintf("%s: from %s to %s", a.Path, former, a.Value),
 		Setting: &journal.SettingChange{Path: a.Path, Former: former, Value: a.Value, Held: r.Held}}
 	return f, h.writeSetting(e)
 }

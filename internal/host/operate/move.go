@@ -43,8 +43,11 @@ type Journal interface {
 type MoveRequest struct {
 	ID   string // names it in the journal; never used before
 	Move plan.Move
-	By   string // who wants it: "balancer", "operator"
-	Keep Journal
+	By   string // who wants it: "balancer", "operator", or a user
+	// Undoes is the ID of the effect or move whose Move is taken back: the guests
+	// go back to how they were before it.
+	Undoes string
+	Keep   Journal
 	// Told is called now and then with how far it is; may be nil.
 	Told func(status.Moving)
 	// FullSpeed copies without regard to how the guests bear it.
@@ -269,7 +272,7 @@ func (m *mover) release() error {
 
 // keep writes an entry of this move.
 func (m *mover) keep(e journal.Entry) error {
-	e.At, e.ID, e.By, e.Cancelled = m.host.Clock().UTC(), m.ID, m.By, m.moved.Cancelled
+	e.At, e.ID, e.By, e.Undoes, e.Cancelled = m.host.Clock().UTC(), m.ID, m.By, m.Undoes, m.moved.Cancelled
 	for _, g := range m.Move.Guests {
 		e.Guests = append(e.Guests, g.Guest)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -30,6 +31,7 @@ type ProcessRequest struct {
 // on its room lasts as long as the process.
 func (h *Host) BindProcess(ctx context.Context, r ProcessRequest) (Bound, error) {
 	var b Bound
+	var x *effect
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
 		if _, err := tx.Claims(); err != nil {
 			return err
@@ -49,15 +51,22 @@ func (h *Host) BindProcess(ctx context.Context, r ProcessRequest) (Bound, error)
 		}
 		before := truth(g, &inv.Topology)
 		b.Before = &before
-		return h.planProcess(tx, &inv, g, r, &b)
+		if err := h.planProcess(tx, &inv, g, r, &b); err != nil || r.DryRun {
+			return err
+		}
+		if x, err = h.beginBind(g, &inv, &b.Plan, true, ""); err != nil {
+			return errors.Join(err, h.Ledger.Release(g.Name))
+		}
+		return nil
 	})
 	if err != nil || r.DryRun {
 		return b, err
 	}
-	x := apply.Executor{Kernel: h.Kernel, Clock: h.Clock, Progress: h.Progress}
-	outcomes, failed := x.Run(ctx, b.Plan, guest.Intent{})
+	executor := apply.Executor{Kernel: h.Kernel, Clock: h.Clock, Progress: h.Progress}
+	outcomes, err := executor.Run(ctx, b.Plan, guest.Intent{})
 	b.Outcomes = outcomes
-	return b, errors.Join(failed, undo(ctx, func(ctx context.Context) error { return h.verifyProcess(ctx, &b) }))
+	err = errors.Join(err, undo(ctx, func(ctx context.Context) error { return h.verifyProcess(ctx, &b) }))
+	return b, errors.Join(err, x.endBind(&b, err))
 }
 
 func (h *Host) planProcess(tx claim.Locked, inv *inventory.Host, g inventory.Guest, r ProcessRequest, b *Bound) error {
@@ -102,11 +111,20 @@ func (h *Host) placeProcess(inv *inventory.Host, spec guest.Spec) (guest.Placeme
 	return p, why, err
 }
 
-// PlaceNew places a process that is about to start, as this one, and claims its
-// room for as long as it lives. The gaps are those that hide VMs, whose room
-// was not counted.
-func (h *Host) PlaceNew(ctx context.Context, spec guest.Spec) (p guest.Placement, hidden []inventory.Gap, err error) {
-	err = h.Ledger.Locked(ctx, func(tx claim.Locked) error {
+// NewProcess is a process that is about to run a command, placed and claimed.
+type NewProcess struct {
+	Placement guest.Placement
+	// Gaps hide VMs, whose room was not counted.
+	Gaps   []inventory.Gap
+	effect *effect
+}
+
+// PlaceNew places a process that is about to run a command, as this one, and
+// claims its room for as long as it lives. The journal has its beginning; the
+// caller says by Starting or Failed how it went on.
+func (h *Host) PlaceNew(ctx context.Context, spec guest.Spec, command string) (NewProcess, error) {
+	var n NewProcess
+	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
 		if _, err := tx.Claims(); err != nil {
 			return err
 		}
@@ -114,14 +132,30 @@ func (h *Host) PlaceNew(ctx context.Context, spec guest.Spec) (p guest.Placement
 		if err != nil {
 			return err
 		}
-		hidden = inv.HiddenBy()
-		if p, _, err = h.placeProcess(&inv, spec); err != nil {
+		n.Gaps = inv.HiddenBy()
+		if n.Placement, _, err = h.placeProcess(&inv, spec); err != nil {
 			return err
 		}
-		return tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: p, Process: true})
+		if err := tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: n.Placement, Process: true}); err != nil {
+			return err
+		}
+		n.effect, err = h.begin(journal.Entry{Effect: journal.EffectRun, Guests: []string{spec.Name},
+			What: fmt.Sprintf("run %s as process %d on nodes %s", command, h.Self.PID, n.Placement.Nodes)})
+		if err != nil {
+			return errors.Join(err, h.Ledger.Release(spec.Name))
+		}
+		return nil
 	})
-	return p, hidden, err
+	return n, err
 }
+
+// Starting records that this process becomes the command; after that it cannot
+// record anything.
+func (n *NewProcess) Starting() error { return n.effect.end(nil, nil) }
+
+// Failed records that the command did not start, and returns why. Where
+// Starting was recorded, the journal has both.
+func (n *NewProcess) Failed(why error) error { return errors.Join(why, n.effect.end(why, nil)) }
 
 func (h *Host) verifyProcess(ctx context.Context, b *Bound) error {
 	t, err := h.Sources.Kernel.Topology()

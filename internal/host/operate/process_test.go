@@ -93,16 +93,18 @@ func TestBindProcessLeavesGuestsToTheirHypervisor(t *testing.T) {
 func TestPlaceNew(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	s := spec(t, guest.Spec{Name: "pid-77", VCPUs: 1, Memory: gib})
-	p, gaps, err := w.host.PlaceNew(context.Background(), s)
-	if err != nil || len(gaps) > 0 || p.Emulator.IsEmpty() || !p.VCPUs[0].CPUs.SubsetOf(p.Emulator) {
+	n, err := w.host.PlaceNew(context.Background(), s, "true")
+	p := n.Placement
+	if err != nil || len(n.Gaps) > 0 || p.Emulator.IsEmpty() || !p.VCPUs[0].CPUs.SubsetOf(p.Emulator) {
 		t.Fatalf("%v: %+v", err, p)
 	}
 	inv, err := w.host.Observe(context.Background())
 	if err != nil || len(inv.Claims) != 1 || inv.Claims[0].PID != self.PID || p.MemoryOn(inv.Claims[0].Placement.Reservations[0].Node) != gib {
 		t.Errorf("%v, claims %+v", err, inv.Claims)
 	}
-	if again, _, err := w.host.PlaceNew(context.Background(), s); err != nil || !again.Nodes.Equal(p.Nodes) {
-		t.Errorf("placed anew on %s, before on %s: its own claim is in its way (%v)", again.Nodes, p.Nodes, err)
+	again, err := w.host.PlaceNew(context.Background(), s, "true")
+	if err != nil || !again.Placement.Nodes.Equal(p.Nodes) {
+		t.Errorf("placed anew on %s, before on %s: its own claim is in its way (%v)", again.Placement.Nodes, p.Nodes, err)
 	}
 }
 
@@ -115,8 +117,8 @@ func TestProcessesArePlacedBesideUnseenGuestsWithAWord(t *testing.T) {
 	}
 	w := newWorld(t, square, folderOf(t))
 	unasked(w)
-	_, gaps, err := w.host.PlaceNew(context.Background(), spec(t, guest.Spec{Name: "pid-77", VCPUs: 1, Memory: gib}))
-	if diff := cmp.Diff(away, gaps); err != nil || diff != "" {
+	n, err := w.host.PlaceNew(context.Background(), spec(t, guest.Spec{Name: "pid-77", VCPUs: 1, Memory: gib}), "true")
+	if diff := cmp.Diff(away, n.Gaps); err != nil || diff != "" {
 		t.Errorf("%v, a new process; gaps (-want +got):\n%s", err, diff)
 	}
 	pid := w.AddProgram(1, mib, 1)

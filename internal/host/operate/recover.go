@@ -30,7 +30,7 @@ func (h *Host) Recover(ctx context.Context, r MoveRequest) ([]Moved, error) {
 		if began.Move == nil || ctx.Err() != nil {
 			continue
 		}
-		r.ID, r.Move = began.ID, *began.Move
+		r.ID, r.Move, r.Undoes = began.ID, *began.Move, began.Undoes
 		moved, ok, err := h.resume(ctx, r)
 		if ok {
 			all = append(all, moved)
@@ -100,6 +100,10 @@ func (m *mover) wayOn(tx claim.Locked, inv *inventory.Host, undoing *journal.Ent
 	}
 	if why := placedSince(inv, left); why != "" {
 		return fail(why + "; it stays as it is"), nil
+	}
+	if m.Undoes != "" {
+		m.moved.Cancelled = true
+		return m.goBack(tx, inv, left, errors.New("undo of "+m.Undoes))
 	}
 	if undoing != nil {
 		m.moved.Cancelled = undoing.Cancelled

@@ -67,6 +67,9 @@ func (m *mover) backAgain(inv *inventory.Host, seen *inventory.Guest, g *moving)
 	if g.Undo.Placement != nil {
 		g.Placement = *g.Undo.Placement
 		m.there(inv, seen, g)
+		if g.Undo.Spec != nil {
+			g.intent.Spec = *g.Undo.Spec
+		}
 		return
 	}
 	g.forget = seen.Hypervisor == "qemu" // others have no metadata
@@ -77,6 +80,11 @@ func (m *mover) backAgain(inv *inventory.Host, seen *inventory.Guest, g *moving)
 		return s.Kind == plan.Record || s.Kind == plan.Configure || !held && (s.Kind == plan.HoldNodes || s.Kind == plan.TuneLive)
 	}
 	g.before = slices.DeleteFunc(slices.Clone(g.before), func(s plan.Step) bool { return s.Kind == plan.Record }) // what widens stays
+	for i := range g.before {
+		if s := &g.before[i]; s.Kind == plan.AllowNodes || s.Kind == plan.TuneLive {
+			s.Nodes = s.Nodes.Union(g.Undo.Allowed)
+		}
+	}
 	g.after = slices.DeleteFunc(slices.Clone(g.after), ours)
 	g.bound.Plan.Steps, g.bound.Plan.Cannot = slices.Concat(g.before, g.copies, g.after), nil
 }
@@ -91,6 +99,9 @@ func asItWas(to guest.Placement, was plan.Undo, t *topology.Topology) guest.Plac
 	p, cpus := to, t.CPUsOf(was.VCPUNodes)
 	p.CPUMode, p.Nodes, p.Reservations = guest.CPURange, topology.NodeSet{}, nil
 	p.Emulator, p.IOThread = cpus, cpus
+	if !was.EmulatorPin.IsEmpty() {
+		p.Emulator = was.EmulatorPin
+	}
 	for _, node := range slices.Sorted(maps.Keys(was.Memory)) {
 		if bytes := was.Memory[node]; bytes > total/strayPart {
 			p.Nodes = p.Nodes.With(node)
@@ -106,6 +117,9 @@ func asItWas(to guest.Placement, was plan.Undo, t *topology.Topology) guest.Plac
 	}
 	for i := range p.VCPUs {
 		p.VCPUs[i].CPUs = cpus
+		if pin, ok := was.Pins[p.VCPUs[i].ID]; ok && !pin.IsEmpty() {
+			p.VCPUs[i].CPUs = pin
+		}
 	}
 	return p
 }

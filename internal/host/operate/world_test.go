@@ -15,6 +15,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -62,7 +63,7 @@ func join(t tester, h *fake.Host, folder string) world {
 	at := func() time.Time { return time.Unix(1700000000, 0) }
 	return world{h, &operate.Host{
 		Sources: observe.Sources{Kernel: h, Hypervisors: []observe.Hypervisor{h}, Claims: ledger.Claims, Now: at, HostName: func() (string, error) { return "fake", nil }},
-		Kernel:  h, Control: h, Domains: h, Ledger: ledger, Self: self, Clock: at,
+		Kernel:  h, Control: h, Domains: h, Journal: &book{}, Ledger: ledger, Self: self, Clock: at,
 	}}
 }
 
@@ -93,7 +94,7 @@ func (w world) pools() []uint64 {
 }
 
 // settled checks what must hold after every action, whatever came of it: no
-// claim is left, and no memory was lost.
+// claim is left, no memory was lost, and all that began has an end in the journal.
 func (w world) settled(t tester) {
 	t.Helper()
 	if claims, err := w.host.Ledger.Claims(); err != nil || len(claims) > 0 {
@@ -101,6 +102,10 @@ func (w world) settled(t tester) {
 	}
 	if err := w.Audit(); err != nil {
 		t.Errorf("memory is lost or made: %v", err)
+	}
+	entries, err := w.host.Journal.Entries()
+	if open := journal.Open(entries); err != nil || len(open) > 0 {
+		t.Errorf("the journal has beginnings without an end: %+v, %v", open, err)
 	}
 }
 

@@ -1,0 +1,259 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/decide/capacity"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/apply"
+	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// ErrCannotUndo means that an effect is of a kind, or in a state, that cannot be
+// taken back. The error says what to do instead.
+var ErrCannotUndo = errors.New("cannot be undone")
+
+// UndoRequest names what is to be taken back.
+type UndoRequest struct {
+	// ID of an effect or a move, as the journal has it; empty: the last one that
+	// a user asked for and that was not undone yet.
+	ID string
+	// Force undoes it also where it was changed since.
+	Force bool
+	// Move says how memory is copied: Told and FullSpeed.
+	Move MoveRequest
+}
+
+// Undone is the result of Undo.
+type Undone struct {
+	Of    journal.Entry `json:"of"` // the beginning of what was taken back
+	What  string        `json:"what"`
+	Moved *Moved        `json:"moved,omitempty"` // where guests were moved
+	// Notes say what stays as the effect left it.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// Undo takes an effect or a move back: a setting gets its former value, guests
+// go back to their former nodes and pins by the same code as any move. The undo
+// is an effect itself, in the journal with the ID of what it takes back. The
+// error is ErrCannotUndo where there is no way back, and ErrStale where the
+// setting or a guest was changed since, or its former room is taken.
+func (h *Host) Undo(ctx context.Context, r UndoRequest) (Undone, error) {
+	entries, err := h.Journal.Entries()
+	if err != nil {
+		return Undone{}, fmt.Errorf("looking for what to undo: %w", err)
+	}
+	began, err := undoable(entries, r.ID)
+	if err != nil {
+		return Undone{}, err
+	}
+	u := Undone{Of: began}
+	if began.Setting != nil {
+		u.What, err = h.undoSetting(began, r.Force)
+		return u, err
+	}
+	r.Move.ID, r.Move.Move, r.Move.Undoes = newEffectID(h.Clock()), *began.Move, began.ID
+	r.Move.By, r.Move.Keep = h.By, h.Journal
+	u.What = "back: " + began.What
+	moved, notes, err := h.undoMove(ctx, r.Move, r.Force)
+	u.Moved, u.Notes = &moved, notes
+	return u, err
+}
+
+// undoable finds the beginning of what is to be undone, and refuses what cannot be.
+func undoable(entries []journal.Entry, id string) (began journal.Entry, err error) {
+	ends, undone := map[string]journal.Entry{}, map[string]string{}
+	for _, e := range entries {
+		if e.Ends() || e.Closes() {
+			ends[e.ID] = e
+		}
+		if e.Undoes != "" && (e.Takes() || e.Kind == journal.MoveUndone) {
+			undone[e.Undoes] = e.ID
+		}
+	}
+	for _, e := range slices.Backward(entries) {
+		if !e.Begins() && e.Kind != journal.MoveBegan || e.ID == "" || id != "" && e.ID != id {
+			continue
+		}
+		end, ended := ends[e.ID]
+		if id == "" && (undone[e.ID] != "" || e.Undoes != "" || !e.ByUser() || !ended || !tookEffect(end)) {
+			continue
+		}
+		switch {
+		case undone[e.ID] != "":
+			err = fmt.Errorf("%s was undone already, by %s", e.ID, undone[e.ID])
+		case e.Undoes != "":
+			err = fmt.Errorf("%s is an undo itself; make the change again with its own command", e.ID)
+		case !ended:
+			err = fmt.Errorf("%s has not ended; wait for it, or finish what was cut short with 'numavisor apply --resume'", e.ID)
+		case !tookEffect(end):
+			err = fmt.Errorf("%s changed nothing that lasts: %s", e.ID, end.Kind)
+		default:
+			err = noWayBack(e)
+		}
+		if err != nil {
+			return e, fmt.Errorf("%w: %w", ErrCannotUndo, err)
+		}
+		return e, nil
+	}
+	if id == "" {
+		return began, fmt.Errorf("%w: the journal has nothing that a user did and that can be undone; 'numavisor history' shows all", ErrCannotUndo)
+	}
+	return began, fmt.Errorf("%w: the journal has no effect or move %q; 'numavisor history' shows all", ErrCannotUndo, id)
+}
+
+// tookEffect reports whether something is left to be taken back after the end.
+func tookEffect(end journal.Entry) bool {
+	switch end.Kind {
+	case journal.MoveDone, journal.MovePartial, end.Effect.Interrupted():
+		return true
+	}
+	return end.Takes()
+}
+
+// noWayBack says why an effect cannot be undone, and what to do instead.
+func noWayBack(e journal.Entry) error {
+	name := strings.Join(e.Guests, ", ")
+	switch {
+	case e.Effect == journal.EffectCreate:
+		return fmt.Errorf("%s created %s; 'numavisor delete %[2]s' deletes it", e.ID, name)
+	case e.Effect == journal.EffectDelete:
+		return fmt.Errorf("%s deleted %s; its disk images are still there, 'numavisor create' makes a VM of them", e.ID, name)
+	case e.Effect == journal.EffectRun:
+		return fmt.Errorf("%s ran a command, which is bound for as long as it runs", e.ID)
+	case e.Setting != nil && e.Setting.Held:
+		return fmt.Errorf("%s is a setting that the daemon restores when it ends; change the policy (movers) instead", e.ID)
+	case e.Setting == nil && e.Move == nil:
+		return fmt.Errorf("%s has no former state in the journal", e.ID)
+	case e.Move != nil && e.Move.Guests[0].Process:
+		return fmt.Errorf("%s bound a plain process; 'numavisor bind --pid %d --nodes NODES' binds it elsewhere", e.ID, e.Move.Guests[0].Basis.PID)
+	}
+	return nil
+}
+
+// undoSetting writes the former value of a setting.
+func (h *Host) undoSetting(began journal.Entry, force bool) (string, error) {
+	s := began.Setting
+	remedy := plan.Remedy{Path: s.Path, From: s.Value, Value: s.Former, Why: "undo of " + began.ID}
+	if force {
+		remedy.From = ""
+	}
+	f, err := h.changeSetting(FixRequest{Remedy: remedy, undoes: began.ID})
+	if err != nil && f.Former != "" && f.Former != s.Value && !force {
+		err = fmt.Errorf("%w: %s was changed since, from %s to %s; --force writes %s all the same", ErrStale, s.Path, s.Value, f.Former, s.Former)
+	}
+	return f.What, err
+}
+
+// undoMove takes the guests of a move back to how they were before it.
+func (h *Host) undoMove(ctx context.Context, r MoveRequest, force bool) (moved Moved, notes []string, err error) {
+	m := h.mover(r)
+	m.moved.Cancelled = true // a user wants it: it is no failed move
+	why := errors.New("undo of " + r.Undoes)
+	err = h.Ledger.Locked(ctx, func(tx claim.Locked) error {
+		inv, err := m.look(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if err := m.asLeft(&inv, force); err != nil {
+			return err
+		}
+		if err := m.ways(&inv, m.Move.Guests, m.backAgain); err != nil {
+			return err
+		}
+		for _, g := range m.guests {
+			if seen, ok := inv.Guest(g.Guest); ok && g.Undo.Placement == nil && seen.Persistent {
+				notes = append(notes, fmt.Sprintf("the stored configuration of %s keeps the placement for its next start; 'virsh edit %[1]s' changes it", g.Guest))
+			}
+		}
+		if err := m.formerPlaceIsFree(&inv); err != nil {
+			return fmt.Errorf("%w: its former place is not free any more: %w", ErrStale, err)
+		}
+		return m.begin(tx, &inv, journal.Entry{Kind: journal.MoveBegan, What: "back: " + m.Move.String(), Why: why.Error(), Move: &m.Move})
+	})
+	if err != nil {
+		return m.moved, nil, fmt.Errorf("undoing %s: %w", r.Undoes, err)
+	}
+	moved, err = m.finish(m.carryBack(m.backing(ctx), why))
+	return moved, notes, err
+}
+
+// asLeft refuses guests that are not the ones that were moved, or that were
+// placed or pinned otherwise since. With force only the former is refused. A
+// guest that an undo before this one left halfway is accepted.
+func (m *mover) asLeft(inv *inventory.Host, force bool) error {
+	for _, g := range m.Move.Guests {
+		seen, ok := inv.Guest(g.Guest)
+		switch gone := apply.StillThere(m.host.Kernel, g.Basis); {
+		case gone != nil:
+			return fmt.Errorf("%w: guest %s was restarted or has ended since: %w", ErrStale, g.Guest, gone)
+		case !ok || seen.PID != g.Basis.PID:
+			return missing(*inv, g.Guest)
+		case force:
+		case recordedAs(seen, g) != nil:
+			return fmt.Errorf("%w: guest %s was given another placement since; --force takes it back all the same", ErrStale, g.Guest)
+		case !vcpuNodes(seen, &inv.Topology).SubsetOf(inv.Topology.NodesOf(placedCPUs(g.Placement)).Union(g.Undo.VCPUNodes)):
+			return fmt.Errorf("%w: the vCPUs of guest %s were pinned otherwise since, to nodes %s; --force takes it back all the same", ErrStale, g.Guest, vcpuNodes(seen, &inv.Topology))
+		}
+	}
+	return nil
+}
+
+// formerPlaceIsFree checks that the guests may go back: others may have been
+// given their room since. A guest that nobody had placed must find its memory,
+// and no CPUs that others have alone.
+func (m *mover) formerPlaceIsFree(inv *inventory.Host) error {
+	before := *inv
+	before.Guests = slices.Clone(inv.Guests)
+	var placed []plan.GuestMove
+	for _, g := range m.guests {
+		if g.Undo.Placement == nil {
+			if err := roomFor(g.Placement, capacity.Available(inv, m.host.Policy, g.Guest)); err != nil {
+				return err
+			}
+			continue
+		}
+		placed = append(placed, g.GuestMove)
+		if seen, ok := before.Guest(g.Guest); ok && g.Undo.Spec != nil {
+			seen.Spec = g.Undo.Spec
+		}
+	}
+	return balance.Legal(&before, m.host.Policy, placed)
+}
+
+// roomFor refuses a placement for which a node has too little left.
+func roomFor(p guest.Placement, rooms []capacity.Node) error {
+	for _, room := range rooms {
+		if taken := placedCPUs(p).Intersect(room.Exclusive); !taken.IsEmpty() {
+			return fmt.Errorf("CPUs %s belong to another guest alone", taken)
+		}
+		for _, r := range p.Reservations {
+			left := room.Left
+			if r.PageSize != 0 {
+				left = topology.Bytes(room.Pool(r.PageSize)) * r.PageSize
+			}
+			if r.Node == room.Node && r.Memory > left {
+				return fmt.Errorf("node %d has %v left, and %v lay there", r.Node, left, r.Memory)
+			}
+		}
+	}
+	return nil
+}
+
+// placedCPUs are the CPUs that a placement gives to vCPUs.
+func placedCPUs(p guest.Placement) topology.CPUSet {
+	var cpus topology.CPUSet
+	for _, v := range p.VCPUs {
+		cpus = cpus.Union(v.CPUs)
+	}
+	return cpus
+}

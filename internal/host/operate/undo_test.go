@@ -1,0 +1,283 @@
+package operate_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// pinned is where a guest's vCPUs may run, and on which nodes its pages lie.
+func pinned(g inventory.Guest) (vcpus string, memory topology.NodeSet) {
+	for _, r := range g.Seen.Ranges {
+		for id, bytes := range r.ByNode {
+			if bytes > 0 {
+				memory = memory.With(id)
+			}
+		}
+	}
+	for _, t := range g.Seen.Threads {
+		if t.VCPU != nil {
+			vcpus += fmt.Sprintf("vCPU %d on %s; ", *t.VCPU, t.Affinity)
+		}
+	}
+	return vcpus, memory
+}
+
+// isBack checks that a guest's vCPUs run where they did, and its memory is on
+// nodes where it was.
+func isBack(t *testing.T, where string, was, now inventory.Guest) {
+	t.Helper()
+	vcpus, memory := pinned(was)
+	vcpusNow, memoryNow := pinned(now)
+	if vcpusNow != vcpus || !memoryNow.SubsetOf(memory) || memoryNow.IsEmpty() {
+		t.Errorf("%s: %smemory on %s; it was %smemory on %s", where, vcpusNow, memoryNow, vcpus, memory)
+	}
+}
+
+// bound is a world whose guest g, of others, was bound elsewhere by a user.
+func bound(t *testing.T) (w world, b *book, was inventory.Guest) {
+	t.Helper()
+	b = &book{}
+	w, _ = effectWorld(t, b)
+	was = w.guest(t, "g")
+	_, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("2")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, memory := pinned(w.guest(t, "g")); !memory.Equal(nodes("2")) {
+		t.Fatal("the bind changed nothing: the test shows nothing")
+	}
+	return w, b, was
+}
+
+func TestUndo_BindOfAGuestThatNobodyHadPlaced(t *testing.T) {
+	w, b, was := bound(t)
+	began := b.entries[0].ID
+	u, err := w.host.Undo(t.Context(), operate.UndoRequest{})
+	if err != nil || u.Of.ID != began || u.Moved == nil || u.Moved.End != journal.MoveUndone {
+		t.Fatalf("%v: %+v", err, u)
+	}
+	now := w.guest(t, "g")
+	isBack(t, "undone", was, now)
+	if now.Placement != nil || !now.Seen.Threads[0].Mems.Equal(was.Seen.Threads[0].Mems) {
+		t.Errorf("placement %v, memory from nodes %s; it was from %s", now.Placement, now.Seen.Threads[0].Mems, was.Seen.Threads[0].Mems)
+	}
+	w.settled(t)
+	last := b.entries[len(b.entries)-1]
+	if last.Kind != journal.MoveUndone || last.Undoes != began || last.By != "alice (uid 1000)" || last.Fails() {
+		t.Errorf("the journal ends with %+v", last)
+	}
+	if _, err := w.host.Undo(t.Context(), operate.UndoRequest{}); !errors.Is(err, operate.ErrCannotUndo) {
+		t.Errorf("a second undo: %v", err)
+	}
+	if _, err := w.host.Undo(t.Context(), operate.UndoRequest{ID: began}); !errors.Is(err, operate.ErrCannotUndo) || !strings.Contains(err.Error(), "undone already") {
+		t.Errorf("a second undo by name: %v", err)
+	}
+	if _, err := w.host.Undo(t.Context(), operate.UndoRequest{ID: last.ID}); !errors.Is(err, operate.ErrCannotUndo) {
+		t.Errorf("undo of the undo: %v", err)
+	}
+}
+
+func TestUndo_BindOfAPlacedGuest(t *testing.T) {
+	w, b, _ := bound(t)
+	first := w.guest(t, "g")
+	if _, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("1,3")}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.host.Undo(t.Context(), operate.UndoRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	now := w.guest(t, "g")
+	if diff := cmp.Diff(first.Placement, now.Placement); diff != "" {
+		t.Errorf("placement (-want +got):\n%s", diff)
+	}
+	isBack(t, "undone", first, now)
+	w.inPlace(t, "g")
+	if u, err := w.host.Undo(t.Context(), operate.UndoRequest{}); err != nil || u.Of.ID != b.entries[0].ID {
+		t.Errorf("the bind before that: %v, %+v", err, u.Of)
+	}
+	w.settled(t)
+}
+
+func TestUndo_Move(t *testing.T) {
+	b := &book{}
+	w, _ := effectWorld(t, b)
+	m := w.planned(t, plan.MoveGuest, map[string]string{"g": "1"})
+	placed := w.guest(t, "g")
+	if moved, err := w.host.Move(t.Context(), operate.MoveRequest{ID: "m1", Move: m, By: "balancer", Keep: b}); err != nil || !moved.Complete() {
+		t.Fatalf("%v: %+v", err, moved)
+	}
+	if u, err := w.host.Undo(t.Context(), operate.UndoRequest{ID: "m1"}); err != nil || u.Moved.End != journal.MoveUndone {
+		t.Fatalf("%v: %+v", err, u.Moved)
+	}
+	isBack(t, "undone", placed, w.guest(t, "g"))
+	w.settled(t)
+}
+
+func TestUndo_RefusesWhatWasChangedSince(t *testing.T) {
+	for name, change := range map[string]func(w world) error{
+		"pinned by hand": func(w world) error { return w.PinVCPU(t.Context(), "g", 0, cpus("4-7")) },
+		"placed again": func(w world) error {
+			quiet := *w.host
+			quiet.Journal = &book{}
+			_, err := quiet.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("1")})
+			return err
+		},
+	} {
+		w, b, was := bound(t)
+		if err := change(w); err != nil {
+			t.Fatal(err)
+		}
+		entries, g := len(b.entries), w.guest(t, "g")
+		if _, err := w.host.Undo(t.Context(), operate.UndoRequest{}); !errors.Is(err, operate.ErrStale) || !strings.Contains(err.Error(), "--force") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if len(b.entries) != entries {
+			t.Errorf("%s: recorded %+v", name, b.entries[entries:])
+		}
+		w.unchanged(t, g)
+		if _, err := w.host.Undo(t.Context(), operate.UndoRequest{Force: true}); err != nil {
+			t.Errorf("%s, by force: %v", name, err)
+		}
+		isBack(t, name+", by force", was, w.guest(t, "g"))
+		w.settled(t)
+	}
+}
+
+func TestUndo_RefusesAGuestThatWasReplaced(t *testing.T) {
+	w, _, _ := bound(t)
+	if err := w.Replace(replacement); err != nil {
+		t.Fatal(err)
+	}
+	for _, force := range []bool{false, true} {
+		g := w.guest(t, "g")
+		if _, err := w.host.Undo(t.Context(), operate.UndoRequest{Force: force}); !errors.Is(err, operate.ErrStale) {
+			t.Errorf("force %v: %v", force, err)
+		}
+		w.unchanged(t, g)
+	}
+	w.settled(t)
+}
+
+// Whichever call of an undo fails: what was stopped halfway is taken up as an
+// undo, and undoing again brings the guest to where it was.
+func TestUndo_SurvivesABreakAtEveryCall(t *testing.T) {
+	clean, _, _ := bound(t)
+	clean.Inject(fake.Fault{})
+	if _, err := clean.host.Undo(t.Context(), operate.UndoRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, call := range clean.Calls() {
+		where := fmt.Sprintf("call %d (%s)", call.N, call.Method)
+		w, b, was := bound(t)
+		w.Inject(before(call.N, func() error { return errLost }))
+		u, err := w.host.Undo(t.Context(), operate.UndoRequest{})
+		w.Inject(fake.Fault{})
+		undone := err == nil && u.Moved.End == journal.MoveUndone
+		if _, err := w.host.Recover(t.Context(), operate.MoveRequest{By: "restart", Keep: b}); err != nil {
+			t.Errorf("%s: taking it up: %v", where, err)
+		}
+		if open := journal.CutShort(b.entries); len(open) > 0 {
+			t.Errorf("%s: still open: %+v", where, open)
+		}
+		if _, again := w.host.Undo(t.Context(), operate.UndoRequest{ID: b.entries[0].ID}); (again != nil) != undone {
+			t.Errorf("%s: %v; undoing again: %v", where, err, again)
+		}
+		isBack(t, where, was, w.guest(t, "g"))
+		w.settled(t)
+	}
+}
+
+// An undo whose process was killed is taken up as an undo.
+func TestUndo_IsTakenUpAfterAKill(t *testing.T) {
+	for n := 1; n <= 6; n++ {
+		w, b, was := bound(t)
+		written := len(b.entries)
+		b.fail = func(int, journal.Entry) error {
+			if len(b.entries) >= written+n { // nothing more is recorded, as after kill -9
+				return errLost
+			}
+			return nil
+		}
+		_, err := w.host.Undo(t.Context(), operate.UndoRequest{})
+		b.fail = nil
+		if len(journal.CutShort(b.entries)) == 0 {
+			break // it came to its end
+		}
+		if err == nil {
+			t.Errorf("after %d entries: the end is not recorded, and no error", n)
+		}
+		all, err := w.host.Recover(t.Context(), operate.MoveRequest{By: "restart", Keep: b})
+		if err != nil || len(all) != 1 || all[0].End != journal.MoveUndone {
+			t.Errorf("after %d entries: %v: %+v", n, err, all)
+		}
+		if last := b.entries[len(b.entries)-1]; last.Undoes != b.entries[0].ID || last.Fails() {
+			t.Errorf("after %d entries: %+v", n, last)
+		}
+		isBack(t, fmt.Sprintf("after %d entries", n), was, w.guest(t, "g"))
+	}
+}
+
+func TestUndo_Setting(t *testing.T) {
+	h, k, b := fixing(t, 0)
+	if _, err := h.Fix(t.Context(), operate.FixRequest{Remedy: balancingOff}); err != nil {
+		t.Fatal(err)
+	}
+	k.values[plan.NUMABalancingPath] = "1"
+	if _, err := h.Undo(t.Context(), operate.UndoRequest{}); !errors.Is(err, operate.ErrStale) || k.values[plan.NUMABalancingPath] != "1" {
+		t.Errorf("changed since: %v; %v", err, k.values)
+	}
+	k.values[plan.NUMABalancingPath] = "2"
+	u, err := h.Undo(t.Context(), operate.UndoRequest{})
+	if err != nil || k.values[plan.NUMABalancingPath] != "3" || !strings.Contains(u.What, "was 2, is 3") {
+		t.Errorf("%v: %+v; %v", err, u, k.values)
+	}
+	if last := b.entries[len(b.entries)-1]; last.Undoes != b.entries[0].ID || last.Kind != "setting-done" {
+		t.Errorf("the journal ends with %+v", last)
+	}
+	k.values[plan.NUMABalancingPath] = "1"
+	b.entries = b.entries[:2]
+	if _, err := h.Undo(t.Context(), operate.UndoRequest{Force: true}); err != nil || k.values[plan.NUMABalancingPath] != "3" {
+		t.Errorf("by force: %v; %v", err, k.values)
+	}
+}
+
+func TestUndo_Refusals(t *testing.T) {
+	h, _, b := fixing(t, 0)
+	add := func(e journal.Effect, id string, kinds ...journal.Kind) {
+		for _, k := range kinds {
+			b.entries = append(b.entries, journal.Entry{Kind: k, ID: id, Effect: e, Guests: []string{"web1"}, By: "alice (uid 1000)"})
+		}
+	}
+	create, remove, run, bind := journal.EffectCreate, journal.EffectDelete, journal.EffectRun, journal.EffectBind
+	add(create, "c", create.Began(), create.Done())
+	add(remove, "d", remove.Began(), remove.Done())
+	add(run, "r", run.Began(), run.Done())
+	add(bind, "failed", bind.Began(), bind.Failed())
+	add(bind, "open", bind.Began())
+	for id, want := range map[string]string{
+		"c": "numavisor delete web1", "d": "numavisor create", "r": "ran a command", "failed": "changed nothing that lasts",
+		"open": "has not ended", "nowhere": `no effect or move "nowhere"`,
+	} {
+		if _, err := h.Undo(t.Context(), operate.UndoRequest{ID: id}); !errors.Is(err, operate.ErrCannotUndo) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", id, err, want)
+		}
+	}
+	held := &journal.SettingChange{Path: "p", Former: "1", Value: "0", Held: true}
+	for _, k := range []journal.Kind{journal.EffectSetting.Began(), journal.EffectSetting.Done()} {
+		b.entries = append(b.entries, journal.Entry{Kind: k, ID: "h", Effect: journal.EffectSetting, Setting: held, By: "daemon"})
+	}
+	if _, err := h.Undo(t.Context(), operate.UndoRequest{ID: "h"}); !errors.Is(err, operate.ErrCannotUndo) || !strings.Contains(err.Error(), "policy") {
+		t.Errorf("a setting that the daemon holds: %v", err)
+	}
+}
