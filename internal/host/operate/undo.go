@@ -22,6 +22,10 @@ import (
 // taken back. The error says what to do instead.
 var ErrCannotUndo = errors.New("cannot be undone")
 
+// ErrChanged means that what is to be undone was changed since, or that its
+// former place is taken. Nothing was touched.
+var ErrChanged = errors.New("changed since")
+
 // UndoRequest names what is to be taken back.
 type UndoRequest struct {
 	// ID of an effect or a move, as the journal has it; empty: the last one that
@@ -45,7 +49,7 @@ type Undone struct {
 // Undo takes an effect or a move back: a setting gets its former value, guests
 // go back to their former nodes and pins by the same code as any move. The undo
 // is an effect itself, in the journal with the ID of what it takes back. The
-// error is ErrCannotUndo where there is no way back, and ErrStale where the
+// error is ErrCannotUndo where there is no way back, and ErrChanged where the
 // setting or a guest was changed since, or its former room is taken.
 func (h *Host) Undo(ctx context.Context, r UndoRequest) (Undone, error) {
 	entries, err := h.Journal.Entries()
@@ -149,7 +153,7 @@ func (h *Host) undoSetting(began journal.Entry, force bool) (string, error) {
 	}
 	f, err := h.changeSetting(FixRequest{Remedy: remedy, undoes: began.ID})
 	if err != nil && f.Former != "" && f.Former != s.Value && !force {
-		err = fmt.Errorf("%w: %s was changed since, from %s to %s; --force writes %s all the same", ErrStale, s.Path, s.Value, f.Former, s.Former)
+		err = fmt.Errorf("%w: %s was set to %s, and is %s now; --force writes %s all the same", ErrChanged, s.Path, s.Value, f.Former, s.Former)
 	}
 	return f.What, err
 }
@@ -176,7 +180,7 @@ func (h *Host) undoMove(ctx context.Context, r MoveRequest, force bool) (moved M
 			}
 		}
 		if err := m.formerPlaceIsFree(&inv); err != nil {
-			return fmt.Errorf("%w: its former place is not free any more: %w", ErrStale, err)
+			return fmt.Errorf("%w: its former place is taken: %w", ErrChanged, err)
 		}
 		return m.begin(tx, &inv, journal.Entry{Kind: journal.MoveBegan, What: "back: " + m.Move.String(), Why: why.Error(), Move: &m.Move})
 	})
@@ -195,14 +199,14 @@ func (m *mover) asLeft(inv *inventory.Host, force bool) error {
 		seen, ok := inv.Guest(g.Guest)
 		switch gone := apply.StillThere(m.host.Kernel, g.Basis); {
 		case gone != nil:
-			return fmt.Errorf("%w: guest %s was restarted or has ended since: %w", ErrStale, g.Guest, gone)
+			return fmt.Errorf("%w: guest %s was restarted or has ended: %w", ErrChanged, g.Guest, gone)
 		case !ok || seen.PID != g.Basis.PID:
 			return missing(*inv, g.Guest)
 		case force:
 		case recordedAs(seen, g) != nil:
-			return fmt.Errorf("%w: guest %s was given another placement since; --force takes it back all the same", ErrStale, g.Guest)
+			return fmt.Errorf("%w: guest %s was given another placement; --force takes it back all the same", ErrChanged, g.Guest)
 		case !vcpuNodes(seen, &inv.Topology).SubsetOf(inv.Topology.NodesOf(placedCPUs(g.Placement)).Union(g.Undo.VCPUNodes)):
-			return fmt.Errorf("%w: the vCPUs of guest %s were pinned otherwise since, to nodes %s; --force takes it back all the same", ErrStale, g.Guest, vcpuNodes(seen, &inv.Topology))
+			return fmt.Errorf("%w: the vCPUs of guest %s were pinned to other nodes, %s; --force takes it back all the same", ErrChanged, g.Guest, vcpuNodes(seen, &inv.Topology))
 		}
 	}
 	return nil

@@ -139,7 +139,7 @@ func TestUndo_RefusesWhatWasChangedSince(t *testing.T) {
 			t.Fatal(err)
 		}
 		entries, g := len(b.entries), w.guest(t, "g")
-		if _, err := w.host.Undo(t.Context(), operate.UndoRequest{}); !errors.Is(err, operate.ErrStale) || !strings.Contains(err.Error(), "--force") {
+		if _, err := w.host.Undo(t.Context(), operate.UndoRequest{}); !errors.Is(err, operate.ErrChanged) || !strings.Contains(err.Error(), "--force") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if len(b.entries) != entries {
@@ -161,7 +161,7 @@ func TestUndo_RefusesAGuestThatWasReplaced(t *testing.T) {
 	}
 	for _, force := range []bool{false, true} {
 		g := w.guest(t, "g")
-		if _, err := w.host.Undo(t.Context(), operate.UndoRequest{Force: force}); !errors.Is(err, operate.ErrStale) {
+		if _, err := w.host.Undo(t.Context(), operate.UndoRequest{Force: force}); !errors.Is(err, operate.ErrChanged) {
 			t.Errorf("force %v: %v", force, err)
 		}
 		w.unchanged(t, g)
@@ -234,7 +234,7 @@ func TestUndo_Setting(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.values[plan.NUMABalancingPath] = "1"
-	if _, err := h.Undo(t.Context(), operate.UndoRequest{}); !errors.Is(err, operate.ErrStale) || k.values[plan.NUMABalancingPath] != "1" {
+	if _, err := h.Undo(t.Context(), operate.UndoRequest{}); !errors.Is(err, operate.ErrChanged) || k.values[plan.NUMABalancingPath] != "1" {
 		t.Errorf("changed since: %v; %v", err, k.values)
 	}
 	k.values[plan.NUMABalancingPath] = "2"

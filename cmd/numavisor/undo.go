@@ -1,0 +1,86 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/journal"
+)
+
+func undoCommand() *cobra.Command {
+	var on hostFlags
+	var force, fullSpeed bool
+	c := &cobra.Command{
+		Use:   "undo [ID]",
+		Short: "Take back a bind, a move or a changed setting that the journal has",
+		Long: `Takes back what the journal has under an ID ('numavisor history' shows it), or
+the last bind, move or changed setting that a user asked for and that was not
+undone yet. VMs go back to their former nodes, pins and limits by the same code
+as any move, while they run; a setting of the kernel gets its former value. The
+undo is recorded in the journal as well.
+
+It is refused where the VM was restarted, its former place is taken, or somebody
+changed the VM or the setting since; --force undoes the last all the same. What
+was created is deleted with 'numavisor delete'; a delete, a run and the bind of a
+plain process cannot be undone.
+
+Exit status 3 means done in part: the report says what could not be done and why.`,
+		Example: `  numavisor undo
+  numavisor history --last 5
+  numavisor undo 20260301T120000-k3x9qa`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	on.effectFlags(c)
+	on.timeout = applyTime
+	c.Flags().Lookup("timeout").DefValue = applyTime.String()
+	c.Flags().BoolVar(&force, "force", false, "undo it also where the VM or the setting was changed since")
+	c.Flags().BoolVar(&fullSpeed, "full-speed", false, "copy without regard to how the VMs bear it")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		h, done, err := on.open(c)
+		if err != nil {
+			return err
+		}
+		defer done()
+		closeInterrupted(c, h.Host)
+		r := operate.UndoRequest{Force: force, Move: operate.MoveRequest{Told: movingTo(c.ErrOrStderr()), FullSpeed: fullSpeed}}
+		if len(args) == 1 {
+			r.ID = args[0]
+		}
+		u, err := h.Undo(c.Context(), r)
+		return reportUndone(c, u, err)
+	}
+	return c
+}
+
+// reportUndone prints what was taken back, also where it ended in an error.
+func reportUndone(c *cobra.Command, u operate.Undone, err error) error {
+	touched := u.Moved != nil && u.Moved.Begun()
+	if err == nil || touched {
+		if printed := emit(c, u, func(w io.Writer) { printUndone(w, u) }); printed != nil {
+			return printed
+		}
+	}
+	switch {
+	case err != nil && touched:
+		return partialError{fmt.Errorf("%w; the VMs run on, 'numavisor undo %s' tries again", err, u.Of.ID)}
+	case err == nil && touched && u.Moved.End != journal.MoveUndone:
+		return partialError{fmt.Errorf("undone in part: %s", strings.Join(u.Moved.Shortfalls(), "; "))}
+	}
+	return err
+}
+
+func printUndone(w io.Writer, u operate.Undone) {
+	fmt.Fprintf(w, "undoes %s of %s by %s: %s\n", u.Of.ID, moment(u.Of.At), u.Of.By, u.Of.What)
+	if u.Moved == nil {
+		fmt.Fprintln(w, u.What)
+		return
+	}
+	printMoved(w, []operate.Moved{*u.Moved}, nil)
+	for _, n := range u.Notes {
+		fmt.Fprintf(w, "note: %s\n", n)
+	}
+}
