@@ -1,0 +1,380 @@
+package place_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/numavisor/numavisor/internal/decide/check"
+	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// oracle is a second opinion on small hosts. It tries every home for every cell,
+// asks package check whether that is legal, and prices it by the formulas of the
+// package comments of place and cost. It uses neither the solver nor its price
+// list, and knows range-bound guests with given cells and small pages.
+type oracle struct {
+	host   *inventory.Host
+	spec   guest.Spec
+	policy policy.Policy
+	cells  []guest.CellSpec
+	held   []inventory.Holding
+}
+
+// home is where a cell runs, and where its memory is, as positions in Topology.Nodes.
+type home struct{ run, mem int }
+
+// verdict is the objective: the first figure that differs decides.
+type verdict struct {
+	squeeze, nodes int
+	cost           float64
+}
+
+const rounding = 1e-4 // the price list rounds each price to millionths
+
+func (v verdict) better(w verdict) bool {
+	switch {
+	case v.squeeze != w.squeeze:
+		return v.squeeze < w.squeeze
+	case v.nodes != w.nodes:
+		return v.nodes < w.nodes
+	}
+	return v.cost < w.cost
+}
+
+// best returns the best legal placement's figures; ok is false where none is legal.
+func (o *oracle) best() (best verdict, ok bool) {
+	homes := make([]home, 0, len(o.cells))
+	var try func()
+	try = func() {
+		if len(homes) == len(o.cells) {
+			if placed := o.placement(homes); len(check.Placement(o.host, o.policy, o.spec, placed)) == 0 {
+				if v := o.price(homes); !ok || v.better(best) {
+					best, ok = v, true
+				}
+			}
+			return
+		}
+		for run := range o.host.Topology.Nodes {
+			for mem := range o.host.Topology.Nodes {
+				if h := (home{run, mem}); o.isHome(h) && o.apart(h, homes) {
+					homes = append(homes, h)
+					try()
+					homes = homes[:len(homes)-1]
+				}
+			}
+		}
+	}
+	try()
+	return best, ok
+}
+
+// isHome: a cell has CPUs and memory of one node; else one of the two nodes lacks what the other gives.
+func (o *oracle) isHome(h home) bool {
+	run, mem := &o.host.Topology.Nodes[h.run], &o.host.Topology.Nodes[h.mem]
+	if run.CPUs.IsEmpty() || mem.Memory == 0 {
+		return false
+	}
+	return h.run == h.mem || run.Memory == 0 || mem.CPUs.IsEmpty()
+}
+
+// apart: two cells never share a node.
+func (o *oracle) apart(h home, others []home) bool {
+	for _, other := range others {
+		if h.run == other.run || h.run == other.mem || h.mem == other.run || h.mem == other.mem {
+			return false
+		}
+	}
+	return true
+}
+
+func (o *oracle) placement(homes []home) guest.Placement {
+	t := &o.host.Topology
+	p := guest.Placement{Guest: o.spec.Name, CPUMode: guest.CPURange, MemoryMode: guest.MemoryStrict}
+	for i, h := range homes {
+		run, mem, c := &t.Nodes[h.run], &t.Nodes[h.mem], o.cells[i]
+		first := guest.VCPUID(len(p.VCPUs))
+		for range c.VCPUs {
+			p.VCPUs = append(p.VCPUs, guest.VCPU{ID: guest.VCPUID(len(p.VCPUs)), CPUs: o.usable(run)})
+		}
+		p.Cells = append(p.Cells, guest.Cell{
+			ID: guest.CellID(i), VCPUs: topology.Range(first, first+guest.VCPUID(c.VCPUs)-1), Memory: c.Memory, Nodes: topology.SetOf(mem.ID),
+		})
+		p.Nodes = p.Nodes.With(mem.ID)
+		r := guest.Reservation{Node: run.ID, VCPUs: c.VCPUs}
+		if h.run == h.mem {
+			r.Memory = c.Memory
+		} else {
+			p.Reservations = append(p.Reservations, guest.Reservation{Node: mem.ID, Memory: c.Memory})
+		}
+		p.Reservations = append(p.Reservations, r)
+	}
+	return p
+}
+
+// usable are the CPUs of a node that the guest may share with others.
+func (o *oracle) usable(n *topology.Node) topology.CPUSet {
+	cpus := n.CPUs.Minus(o.host.Topology.Housekeeping)
+	for _, h := range o.held {
+		cpus = cpus.Minus(h.Exclusive)
+	}
+	return cpus
+}
+
+func (o *oracle) price(homes []home) verdict {
+	w, cells := policy.DefaultWeights, float64(len(homes))
+	var v verdict
+	for i, h := range homes {
+		c := o.cells[i]
+		vcpus, memory := o.shares(i)
+		for j, other := range homes { // accesses go where the memory is, in proportion
+			_, share := o.shares(j)
+			v.cost += vcpus * share * w.Latency * (o.latency(h.run, other.mem) - 1)
+			v.cost += vcpus * share * w.Bandwidth * (o.bandwidth(h.run, other.mem) - 1)
+		}
+		cpu, mem := o.cpuUse(h.run, c.VCPUs), o.memoryUse(h.mem, c.Memory)
+		v.cost += w.Load * (vcpus*o.cpuLoad(cpu) + memory*o.memoryLoad(mem)) / 2
+		v.nodes++
+		if h.run != h.mem {
+			v.nodes++
+		} else {
+			cpuBefore, memBefore := o.cpuUse(h.run, 0), o.memoryUse(h.mem, 0)
+			v.cost += w.Stranding / cells * (stranded(cpu, mem) - stranded(cpuBefore, memBefore))
+			if cpuBefore == 0 && memBefore == 0 {
+				v.cost += w.WideRoom / cells * max(0, 1-max(cpu, mem))
+			}
+		}
+		if o.policy.Count != policy.CountThreads {
+			v.squeeze += max(0, c.VCPUs-o.cores(&o.host.Topology.Nodes[h.run]))
+		}
+	}
+	return v
+}
+
+// shares are a cell's parts of the guest's vCPUs and memory.
+func (o *oracle) shares(i int) (vcpus, memory float64) {
+	return float64(o.cells[i].VCPUs) / float64(o.spec.VCPUs), float64(o.cells[i].Memory) / float64(o.spec.Memory)
+}
+
+// latency is measured, over the best of the host, or SLIT damped by the exponent 0.65.
+func (o *oracle) latency(from, to int) float64 {
+	t := &o.host.Topology
+	if t.Measured != nil {
+		return t.Measured.LatencyNanos[from][to] / localNanos
+	}
+	return math.Pow(float64(t.Nodes[from].Distances[t.Nodes[to].ID])/10, 0.65)
+}
+
+func (o *oracle) bandwidth(from, to int) float64 {
+	if m := o.host.Topology.Measured; m != nil {
+		return localMBps / m.BandwidthMBps[from][to]
+	}
+	return 1
+}
+
+func (o *oracle) cpuUse(at, vcpus int) float64 {
+	n := &o.host.Topology.Nodes[at]
+	guests := n.CPUs.Minus(o.host.Topology.Housekeeping)
+	load, exclusive := float64(vcpus), topology.CPUSet{}
+	for _, h := range o.held {
+		if h.Node == n.ID {
+			load, exclusive = load+h.VCPUs, exclusive.Union(h.Exclusive)
+		}
+	}
+	return (load + float64(exclusive.Intersect(guests).Len())) / float64(guests.Len())
+}
+
+func (o *oracle) memoryUse(at int, bytes topology.Bytes) float64 {
+	n := &o.host.Topology.Nodes[at]
+	for _, h := range o.held {
+		if h.Node == n.ID {
+			bytes += max(h.Reserved, h.Seen)
+		}
+	}
+	return float64(bytes) / float64(n.Memory-n.Memory/100*2)
+}
+
+func (o *oracle) cpuLoad(use float64) float64 {
+	switch {
+	case use > 1:
+		return use * use
+	case o.policy.Prefer == policy.PreferPack:
+		return 1 - use
+	}
+	return use
+}
+
+func (o *oracle) memoryLoad(use float64) float64 {
+	if o.policy.Prefer == policy.PreferPack {
+		return max(0, 1-use)
+	}
+	return use
+}
+
+func stranded(cpu, memory float64) float64 { return math.Abs(max(0, 1-cpu) - max(0, 1-memory)) }
+
+// cores counts the cores of a node that have a usable CPU.
+func (o *oracle) cores(n *topology.Node) int {
+	firsts := topology.CPUSet{}
+	for c := range o.usable(n).All() {
+		cpu, _ := o.host.Topology.CPU(c)
+		first, _ := cpu.Siblings.First()
+		firsts = firsts.With(first)
+	}
+	return firsts.Len()
+}
+
+const (
+	localNanos = 80.0
+	localMBps  = 100_000.0
+)
+
+// drawn is a host of 2 to 4 nodes and a guest of 1 to 3 cells.
+func drawn(t *rapid.T) *oracle {
+	o := &oracle{host: &inventory.Host{Name: "host"}}
+	topo := &o.host.Topology
+	count, threads := rapid.IntRange(2, 4).Draw(t, "nodes"), rapid.IntRange(1, 2).Draw(t, "threads")
+	for i := range count {
+		n := topology.Node{ID: topology.NodeID(3 * i), Distances: map[topology.NodeID]int{}}
+		n.Memory = topology.Bytes(rapid.SampledFrom([]int{4, 6, 8, 12}).Draw(t, "memory GiB")) * topology.GiB
+		cores := rapid.IntRange(1, 4).Draw(t, "cores")
+		switch rapid.SampledFrom([]string{"", "", "", "memory only", "CPUs only"}).Draw(t, "kind") {
+		case "memory only":
+			cores = 0
+		case "CPUs only":
+			n.Memory = 0
+		}
+		n.Free = n.Memory / 100 * topology.Bytes(rapid.IntRange(60, 100).Draw(t, "free %"))
+		for range cores {
+			first := topology.CPUID(len(topo.CPUs))
+			for range threads {
+				id := topology.CPUID(len(topo.CPUs))
+				siblings := topology.Range(first, first+topology.CPUID(threads)-1)
+				topo.CPUs = append(topo.CPUs, topology.CPU{ID: id, Node: n.ID, Siblings: siblings})
+				n.CPUs = n.CPUs.With(id)
+			}
+		}
+		topo.Nodes = append(topo.Nodes, n)
+	}
+	o.drawWays(t)
+	if len(topo.CPUs) > 2 && rapid.Bool().Draw(t, "housekeeping") && topo.Nodes[0].CPUs.Len() > 1 {
+		topo.Housekeeping = topology.SetOf[topology.CPUID](0)
+	}
+	o.drawOthers(t)
+	o.drawRequest(t)
+	o.held = o.host.Holdings("")
+	return o
+}
+
+func (o *oracle) drawWays(t *rapid.T) {
+	topo := &o.host.Topology
+	m := &topology.Measured{}
+	for i := range topo.Nodes {
+		m.Nodes = append(m.Nodes, topo.Nodes[i].ID)
+		var nanos, mbps []float64
+		for j := range topo.Nodes {
+			d, far := 10, 0
+			if i != j {
+				d = rapid.SampledFrom([]int{12, 16, 21, 28, 40}).Draw(t, "distance")
+				far = rapid.IntRange(1, 4).Draw(t, "far")
+			}
+			topo.Nodes[i].Distances[topo.Nodes[j].ID] = d
+			nanos = append(nanos, localNanos*(1+0.3*float64(far)))
+			mbps = append(mbps, localMBps/(1+0.2*float64(far)))
+		}
+		m.LatencyNanos, m.BandwidthMBps = append(m.LatencyNanos, nanos), append(m.BandwidthMBps, mbps)
+	}
+	// Without one node that has both, the host's best figure is not a local one.
+	whole := false
+	for _, n := range topo.Nodes {
+		whole = whole || !n.CPUs.IsEmpty() && n.Memory > 0
+	}
+	if whole && rapid.Bool().Draw(t, "measured") {
+		topo.Measured = m
+	}
+	topo.Classify()
+}
+
+func (o *oracle) drawOthers(t *rapid.T) {
+	for i := range rapid.IntRange(0, 3).Draw(t, "others") {
+		n := rapid.SampledFrom(o.host.Topology.Nodes).Draw(t, "of node")
+		r := guest.Reservation{Node: n.ID}
+		if !n.CPUs.IsEmpty() {
+			r.VCPUs = rapid.IntRange(0, 4).Draw(t, "vcpus")
+		}
+		if n.Memory > 0 {
+			r.Memory = topology.Bytes(rapid.IntRange(0, 3000).Draw(t, "MiB")) * topology.MiB
+		}
+		name := fmt.Sprintf("other%d", i)
+		p := guest.Placement{Guest: name, CPUMode: guest.CPURange, Reservations: []guest.Reservation{r}}
+		if last := n.CPUs.IDs(); len(last) > 1 && rapid.Bool().Draw(t, "exclusive") {
+			p.CPUMode = guest.CPUExclusive
+			p.Reservations[0].VCPUs, p.Reservations[0].Exclusive = 1, topology.SetOf(last[len(last)-1])
+		}
+		g := inventory.Guest{Name: name, State: "running", Managed: true, Placement: &p}
+		g.Seen.MemoryByNode = map[topology.NodeID]topology.Bytes{n.ID: r.Memory / 2}
+		o.host.Guests = append(o.host.Guests, g)
+	}
+}
+
+func (o *oracle) drawRequest(t *rapid.T) {
+	o.spec = guest.Spec{Name: "new", CPU: guest.CPUSpec{Emulator: guest.HelperNone}, Binding: guest.MemorySpec{Mode: guest.MemoryStrict}}
+	for range rapid.IntRange(1, 3).Draw(t, "cells") {
+		o.cells = append(o.cells, guest.CellSpec{
+			VCPUs:  rapid.IntRange(1, 5).Draw(t, "cell vcpus"),
+			Memory: topology.Bytes(rapid.IntRange(1, 40).Draw(t, "cell memory")) * 128 * topology.MiB,
+		})
+		last := o.cells[len(o.cells)-1]
+		o.spec.VCPUs, o.spec.Memory = o.spec.VCPUs+last.VCPUs, o.spec.Memory+last.Memory
+	}
+	o.spec.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Cells: o.cells}
+	o.spec.Limits.MaxDistance = rapid.SampledFrom([]int{0, 0, 0, 21, 28}).Draw(t, "max distance")
+	if rapid.Bool().Draw(t, "all nodes named") { // lets memory-only nodes take part
+		o.spec.Limits.Nodes = o.host.Topology.NodeSet()
+	}
+	spec, err := o.spec.Normalize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.spec = spec
+	o.policy = policy.Policy{
+		Overcommit: rapid.SampledFrom([]float64{0, 1, 1.5}).Draw(t, "overcommit"),
+		Count:      rapid.SampledFrom([]policy.Capacity{"", policy.CountThreads}).Draw(t, "count"),
+		Prefer:     rapid.SampledFrom([]policy.Preference{"", policy.PreferPack}).Draw(t, "prefer"),
+	}
+}
+
+func TestPlace_AgreesWithTheOracle(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := drawn(t)
+		want, fits := o.best()
+		_, why, err := place.Place(place.Request{Host: o.host, Spec: o.spec, Policy: o.policy})
+		noFit := (*place.NoFit)(nil)
+		switch {
+		case err != nil && !errors.As(err, &noFit):
+			t.Fatal(err)
+		case err != nil && fits:
+			t.Fatalf("refused, although a placement with %+v is legal:\n%s", want, noFit.Text())
+		case err != nil:
+			return
+		case !fits:
+			t.Fatalf("placed, although no placement is legal:\n%s", why.Text())
+		}
+		if why.Squeeze != want.squeeze {
+			t.Fatalf("squeeze %d, the best is %d:\n%s", why.Squeeze, want.squeeze, why.Text())
+		}
+		if got := why.Nodes.Len(); got != want.nodes {
+			t.Fatalf("%d nodes, the best takes %d:\n%s", got, want.nodes, why.Text())
+		}
+		if math.Abs(why.Cost-want.cost) > rounding {
+			t.Fatalf("cost %v, the best has %v:\n%s", why.Cost, want.cost, why.Text())
+		}
+	})
+}
