@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -279,6 +280,37 @@ func TestLabMoveCanBeCancelledAndFinished(t *testing.T) {
 
 // A target that fills up: what fits moves, the rest stays and is reported with
 // its reason, and the process lives on.
+// fillNode leaves only so much of a node free, by a file in memory that is
+// bound to it; empty removes the file.
+func fillNode(t *testing.T, node int, left topology.Bytes) (empty func()) {
+	t.Helper()
+	folder := t.TempDir()
+	if err := unix.Mount("none", folder, "tmpfs", 0, fmt.Sprintf("size=2G,mpol=bind:%d", node)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(folder, 0) })
+	path := filepath.Join(folder, "file")
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for {
+		free := readTopology(t, "/").Nodes[node].Free
+		if free <= left {
+			break
+		}
+		if _, err := file.Write(make([]byte, min(free-left, 16*mib))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return func() {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestLabFullNodeIsReported(t *testing.T) {
 	inLab(t)
 	c := hold(t, "small", held)
@@ -290,6 +322,7 @@ func TestLabFullNodeIsReported(t *testing.T) {
 	if err != nil || got == 0 || got >= 1<<20 {
 		t.Fatalf("grew by %d, error %v", got, err)
 	}
+	empty := fillNode(t, 3, 12*mib) // free pieces too small for huge pages
 	result, err := Mover{PID: c.pid, Chunk: 4 * mib}.Move(t.Context(), c.r, nodes("3"))
 	t.Logf("node 3 gave %d huge pages; then %+v, error %v", got, result, err)
 	if !errors.Is(err, unix.ENOMEM) || result.Why["ENOMEM"] == 0 {
@@ -298,6 +331,7 @@ func TestLabFullNodeIsReported(t *testing.T) {
 	if seen := c.byNumaMaps(t); seen[3] != result.Moved || seen[0]+seen[3] != held/2 {
 		t.Errorf("reported as moved %v, numa_maps says %v", result.Moved, seen)
 	}
+	empty()
 	if gone, err := Live.ShrinkPool(3, 2*mib, got); err != nil || gone != got {
 		t.Errorf("gave back %d of %d, error %v", gone, got, err)
 	}
