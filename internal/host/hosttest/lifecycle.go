@@ -22,7 +22,8 @@ func testStartAndRemove(s *suite) {
 			s.Errorf("UUID is %q and hypervisor %q; want both", g.UUID, g.Hypervisor)
 		}
 		if g.Config.VCPUs != 2 || g.Config.Memory != guestMemory || g.Config.IOThreads != 1 {
-			s.Errorf("guest has %d vCPUs, %v and %d I/O threads; want 2, %v, 1", g.Config.VCPUs, g.Config.Memory, g.Config.IOThreads, guestMemory)
+			s.Errorf("guest has %d vCPUs, %v and %d I/O threads; want 2, %v, 1", g.Config.VCPUs,
+				g.Config.Memory, g.Config.IOThreads, guestMemory)
 		}
 		s.pinned(g, p)
 		if tune := g.Config.NUMATune; tune == nil || tune.Mode != "strict" || !tune.Nodes.Equal(p.Nodes) {

@@ -13,16 +13,37 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// seen observes the host, with one guest closely.
-func (s *suite) seen(name string) inventory.Guest {
+// observe observes the host, with one guest closely.
+func (s *suite) observe(closely string) inventory.Host {
 	s.Helper()
+	var kernel observe.Kernel = s.Kernel
+	if s.Kernel == nil {
+		kernel = noProcesses{topology: s.Topology}
+	}
 	host, err := observe.Host(s.ctx, observe.Sources{
-		Kernel: s.Kernel, Hypervisors: []observe.Hypervisor{s.Hypervisor}, Now: time.Now,
+		Kernel: kernel, Hypervisors: []observe.Hypervisor{s.Hypervisor}, Now: time.Now,
 		HostName: func() (string, error) { return "hosttest", nil },
-	}, name)
+	}, closely)
 	if err != nil {
 		s.Fatalf("observing the host: %v", err)
 	}
+	return host
+}
+
+// noProcesses is the kernel of a target whose guests have no processes: it is
+// asked for the topology and the settings alone.
+type noProcesses struct {
+	observe.Kernel
+	topology topology.Topology
+}
+
+func (n noProcesses) Topology() (topology.Topology, error)            { return n.topology, nil }
+func (noProcesses) Settings() (k inventory.Kernel, g []inventory.Gap) { return k, g }
+
+// seen observes a guest closely.
+func (s *suite) seen(name string) inventory.Guest {
+	s.Helper()
+	host := s.observe(name)
 	g, ok := named(host.Guests, name)
 	if !ok {
 		s.Fatalf("guest %q is not observed; gaps: %v", name, host.Gaps)

@@ -60,7 +60,8 @@ type Counter struct{ path string }
 func Open(path string) (*Counter, error) {
 	c := &Counter{path}
 	if found, err := c.word(0); err != nil || found != magic {
-		return nil, fmt.Errorf("%s is no access counter (%w); it exists inside a lab", path, errors.Join(err, errors.New("no magic")))
+		return nil, fmt.Errorf("%s is no access counter (%w); it exists inside a lab",
+			path, errors.Join(err, errors.New("no magic")))
 	}
 	return c, nil
 }
