@@ -44,6 +44,7 @@ var rooms = map[string][]string{
 	"internal/decide/throttle":    {"WORDS"},
 	"internal/decide/competitors": {"WORDS"},
 	"internal/decide/diagnose":    {"WORDS", "internal/decide/cost", "internal/decide/drift", "internal/decide/check"},
+	"internal/decide/control":     {"WORDS", "internal/decide/alarm", "internal/decide/balance", "internal/decide/competitors", "internal/decide/drift", "internal/decide/throttle"},
 
 	"internal/host/linux":   {"WORDS"},
 	"internal/host/libvirt": {"WORDS"},
@@ -56,7 +57,7 @@ var rooms = map[string][]string{
 	"internal/host/observe": {"WORDS"},
 	"internal/host/apply":   {"WORDS"},
 	"internal/host/watch":   {"WORDS", "internal/host/linux"},
-	"internal/host/daemon":  {"WORDS", "internal/api/host", "internal/history", "internal/decide", "internal/host/operate", "internal/host/record", "internal/host/lock"},
+	"internal/host/daemon":  {"WORDS", "internal/api/host", "internal/decide/control", "internal/host/operate", "internal/host/record", "internal/host/lock"},
 	"internal/host/metrics": {"WORDS"},
 	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply", "internal/host/claim"},
 

@@ -98,7 +98,7 @@ func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags) (stop fun
 			}
 			p, err := on.readPolicy()
 			if err == nil {
-				err = d.Obey(ctx, p)
+				err = d.SetPolicy(ctx, p)
 			}
 			if err != nil {
 				d.Log.Error("the policy stays as it was", "error", err)

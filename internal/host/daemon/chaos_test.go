@@ -48,7 +48,7 @@ func unrest(t *testing.T, w *world, p policy.Policy, r *rand.Rand) {
 	w.blind.Store(false)
 	w.Inject(fake.Fault{})
 	_ = w.d.Resume(t.Context())
-	if err := w.d.Obey(t.Context(), p); err != nil {
+	if err := w.d.SetPolicy(t.Context(), p); err != nil {
 		t.Error(err)
 	}
 	w.settles(t)
@@ -73,7 +73,7 @@ func orders(t *testing.T, w *world, p policy.Policy, r *rand.Rand) []func() {
 		func() {
 			q := p
 			q.Balance.Mode = []policy.Mode{policy.ModeAuto, policy.ModeAdvise, policy.ModeOff}[r.IntN(3)]
-			if err := w.d.Obey(t.Context(), q); err != nil {
+			if err := w.d.SetPolicy(t.Context(), q); err != nil {
 				t.Error(err)
 			}
 		},

@@ -1,11 +1,11 @@
-// Package daemon is the loop that keeps a host right: it watches every second,
-// looks at everything every half minute, decides, moves, and says what it did.
+// Package daemon runs the controller of one host (package control): it feeds
+// samples, observations, results and orders into it, and carries out what it
+// returns. It decides nothing itself.
 //
-// One goroutine owns all state. Whatever may take long (reading the host,
-// moving a guest) runs beside it and hands its result back; whoever wants to
-// know something asks the loop. Nothing depends on the loop's memory: alarms,
-// the journal of moves and a pause are in files, and a start after kill -9
-// finishes or undoes what was on its way.
+// One goroutine, the loop, calls the controller. What may take long (observing
+// the host, a job, a setting) runs in a worker that hands an event back to the
+// loop. Nothing depends on the daemon's memory: alarms, the journal and a pause
+// are in files, and a start after kill -9 finishes or undoes what was cut short.
 package daemon
 
 import (
@@ -18,16 +18,10 @@ import (
 	"time"
 
 	hostapi "github.com/numavisor/numavisor/internal/api/host"
-	"github.com/numavisor/numavisor/internal/decide/balance"
-	"github.com/numavisor/numavisor/internal/decide/competitors"
-	"github.com/numavisor/numavisor/internal/decide/throttle"
-	"github.com/numavisor/numavisor/internal/history"
+	"github.com/numavisor/numavisor/internal/decide/control"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/inventory"
-	"github.com/numavisor/numavisor/internal/journal"
-	"github.com/numavisor/numavisor/internal/plan"
-	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/status"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -38,49 +32,40 @@ type Watcher interface {
 	Sample() inventory.Sample
 }
 
-// Journal is where what the daemon does is kept (record.Journal is one in a file).
+// Journal is the record of what the daemon does (record.Journal is one in a file).
 type Journal interface {
 	operate.Journal
-	// Read tells beside the entries what could not be read.
+	// Read returns the entries, and which lines could not be read.
 	Read(record.Filter) (record.History, error)
 }
 
 // Options are what a daemon is made of. Fields without a comment must be set.
 type Options struct {
+	// Host is what the daemon acts on, under its Policy at first; SetPolicy changes that.
 	Host    *operate.Host
 	Watcher Watcher
 	Journal Journal
 	Records string // folder of the alarms; one daemon at a time keeps its records there
-	Policy  policy.Policy
 	Log     *slog.Logger
 	// Roster tells cheaply which guests run: when it changes, the host is
-	// looked at anew at once. Nil: only every Look.
+	// observed at once. Nil: only every Look.
 	Roster func() string
 	// Self tells what the daemon takes; nil: not told.
 	Self func() status.Self
 
-	// Every is the time between samples, Look between readings of everything,
-	// Plan between plans. Zero: 1 s, 30 s, 5 s.
+	// Every is the time between samples, Look between observations, Plan between
+	// plans. Zero: 1 s, 30 s, 5 s.
 	Every, Look, Plan time.Duration
 }
 
 // Daemon is the loop of one host.
 type Daemon struct {
 	Options
-	asks    chan func(*state)
-	worker  sync.WaitGroup // whoever runs beside the loop
-	stopped chan struct{}  // closed when the loop has ended
+	asks    chan func(*loop)
+	events  chan control.Event // from workers
+	workers sync.WaitGroup
+	stopped chan struct{} // closed when the loop takes no more of either
 }
-
-// means is over which time loads are averaged before a plan is made of them.
-const means = 10 * time.Second
-
-// deadlines of what leaves the process.
-const (
-	lookTime = time.Minute
-	moveTime = 6 * time.Hour
-	tellTime = 10 * time.Second
-)
 
 // ErrStopped means that the daemon has ended.
 var ErrStopped = &hostapi.Error{Status: http.StatusServiceUnavailable, Err: errors.New("the daemon has stopped")}
@@ -90,14 +75,13 @@ func New(o Options) *Daemon {
 	orElse(&o.Every, time.Second)
 	orElse(&o.Look, 30*time.Second)
 	orElse(&o.Plan, 5*time.Second)
-	o.Policy = o.Policy.WithDefaults()
 	host := *o.Host
 	host.Journal, host.By = o.Journal, "daemon"
 	o.Host = &host
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Daemon{Options: o, asks: make(chan func(*state)), stopped: make(chan struct{})}
+	return &Daemon{Options: o, asks: make(chan func(*loop)), events: make(chan control.Event), stopped: make(chan struct{})}
 }
 
 func orElse(v *time.Duration, other time.Duration) {
@@ -106,211 +90,133 @@ func orElse(v *time.Duration, other time.Duration) {
 	}
 }
 
-// state is all that the loop knows. Only the loop touches it.
-type state struct {
-	d       *Daemon
-	started time.Time
-	turns   time.Time // when the turns of the loop began
-	policy  policy.Policy
-	next    *policy.Policy // waits until nothing is on its way
-
-	host     inventory.Host     // as last looked at, with the latest figures in it
-	followed *topology.Topology // by the watcher
-	looked   time.Time          // zero: not yet
-	looking  bool
-	due      bool // it is to be looked at without waiting for its time
-	stale    bool // guests were moved since it was looked at,
-	anew     bool // and the look on its way began after that
-	roster   string
-	blind    string          // why the last look failed; empty if it did not
-	damaged  []inventory.Gap // of the journal, as it was at the start
-	sample   inventory.Sample
-	history  *history.History
-
-	alarms record.Alarms
-	rivals []status.Rival
-	// changes are settings of others that are still to be changed, one after the
-	// other, and changing the one on its way; tried and told are what came of those before,
-	// told by the process that numad was told of.
-	changes   []plan.Remedy
-	changing  *change
-	tried     map[plan.RemedyKind]competitors.Tried
-	told      map[int]competitors.Tried
-	balancing string // what kernel.numa_balancing was before we changed it; empty: we did not
-	answered  time.Time
-	drifted   map[string]time.Time         // since when a guest of ours lies otherwise
-	repairs   map[string]competitors.Tried // what came of binding it again last
-
-	past    balance.Past
-	copies  throttle.Copies        // of moves made here
-	failed  map[string][]time.Time // moves of a guest that failed lately
-	round   plan.Plan
-	planned time.Time
-	planCPU time.Duration
-	lacking map[string]bool // who lacked something when the last plan was made
-	early   time.Time       // when a plan was last made for somebody who newly did
-	waited  time.Time       // when the moves of a plan last waited for somebody's patience to end
-	advice  []status.Advice
-	advised map[string]time.Time // when it was noted last, by its id
-	pause   *status.Pause
-	open    bool // a maintenance window was open in the last turn
-	named   int  // moves that have got a name
-	// unfinished is when a job last failed: a move may be without its end since
-	// then, and is taken up after a while. Zero: none failed.
-	unfinished time.Time
-	cut        map[string]bool // guests of moves that were cut short
-	moving     *running
-	queue      []job
-	totals     status.Totals
+// loop is what the loop's goroutine owns.
+type loop struct {
+	*Daemon
+	ctx        context.Context // ends with Run
+	controller *control.Controller
+	alarms     record.Alarms
+	roster     string
+	planning   time.Duration // what the last plan took
+	orders     control.OrderID
+	replies    map[control.OrderID]error
+	stopJob    func(control.StopCause) // the running job
+	done       bool                    // the controller has stopped
 }
 
-// Run keeps the host right until ctx ends. It ends at once; a move on its way
-// stops at the next slice and is taken up at the next start. The error is
-// record.ErrHeld where another daemon keeps its records in the same folder.
+// Run keeps the host right until ctx ends. It ends at once; a running move stops
+// at the next slice and is resumed at the next start. The error is
+// record.ErrHeld if another daemon keeps its records in the same folder.
 func (d *Daemon) Run(ctx context.Context) error {
 	held, err := record.Hold(d.Records)
 	if err != nil {
 		close(d.stopped)
 		return fmt.Errorf("the daemon does not start: %w", err)
 	}
-	defer func() { _ = held.Close() }() // by now nobody writes
+	defer func() { _ = held.Close() }() // by now nothing is written
 	ctx, stop := context.WithCancel(ctx)
-	defer d.worker.Wait()
+	defer d.workers.Wait()
 	defer close(d.stopped)
 	defer stop()
-	closing, cancel := context.WithTimeout(ctx, tellTime)
-	if err := d.Host.CloseInterrupted(closing); err != nil {
-		d.Log.Warn("effects that were interrupted are not closed", "error", err)
-	}
-	cancel()
-	s, err := d.begin()
-	if err != nil {
+	l := &loop{Daemon: d, ctx: ctx, replies: map[control.OrderID]error{}, controller: control.New(control.Options{
+		Policy: d.Host.Policy, Sample: d.Every, Observe: d.Look, Plan: d.Plan, SaveAlarms: record.AlarmsEvery,
+	})}
+	if err := l.begin(); err != nil {
 		return err
 	}
-	defer s.end()
-	s.turns = time.Now()
+	defer l.end()
 	tick := time.NewTicker(d.Every)
 	defer tick.Stop()
-	s.tick(ctx)
+	l.turn()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case ask := <-d.asks:
-			ask(s)
+			ask(l)
+		case e := <-d.events:
+			l.step(e)
 		case <-tick.C:
-			s.tick(ctx)
+			l.turn()
 		}
 	}
 }
 
-// tell runs something in the loop and waits for it. It fails once the loop has ended.
-func (d *Daemon) tell(ctx context.Context, do func(*state)) error {
-	done := make(chan struct{})
-	select {
-	case d.asks <- func(s *state) { do(s); close(done) }:
-	case <-ctx.Done():
-		return fmt.Errorf("asking the daemon: %w", ctx.Err())
-	case <-d.stopped:
-		return ErrStopped
-	}
-	<-done
-	return nil
-}
-
-// beside runs something that may take long; what it returns runs in the loop.
-func (d *Daemon) beside(ctx context.Context, do func() func(*state)) {
-	d.worker.Go(func() {
-		result := do()
-		select {
-		case d.asks <- result:
-		case <-ctx.Done():
-		}
-	})
-}
-
-// begin takes up what the last daemon left.
-func (d *Daemon) begin() (*state, error) {
-	now := time.Now()
-	s := &state{d: d, started: now, policy: d.Policy, open: d.Policy.Balance.Open(now), history: history.New(history.Options{}),
-		tried: map[plan.RemedyKind]competitors.Tried{}, told: map[int]competitors.Tried{}, cut: map[string]bool{}, advised: map[string]time.Time{}, drifted: map[string]time.Time{}, repairs: map[string]competitors.Tried{}, failed: map[string][]time.Time{}}
-	var err error
-	if s.alarms, err = record.LoadAlarms(d.Records); err != nil {
-		d.Log.Warn("alarms begin anew", "error", err)
-	}
-	s.alarms.Written = time.Time{} // by the daemon before
-	kept, err := d.Journal.Read(record.Filter{})
-	if err != nil {
-		return nil, fmt.Errorf("reading the journal, without which moves cut short are not known: %w", err)
-	}
-	entries := kept.Entries
-	s.damaged = d.damage(kept.Unreadable)
-	stayed := map[string]bool{}
-	for i := range entries {
-		if e := &entries[i]; e.At.After(now) { // the clock was set back since
-			e.At = now
+// turn is one turn of the loop.
+func (l *loop) turn() {
+	l.step(control.Tick{})
+	sample := l.Watcher.Sample()
+	if l.Roster != nil {
+		if roster := l.Roster(); roster != l.roster {
+			l.roster = roster
+			l.step(control.RosterChanged{})
 		}
 	}
-	for _, e := range entries {
-		s.remember(e)
-		stayed[e.ID] = stayed[e.ID] || e.Kind == journal.MoveFailed || e.Kind == journal.MoveUndone
+	l.step(control.Sampled{Sample: sample})
+}
+
+// step feeds an event to the controller and carries out what follows from it,
+// and from that.
+func (l *loop) step(e control.Event) {
+	for events := []control.Event{e}; len(events) > 0; {
+		begin := time.Now()
+		ready := l.controller.Step(begin, events[0])
+		if ready.Planned {
+			l.planning = time.Since(begin)
+		}
+		events = append(events[1:], l.carryOut(ready)...)
 	}
-	for _, e := range entries {
-		if e.Kind == journal.MoveBegan && e.Move != nil {
-			s.rest(e.Move, e.At, stayed[e.ID])
+}
+
+// carryOut does what the controller wants, in the order that Ready asks for. It
+// returns the events that follow at once; workers send the others later.
+func (l *loop) carryOut(r control.Ready) (events []control.Event) {
+	if r.StopJob != "" && l.stopJob != nil {
+		l.stopJob(r.StopJob)
+	}
+	for _, a := range r.Entries {
+		if err := l.append(a.Entry); a.Order != 0 {
+			events = append(events, control.Appended{Order: a.Order, Err: err})
 		}
 	}
-	s.balancing = journal.HeldFormer(entries, plan.NUMABalancingPath)
-	s.note(journal.Entry{Kind: journal.Started, What: fmt.Sprintf("mode %s, a sample every %v", d.Policy.Balance.Mode, d.Every)})
-	s.fade(now)
-	s.dropFormer()
-	s.recover(entries)
-	return s, nil
+	if r.ReadJournal {
+		entries, err := l.Journal.Entries()
+		events = append(events, control.JournalRead{Entries: entries, Err: err})
+	}
+	if r.SaveAlarms != nil {
+		l.saveAlarms(r.SaveAlarms)
+	}
+	if r.Follow != nil {
+		l.Watcher.Follow(r.Follow.Guests, r.Follow.Topology)
+	}
+	if r.Observe {
+		l.observe()
+	}
+	if r.Remedy != nil {
+		l.fix(*r.Remedy)
+	}
+	if r.StartJob != nil {
+		l.startJob(*r.StartJob)
+	}
+	for _, f := range r.Facts {
+		l.Log.Log(l.ctx, levels[f.Level], f.What, f.About...)
+	}
+	for _, reply := range r.Replies {
+		l.replies[reply.Order] = reply.Err
+	}
+	l.done = l.done || r.Stopped
+	return events
 }
 
-// end gives back what the daemon changed of the host.
-func (s *state) end() {
-	s.settle()
-	s.restore("the daemon stops")
-	s.saveAlarms()
-	s.note(journal.Entry{Kind: journal.Stopped, What: fmt.Sprintf("%d moves done, %d in part, %d failed since %s", s.totals.MovesDone, s.totals.MovesPart, s.totals.MovesFailed, s.started.UTC().Format(time.RFC3339))})
-}
+var levels = map[control.Level]slog.Level{control.Debug: slog.LevelDebug, control.Info: slog.LevelInfo, control.Warn: slog.LevelWarn, control.Error: slog.LevelError}
 
-// note puts an entry into the journal. That it cannot be written is no reason
-// to end: moves themselves do not begin without their entry (operate.Move).
-func (s *state) note(e journal.Entry) {
-	if err := s.keep(e); err != nil {
-		s.d.Log.Error("the journal cannot be written", "entry", e.What, "error", err)
+// end has the controller restore what it changed of the host. Jobs have been
+// stopped by then: their results are in the journal, for the next start.
+func (l *loop) end() {
+	l.step(control.Stop{})
+	for !l.done {
+		if e, ok := (<-l.events).(control.SettingChanged); ok {
+			l.step(e)
+		}
 	}
-}
-
-// keep is note for what somebody relies on: the error is theirs.
-func (s *state) keep(e journal.Entry) error {
-	e.At = time.Now()
-	s.d.Log.Info(string(e.Kind), "what", e.What, "why", e.Why, "guests", e.Guests)
-	return s.d.Journal.Append(e)
-}
-
-// tick is one turn of the loop.
-func (s *state) tick(ctx context.Context) {
-	s.obey()
-	s.endPause()
-	s.keepWindows()
-	s.watch()
-	s.startLook(ctx)
-	if s.looked.IsZero() {
-		return
-	}
-	s.judge()
-	if time.Since(s.answered) >= s.d.Plan {
-		s.answered = time.Now()
-		s.fade(s.answered)
-		s.takeUp()
-		s.answerRivals()
-	}
-	if s.moment().Sub(s.planned) >= s.d.Plan || s.patienceEnded() || s.newlyLacking() {
-		s.plan()
-	}
-	s.change(ctx)
-	s.work(ctx)
 }

@@ -100,7 +100,7 @@ func TestAnAcceptedMoveOutlastsANewPolicy(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if err := w.d.Obey(t.Context(), policy.Policy{}); err != nil {
+		if err := w.d.SetPolicy(t.Context(), policy.Policy{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -116,7 +116,7 @@ func TestModeOffWithdrawsAdvice(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		ids := twoAdvised(t, w)
 		defer w.end()
-		if err := w.d.Obey(t.Context(), policy.Policy{Balance: policy.Balance{Mode: policy.ModeOff}}); err != nil {
+		if err := w.d.SetPolicy(t.Context(), policy.Policy{Balance: policy.Balance{Mode: policy.ModeOff}}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)

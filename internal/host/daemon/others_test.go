@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/numavisor/numavisor/internal/host/daemon"
+	"github.com/numavisor/numavisor/internal/decide/control"
 	"github.com/numavisor/numavisor/internal/host/fake"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -264,7 +264,7 @@ func TestAPauseThatCannotBeKept(t *testing.T) {
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
 		w.full.Store(true)
-		if err := w.d.Pause(t.Context(), 0, "load test"); !errors.Is(err, daemon.ErrForgetful) || !strings.Contains(err.Error(), "no space left") {
+		if err := w.d.Pause(t.Context(), 0, "load test"); !errors.Is(err, control.ErrNotPersistent) || !strings.Contains(err.Error(), "no space left") {
 			t.Errorf("pausing with a full disk: %v", err)
 		}
 		w.full.Store(false)
@@ -285,7 +285,7 @@ func TestAPauseThatCannotBeKept(t *testing.T) {
 			t.Errorf("after a restart: pause %+v, moves %+v", s.Pause, w.entries(journal.MoveBegan))
 		}
 		w.full.Store(true)
-		if err := w.d.Resume(t.Context()); !errors.Is(err, daemon.ErrForgetful) {
+		if err := w.d.Resume(t.Context()); !errors.Is(err, control.ErrNotPersistent) {
 			t.Errorf("resuming with a full disk: %v", err)
 		}
 		if s := w.status(); s.Pause != nil {
@@ -315,7 +315,7 @@ func TestANewPolicyGivesKernelBalancingBack(t *testing.T) {
 			defer w.end()
 			after := func(p policy.Policy, want string) {
 				t.Helper()
-				if err := w.d.Obey(t.Context(), p); err != nil {
+				if err := w.d.SetPolicy(t.Context(), p); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Minute)
@@ -350,7 +350,7 @@ func TestKernelBalancingThatCannotBeGivenBack(t *testing.T) {
 		defer w.end()
 		time.Sleep(time.Minute)
 		w.settings.say(func(s *settings) { s.fails, s.began = errors.New("read-only file system"), nil })
-		if err := w.d.Obey(t.Context(), auto("a")); err != nil {
+		if err := w.d.SetPolicy(t.Context(), auto("a")); err != nil {
 			t.Fatal(err)
 		}
 		noted := len(w.entries(journal.Setting))

@@ -9,13 +9,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/host/lock"
-	"github.com/numavisor/numavisor/internal/inventory"
-	"github.com/numavisor/numavisor/internal/status"
 )
 
 // ErrRunning means that a daemon runs on this host already.
@@ -92,64 +89,4 @@ func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 		return fmt.Errorf("answering on %s: %w", l.Addr(), err)
 	}
 	return nil
-}
-
-// Status is the daemon's view of this moment.
-func (d *Daemon) Status(ctx context.Context) (r status.Status, err error) {
-	err = d.tell(ctx, func(s *state) { r = s.report() })
-	return r, err
-}
-
-// Inventory is the host as the next plan would have it: as it was last looked
-// at, with what guests and nodes asked for lately.
-func (d *Daemon) Inventory(ctx context.Context) (h inventory.Host, err error) {
-	err = d.order(ctx, func(s *state) error {
-		if s.looked.IsZero() {
-			return &hostapi.Error{Status: http.StatusServiceUnavailable, Err: errors.New("the daemon has not looked at the host yet")}
-		}
-		h = s.withLoads()
-		h.Topology.Nodes = slices.Clone(h.Topology.Nodes) // the loop writes to its own
-		return nil
-	})
-	return h, err
-}
-
-// Accept has an advised move made, mode, pause and windows notwithstanding.
-func (d *Daemon) Accept(ctx context.Context, id string) error {
-	return d.order(ctx, func(s *state) error { return s.accept(id) })
-}
-
-// Cancel has a move on its way undone, or drops one that waits. It is no failure of the move.
-func (d *Daemon) Cancel(ctx context.Context, id string) error {
-	return d.order(ctx, func(s *state) error { return s.abandon(id) })
-}
-
-// ErrForgetful means that an order is in force, but could not be kept.
-var ErrForgetful = errors.New("a restart of the daemon would not know of it, for the journal cannot be written")
-
-// Pause holds all moves, the one on its way too, for a time, or until Resume.
-// The error is ErrForgetful where moves are held, but would not be after a restart.
-func (d *Daemon) Pause(ctx context.Context, length time.Duration, why string) error {
-	if err := (hostapi.PauseOrder{For: length}).Validate(); err != nil {
-		return &hostapi.Error{Status: http.StatusBadRequest, Err: err}
-	}
-	return d.order(ctx, func(s *state) error {
-		p := status.Pause{Since: time.Now(), Why: why}
-		if length > 0 {
-			p.Until = p.Since.Add(length)
-		}
-		return s.halt(p)
-	})
-}
-
-// Resume ends a pause. The error is ErrForgetful where a restart would pause again.
-func (d *Daemon) Resume(ctx context.Context) error {
-	return d.order(ctx, func(s *state) error { return s.resume() })
-}
-
-func (d *Daemon) order(ctx context.Context, do func(*state) error) (err error) {
-	if asked := d.tell(ctx, func(s *state) { err = do(s) }); asked != nil {
-		return asked
-	}
-	return err
 }

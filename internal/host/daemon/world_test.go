@@ -250,7 +250,7 @@ func (w *world) start() {
 		Sources: observe.Sources{Kernel: kernel{w.Host, w.settings}, Hypervisors: []observe.Hypervisor{w.Host}, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "fake", nil }},
 		Kernel:  w.Host, Control: w.Host, Domains: w.Host, Settings: w.settings, Ledger: ledger, Self: claim.Process{PID: 77, StartTicks: 777}, Clock: time.Now, Policy: w.policy,
 	}
-	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host, idle: &w.idle, asleep: &w.asleep, takes: w.takes, works: w.works}, Journal: pages{record.Journal{Folder: w.folder}, &w.full}, Records: w.folder, Policy: w.policy, Log: w.log, Roster: w.roster})
+	w.d = daemon.New(daemon.Options{Host: h, Watcher: &eyes{h: w.Host, idle: &w.idle, asleep: &w.asleep, takes: w.takes, works: w.works}, Journal: pages{record.Journal{Folder: w.folder}, &w.full}, Records: w.folder, Log: w.log, Roster: w.roster})
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop, w.ended = stop, make(chan error, 1)
 	go func() { w.ended <- w.d.Run(ctx) }()

@@ -21,7 +21,6 @@ func (h *Host) Watch() *watch.Watcher {
 func (h *Host) DaemonOptions(w daemon.Watcher) daemon.Options {
 	return daemon.Options{
 		Host: h.Host, Watcher: w, Journal: h.Journal, Records: h.Journal.Folder,
-		Policy: h.Policy,
 		Roster: h.root.GuestRoster, Self: OwnCost,
 	}
 }

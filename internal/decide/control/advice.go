@@ -1,0 +1,75 @@
+package control
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/status"
+)
+
+// advice are moves worth making that mode, pause or windows do not allow.
+type advice struct {
+	current []status.Advice
+	noted   map[string]time.Time // when it was last put into the journal, by id
+}
+
+// advisedFor is for how long advice that comes again is not put into the
+// journal again: with loads that waver it may come and go with every plan.
+const advisedFor = time.Hour
+
+func (a *advice) remember(e journal.Entry) {
+	if e.Kind == journal.Advised {
+		a.noted[e.ID] = e.At
+	}
+}
+
+// advise offers moves to the operator. A move that was offered before keeps its
+// id and age; one that no longer pays is withdrawn.
+func (c *Controller) advise(moves []plan.Move) {
+	a, now := &c.advice, c.turn.now
+	known := map[string]time.Time{}
+	for _, old := range a.current {
+		known[old.ID] = old.Since
+	}
+	a.current = nil
+	for _, m := range moves {
+		offer := status.Advice{ID: adviceID(m), Since: now, Move: m}
+		since, ok := known[offer.ID]
+		if ok {
+			offer.Since = since
+		}
+		if !ok && now.Sub(a.noted[offer.ID]) >= advisedFor {
+			a.noted[offer.ID] = now
+			c.note(journal.Entry{Kind: journal.Advised, ID: offer.ID, Guests: names(m), What: m.String(), Why: m.Why, By: string(Balancer), Move: &m})
+		}
+		a.current = append(a.current, offer)
+	}
+}
+
+// accept queues an advised move because an operator wants it.
+func (c *Controller) accept(e Accept) {
+	at := slices.IndexFunc(c.advice.current, func(a status.Advice) bool { return a.ID == e.Advice })
+	if at < 0 {
+		c.refuse(e.Order, ErrUnknown, "no advice %q: it no longer pays, or was accepted already; 'numavisor top' shows what there is", e.Advice)
+		return
+	}
+	m := c.advice.current[at].Move
+	m.Advised = false
+	c.advice.current = slices.Delete(c.advice.current, at, at+1)
+	c.noteFor(e.Order, journal.Entry{Kind: journal.Accepted, ID: e.Advice, Guests: names(m), What: m.String(), Why: m.Why, By: string(Operator)})
+	c.queueMove(m, Operator)
+}
+
+// adviceID is the same for the same guests going to the same nodes.
+func adviceID(m plan.Move) string {
+	h := sha256.New()
+	for _, g := range m.Guests {
+		fmt.Fprintf(h, "%s>%s;", g.Guest, g.Placement.Nodes)
+	}
+	return "a" + hex.EncodeToString(h.Sum(nil)[:4])
+}

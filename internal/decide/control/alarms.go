@@ -1,0 +1,79 @@
+package control
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/alarm"
+	judge "github.com/numavisor/numavisor/internal/decide/alarm"
+	"github.com/numavisor/numavisor/internal/decide/drift"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
+)
+
+// alarms are what is wrong on the host.
+type alarms struct {
+	state alarm.State
+	saved time.Time // by this daemon; zero: not yet
+}
+
+// judge holds thresholds against what was seen, and notes what changed.
+func (c *Controller) judge() {
+	var changes []alarm.Alarm
+	c.alarms.state, changes = judge.Judge(c.rules.policy.Alarms, c.readings(), c.alarms.state, c.turn.now)
+	for _, a := range changes {
+		e := journal.Entry{Kind: journal.Raised, Guests: a.Guests, What: string(a.Severity) + ": " + a.Object + ": " + string(a.Quantity), Why: a.Why, By: "thresholds"}
+		if !a.Active() {
+			e.Kind = journal.Cleared
+		}
+		c.note(e)
+	}
+	if len(changes) > 0 || c.turn.now.Sub(c.alarms.saved) >= c.options.SaveAlarms {
+		c.saveAlarms(changes)
+	}
+}
+
+func (c *Controller) saveAlarms(changes []alarm.Alarm) {
+	c.alarms.saved = c.turn.now
+	c.turn.ready.SaveAlarms = &Alarms{c.alarms.state, changes}
+}
+
+// readings are what alarms are judged by. That a host has no means to measure
+// accesses is no fault of it.
+func (c *Controller) readings() judge.Input {
+	sample, h := c.host.sample, &c.host.inventory
+	sample.Gaps = slices.DeleteFunc(slices.Clone(sample.Gaps), func(g inventory.Gap) bool { return strings.HasPrefix(g.What, inventory.AccessGap) })
+	in := judge.Input{
+		Sample: sample, Topology: &h.Topology, Rivals: c.competition.seen, Gaps: slices.Concat(h.Gaps, c.host.damaged),
+		FailedMoves: map[string]int{},
+	}
+	if why := c.host.failure; why != "" {
+		in.Gaps = slices.Insert(in.Gaps, 0, inventory.Gap{Object: "host", What: "its VMs and settings", Why: why})
+	}
+	for i := range h.Guests {
+		if g := &h.Guests[i]; g.State == "running" {
+			in.Guests = append(in.Guests, c.reading(g))
+		}
+	}
+	for name, times := range c.cooldown.failed {
+		in.FailedMoves[name] = len(times)
+	}
+	return in
+}
+
+// reading is what alarms need to know of a running guest beside its sample.
+func (c *Controller) reading(g *inventory.Guest) judge.Guest {
+	known := judge.Guest{Name: g.Name, PageSize: g.Config.PageSize}
+	if len(g.Seen.Threads) > 0 {
+		known.LocalShare = drift.LocalShare(*g, &c.host.inventory.Topology)
+	}
+	if g.Placement != nil && !c.onTheMove(g.Name) {
+		known.Nodes = g.Placement.Nodes
+		if there, _ := drift.OnIntended(*g); there != nil {
+			away := 1 - *there
+			known.DriftShare = &away
+		}
+	}
+	return known
+}

@@ -1,0 +1,311 @@
+package control
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/decide/competitors"
+	"github.com/numavisor/numavisor/internal/decide/drift"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/status"
+)
+
+// competition is what is known and done about others that move pages or change
+// how guests are bound.
+type competition struct {
+	seen []status.Rival
+	// wanted are settings to be changed, one after the other; changing is the one
+	// in progress, restoring says that it restores what an earlier change left.
+	wanted    []plan.Remedy
+	changing  *plan.Remedy
+	restoring bool
+	tried     map[plan.RemedyKind]competitors.Tried // the last result, by kind
+	excluded  map[int]competitors.Tried             // whether numad excludes a process, by its id
+	// balancing is kernel.numa_balancing before this daemon, or one that was
+	// killed, changed it; empty: it is not changed.
+	balancing string
+	drifted   map[string]time.Time         // since when a guest differs from its placement
+	repairs   map[string]competitors.Tried // the last repair, by guest
+}
+
+func newCompetition() competition {
+	return competition{
+		tried: map[plan.RemedyKind]competitors.Tried{}, excluded: map[int]competitors.Tried{},
+		drifted: map[string]time.Time{}, repairs: map[string]competitors.Tried{},
+	}
+}
+
+// remember takes over when a guest was repaired.
+func (c *competition) remember(e journal.Entry) {
+	t := competitors.Tried{At: e.At}
+	switch e.Kind {
+	case journal.Repaired:
+	case journal.RepairFailed:
+		t.Failed = e.What
+	default:
+		return
+	}
+	for _, name := range e.Guests {
+		c.repairs[name] = t
+	}
+}
+
+// rememberSettings takes over which setting is to be restored.
+func (c *competition) rememberSettings(entries []journal.Entry) {
+	c.balancing = journal.HeldFormer(entries, plan.NUMABalancingPath)
+}
+
+// forgetGone drops what is kept of guests that are gone.
+func (c *competition) forgetGone(guests []inventory.Guest) {
+	pids, names := map[int]bool{}, map[string]bool{}
+	for _, g := range guests {
+		pids[g.PID], names[g.Name] = true, true
+	}
+	for pid := range c.excluded {
+		if !pids[pid] {
+			delete(c.excluded, pid)
+		}
+	}
+	for name := range c.drifted {
+		if !names[name] {
+			delete(c.drifted, name)
+		}
+	}
+}
+
+// noteDrift notes since when guests differ from their placement.
+func (c *Controller) noteDrift() {
+	drifted := c.competition.drifted
+	for i := range c.host.inventory.Guests {
+		g := &c.host.inventory.Guests[i]
+		differences := c.differences(g)
+		if len(differences) == 0 {
+			delete(drifted, g.Name)
+			continue
+		}
+		if _, known := drifted[g.Name]; !known {
+			drifted[g.Name] = c.turn.now
+			c.note(journal.Entry{Kind: journal.Drifted, Guests: []string{g.Name}, What: strings.Join(differences, "; "),
+				Why: "somebody else changed it, or its memory went elsewhere"})
+		}
+	}
+}
+
+// differences is how a guest differs from its placement; nothing while it is on
+// the move, or half-way in a move that was cut short.
+func (c *Controller) differences(g *inventory.Guest) []string {
+	if g.Placement == nil || len(g.Seen.Threads) == 0 || g.State != "running" || c.onTheMove(g.Name) {
+		return nil
+	}
+	var all []string
+	for _, d := range drift.Of(*g, &c.host.inventory.Topology) {
+		all = append(all, d.String())
+	}
+	return all
+}
+
+// answerCompetitors reports who else moves pages here, and does about it what
+// the policy says.
+func (c *Controller) answerCompetitors() {
+	seen, remedies := competitors.Answer(c.facts())
+	c.noteCompetitors(seen)
+	mayRepair := !c.jobs.busy() && c.host.knowledge != outdated && c.held() == ""
+	o := &c.competition
+	o.wanted = nil
+	for _, r := range remedies {
+		switch {
+		case o.changing != nil && o.changing.Kind == r.Kind && o.changing.PID == r.PID: // in progress
+		case r.Kind != plan.BindGuest:
+			o.wanted = append(o.wanted, r)
+		case mayRepair:
+			c.jobs.queue = append(c.jobs.queue, Job{ID: "repair-" + r.Guest, Kind: RepairJob, Guest: r.Guest, By: Balancer, Why: r.Why})
+			mayRepair = false // one after the other
+		}
+	}
+}
+
+// facts are what competitors are answered by.
+func (c *Controller) facts() competitors.Facts {
+	o, h, sample := &c.competition, &c.host.inventory, &c.host.sample
+	f := competitors.Facts{
+		Kernel: h.Kernel, Seen: h.Taken, Moves: sample.Moves, Window: sample.Window, Mode: c.rules.policy.Balance.Mode,
+		Movers: c.rules.policy.Movers, Tried: o.tried, Former: o.balancing, Now: c.turn.now,
+	}
+	if !f.Kernel.NumadRunning {
+		clear(o.excluded) // the next numad knows of nothing
+	}
+	for i := range h.Guests {
+		g := &h.Guests[i]
+		if g.State != "running" {
+			continue
+		}
+		r := competitors.Guest{Name: g.Name, PID: g.PID, Mode: c.modeOf(g), Told: o.excluded[g.PID], Repaired: o.repairs[g.Name]}
+		if since, ok := o.drifted[g.Name]; ok {
+			r.Drift, r.Since = c.differences(g), since
+		}
+		f.Guests = append(f.Guests, r)
+	}
+	return f
+}
+
+// noteCompetitors notes who came and who went.
+func (c *Controller) noteCompetitors(seen []status.Rival) {
+	among := func(all []status.Rival, name string) bool {
+		return slices.ContainsFunc(all, func(r status.Rival) bool { return r.Name == name })
+	}
+	for _, r := range seen {
+		if !among(c.competition.seen, r.Name) {
+			c.note(journal.Entry{Kind: journal.Rival, What: r.Name + ": " + r.What, Why: "answer: " + r.Answer, By: r.Name})
+		}
+	}
+	for _, r := range c.competition.seen {
+		if !among(seen, r.Name) {
+			c.note(journal.Entry{Kind: journal.Rival, What: r.Name + " has stopped", By: r.Name})
+		}
+	}
+	c.competition.seen = seen
+}
+
+// changeSetting starts the next change that is wanted if none is in progress.
+func (c *Controller) changeSetting() {
+	if o := &c.competition; o.changing == nil && len(o.wanted) > 0 {
+		next := o.wanted[0]
+		o.wanted = o.wanted[1:]
+		c.startChange(next)
+	}
+}
+
+func (c *Controller) startChange(r plan.Remedy) {
+	c.competition.changing, c.turn.ready.Remedy = &r, &r
+}
+
+// settingChanged takes over the result of a change.
+func (c *Controller) settingChanged(e SettingChanged) {
+	o := &c.competition
+	if o.changing == nil {
+		return
+	}
+	r, restoring := *o.changing, o.restoring
+	o.changing, o.restoring = nil, false
+	if restoring {
+		c.restored(r, e)
+		return
+	}
+	c.changed(r, e)
+	if c.turn.stopping {
+		c.finish()
+	}
+}
+
+// changed takes over a change that answers a competitor. operate.Fix has put
+// changes of settings into the journal; that numad excludes a guest, and that a
+// setting could not be restored, is noted here, unless it failed as before.
+func (c *Controller) changed(r plan.Remedy, e SettingChanged) {
+	o, now := &c.competition, competitors.Tried{At: c.turn.now, NotBegun: e.NotBegun}
+	if e.Err != nil {
+		now.Failed = e.Err.Error()
+	}
+	before := o.tried[r.Kind]
+	if r.Kind == plan.ExcludeFromNumad {
+		before, o.excluded[r.PID] = o.excluded[r.PID], now
+	} else {
+		o.tried[r.Kind] = now
+	}
+	news := before.Failed != now.Failed
+	switch {
+	case r.Kind == plan.ExcludeFromNumad && (e.Err == nil || news), r.Kind == plan.RestoreSetting && e.Err != nil && news:
+		c.noteChange(r, e)
+	case r.Kind == plan.WriteSetting && e.Err == nil:
+		o.balancing = e.Former
+	case r.Kind == plan.RestoreSetting && e.Err == nil:
+		o.balancing = ""
+		delete(o.tried, plan.WriteSetting) // a later policy may want it off again
+	}
+	c.logChange(r, e)
+	if r.Kind != plan.ExcludeFromNumad && e.Err == nil {
+		c.host.wanted = true
+	}
+}
+
+func (c *Controller) noteChange(r plan.Remedy, e SettingChanged) {
+	n := journal.Entry{Kind: journal.Setting, What: e.What, Why: r.Why, By: "daemon"}
+	if r.Guest != "" {
+		n.Guests = []string{r.Guest}
+	}
+	if e.Err != nil {
+		n.What = "failed: " + n.What + ": " + e.Err.Error()
+	}
+	c.note(n)
+}
+
+func (c *Controller) logChange(r plan.Remedy, e SettingChanged) {
+	if e.Err != nil {
+		c.log(Warn, "a setting was not changed", "what", e.What, "why", r.Why, "error", e.Err)
+		return
+	}
+	c.log(Info, "a setting was changed", "what", e.What, "why", r.Why)
+}
+
+// restoreLeft restores kernel balancing at the start if a daemon that was killed
+// left it to be restored and it has another value than that daemon gave it:
+// what others have set since must not be undone later.
+func (c *Controller) restoreLeft(now string) {
+	if b := c.competition.balancing; b != "" && now != "" && now != competitors.Off(b) {
+		c.restore("the daemon starts")
+	}
+}
+
+// restore gives kernel balancing back as it was, also where a daemon before this
+// one changed it and was killed. KSM stays within nodes: to merge across them
+// again would cost the same unmerging once more. It is false if there is nothing
+// to restore.
+func (c *Controller) restore(why string) bool {
+	if c.competition.balancing == "" {
+		return false
+	}
+	c.competition.restoring = true
+	c.startChange(competitors.GiveBack(c.competition.balancing, why))
+	return true
+}
+
+// restored takes over the result of restore.
+func (c *Controller) restored(r plan.Remedy, e SettingChanged) {
+	c.logChange(r, e)
+	if e.Err == nil {
+		c.competition.balancing = ""
+	}
+	switch {
+	case !c.turn.stopping:
+	case r.Why == stopWhy || e.Err == nil:
+		c.end()
+	default:
+		c.finish()
+	}
+}
+
+// repaired takes over a repair. One that a pause stopped is made after it: it is
+// not noted, or another change of the guest would count as its operator's will.
+func (c *Controller) repaired(j Job, e JobEnded) {
+	if e.Stopped {
+		c.log(Info, "a repair was stopped on its way", "guest", j.Guest)
+		return
+	}
+	n := journal.Entry{Kind: journal.Repaired, Guests: []string{j.Guest}, By: string(Balancer), Why: j.Why, What: "bound again to nodes it was placed on"}
+	switch {
+	case e.Err != nil:
+		n.Kind, n.What = journal.RepairFailed, "could not be bound again: "+e.Err.Error()
+	case len(e.Shortfalls) > 0:
+		n.What, n.Shortfalls = "bound again in part", e.Shortfalls
+	}
+	if n.Kind == journal.Repaired {
+		c.totals.Repairs++
+	}
+	if n.Kind == journal.Repaired || c.competition.repairs[j.Guest].Failed != n.What { // the same failure again is no news
+		c.note(n)
+	}
+	n.At = c.turn.now
+	c.competition.remember(n)
+}

@@ -1,0 +1,61 @@
+package control
+
+import (
+	"slices"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// cooldown is what plans leave alone for a while.
+type cooldown struct {
+	moves  []balance.Moved        // within the policy's no_return
+	failed map[string][]time.Time // moves that failed within the last hour, by guest
+}
+
+// failedFor is how long a failed move counts for alarms.
+const failedFor = time.Hour
+
+// rest leaves the guests of a move alone for a while, however it ended. Guests
+// that stayed where they were have left no nodes to keep away from.
+func (c *cooldown) rest(m *plan.Move, at time.Time, stayed bool) {
+	for _, g := range m.Guests {
+		moved := balance.Moved{Guest: g.Guest, At: at, From: g.Undo.VCPUNodes, To: g.Placement.Nodes}
+		if stayed {
+			moved.From = topology.NodeSet{}
+		}
+		c.moves = append(c.moves, moved)
+	}
+}
+
+// remember counts a move that failed.
+func (c *cooldown) remember(e journal.Entry) {
+	if !e.Fails() {
+		return
+	}
+	for _, name := range e.Guests {
+		c.failed[name] = append(c.failed[name], e.At)
+	}
+}
+
+// fade forgets what no rule asks about any more.
+func (c *Controller) fade() {
+	now := c.turn.now
+	over := func(t time.Time, length time.Duration) bool { return now.Sub(t) >= length }
+	noReturn := time.Duration(c.rules.policy.Balance.NoReturn)
+	c.cooldown.moves = slices.DeleteFunc(c.cooldown.moves, func(m balance.Moved) bool { return over(m.At, noReturn) })
+	for name, times := range c.cooldown.failed {
+		times = slices.DeleteFunc(times, func(t time.Time) bool { return over(t, failedFor) })
+		if c.cooldown.failed[name] = times; len(times) == 0 {
+			delete(c.cooldown.failed, name)
+		}
+	}
+	for id, at := range c.advice.noted {
+		if over(at, advisedFor) {
+			delete(c.advice.noted, id)
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package control
+
+import (
+	"errors"
+
+	"github.com/numavisor/numavisor/internal/alarm"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Ready is what an event leads to. The caller carries the parts out in the
+// order of the fields, and feeds back the events that they name. Parts that may
+// take long (Observe, Remedy, StartJob) run apart; there is never more than one
+// of each at a time.
+type Ready struct {
+	// StopJob stops the running job for a cause; the zero value: go on. The job
+	// then ends with JobEnded as any other.
+	StopJob StopCause
+	// Entries are appended to the journal, in this order. Those with an order
+	// are answered with Appended, whether it succeeded or not.
+	Entries []Append
+	// ReadJournal: read the journal and answer with JournalRead.
+	ReadJournal bool
+	// SaveAlarms are to be saved; nil: nothing has changed for a while.
+	SaveAlarms *Alarms
+	// Follow are the guests of which samples are taken from now on; nil: as before.
+	Follow *Follow
+	// Observe: observe the host and answer with Observed.
+	Observe bool
+	// Remedy is a setting to be changed; answered with SettingChanged.
+	Remedy *plan.Remedy
+	// StartJob is to be started; answered with JobEnded.
+	StartJob *Job
+	// Planned: a plan was made in this step.
+	Planned bool
+	// Facts are for the log.
+	Facts []Fact
+	// Replies answer orders.
+	Replies []Reply
+	// Stopped: the controller takes no further events.
+	Stopped bool
+}
+
+// Append is an entry for the journal. Order, if not 0, is answered after the
+// entry has been appended.
+type Append struct {
+	Entry journal.Entry
+	Order OrderID
+}
+
+// Alarms are what there is to save of alarms.
+type Alarms struct {
+	State   alarm.State
+	Changes []alarm.Alarm // raised, changed or cleared in this step
+}
+
+// Follow says which guests to sample. The topology is the same pointer as long
+// as nodes and CPUs are the same.
+type Follow struct {
+	Guests   []inventory.Guest
+	Topology *topology.Topology
+}
+
+// JobKind says what a job does.
+type JobKind string
+
+// Kinds of jobs.
+const (
+	MoveJob    JobKind = "move"    // execute Move
+	RecoverJob JobKind = "recover" // finish or roll back the moves that were cut short
+	RepairJob  JobKind = "repair"  // bind Guest to its recorded placement
+)
+
+// Initiator says who wanted a job.
+type Initiator string
+
+// Initiators, as the journal names them.
+const (
+	Balancer Initiator = "balancer"
+	Operator Initiator = "operator"
+)
+
+// Job is one action on guests. Jobs run one after the other: the nodes'
+// bandwidth is shared by all guests, and a plan's moves make room for each other
+// in its order.
+type Job struct {
+	ID     string // empty for a recovery: its moves have their own
+	Kind   JobKind
+	Move   plan.Move // of a MoveJob
+	Guest  string    // of a RepairJob
+	By     Initiator
+	Why    string        // of a RepairJob
+	Policy policy.Policy // under which it runs
+}
+
+// StopCause says why a running job is stopped.
+type StopCause string
+
+// Causes. Paused and WindowClosed leave the job to be resumed; Cancelled rolls
+// it back, and a later Paused or WindowClosed stops that, too.
+const (
+	StopPaused       StopCause = "paused"
+	StopWindowClosed StopCause = "window-closed"
+	StopCancelled    StopCause = "cancelled"
+)
+
+// Level is the importance of a fact.
+type Level string
+
+// Levels.
+const (
+	Debug Level = "debug"
+	Info  Level = "info"
+	Warn  Level = "warn"
+	Error Level = "error"
+)
+
+// Fact is something worth logging.
+type Fact struct {
+	Level Level
+	What  string
+	About []any // keys and values, alternately
+}
+
+// Reply answers an order.
+type Reply struct {
+	Order OrderID
+	Err   error // nil: it is carried out
+}
+
+// Reasons to refuse an order, for errors.Is.
+var (
+	// ErrMalformed: the order makes no sense, whatever the state.
+	ErrMalformed = errors.New("malformed order")
+	// ErrUnknown: the order names a move or advice that is not there.
+	ErrUnknown = errors.New("unknown id")
+	// ErrConflict: the order does not fit the state.
+	ErrConflict = errors.New("conflict")
+	// ErrNotPersistent: the order is in force, but a restart will not know of it.
+	ErrNotPersistent = errors.New("a restart of the daemon would not know of it, for the journal cannot be written")
+)
+
+// refusal is an error with a reason that its text does not repeat.
+type refusal struct {
+	reason error
+	text   string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+func (r *refusal) Unwrap() error { return r.reason }

@@ -1,0 +1,135 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/decide/control"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/status"
+)
+
+// Deadlines of what leaves the process.
+const (
+	observeTime = time.Minute
+	jobTime     = 6 * time.Hour
+	settingTime = 10 * time.Second
+)
+
+// work runs something that may take long and hands its event to the loop.
+func (d *Daemon) work(do func() control.Event) {
+	d.workers.Go(func() { d.send(do()) })
+}
+
+// send hands an event to the loop, unless that has ended.
+func (d *Daemon) send(e control.Event) {
+	select {
+	case d.events <- e:
+	case <-d.stopped:
+	}
+}
+
+// observe reads the host; libvirt may take its time.
+func (l *loop) observe() {
+	l.work(func() control.Event {
+		ctx, cancel := context.WithTimeout(l.ctx, observeTime)
+		defer cancel()
+		begin := time.Now()
+		h, err := l.Host.Observe(ctx)
+		l.Log.Debug("looked at the host", "took", time.Since(begin), "guests", len(h.Guests))
+		return control.Observed{Host: h, Err: err}
+	})
+}
+
+// fix changes a setting. The last one restores what the daemon changed, when
+// ctx has ended.
+func (l *loop) fix(r plan.Remedy) {
+	ctx := l.ctx
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	l.work(func() control.Event {
+		ctx, cancel := context.WithTimeout(ctx, settingTime)
+		defer cancel()
+		f, err := l.Host.Fix(ctx, operate.FixRequest{Remedy: r, Held: r.Kind == plan.WriteSetting})
+		return control.SettingChanged{What: f.What, Former: f.Former, NotBegun: errors.Is(err, operate.ErrNotBegun), Err: err}
+	})
+}
+
+// causes are the reasons to stop a job, as its journal has them.
+var causes = map[control.StopCause]error{
+	control.StopPaused:       errors.New("paused by the operator; 'numavisor resume' takes it up again"),
+	control.StopWindowClosed: errors.New("its maintenance window has ended; the next one takes it up again"),
+	control.StopCancelled:    fmt.Errorf("cancelled by the operator: %w", operate.ErrUndo),
+}
+
+// startJob starts a job. What stops it stops also its being undone, unless that
+// is the cause.
+func (l *loop) startJob(j control.Job) {
+	within, end := context.WithTimeout(l.ctx, jobTime)
+	within, stop := context.WithCancelCause(within)
+	ctx, undo := context.WithCancelCause(within)
+	l.stopJob = func(cause control.StopCause) {
+		if cause == control.StopCancelled {
+			undo(causes[cause])
+		} else {
+			stop(causes[cause])
+		}
+	}
+	l.work(func() control.Event {
+		defer end()
+		return l.run(ctx, within, j)
+	})
+}
+
+// run carries a job out under the policy that it was decided by; within ends
+// its being undone, too.
+func (d *Daemon) run(ctx, within context.Context, j control.Job) control.JobEnded {
+	host := *d.Host
+	host.Policy = j.Policy
+	r := operate.MoveRequest{ID: j.ID, Move: j.Move, By: string(j.By), Keep: d.Journal, Told: d.progress(), Back: within}
+	switch j.Kind {
+	case control.RecoverJob:
+		r.By = "restart"
+		moved, err := host.Recover(ctx, r)
+		return ended(moved, err)
+	case control.RepairJob:
+		b, err := host.Bind(ctx, operate.BindRequest{Name: j.Guest})
+		e := control.JobEnded{Err: err, Stopped: errors.Is(err, context.Canceled)}
+		if !b.Complete() {
+			e.Shortfalls = b.Shortfalls()
+		}
+		return e
+	}
+	moved, err := host.Move(ctx, r)
+	if len(moved.Guests) == 0 {
+		return ended(nil, err)
+	}
+	return ended([]operate.Moved{moved}, err)
+}
+
+// ended says how moves ended.
+func ended(moved []operate.Moved, err error) control.JobEnded {
+	e := control.JobEnded{Err: err, Stopped: errors.Is(err, operate.ErrStopped) || errors.Is(err, context.Canceled) && len(moved) == 0}
+	for _, m := range moved {
+		e.Moved = append(e.Moved, control.Moved{Move: m.Move, End: m.End, Bytes: m.Bytes, Copied: m.Copied, Cancelled: m.Cancelled})
+	}
+	return e
+}
+
+// progress hands to the loop what a move is doing, at most a few times a second,
+// and at once which of several moves of a recovery it is.
+func (d *Daemon) progress() func(status.Moving) {
+	var last time.Time
+	var id string
+	return func(now status.Moving) {
+		if now.ID == id && time.Since(last) < 200*time.Millisecond {
+			return
+		}
+		last, id = time.Now(), now.ID
+		d.send(control.JobProgressed{Moving: now})
+	}
+}
