@@ -6,19 +6,19 @@
 // clock, starts no goroutine and does no I/O, so that a test can replay any
 // history (see testdata).
 //
-//	 ticker   watcher   observe   jobs   settings   operator   journal
-//	    |        |         |        |        |          |         |
-//	  Tick    Sampled  Observed  JobEnded SettingChanged Pause  JournalRead
-//	    |        |         |     JobProgressed |       Resume.. Appended
-//	    +--------+---------+--------+---+----+----------+---------+
-//	                                    |
-//	                          Controller.Step(now, event)
-//	                                    |
-//	                                  Ready
-//	    +-----------+---------+---------+--------+-----------+----------+
-//	    |           |         |         |        |           |          |
-//	 StopJob     Entries   Observe   StartJob  Remedy      Alarms    Replies
-//	 (cause)   ReadJournal Follow                                    Facts
+//	ticker   watcher   observe   jobs   settings   operator   journal
+//	   |        |         |        |        |          |         |
+//	 Tick    Sampled  Observed  JobEnded SettingChanged Pause  JournalRead
+//	   |        |         |     JobProgressed |       Resume.. Appended
+//	   +--------+---------+--------+---+----+----------+---------+
+//	                                   |
+//	                         Controller.Step(now, event)
+//	                                   |
+//	                                 Ready
+//	   +-----------+---------+---------+--------+-----------+----------+
+//	   |           |         |         |        |           |          |
+//	StopJob     Entries   Observe   StartJob  Remedy      Alarms    Replies
+//	(cause)   ReadJournal Follow                                    Facts
 //
 // An order of an operator that must survive a restart (pause, resume, accept)
 // is answered in two steps: Ready has its journal entry, marked with the order;

@@ -1,0 +1,319 @@
+package control_test
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/numavisor/numavisor/internal/decide/control"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// TestTranscripts replays the histories in testdata: each command is something
+// that happens, below it is what the controller makes of it. Rewrite them with
+//
+//	go test ./internal/decide/control -rewrite
+//
+// and read the difference. The commands:
+//
+//	host                             what topology.Synthetic takes, below
+//	kernel numa-balancing=V numad=BOOL
+//	guest NAME vcpus=N memory=GIB on=NODE runs=NODE cpu=N [wait=N] [placed=NODE]
+//	change NAME [on=NODE] [runs=NODE] [cpu=N] [wait=N]     others change it
+//	policy                           YAML below; before start
+//	set-policy                       an order; YAML below
+//	start                            of the daemon; again: after kill -9
+//	run LENGTH                       a sample every second
+//	job (done|undone|cancelled|stopped|failed|refused|killed)   the running job ends; why below
+//	setting (done|failed|not-begun)  the change of a setting ends; why below
+//	pause [for=D], resume, accept [ID], cancel [ID]             orders; why below
+//	journal (full|writable)          whether it can be appended to
+//	away, back                       whether the host can be observed; why below
+//	roster                           guests came or went
+//	status, stop
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		if filepath.Ext(path) != ".txt" {
+			t.Fatalf("%s is no transcript", path)
+		}
+		w := newWorld(t)
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			w.t = t
+			w.out.Reset()
+			do, ok := commands[d.Cmd]
+			if !ok {
+				d.Fatalf(t, "unknown command %q", d.Cmd)
+			}
+			do(w, d)
+			return w.out.String()
+		})
+	})
+}
+
+var commands = map[string]func(*world, *datadriven.TestData){
+	"host":   (*world).hostCommand,
+	"kernel": (*world).kernelCommand,
+	"guest":  (*world).guestCommand,
+	"change": (*world).changeCommand,
+	"policy": func(w *world, d *datadriven.TestData) { w.policy = w.parsePolicy(d) },
+	"set-policy": func(w *world, d *datadriven.TestData) {
+		w.step(control.SetPolicy{Order: w.order(), Policy: w.parsePolicy(d)})
+	},
+	"start":   (*world).startCommand,
+	"run":     (*world).runCommand,
+	"job":     (*world).jobCommand,
+	"setting": (*world).settingCommand,
+	"pause":   (*world).pauseCommand,
+	"resume":  func(w *world, _ *datadriven.TestData) { w.step(control.Resume{Order: w.order()}) },
+	"accept":  (*world).acceptCommand,
+	"cancel":  (*world).cancelCommand,
+	"journal": func(w *world, d *datadriven.TestData) { w.full = first(d) == "full" },
+	"away":    func(w *world, d *datadriven.TestData) { w.away = strings.TrimSpace(d.Input) },
+	"back":    func(w *world, _ *datadriven.TestData) { w.away = "" },
+	"roster":  func(w *world, _ *datadriven.TestData) { w.step(control.RosterChanged{}) },
+	"status":  (*world).statusCommand,
+	"stop":    func(w *world, _ *datadriven.TestData) { w.step(control.Stop{}) },
+}
+
+// first is the first argument, without a value.
+func first(d *datadriven.TestData) string {
+	if len(d.CmdArgs) == 0 {
+		return ""
+	}
+	return d.CmdArgs[0].Key
+}
+
+// order is the id of a new order.
+func (w *world) order() control.OrderID { w.orders++; return w.orders }
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) parsePolicy(d *datadriven.TestData) policy.Policy {
+	p, err := policy.Parse(strings.NewReader(d.Input))
+	w.must(err)
+	return p
+}
+
+func (w *world) hostCommand(d *datadriven.TestData) {
+	t, err := topology.Synthetic(strings.TrimSpace(d.Input))
+	w.must(err)
+	w.topology = t
+}
+
+func (w *world) kernelCommand(d *datadriven.TestData) {
+	d.MaybeScanArgs(w.t, "numa-balancing", &w.kernel.NUMABalancing)
+	d.MaybeScanArgs(w.t, "numad", &w.kernel.NumadRunning)
+}
+
+func (w *world) guestCommand(d *datadriven.TestData) {
+	var vcpus, gib, on, runs, placed int
+	d.ScanArgs(w.t, "vcpus", &vcpus)
+	d.ScanArgs(w.t, "memory", &gib)
+	d.ScanArgs(w.t, "on", &on)
+	d.ScanArgs(w.t, "runs", &runs)
+	g := w.add(first(d), vcpus, topology.Bytes(gib)*topology.GiB, topology.NodeID(on), topology.NodeID(runs))
+	w.load(g, d)
+	if d.MaybeScanArgs(w.t, "placed", &placed) {
+		w.place(g, topology.NodeID(placed))
+	}
+}
+
+func (w *world) load(g *vm, d *datadriven.TestData) {
+	for key, value := range map[string]*float64{"cpu": &g.cpu, "wait": &g.wait} {
+		var text string
+		if d.MaybeScanArgs(w.t, key, &text) {
+			number, err := strconv.ParseFloat(text, 64)
+			w.must(err)
+			*value = number
+		}
+	}
+}
+
+func (w *world) changeCommand(d *datadriven.TestData) {
+	g, ok := w.guests[first(d)]
+	if !ok {
+		d.Fatalf(w.t, "no guest %q", first(d))
+	}
+	var node int
+	if d.MaybeScanArgs(w.t, "on", &node) {
+		w.lay(g, g.Config.Memory, topology.NodeID(node))
+	}
+	if d.MaybeScanArgs(w.t, "runs", &node) {
+		w.runOn(g, topology.NodeID(node))
+	}
+	w.load(g, d)
+}
+
+func (w *world) startCommand(d *datadriven.TestData) {
+	w.c = control.New(control.Options{Policy: w.policy, Sample: time.Second, Observe: 30 * time.Second, Plan: 5 * time.Second, SaveAlarms: 30 * time.Second})
+	w.state, w.job, w.remedy, w.last = "", nil, nil, time.Time{}
+	w.step(control.Start{Entries: w.journal, Alarms: w.alarms, NUMABalancing: w.kernel.NUMABalancing})
+}
+
+func (w *world) runCommand(d *datadriven.TestData) {
+	length, err := time.ParseDuration(first(d))
+	w.must(err)
+	for end := w.now.Add(length); w.now.Before(end); {
+		w.now = w.now.Add(time.Second)
+		w.turn()
+	}
+}
+
+// journalMove writes what a job itself puts into the journal.
+func (w *world) journalMove(kind journal.Kind, id string, m plan.Move, cancelled bool) {
+	w.journal = append(w.journal, journal.Entry{
+		At: w.now, Kind: kind, ID: id, Guests: strings.Split(m.Names(), ", "), What: m.String(), Move: &m, Cancelled: cancelled,
+	})
+}
+
+func (w *world) jobCommand(d *datadriven.TestData) {
+	j := w.job
+	if j == nil {
+		d.Fatalf(w.t, "no job runs")
+	}
+	w.job = nil
+	how, why := first(d), strings.TrimSpace(d.Input)
+	if how == "killed" { // with the daemon: the controller is gone
+		w.journalMove(journal.MoveBegan, j.ID, j.Move, false)
+		return
+	}
+	e := control.JobEnded{Stopped: how == "stopped"}
+	if how == "stopped" || how == "failed" || how == "refused" {
+		e.Err = errors.New(why)
+	}
+	switch j.Kind {
+	case control.RepairJob:
+		if how == "done" {
+			w.settle(w.guests[j.Guest])
+		}
+	case control.MoveJob:
+		if how != "refused" {
+			w.journalMove(journal.MoveBegan, j.ID, j.Move, false)
+			e.Moved = append(e.Moved, w.end(j.ID, j.Move, how))
+		}
+	case control.RecoverJob:
+		for _, open := range journal.CutShort(w.journal) {
+			e.Moved = append(e.Moved, w.end(open.ID, *open.Move, how))
+		}
+	}
+	w.step(e)
+}
+
+// end ends a move as the transcript says.
+func (w *world) end(id string, m plan.Move, how string) control.Moved {
+	moved := control.Moved{Move: m}
+	for _, g := range m.Guests {
+		moved.Bytes += g.Bytes
+	}
+	moved.Copied = 2 * time.Second
+	switch how {
+	case "done":
+		moved.End = journal.MoveDone
+		w.moved(m)
+	case "cancelled":
+		moved.End, moved.Cancelled = journal.MoveUndone, true
+	case "undone":
+		moved.End = journal.MoveUndone
+	default: // stopped, or a step failed
+		return moved
+	}
+	w.journalMove(moved.End, id, m, moved.Cancelled)
+	return moved
+}
+
+func (w *world) settingCommand(d *datadriven.TestData) {
+	r := w.remedy
+	if r == nil {
+		d.Fatalf(w.t, "no setting is being changed")
+	}
+	w.remedy = nil
+	e := control.SettingChanged{What: fmt.Sprintf("%s %s", r.Path, r.Value)}
+	switch first(d) {
+	case "done":
+		if r.Path == plan.NUMABalancingPath {
+			e.Former, w.kernel.NUMABalancing = w.kernel.NUMABalancing, r.Value
+			w.journalSetting(r, e.Former)
+		}
+	default:
+		e.Err, e.NotBegun = errors.New(strings.TrimSpace(d.Input)), first(d) == "not-begun"
+	}
+	w.step(e)
+}
+
+// journalSetting writes what operate.Fix puts into the journal.
+func (w *world) journalSetting(r *plan.Remedy, former string) {
+	w.journal = append(w.journal, journal.Entry{
+		At: w.now, Kind: journal.EffectSetting.Done(), Effect: journal.EffectSetting, What: r.Path,
+		Setting: &journal.SettingChange{Path: r.Path, Former: former, Value: r.Value, Held: r.Kind == plan.WriteSetting},
+	})
+}
+
+func (w *world) pauseCommand(d *datadriven.TestData) {
+	var length string
+	p := control.Pause{Order: w.order(), Why: strings.TrimSpace(d.Input)}
+	if d.MaybeScanArgs(w.t, "for", &length) {
+		parsed, err := time.ParseDuration(length)
+		w.must(err)
+		p.For = parsed
+	}
+	w.step(p)
+}
+
+func (w *world) acceptCommand(d *datadriven.TestData) {
+	id := first(d)
+	if advice := w.c.Status(w.now).Advice; id == "" && len(advice) > 0 {
+		id = advice[0].ID
+	}
+	w.step(control.Accept{Order: w.order(), Advice: id})
+}
+
+func (w *world) cancelCommand(d *datadriven.TestData) {
+	id := first(d)
+	if moving := w.c.Status(w.now).Moving; id == "" && len(moving) > 0 {
+		id = moving[0].ID
+	}
+	w.step(control.Cancel{Order: w.order(), Job: id})
+}
+
+func (w *world) statusCommand(*datadriven.TestData) {
+	s := w.c.Status(w.now)
+	w.print("status   mode %s, %d plans, moves: %d done, %d failed, %d cancelled; %d repairs",
+		s.Mode, s.Totals.Plans, s.Totals.MovesDone, s.Totals.MovesFailed, s.Totals.MovesCancelled, s.Totals.Repairs)
+	if s.Held != "" {
+		w.print("held     %s", s.Held)
+	}
+	for _, g := range s.Suffering {
+		w.print("degraded %s since %v: %s", g.Guest, g.Since.Sub(w.began), g.Why)
+	}
+	for _, stay := range s.Stays {
+		w.print("stays    %s", strings.TrimSpace(fmt.Sprintf("%v", stay)))
+	}
+	for _, a := range s.Advice {
+		w.print("advice   %s", a.Move.String())
+	}
+	for _, m := range s.Moving {
+		w.print("moving   %s: %s", m.ID, m.Step)
+	}
+	for _, r := range s.Rivals {
+		w.print("rival    %s: %s; %s", r.Name, r.What, r.Answer)
+	}
+	for _, g := range s.Guests {
+		if len(g.Drift) > 0 {
+			w.print("drift    %s: %s", g.Name, strings.Join(g.Drift, "; "))
+		}
+	}
+}
