@@ -303,6 +303,9 @@ func (c *Controller) repaired(j Job, e JobEnded) {
 	if n.Kind == journal.Repaired {
 		c.totals.Repairs++
 	}
+	if n.Kind == journal.Repaired && len(n.Shortfalls) == 0 { // the next observation says whether it is changed again
+		delete(c.competition.drifted, j.Guest)
+	}
 	if n.Kind == journal.Repaired || c.competition.repairs[j.Guest].Failed != n.What { // the same failure again is no news
 		c.note(n)
 	}
