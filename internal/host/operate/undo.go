@@ -89,7 +89,7 @@ func undoable(entries []journal.Entry, id string) (began journal.Entry, err erro
 			continue
 		}
 		end, ended := ends[e.ID]
-		if id == "" && (undone[e.ID] != "" || e.Undoes != "" || !e.ByUser() || !ended || !tookEffect(end)) {
+		if id == "" && (undone[e.ID] != "" || e.Undoes != "" || !e.ByUser() || !ended || !tookEffect(end) || noWayBack(e) != nil) {
 			continue
 		}
 		switch {

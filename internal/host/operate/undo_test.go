@@ -88,6 +88,28 @@ func TestUndo_BindOfAGuestThatNobodyHadPlaced(t *testing.T) {
 	}
 }
 
+func TestUndo_BindOfEveryKindOfGuest(t *testing.T) {
+	for _, k := range kinds {
+		w := misplaced(t, k, folderOf(t))
+		was := w.guest(t, "g")
+		if b, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("0,2")}); err != nil || len(b.Plan.Steps) == 0 {
+			t.Fatalf("%s: %v: %+v", k.name, err, b.Plan)
+		}
+		w.host.By = "alice (uid 1000)"
+		entries, err := w.host.Journal.Entries()
+		if err != nil {
+			t.Fatal(err)
+		}
+		u, err := w.host.Undo(t.Context(), operate.UndoRequest{ID: entries[0].ID})
+		if err != nil || u.Moved.End != journal.MoveUndone {
+			t.Errorf("%s: %v: %+v", k.name, err, u.Moved)
+			continue
+		}
+		isBack(t, k.name, was, w.guest(t, "g"))
+		w.settled(t)
+	}
+}
+
 func TestUndo_BindOfAPlacedGuest(t *testing.T) {
 	w, b, _ := bound(t)
 	first := w.guest(t, "g")
@@ -252,6 +274,21 @@ func TestUndo_Setting(t *testing.T) {
 	}
 }
 
+// Without an ID, what has no way back is passed over.
+func TestUndo_LastThatCanBeUndone(t *testing.T) {
+	h, k, b := fixing(t, 0)
+	if _, err := h.Fix(t.Context(), operate.FixRequest{Remedy: balancingOff}); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []journal.Kind{journal.EffectRun.Began(), journal.EffectRun.Done()} {
+		b.entries = append(b.entries, journal.Entry{Kind: kind, ID: "r", Effect: journal.EffectRun, By: "alice (uid 1000)"})
+	}
+	u, err := h.Undo(t.Context(), operate.UndoRequest{})
+	if err != nil || u.Of.ID != b.entries[0].ID || k.values[plan.NUMABalancingPath] != "3" {
+		t.Errorf("%v: %+v; %v", err, u.Of, k.values)
+	}
+}
+
 func TestUndo_Refusals(t *testing.T) {
 	h, _, b := fixing(t, 0)
 	add := func(e journal.Effect, id string, kinds ...journal.Kind) {
@@ -272,6 +309,9 @@ func TestUndo_Refusals(t *testing.T) {
 		if _, err := h.Undo(t.Context(), operate.UndoRequest{ID: id}); !errors.Is(err, operate.ErrCannotUndo) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", id, err, want)
 		}
+	}
+	if u, err := h.Undo(t.Context(), operate.UndoRequest{}); !errors.Is(err, operate.ErrCannotUndo) || u.Of.ID != "" {
+		t.Errorf("without an ID: %v, %+v", err, u.Of)
 	}
 	held := &journal.SettingChange{Path: "p", Former: "1", Value: "0", Held: true}
 	for _, k := range []journal.Kind{journal.EffectSetting.Began(), journal.EffectSetting.Done()} {
