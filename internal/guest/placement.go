@@ -67,7 +67,7 @@ func (p *Placement) MemoryOn(node topology.NodeID) topology.Bytes {
 	var sum topology.Bytes
 	for _, r := range p.Reservations {
 		if r.Node == node {
-			sum += r.Memory
+			sum = sum.Plus(r.Memory)
 		}
 	}
 	return sum

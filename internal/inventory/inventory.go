@@ -88,6 +88,8 @@ type Guest struct {
 	Adopted   bool             `json:"adopted,omitempty"`
 	Spec      *guest.Spec      `json:"spec,omitempty"`
 	Placement *guest.Placement `json:"placement,omitempty"`
+	// IntentError says why a recorded intent is not used (CheckIntents): the guest is not managed then.
+	IntentError string `json:"intent_error,omitempty"`
 
 	Config Config `json:"config"` // what the hypervisor was told
 	Seen   Seen   `json:"seen"`   // what the kernel says

@@ -34,5 +34,6 @@ func Parse(r io.Reader) (Host, error) {
 	if err := cmp.Or(h.Topology.Validate(), h.Validate()); err != nil {
 		return h, fmt.Errorf("%w; give the document as 'numavisor capture' made it", err)
 	}
+	h.CheckIntents()
 	return h, nil
 }

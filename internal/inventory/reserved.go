@@ -41,6 +41,8 @@ func (h Holding) Untouched() topology.Bytes { return h.Memory() - h.Seen }
 // two. A guest that others made takes its whole configured memory, on the
 // nodes of its numatune, else of its pins, else in the proportions in which
 // its memory is seen, else of all nodes. Shut off, it takes nothing.
+//
+// No amount is more than any host has, so that sums of thousands stay in range.
 func (h *Host) Holdings(ignore string) []Holding {
 	var all []Holding
 	for i := range h.Guests {
@@ -87,7 +89,7 @@ func addPlacement(all []Holding, from int, name string, managed bool, p *guest.P
 		var h *Holding
 		all, h = holding(all, from, name, r.Node, r.PageSize)
 		h.Managed = managed
-		h.Reserved = max(h.Reserved, r.Memory)
+		h.Reserved = max(h.Reserved, min(r.Memory, maxMemory))
 		h.Exclusive = h.Exclusive.Union(r.Exclusive)
 		if p.CPUMode != guest.CPUExclusive {
 			h.VCPUs = max(h.VCPUs, float64(r.VCPUs))
@@ -106,7 +108,7 @@ func addSeen(all []Holding, from int, g *Guest) []Holding {
 		if seen := g.Seen.MemoryByNode[node]; seen > 0 {
 			var h *Holding
 			all, h = holding(all, from, g.Name, node, size)
-			h.Managed, h.Seen = g.Managed, seen
+			h.Managed, h.Seen = g.Managed, min(seen, maxMemory)
 		}
 	}
 	return all
@@ -148,7 +150,7 @@ func (h *Host) unmanaged(g *Guest) []Holding {
 
 // spreadMemory adds the guest's configured memory to the nodes it belongs to.
 func (h *Host) spreadMemory(g *Guest, memory, cpu map[topology.NodeID]float64) {
-	rest := float64(g.Config.Memory)
+	rest := float64(min(g.Config.Memory, maxMemory))
 	if tune := g.Config.NUMATune; tune != nil {
 		for _, c := range tune.Cells {
 			for _, cell := range g.Config.Cells {

@@ -37,6 +37,14 @@ func (b Bytes) String() string {
 	return fmt.Sprintf("%d B", uint64(b))
 }
 
+// Plus adds without wrapping around: the sum is at most the greatest amount.
+func (b Bytes) Plus(c Bytes) Bytes {
+	if c > math.MaxUint64-b {
+		return math.MaxUint64
+	}
+	return b + c
+}
+
 // ParseBytes reads "16G", "16GiB", "1.5 GiB", "2048k" or "4096". Units are
 // binary whatever their spelling; a number alone is bytes.
 func ParseBytes(s string) (Bytes, error) {

@@ -86,7 +86,7 @@ func Available(h *inventory.Host, p policy.Policy, ignore string) []Node {
 func (r *Node) add(held inventory.Holding) {
 	r.Holders = append(r.Holders, held)
 	r.Load += held.VCPUs
-	r.Promised += held.Memory()
+	r.Promised = r.Promised.Plus(held.Memory())
 	if !held.Exclusive.IsEmpty() {
 		r.Exclusive = r.Exclusive.Union(held.Exclusive)
 	}

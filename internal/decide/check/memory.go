@@ -41,7 +41,7 @@ func (c *checker) reservations() {
 func (c *checker) reservedOn(nodes topology.NodeSet) topology.Bytes {
 	var sum topology.Bytes
 	for id := range nodes.All() {
-		sum += c.placed.MemoryOn(id)
+		sum = sum.Plus(c.placed.MemoryOn(id))
 	}
 	return sum
 }
@@ -63,7 +63,7 @@ func (c *checker) total(n *topology.Node, own topology.Bytes) {
 	bound := own
 	for _, o := range c.others {
 		if o.Node == n.ID {
-			bound += o.Memory()
+			bound = bound.Plus(o.Memory())
 		}
 	}
 	if bound > n.Memory {

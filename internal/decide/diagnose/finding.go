@@ -80,6 +80,7 @@ var rules = []rule{
 	{"distances-asymmetric", distancesAsymmetric},
 	{"memory-lopsided", memoryLopsided},
 	{"topology-incomplete", topologyIncomplete},
+	{"intent-unusable", intentUnusable},
 }
 
 // Run returns what is wrong on a host, the worst first, then by object.
@@ -89,18 +90,24 @@ func Run(h *inventory.Host) []Finding {
 	}
 	v := look(h)
 	if v.memoryNodes.Len() < 2 && v.topology.NodesOf(v.topology.CPUSet()).Len() < 2 {
-		return nil // one node: everything is local
+		// One node: everything is local. A damaged intent is one on any host.
+		return named("intent-unusable", intentUnusable(v))
 	}
 	var found []Finding
 	for _, r := range rules {
-		for _, f := range r.find(v) {
-			f.Rule = r.name
-			found = append(found, f)
-		}
+		found = append(found, named(r.name, r.find(v))...)
 	}
 	slices.SortStableFunc(found, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), cmp.Compare(a.Object, b.Object), cmp.Compare(a.Rule, b.Rule))
 	})
+	return found
+}
+
+// named gives findings the name of their rule.
+func named(rule string, found []Finding) []Finding {
+	for i := range found {
+		found[i].Rule = rule
+	}
 	return found
 }
 

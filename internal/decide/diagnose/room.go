@@ -29,7 +29,7 @@ func nodeOverBound(v *view) (found []Finding) {
 		var least *inventory.Holding // whose leaving suffices
 		for i := range all {
 			if all[i].Node == n.ID && all[i].Memory() > 0 {
-				sum += all[i].Memory()
+				sum = sum.Plus(all[i].Memory())
 				evidence = append(evidence, fmt.Sprintf("%s: %v reserved, %v seen", all[i].Name, all[i].Reserved, all[i].Seen))
 			}
 		}

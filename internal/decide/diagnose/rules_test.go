@@ -213,6 +213,13 @@ var faults = []struct {
 	{"distances-asymmetric", "one direction longer", func(h *inventory.Host) { h.Topology.Nodes[0].Distances[3] = 30 }, "host", diagnose.Info, "node 0 to node 3: 30, back: 20", false},
 	{"memory-lopsided", "a module short", func(h *inventory.Host) { h.Topology.Nodes[1].Memory = 12 * gib }, "node 1", diagnose.Info, "12 GiB of memory, node 0 has 16 GiB", false},
 	{"topology-incomplete", "", func(h *inventory.Host) { h.Topology.Gaps = []string{"node 1: no distances"} }, "host", diagnose.Info, "node 1: no distances", false},
+	{"intent-unusable", "running", func(h *inventory.Host) {
+		find(h, "foreign").IntentError = "placement.nodes is 77"
+	}, "guest foreign", diagnose.Warning, "numavisor bind foreign", false},
+	{"intent-unusable", "shut off", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		g.State, g.PID, g.Seen, g.IntentError = "shutoff", 0, inventory.Seen{}, "placement.nodes is 77"
+	}, "guest foreign", diagnose.Warning, "virsh metadata foreign", false},
 }
 
 func addMemoryNode(h *inventory.Host) {
@@ -420,6 +427,10 @@ var silences = []struct {
 	}},
 	{"memory-lopsided", "what the kernel keeps", func(h *inventory.Host) { h.Topology.Nodes[0].Memory = 15 * gib }},
 	{"memory-lopsided", "slow memory may be larger", func(h *inventory.Host) { addMemoryNode(h) }},
+	{"intent-unusable", "nobody placed the VM", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		g.Managed, g.Spec, g.Placement = false, nil, nil
+	}},
 	{"topology-incomplete", "gaps of the inventory are no fault of the host", func(h *inventory.Host) {
 		h.Gaps = []inventory.Gap{{Object: "guest web", What: "its threads", Why: "not root"}}
 	}},

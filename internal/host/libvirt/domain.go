@@ -38,6 +38,9 @@ func (d Domain) Guest() inventory.Guest {
 	if d.Type == "xen" {
 		g.Hypervisor = d.Type
 	}
+	if d.IntentError != nil {
+		g.IntentError = d.IntentError.Error()
+	}
 	if d.Intent != nil {
 		g.Managed, g.Adopted, g.Spec, g.Placement = true, d.Intent.Adopted, &d.Intent.Spec, &d.Intent.Placement
 	}

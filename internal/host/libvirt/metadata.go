@@ -36,7 +36,7 @@ func parseMetadata(root *element) (*Metadata, error) {
 	}
 	var m Metadata
 	if err := json.Unmarshal(holder.text, &m); err != nil {
-		return nil, fmt.Errorf("metadata of namespace %s: %w; bind the guest again to replace it", MetadataURI, err)
+		return nil, fmt.Errorf("metadata of namespace %s: %w", MetadataURI, err)
 	}
 	return &m, nil
 }

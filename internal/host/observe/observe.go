@@ -86,8 +86,11 @@ func Host(ctx context.Context, s Sources, closely ...string) (inventory.Host, er
 		return h, fmt.Errorf("observing the host: %w", err)
 	}
 	addClaims(&h, claims)
-	h.Topology, err = s.topology()
-	return h, err
+	if h.Topology, err = s.topology(); err != nil {
+		return h, err
+	}
+	h.CheckIntents()
+	return h, nil
 }
 
 func (s Sources) topology() (topology.Topology, error) {
