@@ -58,7 +58,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 		var p plan.Plan
 		if !resume {
 			var err error
-			if p, err = readFile(args[0], plan.Parse); err != nil {
+			if p, err = readFile(c.Context(), args[0], plan.Parse); err != nil {
 				return err
 			}
 			if p.Moves, err = picked(p.Moves, guests); err != nil {

@@ -37,7 +37,7 @@ host they are known where its daemon runs.`,
 	on.onlyLive(c, "inventory")
 	c.MarkFlagsMutuallyExclusive("inventory", "socket")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		wanted, err := on.readPolicy()
+		wanted, err := on.readPolicy(c.Context())
 		if err != nil {
 			return err
 		}

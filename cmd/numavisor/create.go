@@ -71,7 +71,7 @@ given back on delete.`,
 // guestToMake reads what is asked for and refuses what cannot be made, before
 // anything is claimed for it.
 func guestToMake(c *cobra.Command, specFile, xmlFile string, spec *guest.FlagSpec, m libvirt.Machine) (guest.Spec, []byte, error) {
-	asked, xml, err := specFrom(specFile, xmlFile, spec)
+	asked, xml, err := specFrom(c.Context(), specFile, xmlFile, spec)
 	if err != nil {
 		return asked, nil, err
 	}

@@ -96,7 +96,9 @@ func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags) (stop fun
 				return
 			case <-hups:
 			}
-			p, err := on.readPolicy()
+			reading, done := context.WithTimeout(ctx, policyTime)
+			p, err := on.readPolicy(reading)
+			done()
 			if err == nil {
 				err = d.SetPolicy(ctx, p)
 			}
@@ -107,6 +109,9 @@ func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags) (stop fun
 	})
 	return func() { signal.Stop(hups); cancel(); reader.Wait() }
 }
+
+// policyTime limits the reading of a policy again: a FIFO may have no writer any more.
+const policyTime = 10 * time.Second
 
 // frugal has the heap collected when it has grown by half: by default it may
 // double, and what the daemon holds for long is mostly history, in which there

@@ -55,7 +55,7 @@ not be asked for its VMs, or not for all.`,
 		case root != "":
 			inv, err = captured(root)
 		case inventoryFile != "":
-			inv, err = readFile(inventoryFile, inventory.Parse)
+			inv, err = readFile(c.Context(), inventoryFile, inventory.Parse)
 		default:
 			var done func()
 			if h, done, err = on.open(c); err != nil {

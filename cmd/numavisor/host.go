@@ -32,7 +32,7 @@ func (f *hostFlags) flags(c *cobra.Command) {
 
 // open joins the drivers into one host. done ends its connections and the command's deadline.
 func (f *hostFlags) open(c *cobra.Command) (h *local.Host, done func(), err error) {
-	o, err := f.options()
+	o, err := f.options(c.Context())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -53,7 +53,7 @@ func (f *hostFlags) open(c *cobra.Command) (h *local.Host, done func(), err erro
 }
 
 // options turns the flags into values; files that they name are read.
-func (f *hostFlags) options() (o local.Options, err error) {
+func (f *hostFlags) options(ctx context.Context) (o local.Options, err error) {
 	o = local.Options{URI: f.uri, Claims: f.state, Records: f.records}
 	if o.Housekeeping, err = topology.ParseSet[topology.CPUID](f.housekeeping); err != nil {
 		return o, wrongUse("--housekeeping: %w", err)
@@ -61,8 +61,8 @@ func (f *hostFlags) options() (o local.Options, err error) {
 	if o.Pace, err = f.copyPace(); err != nil {
 		return o, err
 	}
-	if o.Policy, err = f.readPolicy(); err == nil && f.measured != "" {
-		o.Measured, err = readFile(f.measured, topology.ParseMeasured)
+	if o.Policy, err = f.readPolicy(ctx); err == nil && f.measured != "" {
+		o.Measured, err = readFile(ctx, f.measured, topology.ParseMeasured)
 	}
 	return o, err
 }
@@ -83,11 +83,11 @@ func (f *hostFlags) copyPace() (topology.Bytes, error) {
 }
 
 // readPolicy returns the operator's policy; without a file, the default one.
-func (f *hostFlags) readPolicy() (policy.Policy, error) {
+func (f *hostFlags) readPolicy(ctx context.Context) (policy.Policy, error) {
 	if f.policy == "" {
 		return policy.Policy{}, nil
 	}
-	return readFile(f.policy, policy.Parse)
+	return readFile(ctx, f.policy, policy.Parse)
 }
 
 // onlyLive refuses flags that are about this host beside one that names another.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -41,7 +42,7 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 	c.MarkFlagsMutuallyExclusive("spec", "xml")
 	on.onlyLive(c, "inventory")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		asked, xml, err := specFrom(specFile, xmlFile, spec)
+		asked, xml, err := specFrom(c.Context(), specFile, xmlFile, spec)
 		if err != nil {
 			return err
 		}
@@ -51,7 +52,7 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 		if asked.Name == "" {
 			asked.Name = "new-guest"
 		}
-		weights, err := on.readPolicy()
+		weights, err := on.readPolicy(c.Context())
 		if err != nil {
 			return err
 		}
@@ -94,7 +95,7 @@ func emitBound(c *cobra.Command, xml []byte, asked guest.Spec, p placed, explain
 // count all VMs; what a saved inventory does not show is noted.
 func (f *hostFlags) inventory(c *cobra.Command, file string) (inventory.Host, error) {
 	if file != "" {
-		inv, err := readFile(file, inventory.Parse)
+		inv, err := readFile(c.Context(), file, inventory.Parse)
 		if err != nil {
 			return inv, err
 		}
@@ -157,10 +158,10 @@ func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {
 }
 
 // specFrom reads what is asked for: a spec file or a domain XML, changed by flags.
-func specFrom(specFile, xmlFile string, flags *guest.FlagSpec) (asked guest.Spec, xml []byte, err error) {
+func specFrom(ctx context.Context, specFile, xmlFile string, flags *guest.FlagSpec) (asked guest.Spec, xml []byte, err error) {
 	switch {
 	case xmlFile != "":
-		if xml, err = readFile(xmlFile, io.ReadAll); err != nil {
+		if xml, err = readFile(ctx, xmlFile, readXML); err != nil {
 			return asked, nil, err
 		}
 		parsed, err := libvirt.ParseDomain(xml)
@@ -169,7 +170,7 @@ func specFrom(specFile, xmlFile string, flags *guest.FlagSpec) (asked guest.Spec
 		}
 		asked = adopt.Spec(parsed.Guest())
 	case specFile != "":
-		if asked, err = readFile(specFile, guest.ParseSpec); err != nil {
+		if asked, err = readFile(ctx, specFile, guest.ParseSpec); err != nil {
 			return asked, nil, err
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -33,7 +34,7 @@ that guests do not get. Reads this host, or a description of another one.`,
   virsh capabilities | numavisor topology --capabilities -`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			t, err := from.read()
+			t, err := from.read(c.Context())
 			if err != nil {
 				return err
 			}
@@ -61,13 +62,13 @@ func (s *topologySource) flags(c *cobra.Command) {
 	c.MarkFlagsMutuallyExclusive("root", "capabilities", "xl-info", "hwloc")
 }
 
-func (s *topologySource) read() (topology.Topology, error) {
-	t, err := s.readForeign()
+func (s *topologySource) read(ctx context.Context) (topology.Topology, error) {
+	t, err := s.readForeign(ctx)
 	if err != nil {
 		return t, err
 	}
 	if s.measured != "" {
-		m, err := readFile(s.measured, topology.ParseMeasured)
+		m, err := readFile(ctx, s.measured, topology.ParseMeasured)
 		if err == nil {
 			err = t.Measure(m)
 		}
@@ -82,14 +83,14 @@ func (s *topologySource) read() (topology.Topology, error) {
 	return t, t.Housekeep(more)
 }
 
-func (s *topologySource) readForeign() (topology.Topology, error) {
+func (s *topologySource) readForeign(ctx context.Context) (topology.Topology, error) {
 	switch {
 	case s.capabilities != "":
-		return readFile(s.capabilities, libvirt.ParseCapabilities)
+		return readFile(ctx, s.capabilities, libvirt.ParseCapabilities)
 	case s.xlInfo != "":
-		return readFile(s.xlInfo, xen.ParseInfo)
+		return readFile(ctx, s.xlInfo, xen.ParseInfo)
 	case s.hwloc != "":
-		return readFile(s.hwloc, hwloc.Parse)
+		return readFile(ctx, s.hwloc, hwloc.Parse)
 	}
 	return capturedTopology(s.root)
 }
@@ -110,28 +111,6 @@ func (s *topologySource) housekeepingCPUs() (topology.CPUSet, error) {
 		return cpus, wrongUse("--housekeeping: %w", err)
 	}
 	return cpus, nil
-}
-
-// readFile parses a file, or standard input for "-".
-func readFile[T any](path string, parse func(io.Reader) (T, error)) (T, error) {
-	if path == "-" {
-		v, err := parse(os.Stdin)
-		if err != nil {
-			err = fmt.Errorf("standard input: %w", err)
-		}
-		return v, err
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		var none T
-		return none, fmt.Errorf("%w; give a file that can be read, or '-' for standard input", err)
-	}
-	defer f.Close()
-	v, err := parse(f)
-	if err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
-	}
-	return v, err
 }
 
 func printTopology(w io.Writer, t *topology.Topology) {
