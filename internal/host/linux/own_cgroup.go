@@ -48,6 +48,9 @@ func (r Root) SetMems(ctx context.Context, pid int, nodes topology.NodeSet) erro
 		return err
 	}
 	if ok {
+		if err := vm.Threads.allowMems(ctx, nodes); err != nil {
+			return err
+		}
 		return vm.SetMems(ctx, nodes)
 	}
 	at, err := r.CgroupOf(pid)

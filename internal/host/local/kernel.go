@@ -46,6 +46,9 @@ func (k kernel) ExcludeFromNumad(ctx context.Context, pid int) error {
 // copies large slices: each call makes all CPUs drain their page lists.
 func (k kernel) Move(ctx context.Context, pid int, s plan.Step,
 	progress func(done, total topology.Bytes)) (plan.Moved, error) {
+	if err := k.AllowMems(ctx, pid, s.Nodes); err != nil {
+		return plan.Moved{}, fmt.Errorf("moving pages of process %d at %#x to nodes %s: %w", pid, s.Address, s.Nodes, err)
+	}
 	m := linux.Mover{PID: pid, Spread: s.Mode == guest.MemoryInterleave, Pace: k.pace, Progress: progress}
 	if k.pace == nil {
 		m.Chunk = apply.FullSlice
