@@ -19,6 +19,7 @@ const module = "github.com/numavisor/numavisor/"
 // Tests may look further.
 var rooms = map[string][]string{
 	"internal/topology":  {},
+	"internal/text":      {},
 	"internal/guest":     {"internal/topology"},
 	"internal/inventory": {"internal/topology", "internal/guest"},
 	"internal/policy":    {"internal/topology", "internal/guest", "internal/alarm"},
@@ -73,7 +74,7 @@ var rooms = map[string][]string{
 	"tools/mutate": {}, // for developers: which changes to the code the tests notice
 }
 
-var words = []string{"internal/topology", "internal/guest", "internal/inventory", "internal/policy", "internal/plan", "internal/alarm", "internal/journal", "internal/history", "internal/status"}
+var words = []string{"internal/topology", "internal/text", "internal/guest", "internal/inventory", "internal/policy", "internal/plan", "internal/alarm", "internal/journal", "internal/history", "internal/status"}
 
 func TestRoomsLookOnlyWhereTheyMay(t *testing.T) {
 	seen := map[string]bool{}

@@ -83,7 +83,7 @@ func printAlarms(w io.Writer, list alarmList, all bool) {
 		columns(w, alarmRows(list.Alarms, all))
 	}
 	if list.Silent {
-		fmt.Fprintf(w, "\nno daemon has written since %s: what is listed is from then\n", moment(list.Written))
+		printf(w, "\nno daemon has written since %s: what is listed is from then\n", moment(list.Written))
 	}
 }
 

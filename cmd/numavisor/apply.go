@@ -152,12 +152,12 @@ func printMoved(w io.Writer, all []operate.Moved, ended error) {
 		if end == "" {
 			end = "stopped half-way"
 		}
-		fmt.Fprintf(w, "%s: %s; %v copied in %.1f s\n", m.Move, end, m.Bytes, m.Took.Seconds())
+		printf(w, "%s: %s; %v copied in %.1f s\n", m.Move, end, m.Bytes, m.Took.Seconds())
 		if m.Why != "" {
-			fmt.Fprintf(w, "  %s\n", m.Why)
+			printf(w, "  %s\n", m.Why)
 		}
 		for _, b := range m.Guests {
-			fmt.Fprintf(w, "%s:\n", b.Plan.Guest)
+			printf(w, "%s:\n", b.Plan.Guest)
 			printBound(w, b)
 		}
 	}

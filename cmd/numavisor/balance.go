@@ -9,6 +9,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/text"
 )
 
 func balanceCommand() *cobra.Command {
@@ -63,21 +64,21 @@ host they are known where its daemon runs.`,
 func noteNoLoads(c *cobra.Command, inv *inventory.Host) {
 	for _, g := range inv.Gaps {
 		if g.What == loadsGap {
-			fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: loads are not known (%s): vCPUs count as busy, and accesses as even over the memory\n", g.Why)
+			printf(c.ErrOrStderr(), "numavisor: note: loads are not known (%s): vCPUs count as busy, and accesses as even over the memory\n", g.Why)
 		}
 	}
 }
 
 func printPlan(w io.Writer, r plan.Plan, explain bool) {
 	if explain {
-		fmt.Fprint(w, r.Text())
+		fmt.Fprint(w, text.VisibleLines(r.Text()))
 		for _, s := range r.Suffering {
-			fmt.Fprintf(w, "  suffers: %s: %s\n", s.Guest, s.Why)
+			printf(w, "  suffers: %s: %s\n", s.Guest, s.Why)
 		}
 		return
 	}
 	if len(r.Moves) == 0 {
-		fmt.Fprintf(w, "nothing to move; VMs that suffer: %d\n", len(r.Suffering))
+		printf(w, "nothing to move; VMs that suffer: %d\n", len(r.Suffering))
 		return
 	}
 	rows := [][]string{{"MOVE", "VM", "FROM", "TO", "COPY", "TAKES", "SAVES", "MODE"}}

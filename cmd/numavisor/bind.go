@@ -13,6 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -122,13 +123,13 @@ func report(c *cobra.Command, of target, b operate.Bound, err error) error {
 
 func printBound(w io.Writer, b operate.Bound) {
 	if b.Why != nil {
-		fmt.Fprintln(w, strings.TrimRight(b.Why.Text(), "\n"))
+		fmt.Fprintln(w, text.VisibleLines(strings.TrimRight(b.Why.Text(), "\n")))
 	}
 	if len(b.Outcomes) == 0 {
 		if len(b.Plan.Steps) == 0 {
-			fmt.Fprintf(w, "%s: is as intended, on nodes %s; nothing to do\n", b.Plan.Guest, b.Plan.Placement.Nodes)
+			printf(w, "%s: is as intended, on nodes %s; nothing to do\n", b.Plan.Guest, b.Plan.Placement.Nodes)
 		} else {
-			fmt.Fprint(w, b.Plan.Text())
+			fmt.Fprint(w, text.VisibleLines(b.Plan.Text()))
 		}
 	}
 	for _, o := range b.Outcomes {
@@ -139,10 +140,10 @@ func printBound(w io.Writer, b operate.Bound) {
 		if o.Detail != "" {
 			line += ": " + o.Detail
 		}
-		fmt.Fprintln(w, line)
+		printf(w, "%s\n", line)
 	}
 	for _, r := range b.Plan.Cannot {
-		fmt.Fprintf(w, "  cannot   %s: %s\n", r.What, r.Why)
+		printf(w, "  cannot   %s: %s\n", r.What, r.Why)
 	}
 	if b.Truth != nil {
 		printTruth(w, b.Before, b.Truth)
@@ -151,10 +152,10 @@ func printBound(w io.Writer, b operate.Bound) {
 
 func printTruth(w io.Writer, before, after *operate.Truth) {
 	if before != nil {
-		fmt.Fprintf(w, "before: %s\n", truthLine(before))
+		printf(w, "before: %s\n", truthLine(before))
 	}
-	fmt.Fprintf(w, "now:    %s\n", truthLine(after))
-	fmt.Fprintf(w, "        %s\n", after.Verdict())
+	printf(w, "now:    %s\n", truthLine(after))
+	printf(w, "        %s\n", after.Verdict())
 }
 
 func truthLine(t *operate.Truth) string {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -42,7 +41,7 @@ VMs, or not for all: the document has the gap.`,
 				}
 			}
 			return errors.Join(emit(c, inv, func(w io.Writer) {
-				fmt.Fprintf(w, "%s at %s: %d nodes, %d CPUs, %d VMs, %d gaps\n", inv.Name, inv.Taken.Format("2006-01-02 15:04:05 MST"),
+				printf(w, "%s at %s: %d nodes, %d CPUs, %d VMs, %d gaps\n", inv.Name, inv.Taken.Format("2006-01-02 15:04:05 MST"),
 					len(inv.Topology.Nodes), len(inv.Topology.CPUs), len(inv.Guests), len(inv.Gaps))
 			}), unseen(&inv))
 		},

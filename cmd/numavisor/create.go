@@ -76,7 +76,7 @@ func guestToMake(c *cobra.Command, specFile, xmlFile string, spec *guest.FlagSpe
 		return asked, nil, err
 	}
 	for _, note := range asked.Notes() {
-		fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: %s\n", note)
+		printf(c.ErrOrStderr(), "numavisor: note: %s\n", note)
 	}
 	if asked.Name == "" {
 		return asked, nil, wrongUse("a VM needs a name: give --name, or name in the spec")
@@ -128,9 +128,9 @@ func renderer(xml []byte, m libvirt.Machine) operate.Renderer {
 }
 
 func printCreated(w io.Writer, c operate.Created) {
-	fmt.Fprintln(w, c.Why.Summary)
+	printf(w, "%s\n", c.Why.Summary)
 	for _, r := range c.Cannot {
-		fmt.Fprintf(w, "note: %s: %s\n", r.What, r.Why)
+		printf(w, "note: %s: %s\n", r.What, r.Why)
 	}
 	printTruth(w, nil, &c.Truth)
 }

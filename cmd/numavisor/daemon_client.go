@@ -66,5 +66,5 @@ daemon moves what suffers, as its policy says.`,
 
 // said reports an order that was carried out.
 func said(c *cobra.Command, result, text string) error {
-	return emit(c, map[string]string{"result": result}, func(w io.Writer) { fmt.Fprintln(w, text) })
+	return emit(c, map[string]string{"result": result}, func(w io.Writer) { printf(w, "%s\n", text) })
 }

@@ -132,13 +132,13 @@ func fixAll(ctx context.Context, h *operate.Host, findings []diagnose.Finding) (
 
 func printDiagnosis(w io.Writer, d diagnosis) {
 	for _, f := range d.Findings {
-		fmt.Fprintf(w, "%s: %s: %s\n", strings.ToUpper(string(f.Severity)), f.Object, f.Rule)
+		printf(w, "%s: %s: %s\n", strings.ToUpper(string(f.Severity)), f.Object, f.Rule)
 		for _, e := range f.Evidence {
-			fmt.Fprintf(w, "  seen:   %s\n", e)
+			printf(w, "  seen:   %s\n", e)
 		}
-		fmt.Fprintf(w, "  effect: %s\n  fix:    %s\n", f.Effect, f.Fix)
+		printf(w, "  effect: %s\n  fix:    %s\n", f.Effect, f.Fix)
 		if f.Command != "" {
-			fmt.Fprintf(w, "          %s\n", f.Command)
+			printf(w, "          %s\n", f.Command)
 		}
 		if f.Safe {
 			fmt.Fprintln(w, "          (safe: --fix does it)")
@@ -155,9 +155,9 @@ func printDiagnosis(w io.Writer, d diagnosis) {
 		if !f.Done {
 			state = "NOT fixed"
 		}
-		fmt.Fprintf(w, "%s: %s of %s: %s\n", state, f.Rule, f.Object, f.Detail)
+		printf(w, "%s: %s of %s: %s\n", state, f.Rule, f.Object, f.Detail)
 	}
 	for _, g := range d.Gaps {
-		fmt.Fprintf(w, "not seen: %s: %s: %s\n", g.Object, g.What, g.Why)
+		printf(w, "not seen: %s: %s: %s\n", g.Object, g.What, g.Why)
 	}
 }

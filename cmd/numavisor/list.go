@@ -78,12 +78,12 @@ func printList(w io.Writer, t *topology.Topology, list guestList) {
 		fmt.Fprintln(w, "no VMs on this host")
 	default:
 		columns(w, listRows(t, list.Guests))
-		fmt.Fprintf(w, "\nmemory from %s; vCPU nodes and wait from %s; local: memory near the vCPUs that use it, by where they may run\n",
+		printf(w, "\nmemory from %s; vCPU nodes and wait from %s; local: memory near the vCPUs that use it, by where they may run\n",
 			sources(list.Guests, func(g operate.Truth) string { return g.MemorySource }),
 			sources(list.Guests, func(g operate.Truth) string { return g.ThreadSource }))
 	}
 	for _, g := range list.Gaps {
-		fmt.Fprintf(w, "not seen: %s: %s: %s\n", g.Object, g.What, g.Why)
+		printf(w, "not seen: %s: %s: %s\n", g.Object, g.What, g.Why)
 	}
 }
 

@@ -135,7 +135,7 @@ func statusOf(err error) int {
 func printError(w io.Writer, format string, err error) {
 	text := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
 	if format != "json" {
-		fmt.Fprintf(w, "numavisor: %s\n", text)
+		printf(w, "numavisor: %s\n", text)
 		return
 	}
 	kind := map[int]string{exitFailed: "failed", exitUsage: "usage", exitPartial: "partial"}[statusOf(err)]

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -31,7 +33,10 @@ func emit(c *cobra.Command, value any, table func(io.Writer)) error {
 		e.SetEscapeHTML(false)
 		return e.Encode(value)
 	case "yaml":
-		data, err := yaml.Marshal(value)
+		data, err := json.Marshal(value)
+		if err == nil {
+			data, err = yaml.JSONToYAML(escaped(data))
+		}
 		if err != nil {
 			return err
 		}
@@ -63,11 +68,45 @@ func askedFormat(args []string) string {
 	return *format
 }
 
+// escaped writes hidden runes of a JSON document as JSON escapes: YAML allows
+// no other form of them. In what json.Marshal writes they are only in strings.
+func escaped(document []byte) []byte {
+	var b bytes.Buffer
+	for _, r := range string(document) {
+		if text.Hidden(r) || r == 0xfeff {
+			fmt.Fprintf(&b, `\u%04x`, r)
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.Bytes()
+}
+
+// printf writes a text for people. Arguments with hidden runes are escaped
+// (text.Visible): a name with a line break must not look like a line of ours.
+func printf(w io.Writer, format string, args ...any) {
+	for i, a := range args {
+		switch v := a.(type) {
+		case string:
+			args[i] = text.Visible(v)
+		case error:
+			args[i] = text.Visible(v.Error())
+		case fmt.Stringer:
+			args[i] = text.Visible(v.String())
+		}
+	}
+	fmt.Fprintf(w, format, args...)
+}
+
 // columns prints rows aligned under a heading; the first row is the heading.
 func columns(w io.Writer, rows [][]string) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintln(t, strings.TrimRight(strings.Join(row, "\t"), "\t"))
+		cells := make([]string, len(row))
+		for i := range row {
+			cells[i] = text.Visible(row[i])
+		}
+		fmt.Fprintln(t, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 	}
 	t.Flush()
 }

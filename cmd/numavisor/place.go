@@ -15,6 +15,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/text"
 )
 
 func placeCommand() *cobra.Command {
@@ -47,7 +48,7 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 			return err
 		}
 		for _, note := range asked.Notes() {
-			fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: %s\n", note)
+			printf(c.ErrOrStderr(), "numavisor: note: %s\n", note)
 		}
 		if asked.Name == "" {
 			asked.Name = "new-guest"
@@ -64,7 +65,7 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 		if err != nil {
 			var noFit *place.NoFit
 			if explain && errors.As(err, &noFit) {
-				fmt.Fprint(c.ErrOrStderr(), noFit.Text())
+				fmt.Fprint(c.ErrOrStderr(), text.VisibleLines(noFit.Text()))
 			}
 			return err
 		}
@@ -84,7 +85,7 @@ func emitBound(c *cobra.Command, xml []byte, asked guest.Spec, p placed, explain
 		return err
 	}
 	if explain {
-		fmt.Fprintln(c.ErrOrStderr(), strings.TrimRight(p.Why.Text(), "\n"))
+		fmt.Fprintln(c.ErrOrStderr(), text.VisibleLines(strings.TrimRight(p.Why.Text(), "\n")))
 	}
 	p.XML = string(bound)
 	return emit(c, p, func(w io.Writer) { fmt.Fprint(w, p.XML) })
@@ -120,7 +121,7 @@ func (f *hostFlags) inventory(c *cobra.Command, file string) (inventory.Host, er
 // noteUncounted says of which VMs room could not be counted.
 func noteUncounted(c *cobra.Command, notSeen string, hidden []inventory.Gap) {
 	for _, g := range hidden {
-		fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: %s %s (%s): their room counts as free\n", notSeen, g.What, g.Why)
+		printf(c.ErrOrStderr(), "numavisor: note: %s %s (%s): their room counts as free\n", notSeen, g.What, g.Why)
 	}
 }
 
@@ -134,9 +135,9 @@ type placed struct {
 
 func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {
 	if explain {
-		fmt.Fprintln(w, strings.TrimRight(why.Text(), "\n"))
+		fmt.Fprintln(w, text.VisibleLines(strings.TrimRight(why.Text(), "\n")))
 	} else {
-		fmt.Fprintln(w, why.Summary)
+		printf(w, "%s\n", why.Summary)
 	}
 	fmt.Fprintln(w)
 	rows := [][]string{{"CELL", "NODES", "MEMORY", "VCPUS", "CPUS"}}
@@ -150,9 +151,9 @@ func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {
 		rows = append(rows, []string{fmt.Sprint(cell.ID), listed(cell.Nodes), cell.Memory.String(), listed(cell.VCPUs), strings.Join(cpus, " ")})
 	}
 	columns(w, rows)
-	fmt.Fprintf(w, "\nvCPUs %s, memory %s within nodes %s, emulator on CPUs %s", p.CPUMode, p.MemoryMode, p.Nodes, listed(p.Emulator))
+	printf(w, "\nvCPUs %s, memory %s within nodes %s, emulator on CPUs %s", p.CPUMode, p.MemoryMode, p.Nodes, listed(p.Emulator))
 	if p.IOThreads > 0 {
-		fmt.Fprintf(w, ", %d I/O threads on CPUs %s", p.IOThreads, listed(p.IOThread))
+		printf(w, ", %d I/O threads on CPUs %s", p.IOThreads, listed(p.IOThread))
 	}
 	fmt.Fprintln(w)
 }

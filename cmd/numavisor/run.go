@@ -67,7 +67,7 @@ func launch(c *cobra.Command, h *operate.Host, asked guest.Spec, args []string) 
 	if p.MemoryMode != guest.MemoryNone {
 		group, err := ownGroup(c, p)
 		if err != nil {
-			fmt.Fprintf(c.ErrOrStderr(), "numavisor: no limit by cgroup (%v): the command is held by affinity and memory policy only\n", err)
+			printf(c.ErrOrStderr(), "numavisor: no limit by cgroup (%v): the command is held by affinity and memory policy only\n", err)
 		} else {
 			l.Group = &group
 		}

@@ -55,13 +55,13 @@ func printView(w io.Writer, t *topology.Topology, v operate.View) {
 	if len(v.Cells) > 0 {
 		cells = "numa_maps"
 	}
-	fmt.Fprintf(w, "\nmemory by node from %s; cells from %s; threads from %s\n",
+	printf(w, "\nmemory by node from %s; cells from %s; threads from %s\n",
 		cmp.Or(v.Truth.MemorySource, none), cells, cmp.Or(v.Truth.ThreadSource, none))
 	for _, d := range v.Truth.Differences {
-		fmt.Fprintf(w, "drift: %s\n", d)
+		printf(w, "drift: %s\n", d)
 	}
 	for _, g := range v.Gaps {
-		fmt.Fprintf(w, "not seen: %s: %s\n", g.What, g.Why)
+		printf(w, "not seen: %s: %s\n", g.What, g.Why)
 	}
 }
 

@@ -121,13 +121,13 @@ func printTopology(w io.Writer, t *topology.Topology) {
 	columns(w, rows)
 	fmt.Fprintln(w)
 	printDistances(w, t)
-	fmt.Fprintf(w, "\n%d CPUs online, %d cores, %d L3 domains, %d sockets; offline %s; housekeeping %s\n",
+	printf(w, "\n%d CPUs online, %d cores, %d L3 domains, %d sockets; offline %s; housekeeping %s\n",
 		len(t.CPUs), count(t.CPUs, func(c topology.CPU) topology.CoreID { return c.Core }),
 		count(t.CPUs, func(c topology.CPU) topology.L3ID { return c.L3 }),
 		count(t.CPUs, func(c topology.CPU) topology.SocketID { return c.Socket }), listed(t.Offline), listed(t.Housekeeping))
-	fmt.Fprintf(w, "source: %s; distances: %s\n", t.Source, distanceSource(t))
+	printf(w, "source: %s; distances: %s\n", t.Source, distanceSource(t))
 	for _, g := range t.Gaps {
-		fmt.Fprintf(w, "not seen: %s\n", g)
+		printf(w, "not seen: %s\n", g)
 	}
 }
 

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -26,13 +26,13 @@ func fitRight(text string, width int) string {
 
 // oneLine replaces what would move the cursor or turn the order of writing
 // round: names and reasons come from elsewhere.
-func oneLine(text string) string {
+func oneLine(raw string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' {
+		if text.Hidden(r) {
 			return ' '
 		}
 		return r
-	}, text)
+	}, raw)
 }
 
 // wrapped breaks a text into lines of at most so many cells, the later ones indented.

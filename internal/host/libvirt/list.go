@@ -219,6 +219,7 @@ func (d *Driver) guest(l Listed, text string, unread error) (inventory.Guest, er
 		return g, fail("reading its XML", l.Name, err)
 	}
 	g = domain.Guest()
+	g.Name = l.Name // XML has it without its line breaks: no guest has that name
 	g.Hypervisor, g.State, g.Persistent, g.PID = d.Name(), l.State, l.Persistent, pid
 	return g, nil
 }

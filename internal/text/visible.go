@@ -1,0 +1,51 @@
+// Package text writes values for people.
+package text
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// Hidden reports whether a rune does something else on a terminal than to show
+// itself: it moves the cursor, begins a command (C0, C1), or turns the order of
+// writing round. Names of VMs come from others, and hypervisors allow such runes.
+func Hidden(r rune) bool {
+	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' || r == unicode.ReplacementChar
+}
+
+// Visible writes hidden runes as escapes that a shell reads back between $' and
+// ': \n, \t, \u009b. A backslash beside them is doubled. A text without hidden
+// runes stays as it is.
+func Visible(s string) string {
+	if !strings.ContainsFunc(s, Hidden) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '\\':
+			b.WriteString(`\\`)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r == '\r':
+			b.WriteString(`\r`)
+		case Hidden(r):
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// VisibleLines is Visible for a text of several lines.
+func VisibleLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = Visible(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
