@@ -15,6 +15,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/numavisor/numavisor/internal/host/lock"
 	"github.com/numavisor/numavisor/internal/journal"
 )
@@ -202,16 +204,46 @@ func (j Journal) read() (History, error) {
 	h := History{Entries: []journal.Entry{}}
 	seen := map[string]bool{}
 	for _, name := range historyFiles() {
-		data, err := os.ReadFile(j.path(name))
+		data, left, err := newest(j.path(name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return h, fmt.Errorf("reading the journal: %w", err)
 		}
+		if left > 0 {
+			h.Unreadable = append(h.Unreadable, fmt.Sprintf("%s: its first %d bytes: only the last %d are read", name, left, maxHistoryBytes))
+		}
 		h.parse(name, data, seen)
 	}
 	return h, nil
+}
+
+// maxHistoryBytes bounds what is read of a file: one is put aside at 4 MiB.
+const maxHistoryBytes = 64 << 20
+
+// newest reads the end of a file, from the beginning of a line on, and returns
+// how much before it was left out.
+func newest(path string) (data []byte, left int64, err error) {
+	// Opening a FIFO would otherwise wait for its writer.
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, 0, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, 0, fmt.Errorf("%s is not a regular file (%s); remove it", path, info.Mode().Type())
+	}
+	left = max(info.Size()-maxHistoryBytes, 0)
+	data, err = io.ReadAll(io.NewSectionReader(file, left, maxHistoryBytes))
+	if left > 0 {
+		_, data, _ = bytes.Cut(data, []byte{'\n'})
+	}
+	return data, left, err
 }
 
 // Entries returns all that was kept, oldest first.
