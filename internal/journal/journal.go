@@ -32,7 +32,7 @@ const (
 	RepairFailed Kind = "repair-failed"
 	Drifted      Kind = "drifted" // somebody else changed a guest of ours
 	Rival        Kind = "rival"   // somebody else moves pages here, or has stopped to
-	Setting      Kind = "setting" // a new policy is in force, or numad was told to exclude a guest
+	Setting      Kind = "setting" // a new policy is in force, or numad excludes a guest
 	Paused       Kind = "paused"
 	Resumed      Kind = "resumed"
 	Raised       Kind = "alarm-raised"

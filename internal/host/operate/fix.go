@@ -43,7 +43,7 @@ type Fixed struct {
 // Fix carries out a remedy: one that the doctor proposes, or the daemon's answer
 // to a competitor. A change of a setting is in the journal, with the former
 // value, before it is made. The error is ErrNotBegun where nothing was changed.
-// Numad forgets what it was told when it ends, so ExcludeFromNumad is not in
+// Numad forgets its exclusions when it ends, so ExcludeFromNumad is not in
 // the journal. A setting that is on its way is not interrupted when ctx ends:
 // KSM that is stopped halfway through unmerging would stay stopped.
 func (h *Host) Fix(ctx context.Context, r FixRequest) (Fixed, error) {
