@@ -66,6 +66,17 @@ func nodeWithoutMemory(v *view) (found []Finding) {
 // memoryOnlyNode: worth knowing, since free memory there looks like any other.
 func memoryOnlyNode(v *view) (found []Finding) {
 	for _, n := range v.topology.Nodes {
+		if n.Memory > 0 && n.CPUs.IsEmpty() && !v.topology.Offline.IsEmpty() {
+			// The kernel does not tell which node a CPU that is switched off belongs to.
+			found = append(found, Finding{
+				Severity: Info, Object: fmt.Sprintf("node %d", n.ID),
+				Evidence: []string{fmt.Sprintf("%v and no CPUs online%s; CPUs %s of the host are offline (%s)", n.Memory, nearest(v.topology, n.ID),
+					v.topology.Offline, orUnknown(v.topology.Source))},
+				Effect: "its memory is local to no CPU that is online",
+				Fix:    "bring its CPUs online, if the offline ones are its own",
+			})
+			continue
+		}
 		if n.Memory > 0 && n.CPUs.IsEmpty() {
 			found = append(found, Finding{
 				Severity: Info, Object: fmt.Sprintf("node %d", n.ID),

@@ -181,6 +181,10 @@ var faults = []struct {
 		}
 	}, "host", diagnose.Warning, "and 2 more pairs", false},
 	{"node-without-memory", "", func(h *inventory.Host) { h.Topology.Nodes[1].Memory = 0 }, "node 1", diagnose.Warning, "CPUs 4-7", false},
+	{"memory-only-node", "its CPUs may be offline", func(h *inventory.Host) {
+		addMemoryNode(h)
+		h.Topology.Offline = cpus("90-91")
+	}, "node 8", diagnose.Info, "CPUs 90-91 of the host are offline", false},
 	{"memory-only-node", "", func(h *inventory.Host) { addMemoryNode(h) }, "node 8", diagnose.Info, "nearest to node 3 (distance 17)", false},
 	{"bound-to-nothing", "pins to a CPU that is off", func(h *inventory.Host) {
 		g := find(h, "foreign")
