@@ -113,7 +113,8 @@ func (c *Client) ask(ctx context.Context, method, path string, send, into any) e
 		return nil
 	}
 	if err := json.Unmarshal(data, into); err != nil {
-		return fmt.Errorf("the answer of the daemon at %s cannot be decoded: %w; check that both have the same version", c.socket, err)
+		const text = "the answer of the daemon at %s cannot be decoded: %w; check that both have the same version"
+		return fmt.Errorf(text, c.socket, err)
 	}
 	return nil
 }
@@ -122,10 +123,11 @@ func (c *Client) ask(ctx context.Context, method, path string, send, into any) e
 func (c *Client) unanswered(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%w at %s: start it with 'numavisor daemon', or name its socket with --socket", ErrNotRunning, c.socket)
+		const text = "%w at %s: start it with 'numavisor daemon', or name its socket with --socket"
+		return fmt.Errorf(text, ErrNotRunning, c.socket)
 	case errors.Is(context.Cause(ctx), ErrNoAnswer):
-		return fmt.Errorf("%w at %s within %v: check that its process runs and is not stopped; it may still carry out an order later",
-			ErrNoAnswer, c.socket, c.timeout)
+		const text = "%w at %s within %v: check that its process is not stopped; it may still carry out an order later"
+		return fmt.Errorf(text, ErrNoAnswer, c.socket, c.timeout)
 	}
 	return fmt.Errorf("asking the daemon at %s: %w", c.socket, err)
 }

@@ -73,10 +73,15 @@ func calls() []call {
 	return []call{
 		{"status", func(ctx context.Context, d Daemon) error { _, err := d.Status(ctx); return err }, "status"},
 		{"inventory", func(ctx context.Context, d Daemon) error { _, err := d.Inventory(ctx); return err }, "inventory"},
-		{"series", func(ctx context.Context, d Daemon) error { _, err := d.Series(ctx, "guest", "a/b c"); return err }, `series of guest "a/b c"`},
+		{"series", func(ctx context.Context, d Daemon) error {
+			_, err := d.Series(ctx, "guest", "a/b c")
+			return err
+		}, `series of guest "a/b c"`},
 		{"accept", func(ctx context.Context, d Daemon) error { return d.Accept(ctx, "a1") }, `accept "a1"`},
 		{"cancel", func(ctx context.Context, d Daemon) error { return d.Cancel(ctx, "m/1") }, `cancel "m/1"`},
-		{"pause", func(ctx context.Context, d Daemon) error { return d.Pause(ctx, time.Hour, "a test") }, "pause for 1h0m0s: a test"},
+		{"pause", func(ctx context.Context, d Daemon) error {
+			return d.Pause(ctx, time.Hour, "a test")
+		}, "pause for 1h0m0s: a test"},
 		{"resume", func(ctx context.Context, d Daemon) error { return d.Resume(ctx) }, "resume"},
 	}
 }
@@ -147,7 +152,8 @@ func TestClient_TellsWhenNoDaemonRuns(t *testing.T) {
 
 func TestHandler_RefusesMalformedPauses(t *testing.T) {
 	bodies := []string{
-		`null`, ` null `, `{"for": "2h"}`, `{"for_ns": -1}`, `{"for_ns": 1e30}`, `{"for_ns": "2h"}`, `3600`, `[]`, `{} {}`, ``,
+		`null`, ` null `, `{"for": "2h"}`, `{"for_ns": -1}`, `{"for_ns": 1e30}`, `{"for_ns": "2h"}`,
+		`3600`, `[]`, `{} {}`, ``,
 		`{"why":"` + strings.Repeat("x", mostOrder) + `"}`,
 	}
 	for _, body := range bodies {

@@ -45,7 +45,9 @@ func (c *Controller) advise(moves []plan.Move) {
 		}
 		if !ok && now.Sub(a.noted[offer.ID]) >= advisedFor {
 			a.noted[offer.ID] = now
-			c.note(journal.Entry{Kind: journal.Advised, ID: offer.ID, Guests: names(m), What: m.String(), Why: m.Why, By: string(Balancer), Move: &m})
+			c.note(journal.Entry{
+				Kind: journal.Advised, ID: offer.ID, Guests: names(m), What: m.String(), Why: m.Why, By: string(Balancer), Move: &m,
+			})
 		}
 		a.current = append(a.current, offer)
 	}
@@ -55,13 +57,16 @@ func (c *Controller) advise(moves []plan.Move) {
 func (c *Controller) accept(e Accept) {
 	at := slices.IndexFunc(c.advice.current, func(a status.Advice) bool { return a.ID == e.Advice })
 	if at < 0 {
-		c.refuse(e.Order, ErrUnknown, "no advice %q: it no longer pays, or was accepted already; 'numavisor top' shows what there is", e.Advice)
+		const text = "no advice %q: it no longer pays, or was accepted already; 'numavisor top' shows what there is"
+		c.refuse(e.Order, ErrUnknown, text, e.Advice)
 		return
 	}
 	m := c.advice.current[at].Move
 	m.Advised = false
 	c.advice.current = slices.Delete(c.advice.current, at, at+1)
-	c.noteFor(e.Order, journal.Entry{Kind: journal.Accepted, ID: e.Advice, Guests: names(m), What: m.String(), Why: m.Why, By: string(Operator)})
+	c.noteFor(e.Order, journal.Entry{
+		Kind: journal.Accepted, ID: e.Advice, Guests: names(m), What: m.String(), Why: m.Why, By: string(Operator),
+	})
 	c.queueMove(m, Operator)
 }
 

@@ -23,7 +23,8 @@ func (c *Controller) judge() {
 	var changes []alarm.Alarm
 	c.alarms.state, changes = judge.Judge(c.rules.policy.Alarms, c.readings(), c.alarms.state, c.turn.now)
 	for _, a := range changes {
-		e := journal.Entry{Kind: journal.Raised, Guests: a.Guests, What: string(a.Severity) + ": " + a.Object + ": " + string(a.Quantity), Why: a.Why, By: "thresholds"}
+		what := string(a.Severity) + ": " + a.Object + ": " + string(a.Quantity)
+		e := journal.Entry{Kind: journal.Raised, Guests: a.Guests, What: what, Why: a.Why, By: "thresholds"}
 		if !a.Active() {
 			e.Kind = journal.Cleared
 		}
@@ -43,7 +44,9 @@ func (c *Controller) saveAlarms(changes []alarm.Alarm) {
 // accesses is no fault of it.
 func (c *Controller) readings() judge.Input {
 	sample, h := c.host.sample, &c.host.inventory
-	sample.Gaps = slices.DeleteFunc(slices.Clone(sample.Gaps), func(g inventory.Gap) bool { return strings.HasPrefix(g.What, inventory.AccessGap) })
+	sample.Gaps = slices.DeleteFunc(slices.Clone(sample.Gaps), func(g inventory.Gap) bool {
+		return strings.HasPrefix(g.What, inventory.AccessGap)
+	})
 	in := judge.Input{
 		Sample: sample, Topology: &h.Topology, Rivals: c.competition.seen, Gaps: slices.Concat(h.Gaps, c.host.damaged),
 		FailedMoves: map[string]int{},

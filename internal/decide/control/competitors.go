@@ -88,8 +88,10 @@ func (c *Controller) noteDrift() {
 		}
 		if _, known := drifted[g.Name]; !known {
 			drifted[g.Name] = c.turn.now
-			c.note(journal.Entry{Kind: journal.Drifted, Guests: []string{g.Name}, What: strings.Join(differences, "; "),
-				Why: "somebody else changed it, or its memory went elsewhere"})
+			c.note(journal.Entry{
+				Kind: journal.Drifted, Guests: []string{g.Name}, What: strings.Join(differences, "; "),
+				Why: "somebody else changed it, or its memory went elsewhere",
+			})
 		}
 	}
 }
@@ -121,7 +123,8 @@ func (c *Controller) answerCompetitors() {
 		case r.Kind != plan.BindGuest:
 			o.wanted = append(o.wanted, r)
 		case mayRepair:
-			c.jobs.queue = append(c.jobs.queue, Job{ID: "repair-" + r.Guest, Kind: RepairJob, Guest: r.Guest, By: Balancer, Why: r.Why})
+			repair := Job{ID: "repair-" + r.Guest, Kind: RepairJob, Guest: r.Guest, By: Balancer, Why: r.Why}
+			c.jobs.queue = append(c.jobs.queue, repair)
 			mayRepair = false // one after the other
 		}
 	}
@@ -142,7 +145,9 @@ func (c *Controller) facts() competitors.Facts {
 		if g.State != "running" {
 			continue
 		}
-		r := competitors.Guest{Name: g.Name, PID: g.PID, Mode: c.modeOf(g), Told: o.excluded[g.PID], Repaired: o.repairs[g.Name]}
+		r := competitors.Guest{
+			Name: g.Name, PID: g.PID, Mode: c.modeOf(g), Told: o.excluded[g.PID], Repaired: o.repairs[g.Name],
+		}
 		if since, ok := o.drifted[g.Name]; ok {
 			r.Drift, r.Since = c.differences(g), since
 		}
@@ -293,7 +298,10 @@ func (c *Controller) repaired(j Job, e JobEnded) {
 		c.log(Info, "a repair was stopped on its way", "guest", j.Guest)
 		return
 	}
-	n := journal.Entry{Kind: journal.Repaired, Guests: []string{j.Guest}, By: string(Balancer), Why: j.Why, What: "bound again to nodes it was placed on"}
+	n := journal.Entry{
+		Kind: journal.Repaired, Guests: []string{j.Guest}, By: string(Balancer), Why: j.Why,
+		What: "bound again to nodes it was placed on",
+	}
 	switch {
 	case e.Err != nil:
 		n.Kind, n.What = journal.RepairFailed, "could not be bound again: "+e.Err.Error()

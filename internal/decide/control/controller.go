@@ -110,7 +110,8 @@ func (c *Controller) start(e Start) {
 	c.pause.open = c.rules.policy.Balance.Open(now)
 	c.host.damaged, c.alarms.state = e.Damaged, e.Alarms
 	c.remember(e.Entries)
-	c.note(journal.Entry{Kind: journal.Started, What: fmt.Sprintf("mode %s, a sample every %v", c.rules.policy.Balance.Mode, c.options.Sample)})
+	what := fmt.Sprintf("mode %s, a sample every %v", c.rules.policy.Balance.Mode, c.options.Sample)
+	c.note(journal.Entry{Kind: journal.Started, What: what})
 	c.fade()
 	c.restoreLeft(e.NUMABalancing)
 	c.recover(e.Entries)
@@ -259,9 +260,11 @@ func (c *Controller) appended(e Appended) {
 	case e.Err == nil, kind == journal.Accepted: // the move itself does not begin without its own entry
 		c.reply(e.Order, nil)
 	case kind == journal.Paused:
-		c.reply(e.Order, fmt.Errorf("paused, but %w: make room, or make it writable, and pause again: %w", ErrNotPersistent, e.Err))
+		const text = "paused, but %w: make room, or make it writable, and pause again: %w"
+		c.reply(e.Order, fmt.Errorf(text, ErrNotPersistent, e.Err))
 	default:
-		c.reply(e.Order, fmt.Errorf("resumed, but %w: make room, or make it writable, then pause and resume again: %w", ErrNotPersistent, e.Err))
+		const text = "resumed, but %w: make room, or make it writable, then pause and resume again: %w"
+		c.reply(e.Order, fmt.Errorf(text, ErrNotPersistent, e.Err))
 	}
 }
 

@@ -48,7 +48,8 @@ func (c *Controller) heldAt(now time.Time) string {
 // even if that cannot be made persistent.
 func (c *Controller) pauseMoves(e Pause) {
 	if e.For < 0 {
-		c.refuse(e.Order, ErrMalformed, "pausing for %v: the length of a pause is positive, or 0 for a pause until it is resumed", e.For)
+		const text = "pausing for %v: the length of a pause is positive, or 0 for a pause until it is resumed"
+		c.refuse(e.Order, ErrMalformed, text, e.For)
 		return
 	}
 	p := status.Pause{Since: c.turn.now, Why: e.Why}
@@ -57,7 +58,9 @@ func (c *Controller) pauseMoves(e Pause) {
 	}
 	c.pause.order = &p
 	c.stopJob(StopPaused)
-	c.noteFor(e.Order, journal.Entry{Kind: journal.Paused, What: "moves nothing", Why: p.Why, Until: p.Until, By: string(Operator)})
+	c.noteFor(e.Order, journal.Entry{
+		Kind: journal.Paused, What: "moves nothing", Why: p.Why, Until: p.Until, By: string(Operator),
+	})
 }
 
 // resumeMoves ends a pause.

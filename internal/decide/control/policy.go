@@ -37,7 +37,8 @@ func (c *Controller) applyPolicy() {
 		c.advice.current, c.when.plan = nil, plan.Plan{}
 	}
 	c.readJournal()
-	c.note(journal.Entry{Kind: journal.Setting, What: "a new policy is in force, mode " + string(c.rules.policy.Balance.Mode), By: string(Operator)})
+	what := "a new policy is in force, mode " + string(c.rules.policy.Balance.Mode)
+	c.note(journal.Entry{Kind: journal.Setting, What: what, By: string(Operator)})
 }
 
 // modeOf returns what may be done to a guest.

@@ -29,7 +29,10 @@ func (j *jobs) busy() bool { return j.running != nil || len(j.queue) > 0 }
 
 // recovering reports whether moves cut short are being finished, or will be next.
 func (j *jobs) recovering() bool {
-	return j.running != nil && j.running.job.Kind == RecoverJob || j.running == nil && len(j.queue) > 0 && j.queue[0].Kind == RecoverJob
+	if j.running != nil {
+		return j.running.job.Kind == RecoverJob
+	}
+	return len(j.queue) > 0 && j.queue[0].Kind == RecoverJob
 }
 
 // concerns reports whether the running job is about a guest.
@@ -135,7 +138,10 @@ func (c *Controller) jobEnded(e JobEnded) {
 // notBegun notes a move that was refused before it began: the host is not as it
 // was planned on. Its guests rest as after a move, so that it is not tried all the time.
 func (c *Controller) notBegun(j Job, err error) {
-	e := journal.Entry{Kind: journal.MoveFailed, ID: j.ID, Guests: names(j.Move), What: "not begun: " + j.Move.String(), Why: err.Error(), By: string(j.By)}
+	e := journal.Entry{
+		Kind: journal.MoveFailed, ID: j.ID, Guests: names(j.Move), What: "not begun: " + j.Move.String(),
+		Why: err.Error(), By: string(j.By),
+	}
 	c.note(e)
 	e.At = c.turn.now
 	c.loads.remember(e)
@@ -150,7 +156,9 @@ func (c *Controller) notBegun(j Job, err error) {
 func (c *Controller) count(m *Moved) {
 	t := &c.totals
 	t.MovedBytes += m.Bytes
-	e := journal.Entry{Kind: m.End, At: c.turn.now, Guests: names(m.Move), Moved: m.Bytes, Copied: m.Copied, Cancelled: m.Cancelled}
+	e := journal.Entry{
+		Kind: m.End, At: c.turn.now, Guests: names(m.Move), Moved: m.Bytes, Copied: m.Copied, Cancelled: m.Cancelled,
+	}
 	switch {
 	case !e.Ends():
 		c.jobs.dropPlanned()

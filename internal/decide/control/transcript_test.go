@@ -159,7 +159,9 @@ func (w *world) changeCommand(d *datadriven.TestData) {
 }
 
 func (w *world) startCommand(d *datadriven.TestData) {
-	w.c = control.New(control.Options{Policy: w.policy, Sample: time.Second, Observe: 30 * time.Second, Plan: 5 * time.Second, SaveAlarms: 30 * time.Second})
+	w.c = control.New(control.Options{
+		Policy: w.policy, Sample: time.Second, Observe: 30 * time.Second, Plan: 5 * time.Second, SaveAlarms: 30 * time.Second,
+	})
 	w.state, w.job, w.remedy, w.last = "", nil, nil, time.Time{}
 	w.step(control.Start{Entries: w.journal, Alarms: w.alarms, NUMABalancing: w.kernel.NUMABalancing})
 }
@@ -176,7 +178,8 @@ func (w *world) runCommand(d *datadriven.TestData) {
 // journalMove writes what a job itself puts into the journal.
 func (w *world) journalMove(kind journal.Kind, id string, m plan.Move, cancelled bool) {
 	w.journal = append(w.journal, journal.Entry{
-		At: w.now, Kind: kind, ID: id, Guests: strings.Split(m.Names(), ", "), What: m.String(), Move: &m, Cancelled: cancelled,
+		At: w.now, Kind: kind, ID: id, Guests: strings.Split(m.Names(), ", "), What: m.String(),
+		Move: &m, Cancelled: cancelled,
 	})
 }
 

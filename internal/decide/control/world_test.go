@@ -132,7 +132,8 @@ func replyText(err error) string {
 	if err == nil {
 		return "done"
 	}
-	for _, reason := range []error{control.ErrMalformed, control.ErrUnknown, control.ErrConflict, control.ErrNotPersistent} {
+	reasons := []error{control.ErrMalformed, control.ErrUnknown, control.ErrConflict, control.ErrNotPersistent}
+	for _, reason := range reasons {
 		if errors.Is(err, reason) {
 			return fmt.Sprintf("error %v", err)
 		}

@@ -81,7 +81,9 @@ func New(o Options) *Daemon {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Daemon{Options: o, asks: make(chan func(*loop)), events: make(chan control.Event), stopped: make(chan struct{})}
+	return &Daemon{
+		Options: o, asks: make(chan func(*loop)), events: make(chan control.Event), stopped: make(chan struct{}),
+	}
 }
 
 func orElse(v *time.Duration, other time.Duration) {
@@ -208,7 +210,12 @@ func (l *loop) carryOut(r control.Ready) (events []control.Event) {
 	return events
 }
 
-var levels = map[control.Level]slog.Level{control.Debug: slog.LevelDebug, control.Info: slog.LevelInfo, control.Warn: slog.LevelWarn, control.Error: slog.LevelError}
+var levels = map[control.Level]slog.Level{
+	control.Debug: slog.LevelDebug,
+	control.Info:  slog.LevelInfo,
+	control.Warn:  slog.LevelWarn,
+	control.Error: slog.LevelError,
+}
 
 // end has the controller restore what it changed of the host. Jobs have been
 // stopped by then: their results are in the journal, for the next start.

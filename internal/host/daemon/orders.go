@@ -63,7 +63,8 @@ func (d *Daemon) Inventory(ctx context.Context) (inventory.Host, error) {
 	return ask(ctx, d, func(l *loop) (inventory.Host, error) {
 		h, ok := l.controller.Inventory(time.Now())
 		if !ok {
-			return h, &hostapi.Error{Status: http.StatusServiceUnavailable, Err: errors.New("the daemon has not looked at the host yet")}
+			err := errors.New("the daemon has not looked at the host yet")
+			return h, &hostapi.Error{Status: http.StatusServiceUnavailable, Err: err}
 		}
 		h.Topology.Nodes = slices.Clone(h.Topology.Nodes) // samples change them
 		return h, nil
@@ -142,5 +143,7 @@ func (d *Daemon) order(ctx context.Context, event func(control.OrderID) control.
 
 // statuses are the HTTP statuses of refused orders.
 var statuses = map[error]int{
-	control.ErrMalformed: http.StatusBadRequest, control.ErrUnknown: http.StatusNotFound, control.ErrConflict: http.StatusConflict,
+	control.ErrMalformed: http.StatusBadRequest,
+	control.ErrUnknown:   http.StatusNotFound,
+	control.ErrConflict:  http.StatusConflict,
 }

@@ -44,10 +44,12 @@ func (d *Daemon) damage(lines []string) []inventory.Gap {
 		return nil
 	}
 	for _, line := range lines {
-		d.Log.Error("the journal is damaged: a move that was cut short may be lost with it", "folder", d.Records, "line", line)
+		const text = "the journal is damaged: a move that was cut short may be lost with it"
+		d.Log.Error(text, "folder", d.Records, "line", line)
 	}
-	why := fmt.Sprintf("%d of its lines in %s cannot be read (the first: %s): where one is of a move that was cut short, nobody takes that up; "+
-		"'numavisor list' shows how VMs lie, 'numavisor history' which lines; take them out, and start the daemon anew", len(lines), d.Records, lines[0])
+	why := fmt.Sprintf("%d of its lines in %s cannot be read (the first: %s): where one is of a move that was cut short, "+
+		"nobody takes that up; 'numavisor list' shows how VMs lie, 'numavisor history' which lines; "+
+		"take them out, and start the daemon anew", len(lines), d.Records, lines[0])
 	return []inventory.Gap{{Object: "host", What: "all of the journal", Why: why}}
 }
 

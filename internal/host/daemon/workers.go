@@ -113,9 +113,12 @@ func (d *Daemon) run(ctx, within context.Context, j control.Job) control.JobEnde
 
 // ended says how moves ended.
 func ended(moved []operate.Moved, err error) control.JobEnded {
-	e := control.JobEnded{Err: err, Stopped: errors.Is(err, operate.ErrStopped) || errors.Is(err, context.Canceled) && len(moved) == 0}
+	stopped := errors.Is(err, operate.ErrStopped) || errors.Is(err, context.Canceled) && len(moved) == 0
+	e := control.JobEnded{Err: err, Stopped: stopped}
 	for _, m := range moved {
-		e.Moved = append(e.Moved, control.Moved{Move: m.Move, End: m.End, Bytes: m.Bytes, Copied: m.Copied, Cancelled: m.Cancelled})
+		e.Moved = append(e.Moved, control.Moved{
+			Move: m.Move, End: m.End, Bytes: m.Bytes, Copied: m.Copied, Cancelled: m.Cancelled,
+		})
 	}
 	return e
 }
