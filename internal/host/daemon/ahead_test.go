@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/host/fake"
 	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -27,11 +28,11 @@ func passes(d time.Duration) {
 // setting was is in the journal by then, and the next daemon gives it back.
 func TestWhatASettingWasIsKeptBeforeItIsChanged(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
-		w.settings.say(func(s *settings) { s.kernel.NUMABalancing, s.took = "1", time.Minute })
+		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing, s.Took = "1", time.Minute })
 		w.busy("a", "1", "4-7")
 		w.start()
 		passes(30 * time.Second)
-		began, ended := w.settings.did()
+		began, ended := w.settings.Did()
 		if len(began) != 1 || len(ended) != 0 {
 			t.Fatalf("began %v, ended %v: the test shows nothing", began, ended)
 		}
@@ -44,7 +45,7 @@ func TestWhatASettingWasIsKeptBeforeItIsChanged(t *testing.T) {
 			t.Fatal("it was not switched off, the test shows nothing")
 		}
 		w.end()
-		w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "0" }) // a killed one gives nothing back
+		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "0" }) // a killed one gives nothing back
 		w.full.Store(false)
 		w.start()
 		passes(time.Minute)
@@ -60,13 +61,13 @@ func TestWhatASettingWasIsKeptBeforeItIsChanged(t *testing.T) {
 func TestNoSettingIsChangedThatCannotBeKept(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
 		everyRival(w)
-		w.settings.say(func(s *settings) { s.kernel.NumadRunning = false })
+		w.settings.Say(func(s *fake.Settings) { s.Kernel.NumadRunning = false })
 		w.busy("a", "1", "4-7")
 		w.start()
 		defer w.end()
 		w.full.Store(true)
 		passes(4 * time.Minute)
-		if began, _ := w.settings.did(); len(began) != 0 {
+		if began, _ := w.settings.Did(); len(began) != 0 {
 			t.Errorf("changed with a full disk: %v", began)
 		}
 		for _, rival := range []string{"kernel NUMA balancing", "KSM across nodes"} {
@@ -76,10 +77,10 @@ func TestNoSettingIsChangedThatCannotBeKept(t *testing.T) {
 		}
 		w.full.Store(false)
 		passes(10 * time.Minute)
-		if now, _ := (kernel{w.Host, w.settings}).Settings(); now.NUMABalancing != "0" || now.KSMAcrossNodes != "0" {
+		if now, _ := w.settings.On(w.Host).Settings(); now.NUMABalancing != "0" || now.KSMAcrossNodes != "0" {
 			t.Errorf("with room again: %+v", now)
 		}
-		if began, _ := w.settings.did(); len(began) != 2 {
+		if began, _ := w.settings.Did(); len(began) != 2 {
 			t.Errorf("changed: %v", began)
 		}
 	})
@@ -89,17 +90,17 @@ func TestNoSettingIsChangedThatCannotBeKept(t *testing.T) {
 // given back, whatever others set in the meantime.
 func TestAChangeThatFailedIsNotGivenBack(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
-		w.settings.say(func(s *settings) { s.kernel.NUMABalancing, s.fails = "1", errors.New("read-only file system") })
+		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing, s.Fails = "1", errors.New("read-only file system") })
 		w.busy("a", "1", "4-7")
 		w.start()
 		passes(time.Minute)
-		if began, _ := w.settings.did(); len(began) != 1 {
+		if began, _ := w.settings.Did(); len(began) != 1 {
 			t.Fatalf("tried %v, the test shows nothing", began)
 		}
 		if held := journal.Lasting(w.entries()); len(held) != 0 {
 			t.Errorf("the journal still has %+v", held)
 		}
-		w.settings.say(func(s *settings) { s.kernel.NUMABalancing, s.fails = "0", nil }) // an operator
+		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing, s.Fails = "0", nil }) // an operator
 		passes(time.Minute)
 		w.end()
 		if w.balancing() != "0" {
@@ -118,12 +119,12 @@ func TestAChangeThatWasNeverMadeIsNotGivenBack(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w.settings.say(func(s *settings) { s.kernel.NUMABalancing = now })
+			w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = now })
 			w.start()
 			if held := journal.Lasting(w.entries()); len(held) != 0 {
 				t.Errorf("it is %s, and the journal still has %+v", now, held)
 			}
-			w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "0" }) // an operator
+			w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "0" }) // an operator
 			passes(time.Minute)
 			w.end()
 			if w.balancing() != "0" {
@@ -136,14 +137,14 @@ func TestAChangeThatWasNeverMadeIsNotGivenBack(t *testing.T) {
 // Whoever sets it while the daemon has it off keeps what they set.
 func TestWhatOthersSetSinceIsNotOverwritten(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
-		w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "1" })
+		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "1" })
 		w.busy("a", "1", "4-7")
 		w.start()
 		passes(time.Minute)
 		if w.balancing() != "0" {
 			t.Fatal("it was not switched off, the test shows nothing")
 		}
-		w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "2" })
+		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "2" })
 		passes(time.Minute)
 		w.end()
 		if w.balancing() != "2" {

@@ -88,7 +88,7 @@ func TestWhatIsDueDoesNotWaitForMilliseconds(t *testing.T) {
 	within(t, square, p, func(t *testing.T, w *world) {
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
-		w.takes = func(samples int) time.Duration { return time.Duration(40/samples) * time.Millisecond }
+		w.load.Takes = func(samples int) time.Duration { return time.Duration(40/samples) * time.Millisecond }
 		w.start()
 		defer w.end()
 		time.Sleep(time.Minute)
@@ -113,11 +113,11 @@ func TestAPlanIsMadeWhenAGuestBeginsToSuffer(t *testing.T) {
 	within(t, square, p, func(t *testing.T, w *world) {
 		w.lies("a", 4, gib, "3", "12-15")
 		w.lies("b", 4, gib, "3", "12-15")
-		w.idle.Store(true)
+		w.load.Idle.Store(true)
 		w.start()
 		defer w.end()
 		time.Sleep(21 * time.Second) // the last plan was made at 20 s, the next is due at 25 s
-		w.idle.Store(false)
+		w.load.Idle.Store(false)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		began := w.entries(journal.MoveBegan)
@@ -138,14 +138,14 @@ func TestGuestsThatBeginToSufferASampleApartMoveTogether(t *testing.T) {
 	within(t, square, p, func(t *testing.T, w *world) {
 		w.lies("a", 2, 64*mib, "3", "0-1")
 		w.lies("b", 2, 64*mib, "2", "4-5")
-		w.asleep.Store("b", true)
-		w.idle.Store(true)
+		w.load.Asleep.Store("b", true)
+		w.load.Idle.Store(true)
 		w.start()
 		defer w.end()
 		time.Sleep(20*time.Second + 500*time.Millisecond)
-		w.idle.Store(false)
+		w.load.Idle.Store(false)
 		time.Sleep(time.Second)
-		w.asleep.Delete("b")
+		w.load.Asleep.Delete("b")
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		began := w.entries(journal.MoveBegan)
@@ -167,11 +167,11 @@ func TestGuestsThatBeginToWorkAreNotTakenForSmall(t *testing.T) {
 		w.lies("a", 1, gib, "0", "2-3")
 		w.lies("b", 1, gib, "0", "4-5")
 		w.lies("c", 1, gib, "0", "6-7")
-		w.idle.Store(true)
+		w.load.Idle.Store(true)
 		w.start()
 		defer w.end()
 		time.Sleep(21 * time.Second)
-		w.idle.Store(false)
+		w.load.Idle.Store(false)
 		time.Sleep(4 * time.Minute)
 		synctest.Wait()
 		on := map[string]int{}
@@ -191,7 +191,7 @@ func TestGuestsThatBeginToWorkAreNotTakenForSmall(t *testing.T) {
 func TestNoiseIsNotTakenForABeginning(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		w.lies("a", 4, gib, "3", "12-15")
-		w.works = func(samples int) float64 { return 0.5 + 0.1*float64(samples%2) }
+		w.load.Works = func(samples int) float64 { return 0.5 + 0.1*float64(samples%2) }
 		w.start()
 		defer w.end()
 		for range 4 {

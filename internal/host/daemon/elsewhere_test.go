@@ -7,6 +7,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/hosttest"
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
@@ -18,7 +19,7 @@ func (w *world) claimed(name string) (release func()) {
 	err := ledger.Locked(w.t.Context(), func(tx claim.Locked) error {
 		to := *g.Placement
 		to.Nodes = nodes("0-3")
-		return tx.Put(claim.Claim{Name: name, Holder: claim.Process{PID: 77}, Placement: to})
+		return tx.Put(claim.Claim{Name: name, Holder: hosttest.Self, Placement: to})
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -34,7 +34,7 @@ func TestTwoDaemonsDoNotKeepTheSameRecords(t *testing.T) {
 		if n := len(w.entries()); n != noted {
 			t.Errorf("the second wrote %+v", w.entries()[noted:])
 		}
-		if now, _ := (kernel{w.Host, w.settings}).Settings(); now.NUMABalancing != "0" {
+		if now, _ := w.settings.On(w.Host).Settings(); now.NUMABalancing != "0" {
 			t.Errorf("the second gave kernel balancing back: it is %s", now.NUMABalancing)
 		}
 		beside := record.Journal{Folder: w.folder} // 'numavisor apply'

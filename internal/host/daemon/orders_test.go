@@ -205,7 +205,7 @@ func TestAdviceThatComesAndGoesIsNotedOnceAnHour(t *testing.T) {
 		defer w.end()
 		came := 0
 		for i := range 180 {
-			w.idle.Store(i%2 == 1)
+			w.load.Idle.Store(i%2 == 1)
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			came += len(w.status().Advice)
@@ -238,7 +238,7 @@ func TestARepairThatFailsIsTriedAgain(t *testing.T) {
 		if g.Placement == nil {
 			t.Fatal("it was not bound")
 		}
-		w.idle.Store(true) // that it is moved is no repair
+		w.load.Idle.Store(true) // that it is moved is no repair
 		machine := w.Nodes()
 		if err := w.PinVCPU(t.Context(), "a", 0, machine.CPUSet().Minus(g.Placement.VCPUs[0].CPUs)); err != nil {
 			t.Fatal(err)

@@ -18,8 +18,8 @@ import (
 
 // everyRival has all rivals on a host, and answers that change settings.
 func everyRival(w *world) {
-	w.settings.say(func(s *settings) {
-		s.kernel.NUMABalancing, s.kernel.NumadRunning, s.kernel.KSMRun, s.kernel.KSMAcrossNodes = "1", true, "1", "1"
+	w.settings.Say(func(s *fake.Settings) {
+		s.Kernel.NUMABalancing, s.Kernel.NumadRunning, s.Kernel.KSMRun, s.Kernel.KSMAcrossNodes = "1", true, "1", "1"
 	})
 }
 
@@ -45,7 +45,7 @@ func (w *world) answer(name string) string {
 func TestASettingThatTakesAMinuteHoldsNothingUp(t *testing.T) {
 	within(t, square, answering("a", "b"), func(t *testing.T, w *world) {
 		everyRival(w)
-		w.settings.say(func(s *settings) { s.took = time.Minute })
+		w.settings.Say(func(s *fake.Settings) { s.Took = time.Minute })
 		w.busy("a", "1", "4-7")
 		w.busy("b", "2", "8-11")
 		w.start()
@@ -56,7 +56,7 @@ func TestASettingThatTakesAMinuteHoldsNothingUp(t *testing.T) {
 			if n := w.status().Totals.Samples; n != uint64(seconds+1) {
 				t.Fatalf("%d samples after %d s", n, seconds)
 			}
-			began, ended := w.settings.did()
+			began, ended := w.settings.Did()
 			cut := 0
 			for _, what := range began {
 				if strings.HasPrefix(what, "numad") && !slices.Contains(ended, what) {
@@ -70,7 +70,7 @@ func TestASettingThatTakesAMinuteHoldsNothingUp(t *testing.T) {
 				t.Errorf("while it is being switched off: %q", w.answer("kernel NUMA balancing"))
 			}
 		}
-		_, ended := w.settings.did()
+		_, ended := w.settings.Did()
 		slices.Sort(ended)
 		if !slices.Equal(ended, []string{"balancing 0", "ksm"}) {
 			t.Errorf("done: %v", ended)
@@ -87,7 +87,7 @@ func TestTheEndGivesBackWhatIsBeingChanged(t *testing.T) {
 	for _, after := range []time.Duration{0, time.Second, 2 * time.Second, 45 * time.Second, 100 * time.Second, 150 * time.Second, 3 * time.Minute} {
 		within(t, square, answering("a"), func(t *testing.T, w *world) {
 			everyRival(w)
-			w.settings.say(func(s *settings) { s.took = time.Minute })
+			w.settings.Say(func(s *fake.Settings) { s.Took = time.Minute })
 			w.busy("a", "1", "4-7")
 			w.start()
 			time.Sleep(after)
@@ -97,8 +97,8 @@ func TestTheEndGivesBackWhatIsBeingChanged(t *testing.T) {
 			if took := time.Since(told); took > 2*time.Minute {
 				t.Errorf("stopped after %v: took %v", after, took)
 			}
-			now, _ := kernel{w.Host, w.settings}.Settings()
-			_, changed := w.settings.did()
+			now, _ := w.settings.On(w.Host).Settings()
+			_, changed := w.settings.Did()
 			if now.NUMABalancing != "1" {
 				t.Errorf("stopped after %v: kernel.numa_balancing is left at %s: %v", after, now.NUMABalancing, changed)
 			}
@@ -125,7 +125,7 @@ func TestTheNextDaemonGivesBackWhatAKilledOneChanged(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		balancing := func() string {
-			now, _ := kernel{w.Host, w.settings}.Settings()
+			now, _ := w.settings.On(w.Host).Settings()
 			return now.NUMABalancing
 		}
 		if balancing() != "0" {
@@ -133,7 +133,7 @@ func TestTheNextDaemonGivesBackWhatAKilledOneChanged(t *testing.T) {
 		}
 		w.full.Store(true) // what a killed daemon does not do
 		w.end()
-		w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "0" })
+		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "0" })
 		w.full.Store(false)
 		w.start()
 		time.Sleep(10 * time.Second)
@@ -145,7 +145,7 @@ func TestTheNextDaemonGivesBackWhatAKilledOneChanged(t *testing.T) {
 		if balancing() != "1" {
 			t.Errorf("it is left at %s", balancing())
 		}
-		w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "0" }) // by an operator
+		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "0" }) // by an operator
 		w.start()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
@@ -161,12 +161,12 @@ func TestTheEndDoesNotWaitForNumad(t *testing.T) {
 	p.Movers = policy.Movers{Numad: policy.AnswerExclude}
 	within(t, square, p, func(t *testing.T, w *world) {
 		everyRival(w)
-		w.settings.say(func(s *settings) { s.took = time.Hour })
+		w.settings.Say(func(s *fake.Settings) { s.Took = time.Hour })
 		w.busy("a", "1", "4-7")
 		w.start()
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if began, _ := w.settings.did(); len(began) != 1 {
+		if began, _ := w.settings.Did(); len(began) != 1 {
 			t.Fatalf("numad is not being told, the test shows nothing: %v", began)
 		}
 		told := time.Now()
@@ -181,7 +181,7 @@ func TestTheEndDoesNotWaitForNumad(t *testing.T) {
 // then, and the journal has each outcome once.
 func TestNumadThatCannotBeTold(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
-		w.settings.say(func(s *settings) { s.kernel.NumadRunning, s.fails = true, errors.New("no such program") })
+		w.settings.Say(func(s *fake.Settings) { s.Kernel.NumadRunning, s.Fails = true, errors.New("no such program") })
 		w.busy("a", "1", "4-7")
 		w.start()
 		defer w.end()
@@ -192,20 +192,20 @@ func TestNumadThatCannotBeTold(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		tries, _ := w.settings.did()
+		tries, _ := w.settings.Did()
 		if n := len(tries); n < 10 || n > 14 {
 			t.Errorf("tried %d times in an hour", n)
 		}
 		if notes := w.entries(journal.Setting); len(notes) != 1 {
 			t.Errorf("noted %+v", notes)
 		}
-		w.settings.say(func(s *settings) { s.fails = nil })
+		w.settings.Say(func(s *fake.Settings) { s.Fails = nil })
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		if a := w.answer("numad"); a != "told to leave alone a" {
 			t.Errorf("now that it can be told, the status says %q", a)
 		}
-		if again, _ := w.settings.did(); len(again) != len(tries)+1 && len(again) != len(tries)+2 {
+		if again, _ := w.settings.Did(); len(again) != len(tries)+1 && len(again) != len(tries)+2 {
 			t.Errorf("tried %d times more", len(again)-len(tries))
 		}
 	})
@@ -309,7 +309,7 @@ func TestANewPolicyGivesKernelBalancingBack(t *testing.T) {
 		"off":         func(p *policy.Policy) { p.Balance.Mode = policy.ModeOff },
 	} {
 		within(t, square, answering("a"), func(t *testing.T, w *world) {
-			w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "1" })
+			w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "1" })
 			w.busy("a", "1", "4-7")
 			w.start()
 			defer w.end()
@@ -320,7 +320,7 @@ func TestANewPolicyGivesKernelBalancingBack(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if now, _ := (kernel{w.Host, w.settings}).Settings(); now.NUMABalancing != want {
+				if now, _ := w.settings.On(w.Host).Settings(); now.NUMABalancing != want {
 					t.Errorf("%s: kernel.numa_balancing is %s, not %s", name, now.NUMABalancing, want)
 				}
 			}
@@ -344,24 +344,24 @@ func TestANewPolicyGivesKernelBalancingBack(t *testing.T) {
 // Where it cannot be given back it is tried now and then, and noted once.
 func TestKernelBalancingThatCannotBeGivenBack(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
-		w.settings.say(func(s *settings) { s.kernel.NUMABalancing = "1" })
+		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "1" })
 		w.busy("a", "1", "4-7")
 		w.start()
 		defer w.end()
 		time.Sleep(time.Minute)
-		w.settings.say(func(s *settings) { s.fails, s.began = errors.New("read-only file system"), nil })
+		w.settings.Say(func(s *fake.Settings) { s.Fails, s.Began = errors.New("read-only file system"), nil })
 		if err := w.d.SetPolicy(t.Context(), auto("a")); err != nil {
 			t.Fatal(err)
 		}
 		noted := len(w.entries(journal.Setting))
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if tries, _ := w.settings.did(); len(tries) < 10 || len(tries) > 14 {
+		if tries, _ := w.settings.Did(); len(tries) < 10 || len(tries) > 14 {
 			t.Errorf("tried %d times in an hour", len(tries))
 		}
 		if notes := w.entries(journal.Setting); len(notes) != noted+1 || len(journal.Lasting(w.entries())) != 1 {
 			t.Errorf("noted %+v, held %+v", notes, journal.Lasting(w.entries()))
 		}
-		w.settings.say(func(s *settings) { s.fails = nil })
+		w.settings.Say(func(s *fake.Settings) { s.Fails = nil })
 	})
 }

@@ -10,6 +10,9 @@
 // libvirt retunes a running guest only in mode restrictive; pools grow only
 // from free memory and shrink only by free pages; a name is taken once.
 //
+// Load has its guests use CPUs, as samples of them show; Settings are a kernel's
+// settings that can be changed.
+//
 // What it leaves out: time, transparent huge pages, page cache, reclaim.
 package fake
 

@@ -6,6 +6,9 @@
 // A function that an implementation lacks is declared (Target.Lacks). The
 // suite then checks that the implementation refuses it with guest.ErrRefused
 // and changes nothing, so that no check is passed over.
+//
+// Join makes of the fake the host that the tests of operate and of the daemon
+// act on.
 package hosttest
 
 import (

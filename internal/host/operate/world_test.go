@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numavisor/numavisor/internal/guest"
-	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/hosttest"
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -45,7 +45,7 @@ type world struct {
 }
 
 // self is the process that holds the claims.
-var self = claim.Process{PID: 77, StartTicks: 777}
+var self = hosttest.Self
 
 // newWorld makes a host with a ledger of its own below a folder.
 func newWorld(t tester, machine, folder string) world {
@@ -59,12 +59,9 @@ func join(t tester, h *fake.Host, folder string) world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ledger := claim.Ledger{Folder: ledgerFolder, Alive: func(p claim.Process) bool { return p == self || h.Runs(p.PID, p.StartTicks) }}
-	at := func() time.Time { return time.Unix(1700000000, 0) }
-	return world{h, &operate.Host{
-		Sources: observe.Sources{Kernel: h, Hypervisors: []observe.Hypervisor{h}, Claims: ledger.Claims, Now: at, HostName: func() (string, error) { return "fake", nil }},
-		Kernel:  h, Control: h, Domains: h, Journal: &book{}, Ledger: ledger, Self: self, Clock: at,
-	}}
+	host := hosttest.Join(h, ledgerFolder, func() time.Time { return time.Unix(1700000000, 0) })
+	host.Journal = &book{}
+	return world{h, host}
 }
 
 func (w world) add(t tester, d fake.Definition) {
