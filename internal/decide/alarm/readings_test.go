@@ -1,0 +1,274 @@
+package alarm
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numavisor/numavisor/internal/alarm"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// values returns the readings of one object, by quantity; NaN is unread.
+func (s *scene) values(object string) map[alarm.Quantity]float64 {
+	j := &judgement{in: &s.in, now: s.now, there: map[string]bool{}}
+	got := map[alarm.Quantity]float64{}
+	for _, r := range j.readings() {
+		if r.object == object {
+			got[r.quantity] = r.value
+			if r.unread {
+				got[r.quantity] = math.NaN()
+			}
+		}
+	}
+	return got
+}
+
+func wantValues(t *testing.T, want, got map[alarm.Quantity]float64) {
+	t.Helper()
+	equal := cmp.Comparer(func(a, b float64) bool { return math.IsNaN(a) && math.IsNaN(b) || math.Abs(a-b) < 1e-9 })
+	if diff := cmp.Diff(want, got, equal); diff != "" {
+		t.Errorf("readings (-want +got):\n%s", diff)
+	}
+}
+
+func TestReadings_OfANode(t *testing.T) {
+	unread := math.NaN()
+	for _, c := range []struct {
+		name   string
+		change func(*scene)
+		want   map[alarm.Quantity]float64
+	}{
+		{"at ease", func(*scene) {}, map[alarm.Quantity]float64{alarm.NodeCPU: 0.25, alarm.NodeWait: 0, alarm.NodeMemory: 0.2}},
+		{"threads wait", func(s *scene) { s.node().Wait = 2 },
+			map[alarm.Quantity]float64{alarm.NodeCPU: 0.25, alarm.NodeWait: 0.5, alarm.NodeMemory: 0.2}},
+		{"no window yet", func(s *scene) { s.in.Sample.Window = 0 },
+			map[alarm.Quantity]float64{alarm.NodeCPU: unread, alarm.NodeWait: unread, alarm.NodeMemory: 0.2}},
+		{"no CPUs", func(s *scene) { s.node().CPUs = 0 }, map[alarm.Quantity]float64{alarm.NodeMemory: 0.2}},
+		{"pools do not count as used memory", func(s *scene) {
+			s.node().HugePages = []topology.HugePagePool{{Size: topology.GiB, Total: 1, Free: 1}}
+		}, map[alarm.Quantity]float64{alarm.NodeCPU: 0.25, alarm.NodeWait: 0, alarm.NodeMemory: 1.0 / 9}},
+		{"all memory in pools", func(s *scene) {
+			s.node().HugePages = []topology.HugePagePool{{Size: topology.GiB, Total: 10}}
+		}, map[alarm.Quantity]float64{alarm.NodeCPU: 0.25, alarm.NodeWait: 0}},
+		{"reclaimable memory is not used", func(s *scene) {
+			s.in.Topology = &topology.Topology{Nodes: []topology.Node{
+				{ID: 1, Reclaimable: topology.GiB}, {ID: 2, Reclaimable: topology.GiB},
+			}}
+		}, map[alarm.Quantity]float64{alarm.NodeCPU: 0.25, alarm.NodeWait: 0, alarm.NodeMemory: 0.1}},
+		{"more free than there is", func(s *scene) { s.node().Free = 11 * topology.GiB },
+			map[alarm.Quantity]float64{alarm.NodeCPU: 0.25, alarm.NodeWait: 0, alarm.NodeMemory: 0}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newScene(t)
+			c.change(s)
+			wantValues(t, c.want, s.values("node 2"))
+		})
+	}
+}
+
+func TestReadings_OfHugePagePools(t *testing.T) {
+	s := newScene(t)
+	s.node().HugePages = []topology.HugePagePool{
+		{Size: 2 * topology.MiB, Total: 8, Free: 2}, {Size: topology.GiB}, // the second is empty and has no share
+	}
+	wantValues(t, map[alarm.Quantity]float64{alarm.NodeHugePages: 0.75}, s.values("node 2: 2 MiB pages"))
+	wantValues(t, map[alarm.Quantity]float64{}, s.values("node 2: 1 GiB pages"))
+}
+
+func bandwidth(mbps float64) *topology.Topology {
+	return &topology.Topology{Measured: &topology.Measured{
+		Nodes: []topology.NodeID{2}, LatencyNanos: [][]float64{{80}}, BandwidthMBps: [][]float64{{mbps}},
+	}, Nodes: []topology.Node{{ID: 2}}}
+}
+
+func TestReadings_OfNodeTraffic(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		traffic float64
+		most    float64
+		change  func(*scene)
+		want    any // nil: no reading
+	}{
+		{"half of the bandwidth", 500, 1000, func(*scene) {}, 0.5},
+		{"bandwidth not measured", 500, 0, func(*scene) {}, nil},
+		{"no traffic told, a guest works there", 0, 1000, func(*scene) {}, math.NaN()},
+		{"no traffic told, all guests idle", 0, 1000, func(s *scene) {
+			s.in.Sample.Guests[0].Load.CPU, s.in.Sample.Guests[1].Load.CPU = 0.09, 0
+		}, 0.0},
+		{"no traffic told, the guest has just enough demand", 0, 1000, func(s *scene) {
+			s.in.Sample.Guests[0].Load.CPU, s.in.Sample.Guests[1].Load.CPU = 0.1, 0
+		}, math.NaN()},
+		{"no traffic told, guests work elsewhere", 0, 1000, func(s *scene) {
+			for i := range s.in.Sample.Guests {
+				s.in.Sample.Guests[i].MemoryByNode = map[topology.NodeID]topology.Bytes{3: topology.GiB}
+			}
+		}, 0.0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newScene(t)
+			s.in.Topology, s.node().MemoryMBps = bandwidth(c.most), c.traffic
+			c.change(s)
+			got, there := s.values("node 2")[alarm.NodeTraffic]
+			if there != (c.want != nil) {
+				t.Fatalf("reading %v, want %v", got, c.want)
+			}
+			if want, ok := c.want.(float64); ok && !(math.Abs(got-want) < 1e-9 || math.IsNaN(got) && math.IsNaN(want)) {
+				t.Errorf("reading %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+func TestShareTo(t *testing.T) {
+	const gib = topology.GiB
+	lies := map[topology.NodeID]topology.Bytes{1: gib, 2: 3 * gib}
+	for _, c := range []struct {
+		name  string
+		guest inventory.GuestSample
+		want  float64
+	}{
+		{"as its memory lies", inventory.GuestSample{MemoryByNode: lies}, 0.75},
+		{"no memory", inventory.GuestSample{}, 0},
+		{"as measured", inventory.GuestSample{MemoryByNode: lies, Accesses: []inventory.AccessShare{
+			{To: 2, Share: 0.25}, {To: 1, Share: 0.625}, {To: 2, Share: 0.125},
+		}}, 0.375},
+	} {
+		if got := shareTo(&c.guest, 2); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestReadings_OfAGuest(t *testing.T) {
+	unread := math.NaN()
+	remote := func(share float64, source inventory.AccessSource) *inventory.Remote {
+		return &inventory.Remote{Share: share, Source: source}
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*scene)
+		known  Guest
+		want   map[alarm.Quantity]float64
+	}{
+		{"nothing known", func(*scene) {}, Guest{},
+			map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: unread, alarm.GuestDrift: 0}},
+		{"waits", func(s *scene) { s.db().Load.Wait = 3 }, Guest{},
+			map[alarm.Quantity]float64{alarm.GuestWait: 0.75, alarm.GuestRemote: unread, alarm.GuestDrift: 0}},
+		{"waits, with the least demand that counts", func(s *scene) { s.db().Load.CPU, s.db().Load.Wait = 0.05, 0.05 }, Guest{},
+			map[alarm.Quantity]float64{alarm.GuestWait: 0.5, alarm.GuestRemote: unread, alarm.GuestDrift: 0}},
+		{"waits, with less demand", func(s *scene) { s.db().Load.CPU, s.db().Load.Wait = 0.04, 0.05 }, Guest{},
+			map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: unread, alarm.GuestDrift: 0}},
+		{"no window yet", func(s *scene) { s.db().Load.Window = 0 }, Guest{},
+			map[alarm.Quantity]float64{alarm.GuestWait: unread, alarm.GuestRemote: unread, alarm.GuestDrift: 0}},
+		{"local share known", func(*scene) {}, Guest{LocalShare: new(0.75)},
+			map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0.25, alarm.GuestDrift: 0}},
+		{"accesses measured", func(s *scene) { s.db().Load.Remote = remote(0.4, inventory.AccessPMU) }, Guest{LocalShare: new(0.75)},
+			map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0.4, alarm.GuestDrift: 0}},
+		{"accesses measured of a guest that idles", func(s *scene) {
+			s.db().Load.CPU, s.db().Load.Remote = 0.05, remote(0.4, inventory.AccessPMU)
+		}, Guest{}, map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0, alarm.GuestDrift: 0}},
+		{"accesses measured of a guest with the least demand", func(s *scene) {
+			s.db().Load.CPU, s.db().Load.Remote = 0.1, remote(0.4, inventory.AccessPMU)
+		}, Guest{}, map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0.4, alarm.GuestDrift: 0}},
+		{"accesses estimated of a guest that idles", func(s *scene) {
+			s.db().Load.CPU, s.db().Load.Remote = 0.05, remote(0.4, inventory.AccessEstimate)
+		}, Guest{}, map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0.4, alarm.GuestDrift: 0}},
+		{"accesses are measured, it made none and idles", func(s *scene) {
+			s.in.Sample.Accesses, s.db().Load.CPU = []inventory.AccessSource{inventory.AccessPMU}, 0.05
+		}, Guest{LocalShare: new(0.75)}, map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0, alarm.GuestDrift: 0}},
+		{"accesses are measured, it has none but works", func(s *scene) {
+			s.in.Sample.Accesses = []inventory.AccessSource{inventory.AccessPMU}
+		}, Guest{LocalShare: new(0.75)}, map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0.25, alarm.GuestDrift: 0}},
+		{"accesses are only estimated, it idles", func(s *scene) {
+			s.in.Sample.Accesses, s.db().Load.CPU = []inventory.AccessSource{inventory.AccessEstimate}, 0.05
+		}, Guest{LocalShare: new(0.75)}, map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0.25, alarm.GuestDrift: 0}},
+		{"drifted", func(*scene) {}, Guest{Nodes: topology.SetOf[topology.NodeID](1), DriftShare: new(0.5), LocalShare: new(1.0)},
+			map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0, alarm.GuestDrift: 0.5}},
+		{"drift not known", func(*scene) {}, Guest{Nodes: topology.SetOf[topology.NodeID](1), LocalShare: new(1.0)},
+			map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0, alarm.GuestDrift: unread}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newScene(t)
+			c.change(s)
+			c.known.Name = "db"
+			s.in.Guests, s.in.FailedMoves = []Guest{c.known}, map[string]int{"db": 2, "web": 5}
+			c.want[alarm.StuckMove] = 2
+			wantValues(t, c.want, s.values("guest db"))
+		})
+	}
+}
+
+// An alarm names its causes as of the last value at its threshold or beyond.
+func TestJudge_CausesFollowTheLastValueBeyond(t *testing.T) {
+	s := newScene(t)
+	s.node().CPU = 3.9
+	raised := s.wantOnly(s.pass(62*time.Second), alarm.NodeCPU, "node 2")
+	s.in.Sample.Guests[0].CPUByNode[2] = 3 // db passes web
+	s.pass(2 * time.Second)
+	now := func() alarm.Alarm {
+		for _, track := range s.state.Tracks {
+			if track.Alarm != nil {
+				return *track.Alarm
+			}
+		}
+		t.Fatal("no alarm")
+		return alarm.Alarm{}
+	}
+	if diff := cmp.Diff([]string{"db", "web"}, now().Guests); diff != "" {
+		t.Errorf("causes while beyond (-want +got):\n%s", diff)
+	}
+	last := s.now
+	if !now().Last.Equal(last) || last.Equal(raised.First) {
+		t.Errorf("last beyond at %v, want %v", now().Last, last)
+	}
+	s.node().CPU = 3.75 // neither beyond nor clear
+	s.in.Sample.Guests[1].CPUByNode[2] = 3.5
+	s.pass(10 * time.Second)
+	if diff := cmp.Diff([]string{"db", "web"}, now().Guests); diff != "" {
+		t.Errorf("causes since under the threshold (-want +got):\n%s", diff)
+	}
+	if !now().Last.Equal(last) {
+		t.Errorf("last beyond at %v, want %v", now().Last, last)
+	}
+	s.node().CPU = 3.8 // at the threshold
+	s.pass(2 * time.Second)
+	if diff := cmp.Diff([]string{"web", "db"}, now().Guests); diff != "" {
+		t.Errorf("causes at the threshold (-want +got):\n%s", diff)
+	}
+	if !now().Last.Equal(s.now) {
+		t.Errorf("last beyond at %v, want %v", now().Last, s.now)
+	}
+}
+
+func TestJudge_NamesTheFiveLargestCauses(t *testing.T) {
+	amounts := map[string]float64{"a": 1, "b": 6, "c": 5, "d": 4, "e": 3, "f": 2, "g": 0}
+	var got []string
+	for _, c := range largest(amounts, func(float64) string { return "" }) {
+		got = append(got, c.guest)
+	}
+	if diff := cmp.Diff([]string{"b", "c", "d", "e", "f"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// The changes and tracks come in one order, whatever the order of the sample.
+func TestJudge_OrderOfChanges(t *testing.T) {
+	s := newScene(t)
+	s.rules = policy.Alarms{alarm.GuestWait: {For: 1, Quiet: 1}}
+	s.in.Sample.Guests[0], s.in.Sample.Guests[1] = s.in.Sample.Guests[1], s.in.Sample.Guests[0]
+	for i := range s.in.Sample.Guests {
+		s.in.Sample.Guests[i].Load.Wait = 5
+	}
+	var got []string
+	for _, a := range s.pass(4 * time.Second) {
+		got = append(got, a.Object)
+	}
+	if diff := cmp.Diff([]string{"guest db", "guest web"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
