@@ -429,7 +429,7 @@ func (h *Host) Kill() error {
 		h.agent.close()
 	}
 	if h.monitor != nil {
-		h.monitor.conn.Close()
+		_ = h.monitor.conn.Close()
 	}
 	if h.lock != nil {
 		defer h.lock.Close()

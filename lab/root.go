@@ -238,9 +238,7 @@ func physicalPaths(listed []string) []string {
 		}
 		files = append(files, filepath.Join(folders[parent], filepath.Base(path)))
 	}
-	for _, top := range []string{"/bin", "/sbin", "/lib", "/lib64"} {
-		files = append(files, top)
-	}
+	files = append(files, "/bin", "/sbin", "/lib", "/lib64")
 	slices.Sort(files)
 	return slices.Compact(files)
 }

@@ -43,10 +43,10 @@ func main() {
 	runner := flag.String("runner", "gotest.tools/gotestsum@v1.13.0", "gotestsum, as go run takes it")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := suite(ctx, *all, *run, *runner); err != nil {
+	err := suite(ctx, *all, *run, *runner)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "lab suite:", err)
-		stop()
 		os.Exit(1)
 	}
 }
