@@ -31,7 +31,6 @@ type instrumenter struct {
 	name  string
 	first int // id of the file's first mutant
 
-	pkg     string // name of the file's package
 	header  map[ast.Node]bool
 	mutants []mutant
 	inserts []insert
@@ -46,7 +45,7 @@ type insert struct {
 
 // file returns the mutated text of a file and its mutants.
 func (in *instrumenter) file(f *ast.File, chooserPath string) (string, []mutant) {
-	in.pkg, in.header = f.Name.Name, map[ast.Node]bool{}
+	in.header = map[ast.Node]bool{}
 	ast.Inspect(f, in.visit)
 	imports := fmt.Sprintf("; import mutant_ %q", chooserPath)
 	in.inserts = append(in.inserts, insert{at: in.offset(f.Name.End()), text: imports})
@@ -136,7 +135,7 @@ func (in *instrumenter) binary(n *ast.BinaryExpr) bool {
 		return true
 	}
 	id := in.add(n, n.Op.String()+" swapped")
-	in.wrap(n, fmt.Sprintf("mutant_.%s[%s](%d, ", name, in.typeName(n), id), ")")
+	in.wrap(n, fmt.Sprintf("mutant_.%s(%d, ", name, id), ")")
 	in.inserts = append(in.inserts, insert{at: in.offset(n.OpPos), cut: len(n.Op.String()), order: 1 << 30, text: ","})
 	return true
 }
@@ -191,15 +190,6 @@ func (in *instrumenter) number(e ast.Expr) bool {
 	}
 	b, ok := t.Underlying().(*types.Basic)
 	return ok && b.Info()&types.IsNumeric != 0 && b.Info()&(types.IsComplex|types.IsUntyped) == 0
-}
-
-func (in *instrumenter) typeName(e ast.Expr) string {
-	return types.TypeString(in.info.Types[e].Type, func(p *types.Package) string {
-		if p.Name() == in.pkg {
-			return ""
-		}
-		return p.Name()
-	})
 }
 
 func isPanic(call *ast.CallExpr) bool {
