@@ -83,3 +83,21 @@ func TestGroupsOfTests_AreTheirFiles(t *testing.T) {
 		t.Errorf("%q, %v", groups["TestLabRepairsDrift"], err)
 	}
 }
+
+func TestOverBudget_FailsOnlyOnAnIdleMachine(t *testing.T) {
+	for _, c := range []struct {
+		wall   time.Duration
+		others float64
+		fails  bool
+	}{{19 * time.Minute, 0, false}, {25 * time.Minute, 0, false}, {31 * time.Minute, 0.1, true}, {31 * time.Minute, 0.5, false}} {
+		if err := overBudget(c.wall, c.others); (err != nil) != c.fails {
+			t.Errorf("%v with others at %v: %v", c.wall, c.others, err)
+		}
+	}
+}
+
+func TestParseBusy_LeavesOutIdleTime(t *testing.T) {
+	if got := parseBusy("cpu  100 20 30 5000 600 7 8 9 1000 1000"); got != 1740*time.Millisecond {
+		t.Errorf("%v", got)
+	}
+}
