@@ -77,7 +77,7 @@ func (l Ledger) Locked(ctx context.Context, decide func(Locked) error) error {
 	if err != nil {
 		return fmt.Errorf("waiting for another decision on this host to end: %w", err)
 	}
-	defer held.Close() // also where decide panics
+	defer func() { _ = held.Close() }() // also where decide panics
 	return decide(Locked{l})
 }
 

@@ -33,12 +33,12 @@ func Listen(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("the daemon's socket: %w; run as root, or choose another place with --socket", err)
 	}
 	if err := removeSocket(path); err != nil {
-		held.Close()
+		_ = held.Close()
 		return nil, fmt.Errorf("the daemon's socket: %w", err)
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {
-		held.Close()
+		_ = held.Close()
 		return nil, fmt.Errorf("the daemon's socket: %w", err)
 	}
 	return &locked{l, held}, os.Chmod(path, 0o660)

@@ -105,7 +105,7 @@ func locked(path string, take func(context.Context, string) (io.Closer, error), 
 	case err != nil:
 		return fmt.Errorf("waiting for the journal: %w", err)
 	}
-	defer held.Close() // also where do panics
+	defer func() { _ = held.Close() }() // also where do panics
 	return do()
 }
 
