@@ -24,7 +24,7 @@ var rooms = map[string][]string{
 	"internal/inventory": {"internal/topology", "internal/guest"},
 	"internal/policy":    {"internal/topology", "internal/guest", "internal/alarm"},
 	"internal/plan":      {"internal/topology", "internal/guest"},
-	"internal/alarm":     {"internal/topology"},
+	"internal/alarm":     {"internal/topology", "internal/inventory"},
 	"internal/journal":   {"internal/topology", "internal/plan"},
 	"internal/history":   {"internal/topology", "internal/inventory"},
 	"internal/status":    {"internal/topology", "internal/inventory", "internal/policy", "internal/plan", "internal/alarm"},

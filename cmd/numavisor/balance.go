@@ -63,7 +63,7 @@ host they are known where its daemon runs.`,
 // noteNoLoads says so where a plan has to guess what VMs ask for.
 func noteNoLoads(c *cobra.Command, inv *inventory.Host) {
 	for _, g := range inv.Gaps {
-		if g.What == loadsGap {
+		if g.Kind == inventory.LoadsUnmeasured {
 			printf(c.ErrOrStderr(), "numavisor: note: loads are not known (%s): vCPUs count as busy, and accesses as even over the memory\n", g.Why)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -15,8 +16,8 @@ func TestAnEmptyListSaysWhetherAllWasSeen(t *testing.T) {
 		want string
 	}{
 		{nil, "no VMs on this host\n"},
-		{[]inventory.Gap{{Object: "host", What: "its name", Why: "lost"}}, "no VMs on this host\nnot seen: host: its name: lost\n"},
-		{[]inventory.Gap{inventory.GuestsUnseen("qemu", "away")}, "no VMs were seen\nnot seen: host: VMs of qemu: away\n"},
+		{[]inventory.Gap{{Kind: inventory.OtherGap, Object: inventory.HostRef(), What: "its name", Why: "lost"}}, "no VMs on this host\nnot seen: host: its name: lost\n"},
+		{[]inventory.Gap{inventory.UnseenGap(guest.LibvirtQEMU, "away")}, "no VMs were seen\nnot seen: host: VMs of qemu: away\n"},
 	} {
 		var printed strings.Builder
 		printList(&printed, &topology.Topology{}, guestList{Gaps: c.gaps})

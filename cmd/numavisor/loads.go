@@ -23,11 +23,8 @@ func addLoads(ctx context.Context, socket string, inv *inventory.Host) {
 		if errors.Is(err, hostapi.ErrNotRunning) {
 			why = "no daemon measures them ('numavisor daemon')"
 		}
-		inv.Gaps = append(inv.Gaps, inventory.Gap{Object: "host", What: loadsGap, Why: why})
+		inv.Gaps = append(inv.Gaps, inventory.LoadsGap(why))
 		return
 	}
 	inv.TakeLoads(measured)
 }
-
-// loadsGap is what is missing of a host where nobody measures.
-const loadsGap = "loads of its VMs and nodes, and how fast memory is copied"

@@ -5,6 +5,8 @@ package alarm
 import (
 	"fmt"
 	"time"
+
+	"github.com/numavisor/numavisor/internal/inventory"
 )
 
 // Quantity is what is watched. Each has its own thresholds (policy.Alarms).
@@ -51,9 +53,9 @@ const (
 
 // Alarm is one quantity of one object beyond a threshold.
 type Alarm struct {
-	Quantity Quantity `json:"quantity"`
-	Object   string   `json:"object"` // "node 3", "guest web1", "host"
-	Severity Severity `json:"severity"`
+	Quantity Quantity      `json:"quantity"`
+	Object   inventory.Ref `json:"object"`
+	Severity Severity      `json:"severity"`
 	// Value is the latest measured one, Threshold the one that it went beyond, in
 	// the quantity's unit; Worst the farthest since it was raised.
 	Value     float64 `json:"value"`

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/numavisor/numavisor/internal/inventory"
 )
 
 // State is what judging remembers from one sample to the next: alarms that
@@ -15,8 +17,8 @@ type State struct {
 
 // Track is one quantity of one object that is an alarm or may become one.
 type Track struct {
-	Quantity Quantity `json:"quantity"`
-	Object   string   `json:"object"`
+	Quantity Quantity      `json:"quantity"`
+	Object   inventory.Ref `json:"object"`
 	// Source is where its latest value is from, At when that was.
 	Source string    `json:"source,omitempty"`
 	At     time.Time `json:"at"`

@@ -33,7 +33,7 @@ func (h *Host) CheckIntents() {
 
 // intentGap says that a guest's recorded intent is not used.
 func intentGap(g *Guest) Gap {
-	return Gap{Object: "guest " + g.Name, What: "its recorded intent",
+	return Gap{Kind: IntentUnused, Object: GuestRef(g.Name), What: "its recorded intent",
 		Why: g.IntentError + "; the VM counts as one that Numavisor did not place, until it is bound again ('numavisor doctor' names the command)"}
 }
 

@@ -59,13 +59,6 @@ type Kernel struct {
 	NumadInstalled *bool `json:"numad_installed,omitempty"`
 }
 
-// Gap is something that could not be seen.
-type Gap struct {
-	Object string `json:"object"` // "guest web1", "node 3", "host"
-	What   string `json:"what"`   // what is missing
-	Why    string `json:"why"`    // and why
-}
-
 // Claim is a reservation in flight or of a plain process.
 type Claim struct {
 	Name      string          `json:"name"`
@@ -75,11 +68,12 @@ type Claim struct {
 
 // Guest is one VM as it was seen.
 type Guest struct {
-	Name       string `json:"name"`
-	UUID       string `json:"uuid,omitempty"`
-	Hypervisor string `json:"hypervisor"` // "qemu" (libvirt), "qemu-plain", "xen"
-	State      string `json:"state"`      // running, paused, shutoff
-	PID        int    `json:"pid,omitempty"`
+	Name       string           `json:"name"`
+	UUID       string           `json:"uuid,omitempty"`
+	Hypervisor guest.Hypervisor `json:"hypervisor"`
+	Can        Capabilities     `json:"capabilities"`
+	State      string           `json:"state"` // running, paused, shutoff
+	PID        int              `json:"pid,omitempty"`
 	// Persistent says that the hypervisor stores a configuration for the next start.
 	Persistent bool `json:"persistent,omitempty"`
 	// Managed says that Numavisor created or bound it; then Spec and Placement are the intent.

@@ -56,9 +56,6 @@ const (
 	AccessEstimate AccessSource = "placement estimate" // none of these: where memory lies and vCPUs may run
 )
 
-// AccessGap begins what a gap is about where a source of accesses is not to be had.
-const AccessGap = "accesses by "
-
 // NodeLoad is what was asked of one node over a window of time.
 type NodeLoad struct {
 	Node topology.NodeID `json:"node"`

@@ -31,6 +31,8 @@ func TestSchemaIsTrue(t *testing.T) {
 		switch of {
 		case reflect.TypeFor[topology.Bytes]():
 			return &jsonschema.Schema{Type: "integer", Minimum: "0", Description: "bytes"}
+		case reflect.TypeFor[inventory.Ref]():
+			return &jsonschema.Schema{Type: "string", Pattern: `^(host|node \d+)(: .+)?$|^guest .+`, Description: "the host, a node, a part of one of these, or a guest by its name"}
 		case reflect.TypeFor[time.Duration]():
 			return &jsonschema.Schema{Type: "integer", Description: "nanoseconds"}
 		}

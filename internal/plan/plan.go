@@ -27,7 +27,7 @@ type Plan struct {
 	// It belongs to the history of the next round.
 	Suffering []Suffering `json:"suffering,omitempty"`
 	// Stays says of guests that suffer or would have to make room why they stay.
-	Stays []Refusal `json:"stays,omitempty"`
+	Stays []Stay `json:"stays,omitempty"`
 	// Before and After are the host's cost now and when all moves are made
 	// (those only advised included), in the units of the price list times CPUs.
 	Before float64 `json:"cost_before"`
@@ -175,7 +175,7 @@ func (p Plan) Text() string {
 		fmt.Fprintf(&b, "%3d. %s\n     %s\n", i+1, m, m.Why)
 	}
 	for _, s := range p.Stays {
-		fmt.Fprintf(&b, "  stays: %s: %s\n", s.What, s.Why)
+		fmt.Fprintf(&b, "  stays: %s: %s\n", s.Guest, s.Why)
 	}
 	return b.String()
 }

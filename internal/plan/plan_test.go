@@ -21,7 +21,7 @@ func oneMove() plan.Plan {
 			Guests:  []plan.GuestMove{{Guest: "db", Placement: guest.Placement{Guest: "db", Nodes: to}, Bytes: topology.GiB, Undo: plan.Undo{VCPUNodes: topology.MustParseSet[topology.NodeID]("0"), Memory: map[topology.NodeID]topology.Bytes{0: topology.GiB}}}},
 			Benefit: plan.Benefit{Cost: 1, AccessCPUs: 0.5, Horizon: time.Minute}, Cost: plan.Price{Bytes: topology.GiB, Took: time.Second, BytesPerSecond: topology.GiB},
 		}},
-		Stays: []plan.Refusal{{What: "web", Why: "rests"}},
+		Stays: []plan.Stay{{Guest: "web", Kind: plan.StayCooldown, Why: "rests"}},
 	}
 }
 

@@ -28,7 +28,7 @@ type Status struct {
 	// Planned is when the last plan was made, Suffering and Stays what it said.
 	Planned   time.Time        `json:"planned,omitzero"`
 	Suffering []plan.Suffering `json:"suffering,omitempty"`
-	Stays     []plan.Refusal   `json:"stays,omitempty"`
+	Stays     []plan.Stay      `json:"stays,omitempty"`
 	// MoverBytesPerSecond is how fast moves copied memory here when nothing held
 	// them back, which plans count with; 0: not known yet.
 	MoverBytesPerSecond topology.Bytes `json:"mover_bytes_per_second,omitempty"`

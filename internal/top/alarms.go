@@ -32,7 +32,7 @@ func alarmTable(s *status.Status, now time.Time) table {
 		}
 		t.rows = append(t.rows, row{key: alarmKey(a), cells: []cell{
 			{text: string(a.Quantity), tone: severity},
-			{text: a.Object},
+			{text: a.Object.String()},
 			{text: string(a.Severity), tone: severity, order: order},
 			{text: a.Quantity.Amount(a.Value)},
 			{text: a.Quantity.Amount(a.Threshold), tone: quiet},
@@ -44,4 +44,4 @@ func alarmTable(s *status.Status, now time.Time) table {
 	return t
 }
 
-func alarmKey(a alarm.Alarm) string { return string(a.Quantity) + " of " + a.Object }
+func alarmKey(a alarm.Alarm) string { return string(a.Quantity) + " of " + a.Object.String() }

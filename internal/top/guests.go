@@ -60,7 +60,7 @@ func people(s *status.Status) []person {
 		each(s.Suffering[i].Guest, func(p *person) { p.suffering = &s.Suffering[i] })
 	}
 	for _, r := range s.Stays {
-		each(r.What, func(p *person) { p.stays = r.Why })
+		each(r.Guest, func(p *person) { p.stays = r.Why })
 	}
 	for i := range s.Moving {
 		for _, g := range s.Moving[i].Move.Guests {
@@ -85,7 +85,7 @@ func guestTable(s *status.Status, seen []moment, now time.Time) table {
 }
 
 func guestRow(s *status.Status, p person, seen []moment, now time.Time) row {
-	name := cell{text: p.Name, tone: alarmed(s, guestObject(p.Name))}
+	name := cell{text: p.Name, tone: alarmed(s, inventory.GuestRef(p.Name))}
 	if name.tone != plain {
 		name.text = "!" + name.text
 	}

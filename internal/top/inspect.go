@@ -105,7 +105,7 @@ func (m Model) guestDetails(p *person) []string {
 		texts = append(texts, "", head("Advised (a accepts it)"))
 		texts = append(texts, moveLines(p.advice.Move)...)
 	}
-	return append(texts, m.alarmsOf(guestObject(p.Name), p.Name)...)
+	return append(texts, m.alarmsOf(inventory.GuestRef(p.Name), p.Name)...)
 }
 
 // measured tells what the last sample has of a guest, and the trends.
@@ -157,7 +157,7 @@ func spread(t *topology.Topology, p *person) []string {
 		case !p.Nodes.IsEmpty():
 			meant = "not placed here"
 		}
-		texts = append(texts, said(nodeObject(n.ID), "▕%s▏ %9v  %5.2f CPUs  %s", bar(float64(memory)/float64(whole), 20), memory, cpu, meant))
+		texts = append(texts, said(inventory.NodeRef(n.ID).String(), "▕%s▏ %9v  %5.2f CPUs  %s", bar(float64(memory)/float64(whole), 20), memory, cpu, meant))
 	}
 	return texts
 }
@@ -231,7 +231,7 @@ func moveLines(v plan.Move) []string {
 }
 
 // alarmsOf tells the alarms of an object, and those that a guest is among the causes of.
-func (m Model) alarmsOf(object, guest string) []string {
+func (m Model) alarmsOf(object inventory.Ref, guest string) []string {
 	var texts []string
 	for _, a := range m.status.Alarms {
 		if a.Active() && (a.Object == object || guest != "" && slices.Contains(a.Guests, guest)) {
@@ -278,7 +278,7 @@ func (m Model) nodeDetails(key string) []string {
 	}
 	texts = append(texts, "", head("VMs here"))
 	texts = append(texts, tenants(m.status, n.Node)...)
-	return append(texts, m.alarmsOf(nodeObject(n.Node), "")...)
+	return append(texts, m.alarmsOf(inventory.NodeRef(n.Node), "")...)
 }
 
 // distances tells of a node how far each other is: "neighbour 1-3, remote 4-7".

@@ -39,7 +39,7 @@ func nodeRow(s *status.Status, n inventory.NodeSample, guests int, remotes map[t
 	if n.CPUs == 0 {
 		name += " memory"
 	}
-	worst := alarmed(s, nodeObject(n.Node))
+	worst := alarmed(s, inventory.NodeRef(n.Node))
 	if worst != plain {
 		name += " !"
 	}
@@ -141,11 +141,8 @@ func remoteByNode(s *status.Status) map[topology.NodeID]float64 {
 	return far
 }
 
-func nodeObject(id topology.NodeID) string { return fmt.Sprintf("node %d", id) }
-func guestObject(name string) string       { return "guest " + name }
-
 // alarmed gives the tone of the worst alarm of an object; plain without any.
-func alarmed(s *status.Status, object string) tone {
+func alarmed(s *status.Status, object inventory.Ref) tone {
 	worst := plain
 	for _, a := range s.Alarms {
 		switch {

@@ -14,6 +14,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/status"
 	"github.com/numavisor/numavisor/internal/status/statustest"
 )
@@ -157,7 +158,7 @@ func TestControlCharactersAreNotShown(t *testing.T) {
 	s.Host, s.Held = evil, evil
 	s.Guests[0].Name, s.Guests[7].Drift, s.Guests[7].Rests = evil, []string{evil}, evil
 	s.Sample.Guests[0].Name, s.Sample.Guests[7].MemorySource = evil, evil
-	s.Alarms[0].Why, s.Alarms[0].Object = evil, "guest "+evil
+	s.Alarms[0].Why, s.Alarms[0].Object = evil, inventory.GuestRef(evil)
 	s.Advice[0].Move.Why, s.Advice[0].ID = evil, evil
 	s.Moving[0].Step, s.Rivals[0].What = evil, evil
 	m := after(t, New(nil, time.Second, noon), tea.WindowSizeMsg{Width: 200, Height: 60}, statusMsg{status: s, at: noon})

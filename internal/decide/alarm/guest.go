@@ -18,7 +18,7 @@ func (j *judgement) guest(g *inventory.GuestSample, known Guest) []reading {
 	all = append(all, reading{quantity: alarm.StuckMove, value: float64(failed), source: "the journal",
 		says: fmt.Sprintf("%d of its moves failed within the last hour", failed)})
 	for i := range all {
-		all[i].object = guestName(g.Name)
+		all[i].object = inventory.GuestRef(g.Name)
 		all[i].causes = func() []cause { return []cause{{guest: g.Name}} }
 	}
 	return all

@@ -25,7 +25,7 @@ const mostGap = time.Minute
 // before. It returns the state after, and the alarms that were raised, changed
 // their severity or were cleared; those that just last are in the state.
 func Judge(rules policy.Alarms, in Input, before alarm.State, now time.Time) (alarm.State, []alarm.Alarm) {
-	j := judgement{rules: rules.WithDefaults(), in: &in, now: now, before: make(map[key]alarm.Track, len(before.Tracks)), there: make(map[string]bool, len(in.Sample.Nodes)+len(in.Sample.Guests))}
+	j := judgement{rules: rules.WithDefaults(), in: &in, now: now, before: make(map[key]alarm.Track, len(before.Tracks)), there: make(map[inventory.Ref]bool, len(in.Sample.Nodes)+len(in.Sample.Guests))}
 	for _, t := range before.Tracks {
 		j.before[key{t.Quantity, t.Object}] = t
 	}
@@ -44,17 +44,17 @@ func Judge(rules policy.Alarms, in Input, before alarm.State, now time.Time) (al
 		}
 	}
 	slices.SortFunc(j.after.Tracks, func(a, b alarm.Track) int {
-		return cmp.Or(cmp.Compare(a.Quantity, b.Quantity), cmp.Compare(a.Object, b.Object))
+		return cmp.Or(cmp.Compare(a.Quantity, b.Quantity), a.Object.Compare(b.Object))
 	})
 	slices.SortFunc(j.changes, func(a, b alarm.Alarm) int {
-		return cmp.Or(cmp.Compare(a.Quantity, b.Quantity), cmp.Compare(a.Object, b.Object))
+		return cmp.Or(cmp.Compare(a.Quantity, b.Quantity), a.Object.Compare(b.Object))
 	})
 	return j.after, j.changes
 }
 
 type key struct {
 	quantity alarm.Quantity
-	object   string
+	object   inventory.Ref
 }
 
 type judgement struct {
@@ -62,7 +62,7 @@ type judgement struct {
 	in      *Input
 	now     time.Time
 	before  map[key]alarm.Track
-	there   map[string]bool // nodes and guests that were sampled
+	there   map[inventory.Ref]bool // nodes and guests that were sampled
 	after   alarm.State
 	changes []alarm.Alarm
 }
@@ -70,7 +70,7 @@ type judgement struct {
 // reading is the value of one quantity of one object now.
 type reading struct {
 	quantity alarm.Quantity
-	object   string
+	object   inventory.Ref
 	// unread: the object is there, and the value cannot be told now.
 	unread bool
 	value  float64

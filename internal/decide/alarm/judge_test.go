@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numavisor/numavisor/internal/alarm"
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/status"
@@ -74,7 +75,7 @@ func (s *scene) pass(d time.Duration) []alarm.Alarm {
 // wantOnly wants exactly one change, of that quantity.
 func (s *scene) wantOnly(changes []alarm.Alarm, q alarm.Quantity, object string) alarm.Alarm {
 	s.t.Helper()
-	if len(changes) != 1 || changes[0].Quantity != q || changes[0].Object != object {
+	if len(changes) != 1 || changes[0].Quantity != q || changes[0].Object.String() != object {
 		s.t.Fatalf("changes are %+v, want one of %s of %s", changes, q, object)
 	}
 	return changes[0]
@@ -162,7 +163,7 @@ func TestEachQuantityIsSeen(t *testing.T) {
 		"rival": {func(s *scene) { s.in.Rivals = []status.Rival{{Name: "numad", What: "it runs", Answer: "moves wait"}} },
 			alarm.RivalMover, "host: numad", "it runs; moves wait", nil},
 		"blind": {func(s *scene) {
-			s.in.Gaps = []inventory.Gap{{Object: "host", What: "resctrl", Why: "permission denied"}}
+			s.in.Gaps = []inventory.Gap{{Kind: inventory.AccessUnmeasured, Object: inventory.HostRef(), What: "resctrl", Why: "permission denied"}}
 		},
 			alarm.BlindSource, "host", "not seen: resctrl: permission denied", nil},
 		"failed moves": {func(s *scene) { s.in.FailedMoves = map[string]int{"db": 3} }, alarm.StuckMove, "guest db", "3 of its moves", []string{"db"}},
@@ -172,7 +173,7 @@ func TestEachQuantityIsSeen(t *testing.T) {
 			c.harm(s)
 			s.pass(6 * time.Minute)
 			active := s.state.Active()
-			if len(active) != 1 || active[0].Quantity != c.quantity || active[0].Object != c.object {
+			if len(active) != 1 || active[0].Quantity != c.quantity || active[0].Object.String() != c.object {
 				t.Fatalf("active are %+v", active)
 			}
 			if a := active[0]; !strings.Contains(a.Why, c.says) || !slices.Equal(a.Guests, c.guests) {
@@ -217,11 +218,11 @@ func TestABlindSourceClearsNothing(t *testing.T) {
 		},
 		"guest unreadable": func(s *scene) {
 			s.in.Sample.Guests = s.in.Sample.Guests[1:]
-			s.in.Sample.Gaps = []inventory.Gap{{Object: "guest db", What: "its cgroup", Why: "EIO"}}
+			s.in.Sample.Gaps = []inventory.Gap{{Kind: inventory.CgroupUnread, Object: inventory.GuestRef("db"), What: "its cgroup", Why: "EIO"}}
 		},
 		"guests not listed": func(s *scene) {
 			s.in.Sample.Guests = nil
-			s.in.Gaps = []inventory.Gap{{Object: "host", What: "VMs of libvirt", Why: "no answer"}}
+			s.in.Gaps = []inventory.Gap{inventory.UnseenGap(guest.LibvirtQEMU, "no answer")}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package alarm
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -29,14 +30,14 @@ func (j *judgement) node(n *inventory.NodeSample, facts map[string]Guest) []read
 }
 
 func (j *judgement) nodeCPU(n *inventory.NodeSample) reading {
-	return reading{quantity: alarm.NodeCPU, object: nodeName(n.Node), unread: j.in.Sample.Window <= 0,
+	return reading{quantity: alarm.NodeCPU, object: inventory.NodeRef(n.Node), unread: j.in.Sample.Window <= 0,
 		value: n.CPU / float64(n.CPUs), source: "/proc/stat",
 		says:   fmt.Sprintf("%.1f of %d CPUs are in use (%s)", n.CPU, n.CPUs, percent(n.CPU/float64(n.CPUs))),
 		causes: func() []cause { return j.busiest(n.Node) }}
 }
 
 func (j *judgement) nodeWait(n *inventory.NodeSample) reading {
-	return reading{quantity: alarm.NodeWait, object: nodeName(n.Node), unread: j.in.Sample.Window <= 0,
+	return reading{quantity: alarm.NodeWait, object: inventory.NodeRef(n.Node), unread: j.in.Sample.Window <= 0,
 		value: n.Wait / float64(n.CPUs), source: "/proc/schedstat",
 		says:   fmt.Sprintf("%.1f threads wait for one of %d CPUs (%.2f per CPU)", n.Wait, n.CPUs, n.Wait/float64(n.CPUs)),
 		causes: func() []cause { return j.busiest(n.Node) }}
@@ -66,7 +67,7 @@ func (j *judgement) nodeMemory(n *inventory.NodeSample) (reading, bool) {
 		return reading{}, false
 	}
 	used := max(all-kept, 0)
-	return reading{quantity: alarm.NodeMemory, object: nodeName(n.Node), value: used / all, source: "the node's meminfo",
+	return reading{quantity: alarm.NodeMemory, object: inventory.NodeRef(n.Node), value: used / all, source: "the node's meminfo",
 		says: fmt.Sprintf("%v of %v are in use (%s), huge page pools and memory that the kernel gives back left out",
 			topology.Bytes(used), topology.Bytes(all), percent(used/all)),
 		causes: func() []cause { return j.holders(n.Node, nil) }}, true
@@ -85,7 +86,7 @@ func (j *judgement) holders(n topology.NodeID, meant func(guest string) bool) []
 func (j *judgement) pool(n *inventory.NodeSample, p topology.HugePagePool, facts map[string]Guest) reading {
 	used := p.Total - min(p.Free, p.Total)
 	value := float64(used) / float64(p.Total)
-	return reading{quantity: alarm.NodeHugePages, object: fmt.Sprintf("%s: %v pages", nodeName(n.Node), p.Size),
+	return reading{quantity: alarm.NodeHugePages, object: inventory.NodePartRef(n.Node, p.Size.String()+" pages"),
 		value: value, source: "the node's hugepages",
 		says:   fmt.Sprintf("%d of %d pages of %v are in use (%s)", used, p.Total, p.Size, percent(value)),
 		causes: func() []cause { return j.holders(n.Node, func(g string) bool { return facts[g].PageSize == p.Size }) }}
@@ -101,7 +102,7 @@ func (j *judgement) nodeTraffic(n *inventory.NodeSample) (reading, bool) {
 		return reading{}, false
 	}
 	value := n.MemoryMBps / most
-	return reading{quantity: alarm.NodeTraffic, object: nodeName(n.Node), unread: n.MemoryMBps == 0 && j.mayHaveTraffic(n.Node), value: value,
+	return reading{quantity: alarm.NodeTraffic, object: inventory.NodeRef(n.Node), unread: n.MemoryMBps == 0 && j.mayHaveTraffic(n.Node), value: value,
 		source: "the node's memory traffic, against its measured bandwidth",
 		says:   fmt.Sprintf("%.0f of %.0f MB/s to its memory are in use (%s)", n.MemoryMBps, most, percent(value)),
 		causes: func() []cause {
@@ -118,8 +119,7 @@ func (j *judgement) mayHaveTraffic(n topology.NodeID) bool {
 			return true
 		}
 	}
-	const whichever = "guest "
-	return j.unseen(whichever)
+	return slices.ContainsFunc(j.gaps(), inventory.Gap.HidesGuests)
 }
 
 // shareTo returns the part of a guest's accesses that go to memory of a node:

@@ -37,18 +37,6 @@ type Guest struct {
 	PageSize topology.Bytes
 }
 
-func nodeName(n topology.NodeID) string { return fmt.Sprintf("node %d", n) }
-func guestName(name string) string      { return "guest " + name }
-
-// wholeOf returns the object that a part like "node 3: 2 MiB pages" belongs to.
-func wholeOf(object string) string {
-	if !strings.HasPrefix(object, "node ") && !strings.HasPrefix(object, "host") {
-		return object // names of guests may hold anything
-	}
-	whole, _, _ := strings.Cut(object, ": ")
-	return whole
-}
-
 // readings returns what can be told of every object that is there, those of
 // blind sources last.
 func (j *judgement) readings() []reading {
@@ -59,12 +47,12 @@ func (j *judgement) readings() []reading {
 	all := make([]reading, 0, 8*(1+len(j.in.Sample.Nodes)+len(j.in.Sample.Guests)))
 	for i := range j.in.Sample.Nodes {
 		n := &j.in.Sample.Nodes[i]
-		j.there[nodeName(n.Node)] = true
+		j.there[inventory.NodeRef(n.Node)] = true
 		all = append(all, j.node(n, facts)...)
 	}
 	for i := range j.in.Sample.Guests {
 		g := &j.in.Sample.Guests[i]
-		j.there[guestName(g.Name)] = true
+		j.there[inventory.GuestRef(g.Name)] = true
 		all = append(all, j.guest(g, facts[g.Name])...)
 	}
 	all = append(all, j.host()...)
@@ -75,12 +63,12 @@ func (j *judgement) readings() []reading {
 // host returns the readings of the host as a whole.
 func (j *judgement) host() []reading {
 	s := &j.in.Sample
-	pressure := reading{quantity: alarm.HostPressure, object: "host", unread: s.Pressure.Memory == nil, source: "/proc/pressure/memory"}
+	pressure := reading{quantity: alarm.HostPressure, object: inventory.HostRef(), unread: s.Pressure.Memory == nil, source: "/proc/pressure/memory"}
 	if p := s.Pressure.Memory; p != nil {
 		pressure.value = *p
 		pressure.says = fmt.Sprintf("some task waited for memory in %s of the time", percent(*p))
 	}
-	moves := reading{quantity: alarm.KernelMoves, object: "host", unread: s.Window <= 0, source: "/proc/vmstat"}
+	moves := reading{quantity: alarm.KernelMoves, object: inventory.HostRef(), unread: s.Window <= 0, source: "/proc/vmstat"}
 	if s.Window > 0 {
 		moves.value = float64(s.Moves.Balancing) / 1e6 / s.Window.Seconds()
 		moves.says = fmt.Sprintf("the kernel's NUMA balancing moves %.1f MB/s between nodes", moves.value)
@@ -96,7 +84,7 @@ func (j *judgement) rivals() []reading {
 		if r.Answer != "" {
 			says += "; " + r.Answer
 		}
-		all = append(all, reading{quantity: alarm.RivalMover, object: "host: " + r.Name, value: 1, says: says})
+		all = append(all, reading{quantity: alarm.RivalMover, object: inventory.HostPartRef(r.Name), value: 1, says: says})
 	}
 	return append(all, j.faded(alarm.RivalMover)...)
 }
@@ -116,7 +104,7 @@ func (j *judgement) faded(q alarm.Quantity) []reading {
 // blind returns a reading for each object of which something cannot be read:
 // it has a gap, or an alarm that cannot be followed.
 func (j *judgement) blind(read []reading) []reading {
-	lacks := map[string][]string{}
+	lacks := map[inventory.Ref][]string{}
 	for _, g := range j.gaps() {
 		lacks[g.Object] = append(lacks[g.Object], fmt.Sprintf("%s: %s", g.What, g.Why))
 	}
@@ -130,7 +118,7 @@ func (j *judgement) blind(read []reading) []reading {
 	for k, t := range j.before {
 		disabled := j.rules[k.quantity].Disabled
 		if t.Alarm != nil && k.quantity != alarm.BlindSource && !readable[k] && !disabled && !j.gone(k.object) {
-			whole := wholeOf(k.object)
+			whole := k.object.Whole()
 			lacks[whole] = append(lacks[whole], fmt.Sprintf("%s: its alarm cannot be followed, and stays", k.quantity))
 		}
 	}
@@ -145,18 +133,17 @@ func (j *judgement) blind(read []reading) []reading {
 func (j *judgement) gaps() []inventory.Gap { return slices.Concat(j.in.Sample.Gaps, j.in.Gaps) }
 
 // unseen reports whether an object that was not sampled may be there: a gap says so.
-func (j *judgement) unseen(object string) bool {
-	whole := wholeOf(object)
+func (j *judgement) unseen(object inventory.Ref) bool {
+	_, isGuest := object.Guest()
 	return slices.ContainsFunc(j.gaps(), func(g inventory.Gap) bool {
-		listing := g.Object == "host" && strings.HasPrefix(g.What, "VMs of ") && strings.HasPrefix(object, "guest ")
-		return listing || g.Object == object || g.Object == whole
+		return isGuest && g.HidesGuests() || g.Object == object || g.Object == object.Whole()
 	})
 }
 
 // gone reports whether a node or guest was sampled no more, and no gap explains it.
-func (j *judgement) gone(object string) bool {
-	whole := wholeOf(object)
-	return (strings.HasPrefix(whole, "node ") || strings.HasPrefix(whole, "guest ")) && !j.there[whole] && !j.unseen(object)
+func (j *judgement) gone(object inventory.Ref) bool {
+	whole := object.Whole()
+	return !whole.IsHost() && !j.there[whole] && !j.unseen(object)
 }
 
 // cause is a guest and what it has part in a reading with, in words.

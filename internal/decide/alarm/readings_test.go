@@ -15,10 +15,10 @@ import (
 
 // values returns the readings of one object, by quantity; NaN is unread.
 func (s *scene) values(object string) map[alarm.Quantity]float64 {
-	j := &judgement{in: &s.in, now: s.now, there: map[string]bool{}}
+	j := &judgement{in: &s.in, now: s.now, there: map[inventory.Ref]bool{}}
 	got := map[alarm.Quantity]float64{}
 	for _, r := range j.readings() {
-		if r.object == object {
+		if r.object.String() == object {
 			got[r.quantity] = r.value
 			if r.unread {
 				got[r.quantity] = math.NaN()
@@ -266,7 +266,7 @@ func TestJudge_OrderOfChanges(t *testing.T) {
 	}
 	var got []string
 	for _, a := range s.pass(4 * time.Second) {
-		got = append(got, a.Object)
+		got = append(got, a.Object.String())
 	}
 	if diff := cmp.Diff([]string{"guest db", "guest web"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -76,25 +76,26 @@ func inOrder(h *inventory.Host) *inventory.Host {
 }
 
 // stays says of every guest that suffers and does not move why it stays.
-func (p *planner) stays() []plan.Refusal {
-	var out []plan.Refusal
+func (p *planner) stays() []plan.Stay {
+	var out []plan.Stay
 	for i := range p.model.guests {
 		g := &p.model.guests[i]
 		if !g.suffers || g.moved || p.relieved(g) {
 			continue
 		}
-		why := p.refused[g.name()]
+		stay := plan.Stay{Kind: plan.StayRefused, Why: p.refused[g.name()]}
 		switch {
-		case g.fixed != "":
-			why = g.fixed
+		case g.fixed():
+			stay = g.stay
 		case !g.patient:
-			why = "has not suffered long enough yet"
-		case why == "" && g.pinned:
-			why = "its memory cannot move, and no other place for its vCPUs helps it by enough"
-		case why == "":
-			why = "no move helps it by enough"
+			stay = plan.Stay{Kind: plan.StayPatience, Why: "has not suffered long enough yet"}
+		case stay.Why == "" && g.pinned:
+			stay = plan.Stay{Kind: plan.StayMemoryPinned, Why: "its memory cannot move, and no other place for its vCPUs helps it by enough"}
+		case stay.Why == "":
+			stay = plan.Stay{Kind: plan.StayNoGain, Why: "no move helps it by enough"}
 		}
-		out = append(out, plan.Refusal{What: g.name(), Why: why})
+		stay.Guest = g.name()
+		out = append(out, stay)
 	}
 	return out
 }

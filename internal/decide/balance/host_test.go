@@ -57,7 +57,7 @@ func add(h *inventory.Host, v vm) {
 		panic(err)
 	}
 	g := inventory.Guest{
-		Name: v.name, Hypervisor: "qemu", State: "running", Managed: !v.notOurs,
+		Name: v.name, Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running", Managed: !v.notOurs,
 		Config: inventory.Config{VCPUs: v.vcpus, Memory: v.memory, PageSize: s.PageSize, Source: "memfd"},
 	}
 	nodes := topology.SetOf(v.cpus...)

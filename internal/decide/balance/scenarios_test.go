@@ -243,7 +243,7 @@ func TestHugePagesOfManySizes(t *testing.T) {
 // Xen leaves the memory of a running guest where it is.
 func TestMemoryOfXenGuestsStays(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
-	xen := func(g *inventory.Guest) { g.Hypervisor = "xen" }
+	xen := func(g *inventory.Guest) { g.Hypervisor, g.Can = guest.Xen, inventory.CapabilitiesOf(guest.Xen) }
 	for _, name := range []string{"a", "b"} {
 		add(h, vm{name: name, vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2, change: xen})
 	}

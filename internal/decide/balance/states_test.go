@@ -138,7 +138,7 @@ func TestTheSearchKeepsTheLimits(t *testing.T) {
 		m.suffer(Request{Host: h, Policy: p, Now: noon, Lasting: true})
 		var movable []int
 		for i := range m.guests {
-			if m.guests[i].fixed == "" {
+			if !m.guests[i].fixed() {
 				movable = append(movable, i)
 			}
 		}

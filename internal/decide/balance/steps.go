@@ -58,7 +58,7 @@ func (p *planner) movable(mode policy.Mode) []int {
 	var out []int
 	for i := range p.model.guests {
 		g := &p.model.guests[i]
-		if g.fixed == "" && !g.moved && (g.mode == policy.ModeAuto || mode == policy.ModeAdvise) && len(g.layouts) > 1 {
+		if !g.fixed() && !g.moved && (g.mode == policy.ModeAuto || mode == policy.ModeAdvise) && len(g.layouts) > 1 {
 			out = append(out, i)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/cost"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -18,8 +19,8 @@ type subject struct {
 	seen   *inventory.Guest
 	spec   guest.Spec
 	mode   policy.Mode
-	fixed  string // why it cannot move at all; empty if it can
-	pinned bool   // its memory cannot move: vfio pins it, and Xen moves none of a running guest
+	stay   plan.Stay // why it cannot move at all; no kind if it can
+	pinned bool      // its memory cannot move: vfio pins it, or its hypervisor moves none of a running guest
 
 	load      *inventory.GuestLoad // nil: not measured, or figures that cannot be
 	demand    float64              // CPUs it asks for, as measured; else its vCPUs
@@ -67,11 +68,11 @@ func (m *model) addGuests(r Request) {
 		}
 		s := m.subject(g)
 		if i > 0 && r.Host.Guests[i-1].Name == g.Name || i+1 < len(r.Host.Guests) && r.Host.Guests[i+1].Name == g.Name {
-			s.fixed = "has the name of another guest"
+			s.stay = plan.Stay{Kind: plan.StayAmbiguous, Why: "has the name of another guest"}
 		}
 		s.rest(r, m.policy.Balance)
 		if claimed[g.Name] {
-			s.fixed = "is being created or moved already"
+			s.stay = plan.Stay{Kind: plan.StayBusy, Why: "is being created or moved already"}
 		}
 		now := m.asItIs(&s, held[g.Name])
 		s.layouts = append(s.layouts, now)
@@ -86,7 +87,7 @@ func (m *model) addGuests(r Request) {
 		}
 	}
 	for i := range m.guests {
-		if m.guests[i].fixed == "" {
+		if !m.guests[i].fixed() {
 			m.addLayouts(&m.guests[i])
 		}
 	}
@@ -105,21 +106,25 @@ func (m *model) subject(g *inventory.Guest) subject {
 	for _, b := range g.Seen.MemoryByNode {
 		s.resident += b
 	}
-	s.pinned = g.Hypervisor == "xen" || len(g.Config.Devices) > 0 || slices.ContainsFunc(s.spec.Devices, func(d guest.DeviceSpec) bool { return d.Passthrough })
+	s.pinned = !g.Can.MoveMemory || len(g.Config.Devices) > 0 || slices.ContainsFunc(s.spec.Devices, func(d guest.DeviceSpec) bool { return d.Passthrough })
 	switch {
 	case s.mode == policy.ModeOff:
-		s.fixed = "mode off"
+		s.stay = plan.Stay{Kind: plan.StayModeOff, Why: "mode off"}
 	case g.State != "running":
-		s.fixed = "is " + g.State
+		s.stay = plan.Stay{Kind: plan.StayNotRunning, Why: "is " + g.State}
 	case s.size < 0:
-		s.fixed = fmt.Sprintf("has pages of %v; the host has more page sizes than are told apart", s.spec.PageSize)
+		s.stay = plan.Stay{Kind: plan.StayPageSize,
+			Why: fmt.Sprintf("has pages of %v; the host has more page sizes than are told apart", s.spec.PageSize)}
 	case s.spec.CPU.Binding == guest.CPUNone || s.spec.Binding.Mode == guest.MemoryNone:
-		s.fixed = "asks not to be bound"
+		s.stay = plan.Stay{Kind: plan.StayUnbound, Why: "asks not to be bound"}
 	case s.spec.Topology.Mode == guest.TopologyMirror:
-		s.fixed = "mirrors the host: it is on all nodes"
+		s.stay = plan.Stay{Kind: plan.StayMirror, Why: "mirrors the host: it is on all nodes"}
 	}
 	return s
 }
+
+// fixed reports whether the guest cannot move at all.
+func (g *subject) fixed() bool { return g.stay.Kind != "" }
 
 // specOf is what a guest asked for, or would have.
 func specOf(g *inventory.Guest) guest.Spec {
@@ -145,11 +150,12 @@ func (g *subject) rest(r Request, b policy.Balance) {
 			last = past.At
 		}
 	}
-	if recent == 0 || g.fixed != "" {
+	if recent == 0 || g.fixed() {
 		return
 	}
 	rest := time.Duration(b.Rest) << min(recent-1, 16)
 	if until := last.Add(rest); r.Now.Before(until) {
-		g.fixed = fmt.Sprintf("rests until %s: %d moves within %v", until.UTC().Format(time.RFC3339), recent, b.NoReturn)
+		g.stay = plan.Stay{Kind: plan.StayCooldown, Until: until.UTC(),
+			Why: fmt.Sprintf("rests until %s: %d moves within %v", until.UTC().Format(time.RFC3339), recent, b.NoReturn)}
 	}
 }

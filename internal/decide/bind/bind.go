@@ -70,13 +70,10 @@ func (b *builder) refuse(what, format string, args ...any) {
 	b.plan.Cannot = append(b.plan.Cannot, plan.Refusal{What: what, Why: fmt.Sprintf(format, args...)})
 }
 
-// libvirtRuns reports whether libvirt owns the guest's groups and pins.
-func (b *builder) libvirtRuns() bool { return b.Guest.Hypervisor == "qemu" }
-
 // frame puts the record of intent first, so that an interrupted bind shows as
 // drift, and the configuration for the next start last.
 func (b *builder) frame() {
-	if !b.libvirtRuns() {
+	if !b.Guest.Can.StoreIntent {
 		return
 	}
 	record := plan.Step{Kind: plan.Record, Why: "the intent comes first: if this is interrupted, list shows the drift and bind repairs it"}

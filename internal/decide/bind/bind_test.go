@@ -36,7 +36,7 @@ func square() *topology.Topology {
 
 // seenOn is a one-vCPU guest of 128 MiB that lies wholly on node 0.
 func seenOn(tune *inventory.NUMATune, mems, policy, backing string) inventory.Guest {
-	return inventory.Guest{Name: "g", Hypervisor: "qemu", State: "running", PID: 7,
+	return inventory.Guest{Name: "g", Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running", PID: 7,
 		Config: inventory.Config{VCPUs: 1, Memory: 128 * topology.MiB, NUMATune: tune},
 		Seen: inventory.Seen{
 			Threads: []inventory.Thread{

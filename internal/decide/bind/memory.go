@@ -10,11 +10,11 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// steeredByLibvirt reports whether virDomainSetNumaParameters accepts a new
-// nodeset for the running guest: mode restrictive, or no numatune at all.
-func (b *builder) steeredByLibvirt() bool {
+// takesNodeset reports whether the hypervisor takes a new nodeset for the
+// running guest: libvirt does in mode restrictive, or without any numatune.
+func (b *builder) takesNodeset() bool {
 	tune := b.Guest.Config.NUMATune
-	return b.libvirtRuns() && (tune == nil || tune.Mode == "restrictive" || (tune.Mode == "" && len(tune.Cells) == 0))
+	return b.Guest.Can.LiveNodeset && (tune == nil || tune.Mode == "restrictive" || (tune.Mode == "" && len(tune.Cells) == 0))
 }
 
 // limited reports whether the placement holds the guest to its nodes at all.
@@ -59,7 +59,7 @@ func (b *builder) widen() {
 	}
 	both := b.current.Union(b.Placement.Nodes)
 	why := fmt.Sprintf("move_pages obeys the guest's cpuset, which allows nodes %s only; widening copies nothing", b.current)
-	if b.steeredByLibvirt() {
+	if b.takesNodeset() {
 		b.add(plan.Step{Kind: plan.TuneLive, Mode: guest.MemoryRestrictive, Nodes: both, Why: why})
 	} else {
 		b.add(plan.Step{Kind: plan.AllowNodes, Nodes: both, Why: why})
@@ -165,7 +165,7 @@ func (b *builder) hold() {
 		return
 	}
 	allowed := b.current.Union(b.Placement.Nodes)
-	if b.steeredByLibvirt() {
+	if b.takesNodeset() {
 		tune := b.Guest.Config.NUMATune
 		if allowed.Equal(b.Placement.Nodes) && tune != nil && tune.Nodes.Equal(b.Placement.Nodes) {
 			b.reportPolicies(allowed)

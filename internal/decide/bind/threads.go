@@ -13,7 +13,7 @@ func (b *builder) pinThreads() {
 	all := b.Topology.CPUSet()
 	for _, v := range b.Placement.VCPUs {
 		want := orAll(v.CPUs, all)
-		if b.libvirtRuns() {
+		if b.Guest.Can.PinVCPU {
 			if b.vcpuDiffers(v.ID, want) {
 				b.add(plan.Step{Kind: plan.PinVCPU, VCPU: v.ID, CPUs: want, Why: "vCPUs move before memory, so that what they touch next is already near"})
 			}
@@ -48,7 +48,7 @@ func (b *builder) vcpuDiffers(id guest.VCPUID, want topology.CPUSet) bool {
 }
 
 func (b *builder) pinEmulator(want topology.CPUSet) {
-	if !b.libvirtRuns() {
+	if !b.Guest.Can.PinVCPU {
 		b.affinity(want, func(t inventory.Thread) bool {
 			return t.Role == inventory.RoleEmulator || t.Role == inventory.RoleOther
 		})
@@ -66,7 +66,7 @@ func (b *builder) pinEmulator(want topology.CPUSet) {
 }
 
 func (b *builder) pinIOThreads(want topology.CPUSet) {
-	if !b.libvirtRuns() {
+	if !b.Guest.Can.PinVCPU {
 		b.affinity(want, func(t inventory.Thread) bool { return t.Role == inventory.RoleIOThread })
 		return
 	}

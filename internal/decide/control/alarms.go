@@ -2,7 +2,6 @@ package control
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/alarm"
@@ -23,7 +22,7 @@ func (c *Controller) judge() {
 	var changes []alarm.Alarm
 	c.alarms.state, changes = judge.Judge(c.rules.policy.Alarms, c.readings(), c.alarms.state, c.turn.now)
 	for _, a := range changes {
-		what := string(a.Severity) + ": " + a.Object + ": " + string(a.Quantity)
+		what := string(a.Severity) + ": " + a.Object.String() + ": " + string(a.Quantity)
 		e := journal.Entry{Kind: journal.Raised, Guests: a.Guests, What: what, Why: a.Why, By: "thresholds"}
 		if !a.Active() {
 			e.Kind = journal.Cleared
@@ -45,14 +44,14 @@ func (c *Controller) saveAlarms(changes []alarm.Alarm) {
 func (c *Controller) readings() judge.Input {
 	sample, h := c.host.sample, &c.host.inventory
 	sample.Gaps = slices.DeleteFunc(slices.Clone(sample.Gaps), func(g inventory.Gap) bool {
-		return strings.HasPrefix(g.What, inventory.AccessGap)
+		return g.Kind == inventory.AccessUnmeasured
 	})
 	in := judge.Input{
 		Sample: sample, Topology: &h.Topology, Rivals: c.competition.seen, Gaps: slices.Concat(h.Gaps, c.host.damaged),
 		FailedMoves: map[string]int{},
 	}
 	if why := c.host.failure; why != "" {
-		in.Gaps = slices.Insert(in.Gaps, 0, inventory.Gap{Object: "host", What: "its VMs and settings", Why: why})
+		in.Gaps = slices.Insert(in.Gaps, 0, inventory.Gap{Kind: inventory.HostUnread, Object: inventory.HostRef(), What: "its VMs and settings", Why: why})
 	}
 	for i := range h.Guests {
 		if g := &h.Guests[i]; g.State == "running" {

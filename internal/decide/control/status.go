@@ -2,11 +2,11 @@ package control
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/drift"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/status"
 )
 
@@ -49,7 +49,7 @@ func (c *Controller) guest(g *inventory.Guest) status.Guest {
 		r.LocalShare = drift.LocalShare(*g, &c.host.inventory.Topology)
 	}
 	for _, stay := range c.when.plan.Stays {
-		if stay.What == g.Name && strings.HasPrefix(stay.Why, "rests") {
+		if stay.Guest == g.Name && stay.Kind == plan.StayCooldown {
 			r.Rests = stay.Why
 		}
 	}

@@ -44,7 +44,7 @@ func host() *inventory.Host {
 
 func web() inventory.Guest {
 	return inventory.Guest{
-		Name: "web", Hypervisor: "qemu", State: "running", PID: 10, Managed: true,
+		Name: "web", Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running", PID: 10, Managed: true,
 		Placement: &guest.Placement{Guest: "web", Nodes: nodes("0"), CPUMode: guest.CPURange, MemoryMode: guest.MemoryPreferred, Movable: true,
 			Cells:    []guest.Cell{{VCPUs: vcpus("0-1"), Memory: 2 * gib, Nodes: nodes("0")}},
 			VCPUs:    []guest.VCPU{{ID: 0, CPUs: cpus("0-3")}, {ID: 1, CPUs: cpus("0-3")}},
@@ -57,7 +57,7 @@ func web() inventory.Guest {
 
 func wide() inventory.Guest {
 	return inventory.Guest{
-		Name: "wide", Hypervisor: "qemu", State: "running", PID: 11, Managed: true,
+		Name: "wide", Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running", PID: 11, Managed: true,
 		Placement: &guest.Placement{Guest: "wide", Nodes: nodes("0,3"), Visible: true, CPUMode: guest.CPURange, MemoryMode: guest.MemoryStrict,
 			Cells: []guest.Cell{{ID: 0, VCPUs: vcpus("0-2"), Memory: gib, Nodes: nodes("0")}, {ID: 1, VCPUs: vcpus("3-5"), Memory: gib, Nodes: nodes("3")}},
 			VCPUs: []guest.VCPU{{ID: 0, CPUs: cpus("0-3")}, {ID: 1, CPUs: cpus("0-3")}, {ID: 2, CPUs: cpus("0-3")},
@@ -75,7 +75,7 @@ func wide() inventory.Guest {
 
 func foreign() inventory.Guest {
 	return inventory.Guest{
-		Name: "foreign", Hypervisor: "qemu", State: "running", PID: 12,
+		Name: "foreign", Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running", PID: 12,
 		Config: inventory.Config{VCPUs: 2, Memory: 4 * gib, Source: "anonymous",
 			Pins:     map[guest.VCPUID]topology.CPUSet{0: cpus("4-7"), 1: cpus("4-7")},
 			NUMATune: &inventory.NUMATune{Mode: "strict", Nodes: nodes("1")}},

@@ -85,11 +85,13 @@ var faults = []struct {
 	}, "guest foreign", diagnose.Warning, "local share 54 %", false},
 	{"memory-far", "a plain process", func(h *inventory.Host) {
 		g := find(h, "foreign")
-		g.Hypervisor, g.Config.NUMATune, g.Seen.MemoryByNode = "qemu-plain", nil, byNode{3: 4 * gib}
+		g.Hypervisor, g.Can = guest.PlainQEMU, inventory.CapabilitiesOf(guest.PlainQEMU)
+		g.Config.NUMATune, g.Seen.MemoryByNode = nil, byNode{3: 4 * gib}
 	}, "guest foreign", diagnose.Warning, "numavisor bind --pid 12", false},
 	{"memory-far", "Xen cannot move memory", func(h *inventory.Host) {
 		g := find(h, "foreign")
-		g.Hypervisor, g.Config.NUMATune, g.Seen.MemoryByNode = "xen", nil, byNode{3: 4 * gib}
+		g.Hypervisor, g.Can = guest.Xen, inventory.CapabilitiesOf(guest.Xen)
+		g.Config.NUMATune, g.Seen.MemoryByNode = nil, byNode{3: 4 * gib}
 	}, "guest foreign", diagnose.Warning, "create the guest anew", false},
 	{"helpers-far", "vhost elsewhere", func(h *inventory.Host) {
 		g := find(h, "foreign")
@@ -436,7 +438,7 @@ var silences = []struct {
 		g.Managed, g.Spec, g.Placement = false, nil, nil
 	}},
 	{"topology-incomplete", "gaps of the inventory are no fault of the host", func(h *inventory.Host) {
-		h.Gaps = []inventory.Gap{{Object: "guest web", What: "its threads", Why: "not root"}}
+		h.Gaps = []inventory.Gap{{Kind: inventory.ThreadsUnread, Object: inventory.GuestRef("web"), What: "its threads", Why: "not root"}}
 	}},
 }
 

@@ -140,7 +140,9 @@ func lose(what int, h *inventory.Host) {
 		h.Topology.Nodes = append([]topology.Node{{ID: -7, Memory: gib, CPUs: cpus("0-1")}}, append(h.Topology.Nodes, topology.Node{ID: 1 << 20, Memory: gib})...)
 		h.Topology.CPUs = append(h.Topology.CPUs, topology.CPU{ID: -1}, topology.CPU{ID: 1 << 30})
 	case 17:
-		each(func(g *inventory.Guest) { g.State, g.Hypervisor = "shutoff", "xen" })
+		each(func(g *inventory.Guest) {
+			g.State, g.Hypervisor, g.Can = "shutoff", guest.Xen, inventory.CapabilitiesOf(guest.Xen)
+		})
 	}
 }
 

@@ -160,10 +160,10 @@ func (s *subject) binding(f Finding) Finding {
 	case s.State == "shutoff":
 		f.Fix, f.Command = "bind the guest's configuration before it starts again", s.rewriteCommand("")
 		return f
-	case s.Hypervisor == "xen":
-		f.Fix = "create the guest anew on the right nodes: Xen does not move the memory of a running guest"
+	case !s.Can.MoveMemory:
+		f.Fix = fmt.Sprintf("create the guest anew on the right nodes: %v does not move the memory of a running guest", s.Hypervisor)
 		return f
-	case s.Hypervisor == "qemu-plain" && !s.pinned():
+	case !s.Can.StoreIntent && !s.pinned():
 		f.Fix, f.Command = "bind the process; it keeps running", fmt.Sprintf("numavisor bind --pid %d", s.PID)
 		return f
 	}

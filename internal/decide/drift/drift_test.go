@@ -54,7 +54,7 @@ func ram(cell guest.CellID, backing, policy string, where byNode) inventory.Memo
 // twoCells is a guest on nodes 0 and 1 that is as intended.
 func twoCells() inventory.Guest {
 	return inventory.Guest{
-		Name: "g", Hypervisor: "qemu", State: "running", Managed: true,
+		Name: "g", Hypervisor: guest.LibvirtQEMU, State: "running", Managed: true,
 		Placement: &guest.Placement{
 			Guest: "g", Nodes: nodes("0-1"), Visible: true, CPUMode: guest.CPURange, MemoryMode: guest.MemoryPreferred,
 			Cells:    []guest.Cell{{ID: 0, VCPUs: vcpus("0"), Memory: 128 * mib, Nodes: nodes("0")}, {ID: 1, VCPUs: vcpus("1"), Memory: 128 * mib, Nodes: nodes("1")}},

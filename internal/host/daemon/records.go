@@ -50,7 +50,7 @@ func (d *Daemon) damage(lines []string) []inventory.Gap {
 	why := fmt.Sprintf("%d of its lines in %s cannot be read (the first: %s): where one is of a move that was cut short, "+
 		"nobody takes that up; 'numavisor list' shows how VMs lie, 'numavisor history' which lines; "+
 		"take them out, and start the daemon anew", len(lines), d.Records, lines[0])
-	return []inventory.Gap{{Object: "host", What: "all of the journal", Why: why}}
+	return []inventory.Gap{{Kind: inventory.JournalUnread, Object: inventory.HostRef(), What: "all of the journal", Why: why}}
 }
 
 // append puts an entry into the journal and the log.

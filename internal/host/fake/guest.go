@@ -190,7 +190,7 @@ func (h *Host) start(d Definition, transient bool) error {
 // seenGuest is the guest as the hypervisor lists it.
 func (h *Host) seenGuest(name string) inventory.Guest {
 	d := h.domains[name]
-	g := inventory.Guest{Name: name, UUID: "fake-" + name, Hypervisor: "qemu", State: "shutoff", Persistent: d.stored != nil}
+	g := inventory.Guest{Name: name, UUID: "fake-" + name, Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "shutoff", Persistent: d.stored != nil}
 	now := d.stored
 	if d.process != nil {
 		g.State, g.PID, now = "running", d.process.pid, d.live

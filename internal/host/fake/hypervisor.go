@@ -13,7 +13,7 @@ import (
 )
 
 // Name is the hypervisor's name in inventories.
-func (h *Host) Name() string { return "qemu" }
+func (h *Host) Name() guest.Hypervisor { return guest.LibvirtQEMU }
 
 // Guests lists all guests by name. Guests whose intent cannot be read are
 // listed without it, and named in the error.

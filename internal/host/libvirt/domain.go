@@ -34,13 +34,14 @@ type Domain struct {
 
 // Guest is the domain as an inventory lists it while it does not run.
 func (d Domain) Guest() inventory.Guest {
-	g := inventory.Guest{Name: d.Name, UUID: d.UUID, Hypervisor: "qemu", State: "shutoff", Config: d.Config}
+	g := inventory.Guest{Name: d.Name, UUID: d.UUID, Hypervisor: guest.LibvirtQEMU, State: "shutoff", Config: d.Config}
 	if d.Type == "xen" {
-		g.Hypervisor = d.Type
+		g.Hypervisor = guest.Xen
 	}
 	if d.IntentError != nil {
 		g.IntentError = d.IntentError.Error()
 	}
+	g.Can = inventory.CapabilitiesOf(g.Hypervisor)
 	if d.Intent != nil {
 		g.Managed, g.Adopted, g.Spec, g.Placement = true, d.Intent.Adopted, &d.Intent.Spec, &d.Intent.Placement
 	}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	"libvirt.org/go/libvirt"
+
+	"github.com/numavisor/numavisor/internal/guest"
 )
 
 // Driver talks to one libvirt daemon. It is safe for concurrent use.
@@ -58,7 +60,7 @@ func (d *Driver) Close() {
 func (d *Driver) URI() string { return d.uri }
 
 // Name is the hypervisor's name in inventories.
-func (d *Driver) Name() string { return "qemu" }
+func (d *Driver) Name() guest.Hypervisor { return guest.LibvirtQEMU }
 
 // Seconds between keepalive messages, and how many may stay unanswered: a
 // daemon that hangs as a whole is noticed after half a minute.

@@ -205,7 +205,7 @@ func (d *Driver) Guest(ctx context.Context, name string) (inventory.Guest, error
 
 // guest joins what the list and the XML say; unread is why there is no XML.
 func (d *Driver) guest(l Listed, text string, unread error) (inventory.Guest, error) {
-	g := inventory.Guest{Name: l.Name, UUID: l.UUID, Hypervisor: d.Name(), State: l.State, Persistent: l.Persistent}
+	g := inventory.Guest{Name: l.Name, UUID: l.UUID, Hypervisor: d.Name(), Can: inventory.CapabilitiesOf(d.Name()), State: l.State, Persistent: l.Persistent}
 	pid := 0
 	if l.Running() {
 		pid, _ = d.PID(l.Name) // 0 says that it is not known
@@ -220,6 +220,7 @@ func (d *Driver) guest(l Listed, text string, unread error) (inventory.Guest, er
 	}
 	g = domain.Guest()
 	g.Name = l.Name // XML has it without its line breaks: no guest has that name
+	g.Can = inventory.CapabilitiesOf(d.Name())
 	g.Hypervisor, g.State, g.Persistent, g.PID = d.Name(), l.State, l.Persistent, pid
 	return g, nil
 }

@@ -32,7 +32,7 @@ func (r Root) Settings() (inventory.Kernel, []inventory.Gap) {
 	read := func(file string) string {
 		text, err := r.word(file)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			gaps = append(gaps, inventory.Gap{Object: "host", What: "/" + file, Why: err.Error()})
+			gaps = append(gaps, unread("/"+file, err.Error()))
 		}
 		return text
 	}
@@ -46,7 +46,7 @@ func (r Root) Settings() (inventory.Kernel, []inventory.Gap) {
 	if text := read(fileKSMShared); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
-			gaps = append(gaps, inventory.Gap{Object: "host", What: "/" + fileKSMShared, Why: fmt.Sprintf("%q is not a number", abbreviate(text))})
+			gaps = append(gaps, unread("/"+fileKSMShared, fmt.Sprintf("%q is not a number", abbreviate(text))))
 		}
 		k.KSMPagesShared = n
 	}
@@ -54,9 +54,13 @@ func (r Root) Settings() (inventory.Kernel, []inventory.Gap) {
 	k.CgroupV2 = err == nil
 	k.NumadRunning, err = r.running("numad")
 	if err != nil {
-		gaps = append(gaps, inventory.Gap{Object: "host", What: "whether numad runs", Why: err.Error()})
+		gaps = append(gaps, unread("whether numad runs", err.Error()))
 	}
 	return k, gaps
+}
+
+func unread(what, why string) inventory.Gap {
+	return inventory.Gap{Kind: inventory.SettingsUnread, Object: inventory.HostRef(), What: what, Why: why}
 }
 
 // chosen returns the bracketed word of "always [madvise] never".

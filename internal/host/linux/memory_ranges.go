@@ -27,7 +27,7 @@ const (
 //
 // The kernel walks every page table entry (see NUMAMaps); ctx is looked at
 // between the pieces it hands out.
-func (r Root) MemoryRanges(ctx context.Context, pid int) ([]inventory.MemoryRange, []inventory.Gap, error) {
+func (r Root) MemoryRanges(ctx context.Context, pid int) ([]inventory.MemoryRange, []Unparsed, error) {
 	areas, err := r.Maps(pid)
 	if err != nil {
 		return nil, nil, err
@@ -61,17 +61,17 @@ func (r Root) Ranges(ctx context.Context, pid int) ([]inventory.MemoryRange, err
 
 // joinRanges adds extents to mappings. A mapping that came or went between the
 // two readings is left out; it is a gap if it has pages.
-func joinRanges(mappings []Mapping, areas []Area) ([]inventory.MemoryRange, []inventory.Gap) {
+func joinRanges(mappings []Mapping, areas []Area) ([]inventory.MemoryRange, []Unparsed) {
 	extents := make(map[uint64]Area, len(areas))
 	for _, a := range areas {
 		extents[a.Start] = a
 	}
 	var ranges []inventory.MemoryRange
-	var gaps []inventory.Gap
+	var gaps []Unparsed
 	for _, m := range mappings {
 		a, ok := extents[m.Address]
 		if !ok && len(m.Pages) > 0 {
-			gaps = append(gaps, inventory.Gap{Object: "numa_maps", What: fmt.Sprintf("mapping at %#x", m.Address), Why: "not in maps: it came while they were read; its size is not known"})
+			gaps = append(gaps, Unparsed{fmt.Sprintf("mapping at %#x", m.Address), "not in maps: it came while they were read; its size is not known"})
 		}
 		if !ok || !a.Writable {
 			continue

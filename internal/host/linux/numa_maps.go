@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -45,24 +44,30 @@ func (m Mapping) ByNode() map[topology.NodeID]topology.Bytes {
 // longestLine bounds a line of numa_maps or maps: a path of PATH_MAX, every byte escaped, and the counters of 1024 nodes.
 const longestLine = 64 << 10
 
+// Unparsed is a part of numa_maps that was not understood.
+type Unparsed struct {
+	What string // which part
+	Why  string
+}
+
 // ParseNUMAMaps reads /proc/PID/numa_maps. A line or token that is not
 // understood becomes a gap and the rest is kept; only a failing reader is an error.
-func ParseNUMAMaps(r io.Reader) ([]Mapping, []inventory.Gap, error) {
+func ParseNUMAMaps(r io.Reader) ([]Mapping, []Unparsed, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 4<<10), longestLine)
 	var mappings []Mapping
-	var gaps []inventory.Gap
+	var gaps []Unparsed
 	for number := 1; lines.Scan(); number++ {
 		if lines.Text() == "" {
 			continue
 		}
 		m, unknown, err := parseMapping(lines.Text())
 		if err != nil {
-			gaps = append(gaps, inventory.Gap{Object: "numa_maps", What: fmt.Sprintf("line %d", number), Why: err.Error()})
+			gaps = append(gaps, Unparsed{fmt.Sprintf("line %d", number), err.Error()})
 			continue
 		}
 		for _, token := range unknown {
-			gaps = append(gaps, inventory.Gap{Object: "numa_maps", What: fmt.Sprintf("line %d: %q", number, abbreviate(token)), Why: "not a known field"})
+			gaps = append(gaps, Unparsed{fmt.Sprintf("line %d: %q", number, abbreviate(token)), "not a known field"})
 		}
 		mappings = append(mappings, m)
 	}
@@ -202,7 +207,7 @@ func unescape(path string) string {
 // NUMAMaps reads /proc/PID/numa_maps of a process. The kernel walks every
 // page table entry of the process for it and holds its mmap lock meanwhile: on
 // request only, never in a loop over large guests of small pages.
-func (r Root) NUMAMaps(pid int) ([]Mapping, []inventory.Gap, error) {
+func (r Root) NUMAMaps(pid int) ([]Mapping, []Unparsed, error) {
 	file, err := os.Open(r.proc(pid, "numa_maps"))
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the page locations of process %d: %w", pid, err)
@@ -213,7 +218,6 @@ func (r Root) NUMAMaps(pid int) ([]Mapping, []inventory.Gap, error) {
 		err = fmt.Errorf("process %d: %w", pid, err)
 	}
 	for i := range gaps {
-		gaps[i].Object = fmt.Sprintf("process %d", pid)
 		gaps[i].What = "numa_maps " + gaps[i].What
 	}
 	return mappings, gaps, err

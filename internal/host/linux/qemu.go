@@ -50,7 +50,8 @@ func (r Root) QEMUs() ([]QEMU, []inventory.Gap, error) {
 			q.Name = fmt.Sprintf("qemu-%d", pid)
 		}
 		if err != nil {
-			gaps = append(gaps, inventory.Gap{Object: "guest " + q.Name, What: fmt.Sprintf("arguments of QEMU process %d", pid), Why: err.Error()})
+			gaps = append(gaps, inventory.Gap{Kind: inventory.ConfigUnread, Object: inventory.GuestRef(q.Name),
+				What: fmt.Sprintf("arguments of QEMU process %d", pid), Why: err.Error()})
 		}
 		found = append(found, q)
 	}

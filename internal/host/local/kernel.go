@@ -60,7 +60,7 @@ func (k kernel) Move(ctx context.Context, pid int, s plan.Step,
 // plainQEMU lists VMs whose QEMU was started without libvirt.
 type plainQEMU struct{ linux.Root }
 
-func (plainQEMU) Name() string { return "QEMU without libvirt" }
+func (plainQEMU) Name() guest.Hypervisor { return guest.PlainQEMU }
 
 func (p plainQEMU) Guests(context.Context) ([]inventory.Guest, error) {
 	found, gaps, err := p.QEMUs()
@@ -72,7 +72,7 @@ func (p plainQEMU) Guests(context.Context) ([]inventory.Guest, error) {
 		if q.Libvirt {
 			continue // libvirt lists it, with more detail
 		}
-		guests = append(guests, inventory.Guest{Name: q.Name, UUID: q.UUID, Hypervisor: "qemu-plain", State: "running", PID: q.PID,
+		guests = append(guests, inventory.Guest{Name: q.Name, UUID: q.UUID, Hypervisor: guest.PlainQEMU, Can: inventory.CapabilitiesOf(guest.PlainQEMU), State: "running", PID: q.PID,
 			Config: inventory.Config{VCPUs: q.VCPUs, Memory: q.Memory, Devices: q.Devices}})
 	}
 	return guests, err

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/observe"
@@ -17,7 +18,7 @@ import (
 // away is a libvirt that cannot be asked, for a reason.
 type away struct{ kind error }
 
-func (away) Name() string { return "qemu" }
+func (away) Name() guest.Hypervisor { return "qemu" }
 func (a away) Guests(context.Context) ([]inventory.Guest, error) {
 	return nil, &libvirt.Error{Op: "listing guests", Kinds: []error{a.kind}, Err: errors.New("no")}
 }

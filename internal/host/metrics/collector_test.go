@@ -63,7 +63,7 @@ func whole() status.Status {
 	s.Sample.Pressure = inventory.Pressure{CPU: &some, Memory: &some, MemoryFull: &full, IO: &full}
 	s.Sample.Moves = inventory.KernelMoves{Moved: 20 * topology.MiB, Failed: topology.MiB, Balancing: 8 * topology.MiB}
 	s.Sample.Accesses = []inventory.AccessSource{inventory.AccessPMU, inventory.AccessEstimate}
-	s.Sample.Gaps = []inventory.Gap{{Object: "guest web1", What: "accesses", Why: "no counter is free"}}
+	s.Sample.Gaps = []inventory.Gap{{Kind: inventory.CPUUnmeasured, Object: inventory.GuestRef("web1"), What: "accesses", Why: "no counter is free"}}
 	s.Pause = &status.Pause{Since: statustest.Noon}
 	return s
 }
@@ -157,7 +157,7 @@ func TestGuestsThatAreGoneLeaveNoSeries(t *testing.T) {
 // the daemon's own alarms: most hosts would have an alert for ever.
 func TestMeansThatAHostDoesNotHaveAreNoGaps(t *testing.T) {
 	s := whole()
-	s.Sample.Gaps = []inventory.Gap{{Object: "host", What: inventory.AccessGap + "pmu", Why: "no such event"}, {Object: "guest db1", What: "its memory by node", Why: "EIO"}}
+	s.Sample.Gaps = []inventory.Gap{{Kind: inventory.AccessUnmeasured, Object: inventory.HostRef(), What: inventory.AccessText("pmu"), Why: "no such event"}, {Kind: inventory.MemoryUnread, Object: inventory.GuestRef("db1"), What: "its memory by node", Why: "EIO"}}
 	if text := exposed(t, s); !strings.Contains(text, "numavisor_sample_gaps 1\n") {
 		t.Errorf("the scrape is\n%s", text)
 	}

@@ -15,7 +15,7 @@ func (e *exposition) guests(s *status.Status) {
 		suffers[x.Guest] = true
 	}
 	for _, x := range s.Stays {
-		stays[x.What] = true
+		stays[x.Guest] = true
 	}
 	for _, a := range s.Advice {
 		for _, g := range a.Move.Guests {

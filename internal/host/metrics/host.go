@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/policy"
@@ -49,7 +48,7 @@ func (e *exposition) host(s *status.Status) {
 // accesses is none.
 func gaps(all []inventory.Gap) (n int) {
 	for _, g := range all {
-		if !strings.HasPrefix(g.What, inventory.AccessGap) {
+		if g.Kind != inventory.AccessUnmeasured {
 			n++
 		}
 	}

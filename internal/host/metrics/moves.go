@@ -45,8 +45,8 @@ func (e *exposition) alarms(s *status.Status) {
 			continue
 		}
 		count[a.Severity]++
-		e.send(anAlarm, 1, string(a.Quantity), a.Object, string(a.Severity))
-		e.send(alarmSaw, a.Value, string(a.Quantity), a.Object, string(a.Severity))
+		e.send(anAlarm, 1, string(a.Quantity), a.Object.String(), string(a.Severity))
+		e.send(alarmSaw, a.Value, string(a.Quantity), a.Object.String(), string(a.Severity))
 	}
 	for _, severity := range []alarm.Severity{alarm.Warning, alarm.Critical} {
 		e.send(alarms, float64(count[severity]), string(severity))

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -37,7 +38,7 @@ type Kernel interface {
 
 // Hypervisor lists the VMs that it runs, with Config filled and Seen empty.
 type Hypervisor interface {
-	Name() string
+	Name() guest.Hypervisor
 	Guests(ctx context.Context) ([]inventory.Guest, error)
 }
 
@@ -74,7 +75,7 @@ func Host(ctx context.Context, s Sources, closely ...string) (inventory.Host, er
 		}
 	}
 	if h.Name, err = s.HostName(); err != nil {
-		h.Gaps = append(h.Gaps, gap("host", "its name", err))
+		h.Gaps = append(h.Gaps, gap(inventory.OtherGap, inventory.HostRef(), "its name", err))
 	}
 	settings, gaps := s.Kernel.Settings()
 	h.Kernel, h.Gaps = settings, append(h.Gaps, gaps...)
@@ -110,9 +111,11 @@ func (s Sources) addGuests(ctx context.Context, v Hypervisor, h *inventory.Host,
 	guests, err := v.Guests(ctx)
 	switch {
 	case errors.Is(err, ErrNotInstalled):
-		h.Gaps = append(h.Gaps, gap("host", "the hypervisor "+v.Name(), err))
+		absent := gap(inventory.HypervisorAbsent, inventory.HostRef(), "the hypervisor "+v.Name().String(), err)
+		absent.Hypervisor = v.Name()
+		h.Gaps = append(h.Gaps, absent)
 	case err != nil:
-		h.Gaps = append(h.Gaps, inventory.GuestsUnseen(v.Name(), err.Error()))
+		h.Gaps = append(h.Gaps, inventory.UnseenGap(v.Name(), err.Error()))
 	}
 	for _, g := range guests {
 		if g.PID > 0 && slices.ContainsFunc(h.Guests, func(o inventory.Guest) bool { return o.PID == g.PID }) {
@@ -121,7 +124,8 @@ func (s Sources) addGuests(ctx context.Context, v Hypervisor, h *inventory.Host,
 		if g.PID > 0 {
 			seen, gaps, gone := s.see(ctx, g, slices.Contains(closely, g.Name))
 			if gone {
-				h.Gaps = append(h.Gaps, inventory.Gap{Object: "guest " + g.Name, What: "the guest", Why: fmt.Sprintf("its process %d ended while it was looked at", g.PID)})
+				h.Gaps = append(h.Gaps, inventory.Gap{Kind: inventory.GuestGone, Object: inventory.GuestRef(g.Name), What: "the guest",
+					Why: fmt.Sprintf("its process %d ended while it was looked at", g.PID)})
 				continue
 			}
 			g.Seen = seen
@@ -133,29 +137,27 @@ func (s Sources) addGuests(ctx context.Context, v Hypervisor, h *inventory.Host,
 
 // see asks the kernel about one running guest. gone means that its process ended meanwhile.
 func (s Sources) see(ctx context.Context, g inventory.Guest, closely bool) (seen inventory.Seen, gaps []inventory.Gap, gone bool) {
-	note := func(what string, err error) {
-		gone = gone || errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH)
-		gaps = append(gaps, gap("guest "+g.Name, what, err))
+	note := func(kind inventory.GapKind, what string, err error) {
+		gaps = append(gaps, gap(kind, inventory.GuestRef(g.Name), what, err))
 	}
 	var err error
 	if seen.Threads, seen.ThreadSource, err = s.Kernel.Threads(g.PID); err != nil {
-		note("its threads", err)
-		if gone {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 			return seen, nil, true
 		}
+		note(inventory.ThreadsUnread, "its threads", err)
 	}
-	gone = false
 	if seen.CgroupPath, err = s.Kernel.Cgroup(g.PID); err != nil {
-		gaps = append(gaps, gap("guest "+g.Name, "its cgroup", err))
+		note(inventory.CgroupUnread, "its cgroup", err)
 	}
 	g.Seen = seen
 	if seen.MemoryByNode, seen.MemorySource, err = s.Kernel.Memory(g); err != nil {
-		gaps = append(gaps, gap("guest "+g.Name, "its memory by node", err))
+		note(inventory.MemoryUnread, "its memory by node", err)
 	}
 	if closely {
 		ranges, err := s.Kernel.Ranges(ctx, g.PID)
 		if err != nil {
-			gaps = append(gaps, gap("guest "+g.Name, "its mappings", err))
+			note(inventory.MappingsUnread, "its mappings", err)
 		}
 		seen.Ranges = AssignCells(ranges, g.Config)
 	}
@@ -176,6 +178,6 @@ func addClaims(h *inventory.Host, claims []inventory.Claim) {
 	}
 }
 
-func gap(object, what string, err error) inventory.Gap {
-	return inventory.Gap{Object: object, What: what, Why: err.Error()}
+func gap(kind inventory.GapKind, object inventory.Ref, what string, err error) inventory.Gap {
+	return inventory.Gap{Kind: kind, Object: object, What: what, Why: err.Error()}
 }

@@ -76,7 +76,7 @@ func TestWhatIsNotSeenIsAGap(t *testing.T) {
 			t.Errorf("%s: %v, guests %q, gaps %v", c.method, err, names(seen), seen.Gaps)
 			continue
 		}
-		if g := seen.Gaps[0]; g.Object+": "+g.What+": "+g.Why != c.gap {
+		if g := seen.Gaps[0]; g.Object.String()+": "+g.What+": "+g.Why != c.gap {
 			t.Errorf("%s: gap %+v, want %s", c.method, g, c.gap)
 		}
 	}
@@ -146,7 +146,7 @@ func TestAGuestThatEndsWhileItIsSeenIsNoGuest(t *testing.T) {
 // plain lists processes of libvirt's guests once more, and one of its own.
 type plain struct{ guests []inventory.Guest }
 
-func (plain) Name() string                                        { return "plain" }
+func (plain) Name() guest.Hypervisor                              { return guest.PlainQEMU }
 func (p plain) Guests(context.Context) ([]inventory.Guest, error) { return p.guests, nil }
 func claims(c ...inventory.Claim) func() ([]inventory.Claim, error) {
 	return func() ([]inventory.Claim, error) { return c, nil }

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
 // Process looks closely at one process that is no VM of a hypervisor. Its name is "pid-PID".
 func Process(ctx context.Context, k Kernel, pid int) (inventory.Guest, error) {
-	g := inventory.Guest{Name: fmt.Sprintf("pid-%d", pid), Hypervisor: "process", State: "running", PID: pid}
+	g := inventory.Guest{Name: fmt.Sprintf("pid-%d", pid), Hypervisor: guest.NoHypervisor, Can: inventory.CapabilitiesOf(guest.NoHypervisor), State: "running", PID: pid}
 	var err error
 	if g.Seen.Threads, g.Seen.ThreadSource, err = k.Threads(pid); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {

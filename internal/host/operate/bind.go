@@ -173,8 +173,8 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 	if fits && r.Change == nil && !r.Anew {
 		return guest.Intent{Spec: *g.Spec, Placement: *g.Placement, Adopted: g.Adopted}, nil, nil
 	}
-	own := inventory.GuestsUnseen(g.Hypervisor, "").What
-	if err := roomIsKnown(slices.DeleteFunc(inv.HiddenBy(), func(g inventory.Gap) bool { return g.What != own })); err != nil {
+	othersHidden := func(gap inventory.Gap) bool { return !gap.HidesGuestsOf(g.Hypervisor) }
+	if err := roomIsKnown(slices.DeleteFunc(inv.HiddenBy(), othersHidden)); err != nil {
 		return guest.Intent{}, nil, err
 	}
 	spec := adopt.Spec(g)

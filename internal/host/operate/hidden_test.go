@@ -2,8 +2,11 @@ package operate_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/fake"
 	"github.com/numavisor/numavisor/internal/host/observe"
@@ -15,12 +18,12 @@ import (
 
 // masked is a hypervisor that shows its guests otherwise than they are.
 type masked struct {
-	*fake.Host
+	observe.Hypervisor
 	show func([]inventory.Guest) []inventory.Guest
 }
 
 func (m masked) Guests(ctx context.Context) ([]inventory.Guest, error) {
-	guests, err := m.Host.Guests(ctx)
+	guests, err := m.Hypervisor.Guests(ctx)
 	return m.show(guests), err
 }
 
@@ -61,5 +64,51 @@ func TestAGuestThatIsNotShownHasNotEnded(t *testing.T) {
 			}
 			w.inPlace(t, "g")
 		})
+	}
+}
+
+// renamed shows a fake host's guests as those of another hypervisor, and fails
+// to see them all.
+type renamed struct {
+	*fake.Host
+	name guest.Hypervisor
+	err  error
+}
+
+func (r renamed) Name() guest.Hypervisor { return r.name }
+
+func (r renamed) Guests(ctx context.Context) ([]inventory.Guest, error) {
+	guests, err := r.Host.Guests(ctx)
+	for i := range guests {
+		guests[i].Hypervisor, guests[i].Can = r.name, inventory.CapabilitiesOf(r.name)
+	}
+	return guests, errors.Join(err, r.err)
+}
+
+// A new placement needs to know the room that the other guests of the same
+// hypervisor take, whichever hypervisor that is.
+func TestBind_RefusesWhereGuestsOfItsHypervisorAreHidden(t *testing.T) {
+	for own, other := range map[guest.Hypervisor]guest.Hypervisor{guest.LibvirtQEMU: guest.PlainQEMU, guest.PlainQEMU: guest.LibvirtQEMU} {
+		for name, hides := range map[string]guest.Hypervisor{"own": own, "other": other} {
+			t.Run(string(own)+"/"+name, func(t *testing.T) {
+				w := misplaced(t, kinds[0], folderOf(t))
+				shows := renamed{w.Host, own, nil}
+				w.host.Sources.Hypervisors = []observe.Hypervisor{shows, masked{renamed{w.Host, other, errLost}, func([]inventory.Guest) []inventory.Guest { return nil }}}
+				if hides == own {
+					shows.err = errLost
+					w.host.Sources.Hypervisors = []observe.Hypervisor{shows}
+				}
+				b, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "g", Anew: true, DryRun: true})
+				if hides == other {
+					if err != nil || len(b.Gaps) != 1 || !b.Gaps[0].HidesGuestsOf(other) {
+						t.Errorf("%v; gaps %v", err, b.Gaps)
+					}
+					return
+				}
+				if want := "cannot see VMs of " + own.String() + ", so their room is not known"; err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("error %v, want one with %q", err, want)
+				}
+			})
+		}
 	}
 }

@@ -92,7 +92,7 @@ func missing(inv inventory.Host, name string) error {
 		return fmt.Errorf("guest %s: %w: could not see %s", name, ErrUnseen, gapsText(hidden))
 	}
 	for _, g := range inv.Gaps {
-		if g.Object == "guest "+name {
+		if g.Object == inventory.GuestRef(name) {
 			return fmt.Errorf("guest %s: %w: %s", name, ErrNoGuest, g.Why)
 		}
 	}

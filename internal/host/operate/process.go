@@ -41,7 +41,7 @@ func (h *Host) BindProcess(ctx context.Context, r ProcessRequest) (Bound, error)
 			return err
 		}
 		for _, g := range inv.Guests {
-			if g.PID == r.PID && g.Hypervisor == "qemu" {
+			if g.PID == r.PID && g.Can.StoreIntent {
 				return fmt.Errorf("process %d is guest %s: run 'numavisor bind %[2]s', so that libvirt knows of it", r.PID, g.Name)
 			}
 		}

@@ -111,7 +111,7 @@ func TestPlaceNew(t *testing.T) {
 // A process is placed without asking hypervisors for leave; where one could not
 // be asked, its VMs' room was not counted, and that is said.
 func TestProcessesArePlacedBesideUnseenGuestsWithAWord(t *testing.T) {
-	away := []inventory.Gap{inventory.GuestsUnseen("qemu", errLost.Error())}
+	away := []inventory.Gap{inventory.UnseenGap(guest.LibvirtQEMU, errLost.Error())}
 	unasked := func(w world) {
 		w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errLost })})
 	}

@@ -132,7 +132,7 @@ func verified(inv *inventory.Host, name string) (Truth, error) {
 func unseen(inv inventory.Host, name string) error {
 	err := fmt.Errorf("guest %s runs, but its threads or its memory could not be seen; 'numavisor show %[1]s' looks again", name)
 	for _, gap := range inv.Gaps {
-		if gap.Object == "guest "+name {
+		if gap.Object == inventory.GuestRef(name) {
 			err = fmt.Errorf("%w; %s: %s", err, gap.What, gap.Why)
 		}
 	}
@@ -177,7 +177,7 @@ func (h *Host) Show(ctx context.Context, name string) (View, inventory.Host, err
 	}
 	slices.SortStableFunc(v.Cells, func(a, b CellView) int { return cmp.Compare(a.Name, b.Name) })
 	for _, gap := range inv.Gaps {
-		if gap.Object == "guest "+name {
+		if gap.Object == inventory.GuestRef(name) {
 			v.Gaps = append(v.Gaps, gap)
 		}
 	}

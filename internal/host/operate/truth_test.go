@@ -100,7 +100,7 @@ type unreadable struct{ *fake.Host }
 
 func (u unreadable) Settings() (inventory.Kernel, []inventory.Gap) {
 	settings, gaps := u.Host.Settings()
-	return settings, append(gaps, inventory.Gap{Object: "host", What: "/sys/kernel/mm/ksm/run", Why: "permission denied"})
+	return settings, append(gaps, inventory.Gap{Kind: inventory.SettingsUnread, Object: inventory.HostRef(), What: "/sys/kernel/mm/ksm/run", Why: "permission denied"})
 }
 
 // Pages that were added for a guest which others removed since are given back,

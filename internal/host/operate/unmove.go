@@ -72,7 +72,7 @@ func (m *mover) backAgain(inv *inventory.Host, seen *inventory.Guest, g *moving)
 		}
 		return
 	}
-	g.forget = seen.Hypervisor == "qemu" // others have no metadata
+	g.forget = seen.Can.StoreIntent
 	g.Placement = asItWas(g.Placement, g.Undo, &inv.Topology)
 	m.there(inv, seen, g)
 	held := seen.Config.NUMATune != nil && seen.Config.NUMATune.Mode == string(guest.MemoryStrict)

@@ -13,18 +13,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numavisor/numavisor/internal/alarm"
+	"github.com/numavisor/numavisor/internal/inventory"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func someAlarms() Alarms {
-	raised := alarm.Alarm{Quantity: alarm.GuestWait, Object: "guest db", Severity: alarm.Critical,
+	raised := alarm.Alarm{Quantity: alarm.GuestWait, Object: inventory.GuestRef("db"), Severity: alarm.Critical,
 		Value: 0.4, Threshold: 0.3, Worst: 0.5, Guests: []string{"db"}, Why: "it waits", First: noon, Last: noon.Add(time.Minute)}
 	over := raised
-	over.Object, over.Cleared = "guest web", noon.Add(time.Hour)
+	over.Object, over.Cleared = inventory.GuestRef("web"), noon.Add(time.Hour)
 	return Alarms{Written: noon.Add(2 * time.Hour), Cleared: []alarm.Alarm{over}, State: alarm.State{Tracks: []alarm.Track{
-		{Quantity: alarm.GuestWait, Object: "guest db", Source: "schedstat", At: noon, Alarm: &raised},
-		{Quantity: alarm.NodeCPU, Object: "node 1", At: noon, Warning: alarm.Stay{Side: alarm.Beyond, Lasted: 40 * time.Second}},
+		{Quantity: alarm.GuestWait, Object: inventory.GuestRef("db"), Source: "schedstat", At: noon, Alarm: &raised},
+		{Quantity: alarm.NodeCPU, Object: inventory.NodeRef(1), At: noon, Warning: alarm.Stay{Side: alarm.Beyond, Lasted: 40 * time.Second}},
 	}}}
 }
 
@@ -142,16 +143,18 @@ func TestAFileThatCannotBeReadStays(t *testing.T) {
 
 func TestOldAlarmsGo(t *testing.T) {
 	now := noon.AddDate(1, 0, 0)
-	cleared := func(ago time.Duration) alarm.Alarm { return alarm.Alarm{Object: ago.String(), Cleared: now.Add(-ago)} }
+	cleared := func(ago time.Duration) alarm.Alarm {
+		return alarm.Alarm{Object: inventory.GuestRef(ago.String()), Cleared: now.Add(-ago)}
+	}
 	a := Alarms{Cleared: []alarm.Alarm{cleared(31 * 24 * time.Hour), cleared(29 * 24 * time.Hour)}}
-	a.Keep([]alarm.Alarm{{Object: "lasts"}, cleared(0)}, now)
-	if len(a.Cleared) != 2 || a.Cleared[0].Object != (29*24*time.Hour).String() || a.Cleared[1].Object != "0s" {
+	a.Keep([]alarm.Alarm{{Object: inventory.GuestRef("lasts")}, cleared(0)}, now)
+	if len(a.Cleared) != 2 || a.Cleared[0].Object != inventory.GuestRef((29*24*time.Hour).String()) || a.Cleared[1].Object != inventory.GuestRef("0s") {
 		t.Errorf("%+v", a.Cleared)
 	}
 	for i := range 1500 {
-		a.Keep([]alarm.Alarm{{Object: fmt.Sprint(i), Cleared: now}}, now)
+		a.Keep([]alarm.Alarm{{Object: inventory.GuestRef(fmt.Sprint(i)), Cleared: now}}, now)
 	}
-	if len(a.Cleared) != 1000 || a.Cleared[0].Object != "500" || a.Cleared[999].Object != "1499" {
+	if len(a.Cleared) != 1000 || a.Cleared[0].Object != inventory.GuestRef("500") || a.Cleared[999].Object != inventory.GuestRef("1499") {
 		t.Errorf("%d are kept, from %s", len(a.Cleared), a.Cleared[0].Object)
 	}
 }

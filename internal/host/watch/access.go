@@ -88,7 +88,7 @@ func (w *Watcher) assign(now time.Time) {
 	}
 	for i, m := range w.access.meters {
 		err := m.Follow(left, w.topology)
-		w.gaps.set("host", inventory.AccessGap+string(m.Source()), err)
+		w.gaps.set(inventory.AccessUnmeasured, inventory.HostRef(), inventory.AccessText(m.Source()), err)
 		var unmetered *Unmetered
 		if err != nil && !errors.As(err, &unmetered) {
 			continue // it can measure none
@@ -126,7 +126,7 @@ func (w *Watcher) measureAccesses(s *inventory.Sample, window time.Duration) []i
 		}
 		var err error
 		if read[i], err = m.Read(window); err != nil {
-			w.gaps.set("host", inventory.AccessGap+string(m.Source()), err)
+			w.gaps.set(inventory.AccessUnmeasured, inventory.HostRef(), inventory.AccessText(m.Source()), err)
 			w.access.next = time.Time{}
 		}
 	}

@@ -19,7 +19,7 @@ const listAgain = 30 * time.Second
 // guestEye looks at one running guest.
 type guestEye struct {
 	guest  inventory.Guest
-	object string // in gaps
+	object inventory.Ref // in gaps
 	ended  bool
 
 	threads []threadEye // of its vCPUs
@@ -40,7 +40,7 @@ type guestEye struct {
 }
 
 func (w *Watcher) newEye(g inventory.Guest, now time.Time, turn float64) *guestEye {
-	e := &guestEye{guest: g, object: "guest " + g.Name, names: map[int]string{}, used: -1}
+	e := &guestEye{guest: g, object: inventory.GuestRef(g.Name), names: map[int]string{}, used: -1}
 	e.listThreads(w, now)
 	e.throttled.find(w, e)
 	// Guests that came together do not list their threads in the same sample.
@@ -120,7 +120,7 @@ func (e *guestEye) useOfGroup(w *Watcher, window time.Duration) float64 {
 	if err == nil {
 		stat, err = linux.ParseCPUStat(data)
 	}
-	w.gaps.set(e.object, "its CPU use", err)
+	w.gaps.set(inventory.CPUUnmeasured, e.object, "its CPU use", err)
 	if err != nil {
 		e.used = -1 // the next figure is of more than a window
 		return 0

@@ -49,7 +49,7 @@ func over10s(f *linux.Kept, g *gaps, what string) (some, full *float64) {
 	if err == nil {
 		s, a, err = linux.ParsePressure(data)
 	}
-	g.set("host", what, err)
+	g.set(inventory.PressureUnread, inventory.HostRef(), what, err)
 	if err != nil {
 		return nil, nil
 	}
@@ -63,7 +63,7 @@ func (k *kernel) moves(g *gaps) inventory.KernelMoves {
 	if err == nil {
 		now, err = linux.ParseVMStat(data)
 	}
-	g.set("host", "pages moved between nodes", err)
+	g.set(inventory.MovesUnread, inventory.HostRef(), "pages moved between nodes", err)
 	if err != nil {
 		k.seen = false // the next figures are of more than a window
 		return inventory.KernelMoves{}

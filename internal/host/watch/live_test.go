@@ -36,7 +36,7 @@ func TestAGuestThatEndsIsDroppedSilently(t *testing.T) {
 		t.Errorf("guests %v", got)
 	}
 	for _, g := range s.Gaps {
-		if g.Object == "guest ends" {
+		if g.Object == inventory.GuestRef("ends") {
 			t.Errorf("gap of a guest that is no more: %+v", g)
 		}
 	}

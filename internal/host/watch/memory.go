@@ -44,7 +44,7 @@ func (m *memoryEye) sample(w *Watcher, e *guestEye, now time.Time) (map[topology
 	}
 	if m.files != nil {
 		if err = m.readFiles(); err == nil {
-			w.gaps.set(e.object, "its memory by node", nil)
+			w.gaps.set(inventory.MemoryUnread, e.object, "its memory by node", nil)
 			return m.byNode, m.source
 		}
 		m.files.Close()
@@ -58,7 +58,7 @@ func (m *memoryEye) sample(w *Watcher, e *guestEye, now time.Time) (map[topology
 	} else if vanished(err) {
 		return m.byNode, m.source // its cgroup is another, or the guest has ended, which its threads will show
 	}
-	w.gaps.set(e.object, "its memory by node", err)
+	w.gaps.set(inventory.MemoryUnread, e.object, "its memory by node", err)
 	return m.byNode, m.source
 }
 

@@ -2,7 +2,6 @@ package watch
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"time"
 
@@ -26,7 +25,7 @@ type nodes struct {
 // nodeEye looks at one node.
 type nodeEye struct {
 	id     topology.NodeID
-	object string
+	object inventory.Ref
 	memory topology.Bytes
 	free   *linux.Kept
 	left   topology.Bytes // free as handed out last, or as the inventory saw it
@@ -52,7 +51,7 @@ func (n *nodes) follow(k *linux.Keeper, g *gaps, t *topology.Topology) {
 	}
 	n.each = nil
 	for _, node := range t.Nodes {
-		e := nodeEye{id: node.ID, object: fmt.Sprintf("node %d", node.ID), memory: node.Memory, left: node.Free}
+		e := nodeEye{id: node.ID, object: inventory.NodeRef(node.ID), memory: node.Memory, left: node.Free}
 		if node.Memory > 0 {
 			e.free = k.MemFree(node.ID)
 		}
@@ -87,13 +86,13 @@ func (n *nodes) sample(w *Watcher, window time.Duration) []inventory.NodeSample 
 		samples[i] = n.each[i].sample(&w.gaps)
 		at[n.each[i].id] = &samples[i]
 	}
-	w.gaps.set("host", "CPU use by node", n.addUse(w, at))
+	w.gaps.set(inventory.CPUUnmeasured, inventory.HostRef(), "CPU use by node", n.addUse(w, at))
 	err := n.addWaits(w, at, window)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = errors.New("this kernel has no /proc/schedstat (CONFIG_SCHEDSTATS): only the waits of guests' vCPUs are counted")
 		addGuestWaits(w, at, window)
 	}
-	w.gaps.set("host", "run-queue wait by node", err)
+	w.gaps.set(inventory.CPUUnmeasured, inventory.HostRef(), "run-queue wait by node", err)
 	return samples
 }
 
@@ -108,10 +107,10 @@ func (e *nodeEye) sample(g *gaps) inventory.NodeSample {
 		if err == nil {
 			e.left = free
 		}
-		g.set(e.object, "its free memory", err)
+		g.set(inventory.MemoryUnread, e.object, "its free memory", err)
 		s.Free = e.left
 	}
-	g.set(e.object, "its huge page pools", e.samplePools())
+	g.set(inventory.MemoryUnread, e.object, "its huge page pools", e.samplePools())
 	s.HugePages = e.before
 	return s
 }

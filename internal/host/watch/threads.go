@@ -35,7 +35,7 @@ func (e *guestEye) listThreads(w *Watcher, now time.Time) (changed bool) {
 		e.ended = true // a VM without the vCPUs it had is on its way out
 		return true
 	}
-	w.gaps.set(e.object, "its threads", err)
+	w.gaps.set(inventory.ThreadsUnread, e.object, "its threads", err)
 	if err != nil {
 		return false
 	}
@@ -44,7 +44,7 @@ func (e *guestEye) listThreads(w *Watcher, now time.Time) (changed bool) {
 	if !named {
 		unnamed = errors.New("none of its threads has a vCPU's name (QEMU's debug-threads=on gives them): all its threads are counted")
 	}
-	w.gaps.set(e.object, "its vCPU threads", unnamed)
+	w.gaps.set(inventory.ThreadsUnread, e.object, "its vCPU threads", unnamed)
 	return e.adopt(w, tids)
 }
 
@@ -127,7 +127,7 @@ func (e *guestEye) fallBack(w *Watcher, err error) {
 			err = errors.Join(err, groupErr)
 		}
 	}
-	w.gaps.set(e.object, "its vCPUs' run and wait times", err)
+	w.gaps.set(inventory.CPUUnmeasured, e.object, "its vCPUs' run and wait times", err)
 }
 
 // idleShare is up to which share of a window a thread may run and count as

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/inventory"
 )
 
 // throttledEye tells how long a guest was held back by its own quota of CPU
@@ -17,7 +18,7 @@ type throttledEye struct {
 // find looks which of the guest's groups have a quota now.
 func (t *throttledEye) find(w *Watcher, e *guestEye) {
 	files, err := w.keeper.Throttled(e.guest.PID)
-	w.gaps.set(e.object, "the quota of its vCPUs", err)
+	w.gaps.set(inventory.CPUUnmeasured, e.object, "the quota of its vCPUs", err)
 	if len(files) != len(t.files) {
 		t.known = false
 	}

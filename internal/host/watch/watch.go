@@ -79,7 +79,7 @@ func New(o Options) *Watcher {
 	keep := o.OpenFiles
 	if keep == 0 {
 		most, err := linux.OpenFiles()
-		w.gaps.set("host", "how many files may be open", err)
+		w.gaps.set(inventory.OtherGap, inventory.HostRef(), "how many files may be open", err)
 		keep = min(most/4*3, mostKept)
 	}
 	w.keeper = w.root.Keep(keep)
@@ -232,14 +232,18 @@ type gaps struct {
 	stale    bool // list does not tell standing
 }
 
-type gapKey struct{ object, what string }
+type gapKey struct {
+	kind   inventory.GapKind
+	object inventory.Ref
+	what   string
+}
 
 // set notes that something could not be seen, or with a nil error, that it could.
-func (g *gaps) set(object, what string, err error) {
+func (g *gaps) set(kind inventory.GapKind, object inventory.Ref, what string, err error) {
 	if err == nil && len(g.standing) == 0 {
 		return
 	}
-	key := gapKey{object, what}
+	key := gapKey{kind, object, what}
 	why, had := g.standing[key]
 	switch {
 	case err == nil && had:
@@ -256,7 +260,7 @@ func (g *gaps) set(object, what string, err error) {
 }
 
 // forget drops all gaps of one object.
-func (g *gaps) forget(object string) {
+func (g *gaps) forget(object inventory.Ref) {
 	for key := range g.standing {
 		if key.object == object {
 			delete(g.standing, key)
@@ -269,10 +273,10 @@ func (g *gaps) all() []inventory.Gap {
 	if g.stale {
 		g.list = nil // the old one has been handed out
 		for key, why := range g.standing {
-			g.list = append(g.list, inventory.Gap{Object: key.object, What: key.what, Why: why})
+			g.list = append(g.list, inventory.Gap{Kind: key.kind, Object: key.object, What: key.what, Why: why})
 		}
 		slices.SortFunc(g.list, func(a, b inventory.Gap) int {
-			return cmp.Or(strings.Compare(a.Object, b.Object), strings.Compare(a.What, b.What))
+			return cmp.Or(a.Object.Compare(b.Object), strings.Compare(a.What, b.What))
 		})
 		g.stale = false
 	}

@@ -33,7 +33,7 @@ func guestOf(t *testing.T, s inventory.Sample, name string) inventory.GuestSampl
 func gapsOf(s inventory.Sample) string {
 	var lines []string
 	for _, g := range s.Gaps {
-		lines = append(lines, g.Object+": "+g.What+": "+g.Why)
+		lines = append(lines, g.Object.String()+": "+g.What+": "+g.Why)
 	}
 	return strings.Join(lines, "\n")
 }
@@ -451,7 +451,7 @@ func TestAMissingSourceIsOneGapWhileItLasts(t *testing.T) {
 	watcher := w.watcher(Options{})
 	for range 3 {
 		s := watcher.Sample()
-		if len(s.Gaps) != 1 || s.Gaps[0].Object != "node 1" {
+		if len(s.Gaps) != 1 || s.Gaps[0].Object != inventory.NodeRef(1) {
 			t.Fatal(gapsOf(s))
 		}
 	}

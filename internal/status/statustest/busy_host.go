@@ -105,12 +105,12 @@ func addTrouble(s *status.Status, second int) {
 		advised := move(7, plan.MoveGuest)
 		advised.Advised = true
 		s.Advice = []status.Advice{{ID: "a7", Since: Noon.Add(-2 * time.Minute), Move: advised}}
-		s.Stays = []plan.Refusal{{What: s.Guests[4].Name, Why: "every other node would be filled beyond 90 % of its CPUs"}}
+		s.Stays = []plan.Stay{{Guest: s.Guests[4].Name, Kind: plan.StayRefused, Why: "every other node would be filled beyond 90 % of its CPUs"}}
 		s.Guests[5].Rests = "until 12:04: moved at 11:59"
 		s.Alarms = []alarm.Alarm{
-			{Quantity: alarm.GuestRemote, Object: "guest " + g, Severity: alarm.Critical, Value: 0.7, Threshold: 0.3, Worst: 0.74, Guests: []string{g},
+			{Quantity: alarm.GuestRemote, Object: inventory.GuestRef(g), Severity: alarm.Critical, Value: 0.7, Threshold: 0.3, Worst: 0.74, Guests: []string{g},
 				Why: "70 % of its accesses are not local (pmu), limit 30 %", First: Noon.Add(-3 * time.Minute), Last: at},
-			{Quantity: alarm.NodeCPU, Object: "node 1", Severity: alarm.Warning, Value: 0.86, Threshold: 0.8, Worst: 0.9, Guests: []string{g, s.Guests[5].Name},
+			{Quantity: alarm.NodeCPU, Object: inventory.NodeRef(1), Severity: alarm.Warning, Value: 0.86, Threshold: 0.8, Worst: 0.9, Guests: []string{g, s.Guests[5].Name},
 				Why: "86 % of its CPUs are in use, limit 80 %", First: Noon.Add(-40 * time.Second), Last: at},
 		}
 		s.Rivals = []status.Rival{{Name: "kernel NUMA balancing", What: "moved 120 MiB in the last 2 s", Answer: "switched off for guests that are bound"}}
