@@ -36,8 +36,9 @@ const (
 	// grow several times, since its CPUs wait for each other.
 	hardBudget = 30 * time.Minute
 	mostOthers = 0.15
-	// timeLimit ends a suite that hangs.
-	timeLimit = 150 * time.Minute
+	// timeLimit ends a suite that hangs; allTimeLimit, one that does not rotate.
+	timeLimit    = 80 * time.Minute
+	allTimeLimit = 150 * time.Minute
 )
 
 func main() {
@@ -55,7 +56,11 @@ func main() {
 }
 
 func suite(ctx context.Context, all bool, run, runner string) error {
-	ctx, cancel := context.WithTimeout(ctx, timeLimit)
+	limit := timeLimit
+	if all {
+		limit = allTimeLimit
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	folder, err := os.MkdirTemp("", "lab-suite-")
 	if err != nil {
@@ -139,7 +144,7 @@ func (s *session) silenceFile() string { return filepath.Join(s.folder, "silence
 func (s *session) run(ctx context.Context, name, pattern string) (results, error) {
 	events := filepath.Join(s.folder, name+".json")
 	c := exec.CommandContext(ctx, "go", "run", s.runner, "--format", "testname", "--jsonfile", events, "--packages=./lab/...", "--",
-		"-count=1", "-p=1", "-timeout="+timeLimit.String(), "-run", pattern)
+		"-count=1", "-p=1", "-timeout="+allTimeLimit.String(), "-run", pattern)
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
 	c.Env = append(os.Environ(), "NUMAVISOR_LAB=1", rotate.Variable+"="+s.third, labtest.SilenceVariable+"="+s.silenceFile())
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
