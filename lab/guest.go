@@ -181,5 +181,5 @@ func (h *Host) onConsole(ctx context.Context, name, script string) (string, erro
 	return out.String(), nil
 }
 
-// askTime bounds a guest's boot: some 10 s on an idle machine.
-const askTime = 3 * time.Minute
+// askTime bounds a guest's boot: some 10 s on an idle machine, minutes on a very busy one.
+const askTime = 6 * time.Minute

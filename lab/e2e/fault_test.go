@@ -12,6 +12,10 @@ import (
 // A bind of 256 MiB at this rate takes long enough for something to happen in it.
 const slowly = "20M"
 
+// onNode0 lets a guest's memory begin on node 0: what startBind waits for must
+// not be there before the bind.
+const onNode0 = "<memory mode='preferred' nodeset='0'/>"
+
 // startBind begins to bind a guest to node 3, slowly, and returns when its
 // memory has begun to arrive there.
 func (l *labHost) startBind(t *testing.T, name string) {
@@ -92,7 +96,7 @@ func TestLabBindCutShort(t *testing.T) {
 
 func TestLabGuestEndsDuringBind(t *testing.T) {
 	l := boot(t, "square4")
-	l.startForeign(t, foreign{name: "f", memoryMiB: 256, vcpus: 2})
+	l.startForeign(t, foreign{name: "f", memoryMiB: 256, vcpus: 2, numatune: onNode0})
 	l.startBind(t, "f")
 	l.sh(t, "virsh -q destroy f")
 	r := l.endOfBind(t)
@@ -111,7 +115,7 @@ func TestLabGuestEndsDuringBind(t *testing.T) {
 // come through that, or say what it lost.
 func TestLabLibvirtdRestartsDuringBind(t *testing.T) {
 	l := boot(t, "square4")
-	l.startForeign(t, foreign{name: "f", memoryMiB: 256, vcpus: 2, backing: "<source type='memfd'/><access mode='shared'/>"})
+	l.startForeign(t, foreign{name: "f", memoryMiB: 256, vcpus: 2, numatune: onNode0, backing: "<source type='memfd'/><access mode='shared'/>"})
 	defer l.sh(t, "virsh -q destroy f")
 	l.startBind(t, "f")
 	l.restartLibvirtd(t)
@@ -145,7 +149,7 @@ func (l *labHost) restartLibvirtd(t *testing.T) {
 // reported, and moved by the next bind when there is room again.
 func TestLabTargetNodeFillsUp(t *testing.T) {
 	l := boot(t, "square4")
-	l.startForeign(t, foreign{name: "f", memoryMiB: 256, vcpus: 2})
+	l.startForeign(t, foreign{name: "f", memoryMiB: 256, vcpus: 2, numatune: onNode0})
 	l.sh(t, "echo 3 > /proc/sys/vm/drop_caches") // what reclaim could give back
 	l.fill(t, 3, 300)
 	l.startBind(t, "f")
