@@ -38,8 +38,8 @@ type Shape struct {
 	// Distances is the SLIT, a row per node; default 10 and 20.
 	Distances [][]int `json:"distances,omitempty"`
 	// LatencyNanos is what an access costs on the imitated machine, a row per
-	// CPU node; felt distance follows it. Default: SLIT x 8.5, since S1's
-	// machine has about 85 ns at distance 10.
+	// CPU node; felt distance follows it. Default: SLIT x 8.5, since real
+	// 8-node processors have about 85 ns at distance 10.
 	LatencyNanos [][]float64 `json:"latency_ns,omitempty"`
 	// DelayScale stretches the felt extra cost: the emulated CPU is slower than
 	// a real one, so far memory must be too. Default DefaultDelayScale.

@@ -91,8 +91,9 @@ func (c crowd) host(t *testing.T) *fake.Host {
 // anHour runs the daemon, asks it for all that it shows, and prints what it had in memory.
 func anHour(t *testing.T, c crowd) {
 	frugal()
-	runtime.MemProfileRate = 0                                // as in a program that does not profile itself
-	qemu, err := libvirt.Open(t.Context(), "test:///default") // a daemon has libvirt loaded
+	runtime.MemProfileRate = 0 // as in a program that does not profile itself
+	qemu := libvirt.New("test:///default")
+	_, err := qemu.Capabilities(t.Context()) // a daemon has libvirt loaded
 	if err != nil && !errors.Is(err, libvirt.ErrNoLibrary) {
 		t.Fatal(err)
 	}

@@ -89,7 +89,7 @@ type MemorySpec struct {
 type MemoryMode string
 
 // Memory modes. Whatever the mode (but none), the guest as a whole stays
-// within the nodes that it was given: the outer of S1's two limits.
+// within the nodes that it was given.
 const (
 	MemoryNone        MemoryMode = "none"        // no policy
 	MemoryPreferred   MemoryMode = "preferred"   // each cell prefers its node, may overflow to the guest's others
@@ -101,7 +101,7 @@ const (
 // TopologySpec says what NUMA topology the guest sees.
 type TopologySpec struct {
 	Mode  TopologyMode `json:"mode,omitempty"`  // default auto
-	Cells []CellSpec   `json:"cells,omitempty"` // for mode cells: sizes; empty means CellCount equal cells
+	Cells []CellSpec   `json:"cells,omitempty"` // for mode cells: sizes; empty means Count equal cells
 	Count int          `json:"count,omitempty"` // for mode cells
 }
 
@@ -113,7 +113,7 @@ const (
 	TopologyOff    TopologyMode = "off"    // the guest sees no NUMA; its memory may still span nodes
 	TopologyAuto   TopologyMode = "auto"   // one cell for each node it needs; none is shown if one is enough
 	TopologyCells  TopologyMode = "cells"  // a fixed number or list of cells
-	TopologyMirror TopologyMode = "mirror" // one cell for each host node that has CPUs and memory (S5)
+	TopologyMirror TopologyMode = "mirror" // one cell for each host node that has CPUs and memory
 )
 
 // CellSpec is the size of one cell.

@@ -67,7 +67,6 @@ type Step struct {
 	CPUs     topology.CPUSet  `json:"cpus,omitzero"`
 	Nodes    topology.NodeSet `json:"nodes,omitzero"`
 	Mode     guest.MemoryMode `json:"mode,omitempty"`
-	Groups   []string         `json:"groups,omitempty"` // thread groups below the guest's cgroup; empty: all
 
 	Address  uint64         `json:"address,omitempty"`
 	Size     topology.Bytes `json:"size_bytes,omitempty"`

@@ -98,9 +98,6 @@ const (
 	maxOvercommit = 64.0
 )
 
-// Default returns the policy with every default written out.
-func Default() Policy { return Policy{}.WithDefaults() }
-
 // WithDefaults returns p with its zero fields replaced by the defaults. It
 // leaves KeepFree alone, whose default depends on the node, see KeepFreeOn; and
 // Alarms, which placing does not need and pays for a thousand times over:

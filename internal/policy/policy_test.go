@@ -15,10 +15,10 @@ func TestPolicy_ZeroIsValid(t *testing.T) {
 	if err := (Policy{}).Validate(); err != nil {
 		t.Error(err)
 	}
-	if err := Default().Validate(); err != nil {
+	if err := (Policy{}).WithDefaults().Validate(); err != nil {
 		t.Errorf("defaults written out: %v", err)
 	}
-	if diff := cmp.Diff(Default(), Default().WithDefaults()); diff != "" {
+	if diff := cmp.Diff(Policy{}.WithDefaults(), Policy{}.WithDefaults().WithDefaults()); diff != "" {
 		t.Errorf("defaults of defaults (-once +twice):\n%s", diff)
 	}
 }
@@ -34,7 +34,7 @@ func TestPolicy_WithDefaultsKeepsWhatIsSet(t *testing.T) {
 	want := Policy{
 		KeepFree: &keep, Overcommit: 1, Count: CountThreads, Housekeeping: topology.Range[topology.CPUID](0, 1),
 		GrowHugePagesUpTo: &never, Prefer: PreferPack, Weights: &Weights{Latency: 1}, SearchSteps: 7,
-		Balance: Default().Balance, Movers: Default().Movers,
+		Balance: Policy{}.WithDefaults().Balance, Movers: Policy{}.WithDefaults().Movers,
 	}
 	if diff := cmp.Diff(want, got.WithDefaults()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -5,7 +5,7 @@ import "slices"
 // Class says how far memory is from a node's CPUs.
 type Class string
 
-// The classes. S1 of the literature: about 85, 140 and 240 ns on an 8-node processor.
+// The classes. An 8-node processor has latencies of about 85, 140 and 240 ns for them.
 const (
 	Local     Class = "local"
 	Neighbour Class = "neighbour"

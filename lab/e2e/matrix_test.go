@@ -35,7 +35,7 @@ func (l *labHost) checkCreate(t *testing.T, name, cpu, memory string, cells int)
 	default:
 		args = append(args, "--vcpus", "2", "--topology", "off")
 	}
-	if memory != "none" { // allocating at start without a policy is S2's fault, and refused
+	if memory != "none" { // allocating at start without a policy is refused
 		args = append(args, "--immediate")
 	}
 	if memory == "restrictive" && cells > 1 {

@@ -317,7 +317,7 @@ func bookCost(h *inventory.Host, spec guest.Spec, p *guest.Placement, at []int) 
 				}
 			}
 		}
-		room := float64(n.Memory - policy.Default().KeepFreeOn(&n))
+		room := float64(n.Memory - policy.Policy{}.WithDefaults().KeepFreeOn(&n))
 		before := [2]float64{load / 4, held / room}
 		after := [2]float64{(load + float64(c.VCPUs.Len())) / 4, (held + float64(c.Memory)) / room}
 		wait := after[0]

@@ -73,7 +73,7 @@ func TestClaimAndGuestOfOneNameCountOnce(t *testing.T) {
 	placed, _ := mustPlace(t, Request{Host: h, Spec: guest.Spec{Name: "a", VCPUs: 4, Memory: 12 * gib, Limits: guest.Limits{Nodes: topology.SetOf[topology.NodeID](0)}}})
 	settle(h, placed)
 	h.Claims = []inventory.Claim{{Name: "a", Placement: placed}}
-	if got := capacity.Available(h, policy.Default(), "")[0].Promised; got != 12*gib {
+	if got := capacity.Available(h, policy.Policy{}.WithDefaults(), "")[0].Promised; got != 12*gib {
 		t.Errorf("promised %v, want 12 GiB", got)
 	}
 }
@@ -211,7 +211,7 @@ func TestPoolsGrowFromFreeMemoryAndItIsTold(t *testing.T) {
 	}
 	settle(h, placed)
 	node := why.Grow[0].Node
-	for _, r := range capacity.Available(h, policy.Default(), "") {
+	for _, r := range capacity.Available(h, policy.Policy{}.WithDefaults(), "") {
 		if r.Node == node && r.Left > 14*gib {
 			t.Errorf("%v left on node %d although 2 GiB will be turned into huge pages", r.Left, node)
 		}

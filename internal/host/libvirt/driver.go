@@ -39,17 +39,6 @@ func New(uri string) *Driver {
 	}
 }
 
-// Open is New and a first connection. Without library or daemon the error is
-// ErrNoLibrary or ErrNoDaemon.
-func Open(ctx context.Context, uri string) (*Driver, error) {
-	d := New(uri)
-	err := d.reads.read(ctx, func(*libvirt.Connect) error { return nil })
-	if err != nil {
-		return nil, fail("connecting to "+d.uri, "", err)
-	}
-	return d, nil
-}
-
 // Close gives both connections up.
 func (d *Driver) Close() {
 	d.reads.close()

@@ -65,8 +65,9 @@ func TestLabSuite(t *testing.T) {
 // suiteTarget is a driver as the suite takes it.
 func suiteTarget(d *Driver, topo topology.Topology, m Machine) hosttest.Target {
 	return hosttest.Target{
-		Hypervisor: d, Topology: topo, PowerOff: d.Destroy,
-		Render: func(s guest.Spec, p guest.Placement) ([]byte, error) { return DomainXML(s, p, m) },
+		Hypervisor: d, Topology: topo,
+		PowerOff: func(ctx context.Context, name string) error { return call(ctx, d, name, (*libvirt.Domain).Destroy) },
+		Render:   func(s guest.Spec, p guest.Placement) ([]byte, error) { return DomainXML(s, p, m) },
 		Garble: func(ctx context.Context, name string) error {
 			return d.tune(ctx, "garbling its intent", name, Everywhere,
 				func(dom *libvirt.Domain, flags libvirt.DomainModificationImpact) error {

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"libvirt.org/go/libvirt"
+
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -60,7 +62,8 @@ func (l *lab) startDaemon() {
 		l.daemon.Wait()
 	})
 	for range 240 {
-		d, err := Open(within(l.t, 5*time.Second), "qemu:///system")
+		d := New("qemu:///system")
+		_, err := d.Capabilities(within(l.t, 5*time.Second))
 		if err == nil {
 			d.Close()
 			return
@@ -191,7 +194,7 @@ func (g *labGuest) run() {
 	if err := d.Create(ctx, g.xml, CreateOptions{Paused: true}); err != nil {
 		g.Fatalf("%v\n%s", err, g.xml)
 	}
-	defer d.Destroy(ctx, g.p.Guest)
+	defer call(ctx, d, g.p.Guest, (*libvirt.Domain).Destroy)
 	seen, err := d.Guest(ctx, g.p.Guest)
 	if err != nil || seen.State != "paused" || seen.PID == 0 || !seen.Managed {
 		g.Fatalf("seen as %+v, %v", seen, err)
@@ -396,7 +399,7 @@ func (l *lab) calls(t *testing.T) {
 				t.Errorf("cpuset.mems is %q, not %s", got, node)
 			}
 		}
-		if err := d.Destroy(ctx, g.p.Guest); err != nil {
+		if err := call(ctx, d, g.p.Guest, (*libvirt.Domain).Destroy); err != nil {
 			t.Fatal(err)
 		}
 		if err := d.PinVCPU(ctx, g.p.Guest, 0, cpus("1")); !errors.Is(err, guest.ErrNotFound) {

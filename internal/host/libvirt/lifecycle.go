@@ -117,15 +117,6 @@ func (d *Driver) Start(ctx context.Context, xml []byte, transient bool) error {
 	return err
 }
 
-// Restart starts a guest that is defined and does not run.
-func (d *Driver) Restart(ctx context.Context, name string, paused bool) error {
-	flags := libvirt.DomainCreateFlags(0)
-	if paused {
-		flags = libvirt.DOMAIN_START_PAUSED
-	}
-	return d.control(ctx, "starting it", name, func(dom *libvirt.Domain) error { return dom.CreateWithFlags(flags) })
-}
-
 // Remove ends a guest, if it runs, and forgets its configuration, if it has one.
 func (d *Driver) Remove(ctx context.Context, name string) error {
 	return d.control(ctx, "removing it", name, func(dom *libvirt.Domain) error {
@@ -149,12 +140,8 @@ func (d *Driver) Remove(ctx context.Context, name string) error {
 	})
 }
 
-// Undefine removes a guest's stored configuration with what libvirt keeps
-// beside it (saved memory, NVRAM, snapshot records). Disks stay.
-func (d *Driver) Undefine(ctx context.Context, name string) error {
-	return d.control(ctx, "undefining it", name, undefine)
-}
-
+// undefine removes a guest's stored configuration with what libvirt stores with
+// it (saved memory, NVRAM, snapshot records). Disks stay.
 func undefine(dom *libvirt.Domain) error {
 	err := dom.UndefineFlags(libvirt.DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.DOMAIN_UNDEFINE_NVRAM |
 		libvirt.DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | libvirt.DOMAIN_UNDEFINE_CHECKPOINTS_METADATA)
@@ -162,21 +149,6 @@ func undefine(dom *libvirt.Domain) error {
 		return dom.Undefine()
 	}
 	return err
-}
-
-// Destroy ends a guest at once, as by pulling the plug.
-func (d *Driver) Destroy(ctx context.Context, name string) error {
-	return d.control(ctx, "destroying it", name, (*libvirt.Domain).Destroy)
-}
-
-// Shutdown asks the guest's operating system to end; it may not.
-func (d *Driver) Shutdown(ctx context.Context, name string) error {
-	return d.control(ctx, "shutting it down", name, (*libvirt.Domain).Shutdown)
-}
-
-// Suspend stops its vCPUs; its memory stays.
-func (d *Driver) Suspend(ctx context.Context, name string) error {
-	return d.control(ctx, "suspending it", name, (*libvirt.Domain).Suspend)
 }
 
 // Resume lets its vCPUs run.

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"libvirt.org/go/libvirt"
 )
 
 // fakeDaemon is a daemon that can be down, restart and hang.
@@ -329,7 +331,7 @@ func TestLine_SendsNothingUnderAnEndedContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 20 { // whether the call was sent used to be a race
-		err := d.Suspend(ctx, "test")
+		err := call(ctx, d, "test", (*libvirt.Domain).Suspend)
 		if !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnknownOutcome) {
 			t.Fatalf("error is %v, want the context's error and a known outcome", err)
 		}

@@ -1,7 +1,6 @@
 package linux
 
 import (
-	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -49,27 +48,10 @@ func (r Root) guestTopOf(pid int) (top Cgroup, ok bool, err error) {
 	return Cgroup{}, false, nil
 }
 
-// FindGuestCgroup finds a running VM's groups by its libvirt id, which libvirt
-// puts into the group's name in both layouts:
+// guestIDOf reads the libvirt id from the name of a VM's top group. Two layouts:
 //
 //	machine.slice/machine-qemu\x2dID\x2dNAME.scope/libvirt/{emulator,vcpuN,iothreadN}   with systemd
 //	machine/qemu-ID-NAME.libvirt-qemu/{emulator,vcpuN,iothreadN}                        without
-func FindGuestCgroup(mount string, id int) (GuestCgroup, error) {
-	for _, folder := range []string{"/machine.slice", "/machine"} {
-		groups, err := (Cgroup{mount, folder}).Children()
-		if err != nil {
-			continue // the other layout
-		}
-		for _, c := range groups {
-			if found, isGuest := guestIDOf(c.Name()); isGuest && found == id {
-				return c.guest()
-			}
-		}
-	}
-	return GuestCgroup{}, fmt.Errorf("no cgroup of a VM with libvirt id %d below %s/machine.slice or %[2]s/machine", id, mount)
-}
-
-// guestIDOf reads the libvirt id from the name of a VM's top group.
 func guestIDOf(name string) (id int, ok bool) {
 	if text, scope := strings.CutSuffix(name, ".scope"); scope {
 		name = strings.ReplaceAll(strings.TrimPrefix(text, "machine-"), `\x2d`, "-")

@@ -364,17 +364,6 @@ func TestLabFilePolicySteersNewFaults(t *testing.T) {
 	}
 }
 
-func TestLabMigratePages(t *testing.T) {
-	inLab(t)
-	c := hold(t, "small", held)
-	if _, err := MigratePages(c.pid, nodes("0"), nodes("3")); err != nil {
-		t.Fatal(err)
-	}
-	if seen := c.byNumaMaps(t); seen[3] != held/2 {
-		t.Errorf("numa_maps says %v", seen)
-	}
-}
-
 // Kernel NUMA balancing makes entries inaccessible, and move_pages(2) of 6.1
 // takes such pages for absent: they must be found and moved all the same.
 func TestLabPagesThatBalancingHidesMove(t *testing.T) {
@@ -409,12 +398,8 @@ func becomesHidden(t *testing.T, c *memoryChild) bool {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		c.touchRest(t)
-		seen, err := SamplePages(t.Context(), c.pid, c.r, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if seen.Hidden > 0 {
-			t.Logf("hidden: %d of %d pages", seen.Hidden, seen.Looked)
+		if seen := sample(t, c.pid, c.r); seen.hidden > 0 {
+			t.Logf("hidden: %d of %d pages", seen.hidden, seen.pages)
 			return true
 		}
 	}

@@ -107,3 +107,23 @@ func policyHint(errno unix.Errno) string {
 	}
 	return ""
 }
+
+const bitsPerWord = 64
+
+// nodeMask makes an empty bit mask that has room for the nodes.
+func nodeMask(nodes topology.NodeSet) []uint64 {
+	highest := 0
+	for node := range nodes.All() {
+		highest = int(node)
+	}
+	return make([]uint64, highest/bitsPerWord+1)
+}
+
+func fillMask(mask []uint64, nodes topology.NodeSet) {
+	for node := range nodes.All() {
+		mask[int(node)/bitsPerWord] |= 1 << (int(node) % bitsPerWord)
+	}
+}
+
+// maskBits is the maxnode argument of the memory policy calls: the kernel uses one bit less than this number.
+func maskBits(mask []uint64) uintptr { return uintptr(len(mask)*bitsPerWord + 1) }

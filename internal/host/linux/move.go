@@ -47,7 +47,7 @@ type MoveResult struct {
 	Moved         topology.Bytes // lies on another node than before
 	Failed        topology.Bytes // should have moved and did not, or is hidden
 	Absent        topology.Bytes // no page there: not touched yet, or swapped out
-	// Hidden is the part of Failed that move_pages(2) does not see; MigratePages reaches it.
+	// Hidden is the part of Failed that move_pages(2) does not see.
 	Hidden topology.Bytes
 	// Why counts pages that failed by the kernel's reason: "EBUSY" in use or
 	// pinned, "EACCES" shared and not ours to move, "ENOMEM" no room on the
@@ -369,17 +369,6 @@ func (c *chunk) reason(i int) string {
 		return errnoName(c.statuses[i])
 	}
 	return errnoName(unwritten)
-}
-
-// Misplaced tells how much of a result's memory lies outside the given nodes.
-func (r MoveResult) Misplaced(targets topology.NodeSet) topology.Bytes {
-	var sum topology.Bytes
-	for node, amount := range r.After {
-		if !targets.Contains(node) {
-			sum += amount
-		}
-	}
-	return sum
 }
 
 // split cuts a list into at most n pieces of about equal length.

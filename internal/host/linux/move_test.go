@@ -46,24 +46,6 @@ func needMovePages(t *testing.T) {
 	}
 }
 
-func TestSampleOwnPages(t *testing.T) {
-	needMovePages(t)
-	_, r := ownMemory(t, 4*mib, mib)
-	all, err := SamplePages(t.Context(), os.Getpid(), r, 0)
-	if err != nil || all.Looked != 1024 || all.Absent != 768 || sumOf(all.ByNode) != 256 || all.Hidden != 0 {
-		t.Errorf("all pages: %+v, error %v", all, err)
-	}
-	some, err := SamplePages(t.Context(), os.Getpid(), r, 64)
-	if err != nil || some.Looked != 64 || some.Absent != 48 || sumOf(some.Bytes(r.Size)) != mib {
-		t.Errorf("64 samples: %+v, error %v", some, err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := SamplePages(ctx, os.Getpid(), r, 0); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
-}
-
 func sumOf[K comparable, V ~uint64](m map[K]V) (sum V) {
 	for _, v := range m {
 		sum += v
@@ -74,14 +56,7 @@ func sumOf[K comparable, V ~uint64](m map[K]V) (sum V) {
 func TestMoveToWherePagesAre(t *testing.T) {
 	needMovePages(t)
 	_, r := ownMemory(t, 4*mib, 2*mib)
-	seen, err := SamplePages(t.Context(), os.Getpid(), r, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var here topology.NodeSet
-	for n := range seen.ByNode {
-		here = here.With(n)
-	}
+	here := sample(t, os.Getpid(), r).nodes
 	var told []topology.Bytes
 	paced := false
 	m := Mover{PID: os.Getpid(), Chunk: mib, Progress: func(done, total topology.Bytes) { told = append(told, done) },
@@ -103,7 +78,7 @@ func TestMoveToANodeThatIsNotThere(t *testing.T) {
 	if !errors.As(err, &refused) || !errors.Is(err, unix.ENODEV) {
 		t.Fatalf("error %v", err)
 	}
-	if result.Failed != mib || result.Why["ENODEV"] != 256 || result.Misplaced(nodes("1023")) != mib {
+	if result.Failed != mib || result.Why["ENODEV"] != 256 || outside(result, nodes("1023")) != mib {
 		t.Errorf("%+v", result)
 	}
 	if _, err := (Mover{PID: os.Getpid()}).Move(t.Context(), r, nodes("")); err == nil {
@@ -162,12 +137,6 @@ func TestEndedProcessIsToldApart(t *testing.T) {
 	_, r := ownMemory(t, mib, 0)
 	if _, err := (Mover{PID: child.Process.Pid}).Move(t.Context(), r, nodes("0")); !errors.Is(err, unix.ESRCH) {
 		t.Errorf("error %v", err)
-	}
-	if _, err := MigratePages(child.Process.Pid, nodes("0"), nodes("0")); !errors.Is(err, unix.ESRCH) {
-		t.Errorf("migrate_pages: %v", err)
-	}
-	if _, err := MigratePages(os.Getpid(), nodes(""), nodes("0")); err == nil {
-		t.Error("migrated from no node")
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -31,12 +32,6 @@ type window struct {
 	addresses []uint64
 	statuses  []int32 // node, or negative errno
 	hidden    []bool  // in the page table though the status says absent
-}
-
-func newWindow(pid int, space addressSpace, address uint64, pages int, step topology.Bytes) *window {
-	w := &window{pid: pid, space: space, step: step}
-	w.slide(address, pages)
-	return w
 }
 
 // slide sets the window on another stretch, in the memory it has.
@@ -148,3 +143,6 @@ func errnoName(status int32) string {
 	}
 	return strconv.Itoa(int(-status))
 }
+
+// pageSizeOf is the distance between addresses worth asking for.
+func pageSizeOf(r inventory.MemoryRange) topology.Bytes { return max(r.PageSize, smallPage) }
