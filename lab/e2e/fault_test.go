@@ -100,8 +100,8 @@ func TestLabGuestEndsDuringBind(t *testing.T) {
 	l.startBind(t, "f")
 	l.sh(t, "virsh -q destroy f")
 	r := l.endOfBind(t)
-	if r.status != 3 || !strings.Contains(r.stderr, "has ended") {
-		t.Errorf("status %d, want 3 and that the guest has ended:\n%s%s", r.status, r.stdout, r.stderr)
+	if r.status != 1 || !strings.Contains(r.stderr, "has ended") {
+		t.Errorf("status %d, want 1 and that the guest has ended:\n%s%s", r.status, r.stdout, r.stderr)
 	}
 	if left := l.claims(t); left != "" {
 		t.Errorf("claims left behind: %s", left)
