@@ -70,9 +70,9 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 			return err
 		}
 		if xml != nil {
-			return emitBound(c, xml, asked, placed{Placement: p, Why: why, Gaps: inv.HiddenBy()}, explain)
+			return emitBound(c, xml, asked, placed{Placement: p, Why: why, Gaps: inv.RoomHiddenBy()}, explain)
 		}
-		return emit(c, placed{Placement: p, Why: why, Gaps: inv.HiddenBy()}, func(w io.Writer) { printPlaced(w, p, why, explain) })
+		return emit(c, placed{Placement: p, Why: why, Gaps: inv.RoomHiddenBy()}, func(w io.Writer) { printPlaced(w, p, why, explain) })
 	}
 	return c
 }
@@ -100,7 +100,7 @@ func (f *hostFlags) inventory(c *cobra.Command, file string) (inventory.Host, er
 		if err != nil {
 			return inv, err
 		}
-		noteUncounted(c, file+" does not show", inv.HiddenBy())
+		noteUncounted(c, file+" does not show", inv.RoomHiddenBy())
 		return inv, nil
 	}
 	h, done, err := f.open(c)
@@ -118,7 +118,7 @@ func (f *hostFlags) inventory(c *cobra.Command, file string) (inventory.Host, er
 	return inv, nil
 }
 
-// noteUncounted says of which VMs room could not be counted.
+// noteUncounted says of which VMs and reservations room could not be counted.
 func noteUncounted(c *cobra.Command, notSeen string, hidden []inventory.Gap) {
 	for _, g := range hidden {
 		printf(c.ErrOrStderr(), "numavisor: note: %s %s (%s): their room counts as free\n", notSeen, g.What, g.Why)
@@ -130,7 +130,7 @@ type placed struct {
 	Placement guest.Placement `json:"placement"`
 	Why       place.Why       `json:"why"`
 	XML       string          `json:"xml,omitempty"`  // of place --xml
-	Gaps      []inventory.Gap `json:"gaps,omitempty"` // VMs whose room was not counted
+	Gaps      []inventory.Gap `json:"gaps,omitempty"` // VMs and reservations whose room was not counted
 }
 
 func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {

@@ -26,6 +26,7 @@ type GapKind string
 // Kinds of gaps. The object is a guest unless the comment names another.
 const (
 	GuestsUnseen     GapKind = "guests-unseen"     // host: some or all guests of a hypervisor
+	ClaimsUnread     GapKind = "claims-unread"     // host: reservations in flight; hides room, but no guests
 	HypervisorAbsent GapKind = "hypervisor-absent" // host: a hypervisor that is not installed; hides no guests
 	HostUnread       GapKind = "host-unread"       // host: the whole inventory; the daemon shows an earlier one
 	GuestGone        GapKind = "guest-gone"        // the guest ended while it was read
@@ -48,7 +49,7 @@ const (
 var gapKinds = []GapKind{
 	GuestsUnseen, HypervisorAbsent, HostUnread, GuestGone, ConfigUnread, IntentUnused, ThreadsUnread, CgroupUnread, MemoryUnread,
 	MappingsUnread, SettingsUnread, CPUUnmeasured, AccessUnmeasured, LoadsUnmeasured, PressureUnread, MovesUnread,
-	JournalUnread, OtherGap,
+	JournalUnread, ClaimsUnread, OtherGap,
 }
 
 // UnmarshalText reads a known kind only: an unknown one could hide guests.
@@ -113,6 +114,11 @@ func UnseenGap(h guest.Hypervisor, why string) Gap {
 	return Gap{Kind: GuestsUnseen, Object: HostRef(), Hypervisor: h, What: unseenText + h.String(), Why: why}
 }
 
+// ClaimsGap is the gap that reservations leave which cannot be read.
+func ClaimsGap(why string) Gap {
+	return Gap{Kind: ClaimsUnread, Object: HostRef(), What: "reservations in flight", Why: why}
+}
+
 // AccessText is what a gap of kind AccessUnmeasured says is missing.
 func AccessText(s AccessSource) string { return accessText + string(s) }
 
@@ -134,6 +140,18 @@ func (h *Host) HiddenBy() []Gap {
 	var all []Gap
 	for _, g := range h.Gaps {
 		if g.HidesGuests() {
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
+// RoomHiddenBy returns the gaps because of which free room is not known: those
+// that can hide guests, and reservations that cannot be read.
+func (h *Host) RoomHiddenBy() []Gap {
+	var all []Gap
+	for _, g := range h.Gaps {
+		if g.HidesGuests() || g.Kind == ClaimsUnread {
 			all = append(all, g)
 		}
 	}

@@ -108,19 +108,17 @@ func (t Locked) Put(c Claim) error {
 	return writeWhole(t.ledger.path("claims", c.Name), c)
 }
 
-// Claims returns all claims that hold, without taking the lock: for showing only.
+// Claims returns all claims that hold, without taking the lock: for showing
+// only. With an error it returns those that could be read.
 func (l Ledger) Claims() ([]inventory.Claim, error) {
 	all, err := l.read()
-	if err != nil {
-		return nil, err
-	}
 	var live []inventory.Claim
 	for _, c := range all {
 		if l.Alive(c.Holder) {
 			live = append(live, c.seen())
 		}
 	}
-	return live, nil
+	return live, err
 }
 
 func (c Claim) seen() inventory.Claim {
@@ -169,12 +167,14 @@ func (l Ledger) path(kind, name string) string {
 	return filepath.Join(l.Folder, kind, url.PathEscape(name)+".json")
 }
 
+// read returns the claims that can be read, and an error that names the other files.
 func (l Ledger) read() ([]Claim, error) {
 	entries, err := os.ReadDir(filepath.Join(l.Folder, "claims"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("reading the ledger of claims: %w", err)
 	}
 	var claims []Claim
+	var damaged []error
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".json") {
 			continue
@@ -185,21 +185,25 @@ func (l Ledger) read() ([]Claim, error) {
 			continue // released in the meantime
 		}
 		if err != nil {
-			return nil, err
+			damaged = append(damaged, err)
+			continue
 		}
 		claims = append(claims, c)
 	}
 	slices.SortFunc(claims, func(a, b Claim) int { return strings.Compare(a.Name, b.Name) })
-	return claims, nil
+	return claims, errors.Join(damaged...)
 }
 
 func readWhole(path string, v any) error {
 	data, err := os.ReadFile(path)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := json.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("reading %s: %w; remove the file if nothing on this host is being created", path, err)
+	if err == nil {
+		err = json.Unmarshal(data, v)
+	}
+	if err != nil {
+		return fmt.Errorf("reading %s: %w; remove it if no VM on this host is being created, bound or moved", path, err)
 	}
 	return nil
 }

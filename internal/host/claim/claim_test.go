@@ -134,8 +134,23 @@ func TestDamagedClaimIsNamed(t *testing.T) {
 	l := ledger(t)
 	put(t, l, "g", 1)
 	os.WriteFile(filepath.Join(l.Folder, "claims", "g.json"), []byte("{"), 0o644)
-	if _, err := l.Claims(); err == nil {
-		t.Error("a damaged claim was taken for none: its room would be given away")
+	put(t, l, "h", 1)
+	os.Mkdir(filepath.Join(l.Folder, "claims", "x.json"), 0o755)
+	shown, err := l.Claims()
+	if err == nil {
+		t.Fatal("a damaged claim was taken for none: its room would be given away")
+	}
+	for _, want := range []string{"g.json", "x.json", "remove"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q: %v", want, err)
+		}
+	}
+	if len(shown) != 1 || shown[0].Name != "h" {
+		t.Errorf("besides the damaged claims %v are shown; want h", shown)
+	}
+	decided := l.Locked(t.Context(), func(tx claim.Locked) error { _, err := tx.Claims(); return err })
+	if decided == nil {
+		t.Error("a decision is taken although a claim is damaged")
 	}
 }
 

@@ -50,10 +50,11 @@ var ErrNotInstalled = errors.New("not on this host")
 type Sources struct {
 	Kernel      Kernel
 	Hypervisors []Hypervisor // in order of precedence: a process seen twice is the first one's
-	Claims      func() ([]inventory.Claim, error)
-	Now         func() time.Time
-	HostName    func() (string, error)
-	Measured    *topology.Measured // operator's figures, before any that firmware gives
+	// Claims returns the reservations that it could read, with an error for the others.
+	Claims   func() ([]inventory.Claim, error)
+	Now      func() time.Time
+	HostName func() (string, error)
+	Measured *topology.Measured // operator's figures, before any that firmware gives
 	// Housekeeping CPUs by configuration, in addition to what the kernel sets aside.
 	Housekeeping topology.CPUSet
 }
@@ -67,13 +68,8 @@ type Sources struct {
 // twice, and room is refused rather than given away.
 func Host(ctx context.Context, s Sources, closely ...string) (inventory.Host, error) {
 	h := inventory.Host{Version: inventory.Version, Taken: s.Now().UTC(), Guests: []inventory.Guest{}}
-	var claims []inventory.Claim
+	claims := s.claims(&h)
 	var err error
-	if s.Claims != nil {
-		if claims, err = s.Claims(); err != nil {
-			return h, err
-		}
-	}
 	if h.Name, err = s.HostName(); err != nil {
 		h.Gaps = append(h.Gaps, gap(inventory.OtherGap, inventory.HostRef(), "its name", err))
 	}
@@ -92,6 +88,18 @@ func Host(ctx context.Context, s Sources, closely ...string) (inventory.Host, er
 	}
 	h.CheckIntents()
 	return h, nil
+}
+
+// claims reads the reservations; those that cannot be read are a gap.
+func (s Sources) claims(h *inventory.Host) []inventory.Claim {
+	if s.Claims == nil {
+		return nil
+	}
+	claims, err := s.Claims()
+	if err != nil {
+		h.Gaps = append(h.Gaps, inventory.ClaimsGap(strings.ReplaceAll(err.Error(), "\n", "; ")))
+	}
+	return claims
 }
 
 func (s Sources) topology() (topology.Topology, error) {

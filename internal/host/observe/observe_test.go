@@ -113,9 +113,26 @@ func TestWithoutTopologyOrTimeThereIsNoInventory(t *testing.T) {
 	if _, err := observe.Host(ctx, s); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
-	s.Claims = func() ([]inventory.Claim, error) { return nil, errLost }
-	if _, err := observe.Host(context.Background(), s); !errors.Is(err, errLost) {
-		t.Errorf("room that is claimed is not known, yet: %v", err)
+}
+
+// Showing needs no reservations, so a damaged one is a gap; the others are
+// there. Decisions on room look at RoomHiddenBy.
+func TestHost_DamagedClaimIsAGapThatHidesRoom(t *testing.T) {
+	_, s := sources(t)
+	good := inventory.Claim{Name: "c", Placement: guest.Placement{Guest: "c"}}
+	s.Claims = func() ([]inventory.Claim, error) {
+		return []inventory.Claim{good}, errors.Join(errLost, errors.New("also lost"))
+	}
+	seen, err := observe.Host(t.Context(), s)
+	if err != nil {
+		t.Fatalf("a damaged reservation hides the host: %v", err)
+	}
+	want := []inventory.Gap{inventory.ClaimsGap("lost; also lost")}
+	if diff := cmp.Diff(want, seen.RoomHiddenBy()); diff != "" {
+		t.Errorf("gaps that hide room (-want +got):\n%s", diff)
+	}
+	if len(seen.HiddenBy()) > 0 || len(seen.Claims) != 1 || names(seen) != "a b" {
+		t.Errorf("hidden guests %v, claims %v, guests %q", seen.HiddenBy(), seen.Claims, names(seen))
 	}
 }
 

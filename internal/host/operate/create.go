@@ -131,9 +131,9 @@ func (h *Host) decide(ctx context.Context, tx claim.Locked, spec guest.Spec, c *
 	return short, tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: c.Placement})
 }
 
-// RoomIsKnown refuses an inventory that does not show all VMs: placing without
-// knowing the others would give their room away.
-func RoomIsKnown(inv *inventory.Host) error { return roomIsKnown(inv.HiddenBy()) }
+// RoomIsKnown refuses an inventory that does not show all VMs and reservations:
+// placing without knowing the others would give their room away.
+func RoomIsKnown(inv *inventory.Host) error { return roomIsKnown(inv.RoomHiddenBy()) }
 
 func roomIsKnown(hidden []inventory.Gap) error {
 	var errs []error
