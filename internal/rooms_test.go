@@ -58,9 +58,10 @@ var rooms = map[string][]string{
 	"internal/host/observe": {"WORDS"},
 	"internal/host/apply":   {"WORDS"},
 	"internal/host/watch":   {"WORDS", "internal/host/linux"},
-	"internal/host/daemon":  {"WORDS", "internal/api/host", "internal/decide/control", "internal/host/operate", "internal/host/record", "internal/host/lock"},
+	"internal/host/daemon":  {"WORDS", "internal/api/host", "internal/decide/control", "internal/host/operate", "internal/host/move", "internal/host/record", "internal/host/lock"},
 	"internal/host/metrics": {"WORDS"},
 	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply", "internal/host/claim"},
+	"internal/host/move":    {"WORDS", "internal/decide", "internal/host/operate", "internal/host/apply", "internal/host/claim"},
 
 	"internal/host/labcounter": {"WORDS", "internal/host/linux", "internal/host/watch"}, // it is a meter
 	"internal/host/local":      {"WORDS", "internal/host"},                              // it joins the drivers

@@ -12,7 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/host/local"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/status"
@@ -73,8 +74,8 @@ Exit status 3 means done in part: the report says what could not be done and why
 		if name, err := h.Sources.HostName(); !resume && (err != nil || name != p.Host) {
 			return errors.Join(fmt.Errorf("the plan is for host %s, this is %s", p.Host, name), err)
 		}
-		r := operate.MoveRequest{By: h.By, Keep: h.Journal, Told: movingTo(c.ErrOrStderr()), FullSpeed: fullSpeed}
-		moved, err := carryOut(c.Context(), h.Host, p, r)
+		r := move.Request{By: h.By, Keep: h.Journal, Told: movingTo(c.ErrOrStderr()), FullSpeed: fullSpeed}
+		moved, err := carryOut(c.Context(), h, p, r)
 		if printed := emit(c, moved, func(w io.Writer) { printMoved(w, moved, err) }); printed != nil {
 			return printed
 		}
@@ -107,12 +108,12 @@ func picked(moves []plan.Move, guests []string) ([]plan.Move, error) {
 
 // carryOut recovers what was cut short, then makes the moves, in their order,
 // down to the first that falls short: the others were planned on top of it.
-func carryOut(ctx context.Context, h *operate.Host, p plan.Plan, r operate.MoveRequest) ([]operate.Moved, error) {
+func carryOut(ctx context.Context, h *local.Host, p plan.Plan, r move.Request) ([]move.Result, error) {
 	restart := r
 	restart.By = "restart"
 	all, err := h.Recover(ctx, restart)
 	if all == nil {
-		all = []operate.Moved{}
+		all = []move.Result{}
 	}
 	done := err == nil
 	for _, r.Move = range p.Moves {
@@ -120,7 +121,7 @@ func carryOut(ctx context.Context, h *operate.Host, p plan.Plan, r operate.MoveR
 			break
 		}
 		r.ID = fmt.Sprintf("%s-%d", h.Clock().UTC().Format("20060102T150405.000000"), h.Self.PID)
-		var moved operate.Moved
+		var moved move.Result
 		moved, err = h.Move(ctx, r)
 		if done = moved.Complete(); moved.Begun() {
 			all = append(all, moved)
@@ -131,7 +132,7 @@ func carryOut(ctx context.Context, h *operate.Host, p plan.Plan, r operate.MoveR
 		short = append(short, all[i].Shortfalls()...)
 	}
 	switch {
-	case errors.Is(err, operate.ErrStopped):
+	case errors.Is(err, move.ErrStopped):
 		return all, partialError{fmt.Errorf("%w; the VMs run on, 'numavisor apply --resume' finishes it", err)}
 	case err != nil && len(all) > 0:
 		return all, partialError{err}
@@ -141,9 +142,9 @@ func carryOut(ctx context.Context, h *operate.Host, p plan.Plan, r operate.MoveR
 	return all, err
 }
 
-func inPart(m operate.Moved) bool { return m.End == journal.MovePartial }
+func inPart(m move.Result) bool { return m.End == journal.MovePartial }
 
-func printMoved(w io.Writer, all []operate.Moved, ended error) {
+func printMoved(w io.Writer, all []move.Result, ended error) {
 	if len(all) == 0 && ended == nil {
 		fmt.Fprintln(w, "nothing to move")
 	}

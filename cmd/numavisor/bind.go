@@ -54,7 +54,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 		}
 		defer done()
 		if !dryRun {
-			closeInterrupted(c, h.Host)
+			closeInterrupted(c, h)
 		}
 		h.Progress = progressTo(c.ErrOrStderr())
 		var b operate.Bound

@@ -52,7 +52,7 @@ given back on delete.`,
 			return err
 		}
 		defer done()
-		closeInterrupted(c, h.Host)
+		closeInterrupted(c, h)
 		made, err := h.Create(c.Context(), operate.CreateRequest{Spec: asked, Transient: transient, Render: renderer(xml, m)})
 		if err != nil {
 			return err

@@ -25,7 +25,7 @@ images stay. A VM that Numavisor did not create is only deleted with --force.`,
 				return err
 			}
 			defer done()
-			closeInterrupted(c, h.Host)
+			closeInterrupted(c, h)
 			if err := h.Delete(c.Context(), operate.DeleteRequest{Name: args[0], Force: force}); err != nil {
 				return err
 			}

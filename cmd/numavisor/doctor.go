@@ -69,8 +69,8 @@ not be asked for its VMs, or not for all.`,
 		}
 		report := diagnosis{Findings: append([]diagnose.Finding{}, diagnose.Run(&inv)...), Gaps: inv.Gaps}
 		if fix {
-			closeInterrupted(c, h.Host)
-			report.Fixed, err = fixAll(c.Context(), h.Host, report.Findings)
+			closeInterrupted(c, h)
+			report.Fixed, err = fixAll(c.Context(), h, report.Findings)
 		}
 		return errors.Join(emit(c, report, func(w io.Writer) { printDiagnosis(w, report) }), err, unseen(&inv))
 	}
@@ -103,7 +103,7 @@ func captured(root string) (inventory.Host, error) {
 }
 
 // fixAll applies the safe fixes, each whatever became of the others.
-func fixAll(ctx context.Context, h *operate.Host, findings []diagnose.Finding) ([]fixed, error) {
+func fixAll(ctx context.Context, h *local.Host, findings []diagnose.Finding) ([]fixed, error) {
 	var all []fixed
 	var failed []string
 	bound := map[string]bool{}

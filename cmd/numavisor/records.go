@@ -13,7 +13,6 @@ import (
 
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/local"
-	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/journal"
 )
@@ -41,7 +40,7 @@ func recordEffects(c *cobra.Command, h *local.Host) {
 
 // closeInterrupted records an end for what killed processes left without one.
 // That it cannot be done is no reason not to go on.
-func closeInterrupted(c *cobra.Command, h *operate.Host) {
+func closeInterrupted(c *cobra.Command, h *local.Host) {
 	if err := h.CloseInterrupted(c.Context()); err != nil {
 		fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: %v\n", err)
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/local"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
@@ -107,8 +108,8 @@ func anHour(t *testing.T, c crowd) {
 		defer sight.Close()
 		ledger := claim.Ledger{Folder: filepath.Join(folder, "claims"), Alive: func(claim.Process) bool { return true }}
 		d := daemon.New(daemon.Options{
-			Host: &operate.Host{Sources: observe.Sources{Kernel: h, Hypervisors: []observe.Hypervisor{h}, Claims: ledger.Claims, Now: time.Now, HostName: os.Hostname},
-				Kernel: h, Control: h, Domains: h, Ledger: ledger, Clock: time.Now},
+			Host: &move.Host{Host: operate.Host{Sources: observe.Sources{Kernel: h, Hypervisors: []observe.Hypervisor{h}, Claims: ledger.Claims, Now: time.Now, HostName: os.Hostname},
+				Kernel: h, Control: h, Domains: h, Ledger: ledger, Clock: time.Now}},
 			Watcher: sight, Journal: record.Journal{Folder: folder}, Records: folder, Self: local.OwnCost, Plan: time.Minute, Look: 2 * time.Hour, // one: what a look at the fake takes is the fake's
 		})
 		ctx, stop := context.WithCancel(t.Context())

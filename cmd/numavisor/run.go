@@ -9,7 +9,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/linux"
-	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -50,13 +50,13 @@ that keeps it within its nodes. Exits with the command's own status.`,
 			return err
 		}
 		defer done()
-		closeInterrupted(c, h.Host)
-		return launch(c, h.Host, asked, args)
+		closeInterrupted(c, h)
+		return launch(c, h, asked, args)
 	}
 	return c
 }
 
-func launch(c *cobra.Command, h *operate.Host, asked guest.Spec, args []string) error {
+func launch(c *cobra.Command, h *local.Host, asked guest.Spec, args []string) error {
 	n, err := h.PlaceNew(c.Context(), asked, args[0])
 	noteUncounted(c, "could not see", n.Gaps)
 	if err != nil {

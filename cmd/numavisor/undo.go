@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
@@ -45,8 +45,8 @@ Exit status 3 means done in part: the report says what could not be done and why
 			return err
 		}
 		defer done()
-		closeInterrupted(c, h.Host)
-		r := operate.UndoRequest{Force: force, Move: operate.MoveRequest{Told: movingTo(c.ErrOrStderr()), FullSpeed: fullSpeed}}
+		closeInterrupted(c, h)
+		r := move.UndoRequest{Force: force, Move: move.Request{Told: movingTo(c.ErrOrStderr()), FullSpeed: fullSpeed}}
 		if len(args) == 1 {
 			r.ID = args[0]
 		}
@@ -57,7 +57,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 }
 
 // reportUndone prints what was taken back, also where it ended in an error.
-func reportUndone(c *cobra.Command, u operate.Undone, err error) error {
+func reportUndone(c *cobra.Command, u move.Undone, err error) error {
 	touched := u.Moved != nil && u.Moved.Begun()
 	if err == nil || touched {
 		if printed := emit(c, u, func(w io.Writer) { printUndone(w, u) }); printed != nil {
@@ -73,13 +73,13 @@ func reportUndone(c *cobra.Command, u operate.Undone, err error) error {
 	return err
 }
 
-func printUndone(w io.Writer, u operate.Undone) {
+func printUndone(w io.Writer, u move.Undone) {
 	fmt.Fprintf(w, "undoes %s of %s by %s: %s\n", u.Of.ID, moment(u.Of.At), u.Of.By, u.Of.What)
 	if u.Moved == nil {
 		fmt.Fprintln(w, u.What)
 		return
 	}
-	printMoved(w, []operate.Moved{*u.Moved}, nil)
+	printMoved(w, []move.Result{*u.Moved}, nil)
 	for _, n := range u.Notes {
 		fmt.Fprintf(w, "note: %s\n", n)
 	}

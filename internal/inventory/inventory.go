@@ -93,6 +93,18 @@ type Guest struct {
 // theirs when it was bound: balancing advises them, unless they say otherwise.
 func (g *Guest) Ours() bool { return g.Managed && !g.Adopted }
 
+// VCPUNodes returns the nodes on which the guest's vCPUs may run, by the
+// affinity of their threads.
+func (g *Guest) VCPUNodes(t *topology.Topology) topology.NodeSet {
+	var nodes topology.NodeSet
+	for _, thread := range g.Seen.Threads {
+		if thread.VCPU != nil {
+			nodes = nodes.Union(t.NodesOf(thread.Affinity))
+		}
+	}
+	return nodes
+}
+
 // Config is what the hypervisor's configuration says about locality.
 type Config struct {
 	VCPUs     int            `json:"vcpus"`

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/journal"
@@ -88,7 +89,7 @@ func TestLabSwapsInTurns(t *testing.T) {
 	defer l.sh(t, "virsh -q destroy b")
 	l.write(t, plan.Swap, moveOf(to3, 2, nil, size*topology.MiB), moveOf(to2, 3, nil, size*topology.MiB))
 	r := l.must(t, "apply", "/run/plan.json", "--full-speed", "-o", "json")
-	var moved []operate.Moved
+	var moved []move.Result
 	if err := json.Unmarshal([]byte(r.stdout), &moved); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +182,7 @@ func TestLabMoveKilledAtRandomPoints(t *testing.T) {
 type kill struct {
 	status        int // 137: killed
 	took          float64
-	resumed       []operate.Moved
+	resumed       []move.Result
 	seen          view
 	state, claims string
 }
@@ -259,7 +260,7 @@ func TestLabMoverRate(t *testing.T) {
 			l.allow(t, "f", fmt.Sprint(at))
 		}
 		l.write(t, plan.MoveGuest, moveOf(to[next], topology.NodeID(at), had, memory*topology.MiB))
-		var moved []operate.Moved
+		var moved []move.Result
 		if err := json.Unmarshal([]byte(l.must(t, "apply", "/run/plan.json", "--full-speed", "-o", "json").stdout), &moved); err != nil {
 			t.Fatal(err)
 		}
@@ -313,7 +314,7 @@ func (l *labHost) allow(t *testing.T, name, nodes string) {
 }
 
 // copyTime is how long the mover took for the guest's RAM, in seconds.
-func copyTime(t *testing.T, m operate.Moved, memory topology.Bytes) (seconds float64) {
+func copyTime(t *testing.T, m move.Result, memory topology.Bytes) (seconds float64) {
 	t.Helper()
 	var bytes topology.Bytes
 	for _, o := range m.Guests[0].Outcomes {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/guest"
-	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/lab"
@@ -124,7 +124,7 @@ func (s *shuttle) move(t *testing.T, args ...string) (responses, time.Duration) 
 	t.Helper()
 	to := s.placement(t, s.name, fmt.Sprint(3-s.at))
 	s.write(t, plan.MoveGuest, moveOf(to, topology.NodeID(s.at), s.had, s.memory))
-	var moved []operate.Moved
+	var moved []move.Result
 	said := s.during(t, s.name, func() {
 		r := s.numavisor(t, append([]string{"apply", "/run/plan.json", "-o", "json"}, args...)...)
 		if err := json.Unmarshal([]byte(r.stdout), &moved); err != nil || r.status != 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/daemon"
 	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
@@ -50,8 +51,8 @@ func loopCost(b *testing.B, minutes int) (cpuSeconds float64) {
 			sample := busyHost(t, h, 200)
 			ledger := claim.Ledger{Folder: folder, Alive: func(claim.Process) bool { return true }}
 			d := daemon.New(daemon.Options{
-				Host: &operate.Host{Sources: observe.Sources{Kernel: h, Hypervisors: []observe.Hypervisor{h}, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "fake", nil }},
-					Kernel: h, Control: h, Domains: h, Settings: &fake.Settings{}, Ledger: ledger, Clock: time.Now},
+				Host: &move.Host{Host: operate.Host{Sources: observe.Sources{Kernel: h, Hypervisors: []observe.Hypervisor{h}, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "fake", nil }},
+					Kernel: h, Control: h, Domains: h, Settings: &fake.Settings{}, Ledger: ledger, Clock: time.Now}},
 				Watcher: &recorded{sample}, Journal: record.Journal{Folder: folder}, Records: folder, Look: time.Hour,
 			})
 			go d.Run(t.Context())

@@ -19,6 +19,7 @@ import (
 
 	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/decide/control"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -42,7 +43,7 @@ type Journal interface {
 // Options are what a daemon is made of. Fields without a comment must be set.
 type Options struct {
 	// Host is what the daemon acts on, under its Policy at first; SetPolicy changes that.
-	Host    *operate.Host
+	Host    *move.Host
 	Watcher Watcher
 	Journal Journal
 	Records string // folder of the alarms; one daemon at a time keeps its records there

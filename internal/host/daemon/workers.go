@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/control"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/status"
@@ -63,7 +64,7 @@ func (l *loop) fix(r plan.Remedy) {
 var causes = map[control.StopCause]error{
 	control.StopPaused:       errors.New("paused by the operator; 'numavisor resume' takes it up again"),
 	control.StopWindowClosed: errors.New("its maintenance window has ended; the next one takes it up again"),
-	control.StopCancelled:    fmt.Errorf("cancelled by the operator: %w", operate.ErrUndo),
+	control.StopCancelled:    fmt.Errorf("cancelled by the operator: %w", move.ErrUndo),
 }
 
 // startJob starts a job. What stops it stops also its being undone, unless that
@@ -90,7 +91,7 @@ func (l *loop) startJob(j control.Job) {
 func (d *Daemon) run(ctx, within context.Context, j control.Job) control.JobEnded {
 	host := *d.Host
 	host.Policy = j.Policy
-	r := operate.MoveRequest{ID: j.ID, Move: j.Move, By: string(j.By), Keep: d.Journal, Told: d.progress(), Back: within}
+	r := move.Request{ID: j.ID, Move: j.Move, By: string(j.By), Keep: d.Journal, Told: d.progress(), Back: within}
 	switch j.Kind {
 	case control.RecoverJob:
 		r.By = "restart"
@@ -108,12 +109,12 @@ func (d *Daemon) run(ctx, within context.Context, j control.Job) control.JobEnde
 	if len(moved.Guests) == 0 {
 		return ended(nil, err)
 	}
-	return ended([]operate.Moved{moved}, err)
+	return ended([]move.Result{moved}, err)
 }
 
 // ended says how moves ended.
-func ended(moved []operate.Moved, err error) control.JobEnded {
-	stopped := errors.Is(err, operate.ErrStopped) || errors.Is(err, context.Canceled) && len(moved) == 0
+func ended(moved []move.Result, err error) control.JobEnded {
+	stopped := errors.Is(err, move.ErrStopped) || errors.Is(err, context.Canceled) && len(moved) == 0
 	e := control.JobEnded{Err: err, Stopped: stopped}
 	for _, m := range moved {
 		e.Moved = append(e.Moved, control.Moved{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
@@ -19,17 +20,17 @@ var Self = claim.Process{PID: 77, StartTicks: 777}
 
 // Join joins a fake into a host that can be acted on, as host/local joins the
 // real drivers. Its ledger is in the folder.
-func Join(h *fake.Host, folder string, clock func() time.Time) *operate.Host {
+func Join(h *fake.Host, folder string, clock func() time.Time) *move.Host {
 	ledger := claim.Ledger{Folder: folder, Alive: func(p claim.Process) bool {
 		return p == Self || h.Runs(p.PID, p.StartTicks)
 	}}
-	return &operate.Host{
+	return &move.Host{Host: operate.Host{
 		Sources: observe.Sources{
 			Kernel: h, Hypervisors: []observe.Hypervisor{h}, Claims: ledger.Claims,
 			Now: clock, HostName: func() (string, error) { return "fake", nil },
 		},
 		Kernel: h, Control: h, Domains: h, Ledger: ledger, Self: Self, Clock: clock,
-	}
+	}}
 }
 
 // Journal is a journal in a folder on a disk that can be full.

@@ -13,6 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
@@ -43,7 +44,7 @@ type Options struct {
 
 // Host is this host with its open connections. Close closes them.
 type Host struct {
-	*operate.Host
+	*move.Host
 	Journal record.Journal
 
 	root linux.Root
@@ -79,16 +80,16 @@ func Open(o Options) (*Host, error) {
 	journal := record.Journal{Folder: cmp.Or(o.Records, record.DefaultFolder)}
 	ledger := claim.Ledger{Folder: cmp.Or(o.Claims, claim.DefaultFolder), Alive: alive}
 	return &Host{
-		Host: &operate.Host{
+		Host: &move.Host{Host: operate.Host{
 			Sources: observe.Sources{
 				Kernel:      kernel,
 				Hypervisors: []observe.Hypervisor{libvirtGuests{qemu, root}, plainQEMU{root}},
 				Claims:      ledger.Claims, Now: time.Now, HostName: os.Hostname,
 				Measured: o.Measured, Housekeeping: o.Housekeeping,
 			},
-			Kernel: kernel, Meter: kernel, Control: qemu, Domains: qemu, Settings: kernel,
+			Kernel: kernel, Control: qemu, Domains: qemu, Settings: kernel,
 			Journal: journal, Ledger: ledger, Self: self, Policy: o.Policy, Clock: time.Now,
-		},
+		}, Meter: kernel},
 		Journal: journal,
 		root:    root, qemu: qemu,
 	}, nil

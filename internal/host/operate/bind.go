@@ -88,7 +88,7 @@ func (h *Host) planBind(inv *inventory.Host, g inventory.Guest, r BindRequest, b
 	if g.State != "running" && g.State != "paused" {
 		return want, fmt.Errorf("guest %s is %s: start it first, or change its XML with 'numavisor place --xml'", g.Name, g.State)
 	}
-	before := truth(g, &inv.Topology)
+	before := TruthOf(g, &inv.Topology)
 	b.Before = &before
 	if want, b.Why, err = h.intentFor(inv, g, r); err != nil {
 		return want, err
@@ -123,7 +123,7 @@ func (h *Host) beginBind(g inventory.Guest, inv *inventory.Host, p *plan.Steps, 
 
 // undoOf is how a running guest or process is bound now.
 func undoOf(g inventory.Guest, t *topology.Topology) plan.Undo {
-	u := plan.Undo{Placement: g.Placement, Spec: g.Spec, VCPUNodes: vcpuNodes(&g, t), Memory: g.Seen.MemoryByNode,
+	u := plan.Undo{Placement: g.Placement, Spec: g.Spec, VCPUNodes: g.VCPUNodes(t), Memory: g.Seen.MemoryByNode,
 		Pins: g.Config.Pins, EmulatorPin: g.Config.EmulatorPin, IOThreadPins: g.Config.IOThreadPins}
 	for _, thread := range g.Seen.Threads {
 		u.Allowed = u.Allowed.Union(thread.Mems)
@@ -155,7 +155,7 @@ func (h *Host) carryOut(ctx context.Context, b *Bound, want guest.Intent) error 
 	x := apply.Executor{Kernel: h.Kernel, Hypervisor: h.Control, Clock: h.Clock, Progress: h.Progress}
 	outcomes, failed := x.Run(ctx, b.Plan, want)
 	b.Outcomes = outcomes
-	return errors.Join(failed, undo(ctx, func(ctx context.Context) error {
+	return errors.Join(failed, CleanUp(ctx, func(ctx context.Context) error {
 		t, err := h.Verify(ctx, b.Plan.Guest)
 		if err == nil {
 			b.Truth = &t

@@ -186,7 +186,7 @@ func (h *Host) Delete(ctx context.Context, r DeleteRequest) error {
 	}
 	at := slices.IndexFunc(inv.Guests, func(g inventory.Guest) bool { return g.Name == name })
 	if at < 0 {
-		err := missing(inv, name)
+		err := Missing(inv, name)
 		if errors.Is(err, ErrNoGuest) && !slices.ContainsFunc(inv.Claims, func(c inventory.Claim) bool { return c.Name == name }) {
 			err = errors.Join(err, h.givePoolsOfMissing(name, inv.Topology.NodeSet()))
 		}

@@ -18,6 +18,14 @@ var ErrNotBegun = errors.New("not begun")
 
 var errNoJournal = errors.New("this host was opened without a journal")
 
+// Journal is where moves are kept (record.Journal is one in a file).
+type Journal interface {
+	// Append returns once the entry outlasts a crash.
+	Append(journal.Entry) error
+	// Entries returns what was kept, oldest first, always all that journal.Lasting names.
+	Entries() ([]journal.Entry, error)
+}
+
 // effect is a change on its way whose beginning is in the journal.
 type effect struct {
 	host  *Host
@@ -33,7 +41,7 @@ func (h *Host) begin(e journal.Entry) (*effect, error) {
 	if h.Journal == nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotBegun, errNoJournal)
 	}
-	e.At, e.ID, e.Kind, e.By = h.Clock().UTC(), newEffectID(h.Clock()), e.Effect.Began(), h.By
+	e.At, e.ID, e.Kind, e.By = h.Clock().UTC(), NewEffectID(h.Clock()), e.Effect.Began(), h.By
 	e.Process = &journal.Process{PID: h.Self.PID, StartTicks: h.Self.StartTicks}
 	if err := h.Journal.Append(e); err != nil {
 		return nil, fmt.Errorf("%w: its beginning cannot be recorded in the journal: %w", ErrNotBegun, err)
@@ -89,7 +97,7 @@ func (h *Host) CloseInterrupted(ctx context.Context) error {
 	})
 }
 
-// newEffectID returns an ID that is unique on the host and can be typed.
-func newEffectID(at time.Time) string {
+// NewEffectID returns an ID that is unique on the host and can be typed.
+func NewEffectID(at time.Time) string {
 	return at.UTC().Format("20060102T150405-") + strings.ToLower(rand.Text()[:6])
 }

@@ -27,7 +27,7 @@ type FixRequest struct {
 	// Held says that the caller restores the former value when it ends.
 	Held bool
 
-	undoes string // ID of the effect that it takes back
+	Undoes string // ID of the effect that it takes back
 }
 
 // Fixed is the result of Fix.
@@ -87,7 +87,7 @@ func (h *Host) changeSetting(r FixRequest) (Fixed, error) {
 		return Fixed{Former: former}, fmt.Errorf("%w: %s was %s when this was decided, and is %s now", ErrNotBegun, a.Path, a.From, former)
 	}
 	f := Fixed{Former: former, What: fmt.Sprintf("%s: was %s, is %s", a.Path, former, a.Value)}
-	e := journal.Entry{Effect: journal.EffectSetting, Undoes: r.undoes, Why: a.Why,
+	e := journal.Entry{Effect: journal.EffectSetting, Undoes: r.Undoes, Why: a.Why,
 		What:    fmt.Sprintf("%s: from %s to %s", a.Path, former, a.Value),
 		Setting: &journal.SettingChange{Path: a.Path, Former: former, Value: a.Value, Held: r.Held}}
 	return f, h.writeSetting(e)
@@ -113,7 +113,7 @@ func (h *Host) restoreSetting(a plan.Remedy) (Fixed, error) {
 	if err != nil {
 		return f, err
 	}
-	return f, h.append(journal.Entry{At: h.Clock().UTC(), Kind: journal.EffectSetting.Done(), ID: newEffectID(h.Clock()),
+	return f, h.append(journal.Entry{At: h.Clock().UTC(), Kind: journal.EffectSetting.Done(), ID: NewEffectID(h.Clock()),
 		Effect: journal.EffectSetting, What: f.What, Why: a.Why, By: h.By, Setting: &change})
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -51,7 +52,7 @@ func (k *kernelSettings) WriteSetting(path, value string) error {
 func (k *kernelSettings) ExcludeFromNumad(context.Context, int) error { return k.call() }
 
 // fixing is a host with settings and a journal.
-func fixing(t *testing.T, fails int) (*operate.Host, *kernelSettings, *book) {
+func fixing(t *testing.T, fails int) (*move.Host, *kernelSettings, *book) {
 	t.Helper()
 	w := newWorld(t, square, folderOf(t))
 	k := &kernelSettings{values: map[string]string{plan.NUMABalancingPath: "3", plan.KSMAcrossNodesPath: "1"}, fails: fails}

@@ -9,6 +9,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -51,14 +52,14 @@ func TestAGuestThatIsNotShownHasNotEnded(t *testing.T) {
 			w.Inject(fake.Fault{})
 			sees := w.host.Sources.Hypervisors
 			w.host.Sources.Hypervisors = []observe.Hypervisor{masked{w.Host, show}}
-			if moved, err := w.host.Recover(context.Background(), operate.MoveRequest{Keep: kept}); err == nil {
+			if moved, err := w.host.Recover(context.Background(), move.Request{Keep: kept}); err == nil {
 				t.Errorf("recovered: %+v", moved)
 			}
 			if len(journal.CutShort(kept.entries)) != 1 {
 				t.Fatalf("the journal has: %+v", kept.entries[len(kept.entries)-1])
 			}
 			w.host.Sources.Hypervisors = sees
-			moved, err := w.host.Recover(context.Background(), operate.MoveRequest{Keep: kept})
+			moved, err := w.host.Recover(context.Background(), move.Request{Keep: kept})
 			if err != nil || len(moved) != 1 || !apply.Complete(moved[0].Guests[0].Outcomes) {
 				t.Errorf("later: %+v, %v", moved, err)
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
@@ -107,7 +108,7 @@ func brokenMove(t *testing.T, w world, m plan.Move, b breakage, call fake.Call) 
 		if moved.End != "" || len(moved.Guests) > 0 {
 			t.Errorf("%s: not begun, yet %+v", where, moved)
 		}
-	} else if errors.Is(err, operate.ErrStopped) {
+	} else if errors.Is(err, move.ErrStopped) {
 		if moved.End != "" || len(journal.CutShort(kept.entries)) != 1 {
 			t.Errorf("%s: stopped, and it ended as %q", where, moved.End)
 		}
@@ -154,14 +155,14 @@ func (w world) allAt(t *testing.T, m plan.Move, where string) {
 // runs where its metadata say, or, if these say nothing, where it was.
 func (w world) finishes(t *testing.T, m plan.Move, kept *book, started map[string]uint64, where string) {
 	t.Helper()
-	if _, err := w.host.Recover(context.Background(), operate.MoveRequest{By: "restart", Keep: kept}); err != nil && !errors.Is(err, apply.ErrGone) {
+	if _, err := w.host.Recover(context.Background(), move.Request{By: "restart", Keep: kept}); err != nil && !errors.Is(err, apply.ErrGone) {
 		t.Errorf("%s: recovering: %v", where, err)
 	}
 	if open := journal.CutShort(kept.entries); len(open) > 0 {
 		t.Errorf("%s: still cut short: %+v", where, open)
 	}
 	entries := len(kept.entries)
-	if again, err := w.host.Recover(context.Background(), operate.MoveRequest{Keep: kept}); err != nil || len(again) > 0 || len(kept.entries) != entries {
+	if again, err := w.host.Recover(context.Background(), move.Request{Keep: kept}); err != nil || len(again) > 0 || len(kept.entries) != entries {
 		t.Errorf("%s: recovering again: %v, %v", where, again, err)
 	}
 	for _, g := range m.Guests {
@@ -351,7 +352,7 @@ func TestMoveStoppedOrUndone(t *testing.T) {
 	folder := folderOf(t)
 	for _, s := range scenes() {
 		t.Run(s.name, func(t *testing.T) {
-			for _, cause := range []error{context.Canceled, operate.ErrUndo} {
+			for _, cause := range []error{context.Canceled, move.ErrUndo} {
 				w, m := s.make(t, folder)
 				ctx, cancel := context.WithCancelCause(context.Background())
 				w.Inject(fake.Fault{After: fake.NthOf("Move", 1, func() error { cancel(cause); return nil })})
@@ -359,17 +360,17 @@ func TestMoveStoppedOrUndone(t *testing.T) {
 				moved, err := w.move(ctx, m, b)
 				w.Inject(fake.Fault{})
 				w.settled(t)
-				if cause == operate.ErrUndo {
-					if !errors.Is(err, operate.ErrUndo) || b.ended(t) != journal.MoveUndone {
+				if cause == move.ErrUndo {
+					if !errors.Is(err, move.ErrUndo) || b.ended(t) != journal.MoveUndone {
 						t.Fatalf("%v: %s %s %v", err, moved.End, moved.Why, moved.Shortfalls())
 					}
 					w.isBack(t, m)
 					continue
 				}
-				if !errors.Is(err, operate.ErrStopped) || moved.End != "" {
+				if !errors.Is(err, move.ErrStopped) || moved.End != "" {
 					t.Fatalf("%v: %s %s", err, moved.End, moved.Why)
 				}
-				all, err := w.host.Recover(context.Background(), operate.MoveRequest{Keep: b})
+				all, err := w.host.Recover(context.Background(), move.Request{Keep: b})
 				if err != nil || len(all) != 1 || !all[0].Complete() || b.entries[len(b.entries)-1].Kind != journal.MoveDone {
 					t.Fatalf("resumed: %v, %+v", err, all)
 				}
@@ -389,20 +390,20 @@ func TestMoveStoppedWhileItIsUndone(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(context.Background())
 			back, stop := context.WithCancel(context.Background())
 			defer stop()
-			w.Inject(fake.Fault{After: fake.NthOf("Move", 1, func() error { cancel(operate.ErrUndo); return nil })})
+			w.Inject(fake.Fault{After: fake.NthOf("Move", 1, func() error { cancel(move.ErrUndo); return nil })})
 			b := &book{fail: func(_ int, e journal.Entry) error {
 				if e.Kind == journal.MoveUndoing {
 					stop()
 				}
 				return nil
 			}}
-			moved, err := w.host.Move(ctx, operate.MoveRequest{ID: "m1", Move: m, By: "test", Keep: b, Back: back})
+			moved, err := w.host.Move(ctx, move.Request{ID: "m1", Move: m, By: "test", Keep: b, Back: back})
 			w.Inject(fake.Fault{})
 			w.settled(t)
-			if !errors.Is(err, operate.ErrStopped) || moved.End != "" {
+			if !errors.Is(err, move.ErrStopped) || moved.End != "" {
 				t.Fatalf("%v: %s %s", err, moved.End, moved.Why)
 			}
-			all, err := w.host.Recover(context.Background(), operate.MoveRequest{Keep: b})
+			all, err := w.host.Recover(context.Background(), move.Request{Keep: b})
 			if err != nil || len(all) != 1 || !all[0].Cancelled || b.ended(t) != journal.MoveUndone {
 				t.Fatalf("gone on: %v, %+v", err, all)
 			}
@@ -439,7 +440,7 @@ func TestRecoverUndoesWhatHasNoRoomAnyMore(t *testing.T) {
 	w.Inject(fake.Fault{})
 	w.add(t, fake.Definition{Name: "other", Config: fullOn(1)})
 	w = w.reborn(self)
-	all, err := w.host.Recover(context.Background(), operate.MoveRequest{By: "restart", Keep: b})
+	all, err := w.host.Recover(context.Background(), move.Request{By: "restart", Keep: b})
 	if len(all) != 1 || all[0].End != journal.MoveUndone || b.ended(t) != journal.MoveUndone {
 		t.Fatalf("%v: %+v", err, b.entries)
 	}
@@ -460,7 +461,7 @@ func TestRecoverLeavesMovesAloneThatGoOn(t *testing.T) {
 	b := &book{}
 	w.Inject(fake.Fault{Before: fake.NthOf("Move", 2, func() error {
 		before := w.guest(t, "a")
-		if all, err := w.host.Recover(context.Background(), operate.MoveRequest{By: "restart", Keep: b}); err != nil || len(all) > 0 {
+		if all, err := w.host.Recover(context.Background(), move.Request{By: "restart", Keep: b}); err != nil || len(all) > 0 {
 			t.Errorf("%v, %v", all, err)
 		}
 		w.unchanged(t, before)
@@ -486,7 +487,7 @@ func TestRecoverLeavesGuestsAloneThatWerePlacedSince(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := w.guest(t, "a")
-	all, err := w.host.Recover(context.Background(), operate.MoveRequest{By: "restart", Keep: b})
+	all, err := w.host.Recover(context.Background(), move.Request{By: "restart", Keep: b})
 	if err != nil || len(all) != 1 || b.ended(t) != journal.MoveFailed {
 		t.Errorf("%v, %+v", err, all)
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/host/apply"
-	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -38,14 +38,14 @@ func (s *slow) ThreadTimes(int) (ran, waited time.Duration, err error) {
 }
 
 // paced moves 8 GiB on a slow kernel and returns how long copying took.
-func paced(t *testing.T, bears topology.Bytes, change func(*operate.Host, *operate.MoveRequest)) (took time.Duration) {
+func paced(t *testing.T, bears topology.Bytes, change func(*move.Host, *move.Request)) (took time.Duration) {
 	t.Helper()
 	folder := folderOf(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := home(t, "nodes:4 cores:4 memory:16G square distances:10,16,28", folder, 8*gib, map[string]topology.NodeID{"a": 0})
 		s := &slow{Kernel: w.Host, began: time.Now().Add(-time.Hour), bears: bears}
 		w.host.Kernel, w.host.Meter, w.host.Clock = s, s, time.Now
-		r := operate.MoveRequest{ID: "m1", Move: w.planned(t, plan.MoveGuest, map[string]string{"a": "1"}), Keep: &book{}}
+		r := move.Request{ID: "m1", Move: w.planned(t, plan.MoveGuest, map[string]string{"a": "1"}), Keep: &book{}}
 		change(w.host, &r)
 		moved, err := w.host.Move(context.Background(), r)
 		if err != nil || !moved.Complete() {
@@ -59,8 +59,8 @@ func paced(t *testing.T, bears topology.Bytes, change func(*operate.Host, *opera
 // A guest that bears little is copied slowly, so that it waits at most 5 %
 // longer on average; one that bears much at nearly full speed.
 func TestMoveIsPacedByHowTheGuestBearsIt(t *testing.T) {
-	none := func(*operate.Host, *operate.MoveRequest) {}
-	full := paced(t, 64*gib, func(_ *operate.Host, r *operate.MoveRequest) { r.FullSpeed = true })
+	none := func(*move.Host, *move.Request) {}
+	full := paced(t, 64*gib, func(_ *move.Host, r *move.Request) { r.FullSpeed = true })
 	if want := 8 * gib / copyRate * topology.Bytes(time.Second); full < time.Duration(want) || full > time.Duration(want)+time.Second/10 {
 		t.Errorf("at full speed it took %v", full)
 	}
@@ -91,16 +91,16 @@ func TestMoveKeepsToItsCaps(t *testing.T) {
 		return m
 	}
 	for name, c := range map[string]struct {
-		change func(h *operate.Host)
+		change func(h *move.Host)
 		most   float64 // bytes a second
 	}{
-		"a cap":                  {func(h *operate.Host) { h.Policy.Balance.Pace = 200 * mib }, float64(200 * mib)},
-		"a cap without a meter":  {func(h *operate.Host) { h.Policy.Balance.Pace, h.Meter = 200*mib, nil }, float64(200 * mib)},
-		"a part of bandwidth":    {func(h *operate.Host) { h.Sources.Measured = bandwidth(1200) }, 300e6},
-		"what others leave":      {func(h *operate.Host) { h.Sources.Measured = bandwidth(1200); h.Traffic = only(0, 1000) }, 200e6},
-		"others are not in need": {func(h *operate.Host) { h.Sources.Measured = bandwidth(1200); h.Traffic = only(3, 1200) }, 300e6},
+		"a cap":                  {func(h *move.Host) { h.Policy.Balance.Pace = 200 * mib }, float64(200 * mib)},
+		"a cap without a meter":  {func(h *move.Host) { h.Policy.Balance.Pace, h.Meter = 200*mib, nil }, float64(200 * mib)},
+		"a part of bandwidth":    {func(h *move.Host) { h.Sources.Measured = bandwidth(1200) }, 300e6},
+		"what others leave":      {func(h *move.Host) { h.Sources.Measured = bandwidth(1200); h.Traffic = only(0, 1000) }, 200e6},
+		"others are not in need": {func(h *move.Host) { h.Sources.Measured = bandwidth(1200); h.Traffic = only(3, 1200) }, 300e6},
 	} {
-		took := paced(t, 64*gib, func(h *operate.Host, _ *operate.MoveRequest) { c.change(h) })
+		took := paced(t, 64*gib, func(h *move.Host, _ *move.Request) { c.change(h) })
 		if rate := float64(8*gib) / took.Seconds(); rate > c.most || rate < 0.8*c.most {
 			t.Errorf("%s: copied at %.0f MB/s, may be %.0f", name, rate/1e6, c.most/1e6)
 		}
@@ -127,7 +127,7 @@ func TestMoveStopsWhileItWaits(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		began := time.Now()
-		moved, err := w.host.Move(ctx, operate.MoveRequest{ID: "m1", Move: m, Keep: &book{}})
+		moved, err := w.host.Move(ctx, move.Request{ID: "m1", Move: m, Keep: &book{}})
 		if took := time.Since(began); took != 10*time.Second || moved.Took != took || moved.End != "" {
 			t.Errorf("%v, after %v: %+v", err, took, fmt.Sprint(moved.End))
 		}

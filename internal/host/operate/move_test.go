@@ -16,6 +16,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
@@ -102,8 +103,8 @@ func vcpusOn(g *inventory.Guest, t *topology.Topology) (nodes topology.NodeSet) 
 	return nodes
 }
 
-func (w world) move(ctx context.Context, m plan.Move, b *book) (operate.Moved, error) {
-	return w.host.Move(ctx, operate.MoveRequest{ID: "m1", Move: m, By: "test", Keep: b})
+func (w world) move(ctx context.Context, m plan.Move, b *book) (move.Result, error) {
+	return w.host.Move(ctx, move.Request{ID: "m1", Move: m, By: "test", Keep: b})
 }
 
 // ended checks that the move has begun and ended once in the journal, and returns how.
@@ -227,21 +228,21 @@ func TestMoveRefusesAStalePlan(t *testing.T) {
 		want string
 		is   error
 	}{
-		{"another has pinned it", func(w world) error { return w.Repin("a", 0, cpus("8-11")) }, "may run on nodes 2", operate.ErrStale},
-		{"its memory has moved", func(w world) error { return w.Smear("a", nodes("0,3")) }, "lie elsewhere", operate.ErrStale},
+		{"another has pinned it", func(w world) error { return w.Repin("a", 0, cpus("8-11")) }, "may run on nodes 2", move.ErrStale},
+		{"its memory has moved", func(w world) error { return w.Smear("a", nodes("0,3")) }, "lie elsewhere", move.ErrStale},
 		{"it was bound", func(w world) error {
 			_, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "a", Change: limitTo("2")})
 			return err
-		}, "has been placed on nodes 2", operate.ErrStale},
-		{"it was shut off", func(w world) error { w.Vanish("a"); return nil }, "is shutoff", operate.ErrStale},
+		}, "has been placed on nodes 2", move.ErrStale},
+		{"it was shut off", func(w world) error { w.Vanish("a"); return nil }, "is shutoff", move.ErrStale},
 		{"it was deleted", func(w world) error {
 			return w.host.Delete(context.Background(), operate.DeleteRequest{Name: "a", Force: true})
-		}, "no such guest", operate.ErrStale},
+		}, "no such guest", move.ErrStale},
 		{"the target is taken", func(w world) error {
 			s := spec(t, guest.Spec{Name: "c", VCPUs: 1, Memory: 3 * gib, Limits: guest.Limits{Nodes: nodes("1")}, Topology: guest.TopologySpec{Mode: guest.TopologyOff}})
 			_, err := w.create(s)
 			return err
-		}, "promised", operate.ErrStale},
+		}, "promised", move.ErrStale},
 		{"it is being bound", func(w world) error {
 			return w.host.Ledger.Locked(context.Background(), func(tx claim.Locked) error { return tx.Put(claim.Claim{Name: "a", Holder: self}) })
 		}, "already", operate.ErrBusy},
@@ -390,7 +391,7 @@ func TestMoveTellsItsProgress(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0, "b": 1})
 	m := w.planned(t, plan.Swap, map[string]string{"a": "1", "b": "0"})
 	var told []status.Moving
-	_, err := w.host.Move(context.Background(), operate.MoveRequest{ID: "m7", Move: m, Keep: &book{}, Told: func(s status.Moving) { told = append(told, s) }})
+	_, err := w.host.Move(context.Background(), move.Request{ID: "m7", Move: m, Keep: &book{}, Told: func(s status.Moving) { told = append(told, s) }})
 	if err != nil || len(told) < 16 {
 		t.Fatalf("%v, told %d times", err, len(told))
 	}

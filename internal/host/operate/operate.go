@@ -16,7 +16,6 @@ import (
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/policy"
-	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // ErrNoGuest means that no guest of the name is on the host.
@@ -59,11 +58,6 @@ type Host struct {
 	Policy   policy.Policy
 	Clock    func() time.Time
 	Progress apply.Progress
-	// Meter has moves paced by how their guests bear it; nil: only by bandwidth and cap.
-	Meter Meter
-	// Traffic is what is taken now of a node's memory bandwidth, in MB (10^6
-	// bytes) a second, 0 where that is not known; nil: nowhere.
-	Traffic func(topology.NodeID) float64
 }
 
 // Observe reads the host; mappings only of the guests named in closely.
@@ -82,12 +76,12 @@ func (h *Host) find(ctx context.Context, name string) (inventory.Host, inventory
 			return inv, g, nil
 		}
 	}
-	return inv, inventory.Guest{}, missing(inv, name)
+	return inv, inventory.Guest{}, Missing(inv, name)
 }
 
-// missing says why a guest was not found: where a hypervisor could not be
+// Missing says why a guest was not found: where a hypervisor could not be
 // asked, it may be there all the same.
-func missing(inv inventory.Host, name string) error {
+func Missing(inv inventory.Host, name string) error {
 	if hidden := inv.HiddenBy(); len(hidden) > 0 {
 		return fmt.Errorf("guest %s: %w: could not see %s", name, ErrUnseen, gapsText(hidden))
 	}
@@ -108,14 +102,16 @@ func gapsText(gaps []inventory.Gap) string {
 	return strings.Join(all, "; ")
 }
 
-// undo runs clean-up with its own deadline: the caller's context may have ended.
-func undo(ctx context.Context, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+// CleanUp runs what must be done also where the caller's context has ended,
+// with a deadline of its own.
+func CleanUp(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), CleanUpTime)
 	defer cancel()
 	return do(ctx)
 }
 
-const undoTime = 30 * time.Second
+// CleanUpTime is the deadline of CleanUp.
+const CleanUpTime = 30 * time.Second
 
 // legal has every fresh placement checked by reckoning that is independent of
 // the one that found it, before anything is touched.

@@ -49,7 +49,7 @@ func (h *Host) BindProcess(ctx context.Context, r ProcessRequest) (Bound, error)
 		if err != nil {
 			return err
 		}
-		before := truth(g, &inv.Topology)
+		before := TruthOf(g, &inv.Topology)
 		b.Before = &before
 		if err := h.planProcess(tx, &inv, g, r, &b); err != nil || r.DryRun {
 			return err
@@ -65,7 +65,7 @@ func (h *Host) BindProcess(ctx context.Context, r ProcessRequest) (Bound, error)
 	executor := apply.Executor{Kernel: h.Kernel, Clock: h.Clock, Progress: h.Progress}
 	outcomes, err := executor.Run(ctx, b.Plan, guest.Intent{})
 	b.Outcomes = outcomes
-	err = errors.Join(err, undo(ctx, func(ctx context.Context) error { return h.verifyProcess(ctx, &b) }))
+	err = errors.Join(err, CleanUp(ctx, func(ctx context.Context) error { return h.verifyProcess(ctx, &b) }))
 	return b, errors.Join(err, x.endBind(&b, err))
 }
 
@@ -167,7 +167,7 @@ func (h *Host) verifyProcess(ctx context.Context, b *Bound) error {
 		return fmt.Errorf("verifying: %w", err)
 	}
 	g.Placement = &b.Plan.Placement
-	after := truth(g, &t)
+	after := TruthOf(g, &t)
 	b.Truth = &after
 	return nil
 }

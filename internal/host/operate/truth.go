@@ -42,12 +42,13 @@ type Truth struct {
 func Truths(h *inventory.Host) []Truth {
 	all := make([]Truth, 0, len(h.Guests))
 	for _, g := range h.Guests {
-		all = append(all, truth(g, &h.Topology))
+		all = append(all, TruthOf(g, &h.Topology))
 	}
 	return all
 }
 
-func truth(g inventory.Guest, t *topology.Topology) Truth {
+// TruthOf tells the truth of one guest as it was seen.
+func TruthOf(g inventory.Guest, t *topology.Topology) Truth {
 	r := Truth{Guest: g.Name, State: g.State, Managed: g.Placement != nil, VCPUs: g.Config.VCPUs, Memory: g.Config.Memory,
 		MemoryByNode: g.Seen.MemoryByNode, MemorySource: g.Seen.MemorySource, ThreadSource: g.Seen.ThreadSource}
 	if g.Placement != nil {
@@ -108,28 +109,28 @@ func (h *Host) Verify(ctx context.Context, name string) (Truth, error) {
 	if err != nil {
 		return Truth{}, fmt.Errorf("verifying: %w", err)
 	}
-	return verified(&inv, name)
+	return Verified(&inv, name)
 }
 
-// verified is the truth about one guest of an inventory that shows it closely.
-func verified(inv *inventory.Host, name string) (Truth, error) {
+// Verified is the truth about one guest of an inventory that shows it closely.
+func Verified(inv *inventory.Host, name string) (Truth, error) {
 	var err error
 	g, found := inv.Guest(name)
 	switch {
 	case !found:
-		err = missing(*inv, name)
+		err = Missing(*inv, name)
 	case g.State != "running" && g.State != "paused":
 		err = fmt.Errorf("guest %s does not run any more: it is %s", name, g.State)
 	case len(g.Seen.Threads) == 0 || len(g.Seen.Ranges) == 0:
-		err = unseen(*inv, name)
+		err = Unseen(*inv, name)
 	default:
-		return truth(*g, &inv.Topology), nil
+		return TruthOf(*g, &inv.Topology), nil
 	}
 	return Truth{}, fmt.Errorf("verifying: %w", err)
 }
 
-// unseen says what of a guest could not be seen, and why.
-func unseen(inv inventory.Host, name string) error {
+// Unseen says what of a guest could not be seen, and why.
+func Unseen(inv inventory.Host, name string) error {
 	err := fmt.Errorf("guest %s runs, but its threads or its memory could not be seen; 'numavisor show %[1]s' looks again", name)
 	for _, gap := range inv.Gaps {
 		if gap.Object == inventory.GuestRef(name) {
@@ -169,7 +170,7 @@ func (h *Host) Show(ctx context.Context, name string) (View, inventory.Host, err
 	if err != nil {
 		return View{}, inv, err
 	}
-	v := View{Truth: truth(g, &inv.Topology), Spec: g.Spec, Placement: g.Placement, Config: g.Config, Cells: []CellView{}, Threads: append([]inventory.Thread{}, g.Seen.Threads...)}
+	v := View{Truth: TruthOf(g, &inv.Topology), Spec: g.Spec, Placement: g.Placement, Config: g.Config, Cells: []CellView{}, Threads: append([]inventory.Thread{}, g.Seen.Threads...)}
 	for _, r := range g.Seen.Ranges {
 		if r.Cell != nil {
 			v.Cells = append(v.Cells, cellView(g, r))

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
@@ -63,7 +64,7 @@ func bound(t *testing.T) (w world, b *book, was inventory.Guest) {
 func TestUndo_BindOfAGuestThatNobodyHadPlaced(t *testing.T) {
 	w, b, was := bound(t)
 	began := b.entries[0].ID
-	u, err := w.host.Undo(t.Context(), operate.UndoRequest{})
+	u, err := w.host.Undo(t.Context(), move.UndoRequest{})
 	if err != nil || u.Of.ID != began || u.Moved == nil || u.Moved.End != journal.MoveUndone {
 		t.Fatalf("%v: %+v", err, u)
 	}
@@ -77,13 +78,13 @@ func TestUndo_BindOfAGuestThatNobodyHadPlaced(t *testing.T) {
 	if last.Kind != journal.MoveUndone || last.Undoes != began || last.By != "alice (uid 1000)" || last.Fails() {
 		t.Errorf("the journal ends with %+v", last)
 	}
-	if _, err := w.host.Undo(t.Context(), operate.UndoRequest{}); !errors.Is(err, operate.ErrCannotUndo) {
+	if _, err := w.host.Undo(t.Context(), move.UndoRequest{}); !errors.Is(err, move.ErrCannotUndo) {
 		t.Errorf("a second undo: %v", err)
 	}
-	if _, err := w.host.Undo(t.Context(), operate.UndoRequest{ID: began}); !errors.Is(err, operate.ErrCannotUndo) || !strings.Contains(err.Error(), "undone already") {
+	if _, err := w.host.Undo(t.Context(), move.UndoRequest{ID: began}); !errors.Is(err, move.ErrCannotUndo) || !strings.Contains(err.Error(), "undone already") {
 		t.Errorf("a second undo by name: %v", err)
 	}
-	if _, err := w.host.Undo(t.Context(), operate.UndoRequest{ID: last.ID}); !errors.Is(err, operate.ErrCannotUndo) {
+	if _, err := w.host.Undo(t.Context(), move.UndoRequest{ID: last.ID}); !errors.Is(err, move.ErrCannotUndo) {
 		t.Errorf("undo of the undo: %v", err)
 	}
 }
@@ -100,7 +101,7 @@ func TestUndo_BindOfEveryKindOfGuest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		u, err := w.host.Undo(t.Context(), operate.UndoRequest{ID: entries[0].ID})
+		u, err := w.host.Undo(t.Context(), move.UndoRequest{ID: entries[0].ID})
 		if err != nil || u.Moved.End != journal.MoveUndone {
 			t.Errorf("%s: %v: %+v", k.name, err, u.Moved)
 			continue
@@ -116,7 +117,7 @@ func TestUndo_BindOfAPlacedGuest(t *testing.T) {
 	if _, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("1,3")}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.host.Undo(t.Context(), operate.UndoRequest{}); err != nil {
+	if _, err := w.host.Undo(t.Context(), move.UndoRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	now := w.guest(t, "g")
@@ -125,7 +126,7 @@ func TestUndo_BindOfAPlacedGuest(t *testing.T) {
 	}
 	isBack(t, "undone", first, now)
 	w.inPlace(t, "g")
-	if u, err := w.host.Undo(t.Context(), operate.UndoRequest{}); err != nil || u.Of.ID != b.entries[0].ID {
+	if u, err := w.host.Undo(t.Context(), move.UndoRequest{}); err != nil || u.Of.ID != b.entries[0].ID {
 		t.Errorf("the bind before that: %v, %+v", err, u.Of)
 	}
 	w.settled(t)
@@ -136,10 +137,10 @@ func TestUndo_Move(t *testing.T) {
 	w, _ := effectWorld(t, b)
 	m := w.planned(t, plan.MoveGuest, map[string]string{"g": "1"})
 	placed := w.guest(t, "g")
-	if moved, err := w.host.Move(t.Context(), operate.MoveRequest{ID: "m1", Move: m, By: "balancer", Keep: b}); err != nil || !moved.Complete() {
+	if moved, err := w.host.Move(t.Context(), move.Request{ID: "m1", Move: m, By: "balancer", Keep: b}); err != nil || !moved.Complete() {
 		t.Fatalf("%v: %+v", err, moved)
 	}
-	if u, err := w.host.Undo(t.Context(), operate.UndoRequest{ID: "m1"}); err != nil || u.Moved.End != journal.MoveUndone {
+	if u, err := w.host.Undo(t.Context(), move.UndoRequest{ID: "m1"}); err != nil || u.Moved.End != journal.MoveUndone {
 		t.Fatalf("%v: %+v", err, u.Moved)
 	}
 	isBack(t, "undone", placed, w.guest(t, "g"))
@@ -161,14 +162,14 @@ func TestUndo_RefusesWhatWasChangedSince(t *testing.T) {
 			t.Fatal(err)
 		}
 		entries, g := len(b.entries), w.guest(t, "g")
-		if _, err := w.host.Undo(t.Context(), operate.UndoRequest{}); !errors.Is(err, operate.ErrChanged) || !strings.Contains(err.Error(), "--force") {
+		if _, err := w.host.Undo(t.Context(), move.UndoRequest{}); !errors.Is(err, move.ErrChanged) || !strings.Contains(err.Error(), "--force") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if len(b.entries) != entries {
 			t.Errorf("%s: recorded %+v", name, b.entries[entries:])
 		}
 		w.unchanged(t, g)
-		if _, err := w.host.Undo(t.Context(), operate.UndoRequest{Force: true}); err != nil {
+		if _, err := w.host.Undo(t.Context(), move.UndoRequest{Force: true}); err != nil {
 			t.Errorf("%s, by force: %v", name, err)
 		}
 		isBack(t, name+", by force", was, w.guest(t, "g"))
@@ -183,7 +184,7 @@ func TestUndo_RefusesAGuestThatWasReplaced(t *testing.T) {
 	}
 	for _, force := range []bool{false, true} {
 		g := w.guest(t, "g")
-		if _, err := w.host.Undo(t.Context(), operate.UndoRequest{Force: force}); !errors.Is(err, operate.ErrChanged) {
+		if _, err := w.host.Undo(t.Context(), move.UndoRequest{Force: force}); !errors.Is(err, move.ErrChanged) {
 			t.Errorf("force %v: %v", force, err)
 		}
 		w.unchanged(t, g)
@@ -196,23 +197,23 @@ func TestUndo_RefusesAGuestThatWasReplaced(t *testing.T) {
 func TestUndo_SurvivesABreakAtEveryCall(t *testing.T) {
 	clean, _, _ := bound(t)
 	clean.Inject(fake.Fault{})
-	if _, err := clean.host.Undo(t.Context(), operate.UndoRequest{}); err != nil {
+	if _, err := clean.host.Undo(t.Context(), move.UndoRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, call := range clean.Calls() {
 		where := fmt.Sprintf("call %d (%s)", call.N, call.Method)
 		w, b, was := bound(t)
 		w.Inject(before(call.N, func() error { return errLost }))
-		u, err := w.host.Undo(t.Context(), operate.UndoRequest{})
+		u, err := w.host.Undo(t.Context(), move.UndoRequest{})
 		w.Inject(fake.Fault{})
 		undone := err == nil && u.Moved.End == journal.MoveUndone
-		if _, err := w.host.Recover(t.Context(), operate.MoveRequest{By: "restart", Keep: b}); err != nil {
+		if _, err := w.host.Recover(t.Context(), move.Request{By: "restart", Keep: b}); err != nil {
 			t.Errorf("%s: taking it up: %v", where, err)
 		}
 		if open := journal.CutShort(b.entries); len(open) > 0 {
 			t.Errorf("%s: still open: %+v", where, open)
 		}
-		if _, again := w.host.Undo(t.Context(), operate.UndoRequest{ID: b.entries[0].ID}); (again != nil) != undone {
+		if _, again := w.host.Undo(t.Context(), move.UndoRequest{ID: b.entries[0].ID}); (again != nil) != undone {
 			t.Errorf("%s: %v; undoing again: %v", where, err, again)
 		}
 		isBack(t, where, was, w.guest(t, "g"))
@@ -231,7 +232,7 @@ func TestUndo_IsTakenUpAfterAKill(t *testing.T) {
 			}
 			return nil
 		}
-		_, err := w.host.Undo(t.Context(), operate.UndoRequest{})
+		_, err := w.host.Undo(t.Context(), move.UndoRequest{})
 		b.fail = nil
 		if len(journal.CutShort(b.entries)) == 0 {
 			break // it came to its end
@@ -239,7 +240,7 @@ func TestUndo_IsTakenUpAfterAKill(t *testing.T) {
 		if err == nil {
 			t.Errorf("after %d entries: the end is not recorded, and no error", n)
 		}
-		all, err := w.host.Recover(t.Context(), operate.MoveRequest{By: "restart", Keep: b})
+		all, err := w.host.Recover(t.Context(), move.Request{By: "restart", Keep: b})
 		if err != nil || len(all) != 1 || all[0].End != journal.MoveUndone {
 			t.Errorf("after %d entries: %v: %+v", n, err, all)
 		}
@@ -256,11 +257,11 @@ func TestUndo_Setting(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.values[plan.NUMABalancingPath] = "1"
-	if _, err := h.Undo(t.Context(), operate.UndoRequest{}); !errors.Is(err, operate.ErrChanged) || k.values[plan.NUMABalancingPath] != "1" {
+	if _, err := h.Undo(t.Context(), move.UndoRequest{}); !errors.Is(err, move.ErrChanged) || k.values[plan.NUMABalancingPath] != "1" {
 		t.Errorf("changed since: %v; %v", err, k.values)
 	}
 	k.values[plan.NUMABalancingPath] = "2"
-	u, err := h.Undo(t.Context(), operate.UndoRequest{})
+	u, err := h.Undo(t.Context(), move.UndoRequest{})
 	if err != nil || k.values[plan.NUMABalancingPath] != "3" || !strings.Contains(u.What, "was 2, is 3") {
 		t.Errorf("%v: %+v; %v", err, u, k.values)
 	}
@@ -269,7 +270,7 @@ func TestUndo_Setting(t *testing.T) {
 	}
 	k.values[plan.NUMABalancingPath] = "1"
 	b.entries = b.entries[:2]
-	if _, err := h.Undo(t.Context(), operate.UndoRequest{Force: true}); err != nil || k.values[plan.NUMABalancingPath] != "3" {
+	if _, err := h.Undo(t.Context(), move.UndoRequest{Force: true}); err != nil || k.values[plan.NUMABalancingPath] != "3" {
 		t.Errorf("by force: %v; %v", err, k.values)
 	}
 }
@@ -283,7 +284,7 @@ func TestUndo_LastThatCanBeUndone(t *testing.T) {
 	for _, kind := range []journal.Kind{journal.EffectRun.Began(), journal.EffectRun.Done()} {
 		b.entries = append(b.entries, journal.Entry{Kind: kind, ID: "r", Effect: journal.EffectRun, By: "alice (uid 1000)"})
 	}
-	u, err := h.Undo(t.Context(), operate.UndoRequest{})
+	u, err := h.Undo(t.Context(), move.UndoRequest{})
 	if err != nil || u.Of.ID != b.entries[0].ID || k.values[plan.NUMABalancingPath] != "3" {
 		t.Errorf("%v: %+v; %v", err, u.Of, k.values)
 	}
@@ -306,18 +307,18 @@ func TestUndo_Refusals(t *testing.T) {
 		"c": "numavisor delete web1", "d": "numavisor create", "r": "ran a command", "failed": "changed nothing that lasts",
 		"open": "has not ended", "nowhere": `no effect or move "nowhere"`,
 	} {
-		if _, err := h.Undo(t.Context(), operate.UndoRequest{ID: id}); !errors.Is(err, operate.ErrCannotUndo) || !strings.Contains(err.Error(), want) {
+		if _, err := h.Undo(t.Context(), move.UndoRequest{ID: id}); !errors.Is(err, move.ErrCannotUndo) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", id, err, want)
 		}
 	}
-	if u, err := h.Undo(t.Context(), operate.UndoRequest{}); !errors.Is(err, operate.ErrCannotUndo) || u.Of.ID != "" {
+	if u, err := h.Undo(t.Context(), move.UndoRequest{}); !errors.Is(err, move.ErrCannotUndo) || u.Of.ID != "" {
 		t.Errorf("without an ID: %v, %+v", err, u.Of)
 	}
 	held := &journal.SettingChange{Path: "p", Former: "1", Value: "0", Held: true}
 	for _, k := range []journal.Kind{journal.EffectSetting.Began(), journal.EffectSetting.Done()} {
 		b.entries = append(b.entries, journal.Entry{Kind: k, ID: "h", Effect: journal.EffectSetting, Setting: held, By: "daemon"})
 	}
-	if _, err := h.Undo(t.Context(), operate.UndoRequest{ID: "h"}); !errors.Is(err, operate.ErrCannotUndo) || !strings.Contains(err.Error(), "policy") {
+	if _, err := h.Undo(t.Context(), move.UndoRequest{ID: "h"}); !errors.Is(err, move.ErrCannotUndo) || !strings.Contains(err.Error(), "policy") {
 		t.Errorf("a setting that the daemon holds: %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/fake"
 	"github.com/numavisor/numavisor/internal/host/hosttest"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -41,7 +42,7 @@ type tester interface {
 // world is a fake host, joined as cmd joins the real drivers.
 type world struct {
 	*fake.Host
-	host *operate.Host
+	host *move.Host
 }
 
 // self is the process that holds the claims.

@@ -1,4 +1,4 @@
-package operate
+package move
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -34,14 +35,14 @@ type UndoRequest struct {
 	// Force undoes it also where it was changed since.
 	Force bool
 	// Move says how memory is copied: Told and FullSpeed.
-	Move MoveRequest
+	Move Request
 }
 
 // Undone is the result of Undo.
 type Undone struct {
 	Of    journal.Entry `json:"of"` // the beginning of what was taken back
 	What  string        `json:"what"`
-	Moved *Moved        `json:"moved,omitempty"` // where guests were moved
+	Moved *Result       `json:"moved,omitempty"` // where guests were moved
 	// Notes say what stays as the effect left it.
 	Notes []string `json:"notes,omitempty"`
 }
@@ -62,10 +63,10 @@ func (h *Host) Undo(ctx context.Context, r UndoRequest) (Undone, error) {
 	}
 	u := Undone{Of: began}
 	if began.Setting != nil {
-		u.What, err = h.undoSetting(began, r.Force)
+		u.What, err = h.undoSetting(ctx, began, r.Force)
 		return u, err
 	}
-	r.Move.ID, r.Move.Move, r.Move.Undoes = newEffectID(h.Clock()), *began.Move, began.ID
+	r.Move.ID, r.Move.Move, r.Move.Undoes = operate.NewEffectID(h.Clock()), *began.Move, began.ID
 	r.Move.By, r.Move.Keep = h.By, h.Journal
 	u.What = "back: " + began.What
 	moved, notes, err := h.undoMove(ctx, r.Move, r.Force)
@@ -145,13 +146,13 @@ func noWayBack(e journal.Entry) error {
 }
 
 // undoSetting writes the former value of a setting.
-func (h *Host) undoSetting(began journal.Entry, force bool) (string, error) {
+func (h *Host) undoSetting(ctx context.Context, began journal.Entry, force bool) (string, error) {
 	s := began.Setting
-	remedy := plan.Remedy{Path: s.Path, From: s.Value, Value: s.Former, Why: "undo of " + began.ID}
+	remedy := plan.Remedy{Kind: plan.WriteSetting, Path: s.Path, From: s.Value, Value: s.Former, Why: "undo of " + began.ID}
 	if force {
 		remedy.From = ""
 	}
-	f, err := h.changeSetting(FixRequest{Remedy: remedy, undoes: began.ID})
+	f, err := h.Fix(ctx, operate.FixRequest{Remedy: remedy, Undoes: began.ID})
 	if err != nil && f.Former != "" && f.Former != s.Value && !force {
 		err = fmt.Errorf("%w: %s was set to %s, and is %s now; --force writes %s all the same", ErrChanged, s.Path, s.Value, f.Former, s.Former)
 	}
@@ -159,7 +160,7 @@ func (h *Host) undoSetting(began journal.Entry, force bool) (string, error) {
 }
 
 // undoMove takes the guests of a move back to how they were before it.
-func (h *Host) undoMove(ctx context.Context, r MoveRequest, force bool) (moved Moved, notes []string, err error) {
+func (h *Host) undoMove(ctx context.Context, r Request, force bool) (moved Result, notes []string, err error) {
 	m := h.mover(r)
 	m.moved.Cancelled = true // a user wants it: it is no failed move
 	why := errors.New("undo of " + r.Undoes)
@@ -201,12 +202,12 @@ func (m *mover) asLeft(inv *inventory.Host, force bool) error {
 		case gone != nil:
 			return fmt.Errorf("%w: guest %s was restarted or has ended: %w", ErrChanged, g.Guest, gone)
 		case !ok || seen.PID != g.Basis.PID:
-			return missing(*inv, g.Guest)
+			return operate.Missing(*inv, g.Guest)
 		case force:
 		case recordedAs(seen, g) != nil:
 			return fmt.Errorf("%w: guest %s was given another placement; --force takes it back all the same", ErrChanged, g.Guest)
-		case !vcpuNodes(seen, &inv.Topology).SubsetOf(inv.Topology.NodesOf(placedCPUs(g.Placement)).Union(g.Undo.VCPUNodes)):
-			return fmt.Errorf("%w: the vCPUs of guest %s were pinned to other nodes, %s; --force takes it back all the same", ErrChanged, g.Guest, vcpuNodes(seen, &inv.Topology))
+		case !seen.VCPUNodes(&inv.Topology).SubsetOf(inv.Topology.NodesOf(placedCPUs(g.Placement)).Union(g.Undo.VCPUNodes)):
+			return fmt.Errorf("%w: the vCPUs of guest %s were pinned to other nodes, %s; --force takes it back all the same", ErrChanged, g.Guest, seen.VCPUNodes(&inv.Topology))
 		}
 	}
 	return nil

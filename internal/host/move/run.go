@@ -1,4 +1,4 @@
-package operate
+package move
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/host/apply"
+	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
@@ -16,7 +17,7 @@ import (
 // to be taken up: the hypervisor may just restart, and going back would copy all
 // again. What then fails once more goes back. The claims are given up last, so
 // that nobody takes a move that goes on for one cut short.
-func (m *mover) run(ctx context.Context) (Moved, error) {
+func (m *mover) run(ctx context.Context) (Result, error) {
 	err := m.carry(ctx)
 	_, failed := m.failures()
 	switch cause := context.Cause(ctx); {
@@ -144,7 +145,7 @@ func (m *mover) steps(ctx context.Context, x apply.Executor, g *moving, steps []
 
 // verify reads back the truth of every guest, all in one look.
 func (m *mover) verify(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime*time.Duration(max(1, len(m.guests))))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operate.CleanUpTime*time.Duration(max(1, len(m.guests))))
 	defer cancel()
 	names := make([]string, len(m.guests))
 	for i, g := range m.guests {
@@ -163,7 +164,7 @@ func (m *mover) verify(ctx context.Context) error {
 		if unread != nil {
 			continue
 		}
-		t, err := verified(&inv, g.Guest)
+		t, err := operate.Verified(&inv, g.Guest)
 		if err == nil {
 			g.bound.Truth = &t
 		}

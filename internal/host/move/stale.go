@@ -1,4 +1,4 @@
-package operate
+package move
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -20,7 +21,7 @@ const strayed = 0.1
 func still(inv *inventory.Host, m plan.GuestMove) error {
 	g, ok := inv.Guest(m.Guest)
 	if !ok {
-		return fmt.Errorf("%w: %w", ErrStale, missing(*inv, m.Guest))
+		return fmt.Errorf("%w: %w", ErrStale, operate.Missing(*inv, m.Guest))
 	}
 	if g.State != "running" && g.State != "paused" {
 		return fmt.Errorf("%w: guest %s is %s", ErrStale, g.Name, g.State)
@@ -31,7 +32,7 @@ func still(inv *inventory.Host, m plan.GuestMove) error {
 	if err := recordedAs(g, m); err != nil {
 		return err
 	}
-	if now := vcpuNodes(g, &inv.Topology); !now.Equal(m.Undo.VCPUNodes) {
+	if now := g.VCPUNodes(&inv.Topology); !now.Equal(m.Undo.VCPUNodes) {
 		return fmt.Errorf("%w: the vCPUs of guest %s may run on nodes %s; when the move was planned it was %s", ErrStale, g.Name, now, m.Undo.VCPUNodes)
 	}
 	if part := elsewhere(m.Undo.Memory, g.Seen.MemoryByNode); part > strayed {
@@ -60,16 +61,6 @@ func sameKept(a, b *guest.Placement) bool {
 	one, err1 := json.Marshal(a)
 	other, err2 := json.Marshal(b)
 	return err1 == nil && err2 == nil && bytes.Equal(one, other)
-}
-
-func vcpuNodes(g *inventory.Guest, t *topology.Topology) topology.NodeSet {
-	var nodes topology.NodeSet
-	for _, thread := range g.Seen.Threads {
-		if thread.VCPU != nil {
-			nodes = nodes.Union(t.NodesOf(thread.Affinity))
-		}
-	}
-	return nodes
 }
 
 // elsewhere is which part of the memory lies on other nodes than it did.

@@ -1,4 +1,4 @@
-package operate
+package move
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -19,12 +20,12 @@ import (
 // room is gone), or a step of it fails once more, it undoes it; where its guests have ended it says so. Moves that
 // another process is at are left alone. Of r only By, Keep, Told, Back and FullSpeed
 // matter. Recovering again does nothing more.
-func (h *Host) Recover(ctx context.Context, r MoveRequest) ([]Moved, error) {
+func (h *Host) Recover(ctx context.Context, r Request) ([]Result, error) {
 	entries, err := r.Keep.Entries()
 	if err != nil {
 		return nil, fmt.Errorf("looking for moves that were cut short: %w", err)
 	}
-	var all []Moved
+	var all []Result
 	var errs []error
 	for _, began := range journal.CutShort(entries) {
 		if began.Move == nil || ctx.Err() != nil {
@@ -41,9 +42,9 @@ func (h *Host) Recover(ctx context.Context, r MoveRequest) ([]Moved, error) {
 }
 
 // resume goes on with one move; ok is false where there is nothing to go on with.
-func (h *Host) resume(ctx context.Context, r MoveRequest) (moved Moved, ok bool, err error) {
+func (h *Host) resume(ctx context.Context, r Request) (moved Result, ok bool, err error) {
 	m := h.mover(r)
-	var goOn func(context.Context) (Moved, error)
+	var goOn func(context.Context) (Result, error)
 	err = h.Ledger.Locked(ctx, func(tx claim.Locked) error {
 		open, undoing, err := m.isOpen()
 		if err != nil || !open {
@@ -57,7 +58,7 @@ func (h *Host) resume(ctx context.Context, r MoveRequest) (moved Moved, ok bool,
 		return err
 	})
 	switch {
-	case errors.Is(err, ErrBusy):
+	case errors.Is(err, operate.ErrBusy):
 		return m.moved, false, nil // somebody is at it
 	case err != nil:
 		return m.moved, false, fmt.Errorf("resuming the move of %s: %w", r.Move.Names(), err)
@@ -84,14 +85,14 @@ func (m *mover) isOpen() (open bool, undoing *journal.Entry, err error) {
 }
 
 // wayOn decides how to go on and claims the room for it.
-func (m *mover) wayOn(tx claim.Locked, inv *inventory.Host, undoing *journal.Entry) (func(context.Context) (Moved, error), error) {
+func (m *mover) wayOn(tx claim.Locked, inv *inventory.Host, undoing *journal.Entry) (func(context.Context) (Result, error), error) {
 	m.began, m.again = m.host.Clock(), true
 	left, err := m.present(inv, m.Move.Guests)
 	if err != nil {
 		return nil, err
 	}
-	fail := func(why string) func(context.Context) (Moved, error) {
-		return func(context.Context) (Moved, error) {
+	fail := func(why string) func(context.Context) (Result, error) {
+		return func(context.Context) (Result, error) {
 			return m.finish(m.close(journal.Entry{Kind: journal.MoveFailed, What: m.Move.String(), Why: why}))
 		}
 	}
@@ -131,11 +132,11 @@ func placedSince(inv *inventory.Host, moves []plan.GuestMove) string {
 }
 
 // goBack begins to undo what was cut short.
-func (m *mover) goBack(tx claim.Locked, inv *inventory.Host, left []plan.GuestMove, why error) (func(context.Context) (Moved, error), error) {
+func (m *mover) goBack(tx claim.Locked, inv *inventory.Host, left []plan.GuestMove, why error) (func(context.Context) (Result, error), error) {
 	if err := m.ways(inv, left, m.backAgain); err != nil {
 		return nil, err
 	}
-	back := func(ctx context.Context) (Moved, error) {
+	back := func(ctx context.Context) (Result, error) {
 		return m.finish(m.carryBack(m.backing(ctx), why))
 	}
 	return back, m.begin(tx, inv, journal.Entry{Kind: journal.MoveUndoing, What: "back: " + m.Move.String(), Why: why.Error()})

@@ -1,4 +1,4 @@
-package operate
+package move
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
+	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -28,7 +29,7 @@ func (m *mover) turnBack(ctx context.Context, why error) error {
 	}
 	inv, err := m.host.Observe(ctx, names...)
 	if err == nil {
-		err = RoomIsKnown(&inv)
+		err = operate.RoomIsKnown(&inv)
 	}
 	if err != nil {
 		return err
@@ -53,7 +54,7 @@ func (m *mover) present(inv *inventory.Host, moves []plan.GuestMove) (there []pl
 		case gone != nil:
 			return nil, gone
 		case !ok || seen.PID != g.Basis.PID:
-			return nil, fmt.Errorf("guest %s: %w: its process %d lives, and its hypervisor does not show it", g.Guest, ErrUnseen, g.Basis.PID)
+			return nil, fmt.Errorf("guest %s: %w: its process %d lives, and its hypervisor does not show it", g.Guest, operate.ErrUnseen, g.Basis.PID)
 		default:
 			there = append(there, g)
 		}
@@ -132,7 +133,7 @@ const strayPart = 50
 func (m *mover) forgetIntents(ctx context.Context) {
 	for _, g := range m.guests {
 		if g.forget && g.err == nil {
-			g.err = undo(ctx, func(ctx context.Context) error {
+			g.err = operate.CleanUp(ctx, func(ctx context.Context) error {
 				if err := m.host.Control.Forget(ctx, g.Guest); err != nil {
 					return fmt.Errorf("forgetting the intent of guest %s: %w", g.Guest, err)
 				}

@@ -1,4 +1,4 @@
-package operate
+package move
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -31,23 +32,26 @@ var ErrUndo = errors.New("it is to be undone")
 // guests run on, and Recover finishes it.
 var ErrStopped = errors.New("stopped half-way")
 
-// Journal is where moves are kept (record.Journal is one in a file).
-type Journal interface {
-	// Append returns once the entry outlasts a crash.
-	Append(journal.Entry) error
-	// Entries returns what was kept, oldest first, always all that journal.Lasting names.
-	Entries() ([]journal.Entry, error)
+// Host is one host whose guests can be moved.
+type Host struct {
+	operate.Host
+	// Meter reads how the guests bear a move, which sets its pace; nil: only
+	// bandwidth and the policy's cap set it.
+	Meter Meter
+	// Traffic returns how much of a node's memory bandwidth is in use, in MB
+	// (10^6 bytes) a second, 0 where that is unknown; nil: unknown everywhere.
+	Traffic func(topology.NodeID) float64
 }
 
-// MoveRequest is one move to be carried out.
-type MoveRequest struct {
+// Request is one move to be carried out.
+type Request struct {
 	ID   string // names it in the journal; never used before
 	Move plan.Move
 	By   string // who wants it: "balancer", "operator", or a user
 	// Undoes is the ID of the effect or move whose Move is taken back: the guests
 	// go back to how they were before it.
 	Undoes string
-	Keep   Journal
+	Keep   operate.Journal
 	// Told is called now and then with how far it is; may be nil.
 	Told func(status.Moving)
 	// FullSpeed copies without regard to how the guests bear it.
@@ -57,8 +61,8 @@ type MoveRequest struct {
 	Back context.Context
 }
 
-// Moved is what became of a move.
-type Moved struct {
+// Result is what became of a move.
+type Result struct {
 	ID   string    `json:"id"`
 	Move plan.Move `json:"move"`
 	// End is how it ended; empty: it did not begin, or was stopped and is to be resumed.
@@ -67,21 +71,21 @@ type Moved struct {
 	// Cancelled: it was to be undone because somebody wanted that (ErrUndo).
 	Cancelled bool `json:"cancelled,omitempty"`
 	// Guests are those that were touched, in the order of the move, each as Bind reports it.
-	Guests []Bound        `json:"guests,omitempty"`
-	Bytes  topology.Bytes `json:"moved_bytes"`
-	Took   time.Duration  `json:"took_ns"`
+	Guests []operate.Bound `json:"guests,omitempty"`
+	Bytes  topology.Bytes  `json:"moved_bytes"`
+	Took   time.Duration   `json:"took_ns"`
 	// Copied is for how long memory was copied: Took without pauses and other steps.
 	Copied time.Duration `json:"copied_ns"`
 }
 
 // Begun reports whether the move was begun at all; if not, nothing was touched.
-func (m *Moved) Begun() bool { return len(m.Guests) > 0 || m.End != "" }
+func (m *Result) Begun() bool { return len(m.Guests) > 0 || m.End != "" }
 
 // Complete reports whether all of the move was done and verified.
-func (m *Moved) Complete() bool { return m.End == journal.MoveDone }
+func (m *Result) Complete() bool { return m.End == journal.MoveDone }
 
 // Shortfalls lists in words what was not achieved.
-func (m *Moved) Shortfalls() []string {
+func (m *Result) Shortfalls() []string {
 	var all []string
 	for i := range m.Guests {
 		for _, s := range m.Guests[i].Shortfalls() {
@@ -94,12 +98,12 @@ func (m *Moved) Shortfalls() []string {
 // mover carries out one move.
 type mover struct {
 	host *Host
-	MoveRequest
+	Request
 	began  time.Time
 	guests []*moving // those of the move that are still there
 	gone   int       // how many are not
 	again  bool      // it was cut short, and is taken up
-	moved  Moved
+	moved  Result
 	pace   *pacer
 	unkept error // steps that could not be kept in the journal
 }
@@ -108,7 +112,7 @@ type mover struct {
 type moving struct {
 	plan.GuestMove
 	intent                guest.Intent
-	bound                 Bound
+	bound                 operate.Bound
 	before, copies, after []plan.Step
 	turn                  *apply.Turn
 	err                   error // why it did not come to its end
@@ -122,15 +126,15 @@ type moving struct {
 // in turns, then policies and limits narrowed, and the truth read back.
 //
 // It refuses a move whose guests are not any more as its plan says (ErrStale),
-// are claimed by somebody (ErrBusy), or whose placements have become illegal;
+// are claimed by somebody (operate.ErrBusy), or whose placements have become illegal;
 // nothing is touched then. Before anything is, the move is in the journal with
 // what it takes to undo it. Where ctx ends the move stops within a slice and is
 // left to be resumed (ErrStopped), or undone where that is the cause (ErrUndo).
 // Where a step fails it is left, too; where the first steps do, it is undone.
 // What could not be moved is no error: see Shortfalls.
-func (h *Host) Move(ctx context.Context, r MoveRequest) (Moved, error) {
+func (h *Host) Move(ctx context.Context, r Request) (Result, error) {
 	if err := r.Move.Validate(); err != nil {
-		return Moved{ID: r.ID, Move: r.Move}, fmt.Errorf("moving %s: %w", r.Move.Names(), err)
+		return Result{ID: r.ID, Move: r.Move}, fmt.Errorf("moving %s: %w", r.Move.Names(), err)
 	}
 	m := h.mover(r)
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
@@ -162,8 +166,8 @@ func (h *Host) Move(ctx context.Context, r MoveRequest) (Moved, error) {
 	return m.run(ctx)
 }
 
-func (h *Host) mover(r MoveRequest) *mover {
-	return &mover{host: h, MoveRequest: r, moved: Moved{ID: r.ID, Move: r.Move}}
+func (h *Host) mover(r Request) *mover {
+	return &mover{host: h, Request: r, moved: Result{ID: r.ID, Move: r.Move}}
 }
 
 // look observes the guests of the move closely, all unclaimed, while nobody else decides.
@@ -177,13 +181,13 @@ func (m *mover) look(ctx context.Context, tx claim.Locked) (inventory.Host, erro
 		names[i] = g.Guest
 		for _, c := range claims {
 			if c.Name == g.Guest {
-				return inventory.Host{}, fmt.Errorf("guest %s: %w; wait for that to end", g.Guest, ErrBusy)
+				return inventory.Host{}, fmt.Errorf("guest %s: %w; wait for that to end", g.Guest, operate.ErrBusy)
 			}
 		}
 	}
 	inv, err := m.host.Observe(ctx, names...)
 	if err == nil {
-		err = RoomIsKnown(&inv)
+		err = operate.RoomIsKnown(&inv)
 	}
 	return inv, err
 }
@@ -209,17 +213,17 @@ func (m *mover) ways(inv *inventory.Host, moves []plan.GuestMove, way func(*inve
 	for _, move := range moves {
 		seen, ok := inv.Guest(move.Guest)
 		if !ok {
-			return missing(*inv, move.Guest)
+			return operate.Missing(*inv, move.Guest)
 		}
 		if len(seen.Seen.Threads) == 0 || len(seen.Seen.Ranges) == 0 {
-			return unseen(*inv, move.Guest)
+			return operate.Unseen(*inv, move.Guest)
 		}
 		g := &moving{GuestMove: move}
 		var err error
 		if g.Basis, err = apply.Basis(m.host.Kernel, *seen); err != nil {
 			return err
 		}
-		before := truth(*seen, &inv.Topology)
+		before := operate.TruthOf(*seen, &inv.Topology)
 		g.bound.Before = &before
 		way(inv, seen, g)
 		g.turn = apply.NewTurn(g.bound.Plan, g.copies)

@@ -1,4 +1,4 @@
-package operate
+package move
 
 import (
 	"errors"
@@ -117,7 +117,7 @@ func (m *mover) leave(why error) error {
 	return errors.Join(why, m.keep(journal.Entry{Kind: journal.MoveStep, What: fmt.Sprintf("stopped with %v of %v copied; to be resumed", done, total), Why: why.Error()}))
 }
 
-func (m *mover) finish(err error) (Moved, error) {
+func (m *mover) finish(err error) (Result, error) {
 	m.sum()
 	m.moved.Took = m.host.Clock().Sub(m.began)
 	if err = errors.Join(err, m.release()); err != nil {
