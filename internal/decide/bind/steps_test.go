@@ -133,7 +133,8 @@ func TestSteps_HelperThreads(t *testing.T) {
 func TestSteps_PlainProcess(t *testing.T) {
 	plain := func(change func(*bind.Request)) func(*bind.Request) {
 		return func(r *bind.Request) {
-			r.Guest.Hypervisor, r.Guest.Config, r.Persistent = "qemu-plain", inventory.Config{VCPUs: 2}, true
+			r.Guest.Hypervisor, r.Guest.Can = guest.PlainQEMU, inventory.CapabilitiesOf(guest.PlainQEMU)
+			r.Guest.Config, r.Persistent = inventory.Config{VCPUs: 2}, true
 			r.Placement.VCPUs = append(r.Placement.VCPUs, guest.VCPU{ID: 1, CPUs: cpus("5")})
 			r.Placement.Emulator, r.Placement.IOThread = cpus("4"), cpus("5")
 			r.Guest.Seen.Threads = []inventory.Thread{

@@ -303,7 +303,7 @@ func (w *world) statusCommand(*datadriven.TestData) {
 		w.print("degraded %s since %v: %s", g.Guest, g.Since.Sub(w.began), g.Why)
 	}
 	for _, stay := range s.Stays {
-		w.print("stays    %s", strings.TrimSpace(fmt.Sprintf("%v", stay)))
+		w.print("stays    %s: %s: %s", stay.Guest, stay.Kind, stay.Why)
 	}
 	for _, a := range s.Advice {
 		w.print("advice   %s", a.Move.String())

@@ -229,7 +229,7 @@ func (w *world) sample(g *vm, window time.Duration, used map[topology.NodeID]flo
 // add adds a guest of others: memory on one node, vCPUs on another.
 func (w *world) add(name string, vcpus int, memory topology.Bytes, on, runs topology.NodeID) *vm {
 	g := &vm{Guest: inventory.Guest{
-		Name: name, Hypervisor: "qemu", State: "running", PID: 1000 + len(w.guests),
+		Name: name, Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running", PID: 1000 + len(w.guests),
 		Config: inventory.Config{VCPUs: vcpus, Memory: memory, Source: "memfd"},
 	}}
 	for i := range vcpus {
