@@ -150,18 +150,24 @@ func (l *labHost) restartLibvirtd(t *testing.T) {
 func TestLabTargetNodeFillsUp(t *testing.T) {
 	l := boot(t, "square4")
 	l.startForeign(t, foreign{name: "f", memoryMiB: 256, vcpus: 2, numatune: onNode0})
-	l.sh(t, "echo 3 > /proc/sys/vm/drop_caches") // what reclaim could give back
-	l.fill(t, 3, 300)
 	l.startBind(t, "f")
-	l.sh(t, "dd if=/dev/zero bs=1M count=120 status=none >> /run/full/file")
+	// Takes all of node 3 that is free, and goes on elsewhere: memory bound to the
+	// node would let the kernel kill the guest for want of it.
+	l.sh(t, `free=$(awk '/MemFree/ {print $4}' /sys/devices/system/node/node3/meminfo)
+setsid numactl --preferred=3 sh -c "head -c $((free + 65536))K /dev/zero | tail -c $((free + 65536))K | sleep 1000" >/dev/null 2>&1 &
+until [ $(awk '/MemFree/ {print $4}' /sys/devices/system/node/node3/meminfo) -lt 65536 ]; do sleep 0.2; done`)
 	r := l.endOfBind(t)
-	l.sh(t, "rm /run/full/file")
+	l.sh(t, "pkill -x tail; pkill -x sleep; while pgrep -x tail >/dev/null; do sleep 0.1; done")
 	v := l.show(t, "f")
-	if r.status != 3 || !strings.Contains(r.stderr, "ENOMEM") {
-		t.Errorf("status %d with %s of memory there, want 3 and ENOMEM:\n%s%s", r.status, shown(v.Truth.MemoryOnIntended), r.stdout, r.stderr)
-	}
-	if len(v.Truth.Differences) == 0 {
-		t.Errorf("half of it did not move, and no drift is shown: %+v", v.Truth)
+	on := v.Truth.MemoryOnIntended
+	switch {
+	case r.status == 3 && strings.Contains(r.stderr, "ENOMEM"):
+		if len(v.Truth.Differences) == 0 {
+			t.Errorf("half of it did not move, and no drift is shown: %+v", v.Truth)
+		}
+	case r.status == 0 && on != nil && *on > 0.98: // the kernel found room by reclaim
+	default:
+		t.Errorf("status %d with %s of memory there:\n%s%s", r.status, shown(on), r.stdout, r.stderr)
 	}
 	if s := l.stateOf(t, "f"); s != "paused" {
 		t.Errorf("the guest is %s, was paused", s)
