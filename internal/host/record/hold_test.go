@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/numavisor/numavisor/internal/journal"
+
+	"go.uber.org/goleak"
 )
 
 // One daemon a folder: the second is told who is there and what to do, and the
@@ -58,7 +60,7 @@ func TestMain(m *testing.M) {
 		fmt.Println("held")
 		select {}
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 func TestAKilledDaemonHoldsNothing(t *testing.T) {
