@@ -8,6 +8,8 @@ BIN       := bin/numavisor
 LINTER    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 LINT      := v2.5.0
 LINTBIN   := bin/tools/golangci-lint-$(LINT)
+VULN      := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+VULNDB    ?= https://vuln.go.dev
 TESTSUM   := gotest.tools/gotestsum@v1.13.0
 PACKAGES  := gcc libc6-dev qemu-system-x86 libvirt-daemon-system libvirt-clients numactl busybox-static cpio e2fsprogs kmod hwloc-nox
 export GOFLAGS
@@ -21,7 +23,7 @@ SEQUENTIAL = $(filter-out $(CONCURRENT),$(patsubst $(CURDIR)/%,./%,$(shell $(GO)
 THIRD      = $(shell echo $$(( $$(git rev-list --count HEAD 2>/dev/null || echo 0) % 3 )))
 SHORT      = $(if $(filter 0,$(THIRD)),,-short)
 
-.PHONY: build demo test test-all unit quick lab-test lab-test-all lab-one fuzz bench bench-lab bench-daemon lint mutate packages clean
+.PHONY: build demo test test-all unit quick lab-test lab-test-all lab-one fuzz bench bench-lab bench-daemon lint vuln mutate packages clean
 
 build: packages
 	$(GO) build -trimpath -ldflags="-s -w" -o $(BIN) ./cmd/numavisor
@@ -86,9 +88,24 @@ bench-daemon: build
 mutate:
 	$(GO) run ./tools/mutate $(ROOM)
 
-lint: $(LINTBIN)
+# shellcheck does not know busybox; lab/init.sh is the first process and cannot
+# leave when cd fails (SC2164).
+lint: PACKAGES += shellcheck
+lint: packages $(LINTBIN)
+	@echo "== go mod tidy"
+	$(GO) mod tidy -diff
+	@echo "== shellcheck"
+	shellcheck .ci/run testdata/quick testdata/fuzz-all testdata/daemon-cost
+	shellcheck -s dash -e SC2164 lab/*.sh
 	@echo "== golangci-lint"
 	$(LINTBIN) run
+
+# Known vulnerabilities in what the program calls; needs the vulnerability database.
+vuln: PACKAGES += curl
+vuln: packages
+	@curl -sSf -m 20 -o /dev/null $(VULNDB)/index/db.json || { \
+	  echo "make vuln: cannot reach the vulnerability database $(VULNDB): nothing was checked; set VULNDB to a mirror"; exit 1; }
+	$(GO) run $(VULN) -db $(VULNDB) ./...
 
 $(LINTBIN):
 	@echo "== building golangci-lint $(LINT), once"
