@@ -18,9 +18,9 @@ const module = "github.com/numavisor/numavisor/"
 // that drivers satisfy; host/local joins them, and only cmd knows everybody.
 // Tests may look further.
 var rooms = map[string][]string{
-	"internal/topology":  {},
+	"internal/topology":  {"internal/text"},
 	"internal/text":      {},
-	"internal/guest":     {"internal/topology"},
+	"internal/guest":     {"internal/topology", "internal/text"},
 	"internal/inventory": {"internal/topology", "internal/guest"},
 	"internal/policy":    {"internal/topology", "internal/guest", "internal/alarm"},
 	"internal/plan":      {"internal/topology", "internal/guest"},

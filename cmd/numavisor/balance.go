@@ -93,7 +93,7 @@ func printPlan(w io.Writer, r plan.Plan, explain bool) {
 				takes = fmt.Sprintf("%.1f s", m.Cost.Took.Seconds())
 				saves = fmt.Sprintf("%.2f CPUs", m.Benefit.AccessCPUs+m.Benefit.WaitCPUs)
 			}
-			rows = append(rows, []string{string(m.Kind), g.Guest, listed(g.Undo.VCPUNodes), listed(g.Placement.Nodes), g.Bytes.String(), takes, saves, mode})
+			rows = append(rows, []string{string(m.Kind), g.Guest, text.Set(g.Undo.VCPUNodes), text.Set(g.Placement.Nodes), g.Bytes.String(), takes, saves, mode})
 		}
 	}
 	columns(w, rows)

@@ -163,20 +163,10 @@ func truthLine(t *operate.Truth) string {
 		return "memory not seen"
 	}
 	var parts []string
-	for _, n := range topology.SetOf(keys(t.MemoryByNode)...).IDs() {
-		if b := t.MemoryByNode[n]; b > 0 {
-			parts = append(parts, fmt.Sprintf("node %d: %v", n, b))
-		}
+	for _, n := range t.MemoryByNode.Nodes() {
+		parts = append(parts, fmt.Sprintf("node %d: %v", n, t.MemoryByNode[n]))
 	}
 	return fmt.Sprintf("memory %s (%s); local share %s", strings.Join(parts, ", "), t.MemorySource, shareText(t.LocalShare))
-}
-
-func keys[K comparable, V any](m map[K]V) []K {
-	all := make([]K, 0, len(m))
-	for k := range m {
-		all = append(all, k)
-	}
-	return all
 }
 
 // progressTo shows copying on a terminal, and stays silent elsewhere.

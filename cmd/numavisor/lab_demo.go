@@ -13,6 +13,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/lab"
 )
@@ -227,9 +228,9 @@ func (d *show) conclude(before, created, after []measured) error {
 func demoRow(t *topology.Topology, m measured, how, gain string) []string {
 	intended := "-"
 	if m.MemoryOnIntended != nil && m.VCPUsOnIntended != nil {
-		intended = fmt.Sprintf("%s of memory, %.0f %% of vCPUs", percent(*m.MemoryOnIntended), 100**m.VCPUsOnIntended)
+		intended = fmt.Sprintf("%s of memory, %.0f %% of vCPUs", text.Percent(*m.MemoryOnIntended), 100**m.VCPUsOnIntended)
 	}
-	return []string{m.Guest, how, byNode(t, m.MemoryByNode), spreadText(t, m.Truth), shareText(m.LocalShare), intended, fmt.Sprintf("%.0f MB/s", m.Bandwidth), gain}
+	return []string{m.Guest, how, m.MemoryByNode.String(), spreadText(t, m.Truth), shareText(m.LocalShare), intended, fmt.Sprintf("%.0f MB/s", m.Bandwidth), gain}
 }
 
 func (d *show) title(format string, args ...any) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -90,7 +91,7 @@ func printList(w io.Writer, t *topology.Topology, list guestList) {
 func listRows(t *topology.Topology, guests []operate.Truth) [][]string {
 	rows := [][]string{{"GUEST", "STATE", "VCPUS", "MEMORY", "PLACED ON", "MEMORY BY NODE", "LOCAL", "VCPUS ON", "WAIT", "DRIFT"}}
 	for _, g := range guests {
-		rows = append(rows, []string{g.Guest, g.State, fmt.Sprint(g.VCPUs), g.Memory.String(), placedText(g), byNode(t, g.MemoryByNode),
+		rows = append(rows, []string{g.Guest, g.State, fmt.Sprint(g.VCPUs), g.Memory.String(), placedText(g), g.MemoryByNode.String(),
 			shareText(g.LocalShare), spreadText(t, g), shareText(g.WaitShare), driftText(g)})
 	}
 	return rows
@@ -110,7 +111,7 @@ func shareText(share *float64) string {
 	if share == nil {
 		return "-"
 	}
-	return percent(*share)
+	return text.Percent(*share)
 }
 
 // spreadText shows how many vCPUs last ran on each node: "0: 1, 2: 3".

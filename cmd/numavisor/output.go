@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/numavisor/numavisor/internal/text"
-	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // emit prints a value as the -o flag says; table prints it for people.
@@ -109,29 +108,4 @@ func columns(w io.Writer, rows [][]string) {
 		fmt.Fprintln(t, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 	}
 	t.Flush()
-}
-
-// listed shows a set, "-" if it is empty.
-func listed[ID ~int](s topology.Set[ID]) string {
-	if s.IsEmpty() {
-		return "-"
-	}
-	return s.String()
-}
-
-// percent shows a share from 0 to 1.
-func percent(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }
-
-// byNode shows bytes per node: "0: 1.5 GiB, 2: 512 MiB"; "-" for none.
-func byNode(t *topology.Topology, bytes map[topology.NodeID]topology.Bytes) string {
-	var parts []string
-	for _, n := range t.Nodes {
-		if b := bytes[n.ID]; b > 0 {
-			parts = append(parts, fmt.Sprintf("%d: %v", n.ID, b))
-		}
-	}
-	if len(parts) == 0 {
-		return "-"
-	}
-	return strings.Join(parts, ", ")
 }

@@ -144,16 +144,16 @@ func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {
 	for _, cell := range p.Cells {
 		var cpus []string
 		for _, v := range p.VCPUs {
-			if cell.VCPUs.Contains(v.ID) && (len(cpus) == 0 || cpus[len(cpus)-1] != listed(v.CPUs)) {
-				cpus = append(cpus, listed(v.CPUs))
+			if cell.VCPUs.Contains(v.ID) && (len(cpus) == 0 || cpus[len(cpus)-1] != text.Set(v.CPUs)) {
+				cpus = append(cpus, text.Set(v.CPUs))
 			}
 		}
-		rows = append(rows, []string{fmt.Sprint(cell.ID), listed(cell.Nodes), cell.Memory.String(), listed(cell.VCPUs), strings.Join(cpus, " ")})
+		rows = append(rows, []string{fmt.Sprint(cell.ID), text.Set(cell.Nodes), cell.Memory.String(), text.Set(cell.VCPUs), strings.Join(cpus, " ")})
 	}
 	columns(w, rows)
-	printf(w, "\nvCPUs %s, memory %s within nodes %s, emulator on CPUs %s", p.CPUMode, p.MemoryMode, p.Nodes, listed(p.Emulator))
+	printf(w, "\nvCPUs %s, memory %s within nodes %s, emulator on CPUs %s", p.CPUMode, p.MemoryMode, p.Nodes, text.Set(p.Emulator))
 	if p.IOThreads > 0 {
-		printf(w, ", %d I/O threads on CPUs %s", p.IOThreads, listed(p.IOThread))
+		printf(w, ", %d I/O threads on CPUs %s", p.IOThreads, text.Set(p.IOThread))
 	}
 	fmt.Fprintln(w)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -68,7 +69,7 @@ func printView(w io.Writer, t *topology.Topology, v operate.View) {
 func cellRows(t *topology.Topology, v operate.View) [][]string {
 	rows := [][]string{{"CELL", "VCPUS", "MEMORY", "INTENDED", "MEMORY BY NODE", "POLICY", "BACKING", "PAGES OF"}}
 	for _, c := range v.Cells {
-		rows = append(rows, []string{c.Name, listed(c.VCPUs), c.Memory.String(), listed(c.Intended), byNode(t, c.ByNode), c.Policy, c.Backing, c.PageSize.String()})
+		rows = append(rows, []string{c.Name, text.Set(c.VCPUs), c.Memory.String(), text.Set(c.Intended), c.ByNode.String(), c.Policy, c.Backing, c.PageSize.String()})
 	}
 	return rows
 }
@@ -80,7 +81,7 @@ func threadRows(threads []inventory.Thread) [][]string {
 		if t.VCPU != nil {
 			role = fmt.Sprintf("vcpu %d", *t.VCPU)
 		}
-		rows = append(rows, []string{fmt.Sprintf("%d %s", t.TID, t.Name), role, listed(t.Affinity), fmt.Sprint(t.LastCPU), "nodes " + listed(t.Mems),
+		rows = append(rows, []string{fmt.Sprintf("%d %s", t.TID, t.Name), role, text.Set(t.Affinity), fmt.Sprint(t.LastCPU), "nodes " + text.Set(t.Mems),
 			fmt.Sprintf("%.1f s", t.RunTime.Seconds()), fmt.Sprintf("%.1f s", t.WaitTime.Seconds())})
 	}
 	return rows

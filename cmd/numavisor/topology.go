@@ -17,6 +17,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/xen"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -116,7 +117,7 @@ func (s *topologySource) housekeepingCPUs() (topology.CPUSet, error) {
 func printTopology(w io.Writer, t *topology.Topology) {
 	rows := [][]string{{"NODE", "CPUS", "MEMORY", "FREE", "HUGE PAGES free/total", "DEVICES"}}
 	for _, n := range t.Nodes {
-		rows = append(rows, []string{fmt.Sprint(n.ID), listed(n.CPUs), n.Memory.String(), n.Free.String(), poolText(n.HugePages), devicesOn(t, n.ID)})
+		rows = append(rows, []string{fmt.Sprint(n.ID), text.Set(n.CPUs), n.Memory.String(), n.Free.String(), poolText(n.HugePages), devicesOn(t, n.ID)})
 	}
 	columns(w, rows)
 	fmt.Fprintln(w)
@@ -124,7 +125,7 @@ func printTopology(w io.Writer, t *topology.Topology) {
 	printf(w, "\n%d CPUs online, %d cores, %d L3 domains, %d sockets; offline %s; housekeeping %s\n",
 		len(t.CPUs), count(t.CPUs, func(c topology.CPU) topology.CoreID { return c.Core }),
 		count(t.CPUs, func(c topology.CPU) topology.L3ID { return c.L3 }),
-		count(t.CPUs, func(c topology.CPU) topology.SocketID { return c.Socket }), listed(t.Offline), listed(t.Housekeeping))
+		count(t.CPUs, func(c topology.CPU) topology.SocketID { return c.Socket }), text.Set(t.Offline), text.Set(t.Housekeeping))
 	printf(w, "source: %s; distances: %s\n", t.Source, distanceSource(t))
 	for _, g := range t.Gaps {
 		printf(w, "not seen: %s\n", g)

@@ -124,7 +124,7 @@ func (c *checker) fail(field string, value any, allowed string, args ...any) {
 	}
 	text := fmt.Sprint(value)
 	if s, ok := value.(string); ok {
-		text = shortened(fmt.Sprintf("%q", s))
+		text = shorten(fmt.Sprintf("%q", s))
 	}
 	c.errs = append(c.errs, &FieldError{Field: field, Value: text, Allowed: fmt.Sprintf(allowed, args...)})
 }

@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/numavisor/numavisor/internal/text"
 )
 
 // maxSpec bounds what ParseSpec reads, maxErrors what it and Normalize report
@@ -109,7 +112,7 @@ func decode(path string, tree any, v reflect.Value) []error {
 	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
 		err = fmt.Errorf("allowed: %s", describe(v.Type()))
 	}
-	return []error{fmt.Errorf("spec: %s is %s: %w", path, shortened(string(text)), err)}
+	return []error{fmt.Errorf("spec: %s is %s: %w", path, shorten(string(text)), err)}
 }
 
 func decodesItself(t reflect.Type) bool {
@@ -121,11 +124,11 @@ func decodeStruct(path string, tree any, v reflect.Value) []error {
 	given, ok := tree.(map[string]any)
 	if !ok {
 		text, _ := json.Marshal(tree)
-		return []error{fmt.Errorf("spec: %s is %s; allowed: the fields %s", orSpec(path), shortened(string(text)), strings.Join(fieldNames(v.Type()), ", "))}
+		return []error{fmt.Errorf("spec: %s is %s; allowed: the fields %s", orSpec(path), shorten(string(text)), strings.Join(fieldNames(v.Type()), ", "))}
 	}
 	var errs []error
 	names := fieldNames(v.Type())
-	for _, key := range sortedKeys(given) {
+	for _, key := range slices.Sorted(maps.Keys(given)) {
 		if len(errs) >= maxErrors {
 			return append(errs, fmt.Errorf("spec: %s: more errors", orSpec(path)))
 		}
@@ -143,7 +146,7 @@ func decodeSlice(path string, tree any, v reflect.Value) []error {
 	given, ok := tree.([]any)
 	if !ok {
 		text, _ := json.Marshal(tree)
-		return []error{fmt.Errorf("spec: %s is %s; allowed: a list", path, shortened(string(text)))}
+		return []error{fmt.Errorf("spec: %s is %s; allowed: a list", path, shorten(string(text)))}
 	}
 	var errs []error
 	v.Set(reflect.MakeSlice(v.Type(), len(given), len(given)))
@@ -196,19 +199,4 @@ func orSpec(path string) string {
 	return path
 }
 
-func shortened(s string) string {
-	const most = 60
-	if runes := []rune(s); len(runes) > most {
-		return string(runes[:most]) + "..."
-	}
-	return s
-}
-
-func sortedKeys(m map[string]any) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
+func shorten(s string) string { return text.Shorten(s, 60) }

@@ -9,7 +9,7 @@ import (
 // unknownField names the field and what was probably meant: the same name
 // elsewhere in a spec, else the nearest name here, else all that are allowed here.
 func unknownField(path, key string, here []string) error {
-	at := shortened(fmt.Sprintf("%q", join(path, key)))
+	at := shorten(fmt.Sprintf("%q", join(path, key)))
 	plain := plainName(key)
 	for _, name := range here {
 		if plainName(name) == plain {

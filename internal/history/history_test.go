@@ -22,7 +22,7 @@ func sampleAt(at time.Time, window time.Duration, cpu float64) inventory.Sample 
 	return inventory.Sample{Taken: at, Window: window,
 		Nodes: []inventory.NodeSample{{NodeLoad: inventory.NodeLoad{Node: 3, CPU: 2 * cpu, Wait: cpu}, Memory: topology.GiB, Free: topology.GiB / 4}},
 		Guests: []inventory.GuestSample{{Name: "web", Load: inventory.GuestLoad{Window: window, CPU: cpu},
-			MemoryByNode: map[topology.NodeID]topology.Bytes{3: topology.GiB}}}}
+			MemoryByNode: topology.MemoryByNode{3: topology.GiB}}}}
 }
 
 func remote(share float64, source inventory.AccessSource) *inventory.Remote {
@@ -191,7 +191,7 @@ func TestAClockSetBackKeepsAges(t *testing.T) {
 
 func TestMemoryFollowsTheGuest(t *testing.T) {
 	h := New(Options{})
-	for i, on := range []map[topology.NodeID]topology.Bytes{{3: 8}, {3: 6, 70: 2}, {70: 8}, nil} {
+	for i, on := range []topology.MemoryByNode{{3: 8}, {3: 6, 70: 2}, {70: 8}, nil} {
 		s := sampleAt(start.Add(time.Duration(i)*2*time.Second), 2*time.Second, 1)
 		s.Guests[0].MemoryByNode = on
 		h.Add(s)
@@ -274,7 +274,7 @@ func TestTheBoundHolds(t *testing.T) {
 			for range rapid.IntRange(0, 5).Draw(t, "guests") {
 				s.Guests = append(s.Guests, inventory.GuestSample{Name: rapid.StringMatching("[a-f]").Draw(t, "name"),
 					Load:         inventory.GuestLoad{Window: s.Window, CPU: 1},
-					MemoryByNode: map[topology.NodeID]topology.Bytes{topology.NodeID(rapid.IntRange(0, 9).Draw(t, "node")): 5}})
+					MemoryByNode: topology.MemoryByNode{topology.NodeID(rapid.IntRange(0, 9).Draw(t, "node")): 5}})
 			}
 			h.Add(s)
 			if h.bytes > limit && len(h.fine)+len(h.coarse) > 1 {
@@ -307,7 +307,7 @@ func TestTheBoundHolds(t *testing.T) {
 // busyHost is 200 guests with memory on each of 8 nodes.
 func busyHost(at time.Time, window time.Duration, churn int) inventory.Sample {
 	s := inventory.Sample{Taken: at, Window: window}
-	memory := map[topology.NodeID]topology.Bytes{}
+	memory := topology.MemoryByNode{}
 	for n := range topology.NodeID(8) {
 		s.Nodes = append(s.Nodes, inventory.NodeSample{NodeLoad: inventory.NodeLoad{Node: n, CPU: 1}, Memory: topology.GiB})
 		memory[n] = topology.GiB

@@ -152,8 +152,8 @@ type CellTune struct {
 // Seen is the truth about one guest, as the kernel tells it.
 type Seen struct {
 	// MemoryByNode is guest memory resident per node, from MemorySource.
-	MemoryByNode map[topology.NodeID]topology.Bytes `json:"memory_by_node,omitempty"`
-	MemorySource string                             `json:"memory_source,omitempty"` // "cgroup memory.numa_stat", "numa_maps", ...
+	MemoryByNode topology.MemoryByNode `json:"memory_by_node,omitempty"`
+	MemorySource string                `json:"memory_source,omitempty"` // "cgroup memory.numa_stat", "numa_maps", ...
 	// Ranges are the guest's RAM mappings; only filled on request (numa_maps).
 	Ranges []MemoryRange `json:"ranges,omitempty"`
 	// Threads are the VM process's threads.
@@ -167,14 +167,14 @@ type Seen struct {
 
 // MemoryRange is a mapping that holds guest RAM.
 type MemoryRange struct {
-	Address  uint64                             `json:"address"`
-	Size     topology.Bytes                     `json:"size_bytes"`
-	Cell     *guest.CellID                      `json:"cell,omitempty"` // nil: not known
-	Policy   string                             `json:"policy"`         // as numa_maps writes it: "default", "bind:0", "prefer:1"
-	PageSize topology.Bytes                     `json:"page_size_bytes"`
-	Backing  string                             `json:"backing"` // anonymous, memfd, hugetlbfs, file
-	File     string                             `json:"file,omitempty"`
-	ByNode   map[topology.NodeID]topology.Bytes `json:"by_node"`
+	Address  uint64                `json:"address"`
+	Size     topology.Bytes        `json:"size_bytes"`
+	Cell     *guest.CellID         `json:"cell,omitempty"` // nil: not known
+	Policy   string                `json:"policy"`         // as numa_maps writes it: "default", "bind:0", "prefer:1"
+	PageSize topology.Bytes        `json:"page_size_bytes"`
+	Backing  string                `json:"backing"` // anonymous, memfd, hugetlbfs, file
+	File     string                `json:"file,omitempty"`
+	ByNode   topology.MemoryByNode `json:"by_node"`
 }
 
 // ThreadRole is what a thread of a VM process does.

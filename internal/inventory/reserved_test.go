@@ -43,8 +43,8 @@ func rows(hs []Holding) []row {
 	return out
 }
 
-func byNode(pairs ...any) map[topology.NodeID]topology.Bytes {
-	m := map[topology.NodeID]topology.Bytes{}
+func byNode(pairs ...any) topology.MemoryByNode {
+	m := topology.MemoryByNode{}
 	for i := 0; i < len(pairs); i += 2 {
 		m[topology.NodeID(pairs[i].(int))] = topology.Bytes(pairs[i+1].(int)) * gib
 	}

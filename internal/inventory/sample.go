@@ -40,8 +40,8 @@ type GuestSample struct {
 	PID  int       `json:"pid"`
 	Load GuestLoad `json:"load"`
 	// MemoryByNode is guest memory resident per node, from MemorySource.
-	MemoryByNode map[topology.NodeID]topology.Bytes `json:"memory_by_node,omitempty"`
-	MemorySource string                             `json:"memory_source,omitempty"`
+	MemoryByNode topology.MemoryByNode `json:"memory_by_node,omitempty"`
+	MemorySource string                `json:"memory_source,omitempty"`
 	// CPUByNode is how many CPUs its vCPUs used on each node, by the CPU that
 	// each ran on last.
 	CPUByNode map[topology.NodeID]float64 `json:"cpu_by_node,omitempty"`

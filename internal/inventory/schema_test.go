@@ -33,6 +33,9 @@ func TestSchemaIsTrue(t *testing.T) {
 			return &jsonschema.Schema{Type: "integer", Minimum: "0", Description: "bytes"}
 		case reflect.TypeFor[inventory.Ref]():
 			return &jsonschema.Schema{Type: "string", Pattern: `^(host|node \d+)(: .+)?$|^guest .+`, Description: "the host, a node, a part of one of these, or a guest by its name"}
+		case reflect.TypeFor[topology.MemoryByNode]():
+			return &jsonschema.Schema{Type: "object", AdditionalProperties: jsonschema.FalseSchema,
+				PatternProperties: map[string]*jsonschema.Schema{"^[0-9]+$": {Type: "integer", Minimum: "0", Description: "bytes"}}}
 		case reflect.TypeFor[time.Duration]():
 			return &jsonschema.Schema{Type: "integer", Description: "nanoseconds"}
 		}

@@ -31,7 +31,7 @@ func TestJoin(t *testing.T) {
 	} {
 		var got []string
 		for _, m := range plan.Join(c.moves, 10) {
-			got = append(got, m.Names())
+			got = append(got, strings.Join(m.Names(), ", "))
 		}
 		if text := strings.Join(got, " | "); text != c.want {
 			t.Errorf("%s: %q, want %q", c.name, text, c.want)

@@ -84,9 +84,9 @@ type GuestMove struct {
 // Undo is how a guest was before a move: its placement where it had one, and
 // where its vCPUs could run and its memory lay.
 type Undo struct {
-	Placement *guest.Placement                   `json:"placement,omitempty"`
-	VCPUNodes topology.NodeSet                   `json:"vcpu_nodes"`
-	Memory    map[topology.NodeID]topology.Bytes `json:"memory_by_node"`
+	Placement *guest.Placement      `json:"placement,omitempty"`
+	VCPUNodes topology.NodeSet      `json:"vcpu_nodes"`
+	Memory    topology.MemoryByNode `json:"memory_by_node"`
 
 	// What follows is recorded where a command binds a guest or a process.
 
@@ -139,12 +139,12 @@ type Suffering struct {
 }
 
 // Names lists a move's guests: "db1, web2".
-func (m Move) Names() string {
+func (m Move) Names() []string {
 	names := make([]string, len(m.Guests))
 	for i, g := range m.Guests {
 		names[i] = g.Guest
 	}
-	return strings.Join(names, ", ")
+	return names
 }
 
 // String gives the move in one line, without its reason.

@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +19,7 @@ func oneMove() plan.Plan {
 		Host: "h", Taken: time.Unix(1700000000, 0).UTC(), Before: 2, After: 1,
 		Moves: []plan.Move{{
 			Kind: plan.MoveGuest, Why: "db: far",
-			Guests:  []plan.GuestMove{{Guest: "db", Placement: guest.Placement{Guest: "db", Nodes: to}, Bytes: topology.GiB, Undo: plan.Undo{VCPUNodes: topology.MustParseSet[topology.NodeID]("0"), Memory: map[topology.NodeID]topology.Bytes{0: topology.GiB}}}},
+			Guests:  []plan.GuestMove{{Guest: "db", Placement: guest.Placement{Guest: "db", Nodes: to}, Bytes: topology.GiB, Undo: plan.Undo{VCPUNodes: topology.MustParseSet[topology.NodeID]("0"), Memory: topology.MemoryByNode{0: topology.GiB}}}},
 			Benefit: plan.Benefit{Cost: 1, AccessCPUs: 0.5, Horizon: time.Minute}, Cost: plan.Price{Bytes: topology.GiB, Took: time.Second, BytesPerSecond: topology.GiB},
 		}},
 		Stays: []plan.Stay{{Guest: "web", Kind: plan.StayCooldown, Why: "rests"}},
@@ -33,7 +34,7 @@ func TestRoundInWords(t *testing.T) {
 	}
 	r.Moves[0].Advised = true
 	r.Moves[0].Guests = append(r.Moves[0].Guests, plan.GuestMove{Guest: "web"})
-	if got := r.Moves[0].Names(); got != "db, web" {
+	if got := strings.Join(r.Moves[0].Names(), ", "); got != "db, web" {
 		t.Errorf("names %q", got)
 	}
 	if got, want := r.Moves[0].String(), "move: db to nodes 1 (1 GiB to copy), web to nodes  (0 B to copy) [advised only]"; got != want {

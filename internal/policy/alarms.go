@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -92,11 +93,11 @@ func (a Alarms) WithDefaults() Alarms {
 	all := AlarmDefaults()
 	for q, t := range a {
 		d := all[q]
-		orElse(&t.Warning, d.Warning)
-		orElse(&t.Critical, d.Critical)
-		orElse(&t.Clear, d.Clear)
-		orElse(&t.For, d.For)
-		orElse(&t.Quiet, d.Quiet)
+		t.Warning = cmp.Or(t.Warning, d.Warning)
+		t.Critical = cmp.Or(t.Critical, d.Critical)
+		t.Clear = cmp.Or(t.Clear, d.Clear)
+		t.For = cmp.Or(t.For, d.For)
+		t.Quiet = cmp.Or(t.Quiet, d.Quiet)
 		all[q] = t
 	}
 	return all

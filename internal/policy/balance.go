@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -93,33 +94,26 @@ var defaultBalance = Balance{
 	MostGuestWait: 0.05, MostBandwidth: 0.25,
 }
 
-func orElse[T comparable](v *T, other T) {
-	var zero T
-	if *v == zero {
-		*v = other
-	}
-}
-
 // WithDefaults returns b with its zero fields replaced by the defaults.
 func (b Balance) WithDefaults() Balance {
 	d := defaultBalance
-	orElse(&b.Mode, d.Mode)
-	orElse(&b.Wait, d.Wait)
-	orElse(&b.Access, d.Access)
-	orElse(&b.Traffic, d.Traffic)
-	orElse(&b.Clear, d.Clear)
-	orElse(&b.Patience, d.Patience)
-	orElse(&b.LeastCPU, d.LeastCPU)
-	orElse(&b.Margin, d.Margin)
-	orElse(&b.Horizon, d.Horizon)
-	orElse(&b.MostCPU, d.MostCPU)
-	orElse(&b.Rest, d.Rest)
-	orElse(&b.NoReturn, d.NoReturn)
-	orElse(&b.BytesPerRound, d.BytesPerRound)
-	orElse(&b.GuestsPerRound, d.GuestsPerRound)
-	orElse(&b.BytesPerSecond, d.BytesPerSecond)
-	orElse(&b.MostGuestWait, d.MostGuestWait)
-	orElse(&b.MostBandwidth, d.MostBandwidth)
+	b.Mode = cmp.Or(b.Mode, d.Mode)
+	b.Wait = cmp.Or(b.Wait, d.Wait)
+	b.Access = cmp.Or(b.Access, d.Access)
+	b.Traffic = cmp.Or(b.Traffic, d.Traffic)
+	b.Clear = cmp.Or(b.Clear, d.Clear)
+	b.Patience = cmp.Or(b.Patience, d.Patience)
+	b.LeastCPU = cmp.Or(b.LeastCPU, d.LeastCPU)
+	b.Margin = cmp.Or(b.Margin, d.Margin)
+	b.Horizon = cmp.Or(b.Horizon, d.Horizon)
+	b.MostCPU = cmp.Or(b.MostCPU, d.MostCPU)
+	b.Rest = cmp.Or(b.Rest, d.Rest)
+	b.NoReturn = cmp.Or(b.NoReturn, d.NoReturn)
+	b.BytesPerRound = cmp.Or(b.BytesPerRound, d.BytesPerRound)
+	b.GuestsPerRound = cmp.Or(b.GuestsPerRound, d.GuestsPerRound)
+	b.BytesPerSecond = cmp.Or(b.BytesPerSecond, d.BytesPerSecond)
+	b.MostGuestWait = cmp.Or(b.MostGuestWait, d.MostGuestWait)
+	b.MostBandwidth = cmp.Or(b.MostBandwidth, d.MostBandwidth)
 	return b
 }
 
@@ -127,8 +121,7 @@ func (b Balance) WithDefaults() Balance {
 // its kind, and never more than the host's.
 func (b Balance) ModeOf(name string, ours bool) Mode {
 	rank := map[Mode]int{ModeOff: 0, ModeAdvise: 1, ModeAuto: 2}
-	host := b.Mode
-	orElse(&host, ModeAuto)
+	host := cmp.Or(b.Mode, ModeAuto)
 	mode, named := b.Guests[name]
 	switch {
 	case named:

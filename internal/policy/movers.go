@@ -1,6 +1,9 @@
 package policy
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Movers says what to do about others who move pages on the host or change
 // bindings of guests, so that each guest has one owner. Nothing of it is done
@@ -42,10 +45,10 @@ func (a *Answer) UnmarshalJSON(data []byte) (err error) {
 }
 
 func (m Movers) withDefaults() Movers {
-	orElse(&m.KernelBalancing, AnswerLeave)
-	orElse(&m.Numad, AnswerExclude)
-	orElse(&m.KSM, AnswerLeave)
-	orElse(&m.Changes, AnswerRepair)
+	m.KernelBalancing = cmp.Or(m.KernelBalancing, AnswerLeave)
+	m.Numad = cmp.Or(m.Numad, AnswerExclude)
+	m.KSM = cmp.Or(m.KSM, AnswerLeave)
+	m.Changes = cmp.Or(m.Changes, AnswerRepair)
 	return m
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/text"
 )
 
 var guestColumns = []column{
@@ -106,7 +107,7 @@ func guestRow(s *status.Status, p person, seen []moment, now time.Time) row {
 	}
 	return row{key: p.Name, cells: []cell{
 		name,
-		{text: listed(p.Nodes)},
+		{text: text.Set(p.Nodes)},
 		{text: fmt.Sprint(p.VCPUs), order: float64(p.VCPUs)},
 		cpu, wait, memory, local, remote,
 		{text: string(p.Mode), tone: quiet},

@@ -10,6 +10,7 @@ import (
 	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/text"
 )
 
 // header is who, what mode and what is wrong; then the figures; then, only
@@ -98,20 +99,12 @@ func alarmsText(s *status.Status) string {
 
 // tally counts what there is.
 func tally(s *status.Status) string {
-	text := fmt.Sprintf("%s, %s, %d suffering; %s, %s", counted(len(s.Sample.Nodes), "node"), counted(len(s.Guests), "VM"), len(s.Suffering),
-		counted(int(s.Totals.MovesDone+s.Totals.MovesPart), "move"), short(s.Totals.MovedBytes))
+	text := fmt.Sprintf("%s, %s, %d suffering; %s, %s", text.Count(len(s.Sample.Nodes), "node", "nodes"), text.Count(len(s.Guests), "VM", "VMs"), len(s.Suffering),
+		text.Count(int(s.Totals.MovesDone+s.Totals.MovesPart), "move", "moves"), short(s.Totals.MovedBytes))
 	if s.Totals.MovesFailed > 0 {
 		text += ", " + warn.render(fmt.Sprintf("%d failed", s.Totals.MovesFailed))
 	}
 	return text
-}
-
-// counted gives "1 node", "8 nodes".
-func counted(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
 }
 
 // selfText is what the daemon itself takes, in full and shorter.

@@ -1,6 +1,7 @@
 package top
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -79,7 +81,7 @@ func (m Model) guestDetails(p *person) []string {
 	if p.Managed {
 		by = "managed by numavisor"
 	}
-	texts = append(texts, said("mode", "%s; %s", p.Mode, by), said("placed on", "nodes %s", listed(p.Nodes)))
+	texts = append(texts, said("mode", "%s; %s", p.Mode, by), said("placed on", "nodes %s", text.Set(p.Nodes)))
 	if p.suffering != nil {
 		u := p.suffering
 		texts = append(texts, said("suffers", "for %s: %s", span(m.now.Sub(u.Since)), u.Why),
@@ -173,7 +175,7 @@ func accesses(t *topology.Topology, g *inventory.GuestSample) []string {
 		texts = append(texts, said(string(c), "▕%s▏ %4s", bar(byClass[c], 20), percent(byClass[c])))
 	}
 	paths := slices.Clone(g.Accesses)
-	slices.SortStableFunc(paths, func(a, b inventory.AccessShare) int { return compare(b.Share, a.Share) })
+	slices.SortStableFunc(paths, func(a, b inventory.AccessShare) int { return cmp.Compare(b.Share, a.Share) })
 	var parts []string
 	for _, a := range paths[:min(8, len(paths))] {
 		parts = append(parts, fmt.Sprintf("%d > %d %s", a.From, a.To, percent(a.Share)))
@@ -217,7 +219,7 @@ func aside(words string) string {
 func moveLines(v plan.Move) []string {
 	var texts []string
 	for _, g := range v.Guests {
-		texts = append(texts, said("move", "%s: %s from nodes %s to nodes %s, %v to copy", v.Kind, g.Guest, listed(g.Undo.VCPUNodes), listed(g.Placement.Nodes), g.Bytes))
+		texts = append(texts, said("move", "%s: %s from nodes %s to nodes %s, %v to copy", v.Kind, g.Guest, text.Set(g.Undo.VCPUNodes), text.Set(g.Placement.Nodes), g.Bytes))
 	}
 	texts = append(texts,
 		said("why", "%s", v.Why),
@@ -307,7 +309,7 @@ func tenants(s *status.Status, id topology.NodeID) []string {
 			here = append(here, g)
 		}
 	}
-	slices.SortStableFunc(here, func(a, b inventory.GuestSample) int { return compare(b.MemoryByNode[id], a.MemoryByNode[id]) })
+	slices.SortStableFunc(here, func(a, b inventory.GuestSample) int { return cmp.Compare(b.MemoryByNode[id], a.MemoryByNode[id]) })
 	var texts []string
 	for _, g := range here {
 		whole := max(1, resident(&g))

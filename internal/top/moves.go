@@ -8,6 +8,7 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -29,7 +30,7 @@ func movingTable(s *status.Status) table {
 		share := doneShare(m)
 		figures := short(min(m.Done, m.Total)) + "/" + short(m.Total)
 		t.rows = append(t.rows, row{key: m.ID, cells: []cell{
-			{text: m.Move.Names()},
+			{text: strings.Join(m.Move.Names(), ", ")},
 			{text: string(m.Move.Kind)},
 			{text: journeys(m.Move)},
 			{draw: func(w int) string { return meter(share, figures, w, 9) }, tone: busy},
@@ -58,7 +59,7 @@ func adviceTable(s *status.Status, now time.Time) table {
 	t := table{name: "advice", columns: adviceColumns}
 	for _, a := range s.Advice {
 		t.rows = append(t.rows, row{key: a.ID, cells: []cell{
-			{text: a.Move.Names()},
+			{text: strings.Join(a.Move.Names(), ", ")},
 			{text: string(a.Move.Kind)},
 			{text: journeys(a.Move)},
 			{text: fmt.Sprintf("%.2f CPUs", saved(a.Move)), tone: good},
@@ -95,7 +96,7 @@ func saved(m plan.Move) float64 { return m.Benefit.AccessCPUs + m.Benefit.WaitCP
 func journeys(m plan.Move) string {
 	var parts []string
 	for _, g := range m.Guests {
-		parts = append(parts, listed(g.Undo.VCPUNodes)+" > "+listed(g.Placement.Nodes))
+		parts = append(parts, text.Set(g.Undo.VCPUNodes)+" > "+text.Set(g.Placement.Nodes))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -1,6 +1,7 @@
 package top
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -132,23 +133,15 @@ func fine(d time.Duration) string {
 // number shows a measured value without needless digits.
 func number(v float64) string { return fmt.Sprintf("%.3g", v) }
 
-// listed shows a set of nodes, "-" if it is empty.
-func listed(s topology.NodeSet) string {
-	if s.IsEmpty() {
-		return "-"
-	}
-	return s.String()
-}
-
 // byNode shows memory per node in so many cells: "0:12G 3:512M". Where that is
 // too little it shows the nodes that hold most, and how many more there are.
-func byNode(memory map[topology.NodeID]topology.Bytes, width int) string {
-	nodes := holders(memory)
+func byNode(memory topology.MemoryByNode, width int) string {
+	nodes := memory.Nodes()
 	if len(nodes) == 0 {
 		return "-"
 	}
 	most := slices.Clone(nodes)
-	slices.SortStableFunc(most, func(a, b topology.NodeID) int { return compare(memory[b], memory[a]) })
+	slices.SortStableFunc(most, func(a, b topology.NodeID) int { return cmp.Compare(memory[b], memory[a]) })
 	for shown := len(nodes); ; shown-- {
 		var parts []string
 		for _, n := range nodes {
@@ -163,26 +156,4 @@ func byNode(memory map[topology.NodeID]topology.Bytes, width int) string {
 			return text
 		}
 	}
-}
-
-// holders returns the nodes that hold memory, ascending.
-func holders(memory map[topology.NodeID]topology.Bytes) []topology.NodeID {
-	var nodes []topology.NodeID
-	for n, b := range memory {
-		if b > 0 {
-			nodes = append(nodes, n)
-		}
-	}
-	slices.Sort(nodes)
-	return nodes
-}
-
-func compare[T int | float64 | topology.Bytes](a, b T) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/numavisor/numavisor/internal/text"
 )
 
 // NodeID is the kernel's number of a NUMA node.
@@ -125,12 +127,7 @@ func parseID(s string) (int, error) {
 	return int(v), nil
 }
 
-func abbreviate(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "..."
-	}
-	return s
-}
+func abbreviate(s string) string { return text.Shorten(s, 80) }
 
 // MustParseSet is ParseSet for text known to be right; it panics otherwise.
 func MustParseSet[ID ~int](s string) Set[ID] {

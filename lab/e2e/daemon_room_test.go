@@ -19,7 +19,7 @@ const keepFree = 20 * topology.MiB
 
 // ebb follows the free memory of all nodes twice a second until low is called,
 // which returns the least that each had.
-func (l *labHost) ebb(t *testing.T) (low func() map[topology.NodeID]topology.Bytes) {
+func (l *labHost) ebb(t *testing.T) (low func() topology.MemoryByNode) {
 	t.Helper()
 	l.sh(t, `cat > /run/ebb.sh <<'X'
 low=(); while :; do
@@ -36,9 +36,9 @@ done
 X
 setsid bash /run/ebb.sh >/dev/null 2>&1 & echo $! > /run/ebb.pid; until [ -e /run/ebb ]; do sleep 0.2; done`)
 	t.Cleanup(func() { l.sh(t, "kill $(cat /run/ebb.pid); rm -f /run/ebb") })
-	return func() map[topology.NodeID]topology.Bytes {
+	return func() topology.MemoryByNode {
 		t.Helper()
-		least := map[topology.NodeID]topology.Bytes{}
+		least := topology.MemoryByNode{}
 		for line := range strings.Lines(l.sh(t, "cat /run/ebb")) {
 			var node, kib int
 			if n, err := fmt.Sscan(line, &node, &kib); n != 2 {

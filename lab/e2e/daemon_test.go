@@ -161,10 +161,10 @@ func (l *labHost) homes(t *testing.T, names ...string) map[string]topology.NodeI
 	homes := map[string]topology.NodeID{}
 	var list struct {
 		Guests []struct {
-			Guest        string                             `json:"guest"`
-			VCPUs        int                                `json:"vcpus"`
-			MemoryByNode map[topology.NodeID]topology.Bytes `json:"memory_by_node"`
-			VCPUsByNode  map[topology.NodeID]int            `json:"vcpus_by_node"`
+			Guest        string                  `json:"guest"`
+			VCPUs        int                     `json:"vcpus"`
+			MemoryByNode topology.MemoryByNode   `json:"memory_by_node"`
+			VCPUsByNode  map[topology.NodeID]int `json:"vcpus_by_node"`
 		} `json:"guests"`
 	}
 	if err := json.Unmarshal([]byte(l.must(t, "list", "-o", "json").stdout), &list); err != nil {

@@ -34,7 +34,7 @@ func (l *labHost) placement(t *testing.T, name, nodes string) guest.Placement {
 // moveOf moves a guest of one node, all of whose memory is there.
 func moveOf(to guest.Placement, from topology.NodeID, had *guest.Placement, memory topology.Bytes) plan.GuestMove {
 	return plan.GuestMove{Guest: to.Guest, Placement: to, Bytes: memory,
-		Undo: plan.Undo{Placement: had, VCPUNodes: topology.SetOf(from), Memory: map[topology.NodeID]topology.Bytes{from: memory}}}
+		Undo: plan.Undo{Placement: had, VCPUNodes: topology.SetOf(from), Memory: topology.MemoryByNode{from: memory}}}
 }
 
 // write puts a plan of one move into the lab.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/text"
 )
 
 // leastDemand is the demand in CPUs below which waits and measured accesses of
@@ -29,7 +30,7 @@ func guestWait(g *inventory.GuestSample) reading {
 	r := reading{quantity: alarm.GuestWait, unread: l.Window <= 0, source: "its vCPU threads' schedstat"}
 	if l.Demand() >= leastDemand {
 		r.value = l.Wait / l.Demand()
-		r.says = fmt.Sprintf("it wants %.1f CPUs and gets %.1f: %s of the time it waits", l.Demand(), l.CPU, percent(r.value))
+		r.says = fmt.Sprintf("it wants %.1f CPUs and gets %.1f: %s of the time it waits", l.Demand(), l.CPU, text.Percent(r.value))
 	}
 	return r
 }
@@ -47,11 +48,11 @@ func (j *judgement) guestRemote(g *inventory.GuestSample, known Guest) reading {
 		if m.Source == inventory.AccessEstimate || g.Load.Demand() >= leastDemand {
 			r.value = m.Share
 		}
-		r.says = fmt.Sprintf("%s of its accesses leave the node", percent(r.value))
+		r.says = fmt.Sprintf("%s of its accesses leave the node", text.Percent(r.value))
 	case known.LocalShare != nil:
 		r.source = string(inventory.AccessEstimate)
 		r.value = 1 - *known.LocalShare
-		r.says = fmt.Sprintf("%s of its memory is not local to its vCPUs", percent(r.value))
+		r.says = fmt.Sprintf("%s of its memory is not local to its vCPUs", text.Percent(r.value))
 	default:
 		r.unread = true
 	}
@@ -77,7 +78,7 @@ func guestDrift(known Guest) reading {
 		r.unread = true
 	default:
 		r.value = *known.DriftShare
-		r.says = fmt.Sprintf("%s of its memory is not on its intended nodes %v", percent(r.value), known.Nodes)
+		r.says = fmt.Sprintf("%s of its memory is not on its intended nodes %v", text.Percent(r.value), known.Nodes)
 	}
 	return r
 }

@@ -38,9 +38,9 @@ func newScene(t *testing.T) *scene {
 				Memory: 10 * topology.GiB, Free: 8 * topology.GiB}},
 			Guests: []inventory.GuestSample{
 				{Name: "db", Load: inventory.GuestLoad{Window: 2 * time.Second, CPU: 1}, CPUByNode: map[topology.NodeID]float64{2: 1},
-					MemoryByNode: map[topology.NodeID]topology.Bytes{2: topology.GiB}},
+					MemoryByNode: topology.MemoryByNode{2: topology.GiB}},
 				{Name: "web", Load: inventory.GuestLoad{Window: 2 * time.Second, CPU: 2}, CPUByNode: map[topology.NodeID]float64{2: 2.5},
-					MemoryByNode: map[topology.NodeID]topology.Bytes{2: topology.GiB / 2}},
+					MemoryByNode: topology.MemoryByNode{2: topology.GiB / 2}},
 			},
 			Pressure: inventory.Pressure{Memory: new(0.0)},
 		},

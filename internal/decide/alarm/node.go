@@ -6,6 +6,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -32,7 +33,7 @@ func (j *judgement) node(n *inventory.NodeSample, facts map[string]Guest) []read
 func (j *judgement) nodeCPU(n *inventory.NodeSample) reading {
 	return reading{quantity: alarm.NodeCPU, object: inventory.NodeRef(n.Node), unread: j.in.Sample.Window <= 0,
 		value: n.CPU / float64(n.CPUs), source: "/proc/stat",
-		says:   fmt.Sprintf("%.1f of %d CPUs are in use (%s)", n.CPU, n.CPUs, percent(n.CPU/float64(n.CPUs))),
+		says:   fmt.Sprintf("%.1f of %d CPUs are in use (%s)", n.CPU, n.CPUs, text.Percent(n.CPU/float64(n.CPUs))),
 		causes: func() []cause { return j.busiest(n.Node) }}
 }
 
@@ -69,7 +70,7 @@ func (j *judgement) nodeMemory(n *inventory.NodeSample) (reading, bool) {
 	used := max(all-kept, 0)
 	return reading{quantity: alarm.NodeMemory, object: inventory.NodeRef(n.Node), value: used / all, source: "the node's meminfo",
 		says: fmt.Sprintf("%v of %v are in use (%s), huge page pools and memory that the kernel gives back left out",
-			topology.Bytes(used), topology.Bytes(all), percent(used/all)),
+			topology.Bytes(used), topology.Bytes(all), text.Percent(used/all)),
 		causes: func() []cause { return j.holders(n.Node, nil) }}, true
 }
 
@@ -88,7 +89,7 @@ func (j *judgement) pool(n *inventory.NodeSample, p topology.HugePagePool, facts
 	value := float64(used) / float64(p.Total)
 	return reading{quantity: alarm.NodeHugePages, object: inventory.NodePartRef(n.Node, p.Size.String()+" pages"),
 		value: value, source: "the node's hugepages",
-		says:   fmt.Sprintf("%d of %d pages of %v are in use (%s)", used, p.Total, p.Size, percent(value)),
+		says:   fmt.Sprintf("%d of %d pages of %v are in use (%s)", used, p.Total, p.Size, text.Percent(value)),
 		causes: func() []cause { return j.holders(n.Node, func(g string) bool { return facts[g].PageSize == p.Size }) }}
 }
 
@@ -104,7 +105,7 @@ func (j *judgement) nodeTraffic(n *inventory.NodeSample) (reading, bool) {
 	value := n.MemoryMBps / most
 	return reading{quantity: alarm.NodeTraffic, object: inventory.NodeRef(n.Node), unread: n.MemoryMBps == 0 && j.mayHaveTraffic(n.Node), value: value,
 		source: "the node's memory traffic, against its measured bandwidth",
-		says:   fmt.Sprintf("%.0f of %.0f MB/s to its memory are in use (%s)", n.MemoryMBps, most, percent(value)),
+		says:   fmt.Sprintf("%.0f of %.0f MB/s to its memory are in use (%s)", n.MemoryMBps, most, text.Percent(value)),
 		causes: func() []cause {
 			return j.guestsBy(func(g *inventory.GuestSample) float64 { return g.Load.MemoryMBps * shareTo(g, n.Node) },
 				func(v float64) string { return fmt.Sprintf("%.0f MB/s", v) })

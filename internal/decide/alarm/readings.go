@@ -9,6 +9,7 @@ import (
 	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -66,7 +67,7 @@ func (j *judgement) host() []reading {
 	pressure := reading{quantity: alarm.HostPressure, object: inventory.HostRef(), unread: s.Pressure.Memory == nil, source: "/proc/pressure/memory"}
 	if p := s.Pressure.Memory; p != nil {
 		pressure.value = *p
-		pressure.says = fmt.Sprintf("some task waited for memory in %s of the time", percent(*p))
+		pressure.says = fmt.Sprintf("some task waited for memory in %s of the time", text.Percent(*p))
 	}
 	moves := reading{quantity: alarm.KernelMoves, object: inventory.HostRef(), unread: s.Window <= 0, source: "/proc/vmstat"}
 	if s.Window > 0 {
@@ -197,5 +198,3 @@ func (r *reading) explain(threshold float64) (guests []string, why string) {
 	}
 	return guests, why
 }
-
-func percent(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }

@@ -105,7 +105,7 @@ func TestReadings_OfNodeTraffic(t *testing.T) {
 		}, math.NaN()},
 		{"no traffic told, guests work elsewhere", 0, 1000, func(s *scene) {
 			for i := range s.in.Sample.Guests {
-				s.in.Sample.Guests[i].MemoryByNode = map[topology.NodeID]topology.Bytes{3: topology.GiB}
+				s.in.Sample.Guests[i].MemoryByNode = topology.MemoryByNode{3: topology.GiB}
 			}
 		}, 0.0},
 	} {
@@ -126,7 +126,7 @@ func TestReadings_OfNodeTraffic(t *testing.T) {
 
 func TestShareTo(t *testing.T) {
 	const gib = topology.GiB
-	lies := map[topology.NodeID]topology.Bytes{1: gib, 2: 3 * gib}
+	lies := topology.MemoryByNode{1: gib, 2: 3 * gib}
 	for _, c := range []struct {
 		name  string
 		guest inventory.GuestSample

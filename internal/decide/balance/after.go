@@ -65,7 +65,7 @@ func with(h inventory.Host, g inventory.Guest, spec guest.Spec, p guest.Placemen
 		promised += r.Memory
 	}
 	g.Spec, g.Placement = &spec, &p
-	g.Seen.Ranges, g.Seen.MemoryByNode = nil, map[topology.NodeID]topology.Bytes{}
+	g.Seen.Ranges, g.Seen.MemoryByNode = nil, topology.MemoryByNode{}
 	h.Topology.Nodes = slices.Clone(h.Topology.Nodes)
 	for _, r := range p.Reservations {
 		bytes := topology.Bytes(float64(resident) * ratio(float64(r.Memory), float64(promised)))

@@ -98,7 +98,7 @@ func TestAnEmulatorsOwnCPUIsNoRoomForOthers(t *testing.T) {
 // Of a guest on two nodes the first has the emulator's own CPU, not both a half.
 func TestTheFirstNodeHasTheEmulatorsOwnCPU(t *testing.T) {
 	h := machine("nodes:4 cores:4 memory:16G distances:10,16,28 square")
-	add(h, vm{name: "wide", vcpus: 6, memory: 2 * gib, cpus: on(0, 3), lies: map[topology.NodeID]topology.Bytes{0: gib, 3: gib}, used: 5,
+	add(h, vm{name: "wide", vcpus: 6, memory: 2 * gib, cpus: on(0, 3), lies: topology.MemoryByNode{0: gib, 3: gib}, used: 5,
 		spec: func(s *guest.Spec) {
 			s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2}
 			s.CPU.Emulator = guest.HelperExclusive

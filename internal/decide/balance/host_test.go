@@ -31,7 +31,7 @@ type vm struct {
 	vcpus      int
 	memory     topology.Bytes
 	cpus       []topology.NodeID // nodes that its vCPUs may run on
-	lies       map[topology.NodeID]topology.Bytes
+	lies       topology.MemoryByNode
 	used, wait float64 // CPUs
 	mbps       float64
 	change     func(*inventory.Guest) // what else is special
@@ -46,7 +46,7 @@ func on(n ...topology.NodeID) []topology.NodeID { return n }
 // vCPUs' nodes, its memory wherever it lies.
 func add(h *inventory.Host, v vm) {
 	if v.lies == nil {
-		v.lies = map[topology.NodeID]topology.Bytes{v.cpus[0]: v.memory}
+		v.lies = topology.MemoryByNode{v.cpus[0]: v.memory}
 	}
 	s := guest.Spec{Name: v.name, VCPUs: v.vcpus, Memory: v.memory, Topology: guest.TopologySpec{Mode: guest.TopologyOff}}
 	if v.spec != nil {

@@ -13,8 +13,8 @@ import (
 // half of an exchange is not, nor is a move whose target was taken meanwhile.
 func TestLegalTakesAllGuestsOfAMove(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:8G distances:10,21")
-	add(h, vm{name: "a", vcpus: 2, memory: 5 * gib, cpus: on(0), lies: map[topology.NodeID]topology.Bytes{0: 5 * gib}})
-	add(h, vm{name: "b", vcpus: 2, memory: 5 * gib, cpus: on(1), lies: map[topology.NodeID]topology.Bytes{1: 5 * gib}})
+	add(h, vm{name: "a", vcpus: 2, memory: 5 * gib, cpus: on(0), lies: topology.MemoryByNode{0: 5 * gib}})
+	add(h, vm{name: "b", vcpus: 2, memory: 5 * gib, cpus: on(1), lies: topology.MemoryByNode{1: 5 * gib}})
 	to := func(name string, node topology.NodeID) plan.GuestMove {
 		for i := range h.Guests {
 			if g := &h.Guests[i]; g.Name == name {

@@ -35,7 +35,7 @@ func drawState(t *rapid.T) (*inventory.Host, policy.Policy) {
 				v.memory += gib
 			}
 		}
-		v.lies = map[topology.NodeID]topology.Bytes{}
+		v.lies = topology.MemoryByNode{}
 		for left := v.memory; left > 0; {
 			part := min(left, topology.Bytes(rapid.IntRange(1, 6).Draw(t, "part"))*gib)
 			v.lies[node("lies", nodes+dry)] += part

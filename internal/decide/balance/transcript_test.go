@@ -144,7 +144,7 @@ func guestOf(t *testing.T, d *datadriven.TestData) (vm, error) {
 	if v.memory, err = topology.ParseBytes(memory); err != nil {
 		return vm{}, err
 	}
-	v.lies = map[topology.NodeID]topology.Bytes{}
+	v.lies = topology.MemoryByNode{}
 	for _, arg := range d.CmdArgs {
 		switch arg.Key {
 		case "on":

@@ -24,7 +24,7 @@ func drawWide(t *rapid.T) *inventory.Host {
 		v.cpus = on(node.Draw(t, "runs"))
 		if second := node.Draw(t, "second"); second != v.cpus[0] && rapid.Bool().Draw(t, "wide") {
 			v.cpus, v.vcpus, v.memory = on(v.cpus[0], second), 2*v.vcpus, 2*v.memory
-			v.lies = map[topology.NodeID]topology.Bytes{v.cpus[0]: v.memory / 2, second: v.memory / 2}
+			v.lies = topology.MemoryByNode{v.cpus[0]: v.memory / 2, second: v.memory / 2}
 			if rapid.Bool().Draw(t, "cells") {
 				v.spec = func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2} }
 			}
@@ -89,7 +89,7 @@ func TestWideGuestsReachTheOptimum(t *testing.T) {
 func TestAWideGuestLeavesBothNodesAtOnce(t *testing.T) {
 	for _, nodes := range []int{4, 64} {
 		h := machine(fmt.Sprintf("nodes:%d cores:8 memory:32G distances:10,20", nodes))
-		add(h, vm{name: "wide", vcpus: 8, memory: 8 * gib, cpus: on(0, 1), lies: map[topology.NodeID]topology.Bytes{0: 4 * gib, 1: 4 * gib}, used: 4, wait: 4,
+		add(h, vm{name: "wide", vcpus: 8, memory: 8 * gib, cpus: on(0, 1), lies: topology.MemoryByNode{0: 4 * gib, 1: 4 * gib}, used: 4, wait: 4,
 			spec: func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2} }})
 		off := map[string]policy.Mode{}
 		for i := range nodes - 2 {

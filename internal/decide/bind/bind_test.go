@@ -17,8 +17,8 @@ import (
 func nodes(s string) topology.NodeSet { return topology.MustParseSet[topology.NodeID](s) }
 func cpus(s string) topology.CPUSet   { return topology.MustParseSet[topology.CPUID](s) }
 func ptr[T any](v T) *T               { return &v }
-func placed(n topology.NodeID, size topology.Bytes) map[topology.NodeID]topology.Bytes {
-	return map[topology.NodeID]topology.Bytes{n: size}
+func placed(n topology.NodeID, size topology.Bytes) topology.MemoryByNode {
+	return topology.MemoryByNode{n: size}
 }
 
 // square is a host of four nodes with two CPUs each.

@@ -214,7 +214,7 @@ func TestSteps_Memory(t *testing.T) {
 				r.Guest.Seen.Threads[i].Mems = nodes("0-1")
 			}
 			r.Guest.Seen.Ranges[0].Policy = "interleave:0-1"
-			r.Guest.Seen.Ranges[0].ByNode = map[topology.NodeID]topology.Bytes{0: on0, 1: on1, 3: on3}
+			r.Guest.Seen.Ranges[0].ByNode = topology.MemoryByNode{0: on0, 1: on1, 3: on3}
 		}
 	}
 	// Half of 100 MiB, a fiftieth of that and a page.
@@ -224,7 +224,7 @@ func TestSteps_Memory(t *testing.T) {
 			memory(func(m *inventory.MemoryRange) { m.ByNode = placed(1, 128*mib) }),
 			want("move-memory: 128 MiB at 0x1000 to nodes 2")},
 		{"a part on the wrong node", memory(func(m *inventory.MemoryRange) {
-			m.ByNode = map[topology.NodeID]topology.Bytes{1: 8 * kib, 2: 128*mib - 8*kib}
+			m.ByNode = topology.MemoryByNode{1: 8 * kib, 2: 128*mib - 8*kib}
 		}), want("move-memory: 8 KiB at 0x1000 to nodes 2")},
 		{"the process's own memory elsewhere", own(mib + 4*kib), want("move-own-memory: 1.0 MiB in 1 mappings to nodes 2")},
 		{"little of the process's own memory elsewhere", own(mib), nil},
@@ -287,7 +287,7 @@ func TestSteps_PoolOfGiantPages(t *testing.T) {
 		return func(r *bind.Request) {
 			r.Topology.Nodes[2].HugePages = []topology.HugePagePool{{Size: 2 * mib, Total: 9, Free: 9}, {Size: page, Total: free, Free: free}}
 			r.Guest.Seen.Ranges[0].PageSize, r.Guest.Seen.Ranges[0].Backing = page, "hugetlbfs"
-			r.Guest.Seen.Ranges[0].ByNode = map[topology.NodeID]topology.Bytes{0: misplaced, 2: page}
+			r.Guest.Seen.Ranges[0].ByNode = topology.MemoryByNode{0: misplaced, 2: page}
 		}
 	}
 	checkSteps(t, []bindCase{
@@ -312,7 +312,7 @@ func TestSteps_PoolOfGiantPages(t *testing.T) {
 
 func TestSteps_MoveNamesTheNodes(t *testing.T) {
 	r := settled()
-	r.Guest.Seen.Ranges[0].ByNode = map[topology.NodeID]topology.Bytes{3: mib, 0: 2 * mib, 1: 3 * mib}
+	r.Guest.Seen.Ranges[0].ByNode = topology.MemoryByNode{3: mib, 0: 2 * mib, 1: 3 * mib}
 	for _, s := range bind.Steps(r).Steps {
 		if s.Kind == plan.MoveRange {
 			if want := "node 0: 2 MiB node 1: 3 MiB node 3: 1 MiB"; !strings.Contains(s.Why, want) {

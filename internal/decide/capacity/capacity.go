@@ -148,7 +148,7 @@ func (r *Node) Unpromised() topology.Bytes { return r.Memory - min(r.Memory, r.P
 // released is memory that a guest holds now and gives back when it is placed anew.
 type released struct {
 	pageSize topology.Bytes
-	byNode   map[topology.NodeID]topology.Bytes
+	byNode   topology.MemoryByNode
 }
 
 func (g released) on(node topology.NodeID, pageSize topology.Bytes) topology.Bytes {

@@ -65,8 +65,8 @@ func TestPlacement_MemoryOfTheNode(t *testing.T) {
 	})
 }
 
-func memoryOn(node topology.NodeID, bytes topology.Bytes) map[topology.NodeID]topology.Bytes {
-	return map[topology.NodeID]topology.Bytes{node: bytes}
+func memoryOn(node topology.NodeID, bytes topology.Bytes) topology.MemoryByNode {
+	return topology.MemoryByNode{node: bytes}
 }
 
 // Node 1 has 16 GiB: 2 GiB in its pool, 1 GiB kept free, 4 GiB of the guest: 9 GiB are left.

@@ -46,7 +46,7 @@ func (c *Controller) advise(moves []plan.Move) {
 		if !ok && now.Sub(a.noted[offer.ID]) >= advisedFor {
 			a.noted[offer.ID] = now
 			c.note(journal.Entry{
-				Kind: journal.Advised, ID: offer.ID, Guests: names(m), What: m.String(), Why: m.Why, By: string(Balancer), Move: &m,
+				Kind: journal.Advised, ID: offer.ID, Guests: m.Names(), What: m.String(), Why: m.Why, By: string(Balancer), Move: &m,
 			})
 		}
 		a.current = append(a.current, offer)
@@ -65,7 +65,7 @@ func (c *Controller) accept(e Accept) {
 	m.Advised = false
 	c.advice.current = slices.Delete(c.advice.current, at, at+1)
 	c.noteFor(e.Order, journal.Entry{
-		Kind: journal.Accepted, ID: e.Advice, Guests: names(m), What: m.String(), Why: m.Why, By: string(Operator),
+		Kind: journal.Accepted, ID: e.Advice, Guests: m.Names(), What: m.String(), Why: m.Why, By: string(Operator),
 	})
 	c.queueMove(m, Operator)
 }

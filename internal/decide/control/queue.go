@@ -38,7 +38,7 @@ func (j *jobs) recovering() bool {
 // concerns reports whether the running job is about a guest.
 func (j *jobs) concerns(guest string) bool {
 	r := j.running
-	return r != nil && (r.job.Kind == RepairJob && r.job.Guest == guest || slices.Contains(names(r.job.Move), guest))
+	return r != nil && (r.job.Kind == RepairJob && r.job.Guest == guest || slices.Contains(r.job.Move.Names(), guest))
 }
 
 func (j *jobs) progressed(m status.Moving) {
@@ -139,7 +139,7 @@ func (c *Controller) jobEnded(e JobEnded) {
 // was planned on. Its guests rest as after a move, so that it is not tried all the time.
 func (c *Controller) notBegun(j Job, err error) {
 	e := journal.Entry{
-		Kind: journal.MoveFailed, ID: j.ID, Guests: names(j.Move), What: "not begun: " + j.Move.String(),
+		Kind: journal.MoveFailed, ID: j.ID, Guests: j.Move.Names(), What: "not begun: " + j.Move.String(),
 		Why: err.Error(), By: string(j.By),
 	}
 	c.note(e)
@@ -157,7 +157,7 @@ func (c *Controller) count(m *Moved) {
 	t := &c.totals
 	t.MovedBytes += m.Bytes
 	e := journal.Entry{
-		Kind: m.End, At: c.turn.now, Guests: names(m.Move), Moved: m.Bytes, Copied: m.Copied, Cancelled: m.Cancelled,
+		Kind: m.End, At: c.turn.now, Guests: m.Move.Names(), Moved: m.Bytes, Copied: m.Copied, Cancelled: m.Cancelled,
 	}
 	switch {
 	case !e.Ends():

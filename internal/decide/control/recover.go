@@ -18,7 +18,7 @@ type recovery struct {
 
 // moved takes over whether a move ended or is to be resumed.
 func (r *recovery) moved(m *Moved) {
-	for _, name := range names(m.Move) {
+	for _, name := range m.Move.Names() {
 		if delete(r.cut, name); m.End == "" {
 			r.cut[name] = true
 		}

@@ -178,7 +178,7 @@ func (w *world) runCommand(d *datadriven.TestData) {
 // journalMove writes what a job itself puts into the journal.
 func (w *world) journalMove(kind journal.Kind, id string, m plan.Move, cancelled bool) {
 	w.journal = append(w.journal, journal.Entry{
-		At: w.now, Kind: kind, ID: id, Guests: strings.Split(m.Names(), ", "), What: m.String(),
+		At: w.now, Kind: kind, ID: id, Guests: m.Names(), What: m.String(),
 		Move: &m, Cancelled: cancelled,
 	})
 }

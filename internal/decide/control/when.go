@@ -114,7 +114,7 @@ func (c *Controller) divide(all []plan.Move) (advised, made []plan.Move) {
 	held := c.held() != ""
 	for _, m := range all {
 		switch {
-		case slices.ContainsFunc(names(m), func(name string) bool { return c.recovery.cut[name] }):
+		case slices.ContainsFunc(m.Names(), func(name string) bool { return c.recovery.cut[name] }):
 		case m.Advised || held:
 			advised = append(advised, m)
 		default:
@@ -129,13 +129,4 @@ func (c *Controller) small(h *inventory.Host) topology.Bytes {
 	const seconds = 4
 	rate, _ := c.rules.policy.Balance.CopyRate(h.MoverBytesPerSecond)
 	return seconds * rate
-}
-
-// names returns the names of a move's guests.
-func names(m plan.Move) []string {
-	all := make([]string, len(m.Guests))
-	for i, g := range m.Guests {
-		all[i] = g.Guest
-	}
-	return all
 }

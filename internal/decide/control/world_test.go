@@ -243,7 +243,7 @@ func (w *world) add(name string, vcpus int, memory topology.Bytes, on, runs topo
 }
 
 func (w *world) lay(g *vm, memory topology.Bytes, on topology.NodeID) {
-	g.Seen.MemoryByNode = map[topology.NodeID]topology.Bytes{on: memory}
+	g.Seen.MemoryByNode = topology.MemoryByNode{on: memory}
 }
 
 func (w *world) runOn(g *vm, node topology.NodeID) {
@@ -285,7 +285,7 @@ func (w *world) settle(g *vm) {
 	for i, v := range g.Placement.VCPUs {
 		g.Seen.Threads[i].Affinity = v.CPUs
 	}
-	g.Seen.MemoryByNode = map[topology.NodeID]topology.Bytes{}
+	g.Seen.MemoryByNode = topology.MemoryByNode{}
 	for _, r := range g.Placement.Reservations {
 		g.Seen.MemoryByNode[r.Node] += r.Memory
 	}

@@ -2,6 +2,8 @@ package diagnose
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/numavisor/numavisor/internal/guest"
@@ -78,7 +80,7 @@ func (s *subject) foldedOn() (topology.NodeID, string) {
 	if s.Placement != nil || s.memory < worthAWord || s.memory < s.Config.Memory/2 {
 		return 0, "" // drift tells; or too little touched to judge
 	}
-	for _, node := range sortedNodes(s.Seen.MemoryByNode) {
+	for _, node := range slices.Sorted(maps.Keys(s.Seen.MemoryByNode)) {
 		if float64(s.Seen.MemoryByNode[node]) >= 0.95*float64(s.memory) {
 			return node, s.memoryEvidence()
 		}

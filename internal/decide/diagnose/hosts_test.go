@@ -11,7 +11,7 @@ const (
 	gib = topology.GiB
 )
 
-type byNode = map[topology.NodeID]topology.Bytes
+type byNode = topology.MemoryByNode
 
 func cpus(list string) topology.CPUSet   { return topology.MustParseSet[topology.CPUID](list) }
 func nodes(list string) topology.NodeSet { return topology.MustParseSet[topology.NodeID](list) }

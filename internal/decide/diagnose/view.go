@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -117,7 +118,7 @@ func (s *subject) object() string { return "guest " + s.Name }
 // memoryEvidence gives the guest's memory by node, with its source.
 func (s *subject) memoryEvidence() string {
 	var parts []string
-	for _, node := range sortedNodes(s.Seen.MemoryByNode) {
+	for _, node := range slices.Sorted(maps.Keys(s.Seen.MemoryByNode)) {
 		if bytes := s.Seen.MemoryByNode[node]; bytes > 0 {
 			parts = append(parts, fmt.Sprintf("node %d: %v", node, bytes))
 		}
@@ -141,15 +142,6 @@ func orUnknown(source string) string {
 		return "source not recorded"
 	}
 	return source
-}
-
-func sortedNodes[V any](m map[topology.NodeID]V) []topology.NodeID {
-	nodes := make([]topology.NodeID, 0, len(m))
-	for n := range m {
-		nodes = append(nodes, n)
-	}
-	slices.Sort(nodes)
-	return nodes
 }
 
 // binding completes a finding that binding the guest repairs. Memory pinned by

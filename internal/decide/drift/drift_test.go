@@ -16,7 +16,7 @@ import (
 
 const mib = topology.MiB
 
-type byNode = map[topology.NodeID]topology.Bytes
+type byNode = topology.MemoryByNode
 
 func cpus(list string) topology.CPUSet   { return topology.MustParseSet[topology.CPUID](list) }
 func nodes(list string) topology.NodeSet { return topology.MustParseSet[topology.NodeID](list) }

@@ -36,10 +36,10 @@ func LocalShare(g inventory.Guest, t *topology.Topology) *float64 {
 		}
 		return cellsAtBest(&g, t)
 	}
-	memory := map[topology.NodeID]topology.Bytes{}
+	memory := topology.MemoryByNode{}
 	for _, r := range g.Seen.Ranges {
 		if r.Cell != nil {
-			addTo(memory, r.ByNode)
+			memory.Add(r.ByNode)
 		}
 	}
 	if len(memory) == 0 {
@@ -52,12 +52,12 @@ func LocalShare(g inventory.Guest, t *topology.Topology) *float64 {
 func cellsLocal(g *inventory.Guest, t *topology.Topology) (share *float64, ok bool) {
 	localBytes, total := 0.0, 0.0
 	for _, cell := range g.Config.Cells {
-		memory := map[topology.NodeID]topology.Bytes{}
+		memory := topology.MemoryByNode{}
 		known := false
 		for _, r := range g.Seen.Ranges {
 			if r.Cell != nil && *r.Cell == cell.ID {
 				known = true
-				addTo(memory, r.ByNode)
+				memory.Add(r.ByNode)
 			}
 		}
 		if !known {
@@ -68,7 +68,7 @@ func cellsLocal(g *inventory.Guest, t *topology.Topology) (share *float64, ok bo
 		if one == nil {
 			continue // nothing touched yet, or its vCPUs not seen
 		}
-		size := float64(sum(memory))
+		size := float64(memory.Total())
 		localBytes, total = localBytes+*one*size, total+size
 	}
 	if total == 0 {
@@ -88,7 +88,7 @@ func cellsAtBest(g *inventory.Guest, t *topology.Topology) *float64 {
 		share float64 // of the cell's vCPUs that are on the node
 	}
 	var uses []use
-	nodes, seen := sortedNodes(memoryShares(g.Seen.MemoryByNode)), sum(g.Seen.MemoryByNode)
+	nodes, seen := g.Seen.MemoryByNode.Nodes(), g.Seen.MemoryByNode.Total()
 	room, rooms := make([]float64, len(g.Config.Cells)), topology.Bytes(0)
 	for i, cell := range g.Config.Cells {
 		vcpus := vcpuShares(g, t, func(v guest.VCPUID) bool { return cell.VCPUs.IsEmpty() || cell.VCPUs.Contains(v) })
@@ -123,15 +123,15 @@ func local(memory, vcpus shares) *float64 {
 		return nil
 	}
 	s := 0.0
-	for _, node := range sortedNodes(memory) { // in order: sums of floats depend on it
+	for _, node := range slices.Sorted(maps.Keys(memory)) { // in order: sums of floats depend on it
 		s += memory[node] * vcpus[node]
 	}
 	s = min(s, 1) // rounding
 	return &s
 }
 
-func memoryShares(byNode map[topology.NodeID]topology.Bytes) shares {
-	total := sum(byNode)
+func memoryShares(byNode topology.MemoryByNode) shares {
+	total := byNode.Total()
 	if total == 0 {
 		return nil
 	}
@@ -189,27 +189,4 @@ func (s shares) over(total float64) shares {
 		s[node] /= total
 	}
 	return s
-}
-
-func addTo(into, from map[topology.NodeID]topology.Bytes) {
-	for node, bytes := range from {
-		into[node] += bytes
-	}
-}
-
-func sum(byNode map[topology.NodeID]topology.Bytes) topology.Bytes {
-	var total topology.Bytes
-	for _, bytes := range byNode {
-		total += bytes
-	}
-	return total
-}
-
-func sortedNodes(s shares) []topology.NodeID {
-	nodes := make([]topology.NodeID, 0, len(s))
-	for n := range s {
-		nodes = append(nodes, n)
-	}
-	slices.Sort(nodes)
-	return nodes
 }

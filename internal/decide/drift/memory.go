@@ -25,7 +25,7 @@ const (
 type part struct {
 	name     string
 	intended topology.NodeSet
-	byNode   map[topology.NodeID]topology.Bytes
+	byNode   topology.MemoryByNode
 	// process says that the figures hold what the VM process itself uses too.
 	process bool
 }
@@ -42,12 +42,10 @@ func parts(g *inventory.Guest) []part {
 		name := fmt.Sprintf("cell %d", *r.Cell)
 		at := slices.IndexFunc(all, func(p part) bool { return p.name == name })
 		if at < 0 {
-			all = append(all, part{name: name, intended: targetOf(g.Placement, *r.Cell), byNode: map[topology.NodeID]topology.Bytes{}})
+			all = append(all, part{name: name, intended: targetOf(g.Placement, *r.Cell), byNode: topology.MemoryByNode{}})
 			at = len(all) - 1
 		}
-		for node, bytes := range r.ByNode {
-			all[at].byNode[node] += bytes
-		}
+		all[at].byNode.Add(r.ByNode)
 	}
 	if len(all) == 0 && len(g.Seen.MemoryByNode) > 0 {
 		return []part{{name: "guest", intended: g.Placement.Nodes, byNode: g.Seen.MemoryByNode, process: true}}
@@ -94,14 +92,8 @@ func (c *comparison) memory() {
 	}
 }
 
-func byNodeText(byNode map[topology.NodeID]topology.Bytes) string {
-	var nodes []topology.NodeID
-	for n, bytes := range byNode {
-		if bytes > 0 {
-			nodes = append(nodes, n)
-		}
-	}
-	slices.Sort(nodes)
+func byNodeText(byNode topology.MemoryByNode) string {
+	nodes := byNode.Nodes()
 	texts := make([]string, len(nodes))
 	for i, n := range nodes {
 		texts[i] = fmt.Sprintf("node %d: %v", n, byNode[n])

@@ -7,6 +7,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -173,7 +174,7 @@ func (p *problem) shapeLadders() []ladder {
 	mode := p.spec.Topology.Mode
 	if mode == guest.TopologyCells {
 		for n := max(p.spec.Topology.Count, len(p.spec.Topology.Cells)) - 1; n >= 1; n-- {
-			fewer = append(fewer, p.change(fmt.Sprintf("%s instead (topology.count)", counted(n, "equal cell", "equal cells")), func(s *guest.Spec, _ *policy.Policy) {
+			fewer = append(fewer, p.change(fmt.Sprintf("%s instead (topology.count)", text.Count(n, "equal cell", "equal cells")), func(s *guest.Spec, _ *policy.Policy) {
 				s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: n}
 			}))
 		}
@@ -193,7 +194,7 @@ func (p *problem) withGrowth(r Request, c Change) Change {
 	}
 	if _, why, err := Place(r); err == nil {
 		for _, g := range why.Grow {
-			c.Text += fmt.Sprintf("; node %d by %s of %v", g.Node, counted(int(g.Pages), "page", "pages"), g.PageSize)
+			c.Text += fmt.Sprintf("; node %d by %s of %v", g.Node, text.Count(int(g.Pages), "page", "pages"), g.PageSize)
 		}
 	}
 	return c
@@ -206,7 +207,7 @@ func (p *problem) smaller(r Request) []Change {
 	unit := max(p.spec.PageSize, smallUnit)
 	units := int(p.spec.Memory / unit)
 	vcpus := func(n, _ int) Change {
-		return p.change(fmt.Sprintf("%s instead of %d", counted(n, "vCPU", "vCPUs"), p.spec.VCPUs), func(s *guest.Spec, _ *policy.Policy) { p.resize(s, n, p.spec.Memory) })
+		return p.change(fmt.Sprintf("%s instead of %d", text.Count(n, "vCPU", "vCPUs"), p.spec.VCPUs), func(s *guest.Spec, _ *policy.Policy) { p.resize(s, n, p.spec.Memory) })
 	}
 	memory := func(_, n int) Change {
 		m := topology.Bytes(n) * unit
@@ -214,7 +215,7 @@ func (p *problem) smaller(r Request) []Change {
 	}
 	both := func(n, m int) Change {
 		size := topology.Bytes(m) * unit
-		return p.change(fmt.Sprintf("%s and %v of memory", counted(n, "vCPU", "vCPUs"), size), func(s *guest.Spec, _ *policy.Policy) { p.resize(s, n, size) })
+		return p.change(fmt.Sprintf("%s and %v of memory", text.Count(n, "vCPU", "vCPUs"), size), func(s *guest.Spec, _ *policy.Policy) { p.resize(s, n, size) })
 	}
 	if c, ok := greatest(p.spec.VCPUs-1, func(n int) Change { return vcpus(n, 0) }, r); ok {
 		out = append(out, c)

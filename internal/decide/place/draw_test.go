@@ -111,7 +111,7 @@ func drawDistances(t *rapid.T, topo *topology.Topology) {
 func drawOther(t *rapid.T, h *inventory.Host, name string) {
 	g := inventory.Guest{Name: name, State: "running"}
 	node := rapid.SampledFrom(h.Topology.Nodes).Draw(t, "home")
-	g.Seen.MemoryByNode = map[topology.NodeID]topology.Bytes{}
+	g.Seen.MemoryByNode = topology.MemoryByNode{}
 	if node.Memory > 0 && rapid.Bool().Draw(t, "touched") {
 		g.Seen.MemoryByNode[node.ID] = topology.Bytes(rapid.IntRange(1, 300).Draw(t, "seen")) * topology.MiB
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -45,7 +46,7 @@ func On(r Request, homes []topology.NodeID) (guest.Placement, error) {
 	}
 	cells, ok := p.cellsFor(len(homes))
 	if !ok {
-		return refuse(fmt.Sprintf("it cannot be divided into %s", counted(len(homes), "cell", "cells")))
+		return refuse(fmt.Sprintf("it cannot be divided into %s", text.Count(len(homes), "cell", "cells")))
 	}
 	sol := &solution{cells: cells, kinds: p.kindsOf(cells), slots: at}
 	if why := p.refusal(sol); why != "" {

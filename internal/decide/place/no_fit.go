@@ -6,6 +6,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/text"
 )
 
 // NoFit is the error of a guest that finds no room: what is tightest on each
@@ -36,7 +37,7 @@ func (e *NoFit) Error() string {
 	var parts []string
 	for _, n := range e.Nodes {
 		if len(parts) == alternativesShown {
-			parts = append(parts, fmt.Sprintf("and %s more", counted(len(e.Nodes)-alternativesShown, "node", "nodes")))
+			parts = append(parts, fmt.Sprintf("and %s more", text.Count(len(e.Nodes)-alternativesShown, "node", "nodes")))
 			break
 		}
 		parts = append(parts, n.String())
@@ -54,7 +55,7 @@ func (e *NoFit) Error() string {
 // Text lists everything for people.
 func (e *NoFit) Text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "guest %s finds no room, divided into %s:\n", e.Guest, counted(e.Cells, "part", "parts"))
+	fmt.Fprintf(&b, "guest %s finds no room, divided into %s:\n", e.Guest, text.Count(e.Cells, "part", "parts"))
 	for _, n := range e.Nodes {
 		fmt.Fprintf(&b, "  %v\n", n)
 	}
@@ -127,7 +128,7 @@ func (p *problem) apartReason(f *refusal) string {
 	case f.fitting < f.cells:
 		return ""
 	case !p.required.IsEmpty():
-		return fmt.Sprintf("no set of %s holds nodes %v of the required devices", counted(f.cells, "node", "nodes"), p.required)
+		return fmt.Sprintf("no set of %s holds nodes %v of the required devices", text.Count(f.cells, "node", "nodes"), p.required)
 	case limits.MaxDistance > 0 || limits.MaxClass != "":
 		return fmt.Sprintf("no %d nodes with room lie within max_distance %d, max_class %q of each other", f.cells, limits.MaxDistance, limits.MaxClass)
 	}

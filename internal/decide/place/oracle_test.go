@@ -319,7 +319,7 @@ func (o *oracle) drawOthers(t *rapid.T) {
 			p.Reservations[0].VCPUs, p.Reservations[0].Exclusive = 1, topology.SetOf(last[len(last)-1])
 		}
 		g := inventory.Guest{Name: name, State: "running", Managed: true, Placement: &p}
-		g.Seen.MemoryByNode = map[topology.NodeID]topology.Bytes{n.ID: r.Memory / 2}
+		g.Seen.MemoryByNode = topology.MemoryByNode{n.ID: r.Memory / 2}
 		o.host.Guests = append(o.host.Guests, g)
 	}
 }

@@ -358,7 +358,7 @@ func TestIgnoreFreesTheGuestsOwnRoom(t *testing.T) {
 		h.Topology.Nodes[i].Free = 2 * gib
 	}
 	placed := guest.Placement{Guest: "g", CPUMode: guest.CPURange, Reservations: []guest.Reservation{{Node: 2, Memory: 12 * gib, VCPUs: 4}}}
-	h.Guests = []inventory.Guest{{Name: "g", Managed: true, Placement: &placed, Seen: inventory.Seen{MemoryByNode: map[topology.NodeID]topology.Bytes{2: 12 * gib}}}}
+	h.Guests = []inventory.Guest{{Name: "g", Managed: true, Placement: &placed, Seen: inventory.Seen{MemoryByNode: topology.MemoryByNode{2: 12 * gib}}}}
 	spec := guest.Spec{Name: "g", VCPUs: 4, Memory: 12 * gib}
 	got, _ := mustPlace(t, Request{Host: h, Spec: spec, Ignore: "g"})
 	if got.Nodes.String() != "2" {

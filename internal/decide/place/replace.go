@@ -15,7 +15,7 @@ import (
 // fewer vCPUs squeezed, fewer nodes, or a cost lower by the price of copying
 // (package cost), which balancing pays too. Nothing that fits where it lies is moved for a
 // tie's sake.
-func Again(r Request, lies map[topology.NodeID]topology.Bytes) (guest.Placement, Why, error) {
+func Again(r Request, lies topology.MemoryByNode) (guest.Placement, Why, error) {
 	best, why, err := Place(r)
 	if err != nil {
 		return best, why, err
@@ -46,13 +46,8 @@ func (r Request) allowed() topology.NodeSet {
 }
 
 // fullest returns the n nodes that hold most of the memory.
-func fullest(lies map[topology.NodeID]topology.Bytes, n int) topology.NodeSet {
-	var nodes []topology.NodeID
-	for node, bytes := range lies {
-		if bytes > 0 {
-			nodes = append(nodes, node)
-		}
-	}
+func fullest(lies topology.MemoryByNode, n int) topology.NodeSet {
+	nodes := lies.Nodes()
 	slices.SortFunc(nodes, func(a, b topology.NodeID) int {
 		return cmp.Or(-cmp.Compare(lies[a], lies[b]), cmp.Compare(a, b))
 	})
@@ -60,16 +55,10 @@ func fullest(lies map[topology.NodeID]topology.Bytes, n int) topology.NodeSet {
 }
 
 // copied is the share of memory outside the nodes.
-func copied(lies map[topology.NodeID]topology.Bytes, nodes topology.NodeSet) float64 {
-	var outside, total topology.Bytes
-	for node, bytes := range lies {
-		total += bytes
-		if !nodes.Contains(node) {
-			outside += bytes
-		}
-	}
+func copied(lies topology.MemoryByNode, nodes topology.NodeSet) float64 {
+	total := lies.Total()
 	if total == 0 {
 		return 0
 	}
-	return float64(outside) / float64(total)
+	return float64(total-lies.On(nodes)) / float64(total)
 }

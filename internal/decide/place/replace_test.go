@@ -38,8 +38,8 @@ func fourNodes(loads ...int) *inventory.Host {
 }
 
 func TestAgainStaysWhereTheMemoryLies(t *testing.T) {
-	lies := func(n topology.NodeID) map[topology.NodeID]topology.Bytes {
-		return map[topology.NodeID]topology.Bytes{n: 2 * topology.GiB, 0: 10 * topology.MiB}
+	lies := func(n topology.NodeID) topology.MemoryByNode {
+		return topology.MemoryByNode{n: 2 * topology.GiB, 0: 10 * topology.MiB}
 	}
 	for _, c := range []struct {
 		name string
@@ -66,14 +66,14 @@ func TestAgainStaysWhereTheMemoryLies(t *testing.T) {
 
 func TestAgainKeepsToTheLimits(t *testing.T) {
 	spec := guest.Spec{Name: "g", VCPUs: 2, Memory: topology.GiB, Limits: guest.Limits{Nodes: topology.SetOf[topology.NodeID](1)}}
-	p, _, err := place.Again(place.Request{Host: fourNodes(), Spec: spec}, map[topology.NodeID]topology.Bytes{3: topology.GiB})
+	p, _, err := place.Again(place.Request{Host: fourNodes(), Spec: spec}, topology.MemoryByNode{3: topology.GiB})
 	if err != nil || !p.Nodes.Equal(topology.SetOf[topology.NodeID](1)) {
 		t.Errorf("asked for node 1, got %s, %v", p.Nodes, err)
 	}
 }
 
 func TestAgainSaysWhyItStays(t *testing.T) {
-	_, why, err := place.Again(place.Request{Host: fourNodes(0, 0, 0, 1), Spec: guest.Spec{Name: "g", VCPUs: 2, Memory: topology.GiB}}, map[topology.NodeID]topology.Bytes{3: topology.GiB})
+	_, why, err := place.Again(place.Request{Host: fourNodes(0, 0, 0, 1), Spec: guest.Spec{Name: "g", VCPUs: 2, Memory: topology.GiB}}, topology.MemoryByNode{3: topology.GiB})
 	if err != nil || !strings.Contains(why.Summary, "its memory lies there") {
 		t.Errorf("no reason given: %q, %v", why.Summary, err)
 	}

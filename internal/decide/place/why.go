@@ -8,6 +8,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/cost"
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -226,7 +227,7 @@ func (p *problem) fewer(sol *solution) []Alternative {
 	if last.fitting < last.cells && len(short) > 0 {
 		reason, decided = short[0].String(), string(short[0].Constraint)
 	}
-	return []Alternative{{Decided: decided, Reason: fmt.Sprintf("%s not enough: %s", counted(last.cells, "node is", "nodes are"), reason)}}
+	return []Alternative{{Decided: decided, Reason: fmt.Sprintf("%s not enough: %s", text.Count(last.cells, "node is", "nodes are"), reason)}}
 }
 
 // shortages lists, for each node that could give a home, what the least

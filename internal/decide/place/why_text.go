@@ -5,12 +5,13 @@ import (
 	"strings"
 
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/text"
 )
 
 // summary is one sentence: what was given, and what it costs.
 func (w *Why) summary(s *guest.Spec, cells int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s -> %s %v: %s and %v", w.Guest, plural(w.Nodes.Len(), "node", "nodes"), w.Nodes, counted(s.VCPUs, "vCPU", "vCPUs"), s.Memory)
+	fmt.Fprintf(&b, "%s -> %s %v: %s and %v", w.Guest, text.Plural(w.Nodes.Len(), "node", "nodes"), w.Nodes, text.Count(s.VCPUs, "vCPU", "vCPUs"), s.Memory)
 	if cells > 1 {
 		fmt.Fprintf(&b, " in %d parts", cells)
 	}
@@ -23,7 +24,7 @@ func (w *Why) summary(s *guest.Spec, cells int) string {
 		fmt.Fprintf(&b, " (%s)", strings.Join(parts, ", "))
 	}
 	if w.Squeeze > 0 {
-		fmt.Fprintf(&b, "; %s share cores, no set of nodes has a core for each", counted(w.Squeeze, "vCPU must", "vCPUs must"))
+		fmt.Fprintf(&b, "; %s share cores, no set of nodes has a core for each", text.Count(w.Squeeze, "vCPU must", "vCPUs must"))
 	}
 	return b.String()
 }
@@ -38,7 +39,7 @@ func (w *Why) Text() string {
 		if a.Nodes.IsEmpty() {
 			fmt.Fprintf(&b, "  %s\n", a.Reason)
 		} else {
-			fmt.Fprintf(&b, "  not on %s %v: %s\n", plural(a.Nodes.Len(), "node", "nodes"), a.Nodes, a.Reason)
+			fmt.Fprintf(&b, "  not on %s %v: %s\n", text.Plural(a.Nodes.Len(), "node", "nodes"), a.Nodes, a.Reason)
 		}
 	}
 	if len(w.Terms) > 0 {
@@ -52,7 +53,7 @@ func (w *Why) Text() string {
 		b.WriteByte('\n')
 	}
 	for _, g := range w.Grow {
-		fmt.Fprintf(&b, "  first: add %s of %v to the pool of node %d\n", counted(int(g.Pages), "page", "pages"), g.PageSize, g.Node)
+		fmt.Fprintf(&b, "  first: add %s of %v to the pool of node %d\n", text.Count(int(g.Pages), "page", "pages"), g.PageSize, g.Node)
 	}
 	for _, o := range w.Overlaps {
 		fmt.Fprintf(&b, "  first: bind guest %s anew without CPUs %v, which become exclusive\n", o.Guest, o.CPUs)
@@ -69,20 +70,9 @@ func (w *Why) proof() string {
 	better := fmt.Sprintf("cost up to %.4f less", w.Gap.Most)
 	switch w.Gap.Figure {
 	case "squeeze":
-		better = fmt.Sprintf("squeeze up to %s fewer", counted(int(w.Gap.Most), "vCPU", "vCPUs"))
+		better = fmt.Sprintf("squeeze up to %s fewer", text.Count(int(w.Gap.Most), "vCPU", "vCPUs"))
 	case "nodes":
-		better = fmt.Sprintf("take up to %s fewer", counted(int(w.Gap.Most), "node", "nodes"))
+		better = fmt.Sprintf("take up to %s fewer", text.Count(int(w.Gap.Most), "node", "nodes"))
 	}
 	return "not proven best: the search was cut off at the policy's search_steps, another placement could " + better
-}
-
-func counted(n int, one, many string) string {
-	return fmt.Sprintf("%d %s", n, plural(n, one, many))
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
 }

@@ -9,6 +9,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,9 +74,9 @@ var ErrStopped = &hostapi.Error{Status: http.StatusServiceUnavailable, Err: erro
 
 // New makes a daemon; Run runs it, once.
 func New(o Options) *Daemon {
-	orElse(&o.Every, time.Second)
-	orElse(&o.Look, 30*time.Second)
-	orElse(&o.Plan, 5*time.Second)
+	o.Every = cmp.Or(o.Every, time.Second)
+	o.Look = cmp.Or(o.Look, 30*time.Second)
+	o.Plan = cmp.Or(o.Plan, 5*time.Second)
 	host := *o.Host
 	host.Journal, host.By = o.Journal, "daemon"
 	o.Host = &host
@@ -84,12 +85,6 @@ func New(o Options) *Daemon {
 	}
 	return &Daemon{
 		Options: o, asks: make(chan func(*loop)), events: make(chan control.Event), stopped: make(chan struct{}),
-	}
-}
-
-func orElse(v *time.Duration, other time.Duration) {
-	if *v == 0 {
-		*v = other
 	}
 }
 

@@ -116,7 +116,7 @@ func mappingsOf(c inventory.Config) []*mapping {
 	address := uint64(0x7f0000000000)
 	for _, cell := range cells {
 		address -= uint64(cell.Memory) + 1<<30 // apart, so that no two adjoin
-		m := &mapping{cell: cell.ID, MemoryRange: inventory.MemoryRange{Address: address, Size: cell.Memory, Policy: "default", PageSize: smallPage, Backing: c.Source, ByNode: map[topology.NodeID]topology.Bytes{}}}
+		m := &mapping{cell: cell.ID, MemoryRange: inventory.MemoryRange{Address: address, Size: cell.Memory, Policy: "default", PageSize: smallPage, Backing: c.Source, ByNode: topology.MemoryByNode{}}}
 		if c.PageSize > 0 {
 			m.PageSize, m.Backing = c.PageSize, "hugetlbfs"
 		}
@@ -133,7 +133,7 @@ func mappingsOf(c inventory.Config) []*mapping {
 		}
 		all = append(all, m)
 	}
-	heap := inventory.MemoryRange{Address: 0x550000000000, Size: ownMemory, Policy: "default", PageSize: smallPage, Backing: "anonymous", ByNode: map[topology.NodeID]topology.Bytes{}}
+	heap := inventory.MemoryRange{Address: 0x550000000000, Size: ownMemory, Policy: "default", PageSize: smallPage, Backing: "anonymous", ByNode: topology.MemoryByNode{}}
 	return append(all, &mapping{own: true, MemoryRange: heap})
 }
 

@@ -111,7 +111,7 @@ func (h *Host) Drain() {
 func (h *Host) Audit() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	small, huge := map[topology.NodeID]topology.Bytes{}, map[topology.NodeID]map[topology.Bytes]uint64{}
+	small, huge := topology.MemoryByNode{}, map[topology.NodeID]map[topology.Bytes]uint64{}
 	for _, p := range h.processes() {
 		for _, m := range p.mappings {
 			for id, bytes := range m.ByNode {

@@ -39,9 +39,9 @@ func (h *Host) on(method string, pid int, do func(*process) error) error {
 }
 
 // Memory sums a guest's touched memory.
-func (h *Host) Memory(g inventory.Guest) (byNode map[topology.NodeID]topology.Bytes, source string, err error) {
+func (h *Host) Memory(g inventory.Guest) (byNode topology.MemoryByNode, source string, err error) {
 	err = h.on("Memory", g.PID, func(p *process) error {
-		byNode = map[topology.NodeID]topology.Bytes{}
+		byNode = topology.MemoryByNode{}
 		for _, m := range p.mappings {
 			for id, bytes := range m.ByNode {
 				byNode[id] += bytes

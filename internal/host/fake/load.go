@@ -113,12 +113,10 @@ func (m *Sampler) run(g *inventory.GuestSample, window time.Duration, t *topolog
 }
 
 // MemoryOf sums a guest's mappings by node.
-func MemoryOf(g inventory.Guest) map[topology.NodeID]topology.Bytes {
-	sum := map[topology.NodeID]topology.Bytes{}
+func MemoryOf(g inventory.Guest) topology.MemoryByNode {
+	sum := topology.MemoryByNode{}
 	for _, r := range g.Seen.Ranges {
-		for id, b := range r.ByNode {
-			sum[id] += b
-		}
+		sum.Add(r.ByNode)
 	}
 	return sum
 }

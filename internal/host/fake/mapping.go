@@ -117,7 +117,7 @@ func (h *Host) release(m *mapping) {
 	for id, bytes := range m.ByNode {
 		h.nodes[id].give(bytes, m.kind())
 	}
-	m.ByNode = map[topology.NodeID]topology.Bytes{}
+	m.ByNode = topology.MemoryByNode{}
 }
 
 // remap gives the node that the ordinal of one set has in another, as cpuset

@@ -30,7 +30,7 @@ func (h *Host) AddProgram(threads int, memory topology.Bytes, on topology.NodeID
 	for i := range threads {
 		p.threads = append(p.threads, inventory.Thread{TID: p.pid + i, Name: "work", Role: inventory.RoleEmulator, Affinity: h.topology.CPUSet(), Mems: h.topology.MemoryNodes()})
 	}
-	m := &mapping{own: true, MemoryRange: inventory.MemoryRange{Address: 0x550000000000, Size: memory, Policy: "default", PageSize: smallPage, Backing: "anonymous", ByNode: map[topology.NodeID]topology.Bytes{}}}
+	m := &mapping{own: true, MemoryRange: inventory.MemoryRange{Address: 0x550000000000, Size: memory, Policy: "default", PageSize: smallPage, Backing: "anonymous", ByNode: topology.MemoryByNode{}}}
 	h.touch(m, memory, on, h.topology.MemoryNodes())
 	p.mappings = []*mapping{m}
 	h.programs[p.pid] = p

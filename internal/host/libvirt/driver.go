@@ -1,6 +1,7 @@
 package libvirt
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
@@ -29,7 +30,7 @@ type Driver struct {
 // New returns a driver for the daemon at a libvirt URI; empty means
 // DefaultURI. It connects with the first call.
 func New(uri string) *Driver {
-	uri = or(uri, DefaultURI())
+	uri = cmp.Or(uri, DefaultURI())
 	dial := func() (*libvirt.Connect, error) { return dial(uri) }
 	seen := new(atomic.Bool)
 	return &Driver{
@@ -95,7 +96,7 @@ var startEvents = sync.OnceValue(func() error {
 // runDirOf is where libvirt's QEMU driver keeps the pid files of its guests.
 func runDirOf(uri string) string {
 	if strings.HasSuffix(uri, "/session") {
-		return filepath.Join(or(os.Getenv("XDG_RUNTIME_DIR"), "/run"), "libvirt", "qemu", "run")
+		return filepath.Join(cmp.Or(os.Getenv("XDG_RUNTIME_DIR"), "/run"), "libvirt", "qemu", "run")
 	}
 	return "/run/libvirt/qemu"
 }

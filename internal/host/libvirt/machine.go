@@ -1,6 +1,7 @@
 package libvirt
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -80,21 +81,14 @@ func (m Machine) Check(spec guest.Spec) error {
 }
 
 func (m Machine) withDefaults() Machine {
-	m.Type = or(m.Type, "kvm")
-	m.Arch = or(m.Arch, "x86_64")
+	m.Type = cmp.Or(m.Type, "kvm")
+	m.Arch = cmp.Or(m.Arch, "x86_64")
 	if m.Type == "kvm" {
-		m.CPU = or(m.CPU, "host-passthrough")
+		m.CPU = cmp.Or(m.CPU, "host-passthrough")
 	} else {
-		m.CPU = or(m.CPU, "maximum")
+		m.CPU = cmp.Or(m.CPU, "maximum")
 	}
 	return m
-}
-
-func or(value, otherwise string) string {
-	if value == "" {
-		return otherwise
-	}
-	return value
 }
 
 func (m Machine) check(spec guest.Spec) error {
@@ -222,7 +216,7 @@ func (d Disk) tag(index, ioThreads int) tag {
 	if format == "" {
 		format = map[string]string{".qcow2": "qcow2", ".vmdk": "vmdk", ".vdi": "vdi"}[strings.ToLower(filepath.Ext(d.Path))]
 	}
-	driver := tag{name: "driver", attrs: []pair{{"name", "qemu"}, {"type", or(format, "raw")}, {"discard", "unmap"}}}
+	driver := tag{name: "driver", attrs: []pair{{"name", "qemu"}, {"type", cmp.Or(format, "raw")}, {"discard", "unmap"}}}
 	if ioThreads > 0 {
 		driver.attrs = append(driver.attrs, pair{"iothread", strconv.Itoa(index%ioThreads + 1)})
 	}

@@ -1,6 +1,7 @@
 package libvirt
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -9,7 +10,7 @@ import (
 )
 
 // DefaultURI is LIBVIRT_DEFAULT_URI, else the system's QEMU driver.
-func DefaultURI() string { return or(os.Getenv("LIBVIRT_DEFAULT_URI"), "qemu:///system") }
+func DefaultURI() string { return cmp.Or(os.Getenv("LIBVIRT_DEFAULT_URI"), "qemu:///system") }
 
 // ErrOtherHost means that a libvirt URI names another host, or may name one.
 var ErrOtherHost = errors.New("names another host")

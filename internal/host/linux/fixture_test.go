@@ -80,7 +80,7 @@ func files(t testing.TB, contents map[string]string) Root {
 func nodes(list string) topology.NodeSet { return topology.MustParseSet[topology.NodeID](list) }
 func cpus(list string) topology.CPUSet   { return topology.MustParseSet[topology.CPUID](list) }
 
-type byNode = map[topology.NodeID]topology.Bytes
+type byNode = topology.MemoryByNode
 
 // lockThread keeps a test on its thread until it ends.
 func lockThread() { runtime.LockOSThread() }

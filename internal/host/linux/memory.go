@@ -13,7 +13,7 @@ import (
 // Memory returns a guest's memory per node and names the source: the figures
 // of its cgroup where libvirt gave it one of its own and these count all its
 // memory, else numa_maps. The cgroup costs the same for every size of guest.
-func (r Root) Memory(g inventory.Guest) (byNode map[topology.NodeID]topology.Bytes, source string, err error) {
+func (r Root) Memory(g inventory.Guest) (byNode topology.MemoryByNode, source string, err error) {
 	if countedByCgroup(g.Config) {
 		top, ok, err := r.guestTopOf(g.PID)
 		if err == nil && ok {
@@ -30,7 +30,7 @@ func (r Root) Memory(g inventory.Guest) (byNode map[topology.NodeID]topology.Byt
 	if err != nil {
 		return nil, "", err
 	}
-	byNode = map[topology.NodeID]topology.Bytes{}
+	byNode = topology.MemoryByNode{}
 	for _, m := range mappings {
 		if backing(m, Area{}) == BackingFile && m.Anon == 0 && countedByCgroup(g.Config) {
 			continue // programs and libraries: page cache, not the guest's
@@ -62,7 +62,7 @@ func (c Cgroup) countsHugePages(memory topology.Bytes) bool {
 // huge pages. They miss those allocated before the controller was enabled;
 // since libvirt allocates all of them at start, a count that falls short tells.
 // With huge pages numa_maps is cheap, so nothing is lost by reading that instead.
-func holdsHugePages(figures map[topology.NodeID]topology.Bytes, memory topology.Bytes) bool {
+func holdsHugePages(figures topology.MemoryByNode, memory topology.Bytes) bool {
 	var sum topology.Bytes
 	for _, amount := range figures {
 		sum += amount

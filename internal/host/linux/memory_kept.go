@@ -23,7 +23,7 @@ type KeptMemory struct {
 	path   string
 	stat   *Kept
 	huge   []keptHuge
-	inHuge map[topology.NodeID]topology.Bytes
+	inHuge topology.MemoryByNode
 	turn   int // readings so far
 }
 
@@ -50,7 +50,7 @@ func (k *Keeper) Memory(g inventory.Guest) (*KeptMemory, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &KeptMemory{guest: g, path: top.Path, stat: k.at(top.file("memory.numa_stat")), inHuge: map[topology.NodeID]topology.Bytes{}}
+	m := &KeptMemory{guest: g, path: top.Path, stat: k.at(top.file("memory.numa_stat")), inHuge: topology.MemoryByNode{}}
 	files, err := filepath.Glob(top.file("hugetlb.*.numa_stat"))
 	for _, f := range files {
 		m.huge = append(m.huge, keptHuge{Kept: k.at(f)})
@@ -60,7 +60,7 @@ func (k *Keeper) Memory(g inventory.Guest) (*KeptMemory, error) {
 
 // Read adds the guest's memory to byNode and names the source. It allocates
 // only for nodes that are new to the map.
-func (m *KeptMemory) Read(byNode map[topology.NodeID]topology.Bytes) (source string, err error) {
+func (m *KeptMemory) Read(byNode topology.MemoryByNode) (source string, err error) {
 	data, err := m.stat.Read()
 	if err == nil {
 		err = addResident(byNode, data)
@@ -107,7 +107,7 @@ func (m *KeptMemory) Close() {
 }
 
 // addResident adds what NUMAStat.Resident gives, from the same text.
-func addResident(to map[topology.NodeID]topology.Bytes, data []byte) error {
+func addResident(to topology.MemoryByNode, data []byte) error {
 	const rows = 2 // anon and shmem: what follows them is not looked at
 	for found := 0; len(data) > 0 && found < rows; {
 		var line []byte
@@ -130,7 +130,7 @@ func emptyHugetlb(data []byte) bool {
 }
 
 // addHugetlb adds the figures of hugetlb.SIZE.numa_stat.
-func addHugetlb(to map[topology.NodeID]topology.Bytes, data []byte) error {
+func addHugetlb(to topology.MemoryByNode, data []byte) error {
 	name, rest := nextField(data)
 	if !bytes.HasPrefix(name, []byte("total=")) {
 		return fmt.Errorf("%q: expected total=BYTES N0=BYTES ...", abbreviate(string(data)))

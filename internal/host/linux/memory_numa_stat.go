@@ -13,7 +13,7 @@ import (
 
 // NUMAStat is memory.numa_stat or hugetlb.SIZE.numa_stat of a cgroup: bytes
 // per node for each row ("anon", "file", "shmem", ...; "total").
-type NUMAStat map[string]map[topology.NodeID]topology.Bytes
+type NUMAStat map[string]topology.MemoryByNode
 
 // ParseNUMAStat reads memory.numa_stat ("anon N0=4096 N1=0"). Every line and
 // figure must be understood: half a figure would look like the truth.
@@ -35,20 +35,20 @@ func ParseNUMAStat(data []byte) (NUMAStat, error) {
 
 // ParseHugetlbNUMAStat reads hugetlb.SIZE.numa_stat ("total=0 N0=0 N1=0"),
 // bytes per node.
-func ParseHugetlbNUMAStat(data []byte) (map[topology.NodeID]topology.Bytes, error) {
-	figures := map[topology.NodeID]topology.Bytes{}
+func ParseHugetlbNUMAStat(data []byte) (topology.MemoryByNode, error) {
+	figures := topology.MemoryByNode{}
 	return figures, addHugetlb(figures, data)
 }
 
 // parseNodeFigures reads "N0=4096 N3=0".
-func parseNodeFigures(text []byte) (map[topology.NodeID]topology.Bytes, error) {
-	figures := make(map[topology.NodeID]topology.Bytes, bytes.Count(text, []byte("=")))
+func parseNodeFigures(text []byte) (topology.MemoryByNode, error) {
+	figures := make(topology.MemoryByNode, bytes.Count(text, []byte("=")))
 	return figures, addNodeFigures(figures, text)
 }
 
 // addNodeFigures adds the figures of "N0=4096 N3=0" to those of the nodes. It
 // allocates only for nodes that are new to the map.
-func addNodeFigures(to map[topology.NodeID]topology.Bytes, text []byte) error {
+func addNodeFigures(to topology.MemoryByNode, text []byte) error {
 	for field, rest := nextField(text); len(field) > 0; field, rest = nextField(rest) {
 		key, value, _ := bytes.Cut(field, []byte("="))
 		if len(key) < 2 || key[0] != 'N' {
@@ -79,10 +79,10 @@ func digits(text []byte) (n uint64, ok bool) {
 // memory and shared memory (memfd, tmpfs). The kernel counts shmem inside file
 // too, so anon and file must not be added for it; page cache of disk images,
 // the rest of file, is nobody's working memory.
-func (s NUMAStat) Resident() map[topology.NodeID]topology.Bytes {
+func (s NUMAStat) Resident() topology.MemoryByNode {
 	sum := maps.Clone(s["anon"])
 	if sum == nil {
-		sum = map[topology.NodeID]topology.Bytes{}
+		sum = topology.MemoryByNode{}
 	}
 	for node, bytes := range s["shmem"] {
 		sum[node] += bytes
@@ -110,12 +110,12 @@ func (c Cgroup) MemoryNUMAStat() (NUMAStat, error) {
 var ErrNoHugetlb = errors.New("the hugetlb controller is not enabled here")
 
 // HugetlbNUMAStat reads hugetlb.SIZE.numa_stat of all page sizes, summed, in bytes per node.
-func (c Cgroup) HugetlbNUMAStat() (map[topology.NodeID]topology.Bytes, error) {
+func (c Cgroup) HugetlbNUMAStat() (topology.MemoryByNode, error) {
 	files, err := filepath.Glob(c.file("hugetlb.*.numa_stat"))
 	if err != nil || len(files) == 0 {
 		return nil, fmt.Errorf("huge pages of cgroup %s: %w", c.Path, ErrNoHugetlb)
 	}
-	sum := map[topology.NodeID]topology.Bytes{}
+	sum := topology.MemoryByNode{}
 	for _, file := range files {
 		data, err := c.read(filepath.Base(file))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -144,7 +144,7 @@ const (
 
 // Resident reads the memory of a group per node from sources whose cost does
 // not depend on its size, and names them. Zero figures are left out.
-func (c Cgroup) Resident() (byNode map[topology.NodeID]topology.Bytes, source string, err error) {
+func (c Cgroup) Resident() (byNode topology.MemoryByNode, source string, err error) {
 	stat, err := c.MemoryNUMAStat()
 	if err != nil {
 		return nil, "", err

@@ -43,7 +43,7 @@ const passes = 4
 // MoveResult is what became of the pages of a range, by looking again after moving.
 type MoveResult struct {
 	// Before and After are memory per node, at the start and at the end.
-	Before, After map[topology.NodeID]topology.Bytes
+	Before, After topology.MemoryByNode
 	Moved         topology.Bytes // lies on another node than before
 	Failed        topology.Bytes // should have moved and did not, or is hidden
 	Absent        topology.Bytes // no page there: not touched yet, or swapped out
@@ -60,7 +60,7 @@ type MoveResult struct {
 // covers what was dealt with until then; a *MoveError tells a full or forbidden
 // node (ENOMEM, EACCES) and an ended process (ESRCH) apart.
 func (m Mover) Move(ctx context.Context, r inventory.MemoryRange, targets topology.NodeSet) (MoveResult, error) {
-	result := MoveResult{Before: map[topology.NodeID]topology.Bytes{}, After: map[topology.NodeID]topology.Bytes{}, Why: map[string]uint64{}}
+	result := MoveResult{Before: topology.MemoryByNode{}, After: topology.MemoryByNode{}, Why: map[string]uint64{}}
 	if targets.IsEmpty() {
 		return result, fmt.Errorf("moving pages of process %d at %#x: no target node given", m.PID, r.Address)
 	}

@@ -105,8 +105,8 @@ func drawSpace(t *rapid.T, pinnedPages bool) *fakeSpace {
 	return f
 }
 
-func (f *fakeSpace) held() (by map[topology.NodeID]topology.Bytes) {
-	by = map[topology.NodeID]topology.Bytes{}
+func (f *fakeSpace) held() (by topology.MemoryByNode) {
+	by = topology.MemoryByNode{}
 	for _, n := range f.node {
 		if n >= 0 {
 			by[topology.NodeID(n)] += 4096

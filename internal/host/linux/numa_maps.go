@@ -33,8 +33,8 @@ type Mapping struct {
 }
 
 // ByNode gives the memory present per node.
-func (m Mapping) ByNode() map[topology.NodeID]topology.Bytes {
-	sizes := make(map[topology.NodeID]topology.Bytes, len(m.Pages))
+func (m Mapping) ByNode() topology.MemoryByNode {
+	sizes := make(topology.MemoryByNode, len(m.Pages))
 	for node, pages := range m.Pages {
 		sizes[node] = topology.Bytes(pages) * m.PageSize
 	}

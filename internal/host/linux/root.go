@@ -8,8 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
+
+	"github.com/numavisor/numavisor/internal/text"
 )
 
 // Root is the folder below which proc and sys lie: Live, or a captured tree.
@@ -74,10 +75,4 @@ func Gone(err error) bool {
 }
 
 // abbreviate keeps foreign text in errors short.
-func abbreviate(s string) string {
-	const most = 80
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "..."
-}
+func abbreviate(s string) string { return text.Shorten(s, 80) }

@@ -196,7 +196,7 @@ func TestSeriesAreBounded(t *testing.T) {
 		s := statustest.BusyHost(c.nodes, c.guests, 0)
 		for i := range s.Sample.Guests { // the worst: memory of each guest on each node
 			g := &s.Sample.Guests[i]
-			g.MemoryByNode = map[topology.NodeID]topology.Bytes{}
+			g.MemoryByNode = topology.MemoryByNode{}
 			for _, n := range s.Topology.Nodes {
 				g.MemoryByNode[n.ID] = topology.GiB
 			}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -121,7 +122,7 @@ func (m *mover) finish(err error) (Result, error) {
 	m.sum()
 	m.moved.Took = m.host.Clock().Sub(m.began)
 	if err = errors.Join(err, m.release()); err != nil {
-		err = fmt.Errorf("moving %s: %w", m.Move.Names(), err)
+		err = fmt.Errorf("moving %s: %w", strings.Join(m.Move.Names(), ", "), err)
 	}
 	return m.moved, err
 }

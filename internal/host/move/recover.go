@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/host/claim"
@@ -61,7 +62,7 @@ func (h *Host) resume(ctx context.Context, r Request) (moved Result, ok bool, er
 	case errors.Is(err, operate.ErrBusy):
 		return m.moved, false, nil // somebody is at it
 	case err != nil:
-		return m.moved, false, fmt.Errorf("resuming the move of %s: %w", r.Move.Names(), err)
+		return m.moved, false, fmt.Errorf("resuming the move of %s: %w", strings.Join(r.Move.Names(), ", "), err)
 	case goOn == nil:
 		return m.moved, false, nil
 	}

@@ -64,14 +64,8 @@ func sameKept(a, b *guest.Placement) bool {
 }
 
 // elsewhere is which part of the memory lies on other nodes than it did.
-func elsewhere(was, now map[topology.NodeID]topology.Bytes) float64 {
-	sum := func(m map[topology.NodeID]topology.Bytes) (total float64) {
-		for _, b := range m {
-			total += float64(b)
-		}
-		return total
-	}
-	before, after := sum(was), sum(now)
+func elsewhere(was, now topology.MemoryByNode) float64 {
+	before, after := float64(was.Total()), float64(now.Total())
 	if before == 0 || after == 0 {
 		return 0
 	}

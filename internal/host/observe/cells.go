@@ -72,12 +72,10 @@ func cellSizes(c inventory.Config) []cellSize {
 }
 
 // sum adds the memory of all mappings by node.
-func sum(ranges []inventory.MemoryRange) map[topology.NodeID]topology.Bytes {
-	total := map[topology.NodeID]topology.Bytes{}
+func sum(ranges []inventory.MemoryRange) topology.MemoryByNode {
+	total := topology.MemoryByNode{}
 	for _, r := range ranges {
-		for node, bytes := range r.ByNode {
-			total[node] += bytes
-		}
+		total.Add(r.ByNode)
 	}
 	return total
 }

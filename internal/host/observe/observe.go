@@ -27,7 +27,7 @@ type Kernel interface {
 	Settings() (inventory.Kernel, []inventory.Gap)
 	// Memory returns guest memory per node from an O(nodes) source where there
 	// is one, else from numa_maps, and names the source.
-	Memory(g inventory.Guest) (map[topology.NodeID]topology.Bytes, string, error)
+	Memory(g inventory.Guest) (topology.MemoryByNode, string, error)
 	Threads(pid int) (threads []inventory.Thread, source string, err error)
 	// Ranges returns the mappings of a VM process that can hold guest RAM. It
 	// reads numa_maps: every present page table entry is walked.

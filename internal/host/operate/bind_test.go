@@ -69,7 +69,7 @@ func TestAGuestOnTheMoveHoldsBothItsPlaces(t *testing.T) {
 	if _, err := w.create(s); err != nil {
 		t.Fatal(err)
 	}
-	held := map[topology.NodeID]topology.Bytes{}
+	held := topology.MemoryByNode{}
 	w.Inject(fake.Fault{Before: fake.NthOf("Record", 1, func() error {
 		inv, err := w.host.Observe(context.Background())
 		for _, h := range inv.Holdings("") {

@@ -80,7 +80,7 @@ func TestGuestsCreatedTogetherNeverShareRoom(t *testing.T) {
 	if made < 4 {
 		t.Errorf("%d guests were made; each of four nodes has room for one", made)
 	}
-	promised, exclusive := map[topology.NodeID]topology.Bytes{}, topology.CPUSet{}
+	promised, exclusive := topology.MemoryByNode{}, topology.CPUSet{}
 	for _, s := range asked {
 		g, ok := w.Guest(s.Name)
 		if !ok {

@@ -205,7 +205,7 @@ func (w world) bindAll(t *testing.T, m plan.Move, started map[string]uint64, whe
 func (w world) asItWas(t *testing.T, m plan.GuestMove, where string) {
 	t.Helper()
 	g := w.guest(t, m.Guest)
-	lies, total := map[topology.NodeID]topology.Bytes{}, topology.Bytes(0)
+	lies, total := topology.MemoryByNode{}, topology.Bytes(0)
 	for _, r := range g.Seen.Ranges {
 		for node, bytes := range r.ByNode {
 			lies[node] += bytes

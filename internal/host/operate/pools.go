@@ -74,7 +74,7 @@ func poolShortages(rooms []capacity.Node, p guest.Placement) []plan.Step {
 // taken its pages along, so they are looked for on nodes, in their order where
 // it lay last. For one that never ran there are none: its pages are where they
 // were added, and other nodes' free pages are somebody else's.
-func (h *Host) givePoolsBack(name string, lay map[topology.NodeID]topology.Bytes, nodes topology.NodeSet) error {
+func (h *Host) givePoolsBack(name string, lay topology.MemoryByNode, nodes topology.NodeSet) error {
 	grown, err := h.Ledger.GrownFor(name)
 	if err != nil || len(grown) == 0 {
 		return err
@@ -120,7 +120,7 @@ func (h *Host) shrinkPools(g claim.Grown, nodes []topology.NodeID) (left uint64,
 // poolsOf orders the nodes by how likely pages that were added are there now:
 // where they were added if most of them lie there, then where the guest lay
 // most, then where they were added, then all others.
-func poolsOf(g claim.Grown, lay map[topology.NodeID]topology.Bytes, nodes topology.NodeSet) []topology.NodeID {
+func poolsOf(g claim.Grown, lay topology.MemoryByNode, nodes topology.NodeSet) []topology.NodeID {
 	likely := func(node topology.NodeID) topology.Bytes {
 		switch {
 		case node != g.Node:

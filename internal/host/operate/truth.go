@@ -23,8 +23,8 @@ type Truth struct {
 	Memory  topology.Bytes   `json:"memory_bytes"`
 	Nodes   topology.NodeSet `json:"nodes,omitzero"` // intended
 
-	MemoryByNode map[topology.NodeID]topology.Bytes `json:"memory_by_node,omitempty"`
-	MemorySource string                             `json:"memory_source,omitempty"`
+	MemoryByNode topology.MemoryByNode `json:"memory_by_node,omitempty"`
+	MemorySource string                `json:"memory_source,omitempty"`
 	// LocalShare is the part of its memory that is local to the vCPUs using it.
 	LocalShare *float64 `json:"local_share,omitempty"`
 	// OnIntended are the parts of memory and of vCPUs that are where the placement wants them.
@@ -153,15 +153,15 @@ type View struct {
 
 // CellView is one mapping of guest RAM with the cell it holds.
 type CellView struct {
-	Name     string                             `json:"cell"`
-	VCPUs    guest.VCPUSet                      `json:"vcpus,omitzero"`
-	Memory   topology.Bytes                     `json:"memory_bytes"`
-	Intended topology.NodeSet                   `json:"intended_nodes,omitzero"`
-	ByNode   map[topology.NodeID]topology.Bytes `json:"by_node"`
-	Policy   string                             `json:"policy"`
-	Backing  string                             `json:"backing"`
-	PageSize topology.Bytes                     `json:"page_size_bytes"`
-	Address  uint64                             `json:"address"`
+	Name     string                `json:"cell"`
+	VCPUs    guest.VCPUSet         `json:"vcpus,omitzero"`
+	Memory   topology.Bytes        `json:"memory_bytes"`
+	Intended topology.NodeSet      `json:"intended_nodes,omitzero"`
+	ByNode   topology.MemoryByNode `json:"by_node"`
+	Policy   string                `json:"policy"`
+	Backing  string                `json:"backing"`
+	PageSize topology.Bytes        `json:"page_size_bytes"`
+	Address  uint64                `json:"address"`
 }
 
 // Show looks at one guest closely.

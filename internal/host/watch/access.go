@@ -230,7 +230,7 @@ func RemoteOf(shares []inventory.AccessShare) float64 {
 // resolve divides shares that go to some other node over the nodes where the
 // guest's memory lies, by amount; over all others with memory where it has
 // none there that is known.
-func resolve(shares []inventory.AccessShare, memory map[topology.NodeID]topology.Bytes, t *topology.Topology) []inventory.AccessShare {
+func resolve(shares []inventory.AccessShare, memory topology.MemoryByNode, t *topology.Topology) []inventory.AccessShare {
 	if !slices.ContainsFunc(shares, func(s inventory.AccessShare) bool { return s.To == topology.NoNode }) {
 		return shares
 	}

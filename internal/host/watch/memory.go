@@ -25,7 +25,7 @@ var errTooLarge = errors.New("its figures are as old as the last inventory")
 type memoryEye struct {
 	files *linux.KeptMemory // nil: none, or not looked for yet
 	// byNode and source are as handed out last, scratch is read into.
-	byNode, scratch map[topology.NodeID]topology.Bytes
+	byNode, scratch topology.MemoryByNode
 	source          string
 	// told says that figures are those of the inventory.
 	told bool
@@ -37,7 +37,7 @@ type memoryEye struct {
 func (m *memoryEye) Close() { m.files.Close() }
 
 // sample returns the guest's memory by node, and from which source.
-func (m *memoryEye) sample(w *Watcher, e *guestEye, now time.Time) (map[topology.NodeID]topology.Bytes, string) {
+func (m *memoryEye) sample(w *Watcher, e *guestEye, now time.Time) (topology.MemoryByNode, string) {
 	var err error
 	if m.files == nil && !now.Before(m.next) {
 		m.files, err = w.keeper.Memory(e.guest)
@@ -64,7 +64,7 @@ func (m *memoryEye) sample(w *Watcher, e *guestEye, now time.Time) (map[topology
 
 func (m *memoryEye) readFiles() error {
 	if m.scratch == nil {
-		m.scratch = map[topology.NodeID]topology.Bytes{}
+		m.scratch = topology.MemoryByNode{}
 	}
 	clear(m.scratch)
 	source, err := m.files.Read(m.scratch)
@@ -76,7 +76,7 @@ func (m *memoryEye) readFiles() error {
 }
 
 // take makes figures those to be handed out; what was handed out stays as it is.
-func (m *memoryEye) take(byNode map[topology.NodeID]topology.Bytes, source string) {
+func (m *memoryEye) take(byNode topology.MemoryByNode, source string) {
 	m.source = source
 	maps.DeleteFunc(byNode, func(_ topology.NodeID, b topology.Bytes) bool { return b == 0 })
 	if !maps.Equal(byNode, m.byNode) {

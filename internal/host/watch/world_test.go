@@ -28,8 +28,8 @@ type world struct {
 type vm struct {
 	guest   inventory.Guest
 	threads []vmThread
-	memory  map[topology.NodeID]topology.Bytes
-	huge    map[topology.NodeID]topology.Bytes
+	memory  topology.MemoryByNode
+	huge    topology.MemoryByNode
 }
 
 type vmThread struct {
@@ -105,8 +105,8 @@ func (w *world) writeHost() {
 }
 
 // add makes a guest of libvirt whose vCPUs run on the given CPUs.
-func (w *world) add(name string, pid int, memory map[topology.NodeID]topology.Bytes, cpus ...topology.CPUID) *vm {
-	v := &vm{guest: inventory.Guest{Name: name, PID: pid, State: "running"}, memory: memory, huge: map[topology.NodeID]topology.Bytes{}}
+func (w *world) add(name string, pid int, memory topology.MemoryByNode, cpus ...topology.CPUID) *vm {
+	v := &vm{guest: inventory.Guest{Name: name, PID: pid, State: "running"}, memory: memory, huge: topology.MemoryByNode{}}
 	for _, amount := range memory {
 		v.guest.Config.Memory += amount
 	}
@@ -144,7 +144,7 @@ func (w *world) writeVM(v *vm) {
 	w.write("total=0"+row(w.topo.Nodes, nil)+"\n", group, "hugetlb.1GB.numa_stat")
 }
 
-func row(nodes []topology.Node, amounts map[topology.NodeID]topology.Bytes) string {
+func row(nodes []topology.Node, amounts topology.MemoryByNode) string {
 	var b strings.Builder
 	for _, n := range nodes {
 		fmt.Fprintf(&b, " N%d=%d", n.ID, amounts[n.ID])
@@ -153,10 +153,10 @@ func row(nodes []topology.Node, amounts map[topology.NodeID]topology.Bytes) stri
 }
 
 // numaStat is memory.numa_stat with the rows that a real one has.
-func numaStat(nodes []topology.Node, memory map[topology.NodeID]topology.Bytes) string {
+func numaStat(nodes []topology.Node, memory topology.MemoryByNode) string {
 	var b strings.Builder
 	for _, name := range strings.Fields("anon file kernel_stack pagetables sec_pagetables shmem file_mapped file_dirty file_writeback swapcached anon_thp file_thp shmem_thp inactive_anon active_anon inactive_file active_file unevictable slab_reclaimable slab_unreclaimable workingset_refault_anon workingset_refault_file workingset_activate_anon workingset_activate_file workingset_restore_anon workingset_restore_file workingset_nodereclaim") {
-		amounts := map[topology.NodeID]topology.Bytes(nil)
+		amounts := topology.MemoryByNode(nil)
 		if name == "anon" {
 			amounts = memory
 		}
@@ -202,4 +202,4 @@ func (w *world) pass(d time.Duration, ran, waited float64) {
 
 const gib = topology.GiB
 
-type byNode = map[topology.NodeID]topology.Bytes
+type byNode = topology.MemoryByNode

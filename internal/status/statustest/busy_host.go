@@ -58,12 +58,12 @@ func addGuest(s *status.Status, i, second int) {
 		Mode: policy.ModeAuto, VCPUs: vcpus, Memory: memory, Nodes: topology.SetOf(home), LocalShare: &local}
 	sample := inventory.GuestSample{Name: g.Name, PID: 4000 + i, MemorySource: "cgroup memory.numa_stat",
 		Load:         inventory.GuestLoad{Window: 2 * time.Second, CPU: cpu, Wait: cpu * 0.02 * float64(i%4), MemoryMBps: 120 * cpu},
-		MemoryByNode: map[topology.NodeID]topology.Bytes{home: memory}, CPUByNode: map[topology.NodeID]float64{home: cpu},
+		MemoryByNode: topology.MemoryByNode{home: memory}, CPUByNode: map[topology.NodeID]float64{home: cpu},
 		Accesses: []inventory.AccessShare{{From: home, To: home, Share: 1}}}
 	remote := 0.0
 	if i%6 == 1 && nodes > 1 { // three quarters of its memory lie elsewhere
 		away := s.Topology.Nodes[(i+nodes/2)%nodes].ID
-		sample.MemoryByNode = map[topology.NodeID]topology.Bytes{home: memory / 4, away: memory * 3 / 4}
+		sample.MemoryByNode = topology.MemoryByNode{home: memory / 4, away: memory * 3 / 4}
 		sample.Accesses = []inventory.AccessShare{{From: home, To: home, Share: 0.3}, {From: home, To: away, Share: 0.7}}
 		local, remote = 0.25, 0.7
 		g.Drift = []string{fmt.Sprintf("memory: 75 %% lies on node %d, intended is node %d", away, home)}
