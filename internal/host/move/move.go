@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
@@ -134,7 +135,7 @@ type moving struct {
 // What could not be moved is no error: see Shortfalls.
 func (h *Host) Move(ctx context.Context, r Request) (Result, error) {
 	if err := r.Move.Validate(); err != nil {
-		return Result{ID: r.ID, Move: r.Move}, fmt.Errorf("moving %s: %w", r.Move.Names(), err)
+		return Result{ID: r.ID, Move: r.Move}, fmt.Errorf("moving %s: %w", strings.Join(r.Move.Names(), ", "), err)
 	}
 	m := h.mover(r)
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
@@ -161,7 +162,7 @@ func (h *Host) Move(ctx context.Context, r Request) (Result, error) {
 		return m.begin(tx, &inv, journal.Entry{Kind: journal.MoveBegan, What: m.Move.String(), Why: m.Move.Why, Move: &m.Move})
 	})
 	if err != nil {
-		return m.moved, fmt.Errorf("moving %s: %w", r.Move.Names(), err)
+		return m.moved, fmt.Errorf("moving %s: %w", strings.Join(r.Move.Names(), ", "), err)
 	}
 	return m.run(ctx)
 }
