@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -17,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	hostapi "github.com/numavisor/numavisor/internal/api/host"
@@ -141,32 +141,23 @@ const forever = 100 * 365 * 24 * time.Hour
 // the deadline of the daemon is no limit.
 const decisionTime = time.Minute
 
-// serveAndRun runs the loop and what answers about it; the first that fails ends all.
+// serveAndRun runs the daemon's loop and its servers. The first error ends all of them.
 func serveAndRun(ctx context.Context, d *daemon.Daemon, l net.Listener, listen string) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	page := metricsPage(ctx, d)
-	serve := []func() error{func() error { return d.Serve(ctx, l, map[string]http.Handler{"GET /metrics": page}) }}
+	var public net.Listener
 	if listen != "" {
-		public, err := listenPublic(ctx, listen)
-		if err != nil {
+		var err error
+		if public, err = listenPublic(ctx, listen); err != nil {
 			return err
 		}
-		serve = append(serve, func() error { return daemon.ServeMetrics(ctx, public, page) })
 	}
-	ended := make(chan error, len(serve))
-	for _, one := range serve {
-		go func() {
-			defer stop()
-			ended <- one()
-		}()
+	group, ctx := errgroup.WithContext(ctx)
+	page := metricsPage(ctx, d)
+	if public != nil {
+		group.Go(func() error { return daemon.ServeMetrics(ctx, public, page) })
 	}
-	err := d.Run(ctx)
-	stop()
-	for range serve {
-		err = errors.Join(err, <-ended)
-	}
-	return err
+	group.Go(func() error { return d.Serve(ctx, l, map[string]http.Handler{"GET /metrics": page}) })
+	group.Go(func() error { return d.Run(ctx) })
+	return group.Wait()
 }
 
 // listenPublic listens on the address for metrics. One that is none is wrong use;
