@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,9 +25,14 @@ import (
 // the same name, since the plan was made.
 var ErrGone = errors.New("the guest is not the one that the plan was made for")
 
+// ErrUnread means that it is not known whether a guest's process has ended: it
+// could not be read. Trying again later can succeed.
+var ErrUnread = errors.New("the guest's process could not be read")
+
 // Kernel is what apply needs of the host's kernel.
 type Kernel interface {
-	// StartTicks identifies a process beyond reuse of its number.
+	// StartTicks identifies a process beyond reuse of its number. The error wraps
+	// unix.ESRCH only if the process has ended.
 	StartTicks(pid int) (uint64, error)
 	// SetMems writes cpuset.mems of every thread group of the guest, and reads back.
 	SetMems(ctx context.Context, pid int, nodes topology.NodeSet) error
@@ -127,23 +131,32 @@ func (x Executor) guard(ctx context.Context, p plan.Steps) error {
 }
 
 // StillThere returns ErrGone where a plan's process has ended or its number
-// belongs to another one, and another error where that cannot be told. A plan
+// belongs to another one, and ErrUnread where that is not known. A plan
 // without a process is not asked about.
 func StillThere(k Kernel, b plan.Basis) error {
 	if b.PID == 0 {
 		return nil
 	}
-	ticks, err := k.StartTicks(b.PID)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("%w: process %d has ended", ErrGone, b.PID)
-	}
+	ticks, err := startTicks(k, b.PID)
 	if err != nil {
-		return fmt.Errorf("looking whether process %d is still there: %w", b.PID, err)
+		return err
 	}
 	if ticks != b.StartTicks {
 		return fmt.Errorf("%w: process %d is another one now", ErrGone, b.PID)
 	}
 	return nil
+}
+
+// startTicks returns ErrGone if a process has ended, ErrUnread if it could not be read.
+func startTicks(k Kernel, pid int) (uint64, error) {
+	ticks, err := k.StartTicks(pid)
+	if errors.Is(err, unix.ESRCH) {
+		return 0, fmt.Errorf("%w: process %d has ended", ErrGone, pid)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%w: process %d: %w", ErrUnread, pid, err)
+	}
+	return ticks, nil
 }
 
 func (x Executor) step(ctx context.Context, p plan.Steps, s plan.Step, intent guest.Intent) (Outcome, error) {
@@ -245,9 +258,9 @@ func Complete(outcomes []Outcome) bool {
 
 // Basis identifies the process that a plan is made for.
 func Basis(k Kernel, g inventory.Guest) (plan.Basis, error) {
-	ticks, err := k.StartTicks(g.PID)
+	ticks, err := startTicks(k, g.PID)
 	if err != nil {
-		return plan.Basis{}, fmt.Errorf("guest %s: %w: %w", g.Name, ErrGone, err)
+		return plan.Basis{}, fmt.Errorf("guest %s: %w", g.Name, err)
 	}
 	return plan.Basis{PID: g.PID, StartTicks: ticks}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 	"time"
@@ -175,6 +176,26 @@ func TestAGuestThatEndsInAStepIsSaid(t *testing.T) {
 	if _, err := apply.Basis(h, g); !errors.Is(err, apply.ErrGone) {
 		t.Errorf("basis of a guest that ended: %v", err)
 	}
+}
+
+// Only ESRCH and another start time say that a guest has ended: where its files
+// cannot be read (hidden by a mount, say), it may run.
+func TestStillThere_UnreadIsNotGone(t *testing.T) {
+	for _, unread := range []error{fs.ErrNotExist, fs.ErrPermission, unix.EIO} {
+		h, g, _ := running(t)
+		p := planOf(t, h, g)
+		h.Inject(fake.Fault{Before: func(fake.Call) error { return unread }})
+		for what, err := range map[string]error{"StillThere": apply.StillThere(h, p.Basis), "Basis": basisError(h, g)} {
+			if errors.Is(err, apply.ErrGone) || !errors.Is(err, apply.ErrUnread) || !errors.Is(err, unread) {
+				t.Errorf("%s with %v: %v; want ErrUnread", what, unread, err)
+			}
+		}
+	}
+}
+
+func basisError(h *fake.Host, g inventory.Guest) error {
+	_, err := apply.Basis(h, g)
+	return err
 }
 
 func TestAnEndedContextStopsBetweenSteps(t *testing.T) {

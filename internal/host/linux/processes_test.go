@@ -2,13 +2,18 @@ package linux
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
 	"reflect"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -165,4 +170,25 @@ func FuzzParseQEMU(f *testing.F) {
 			t.Errorf("%d vCPUs from %q", q.VCPUs, data)
 		}
 	})
+}
+
+// /proc can be hidden while the process lives; that is no end of it.
+func TestUnreadOrGone_AsksTheKernel(t *testing.T) {
+	missing := fmt.Errorf("open /proc/1/stat: %w", fs.ErrNotExist)
+	if err := unreadOrGone(os.Getpid(), missing); Gone(err) || !errors.Is(err, ErrUnread) {
+		t.Errorf("a running process without files: %v; want ErrUnread", err)
+	}
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unreadOrGone(ended.Process.Pid, missing); !errors.Is(err, unix.ESRCH) || errors.Is(err, ErrUnread) {
+		t.Errorf("an ended process: %v; want ESRCH", err)
+	}
+	if err := unreadOrGone(os.Getpid(), fs.ErrPermission); !errors.Is(err, ErrUnread) {
+		t.Errorf("files that must not be read: %v; want ErrUnread", err)
+	}
+	if err := unreadOrGone(1, nil); err != nil {
+		t.Errorf("no error became %v", err)
+	}
 }

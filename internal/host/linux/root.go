@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/numavisor/numavisor/internal/text"
 )
 
@@ -72,6 +74,23 @@ func writeKernelFile(path, value string) error {
 // Gone reports whether a read failed because the process or thread has ended.
 func Gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
+}
+
+// ErrUnread means that a process exists, but its files below /proc could not be
+// read: they may be hidden by a mount, or restricted (hidepid).
+var ErrUnread = errors.New("the process exists, but could not be read")
+
+// unreadOrGone says what an error from reading /proc/PID of the running host
+// means. Only the kernel knows whether the process has ended: the error then
+// wraps unix.ESRCH; else it wraps ErrUnread, and Gone does not report it.
+func unreadOrGone(pid int, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+		return fmt.Errorf("%w (%w)", err, unix.ESRCH)
+	}
+	return fmt.Errorf("%w: %v", ErrUnread, err) //nolint:errorlint // it must not count as fs.ErrNotExist
 }
 
 // abbreviate keeps foreign text in errors short.

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -82,15 +83,23 @@ func (r Root) Stat(id int) (Stat, error) {
 	return s, nil
 }
 
-// StartTicks returns when a process started, in clock ticks since boot.
+// StartTicks returns when a process started, in clock ticks since boot. On the
+// running host the error wraps unix.ESRCH if the process has ended, else ErrUnread.
 func (r Root) StartTicks(pid int) (uint64, error) {
 	s, err := r.Stat(pid)
+	if r == Live {
+		err = unreadOrGone(pid, err)
+	}
 	return s.StartTicks, err
 }
 
 // Alive reports whether the process that had this id and start time still
-// runs; one that has ended and waits to be collected does not.
+// runs; one that has ended and waits to be collected does not. A process of the
+// running host that cannot be read counts as alive: only its end is final.
 func (r Root) Alive(pid int, startTicks uint64) bool {
 	s, err := r.Stat(pid)
+	if r == Live && errors.Is(unreadOrGone(pid, err), ErrUnread) {
+		return true
+	}
 	return err == nil && s.StartTicks == startTicks && s.State != 'Z' && s.State != 'X'
 }

@@ -23,6 +23,9 @@ const ThreadSource = "/proc/PID/task/TID stat, status, schedstat"
 // kernel threads that work for it included. Threads that end meanwhile are left out.
 func (r Root) Threads(pid int) (threads []inventory.Thread, source string, err error) {
 	tids, err := numberedEntries(r.proc(pid, "task"))
+	if r == Live {
+		err = unreadOrGone(pid, err)
+	}
 	if err != nil {
 		return nil, "", fmt.Errorf("listing the threads of process %d: %w", pid, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"runtime"
 	"slices"
 	"testing"
@@ -341,6 +342,30 @@ func TestMoveGoesOnWithoutAGuestThatEnded(t *testing.T) {
 	b = &book{}
 	if moved, err = w.move(context.Background(), m, b); !errors.Is(err, apply.ErrGone) || moved.End != journal.MoveFailed || b.ended(t) != journal.MoveFailed {
 		t.Errorf("%v: %s %s", err, moved.End, moved.Why)
+	}
+	w.settled(t)
+}
+
+// A guest whose files in /proc cannot be read for a moment has not ended: the
+// move stays open, and is taken up again.
+func TestMove_UnreadProcessIsTakenUpAgain(t *testing.T) {
+	w, m := scenes()[0].make(t, folderOf(t))
+	hidden := false
+	w.Inject(fake.Fault{Before: func(c fake.Call) error {
+		hidden = hidden || c.Method == "Move"
+		if hidden && c.Method == "StartTicks" {
+			return fs.ErrNotExist
+		}
+		return nil
+	}})
+	b := &book{}
+	if moved, err := w.move(t.Context(), m, b); !errors.Is(err, move.ErrStopped) || !errors.Is(err, apply.ErrUnread) || moved.End != "" {
+		t.Fatalf("%v: end %q, %s; want it stopped", err, moved.End, moved.Why)
+	}
+	w.Inject(fake.Fault{})
+	recovered, err := w.host.Recover(t.Context(), move.Request{By: "restart", Keep: b})
+	if err != nil || len(recovered) != 1 || recovered[0].End != journal.MoveDone {
+		t.Fatalf("taken up again: %v, %+v", err, recovered)
 	}
 	w.settled(t)
 }
