@@ -64,7 +64,7 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 		}
 		defer done()
 		h.Ledger.Wait = decisionTime
-		l, err := daemon.Listen(socket)
+		l, err := daemon.Listen(c.Context(), socket)
 		if err != nil {
 			return err
 		}
@@ -171,7 +171,7 @@ func listenPublic(ctx context.Context, address string) (net.Listener, error) {
 	if _, err := net.DefaultResolver.LookupPort(ctx, "tcp", port); err != nil {
 		return nil, wrongUse("--metrics %q: %w; %s", address, err, example)
 	}
-	l, err := net.Listen("tcp", address)
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("serving metrics: %w; choose another address with --metrics", err)
 	}

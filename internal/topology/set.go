@@ -231,7 +231,7 @@ func (s Set[ID]) SubsetOf(t Set[ID]) bool { return s.Minus(t).IsEmpty() }
 
 // Intersects reports whether s and t share an id.
 func (s Set[ID]) Intersects(t Set[ID]) bool {
-	for i := 0; i < min(len(s.words), len(t.words)); i++ {
+	for i := range min(len(s.words), len(t.words)) {
 		if s.words[i]&t.words[i] != 0 {
 			return true
 		}
@@ -263,7 +263,7 @@ func (s Set[ID]) Intersect(t Set[ID]) Set[ID] {
 // Minus returns the ids in s but not in t.
 func (s Set[ID]) Minus(t Set[ID]) Set[ID] {
 	words := append([]uint64(nil), s.words...)
-	for i := 0; i < min(len(words), len(t.words)); i++ {
+	for i := range min(len(words), len(t.words)) {
 		words[i] &^= t.words[i]
 	}
 	return trimmed[ID](words)

@@ -242,6 +242,7 @@ func (w *world) settingCommand(d *datadriven.TestData) {
 	r := w.remedy
 	if r == nil {
 		d.Fatalf(w.t, "no setting is being changed")
+		return
 	}
 	w.remedy = nil
 	e := control.SettingChanged{What: fmt.Sprintf("%s %s", r.Path, r.Value)}

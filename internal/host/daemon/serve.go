@@ -21,7 +21,7 @@ var ErrRunning = errors.New("another daemon runs on this host")
 // Listen makes the daemon's socket, for root and its group only. It fails with
 // ErrRunning where a daemon answers there; the socket of one that was killed
 // is replaced. Close the returned listener to give it up.
-func Listen(path string) (net.Listener, error) {
+func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := lock.Folder(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("the daemon's socket: %w; run as root, or choose another place with --socket", err)
 	}
@@ -36,7 +36,7 @@ func Listen(path string) (net.Listener, error) {
 		_ = held.Close()
 		return nil, fmt.Errorf("the daemon's socket: %w", err)
 	}
-	l, err := net.Listen("unix", path)
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", path)
 	if err != nil {
 		_ = held.Close()
 		return nil, fmt.Errorf("the daemon's socket: %w", err)

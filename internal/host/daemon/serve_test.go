@@ -22,7 +22,7 @@ import (
 // serve answers at a socket until what it returns is called.
 func (w *world) serve(socket string) (end func()) {
 	w.t.Helper()
-	l, err := daemon.Listen(socket)
+	l, err := daemon.Listen(w.t.Context(), socket)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestTheSocketReplacesNoFile(t *testing.T) {
 	if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := daemon.Listen(file)
+	l, err := daemon.Listen(t.Context(), file)
 	if err == nil {
 		l.Close()
 	}
@@ -104,7 +104,7 @@ func TestTheSocketReplacesNoFile(t *testing.T) {
 	}
 	dead.SetUnlinkOnClose(false)
 	dead.Close()
-	if l, err = daemon.Listen(left); err != nil {
+	if l, err = daemon.Listen(t.Context(), left); err != nil {
 		t.Fatal(err)
 	}
 	l.Close()

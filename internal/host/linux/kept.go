@@ -50,8 +50,9 @@ func (k *Keeper) at(path string) *Kept { return &Kept{keeper: k, path: path, fd:
 // Read returns the file's content as it is now. It is valid until the next
 // reading by the same Keeper. After an error the file is opened anew.
 func (f *Kept) Read() ([]byte, error) {
-	fd, err := f.fd, error(nil)
+	fd := f.fd
 	if fd < 0 {
+		var err error
 		if fd, err = open(f.path); err != nil {
 			return nil, err
 		}

@@ -324,10 +324,13 @@ func (c *chunk) call(index []int, node int32) error {
 
 // account adds what became of the chunk to the result, a run of pages alike at a time.
 func (c *chunk) account(r *MoveResult) {
-	for i, end := 0, 0; i < len(c.before); i = end {
-		for end = i + 1; end < len(c.before) && c.alike(i, end); end++ {
+	for i := 0; i < len(c.before); {
+		end := i + 1
+		for end < len(c.before) && c.alike(i, end) {
+			end++
 		}
 		c.accountRun(r, i, end-i)
+		i = end
 	}
 }
 
