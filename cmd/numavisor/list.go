@@ -134,6 +134,8 @@ func driftText(g operate.Truth) string {
 		return "-"
 	case len(g.Differences) == 0:
 		return "none"
+	case g.InProgress:
+		return "being bound or moved"
 	case len(g.Differences) == 1:
 		return g.Differences[0].String()
 	}

@@ -4,7 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/numavisor/numavisor/internal/decide/drift"
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -24,5 +26,13 @@ func TestAnEmptyListSaysWhetherAllWasSeen(t *testing.T) {
 		if printed.String() != c.want {
 			t.Errorf("gaps %v: printed %q, want %q", c.gaps, printed.String(), c.want)
 		}
+	}
+}
+
+// Differences while a guest is on its way are no drift.
+func TestList_GuestBeingMovedIsNotDrifted(t *testing.T) {
+	moving := operate.Truth{Guest: "g", Managed: true, InProgress: true, Differences: []drift.Difference{{Kind: "memory"}}}
+	if got := driftText(moving); got != "being bound or moved" {
+		t.Errorf("shown as %q", got)
 	}
 }

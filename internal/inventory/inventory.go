@@ -4,6 +4,7 @@
 package inventory
 
 import (
+	"slices"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/guest"
@@ -39,6 +40,12 @@ func (h *Host) Guest(name string) (g *Guest, ok bool) {
 		}
 	}
 	return nil, false
+}
+
+// Claimed reports whether a reservation is held for a guest of this name in
+// addition to its own placement: it is being created, bound or moved.
+func (h *Host) Claimed(name string) bool {
+	return slices.ContainsFunc(h.Claims, func(c Claim) bool { return c.PID == 0 && c.Name == name })
 }
 
 // Kernel is what the host's kernel does to memory by itself. Values are as

@@ -24,7 +24,10 @@ func drifted(v *view) (found []Finding) {
 		}
 		f := s.binding(Finding{Severity: Warning, Evidence: evidence,
 			Effect: "it is not where it was placed: others may have its CPUs and memory, and it theirs"})
-		if !s.pinned() {
+		switch {
+		case s.busy:
+			f.Severity, f.Effect = Info, "none: the guest is being bound or moved, and is between its old and its new placement"
+		case !s.pinned():
 			f.Fix = "bring the guest back to its placement; it keeps running"
 		}
 		found = append(found, f)

@@ -474,3 +474,44 @@ func TestEveryRuleIsTestedBothWays(t *testing.T) {
 		}
 	}
 }
+
+// A guest on its way between two placements needs no bind: none is offered.
+func TestRun_GuestBeingMovedIsOfferedNothing(t *testing.T) {
+	drifted := func() (*inventory.Host, *inventory.Guest) {
+		h := host()
+		for i := range h.Guests {
+			g := &h.Guests[i]
+			if g.Placement != nil && len(g.Seen.Threads) > 1 {
+				for n := range g.Seen.Threads {
+					g.Seen.Threads[n].Affinity = h.Topology.CPUSet()
+				}
+				return h, g
+			}
+		}
+		t.Fatal("no placed guest")
+		return nil, nil
+	}
+	of := func(h *inventory.Host, name string) (drift *diagnose.Finding, offers int) {
+		for _, f := range diagnose.Run(h) {
+			if f.Object != "guest "+name {
+				continue
+			}
+			if f.Rule == "drift" {
+				drift = &f
+			}
+			if f.Safe || f.Action != nil || f.Command != "" {
+				offers++
+			}
+		}
+		return drift, offers
+	}
+	h, g := drifted()
+	if f, offers := of(h, g.Name); f == nil || f.Severity != diagnose.Warning || offers == 0 {
+		t.Fatalf("a guest that is not being moved: %+v, %d offers; the test shows nothing", f, offers)
+	}
+	h.Claims = append(h.Claims, inventory.Claim{Name: g.Name, Placement: *g.Placement})
+	f, offers := of(h, g.Name)
+	if f == nil || f.Severity != diagnose.Info || !strings.Contains(f.Effect, "being bound or moved") || offers > 0 {
+		t.Errorf("a guest that is being moved: %+v, %d offers", f, offers)
+	}
+}

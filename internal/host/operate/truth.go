@@ -36,13 +36,17 @@ type Truth struct {
 	ThreadSource string                  `json:"thread_source,omitempty"`
 
 	Differences []drift.Difference `json:"drift,omitempty"`
+	// InProgress says that the guest is being bound or moved: differences are expected.
+	InProgress bool `json:"in_progress,omitempty"`
 }
 
 // Truths tells the truth of every guest of an inventory.
 func Truths(h *inventory.Host) []Truth {
 	all := make([]Truth, 0, len(h.Guests))
 	for _, g := range h.Guests {
-		all = append(all, TruthOf(g, &h.Topology))
+		t := TruthOf(g, &h.Topology)
+		t.InProgress = h.Claimed(g.Name)
+		all = append(all, t)
 	}
 	return all
 }
