@@ -220,7 +220,8 @@ func writeWhole(path string, v any) error {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return fmt.Errorf("creating the ledger's folder: %w", err)
 	}
-	if err := os.Chmod(folder, 0o700); err != nil { // an older version made it for all to read
+	// An older version made the folder readable by all users.
+	if err := os.Chmod(folder, 0o700); err != nil { //nolint:gosec // a folder needs the x bit
 		return fmt.Errorf("restricting the ledger's folder to its owner: %w", err)
 	}
 	temporary := fmt.Sprintf("%s.%d.new", path, os.Getpid())
