@@ -108,20 +108,20 @@ func machineFlags(c *cobra.Command, m *libvirt.Machine, disks *[]string) {
 
 // renderer makes a new domain XML, or rewrites the binding of a given one.
 func renderer(xml []byte, m libvirt.Machine) operate.Renderer {
-	return func(s guest.Spec, p guest.Placement) (operate.Rendered, error) {
+	return func(i guest.Intent) (operate.Rendered, error) {
 		var r operate.Rendered
 		var err error
 		if xml != nil {
-			r.XML, err = libvirt.Rewrite(xml, p, libvirt.Metadata{Spec: s, Placement: p})
+			r.XML, err = libvirt.Rewrite(xml, i.Placement, i)
 		} else {
-			r.XML, err = libvirt.DomainXML(s, p, m)
+			r.XML, err = libvirt.DomainXML(i, m)
 		}
 		if err != nil {
 			return r, err
 		}
 		parsed, err := libvirt.ParseDomain(r.XML)
 		if err == nil {
-			r.Cannot = libvirt.Cannot(parsed, p)
+			r.Cannot = libvirt.Cannot(parsed, i.Placement)
 		}
 		return r, err
 	}

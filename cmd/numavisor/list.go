@@ -83,8 +83,18 @@ func printList(w io.Writer, t *topology.Topology, list guestList) {
 			sources(list.Guests, func(g operate.Truth) string { return g.MemorySource }),
 			sources(list.Guests, func(g operate.Truth) string { return g.ThreadSource }))
 	}
+	for _, g := range list.Guests {
+		notePlacedFor(w, g)
+	}
 	for _, g := range list.Gaps {
 		printf(w, "not seen: %s: %s: %s\n", g.Object, g.What, g.Why)
+	}
+}
+
+// notePlacedFor says what to do about a VM that came with another host's placement.
+func notePlacedFor(w io.Writer, g operate.Truth) {
+	if g.PlacedFor != nil {
+		fmt.Fprintf(w, "%s was placed for host %s; 'numavisor bind %[1]s' places it here\n", g.Guest, g.PlacedFor)
 	}
 }
 
@@ -98,6 +108,9 @@ func listRows(t *topology.Topology, guests []operate.Truth) [][]string {
 }
 
 func placedText(g operate.Truth) string {
+	if g.PlacedFor != nil {
+		return fmt.Sprintf("(for host %s)", g.PlacedFor)
+	}
 	if !g.Managed {
 		return "(not by us)"
 	}

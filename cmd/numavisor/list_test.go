@@ -36,3 +36,14 @@ func TestList_GuestBeingMovedIsNotDrifted(t *testing.T) {
 		t.Errorf("shown as %q", got)
 	}
 }
+
+func TestList_NamesTheHostThatAVMWasPlacedFor(t *testing.T) {
+	g := operate.Truth{Guest: "web1", State: "running", PlacedFor: &guest.HostIdentity{ID: "1f", Name: "far"}}
+	var printed strings.Builder
+	printList(&printed, &topology.Topology{}, guestList{Guests: []operate.Truth{g}})
+	for _, want := range []string{"(for host far)", "web1 was placed for host far; 'numavisor bind web1' places it here"} {
+		if !strings.Contains(printed.String(), want) {
+			t.Errorf("printed %q, want %q in it", printed.String(), want)
+		}
+	}
+}

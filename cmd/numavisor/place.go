@@ -70,7 +70,7 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 			return err
 		}
 		if xml != nil {
-			return emitBound(c, xml, asked, placed{Placement: p, Why: why, Gaps: inv.RoomHiddenBy()}, explain)
+			return emitBound(c, xml, guest.Intent{Host: inv.Identity(), Spec: asked, Placement: p}, placed{Placement: p, Why: why, Gaps: inv.RoomHiddenBy()}, explain)
 		}
 		return emit(c, placed{Placement: p, Why: why, Gaps: inv.RoomHiddenBy()}, func(w io.Writer) { printPlaced(w, p, why, explain) })
 	}
@@ -79,8 +79,8 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 
 // emitBound prints a domain XML with its binding rewritten; why goes to
 // standard error, so that what is piped on is XML alone.
-func emitBound(c *cobra.Command, xml []byte, asked guest.Spec, p placed, explain bool) error {
-	bound, err := libvirt.Rewrite(xml, p.Placement, libvirt.Metadata{Spec: asked, Placement: p.Placement})
+func emitBound(c *cobra.Command, xml []byte, intent guest.Intent, p placed, explain bool) error {
+	bound, err := libvirt.Rewrite(xml, p.Placement, intent)
 	if err != nil {
 		return err
 	}

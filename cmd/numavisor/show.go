@@ -58,6 +58,7 @@ func printView(w io.Writer, t *topology.Topology, v operate.View) {
 	}
 	printf(w, "\nmemory by node from %s; cells from %s; threads from %s\n",
 		cmp.Or(v.Truth.MemorySource, none), cells, cmp.Or(v.Truth.ThreadSource, none))
+	notePlacedFor(w, v.Truth)
 	for _, d := range v.Truth.Differences {
 		printf(w, "drift: %s\n", d)
 	}

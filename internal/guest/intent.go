@@ -2,8 +2,27 @@ package guest
 
 // Intent is what a guest asked for and was given, as it is kept with the guest.
 type Intent struct {
-	Spec      Spec      `json:"spec"`
-	Placement Placement `json:"placement"`
+	// Host is the host that the placement is for. It travels with the guest when
+	// that migrates. Intents of before had none; they count as this host's.
+	Host      HostIdentity `json:"host,omitzero"`
+	Spec      Spec         `json:"spec"`
+	Placement Placement    `json:"placement"`
 	// Adopted says that others made the guest, and we bound it later.
 	Adopted bool `json:"adopted,omitempty"`
+}
+
+// HostIdentity tells one host from others.
+type HostIdentity struct {
+	// ID is stable over restarts and changes of the name; empty: not known.
+	ID string `json:"id,omitempty"`
+	// Name is the host's name when the identity was read. It is for people.
+	Name string `json:"name,omitempty"`
+}
+
+// String returns the name, else the id.
+func (h HostIdentity) String() string {
+	if h.Name != "" {
+		return h.Name
+	}
+	return h.ID
 }

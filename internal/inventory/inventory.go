@@ -16,8 +16,10 @@ const Version = 1
 
 // Host is one host as it was seen.
 type Host struct {
-	Version  int               `json:"version"`
-	Name     string            `json:"name"`
+	Version int    `json:"version"`
+	Name    string `json:"name"`
+	// ID tells the host from others, whatever its name; empty: not known.
+	ID       string            `json:"id,omitempty"`
 	Taken    time.Time         `json:"taken"`
 	Topology topology.Topology `json:"topology"`
 	Kernel   Kernel            `json:"kernel"`
@@ -85,10 +87,13 @@ type Guest struct {
 	Persistent bool `json:"persistent,omitempty"`
 	// Managed says that Numavisor created or bound it; then Spec and Placement are the intent.
 	Managed bool `json:"managed"`
-	// Adopted says of a managed guest that others made it.
-	Adopted   bool             `json:"adopted,omitempty"`
-	Spec      *guest.Spec      `json:"spec,omitempty"`
-	Placement *guest.Placement `json:"placement,omitempty"`
+	// Adopted says of a guest with an intent that others made it.
+	Adopted bool `json:"adopted,omitempty"`
+	// PlacedFor is the other host that the recorded intent is for. The guest came
+	// from there: it counts as one without an intent until it is bound here.
+	PlacedFor *guest.HostIdentity `json:"placed_for,omitempty"`
+	Spec      *guest.Spec         `json:"spec,omitempty"`
+	Placement *guest.Placement    `json:"placement,omitempty"`
 	// IntentError says why a recorded intent is not used (CheckIntents): the guest is not managed then.
 	IntentError string `json:"intent_error,omitempty"`
 
@@ -96,7 +101,34 @@ type Guest struct {
 	Seen   Seen   `json:"seen"`   // what the kernel says
 }
 
-// Ours reports whether Numavisor created the guest. One that others made stays
+// Identity tells the host from others.
+func (h *Host) Identity() guest.HostIdentity { return guest.HostIdentity{ID: h.ID, Name: h.Name} }
+
+// SetIntent gives the guest the intent that its metadata holds, as a driver does
+// that does not know which host it is on: see KeepIntentOf.
+func (g *Guest) SetIntent(i guest.Intent) {
+	g.Managed, g.Adopted, g.Spec, g.Placement = true, i.Adopted, &i.Spec, &i.Placement
+	if i.Host.ID != "" {
+		g.PlacedFor = &i.Host
+	}
+}
+
+// KeepIntentOf drops the guest's intent where that is for another host than the
+// given one: it names nodes and CPUs of that host. What stays is for which one.
+func (g *Guest) KeepIntentOf(host guest.HostIdentity) {
+	switch {
+	case g.PlacedFor == nil:
+	case g.PlacedFor.ID == host.ID:
+		g.PlacedFor = nil
+	default:
+		g.Managed, g.Spec, g.Placement = false, nil, nil
+	}
+}
+
+// Created reports whether Numavisor created the guest, on this host or another one.
+func (g *Guest) Created() bool { return (g.Managed || g.PlacedFor != nil) && !g.Adopted }
+
+// Ours reports whether Numavisor created the guest and placed it on this host. One that others made stays
 // theirs when it was bound: balancing advises them, unless they say otherwise.
 func (g *Guest) Ours() bool { return g.Managed && !g.Adopted }
 

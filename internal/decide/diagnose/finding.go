@@ -52,6 +52,7 @@ var rules = []rule{
 	{"numa-hidden", numaHidden},
 	{"cells-folded", cellsFolded},
 	{"drift", drifted},
+	{"placed-for-another-host", placedForAnotherHost},
 	{"strict-without-room", strictWithoutRoom},
 	{"node-over-bound", nodeOverBound},
 	{"memory-only-node-used", memoryOnlyNodeUsed},

@@ -139,6 +139,11 @@ var faults = []struct {
 	}, "guest wide", diagnose.Warning, "bind:3", true},
 	{"drift", "somebody pinned it anew", func(h *inventory.Host) { find(h, "web").Seen.Threads[0].Affinity = cpus("4") },
 		"guest web", diagnose.Warning, "vCPU 0 may run on CPUs 4, not 0-3", true},
+	{"placed-for-another-host", "it migrated in", func(h *inventory.Host) {
+		g := find(h, "web")
+		g.PlacedFor = &guest.HostIdentity{ID: "1f", Name: "far"}
+		g.KeepIntentOf(h.Identity())
+	}, "guest web", diagnose.Warning, "a placement for host far", false},
 	{"strict-without-room", "node full before the guest is", func(h *inventory.Host) {
 		find(h, "foreign").Seen.MemoryByNode = byNode{1: gib}
 		h.Topology.Nodes[1].Free = 2 * gib
@@ -343,6 +348,12 @@ var silences = []struct {
 		g.Placement, g.Seen.MemoryByNode = nil, byNode{0: 200 * mib}
 	}},
 	{"drift", "nobody's guest", func(h *inventory.Host) { find(h, "foreign").Seen.Threads[0].Affinity = cpus("5") }},
+	{"placed-for-another-host", "of this host", func(h *inventory.Host) {
+		h.ID = "1f"
+		g := find(h, "web")
+		g.PlacedFor = &guest.HostIdentity{ID: "1f", Name: "its former name"}
+		g.KeepIntentOf(h.Identity())
+	}},
 	{"strict-without-room", "all touched", func(h *inventory.Host) { h.Topology.Nodes[1].Free = mib }},
 	{"strict-without-room", "may overflow", func(h *inventory.Host) {
 		find(h, "web").Seen.MemoryByNode = byNode{0: gib}

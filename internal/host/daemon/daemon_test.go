@@ -336,6 +336,37 @@ func TestAChangedGuestIsBoundAgainOnce(t *testing.T) {
 	})
 }
 
+// A VM that migrated in with the placement of another host is not moved to the
+// nodes that this one happened to have there.
+func TestDaemon_RepairsNoPlacementOfAnotherHost(t *testing.T) {
+	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		w.hostID = "here"
+		w.lies("a", 2, gib, "0", "0-1")
+		w.start()
+		if err := w.d.Host.Control.Record(t.Context(), "a", guest.Intent{
+			Host: guest.HostIdentity{ID: "there", Name: "far"}, Spec: guest.Spec{Name: "a", VCPUs: 2, Memory: gib},
+			Placement: guest.Placement{Guest: "a", Nodes: nodes("3"), CPUMode: guest.CPURange, MemoryMode: guest.MemoryStrict,
+				VCPUs: []guest.VCPU{{ID: 0, CPUs: cpus("12-15")}, {ID: 1, CPUs: cpus("12-15")}}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		defer w.end()
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if all := append(w.entries(journal.Repaired), w.entries(journal.Drifted)...); len(all) > 0 {
+			t.Errorf("drift from another host's placement: %+v", all)
+		}
+		if share := w.share("a", "0"); share < 1 {
+			t.Errorf("%.0f %% of its memory are on node 0, where it was", 100*share)
+		}
+		for _, g := range w.status().Guests {
+			if g.Managed || g.Mode != policy.ModeAdvise || len(g.Drift) > 0 {
+				t.Errorf("managed %v, mode %s, drift %v", g.Managed, g.Mode, g.Drift)
+			}
+		}
+	})
+}
+
 // The daemon ends in mid-move, whenever that is: the next one finishes it.
 func TestAStopInMidMoveIsTakenUp(t *testing.T) {
 	for n := 1; n <= 4; n++ {

@@ -39,6 +39,7 @@ type world struct {
 	policy    policy.Policy
 	settings  *fake.Settings
 	load      fake.Load
+	hostID    string      // the id of this host
 	full      atomic.Bool // the disk of the journal
 	blind     atomic.Bool // for faults of a test's
 	log       *slog.Logger
@@ -65,6 +66,7 @@ func (w *world) start() {
 	w.t.Helper()
 	h := hosttest.Join(w.Host, w.folder+"/run", time.Now)
 	h.Sources.Kernel, h.Settings, h.Policy = w.settings.On(w.Host), w.settings, w.policy
+	h.Sources.HostID = func() (string, error) { return w.hostID, nil }
 	w.d = daemon.New(daemon.Options{
 		Host: h, Watcher: w.load.Sampler(w.Host), Journal: hosttest.Journal{Journal: record.Journal{Folder: w.folder}, Full: &w.full},
 		Records: w.folder, Log: w.log, Roster: w.roster,

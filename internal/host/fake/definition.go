@@ -80,8 +80,12 @@ func tuneOf(p guest.Placement) *inventory.NUMATune {
 	return tune
 }
 
-// Render is the definition of a placed guest in the form that Start takes.
-func Render(s guest.Spec, p guest.Placement) ([]byte, error) { return json.Marshal(Define(s, p)) }
+// Render is the definition of a guest that is bound to an intent, in the form that Start takes.
+func Render(i guest.Intent) ([]byte, error) {
+	d := Define(i.Spec, i.Placement)
+	d.Intent = &i
+	return json.Marshal(d)
+}
 
 func parseDefinition(text []byte) (Definition, error) {
 	var d Definition

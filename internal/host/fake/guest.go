@@ -198,8 +198,7 @@ func (h *Host) seenGuest(name string) inventory.Guest {
 	g.Config = now.Config
 	g.Config.Pins, g.Config.IOThreadPins = maps.Clone(g.Config.Pins), maps.Clone(g.Config.IOThreadPins)
 	if now.Intent != nil && !d.garbled {
-		intent := *now.Intent
-		g.Managed, g.Adopted, g.Spec, g.Placement = true, intent.Adopted, &intent.Spec, &intent.Placement
+		g.SetIntent(*now.Intent)
 	}
 	return g
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/fake"
 	"github.com/numavisor/numavisor/internal/host/hosttest"
 )
@@ -17,7 +18,9 @@ func TestHost_PassesTheSuite(t *testing.T) {
 			}
 		})
 		return hosttest.Target{
-			Hypervisor: h, Kernel: h, Topology: h.Nodes(), Render: fake.Render,
+			Hypervisor: h, Kernel: h, Topology: h.Nodes(), Render: func(s guest.Spec, p guest.Placement) ([]byte, error) {
+				return fake.Render(guest.Intent{Spec: s, Placement: p})
+			},
 			PowerOff: func(_ context.Context, name string) error { h.Vanish(name); return nil },
 			Garble:   func(_ context.Context, name string) error { return h.Garble(name) },
 		}

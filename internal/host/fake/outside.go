@@ -47,6 +47,22 @@ func (h *Host) EndProgram(pid int) {
 	}
 }
 
+// Intent returns what the metadata of a guest holds; ok is false where it holds none.
+func (h *Host) Intent(name string) (i guest.Intent, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, ok := h.domains[name]
+	if !ok {
+		return i, false
+	}
+	for _, definition := range d.definitions() {
+		if definition.Intent != nil {
+			return *definition.Intent, true
+		}
+	}
+	return i, false
+}
+
 // Guest returns all there is to know of a guest, without asking the drivers;
 // ok is false where there is none.
 func (h *Host) Guest(name string) (g inventory.Guest, ok bool) {

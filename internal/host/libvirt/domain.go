@@ -43,7 +43,7 @@ func (d Domain) Guest() inventory.Guest {
 	}
 	g.Can = inventory.CapabilitiesOf(g.Hypervisor)
 	if d.Intent != nil {
-		g.Managed, g.Adopted, g.Spec, g.Placement = true, d.Intent.Adopted, &d.Intent.Spec, &d.Intent.Placement
+		g.SetIntent(*d.Intent)
 	}
 	return g
 }

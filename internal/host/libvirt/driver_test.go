@@ -47,7 +47,7 @@ func testXML(t *testing.T, name string) []byte {
 	t.Helper()
 	s, p := newGuest(4, 512*topology.MiB)
 	s.Name, p.Guest = name, name
-	xml, err := DomainXML(s, p, Machine{})
+	xml, err := DomainXML(Metadata{Spec: s, Placement: p}, Machine{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,7 +67,9 @@ func suiteTarget(d *Driver, topo topology.Topology, m Machine) hosttest.Target {
 	return hosttest.Target{
 		Hypervisor: d, Topology: topo,
 		PowerOff: func(ctx context.Context, name string) error { return call(ctx, d, name, (*libvirt.Domain).Destroy) },
-		Render:   func(s guest.Spec, p guest.Placement) ([]byte, error) { return DomainXML(s, p, m) },
+		Render: func(s guest.Spec, p guest.Placement) ([]byte, error) {
+			return DomainXML(Metadata{Spec: s, Placement: p}, m)
+		},
 		Garble: func(ctx context.Context, name string) error {
 			return d.tune(ctx, "garbling its intent", name, Everywhere,
 				func(dom *libvirt.Domain, flags libvirt.DomainModificationImpact) error {

@@ -182,7 +182,7 @@ func (g *labGuest) make() {
 	g.c.change(&g.p)
 	s.PageSize = g.p.PageSize
 	var err error
-	g.xml, err = DomainXML(s, g.p, Machine{Kernel: "/lab/vmlinuz", Cmdline: "console=ttyS0 quiet", SerialLog: filepath.Join(g.TempDir(), "serial")})
+	g.xml, err = DomainXML(Metadata{Spec: s, Placement: g.p}, Machine{Kernel: "/lab/vmlinuz", Cmdline: "console=ttyS0 quiet", SerialLog: filepath.Join(g.TempDir(), "serial")})
 	if err != nil {
 		g.Fatal(err)
 	}

@@ -39,9 +39,10 @@ type Disk struct {
 // machineTypes are QEMU's current board models.
 var machineTypes = map[string]string{"x86_64": "q35", "aarch64": "virt"}
 
-// DomainXML returns the complete XML of a new guest, bound to its placement.
-// It has no device that was not asked for.
-func DomainXML(spec guest.Spec, p guest.Placement, m Machine) ([]byte, error) {
+// DomainXML returns the complete XML of a new guest, bound to its placement,
+// with the intent in its metadata. It has no device that was not asked for.
+func DomainXML(intent Metadata, m Machine) ([]byte, error) {
+	spec, p := intent.Spec, intent.Placement
 	if err := m.Check(spec); err != nil {
 		return nil, err
 	}
@@ -68,7 +69,7 @@ func DomainXML(spec guest.Spec, p guest.Placement, m Machine) ([]byte, error) {
 		tag{name: "clock", attrs: []pair{{"offset", "utc"}}},
 		tag{name: "on_crash", text: "destroy"},
 		tag{name: "devices", children: m.devices(spec)})
-	return Rewrite([]byte(strings.TrimPrefix(domain.render("\n"), "\n")+"\n"), p, Metadata{Spec: spec})
+	return Rewrite([]byte(strings.TrimPrefix(domain.render("\n"), "\n")+"\n"), p, intent)
 }
 
 // Check tells whether DomainXML can make a guest of a spec on this machine,

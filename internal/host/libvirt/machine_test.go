@@ -31,7 +31,7 @@ func TestDomainXML(t *testing.T) {
 	s, p := newGuest(4, 2*topology.GiB)
 	s.CPU.IOThreads, p.IOThreads, p.IOThread, p.Emulator = 1, 1, cpus("4"), cpus("4-9")
 	s.Devices = []guest.DeviceSpec{{Address: "0000:3b:00.1", Passthrough: true}, {Address: "0000:3b:00.0"}}
-	got, err := DomainXML(s, p, Machine{
+	got, err := DomainXML(Metadata{Spec: s, Placement: p}, Machine{
 		Kernel: "/boot/vmlinuz", Initrd: "/boot/rd.gz", Cmdline: "console=ttyS0 a=\"b<c\"", Emulator: "/usr/bin/qemu-system-x86_64",
 		Disks:   []Disk{{Path: "/images/x.qcow2"}, {Path: "/dev/vg/data", ReadOnly: true}},
 		Network: "default", SerialLog: "/var/log/web1.log",
@@ -139,7 +139,7 @@ func TestDomainXMLSockets(t *testing.T) {
 	} {
 		s, p := newGuest(4, topology.GiB)
 		c.change(&p)
-		got, err := DomainXML(s, p, Machine{})
+		got, err := DomainXML(Metadata{Spec: s, Placement: p}, Machine{})
 		if err != nil || !strings.Contains(string(got), c.want) {
 			t.Errorf("%s: no %q, %v in\n%s", c.name, c.want, err, got)
 		}
@@ -169,7 +169,7 @@ func TestDomainXMLRefuses(t *testing.T) {
 		var m Machine
 		c.change(&s, &m)
 		p.Guest = s.Name
-		if _, err := DomainXML(s, p, m); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := DomainXML(Metadata{Spec: s, Placement: p}, m); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("wanted an error with %q, got %v", c.says, err)
 		}
 	}
@@ -198,7 +198,7 @@ func TestCannot(t *testing.T) {
 	} {
 		s, p := newGuest(4, topology.GiB)
 		c.change(&p)
-		xml, err := DomainXML(s, p, Machine{})
+		xml, err := DomainXML(Metadata{Spec: s, Placement: p}, Machine{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -84,7 +84,7 @@ func Open(o Options) (*Host, error) {
 			Sources: observe.Sources{
 				Kernel:      kernel,
 				Hypervisors: []observe.Hypervisor{libvirtGuests{qemu, root}, plainQEMU{root}},
-				Claims:      ledger.Claims, Now: time.Now, HostName: os.Hostname,
+				Claims:      ledger.Claims, Now: time.Now, HostName: os.Hostname, HostID: kernel.HostID,
 				Measured: o.Measured, Housekeeping: o.Housekeeping,
 			},
 			Kernel: kernel, Control: qemu, Domains: qemu, Settings: kernel,

@@ -236,7 +236,7 @@ func (m *mover) ways(inv *inventory.Host, moves []plan.GuestMove, way func(*inve
 
 // there is the way to the move's placement.
 func (m *mover) there(inv *inventory.Host, seen *inventory.Guest, g *moving) {
-	g.intent = guest.Intent{Spec: balance.SpecOf(seen), Placement: g.Placement, Adopted: seen.Adopted || !seen.Managed}
+	g.intent = guest.Intent{Host: inv.Identity(), Spec: balance.SpecOf(seen), Placement: g.Placement, Adopted: !seen.Created()}
 	g.bound.Plan = bind.Steps(bind.Request{Guest: *seen, Topology: &inv.Topology, Placement: g.Placement, Basis: g.Basis, Persistent: seen.Persistent, CutShort: m.again})
 	g.before, g.copies, g.after = g.bound.Plan.Parts()
 }

@@ -54,6 +54,8 @@ type Sources struct {
 	Claims   func() ([]inventory.Claim, error)
 	Now      func() time.Time
 	HostName func() (string, error)
+	// HostID returns the host's stable id, empty where it has none; nil: likewise.
+	HostID   func() (string, error)
 	Measured *topology.Measured // operator's figures, before any that firmware gives
 	// Housekeeping CPUs by configuration, in addition to what the kernel sets aside.
 	Housekeeping topology.CPUSet
@@ -72,6 +74,11 @@ func Host(ctx context.Context, s Sources, closely ...string) (inventory.Host, er
 	var err error
 	if h.Name, err = s.HostName(); err != nil {
 		h.Gaps = append(h.Gaps, gap(inventory.OtherGap, inventory.HostRef(), "its name", err))
+	}
+	if s.HostID != nil {
+		if h.ID, err = s.HostID(); err != nil {
+			h.Gaps = append(h.Gaps, gap(inventory.OtherGap, inventory.HostRef(), "its stable id", err))
+		}
 	}
 	settings, gaps := s.Kernel.Settings()
 	h.Kernel, h.Gaps = settings, append(h.Gaps, gaps...)
@@ -129,6 +136,7 @@ func (s Sources) addGuests(ctx context.Context, v Hypervisor, h *inventory.Host,
 		if g.PID > 0 && slices.ContainsFunc(h.Guests, func(o inventory.Guest) bool { return o.PID == g.PID }) {
 			continue
 		}
+		g.KeepIntentOf(h.Identity())
 		if g.PID > 0 {
 			seen, gaps, gone := s.see(ctx, g, slices.Contains(closely, g.Name))
 			if gone {

@@ -171,7 +171,7 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 	// A guest of the same name may have replaced the one that the intent is of.
 	fits := g.Placement != nil && g.Spec != nil && len(g.Placement.VCPUs) == g.Config.VCPUs
 	if fits && r.Change == nil && !r.Anew {
-		return guest.Intent{Spec: *g.Spec, Placement: *g.Placement, Adopted: g.Adopted}, nil, nil
+		return guest.Intent{Host: inv.Identity(), Spec: *g.Spec, Placement: *g.Placement, Adopted: g.Adopted}, nil, nil
 	}
 	othersHidden := func(gap inventory.Gap) bool { return !gap.HidesGuestsOf(g.Hypervisor) }
 	if err := roomIsKnown(slices.DeleteFunc(inv.HiddenBy(), othersHidden)); err != nil {
@@ -194,7 +194,7 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 	if err := h.legal(inv, spec, p); err != nil {
 		return guest.Intent{}, nil, err
 	}
-	return guest.Intent{Spec: spec, Placement: adopt.Align(p, g.Config), Adopted: g.Adopted || !g.Managed}, &why, nil
+	return guest.Intent{Host: inv.Identity(), Spec: spec, Placement: adopt.Align(p, g.Config), Adopted: !g.Created()}, &why, nil
 }
 
 // Shortfalls lists in words what a bind did not achieve.

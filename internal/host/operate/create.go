@@ -24,8 +24,8 @@ type CreateRequest struct {
 	Transient bool
 }
 
-// Renderer makes the domain XML that is bound to a placement.
-type Renderer func(guest.Spec, guest.Placement) (Rendered, error)
+// Renderer makes the domain XML that is bound to an intent's placement and records the intent.
+type Renderer func(guest.Intent) (Rendered, error)
 
 // Rendered is a domain XML, and what of the placement it cannot express.
 type Rendered struct {
@@ -72,11 +72,12 @@ func shared(w *place.Why) []string {
 // runs on; the error says so.
 func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	var c Created
+	var want guest.Intent
 	var short []plan.Step
 	var x *effect
 	name := r.Spec.Name
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) (err error) {
-		if short, err = h.decide(ctx, tx, r.Spec, &c); err != nil {
+		if want, short, err = h.decide(ctx, tx, r.Spec, &c); err != nil {
 			return err
 		}
 		x, err = h.begin(journal.Entry{Effect: journal.EffectCreate, Guests: []string{name}, Why: c.Why.Summary,
@@ -89,15 +90,15 @@ func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	if err != nil {
 		return c, err
 	}
-	err = h.create(ctx, r, short, &c)
+	err = h.create(ctx, r, want, short, &c)
 	x.inPart = c.started
 	return c, errors.Join(err, x.end(err, c.Shortfalls()), h.Ledger.Release(name))
 }
 
 // create starts a guest whose room is claimed.
-func (h *Host) create(ctx context.Context, r CreateRequest, short []plan.Step, c *Created) (err error) {
+func (h *Host) create(ctx context.Context, r CreateRequest, want guest.Intent, short []plan.Step, c *Created) (err error) {
 	name := r.Spec.Name
-	if c.Cannot, err = h.start(ctx, r, c.Placement, short); err != nil {
+	if c.Cannot, err = h.start(ctx, r, want, short); err != nil {
 		return fmt.Errorf("creating guest %s: %w", name, err)
 	}
 	c.started = true
@@ -108,27 +109,28 @@ func (h *Host) create(ctx context.Context, r CreateRequest, short []plan.Step, c
 }
 
 // decide places a guest and claims the room while the ledger is locked. It
-// returns by what pools must grow for the guest.
-func (h *Host) decide(ctx context.Context, tx claim.Locked, spec guest.Spec, c *Created) (short []plan.Step, err error) {
+// returns what to record with the guest, and by what pools must grow for it.
+func (h *Host) decide(ctx context.Context, tx claim.Locked, spec guest.Spec, c *Created) (want guest.Intent, short []plan.Step, err error) {
 	if _, err := tx.Claims(); err != nil { // removes void ones before they are observed
-		return nil, err
+		return want, nil, err
 	}
 	inv, err := h.Observe(ctx)
 	if err != nil {
-		return nil, err
+		return want, nil, err
 	}
 	if err := errors.Join(RoomIsKnown(&inv), nameIsFree(inv, spec.Name)); err != nil {
-		return nil, err
+		return want, nil, err
 	}
 	c.Placement, c.Why, err = place.Place(place.Request{Host: &inv, Spec: spec, Policy: h.Policy})
 	if err == nil {
 		err = h.legal(&inv, spec, c.Placement)
 	}
 	if err != nil {
-		return nil, err
+		return want, nil, err
 	}
+	want = guest.Intent{Host: inv.Identity(), Spec: spec, Placement: c.Placement}
 	short = poolShortages(capacity.Available(&inv, h.Policy, ""), c.Placement)
-	return short, tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: c.Placement})
+	return want, short, tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: c.Placement})
 }
 
 // RoomIsKnown refuses an inventory that does not show all VMs and reservations:
@@ -152,8 +154,9 @@ func nameIsFree(inv inventory.Host, name string) error {
 	return nil
 }
 
-func (h *Host) start(ctx context.Context, r CreateRequest, p guest.Placement, short []plan.Step) ([]plan.Refusal, error) {
-	domain, err := r.Render(r.Spec, p)
+func (h *Host) start(ctx context.Context, r CreateRequest, want guest.Intent, short []plan.Step) ([]plan.Refusal, error) {
+	p := want.Placement
+	domain, err := r.Render(want)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +195,7 @@ func (h *Host) Delete(ctx context.Context, r DeleteRequest) error {
 		}
 		return err
 	}
-	if g := &inv.Guests[at]; !g.Ours() && !r.Force {
+	if g := &inv.Guests[at]; !g.Created() && !r.Force {
 		return fmt.Errorf("guest %s %w: %s; 'numavisor delete --force %[1]s' does it all the same", name, ErrNotOurs, lostWith(g))
 	}
 	x, err := h.begin(deleteEntry(&inv.Guests[at]))

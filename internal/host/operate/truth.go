@@ -16,12 +16,14 @@ import (
 // Truth is where a guest really is, with the source of each figure. Shares are
 // from 0 to 1; nil where they cannot be told.
 type Truth struct {
-	Guest   string           `json:"guest"`
-	State   string           `json:"state"`
-	Managed bool             `json:"managed"`
-	VCPUs   int              `json:"vcpus"`
-	Memory  topology.Bytes   `json:"memory_bytes"`
-	Nodes   topology.NodeSet `json:"nodes,omitzero"` // intended
+	Guest   string `json:"guest"`
+	State   string `json:"state"`
+	Managed bool   `json:"managed"`
+	// PlacedFor is the other host that the recorded placement is for; it counts for nothing here.
+	PlacedFor *guest.HostIdentity `json:"placed_for,omitempty"`
+	VCPUs     int                 `json:"vcpus"`
+	Memory    topology.Bytes      `json:"memory_bytes"`
+	Nodes     topology.NodeSet    `json:"nodes,omitzero"` // intended
 
 	MemoryByNode topology.MemoryByNode `json:"memory_by_node,omitempty"`
 	MemorySource string                `json:"memory_source,omitempty"`
@@ -53,7 +55,7 @@ func Truths(h *inventory.Host) []Truth {
 
 // TruthOf tells the truth of one guest as it was seen.
 func TruthOf(g inventory.Guest, t *topology.Topology) Truth {
-	r := Truth{Guest: g.Name, State: g.State, Managed: g.Placement != nil, VCPUs: g.Config.VCPUs, Memory: g.Config.Memory,
+	r := Truth{Guest: g.Name, State: g.State, Managed: g.Placement != nil, PlacedFor: g.PlacedFor, VCPUs: g.Config.VCPUs, Memory: g.Config.Memory,
 		MemoryByNode: g.Seen.MemoryByNode, MemorySource: g.Seen.MemorySource, ThreadSource: g.Seen.ThreadSource}
 	if g.Placement != nil {
 		r.Nodes = g.Placement.Nodes

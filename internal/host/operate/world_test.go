@@ -157,8 +157,8 @@ func (w world) bind(name string) (operate.Bound, error) {
 	return w.host.Bind(context.Background(), operate.BindRequest{Name: name})
 }
 
-func render(s guest.Spec, p guest.Placement) (operate.Rendered, error) {
-	text, err := fake.Render(s, p)
+func render(i guest.Intent) (operate.Rendered, error) {
+	text, err := fake.Render(i)
 	return operate.Rendered{XML: text}, err
 }
 

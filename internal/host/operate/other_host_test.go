@@ -1,0 +1,112 @@
+package operate_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+var (
+	here  = guest.HostIdentity{ID: "id-here", Name: "fake"}
+	there = guest.HostIdentity{ID: "id-there", Name: "far"}
+)
+
+// migrated is a host to which a VM "g" has migrated: its metadata holds the
+// placement that host made, on nodes 2-3, and the VM runs on node 0.
+func migrated(t *testing.T, host guest.HostIdentity) world {
+	t.Helper()
+	w := newWorld(t, square, folderOf(t))
+	w.host.Sources.HostID = func() (string, error) { return here.ID, nil }
+	asked := spec(t, guest.Spec{Name: "g", VCPUs: 1, Memory: 512 * mib, Limits: guest.Limits{Nodes: nodes("2-3")}})
+	made, err := w.create(asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Remove(context.Background(), "g"); err != nil {
+		t.Fatal(err)
+	}
+	d := kinds[0].guest("g", 512*mib, []topology.NodeID{0}, cpus("0-3"))
+	d.Intent = &guest.Intent{Host: host, Spec: asked, Placement: made.Placement}
+	w.add(t, d)
+	return w
+}
+
+func (w world) observe(t *testing.T) (inventory.Host, inventory.Guest) {
+	t.Helper()
+	inv, err := w.host.Observe(context.Background(), "g")
+	if err != nil || len(inv.Guests) != 1 {
+		t.Fatalf("%d guests, %v", len(inv.Guests), err)
+	}
+	return inv, inv.Guests[0]
+}
+
+func TestObserve_TakesAnIntentOfAnotherHostForNone(t *testing.T) {
+	inv, g := migrated(t, there).observe(t)
+	if g.Managed || g.Spec != nil || g.Placement != nil || g.PlacedFor == nil || *g.PlacedFor != there {
+		t.Errorf("managed %v, spec %v, placement %v, placed for %v", g.Managed, g.Spec, g.Placement, g.PlacedFor)
+	}
+	for _, h := range inv.Holdings("") {
+		if h.Node != 0 && h.Memory() > 0 {
+			t.Errorf("it holds %v of node %d by the placement of another host", h.Memory(), h.Node)
+		}
+	}
+	truth := operate.Truths(&inv)[0]
+	if truth.Managed || len(truth.Differences) > 0 || truth.PlacedFor == nil || *truth.PlacedFor != there {
+		t.Errorf("managed %v, drift %v, placed for %v", truth.Managed, truth.Differences, truth.PlacedFor)
+	}
+}
+
+func TestObserve_KeepsIntentsOfThisHostAndOfNone(t *testing.T) {
+	renamed := guest.HostIdentity{ID: here.ID, Name: "called so before"}
+	for _, host := range []guest.HostIdentity{here, renamed, {}} {
+		_, g := migrated(t, host).observe(t)
+		if !g.Managed || g.Placement == nil || g.PlacedFor != nil {
+			t.Errorf("intent of %+v: managed %v, placement %v, placed for %v", host, g.Managed, g.Placement, g.PlacedFor)
+		}
+	}
+}
+
+func TestBind_PlacesAVMThatCameFromAnotherHost(t *testing.T) {
+	w := migrated(t, there)
+	b, err := w.bind("g")
+	if err != nil || b.Why == nil {
+		t.Fatalf("%v; the other host's placement was repaired: %s", err, b.Plan.Text())
+	}
+	_, g := w.observe(t)
+	if !g.Managed || !g.Ours() || g.PlacedFor != nil {
+		t.Errorf("after the bind: managed %v, ours %v, placed for %v", g.Managed, g.Ours(), g.PlacedFor)
+	}
+	w.recordedFor(t, "g", here)
+	w.inPlace(t, "g")
+}
+
+// Every way to record an intent names the host.
+func TestIntentNamesTheHost(t *testing.T) {
+	w := migrated(t, guest.HostIdentity{})
+	if _, err := w.bind("g"); err != nil { // a repair
+		t.Fatal(err)
+	}
+	w.recordedFor(t, "g", here)
+	if _, err := w.create(spec(t, specs["small"])); err != nil {
+		t.Fatal(err)
+	}
+	w.recordedFor(t, "new", here)
+}
+
+// recordedFor checks whom the metadata of a guest names.
+func (w world) recordedFor(t *testing.T, name string, want guest.HostIdentity) {
+	t.Helper()
+	intent, ok := w.Intent(name)
+	if !ok {
+		t.Fatalf("guest %s has no intent", name)
+	}
+	if diff := cmp.Diff(want, intent.Host); diff != "" {
+		t.Errorf("the intent of guest %s is for (-want +got):\n%s", name, diff)
+	}
+}
