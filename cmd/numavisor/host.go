@@ -72,7 +72,7 @@ func (f *hostFlags) copyPace() (topology.Bytes, error) {
 	if f.pace == "" {
 		return 0, nil
 	}
-	pace, err := topology.ParseBytes(f.pace)
+	pace, err := topology.ParseSize(f.pace)
 	switch {
 	case err != nil:
 		return 0, wrongUse("--pace: %w", err)

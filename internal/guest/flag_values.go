@@ -20,7 +20,7 @@ func number(field *int, text string) error {
 }
 
 func size(field *topology.Bytes, text string) (err error) {
-	*field, err = topology.ParseBytes(text)
+	*field, err = topology.ParseSize(text)
 	return err
 }
 

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/numavisor/numavisor/internal/text"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // maxSpec bounds what ParseSpec reads, maxErrors what it and Normalize report
@@ -105,6 +106,11 @@ func decode(path string, tree any, v reflect.Value) []error {
 	text, err := json.Marshal(tree)
 	if err != nil {
 		return []error{fmt.Errorf("spec: %s: %w", path, err)}
+	}
+	if v.Type() == reflect.TypeFor[topology.Bytes]() {
+		if _, err := topology.ParseSize(strings.Trim(string(text), `"`)); err != nil {
+			return []error{fmt.Errorf("spec: %s is %s: %w", path, shorten(string(text)), err)}
+		}
 	}
 	if err = json.Unmarshal(text, v.Addr().Interface()); err == nil {
 		return nil

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // maxBytes bounds a policy file.
@@ -38,7 +40,45 @@ func Parse(r io.Reader) (Policy, error) {
 		}
 		return Policy{}, fmt.Errorf("not a policy: %w", firstOf(err))
 	}
+	var tree map[string]any
+	if err := yaml.Unmarshal(data, &tree, exactNumbers); err != nil {
+		return Policy{}, fmt.Errorf("not a policy: %w", err)
+	}
+	if err := unitsGiven("", tree, reflect.TypeFor[Policy]()); err != nil {
+		return Policy{}, fmt.Errorf("not a policy: %w", err)
+	}
 	return p, p.Validate()
+}
+
+// exactNumbers leaves numbers as they are written.
+func exactNumbers(d *json.Decoder) *json.Decoder {
+	d.UseNumber()
+	return d
+}
+
+// unitsGiven returns an error for a size without a unit among the fields of a struct.
+func unitsGiven(path string, fields map[string]any, t reflect.Type) error {
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		value, given := fields[name]
+		if !given || value == nil {
+			continue
+		}
+		of, at := t.Field(i).Type, strings.TrimPrefix(path+"."+name, ".")
+		if of.Kind() == reflect.Pointer {
+			of = of.Elem()
+		}
+		if of == reflect.TypeFor[topology.Bytes]() {
+			if _, err := topology.ParseSize(fmt.Sprint(value)); err != nil {
+				return fmt.Errorf("%s is %v: %w", at, value, err)
+			}
+		} else if inner, ok := value.(map[string]any); ok && of.Kind() == reflect.Struct {
+			if err := unitsGiven(at, inner, of); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // firstOf is the first of joined errors: the one that says most.

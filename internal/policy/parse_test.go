@@ -71,3 +71,23 @@ func TestParse_PassesReadErrorsOn(t *testing.T) {
 		t.Errorf("error %v, want %v", err, broken)
 	}
 }
+
+// A number alone could be bytes, KiB or MiB.
+func TestParse_RefusesSizesWithoutAUnit(t *testing.T) {
+	for text, says := range map[string]string{
+		"keep_free_per_node: 512":              "keep_free_per_node is 512: give a unit, such as 512MiB",
+		"grow_huge_pages_up_to: \"1\"":         "grow_huge_pages_up_to is 1: give a unit",
+		"balance: {pace: 500}":                 "balance.pace is 500: give a unit",
+		"balance: {bytes_per_round: 1}":        "balance.bytes_per_round is 1: give a unit",
+		`{"balance":{"bytes_per_second":1e3}}`: "balance.bytes_per_second is 1000: give a unit",
+	} {
+		if _, err := Parse(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: error %v, want %q", text, err, says)
+		}
+	}
+	for _, text := range []string{"keep_free_per_node: 0", "balance: {pace: 500M}", "grow_huge_pages_up_to: 2MiB", "balance: {pace: 0}"} {
+		if _, err := Parse(strings.NewReader(text)); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

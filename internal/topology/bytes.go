@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Bytes is an amount of memory. It is written to JSON as a plain number of bytes.
@@ -63,7 +64,7 @@ func ParseBytes(s string) (Bytes, error) {
 	case "t", "tb", "tib":
 		scale = TiB
 	default:
-		return 0, fmt.Errorf("size %q: unknown unit %q; allowed: K, M, G, T (binary), or none for bytes", s, unit)
+		return 0, fmt.Errorf("size %q: unknown unit %q; allowed: B, K, M, G, T (binary)", s, unit)
 	}
 	if whole, err := strconv.ParseUint(number, 10, 64); err == nil {
 		if whole > math.MaxUint64/uint64(scale) {
@@ -76,6 +77,25 @@ func ParseBytes(s string) (Bytes, error) {
 		return 0, fmt.Errorf("size %q: not an amount of memory; write for example 16G or 512M", s)
 	}
 	return Bytes(f * float64(scale)), nil
+}
+
+// ParseSize reads an amount that a person wrote, as ParseBytes does, but only
+// with a unit: other tools take a number alone for KiB (virsh) or MiB
+// (virt-install). 0 needs none.
+func ParseSize(s string) (Bytes, error) {
+	size, err := ParseBytes(s)
+	if err != nil || size == 0 {
+		return size, err
+	}
+	number := strings.TrimSpace(s)
+	if strings.IndexFunc(number, unicode.IsLetter) >= 0 {
+		return size, nil
+	}
+	unit := "MiB"
+	if size >= MiB { // so many MiB are too many
+		unit = "B"
+	}
+	return 0, fmt.Errorf("give a unit, such as %s%s", number, unit)
 }
 
 // UnmarshalJSON accepts a number of bytes or a string such as "16G".

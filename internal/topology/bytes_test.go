@@ -25,6 +25,22 @@ func TestParseBytes(t *testing.T) {
 	}
 }
 
+func TestParseSize_NeedsAUnit(t *testing.T) {
+	for text, want := range map[string]Bytes{"16G": 16 * GiB, "4096B": 4096, " 1.5 GiB ": 3 * GiB / 2, "0": 0, "0M": 0, "00": 0, "0.0": 0} {
+		if got, err := ParseSize(text); err != nil || got != want {
+			t.Errorf("ParseSize(%q) = %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for text, says := range map[string]string{
+		"4096": "give a unit, such as 4096MiB", " 16 ": "such as 16MiB", "1.5": "such as 1.5MiB",
+		"68719476736": "such as 68719476736B", "lots": "unknown unit", "1X": "not an amount",
+	} {
+		if got, err := ParseSize(text); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("ParseSize(%q) = %d, %v; want an error with %q", text, got, err, says)
+		}
+	}
+}
+
 func TestBytesString(t *testing.T) {
 	for b, want := range map[Bytes]string{
 		0: "0 B", 512: "512 B", KiB: "1 KiB", 16 * GiB: "16 GiB", 3 * GiB / 2: "1.5 GiB", 2 * TiB: "2 TiB", MiB + 1: "1.0 MiB",
