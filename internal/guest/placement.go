@@ -1,6 +1,10 @@
 package guest
 
-import "github.com/numavisor/numavisor/internal/topology"
+import (
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/topology"
+)
 
 // Placement is what a guest was given on one host.
 type Placement struct {
@@ -71,6 +75,13 @@ func (p *Placement) MemoryOn(node topology.NodeID) topology.Bytes {
 		}
 	}
 	return sum
+}
+
+// LostCPUs reports whether some thread of the guest is bound to CPUs of which
+// none is online: the placement cannot be carried out any more.
+func (p *Placement) LostCPUs(online topology.CPUSet) bool {
+	lost := func(cpus topology.CPUSet) bool { return !cpus.IsEmpty() && !cpus.Intersects(online) }
+	return lost(p.Emulator) || lost(p.IOThread) || slices.ContainsFunc(p.VCPUs, func(v VCPU) bool { return lost(v.CPUs) })
 }
 
 // Exclusive returns all CPUs the guest has to itself.

@@ -41,10 +41,19 @@ func (b *builder) vcpuDiffers(id guest.VCPUID, want topology.CPUSet) bool {
 	}
 	for _, t := range b.Guest.Seen.Threads {
 		if t.VCPU != nil && *t.VCPU == id {
-			return !t.Affinity.Equal(want)
+			return !t.Affinity.Equal(b.online(want))
 		}
 	}
 	return true
+}
+
+// online drops CPUs that are switched off: the kernel leaves them out of what a
+// thread may use, and adds them again once they are back.
+func (b *builder) online(cpus topology.CPUSet) topology.CPUSet {
+	if all := b.Topology.CPUSet(); cpus.Intersects(all) {
+		return cpus.Intersect(all)
+	}
+	return cpus
 }
 
 func (b *builder) pinEmulator(want topology.CPUSet) {
@@ -80,7 +89,7 @@ func (b *builder) pinIOThreads(want topology.CPUSet) {
 
 func (b *builder) affinity(want topology.CPUSet, which func(inventory.Thread) bool) {
 	for _, t := range b.Guest.Seen.Threads {
-		if which(t) && !t.Affinity.Equal(want) {
+		if which(t) && !t.Affinity.Equal(b.online(want)) {
 			b.add(plan.Step{Kind: plan.Affinity, TID: t.TID, CPUs: want, Why: "thread " + t.Name + " runs on CPUs " + t.Affinity.String()})
 		}
 	}

@@ -44,6 +44,9 @@ type Guest struct {
 	// Drift is how it differs from what we bound it to, and Since when; none while it moves.
 	Drift []string
 	Since time.Time
+	// LostCPUs says that CPUs which it was bound to went offline: no one changed
+	// it on purpose, and binding it again places it on other CPUs.
+	LostCPUs bool
 	// Repaired is what came of binding it again last.
 	Repaired Tried
 }

@@ -147,6 +147,7 @@ func (c *Controller) facts() competitors.Facts {
 		}
 		r := competitors.Guest{
 			Name: g.Name, PID: g.PID, Mode: c.modeOf(g), Told: o.excluded[g.PID], Repaired: o.repairs[g.Name],
+			LostCPUs: g.Placement != nil && g.Placement.LostCPUs(c.host.inventory.Topology.CPUSet()),
 		}
 		if since, ok := o.drifted[g.Name]; ok {
 			r.Drift, r.Since = c.differences(g), since

@@ -8,7 +8,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// vcpus: each may run on exactly the CPUs it was given, as far as these are online.
+// vcpus: each may run on exactly the CPUs it was given, as far as these are
+// online. Where none is, the kernel lets it run anywhere.
 func (c *comparison) vcpus() {
 	if c.placed.CPUMode == guest.CPUNone {
 		return
@@ -16,11 +17,15 @@ func (c *comparison) vcpus() {
 	for _, v := range c.placed.VCPUs {
 		intended := c.online(v.CPUs)
 		for _, thread := range c.guest.Seen.Threads {
-			if thread.VCPU == nil || *thread.VCPU != v.ID || thread.Affinity.IsEmpty() || intended.IsEmpty() {
+			if thread.VCPU == nil || *thread.VCPU != v.ID || thread.Affinity.IsEmpty() || v.CPUs.IsEmpty() {
 				continue
 			}
-			if seen := c.online(thread.Affinity); !seen.Equal(intended) {
-				c.add(VCPUAffinity, fmt.Sprintf("vCPU %d", v.ID), intended.String(), seen.String())
+			object, seen := fmt.Sprintf("vCPU %d", v.ID), c.online(thread.Affinity)
+			switch {
+			case intended.IsEmpty():
+				c.add(CPUsOffline, object, v.CPUs.String(), seen.String())
+			case !seen.Equal(intended):
+				c.add(VCPUAffinity, object, intended.String(), seen.String())
 			}
 		}
 	}
@@ -50,8 +55,12 @@ func (c *comparison) helper(kind, name string, intended topology.CPUSet, role in
 			seen = seen.Union(c.online(thread.Affinity))
 		}
 	}
-	intended = c.online(intended)
-	if !intended.IsEmpty() && !seen.SubsetOf(intended) {
-		c.add(kind, name+" threads", intended.String(), seen.String())
+	online := c.online(intended)
+	switch {
+	case intended.IsEmpty() || seen.IsEmpty():
+	case online.IsEmpty():
+		c.add(CPUsOffline, name+" threads", intended.String(), seen.String())
+	case !seen.SubsetOf(online):
+		c.add(kind, name+" threads", online.String(), seen.String())
 	}
 }

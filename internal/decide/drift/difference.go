@@ -23,6 +23,7 @@ const (
 	Memory           = "memory"        // pages outside their nodes
 	MemoryPolicy     = "memory-policy" // pages touched from now on may go outside
 	MemoryLimit      = "memory-limit"  // cpuset.mems of the guest's threads
+	CPUsOffline      = "cpus-offline"  // all CPUs of a thread are switched off, so the kernel lets it run anywhere
 )
 
 // String says what is seen and what was intended, in one clause.
@@ -34,6 +35,9 @@ func (d Difference) String() string {
 		return fmt.Sprintf("%s has memory policy %s, not %s", d.Object, d.Seen, d.Intended)
 	case MemoryLimit:
 		return fmt.Sprintf("%s may take memory from nodes %s, not %s", d.Object, orNone(d.Seen), orNone(d.Intended))
+	}
+	if d.Kind == CPUsOffline {
+		return fmt.Sprintf("%s may run on CPUs %s, as its CPUs %s are all offline", d.Object, orNone(d.Seen), d.Intended)
 	}
 	return fmt.Sprintf("%s may run on CPUs %s, not %s", d.Object, orNone(d.Seen), orNone(d.Intended))
 }

@@ -367,6 +367,35 @@ func TestDaemon_RepairsNoPlacementOfAnotherHost(t *testing.T) {
 	})
 }
 
+// Where all CPUs of a VM go offline, the kernel lets it run anywhere: the
+// daemon places it on other nodes, also shortly after it was bound again.
+func TestDaemon_PlacesAVMAnewWhoseCPUsGoOffline(t *testing.T) {
+	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		w.lies("a", 2, gib, "3", "0-1")
+		w.start()
+		defer w.end()
+		for range 2 {
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			g, _ := w.Guest("a")
+			if g.Placement == nil {
+				t.Fatal("it was not bound")
+			}
+			home, machine := g.Placement.Nodes, w.Nodes()
+			w.SwitchOff(machine.CPUsOf(home))
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			g, _ = w.Guest("a")
+			if g.Placement.Nodes.Intersects(home) {
+				t.Fatalf("it is placed on nodes %s, whose CPUs are offline; %+v", g.Placement.Nodes, w.entries())
+			}
+			if share := w.share("a", g.Placement.Nodes.String()); share < 0.98 {
+				t.Errorf("%.0f %% of its memory are on its nodes", 100*share)
+			}
+		}
+	})
+}
+
 // The daemon ends in mid-move, whenever that is: the next one finishes it.
 func TestAStopInMidMoveIsTakenUp(t *testing.T) {
 	for n := 1; n <= 4; n++ {

@@ -168,6 +168,32 @@ func (h *Host) Repin(name string, v guest.VCPUID, cpus topology.CPUSet) error {
 	return nil
 }
 
+// SwitchOff takes CPUs offline: threads keep those that are left to them, and
+// one that loses all may run on every CPU, as the kernel's cpusets have it.
+func (h *Host) SwitchOff(cpus topology.CPUSet) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := &h.topology
+	t.Offline = t.Offline.Union(cpus)
+	t.CPUs = slices.DeleteFunc(slices.Clone(t.CPUs), func(c topology.CPU) bool { return cpus.Contains(c.ID) })
+	t.Nodes = slices.Clone(t.Nodes)
+	for i := range t.Nodes {
+		t.Nodes[i].CPUs = t.Nodes[i].CPUs.Minus(cpus)
+	}
+	for _, p := range h.processes() {
+		for i := range p.threads {
+			left := p.threads[i].Affinity.Minus(cpus)
+			if left.IsEmpty() {
+				left = t.CPUSet()
+			}
+			p.threads[i].Affinity = left
+			if !left.Contains(p.threads[i].LastCPU) {
+				p.threads[i].LastCPU, _ = left.First()
+			}
+		}
+	}
+}
+
 // Smear spreads all memory of a guest evenly over nodes as far as there is
 // room, as migratepages and kernel balancing do: cpusets do not hinder it.
 func (h *Host) Smear(name string, nodes topology.NodeSet) error {

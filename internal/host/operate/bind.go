@@ -22,7 +22,7 @@ import (
 type BindRequest struct {
 	Name string
 	// Change alters the spec before placing anew; nil keeps the recorded
-	// placement where there is one, which repairs drift.
+	// placement where there is one that has CPUs online, which repairs drift.
 	Change func(guest.Spec) (guest.Spec, error)
 	// Anew chooses the best placement even if one is recorded.
 	Anew   bool
@@ -169,7 +169,8 @@ func (h *Host) carryOut(ctx context.Context, b *Bound, want guest.Intent) error 
 // takes that its hypervisor told of the others, too.
 func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) (guest.Intent, *place.Why, error) {
 	// A guest of the same name may have replaced the one that the intent is of.
-	fits := g.Placement != nil && g.Spec != nil && len(g.Placement.VCPUs) == g.Config.VCPUs
+	fits := g.Placement != nil && g.Spec != nil && len(g.Placement.VCPUs) == g.Config.VCPUs &&
+		!g.Placement.LostCPUs(inv.Topology.CPUSet())
 	if fits && r.Change == nil && !r.Anew {
 		return guest.Intent{Host: inv.Identity(), Spec: *g.Spec, Placement: *g.Placement, Adopted: g.Adopted}, nil, nil
 	}
