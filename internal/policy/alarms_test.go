@@ -56,14 +56,14 @@ func TestParse_AlarmsNameTheFieldAndItsLimits(t *testing.T) {
 		"{guest-wait: {for: 5}}":                    "90s",
 		"{guest-wait: {disabled: sometimes}}":       "disabled",
 		"{guest-wait: {warnings: 0.5}}":             "warnings",
-		"{kernel-moves: {warning: 200}}":            "alarms.kernel-moves.critical 100",
-		"{kernel-moves: {warning: 200, clear: .5}}": "alarms.kernel-moves.critical 100",
+		"{kernel-moves: {warning: 600}}":            "alarms.kernel-moves.critical 500",
+		"{kernel-moves: {warning: 600, clear: .5}}": "alarms.kernel-moves.critical 500",
 	} {
 		if _, err := Parse(strings.NewReader("alarms: " + text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: want an error with %q, got %v", text, want, err)
 		}
 	}
-	if _, err := Parse(strings.NewReader("alarms: {kernel-moves: {warning: 200, critical: 1000}}")); err != nil {
+	if _, err := Parse(strings.NewReader("alarms: {kernel-moves: {warning: 600, critical: 1000}}")); err != nil {
 		t.Error(err)
 	}
 }

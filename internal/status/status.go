@@ -92,6 +92,9 @@ type Rival struct {
 	// What it does here, as seen; Answer what the policy has us do about it, and what came of that.
 	What   string `json:"what"`
 	Answer string `json:"answer"`
+	// Expected says that it is left to itself by policy and does not touch memory
+	// that Numavisor placed: information, no alarm.
+	Expected bool `json:"expected,omitempty"`
 }
 
 // Totals are counts since the daemon started.

@@ -151,7 +151,7 @@ func TestEachQuantityIsSeen(t *testing.T) {
 			s.db().Load.MemoryMBps = 800
 		}, alarm.NodeTraffic, "node 2", "900 of 1000 MB/s", []string{"db"}},
 		"pressure":     {func(s *scene) { s.in.Sample.Pressure.Memory = &half }, alarm.HostPressure, "host", "50.0 % of the time", nil},
-		"kernel moves": {func(s *scene) { s.in.Sample.Moves.Balancing = 40_000_000 }, alarm.KernelMoves, "host", "20.0 MB/s", nil},
+		"kernel moves": {func(s *scene) { s.in.Sample.Moves.Balancing = 200_000_000 }, alarm.KernelMoves, "host", "100.0 MB/s", nil},
 		"wait":         {func(s *scene) { s.db().Load.Wait = 0.25 }, alarm.GuestWait, "guest db", "20.0 % of the time", []string{"db"}},
 		"remote": {func(s *scene) { s.db().Load.Remote = &inventory.Remote{Share: 0.3, Source: inventory.AccessPMU} },
 			alarm.GuestRemote, "guest db", "30.0 % of its accesses leave the node; threshold 20.0 %; from pmu", []string{"db"}},
@@ -162,6 +162,9 @@ func TestEachQuantityIsSeen(t *testing.T) {
 		}, alarm.GuestDrift, "guest db", "intended nodes 1", []string{"db"}},
 		"rival": {func(s *scene) { s.in.Rivals = []status.Rival{{Name: "numad", What: "it runs", Answer: "moves wait"}} },
 			alarm.RivalMover, "host: numad", "it runs; moves wait", nil},
+		"rival that is not expected, beside one that is": {func(s *scene) {
+			s.in.Rivals = []status.Rival{{Name: "kernel NUMA balancing", What: "on", Expected: true}, {Name: "numad", What: "it runs"}}
+		}, alarm.RivalMover, "host: numad", "it runs", nil},
 		"blind": {func(s *scene) {
 			s.in.Gaps = []inventory.Gap{{Kind: inventory.AccessUnmeasured, Object: inventory.HostRef(), What: "resctrl", Why: "permission denied"}}
 		},

@@ -77,10 +77,13 @@ func (j *judgement) host() []reading {
 	return []reading{pressure, moves}
 }
 
-// rivals returns a reading for each that is there, or was.
+// rivals returns a reading for each that is there and not expected, or was.
 func (j *judgement) rivals() []reading {
 	var all []reading
 	for _, r := range j.in.Rivals {
+		if r.Expected {
+			continue
+		}
 		says := r.What
 		if r.Answer != "" {
 			says += "; " + r.Answer

@@ -101,6 +101,9 @@ func TestAnswers(t *testing.T) {
 			if c.rival != "" && (len(seen) != 1 || seen[0].Name != c.rival || !strings.Contains(seen[0].Answer, c.answer) || seen[0].What == "") {
 				t.Errorf("seen %+v", seen)
 			}
+			if expected := c.kernel.NUMABalancing != "" && c.answer == "left on"; len(seen) == 1 && seen[0].Expected != expected {
+				t.Errorf("expected %v, want %v: %+v", seen[0].Expected, expected, seen)
+			}
 			if len(do) != len(c.do) {
 				t.Fatalf("does %+v, want %+v", do, c.do)
 			}

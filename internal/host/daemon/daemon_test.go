@@ -12,6 +12,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/policy"
 )
@@ -392,6 +393,27 @@ func TestDaemon_PlacesAVMAnewWhoseCPUsGoOffline(t *testing.T) {
 			if share := w.share("a", g.Placement.Nodes.String()); share < 0.98 {
 				t.Errorf("%.0f %% of its memory are on its nodes", 100*share)
 			}
+		}
+	})
+}
+
+// A kernel with the settings that every distribution ships (kernel.numa_balancing
+// 1, KSM off) is no fault: what it does is shown, and no alarm comes of it.
+func TestDaemon_RaisesNoAlarmOnAStockKernel(t *testing.T) {
+	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		w.settings.Kernel = inventory.Kernel{Release: "6.12.0", NUMABalancing: "1", TransparentHugePages: "madvise", KSMRun: "0", KSMAcrossNodes: "1",
+			ZoneReclaim: "0", Demotion: "false", CgroupV2: true}
+		w.lies("a", 2, gib, "0", "0-3")
+		w.start()
+		defer w.end()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		s := w.status()
+		if len(s.Alarms) > 0 || len(w.entries(journal.Raised)) > 0 {
+			t.Errorf("alarms %+v, raised before %+v", s.Alarms, w.entries(journal.Raised))
+		}
+		if len(s.Rivals) != 1 || !s.Rivals[0].Expected {
+			t.Errorf("kernel balancing is not shown as expected: %+v", s.Rivals)
 		}
 	})
 }

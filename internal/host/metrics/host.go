@@ -40,7 +40,11 @@ func (e *exposition) host(s *status.Status) {
 	}
 	e.send(sampleGaps, float64(gaps(s.Sample.Gaps)))
 	for _, r := range s.Rivals {
-		e.send(rival, 1, r.Name)
+		alarming := 1.0
+		if r.Expected {
+			alarming = 0
+		}
+		e.send(rival, alarming, r.Name)
 	}
 }
 

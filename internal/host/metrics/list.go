@@ -21,7 +21,7 @@ const (
 // All metrics, in the order of docs/metrics.md. CPUs as a unit are CPUs busy
 // on average over the window of the sample: 1.5 is one CPU and a half.
 var (
-	buildInfo = add("build_info", gauge, "1", "The daemon's version; the value is always 1.", "version", "revision", "goversion")
+	buildInfo = add("build_info", gauge, "1", "The daemon's version; 1: contends with Numavisor, 0: expected here and left to itself.", "version", "revision", "goversion")
 	hostMode  = add("host_mode", gauge, "1", "1 for the mode that balancing of this host is in, 0 for the other modes.", "mode")
 	paused    = add("paused", gauge, "0 or 1", "Whether an operator paused all moves.")
 	held      = add("held", gauge, "0 or 1", "Whether nothing moves in spite of the host's mode: paused, or outside the maintenance windows.")
@@ -35,7 +35,7 @@ var (
 	nodePoolFree = add("node_hugepages_free_bytes", gauge, "bytes", "Free part of the huge page pool of the node, by size of the pages in bytes.", "node", "size")
 	nodeTraffic  = add("node_memory_traffic_bytes_per_second", gauge, "bytes per second", "Traffic to the node's memory; absent where nothing measures it.", "node")
 
-	guestInfo     = add("guest_info", gauge, "1", "A guest that the daemon knows; the value is always 1. Mode is what may be done to it.", "guest", "state", "managed", "mode")
+	guestInfo     = add("guest_info", gauge, "1", "A guest that the daemon knows; 1: contends with Numavisor, 0: expected here and left to itself. Mode is what may be done to it.", "guest", "state", "managed", "mode")
 	guestVCPUs    = add("guest_vcpus", gauge, "vCPUs", "vCPUs of the guest.", "guest")
 	guestSize     = add("guest_memory_size_bytes", gauge, "bytes", "Memory that the guest is configured with.", "guest")
 	guestUsed     = add("guest_cpus_used", gauge, "CPUs", "CPUs that the guest's vCPUs use.", "guest")
@@ -57,9 +57,9 @@ var (
 	kernelMoved     = add("kernel_moved_bytes_per_second", gauge, "bytes per second", "Memory that moves between nodes, whoever asked for it.")
 	kernelFailed    = add("kernel_move_failed_bytes_per_second", gauge, "bytes per second", "Memory that was to move between nodes and did not, whoever asked for it.")
 	kernelBalancing = add("kernel_balancing_moved_bytes_per_second", gauge, "bytes per second", "Memory that the kernel's own NUMA balancing moves between nodes.")
-	accessSource    = add("access_source", gauge, "1", "A source of figures about accesses that is in use on this host; the value is always 1.", "source")
+	accessSource    = add("access_source", gauge, "1", "A source of figures about accesses that is in use on this host; 1: contends with Numavisor, 0: expected here and left to itself.", "source")
 	sampleGaps      = add("sample_gaps", gauge, "gaps", "How much the last sample could not see, sources of accesses that the host does not have left out (access_source tells those it has).")
-	rival           = add("rival", gauge, "1", "Somebody else who moves pages or changes bindings on this host; the value is always 1.", "rival")
+	rival           = add("rival", gauge, "1", "Somebody else who moves pages or changes bindings on this host; 1: contends with Numavisor, 0: expected here and left to itself.", "rival")
 
 	moves         = add("moves_total", counter, "moves", "Moves that ended, by result: done, partial, cancelled (undone because an operator wanted that), failed (those undone for another reason included).", "result")
 	movedBytes    = add("moved_bytes_total", counter, "bytes", "Memory that moves copied.")
@@ -71,7 +71,7 @@ var (
 	advisedSaving = add("advised_saved_cpus", gauge, "CPUs", "CPU time no longer lost to far memory and to waiting if all advised moves were made.")
 
 	alarms   = add("alarms", gauge, "alarms", "Alarms that last, by severity.", "severity")
-	anAlarm  = add("alarm", gauge, "1", "An alarm that lasts; the value is always 1. Object is \"node 3\", \"guest web1\" or \"host\".", "quantity", "object", "severity")
+	anAlarm  = add("alarm", gauge, "1", "An alarm that lasts; 1: contends with Numavisor, 0: expected here and left to itself. Object is \"node 3\", \"guest web1\" or \"host\".", "quantity", "object", "severity")
 	alarmSaw = add("alarm_value", gauge, "that of the quantity", "Latest value of the quantity of an alarm that lasts.", "quantity", "object", "severity")
 
 	started    = add("start_time_seconds", gauge, "seconds since 1970", "When the daemon started.")
