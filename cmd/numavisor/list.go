@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/numavisor/numavisor/internal/decide/drift"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/text"
@@ -79,9 +80,9 @@ func printList(w io.Writer, t *topology.Topology, list guestList) {
 		fmt.Fprintln(w, "no VMs on this host")
 	default:
 		columns(w, listRows(t, list.Guests))
-		printf(w, "\nmemory from %s; vCPU nodes and wait from %s; local: memory near the vCPUs that use it, by where they may run\n",
+		printf(w, "\nmemory from %s; vCPU nodes and wait from %s; local: memory near the vCPUs that use it, by %s\n",
 			sources(list.Guests, func(g operate.Truth) string { return g.MemorySource }),
-			sources(list.Guests, func(g operate.Truth) string { return g.ThreadSource }))
+			sources(list.Guests, func(g operate.Truth) string { return g.ThreadSource }), localSources(list.Guests))
 	}
 	for _, g := range list.Guests {
 		notePlacedFor(w, g)
@@ -91,10 +92,27 @@ func printList(w io.Writer, t *topology.Topology, list guestList) {
 	}
 }
 
+// localSources says by what VMs' local shares go: all by one source, or which VMs by the worse one.
+func localSources(guests []operate.Truth) string {
+	var affinity []string
+	for _, g := range guests {
+		if g.LocalSource == drift.ByAffinity {
+			affinity = append(affinity, g.Guest)
+		}
+	}
+	switch {
+	case len(affinity) == 0:
+		return string(drift.ByLastCPU)
+	case !slices.ContainsFunc(guests, func(g operate.Truth) bool { return g.LocalSource == drift.ByLastCPU }):
+		return string(drift.ByAffinity)
+	}
+	return fmt.Sprintf("%s (of %s: %s)", drift.ByLastCPU, strings.Join(affinity, ", "), drift.ByAffinity)
+}
+
 // notePlacedFor says what to do about a VM that came with another host's placement.
 func notePlacedFor(w io.Writer, g operate.Truth) {
 	if g.PlacedFor != nil {
-		fmt.Fprintf(w, "%s was placed for host %s; 'numavisor bind %[1]s' places it here\n", g.Guest, g.PlacedFor)
+		printf(w, "%s was placed for host %s; 'numavisor bind %[1]s' places it here\n", g.Guest, g.PlacedFor)
 	}
 }
 

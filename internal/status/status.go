@@ -55,7 +55,10 @@ type Guest struct {
 	Nodes topology.NodeSet `json:"nodes,omitzero"`
 	// LocalShare is the part of its memory that is local to the vCPUs using it; nil: not known.
 	LocalShare *float64 `json:"local_share,omitempty"`
-	Drift      []string `json:"drift,omitempty"`
+	// LocalSource says by what vCPUs count as near: by the CPU that each ran on
+	// last, or by those that they may run on.
+	LocalSource string   `json:"local_source,omitempty"`
+	Drift       []string `json:"drift,omitempty"`
 	// Rests says until when balancing leaves it alone, and why.
 	Rests string `json:"rests,omitempty"`
 }

@@ -115,7 +115,11 @@ func (m Model) measured(p *person) []string {
 	g := p.sample
 	var texts []string
 	if p.LocalShare != nil {
-		texts = append(texts, said("local", "%s of its memory is local to the vCPUs that use it", percent(*p.LocalShare)))
+		by := ""
+		if p.LocalSource != "" {
+			by = ", by " + p.LocalSource
+		}
+		texts = append(texts, said("local", "%s of its memory is local to the vCPUs that use it%s", percent(*p.LocalShare), by))
 	}
 	texts = append(texts, "", head(fmt.Sprintf("The last %s", fine(g.Load.Window))))
 	wide := max(4, min(60, m.width-45))

@@ -46,7 +46,9 @@ func (c *Controller) guest(g *inventory.Guest) status.Guest {
 		r.Nodes = g.Placement.Nodes
 	}
 	if len(g.Seen.Threads) > 0 {
-		r.LocalShare = drift.LocalShare(*g, &c.host.inventory.Topology)
+		if r.LocalShare = drift.LocalShare(*g, &c.host.inventory.Topology); r.LocalShare != nil {
+			r.LocalSource = string(drift.LocalBy(g, &c.host.inventory.Topology))
+		}
 	}
 	for _, stay := range c.when.plan.Stays {
 		if stay.Guest == g.Name && stay.Kind == plan.StayCooldown {

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/numavisor/numavisor/internal/decide/drift"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -25,15 +24,14 @@ func memoryFar(v *view) (found []Finding) {
 		if s.Placement != nil || s.memory < worthAWord || v.isSmall(s) && !s.cpuHeld || len(s.Config.Cells) <= 1 && v.tooWide(s) != "" || s.spread() {
 			continue
 		}
-		where, settled := v.settled(s)
-		share := drift.LocalShare(settled, v.topology)
+		share := drift.LocalShare(*s.Guest, v.topology)
 		if share == nil || *share >= nearEnough {
 			continue
 		}
 		found = append(found, s.binding(Finding{
 			Severity: Warning,
-			Evidence: []string{s.memoryEvidence(), where,
-				fmt.Sprintf("local share %.0f %% (of memory by node and vCPUs by node; a model, no count of accesses)", 100**share)},
+			Evidence: []string{s.memoryEvidence(), v.ranOn(s),
+				fmt.Sprintf("local share %.0f %% (of memory by node and vCPUs by node, by %s; a model, no count of accesses)", 100**share, drift.LocalBy(s.Guest, v.topology))},
 			Effect: fmt.Sprintf("about %.0f %% of its memory accesses that miss the caches go to another node; in a guest STREAM ran 20-40 %% faster from local memory than from a neighbour's, and about twice as fast as from a remote node's (High Technology Letters 2021/4)", 100*(1-*share)),
 		}))
 	}
@@ -46,28 +44,24 @@ func (s *subject) spread() bool {
 	return t != nil && t.Mode == string(guest.MemoryInterleave)
 }
 
-// settled returns the guest with its vCPUs where they are, and says so. vCPUs
-// that may run on every node are where they last ran: judged by where they
-// may run, a loose guest would never be near its memory, though first touch
-// and the kernel's scheduler often leave it so.
-func (v *view) settled(s *subject) (evidence string, g inventory.Guest) {
-	g = *s.Guest
+// ranOn says where the guest's vCPUs may run, or where they ran where that is anywhere.
+func (v *view) ranOn(s *subject) string {
 	if s.cpuHeld {
-		return v.vcpuEvidence(s), g
+		return v.vcpuEvidence(s)
 	}
-	g.Seen.Threads = slices.Clone(g.Seen.Threads)
 	var on topology.CPUSet
-	for i := range g.Seen.Threads {
-		t := &g.Seen.Threads[i]
+	for i := range s.Seen.Threads {
+		t := &s.Seen.Threads[i]
 		if t.VCPU == nil {
 			continue
 		}
 		if c, known := v.topology.CPU(t.LastCPU); known {
-			t.Affinity = topology.SetOf(c.ID)
+			on = on.With(c.ID)
+		} else {
+			on = on.Union(t.Affinity)
 		}
-		on = on.Union(t.Affinity)
 	}
-	return fmt.Sprintf("vCPUs may run anywhere, last ran on CPUs %s, nodes %s (%s)", on, v.topology.NodesOf(on), orUnknown(s.Seen.ThreadSource)), g
+	return fmt.Sprintf("vCPUs may run anywhere, last ran on CPUs %s, nodes %s (%s)", on, v.topology.NodesOf(on), orUnknown(s.Seen.ThreadSource))
 }
 
 // helpersFar: emulator, vhost and I/O threads copy between devices and guest

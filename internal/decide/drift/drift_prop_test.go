@@ -28,14 +28,19 @@ func TestLocalShareIsTheChanceOfALocalAccess(t *testing.T) {
 			thread := vcpu(v, "", "")
 			thread.RunTime = time.Duration(rapid.IntRange(1, 4).Draw(t, "seconds")) * time.Second
 			thread.Affinity = topology.SetOf(rapid.SliceOfN(rapid.Map(rapid.IntRange(0, 5), func(i int) topology.CPUID { return topology.CPUID(i) }), 1, 4).Draw(t, "affinity")...)
+			thread.LastCPU = topology.CPUID(rapid.IntRange(-1, 5).Draw(t, "last CPU"))
 			g.Seen.Threads = append(g.Seen.Threads, thread)
 		}
 		local, all := 0.0, 0.0
 		for _, thread := range g.Seen.Threads {
-			for c := range thread.Affinity.All() {
+			on := thread.Affinity
+			if on.Contains(thread.LastCPU) {
+				on = topology.SetOf(thread.LastCPU)
+			}
+			for c := range on.All() {
 				at, _ := top.CPU(c)
 				for node, bytes := range g.Seen.MemoryByNode {
-					weight := thread.RunTime.Seconds() / float64(thread.Affinity.Len()) * float64(bytes)
+					weight := thread.RunTime.Seconds() / float64(on.Len()) * float64(bytes)
 					all += weight
 					if node == at.Node {
 						local += weight

@@ -40,7 +40,7 @@ func host() *topology.Topology {
 }
 
 func vcpu(id guest.VCPUID, affinity, mems string) inventory.Thread {
-	return inventory.Thread{TID: 100 + int(id), Role: inventory.RoleVCPU, VCPU: &id, Affinity: cpus(affinity), Mems: nodes(mems)}
+	return inventory.Thread{TID: 100 + int(id), Role: inventory.RoleVCPU, VCPU: &id, LastCPU: -1, Affinity: cpus(affinity), Mems: nodes(mems)}
 }
 
 func helper(role inventory.ThreadRole, affinity, mems string) inventory.Thread {

@@ -17,9 +17,10 @@ type shares map[topology.NodeID]float64
 // using it, from 0 to 1; nil where memory or vCPUs were not seen.
 //
 // It is a model, not a count of accesses: within a cell every vCPU uses all of
-// the cell's memory alike, in proportion to the time it ran; a vCPU runs on
-// all CPUs it may run on alike, so one that may run on k nodes counts on each
-// by the CPUs it has there. The cell's share is then the chance that one
+// the cell's memory alike, in proportion to the time it ran; a vCPU runs where
+// it ran last (ByLastCPU). Where that is not known, or it may not run there any
+// more, it counts on every node by the CPUs that it may run on there
+// (ByAffinity). LocalBy says which of the two. The cell's share is then the chance that one
 // access is local: the sum over nodes of memory share times vCPU share. Cells
 // count by their memory. A guest without cells is one cell.
 //
@@ -30,11 +31,24 @@ func LocalShare(g inventory.Guest, t *topology.Topology) *float64 {
 	if t == nil {
 		return nil
 	}
+	return localShare(&g, t)
+}
+
+// LocalSource says by what LocalShare takes vCPUs to run on a node.
+type LocalSource string
+
+// Sources, the better first.
+const (
+	ByLastCPU  LocalSource = "the CPU each vCPU ran on last"
+	ByAffinity LocalSource = "the CPUs that vCPUs may run on"
+)
+
+func localShare(g *inventory.Guest, t *topology.Topology) *float64 {
 	if len(g.Config.Cells) > 1 {
-		if share, ok := cellsLocal(&g, t); ok {
+		if share, ok := cellsLocal(g, t); ok {
 			return share
 		}
-		return cellsAtBest(&g, t)
+		return cellsAtBest(g, t)
 	}
 	memory := topology.MemoryByNode{}
 	for _, r := range g.Seen.Ranges {
@@ -45,7 +59,7 @@ func LocalShare(g inventory.Guest, t *topology.Topology) *float64 {
 	if len(memory) == 0 {
 		memory = g.Seen.MemoryByNode
 	}
-	return local(memoryShares(memory), vcpuShares(&g, t, nil))
+	return local(memoryShares(memory), vcpuShares(g, t, nil))
 }
 
 // cellsLocal reckons cell by cell; ok is false unless every cell's mappings are known.
@@ -149,12 +163,13 @@ func vcpuShares(g *inventory.Guest, t *topology.Topology, use func(guest.VCPUID)
 	timeTotal, count := 0.0, 0.0
 	var on shares // of the CPUs of; most guests' vCPUs may all run on the same
 	var of topology.CPUSet
+	timesKnown := timesAreKnown(g)
 	for _, thread := range g.Seen.Threads {
 		if thread.VCPU == nil || use != nil && !use(*thread.VCPU) {
 			continue
 		}
-		if on == nil || !thread.Affinity.Equal(of) {
-			on, of = nodeShares(t, thread.Affinity), thread.Affinity
+		if cpus := ranOn(&thread, t, timesKnown); on == nil || !cpus.Equal(of) {
+			on, of = nodeShares(t, cpus), cpus
 		}
 		if len(on) == 0 {
 			continue
@@ -170,6 +185,38 @@ func vcpuShares(g *inventory.Guest, t *topology.Topology, use func(guest.VCPUID)
 		return timed.over(timeTotal)
 	}
 	return all.over(count)
+}
+
+// timesAreKnown reports whether it was seen for how long vCPUs ran.
+func timesAreKnown(g *inventory.Guest) bool {
+	return slices.ContainsFunc(g.Seen.Threads, func(t inventory.Thread) bool { return t.VCPU != nil && t.RunTime > 0 })
+}
+
+// ranOn is where a vCPU's thread runs: the CPU it ran on last, or all that it
+// may run on. A thread that did not run yet has no last CPU; one that was
+// pinned elsewhere since goes there when it runs next.
+func ranOn(thread *inventory.Thread, t *topology.Topology, timesKnown bool) topology.CPUSet {
+	cpu, online := t.CPU(thread.LastCPU)
+	if !online || timesKnown && thread.RunTime <= 0 || !thread.Affinity.Contains(cpu.ID) {
+		return thread.Affinity
+	}
+	return topology.SetOf(cpu.ID)
+}
+
+// LocalBy says by what LocalShare counts the vCPUs of a guest: by affinity as
+// soon as that is so for one that runs.
+func LocalBy(g *inventory.Guest, t *topology.Topology) LocalSource {
+	timesKnown := timesAreKnown(g)
+	for i := range g.Seen.Threads {
+		thread := &g.Seen.Threads[i]
+		if thread.VCPU == nil || timesKnown && thread.RunTime <= 0 {
+			continue
+		}
+		if cpus := ranOn(thread, t, timesKnown); cpus.Len() != 1 || !cpus.Contains(thread.LastCPU) {
+			return ByAffinity
+		}
+	}
+	return ByLastCPU
 }
 
 // nodeShares divides 1 over the nodes of the CPUs, by CPUs.

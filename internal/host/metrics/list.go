@@ -41,7 +41,7 @@ var (
 	guestUsed     = add("guest_cpus_used", gauge, "CPUs", "CPUs that the guest's vCPUs use.", "guest")
 	guestWaited   = add("guest_cpus_waited", gauge, "CPUs", "CPUs that the guest's vCPUs would use more if they did not wait for them (steal).", "guest")
 	guestMemory   = add("guest_memory_bytes", gauge, "bytes", "Memory of the guest that lies on the node; nodes without any are left out.", "guest", "node")
-	guestLocal    = add("guest_local_memory_ratio", gauge, "0 to 1", "Part of the guest's memory that is local to the vCPUs using it; absent where that is not known.", "guest")
+	guestLocal    = add("guest_local_memory_ratio", gauge, "0 to 1", "Part of the guest's memory that is local to the vCPUs using it, by the CPU each ran on last; absent where that is not known.", "guest")
 	guestRemote   = add("guest_remote_access_ratio", gauge, "0 to 1", "Part of the guest's accesses to memory that leaves the node of the CPU, and the source of the figure: resctrl, pmu, lab access counter, or placement estimate.", "guest", "source")
 	guestAccess   = add("guest_access_ratio", gauge, "0 to 1", "Part of the guest's accesses by the distance class of the memory from the CPU: local, neighbour, remote; by the source that guest_remote_access_ratio names, an estimate included; absent where that is not known.", "guest", "class")
 	guestTraffic  = add("guest_memory_traffic_bytes_per_second", gauge, "bytes per second", "The guest's traffic to memory; absent where nothing measures it.", "guest")

@@ -28,7 +28,9 @@ type Truth struct {
 	MemoryByNode topology.MemoryByNode `json:"memory_by_node,omitempty"`
 	MemorySource string                `json:"memory_source,omitempty"`
 	// LocalShare is the part of its memory that is local to the vCPUs using it.
-	LocalShare *float64 `json:"local_share,omitempty"`
+	// LocalSource says by what vCPUs count as near.
+	LocalShare  *float64          `json:"local_share,omitempty"`
+	LocalSource drift.LocalSource `json:"local_source,omitempty"`
 	// OnIntended are the parts of memory and of vCPUs that are where the placement wants them.
 	MemoryOnIntended *float64 `json:"memory_on_intended,omitempty"`
 	VCPUsOnIntended  *float64 `json:"vcpus_on_intended,omitempty"`
@@ -63,7 +65,9 @@ func TruthOf(g inventory.Guest, t *topology.Topology) Truth {
 	if len(g.Seen.Threads) == 0 {
 		return r
 	}
-	r.LocalShare = drift.LocalShare(g, t)
+	if r.LocalShare = drift.LocalShare(g, t); r.LocalShare != nil {
+		r.LocalSource = drift.LocalBy(&g, t)
+	}
 	r.MemoryOnIntended, r.VCPUsOnIntended = drift.OnIntended(g)
 	r.Differences = drift.Of(g, t)
 	r.VCPUsByNode, r.WaitShare = threadFigures(g, t)
