@@ -23,8 +23,9 @@ func listCommand() *cobra.Command {
 		Short: "Show where each VM's memory and vCPUs really are",
 		Long: `Shows the truth per VM, from the kernel's own figures: its nodes, memory by
 node, the share of it that is local to its vCPUs, on which nodes the vCPUs run,
-how long they wait for a CPU, and drift: what differs from the placement that
-is recorded with the VM.
+how long they wait for a CPU, how long their own quota of CPU time held them
+back (throttled; no part of the wait), and drift: what differs from the
+placement that is recorded with the VM.
 
 Exit status 3 means that a hypervisor of this host could not be asked for its
 VMs, or not for all.`,
@@ -117,10 +118,10 @@ func notePlacedFor(w io.Writer, g operate.Truth) {
 }
 
 func listRows(t *topology.Topology, guests []operate.Truth) [][]string {
-	rows := [][]string{{"GUEST", "STATE", "VCPUS", "MEMORY", "PLACED ON", "MEMORY BY NODE", "LOCAL", "VCPUS ON", "WAIT", "DRIFT"}}
+	rows := [][]string{{"GUEST", "STATE", "VCPUS", "MEMORY", "PLACED ON", "MEMORY BY NODE", "LOCAL", "VCPUS ON", "WAIT", "THROTTLED", "DRIFT"}}
 	for _, g := range guests {
 		rows = append(rows, []string{g.Guest, g.State, fmt.Sprint(g.VCPUs), g.Memory.String(), placedText(g), g.MemoryByNode.String(),
-			shareText(g.LocalShare), spreadText(t, g), shareText(g.WaitShare), driftText(g)})
+			shareText(g.LocalShare), spreadText(t, g), shareText(g.WaitShare), shareText(g.ThrottledShare), driftText(g)})
 	}
 	return rows
 }

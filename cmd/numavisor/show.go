@@ -76,7 +76,7 @@ func cellRows(t *topology.Topology, v operate.View) [][]string {
 }
 
 func threadRows(threads []inventory.Thread) [][]string {
-	rows := [][]string{{"THREAD", "ROLE", "MAY RUN ON", "LAST ON", "MEMORY FROM", "RAN", "WAITED"}}
+	rows := [][]string{{"THREAD", "ROLE", "MAY RUN ON", "LAST ON", "MEMORY FROM", "RAN", "WAITED OR THROTTLED"}}
 	for _, t := range threads {
 		role := string(t.Role)
 		if t.VCPU != nil {

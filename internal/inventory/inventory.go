@@ -199,7 +199,10 @@ type Seen struct {
 	Threads []Thread `json:"threads,omitempty"`
 	// ThreadSource says where run and wait times are from.
 	ThreadSource string `json:"thread_source,omitempty"`
-	CgroupPath   string `json:"cgroup,omitempty"` // below /sys/fs/cgroup
+	// Throttled is for how long the guest's own quota of CPU time held its vCPUs
+	// back since it started. The wait times of its threads hold that time, too.
+	Throttled  time.Duration `json:"throttled_ns,omitempty"`
+	CgroupPath string        `json:"cgroup,omitempty"` // below /sys/fs/cgroup
 	// Load is what the guest asked for lately; nil: not measured.
 	Load *GuestLoad `json:"load,omitempty"`
 }

@@ -14,6 +14,9 @@ type GuestLoad struct {
 	// would have used: the time they were runnable and did not run (steal).
 	CPU  float64 `json:"cpu"`
 	Wait float64 `json:"wait"`
+	// Throttled is how many more its own quota of CPU time held back; that is no
+	// waiting for a CPU, and is not in Wait.
+	Throttled float64 `json:"throttled,omitempty"`
 	// Remote is which part of its accesses leaves the node; nil: not measured.
 	Remote *Remote `json:"remote,omitempty"`
 	// MemoryMBps is its traffic to memory, in MB (10^6 bytes) a second; 0: not measured.
@@ -26,7 +29,7 @@ func (l *GuestLoad) Demand() float64 { return l.CPU + l.Wait }
 // IsValid reports whether all figures are possible ones: none is negative,
 // infinite, or no number, and none is beyond any host.
 func (l *GuestLoad) IsValid() bool {
-	return possible(l.CPU, mostCPUs) && possible(l.Wait, mostCPUs) && possible(l.MemoryMBps, mostMBps) &&
+	return possible(l.CPU, mostCPUs) && possible(l.Wait, mostCPUs) && possible(l.Throttled, mostCPUs) && possible(l.MemoryMBps, mostMBps) &&
 		(l.Remote == nil || possible(l.Remote.Share, 1+1e-6)) // shares are sums of parts
 }
 

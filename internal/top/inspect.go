@@ -128,6 +128,9 @@ func (m Model) measured(p *person) []string {
 	}
 	line("CPU", fmt.Sprintf("%.2f used, %.2f wanted", g.Load.CPU, g.Load.Demand()), float64(p.VCPUs), func(v guestMoment) float64 { return v.demand })
 	line("wait", fmt.Sprintf("%s of what it wants", percent(waitShare(&g.Load))), 0.1, func(v guestMoment) float64 { return v.wait })
+	if g.Load.Throttled > 0 {
+		texts = append(texts, said("throttled", "%.2f CPUs held back by its own quota", g.Load.Throttled))
+	}
 	if r := g.Load.Remote; r != nil {
 		line("remote", fmt.Sprintf("%s by %s", percent(r.Share), r.Source), 0.1, func(v guestMoment) float64 { return v.remote })
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -57,6 +58,11 @@ func (h *Host) Memory(g inventory.Guest) (byNode topology.MemoryByNode, source s
 func (h *Host) Threads(pid int) (threads []inventory.Thread, source string, err error) {
 	err = h.on("Threads", pid, func(p *process) error { threads = slices.Clone(p.threads); return nil })
 	return threads, "/proc/PID/task/TID", err
+}
+
+// Throttled returns 0: the fake's guests have no quota.
+func (h *Host) Throttled(pid int) (time.Duration, error) {
+	return 0, h.on("Throttled", pid, func(*process) error { return nil })
 }
 
 // Ranges lists a process's mappings, ascending by address.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Throttled returns cpu.stat of those groups of a VM that have a quota of CPU
@@ -32,6 +33,35 @@ func (k *Keeper) Throttled(pid int) ([]*Kept, error) {
 		}
 	}
 	return files, nil
+}
+
+// Throttled returns for how long the groups of a VM's process were held back by
+// their quota of CPU time since they were made: the VM's own group and those of
+// its vCPUs, together. 0 for a process without a VM's group.
+func (r Root) Throttled(pid int) (time.Duration, error) {
+	group, ok, err := r.GuestCgroupOf(pid)
+	if errors.Is(err, ErrNoCgroupV2) || err == nil && !ok {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	var total time.Duration
+	for _, g := range slices.Concat([]Cgroup{group.Top}, inOrder(group.VCPUs)) {
+		data, err := g.read("cpu.stat")
+		if Gone(err) {
+			continue // the cpu controller is not enabled there
+		}
+		if err != nil {
+			return 0, err
+		}
+		micros, err := ParseThrottled(data)
+		if err != nil {
+			return 0, err
+		}
+		total += time.Duration(min(micros, uint64(maxMicros))) * time.Microsecond
+	}
+	return total, nil
 }
 
 // ParseThrottled reads from cpu.stat for how many microseconds the group's

@@ -190,6 +190,7 @@ func TestTheDashboardAsksForMetricsThatAreThere(t *testing.T) {
 
 // notShown are metrics for other uses than the dashboard.
 var notShown = []string{
+	"numavisor_guest_cpus_throttled",
 	"numavisor_moves_in_progress_copied_bytes", "numavisor_moves_in_progress_bytes", // shown by guest, as progress
 	"numavisor_guest_advised", "numavisor_alarm", // for alerts and joins
 	"numavisor_start_time_seconds", "numavisor_samples_total", "numavisor_plans_total", "numavisor_plan_timestamp_seconds", // of interest when the daemon itself is searched

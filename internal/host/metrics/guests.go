@@ -44,6 +44,7 @@ func (e *exposition) guests(s *status.Status) {
 func (e *exposition) measured(t *topology.Topology, g *inventory.GuestSample) {
 	e.send(guestUsed, g.Load.CPU, g.Name)
 	e.send(guestWaited, g.Load.Wait, g.Name)
+	e.send(guestThrottled, g.Load.Throttled, g.Name)
 	for node, bytes := range g.MemoryByNode {
 		if bytes > 0 {
 			e.send(guestMemory, float64(bytes), g.Name, nodeLabel(node))

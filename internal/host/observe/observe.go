@@ -29,6 +29,9 @@ type Kernel interface {
 	// is one, else from numa_maps, and names the source.
 	Memory(g inventory.Guest) (topology.MemoryByNode, string, error)
 	Threads(pid int) (threads []inventory.Thread, source string, err error)
+	// Throttled returns for how long the quota of CPU time of a VM's cgroups held
+	// its vCPUs back since it started.
+	Throttled(pid int) (time.Duration, error)
 	// Ranges returns the mappings of a VM process that can hold guest RAM. It
 	// reads numa_maps: every present page table entry is walked.
 	Ranges(ctx context.Context, pid int) ([]inventory.MemoryRange, error)
@@ -165,6 +168,9 @@ func (s Sources) see(ctx context.Context, g inventory.Guest, closely bool) (seen
 	}
 	if seen.CgroupPath, err = s.Kernel.Cgroup(g.PID); err != nil {
 		note(inventory.CgroupUnread, "its cgroup", err)
+	}
+	if seen.Throttled, err = s.Kernel.Throttled(g.PID); err != nil {
+		note(inventory.CPUUnmeasured, "the quota of its vCPUs", err)
 	}
 	g.Seen = seen
 	if seen.MemoryByNode, seen.MemorySource, err = s.Kernel.Memory(g); err != nil {

@@ -35,9 +35,13 @@ type Truth struct {
 	MemoryOnIntended *float64 `json:"memory_on_intended,omitempty"`
 	VCPUsOnIntended  *float64 `json:"vcpus_on_intended,omitempty"`
 
-	VCPUsByNode  map[topology.NodeID]int `json:"vcpus_by_node,omitempty"` // by the CPU each ran on last
-	WaitShare    *float64                `json:"wait_share,omitempty"`    // waiting for a CPU while runnable, since start
-	ThreadSource string                  `json:"thread_source,omitempty"`
+	VCPUsByNode map[topology.NodeID]int `json:"vcpus_by_node,omitempty"` // by the CPU each ran on last
+	// WaitShare is the part of the time since start in which its vCPUs wanted to
+	// run and waited for a CPU that others used; the time in which its own quota
+	// held them back is left out. ThrottledShare is that time's part of all.
+	WaitShare      *float64 `json:"wait_share,omitempty"`
+	ThrottledShare *float64 `json:"throttled_share,omitempty"`
+	ThreadSource   string   `json:"thread_source,omitempty"`
 
 	Differences []drift.Difference `json:"drift,omitempty"`
 	// InProgress says that the guest is being bound or moved: differences are expected.
@@ -70,15 +74,14 @@ func TruthOf(g inventory.Guest, t *topology.Topology) Truth {
 	}
 	r.MemoryOnIntended, r.VCPUsOnIntended = drift.OnIntended(g)
 	r.Differences = drift.Of(g, t)
-	r.VCPUsByNode, r.WaitShare = threadFigures(g, t)
+	r.VCPUsByNode = vcpusByNode(g, t)
+	r.WaitShare, r.ThrottledShare = waitShares(g)
 	return r
 }
 
-// threadFigures counts vCPUs by the node they ran on last, and the share of
-// their runnable time that they spent waiting.
-func threadFigures(g inventory.Guest, t *topology.Topology) (map[topology.NodeID]int, *float64) {
+// vcpusByNode counts vCPUs by the node they ran on last.
+func vcpusByNode(g inventory.Guest, t *topology.Topology) map[topology.NodeID]int {
 	on := map[topology.NodeID]int{}
-	var ran, waited time.Duration
 	for _, thread := range g.Seen.Threads {
 		if thread.VCPU == nil {
 			continue
@@ -86,14 +89,33 @@ func threadFigures(g inventory.Guest, t *topology.Topology) (map[topology.NodeID
 		if cpu, ok := t.CPU(thread.LastCPU); ok {
 			on[cpu.Node]++
 		}
-		ran += thread.RunTime
-		waited += thread.WaitTime
 	}
-	if ran+waited == 0 {
-		return on, nil
+	return on
+}
+
+// waitShares returns the parts of their runnable time in which vCPUs waited
+// for a CPU, and in which their own quota held them back; nil where no times
+// were seen. The wait share is that of GuestLoad: Wait / (CPU + Wait).
+func waitShares(g inventory.Guest) (wait, throttled *float64) {
+	var ran, waited time.Duration
+	for _, thread := range g.Seen.Threads {
+		if thread.VCPU != nil {
+			ran += thread.RunTime
+			waited += thread.WaitTime
+		}
 	}
-	share := float64(waited) / float64(ran+waited)
-	return on, &share
+	if ran+waited <= 0 {
+		return nil, nil
+	}
+	held := min(g.Seen.Throttled, waited)
+	share := func(part, of time.Duration) *float64 {
+		s := 0.0
+		if of > 0 {
+			s = float64(part) / float64(of)
+		}
+		return &s
+	}
+	return share(waited-held, ran+waited-held), share(held, ran+waited)
 }
 
 // Verdict says in one sentence whether the guest is as intended.

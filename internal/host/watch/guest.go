@@ -103,7 +103,8 @@ func (e *guestEye) addLoad(w *Watcher, s *inventory.GuestSample) {
 			onNode.add(node, share(t.ran, window))
 		}
 	}
-	s.Load.Wait = max(0, s.Load.Wait-share(e.throttled.since(), window))
+	s.Load.Throttled = min(s.Load.Wait, share(e.throttled.since(), window)) // the threads' waits hold it
+	s.Load.Wait -= s.Load.Throttled
 	if e.cpuStat != nil {
 		s.Load.CPU = e.useOfGroup(w, window)
 	}
