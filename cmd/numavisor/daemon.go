@@ -42,7 +42,7 @@ Runs in the foreground until it is told to end (SIGTERM). A move on its way
 then stops at the next slice, and the next start takes it up; the VMs run on
 whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 		Example: `  numavisor daemon
-  numavisor daemon --policy /etc/numavisor/policy.yaml --metrics :9177`,
+  numavisor daemon --metrics :9177`,
 		Args: cobra.NoArgs,
 	}
 	on.flags(c)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,13 @@ import (
 type hostFlags struct {
 	uri, state, records, measured, housekeeping, policy, pace string
 	timeout                                                   time.Duration
+	isGiven                                                   func(flag string) bool // on the command line; nil: none is
 }
+
+// defaultPolicy is the policy file of a host: the daemon and all commands read
+// it unless --policy names another one. A host without this file has the
+// default policy.
+const defaultPolicy = "/etc/numavisor/policy.yaml"
 
 func (f *hostFlags) flags(c *cobra.Command) {
 	p := c.Flags()
@@ -25,7 +32,8 @@ func (f *hostFlags) flags(c *cobra.Command) {
 	p.StringVar(&f.state, "state", claim.DefaultFolder, "folder for reservations in flight")
 	p.StringVar(&f.measured, "measured", "", "file with a measured latency and bandwidth matrix; it takes precedence over SLIT")
 	p.StringVar(&f.housekeeping, "housekeeping", "", "CPUs that guests must not get, as a list")
-	p.StringVar(&f.policy, "policy", "", "file with the operator's policy (YAML or JSON)")
+	p.StringVar(&f.policy, "policy", defaultPolicy, "file with the operator's policy (YAML or JSON)")
+	f.isGiven = p.Changed
 	p.StringVar(&f.pace, "pace", "", "copy at most this much memory a second, more than 0, for example 500M (default: full speed)")
 	timeLimitFlag(p, &f.timeout, "give up after this time")
 }
@@ -82,12 +90,14 @@ func (f *hostFlags) copyPace() (topology.Bytes, error) {
 	return pace, nil
 }
 
-// readPolicy returns the operator's policy; without a file, the default one.
+// readPolicy returns the operator's policy. A file that --policy names must
+// exist; without the flag, a host without a policy file has the default policy.
 func (f *hostFlags) readPolicy(ctx context.Context) (policy.Policy, error) {
-	if f.policy == "" {
+	p, err := readFile(ctx, f.policy, policy.Parse)
+	if errors.Is(err, fs.ErrNotExist) && (f.isGiven == nil || !f.isGiven("policy")) {
 		return policy.Policy{}, nil
 	}
-	return readFile(ctx, f.policy, policy.Parse)
+	return p, err
 }
 
 // onlyLive refuses flags that are about this host beside one that names another.

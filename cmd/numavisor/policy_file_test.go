@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/policy"
+)
+
+// The daemon, place, bind and balance of a host decide by one policy.
+func TestPolicyFile_IsTheSameForTheDaemonAndTheCommands(t *testing.T) {
+	for _, c := range []*cobra.Command{daemonCommand(), placeCommand(), bindCommand(), balanceCommand(), createCommand()} {
+		if got := c.Flag("policy").DefValue; got != "/etc/numavisor/policy.yaml" {
+			t.Errorf("%s reads its policy from %q without the flag", c.Name(), got)
+		}
+	}
+	unit, err := os.ReadFile("../../deploy/systemd/numavisor.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(unit), "--policy") {
+		t.Error("the service names a policy file of its own")
+	}
+}
+
+func TestReadPolicy_WithoutTheFlag(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	on := hostFlags{policy: file}
+	if p, err := on.readPolicy(context.Background()); err != nil || p.Balance.Mode != "" {
+		t.Errorf("without a file: mode %q, %v; want the default policy", p.Balance.Mode, err)
+	}
+	if err := os.WriteFile(file, []byte("balance: {mode: advise}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := on.readPolicy(context.Background()); err != nil || p.Balance.Mode != policy.ModeAdvise {
+		t.Errorf("mode %q, %v; want that of the file", p.Balance.Mode, err)
+	}
+	if err := os.WriteFile(file, []byte("nonsense: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := on.readPolicy(context.Background()); err == nil {
+		t.Error("a malformed policy file counts as absent")
+	}
+}
+
+func TestReadPolicy_GivenFileMustExist(t *testing.T) {
+	on := hostFlags{policy: filepath.Join(t.TempDir(), "none.yaml"), isGiven: func(string) bool { return true }}
+	if _, err := on.readPolicy(context.Background()); err == nil {
+		t.Error("a file that --policy names and that does not exist counts as the default policy")
+	}
+}
