@@ -42,6 +42,9 @@ host they are known where its daemon runs.`,
 		if err != nil {
 			return err
 		}
+		if inventoryFile == "" {
+			on.notePolicyOfDaemon(c, socket, wanted)
+		}
 		ctx := c.Context() // that of reading the host ends with it
 		inv, err := on.inventory(c, inventoryFile)
 		if err != nil {

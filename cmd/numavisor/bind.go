@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/operate"
@@ -56,6 +57,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 		if !dryRun {
 			closeInterrupted(c, h)
 		}
+		on.notePolicyOfDaemon(c, hostapi.DefaultSocket, h.Policy)
 		h.Progress = progressTo(c.ErrOrStderr())
 		var b operate.Bound
 		if pid != 0 {

@@ -72,7 +72,7 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 		watcher := h.Watch()
 		defer func() { _ = watcher.Close() }() // it only read
 		o := h.DaemonOptions(watcher)
-		o.Every = every
+		o.Every, o.PolicyFile = every, on.policy
 		o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: logLevel(verbose)}))
 		d := daemon.New(o)
 		stop := obeyChanges(c.Context(), d, &on)

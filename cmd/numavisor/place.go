@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/decide/adopt"
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -56,6 +57,9 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 		weights, err := on.readPolicy(c.Context())
 		if err != nil {
 			return err
+		}
+		if inventoryFile == "" {
+			on.notePolicyOfDaemon(c, hostapi.DefaultSocket, weights)
 		}
 		inv, err := on.inventory(c, inventoryFile)
 		if err != nil {

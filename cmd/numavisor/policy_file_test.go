@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/status"
 )
 
 // The daemon, place, bind and balance of a host decide by one policy.
@@ -52,5 +53,24 @@ func TestReadPolicy_GivenFileMustExist(t *testing.T) {
 	on := hostFlags{policy: filepath.Join(t.TempDir(), "none.yaml"), isGiven: func(string) bool { return true }}
 	if _, err := on.readPolicy(context.Background()); err == nil {
 		t.Error("a file that --policy names and that does not exist counts as the default policy")
+	}
+}
+
+func TestNotePolicies_WhereTheDaemonDecidesByAnotherOne(t *testing.T) {
+	used, other := policy.Policy{}, policy.Policy{Balance: policy.Balance{Mode: policy.ModeOff}}
+	for _, c := range []struct {
+		daemon status.Policy
+		want   string
+	}{
+		{status.Policy{File: "/b", Digest: used.Digest()}, ""},
+		{status.Policy{}, ""}, // a daemon of an earlier version
+		{status.Policy{File: "/b", Digest: other.Digest()}, "by the policy in /a, the daemon by another one, in /b"},
+		{status.Policy{File: "/a", Digest: other.Digest()}, "earlier content of /a"},
+	} {
+		var noted strings.Builder
+		notePolicies(&noted, "/a", used, c.daemon)
+		if (c.want == "") != (noted.Len() == 0) || !strings.Contains(noted.String(), c.want) {
+			t.Errorf("daemon %+v: noted %q, want %q", c.daemon, noted.String(), c.want)
+		}
 	}
 }

@@ -22,9 +22,11 @@ type Status struct {
 	Guests []Guest          `json:"guests"` // all known, ascending by name
 	// Mode is the host's, as the policy has it; Held says why nothing moves in
 	// spite of it (paused, outside the maintenance windows); empty if nothing holds.
-	Mode  policy.Mode `json:"mode"`
-	Held  string      `json:"held,omitempty"`
-	Pause *Pause      `json:"pause,omitempty"`
+	Mode policy.Mode `json:"mode"`
+	// Policy is the one in force.
+	Policy Policy `json:"policy"`
+	Held   string `json:"held,omitempty"`
+	Pause  *Pause `json:"pause,omitempty"`
 	// Planned is when the last plan was made, Suffering and Stays what it said.
 	Planned   time.Time        `json:"planned,omitzero"`
 	Suffering []plan.Suffering `json:"suffering,omitempty"`
@@ -40,6 +42,12 @@ type Status struct {
 	Rivals []Rival       `json:"rivals,omitempty"`
 	Totals Totals        `json:"totals"`
 	Self   Self          `json:"self"`
+}
+
+// Policy names the policy that a daemon decides by.
+type Policy struct {
+	File   string `json:"file,omitempty"`   // that it was read from; without this file, the default policy is in force
+	Digest string `json:"digest,omitempty"` // see policy.Policy.Digest
 }
 
 // Guest is a guest as the daemon sees it, beside its sample.

@@ -44,7 +44,10 @@ type Journal interface {
 // Options are what a daemon is made of. Fields without a comment must be set.
 type Options struct {
 	// Host is what the daemon acts on, under its Policy at first; SetPolicy changes that.
-	Host    *move.Host
+	Host *move.Host
+	// PolicyFile is the file that policies are read from; it is only shown.
+	PolicyFile string
+
 	Watcher Watcher
 	Journal Journal
 	Records string // folder of the alarms; one daemon at a time keeps its records there

@@ -50,6 +50,7 @@ func ask[T any](ctx context.Context, d *Daemon, do func(*loop) (T, error)) (resu
 func (d *Daemon) Status(ctx context.Context) (status.Status, error) {
 	return ask(ctx, d, func(l *loop) (status.Status, error) {
 		r := l.controller.Status(time.Now())
+		r.Policy.File = l.PolicyFile
 		if l.Self != nil {
 			r.Self = l.Self()
 		}

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	hostapi "github.com/numavisor/numavisor/internal/api/host"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/status"
+)
+
+// notePolicyOfDaemon prints a note if this host's daemon decides by another
+// policy than the command. Without a daemon that answers, there is no note.
+func (f *hostFlags) notePolicyOfDaemon(c *cobra.Command, socket string, used policy.Policy) {
+	ctx, cancel := context.WithTimeout(c.Context(), 2*time.Second)
+	defer cancel()
+	if s, err := hostapi.Dial(socket).Status(ctx); err == nil {
+		notePolicies(c.ErrOrStderr(), f.policy, used, s.Policy)
+	}
+}
+
+func notePolicies(w io.Writer, file string, used policy.Policy, daemon status.Policy) {
+	if daemon.Digest == "" || daemon.Digest == used.Digest() {
+		return
+	}
+	if daemon.File == file {
+		printf(w, "numavisor: note: the daemon still decides by an earlier content of %s; SIGHUP makes it read the file again\n", file)
+		return
+	}
+	printf(w, "numavisor: note: this command decides by the policy in %s, the daemon by another one, in %s\n", file, daemon.File)
+}

@@ -1,0 +1,19 @@
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+)
+
+// Digest identifies the content of a policy: policies with the same fields have
+// the same digest, whatever file they were read from. It is empty for a policy
+// that JSON cannot hold, which Validate refuses.
+func (p Policy) Digest() string {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:16])
+}
