@@ -46,7 +46,7 @@ func printView(w io.Writer, t *topology.Topology, v operate.View) {
 	columns(w, listRows(t, []operate.Truth{v.Truth}))
 	if len(v.Cells) > 0 {
 		fmt.Fprintln(w)
-		columns(w, cellRows(t, v))
+		columns(w, cellRows(v))
 	}
 	if len(v.Threads) > 0 {
 		fmt.Fprintln(w)
@@ -67,7 +67,7 @@ func printView(w io.Writer, t *topology.Topology, v operate.View) {
 	}
 }
 
-func cellRows(t *topology.Topology, v operate.View) [][]string {
+func cellRows(v operate.View) [][]string {
 	rows := [][]string{{"CELL", "VCPUS", "MEMORY", "INTENDED", "MEMORY BY NODE", "POLICY", "BACKING", "PAGES OF"}}
 	for _, c := range v.Cells {
 		rows = append(rows, []string{c.Name, text.Set(c.VCPUs), c.Memory.String(), text.Set(c.Intended), c.ByNode.String(), c.Policy, c.Backing, c.PageSize.String()})
