@@ -100,8 +100,9 @@ func TestLabGuestEndsDuringBind(t *testing.T) {
 	l.startBind(t, "f")
 	l.sh(t, "virsh -q destroy f")
 	r := l.endOfBind(t)
-	if r.status != 1 || !strings.Contains(r.stderr, "has ended") {
-		t.Errorf("status %d, want 1 and that the guest has ended:\n%s%s", r.status, r.stdout, r.stderr)
+	// 3 where the guest ended while memory was copied, 1 where it ended before a step.
+	if r.status != 1 && r.status != 3 || !strings.Contains(r.stderr, "has ended") {
+		t.Errorf("status %d, want 1 or 3 and that the guest has ended:\n%s%s", r.status, r.stdout, r.stderr)
 	}
 	if left := l.claims(t); left != "" {
 		t.Errorf("claims left behind: %s", left)
@@ -119,8 +120,8 @@ func TestLabLibvirtdRestartsDuringBind(t *testing.T) {
 	defer l.sh(t, "virsh -q destroy f")
 	l.startBind(t, "f")
 	l.restartLibvirtd(t)
-	if r := l.endOfBind(t); r.status != 0 {
-		t.Errorf("status %d, want 0:\n%s%s", r.status, r.stdout, r.stderr)
+	if r := l.endOfBind(t); r.status != 0 && r.status != 3 {
+		t.Errorf("status %d, want 0, or 3 with what it lost:\n%s%s", r.status, r.stdout, r.stderr)
 	}
 	l.finishes(t, "f")
 	l.restartLibvirtd(t)
