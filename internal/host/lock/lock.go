@@ -40,8 +40,9 @@ func (e *TakenError) Error() string {
 // Unwrap makes the error ErrTaken.
 func (e *TakenError) Unwrap() error { return ErrTaken }
 
-// retry is the time between two attempts: flock(2) has no deadline.
-const retry = 10 * time.Millisecond
+// retry is the time between two attempts: flock(2) has no deadline. It is short
+// so that one who waits also gets a lock that others take again at once.
+const retry = time.Millisecond
 
 // Exclusive takes the lock of a file, which is created if it is missing. It
 // waits until ctx ends; the error is then a TakenError and ctx.Err(). Close what
