@@ -113,17 +113,17 @@ func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags) (stop fun
 // policyTime limits the reading of a policy again: a FIFO may have no writer any more.
 const policyTime = 10 * time.Second
 
-// frugal has the heap collected when it has grown by half: by default it may
+// frugal lets the heap grow by a third before it is collected: by default it may
 // double, and what the daemon holds for long is mostly history, in which there
-// are no pointers to follow. And it works on two CPUs at most: on a large host
-// Go would have every idle CPU look for work of it, and mark its heap. The
-// variables GOGC and GOMAXPROCS go first.
+// are no pointers to follow. It also limits the daemon to two CPUs: on a large
+// host Go would let every idle CPU mark the heap. The variables GOGC and
+// GOMAXPROCS have priority.
 func frugal() {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(min(2, runtime.GOMAXPROCS(0)))
 	}
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
+		debug.SetGCPercent(33)
 	}
 }
 
