@@ -17,7 +17,8 @@ var forPeople = []string{"What", "Why", "Object", "Reason"}
 
 // textPredicates are functions of package strings that look into a text.
 var textPredicates = []string{
-	"Contains", "ContainsAny", "ContainsFunc", "HasPrefix", "HasSuffix", "EqualFold", "Index", "Cut", "CutPrefix", "CutSuffix", "Split", "Fields",
+	"Contains", "ContainsAny", "ContainsFunc", "HasPrefix", "HasSuffix", "EqualFold", "Index", "Cut", "CutPrefix",
+	"CutSuffix", "Split", "Fields",
 }
 
 // kindsDerived are the functions that give older documents kinds: the only
@@ -102,7 +103,10 @@ func isName(e ast.Expr, name string) bool {
 func TestGaps_HaveAKind(t *testing.T) {
 	inspectCode(t, func(where string, n ast.Node) {
 		literal, ok := n.(*ast.CompositeLit)
-		if !ok || !isGap(literal.Type) && !(strings.HasPrefix(where, "../internal/inventory/") && isName(literal.Type, "Gap") && len(literal.Elts) > 0) {
+		if !ok ||
+			!isGap(literal.Type) &&
+				!(strings.HasPrefix(where, "../internal/inventory/") && isName(literal.Type, "Gap") &&
+					len(literal.Elts) > 0) {
 			return
 		}
 		if !slices.ContainsFunc(literal.Elts, func(e ast.Expr) bool {
@@ -125,7 +129,8 @@ func TestDeciding_DoesNotAskForAHypervisor(t *testing.T) {
 		if !strings.HasPrefix(where, "../internal/decide/") && !strings.HasPrefix(where, "../internal/host/operate/") {
 			return
 		}
-		if s, ok := n.(*ast.SelectorExpr); ok && isName(s.X, "guest") && slices.Contains([]string{"LibvirtQEMU", "PlainQEMU", "Xen"}, s.Sel.Name) {
+		if s, ok := n.(*ast.SelectorExpr); ok && isName(s.X, "guest") &&
+			slices.Contains([]string{"LibvirtQEMU", "PlainQEMU", "Xen"}, s.Sel.Name) {
 			t.Errorf("%s: asks for guest.%s: ask for a capability instead", where, s.Sel.Name)
 		}
 	})
@@ -160,7 +165,8 @@ func inspectCode(t *testing.T, visit func(where string, n ast.Node)) {
 	t.Helper()
 	files := 0
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(filepath.Dir(path), "test") {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
+			strings.HasSuffix(filepath.Dir(path), "test") {
 			return err
 		}
 		files++

@@ -23,7 +23,8 @@ import (
 // impure holds the packages that pure rooms may not import, each with the
 // packages below it.
 var impure = []string{
-	"C", "context", "crypto/rand", "golang.org/x/sys", "log", "math/rand", "net", "os", "plugin", "sync", "syscall", "testing", "unsafe",
+	"C", "context", "crypto/rand", "golang.org/x/sys", "log", "math/rand", "net", "os", "plugin", "sync", "syscall",
+	"testing", "unsafe",
 }
 
 // impureCalls holds the functions of other packages that pure rooms may not use.
@@ -55,7 +56,9 @@ func TestPureRooms_UseNoFilesClockOrGoroutines(t *testing.T) {
 			for _, u := range impurities(fset, file) {
 				exception := folder + " " + u.name
 				if used[exception] = true; impureAllowed[exception] == "" {
-					t.Errorf("%s: a pure room may not use %s; take the value as an argument, or move the code to the caller", fset.Position(u.at), u.name)
+					t.Errorf(
+						"%s: a pure room may not use %s; take the value as an argument, or move the code to the caller",
+						fset.Position(u.at), u.name)
 				}
 			}
 			return nil

@@ -27,17 +27,19 @@ var rooms = map[string][]string{
 	"internal/alarm":     {"internal/topology", "internal/inventory"},
 	"internal/journal":   {"internal/topology", "internal/plan"},
 	"internal/history":   {"internal/topology", "internal/inventory"},
-	"internal/status":    {"internal/topology", "internal/inventory", "internal/policy", "internal/plan", "internal/alarm"},
+	"internal/status": {"internal/topology", "internal/inventory", "internal/policy", "internal/plan",
+		"internal/alarm"},
 
 	"internal/status/statustest": {"WORDS"}, // for tests
 
 	"internal/api/host": {"WORDS"},
 
-	"internal/decide/cost":        {"WORDS"},
-	"internal/decide/capacity":    {"WORDS"},
-	"internal/decide/place":       {"WORDS", "internal/decide/cost", "internal/decide/capacity"},
-	"internal/decide/bind":        {"WORDS"},
-	"internal/decide/balance":     {"WORDS", "internal/decide/cost", "internal/decide/capacity", "internal/decide/place", "internal/decide/adopt", "internal/decide/check"},
+	"internal/decide/cost":     {"WORDS"},
+	"internal/decide/capacity": {"WORDS"},
+	"internal/decide/place":    {"WORDS", "internal/decide/cost", "internal/decide/capacity"},
+	"internal/decide/bind":     {"WORDS"},
+	"internal/decide/balance": {"WORDS", "internal/decide/cost", "internal/decide/capacity", "internal/decide/place",
+		"internal/decide/adopt", "internal/decide/check"},
 	"internal/decide/alarm":       {"WORDS"},
 	"internal/decide/adopt":       {"WORDS"},
 	"internal/decide/check":       {"WORDS", "internal/decide/cost"},
@@ -45,7 +47,8 @@ var rooms = map[string][]string{
 	"internal/decide/throttle":    {"WORDS"},
 	"internal/decide/competitors": {"WORDS"},
 	"internal/decide/diagnose":    {"WORDS", "internal/decide/cost", "internal/decide/drift", "internal/decide/check"},
-	"internal/decide/control":     {"WORDS", "internal/decide/alarm", "internal/decide/balance", "internal/decide/competitors", "internal/decide/drift", "internal/decide/throttle"},
+	"internal/decide/control": {"WORDS", "internal/decide/alarm", "internal/decide/balance",
+		"internal/decide/competitors", "internal/decide/drift", "internal/decide/throttle"},
 
 	"internal/host/linux":   {"WORDS"},
 	"internal/host/libvirt": {"WORDS"},
@@ -58,10 +61,13 @@ var rooms = map[string][]string{
 	"internal/host/observe": {"WORDS"},
 	"internal/host/apply":   {"WORDS"},
 	"internal/host/watch":   {"WORDS", "internal/host/linux"},
-	"internal/host/daemon":  {"WORDS", "internal/api/host", "internal/decide/control", "internal/host/operate", "internal/host/move", "internal/host/record", "internal/host/lock"},
+	"internal/host/daemon": {"WORDS", "internal/api/host", "internal/decide/control", "internal/host/operate",
+		"internal/host/move", "internal/host/record", "internal/host/lock"},
 	"internal/host/metrics": {"WORDS"},
-	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply", "internal/host/claim"},
-	"internal/host/move":    {"WORDS", "internal/decide", "internal/host/operate", "internal/host/apply", "internal/host/claim"},
+	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply",
+		"internal/host/claim"},
+	"internal/host/move": {"WORDS", "internal/decide", "internal/host/operate", "internal/host/apply",
+		"internal/host/claim"},
 
 	"internal/host/labcounter": {"WORDS", "internal/host/linux", "internal/host/watch"}, // it is a meter
 	"internal/host/local":      {"WORDS", "internal/host"},                              // it joins the drivers
@@ -75,7 +81,8 @@ var rooms = map[string][]string{
 	"tools/mutate": {}, // for developers: which changes to the code the tests notice
 }
 
-var words = []string{"internal/topology", "internal/text", "internal/guest", "internal/inventory", "internal/policy", "internal/plan", "internal/alarm", "internal/journal", "internal/history", "internal/status"}
+var words = []string{"internal/topology", "internal/text", "internal/guest", "internal/inventory", "internal/policy",
+	"internal/plan", "internal/alarm", "internal/journal", "internal/history", "internal/status"}
 
 func TestRoomsLookOnlyWhereTheyMay(t *testing.T) {
 	seen := map[string]bool{}

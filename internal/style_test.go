@@ -18,8 +18,10 @@ var emptyNames = []string{"base", "common", "helper", "helpers", "manager", "mis
 // mutableAllowed lists the package variables that may change, as "folder name",
 // each with its reason.
 var mutableAllowed = map[string]string{
-	"internal/host/linux once":  "a pool of buffers: it saves allocations and carries no value from one use to the next",
-	"internal/host/metrics all": "filled while the package's variables are initialised, in their order; constant afterwards",
+	"internal/host/linux once": "a pool of buffers: it saves allocations and carries no value from one use to the " +
+		"next",
+	"internal/host/metrics all": "filled while the package's variables are initialised, in their order; constant " +
+		"afterwards",
 }
 
 // initAllowed lists the folders that may have init functions, each with its reason.
@@ -43,7 +45,8 @@ func TestPackages_HaveNoMutableVariables(t *testing.T) {
 		for name, at := range mutable(pkg) {
 			exception := folder + " " + name
 			if used[exception] = true; mutableAllowed[exception] == "" {
-				t.Errorf("%s: package variable %s changes; keep it in a value that its owner passes on", pkg.fset.Position(at), name)
+				t.Errorf("%s: package variable %s changes; keep it in a value that its owner passes on",
+					pkg.fset.Position(at), name)
 			}
 		}
 	}

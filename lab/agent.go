@@ -85,7 +85,13 @@ func newAgentLink() (*agentLink, *os.File, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("connecting with the lab's agent: %w", err)
 	}
-	l := &agentLink{conn: near, up: make(chan struct{}), gone: make(chan struct{}, 1), ended: make(chan struct{}), commands: map[uint32]*command{}}
+	l := &agentLink{
+		conn:     near,
+		up:       make(chan struct{}),
+		gone:     make(chan struct{}, 1),
+		ended:    make(chan struct{}),
+		commands: map[uint32]*command{},
+	}
 	go l.receive()
 	return l, far, nil
 }

@@ -101,7 +101,8 @@ func Boot(ctx context.Context, o Options) (*Host, error) {
 		return nil, err
 	}
 	begin := time.Now()
-	o.Progress("booting %s: %d nodes, %d CPUs, %v of memory", o.Shape.Name, len(o.Shape.Nodes), o.Shape.CPUs(), o.Shape.Memory())
+	o.Progress("booting %s: %d nodes, %d CPUs, %v of memory", o.Shape.Name, len(o.Shape.Nodes), o.Shape.CPUs(),
+		o.Shape.Memory())
 	if err := h.start(ctx, o, k, machine{initrd: filepath.Join(h.folder, "initrd")}); err != nil {
 		return nil, errors.Join(err, h.Kill())
 	}
@@ -130,7 +131,8 @@ func enoughMemory(s Shape) error {
 		if kib, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
 			n, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(kib), " kB"), 10, 64)
 			if have := topology.Bytes(n) * topology.KiB; err == nil && have < s.Memory() {
-				return fmt.Errorf("lab %s needs %v of memory, this machine has %v available; choose a smaller shape", s.Name, s.Memory(), have)
+				return fmt.Errorf("lab %s needs %v of memory, this machine has %v available; choose a smaller shape",
+					s.Name, s.Memory(), have)
 			}
 		}
 	}
@@ -278,10 +280,12 @@ func copyFile(from, to string) error {
 
 // buildInitramfs packs busybox, the agent, the modules that reach the root and KVM's, and init.
 func buildInitramfs(ctx context.Context, k kernel, target string) error {
-	modules := []string{"drivers/virtio/virtio", "drivers/virtio/virtio_ring", "drivers/virtio/virtio_pci_legacy_dev", "drivers/virtio/virtio_pci_modern_dev",
-		"drivers/virtio/virtio_pci", "drivers/char/virtio_console", "net/9p/9pnet", "net/9p/9pnet_virtio", "fs/netfs/netfs", "fs/fscache/fscache", "fs/9p/9p", "fs/overlayfs/overlay",
-		"drivers/block/virtio_blk", "lib/crc16", "crypto/crc32c_generic", "lib/libcrc32c", "fs/mbcache", "fs/jbd2/jbd2", "fs/ext4/ext4",
-		"virt/lib/irqbypass", "drivers/crypto/ccp/ccp", "arch/x86/kvm/kvm", "arch/x86/kvm/kvm-amd"}
+	modules := []string{"drivers/virtio/virtio", "drivers/virtio/virtio_ring", "drivers/virtio/virtio_pci_legacy_dev",
+		"drivers/virtio/virtio_pci_modern_dev", "drivers/virtio/virtio_pci", "drivers/char/virtio_console",
+		"net/9p/9pnet", "net/9p/9pnet_virtio", "fs/netfs/netfs", "fs/fscache/fscache", "fs/9p/9p",
+		"fs/overlayfs/overlay", "drivers/block/virtio_blk", "lib/crc16", "crypto/crc32c_generic", "lib/libcrc32c",
+		"fs/mbcache", "fs/jbd2/jbd2", "fs/ext4/ext4", "virt/lib/irqbypass", "drivers/crypto/ccp/ccp",
+		"arch/x86/kvm/kvm", "arch/x86/kvm/kvm-amd"}
 	busybox, err := program("busybox")
 	if err != nil {
 		return err
@@ -299,7 +303,8 @@ func buildInitramfs(ctx context.Context, k kernel, target string) error {
 	for _, m := range modules {
 		files["mod/"+filepath.Base(m)+".ko"] = filepath.Join(k.modules, m+".ko")
 	}
-	return packInitramfs(ctx, initScript, files, []string{"bin", "mod", "proc", "sys", "dev", "root", "ov", "new"}, target)
+	return packInitramfs(ctx, initScript, files, []string{"bin", "mod", "proc", "sys", "dev", "root", "ov", "new"},
+		target)
 }
 
 // packInitramfs writes a compressed cpio archive with an init program, files and empty folders.
@@ -326,7 +331,8 @@ func packInitramfs(ctx context.Context, init []byte, files map[string]string, fo
 	if err := os.WriteFile(filepath.Join(root, "init"), init, 0o755); err != nil {
 		return err
 	}
-	pack := exec.CommandContext(ctx, "sh", "-c", "find . | "+quote(cpio)+" -o -H newc --quiet | gzip -1 > "+quote(target))
+	pack := exec.CommandContext(ctx, "sh", "-c",
+		"find . | "+quote(cpio)+" -o -H newc --quiet | gzip -1 > "+quote(target))
 	pack.Dir = root
 	if out, err := pack.CombinedOutput(); err != nil {
 		return fmt.Errorf("packing %s: %w: %s", target, err, lastLine(out))
@@ -397,9 +403,16 @@ func (h *Host) startLibvirt(ctx context.Context, progress func(string, ...any)) 
 	defer cancel()
 	var out, errOut bytes.Buffer
 	// virtlogd is not needed: guests' output goes to files (stdio_handler).
-	status, err := h.Run(ctx, []string{"sh", "-c", "setsid libvirtd >/run/libvirtd.log 2>&1 & until virsh -q list >/dev/null 2>&1; do sleep 0.3; done"}, &out, &errOut)
+	status, err := h.Run(
+		ctx,
+		[]string{"sh", "-c",
+			"setsid libvirtd >/run/libvirtd.log 2>&1 & until virsh -q list >/dev/null 2>&1; do sleep 0.3; done"},
+		&out,
+		&errOut,
+	)
 	if err != nil || status != 0 {
-		return fmt.Errorf("libvirtd in the lab does not answer: status %d, %s: %w", status, lastLine(errOut.Bytes()), err)
+		return fmt.Errorf("libvirtd in the lab does not answer: status %d, %s: %w", status, lastLine(errOut.Bytes()),
+			err)
 	}
 	progress("libvirt answers after %.0f s", time.Since(begin).Seconds())
 	return nil

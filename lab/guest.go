@@ -88,7 +88,11 @@ func compileC(ctx context.Context, source []byte, target string, flags ...string
 func (h *Host) AwaitGuest(ctx context.Context, name string) error {
 	// What is said before somebody listens is lost, and what is asked before
 	// the guest listens too: so ask until it answers.
-	_, err := h.onConsole(ctx, name, `until grep -aq "^NUMAVISOR-GUEST" "$log"; do printf 'hello\n' > "$tty"; sleep 1; done`)
+	_, err := h.onConsole(
+		ctx,
+		name,
+		`until grep -aq "^NUMAVISOR-GUEST" "$log"; do printf 'hello\n' > "$tty"; sleep 1; done`,
+	)
 	return err
 }
 
@@ -129,7 +133,8 @@ for tty in $ttys; do printf '%s\n' "$order" > "$tty" || exit; done`
 	var errOut bytes.Buffer
 	status, err := h.Run(ctx, append([]string{"bash", "-c", script, "tell", order}, names...), io.Discard, &errOut)
 	if err != nil || status != 0 {
-		return fmt.Errorf("telling guests %v in the lab %q: status %d %s: %w", names, order, status, lastLine(errOut.Bytes()), err)
+		return fmt.Errorf("telling guests %v in the lab %q: status %d %s: %w", names, order, status,
+			lastLine(errOut.Bytes()), err)
 	}
 	return nil
 }
@@ -145,7 +150,8 @@ func (h *Host) Worked(name string) ([]Work, error) {
 func (h *Host) console(name string) ([]byte, error) {
 	logs, err := filepath.Glob(h.share("files", "console-"+name+"-*"))
 	if err != nil || len(logs) != 1 {
-		return nil, fmt.Errorf("guest %s has %d consoles: %w", name, len(logs), errors.Join(err, errors.New("one is wanted")))
+		return nil, fmt.Errorf("guest %s has %d consoles: %w", name, len(logs),
+			errors.Join(err, errors.New("one is wanted")))
 	}
 	return os.ReadFile(logs[0])
 }
@@ -157,7 +163,8 @@ func parseWork(console []byte) []Work {
 	for line := range bytes.Lines(console) {
 		var millis int64
 		var w Work
-		if n, _ := fmt.Sscanf(string(line), "WORK %d %d\r\n", &millis, &w.Lines); n == 2 && bytes.HasSuffix(line, []byte("\n")) {
+		if n, _ := fmt.Sscanf(string(line), "WORK %d %d\r\n", &millis, &w.Lines); n == 2 &&
+			bytes.HasSuffix(line, []byte("\n")) {
 			w.Elapsed = time.Duration(millis) * time.Millisecond
 			all = append(all, w)
 		}
@@ -176,7 +183,8 @@ func (h *Host) onConsole(ctx context.Context, name, script string) (string, erro
 	var out, errOut bytes.Buffer
 	status, err := h.Run(ctx, []string{"bash", "-c", script, "console", name}, &out, &errOut)
 	if err = errors.Join(err, ctx.Err()); err != nil || status != 0 {
-		return "", fmt.Errorf("guest %s in the lab does not answer on its console: status %d %s: %w", name, status, lastLine(errOut.Bytes()), err)
+		return "", fmt.Errorf("guest %s in the lab does not answer on its console: status %d %s: %w", name, status,
+			lastLine(errOut.Bytes()), err)
 	}
 	return out.String(), nil
 }

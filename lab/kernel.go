@@ -16,14 +16,16 @@ import (
 
 // Requirements are the Debian packages whose programs the lab uses.
 func Requirements() []string {
-	return []string{"qemu-system-x86", "libvirt-daemon-system", "libvirt-clients", "busybox-static", "cpio", "e2fsprogs", "kmod", "numactl", "gcc", "libc6-dev"}
+	return []string{"qemu-system-x86", "libvirt-daemon-system", "libvirt-clients", "busybox-static", "cpio",
+		"e2fsprogs", "kmod", "numactl", "gcc", "libc6-dev"}
 }
 
 // program finds a program, or says which package has it.
 func program(name string) (string, error) {
 	p, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("the lab needs the program %s: %w; apt-get install %s", name, err, strings.Join(Requirements(), " "))
+		return "", fmt.Errorf("the lab needs the program %s: %w; apt-get install %s", name, err,
+			strings.Join(Requirements(), " "))
 	}
 	return p, nil
 }

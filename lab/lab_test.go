@@ -74,7 +74,12 @@ func TestLabRunsCommands(t *testing.T) {
 	}
 	h := bootForTest(t, "square4", Options{Share: shared})
 	var out, errOut bytes.Buffer
-	status, err := h.Run(t.Context(), []string{"sh", "-c", `printf 'a\0b\n\377'; echo "it's" >&2; exit 7`}, &out, &errOut)
+	status, err := h.Run(
+		t.Context(),
+		[]string{"sh", "-c", `printf 'a\0b\n\377'; echo "it's" >&2; exit 7`},
+		&out,
+		&errOut,
+	)
 	if err != nil || status != 7 || out.String() != "a\x00b\n\xff" || errOut.String() != "it's\n" {
 		t.Errorf("status %d, %v, stdout %q, stderr %q", status, err, out.String(), errOut.String())
 	}
@@ -83,7 +88,10 @@ func TestLabRunsCommands(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := h.Run(ctx, []string{"sh", "-c", "sleep 1000 & sleep 1000"}, &out, &errOut); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := h.Run(ctx, []string{"sh", "-c", "sleep 1000 & sleep 1000"}, &out, &errOut); !errors.Is(
+		err,
+		context.DeadlineExceeded,
+	) {
 		t.Errorf("a command past its deadline: %v", err)
 	}
 	if got := h.in(t, "sh", "-c", "pgrep -c sleep || true"); strings.TrimSpace(got) != "0" {
@@ -144,7 +152,13 @@ func runsTwoAtATime(t *testing.T, h *Host) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			var out, errOut bytes.Buffer
-			status, err := h.Run(ctx, []string{"sh", "-c", "touch /run/$1; until [ -e /run/$2 ]; do sleep 0.1; done; echo $1", "x", c.mine, c.others}, &out, &errOut)
+			status, err := h.Run(
+				ctx,
+				[]string{"sh", "-c", "touch /run/$1; until [ -e /run/$2 ]; do sleep 0.1; done; echo $1", "x", c.mine,
+					c.others},
+				&out,
+				&errOut,
+			)
 			if err != nil || status != 0 || out.String() != c.mine+"\n" {
 				t.Errorf("command %s of two at a time: status %d, %v, output %q", c.mine, status, err, out.String())
 			}
@@ -155,7 +169,8 @@ func runsTwoAtATime(t *testing.T, h *Host) {
 
 func TestLabShowsTheShape(t *testing.T) {
 	h := bootForTest(t, "uneven", Options{})
-	online := h.in(t, "sh", "-c", "cd /sys/devices/system/node; for n in 0 1 2 3; do cat node$n/cpulist node$n/distance; done; cat has_memory")
+	online := h.in(t, "sh", "-c",
+		"cd /sys/devices/system/node; for n in 0 1 2 3; do cat node$n/cpulist node$n/distance; done; cat has_memory")
 	want := "0-1\n10 20 16 40\n2-5\n21 10 16 50\n6\n16 16 10 40\n\n41 51 40 10\n0-1,3\n"
 	if online != want {
 		t.Errorf("the kernel in the lab sees\n%s\nwant\n%s", online, want)
@@ -165,7 +180,13 @@ func TestLabShowsTheShape(t *testing.T) {
 func TestLabShowsThreadsAndCaches(t *testing.T) {
 	rotate.Test(t, 0)
 	h := bootForTest(t, "smt", Options{})
-	got := h.in(t, "sh", "-c", "cd /sys/devices/system/cpu; cat cpu5/topology/thread_siblings_list cpu5/cache/index3/shared_cpu_list cpu12/cache/index3/shared_cpu_list cpu12/topology/physical_package_id")
+	got := h.in(
+		t,
+		"sh",
+		"-c",
+		"cd /sys/devices/system/cpu; cat cpu5/topology/thread_siblings_list cpu5/cache/index3/shared_cpu_list "+
+			"cpu12/cache/index3/shared_cpu_list cpu12/topology/physical_package_id",
+	)
 	if want := "4-5\n4-7\n12-15\n1\n"; got != want {
 		t.Errorf("siblings and L3 of CPU 5, L3 and socket of CPU 12: %q, want %q", got, want)
 	}
@@ -212,12 +233,14 @@ func TestLabScopeCountsWhatIsKnown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ cpu, node, mib int }{{0, 0, 64}, {1, 0, 64}, {0, 1, 1200}, {5, 1, 64}, {3, 3, 64}, {6, 0, 64}} {
+	for _, c := range []struct{ cpu, node, mib int }{{0, 0, 64}, {1, 0, 64}, {0, 1, 1200}, {5, 1, 64}, {3, 3, 64},
+		{6, 0, 64}} {
 		count := func(passes int) uint64 {
 			if err := errors.Join(scope.Set(t.Context(), labcounter.Count), scope.Reset()); err != nil {
 				t.Fatal(err)
 			}
-			h.in(t, "numactl", fmt.Sprintf("--physcpubind=%d", c.cpu), fmt.Sprintf("--membind=%d", c.node), known, strconv.Itoa(c.mib), strconv.Itoa(passes))
+			h.in(t, "numactl", fmt.Sprintf("--physcpubind=%d", c.cpu), fmt.Sprintf("--membind=%d", c.node), known,
+				strconv.Itoa(c.mib), strconv.Itoa(passes))
 			m, err := scope.Read()
 			if err != nil {
 				t.Fatal(err)
@@ -227,7 +250,8 @@ func TestLabScopeCountsWhatIsKnown(t *testing.T) {
 		// The difference of two runs leaves out what starting the program costs.
 		few, many := count(1), count(4)
 		counted, truth := float64(many)-float64(few), 3*float64(c.mib<<20)/64
-		t.Logf("CPU %d, node %d, %d MiB: counted %.0f of %.0f known misses (%.2f %%)", c.cpu, c.node, c.mib, counted, truth, 100*counted/truth)
+		t.Logf("CPU %d, node %d, %d MiB: counted %.0f of %.0f known misses (%.2f %%)", c.cpu, c.node, c.mib, counted,
+			truth, 100*counted/truth)
 		if counted < 0.97*truth || counted > 1.05*truth {
 			t.Errorf("CPU %d to node %d: counted %.0f misses, known are %.0f", c.cpu, c.node, counted, truth)
 		}
@@ -270,7 +294,8 @@ func TestLabDistanceIsFelt(t *testing.T) {
 		t.Fatal(err)
 	}
 	local, neighbour, remote := nanos(1), nanos(0), nanos(2)
-	t.Logf("ns per access from node 1: local %.0f, neighbour %.0f, remote %.0f; remote with the counter off %.0f", local, neighbour, remote, off)
+	t.Logf("ns per access from node 1: local %.0f, neighbour %.0f, remote %.0f; remote with the counter off %.0f",
+		local, neighbour, remote, off)
 	if !(local < neighbour && neighbour < remote) {
 		t.Errorf("farther memory is not slower: %.0f, %.0f, %.0f ns", local, neighbour, remote)
 	}
@@ -321,7 +346,13 @@ func TestLabScopeObeysFromInside(t *testing.T) {
 		t.Error("switched on from inside, it counts nothing")
 	}
 	switches(t, h, "idle")
-	h.in(t, "sh", "-c", "for c in 0 1 2 3 4 5 6 7; do taskset -c $c sh -c 'while :; do echo >/dev/null; done' & echo $!; done >/run/busy")
+	h.in(
+		t,
+		"sh",
+		"-c",
+		"for c in 0 1 2 3 4 5 6 7; do taskset -c $c sh -c 'while :; do echo >/dev/null; done' & echo $!; done "+
+			">/run/busy",
+	)
 	switches(t, h, "busy")
 	h.in(t, "sh", "-c", "kill $(cat /run/busy)")
 	counted := misses()
@@ -371,7 +402,8 @@ func TestLabEndsWithItsProgram(t *testing.T) {
 		t.Run(c.sig.String(), func(t *testing.T) {
 			temp := t.TempDir()
 			t.Setenv("TMPDIR", temp)
-			program := exec.CommandContext(t.Context(), "../bin/numavisor", "lab", "run", "--", "sh", "-c", "touch /lab/files/runs; sleep 1000")
+			program := exec.CommandContext(t.Context(), "../bin/numavisor", "lab", "run", "--", "sh", "-c",
+				"touch /lab/files/runs; sleep 1000")
 			program.Stderr = t.Output()
 			if err := program.Start(); err != nil {
 				t.Fatalf("%v ('make build' makes bin/numavisor)", err)

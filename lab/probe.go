@@ -44,7 +44,8 @@ func (h *Host) Probe(ctx context.Context, name string, d time.Duration) (Probe, 
 		}
 		select {
 		case <-ctx.Done():
-			return Probe{}, fmt.Errorf("guest %s in the lab does not say how its probe of %v went: %w", name, d, ctx.Err())
+			return Probe{}, fmt.Errorf("guest %s in the lab does not say how its probe of %v went: %w", name, d,
+				ctx.Err())
 		case <-h.ended:
 			return Probe{}, fmt.Errorf("the lab ended while its guest %s was probing: %w", name, h.cause)
 		case <-time.After(poll):

@@ -8,7 +8,8 @@ import (
 
 func TestParseProbes(t *testing.T) {
 	const us, line = time.Microsecond, "PROBE 1000 touch 3 40 52 90000 answer 120 900 4000 95000"
-	console := "NUMAVISOR-GUEST READY 380 1\r\n" + line + "\r\n[   12.1] random: crng init done\r\nPROBE 1 touch 1 2 3 4 answer 5 6 7 8\r\n" + line
+	console := "NUMAVISOR-GUEST READY 380 1\r\n" + line + "\r\n[   12.1] random: crng init done\r\nPROBE 1 touch 1 " +
+		"2 3 4 answer 5 6 7 8\r\n" + line
 	want := []Probe{
 		{1000, Delays{3 * us, 40 * us, 52 * us, 90_000 * us}, Delays{120 * us, 900 * us, 4000 * us, 95_000 * us}},
 		{1, Delays{1 * us, 2 * us, 3 * us, 4 * us}, Delays{5 * us, 6 * us, 7 * us, 8 * us}},

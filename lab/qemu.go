@@ -31,7 +31,8 @@ const (
 func (h *Host) arguments(ctx context.Context, o Options, k kernel, m machine) (args, env []string, err error) {
 	args = h.machineArguments(o.Shape, k, m)
 	if o.Share != "" {
-		args = append(args, "-fsdev", "local,id=s,security_model=none,multidevs=remap,path="+optionValue(o.Share), "-device", "virtio-9p-pci,fsdev=s,mount_tag=share")
+		args = append(args, "-fsdev", "local,id=s,security_model=none,multidevs=remap,path="+optionValue(o.Share),
+			"-device", "virtio-9p-pci,fsdev=s,mount_tag=share")
 	}
 	scope, env, err := h.loadScope(ctx, o)
 	if err != nil {
@@ -42,23 +43,26 @@ func (h *Host) arguments(ctx context.Context, o Options, k kernel, m machine) (a
 
 // machineArguments are those that a saved lab and one restored from it have alike.
 func (h *Host) machineArguments(s Shape, k kernel, m machine) []string {
-	args := []string{"-accel", "tcg,thread=multi", "-cpu", cpuModel(s), "-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio",
-		"-machine", fmt.Sprintf("pc,max-ram-below-4g=%d", uint64(lowMemory)), "-m", fmt.Sprintf("%dM", s.Memory()>>20)}
+	args := []string{"-accel", "tcg,thread=multi", "-cpu", cpuModel(s), "-nographic", "-no-reboot", "-nodefaults",
+		"-serial", "stdio", "-machine", fmt.Sprintf("pc,max-ram-below-4g=%d", uint64(lowMemory)), "-m",
+		fmt.Sprintf("%dM", s.Memory()>>20)}
 	args = append(args, processors(s)...)
 	args = append(args, nodes(s, m)...)
 	root := "rootfs"
 	if m.root != "" {
 		root = "image"
-		args = append(args, "-drive", "if=none,id=r,format=raw,readonly=on,file="+optionValue(m.root), "-device", "virtio-blk-pci,drive=r")
+		args = append(args, "-drive", "if=none,id=r,format=raw,readonly=on,file="+optionValue(m.root), "-device",
+			"virtio-blk-pci,drive=r")
 	} else {
-		args = append(args, "-fsdev", "local,id=r,path=/,security_model=none,readonly=on,multidevs=remap", "-device", "virtio-9p-pci,fsdev=r,mount_tag=rootfs")
+		args = append(args, "-fsdev", "local,id=r,path=/,security_model=none,readonly=on,multidevs=remap", "-device",
+			"virtio-9p-pci,fsdev=r,mount_tag=rootfs")
 	}
-	args = append(args,
-		"-fsdev", "local,id=l,security_model=none,path="+optionValue(h.share()), "-device", "virtio-9p-pci,fsdev=l,mount_tag=lab",
-		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", agentDescriptor), "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=agent,name=agent",
-		"-chardev", fmt.Sprintf("socket,id=monitor,fd=%d", monitorDescriptor), "-mon", "chardev=monitor,mode=control",
-		"-kernel", k.image, "-initrd", m.initrd,
-		"-append", "console=ttyS0 quiet panic=-1 cgroup_no_v1=all tsc=reliable lab.root="+root)
+	args = append(args, "-fsdev", "local,id=l,security_model=none,path="+optionValue(h.share()), "-device",
+		"virtio-9p-pci,fsdev=l,mount_tag=lab", "-chardev", fmt.Sprintf("socket,id=agent,fd=%d", agentDescriptor),
+		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=agent,name=agent", "-chardev",
+		fmt.Sprintf("socket,id=monitor,fd=%d", monitorDescriptor), "-mon", "chardev=monitor,mode=control", "-kernel",
+		k.image, "-initrd", m.initrd, "-append",
+		"console=ttyS0 quiet panic=-1 cgroup_no_v1=all tsc=reliable lab.root="+root)
 	if m.incoming {
 		args = append(args, "-incoming", "defer")
 	}
@@ -83,7 +87,8 @@ func processors(s Shape) []string {
 		sockets, dies = len(s.Nodes), s.L3PerNode
 		cores = s.Nodes[0].CPUs / (s.Threads * dies)
 	}
-	return []string{"-smp", fmt.Sprintf("%d,sockets=%d,dies=%d,cores=%d,threads=%d", s.CPUs(), sockets, dies, cores, s.Threads)}
+	return []string{"-smp",
+		fmt.Sprintf("%d,sockets=%d,dies=%d,cores=%d,threads=%d", s.CPUs(), sockets, dies, cores, s.Threads)}
 }
 
 func nodes(s Shape, m machine) []string {
@@ -121,7 +126,8 @@ func backend(id string, size topology.Bytes, m machine) string {
 	if m.incoming {
 		share = "off"
 	}
-	return fmt.Sprintf("memory-backend-file,id=%s,size=%dM,share=%s,mem-path=%s", id, size>>20, share, optionValue(filepath.Join(m.memory, id)))
+	return fmt.Sprintf("memory-backend-file,id=%s,size=%dM,share=%s,mem-path=%s", id, size>>20, share,
+		optionValue(filepath.Join(m.memory, id)))
 }
 
 var versionText = regexp.MustCompile(`version (\d+)\.(\d+)`)

@@ -105,11 +105,13 @@ func (m *monitor) save(ctx context.Context, path string) error {
 
 // restore reads what save wrote, and lets the VM go on.
 func (m *monitor) restore(ctx context.Context, path string) error {
-	err := errors.Join(m.ignoreShared(ctx), m.do(ctx, "migrate-incoming", map[string]any{"uri": "exec:cat " + quote(path)}, nil))
+	err := errors.Join(m.ignoreShared(ctx),
+		m.do(ctx, "migrate-incoming", map[string]any{"uri": "exec:cat " + quote(path)}, nil))
 	if err != nil {
 		return err
 	}
-	err = m.until(ctx, "query-status", func(status string) (bool, error) { return status == "running" || status == "paused", nil })
+	err = m.until(ctx, "query-status",
+		func(status string) (bool, error) { return status == "running" || status == "paused", nil })
 	if err != nil {
 		return err
 	}

@@ -19,25 +19,32 @@ import (
 // depend on comes with them. Names that this machine lacks are left out: they
 // differ between releases.
 var rootPackages = []string{
-	"base-files", "base-passwd", "bash", "coreutils", "dash", "debianutils", "findutils", "gawk", "grep", "hostname", "hwloc-nox",
-	"iproute2", "kmod", "libc-bin", "libvirt-clients", "libvirt-daemon", "libvirt-daemon-config-network", "libvirt-daemon-driver-qemu",
-	"libvirt-daemon-system", "login", "mawk", "mount", "ncurses-bin", "netbase", "numactl", "passwd", "procps", "psmisc",
-	"qemu-system-common", "qemu-system-data", "qemu-system-x86", "seabios", "sed", "sysvinit-utils", "tar", "util-linux",
+	"base-files", "base-passwd", "bash", "coreutils", "dash", "debianutils", "findutils", "gawk", "grep", "hostname",
+	"hwloc-nox",
+	"iproute2", "kmod", "libc-bin", "libvirt-clients", "libvirt-daemon", "libvirt-daemon-config-network",
+	"libvirt-daemon-driver-qemu",
+	"libvirt-daemon-system", "login", "mawk", "mount", "ncurses-bin", "netbase", "numactl", "passwd", "procps",
+	"psmisc",
+	"qemu-system-common", "qemu-system-data", "qemu-system-x86", "seabios", "sed", "sysvinit-utils", "tar",
+	"util-linux",
 	"util-linux-extra",
 }
 
 // rootConfiguration is what the machine's own set-up adds to the packages' files.
 var rootConfiguration = []string{
-	"/etc/alternatives", "/etc/group", "/etc/ld.so.cache", "/etc/ld.so.conf.d", "/etc/libvirt", "/etc/nsswitch.conf", "/etc/passwd",
+	"/etc/alternatives", "/etc/group", "/etc/ld.so.cache", "/etc/ld.so.conf.d", "/etc/libvirt", "/etc/nsswitch.conf",
+	"/etc/passwd",
 	"/etc/protocols", "/etc/services", "/var/lib/libvirt",
 }
 
 // rootFolders are empty ones that the lab's start mounts on or writes to.
-var rootFolders = []string{"dev", "lab", "proc", "root", "run", "sys", "tmp", "var/cache/libvirt", "var/log/libvirt/qemu"}
+var rootFolders = []string{"dev", "lab", "proc", "root", "run", "sys", "tmp", "var/cache/libvirt",
+	"var/log/libvirt/qemu"}
 
 // rootUnneeded are parts of packages that the lab never reads.
-var rootUnneeded = []string{"/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/", "/usr/share/lintian/", "/usr/share/bug/", "/usr/share/info/",
-	"/usr/share/zoneinfo/", "/usr/share/icons/", "/lib/systemd/", "/usr/lib/systemd/", "/usr/lib/udev/", "/usr/share/perl/", "/usr/lib/x86_64-linux-gnu/perl/"}
+var rootUnneeded = []string{"/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/", "/usr/share/lintian/",
+	"/usr/share/bug/", "/usr/share/info/", "/usr/share/zoneinfo/", "/usr/share/icons/", "/lib/systemd/",
+	"/usr/lib/systemd/", "/usr/lib/udev/", "/usr/share/perl/", "/usr/lib/x86_64-linux-gnu/perl/"}
 
 const installedFormat = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Provides}\t${Pre-Depends}\t${Depends}\n"
 
@@ -167,7 +174,8 @@ func buildRootImage(ctx context.Context, packages []debianPackage, target string
 		return err
 	}
 	image := filepath.Join(root, "image")
-	make := exec.CommandContext(ctx, format, "-q", "-t", "ext4", "-O", "^has_journal", "-d", tree, image, fmt.Sprintf("%dM", size>>20*5/4+64))
+	make := exec.CommandContext(ctx, format, "-q", "-t", "ext4", "-O", "^has_journal", "-d", tree, image,
+		fmt.Sprintf("%dM", size>>20*5/4+64))
 	if out, err := make.CombinedOutput(); err != nil {
 		return fmt.Errorf("mke2fs: %w: %s", err, lastLine(out))
 	}
@@ -192,7 +200,8 @@ func packageFiles(ctx context.Context, packages []debianPackage) ([]string, erro
 			return nil, err
 		}
 		for _, e := range entries {
-			if to, err := os.Readlink(filepath.Join(folder, e.Name())); err == nil && strings.HasPrefix(to, "/etc/alternatives/") {
+			if to, err := os.Readlink(filepath.Join(folder, e.Name())); err == nil &&
+				strings.HasPrefix(to, "/etc/alternatives/") {
 				listed = append(listed, filepath.Join(folder, e.Name()))
 			}
 		}
@@ -224,7 +233,8 @@ func physicalPaths(listed []string) []string {
 			continue
 		}
 		info, err := os.Lstat(path)
-		if err != nil || slices.ContainsFunc(rootUnneeded, func(p string) bool { return strings.HasPrefix(path+"/", p) }) {
+		if err != nil ||
+			slices.ContainsFunc(rootUnneeded, func(p string) bool { return strings.HasPrefix(path+"/", p) }) {
 			continue
 		}
 		if mode := info.Mode(); !mode.IsRegular() && !mode.IsDir() && mode&fs.ModeSymlink == 0 {
@@ -249,7 +259,8 @@ func copyTree(ctx context.Context, files []string, tree string) error {
 	for _, f := range files {
 		fmt.Fprintf(&list, "%s\x00", strings.TrimPrefix(f, "/"))
 	}
-	script := "tar -C / -c --no-recursion --null --ignore-failed-read --warning=no-failed-read -T - | tar -C " + quote(tree) + " -x"
+	script := "tar -C / -c --no-recursion --null --ignore-failed-read --warning=no-failed-read -T - | tar -C " + quote(
+		tree) + " -x"
 	pack := exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", script)
 	pack.Stdin = &list
 	if out, err := pack.CombinedOutput(); err != nil {

@@ -19,7 +19,8 @@ const (
 // alive reports whether the lab's heart has beaten lately.
 func (h *Host) alive() error {
 	if since, silent := h.agent.silentSince(); silent {
-		return fmt.Errorf("%w since %s; the end of its console: %s", ErrSilent, since.Format(time.TimeOnly), h.consoleTail())
+		return fmt.Errorf("%w since %s; the end of its console: %s", ErrSilent, since.Format(time.TimeOnly),
+			h.consoleTail())
 	}
 	return nil
 }
@@ -67,7 +68,8 @@ func (h *Host) Run(ctx context.Context, argv []string, stdout, stderr io.Writer)
 				return 0, errors.Join(ctx.Err(), err)
 			}
 		case <-given:
-			return 0, errors.Join(failed, ctx.Err(), fmt.Errorf("%s in the lab does not end within %v", argv[0], killTime))
+			return 0, errors.Join(failed, ctx.Err(),
+				fmt.Errorf("%s in the lab does not end within %v", argv[0], killTime))
 		case <-h.ended:
 			return 0, fmt.Errorf("the lab ended while the command ran: %s", h.consoleTail())
 		}

@@ -68,7 +68,8 @@ func restore(ctx context.Context, o Options, k kernel) (h *Host, err error) {
 	if err := os.Chtimes(folder, now, now); err != nil {
 		return nil, err
 	}
-	h, err = wake(ctx, o, k, machine{root: image.path, initrd: filepath.Join(folder, "initrd"), memory: folder, incoming: true})
+	h, err = wake(ctx, o, k,
+		machine{root: image.path, initrd: filepath.Join(folder, "initrd"), memory: folder, incoming: true})
 	if err != nil {
 		err = fmt.Errorf("restoring a lab %s: %w; it is removed and made again by the next", o.Shape.Name, err)
 		return nil, errors.Join(err, os.RemoveAll(folder))

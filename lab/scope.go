@@ -70,7 +70,12 @@ func (h *Host) loadScope(ctx context.Context, o Options) (args, env []string, er
 	args = []string{"-plugin", optionValue(plugin) + ",config=" + optionValue(config)}
 	if version.danglingCallbacks() {
 		if strings.ContainsAny(plugin, " :") {
-			return nil, nil, fmt.Errorf("%s cannot be loaded first by QEMU %v: spaces and colons end a name in LD_PRELOAD; set XDG_CACHE_HOME to a folder without them", plugin, version)
+			return nil, nil, fmt.Errorf(
+				"%s cannot be loaded first by QEMU %v: spaces and colons end a name in LD_PRELOAD; set "+
+					"XDG_CACHE_HOME to a folder without them",
+				plugin,
+				version,
+			)
 		}
 		env = []string{"LD_PRELOAD=" + plugin}
 	}
@@ -87,7 +92,8 @@ func compileScope(ctx context.Context, pluginVersion int) (string, error) {
 	if _, err := os.Stat(target); err == nil {
 		return target, nil
 	}
-	return target, compileC(ctx, scopeSource, target, "-shared", "-fPIC", fmt.Sprintf("-DPLUGIN_VERSION=%d", pluginVersion))
+	return target, compileC(ctx, scopeSource, target, "-shared", "-fPIC",
+		fmt.Sprintf("-DPLUGIN_VERSION=%d", pluginVersion))
 }
 
 // scopeConfig tells the plugin the shape: CPUs' nodes, memory ranges, delays.

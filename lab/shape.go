@@ -95,7 +95,8 @@ func FindShape(name string) (Shape, error) {
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return Shape{}, fmt.Errorf("shape %q: neither built in nor a file: %w; 'numavisor lab shapes' lists the built-in ones", name, err)
+		return Shape{}, fmt.Errorf(
+			"shape %q: neither built in nor a file: %w; 'numavisor lab shapes' lists the built-in ones", name, err)
 	}
 	defer f.Close()
 	s, err := ParseShape(f)
@@ -161,7 +162,8 @@ func (s Shape) Validate() error {
 		fail("nodes: %d CPUs in all; allowed are 1 to %d", s.CPUs(), maxCPUs)
 	}
 	if s.L3PerNode > 1 && (!s.equalNodes() || s.Nodes[0].CPUs%(s.L3PerNode*max(s.Threads, 1)) != 0) {
-		fail("l3_per_node: %d; needs nodes of equal size whose CPUs it divides: QEMU shows dies of one size only", s.L3PerNode)
+		fail("l3_per_node: %d; needs nodes of equal size whose CPUs it divides: QEMU shows dies of one size only",
+			s.L3PerNode)
 	}
 	if s.DelayScale < 0 || math.IsNaN(s.DelayScale) || s.DelayScale > 1000 {
 		fail("delay_scale: %v; allowed are 0 to 1000", s.DelayScale)

@@ -18,7 +18,8 @@ func TestBuiltInShapesAreValid(t *testing.T) {
 		}
 		for i := range s.Nodes {
 			if s.Nodes[i].CPUs > 0 && s.Nodes[i].Memory > 0 && s.ExtraNanos(i, i) > 40 {
-				t.Errorf("shape %s: local memory of node %d is felt as %d ns slower than the best", s.Name, i, s.ExtraNanos(i, i))
+				t.Errorf("shape %s: local memory of node %d is felt as %d ns slower than the best", s.Name, i,
+					s.ExtraNanos(i, i))
 			}
 		}
 	}
@@ -84,10 +85,14 @@ func TestAddressRangesOfEachQEMU(t *testing.T) {
 		version qemuVersion
 		want    []addressRange
 	}{
-		{qemuVersion{7, 2}, []addressRange{{0, 2 * topology.GiB, 0}, {4 * topology.GiB, 2 * topology.GiB, 1}, {8 * topology.GiB, topology.GiB, 3}}},
-		{qemuVersion{8, 1}, []addressRange{{0, 2 * topology.GiB, 0}, {4 * topology.GiB, 2 * topology.GiB, 1}, {8 * topology.GiB, topology.GiB, 3}}},
-		{qemuVersion{8, 2}, []addressRange{{0, 2 * topology.GiB, 0}, {2 * topology.GiB, topology.GiB, 1}, {4 * topology.GiB, topology.GiB, 1}, {5 * topology.GiB, topology.GiB, 3}}},
-		{qemuVersion{10, 0}, []addressRange{{0, 2 * topology.GiB, 0}, {2 * topology.GiB, topology.GiB, 1}, {4 * topology.GiB, topology.GiB, 1}, {5 * topology.GiB, topology.GiB, 3}}},
+		{qemuVersion{7, 2}, []addressRange{{0, 2 * topology.GiB, 0}, {4 * topology.GiB, 2 * topology.GiB, 1},
+			{8 * topology.GiB, topology.GiB, 3}}},
+		{qemuVersion{8, 1}, []addressRange{{0, 2 * topology.GiB, 0}, {4 * topology.GiB, 2 * topology.GiB, 1},
+			{8 * topology.GiB, topology.GiB, 3}}},
+		{qemuVersion{8, 2}, []addressRange{{0, 2 * topology.GiB, 0}, {2 * topology.GiB, topology.GiB, 1},
+			{4 * topology.GiB, topology.GiB, 1}, {5 * topology.GiB, topology.GiB, 3}}},
+		{qemuVersion{10, 0}, []addressRange{{0, 2 * topology.GiB, 0}, {2 * topology.GiB, topology.GiB, 1},
+			{4 * topology.GiB, topology.GiB, 1}, {5 * topology.GiB, topology.GiB, 3}}},
 	} {
 		got := addressRanges(s, c.version)
 		if len(got) != len(c.want) {
@@ -107,7 +112,8 @@ func TestAddressRangesOfEachQEMU(t *testing.T) {
 }
 
 func FuzzParseShape(f *testing.F) {
-	for _, text := range []string{"nodes: [{cpus: 2, memory: 1G}]", "{\"nodes\":[{\"cpus\":1}]}", "nodes: [{cpus: 2, memory: 1G}]\ndistances: [[10]]\nlatency_ns: [[]]"} {
+	for _, text := range []string{"nodes: [{cpus: 2, memory: 1G}]", "{\"nodes\":[{\"cpus\":1}]}", "nodes: [{cpus: " +
+		"2, memory: 1G}]\ndistances: [[10]]\nlatency_ns: [[]]"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -93,7 +93,8 @@ func alarmRows(alarms []alarm.Alarm, all bool) [][]string {
 		if guests == "" {
 			guests = "-"
 		}
-		cells := []string{string(a.Severity), string(a.Quantity), a.Object.String(), a.Quantity.Amount(a.Value), a.Quantity.Amount(a.Worst), moment(a.First)}
+		cells := []string{string(a.Severity), string(a.Quantity), a.Object.String(), a.Quantity.Amount(a.Value),
+			a.Quantity.Amount(a.Worst), moment(a.First)}
 		if all {
 			cells = append(cells, cleared)
 		}

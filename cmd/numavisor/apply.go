@@ -171,7 +171,8 @@ func movingTo(w io.Writer) func(status.Moving) {
 		return nil
 	}
 	return func(m status.Moving) {
-		fmt.Fprintf(f, "\r\033[K%s: %s: %v of %v, %v/s", strings.Join(m.Move.Names(), ", "), m.Step, m.Done, m.Total, m.BytesPerSecond)
+		fmt.Fprintf(f, "\r\033[K%s: %s: %v of %v, %v/s", strings.Join(m.Move.Names(), ", "), m.Step, m.Done, m.Total,
+			m.BytesPerSecond)
 		if m.Done >= m.Total {
 			fmt.Fprint(f, "\r\033[K")
 		}

@@ -67,7 +67,12 @@ host they are known where its daemon runs.`,
 func noteNoLoads(c *cobra.Command, inv *inventory.Host) {
 	for _, g := range inv.Gaps {
 		if g.Kind == inventory.LoadsUnmeasured {
-			printf(c.ErrOrStderr(), "numavisor: note: loads are not known (%s): vCPUs count as busy, and accesses as even over the memory\n", g.Why)
+			printf(
+				c.ErrOrStderr(),
+				"numavisor: note: loads are not known (%s): vCPUs count as busy, and accesses as even over the "+
+					"memory\n",
+				g.Why,
+			)
 		}
 	}
 }
@@ -96,7 +101,11 @@ func printPlan(w io.Writer, r plan.Plan, explain bool) {
 				takes = fmt.Sprintf("%.1f s", m.Cost.Took.Seconds())
 				saves = fmt.Sprintf("%.2f CPUs", m.Benefit.AccessCPUs+m.Benefit.WaitCPUs)
 			}
-			rows = append(rows, []string{string(m.Kind), g.Guest, text.Set(g.Undo.VCPUNodes), text.Set(g.Placement.Nodes), g.Bytes.String(), takes, saves, mode})
+			rows = append(
+				rows,
+				[]string{string(m.Kind), g.Guest, text.Set(g.Undo.VCPUNodes), text.Set(g.Placement.Nodes),
+					g.Bytes.String(), takes, saves, mode},
+			)
 		}
 	}
 	columns(w, rows)

@@ -98,7 +98,8 @@ type target struct{ name, goOn string }
 
 func bindTarget(pid int, args []string) target {
 	if pid != 0 {
-		return target{fmt.Sprintf("process %d", pid), fmt.Sprintf("it runs on, run 'numavisor bind --pid %d' again, with the same flags, to finish", pid)}
+		return target{fmt.Sprintf("process %d", pid),
+			fmt.Sprintf("it runs on, run 'numavisor bind --pid %d' again, with the same flags, to finish", pid)}
 	}
 	return target{args[0], fmt.Sprintf("the guest runs on, run 'numavisor bind %s' again to finish", args[0])}
 }
@@ -112,7 +113,8 @@ func report(c *cobra.Command, of target, b operate.Bound, err error) error {
 		}
 	}
 	if err != nil {
-		if !errors.Is(err, apply.ErrGone) && len(b.Outcomes) > 0 && b.Outcomes[0].Status != apply.Failed && b.Outcomes[0].Status != apply.Skipped {
+		if !errors.Is(err, apply.ErrGone) && len(b.Outcomes) > 0 && b.Outcomes[0].Status != apply.Failed &&
+			b.Outcomes[0].Status != apply.Skipped {
 			return partialError{fmt.Errorf("binding %s stopped: %w; %s", of.name, err, of.goOn)}
 		}
 		return err
@@ -137,7 +139,8 @@ func printBound(w io.Writer, b operate.Bound) {
 	for _, o := range b.Outcomes {
 		line := fmt.Sprintf("  %-8s %s", o.Status, o.Step)
 		if o.Moved != nil {
-			line += fmt.Sprintf(": %v there after %.1f s", o.Step.Bytes-min(o.Step.Bytes, o.Moved.Failed), o.Took.Seconds())
+			line += fmt.Sprintf(": %v there after %.1f s", o.Step.Bytes-min(o.Step.Bytes, o.Moved.Failed),
+				o.Took.Seconds())
 		}
 		if o.Detail != "" {
 			line += ": " + o.Detail
@@ -168,7 +171,8 @@ func truthLine(t *operate.Truth) string {
 	for _, n := range t.MemoryByNode.Nodes() {
 		parts = append(parts, fmt.Sprintf("node %d: %v", n, t.MemoryByNode[n]))
 	}
-	return fmt.Sprintf("memory %s (%s); local share %s", strings.Join(parts, ", "), t.MemorySource, shareText(t.LocalShare))
+	return fmt.Sprintf("memory %s (%s); local share %s", strings.Join(parts, ", "), t.MemorySource,
+		shareText(t.LocalShare))
 }
 
 // progressTo shows copying on a terminal, and stays silent elsewhere.

@@ -22,13 +22,18 @@ func TestAStoppedBindSaysHowToGoOn(t *testing.T) {
 		guest string
 		want  string
 	}{
-		{0, []string{"web1"}, "web1", "binding web1 stopped: lost; the guest runs on, run 'numavisor bind web1' again to finish"},
-		{4711, nil, "pid-4711", "binding process 4711 stopped: lost; it runs on, run 'numavisor bind --pid 4711' again, with the same flags, to finish"},
+		{0, []string{"web1"}, "web1", "binding web1 stopped: lost; the guest runs on, run 'numavisor bind web1' " +
+			"again to finish"},
+		{4711, nil, "pid-4711", "binding process 4711 stopped: lost; it runs on, run 'numavisor bind --pid 4711' " +
+			"again, with the same flags, to finish"},
 	} {
 		command := &cobra.Command{}
 		command.SetOut(io.Discard)
 		command.Flags().String("output", "table", "")
-		b := operate.Bound{Plan: plan.Steps{Guest: c.guest}, Outcomes: []apply.Outcome{{Status: apply.Done}, {Status: apply.Failed}}}
+		b := operate.Bound{
+			Plan:     plan.Steps{Guest: c.guest},
+			Outcomes: []apply.Outcome{{Status: apply.Done}, {Status: apply.Failed}},
+		}
 		err := report(command, bindTarget(c.pid, c.args), b, lost)
 		if err == nil || err.Error() != c.want || statusOf(err) != exitPartial || !errors.Is(err, lost) {
 			t.Errorf("status %d: %v, want %s", statusOf(err), err, c.want)

@@ -41,8 +41,9 @@ VMs, or not for all: the document has the gap.`,
 				}
 			}
 			return errors.Join(emit(c, inv, func(w io.Writer) {
-				printf(w, "%s at %s: %d nodes, %d CPUs, %d VMs, %d gaps\n", inv.Name, inv.Taken.Format("2006-01-02 15:04:05 MST"),
-					len(inv.Topology.Nodes), len(inv.Topology.CPUs), len(inv.Guests), len(inv.Gaps))
+				printf(w, "%s at %s: %d nodes, %d CPUs, %d VMs, %d gaps\n", inv.Name,
+					inv.Taken.Format("2006-01-02 15:04:05 MST"), len(inv.Topology.Nodes), len(inv.Topology.CPUs),
+					len(inv.Guests), len(inv.Gaps))
 			}), unseen(&inv))
 		},
 	}

@@ -53,7 +53,8 @@ given back on delete.`,
 		}
 		defer done()
 		closeInterrupted(c, h)
-		made, err := h.Create(c.Context(), operate.CreateRequest{Spec: asked, Transient: transient, Render: renderer(xml, m)})
+		made, err := h.Create(c.Context(),
+			operate.CreateRequest{Spec: asked, Transient: transient, Render: renderer(xml, m)})
 		if err != nil {
 			return err
 		}
@@ -61,7 +62,8 @@ given back on delete.`,
 			return err
 		}
 		if short := made.Shortfalls(); len(short) > 0 {
-			return partialError{fmt.Errorf("guest %s runs, but not all is as asked for: %s", asked.Name, strings.Join(short, "; "))}
+			return partialError{
+				fmt.Errorf("guest %s runs, but not all is as asked for: %s", asked.Name, strings.Join(short, "; "))}
 		}
 		return nil
 	}
@@ -70,7 +72,9 @@ given back on delete.`,
 
 // guestToMake reads what is asked for and refuses what cannot be made, before
 // anything is claimed for it.
-func guestToMake(c *cobra.Command, specFile, xmlFile string, spec *guest.FlagSpec, m libvirt.Machine) (guest.Spec, []byte, error) {
+func guestToMake(
+	c *cobra.Command, specFile, xmlFile string, spec *guest.FlagSpec, m libvirt.Machine,
+) (guest.Spec, []byte, error) {
 	asked, xml, err := specFrom(c.Context(), specFile, xmlFile, spec)
 	if err != nil {
 		return asked, nil, err
@@ -97,11 +101,13 @@ func machineFlags(c *cobra.Command, m *libvirt.Machine, disks *[]string) {
 	f.StringVar(&m.Kernel, "kernel", "", "boot this Linux kernel directly")
 	f.StringVar(&m.Initrd, "initrd", "", "initial file system for --kernel")
 	f.StringVar(&m.Cmdline, "append", "", "command line for --kernel")
-	f.StringVar(&m.SerialLog, "serial-log", "", "file for the output of the serial port (default: a pty, see 'virsh console')")
+	f.StringVar(&m.SerialLog, "serial-log", "",
+		"file for the output of the serial port (default: a pty, see 'virsh console')")
 	f.StringVar(&m.Emulator, "emulator-path", "", "QEMU program (default: libvirt's choice)")
 	f.StringVar(&m.Type, "hypervisor-type", "", "kvm (default) or qemu (software emulation)")
 	f.BoolVar(&m.UEFI, "uefi", false, "boot by UEFI firmware")
-	for _, name := range []string{"disk", "network", "kernel", "initrd", "append", "serial-log", "emulator-path", "hypervisor-type", "uefi"} {
+	for _, name := range []string{"disk", "network", "kernel", "initrd", "append", "serial-log", "emulator-path",
+		"hypervisor-type", "uefi"} {
 		c.MarkFlagsMutuallyExclusive("xml", name)
 	}
 }

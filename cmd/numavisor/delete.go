@@ -29,7 +29,8 @@ images stay. A VM that Numavisor did not create is only deleted with --force.`,
 			if err := h.Delete(c.Context(), operate.DeleteRequest{Name: args[0], Force: force}); err != nil {
 				return err
 			}
-			return emit(c, map[string]string{"deleted": args[0]}, func(w io.Writer) { printf(w, "%s: deleted\n", args[0]) })
+			return emit(c, map[string]string{"deleted": args[0]},
+				func(w io.Writer) { printf(w, "%s: deleted\n", args[0]) })
 		},
 	}
 	on.effectFlags(c)

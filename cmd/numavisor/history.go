@@ -52,7 +52,8 @@ values included.`,
 			return err
 		}
 		if len(h.Unreadable) > 0 {
-			return partialError{fmt.Errorf("could not read all of the journal in %s: %s", folder, strings.Join(h.Unreadable, "; "))}
+			return partialError{
+				fmt.Errorf("could not read all of the journal in %s: %s", folder, strings.Join(h.Unreadable, "; "))}
 		}
 		return nil
 	}
@@ -67,7 +68,8 @@ func printHistory(w io.Writer, h record.History) {
 	rows := [][]string{{"TIME", "EVENT", "ID", "VMS", "BY", "WHAT"}}
 	for _, e := range h.Entries {
 		vms := cmp.Or(strings.Join(e.Guests, ", "), "-")
-		rows = append(rows, []string{moment(e.At), string(e.Kind), cmp.Or(e.ID, "-"), vms, cmp.Or(e.By, "-"), historyText(e)})
+		rows = append(rows,
+			[]string{moment(e.At), string(e.Kind), cmp.Or(e.ID, "-"), vms, cmp.Or(e.By, "-"), historyText(e)})
 		for _, s := range e.Shortfalls {
 			rows = append(rows, []string{"", "", "", "", "", "  fell short: " + s})
 		}

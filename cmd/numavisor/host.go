@@ -18,7 +18,8 @@ import (
 type hostFlags struct {
 	uri, state, records, measured, housekeeping, policy, pace string
 	timeout                                                   time.Duration
-	isGiven                                                   func(flag string) bool // on the command line; nil: none is
+	// on the command line; nil: none is
+	isGiven func(flag string) bool
 }
 
 // defaultPolicy is the policy file of a host: the daemon and all commands read
@@ -30,11 +31,13 @@ func (f *hostFlags) flags(c *cobra.Command) {
 	p := c.Flags()
 	p.StringVar(&f.uri, "connect", "", "libvirt URI of this host (default: LIBVIRT_DEFAULT_URI, else qemu:///system)")
 	p.StringVar(&f.state, "state", claim.DefaultFolder, "folder for reservations in flight")
-	p.StringVar(&f.measured, "measured", "", "file with a measured latency and bandwidth matrix; it takes precedence over SLIT")
+	p.StringVar(&f.measured, "measured", "",
+		"file with a measured latency and bandwidth matrix; it takes precedence over SLIT")
 	p.StringVar(&f.housekeeping, "housekeeping", "", "CPUs that guests must not get, as a list")
 	p.StringVar(&f.policy, "policy", defaultPolicy, "file with the operator's policy (YAML or JSON)")
 	f.isGiven = p.Changed
-	p.StringVar(&f.pace, "pace", "", "copy at most this much memory a second, more than 0, for example 500M (default: full speed)")
+	p.StringVar(&f.pace, "pace", "",
+		"copy at most this much memory a second, more than 0, for example 500M (default: full speed)")
 	timeLimitFlag(p, &f.timeout, "give up after this time")
 }
 

@@ -55,7 +55,19 @@ some 15 seconds.`,
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), timeout)
 			defer cancel()
-			return runInLab(ctx, c, lab.Options{Shape: s, Libvirt: libvirt, Share: share, QEMU: qemu, Progress: progressLines(c.ErrOrStderr())}, mode, args)
+			return runInLab(
+				ctx,
+				c,
+				lab.Options{
+					Shape:    s,
+					Libvirt:  libvirt,
+					Share:    share,
+					QEMU:     qemu,
+					Progress: progressLines(c.ErrOrStderr()),
+				},
+				mode,
+				args,
+			)
 		},
 	}
 	f := c.Flags()
@@ -118,7 +130,8 @@ same form is a shape too: see 'numavisor lab shapes -o yaml'.`,
 			return emit(c, shapes, func(w io.Writer) {
 				rows := [][]string{{"SHAPE", "NODES", "CPUS", "MEMORY", "IMITATES"}}
 				for _, s := range shapes {
-					rows = append(rows, []string{s.Name, fmt.Sprint(len(s.Nodes)), fmt.Sprint(s.CPUs()), s.Memory().String(), s.About})
+					rows = append(rows,
+						[]string{s.Name, fmt.Sprint(len(s.Nodes)), fmt.Sprint(s.CPUs()), s.Memory().String(), s.About})
 				}
 				columns(w, rows)
 			})

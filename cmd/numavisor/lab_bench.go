@@ -51,7 +51,9 @@ promise was broken, 3 that runs failed.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			b.GuestMemory = topology.Bytes(memoryMiB) * topology.MiB
 			if b.Window < time.Second || length < b.Window {
-				return wrongUse("--window %v, --length %v: windows last a second or more, and a run at least one window", b.Window, length)
+				return wrongUse(
+					"--window %v, --length %v: windows last a second or more, and a run at least one window", b.Window,
+					length)
 			}
 			if b.repeats < 1 {
 				return wrongUse("--repeats %d: allowed are 1 or more", b.repeats)
@@ -66,7 +68,8 @@ promise was broken, 3 that runs failed.`,
 	}
 	f := c.Flags()
 	f.IntVar(&b.Guests, "guests", 3, "how many VMs, up to 6")
-	f.IntVar(&b.VCPUs, "vcpus", 1, "vCPUs of each VM; all of them work all the time, and the emulated host has two real cores")
+	f.IntVar(&b.VCPUs, "vcpus", 1,
+		"vCPUs of each VM; all of them work all the time, and the emulated host has two real cores")
 	f.Uint64Var(&memoryMiB, "memory", 352, "memory of each VM in MiB; numad leaves VMs alone that use less than 300")
 	f.IntVar(&b.NodeCPUs, "node-cpus", 4, "CPUs of each of the host's four nodes")
 	f.Float64Var(&b.DelayScale, "delay-scale", 3, "delay accesses so many times 85, 140 and 240 ns")
@@ -148,7 +151,9 @@ func (b *bench) load() (peers.Results, error) {
 	}
 	fresh.Runs = old.Runs
 	if !reflect.DeepEqual(old, fresh) {
-		return fresh, fmt.Errorf("results in %s are of another host, other guests or windows: %+v; give the same flags or another file", b.file, old.Layout)
+		return fresh, fmt.Errorf(
+			"results in %s are of another host, other guests or windows: %+v; give the same flags or another file",
+			b.file, old.Layout)
 	}
 	return old, nil
 }
@@ -169,7 +174,9 @@ func (b *bench) save(results peers.Results) error {
 }
 
 func printBench(w io.Writer, r peers.Results) {
-	fmt.Fprintf(w, "Runs: %d guests of %d vCPUs and %v on 4 nodes of %d CPUs. Work is millions of cache lines a second.\n\n", r.Layout.Guests, r.Layout.VCPUs, r.Layout.GuestMemory, r.Layout.NodeCPUs)
+	fmt.Fprintf(w,
+		"Runs: %d guests of %d vCPUs and %v on 4 nodes of %d CPUs. Work is millions of cache lines a second.\n\n",
+		r.Layout.Guests, r.Layout.VCPUs, r.Layout.GuestMemory, r.Layout.NodeCPUs)
 	columns(w, r.RunTable())
 	for _, failure := range r.Failures() {
 		fmt.Fprintln(w, failure)

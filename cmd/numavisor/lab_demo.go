@@ -84,9 +84,11 @@ func demo(ctx context.Context, c *cobra.Command, shape lab.Shape) (err error) {
 var wild = []struct{ name, story, tuning, after string }{
 	{"wild1", "nothing said: memory and vCPUs go where they happen to", "", ""},
 	{"wild2", "vCPUs pinned by hand to node 3, memory bound to node 0 by a numatune copied from another VM",
-		"<cputune><vcpupin vcpu='0' cpuset='6-7'/><vcpupin vcpu='1' cpuset='6-7'/></cputune><numatune><memory mode='strict' nodeset='0'/></numatune>", ""},
+		"<cputune><vcpupin vcpu='0' cpuset='6-7'/><vcpupin vcpu='1' cpuset='6-7'/></cputune><numatune><memory " +
+			"mode='strict' nodeset='0'/></numatune>", ""},
 	{"wild3", "bound to node 1 and later pinned to node 2 by hand: the memory does not follow",
-		"<cputune><vcpupin vcpu='0' cpuset='2-3'/><vcpupin vcpu='1' cpuset='2-3'/><emulatorpin cpuset='2-3'/></cputune><numatune><memory mode='preferred' nodeset='1'/></numatune>",
+		"<cputune><vcpupin vcpu='0' cpuset='2-3'/><vcpupin vcpu='1' cpuset='2-3'/><emulatorpin " +
+			"cpuset='2-3'/></cputune><numatune><memory mode='preferred' nodeset='1'/></numatune>",
 		"virsh -q vcpupin wild3 0 4-5; virsh -q vcpupin wild3 1 4-5; virsh -q emulatorpin wild3 4-5"},
 }
 
@@ -128,7 +130,8 @@ func (d *show) startWild(ctx context.Context) ([]measured, error) {
 <os><type arch='x86_64' machine='q35'>hvm</type><kernel>%s</kernel><initrd>%s</initrd><cmdline>%s</cmdline></os><features><acpi/></features>
 <cpu mode='host-passthrough'/><devices><serial type='pty'/><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>`,
 			w.name, w.tuning, lab.GuestKernel, lab.GuestInitrd, lab.GuestCommandLine)
-		if err := d.say(ctx, "sh", "-c", "cat > /tmp/"+w.name+".xml <<'X'\n"+xml+"\nX\nvirsh -q create /tmp/"+w.name+".xml"); err != nil {
+		if err := d.say(ctx, "sh", "-c", "cat > /tmp/"+w.name+".xml <<'X'\n"+xml+"\nX\nvirsh -q create "+
+			"/tmp/"+w.name+".xml"); err != nil {
 			return nil, err
 		}
 		names = append(names, w.name)
@@ -209,7 +212,8 @@ func (d *show) conclude(before, created, after []measured) error {
 	rows := [][]string{{"VM", "", "MEMORY BY NODE", "VCPUS ON NODE", "LOCAL", "ON INTENDED NODES", "BANDWIDTH", "GAIN"}}
 	for i, a := range after {
 		b := before[i]
-		rows = append(rows, demoRow(t, b, "by libvirt alone", ""), demoRow(t, a, "bound while running", fmt.Sprintf("%+.0f %%", 100*(a.Bandwidth/b.Bandwidth-1))))
+		rows = append(rows, demoRow(t, b, "by libvirt alone", ""),
+			demoRow(t, a, "bound while running", fmt.Sprintf("%+.0f %%", 100*(a.Bandwidth/b.Bandwidth-1))))
 	}
 	for _, m := range created {
 		rows = append(rows, demoRow(t, m, "created by Numavisor", ""))
@@ -217,7 +221,8 @@ func (d *show) conclude(before, created, after []measured) error {
 	columns(d.out, rows)
 	fmt.Fprintln(d.out)
 	for _, m := range append(after, created...) {
-		if m.MemoryOnIntended == nil || *m.MemoryOnIntended < 0.98 || m.VCPUsOnIntended == nil || *m.VCPUsOnIntended < 1 {
+		if m.MemoryOnIntended == nil || *m.MemoryOnIntended < 0.98 || m.VCPUsOnIntended == nil ||
+			*m.VCPUsOnIntended < 1 {
 			return fmt.Errorf("VM %s is not where it was put: %s", m.Guest, m.Verdict())
 		}
 	}
@@ -228,9 +233,19 @@ func (d *show) conclude(before, created, after []measured) error {
 func demoRow(t *topology.Topology, m measured, how, gain string) []string {
 	intended := "-"
 	if m.MemoryOnIntended != nil && m.VCPUsOnIntended != nil {
-		intended = fmt.Sprintf("%s of memory, %.0f %% of vCPUs", text.Percent(*m.MemoryOnIntended), 100**m.VCPUsOnIntended)
+		intended = fmt.Sprintf("%s of memory, %.0f %% of vCPUs", text.Percent(*m.MemoryOnIntended),
+			100**m.VCPUsOnIntended)
 	}
-	return []string{m.Guest, how, m.MemoryByNode.String(), spreadText(t, m.Truth), shareText(m.LocalShare), intended, fmt.Sprintf("%.0f MB/s", m.Bandwidth), gain}
+	return []string{
+		m.Guest,
+		how,
+		m.MemoryByNode.String(),
+		spreadText(t, m.Truth),
+		shareText(m.LocalShare),
+		intended,
+		fmt.Sprintf("%.0f MB/s", m.Bandwidth),
+		gain,
+	}
 }
 
 func (d *show) title(format string, args ...any) {

@@ -118,10 +118,17 @@ func notePlacedFor(w io.Writer, g operate.Truth) {
 }
 
 func listRows(t *topology.Topology, guests []operate.Truth) [][]string {
-	rows := [][]string{{"GUEST", "STATE", "VCPUS", "MEMORY", "PLACED ON", "MEMORY BY NODE", "LOCAL", "VCPUS ON", "WAIT", "THROTTLED", "DRIFT"}}
+	rows := [][]string{
+		{"GUEST", "STATE", "VCPUS", "MEMORY", "PLACED ON", "MEMORY BY NODE", "LOCAL", "VCPUS ON", "WAIT", "THROTTLED",
+			"DRIFT"},
+	}
 	for _, g := range guests {
-		rows = append(rows, []string{g.Guest, g.State, fmt.Sprint(g.VCPUs), g.Memory.String(), placedText(g), g.MemoryByNode.String(),
-			shareText(g.LocalShare), spreadText(t, g), shareText(g.WaitShare), shareText(g.ThrottledShare), driftText(g)})
+		rows = append(
+			rows,
+			[]string{g.Guest, g.State, fmt.Sprint(g.VCPUs), g.Memory.String(), placedText(g), g.MemoryByNode.String(),
+				shareText(
+					g.LocalShare), spreadText(t, g), shareText(g.WaitShare), shareText(g.ThrottledShare), driftText(g)},
+		)
 	}
 	return rows
 }

@@ -18,8 +18,10 @@ func TestAnEmptyListSaysWhetherAllWasSeen(t *testing.T) {
 		want string
 	}{
 		{nil, "no VMs on this host\n"},
-		{[]inventory.Gap{{Kind: inventory.OtherGap, Object: inventory.HostRef(), What: "its name", Why: "lost"}}, "no VMs on this host\nnot seen: host: its name: lost\n"},
-		{[]inventory.Gap{inventory.UnseenGap(guest.LibvirtQEMU, "away")}, "no VMs were seen\nnot seen: host: VMs of qemu: away\n"},
+		{[]inventory.Gap{{Kind: inventory.OtherGap, Object: inventory.HostRef(), What: "its name", Why: "lost"}},
+			"no VMs on this host\nnot seen: host: its name: lost\n"},
+		{[]inventory.Gap{inventory.UnseenGap(guest.LibvirtQEMU, "away")}, "no VMs were seen\nnot seen: host: VMs " +
+			"of qemu: away\n"},
 	} {
 		var printed strings.Builder
 		printList(&printed, &topology.Topology{}, guestList{Gaps: c.gaps})
@@ -31,7 +33,12 @@ func TestAnEmptyListSaysWhetherAllWasSeen(t *testing.T) {
 
 // Differences while a guest is on its way are no drift.
 func TestList_GuestBeingMovedIsNotDrifted(t *testing.T) {
-	moving := operate.Truth{Guest: "g", Managed: true, InProgress: true, Differences: []drift.Difference{{Kind: "memory"}}}
+	moving := operate.Truth{
+		Guest:       "g",
+		Managed:     true,
+		InProgress:  true,
+		Differences: []drift.Difference{{Kind: "memory"}},
+	}
 	if got := driftText(moving); got != "being bound or moved" {
 		t.Errorf("shown as %q", got)
 	}
@@ -41,7 +48,8 @@ func TestList_NamesTheHostThatAVMWasPlacedFor(t *testing.T) {
 	g := operate.Truth{Guest: "web1", State: "running", PlacedFor: &guest.HostIdentity{ID: "1f", Name: "far"}}
 	var printed strings.Builder
 	printList(&printed, &topology.Topology{}, guestList{Guests: []operate.Truth{g}})
-	for _, want := range []string{"(for host far)", "web1 was placed for host far; 'numavisor bind web1' places it here"} {
+	for _, want := range []string{"(for host far)", "web1 was placed for host far; 'numavisor bind web1' places it " +
+		"here"} {
 		if !strings.Contains(printed.String(), want) {
 			t.Errorf("printed %q, want %q in it", printed.String(), want)
 		}

@@ -21,7 +21,8 @@ func TestTables_EscapeNames(t *testing.T) {
 	if lines := strings.Count(out.String(), "\n"); lines != 4 {
 		t.Errorf("%d lines; wanted 4:\n%q", lines, out.String())
 	}
-	if strings.ContainsAny(out.String(), "\t\u009b\u202e") || !strings.Contains(out.String(), `evil\nROW\tCOLUMN\u009b31m\u202e`) {
+	if strings.ContainsAny(out.String(), "\t\u009b\u202e") ||
+		!strings.Contains(out.String(), `evil\nROW\tCOLUMN\u009b31m\u202e`) {
 		t.Errorf("raw: %q", out.String())
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,9 +52,7 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 		for _, note := range asked.Notes() {
 			printf(c.ErrOrStderr(), "numavisor: note: %s\n", note)
 		}
-		if asked.Name == "" {
-			asked.Name = "new-guest"
-		}
+		asked.Name = cmp.Or(asked.Name, "new-guest")
 		weights, err := on.readPolicy(c.Context())
 		if err != nil {
 			return err
@@ -74,9 +73,11 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 			return err
 		}
 		if xml != nil {
-			return emitBound(c, xml, guest.Intent{Host: inv.Identity(), Spec: asked, Placement: p}, placed{Placement: p, Why: why, Gaps: inv.RoomHiddenBy()}, explain)
+			return emitBound(c, xml, guest.Intent{Host: inv.Identity(), Spec: asked, Placement: p},
+				placed{Placement: p, Why: why, Gaps: inv.RoomHiddenBy()}, explain)
 		}
-		return emit(c, placed{Placement: p, Why: why, Gaps: inv.RoomHiddenBy()}, func(w io.Writer) { printPlaced(w, p, why, explain) })
+		return emit(c, placed{Placement: p, Why: why, Gaps: inv.RoomHiddenBy()},
+			func(w io.Writer) { printPlaced(w, p, why, explain) })
 	}
 	return c
 }
@@ -152,10 +153,15 @@ func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {
 				cpus = append(cpus, text.Set(v.CPUs))
 			}
 		}
-		rows = append(rows, []string{fmt.Sprint(cell.ID), text.Set(cell.Nodes), cell.Memory.String(), text.Set(cell.VCPUs), strings.Join(cpus, " ")})
+		rows = append(
+			rows,
+			[]string{fmt.Sprint(cell.ID), text.Set(cell.Nodes), cell.Memory.String(), text.Set(cell.VCPUs),
+				strings.Join(cpus, " ")},
+		)
 	}
 	columns(w, rows)
-	printf(w, "\nvCPUs %s, memory %s within nodes %s, emulator on CPUs %s", p.CPUMode, p.MemoryMode, p.Nodes, text.Set(p.Emulator))
+	printf(w, "\nvCPUs %s, memory %s within nodes %s, emulator on CPUs %s", p.CPUMode, p.MemoryMode, p.Nodes,
+		text.Set(p.Emulator))
 	if p.IOThreads > 0 {
 		printf(w, ", %d I/O threads on CPUs %s", p.IOThreads, text.Set(p.IOThread))
 	}
@@ -163,7 +169,9 @@ func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {
 }
 
 // specFrom reads what is asked for: a spec file or a domain XML, changed by flags.
-func specFrom(ctx context.Context, specFile, xmlFile string, flags *guest.FlagSpec) (asked guest.Spec, xml []byte, err error) {
+func specFrom(
+	ctx context.Context, specFile, xmlFile string, flags *guest.FlagSpec,
+) (asked guest.Spec, xml []byte, err error) {
 	switch {
 	case xmlFile != "":
 		if xml, err = readFile(ctx, xmlFile, readXML); err != nil {

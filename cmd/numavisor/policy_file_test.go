@@ -15,7 +15,8 @@ import (
 
 // The daemon, place, bind and balance of a host decide by one policy.
 func TestPolicyFile_IsTheSameForTheDaemonAndTheCommands(t *testing.T) {
-	for _, c := range []*cobra.Command{daemonCommand(), placeCommand(), bindCommand(), balanceCommand(), createCommand()} {
+	for _, c := range []*cobra.Command{daemonCommand(), placeCommand(), bindCommand(), balanceCommand(),
+		createCommand()} {
 		if got := c.Flag("policy").DefValue; got != "/etc/numavisor/policy.yaml" {
 			t.Errorf("%s reads its policy from %q without the flag", c.Name(), got)
 		}

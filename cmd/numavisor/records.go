@@ -72,7 +72,12 @@ func (j *optionalJournal) Append(e journal.Entry) error {
 	err := j.Journal.Append(e)
 	if errors.Is(err, fs.ErrPermission) {
 		j.once.Do(func() {
-			fmt.Fprintf(j.notes, "numavisor: note: not recorded in the journal in %s, which only root may write; --records names another folder\n", j.Folder)
+			fmt.Fprintf(
+				j.notes,
+				"numavisor: note: not recorded in the journal in %s, which only root may write; --records names "+
+					"another folder\n",
+				j.Folder,
+			)
 		})
 		return nil
 	}

@@ -108,9 +108,25 @@ func anHour(t *testing.T, c crowd) {
 		defer sight.Close()
 		ledger := claim.Ledger{Folder: filepath.Join(folder, "claims"), Alive: func(claim.Process) bool { return true }}
 		d := daemon.New(daemon.Options{
-			Host: &move.Host{Host: operate.Host{Sources: observe.Sources{Kernel: h, Hypervisors: []observe.Hypervisor{h}, Claims: ledger.Claims, Now: time.Now, HostName: os.Hostname},
-				Kernel: h, Control: h, Domains: h, Ledger: ledger, Clock: time.Now}},
-			Watcher: sight, Journal: record.Journal{Folder: folder}, Records: folder, Self: local.OwnCost, Plan: time.Minute, Look: 2 * time.Hour, // one: what a look at the fake takes is the fake's
+			Host: &move.Host{
+				Host: operate.Host{
+					Sources: observe.Sources{
+						Kernel:      h,
+						Hypervisors: []observe.Hypervisor{h},
+						Claims:      ledger.Claims,
+						Now:         time.Now,
+						HostName:    os.Hostname,
+					},
+					Kernel:  h,
+					Control: h,
+					Domains: h,
+					Ledger:  ledger,
+					Clock:   time.Now,
+				},
+			},
+			// one: what a look at the fake takes is the fake's
+			Watcher: sight, Journal: record.Journal{Folder: folder}, Records: folder, Self: local.OwnCost,
+			Plan: time.Minute, Look: 2 * time.Hour,
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -122,10 +138,12 @@ func anHour(t *testing.T, c crowd) {
 			answer := httptest.NewRecorder()
 			page.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 			if !strings.Contains(answer.Body.String(), `"vm199"`) {
-				t.Errorf("metrics do not tell of the last guest:\n%.500s", answer.Body.String()[max(0, answer.Body.Len()-500):])
+				t.Errorf("metrics do not tell of the last guest:\n%.500s",
+					answer.Body.String()[max(0, answer.Body.Len()-500):])
 			}
 		}
-		if s, err := d.Status(ctx); err != nil || len(s.Guests) != 200 || s.Totals.Samples < 600 || s.Totals.Plans < 50 {
+		if s, err := d.Status(ctx); err != nil || len(s.Guests) != 200 || s.Totals.Samples < 600 ||
+			s.Totals.Plans < 50 {
 			t.Errorf("%d guests, %d samples, error %v", len(s.Guests), s.Totals.Samples, err)
 		}
 		stop()
@@ -177,7 +195,12 @@ func (c crowd) write(t *testing.T) {
 	h := c.host(t)
 	t.Helper()
 	for _, n := range h.Nodes().Nodes {
-		c.file(t, fmt.Sprintf("Node %d MemTotal: %d kB\nNode %[1]d MemFree: %d kB\n", n.ID, n.Memory/topology.KiB, n.Free/topology.KiB), fmt.Sprintf("sys/devices/system/node/node%d/meminfo", n.ID))
+		c.file(
+			t,
+			fmt.Sprintf("Node %d MemTotal: %d kB\nNode %[1]d MemFree: %d kB\n", n.ID, n.Memory/topology.KiB,
+				n.Free/topology.KiB),
+			fmt.Sprintf("sys/devices/system/node/node%d/meminfo", n.ID),
+		)
 	}
 	var stat, sched strings.Builder
 	for _, cpu := range h.Nodes().CPUs {
@@ -201,7 +224,9 @@ func (c crowd) writeGuest(t *testing.T, g inventory.Guest, home topology.NodeID)
 		task := fmt.Sprintf("proc/%d/task/%d", g.PID, thread.TID)
 		c.file(t, thread.Name+"\n", task, "comm")
 		c.file(t, "1000000000 1000 7\n", task, "schedstat")
-		c.file(t, fmt.Sprintf("%d (%s) S 1 %s %d 0 0 0\n", thread.TID, thread.Name, strings.Repeat("0 ", 34), thread.LastCPU), task, "stat")
+		c.file(t,
+			fmt.Sprintf("%d (%s) S 1 %s %d 0 0 0\n", thread.TID, thread.Name, strings.Repeat("0 ", 34), thread.LastCPU),
+			task, "stat")
 	}
 	var anon, none strings.Builder
 	for n := range topology.NodeID(8) {
@@ -209,7 +234,8 @@ func (c crowd) writeGuest(t *testing.T, g inventory.Guest, home topology.NodeID)
 		fmt.Fprintf(&none, " N%d=0", n)
 	}
 	c.file(t, "", "sys/fs/cgroup", group, "cgroup.procs")
-	c.file(t, "anon"+anon.String()+"\nfile"+none.String()+"\nshmem"+none.String()+"\n", "sys/fs/cgroup", group, "memory.numa_stat")
+	c.file(t, "anon"+anon.String()+"\nfile"+none.String()+"\nshmem"+none.String()+"\n", "sys/fs/cgroup", group,
+		"memory.numa_stat")
 	c.file(t, "total=0"+none.String()+"\n", "sys/fs/cgroup", group, "hugetlb.2MB.numa_stat")
 }
 

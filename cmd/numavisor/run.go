@@ -67,7 +67,8 @@ func launch(c *cobra.Command, h *local.Host, asked guest.Spec, args []string) er
 	if p.MemoryMode != guest.MemoryNone {
 		group, err := ownGroup(c, p)
 		if err != nil {
-			printf(c.ErrOrStderr(), "numavisor: no limit by cgroup (%v): the command is held by affinity and memory policy only\n", err)
+			printf(c.ErrOrStderr(),
+				"numavisor: no limit by cgroup (%v): the command is held by affinity and memory policy only\n", err)
 		} else {
 			l.Group = &group
 		}

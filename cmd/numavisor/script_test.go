@@ -37,7 +37,11 @@ func TestScripts(t *testing.T) {
 			e.Setenv("LIBVIRT_DEFAULT_URI", "qemu+unix:///system?socket="+e.WorkDir+"/no-libvirtd")
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": wantStatus, "field": wantField, "large": largeFile},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"status": wantStatus,
+			"field":  wantField,
+			"large":  largeFile,
+		},
 	})
 }
 

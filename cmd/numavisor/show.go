@@ -70,7 +70,11 @@ func printView(w io.Writer, t *topology.Topology, v operate.View) {
 func cellRows(v operate.View) [][]string {
 	rows := [][]string{{"CELL", "VCPUS", "MEMORY", "INTENDED", "MEMORY BY NODE", "POLICY", "BACKING", "PAGES OF"}}
 	for _, c := range v.Cells {
-		rows = append(rows, []string{c.Name, text.Set(c.VCPUs), c.Memory.String(), text.Set(c.Intended), c.ByNode.String(), c.Policy, c.Backing, c.PageSize.String()})
+		rows = append(
+			rows,
+			[]string{c.Name, text.Set(c.VCPUs), c.Memory.String(), text.Set(c.Intended), c.ByNode.String(), c.Policy,
+				c.Backing, c.PageSize.String()},
+		)
 	}
 	return rows
 }
@@ -82,8 +86,12 @@ func threadRows(threads []inventory.Thread) [][]string {
 		if t.VCPU != nil {
 			role = fmt.Sprintf("vcpu %d", *t.VCPU)
 		}
-		rows = append(rows, []string{fmt.Sprintf("%d %s", t.TID, t.Name), role, text.Set(t.Affinity), fmt.Sprint(t.LastCPU), "nodes " + text.Set(t.Mems),
-			fmt.Sprintf("%.1f s", t.RunTime.Seconds()), fmt.Sprintf("%.1f s", t.WaitTime.Seconds())})
+		rows = append(
+			rows,
+			[]string{fmt.Sprintf("%d %s", t.TID, t.Name), role, text.Set(t.Affinity), fmt.Sprint(t.LastCPU),
+				"nodes " + text.Set(t.Mems), fmt.Sprintf("%.1f s", t.RunTime.Seconds()),
+				fmt.Sprintf("%.1f s", t.WaitTime.Seconds())},
+		)
 	}
 	return rows
 }

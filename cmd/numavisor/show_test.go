@@ -11,8 +11,11 @@ import (
 // A VM that does not run has no threads and no memory, and nothing that told of them.
 func TestAVMThatDoesNotRunIsShown(t *testing.T) {
 	var printed strings.Builder
-	printView(&printed, &topology.Topology{}, operate.View{Truth: operate.Truth{Guest: "db", State: "shutoff", VCPUs: 2}})
-	if text := printed.String(); !strings.Contains(text, "memory by node from no source; cells from no source; threads from no source\n") || strings.Contains(text, "THREAD ") {
+	printView(&printed, &topology.Topology{},
+		operate.View{Truth: operate.Truth{Guest: "db", State: "shutoff", VCPUs: 2}})
+	if text := printed.String(); !strings.Contains(text,
+		"memory by node from no source; cells from no source; threads from no source\n") ||
+		strings.Contains(text, "THREAD ") {
 		t.Errorf("printed\n%s", text)
 	}
 }

@@ -46,5 +46,7 @@ func (s *sink) check(ended error) error {
 	case ended != nil:
 		beside = "; beside that: " + ended.Error()
 	}
-	return fmt.Errorf("the output is not complete: %s; write it elsewhere, and look before you repeat what changes something%s", lost, beside)
+	return fmt.Errorf(
+		"the output is not complete: %s; write it elsewhere, and look before you repeat what changes something%s", lost,
+		beside)
 }

@@ -24,8 +24,17 @@ type oneStatus struct {
 func (d oneStatus) Status(context.Context) (status.Status, error) { return d.status, d.err }
 
 func TestTopWithoutATerminal(t *testing.T) {
-	d := oneStatus{status: status.Status{Host: "h1", Mode: "auto", Guests: []status.Guest{{Name: "web1", State: "running", VCPUs: 2}},
-		Sample: inventory.Sample{Taken: time.Now(), Guests: []inventory.GuestSample{{Name: "web1", Load: inventory.GuestLoad{CPU: 1.5}}}}}}
+	d := oneStatus{
+		status: status.Status{
+			Host:   "h1",
+			Mode:   "auto",
+			Guests: []status.Guest{{Name: "web1", State: "running", VCPUs: 2}},
+			Sample: inventory.Sample{
+				Taken:  time.Now(),
+				Guests: []inventory.GuestSample{{Name: "web1", Load: inventory.GuestLoad{CPU: 1.5}}},
+			},
+		},
+	}
 	run := func(args ...string) (string, error) {
 		var out bytes.Buffer
 		c := topCommand(func(string) top.Daemon { return d })
@@ -37,7 +46,8 @@ func TestTopWithoutATerminal(t *testing.T) {
 		return out.String(), err
 	}
 	text, err := run()
-	if err != nil || !strings.Contains(text, "numavisor h1") || !strings.Contains(text, "web1") || strings.Contains(text, "\x1b") {
+	if err != nil || !strings.Contains(text, "numavisor h1") || !strings.Contains(text, "web1") ||
+		strings.Contains(text, "\x1b") {
 		t.Errorf("error %v, picture\n%q", err, text)
 	}
 	text, err = run("-o", "json")

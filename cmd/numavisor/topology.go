@@ -58,7 +58,8 @@ func (s *topologySource) flags(c *cobra.Command) {
 	f.StringVar(&s.capabilities, "capabilities", "", "file with 'virsh capabilities' XML ('-': standard input)")
 	f.StringVar(&s.xlInfo, "xl-info", "", "file with the text of 'xl info -n'")
 	f.StringVar(&s.hwloc, "hwloc", "", "file with hwloc XML ('lstopo --of xml')")
-	f.StringVar(&s.measured, "measured", "", "file with a measured latency and bandwidth matrix; it takes precedence over SLIT")
+	f.StringVar(&s.measured, "measured", "",
+		"file with a measured latency and bandwidth matrix; it takes precedence over SLIT")
 	f.StringVar(&s.housekeeping, "housekeeping", "", "CPUs that guests must not get, as a list")
 	c.MarkFlagsMutuallyExclusive("root", "capabilities", "xl-info", "hwloc")
 }
@@ -99,7 +100,8 @@ func (s *topologySource) readForeign(ctx context.Context) (topology.Topology, er
 // capturedTopology reads the topology below a folder that holds sys and proc.
 func capturedTopology(root string) (topology.Topology, error) {
 	if info, err := os.Stat(root); err != nil || !info.IsDir() {
-		return topology.Topology{}, fmt.Errorf("--root %s: %w; give a folder that holds a host's sys and proc", root, cmp.Or(err, errNotFolder))
+		return topology.Topology{}, fmt.Errorf("--root %s: %w; give a folder that holds a host's sys and proc", root,
+			cmp.Or(err, errNotFolder))
 	}
 	return linux.ReadTopology(root)
 }
@@ -117,15 +119,25 @@ func (s *topologySource) housekeepingCPUs() (topology.CPUSet, error) {
 func printTopology(w io.Writer, t *topology.Topology) {
 	rows := [][]string{{"NODE", "CPUS", "MEMORY", "FREE", "HUGE PAGES free/total", "DEVICES"}}
 	for _, n := range t.Nodes {
-		rows = append(rows, []string{fmt.Sprint(n.ID), text.Set(n.CPUs), n.Memory.String(), n.Free.String(), poolText(n.HugePages), devicesOn(t, n.ID)})
+		rows = append(
+			rows,
+			[]string{fmt.Sprint(n.ID), text.Set(n.CPUs), n.Memory.String(), n.Free.String(), poolText(n.HugePages),
+				devicesOn(t, n.ID)},
+		)
 	}
 	columns(w, rows)
 	fmt.Fprintln(w)
 	printDistances(w, t)
-	printf(w, "\n%d CPUs online, %d cores, %d L3 domains, %d sockets; offline %s; housekeeping %s\n",
-		len(t.CPUs), count(t.CPUs, func(c topology.CPU) topology.CoreID { return c.Core }),
+	printf(
+		w,
+		"\n%d CPUs online, %d cores, %d L3 domains, %d sockets; offline %s; housekeeping %s\n",
+		len(t.CPUs),
+		count(t.CPUs, func(c topology.CPU) topology.CoreID { return c.Core }),
 		count(t.CPUs, func(c topology.CPU) topology.L3ID { return c.L3 }),
-		count(t.CPUs, func(c topology.CPU) topology.SocketID { return c.Socket }), text.Set(t.Offline), text.Set(t.Housekeeping))
+		count(t.CPUs, func(c topology.CPU) topology.SocketID { return c.Socket }),
+		text.Set(t.Offline),
+		text.Set(t.Housekeeping),
+	)
 	printf(w, "source: %s; distances: %s\n", t.Source, distanceSource(t))
 	for _, g := range t.Gaps {
 		printf(w, "not seen: %s\n", g)
@@ -191,7 +203,11 @@ func devicesOn(t *topology.Topology, node topology.NodeID) string {
 	var parts []string
 	for _, d := range t.Devices {
 		if d.Node == node && d.Kind != topology.DeviceOther {
-			parts = append(parts, strings.TrimSpace(fmt.Sprintf("%s %s", d.Kind, strings.Join(append([]string{d.Address}, d.Names...), " "))))
+			parts = append(
+				parts,
+				strings.TrimSpace(
+					fmt.Sprintf("%s %s", d.Kind, strings.Join(append([]string{d.Address}, d.Names...), " "))),
+			)
 		}
 	}
 	if len(parts) == 0 {

@@ -14,7 +14,8 @@ func (c *checker) cells() {
 			c.fail("topology.count", t.Count, "0 with topology.mode %s; a number of cells needs mode cells", t.Mode)
 		}
 		if len(t.Cells) > 0 {
-			c.fail("topology.cells", fmt.Sprintf("a list of %d", len(t.Cells)), "no list with topology.mode %s; it needs mode cells", t.Mode)
+			c.fail("topology.cells", fmt.Sprintf("a list of %d", len(t.Cells)),
+				"no list with topology.mode %s; it needs mode cells", t.Mode)
 		}
 		return
 	}
@@ -32,7 +33,9 @@ func (c *checker) equalCells() {
 		most = max(1, int(memory))
 	}
 	if count < 1 || count > most {
-		c.fail("topology.count", count, "1 to %d for %d vCPUs and %v: each cell has a vCPU, and a MiB or a page of memory", most, c.spec.VCPUs, c.spec.Memory)
+		c.fail("topology.count", count,
+			"1 to %d for %d vCPUs and %v: each cell has a vCPU, and a MiB or a page of memory", most, c.spec.VCPUs,
+			c.spec.Memory)
 	}
 }
 
@@ -58,7 +61,8 @@ func (c *checker) listedCells() {
 	}
 	vcpus, memory := t.sum()
 	if vcpus != s.VCPUs {
-		c.fail("topology.cells", fmt.Sprintf("%d vCPUs in all", vcpus), "cells whose vCPUs sum up to vcpus, %d", s.VCPUs)
+		c.fail("topology.cells", fmt.Sprintf("%d vCPUs in all", vcpus), "cells whose vCPUs sum up to vcpus, %d",
+			s.VCPUs)
 	}
 	if memory != s.Memory {
 		c.fail("topology.cells", fmt.Sprintf("%v in all", memory), "cells whose memory sums up to memory, %v", s.Memory)

@@ -32,7 +32,8 @@ func (c *checker) devices() {
 			first[d.Address] = i
 		}
 		if d.Passthrough && c.spec.IsMovable() {
-			c.fail(at+".passthrough", d.Passthrough, "false, or movable false: vfio pins all of the guest's memory, which then cannot move")
+			c.fail(at+".passthrough", d.Passthrough,
+				"false, or movable false: vfio pins all of the guest's memory, which then cannot move")
 		}
 	}
 }

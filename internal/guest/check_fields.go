@@ -21,7 +21,8 @@ func (c *checker) name() {
 	case name == "":
 	case len(name) > maxName || !utf8.ValidString(name) || strings.ContainsFunc(name, unfit) ||
 		strings.TrimSpace(name) == "" || name == "." || name == "..":
-		c.fail("name", name, "1 to %d bytes of text without '/', line breaks and control characters, not only spaces or dots", maxName)
+		c.fail("name", name,
+			"1 to %d bytes of text without '/', line breaks and control characters, not only spaces or dots", maxName)
 	}
 }
 
@@ -58,7 +59,12 @@ func (c *checker) isHugePage() bool {
 
 func (c *checker) pageSize() {
 	if c.spec.PageSize != 0 && !c.isHugePage() {
-		c.fail("page_size", c.spec.PageSize, "0 (the host's small pages) or a size of the host's huge pages, such as 2M or 1G: a power of two from 64K to 16G")
+		c.fail(
+			"page_size",
+			c.spec.PageSize,
+			"0 (the host's small pages) or a size of the host's huge pages, such as 2M or 1G: a power of two from "+
+				"64K to 16G",
+		)
 	}
 }
 
@@ -70,15 +76,23 @@ func (c *checker) cpu() {
 	oneOf(c, "cpu.io_thread_policy", cpu.IOPolicy, HelperNodes, HelperHousekeeping, HelperExclusive, HelperNone)
 	c.between("cpu.io_threads", cpu.IOThreads, 0, maxIOThreads)
 	if (cpu.SMT == SMTRequire || cpu.SMT == SMTIsolate) && cpu.Binding != CPUExclusive {
-		c.fail("cpu.smt", string(cpu.SMT), "any or prefer with cpu.binding %s; %s needs cpu.binding exclusive, which gives vCPUs CPUs of their own", cpu.Binding, cpu.SMT)
+		c.fail("cpu.smt", string(cpu.SMT),
+			"any or prefer with cpu.binding %s; %s needs cpu.binding exclusive, which gives vCPUs CPUs of their own",
+			cpu.Binding, cpu.SMT)
 	}
 }
 
 func (c *checker) memory() {
 	mode := c.spec.Binding.Mode
-	oneOf(c, "memory_binding.mode", mode, MemoryNone, MemoryPreferred, MemoryStrict, MemoryInterleave, MemoryRestrictive)
+	oneOf(c, "memory_binding.mode", mode, MemoryNone, MemoryPreferred, MemoryStrict, MemoryInterleave,
+		MemoryRestrictive)
 	if mode == MemoryRestrictive && !c.oneCell() {
-		c.fail("memory_binding.mode", string(mode), "preferred, strict, interleave or none for a guest that may see several cells; restrictive does not place cells' memory (libvirt gives QEMU no policy for them), so give it with topology off or one cell")
+		c.fail(
+			"memory_binding.mode",
+			string(mode),
+			"preferred, strict, interleave or none for a guest that may see several cells; restrictive does not "+
+				"place cells' memory (libvirt gives QEMU no policy for them), so give it with topology off or one cell",
+		)
 	}
 }
 
@@ -111,9 +125,11 @@ func (c *checker) limits() {
 		c.fail("limits.max_nodes", l.MaxNodes, "0 (no limit) or the greatest number of nodes")
 	}
 	if l.MaxNodes > 0 && s.Topology.Mode == TopologyMirror {
-		c.fail("limits.max_nodes", l.MaxNodes, "0 with topology.mode mirror, which takes every node of limits.nodes; name the nodes there instead")
+		c.fail("limits.max_nodes", l.MaxNodes,
+			"0 with topology.mode mirror, which takes every node of limits.nodes; name the nodes there instead")
 	}
 	if cpus := l.CPUs.Len(); cpus > 0 && s.CPU.Binding == CPUExclusive && cpus < s.VCPUs {
-		c.fail("limits.cpus", l.CPUs.String(), "at least %d CPUs, one for each vCPU, with cpu.binding exclusive; these are %d", s.VCPUs, cpus)
+		c.fail("limits.cpus", l.CPUs.String(),
+			"at least %d CPUs, one for each vCPU, with cpu.binding exclusive; these are %d", s.VCPUs, cpus)
 	}
 }

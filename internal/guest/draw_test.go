@@ -12,22 +12,31 @@ import (
 // drawSpec draws a spec that can be written down: most are right, many contradict themselves.
 func drawSpec(t *rapid.T) guest.Spec {
 	s := guest.Spec{
-		Name:     rapid.SampledFrom([]string{"", "web1", "a b", "ä", "a/b"}).Draw(t, "name"),
-		VCPUs:    rapid.IntRange(0, 9).Draw(t, "vcpus"),
-		Memory:   drawBytes(t, "memory"),
-		PageSize: rapid.SampledFrom([]topology.Bytes{0, 0, 2 * topology.MiB, gib, 3 * topology.MiB}).Draw(t, "page size"),
+		Name:   rapid.SampledFrom([]string{"", "web1", "a b", "ä", "a/b"}).Draw(t, "name"),
+		VCPUs:  rapid.IntRange(0, 9).Draw(t, "vcpus"),
+		Memory: drawBytes(t, "memory"),
+		PageSize: rapid.SampledFrom([]topology.Bytes{0, 0, 2 * topology.MiB, gib, 3 * topology.MiB}).
+			Draw(t, "page size"),
 		CPU: guest.CPUSpec{
-			Binding:   rapid.SampledFrom([]guest.CPUMode{"", guest.CPUNone, guest.CPURange, guest.CPUExclusive, "tight"}).Draw(t, "binding"),
-			SMT:       rapid.SampledFrom([]guest.SMTPolicy{"", guest.SMTAny, guest.SMTPrefer, guest.SMTRequire, guest.SMTIsolate}).Draw(t, "smt"),
-			Emulator:  rapid.SampledFrom([]guest.HelperPolicy{"", guest.HelperNodes, guest.HelperNone}).Draw(t, "emulator"),
+			Binding: rapid.SampledFrom([]guest.CPUMode{"", guest.CPUNone, guest.CPURange, guest.CPUExclusive, "tight"}).
+				Draw(t, "binding"),
+			SMT: rapid.SampledFrom([]guest.SMTPolicy{"", guest.SMTAny, guest.SMTPrefer, guest.SMTRequire,
+				guest.SMTIsolate}).
+				Draw(t, "smt"),
+			Emulator: rapid.SampledFrom([]guest.HelperPolicy{"", guest.HelperNodes, guest.HelperNone}).
+				Draw(t, "emulator"),
 			IOThreads: rapid.IntRange(0, 3).Draw(t, "I/O threads"),
 		},
 		Binding: guest.MemorySpec{
-			Mode:      rapid.SampledFrom([]guest.MemoryMode{"", guest.MemoryNone, guest.MemoryPreferred, guest.MemoryStrict, guest.MemoryInterleave, guest.MemoryRestrictive}).Draw(t, "mode"),
+			Mode: rapid.SampledFrom([]guest.MemoryMode{"", guest.MemoryNone, guest.MemoryPreferred, guest.MemoryStrict,
+				guest.MemoryInterleave, guest.MemoryRestrictive}).
+				Draw(t, "mode"),
 			Immediate: rapid.Bool().Draw(t, "immediate"),
 		},
 		Topology: guest.TopologySpec{
-			Mode:  rapid.SampledFrom([]guest.TopologyMode{"", "", guest.TopologyOff, guest.TopologyAuto, guest.TopologyCells, guest.TopologyMirror}).Draw(t, "topology"),
+			Mode: rapid.SampledFrom([]guest.TopologyMode{"", "", guest.TopologyOff, guest.TopologyAuto,
+				guest.TopologyCells, guest.TopologyMirror}).
+				Draw(t, "topology"),
 			Count: rapid.SampledFrom([]int{0, 0, 0, 1, 2, 8}).Draw(t, "count"),
 		},
 		Limits: guest.Limits{
@@ -41,12 +50,19 @@ func drawSpec(t *rapid.T) guest.Spec {
 	}
 	if rapid.IntRange(0, 2).Draw(t, "list cells") == 0 {
 		for i := range rapid.IntRange(1, 3).Draw(t, "cells") {
-			s.Topology.Cells = append(s.Topology.Cells, guest.CellSpec{VCPUs: rapid.IntRange(0, 3).Draw(t, fmt.Sprint("vcpus of ", i)), Memory: drawBytes(t, fmt.Sprint("memory of ", i))})
+			s.Topology.Cells = append(
+				s.Topology.Cells,
+				guest.CellSpec{
+					VCPUs:  rapid.IntRange(0, 3).Draw(t, fmt.Sprint("vcpus of ", i)),
+					Memory: drawBytes(t, fmt.Sprint("memory of ", i)),
+				},
+			)
 		}
 	}
 	for i := range rapid.IntRange(0, 2).Draw(t, "devices") {
 		s.Devices = append(s.Devices, guest.DeviceSpec{
-			Address:     rapid.SampledFrom([]string{"0000:3b:00.0", "3B:00.0", "10000:01:00.1"}).Draw(t, fmt.Sprint("address ", i)),
+			Address: rapid.SampledFrom([]string{"0000:3b:00.0", "3B:00.0", "10000:01:00.1"}).
+				Draw(t, fmt.Sprint("address ", i)),
 			Passthrough: rapid.Bool().Draw(t, fmt.Sprint("passthrough ", i)),
 		})
 	}

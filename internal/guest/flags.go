@@ -37,23 +37,33 @@ func BindFlags(fs *pflag.FlagSet) *FlagSpec {
 	add("name", "name", "the guest's name", func(s *Spec, v string) error { s.Name = v; return nil })
 	add("vcpus", "n", "number of vCPUs", func(s *Spec, v string) error { return number(&s.VCPUs, v) })
 	add("memory", "size", "memory, for example 16G", func(s *Spec, v string) error { return size(&s.Memory, v) })
-	add("page-size", "size", "size of the huge pages behind it, for example 2M; 0: the host's small pages", func(s *Spec, v string) error { return size(&s.PageSize, v) })
+	add("page-size", "size", "size of the huge pages behind it, for example 2M; 0: the host's small pages",
+		func(s *Spec, v string) error { return size(&s.PageSize, v) })
 	f.cpuFlags(add)
 	add("memory-binding", "mode", "none, preferred, strict, interleave or restrictive (default preferred)",
 		func(s *Spec, v string) error {
-			return word(&s.Binding.Mode, v, MemoryNone, MemoryPreferred, MemoryStrict, MemoryInterleave, MemoryRestrictive)
+			return word(&s.Binding.Mode, v, MemoryNone, MemoryPreferred, MemoryStrict, MemoryInterleave,
+				MemoryRestrictive)
 		})
-	add("immediate", "bool", "allocate all memory at start", func(s *Spec, v string) error { return truth(&s.Binding.Immediate, v) })
-	add("topology", "shape", "NUMA topology that the guest sees: off, auto, mirror or a number of equal cells (default auto)", setTopology)
+	add("immediate", "bool", "allocate all memory at start",
+		func(s *Spec, v string) error { return truth(&s.Binding.Immediate, v) })
+	add("topology", "shape",
+		"NUMA topology that the guest sees: off, auto, mirror or a number of equal cells (default auto)", setTopology)
 	add("cells", "list", "cells that the guest sees, as vCPUs:memory, for example 4:8G,4:8G", setCells)
 	f.limitFlags(add)
-	add("device", "address", "PCI device near which the guest belongs: ADDRESS[,required][,passthrough]; may be repeated", addDevice).many = true
-	add("movable", "bool", "keep memory movable while the guest runs (default true, but with passthrough)", func(s *Spec, v string) error {
-		movable := true
-		err := truth(&movable, v)
-		s.Movable = &movable
-		return err
-	})
+	add("device", "address", "PCI device near which the guest belongs: ADDRESS[,required][,passthrough]; may be "+
+		"repeated", addDevice).many = true
+	add(
+		"movable",
+		"bool",
+		"keep memory movable while the guest runs (default true, but with passthrough)",
+		func(s *Spec, v string) error {
+			movable := true
+			err := truth(&movable, v)
+			s.Movable = &movable
+			return err
+		},
+	)
 	return f
 }
 
@@ -63,23 +73,34 @@ func (f *FlagSpec) cpuFlags(add addFlag) {
 	helpers := []HelperPolicy{HelperNodes, HelperHousekeeping, HelperExclusive, HelperNone}
 	add("cpu-binding", "mode", "none, range (any CPU of the nodes) or exclusive (one CPU each) (default range)",
 		func(s *Spec, v string) error { return word(&s.CPU.Binding, v, CPUNone, CPURange, CPUExclusive) })
-	add("smt", "policy", "for exclusive binding: any, prefer (siblings together), require, or isolate (siblings idle) (default any)",
+	add("smt", "policy",
+		"for exclusive binding: any, prefer (siblings together), require, or isolate (siblings idle) (default any)",
 		func(s *Spec, v string) error { return word(&s.CPU.SMT, v, SMTAny, SMTPrefer, SMTRequire, SMTIsolate) })
 	add("emulator", "policy", "where emulator threads run: nodes, housekeeping, exclusive or none (default nodes)",
 		func(s *Spec, v string) error { return word(&s.CPU.Emulator, v, helpers...) })
-	add("io-threads", "n", "number of I/O threads", func(s *Spec, v string) error { return number(&s.CPU.IOThreads, v) })
+	add("io-threads", "n", "number of I/O threads",
+		func(s *Spec, v string) error { return number(&s.CPU.IOThreads, v) })
 	add("io-thread-policy", "policy", "where I/O threads run: nodes, housekeeping, exclusive or none (default nodes)",
 		func(s *Spec, v string) error { return word(&s.CPU.IOPolicy, v, helpers...) })
 }
 
 func (f *FlagSpec) limitFlags(add addFlag) {
-	add("max-distance", "n", "greatest SLIT distance between the guest's nodes; 0: no limit", func(s *Spec, v string) error { return number(&s.Limits.MaxDistance, v) })
-	add("max-class", "class", "farthest class between the guest's nodes: local, neighbour or remote", func(s *Spec, v string) error {
-		return word(&s.Limits.MaxClass, v, topology.Local, topology.Neighbour, topology.Remote)
-	})
-	add("nodes", "list", "use only these nodes, for example 0-1", func(s *Spec, v string) error { return set(&s.Limits.Nodes, v) })
-	add("cpus", "list", "use only these CPUs, for example 0-15,32", func(s *Spec, v string) error { return set(&s.Limits.CPUs, v) })
-	add("max-nodes", "n", "greatest number of nodes; 0: no limit", func(s *Spec, v string) error { return number(&s.Limits.MaxNodes, v) })
+	add("max-distance", "n", "greatest SLIT distance between the guest's nodes; 0: no limit",
+		func(s *Spec, v string) error { return number(&s.Limits.MaxDistance, v) })
+	add(
+		"max-class",
+		"class",
+		"farthest class between the guest's nodes: local, neighbour or remote",
+		func(s *Spec, v string) error {
+			return word(&s.Limits.MaxClass, v, topology.Local, topology.Neighbour, topology.Remote)
+		},
+	)
+	add("nodes", "list", "use only these nodes, for example 0-1",
+		func(s *Spec, v string) error { return set(&s.Limits.Nodes, v) })
+	add("cpus", "list", "use only these CPUs, for example 0-15,32",
+		func(s *Spec, v string) error { return set(&s.Limits.CPUs, v) })
+	add("max-nodes", "n", "greatest number of nodes; 0: no limit",
+		func(s *Spec, v string) error { return number(&s.Limits.MaxNodes, v) })
 }
 
 // Changed reports whether any flag of the spec was given.

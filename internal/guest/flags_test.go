@@ -19,11 +19,11 @@ func parseFlags(args ...string) (*guest.FlagSpec, error) {
 
 func TestFlagsSayTheWholeSpec(t *testing.T) {
 	no := false
-	f, err := parseFlags("--name", "db1", "--vcpus", "16", "--memory", "64G", "--page-size", "1G",
-		"--cpu-binding", "exclusive", "--smt", "isolate", "--emulator", "housekeeping", "--io-threads=2", "--io-thread-policy", "exclusive",
-		"--memory-binding", "strict", "--immediate", "--cells", "8:32G,8:32G",
-		"--max-distance", "21", "--max-class", "neighbour", "--nodes", "0-1,4", "--cpus", "0-31", "--max-nodes", "2",
-		"--device", "0000:3B:00.0,required,passthrough", "--device", "00:10.0", "--movable=false")
+	f, err := parseFlags("--name", "db1", "--vcpus", "16", "--memory", "64G", "--page-size", "1G", "--cpu-binding",
+		"exclusive", "--smt", "isolate", "--emulator", "housekeeping", "--io-threads=2", "--io-thread-policy",
+		"exclusive", "--memory-binding", "strict", "--immediate", "--cells", "8:32G,8:32G", "--max-distance", "21",
+		"--max-class", "neighbour", "--nodes", "0-1,4", "--cpus", "0-31", "--max-nodes", "2", "--device",
+		"0000:3B:00.0,required,passthrough", "--device", "00:10.0", "--movable=false")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,11 +35,22 @@ func TestFlagsSayTheWholeSpec(t *testing.T) {
 		Name: "db1", VCPUs: 16, Memory: 64 * gib, PageSize: gib,
 		CPU: guest.CPUSpec{Binding: guest.CPUExclusive, SMT: guest.SMTIsolate, Emulator: guest.HelperHousekeeping,
 			IOThreads: 2, IOPolicy: guest.HelperExclusive},
-		Binding:  guest.MemorySpec{Mode: guest.MemoryStrict, Immediate: true},
-		Topology: guest.TopologySpec{Mode: guest.TopologyCells, Count: 2, Cells: []guest.CellSpec{{VCPUs: 8, Memory: 32 * gib}, {VCPUs: 8, Memory: 32 * gib}}},
-		Limits:   guest.Limits{MaxDistance: 21, MaxClass: topology.Neighbour, Nodes: nodes("0-1,4"), CPUs: cpus("0-31"), MaxNodes: 2},
-		Devices:  []guest.DeviceSpec{{Address: "0000:3b:00.0", Required: true, Passthrough: true}, {Address: "0000:00:10.0"}},
-		Movable:  &no,
+		Binding: guest.MemorySpec{Mode: guest.MemoryStrict, Immediate: true},
+		Topology: guest.TopologySpec{
+			Mode:  guest.TopologyCells,
+			Count: 2,
+			Cells: []guest.CellSpec{{VCPUs: 8, Memory: 32 * gib}, {VCPUs: 8, Memory: 32 * gib}},
+		},
+		Limits: guest.Limits{
+			MaxDistance: 21,
+			MaxClass:    topology.Neighbour,
+			Nodes:       nodes("0-1,4"),
+			CPUs:        cpus("0-31"),
+			MaxNodes:    2,
+		},
+		Devices: []guest.DeviceSpec{{Address: "0000:3b:00.0", Required: true, Passthrough: true},
+			{Address: "0000:00:10.0"}},
+		Movable: &no,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -48,9 +59,13 @@ func TestFlagsSayTheWholeSpec(t *testing.T) {
 
 func TestFlagsOverrideTheSpecAndLeaveTheRest(t *testing.T) {
 	spec := guest.Spec{Name: "web1", VCPUs: 4, Memory: gib,
-		Topology: guest.TopologySpec{Mode: guest.TopologyCells, Count: 1, Cells: []guest.CellSpec{{VCPUs: 4, Memory: gib}}},
-		Limits:   guest.Limits{Nodes: nodes("0"), MaxNodes: 1},
-		Devices:  []guest.DeviceSpec{{Address: "0000:3b:00.0"}}}
+		Topology: guest.TopologySpec{
+			Mode:  guest.TopologyCells,
+			Count: 1,
+			Cells: []guest.CellSpec{{VCPUs: 4, Memory: gib}},
+		},
+		Limits:  guest.Limits{Nodes: nodes("0"), MaxNodes: 1},
+		Devices: []guest.DeviceSpec{{Address: "0000:3b:00.0"}}}
 	for _, c := range []struct {
 		name   string
 		args   []string
@@ -58,10 +73,14 @@ func TestFlagsOverrideTheSpecAndLeaveTheRest(t *testing.T) {
 	}{
 		{"none", nil, func(*guest.Spec) {}},
 		{"the last of several holds", []string{"--vcpus", "6", "--vcpus", "8"}, func(s *guest.Spec) { s.VCPUs = 8 }},
-		{"an empty list lifts a limit", []string{"--nodes", "", "--max-nodes", "0"}, func(s *guest.Spec) { s.Limits = guest.Limits{} }},
-		{"another topology leaves no cells behind", []string{"--topology", "mirror"}, func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyMirror} }},
-		{"a number of cells", []string{"--topology", "2"}, func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2} }},
-		{"devices replace the spec's", []string{"--device", "00:10.0"}, func(s *guest.Spec) { s.Devices = []guest.DeviceSpec{{Address: "0000:00:10.0"}} }},
+		{"an empty list lifts a limit", []string{"--nodes", "", "--max-nodes", "0"},
+			func(s *guest.Spec) { s.Limits = guest.Limits{} }},
+		{"another topology leaves no cells behind", []string{"--topology", "mirror"},
+			func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyMirror} }},
+		{"a number of cells", []string{"--topology", "2"},
+			func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2} }},
+		{"devices replace the spec's", []string{"--device", "00:10.0"},
+			func(s *guest.Spec) { s.Devices = []guest.DeviceSpec{{Address: "0000:00:10.0"}} }},
 		{"movable again", []string{"--movable"}, func(s *guest.Spec) { yes := true; s.Movable = &yes }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -115,7 +134,8 @@ func TestFlagsNameWhatIsWrong(t *testing.T) {
 			if err == nil {
 				_, err = f.Apply(guest.Spec{})
 			}
-			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), strings.SplitN(c.args[0], "=", 2)[0]) {
+			if err == nil || !strings.Contains(err.Error(), c.want) ||
+				!strings.Contains(err.Error(), strings.SplitN(c.args[0], "=", 2)[0]) {
 				t.Errorf("error %v; want one that names the flag and says %q", err, c.want)
 			}
 		})
@@ -123,7 +143,8 @@ func TestFlagsNameWhatIsWrong(t *testing.T) {
 }
 
 func FuzzFlags(f *testing.F) {
-	for _, seed := range []string{"--cells=4:8G,4:8G", "--device=3b:00.0,required", "--topology=4096", "--nodes=0-10:1/2", "--memory=1e30"} {
+	for _, seed := range []string{"--cells=4:8G,4:8G", "--device=3b:00.0,required", "--topology=4096",
+		"--nodes=0-10:1/2", "--memory=1e30"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, arg string) {

@@ -17,7 +17,12 @@ func small() guest.Spec { return guest.Spec{VCPUs: 8, Memory: 16 * gib} }
 func TestNormalizeFillsDefaults(t *testing.T) {
 	defaults := guest.Spec{
 		VCPUs: 8, Memory: 16 * gib,
-		CPU:      guest.CPUSpec{Binding: guest.CPURange, SMT: guest.SMTAny, Emulator: guest.HelperNodes, IOPolicy: guest.HelperNodes},
+		CPU: guest.CPUSpec{
+			Binding:  guest.CPURange,
+			SMT:      guest.SMTAny,
+			Emulator: guest.HelperNodes,
+			IOPolicy: guest.HelperNodes,
+		},
 		Binding:  guest.MemorySpec{Mode: guest.MemoryPreferred},
 		Topology: guest.TopologySpec{Mode: guest.TopologyAuto},
 	}
@@ -88,9 +93,11 @@ func TestNormalizeRefuses(t *testing.T) {
 		{"a name that is no text", "name", "text", func(s *guest.Spec) { s.Name = "a\xff" }},
 		{"unknown CPU binding", "cpu.binding", "none, range, exclusive", func(s *guest.Spec) { s.CPU.Binding = "pin" }},
 		{"unknown SMT policy", "cpu.smt", "isolate", func(s *guest.Spec) { s.CPU.SMT = "off" }},
-		{"isolate without CPUs of one's own", "cpu.smt", "exclusive", func(s *guest.Spec) { s.CPU.SMT = guest.SMTIsolate }},
+		{"isolate without CPUs of one's own", "cpu.smt", "exclusive",
+			func(s *guest.Spec) { s.CPU.SMT = guest.SMTIsolate }},
 		{"unknown emulator policy", "cpu.emulator", "housekeeping", func(s *guest.Spec) { s.CPU.Emulator = "here" }},
-		{"unknown I/O thread policy", "cpu.io_thread_policy", "housekeeping", func(s *guest.Spec) { s.CPU.IOPolicy = "here" }},
+		{"unknown I/O thread policy", "cpu.io_thread_policy", "housekeeping",
+			func(s *guest.Spec) { s.CPU.IOPolicy = "here" }},
 		{"negative I/O threads", "cpu.io_threads", "0 to 1024", func(s *guest.Spec) { s.CPU.IOThreads = -1 }},
 		{"unknown memory mode", "memory_binding.mode", "interleave", func(s *guest.Spec) { s.Binding.Mode = "bind" }},
 		{"restrictive over two cells", "memory_binding.mode", "restrictive", func(s *guest.Spec) {
@@ -100,17 +107,21 @@ func TestNormalizeRefuses(t *testing.T) {
 			s.Binding.Mode, s.Topology.Mode = guest.MemoryRestrictive, guest.TopologyAuto
 		}},
 		{"unknown topology", "topology.mode", "mirror", func(s *guest.Spec) { s.Topology.Mode = "on" }},
-		{"a count where none is wanted", "topology.count", "mode cells", func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyAuto, Count: 2} }},
+		{"a count where none is wanted", "topology.count", "mode cells",
+			func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyAuto, Count: 2} }},
 		{"cells where none are wanted", "topology.cells", "mode cells", func(s *guest.Spec) {
-			s.Topology = guest.TopologySpec{Mode: guest.TopologyMirror, Cells: []guest.CellSpec{{VCPUs: 8, Memory: 16 * gib}}}
+			s.Topology = guest.TopologySpec{Mode: guest.TopologyMirror,
+				Cells: []guest.CellSpec{{VCPUs: 8, Memory: 16 * gib}}}
 		}},
-		{"cells without a number", "topology.count", "1 to 8", func(s *guest.Spec) { s.Topology.Mode = guest.TopologyCells }},
+		{"cells without a number", "topology.count", "1 to 8",
+			func(s *guest.Spec) { s.Topology.Mode = guest.TopologyCells }},
 		{"more cells than vCPUs", "topology.count", "1 to 8", func(s *guest.Spec) { s.Topology.Count = 9 }},
 		{"more cells than huge pages", "topology.count", "1 to 2", func(s *guest.Spec) {
 			s.PageSize, s.Memory, s.Topology.Count = gib, 2*gib, 3
 		}},
 		{"count and list differ", "topology.count", "2, the length", func(s *guest.Spec) {
-			s.Topology.Count, s.Topology.Cells = 3, []guest.CellSpec{{VCPUs: 4, Memory: 8 * gib}, {VCPUs: 4, Memory: 8 * gib}}
+			s.Topology.Count, s.Topology.Cells = 3, []guest.CellSpec{{VCPUs: 4, Memory: 8 * gib},
+				{VCPUs: 4, Memory: 8 * gib}}
 		}},
 		{"vCPUs do not sum up", "topology.cells", "7 vCPUs in all", func(s *guest.Spec) {
 			s.Topology.Cells = []guest.CellSpec{{VCPUs: 3, Memory: 8 * gib}, {VCPUs: 4, Memory: 8 * gib}}
@@ -135,7 +146,8 @@ func TestNormalizeRefuses(t *testing.T) {
 		{"fewer CPUs than exclusive vCPUs", "limits.cpus", "at least 8", func(s *guest.Spec) {
 			s.CPU.Binding, s.Limits.CPUs = guest.CPUExclusive, cpus("0-6")
 		}},
-		{"a device that is none", "devices[0].address", "lspci", func(s *guest.Spec) { s.Devices = []guest.DeviceSpec{{Address: "eth0"}} }},
+		{"a device that is none", "devices[0].address", "lspci",
+			func(s *guest.Spec) { s.Devices = []guest.DeviceSpec{{Address: "eth0"}} }},
 		{"a device twice", "devices[1].address", "once", func(s *guest.Spec) {
 			s.Devices = []guest.DeviceSpec{{Address: "0000:3B:00.0"}, {Address: "3b:00.0"}}
 		}},
@@ -163,17 +175,26 @@ func TestNormalizeAllows(t *testing.T) {
 		name   string
 		change func(*guest.Spec)
 	}{
-		{"one cell with restrictive", func(s *guest.Spec) { s.Binding.Mode, s.Topology.Count = guest.MemoryRestrictive, 1 }},
+		{"one cell with restrictive", func(s *guest.Spec) {
+			s.Binding.Mode, s.Topology.Count = guest.MemoryRestrictive,
+				1
+		}},
 		{"auto with restrictive on one node", func(s *guest.Spec) {
 			s.Binding.Mode, s.Topology.Mode, s.Limits.MaxNodes = guest.MemoryRestrictive, guest.TopologyAuto, 1
 		}},
-		{"several cells spread over all nodes", func(s *guest.Spec) { s.Binding.Mode, s.Topology.Count = guest.MemoryInterleave, 4 }},
+		{"several cells spread over all nodes", func(s *guest.Spec) {
+			s.Binding.Mode,
+				s.Topology.Count = guest.MemoryInterleave, 4
+		}},
 		{"page sizes of other architectures", func(s *guest.Spec) { s.PageSize = 512 * topology.MiB }},
 		{"a name of other letters", func(s *guest.Spec) { s.Name = "Büro 2 – Datenbank" }},
 		{"passthrough that shall not move", func(s *guest.Spec) {
 			s.Devices, s.Movable = []guest.DeviceSpec{{Address: "10000:01:00.1", Passthrough: true}}, new(bool)
 		}},
-		{"a mirror of named nodes", func(s *guest.Spec) { s.Topology.Mode, s.Limits.Nodes = guest.TopologyMirror, nodes("0-3") }},
+		{"a mirror of named nodes", func(s *guest.Spec) {
+			s.Topology.Mode, s.Limits.Nodes = guest.TopologyMirror,
+				nodes("0-3")
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := small()

@@ -17,13 +17,23 @@ func (s Spec) Notes() []string {
 		}
 	}
 	if len(passed) > 0 && s.Movable == nil {
-		notes = append(notes, fmt.Sprintf("movable is false: vfio pins all of the guest's memory for %s, so it cannot move while the guest runs", strings.Join(passed, ", ")))
+		notes = append(
+			notes,
+			fmt.Sprintf(
+				"movable is false: vfio pins all of the guest's memory for %s, so it cannot move while the guest runs",
+				strings.Join(passed, ", ")),
+		)
 	}
 	if s.PageSize > 0 && !s.Binding.Immediate {
-		notes = append(notes, fmt.Sprintf("memory_binding.immediate is true: huge pages of %v are allocated at start", s.PageSize))
+		notes = append(notes,
+			fmt.Sprintf("memory_binding.immediate is true: huge pages of %v are allocated at start", s.PageSize))
 	}
 	if s.Binding.Mode == MemoryInterleave && s.seesCells() {
-		notes = append(notes, "memory_binding.mode interleave spreads each cell over all of the guest's nodes: the distances that the guest sees between its cells mean nothing")
+		notes = append(
+			notes,
+			"memory_binding.mode interleave spreads each cell over all of the guest's nodes: the distances that "+
+				"the guest sees between its cells mean nothing",
+		)
 	}
 	return notes
 }

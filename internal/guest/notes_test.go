@@ -21,16 +21,27 @@ func TestNotes(t *testing.T) {
 		says   []string
 	}{
 		{"nothing unexpected", func(*guest.Spec) {}, nil},
-		{"passthrough", func(s *guest.Spec) { s.Devices = []guest.DeviceSpec{{Address: "3B:00.0", Passthrough: true}} }, []string{"movable is false", "0000:3b:00.0"}},
+		{"passthrough", func(s *guest.Spec) { s.Devices = []guest.DeviceSpec{{Address: "3B:00.0", Passthrough: true}} },
+			[]string{"movable is false", "0000:3b:00.0"}},
 		{"passthrough, not movable by intent", func(s *guest.Spec) {
 			s.Devices, s.Movable = []guest.DeviceSpec{{Address: "3b:00.0", Passthrough: true}}, new(bool)
 		}, nil},
 		{"a device nearby", func(s *guest.Spec) { s.Devices = []guest.DeviceSpec{{Address: "3b:00.0"}} }, nil},
 		{"huge pages", func(s *guest.Spec) { s.PageSize = 2 * topology.MiB }, []string{"immediate is true", "2 MiB"}},
-		{"huge pages at start by intent", func(s *guest.Spec) { s.PageSize, s.Binding.Immediate = 2*topology.MiB, true }, nil},
-		{"interleaved cells", func(s *guest.Spec) { s.Binding.Mode, s.Topology.Count = guest.MemoryInterleave, 2 }, []string{"distances"}},
-		{"an interleaved mirror", func(s *guest.Spec) { s.Binding.Mode, s.Topology.Mode = guest.MemoryInterleave, guest.TopologyMirror }, []string{"distances"}},
-		{"interleaved, no cells", func(s *guest.Spec) { s.Binding.Mode, s.Topology.Mode = guest.MemoryInterleave, guest.TopologyOff }, nil},
+		{"huge pages at start by intent", func(s *guest.Spec) {
+			s.PageSize, s.Binding.Immediate = 2*topology.MiB,
+				true
+		}, nil},
+		{"interleaved cells", func(s *guest.Spec) { s.Binding.Mode, s.Topology.Count = guest.MemoryInterleave, 2 },
+			[]string{"distances"}},
+		{"an interleaved mirror", func(s *guest.Spec) {
+			s.Binding.Mode, s.Topology.Mode = guest.MemoryInterleave,
+				guest.TopologyMirror
+		}, []string{"distances"}},
+		{"interleaved, no cells", func(s *guest.Spec) {
+			s.Binding.Mode, s.Topology.Mode = guest.MemoryInterleave,
+				guest.TopologyOff
+		}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := small()
@@ -55,7 +66,8 @@ func TestNotesComeTrue(t *testing.T) {
 		s := small() // valid whatever of these is drawn
 		s.PageSize = rapid.SampledFrom([]topology.Bytes{0, 2 * topology.MiB, gib}).Draw(t, "page size")
 		s.Binding.Immediate = rapid.Bool().Draw(t, "immediate")
-		s.Binding.Mode = rapid.SampledFrom([]guest.MemoryMode{"", guest.MemoryStrict, guest.MemoryInterleave}).Draw(t, "mode")
+		s.Binding.Mode = rapid.SampledFrom([]guest.MemoryMode{"", guest.MemoryStrict, guest.MemoryInterleave}).
+			Draw(t, "mode")
 		s.Topology.Count = rapid.IntRange(0, 3).Draw(t, "cells")
 		s.Devices = []guest.DeviceSpec{{Address: "3b:00.0", Passthrough: rapid.Bool().Draw(t, "passthrough")}}
 		s.Movable = rapid.SampledFrom([]*bool{nil, new(bool)}).Draw(t, "movable")

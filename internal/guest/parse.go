@@ -53,7 +53,8 @@ func ParseSpec(r io.Reader) (Spec, error) {
 		return Spec{}, fmt.Errorf("spec: neither YAML nor JSON: %w", err)
 	}
 	if tree == nil {
-		return Spec{}, errors.New("spec: is empty; at least vcpus and memory are needed, for example\nvcpus: 8\nmemory: 16G")
+		return Spec{}, errors.New(
+			"spec: is empty; at least vcpus and memory are needed, for example\nvcpus: 8\nmemory: 16G")
 	}
 	var s Spec
 	if err := errors.Join(decode("", tree, reflect.ValueOf(&s).Elem())...); err != nil {
@@ -123,14 +124,18 @@ func decode(path string, tree any, v reflect.Value) []error {
 
 func decodesItself(t reflect.Type) bool {
 	p := reflect.PointerTo(t)
-	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) ||
+		p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
 func decodeStruct(path string, tree any, v reflect.Value) []error {
 	given, ok := tree.(map[string]any)
 	if !ok {
 		text, _ := json.Marshal(tree)
-		return []error{fmt.Errorf("spec: %s is %s; allowed: the fields %s", orSpec(path), shorten(string(text)), strings.Join(fieldNames(v.Type()), ", "))}
+		return []error{
+			fmt.Errorf("spec: %s is %s; allowed: the fields %s", orSpec(path), shorten(string(text)),
+				strings.Join(fieldNames(v.Type()), ", ")),
+		}
 	}
 	var errs []error
 	names := fieldNames(v.Type())

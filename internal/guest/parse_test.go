@@ -28,11 +28,22 @@ func TestParseSpecReadsEveryField(t *testing.T) {
 		Name: "db1", VCPUs: 16, Memory: 64 * gib, PageSize: gib,
 		CPU: guest.CPUSpec{Binding: guest.CPUExclusive, SMT: guest.SMTIsolate, Emulator: guest.HelperHousekeeping,
 			IOThreads: 2, IOPolicy: guest.HelperExclusive},
-		Binding:  guest.MemorySpec{Mode: guest.MemoryStrict, Immediate: true},
-		Topology: guest.TopologySpec{Mode: guest.TopologyCells, Count: 2, Cells: []guest.CellSpec{{VCPUs: 8, Memory: 32 * gib}, {VCPUs: 8, Memory: 32 * gib}}},
-		Limits:   guest.Limits{MaxDistance: 21, MaxClass: topology.Neighbour, Nodes: nodes("0-1,4"), CPUs: cpus("0-31"), MaxNodes: 2},
-		Devices:  []guest.DeviceSpec{{Address: "0000:3b:00.0", Required: true, Passthrough: true}, {Address: "0000:00:10.0"}},
-		Movable:  &no,
+		Binding: guest.MemorySpec{Mode: guest.MemoryStrict, Immediate: true},
+		Topology: guest.TopologySpec{
+			Mode:  guest.TopologyCells,
+			Count: 2,
+			Cells: []guest.CellSpec{{VCPUs: 8, Memory: 32 * gib}, {VCPUs: 8, Memory: 32 * gib}},
+		},
+		Limits: guest.Limits{
+			MaxDistance: 21,
+			MaxClass:    topology.Neighbour,
+			Nodes:       nodes("0-1,4"),
+			CPUs:        cpus("0-31"),
+			MaxNodes:    2,
+		},
+		Devices: []guest.DeviceSpec{{Address: "0000:3b:00.0", Required: true, Passthrough: true},
+			{Address: "0000:00:10.0"}},
+		Movable: &no,
 	}
 	for _, file := range []string{"everything.yaml", "everything.json"} {
 		f, err := os.Open(filepath.Join("..", "..", "testdata", "specs", file))
@@ -59,7 +70,8 @@ func TestParseSpecReadsWhatPeopleWrite(t *testing.T) {
 		{"bytes", "vcpus: 1\nmemory: 1073741824B\n", guest.Spec{VCPUs: 1, Memory: gib}},
 		{"bytes beyond the exact range of floats", "memory: 9007199254740993B\n", guest.Spec{Memory: 9007199254740993}},
 		{"a document mark and a comment before it", "# mine\n---\nvcpus: 1\n", guest.Spec{VCPUs: 1}},
-		{"bare off, which YAML 1.1 reads as false", "topology:\n  mode: off\n", guest.Spec{Topology: guest.TopologySpec{Mode: guest.TopologyOff}}},
+		{"bare off, which YAML 1.1 reads as false", "topology:\n  mode: off\n",
+			guest.Spec{Topology: guest.TopologySpec{Mode: guest.TopologyOff}}},
 		{"a node as a bare number", "limits:\n  nodes: 3\n", guest.Spec{Limits: guest.Limits{Nodes: nodes("3")}}},
 		{"a field with nothing behind it", "vcpus: 2\ndevices:\nlimits:\n", guest.Spec{VCPUs: 2}},
 		{"JSON", `{"vcpus": 2, "memory": "1.5GiB"}`, guest.Spec{VCPUs: 2, Memory: 3 * gib / 2}},
@@ -86,7 +98,8 @@ func TestParseSpecNamesWhatIsWrong(t *testing.T) {
 		{"capitals", "VCPUS: 8", []string{`"VCPUS"`, `"vcpus"`}},
 		{"the right name in the wrong place", "max_distance: 20", []string{`"limits.max_distance"`}},
 		{"inside", "cpu:\n  bindings: range", []string{`"cpu.bindings"`, `"cpu.binding"`}},
-		{"in a list", "topology:\n  cells:\n  - {vcpus: 1, mem: 1G}", []string{`"topology.cells[0].mem"`, "vcpus, memory"}},
+		{"in a list", "topology:\n  cells:\n  - {vcpus: 1, mem: 1G}", []string{`"topology.cells[0].mem"`,
+			"vcpus, memory"}},
 		{"nothing near", "colour: red", []string{`"colour"`, "allowed: name, vcpus"}},
 		{"all of them", "vcpu: 8\nmemory: lots\ncpu: 4", []string{`"vcpu"`, "memory", "lots", "cpu is 4"}},
 		{"text for a number", "vcpus: eight", []string{"vcpus", `"eight"`, "whole number"}},
@@ -129,7 +142,8 @@ func TestHostileSpecsAreRefusedSoon(t *testing.T) {
 	}
 	bomb := "a: &a [x,x,x,x,x,x,x,x,x]\n"
 	for c := 'b'; c < 'k'; c++ {
-		bomb += fmt.Sprintf("%c: &%c [*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c]\n", c, c, c-1, c-1, c-1, c-1, c-1, c-1, c-1, c-1, c-1)
+		bomb += fmt.Sprintf("%c: &%c [*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c]\n", c, c, c-1, c-1, c-1, c-1, c-1, c-1, c-1,
+			c-1, c-1)
 	}
 	for name, text := range map[string]string{
 		"many unknown fields": many("k%d: 1\n"),
@@ -147,7 +161,8 @@ func TestHostileSpecsAreRefusedSoon(t *testing.T) {
 			if err == nil || len(err.Error()) > 16<<10 {
 				t.Errorf("not a short error: %.200v", err)
 			}
-			if took := time.Since(start); took > time.Minute { // generous: half a second is usual, quadratic work takes hours
+			// generous: half a second is usual, quadratic work takes hours
+			if took := time.Since(start); took > time.Minute {
 				t.Errorf("took %v", took)
 			}
 		})

@@ -33,10 +33,11 @@ type Placement struct {
 
 // Cell is a part of the guest's memory with the vCPUs that belong to it.
 type Cell struct {
-	ID     CellID           `json:"id"`
-	VCPUs  VCPUSet          `json:"vcpus"`
-	Memory topology.Bytes   `json:"memory_bytes"`
-	Nodes  topology.NodeSet `json:"nodes"` // usually one; several for a wide guest without visible topology, or interleave
+	ID     CellID         `json:"id"`
+	VCPUs  VCPUSet        `json:"vcpus"`
+	Memory topology.Bytes `json:"memory_bytes"`
+	// Nodes is usually one node; several for a wide guest without visible topology, or with interleaved memory.
+	Nodes topology.NodeSet `json:"nodes"`
 	// Distances is the row the guest is shown, to cells 0, 1, ...; empty if not visible.
 	Distances []int `json:"distances,omitempty"`
 }
@@ -81,7 +82,8 @@ func (p *Placement) MemoryOn(node topology.NodeID) topology.Bytes {
 // none is online: the placement cannot be carried out any more.
 func (p *Placement) LostCPUs(online topology.CPUSet) bool {
 	lost := func(cpus topology.CPUSet) bool { return !cpus.IsEmpty() && !cpus.Intersects(online) }
-	return lost(p.Emulator) || lost(p.IOThread) || slices.ContainsFunc(p.VCPUs, func(v VCPU) bool { return lost(v.CPUs) })
+	return lost(p.Emulator) || lost(p.IOThread) ||
+		slices.ContainsFunc(p.VCPUs, func(v VCPU) bool { return lost(v.CPUs) })
 }
 
 // Exclusive returns all CPUs the guest has to itself.

@@ -72,7 +72,8 @@ type HelperPolicy string
 
 // Helper thread policies.
 const (
-	HelperNodes        HelperPolicy = "nodes"        // any unreserved CPU of the guest's nodes, or its own vCPUs' if none is left
+	// any unreserved CPU of the guest's nodes, or its own vCPUs' if none is left
+	HelperNodes        HelperPolicy = "nodes"
 	HelperHousekeeping HelperPolicy = "housekeeping" // the host's housekeeping CPUs
 	HelperExclusive    HelperPolicy = "exclusive"    // a CPU of their own on the guest's first node
 	HelperNone         HelperPolicy = "none"         // not bound

@@ -75,8 +75,10 @@ func (f *frame) find(name string) (i int, ok bool) {
 
 // frameOf returns a sample as a frame.
 func (h *History) frameOf(s *inventory.Sample) frame {
-	nodes := slices.SortedFunc(slices.Values(s.Nodes), func(a, b inventory.NodeSample) int { return cmp.Compare(a.Node, b.Node) })
-	measured := slices.DeleteFunc(slices.Clone(s.Guests), func(g inventory.GuestSample) bool { return g.Load.Window <= 0 })
+	nodes := slices.SortedFunc(slices.Values(s.Nodes),
+		func(a, b inventory.NodeSample) int { return cmp.Compare(a.Node, b.Node) })
+	measured := slices.DeleteFunc(slices.Clone(s.Guests),
+		func(g inventory.GuestSample) bool { return g.Load.Window <= 0 })
 	slices.SortStableFunc(measured, func(a, b inventory.GuestSample) int { return cmp.Compare(a.Name, b.Name) })
 	measured = slices.CompactFunc(measured, func(a, b inventory.GuestSample) bool { return a.Name == b.Name })
 	var like *shape
@@ -99,7 +101,8 @@ func (h *History) frameOf(s *inventory.Sample) frame {
 
 func (h *History) fillGuest(f *frame, i int, g *inventory.GuestSample) {
 	v := f.guest(i)
-	v[guestWindow], v[guestCPU], v[guestWait] = float32(g.Load.Window.Seconds()), float32(g.Load.CPU), float32(g.Load.Wait)
+	v[guestWindow], v[guestCPU], v[guestWait] = float32(g.Load.Window.Seconds()), float32(
+		g.Load.CPU), float32(g.Load.Wait)
 	v[guestMBps] = orNaN(g.Load.MemoryMBps)
 	if r := g.Load.Remote; r != nil {
 		if f.sources[i] = h.number(r.Source); f.sources[i] != 0 {

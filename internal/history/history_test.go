@@ -20,7 +20,13 @@ var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // sampleAt is of one node and one guest.
 func sampleAt(at time.Time, window time.Duration, cpu float64) inventory.Sample {
 	return inventory.Sample{Taken: at, Window: window,
-		Nodes: []inventory.NodeSample{{NodeLoad: inventory.NodeLoad{Node: 3, CPU: 2 * cpu, Wait: cpu}, Memory: topology.GiB, Free: topology.GiB / 4}},
+		Nodes: []inventory.NodeSample{
+			{
+				NodeLoad: inventory.NodeLoad{Node: 3, CPU: 2 * cpu, Wait: cpu},
+				Memory:   topology.GiB,
+				Free:     topology.GiB / 4,
+			},
+		},
 		Guests: []inventory.GuestSample{{Name: "web", Load: inventory.GuestLoad{Window: window, CPU: cpu},
 			MemoryByNode: topology.MemoryByNode{3: topology.GiB}}}}
 }
@@ -79,7 +85,8 @@ func TestSharesOfAccessesCountByTheWorkDone(t *testing.T) {
 
 // Joined samples count as they would have apart.
 func TestSharesOfAccessesCountByTheWorkDoneWhenJoined(t *testing.T) {
-	for name, o := range map[string]Options{"as they came": {}, "short ones joined": {Resolution: 4 * time.Second}, "means of what is old": {Fine: time.Second}} {
+	for name, o := range map[string]Options{"as they came": {}, "short ones joined": {Resolution: 4 * time.Second},
+		"means of what is old": {Fine: time.Second}} {
 		h := New(o)
 		for i, cpu := range []float64{1, 0, 0, 0, 0, 0, 0, 0} {
 			s := sampleAt(start.Add(time.Duration(1+i)*time.Second), time.Second, cpu)
@@ -95,7 +102,8 @@ func TestSharesOfAccessesCountByTheWorkDoneWhenJoined(t *testing.T) {
 func TestTheLatestSourceCounts(t *testing.T) {
 	h := New(Options{})
 	for i, r := range []*inventory.Remote{
-		remote(0.9, inventory.AccessEstimate), remote(0.2, inventory.AccessPMU), nil, remote(0.4, inventory.AccessPMU), nil,
+		remote(0.9, inventory.AccessEstimate), remote(0.2, inventory.AccessPMU), nil, remote(0.4,
+			inventory.AccessPMU), nil,
 	} {
 		s := sampleAt(start.Add(time.Duration(i)*time.Second), time.Second, 1)
 		s.Guests[0].Load.Remote = r
@@ -134,7 +142,8 @@ func TestWhatIsOldIsAMean(t *testing.T) {
 	if l, _ := h.Load("web", time.Hour); !near(l.CPU, 7199-1799.5) || l.Window != time.Hour {
 		t.Errorf("mean of the hour: %+v", l)
 	}
-	if n := h.Node(3); len(n.Times) != len(s.Times) || float64(n.Memory[3][0]) != 0.75*float64(topology.GiB) || n.Remote != nil {
+	if n := h.Node(3); len(n.Times) != len(s.Times) || float64(n.Memory[3][0]) != 0.75*float64(topology.GiB) ||
+		n.Remote != nil {
 		t.Errorf("node: %d points, memory %v", len(n.Times), n.Memory[3][0])
 	}
 }
@@ -207,7 +216,8 @@ func TestMemoryFollowsTheGuest(t *testing.T) {
 	if err := json.Unmarshal(data, &read); err != nil {
 		t.Fatalf("%v in %s", err, data)
 	}
-	if !slices.Equal(read.Memory["3"], []float64{8, 6, 0, 0}) || !slices.Equal(read.Memory["70"], []float64{0, 2, 8, 0}) {
+	if !slices.Equal(read.Memory["3"], []float64{8, 6, 0, 0}) ||
+		!slices.Equal(read.Memory["70"], []float64{0, 2, 8, 0}) {
 		t.Errorf("memory %v", read.Memory)
 	}
 	if len(read.Remote) != 4 || read.Remote[0] != nil {
@@ -309,7 +319,8 @@ func busyHost(at time.Time, window time.Duration, churn int) inventory.Sample {
 	s := inventory.Sample{Taken: at, Window: window}
 	memory := topology.MemoryByNode{}
 	for n := range topology.NodeID(8) {
-		s.Nodes = append(s.Nodes, inventory.NodeSample{NodeLoad: inventory.NodeLoad{Node: n, CPU: 1}, Memory: topology.GiB})
+		s.Nodes = append(s.Nodes,
+			inventory.NodeSample{NodeLoad: inventory.NodeLoad{Node: n, CPU: 1}, Memory: topology.GiB})
 		memory[n] = topology.GiB
 	}
 	for i := range 200 {
@@ -355,7 +366,8 @@ func TestAnHourOf200GuestsTakesUnder8MiB(t *testing.T) {
 		took := heap() - before
 		s := h.Guest("guest-001")
 		span := s.Times[len(s.Times)-1].Sub(s.Times[0])
-		t.Logf("%s: %.2f MiB on the heap, %.2f MiB by its own count, %v", name, float64(took)/(1<<20), float64(h.bytes)/(1<<20), span)
+		t.Logf("%s: %.2f MiB on the heap, %.2f MiB by its own count, %v", name, float64(took)/(1<<20),
+			float64(h.bytes)/(1<<20), span)
 		if took > 8<<20 || span < c.least {
 			t.Errorf("%s: %d bytes for %v", name, took, span)
 		}

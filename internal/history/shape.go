@@ -22,7 +22,8 @@ type shape struct {
 
 // bytes is what the shape takes, names counted in each shape that has them.
 func (s *shape) bytes() int {
-	n := allocated(160) + allocated(8*len(s.nodes)) + allocated(4*len(s.first)) + allocated(4*len(s.cells)) + allocated(16*len(s.guests))
+	n := allocated(160) + allocated(8*len(s.nodes)) + allocated(4*len(s.first)) + allocated(
+		4*len(s.cells)) + allocated(16*len(s.guests))
 	for _, g := range s.guests {
 		n += allocated(len(g))
 	}

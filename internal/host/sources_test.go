@@ -78,7 +78,8 @@ func TestSysfsCapturesAsHwlocReadsThem(t *testing.T) {
 				t.Fatal(err)
 			}
 			environment := []string{"HWLOC_FSROOT=" + root, "HWLOC_THISSYSTEM=0", "HWLOC_COMPONENTS=linux,stop"}
-			other, err := hwloc.Parse(bytes.NewReader(run(t, environment, "lstopo-no-graphics", "--of", "xml", "--disallowed")))
+			other, err := hwloc.Parse(
+				bytes.NewReader(run(t, environment, "lstopo-no-graphics", "--of", "xml", "--disallowed")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,7 +126,8 @@ func compare(t *testing.T, kernel, other *topology.Topology) {
 	}
 	for _, c := range other.CPUs {
 		k, ok := kernel.CPU(c.ID)
-		if !ok || k.Core != c.Core || k.Die != c.Die || k.Socket != c.Socket || k.Node != c.Node || k.L3 != c.L3 || !k.Siblings.Equal(c.Siblings) {
+		if !ok || k.Core != c.Core || k.Die != c.Die || k.Socket != c.Socket || k.Node != c.Node || k.L3 != c.L3 ||
+			!k.Siblings.Equal(c.Siblings) {
 			t.Errorf("CPU %+v, the kernel says %+v", c, k)
 		}
 	}

@@ -12,7 +12,8 @@ import (
 // that a document has are taken as they are.
 func TestGuest_CapabilitiesFromJSON(t *testing.T) {
 	for text, want := range map[string]inventory.Capabilities{
-		`{"name":"g","hypervisor":"qemu"}`:                     {PinVCPU: true, MoveMemory: true, LiveNodeset: true, StoreIntent: true},
+		`{"name":"g","hypervisor":"qemu"}`: {PinVCPU: true, MoveMemory: true, LiveNodeset: true,
+			StoreIntent: true},
 		`{"name":"g","hypervisor":"qemu-plain"}`:               {MoveMemory: true},
 		`{"name":"g","hypervisor":"xen"}`:                      {PinVCPU: true},
 		`{"name":"g","hypervisor":"bhyve"}`:                    {},

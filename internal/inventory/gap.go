@@ -47,7 +47,8 @@ const (
 )
 
 var gapKinds = []GapKind{
-	GuestsUnseen, HypervisorAbsent, HostUnread, GuestGone, ConfigUnread, IntentUnused, ThreadsUnread, CgroupUnread, MemoryUnread,
+	GuestsUnseen, HypervisorAbsent, HostUnread, GuestGone, ConfigUnread, IntentUnused, ThreadsUnread, CgroupUnread,
+	MemoryUnread,
 	MappingsUnread, SettingsUnread, CPUUnmeasured, AccessUnmeasured, LoadsUnmeasured, PressureUnread, MovesUnread,
 	JournalUnread, ClaimsUnread, OtherGap,
 }
@@ -56,7 +57,8 @@ var gapKinds = []GapKind{
 func (k *GapKind) UnmarshalText(text []byte) error {
 	*k = GapKind(text)
 	if !slices.Contains(gapKinds, *k) {
-		return fmt.Errorf("gap of kind %q: not known to this version of numavisor; read it with the version that wrote it", text)
+		return fmt.Errorf(
+			"gap of kind %q: not known to this version of numavisor; read it with the version that wrote it", text)
 	}
 	return nil
 }

@@ -16,13 +16,20 @@ func TestHost_HiddenBy(t *testing.T) {
 	h := inventory.Host{Gaps: []inventory.Gap{
 		{Kind: inventory.SettingsUnread, Object: inventory.HostRef(), What: "VMs of qemu", Why: "not there"},
 		{Kind: inventory.ThreadsUnread, Object: inventory.GuestRef("VMs"), What: "VMs of old", Why: "EIO"},
-		{Kind: inventory.HypervisorAbsent, Object: inventory.HostRef(), Hypervisor: guest.Xen, What: "the hypervisor xen", Why: "not on this host"},
+		{
+			Kind:       inventory.HypervisorAbsent,
+			Object:     inventory.HostRef(),
+			Hypervisor: guest.Xen,
+			What:       "the hypervisor xen",
+			Why:        "not on this host",
+		},
 		hiding,
 	}}
 	if diff := cmp.Diff([]inventory.Gap{hiding}, h.HiddenBy()); diff != "" {
 		t.Errorf("gaps that hide guests (-want +got):\n%s", diff)
 	}
-	for hypervisor, want := range map[guest.Hypervisor]bool{guest.PlainQEMU: true, guest.LibvirtQEMU: false, guest.Xen: false} {
+	for hypervisor, want := range map[guest.Hypervisor]bool{guest.PlainQEMU: true, guest.LibvirtQEMU: false,
+		guest.Xen: false} {
 		if got := hiding.HidesGuestsOf(hypervisor); got != want {
 			t.Errorf("hides guests of %s: %v, want %v", hypervisor, got, want)
 		}

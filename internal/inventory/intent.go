@@ -34,7 +34,8 @@ func (h *Host) CheckIntents() {
 // intentGap says that a guest's recorded intent is not used.
 func intentGap(g *Guest) Gap {
 	return Gap{Kind: IntentUnused, Object: GuestRef(g.Name), What: "its recorded intent",
-		Why: g.IntentError + "; the VM counts as one that Numavisor did not place, until it is bound again ('numavisor doctor' names the command)"}
+		Why: g.IntentError + "; the VM counts as one that Numavisor did not place, until it is bound again " +
+			"('numavisor doctor' names the command)"}
 }
 
 // checkIntent returns why the recorded spec and placement cannot be this guest's on this host.
@@ -113,7 +114,8 @@ func (c *intentCheck) vcpus() error {
 			return err
 		}
 		if c.placement.CPUMode == guest.CPUExclusive && v[i].CPUs.Len() != 1 {
-			return fmt.Errorf("placement.vcpus[%d].cpus is %s; exclusive binding gives each vCPU one CPU", i, orNone(v[i].CPUs))
+			return fmt.Errorf("placement.vcpus[%d].cpus is %s; exclusive binding gives each vCPU one CPU", i,
+				orNone(v[i].CPUs))
 		}
 	}
 	return nil
@@ -123,7 +125,8 @@ func (c *intentCheck) helpers() error {
 	if n := c.placement.IOThreads; n < 0 || n > maxVCPUs {
 		return fmt.Errorf("placement.io_thread_count is %d", n)
 	}
-	return errors.Join(c.known("placement.emulator", c.placement.Emulator), c.known("placement.io_threads", c.placement.IOThread))
+	return errors.Join(c.known("placement.emulator", c.placement.Emulator),
+		c.known("placement.io_threads", c.placement.IOThread))
 }
 
 // known refuses CPUs that the host does not have.
@@ -177,7 +180,9 @@ func (c *intentCheck) reservations() error {
 		case r.PageSize != c.placement.PageSize && r.Memory > 0:
 			return fmt.Errorf("%s.page_size is %v, placement.page_size is %v", at, r.PageSize, c.placement.PageSize)
 		case !r.Exclusive.SubsetOf(may):
-			return fmt.Errorf("%s.exclusive is %.60s, more than the CPUs of its vCPUs and helper threads and their siblings", at, r.Exclusive)
+			return fmt.Errorf(
+				"%s.exclusive is %.60s, more than the CPUs of its vCPUs and helper threads and their siblings", at,
+				r.Exclusive)
 		case !r.Exclusive.SubsetOf(node.CPUs.Union(c.topology.Offline)):
 			return fmt.Errorf("%s.exclusive is %.60s, which are not CPUs of node %d", at, r.Exclusive, r.Node)
 		}

@@ -23,7 +23,8 @@ func intentHost(t *testing.T) Host {
 	g.Spec = &guest.Spec{Name: "db", VCPUs: 2, Memory: 512 * topology.MiB}
 	g.Placement = &guest.Placement{
 		Guest: "db", Nodes: on, CPUMode: guest.CPURange, MemoryMode: guest.MemoryPreferred,
-		VCPUs:        []guest.VCPU{{ID: 0, CPUs: topology.Range[topology.CPUID](2, 3)}, {ID: 1, CPUs: topology.Range[topology.CPUID](2, 3)}},
+		VCPUs: []guest.VCPU{{ID: 0, CPUs: topology.Range[topology.CPUID](2, 3)},
+			{ID: 1, CPUs: topology.Range[topology.CPUID](2, 3)}},
 		Cells:        []guest.Cell{{VCPUs: topology.Range[guest.VCPUID](0, 1), Memory: 512 * topology.MiB, Nodes: on}},
 		Reservations: []guest.Reservation{{Node: 1, Memory: 512 * topology.MiB, VCPUs: 2}},
 	}
@@ -69,35 +70,38 @@ func TestCheckIntents_TakesAwayWhatCannotBe(t *testing.T) {
 		return func(g *Guest) { change(&g.Placement.Reservations[0]) }
 	}
 	for want, change := range map[string]func(*Guest){
-		`placement.guest is "web", another VM`:                        func(g *Guest) { g.Placement.Guest = "web" },
-		"spec.vcpus is 9, the VM has 2":                               func(g *Guest) { g.Spec.VCPUs = 9 },
-		"spec.memory is 16777216.0 TiB, the VM has 512 MiB":           func(g *Guest) { g.Spec.Memory = 1<<64 - 1 },
-		"placement.nodes is none":                                     func(g *Guest) { *g.Placement = guest.Placement{Guest: "db"} },
-		"placement.nodes is 0-77":                                     func(g *Guest) { g.Placement.Nodes = topology.Range[topology.NodeID](0, 77) },
-		`placement.cpu_binding is "weird"`:                            func(g *Guest) { g.Placement.CPUMode = "weird" },
-		`placement.memory_binding is "weird"`:                         func(g *Guest) { g.Placement.MemoryMode = "weird" },
-		"placement.vcpus has 1 vCPUs, the VM has 2":                   func(g *Guest) { g.Placement.VCPUs = g.Placement.VCPUs[:1] },
-		"placement.vcpus[1].id is -1; wanted 1":                       func(g *Guest) { g.Placement.VCPUs[1].ID = -1 },
-		"placement.vcpus[0].cpus has CPUs 5-9999":                     func(g *Guest) { g.Placement.VCPUs[0].CPUs = topology.Range[topology.CPUID](0, 9999) },
-		"placement.emulator has CPUs 5000":                            func(g *Guest) { g.Placement.Emulator = topology.SetOf[topology.CPUID](5000) },
-		"placement.io_thread_count is -1":                             func(g *Guest) { g.Placement.IOThreads = -1 },
-		"placement.cells is empty":                                    func(g *Guest) { g.Placement.Cells = nil },
-		"placement.cells[0].id is 7; wanted 0":                        func(g *Guest) { g.Placement.Cells[0].ID = 7 },
-		"placement.cells[0].vcpus is 0-9":                             func(g *Guest) { g.Placement.Cells[0].VCPUs = topology.Range[guest.VCPUID](0, 9) },
-		"placement.cells[0].nodes is 0, placement.nodes is 1":         func(g *Guest) { g.Placement.Cells[0].Nodes = topology.SetOf[topology.NodeID](0) },
-		"placement.cells have 16777216.0 TiB of memory":               func(g *Guest) { g.Placement.Cells[0].Memory = 1<<64 - 1 },
-		"placement.reservations[0].node is 77":                        reservation(func(r *guest.Reservation) { r.Node = 77 }),
-		"placement.reservations[0].vcpus is -1000000000":              reservation(func(r *guest.Reservation) { r.VCPUs = -1000000000 }),
-		"placement.reservations[0].vcpus is 1000000000":               reservation(func(r *guest.Reservation) { r.VCPUs = 1000000000 }),
-		"placement.reservations[0].page_size is 1 B":                  reservation(func(r *guest.Reservation) { r.PageSize = 1 }),
-		"placement.reservations[0].exclusive is 0-1":                  reservation(func(r *guest.Reservation) { r.Exclusive = topology.Range[topology.CPUID](0, 1) }),
-		"placement.reservations have 16777216.0 TiB":                  reservation(func(r *guest.Reservation) { r.Memory = huge }),
-		"placement.reservations have 1 MiB of memory, the VM has 512": reservation(func(r *guest.Reservation) { r.Memory = topology.MiB }),
-		"placement.reservations have 0 vCPUs, the VM has 2":           reservation(func(r *guest.Reservation) { r.VCPUs = 0 }),
+		`placement.guest is "web", another VM`:              func(g *Guest) { g.Placement.Guest = "web" },
+		"spec.vcpus is 9, the VM has 2":                     func(g *Guest) { g.Spec.VCPUs = 9 },
+		"spec.memory is 16777216.0 TiB, the VM has 512 MiB": func(g *Guest) { g.Spec.Memory = 1<<64 - 1 },
+		"placement.nodes is none":                           func(g *Guest) { *g.Placement = guest.Placement{Guest: "db"} },
+		"placement.nodes is 0-77":                           func(g *Guest) { g.Placement.Nodes = topology.Range[topology.NodeID](0, 77) },
+		`placement.cpu_binding is "weird"`:                  func(g *Guest) { g.Placement.CPUMode = "weird" },
+		`placement.memory_binding is "weird"`:               func(g *Guest) { g.Placement.MemoryMode = "weird" },
+		"placement.vcpus has 1 vCPUs, the VM has 2":         func(g *Guest) { g.Placement.VCPUs = g.Placement.VCPUs[:1] },
+		"placement.vcpus[1].id is -1; wanted 1":             func(g *Guest) { g.Placement.VCPUs[1].ID = -1 },
+		"placement.vcpus[0].cpus has CPUs 5-9999":           func(g *Guest) { g.Placement.VCPUs[0].CPUs = topology.Range[topology.CPUID](0, 9999) },
+		"placement.emulator has CPUs 5000":                  func(g *Guest) { g.Placement.Emulator = topology.SetOf[topology.CPUID](5000) },
+		"placement.io_thread_count is -1":                   func(g *Guest) { g.Placement.IOThreads = -1 },
+		"placement.cells is empty":                          func(g *Guest) { g.Placement.Cells = nil },
+		"placement.cells[0].id is 7; wanted 0":              func(g *Guest) { g.Placement.Cells[0].ID = 7 },
+		"placement.cells[0].vcpus is 0-9":                   func(g *Guest) { g.Placement.Cells[0].VCPUs = topology.Range[guest.VCPUID](0, 9) },
+		"placement.cells[0].nodes is 0, placement.nodes is " +
+			"1": func(g *Guest) { g.Placement.Cells[0].Nodes = topology.SetOf[topology.NodeID](0) },
+		"placement.cells have 16777216.0 TiB of memory":  func(g *Guest) { g.Placement.Cells[0].Memory = 1<<64 - 1 },
+		"placement.reservations[0].node is 77":           reservation(func(r *guest.Reservation) { r.Node = 77 }),
+		"placement.reservations[0].vcpus is -1000000000": reservation(func(r *guest.Reservation) { r.VCPUs = -1000000000 }),
+		"placement.reservations[0].vcpus is 1000000000":  reservation(func(r *guest.Reservation) { r.VCPUs = 1000000000 }),
+		"placement.reservations[0].page_size is 1 B":     reservation(func(r *guest.Reservation) { r.PageSize = 1 }),
+		"placement.reservations[0].exclusive is 0-1":     reservation(func(r *guest.Reservation) { r.Exclusive = topology.Range[topology.CPUID](0, 1) }),
+		"placement.reservations have 16777216.0 TiB":     reservation(func(r *guest.Reservation) { r.Memory = huge }),
+		"placement.reservations have 1 MiB of memory, the VM has " +
+			"512": reservation(func(r *guest.Reservation) { r.Memory = topology.MiB }),
+		"placement.reservations have 0 vCPUs, the VM has 2": reservation(func(r *guest.Reservation) { r.VCPUs = 0 }),
 		"placement.reservations[1].node is 1 a second time": func(g *Guest) {
 			g.Placement.Reservations = append(g.Placement.Reservations, g.Placement.Reservations...)
 		},
-		"placement.reservations[0].exclusive is 2-3, which are not CP": func(g *Guest) { ownCPUs(g, 2, 3); g.Placement.Reservations[0].Node = 0 },
+		"placement.reservations[0].exclusive is 2-3, which are not " +
+			"CP": func(g *Guest) { ownCPUs(g, 2, 3); g.Placement.Reservations[0].Node = 0 },
 		"placement.page_size is 2 MiB, the VM's is 0 B": func(g *Guest) {
 			g.Placement.PageSize = 2 * topology.MiB
 			g.Placement.Reservations[0].PageSize = 2 * topology.MiB
@@ -108,7 +112,8 @@ func TestCheckIntents_TakesAwayWhatCannotBe(t *testing.T) {
 		h.CheckIntents()
 		g := h.Guests[0]
 		if !strings.HasPrefix(g.IntentError, want) || g.Managed || g.Spec != nil || g.Placement != nil {
-			t.Errorf("error %q, managed %v, placement %v; wanted %q and none", g.IntentError, g.Managed, g.Placement, want)
+			t.Errorf("error %q, managed %v, placement %v; wanted %q and none", g.IntentError, g.Managed, g.Placement,
+				want)
 		}
 		if len(h.Gaps) != 1 || !strings.Contains(h.Gaps[0].Why, want) || h.Gaps[0].HidesGuests() {
 			t.Errorf("gaps %+v; wanted one about %q that hides nothing", h.Gaps, want)

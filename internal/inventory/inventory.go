@@ -154,12 +154,13 @@ type Config struct {
 	Locked    bool           `json:"memory_locked,omitempty"`
 	Immediate bool           `json:"memory_immediate,omitempty"`
 
-	NUMATune      *NUMATune                        `json:"numatune,omitempty"` // nil: none
-	Pins          map[guest.VCPUID]topology.CPUSet `json:"vcpu_pins,omitempty"`
-	EmulatorPin   topology.CPUSet                  `json:"emulator_pin,omitzero"`
-	IOThreadPins  map[int]topology.CPUSet          `json:"io_thread_pins,omitempty"`
-	IOThreads     int                              `json:"io_thread_count,omitempty"`
-	AutoPlacement bool                             `json:"auto_placement,omitempty"` // <vcpu placement='auto'> or numatune placement='auto'
+	NUMATune     *NUMATune                        `json:"numatune,omitempty"` // nil: none
+	Pins         map[guest.VCPUID]topology.CPUSet `json:"vcpu_pins,omitempty"`
+	EmulatorPin  topology.CPUSet                  `json:"emulator_pin,omitzero"`
+	IOThreadPins map[int]topology.CPUSet          `json:"io_thread_pins,omitempty"`
+	IOThreads    int                              `json:"io_thread_count,omitempty"`
+	// AutoPlacement: <vcpu placement='auto'> or numatune placement='auto'.
+	AutoPlacement bool `json:"auto_placement,omitempty"`
 
 	Cells   []ConfigCell `json:"cells,omitempty"`   // guest NUMA cells; empty: the guest sees none
 	Devices []string     `json:"devices,omitempty"` // assigned host PCI addresses (vfio)

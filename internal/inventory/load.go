@@ -29,7 +29,8 @@ func (l *GuestLoad) Demand() float64 { return l.CPU + l.Wait }
 // IsValid reports whether all figures are possible ones: none is negative,
 // infinite, or no number, and none is beyond any host.
 func (l *GuestLoad) IsValid() bool {
-	return possible(l.CPU, mostCPUs) && possible(l.Wait, mostCPUs) && possible(l.Throttled, mostCPUs) && possible(l.MemoryMBps, mostMBps) &&
+	return possible(l.CPU, mostCPUs) && possible(l.Wait, mostCPUs) && possible(l.Throttled, mostCPUs) &&
+		possible(l.MemoryMBps, mostMBps) &&
 		(l.Remote == nil || possible(l.Remote.Share, 1+1e-6)) // shares are sums of parts
 }
 

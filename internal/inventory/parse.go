@@ -25,7 +25,9 @@ func Parse(r io.Reader) (Host, error) {
 		return h, errors.New("more follows after the inventory; give one document, as 'numavisor capture' makes it")
 	}
 	if h.Version != Version {
-		return h, fmt.Errorf("inventory version %d; this program reads version %d: make one with its 'numavisor capture'", h.Version, Version)
+		return h, fmt.Errorf(
+			"inventory version %d; this program reads version %d: make one with its 'numavisor capture'", h.Version,
+			Version)
 	}
 	if len(h.Topology.Nodes) == 0 {
 		return h, errors.New("no nodes in the inventory: its topology is empty; make one with 'numavisor capture'")

@@ -36,7 +36,8 @@ func TestRef_Text(t *testing.T) {
 
 func TestParseRef_Refused(t *testing.T) {
 	for _, text := range []string{
-		"", " host", "host ", "Host", "host:", "host: ", "hosts", "node", "node ", "node x", "node -1", "node +1", "node 03",
+		"", " host", "host ", "Host", "host:", "host: ", "hosts", "node", "node ", "node x", "node -1", "node +1",
+		"node 03",
 		"node 3 ", "node 99999999999", "node 3:", "node 3: ", "guest", "guest ", "vm web1", "process 12", "numa_maps",
 	} {
 		if got, err := inventory.ParseRef(text); err == nil {
@@ -65,10 +66,13 @@ func TestRef_RoundTrip(t *testing.T) {
 }
 
 func drawRef(t *rapid.T) inventory.Ref {
-	name := rapid.OneOf(rapid.StringN(1, 12, -1), rapid.SampledFrom([]string{"host", "node 3", "guest a", ": ", "node 3: 2 MiB pages", "a: b"})).Draw(t, "name")
+	name := rapid.OneOf(rapid.StringN(1, 12, -1), rapid.SampledFrom([]string{"host", "node 3", "guest a", ": ",
+		"node 3: 2 MiB pages", "a: b"})).
+		Draw(t, "name")
 	node := topology.NodeID(rapid.IntRange(0, 1023).Draw(t, "node"))
 	return rapid.SampledFrom([]inventory.Ref{
-		inventory.HostRef(), inventory.HostPartRef(name), inventory.NodeRef(node), inventory.NodePartRef(node, name), inventory.GuestRef(name),
+		inventory.HostRef(), inventory.HostPartRef(name), inventory.NodeRef(node), inventory.NodePartRef(node,
+			name), inventory.GuestRef(name),
 	}).Draw(t, "ref")
 }
 

@@ -74,7 +74,9 @@ func (h *Host) Holdings(ignore string) []Holding {
 
 // holding returns the entry of name on node with that page size, made if need
 // be. It looks from index from on, so that many guests do not cost their square.
-func holding(all []Holding, from int, name string, node topology.NodeID, pageSize topology.Bytes) ([]Holding, *Holding) {
+func holding(
+	all []Holding, from int, name string, node topology.NodeID, pageSize topology.Bytes,
+) ([]Holding, *Holding) {
 	for i := from; i < len(all); i++ {
 		if all[i].Node == node && all[i].PageSize == pageSize && all[i].Name == name {
 			return all, &all[i]

@@ -64,16 +64,19 @@ func TestHoldings(t *testing.T) {
 		want   []row
 	}{
 		"placement counts untouched": {
-			guests: []Guest{{Name: "a", Managed: true, Placement: placement("a", guest.Reservation{Node: 4, Memory: 4 * gib, VCPUs: 2}), Seen: Seen{MemoryByNode: byNode(4, 1)}}},
-			want:   []row{{"a", 4, 4 * gib, gib, 2}},
+			guests: []Guest{{Name: "a", Managed: true, Placement: placement("a", guest.Reservation{Node: 4,
+				Memory: 4 * gib, VCPUs: 2}), Seen: Seen{MemoryByNode: byNode(4, 1)}}},
+			want: []row{{"a", 4, 4 * gib, gib, 2}},
 		},
 		"smeared memory counts where it is": {
-			guests: []Guest{{Name: "a", Managed: true, Placement: placement("a", guest.Reservation{Node: 4, Memory: 4 * gib, VCPUs: 2}), Seen: Seen{MemoryByNode: byNode(0, 2)}}},
-			want:   []row{{"a", 0, 0, 2 * gib, 0}, {"a", 4, 4 * gib, 0, 2}},
+			guests: []Guest{{Name: "a", Managed: true, Placement: placement("a", guest.Reservation{Node: 4,
+				Memory: 4 * gib, VCPUs: 2}), Seen: Seen{MemoryByNode: byNode(0, 2)}}},
+			want: []row{{"a", 0, 0, 2 * gib, 0}, {"a", 4, 4 * gib, 0, 2}},
 		},
 		"shut off with a placement keeps it": {
-			guests: []Guest{{Name: "a", State: "shutoff", Placement: placement("a", guest.Reservation{Node: 0, Memory: gib, VCPUs: 1})}},
-			want:   []row{{"a", 0, gib, 0, 1}},
+			guests: []Guest{{Name: "a", State: "shutoff", Placement: placement("a", guest.Reservation{Node: 0,
+				Memory: gib, VCPUs: 1})}},
+			want: []row{{"a", 0, gib, 0, 1}},
 		},
 		"shut off without one holds nothing": {
 			guests: []Guest{{Name: "a", State: "shutoff", Config: Config{VCPUs: 2, Memory: gib}}},
@@ -85,26 +88,31 @@ func TestHoldings(t *testing.T) {
 		},
 		"on the move: the greater of claim and placement": {
 			guests: []Guest{{Name: "a", Placement: placement("a", guest.Reservation{Node: 0, Memory: gib, VCPUs: 1})}},
-			claims: []Claim{{Name: "a", Placement: *placement("a", guest.Reservation{Node: 0, Memory: 2 * gib, VCPUs: 1}, guest.Reservation{Node: 4, Memory: gib, VCPUs: 1})}},
-			want:   []row{{"a", 0, 2 * gib, 0, 1}, {"a", 4, gib, 0, 1}},
+			claims: []Claim{{Name: "a", Placement: *placement("a", guest.Reservation{Node: 0, Memory: 2 * gib,
+				VCPUs: 1}, guest.Reservation{Node: 4, Memory: gib, VCPUs: 1})}},
+			want: []row{{"a", 0, 2 * gib, 0, 1}, {"a", 4, gib, 0, 1}},
 		},
 		"unmanaged, numatune": {
-			guests: []Guest{{Name: "a", Config: Config{VCPUs: 2, Memory: 4 * gib, NUMATune: &NUMATune{Nodes: nodes("4")}}, Seen: Seen{MemoryByNode: byNode(0, 1)}}},
-			want:   []row{{"a", 0, 0, gib, 0}, {"a", 4, 4 * gib, 0, 2}},
+			guests: []Guest{{Name: "a", Config: Config{VCPUs: 2, Memory: 4 * gib,
+				NUMATune: &NUMATune{Nodes: nodes("4")}}, Seen: Seen{MemoryByNode: byNode(0, 1)}}},
+			want: []row{{"a", 0, 0, gib, 0}, {"a", 4, 4 * gib, 0, 2}},
 		},
 		"unmanaged, memnodes": {
 			guests: []Guest{{Name: "a", Config: Config{VCPUs: 2, Memory: 4 * gib,
-				NUMATune: &NUMATune{Nodes: nodes("0,4"), Cells: []CellTune{{Cell: 0, Nodes: nodes("0")}, {Cell: 1, Nodes: nodes("4")}}},
-				Cells:    []ConfigCell{{ID: 0, Memory: gib}, {ID: 1, Memory: 3 * gib}}}}},
+				NUMATune: &NUMATune{Nodes: nodes("0,4"), Cells: []CellTune{{Cell: 0, Nodes: nodes("0")},
+					{Cell: 1, Nodes: nodes("4")}}},
+				Cells: []ConfigCell{{ID: 0, Memory: gib}, {ID: 1, Memory: 3 * gib}}}}},
 			want: []row{{"a", 0, gib, 0, 1}, {"a", 4, 3 * gib, 0, 1}},
 		},
 		"unmanaged, pins": {
-			guests: []Guest{{Name: "a", Config: Config{VCPUs: 2, Memory: 4 * gib, Pins: map[guest.VCPUID]topology.CPUSet{0: pin("4-7"), 1: pin("3-4")}}}},
-			want:   []row{{"a", 0, gib, 0, 0.5}, {"a", 4, 3 * gib, 0, 1.5}},
+			guests: []Guest{{Name: "a", Config: Config{VCPUs: 2, Memory: 4 * gib,
+				Pins: map[guest.VCPUID]topology.CPUSet{0: pin("4-7"), 1: pin("3-4")}}}},
+			want: []row{{"a", 0, gib, 0, 0.5}, {"a", 4, 3 * gib, 0, 1.5}},
 		},
 		"unmanaged, seen, scaled to all of it": {
-			guests: []Guest{{Name: "a", Config: Config{VCPUs: 4, Memory: 8 * gib}, Seen: Seen{MemoryByNode: byNode(0, 1, 4, 3)}}},
-			want:   []row{{"a", 0, 2 * gib, gib, 1}, {"a", 4, 6 * gib, 3 * gib, 3}},
+			guests: []Guest{{Name: "a", Config: Config{VCPUs: 4, Memory: 8 * gib},
+				Seen: Seen{MemoryByNode: byNode(0, 1, 4, 3)}}},
+			want: []row{{"a", 0, 2 * gib, gib, 1}, {"a", 4, 6 * gib, 3 * gib, 3}},
 		},
 		"unmanaged, nothing known: everywhere with CPUs and memory": {
 			guests: []Guest{{Name: "a", Config: Config{VCPUs: 3, Memory: 2 * gib}}},
@@ -122,8 +130,22 @@ func TestHoldings(t *testing.T) {
 func TestHoldingsOfCPUs(t *testing.T) {
 	h := threeNodes()
 	h.Guests = []Guest{
-		{Name: "alone", Placement: &guest.Placement{CPUMode: guest.CPUExclusive, Reservations: []guest.Reservation{{Node: 0, VCPUs: 2, Memory: gib, Exclusive: topology.Range[topology.CPUID](0, 1)}}}},
-		{Name: "pinned", Config: Config{VCPUs: 1, Memory: gib, Pins: map[guest.VCPUID]topology.CPUSet{0: topology.SetOf[topology.CPUID](3)}}},
+		{
+			Name: "alone",
+			Placement: &guest.Placement{
+				CPUMode: guest.CPUExclusive,
+				Reservations: []guest.Reservation{
+					{Node: 0, VCPUs: 2, Memory: gib, Exclusive: topology.Range[topology.CPUID](0, 1)}},
+			},
+		},
+		{
+			Name: "pinned",
+			Config: Config{
+				VCPUs:  1,
+				Memory: gib,
+				Pins:   map[guest.VCPUID]topology.CPUSet{0: topology.SetOf[topology.CPUID](3)},
+			},
+		},
 	}
 	hs := h.Holdings("")
 	if hs[0].VCPUs != 0 || hs[0].Exclusive.String() != "0-1" {

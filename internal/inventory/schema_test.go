@@ -22,7 +22,8 @@ var update = flag.Bool("update", false, "rewrite docs/inventory.schema.json")
 func TestSchemaIsTrue(t *testing.T) {
 	const file = "../../docs/inventory.schema.json"
 	lists := map[reflect.Type]string{
-		reflect.TypeFor[topology.CPUSet](): "CPUs, as a Linux list", reflect.TypeFor[topology.NodeSet](): "nodes, as a Linux list", reflect.TypeFor[guest.VCPUSet](): "vCPUs, as a Linux list",
+		reflect.TypeFor[topology.CPUSet](): "CPUs, as a Linux list", reflect.TypeFor[topology.NodeSet](): "nodes, " +
+			"as a Linux list", reflect.TypeFor[guest.VCPUSet](): "vCPUs, as a Linux list",
 	}
 	r := &jsonschema.Reflector{Mapper: func(of reflect.Type) *jsonschema.Schema {
 		if about, ok := lists[of]; ok {
@@ -32,10 +33,16 @@ func TestSchemaIsTrue(t *testing.T) {
 		case reflect.TypeFor[topology.Bytes]():
 			return &jsonschema.Schema{Type: "integer", Minimum: "0", Description: "bytes"}
 		case reflect.TypeFor[inventory.Ref]():
-			return &jsonschema.Schema{Type: "string", Pattern: `^(host|node \d+)(: .+)?$|^guest .+`, Description: "the host, a node, a part of one of these, or a guest by its name"}
+			return &jsonschema.Schema{
+				Type:        "string",
+				Pattern:     `^(host|node \d+)(: .+)?$|^guest .+`,
+				Description: "the host, a node, a part of one of these, or a guest by its name",
+			}
 		case reflect.TypeFor[topology.MemoryByNode]():
 			return &jsonschema.Schema{Type: "object", AdditionalProperties: jsonschema.FalseSchema,
-				PatternProperties: map[string]*jsonschema.Schema{"^[0-9]+$": {Type: "integer", Minimum: "0", Description: "bytes"}}}
+				PatternProperties: map[string]*jsonschema.Schema{
+					"^[0-9]+$": {Type: "integer", Minimum: "0", Description: "bytes"},
+				}}
 		case reflect.TypeFor[time.Duration]():
 			return &jsonschema.Schema{Type: "integer", Description: "nanoseconds"}
 		}
@@ -59,6 +66,7 @@ func TestSchemaIsTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), string(have)); diff != "" {
-		t.Errorf("docs/inventory.schema.json is not what the code writes (go test ./internal/inventory -update):\n%s", diff)
+		t.Errorf("docs/inventory.schema.json is not what the code writes (go test ./internal/inventory -update):\n%s",
+			diff)
 	}
 }

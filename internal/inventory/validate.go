@@ -25,7 +25,8 @@ func (h *Host) Validate() error {
 	var errs []error
 	for _, n := range h.Topology.Nodes {
 		if n.Free > n.Memory {
-			errs = append(errs, fmt.Errorf("node %d: free_bytes %d: allowed are up to its memory_bytes %d", n.ID, n.Free, n.Memory))
+			errs = append(errs,
+				fmt.Errorf("node %d: free_bytes %d: allowed are up to its memory_bytes %d", n.ID, n.Free, n.Memory))
 		}
 	}
 	seen := map[string]bool{}

@@ -9,7 +9,11 @@ import (
 
 func TestValidateNamesTheGuestAndTheField(t *testing.T) {
 	g := func(change func(*Guest)) Guest {
-		g := Guest{Name: "db", Config: Config{VCPUs: 2, Memory: 1 << 30}, Seen: Seen{Load: &GuestLoad{CPU: 1, Remote: &Remote{Share: 1}}}}
+		g := Guest{
+			Name:   "db",
+			Config: Config{VCPUs: 2, Memory: 1 << 30},
+			Seen:   Seen{Load: &GuestLoad{CPU: 1, Remote: &Remote{Share: 1}}},
+		}
 		change(&g)
 		return g
 	}
@@ -17,12 +21,13 @@ func TestValidateNamesTheGuestAndTheField(t *testing.T) {
 		t.Error(err)
 	}
 	for want, wrong := range map[string]func(*Guest){
-		"guests[1]: has no name":                                   func(g *Guest) { g.Name = "" },
-		"guest web: is there twice":                                func(g *Guest) { g.Name = "web" },
-		"guest db: config.vcpus -4: allowed are 0 to 16384":        func(g *Guest) { g.Config.VCPUs = -4 },
-		"guest db: config.vcpus 1099511627776":                     func(g *Guest) { g.Config.VCPUs = 1 << 40 },
-		"guest db: config.memory_bytes 18446744073709551615":       func(g *Guest) { g.Config.Memory = 1<<64 - 1 },
-		"guest db: seen.memory_by_node.1 9223372036854775808":      func(g *Guest) { g.Seen.MemoryByNode = topology.MemoryByNode{1: 1 << 63} },
+		"guests[1]: has no name":                             func(g *Guest) { g.Name = "" },
+		"guest web: is there twice":                          func(g *Guest) { g.Name = "web" },
+		"guest db: config.vcpus -4: allowed are 0 to 16384":  func(g *Guest) { g.Config.VCPUs = -4 },
+		"guest db: config.vcpus 1099511627776":               func(g *Guest) { g.Config.VCPUs = 1 << 40 },
+		"guest db: config.memory_bytes 18446744073709551615": func(g *Guest) { g.Config.Memory = 1<<64 - 1 },
+		"guest db: seen.memory_by_node.1 " +
+			"9223372036854775808": func(g *Guest) { g.Seen.MemoryByNode = topology.MemoryByNode{1: 1 << 63} },
 		"guest db: seen.load.cpu -3: allowed are 0 to 1e+06 CPUs":  func(g *Guest) { g.Seen.Load.CPU = -3 },
 		"guest db: seen.load.wait 1e+300":                          func(g *Guest) { g.Seen.Load.Wait = 1e300 },
 		"guest db: seen.load.remote.share 1.5: allowed are 0 to 1": func(g *Guest) { g.Seen.Load.Remote.Share = 1.5 },

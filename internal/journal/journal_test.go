@@ -7,13 +7,36 @@ import (
 
 // What holds is named until it is ended, in the order of the journal.
 func TestLasting(t *testing.T) {
-	began, undoing, done := Entry{Kind: MoveBegan, ID: "m"}, Entry{Kind: MoveUndoing, ID: "m"}, Entry{Kind: MoveUndone, ID: "m"}
+	began, undoing, done := Entry{
+		Kind: MoveBegan,
+		ID:   "m",
+	}, Entry{
+		Kind: MoveUndoing,
+		ID:   "m",
+	}, Entry{
+		Kind: MoveUndone,
+		ID:   "m",
+	}
 	other := Entry{Kind: MoveBegan, ID: "n"}
 	setting := func(kind func(Effect) Kind, id string, held bool) Entry {
-		return Entry{Kind: kind(EffectSetting), ID: id, Effect: EffectSetting, Setting: &SettingChange{Path: "p", Former: "1", Value: "0", Held: held}}
+		return Entry{
+			Kind:    kind(EffectSetting),
+			ID:      id,
+			Effect:  EffectSetting,
+			Setting: &SettingChange{Path: "p", Former: "1", Value: "0", Held: held},
+		}
 	}
-	about, off, back := setting(Effect.Began, "s", true), setting(Effect.Done, "s", true), setting(Effect.Done, "t", false)
-	bindBegan, bindFailed := Entry{Kind: EffectBind.Began(), ID: "b", Effect: EffectBind}, Entry{Kind: EffectBind.Failed(), ID: "b", Effect: EffectBind}
+	about, off, back := setting(Effect.Began, "s", true), setting(Effect.Done, "s",
+		true), setting(Effect.Done, "t", false)
+	bindBegan, bindFailed := Entry{
+		Kind:   EffectBind.Began(),
+		ID:     "b",
+		Effect: EffectBind,
+	}, Entry{
+		Kind:   EffectBind.Failed(),
+		ID:     "b",
+		Effect: EffectBind,
+	}
 	once := Entry{Kind: Setting, What: "for good"}
 	paused, longer, resumed := Entry{Kind: Paused}, Entry{Kind: Paused, Why: "longer"}, Entry{Kind: Resumed}
 	step, began2 := Entry{Kind: MoveStep, ID: "m"}, Entry{Kind: MoveBegan, ID: "m", What: "named so again"}
@@ -32,8 +55,10 @@ func TestLasting(t *testing.T) {
 		{"a setting on its way", []Entry{about}, []Entry{about}},
 		{"a setting restored", []Entry{about, off, back}, nil},
 		{"a setting that could not be changed", []Entry{about, setting(Effect.Failed, "s", true)}, nil},
-		{"a setting whose change was interrupted", []Entry{about, setting(Effect.Interrupted, "s", true)}, []Entry{about}},
-		{"a setting that could not be restored", []Entry{off, setting(Effect.Began, "t", false), setting(Effect.Failed, "t", false)}, []Entry{off}},
+		{"a setting whose change was interrupted", []Entry{about, setting(Effect.Interrupted, "s", true)},
+			[]Entry{about}},
+		{"a setting that could not be restored", []Entry{off, setting(Effect.Began, "t", false),
+			setting(Effect.Failed, "t", false)}, []Entry{off}},
 		{"a setting that nobody restores", []Entry{setting(Effect.Began, "t", false), back}, nil},
 		{"a bind without an end", []Entry{bindBegan, step}, []Entry{bindBegan}},
 		{"a bind that failed", []Entry{bindBegan, bindFailed}, nil},
@@ -52,7 +77,11 @@ func TestLasting(t *testing.T) {
 
 func TestHeldFormer(t *testing.T) {
 	entry := func(kind Kind, former string, held bool) Entry {
-		return Entry{Kind: kind, Effect: EffectSetting, Setting: &SettingChange{Path: "p", Former: former, Value: "0", Held: held}}
+		return Entry{
+			Kind:    kind,
+			Effect:  EffectSetting,
+			Setting: &SettingChange{Path: "p", Former: former, Value: "0", Held: held},
+		}
 	}
 	began, done := EffectSetting.Began(), EffectSetting.Done()
 	for _, c := range []struct {

@@ -12,7 +12,11 @@ import (
 func TestJoin(t *testing.T) {
 	small := func(guest string, bytes topology.Bytes) plan.Move {
 		return plan.Move{Kind: plan.Gather, Guests: []plan.GuestMove{{Guest: guest, Bytes: bytes}}, Why: "why " + guest,
-			Benefit: plan.Benefit{Cost: 1, AccessCPUs: 0.5, Horizon: time.Minute}, Cost: plan.Price{Bytes: bytes, Took: time.Second, BytesPerSecond: topology.GiB}}
+			Benefit: plan.Benefit{
+				Cost:       1,
+				AccessCPUs: 0.5,
+				Horizon:    time.Minute,
+			}, Cost: plan.Price{Bytes: bytes, Took: time.Second, BytesPerSecond: topology.GiB}}
 	}
 	advised := small("x", 1)
 	advised.Advised = true
@@ -38,7 +42,10 @@ func TestJoin(t *testing.T) {
 		}
 	}
 	all := plan.Join([]plan.Move{small("a", 3), small("b", 4)}, 10)[0]
-	if all.Kind != plan.Several || all.Cost.Bytes != 7 || all.Cost.Took != 2*time.Second || all.Benefit.AccessCPUs != 1 || !strings.Contains(all.Why, "why a") || !strings.Contains(all.Why, "why b") {
+	if all.Kind != plan.Several || all.Cost.Bytes != 7 || all.Cost.Took != 2*time.Second ||
+		all.Benefit.AccessCPUs != 1 ||
+		!strings.Contains(all.Why, "why a") ||
+		!strings.Contains(all.Why, "why b") {
 		t.Errorf("%+v", all)
 	}
 }

@@ -19,8 +19,22 @@ func oneMove() plan.Plan {
 		Host: "h", Taken: time.Unix(1700000000, 0).UTC(), Before: 2, After: 1,
 		Moves: []plan.Move{{
 			Kind: plan.MoveGuest, Why: "db: far",
-			Guests:  []plan.GuestMove{{Guest: "db", Placement: guest.Placement{Guest: "db", Nodes: to}, Bytes: topology.GiB, Undo: plan.Undo{VCPUNodes: topology.MustParseSet[topology.NodeID]("0"), Memory: topology.MemoryByNode{0: topology.GiB}}}},
-			Benefit: plan.Benefit{Cost: 1, AccessCPUs: 0.5, Horizon: time.Minute}, Cost: plan.Price{Bytes: topology.GiB, Took: time.Second, BytesPerSecond: topology.GiB},
+			Guests: []plan.GuestMove{
+				{
+					Guest:     "db",
+					Placement: guest.Placement{Guest: "db", Nodes: to},
+					Bytes:     topology.GiB,
+					Undo: plan.Undo{
+						VCPUNodes: topology.MustParseSet[topology.NodeID]("0"),
+						Memory:    topology.MemoryByNode{0: topology.GiB},
+					},
+				},
+			},
+			Benefit: plan.Benefit{
+				Cost:       1,
+				AccessCPUs: 0.5,
+				Horizon:    time.Minute,
+			}, Cost: plan.Price{Bytes: topology.GiB, Took: time.Second, BytesPerSecond: topology.GiB},
 		}},
 		Stays: []plan.Stay{{Guest: "web", Kind: plan.StayCooldown, Why: "rests"}},
 	}
@@ -28,7 +42,8 @@ func oneMove() plan.Plan {
 
 func TestRoundInWords(t *testing.T) {
 	r := oneMove()
-	want := "h: 1 move; cost 2 now, 1 after\n  1. move: db to nodes 1 (1 GiB to copy)\n     db: far\n  stays: web: rests\n"
+	want := "h: 1 move; cost 2 now, 1 after\n  1. move: db to nodes 1 (1 GiB to copy)\n     db: far\n  stays: web: " +
+		"rests\n"
 	if got := r.Text(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -37,7 +52,8 @@ func TestRoundInWords(t *testing.T) {
 	if got := strings.Join(r.Moves[0].Names(), ", "); got != "db, web" {
 		t.Errorf("names %q", got)
 	}
-	if got, want := r.Moves[0].String(), "move: db to nodes 1 (1 GiB to copy), web to nodes  (0 B to copy) [advised only]"; got != want {
+	if got, want := r.Moves[0].String(), "move: db to nodes 1 (1 GiB to copy), web to nodes  (0 B to copy) "+
+		"[advised only]"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := (plan.Plan{Host: "h"}).Text(); got != "h: nothing to move\n" {

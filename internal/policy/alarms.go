@@ -54,14 +54,16 @@ var alarmDefaults = []watched{
 	// A tenth of a thread waiting for each CPU is what a guest calls suffering (Balance.Wait).
 	{alarm.NodeWait, many, Threshold{Warning: 0.1, Critical: 0.5, Clear: 0.7, For: minutes(1), Quiet: minutes(1)}},
 	// The host keeps 2 % of a node for itself (KeepFree); below that, memory goes to other nodes.
-	{alarm.NodeMemory, share, Threshold{Warning: 0.95, Critical: 0.98, Clear: 0.98, For: minutes(1), Quiet: minutes(1)}},
+	{alarm.NodeMemory, share,
+		Threshold{Warning: 0.95, Critical: 0.98, Clear: 0.98, For: minutes(1), Quiet: minutes(1)}},
 	// A full pool is how huge pages are meant to be used; it only means that the
 	// next guest gets none here.
 	{alarm.NodeHugePages, share, Threshold{Warning: 1, Clear: 1, For: minutes(1), Quiet: minutes(1)}},
 	// From 0.8 on latency grows steeply (Balance.Traffic).
 	{alarm.NodeTraffic, share, Threshold{Warning: 0.8, Critical: 0.95, Clear: 0.9, For: minutes(1), Quiet: minutes(1)}},
 	// Any lasting wait for memory is swapping or reclaim, which hosts of guests are not to do.
-	{alarm.HostPressure, share, Threshold{Warning: 0.1, Critical: 0.4, Clear: 0.7, For: Duration(30 * time.Second), Quiet: minutes(1)}},
+	{alarm.HostPressure, share,
+		Threshold{Warning: 0.1, Critical: 0.4, Clear: 0.7, For: Duration(30 * time.Second), Quiet: minutes(1)}},
 	// As Balance.Wait; a third of the time lost is an outage to most guests.
 	{alarm.GuestWait, share, Threshold{Warning: 0.1, Critical: 0.3, Clear: 0.7, For: minutes(1), Quiet: minutes(1)}},
 	// Balancing acts within a minute; what is still remote after five stays so.
@@ -127,7 +129,8 @@ func (t Threshold) validate(field string, most float64) error {
 		return fmt.Errorf("policy: %s.warning %v: allowed are values above 0, to %v", field, t.Warning, most)
 	}
 	if t.Critical != 0 && !(t.Critical >= t.Warning && t.Critical <= most) {
-		return fmt.Errorf("policy: %s.critical %v: allowed are %v (its warning) to %v", field, t.Critical, t.Warning, most)
+		return fmt.Errorf("policy: %s.critical %v: allowed are %v (its warning) to %v", field, t.Critical, t.Warning,
+			most)
 	}
 	if !(t.Clear > 0 && t.Clear <= 1) {
 		return fmt.Errorf("policy: %s.clear %v: allowed are shares of the threshold above 0, to 1", field, t.Clear)

@@ -21,7 +21,13 @@ alarms:
 		t.Fatal(err)
 	}
 	a := p.Alarms.WithDefaults()
-	want := Threshold{Warning: 0.8, Critical: 0.99, Clear: 0.95, For: Duration(90 * time.Second), Quiet: Duration(time.Minute)}
+	want := Threshold{
+		Warning:  0.8,
+		Critical: 0.99,
+		Clear:    0.95,
+		For:      Duration(90 * time.Second),
+		Quiet:    Duration(time.Minute),
+	}
 	if got := a[alarm.NodeCPU]; got != want {
 		t.Errorf("node-cpu is %+v, want %+v", got, want)
 	}
@@ -44,11 +50,13 @@ alarms:
 
 func TestParse_AlarmsNameTheFieldAndItsLimits(t *testing.T) {
 	for text, want := range map[string]string{
-		"{node-heat: {warning: 1}}":                 "alarms.node-heat: there is no such quantity: allowed are node-cpu, ",
-		"{node-cpu: {warning: 95}}":                 "alarms.node-cpu.warning 95: allowed are values above 0, to 1",
-		"{node-cpu: {warning: -1}}":                 "alarms.node-cpu.warning -1",
-		"{node-cpu: {warning: .nan}}":               "NaN",
-		"{node-cpu: {warning: 0.995}}":              "alarms.node-cpu.critical 0.99: allowed are 0.995 (its warning) to 1",
+		"{node-heat: {warning: 1}}": "alarms.node-heat: there is no such quantity: allowed are " +
+			"node-cpu, ",
+		"{node-cpu: {warning: 95}}":   "alarms.node-cpu.warning 95: allowed are values above 0, to 1",
+		"{node-cpu: {warning: -1}}":   "alarms.node-cpu.warning -1",
+		"{node-cpu: {warning: .nan}}": "NaN",
+		"{node-cpu: {warning: 0.995}}": "alarms.node-cpu.critical 0.99: allowed are 0.995 (its " +
+			"warning) to 1",
 		"{guest-wait: {critical: 0.05}}":            "alarms.guest-wait.critical 0.05: allowed are 0.1",
 		"{guest-wait: {clear: 1.1}}":                "alarms.guest-wait.clear 1.1",
 		"{guest-wait: {for: 25h}}":                  "alarms.guest-wait.for 25h0m0s: allowed are 0s to 24h0m0s",
@@ -72,7 +80,8 @@ func TestAlarmDefaults_EveryQuantity(t *testing.T) {
 	if err := AlarmDefaults().validate(); err != nil {
 		t.Error(err)
 	}
-	for _, q := range []alarm.Quantity{alarm.NodeCPU, alarm.NodeWait, alarm.NodeMemory, alarm.NodeHugePages, alarm.NodeTraffic,
+	for _, q := range []alarm.Quantity{alarm.NodeCPU, alarm.NodeWait, alarm.NodeMemory, alarm.NodeHugePages,
+		alarm.NodeTraffic,
 		alarm.HostPressure, alarm.GuestWait, alarm.GuestRemote, alarm.GuestDrift, alarm.KernelMoves, alarm.RivalMover,
 		alarm.BlindSource, alarm.StuckMove} {
 		if AlarmDefaults()[q].Warning == 0 {

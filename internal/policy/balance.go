@@ -185,7 +185,8 @@ func (b Balance) validate() error {
 	for _, f := range []struct {
 		name        string
 		value, most Duration
-	}{{"patience", b.Patience, mostTime}, {"horizon", b.Horizon, mostMemory}, {"rest", b.Rest, mostTime}, {"no_return", b.NoReturn, mostMemory}} {
+	}{{"patience", b.Patience, mostTime}, {"horizon", b.Horizon, mostMemory}, {"rest", b.Rest, mostTime}, {"no_return",
+		b.NoReturn, mostMemory}} {
 		if f.value < 0 || f.value > f.most {
 			return fmt.Errorf("policy: balance.%s %v: allowed are 0s to %v", f.name, f.value, f.most)
 		}

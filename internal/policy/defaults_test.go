@@ -112,7 +112,9 @@ func TestPolicy_ValidateLimits(t *testing.T) {
 		return p
 	}
 	threshold := func(warning, critical, clearAt float64, hold Duration) Policy {
-		return Policy{Alarms: Alarms{alarm.NodeTraffic: {Warning: warning, Critical: critical, Clear: clearAt, For: hold}}}
+		return Policy{
+			Alarms: Alarms{alarm.NodeTraffic: {Warning: warning, Critical: critical, Clear: clearAt, For: hold}},
+		}
 	}
 	for _, c := range []struct {
 		name  string
@@ -127,7 +129,8 @@ func TestPolicy_ValidateLimits(t *testing.T) {
 		{"wait", balance(func(b *Balance) { b.Wait = 1 }), balance(func(b *Balance) { b.Wait = 1 + tiny })},
 		{"access", balance(func(b *Balance) { b.Access = 100 }), balance(func(b *Balance) { b.Access = 101 })},
 		{"rest", balance(func(b *Balance) { b.Rest = mostTime }), balance(func(b *Balance) { b.Rest = mostTime + 1 })},
-		{"horizon", balance(func(b *Balance) { b.Horizon = mostMemory }), balance(func(b *Balance) { b.Horizon = mostMemory + 1 })},
+		{"horizon", balance(func(b *Balance) { b.Horizon = mostMemory }),
+			balance(func(b *Balance) { b.Horizon = mostMemory + 1 })},
 		{"warning", threshold(1, 1, 1, 1), threshold(1+tiny, 0, 1, 1)},
 		{"critical", threshold(0.5, 1, 1, 1), threshold(0.5, 1+tiny, 1, 1)},
 		{"critical and warning", threshold(0.5, 0.5, 1, 1), threshold(0.5, 0.5-tiny, 1, 1)},

@@ -24,7 +24,10 @@ func TestGuide_AlarmsNameTheDefaults(t *testing.T) {
 		if d.Critical != 0 {
 			critical = fmt.Sprint(d.Critical)
 		}
-		name, figures := fmt.Sprintf("\n| `%s` |", d.quantity), fmt.Sprintf("| %v | %s | %v | %v | %v |\n", d.Warning, critical, d.Clear, seconds(d.For), seconds(d.Quiet))
+		name, figures := fmt.Sprintf(
+			"\n| `%s` |",
+			d.quantity,
+		), fmt.Sprintf("| %v | %s | %v | %v | %v |\n", d.Warning, critical, d.Clear, seconds(d.For), seconds(d.Quiet))
 		_, row, named := strings.Cut(table+"\n", name)
 		if row, _, _ = strings.Cut(row, "\n"); !named || !strings.HasSuffix(row+"\n", figures) {
 			t.Errorf("%s: the guide has %q, want it to end in %q", d.quantity, row, figures)

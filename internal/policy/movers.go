@@ -68,7 +68,8 @@ func (m Movers) validate() error {
 			ok = ok || f.value == a
 		}
 		if !ok {
-			return fmt.Errorf("policy: movers.%s %q: allowed are %q and %q", f.name, f.value, f.allowed[0], f.allowed[1])
+			return fmt.Errorf("policy: movers.%s %q: allowed are %q and %q", f.name, f.value, f.allowed[0],
+				f.allowed[1])
 		}
 	}
 	return nil

@@ -85,7 +85,8 @@ func TestParse_RefusesSizesWithoutAUnit(t *testing.T) {
 			t.Errorf("%q: error %v, want %q", text, err, says)
 		}
 	}
-	for _, text := range []string{"keep_free_per_node: 0", "balance: {pace: 500M}", "grow_huge_pages_up_to: 2MiB", "balance: {pace: 0}"} {
+	for _, text := range []string{"keep_free_per_node: 0", "balance: {pace: 500M}", "grow_huge_pages_up_to: " +
+		"2MiB", "balance: {pace: 0}"} {
 		if _, err := Parse(strings.NewReader(text)); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -20,7 +20,8 @@ const day = 24 * time.Hour
 // Contains reports whether t lies in the window. Of a night in which clocks
 // change, the hours on the clock count.
 func (w Window) Contains(t time.Time) bool {
-	clock := time.Duration(t.Hour())*time.Hour + time.Duration(t.Minute())*time.Minute // windows begin and end with a minute
+	clock := time.Duration(t.Hour())*time.Hour + time.Duration(
+		t.Minute())*time.Minute // windows begin and end with a minute
 	today, yesterday := t.Weekday(), (t.Weekday()+6)%7
 	if w.from < w.to {
 		return w.days[today] && clock >= w.from && clock < w.to

@@ -65,7 +65,8 @@ func TestWindow_ContainsAgainstMinutesOfTheWeek(t *testing.T) {
 		begin := rapid.IntRange(0, 6).Draw(t, "day")
 		from, length := rapid.IntRange(0, 1439).Draw(t, "from"), rapid.IntRange(1, 1440).Draw(t, "length")
 		to := (from + length) % 1440
-		w, err := ParseWindow(fmt.Sprintf("%s %02d:%02d-%02d:%02d", time.Weekday(begin).String()[:3], from/60, from%60, to/60, to%60))
+		w, err := ParseWindow(
+			fmt.Sprintf("%s %02d:%02d-%02d:%02d", time.Weekday(begin).String()[:3], from/60, from%60, to/60, to%60))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +75,8 @@ func TestWindow_ContainsAgainstMinutesOfTheWeek(t *testing.T) {
 			open[(begin*1440+from+i)%(7*1440)] = true
 		}
 		sunday := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
-		for _, minute := range []int{begin*1440 + from, begin*1440 + from + length, rapid.IntRange(0, 7*1440-1).Draw(t, "minute")} {
+		for _, minute := range []int{begin*1440 + from, begin*1440 + from + length, rapid.IntRange(0, 7*1440-1).Draw(t,
+			"minute")} {
 			for _, at := range []int{minute - 1, minute, minute + 1} {
 				at = (at + 7*1440) % (7 * 1440)
 				second := time.Duration(rapid.IntRange(0, 59).Draw(t, "second")) * time.Second
@@ -104,7 +106,8 @@ func TestWindow_String(t *testing.T) {
 }
 
 func TestParseWindow_Refuses(t *testing.T) {
-	for _, bad := range []string{"", "02:00", "2-5", "25:00-03:00", "Mo 02:00-03:00", "Mon- 02:00-03:00", "24:00-03:00", "Mon,Xyz 01:00-02:00", "01:00-02:00 Mon"} {
+	for _, bad := range []string{"", "02:00", "2-5", "25:00-03:00", "Mo 02:00-03:00", "Mon- 02:00-03:00", "24:00-03:00",
+		"Mon,Xyz 01:00-02:00", "01:00-02:00 Mon"} {
 		if w, err := ParseWindow(bad); err == nil {
 			t.Errorf("%q was read as %v", bad, w)
 		}
@@ -113,7 +116,10 @@ func TestParseWindow_Refuses(t *testing.T) {
 
 func TestWindow_IsReadAsWritten(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := Window{from: time.Duration(rapid.IntRange(0, 1439).Draw(t, "from")) * time.Minute, to: time.Duration(rapid.IntRange(0, 1440).Draw(t, "to")) * time.Minute}
+		w := Window{
+			from: time.Duration(rapid.IntRange(0, 1439).Draw(t, "from")) * time.Minute,
+			to:   time.Duration(rapid.IntRange(0, 1440).Draw(t, "to")) * time.Minute,
+		}
 		w.days[rapid.IntRange(0, 6).Draw(t, "day")] = true
 		w.days[rapid.IntRange(0, 6).Draw(t, "other day")] = true
 		text, _ := json.Marshal(w)

@@ -11,7 +11,8 @@ import (
 // itself: it moves the cursor, begins a command (C0, C1), or turns the order of
 // writing round. Names of VMs come from others, and hypervisors allow such runes.
 func Hidden(r rune) bool {
-	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' || r == unicode.ReplacementChar
+	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' ||
+		r == unicode.ReplacementChar
 }
 
 // Visible writes hidden runes as escapes that a shell reads back between $' and

@@ -97,9 +97,16 @@ func guestRow(s *status.Status, p person, seen []moment, now time.Time) row {
 		cpu = cell{text: cpus(load.Demand()), order: load.Demand()}
 		share := waitShare(load)
 		wait = cell{text: percent(share), order: share, tone: toneOf(share, 0.1, 0.3)}
-		memory = cell{order: float64(resident(p.sample)), draw: func(w int) string { return byNode(p.sample.MemoryByNode, w) }}
+		memory = cell{
+			order: float64(resident(p.sample)),
+			draw:  func(w int) string { return byNode(p.sample.MemoryByNode, w) },
+		}
 		if r := load.Remote; r != nil {
-			remote = cell{text: fmt.Sprintf("%s %s", percent(r.Share), label(r.Source)), order: r.Share, tone: toneOf(r.Share, 0.1, 0.3)}
+			remote = cell{
+				text:  fmt.Sprintf("%s %s", percent(r.Share), label(r.Source)),
+				order: r.Share,
+				tone:  toneOf(r.Share, 0.1, 0.3),
+			}
 		}
 	}
 	if p.LocalShare != nil {
@@ -113,7 +120,8 @@ func guestRow(s *status.Status, p person, seen []moment, now time.Time) row {
 		{text: string(p.Mode), tone: quiet},
 		p.state(now),
 		{draw: func(w int) string {
-			return sparkline(guestTrend(seen, p.Name, w, func(m guestMoment) float64 { return m.demand }), float64(p.VCPUs))
+			return sparkline(guestTrend(seen, p.Name, w, func(m guestMoment) float64 { return m.demand }),
+				float64(p.VCPUs))
 		}, tone: busy},
 	}}
 }

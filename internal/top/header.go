@@ -26,7 +26,12 @@ func (m Model) header() []string {
 	}
 	s := m.status
 	lines := []string{
-		edges(m.width, strings.Join([]string{headStyle.Render("numavisor " + oneLine(s.Host)), alarmsText(s), modeText(s, m.now)}, "  "), m.now.Format("15:04:05")),
+		edges(
+			m.width,
+			strings.Join([]string{headStyle.Render("numavisor " + oneLine(s.Host)), alarmsText(s), modeText(s, m.now)},
+				"  "),
+			m.now.Format("15:04:05"),
+		),
 		edges(m.width, tally(s), selfText(s, m.seen)...),
 	}
 	for _, w := range m.warnings() {
@@ -99,7 +104,8 @@ func alarmsText(s *status.Status) string {
 
 // tally counts what there is.
 func tally(s *status.Status) string {
-	text := fmt.Sprintf("%s, %s, %d suffering; %s, %s", text.Count(len(s.Sample.Nodes), "node", "nodes"), text.Count(len(s.Guests), "VM", "VMs"), len(s.Suffering),
+	text := fmt.Sprintf("%s, %s, %d suffering; %s, %s", text.Count(len(s.Sample.Nodes), "node", "nodes"),
+		text.Count(len(s.Guests), "VM", "VMs"), len(s.Suffering),
 		text.Count(int(s.Totals.MovesDone+s.Totals.MovesPart), "move", "moves"), short(s.Totals.MovedBytes))
 	if s.Totals.MovesFailed > 0 {
 		text += ", " + warn.render(fmt.Sprintf("%d failed", s.Totals.MovesFailed))
@@ -129,7 +135,8 @@ func (m Model) warnings() []string {
 	}
 	switch {
 	case m.lost != nil:
-		text := fmt.Sprintf("DAEMON LOST for %s; the picture is %s old; trying again: %v", span(m.now.Sub(m.lostAt)), span(age), m.lost)
+		text := fmt.Sprintf("DAEMON LOST for %s; the picture is %s old; trying again: %v", span(m.now.Sub(m.lostAt)),
+			span(age), m.lost)
 		lost := wrapped(text, m.width, 2)
 		lines = append(lines, lost[:min(len(lost), 3)]...)
 	case s.Sample.Taken.IsZero():

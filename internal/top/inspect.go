@@ -39,7 +39,9 @@ func (m Model) inspected() []string {
 	case advicePane:
 		for _, a := range s.Advice {
 			if a.ID == key {
-				texts = append([]string{head("Advised move " + a.ID + " since " + span(m.now.Sub(a.Since)) + " (a accepts it)")}, moveLines(a.Move)...)
+				texts = append(
+					[]string{head("Advised move " + a.ID + " since " + span(m.now.Sub(a.Since)) + " (a accepts it)")},
+					moveLines(a.Move)...)
 			}
 		}
 	case alarmsPane:
@@ -84,8 +86,12 @@ func (m Model) guestDetails(p *person) []string {
 	texts = append(texts, said("mode", "%s; %s", p.Mode, by), said("placed on", "nodes %s", text.Set(p.Nodes)))
 	if p.suffering != nil {
 		u := p.suffering
-		texts = append(texts, said("suffers", "for %s: %s", span(m.now.Sub(u.Since)), u.Why),
-			said("", "wait %s, access latency +%s over the best, memory bandwidth %s in use", percent(u.Wait), percent(u.Access), percent(u.Use)))
+		texts = append(
+			texts,
+			said("suffers", "for %s: %s", span(m.now.Sub(u.Since)), u.Why),
+			said("", "wait %s, access latency +%s over the best, memory bandwidth %s in use", percent(u.Wait),
+				percent(u.Access), percent(u.Use)),
+		)
 	}
 	if p.stays != "" {
 		texts = append(texts, said("stays", "%s", p.stays))
@@ -119,20 +125,25 @@ func (m Model) measured(p *person) []string {
 		if p.LocalSource != "" {
 			by = ", by " + p.LocalSource
 		}
-		texts = append(texts, said("local", "%s of its memory is local to the vCPUs that use it%s", percent(*p.LocalShare), by))
+		texts = append(texts,
+			said("local", "%s of its memory is local to the vCPUs that use it%s", percent(*p.LocalShare), by))
 	}
 	texts = append(texts, "", head(fmt.Sprintf("The last %s", fine(g.Load.Window))))
 	wide := max(4, min(60, m.width-45))
 	line := func(what, figures string, most float64, value func(guestMoment) float64) {
-		texts = append(texts, said(what, "%-28s ▏%s▏", figures, sparkline(guestTrend(m.seen, p.Name, wide, value), most)))
+		texts = append(texts,
+			said(what, "%-28s ▏%s▏", figures, sparkline(guestTrend(m.seen, p.Name, wide, value), most)))
 	}
-	line("CPU", fmt.Sprintf("%.2f used, %.2f wanted", g.Load.CPU, g.Load.Demand()), float64(p.VCPUs), func(v guestMoment) float64 { return v.demand })
-	line("wait", fmt.Sprintf("%s of what it wants", percent(waitShare(&g.Load))), 0.1, func(v guestMoment) float64 { return v.wait })
+	line("CPU", fmt.Sprintf("%.2f used, %.2f wanted", g.Load.CPU, g.Load.Demand()), float64(p.VCPUs),
+		func(v guestMoment) float64 { return v.demand })
+	line("wait", fmt.Sprintf("%s of what it wants", percent(waitShare(&g.Load))), 0.1,
+		func(v guestMoment) float64 { return v.wait })
 	if g.Load.Throttled > 0 {
 		texts = append(texts, said("throttled", "%.2f CPUs held back by its own quota", g.Load.Throttled))
 	}
 	if r := g.Load.Remote; r != nil {
-		line("remote", fmt.Sprintf("%s by %s", percent(r.Share), r.Source), 0.1, func(v guestMoment) float64 { return v.remote })
+		line("remote", fmt.Sprintf("%s by %s", percent(r.Share), r.Source), 0.1,
+			func(v guestMoment) float64 { return v.remote })
 	}
 	if g.Load.MemoryMBps > 0 {
 		texts = append(texts, said("traffic", "%s to memory", traffic(g.Load.MemoryMBps)))
@@ -166,7 +177,11 @@ func spread(t *topology.Topology, p *person) []string {
 		case !p.Nodes.IsEmpty():
 			meant = "not placed here"
 		}
-		texts = append(texts, said(inventory.NodeRef(n.ID).String(), "▕%s▏ %9v  %5.2f CPUs  %s", bar(float64(memory)/float64(whole), 20), memory, cpu, meant))
+		texts = append(
+			texts,
+			said(inventory.NodeRef(n.ID).String(), "▕%s▏ %9v  %5.2f CPUs  %s", bar(float64(memory)/float64(whole), 20),
+				memory, cpu, meant),
+		)
 	}
 	return texts
 }
@@ -226,13 +241,21 @@ func aside(words string) string {
 func moveLines(v plan.Move) []string {
 	var texts []string
 	for _, g := range v.Guests {
-		texts = append(texts, said("move", "%s: %s from nodes %s to nodes %s, %v to copy", v.Kind, g.Guest, text.Set(g.Undo.VCPUNodes), text.Set(g.Placement.Nodes), g.Bytes))
+		texts = append(
+			texts,
+			said("move", "%s: %s from nodes %s to nodes %s, %v to copy", v.Kind, g.Guest, text.Set(g.Undo.VCPUNodes),
+				text.Set(g.Placement.Nodes), g.Bytes),
+		)
 	}
-	texts = append(texts,
+	texts = append(
+		texts,
 		said("why", "%s", v.Why),
-		said("benefit", "%.2f CPUs not lost to far memory, %.2f CPUs not waited for, for %s; the host's cost falls by %.3g",
+		said("benefit",
+			"%.2f CPUs not lost to far memory, %.2f CPUs not waited for, for %s; the host's cost falls by %.3g",
 			v.Benefit.AccessCPUs, v.Benefit.WaitCPUs, length(v.Benefit.Horizon), v.Benefit.Cost),
-		said("price", "copies %v in %s at %v/s%s; costs %.3g", v.Cost.Bytes, v.Cost.Took.Round(100*time.Millisecond), v.Cost.BytesPerSecond, aside(v.Cost.RateFrom), v.Cost.Cost))
+		said("price", "copies %v in %s at %v/s%s; costs %.3g", v.Cost.Bytes, v.Cost.Took.Round(100*time.Millisecond),
+			v.Cost.BytesPerSecond, aside(v.Cost.RateFrom), v.Cost.Cost),
+	)
 	if v.Cost.PageTables > 0 {
 		texts = append(texts, said("", "%s of the page tables stay behind", percent(v.Cost.PageTables)))
 	}
@@ -253,8 +276,10 @@ func (m Model) alarmsOf(object inventory.Ref, guest string) []string {
 
 func alarmLines(a alarm.Alarm, now time.Time) []string {
 	texts := []string{
-		said("severity", "%s for %s, last beyond its limit %s ago", a.Severity, span(now.Sub(a.First)), span(now.Sub(a.Last))),
-		said("value", "%s, limit %s, worst %s", a.Quantity.Amount(a.Value), a.Quantity.Amount(a.Threshold), a.Quantity.Amount(a.Worst)),
+		said("severity", "%s for %s, last beyond its limit %s ago", a.Severity, span(now.Sub(a.First)),
+			span(now.Sub(a.Last))),
+		said("value", "%s, limit %s, worst %s", a.Quantity.Amount(a.Value), a.Quantity.Amount(a.Threshold),
+			a.Quantity.Amount(a.Worst)),
 		said("why", "%s", a.Why),
 	}
 	if len(a.Guests) > 0 {
@@ -276,9 +301,11 @@ func (m Model) nodeDetails(key string) []string {
 	}
 	texts := []string{
 		head(fmt.Sprintf("Node %d: %d CPUs, %v", n.Node, n.CPUs, n.Memory)),
-		line("CPU", fmt.Sprintf("%.2f of %d in use", n.CPU, n.CPUs), float64(n.CPUs), func(v nodeMoment) float64 { return v.cpu }),
+		line("CPU", fmt.Sprintf("%.2f of %d in use", n.CPU, n.CPUs), float64(n.CPUs),
+			func(v nodeMoment) float64 { return v.cpu }),
 		line("wait", fmt.Sprintf("%.2f threads", n.Wait), 1, func(v nodeMoment) float64 { return v.wait }),
-		line("memory", fmt.Sprintf("%s used, %v free", percent(used(n)), n.Free), 1, func(v nodeMoment) float64 { return v.used }),
+		line("memory", fmt.Sprintf("%s used, %v free", percent(used(n)), n.Free), 1,
+			func(v nodeMoment) float64 { return v.used }),
 		said("traffic", "%s", traffic(n.MemoryMBps)),
 		said("pools", "%s (free/all)", pools(n.HugePages)),
 	}
@@ -316,12 +343,16 @@ func tenants(s *status.Status, id topology.NodeID) []string {
 			here = append(here, g)
 		}
 	}
-	slices.SortStableFunc(here, func(a, b inventory.GuestSample) int { return cmp.Compare(b.MemoryByNode[id], a.MemoryByNode[id]) })
+	slices.SortStableFunc(here,
+		func(a, b inventory.GuestSample) int { return cmp.Compare(b.MemoryByNode[id], a.MemoryByNode[id]) })
 	var texts []string
 	for _, g := range here {
 		whole := max(1, resident(&g))
-		texts = append(texts, fmt.Sprintf("%s %9v, %4s of its memory; %5.2f of its %5.2f CPUs", fit(g.Name, 24), g.MemoryByNode[id],
-			percent(float64(g.MemoryByNode[id])/float64(whole)), g.CPUByNode[id], g.Load.CPU))
+		texts = append(
+			texts,
+			fmt.Sprintf("%s %9v, %4s of its memory; %5.2f of its %5.2f CPUs", fit(g.Name, 24), g.MemoryByNode[id],
+				percent(float64(g.MemoryByNode[id])/float64(whole)), g.CPUByNode[id], g.Load.CPU),
+		)
 	}
 	if len(texts) == 0 {
 		return []string{"none"}

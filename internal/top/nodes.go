@@ -34,7 +34,9 @@ func nodeTable(s *status.Status, seen []moment) table {
 	return t
 }
 
-func nodeRow(s *status.Status, n inventory.NodeSample, guests int, remotes map[topology.NodeID]float64, seen []moment) row {
+func nodeRow(
+	s *status.Status, n inventory.NodeSample, guests int, remotes map[topology.NodeID]float64, seen []moment,
+) row {
 	name := fmt.Sprint(n.Node)
 	if n.CPUs == 0 {
 		name += " memory"
@@ -47,7 +49,11 @@ func nodeRow(s *status.Status, n inventory.NodeSample, guests int, remotes map[t
 	if n.CPUs > 0 {
 		share := n.CPU / float64(n.CPUs)
 		figures := fmt.Sprintf("%s/%d", cpus(n.CPU), n.CPUs)
-		cpu = cell{order: share, tone: toneOf(share, 0.8, 0.95), draw: func(w int) string { return meter(share, figures, w, 8) }}
+		cpu = cell{
+			order: share,
+			tone:  toneOf(share, 0.8, 0.95),
+			draw:  func(w int) string { return meter(share, figures, w, 8) },
+		}
 	}
 	wait := cell{text: number(round(n.Wait)), order: n.Wait, tone: quiet}
 	if n.CPUs > 0 && n.Wait/float64(n.CPUs) >= 0.1 {
@@ -56,7 +62,11 @@ func nodeRow(s *status.Status, n inventory.NodeSample, guests int, remotes map[t
 	memory := cell{text: "no memory", tone: quiet, order: -1}
 	if n.Memory > 0 {
 		share, figures := used(n), short(n.Memory-min(n.Free, n.Memory))+"/"+short(n.Memory)
-		memory = cell{order: share, tone: toneOf(share, 0.9, 0.97), draw: func(w int) string { return meter(share, figures, w, 9) }}
+		memory = cell{
+			order: share,
+			tone:  toneOf(share, 0.9, 0.97),
+			draw:  func(w int) string { return meter(share, figures, w, 9) },
+		}
 	}
 	remote := cell{text: "-", tone: quiet, order: -1}
 	if share, ok := remotes[n.Node]; ok {

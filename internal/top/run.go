@@ -18,7 +18,8 @@ import (
 // Run shows a daemon in the terminal until the operator quits or ctx ends. in
 // and out are the terminal; the daemon is asked for its status every interval.
 func Run(ctx context.Context, d Daemon, interval time.Duration, in io.Reader, out io.Writer) error {
-	p := tea.NewProgram(New(d, interval, time.Now()), tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithEnvironment(os.Environ()))
+	p := tea.NewProgram(New(d, interval, time.Now()), tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out),
+		tea.WithEnvironment(os.Environ()))
 	if _, err := p.Run(); err != nil && ctx.Err() == nil && !errors.Is(err, tea.ErrInterrupted) {
 		return fmt.Errorf("showing the daemon in the terminal: %w; 'numavisor top --once' needs no terminal", err)
 	}

@@ -31,7 +31,8 @@ type nodeMoment struct{ cpu, wait, used float64 }
 
 func momentOf(s *status.Status) moment {
 	m := moment{at: s.Sample.Taken, selfCPU: s.Self.CPU, started: s.Started,
-		guests: make(map[string]guestMoment, len(s.Sample.Guests)), nodes: make(map[topology.NodeID]nodeMoment, len(s.Sample.Nodes))}
+		guests: make(map[string]guestMoment,
+			len(s.Sample.Guests)), nodes: make(map[topology.NodeID]nodeMoment, len(s.Sample.Nodes))}
 	for i := range s.Sample.Guests {
 		g := &s.Sample.Guests[i]
 		remote := math.NaN()

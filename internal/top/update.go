@@ -157,7 +157,12 @@ func (m Model) browsed(key string) Model {
 	case "S":
 		m.focuses[m.pane].by.reverse = !m.focuses[m.pane].by.reverse
 	case "/":
-		m.line = &line{prompt: "filter " + m.tables()[m.pane].name + ": ", text: m.focuses[m.pane].filter, each: setFilter, enter: setFilter}
+		m.line = &line{
+			prompt: "filter " + m.tables()[m.pane].name + ": ",
+			text:   m.focuses[m.pane].filter,
+			each:   setFilter,
+			enter:  setFilter,
+		}
 	case "esc":
 		m.focuses[m.pane].filter = ""
 	case "enter":
@@ -248,9 +253,11 @@ func (m Model) askCancel() Model {
 		if v.ID == id {
 			m.ask = &question{
 				title: "End this move where it is?",
-				lines: append([]string{fmt.Sprintf("%v of %v are copied.", min(v.Done, v.Total), v.Total)}, moveLines(v.Move)...),
-				done:  "cancelled: " + v.Move.String(),
-				do:    func(ctx context.Context, d Daemon) error { return d.Cancel(ctx, v.ID) },
+				lines: append(
+					[]string{fmt.Sprintf("%v of %v are copied.", min(v.Done, v.Total), v.Total)},
+					moveLines(v.Move)...),
+				done: "cancelled: " + v.Move.String(),
+				do:   func(ctx context.Context, d Daemon) error { return d.Cancel(ctx, v.ID) },
 			}
 			return m
 		}

@@ -110,7 +110,8 @@ func TestAnOrderThatFailsIsTold(t *testing.T) {
 
 // Why an order failed is told whole, on as many lines as that takes.
 func TestALongReasonIsToldWhole(t *testing.T) {
-	why := "guest build7 has 24 GiB in 1 GiB pages, of which node 7 has 3 free; grow the pool of node 7 or take another node, last words"
+	why := "guest build7 has 24 GiB in 1 GiB pages, of which node 7 has 3 free; grow the pool of node 7 or take " +
+		"another node, last words"
 	m := seeing(t, &heard{fails: errors.New(why)}, 60, 24, 8, 43, 4)
 	m = carriedOut(t, m, keys("tab", "tab", "a", "y")...)
 	if text := strings.Join(strings.Fields(pictured(m)), " "); !strings.Contains(text, "failed: "+why) {
@@ -134,7 +135,8 @@ func TestWhatIsPastedIsTyped(t *testing.T) {
 	m = after(t, m, tea.PasteMsg{Content: "y"}) // into nothing
 	m = after(t, m, keys("/")...)
 	m = after(t, m, tea.PasteMsg{Content: "build7"})
-	if text := pictured(m); m.line.text != "build7" || strings.Contains(text, "build27") || !strings.Contains(text, "!build7") {
+	if text := pictured(m); m.line.text != "build7" || strings.Contains(text, "build27") ||
+		!strings.Contains(text, "!build7") {
 		t.Errorf("the filter is %q:\n%s", m.line.text, text)
 	}
 }
@@ -228,8 +230,16 @@ func TestWhenAPaneEndsTheMarkGoesToTheGuests(t *testing.T) {
 func TestUpdateLeavesTheOldModelAlone(t *testing.T) {
 	m := seeing(t, nil, 80, 24, 8, 43, 20)
 	picture, moments := m.View().Content, len(m.seen)
-	msgs := append(keys("down", "s", "S", "tab", "enter", "down", "esc", "/", "a", "backspace", "enter", "tab", "a", "n", "p", "x", "esc", "?"),
-		statusMsg{status: statustest.BusyHost(8, 43, 50), at: noon.Add(50 * time.Second)}, tickMsg(noon.Add(time.Hour)), tea.WindowSizeMsg{Width: 50, Height: 10})
+	msgs := append(
+		keys("down", "s", "S", "tab", "enter", "down", "esc", "/", "a", "backspace", "enter", "tab", "a", "n", "p", "x",
+			"esc", "?"),
+		statusMsg{
+			status: statustest.BusyHost(8, 43, 50),
+			at:     noon.Add(50 * time.Second),
+		},
+		tickMsg(noon.Add(time.Hour)),
+		tea.WindowSizeMsg{Width: 50, Height: 10},
+	)
 	for _, msg := range msgs {
 		after(t, m, msg)
 	}
@@ -278,11 +288,16 @@ func TestDrawing(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
 		{bar(0, 4), "    "}, {bar(1, 4), "████"}, {bar(2, 4), "████"}, {bar(0.5, 4), "██  "}, {bar(0.001, 4), "▏   "},
 		{bar(math.NaN(), 2), "  "},
-		{sparkline([]float64{0, 1, 2, 4}, 0), "▁▃▅█"}, {sparkline([]float64{0, 0}, 0), "▁▁"}, {sparkline([]float64{1, math.NaN()}, 8), "▂ "},
+		{sparkline([]float64{0, 1, 2, 4}, 0), "▁▃▅█"}, {sparkline([]float64{0, 0}, 0),
+			"▁▁"}, {sparkline([]float64{1, math.NaN()}, 8), "▂ "},
 		{fit("abc", 2), "a…"}, {fit("é", 3), "é  "}, {fit("日本", 3), "日…"}, {fitRight("7%", 4), "  7%"},
-		{short(1536 << 20), "1.5G"}, {short(16 << 30), "16G"}, {short(0), "0B"}, {short(1<<40 + 1<<39), "1.5T"}, {short(999 << 10), "999K"},
-		{span(59 * time.Second), "59s"}, {span(-time.Second), "0s"}, {span(119 * time.Minute), "1h"}, {span(72 * time.Hour), "3d"},
-		{length(30 * time.Minute), "30m"}, {length(2 * time.Hour), "2h"}, {length(90 * time.Minute), "1h30m"}, {length(90 * time.Second), "1m30s"}, {length(20 * time.Minute), "20m"}, {length(10 * time.Hour), "10h"}, {length(30 * time.Second), "30s"},
+		{short(1536 << 20), "1.5G"}, {short(16 << 30), "16G"}, {short(0), "0B"}, {short(1<<40 + 1<<39),
+			"1.5T"}, {short(999 << 10), "999K"},
+		{span(59 * time.Second), "59s"}, {span(-time.Second), "0s"}, {span(119 * time.Minute),
+			"1h"}, {span(72 * time.Hour), "3d"},
+		{length(30 * time.Minute), "30m"}, {length(2 * time.Hour), "2h"}, {length(90 * time.Minute),
+			"1h30m"}, {length(90 * time.Second), "1m30s"}, {length(20 * time.Minute), "20m"}, {length(10 * time.Hour),
+			"10h"}, {length(30 * time.Second), "30s"},
 	} {
 		if c.got != c.want {
 			t.Errorf("drawn %q, want %q", c.got, c.want)

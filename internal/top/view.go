@@ -102,7 +102,13 @@ func share(lines int, want [panes]int, focus pane) (got [panes]int, gap bool) {
 	if gap {
 		lines -= max(0, open-1)
 	}
-	least := [panes]int{nodesPane: max(4, lines/4), guestsPane: max(5, lines/3), movingPane: 3, advicePane: 3, alarmsPane: 2}
+	least := [panes]int{
+		nodesPane:  max(4, lines/4),
+		guestsPane: max(5, lines/3),
+		movingPane: 3,
+		advicePane: 3,
+		alarmsPane: 2,
+	}
 	give := func(p pane, upTo int) {
 		more := max(0, min(upTo-got[p], want[p]-got[p], lines))
 		got[p] += more
@@ -176,9 +182,11 @@ func (m Model) keyLine() string {
 	case m.screen != overview:
 		return m.keys("up/down", "scroll", "esc", "back", "a", "accept", "c", "cancel", "p", "pause", "q", "quit")
 	}
-	all := []string{"tab", "pane", "s", "sort", "/", "filter", "enter", "inspect", "a", "accept", "c", "cancel", "p", "pause", "?", "help", "q", "quit"}
+	all := []string{"tab", "pane", "s", "sort", "/", "filter", "enter", "inspect", "a", "accept", "c", "cancel", "p",
+		"pause", "?", "help", "q", "quit"}
 	if f := m.focuses[m.pane].filter; f != "" {
-		all = []string{"only", oneLine(f), "esc", "shows all", "tab", "pane", "s", "sort", "enter", "inspect", "?", "help"}
+		all = []string{"only", oneLine(f), "esc", "shows all", "tab", "pane", "s", "sort", "enter", "inspect", "?",
+			"help"}
 	}
 	return m.keys(all...)
 }

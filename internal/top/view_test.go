@@ -28,7 +28,8 @@ func seeing(t testing.TB, d Daemon, width, height, nodes, guests, seconds int) M
 	m := New(d, time.Second, noon)
 	m = after(t, m, tea.WindowSizeMsg{Width: width, Height: height})
 	for s := 0; s <= seconds; s += 2 {
-		m = after(t, m, tickMsg(noon.Add(time.Duration(s)*time.Second)), statusMsg{status: statustest.BusyHost(nodes, guests, s), at: noon.Add(time.Duration(s) * time.Second)})
+		m = after(t, m, tickMsg(noon.Add(time.Duration(s)*time.Second)),
+			statusMsg{status: statustest.BusyHost(nodes, guests, s), at: noon.Add(time.Duration(s) * time.Second)})
 	}
 	return m
 }
@@ -45,7 +46,15 @@ func after(t testing.TB, m Model, msgs ...tea.Msg) Model {
 
 // keys are key presses by name; single letters are typed.
 func keys(names ...string) []tea.Msg {
-	special := map[string]rune{"enter": tea.KeyEnter, "esc": tea.KeyEscape, "tab": tea.KeyTab, "up": tea.KeyUp, "down": tea.KeyDown, "end": tea.KeyEnd, "backspace": tea.KeyBackspace}
+	special := map[string]rune{
+		"enter":     tea.KeyEnter,
+		"esc":       tea.KeyEscape,
+		"tab":       tea.KeyTab,
+		"up":        tea.KeyUp,
+		"down":      tea.KeyDown,
+		"end":       tea.KeyEnd,
+		"backspace": tea.KeyBackspace,
+	}
 	var msgs []tea.Msg
 	for _, n := range names {
 		if code, ok := special[n]; ok {
@@ -118,7 +127,8 @@ func TestPlainPicture(t *testing.T) {
 
 // Whatever the size, the screen and the host: as many lines as the screen has, none too wide.
 func TestEveryPictureFitsTheScreen(t *testing.T) {
-	screens := [][]string{nil, {"enter"}, {"?"}, {"tab", "enter"}, {"tab", "tab", "a"}, {"p"}, {"p", "2h why\n\tnot", "enter"}, {"tab", "tab", "tab", "enter"}, {"/", "zzz"}}
+	screens := [][]string{nil, {"enter"}, {"?"}, {"tab", "enter"}, {"tab", "tab", "a"}, {"p"},
+		{"p", "2h why\n\tnot", "enter"}, {"tab", "tab", "tab", "enter"}, {"/", "zzz"}}
 	hosts := map[int]Model{}
 	for _, nodes := range []int{1, 64} {
 		hosts[nodes] = seeing(t, nil, 80, 24, nodes, 25, 4)
@@ -131,7 +141,14 @@ func TestEveryPictureFitsTheScreen(t *testing.T) {
 					m := after(t, m, keys(pressed...)...)
 					wantFit(t, m, fmt.Sprint(width, "x", height, " ", nodes, " nodes, keys ", pressed))
 				}
-				m = after(t, m, statusMsg{err: errors.New("connection refused: " + strings.Repeat("long ", 60)), at: noon.Add(time.Minute)})
+				m = after(
+					t,
+					m,
+					statusMsg{
+						err: errors.New("connection refused: " + strings.Repeat("long ", 60)),
+						at:  noon.Add(time.Minute),
+					},
+				)
 				wantFit(t, m, fmt.Sprint(width, "x", height, ", lost"))
 			}
 		}
@@ -161,8 +178,10 @@ func TestControlCharactersAreNotShown(t *testing.T) {
 	s.Alarms[0].Why, s.Alarms[0].Object = evil, inventory.GuestRef(evil)
 	s.Advice[0].Move.Why, s.Advice[0].ID = evil, evil
 	s.Moving[0].Step, s.Rivals[0].What = evil, evil
-	m := after(t, New(nil, time.Second, noon), tea.WindowSizeMsg{Width: 200, Height: 60}, statusMsg{status: s, at: noon})
-	for _, pressed := range [][]string{nil, {"enter"}, {"tab", "enter"}, {"tab", "tab", "enter"}, {"tab", "tab", "a"}, {"tab", "tab", "tab", "enter"}, {"tab", "tab", "tab", "tab", "enter"}} {
+	m := after(t, New(nil, time.Second, noon), tea.WindowSizeMsg{Width: 200, Height: 60},
+		statusMsg{status: s, at: noon})
+	for _, pressed := range [][]string{nil, {"enter"}, {"tab", "enter"}, {"tab", "tab", "enter"}, {"tab", "tab", "a"},
+		{"tab", "tab", "tab", "enter"}, {"tab", "tab", "tab", "tab", "enter"}} {
 		m := after(t, m, keys(pressed...)...)
 		content := m.View().Content
 		for _, bad := range []string{"\x1b[2J", "\x07", "\u009b"} {
@@ -180,7 +199,8 @@ func TestControlCharactersAreNotShown(t *testing.T) {
 func TestTroubleIsSeenWithoutColour(t *testing.T) {
 	m := seeing(t, nil, 200, 80, 8, 43, 10)
 	text := ansi.Strip(m.View().Content)
-	for _, want := range []string{"1 critical", "1 warning", "suffers 3m", "drift", "moving 50%", "stays", "rests", "!build7", "1 !", "rival kernel NUMA balancing", "0% est", "70% pmu", "advise", "shutoff"} {
+	for _, want := range []string{"1 critical", "1 warning", "suffers 3m", "drift", "moving 50%", "stays", "rests",
+		"!build7", "1 !", "rival kernel NUMA balancing", "0% est", "70% pmu", "advise", "shutoff"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in the picture:\n%s", want, text)
 		}
@@ -189,13 +209,18 @@ func TestTroubleIsSeenWithoutColour(t *testing.T) {
 
 func TestALostDaemonLeavesTheLastPictureWithItsAge(t *testing.T) {
 	m := seeing(t, nil, 100, 30, 8, 43, 10)
-	m = after(t, m, statusMsg{err: errors.New("connection refused"), at: noon.Add(15 * time.Second)}, tickMsg(noon.Add(40*time.Second)))
+	m = after(t, m, statusMsg{err: errors.New("connection refused"), at: noon.Add(15 * time.Second)},
+		tickMsg(noon.Add(40*time.Second)))
 	text := m.View().Content
-	if want := "DAEMON LOST for 25s; the picture is 30s old; trying again: connection refused"; !strings.Contains(ansi.Strip(text), want) {
+	if want := "DAEMON LOST for 25s; the picture is 30s old; trying again: connection refused"; !strings.Contains(
+		ansi.Strip(text),
+		want,
+	) {
 		t.Errorf("%q is not in the picture:\n%s", want, ansi.Strip(text))
 	}
 	lines := strings.Split(text, "\n")
-	if body := lines[len(lines)/2]; !strings.HasPrefix(body, "\x1b[2m") || !strings.Contains(ansi.Strip(text), "build7") {
+	if body := lines[len(lines)/2]; !strings.HasPrefix(body, "\x1b[2m") ||
+		!strings.Contains(ansi.Strip(text), "build7") {
 		t.Errorf("the last picture is not shown greyed: %q", body)
 	}
 	m = after(t, m, statusMsg{status: statustest.BusyHost(8, 43, 41), at: noon.Add(41 * time.Second)})
@@ -205,7 +230,8 @@ func TestALostDaemonLeavesTheLastPictureWithItsAge(t *testing.T) {
 }
 
 func TestADaemonThatAnswersWithAnOldSampleIsTold(t *testing.T) {
-	m := after(t, New(nil, time.Second, noon), statusMsg{status: statustest.BusyHost(2, 3, 0), at: noon.Add(35 * time.Second)})
+	m := after(t, New(nil, time.Second, noon),
+		statusMsg{status: statustest.BusyHost(2, 3, 0), at: noon.Add(35 * time.Second)})
 	if want := "its last sample is 35s old"; !strings.Contains(m.View().Content, want) {
 		t.Errorf("%q is not in the picture:\n%s", want, m.View().Content)
 	}
@@ -217,7 +243,8 @@ func TestADaemonThatAnswersWithAnOldSampleIsTold(t *testing.T) {
 
 func TestADaemonWithoutASampleIsTold(t *testing.T) {
 	m := after(t, New(nil, time.Second, noon), statusMsg{status: status.Status{Host: "h1", Mode: "auto"}, at: noon})
-	if text := m.View().Content; !strings.Contains(text, "has not taken a sample yet") || strings.Contains(text, " old") {
+	if text := m.View().Content; !strings.Contains(text, "has not taken a sample yet") ||
+		strings.Contains(text, " old") {
 		t.Errorf("the picture is\n%s", text)
 	}
 }
@@ -238,7 +265,8 @@ func TestAlarmsHaveUnits(t *testing.T) {
 func TestNamesDoNotTurnTheLine(t *testing.T) {
 	s := statustest.BusyHost(2, 9, 0)
 	s.Guests[0].Name = "a\u202eb\u2066c\u200fd"
-	m := after(t, New(nil, time.Second, noon), tea.WindowSizeMsg{Width: 200, Height: 60}, statusMsg{status: s, at: noon})
+	m := after(t, New(nil, time.Second, noon), tea.WindowSizeMsg{Width: 200, Height: 60},
+		statusMsg{status: s, at: noon})
 	if text := m.View().Content; strings.ContainsAny(text, "\u202e\u2066\u200f") || !strings.Contains(text, "a b c d") {
 		t.Errorf("the picture is %q", text)
 	}
@@ -248,7 +276,8 @@ func TestBeforeTheFirstStatus(t *testing.T) {
 	m := New(nil, time.Second, noon)
 	wantFit(t, m, "nothing yet")
 	m = after(t, m, statusMsg{err: errors.New("no such socket"), at: noon})
-	if text := ansi.Strip(m.View().Content); !strings.Contains(text, "does not answer") || !strings.Contains(text, "no such socket") {
+	if text := ansi.Strip(m.View().Content); !strings.Contains(text, "does not answer") ||
+		!strings.Contains(text, "no such socket") {
 		t.Errorf("the picture is\n%s", text)
 	}
 	m = after(t, m, keys("enter", "tab", "s", "S", "a", "c", "p", "down", "/", "x", "enter", "?")...)

@@ -36,7 +36,8 @@ func Assemble(seen Topology, cpus []SeenCPU) (Topology, error) {
 	a := assembly{Topology: seen, seen: map[CPUID]SeenCPU{}}
 	a.Gaps = slices.Clone(seen.Gaps)
 	if len(cpus) > maxCPUs || len(seen.Nodes) > maxNodes {
-		return Topology{}, fmt.Errorf("%d CPUs and %d nodes: Linux knows at most %d and %d", len(cpus), len(seen.Nodes), maxCPUs, maxNodes)
+		return Topology{}, fmt.Errorf("%d CPUs and %d nodes: Linux knows at most %d and %d", len(cpus), len(seen.Nodes),
+			maxCPUs, maxNodes)
 	}
 	a.takeCPUs(cpus)
 	a.takeNodes(seen.Nodes)

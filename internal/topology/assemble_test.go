@@ -21,7 +21,10 @@ func TestAssembleSettlesContradictions(t *testing.T) {
 		check func(Topology) bool
 	}{
 		"CPU listed twice": {func(s *Topology, _ *[]SeenCPU) { s.Nodes[0].CPUs = MustParseSet[CPUID]("1-3") },
-			"CPUs 1 of node 4", func(t Topology) bool { return t.Nodes[0].CPUs.String() == "0-1" && t.Nodes[1].CPUs.String() == "2-3" }},
+			"CPUs 1 of node 4", func(t Topology) bool {
+				return t.Nodes[0].CPUs.String() == "0-1" &&
+					t.Nodes[1].CPUs.String() == "2-3"
+			}},
 		"CPU described twice": {func(_ *Topology, c *[]SeenCPU) { *c = append(*c, SeenCPU{ID: 3, Socket: 7}) },
 			"CPUs 3 are described twice", func(t Topology) bool { return t.CPUs[3].Socket == 1 }},
 		"homeless CPU": {func(_ *Topology, c *[]SeenCPU) { *c = append(*c, SeenCPU{ID: 9}) },
@@ -30,11 +33,17 @@ func TestAssembleSettlesContradictions(t *testing.T) {
 			"node 4: number", func(t Topology) bool { return len(t.Nodes) == 2 && t.Nodes[1].Memory == GiB }},
 		"more free than there is": {func(s *Topology, _ *[]SeenCPU) { s.Nodes[0].Free = TiB },
 			"node 4: 1 TiB free of 1 GiB", func(t Topology) bool { return t.Nodes[1].Free == GiB }},
-		"more pages free than there are": {func(s *Topology, _ *[]SeenCPU) { s.Nodes[0].HugePages = []HugePagePool{{2 * MiB, 1, 2}} },
+		"more pages free than there are": {func(s *Topology,
+			_ *[]SeenCPU) {
+			s.Nodes[0].HugePages = []HugePagePool{{2 * MiB, 1, 2}}
+		},
 			"node 4: 2 huge pages", func(t Topology) bool { return t.Nodes[1].HugePages[0].Free == 1 }},
 		"no distance": {func(s *Topology, _ *[]SeenCPU) { delete(s.Nodes[0].Distances, 0) },
 			"node 4: no distance to nodes 0", func(t Topology) bool { return t.Nodes[1].Classes[0] == Remote }},
-		"device on no node": {func(s *Topology, _ *[]SeenCPU) { s.Devices = []Device{{Address: "0000:00:01.0", Node: 2}} },
+		"device on no node": {func(s *Topology, _ *[]SeenCPU) {
+			s.Devices = []Device{{Address: "0000:00:01.0",
+				Node: 2}}
+		},
 			"device 0000:00:01.0: says node 2", func(t Topology) bool { return t.Devices[0].Node == NoNode }},
 		"one-sided siblings": {func(_ *Topology, c *[]SeenCPU) { (*c)[1].Siblings = MustParseSet[CPUID]("0-2") },
 			"siblings of CPUs 0", func(t Topology) bool { return t.CPUs[0].Siblings.String() == "0" }},
@@ -61,15 +70,24 @@ func TestAssembleSettlesContradictions(t *testing.T) {
 func TestAssembleNumbersCoresDiesAndCaches(t *testing.T) {
 	var cpus []SeenCPU
 	for id := range CPUID(8) { // two sockets of two dies of one core of two threads; core and die repeat
-		cpus = append(cpus, SeenCPU{ID: id, Socket: int(id) / 4, Die: int(id) / 2 % 2, Core: 0, L3: Range(id/4*4, id/4*4+3)})
+		cpus = append(cpus,
+			SeenCPU{ID: id, Socket: int(id) / 4, Die: int(id) / 2 % 2, Core: 0, L3: Range(id/4*4, id/4*4+3)})
 	}
-	topo, err := Assemble(Topology{Nodes: []Node{{ID: 0, CPUs: Range[CPUID](0, 7), Distances: map[NodeID]int{0: 10}}}}, cpus)
+	topo, err := Assemble(Topology{Nodes: []Node{{ID: 0, CPUs: Range[CPUID](0, 7), Distances: map[NodeID]int{0: 10}}}},
+		cpus)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, c := range topo.CPUs {
-		want := CPU{ID: CPUID(i), Core: CoreID(i / 2 * 2), Die: DieID(i / 2 * 2), Socket: SocketID(i / 4), L3: L3ID(i / 4 * 4)}
-		if c.Core != want.Core || c.Die != want.Die || c.Socket != want.Socket || c.L3 != want.L3 || c.Siblings.Len() != 2 {
+		want := CPU{
+			ID:     CPUID(i),
+			Core:   CoreID(i / 2 * 2),
+			Die:    DieID(i / 2 * 2),
+			Socket: SocketID(i / 4),
+			L3:     L3ID(i / 4 * 4),
+		}
+		if c.Core != want.Core || c.Die != want.Die || c.Socket != want.Socket || c.L3 != want.L3 ||
+			c.Siblings.Len() != 2 {
 			t.Errorf("CPU %d: %+v; want %+v", i, c, want)
 		}
 	}
@@ -100,23 +118,37 @@ func TestAssembleRefuses(t *testing.T) {
 // Whatever a source tells, the result holds the invariants.
 func TestAssembleAlwaysValid(t *testing.T) {
 	set := rapid.Custom(func(t *rapid.T) CPUSet {
-		return SetOf(rapid.SliceOfN(rapid.Map(rapid.IntRange(0, 12), func(i int) CPUID { return CPUID(i) }), 0, 6).Draw(t, "ids")...)
+		return SetOf(
+			rapid.SliceOfN(rapid.Map(rapid.IntRange(0, 12), func(i int) CPUID { return CPUID(i) }), 0, 6).
+				Draw(t, "ids")...)
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		var seen Topology
 		for range rapid.IntRange(0, 4).Draw(t, "nodes") {
-			n := Node{ID: NodeID(rapid.IntRange(-1, 5).Draw(t, "node")), CPUs: set.Draw(t, "cpus"), Distances: map[NodeID]int{}}
-			n.Memory, n.Free = Bytes(rapid.IntRange(0, 9).Draw(t, "memory")), Bytes(rapid.IntRange(0, 9).Draw(t, "free"))
+			n := Node{
+				ID:        NodeID(rapid.IntRange(-1, 5).Draw(t, "node")),
+				CPUs:      set.Draw(t, "cpus"),
+				Distances: map[NodeID]int{},
+			}
+			n.Memory, n.Free = Bytes(rapid.IntRange(0, 9).Draw(t, "memory")), Bytes(
+				rapid.IntRange(0, 9).Draw(t, "free"))
 			n.Distances[NodeID(rapid.IntRange(-1, 5).Draw(t, "to"))] = rapid.IntRange(-1, 300).Draw(t, "distance")
-			n.HugePages = []HugePagePool{{2 * MiB, uint64(rapid.IntRange(0, 3).Draw(t, "total")), uint64(rapid.IntRange(0, 3).Draw(t, "unused"))}}
+			n.HugePages = []HugePagePool{
+				{2 * MiB, uint64(rapid.IntRange(0, 3).Draw(t, "total")),
+					uint64(rapid.IntRange(0, 3).Draw(t, "unused"))},
+			}
 			seen.Nodes = append(seen.Nodes, n)
 		}
 		seen.Housekeeping, seen.Offline = set.Draw(t, "housekeeping"), set.Draw(t, "offline")
 		number := rapid.IntRange(-1, 3)
 		var cpus []SeenCPU
 		for range rapid.IntRange(0, 10).Draw(t, "count") {
-			cpus = append(cpus, SeenCPU{ID: CPUID(rapid.IntRange(-1, 12).Draw(t, "cpu")), Socket: number.Draw(t, "socket"),
-				Die: number.Draw(t, "die"), Core: number.Draw(t, "core"), Siblings: set.Draw(t, "siblings"), L3: set.Draw(t, "l3")})
+			cpus = append(
+				cpus,
+				SeenCPU{ID: CPUID(rapid.IntRange(-1, 12).Draw(t, "cpu")), Socket: number.Draw(t, "socket"),
+					Die: number.Draw(t,
+						"die"), Core: number.Draw(t, "core"), Siblings: set.Draw(t, "siblings"), L3: set.Draw(t, "l3")},
+			)
 		}
 		topo, err := Assemble(seen, cpus)
 		if err != nil {

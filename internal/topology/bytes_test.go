@@ -9,14 +9,16 @@ import (
 
 func TestParseBytes(t *testing.T) {
 	for text, want := range map[string]Bytes{
-		"16G": 16 * GiB, "16GiB": 16 * GiB, "1.5 GiB": 3 * GiB / 2, "2048k": 2 * MiB, "4096": 4096, "0": 0, "512 MB": 512 * MiB,
-		"1t": TiB, " 3m ": 3 * MiB, "7 bytes": 7, "7b": 7, "18446744073709551615": math.MaxUint64, "0.5K": 512,
+		"16G": 16 * GiB, "16GiB": 16 * GiB, "1.5 GiB": 3 * GiB / 2, "2048k": 2 * MiB, "4096": 4096, "0": 0,
+		"512 MB": 512 * MiB,
+		"1t":     TiB, " 3m ": 3 * MiB, "7 bytes": 7, "7b": 7, "18446744073709551615": math.MaxUint64, "0.5K": 512,
 	} {
 		if got, err := ParseBytes(text); err != nil || got != want {
 			t.Errorf("ParseBytes(%q) = %d, %v; want %d", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "G", "-1", "1X", "16 G B", "1e400", "NaN", "inf", "17179869184G", "18446744073709551616", "1,5G", "0x10"} {
+	for _, text := range []string{"", "G", "-1", "1X", "16 G B", "1e400", "NaN", "inf", "17179869184G",
+		"18446744073709551616", "1,5G", "0x10"} {
 		if got, err := ParseBytes(text); err == nil {
 			t.Errorf("ParseBytes(%q) = %d; want an error", text, got)
 		} else if !strings.Contains(err.Error(), "size") {
@@ -26,7 +28,8 @@ func TestParseBytes(t *testing.T) {
 }
 
 func TestParseSize_NeedsAUnit(t *testing.T) {
-	for text, want := range map[string]Bytes{"16G": 16 * GiB, "4096B": 4096, " 1.5 GiB ": 3 * GiB / 2, "0": 0, "0M": 0, "00": 0, "0.0": 0} {
+	for text, want := range map[string]Bytes{"16G": 16 * GiB, "4096B": 4096, " 1.5 GiB ": 3 * GiB / 2, "0": 0, "0M": 0,
+		"00": 0, "0.0": 0} {
 		if got, err := ParseSize(text); err != nil || got != want {
 			t.Errorf("ParseSize(%q) = %d, %v; want %d", text, got, err, want)
 		}
@@ -43,7 +46,8 @@ func TestParseSize_NeedsAUnit(t *testing.T) {
 
 func TestBytesString(t *testing.T) {
 	for b, want := range map[Bytes]string{
-		0: "0 B", 512: "512 B", KiB: "1 KiB", 16 * GiB: "16 GiB", 3 * GiB / 2: "1.5 GiB", 2 * TiB: "2 TiB", MiB + 1: "1.0 MiB",
+		0: "0 B", 512: "512 B", KiB: "1 KiB", 16 * GiB: "16 GiB", 3 * GiB / 2: "1.5 GiB", 2 * TiB: "2 TiB", MiB +
+			1: "1.0 MiB",
 	} {
 		if got := b.String(); got != want {
 			t.Errorf("Bytes(%d) = %q, want %q", uint64(b), got, want)

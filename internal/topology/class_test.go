@@ -25,9 +25,10 @@ const (
 28 28 28 22 16 10 16 16
 22 28 28 28 16 16 10 16
 28 22 28 28 16 16 16 10`
-	fourPlusFour = "l n n n r r r r\nn l n n r r r r\nn n l n r r r r\nn n n l r r r r\nr r r r l n n n\nr r r r n l n n\nr r r r n n l n\nr r r r n n n l"
-	twoPlusTwo   = "l n r r\nn l r r\nr r l n\nr r n l"
-	threePlus3   = "l n n r r r\nn l n r r r\nn n l r r r\nr r r l n n\nr r r n l n\nr r r n n l"
+	fourPlusFour = "l n n n r r r r\nn l n n r r r r\nn n l n r r r r\nn n n l r r r r\nr r r r l n n n\nr r r r n " +
+		"l n n\nr r r r n n l n\nr r r r n n n l"
+	twoPlusTwo = "l n r r\nn l r r\nr r l n\nr r n l"
+	threePlus3 = "l n n r r r\nn l n r r r\nn n l r r r\nr r r l n n\nr r r n l n\nr r r n n l"
 )
 
 var machines = []machine{
@@ -39,7 +40,8 @@ var machines = []machine{
 	{"Genoa NPS2 and CXL", "10 12 32 32 50\n12 10 32 32 50\n32 32 10 12 60\n32 32 12 10 60\n-", "",
 		"l n r r r\nn l r r r\nr r l n r\nr r n l r\nr r r r l"},
 	{"Genoa NPS2 and CXL measured", "",
-		"107.5 117.1 200.7 200.7 279.4\n115.8 106.8 199.9 199.9 278.8\n200.0 200.1 106.8 115.8 363.8\n199.0 199.0 115.6 105.9 363.5\n-",
+		"107.5 117.1 200.7 200.7 279.4\n115.8 106.8 199.9 199.9 278.8\n200.0 200.1 106.8 115.8 363.8\n199.0 199.0 " +
+			"115.6 105.9 363.5\n-",
 		"l n r r r\nn l r r r\nr r l n r\nr r n l r\nr r r r l"},
 	{"Granite Rapids SNC3", `10 15 17 21 28 26
 15 10 15 23 26 23
@@ -57,14 +59,18 @@ var machines = []machine{
 	{"Haswell measured", "10 21\n21 10", "92.3 133.7\n133.8 93.5", "l r\nr l"},
 	{"Kunpeng 920", "10 16 32 33\n16 10 25 32\n32 25 10 16\n33 32 16 10", "", twoPlusTwo},
 	{"Sapphire Rapids and CXL measured", "", "130.2 231.2 265.7\n231.2 130.2 368.7\n-", "l r r\nr l r\nr r l"},
-	{"Milan NPS4", strings.ReplaceAll(strings.ReplaceAll(strings.ReplaceAll(naplesSLIT, "22", "32"), "28", "32"), "16", "12"), "", fourPlusFour},
+	{"Milan NPS4",
+		strings.ReplaceAll(strings.ReplaceAll(strings.ReplaceAll(naplesSLIT, "22", "32"), "28", "32"), "16", "12"), "",
+		fourPlusFour},
 	{"Milan NPS4, one socket, measured", "", "104 113 119 118\n113 105 118 119\n119 118 107 113\n118 119 113 106",
 		"l n n n\nn l n n\nn n l n\nn n n l"},
 	{"Naples", naplesSLIT, "", fourPlusFour},
-	{"Naples measured", "", strings.NewReplacer("10", "85", "16", "140", "22", "240", "28", "240").Replace(naplesSLIT), fourPlusFour},
+	{"Naples measured", "", strings.NewReplacer("10", "85", "16", "140", "22", "240", "28", "240").Replace(naplesSLIT),
+		fourPlusFour},
 	{"Hygon 5280", "10 16 28 22\n16 10 22 28\n28 22 10 16\n22 28 16 10", "", twoPlusTwo},
 	{"Hygon 7280", "10 22\n22 10", "", "l r\nr l"},
-	{"four sockets, fully connected", "10 20 20 20\n20 10 20 20\n20 20 10 20\n20 20 20 10", "", "l r r r\nr l r r\nr r l r\nr r r l"},
+	{"four sockets, fully connected", "10 20 20 20\n20 10 20 20\n20 20 10 20\n20 20 20 10", "",
+		"l r r r\nr l r r\nr r l r\nr r r l"},
 	{"POWER9", "10 40\n40 10", "", "l r\nr l"},
 	{"one socket with SNC2", "10 11\n11 10", "", "l n\nn l"},
 	{"HBM beside DRAM", "10 21 13 23\n21 10 23 13\n-\n-", "", "l r n r\nr l r n\nr r l r\nr r r l"},

@@ -25,7 +25,8 @@ func (t *Topology) Housekeep(cpus CPUSet) error {
 // be missing.
 func (t *Topology) Measure(m *Measured) error {
 	if strange := SetOf(m.Nodes...).Minus(t.NodeSet()); !strange.IsEmpty() {
-		return fmt.Errorf("measured matrix (%s): nodes %s: %w, which has nodes %s", m.Source, strange, ErrNotHere, t.NodeSet())
+		return fmt.Errorf("measured matrix (%s): nodes %s: %w, which has nodes %s", m.Source, strange, ErrNotHere,
+			t.NodeSet())
 	}
 	t.Measured = m
 	t.Classify()

@@ -45,12 +45,15 @@ func TestHousekeep(t *testing.T) {
 func TestMeasure(t *testing.T) {
 	host := twoNodes(t)
 	before := host.Nodes[0].Classes
-	strange, err := topology.ParseMeasured(strings.NewReader("{nodes: [0, 9], latency_ns: [[85, 140], [140, 85]], source: by hand}"))
+	strange, err := topology.ParseMeasured(
+		strings.NewReader("{nodes: [0, 9], latency_ns: [[85, 140], [140, 85]], source: by hand}"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	err = host.Measure(strange)
-	if want := "measured matrix (by hand): nodes 9: not on this host, which has nodes 0-1"; !errors.Is(err, topology.ErrNotHere) || err.Error() != want {
+	if want := "measured matrix (by hand): nodes 9: not on this host, which has nodes 0-1"; !errors.Is(err,
+		topology.ErrNotHere) ||
+		err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
 	if host.Measured != nil || !cmp.Equal(before, host.Nodes[0].Classes) {

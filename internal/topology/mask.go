@@ -23,7 +23,8 @@ func ParseMask[ID ~int](s string) (Set[ID], error) {
 		}
 		v, err := strconv.ParseUint(g, 16, 32)
 		if err != nil {
-			return Set[ID]{}, fmt.Errorf("mask %q: %q is not a group of 32 bits in hexadecimal", abbreviate(s), abbreviate(g))
+			return Set[ID]{}, fmt.Errorf("mask %q: %q is not a group of 32 bits in hexadecimal", abbreviate(s),
+				abbreviate(g))
 		}
 		low := len(groups) - 1 - i
 		words[low/2] |= v << (32 * (low % 2))

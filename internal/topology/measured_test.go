@@ -7,7 +7,8 @@ import (
 
 func TestParseMeasured(t *testing.T) {
 	for _, text := range []string{
-		"nodes: [0, 2]\nlatency_ns: [[85, 140], [138.5, 86]]\nbandwidth_mbps: [[59000, 0], [50500, 59000]]\nsource: mlc",
+		"nodes: [0, 2]\nlatency_ns: [[85, 140], [138.5, 86]]\nbandwidth_mbps: [[59000, 0], [50500, " +
+			"59000]]\nsource: mlc",
 		`{"nodes":[0,2],"latency_ns":[[85,140],[138.5,86]],"bandwidth_mbps":[[59000,0],[50500,59000]],"source":"mlc"}`,
 	} {
 		m, err := ParseMeasured(strings.NewReader(text))

@@ -82,7 +82,8 @@ func TestParseSet(t *testing.T) {
 			t.Errorf("ParseSet(%q) = %q, %v; want %q", text, got, err, want)
 		}
 	}
-	for _, text := range []string{",", "1,", "a", "-1", "3-1", "1-", "1--2", "0x3", "65536", "99999999999999999999", "0-10:2/1", "0-10:0/2", "0-10:1", "+1", "1 2"} {
+	for _, text := range []string{",", "1,", "a", "-1", "3-1", "1-", "1--2", "0x3", "65536", "99999999999999999999",
+		"0-10:2/1", "0-10:0/2", "0-10:1", "+1", "1 2"} {
 		if got, err := ParseSet[CPUID](text); err == nil {
 			t.Errorf("ParseSet(%q) = %q; want an error", text, got)
 		} else if !strings.Contains(err.Error(), "list") {

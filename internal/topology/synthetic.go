@@ -78,7 +78,11 @@ func (s *synthetic) word(word string) (err error) {
 	case "square", "by-socket", "flat":
 		s.layout = key
 	default:
-		return fmt.Errorf("unknown word %q; allowed: nodes, sockets, cores, threads, l3, memory, memory-only, huge, distances, housekeeping, square, by-socket, flat", word)
+		return fmt.Errorf(
+			"unknown word %q; allowed: nodes, sockets, cores, threads, l3, memory, memory-only, huge, distances, "+
+				"housekeeping, square, by-socket, flat",
+			word,
+		)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
@@ -204,7 +208,8 @@ func (s *synthetic) nodeCPUs(i, wet int) []SeenCPU {
 			}
 		}
 		for t := range s.threads {
-			cpus = append(cpus, SeenCPU{ID: thread(core, t), Socket: s.socket(i), Core: i*s.cores + core, L3: SetOf(l3...)})
+			cpus = append(cpus,
+				SeenCPU{ID: thread(core, t), Socket: s.socket(i), Core: i*s.cores + core, L3: SetOf(l3...)})
 		}
 	}
 	return cpus

@@ -17,7 +17,8 @@ func TestSyntheticSquare(t *testing.T) {
 		t.Errorf("classes\n%s\nwant\n%s", got, want)
 	}
 	n := topo.Nodes[1]
-	if n.CPUs.String() != "2-3,10-11" || n.Memory != GiB || n.Free != GiB || n.HugePages[0] != (HugePagePool{2 * MiB, 8, 8}) {
+	if n.CPUs.String() != "2-3,10-11" || n.Memory != GiB || n.Free != GiB ||
+		n.HugePages[0] != (HugePagePool{2 * MiB, 8, 8}) {
 		t.Errorf("node 1: %+v", n)
 	}
 	c := topo.CPUs[10]
@@ -27,7 +28,10 @@ func TestSyntheticSquare(t *testing.T) {
 }
 
 func TestSyntheticWords(t *testing.T) {
-	topo, err := Synthetic("nodes:0,2-3,9,11 sockets:2 cores:4 l3:2 memory:8G,0,4G,4G,16G memory-only:1 distances:10,12,32 housekeeping:0-1")
+	topo, err := Synthetic(
+		"nodes:0,2-3,9,11 sockets:2 cores:4 l3:2 memory:8G,0,4G,4G,16G memory-only:1 distances:10,12,32 " +
+			"housekeeping:0-1",
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,9 +55,11 @@ func TestSyntheticWords(t *testing.T) {
 func TestSyntheticNamesTheWord(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "nodes: missing", "nodes:0": "nodes: 0", "nodes:x": "nodes:", "nodes:2 rooms:3": `unknown word "rooms:3"`,
-		"nodes:2 memory:1G,2G,3G": "memory: 3 amounts", "nodes:2 memory:big": "memory:", "nodes:2 memory-only:2": "memory-only: 2 of 2",
-		"nodes:2 distances:10": "distances:", "nodes:2 sockets:3": "sockets: 3", "nodes:1024 cores:60000": "CPUs; allowed",
-		"nodes:2 cores:0": "cores", "nodes:2 huge:2M": "huge:", "nodes:2000": "allowed: 1 to 1024",
+		"nodes:2 memory:1G,2G,3G": "memory: 3 amounts", "nodes:2 memory:big": "memory:", "nodes:2 " +
+			"memory-only:2": "memory-only: 2 of 2",
+		"nodes:2 distances:10": "distances:", "nodes:2 sockets:3": "sockets: 3",
+		"nodes:1024 cores:60000": "CPUs; allowed",
+		"nodes:2 cores:0":        "cores", "nodes:2 huge:2M": "huge:", "nodes:2000": "allowed: 1 to 1024",
 	} {
 		if topo, err := Synthetic(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %d nodes, %v; want an error with %q", text, len(topo.Nodes), err, want)

@@ -20,14 +20,19 @@ func TestValidateNamesEveryViolation(t *testing.T) {
 		spoil func(*Topology)
 		want  []string
 	}{
-		"nodes out of order":  {func(t *Topology) { slices.Reverse(t.Nodes) }, []string{"node 2: ids", "node 0: ids"}},
-		"CPU in two nodes":    {func(t *Topology) { t.Nodes[1].CPUs = t.Nodes[1].CPUs.With(0) }, []string{"CPU 0: claimed by node 0 and node 1"}},
-		"unknown CPU":         {func(t *Topology) { t.Nodes[1].CPUs = t.Nodes[1].CPUs.With(99) }, []string{"node 1: lists CPU 99"}},
+		"nodes out of order": {func(t *Topology) { slices.Reverse(t.Nodes) }, []string{"node 2: ids", "node 0: ids"}},
+		"CPU in two nodes": {func(t *Topology) { t.Nodes[1].CPUs = t.Nodes[1].CPUs.With(0) }, []string{"CPU 0: " +
+			"claimed by node 0 and node 1"}},
+		"unknown CPU": {func(t *Topology) { t.Nodes[1].CPUs = t.Nodes[1].CPUs.With(99) }, []string{"node " +
+			"1: lists CPU 99"}},
 		"CPU of another node": {func(t *Topology) { t.CPUs[0].Node = 3 }, []string{"CPU 0: says node 3"}},
 		"CPU of no node":      {func(t *Topology) { t.CPUs[0].Node = 9 }, []string{"CPU 0: says node 9"}},
-		"lonely siblings":     {func(t *Topology) { t.CPUs[1].Siblings = SetOf[CPUID](0) }, []string{`CPU 1: its siblings "0"`}},
-		"too many free pages": {func(t *Topology) { t.Nodes[2].HugePages[0].Free = 9 }, []string{"node 2: huge pages of 2 MiB: 9 free of 8"}},
-		"distance below 1":    {func(t *Topology) { t.Nodes[0].Distances[1] = 0 }, []string{"node 0: distance to node 1 is 0"}},
+		"lonely siblings": {func(t *Topology) { t.CPUs[1].Siblings = SetOf[CPUID](0) },
+			[]string{`CPU 1: its siblings "0"`}},
+		"too many free pages": {func(t *Topology) { t.Nodes[2].HugePages[0].Free = 9 }, []string{"node 2: huge " +
+			"pages of 2 MiB: 9 free of 8"}},
+		"distance below 1": {func(t *Topology) { t.Nodes[0].Distances[1] = 0 }, []string{"node 0: distance to " +
+			"node 1 is 0"}},
 		"two at once": {func(t *Topology) { t.Nodes[0].Distances[1] = -4; t.CPUs[0].Node = 9 },
 			[]string{"distance to node 1 is -4", "CPU 0: says node 9"}},
 	} {

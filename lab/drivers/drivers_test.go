@@ -23,7 +23,9 @@ func TestLabDriversOnARealHost(t *testing.T) {
 		// The tests start a libvirtd of their own.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		status, err := h.Run(ctx, []string{"sh", "-c", "pkill -x libvirtd; while pgrep -x libvirtd >/dev/null; do sleep 0.1; done"}, io.Discard, t.Output())
+		status, err := h.Run(ctx,
+			[]string{"sh", "-c", "pkill -x libvirtd; while pgrep -x libvirtd >/dev/null; do sleep 0.1; done"},
+			io.Discard, t.Output())
 		if err != nil || status != 0 {
 			t.Fatalf("stopping libvirtd: status %d, %v", status, err)
 		}

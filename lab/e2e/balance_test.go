@@ -11,7 +11,16 @@ import (
 // advice, and nothing is changed. What was shown can be done by bind.
 func TestLabBalanceShowsWhatPays(t *testing.T) {
 	l := boot(t, "square4")
-	l.startForeign(t, foreign{name: "f", memoryMiB: 128, vcpus: 1, numatune: "<memory mode='strict' nodeset='3'/>", cputune: "<vcpupin vcpu='0' cpuset='0-1'/>"})
+	l.startForeign(
+		t,
+		foreign{
+			name:      "f",
+			memoryMiB: 128,
+			vcpus:     1,
+			numatune:  "<memory mode='strict' nodeset='3'/>",
+			cputune:   "<vcpupin vcpu='0' cpuset='0-1'/>",
+		},
+	)
 	defer l.sh(t, "virsh -q destroy f")
 	l.sh(t, "virsh -q resume f")
 	round := l.balance(t)

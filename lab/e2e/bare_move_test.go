@@ -44,8 +44,9 @@ func TestBareMove(t *testing.T) {
 			addresses[i], nodes[i] = at+uint64(i)*page, node
 		}
 		begin := time.Now()
-		_, _, errno := unix.Syscall6(unix.SYS_MOVE_PAGES, uintptr(pid), uintptr(pages), uintptr(unsafe.Pointer(&addresses[0])),
-			uintptr(unsafe.Pointer(&nodes[0])), uintptr(unsafe.Pointer(&statuses[0])), moveAll)
+		_, _, errno := unix.Syscall6(unix.SYS_MOVE_PAGES, uintptr(pid), uintptr(pages),
+			uintptr(unsafe.Pointer(&addresses[0])), uintptr(unsafe.Pointer(&nodes[0])),
+			uintptr(unsafe.Pointer(&statuses[0])), moveAll)
 		took += time.Since(begin)
 		if errno != 0 {
 			t.Fatalf("moving pages of process %d at %#x to node %d: %v", pid, at, node, errno)

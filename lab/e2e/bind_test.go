@@ -46,9 +46,13 @@ func TestLabBindsRunningGuestsOfEveryKind(t *testing.T) {
 
 func TestLabBindsCellsEachToItsNode(t *testing.T) {
 	l := boot(t, "square4")
-	const cells = "<numa><cell id='0' cpus='0' memory='48' unit='MiB'/><cell id='1' cpus='1' memory='48' unit='MiB'/></numa>"
-	const strict = "<memory mode='strict' nodeset='0-1'/><memnode cellid='0' mode='strict' nodeset='0'/><memnode cellid='1' mode='strict' nodeset='1'/>"
-	kinds := []foreign{{name: "no-numatune"}, {name: "strict-memfd", numatune: strict, backing: "<source type='memfd'/>"}, {name: "strict-anonymous", numatune: strict}}
+	const cells = "<numa><cell id='0' cpus='0' memory='48' unit='MiB'/><cell id='1' cpus='1' memory='48' " +
+		"unit='MiB'/></numa>"
+	const strict = "<memory mode='strict' nodeset='0-1'/><memnode cellid='0' mode='strict' nodeset='0'/><memnode " +
+		"cellid='1' mode='strict' nodeset='1'/>"
+	kinds := []foreign{{name: "no-numatune"},
+		{name: "strict-memfd", numatune: strict, backing: "<source type='memfd'/>"},
+		{name: "strict-anonymous", numatune: strict}}
 	for i := range kinds {
 		kinds[i].memoryMiB, kinds[i].vcpus, kinds[i].cells = 96, 2, cells
 	}
@@ -116,8 +120,13 @@ func TestLabRepairsDrift(t *testing.T) {
 
 func TestLabBindsAnyProcess(t *testing.T) {
 	l := boot(t, "square4")
-	pid := strings.TrimSpace(l.sh(t, `numactl --membind=0 --cpunodebind=0 sh -c 'head -c 100M /dev/zero | tail -c 100M | sleep 1000' >/dev/null 2>&1 &
-until pid=$(pgrep -n -x tail) && kib=$(awk '/^VmRSS/ {print $2}' /proc/$pid/status) && [ "$kib" -gt 102400 ]; do sleep 0.2; done; echo $pid`))
+	pid := strings.TrimSpace(
+		l.sh(
+			t,
+			`numactl --membind=0 --cpunodebind=0 sh -c 'head -c 100M /dev/zero | tail -c 100M | sleep 1000' >/dev/null 2>&1 &
+until pid=$(pgrep -n -x tail) && kib=$(awk '/^VmRSS/ {print $2}' /proc/$pid/status) && [ "$kib" -gt 102400 ]; do sleep 0.2; done; echo $pid`,
+		),
+	)
 	defer l.sh(t, "kill "+pid)
 	l.must(t, "bind", "--pid", pid, "--nodes", "2")
 	if out := l.sh(t, "numastat -p "+pid+" | tail -1"); !mostlyOn(out, 2) {
@@ -127,7 +136,8 @@ until pid=$(pgrep -n -x tail) && kib=$(awk '/^VmRSS/ {print $2}' /proc/$pid/stat
 
 func TestLabRunsACommandBound(t *testing.T) {
 	l := boot(t, "square4")
-	r := l.numavisor(t, "run", "--nodes", "1", "--memory", "64M", "--vcpus", "1", "--memory-binding", "strict", "--", "sh", "-c", "grep -E 'allowed_list' /proc/self/status; exit 7")
+	r := l.numavisor(t, "run", "--nodes", "1", "--memory", "64M", "--vcpus", "1", "--memory-binding", "strict", "--",
+		"sh", "-c", "grep -E 'allowed_list' /proc/self/status; exit 7")
 	if r.status != 7 {
 		t.Errorf("status %d, want the command's own 7", r.status)
 	}

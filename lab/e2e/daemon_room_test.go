@@ -87,7 +87,8 @@ func (l *labHost) ends(t *testing.T, within time.Duration, names ...string) map[
 			return homes
 		}
 		if time.Now().After(end) {
-			t.Fatalf("homes %v\n%s\n%s", homes, l.must(t, "history", "--records", "/run/records").stdout, l.sh(t, "numavisor top --once; tail -20 /run/daemon.log"))
+			t.Fatalf("homes %v\n%s\n%s", homes, l.must(t, "history", "--records", "/run/records").stdout,
+				l.sh(t, "numavisor top --once; tail -20 /run/daemon.log"))
 		}
 	}
 }
@@ -120,7 +121,8 @@ func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
 	l.sh(t, "echo '"+policy+"' > /run/plan.yaml")
 	best := func() topology.NodeID {
 		var r plan.Plan
-		if err := json.Unmarshal([]byte(l.must(t, "balance", "--policy", "/run/plan.yaml", "-o", "json").stdout), &r); err != nil {
+		if err := json.Unmarshal([]byte(l.must(t, "balance", "--policy", "/run/plan.yaml", "-o", "json").stdout),
+			&r); err != nil {
 			t.Fatal(err)
 		}
 		if len(r.Moves) != 1 || len(r.Moves[0].Guests) != 1 || r.Moves[0].Guests[0].Placement.Nodes.Len() != 1 {
@@ -180,8 +182,18 @@ func TestLabDaemonSwapsTwo(t *testing.T) {
 	l := boot(t, "square4")
 	const policy = "overcommit: 1"                // two vCPUs fill a node
 	for i, cpus := range []string{"2-3", "4-5"} { // these are well where they are, and others'
-		l.startForeign(t, foreign{name: fmt.Sprintf("iown%d", i), memoryMiB: 512, vcpus: 2, numatune: fmt.Sprintf("<memory mode='strict' nodeset='%d'/>", i+1),
-			cputune: fmt.Sprintf("<vcpupin vcpu='0' cpuset='%s'/><vcpupin vcpu='1' cpuset='%[1]s'/><emulatorpin cpuset='%[1]s'/>", cpus)})
+		l.startForeign(
+			t,
+			foreign{
+				name:      fmt.Sprintf("iown%d", i),
+				memoryMiB: 512,
+				vcpus:     2,
+				numatune:  fmt.Sprintf("<memory mode='strict' nodeset='%d'/>", i+1),
+				cputune: fmt.Sprintf(
+					"<vcpupin vcpu='0' cpuset='%s'/><vcpupin vcpu='1' cpuset='%[1]s'/><emulatorpin cpuset='%[1]s'/>",
+					cpus),
+			},
+		)
 		name := fmt.Sprintf("iown%d", i)
 		t.Cleanup(func() { l.sh(t, "virsh -q destroy "+name) })
 		l.sh(t, "virsh -q resume "+name)

@@ -54,10 +54,18 @@ func (l *labHost) startWorkers(t *testing.T, all ...worker) {
 
 func (l *labHost) createWorker(t *testing.T, w worker) {
 	t.Helper()
-	xml := fmt.Sprintf(`<domain type='kvm'><name>%s</name><memory unit='MiB'>%d</memory><vcpu>%d</vcpu><numatune><memory mode='restrictive' nodeset='%d'/></numatune>
+	xml := fmt.Sprintf(
+		`<domain type='kvm'><name>%s</name><memory unit='MiB'>%d</memory><vcpu>%d</vcpu><numatune><memory mode='restrictive' nodeset='%d'/></numatune>
 <os><type arch='x86_64' machine='q35'>hvm</type><kernel>%s</kernel><initrd>%s</initrd><cmdline>%s</cmdline></os><features><acpi/></features>
 <cpu mode='host-passthrough'/><devices><serial type='pty'/><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>`,
-		w.name, w.memoryMiB, w.vcpus, w.memory, lab.GuestKernel, lab.GuestInitrd, lab.GuestCommandLine)
+		w.name,
+		w.memoryMiB,
+		w.vcpus,
+		w.memory,
+		lab.GuestKernel,
+		lab.GuestInitrd,
+		lab.GuestCommandLine,
+	)
 	// The kernel's own balancing would move memory before anything is looked at,
 	// and makes every change of a busy VM's limits wait for its scans, which run
 	// some 30 times slower here.
@@ -79,8 +87,11 @@ func (l *labHost) letGo(t *testing.T, w worker) {
 	for v := range w.vcpus {
 		fmt.Fprintf(&script, "virsh -q vcpupin %s %d %s || exit\n", w.name, v, on)
 	}
-	fmt.Fprintf(&script, "virsh -q schedinfo %s --live vcpu_period=100000 vcpu_quota=%d >/dev/null || exit\n", w.name, cmp.Or(w.quota, 25)*1000)
-	fmt.Fprintf(&script, "virsh -q emulatorpin %s %s && virsh -q numatune %[1]s --mode restrictive --nodeset 0-%[3]d --live", w.name, on, len(l.Shape.Nodes)-1)
+	fmt.Fprintf(&script, "virsh -q schedinfo %s --live vcpu_period=100000 vcpu_quota=%d >/dev/null || exit\n", w.name,
+		cmp.Or(w.quota, 25)*1000)
+	fmt.Fprintf(&script,
+		"virsh -q emulatorpin %s %s && virsh -q numatune %[1]s --mode restrictive --nodeset 0-%[3]d --live", w.name, on,
+		len(l.Shape.Nodes)-1)
 	l.sh(t, script.String())
 }
 
@@ -104,19 +115,26 @@ func (l *labHost) daemon(t *testing.T, policy string, auto ...string) {
 
 func (l *labHost) startDaemon(t *testing.T) {
 	t.Helper()
-	l.sh(t, `setsid numavisor daemon --policy /run/policy.yaml --records /run/records >> /run/daemon.log 2>&1 & echo $! > /run/daemon.pid
-for i in $(seq 60); do numavisor top --once >/dev/null 2>&1 && exit; kill -0 $(cat /run/daemon.pid) || break; sleep 0.5; done; cat /run/daemon.log; exit 1`)
+	l.sh(
+		t,
+		`setsid numavisor daemon --policy /run/policy.yaml --records /run/records >> /run/daemon.log 2>&1 & echo $! > /run/daemon.pid
+for i in $(seq 60); do numavisor top --once >/dev/null 2>&1 && exit; kill -0 $(cat /run/daemon.pid) || break; sleep 0.5; done; cat /run/daemon.log; exit 1`,
+	)
 }
 
 func (l *labHost) stopDaemon(t *testing.T, signal string) {
 	t.Helper()
-	l.sh(t, `pid=$(cat /run/daemon.pid); kill -`+signal+` $pid 2>/dev/null; for i in $(seq 240); do kill -0 $pid 2>/dev/null || exit 0; sleep 0.5; done; exit 1`)
+	l.sh(
+		t,
+		`pid=$(cat /run/daemon.pid); kill -`+signal+` $pid 2>/dev/null; for i in $(seq 240); do kill -0 $pid 2>/dev/null || exit 0; sleep 0.5; done; exit 1`,
+	)
 }
 
 // told is what the daemon has in its journal, of some kinds; all without any.
 func (l *labHost) told(t *testing.T, kinds ...journal.Kind) []journal.Entry {
 	t.Helper()
-	return slices.DeleteFunc(l.history(t, "--records", "/run/records"), func(e journal.Entry) bool { return len(kinds) > 0 && !slices.Contains(kinds, e.Kind) })
+	return slices.DeleteFunc(l.history(t, "--records", "/run/records"),
+		func(e journal.Entry) bool { return len(kinds) > 0 && !slices.Contains(kinds, e.Kind) })
 }
 
 func (l *labHost) status(t *testing.T) status.Status {
@@ -144,7 +162,8 @@ func (l *labHost) awaitEntries(t *testing.T, count int, within time.Duration, ki
 done; exit 1`, int(within.Seconds()*2), strings.Join(patterns, "|"), count)
 	if r := l.run(t, "bash", "-c", script); r.status != 0 {
 		t.Fatalf("after %v there are fewer than %d entries of %v:\n%s\n%s", within, count, kinds,
-			l.must(t, "history", "--records", "/run/records").stdout, l.sh(t, "numavisor top --once; tail -20 /run/daemon.log"))
+			l.must(t, "history", "--records", "/run/records").stdout,
+			l.sh(t, "numavisor top --once; tail -20 /run/daemon.log"))
 	}
 }
 
@@ -250,7 +269,8 @@ func TestLabDaemonRelievesAnOverloadedNode(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("homes %v: each node has two CPUs\n%s", homes, l.must(t, "history", "--records", "/run/records").stdout)
+			t.Fatalf("homes %v: each node has two CPUs\n%s", homes,
+				l.must(t, "history", "--records", "/run/records").stdout)
 		}
 		time.Sleep(5 * time.Second)
 	}
@@ -261,10 +281,26 @@ func TestLabDaemonRelievesAnOverloadedNode(t *testing.T) {
 func TestLabDaemonUntanglesTwo(t *testing.T) {
 	rotate.Test(t, 1)
 	l := boot(t, "square4")
-	l.startWorkers(t,
-		worker{name: "e0", memoryMiB: 512, vcpus: 1, memory: 0, cpus: "6-7"}, worker{name: "e1", memoryMiB: 512, vcpus: 1, memory: 3, cpus: "0-1"},
+	l.startWorkers(
+		t,
+		worker{
+			name:      "e0",
+			memoryMiB: 512,
+			vcpus:     1,
+			memory:    0,
+			cpus:      "6-7",
+		},
+		worker{name: "e1", memoryMiB: 512, vcpus: 1, memory: 3, cpus: "0-1"},
 		// these are well where they are
-		worker{name: "eown0", memoryMiB: 512, vcpus: 1, memory: 1, cpus: "2-3"}, worker{name: "eown1", memoryMiB: 512, vcpus: 1, memory: 2, cpus: "4-5"})
+		worker{
+			name:      "eown0",
+			memoryMiB: 512,
+			vcpus:     1,
+			memory:    1,
+			cpus:      "2-3",
+		},
+		worker{name: "eown1", memoryMiB: 512, vcpus: 1, memory: 2, cpus: "4-5"},
+	)
 	l.work(t, 600, "e0", "e1")
 	l.daemon(t, "", "e0", "e1")
 	l.settled(t, 1, 4*time.Minute)
@@ -287,7 +323,8 @@ func TestLabDaemonLosesAGuestInMidMove(t *testing.T) {
 	l := boot(t, "square4")
 	l.startWorker(t, worker{name: "f0", memoryMiB: 512, vcpus: 1, memory: 0, cpus: "6-7"})
 	l.work(t, 600, "f0")
-	l.daemon(t, "  pace: 16MiB\nhousekeeping: 0-1", "f0") // its memory must leave node 0, slowly enough to be met on its way
+	l.daemon(t, "  pace: 16MiB\nhousekeeping: 0-1",
+		"f0") // its memory must leave node 0, slowly enough to be met on its way
 	l.awaitEntries(t, 1, 2*time.Minute, journal.MoveBegan)
 	l.sh(t, "virsh -q destroy f0")
 	ended := l.settled(t, 1, time.Minute)
@@ -333,7 +370,8 @@ func TestLabDaemonKilledInMidMove(t *testing.T) {
 // The access counter is the daemon's source where it counts, by vCPU and node.
 func TestLabDaemonSeesAccesses(t *testing.T) {
 	l := boot(t, "square4")
-	l.startWorkers(t, worker{name: "far", memoryMiB: 160, vcpus: 1, memory: 3, cpus: "0"}, worker{name: "near", memoryMiB: 160, vcpus: 1, memory: 2, cpus: "4"})
+	l.startWorkers(t, worker{name: "far", memoryMiB: 160, vcpus: 1, memory: 3, cpus: "0"},
+		worker{name: "near", memoryMiB: 160, vcpus: 1, memory: 2, cpus: "4"})
 	l.must(t, "lab", "scope", "count")
 	defer l.must(t, "lab", "scope", "off")
 	l.work(t, 600, "far", "near")
@@ -354,7 +392,8 @@ func TestLabDaemonSeesAccesses(t *testing.T) {
 		}
 	}
 	// Who plans by hand, plans on the same.
-	if r := l.must(t, "balance", "--explain"); strings.Contains(r.stderr, "loads are not known") || !strings.Contains(r.stdout, "lab access counter") {
+	if r := l.must(t, "balance", "--explain"); strings.Contains(r.stderr, "loads are not known") ||
+		!strings.Contains(r.stdout, "lab access counter") {
 		t.Errorf("balance beside a daemon: %s%s", r.stderr, r.stdout)
 	}
 	var inv inventory.Host

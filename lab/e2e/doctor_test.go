@@ -47,16 +47,25 @@ func TestLabDoctorFindsFaultsOfGuests(t *testing.T) {
 		guests []foreign
 	}{
 		{"preallocated-unbound", []foreign{{name: "f", memoryMiB: 128, vcpus: 1}}},
-		{"memory-far", []foreign{{name: "f", memoryMiB: 128, vcpus: 1, numatune: "<memory mode='strict' nodeset='3'/>", cputune: "<vcpupin vcpu='0' cpuset='0-1'/>"}}},
-		{"helpers-far", []foreign{{name: "f", memoryMiB: 128, vcpus: 1, onDemand: true, numatune: "<memory mode='preferred' nodeset='0'/>", cputune: "<vcpupin vcpu='0' cpuset='0-1'/><emulatorpin cpuset='6-7'/>"}}}, // on demand: where QEMU may not run it cannot take memory at start
-		{"exclusive-overlap", []foreign{{name: "f", memoryMiB: 64, vcpus: 1, cputune: "<vcpupin vcpu='0' cpuset='4'/>"}, {name: "g", memoryMiB: 64, vcpus: 1, cputune: "<vcpupin vcpu='0' cpuset='4'/>"}}},
+		{"memory-far", []foreign{{name: "f", memoryMiB: 128, vcpus: 1, numatune: "<memory mode='strict' " +
+			"nodeset='3'/>", cputune: "<vcpupin vcpu='0' cpuset='0-1'/>"}}},
+		// on demand: where QEMU may not run it cannot take memory at start
+		{"helpers-far", []foreign{{name: "f", memoryMiB: 128, vcpus: 1, onDemand: true, numatune: "<memory " +
+			"mode='preferred' nodeset='0'/>", cputune: "<vcpupin vcpu='0' cpuset='0-1'/><emulatorpin cpuset='6-7'/>"}}},
+		{"exclusive-overlap", []foreign{{name: "f", memoryMiB: 64, vcpus: 1, cputune: "<vcpupin vcpu='0' " +
+			"cpuset='4'/>"}, {name: "g", memoryMiB: 64, vcpus: 1, cputune: "<vcpupin vcpu='0' cpuset='4'/>"}}},
 		{"restrictive-memnodes", []foreign{{name: "f", memoryMiB: 128, vcpus: 2, cells: cells,
-			numatune: "<memory mode='restrictive' nodeset='0-1'/><memnode cellid='0' mode='restrictive' nodeset='0'/><memnode cellid='1' mode='restrictive' nodeset='1'/>"}}},
+			numatune: "<memory mode='restrictive' nodeset='0-1'/><memnode cellid='0' mode='restrictive' " +
+				"nodeset='0'/><memnode cellid='1' mode='restrictive' nodeset='1'/>"}}},
 		{"numa-hidden", []foreign{{name: "f", memoryMiB: 128, vcpus: 4}}},
-		{"vcpus-crowded", []foreign{{name: "f", memoryMiB: 128, vcpus: 4, numatune: "<memory mode='strict' nodeset='0'/>", cputune: "<vcpupin vcpu='0' cpuset='0-1'/><vcpupin vcpu='1' cpuset='0-1'/><vcpupin vcpu='2' cpuset='0-1'/><vcpupin vcpu='3' cpuset='0-1'/>"}}},
+		{"vcpus-crowded", []foreign{{name: "f", memoryMiB: 128, vcpus: 4, numatune: "<memory mode='strict' " +
+			"nodeset='0'/>", cputune: "<vcpupin vcpu='0' cpuset='0-1'/><vcpupin vcpu='1' cpuset='0-1'/><vcpupin " +
+			"vcpu='2' cpuset='0-1'/><vcpupin vcpu='3' cpuset='0-1'/>"}}},
 		{"cells-contradicted", []foreign{{name: "f", memoryMiB: 128, vcpus: 2, cells: cells,
-			numatune: "<memory mode='strict' nodeset='0-1'/><memnode cellid='0' mode='strict' nodeset='0'/><memnode cellid='1' mode='strict' nodeset='0'/>"}}},
-		{"node-over-bound", []foreign{{name: "f", memoryMiB: 600, vcpus: 1, numatune: "<memory mode='strict' nodeset='2'/>", onDemand: true},
+			numatune: "<memory mode='strict' nodeset='0-1'/><memnode cellid='0' mode='strict' " +
+				"nodeset='0'/><memnode cellid='1' mode='strict' nodeset='0'/>"}}},
+		{"node-over-bound", []foreign{{name: "f", memoryMiB: 600, vcpus: 1, numatune: "<memory mode='strict' " +
+			"nodeset='2'/>", onDemand: true},
 			{name: "g", memoryMiB: 600, vcpus: 1, numatune: "<memory mode='strict' nodeset='2'/>", onDemand: true}}},
 	} {
 		if i >= 3 && !rotate.Turn(i) {
@@ -86,18 +95,27 @@ func TestLabDoctorFindsFaultsOfGuests(t *testing.T) {
 // Faults of the host: found, mended by --fix where that is safe, and gone.
 func TestLabDoctorMendsTheHost(t *testing.T) {
 	l := boot(t, "square4")
-	l.must(t, "create", "--name", "d", "--vcpus", "2", "--memory", "128M", "--immediate", "--memory-binding", "restrictive")
+	l.must(t, "create", "--name", "d", "--vcpus", "2", "--memory", "128M", "--immediate", "--memory-binding",
+		"restrictive")
 	defer l.must(t, "delete", "d")
 	for _, c := range []struct {
 		rule, make, undo string
 		mended           bool
 	}{
-		{"numa-balancing-against-binding", "sysctl -qw kernel.numa_balancing=1", "sysctl -qw kernel.numa_balancing=0", true},
+		{"numa-balancing-against-binding", "sysctl -qw kernel.numa_balancing=1", "sysctl -qw " +
+			"kernel.numa_balancing=0", true},
 		{"zone-reclaim", "sysctl -qw vm.zone_reclaim_mode=1", "sysctl -qw vm.zone_reclaim_mode=0", true},
-		{"ksm-across-nodes", "echo 0 > /sys/kernel/mm/ksm/pages_to_scan; echo 1 > /sys/kernel/mm/ksm/run", "echo 2 > /sys/kernel/mm/ksm/run; echo 1 > /sys/kernel/mm/ksm/merge_across_nodes", true},
-		{"uneven-huge-pages", "echo 48 > /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", "echo 0 > /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", false},
-		{"drift", "virsh -q vcpupin d 0 $(virsh -q vcpupin d | awk '$1 == 0 {split($2, c, /[-,]/); print (c[1] + 2) % 8}') --live", "numavisor bind d >/dev/null", true},
-		{"auto-placement-without-numad", "rm -f $(command -v numad); cat > /tmp/a.xml <<'X'\n<domain type='kvm'><name>a</name><memory>65536</memory><vcpu placement='auto'>1</vcpu><os><type arch='x86_64' machine='q35'>hvm</type></os></domain>\nX\nvirsh -q define /tmp/a.xml", "virsh -q undefine a 2>/dev/null || true", false},
+		{"ksm-across-nodes", "echo 0 > /sys/kernel/mm/ksm/pages_to_scan; echo 1 > /sys/kernel/mm/ksm/run", "echo 2 " +
+			"> /sys/kernel/mm/ksm/run; echo 1 > /sys/kernel/mm/ksm/merge_across_nodes", true},
+		{"uneven-huge-pages", "echo 48 > " +
+			"/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", "echo 0 > " +
+			"/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", false},
+		{"drift", "virsh -q vcpupin d 0 $(virsh -q vcpupin d | awk '$1 == 0 {split($2, c, /[-,]/); print (c[1] + " +
+			"2) % 8}') --live", "numavisor bind d >/dev/null", true},
+		{"auto-placement-without-numad", "rm -f $(command -v numad); cat > /tmp/a.xml <<'X'\n<domain " +
+			"type='kvm'><name>a</name><memory>65536</memory><vcpu placement='auto'>1</vcpu><os><type arch='x86_64' " +
+			"machine='q35'>hvm</type></os></domain>\nX\nvirsh -q define /tmp/a.xml", "virsh -q undefine a " +
+			"2>/dev/null || true", false},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			l.sh(t, c.undo)
@@ -124,7 +142,13 @@ func TestLabDoctorMendsTheHost(t *testing.T) {
 func TestLabDoctorSeesMemoryOnlyNodes(t *testing.T) {
 	rotate.Test(t, 0)
 	l := bootWith(t, "genoa-cxl", lab.Options{}) // booted in full, with this machine's root file system
-	only := strings.TrimSpace(l.sh(t, "for n in /sys/devices/system/node/node[0-9]*; do [ -z \"$(cat $n/cpulist)\" ] && echo ${n##*node}; done | tail -1"))
+	only := strings.TrimSpace(
+		l.sh(
+			t,
+			"for n in /sys/devices/system/node/node[0-9]*; do [ -z \"$(cat $n/cpulist)\" ] && echo ${n##*node}; "+
+				"done | tail -1",
+		),
+	)
 	l.startForeign(t, foreign{name: "f", memoryMiB: 128, vcpus: 1})
 	defer l.sh(t, "virsh -q destroy f")
 	l.sh(t, "migratepages $(cat /run/libvirt/qemu/f.pid) all "+only) // as demotion does

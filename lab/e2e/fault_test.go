@@ -71,12 +71,14 @@ func TestLabBindCutShort(t *testing.T) {
 		signal string
 		status int
 		says   string
-	}{{"KILL", 137, ""}, {"INT", 3, "run 'numavisor bind f' again to finish"}, {"TERM", 3, "run 'numavisor bind f' again to finish"}} {
+	}{{"KILL", 137, ""}, {"INT", 3, "run 'numavisor bind f' again to finish"}, {"TERM", 3, "run 'numavisor bind f' " +
+		"again to finish"}} {
 		if c.signal == "TERM" && !rotate.Turn(0) {
 			continue // as INT
 		}
 		t.Run(c.signal, func(t *testing.T) {
-			l.startForeign(t, foreign{name: "f", memoryMiB: 256, vcpus: 2, numatune: "<memory mode='strict' nodeset='0'/>"})
+			l.startForeign(t,
+				foreign{name: "f", memoryMiB: 256, vcpus: 2, numatune: "<memory mode='strict' nodeset='0'/>"})
 			defer l.sh(t, "virsh -q destroy f")
 			l.startBind(t, "f")
 			l.sh(t, "pkill -"+c.signal+" -x numavisor")
@@ -116,7 +118,16 @@ func TestLabGuestEndsDuringBind(t *testing.T) {
 // come through that, or say what it lost.
 func TestLabLibvirtdRestartsDuringBind(t *testing.T) {
 	l := boot(t, "square4")
-	l.startForeign(t, foreign{name: "f", memoryMiB: 256, vcpus: 2, numatune: onNode0, backing: "<source type='memfd'/><access mode='shared'/>"})
+	l.startForeign(
+		t,
+		foreign{
+			name:      "f",
+			memoryMiB: 256,
+			vcpus:     2,
+			numatune:  onNode0,
+			backing:   "<source type='memfd'/><access mode='shared'/>",
+		},
+	)
 	defer l.sh(t, "virsh -q destroy f")
 	l.startBind(t, "f")
 	l.restartLibvirtd(t)
@@ -223,15 +234,19 @@ func TestLabWithoutLibvirtd(t *testing.T) {
 	l.stopLibvirtd(t)
 	defer l.startLibvirtd(t)
 	for _, args := range [][]string{
-		{"create", "--name", "n", "--vcpus", "1", "--memory", "64M"}, {"place", "--vcpus", "1", "--memory", "64M"}, {"balance"}, {"bind", "n"}, {"delete", "n"}, {"show", "n"},
+		{"create", "--name", "n", "--vcpus", "1", "--memory", "64M"}, {"place", "--vcpus", "1", "--memory",
+			"64M"}, {"balance"}, {"bind", "n"}, {"delete", "n"}, {"show", "n"},
 	} {
 		r := l.numavisor(t, args...)
-		if r.status != 1 || !strings.Contains(r.stderr, "libvirtd") || strings.Count(strings.TrimSpace(r.stderr), "\n") > 0 {
-			t.Errorf("numavisor %s: status %d, want 1 and one line on libvirtd: %q", strings.Join(args, " "), r.status, r.stderr)
+		if r.status != 1 || !strings.Contains(r.stderr, "libvirtd") ||
+			strings.Count(strings.TrimSpace(r.stderr), "\n") > 0 {
+			t.Errorf("numavisor %s: status %d, want 1 and one line on libvirtd: %q", strings.Join(args, " "), r.status,
+				r.stderr)
 		}
 	}
 	for _, command := range []string{"list", "doctor", "capture"} {
-		if r := l.numavisor(t, command); r.status != 3 || r.stdout == "" || !strings.Contains(r.stderr, "could not see the VMs of qemu") {
+		if r := l.numavisor(t, command); r.status != 3 || r.stdout == "" ||
+			!strings.Contains(r.stderr, "could not see the VMs of qemu") {
 			t.Errorf("numavisor %s: status %d, want 3, what can be seen, and what not: %q", command, r.status, r.stderr)
 		}
 	}
@@ -251,10 +266,12 @@ func TestLabWithoutRoot(t *testing.T) {
 	if r := l.run(t, append(nobody, "topology")...); r.status != 0 {
 		t.Errorf("the topology does not need root: status %d, %s", r.status, r.stderr)
 	}
-	for _, args := range [][]string{{"bind", "f", "--nodes", "3"}, {"create", "--name", "n", "--vcpus", "1", "--memory", "64M"}} {
+	for _, args := range [][]string{{"bind", "f", "--nodes", "3"}, {"create", "--name", "n", "--vcpus", "1", "--memory",
+		"64M"}} {
 		r := l.run(t, append(nobody, args...)...)
 		if r.status != 1 || !strings.Contains(r.stderr, "root") && !strings.Contains(r.stderr, "permission denied") {
-			t.Errorf("numavisor %s: status %d, want 1 and what is not permitted: %s", strings.Join(args, " "), r.status, r.stderr)
+			t.Errorf("numavisor %s: status %d, want 1 and what is not permitted: %s", strings.Join(args, " "), r.status,
+				r.stderr)
 		}
 	}
 	if s := l.stateOf(t, "f"); s != "paused" {

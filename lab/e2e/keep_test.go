@@ -24,7 +24,8 @@ func TestLabCreateKeepsWhatOthersWrote(t *testing.T) {
 	v.vcpusIn(t, 1)
 	v.memoryIn(t, 0.98)
 	stored := l.sh(t, "virsh dumpxml k --inactive")
-	for _, kept := range []string{"<title>kept</title>", "made &amp; kept by others", "<own:owner>someone</own:owner>", "<on_crash>preserve</on_crash>",
+	for _, kept := range []string{"<title>kept</title>", "made &amp; kept by others", "<own:owner>someone</own:owner>",
+		"<on_crash>preserve</on_crash>",
 		"<backend model='random'>/dev/urandom</backend>", "<qemu:arg value='k,debug-threads=on'/>"} {
 		if !strings.Contains(stored, kept) {
 			t.Errorf("lost: %s\n%s", kept, stored)
@@ -38,7 +39,8 @@ func TestLabCreateKeepsWhatOthersWrote(t *testing.T) {
 func TestLabBindsHugePagesWithTheirPool(t *testing.T) {
 	l := boot(t, "square4")
 	before := l.pools(t)
-	l.must(t, "create", "--name", "huge", "--vcpus", "2", "--memory", "128M", "--page-size", "2M", "--memory-binding", "strict", "--nodes", "1")
+	l.must(t, "create", "--name", "huge", "--vcpus", "2", "--memory", "128M", "--page-size", "2M", "--memory-binding",
+		"strict", "--nodes", "1")
 	l.must(t, "bind", "huge", "--nodes", "2")
 	v := l.show(t, "huge")
 	v.vcpusIn(t, 1)

@@ -110,7 +110,8 @@ func (l *labHost) show(t *testing.T, name string) view {
 func (v view) memoryIn(t *testing.T, least float64) {
 	t.Helper()
 	if m := v.Truth.MemoryOnIntended; m == nil || *m < least {
-		t.Errorf("memory on the intended nodes: %s, want %v; by node %v, cells %+v", shown(m), least, v.Truth.MemoryByNode, v.Cells)
+		t.Errorf("memory on the intended nodes: %s, want %v; by node %v, cells %+v", shown(m), least,
+			v.Truth.MemoryByNode, v.Cells)
 	}
 	if v.total() == 0 {
 		t.Error("no memory was seen at all")
@@ -142,7 +143,8 @@ func shown(share *float64) string {
 // pools returns the host's huge page pools as one line.
 func (l *labHost) pools(t *testing.T) string {
 	t.Helper()
-	return strings.TrimSpace(l.sh(t, "cat /sys/devices/system/node/node*/hugepages/hugepages-2048kB/nr_hugepages | tr '\\n' ' '"))
+	return strings.TrimSpace(
+		l.sh(t, "cat /sys/devices/system/node/node*/hugepages/hugepages-2048kB/nr_hugepages | tr '\\n' ' '"))
 }
 
 // foreign is a VM that somebody else makes.
@@ -187,9 +189,18 @@ func (f foreign) xml() string {
 	if f.onDemand {
 		allocation = ""
 	}
-	return fmt.Sprintf(`<domain type='kvm'><name>%s</name><memory unit='MiB'>%d</memory><vcpu>%d</vcpu>%s<memoryBacking>%s%s</memoryBacking>
+	return fmt.Sprintf(
+		`<domain type='kvm'><name>%s</name><memory unit='MiB'>%d</memory><vcpu>%d</vcpu>%s<memoryBacking>%s%s</memoryBacking>
 <os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features><cpu mode='host-passthrough'>%s</cpu>
-<devices><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>`, f.name, f.memoryMiB, f.vcpus, tune, f.backing, allocation, f.cells)
+<devices><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>`,
+		f.name,
+		f.memoryMiB,
+		f.vcpus,
+		tune,
+		f.backing,
+		allocation,
+		f.cells,
+	)
 }
 
 // mostlyOn reads the last line of numastat -p: MiB per node and the total.

@@ -19,7 +19,8 @@ func TestLabCreatesEveryBinding(t *testing.T) {
 				if everyPair := (m+k)%3 == c; !everyPair && !rotate.Turn(m+k) {
 					continue
 				}
-				t.Run(fmt.Sprintf("%s/%s/%d cells", cpu, memory, cells), func(t *testing.T) { l.checkCreate(t, "m", cpu, memory, cells) })
+				t.Run(fmt.Sprintf("%s/%s/%d cells", cpu, memory, cells),
+					func(t *testing.T) { l.checkCreate(t, "m", cpu, memory, cells) })
 			}
 		}
 	}
@@ -55,13 +56,15 @@ func (l *labHost) checkCreate(t *testing.T, name, cpu, memory string, cells int)
 	if len(v.Truth.Differences) > 0 {
 		t.Errorf("drift right after create: %v", v.Truth.Differences)
 	}
-	wantPolicy := map[string]string{"none": "default", "restrictive": "default", "preferred": "prefer", "strict": "bind", "interleave": "interleave"}[memory]
+	wantPolicy := map[string]string{"none": "default", "restrictive": "default", "preferred": "prefer",
+		"strict": "bind", "interleave": "interleave"}[memory]
 	if memory != "none" && len(v.Cells) != cells {
 		t.Errorf("%d mappings of guest RAM for %d cells: %+v", len(v.Cells), cells, v.Cells)
 	}
 	for _, c := range v.Cells {
 		if cells == 1 && memory == "preferred" {
-			wantPolicy = "bind" // libvirt binds a guest without cells to its limit: there is nothing beside it to prefer
+			// libvirt binds a guest without cells to its limit: there is nothing beside it to prefer
+			wantPolicy = "bind"
 		}
 		if !strings.HasPrefix(c.Policy, wantPolicy) {
 			t.Errorf("cell %s: policy %q, want %s", c.Name, c.Policy, wantPolicy)
@@ -81,7 +84,8 @@ func (l *labHost) checkCreate(t *testing.T, name, cpu, memory string, cells int)
 func TestLabCreatesOnHugePagesAndGivesThemBack(t *testing.T) {
 	l := boot(t, "square4")
 	before := l.pools(t)
-	l.must(t, "create", "--name", "huge", "--vcpus", "2", "--memory", "128M", "--page-size", "2M", "--memory-binding", "strict")
+	l.must(t, "create", "--name", "huge", "--vcpus", "2", "--memory", "128M", "--page-size", "2M", "--memory-binding",
+		"strict")
 	v := l.show(t, "huge")
 	v.memoryIn(t, 0.98)
 	if len(v.Cells) != 1 || v.Cells[0].PageSize != 2<<20 {

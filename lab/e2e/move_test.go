@@ -25,7 +25,8 @@ import (
 func (l *labHost) placement(t *testing.T, name, nodes string) guest.Placement {
 	t.Helper()
 	var b operate.Bound
-	if err := json.Unmarshal([]byte(l.must(t, "bind", name, "--nodes", nodes, "--dry-run", "-o", "json").stdout), &b); err != nil {
+	if err := json.Unmarshal([]byte(l.must(t, "bind", name, "--nodes", nodes, "--dry-run", "-o", "json").stdout),
+		&b); err != nil {
 		t.Fatal(err)
 	}
 	return b.Plan.Placement
@@ -41,7 +42,8 @@ func moveOf(to guest.Placement, from topology.NodeID, had *guest.Placement, memo
 func (l *labHost) write(t *testing.T, kind plan.MoveKind, guests ...plan.GuestMove) {
 	t.Helper()
 	host := strings.TrimSpace(l.sh(t, "hostname"))
-	text, err := json.Marshal(plan.Plan{Host: host, Moves: []plan.Move{{Kind: kind, Guests: guests, Why: "a test wants it"}}})
+	text, err := json.Marshal(
+		plan.Plan{Host: host, Moves: []plan.Move{{Kind: kind, Guests: guests, Why: "a test wants it"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,8 +53,12 @@ func (l *labHost) write(t *testing.T, kind plan.MoveKind, guests ...plan.GuestMo
 // home starts a guest bound by libvirt to a node.
 func (l *labHost) home(t *testing.T, name string, memoryMiB, node int) {
 	t.Helper()
-	l.startForeign(t, foreign{name: name, memoryMiB: memoryMiB, vcpus: 1, backing: "<source type='memfd'/><access mode='shared'/>",
-		numatune: fmt.Sprintf("<memory mode='strict' nodeset='%d'/>", node), cputune: fmt.Sprintf("<vcpupin vcpu='0' cpuset='%d-%d'/>", 2*node, 2*node+1)})
+	l.startForeign(
+		t,
+		foreign{name: name, memoryMiB: memoryMiB, vcpus: 1, backing: "<source type='memfd'/><access mode='shared'/>",
+			numatune: fmt.Sprintf("<memory mode='strict' nodeset='%d'/>",
+				node), cputune: fmt.Sprintf("<vcpupin vcpu='0' cpuset='%d-%d'/>", 2*node, 2*node+1)},
+	)
 }
 
 // isOn wants a guest on one node, by measurement, and as recorded.
@@ -68,7 +74,8 @@ func (v view) isOn(t *testing.T, node string) {
 func (l *labHost) history(t *testing.T, args ...string) []journal.Entry {
 	t.Helper()
 	var h record.History
-	if err := json.Unmarshal([]byte(l.must(t, append([]string{"history", "-o", "json"}, args...)...).stdout), &h); err != nil {
+	if err := json.Unmarshal([]byte(l.must(t, append([]string{"history", "-o", "json"}, args...)...).stdout),
+		&h); err != nil {
 		t.Fatal(err)
 	}
 	return h.Entries
@@ -160,7 +167,8 @@ func TestLabMoveKilledAtRandomPoints(t *testing.T) {
 			p := on[to]
 			at, had = to, &p
 		} else if k.status == 0 || len(k.resumed) > 0 {
-			t.Fatalf("killed after %.2f s (status %d, resumed %d): on nodes %s, was to go to %d", delay, k.status, len(k.resumed), v.Truth.Nodes, to)
+			t.Fatalf("killed after %.2f s (status %d, resumed %d): on nodes %s, was to go to "+
+				"%d", delay, k.status, len(k.resumed), v.Truth.Nodes, to)
 		}
 		if k.seen.Truth.Managed {
 			k.seen.isOn(t, fmt.Sprint(at))
@@ -168,7 +176,8 @@ func TestLabMoveKilledAtRandomPoints(t *testing.T) {
 		if k.state != "paused" || k.claims != "" {
 			t.Errorf("the guest is %s, was paused; claims left behind: %q", k.state, k.claims)
 		}
-		t.Logf("killed after %.2f of %.2f s: status %d, resumed %d, on node %d", delay, whole, k.status, len(k.resumed), at)
+		t.Logf("killed after %.2f of %.2f s: status %d, resumed %d, on node %d", delay, whole, k.status, len(k.resumed),
+			at)
 	}
 	if killed < points/2 || resumed < points/4 {
 		t.Errorf("killed %d times of %d, and %d moves resumed: that shows nothing", killed, points, resumed)
@@ -205,7 +214,8 @@ echo ---; ls numavisor/claims 2>/dev/null; true`, seconds, name)), "---\n")
 	if _, err := fmt.Sscan(parts[0], &k.status, &k.took); err != nil {
 		t.Fatal(parts[0], err)
 	}
-	if err := errors.Join(json.Unmarshal([]byte(parts[1]), &k.resumed), json.Unmarshal([]byte(parts[2]), &k.seen.View)); err != nil {
+	if err := errors.Join(json.Unmarshal([]byte(parts[1]), &k.resumed), json.Unmarshal([]byte(parts[2]),
+		&k.seen.View)); err != nil {
 		t.Fatal(parts, err)
 	}
 	k.state, k.claims = strings.TrimSpace(parts[3]), strings.TrimSpace(parts[4])
@@ -221,7 +231,8 @@ func TestLabGuestEndsDuringMove(t *testing.T) {
 until grep -vE 'file=/(usr|lab)' /proc/$(cat /run/libvirt/qemu/f.pid)/numa_maps | grep -qE ' N2=[0-9]{4,}'; do
   kill -0 $p || { cat /run/apply.out /run/apply.err; exit 1; }; sleep 0.2; done
 virsh -q destroy f; wait $p; echo $? > /run/apply.rc`)
-	if status, said := strings.TrimSpace(l.sh(t, "cat /run/apply.rc")), l.sh(t, "cat /run/apply.err"); status != "3" || !strings.Contains(said, "has ended") {
+	if status, said := strings.TrimSpace(l.sh(t, "cat /run/apply.rc")), l.sh(t, "cat /run/apply.err"); status != "3" ||
+		!strings.Contains(said, "has ended") {
 		t.Errorf("status %s: %s", status, said)
 	}
 	all := l.history(t, "f")
@@ -242,8 +253,11 @@ func TestLabMoverRate(t *testing.T) {
 	rotate.Test(t, 2)
 	l := bootWith(t, "square4", lab.Options{Saved: true, Files: map[string]string{"bare-move": os.Args[0]}})
 	const memory = 384
-	l.startForeign(t, foreign{name: "f", memoryMiB: memory, vcpus: 1, backing: "<source type='memfd'/><access mode='shared'/>",
-		numatune: "<memory mode='preferred' nodeset='1'/>", cputune: "<vcpupin vcpu='0' cpuset='2-3'/>"})
+	l.startForeign(
+		t,
+		foreign{name: "f", memoryMiB: memory, vcpus: 1, backing: "<source type='memfd'/><access mode='shared'/>",
+			numatune: "<memory mode='preferred' nodeset='1'/>", cputune: "<vcpupin vcpu='0' cpuset='2-3'/>"},
+	)
 	defer l.sh(t, "virsh -q destroy f")
 	to := map[int]guest.Placement{1: l.placement(t, "f", "1"), 2: l.placement(t, "f", "2")}
 	l.touchFree(t, 1)
@@ -261,7 +275,8 @@ func TestLabMoverRate(t *testing.T) {
 		}
 		l.write(t, plan.MoveGuest, moveOf(to[next], topology.NodeID(at), had, memory*topology.MiB))
 		var moved []move.Result
-		if err := json.Unmarshal([]byte(l.must(t, "apply", "/run/plan.json", "--full-speed", "-o", "json").stdout), &moved); err != nil {
+		if err := json.Unmarshal([]byte(l.must(t, "apply", "/run/plan.json", "--full-speed", "-o", "json").stdout),
+			&moved); err != nil {
 			t.Fatal(err)
 		}
 		movers = append(movers, copyTime(t, moved[0], memory*topology.MiB))
@@ -278,9 +293,15 @@ func TestLabMoverRate(t *testing.T) {
 	slices.Sort(bares)
 	slices.Sort(movers)
 	best, median := bares[0]/movers[0], bares[len(bares)/2]/movers[len(movers)/2]
-	t.Logf("the mover copies at %.2f of the rate of a bare loop, best against best; at %.2f, median against median", best, median)
+	t.Logf("the mover copies at %.2f of the rate of a bare loop, best against best; at %.2f, median against median",
+		best, median)
 	if max(best, median) < 0.85 {
-		t.Errorf("the mover copies at %.2f of the rate of a bare loop (medians %.2f); it should be 0.9, and 0.85 on a machine that does other work", best, median)
+		t.Errorf(
+			"the mover copies at %.2f of the rate of a bare loop (medians %.2f); it should be 0.9, and 0.85 on a "+
+				"machine that does other work",
+			best,
+			median,
+		)
 	}
 }
 
@@ -298,7 +319,11 @@ dd if=/dev/zero of=/run/touch/zeros bs=1M count=$((free - 48)) 2>&1 | tail -1; u
 // seconds it copied.
 func (l *labHost) bareMove(t *testing.T, name string, node int, memory topology.Bytes) float64 {
 	t.Helper()
-	out := l.sh(t, fmt.Sprintf("BARE_MOVE=\"$(cat /run/libvirt/qemu/%s.pid) %d\" bare-move -test.run '^TestBareMove$' -test.v", name, node))
+	out := l.sh(
+		t,
+		fmt.Sprintf("BARE_MOVE=\"$(cat /run/libvirt/qemu/%s.pid) %d\" bare-move -test.run '^TestBareMove$' -test.v",
+			name, node),
+	)
 	_, figures, _ := strings.Cut(out, "bare: ")
 	var bytes, nanos float64
 	if _, err := fmt.Sscan(figures, &bytes, &nanos); err != nil || bytes < 0.95*float64(memory) {
@@ -310,7 +335,15 @@ func (l *labHost) bareMove(t *testing.T, name string, node int, memory topology.
 // allow writes cpuset.mems of a guest's thread groups.
 func (l *labHost) allow(t *testing.T, name, nodes string) {
 	t.Helper()
-	l.sh(t, fmt.Sprintf("for g in /sys/fs/cgroup$(dirname $(cut -d: -f3 /proc/$(cat /run/libvirt/qemu/%s.pid)/cgroup))/*/; do echo %s > $g/cpuset.mems || exit 1; done", name, nodes))
+	l.sh(
+		t,
+		fmt.Sprintf(
+			"for g in /sys/fs/cgroup$(dirname $(cut -d: -f3 /proc/$(cat /run/libvirt/qemu/%s.pid)/cgroup))/*/; do "+
+				"echo %s > $g/cpuset.mems || exit 1; done",
+			name,
+			nodes,
+		),
+	)
 }
 
 // copyTime is how long the mover took for the guest's RAM, in seconds.

@@ -53,7 +53,8 @@ func (r responses) exceeds(elsewhere responses, perBatch time.Duration) string {
 	var beyond []string
 	w := r.worst()
 	if most := elsewhere.worst().Touch.P999 + mostTouch*perBatch; w.Touch.P999 > most {
-		beyond = append(beyond, fmt.Sprintf("of 1000 touches one takes more than %v, the bound is %v", w.Touch.P999, most))
+		beyond = append(beyond,
+			fmt.Sprintf("of 1000 touches one takes more than %v, the bound is %v", w.Touch.P999, most))
 	}
 	if most := elsewhere.worst().Answer.P99 + mostAnswer*perBatch; w.Answer.P99 > most {
 		beyond = append(beyond, fmt.Sprintf("of 100 answers one is later than %v, the bound is %v", w.Answer.P99, most))
@@ -156,11 +157,24 @@ func TestLabPacedMoveLeavesTheGuestResponsive(t *testing.T) {
 	p.note("full speed", said)
 	stop := time.Duration(slice/batch) * took
 	stopped := p.during(t, p.name, func() {
-		p.sh(t, fmt.Sprintf("pid=$(cat /run/libvirt/qemu/%s.pid); for i in 1 2; do kill -STOP $pid; sleep %.2f; kill -CONT $pid; sleep 0.5; done; sleep 1", p.name, stop.Seconds()))
+		p.sh(
+			t,
+			fmt.Sprintf(
+				"pid=$(cat /run/libvirt/qemu/%s.pid); for i in 1 2; do kill -STOP $pid; sleep %.2f; kill -CONT "+
+					"$pid; sleep 0.5; done; sleep 1",
+				p.name,
+				stop.Seconds(),
+			),
+		)
 	})
 	p.note(fmt.Sprintf("stopped twice for %.2f s", stop.Seconds()), stopped)
 	if stopped.exceeds(p.elsewhere, perBatch) == "" {
-		t.Errorf("a guest that was stopped for %v, as long as a slice of %v takes, keeps the bound, too: the probe does not see what it should", stop, slice)
+		t.Errorf(
+			"a guest that was stopped for %v, as long as a slice of %v takes, keeps the bound, too: the probe does "+
+				"not see what it should",
+			stop,
+			slice,
+		)
 	}
 }
 
@@ -209,7 +223,8 @@ func (p *probed) busyElsewhere(t *testing.T) {
 // huge is how much of the guest's memory is in transparent huge pages.
 func (p *probed) huge(t *testing.T) topology.Bytes {
 	t.Helper()
-	out := p.sh(t, fmt.Sprintf("awk '/^AnonHugePages/ {print $2}' /proc/$(cat /run/libvirt/qemu/%s.pid)/smaps_rollup", p.name))
+	out := p.sh(t,
+		fmt.Sprintf("awk '/^AnonHugePages/ {print $2}' /proc/$(cat /run/libvirt/qemu/%s.pid)/smaps_rollup", p.name))
 	var kib topology.Bytes
 	if _, err := fmt.Sscan(out, &kib); err != nil {
 		t.Fatalf("%q: %v", out, err)
@@ -219,8 +234,9 @@ func (p *probed) huge(t *testing.T) topology.Bytes {
 
 func (p *probed) note(how string, r responses) {
 	w := r.worst()
-	fmt.Fprintf(&p.table, "\n%-24s %5d touches: p50 %v p99 %v p99.9 %v max %v; answers: p50 %v p99 %v p99.9 %v max %v", how, w.Touches,
-		w.Touch.P50, w.Touch.P99, w.Touch.P999, w.Touch.Max, w.Answer.P50, w.Answer.P99, w.Answer.P999, w.Answer.Max)
+	fmt.Fprintf(&p.table, "\n%-24s %5d touches: p50 %v p99 %v p99.9 %v max %v; answers: p50 %v p99 %v p99.9 %v max %v",
+		how, w.Touches, w.Touch.P50, w.Touch.P99, w.Touch.P999, w.Touch.Max, w.Answer.P50, w.Answer.P99, w.Answer.P999,
+		w.Answer.Max)
 }
 
 // keepsTheBound moves the guest, and wants the bound to be kept at least once
@@ -251,7 +267,11 @@ func (p *probed) keepsTheBound(t *testing.T, perBatch time.Duration, args ...str
 func TestBoundOfAProbe(t *testing.T) {
 	const perBatch = 20 * time.Millisecond
 	second := func(touch, answer time.Duration) lab.Probe {
-		return lab.Probe{Touches: 1000, Touch: lab.Delays{P999: touch, Max: time.Hour}, Answer: lab.Delays{P99: answer, Max: time.Hour}}
+		return lab.Probe{
+			Touches: 1000,
+			Touch:   lab.Delays{P999: touch, Max: time.Hour},
+			Answer:  lab.Delays{P99: answer, Max: time.Hour},
+		}
 	}
 	calm := second(0, 10*time.Millisecond)
 	for _, c := range []struct {

@@ -65,7 +65,8 @@ func Inside(t *testing.T, h *lab.Host, program, folder string, names ...string) 
 	ctx, cancel := context.WithTimeout(t.Context(), insideTime)
 	defer cancel()
 	var out, errOut bytes.Buffer
-	argv := []string{"env", InsideVariable + "=1", rotate.Variable + "=" + os.Getenv(rotate.Variable), program, "-test.v", "-test.run", "^(" + strings.Join(names, "|") + ")$"}
+	argv := []string{"env", InsideVariable + "=1", rotate.Variable + "=" + os.Getenv(rotate.Variable), program,
+		"-test.v", "-test.run", "^(" + strings.Join(names, "|") + ")$"}
 	status, err := h.Run(ctx, argv, &out, &errOut)
 	NoteSilence(t, err)
 	t.Logf("%s%s", out.String(), errOut.String())
@@ -138,7 +139,8 @@ func parseTests(folder string) ([]*ast.File, error) {
 			}
 			continue
 		}
-		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(folder, e.Name()), nil, parser.SkipObjectResolution)
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(folder, e.Name()), nil,
+			parser.SkipObjectResolution)
 		if err != nil {
 			return nil, err
 		}

@@ -11,16 +11,21 @@ import (
 
 func TestUnproven_NamesWhatDidNotPass(t *testing.T) {
 	const output = "=== RUN   TestLabA\n    a_test.go:3: fine\n--- PASS: TestLabA (0.10s)\n" +
-		"=== RUN   TestLabB\n=== RUN   TestLabB/one\n    --- SKIP: TestLabB/one (0.00s)\n--- PASS: TestLabB (0.00s)\n--- FAIL: TestLabC (0.00s)\nPASS\n"
+		"=== RUN   TestLabB\n=== RUN   TestLabB/one\n    --- SKIP: TestLabB/one (0.00s)\n--- PASS: TestLabB " +
+		"(0.00s)\n--- FAIL: TestLabC (0.00s)\nPASS\n"
 	for _, c := range []struct {
 		about, output string
 		names, want   []string
 	}{
 		{"all passed", "--- PASS: TestLabA (0.10s)\nPASS\n", []string{"TestLabA"}, nil},
-		{"no test ran", "testing: warning: no tests to run\nPASS\n", []string{"TestLabA"}, []string{"TestLabA did not pass inside the lab"}},
-		{"a subtest was skipped", output, []string{"TestLabA", "TestLabB"}, []string{"TestLabB/one was skipped inside the lab"}},
-		{"one failed", "--- FAIL: TestLabC (0.00s)\nFAIL\n", []string{"TestLabC"}, []string{"TestLabC did not pass inside the lab"}},
-		{"a longer name passed", "--- PASS: TestLabAll (0.00s)\n", []string{"TestLabA"}, []string{"TestLabA did not pass inside the lab"}},
+		{"no test ran", "testing: warning: no tests to run\nPASS\n", []string{"TestLabA"}, []string{"TestLabA did " +
+			"not pass inside the lab"}},
+		{"a subtest was skipped", output, []string{"TestLabA", "TestLabB"}, []string{"TestLabB/one was skipped " +
+			"inside the lab"}},
+		{"one failed", "--- FAIL: TestLabC (0.00s)\nFAIL\n", []string{"TestLabC"}, []string{"TestLabC did not pass " +
+			"inside the lab"}},
+		{"a longer name passed", "--- PASS: TestLabAll (0.00s)\n", []string{"TestLabA"}, []string{"TestLabA did " +
+			"not pass inside the lab"}},
 	} {
 		if diff := cmp.Diff(c.want, Unproven(c.output, c.names)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.about, diff)
@@ -84,7 +89,8 @@ func bootingTests(files []*ast.File) (names []string) {
 				case *ast.Ident:
 					calls[fn.Name.Name] = append(calls[fn.Name.Name], called.Name)
 				case *ast.SelectorExpr:
-					if of, ok := called.X.(*ast.Ident); ok && (of.Name == "lab" || of.Name == "labtest") && strings.HasPrefix(called.Sel.Name, "Boot") {
+					if of, ok := called.X.(*ast.Ident); ok && (of.Name == "lab" || of.Name == "labtest") &&
+						strings.HasPrefix(called.Sel.Name, "Boot") {
 						calls[fn.Name.Name] = append(calls[fn.Name.Name], "Boot")
 					}
 				}

@@ -88,10 +88,19 @@ func (l Layout) pins(guest int) string {
 
 // domain is a guest for libvirt: like the demo's, of any management.
 func (l Layout) domain(guest int, vcpuPlacement, tuning string) string {
-	return fmt.Sprintf(`<domain type='kvm'><name>w%d</name><memory unit='MiB'>%d</memory><vcpu placement='%s'>%d</vcpu>%s
+	return fmt.Sprintf(
+		`<domain type='kvm'><name>w%d</name><memory unit='MiB'>%d</memory><vcpu placement='%s'>%d</vcpu>%s
 <os><type arch='x86_64' machine='q35'>hvm</type><kernel>%s</kernel><initrd>%s</initrd><cmdline>%s</cmdline></os><features><acpi/></features>
 <cpu mode='host-passthrough'/><devices><serial type='pty'/><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>`,
-		guest, l.GuestMemory/topology.MiB, vcpuPlacement, l.VCPUs, tuning, lab.GuestKernel, lab.GuestInitrd, lab.GuestCommandLine)
+		guest,
+		l.GuestMemory/topology.MiB,
+		vcpuPlacement,
+		l.VCPUs,
+		tuning,
+		lab.GuestKernel,
+		lab.GuestInitrd,
+		lab.GuestCommandLine,
+	)
 }
 
 // release is a script that takes all limits of the bad start from the guests.

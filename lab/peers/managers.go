@@ -47,13 +47,26 @@ func Managers() []Manager {
 		{Name: Numad, About: "numad -i 5, started before the guests, bad start", badStart: true, before: startNumad,
 			// Not until the bad start is made: else numad binds a guest in vain
 			// where limits still hold it, and leaves it so for minutes.
-			created: "numad -x $2", ready: releaseToNumad, after: "grep -E 'Advising|PID' /var/log/numad.log | tail -60"},
+			created: "numad -x $2", ready: releaseToNumad, after: "grep -E 'Advising|PID' /var/log/numad.log | " +
+				"tail -60"},
 		// numad -w does not see memory that guests have not touched yet, but what their boots use of CPUs.
-		{Name: Auto, About: "libvirt's placement='auto' (numad -w), memory strict, guests started one after the other", placement: "auto", tuning: advised},
+		{
+			Name:      Auto,
+			About:     "libvirt's placement='auto' (numad -w), memory strict, guests started one after the other",
+			placement: "auto",
+			tuning:    advised,
+		},
 		{Name: AutoMass, About: "the same, guests started at once", placement: "auto", tuning: advised, atOnce: true},
-		{Name: Numavisor, About: "numavisor daemon, balance auto, bad start", badStart: true, ready: startDaemon, after: stopDaemon},
+		{
+			Name:     Numavisor,
+			About:    "numavisor daemon, balance auto, bad start",
+			badStart: true,
+			ready:    startDaemon,
+			after:    stopDaemon,
+		},
 		{Name: Ideal, About: "pinned by hand, memory strict", tuning: func(l Layout, guest int) string {
-			return l.pins(guest) + fmt.Sprintf("<numatune><memory mode='strict' nodeset='%d'/></numatune>", l.home(guest))
+			return l.pins(guest) + fmt.Sprintf("<numatune><memory mode='strict' nodeset='%d'/></numatune>",
+				l.home(guest))
 		}},
 		{Name: Default, About: "no binding, libvirt's own start, guests started at once", atOnce: true},
 	}
@@ -85,7 +98,8 @@ const releaseToNumad = `for g; do numad -r "$(cat "/run/libvirt/qemu/$g.pid")" |
 // emulated some thirty times slower than a real one, it takes from the VMs,
 // since all the lab's CPUs are two real ones.
 const startDaemon = `{ printf 'balance:\n  mode: auto\n  patience: 1s\n  guests:\n'; for g; do echo "    $g: auto"; done; } > /run/bench-policy.yaml
-setsid numavisor daemon --every 2s --policy /run/bench-policy.yaml > /run/bench-daemon.log 2>&1 & echo $! > /run/bench-daemon.pid
+setsid numavisor daemon --every 2s --policy /run/bench-policy.yaml > /run/bench-daemon.log 2>&1 &
+echo $! > /run/bench-daemon.pid
 for i in $(seq 60); do [ -S /run/numavisor/daemon.sock ] && exit; kill -0 $(cat /run/bench-daemon.pid) || break; sleep 0.5; done
 cat /run/bench-daemon.log >&2; exit 1`
 

@@ -10,7 +10,8 @@ import (
 func TestScriptsAreShell(t *testing.T) {
 	scripts := map[string]string{"release": layoutOf(3).release(), "whereabouts": whereabouts, "moved": moved}
 	for _, m := range Managers() {
-		for when, script := range map[string]string{"before": m.before, "created": m.created, "ready": m.ready, "after": m.after} {
+		for when, script := range map[string]string{"before": m.before, "created": m.created, "ready": m.ready,
+			"after": m.after} {
 			scripts[m.Name+" "+when] = script
 		}
 	}

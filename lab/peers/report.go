@@ -19,7 +19,10 @@ const linesPerMega = 1e6
 
 // RunTable has a row per run, in the order in which they were made.
 func (r Results) RunTable() [][]string {
-	rows := [][]string{{"BEGAN", "MANAGER", "WORK/S BY GUEST", "WORK/S", "LOCAL", "NEIGHBOUR", "REMOTE", "MEAN", "MOVED", "UNTIL", "THEN WORK/S", "LOCAL", "MEAN", "GOOD FROM"}}
+	rows := [][]string{
+		{"BEGAN", "MANAGER", "WORK/S BY GUEST", "WORK/S", "LOCAL", "NEIGHBOUR", "REMOTE", "MEAN", "MOVED", "UNTIL",
+			"THEN WORK/S", "LOCAL", "MEAN", "GOOD FROM"},
+	}
 	for _, run := range r.Runs {
 		row := []string{run.Began.Format(time.TimeOnly), run.Manager}
 		if run.Failed != "" {
@@ -58,7 +61,10 @@ func afterMoves(run Run) []string {
 
 // MedianTable has a row per manager: the medians over its valid runs.
 func (r Results) MedianTable() [][]string {
-	rows := [][]string{{"MANAGER", "RUNS", "FAILED", "WORK/S", "OF IDEAL", "LOCAL", "MEAN", "THEN WORK/S", "OF IDEAL", "LOCAL", "MEAN", "WHAT"}}
+	rows := [][]string{
+		{"MANAGER", "RUNS", "FAILED", "WORK/S", "OF IDEAL", "LOCAL", "MEAN", "THEN WORK/S", "OF IDEAL", "LOCAL", "MEAN",
+			"WHAT"},
+	}
 	ideal, _ := r.medians(Ideal)
 	for _, m := range Managers() {
 		figures, failed := r.medians(m.Name)

@@ -58,7 +58,9 @@ func TestVerdicts(t *testing.T) {
 		{"a failed run says nothing", allOf(failed, runOf(Numavisor, 96e6, 97, 3, true)), "++++++++"},
 		{"too little work", allOf(runOf(Numavisor, 94e6, 97, 3, true)), "-+++++++"},
 		{"local share too small", allOf(runOf(Numavisor, 96e6, 94, 6, true)), "+-+++++-"},
-		{"one run of three bad: medians hold, each run does not", allOf(runOf(Numavisor, 96e6, 97, 3, true), runOf(Numavisor, 96e6, 97, 3, true), runOf(Numavisor, 10e6, 10, 90, true)), "+++++++-"},
+		{"one run of three bad: medians hold, each run does " +
+			"not", allOf(runOf(Numavisor, 96e6, 97, 3, true), runOf(Numavisor, 96e6, 97, 3, true),
+			runOf(Numavisor, 10e6, 10, 90, true)), "+++++++-"},
 		{"peers are better", allOf(runOf(Numavisor, 40e6, 50, 50, false)), "--------"},
 		{"more work counts, from farther memory too", allOf(runOf(Numavisor, 60e6, 50, 50, false)), "--+++++-"},
 		{"not run", allOf(), "????????"},
@@ -85,7 +87,8 @@ func TestTables(t *testing.T) {
 	for _, row := range r.RunTable()[1:] {
 		rows[row[1]] += strings.Join(row, "|") + "\n"
 	}
-	if want := "03:04:05|numavisor|18.00 M|18.00 M|85.2 %|14.8 %|0.0 %|93 ns|4 MiB|10 s|19.20 M|97.0 %|87 ns|10 s\n"; rows[Numavisor] != want {
+	if want := "03:04:05|numavisor|18.00 M|18.00 M|85.2 %|14.8 %|0.0 %|93 ns|4 MiB|10 s|19.20 M|97.0 %|87 ns|10 " +
+		"s\n"; rows[Numavisor] != want {
 		t.Errorf("row of numavisor:\n got %s\nwant %s", rows[Numavisor], want)
 	}
 	if !strings.Contains(rows[Kernel], "kernel|failed|-|-") || !strings.Contains(rows[Kernel], "60.0 %") {
@@ -102,9 +105,15 @@ func TestTables(t *testing.T) {
 }
 
 func TestFailuresAreBrief(t *testing.T) {
-	r := Results{Runs: []Run{{Manager: None}, {Manager: Kernel, Failed: "the lab did not come up: " + strings.Repeat("é console ", 50)}, {Manager: Numad, Failed: "why"}}}
+	r := Results{
+		Runs: []Run{{Manager: None},
+			{Manager: Kernel, Failed: "the lab did not come up: " + strings.Repeat("é console ", 50)},
+			{Manager: Numad, Failed: "why"}},
+	}
 	all := r.Failures()
-	if len(all) != 2 || len([]rune(all[0])) > 161 || !strings.Contains(all[0], "kernel failed: the lab did not come up") || all[1] != "00:00:00 numad failed: why" {
+	if len(all) != 2 || len([]rune(all[0])) > 161 ||
+		!strings.Contains(all[0], "kernel failed: the lab did not come up") ||
+		all[1] != "00:00:00 numad failed: why" {
 		t.Errorf("failures: %q", all)
 	}
 }

@@ -74,11 +74,15 @@ func (s *session) start(ctx context.Context, _ *Run) error {
 	if s.manager.balancing {
 		balancing = 1
 	}
-	if _, err := s.sh(ctx, fmt.Sprintf("echo %d > /proc/sys/kernel/numa_balancing || exit; %s", balancing, s.manager.before)); err != nil {
+	if _, err := s.sh(ctx, fmt.Sprintf("echo %d > /proc/sys/kernel/numa_balancing || exit; "+
+		"%s", balancing, s.manager.before)); err != nil {
 		return err
 	}
 	for i, name := range s.names() {
-		create := "cat > /run/$1.xml <<'X'\n" + s.manager.domain(s.Layout, i) + "\nX\nvirsh -q create /run/$1.xml || exit; set -- $1 $(cat /run/libvirt/qemu/$1.pid)\n" + s.manager.created
+		create := "cat > /run/$1.xml <<'X'\n" + s.manager.domain(
+			s.Layout,
+			i,
+		) + "\nX\nvirsh -q create /run/$1.xml || exit; set -- $1 $(cat /run/libvirt/qemu/$1.pid)\n" + s.manager.created
 		if _, err := s.sh(ctx, create, name); err != nil {
 			return err
 		}
@@ -151,7 +155,8 @@ func (s *session) watch(ctx context.Context, run *Run) error {
 		sum := classify(shape, misses)
 		run.Windows = append(run.Windows, Window{Accesses: sum.Minus(before)})
 		local, _, _ := sum.Minus(before).Shares()
-		s.Progress("%s: %v, %.1f %% local, %.0f ns", s.manager.Name, time.Duration(i+1)*s.Window, 100*local, sum.Minus(before).MeanNanos())
+		s.Progress("%s: %v, %.1f %% local, %.0f ns", s.manager.Name, time.Duration(i+1)*s.Window, 100*local,
+			sum.Minus(before).MeanNanos())
 		before = sum
 	}
 	for _, name := range s.names() {
@@ -177,7 +182,8 @@ func (s *session) fillWork(ctx context.Context, run *Run, name string) error {
 			break
 		}
 		if time.Now().After(end) || ctx.Err() != nil {
-			return fmt.Errorf("guest %s told of %d windows of %d: %w", name, len(said), s.Windows, errors.Join(ctx.Err(), errors.New("it has stopped or is too slow")))
+			return fmt.Errorf("guest %s told of %d windows of %d: %w", name, len(said), s.Windows,
+				errors.Join(ctx.Err(), errors.New("it has stopped or is too slow")))
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

@@ -10,7 +10,12 @@ import (
 
 // windowOf is five seconds of one guest.
 func windowOf(lines, local, neighbour, remote, moved uint64) Window {
-	return Window{Seconds: []float64{5}, Lines: []uint64{lines}, Accesses: Accesses{local, neighbour, remote}, PagesMoved: moved}
+	return Window{
+		Seconds:    []float64{5},
+		Lines:      []uint64{lines},
+		Accesses:   Accesses{local, neighbour, remote},
+		PagesMoved: moved,
+	}
 }
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
@@ -41,7 +46,10 @@ func TestClassifyFollowsTheSquare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := labcounter.Misses{Nodes: topology.Range[topology.NodeID](0, 3).IDs(), CPUs: [][]uint64{{1, 10, 10, 100}, {10, 1, 100, 10}, {10, 100, 1, 10}, {100, 10, 10, 1}}}
+	m := labcounter.Misses{
+		Nodes: topology.Range[topology.NodeID](0, 3).IDs(),
+		CPUs:  [][]uint64{{1, 10, 10, 100}, {10, 1, 100, 10}, {10, 100, 1, 10}, {100, 10, 10, 1}},
+	}
 	if got, want := classify(s, m), (Accesses{4, 80, 400}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -31,7 +31,11 @@ func (r Results) Verdicts() []Verdict {
 }
 
 func atLeast(known bool, what string, ours, ideal float64) Verdict {
-	v := Verdict{Promise: fmt.Sprintf("numavisor: %s: at least %.0f %%", what, 100*ofIdeal), Measured: "not measured", Known: known}
+	v := Verdict{
+		Promise:  fmt.Sprintf("numavisor: %s: at least %.0f %%", what, 100*ofIdeal),
+		Measured: "not measured",
+		Known:    known,
+	}
 	if known {
 		v.Measured, v.Kept = share(ours/ideal), ours >= ofIdeal*ideal
 	}
@@ -42,9 +46,14 @@ func atLeast(known bool, what string, ours, ideal float64) Verdict {
 // decide: it counts accesses, so a manager that keeps its guests from working
 // for as long as they are badly placed looks good by it.
 func better(peer string, ours, theirs part) Verdict {
-	v := Verdict{Promise: "numavisor: more work than " + peer + " over the whole run, moves included", Measured: "not measured", Known: ours.known && theirs.known}
+	v := Verdict{
+		Promise:  "numavisor: more work than " + peer + " over the whole run, moves included",
+		Measured: "not measured",
+		Known:    ours.known && theirs.known,
+	}
 	if v.Known {
-		v.Measured = fmt.Sprintf("work %s against %s a second, mean access %.0f against %.0f ns", mega(ours.work), mega(theirs.work), ours.nanos, theirs.nanos)
+		v.Measured = fmt.Sprintf("work %s against %s a second, mean access %.0f against %.0f ns", mega(ours.work),
+			mega(theirs.work), ours.nanos, theirs.nanos)
 		v.Kept = ours.work > theirs.work
 	}
 	return v
@@ -52,7 +61,12 @@ func better(peer string, ours, theirs part) Verdict {
 
 // goodInTime looks at every valid run: the slowest counts.
 func (r Results) goodInTime() Verdict {
-	v := Verdict{Promise: fmt.Sprintf("numavisor: at most %d ns and at least %.0f %% local within %d s, in each run", goodNanos, 100*goodLocal, goodSeconds), Measured: "not measured", Kept: true}
+	v := Verdict{
+		Promise: fmt.Sprintf("numavisor: at most %d ns and at least %.0f %% local within %d s, in each run", goodNanos,
+			100*goodLocal, goodSeconds),
+		Measured: "not measured",
+		Kept:     true,
+	}
 	slowest := 0.0
 	for _, run := range r.Runs {
 		if run.Manager != Numavisor || run.Failed != "" {

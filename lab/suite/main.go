@@ -90,7 +90,8 @@ func suite(ctx context.Context, all bool, run, runner string) error {
 	wall, cpu := time.Since(begin), cpuTime()
 	others := max(0, (busyTime()-busy-cpu).Seconds()/(wall.Seconds()*float64(runtime.NumCPU())))
 	printTable(os.Stdout, first, groups)
-	fmt.Printf("lab: %.1f minutes, %.1f CPU minutes; other programs used %.0f %% of the machine\n", wall.Minutes(), cpu.Minutes(), 100*others)
+	fmt.Printf("lab: %.1f minutes, %.1f CPU minutes; other programs used %.0f %% of the machine\n", wall.Minutes(),
+		cpu.Minutes(), 100*others)
 	if all || run != "Lab" {
 		return verdict
 	}
@@ -101,7 +102,9 @@ func suite(ctx context.Context, all bool, run, runner string) error {
 // others is the share of the machine that other programs used.
 func overBudget(wall time.Duration, others float64) error {
 	if wall > hardBudget && others < mostOthers {
-		return fmt.Errorf("the tests took %v, their budget is %v: make them cheaper, or let some of them rotate (lab/rotate)", wall.Round(time.Second), budget)
+		return fmt.Errorf(
+			"the tests took %v, their budget is %v: make them cheaper, or let some of them rotate (lab/rotate)",
+			wall.Round(time.Second), budget)
 	}
 	if wall > budget {
 		fmt.Printf("lab: WARNING: more than the budget of %v for two idle CPUs\n", budget)
@@ -143,10 +146,11 @@ func (s *session) silenceFile() string { return filepath.Join(s.folder, "silence
 // run runs tests of the lab and returns their results.
 func (s *session) run(ctx context.Context, name, pattern string) (results, error) {
 	events := filepath.Join(s.folder, name+".json")
-	c := exec.CommandContext(ctx, "go", "run", s.runner, "--format", "testname", "--jsonfile", events, "--packages=./lab/...", "--",
-		"-count=1", "-p=1", "-timeout="+allTimeLimit.String(), "-run", pattern)
+	c := exec.CommandContext(ctx, "go", "run", s.runner, "--format", "testname", "--jsonfile", events,
+		"--packages=./lab/...", "--", "-count=1", "-p=1", "-timeout="+allTimeLimit.String(), "-run", pattern)
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	c.Env = append(os.Environ(), "NUMAVISOR_LAB=1", rotate.Variable+"="+s.third, labtest.SilenceVariable+"="+s.silenceFile())
+	c.Env = append(os.Environ(), "NUMAVISOR_LAB=1", rotate.Variable+"="+s.third,
+		labtest.SilenceVariable+"="+s.silenceFile())
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.WaitDelay = time.Minute
 	runErr := c.Run()
@@ -280,6 +284,7 @@ func printTable(w io.Writer, r results, groups map[string]string) {
 	slices.SortFunc(all, func(a, b *row) int { return int(b.took - a.took) })
 	fmt.Fprintf(w, "\n%-28s %7s %7s %8s  %s\n", "GROUP", "TESTS", "OTHERS", "MINUTES", "LONGEST")
 	for _, g := range all {
-		fmt.Fprintf(w, "%-28s %7d %7d %8.1f  %s %.0f s\n", g.group, g.tests, g.skipped, g.took.Minutes(), g.longestTestsName, g.longest.Seconds())
+		fmt.Fprintf(w, "%-28s %7d %7d %8.1f  %s %.0f s\n", g.group, g.tests, g.skipped, g.took.Minutes(),
+			g.longestTestsName, g.longest.Seconds())
 	}
 }

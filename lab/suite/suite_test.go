@@ -66,7 +66,8 @@ func TestRepeatable_OnlyAfterAProvenLockUp(t *testing.T) {
 
 func TestPrintTable_SumsByGroup(t *testing.T) {
 	var out bytes.Buffer
-	printTable(&out, read(t, events), map[string]string{"TestLabA": "lab/e2e/a", "TestLabB": "lab/e2e/a", "TestLabC": "lab/c"})
+	printTable(&out, read(t, events),
+		map[string]string{"TestLabA": "lab/e2e/a", "TestLabB": "lab/e2e/a", "TestLabC": "lab/c"})
 	want := `
 GROUP                          TESTS  OTHERS  MINUTES  LONGEST
 lab/e2e/a                          1       1      1.5  TestLabA 90 s
@@ -89,7 +90,8 @@ func TestOverBudget_FailsOnlyOnAnIdleMachine(t *testing.T) {
 		wall   time.Duration
 		others float64
 		fails  bool
-	}{{19 * time.Minute, 0, false}, {25 * time.Minute, 0, false}, {71 * time.Minute, 0.1, true}, {71 * time.Minute, 0.5, false}} {
+	}{{19 * time.Minute, 0, false}, {25 * time.Minute, 0, false}, {71 * time.Minute, 0.1, true}, {71 * time.Minute, 0.5,
+		false}} {
 		if err := overBudget(c.wall, c.others); (err != nil) != c.fails {
 			t.Errorf("%v with others at %v: %v", c.wall, c.others, err)
 		}

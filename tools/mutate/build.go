@@ -33,7 +33,8 @@ type goPackage struct {
 
 // load asks the go command about a package and its dependencies.
 func load(ctx context.Context, pkg string) (*goPackage, error) {
-	cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-export", "-json=Dir,ImportPath,Name,GoFiles,CgoFiles,Export,DepOnly,Module", pkg)
+	cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-export",
+		"-json=Dir,ImportPath,Name,GoFiles,CgoFiles,Export,DepOnly,Module", pkg)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

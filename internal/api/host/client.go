@@ -47,7 +47,11 @@ func Dial(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}
-	return &Client{socket: socket, http: http.Client{Transport: &http.Transport{DialContext: dial}}, timeout: answerTime}
+	return &Client{
+		socket:  socket,
+		http:    http.Client{Transport: &http.Transport{DialContext: dial}},
+		timeout: answerTime,
+	}
 }
 
 // Status implements Daemon.

@@ -31,7 +31,8 @@ func Handler(d Daemon) *http.ServeMux {
 		order, err := readPause(http.MaxBytesReader(nil, r.Body, mostOrder))
 		if err != nil {
 			const example = `an order is, for example, {"for_ns": 60000000000, "why": "a test"}`
-			return nil, &Error{http.StatusBadRequest, fmt.Errorf("POST /v1/pause: malformed order: %w; %s", err, example)}
+			return nil, &Error{http.StatusBadRequest,
+				fmt.Errorf("POST /v1/pause: malformed order: %w; %s", err, example)}
 		}
 		return nil, d.Pause(r.Context(), order.For, order.Why)
 	}))

@@ -72,7 +72,8 @@ type call struct {
 func calls() []call {
 	return []call{
 		{"status", func(ctx context.Context, d Daemon) error { _, err := d.Status(ctx); return err }, "status"},
-		{"inventory", func(ctx context.Context, d Daemon) error { _, err := d.Inventory(ctx); return err }, "inventory"},
+		{"inventory", func(ctx context.Context, d Daemon) error { _, err := d.Inventory(ctx); return err },
+			"inventory"},
 		{"series", func(ctx context.Context, d Daemon) error {
 			_, err := d.Series(ctx, "guest", "a/b c")
 			return err

@@ -27,22 +27,31 @@ func TestSpecKeepsWhatARunningGuestCannotChange(t *testing.T) {
 		want   guest.Spec
 	}{
 		{"plain guest", inventory.Config{VCPUs: 2, Memory: topology.GiB},
-			guest.Spec{CPU: guest.CPUSpec{Binding: guest.CPURange}, Binding: guest.MemorySpec{Mode: guest.MemoryRestrictive},
+			guest.Spec{CPU: guest.CPUSpec{Binding: guest.CPURange},
+				Binding:  guest.MemorySpec{Mode: guest.MemoryRestrictive},
 				Topology: guest.TopologySpec{Mode: guest.TopologyOff}, Movable: &no}},
 		{"one CPU each", inventory.Config{VCPUs: 2, Pins: pins("4", "5"), Source: "memfd"},
-			guest.Spec{CPU: guest.CPUSpec{Binding: guest.CPUExclusive}, Binding: guest.MemorySpec{Mode: guest.MemoryPreferred},
+			guest.Spec{CPU: guest.CPUSpec{Binding: guest.CPUExclusive},
+				Binding:  guest.MemorySpec{Mode: guest.MemoryPreferred},
 				Topology: guest.TopologySpec{Mode: guest.TopologyOff}}},
-		{"the same CPU twice is no exclusive binding", inventory.Config{VCPUs: 2, Pins: pins("4", "4"), Source: "memfd"},
-			guest.Spec{CPU: guest.CPUSpec{Binding: guest.CPURange}, Binding: guest.MemorySpec{Mode: guest.MemoryPreferred},
+		{"the same CPU twice is no exclusive binding", inventory.Config{VCPUs: 2, Pins: pins("4", "4"),
+			Source: "memfd"},
+			guest.Spec{CPU: guest.CPUSpec{Binding: guest.CPURange},
+				Binding:  guest.MemorySpec{Mode: guest.MemoryPreferred},
 				Topology: guest.TopologySpec{Mode: guest.TopologyOff}}},
 		{"cells' policies count, not the limit around them", inventory.Config{VCPUs: 3, Source: "memfd",
 			NUMATune: &inventory.NUMATune{Mode: "strict", Cells: []inventory.CellTune{{Mode: "preferred"}}},
-			Cells:    []inventory.ConfigCell{{ID: 1, VCPUs: topology.SetOf[guest.VCPUID](2), Memory: 5}, {ID: 0, VCPUs: topology.SetOf[guest.VCPUID](0, 1), Memory: 7}}},
-			guest.Spec{CPU: guest.CPUSpec{Binding: guest.CPURange}, Binding: guest.MemorySpec{Mode: guest.MemoryPreferred},
-				Topology: guest.TopologySpec{Mode: guest.TopologyCells, Count: 2, Cells: []guest.CellSpec{{VCPUs: 2, Memory: 7}, {VCPUs: 1, Memory: 5}}}}},
-		{"vfio pins memory", inventory.Config{VCPUs: 1, Source: "memfd", Devices: []string{"0000:01:00.0"}, NUMATune: &inventory.NUMATune{Mode: "strict"}},
+			Cells: []inventory.ConfigCell{{ID: 1, VCPUs: topology.SetOf[guest.VCPUID](2), Memory: 5},
+				{ID: 0, VCPUs: topology.SetOf[guest.VCPUID](0, 1), Memory: 7}}},
+			guest.Spec{CPU: guest.CPUSpec{Binding: guest.CPURange},
+				Binding: guest.MemorySpec{Mode: guest.MemoryPreferred},
+				Topology: guest.TopologySpec{Mode: guest.TopologyCells, Count: 2,
+					Cells: []guest.CellSpec{{VCPUs: 2, Memory: 7}, {VCPUs: 1, Memory: 5}}}}},
+		{"vfio pins memory", inventory.Config{VCPUs: 1, Source: "memfd", Devices: []string{"0000:01:00.0"},
+			NUMATune: &inventory.NUMATune{Mode: "strict"}},
 			guest.Spec{CPU: guest.CPUSpec{Binding: guest.CPURange}, Binding: guest.MemorySpec{Mode: guest.MemoryStrict},
-				Topology: guest.TopologySpec{Mode: guest.TopologyOff}, Movable: &no, Devices: []guest.DeviceSpec{{Address: "0000:01:00.0", Passthrough: true}}}},
+				Topology: guest.TopologySpec{Mode: guest.TopologyOff}, Movable: &no,
+				Devices: []guest.DeviceSpec{{Address: "0000:01:00.0", Passthrough: true}}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.want.Name, c.want.VCPUs, c.want.Memory = "g", c.config.VCPUs, c.config.Memory
@@ -58,9 +67,11 @@ func TestAlignGivesCellsTheVCPUsTheyHave(t *testing.T) {
 	cpu := func(id topology.CPUID) topology.CPUSet { return topology.SetOf(id) }
 	p := guest.Placement{
 		Cells: []guest.Cell{{ID: 0, VCPUs: set(0, 1)}, {ID: 1, VCPUs: set(2, 3)}},
-		VCPUs: []guest.VCPU{{ID: 0, CPUs: cpu(10)}, {ID: 1, CPUs: cpu(11)}, {ID: 2, CPUs: cpu(20)}, {ID: 3, CPUs: cpu(21)}},
+		VCPUs: []guest.VCPU{{ID: 0, CPUs: cpu(10)}, {ID: 1, CPUs: cpu(11)}, {ID: 2, CPUs: cpu(20)},
+			{ID: 3, CPUs: cpu(21)}},
 	}
-	got := adopt.Align(p, inventory.Config{Cells: []inventory.ConfigCell{{ID: 0, VCPUs: set(0, 2)}, {ID: 1, VCPUs: set(1, 3)}}})
+	got := adopt.Align(p,
+		inventory.Config{Cells: []inventory.ConfigCell{{ID: 0, VCPUs: set(0, 2)}, {ID: 1, VCPUs: set(1, 3)}}})
 	for v, want := range []topology.CPUID{10, 20, 11, 21} {
 		if got.VCPUs[v].ID != guest.VCPUID(v) || !got.VCPUs[v].CPUs.Contains(want) {
 			t.Errorf("vCPU %d: %+v, want CPU %d", v, got.VCPUs[v], want)

@@ -30,7 +30,8 @@ func guestWait(g *inventory.GuestSample) reading {
 	r := reading{quantity: alarm.GuestWait, unread: l.Window <= 0, source: "its vCPU threads' schedstat"}
 	if l.Demand() >= leastDemand {
 		r.value = l.Wait / l.Demand()
-		r.says = fmt.Sprintf("it wants %.1f CPUs and gets %.1f: %s of the time it waits", l.Demand(), l.CPU, text.Percent(r.value))
+		r.says = fmt.Sprintf("it wants %.1f CPUs and gets %.1f: %s of the time it waits", l.Demand(), l.CPU,
+			text.Percent(r.value))
 	}
 	return r
 }

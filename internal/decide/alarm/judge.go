@@ -25,7 +25,13 @@ const mostGap = time.Minute
 // before. It returns the state after, and the alarms that were raised, changed
 // their severity or were cleared; those that just last are in the state.
 func Judge(rules policy.Alarms, in Input, before alarm.State, now time.Time) (alarm.State, []alarm.Alarm) {
-	j := judgement{rules: rules.WithDefaults(), in: &in, now: now, before: make(map[key]alarm.Track, len(before.Tracks)), there: make(map[inventory.Ref]bool, len(in.Sample.Nodes)+len(in.Sample.Guests))}
+	j := judgement{
+		rules:  rules.WithDefaults(),
+		in:     &in,
+		now:    now,
+		before: make(map[key]alarm.Track, len(before.Tracks)),
+		there:  make(map[inventory.Ref]bool, len(in.Sample.Nodes)+len(in.Sample.Guests)),
+	}
 	for _, t := range before.Tracks {
 		j.before[key{t.Quantity, t.Object}] = t
 	}

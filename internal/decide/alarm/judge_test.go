@@ -37,10 +37,18 @@ func newScene(t *testing.T) *scene {
 			Nodes: []inventory.NodeSample{{NodeLoad: inventory.NodeLoad{Node: 2, CPU: 1}, CPUs: 4,
 				Memory: 10 * topology.GiB, Free: 8 * topology.GiB}},
 			Guests: []inventory.GuestSample{
-				{Name: "db", Load: inventory.GuestLoad{Window: 2 * time.Second, CPU: 1}, CPUByNode: map[topology.NodeID]float64{2: 1},
-					MemoryByNode: topology.MemoryByNode{2: topology.GiB}},
-				{Name: "web", Load: inventory.GuestLoad{Window: 2 * time.Second, CPU: 2}, CPUByNode: map[topology.NodeID]float64{2: 2.5},
-					MemoryByNode: topology.MemoryByNode{2: topology.GiB / 2}},
+				{
+					Name:         "db",
+					Load:         inventory.GuestLoad{Window: 2 * time.Second, CPU: 1},
+					CPUByNode:    map[topology.NodeID]float64{2: 1},
+					MemoryByNode: topology.MemoryByNode{2: topology.GiB},
+				},
+				{
+					Name:         "web",
+					Load:         inventory.GuestLoad{Window: 2 * time.Second, CPU: 2},
+					CPUByNode:    map[topology.NodeID]float64{2: 2.5},
+					MemoryByNode: topology.MemoryByNode{2: topology.GiB / 2},
+				},
 			},
 			Pressure: inventory.Pressure{Memory: new(0.0)},
 		},
@@ -100,12 +108,15 @@ func TestAnAlarmFromRaisedToCleared(t *testing.T) {
 	if !slices.Equal(a.Guests, []string{"web", "db"}) {
 		t.Errorf("caused by %v", a.Guests)
 	}
-	if want := "3.9 of 4 CPUs are in use (97.5 %); threshold 95.0 %; most by web 2.5 CPUs, db 1.0 CPUs; from /proc/stat"; a.Why != want {
+	if want := "3.9 of 4 CPUs are in use (97.5 %); threshold 95.0 %; most by web 2.5 CPUs, db 1.0 CPUs; from " +
+		"/proc/stat"; a.Why != want {
 		t.Errorf("why: %s\nwant %s", a.Why, want)
 	}
 	first := a.First
 	s.node().CPU = 4
-	if a = s.wantOnly(s.pass(62*time.Second), alarm.NodeCPU, "node 2"); a.Severity != alarm.Critical || a.Threshold != 0.99 || a.Worst != 1 {
+	if a = s.wantOnly(s.pass(62*time.Second), alarm.NodeCPU, "node 2"); a.Severity != alarm.Critical ||
+		a.Threshold != 0.99 ||
+		a.Worst != 1 {
 		t.Errorf("not critical: %+v", a)
 	}
 	last := s.now
@@ -113,12 +124,15 @@ func TestAnAlarmFromRaisedToCleared(t *testing.T) {
 	s.wantNone(s.pass(2 * time.Second))
 	s.node().CPU = 3.74
 	s.wantNone(s.pass(60 * time.Second))
-	if a = s.wantOnly(s.pass(2*time.Second), alarm.NodeCPU, "node 2"); a.Severity != alarm.Warning || a.Worst != 1 || !a.Last.Equal(last) {
+	if a = s.wantOnly(s.pass(2*time.Second), alarm.NodeCPU, "node 2"); a.Severity != alarm.Warning || a.Worst != 1 ||
+		!a.Last.Equal(last) {
 		t.Errorf("not a warning: %+v", a)
 	}
 	s.node().CPU = 1
 	s.wantNone(s.pass(60 * time.Second))
-	if a = s.wantOnly(s.pass(2*time.Second), alarm.NodeCPU, "node 2"); a.Active() || !a.Cleared.Equal(s.now) || !a.First.Equal(first) || a.Value != 0.25 {
+	if a = s.wantOnly(s.pass(2*time.Second), alarm.NodeCPU, "node 2"); a.Active() || !a.Cleared.Equal(s.now) ||
+		!a.First.Equal(first) ||
+		a.Value != 0.25 {
 		t.Errorf("not cleared: %+v", a)
 	}
 	if len(s.state.Tracks) != 0 {
@@ -135,8 +149,10 @@ func TestEachQuantityIsSeen(t *testing.T) {
 		says     string
 		guests   []string
 	}{
-		"wait on the node": {func(s *scene) { s.node().Wait = 1 }, alarm.NodeWait, "node 2", "0.25 per CPU", []string{"web", "db"}},
-		"memory":           {func(s *scene) { s.node().Free = topology.GiB / 8 }, alarm.NodeMemory, "node 2", "98.8 %", []string{"db", "web"}},
+		"wait on the node": {func(s *scene) { s.node().Wait = 1 }, alarm.NodeWait, "node 2", "0.25 per CPU",
+			[]string{"web", "db"}},
+		"memory": {func(s *scene) { s.node().Free = topology.GiB / 8 }, alarm.NodeMemory, "node 2", "98.8 %",
+			[]string{"db", "web"}},
 		"memory beside pools": {func(s *scene) {
 			s.node().HugePages = []topology.HugePagePool{{Size: topology.GiB, Total: 9, Free: 9}}
 			s.node().Free = 0
@@ -146,30 +162,41 @@ func TestEachQuantityIsSeen(t *testing.T) {
 			s.in.Guests = []Guest{{Name: "web", PageSize: 2 * topology.MiB}}
 		}, alarm.NodeHugePages, "node 2: 2 MiB pages", "256 of 256 pages", []string{"web"}},
 		"traffic": {func(s *scene) {
-			s.in.Topology = &topology.Topology{Measured: &topology.Measured{Nodes: []topology.NodeID{2}, BandwidthMBps: [][]float64{{1000}}}}
+			s.in.Topology = &topology.Topology{Measured: &topology.Measured{Nodes: []topology.NodeID{2},
+				BandwidthMBps: [][]float64{{1000}}}}
 			s.node().MemoryMBps = 900
 			s.db().Load.MemoryMBps = 800
 		}, alarm.NodeTraffic, "node 2", "900 of 1000 MB/s", []string{"db"}},
-		"pressure":     {func(s *scene) { s.in.Sample.Pressure.Memory = &half }, alarm.HostPressure, "host", "50.0 % of the time", nil},
-		"kernel moves": {func(s *scene) { s.in.Sample.Moves.Balancing = 200_000_000 }, alarm.KernelMoves, "host", "100.0 MB/s", nil},
-		"wait":         {func(s *scene) { s.db().Load.Wait = 0.25 }, alarm.GuestWait, "guest db", "20.0 % of the time", []string{"db"}},
+		"pressure": {func(s *scene) { s.in.Sample.Pressure.Memory = &half }, alarm.HostPressure, "host",
+			"50.0 % of the time", nil},
+		"kernel moves": {func(s *scene) { s.in.Sample.Moves.Balancing = 200_000_000 }, alarm.KernelMoves, "host",
+			"100.0 MB/s", nil},
+		"wait": {func(s *scene) { s.db().Load.Wait = 0.25 }, alarm.GuestWait, "guest db", "20.0 % of the time",
+			[]string{"db"}},
 		"remote": {func(s *scene) { s.db().Load.Remote = &inventory.Remote{Share: 0.3, Source: inventory.AccessPMU} },
-			alarm.GuestRemote, "guest db", "30.0 % of its accesses leave the node; threshold 20.0 %; from pmu", []string{"db"}},
+			alarm.GuestRemote, "guest db", "30.0 % of its accesses leave the node; threshold 20.0 %; from " +
+				"pmu", []string{"db"}},
 		"remote by estimate": {func(s *scene) { s.in.Guests = []Guest{{Name: "db", LocalShare: &half}} },
 			alarm.GuestRemote, "guest db", "from placement estimate", []string{"db"}},
 		"drift": {func(s *scene) {
 			s.in.Guests = []Guest{{Name: "db", Nodes: topology.SetOf[topology.NodeID](1), DriftShare: &all}}
 		}, alarm.GuestDrift, "guest db", "intended nodes 1", []string{"db"}},
-		"rival": {func(s *scene) { s.in.Rivals = []status.Rival{{Name: "numad", What: "it runs", Answer: "moves wait"}} },
+		"rival": {func(s *scene) {
+			s.in.Rivals = []status.Rival{{Name: "numad", What: "it runs",
+				Answer: "moves wait"}}
+		},
 			alarm.RivalMover, "host: numad", "it runs; moves wait", nil},
 		"rival that is not expected, beside one that is": {func(s *scene) {
-			s.in.Rivals = []status.Rival{{Name: "kernel NUMA balancing", What: "on", Expected: true}, {Name: "numad", What: "it runs"}}
+			s.in.Rivals = []status.Rival{{Name: "kernel NUMA balancing", What: "on", Expected: true},
+				{Name: "numad", What: "it runs"}}
 		}, alarm.RivalMover, "host: numad", "it runs", nil},
 		"blind": {func(s *scene) {
-			s.in.Gaps = []inventory.Gap{{Kind: inventory.AccessUnmeasured, Object: inventory.HostRef(), What: "resctrl", Why: "permission denied"}}
+			s.in.Gaps = []inventory.Gap{{Kind: inventory.AccessUnmeasured, Object: inventory.HostRef(), What: "resctrl",
+				Why: "permission denied"}}
 		},
 			alarm.BlindSource, "host", "not seen: resctrl: permission denied", nil},
-		"failed moves": {func(s *scene) { s.in.FailedMoves = map[string]int{"db": 3} }, alarm.StuckMove, "guest db", "3 of its moves", []string{"db"}},
+		"failed moves": {func(s *scene) { s.in.FailedMoves = map[string]int{"db": 3} }, alarm.StuckMove, "guest db",
+			"3 of its moves", []string{"db"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
@@ -200,7 +227,8 @@ func TestWhatVanishesClears(t *testing.T) {
 	}
 	nodes, guests := s.in.Sample.Nodes, s.in.Sample.Guests
 	s.in.Sample.Guests = guests[1:]
-	if a := s.wantOnly(s.pass(2*time.Second), alarm.GuestWait, "guest db"); a.Active() || !strings.HasSuffix(a.Why, "guest db is no longer there") {
+	if a := s.wantOnly(s.pass(2*time.Second), alarm.GuestWait, "guest db"); a.Active() ||
+		!strings.HasSuffix(a.Why, "guest db is no longer there") {
 		t.Errorf("%+v", a)
 	}
 	s.in.Sample.Nodes = nil
@@ -221,7 +249,8 @@ func TestABlindSourceClearsNothing(t *testing.T) {
 		},
 		"guest unreadable": func(s *scene) {
 			s.in.Sample.Guests = s.in.Sample.Guests[1:]
-			s.in.Sample.Gaps = []inventory.Gap{{Kind: inventory.CgroupUnread, Object: inventory.GuestRef("db"), What: "its cgroup", Why: "EIO"}}
+			s.in.Sample.Gaps = []inventory.Gap{{Kind: inventory.CgroupUnread, Object: inventory.GuestRef("db"),
+				What: "its cgroup", Why: "EIO"}}
 		},
 		"guests not listed": func(s *scene) {
 			s.in.Sample.Guests = nil
@@ -266,14 +295,20 @@ func TestTrafficEndsWithTheGuestsThatMadeIt(t *testing.T) {
 		so   func(*scene)
 		want []alarm.Quantity
 	}{
-		"they shut down":         {func(s *scene) { s.in.Sample.Guests = nil }, []alarm.Quantity{alarm.NodeTraffic}},
-		"they move away":         {func(s *scene) { s.db().MemoryByNode, s.in.Sample.Guests[1].MemoryByNode = nil, nil }, []alarm.Quantity{alarm.NodeTraffic}},
-		"they idle":              {func(s *scene) { s.db().Load.CPU, s.in.Sample.Guests[1].Load.CPU = 0, 0.01 }, []alarm.Quantity{alarm.NodeTraffic}},
+		"they shut down": {func(s *scene) { s.in.Sample.Guests = nil }, []alarm.Quantity{alarm.NodeTraffic}},
+		"they move away": {func(s *scene) {
+			s.db().MemoryByNode, s.in.Sample.Guests[1].MemoryByNode = nil,
+				nil
+		}, []alarm.Quantity{alarm.NodeTraffic}},
+		"they idle": {func(s *scene) { s.db().Load.CPU, s.in.Sample.Guests[1].Load.CPU = 0, 0.01 },
+			[]alarm.Quantity{alarm.NodeTraffic}},
 		"it is no more measured": {func(*scene) {}, []alarm.Quantity{alarm.BlindSource}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
-			s.in.Topology = &topology.Topology{Measured: &topology.Measured{Nodes: []topology.NodeID{2}, BandwidthMBps: [][]float64{{1000}}}}
+			s.in.Topology = &topology.Topology{
+				Measured: &topology.Measured{Nodes: []topology.NodeID{2}, BandwidthMBps: [][]float64{{1000}}},
+			}
 			s.node().MemoryMBps = 900
 			s.wantOnly(s.pass(62*time.Second), alarm.NodeTraffic, "node 2")
 			s.node().MemoryMBps = 0
@@ -324,7 +359,12 @@ func TestAClockSetBackHoldsNothingUp(t *testing.T) {
 
 func TestIdleGuestsDoNotCount(t *testing.T) {
 	s := newScene(t)
-	s.db().Load = inventory.GuestLoad{Window: 2 * time.Second, CPU: 0.01, Wait: 0.05, Remote: &inventory.Remote{Share: 1, Source: inventory.AccessPMU}}
+	s.db().Load = inventory.GuestLoad{
+		Window: 2 * time.Second,
+		CPU:    0.01,
+		Wait:   0.05,
+		Remote: &inventory.Remote{Share: 1, Source: inventory.AccessPMU},
+	}
 	s.wantNone(s.pass(10 * time.Minute))
 }
 
@@ -347,11 +387,23 @@ func BenchmarkJudgeAllWait(b *testing.B) { benchmarkJudge(b, 1, 8+8+200) }
 func benchmarkJudge(b *testing.B, wait float64, alarms int) {
 	in := Input{Sample: inventory.Sample{Window: time.Second}}
 	for n := range topology.NodeID(8) {
-		in.Sample.Nodes = append(in.Sample.Nodes, inventory.NodeSample{NodeLoad: inventory.NodeLoad{Node: n, CPU: 16 * wait}, CPUs: 16, Memory: topology.TiB, Free: topology.TiB / 100 * topology.Bytes(100-99*wait)})
+		in.Sample.Nodes = append(
+			in.Sample.Nodes,
+			inventory.NodeSample{
+				NodeLoad: inventory.NodeLoad{Node: n, CPU: 16 * wait},
+				CPUs:     16,
+				Memory:   topology.TiB,
+				Free:     topology.TiB / 100 * topology.Bytes(100-99*wait),
+			},
+		)
 	}
 	for i := range 200 {
 		in.Sample.Guests = append(in.Sample.Guests, inventory.GuestSample{Name: fmt.Sprintf("guest-%03d", i),
-			Load: inventory.GuestLoad{Window: time.Second, CPU: 1, Wait: wait}, CPUByNode: map[topology.NodeID]float64{topology.NodeID(i % 8): 1}})
+			Load: inventory.GuestLoad{
+				Window: time.Second,
+				CPU:    1,
+				Wait:   wait,
+			}, CPUByNode: map[topology.NodeID]float64{topology.NodeID(i % 8): 1}})
 	}
 	var state alarm.State
 	now := start

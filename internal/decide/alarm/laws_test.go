@@ -138,7 +138,8 @@ func lawOfLasting(t *rapid.T, s alarm.State, before *alarm.Alarm, v float64, cha
 		return nil
 	}
 	a := all[0]
-	if a.Value != v || a.Worst < v || before != nil && (a.Worst < before.Worst || !a.First.Equal(before.First) || a.Last.Before(before.Last)) {
+	if a.Value != v || a.Worst < v ||
+		before != nil && (a.Worst < before.Worst || !a.First.Equal(before.First) || a.Last.Before(before.Last)) {
 		t.Fatalf("%+v at %v, before %+v", a, v, before)
 	}
 	if (before == nil || before.Severity != a.Severity) && len(changes) == 0 {

@@ -40,7 +40,8 @@ func (j *judgement) nodeCPU(n *inventory.NodeSample) reading {
 func (j *judgement) nodeWait(n *inventory.NodeSample) reading {
 	return reading{quantity: alarm.NodeWait, object: inventory.NodeRef(n.Node), unread: j.in.Sample.Window <= 0,
 		value: n.Wait / float64(n.CPUs), source: "/proc/schedstat",
-		says:   fmt.Sprintf("%.1f threads wait for one of %d CPUs (%.2f per CPU)", n.Wait, n.CPUs, n.Wait/float64(n.CPUs)),
+		says: fmt.Sprintf("%.1f threads wait for one of %d CPUs (%.2f per CPU)", n.Wait, n.CPUs,
+			n.Wait/float64(n.CPUs)),
 		causes: func() []cause { return j.busiest(n.Node) }}
 }
 
@@ -68,10 +69,15 @@ func (j *judgement) nodeMemory(n *inventory.NodeSample) (reading, bool) {
 		return reading{}, false
 	}
 	used := max(all-kept, 0)
-	return reading{quantity: alarm.NodeMemory, object: inventory.NodeRef(n.Node), value: used / all, source: "the node's meminfo",
+	return reading{
+		quantity: alarm.NodeMemory,
+		object:   inventory.NodeRef(n.Node),
+		value:    used / all,
+		source:   "the node's meminfo",
 		says: fmt.Sprintf("%v of %v are in use (%s), huge page pools and memory that the kernel gives back left out",
 			topology.Bytes(used), topology.Bytes(all), text.Percent(used/all)),
-		causes: func() []cause { return j.holders(n.Node, nil) }}, true
+		causes: func() []cause { return j.holders(n.Node, nil) },
+	}, true
 }
 
 // holders returns the guests with most memory on a node, of those that are meant.
@@ -103,13 +109,19 @@ func (j *judgement) nodeTraffic(n *inventory.NodeSample) (reading, bool) {
 		return reading{}, false
 	}
 	value := n.MemoryMBps / most
-	return reading{quantity: alarm.NodeTraffic, object: inventory.NodeRef(n.Node), unread: n.MemoryMBps == 0 && j.mayHaveTraffic(n.Node), value: value,
-		source: "the node's memory traffic, against its measured bandwidth",
-		says:   fmt.Sprintf("%.0f of %.0f MB/s to its memory are in use (%s)", n.MemoryMBps, most, text.Percent(value)),
+	return reading{
+		quantity: alarm.NodeTraffic,
+		object:   inventory.NodeRef(n.Node),
+		unread:   n.MemoryMBps == 0 && j.mayHaveTraffic(n.Node),
+		value:    value,
+		source:   "the node's memory traffic, against its measured bandwidth",
+		says: fmt.Sprintf("%.0f of %.0f MB/s to its memory are in use (%s)", n.MemoryMBps, most,
+			text.Percent(value)),
 		causes: func() []cause {
 			return j.guestsBy(func(g *inventory.GuestSample) float64 { return g.Load.MemoryMBps * shareTo(g, n.Node) },
 				func(v float64) string { return fmt.Sprintf("%.0f MB/s", v) })
-		}}, true
+		},
+	}, true
 }
 
 // mayHaveTraffic reports whether a guest may work with memory of a node. Where

@@ -64,12 +64,22 @@ func (j *judgement) readings() []reading {
 // host returns the readings of the host as a whole.
 func (j *judgement) host() []reading {
 	s := &j.in.Sample
-	pressure := reading{quantity: alarm.HostPressure, object: inventory.HostRef(), unread: s.Pressure.Memory == nil, source: "/proc/pressure/memory"}
+	pressure := reading{
+		quantity: alarm.HostPressure,
+		object:   inventory.HostRef(),
+		unread:   s.Pressure.Memory == nil,
+		source:   "/proc/pressure/memory",
+	}
 	if p := s.Pressure.Memory; p != nil {
 		pressure.value = *p
 		pressure.says = fmt.Sprintf("some task waited for memory in %s of the time", text.Percent(*p))
 	}
-	moves := reading{quantity: alarm.KernelMoves, object: inventory.HostRef(), unread: s.Window <= 0, source: "/proc/vmstat"}
+	moves := reading{
+		quantity: alarm.KernelMoves,
+		object:   inventory.HostRef(),
+		unread:   s.Window <= 0,
+		source:   "/proc/vmstat",
+	}
 	if s.Window > 0 {
 		moves.value = float64(s.Moves.Balancing) / 1e6 / s.Window.Seconds()
 		moves.says = fmt.Sprintf("the kernel's NUMA balancing moves %.1f MB/s between nodes", moves.value)
@@ -88,7 +98,8 @@ func (j *judgement) rivals() []reading {
 		if r.Answer != "" {
 			says += "; " + r.Answer
 		}
-		all = append(all, reading{quantity: alarm.RivalMover, object: inventory.HostPartRef(r.Name), value: 1, says: says})
+		all = append(all,
+			reading{quantity: alarm.RivalMover, object: inventory.HostPartRef(r.Name), value: 1, says: says})
 	}
 	return append(all, j.faded(alarm.RivalMover)...)
 }
@@ -129,7 +140,15 @@ func (j *judgement) blind(read []reading) []reading {
 	var all []reading
 	for object, what := range lacks {
 		slices.Sort(what)
-		all = append(all, reading{quantity: alarm.BlindSource, object: object, value: 1, says: "not seen: " + strings.Join(slices.Compact(what), "; ")})
+		all = append(
+			all,
+			reading{
+				quantity: alarm.BlindSource,
+				object:   object,
+				value:    1,
+				says:     "not seen: " + strings.Join(slices.Compact(what), "; "),
+			},
+		)
 	}
 	return append(all, j.faded(alarm.BlindSource)...)
 }

@@ -43,7 +43,8 @@ func TestReadings_OfANode(t *testing.T) {
 		change func(*scene)
 		want   map[alarm.Quantity]float64
 	}{
-		{"at ease", func(*scene) {}, map[alarm.Quantity]float64{alarm.NodeCPU: 0.25, alarm.NodeWait: 0, alarm.NodeMemory: 0.2}},
+		{"at ease", func(*scene) {}, map[alarm.Quantity]float64{alarm.NodeCPU: 0.25, alarm.NodeWait: 0,
+			alarm.NodeMemory: 0.2}},
 		{"threads wait", func(s *scene) { s.node().Wait = 2 },
 			map[alarm.Quantity]float64{alarm.NodeCPU: 0.25, alarm.NodeWait: 0.5, alarm.NodeMemory: 0.2}},
 		{"no window yet", func(s *scene) { s.in.Sample.Window = 0 },
@@ -159,7 +160,8 @@ func TestReadings_OfAGuest(t *testing.T) {
 			map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: unread, alarm.GuestDrift: 0}},
 		{"waits", func(s *scene) { s.db().Load.Wait = 3 }, Guest{},
 			map[alarm.Quantity]float64{alarm.GuestWait: 0.75, alarm.GuestRemote: unread, alarm.GuestDrift: 0}},
-		{"waits, with the least demand that counts", func(s *scene) { s.db().Load.CPU, s.db().Load.Wait = 0.05, 0.05 }, Guest{},
+		{"waits, with the least demand that counts", func(s *scene) { s.db().Load.CPU, s.db().Load.Wait = 0.05, 0.05 },
+			Guest{},
 			map[alarm.Quantity]float64{alarm.GuestWait: 0.5, alarm.GuestRemote: unread, alarm.GuestDrift: 0}},
 		{"waits, with less demand", func(s *scene) { s.db().Load.CPU, s.db().Load.Wait = 0.04, 0.05 }, Guest{},
 			map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: unread, alarm.GuestDrift: 0}},
@@ -167,7 +169,8 @@ func TestReadings_OfAGuest(t *testing.T) {
 			map[alarm.Quantity]float64{alarm.GuestWait: unread, alarm.GuestRemote: unread, alarm.GuestDrift: 0}},
 		{"local share known", func(*scene) {}, Guest{LocalShare: new(0.75)},
 			map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0.25, alarm.GuestDrift: 0}},
-		{"accesses measured", func(s *scene) { s.db().Load.Remote = remote(0.4, inventory.AccessPMU) }, Guest{LocalShare: new(0.75)},
+		{"accesses measured", func(s *scene) { s.db().Load.Remote = remote(0.4, inventory.AccessPMU) },
+			Guest{LocalShare: new(0.75)},
 			map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0.4, alarm.GuestDrift: 0}},
 		{"accesses measured of a guest that idles", func(s *scene) {
 			s.db().Load.CPU, s.db().Load.Remote = 0.05, remote(0.4, inventory.AccessPMU)
@@ -180,14 +183,18 @@ func TestReadings_OfAGuest(t *testing.T) {
 		}, Guest{}, map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0.4, alarm.GuestDrift: 0}},
 		{"accesses are measured, it made none and idles", func(s *scene) {
 			s.in.Sample.Accesses, s.db().Load.CPU = []inventory.AccessSource{inventory.AccessPMU}, 0.05
-		}, Guest{LocalShare: new(0.75)}, map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0, alarm.GuestDrift: 0}},
+		}, Guest{LocalShare: new(0.75)}, map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0,
+			alarm.GuestDrift: 0}},
 		{"accesses are measured, it has none but works", func(s *scene) {
 			s.in.Sample.Accesses = []inventory.AccessSource{inventory.AccessPMU}
-		}, Guest{LocalShare: new(0.75)}, map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0.25, alarm.GuestDrift: 0}},
+		}, Guest{LocalShare: new(0.75)}, map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0.25,
+			alarm.GuestDrift: 0}},
 		{"accesses are only estimated, it idles", func(s *scene) {
 			s.in.Sample.Accesses, s.db().Load.CPU = []inventory.AccessSource{inventory.AccessEstimate}, 0.05
-		}, Guest{LocalShare: new(0.75)}, map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0.25, alarm.GuestDrift: 0}},
-		{"drifted", func(*scene) {}, Guest{Nodes: topology.SetOf[topology.NodeID](1), DriftShare: new(0.5), LocalShare: new(1.0)},
+		}, Guest{LocalShare: new(0.75)}, map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0.25,
+			alarm.GuestDrift: 0}},
+		{"drifted", func(*scene) {}, Guest{Nodes: topology.SetOf[topology.NodeID](1), DriftShare: new(0.5),
+			LocalShare: new(1.0)},
 			map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0, alarm.GuestDrift: 0.5}},
 		{"drift not known", func(*scene) {}, Guest{Nodes: topology.SetOf[topology.NodeID](1), LocalShare: new(1.0)},
 			map[alarm.Quantity]float64{alarm.GuestWait: 0, alarm.GuestRemote: 0, alarm.GuestDrift: unread}},

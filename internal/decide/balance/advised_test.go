@@ -14,7 +14,9 @@ func TestWhatRestsOnAdviceIsAdvice(t *testing.T) {
 	add(h, vm{name: "a", vcpus: 1, memory: 2 * gib, cpus: on(2), used: 0.7, wait: 0.17})
 	add(h, vm{name: "b", vcpus: 3, memory: 4 * gib, cpus: on(0), lies: lies(1, 4*gib), used: 1.88, wait: 0.34})
 	add(h, vm{name: "c", vcpus: 4, memory: gib, cpus: on(2), used: 1.56, wait: 0.08})
-	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"b": policy.ModeAdvise, "c": policy.ModeAdvise}}}
+	p := policy.Policy{
+		Balance: policy.Balance{Guests: map[string]policy.Mode{"b": policy.ModeAdvise, "c": policy.ModeAdvise}},
+	}
 	round := planned(t, h, p)
 	if len(round.Moves) < 2 || round.Moves[0].Names()[0] != "b" || round.Moves[1].Names()[0] != "a" {
 		t.Fatalf("nothing rests on advice: the test shows nothing\n%s", round.Text())

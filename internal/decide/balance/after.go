@@ -31,7 +31,10 @@ func pageSize(g *inventory.Guest) topology.Bytes {
 }
 
 func give(n *topology.Node, size, bytes topology.Bytes) {
-	if i := slices.IndexFunc(n.HugePages, func(p topology.HugePagePool) bool { return p.Size == size && size > 0 }); i >= 0 {
+	if i := slices.IndexFunc(n.HugePages, func(p topology.HugePagePool) bool {
+		return p.Size == size &&
+			size > 0
+	}); i >= 0 {
 		n.HugePages = slices.Clone(n.HugePages)
 		p := &n.HugePages[i]
 		p.Free = min(p.Total, p.Free+uint64(bytes/size))
@@ -41,7 +44,10 @@ func give(n *topology.Node, size, bytes topology.Bytes) {
 }
 
 func take(n *topology.Node, size, bytes topology.Bytes) {
-	if i := slices.IndexFunc(n.HugePages, func(p topology.HugePagePool) bool { return p.Size == size && size > 0 }); i >= 0 {
+	if i := slices.IndexFunc(n.HugePages, func(p topology.HugePagePool) bool {
+		return p.Size == size &&
+			size > 0
+	}); i >= 0 {
 		n.HugePages = slices.Clone(n.HugePages)
 		p := &n.HugePages[i]
 		pages := uint64((bytes + size - 1) / size)

@@ -48,7 +48,8 @@ func Plan(r Request) (plan.Plan, error) {
 	r.Host = inOrder(r.Host)
 	m := newModel(r)
 	p := &planner{
-		model: m, host: *r.Host, budget: budget{bytes: m.policy.Balance.BytesPerRound, guests: m.policy.Balance.GuestsPerRound},
+		model: m, host: *r.Host, budget: budget{bytes: m.policy.Balance.BytesPerRound,
+			guests: m.policy.Balance.GuestsPerRound},
 		refused: map[string]string{},
 	}
 	p.round = plan.Plan{Host: r.Host.Name, Taken: r.Host.Taken, Moves: []plan.Move{}, Before: m.total()}
@@ -90,7 +91,10 @@ func (p *planner) stays() []plan.Stay {
 		case !g.patient:
 			stay = plan.Stay{Kind: plan.StayPatience, Why: "has not suffered long enough yet"}
 		case stay.Why == "" && g.pinned:
-			stay = plan.Stay{Kind: plan.StayMemoryPinned, Why: "its memory cannot move, and no other place for its vCPUs helps it by enough"}
+			stay = plan.Stay{
+				Kind: plan.StayMemoryPinned,
+				Why:  "its memory cannot move, and no other place for its vCPUs helps it by enough",
+			}
 		case stay.Why == "":
 			stay = plan.Stay{Kind: plan.StayNoGain, Why: "no move helps it by enough"}
 		}

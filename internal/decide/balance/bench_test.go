@@ -21,7 +21,12 @@ func crowded(nodes, guests int) *inventory.Host {
 		if r.IntN(3) == 0 {
 			n /= 2
 		}
-		v := vm{name: fmt.Sprintf("g%03d", i), vcpus: 1 + r.IntN(4), memory: topology.Bytes(1+r.IntN(8)) * gib, cpus: on(n)}
+		v := vm{
+			name:   fmt.Sprintf("g%03d", i),
+			vcpus:  1 + r.IntN(4),
+			memory: topology.Bytes(1+r.IntN(8)) * gib,
+			cpus:   on(n),
+		}
 		v.used = float64(v.vcpus) * r.Float64()
 		v.wait = (float64(v.vcpus) - v.used) * r.Float64() / 2
 		if r.IntN(4) == 0 {

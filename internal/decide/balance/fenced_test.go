@@ -31,7 +31,9 @@ func TestCPUsThatOthersHaveAloneAreNoRoom(t *testing.T) {
 	fence(h, vm{name: "idle", vcpus: 12, memory: gib, cpus: on(0), used: 0.1}, 0)
 	add(h, vm{name: "a", vcpus: 4, memory: gib, cpus: on(0), used: 3.4})
 	add(h, vm{name: "b", vcpus: 4, memory: gib, cpus: on(1), lies: lies(0, gib), used: 3.4})
-	off := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"idle": policy.ModeOff, "a": policy.ModeOff}}}
+	off := policy.Policy{
+		Balance: policy.Balance{Guests: map[string]policy.Mode{"idle": policy.ModeOff, "a": policy.ModeOff}},
+	}
 	if round := planned(t, h, off); !goesTo(round, "b").Equal(topology.SetOf[topology.NodeID](1)) {
 		t.Errorf("b must get its memory where it runs: node 0 has four CPUs for 6.8\n%s", round.Text())
 	}
@@ -46,7 +48,9 @@ func TestWhoWaitsBesideIdleExclusiveCPUsLeaves(t *testing.T) {
 		add(h, vm{name: name, vcpus: 4, memory: gib, cpus: on(0), used: 2, wait: 1.8})
 	}
 	add(h, vm{name: "c", vcpus: 8, memory: gib, cpus: on(1), used: 7})
-	off := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"idle": policy.ModeOff, "c": policy.ModeOff}}}
+	off := policy.Policy{
+		Balance: policy.Balance{Guests: map[string]policy.Mode{"idle": policy.ModeOff, "c": policy.ModeOff}},
+	}
 	round := planned(t, h, off)
 	if len(round.Moves) != 1 || round.Moves[0].Benefit.WaitCPUs < 3 {
 		t.Errorf("one of a and b must go to node 1, and 3.6 CPUs of waiting end\n%s", round.Text())
@@ -60,7 +64,9 @@ func TestAnExclusiveGuestComesToFreeCPUs(t *testing.T) {
 	fence(h, vm{name: "idle", vcpus: 8, memory: gib, cpus: on(0), used: 0.1}, 0)
 	fence(h, vm{name: "far", vcpus: 6, memory: gib, cpus: on(1), lies: lies(0, gib), used: 6}, 16)
 	add(h, vm{name: "busy", vcpus: 10, memory: gib, cpus: on(1), used: 9})
-	off := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"idle": policy.ModeOff, "busy": policy.ModeOff}}}
+	off := policy.Policy{
+		Balance: policy.Balance{Guests: map[string]policy.Mode{"idle": policy.ModeOff, "busy": policy.ModeOff}},
+	}
 	if round := planned(t, h, off); len(round.Moves) != 1 || goesTo(round, "far").IsEmpty() {
 		t.Errorf("far must come to its memory, or it to far\n%s", round.Text())
 	}
@@ -73,9 +79,12 @@ func TestAnExclusiveGuestLeavesOthersTheirCPUs(t *testing.T) {
 	add(h, vm{name: "shares", vcpus: 2, memory: gib, cpus: on(0), used: 2})
 	fence(h, vm{name: "far", vcpus: 2, memory: gib, cpus: on(1), lies: lies(0, gib), used: 0.9}, 4)
 	add(h, vm{name: "strayed", vcpus: 2, memory: gib, cpus: on(0), lies: lies(1, gib), used: 1.2})
-	off := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"shares": policy.ModeOff, "strayed": policy.ModeOff}}}
+	off := policy.Policy{
+		Balance: policy.Balance{Guests: map[string]policy.Mode{"shares": policy.ModeOff, "strayed": policy.ModeOff}},
+	}
 	if round := planned(t, h, off); !goesTo(round, "far").Equal(topology.SetOf[topology.NodeID](1)) {
-		t.Errorf("far must get its memory where it runs: with it on node 0, two CPUs are left for 3.2\n%s", round.Text())
+		t.Errorf("far must get its memory where it runs: with it on node 0, two CPUs are left for 3.2\n%s",
+			round.Text())
 	}
 }
 
@@ -84,11 +93,24 @@ func TestAnExclusiveGuestLeavesOthersTheirCPUs(t *testing.T) {
 func TestAnEmulatorsOwnCPUIsNoRoomForOthers(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
 	add(h, vm{name: "a", vcpus: 1, memory: gib, cpus: on(0), used: 1})
-	add(h, vm{name: "b", vcpus: 2, memory: 4 * gib, cpus: on(0, 1), lies: lies(0, 4*gib), used: 1.9, spec: func(s *guest.Spec) { s.CPU.Emulator = guest.HelperExclusive }})
+	add(
+		h,
+		vm{
+			name:   "b",
+			vcpus:  2,
+			memory: 4 * gib,
+			cpus:   on(0, 1),
+			lies:   lies(0, 4*gib),
+			used:   1.9,
+			spec:   func(s *guest.Spec) { s.CPU.Emulator = guest.HelperExclusive },
+		},
+	)
 	h.Guests[1].Placement.Reservations[1].Exclusive = topology.SetOf[topology.CPUID](4)
 	add(h, vm{name: "c", vcpus: 1, memory: gib / 2, cpus: on(0), used: 1})
 	add(h, vm{name: "full", vcpus: 1, memory: 12 * gib, cpus: on(1), used: 0.1})
-	off := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"a": policy.ModeOff, "full": policy.ModeOff}}}
+	off := policy.Policy{
+		Balance: policy.Balance{Guests: map[string]policy.Mode{"a": policy.ModeOff, "full": policy.ModeOff}},
+	}
 	round := planned(t, h, off)
 	if b := goesTo(round, "b"); b.Contains(0) {
 		t.Errorf("b must not go to node 0: its emulator takes one CPU of four, and 2.9 are asked for\n%s", round.Text())
@@ -98,11 +120,21 @@ func TestAnEmulatorsOwnCPUIsNoRoomForOthers(t *testing.T) {
 // Of a guest on two nodes the first has the emulator's own CPU, not both a half.
 func TestTheFirstNodeHasTheEmulatorsOwnCPU(t *testing.T) {
 	h := machine("nodes:4 cores:4 memory:16G distances:10,16,28 square")
-	add(h, vm{name: "wide", vcpus: 6, memory: 2 * gib, cpus: on(0, 3), lies: topology.MemoryByNode{0: gib, 3: gib}, used: 5,
-		spec: func(s *guest.Spec) {
-			s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2}
-			s.CPU.Emulator = guest.HelperExclusive
-		}})
+	add(
+		h,
+		vm{
+			name:   "wide",
+			vcpus:  6,
+			memory: 2 * gib,
+			cpus:   on(0, 3),
+			lies:   topology.MemoryByNode{0: gib, 3: gib},
+			used:   5,
+			spec: func(s *guest.Spec) {
+				s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2}
+				s.CPU.Emulator = guest.HelperExclusive
+			},
+		},
+	)
 	m := newModel(Request{Host: h, Now: noon})
 	for _, l := range m.guests[0].layouts[1:] {
 		for _, s := range l.on {
@@ -111,7 +143,8 @@ func TestTheFirstNodeHasTheEmulatorsOwnCPU(t *testing.T) {
 				want = 1
 			}
 			if s.fenced != want {
-				t.Errorf("at home on %v it has %v CPUs of node %d alone, want %v", l.homes, s.fenced, m.nodes[s.node].id, want)
+				t.Errorf("at home on %v it has %v CPUs of node %d alone, want %v", l.homes, s.fenced,
+					m.nodes[s.node].id, want)
 			}
 		}
 	}
@@ -122,7 +155,17 @@ func TestTheFirstNodeHasTheEmulatorsOwnCPU(t *testing.T) {
 func TestWhoSharesIsNotPutInPlaceOfWhoHadCPUsAlone(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
 	fence(h, vm{name: "alone", vcpus: 1, memory: gib, cpus: on(1), used: 1}, 4)
-	add(h, vm{name: "shares", vcpus: 1, memory: gib, cpus: on(0), used: 1, spec: func(s *guest.Spec) { s.CPU.Emulator = guest.HelperExclusive }})
+	add(
+		h,
+		vm{
+			name:   "shares",
+			vcpus:  1,
+			memory: gib,
+			cpus:   on(0),
+			used:   1,
+			spec:   func(s *guest.Spec) { s.CPU.Emulator = guest.HelperExclusive },
+		},
+	)
 	h.Guests[1].Placement.Reservations[0].Exclusive = topology.SetOf[topology.CPUID](0)
 	add(h, vm{name: "others", vcpus: 2, memory: gib, cpus: on(1), used: 2})
 	m := newModel(Request{Host: h, Now: noon})

@@ -105,7 +105,8 @@ func (m *model) nearest(g *subject, seed, k int) []int {
 		return nil
 	}
 	slices.SortStableFunc(others, func(a, b int) int {
-		near := cmp.Compare(m.access.Latency(seed, a)+m.access.Latency(a, seed), m.access.Latency(seed, b)+m.access.Latency(b, seed))
+		near := cmp.Compare(m.access.Latency(seed, a)+m.access.Latency(a, seed),
+			m.access.Latency(seed, b)+m.access.Latency(b, seed))
 		return cmp.Or(near, cmp.Compare(m.use(a), m.use(b)))
 	})
 	set := append([]int{seed}, others[:k-1]...)

@@ -48,7 +48,12 @@ func add(h *inventory.Host, v vm) {
 	if v.lies == nil {
 		v.lies = topology.MemoryByNode{v.cpus[0]: v.memory}
 	}
-	s := guest.Spec{Name: v.name, VCPUs: v.vcpus, Memory: v.memory, Topology: guest.TopologySpec{Mode: guest.TopologyOff}}
+	s := guest.Spec{
+		Name:     v.name,
+		VCPUs:    v.vcpus,
+		Memory:   v.memory,
+		Topology: guest.TopologySpec{Mode: guest.TopologyOff},
+	}
 	if v.spec != nil {
 		v.spec(&s)
 	}
@@ -57,8 +62,9 @@ func add(h *inventory.Host, v vm) {
 		panic(err)
 	}
 	g := inventory.Guest{
-		Name: v.name, Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running", Managed: !v.notOurs,
-		Config: inventory.Config{VCPUs: v.vcpus, Memory: v.memory, PageSize: s.PageSize, Source: "memfd"},
+		Name: v.name, Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running",
+		Managed: !v.notOurs,
+		Config:  inventory.Config{VCPUs: v.vcpus, Memory: v.memory, PageSize: s.PageSize, Source: "memfd"},
 	}
 	nodes := topology.SetOf(v.cpus...)
 	cpus := h.Topology.CPUsOf(nodes)
@@ -88,7 +94,14 @@ func add(h *inventory.Host, v vm) {
 // handmade is the placement of a range-bound guest on nodes, in equal parts,
 // whether there is room or not.
 func handmade(h *inventory.Host, s guest.Spec, nodes []topology.NodeID) guest.Placement {
-	p := guest.Placement{Guest: s.Name, CPUMode: guest.CPURange, MemoryMode: s.Binding.Mode, PageSize: s.PageSize, Movable: true, Nodes: topology.SetOf(nodes...)}
+	p := guest.Placement{
+		Guest:      s.Name,
+		CPUMode:    guest.CPURange,
+		MemoryMode: s.Binding.Mode,
+		PageSize:   s.PageSize,
+		Movable:    true,
+		Nodes:      topology.SetOf(nodes...),
+	}
 	cells := len(nodes)
 	visible := s.Topology.Mode == guest.TopologyCells
 	p.Visible = visible
@@ -101,7 +114,8 @@ func handmade(h *inventory.Host, s guest.Spec, nodes []topology.NodeID) guest.Pl
 	}
 	each := s.VCPUs / cells
 	for i, n := range nodes {
-		p.Reservations = append(p.Reservations, guest.Reservation{Node: n, Memory: s.Memory / topology.Bytes(cells), PageSize: s.PageSize, VCPUs: each})
+		p.Reservations = append(p.Reservations,
+			guest.Reservation{Node: n, Memory: s.Memory / topology.Bytes(cells), PageSize: s.PageSize, VCPUs: each})
 		if visible {
 			p.Cells = append(p.Cells, guest.Cell{
 				ID: guest.CellID(i), Memory: s.Memory / topology.Bytes(cells), Nodes: topology.SetOf(n),

@@ -101,7 +101,10 @@ func (m *model) asItIs(g *subject, held []inventory.Holding) layout {
 	if g.exclusive() { // one that others pinned fences nothing off yet
 		g.fenced = max(fenced-helpers(&g.spec), float64(g.spec.VCPUs))
 	}
-	l := layout{on: slices.DeleteFunc(on, func(s share) bool { return s.cpu == 0 && s.mem == 0 && s.vcpus == 0 && s.bytes == 0 && s.fenced == 0 })}
+	l := layout{
+		on: slices.DeleteFunc(on,
+			func(s share) bool { return s.cpu == 0 && s.mem == 0 && s.vcpus == 0 && s.bytes == 0 && s.fenced == 0 }),
+	}
 	if load := g.load; load != nil && load.Remote != nil && load.Remote.Source != inventory.AccessEstimate {
 		if expected := remote(&l); expected > 0.01 {
 			g.stretch = load.Remote.Share / expected
@@ -257,7 +260,8 @@ func (m *model) room(g *subject, divided []part, homes []topology.NodeID) bool {
 		if g.size > 0 && m.policy.MayGrow(m.sizes[g.size]) {
 			a.left[g.size] += a.left[0]
 		}
-		if a.left[g.size] < divided[i].mem*float64(g.spec.Memory)-1 || a.vcpus+divided[i].cpu*float64(g.spec.VCPUs) > m.policy.Overcommit*(m.nodes[n].cpus-a.fenced)+slack {
+		if a.left[g.size] < divided[i].mem*float64(g.spec.Memory)-1 ||
+			a.vcpus+divided[i].cpu*float64(g.spec.VCPUs) > m.policy.Overcommit*(m.nodes[n].cpus-a.fenced)+slack {
 			return false
 		}
 	}
@@ -268,7 +272,13 @@ func (m *model) room(g *subject, divided []part, homes []topology.NodeID) bool {
 func (m *model) laidOut(g *subject, homes []topology.NodeID) layout {
 	l := layout{homes: homes}
 	for i, p := range parts(&g.spec, len(homes)) {
-		s := share{node: m.position(homes[i]), cpu: p.cpu, mem: p.mem, bytes: p.mem * float64(g.spec.Memory), fenced: p.cpu * g.fenced}
+		s := share{
+			node:   m.position(homes[i]),
+			cpu:    p.cpu,
+			mem:    p.mem,
+			bytes:  p.mem * float64(g.spec.Memory),
+			fenced: p.cpu * g.fenced,
+		}
 		if g.exclusive() {
 			s.alone = p.cpu
 		} else {

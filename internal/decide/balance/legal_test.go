@@ -42,7 +42,9 @@ func TestLegalTakesAllGuestsOfAMove(t *testing.T) {
 			t.Errorf("%s is said to be legal", name)
 		}
 	}
-	if err := Legal(h, policy.Policy{}, []plan.GuestMove{to("a", 1)}); err == nil || !strings.Contains(err.Error(), "guest a") || !strings.Contains(err.Error(), "node 1") {
+	if err := Legal(h, policy.Policy{}, []plan.GuestMove{to("a", 1)}); err == nil ||
+		!strings.Contains(err.Error(), "guest a") ||
+		!strings.Contains(err.Error(), "node 1") {
 		t.Errorf("error %v", err)
 	}
 	if h.Guests[0].Name != "a" || h.Guests[0].Seen.MemoryByNode[0] != 5*gib {

@@ -13,11 +13,25 @@ import (
 func TestAMassStartOfOthers(t *testing.T) {
 	h := machine("nodes:4 cores:4 memory:2G distances:10,16,28 square")
 	for i := range 3 {
-		add(h, vm{name: fmt.Sprintf("w%d", i), vcpus: 2, memory: 352 * topology.MiB, cpus: on(0, 1, 2, 3), lies: topology.MemoryByNode{0: 352 * topology.MiB}, used: 2, notOurs: true,
-			change: func(g *inventory.Guest) {
-				g.Config.NUMATune = &inventory.NUMATune{Mode: "restrictive", Nodes: topology.MustParseSet[topology.NodeID]("0-3")}
-				g.Seen.Load.Remote = &inventory.Remote{Share: 0.75, Source: inventory.AccessCounter}
-			}})
+		add(
+			h,
+			vm{
+				name:    fmt.Sprintf("w%d", i),
+				vcpus:   2,
+				memory:  352 * topology.MiB,
+				cpus:    on(0, 1, 2, 3),
+				lies:    topology.MemoryByNode{0: 352 * topology.MiB},
+				used:    2,
+				notOurs: true,
+				change: func(g *inventory.Guest) {
+					g.Config.NUMATune = &inventory.NUMATune{
+						Mode:  "restrictive",
+						Nodes: topology.MustParseSet[topology.NodeID]("0-3"),
+					}
+					g.Seen.Load.Remote = &inventory.Remote{Share: 0.75, Source: inventory.AccessCounter}
+				},
+			},
+		)
 	}
 	round, err := Plan(Request{Host: h, Now: noon, Lasting: true})
 	if err != nil {

@@ -54,7 +54,13 @@ const maxSizes = 5
 
 func newModel(r Request) *model {
 	p := r.Policy.WithDefaults()
-	m := &model{host: r.Host, policy: p, list: cost.NewList(p), access: cost.NewAccess(&r.Host.Topology), sizes: []topology.Bytes{0}}
+	m := &model{
+		host:   r.Host,
+		policy: p,
+		list:   cost.NewList(p),
+		access: cost.NewAccess(&r.Host.Topology),
+		sizes:  []topology.Bytes{0},
+	}
 	rooms := capacity.Available(r.Host, p, "")
 	m.nodes = make([]node, len(rooms))
 	m.asked = make([]asked, len(rooms))

@@ -152,7 +152,8 @@ func drawSmall(t *rapid.T, nodes, guests int) *inventory.Host {
 func described(h *inventory.Host) string {
 	text := fmt.Sprintf("%d nodes\n", len(h.Topology.Nodes))
 	for _, g := range h.Guests {
-		text += fmt.Sprintf("  %s: %d vCPUs on %s ask for %.2f, memory %v\n", g.Name, g.Config.VCPUs, g.Placement.Nodes, demandOf(&g), g.Seen.MemoryByNode)
+		text += fmt.Sprintf("  %s: %d vCPUs on %s ask for %.2f, memory %v\n", g.Name, g.Config.VCPUs, g.Placement.Nodes,
+			demandOf(&g), g.Seen.MemoryByNode)
 	}
 	return text
 }
@@ -174,7 +175,8 @@ func within(t fataler, h *inventory.Host, p policy.Policy, part float64) (gap fl
 	}
 	best := w.best()
 	if round.After > best*(1+part) {
-		t.Fatalf("%sthe plan reaches %v, possible is %v (%.1f %% less); %v now\n%s", described(h), round.After, best, 100*(1-best/round.After), round.Before, round.Text())
+		t.Fatalf("%sthe plan reaches %v, possible is %v (%.1f %% less); %v now\n%s", described(h), round.After, best,
+			100*(1-best/round.After), round.Before, round.Text())
 	}
 	return round.After/best - 1
 }

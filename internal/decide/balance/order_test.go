@@ -21,7 +21,14 @@ func TestTheOrderOfGuestsDoesNotMatter(t *testing.T) {
 		h := machine("nodes:4 cores:8 memory:64G distances:10,16,28 square")
 		for i := range rapid.IntRange(2, 16).Draw(t, "guests") {
 			node := rapid.SampledFrom([]topology.NodeID{0, 0, 0, 1, 2, 3})
-			v := vm{name: fmt.Sprintf("g%d", i), vcpus: 2, memory: gib, cpus: on(node.Draw(t, "runs")), used: 1, wait: 0.5}
+			v := vm{
+				name:   fmt.Sprintf("g%d", i),
+				vcpus:  2,
+				memory: gib,
+				cpus:   on(node.Draw(t, "runs")),
+				used:   1,
+				wait:   0.5,
+			}
 			v.lies = lies(node.Draw(t, "lies"), gib)
 			add(h, v)
 		}

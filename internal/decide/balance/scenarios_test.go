@@ -50,7 +50,8 @@ func TestOneNodeOverloadedAnotherIdle(t *testing.T) {
 		t.Fatalf("one guest must go to the idle node\n%s", round.Text())
 	}
 	m := round.Moves[0]
-	if m.Benefit.WaitCPUs <= 3 || m.Cost.Bytes == 0 || m.Cost.Took != time.Duration(float64(m.Cost.Bytes)/float64(gib)*1e9) {
+	if m.Benefit.WaitCPUs <= 3 || m.Cost.Bytes == 0 ||
+		m.Cost.Took != time.Duration(float64(m.Cost.Bytes)/float64(gib)*1e9) {
 		t.Errorf("benefit %+v, price %+v", m.Benefit, m.Cost)
 	}
 	if u := m.Guests[0].Undo; u.Placement == nil || !u.VCPUNodes.Contains(0) || u.Memory[0] == 0 {
@@ -95,16 +96,27 @@ func lies(n topology.NodeID, b topology.Bytes) topology.MemoryByNode {
 func TestAWideGuestWithCellsIsGathered(t *testing.T) {
 	h := machine(square)
 	// Two cells on opposite nodes; neighbours have room.
-	add(h, vm{name: "wide", vcpus: 8, memory: 8 * gib, cpus: on(0, 3), lies: topology.MemoryByNode{0: 4 * gib, 3: 4 * gib}, used: 7,
-		spec: func(s *guest.Spec) {
-			s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2}
-		}})
+	add(
+		h,
+		vm{
+			name:   "wide",
+			vcpus:  8,
+			memory: 8 * gib,
+			cpus:   on(0, 3),
+			lies:   topology.MemoryByNode{0: 4 * gib, 3: 4 * gib},
+			used:   7,
+			spec: func(s *guest.Spec) {
+				s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2}
+			},
+		},
+	)
 	round := planned(t, h, policy.Policy{})
 	if len(round.Moves) != 1 {
 		t.Fatalf("want one move\n%s", round.Text())
 	}
 	m := round.Moves[0]
-	if to := m.Guests[0].Placement.Nodes; to.Len() != 2 || to.Equal(topology.SetOf[topology.NodeID](0, 3)) || m.Cost.Bytes != 4*gib {
+	if to := m.Guests[0].Placement.Nodes; to.Len() != 2 || to.Equal(topology.SetOf[topology.NodeID](0, 3)) ||
+		m.Cost.Bytes != 4*gib {
 		t.Errorf("went to %s, %v copied; one cell of two must come near", to, m.Cost.Bytes)
 	}
 }
@@ -135,7 +147,8 @@ func TestARepinIsEnoughWhereTheMemoryIsThere(t *testing.T) {
 	h := machine(square)
 	add(h, vm{name: "strayed", vcpus: 2, memory: 4 * gib, cpus: on(3), lies: lies(1, 4*gib), used: 2})
 	round := planned(t, h, policy.Policy{})
-	if len(round.Moves) != 1 || round.Moves[0].Kind != plan.Repin || round.Moves[0].Cost.Bytes != 0 || round.Moves[0].Cost.PageTables != 1 {
+	if len(round.Moves) != 1 || round.Moves[0].Kind != plan.Repin || round.Moves[0].Cost.Bytes != 0 ||
+		round.Moves[0].Cost.PageTables != 1 {
 		t.Fatalf("nothing needs to be copied\n%s", round.Text())
 	}
 }
@@ -157,7 +170,9 @@ func TestLocalityBaitDoesNotOverloadCPUs(t *testing.T) {
 	add(h, vm{name: "busy", vcpus: 4, memory: 4 * gib, cpus: on(0), used: 3.9})
 	add(h, vm{name: "bait", vcpus: 4, memory: 8 * gib, cpus: on(1), lies: lies(0, 8*gib), used: 3.5})
 	add(h, vm{name: "full", vcpus: 1, memory: 12 * gib, cpus: on(1), used: 0.05})
-	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"full": policy.ModeOff, "busy": policy.ModeOff}}}
+	p := policy.Policy{
+		Balance: policy.Balance{Guests: map[string]policy.Mode{"full": policy.ModeOff, "busy": policy.ModeOff}},
+	}
 	round := planned(t, h, p)
 	if to := goesTo(round, "bait"); !to.IsEmpty() {
 		t.Fatalf("went to %s, where CPUs are taken or memory is\n%s", to, round.Text())
@@ -173,7 +188,9 @@ func TestTargetNearlyFull(t *testing.T) {
 	add(h, vm{name: "b", vcpus: 4, memory: 6 * gib, cpus: on(0), used: 2, wait: 2})
 	add(h, vm{name: "full", vcpus: 1, memory: 12 * gib, cpus: on(1), used: 0.05})
 	add(h, vm{name: "other", vcpus: 4, memory: gib, cpus: on(2), used: 2})
-	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"full": policy.ModeOff, "other": policy.ModeOff}}}
+	p := policy.Policy{
+		Balance: policy.Balance{Guests: map[string]policy.Mode{"full": policy.ModeOff, "other": policy.ModeOff}},
+	}
 	round := planned(t, h, p)
 	for _, name := range []string{"a", "b"} {
 		if goesTo(round, name).Contains(1) {
@@ -234,7 +251,18 @@ func TestMemoryPinnedByVfioStays(t *testing.T) {
 func TestHugePagesOfManySizes(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G huge:64K=0 huge:2M=0 huge:32M=0 huge:1G=6")
 	for _, name := range []string{"a", "b"} {
-		add(h, vm{name: name, vcpus: 4, memory: 3 * gib, cpus: on(0), used: 2, wait: 2, spec: func(s *guest.Spec) { s.PageSize = gib }})
+		add(
+			h,
+			vm{
+				name:   name,
+				vcpus:  4,
+				memory: 3 * gib,
+				cpus:   on(0),
+				used:   2,
+				wait:   2,
+				spec:   func(s *guest.Spec) { s.PageSize = gib },
+			},
+		)
 	}
 	if round := planned(t, h, policy.Policy{}); len(round.Moves) != 1 {
 		t.Fatalf("one of them must go\n%s", round.Text())
@@ -310,7 +338,10 @@ func TestModes(t *testing.T) {
 			add(h, vm{name: name, vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2, notOurs: notOurs,
 				change: func(g *inventory.Guest) {
 					if notOurs {
-						g.Config.NUMATune = &inventory.NUMATune{Mode: "restrictive", Nodes: topology.SetOf[topology.NodeID](0)}
+						g.Config.NUMATune = &inventory.NUMATune{
+							Mode:  "restrictive",
+							Nodes: topology.SetOf[topology.NodeID](0),
+						}
 					}
 				}})
 		}
@@ -325,10 +356,12 @@ func TestModes(t *testing.T) {
 	}{
 		{"ours move", false, policy.Balance{}, 1, false},
 		{"others' are advised", true, policy.Balance{}, 1, true},
-		{"others' move where asked for", true, policy.Balance{Guests: map[string]policy.Mode{"a": policy.ModeAuto, "b": policy.ModeAuto}}, 1, false},
+		{"others' move where asked for", true, policy.Balance{Guests: map[string]policy.Mode{"a": policy.ModeAuto,
+			"b": policy.ModeAuto}}, 1, false},
 		{"a host in advise", false, policy.Balance{Mode: policy.ModeAdvise}, 1, true},
 		{"a host that is off", false, policy.Balance{Mode: policy.ModeOff}, 0, false},
-		{"guests that are off", false, policy.Balance{Guests: map[string]policy.Mode{"a": policy.ModeOff, "b": policy.ModeOff}}, 0, false},
+		{"guests that are off", false, policy.Balance{Guests: map[string]policy.Mode{"a": policy.ModeOff,
+			"b": policy.ModeOff}}, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			round := planned(t, overloaded(c.notOurs), policy.Policy{Balance: c.balance})
@@ -347,13 +380,19 @@ func TestBudgets(t *testing.T) {
 		}
 		return h
 	}
-	if r := planned(t, crowd(), policy.Policy{Overcommit: 8, Balance: policy.Balance{GuestsPerRound: 2}}); len(r.Moves) != 2 {
+	if r := planned(t, crowd(), policy.Policy{Overcommit: 8, Balance: policy.Balance{GuestsPerRound: 2}}); len(
+		r.Moves,
+	) != 2 {
 		t.Errorf("guests: %s", r.Text())
 	}
-	if r := planned(t, crowd(), policy.Policy{Overcommit: 8, Balance: policy.Balance{BytesPerRound: 13 * gib}}); len(r.Moves) != 2 {
+	if r := planned(t, crowd(), policy.Policy{Overcommit: 8, Balance: policy.Balance{BytesPerRound: 13 * gib}}); len(
+		r.Moves,
+	) != 2 {
 		t.Errorf("bytes: %s", r.Text())
 	}
-	if r := planned(t, crowd(), policy.Policy{Overcommit: 8, Balance: policy.Balance{BytesPerRound: gib}}); len(r.Moves) != 1 {
+	if r := planned(t, crowd(), policy.Policy{Overcommit: 8, Balance: policy.Balance{BytesPerRound: gib}}); len(
+		r.Moves,
+	) != 1 {
 		t.Errorf("a guest greater than the budget may move alone: %s", r.Text())
 	}
 }
@@ -364,7 +403,8 @@ func TestACopyThatIsNotEarnedIsNotMade(t *testing.T) {
 	add(h, vm{name: "busy", vcpus: 4, memory: gib, cpus: on(0), used: 3.8})
 	h.MoverBytesPerSecond = 100 * topology.MiB
 	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"busy": policy.ModeOff}}}
-	if round := planned(t, h, p); len(round.Moves) != 0 || len(round.Stays) != 1 || !strings.Contains(round.Stays[0].Why, "earned") {
+	if round := planned(t, h, p); len(round.Moves) != 0 || len(round.Stays) != 1 ||
+		!strings.Contains(round.Stays[0].Why, "earned") {
 		t.Fatalf("34 minutes of copying for a third of a CPU\n%s", round.Text())
 	}
 }

@@ -17,10 +17,25 @@ func strayed(vcpus int, used, mbps float64) *inventory.Host {
 
 func strayedOn(h *inventory.Host, memory topology.Bytes, vcpus int, used, mbps float64) *inventory.Host {
 	for i := range 3 {
-		add(h, vm{name: fmt.Sprintf("w%d", i), vcpus: vcpus, memory: memory, cpus: on(0, 1, 2, 3), lies: lies(0, memory), used: used, mbps: mbps, notOurs: true,
-			change: func(g *inventory.Guest) {
-				g.Config.NUMATune = &inventory.NUMATune{Mode: "restrictive", Nodes: topology.MustParseSet[topology.NodeID]("0-3")}
-			}})
+		add(
+			h,
+			vm{
+				name:    fmt.Sprintf("w%d", i),
+				vcpus:   vcpus,
+				memory:  memory,
+				cpus:    on(0, 1, 2, 3),
+				lies:    lies(0, memory),
+				used:    used,
+				mbps:    mbps,
+				notOurs: true,
+				change: func(g *inventory.Guest) {
+					g.Config.NUMATune = &inventory.NUMATune{
+						Mode:  "restrictive",
+						Nodes: topology.MustParseSet[topology.NodeID]("0-3"),
+					}
+				},
+			},
+		)
 	}
 	return h
 }
@@ -58,7 +73,8 @@ func TestNothingIsCopiedWhereVCPUsCanComeToTheMemory(t *testing.T) {
 	}
 	small := strayedOn(machine("nodes:4 cores:2 memory:1G distances:10,16,28 square"), 160*topology.MiB, 1, 0.27, 0)
 	if guests, copying := copied(t, small, p); guests != 3 || copying == 0 {
-		t.Errorf("%d guests move, %d are copied; node 0 has two CPUs for three vCPUs that may want to run at once", guests, copying)
+		t.Errorf("%d guests move, %d are copied; node 0 has two CPUs for three vCPUs that may want to run at once",
+			guests, copying)
 	}
 }
 

@@ -23,9 +23,18 @@ func drawState(t *rapid.T) (*inventory.Host, policy.Policy) {
 	node := func(label string, from int) topology.NodeID {
 		return topology.NodeID(rapid.IntRange(0, from-1).Draw(t, label))
 	}
-	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{}, GuestsPerRound: rapid.IntRange(0, 6).Draw(t, "budget")}}
+	p := policy.Policy{
+		Balance: policy.Balance{
+			Guests:         map[string]policy.Mode{},
+			GuestsPerRound: rapid.IntRange(0, 6).Draw(t, "budget"),
+		},
+	}
 	for i := range rapid.IntRange(1, 9).Draw(t, "guests") {
-		v := vm{name: fmt.Sprintf("g%d", i), vcpus: rapid.IntRange(1, 8).Draw(t, "vcpus"), memory: topology.Bytes(rapid.IntRange(1, 6).Draw(t, "memory")) * gib}
+		v := vm{
+			name:   fmt.Sprintf("g%d", i),
+			vcpus:  rapid.IntRange(1, 8).Draw(t, "vcpus"),
+			memory: topology.Bytes(rapid.IntRange(1, 6).Draw(t, "memory")) * gib,
+		}
 		v.cpus = on(node("runs", nodes))
 		wide := rapid.IntRange(0, 4).Draw(t, "wide") == 4
 		if second := node("second", nodes); wide && second != v.cpus[0] {
@@ -47,7 +56,8 @@ func drawState(t *rapid.T) (*inventory.Host, policy.Policy) {
 		cells := rapid.Bool().Draw(t, "cells")
 		v.spec = func(s *guest.Spec) {
 			s.PageSize = rapid.SampledFrom([]topology.Bytes{0, 0, 2 * topology.MiB}).Draw(t, "pages")
-			s.Limits.Nodes = rapid.SampledFrom([]topology.NodeSet{{}, {}, {}, topology.SetOf[topology.NodeID](0, 1)}).Draw(t, "limits")
+			s.Limits.Nodes = rapid.SampledFrom([]topology.NodeSet{{}, {}, {}, topology.SetOf[topology.NodeID](0, 1)}).
+				Draw(t, "limits")
 			if cells && len(v.cpus) == 2 {
 				s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2}
 			}
@@ -58,7 +68,8 @@ func drawState(t *rapid.T) (*inventory.Host, policy.Policy) {
 				g.Config.Devices = []string{"0000:01:00.0"}
 			}
 		}
-		if mode := rapid.SampledFrom([]policy.Mode{"", "", policy.ModeOff, policy.ModeAdvise}).Draw(t, "mode"); mode != "" {
+		if mode := rapid.SampledFrom([]policy.Mode{"", "", policy.ModeOff, policy.ModeAdvise}).Draw(t,
+			"mode"); mode != "" {
 			p.Balance.Guests[v.name] = mode
 		}
 		add(h, v)

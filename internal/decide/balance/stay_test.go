@@ -20,14 +20,17 @@ func TestPlan_StayKinds(t *testing.T) {
 		alter func(r *Request, g *inventory.Guest)
 		want  plan.Stay
 	}{
-		"cooldown": {func(r *Request, _ *inventory.Guest) { r.Past = moved }, plan.Stay{Kind: plan.StayCooldown, Until: noon.Add(time.Minute)}},
+		"cooldown": {func(r *Request, _ *inventory.Guest) { r.Past = moved }, plan.Stay{Kind: plan.StayCooldown,
+			Until: noon.Add(time.Minute)}},
 		"patience": {func(r *Request, _ *inventory.Guest) { r.Lasting = false }, plan.Stay{Kind: plan.StayPatience}},
 		"mode off": {func(r *Request, _ *inventory.Guest) {
 			r.Policy.Balance.Guests = map[string]policy.Mode{"a": policy.ModeOff}
 		}, plan.Stay{Kind: plan.StayModeOff}},
-		"paused":  {func(_ *Request, g *inventory.Guest) { g.State = "paused" }, plan.Stay{Kind: plan.StayNotRunning}},
-		"claimed": {func(r *Request, _ *inventory.Guest) { r.Host.Claims = []inventory.Claim{{Name: "a"}} }, plan.Stay{Kind: plan.StayBusy}},
-		"unbound": {func(_ *Request, g *inventory.Guest) { g.Spec.CPU.Binding = guest.CPUNone }, plan.Stay{Kind: plan.StayUnbound}},
+		"paused": {func(_ *Request, g *inventory.Guest) { g.State = "paused" }, plan.Stay{Kind: plan.StayNotRunning}},
+		"claimed": {func(r *Request, _ *inventory.Guest) { r.Host.Claims = []inventory.Claim{{Name: "a"}} },
+			plan.Stay{Kind: plan.StayBusy}},
+		"unbound": {func(_ *Request, g *inventory.Guest) { g.Spec.CPU.Binding = guest.CPUNone },
+			plan.Stay{Kind: plan.StayUnbound}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := machine("nodes:4 cores:4 memory:16G")
@@ -38,7 +41,8 @@ func TestPlan_StayKinds(t *testing.T) {
 			if err != nil || len(p.Stays) != 1 {
 				t.Fatalf("%v; stays %+v\n%s", err, p.Stays, p.Text())
 			}
-			if got := p.Stays[0]; got.Guest != "a" || got.Kind != c.want.Kind || !got.Until.Equal(c.want.Until) || got.Why == "" {
+			if got := p.Stays[0]; got.Guest != "a" || got.Kind != c.want.Kind || !got.Until.Equal(c.want.Until) ||
+				got.Why == "" {
 				t.Errorf("stay %+v, want %+v", got, c.want)
 			}
 		})

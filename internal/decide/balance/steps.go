@@ -233,7 +233,11 @@ func (p *planner) settle(group []change) (inventory.Host, []plan.GuestMove, stri
 		host = with(host, lifted[i], g.spec, placed)
 		moves[i] = plan.GuestMove{
 			Guest: g.name(), Placement: placed, Bytes: topology.Bytes(l.copied * float64(g.resident)),
-			Undo: plan.Undo{Placement: g.seen.Placement, VCPUNodes: p.model.vcpuNodes(g.layout()), Memory: g.seen.Seen.MemoryByNode},
+			Undo: plan.Undo{
+				Placement: g.seen.Placement,
+				VCPUNodes: p.model.vcpuNodes(g.layout()),
+				Memory:    g.seen.Seen.MemoryByNode,
+			},
 		}
 	}
 	for i, c := range group {

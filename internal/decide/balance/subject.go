@@ -106,7 +106,8 @@ func (m *model) subject(g *inventory.Guest) subject {
 	for _, b := range g.Seen.MemoryByNode {
 		s.resident += b
 	}
-	s.pinned = !g.Can.MoveMemory || len(g.Config.Devices) > 0 || slices.ContainsFunc(s.spec.Devices, func(d guest.DeviceSpec) bool { return d.Passthrough })
+	s.pinned = !g.Can.MoveMemory || len(g.Config.Devices) > 0 ||
+		slices.ContainsFunc(s.spec.Devices, func(d guest.DeviceSpec) bool { return d.Passthrough })
 	switch {
 	case s.mode == policy.ModeOff:
 		s.stay = plan.Stay{Kind: plan.StayModeOff, Why: "mode off"}
@@ -156,6 +157,7 @@ func (g *subject) rest(r Request, b policy.Balance) {
 	rest := time.Duration(b.Rest) << min(recent-1, 16)
 	if until := last.Add(rest); r.Now.Before(until) {
 		g.stay = plan.Stay{Kind: plan.StayCooldown, Until: until.UTC(),
-			Why: fmt.Sprintf("rests until %s: %d moves within %v", until.UTC().Format(time.RFC3339), recent, b.NoReturn)}
+			Why: fmt.Sprintf("rests until %s: %d moves within %v", until.UTC().Format(time.RFC3339), recent,
+				b.NoReturn)}
 	}
 }

@@ -53,7 +53,8 @@ func (m *model) suffering(g *subject, part float64) plan.Suffering {
 		why = append(why, fmt.Sprintf("waits for CPUs %.0f %% of the time it wants%s", 100*s.Wait, g.label()))
 	}
 	if s.Access >= part*b.Access {
-		why = append(why, fmt.Sprintf("its accesses take %.2f times the best latency (%s)", 1+g.layout().far, g.source()))
+		why = append(why,
+			fmt.Sprintf("its accesses take %.2f times the best latency (%s)", 1+g.layout().far, g.source()))
 	}
 	if s.Use >= part*b.Traffic {
 		why = append(why, fmt.Sprintf("its memory's bandwidth is in use by %.0f %%", 100*s.Use))

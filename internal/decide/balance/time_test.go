@@ -17,7 +17,10 @@ const hasty = policy.Duration(1)
 
 // run balances a host again and again: every period, drift changes what the
 // guests ask for, and moves that are planned are made. It returns the moves.
-func run(t *testing.T, h inventory.Host, p policy.Policy, length, period time.Duration, drift func(h *inventory.Host, now time.Time)) []Moved {
+func run(
+	t *testing.T, h inventory.Host, p policy.Policy, length, period time.Duration,
+	drift func(h *inventory.Host, now time.Time),
+) []Moved {
 	t.Helper()
 	var past Past
 	for now := noon; now.Before(noon.Add(length)); now = now.Add(period) {
@@ -118,7 +121,10 @@ func TestNoiseMovesNothingIn24Hours(t *testing.T) {
 	if moves := run(t, *h, policy.Policy{Overcommit: 4}, lasts, 2*time.Second, noise()); len(moves) > 0 {
 		t.Errorf("%d moves, the first %+v", len(moves), moves[0])
 	}
-	if moves := run(t, *h, policy.Policy{Overcommit: 4, Balance: policy.Balance{Patience: hasty}}, time.Hour, 2*time.Second, noise()); len(moves) == 0 {
+	if moves := run(t, *h, policy.Policy{Overcommit: 4, Balance: policy.Balance{Patience: hasty}}, time.Hour,
+		2*time.Second, noise()); len(
+		moves,
+	) == 0 {
 		t.Error("not even without patience does this noise move anything: the test shows nothing")
 	}
 }
@@ -138,7 +144,8 @@ func TestPatienceAndHysteresis(t *testing.T) {
 	if len(first.Moves) != 0 || len(first.Suffering) != 2 || len(first.Stays) != 2 {
 		t.Fatalf("nothing moves at first sight\n%s", first.Text())
 	}
-	if r := at(noon.Add(9*time.Second), Past{Suffering: first.Suffering}); len(r.Moves) != 0 || !r.Suffering[0].Since.Equal(noon) {
+	if r := at(noon.Add(9*time.Second), Past{Suffering: first.Suffering}); len(r.Moves) != 0 ||
+		!r.Suffering[0].Since.Equal(noon) {
 		t.Errorf("too early\n%s", r.Text())
 	}
 	if r := at(noon.Add(10*time.Second), Past{Suffering: first.Suffering}); len(r.Moves) != 1 {

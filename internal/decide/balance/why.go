@@ -74,7 +74,8 @@ func (p *planner) why(group []change, r relief, benefit plan.Benefit, price plan
 		fmt.Fprintf(&b, "; CPUs asked for: %s", strings.Join(uses, ", "))
 	}
 	fmt.Fprintf(&b, "; saves %.3g CPUs lost to memory and %.3g to waiting; copies %v in %v at %v a second (%s)",
-		benefit.AccessCPUs, benefit.WaitCPUs, price.Bytes, price.Took.Round(100*time.Millisecond), price.BytesPerSecond, price.RateFrom)
+		benefit.AccessCPUs, benefit.WaitCPUs, price.Bytes, price.Took.Round(100*time.Millisecond), price.BytesPerSecond,
+		price.RateFrom)
 	return b.String()
 }
 

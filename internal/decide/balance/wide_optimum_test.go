@@ -15,12 +15,18 @@ import (
 // drawWide draws a host with guests on one node and on two, with cells and without.
 func drawWide(t *rapid.T) *inventory.Host {
 	const nodes = 4
-	node := rapid.Custom(func(t *rapid.T) topology.NodeID { return topology.NodeID(rapid.IntRange(0, nodes-1).Draw(t, "node")) })
+	node := rapid.Custom(
+		func(t *rapid.T) topology.NodeID { return topology.NodeID(rapid.IntRange(0, nodes-1).Draw(t, "node")) })
 	h := machine(fmt.Sprintf("nodes:%d cores:4 %s", nodes, rapid.SampledFrom([]string{
-		"memory:16G distances:10,16,28 square", "memory:16G distances:10,20", "memory:8G,24G,16G,16G distances:10,12,32 by-socket sockets:2",
+		"memory:16G distances:10,16,28 square", "memory:16G distances:10,20", "memory:8G,24G,16G,16G " +
+			"distances:10,12,32 by-socket sockets:2",
 	}).Draw(t, "shape")))
 	for i := range rapid.IntRange(2, 4).Draw(t, "guests") {
-		v := vm{name: fmt.Sprintf("g%d", i), vcpus: rapid.IntRange(1, 4).Draw(t, "vcpus"), memory: topology.Bytes(rapid.IntRange(1, 2).Draw(t, "memory")) * gib}
+		v := vm{
+			name:   fmt.Sprintf("g%d", i),
+			vcpus:  rapid.IntRange(1, 4).Draw(t, "vcpus"),
+			memory: topology.Bytes(rapid.IntRange(1, 2).Draw(t, "memory")) * gib,
+		}
 		v.cpus = on(node.Draw(t, "runs"))
 		if second := node.Draw(t, "second"); second != v.cpus[0] && rapid.Bool().Draw(t, "wide") {
 			v.cpus, v.vcpus, v.memory = on(v.cpus[0], second), 2*v.vcpus, 2*v.memory
@@ -79,7 +85,8 @@ func TestWideGuestsReachTheOptimum(t *testing.T) {
 		}
 		best := m.after(m.changes(m.state(), all.enumerate()))
 		if round.After > best*1.02 {
-			t.Fatalf("%sthe plan reaches %v, possible is %v; %v now\n%s", described(h), round.After, best, round.Before, round.Text())
+			t.Fatalf("%sthe plan reaches %v, possible is %v; %v now\n%s", described(h), round.After, best, round.Before,
+				round.Text())
 		}
 	})
 }
@@ -89,8 +96,19 @@ func TestWideGuestsReachTheOptimum(t *testing.T) {
 func TestAWideGuestLeavesBothNodesAtOnce(t *testing.T) {
 	for _, nodes := range []int{4, 64} {
 		h := machine(fmt.Sprintf("nodes:%d cores:8 memory:32G distances:10,20", nodes))
-		add(h, vm{name: "wide", vcpus: 8, memory: 8 * gib, cpus: on(0, 1), lies: topology.MemoryByNode{0: 4 * gib, 1: 4 * gib}, used: 4, wait: 4,
-			spec: func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2} }})
+		add(
+			h,
+			vm{
+				name:   "wide",
+				vcpus:  8,
+				memory: 8 * gib,
+				cpus:   on(0, 1),
+				lies:   topology.MemoryByNode{0: 4 * gib, 1: 4 * gib},
+				used:   4,
+				wait:   4,
+				spec:   func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2} },
+			},
+		)
 		off := map[string]policy.Mode{}
 		for i := range nodes - 2 {
 			v := vm{name: fmt.Sprintf("x%d", i), vcpus: 8, memory: 2 * gib, cpus: on(topology.NodeID(i)), used: 7}
@@ -101,7 +119,10 @@ func TestAWideGuestLeavesBothNodesAtOnce(t *testing.T) {
 			off[v.name] = policy.ModeOff
 		}
 		round := planned(t, h, policy.Policy{Balance: policy.Balance{Guests: off}})
-		if idle := topology.SetOf(topology.NodeID(nodes-2), topology.NodeID(nodes-1)); !goesTo(round, "wide").Equal(idle) {
+		if idle := topology.SetOf(topology.NodeID(nodes-2), topology.NodeID(nodes-1)); !goesTo(
+			round,
+			"wide",
+		).Equal(idle) {
 			t.Errorf("of %d nodes %s are idle\n%s", nodes, idle, round.Text())
 		}
 	}

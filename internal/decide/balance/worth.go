@@ -119,7 +119,8 @@ func (p *planner) gate(benefit plan.Benefit, price plan.Price, r relief) string 
 		saved /= w
 	}
 	if earned := saved * benefit.Horizon.Seconds(); earned < price.Took.Seconds() {
-		return fmt.Sprintf("copying takes %v and would not be earned within %v", price.Took.Round(time.Second), benefit.Horizon)
+		return fmt.Sprintf("copying takes %v and would not be earned within %v", price.Took.Round(time.Second),
+			benefit.Horizon)
 	}
 	return ""
 }

@@ -43,7 +43,10 @@ type Request struct {
 // that would change nothing are left out; a guest that is as intended gets an
 // empty plan, unless what brought it there was cut short.
 func Steps(r Request) plan.Steps {
-	b := builder{Request: r, plan: plan.Steps{Guest: r.Guest.Name, PID: r.Guest.PID, Basis: r.Basis, Placement: r.Placement}}
+	b := builder{
+		Request: r,
+		plan:    plan.Steps{Guest: r.Guest.Name, PID: r.Guest.PID, Basis: r.Basis, Placement: r.Placement},
+	}
 	b.current = b.allowedNow()
 	b.growPools()
 	b.widen()
@@ -76,7 +79,10 @@ func (b *builder) frame() {
 	if !b.Guest.Can.StoreIntent {
 		return
 	}
-	record := plan.Step{Kind: plan.Record, Why: "the intent comes first: if this is interrupted, list shows the drift and bind repairs it"}
+	record := plan.Step{
+		Kind: plan.Record,
+		Why:  "the intent comes first: if this is interrupted, list shows the drift and bind repairs it",
+	}
 	b.plan.Steps = append([]plan.Step{record}, b.plan.Steps...)
 	if b.Persistent {
 		b.add(plan.Step{Kind: plan.Configure, Why: "the next start of the guest shall use the same placement"})
@@ -88,7 +94,8 @@ func (b *builder) intentDiffers() bool {
 	if p == nil {
 		return true
 	}
-	return !p.Nodes.Equal(b.Placement.Nodes) || p.MemoryMode != b.Placement.MemoryMode || p.CPUMode != b.Placement.CPUMode
+	return !p.Nodes.Equal(b.Placement.Nodes) || p.MemoryMode != b.Placement.MemoryMode ||
+		p.CPUMode != b.Placement.CPUMode
 }
 
 // allowedNow is what the guest's threads may allocate from, by the kernel.
@@ -113,7 +120,15 @@ func (b *builder) reportGuestView() {
 			}
 			for to, d := range c.Distances {
 				if was, ok := have.Distances[guest.CellID(to)]; ok && was != d {
-					b.refuse("the guest's view of its topology", "it was told at boot that cell %d is at distance %d from cell %d; here that is %d; it learns so at its next start", to, was, c.ID, d)
+					b.refuse(
+						"the guest's view of its topology",
+						"it was told at boot that cell %d is at distance %d from cell %d; here that is %d; it "+
+							"learns so at its next start",
+						to,
+						was,
+						c.ID,
+						d,
+					)
 					return
 				}
 			}

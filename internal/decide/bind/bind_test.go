@@ -36,23 +36,45 @@ func square() *topology.Topology {
 
 // seenOn is a one-vCPU guest of 128 MiB that lies wholly on node 0.
 func seenOn(tune *inventory.NUMATune, mems, policy, backing string) inventory.Guest {
-	return inventory.Guest{Name: "g", Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running", PID: 7,
-		Config: inventory.Config{VCPUs: 1, Memory: 128 * topology.MiB, NUMATune: tune},
+	return inventory.Guest{
+		Name:       "g",
+		Hypervisor: guest.LibvirtQEMU,
+		Can:        inventory.CapabilitiesOf(guest.LibvirtQEMU),
+		State:      "running",
+		PID:        7,
+		Config:     inventory.Config{VCPUs: 1, Memory: 128 * topology.MiB, NUMATune: tune},
 		Seen: inventory.Seen{
 			Threads: []inventory.Thread{
 				{TID: 7, Name: "qemu", Role: inventory.RoleEmulator, Affinity: cpus("0-7"), Mems: nodes(mems)},
-				{TID: 8, Name: "CPU 0/KVM", Role: inventory.RoleVCPU, VCPU: ptr(guest.VCPUID(0)), Affinity: cpus("0-7"), Mems: nodes(mems)}},
-			Ranges: []inventory.MemoryRange{{Address: 0x1000, Size: 128 * topology.MiB, Cell: ptr(guest.CellID(0)), Policy: policy,
-				PageSize: 4 * topology.KiB, Backing: backing, ByNode: placed(0, 128*topology.MiB)}},
-		}}
+				{
+					TID:      8,
+					Name:     "CPU 0/KVM",
+					Role:     inventory.RoleVCPU,
+					VCPU:     ptr(guest.VCPUID(0)),
+					Affinity: cpus("0-7"),
+					Mems:     nodes(mems),
+				}},
+			Ranges: []inventory.MemoryRange{
+				{Address: 0x1000, Size: 128 * topology.MiB, Cell: ptr(guest.CellID(0)), Policy: policy,
+					PageSize: 4 * topology.KiB, Backing: backing, ByNode: placed(0, 128*topology.MiB)},
+			},
+		},
+	}
 }
 
 func onNode(n topology.NodeID, mode guest.MemoryMode) guest.Placement {
 	c := topology.Range(topology.CPUID(2*n), topology.CPUID(2*n+1))
-	return guest.Placement{Guest: "g", Nodes: topology.SetOf(n), CPUMode: guest.CPURange, MemoryMode: mode, Movable: true,
-		Cells:    []guest.Cell{{VCPUs: topology.SetOf[guest.VCPUID](0), Memory: 128 * topology.MiB, Nodes: topology.SetOf(n)}},
+	return guest.Placement{
+		Guest:      "g",
+		Nodes:      topology.SetOf(n),
+		CPUMode:    guest.CPURange,
+		MemoryMode: mode,
+		Movable:    true,
+		Cells: []guest.Cell{
+			{VCPUs: topology.SetOf[guest.VCPUID](0), Memory: 128 * topology.MiB, Nodes: topology.SetOf(n)}},
 		VCPUs:    []guest.VCPU{{ID: 0, CPUs: c}},
-		Emulator: c}
+		Emulator: c,
+	}
 }
 
 func kinds(p plan.Steps) string {
@@ -72,15 +94,20 @@ func TestSteps_MechanismFollowsTheGuestsMode(t *testing.T) {
 		want   string
 		cannot string
 	}{
-		{"no numatune: libvirt records restrictive afterwards", seenOn(nil, "0-3", "default", "anonymous"), guest.MemoryPreferred,
+		{"no numatune: libvirt records restrictive " +
+			"afterwards", seenOn(nil, "0-3", "default", "anonymous"), guest.MemoryPreferred,
 			"record-intent pin-vcpu pin-emulator move-memory numatune-live", ""},
-		{"restrictive: widen and narrow through libvirt", seenOn(tune("restrictive"), "0", "default", "anonymous"), guest.MemoryRestrictive,
+		{"restrictive: widen and narrow through libvirt", seenOn(tune("restrictive"), "0", "default", "anonymous"),
+			guest.MemoryRestrictive,
 			"record-intent numatune-live pin-vcpu pin-emulator move-memory numatune-live", ""},
-		{"strict anonymous: thread groups, policy follows the cpuset", seenOn(tune("strict"), "0", "bind:0", "anonymous"), guest.MemoryStrict,
+		{"strict anonymous: thread groups, policy follows the " +
+			"cpuset", seenOn(tune("strict"), "0", "bind:0", "anonymous"), guest.MemoryStrict,
 			"record-intent allow-nodes pin-vcpu pin-emulator move-memory hold-to-nodes", ""},
-		{"strict memfd: policy changed from outside", seenOn(tune("strict"), "0", "bind:0", "memfd"), guest.MemoryStrict,
+		{"strict memfd: policy changed from outside", seenOn(tune("strict"), "0", "bind:0", "memfd"),
+			guest.MemoryStrict,
 			"record-intent allow-nodes pin-vcpu pin-emulator set-policy move-memory hold-to-nodes", ""},
-		{"preferred without cpuset: nothing to widen, hold at the end", seenOn(tune("preferred"), "0-3", "prefer:0", "anonymous"), guest.MemoryPreferred,
+		{"preferred without cpuset: nothing to widen, hold at the " +
+			"end", seenOn(tune("preferred"), "0-3", "prefer:0", "anonymous"), guest.MemoryPreferred,
 			"record-intent pin-vcpu pin-emulator move-memory hold-to-nodes", ""},
 		{"no memory binding wanted: CPUs only", seenOn(nil, "0-3", "default", "anonymous"), guest.MemoryNone,
 			"record-intent pin-vcpu pin-emulator", ""},
@@ -98,7 +125,13 @@ func TestSteps_MechanismFollowsTheGuestsMode(t *testing.T) {
 }
 
 func TestSteps_NarrowAfterTheCopy(t *testing.T) {
-	p := bind.Steps(bind.Request{Guest: seenOn(&inventory.NUMATune{Mode: "strict", Nodes: nodes("0")}, "0", "bind:0", "anonymous"), Topology: square(), Placement: onNode(3, guest.MemoryStrict)})
+	p := bind.Steps(
+		bind.Request{
+			Guest:     seenOn(&inventory.NUMATune{Mode: "strict", Nodes: nodes("0")}, "0", "bind:0", "anonymous"),
+			Topology:  square(),
+			Placement: onNode(3, guest.MemoryStrict),
+		},
+	)
 	allowed := nodes("0")
 	for _, s := range p.Steps {
 		switch s.Kind {
@@ -130,7 +163,16 @@ func TestSteps_VFIOMemoryStays(t *testing.T) {
 func TestSteps_OwnMemoryOfTheProcessIsOneStep(t *testing.T) {
 	g := seenOn(nil, "0-3", "default", "anonymous")
 	for i := range uint64(5) {
-		g.Seen.Ranges = append(g.Seen.Ranges, inventory.MemoryRange{Address: 0x100000000 + i<<24, Size: topology.MiB, PageSize: 4096, Backing: "anonymous", ByNode: placed(1, topology.MiB)})
+		g.Seen.Ranges = append(
+			g.Seen.Ranges,
+			inventory.MemoryRange{
+				Address:  0x100000000 + i<<24,
+				Size:     topology.MiB,
+				PageSize: 4096,
+				Backing:  "anonymous",
+				ByNode:   placed(1, topology.MiB),
+			},
+		)
 	}
 	p := bind.Steps(bind.Request{Guest: g, Topology: square(), Placement: onNode(2, guest.MemoryPreferred)})
 	for _, s := range p.Steps {
@@ -162,7 +204,8 @@ func TestSteps_GuestInPlaceNeedsNothing(t *testing.T) {
 func TestSteps_AnonymousCellsThatSwapNodesAreReported(t *testing.T) {
 	g := seenOn(&inventory.NUMATune{Mode: "strict", Nodes: nodes("0-1")}, "0-1", "bind:0", "anonymous")
 	second := g.Seen.Ranges[0]
-	second.Address, second.Cell, second.Policy, second.ByNode = 0x9000000, ptr(guest.CellID(1)), "bind:1", placed(1, 128*topology.MiB)
+	second.Address, second.Cell, second.Policy, second.ByNode = 0x9000000, ptr(guest.CellID(1)), "bind:1", placed(1,
+		128*topology.MiB)
 	g.Seen.Ranges = append(g.Seen.Ranges, second)
 	want := onNode(1, guest.MemoryStrict)
 	want.Nodes = nodes("0-1")
@@ -180,7 +223,8 @@ func TestSteps_InterleavedMemoryIsSpreadEvenly(t *testing.T) {
 	want := onNode(0, guest.MemoryInterleave)
 	want.Nodes = nodes("0-1")
 	want.Cells[0].Nodes = nodes("0-1")
-	p := bind.Steps(bind.Request{Guest: seenOn(nil, "0-3", "default", "anonymous"), Topology: square(), Placement: want})
+	p := bind.Steps(
+		bind.Request{Guest: seenOn(nil, "0-3", "default", "anonymous"), Topology: square(), Placement: want})
 	for _, s := range p.Steps {
 		if s.Kind == plan.MoveRange {
 			if s.Bytes != 64*topology.MiB || s.Mode != guest.MemoryInterleave {
@@ -195,11 +239,13 @@ func TestSteps_InterleavedMemoryIsSpreadEvenly(t *testing.T) {
 // Seen on Debian's 6.1 (lab results, e): narrowing a strict two-cell guest {0},{1} and widening it again.
 func TestRebind_FoldsAsTheKernelDoes(t *testing.T) {
 	cell0, cell1, at := nodes("0"), nodes("1"), nodes("0-1")
-	for _, step := range []struct{ write, cell0, cell1 string }{{"1", "1", "1"}, {"0-1", "0", "0"}, {"2-3", "2", "2"}, {"0-1", "0", "0"}} {
+	for _, step := range []struct{ write, cell0, cell1 string }{{"1", "1", "1"}, {"0-1", "0", "0"}, {"2-3", "2", "2"},
+		{"0-1", "0", "0"}} {
 		fresh := nodes(step.write)
 		cell0, cell1, at = bind.Rebind(cell0, at, fresh), bind.Rebind(cell1, at, fresh), fresh
 		if !cell0.Equal(nodes(step.cell0)) || !cell1.Equal(nodes(step.cell1)) {
-			t.Errorf("after cpuset.mems=%s: cells on %s and %s, the kernel had them on %s and %s", step.write, cell0, cell1, step.cell0, step.cell1)
+			t.Errorf("after cpuset.mems=%s: cells on %s and %s, the kernel had them on %s and %s", step.write, cell0,
+				cell1, step.cell0, step.cell1)
 		}
 	}
 }
@@ -207,7 +253,10 @@ func TestRebind_FoldsAsTheKernelDoes(t *testing.T) {
 func TestRebind_StaysInsideTheNewSet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		set := func(name string) topology.NodeSet {
-			return topology.SetOf(rapid.SliceOfNDistinct(rapid.Map(rapid.IntRange(0, 70), func(i int) topology.NodeID { return topology.NodeID(i) }), 1, 6, rapid.ID[topology.NodeID]).Draw(t, name)...)
+			return topology.SetOf(
+				rapid.SliceOfNDistinct(rapid.Map(rapid.IntRange(0, 70),
+					func(i int) topology.NodeID { return topology.NodeID(i) }), 1, 6, rapid.ID[topology.NodeID]).
+					Draw(t, name)...)
 		}
 		old, fresh := set("old"), set("new")
 		policy := topology.SetOf(rapid.SampledFrom(old.IDs()).Draw(t, "node"))

@@ -14,7 +14,8 @@ import (
 // running guest: libvirt does in mode restrictive, or without any numatune.
 func (b *builder) takesNodeset() bool {
 	tune := b.Guest.Config.NUMATune
-	return b.Guest.Can.LiveNodeset && (tune == nil || tune.Mode == "restrictive" || (tune.Mode == "" && len(tune.Cells) == 0))
+	return b.Guest.Can.LiveNodeset &&
+		(tune == nil || tune.Mode == "restrictive" || (tune.Mode == "" && len(tune.Cells) == 0))
 }
 
 // limited reports whether the placement holds the guest to its nodes at all.
@@ -36,7 +37,15 @@ func (b *builder) growPools() {
 	for _, n := range b.Topology.Nodes {
 		for size, bytes := range need[n.ID] {
 			if short := int64(bytes/size) - int64(freePages(n, size)); short > 0 {
-				b.add(plan.Step{Kind: plan.GrowPool, Node: n.ID, PageSize: size, Pages: uint64(short), Why: "pages of this size move only into free pages of the target's pool"})
+				b.add(
+					plan.Step{
+						Kind:     plan.GrowPool,
+						Node:     n.ID,
+						PageSize: size,
+						Pages:    uint64(short),
+						Why:      "pages of this size move only into free pages of the target's pool",
+					},
+				)
 			}
 		}
 	}
@@ -58,7 +67,8 @@ func (b *builder) widen() {
 		return
 	}
 	both := b.current.Union(b.Placement.Nodes)
-	why := fmt.Sprintf("move_pages obeys the guest's cpuset, which allows nodes %s only; widening copies nothing", b.current)
+	why := fmt.Sprintf("move_pages obeys the guest's cpuset, which allows nodes %s only; widening copies nothing",
+		b.current)
 	if b.takesNodeset() {
 		b.add(plan.Step{Kind: plan.TuneLive, Mode: guest.MemoryRestrictive, Nodes: both, Why: why})
 	} else {
@@ -109,8 +119,18 @@ func (b *builder) setPolicies() {
 		}
 		want, nodes := b.Placement.MemoryMode, b.targetOf(r)
 		if !PolicyIs(r.Policy, want, nodes) {
-			b.add(plan.Step{Kind: plan.SetPolicy, Address: r.Address, Size: r.Size, File: r.File, Mode: want, Nodes: nodes,
-				Why: fmt.Sprintf("policy is %s; memfd memory takes a new one from outside, for pages not touched yet", r.Policy)})
+			b.add(
+				plan.Step{
+					Kind:    plan.SetPolicy,
+					Address: r.Address,
+					Size:    r.Size,
+					File:    r.File,
+					Mode:    want,
+					Nodes:   nodes,
+					Why: fmt.Sprintf(
+						"policy is %s; memfd memory takes a new one from outside, for pages not touched yet", r.Policy),
+				},
+			)
 		}
 	}
 }
@@ -123,7 +143,12 @@ func (b *builder) moveMemory() {
 	if !b.limited() {
 		return
 	}
-	own := plan.Step{Kind: plan.MoveOwn, Nodes: b.Placement.Nodes, Mode: b.Placement.MemoryMode, Why: "heap, stacks and device buffers of the process belong near its threads"}
+	own := plan.Step{
+		Kind:  plan.MoveOwn,
+		Nodes: b.Placement.Nodes,
+		Mode:  b.Placement.MemoryMode,
+		Why:   "heap, stacks and device buffers of the process belong near its threads",
+	}
 	for _, r := range b.Guest.Seen.Ranges {
 		bytes := b.misplaced(r)
 		switch {
@@ -132,10 +157,25 @@ func (b *builder) moveMemory() {
 			own.Bytes += bytes
 			own.Parts = append(own.Parts, plan.Part{Address: r.Address, Size: r.Size, PageSize: r.PageSize})
 		case b.pinnedByDevice():
-			b.refuse(fmt.Sprintf("%v of memory at %#x", bytes, r.Address), "a device (%s) is assigned by vfio, which pins all guest memory; detach it, bind, attach it again, or restart the guest", b.Guest.Config.Devices[0])
+			b.refuse(
+				fmt.Sprintf("%v of memory at %#x", bytes, r.Address),
+				"a device (%s) is assigned by vfio, which pins all guest memory; detach it, bind, attach it again, "+
+					"or restart the guest",
+				b.Guest.Config.Devices[0],
+			)
 		default:
-			b.add(plan.Step{Kind: plan.MoveRange, Address: r.Address, Size: r.Size, PageSize: r.PageSize, Bytes: bytes, Nodes: b.targetOf(r), Mode: b.Placement.MemoryMode,
-				Why: fmt.Sprintf("%v %s", r.Backing, lieOn(r))})
+			b.add(
+				plan.Step{
+					Kind:     plan.MoveRange,
+					Address:  r.Address,
+					Size:     r.Size,
+					PageSize: r.PageSize,
+					Bytes:    bytes,
+					Nodes:    b.targetOf(r),
+					Mode:     b.Placement.MemoryMode,
+					Why:      fmt.Sprintf("%v %s", r.Backing, lieOn(r)),
+				},
+			)
 		}
 	}
 	if own.Bytes > strayOwn {
@@ -171,9 +211,18 @@ func (b *builder) hold() {
 			b.reportPolicies(allowed)
 			return
 		}
-		b.add(plan.Step{Kind: plan.TuneLive, Mode: guest.MemoryRestrictive, Nodes: b.Placement.Nodes, Why: "the guest as a whole stays within its nodes; its pages are there already, so this copies nothing"})
+		b.add(
+			plan.Step{
+				Kind:  plan.TuneLive,
+				Mode:  guest.MemoryRestrictive,
+				Nodes: b.Placement.Nodes,
+				Why: "the guest as a whole stays within its nodes; its pages are there already, so this copies " +
+					"nothing",
+			},
+		)
 	} else if !allowed.Equal(b.Placement.Nodes) {
-		b.add(plan.Step{Kind: plan.HoldNodes, Nodes: b.Placement.Nodes, Why: "the guest as a whole stays within its nodes; its pages are there already, so this copies nothing"})
+		b.add(plan.Step{Kind: plan.HoldNodes, Nodes: b.Placement.Nodes, Why: "the guest as a whole stays within " +
+			"its nodes; its pages are there already, so this copies nothing"})
 	}
 	b.reportPolicies(allowed)
 }
@@ -197,8 +246,15 @@ func (b *builder) reportPolicies(allowed topology.NodeSet) {
 		if PolicyIs(after, b.Placement.MemoryMode, target) || b.limitIsEnough(target) {
 			continue
 		}
-		b.refuse(fmt.Sprintf("memory policy of cell %d (%s)", *r.Cell, b.Placement.MemoryMode),
-			"%s memory takes no policy from outside: it stays %q; pages it has are on nodes %s, pages touched later go by that policy within nodes %s; a restart of the guest makes it right", r.Backing, after, target, b.Placement.Nodes)
+		b.refuse(
+			fmt.Sprintf("memory policy of cell %d (%s)", *r.Cell, b.Placement.MemoryMode),
+			"%s memory takes no policy from outside: it stays %q; pages it has are on nodes %s, pages touched "+
+				"later go by that policy within nodes %s; a restart of the guest makes it right",
+			r.Backing,
+			after,
+			target,
+			b.Placement.Nodes,
+		)
 	}
 }
 

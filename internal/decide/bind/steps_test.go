@@ -64,7 +64,8 @@ func checkSteps(t *testing.T, cases []bindCase) {
 func TestSteps_VCPUs(t *testing.T) {
 	checkSteps(t, []bindCase{
 		{"settled", func(*bind.Request) {}, nil},
-		{"pinned elsewhere", func(r *bind.Request) { r.Guest.Config.Pins[0] = cpus("4") }, want("pin-vcpu 0 to CPUs 4-5")},
+		{"pinned elsewhere", func(r *bind.Request) { r.Guest.Config.Pins[0] = cpus("4") },
+			want("pin-vcpu 0 to CPUs 4-5")},
 		{"not pinned", func(r *bind.Request) { r.Guest.Config.Pins = nil }, want("pin-vcpu 0 to CPUs 4-5")},
 		{"thread runs elsewhere",
 			func(r *bind.Request) { r.Guest.Seen.Threads[1].Affinity = cpus("0-7") },
@@ -82,8 +83,17 @@ func TestSteps_VCPUs(t *testing.T) {
 		{"one of two vCPUs runs elsewhere", func(r *bind.Request) {
 			r.Placement.VCPUs = append(r.Placement.VCPUs, guest.VCPU{ID: 1, CPUs: cpus("4-5")})
 			r.Guest.Config.Pins[1] = cpus("4-5")
-			r.Guest.Seen.Threads = append(r.Guest.Seen.Threads,
-				inventory.Thread{TID: 9, Name: "CPU 1/KVM", Role: inventory.RoleVCPU, VCPU: ptr(guest.VCPUID(1)), Affinity: cpus("4"), Mems: nodes("2")})
+			r.Guest.Seen.Threads = append(
+				r.Guest.Seen.Threads,
+				inventory.Thread{
+					TID:      9,
+					Name:     "CPU 1/KVM",
+					Role:     inventory.RoleVCPU,
+					VCPU:     ptr(guest.VCPUID(1)),
+					Affinity: cpus("4"),
+					Mems:     nodes("2"),
+				},
+			)
 		}, want("pin-vcpu 1 to CPUs 4-5")},
 	})
 }
@@ -139,7 +149,13 @@ func TestSteps_PlainProcess(t *testing.T) {
 			r.Placement.Emulator, r.Placement.IOThread = cpus("4"), cpus("5")
 			r.Guest.Seen.Threads = []inventory.Thread{
 				{TID: 7, Name: "qemu", Role: inventory.RoleEmulator, Affinity: cpus("4")},
-				{TID: 8, Name: "CPU 0/KVM", Role: inventory.RoleVCPU, VCPU: ptr(guest.VCPUID(0)), Affinity: cpus("4-5")},
+				{
+					TID:      8,
+					Name:     "CPU 0/KVM",
+					Role:     inventory.RoleVCPU,
+					VCPU:     ptr(guest.VCPUID(0)),
+					Affinity: cpus("4-5"),
+				},
 				{TID: 9, Name: "CPU 1/KVM", Role: inventory.RoleVCPU, VCPU: ptr(guest.VCPUID(1)), Affinity: cpus("5")},
 				{TID: 10, Name: "worker", Role: inventory.RoleOther, Affinity: cpus("4")},
 				{TID: 11, Name: "IO iothread1", Role: inventory.RoleIOThread, Affinity: cpus("5")},
@@ -174,12 +190,17 @@ func TestSteps_IntentAndNextStart(t *testing.T) {
 		{"settled", func(*bind.Request) {}, ""},
 		{"settled, with a stored configuration", func(r *bind.Request) { r.Persistent = true }, ""},
 		{"cut short before", func(r *bind.Request) { r.CutShort = true }, "record-intent"},
-		{"cut short before, with a stored configuration", func(r *bind.Request) { r.CutShort, r.Persistent = true, true },
+		{"cut short before, with a stored configuration", func(r *bind.Request) {
+			r.CutShort, r.Persistent = true,
+				true
+		},
 			"record-intent write-configuration"},
 		{"no intent yet", func(r *bind.Request) { r.Guest.Placement = nil }, "record-intent"},
 		{"intent on other nodes", func(r *bind.Request) { r.Guest.Placement.Nodes = nodes("1") }, "record-intent"},
-		{"intent of another memory mode", func(r *bind.Request) { r.Guest.Placement.MemoryMode = guest.MemoryPreferred }, "record-intent"},
-		{"intent of another CPU mode", func(r *bind.Request) { r.Guest.Placement.CPUMode = guest.CPUExclusive }, "record-intent"},
+		{"intent of another memory mode",
+			func(r *bind.Request) { r.Guest.Placement.MemoryMode = guest.MemoryPreferred }, "record-intent"},
+		{"intent of another CPU mode", func(r *bind.Request) { r.Guest.Placement.CPUMode = guest.CPUExclusive },
+			"record-intent"},
 		{"a step and a stored configuration", func(r *bind.Request) {
 			r.Persistent = true
 			r.Guest.Config.EmulatorPin = topology.CPUSet{}
@@ -226,7 +247,8 @@ func TestSteps_Memory(t *testing.T) {
 		{"a part on the wrong node", memory(func(m *inventory.MemoryRange) {
 			m.ByNode = topology.MemoryByNode{1: 8 * kib, 2: 128*mib - 8*kib}
 		}), want("move-memory: 8 KiB at 0x1000 to nodes 2")},
-		{"the process's own memory elsewhere", own(mib + 4*kib), want("move-own-memory: 1.0 MiB in 1 mappings to nodes 2")},
+		{"the process's own memory elsewhere", own(mib + 4*kib),
+			want("move-own-memory: 1.0 MiB in 1 mappings to nodes 2")},
 		{"little of the process's own memory elsewhere", own(mib), nil},
 		{"interleaved evenly", interleaved(half, half, 0), nil},
 		{"interleaved within the tolerance", interleaved(tolerated, 100*mib-tolerated, 0), nil},
@@ -269,7 +291,9 @@ func TestSteps_Memory(t *testing.T) {
 			r.Guest.Seen.Threads[0].Mems = nodes("1-2")
 		}, want("numatune-live: mode restrictive, nodes 2")},
 		{"numatune of cells only, threads allowed more", func(r *bind.Request) {
-			r.Guest.Config.NUMATune = &inventory.NUMATune{Cells: []inventory.CellTune{{Mode: "strict", Nodes: nodes("2")}}}
+			r.Guest.Config.NUMATune = &inventory.NUMATune{
+				Cells: []inventory.CellTune{{Mode: "strict", Nodes: nodes("2")}},
+			}
 			r.Guest.Seen.Threads[0].Mems = nodes("1-2")
 		}, want("hold-to-nodes 2")},
 		{"numatune without a mode, threads allowed more", func(r *bind.Request) {
@@ -285,7 +309,8 @@ func TestSteps_Memory(t *testing.T) {
 func TestSteps_PoolOfGiantPages(t *testing.T) {
 	giant := func(page topology.Bytes, misplaced topology.Bytes, free uint64) func(*bind.Request) {
 		return func(r *bind.Request) {
-			r.Topology.Nodes[2].HugePages = []topology.HugePagePool{{Size: 2 * mib, Total: 9, Free: 9}, {Size: page, Total: free, Free: free}}
+			r.Topology.Nodes[2].HugePages = []topology.HugePagePool{{Size: 2 * mib, Total: 9, Free: 9},
+				{Size: page, Total: free, Free: free}}
 			r.Guest.Seen.Ranges[0].PageSize, r.Guest.Seen.Ranges[0].Backing = page, "hugetlbfs"
 			r.Guest.Seen.Ranges[0].ByNode = topology.MemoryByNode{0: misplaced, 2: page}
 		}
@@ -302,7 +327,8 @@ func TestSteps_PoolOfGiantPages(t *testing.T) {
 		{"two mappings", func(r *bind.Request) {
 			giant(topology.GiB, 3*topology.GiB, 1)(r)
 			r.Guest.Seen.Ranges = append(r.Guest.Seen.Ranges, r.Guest.Seen.Ranges[0])
-		}, want("grow-huge-page-pool: 5 pages of 1 GiB on node 2", "move-memory: 3 GiB at 0x1000 to nodes 2", "move-memory: 3 GiB at 0x1000 to nodes 2")},
+		}, want("grow-huge-page-pool: 5 pages of 1 GiB on node 2", "move-memory: 3 GiB at 0x1000 to nodes 2",
+			"move-memory: 3 GiB at 0x1000 to nodes 2")},
 		{"memory pinned by a device", func(r *bind.Request) {
 			giant(topology.GiB, 3*topology.GiB, 0)(r)
 			r.Guest.Config.Devices = []string{"0000:3b:00.0"}
@@ -363,9 +389,11 @@ func TestSteps_PoliciesThatStay(t *testing.T) {
 			two(guest.MemoryPreferred, "preferred", "anonymous", 4*kib, "prefer:0", "prefer:1"),
 			[]string{"prefer:0", "prefer:1"}},
 		{"interleave follows",
-			both(two(guest.MemoryInterleave, "interleave", "anonymous", 4*kib, "interleave:0-1", "weighted interleave:0-1")),
+			both(two(guest.MemoryInterleave, "interleave", "anonymous", 4*kib, "interleave:0-1", "weighted "+
+				"interleave:0-1")),
 			nil},
-		{"default stays", two(guest.MemoryStrict, "strict", "anonymous", 4*kib, "default", "bind:1"), []string{"default"}},
+		{"default stays", two(guest.MemoryStrict, "strict", "anonymous", 4*kib, "default", "bind:1"),
+			[]string{"default"}},
 		{"memfd is changed from outside", two(guest.MemoryStrict, "strict", "memfd", 64*kib, "bind:1", "bind:0"), nil},
 		{"memfd of huge pages is not",
 			two(guest.MemoryStrict, "strict", "memfd", 2*mib, "bind:1", "bind:0"),

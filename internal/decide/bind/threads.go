@@ -15,7 +15,14 @@ func (b *builder) pinThreads() {
 		want := orAll(v.CPUs, all)
 		if b.Guest.Can.PinVCPU {
 			if b.vcpuDiffers(v.ID, want) {
-				b.add(plan.Step{Kind: plan.PinVCPU, VCPU: v.ID, CPUs: want, Why: "vCPUs move before memory, so that what they touch next is already near"})
+				b.add(
+					plan.Step{
+						Kind: plan.PinVCPU,
+						VCPU: v.ID,
+						CPUs: want,
+						Why:  "vCPUs move before memory, so that what they touch next is already near",
+					},
+				)
 			}
 			continue
 		}
@@ -70,7 +77,13 @@ func (b *builder) pinEmulator(want topology.CPUSet) {
 		}
 	}
 	if differs {
-		b.add(plan.Step{Kind: plan.PinHelper, CPUs: want, Why: "emulator threads and their buffers belong near the guest's memory"})
+		b.add(
+			plan.Step{
+				Kind: plan.PinHelper,
+				CPUs: want,
+				Why:  "emulator threads and their buffers belong near the guest's memory",
+			},
+		)
 	}
 }
 
@@ -83,14 +96,28 @@ func (b *builder) pinIOThreads(want topology.CPUSet) {
 		if pin, ok := b.Guest.Config.IOThreadPins[id]; ok && pin.Equal(want) {
 			continue
 		}
-		b.add(plan.Step{Kind: plan.PinIO, IOThread: id, CPUs: want, Why: "I/O threads copy between device and guest memory"})
+		b.add(
+			plan.Step{
+				Kind:     plan.PinIO,
+				IOThread: id,
+				CPUs:     want,
+				Why:      "I/O threads copy between device and guest memory",
+			},
+		)
 	}
 }
 
 func (b *builder) affinity(want topology.CPUSet, which func(inventory.Thread) bool) {
 	for _, t := range b.Guest.Seen.Threads {
 		if which(t) && !t.Affinity.Equal(b.online(want)) {
-			b.add(plan.Step{Kind: plan.Affinity, TID: t.TID, CPUs: want, Why: "thread " + t.Name + " runs on CPUs " + t.Affinity.String()})
+			b.add(
+				plan.Step{
+					Kind: plan.Affinity,
+					TID:  t.TID,
+					CPUs: want,
+					Why:  "thread " + t.Name + " runs on CPUs " + t.Affinity.String(),
+				},
+			)
 		}
 	}
 }

@@ -15,9 +15,10 @@ type Rule string
 
 // The rules.
 const (
-	RuleShape        Rule = "shape"        // cells cover all vCPUs and memory once
-	RuleNodes        Rule = "nodes"        // existing nodes with memory, within the limits
-	RuleCPUs         Rule = "cpus"         // online, not housekeeping, within the limits, on the cell's nodes, enough of them
+	RuleShape Rule = "shape" // cells cover all vCPUs and memory once
+	RuleNodes Rule = "nodes" // existing nodes with memory, within the limits
+	// online, not housekeeping, within the limits, on the cell's nodes, enough of them
+	RuleCPUs         Rule = "cpus"
 	RuleExclusive    Rule = "exclusive"    // one CPU each, nobody else's
 	RuleSMT          Rule = "smt"          // siblings as the spec asks
 	RuleMemory       Rule = "memory"       // the total bound on a node never exceeds the node
@@ -203,7 +204,8 @@ func (c *checker) nodes() {
 	var seen topology.NodeSet
 	for _, cell := range c.placed.Cells {
 		if seen.Intersects(cell.Nodes) {
-			c.fail(RuleNodes, fmt.Sprintf("cell %d", cell.ID), "shares nodes %v with another cell", seen.Intersect(cell.Nodes))
+			c.fail(RuleNodes, fmt.Sprintf("cell %d", cell.ID), "shares nodes %v with another cell",
+				seen.Intersect(cell.Nodes))
 		}
 		seen = seen.Union(cell.Nodes)
 	}

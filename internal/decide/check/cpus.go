@@ -96,7 +96,8 @@ func (c *checker) exclusive() {
 		c.fail(RuleExclusive, "guest", "CPUs %v belong to others alone", c.mine.Intersect(c.taken))
 	}
 	if c.mine.Intersects(c.pinned) {
-		c.fail(RuleExclusive, "guest", "CPUs %v carry vCPUs of others that can run nowhere else", c.mine.Intersect(c.pinned))
+		c.fail(RuleExclusive, "guest", "CPUs %v carry vCPUs of others that can run nowhere else",
+			c.mine.Intersect(c.pinned))
 	}
 	if c.mine.Intersects(c.housekeeping) {
 		c.fail(RuleExclusive, "guest", "CPUs %v are for housekeeping", c.mine.Intersect(c.housekeeping))
@@ -106,7 +107,8 @@ func (c *checker) exclusive() {
 		name := fmt.Sprintf("vCPU %d", v.ID)
 		if c.placed.CPUMode != guest.CPUExclusive {
 			if v.CPUs.Intersects(c.mine) {
-				c.fail(RuleExclusive, name, "shares CPUs %v with a helper that has them alone", v.CPUs.Intersect(c.mine))
+				c.fail(RuleExclusive, name, "shares CPUs %v with a helper that has them alone",
+					v.CPUs.Intersect(c.mine))
 			}
 			continue
 		}

@@ -24,7 +24,8 @@ func (c *checker) reservations() {
 			c.fail(RuleReservations, node(r.Node), "exclusive CPUs %v are not its own", r.Exclusive.Minus(n.CPUs))
 		}
 		if r.Memory > 0 && (!c.placed.Nodes.Contains(r.Node) || r.PageSize != c.spec.PageSize) {
-			c.fail(RuleReservations, node(r.Node), "%v in pages of %v, which the guest does not use there", r.Memory, r.PageSize)
+			c.fail(RuleReservations, node(r.Node), "%v in pages of %v, which the guest does not use there", r.Memory,
+				r.PageSize)
 		}
 	}
 	if memory != c.spec.Memory || vcpus != c.spec.VCPUs {
@@ -106,7 +107,8 @@ func (c *checker) pages(n *topology.Node, own topology.Bytes) {
 		grown = grown || mine > 0 && lack > 0
 	}
 	if grown && !c.policy.MayGrow(c.spec.PageSize) {
-		c.fail(RuleHugePages, node(n.ID), "pages of %v are missing, and the policy does not let the pool grow", c.spec.PageSize)
+		c.fail(RuleHugePages, node(n.ID), "pages of %v are missing, and the policy does not let the pool grow",
+			c.spec.PageSize)
 	}
 	for _, o := range c.others {
 		if o.Node == n.ID && o.PageSize == 0 {
@@ -203,7 +205,8 @@ func (c *checker) distances() {
 func (c *checker) devices() {
 	for _, d := range c.spec.Devices {
 		for _, have := range c.topology.Devices {
-			if _, known := c.topology.Node(have.Node); have.Address == d.Address && d.Required && known && !c.used().Contains(have.Node) {
+			if _, known := c.topology.Node(have.Node); have.Address == d.Address && d.Required && known &&
+				!c.used().Contains(have.Node) {
 				c.fail(RuleDevices, "device "+d.Address, "hangs on node %d; the guest has %v", have.Node, c.used())
 			}
 		}

@@ -13,9 +13,11 @@ func askCells(cells ...guest.CellSpec) guest.TopologySpec {
 
 func TestPlacement_Shape(t *testing.T) {
 	checkRules(t, []ruleCase{
-		{"no cell", shared, func(s *situation) { s.placed.Cells = nil }, want("shape guest", "shape guest", "shape guest")},
+		{"no cell", shared, func(s *situation) { s.placed.Cells = nil },
+			want("shape guest", "shape guest", "shape guest")},
 		{"cell out of order", shared, func(s *situation) { s.placed.Cells[1].ID = 5 }, want("shape cell 5")},
-		{"vCPU in two cells", shared, func(s *situation) { s.placed.Cells[1].VCPUs = vcpus("1-3") }, want("shape cell 1")},
+		{"vCPU in two cells", shared, func(s *situation) { s.placed.Cells[1].VCPUs = vcpus("1-3") },
+			want("shape cell 1")},
 		{"vCPU in no cell", shared, func(s *situation) { s.placed.Cells[1].VCPUs = vcpus("3") }, want("shape guest")},
 		{"vCPU missing", shared, func(s *situation) { s.placed.VCPUs = s.placed.VCPUs[:3] }, want("shape guest")},
 		{"vCPUs out of order", shared,
@@ -39,16 +41,19 @@ func TestPlacement_Shape(t *testing.T) {
 func TestPlacement_RequestedCells(t *testing.T) {
 	checkRules(t, []ruleCase{
 		{"as requested", shared, func(s *situation) {
-			s.spec.Topology = askCells(guest.CellSpec{VCPUs: 2, Memory: 4 * gib}, guest.CellSpec{VCPUs: 2, Memory: 4 * gib})
+			s.spec.Topology = askCells(guest.CellSpec{VCPUs: 2, Memory: 4 * gib},
+				guest.CellSpec{VCPUs: 2, Memory: 4 * gib})
 		}, nil},
 		{"as many as requested", shared, func(s *situation) {
 			s.spec.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2}
 		}, nil},
 		{"other vCPUs", shared, func(s *situation) {
-			s.spec.Topology = askCells(guest.CellSpec{VCPUs: 1, Memory: 4 * gib}, guest.CellSpec{VCPUs: 3, Memory: 4 * gib})
+			s.spec.Topology = askCells(guest.CellSpec{VCPUs: 1, Memory: 4 * gib},
+				guest.CellSpec{VCPUs: 3, Memory: 4 * gib})
 		}, want("shape cell 0", "shape cell 1")},
 		{"other memory", shared, func(s *situation) {
-			s.spec.Topology = askCells(guest.CellSpec{VCPUs: 2, Memory: 3 * gib}, guest.CellSpec{VCPUs: 2, Memory: 5 * gib})
+			s.spec.Topology = askCells(guest.CellSpec{VCPUs: 2, Memory: 3 * gib},
+				guest.CellSpec{VCPUs: 2, Memory: 5 * gib})
 		}, want("shape cell 0", "shape cell 1")},
 		{"fewer cells than listed", shared, func(s *situation) {
 			cell := guest.CellSpec{VCPUs: 2, Memory: 4 * gib}
@@ -73,7 +78,8 @@ func TestPlacement_GuestDistances(t *testing.T) {
 		{"unreachable", shared, to1(255), want("shape cell 0")},
 		{"remote to itself", shared, func(s *situation) { s.placed.Cells[0].Distances[0] = 11 }, want("shape cell 0")},
 		{"row missing", shared, func(s *situation) { s.placed.Cells[0].Distances = nil }, want("shape cell 0")},
-		{"cells not visible", shared, func(s *situation) { s.placed.Visible = false }, want("shape cell 0", "shape cell 1")},
+		{"cells not visible", shared, func(s *situation) { s.placed.Visible = false },
+			want("shape cell 0", "shape cell 1")},
 	})
 }
 
@@ -85,7 +91,8 @@ func TestPlacement_Nodes(t *testing.T) {
 		{"limits leave out a node", shared,
 			func(s *situation) { s.spec.Limits.Nodes = nodes("0") },
 			want("nodes node 1", "cpus vCPU 2", "cpus vCPU 3")},
-		{"memory-only node, not named", shared, func(s *situation) { s.placed.Nodes = nodes("0-2") }, want("nodes node 2")},
+		{"memory-only node, not named", shared, func(s *situation) { s.placed.Nodes = nodes("0-2") },
+			want("nodes node 2")},
 		{"memory-only node, named", shared, func(s *situation) {
 			s.placed.Nodes, s.spec.Limits.Nodes = nodes("0-2"), nodes("0-2")
 		}, nil},

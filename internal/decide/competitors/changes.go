@@ -21,7 +21,9 @@ func changed(f Facts, g Guest) (*status.Rival, *plan.Remedy) {
 	case f.Movers.Changes != policy.AnswerRepair:
 		r.Answer = fmt.Sprintf("left so (policy movers.changes); 'numavisor bind %s' binds it again", g.Name)
 	case g.Repaired.Done() && !g.LostCPUs && f.Now.Sub(g.Repaired.At) < Insistence:
-		r.Answer = fmt.Sprintf("left so: it was bound again at %s already, and changed again since; 'numavisor bind %s' settles it", clock(g.Repaired.At), g.Name)
+		r.Answer = fmt.Sprintf(
+			"left so: it was bound again at %s already, and changed again since; 'numavisor bind %s' settles it",
+			clock(g.Repaired.At), g.Name)
 	case g.Repaired.Failed != "" && f.Now.Sub(g.Repaired.At) < Again:
 		r.Answer = fmt.Sprintf("left so for now: %s; it is tried again every %v", g.Repaired.Failed, Again)
 	default:

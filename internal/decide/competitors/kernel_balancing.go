@@ -30,8 +30,10 @@ func kernelBalancing(f Facts) (*status.Rival, []plan.Remedy) {
 		r.What += fmt.Sprintf("; moves %v a second", topology.Bytes(float64(f.Moves.Balancing)/f.Window.Seconds()))
 	}
 	if f.Movers.KernelBalancing != policy.AnswerOff || len(f.ours()) == 0 || f.Mode != policy.ModeAuto {
-		r.Answer = "left on: memory with an explicit policy it does not touch, other pages it brings to the vCPUs that use them"
-		r.Expected = true // every distribution ships it so; how much it moves is watched on its own (alarm kernel-moves)
+		r.Answer = "left on: memory with an explicit policy it does not touch, other pages it brings to the vCPUs " +
+			"that use them"
+		// every distribution ships it so; how much it moves is watched on its own (alarm kernel-moves)
+		r.Expected = true
 		return r, nil
 	}
 	t := f.Tried[plan.WriteSetting]
@@ -70,5 +72,11 @@ func giveBack(f Facts) []plan.Remedy {
 // GiveBack restores kernel balancing to a former value, unless it is no longer
 // off as the daemon sets it.
 func GiveBack(former, why string) plan.Remedy {
-	return plan.Remedy{Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: Off(former), Value: former, Why: why}
+	return plan.Remedy{
+		Kind:  plan.RestoreSetting,
+		Path:  plan.NUMABalancingPath,
+		From:  Off(former),
+		Value: former,
+		Why:   why,
+	}
 }

@@ -13,7 +13,14 @@ func ksm(f Facts) (*status.Rival, []plan.Remedy) {
 	if k.KSMRun != "1" || k.KSMAcrossNodes != "1" {
 		return nil, nil
 	}
-	r := &status.Rival{Name: "KSM across nodes", What: fmt.Sprintf("merges pages of different nodes (merge_across_nodes 1, %d pages shared): they are local to one of their users at most", k.KSMPagesShared)}
+	r := &status.Rival{
+		Name: "KSM across nodes",
+		What: fmt.Sprintf(
+			"merges pages of different nodes (merge_across_nodes 1, %d pages shared): they are local to one of "+
+				"their users at most",
+			k.KSMPagesShared,
+		),
+	}
 	if f.Movers.KSM != policy.AnswerWithin || f.Mode != policy.ModeAuto {
 		r.Answer = "left so: to change it, all pages must be unmerged, which takes memory (policy movers.ksm)"
 		return r, nil
@@ -31,7 +38,8 @@ func ksm(f Facts) (*status.Rival, []plan.Remedy) {
 			return r, unmerge
 		}
 	case f.Seen.After(t.At):
-		r.Answer = fmt.Sprintf("left so: it was set to merge within nodes only at %s already, and to merge across them since", clock(t.At))
+		r.Answer = fmt.Sprintf(
+			"left so: it was set to merge within nodes only at %s already, and to merge across them since", clock(t.At))
 	default:
 		r.Answer = "unmerged, and merging within nodes only (policy movers.ksm)"
 	}

@@ -35,13 +35,22 @@ func numad(f Facts) (*status.Rival, []plan.Remedy) {
 			deaf, why = append(deaf, g.Name), g.Told.Failed
 		}
 		if g.Told.At.IsZero() || f.Now.Sub(g.Told.At) >= Again {
-			do = append(do, plan.Remedy{Kind: plan.ExcludeFromNumad, Guest: g.Name, PID: g.PID, Why: "numad runs, and balancing may move this guest"})
+			do = append(
+				do,
+				plan.Remedy{
+					Kind:  plan.ExcludeFromNumad,
+					Guest: g.Name,
+					PID:   g.PID,
+					Why:   "numad runs, and balancing may move this guest",
+				},
+			)
 		}
 	}
 	for _, part := range []struct {
 		words  string
 		guests []string
-	}{{"told to leave alone ", told}, {"being told to leave alone ", telling}, {"could not be told to leave alone ", deaf}} {
+	}{{"told to leave alone ", told}, {"being told to leave alone ", telling}, {"could not be told to leave alone " +
+		"", deaf}} {
 		if len(part.guests) > 0 {
 			answers = append(answers, part.words+strings.Join(part.guests, ", "))
 		}

@@ -15,8 +15,10 @@ func TestAnswer_BindsAVMAgainThatLostItsCPUs(t *testing.T) {
 	for lost, repairs := range map[bool]int{false: 0, true: 1} {
 		g := competitors.Guest{Name: "g", PID: 1, Mode: policy.ModeAuto, Drift: []string{"vCPU 0 may run on CPUs 0-3"},
 			Since: at.Add(-time.Minute), Repaired: competitors.Tried{At: at.Add(-10 * time.Minute)}, LostCPUs: lost}
-		_, do := competitors.Answer(competitors.Facts{Mode: policy.ModeAuto, Movers: policy.Movers{Changes: policy.AnswerRepair},
-			Guests: []competitors.Guest{g}, Now: at})
+		_, do := competitors.Answer(
+			competitors.Facts{Mode: policy.ModeAuto, Movers: policy.Movers{Changes: policy.AnswerRepair},
+				Guests: []competitors.Guest{g}, Now: at},
+		)
 		if len(do) != repairs {
 			t.Errorf("CPUs lost %v: %d actions, want %d: %+v", lost, len(do), repairs, do)
 		}

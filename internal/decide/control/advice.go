@@ -46,7 +46,8 @@ func (c *Controller) advise(moves []plan.Move) {
 		if !ok && now.Sub(a.noted[offer.ID]) >= advisedFor {
 			a.noted[offer.ID] = now
 			c.note(journal.Entry{
-				Kind: journal.Advised, ID: offer.ID, Guests: m.Names(), What: m.String(), Why: m.Why, By: string(Balancer), Move: &m,
+				Kind: journal.Advised, ID: offer.ID, Guests: m.Names(), What: m.String(), Why: m.Why,
+				By: string(Balancer), Move: &m,
 			})
 		}
 		a.current = append(a.current, offer)

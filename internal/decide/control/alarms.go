@@ -51,7 +51,16 @@ func (c *Controller) readings() judge.Input {
 		FailedMoves: map[string]int{},
 	}
 	if why := c.host.failure; why != "" {
-		in.Gaps = slices.Insert(in.Gaps, 0, inventory.Gap{Kind: inventory.HostUnread, Object: inventory.HostRef(), What: "its VMs and settings", Why: why})
+		in.Gaps = slices.Insert(
+			in.Gaps,
+			0,
+			inventory.Gap{
+				Kind:   inventory.HostUnread,
+				Object: inventory.HostRef(),
+				What:   "its VMs and settings",
+				Why:    why,
+			},
+		)
 	}
 	for i := range h.Guests {
 		if g := &h.Guests[i]; g.State == "running" {

@@ -164,7 +164,14 @@ func (c *Controller) noteCompetitors(seen []status.Rival) {
 	}
 	for _, r := range seen {
 		if !among(c.competition.seen, r.Name) {
-			c.note(journal.Entry{Kind: journal.Rival, What: r.Name + ": " + r.What, Why: "answer: " + r.Answer, By: r.Name})
+			c.note(
+				journal.Entry{
+					Kind: journal.Rival,
+					What: r.Name + ": " + r.What,
+					Why:  "answer: " + r.Answer,
+					By:   r.Name,
+				},
+			)
 		}
 	}
 	for _, r := range c.competition.seen {
@@ -222,7 +229,8 @@ func (c *Controller) changed(r plan.Remedy, e SettingChanged) {
 	}
 	news := before.Failed != now.Failed
 	switch {
-	case r.Kind == plan.ExcludeFromNumad && (e.Err == nil || news), r.Kind == plan.RestoreSetting && e.Err != nil && news:
+	case r.Kind == plan.ExcludeFromNumad && (e.Err == nil || news),
+		r.Kind == plan.RestoreSetting && e.Err != nil && news:
 		c.noteChange(r, e)
 	case r.Kind == plan.WriteSetting && e.Err == nil:
 		o.balancing = e.Former
@@ -315,7 +323,8 @@ func (c *Controller) repaired(j Job, e JobEnded) {
 	if n.Kind == journal.Repaired && len(n.Shortfalls) == 0 { // the next observation says whether it is changed again
 		delete(c.competition.drifted, j.Guest)
 	}
-	if n.Kind == journal.Repaired || c.competition.repairs[j.Guest].Failed != n.What { // the same failure again is no news
+	if n.Kind == journal.Repaired ||
+		c.competition.repairs[j.Guest].Failed != n.What { // the same failure again is no news
 		c.note(n)
 	}
 	n.At = c.turn.now

@@ -76,7 +76,10 @@ func (c *Controller) startJob() {
 	j := c.jobs.queue[next]
 	j.Policy = c.rules.policy
 	c.jobs.queue = slices.Delete(c.jobs.queue, next, next+1)
-	c.jobs.running = &runningJob{job: j, shown: status.Moving{ID: j.ID, Began: c.turn.now, Move: j.Move, Step: "begins"}}
+	c.jobs.running = &runningJob{
+		job:   j,
+		shown: status.Moving{ID: j.ID, Began: c.turn.now, Move: j.Move, Step: "begins"},
+	}
 	c.turn.ready.StartJob = &j
 }
 

@@ -17,7 +17,8 @@ func (c *Controller) Status(now time.Time) status.Status {
 	h := &c.host.inventory
 	r := status.Status{
 		Host: h.Name, Started: c.turn.started, Topology: h.Topology, Sample: c.host.sample,
-		Mode: c.rules.policy.Balance.Mode, Policy: status.Policy{Digest: c.rules.policy.Digest()}, Held: c.heldAt(now), Pause: c.pause.order,
+		Mode: c.rules.policy.Balance.Mode, Policy: status.Policy{Digest: c.rules.policy.Digest()}, Held: c.heldAt(now),
+		Pause:   c.pause.order,
 		Planned: c.when.planned, Suffering: c.when.plan.Suffering, Stays: c.when.plan.Stays,
 		Advice: slices.Clone(c.advice.current), Rivals: c.competition.seen, Totals: c.totals,
 		MoverBytesPerSecond: c.loads.copies.BytesPerSecond(), Alarms: c.alarms.state.Active(),

@@ -160,7 +160,8 @@ func (w *world) changeCommand(d *datadriven.TestData) {
 
 func (w *world) startCommand(d *datadriven.TestData) {
 	w.c = control.New(control.Options{
-		Policy: w.policy, Sample: time.Second, Observe: 30 * time.Second, Plan: 5 * time.Second, SaveAlarms: 30 * time.Second,
+		Policy: w.policy, Sample: time.Second, Observe: 30 * time.Second, Plan: 5 * time.Second,
+		SaveAlarms: 30 * time.Second,
 	})
 	w.state, w.job, w.remedy, w.last = "", nil, nil, time.Time{}
 	w.step(control.Start{Entries: w.journal, Alarms: w.alarms, NUMABalancing: w.kernel.NUMABalancing})
@@ -262,7 +263,12 @@ func (w *world) settingCommand(d *datadriven.TestData) {
 func (w *world) journalSetting(r *plan.Remedy, former string) {
 	w.journal = append(w.journal, journal.Entry{
 		At: w.now, Kind: journal.EffectSetting.Done(), Effect: journal.EffectSetting, What: r.Path,
-		Setting: &journal.SettingChange{Path: r.Path, Former: former, Value: r.Value, Held: r.Kind == plan.WriteSetting},
+		Setting: &journal.SettingChange{
+			Path:   r.Path,
+			Former: former,
+			Value:  r.Value,
+			Held:   r.Kind == plan.WriteSetting,
+		},
 	})
 }
 

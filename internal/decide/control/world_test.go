@@ -205,7 +205,8 @@ func (w *world) turn() {
 	for i := range w.topology.Nodes {
 		n := &w.topology.Nodes[i]
 		load := inventory.NodeLoad{Node: n.ID, CPU: min(used[n.ID], float64(n.CPUs.Len()))}
-		s.Nodes = append(s.Nodes, inventory.NodeSample{NodeLoad: load, CPUs: n.CPUs.Len(), Memory: n.Memory, Free: w.free(n)})
+		s.Nodes = append(s.Nodes,
+			inventory.NodeSample{NodeLoad: load, CPUs: n.CPUs.Len(), Memory: n.Memory, Free: w.free(n)})
 	}
 	w.step(control.Sampled{Sample: s})
 }
@@ -229,7 +230,8 @@ func (w *world) sample(g *vm, window time.Duration, used map[topology.NodeID]flo
 // add adds a guest of others: memory on one node, vCPUs on another.
 func (w *world) add(name string, vcpus int, memory topology.Bytes, on, runs topology.NodeID) *vm {
 	g := &vm{Guest: inventory.Guest{
-		Name: name, Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running", PID: 1000 + len(w.guests),
+		Name: name, Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running",
+		PID:    1000 + len(w.guests),
 		Config: inventory.Config{VCPUs: vcpus, Memory: memory, Source: "memfd"},
 	}}
 	for i := range vcpus {

@@ -53,7 +53,8 @@ func TestAccess_LatencyFromSLIT(t *testing.T) {
 		{"asymmetric", host([][]int{{10, 21}, {32, 10}}), [][]float64{{1, r(2.1)}, {r(3.2), 1}}},
 		{"no path", host([][]int{{10, 255}, {16, 10}}), [][]float64{{1, 0}, {r(1.6), 1}}},
 		{
-			"a distance that is not given is the greatest known", host([][]int{{10, 21, 0}, {32, 10, 16}, {12, 12, 10}}),
+			"a distance that is not given is the greatest " +
+				"known", host([][]int{{10, 21, 0}, {32, 10, 16}, {12, 12, 10}}),
 			[][]float64{{1, r(2.1), r(3.2)}, {r(3.2), 1, r(1.6)}, {r(1.2), r(1.2), 1}},
 		},
 		{"its own distance is not given", host([][]int{{0, 21}, {21, 10}}), [][]float64{{1, r(2.1)}, {r(2.1), 1}}},
@@ -62,11 +63,13 @@ func TestAccess_LatencyFromSLIT(t *testing.T) {
 		{"nearer than local counts as local", host([][]int{{10, 5}, {5, 10}}), [][]float64{{1, 1}, {1, 1}}},
 		{
 			// The greatest distance, 60, must not stand in for the way back.
-			"memory-only node takes the way back", without(host([][]int{{10, 60, 50}, {60, 10, 40}, {255, 255, 10}}), "  c"),
+			"memory-only node takes the way back", without(host([][]int{{10, 60, 50}, {60, 10, 40}, {255, 255, 10}}),
+				"  c"),
 			[][]float64{{1, r(6), r(5)}, {r(6), 1, r(4)}, {r(5), r(4), 1}},
 		},
 		{
-			"memory-only nodes reach each other neither way", without(host([][]int{{10, 50, 60}, {255, 10, 255}, {255, 255, 10}}), " cc"),
+			"memory-only nodes reach each other neither way", without(host([][]int{{10, 50, 60}, {255, 10, 255},
+				{255, 255, 10}}), " cc"),
 			[][]float64{{1, r(5), r(6)}, {r(5), 1, r(6)}, {r(6), r(6), 1}},
 		},
 	} {
@@ -111,10 +114,14 @@ func TestAccess_MeasuredLatency(t *testing.T) {
 		latency [][]float64
 		want    [][]float64 // nil: SLIT is used
 	}{
-		{"figures within 5 % are one level", twoNodes(), [][]float64{{80, 240}, {238, 82}}, [][]float64{{1, 238.0 / 80}, {238.0 / 80, 1}}},
-		{"figures 5 % apart are one level", twoNodes(), [][]float64{{100, 105}, {105, 100}}, [][]float64{{1, 1}, {1, 1}}},
-		{"figures 6 % apart are two", twoNodes(), [][]float64{{100, 106}, {106, 100}}, [][]float64{{1, 1.06}, {1.06, 1}}},
-		{"the greatest ratio is bounded", twoNodes(), [][]float64{{10, 1000}, {1000, 10}}, [][]float64{{1, 25.4}, {25.4, 1}}},
+		{"figures within 5 % are one level", twoNodes(), [][]float64{{80, 240}, {238, 82}}, [][]float64{{1, 238.0 / 80},
+			{238.0 / 80, 1}}},
+		{"figures 5 % apart are one level", twoNodes(), [][]float64{{100, 105}, {105, 100}},
+			[][]float64{{1, 1}, {1, 1}}},
+		{"figures 6 % apart are two", twoNodes(), [][]float64{{100, 106}, {106, 100}},
+			[][]float64{{1, 1.06}, {1.06, 1}}},
+		{"the greatest ratio is bounded", twoNodes(), [][]float64{{10, 1000}, {1000, 10}},
+			[][]float64{{1, 25.4}, {25.4, 1}}},
 		{"a figure is missing", twoNodes(), [][]float64{{80, 0}, {240, 80}}, nil},
 		{
 			"memory-only node takes the way back", without(threeNodes(), "  c"),

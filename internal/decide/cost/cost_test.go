@@ -15,7 +15,12 @@ func host(slit [][]int) *topology.Topology {
 	t := &topology.Topology{}
 	for i, row := range slit {
 		id := topology.NodeID(2 * i) // sparse
-		n := topology.Node{ID: id, Memory: topology.GiB, CPUs: topology.SetOf(topology.CPUID(i)), Distances: map[topology.NodeID]int{}}
+		n := topology.Node{
+			ID:        id,
+			Memory:    topology.GiB,
+			CPUs:      topology.SetOf(topology.CPUID(i)),
+			Distances: map[topology.NodeID]int{},
+		}
 		for j, d := range row {
 			if d > 0 {
 				n.Distances[topology.NodeID(2*j)] = d

@@ -68,8 +68,9 @@ func NewList(p policy.Policy) List {
 	p = p.WithDefaults()
 	w := p.Weights
 	return List{
-		weight: [NumTerms]float64{w.Latency, w.Bandwidth, w.Load, w.Stranding, w.WideRoom, w.Devices, w.Cache, w.Growth},
-		pack:   p.Prefer == policy.PreferPack,
+		weight: [NumTerms]float64{w.Latency, w.Bandwidth, w.Load, w.Stranding, w.WideRoom, w.Devices, w.Cache,
+			w.Growth},
+		pack: p.Prefer == policy.PreferPack,
 	}
 }
 

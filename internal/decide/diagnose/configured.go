@@ -35,10 +35,12 @@ func restrictiveMemnodes(v *view) (found []Finding) {
 		}
 		found = append(found, Finding{
 			Severity: Warning, Object: s.object(),
-			Evidence: []string{"memnode mode restrictive, " + strings.Join(told, ", ") + " (configuration)", s.memoryEvidence()},
-			Effect:   "the cells are not placed: memory allocated at start lies anywhere in these nodes, memory on demand where a vCPU of any cell touches it first",
-			Fix:      "give the cells mode strict or preferred in the configuration, and start the guest anew",
-			Command:  s.rewriteCommand(" --memory-binding preferred"),
+			Evidence: []string{"memnode mode restrictive, " + strings.Join(told, ", ") + " (configuration)",
+				s.memoryEvidence()},
+			Effect: "the cells are not placed: memory allocated at start lies anywhere in these nodes, memory on " +
+				"demand where a vCPU of any cell touches it first",
+			Fix:     "give the cells mode strict or preferred in the configuration, and start the guest anew",
+			Command: s.rewriteCommand(" --memory-binding preferred"),
 		})
 	}
 	return found
@@ -63,9 +65,10 @@ func autoWithoutNumad(v *view) (found []Finding) {
 		found = append(found, Finding{
 			Severity: severity, Object: s.object(),
 			Evidence: []string{"placement='auto' (configuration)", evidence},
-			Effect:   "libvirt asks numad for nodes at each start: without the program the guest does not start, and the advice is never revised while it runs",
-			Fix:      "replace placement='auto' by a placement of its own in the configuration",
-			Command:  s.rewriteCommand(""),
+			Effect: "libvirt asks numad for nodes at each start: without the program the guest does not start, " +
+				"and the advice is never revised while it runs",
+			Fix:     "replace placement='auto' by a placement of its own in the configuration",
+			Command: s.rewriteCommand(""),
 		})
 	}
 	return found
@@ -84,10 +87,12 @@ func numaHidden(v *view) (found []Finding) {
 		}
 		found = append(found, Finding{
 			Severity: Warning, Object: s.object(),
-			Evidence: []string{wide, fmt.Sprintf("the guest sees %d NUMA cells (configuration)", len(s.Config.Cells)), s.memoryEvidence()},
-			Effect:   "its kernel spreads tasks and their memory without knowing which is near: on n nodes about 1 in n accesses is local",
-			Fix:      "show it cells of its own at its next start",
-			Command:  s.rewriteCommand(" --topology auto --memory-binding preferred"),
+			Evidence: []string{wide, fmt.Sprintf("the guest sees %d NUMA cells (configuration)", len(s.Config.Cells)),
+				s.memoryEvidence()},
+			Effect: "its kernel spreads tasks and their memory without knowing which is near: on n nodes about 1 " +
+				"in n accesses is local",
+			Fix:     "show it cells of its own at its next start",
+			Command: s.rewriteCommand(" --topology auto --memory-binding preferred"),
 		})
 	}
 	return found

@@ -40,7 +40,8 @@ func (v *view) sharedNodes(s *subject) (evidence []string) {
 			continue
 		}
 		if before, taken := first[node]; taken {
-			evidence = append(evidence, fmt.Sprintf("cells %d and %d are both bound to node %d (configuration)", before.Cell, c.Cell, node))
+			evidence = append(evidence,
+				fmt.Sprintf("cells %d and %d are both bound to node %d (configuration)", before.Cell, c.Cell, node))
 			continue
 		}
 		first[node] = c
@@ -62,7 +63,12 @@ func (v *view) tornCells(s *subject) (evidence []string) {
 			for vcpu := range cell.VCPUs.All() {
 				pin, ok := s.Config.Pins[vcpu]
 				if ok && !pin.IsEmpty() && !pin.Intersects(near) {
-					evidence = append(evidence, fmt.Sprintf("vCPU %d of cell %d is pinned to CPUs %s, the cell's memory is on nodes %s (configuration)", vcpu, cell.ID, pin, tune.Nodes))
+					evidence = append(
+						evidence,
+						fmt.Sprintf(
+							"vCPU %d of cell %d is pinned to CPUs %s, the cell's memory is on nodes %s (configuration)",
+							vcpu, cell.ID, pin, tune.Nodes),
+					)
 				}
 			}
 		}

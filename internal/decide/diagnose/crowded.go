@@ -12,8 +12,11 @@ func vcpusCrowded(v *view) (found []Finding) {
 		}
 		found = append(found, s.binding(Finding{
 			Severity: Warning,
-			Evidence: []string{fmt.Sprintf("%d vCPUs (configuration) on %d CPUs", s.Config.VCPUs, online.Len()), v.vcpuEvidence(s)},
-			Effect:   "its vCPUs wait for each other whenever all are busy, and one that spins on a lock keeps its holder from running; crowding a guest onto one node has cost 40-75 % where it was measured (xapi-project/xen-api pull request 6763)",
+			Evidence: []string{fmt.Sprintf("%d vCPUs (configuration) on %d CPUs", s.Config.VCPUs, online.Len()),
+				v.vcpuEvidence(s)},
+			Effect: "its vCPUs wait for each other whenever all are busy, and one that spins on a lock keeps its " +
+				"holder from running; crowding a guest onto one node has cost 40-75 % where it was measured " +
+				"(xapi-project/xen-api pull request 6763)",
 		}))
 	}
 	return found
@@ -30,8 +33,11 @@ func housekeepingTaken(v *view) (found []Finding) {
 		}
 		found = append(found, s.binding(Finding{
 			Severity: Warning,
-			Evidence: []string{v.vcpuEvidence(s), fmt.Sprintf("CPUs %s are for the host itself (configuration, isolcpus or cpuset partitions)", keep)},
-			Effect:   fmt.Sprintf("interrupts and daemons of the host take CPUs %s from the guest's vCPUs, and they from the host", shared),
+			Evidence: []string{v.vcpuEvidence(s),
+				fmt.Sprintf("CPUs %s are for the host itself (configuration, isolcpus or cpuset partitions)", keep)},
+			Effect: fmt.Sprintf(
+				"interrupts and daemons of the host take CPUs %s from the guest's vCPUs, and they from the host",
+				shared),
 		}))
 	}
 	return found

@@ -29,13 +29,23 @@ func demotionAgainstBinding(v *view) []Finding {
 	return []Finding{{
 		Severity: Warning, Object: "host",
 		Evidence: []string{
-			fmt.Sprintf("demotion_enabled is %s (/sys/kernel/mm/numa/demotion_enabled), Linux %s", k.Demotion, orUnknown(k.Release)),
+			fmt.Sprintf("demotion_enabled is %s (/sys/kernel/mm/numa/demotion_enabled), Linux %s", k.Demotion,
+				orUnknown(k.Release)),
 			fmt.Sprintf("nodes %s have memory and no CPUs (%s)", slow, orUnknown(v.topology.Source)),
 			"bound: " + strings.Join(names, ", "),
 		},
-		Effect:  fmt.Sprintf("when a node fills up, the kernel moves cold pages of bound guests to nodes %s; up to Linux 6.12 even those of strict ones", slow),
-		Fix:     "switch demotion off where guests are bound, or bind guests that may be slow to those nodes on purpose",
+		Effect: fmt.Sprintf(
+			"when a node fills up, the kernel moves cold pages of bound guests to nodes %s; up to Linux 6.12 even "+
+				"those of strict ones",
+			slow,
+		),
+		Fix: "switch demotion off where guests are bound, or bind guests that may be slow to those nodes on " +
+			"purpose",
 		Command: "echo false > /sys/kernel/mm/numa/demotion_enabled",
-		Action:  &plan.Remedy{Kind: plan.WriteSetting, Path: "/sys/kernel/mm/numa/demotion_enabled", Value: "false"}, // others may count on it: not safe
+		Action: &plan.Remedy{
+			Kind:  plan.WriteSetting,
+			Path:  "/sys/kernel/mm/numa/demotion_enabled",
+			Value: "false",
+		}, // others may count on it: not safe
 	}}
 }

@@ -26,7 +26,8 @@ func drifted(v *view) (found []Finding) {
 			Effect: "it is not where it was placed: others may have its CPUs and memory, and it theirs"})
 		switch {
 		case s.busy:
-			f.Severity, f.Effect = Info, "none: the guest is being bound or moved, and is between its old and its new placement"
+			f.Severity, f.Effect = Info, "none: the guest is being bound or moved, and is between its old and its "+
+				"new placement"
 		case !s.pinned():
 			f.Fix = "bring the guest back to its placement; it keeps running"
 		}

@@ -21,7 +21,9 @@ const (
 // memory that was asked to be spread is as it was asked for.
 func memoryFar(v *view) (found []Finding) {
 	for _, s := range v.guests {
-		if s.Placement != nil || s.memory < worthAWord || v.isSmall(s) && !s.cpuHeld || len(s.Config.Cells) <= 1 && v.tooWide(s) != "" || s.spread() {
+		if s.Placement != nil || s.memory < worthAWord || v.isSmall(s) && !s.cpuHeld ||
+			len(s.Config.Cells) <= 1 && v.tooWide(s) != "" ||
+			s.spread() {
 			continue
 		}
 		share := drift.LocalShare(*s.Guest, v.topology)
@@ -31,8 +33,15 @@ func memoryFar(v *view) (found []Finding) {
 		found = append(found, s.binding(Finding{
 			Severity: Warning,
 			Evidence: []string{s.memoryEvidence(), v.ranOn(s),
-				fmt.Sprintf("local share %.0f %% (of memory by node and vCPUs by node, by %s; a model, no count of accesses)", 100**share, drift.LocalBy(s.Guest, v.topology))},
-			Effect: fmt.Sprintf("about %.0f %% of its memory accesses that miss the caches go to another node; in a guest STREAM ran 20-40 %% faster from local memory than from a neighbour's, and about twice as fast as from a remote node's (High Technology Letters 2021/4)", 100*(1-*share)),
+				fmt.Sprintf(
+					"local share %.0f %% (of memory by node and vCPUs by node, by %s; a model, no count of accesses)",
+					100**share, drift.LocalBy(s.Guest, v.topology))},
+			Effect: fmt.Sprintf(
+				"about %.0f %% of its memory accesses that miss the caches go to another node; in a guest STREAM "+
+					"ran 20-40 %% faster from local memory than from a neighbour's, and about twice as fast as "+
+					"from a remote node's (High Technology Letters 2021/4)",
+				100*(1-*share),
+			),
 		}))
 	}
 	return found
@@ -61,7 +70,8 @@ func (v *view) ranOn(s *subject) string {
 			on = on.Union(t.Affinity)
 		}
 	}
-	return fmt.Sprintf("vCPUs may run anywhere, last ran on CPUs %s, nodes %s (%s)", on, v.topology.NodesOf(on), orUnknown(s.Seen.ThreadSource))
+	return fmt.Sprintf("vCPUs may run anywhere, last ran on CPUs %s, nodes %s (%s)", on, v.topology.NodesOf(on),
+		orUnknown(s.Seen.ThreadSource))
 }
 
 // helpersFar: emulator, vhost and I/O threads copy between devices and guest
@@ -74,9 +84,14 @@ func helpersFar(v *view) (found []Finding) {
 			continue
 		}
 		var evidence []string
-		for _, role := range []inventory.ThreadRole{inventory.RoleEmulator, inventory.RoleVhost, inventory.RoleIOThread} {
+		for _, role := range []inventory.ThreadRole{inventory.RoleEmulator, inventory.RoleVhost,
+			inventory.RoleIOThread} {
 			if cpus := s.away(v, role, home); !cpus.IsEmpty() {
-				evidence = append(evidence, fmt.Sprintf("%s threads may run on CPUs %s, nodes %s (%s)", role, cpus, v.topology.NodesOf(cpus), orUnknown(s.Seen.ThreadSource)))
+				evidence = append(
+					evidence,
+					fmt.Sprintf("%s threads may run on CPUs %s, nodes %s (%s)", role, cpus, v.topology.NodesOf(cpus),
+						orUnknown(s.Seen.ThreadSource)),
+				)
 			}
 		}
 		if len(evidence) == 0 {
@@ -88,7 +103,8 @@ func helpersFar(v *view) (found []Finding) {
 			Effect:   "disk and network data is copied over the interconnect, and buffers are allocated on other nodes",
 		})
 		if s.pinned() { // threads can move, whatever pins the memory
-			f.Fix, f.Command = "pin the emulator to CPUs of the guest's nodes", fmt.Sprintf("virsh emulatorpin %s %s --live", shellWord(s.Name), v.topology.CPUsOf(home))
+			f.Fix, f.Command = "pin the emulator to CPUs of the guest's nodes", fmt.Sprintf(
+				"virsh emulatorpin %s %s --live", shellWord(s.Name), v.topology.CPUsOf(home))
 		}
 		found = append(found, f)
 	}
@@ -101,7 +117,8 @@ func (s *subject) away(v *view, role inventory.ThreadRole, home topology.NodeSet
 	var far topology.CPUSet
 	for _, t := range s.Seen.Threads {
 		on := v.topology.NodesOf(t.Affinity)
-		if t.Role != role || on.IsEmpty() || on.Intersects(home) || t.Affinity.SubsetOf(v.topology.Housekeeping) || s.meant(t) {
+		if t.Role != role || on.IsEmpty() || on.Intersects(home) || t.Affinity.SubsetOf(v.topology.Housekeeping) ||
+			s.meant(t) {
 			continue
 		}
 		far = far.Union(t.Affinity)
@@ -137,13 +154,22 @@ func deviceFar(v *view) (found []Finding) {
 			}
 			f := Finding{
 				Severity: Warning, Object: s.object(),
-				Evidence: []string{fmt.Sprintf("device %s (%s) hangs on node %d (%s)", d.Address, d.Kind, d.Node, orUnknown(v.topology.Source)), s.memoryEvidence()},
-				Effect:   "every transfer of the device crosses the interconnect",
-				Fix:      fmt.Sprintf("bind the guest to node %d, or give it a device of nodes %s", d.Node, nodes),
-				Command:  fmt.Sprintf("numavisor bind %s --nodes %d", shellWord(s.Name), d.Node),
+				Evidence: []string{
+					fmt.Sprintf("device %s (%s) hangs on node %d (%s)", d.Address, d.Kind, d.Node,
+						orUnknown(v.topology.Source)),
+					s.memoryEvidence(),
+				},
+				Effect:  "every transfer of the device crosses the interconnect",
+				Fix:     fmt.Sprintf("bind the guest to node %d, or give it a device of nodes %s", d.Node, nodes),
+				Command: fmt.Sprintf("numavisor bind %s --nodes %d", shellWord(s.Name), d.Node),
 			}
 			if s.pinned() {
-				f.Fix = fmt.Sprintf("shut the guest down and bind its configuration to node %d (vfio pins its memory while it runs), or give it a device of nodes %s", d.Node, nodes)
+				f.Fix = fmt.Sprintf(
+					"shut the guest down and bind its configuration to node %d (vfio pins its memory while it "+
+						"runs), or give it a device of nodes %s",
+					d.Node,
+					nodes,
+				)
 				f.Command = s.rewriteCommand(fmt.Sprintf(" --nodes %d", d.Node))
 			}
 			found = append(found, f)

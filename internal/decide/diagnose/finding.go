@@ -90,7 +90,8 @@ func Run(h *inventory.Host) []Finding {
 		found = append(found, named(r.name, r.find(v))...)
 	}
 	slices.SortStableFunc(found, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), cmp.Compare(a.Object, b.Object), cmp.Compare(a.Rule, b.Rule))
+		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), cmp.Compare(a.Object, b.Object),
+			cmp.Compare(a.Rule, b.Rule))
 	})
 	return found
 }

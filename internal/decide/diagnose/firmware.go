@@ -24,7 +24,11 @@ func distancesMissing(v *view) []Finding {
 				continue
 			}
 			if count++; count <= most {
-				pairs = append(pairs, fmt.Sprintf("node %d to node %d: %s (SLIT, %s)", from.ID, to.ID, distanceText(d, known), orUnknown(v.topology.Source)))
+				pairs = append(
+					pairs,
+					fmt.Sprintf("node %d to node %d: %s (SLIT, %s)", from.ID, to.ID, distanceText(d, known),
+						orUnknown(v.topology.Source)),
+				)
 			}
 		}
 	}
@@ -36,8 +40,9 @@ func distancesMissing(v *view) []Finding {
 	}
 	return []Finding{{
 		Severity: Warning, Object: "host", Evidence: pairs,
-		Effect: "these nodes count as out of reach: guests are not spread over them, and nearer cannot be told from farther",
-		Fix:    "have the firmware's SLIT corrected, or give measured latencies, which take precedence",
+		Effect: "these nodes count as out of reach: guests are not spread over them, and nearer cannot be told " +
+			"from farther",
+		Fix: "have the firmware's SLIT corrected, or give measured latencies, which take precedence",
 	}}
 }
 
@@ -56,7 +61,8 @@ func nodeWithoutMemory(v *view) (found []Finding) {
 				Severity: Warning, Object: fmt.Sprintf("node %d", n.ID),
 				Evidence: []string{fmt.Sprintf("CPUs %s and no memory (%s)", n.CPUs, orUnknown(v.topology.Source))},
 				Effect:   "its CPUs have no local memory, only other nodes'",
-				Fix:      "populate its memory slots, or see whether a module failed; placement gives its CPUs to guests last",
+				Fix: "populate its memory slots, or see whether a module failed; placement gives its CPUs to " +
+					"guests last",
 			})
 		}
 	}
@@ -70,8 +76,10 @@ func memoryOnlyNode(v *view) (found []Finding) {
 			// The kernel does not tell which node a CPU that is switched off belongs to.
 			found = append(found, Finding{
 				Severity: Info, Object: fmt.Sprintf("node %d", n.ID),
-				Evidence: []string{fmt.Sprintf("%v and no CPUs online%s; CPUs %s of the host are offline (%s)", n.Memory, nearest(v.topology, n.ID),
-					v.topology.Offline, orUnknown(v.topology.Source))},
+				Evidence: []string{
+					fmt.Sprintf("%v and no CPUs online%s; CPUs %s of the host are offline (%s)", n.Memory,
+						nearest(v.topology, n.ID), v.topology.Offline, orUnknown(v.topology.Source)),
+				},
 				Effect: "its memory is local to no CPU that is online",
 				Fix:    "bring its CPUs online, if the offline ones are its own",
 			})
@@ -80,9 +88,12 @@ func memoryOnlyNode(v *view) (found []Finding) {
 		if n.Memory > 0 && n.CPUs.IsEmpty() {
 			found = append(found, Finding{
 				Severity: Info, Object: fmt.Sprintf("node %d", n.ID),
-				Evidence: []string{fmt.Sprintf("%v and no CPUs%s (%s)", n.Memory, nearest(v.topology, n.ID), orUnknown(v.topology.Source))},
-				Effect:   "its memory (CXL, HBM or of a device) is local to no CPU; unbound guests overflow to it",
-				Fix:      "none needed; bind guests so that they use it on purpose only",
+				Evidence: []string{
+					fmt.Sprintf("%v and no CPUs%s (%s)", n.Memory, nearest(v.topology, n.ID),
+						orUnknown(v.topology.Source)),
+				},
+				Effect: "its memory (CXL, HBM or of a device) is local to no CPU; unbound guests overflow to it",
+				Fix:    "none needed; bind guests so that they use it on purpose only",
 			})
 		}
 	}

@@ -24,8 +24,14 @@ func cellsFolded(v *view) (found []Finding) {
 		}
 		found = append(found, s.binding(Finding{
 			Severity: Warning,
-			Evidence: []string{fmt.Sprintf("its %d cells belong on nodes %s (intent or configuration)", len(s.Config.Cells), want), evidence},
-			Effect:   fmt.Sprintf("the guest spreads its work over cells that are all on node %d: it believes memory near that is far, and loads one node", at),
+			Evidence: []string{
+				fmt.Sprintf("its %d cells belong on nodes %s (intent or configuration)", len(s.Config.Cells), want),
+				evidence},
+			Effect: fmt.Sprintf(
+				"the guest spreads its work over cells that are all on node %d: it believes memory near that is "+
+					"far, and loads one node",
+				at,
+			),
 		}))
 	}
 	return found

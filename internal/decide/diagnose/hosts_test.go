@@ -22,7 +22,14 @@ func vcpus(list string) guest.VCPUSet    { return topology.MustParseSet[guest.VC
 // placed, foreign was bound to node 1 by somebody else.
 func host() *inventory.Host {
 	h := &inventory.Host{Version: inventory.Version, Name: "h",
-		Kernel: inventory.Kernel{NUMABalancing: "0", TransparentHugePages: "madvise", KSMRun: "0", KSMAcrossNodes: "1", ZoneReclaim: "0", CgroupV2: true}}
+		Kernel: inventory.Kernel{
+			NUMABalancing:        "0",
+			TransparentHugePages: "madvise",
+			KSMRun:               "0",
+			KSMAcrossNodes:       "1",
+			ZoneReclaim:          "0",
+			CgroupV2:             true,
+		}}
 	t := &h.Topology
 	t.Source = "sysfs /"
 	for i, id := range []topology.NodeID{0, 1, 3} {
@@ -44,47 +51,81 @@ func host() *inventory.Host {
 
 func web() inventory.Guest {
 	return inventory.Guest{
-		Name: "web", Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running", PID: 10, Managed: true,
-		Placement: &guest.Placement{Guest: "web", Nodes: nodes("0"), CPUMode: guest.CPURange, MemoryMode: guest.MemoryPreferred, Movable: true,
-			Cells:    []guest.Cell{{VCPUs: vcpus("0-1"), Memory: 2 * gib, Nodes: nodes("0")}},
-			VCPUs:    []guest.VCPU{{ID: 0, CPUs: cpus("0-3")}, {ID: 1, CPUs: cpus("0-3")}},
-			Emulator: cpus("0-3"), Reservations: []guest.Reservation{{Node: 0, Memory: 2 * gib, VCPUs: 2}}},
-		Config: inventory.Config{VCPUs: 2, Memory: 2 * gib, Source: "memfd", NUMATune: &inventory.NUMATune{Mode: "strict", Nodes: nodes("0")}},
-		Seen: seen(byNode{0: 2 * gib},
-			vcpu(0, "0-3", "0"), vcpu(1, "0-3", "0"), thread(inventory.RoleEmulator, "0-3", "0"), thread(inventory.RoleVhost, "0-3", "0-1,3")),
+		Name: "web", Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running",
+		PID: 10, Managed: true,
+		Placement: &guest.Placement{
+			Guest:        "web",
+			Nodes:        nodes("0"),
+			CPUMode:      guest.CPURange,
+			MemoryMode:   guest.MemoryPreferred,
+			Movable:      true,
+			Cells:        []guest.Cell{{VCPUs: vcpus("0-1"), Memory: 2 * gib, Nodes: nodes("0")}},
+			VCPUs:        []guest.VCPU{{ID: 0, CPUs: cpus("0-3")}, {ID: 1, CPUs: cpus("0-3")}},
+			Emulator:     cpus("0-3"),
+			Reservations: []guest.Reservation{{Node: 0, Memory: 2 * gib, VCPUs: 2}},
+		},
+		Config: inventory.Config{
+			VCPUs:    2,
+			Memory:   2 * gib,
+			Source:   "memfd",
+			NUMATune: &inventory.NUMATune{Mode: "strict", Nodes: nodes("0")},
+		},
+		Seen: seen(byNode{0: 2 * gib}, vcpu(0, "0-3", "0"), vcpu(1, "0-3", "0"),
+			thread(inventory.RoleEmulator, "0-3", "0"), thread(inventory.RoleVhost, "0-3", "0-1,3")),
 	}
 }
 
 func wide() inventory.Guest {
 	return inventory.Guest{
-		Name: "wide", Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running", PID: 11, Managed: true,
-		Placement: &guest.Placement{Guest: "wide", Nodes: nodes("0,3"), Visible: true, CPUMode: guest.CPURange, MemoryMode: guest.MemoryStrict,
-			Cells: []guest.Cell{{ID: 0, VCPUs: vcpus("0-2"), Memory: gib, Nodes: nodes("0")}, {ID: 1, VCPUs: vcpus("3-5"), Memory: gib, Nodes: nodes("3")}},
+		Name: "wide", Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running",
+		PID: 11, Managed: true,
+		Placement: &guest.Placement{
+			Guest:      "wide",
+			Nodes:      nodes("0,3"),
+			Visible:    true,
+			CPUMode:    guest.CPURange,
+			MemoryMode: guest.MemoryStrict,
+			Cells: []guest.Cell{{ID: 0, VCPUs: vcpus("0-2"), Memory: gib, Nodes: nodes("0")},
+				{ID: 1, VCPUs: vcpus("3-5"), Memory: gib, Nodes: nodes("3")}},
 			VCPUs: []guest.VCPU{{ID: 0, CPUs: cpus("0-3")}, {ID: 1, CPUs: cpus("0-3")}, {ID: 2, CPUs: cpus("0-3")},
 				{ID: 3, CPUs: cpus("8-11")}, {ID: 4, CPUs: cpus("8-11")}, {ID: 5, CPUs: cpus("8-11")}},
 			Emulator:     cpus("0-3,8-11"),
-			Reservations: []guest.Reservation{{Node: 0, Memory: gib, VCPUs: 3}, {Node: 3, Memory: gib, VCPUs: 3}}},
+			Reservations: []guest.Reservation{{Node: 0, Memory: gib, VCPUs: 3}, {Node: 3, Memory: gib, VCPUs: 3}},
+		},
 		Config: inventory.Config{VCPUs: 6, Memory: 2 * gib, Source: "memfd",
-			NUMATune: &inventory.NUMATune{Mode: "strict", Nodes: nodes("0,3"), Cells: []inventory.CellTune{{Cell: 0, Mode: "strict", Nodes: nodes("0")}, {Cell: 1, Mode: "strict", Nodes: nodes("3")}}},
-			Cells:    []inventory.ConfigCell{{ID: 0, VCPUs: vcpus("0-2"), Memory: gib}, {ID: 1, VCPUs: vcpus("3-5"), Memory: gib}}},
-		Seen: seen(byNode{0: gib, 3: gib},
-			vcpu(0, "0-3", "0,3"), vcpu(1, "0-3", "0,3"), vcpu(2, "0-3", "0,3"), vcpu(3, "8-11", "0,3"), vcpu(4, "8-11", "0,3"), vcpu(5, "8-11", "0,3"),
+			NUMATune: &inventory.NUMATune{
+				Mode:  "strict",
+				Nodes: nodes("0,3"),
+				Cells: []inventory.CellTune{{Cell: 0, Mode: "strict", Nodes: nodes("0")},
+					{Cell: 1, Mode: "strict", Nodes: nodes("3")}},
+			},
+			Cells: []inventory.ConfigCell{{ID: 0, VCPUs: vcpus("0-2"), Memory: gib},
+				{ID: 1, VCPUs: vcpus("3-5"), Memory: gib}}},
+		Seen: seen(byNode{0: gib, 3: gib}, vcpu(0, "0-3", "0,3"), vcpu(1, "0-3", "0,3"), vcpu(2, "0-3", "0,3"),
+			vcpu(3, "8-11", "0,3"), vcpu(4, "8-11", "0,3"), vcpu(5, "8-11", "0,3"),
 			thread(inventory.RoleEmulator, "0-3,8-11", "0,3")),
 	}
 }
 
 func foreign() inventory.Guest {
 	return inventory.Guest{
-		Name: "foreign", Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running", PID: 12,
+		Name: "foreign", Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU),
+		State: "running", PID: 12,
 		Config: inventory.Config{VCPUs: 2, Memory: 4 * gib, Source: "anonymous",
 			Pins:     map[guest.VCPUID]topology.CPUSet{0: cpus("4-7"), 1: cpus("4-7")},
 			NUMATune: &inventory.NUMATune{Mode: "strict", Nodes: nodes("1")}},
-		Seen: seen(byNode{1: 4 * gib}, vcpu(0, "4-7", "1"), vcpu(1, "4-7", "1"), thread(inventory.RoleEmulator, "4-7", "1")),
+		Seen: seen(byNode{1: 4 * gib}, vcpu(0, "4-7", "1"), vcpu(1, "4-7", "1"),
+			thread(inventory.RoleEmulator, "4-7", "1")),
 	}
 }
 
 func seen(memory byNode, threads ...inventory.Thread) inventory.Seen {
-	return inventory.Seen{MemoryByNode: memory, MemorySource: "cgroup memory.numa_stat", Threads: threads, ThreadSource: "/proc/PID/task"}
+	return inventory.Seen{
+		MemoryByNode: memory,
+		MemorySource: "cgroup memory.numa_stat",
+		Threads:      threads,
+		ThreadSource: "/proc/PID/task",
+	}
 }
 
 func vcpu(id guest.VCPUID, affinity, mems string) inventory.Thread {

@@ -43,7 +43,9 @@ func (v *view) poolSizes() []topology.Bytes {
 }
 
 // uneven compares one size's pools on nodes of about equal memory.
-func (v *view) uneven(size topology.Bytes, reserved map[topology.NodeID]map[topology.Bytes]topology.Bytes) (Finding, bool) {
+func (v *view) uneven(
+	size topology.Bytes, reserved map[topology.NodeID]map[topology.Bytes]topology.Bytes,
+) (Finding, bool) {
 	var largest topology.Bytes
 	for _, n := range v.topology.Nodes {
 		largest = max(largest, n.Memory)
@@ -58,7 +60,11 @@ func (v *view) uneven(size topology.Bytes, reserved map[topology.NodeID]map[topo
 		}
 		pages := pool(n, size).Total
 		spare := pages - min(pages, uint64(reserved[n.ID][size]/size))
-		evidence = append(evidence, fmt.Sprintf("node %d: %d pages of %v, %d free, %d not for placed guests (nr_hugepages)", n.ID, pages, size, pool(n, size).Free, spare))
+		evidence = append(
+			evidence,
+			fmt.Sprintf("node %d: %d pages of %v, %d free, %d not for placed guests (nr_hugepages)", n.ID, pages, size,
+				pool(n, size).Free, spare),
+		)
 		if seen == 0 || spare < fewest {
 			fewest, poor = spare, n.ID
 		}
@@ -70,7 +76,8 @@ func (v *view) uneven(size topology.Bytes, reserved map[topology.NodeID]map[topo
 	if seen < 2 || fewest >= most/2+most%2 || topology.Bytes(most)*size < worthAWord {
 		return Finding{}, false
 	}
-	path := fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-%dkB/nr_hugepages", poor, size/topology.KiB)
+	path := fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-%dkB/nr_hugepages", poor,
+		size/topology.KiB)
 	value := fmt.Sprint(total)
 	return Finding{
 		Severity: Warning, Object: fmt.Sprintf("huge pages of %v", size), Evidence: evidence,

@@ -8,7 +8,8 @@ func topologyIncomplete(v *view) []Finding {
 	}
 	return []Finding{{
 		Severity: Info, Object: "host", Evidence: v.topology.Gaps,
-		Effect: "what is missing counts as unknown: devices without a node are near nothing, distances not told are far",
-		Fix:    "have the firmware's tables corrected (SRAT, SLIT, PCI proximity); a firmware update often does",
+		Effect: "what is missing counts as unknown: devices without a node are near nothing, distances not told " +
+			"are far",
+		Fix: "have the firmware's tables corrected (SRAT, SLIT, PCI proximity); a firmware update often does",
 	}}
 }

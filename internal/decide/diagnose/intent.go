@@ -11,7 +11,8 @@ func intentUnusable(v *view) (found []Finding) {
 		}
 		f := Finding{
 			Severity: Warning, Object: "guest " + g.Name, Evidence: []string{g.IntentError + " (metadata of the VM)"},
-			Effect: "the VM counts as one that Numavisor did not place: it is advised and not moved, and its drift is not seen",
+			Effect: "the VM counts as one that Numavisor did not place: it is advised and not moved, and its drift " +
+				"is not seen",
 		}
 		name := shellWord(g.Name)
 		if g.State == "shutoff" {

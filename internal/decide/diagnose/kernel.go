@@ -17,12 +17,15 @@ func ksmAcrossNodes(v *view) []Finding {
 	}
 	return []Finding{{
 		Severity: Warning, Object: "host",
-		Evidence: []string{fmt.Sprintf("run 1, merge_across_nodes 1, pages_shared %d (/sys/kernel/mm/ksm)", k.KSMPagesShared)},
-		Effect:   "equal pages of guests on different nodes become one page on one node: far for all others, whatever they are bound to",
-		Fix:      "let KSM merge within nodes only; what is merged must be split first, which takes memory",
-		Command:  "echo 2 > /sys/kernel/mm/ksm/run && echo 0 > /sys/kernel/mm/ksm/merge_across_nodes && echo 1 > /sys/kernel/mm/ksm/run",
-		Safe:     k.KSMPagesShared == 0, // nothing to split
-		Action:   &plan.Remedy{Kind: plan.KSMWithinNodes},
+		Evidence: []string{
+			fmt.Sprintf("run 1, merge_across_nodes 1, pages_shared %d (/sys/kernel/mm/ksm)", k.KSMPagesShared)},
+		Effect: "equal pages of guests on different nodes become one page on one node: far for all others, " +
+			"whatever they are bound to",
+		Fix: "let KSM merge within nodes only; what is merged must be split first, which takes memory",
+		Command: "echo 2 > /sys/kernel/mm/ksm/run && echo 0 > /sys/kernel/mm/ksm/merge_across_nodes && echo 1 > " +
+			"/sys/kernel/mm/ksm/run",
+		Safe:   k.KSMPagesShared == 0, // nothing to split
+		Action: &plan.Remedy{Kind: plan.KSMWithinNodes},
 	}}
 }
 
@@ -46,14 +49,22 @@ func balancingAgainstBinding(v *view) []Finding {
 			fmt.Sprintf("kernel.numa_balancing is %d (/proc/sys/kernel/numa_balancing)", mode),
 			"bound by cpuset, memory without a policy: " + strings.Join(names, ", "),
 		},
-		Effect:  "the kernel unmaps their pages again and again to see who uses them, moves them between the guest's nodes, and has been seen to hide them from move_pages (Linux 6.1), so that a later bind misses them",
+		Effect: "the kernel unmaps their pages again and again to see who uses them, moves them between the " +
+			"guest's nodes, and has been seen to hide them from move_pages (Linux 6.1), so that a later bind " +
+			"misses them",
 		Fix:     "switch it off: bound guests do not need it",
 		Command: "sysctl -w kernel.numa_balancing=" + strconv.Itoa(mode&^1),
 		Safe:    loose == 0,
-		Action:  &plan.Remedy{Kind: plan.WriteSetting, Path: plan.NUMABalancingPath, From: v.host.Kernel.NUMABalancing, Value: strconv.Itoa(mode &^ 1)},
+		Action: &plan.Remedy{
+			Kind:  plan.WriteSetting,
+			Path:  plan.NUMABalancingPath,
+			From:  v.host.Kernel.NUMABalancing,
+			Value: strconv.Itoa(mode &^ 1),
+		},
 	}
 	if loose > 0 {
-		f.Fix = fmt.Sprintf("bind the %d guests that are not bound too, then switch it off: they are served by it", loose)
+		f.Fix = fmt.Sprintf("bind the %d guests that are not bound too, then switch it off: they are served by it",
+			loose)
 	}
 	return []Finding{f}
 }
@@ -85,7 +96,8 @@ func (s *subject) hasPolicy() bool {
 		return true
 	}
 	gives := func(mode string) bool {
-		return mode == string(guest.MemoryStrict) || mode == string(guest.MemoryPreferred) || mode == string(guest.MemoryInterleave)
+		return mode == string(guest.MemoryStrict) || mode == string(guest.MemoryPreferred) ||
+			mode == string(guest.MemoryInterleave)
 	}
 	if p := s.Placement; p != nil && s.Config.Source == "memfd" && gives(string(p.MemoryMode)) {
 		return true // set from outside where the configuration does not say it
@@ -138,10 +150,11 @@ func zoneReclaim(v *view) []Finding {
 	return []Finding{{
 		Severity: Warning, Object: "host",
 		Evidence: []string{"vm.zone_reclaim_mode is " + mode + " (/proc/sys/vm/zone_reclaim_mode)"},
-		Effect:   "allocations stall while the kernel throws away page cache of a full node, though other nodes have free memory",
-		Fix:      "switch it off: bindings say where guests' memory goes",
-		Command:  "sysctl -w vm.zone_reclaim_mode=0",
-		Safe:     true,
-		Action:   &plan.Remedy{Kind: plan.WriteSetting, Path: "/proc/sys/vm/zone_reclaim_mode", From: mode, Value: "0"},
+		Effect: "allocations stall while the kernel throws away page cache of a full node, though other nodes " +
+			"have free memory",
+		Fix:     "switch it off: bindings say where guests' memory goes",
+		Command: "sysctl -w vm.zone_reclaim_mode=0",
+		Safe:    true,
+		Action:  &plan.Remedy{Kind: plan.WriteSetting, Path: "/proc/sys/vm/zone_reclaim_mode", From: mode, Value: "0"},
 	}}
 }

@@ -17,11 +17,17 @@ func distancesAsymmetric(v *view) []Finding {
 			there, ok1 := v.topology.Distance(a.ID, b.ID)
 			back, ok2 := v.topology.Distance(b.ID, a.ID)
 			_, measured := v.topology.Latency(a.ID, b.ID)
-			if !ok1 || !ok2 || there == back || measured || a.CPUs.IsEmpty() || b.CPUs.IsEmpty() || there >= unreachable || back >= unreachable {
+			if !ok1 || !ok2 || there == back || measured || a.CPUs.IsEmpty() || b.CPUs.IsEmpty() ||
+				there >= unreachable ||
+				back >= unreachable {
 				continue
 			}
 			if count++; count <= most {
-				pairs = append(pairs, fmt.Sprintf("node %d to node %d: %d, back: %d (SLIT, %s)", a.ID, b.ID, there, back, orUnknown(v.topology.Source)))
+				pairs = append(
+					pairs,
+					fmt.Sprintf("node %d to node %d: %d, back: %d (SLIT, %s)", a.ID, b.ID, there, back,
+						orUnknown(v.topology.Source)),
+				)
 			}
 		}
 	}
@@ -57,9 +63,12 @@ func memoryLopsided(v *view) (found []Finding) {
 		}
 		found = append(found, Finding{
 			Severity: Info, Object: fmt.Sprintf("node %d", n.ID),
-			Evidence: []string{fmt.Sprintf("%v of memory, node %d has %v (%s)", n.Memory, largest.ID, largest.Memory, orUnknown(v.topology.Source))},
-			Effect:   "it fills up first; what runs there unbound overflows to other nodes",
-			Fix:      "see whether a memory module is missing or failed; placement reckons with what is there",
+			Evidence: []string{
+				fmt.Sprintf("%v of memory, node %d has %v (%s)", n.Memory, largest.ID, largest.Memory,
+					orUnknown(v.topology.Source)),
+			},
+			Effect: "it fills up first; what runs there unbound overflows to other nodes",
+			Fix:    "see whether a memory module is missing or failed; placement reckons with what is there",
 		})
 	}
 	return found

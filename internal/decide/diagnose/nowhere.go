@@ -17,12 +17,20 @@ func boundToNothing(v *view) (found []Finding) {
 		var evidence []string
 		for _, p := range pinsOf(&s.Config) {
 			if !online.IsEmpty() && !p.cpus.IsEmpty() && !p.cpus.Intersects(online) {
-				evidence = append(evidence, fmt.Sprintf("%s is pinned to CPUs %s (configuration), online are %s (%s)", p.who, p.cpus, online, orUnknown(v.topology.Source)))
+				evidence = append(
+					evidence,
+					fmt.Sprintf("%s is pinned to CPUs %s (configuration), online are %s (%s)", p.who, p.cpus, online,
+						orUnknown(v.topology.Source)),
+				)
 			}
 		}
 		for _, m := range nodesOf(s.Config.NUMATune) {
 			if !v.memoryNodes.IsEmpty() && !m.nodes.IsEmpty() && !m.nodes.Intersects(v.memoryNodes) {
-				evidence = append(evidence, fmt.Sprintf("%s is bound to nodes %s (configuration), memory have %s (%s)", m.who, m.nodes, v.memoryNodes, orUnknown(v.topology.Source)))
+				evidence = append(
+					evidence,
+					fmt.Sprintf("%s is bound to nodes %s (configuration), memory have %s (%s)", m.who, m.nodes,
+						v.memoryNodes, orUnknown(v.topology.Source)),
+				)
 			}
 		}
 		if len(evidence) == 0 {

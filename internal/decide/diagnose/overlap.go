@@ -37,7 +37,10 @@ func overlap(s, other *subject, shared topology.CPUSet, severity Severity, effec
 		mover = s
 	}
 	f := mover.binding(Finding{Severity: severity, Effect: effect,
-		Evidence: []string{fmt.Sprintf("vCPUs of %s and of %s may run on CPUs %s (%s)", s.Name, other.Name, shared, orUnknown(s.Seen.ThreadSource))}})
+		Evidence: []string{
+			fmt.Sprintf("vCPUs of %s and of %s may run on CPUs %s (%s)", s.Name, other.Name, shared,
+				orUnknown(s.Seen.ThreadSource)),
+		}})
 	f.Object = s.object()
 	f.Fix = fmt.Sprintf("bind guest %s to other CPUs; placement keeps off those that are reserved", mover.Name)
 	f.Command = "numavisor bind " + shellWord(mover.Name)

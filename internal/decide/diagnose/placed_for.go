@@ -14,8 +14,12 @@ func placedForAnotherHost(v *view) (found []Finding) {
 		}
 		found = append(found, s.binding(Finding{
 			Severity: Warning,
-			Evidence: []string{fmt.Sprintf("its metadata holds a placement for host %s (id %s), this host has the id %q", s.PlacedFor, s.PlacedFor.ID, v.host.ID)},
-			Effect:   "that placement names nodes and CPUs of the other host: it is not used here, and what libvirt took over of it may bind the guest to the wrong nodes",
+			Evidence: []string{
+				fmt.Sprintf("its metadata holds a placement for host %s (id %s), this host has the id %q", s.PlacedFor,
+					s.PlacedFor.ID, v.host.ID),
+			},
+			Effect: "that placement names nodes and CPUs of the other host: it is not used here, and what libvirt " +
+				"took over of it may bind the guest to the wrong nodes",
 		}))
 	}
 	return found

@@ -30,22 +30,30 @@ func nodeOverBound(v *view) (found []Finding) {
 		for i := range all {
 			if all[i].Node == n.ID && all[i].Memory() > 0 {
 				sum = sum.Plus(all[i].Memory())
-				evidence = append(evidence, fmt.Sprintf("%s: %v reserved, %v seen", all[i].Name, all[i].Reserved, all[i].Seen))
+				evidence = append(evidence,
+					fmt.Sprintf("%s: %v reserved, %v seen", all[i].Name, all[i].Reserved, all[i].Seen))
 			}
 		}
 		if sum <= n.Memory || n.Memory == 0 {
 			continue
 		}
 		for i := range all {
-			if h := &all[i]; h.Node == n.ID && h.Memory() >= sum-n.Memory && (least == nil || h.Memory() < least.Memory()) {
+			if h := &all[i]; h.Node == n.ID && h.Memory() >= sum-n.Memory &&
+				(least == nil || h.Memory() < least.Memory()) {
 				least = h
 			}
 		}
 		f := Finding{
 			Severity: Error, Object: fmt.Sprintf("node %d", n.ID),
-			Evidence: append([]string{fmt.Sprintf("%v bound to %v of memory (reservations, or what is seen where that is more)", sum, n.Memory)}, evidence...),
-			Effect:   "when the guests touch all they were promised, the kernel reclaims, swaps, and kills a guest, though other nodes have room",
-			Fix:      "move guests away until what is left fits",
+			Evidence: append(
+				[]string{
+					fmt.Sprintf("%v bound to %v of memory (reservations, or what is seen where that is more)", sum,
+						n.Memory),
+				},
+				evidence...),
+			Effect: "when the guests touch all they were promised, the kernel reclaims, swaps, and kills a guest, " +
+				"though other nodes have room",
+			Fix: "move guests away until what is left fits",
 		}
 		if least != nil {
 			f.Fix = fmt.Sprintf("move guest %s to other nodes: what is left fits", least.Name)
@@ -75,10 +83,12 @@ func strictWithoutRoom(v *view) (found []Finding) {
 			found = append(found, Finding{
 				Severity: Warning, Object: s.object(),
 				Evidence: []string{
-					fmt.Sprintf("%v of its memory on node %d is not touched yet (%v promised, %v seen, %s)", h.Untouched(), n.ID, h.Memory(), h.Seen, orUnknown(s.Seen.MemorySource)),
+					fmt.Sprintf("%v of its memory on node %d is not touched yet (%v promised, %v seen, %s)",
+						h.Untouched(), n.ID, h.Memory(), h.Seen, orUnknown(s.Seen.MemorySource)),
 					fmt.Sprintf("node %d has %v free and reclaimable", n.ID, room),
 				},
-				Effect:  "bound strictly, it cannot take memory elsewhere: touching the rest swaps or gets a guest killed",
+				Effect: "bound strictly, it cannot take memory elsewhere: touching the rest swaps or gets a guest " +
+					"killed",
 				Fix:     fmt.Sprintf("free memory on node %d, or place the guest anew", n.ID),
 				Command: "numavisor bind " + shellWord(s.Name) + " --anew",
 			})
@@ -113,7 +123,8 @@ func memoryOnlyNodeUsed(v *view) (found []Finding) {
 			if !n.CPUs.IsEmpty() || meant || bytes < worthAWord || bytes < s.memory/50 {
 				continue
 			}
-			evidence := []string{fmt.Sprintf("node %d has memory and no CPUs (%s)", n.ID, orUnknown(v.topology.Source)), s.memoryEvidence()}
+			evidence := []string{fmt.Sprintf("node %d has memory and no CPUs (%s)", n.ID, orUnknown(v.topology.Source)),
+				s.memoryEvidence()}
 			if d := v.host.Kernel.Demotion; d != "" {
 				evidence = append(evidence, "demotion_enabled is "+d+" (/sys/kernel/mm/numa)")
 			}

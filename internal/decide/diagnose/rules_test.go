@@ -135,10 +135,12 @@ var faults = []struct {
 		g.Placement, g.Seen.MemoryByNode = nil, byNode{0: 2 * gib}
 	}, "guest wide", diagnose.Warning, "node 0: 2 GiB", false},
 	{"cells-folded", "by policy", func(h *inventory.Host) {
-		find(h, "wide").Seen.Ranges = []inventory.MemoryRange{ram(0, "bind:3", byNode{3: gib}), ram(1, "bind:3", byNode{3: gib})}
+		find(h, "wide").Seen.Ranges = []inventory.MemoryRange{ram(0, "bind:3", byNode{3: gib}),
+			ram(1, "bind:3", byNode{3: gib})}
 	}, "guest wide", diagnose.Warning, "bind:3", true},
-	{"drift", "somebody pinned it anew", func(h *inventory.Host) { find(h, "web").Seen.Threads[0].Affinity = cpus("4") },
-		"guest web", diagnose.Warning, "vCPU 0 may run on CPUs 4, not 0-3", true},
+	{"drift", "somebody pinned it anew",
+		func(h *inventory.Host) { find(h, "web").Seen.Threads[0].Affinity = cpus("4") }, "guest web", diagnose.Warning,
+		"vCPU 0 may run on CPUs 4, not 0-3", true},
 	{"placed-for-another-host", "it migrated in", func(h *inventory.Host) {
 		g := find(h, "web")
 		g.PlacedFor = &guest.HostIdentity{ID: "1f", Name: "far"}
@@ -159,9 +161,13 @@ var faults = []struct {
 	}, "guest web", diagnose.Warning, "demotion_enabled is true", true},
 	{"uneven-huge-pages", "all pages on one node", func(h *inventory.Host) {
 		h.Topology.Nodes[1].HugePages, h.Topology.Nodes[2].HugePages[0].Total = nil, 10
-	}, "huge pages of 2 MiB", diagnose.Warning, "echo 512 > /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", false},
-	{"ksm-across-nodes", "nothing merged yet", func(h *inventory.Host) { h.Kernel.KSMRun = "1" }, "host", diagnose.Warning, "merge_across_nodes", true},
-	{"ksm-across-nodes", "splitting takes memory", func(h *inventory.Host) { h.Kernel.KSMRun, h.Kernel.KSMPagesShared = "1", 1000 }, "host", diagnose.Warning, "1000", false},
+	}, "huge pages of 2 MiB", diagnose.Warning, "echo 512 > " +
+		"/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", false},
+	{"ksm-across-nodes", "nothing merged yet", func(h *inventory.Host) { h.Kernel.KSMRun = "1" }, "host",
+		diagnose.Warning, "merge_across_nodes", true},
+	{"ksm-across-nodes", "splitting takes memory",
+		func(h *inventory.Host) { h.Kernel.KSMRun, h.Kernel.KSMPagesShared = "1", 1000 }, "host", diagnose.Warning,
+		"1000", false},
 	{"numa-balancing-against-binding", "all bound", func(h *inventory.Host) {
 		h.Kernel.NUMABalancing, find(h, "foreign").Config.NUMATune.Mode = "3", "restrictive"
 	}, "host", diagnose.Warning, "sysctl -w kernel.numa_balancing=2", true},
@@ -179,20 +185,25 @@ var faults = []struct {
 		find(h, "web").Placement.MemoryMode = guest.MemoryRestrictive
 		unbind(find(h, "foreign"))
 	}, "host", diagnose.Warning, "bind the 1 guests", false},
-	{"numad-beside-bindings", "", func(h *inventory.Host) { h.Kernel.NumadRunning = true }, "host", diagnose.Warning, "foreign, web, wide", false},
-	{"zone-reclaim", "", func(h *inventory.Host) { h.Kernel.ZoneReclaim = "1" }, "host", diagnose.Warning, "vm.zone_reclaim_mode is 1", true},
-	{"distances-missing", "unreachable", func(h *inventory.Host) { h.Topology.Nodes[0].Distances[3] = 255 }, "host", diagnose.Warning, "node 0 to node 3: 255", false},
+	{"numad-beside-bindings", "", func(h *inventory.Host) { h.Kernel.NumadRunning = true }, "host", diagnose.Warning,
+		"foreign, web, wide", false},
+	{"zone-reclaim", "", func(h *inventory.Host) { h.Kernel.ZoneReclaim = "1" }, "host", diagnose.Warning,
+		"vm.zone_reclaim_mode is 1", true},
+	{"distances-missing", "unreachable", func(h *inventory.Host) { h.Topology.Nodes[0].Distances[3] = 255 }, "host",
+		diagnose.Warning, "node 0 to node 3: 255", false},
 	{"distances-missing", "none at all", func(h *inventory.Host) {
 		for i := range h.Topology.Nodes {
 			h.Topology.Nodes[i].Distances = nil
 		}
 	}, "host", diagnose.Warning, "and 2 more pairs", false},
-	{"node-without-memory", "", func(h *inventory.Host) { h.Topology.Nodes[1].Memory = 0 }, "node 1", diagnose.Warning, "CPUs 4-7", false},
+	{"node-without-memory", "", func(h *inventory.Host) { h.Topology.Nodes[1].Memory = 0 }, "node 1", diagnose.Warning,
+		"CPUs 4-7", false},
 	{"memory-only-node", "its CPUs may be offline", func(h *inventory.Host) {
 		addMemoryNode(h)
 		h.Topology.Offline = cpus("90-91")
 	}, "node 8", diagnose.Info, "CPUs 90-91 of the host are offline", false},
-	{"memory-only-node", "", func(h *inventory.Host) { addMemoryNode(h) }, "node 8", diagnose.Info, "nearest to node 3 (distance 17)", false},
+	{"memory-only-node", "", func(h *inventory.Host) { addMemoryNode(h) }, "node 8", diagnose.Info,
+		"nearest to node 3 (distance 17)", false},
 	{"bound-to-nothing", "pins to a CPU that is off", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		g.State, g.Seen, g.Config.Pins[1] = "shutoff", inventory.Seen{}, cpus("12-15")
@@ -201,13 +212,15 @@ var faults = []struct {
 		c := &find(h, "foreign").Config
 		c.EmulatorPin, c.IOThreadPins = cpus("20"), map[int]topology.CPUSet{1: cpus("21")}
 	}, "guest foreign", diagnose.Error, "I/O thread 1 is pinned to CPUs 21", false},
-	{"bound-to-nothing", "a node without memory", func(h *inventory.Host) { find(h, "foreign").Config.NUMATune.Nodes = nodes("2") },
-		"guest foreign", diagnose.Error, "memory is bound to nodes 2 (configuration), memory have 0-1,3", false},
+	{"bound-to-nothing", "a node without memory",
+		func(h *inventory.Host) { find(h, "foreign").Config.NUMATune.Nodes = nodes("2") }, "guest foreign",
+		diagnose.Error, "memory is bound to nodes 2 (configuration), memory have 0-1,3", false},
 	{"vcpus-crowded", "more vCPUs than CPUs", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		g.Config.VCPUs, g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = 4, cpus("4-5"), cpus("5-6")
 	}, "guest foreign", diagnose.Warning, "4 vCPUs (configuration) on 3 CPUs", false},
-	{"housekeeping-taken", "by a pin", func(h *inventory.Host) { h.Topology.Housekeeping = cpus("0,4") }, "guest foreign", diagnose.Warning, "CPUs 0,4 are for the host", false},
+	{"housekeeping-taken", "by a pin", func(h *inventory.Host) { h.Topology.Housekeeping = cpus("0,4") },
+		"guest foreign", diagnose.Warning, "CPUs 0,4 are for the host", false},
 	{"cells-contradicted", "two cells on one node", func(h *inventory.Host) {
 		g := find(h, "wide")
 		g.Placement, g.Config.NUMATune.Cells[1].Nodes = nil, nodes("0")
@@ -216,14 +229,18 @@ var faults = []struct {
 		g := find(h, "wide")
 		g.Placement, g.State, g.Seen = nil, "shutoff", inventory.Seen{}
 		g.Config.Pins = map[guest.VCPUID]topology.CPUSet{0: cpus("0"), 4: cpus("1-2")}
-	}, "guest wide", diagnose.Warning, "vCPU 4 of cell 1 is pinned to CPUs 1-2, the cell's memory is on nodes 3", false},
+	}, "guest wide", diagnose.Warning, "vCPU 4 of cell 1 is pinned to CPUs 1-2, the cell's memory is on nodes " +
+		"3", false},
 	{"demotion-against-binding", "to CXL", func(h *inventory.Host) {
 		addMemoryNode(h)
 		h.Kernel.Demotion, h.Kernel.Release = "true", "6.12.1"
 	}, "host", diagnose.Warning, "Linux 6.12.1", false},
-	{"distances-asymmetric", "one direction longer", func(h *inventory.Host) { h.Topology.Nodes[0].Distances[3] = 30 }, "host", diagnose.Info, "node 0 to node 3: 30, back: 20", false},
-	{"memory-lopsided", "a module short", func(h *inventory.Host) { h.Topology.Nodes[1].Memory = 12 * gib }, "node 1", diagnose.Info, "12 GiB of memory, node 0 has 16 GiB", false},
-	{"topology-incomplete", "", func(h *inventory.Host) { h.Topology.Gaps = []string{"node 1: no distances"} }, "host", diagnose.Info, "node 1: no distances", false},
+	{"distances-asymmetric", "one direction longer", func(h *inventory.Host) { h.Topology.Nodes[0].Distances[3] = 30 },
+		"host", diagnose.Info, "node 0 to node 3: 30, back: 20", false},
+	{"memory-lopsided", "a module short", func(h *inventory.Host) { h.Topology.Nodes[1].Memory = 12 * gib }, "node 1",
+		diagnose.Info, "12 GiB of memory, node 0 has 16 GiB", false},
+	{"topology-incomplete", "", func(h *inventory.Host) { h.Topology.Gaps = []string{"node 1: no distances"} }, "host",
+		diagnose.Info, "node 1: no distances", false},
 	{"intent-unusable", "running", func(h *inventory.Host) {
 		find(h, "foreign").IntentError = "placement.nodes is 77"
 	}, "guest foreign", diagnose.Warning, "numavisor bind foreign", false},
@@ -235,13 +252,28 @@ var faults = []struct {
 
 func addMemoryNode(h *inventory.Host) {
 	t := &h.Topology
-	t.Nodes = append(t.Nodes, topology.Node{ID: 8, Memory: 32 * gib, Free: 30 * gib, Distances: map[topology.NodeID]int{0: 24, 1: 24, 3: 17, 8: 10}})
+	t.Nodes = append(
+		t.Nodes,
+		topology.Node{
+			ID:        8,
+			Memory:    32 * gib,
+			Free:      30 * gib,
+			Distances: map[topology.NodeID]int{0: 24, 1: 24, 3: 17, 8: 10},
+		},
+	)
 	t.Nodes[0].Distances[8], t.Nodes[1].Distances[8], t.Nodes[2].Distances[8] = 24, 24, 17
 	t.Classify()
 }
 
 func ram(cell guest.CellID, policy string, where byNode) inventory.MemoryRange {
-	return inventory.MemoryRange{Cell: &cell, Size: gib, PageSize: 4096, Backing: "anonymous", Policy: policy, ByNode: where}
+	return inventory.MemoryRange{
+		Cell:     &cell,
+		Size:     gib,
+		PageSize: 4096,
+		Backing:  "anonymous",
+		Policy:   policy,
+		ByNode:   where,
+	}
 }
 
 func TestEveryFaultIsFound(t *testing.T) {
@@ -250,7 +282,8 @@ func TestEveryFaultIsFound(t *testing.T) {
 			h := host()
 			c.fault(h)
 			found := diagnose.Run(h)
-			i := slices.IndexFunc(found, func(f diagnose.Finding) bool { return f.Rule == c.rule && f.Object == c.object })
+			i := slices.IndexFunc(found,
+				func(f diagnose.Finding) bool { return f.Rule == c.rule && f.Object == c.object })
 			if i < 0 {
 				t.Fatalf("not found on %s; found %+v", c.object, found)
 			}
@@ -285,7 +318,8 @@ var silences = []struct {
 	}},
 	{"vfio-unbound", "bound", func(h *inventory.Host) { find(h, "foreign").Config.Devices = []string{"0000:3b:00.0"} }},
 	{"binding-matters-little", "a large one", func(h *inventory.Host) { unbind(find(h, "foreign")) }},
-	{"memory-far", "a little", func(h *inventory.Host) { find(h, "foreign").Seen.MemoryByNode = byNode{1: 4 * gib, 0: 200 * mib} }},
+	{"memory-far", "a little",
+		func(h *inventory.Host) { find(h, "foreign").Seen.MemoryByNode = byNode{1: 4 * gib, 0: 200 * mib} }},
 	{"memory-far", "loose, but first touch left it near", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
@@ -315,7 +349,8 @@ var silences = []struct {
 		h.Topology.Devices[0].Node = topology.NoNode
 		find(h, "web").Config.Devices = []string{"0000:3b:00.0"}
 	}},
-	{"exclusive-overlap", "ranges may overlap", func(h *inventory.Host) { find(h, "foreign").Seen.Threads[0].Affinity = cpus("0-3") }},
+	{"exclusive-overlap", "ranges may overlap",
+		func(h *inventory.Host) { find(h, "foreign").Seen.Threads[0].Affinity = cpus("0-3") }},
 	{"restrictive-memnodes", "the same nodes for all", func(h *inventory.Host) {
 		for i := range find(h, "wide").Config.NUMATune.Cells {
 			c := &find(h, "wide").Config.NUMATune.Cells[i]
@@ -372,14 +407,17 @@ var silences = []struct {
 	}},
 	{"uneven-huge-pages", "grown for a guest", func(h *inventory.Host) {
 		h.Topology.Nodes[0].HugePages[0].Total = 512 + 4096
-		find(h, "web").Placement.Reservations = []guest.Reservation{{Node: 0, Memory: 8 * gib, PageSize: 2 * mib, VCPUs: 2}}
+		find(h, "web").Placement.Reservations = []guest.Reservation{
+			{Node: 0, Memory: 8 * gib, PageSize: 2 * mib, VCPUs: 2}}
 	}},
 	{"uneven-huge-pages", "a node of much less memory", func(h *inventory.Host) {
 		h.Topology.Nodes[2].Memory, h.Topology.Nodes[2].HugePages = 4*gib, nil
 	}},
 	{"ksm-across-nodes", "off", func(h *inventory.Host) { h.Kernel.KSMPagesShared = 5 }},
-	{"ksm-across-nodes", "within nodes", func(h *inventory.Host) { h.Kernel.KSMRun, h.Kernel.KSMAcrossNodes = "1", "0" }},
-	{"numa-balancing-against-binding", "memory with a policy is left alone", func(h *inventory.Host) { h.Kernel.NUMABalancing = "1" }},
+	{"ksm-across-nodes", "within nodes",
+		func(h *inventory.Host) { h.Kernel.KSMRun, h.Kernel.KSMAcrossNodes = "1", "0" }},
+	{"numa-balancing-against-binding", "memory with a policy is left alone",
+		func(h *inventory.Host) { h.Kernel.NUMABalancing = "1" }},
 	{"numa-balancing-against-binding", "so is memfd memory whose policy was set from outside", func(h *inventory.Host) {
 		h.Kernel.NUMABalancing, find(h, "web").Config.NUMATune = "1", nil
 	}},
@@ -396,11 +434,17 @@ var silences = []struct {
 	{"zone-reclaim", "not readable", func(h *inventory.Host) { h.Kernel.ZoneReclaim = "" }},
 	{"distances-missing", "measured", func(h *inventory.Host) {
 		h.Topology.Nodes[0].Distances[3] = 255
-		h.Topology.Measured = &topology.Measured{Nodes: []topology.NodeID{0, 1, 3}, LatencyNanos: [][]float64{{80, 140, 140}, {140, 80, 140}, {140, 140, 80}}}
+		h.Topology.Measured = &topology.Measured{
+			Nodes:        []topology.NodeID{0, 1, 3},
+			LatencyNanos: [][]float64{{80, 140, 140}, {140, 80, 140}, {140, 140, 80}},
+		}
 	}},
-	{"node-without-memory", "a node with neither", func(h *inventory.Host) { h.Topology.Nodes = append(h.Topology.Nodes, topology.Node{ID: 9}) }},
-	{"memory-only-node", "a node with neither", func(h *inventory.Host) { h.Topology.Nodes = append(h.Topology.Nodes, topology.Node{ID: 9}) }},
-	{"bound-to-nothing", "one of the CPUs is on", func(h *inventory.Host) { find(h, "foreign").Config.Pins[0] = cpus("7-40") }},
+	{"node-without-memory", "a node with neither",
+		func(h *inventory.Host) { h.Topology.Nodes = append(h.Topology.Nodes, topology.Node{ID: 9}) }},
+	{"memory-only-node", "a node with neither",
+		func(h *inventory.Host) { h.Topology.Nodes = append(h.Topology.Nodes, topology.Node{ID: 9}) }},
+	{"bound-to-nothing", "one of the CPUs is on",
+		func(h *inventory.Host) { find(h, "foreign").Config.Pins[0] = cpus("7-40") }},
 	{"bound-to-nothing", "CPUs not known", func(h *inventory.Host) { h.Topology.CPUs = nil }},
 	{"vcpus-crowded", "a CPU for each", func(h *inventory.Host) { find(h, "foreign").Config.VCPUs = 4 }},
 	{"vcpus-crowded", "anywhere on the host", func(h *inventory.Host) {
@@ -414,7 +458,8 @@ var silences = []struct {
 	}},
 	{"housekeeping-taken", "the emulator may", func(h *inventory.Host) {
 		h.Topology.Housekeeping, find(h, "foreign").Seen.Threads[0].Affinity = cpus("4"), cpus("5-7")
-		find(h, "foreign").Seen.Threads[1].Affinity, find(h, "foreign").Seen.Threads[2].Affinity = cpus("5-7"), cpus("4")
+		find(h, "foreign").Seen.Threads[1].Affinity, find(h, "foreign").Seen.Threads[2].Affinity = cpus("5-7"), cpus(
+			"4")
 	}},
 	{"cells-contradicted", "cells that overflow to each other's nodes", func(h *inventory.Host) {
 		g := find(h, "wide")
@@ -449,7 +494,8 @@ var silences = []struct {
 		g.Managed, g.Spec, g.Placement = false, nil, nil
 	}},
 	{"topology-incomplete", "gaps of the inventory are no fault of the host", func(h *inventory.Host) {
-		h.Gaps = []inventory.Gap{{Kind: inventory.ThreadsUnread, Object: inventory.GuestRef("web"), What: "its threads", Why: "not root"}}
+		h.Gaps = []inventory.Gap{
+			{Kind: inventory.ThreadsUnread, Object: inventory.GuestRef("web"), What: "its threads", Why: "not root"}}
 	}},
 }
 

@@ -60,7 +60,10 @@ func TestNamesAreQuotedForTheShell(t *testing.T) {
 	g := find(h, "foreign")
 	unbind(g)
 	g.Name, g.Config.Immediate = "it's; rm -rf", true
-	i := slices.IndexFunc(diagnose.Run(h), func(f diagnose.Finding) bool { return f.Command == `numavisor bind 'it'\''s; rm -rf'` })
+	i := slices.IndexFunc(
+		diagnose.Run(h),
+		func(f diagnose.Finding) bool { return f.Command == `numavisor bind 'it'\''s; rm -rf'` },
+	)
 	if i < 0 {
 		t.Errorf("no finding quotes the name: %+v", diagnose.Run(h))
 	}
@@ -86,7 +89,8 @@ func TestPartialInventories(t *testing.T) {
 			if f.Safe && f.Action == nil {
 				t.Fatalf("safe, but nothing to do: %+v", f)
 			}
-			if a := f.Action; a != nil && a.Kind == plan.WriteSetting && !strings.HasPrefix(a.Path, "/proc/sys/") && !strings.HasPrefix(a.Path, "/sys/") {
+			if a := f.Action; a != nil && a.Kind == plan.WriteSetting && !strings.HasPrefix(a.Path, "/proc/sys/") &&
+				!strings.HasPrefix(a.Path, "/sys/") {
 				t.Fatalf("writes to %s", a.Path)
 			}
 		}
@@ -111,7 +115,13 @@ func lose(what int, h *inventory.Host) {
 			h.Topology.Nodes[i] = topology.Node{ID: h.Topology.Nodes[i].ID, Memory: gib}
 		}
 	case 4:
-		h.Kernel = inventory.Kernel{NUMABalancing: "often", KSMRun: "1", KSMAcrossNodes: "1", ZoneReclaim: "7", NumadRunning: true}
+		h.Kernel = inventory.Kernel{
+			NUMABalancing:  "often",
+			KSMRun:         "1",
+			KSMAcrossNodes: "1",
+			ZoneReclaim:    "7",
+			NumadRunning:   true,
+		}
 	case 5:
 		h.Guests = append(h.Guests, inventory.Guest{}, inventory.Guest{})
 	case 6:
@@ -131,13 +141,16 @@ func lose(what int, h *inventory.Host) {
 			g.Config.NUMATune = &inventory.NUMATune{Cells: []inventory.CellTune{{}, {Cell: 5}}}
 		})
 	case 13:
-		h.Claims = append(h.Claims, inventory.Claim{Name: "web"}, inventory.Claim{Placement: guest.Placement{Reservations: []guest.Reservation{{Node: 99, Memory: gib}}}})
+		h.Claims = append(h.Claims, inventory.Claim{Name: "web"},
+			inventory.Claim{Placement: guest.Placement{Reservations: []guest.Reservation{{Node: 99, Memory: gib}}}})
 	case 14:
 		each(func(g *inventory.Guest) { unbind(g) })
 	case 15:
 		h.Topology.Devices = []topology.Device{{}, {Address: "0000:3b:00.0", Node: 99}}
 	case 16: // a file may say anything
-		h.Topology.Nodes = append([]topology.Node{{ID: -7, Memory: gib, CPUs: cpus("0-1")}}, append(h.Topology.Nodes, topology.Node{ID: 1 << 20, Memory: gib})...)
+		h.Topology.Nodes = append(
+			[]topology.Node{{ID: -7, Memory: gib, CPUs: cpus("0-1")}},
+			append(h.Topology.Nodes, topology.Node{ID: 1 << 20, Memory: gib})...)
 		h.Topology.CPUs = append(h.Topology.CPUs, topology.CPU{ID: -1}, topology.CPU{ID: 1 << 30})
 	case 17:
 		each(func(g *inventory.Guest) {

@@ -21,7 +21,8 @@ func preallocatedUnbound(v *view) (found []Finding) {
 		found = append(found, s.binding(Finding{
 			Severity: Warning,
 			Evidence: []string{why + ", no numatune (configuration)", s.memoryEvidence()},
-			Effect:   "all memory is taken at start by the emulator's threads, on the nodes where they happen to run, not near the vCPUs" + worthOfNUMATune,
+			Effect: "all memory is taken at start by the emulator's threads, on the nodes where they happen to " +
+				"run, not near the vCPUs" + worthOfNUMATune,
 		}))
 	}
 	return found
@@ -29,7 +30,8 @@ func preallocatedUnbound(v *view) (found []Finding) {
 
 // worthOfNUMATune was measured on two nodes, guest of 32 vCPUs, 128 GB and two
 // cells, memory in hugetlbfs, with numatune against without.
-const worthOfNUMATune = "; with numatune such a guest ran SPEC CPU2017 fp rate 25 % and fp speed 12 % faster, STREAM 78 % (Tencent Cloud, 2019)"
+const worthOfNUMATune = "; with numatune such a guest ran SPEC CPU2017 fp rate 25 % and fp speed 12 % faster, " +
+	"STREAM 78 % (Tencent Cloud, 2019)"
 
 // startsAtHome reports whether the emulator is held to the one node that the
 // vCPUs are held to: libvirt starts QEMU there already, so what it takes at
@@ -67,7 +69,8 @@ func vfioUnbound(v *view) (found []Finding) {
 				s.memoryEvidence(),
 				"transparent huge pages: " + orUnknown(v.host.Kernel.TransparentHugePages),
 			},
-			Effect: "vfio populates and pins all memory at start, on the nodes where the emulator runs; neither first touch nor the kernel's balancing can bring it nearer" + worthOfNUMATune,
+			Effect: "vfio populates and pins all memory at start, on the nodes where the emulator runs; neither " +
+				"first touch nor the kernel's balancing can bring it nearer" + worthOfNUMATune,
 		}))
 	}
 	return found
@@ -85,10 +88,14 @@ func bindingMattersLittle(v *view) (found []Finding) {
 		}
 		found = append(found, Finding{
 			Severity: Info, Object: s.object(),
-			Evidence: []string{fmt.Sprintf("%d vCPUs, %v, taken on demand, no numatune (configuration)", s.Config.VCPUs, s.Config.Memory), s.memoryEvidence()},
-			Effect:   "little: it is small, and first touch puts its pages near the vCPU that uses them",
-			Fix:      "none needed; bind it if its latency matters",
-			Command:  "numavisor bind " + shellWord(s.Name),
+			Evidence: []string{
+				fmt.Sprintf("%d vCPUs, %v, taken on demand, no numatune (configuration)", s.Config.VCPUs,
+					s.Config.Memory),
+				s.memoryEvidence(),
+			},
+			Effect:  "little: it is small, and first touch puts its pages near the vCPU that uses them",
+			Fix:     "none needed; bind it if its latency matters",
+			Command: "numavisor bind " + shellWord(s.Name),
 		})
 	}
 	return found

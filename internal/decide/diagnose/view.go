@@ -151,20 +151,23 @@ func (s *subject) binding(f Finding) Finding {
 	f.Object = s.object()
 	switch {
 	case s.busy:
-		f.Fix = "nothing now: wait until the bind or move in progress ends; 'numavisor history' shows who began it and when"
+		f.Fix = "nothing now: wait until the bind or move in progress ends; 'numavisor history' shows who began it " +
+			"and when"
 		return f
 	case s.State == "shutoff":
 		f.Fix, f.Command = "bind the guest's configuration before it starts again", s.rewriteCommand("")
 		return f
 	case !s.Can.MoveMemory:
-		f.Fix = fmt.Sprintf("create the guest anew on the right nodes: %v does not move the memory of a running guest", s.Hypervisor)
+		f.Fix = fmt.Sprintf("create the guest anew on the right nodes: %v does not move the memory of a running guest",
+			s.Hypervisor)
 		return f
 	case !s.Can.StoreIntent && !s.pinned():
 		f.Fix, f.Command = "bind the process; it keeps running", fmt.Sprintf("numavisor bind --pid %d", s.PID)
 		return f
 	}
 	if s.pinned() {
-		f.Fix = "shut the guest down, bind its configuration, start it: a device assigned by vfio pins its memory, which cannot move while it runs"
+		f.Fix = "shut the guest down, bind its configuration, start it: a device assigned by vfio pins its memory, " +
+			"which cannot move while it runs"
 		f.Command = s.rewriteCommand("")
 		return f
 	}
@@ -185,7 +188,9 @@ func (s *subject) rewriteCommand(flags string) string {
 	if len(s.Config.Cells) > 1 && !tuned(s.Config.NUMATune) && !strings.Contains(flags, "--memory-binding") {
 		flags += " --memory-binding preferred"
 	}
-	return fmt.Sprintf("virsh dumpxml %s --inactive --security-info | numavisor place --xml -%s > bound.xml && virsh define bound.xml", name, flags)
+	return fmt.Sprintf(
+		"virsh dumpxml %s --inactive --security-info | numavisor place --xml -%s > bound.xml && virsh define bound.xml",
+		name, flags)
 }
 
 // shellWord quotes a name for a shell where it needs it.

@@ -37,7 +37,8 @@ func (d Difference) String() string {
 		return fmt.Sprintf("%s may take memory from nodes %s, not %s", d.Object, orNone(d.Seen), orNone(d.Intended))
 	}
 	if d.Kind == CPUsOffline {
-		return fmt.Sprintf("%s may run on CPUs %s, as its CPUs %s are all offline", d.Object, orNone(d.Seen), d.Intended)
+		return fmt.Sprintf("%s may run on CPUs %s, as its CPUs %s are all offline", d.Object, orNone(d.Seen),
+			d.Intended)
 	}
 	return fmt.Sprintf("%s may run on CPUs %s, not %s", d.Object, orNone(d.Seen), orNone(d.Intended))
 }

@@ -27,7 +27,10 @@ func TestLocalShareIsTheChanceOfALocalAccess(t *testing.T) {
 		for v := range guest.VCPUID(3) {
 			thread := vcpu(v, "", "")
 			thread.RunTime = time.Duration(rapid.IntRange(1, 4).Draw(t, "seconds")) * time.Second
-			thread.Affinity = topology.SetOf(rapid.SliceOfN(rapid.Map(rapid.IntRange(0, 5), func(i int) topology.CPUID { return topology.CPUID(i) }), 1, 4).Draw(t, "affinity")...)
+			thread.Affinity = topology.SetOf(
+				rapid.SliceOfN(rapid.Map(rapid.IntRange(0, 5), func(i int) topology.CPUID { return topology.CPUID(i) }),
+					1, 4).
+					Draw(t, "affinity")...)
 			thread.LastCPU = topology.CPUID(rapid.IntRange(-1, 5).Draw(t, "last CPU"))
 			g.Seen.Threads = append(g.Seen.Threads, thread)
 		}
@@ -74,7 +77,8 @@ func TestPartialInventories(t *testing.T) {
 			t.Fatalf("differs the second time:\n%s", diff)
 		}
 		memory, cpus := drift.OnIntended(g)
-		for name, share := range map[string]*float64{"memory": memory, "vCPUs": cpus, "local": drift.LocalShare(g, top)} {
+		for name, share := range map[string]*float64{"memory": memory, "vCPUs": cpus, "local": drift.LocalShare(g,
+			top)} {
 			if share != nil && !(*share >= 0 && *share <= 1) {
 				t.Fatalf("share %s is %v", name, *share)
 			}

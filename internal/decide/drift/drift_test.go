@@ -40,7 +40,14 @@ func host() *topology.Topology {
 }
 
 func vcpu(id guest.VCPUID, affinity, mems string) inventory.Thread {
-	return inventory.Thread{TID: 100 + int(id), Role: inventory.RoleVCPU, VCPU: &id, LastCPU: -1, Affinity: cpus(affinity), Mems: nodes(mems)}
+	return inventory.Thread{
+		TID:      100 + int(id),
+		Role:     inventory.RoleVCPU,
+		VCPU:     &id,
+		LastCPU:  -1,
+		Affinity: cpus(affinity),
+		Mems:     nodes(mems),
+	}
 }
 
 func helper(role inventory.ThreadRole, affinity, mems string) inventory.Thread {
@@ -48,7 +55,15 @@ func helper(role inventory.ThreadRole, affinity, mems string) inventory.Thread {
 }
 
 func ram(cell guest.CellID, backing, policy string, where byNode) inventory.MemoryRange {
-	return inventory.MemoryRange{Address: 0x1000 * uint64(cell+1), Size: 128 * mib, Cell: &cell, Policy: policy, PageSize: 4096, Backing: backing, ByNode: where}
+	return inventory.MemoryRange{
+		Address:  0x1000 * uint64(cell+1),
+		Size:     128 * mib,
+		Cell:     &cell,
+		Policy:   policy,
+		PageSize: 4096,
+		Backing:  backing,
+		ByNode:   where,
+	}
 }
 
 // twoCells is a guest on nodes 0 and 1 that is as intended.
@@ -57,16 +72,20 @@ func twoCells() inventory.Guest {
 		Name: "g", Hypervisor: guest.LibvirtQEMU, State: "running", Managed: true,
 		Placement: &guest.Placement{
 			Guest: "g", Nodes: nodes("0-1"), Visible: true, CPUMode: guest.CPURange, MemoryMode: guest.MemoryPreferred,
-			Cells:    []guest.Cell{{ID: 0, VCPUs: vcpus("0"), Memory: 128 * mib, Nodes: nodes("0")}, {ID: 1, VCPUs: vcpus("1"), Memory: 128 * mib, Nodes: nodes("1")}},
+			Cells: []guest.Cell{{ID: 0, VCPUs: vcpus("0"), Memory: 128 * mib, Nodes: nodes("0")},
+				{ID: 1, VCPUs: vcpus("1"), Memory: 128 * mib, Nodes: nodes("1")}},
 			VCPUs:    []guest.VCPU{{ID: 0, CPUs: cpus("0-1")}, {ID: 1, CPUs: cpus("2-3")}},
 			Emulator: cpus("0-3"), IOThread: cpus("0-3"), IOThreads: 1,
 		},
 		Config: inventory.Config{VCPUs: 2, Memory: 256 * mib, Source: "memfd",
-			Cells: []inventory.ConfigCell{{ID: 0, VCPUs: vcpus("0"), Memory: 128 * mib}, {ID: 1, VCPUs: vcpus("1"), Memory: 128 * mib}}},
+			Cells: []inventory.ConfigCell{{ID: 0, VCPUs: vcpus("0"), Memory: 128 * mib},
+				{ID: 1, VCPUs: vcpus("1"), Memory: 128 * mib}}},
 		Seen: inventory.Seen{
 			MemoryByNode: byNode{0: 130 * mib, 1: 128 * mib}, MemorySource: "cgroup memory.numa_stat",
-			Ranges:  []inventory.MemoryRange{ram(0, "memfd", "prefer:0", byNode{0: 128 * mib}), ram(1, "memfd", "prefer:1", byNode{1: 128 * mib})},
-			Threads: []inventory.Thread{vcpu(0, "0-1", "0-1"), vcpu(1, "2-3", "0-1"), helper(inventory.RoleEmulator, "0-3", "0-1"), helper(inventory.RoleIOThread, "1", "0-1")},
+			Ranges: []inventory.MemoryRange{ram(0, "memfd", "prefer:0", byNode{0: 128 * mib}),
+				ram(1, "memfd", "prefer:1", byNode{1: 128 * mib})},
+			Threads: []inventory.Thread{vcpu(0, "0-1", "0-1"), vcpu(1, "2-3", "0-1"),
+				helper(inventory.RoleEmulator, "0-3", "0-1"), helper(inventory.RoleIOThread, "1", "0-1")},
 		},
 	}
 }
@@ -81,9 +100,15 @@ func TestOf(t *testing.T) {
 		{"a guest that nobody placed", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Placement, g.Seen.Threads[0].Affinity = nil, cpus("4")
 		}, nil},
-		{"a vCPU pinned elsewhere", func(g *inventory.Guest, _ *topology.Topology) { g.Seen.Threads[0].Affinity = cpus("2") },
+		{"a vCPU pinned elsewhere", func(g *inventory.Guest,
+			_ *topology.Topology) {
+			g.Seen.Threads[0].Affinity = cpus("2")
+		},
 			[]string{"vCPU 0 may run on CPUs 2, not 0-1"}},
-		{"a vCPU pinned to less", func(g *inventory.Guest, _ *topology.Topology) { g.Seen.Threads[0].Affinity = cpus("0") },
+		{"a vCPU pinned to less", func(g *inventory.Guest,
+			_ *topology.Topology) {
+			g.Seen.Threads[0].Affinity = cpus("0")
+		},
 			[]string{"vCPU 0 may run on CPUs 0, not 0-1"}},
 		{"a vCPU not bound by intent", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Placement.CPUMode, g.Seen.Threads[0].Affinity = guest.CPUNone, cpus("0-5")
@@ -93,7 +118,10 @@ func TestOf(t *testing.T) {
 			t.Nodes[0].CPUs = cpus("1")
 			g.Seen.Threads[0].Affinity = cpus("1")
 		}, nil},
-		{"the emulator loose", func(g *inventory.Guest, _ *topology.Topology) { g.Seen.Threads[2].Affinity = cpus("0-5") },
+		{"the emulator loose", func(g *inventory.Guest,
+			_ *topology.Topology) {
+			g.Seen.Threads[2].Affinity = cpus("0-5")
+		},
 			[]string{"emulator threads may run on CPUs 0-5, not 0-3"}},
 		{"vhost workers far", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Threads = append(g.Seen.Threads, helper(inventory.RoleVhost, "4-5", "0-2,7"))
@@ -102,7 +130,8 @@ func TestOf(t *testing.T) {
 			[]string{"I/O threads may run on CPUs 5, not 0-3"}},
 		{"cells exchanged", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Ranges[0].ByNode, g.Seen.Ranges[1].ByNode = g.Seen.Ranges[1].ByNode, g.Seen.Ranges[0].ByNode
-		}, []string{"cell 0 has memory on nodes other than 0: node 1: 128 MiB", "cell 1 has memory on nodes other than 1: node 0: 128 MiB"}},
+		}, []string{"cell 0 has memory on nodes other than 0: node 1: 128 MiB", "cell 1 has memory on nodes other " +
+			"than 1: node 0: 128 MiB"}},
 		{"a little elsewhere", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Ranges[0].ByNode = byNode{0: 126 * mib, 1: 2 * mib}
 		}, nil},
@@ -124,7 +153,10 @@ func TestOf(t *testing.T) {
 			g.Seen.Ranges = []inventory.MemoryRange{ram(0, "memfd", "default", byNode{2: 128 * mib})}
 			g.Seen.Threads[0].Mems = nodes("0-2,7")
 		}, nil},
-		{"the limit wide open", func(g *inventory.Guest, _ *topology.Topology) { g.Seen.Threads[2].Mems = nodes("0-2,7") },
+		{"the limit wide open", func(g *inventory.Guest,
+			_ *topology.Topology) {
+			g.Seen.Threads[2].Mems = nodes("0-2,7")
+		},
 			[]string{"guest may take memory from nodes 0-2,7, not 0-1"}},
 		{"the limit too narrow", func(g *inventory.Guest, _ *topology.Topology) {
 			for i := range g.Seen.Threads {
@@ -134,9 +166,13 @@ func TestOf(t *testing.T) {
 		{"each vCPU limited to its cell", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Threads[0].Mems, g.Seen.Threads[1].Mems = nodes("0"), nodes("1")
 		}, nil},
-		{"a memfd policy changed", func(g *inventory.Guest, _ *topology.Topology) { g.Seen.Ranges[1].Policy = "prefer:0" },
+		{"a memfd policy changed", func(g *inventory.Guest,
+			_ *topology.Topology) {
+			g.Seen.Ranges[1].Policy = "prefer:0"
+		},
 			[]string{"cell 1 has memory policy prefer:0, not prefer:1"}},
-		{"huge pages of a memfd keep their policy, and the limit holds", func(g *inventory.Guest, _ *topology.Topology) {
+		{"huge pages of a memfd keep their policy, and the limit " +
+			"holds", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Ranges[1].Policy, g.Seen.Ranges[1].PageSize = "default", 2*mib
 		}, nil},
 		{"on one node the limit says it all", func(g *inventory.Guest, _ *topology.Topology) {
@@ -158,8 +194,10 @@ func TestOf(t *testing.T) {
 			g.Seen.Ranges[1].Policy, g.Seen.Ranges[1].Backing = "bind:2", "anonymous"
 			g.Seen.Threads[0].Mems = nodes("0-2")
 		}, []string{"guest may take memory from nodes 0-2, not 0-1", "cell 1 has memory policy bind:2, not prefer:1"}},
-		{"bound to the node is as good as preferring it", func(g *inventory.Guest, _ *topology.Topology) { g.Seen.Ranges[1].Policy = "bind:1" }, nil},
-		{"flags of a policy do not matter", func(g *inventory.Guest, _ *topology.Topology) { g.Seen.Ranges[1].Policy = "prefer=static:1" }, nil},
+		{"bound to the node is as good as preferring it",
+			func(g *inventory.Guest, _ *topology.Topology) { g.Seen.Ranges[1].Policy = "bind:1" }, nil},
+		{"flags of a policy do not matter",
+			func(g *inventory.Guest, _ *topology.Topology) { g.Seen.Ranges[1].Policy = "prefer=static:1" }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g, top := twoCells(), host()
@@ -186,7 +224,8 @@ func TestOnePieceOfMemoryBelongsOnAllOfTheGuestsNodes(t *testing.T) {
 
 func TestDifferenceIsWrittenInSnakeCase(t *testing.T) {
 	text, err := json.Marshal(drift.Difference{Kind: drift.VCPUAffinity, Object: "vCPU 0", Intended: "0-1", Seen: "2"})
-	if want := `{"kind":"vcpu-affinity","object":"vCPU 0","intended":"0-1","seen":"2"}`; err != nil || string(text) != want {
+	if want := `{"kind":"vcpu-affinity","object":"vCPU 0","intended":"0-1","seen":"2"}`; err != nil ||
+		string(text) != want {
 		t.Errorf("%s, %v; want %s", text, err, want)
 	}
 }
@@ -203,8 +242,10 @@ func TestOnIntended(t *testing.T) {
 			g.Seen.Threads[1].Affinity = cpus("2-4")
 			g.Seen.Ranges[0].ByNode = byNode{0: 64 * mib, 1: 64 * mib}
 		}, "0.75", "0.50"},
-		{"by cgroup", func(g *inventory.Guest) { g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{1: 3, 2: 1} }, "0.75", "1.00"},
-		{"no memory binding", func(g *inventory.Guest) { g.Placement.MemoryMode = guest.MemoryNone }, "unknown", "1.00"},
+		{"by cgroup", func(g *inventory.Guest) { g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{1: 3, 2: 1} }, "0.75",
+			"1.00"},
+		{"no memory binding", func(g *inventory.Guest) { g.Placement.MemoryMode = guest.MemoryNone }, "unknown",
+			"1.00"},
 		{"no CPU binding", func(g *inventory.Guest) {
 			g.Placement.CPUMode, g.Seen.Threads[0].Affinity = guest.CPUNone, cpus("4")
 		}, "1.00", "1.00"},
@@ -243,7 +284,11 @@ func TestLocalShare(t *testing.T) {
 		}, "0.75"},
 		{"a vCPU loose over two nodes", func(g *inventory.Guest) { g.Seen.Threads[0].Affinity = cpus("0-3") }, "0.75"},
 		{"CPUs count, not nodes", func(g *inventory.Guest) { g.Seen.Threads[0].Affinity = cpus("0-2") }, "0.83"},
-		{"cells known only together: each node's memory is its own cell's", func(g *inventory.Guest) { g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 3, 1: 1} }, "1.00"},
+		{"cells known only together: each node's memory is its own " +
+			"cell's", func(g *inventory.Guest) {
+			g.Seen.Ranges, g.Seen.MemoryByNode = nil,
+				byNode{0: 3, 1: 1}
+		}, "1.00"},
 		{"cells known only together: no cell has more than its size", func(g *inventory.Guest) {
 			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 192 * mib, 1: 64 * mib}
 		}, "0.75"},

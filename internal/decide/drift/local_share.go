@@ -78,7 +78,8 @@ func cellsLocal(g *inventory.Guest, t *topology.Topology) (share *float64, ok bo
 			return nil, false
 		}
 		user := cell.VCPUs // a cell without vCPUs serves all
-		one := local(memoryShares(memory), vcpuShares(g, t, func(v guest.VCPUID) bool { return user.IsEmpty() || user.Contains(v) }))
+		one := local(memoryShares(memory),
+			vcpuShares(g, t, func(v guest.VCPUID) bool { return user.IsEmpty() || user.Contains(v) }))
 		if one == nil {
 			continue // nothing touched yet, or its vCPUs not seen
 		}

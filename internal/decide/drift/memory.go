@@ -42,7 +42,8 @@ func parts(g *inventory.Guest) []part {
 		name := fmt.Sprintf("cell %d", *r.Cell)
 		at := slices.IndexFunc(all, func(p part) bool { return p.name == name })
 		if at < 0 {
-			all = append(all, part{name: name, intended: targetOf(g.Placement, *r.Cell), byNode: topology.MemoryByNode{}})
+			all = append(all,
+				part{name: name, intended: targetOf(g.Placement, *r.Cell), byNode: topology.MemoryByNode{}})
 			at = len(all) - 1
 		}
 		all[at].byNode.Add(r.ByNode)

@@ -36,7 +36,12 @@ func (c *comparison) policies() {
 		if settable && !(held && c.placed.Nodes.Len() == 1) {
 			differs = differs || !have.serves(mode, target)
 		}
-		d := Difference{Kind: MemoryPolicy, Object: fmt.Sprintf("cell %d", *r.Cell), Intended: policyText(mode, target), Seen: r.Policy}
+		d := Difference{
+			Kind:     MemoryPolicy,
+			Object:   fmt.Sprintf("cell %d", *r.Cell),
+			Intended: policyText(mode, target),
+			Seen:     r.Policy,
+		}
 		if differs && !told[d.String()] {
 			told[d.String()] = true
 			c.found = append(c.found, d)

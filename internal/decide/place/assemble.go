@@ -209,8 +209,15 @@ func (p *problem) checkHelpers() error {
 		{"cpu.io_thread_policy", p.spec.CPU.IOPolicy, p.spec.CPU.IOThreads > 0},
 	} {
 		if h.used && h.policy == guest.HelperHousekeeping && p.housekeeping().IsEmpty() {
-			return fmt.Errorf("placing guest %s: %s is %q, but host %s has no housekeeping CPUs; set some in the policy, or ask for %q",
-				p.spec.Name, h.field, h.policy, p.host.Name, guest.HelperNodes)
+			return fmt.Errorf(
+				"placing guest %s: %s is %q, but host %s has no housekeeping CPUs; set some in the policy, or ask "+
+					"for %q",
+				p.spec.Name,
+				h.field,
+				h.policy,
+				p.host.Name,
+				guest.HelperNodes,
+			)
 		}
 	}
 	return nil

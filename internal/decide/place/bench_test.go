@@ -38,7 +38,8 @@ func busy(h *inventory.Host, r *rand.Rand) {
 			name := fmt.Sprintf("old%d-%d", n.ID, k)
 			h.Guests = append(h.Guests, inventory.Guest{Name: name, Managed: true, Placement: &guest.Placement{
 				Guest: name, CPUMode: guest.CPURange,
-				Reservations: []guest.Reservation{{Node: n.ID, VCPUs: 1 + r.IntN(4), Memory: topology.Bytes(1+r.IntN(12)) * topology.GiB}},
+				Reservations: []guest.Reservation{
+					{Node: n.ID, VCPUs: 1 + r.IntN(4), Memory: topology.Bytes(1+r.IntN(12)) * topology.GiB}},
 			}})
 		}
 	}
@@ -68,7 +69,10 @@ func unevenCells() guest.Spec {
 
 func benchHost(nodes int, load bool, noise float64) *inventory.Host {
 	r := rand.New(rand.NewPCG(1, uint64(nodes)))
-	h := &inventory.Host{Name: "bench", Topology: made(shape{nodes: nodes, cpus: 16, threads: 2, memory: 64 * topology.GiB, perSocket: 4})}
+	h := &inventory.Host{
+		Name:     "bench",
+		Topology: made(shape{nodes: nodes, cpus: 16, threads: 2, memory: 64 * topology.GiB, perSocket: 4}),
+	}
 	if noise >= 0 {
 		measured(&h.Topology, r, noise)
 	}
@@ -99,10 +103,34 @@ func BenchmarkPlace(b *testing.B) {
 		{"8cells/64nodes/loaded", 64, true, -1, eightCells()},
 		{"8cells/64nodes/loaded+measured", 64, true, 0.03, eightCells()},
 		{"8cells/64nodes/loaded+noise20%", 64, true, 0.2, eightCells()},
-		{"mirror/64nodes/loaded+measured", 64, true, 0.03, guest.Spec{Name: "mirror", VCPUs: 300, Memory: 513 * topology.GiB, Topology: guest.TopologySpec{Mode: guest.TopologyMirror}}},
-		{"auto32cells/64nodes/loaded+measured", 64, true, 0.03, guest.Spec{Name: "wide", VCPUs: 250, Memory: 64 * topology.GiB}},
-		{"8exclusive/64nodes/loaded+measured", 64, true, 0.03, guest.Spec{Name: "wide", VCPUs: 60, Memory: 64 * topology.GiB, CPU: guest.CPUSpec{Binding: guest.CPUExclusive}}},
-		{"1cell/64nodes/loaded+measured", 64, true, 0.03, guest.Spec{Name: "small", VCPUs: 4, Memory: 4 * topology.GiB}},
+		{
+			"mirror/64nodes/loaded+measured",
+			64,
+			true,
+			0.03,
+			guest.Spec{
+				Name:     "mirror",
+				VCPUs:    300,
+				Memory:   513 * topology.GiB,
+				Topology: guest.TopologySpec{Mode: guest.TopologyMirror},
+			},
+		},
+		{"auto32cells/64nodes/loaded+measured", 64, true, 0.03,
+			guest.Spec{Name: "wide", VCPUs: 250, Memory: 64 * topology.GiB}},
+		{
+			"8exclusive/64nodes/loaded+measured",
+			64,
+			true,
+			0.03,
+			guest.Spec{
+				Name:   "wide",
+				VCPUs:  60,
+				Memory: 64 * topology.GiB,
+				CPU:    guest.CPUSpec{Binding: guest.CPUExclusive},
+			},
+		},
+		{"1cell/64nodes/loaded+measured", 64, true, 0.03,
+			guest.Spec{Name: "small", VCPUs: 4, Memory: 4 * topology.GiB}},
 	}
 	for _, c := range cases {
 		b.Run(c.name, func(b *testing.B) {
@@ -130,7 +158,8 @@ func BenchmarkNoFit(b *testing.B) {
 			h := benchHost(nodes, true, 0.03)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, _, err := Place(Request{Host: h, Spec: guest.Spec{Name: "vast", VCPUs: 20, Memory: 10 * topology.TiB}}); err == nil {
+				if _, _, err := Place(Request{Host: h, Spec: guest.Spec{Name: "vast", VCPUs: 20,
+					Memory: 10 * topology.TiB}}); err == nil {
 					b.Fatal("10 TiB found room")
 				}
 			}

@@ -57,17 +57,29 @@ func (p *problem) limitLadders() []ladder {
 	limits := &p.spec.Limits
 	if limits.MaxNodes > 0 {
 		for n := limits.MaxNodes + 1; n <= len(p.nodes); n++ {
-			nodes = append(nodes, p.change(fmt.Sprintf("allow %d nodes (limits.max_nodes)", n), func(s *guest.Spec, _ *policy.Policy) { s.Limits.MaxNodes = n }))
+			nodes = append(
+				nodes,
+				p.change(fmt.Sprintf("allow %d nodes (limits.max_nodes)", n),
+					func(s *guest.Spec, _ *policy.Policy) { s.Limits.MaxNodes = n }),
+			)
 		}
 	}
 	if limits.MaxDistance > 0 {
 		for _, d := range p.distancesAbove(limits.MaxDistance) {
-			distance = append(distance, p.change(fmt.Sprintf("allow distance %d (limits.max_distance)", d), func(s *guest.Spec, _ *policy.Policy) { s.Limits.MaxDistance = d }))
+			distance = append(
+				distance,
+				p.change(fmt.Sprintf("allow distance %d (limits.max_distance)", d),
+					func(s *guest.Spec, _ *policy.Policy) { s.Limits.MaxDistance = d }),
+			)
 		}
 	}
 	for _, c := range []topology.Class{topology.Neighbour, topology.Remote} {
 		if limits.MaxClass != "" && classRank(c) > classRank(limits.MaxClass) {
-			class = append(class, p.change(fmt.Sprintf("allow %s nodes (limits.max_class)", c), func(s *guest.Spec, _ *policy.Policy) { s.Limits.MaxClass = c }))
+			class = append(
+				class,
+				p.change(fmt.Sprintf("allow %s nodes (limits.max_class)", c),
+					func(s *guest.Spec, _ *policy.Policy) { s.Limits.MaxClass = c }),
+			)
 		}
 	}
 	return append([]ladder{nodes, distance, class}, p.affinityLadders()...)
@@ -76,17 +88,34 @@ func (p *problem) limitLadders() []ladder {
 func (p *problem) affinityLadders() []ladder {
 	var out []ladder
 	if !p.spec.Limits.Nodes.IsEmpty() {
-		out = append(out, ladder{p.change("allow all nodes (limits.nodes)", func(s *guest.Spec, _ *policy.Policy) { s.Limits.Nodes = topology.NodeSet{} })})
+		out = append(
+			out,
+			ladder{
+				p.change("allow all nodes (limits.nodes)",
+					func(s *guest.Spec, _ *policy.Policy) { s.Limits.Nodes = topology.NodeSet{} }),
+			},
+		)
 	}
 	if !p.spec.Limits.CPUs.IsEmpty() {
-		out = append(out, ladder{p.change("allow all CPUs (limits.cpus)", func(s *guest.Spec, _ *policy.Policy) { s.Limits.CPUs = topology.CPUSet{} })})
+		out = append(
+			out,
+			ladder{
+				p.change("allow all CPUs (limits.cpus)",
+					func(s *guest.Spec, _ *policy.Policy) { s.Limits.CPUs = topology.CPUSet{} }),
+			},
+		)
 	}
 	if !p.required.IsEmpty() {
-		out = append(out, ladder{p.change("allow nodes away from its devices (devices.required)", func(s *guest.Spec, _ *policy.Policy) {
-			for i := range s.Devices {
-				s.Devices[i].Required = false
-			}
-		})})
+		out = append(
+			out,
+			ladder{
+				p.change("allow nodes away from its devices (devices.required)", func(s *guest.Spec, _ *policy.Policy) {
+					for i := range s.Devices {
+						s.Devices[i].Required = false
+					}
+				}),
+			},
+		)
 	}
 	return out
 }
@@ -112,7 +141,13 @@ func (p *problem) pageLadders() []ladder {
 	}
 	var out []ladder
 	if !p.policy.MayGrow(size) {
-		out = append(out, ladder{p.change(fmt.Sprintf("let pools of %v pages grow (policy grow_huge_pages_up_to)", size), func(_ *guest.Spec, pol *policy.Policy) { pol.GrowHugePagesUpTo = &size })})
+		out = append(
+			out,
+			ladder{
+				p.change(fmt.Sprintf("let pools of %v pages grow (policy grow_huge_pages_up_to)", size),
+					func(_ *guest.Spec, pol *policy.Policy) { pol.GrowHugePagesUpTo = &size }),
+			},
+		)
 	}
 	var other ladder
 	for _, s := range p.pageSizes() {
@@ -147,19 +182,43 @@ func (p *problem) bindingLadders() []ladder {
 	cpu := &p.spec.CPU
 	if cpu.Binding == guest.CPUExclusive {
 		if cpu.SMT == guest.SMTIsolate || cpu.SMT == guest.SMTRequire {
-			out = append(out, ladder{p.change(fmt.Sprintf("let vCPUs use any sibling (cpu.smt any instead of %s)", cpu.SMT), func(s *guest.Spec, _ *policy.Policy) { s.CPU.SMT = guest.SMTAny })})
+			out = append(
+				out,
+				ladder{
+					p.change(fmt.Sprintf("let vCPUs use any sibling (cpu.smt any instead of %s)", cpu.SMT),
+						func(s *guest.Spec, _ *policy.Policy) { s.CPU.SMT = guest.SMTAny }),
+				},
+			)
 		}
-		out = append(out, ladder{p.change("range instead of exclusive (cpu.binding)", func(s *guest.Spec, _ *policy.Policy) { s.CPU.Binding = guest.CPURange })})
+		out = append(
+			out,
+			ladder{
+				p.change("range instead of exclusive (cpu.binding)",
+					func(s *guest.Spec, _ *policy.Policy) { s.CPU.Binding = guest.CPURange }),
+			},
+		)
 	}
 	if p.helperCPUs() > 0 {
-		out = append(out, ladder{p.change("emulator and I/O threads without CPUs of their own (cpu.emulator, cpu.io_thread_policy)", func(s *guest.Spec, _ *policy.Policy) {
-			s.CPU.Emulator, s.CPU.IOPolicy = guest.HelperNodes, guest.HelperNodes
-		})})
+		out = append(
+			out,
+			ladder{
+				p.change(
+					"emulator and I/O threads without CPUs of their own (cpu.emulator, cpu.io_thread_policy)",
+					func(s *guest.Spec, _ *policy.Policy) {
+						s.CPU.Emulator, s.CPU.IOPolicy = guest.HelperNodes, guest.HelperNodes
+					},
+				),
+			},
+		)
 	}
 	var more ladder
 	if p.spec.CPU.Binding != guest.CPUExclusive {
 		for ratio := p.policy.Overcommit + 1; ratio <= overcommitTried; ratio++ {
-			more = append(more, p.change(fmt.Sprintf("allow %.3g vCPUs per CPU (policy overcommit)", ratio), func(_ *guest.Spec, pol *policy.Policy) { pol.Overcommit = ratio }))
+			more = append(
+				more,
+				p.change(fmt.Sprintf("allow %.3g vCPUs per CPU (policy overcommit)", ratio),
+					func(_ *guest.Spec, pol *policy.Policy) { pol.Overcommit = ratio }),
+			)
 		}
 	}
 	return append(out, more)
@@ -174,13 +233,20 @@ func (p *problem) shapeLadders() []ladder {
 	mode := p.spec.Topology.Mode
 	if mode == guest.TopologyCells {
 		for n := max(p.spec.Topology.Count, len(p.spec.Topology.Cells)) - 1; n >= 1; n-- {
-			fewer = append(fewer, p.change(fmt.Sprintf("%s instead (topology.count)", text.Count(n, "equal cell", "equal cells")), func(s *guest.Spec, _ *policy.Policy) {
-				s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: n}
-			}))
+			fewer = append(
+				fewer,
+				p.change(
+					fmt.Sprintf("%s instead (topology.count)", text.Count(n, "equal cell", "equal cells")),
+					func(s *guest.Spec, _ *policy.Policy) {
+						s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: n}
+					},
+				),
+			)
 		}
 	}
 	if mode == guest.TopologyCells || mode == guest.TopologyMirror {
-		auto := p.change("as many cells as it needs nodes (topology.mode auto)", func(s *guest.Spec, _ *policy.Policy) { s.Topology = guest.TopologySpec{Mode: guest.TopologyAuto} })
+		auto := p.change("as many cells as it needs nodes (topology.mode auto)",
+			func(s *guest.Spec, _ *policy.Policy) { s.Topology = guest.TopologySpec{Mode: guest.TopologyAuto} })
 		return []ladder{fewer, {auto}}
 	}
 	return nil
@@ -194,7 +260,8 @@ func (p *problem) withGrowth(r Request, c Change) Change {
 	}
 	if _, why, err := Place(r); err == nil {
 		for _, g := range why.Grow {
-			c.Text += fmt.Sprintf("; node %d by %s of %v", g.Node, text.Count(int(g.Pages), "page", "pages"), g.PageSize)
+			c.Text += fmt.Sprintf("; node %d by %s of %v", g.Node, text.Count(int(g.Pages), "page", "pages"),
+				g.PageSize)
 		}
 	}
 	return c
@@ -207,15 +274,18 @@ func (p *problem) smaller(r Request) []Change {
 	unit := max(p.spec.PageSize, smallUnit)
 	units := int(p.spec.Memory / unit)
 	vcpus := func(n, _ int) Change {
-		return p.change(fmt.Sprintf("%s instead of %d", text.Count(n, "vCPU", "vCPUs"), p.spec.VCPUs), func(s *guest.Spec, _ *policy.Policy) { p.resize(s, n, p.spec.Memory) })
+		return p.change(fmt.Sprintf("%s instead of %d", text.Count(n, "vCPU", "vCPUs"), p.spec.VCPUs),
+			func(s *guest.Spec, _ *policy.Policy) { p.resize(s, n, p.spec.Memory) })
 	}
 	memory := func(_, n int) Change {
 		m := topology.Bytes(n) * unit
-		return p.change(fmt.Sprintf("%v of memory instead of %v", m, p.spec.Memory), func(s *guest.Spec, _ *policy.Policy) { p.resize(s, p.spec.VCPUs, m) })
+		return p.change(fmt.Sprintf("%v of memory instead of %v", m, p.spec.Memory),
+			func(s *guest.Spec, _ *policy.Policy) { p.resize(s, p.spec.VCPUs, m) })
 	}
 	both := func(n, m int) Change {
 		size := topology.Bytes(m) * unit
-		return p.change(fmt.Sprintf("%s and %v of memory", text.Count(n, "vCPU", "vCPUs"), size), func(s *guest.Spec, _ *policy.Policy) { p.resize(s, n, size) })
+		return p.change(fmt.Sprintf("%s and %v of memory", text.Count(n, "vCPU", "vCPUs"), size),
+			func(s *guest.Spec, _ *policy.Policy) { p.resize(s, n, size) })
 	}
 	if c, ok := greatest(p.spec.VCPUs-1, func(n int) Change { return vcpus(n, 0) }, r); ok {
 		out = append(out, c)

@@ -66,7 +66,9 @@ func drawTopology(t *rapid.T, most int) topology.Topology {
 	}
 	topo.Devices = []topology.Device{{
 		Address: "0000:01:00.0", Kind: topology.DeviceNIC,
-		Node: rapid.SampledFrom(append([]topology.Node{{ID: topology.NoNode}}, topo.Nodes...)).Draw(t, "device node").ID,
+		Node: rapid.SampledFrom(append([]topology.Node{{ID: topology.NoNode}}, topo.Nodes...)).
+			Draw(t, "device node").
+			ID,
 	}}
 	topo.Classify()
 	return topo
@@ -149,8 +151,12 @@ func drawSpec(t *rapid.T, h *inventory.Host) guest.Spec {
 		Memory: topology.Bytes(rapid.SampledFrom([]int{100, 600, 1201, 301, 1, 3, 2000}).Draw(t, "memory")) * huge,
 	}
 	s.PageSize = rapid.SampledFrom([]topology.Bytes{0, 0, huge}).Draw(t, "page size")
-	s.CPU.Binding = rapid.SampledFrom([]guest.CPUMode{"", guest.CPURange, guest.CPUNone, guest.CPUExclusive, guest.CPUExclusive}).Draw(t, "binding")
-	s.CPU.SMT = rapid.SampledFrom([]guest.SMTPolicy{"", guest.SMTAny, guest.SMTPrefer, guest.SMTRequire, guest.SMTIsolate}).Draw(t, "smt")
+	s.CPU.Binding = rapid.SampledFrom([]guest.CPUMode{"", guest.CPURange, guest.CPUNone, guest.CPUExclusive,
+		guest.CPUExclusive}).
+		Draw(t, "binding")
+	s.CPU.SMT = rapid.SampledFrom([]guest.SMTPolicy{"", guest.SMTAny, guest.SMTPrefer, guest.SMTRequire,
+		guest.SMTIsolate}).
+		Draw(t, "smt")
 	helpers := []guest.HelperPolicy{"", guest.HelperNodes, guest.HelperExclusive, guest.HelperNone}
 	if !h.Topology.Housekeeping.IsEmpty() {
 		helpers = append(helpers, guest.HelperHousekeeping)
@@ -158,14 +164,18 @@ func drawSpec(t *rapid.T, h *inventory.Host) guest.Spec {
 	s.CPU.Emulator = rapid.SampledFrom(helpers).Draw(t, "emulator")
 	s.CPU.IOThreads = rapid.IntRange(0, 2).Draw(t, "iothreads")
 	s.CPU.IOPolicy = rapid.SampledFrom(helpers).Draw(t, "io policy")
-	s.Binding.Mode = rapid.SampledFrom([]guest.MemoryMode{"", guest.MemoryStrict, guest.MemoryInterleave, guest.MemoryNone}).Draw(t, "mode")
+	s.Binding.Mode = rapid.SampledFrom([]guest.MemoryMode{"", guest.MemoryStrict, guest.MemoryInterleave,
+		guest.MemoryNone}).
+		Draw(t, "mode")
 	drawTopologySpec(t, &s)
 	drawLimits(t, h, &s)
 	return s
 }
 
 func drawTopologySpec(t *rapid.T, s *guest.Spec) {
-	s.Topology.Mode = rapid.SampledFrom([]guest.TopologyMode{"", guest.TopologyOff, guest.TopologyAuto, guest.TopologyCells, guest.TopologyCells, guest.TopologyMirror}).Draw(t, "topology")
+	s.Topology.Mode = rapid.SampledFrom([]guest.TopologyMode{"", guest.TopologyOff, guest.TopologyAuto,
+		guest.TopologyCells, guest.TopologyCells, guest.TopologyMirror}).
+		Draw(t, "topology")
 	if s.Topology.Mode != guest.TopologyCells {
 		return
 	}
@@ -189,7 +199,8 @@ func drawTopologySpec(t *rapid.T, s *guest.Spec) {
 
 func drawLimits(t *rapid.T, h *inventory.Host, s *guest.Spec) {
 	s.Limits.MaxDistance = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 16, 21}).Draw(t, "max distance")
-	s.Limits.MaxClass = rapid.SampledFrom([]topology.Class{"", "", "", "", "", topology.Neighbour, topology.Local}).Draw(t, "max class")
+	s.Limits.MaxClass = rapid.SampledFrom([]topology.Class{"", "", "", "", "", topology.Neighbour, topology.Local}).
+		Draw(t, "max class")
 	s.Limits.MaxNodes = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 1, 2, 3}).Draw(t, "max nodes")
 	if rapid.IntRange(0, 7).Draw(t, "limit nodes") == 7 {
 		var ids []topology.NodeID
@@ -213,7 +224,8 @@ func drawPolicy(t *rapid.T) policy.Policy {
 	p := policy.Policy{
 		Overcommit: rapid.SampledFrom([]float64{0, 1, 1.5, 4}).Draw(t, "overcommit"),
 		Count:      rapid.SampledFrom([]policy.Capacity{"", policy.CountCores, policy.CountThreads}).Draw(t, "count"),
-		Prefer:     rapid.SampledFrom([]policy.Preference{"", policy.PreferSpread, policy.PreferPack}).Draw(t, "prefer"),
+		Prefer: rapid.SampledFrom([]policy.Preference{"", policy.PreferSpread, policy.PreferPack}).
+			Draw(t, "prefer"),
 	}
 	if rapid.Bool().Draw(t, "never grow") {
 		none := topology.Bytes(0)

@@ -46,12 +46,14 @@ func (s Shortage) String() string {
 	case TooFewAlone:
 		text = fmt.Sprintf("node %d has %s for the %v exclusive ones asked", s.Node, some(s.There, "free CPU"), s.Asked)
 	case Overcommitted:
-		text = fmt.Sprintf("node %d has room for %s of the %v asked under the overcommit limit", s.Node, some(s.There, "more vCPU"), s.Asked)
+		text = fmt.Sprintf("node %d has room for %s of the %v asked under the overcommit limit", s.Node,
+			some(s.There, "more vCPU"), s.Asked)
 	case TooLittle:
 		asked, there := topology.Bytes(s.Asked), topology.Bytes(s.There)
 		text = fmt.Sprintf("%v short on node %d (%v asked, %v left)", asked-there, s.Node, asked, there)
 	case TooFewPages:
-		text = fmt.Sprintf("node %d has %s of %v for the %v asked", s.Node, some(s.There, "free page"), s.PageSize, s.Asked)
+		text = fmt.Sprintf("node %d has %s of %v for the %v asked", s.Node, some(s.There, "free page"), s.PageSize,
+			s.Asked)
 	}
 	if len(s.Holders) > 0 {
 		text += "; held by " + strings.Join(s.Holders, ", ")
@@ -178,11 +180,22 @@ func (p *problem) fitMemory(n *nodeState, take topology.Bytes) (Shortage, bool) 
 		if take <= n.room.Left {
 			return Shortage{}, true
 		}
-		return Shortage{Node: n.node.ID, Constraint: TooLittle, Asked: float64(take), There: float64(n.room.Left)}, false
+		return Shortage{
+			Node:       n.node.ID,
+			Constraint: TooLittle,
+			Asked:      float64(take),
+			There:      float64(n.room.Left),
+		}, false
 	}
 	pages := uint64(take / size)
 	if there := p.pages(n); pages > there {
-		return Shortage{Node: n.node.ID, Constraint: TooFewPages, Asked: float64(pages), There: float64(there), PageSize: size}, false
+		return Shortage{
+			Node:       n.node.ID,
+			Constraint: TooFewPages,
+			Asked:      float64(pages),
+			There:      float64(there),
+			PageSize:   size,
+		}, false
 	}
 	return Shortage{}, true
 }

@@ -95,7 +95,8 @@ func (d *distances) same(i, j int) bool {
 		return false
 	}
 	for x := range n {
-		if x != i && x != j && (d.way[i*n+x] != d.way[j*n+x] || d.way[x*n+i] != d.way[x*n+j] || d.apart[i*n+x] != d.apart[j*n+x]) {
+		if x != i && x != j &&
+			(d.way[i*n+x] != d.way[j*n+x] || d.way[x*n+i] != d.way[x*n+j] || d.apart[i*n+x] != d.apart[j*n+x]) {
 			return false
 		}
 	}
@@ -124,7 +125,8 @@ func (g *groups) alike(a, b int) bool {
 		return false
 	}
 	for x := range n {
-		if x != a && x != b && (g.way[a*n+x] != g.way[b*n+x] || g.way[x*n+a] != g.way[x*n+b] || g.apart[a*n+x] != g.apart[b*n+x]) {
+		if x != a && x != b &&
+			(g.way[a*n+x] != g.way[b*n+x] || g.way[x*n+a] != g.way[x*n+b] || g.apart[a*n+x] != g.apart[b*n+x]) {
 			return false
 		}
 	}

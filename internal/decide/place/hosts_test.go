@@ -42,7 +42,8 @@ func made(s shape) topology.Topology {
 			last := min(core+s.threads, int(first)+s.cpus) - 1
 			t.CPUs = append(t.CPUs, topology.CPU{
 				ID: first + topology.CPUID(c), Core: topology.CoreID(core), Socket: topology.SocketID(n / s.perSocket),
-				Node: id, L3: topology.L3ID(cache), Siblings: topology.Range(topology.CPUID(core), topology.CPUID(last)),
+				Node: id, L3: topology.L3ID(cache), Siblings: topology.Range(topology.CPUID(core),
+					topology.CPUID(last)),
 			})
 		}
 		t.Nodes = append(t.Nodes, node)

@@ -188,11 +188,13 @@ func TestObjectiveFromTheBook(t *testing.T) {
 		for i := range rapid.IntRange(0, 4).Draw(t, "others") {
 			n := rapid.SampledFrom(h.Topology.Nodes).Draw(t, "node")
 			settle(h, guest.Placement{Guest: fmt.Sprint("o", i), Reservations: []guest.Reservation{{
-				Node: n.ID, VCPUs: rapid.IntRange(0, 3).Draw(t, "load"), Memory: topology.Bytes(rapid.IntRange(0, 3).Draw(t, "held")) * gib,
+				Node: n.ID, VCPUs: rapid.IntRange(0, 3).Draw(t, "load"), Memory: topology.Bytes(rapid.IntRange(0,
+					3).Draw(t, "held")) * gib,
 			}}})
 		}
 		spec := guest.Spec{
-			Name: "new", VCPUs: rapid.IntRange(1, 9).Draw(t, "vcpus"), Memory: topology.Bytes(rapid.IntRange(1, 9).Draw(t, "memory")) * gib,
+			Name: "new", VCPUs: rapid.IntRange(1, 9).Draw(t, "vcpus"), Memory: topology.Bytes(rapid.IntRange(1,
+				9).Draw(t, "memory")) * gib,
 		}
 		best := byTheBook(h, spec)
 		placed, why, err := Place(Request{Host: h, Spec: spec})
@@ -203,7 +205,8 @@ func TestObjectiveFromTheBook(t *testing.T) {
 			return
 		}
 		got := objective{true, why.Squeeze, placed.Nodes.Len(), why.Cost}
-		if !best.found || got.squeeze != best.squeeze || got.nodes != best.nodes || math.Abs(got.cost-best.cost) > 1e-4 {
+		if !best.found || got.squeeze != best.squeeze || got.nodes != best.nodes ||
+			math.Abs(got.cost-best.cost) > 1e-4 {
 			t.Fatalf("placed at %+v, by the book the best is %+v\n%s", got, best, why.Text())
 		}
 	})
@@ -265,7 +268,12 @@ func choices(n, k int, f func([]int)) {
 
 // bookPlacement divides the guest in equal cells on the given nodes.
 func bookPlacement(h *inventory.Host, spec guest.Spec, at []int) guest.Placement {
-	p := guest.Placement{Guest: spec.Name, CPUMode: guest.CPURange, MemoryMode: guest.MemoryPreferred, Visible: len(at) > 1}
+	p := guest.Placement{
+		Guest:      spec.Name,
+		CPUMode:    guest.CPURange,
+		MemoryMode: guest.MemoryPreferred,
+		Visible:    len(at) > 1,
+	}
 	k := len(at)
 	id := guest.VCPUID(0)
 	for i, pos := range at {
@@ -279,7 +287,12 @@ func bookPlacement(h *inventory.Host, spec guest.Spec, at []int) guest.Placement
 		if i < mebi%k {
 			memory += topology.MiB
 		}
-		cell := guest.Cell{ID: guest.CellID(i), VCPUs: topology.Range(id, id+guest.VCPUID(vcpus)-1), Memory: memory, Nodes: topology.SetOf(n.ID)}
+		cell := guest.Cell{
+			ID:     guest.CellID(i),
+			VCPUs:  topology.Range(id, id+guest.VCPUID(vcpus)-1),
+			Memory: memory,
+			Nodes:  topology.SetOf(n.ID),
+		}
 		for j := range at {
 			if p.Visible {
 				cell.Distances = append(cell.Distances, n.Distances[h.Topology.Nodes[at[j]].ID])
@@ -307,7 +320,8 @@ func bookCost(h *inventory.Host, spec guest.Spec, p *guest.Placement, at []int) 
 		o.squeeze += max(0, c.VCPUs.Len()-4/threads)
 		for j, d := range p.Cells {
 			slit := n.Distances[h.Topology.Nodes[at[j]].ID]
-			o.cost += w.Latency * cpu * float64(d.Memory) / float64(spec.Memory) * (math.Pow(float64(slit)/10, 0.65) - 1)
+			o.cost += w.Latency * cpu * float64(d.Memory) / float64(
+				spec.Memory) * (math.Pow(float64(slit)/10, 0.65) - 1)
 		}
 		load, held := 0.0, 0.0
 		for _, g := range h.Guests {

@@ -37,7 +37,8 @@ func (e *NoFit) Error() string {
 	var parts []string
 	for _, n := range e.Nodes {
 		if len(parts) == alternativesShown {
-			parts = append(parts, fmt.Sprintf("and %s more", text.Count(len(e.Nodes)-alternativesShown, "node", "nodes")))
+			parts = append(parts,
+				fmt.Sprintf("and %s more", text.Count(len(e.Nodes)-alternativesShown, "node", "nodes")))
 			break
 		}
 		parts = append(parts, n.String())
@@ -115,7 +116,8 @@ func (p *problem) indivisible() string {
 		}
 		return fmt.Sprintf("none of the nodes %v (limits.nodes) has CPUs that reach memory", p.spec.Limits.Nodes)
 	}
-	return fmt.Sprintf("%d vCPUs and %v cannot be divided into the cells that topology %q asks for", p.spec.VCPUs, p.spec.Memory, p.spec.Topology.Mode)
+	return fmt.Sprintf("%d vCPUs and %v cannot be divided into the cells that topology %q asks for", p.spec.VCPUs,
+		p.spec.Memory, p.spec.Topology.Mode)
 }
 
 // apartReason explains a division whose parts find homes, but not together.
@@ -128,9 +130,11 @@ func (p *problem) apartReason(f *refusal) string {
 	case f.fitting < f.cells:
 		return ""
 	case !p.required.IsEmpty():
-		return fmt.Sprintf("no set of %s holds nodes %v of the required devices", text.Count(f.cells, "node", "nodes"), p.required)
+		return fmt.Sprintf("no set of %s holds nodes %v of the required devices", text.Count(f.cells, "node", "nodes"),
+			p.required)
 	case limits.MaxDistance > 0 || limits.MaxClass != "":
-		return fmt.Sprintf("no %d nodes with room lie within max_distance %d, max_class %q of each other", f.cells, limits.MaxDistance, limits.MaxClass)
+		return fmt.Sprintf("no %d nodes with room lie within max_distance %d, max_class %q of each other", f.cells,
+			limits.MaxDistance, limits.MaxClass)
 	}
 	return "the cells find room each by itself, but not all at the same time"
 }

@@ -105,7 +105,10 @@ func (o *oracle) placement(homes []home) guest.Placement {
 			p.VCPUs = append(p.VCPUs, guest.VCPU{ID: guest.VCPUID(len(p.VCPUs)), CPUs: o.usable(run)})
 		}
 		p.Cells = append(p.Cells, guest.Cell{
-			ID: guest.CellID(i), VCPUs: topology.Range(first, first+guest.VCPUID(c.VCPUs)-1), Memory: c.Memory, Nodes: topology.SetOf(mem.ID),
+			ID: guest.CellID(
+				i,
+			), VCPUs: topology.Range(first,
+				first+guest.VCPUID(c.VCPUs)-1), Memory: c.Memory, Nodes: topology.SetOf(mem.ID),
 		})
 		p.Nodes = p.Nodes.With(mem.ID)
 		r := guest.Reservation{Node: run.ID, VCPUs: c.VCPUs}
@@ -325,7 +328,11 @@ func (o *oracle) drawOthers(t *rapid.T) {
 }
 
 func (o *oracle) drawRequest(t *rapid.T) {
-	o.spec = guest.Spec{Name: "new", CPU: guest.CPUSpec{Emulator: guest.HelperNone}, Binding: guest.MemorySpec{Mode: guest.MemoryStrict}}
+	o.spec = guest.Spec{
+		Name:    "new",
+		CPU:     guest.CPUSpec{Emulator: guest.HelperNone},
+		Binding: guest.MemorySpec{Mode: guest.MemoryStrict},
+	}
 	for range rapid.IntRange(1, 3).Draw(t, "cells") {
 		o.cells = append(o.cells, guest.CellSpec{
 			VCPUs:  rapid.IntRange(1, 5).Draw(t, "cell vcpus"),

@@ -68,7 +68,8 @@ func TestPlaceFindsTheOptimum(t *testing.T) {
 		case sol == nil && want < impossible:
 			t.Fatalf("found nothing; there is a placement with key %d", want)
 		case sol != nil && sol.key != want:
-			t.Fatalf("found key %d (cost %v), the best is %d (cost %v)", sol.key, costOf(sol.key).Float(), want, costOf(want).Float())
+			t.Fatalf("found key %d (cost %v), the best is %d (cost %v)", sol.key, costOf(sol.key).Float(), want,
+				costOf(want).Float())
 		case sol != nil && wholeKey(p, sol, sol.slots) != want:
 			t.Fatalf("slots %v have key %d, said was %d", sol.slots, wholeKey(p, sol, sol.slots), want)
 		case sol != nil && !sol.proven():

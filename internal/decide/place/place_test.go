@@ -20,7 +20,10 @@ const gib = topology.GiB
 
 // fourNodes: two sockets of two nodes, 8 CPUs on 8 cores and 16 GiB each.
 func fourNodes() *inventory.Host {
-	return &inventory.Host{Name: "four", Topology: made(shape{nodes: 4, cpus: 8, threads: 1, memory: 16 * gib, perSocket: 2})}
+	return &inventory.Host{
+		Name:     "four",
+		Topology: made(shape{nodes: 4, cpus: 8, threads: 1, memory: 16 * gib, perSocket: 2}),
+	}
 }
 
 // mustPlace places, checks, and returns the placement.
@@ -38,7 +41,8 @@ func mustPlace(t *testing.T, r Request) (guest.Placement, Why) {
 
 // settle makes a placed guest part of the host, with nothing touched yet.
 func settle(h *inventory.Host, placed guest.Placement) {
-	h.Guests = append(h.Guests, inventory.Guest{Name: placed.Guest, Managed: true, State: "running", Placement: &placed})
+	h.Guests = append(h.Guests,
+		inventory.Guest{Name: placed.Guest, Managed: true, State: "running", Placement: &placed})
 }
 
 func small(name string) guest.Spec { return guest.Spec{Name: name, VCPUs: 4, Memory: 6 * gib} }
@@ -70,7 +74,18 @@ func TestGuestsStartedTogetherGetTheirOwnRoom(t *testing.T) {
 
 func TestClaimAndGuestOfOneNameCountOnce(t *testing.T) {
 	h := fourNodes()
-	placed, _ := mustPlace(t, Request{Host: h, Spec: guest.Spec{Name: "a", VCPUs: 4, Memory: 12 * gib, Limits: guest.Limits{Nodes: topology.SetOf[topology.NodeID](0)}}})
+	placed, _ := mustPlace(
+		t,
+		Request{
+			Host: h,
+			Spec: guest.Spec{
+				Name:   "a",
+				VCPUs:  4,
+				Memory: 12 * gib,
+				Limits: guest.Limits{Nodes: topology.SetOf[topology.NodeID](0)},
+			},
+		},
+	)
 	settle(h, placed)
 	h.Claims = []inventory.Claim{{Name: "a", Placement: placed}}
 	if got := capacity.Available(h, policy.Policy{}.WithDefaults(), "")[0].Promised; got != 12*gib {
@@ -80,7 +95,10 @@ func TestClaimAndGuestOfOneNameCountOnce(t *testing.T) {
 
 // xapi lost 40 to 75 % by squeezing guests into one node's threads.
 func TestCapacityComesBeforeLocality(t *testing.T) {
-	h := &inventory.Host{Name: "smt", Topology: made(shape{nodes: 2, cpus: 16, threads: 2, memory: 64 * gib, perSocket: 1})}
+	h := &inventory.Host{
+		Name:     "smt",
+		Topology: made(shape{nodes: 2, cpus: 16, threads: 2, memory: 64 * gib, perSocket: 1}),
+	}
 	wide := guest.Spec{Name: "wide", VCPUs: 12, Memory: 8 * gib}
 	if placed, _ := mustPlace(t, Request{Host: h, Spec: wide}); placed.Nodes.Len() != 2 {
 		t.Errorf("12 vCPUs on nodes %v: 8 cores would carry them", placed.Nodes)
@@ -104,10 +122,14 @@ func TestNeighboursAreTakenTogether(t *testing.T) {
 	if placed.Nodes.String() != "2-3" {
 		t.Errorf("placed on %v, the empty neighbours are 2-3", placed.Nodes)
 	}
-	if want := [][]int{{10, 16}, {16, 10}}; !cmp.Equal(want, [][]int{placed.Cells[0].Distances, placed.Cells[1].Distances}) {
+	if want := [][]int{{10, 16}, {16, 10}}; !cmp.Equal(
+		want,
+		[][]int{placed.Cells[0].Distances, placed.Cells[1].Distances},
+	) {
 		t.Errorf("distances %v", placed.Cells)
 	}
-	if !strings.Contains(why.Text(), "not on nodes 1,3: cost") || !strings.Contains(why.Text(), "distance 28 against 16") {
+	if !strings.Contains(why.Text(), "not on nodes 1,3: cost") ||
+		!strings.Contains(why.Text(), "distance 28 against 16") {
 		t.Errorf("text:\n%s", why.Text())
 	}
 }
@@ -150,7 +172,10 @@ func TestMeasuredLatencyTakesPrecedence(t *testing.T) {
 
 // AsymSched: the best set has the most bandwidth, not the fewest hops.
 func TestBandwidthDecidesAmongEqualLatencies(t *testing.T) {
-	h := &inventory.Host{Name: "asym", Topology: made(shape{nodes: 4, cpus: 8, threads: 1, memory: 16 * gib, perSocket: 4})}
+	h := &inventory.Host{
+		Name:     "asym",
+		Topology: made(shape{nodes: 4, cpus: 8, threads: 1, memory: 16 * gib, perSocket: 4}),
+	}
 	m := &topology.Measured{Nodes: []topology.NodeID{0, 1, 2, 3}}
 	for i := range 4 {
 		latency, bandwidth := []float64{120, 120, 120, 120}, []float64{3000, 3000, 3000, 3000}
@@ -231,7 +256,8 @@ func TestDevicesDraw(t *testing.T) {
 		t.Errorf("placed on %v, 2 is next to the device", placed.Nodes)
 	}
 	spec.Devices[0].Required = true
-	if none := noFit(t, Request{Host: h, Spec: spec}); !strings.Contains(none.Error(), "node") || len(none.Changes) == 0 {
+	if none := noFit(t, Request{Host: h, Spec: spec}); !strings.Contains(none.Error(), "node") ||
+		len(none.Changes) == 0 {
 		t.Errorf("no reason or no change: %v", none)
 	}
 	spec.Devices[0].Address = "0000:99:00.0"
@@ -251,7 +277,10 @@ func TestSMTPolicies(t *testing.T) {
 		{guest.SMTRequire, "0-2", "0-3"},
 		{guest.SMTIsolate, "0,2,4", "0-5"},
 	} {
-		h := &inventory.Host{Name: "smt", Topology: made(shape{nodes: 1, cpus: 8, threads: 2, memory: 16 * gib, perSocket: 1})}
+		h := &inventory.Host{
+			Name:     "smt",
+			Topology: made(shape{nodes: 1, cpus: 8, threads: 2, memory: 16 * gib, perSocket: 1}),
+		}
 		placed, _ := mustPlace(t, Request{Host: h, Spec: guest.Spec{
 			Name: "g", VCPUs: 3, Memory: gib, CPU: guest.CPUSpec{Binding: guest.CPUExclusive, SMT: c.smt},
 		}})
@@ -269,8 +298,18 @@ func TestSMTPolicies(t *testing.T) {
 }
 
 func TestExclusiveVCPUsStayInOneCache(t *testing.T) {
-	h := &inventory.Host{Name: "ccx", Topology: made(shape{nodes: 1, cpus: 16, threads: 1, memory: 16 * gib, perSocket: 1, caches: 4})}
-	settle(h, guest.Placement{Guest: "old", CPUMode: guest.CPUExclusive, Reservations: []guest.Reservation{{Node: 0, Exclusive: topology.SetOf[topology.CPUID](0, 1)}}})
+	h := &inventory.Host{
+		Name:     "ccx",
+		Topology: made(shape{nodes: 1, cpus: 16, threads: 1, memory: 16 * gib, perSocket: 1, caches: 4}),
+	}
+	settle(
+		h,
+		guest.Placement{
+			Guest:        "old",
+			CPUMode:      guest.CPUExclusive,
+			Reservations: []guest.Reservation{{Node: 0, Exclusive: topology.SetOf[topology.CPUID](0, 1)}},
+		},
+	)
 	for _, c := range []struct {
 		vcpus int
 		want  string
@@ -285,10 +324,19 @@ func TestExclusiveVCPUsStayInOneCache(t *testing.T) {
 }
 
 func TestExclusiveTellsWhomToBindAnew(t *testing.T) {
-	h := &inventory.Host{Name: "one", Topology: made(shape{nodes: 1, cpus: 8, threads: 1, memory: 16 * gib, perSocket: 1})}
+	h := &inventory.Host{
+		Name:     "one",
+		Topology: made(shape{nodes: 1, cpus: 8, threads: 1, memory: 16 * gib, perSocket: 1}),
+	}
 	first, _ := mustPlace(t, Request{Host: h, Spec: small("shared")})
 	settle(h, first)
-	_, why := mustPlace(t, Request{Host: h, Spec: guest.Spec{Name: "rt", VCPUs: 2, Memory: gib, CPU: guest.CPUSpec{Binding: guest.CPUExclusive}}})
+	_, why := mustPlace(
+		t,
+		Request{
+			Host: h,
+			Spec: guest.Spec{Name: "rt", VCPUs: 2, Memory: gib, CPU: guest.CPUSpec{Binding: guest.CPUExclusive}},
+		},
+	)
 	if len(why.Overlaps) != 1 || why.Overlaps[0].Guest != "shared" || why.Overlaps[0].CPUs.Len() != 2 {
 		t.Errorf("overlaps %+v", why.Overlaps)
 	}
@@ -319,7 +367,8 @@ func TestNodesWithoutCPUsOrMemory(t *testing.T) {
 	lend.Limits.Nodes = topology.SetOf[topology.NodeID](2, 3)
 	lend.Limits.CPUs = h.Topology.Nodes[2].CPUs
 	placed, why := mustPlace(t, Request{Host: h, Spec: lend})
-	if placed.Nodes.String() != "3" || !placed.VCPUs[0].CPUs.SubsetOf(h.Topology.Nodes[2].CPUs) || why.Nodes.Len() != 2 {
+	if placed.Nodes.String() != "3" || !placed.VCPUs[0].CPUs.SubsetOf(h.Topology.Nodes[2].CPUs) ||
+		why.Nodes.Len() != 2 {
 		t.Errorf("memory on %v, CPUs %v", placed.Nodes, placed.VCPUs[0].CPUs)
 	}
 }
@@ -345,7 +394,18 @@ func TestMirrorFollowsTheHost(t *testing.T) {
 
 func TestWideGuestWithoutNUMA(t *testing.T) {
 	h := fourNodes()
-	placed, _ := mustPlace(t, Request{Host: h, Spec: guest.Spec{Name: "flat", VCPUs: 12, Memory: 20 * gib, Topology: guest.TopologySpec{Mode: guest.TopologyOff}}})
+	placed, _ := mustPlace(
+		t,
+		Request{
+			Host: h,
+			Spec: guest.Spec{
+				Name:     "flat",
+				VCPUs:    12,
+				Memory:   20 * gib,
+				Topology: guest.TopologySpec{Mode: guest.TopologyOff},
+			},
+		},
+	)
 	if len(placed.Cells) != 1 || placed.Visible || placed.Nodes.Len() != 2 || placed.Reservations[0].Memory != 10*gib {
 		t.Errorf("%+v", placed)
 	}
@@ -357,8 +417,19 @@ func TestIgnoreFreesTheGuestsOwnRoom(t *testing.T) {
 	for i := range h.Topology.Nodes {
 		h.Topology.Nodes[i].Free = 2 * gib
 	}
-	placed := guest.Placement{Guest: "g", CPUMode: guest.CPURange, Reservations: []guest.Reservation{{Node: 2, Memory: 12 * gib, VCPUs: 4}}}
-	h.Guests = []inventory.Guest{{Name: "g", Managed: true, Placement: &placed, Seen: inventory.Seen{MemoryByNode: topology.MemoryByNode{2: 12 * gib}}}}
+	placed := guest.Placement{
+		Guest:        "g",
+		CPUMode:      guest.CPURange,
+		Reservations: []guest.Reservation{{Node: 2, Memory: 12 * gib, VCPUs: 4}},
+	}
+	h.Guests = []inventory.Guest{
+		{
+			Name:      "g",
+			Managed:   true,
+			Placement: &placed,
+			Seen:      inventory.Seen{MemoryByNode: topology.MemoryByNode{2: 12 * gib}},
+		},
+	}
 	spec := guest.Spec{Name: "g", VCPUs: 4, Memory: 12 * gib}
 	got, _ := mustPlace(t, Request{Host: h, Spec: spec, Ignore: "g"})
 	if got.Nodes.String() != "2" {
@@ -371,11 +442,18 @@ func TestIgnoreFreesTheGuestsOwnRoom(t *testing.T) {
 func TestNoFitNamesWhoHoldsIt(t *testing.T) {
 	h := fourNodes()
 	for n := range 4 {
-		settle(h, guest.Placement{Guest: fmt.Sprint("db", n), Reservations: []guest.Reservation{{Node: topology.NodeID(n), Memory: topology.Bytes(12+n) * gib}}})
+		settle(
+			h,
+			guest.Placement{
+				Guest:        fmt.Sprint("db", n),
+				Reservations: []guest.Reservation{{Node: topology.NodeID(n), Memory: topology.Bytes(12+n) * gib}},
+			},
+		)
 	}
 	spec := guest.Spec{Name: "web", VCPUs: 4, Memory: 8 * gib, Limits: guest.Limits{MaxNodes: 1}}
 	none := noFit(t, Request{Host: h, Spec: spec})
-	if len(none.Nodes) != 4 || none.Nodes[0].Node != 0 || none.Nodes[0].Constraint != TooLittle || none.Nodes[0].Holders[0] != "db0 (12 GiB)" {
+	if len(none.Nodes) != 4 || none.Nodes[0].Node != 0 || none.Nodes[0].Constraint != TooLittle ||
+		none.Nodes[0].Holders[0] != "db0 (12 GiB)" {
 		t.Errorf("%s", none.Text())
 	}
 	if !strings.Contains(none.Error(), "would fit: 3.7 GiB of memory instead of 8 GiB") {
@@ -386,14 +464,18 @@ func TestNoFitNamesWhoHoldsIt(t *testing.T) {
 func TestBadRequestsNameTheField(t *testing.T) {
 	h := fourNodes()
 	for want, r := range map[string]Request{
-		"no inventory":     {Spec: small("g")},
-		"vcpus":            {Host: h, Spec: guest.Spec{Name: "g", Memory: gib}},
-		"memory":           {Host: h, Spec: guest.Spec{Name: "g", VCPUs: 1}},
-		"whole pages":      {Host: h, Spec: guest.Spec{Name: "g", VCPUs: 1, Memory: 3 * topology.MiB, PageSize: 2 * topology.MiB}},
-		"topology.count":   {Host: h, Spec: guest.Spec{Name: "g", VCPUs: 1, Memory: gib, Topology: guest.TopologySpec{Mode: guest.TopologyCells}}},
-		"topology.cells":   {Host: h, Spec: guest.Spec{Name: "g", VCPUs: 3, Memory: gib, Topology: guest.TopologySpec{Mode: guest.TopologyCells, Cells: []guest.CellSpec{{VCPUs: 2, Memory: gib}}}}},
-		"overcommit":       {Host: h, Spec: small("g"), Policy: policy.Policy{Overcommit: 0.5}},
-		"housekeeping CPU": {Host: h, Spec: guest.Spec{Name: "g", VCPUs: 1, Memory: gib, CPU: guest.CPUSpec{Emulator: guest.HelperHousekeeping}}},
+		"no inventory": {Spec: small("g")},
+		"vcpus":        {Host: h, Spec: guest.Spec{Name: "g", Memory: gib}},
+		"memory":       {Host: h, Spec: guest.Spec{Name: "g", VCPUs: 1}},
+		"whole pages": {Host: h, Spec: guest.Spec{Name: "g", VCPUs: 1, Memory: 3 * topology.MiB,
+			PageSize: 2 * topology.MiB}},
+		"topology.count": {Host: h, Spec: guest.Spec{Name: "g", VCPUs: 1, Memory: gib,
+			Topology: guest.TopologySpec{Mode: guest.TopologyCells}}},
+		"topology.cells": {Host: h, Spec: guest.Spec{Name: "g", VCPUs: 3, Memory: gib,
+			Topology: guest.TopologySpec{Mode: guest.TopologyCells, Cells: []guest.CellSpec{{VCPUs: 2, Memory: gib}}}}},
+		"overcommit": {Host: h, Spec: small("g"), Policy: policy.Policy{Overcommit: 0.5}},
+		"housekeeping CPU": {Host: h, Spec: guest.Spec{Name: "g", VCPUs: 1, Memory: gib,
+			CPU: guest.CPUSpec{Emulator: guest.HelperHousekeeping}}},
 	} {
 		if _, _, err := Place(r); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want an error naming %q, got %v", want, err)

@@ -126,12 +126,14 @@ func (p *problem) validate() error {
 	vcpus, memory := 0, topology.Bytes(0)
 	for i, c := range s.Topology.Cells {
 		if c.VCPUs < 1 || c.Memory == 0 || s.PageSize > 0 && c.Memory%s.PageSize != 0 {
-			return bad(fmt.Sprintf("topology.cells[%d]", i), fmt.Sprintf("%d vCPUs, %v", c.VCPUs, c.Memory), "1 vCPU and 1 whole page and more")
+			return bad(fmt.Sprintf("topology.cells[%d]", i), fmt.Sprintf("%d vCPUs, %v", c.VCPUs, c.Memory),
+				"1 vCPU and 1 whole page and more")
 		}
 		vcpus, memory = vcpus+c.VCPUs, memory+c.Memory
 	}
 	if vcpus != s.VCPUs || memory != s.Memory {
-		return bad("topology.cells", fmt.Sprintf("%d vCPUs, %v in all", vcpus, memory), fmt.Sprintf("the guest's %d vCPUs, %v", s.VCPUs, s.Memory))
+		return bad("topology.cells", fmt.Sprintf("%d vCPUs, %v in all", vcpus, memory),
+			fmt.Sprintf("the guest's %d vCPUs, %v", s.VCPUs, s.Memory))
 	}
 	return nil
 }

@@ -31,10 +31,13 @@ func Again(r Request, lies topology.MemoryByNode) (guest.Placement, Why, error) 
 		return best, why, nil //nolint:nilerr // the best placement stands
 	}
 	saved := copied(lies, best.Nodes) - copied(lies, here.Nodes)
-	if whyHere.Squeeze > why.Squeeze || here.Nodes.Len() > best.Nodes.Len() || whyHere.Cost-why.Cost > cost.Copying(saved).Float() {
+	if whyHere.Squeeze > why.Squeeze || here.Nodes.Len() > best.Nodes.Len() ||
+		whyHere.Cost-why.Cost > cost.Copying(saved).Float() {
 		return best, why, nil
 	}
-	whyHere.Summary += fmt.Sprintf("; its memory lies there: moving %.0f %% of it to nodes %s would save a cost of %.3g only", 100*saved, best.Nodes, whyHere.Cost-why.Cost)
+	whyHere.Summary += fmt.Sprintf(
+		"; its memory lies there: moving %.0f %% of it to nodes %s would save a cost of %.3g only", 100*saved,
+		best.Nodes, whyHere.Cost-why.Cost)
 	return here, whyHere, nil
 }
 

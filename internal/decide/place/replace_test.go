@@ -15,14 +15,21 @@ func fourNodes(loads ...int) *inventory.Host {
 	h := &inventory.Host{Version: inventory.Version}
 	for n := range topology.NodeID(4) {
 		first := topology.CPUID(4 * n)
-		node := topology.Node{ID: n, CPUs: topology.Range(first, first+3), Memory: 16 * topology.GiB, Free: 16 * topology.GiB, Distances: map[topology.NodeID]int{}}
+		node := topology.Node{
+			ID:        n,
+			CPUs:      topology.Range(first, first+3),
+			Memory:    16 * topology.GiB,
+			Free:      16 * topology.GiB,
+			Distances: map[topology.NodeID]int{},
+		}
 		for m := range topology.NodeID(4) {
 			node.Distances[m] = 20
 		}
 		node.Distances[n] = 10
 		h.Topology.Nodes = append(h.Topology.Nodes, node)
 		for c := first; c < first+4; c++ {
-			h.Topology.CPUs = append(h.Topology.CPUs, topology.CPU{ID: c, Node: n, Core: topology.CoreID(c), Siblings: topology.SetOf(c)})
+			h.Topology.CPUs = append(h.Topology.CPUs,
+				topology.CPU{ID: c, Node: n, Core: topology.CoreID(c), Siblings: topology.SetOf(c)})
 		}
 	}
 	h.Topology.Classify()
@@ -53,7 +60,9 @@ func TestAgainStaysWhereTheMemoryLies(t *testing.T) {
 		{"a crowded node is", fourNodes(0, 6, 6, 6), 3, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, why, err := place.Again(place.Request{Host: c.host, Spec: guest.Spec{Name: "g", VCPUs: 2, Memory: 2 * topology.GiB}}, lies(c.lies))
+			p, why, err := place.Again(
+				place.Request{Host: c.host, Spec: guest.Spec{Name: "g", VCPUs: 2, Memory: 2 * topology.GiB}},
+				lies(c.lies))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -65,7 +74,12 @@ func TestAgainStaysWhereTheMemoryLies(t *testing.T) {
 }
 
 func TestAgainKeepsToTheLimits(t *testing.T) {
-	spec := guest.Spec{Name: "g", VCPUs: 2, Memory: topology.GiB, Limits: guest.Limits{Nodes: topology.SetOf[topology.NodeID](1)}}
+	spec := guest.Spec{
+		Name:   "g",
+		VCPUs:  2,
+		Memory: topology.GiB,
+		Limits: guest.Limits{Nodes: topology.SetOf[topology.NodeID](1)},
+	}
 	p, _, err := place.Again(place.Request{Host: fourNodes(), Spec: spec}, topology.MemoryByNode{3: topology.GiB})
 	if err != nil || !p.Nodes.Equal(topology.SetOf[topology.NodeID](1)) {
 		t.Errorf("asked for node 1, got %s, %v", p.Nodes, err)
@@ -73,7 +87,9 @@ func TestAgainKeepsToTheLimits(t *testing.T) {
 }
 
 func TestAgainSaysWhyItStays(t *testing.T) {
-	_, why, err := place.Again(place.Request{Host: fourNodes(0, 0, 0, 1), Spec: guest.Spec{Name: "g", VCPUs: 2, Memory: topology.GiB}}, topology.MemoryByNode{3: topology.GiB})
+	_, why, err := place.Again(
+		place.Request{Host: fourNodes(0, 0, 0, 1), Spec: guest.Spec{Name: "g", VCPUs: 2, Memory: topology.GiB}},
+		topology.MemoryByNode{3: topology.GiB})
 	if err != nil || !strings.Contains(why.Summary, "its memory lies there") {
 		t.Errorf("no reason given: %q, %v", why.Summary, err)
 	}

@@ -78,7 +78,11 @@ func BenchmarkUneven(b *testing.B) {
 					var requests []Request
 					for seed := range hosts {
 						r := rand.New(rand.NewPCG(uint64(seed), uint64(nodes)))
-						h := &inventory.Host{Name: "bench", Topology: made(shape{nodes: nodes, cpus: 16, threads: 2, memory: 64 * topology.GiB, perSocket: 4})}
+						h := &inventory.Host{
+							Name: "bench",
+							Topology: made(
+								shape{nodes: nodes, cpus: 16, threads: 2, memory: 64 * topology.GiB, perSocket: 4}),
+						}
 						kind.make(h, r)
 						requests = append(requests, Request{Host: h, Spec: spec, Policy: policy.Policy{}})
 					}

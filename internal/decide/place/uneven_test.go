@@ -20,7 +20,8 @@ func randomUneven(seed uint64) Request {
 	r := rand.New(rand.NewPCG(seed, 5))
 	nodes := 2 + r.IntN(5)
 	h := &inventory.Host{Name: "host", Topology: made(shape{
-		nodes: nodes, cpus: 8, threads: 2, memory: 32 * topology.GiB, perSocket: 1 + r.IntN(4), near: 12 + r.IntN(6), far: 20 + r.IntN(12),
+		nodes: nodes, cpus: 8, threads: 2, memory: 32 * topology.GiB, perSocket: 1 + r.IntN(4), near: 12 +
+			r.IntN(6), far: 20 + r.IntN(12),
 	})}
 	hostKinds[r.IntN(len(hostKinds))].make(h, r)
 	spec := guest.Spec{Name: "sized", Topology: guest.TopologySpec{Mode: guest.TopologyCells}}
@@ -92,9 +93,11 @@ func TestUnevenCellsAgainstExhaustion(t *testing.T) {
 		case sol == nil:
 			continue
 		case sol.key < want || wholeKey(p, sol, sol.slots) != sol.key:
-			t.Fatalf("host %d: said key %d, the slots have %d, the best is %d", seed, sol.key, wholeKey(p, sol, sol.slots), want)
+			t.Fatalf("host %d: said key %d, the slots have %d, the best is %d", seed, sol.key,
+				wholeKey(p, sol, sol.slots), want)
 		case sol.proven() && sol.key != want:
-			t.Fatalf("host %d: key %d (cost %v) is said to be best, %d (cost %v) is", seed, sol.key, costOf(sol.key).Float(), want, costOf(want).Float())
+			t.Fatalf("host %d: key %d (cost %v) is said to be best, %d (cost %v) is", seed, sol.key,
+				costOf(sol.key).Float(), want, costOf(want).Float())
 		case !sol.proven() && sol.open > want:
 			t.Fatalf("host %d: said nothing is below key %d, %d is", seed, sol.open, want)
 		case !sol.proven() && r.Policy.SearchSteps == 0:
@@ -145,7 +148,10 @@ func TestBoundsKeepTheOptimum(t *testing.T) {
 func TestSearchIsBounded(t *testing.T) {
 	for seed := range uint64(4) {
 		r := rand.New(rand.NewPCG(seed, 64))
-		h := &inventory.Host{Name: "host", Topology: made(shape{nodes: 64, cpus: 16, threads: 2, memory: 64 * topology.GiB, perSocket: 4})}
+		h := &inventory.Host{
+			Name:     "host",
+			Topology: made(shape{nodes: 64, cpus: 16, threads: 2, memory: 64 * topology.GiB, perSocket: 4}),
+		}
 		busy(h, r)
 		measured(&h.Topology, r, 0.2)
 		request := Request{Host: h, Spec: sizedCells(8, true), Policy: policy.Policy{SearchSteps: 300}}

@@ -100,7 +100,8 @@ type Overlap struct {
 func (p *problem) why(sol *solution, placed *guest.Placement) Why {
 	w := Why{
 		Guest: p.spec.Name, Nodes: p.nodesOf(sol.slots), Squeeze: squeezeOf(sol.key),
-		Cost: costOf(sol.key).Float(), Considered: sol.considered, Pruned: sol.pruned, Optimal: sol.proven(), Gap: gapOf(sol.key, sol.open),
+		Cost:       costOf(sol.key).Float(),
+		Considered: sol.considered, Pruned: sol.pruned, Optimal: sol.proven(), Gap: gapOf(sol.key, sol.open),
 		Access: "SLIT, damped",
 	}
 	if p.access.Measured() {
@@ -136,7 +137,8 @@ func (p *problem) bill(slots []slot, sol *solution) cost.Terms {
 		t = t.Add(p.terms(a, da, len(slots)))
 		for j, b := range slots[:i] {
 			db := sol.demandOf(j)
-			latency := cost.Micro((traffic(da, db)*int64(p.wayLatency(a, b)) + traffic(db, da)*int64(p.wayLatency(b, a))) >> shareBits)
+			latency := cost.Micro(
+				(traffic(da, db)*int64(p.wayLatency(a, b)) + traffic(db, da)*int64(p.wayLatency(b, a))) >> shareBits)
 			t[cost.Latency] += latency
 			t[cost.Bandwidth] += p.between(a, da, b, db) - latency
 		}
@@ -188,7 +190,8 @@ func (p *problem) farthest(slots []slot) string {
 			if l := p.access.Latency(a.cpu, b.mem); a.cpu != b.mem && l > worst {
 				worst = l
 				text = fmt.Sprintf("distance %d", p.access.SLIT(a.cpu, b.mem))
-				if ns, ok := p.host.Topology.Latency(p.nodes[a.cpu].node.ID, p.nodes[b.mem].node.ID); ok && p.access.Measured() {
+				if ns, ok := p.host.Topology.Latency(p.nodes[a.cpu].node.ID, p.nodes[b.mem].node.ID); ok &&
+					p.access.Measured() {
 					text = fmt.Sprintf("%.0f ns", ns)
 				}
 			}
@@ -227,7 +230,12 @@ func (p *problem) fewer(sol *solution) []Alternative {
 	if last.fitting < last.cells && len(short) > 0 {
 		reason, decided = short[0].String(), string(short[0].Constraint)
 	}
-	return []Alternative{{Decided: decided, Reason: fmt.Sprintf("%s not enough: %s", text.Count(last.cells, "node is", "nodes are"), reason)}}
+	return []Alternative{
+		{
+			Decided: decided,
+			Reason:  fmt.Sprintf("%s not enough: %s", text.Count(last.cells, "node is", "nodes are"), reason),
+		},
+	}
 }
 
 // shortages lists, for each node that could give a home, what the least
@@ -270,7 +278,14 @@ func (p *problem) tooSmall(sol *solution) []Alternative {
 	var out []Alternative
 	for _, short := range p.closest(p.shortages(sol.kinds)) {
 		if len(out) < alternativesShown {
-			out = append(out, Alternative{Nodes: topology.SetOf(short.Node), Decided: string(short.Constraint), Reason: short.String()})
+			out = append(
+				out,
+				Alternative{
+					Nodes:   topology.SetOf(short.Node),
+					Decided: string(short.Constraint),
+					Reason:  short.String(),
+				},
+			)
 		}
 	}
 	return out
@@ -346,7 +361,8 @@ func (p *problem) compare(sol *solution, chosen cost.Terms, k key, slots []slot)
 		alt.Decided, alt.Reason = "nodes", "takes more nodes"
 		return alt
 	case k == sol.key:
-		alt.Decided, alt.Reason = "none", fmt.Sprintf("cost %.3g as well: no difference, the lower ids are taken", figure)
+		alt.Decided, alt.Reason = "none", fmt.Sprintf("cost %.3g as well: no difference, the lower ids are taken",
+			figure)
 		return alt
 	}
 	theirs := p.bill(slots, sol)
@@ -357,7 +373,8 @@ func (p *problem) compare(sol *solution, chosen cost.Terms, k key, slots []slot)
 		}
 	}
 	alt.Decided = worst.String()
-	alt.Reason = fmt.Sprintf("cost %.3g (%s %.3g against %.3g)", figure, worst, theirs[worst].Float(), chosen[worst].Float())
+	alt.Reason = fmt.Sprintf("cost %.3g (%s %.3g against %.3g)", figure, worst, theirs[worst].Float(),
+		chosen[worst].Float())
 	here, there := "", ""
 	switch worst {
 	case cost.Latency:

@@ -11,7 +11,8 @@ import (
 // summary is one sentence: what was given, and what it costs.
 func (w *Why) summary(s *guest.Spec, cells int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s -> %s %v: %s and %v", w.Guest, text.Plural(w.Nodes.Len(), "node", "nodes"), w.Nodes, text.Count(s.VCPUs, "vCPU", "vCPUs"), s.Memory)
+	fmt.Fprintf(&b, "%s -> %s %v: %s and %v", w.Guest, text.Plural(w.Nodes.Len(), "node", "nodes"), w.Nodes,
+		text.Count(s.VCPUs, "vCPU", "vCPUs"), s.Memory)
 	if cells > 1 {
 		fmt.Fprintf(&b, " in %d parts", cells)
 	}
@@ -24,7 +25,8 @@ func (w *Why) summary(s *guest.Spec, cells int) string {
 		fmt.Fprintf(&b, " (%s)", strings.Join(parts, ", "))
 	}
 	if w.Squeeze > 0 {
-		fmt.Fprintf(&b, "; %s share cores, no set of nodes has a core for each", text.Count(w.Squeeze, "vCPU must", "vCPUs must"))
+		fmt.Fprintf(&b, "; %s share cores, no set of nodes has a core for each",
+			text.Count(w.Squeeze, "vCPU must", "vCPUs must"))
 	}
 	return b.String()
 }
@@ -53,12 +55,14 @@ func (w *Why) Text() string {
 		b.WriteByte('\n')
 	}
 	for _, g := range w.Grow {
-		fmt.Fprintf(&b, "  first: add %s of %v to the pool of node %d\n", text.Count(int(g.Pages), "page", "pages"), g.PageSize, g.Node)
+		fmt.Fprintf(&b, "  first: add %s of %v to the pool of node %d\n", text.Count(int(g.Pages), "page", "pages"),
+			g.PageSize, g.Node)
 	}
 	for _, o := range w.Overlaps {
 		fmt.Fprintf(&b, "  first: bind guest %s anew without CPUs %v, which become exclusive\n", o.Guest, o.CPUs)
 	}
-	fmt.Fprintf(&b, "  searched: %d steps, %d sets of nodes ruled out by bounds; %s\n", w.Considered, w.Pruned, w.proof())
+	fmt.Fprintf(&b, "  searched: %d steps, %d sets of nodes ruled out by bounds; %s\n", w.Considered, w.Pruned,
+		w.proof())
 	return b.String()
 }
 

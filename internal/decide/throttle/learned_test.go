@@ -32,11 +32,13 @@ func TestWhatMovesTellOfTheRate(t *testing.T) {
 		{"of two the slower", []throttle.Copy{at(300 * mib), at(200 * mib)}, 200 * mib},
 		{"one at a bad time", []throttle.Copy{at(gib), at(32 * mib), at(gib)}, gib},
 		{"one that is too good", []throttle.Copy{at(gib), at(64 * gib), at(gib), at(gib)}, gib},
-		{"the last five count", []throttle.Copy{at(100 * mib), at(100 * mib), at(100 * mib), at(gib), at(gib), at(gib), at(100 * mib), at(100 * mib)}, gib},
+		{"the last five count", []throttle.Copy{at(100 * mib), at(100 * mib), at(100 * mib), at(gib), at(gib), at(gib),
+			at(100 * mib), at(100 * mib)}, gib},
 		{"too little to tell", []throttle.Copy{{Bytes: 64*mib - 1, Took: time.Second}}, 0},
 		{"just enough", []throttle.Copy{{Bytes: 64 * mib, Took: time.Second}}, 64 * mib},
 		{"no time is no figure", []throttle.Copy{{Bytes: gib}, {Bytes: gib, Took: -time.Second}}, 0},
-		{"little does not push out much", []throttle.Copy{at(gib), {mib, 1}, {mib, 1}, {mib, 1}, {mib, 1}, {mib, 1}}, gib},
+		{"little does not push out much", []throttle.Copy{at(gib), {mib, 1}, {mib, 1}, {mib, 1}, {mib, 1}, {mib, 1}},
+			gib},
 		{"slower than a byte a second is not unknown", []throttle.Copy{{Bytes: 64 * mib, Took: 1 << 62}}, 1},
 		{"as fast as can be", []throttle.Copy{{Bytes: 1 << 62, Took: 1}}, 1<<63 - 1},
 	} {
@@ -52,7 +54,10 @@ func TestWhatMovesTellOfTheRate(t *testing.T) {
 func TestTheLearnedRateIsInTheMiddle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		moves := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) throttle.Copy {
-			return throttle.Copy{Bytes: topology.Bytes(rapid.Uint64Range(0, 1<<40).Draw(t, "bytes")), Took: time.Duration(rapid.Int64Range(-1, int64(time.Hour)).Draw(t, "took"))}
+			return throttle.Copy{
+				Bytes: topology.Bytes(rapid.Uint64Range(0, 1<<40).Draw(t, "bytes")),
+				Took:  time.Duration(rapid.Int64Range(-1, int64(time.Hour)).Draw(t, "took")),
+			}
 		}), 0, 12).Draw(t, "moves")
 		var all throttle.Copies
 		var telling []topology.Bytes

@@ -61,7 +61,8 @@ func TestNext_ConvergesBelowTheBound(t *testing.T) {
 			t.Errorf("vCPUs wait %.4f longer on average, the bound is %.4f", mean, m.bound)
 		}
 		if mean, want := bytes/time, float64(min(m.bears, m.most))/3; mean < want {
-			t.Errorf("copies %v a second, the guest bears %v and the host gives %v", topology.Bytes(mean), m.bears, m.most)
+			t.Errorf("copies %v a second, the guest bears %v and the host gives %v", topology.Bytes(mean), m.bears,
+				m.most)
 		}
 	})
 }
@@ -70,7 +71,10 @@ func TestNext_ConvergesBelowTheBound(t *testing.T) {
 // and never above the cap.
 func TestNext_StaysWithinItsBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		b := Bounds{MostWait: rapid.Float64Range(0, 1).Draw(t, "most wait"), Cap: topology.Bytes(rapid.IntRange(0, 1<<34).Draw(t, "cap"))}
+		b := Bounds{
+			MostWait: rapid.Float64Range(0, 1).Draw(t, "most wait"),
+			Cap:      topology.Bytes(rapid.IntRange(0, 1<<34).Draw(t, "cap")),
+		}
 		rate := First(b)
 		for range rapid.IntRange(0, 60).Draw(t, "slices") {
 			if low := Least; b.Cap > 0 && b.Cap < low {
@@ -89,10 +93,20 @@ func TestNext_StaysWithinItsBounds(t *testing.T) {
 				t.Fatalf("a slice of %v", size)
 			}
 			took := time.Duration(rapid.IntRange(0, 1<<32).Draw(t, "took"))
-			if pause := Pause(rate, size, took); pause < 0 || float64(size)/(took+pause).Seconds() > 1.001*float64(rate) {
+			if pause := Pause(rate, size, took); pause < 0 ||
+				float64(size)/(took+pause).Seconds() > 1.001*float64(rate) {
 				t.Fatalf("%v in %v and a pause of %v is above %v a second", size, took, pause, rate)
 			}
-			rate = Next(b, rate, Slice{Bytes: size, Took: took, Wait: rapid.Float64Range(0, 1).Draw(t, "wait"), Before: rapid.Float64Range(0, 1).Draw(t, "before")})
+			rate = Next(
+				b,
+				rate,
+				Slice{
+					Bytes:  size,
+					Took:   took,
+					Wait:   rapid.Float64Range(0, 1).Draw(t, "wait"),
+					Before: rapid.Float64Range(0, 1).Draw(t, "before"),
+				},
+			)
 		}
 	})
 }
@@ -129,8 +143,10 @@ func TestOf_BoundsOfAPolicy(t *testing.T) {
 		{"a quarter of the bandwidth", policy.Balance{}, 8 * gib, 0, Bounds{MostWait: 0.05, Cap: 2 * gib}},
 		{"what others leave", policy.Balance{}, 8 * gib, 7 * gib, Bounds{MostWait: 0.05, Cap: gib}},
 		{"others take all", policy.Balance{}, 8 * gib, 9 * gib, Bounds{MostWait: 0.05, Cap: Least}},
-		{"a cap of the operator's", policy.Balance{Pace: gib, MostGuestWait: 0.2}, 8 * gib, 0, Bounds{MostWait: 0.2, Cap: gib}},
-		{"a cap above the part", policy.Balance{Pace: 4 * gib, MostBandwidth: 0.125}, 8 * gib, 0, Bounds{MostWait: 0.05, Cap: gib}},
+		{"a cap of the operator's", policy.Balance{Pace: gib, MostGuestWait: 0.2}, 8 * gib, 0,
+			Bounds{MostWait: 0.2, Cap: gib}},
+		{"a cap above the part", policy.Balance{Pace: 4 * gib, MostBandwidth: 0.125}, 8 * gib, 0,
+			Bounds{MostWait: 0.05, Cap: gib}},
 	} {
 		if got := Of(c.policy, c.bandwidth, c.used); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)

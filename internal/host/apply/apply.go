@@ -241,7 +241,8 @@ func pool(change func(topology.NodeID, topology.Bytes, uint64) (uint64, error), 
 	got, err := change(s.Node, s.PageSize, s.Pages)
 	o := Outcome{Status: Done}
 	if got < s.Pages {
-		o.Status, o.Detail = Partial, fmt.Sprintf("%d of %d pages: node %d has no more unfragmented free memory", got, s.Pages, s.Node)
+		o.Status, o.Detail = Partial, fmt.Sprintf("%d of %d pages: node %d has no more unfragmented free memory", got,
+			s.Pages, s.Node)
 	}
 	return o, err
 }

@@ -28,8 +28,10 @@ func cpus(list string) topology.CPUSet   { return topology.MustParseSet[topology
 func running(t *testing.T) (*fake.Host, inventory.Guest, apply.Executor) {
 	t.Helper()
 	h := fake.MustNew("nodes:2 cores:2 memory:1G huge:2M=8")
-	err := h.Add(fake.Definition{Name: "g", Config: inventory.Config{VCPUs: 1, Memory: 256 * mib, Source: "memfd", IOThreads: 1,
-		Pins: map[guest.VCPUID]topology.CPUSet{0: cpus("0")}, EmulatorPin: cpus("0-1")}})
+	err := h.Add(
+		fake.Definition{Name: "g", Config: inventory.Config{VCPUs: 1, Memory: 256 * mib, Source: "memfd", IOThreads: 1,
+			Pins: map[guest.VCPUID]topology.CPUSet{0: cpus("0")}, EmulatorPin: cpus("0-1")}},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +64,12 @@ func everyKind(g inventory.Guest) []plan.Step {
 		{Kind: plan.PinIO, IOThread: 1, CPUs: cpus("2-3")},
 		{Kind: plan.Affinity, TID: g.PID, CPUs: cpus("2-3")},
 		{Kind: plan.SetPolicy, Address: ram.Address, Size: ram.Size, Mode: guest.MemoryPreferred, Nodes: nodes("1")},
-		{Kind: plan.MoveOwn, Nodes: nodes("1"), Bytes: 4 * mib, Parts: []plan.Part{{Address: heap.Address, Size: heap.Size, PageSize: heap.PageSize}}},
+		{
+			Kind:  plan.MoveOwn,
+			Nodes: nodes("1"),
+			Bytes: 4 * mib,
+			Parts: []plan.Part{{Address: heap.Address, Size: heap.Size, PageSize: heap.PageSize}},
+		},
 		{Kind: plan.MoveRange, Address: ram.Address, Size: ram.Size, Nodes: nodes("1"), Bytes: 64 * mib},
 		{Kind: plan.HoldNodes, Nodes: nodes("1")},
 		{Kind: plan.ShrinkPool, Node: 0, PageSize: 2 * mib, Pages: 8},
@@ -74,7 +81,10 @@ func TestEveryKindOfStepDoesWhatItSays(t *testing.T) {
 	h, g, x := running(t)
 	var told topology.Bytes
 	x.Progress = func(_ plan.Step, done, _ topology.Bytes) { told = done }
-	intent := guest.Intent{Spec: guest.Spec{Name: "g"}, Placement: guest.Placement{Guest: "g", Nodes: nodes("1"), MemoryMode: guest.MemoryStrict}}
+	intent := guest.Intent{
+		Spec:      guest.Spec{Name: "g"},
+		Placement: guest.Placement{Guest: "g", Nodes: nodes("1"), MemoryMode: guest.MemoryStrict},
+	}
 	p := planOf(t, h, g, everyKind(g)...)
 	outcomes, err := x.Run(context.Background(), p, intent)
 	if err != nil || !apply.Complete(outcomes) {
@@ -122,7 +132,8 @@ func TestRunStopsAtTheStepThatFails(t *testing.T) {
 		// Before each step the guest is looked at once: step i is call 2i+2.
 		h.Inject(fake.Fault{Before: fake.Nth(2*i+2, func() error { return lost })})
 		outcomes, err := x.Run(context.Background(), p, guest.Intent{})
-		if !errors.Is(err, lost) || errors.Is(err, apply.ErrGone) || !strings.Contains(err.Error(), p.Steps[i].String()) {
+		if !errors.Is(err, lost) || errors.Is(err, apply.ErrGone) ||
+			!strings.Contains(err.Error(), p.Steps[i].String()) {
 			t.Errorf("step %d: error %v", i, err)
 		}
 		var got, want []apply.Status
@@ -149,7 +160,8 @@ func TestRunStopsAtTheStepThatFails(t *testing.T) {
 func TestAStalePlanIsRefused(t *testing.T) {
 	h, g, x := running(t)
 	p := planOf(t, h, g, everyKind(g)...)
-	if err := h.Replace(fake.Definition{Name: "g", Config: inventory.Config{VCPUs: 1, Memory: 128 * mib, Source: "anonymous"}}); err != nil {
+	if err := h.Replace(fake.Definition{Name: "g", Config: inventory.Config{VCPUs: 1, Memory: 128 * mib,
+		Source: "anonymous"}}); err != nil {
 		t.Fatal(err)
 	}
 	outcomes, err := x.Run(context.Background(), p, guest.Intent{})
@@ -168,9 +180,20 @@ func TestAStalePlanIsRefused(t *testing.T) {
 
 func TestAGuestThatEndsInAStepIsSaid(t *testing.T) {
 	h, g, x := running(t)
-	p := planOf(t, h, g, plan.Step{Kind: plan.MoveRange, Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size, Nodes: nodes("1")})
+	p := planOf(
+		t,
+		h,
+		g,
+		plan.Step{
+			Kind:    plan.MoveRange,
+			Address: g.Seen.Ranges[0].Address,
+			Size:    g.Seen.Ranges[0].Size,
+			Nodes:   nodes("1"),
+		},
+	)
 	h.Inject(fake.Fault{Before: fake.NthOf("Move", 1, func() error { h.Vanish("g"); return nil })})
-	if _, err := x.Run(context.Background(), p, guest.Intent{}); !errors.Is(err, apply.ErrGone) || !errors.Is(err, unix.ESRCH) {
+	if _, err := x.Run(context.Background(), p, guest.Intent{}); !errors.Is(err, apply.ErrGone) ||
+		!errors.Is(err, unix.ESRCH) {
 		t.Errorf("error %v, want that the guest is gone, and the kernel's own", err)
 	}
 	if _, err := apply.Basis(h, g); !errors.Is(err, apply.ErrGone) {
@@ -201,7 +224,8 @@ func basisError(h *fake.Host, g inventory.Guest) error {
 func TestAnEndedContextStopsBetweenSteps(t *testing.T) {
 	h, g, x := running(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	p := planOf(t, h, g, plan.Step{Kind: plan.Affinity, TID: g.PID, CPUs: cpus("1")}, plan.Step{Kind: plan.Affinity, TID: g.PID, CPUs: cpus("2")})
+	p := planOf(t, h, g, plan.Step{Kind: plan.Affinity, TID: g.PID, CPUs: cpus("1")},
+		plan.Step{Kind: plan.Affinity, TID: g.PID, CPUs: cpus("2")})
 	h.Inject(fake.Fault{Before: fake.NthOf("SetAffinity", 1, func() error { cancel(); return nil })})
 	outcomes, err := x.Run(ctx, p, guest.Intent{})
 	if !errors.Is(err, context.Canceled) || outcomes[0].Status != apply.Done || outcomes[1].Status != apply.Skipped {
@@ -220,23 +244,28 @@ func TestWhatIsDoneInPart(t *testing.T) {
 	}{
 		{"pages in use stay", func(h *fake.Host) error { return h.Stick("g", 4*mib) },
 			func(g inventory.Guest) plan.Step {
-				return plan.Step{Kind: plan.MoveRange, Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size, Nodes: nodes("1")}
+				return plan.Step{Kind: plan.MoveRange, Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size,
+					Nodes: nodes("1")}
 			}, apply.Partial, "4 MiB did not move: map[EBUSY:1024]", nil},
 		{"a few of the process's own are no shortfall", func(h *fake.Host) error { return h.Stick("g", mib) },
 			func(g inventory.Guest) plan.Step {
-				return plan.Step{Kind: plan.MoveOwn, Nodes: nodes("1"), Parts: []plan.Part{{Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size}}}
+				return plan.Step{Kind: plan.MoveOwn, Nodes: nodes("1"),
+					Parts: []plan.Part{{Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size}}}
 			}, apply.Done, "1 MiB stay where they are, in use", nil},
 		{"many of the process's own are one", func(h *fake.Host) error { return h.Stick("g", 2*mib) },
 			func(g inventory.Guest) plan.Step {
-				return plan.Step{Kind: plan.MoveOwn, Nodes: nodes("1"), Bytes: 64 * mib, Parts: []plan.Part{{Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size}}}
+				return plan.Step{Kind: plan.MoveOwn, Nodes: nodes("1"), Bytes: 64 * mib,
+					Parts: []plan.Part{{Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size}}}
 			}, apply.Partial, "2 MiB stay where they are, in use", nil},
 		{"a full node", func(h *fake.Host) error { h.Fill(1, 24*mib); return nil },
 			func(g inventory.Guest) plan.Step {
-				return plan.Step{Kind: plan.MoveRange, Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size, Nodes: nodes("1")}
+				return plan.Step{Kind: plan.MoveRange, Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size,
+					Nodes: nodes("1")}
 			}, apply.Failed, "cannot allocate memory", unix.ENOMEM},
 		{"a full node, own memory", func(h *fake.Host) error { h.Fill(1, 0); return nil },
 			func(g inventory.Guest) plan.Step {
-				return plan.Step{Kind: plan.MoveOwn, Nodes: nodes("1"), Parts: []plan.Part{{Address: g.Seen.Ranges[1].Address, Size: g.Seen.Ranges[1].Size}}}
+				return plan.Step{Kind: plan.MoveOwn, Nodes: nodes("1"),
+					Parts: []plan.Part{{Address: g.Seen.Ranges[1].Address, Size: g.Seen.Ranges[1].Size}}}
 			}, apply.Failed, "cannot allocate memory", unix.ENOMEM},
 		{"a pool that cannot grow", func(h *fake.Host) error { h.Fill(1, 5*mib); return nil },
 			func(inventory.Guest) plan.Step {
@@ -244,7 +273,8 @@ func TestWhatIsDoneInPart(t *testing.T) {
 			},
 			apply.Partial, "2 of 4 pages: node 1 has no more unfragmented free memory", nil},
 		{"a step that this version does not know", func(*fake.Host) error { return nil },
-			func(inventory.Guest) plan.Step { return plan.Step{Kind: "teleport"} }, apply.Failed, `no way is known to carry out a step of kind "teleport"`, errAny},
+			func(inventory.Guest) plan.Step { return plan.Step{Kind: "teleport"} }, apply.Failed,
+			`no way is known to carry out a step of kind "teleport"`, errAny},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h, g, x := running(t)
@@ -256,7 +286,8 @@ func TestWhatIsDoneInPart(t *testing.T) {
 				t.Errorf("error %v, want %v", err, c.err)
 			}
 			o := outcomes[0]
-			if o.Status != c.want || !strings.Contains(o.Detail, c.detail) || (o.Status == apply.Done) != apply.Complete(outcomes) {
+			if o.Status != c.want || !strings.Contains(o.Detail, c.detail) ||
+				(o.Status == apply.Done) != apply.Complete(outcomes) {
 				t.Errorf("%s %q, want %s %q", o.Status, o.Detail, c.want, c.detail)
 			}
 			if err := h.Audit(); err != nil {

@@ -39,7 +39,9 @@ type looked struct {
 	fail   func(plan.Step) (plan.Moved, error)
 }
 
-func (l *looked) Move(ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes)) (plan.Moved, error) {
+func (l *looked) Move(
+	ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes),
+) (plan.Moved, error) {
 	l.slices = append(l.slices, plan.Part{Address: s.Address, Size: s.Size, PageSize: s.PageSize})
 	if l.fail != nil {
 		if moved, err := l.fail(s); err != nil || moved.Failed > 0 {
@@ -56,9 +58,11 @@ func TestSlicesCoverAMappingOnce(t *testing.T) {
 		size := page * topology.Bytes(rapid.IntRange(1, 700).Draw(t, "pages"))
 		slice := topology.Bytes(rapid.IntRange(1, 300<<20).Draw(t, "slice"))
 		k := &looked{Host: fake.MustNew("nodes:1 cores:1")}
-		turn := apply.NewTurn(plan.Steps{}, []plan.Step{{Kind: plan.MoveRange, Address: 0x1000, Size: size, PageSize: page, Bytes: size}})
+		turn := apply.NewTurn(plan.Steps{},
+			[]plan.Step{{Kind: plan.MoveRange, Address: 0x1000, Size: size, PageSize: page, Bytes: size}})
 		x := apply.Executor{Kernel: k, Clock: time.Now}
-		if err := x.Turns(context.Background(), []*apply.Turn{turn}, &slicing{size: slice}, func() {}); err != nil || turn.Err != nil {
+		if err := x.Turns(context.Background(), []*apply.Turn{turn}, &slicing{size: slice}, func() {}); err != nil ||
+			turn.Err != nil {
 			t.Fatal(err, turn.Err)
 		}
 		next := uint64(0x1000)
@@ -72,7 +76,8 @@ func TestSlicesCoverAMappingOnce(t *testing.T) {
 			t.Errorf("%d bytes of %d were looked at", next-0x1000, size)
 		}
 		turn.Finish()
-		if done, total := turn.Done(); done != size || total != size || turn.Outcomes[0].Status != apply.Done || turn.Outcomes[0].Moved.Moved != size {
+		if done, total := turn.Done(); done != size || total != size || turn.Outcomes[0].Status != apply.Done ||
+			turn.Outcomes[0].Moved.Moved != size {
 			t.Errorf("%v of %v, %+v", done, total, turn.Outcomes)
 		}
 	})
@@ -95,7 +100,11 @@ func TestPagesInUseAreTriedOnceMore(t *testing.T) {
 			if tries++; frees && tries == 2 {
 				return plan.Moved{}, nil
 			}
-			return plan.Moved{Moved: 64*mib - 4*topology.KiB, Failed: 4 * topology.KiB, Why: map[string]uint64{"EBUSY": 1}}, nil
+			return plan.Moved{
+				Moved:  64*mib - 4*topology.KiB,
+				Failed: 4 * topology.KiB,
+				Why:    map[string]uint64{"EBUSY": 1},
+			}, nil
 		}
 		turn := apply.NewTurn(plan.Steps{}, oneRange(0, 256*mib))
 		x := apply.Executor{Kernel: k, Clock: time.Now}
@@ -107,7 +116,8 @@ func TestPagesInUseAreTriedOnceMore(t *testing.T) {
 		if tries != 2 || len(k.slices) != 5 || k.slices[4].Address != 0 {
 			t.Errorf("tried %d times; slices %v", tries, k.slices)
 		}
-		if frees && o.Status != apply.Done || !frees && (o.Status != apply.Partial || o.Moved.Failed != 4*topology.KiB || o.Moved.Why["EBUSY"] != 1) {
+		if frees && o.Status != apply.Done ||
+			!frees && (o.Status != apply.Partial || o.Moved.Failed != 4*topology.KiB || o.Moved.Why["EBUSY"] != 1) {
 			t.Errorf("they are freed: %v, %s %s", frees, o.Status, o.Detail)
 		}
 	}
@@ -130,7 +140,8 @@ func TestTurnsGoOnWithoutOneThatFails(t *testing.T) {
 			}
 			return plan.Moved{}, nil
 		}
-		turns := []*apply.Turn{apply.NewTurn(plan.Steps{}, oneRange(0, 128*mib)), apply.NewTurn(plan.Steps{}, oneRange(0x10000000, 256*mib))}
+		turns := []*apply.Turn{apply.NewTurn(plan.Steps{}, oneRange(0, 128*mib)),
+			apply.NewTurn(plan.Steps{}, oneRange(0x10000000, 256*mib))}
 		x := apply.Executor{Kernel: k, Clock: time.Now}
 		if err := x.Turns(context.Background(), turns, &slicing{size: 64 * mib}, func() {}); err != nil {
 			t.Fatal(err)
@@ -167,7 +178,8 @@ func TestAFullTargetDoesNotHoldOthersUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	turn.Finish()
-	if turn.Outcomes[0].Status != apply.Failed || turn.Outcomes[1].Status != apply.Done || !errors.Is(turn.Err, unix.ENOMEM) {
+	if turn.Outcomes[0].Status != apply.Failed || turn.Outcomes[1].Status != apply.Done ||
+		!errors.Is(turn.Err, unix.ENOMEM) {
 		t.Errorf("%v: %+v", turn.Err, turn.Outcomes)
 	}
 }
@@ -183,7 +195,8 @@ func TestTurnsStopBetweenSlices(t *testing.T) {
 	}
 	turn.Finish()
 	done, total := turn.Done()
-	if done != 128*mib || total != 256*mib || pace.copied != done || len(k.slices) != 2 || turn.Outcomes[0].Status == apply.Done {
+	if done != 128*mib || total != 256*mib || pace.copied != done || len(k.slices) != 2 ||
+		turn.Outcomes[0].Status == apply.Done {
 		t.Errorf("%v of %v in %d slices: %+v", done, total, len(k.slices), turn.Outcomes)
 	}
 }

@@ -65,7 +65,13 @@ func TestConcurrentDecisionsNeverTakeTheSameRoom(t *testing.T) {
 					return err
 				}
 				node := topology.NodeID(len(held))
-				return tx.Put(claim.Claim{Name: fmt.Sprint("guest ", i), Holder: claim.Process{PID: 1}, Placement: guest.Placement{Nodes: topology.SetOf(node)}})
+				return tx.Put(
+					claim.Claim{
+						Name:      fmt.Sprint("guest ", i),
+						Holder:    claim.Process{PID: 1},
+						Placement: guest.Placement{Nodes: topology.SetOf(node)},
+					},
+				)
 			})
 			if err != nil {
 				t.Error(err)
@@ -170,7 +176,8 @@ func TestLedger_IsItsOwnersOnly(t *testing.T) {
 	if err := l.PutGrown("g", []claim.Grown{{Node: 1, Size: 2 * topology.MiB, Pages: 3}}); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]os.FileMode{"": 0o700, "lock": 0o600, "claims": 0o700, "claims/g.json": 0o600, "pools/g.json": 0o600} {
+	for path, want := range map[string]os.FileMode{"": 0o700, "lock": 0o600, "claims": 0o700, "claims/g.json": 0o600,
+		"pools/g.json": 0o600} {
 		info, err := os.Stat(filepath.Join(l.Folder, path))
 		if err != nil {
 			t.Fatal(err)

@@ -36,7 +36,8 @@ func TestWhatASettingWasIsKeptBeforeItIsChanged(t *testing.T) {
 		if len(began) != 1 || len(ended) != 0 {
 			t.Fatalf("began %v, ended %v: the test shows nothing", began, ended)
 		}
-		if held := journal.Lasting(w.entries()); len(held) != 1 || held[0].Setting == nil || held[0].Setting.Former != "1" {
+		if held := journal.Lasting(w.entries()); len(held) != 1 || held[0].Setting == nil ||
+			held[0].Setting.Former != "1" {
 			t.Errorf("while it is being changed the journal has %+v", held)
 		}
 		w.full.Store(true)
@@ -90,7 +91,8 @@ func TestNoSettingIsChangedThatCannotBeKept(t *testing.T) {
 // given back, whatever others set in the meantime.
 func TestAChangeThatFailedIsNotGivenBack(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
-		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing, s.Fails = "1", errors.New("read-only file system") })
+		w.settings.Say(
+			func(s *fake.Settings) { s.Kernel.NUMABalancing, s.Fails = "1", errors.New("read-only file system") })
 		w.busy("a", "1", "4-7")
 		w.start()
 		passes(time.Minute)
@@ -114,8 +116,18 @@ func TestAChangeThatFailedIsNotGivenBack(t *testing.T) {
 func TestAChangeThatWasNeverMadeIsNotGivenBack(t *testing.T) {
 	for _, now := range []string{"1", "2"} {
 		within(t, square, auto("a"), func(t *testing.T, w *world) {
-			err := record.Journal{Folder: w.folder}.Append(journal.Entry{At: time.Now(), Kind: journal.EffectSetting.Began(), Effect: journal.EffectSetting, ID: "s", What: "from 1 to 0",
-				Setting: &journal.SettingChange{Path: plan.NUMABalancingPath, Former: "1", Value: "0", Held: true}})
+			err := record.Journal{
+				Folder: w.folder,
+			}.Append(
+				journal.Entry{
+					At:      time.Now(),
+					Kind:    journal.EffectSetting.Began(),
+					Effect:  journal.EffectSetting,
+					ID:      "s",
+					What:    "from 1 to 0",
+					Setting: &journal.SettingChange{Path: plan.NUMABalancingPath, Former: "1", Value: "0", Held: true},
+				},
+			)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -51,8 +51,23 @@ func loopCost(b *testing.B, minutes int) (cpuSeconds float64) {
 			sample := busyHost(t, h, 200)
 			ledger := claim.Ledger{Folder: folder, Alive: func(claim.Process) bool { return true }}
 			d := daemon.New(daemon.Options{
-				Host: &move.Host{Host: operate.Host{Sources: observe.Sources{Kernel: h, Hypervisors: []observe.Hypervisor{h}, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "fake", nil }},
-					Kernel: h, Control: h, Domains: h, Settings: &fake.Settings{}, Ledger: ledger, Clock: time.Now}},
+				Host: &move.Host{
+					Host: operate.Host{
+						Sources: observe.Sources{
+							Kernel:      h,
+							Hypervisors: []observe.Hypervisor{h},
+							Claims:      ledger.Claims,
+							Now:         time.Now,
+							HostName:    func() (string, error) { return "fake", nil },
+						},
+						Kernel:   h,
+						Control:  h,
+						Domains:  h,
+						Settings: &fake.Settings{},
+						Ledger:   ledger,
+						Clock:    time.Now,
+					},
+				},
 				Watcher: &recorded{sample}, Journal: record.Journal{Folder: folder}, Records: folder, Look: time.Hour,
 			})
 			go d.Run(t.Context())
@@ -82,16 +97,38 @@ func busyHost(t *testing.T, h *fake.Host, guests int) inventory.Sample {
 	for i := range guests {
 		node := topology.NodeID(i % 8)
 		name := fmt.Sprintf("vm%03d", i)
-		c := inventory.Config{VCPUs: 4, Memory: 4 * gib, Source: "anonymous", Immediate: true, NUMATune: &inventory.NUMATune{Mode: "restrictive", Nodes: topology.SetOf(node)}}
+		c := inventory.Config{
+			VCPUs:     4,
+			Memory:    4 * gib,
+			Source:    "anonymous",
+			Immediate: true,
+			NUMATune:  &inventory.NUMATune{Mode: "restrictive", Nodes: topology.SetOf(node)},
+		}
 		if err := h.Add(fake.Definition{Name: name, Config: c}); err != nil {
 			t.Fatal(err)
 		}
 		g, _ := h.Guest(name)
-		s.Guests = append(s.Guests, inventory.GuestSample{Name: name, PID: g.PID, Load: inventory.GuestLoad{Window: time.Second, CPU: 1.3, Wait: 0.02},
-			MemoryByNode: fake.MemoryOf(g), CPUByNode: map[topology.NodeID]float64{node: 1.3}})
+		s.Guests = append(
+			s.Guests,
+			inventory.GuestSample{
+				Name:         name,
+				PID:          g.PID,
+				Load:         inventory.GuestLoad{Window: time.Second, CPU: 1.3, Wait: 0.02},
+				MemoryByNode: fake.MemoryOf(g),
+				CPUByNode:    map[topology.NodeID]float64{node: 1.3},
+			},
+		)
 	}
 	for _, n := range h.Nodes().Nodes {
-		s.Nodes = append(s.Nodes, inventory.NodeSample{NodeLoad: inventory.NodeLoad{Node: n.ID, CPU: 33}, CPUs: 64, Memory: n.Memory, Free: n.Free})
+		s.Nodes = append(
+			s.Nodes,
+			inventory.NodeSample{
+				NodeLoad: inventory.NodeLoad{Node: n.ID, CPU: 33},
+				CPUs:     64,
+				Memory:   n.Memory,
+				Free:     n.Free,
+			},
+		)
 	}
 	return s
 }

@@ -35,7 +35,8 @@ func (w *world) notFailed() {
 		w.t.Errorf("undone %+v, %.2f of it is where it was", undone, w.share("a", "3"))
 	}
 	s := w.status()
-	if s.Totals.MovesFailed != 0 || slices.ContainsFunc(s.Alarms, func(a alarm.Alarm) bool { return a.Quantity == alarm.StuckMove }) {
+	if s.Totals.MovesFailed != 0 ||
+		slices.ContainsFunc(s.Alarms, func(a alarm.Alarm) bool { return a.Quantity == alarm.StuckMove }) {
 		w.t.Errorf("%+v, alarms %+v", s.Totals, s.Alarms)
 	}
 }

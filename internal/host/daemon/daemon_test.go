@@ -42,7 +42,9 @@ func TestAGuestThatSuffersIsMovedAndLeftAlone(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		began, done := w.entries(journal.MoveBegan), w.entries(journal.MoveDone)
-		if len(began) != 1 || len(done) != 1 || began[0].ID != done[0].ID || began[0].Why == "" || began[0].Move == nil || done[0].Moved < 900*mib {
+		if len(began) != 1 || len(done) != 1 || began[0].ID != done[0].ID || began[0].Why == "" ||
+			began[0].Move == nil ||
+			done[0].Moved < 900*mib {
 			t.Fatalf("began %+v, done %+v", began, done)
 		}
 		to := began[0].Move.Guests[0].Placement.Nodes.String()
@@ -75,7 +77,8 @@ func TestAPlanIsMadeWhenPatienceEnds(t *testing.T) {
 		if len(began) != 1 {
 			t.Fatalf("began %+v", began)
 		}
-		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited < 7*time.Second || waited > 9*time.Second {
+		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited < 7*time.Second ||
+			waited > 9*time.Second {
 			t.Errorf("a move began %v after the start, its guest has 7s of patience", waited)
 		}
 	})
@@ -99,7 +102,9 @@ func TestWhatIsDueDoesNotWaitForMilliseconds(t *testing.T) {
 			t.Fatalf("suffering %+v, began %+v", s.Suffering, began)
 		}
 		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited > 6*time.Second+500*time.Millisecond {
-			t.Errorf("a move began %v after the start: its guest was seen to suffer 1s after it, and has 5s of patience", waited)
+			t.Errorf(
+				"a move began %v after the start: its guest was seen to suffer 1s after it, and has 5s of patience",
+				waited)
 		}
 		if s.Totals.Plans < 12 {
 			t.Errorf("%d plans within a minute, one is due every 5s", s.Totals.Plans)
@@ -125,7 +130,8 @@ func TestAPlanIsMadeWhenAGuestBeginsToSuffer(t *testing.T) {
 		if len(began) != 1 {
 			t.Fatalf("began %+v", began)
 		}
-		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited < 22*time.Second || waited > 24*time.Second {
+		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited < 22*time.Second ||
+			waited > 24*time.Second {
 			t.Errorf("a move began %v after the start; from 21s on both guests wait, with 1s of patience", waited)
 		}
 	})
@@ -218,7 +224,9 @@ func TestOthersGuestsAreAdvisedUntilSomebodyAccepts(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		s := w.status()
-		if len(s.Advice) != 1 || len(w.entries(journal.Advised)) != 1 || len(w.entries(journal.MoveBegan)) != 0 || w.share("a", "3") != 1 || s.Advice[0].Move.Why == "" {
+		if len(s.Advice) != 1 || len(w.entries(journal.Advised)) != 1 || len(w.entries(journal.MoveBegan)) != 0 ||
+			w.share("a", "3") != 1 ||
+			s.Advice[0].Move.Why == "" {
 			t.Fatalf("advice %+v, entries %+v", s.Advice, w.entries())
 		}
 		if err := w.d.Accept(t.Context(), "nonsense"); err == nil || !strings.Contains(err.Error(), "nonsense") {
@@ -256,7 +264,8 @@ func TestNothingMovesWhilePausedOrOutsideTheWindows(t *testing.T) {
 		defer w.end()
 		time.Sleep(time.Until(begin.Truncate(24 * time.Hour).Add(2*time.Hour + time.Minute)))
 		synctest.Wait()
-		if s := w.status(); s.Pause == nil || !strings.Contains(s.Held, "load test") || len(w.entries(journal.MoveBegan)) != 0 {
+		if s := w.status(); s.Pause == nil || !strings.Contains(s.Held, "load test") ||
+			len(w.entries(journal.MoveBegan)) != 0 {
 			t.Errorf("pause %+v, held %q", s.Pause, s.Held)
 		}
 		if err := w.d.Resume(t.Context()); err != nil {
@@ -346,8 +355,9 @@ func TestDaemon_RepairsNoPlacementOfAnotherHost(t *testing.T) {
 		w.start()
 		if err := w.d.Host.Control.Record(t.Context(), "a", guest.Intent{
 			Host: guest.HostIdentity{ID: "there", Name: "far"}, Spec: guest.Spec{Name: "a", VCPUs: 2, Memory: gib},
-			Placement: guest.Placement{Guest: "a", Nodes: nodes("3"), CPUMode: guest.CPURange, MemoryMode: guest.MemoryStrict,
-				VCPUs: []guest.VCPU{{ID: 0, CPUs: cpus("12-15")}, {ID: 1, CPUs: cpus("12-15")}}},
+			Placement: guest.Placement{Guest: "a", Nodes: nodes("3"), CPUMode: guest.CPURange,
+				MemoryMode: guest.MemoryStrict,
+				VCPUs:      []guest.VCPU{{ID: 0, CPUs: cpus("12-15")}, {ID: 1, CPUs: cpus("12-15")}}},
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -401,8 +411,16 @@ func TestDaemon_PlacesAVMAnewWhoseCPUsGoOffline(t *testing.T) {
 // 1, KSM off) is no fault: what it does is shown, and no alarm comes of it.
 func TestDaemon_RaisesNoAlarmOnAStockKernel(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
-		w.settings.Kernel = inventory.Kernel{Release: "6.12.0", NUMABalancing: "1", TransparentHugePages: "madvise", KSMRun: "0", KSMAcrossNodes: "1",
-			ZoneReclaim: "0", Demotion: "false", CgroupV2: true}
+		w.settings.Kernel = inventory.Kernel{
+			Release:              "6.12.0",
+			NUMABalancing:        "1",
+			TransparentHugePages: "madvise",
+			KSMRun:               "0",
+			KSMAcrossNodes:       "1",
+			ZoneReclaim:          "0",
+			Demotion:             "false",
+			CgroupV2:             true,
+		}
 		w.lies("a", 2, gib, "0", "0-3")
 		w.start()
 		defer w.end()
@@ -437,7 +455,8 @@ func TestAStopInMidMoveIsTakenUp(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			w.end()
-			if done := w.entries(journal.MoveDone); len(done) != 1 || done[0].By != "restart" || w.share("a", "0") < 0.98 {
+			if done := w.entries(journal.MoveDone); len(done) != 1 || done[0].By != "restart" ||
+				w.share("a", "0") < 0.98 {
 				t.Errorf("copy %d: %+v, on node 0: %v", n, done, w.share("a", "0"))
 			}
 		})

@@ -57,7 +57,8 @@ func TestADamagedJournalIsTold(t *testing.T) {
 		var log said
 		w.log = slog.New(slog.NewTextHandler(&log, nil))
 		w.start()
-		if text := log.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "history.jsonl, line 1: ") {
+		if text := log.String(); !strings.Contains(text, "level=ERROR") ||
+			!strings.Contains(text, "history.jsonl, line 1: ") {
 			t.Errorf("the log says:\n%s", text)
 		}
 		passes(5 * time.Minute)

@@ -37,7 +37,11 @@ func TestAMoveOfWhichAStepFailsIsTakenUp(t *testing.T) {
 	for n := 1; n <= 5; n++ {
 		within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 			var failed atomic.Bool
-			w.Inject(fake.Fault{Before: fake.NthOf("Move", n, func() error { failed.Store(true); return errors.New("it broke") })})
+			w.Inject(
+				fake.Fault{
+					Before: fake.NthOf("Move", n, func() error { failed.Store(true); return errors.New("it broke") }),
+				},
+			)
 			accepted(t, w)
 			defer w.end()
 			time.Sleep(2 * time.Minute)
@@ -45,10 +49,14 @@ func TestAMoveOfWhichAStepFailsIsTakenUp(t *testing.T) {
 			if !failed.Load() {
 				t.Fatalf("copy %d: there is none, the test shows nothing", n)
 			}
-			if done, began := w.entries(journal.MoveDone), w.entries(journal.MoveBegan); len(done) != 1 || len(began) != 1 || w.share("a", "0") < 0.98 {
+			if done, began := w.entries(journal.MoveDone), w.entries(journal.MoveBegan); len(done) != 1 ||
+				len(began) != 1 ||
+				w.share("a", "0") < 0.98 {
 				t.Errorf("copy %d: began %+v, done %+v, on node 0: %v", n, began, done, w.share("a", "0"))
 			}
-			if wrong := w.entries(journal.Drifted, journal.MovePartial, journal.MoveFailed, journal.MoveUndone); len(wrong) != 0 {
+			if wrong := w.entries(journal.Drifted, journal.MovePartial, journal.MoveFailed, journal.MoveUndone); len(
+				wrong,
+			) != 0 {
 				t.Errorf("copy %d: %+v", n, wrong)
 			}
 		})
@@ -73,7 +81,8 @@ func TestAMoveOfWhichAStepAlwaysFailsIsUndone(t *testing.T) {
 		if len(undone) != 1 || undone[0].Cancelled || w.share("a", "3") < 0.98 {
 			t.Errorf("undone %+v, %.2f of it is where it was", undone, w.share("a", "3"))
 		}
-		if s := w.status(); s.Totals.MovesFailed != 1 || !slices.ContainsFunc(s.Alarms, func(a alarm.Alarm) bool { return a.Quantity == alarm.StuckMove }) {
+		if s := w.status(); s.Totals.MovesFailed != 1 ||
+			!slices.ContainsFunc(s.Alarms, func(a alarm.Alarm) bool { return a.Quantity == alarm.StuckMove }) {
 			t.Errorf("%+v, alarms %+v", s.Totals, s.Alarms)
 		}
 		if wrong := w.entries(journal.Drifted, journal.MovePartial, journal.MoveFailed); len(wrong) != 0 {

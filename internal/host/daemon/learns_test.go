@@ -72,7 +72,8 @@ func TestTheRateOfCopyingIsLearned(t *testing.T) {
 			t.Fatalf("advice %+v", s.Advice)
 		}
 		m := s.Advice[0].Move
-		if m.Cost.BytesPerSecond != s.MoverBytesPerSecond || m.Cost.RateFrom != "measured here" || !strings.Contains(m.Why, "a second (measured here)") {
+		if m.Cost.BytesPerSecond != s.MoverBytesPerSecond || m.Cost.RateFrom != "measured here" ||
+			!strings.Contains(m.Why, "a second (measured here)") {
 			t.Errorf("planned with %v a second (%s): %s", m.Cost.BytesPerSecond, m.Cost.RateFrom, m.Why)
 		}
 		if took := float64(m.Cost.Bytes) / want; math.Abs(m.Cost.Took.Seconds()-took) > 0.01 {

@@ -81,7 +81,10 @@ func (d *Daemon) Series(ctx context.Context, kind, name string) (history.Series,
 		case "node":
 			id, err := strconv.Atoi(name)
 			if err != nil {
-				return r, &hostapi.Error{Status: http.StatusBadRequest, Err: fmt.Errorf("node %q is not a number", name)}
+				return r, &hostapi.Error{
+					Status: http.StatusBadRequest,
+					Err:    fmt.Errorf("node %q is not a number", name),
+				}
 			}
 			r = l.controller.History().Node(topology.NodeID(id))
 		default:

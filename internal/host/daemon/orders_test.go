@@ -41,7 +41,8 @@ func TestAMoveThatWasTakenUpCanBeCancelled(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if undone := w.entries(journal.MoveUndone); len(undone) != 1 || undone[0].ID != began[0].ID || w.share("a", "3") < 0.98 {
+		if undone := w.entries(journal.MoveUndone); len(undone) != 1 || undone[0].ID != began[0].ID ||
+			w.share("a", "3") < 0.98 {
 			t.Errorf("undone: %+v, %.2f of it is where it was", undone, w.share("a", "3"))
 		}
 		if wrong := w.entries(journal.Drifted, journal.Repaired); len(wrong) != 0 {
@@ -80,7 +81,8 @@ func TestAnAcceptedMoveDoesNotGoWithAnother(t *testing.T) {
 		}
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
-		if done, failed := w.entries(journal.MoveDone), w.entries(journal.MoveFailed); len(done) != 1 || len(failed) != 1 {
+		if done, failed := w.entries(journal.MoveDone), w.entries(journal.MoveFailed); len(done) != 1 ||
+			len(failed) != 1 {
 			t.Errorf("done %+v, failed %+v", done, failed)
 		}
 	})
@@ -251,10 +253,13 @@ func TestARepairThatFailsIsTriedAgain(t *testing.T) {
 		}})
 		time.Sleep(12 * time.Minute)
 		synctest.Wait()
-		if failed := w.entries(journal.RepairFailed); len(failed) != 1 || !strings.Contains(failed[0].What, "libvirt restarts") || len(w.entries(journal.Repaired)) != 0 {
+		if failed := w.entries(journal.RepairFailed); len(failed) != 1 ||
+			!strings.Contains(failed[0].What, "libvirt restarts") ||
+			len(w.entries(journal.Repaired)) != 0 {
 			t.Errorf("noted %+v", w.entries(journal.RepairFailed, journal.Repaired))
 		}
-		if a := w.answer("changes to guest a"); !strings.Contains(a, "could not be bound again") || !strings.Contains(a, "libvirt restarts") {
+		if a := w.answer("changes to guest a"); !strings.Contains(a, "could not be bound again") ||
+			!strings.Contains(a, "libvirt restarts") {
 			t.Errorf("the status says %q", a)
 		}
 		w.Inject(fake.Fault{})

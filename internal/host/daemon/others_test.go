@@ -75,7 +75,8 @@ func TestASettingThatTakesAMinuteHoldsNothingUp(t *testing.T) {
 		if !slices.Equal(ended, []string{"balancing 0", "ksm"}) {
 			t.Errorf("done: %v", ended)
 		}
-		if rivals := w.status().Rivals; len(rivals) != 1 || !strings.Contains(rivals[0].Answer, "could not be told to leave alone a, b") {
+		if rivals := w.status().Rivals; len(rivals) != 1 ||
+			!strings.Contains(rivals[0].Answer, "could not be told to leave alone a, b") {
 			t.Errorf("what is left: %+v", rivals)
 		}
 	})
@@ -84,7 +85,8 @@ func TestASettingThatTakesAMinuteHoldsNothingUp(t *testing.T) {
 // Whenever the daemon is told to end, numad is waited for no more, and kernel
 // balancing is given back, also where it is just being switched off.
 func TestTheEndGivesBackWhatIsBeingChanged(t *testing.T) {
-	for _, after := range []time.Duration{0, time.Second, 2 * time.Second, 45 * time.Second, 100 * time.Second, 150 * time.Second, 3 * time.Minute} {
+	for _, after := range []time.Duration{0, time.Second, 2 * time.Second, 45 * time.Second, 100 * time.Second,
+		150 * time.Second, 3 * time.Minute} {
 		within(t, square, answering("a"), func(t *testing.T, w *world) {
 			everyRival(w)
 			w.settings.Say(func(s *fake.Settings) { s.Took = time.Minute })
@@ -264,7 +266,8 @@ func TestAPauseThatCannotBeKept(t *testing.T) {
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
 		w.full.Store(true)
-		if err := w.d.Pause(t.Context(), 0, "load test"); !errors.Is(err, control.ErrNotPersistent) || !strings.Contains(err.Error(), "no space left") {
+		if err := w.d.Pause(t.Context(), 0, "load test"); !errors.Is(err, control.ErrNotPersistent) ||
+			!strings.Contains(err.Error(), "no space left") {
 			t.Errorf("pausing with a full disk: %v", err)
 		}
 		w.full.Store(false)

@@ -47,10 +47,16 @@ func (d *Daemon) damage(lines []string) []inventory.Gap {
 		const text = "the journal is damaged: a move that was cut short may be lost with it"
 		d.Log.Error(text, "folder", d.Records, "line", line)
 	}
-	why := fmt.Sprintf("%d of its lines in %s cannot be read (the first: %s): where one is of a move that was cut short, "+
-		"nobody takes that up; 'numavisor list' shows how VMs lie, 'numavisor history' which lines; "+
-		"take them out, and start the daemon anew", len(lines), d.Records, lines[0])
-	return []inventory.Gap{{Kind: inventory.JournalUnread, Object: inventory.HostRef(), What: "all of the journal", Why: why}}
+	why := fmt.Sprintf(
+		"%d of its lines in %s cannot be read (the first: %s): where one is of a move that was cut short, "+
+			"nobody takes that up; 'numavisor list' shows how VMs lie, 'numavisor history' which lines; "+
+			"take them out, and start the daemon anew",
+		len(lines),
+		d.Records,
+		lines[0],
+	)
+	return []inventory.Gap{
+		{Kind: inventory.JournalUnread, Object: inventory.HostRef(), What: "all of the journal", Why: why}}
 }
 
 // append puts an entry into the journal and the log.

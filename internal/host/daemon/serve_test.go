@@ -94,7 +94,8 @@ func TestTheSocketReplacesNoFile(t *testing.T) {
 	if err == nil {
 		l.Close()
 	}
-	if text, _ := os.ReadFile(file); err == nil || !strings.Contains(err.Error(), "is no socket") || string(text) != "kept" {
+	if text, _ := os.ReadFile(file); err == nil || !strings.Contains(err.Error(), "is no socket") ||
+		string(text) != "kept" {
 		t.Errorf("file is %q, error %v", text, err)
 	}
 	left := filepath.Join(t.TempDir(), "left")
@@ -117,9 +118,17 @@ func TestAPauseThatIsNotUnderstoodIsRefused(t *testing.T) {
 		defer w.end()
 		socket := filepath.Join(t.TempDir(), "daemon.sock")
 		defer w.serve(socket)()
-		asking := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) }}}
+		asking := &http.Client{
+			Transport: &http.Transport{
+				DialContext: func(context.Context, string, string) (net.Conn, error) {
+					return net.Dial("unix",
+						socket)
+				},
+			},
+		}
 		defer asking.CloseIdleConnections()
-		for _, order := range []string{`{"for": "2h"}`, `{"for_ns": -1}`, `{"for_ns": 1e30}`, `{"for_ns": "2h"}`, `3600`, `null`, `[]`, `{} {}`, ``, `{"why":"` + strings.Repeat("x", 1<<17) + `"}`} {
+		for _, order := range []string{`{"for": "2h"}`, `{"for_ns": -1}`, `{"for_ns": 1e30}`, `{"for_ns": "2h"}`,
+			`3600`, `null`, `[]`, `{} {}`, ``, `{"why":"` + strings.Repeat("x", 1<<17) + `"}`} {
 			answer, err := asking.Post("http://daemon/v1/pause", "application/json", strings.NewReader(order))
 			if err != nil {
 				t.Fatal(err)

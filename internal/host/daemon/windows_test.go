@@ -40,21 +40,25 @@ func TestAWindowThatEndsInMidMove(t *testing.T) {
 			synctest.Wait()
 			now := w.share("a", "0")
 			if now <= copied || now > 0.98 {
-				t.Fatalf("%.2f copied %v after the first window began, %.2f before: the test shows nothing", now, closed, copied)
+				t.Fatalf("%.2f copied %v after the first window began, %.2f before: the test shows nothing", now,
+					closed, copied)
 			}
 			time.Sleep(2 * time.Minute)
 			synctest.Wait()
 			if later := w.share("a", "0"); later != now {
 				t.Errorf("outside the windows from %.2f to %.2f", now, later)
 			}
-			if s := w.status(); len(s.Moving) != 0 || s.Totals.MovesFailed != 0 || !strings.Contains(s.Held, "outside") {
+			if s := w.status(); len(s.Moving) != 0 || s.Totals.MovesFailed != 0 ||
+				!strings.Contains(s.Held, "outside") {
 				t.Errorf("moving %+v, %+v, held %q", s.Moving, s.Totals, s.Held)
 			}
 			copied = now
 		}
 		time.Sleep(time.Until(begin.Add(12 * time.Minute)))
 		synctest.Wait()
-		if done, began := w.entries(journal.MoveDone), w.entries(journal.MoveBegan); len(done) != 1 || len(began) != 1 || w.share("a", "0") < 0.98 {
+		if done, began := w.entries(journal.MoveDone), w.entries(journal.MoveBegan); len(done) != 1 ||
+			len(began) != 1 ||
+			w.share("a", "0") < 0.98 {
 			t.Errorf("began %+v, done %+v, on node 0: %v", began, done, w.share("a", "0"))
 		}
 		if wrong := w.entries(journal.Drifted, journal.Repaired, journal.MoveFailed); len(wrong) != 0 {

@@ -56,7 +56,12 @@ func (l *loop) fix(r plan.Remedy) {
 		ctx, cancel := context.WithTimeout(ctx, settingTime)
 		defer cancel()
 		f, err := l.Host.Fix(ctx, operate.FixRequest{Remedy: r, Held: r.Kind == plan.WriteSetting})
-		return control.SettingChanged{What: f.What, Former: f.Former, NotBegun: errors.Is(err, operate.ErrNotBegun), Err: err}
+		return control.SettingChanged{
+			What:     f.What,
+			Former:   f.Former,
+			NotBegun: errors.Is(err, operate.ErrNotBegun),
+			Err:      err,
+		}
 	})
 }
 

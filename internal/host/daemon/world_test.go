@@ -68,7 +68,8 @@ func (w *world) start() {
 	h.Sources.Kernel, h.Settings, h.Policy = w.settings.On(w.Host), w.settings, w.policy
 	h.Sources.HostID = func() (string, error) { return w.hostID, nil }
 	w.d = daemon.New(daemon.Options{
-		Host: h, Watcher: w.load.Sampler(w.Host), Journal: hosttest.Journal{Journal: record.Journal{Folder: w.folder}, Full: &w.full},
+		Host: h, Watcher: w.load.Sampler(w.Host), Journal: hosttest.Journal{Journal: record.Journal{Folder: w.folder},
+			Full: &w.full},
 		Records: w.folder, Log: w.log, Roster: w.roster,
 	})
 	ctx, stop := context.WithCancel(w.t.Context())
@@ -88,8 +89,15 @@ func (w *world) end() {
 // lies adds a guest of others whose memory lies on one node and whose vCPUs are pinned to CPUs.
 func (w *world) lies(name string, vcpus int, size topology.Bytes, on, pinned string) {
 	w.t.Helper()
-	c := inventory.Config{VCPUs: vcpus, Memory: size, Source: "anonymous", Immediate: true, Pins: map[guestVCPU]topology.CPUSet{}, EmulatorPin: cpus(pinned),
-		NUMATune: &inventory.NUMATune{Mode: "restrictive", Nodes: nodes(on)}}
+	c := inventory.Config{
+		VCPUs:       vcpus,
+		Memory:      size,
+		Source:      "anonymous",
+		Immediate:   true,
+		Pins:        map[guestVCPU]topology.CPUSet{},
+		EmulatorPin: cpus(pinned),
+		NUMATune:    &inventory.NUMATune{Mode: "restrictive", Nodes: nodes(on)},
+	}
 	for v := range vcpus {
 		c.Pins[guestVCPU(v)] = cpus(pinned)
 	}
@@ -142,5 +150,6 @@ func (w *world) entries(kinds ...journal.Kind) []journal.Entry {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return slices.DeleteFunc(all, func(e journal.Entry) bool { return len(kinds) > 0 && !slices.Contains(kinds, e.Kind) })
+	return slices.DeleteFunc(all,
+		func(e journal.Entry) bool { return len(kinds) > 0 && !slices.Contains(kinds, e.Kind) })
 }

@@ -18,7 +18,11 @@ type Definition struct {
 // Define returns the definition that is bound to a placement, as libvirt's
 // domain XML would be.
 func Define(s guest.Spec, p guest.Placement) Definition {
-	d := Definition{Name: s.Name, Config: inventory.Config{VCPUs: s.VCPUs, Memory: s.Memory, Source: "anonymous"}, Intent: &guest.Intent{Spec: s, Placement: p}}
+	d := Definition{
+		Name:   s.Name,
+		Config: inventory.Config{VCPUs: s.VCPUs, Memory: s.Memory, Source: "anonymous"},
+		Intent: &guest.Intent{Spec: s, Placement: p},
+	}
 	if p.Movable {
 		d.Config.Source, d.Config.Shared = "memfd", true
 	}

@@ -75,7 +75,19 @@ func (h *Host) launch(d Definition, pid int) (*process, error) {
 			pin = all
 		}
 		first, _ := pin.First()
-		p.threads = append(p.threads, inventory.Thread{TID: pid + len(p.threads), Name: name, Role: role, VCPU: vcpu, LastCPU: first, Affinity: pin, Mems: mems, RunTime: time.Second})
+		p.threads = append(
+			p.threads,
+			inventory.Thread{
+				TID:      pid + len(p.threads),
+				Name:     name,
+				Role:     role,
+				VCPU:     vcpu,
+				LastCPU:  first,
+				Affinity: pin,
+				Mems:     mems,
+				RunTime:  time.Second,
+			},
+		)
 	}
 	thread("qemu-system-x86", inventory.RoleEmulator, nil, c.EmulatorPin)
 	for v := range guest.VCPUID(c.VCPUs) {
@@ -96,7 +108,8 @@ func (h *Host) launch(d Definition, pid int) (*process, error) {
 		}
 		if got := h.touch(m, part, h.toucher(p, c, m), mems); got < part {
 			h.end(p)
-			return nil, fmt.Errorf("guest %s does not start: of %v for cell %d only %v could be allocated: %w", d.Name, part, m.cell, got, unix.ENOMEM)
+			return nil, fmt.Errorf("guest %s does not start: of %v for cell %d only %v could be allocated: %w", d.Name,
+				part, m.cell, got, unix.ENOMEM)
 		}
 	}
 	return p, nil
@@ -116,7 +129,17 @@ func mappingsOf(c inventory.Config) []*mapping {
 	address := uint64(0x7f0000000000)
 	for _, cell := range cells {
 		address -= uint64(cell.Memory) + 1<<30 // apart, so that no two adjoin
-		m := &mapping{cell: cell.ID, MemoryRange: inventory.MemoryRange{Address: address, Size: cell.Memory, Policy: "default", PageSize: smallPage, Backing: c.Source, ByNode: topology.MemoryByNode{}}}
+		m := &mapping{
+			cell: cell.ID,
+			MemoryRange: inventory.MemoryRange{
+				Address:  address,
+				Size:     cell.Memory,
+				Policy:   "default",
+				PageSize: smallPage,
+				Backing:  c.Source,
+				ByNode:   topology.MemoryByNode{},
+			},
+		}
 		if c.PageSize > 0 {
 			m.PageSize, m.Backing = c.PageSize, "hugetlbfs"
 		}
@@ -133,7 +156,14 @@ func mappingsOf(c inventory.Config) []*mapping {
 		}
 		all = append(all, m)
 	}
-	heap := inventory.MemoryRange{Address: 0x550000000000, Size: ownMemory, Policy: "default", PageSize: smallPage, Backing: "anonymous", ByNode: topology.MemoryByNode{}}
+	heap := inventory.MemoryRange{
+		Address:  0x550000000000,
+		Size:     ownMemory,
+		Policy:   "default",
+		PageSize: smallPage,
+		Backing:  "anonymous",
+		ByNode:   topology.MemoryByNode{},
+	}
 	return append(all, &mapping{own: true, MemoryRange: heap})
 }
 
@@ -145,7 +175,11 @@ func (h *Host) toucher(p *process, c inventory.Config, m *mapping) topology.Node
 		if t.VCPU == nil || m.own {
 			continue
 		}
-		if len(c.Cells) == 0 || slices.ContainsFunc(c.Cells, func(cell inventory.ConfigCell) bool { return cell.ID == m.cell && cell.VCPUs.Contains(*t.VCPU) }) {
+		if len(c.Cells) == 0 ||
+			slices.ContainsFunc(
+				c.Cells,
+				func(cell inventory.ConfigCell) bool { return cell.ID == m.cell && cell.VCPUs.Contains(*t.VCPU) },
+			) {
 			by = t
 			break
 		}
@@ -190,7 +224,14 @@ func (h *Host) start(d Definition, transient bool) error {
 // seenGuest is the guest as the hypervisor lists it.
 func (h *Host) seenGuest(name string) inventory.Guest {
 	d := h.domains[name]
-	g := inventory.Guest{Name: name, UUID: "fake-" + name, Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "shutoff", Persistent: d.stored != nil}
+	g := inventory.Guest{
+		Name:       name,
+		UUID:       "fake-" + name,
+		Hypervisor: guest.LibvirtQEMU,
+		Can:        inventory.CapabilitiesOf(guest.LibvirtQEMU),
+		State:      "shutoff",
+		Persistent: d.stored != nil,
+	}
 	now := d.stored
 	if d.process != nil {
 		g.State, g.PID, now = "running", d.process.pid, d.live

@@ -42,7 +42,14 @@ type Host struct {
 
 // New makes a host without guests. Huge page pools come out of the nodes' free memory.
 func New(t topology.Topology) *Host {
-	h := &Host{topology: t, nodes: map[topology.NodeID]*node{}, domains: map[string]*domain{}, programs: map[int]*process{}, lastPID: 1000, ticks: 5000}
+	h := &Host{
+		topology: t,
+		nodes:    map[topology.NodeID]*node{},
+		domains:  map[string]*domain{},
+		programs: map[int]*process{},
+		lastPID:  1000,
+		ticks:    5000,
+	}
 	for _, n := range t.Nodes {
 		own := &node{free: n.Memory, pools: map[topology.Bytes]*topology.HugePagePool{}}
 		for _, p := range n.HugePages {
@@ -132,7 +139,8 @@ func (h *Host) Audit() error {
 		for size, p := range own.pools {
 			sum += topology.Bytes(p.Total) * size
 			if p.Free+huge[n.ID][size] != p.Total {
-				return fmt.Errorf("node %d: pool of %v has %d pages, %d free and %d in use", n.ID, size, p.Total, p.Free, huge[n.ID][size])
+				return fmt.Errorf("node %d: pool of %v has %d pages, %d free and %d in use", n.ID, size, p.Total,
+					p.Free, huge[n.ID][size])
 			}
 		}
 		if sum != n.Memory {

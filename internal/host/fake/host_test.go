@@ -34,8 +34,11 @@ func cpus(list string) topology.CPUSet   { return topology.MustParseSet[topology
 
 // one is a guest of one vCPU on CPU 0 with 256 MiB.
 func one(tune *inventory.NUMATune) fake.Definition {
-	return fake.Definition{Name: "g", Config: inventory.Config{VCPUs: 1, Memory: 256 * mib, Source: "anonymous", NUMATune: tune,
-		Pins: map[guest.VCPUID]topology.CPUSet{0: cpus("0")}}}
+	return fake.Definition{
+		Name: "g",
+		Config: inventory.Config{VCPUs: 1, Memory: 256 * mib, Source: "anonymous", NUMATune: tune,
+			Pins: map[guest.VCPUID]topology.CPUSet{0: cpus("0")}},
+	}
 }
 
 func with(t *testing.T, machine string, d fake.Definition) (*fake.Host, int) {

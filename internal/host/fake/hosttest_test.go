@@ -18,7 +18,8 @@ func TestHost_PassesTheSuite(t *testing.T) {
 			}
 		})
 		return hosttest.Target{
-			Hypervisor: h, Kernel: h, Topology: h.Nodes(), Render: func(s guest.Spec, p guest.Placement) ([]byte, error) {
+			Hypervisor: h, Kernel: h, Topology: h.Nodes(), Render: func(s guest.Spec, p guest.Placement) ([]byte,
+				error) {
 				return fake.Render(guest.Intent{Spec: s, Placement: p})
 			},
 			PowerOff: func(_ context.Context, name string) error { h.Vanish(name); return nil },

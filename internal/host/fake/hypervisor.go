@@ -119,7 +119,8 @@ func (h *Host) TuneLive(ctx context.Context, name string, nodes topology.NodeSet
 		}
 		tune := d.live.Config.NUMATune
 		if tune != nil && tune.Mode != string(guest.MemoryRestrictive) {
-			return fmt.Errorf("guest %s: change of nodeset for running domain requires restrictive numa mode: %w", name, guest.ErrRefused)
+			return fmt.Errorf("guest %s: change of nodeset for running domain requires restrictive numa mode: %w", name,
+				guest.ErrRefused)
 		}
 		if err := h.setMems(d.process, nodes); err != nil {
 			return err

@@ -25,7 +25,13 @@ func (h *Host) Topology() (t topology.Topology, err error) {
 
 // Settings returns those of a kernel that leaves memory alone. It never fails.
 func (h *Host) Settings() (inventory.Kernel, []inventory.Gap) {
-	return inventory.Kernel{Release: "6.12.0-fake", NUMABalancing: "0", TransparentHugePages: "madvise", KSMRun: "0", CgroupV2: true}, nil
+	return inventory.Kernel{
+		Release:              "6.12.0-fake",
+		NUMABalancing:        "0",
+		TransparentHugePages: "madvise",
+		KSMRun:               "0",
+		CgroupV2:             true,
+	}, nil
 }
 
 // on runs a call on a process that must be there.
@@ -141,7 +147,8 @@ func (h *Host) SetFilePolicy(pid int, address uint64, mode guest.MemoryMode, nod
 		case !ok || m.Address != address:
 			return fmt.Errorf("policy of process %d at %#x: no mapping starts there", pid, address)
 		case m.Backing != "memfd":
-			return fmt.Errorf("policy of process %d at %#x: %s memory takes no policy from outside", pid, address, m.Backing)
+			return fmt.Errorf("policy of process %d at %#x: %s memory takes no policy from outside", pid, address,
+				m.Backing)
 		}
 		m.Policy = policyText(mode, nodes)
 		return nil
@@ -163,7 +170,9 @@ func (p *process) at(address uint64) (*mapping, bool) {
 // (ENOMEM) with what did not fit counted as failed. Which page lies at which
 // address is not kept: a stretch has as many that lie elsewhere as fit into it,
 // and those that never move are at a mapping's beginning.
-func (h *Host) Move(ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes)) (moved plan.Moved, err error) {
+func (h *Host) Move(
+	ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes),
+) (moved plan.Moved, err error) {
 	err = h.on("Move", pid, func(p *process) error {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -234,7 +243,10 @@ func (h *Host) bringPart(m *mapping, offset, size topology.Bytes, targets topolo
 }
 
 // level moves up to bytes from the target that holds most to the one that holds least.
-func (h *Host) level(m *mapping, targets topology.NodeSet, bytes, unit topology.Bytes, moved *plan.Moved, fail func(topology.Bytes, string)) {
+func (h *Host) level(
+	m *mapping, targets topology.NodeSet, bytes, unit topology.Bytes, moved *plan.Moved,
+	fail func(topology.Bytes, string),
+) {
 	for bytes >= unit {
 		least, most := m.least(targets), m.most(targets)
 		if m.ByNode[most]-m.ByNode[least] < 2*unit {
@@ -250,11 +262,13 @@ func (h *Host) level(m *mapping, targets topology.NodeSet, bytes, unit topology.
 }
 
 func (m *mapping) least(nodes topology.NodeSet) topology.NodeID {
-	return slices.MinFunc(nodes.IDs(), func(a, b topology.NodeID) int { return int(m.ByNode[a]/m.PageSize) - int(m.ByNode[b]/m.PageSize) })
+	return slices.MinFunc(nodes.IDs(),
+		func(a, b topology.NodeID) int { return int(m.ByNode[a]/m.PageSize) - int(m.ByNode[b]/m.PageSize) })
 }
 
 func (m *mapping) most(nodes topology.NodeSet) topology.NodeID {
-	return slices.MaxFunc(nodes.IDs(), func(a, b topology.NodeID) int { return int(m.ByNode[a]/m.PageSize) - int(m.ByNode[b]/m.PageSize) })
+	return slices.MaxFunc(nodes.IDs(),
+		func(a, b topology.NodeID) int { return int(m.ByNode[a]/m.PageSize) - int(m.ByNode[b]/m.PageSize) })
 }
 
 // GrowPool adds pages to a pool as far as the node has free memory.
@@ -277,7 +291,9 @@ func (h *Host) ShrinkPool(id topology.NodeID, size topology.Bytes, pages uint64)
 	return gone, err
 }
 
-func (h *Host) pool(method string, id topology.NodeID, size topology.Bytes, do func(*node, *topology.HugePagePool)) error {
+func (h *Host) pool(
+	method string, id topology.NodeID, size topology.Bytes, do func(*node, *topology.HugePagePool),
+) error {
 	return h.call(method, func() error {
 		if n, ok := h.nodes[id]; ok && n.pools[size] != nil {
 			do(n, n.pools[size])

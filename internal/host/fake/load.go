@@ -90,14 +90,17 @@ func (m *Sampler) ask(s *inventory.Sample, t *topology.Topology) map[topology.No
 				asked[id] += share
 			}
 		}
-		s.Guests = append(s.Guests, inventory.GuestSample{Name: g.Name, PID: g.PID, CPUByNode: on, MemoryByNode: MemoryOf(now)})
+		s.Guests = append(s.Guests,
+			inventory.GuestSample{Name: g.Name, PID: g.PID, CPUByNode: on, MemoryByNode: MemoryOf(now)})
 	}
 	slices.SortFunc(s.Guests, func(a, b inventory.GuestSample) int { return strings.Compare(a.Name, b.Name) })
 	return asked
 }
 
 // run sets what a guest got of the CPUs that it wants, and how long it waited.
-func (m *Sampler) run(g *inventory.GuestSample, window time.Duration, t *topology.Topology, asked map[topology.NodeID]float64) {
+func (m *Sampler) run(
+	g *inventory.GuestSample, window time.Duration, t *topology.Topology, asked map[topology.NodeID]float64,
+) {
 	g.Load.Window = window
 	for id, wants := range g.CPUByNode {
 		node, _ := t.Node(id)

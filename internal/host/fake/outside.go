@@ -28,9 +28,28 @@ func (h *Host) AddProgram(threads int, memory topology.Bytes, on topology.NodeID
 	h.ticks++
 	p := &process{pid: h.nextPID(), ticks: h.ticks, cgroup: "/user.slice"}
 	for i := range threads {
-		p.threads = append(p.threads, inventory.Thread{TID: p.pid + i, Name: "work", Role: inventory.RoleEmulator, Affinity: h.topology.CPUSet(), Mems: h.topology.MemoryNodes()})
+		p.threads = append(
+			p.threads,
+			inventory.Thread{
+				TID:      p.pid + i,
+				Name:     "work",
+				Role:     inventory.RoleEmulator,
+				Affinity: h.topology.CPUSet(),
+				Mems:     h.topology.MemoryNodes(),
+			},
+		)
 	}
-	m := &mapping{own: true, MemoryRange: inventory.MemoryRange{Address: 0x550000000000, Size: memory, Policy: "default", PageSize: smallPage, Backing: "anonymous", ByNode: topology.MemoryByNode{}}}
+	m := &mapping{
+		own: true,
+		MemoryRange: inventory.MemoryRange{
+			Address:  0x550000000000,
+			Size:     memory,
+			Policy:   "default",
+			PageSize: smallPage,
+			Backing:  "anonymous",
+			ByNode:   topology.MemoryByNode{},
+		},
+	}
 	h.touch(m, memory, on, h.topology.MemoryNodes())
 	p.mappings = []*mapping{m}
 	h.programs[p.pid] = p
@@ -150,7 +169,8 @@ func (h *Host) Touch(name string, bytes topology.Bytes) (topology.Bytes, error) 
 	var got topology.Bytes
 	for _, m := range d.process.mappings {
 		if !m.own {
-			got += h.touch(m, bytes/m.PageSize*m.PageSize, h.toucher(d.process, d.live.Config, m), d.process.threads[0].Mems)
+			got += h.touch(m, bytes/m.PageSize*m.PageSize, h.toucher(d.process, d.live.Config, m),
+				d.process.threads[0].Mems)
 		}
 	}
 	return got, nil

@@ -46,7 +46,8 @@ func testIntent(s *suite) {
 
 // hostileValues are texts that may break out of what holds an intent.
 var hostileValues = []string{
-	"</numavisor:guest><x>", "]]>", "<!--", "<![CDATA[", `"}`, "&amp;&#0;&quot;", "'\"`", "\x00\x01\x1b", "line\nbreak\ttab\r",
+	"</numavisor:guest><x>", "]]>", "<!--", "<![CDATA[", `"}`, "&amp;&#0;&quot;", "'\"`", "\x00\x01\x1b",
+	"line\nbreak\ttab\r",
 	"\u2028", "\ufffe\uffff", "客", strings.Repeat("<", 5000),
 }
 
@@ -120,7 +121,10 @@ func testConfigureTransient(s *suite) {
 	const name = "hosttest-passing"
 	spec, p := s.start(name, guest.MemoryStrict, true)
 	before := s.find(name)
-	if err := s.Hypervisor.Configure(s.ctx, name, guest.Intent{Spec: spec, Placement: p}); !errors.Is(err, guest.ErrTransient) {
+	if err := s.Hypervisor.Configure(s.ctx, name, guest.Intent{Spec: spec, Placement: p}); !errors.Is(
+		err,
+		guest.ErrTransient,
+	) {
 		s.Errorf("error is %v, want guest.ErrTransient", err)
 	}
 	s.unchanged(before)

@@ -24,7 +24,8 @@ func testPinHelpers(s *suite) {
 	s.bothKinds(func(s *suite, name string, transient bool) {
 		_, p := s.start(name, guest.MemoryStrict, transient)
 		before := s.find(name)
-		err := errors.Join(s.Hypervisor.PinEmulator(s.ctx, name, s.last()), s.Hypervisor.PinIOThread(s.ctx, name, 1, s.last()))
+		err := errors.Join(s.Hypervisor.PinEmulator(s.ctx, name, s.last()),
+			s.Hypervisor.PinIOThread(s.ctx, name, 1, s.last()))
 		switch {
 		case !transient && !s.can(PinStoredHelpers, before, err):
 			return

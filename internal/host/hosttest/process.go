@@ -101,7 +101,8 @@ func testProcess(s *suite) {
 	s.threads(name, p)
 	s.mems(name, p.Nodes)
 	if got := g.Seen.MemoryByNode[s.node.ID]; got < guestMemory {
-		s.Errorf("%v are on node %d, want at least the guest's %v; by node: %v", got, s.node.ID, guestMemory, g.Seen.MemoryByNode)
+		s.Errorf("%v are on node %d, want at least the guest's %v; by node: %v", got, s.node.ID, guestMemory,
+			g.Seen.MemoryByNode)
 	}
 	var cells topology.Bytes
 	for _, r := range g.Seen.Ranges {

@@ -32,7 +32,10 @@ func Parse(r io.Reader) (topology.Topology, error) {
 	if limited.N <= 0 {
 		return topology.Topology{}, fmt.Errorf("reading hwloc XML: more than %d bytes", maxDocument)
 	}
-	p := parser{Topology: topology.Topology{Source: "hwloc " + version(doc.Version) + " XML"}, homes: map[topology.CPUID]topology.NodeID{}}
+	p := parser{
+		Topology: topology.Topology{Source: "hwloc " + version(doc.Version) + " XML"},
+		homes:    map[topology.CPUID]topology.NodeID{},
+	}
 	for _, o := range doc.Objects {
 		p.walk(&o, place{socket: -1, die: -1})
 	}
@@ -40,7 +43,9 @@ func Parse(r io.Reader) (topology.Topology, error) {
 		return topology.Topology{}, fmt.Errorf("reading hwloc XML: more than %d objects", maxObjects)
 	}
 	if len(p.cpus) == 0 {
-		return topology.Topology{}, errors.New("reading hwloc XML: no object of type PU; give the output of `lstopo --of xml` without filters")
+		return topology.Topology{}, errors.New(
+			"reading hwloc XML: no object of type PU; give the output of `lstopo --of xml` without filters",
+		)
 	}
 	if len(p.Nodes) == 0 {
 		p.soleNode()

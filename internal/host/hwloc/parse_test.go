@@ -53,7 +53,9 @@ func TestParseMemoryWithoutCPUs(t *testing.T) {
 			t.Errorf("node %d: CPUs %q, want %q", id, n.CPUs, want)
 		}
 	}
-	if n := topo.Nodes[0]; n.Distances[2] != 24 || n.Distances[1] != 21 || topo.Nodes[2].Distances[0] != 255 || n.HugePages[0].Total != 7 || len(n.HugePages) != 1 {
+	if n := topo.Nodes[0]; n.Distances[2] != 24 || n.Distances[1] != 21 || topo.Nodes[2].Distances[0] != 255 ||
+		n.HugePages[0].Total != 7 ||
+		len(n.HugePages) != 1 {
 		t.Errorf("node 0: %+v, node 2: %+v", n, topo.Nodes[2])
 	}
 	if topo.Offline.String() != "2" {
@@ -73,7 +75,8 @@ func TestParseVersion1(t *testing.T) {
 <object type="Socket" os_index="0" cpuset="0xf"><object type="Cache" depth="3" cpuset="0xf"><object type="Core" cpuset="0x3"><object type="PU" os_index="0" cpuset="0x1"/><object type="PU" os_index="1" cpuset="0x2"/></object>
 <object type="Core" cpuset="0xc"><object type="PU" os_index="2" cpuset="0x4"/><object type="PU" os_index="3" cpuset="0x8"/></object></object></object></object></topology>`
 	topo := parse(t, uma)
-	if len(topo.Nodes) != 1 || topo.Nodes[0].CPUs.String() != "0-2" || topo.Nodes[0].Memory != 1024 || topo.Offline.String() != "3-7" {
+	if len(topo.Nodes) != 1 || topo.Nodes[0].CPUs.String() != "0-2" || topo.Nodes[0].Memory != 1024 ||
+		topo.Offline.String() != "3-7" {
 		t.Errorf("nodes %+v, offline %q", topo.Nodes, topo.Offline)
 	}
 	if c := topo.CPUs[1]; c.Core != 0 || c.Siblings.String() != "0-1" || c.L3 != 0 {
@@ -93,7 +96,9 @@ func TestParseKeepsGoing(t *testing.T) {
 		`type="PU" os_index="1"`:                              "PU: os_index",
 		`type="NUMANode" os_index="2" cpuset="0x3"`:           "cpuset: mask",
 	} {
-		spoiled := strings.NewReplacer("1073741824", "much", "count=\"7\"", "count=\"-7\"", "0106", "zz", "10 21 24", "x", `PU" os_index="1"`, `PU" os_index="-1"`, `cpuset="0x3"`, `cpuset="0xf...f"`).Replace(broken)
+		spoiled := strings.NewReplacer("1073741824", "much", "count=\"7\"", "count=\"-7\"", "0106", "zz", "10 21 24",
+			"x", `PU" os_index="1"`, `PU" os_index="-1"`, `cpuset="0x3"`, `cpuset="0xf...f"`).
+			Replace(broken)
 		text := strings.Replace(cxl, broken, spoiled, 1)
 		if text == cxl {
 			t.Fatalf("%q does not spoil the document", broken)
@@ -107,7 +112,8 @@ func TestParseKeepsGoing(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		"": "lstopo --of xml", "<topology/>": "no object of type PU", "<domain/>": "expected element type <topology>", "{}": "lstopo",
+		"": "lstopo --of xml", "<topology/>": "no object of type PU", "<domain/>": "expected element type " +
+			"<topology>", "{}": "lstopo",
 		`<topology><object type="PU" os_index="0"/>`:                                          "XML syntax error",
 		"<topology>" + strings.Repeat(`<object type="Group"/>`, maxObjects+1) + "</topology>": "more than",
 		"<topology>" + strings.Repeat(`<object type="Group">`, 20000):                         "exceeded max depth",
@@ -120,7 +126,11 @@ func TestParseRefuses(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(cxl))
-	f.Add([]byte(`<topology><object type="Machine" cpuset="0x1"><distances nbobjs="1" latency_base="1"><latency value="1e9"/></distances><object type="NUMANode" os_index="0" cpuset="0x1"/><object type="PU" os_index="0"/></object></topology>`))
+	f.Add(
+		[]byte(
+			`<topology><object type="Machine" cpuset="0x1"><distances nbobjs="1" latency_base="1"><latency value="1e9"/></distances><object type="NUMANode" os_index="0" cpuset="0x1"/><object type="PU" os_index="0"/></object></topology>`,
+		),
+	)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		topo, err := Parse(bytes.NewReader(data))
 		if err != nil {

@@ -102,7 +102,8 @@ func (c *Counter) Read() (Misses, error) {
 // checkSize refuses counts of CPUs and nodes for which the file has no room.
 func checkSize(path string, cpus, nodes uint64) error {
 	if cpus > maxCPUs || nodes > maxNodes {
-		return fmt.Errorf("%s reports %d CPUs and %d nodes; it has room for %d and %d", path, cpus, nodes, maxCPUs, maxNodes)
+		return fmt.Errorf("%s reports %d CPUs and %d nodes; it has room for %d and %d", path, cpus, nodes, maxCPUs,
+			maxNodes)
 	}
 	return nil
 }

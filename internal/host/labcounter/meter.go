@@ -50,7 +50,13 @@ type counts struct {
 // /proc/stat of its CPUs. The meter works while the counter is on.
 func NewMeter(path string, root linux.Root) *Meter {
 	k := root.Keep(1)
-	return &Meter{path: path, keeper: k, stat: k.File("proc/stat"), ran: map[int]time.Duration{}, ticks: map[topology.CPUID]uint64{}}
+	return &Meter{
+		path:   path,
+		keeper: k,
+		stat:   k.File("proc/stat"),
+		ran:    map[int]time.Duration{},
+		ticks:  map[topology.CPUID]uint64{},
+	}
 }
 
 // Source is inventory.AccessCounter.

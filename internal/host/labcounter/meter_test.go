@@ -101,7 +101,8 @@ func TestMeter_DividesTheCountByRunTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	// CPU 0: a for 300 ms, b for 100 ms, the host for 100 ms. CPU 3: a alone.
-	a.Seen.Threads[0].RunTime, a.Seen.Threads[1].RunTime, b.Seen.Threads[0].RunTime = 300*time.Millisecond, time.Second, 100*time.Millisecond
+	a.Seen.Threads[0].RunTime, a.Seen.Threads[1].RunTime = 300*time.Millisecond, time.Second
+	b.Seen.Threads[0].RunTime = 100 * time.Millisecond
 	f.busy = [4]int{50, 0, 0, 100}
 	f.miss(0, 0, 1_000_000)
 	f.miss(3, 200_000, 600_000)
@@ -111,7 +112,11 @@ func TestMeter_DividesTheCountByRunTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]watch.Access{
-		"a":    {Shares: []inventory.AccessShare{{From: 0, To: 2, Share: 600. / 1400}, {From: 2, To: 0, Share: 200. / 1400}, {From: 2, To: 2, Share: 600. / 1400}}, Remote: 800. / 1400},
+		"a": {
+			Shares: []inventory.AccessShare{{From: 0, To: 2, Share: 600. / 1400}, {From: 2, To: 0, Share: 200. / 1400},
+				{From: 2, To: 2, Share: 600. / 1400}},
+			Remote: 800. / 1400,
+		},
 		"b":    {Shares: []inventory.AccessShare{{From: 0, To: 2, Share: 1}}, Remote: 1},
 		"idle": {},
 	}
@@ -179,7 +184,8 @@ func TestMeter_ReportsNothingAfterAReset(t *testing.T) {
 
 func TestMeter_ReportsThatThereIsNoCounter(t *testing.T) {
 	m := NewMeter(filepath.Join(t.TempDir(), "scope"), linux.Live)
-	if err := m.Follow(nil, twoNodes()); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "inside a lab") {
+	if err := m.Follow(nil, twoNodes()); !errors.Is(err, os.ErrNotExist) ||
+		!strings.Contains(err.Error(), "inside a lab") {
 		t.Error(err)
 	}
 }

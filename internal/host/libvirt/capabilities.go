@@ -78,7 +78,10 @@ func ParseCapabilities(r io.Reader) (topology.Topology, error) {
 	limited := &io.LimitedReader{R: r, N: maxCapabilities + 1}
 	var doc capabilities
 	if err := xml.NewDecoder(limited).Decode(&doc); err != nil {
-		return topology.Topology{}, fmt.Errorf("reading libvirt capabilities: %w; give the output of `virsh capabilities`", err)
+		return topology.Topology{}, fmt.Errorf(
+			"reading libvirt capabilities: %w; give the output of `virsh capabilities`",
+			err,
+		)
 	}
 	if limited.N <= 0 {
 		return topology.Topology{}, fmt.Errorf("reading libvirt capabilities: more than %d bytes", maxCapabilities)
@@ -92,7 +95,10 @@ func ParseCapabilities(r io.Reader) (topology.Topology, error) {
 		c.cell(cell, l3)
 	}
 	if len(c.Nodes) == 0 || len(c.online)+len(c.silent) == 0 {
-		return topology.Topology{}, errors.New("reading libvirt capabilities: no host/topology/cells with CPUs; libvirt of that host was built without NUMA support, or this is not its full output")
+		return topology.Topology{}, errors.New(
+			"reading libvirt capabilities: no host/topology/cells with CPUs; libvirt of that host was built " +
+				"without NUMA support, or this is not its full output",
+		)
 	}
 	c.settleSilent()
 	c.Measured = c.measured(doc.Links)
@@ -201,7 +207,8 @@ func (c *capsReader) cpu(cpu hostCPU, l3 map[topology.CPUID]topology.CPUSet) (to
 		return topology.SeenCPU{}, false
 	}
 	s := topology.SeenCPU{ID: topology.CPUID(id), L3: l3[topology.CPUID(id)],
-		Socket: c.number("cpu socket_id", cpu.Socket), Die: c.number("cpu die_id", cpu.Die), Core: c.number("cpu core_id", cpu.Core)}
+		Socket: c.number("cpu socket_id",
+			cpu.Socket), Die: c.number("cpu die_id", cpu.Die), Core: c.number("cpu core_id", cpu.Core)}
 	if cpu.Siblings == "" {
 		c.silent = append(c.silent, s)
 		return s, true
@@ -235,7 +242,8 @@ func (c *capsReader) pools(cell int, pages []hostPages) []topology.HugePagePool 
 		size, err1 := scaled(p.Size, p.Unit)
 		count, err2 := scaled(p.Count, "b")
 		if err1 != nil || err2 != nil || size == 0 {
-			c.gap("cell %d: %.40q pages of size %.40q %.10s are not understood; left out", cell, p.Count, p.Size, p.Unit)
+			c.gap("cell %d: %.40q pages of size %.40q %.10s are not understood; left out", cell, p.Count, p.Size,
+				p.Unit)
 			continue
 		}
 		base = min(base, size)
@@ -281,7 +289,9 @@ func (c *capsReader) measured(links hostLinks) *topology.Measured {
 	return &m
 }
 
-func (c *capsReader) linkTable(index map[string]int, links []hostLink, value func(text, unit string) (float64, error)) [][]float64 {
+func (c *capsReader) linkTable(
+	index map[string]int, links []hostLink, value func(text, unit string) (float64, error),
+) [][]float64 {
 	table := make([][]float64, len(c.Nodes))
 	for i := range table {
 		table[i] = make([]float64, len(c.Nodes))

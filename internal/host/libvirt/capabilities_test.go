@@ -44,7 +44,8 @@ const sparseCapabilities = `<capabilities><host><topology><cells num='2'>
 func TestParseCapabilitiesOfSparseHost(t *testing.T) {
 	topo := capabilitiesOf(t, sparseCapabilities)
 	near, far := topo.Nodes[0], topo.Nodes[1]
-	if near.ID != 0 || near.CPUs.String() != "0-1" || near.Memory != topology.GiB || len(near.HugePages) != 1 || near.HugePages[0].Total != 7 {
+	if near.ID != 0 || near.CPUs.String() != "0-1" || near.Memory != topology.GiB || len(near.HugePages) != 1 ||
+		near.HugePages[0].Total != 7 {
 		t.Errorf("node 0: %+v", near)
 	}
 	if far.ID != 8 || !far.CPUs.IsEmpty() || far.Memory != 2*topology.GiB || near.Classes[8] != topology.Remote {
@@ -85,7 +86,8 @@ func TestParseCapabilitiesKeepsGoing(t *testing.T) {
 }
 
 func TestParseCapabilitiesRefuses(t *testing.T) {
-	cells := "<capabilities><host><topology><cells>" + strings.Repeat("<cell id='1'/>", 1025) + "</cells></topology></host></capabilities>"
+	cells := "<capabilities><host><topology><cells>" + strings.Repeat("<cell id='1'/>",
+		1025) + "</cells></topology></host></capabilities>"
 	for text, want := range map[string]string{
 		"": "virsh capabilities", "{}": "virsh capabilities", "<domain/>": "expected element type <capabilities>",
 		"<capabilities><host/></capabilities>": "no host/topology/cells", cells: "1025 cells",
@@ -99,7 +101,12 @@ func TestParseCapabilitiesRefuses(t *testing.T) {
 
 func FuzzParseCapabilities(f *testing.F) {
 	f.Add([]byte(sparseCapabilities))
-	f.Add([]byte("<capabilities><host><topology><cells><cell id='3'><cpus><cpu id='7'/></cpus></cell></cells></topology></host></capabilities>"))
+	f.Add(
+		[]byte(
+			"<capabilities><host><topology><cells><cell id='3'><cpus><cpu " +
+				"id='7'/></cpus></cell></cells></topology></host></capabilities>",
+		),
+	)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		topo, err := ParseCapabilities(bytes.NewReader(data))
 		if err != nil {

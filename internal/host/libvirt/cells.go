@@ -35,7 +35,8 @@ func (r *reader) cells(d *Domain) error {
 			return fmt.Errorf("numa cell id=%d: all cells together have more than 16 EiB", cell.ID)
 		}
 		if cell.VCPUs.Intersects(taken) {
-			return fmt.Errorf("numa cell id=%d: vCPUs %s are in another cell, too", cell.ID, cell.VCPUs.Intersect(taken))
+			return fmt.Errorf("numa cell id=%d: vCPUs %s are in another cell, too", cell.ID,
+				cell.VCPUs.Intersect(taken))
 		}
 		seen[cell.ID] = true
 		taken = taken.Union(cell.VCPUs)

@@ -30,7 +30,8 @@ func parseList[ID ~int](field, text string) (topology.Set[ID], error) {
 		case last < first:
 			return topology.Set[ID]{}, fmt.Errorf("%s=%.80q: range %.20q runs backwards", field, text, part)
 		case without && ranged:
-			return topology.Set[ID]{}, fmt.Errorf("%s=%.80q: %.20q: ^ takes out single ids, not ranges", field, text, part)
+			return topology.Set[ID]{}, fmt.Errorf("%s=%.80q: %.20q: ^ takes out single ids, not ranges", field, text,
+				part)
 		}
 		if without {
 			in[first/64] &^= 1 << (first % 64)

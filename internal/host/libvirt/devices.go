@@ -98,7 +98,8 @@ func tiedToCells(root *element) []string {
 	var found []string
 	for _, e := range root.path("devices").every() {
 		if e.path("target", "node") != nil {
-			found = append(found, fmt.Sprintf("<%s model='%s'> on cell %s", e.name, e.attr("model"), e.path("target", "node").trimmed()))
+			found = append(found,
+				fmt.Sprintf("<%s model='%s'> on cell %s", e.name, e.attr("model"), e.path("target", "node").trimmed()))
 		}
 	}
 	numa := root.path("cpu", "numa")

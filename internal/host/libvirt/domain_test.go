@@ -34,7 +34,8 @@ func TestParseDomain(t *testing.T) {
 			NUMATune: &inventory.NUMATune{Mode: "strict", Nodes: nodeSet("0-1"), Cells: []inventory.CellTune{
 				{Cell: 0, Mode: "strict", Nodes: nodeSet("0")}, {Cell: 1, Mode: "strict", Nodes: nodeSet("1")}}},
 			Pins: pins("2", "3", "6", "7", "10", "11", "14", "15"), EmulatorPin: cpus("0,4"),
-			Cells:   []inventory.ConfigCell{{ID: 0, VCPUs: vcpuSet("0-3"), Memory: 8 * gib}, {ID: 1, VCPUs: vcpuSet("4-7"), Memory: 8 * gib}},
+			Cells: []inventory.ConfigCell{{ID: 0, VCPUs: vcpuSet("0-3"), Memory: 8 * gib},
+				{ID: 1, VCPUs: vcpuSet("4-7"), Memory: 8 * gib}},
 			Devices: []string{"0000:81:02.5"},
 		},
 		"ovirt": {
@@ -46,31 +47,62 @@ func TestParseDomain(t *testing.T) {
 			VCPUs: 4, Memory: 2 * gib, PageSize: 2 * topology.MiB, Source: "memfd",
 			Pins: pins("4", "5", "4-7", "4-7"), EmulatorPin: cpus("4-7"), IOThreads: 2,
 			IOThreadPins: map[int]topology.CPUSet{1: cpus("4-7"), 2: cpus("4-7")},
-			Cells:        []inventory.ConfigCell{{ID: 0, VCPUs: vcpuSet("0-1"), Memory: gib}, {ID: 1, VCPUs: vcpuSet("2-3"), Memory: gib}},
+			Cells: []inventory.ConfigCell{{ID: 0, VCPUs: vcpuSet("0-1"), Memory: gib},
+				{ID: 1, VCPUs: vcpuSet("2-3"), Memory: gib}},
 		},
 		"commandline": {
 			VCPUs: 6, Memory: 16 * gib, Source: "anonymous",
 			Pins: pins("2", "10", "0-2,4-7", "0-2,4-7", "0-2,4-7", "0-2,4-7"), EmulatorPin: cpus("1,9"),
 			Devices: []string{"0000:01:00.0", "0000:3b:00.0", "mdev:83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"},
 		},
-		"sev": {VCPUs: 2, Memory: 2 * gib, Source: "anonymous", Locked: true, NUMATune: &inventory.NUMATune{Mode: "strict", Nodes: nodeSet("0")}},
+		"sev": {
+			VCPUs:    2,
+			Memory:   2 * gib,
+			Source:   "anonymous",
+			Locked:   true,
+			NUMATune: &inventory.NUMATune{Mode: "strict", Nodes: nodeSet("0")},
+		},
 		"pxb": {
-			VCPUs: 8, Memory: 8 * gib, Source: "anonymous", IOThreads: 3, IOThreadPins: map[int]topology.CPUSet{2: cpus("0")},
+			VCPUs: 8, Memory: 8 * gib, Source: "anonymous", IOThreads: 3,
+			IOThreadPins: map[int]topology.CPUSet{2: cpus("0")},
 			Cells: []inventory.ConfigCell{
 				{ID: 0, VCPUs: vcpuSet("0-3"), Memory: 4 * gib, Distances: map[guest.CellID]int{0: 10, 1: 21}},
 				{ID: 1, VCPUs: vcpuSet("4-7"), Memory: 4 * gib, Distances: map[guest.CellID]int{0: 21, 1: 10}}},
 			Devices: []string{"0000:81:00.1"},
 		},
-		"future":    {VCPUs: 3, Memory: 6 * gib, Source: "anonymous", NUMATune: &inventory.NUMATune{Mode: "weighted", Nodes: nodeSet("0-3")}, Pins: map[guest.VCPUID]topology.CPUSet{2: cpus("0-3")}},
-		"minimal":   {VCPUs: 1, Memory: 64 * topology.MiB, Source: "anonymous"},
-		"hugepages": {VCPUs: 4, Memory: 4 * gib, PageSize: 2 * topology.MiB, Source: "hugetlbfs", Shared: true, Immediate: true},
+		"future": {
+			VCPUs:    3,
+			Memory:   6 * gib,
+			Source:   "anonymous",
+			NUMATune: &inventory.NUMATune{Mode: "weighted", Nodes: nodeSet("0-3")},
+			Pins:     map[guest.VCPUID]topology.CPUSet{2: cpus("0-3")},
+		},
+		"minimal": {VCPUs: 1, Memory: 64 * topology.MiB, Source: "anonymous"},
+		"hugepages": {
+			VCPUs:     4,
+			Memory:    4 * gib,
+			PageSize:  2 * topology.MiB,
+			Source:    "hugetlbfs",
+			Shared:    true,
+			Immediate: true,
+		},
 		"auto": {VCPUs: 2, Memory: 1024000000, Source: "anonymous", AutoPlacement: true,
-			Cells: []inventory.ConfigCell{{ID: 0, VCPUs: vcpuSet("0"), Memory: 512000000}, {ID: 1, VCPUs: vcpuSet("1"), Memory: 512000000}}},
-		"bound-before": {VCPUs: 2, Memory: gib, Source: "memfd", Shared: true, NUMATune: &inventory.NUMATune{Mode: "strict", Nodes: nodeSet("2")},
-			Pins: pins("4-5", "4-5"), EmulatorPin: cpus("4-5")},
+			Cells: []inventory.ConfigCell{{ID: 0, VCPUs: vcpuSet("0"), Memory: 512000000},
+				{ID: 1, VCPUs: vcpuSet("1"), Memory: 512000000}}},
+		"bound-before": {
+			VCPUs:       2,
+			Memory:      gib,
+			Source:      "memfd",
+			Shared:      true,
+			NUMATune:    &inventory.NUMATune{Mode: "strict", Nodes: nodeSet("2")},
+			Pins:        pins("4-5", "4-5"),
+			EmulatorPin: cpus("4-5"),
+		},
 		"file-backed": {VCPUs: 2, Memory: 3 * gib, Source: "file", Shared: true, Immediate: true,
-			NUMATune: &inventory.NUMATune{Cells: []inventory.CellTune{{Cell: 0, Mode: "preferred", Nodes: nodeSet("1")}}},
-			Cells:    []inventory.ConfigCell{{VCPUs: vcpuSet("0-1"), Memory: 2 * gib}}},
+			NUMATune: &inventory.NUMATune{
+				Cells: []inventory.CellTune{{Cell: 0, Mode: "preferred", Nodes: nodeSet("1")}},
+			},
+			Cells: []inventory.ConfigCell{{VCPUs: vcpuSet("0-1"), Memory: 2 * gib}}},
 	}
 	all := fixtures(t)
 	for name, config := range want {
@@ -85,7 +117,8 @@ func TestParseDomain(t *testing.T) {
 
 func TestParseDomainIdentity(t *testing.T) {
 	d := mustParse(t, fixtures(t)["bound-before"])
-	if d.Name != "moved" || d.Type != "kvm" || d.Intent == nil || d.Intent.Placement.Nodes.String() != "2" || d.Intent.Spec.VCPUs != 2 {
+	if d.Name != "moved" || d.Type != "kvm" || d.Intent == nil || d.Intent.Placement.Nodes.String() != "2" ||
+		d.Intent.Spec.VCPUs != 2 {
 		t.Errorf("read %+v, intent %+v", d, d.Intent)
 	}
 	if g := d.Guest(); !g.Managed || g.Placement.Guest != "moved" || g.State != "shutoff" {
@@ -98,7 +131,8 @@ func TestParseDomainIdentity(t *testing.T) {
 		t.Errorf("I/O threads %v", d.IOThreads)
 	}
 	broken := strings.Replace(string(fixtures(t)["bound-before"]), `{"spec"`, `{"spec`, 1)
-	if d := mustParse(t, []byte(broken)); d.IntentError == nil || d.Intent != nil || !strings.Contains(d.IntentError.Error(), MetadataURI) {
+	if d := mustParse(t, []byte(broken)); d.IntentError == nil || d.Intent != nil ||
+		!strings.Contains(d.IntentError.Error(), MetadataURI) {
 		t.Errorf("broken intent: %+v", d)
 	}
 }
@@ -134,12 +168,16 @@ func TestParseDomainRefuses(t *testing.T) {
 		{domain("<cpu><numa><cell id='1' memory='1'/></numa></cpu>"), "numa cell id=1"},
 		{domain("<cpu><numa><cell id='0' memory='1'/><cell id='0' memory='1'/></numa></cpu>"), "unique"},
 		{domain("<cpu><numa><cell cpus='0-1' memory='1'/><cell cpus='1' memory='1'/></numa></cpu>"), "another cell"},
-		{domain("<cpu><numa><cell memory='18014398509481983'/><cell memory='18014398509481983'/></numa></cpu>"), "16 EiB"},
-		{domain("<cpu><numa><cell memory='1'><distances><sibling id='0' value='256'/></distances></cell></numa></cpu>"), "sibling value"},
+		{domain("<cpu><numa><cell memory='18014398509481983'/><cell " +
+			"memory='18014398509481983'/></numa></cpu>"), "16 EiB"},
+		{domain("<cpu><numa><cell memory='1'><distances><sibling id='0' " +
+			"value='256'/></distances></cell></numa></cpu>"), "sibling value"},
 		{domain("<memoryBacking><hugepages><page size='big'/></hugepages></memoryBacking>"), "page size"},
 		{domain("<iothreads>-1</iothreads>"), "iothreads"},
-		{domain("<devices><memory><target><size unit='GiB'>1</size></target></memory></devices>"), "less than its memory devices"},
-		{domain("<devices><hostdev type='pci'><source><address bus='0x1ff' slot='0' function='0'/></source></hostdev></devices>"), "bus="},
+		{domain("<devices><memory><target><size unit='GiB'>1</size></target></memory></devices>"), "less than its " +
+			"memory devices"},
+		{domain("<devices><hostdev type='pci'><source><address bus='0x1ff' slot='0' " +
+			"function='0'/></source></hostdev></devices>"), "bus="},
 	} {
 		_, err := ParseDomain([]byte(c.xml))
 		if err == nil || !strings.Contains(err.Error(), c.says) {

@@ -123,12 +123,17 @@ func TestDriverTellsErrorsApart(t *testing.T) {
 		want error
 		says string
 	}{
-		{"a guest that is not there", func() error { return d.Resume(ctx, "db") }, guest.ErrNotFound, "guest db: resuming it: there is no such guest"},
-		{"created twice", func() error { return d.Create(ctx, xml, CreateOptions{}) }, guest.ErrExists, "there is such a guest already"},
+		{"a guest that is not there", func() error { return d.Resume(ctx, "db") }, guest.ErrNotFound, "guest db: " +
+			"resuming it: there is no such guest"},
+		{"created twice", func() error { return d.Create(ctx, xml, CreateOptions{}) }, guest.ErrExists, "there is " +
+			"such a guest already"},
 		{"resumed while running", func() error { return d.Resume(ctx, "web1") }, nil, "resuming it"},
-		{"pinned to nothing", func() error { return d.PinVCPU(ctx, "web1", 0, topology.CPUSet{}) }, nil, "the CPU set is empty"},
-		{"unknown mode", func() error { return d.SetNUMA(ctx, "web1", "sticky", nodeSet("0"), Live) }, nil, "allowed: mode strict"},
-		{"no support", func() error { _, err := d.MonitorCommand(ctx, "web1", "{}"); return err }, guest.ErrRefused, "the hypervisor refuses it"},
+		{"pinned to nothing", func() error { return d.PinVCPU(ctx, "web1", 0, topology.CPUSet{}) }, nil, "the CPU " +
+			"set is empty"},
+		{"unknown mode", func() error { return d.SetNUMA(ctx, "web1", "sticky", nodeSet("0"), Live) }, nil,
+			"allowed: mode strict"},
+		{"no support", func() error { _, err := d.MonitorCommand(ctx, "web1", "{}"); return err }, guest.ErrRefused,
+			"the hypervisor refuses it"},
 		{"broken XML", func() error { return d.Define(ctx, []byte("<domain>")) }, nil, "defining it"},
 	} {
 		err := c.do()
@@ -323,14 +328,16 @@ func TestDriverWithoutLibrary(t *testing.T) {
 }
 
 func TestErrorText(t *testing.T) {
-	err := fail("pinning vCPU 3 to CPUs \"4-7\"", "web1", fmt.Errorf("%w: %w", context.DeadlineExceeded, ErrUnknownOutcome))
+	err := fail("pinning vCPU 3 to CPUs \"4-7\"", "web1",
+		fmt.Errorf("%w: %w", context.DeadlineExceeded, ErrUnknownOutcome))
 	const want = `guest web1: pinning vCPU 3 to CPUs "4-7": libvirt did not answer in time: it is not known whether it was done` +
 		`; look whether the daemon hangs (virsh list), or give it more time; read the guest's state again before repeating it`
 	if err.Error() != want {
 		t.Errorf("says\n%s\nwanted\n%s", err, want)
 	}
 	for code, kind := range map[libvirt.ErrorNumber]error{
-		libvirt.ERR_NO_DOMAIN: guest.ErrNotFound, libvirt.ERR_OPERATION_TIMEOUT: ErrBusy, libvirt.ERR_AUTH_FAILED: ErrDenied, libvirt.ERR_NO_SUPPORT: guest.ErrRefused,
+		libvirt.ERR_NO_DOMAIN: guest.ErrNotFound, libvirt.ERR_OPERATION_TIMEOUT: ErrBusy,
+		libvirt.ERR_AUTH_FAILED: ErrDenied, libvirt.ERR_NO_SUPPORT: guest.ErrRefused,
 	} {
 		if err := fail("x", "", libvirt.Error{Code: code, Message: "m"}); !errors.Is(err, kind) {
 			t.Errorf("code %d: %v", code, err)
@@ -340,11 +347,16 @@ func TestErrorText(t *testing.T) {
 		err  libvirt.Error
 		kind error
 	}{
-		{libvirt.Error{Code: libvirt.ERR_SYSTEM_ERROR, Domain: libvirt.FROM_RPC, Message: "Failed to connect socket: Permission denied"}, ErrDenied},
-		{libvirt.Error{Code: libvirt.ERR_SYSTEM_ERROR, Domain: libvirt.FROM_RPC, Message: "End of file while reading data"}, ErrNoDaemon},
-		{libvirt.Error{Code: libvirt.ERR_INTERNAL_ERROR, Domain: libvirt.FROM_RPC, Message: "client socket is closed"}, ErrNoDaemon},
-		{libvirt.Error{Code: libvirt.ERR_OPERATION_FAILED, Message: "domain 'q' already exists with uuid x"}, guest.ErrExists},
-		{libvirt.Error{Code: libvirt.ERR_OPERATION_INVALID, Message: "can't change nodeset for strict mode for running domain"}, guest.ErrRefused},
+		{libvirt.Error{Code: libvirt.ERR_SYSTEM_ERROR, Domain: libvirt.FROM_RPC, Message: "Failed to connect " +
+			"socket: Permission denied"}, ErrDenied},
+		{libvirt.Error{Code: libvirt.ERR_SYSTEM_ERROR, Domain: libvirt.FROM_RPC, Message: "End of file while " +
+			"reading data"}, ErrNoDaemon},
+		{libvirt.Error{Code: libvirt.ERR_INTERNAL_ERROR, Domain: libvirt.FROM_RPC, Message: "client socket is " +
+			"closed"}, ErrNoDaemon},
+		{libvirt.Error{Code: libvirt.ERR_OPERATION_FAILED, Message: "domain 'q' already exists with uuid x"},
+			guest.ErrExists},
+		{libvirt.Error{Code: libvirt.ERR_OPERATION_INVALID, Message: "can't change nodeset for strict mode for " +
+			"running domain"}, guest.ErrRefused},
 		{libvirt.Error{Code: libvirt.ERR_OPERATION_INVALID, Message: "domain is not running"}, ErrNotRunning},
 	} {
 		if err := fail("x", "", c.err); !errors.Is(err, c.kind) {
@@ -359,7 +371,8 @@ func TestErrorText(t *testing.T) {
 func TestPID(t *testing.T) {
 	run, proc := t.TempDir(), t.TempDir()
 	write := func(path, text string) {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text),
+			0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -376,7 +389,8 @@ func TestPID(t *testing.T) {
 			t.Errorf("%s: %d, %v", name, got, err)
 		}
 	}
-	for name, want := range map[string]error{"reused": ErrNotRunning, "gone": ErrNotRunning, "absent": ErrNotRunning, "bad": nil, "../web1": nil, "": nil} {
+	for name, want := range map[string]error{"reused": ErrNotRunning, "gone": ErrNotRunning, "absent": ErrNotRunning,
+		"bad": nil, "../web1": nil, "": nil} {
 		pid, err := pidOf(run, proc, name)
 		if err == nil || (want != nil && !errors.Is(err, want)) {
 			t.Errorf("%q: %d, %v", name, pid, err)

@@ -41,7 +41,11 @@ func TestRewriteWithoutLineBreaks(t *testing.T) {
 }
 
 func TestNamespace(t *testing.T) {
-	doc, err := parse([]byte(`<domain xmlns:a='outer'><metadata><x a='v' xmlns='plain'/><a:y a='v' xmlns:a='inner'/><a:z/><w/></metadata></domain>`))
+	doc, err := parse(
+		[]byte(
+			`<domain xmlns:a='outer'><metadata><x a='v' xmlns='plain'/><a:y a='v' xmlns:a='inner'/><a:z/><w/></metadata></domain>`,
+		),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,9 @@ func parse(src []byte) (*document, error) {
 	case doc.root == nil:
 		return nil, errors.New("domain XML: holds no element")
 	case doc.root.prefix != "" || doc.root.name != "domain":
-		return nil, fmt.Errorf("domain XML: the outermost element is <%s>, not <domain>; give the output of \"virsh dumpxml GUEST\"", doc.root.fullName())
+		return nil, fmt.Errorf(
+			"domain XML: the outermost element is <%s>, not <domain>; give the output of \"virsh dumpxml GUEST\"",
+			doc.root.fullName())
 	}
 	return doc, nil
 }
@@ -74,7 +76,8 @@ func parse(src []byte) (*document, error) {
 func (doc *document) take(token xml.Token, open *element, from, to int) (*element, error) {
 	switch t := token.(type) {
 	case xml.StartElement:
-		e := &element{prefix: t.Name.Space, name: t.Name.Local, attrs: t.Copy().Attr, parent: open, start: from, open: to}
+		e := &element{prefix: t.Name.Space, name: t.Name.Local, attrs: t.Copy().Attr, parent: open, start: from,
+			open: to}
 		switch {
 		case open != nil:
 			open.children = append(open.children, e)

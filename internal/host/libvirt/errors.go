@@ -27,8 +27,10 @@ var (
 
 // remedies say what to do about a kind.
 var remedies = map[error]string{
-	ErrNoLibrary:       "install it (Debian: apt install libvirt-daemon-system, Fedora: dnf install libvirt-daemon-kvm)",
-	ErrNoDaemon:        "start it (systemctl start libvirtd, or virtqemud where daemons are split), or set LIBVIRT_DEFAULT_URI",
+	ErrNoLibrary: "install it (Debian: apt install libvirt-daemon-system, Fedora: dnf install " +
+		"libvirt-daemon-kvm)",
+	ErrNoDaemon: "start it (systemctl start libvirtd, or virtqemud where daemons are split), or set " +
+		"LIBVIRT_DEFAULT_URI",
 	ErrDenied:          "run as root, or join the group libvirt",
 	ErrBusy:            "wait for the other operation to end (virsh domjobinfo GUEST) and try again",
 	ErrTimeout:         "look whether the daemon hangs (virsh list), or give it more time",
@@ -130,11 +132,19 @@ func kindOfCode(err libvirt.Error) error {
 		return guest.ErrNotFound
 	case libvirt.ERR_DOM_EXIST:
 		return guest.ErrExists
-	case libvirt.ERR_AUTH_FAILED, libvirt.ERR_AUTH_CANCELLED, libvirt.ERR_AUTH_UNAVAILABLE, libvirt.ERR_ACCESS_DENIED, libvirt.ERR_OPERATION_DENIED:
+	case libvirt.ERR_AUTH_FAILED,
+		libvirt.ERR_AUTH_CANCELLED,
+		libvirt.ERR_AUTH_UNAVAILABLE,
+		libvirt.ERR_ACCESS_DENIED,
+		libvirt.ERR_OPERATION_DENIED:
 		return ErrDenied
 	case libvirt.ERR_OPERATION_TIMEOUT, libvirt.ERR_RESOURCE_BUSY:
 		return ErrBusy
-	case libvirt.ERR_INVALID_ARG, libvirt.ERR_NO_SUPPORT, libvirt.ERR_CONFIG_UNSUPPORTED, libvirt.ERR_ARGUMENT_UNSUPPORTED, libvirt.ERR_OPERATION_UNSUPPORTED:
+	case libvirt.ERR_INVALID_ARG,
+		libvirt.ERR_NO_SUPPORT,
+		libvirt.ERR_CONFIG_UNSUPPORTED,
+		libvirt.ERR_ARGUMENT_UNSUPPORTED,
+		libvirt.ERR_OPERATION_UNSUPPORTED:
 		return guest.ErrRefused
 	case libvirt.ERR_OPERATION_FAILED:
 		if says("already exists with uuid") || says("is already active") {

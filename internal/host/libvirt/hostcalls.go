@@ -36,7 +36,8 @@ func (d *Driver) FreePages(ctx context.Context, node topology.NodeID, size topol
 func (d *Driver) SetPages(ctx context.Context, node topology.NodeID, size topology.Bytes, pages uint64) error {
 	return fail(fmt.Sprintf("setting %d pages of %v on node %d", pages, size, node), "",
 		d.writes.control(ctx, func(c *libvirt.Connect) error {
-			_, err := c.AllocPages(map[int]int64{int(size / topology.KiB): int64(pages)}, int(node), 1, libvirt.NODE_ALLOC_PAGES_SET)
+			_, err := c.AllocPages(map[int]int64{int(size / topology.KiB): int64(pages)}, int(node), 1,
+				libvirt.NODE_ALLOC_PAGES_SET)
 			return err
 		}))
 }

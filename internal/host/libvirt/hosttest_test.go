@@ -73,7 +73,8 @@ func suiteTarget(d *Driver, topo topology.Topology, m Machine) hosttest.Target {
 		Garble: func(ctx context.Context, name string) error {
 			return d.tune(ctx, "garbling its intent", name, Everywhere,
 				func(dom *libvirt.Domain, flags libvirt.DomainModificationImpact) error {
-					return dom.SetMetadata(libvirt.DOMAIN_METADATA_ELEMENT, "<guest>{</guest>", metadataPrefix, MetadataURI, flags)
+					return dom.SetMetadata(libvirt.DOMAIN_METADATA_ELEMENT, "<guest>{</guest>", metadataPrefix,
+						MetadataURI, flags)
 				})
 		},
 	}

@@ -133,23 +133,34 @@ func labCases() []labCase {
 	const preferred, strict, interleave, restrictive, none = guest.MemoryPreferred, guest.MemoryStrict, guest.MemoryInterleave, guest.MemoryRestrictive, guest.MemoryNone
 	return []labCase{
 		{"two cells preferred", mode(preferred), []string{"prefer:1", "prefer:2"}, "1-2", nil, true},
-		{"two cells preferred immediate", with(mode(preferred), immediate), []string{"prefer:1", "prefer:2"}, "1-2", []string{"1", "2"}, false},
-		{"two cells preferred immediate anonymous", with(mode(preferred), immediate, anonymous), []string{"prefer:1", "prefer:2"}, "1-2", []string{"1", "2"}, true},
-		{"two cells preferred huge pages", with(mode(preferred), huge), []string{"prefer:1", "prefer:2"}, "1-2", []string{"1", "2"}, false},
+		{"two cells preferred immediate", with(mode(preferred), immediate), []string{"prefer:1", "prefer:2"}, "1-2",
+			[]string{"1", "2"}, false},
+		{"two cells preferred immediate anonymous", with(mode(preferred), immediate, anonymous),
+			[]string{"prefer:1", "prefer:2"}, "1-2", []string{"1", "2"}, true},
+		{"two cells preferred huge pages", with(mode(preferred), huge), []string{"prefer:1", "prefer:2"}, "1-2",
+			[]string{"1", "2"}, false},
 		{"two cells strict", mode(strict), []string{"bind:1", "bind:2"}, "1-2", nil, true},
-		{"two cells strict immediate", with(mode(strict), immediate), []string{"bind:1", "bind:2"}, "1-2", []string{"1", "2"}, false},
-		{"two cells strict huge pages", with(mode(strict), huge), []string{"bind:1", "bind:2"}, "1-2", []string{"1", "2"}, false},
-		{"two cells strict immediate far emulator", with(mode(strict), immediate, farEmulator), []string{"bind:1", "bind:2"}, "1-2", []string{"1", "2"}, true},
-		{"two cells interleave immediate", with(mode(interleave), immediate), []string{"interleave:1-2", "interleave:1-2"}, "1-2", []string{"1,2", "1,2"}, false},
+		{"two cells strict immediate", with(mode(strict), immediate), []string{"bind:1", "bind:2"}, "1-2",
+			[]string{"1", "2"}, false},
+		{"two cells strict huge pages", with(mode(strict), huge), []string{"bind:1", "bind:2"}, "1-2",
+			[]string{"1", "2"}, false},
+		{"two cells strict immediate far emulator", with(mode(strict), immediate, farEmulator),
+			[]string{"bind:1", "bind:2"}, "1-2", []string{"1", "2"}, true},
+		{"two cells interleave immediate", with(mode(interleave), immediate),
+			[]string{"interleave:1-2", "interleave:1-2"}, "1-2", []string{"1,2", "1,2"}, false},
 		{"two cells restrictive", mode(restrictive), []string{"default", "default"}, "1-2", nil, true},
 		{"two cells none", mode(none), []string{"default", "default"}, "", nil, false},
 		{"two hidden cells preferred", with(mode(preferred), hidden), []string{"bind:1-2"}, "1-2", nil, false},
 		{"one cell preferred", with(one, mode(preferred)), []string{"bind:1"}, "1", nil, true},
-		{"one cell preferred immediate", with(one, mode(preferred), immediate), []string{"bind:1"}, "1", []string{"1"}, false},
-		{"one cell preferred within two nodes", with(one, wide, mode(preferred), immediate), []string{"prefer:1"}, "1-2", []string{"1"}, true},
+		{"one cell preferred immediate", with(one, mode(preferred), immediate), []string{"bind:1"}, "1", []string{"1"},
+			false},
+		{"one cell preferred within two nodes", with(one, wide, mode(preferred), immediate), []string{"prefer:1"},
+			"1-2", []string{"1"}, true},
 		{"one cell strict huge pages", with(one, mode(strict), huge), []string{"bind:1"}, "1", []string{"1"}, false},
-		{"one cell interleave immediate", with(one, spread, mode(interleave), immediate), []string{"interleave:1-2"}, "1-2", []string{"1,2"}, false},
-		{"one cell restrictive immediate", with(one, mode(restrictive), immediate), []string{"default"}, "1", []string{"1"}, false},
+		{"one cell interleave immediate", with(one, spread, mode(interleave), immediate), []string{"interleave:1-2"},
+			"1-2", []string{"1,2"}, false},
+		{"one cell restrictive immediate", with(one, mode(restrictive), immediate), []string{"default"}, "1",
+			[]string{"1"}, false},
 		{"one cell none", with(one, mode(none)), []string{"default"}, "", nil, false},
 	}
 }
@@ -182,7 +193,14 @@ func (g *labGuest) make() {
 	g.c.change(&g.p)
 	s.PageSize = g.p.PageSize
 	var err error
-	g.xml, err = DomainXML(Metadata{Spec: s, Placement: g.p}, Machine{Kernel: "/lab/vmlinuz", Cmdline: "console=ttyS0 quiet", SerialLog: filepath.Join(g.TempDir(), "serial")})
+	g.xml, err = DomainXML(
+		Metadata{Spec: s, Placement: g.p},
+		Machine{
+			Kernel:    "/lab/vmlinuz",
+			Cmdline:   "console=ttyS0 quiet",
+			SerialLog: filepath.Join(g.TempDir(), "serial"),
+		},
+	)
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -320,7 +338,8 @@ func threadGroups(t *testing.T, pid int) map[string]threadGroup {
 	if err != nil {
 		t.Fatal(err)
 	}
-	top := filepath.Join("/sys/fs/cgroup", filepath.Dir(strings.TrimSpace(string(text[strings.Index(string(text), "::")+2:]))))
+	top := filepath.Join("/sys/fs/cgroup",
+		filepath.Dir(strings.TrimSpace(string(text[strings.Index(string(text), "::")+2:]))))
 	groups := map[string]threadGroup{}
 	for _, name := range []string{"emulator", "vcpu0", "vcpu1"} {
 		read := func(file string) string {
@@ -374,7 +393,8 @@ func (l *lab) calls(t *testing.T) {
 	})
 	t.Run("pins and refusals", func(t *testing.T) {
 		g, pid := l.start(t, cases["two cells preferred"], false)
-		if err := errors.Join(d.PinVCPU(ctx, g.p.Guest, 1, cpus("6")), d.PinEmulator(ctx, g.p.Guest, cpus("7"))); err != nil {
+		if err := errors.Join(d.PinVCPU(ctx, g.p.Guest, 1, cpus("6")), d.PinEmulator(ctx, g.p.Guest,
+			cpus("7"))); err != nil {
 			t.Fatal(err)
 		}
 		groups := threadGroups(t, pid)

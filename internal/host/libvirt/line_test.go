@@ -83,7 +83,11 @@ func (c *fakeClient) work() error {
 }
 
 func newLine(d *fakeDaemon) *line[*fakeClient] {
-	return &line[*fakeClient]{dial: d.dial, seen: new(atomic.Bool), broken: func(err error) bool { return errors.Is(err, errFakeDown) }}
+	return &line[*fakeClient]{
+		dial:   d.dial,
+		seen:   new(atomic.Bool),
+		broken: func(err error) bool { return errors.Is(err, errFakeDown) },
+	}
 }
 
 func within(t *testing.T, d time.Duration) context.Context {
@@ -214,7 +218,9 @@ func TestLineControlWaitsForTheDaemonBeforeItIsSent(t *testing.T) {
 			d.set(false)
 		}()
 		calls := 0
-		if err := l.control(within(t, 5*time.Second), func(c *fakeClient) error { calls++; return c.work() }); err != nil || calls != 1 {
+		if err := l.control(within(t, 5*time.Second),
+			func(c *fakeClient) error { calls++; return c.work() }); err != nil ||
+			calls != 1 {
 			t.Errorf("%d calls, %v", calls, err)
 		}
 	})
@@ -246,7 +252,8 @@ func TestLineDeadline(t *testing.T) {
 		}
 		close(release)
 		<-back
-		eventually(t, "the stuck call's connection is closed when it comes back", func() bool { _, open := d.figures(); return open == 1 })
+		eventually(t, "the stuck call's connection is closed when it comes back",
+			func() bool { _, open := d.figures(); return open == 1 })
 	})
 }
 
@@ -254,11 +261,15 @@ func TestLineDialThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDaemon{hang: make(chan struct{})}
 		l := newLine(d)
-		if err := l.read(within(t, 30*time.Millisecond), (*fakeClient).work); !errors.Is(err, context.DeadlineExceeded) {
+		if err := l.read(within(t, 30*time.Millisecond), (*fakeClient).work); !errors.Is(
+			err,
+			context.DeadlineExceeded,
+		) {
 			t.Fatal(err)
 		}
 		close(d.hang)
-		eventually(t, "the connection that came late serves later calls", func() bool { _, open := d.figures(); return open == 1 })
+		eventually(t, "the connection that came late serves later calls",
+			func() bool { _, open := d.figures(); return open == 1 })
 		if err := l.read(within(t, time.Second), (*fakeClient).work); err != nil {
 			t.Fatal(err)
 		}

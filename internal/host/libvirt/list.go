@@ -205,7 +205,14 @@ func (d *Driver) Guest(ctx context.Context, name string) (inventory.Guest, error
 
 // guest joins what the list and the XML say; unread is why there is no XML.
 func (d *Driver) guest(l Listed, text string, unread error) (inventory.Guest, error) {
-	g := inventory.Guest{Name: l.Name, UUID: l.UUID, Hypervisor: d.Name(), Can: inventory.CapabilitiesOf(d.Name()), State: l.State, Persistent: l.Persistent}
+	g := inventory.Guest{
+		Name:       l.Name,
+		UUID:       l.UUID,
+		Hypervisor: d.Name(),
+		Can:        inventory.CapabilitiesOf(d.Name()),
+		State:      l.State,
+		Persistent: l.Persistent,
+	}
 	pid := 0
 	if l.Running() {
 		pid, _ = d.PID(l.Name) // 0 says that it is not known

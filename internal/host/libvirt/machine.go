@@ -107,7 +107,8 @@ func (m Machine) check(spec guest.Spec) error {
 	case spec.VCPUs < 1:
 		return fmt.Errorf("vcpus=%d: at least 1 is needed", spec.VCPUs)
 	case spec.Memory == 0 || spec.Memory%topology.MiB != 0:
-		return fmt.Errorf("memory=%d: must be a whole number of MiB (%d bytes each); libvirt would round it up", spec.Memory, topology.MiB)
+		return fmt.Errorf("memory=%d: must be a whole number of MiB (%d bytes each); libvirt would round it up",
+			spec.Memory, topology.MiB)
 	case len(m.Disks) > 26:
 		return fmt.Errorf("%d disks; allowed: up to 26", len(m.Disks))
 	}
@@ -200,7 +201,11 @@ func (m Machine) devices(spec guest.Spec) []tag {
 	}
 	serial := tag{name: "serial", attrs: []pair{{"type", "pty"}}}
 	if m.SerialLog != "" {
-		serial = tag{name: "serial", attrs: []pair{{"type", "file"}}, children: []tag{{name: "source", attrs: []pair{{"path", m.SerialLog}}}}}
+		serial = tag{
+			name:     "serial",
+			attrs:    []pair{{"type", "file"}},
+			children: []tag{{name: "source", attrs: []pair{{"path", m.SerialLog}}}},
+		}
 	}
 	all = append(all, serial)
 	for _, d := range spec.Devices {
@@ -215,9 +220,13 @@ func (m Machine) devices(spec guest.Spec) []tag {
 func (d Disk) tag(index, ioThreads int) tag {
 	format := d.Format
 	if format == "" {
-		format = map[string]string{".qcow2": "qcow2", ".vmdk": "vmdk", ".vdi": "vdi"}[strings.ToLower(filepath.Ext(d.Path))]
+		format = map[string]string{".qcow2": "qcow2", ".vmdk": "vmdk",
+			".vdi": "vdi"}[strings.ToLower(filepath.Ext(d.Path))]
 	}
-	driver := tag{name: "driver", attrs: []pair{{"name", "qemu"}, {"type", cmp.Or(format, "raw")}, {"discard", "unmap"}}}
+	driver := tag{
+		name:  "driver",
+		attrs: []pair{{"name", "qemu"}, {"type", cmp.Or(format, "raw")}, {"discard", "unmap"}},
+	}
 	if ioThreads > 0 {
 		driver.attrs = append(driver.attrs, pair{"iothread", strconv.Itoa(index%ioThreads + 1)})
 	}

@@ -13,14 +13,30 @@ import (
 // newGuest gives spec and placement of a guest with two cells on nodes 1 and 2.
 func newGuest(vcpus int, memory topology.Bytes) (guest.Spec, guest.Placement) {
 	s := guest.Spec{Name: "web1", VCPUs: vcpus, Memory: memory}
-	p := guest.Placement{Guest: "web1", Nodes: nodeSet("1-2"), Visible: true, MemoryMode: guest.MemoryPreferred, CPUMode: guest.CPURange, Movable: true}
+	p := guest.Placement{
+		Guest:      "web1",
+		Nodes:      nodeSet("1-2"),
+		Visible:    true,
+		MemoryMode: guest.MemoryPreferred,
+		CPUMode:    guest.CPURange,
+		Movable:    true,
+	}
 	for i := range 2 {
-		p.Cells = append(p.Cells, guest.Cell{ID: guest.CellID(i), Memory: memory / 2, Nodes: topology.SetOf(topology.NodeID(i + 1)), Distances: []int{10 + i*6, 16 - i*6}})
+		p.Cells = append(
+			p.Cells,
+			guest.Cell{
+				ID:        guest.CellID(i),
+				Memory:    memory / 2,
+				Nodes:     topology.SetOf(topology.NodeID(i + 1)),
+				Distances: []int{10 + i*6, 16 - i*6},
+			},
+		)
 	}
 	for v := range vcpus {
 		cell := v * 2 / vcpus
 		p.Cells[cell].VCPUs = p.Cells[cell].VCPUs.With(guest.VCPUID(v))
-		p.VCPUs = append(p.VCPUs, guest.VCPU{ID: guest.VCPUID(v), CPUs: topology.SetOf(topology.CPUID(cell*4+4), topology.CPUID(cell*4+5))})
+		p.VCPUs = append(p.VCPUs,
+			guest.VCPU{ID: guest.VCPUID(v), CPUs: topology.SetOf(topology.CPUID(cell*4+4), topology.CPUID(cell*4+5))})
 	}
 	return s, p
 }
@@ -32,9 +48,10 @@ func TestDomainXML(t *testing.T) {
 	s.CPU.IOThreads, p.IOThreads, p.IOThread, p.Emulator = 1, 1, cpus("4"), cpus("4-9")
 	s.Devices = []guest.DeviceSpec{{Address: "0000:3b:00.1", Passthrough: true}, {Address: "0000:3b:00.0"}}
 	got, err := DomainXML(Metadata{Spec: s, Placement: p}, Machine{
-		Kernel: "/boot/vmlinuz", Initrd: "/boot/rd.gz", Cmdline: "console=ttyS0 a=\"b<c\"", Emulator: "/usr/bin/qemu-system-x86_64",
-		Disks:   []Disk{{Path: "/images/x.qcow2"}, {Path: "/dev/vg/data", ReadOnly: true}},
-		Network: "default", SerialLog: "/var/log/web1.log",
+		Kernel: "/boot/vmlinuz", Initrd: "/boot/rd.gz", Cmdline: "console=ttyS0 a=\"b<c\"",
+		Emulator: "/usr/bin/qemu-system-x86_64",
+		Disks:    []Disk{{Path: "/images/x.qcow2"}, {Path: "/dev/vg/data", ReadOnly: true}},
+		Network:  "default", SerialLog: "/var/log/web1.log",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +139,8 @@ func TestDomainXML(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	d := mustParse(t, got)
-	if d.Intent == nil || cmp.Diff(d.Intent.Spec, s) != "" || cmp.Diff(d.Config.Devices, []string{"0000:3b:00.1"}) != "" {
+	if d.Intent == nil || cmp.Diff(d.Intent.Spec, s) != "" ||
+		cmp.Diff(d.Config.Devices, []string{"0000:3b:00.1"}) != "" {
 		t.Errorf("reads back as %+v", d)
 	}
 }
@@ -134,8 +152,14 @@ func TestDomainXMLSockets(t *testing.T) {
 	}{
 		{"a socket a cell", "sockets='2' cores='2'", func(*guest.Placement) {}},
 		{"hidden cells", "sockets='1' cores='4'", func(p *guest.Placement) { p.Visible = false }},
-		{"uneven cells", "sockets='4' cores='1'", func(p *guest.Placement) { p.Cells[0].VCPUs, p.Cells[1].VCPUs = vcpuSet("0-2"), vcpuSet("3") }},
-		{"interleaved vCPUs", "sockets='4' cores='1'", func(p *guest.Placement) { p.Cells[0].VCPUs, p.Cells[1].VCPUs = vcpuSet("0,2"), vcpuSet("1,3") }},
+		{"uneven cells", "sockets='4' cores='1'", func(p *guest.Placement) {
+			p.Cells[0].VCPUs,
+				p.Cells[1].VCPUs = vcpuSet("0-2"), vcpuSet("3")
+		}},
+		{"interleaved vCPUs", "sockets='4' cores='1'", func(p *guest.Placement) {
+			p.Cells[0].VCPUs,
+				p.Cells[1].VCPUs = vcpuSet("0,2"), vcpuSet("1,3")
+		}},
 	} {
 		s, p := newGuest(4, topology.GiB)
 		c.change(&p)
@@ -169,7 +193,8 @@ func TestDomainXMLRefuses(t *testing.T) {
 		var m Machine
 		c.change(&s, &m)
 		p.Guest = s.Name
-		if _, err := DomainXML(Metadata{Spec: s, Placement: p}, m); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := DomainXML(Metadata{Spec: s, Placement: p}, m); err == nil ||
+			!strings.Contains(err.Error(), c.says) {
 			t.Errorf("wanted an error with %q, got %v", c.says, err)
 		}
 	}
@@ -187,14 +212,18 @@ func TestCannot(t *testing.T) {
 			p.MemoryMode = guest.MemoryInterleave
 			p.Cells[0].Nodes, p.Cells[1].Nodes = p.Nodes, p.Nodes
 		}},
-		{"restrictive cells", "each cell's memory on its node", func(p *guest.Placement) { p.MemoryMode = guest.MemoryRestrictive }},
+		{"restrictive cells", "each cell's memory on its node",
+			func(p *guest.Placement) { p.MemoryMode = guest.MemoryRestrictive }},
 		{"hidden cells", "each cell's memory on its node", func(p *guest.Placement) { p.Visible = false }},
 		{"hidden interleave", "the outer limit to nodes 1-2", func(p *guest.Placement) {
 			p.Visible, p.MemoryMode = false, guest.MemoryInterleave
 			p.Cells[0].Nodes, p.Cells[1].Nodes = p.Nodes, p.Nodes
 		}},
 		{"none", "", func(p *guest.Placement) { p.MemoryMode = guest.MemoryNone }},
-		{"far emulator", "the emulator's pin in the configuration", func(p *guest.Placement) { p.Immediate, p.Emulator = true, cpus("0") }},
+		{"far emulator", "the emulator's pin in the configuration", func(p *guest.Placement) {
+			p.Immediate,
+				p.Emulator = true, cpus("0")
+		}},
 	} {
 		s, p := newGuest(4, topology.GiB)
 		c.change(&p)

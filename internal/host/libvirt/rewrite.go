@@ -24,7 +24,8 @@ func Rewrite(domainXML []byte, p guest.Placement, intent Metadata) ([]byte, erro
 		return nil, err
 	}
 	p.Cells = slices.SortedFunc(slices.Values(p.Cells), func(a, b guest.Cell) int { return int(a.ID - b.ID) })
-	for _, check := range []error{checkPlacement(p), checkSingle(doc.root), agree(d, p), hostNodesOfDevices(doc.root, p.Nodes)} {
+	for _, check := range []error{checkPlacement(p), checkSingle(doc.root), agree(d, p), hostNodesOfDevices(doc.root,
+		p.Nodes)} {
 		if check != nil {
 			return nil, fmt.Errorf("binding guest %q: %w", d.Name, check)
 		}
@@ -63,9 +64,11 @@ func checkPlacement(p guest.Placement) error {
 		case c.Memory == 0 || c.Memory%topology.KiB != 0:
 			return fmt.Errorf("placement: cell %d: memory of %d bytes is not a whole number of KiB", c.ID, c.Memory)
 		case p.PageSize > 0 && c.Memory%p.PageSize != 0:
-			return fmt.Errorf("placement: cell %d: memory of %v is not a whole number of pages of %v", c.ID, c.Memory, p.PageSize)
+			return fmt.Errorf("placement: cell %d: memory of %v is not a whole number of pages of %v", c.ID, c.Memory,
+				p.PageSize)
 		case p.MemoryMode != guest.MemoryNone && (c.Nodes.IsEmpty() || !c.Nodes.SubsetOf(p.Nodes)):
-			return fmt.Errorf("placement: cell %d: nodes %q must be some of the guest's nodes %q", c.ID, c.Nodes, p.Nodes)
+			return fmt.Errorf("placement: cell %d: nodes %q must be some of the guest's nodes %q", c.ID, c.Nodes,
+				p.Nodes)
 		case c.VCPUs.Intersects(all):
 			return fmt.Errorf("placement: cell %d: vCPUs %s are in another cell, too", c.ID, c.VCPUs.Intersect(all))
 		}
@@ -114,7 +117,8 @@ func checkMode(p guest.Placement) error {
 		}
 		return nil
 	default:
-		return fmt.Errorf("placement: memory_binding=%q; allowed: none, preferred, strict, interleave, restrictive", p.MemoryMode)
+		return fmt.Errorf("placement: memory_binding=%q; allowed: none, preferred, strict, interleave, restrictive",
+			p.MemoryMode)
 	}
 }
 
@@ -128,7 +132,8 @@ func checkDistances(c guest.Cell, cells int) error {
 	}
 	for to, d := range c.Distances {
 		if local := to == int(c.ID); (local && d != 10) || (!local && (d <= 10 || d > 255)) {
-			return fmt.Errorf("placement: cell %d: distance %d to cell %d; allowed: 10 to itself, 11 to 255 to others", c.ID, d, to)
+			return fmt.Errorf("placement: cell %d: distance %d to cell %d; allowed: 10 to itself, 11 to 255 to others",
+				c.ID, d, to)
 		}
 	}
 	return nil

@@ -88,7 +88,12 @@ func (w *writer) hugePages() (*tag, error) {
 }
 
 func pageContradiction(xml, placement string) error {
-	return &Contradiction{Field: "page size", XML: xml, Placement: placement, Remedy: "set page_size in the spec to what the XML has, or change the XML"}
+	return &Contradiction{
+		Field:     "page size",
+		XML:       xml,
+		Placement: placement,
+		Remedy:    "set page_size in the spec to what the XML has, or change the XML",
+	}
 }
 
 func sizesText(sizes []topology.Bytes) string {

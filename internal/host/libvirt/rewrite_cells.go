@@ -30,14 +30,16 @@ func (w *writer) cells() error {
 	}
 	if ties := tiedToCells(w.root); numa != nil && len(ties) > 0 {
 		return &Contradiction{
-			Field: "guest cells", XML: strconv.Itoa(len(w.domain.Config.Cells)) + " cells that are referred to: " + list(ties),
+			Field: "guest cells", XML: strconv.Itoa(len(w.domain.Config.Cells)) + " cells that are referred to: " +
+				"" + list(ties),
 			Placement: "has others", Remedy: "place with the cells that the XML has, or remove what refers to them",
 		}
 	}
 	switch {
 	case !w.shown && w.domain.declared != w.domain.BootMemory:
 		return &Contradiction{
-			Field: "memory", XML: w.domain.declared.String() + " in <memory> and " + w.domain.BootMemory.String() + " in its cells",
+			Field: "memory", XML: w.domain.declared.String() + " in <memory> and " + w.domain.BootMemory.String() +
+				" in its cells",
 			Placement: "has no cells", Remedy: "make <memory> the sum of the cells first",
 		}
 	case !w.shown:

@@ -48,7 +48,8 @@ func (w *writer) cpuTune() error {
 	if tune := w.root.child("cputune"); tune != nil {
 		w.setChildren(tune, ours, pins)
 	} else if len(pins) > 0 {
-		w.insertBehind(tag{name: "cputune", children: pins}, "iothreadids", "iothreads", "vcpus", "vcpu", "currentMemory", "memory")
+		w.insertBehind(tag{name: "cputune", children: pins}, "iothreadids", "iothreads", "vcpus", "vcpu",
+			"currentMemory", "memory")
 	}
 	return nil
 }

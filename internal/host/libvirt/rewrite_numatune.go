@@ -60,14 +60,19 @@ func Cannot(d Domain, p guest.Placement) []plan.Refusal {
 		switch {
 		case p.MemoryMode == guest.MemoryRestrictive:
 			refuse("each cell's memory on its node", "libvirt's mode restrictive gives QEMU no policy for cells; "+
-				"the guest is held to nodes "+p.Nodes.String()+" as a whole; set a policy on the cells' memfd once it is there, or choose preferred")
+				"the guest is held to nodes "+p.Nodes.String()+" as a whole; set a policy on the cells' memfd once "+
+				"it is there, or choose preferred")
 		case !shown && p.MemoryMode != guest.MemoryNone:
 			refuse("each cell's memory on its node", "the guest sees no cells, so its memory is one piece to QEMU; "+
 				"make the topology visible, or bind by address once it runs")
 		}
 	}
 	if !shown && p.MemoryMode == guest.MemoryInterleave && p.Nodes.Len() > 1 {
-		refuse("the outer limit to nodes "+p.Nodes.String(), "libvirt's mode interleave sets no cpuset.mems; hold the thread groups to the nodes once the guest is there")
+		refuse(
+			"the outer limit to nodes "+p.Nodes.String(),
+			"libvirt's mode interleave sets no cpuset.mems; hold the thread groups to the nodes once the guest is "+
+				"there",
+		)
 	}
 	if p.Movable {
 		if why := whyUnmovable(d); why != "" {
@@ -75,7 +80,11 @@ func Cannot(d Domain, p guest.Placement) []plan.Refusal {
 		}
 	}
 	if EmulatorPinIsLate(p) {
-		refuse("the emulator's pin in the configuration", "with allocation at start QEMU does not start if the emulator cannot reach every cell's nodes; pin it once the guest is there")
+		refuse(
+			"the emulator's pin in the configuration",
+			"with allocation at start QEMU does not start if the emulator cannot reach every cell's nodes; pin it "+
+				"once the guest is there",
+		)
 	}
 	return found
 }
@@ -98,9 +107,11 @@ func whyUnmovable(d Domain) string {
 	case d.Confidential:
 		return "launchSecurity: the memory of confidential guests is pinned"
 	case c.PageSize > 0:
-		return "pages of huge page pools can be moved, but no policy can be set on them from outside; new ones follow the old policy"
+		return "pages of huge page pools can be moved, but no policy can be set on them from outside; new ones " +
+			"follow the old policy"
 	case c.Source != "memfd":
-		return "its memory is " + c.Source + ", whose policy only QEMU itself can change; take <source> out of <memoryBacking> to get memfd"
+		return "its memory is " + c.Source + ", whose policy only QEMU itself can change; take <source> out of " +
+			"<memoryBacking> to get memfd"
 	case !c.Shared:
 		return "its memfd is mapped privately: written pages are anonymous copies"
 	default:

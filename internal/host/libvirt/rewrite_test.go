@@ -49,10 +49,13 @@ func mustParse(t testing.TB, xml []byte) Domain {
 // drawPlacement draws a placement that agrees with a domain.
 func drawPlacement(t *rapid.T, d Domain) guest.Placement {
 	p := guest.Placement{
-		Guest:      d.Name,
-		MemoryMode: rapid.SampledFrom([]guest.MemoryMode{guest.MemoryNone, guest.MemoryPreferred, guest.MemoryStrict, guest.MemoryInterleave, guest.MemoryRestrictive}).Draw(t, "mode"),
-		CPUMode:    rapid.SampledFrom([]guest.CPUMode{guest.CPUNone, guest.CPURange, guest.CPUExclusive}).Draw(t, "cpu mode"),
-		PageSize:   d.Config.PageSize, Movable: rapid.Bool().Draw(t, "movable"), IOThreads: len(d.IOThreads),
+		Guest: d.Name,
+		MemoryMode: rapid.SampledFrom([]guest.MemoryMode{guest.MemoryNone, guest.MemoryPreferred, guest.MemoryStrict,
+			guest.MemoryInterleave, guest.MemoryRestrictive}).
+			Draw(t, "mode"),
+		CPUMode: rapid.SampledFrom([]guest.CPUMode{guest.CPUNone, guest.CPURange, guest.CPUExclusive}).
+			Draw(t, "cpu mode"),
+		PageSize: d.Config.PageSize, Movable: rapid.Bool().Draw(t, "movable"), IOThreads: len(d.IOThreads),
 	}
 	if p.MemoryMode == guest.MemoryNone && (d.Config.Locked || d.Config.Immediate || p.PageSize > 0) {
 		p.MemoryMode = guest.MemoryPreferred
@@ -250,7 +253,8 @@ func foreign(t *rapid.T, xml, original []byte, p guest.Placement) string {
 			e.Parent().RemoveChild(e)
 		}
 	}
-	for _, path := range []string{"./cputune/vcpupin", "./cputune/emulatorpin", "./cputune/iothreadpin", "./numatune/memory", "./numatune/memnode"} {
+	for _, path := range []string{"./cputune/vcpupin", "./cputune/emulatorpin", "./cputune/iothreadpin",
+		"./numatune/memory", "./numatune/memnode"} {
 		drop(path)
 	}
 	for _, e := range root.FindElements("./metadata/*") {
@@ -285,7 +289,8 @@ func foreign(t *rapid.T, xml, original []byte, p guest.Placement) string {
 		drop("./vcpu")
 	}
 	for _, name := range []string{"metadata", "cputune", "numatune", "memoryBacking", "cpu"} {
-		if e := root.SelectElement(name); e != nil && len(e.ChildElements()) == 0 && len(e.Attr) == 0 && len(comments(e)) == 0 {
+		if e := root.SelectElement(name); e != nil && len(e.ChildElements()) == 0 && len(e.Attr) == 0 &&
+			len(comments(e)) == 0 {
 			root.RemoveChild(e)
 		}
 	}
@@ -328,9 +333,11 @@ func dump(b *strings.Builder, e *etree.Element) {
 // small gives a placement of one cell on node 1 for a domain.
 func small(d Domain) guest.Placement {
 	p := guest.Placement{
-		Guest: d.Name, Nodes: topology.SetOf[topology.NodeID](1), MemoryMode: guest.MemoryStrict, CPUMode: guest.CPURange,
+		Guest: d.Name, Nodes: topology.SetOf[topology.NodeID](1), MemoryMode: guest.MemoryStrict,
+		CPUMode:  guest.CPURange,
 		PageSize: d.Config.PageSize, IOThreads: len(d.IOThreads), Movable: true,
-		Cells: []guest.Cell{{VCPUs: allVCPUs(d.Config.VCPUs), Memory: d.BootMemory, Nodes: topology.SetOf[topology.NodeID](1)}},
+		Cells: []guest.Cell{
+			{VCPUs: allVCPUs(d.Config.VCPUs), Memory: d.BootMemory, Nodes: topology.SetOf[topology.NodeID](1)}},
 	}
 	for v := range d.Config.VCPUs {
 		p.VCPUs = append(p.VCPUs, guest.VCPU{ID: guest.VCPUID(v), CPUs: topology.MustParseSet[topology.CPUID]("4-7")})
@@ -358,8 +365,20 @@ func TestRewriteByExample(t *testing.T) {
 		MemoryMode: guest.MemoryPreferred, Movable: true, Emulator: set("2-5"),
 		VCPUs: []guest.VCPU{{ID: 0, CPUs: set("2-3")}, {ID: 1, CPUs: set("4-5")}},
 		Cells: []guest.Cell{
-			{ID: 0, VCPUs: topology.SetOf[guest.VCPUID](0), Memory: 256 * topology.MiB, Nodes: node(1), Distances: []int{10, 28}},
-			{ID: 1, VCPUs: topology.SetOf[guest.VCPUID](1), Memory: 256 * topology.MiB, Nodes: node(5), Distances: []int{28, 10}},
+			{
+				ID:        0,
+				VCPUs:     topology.SetOf[guest.VCPUID](0),
+				Memory:    256 * topology.MiB,
+				Nodes:     node(1),
+				Distances: []int{10, 28},
+			},
+			{
+				ID:        1,
+				VCPUs:     topology.SetOf[guest.VCPUID](1),
+				Memory:    256 * topology.MiB,
+				Nodes:     node(5),
+				Distances: []int{28, 10},
+			},
 		},
 	}
 	got, err := Rewrite([]byte(in), p, Metadata{})
@@ -428,7 +447,8 @@ func TestRewriteRefuses(t *testing.T) {
 			p.Cells[0].VCPUs = allVCPUs(3)
 		}, true, "vCPUs: the domain XML says 4, the placement 3"},
 		{"more memory", "virt-manager", func(p *guest.Placement) { p.Cells[0].Memory *= 2 }, true, "memory"},
-		{"other guest", "virt-manager", func(p *guest.Placement) { p.Guest = "db" }, true, "name: the domain XML says fedora-desktop, the placement db"},
+		{"other guest", "virt-manager", func(p *guest.Placement) { p.Guest = "db" }, true, "name: the domain XML " +
+			"says fedora-desktop, the placement db"},
 		{"other I/O threads", "pxb", func(p *guest.Placement) { p.IOThreads = 1 }, true, "I/O threads"},
 		{"devices on cells", "pxb", nil, true, "pcie-expander-bus"},
 		{"vhost-user memory of cells", "nova", nil, true, "memAccess='shared' of cell 0"},
@@ -442,13 +462,20 @@ func TestRewriteRefuses(t *testing.T) {
 		{"small pages for huge ones", "hugepages", func(p *guest.Placement) { p.PageSize = 0 }, true, "page size"},
 		{"other huge pages", "nova", func(p *guest.Placement) { p.PageSize = 2 * topology.MiB }, true, "page size"},
 		{"locked memory unbound", "sev", func(p *guest.Placement) { p.MemoryMode = guest.MemoryNone }, true, "locked"},
-		{"allocated at start unbound", "file-backed", func(p *guest.Placement) { p.MemoryMode = guest.MemoryNone }, true, "allocated at start"},
-		{"immediate unbound", "minimal", func(p *guest.Placement) { p.MemoryMode, p.Immediate = guest.MemoryNone, true }, false, "memory_binding=none"},
-		{"unknown mode", "minimal", func(p *guest.Placement) { p.MemoryMode = "sticky" }, false, `memory_binding="sticky"; allowed`},
+		{"allocated at start unbound", "file-backed", func(p *guest.Placement) { p.MemoryMode = guest.MemoryNone },
+			true, "allocated at start"},
+		{"immediate unbound", "minimal", func(p *guest.Placement) {
+			p.MemoryMode, p.Immediate = guest.MemoryNone,
+				true
+		}, false, "memory_binding=none"},
+		{"unknown mode", "minimal", func(p *guest.Placement) { p.MemoryMode = "sticky" }, false,
+			`memory_binding="sticky"; allowed`},
 		{"no cells", "minimal", func(p *guest.Placement) { p.Cells = nil }, false, "cells: empty"},
 		{"cell ids with a gap", "minimal", func(p *guest.Placement) { p.Cells[0].ID = 1 }, false, "cell id 1"},
-		{"cell outside of the guest's nodes", "minimal", func(p *guest.Placement) { p.Cells[0].Nodes = p.Nodes.With(9) }, false, "must be some of"},
-		{"cell on no node", "minimal", func(p *guest.Placement) { p.Cells[0].Nodes = topology.NodeSet{} }, false, "must be some of"},
+		{"cell outside of the guest's nodes", "minimal",
+			func(p *guest.Placement) { p.Cells[0].Nodes = p.Nodes.With(9) }, false, "must be some of"},
+		{"cell on no node", "minimal", func(p *guest.Placement) { p.Cells[0].Nodes = topology.NodeSet{} }, false,
+			"must be some of"},
 		{"half a KiB", "minimal", func(p *guest.Placement) { p.Cells[0].Memory += 512 }, false, "KiB"},
 		{"half a MiB", "minimal", func(p *guest.Placement) {
 			half := topology.MiB / 2
@@ -456,8 +483,10 @@ func TestRewriteRefuses(t *testing.T) {
 			p.Cells = append(p.Cells, guest.Cell{ID: 1, Memory: half, Nodes: p.Nodes})
 			p.Visible = true
 		}, false, "whole number of MiB"},
-		{"vCPU in no cell", "minimal", func(p *guest.Placement) { p.Cells[0].VCPUs = guest.VCPUSet{} }, false, "vCPU 0"},
-		{"bad distance", "minimal", func(p *guest.Placement) { p.Cells[0].Distances = []int{20} }, false, "distance 20"},
+		{"vCPU in no cell", "minimal", func(p *guest.Placement) { p.Cells[0].VCPUs = guest.VCPUSet{} }, false,
+			"vCPU 0"},
+		{"bad distance", "minimal", func(p *guest.Placement) { p.Cells[0].Distances = []int{20} }, false,
+			"distance 20"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			xml := all[c.fixture]
@@ -481,16 +510,22 @@ func TestRewriteRefuses(t *testing.T) {
 }
 
 func TestRewriteRefusesWhatLibvirtReadsTwice(t *testing.T) {
-	xml := []byte(`<domain><name>a</name><memory>1024</memory><cputune/><cputune><vcpupin vcpu='0' cpuset='3'/></cputune></domain>`)
-	if _, err := Rewrite(xml, small(mustParse(t, xml)), Metadata{}); err == nil || !strings.Contains(err.Error(), "<cputune> is there 2 times") {
+	xml := []byte(
+		`<domain><name>a</name><memory>1024</memory><cputune/><cputune><vcpupin vcpu='0' cpuset='3'/></cputune></domain>`,
+	)
+	if _, err := Rewrite(xml, small(mustParse(t, xml)), Metadata{}); err == nil ||
+		!strings.Contains(err.Error(), "<cputune> is there 2 times") {
 		t.Errorf("error is %v", err)
 	}
 }
 
 func TestRewriteKeepsCellsThatAreTheOnlyWordOnMemory(t *testing.T) {
-	xml := []byte(`<domain><memory>5</memory><cpu><numa><cell memory='1024'/><cell memory='2048'/></numa></cpu></domain>`)
+	xml := []byte(
+		`<domain><memory>5</memory><cpu><numa><cell memory='1024'/><cell memory='2048'/></numa></cpu></domain>`,
+	)
 	var contradiction *Contradiction
-	if _, err := Rewrite(xml, small(mustParse(t, xml)), Metadata{}); !errors.As(err, &contradiction) || contradiction.Field != "memory" {
+	if _, err := Rewrite(xml, small(mustParse(t, xml)), Metadata{}); !errors.As(err, &contradiction) ||
+		contradiction.Field != "memory" {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -498,7 +533,8 @@ func TestRewriteKeepsCellsThatAreTheOnlyWordOnMemory(t *testing.T) {
 // TestRewriteSources: memfd where memory shall be movable and nothing speaks against it.
 func TestRewriteSources(t *testing.T) {
 	for fixture, want := range map[string]string{
-		"minimal": "memfd shared", "virt-manager": "memfd shared", "file-backed": "file shared", "sev": "anonymous private",
+		"minimal": "memfd shared", "virt-manager": "memfd shared", "file-backed": "file shared",
+		"sev":         "anonymous private",
 		"commandline": "anonymous private", // vfio
 	} {
 		xml := fixtures(t)[fixture]
@@ -515,7 +551,8 @@ func TestRewriteSources(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: memory is %s, not %s", fixture, got, want)
 		}
-		movable := !slices.ContainsFunc(Cannot(d, p), func(r plan.Refusal) bool { return r.What == "memory that can be moved" })
+		movable := !slices.ContainsFunc(Cannot(d, p),
+			func(r plan.Refusal) bool { return r.What == "memory that can be moved" })
 		if movable != (want == "memfd shared") {
 			t.Errorf("%s: Cannot says movable=%v: %+v", fixture, movable, Cannot(d, p))
 		}
@@ -563,7 +600,8 @@ func TestRewriteShowsOneCellWhereAPolicyNeedsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := mustParse(t, bound).Config
-	if len(c.Cells) != 1 || len(c.NUMATune.Cells) != 1 || c.NUMATune.Cells[0].Nodes.String() != "1" || c.NUMATune.Nodes.String() != "1-2" {
+	if len(c.Cells) != 1 || len(c.NUMATune.Cells) != 1 || c.NUMATune.Cells[0].Nodes.String() != "1" ||
+		c.NUMATune.Nodes.String() != "1-2" {
 		t.Errorf("cells %+v, numatune %+v", c.Cells, c.NUMATune)
 	}
 }

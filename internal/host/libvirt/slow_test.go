@@ -14,16 +14,21 @@ func TestLargeInputIsReadInTime(t *testing.T) {
 		return before + strings.Repeat(part, (maxXMLBytes-len(before)-len(after))/len(part)) + after
 	}
 	for name, xml := range map[string]string{
-		"siblings":    fill("<domain>", "<a/>", "</domain>"),
-		"split text":  fill("<domain>", "x<!---->", "</domain>"),
-		"attributes":  fill("<domain ", "a='' ", "/>"),
-		"pins":        fill("<domain><memory>4</memory><vcpu>16000</vcpu><cputune>", "<vcpupin vcpu='15999' cpuset='0-16383'/>", "</cputune></domain>"),
+		"siblings":   fill("<domain>", "<a/>", "</domain>"),
+		"split text": fill("<domain>", "x<!---->", "</domain>"),
+		"attributes": fill("<domain ", "a='' ", "/>"),
+		"pins": fill("<domain><memory>4</memory><vcpu>16000</vcpu><cputune>", "<vcpupin vcpu='15999' "+
+			"cpuset='0-16383'/>", "</cputune></domain>"),
 		"a long list": fill("<domain><vcpu cpuset='", "0-16383,", "1'>16000</vcpu></domain>"),
-		"many lists":  fill("<domain><vcpu>16000</vcpu><numatune>", "<memnode cellid='1' nodeset='0-16383'/>", "</numatune></domain>"),
-		"many cells":  fill("<domain><vcpu>16000</vcpu><cpu><numa>", "<cell memory='1' cpus='0'/>", "</numa></cpu></domain>"),
-		"devices":     fill("<domain><devices>", "<memory><target><size>0</size><node>1</node></target></memory>", "</devices></domain>"),
-		"metadata":    fill("<domain><metadata>", "<x:a xmlns:x='"+MetadataURI+"'/>", "</metadata></domain>"),
-		"deep prefix": fill("<domain><metadata>", strings.Repeat("<a>", 50)+strings.Repeat("</a>", 50), "</metadata></domain>"),
+		"many lists": fill("<domain><vcpu>16000</vcpu><numatune>", "<memnode cellid='1' "+
+			"nodeset='0-16383'/>", "</numatune></domain>"),
+		"many cells": fill("<domain><vcpu>16000</vcpu><cpu><numa>", "<cell memory='1' cpus='0'/>",
+			"</numa></cpu></domain>"),
+		"devices": fill("<domain><devices>", "<memory><target><size>0</size><node>1</node></target></memory>",
+			"</devices></domain>"),
+		"metadata": fill("<domain><metadata>", "<x:a xmlns:x='"+MetadataURI+"'/>", "</metadata></domain>"),
+		"deep prefix": fill("<domain><metadata>", strings.Repeat("<a>", 50)+strings.Repeat("</a>", 50),
+			"</metadata></domain>"),
 		"I/O threads": fill("<domain><iothreadids>", "<iothread id='7'/>", "</iothreadids></domain>"),
 		"spaces":      fill("<domain>", " ", "</domain>"),
 	} {

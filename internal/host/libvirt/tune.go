@@ -47,7 +47,9 @@ func impact(dom *libvirt.Domain, s Scope) (libvirt.DomainModificationImpact, err
 }
 
 // tune runs a changing call with the flags that the scope means for the guest.
-func (d *Driver) tune(ctx context.Context, op, name string, s Scope, call func(*libvirt.Domain, libvirt.DomainModificationImpact) error) error {
+func (d *Driver) tune(
+	ctx context.Context, op, name string, s Scope, call func(*libvirt.Domain, libvirt.DomainModificationImpact) error,
+) error {
 	return d.control(ctx, op, name, func(dom *libvirt.Domain) error {
 		flags, err := impact(dom, s)
 		if err != nil {
@@ -71,7 +73,10 @@ func cpuMap(cpus topology.CPUSet) ([]bool, error) {
 	return m, nil
 }
 
-func (d *Driver) pin(ctx context.Context, op, name string, s Scope, cpus topology.CPUSet, call func(*libvirt.Domain, []bool, libvirt.DomainModificationImpact) error) error {
+func (d *Driver) pin(
+	ctx context.Context, op, name string, s Scope, cpus topology.CPUSet,
+	call func(*libvirt.Domain, []bool, libvirt.DomainModificationImpact) error,
+) error {
 	op = fmt.Sprintf("%s to CPUs %q", op, cpus)
 	m, err := cpuMap(cpus)
 	if err != nil {
@@ -126,11 +131,14 @@ var numaModes = map[guest.MemoryMode]libvirt.DomainNumatuneMemMode{
 // that have that mode or no <memory> yet; others are guest.ErrRefused. It writes
 // cpuset.mems of every thread group and so moves the guest's memory before it
 // returns; how much did move it does not say.
-func (d *Driver) SetNUMA(ctx context.Context, name string, mode guest.MemoryMode, nodes topology.NodeSet, s Scope) error {
+func (d *Driver) SetNUMA(
+	ctx context.Context, name string, mode guest.MemoryMode, nodes topology.NodeSet, s Scope,
+) error {
 	op := fmt.Sprintf("setting numatune %s on nodes %q", mode, nodes)
 	m, known := numaModes[mode]
 	if !known || nodes.IsEmpty() {
-		return fail(op, name, errors.New("allowed: mode strict, preferred, interleave or restrictive, and at least one node"))
+		return fail(op, name,
+			errors.New("allowed: mode strict, preferred, interleave or restrictive, and at least one node"))
 	}
 	return d.tune(ctx, op, name, s, func(dom *libvirt.Domain, flags libvirt.DomainModificationImpact) error {
 		return dom.SetNumaParameters(&libvirt.DomainNumaParameters{
@@ -160,10 +168,16 @@ func (d *Driver) Record(ctx context.Context, name string, intent Metadata) error
 
 // Forget takes the intent out of the guest's metadata; one that has none stays as it is.
 func (d *Driver) Forget(ctx context.Context, name string) error {
-	return d.tune(ctx, "forgetting its intent", name, Everywhere, func(dom *libvirt.Domain, flags libvirt.DomainModificationImpact) error {
-		// without a text the element is removed (virDomainSetMetadata)
-		return dom.SetMetadata(libvirt.DOMAIN_METADATA_ELEMENT, "", metadataPrefix, MetadataURI, flags)
-	})
+	return d.tune(
+		ctx,
+		"forgetting its intent",
+		name,
+		Everywhere,
+		func(dom *libvirt.Domain, flags libvirt.DomainModificationImpact) error {
+			// without a text the element is removed (virDomainSetMetadata)
+			return dom.SetMetadata(libvirt.DOMAIN_METADATA_ELEMENT, "", metadataPrefix, MetadataURI, flags)
+		},
+	)
 }
 
 // Configure binds the guest's stored configuration, for its next start. A

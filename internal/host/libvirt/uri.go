@@ -33,11 +33,21 @@ func CheckLocal(uri string) error {
 		return errors.New("is no URI but perhaps an alias of libvirt.conf, which may stand for another host; " +
 			"give the URI itself, for example qemu:///system")
 	case u.Host != "":
-		return fmt.Errorf("%w (%s), but topology and processes are read from this one; run numavisor there, or give a local URI such as %s:///system",
-			ErrOtherHost, u.Host, driver)
+		return fmt.Errorf(
+			"%w (%s), but topology and processes are read from this one; run numavisor there, or give a local URI "+
+				"such as %s:///system",
+			ErrOtherHost,
+			u.Host,
+			driver,
+		)
 	case transport != "" && transport != "unix":
-		return fmt.Errorf("%w, or may name one (transport %s), but topology and processes are read from this one; give a local URI such as %s:///system",
-			ErrOtherHost, transport, driver)
+		return fmt.Errorf(
+			"%w, or may name one (transport %s), but topology and processes are read from this one; give a local "+
+				"URI such as %s:///system",
+			ErrOtherHost,
+			transport,
+			driver,
+		)
 	case u.Opaque != "":
 		return fmt.Errorf("is no libvirt URI; give for example %s:///system", driver)
 	}

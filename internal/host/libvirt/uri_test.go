@@ -7,7 +7,8 @@ import (
 
 func TestCheckLocal_TakesURIsOfThisHost(t *testing.T) {
 	for _, uri := range []string{
-		"qemu:///system", "qemu:///session", "qemu+unix:///system", "qemu+unix:///system?socket=/run/libvirt/libvirt-sock",
+		"qemu:///system", "qemu:///session", "qemu+unix:///system",
+		"qemu+unix:///system?socket=/run/libvirt/libvirt-sock",
 		"test:///default", "test:///etc/host.xml", "xen:///system", "qemu:///embed?root=/srv/embed",
 	} {
 		if err := CheckLocal(uri); err != nil {
@@ -18,8 +19,10 @@ func TestCheckLocal_TakesURIsOfThisHost(t *testing.T) {
 
 func TestCheckLocal_RefusesURIsOfOtherHosts(t *testing.T) {
 	for _, uri := range []string{
-		"qemu+ssh://root@far.example/system", "qemu://far.example/system", "qemu+tls://10.0.0.7/system", "xen://far/", "esx://far/",
-		"qemu+tcp:///system", "qemu+ext:///system?command=/opt/tunnel", "qemu+libssh2:///system", "test+ssh://far/default",
+		"qemu+ssh://root@far.example/system", "qemu://far.example/system", "qemu+tls://10.0.0.7/system", "xen://far/",
+		"esx://far/",
+		"qemu+tcp:///system", "qemu+ext:///system?command=/opt/tunnel", "qemu+libssh2:///system",
+		"test+ssh://far/default",
 		"qemu+unix://far/system", "QEMU+SSH://far/system",
 	} {
 		if err := CheckLocal(uri); !errors.Is(err, ErrOtherHost) {

@@ -32,7 +32,16 @@ func SetAffinity(tid int, cpus topology.CPUSet) error {
 		return err
 	}
 	if !got.Equal(cpus) {
-		return fmt.Errorf("binding thread %d: %w", tid, &NotEffectiveError{Cgroup: "of the thread", File: "affinity", Wanted: cpus.String(), Effective: got.String()})
+		return fmt.Errorf(
+			"binding thread %d: %w",
+			tid,
+			&NotEffectiveError{
+				Cgroup:    "of the thread",
+				File:      "affinity",
+				Wanted:    cpus.String(),
+				Effective: got.String(),
+			},
+		)
 	}
 	return nil
 }

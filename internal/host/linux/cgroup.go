@@ -12,7 +12,8 @@ import (
 )
 
 // ErrNoCgroupV2 means that the host has no cgroup v2 hierarchy mounted.
-var ErrNoCgroupV2 = errors.New("no cgroup v2 hierarchy is mounted; boot with systemd.unified_cgroup_hierarchy=1 or mount one")
+var ErrNoCgroupV2 = errors.New(
+	"no cgroup v2 hierarchy is mounted; boot with systemd.unified_cgroup_hierarchy=1 or mount one")
 
 // Cgroup is one cgroup v2 group.
 type Cgroup struct {

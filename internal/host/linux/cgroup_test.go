@@ -86,7 +86,10 @@ func TestGuestCgroupWithSystemd(t *testing.T) {
 	if _, _, err := root.GuestCgroupOf(79); err == nil {
 		t.Error("a process known to cgroup v1 only was found in v2")
 	}
-	if _, err := files(t, map[string]string{"sys/fs/cgroup/cpuset/tasks": ""}).CgroupOf(1); !errors.Is(err, ErrNoCgroupV2) {
+	if _, err := files(t, map[string]string{"sys/fs/cgroup/cpuset/tasks": ""}).CgroupOf(1); !errors.Is(
+		err,
+		ErrNoCgroupV2,
+	) {
 		t.Errorf("without cgroup v2: error %v", err)
 	}
 }
@@ -94,7 +97,8 @@ func TestGuestCgroupWithSystemd(t *testing.T) {
 func TestGuestIDOf(t *testing.T) {
 	for name, want := range map[string]int{
 		"qemu-1-web.libvirt-qemu": 1, `machine-qemu\x2d34\x2dweb.scope`: 34, "qemu-2-a-3.libvirt-qemu": 2,
-		"qemu-web.libvirt-qemu": 0, "qemu--1.libvirt-qemu": 0, "session-1.scope": 0, "lxc-1-a.libvirt-lxc": 0, "machine-lxc\\x2d1\\x2da.scope": 0, "": 0,
+		"qemu-web.libvirt-qemu": 0, "qemu--1.libvirt-qemu": 0, "session-1.scope": 0, "lxc-1-a.libvirt-lxc": 0,
+		"machine-lxc\\x2d1\\x2da.scope": 0, "": 0,
 	} {
 		if id, ok := guestIDOf(name); (ok && id != want) || ok != (want > 0) {
 			t.Errorf("%s: id %d, %v", name, id, ok)
@@ -107,9 +111,11 @@ func TestSetMemsWritesThreadGroupsOnly(t *testing.T) {
 	if err := root.SetMems(t.Context(), 77, nodes("0")); err != nil {
 		t.Fatal(err)
 	}
-	err := root.SetMems(t.Context(), 77, nodes("0-1")) // the files' "effective" stays 0: as if a group above allowed no more
+	err := root.SetMems(t.Context(), 77,
+		nodes("0-1")) // the files' "effective" stays 0: as if a group above allowed no more
 	var differs *NotEffectiveError
-	if !errors.As(err, &differs) || differs.Effective != "0" || !strings.Contains(err.Error(), "already written: none") {
+	if !errors.As(err, &differs) || differs.Effective != "0" ||
+		!strings.Contains(err.Error(), "already written: none") {
 		t.Errorf("error %v", err)
 	}
 	g, _, err := root.GuestCgroupOf(77)
@@ -140,7 +146,8 @@ func TestEmptyCPUSetIsRefused(t *testing.T) {
 
 func TestSetMemsDoesNotWaitForEver(t *testing.T) {
 	root := files(t, map[string]string{"g/cpuset.mems.effective": "0\n"})
-	if err := unix.Mkfifo(root.path("g/cpuset.mems"), 0o644); err != nil { // opening it for writing blocks, as a migrating kernel does
+	// opening it for writing blocks, as a migrating kernel does
+	if err := unix.Mkfifo(root.path("g/cpuset.mems"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // a reader lets the writer end
@@ -174,7 +181,8 @@ func TestEnableControllerFromTheTop(t *testing.T) {
 
 func TestControllerThatCannotBeEnabled(t *testing.T) {
 	root := files(t, map[string]string{"cgroup.subtree_control/busy": "", "vm/cgroup.procs": ""})
-	if err := (Cgroup{string(root), "/vm"}).EnableController("cpuset"); err == nil || !strings.Contains(err.Error(), "subtree_control") {
+	if err := (Cgroup{string(root), "/vm"}).EnableController("cpuset"); err == nil ||
+		!strings.Contains(err.Error(), "subtree_control") {
 		t.Errorf("error %v", err)
 	}
 	if why := whyNotEnabled(unix.EBUSY); !strings.Contains(why, "holds processes") {
@@ -229,7 +237,8 @@ func TestCPUStatAndPressure(t *testing.T) {
 		t.Fatal(err)
 	}
 	stat, err := g.Top.CPUStat()
-	if err != nil || stat.Usage != 3492843*time.Microsecond || stat.User != 1155874*time.Microsecond || stat.System != 2336968*time.Microsecond {
+	if err != nil || stat.Usage != 3492843*time.Microsecond || stat.User != 1155874*time.Microsecond ||
+		stat.System != 2336968*time.Microsecond {
 		t.Errorf("%+v, error %v", stat, err)
 	}
 	some, full, err := g.Top.CPUPressure()

@@ -51,7 +51,8 @@ type NotEffectiveError struct {
 }
 
 func (e *NotEffectiveError) Error() string {
-	return fmt.Sprintf("%s of cgroup %s: %q was written, but %q is in effect: a group above allows no more", e.File, e.Cgroup, e.Wanted, e.Effective)
+	return fmt.Sprintf("%s of cgroup %s: %q was written, but %q is in effect: a group above allows no more", e.File,
+		e.Cgroup, e.Wanted, e.Effective)
 }
 
 // SetCPUs writes cpuset.cpus and returns what is in effect then. The error is
@@ -79,7 +80,8 @@ func (c Cgroup) SetMems(ctx context.Context, nodes topology.NodeSet) (effective 
 	select {
 	case err = <-written:
 	case <-ctx.Done():
-		err = fmt.Errorf("writing cpuset.mems %s of cgroup %s: the kernel is still migrating pages and will go on: %w", nodes, c.Path, ctx.Err())
+		err = fmt.Errorf("writing cpuset.mems %s of cgroup %s: the kernel is still migrating pages and will go on: %w",
+			nodes, c.Path, ctx.Err())
 	}
 	if err != nil {
 		return effective, err
@@ -94,7 +96,9 @@ func (c Cgroup) SetMems(ctx context.Context, nodes topology.NodeSet) (effective 
 // tasks are inside, and Go's empty write would not even reach the kernel.
 func (c Cgroup) writeCPUSet(name, list string) error {
 	if list == "" {
-		return fmt.Errorf("%s of cgroup %s cannot be emptied while tasks are inside; write all that the host has instead", name, c.Path)
+		return fmt.Errorf(
+			"%s of cgroup %s cannot be emptied while tasks are inside; write all that the host has instead", name,
+			c.Path)
 	}
 	err := writeKernelFile(c.file(name), list+"\n")
 	if err == nil {

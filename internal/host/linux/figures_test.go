@@ -22,7 +22,8 @@ ctxt 5
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("error %v\n%s", err, diff)
 	}
-	for _, bad := range []string{"cpu0 1 2 3\n", "cpux 1 2 3 4 5 6 7 8\n", "cpu0 1 2 3 4 5 6 7 -8\n", "cpu70000 1 2 3 4 5 6 7 8\n", "cpu0 1 2 3 4 5 6 7 99999999999999999999\n"} {
+	for _, bad := range []string{"cpu0 1 2 3\n", "cpux 1 2 3 4 5 6 7 8\n", "cpu0 1 2 3 4 5 6 7 -8\n", "cpu70000 1 " +
+		"2 3 4 5 6 7 8\n", "cpu0 1 2 3 4 5 6 7 99999999999999999999\n"} {
 		if got, err := AppendCPUTimes(nil, []byte(bad)); err == nil {
 			t.Errorf("%q passed as %v", bad, got)
 		}
@@ -32,9 +33,15 @@ ctxt 5
 // The CPU's line is the same in all versions; domains' lines are not.
 func TestRunDelays(t *testing.T) {
 	for version, domain := range map[int]string{
-		14: "domain0 00000003 1 1 0 0 0 0 0 0", 15: "domain0 00000003 1 1 0 0", 16: "domain0 03 5 5 5", 17: "domain0 SMT 03 5 5 5",
+		14: "domain0 00000003 1 1 0 0 0 0 0 0", 15: "domain0 00000003 1 1 0 0", 16: "domain0 03 5 5 5",
+		17: "domain0 SMT 03 5 5 5",
 	} {
-		text := fmt.Sprintf("version %d\ntimestamp 4295500000\ncpu0 0 0 1 2 3 4 900 1234567890123 77\n%s\ncpu5 0 0 1 2 3 4 5 6 7\n%[2]s\n", version, domain)
+		text := fmt.Sprintf(
+			"version %d\ntimestamp 4295500000\ncpu0 0 0 1 2 3 4 900 1234567890123 77\n%s\ncpu5 0 0 1 2 3 4 5 6 "+
+				"7\n%[2]s\n",
+			version,
+			domain,
+		)
 		got, err := AppendRunDelays(nil, []byte(text))
 		want := []RunDelay{{0, 1234567890123}, {5, 6}}
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
@@ -46,7 +53,8 @@ func TestRunDelays(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	for _, text := range []string{"", "cpu0 1 2 3 4 5 6 7 8 9\n", "version x\n", "version 15\ncpu0 1 2 3\n", "version 15\ncpu0 1 2 3 4 5 6 7 many\n"} {
+	for _, text := range []string{"", "cpu0 1 2 3 4 5 6 7 8 9\n", "version x\n", "version 15\ncpu0 1 2 3\n",
+		"version 15\ncpu0 1 2 3 4 5 6 7 many\n"} {
 		if got, err := AppendRunDelays(nil, []byte(text)); err == nil {
 			t.Errorf("%q passed as %v", text, got)
 		}
@@ -74,7 +82,8 @@ func TestMemFree(t *testing.T) {
 			t.Errorf("%q: %v, error %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"", "MemTotal: 1 kB\n", "MemFree: x kB\n", "MemFree: 1\n", "MemFree: 1 MB\n", "MemFree: 18446744073709551615 kB\n"} {
+	for _, text := range []string{"", "MemTotal: 1 kB\n", "MemFree: x kB\n", "MemFree: 1\n", "MemFree: 1 MB\n",
+		"MemFree: 18446744073709551615 kB\n"} {
 		if got, err := ParseMemFree([]byte(text)); err == nil {
 			t.Errorf("%q passed as %v", text, got)
 		}
@@ -94,7 +103,8 @@ func TestMigrationsThatRanBackwardsAreNone(t *testing.T) {
 func FuzzLoopParsers(f *testing.F) {
 	for _, text := range []string{
 		"cpu  1 2\ncpu0 10 2 3 100 50 4 5 6 7 8\n", "version 15\ncpu0 0 0 1 2 3 4 900 12 77\ndomain0 ff 1\n", "1 2 3\n",
-		"Node 0 MemFree: 12 kB\n", "total=1 N0=1\n", "anon N0=1 N1=2\nshmem N1=3\n", "Unavailable\n", "res:/\nmon:numavisor-7\n",
+		"Node 0 MemFree: 12 kB\n", "total=1 N0=1\n", "anon N0=1 N1=2\nshmem N1=3\n", "Unavailable\n",
+		"res:/\nmon:numavisor-7\n",
 		statLine("CPU 0/KVM"), statLine("a) R 1 (b"), "vendor_id : GenuineIntel\nmodel : 85\n",
 	} {
 		f.Add([]byte(text))
@@ -143,7 +153,8 @@ func FuzzLoopParsers(f *testing.F) {
 
 func TestQuickReadersOfTheLoopAllocateNothing(t *testing.T) {
 	stat, cpu := []byte(statLine("CPU 0/KVM")), []byte("cpu0 10 2 3 100 50 4 5 6 7 8\n")
-	numa, sched := []byte("anon N0=1 N1=2\nfile N0=1 N1=1\nshmem N0=4 N1=3\n"), []byte("version 15\ncpu0 0 0 1 2 3 4 900 12 77\n")
+	numa, sched := []byte("anon N0=1 N1=2\nfile N0=1 N1=1\nshmem N0=4 N1=3\n"), []byte(
+		"version 15\ncpu0 0 0 1 2 3 4 900 12 77\n")
 	into, times, delays := byNode{0: 0, 1: 0}, make([]CPUTime, 0, 4), make([]RunDelay, 0, 4)
 	var failed error
 	note := func(err error) { failed = errors.Join(failed, err) }
@@ -169,9 +180,11 @@ func TestPerfCountsAreScaled(t *testing.T) {
 		want        float64
 	}{
 		{PerfCount{}, PerfCount{100, time.Second, time.Second}, 100},
-		{PerfCount{100, time.Second, time.Second}, PerfCount{200, 3 * time.Second, 2 * time.Second}, 200}, // half the time without a place
-		{PerfCount{100, time.Second, time.Second}, PerfCount{100, 2 * time.Second, time.Second}, 0},       // all the time
-		{PerfCount{100, time.Second, time.Second}, PerfCount{50, 2 * time.Second, 2 * time.Second}, 0},    // backwards
+		// half the time without a place
+		{PerfCount{100, time.Second, time.Second}, PerfCount{200, 3 * time.Second, 2 * time.Second}, 200},
+		// all the time
+		{PerfCount{100, time.Second, time.Second}, PerfCount{100, 2 * time.Second, time.Second}, 0},
+		{PerfCount{100, time.Second, time.Second}, PerfCount{50, 2 * time.Second, 2 * time.Second}, 0}, // backwards
 		{PerfCount{}, PerfCount{}, 0},
 	} {
 		if got := c.now.Since(c.before); got != c.want {
@@ -185,7 +198,9 @@ func TestPerfCountsAreScaled(t *testing.T) {
 
 func TestNodeLoadsMeanWhatTheProcessorSays(t *testing.T) {
 	for text, want := range map[string]bool{
-		"processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\n\nprocessor : 1\nvendor_id : x\n": true, // Skylake
+		// Skylake
+		"processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\n\nprocessor : 1\nvendor_id : " +
+			"x\n": true,
 		"vendor_id : GenuineIntel\nmodel : 63\n": true,  // Haswell
 		"vendor_id : GenuineIntel\nmodel : 45\n": false, // Sandy Bridge
 		"vendor_id : AuthenticAMD\nmodel : 2\n":  false,

@@ -34,7 +34,8 @@ func TestHostID(t *testing.T) {
 	if board == "" || board == own || board != read(map[string]string{dmi: firmware}) {
 		t.Errorf("id %q of firmware's UUID, %q of the machine-id", board, own)
 	}
-	for _, none := range []map[string]string{{}, {"etc/machine-id": ""}, {dmi: "00000000-0000-0000-0000-000000000000"}, {dmi: "Not Settable"}} {
+	for _, none := range []map[string]string{{}, {"etc/machine-id": ""}, {dmi: "00000000-0000-0000-0000-000000000000"},
+		{dmi: "Not Settable"}} {
 		if id := read(none); id != "" {
 			t.Errorf("%v gives the id %q", none, id)
 		}

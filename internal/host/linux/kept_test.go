@@ -88,7 +88,8 @@ func TestAKeptFileThatIsMissingSaysSo(t *testing.T) {
 // The kernel's own files: one that comes in pieces, one of a process.
 func TestKeptFilesOfThisMachine(t *testing.T) {
 	k := Live.Keep(10)
-	for _, f := range []*Kept{k.Table("proc/vmstat"), k.File("proc/self/stat"), k.File("proc/stat"), k.File("proc/self/schedstat")} {
+	for _, f := range []*Kept{k.Table("proc/vmstat"), k.File("proc/self/stat"), k.File("proc/stat"),
+		k.File("proc/self/schedstat")} {
 		for range 2 {
 			got, err := f.Read()
 			if err != nil {
@@ -98,7 +99,8 @@ func TestKeptFilesOfThisMachine(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if lines, want := bytes.Count(got, []byte("\n")), bytes.Count(whole, []byte("\n")); lines != want || lines == 0 {
+			if lines, want := bytes.Count(got, []byte("\n")), bytes.Count(whole, []byte("\n")); lines != want ||
+				lines == 0 {
 				t.Errorf("%s: %d lines, read at once %d", f.path, lines, want)
 			}
 		}
@@ -121,12 +123,17 @@ func TestKeptMemoryIsRootMemory(t *testing.T) {
 		pageSize     topology.Bytes
 		memory       topology.Bytes
 	}{
-		{"anon", "", 0, 128 * mib}, {"memfd", "memfd", 0, 128 * mib}, {"huge", "", 2 * mib, 128 * mib}, {"huge", "", 2 * mib, 256 * mib},
-		{"hugefd", "memfd", 2 * mib, 128 * mib}, {"cells", "", 0, 128 * mib}, {"file", "file", 0, 128 * mib}, {"plain", "", 0, 128 * mib},
+		{"anon", "", 0, 128 * mib}, {"memfd", "memfd", 0, 128 * mib}, {"huge", "", 2 * mib, 128 * mib}, {"huge", "",
+			2 * mib, 256 * mib},
+		{"hugefd", "memfd", 2 * mib, 128 * mib}, {"cells", "", 0, 128 * mib}, {"file", "file", 0, 128 * mib}, {"plain",
+			"", 0, 128 * mib},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			root, pid := captured(t, c.name)
-			g := inventory.Guest{PID: pid, Config: inventory.Config{Source: c.source, PageSize: c.pageSize, Memory: c.memory}}
+			g := inventory.Guest{
+				PID:    pid,
+				Config: inventory.Config{Source: c.source, PageSize: c.pageSize, Memory: c.memory},
+			}
 			want, wantSource, err := root.Memory(g)
 			if err != nil {
 				t.Fatal(err)
@@ -170,7 +177,8 @@ func TestKeptMemorySeesHugePagesThatCome(t *testing.T) {
 	if _, err := m.Read(before); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(group.Top.file("hugetlb.2MB.numa_stat"), []byte("total=2097152 N0=0 N1=0 N2=0 N3=2097152\n"), 0o644); err != nil {
+	if err := os.WriteFile(group.Top.file("hugetlb.2MB.numa_stat"), []byte("total=2097152 N0=0 N1=0 N2=0 "+
+		"N3=2097152\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for range emptyTurns {
@@ -202,14 +210,16 @@ func TestVCPUThreadsOfCapturedGuests(t *testing.T) {
 		for range 2 {
 			got, named, err := root.VCPUThreads(pid, known)
 			if diff := cmp.Diff(want, got); err != nil || !named || diff != "" || len(known) != len(threads) {
-				t.Errorf("%s: named %v, error %v, %d threads known of %d\n%s", name, named, err, len(known), len(threads), diff)
+				t.Errorf("%s: named %v, error %v, %d threads known of %d\n%s", name, named, err, len(known),
+					len(threads), diff)
 			}
 		}
 	}
 }
 
 func TestThreadsWithoutNamesAreAllReturned(t *testing.T) {
-	root := files(t, map[string]string{"proc/7/task/7/comm": "qemu-system-x86\n", "proc/7/task/9/comm": "qemu-system-x86\n"})
+	root := files(t,
+		map[string]string{"proc/7/task/7/comm": "qemu-system-x86\n", "proc/7/task/9/comm": "qemu-system-x86\n"})
 	if tids, named, err := root.VCPUThreads(7, map[int]string{}); fmt.Sprint(tids) != "[7 9]" || named || err != nil {
 		t.Errorf("%v, named %v, error %v", tids, named, err)
 	}

@@ -107,7 +107,8 @@ func (r Root) SetKSMAcrossNodes(across bool) (err error) {
 	}
 	const unmerge = "2"
 	if err := r.set(unmerge, fileKSMRun); err != nil {
-		return fmt.Errorf("unmerging KSM's pages to set merge_across_nodes to %s: %w; free memory and try again", want, errors.Join(err, r.set(run, fileKSMRun)))
+		return fmt.Errorf("unmerging KSM's pages to set merge_across_nodes to %s: %w; free memory and try again", want,
+			errors.Join(err, r.set(run, fileKSMRun)))
 	}
 	err = r.set(want, fileKSMAcross)
 	if err != nil {

@@ -19,15 +19,31 @@ func TestSettingsOfCapturedHost(t *testing.T) {
 		t.Errorf("gaps %v", gaps)
 	}
 	k.Release = strings.SplitN(k.Release, "-", 2)[0]
-	want := inventory.Kernel{Release: "6.1.0", NUMABalancing: "1", TransparentHugePages: "always", KSMRun: "0", KSMAcrossNodes: "1", ZoneReclaim: "0", Demotion: "false"}
+	want := inventory.Kernel{
+		Release:              "6.1.0",
+		NUMABalancing:        "1",
+		TransparentHugePages: "always",
+		KSMRun:               "0",
+		KSMAcrossNodes:       "1",
+		ZoneReclaim:          "0",
+		Demotion:             "false",
+	}
 	if diff := cmp.Diff(want, k); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestSettingsSeesNumadAndUnreadableFiles(t *testing.T) {
-	root := files(t, map[string]string{"proc/12/comm": "numad\n", "proc/13/comm": "numad2\n", "sys/kernel/mm/ksm/pages_shared": "many\n",
-		"sys/kernel/mm/ksm/run/oops": "", "sys/fs/cgroup/cgroup.controllers": ""})
+	root := files(
+		t,
+		map[string]string{
+			"proc/12/comm":                     "numad\n",
+			"proc/13/comm":                     "numad2\n",
+			"sys/kernel/mm/ksm/pages_shared":   "many\n",
+			"sys/kernel/mm/ksm/run/oops":       "",
+			"sys/fs/cgroup/cgroup.controllers": "",
+		},
+	)
 	k, gaps := root.Settings()
 	if !k.NumadRunning || !k.CgroupV2 || len(gaps) != 2 {
 		t.Errorf("%+v, gaps %v", k, gaps)
@@ -85,15 +101,22 @@ func TestMigrationCounters(t *testing.T) {
 
 func poolFiles(total, free string) map[string]string {
 	folder := poolFolder(2, 2*mib)
-	return map[string]string{folder + "/nr_hugepages": total, folder + "/free_hugepages": free, folder + "/surplus_hugepages": "0\n",
-		hugepagesFolder(2) + "/hugepages-1048576kB/nr_hugepages": "0\n", hugepagesFolder(2) + "/hugepages-1048576kB/free_hugepages": "0\n", hugepagesFolder(2) + "/hugepages-1048576kB/surplus_hugepages": "0\n",
-		"sys/devices/system/node/node2/compact": ""}
+	return map[string]string{
+		folder + "/nr_hugepages":                                      total,
+		folder + "/free_hugepages":                                    free,
+		folder + "/surplus_hugepages":                                 "0\n",
+		hugepagesFolder(2) + "/hugepages-1048576kB/nr_hugepages":      "0\n",
+		hugepagesFolder(2) + "/hugepages-1048576kB/free_hugepages":    "0\n",
+		hugepagesFolder(2) + "/hugepages-1048576kB/surplus_hugepages": "0\n",
+		"sys/devices/system/node/node2/compact":                       "",
+	}
 }
 
 func TestHugePools(t *testing.T) {
 	root := files(t, poolFiles("40\n", "8\n"))
 	pools, err := root.HugePools(2)
-	if diff := cmp.Diff([]HugePool{{Size: 2 * mib, Total: 40, Free: 8}, {Size: topology.GiB}}, pools); err != nil || diff != "" {
+	if diff := cmp.Diff([]HugePool{{Size: 2 * mib, Total: 40, Free: 8}, {Size: topology.GiB}}, pools); err != nil ||
+		diff != "" {
 		t.Errorf("error %v\n%s", err, diff)
 	}
 	if got, err := root.GrowPool(2, 2*mib, 5); err != nil || got != 5 {
@@ -105,7 +128,8 @@ func TestHugePools(t *testing.T) {
 	if gone, err := root.ShrinkPool(2, 2*mib, 20); err != nil || gone != 8 {
 		t.Errorf("gave back %d, want the 8 free ones only; error %v", gone, err)
 	}
-	if _, err := root.GrowPool(2, 16*mib, 1); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "16 MiB") {
+	if _, err := root.GrowPool(2, 16*mib, 1); !errors.Is(err, os.ErrNotExist) ||
+		!strings.Contains(err.Error(), "16 MiB") {
 		t.Errorf("no such page size: %v", err)
 	}
 	if _, err := root.HugePools(7); !errors.Is(err, os.ErrNotExist) {

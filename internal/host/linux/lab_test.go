@@ -132,7 +132,8 @@ func TestHoldMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	memory := childMemory(t, kind, size)
-	if err := SetAffinity(0, cpus("0-1")); err != nil { // of node 0; the goroutine may change threads, so it is locked by childMemory
+	// of node 0; the goroutine may change threads, so it is locked by childMemory
+	if err := SetAffinity(0, cpus("0-1")); err != nil {
 		t.Fatal(err)
 	}
 	touch(memory[:size/2])
@@ -435,7 +436,9 @@ func TestLabNUMAMapsEqualsMemoryNUMAStat(t *testing.T) {
 	if err := (Cgroup{mount, "/"}).Adopt(os.Getpid()); err != nil {
 		t.Fatal(err)
 	}
-	m, err := Mover{PID: c.pid}.Move(t.Context(), inventory.MemoryRange{Address: c.r.Address, Size: held / 4, PageSize: smallPage}, nodes("2"))
+	m, err := Mover{
+		PID: c.pid,
+	}.Move(t.Context(), inventory.MemoryRange{Address: c.r.Address, Size: held / 4, PageSize: smallPage}, nodes("2"))
 	if err != nil || m.Failed != 0 {
 		t.Fatalf("%+v, error %v", m, err)
 	}
@@ -481,7 +484,8 @@ func TestLabPlainProcessIsHeld(t *testing.T) {
 	if bound != 1 {
 		t.Errorf("%d threads are bound to CPUs 0-1; entering the group should have kept the one", bound)
 	}
-	if _, err := (Mover{PID: c.pid}).Move(t.Context(), c.r, nodes("1")); !errors.Is(err, unix.EACCES) || !strings.Contains(err.Error(), "widen cpuset.mems") {
+	if _, err := (Mover{PID: c.pid}).Move(t.Context(), c.r, nodes("1")); !errors.Is(err, unix.EACCES) ||
+		!strings.Contains(err.Error(), "widen cpuset.mems") {
 		t.Errorf("moving outside the cpuset: %v", err)
 	}
 	if err := Live.SetMems(t.Context(), c.pid, nodes("1-2")); err != nil { // the same group, widened
@@ -522,7 +526,15 @@ func TestLabOwnGroupGoesWithItsProcess(t *testing.T) {
 func TestLabLaunchBindsMemory(t *testing.T) {
 	inLab(t)
 	if os.Getenv("NUMAVISOR_TEST_LAUNCH") != "" {
-		t.Fatal(Launch{Args: []string{"cat", "/proc/self/numa_maps"}, Env: os.Environ(), CPUs: cpus("4-5"), Mode: guest.MemoryStrict, Nodes: nodes("3")}.Exec())
+		t.Fatal(
+			Launch{
+				Args:  []string{"cat", "/proc/self/numa_maps"},
+				Env:   os.Environ(),
+				CPUs:  cpus("4-5"),
+				Mode:  guest.MemoryStrict,
+				Nodes: nodes("3"),
+			}.Exec(),
+		)
 	}
 	child := exec.Command(os.Args[0], "-test.run=^TestLabLaunchBindsMemory$")
 	child.Env = append(os.Environ(), "NUMAVISOR_TEST_LAUNCH=1")

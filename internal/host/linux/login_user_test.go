@@ -7,7 +7,14 @@ import (
 )
 
 func TestLoginUser(t *testing.T) {
-	names := map[string]string{"0": "root", "1000": "alice", "1001": "bob", "1002": "eve\x1b[2J", "1003": "operator\nroot", "1004": strings.Repeat("x", 65)}
+	names := map[string]string{
+		"0":    "root",
+		"1000": "alice",
+		"1001": "bob",
+		"1002": "eve\x1b[2J",
+		"1003": "operator\nroot",
+		"1004": strings.Repeat("x", 65),
+	}
 	lookup := func(uid string) (string, error) {
 		if name, ok := names[uid]; ok {
 			return name, nil

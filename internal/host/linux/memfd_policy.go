@@ -36,7 +36,8 @@ func (r Root) SetFilePolicy(pid int, address uint64, mode guest.MemoryMode, node
 		return fmt.Errorf("%s: opening its file: %w", where, err)
 	}
 	defer file.Close()
-	memory, err := unix.Mmap(int(file.Fd()), int64(area.Offset), int(area.End-area.Start), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	memory, err := unix.Mmap(int(file.Fd()), int64(area.Offset), int(area.End-area.Start),
+		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
 		return fmt.Errorf("%s: mapping its file: %w", where, err)
 	}

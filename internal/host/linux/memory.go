@@ -40,7 +40,8 @@ func (r Root) Memory(g inventory.Guest) (byNode topology.MemoryByNode, source st
 		}
 	}
 	if len(gaps) > 0 {
-		err = fmt.Errorf("numa_maps of process %d: %d lines or fields were not understood, the first: %s: %s", g.PID, len(gaps), gaps[0].What, gaps[0].Why)
+		err = fmt.Errorf("numa_maps of process %d: %d lines or fields were not understood, the first: %s: %s", g.PID,
+			len(gaps), gaps[0].What, gaps[0].Why)
 	}
 	maps.DeleteFunc(byNode, func(_ topology.NodeID, b topology.Bytes) bool { return b == 0 })
 	return byNode, sourceNUMAMaps, err

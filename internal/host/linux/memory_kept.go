@@ -50,7 +50,12 @@ func (k *Keeper) Memory(g inventory.Guest) (*KeptMemory, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &KeptMemory{guest: g, path: top.Path, stat: k.at(top.file("memory.numa_stat")), inHuge: topology.MemoryByNode{}}
+	m := &KeptMemory{
+		guest:  g,
+		path:   top.Path,
+		stat:   k.at(top.file("memory.numa_stat")),
+		inHuge: topology.MemoryByNode{},
+	}
 	files, err := filepath.Glob(top.file("hugetlb.*.numa_stat"))
 	for _, f := range files {
 		m.huge = append(m.huge, keptHuge{Kept: k.at(f)})

@@ -24,7 +24,8 @@ func TestResidentCountsSharedMemoryOnce(t *testing.T) {
 }
 
 func TestNUMAStatRefusesHalfFigures(t *testing.T) {
-	for _, text := range []string{"anon N0=", "anon N0=12x", "anon 0=1", "anon N=1", "anon N70000=1", "anon N0=99999999999999999999", "anon N0=-1"} {
+	for _, text := range []string{"anon N0=", "anon N0=12x", "anon 0=1", "anon N=1", "anon N70000=1", "anon " +
+		"N0=99999999999999999999", "anon N0=-1"} {
 		if stat, err := ParseNUMAStat([]byte(text)); err == nil {
 			t.Errorf("%q passed as %v", text, stat)
 		}
@@ -42,7 +43,8 @@ func TestMemoryOfCapturedGuests(t *testing.T) {
 		pageSize                 topology.Bytes
 		want                     byNode
 	}{
-		{"anon", "", "cgroup memory.numa_stat + hugetlb.*.numa_stat", 0, byNode{0: 622592, 1: 138272768 + 4096, 2: 9273344, 3: 32768}},
+		{"anon", "", "cgroup memory.numa_stat + hugetlb.*.numa_stat", 0, byNode{0: 622592, 1: 138272768 + 4096,
+			2: 9273344, 3: 32768}},
 		{"huge", "", "cgroup memory.numa_stat + hugetlb.*.numa_stat", 2 * mib, nil},
 		{"memfd", "memfd", "cgroup memory.numa_stat + hugetlb.*.numa_stat", 0, nil},
 		{"file", "file", "numa_maps", 0, nil},
@@ -50,7 +52,8 @@ func TestMemoryOfCapturedGuests(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			root, pid := captured(t, c.name)
-			got, source, err := root.Memory(inventory.Guest{PID: pid, Config: inventory.Config{Source: c.source, PageSize: c.pageSize}})
+			got, source, err := root.Memory(
+				inventory.Guest{PID: pid, Config: inventory.Config{Source: c.source, PageSize: c.pageSize}})
 			if err != nil || source != c.wantSource {
 				t.Fatalf("source %q, error %v", source, err)
 			}

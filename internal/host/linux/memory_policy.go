@@ -86,7 +86,8 @@ func setRangePolicy(memory []byte, mode guest.MemoryMode, nodes topology.NodeSet
 
 func mbind(memory []byte, kernel int, mask []uint64) error {
 	pointer, bits := maskArgument(mask)
-	_, _, errno := unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(&memory[0])), uintptr(len(memory)), uintptr(kernel), uintptr(pointer), bits, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(&memory[0])), uintptr(len(memory)),
+		uintptr(kernel), uintptr(pointer), bits, 0)
 	runtime.KeepAlive(mask)
 	if errno != 0 {
 		return fmt.Errorf("mbind: %w%s", errno, policyHint(errno))
@@ -103,7 +104,8 @@ func maskArgument(mask []uint64) (unsafe.Pointer, uintptr) {
 
 func policyHint(errno unix.Errno) string {
 	if errors.Is(errno, unix.EINVAL) {
-		return "; the nodes have no memory, this program's own cpuset leaves them out, or the kernel does not know the mode (several preferred nodes need Linux 5.15)"
+		return "; the nodes have no memory, this program's own cpuset leaves them out, or the kernel does not know " +
+			"the mode (several preferred nodes need Linux 5.15)"
 	}
 	return ""
 }

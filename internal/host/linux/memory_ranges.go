@@ -71,7 +71,11 @@ func joinRanges(mappings []Mapping, areas []Area) ([]inventory.MemoryRange, []Un
 	for _, m := range mappings {
 		a, ok := extents[m.Address]
 		if !ok && len(m.Pages) > 0 {
-			gaps = append(gaps, Unparsed{fmt.Sprintf("mapping at %#x", m.Address), "not in maps: it came while they were read; its size is not known"})
+			gaps = append(
+				gaps,
+				Unparsed{fmt.Sprintf("mapping at %#x", m.Address),
+					"not in maps: it came while they were read; its size is not known"},
+			)
 		}
 		if !ok || !a.Writable {
 			continue

@@ -19,8 +19,15 @@ type MemsLimitError struct {
 }
 
 func (e *MemsLimitError) Error() string {
-	return fmt.Sprintf("%s allows nodes %s, so nodes %s cannot be used below it: run 'echo %s > %s', or with systemd change AllowedMemoryNodes of the unit",
-		e.File, e.Allowed, e.Wanted.Minus(e.Allowed), e.Allowed.Union(e.Wanted), e.File)
+	return fmt.Sprintf(
+		"%s allows nodes %s, so nodes %s cannot be used below it: run 'echo %s > %s', or with systemd change "+
+			"AllowedMemoryNodes of the unit",
+		e.File,
+		e.Allowed,
+		e.Wanted.Minus(e.Allowed),
+		e.Allowed.Union(e.Wanted),
+		e.File,
+	)
 }
 
 // AllowMems makes sure that no cgroup of a process, and none above, keeps it

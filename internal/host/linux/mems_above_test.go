@@ -34,7 +34,8 @@ func TestAllowMems_WidensTheGroupOfTheVM(t *testing.T) {
 	if err := root.AllowMems(t.Context(), 77, nodes("3")); err != nil {
 		t.Fatal(err)
 	}
-	if text, err := os.ReadFile(root.path(machineGroup + "/cpuset.mems")); err != nil || strings.TrimSpace(string(text)) != "0,3" {
+	if text, err := os.ReadFile(root.path(machineGroup + "/cpuset.mems")); err != nil ||
+		strings.TrimSpace(string(text)) != "0,3" {
 		t.Errorf("the VM's group has %q, %v; wanted 0,3", text, err)
 	}
 }
@@ -48,7 +49,8 @@ func TestAllowMems_NamesTheGroupAbove(t *testing.T) {
 		t.Fatalf("%v; wanted a MemsLimitError", err)
 	}
 	file := root.path("sys/fs/cgroup/machine/cpuset.mems")
-	if want := "echo 0,3 > " + file; limit.File != file || limit.Allowed.String() != "0" || !strings.Contains(err.Error(), want) {
+	if want := "echo 0,3 > " + file; limit.File != file || limit.Allowed.String() != "0" ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("%v; wanted %q in it", err, want)
 	}
 	if text, err := os.ReadFile(file); err != nil || string(text) != "0\n" {

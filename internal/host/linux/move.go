@@ -260,7 +260,8 @@ func (c *chunk) lookAt(index []int) error {
 
 // try asks for the moves once, with a call for each target node, and looks
 // again at the pages of which the kernel did not say that they are there: it
-// writes the target as a page's status once it has migrated that. Since the kernel stops at the first batch with a failure, more pieces
+// writes the target as a page's status once it has migrated that. Since the kernel stops at the first batch with a
+// failure, more pieces
 // bound what a page that never moves can spoil. It fails where the kernel
 // refuses as a whole: going on would only press on a full node.
 func (c *chunk) try(pages []int, pieces int) error {
@@ -305,7 +306,8 @@ func (c *chunk) unconfirmed(pages []int) []int {
 
 func (c *chunk) call(index []int, node int32) error {
 	a := &c.asked
-	a.addresses, a.nodes, a.statuses = sized(a.addresses, len(index)), sized(a.nodes, len(index)), sized(a.statuses, len(index))
+	a.addresses, a.nodes, a.statuses = sized(a.addresses, len(index)), sized(a.nodes,
+		len(index)), sized(a.statuses, len(index))
 	for k, i := range index {
 		a.addresses[k], a.nodes[k], a.statuses[k] = c.addresses[i], node, unwritten
 	}

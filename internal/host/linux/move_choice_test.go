@@ -53,7 +53,10 @@ func TestChosenMovesBringEverythingInAndNothingMore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		addresses, statuses := pagesOn(t)
 		units := unitsOf(addresses, statuses, 4096)
-		targets := topology.SetOf(rapid.SliceOfNDistinct(rapid.SampledFrom([]topology.NodeID{0, 1, 2, 3, 70}), 1, 4, rapid.ID[topology.NodeID]).Draw(t, "targets")...)
+		targets := topology.SetOf(
+			rapid.SliceOfNDistinct(rapid.SampledFrom([]topology.NodeID{0, 1, 2, 3, 70}), 1, 4,
+				rapid.ID[topology.NodeID]).
+				Draw(t, "targets")...)
 		spread := rapid.Bool().Draw(t, "spread")
 		wanted := chooseMoves(units, targets, spread)
 		held := map[topology.NodeID]int{}

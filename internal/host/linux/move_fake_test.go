@@ -159,7 +159,10 @@ func TestPinnedPagesStayAloneBehind(t *testing.T) {
 			}
 		}
 		size := topology.Bytes(len(f.node)) * 4096
-		r, err := Mover{space: f, Chunk: size}.Move(t.Context(), inventory.MemoryRange{Size: size, PageSize: 4096}, nodes("3"))
+		r, err := Mover{
+			space: f,
+			Chunk: size,
+		}.Move(t.Context(), inventory.MemoryRange{Size: size, PageSize: 4096}, nodes("3"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +175,8 @@ func TestPinnedPagesStayAloneBehind(t *testing.T) {
 func TestHugePagesMoveByOneAddressEach(t *testing.T) {
 	f := &fakeSpace{room: map[int32]int{}}
 	for range 4 * 512 {
-		f.node, f.huge, f.hidden, f.pinned = append(f.node, 0), append(f.huge, true), append(f.hidden, false), append(f.pinned, false)
+		f.node, f.huge, f.hidden, f.pinned = append(f.node, 0), append(f.huge, true), append(f.hidden, false), append(
+			f.pinned, false)
 	}
 	size := topology.Bytes(len(f.node)) * 4096
 	r, err := Mover{space: f}.Move(t.Context(), inventory.MemoryRange{Size: size, PageSize: 4096}, nodes("2"))

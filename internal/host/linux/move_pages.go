@@ -78,7 +78,8 @@ func (e *MoveError) advice() string {
 	case errors.Is(e.Err, unix.EACCES):
 		return "; its cpuset does not allow these nodes: widen cpuset.mems of its groups first"
 	case errors.Is(e.Err, unix.ENOMEM):
-		return "; there is no free memory there (or no free huge page), or this program's own cpuset leaves the nodes out: free some, or choose other nodes"
+		return "; there is no free memory there (or no free huge page), or this program's own cpuset leaves the " +
+			"nodes out: free some, or choose other nodes"
 	case errors.Is(e.Err, unix.EPERM):
 		return "; this needs CAP_SYS_NICE and the right to trace the process: run as root"
 	case errors.Is(e.Err, unix.ESRCH):

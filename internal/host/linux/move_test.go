@@ -41,7 +41,8 @@ func needMovePages(t *testing.T) {
 	t.Helper()
 	memory, _ := ownMemory(t, smallPage, smallPage)
 	status := []int32{0}
-	if err := queryPages(os.Getpid(), []uint64{addressOf(memory)}, status); errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
+	if err := queryPages(os.Getpid(), []uint64{addressOf(memory)}, status); errors.Is(err, unix.ENOSYS) ||
+		errors.Is(err, unix.EPERM) {
 		t.Skipf("this kernel has no move_pages(2) for us: %v", err)
 	}
 }
@@ -62,7 +63,9 @@ func TestMoveToWherePagesAre(t *testing.T) {
 	m := Mover{PID: os.Getpid(), Chunk: mib, Progress: func(done, total topology.Bytes) { told = append(told, done) },
 		Pace: func(context.Context, topology.Bytes) error { paced = true; return nil }}
 	result, err := m.Move(t.Context(), r, here)
-	if err != nil || result.Moved != 0 || result.Failed != 0 || result.Absent != 2*mib || sumOf(result.After) != 2*mib || paced {
+	if err != nil || result.Moved != 0 || result.Failed != 0 || result.Absent != 2*mib ||
+		sumOf(result.After) != 2*mib ||
+		paced {
 		t.Errorf("%+v, paced %v, error %v", result, paced, err)
 	}
 	if len(told) != 4 || told[3] != r.Size || told[0] != mib {
@@ -90,15 +93,23 @@ func TestMoveToANodeThatIsNotThere(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 	stop := errors.New("guest suffers")
-	if _, err := (Mover{PID: os.Getpid(), Pace: func(context.Context, topology.Bytes) error { return stop }}).Move(t.Context(), r, nodes("1023")); !errors.Is(err, stop) {
+	if _, err := (Mover{PID: os.Getpid(), Pace: func(context.Context,
+		topology.Bytes) error {
+		return stop
+	}}).Move(t.Context(), r, nodes("1023")); !errors.Is(
+		err,
+		stop,
+	) {
 		t.Errorf("pace said stop: %v", err)
 	}
 }
 
 func TestMoveErrorsSayWhatToDo(t *testing.T) {
-	for errno, advice := range map[unix.Errno]string{unix.EACCES: "widen cpuset.mems", unix.ENOMEM: "free some", unix.EPERM: "run as root", unix.ESRCH: "has ended", unix.ENODEV: "no memory"} {
+	for errno, advice := range map[unix.Errno]string{unix.EACCES: "widen cpuset.mems", unix.ENOMEM: "free some",
+		unix.EPERM: "run as root", unix.ESRCH: "has ended", unix.ENODEV: "no memory"} {
 		err := &MoveError{PID: 7, Address: 0x1000, Nodes: nodes("2"), Err: errno}
-		if text := err.Error(); !strings.Contains(text, advice) || !strings.Contains(text, "process 7 at 0x1000 to nodes 2") {
+		if text := err.Error(); !strings.Contains(text, advice) ||
+			!strings.Contains(text, "process 7 at 0x1000 to nodes 2") {
 			t.Error(text)
 		}
 	}
@@ -123,7 +134,10 @@ func TestFileOfAMappingIsFoundByItsInode(t *testing.T) {
 		t.Fatal(err)
 	}
 	got.Close()
-	if _, err := root.openMapped(7, Area{Path: file.Name(), Inode: inodeOf(info) + 1}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := root.openMapped(7, Area{Path: file.Name(), Inode: inodeOf(info) + 1}); !errors.Is(
+		err,
+		os.ErrNotExist,
+	) {
 		t.Errorf("another file of the same name was taken: %v", err)
 	}
 }
@@ -208,7 +222,8 @@ func TestSetFilePolicyOfOwnMemfd(t *testing.T) {
 	for _, c := range []struct {
 		mode guest.MemoryMode
 		want string
-	}{{guest.MemoryStrict, "bind:0"}, {guest.MemoryPreferred, "prefer:0"}, {guest.MemoryInterleave, "interleave:0"}, {guest.MemoryNone, "default"}} {
+	}{{guest.MemoryStrict, "bind:0"}, {guest.MemoryPreferred, "prefer:0"}, {guest.MemoryInterleave,
+		"interleave:0"}, {guest.MemoryNone, "default"}} {
 		if err := Live.SetFilePolicy(os.Getpid(), addressOf(memory), c.mode, nodes("0")); err != nil {
 			t.Fatal(err)
 		}
@@ -216,20 +231,29 @@ func TestSetFilePolicyOfOwnMemfd(t *testing.T) {
 			t.Errorf("mode %s: numa_maps says %q, want %q", c.mode, got, c.want)
 		}
 	}
-	if err := Live.SetFilePolicy(os.Getpid(), addressOf(memory), "gentle", nodes("0")); err == nil || !strings.Contains(err.Error(), "allowed") {
+	if err := Live.SetFilePolicy(os.Getpid(), addressOf(memory), "gentle", nodes("0")); err == nil ||
+		!strings.Contains(err.Error(), "allowed") {
 		t.Errorf("unknown mode: %v", err)
 	}
 	if err := Live.SetFilePolicy(os.Getpid(), addressOf(memory), guest.MemoryStrict, nodes("")); err == nil {
 		t.Error("bound to no node")
 	}
-	if err := Live.SetFilePolicy(os.Getpid(), addressOf(memory), guest.MemoryStrict, nodes("1023")); !errors.Is(err, unix.EINVAL) {
+	if err := Live.SetFilePolicy(os.Getpid(), addressOf(memory), guest.MemoryStrict, nodes("1023")); !errors.Is(
+		err,
+		unix.EINVAL,
+	) {
 		t.Errorf("node that is not there: %v", err)
 	}
 	_, anonymous := ownMemory(t, mib, mib)
-	if err := Live.SetFilePolicy(os.Getpid(), areaHolding(t, anonymous.Address), guest.MemoryStrict, nodes("0")); !errors.Is(err, ErrPolicyFixed) {
+	if err := Live.SetFilePolicy(os.Getpid(), areaHolding(t, anonymous.Address), guest.MemoryStrict,
+		nodes("0")); !errors.Is(
+		err,
+		ErrPolicyFixed,
+	) {
 		t.Errorf("anonymous memory: %v", err)
 	}
-	if err := Live.SetFilePolicy(os.Getpid(), 0x10, guest.MemoryStrict, nodes("0")); err == nil || !strings.Contains(err.Error(), "observe again") {
+	if err := Live.SetFilePolicy(os.Getpid(), 0x10, guest.MemoryStrict, nodes("0")); err == nil ||
+		!strings.Contains(err.Error(), "observe again") {
 		t.Errorf("no mapping: %v", err)
 	}
 }
@@ -267,7 +291,13 @@ func policyAt(t *testing.T, pid int, address uint64) string {
 // TestLaunch runs this test program as the child that becomes cat.
 func TestLaunch(t *testing.T) {
 	if os.Getenv("NUMAVISOR_TEST_LAUNCH") != "" {
-		l := Launch{Args: []string{"cat", "/proc/self/numa_maps", "/proc/self/status"}, Env: os.Environ(), CPUs: cpus("0"), Mode: guest.MemoryStrict, Nodes: nodes("0")}
+		l := Launch{
+			Args:  []string{"cat", "/proc/self/numa_maps", "/proc/self/status"},
+			Env:   os.Environ(),
+			CPUs:  cpus("0"),
+			Mode:  guest.MemoryStrict,
+			Nodes: nodes("0"),
+		}
 		t.Fatal(l.Exec())
 	}
 	needMovePages(t)

@@ -41,7 +41,8 @@ func (m Mapping) ByNode() topology.MemoryByNode {
 	return sizes
 }
 
-// longestLine bounds a line of numa_maps or maps: a path of PATH_MAX, every byte escaped, and the counters of 1024 nodes.
+// longestLine bounds a line of numa_maps or maps: a path of PATH_MAX, every byte escaped, and the counters of 1024
+// nodes.
 const longestLine = 64 << 10
 
 // Unparsed is a part of numa_maps that was not understood.
@@ -123,7 +124,14 @@ func (m *Mapping) takePolicy(text string) (rest string, err error) {
 }
 
 // countersLeftOut are fields of numa_maps that say nothing about nodes.
-var countersLeftOut = map[string]bool{"dirty": true, "mapped": true, "mapmax": true, "swapcache": true, "active": true, "writeback": true}
+var countersLeftOut = map[string]bool{
+	"dirty":     true,
+	"mapped":    true,
+	"mapmax":    true,
+	"swapcache": true,
+	"active":    true,
+	"writeback": true,
+}
 
 func (m *Mapping) take(token string) (known bool, err error) {
 	key, value, assigned := strings.Cut(token, "=")

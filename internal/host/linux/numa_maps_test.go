@@ -17,15 +17,22 @@ func TestParseNUMAMapsLine(t *testing.T) {
 	}{
 		{"7f0000000000 default", Mapping{Address: 0x7f0000000000, Policy: "default", Mode: "default"}},
 		{"7f0000000000 bind:0-1 anon=3 dirty=3 active=1 N0=1 N1=2 kernelpagesize_kB=4",
-			Mapping{Address: 0x7f0000000000, Policy: "bind:0-1", Mode: "bind", Nodes: nodes("0-1"), Anon: 3, Pages: map[topology.NodeID]uint64{0: 1, 1: 2}, PageSize: 4 * topology.KiB}},
+			Mapping{Address: 0x7f0000000000, Policy: "bind:0-1", Mode: "bind", Nodes: nodes("0-1"), Anon: 3,
+				Pages: map[topology.NodeID]uint64{0: 1, 1: 2}, PageSize: 4 * topology.KiB}},
 		{"1000 prefer (many):2,64 heap anon=1 N64=1 kernelpagesize_kB=4",
-			Mapping{Address: 0x1000, Policy: "prefer (many):2,64", Mode: "prefer (many)", Nodes: nodes("2,64"), Heap: true, Anon: 1, Pages: map[topology.NodeID]uint64{64: 1}, PageSize: 4 * topology.KiB}},
-		{"1000 weighted interleave:0-3 stack", Mapping{Address: 0x1000, Policy: "weighted interleave:0-3", Mode: "weighted interleave", Nodes: nodes("0-3"), Stack: true}},
-		{"1000 bind=static|balancing:0", Mapping{Address: 0x1000, Policy: "bind=static|balancing:0", Mode: "bind", Nodes: nodes("0")}},
+			Mapping{Address: 0x1000, Policy: "prefer (many):2,64", Mode: "prefer (many)", Nodes: nodes("2,64"),
+				Heap: true, Anon: 1, Pages: map[topology.NodeID]uint64{64: 1}, PageSize: 4 * topology.KiB}},
+		{"1000 weighted interleave:0-3 stack", Mapping{Address: 0x1000, Policy: "weighted interleave:0-3",
+			Mode: "weighted interleave", Nodes: nodes("0-3"), Stack: true}},
+		{"1000 bind=static|balancing:0", Mapping{Address: 0x1000, Policy: "bind=static|balancing:0", Mode: "bind",
+			Nodes: nodes("0")}},
 		{"1000 prefer:1 file=/memfd:a\\040b\\075c\\134\\040(deleted) mapped=1 mapmax=2 N1=512 kernelpagesize_kB=4",
-			Mapping{Address: 0x1000, Policy: "prefer:1", Mode: "prefer", Nodes: nodes("1"), File: `/memfd:a b=c\ (deleted)`, Pages: map[topology.NodeID]uint64{1: 512}, PageSize: 4 * topology.KiB}},
+			Mapping{Address: 0x1000, Policy: "prefer:1", Mode: "prefer", Nodes: nodes("1"),
+				File: `/memfd:a b=c\ (deleted)`, Pages: map[topology.NodeID]uint64{1: 512},
+				PageSize: 4 * topology.KiB}},
 		{"1000 default file=/dev/hugepages/a huge dirty=2 N3=2 kernelpagesize_kB=1048576",
-			Mapping{Address: 0x1000, Policy: "default", Mode: "default", File: "/dev/hugepages/a", Huge: true, Pages: map[topology.NodeID]uint64{3: 2}, PageSize: topology.GiB}},
+			Mapping{Address: 0x1000, Policy: "default", Mode: "default", File: "/dev/hugepages/a", Huge: true,
+				Pages: map[topology.NodeID]uint64{3: 2}, PageSize: topology.GiB}},
 	} {
 		got, gaps, err := ParseNUMAMaps(strings.NewReader(c.line + "\n"))
 		if err != nil || len(gaps) > 0 {
@@ -63,7 +70,8 @@ func TestNUMAMapsKeepsWhatItUnderstands(t *testing.T) {
 }
 
 func TestNUMAMapsLineTooLongIsAnErrorAndNotTheEnd(t *testing.T) {
-	_, _, err := ParseNUMAMaps(strings.NewReader("1000 default file=/" + strings.Repeat("a", longestLine) + "\n2000 default\n"))
+	_, _, err := ParseNUMAMaps(
+		strings.NewReader("1000 default file=/" + strings.Repeat("a", longestLine) + "\n2000 default\n"))
 	if err == nil {
 		t.Error("a line longer than any the kernel writes passed without an error")
 	}

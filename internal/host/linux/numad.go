@@ -13,7 +13,9 @@ import (
 func ExcludeFromNumad(ctx context.Context, pid int) error {
 	out, err := exec.CommandContext(ctx, "numad", "-x", strconv.Itoa(pid)).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("telling numad to leave process %d alone: %w: %s; is the numad program of the one that runs installed?", pid, err, abbreviate(strings.TrimSpace(string(out))))
+		return fmt.Errorf(
+			"telling numad to leave process %d alone: %w: %s; is the numad program of the one that runs installed?",
+			pid, err, abbreviate(strings.TrimSpace(string(out))))
 	}
 	return nil
 }

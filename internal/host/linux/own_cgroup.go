@@ -19,7 +19,8 @@ const ownParent = "/numavisor"
 // its members touch later stay on the nodes. Put processes in with Adopt.
 func CreateOwn(ctx context.Context, mount, name string, cpus topology.CPUSet, mems topology.NodeSet) (Cgroup, error) {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\n") {
-		return Cgroup{}, fmt.Errorf("cgroup name %q: must not be empty, \".\" or \"..\", nor hold \"/\" or a line break", name)
+		return Cgroup{}, fmt.Errorf(
+			"cgroup name %q: must not be empty, \".\" or \"..\", nor hold \"/\" or a line break", name)
 	}
 	own := Cgroup{mount, ownParent}.Child(name)
 	if err := os.MkdirAll(own.file(""), 0o755); err != nil {

@@ -18,8 +18,10 @@ type NodeEvent uint64
 
 // Events, of loads that a processor's caches did not answer.
 const (
-	NodeLoads      NodeEvent = unix.PERF_COUNT_HW_CACHE_NODE | unix.PERF_COUNT_HW_CACHE_OP_READ<<8 | unix.PERF_COUNT_HW_CACHE_RESULT_ACCESS<<16
-	NodeLoadMisses NodeEvent = unix.PERF_COUNT_HW_CACHE_NODE | unix.PERF_COUNT_HW_CACHE_OP_READ<<8 | unix.PERF_COUNT_HW_CACHE_RESULT_MISS<<16
+	NodeLoads NodeEvent = unix.PERF_COUNT_HW_CACHE_NODE | unix.PERF_COUNT_HW_CACHE_OP_READ<<8 |
+		unix.PERF_COUNT_HW_CACHE_RESULT_ACCESS<<16
+	NodeLoadMisses NodeEvent = unix.PERF_COUNT_HW_CACHE_NODE | unix.PERF_COUNT_HW_CACHE_OP_READ<<8 |
+		unix.PERF_COUNT_HW_CACHE_RESULT_MISS<<16
 )
 
 // String gives the name that perf has for the event.
@@ -78,7 +80,8 @@ func (c *PerfCounter) Read() (PerfCount, error) {
 
 func parsePerfCount(data []byte) (PerfCount, error) {
 	if len(data) < 24 { // the kernel gives 0 bytes for a counter in error state
-		return PerfCount{}, fmt.Errorf("a counter of the processor gave %d bytes, 24 are its value and times", len(data))
+		return PerfCount{}, fmt.Errorf("a counter of the processor gave %d bytes, 24 are its value and times",
+			len(data))
 	}
 	word := func(i int) uint64 { return binary.NativeEndian.Uint64(data[8*i:]) }
 	return PerfCount{word(0), time.Duration(min(word(1), 1<<63-1)), time.Duration(min(word(2), 1<<63-1))}, nil
@@ -104,7 +107,8 @@ func (e *PerfError) Error() string {
 	case errors.Is(e.Err, unix.EACCES), errors.Is(e.Err, unix.EPERM):
 		text += "; run as root, or give CAP_PERFMON"
 	case errors.Is(e.Err, unix.EOPNOTSUPP), errors.Is(e.Err, unix.ENODEV), errors.Is(e.Err, unix.ENOSYS):
-		text += ": there are no performance counters here (a virtual machine), or guests have them for themselves (mediated vPMU)"
+		text += ": there are no performance counters here (a virtual machine), or guests have them for themselves " +
+			"(mediated vPMU)"
 	case errors.Is(e.Err, unix.EMFILE):
 		text += "; raise the number of open files (LimitNOFILE)"
 	}

@@ -68,7 +68,8 @@ func ParsePressure(data []byte) (some, full Pressure, err error) {
 		var p Pressure
 		var kind string
 		var total uint64
-		if _, err := fmt.Sscanf(string(line), "%s avg10=%g avg60=%g avg300=%g total=%d", &kind, &p.Over10s, &p.Over60s, &p.Over300s, &total); err != nil {
+		if _, err := fmt.Sscanf(string(line), "%s avg10=%g avg60=%g avg300=%g total=%d", &kind, &p.Over10s, &p.Over60s,
+			&p.Over300s, &total); err != nil {
 			return some, full, fmt.Errorf("pressure: %q: %w", abbreviate(string(line)), err)
 		}
 		p.Over10s, p.Over60s, p.Over300s = p.Over10s/100, p.Over60s/100, p.Over300s/100

@@ -44,7 +44,8 @@ func AppendCPUTimes(into []CPUTime, data []byte) ([]CPUTime, error) {
 		for i := range cpuFields {
 			ticks, after, ok := nextFigure(rest)
 			if !ok {
-				return into, fmt.Errorf("/proc/stat: CPU %d: field %d of %q is not a number of ticks", id, i+1, abbreviate(string(line)))
+				return into, fmt.Errorf("/proc/stat: CPU %d: field %d of %q is not a number of ticks", id, i+1,
+					abbreviate(string(line)))
 			}
 			rest = after
 			t.All += ticks

@@ -53,7 +53,8 @@ func (r Root) Process(pid int) (Process, error) {
 	if p.Args, err = r.args(pid); err != nil {
 		return Process{}, err
 	}
-	if p.Exe, err = os.Readlink(r.proc(pid, "exe")); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+	if p.Exe, err = os.Readlink(r.proc(pid, "exe")); err != nil && !errors.Is(err, fs.ErrNotExist) &&
+		!errors.Is(err, fs.ErrPermission) {
 		return Process{}, fmt.Errorf("reading the program of process %d: %w", pid, err)
 	}
 	files, err := r.OpenFiles(pid)

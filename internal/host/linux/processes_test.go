@@ -55,7 +55,8 @@ func TestStatusOfCapturedGuest(t *testing.T) {
 	if err != nil || s.Process != pid || !s.Mems.Equal(nodes("1-2")) || !s.CPUs.Equal(cpus("0-7")) {
 		t.Errorf("%+v, error %v", s, err)
 	}
-	for _, text := range []string{"", "Cpus_allowed_list:\t3-1\n", "VmPin:\t12 MB\nCpus_allowed_list:\t0\n", "Tgid:\tx\nCpus_allowed_list:\t0\n"} {
+	for _, text := range []string{"", "Cpus_allowed_list:\t3-1\n", "VmPin:\t12 MB\nCpus_allowed_list:\t0\n",
+		"Tgid:\tx\nCpus_allowed_list:\t0\n"} {
 		if s, err := ParseStatus([]byte(text)); err == nil {
 			t.Errorf("%q passed as %+v", text, s)
 		}
@@ -109,7 +110,8 @@ func TestParseQEMU(t *testing.T) {
 	}{
 		{"", QEMU{VCPUs: 1, Memory: 128 * mib}, false},
 		{"-name a,,b,process=x -smp 4 -m 2G", QEMU{Name: "a,b", VCPUs: 4, Memory: 2 * topology.GiB}, false},
-		{"--name guest=w -smp cpus=2,maxcpus=8 -m size=1048576k,slots=4,maxmem=8G", QEMU{Name: "w", VCPUs: 2, Memory: topology.GiB}, false},
+		{"--name guest=w -smp cpus=2,maxcpus=8 -m " +
+			"size=1048576k,slots=4,maxmem=8G", QEMU{Name: "w", VCPUs: 2, Memory: topology.GiB}, false},
 		{"-smp sockets=2,cores=4,threads=2 -m 512", QEMU{VCPUs: 16, Memory: 512 * mib}, false},
 		{"-smp maxcpus=6", QEMU{VCPUs: 6, Memory: 128 * mib}, false},
 		{"-smp 8,sockets=2 -m slots=2,maxmem=4G", QEMU{VCPUs: 8, Memory: 128 * mib}, false},
@@ -129,7 +131,8 @@ func TestParseQEMU(t *testing.T) {
 
 func TestIsQEMU(t *testing.T) {
 	for args, want := range map[string]bool{
-		"/usr/bin/qemu-system-x86_64 -m 1": true, "/usr/libexec/qemu-kvm": true, "qemu-img create": false, "vim qemu-system-x86_64": false,
+		"/usr/bin/qemu-system-x86_64 -m 1": true, "/usr/libexec/qemu-kvm": true, "qemu-img create": false,
+		"vim qemu-system-x86_64":                                     false,
 		"/usr/bin/qemu-system-x86_64 -S -machine none,accel=kvm:tcg": false, "": false,
 	} {
 		if got := IsQEMU(strings.Fields(args)); got != want {
@@ -160,7 +163,11 @@ func FuzzParseStatus(f *testing.F) {
 }
 
 func FuzzParseQEMU(f *testing.F) {
-	f.Add([]byte("qemu-kvm\x00-name\x00guest=a,,b\x00-smp\x002,sockets=1\x00-m\x001G\x00-device\x00{\"driver\":\"vfio-pci\",\"host\":\"1:2.3\"}\x00"))
+	f.Add(
+		[]byte(
+			"qemu-kvm\x00-name\x00guest=a,,b\x00-smp\x002,sockets=1\x00-m\x001G\x00-device\x00{\"driver\":\"vfio-pci\",\"host\":\"1:2.3\"}\x00",
+		),
+	)
 	f.Add([]byte("kvm\x00-smp\x00sockets=65536,cores=65536,dies=65536,threads=65536,books=65536\x00"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		args := ParseCmdline(data)

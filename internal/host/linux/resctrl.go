@@ -17,9 +17,12 @@ import (
 
 // Reasons why memory bandwidth cannot be monitored (or not of one more guest).
 var (
-	ErrNoResctrl = errors.New("resctrl is not mounted; where the processor monitors memory bandwidth, 'mount -t resctrl resctrl /sys/fs/resctrl' shows it")
-	ErrNoMBM     = errors.New("this processor or kernel does not monitor both total and local memory bandwidth")
-	ErrNoRMID    = errors.New("all monitoring ids of the processor are in use")
+	ErrNoResctrl = errors.New(
+		"resctrl is not mounted; where the processor monitors memory bandwidth, 'mount -t resctrl resctrl " +
+			"/sys/fs/resctrl' shows it",
+	)
+	ErrNoMBM  = errors.New("this processor or kernel does not monitor both total and local memory bandwidth")
+	ErrNoRMID = errors.New("all monitoring ids of the processor are in use")
 	// ErrNoBandwidth means that the kernel gives no figure at present: it
 	// writes Unavailable, Error or Unassigned in its place.
 	ErrNoBandwidth = errors.New("the kernel gives no figure")
@@ -134,10 +137,15 @@ type MonitorDomain struct {
 // Monitor makes a monitoring group in a control group for what has this id.
 // Its error is ErrNoRMID where the processor has no more of them.
 func (c Resctrl) Monitor(k *Keeper, control string, id int) (*Monitor, error) {
-	m := &Monitor{resctrl: c, Control: control, folder: filepath.Join(c.folder, control, "mon_groups", monitorPrefix+strconv.Itoa(id))}
+	m := &Monitor{
+		resctrl: c,
+		Control: control,
+		folder:  filepath.Join(c.folder, control, "mon_groups", monitorPrefix+strconv.Itoa(id)),
+	}
 	err := c.Mkdir(m.folder)
 	switch {
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EBUSY): // EBUSY: freed ones rest until their cache lines are gone
+	case errors.Is(err, unix.ENOSPC),
+		errors.Is(err, unix.EBUSY): // EBUSY: freed ones rest until their cache lines are gone
 		return nil, fmt.Errorf("%w (%w)", ErrNoRMID, err)
 	case err != nil && !errors.Is(err, fs.ErrExist):
 		return nil, fmt.Errorf("making a monitoring group: %w", err)
@@ -180,7 +188,11 @@ func (m *Monitor) findDomains(k *Keeper) error {
 }
 
 func (m *Monitor) add(k *Keeper, folder string, cache int, node topology.NodeID) {
-	m.Domains = append(m.Domains, MonitorDomain{cache, node, k.at(filepath.Join(folder, "mbm_total_bytes")), k.at(filepath.Join(folder, "mbm_local_bytes"))})
+	m.Domains = append(
+		m.Domains,
+		MonitorDomain{cache, node, k.at(filepath.Join(folder, "mbm_total_bytes")),
+			k.at(filepath.Join(folder, "mbm_local_bytes"))},
+	)
 }
 
 // Add puts a thread into the group, out of that in which it was.

@@ -26,17 +26,24 @@ func TestResctrlIsThereOrSaysWhyNot(t *testing.T) {
 	if _, err := files(t, nil).Resctrl(); !errors.Is(err, ErrNoResctrl) {
 		t.Error(err)
 	}
-	if _, err := files(t, map[string]string{"sys/fs/resctrl/info/L3/cbm_mask": "ff\n"}).Resctrl(); !errors.Is(err, ErrNoMBM) {
+	if _, err := files(t, map[string]string{"sys/fs/resctrl/info/L3/cbm_mask": "ff\n"}).Resctrl(); !errors.Is(
+		err,
+		ErrNoMBM,
+	) {
 		t.Error(err)
 	}
-	if _, err := files(t, map[string]string{"sys/fs/resctrl/info/L3_MON/mon_features": "llc_occupancy\n"}).Resctrl(); !errors.Is(err, ErrNoMBM) {
+	if _, err := files(t, map[string]string{"sys/fs/resctrl/info/L3_MON/mon_features": "llc_occupancy\n"}).Resctrl(); !errors.Is(
+		err,
+		ErrNoMBM,
+	) {
 		t.Error(err)
 	}
 }
 
 func TestStaleMonitorsAreRemovedAndOthersNot(t *testing.T) {
 	root := resctrlTree(t)
-	stale := []string{root.path("sys/fs/resctrl/mon_groups/numavisor-12"), root.path("sys/fs/resctrl/p1/mon_groups/numavisor-13")}
+	stale := []string{root.path("sys/fs/resctrl/mon_groups/numavisor-12"),
+		root.path("sys/fs/resctrl/p1/mon_groups/numavisor-13")}
 	for _, folder := range stale {
 		if err := os.Mkdir(folder, 0o755); err != nil {
 			t.Fatal(err)
@@ -75,8 +82,10 @@ func TestNoMoreMonitoringIDs(t *testing.T) {
 }
 
 func TestResctrlGroups(t *testing.T) {
-	for text, want := range map[string][2]string{"res:/\nmon:\n": {"", ""}, "res:/\nmon:numavisor-7\n": {"", "numavisor-7"}, "res:p1\nmon:m1\n": {"p1", "m1"}} {
-		if control, monitor, err := ParseResctrlGroups([]byte(text)); err != nil || control != want[0] || monitor != want[1] {
+	for text, want := range map[string][2]string{"res:/\nmon:\n": {"", ""}, "res:/\nmon:numavisor-7\n": {"",
+		"numavisor-7"}, "res:p1\nmon:m1\n": {"p1", "m1"}} {
+		if control, monitor, err := ParseResctrlGroups([]byte(text)); err != nil || control != want[0] ||
+			monitor != want[1] {
 			t.Errorf("%q: %q, %q, error %v", text, control, monitor, err)
 		}
 	}

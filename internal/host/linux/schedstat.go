@@ -52,7 +52,8 @@ func AppendRunDelays(into []RunDelay, data []byte) ([]RunDelay, error) {
 		var wait uint64
 		for range delayField {
 			if wait, rest, ok = nextFigure(rest); !ok {
-				return into, fmt.Errorf("/proc/schedstat: CPU %d: %q has not %d numbers", id, abbreviate(string(line)), delayField)
+				return into, fmt.Errorf("/proc/schedstat: CPU %d: %q has not %d numbers", id, abbreviate(string(line)),
+					delayField)
 			}
 		}
 		into = append(into, RunDelay{topology.CPUID(id), time.Duration(min(wait, 1<<63-1))})

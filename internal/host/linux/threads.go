@@ -91,7 +91,8 @@ func (r Root) needsVhostWorkers(pid int, threads []inventory.Thread) bool {
 		return false
 	}
 	files, err := r.OpenFiles(pid)
-	return err != nil || slices.ContainsFunc(files, func(f OpenFile) bool { return strings.HasPrefix(f.Path, "/dev/vhost-") })
+	return err != nil ||
+		slices.ContainsFunc(files, func(f OpenFile) bool { return strings.HasPrefix(f.Path, "/dev/vhost-") })
 }
 
 // thread reads one thread's folder below /proc.
@@ -142,7 +143,8 @@ func ParseSchedstat(data []byte) (run, wait time.Duration, err error) {
 	r, rest, ok1 := nextFigure(data)
 	w, _, ok2 := nextFigure(rest)
 	if !ok1 || !ok2 || r > math.MaxInt64 || w > math.MaxInt64 {
-		return 0, 0, fmt.Errorf("schedstat: %q does not begin with run and wait in nanoseconds", abbreviate(string(data)))
+		return 0, 0, fmt.Errorf("schedstat: %q does not begin with run and wait in nanoseconds",
+			abbreviate(string(data)))
 	}
 	return time.Duration(r), time.Duration(w), nil
 }

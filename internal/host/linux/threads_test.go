@@ -60,9 +60,11 @@ func TestThreadTimesOfThisThread(t *testing.T) {
 
 func TestRolesOfThreadNames(t *testing.T) {
 	for name, want := range map[string]string{
-		"CPU 0/KVM": "vcpu 0", "CPU 127/TCG": "vcpu 127", "vcpu3": "vcpu 3", "fc_vcpu 2": "vcpu 2", "crosvm_vcpu11": "vcpu 11",
-		"IO iothread1": "iothread", "IO mon_iothread": "emulator", "vhost-4711": "vhost",
-		"qemu-system-x86": "emulator", "CPU x/KVM": "emulator", "CPU 1": "emulator", "vcpu": "emulator", "worker": "emulator", "TC tc-ram-node0": "emulator",
+		"CPU 0/KVM": "vcpu 0", "CPU 127/TCG": "vcpu 127", "vcpu3": "vcpu 3", "fc_vcpu 2": "vcpu 2",
+		"crosvm_vcpu11": "vcpu 11",
+		"IO iothread1":  "iothread", "IO mon_iothread": "emulator", "vhost-4711": "vhost",
+		"qemu-system-x86": "emulator", "CPU x/KVM": "emulator", "CPU 1": "emulator", "vcpu": "emulator",
+		"worker": "emulator", "TC tc-ram-node0": "emulator",
 	} {
 		role, vcpu := roleOf(name)
 		got := string(role)
@@ -79,8 +81,10 @@ func TestVhostWorkersBeforeLinux64(t *testing.T) {
 	root, pid := captured(t, "plain")
 	worker := func(id int, name string) {
 		for file, text := range map[string]string{
-			"comm": name + "\n", "stat": fmt.Sprintf("%d (%s) S 2 0 0 %s 5 %s", id, name, strings.Repeat("0 ", 15), strings.Repeat("0 ", 30)),
-			"status": "Name:\t" + name + "\nTgid:\t" + fmt.Sprint(id) + "\nCpus_allowed_list:\t0-7\nMems_allowed_list:\t0-3\n", "schedstat": "10 20 3\n"} {
+			"comm": name + "\n", "stat": fmt.Sprintf("%d (%s) S 2 0 0 %s 5 %s", id, name, strings.Repeat("0 ", 15),
+				strings.Repeat("0 ", 30)),
+			"status": "Name:\t" + name + "\nTgid:\t" + fmt.Sprint(id) +
+				"\nCpus_allowed_list:\t0-7\nMems_allowed_list:\t0-3\n", "schedstat": "10 20 3\n"} {
 			if err := os.MkdirAll(root.proc(id), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -102,7 +106,8 @@ func TestVhostWorkersBeforeLinux64(t *testing.T) {
 	if err != nil || len(after) != len(before)+1 {
 		t.Fatalf("%d threads, then %d with a vhost device; error %v", len(before), len(after), err)
 	}
-	if last := after[len(after)-1]; last.TID != 9001 || last.Role != inventory.RoleVhost || last.WaitTime != 20*time.Nanosecond {
+	if last := after[len(after)-1]; last.TID != 9001 || last.Role != inventory.RoleVhost ||
+		last.WaitTime != 20*time.Nanosecond {
 		t.Errorf("%+v", last)
 	}
 }

@@ -18,7 +18,8 @@ func TestTopologiesReadCPUsAnewWhereOthersAreOnline(t *testing.T) {
 	root := topologytest.Root(t, "16cpu-4n-scattered")
 	write := func(text string, elements ...string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(append([]string{root, "sys/devices/system"}, elements...)...), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(append([]string{root, "sys/devices/system"}, elements...)...),
+			[]byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -43,7 +44,8 @@ func TestTopologiesReadCPUsAnewWhereOthersAreOnline(t *testing.T) {
 		rest = append(rest, topology.SetOf(c.ID).String())
 	}
 	write(strings.Join(rest, ",")+"\n", "cpu/online")
-	if now = read(); len(now.CPUs) != len(first.CPUs)-1 || !now.Offline.Contains(first.CPUs[0].ID) || reflect.DeepEqual(now.CPUs[len(now.CPUs)-1], first.CPUs[len(first.CPUs)-1]) {
+	if now = read(); len(now.CPUs) != len(first.CPUs)-1 || !now.Offline.Contains(first.CPUs[0].ID) ||
+		reflect.DeepEqual(now.CPUs[len(now.CPUs)-1], first.CPUs[len(first.CPUs)-1]) {
 		t.Errorf("CPU %d has gone offline, and CPU %d is in another socket: %+v", first.CPUs[0].ID, last, now.CPUs)
 	}
 	if !reflect.DeepEqual(now, readTopology(t, root)) {
@@ -84,7 +86,8 @@ func readDevicesAnew(t *testing.T, root string) {
 		t.Errorf("the same devices are there: %+v, gaps %q", again.Devices, again.Gaps)
 	}
 	write("sys/bus/pci/devices/0000:af:00.0/class", "0x010802\n")
-	if now := read(); !reflect.DeepEqual(now, readTopology(t, root)) || len(now.Devices) != 2 || reflect.DeepEqual(now.Devices[0], first.Devices[0]) {
+	if now := read(); !reflect.DeepEqual(now, readTopology(t, root)) || len(now.Devices) != 2 ||
+		reflect.DeepEqual(now.Devices[0], first.Devices[0]) {
 		t.Errorf("a device has come: %+v, gaps %q", now.Devices, now.Gaps)
 	}
 	write("sys/bus/pci/devices/0000:5e:00.0/class", "0x030000\n") // a driver makes sense of it now

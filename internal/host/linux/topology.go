@@ -60,15 +60,19 @@ func NewTopologies(root string) *Topologies { return &Topologies{root: root} }
 func (k *Topologies) Read() (topology.Topology, error) {
 	dir, err := os.OpenRoot(k.root)
 	if err != nil {
-		return topology.Topology{}, fmt.Errorf("reading the topology: %w; give the folder that holds the host's sys and proc", err)
+		return topology.Topology{}, fmt.Errorf(
+			"reading the topology: %w; give the folder that holds the host's sys and proc", err)
 	}
 	defer dir.Close()
 	t := &tree{root: dir}
 	cpus, offline := k.readCPUs(t)
 	if len(cpus) == 0 {
 		return topology.Topology{}, errors.Join(fmt.Errorf(
-			"reading the topology: no CPU in %s below %s; give the folder that holds the host's sys and proc, or check that sysfs is mounted",
-			cpuFolder, k.root), t.err())
+			"reading the topology: no CPU in %s below %s; give the folder that holds the host's sys and proc, or "+
+				"check that sysfs is mounted",
+			cpuFolder,
+			k.root,
+		), t.err())
 	}
 	nodes := t.nodes(cpus)
 	seen := topology.Topology{
@@ -113,7 +117,8 @@ func (k *Topologies) readDevices(t *tree, nodes []topology.Node) []topology.Devi
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if d := k.devices; d == nil || time.Since(d.at) > keepDevices || !d.nodes.Equal(ids) || !slices.Equal(addresses, d.addresses) {
+	if d := k.devices; d == nil || time.Since(d.at) > keepDevices || !d.nodes.Equal(ids) ||
+		!slices.Equal(addresses, d.addresses) {
 		fresh := &tree{root: t.root}
 		seen := fresh.devices(addresses, nodes)
 		k.devices = &keptDevices{addresses, ids, time.Now(), seen, fresh.gaps}

@@ -20,11 +20,16 @@ const (
 func (t *tree) nodes(cpus []topology.SeenCPU) []topology.Node {
 	ids := t.numbered(nodeFolder, "node")
 	if len(ids) == 0 {
-		t.gap("no node in %s: the kernel has no NUMA support, or the files were not captured; all CPUs and memory are taken as node 0", nodeFolder)
+		t.gap(
+			"no node in %s: the kernel has no NUMA support, or the files were not captured; all CPUs and memory "+
+				"are taken as node 0",
+			nodeFolder,
+		)
 		return []topology.Node{t.onlyNode(cpus)}
 	}
 	if len(ids) > maxNodes {
-		t.gap("%s: %d nodes; only the first %d are taken, which is all that Linux can have", nodeFolder, len(ids), maxNodes)
+		t.gap("%s: %d nodes; only the first %d are taken, which is all that Linux can have", nodeFolder, len(ids),
+			maxNodes)
 		ids = ids[:maxNodes]
 	}
 	order := t.distanceOrder(ids)
@@ -60,7 +65,8 @@ func (t *tree) linkedCPUs(id int) topology.CPUSet {
 	for _, c := range t.numbered(nodePath(id), "cpu") {
 		cpus = append(cpus, topology.CPUID(c))
 	}
-	t.gap("%s has neither cpulist nor cpumap; its CPUs are taken from its links: %q", nodePath(id), topology.SetOf(cpus...))
+	t.gap("%s has neither cpulist nor cpumap; its CPUs are taken from its links: %q", nodePath(id),
+		topology.SetOf(cpus...))
 	return topology.SetOf(cpus...)
 }
 

@@ -54,7 +54,8 @@ func TestReadTopologySurvivesEachBrokenFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	junk := []string{"", "\x00\xff garbage", "-7", "99999999999999999999", "0-65535", strings.Repeat("0-65535,", maxTopologyFile/8), strings.Repeat("7", maxTopologyFile+1)}
+	junk := []string{"", "\x00\xff garbage", "-7", "99999999999999999999", "0-65535",
+		strings.Repeat("0-65535,", maxTopologyFile/8), strings.Repeat("7", maxTopologyFile+1)}
 	for i, file := range files {
 		good, err := os.ReadFile(file)
 		if err != nil {
@@ -97,7 +98,8 @@ func TestReadTopologyStaysInTheRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{os.Symlink(outside, node(0)), os.Symlink(relative, node(1)), syscall.Mkfifo(node(2), 0o644), os.Mkdir(node(3), 0o755)} {
+	for _, err := range []error{os.Symlink(outside, node(0)), os.Symlink(relative, node(1)),
+		syscall.Mkfifo(node(2), 0o644), os.Mkdir(node(3), 0o755)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +119,8 @@ func TestReadTopologyStaysInTheRoot(t *testing.T) {
 func TestReadTopologySaysWhatToDo(t *testing.T) {
 	for name, root := range map[string]string{"missing": filepath.Join(t.TempDir(), "none"), "empty": t.TempDir()} {
 		_, err := ReadTopology(root)
-		if err == nil || !strings.Contains(err.Error(), "give the folder that holds the host's sys and proc") || !strings.Contains(err.Error(), root) {
+		if err == nil || !strings.Contains(err.Error(), "give the folder that holds the host's sys and proc") ||
+			!strings.Contains(err.Error(), root) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -278,7 +281,8 @@ func TestReadTopologyOfWideHost(t *testing.T) {
 		t.Fatalf("%d nodes, %d CPUs, gaps %q", len(topo.Nodes), len(topo.CPUs), topo.Gaps)
 	}
 	last := topo.Nodes[127]
-	if last.CPUs.String() != "2032-2047" || last.Distances[126] != 16 || last.Classes[126] != topology.Neighbour || last.Classes[0] != topology.Remote {
+	if last.CPUs.String() != "2032-2047" || last.Distances[126] != 16 || last.Classes[126] != topology.Neighbour ||
+		last.Classes[0] != topology.Remote {
 		t.Errorf("node 127: %+v", last)
 	}
 	if c := topo.CPUs[2047]; c.Core != 2046 || c.L3 != 2032 || c.Node != 127 {
@@ -309,11 +313,15 @@ func BenchmarkReadTopology(b *testing.B) {
 func FuzzReadTopology(f *testing.F) {
 	root := topologytest.Root(f, "8cpu-4n-1cxl")
 	places := []string{
-		cpuFolder + "/online", cpuFolder + "/isolated", cpuFolder + "/cpu0/topology/core_cpus_list", cpuFolder + "/cpu0/cache/index3/shared_cpu_list",
-		nodeFolder + "/online", nodeFolder + "/node0/cpulist", nodeFolder + "/node1/distance", nodeFolder + "/node4/meminfo",
-		nodeFolder + "/node0/hugepages/hugepages-2048kB/nr_hugepages", nodeFolder + "/node4/access0/initiators/read_latency",
+		cpuFolder + "/online", cpuFolder + "/isolated", cpuFolder + "/cpu0/topology/core_cpus_list", cpuFolder +
+			"/cpu0/cache/index3/shared_cpu_list",
+		nodeFolder + "/online", nodeFolder + "/node0/cpulist", nodeFolder + "/node1/distance", nodeFolder +
+			"/node4/meminfo",
+		nodeFolder + "/node0/hugepages/hugepages-2048kB/nr_hugepages", nodeFolder +
+			"/node4/access0/initiators/read_latency",
 	}
-	for i, seed := range []string{"0-7", "3,5", "0,2", "0-3", "0-4", "0-1", "12 10 32 32 50", "Node 4 MemTotal: 12 kB\nNode 4 Dirty: 99 kB", "512", "-1"} {
+	for i, seed := range []string{"0-7", "3,5", "0,2", "0-3", "0-4", "0-1", "12 10 32 32 50", "Node 4 MemTotal: 12 " +
+		"kB\nNode 4 Dirty: 99 kB", "512", "-1"} {
 		f.Add(uint8(i), seed)
 	}
 	f.Fuzz(func(t *testing.T, place uint8, text string) {

@@ -24,7 +24,8 @@ func ParseVMStat(data []byte) (Migrations, error) {
 	into := map[string]*uint64{
 		"pgmigrate_success": &m.Success, "pgmigrate_fail": &m.Fail,
 		"thp_migration_success": &m.HugeSuccess, "thp_migration_fail": &m.HugeFail, "thp_migration_split": &m.HugeSplit,
-		"numa_pte_updates": &m.BalancingMarks, "numa_hint_faults": &m.BalancingFaults, "numa_pages_migrated": &m.BalancingMoved,
+		"numa_pte_updates": &m.BalancingMarks, "numa_hint_faults": &m.BalancingFaults,
+		"numa_pages_migrated": &m.BalancingMoved,
 	}
 	for line := range strings.Lines(string(data)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -56,8 +57,12 @@ func (m Migrations) Since(before Migrations) Migrations {
 	since := func(now, then uint64) uint64 { return now - min(now, then) }
 	return Migrations{
 		Success: since(m.Success, before.Success), Fail: since(m.Fail, before.Fail),
-		HugeSuccess: since(m.HugeSuccess, before.HugeSuccess), HugeFail: since(m.HugeFail, before.HugeFail), HugeSplit: since(m.HugeSplit, before.HugeSplit),
-		BalancingMarks: since(m.BalancingMarks, before.BalancingMarks), BalancingFaults: since(m.BalancingFaults, before.BalancingFaults),
+		HugeSuccess: since(
+			m.HugeSuccess,
+			before.HugeSuccess,
+		), HugeFail: since(m.HugeFail, before.HugeFail), HugeSplit: since(m.HugeSplit, before.HugeSplit),
+		BalancingMarks: since(m.BalancingMarks,
+			before.BalancingMarks), BalancingFaults: since(m.BalancingFaults, before.BalancingFaults),
 		BalancingMoved: since(m.BalancingMoved, before.BalancingMoved),
 	}
 }

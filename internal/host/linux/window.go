@@ -92,7 +92,8 @@ func (w *window) findHidden() error {
 		for k := i; k < run; k++ {
 			if at := (k - i) * perStep * pagemapEntry; at+pagemapEntry <= n {
 				entry := binary.NativeEndian.Uint64(entries[at:])
-				w.hidden[k] = entry&pagemapPresent != 0 && !(w.statuses[k] == -int32(unix.EFAULT) && isZero(entry&pagemapFrame))
+				w.hidden[k] = entry&pagemapPresent != 0 &&
+					!(w.statuses[k] == -int32(unix.EFAULT) && isZero(entry&pagemapFrame))
 			}
 		}
 		i = run

@@ -36,7 +36,10 @@ func TestLabZeroPagesAreAbsentAndNotHidden(t *testing.T) {
 		sum += memory[i]
 	}
 	memory[0] = sum + 1 // one page is really there
-	r, err := Mover{PID: unix.Getpid()}.Move(t.Context(), inventory.MemoryRange{Address: addressOf(memory), Size: size, PageSize: 4 * topology.KiB}, nodes("0"))
+	r, err := Mover{
+		PID: unix.Getpid(),
+	}.Move(t.Context(), inventory.MemoryRange{Address: addressOf(memory), Size: size, PageSize: 4 * topology.KiB},
+		nodes("0"))
 	if err != nil || r.Hidden != 0 || r.Failed != 0 || r.Absent != size-4096 {
 		t.Errorf("%+v, %v: want all but one page absent", r, err)
 	}

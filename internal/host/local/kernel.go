@@ -47,7 +47,8 @@ func (k kernel) ExcludeFromNumad(ctx context.Context, pid int) error {
 func (k kernel) Move(ctx context.Context, pid int, s plan.Step,
 	progress func(done, total topology.Bytes)) (plan.Moved, error) {
 	if err := k.AllowMems(ctx, pid, s.Nodes); err != nil {
-		return plan.Moved{}, fmt.Errorf("moving pages of process %d at %#x to nodes %s: %w", pid, s.Address, s.Nodes, err)
+		return plan.Moved{}, fmt.Errorf("moving pages of process %d at %#x to nodes %s: %w", pid, s.Address, s.Nodes,
+			err)
 	}
 	m := linux.Mover{PID: pid, Spread: s.Mode == guest.MemoryInterleave, Pace: k.pace, Progress: progress}
 	if k.pace == nil {
@@ -72,8 +73,18 @@ func (p plainQEMU) Guests(context.Context) ([]inventory.Guest, error) {
 		if q.Libvirt {
 			continue // libvirt lists it, with more detail
 		}
-		guests = append(guests, inventory.Guest{Name: q.Name, UUID: q.UUID, Hypervisor: guest.PlainQEMU, Can: inventory.CapabilitiesOf(guest.PlainQEMU), State: "running", PID: q.PID,
-			Config: inventory.Config{VCPUs: q.VCPUs, Memory: q.Memory, Devices: q.Devices}})
+		guests = append(
+			guests,
+			inventory.Guest{
+				Name:       q.Name,
+				UUID:       q.UUID,
+				Hypervisor: guest.PlainQEMU,
+				Can:        inventory.CapabilitiesOf(guest.PlainQEMU),
+				State:      "running",
+				PID:        q.PID,
+				Config:     inventory.Config{VCPUs: q.VCPUs, Memory: q.Memory, Devices: q.Devices},
+			},
+		)
 	}
 	return guests, err
 }

@@ -34,7 +34,8 @@ func TestLibvirtThatIsNotInstalledHidesNoVMs(t *testing.T) {
 	}{
 		{"no library", libvirt.ErrNoLibrary, "sleep 5", true},
 		{"no library, a VM that others started", libvirt.ErrNoLibrary, "qemu-system-x86_64 -m 64", true},
-		{"no library, a VM that libvirt started", libvirt.ErrNoLibrary, `qemu-system-x86_64 -object {"qom-type":"secret","id":"masterKey0"} -m 64`, false},
+		{"no library, a VM that libvirt started", libvirt.ErrNoLibrary,
+			`qemu-system-x86_64 -object {"qom-type":"secret","id":"masterKey0"} -m 64`, false},
 		{"no daemon", libvirt.ErrNoDaemon, "sleep 5", false},
 		{"no access", libvirt.ErrDenied, "sleep 5", false},
 	} {

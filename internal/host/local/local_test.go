@@ -44,7 +44,8 @@ func open(t *testing.T, o local.Options) *local.Host {
 // hypervisor that libvirt simulates inside its library.
 func TestOpen_ReadsTheKernelBelowRootAndTheVMsOfTheURI(t *testing.T) {
 	h := open(t, local.Options{
-		Root: recordedHost(t), URI: "test:///default", Claims: t.TempDir(), Housekeeping: topology.SetOf[topology.CPUID](3),
+		Root: recordedHost(
+			t), URI: "test:///default", Claims: t.TempDir(), Housekeeping: topology.SetOf[topology.CPUID](3),
 	})
 	inv, err := h.Observe(t.Context())
 	if err != nil {

@@ -34,7 +34,8 @@ func (e *TakenError) Error() string {
 	if e.Waited == 0 {
 		return fmt.Sprintf("%s holds the lock %s", e.Holder, e.Path)
 	}
-	return fmt.Sprintf("%s still holds the lock %s after %v; see what it does, or end it", e.Holder, e.Path, e.Waited.Round(time.Millisecond))
+	return fmt.Sprintf("%s still holds the lock %s after %v; see what it does, or end it", e.Holder, e.Path,
+		e.Waited.Round(time.Millisecond))
 }
 
 // Unwrap makes the error ErrTaken.
@@ -77,7 +78,9 @@ func Try(path string) (io.Closer, error) {
 	return f, nil
 }
 
-func wait(ctx context.Context, f *flock.Flock, try func(context.Context, time.Duration) (bool, error)) (io.Closer, error) {
+func wait(
+	ctx context.Context, f *flock.Flock, try func(context.Context, time.Duration) (bool, error),
+) (io.Closer, error) {
 	began := time.Now()
 	_, err := try(ctx, retry)
 	switch {
@@ -141,7 +144,8 @@ func ownerOnly(path string, kind uint32) error {
 	case found.Mode&unix.S_IFMT != kind:
 		return fmt.Errorf("%s is of another kind than expected (mode %#o); remove it", path, found.Mode)
 	case int(found.Uid) != os.Geteuid():
-		return fmt.Errorf("%s belongs to user %d, not to user %d who runs this; remove it, or choose another folder", path, found.Uid, os.Geteuid())
+		return fmt.Errorf("%s belongs to user %d, not to user %d who runs this; remove it, or choose another folder",
+			path, found.Uid, os.Geteuid())
 	case found.Mode&0o077 == 0:
 		return nil
 	}

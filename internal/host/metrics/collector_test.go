@@ -27,7 +27,8 @@ var update = flag.Bool("update", false, "write the golden files and docs/metrics
 func registryOf(t testing.TB, s func() status.Status) *prometheus.Registry {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
-	if err := r.Register(metrics.New(func() (status.Status, error) { return s(), nil }, metrics.Build{Version: "1.2.3", Revision: "abc"})); err != nil {
+	if err := r.Register(metrics.New(func() (status.Status, error) { return s(), nil }, metrics.Build{Version: "1.2.3",
+		Revision: "abc"})); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -36,7 +37,8 @@ func registryOf(t testing.TB, s func() status.Status) *prometheus.Registry {
 // exposed is what a scrape gives.
 func exposed(t testing.TB, s status.Status) string {
 	t.Helper()
-	return strings.ReplaceAll(scraped(t, registryOf(t, func() status.Status { return s })), runtime.Version(), "GOVERSION")
+	return strings.ReplaceAll(scraped(t, registryOf(t, func() status.Status { return s })), runtime.Version(),
+		"GOVERSION")
 }
 
 // scraped is the text of all that a registry gathers.
@@ -63,7 +65,14 @@ func whole() status.Status {
 	s.Sample.Pressure = inventory.Pressure{CPU: &some, Memory: &some, MemoryFull: &full, IO: &full}
 	s.Sample.Moves = inventory.KernelMoves{Moved: 20 * topology.MiB, Failed: topology.MiB, Balancing: 8 * topology.MiB}
 	s.Sample.Accesses = []inventory.AccessSource{inventory.AccessPMU, inventory.AccessEstimate}
-	s.Sample.Gaps = []inventory.Gap{{Kind: inventory.CPUUnmeasured, Object: inventory.GuestRef("web1"), What: "accesses", Why: "no counter is free"}}
+	s.Sample.Gaps = []inventory.Gap{
+		{
+			Kind:   inventory.CPUUnmeasured,
+			Object: inventory.GuestRef("web1"),
+			What:   "accesses",
+			Why:    "no counter is free",
+		},
+	}
 	s.Pause = &status.Pause{Since: statustest.Noon}
 	return s
 }
@@ -118,12 +127,14 @@ func TestTheWholeStatusGivesEveryMetric(t *testing.T) {
 // know, and never by zeros.
 func TestBeforeTheFirstSample(t *testing.T) {
 	text := exposed(t, status.Status{Host: "h1", Started: statustest.Noon, Mode: "auto"})
-	for _, absent := range []string{"numavisor_sample_timestamp_seconds", "numavisor_plan_timestamp_seconds", "numavisor_pressure_ratio", "numavisor_kernel_moved", "numavisor_node_", "numavisor_guest_"} {
+	for _, absent := range []string{"numavisor_sample_timestamp_seconds", "numavisor_plan_timestamp_seconds",
+		"numavisor_pressure_ratio", "numavisor_kernel_moved", "numavisor_node_", "numavisor_guest_"} {
 		if strings.Contains(text, absent) {
 			t.Errorf("%s is given:\n%s", absent, text)
 		}
 	}
-	for _, there := range []string{"numavisor_samples_total 0", `numavisor_host_mode{mode="auto"} 1`, `numavisor_alarms{severity="critical"} 0`, "numavisor_start_time_seconds 1.7778"} {
+	for _, there := range []string{"numavisor_samples_total 0", `numavisor_host_mode{mode="auto"} 1`,
+		`numavisor_alarms{severity="critical"} 0`, "numavisor_start_time_seconds 1.7778"} {
 		if !strings.Contains(text, there) {
 			t.Errorf("%s is not given:\n%s", there, text)
 		}
@@ -134,7 +145,10 @@ func TestBeforeTheFirstSample(t *testing.T) {
 // are back at zero and whose alarms are over.
 func TestNoAnswerIsNoScrape(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
-	r.MustRegister(metrics.New(func() (status.Status, error) { return status.Status{}, errors.New("the daemon has stopped") }, metrics.Build{Version: "1.2.3"}))
+	r.MustRegister(
+		metrics.New(func() (status.Status, error) { return status.Status{}, errors.New("the daemon has stopped") },
+			metrics.Build{Version: "1.2.3"}),
+	)
 	families, err := r.Gather()
 	if err == nil || !strings.Contains(err.Error(), "the daemon has stopped") || len(families) != 0 {
 		t.Errorf("scraped %v: %v", families, err)
@@ -144,7 +158,8 @@ func TestNoAnswerIsNoScrape(t *testing.T) {
 func TestGuestsThatAreGoneLeaveNoSeries(t *testing.T) {
 	s := statustest.BusyHost(8, 43, 0)
 	r := registryOf(t, func() status.Status { return s })
-	if text := scraped(t, r); !strings.Contains(text, `guest="db1"`) || !strings.Contains(text, `object="guest build7"`) {
+	if text := scraped(t, r); !strings.Contains(text, `guest="db1"`) ||
+		!strings.Contains(text, `object="guest build7"`) {
 		t.Fatalf("the guests are not there:\n%s", text)
 	}
 	s = statustest.BusyHost(8, 1, 2)
@@ -157,7 +172,15 @@ func TestGuestsThatAreGoneLeaveNoSeries(t *testing.T) {
 // the daemon's own alarms: most hosts would have an alert for ever.
 func TestMeansThatAHostDoesNotHaveAreNoGaps(t *testing.T) {
 	s := whole()
-	s.Sample.Gaps = []inventory.Gap{{Kind: inventory.AccessUnmeasured, Object: inventory.HostRef(), What: inventory.AccessText("pmu"), Why: "no such event"}, {Kind: inventory.MemoryUnread, Object: inventory.GuestRef("db1"), What: "its memory by node", Why: "EIO"}}
+	s.Sample.Gaps = []inventory.Gap{
+		{
+			Kind:   inventory.AccessUnmeasured,
+			Object: inventory.HostRef(),
+			What:   inventory.AccessText("pmu"),
+			Why:    "no such event",
+		},
+		{Kind: inventory.MemoryUnread, Object: inventory.GuestRef("db1"), What: "its memory by node", Why: "EIO"},
+	}
 	if text := exposed(t, s); !strings.Contains(text, "numavisor_sample_gaps 1\n") {
 		t.Errorf("the scrape is\n%s", text)
 	}
@@ -176,7 +199,8 @@ func TestOddStatusesAreScrapedWhole(t *testing.T) {
 	s.Moving = append(s.Moving, s.Moving...)
 	s.Advice = append(s.Advice, s.Advice...)
 	text := exposed(t, s)
-	if !strings.Contains(text, `guest="bad`+"\uFFFD"+`\"\n"`) || !strings.Contains(text, "numavisor_moves_in_progress 2") {
+	if !strings.Contains(text, `guest="bad`+"\uFFFD"+`\"\n"`) ||
+		!strings.Contains(text, "numavisor_moves_in_progress 2") {
 		t.Errorf("the scrape is\n%s", text)
 	}
 }
@@ -185,7 +209,9 @@ func TestClearedAlarmsAreNotGiven(t *testing.T) {
 	s := whole()
 	s.Alarms[0].Cleared = s.Alarms[0].Last
 	text := exposed(t, s)
-	if strings.Contains(text, `quantity="guest-remote"`) || !strings.Contains(text, `numavisor_alarms{severity="critical"} 0`) || !strings.Contains(text, `numavisor_alarms{severity="warning"} 1`) {
+	if strings.Contains(text, `quantity="guest-remote"`) ||
+		!strings.Contains(text, `numavisor_alarms{severity="critical"} 0`) ||
+		!strings.Contains(text, `numavisor_alarms{severity="warning"} 1`) {
 		t.Errorf("the scrape is\n%s", text)
 	}
 }

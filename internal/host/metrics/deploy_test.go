@@ -63,7 +63,8 @@ func check(t *testing.T, where, expr string) (names, labelNames []string) {
 			}
 			allowed = append(allowed, m.Labels...)
 			for _, l := range n.LabelMatchers {
-				if l.Name != model.MetricNameLabel && l.Name != "instance" && l.Name != "job" && !slices.Contains(m.Labels, l.Name) {
+				if l.Name != model.MetricNameLabel && l.Name != "instance" && l.Name != "job" &&
+					!slices.Contains(m.Labels, l.Name) {
 					t.Errorf("%s: %s has no label %q", where, n.Name, l.Name)
 				}
 			}
@@ -193,7 +194,9 @@ var notShown = []string{
 	"numavisor_guest_cpus_throttled",
 	"numavisor_moves_in_progress_copied_bytes", "numavisor_moves_in_progress_bytes", // shown by guest, as progress
 	"numavisor_guest_advised", "numavisor_alarm", // for alerts and joins
-	"numavisor_start_time_seconds", "numavisor_samples_total", "numavisor_plans_total", "numavisor_plan_timestamp_seconds", // of interest when the daemon itself is searched
+	// of interest when the daemon itself is searched
+	"numavisor_start_time_seconds", "numavisor_samples_total", "numavisor_plans_total",
+	"numavisor_plan_timestamp_seconds",
 }
 
 func TestTheDashboardIsWellFormed(t *testing.T) {
@@ -390,7 +393,14 @@ func alertTable(rules []rule) string {
 	var b strings.Builder
 	b.WriteString("| alert | severity | fires after | condition |\n|---|---|---|---|\n")
 	for _, r := range rules {
-		fmt.Fprintf(&b, "| %s | %s | %s | `%s` |\n", r.Alert, r.Labels["severity"], r.For, strings.Join(strings.Fields(r.Expr), " "))
+		fmt.Fprintf(
+			&b,
+			"| %s | %s | %s | `%s` |\n",
+			r.Alert,
+			r.Labels["severity"],
+			r.For,
+			strings.Join(strings.Fields(r.Expr), " "),
+		)
 	}
 	return b.String()
 }

@@ -6,12 +6,19 @@
 // can take over what another one left:
 //
 //	state        journal entry    enters when                         leaves to
-//	planned      (none)           Move is called                      begun; refused (ErrStale, ErrBusy: nothing was touched)
-//	begun        move-began       guests are claimed                  copying; rolling back where a first step is refused
+//	planned      (none)           Move is called                      begun; refused (ErrStale, ErrBusy: nothing was
+//
+// touched) begun move-began guests are claimed copying; rolling back where a first step
+// is refused
+//
 //	copying      move-step        vCPUs are on their new nodes        done; partial; stopped; rolling back
-//	stopped      move-step        the context ended, or a step        copying (Recover); rolling back where its room is
-//	             (no end)         failed for the first time           gone, or where a step fails again
-//	rolling back move-undoing     ErrUndo is the cause, or see above  undone; failed; stopped (Recover goes on with it)
+//
+// stopped move-step the context ended, or a step copying (Recover); rolling back where its room is
+//
+//	(no end)         failed for the first time           gone, or where a step fails again
+//
+// rolling back move-undoing ErrUndo is the cause, or see above undone; failed; stopped (Recover goes on with it)
+//
 //	done         move-done        all is in place and verified        -
 //	partial      move-partial     some pages or guests are missing    -
 //	undone       move-undone      all is back and verified            -

@@ -88,7 +88,12 @@ func (m *mover) endBack(why, err error) error {
 	m.sum()
 	gone, failed := m.failures()
 	failed = errors.Join(failed, err)
-	e := journal.Entry{Kind: journal.MoveUndone, What: "back: " + m.Move.String(), Why: why.Error(), Shortfalls: m.moved.Shortfalls()}
+	e := journal.Entry{
+		Kind:       journal.MoveUndone,
+		What:       "back: " + m.Move.String(),
+		Why:        why.Error(),
+		Shortfalls: m.moved.Shortfalls(),
+	}
 	switch {
 	case gone > 0 && gone == m.all():
 		e.Kind, e.Why = journal.MoveFailed, "the guest has ended"
@@ -115,7 +120,16 @@ func (m *mover) close(e journal.Entry) error {
 // restart finishes it.
 func (m *mover) leave(why error) error {
 	done, total := m.done()
-	return errors.Join(why, m.keep(journal.Entry{Kind: journal.MoveStep, What: fmt.Sprintf("stopped with %v of %v copied; to be resumed", done, total), Why: why.Error()}))
+	return errors.Join(
+		why,
+		m.keep(
+			journal.Entry{
+				Kind: journal.MoveStep,
+				What: fmt.Sprintf("stopped with %v of %v copied; to be resumed", done, total),
+				Why:  why.Error(),
+			},
+		),
+	)
 }
 
 func (m *mover) finish(err error) (Result, error) {

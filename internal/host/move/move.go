@@ -159,7 +159,8 @@ func (h *Host) Move(ctx context.Context, r Request) (Result, error) {
 			m.Move.Guests[i].Basis = g.Basis
 		}
 		m.moved.Move = m.Move
-		return m.begin(tx, &inv, journal.Entry{Kind: journal.MoveBegan, What: m.Move.String(), Why: m.Move.Why, Move: &m.Move})
+		return m.begin(tx, &inv,
+			journal.Entry{Kind: journal.MoveBegan, What: m.Move.String(), Why: m.Move.Why, Move: &m.Move})
 	})
 	if err != nil {
 		return m.moved, fmt.Errorf("moving %s: %w", strings.Join(r.Move.Names(), ", "), err)
@@ -198,7 +199,8 @@ func (m *mover) look(ctx context.Context, tx claim.Locked) (inventory.Host, erro
 func (m *mover) begin(tx claim.Locked, inv *inventory.Host, e journal.Entry) error {
 	m.began = m.host.Clock()
 	for _, g := range m.guests {
-		if err := tx.Put(claim.Claim{Name: g.Guest, Holder: m.host.Self, Placement: both(inv, g.Placement)}); err != nil {
+		if err := tx.Put(claim.Claim{Name: g.Guest, Holder: m.host.Self,
+			Placement: both(inv, g.Placement)}); err != nil {
 			return errors.Join(err, m.release())
 		}
 	}
@@ -209,7 +211,9 @@ func (m *mover) begin(tx claim.Locked, inv *inventory.Host, e journal.Entry) err
 }
 
 // ways plans how each guest comes from where it was seen to where it shall be.
-func (m *mover) ways(inv *inventory.Host, moves []plan.GuestMove, way func(*inventory.Host, *inventory.Guest, *moving)) error {
+func (m *mover) ways(
+	inv *inventory.Host, moves []plan.GuestMove, way func(*inventory.Host, *inventory.Guest, *moving),
+) error {
 	m.guests = nil
 	for _, move := range moves {
 		seen, ok := inv.Guest(move.Guest)
@@ -236,8 +240,22 @@ func (m *mover) ways(inv *inventory.Host, moves []plan.GuestMove, way func(*inve
 
 // there is the way to the move's placement.
 func (m *mover) there(inv *inventory.Host, seen *inventory.Guest, g *moving) {
-	g.intent = guest.Intent{Host: inv.Identity(), Spec: balance.SpecOf(seen), Placement: g.Placement, Adopted: !seen.Created()}
-	g.bound.Plan = bind.Steps(bind.Request{Guest: *seen, Topology: &inv.Topology, Placement: g.Placement, Basis: g.Basis, Persistent: seen.Persistent, CutShort: m.again})
+	g.intent = guest.Intent{
+		Host:      inv.Identity(),
+		Spec:      balance.SpecOf(seen),
+		Placement: g.Placement,
+		Adopted:   !seen.Created(),
+	}
+	g.bound.Plan = bind.Steps(
+		bind.Request{
+			Guest:      *seen,
+			Topology:   &inv.Topology,
+			Placement:  g.Placement,
+			Basis:      g.Basis,
+			Persistent: seen.Persistent,
+			CutShort:   m.again,
+		},
+	)
 	g.before, g.copies, g.after = g.bound.Plan.Parts()
 }
 

@@ -86,7 +86,9 @@ func (m *mover) isOpen() (open bool, undoing *journal.Entry, err error) {
 }
 
 // wayOn decides how to go on and claims the room for it.
-func (m *mover) wayOn(tx claim.Locked, inv *inventory.Host, undoing *journal.Entry) (func(context.Context) (Result, error), error) {
+func (m *mover) wayOn(
+	tx claim.Locked, inv *inventory.Host, undoing *journal.Entry,
+) (func(context.Context) (Result, error), error) {
 	m.began, m.again = m.host.Clock(), true
 	left, err := m.present(inv, m.Move.Guests)
 	if err != nil {
@@ -133,12 +135,15 @@ func placedSince(inv *inventory.Host, moves []plan.GuestMove) string {
 }
 
 // goBack begins to undo what was cut short.
-func (m *mover) goBack(tx claim.Locked, inv *inventory.Host, left []plan.GuestMove, why error) (func(context.Context) (Result, error), error) {
+func (m *mover) goBack(
+	tx claim.Locked, inv *inventory.Host, left []plan.GuestMove, why error,
+) (func(context.Context) (Result, error), error) {
 	if err := m.ways(inv, left, m.backAgain); err != nil {
 		return nil, err
 	}
 	back := func(ctx context.Context) (Result, error) {
 		return m.finish(m.carryBack(m.backing(ctx), why))
 	}
-	return back, m.begin(tx, inv, journal.Entry{Kind: journal.MoveUndoing, What: "back: " + m.Move.String(), Why: why.Error()})
+	return back, m.begin(tx, inv,
+		journal.Entry{Kind: journal.MoveUndoing, What: "back: " + m.Move.String(), Why: why.Error()})
 }

@@ -19,7 +19,8 @@ import (
 // turnBack plans the way back of the guests that are still there, while their
 // claims hold. On error nothing was touched.
 func (m *mover) turnBack(ctx context.Context, why error) error {
-	if err := m.keep(journal.Entry{Kind: journal.MoveUndoing, What: "back: " + m.Move.String(), Why: why.Error()}); err != nil {
+	if err := m.keep(journal.Entry{Kind: journal.MoveUndoing, What: "back: " + m.Move.String(),
+		Why: why.Error()}); err != nil {
 		return err
 	}
 	names := make([]string, len(m.guests))
@@ -54,7 +55,8 @@ func (m *mover) present(inv *inventory.Host, moves []plan.GuestMove) (there []pl
 		case gone != nil:
 			return nil, gone
 		case !ok || seen.PID != g.Basis.PID:
-			return nil, fmt.Errorf("guest %s: %w: its process %d lives, and its hypervisor does not show it", g.Guest, operate.ErrUnseen, g.Basis.PID)
+			return nil, fmt.Errorf("guest %s: %w: its process %d lives, and its hypervisor does not show it", g.Guest,
+				operate.ErrUnseen, g.Basis.PID)
 		default:
 			there = append(there, g)
 		}
@@ -78,9 +80,11 @@ func (m *mover) backAgain(inv *inventory.Host, seen *inventory.Guest, g *moving)
 	m.there(inv, seen, g)
 	held := seen.Config.NUMATune != nil && seen.Config.NUMATune.Mode == string(guest.MemoryStrict)
 	ours := func(s plan.Step) bool {
-		return s.Kind == plan.Record || s.Kind == plan.Configure || !held && (s.Kind == plan.HoldNodes || s.Kind == plan.TuneLive)
+		return s.Kind == plan.Record || s.Kind == plan.Configure ||
+			!held && (s.Kind == plan.HoldNodes || s.Kind == plan.TuneLive)
 	}
-	g.before = slices.DeleteFunc(slices.Clone(g.before), func(s plan.Step) bool { return s.Kind == plan.Record }) // what widens stays
+	g.before = slices.DeleteFunc(slices.Clone(g.before),
+		func(s plan.Step) bool { return s.Kind == plan.Record }) // what widens stays
 	for i := range g.before {
 		if s := &g.before[i]; s.Kind == plan.AllowNodes || s.Kind == plan.TuneLive {
 			s.Nodes = s.Nodes.Union(g.Undo.Allowed)

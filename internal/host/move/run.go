@@ -145,7 +145,8 @@ func (m *mover) steps(ctx context.Context, x apply.Executor, g *moving, steps []
 
 // verify reads back the truth of every guest, all in one look.
 func (m *mover) verify(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operate.CleanUpTime*time.Duration(max(1, len(m.guests))))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx),
+		operate.CleanUpTime*time.Duration(max(1, len(m.guests))))
 	defer cancel()
 	names := make([]string, len(m.guests))
 	for i, g := range m.guests {

@@ -33,10 +33,13 @@ func still(inv *inventory.Host, m plan.GuestMove) error {
 		return err
 	}
 	if now := g.VCPUNodes(&inv.Topology); !now.Equal(m.Undo.VCPUNodes) {
-		return fmt.Errorf("%w: the vCPUs of guest %s may run on nodes %s; when the move was planned it was %s", ErrStale, g.Name, now, m.Undo.VCPUNodes)
+		return fmt.Errorf("%w: the vCPUs of guest %s may run on nodes %s; when the move was planned it was %s",
+			ErrStale, g.Name, now, m.Undo.VCPUNodes)
 	}
 	if part := elsewhere(m.Undo.Memory, g.Seen.MemoryByNode); part > strayed {
-		return fmt.Errorf("%w: %.0f %% of the memory of guest %s lie elsewhere than when the move was planned: %v, it was %v", ErrStale, 100*part, g.Name, g.Seen.MemoryByNode, m.Undo.Memory)
+		return fmt.Errorf(
+			"%w: %.0f %% of the memory of guest %s lie elsewhere than when the move was planned: %v, it was %v",
+			ErrStale, 100*part, g.Name, g.Seen.MemoryByNode, m.Undo.Memory)
 	}
 	return nil
 }
@@ -50,7 +53,8 @@ func recordedAs(g *inventory.Guest, m plan.GuestMove) error {
 	if g.Placement == nil {
 		return fmt.Errorf("%w: guest %s has no recorded placement any more", ErrStale, g.Name)
 	}
-	return fmt.Errorf("%w: guest %s has been placed on nodes %s since the move was planned", ErrStale, g.Name, g.Placement.Nodes)
+	return fmt.Errorf("%w: guest %s has been placed on nodes %s since the move was planned", ErrStale, g.Name,
+		g.Placement.Nodes)
 }
 
 // sameKept compares placements as they read back from a file: an empty list is none.

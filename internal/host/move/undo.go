@@ -90,7 +90,8 @@ func undoable(entries []journal.Entry, id string) (began journal.Entry, err erro
 			continue
 		}
 		end, ended := ends[e.ID]
-		if id == "" && (undone[e.ID] != "" || e.Undoes != "" || !e.ByUser() || !ended || !tookEffect(end) || noWayBack(e) != nil) {
+		if id == "" &&
+			(undone[e.ID] != "" || e.Undoes != "" || !e.ByUser() || !ended || !tookEffect(end) || noWayBack(e) != nil) {
 			continue
 		}
 		switch {
@@ -99,7 +100,8 @@ func undoable(entries []journal.Entry, id string) (began journal.Entry, err erro
 		case e.Undoes != "":
 			err = fmt.Errorf("%s is an undo itself; make the change again with its own command", e.ID)
 		case !ended:
-			err = fmt.Errorf("%s has not ended; wait for it, or finish what was cut short with 'numavisor apply --resume'", e.ID)
+			err = fmt.Errorf(
+				"%s has not ended; wait for it, or finish what was cut short with 'numavisor apply --resume'", e.ID)
 		case !tookEffect(end):
 			err = fmt.Errorf("%s changed nothing that lasts: %s", e.ID, end.Kind)
 		default:
@@ -111,9 +113,12 @@ func undoable(entries []journal.Entry, id string) (began journal.Entry, err erro
 		return e, nil
 	}
 	if id == "" {
-		return began, fmt.Errorf("%w: the journal has nothing that a user did and that can be undone; 'numavisor history' shows all", ErrCannotUndo)
+		return began, fmt.Errorf(
+			"%w: the journal has nothing that a user did and that can be undone; 'numavisor history' shows all",
+			ErrCannotUndo)
 	}
-	return began, fmt.Errorf("%w: the journal has no effect or move %q; 'numavisor history' shows all", ErrCannotUndo, id)
+	return began, fmt.Errorf("%w: the journal has no effect or move %q; 'numavisor history' shows all", ErrCannotUndo,
+		id)
 }
 
 // tookEffect reports whether something is left to be taken back after the end.
@@ -132,15 +137,18 @@ func noWayBack(e journal.Entry) error {
 	case e.Effect == journal.EffectCreate:
 		return fmt.Errorf("%s created %s; 'numavisor delete %[2]s' deletes it", e.ID, name)
 	case e.Effect == journal.EffectDelete:
-		return fmt.Errorf("%s deleted %s; its disk images are still there, 'numavisor create' makes a VM of them", e.ID, name)
+		return fmt.Errorf("%s deleted %s; its disk images are still there, 'numavisor create' makes a VM of them", e.ID,
+			name)
 	case e.Effect == journal.EffectRun:
 		return fmt.Errorf("%s ran a command, which is bound for as long as it runs", e.ID)
 	case e.Setting != nil && e.Setting.Held:
-		return fmt.Errorf("%s is a setting that the daemon restores when it ends; change the policy (movers) instead", e.ID)
+		return fmt.Errorf("%s is a setting that the daemon restores when it ends; change the policy (movers) instead",
+			e.ID)
 	case e.Setting == nil && e.Move == nil:
 		return fmt.Errorf("%s has no former state in the journal", e.ID)
 	case e.Move != nil && e.Move.Guests[0].Process:
-		return fmt.Errorf("%s bound a plain process; 'numavisor bind --pid %d --nodes NODES' binds it elsewhere", e.ID, e.Move.Guests[0].Basis.PID)
+		return fmt.Errorf("%s bound a plain process; 'numavisor bind --pid %d --nodes NODES' binds it elsewhere", e.ID,
+			e.Move.Guests[0].Basis.PID)
 	}
 	return nil
 }
@@ -148,13 +156,20 @@ func noWayBack(e journal.Entry) error {
 // undoSetting writes the former value of a setting.
 func (h *Host) undoSetting(ctx context.Context, began journal.Entry, force bool) (string, error) {
 	s := began.Setting
-	remedy := plan.Remedy{Kind: plan.WriteSetting, Path: s.Path, From: s.Value, Value: s.Former, Why: "undo of " + began.ID}
+	remedy := plan.Remedy{
+		Kind:  plan.WriteSetting,
+		Path:  s.Path,
+		From:  s.Value,
+		Value: s.Former,
+		Why:   "undo of " + began.ID,
+	}
 	if force {
 		remedy.From = ""
 	}
 	f, err := h.Fix(ctx, operate.FixRequest{Remedy: remedy, Undoes: began.ID})
 	if err != nil && f.Former != "" && f.Former != s.Value && !force {
-		err = fmt.Errorf("%w: %s was set to %s, and is %s now; --force writes %s all the same", ErrChanged, s.Path, s.Value, f.Former, s.Former)
+		err = fmt.Errorf("%w: %s was set to %s, and is %s now; --force writes %s all the same", ErrChanged, s.Path,
+			s.Value, f.Former, s.Former)
 	}
 	return f.What, err
 }
@@ -177,13 +192,21 @@ func (h *Host) undoMove(ctx context.Context, r Request, force bool) (moved Resul
 		}
 		for _, g := range m.guests {
 			if seen, ok := inv.Guest(g.Guest); ok && g.Undo.Placement == nil && seen.Persistent {
-				notes = append(notes, fmt.Sprintf("the stored configuration of %s keeps the placement for its next start; 'virsh edit %[1]s' changes it", g.Guest))
+				notes = append(
+					notes,
+					fmt.Sprintf(
+						"the stored configuration of %s keeps the placement for its next start; 'virsh edit %[1]s' "+
+							"changes it",
+						g.Guest,
+					),
+				)
 			}
 		}
 		if err := m.formerPlaceIsFree(&inv); err != nil {
 			return fmt.Errorf("%w: its former place is taken: %w", ErrChanged, err)
 		}
-		return m.begin(tx, &inv, journal.Entry{Kind: journal.MoveBegan, What: "back: " + m.Move.String(), Why: why.Error(), Move: &m.Move})
+		return m.begin(tx, &inv,
+			journal.Entry{Kind: journal.MoveBegan, What: "back: " + m.Move.String(), Why: why.Error(), Move: &m.Move})
 	})
 	if err != nil {
 		return m.moved, nil, fmt.Errorf("undoing %s: %w", r.Undoes, err)
@@ -205,9 +228,13 @@ func (m *mover) asLeft(inv *inventory.Host, force bool) error {
 			return operate.Missing(*inv, g.Guest)
 		case force:
 		case recordedAs(seen, g) != nil:
-			return fmt.Errorf("%w: guest %s was given another placement; --force takes it back all the same", ErrChanged, g.Guest)
-		case !seen.VCPUNodes(&inv.Topology).SubsetOf(inv.Topology.NodesOf(placedCPUs(g.Placement)).Union(g.Undo.VCPUNodes)):
-			return fmt.Errorf("%w: the vCPUs of guest %s were pinned to other nodes, %s; --force takes it back all the same", ErrChanged, g.Guest, seen.VCPUNodes(&inv.Topology))
+			return fmt.Errorf("%w: guest %s was given another placement; --force takes it back all the same",
+				ErrChanged, g.Guest)
+		case !seen.VCPUNodes(&inv.Topology).
+			SubsetOf(inv.Topology.NodesOf(placedCPUs(g.Placement)).Union(g.Undo.VCPUNodes)):
+			return fmt.Errorf(
+				"%w: the vCPUs of guest %s were pinned to other nodes, %s; --force takes it back all the same",
+				ErrChanged, g.Guest, seen.VCPUNodes(&inv.Topology))
 		}
 	}
 	return nil

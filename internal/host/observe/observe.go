@@ -143,8 +143,11 @@ func (s Sources) addGuests(ctx context.Context, v Hypervisor, h *inventory.Host,
 		if g.PID > 0 {
 			seen, gaps, gone := s.see(ctx, g, slices.Contains(closely, g.Name))
 			if gone {
-				h.Gaps = append(h.Gaps, inventory.Gap{Kind: inventory.GuestGone, Object: inventory.GuestRef(g.Name), What: "the guest",
-					Why: fmt.Sprintf("its process %d ended while it was looked at", g.PID)})
+				h.Gaps = append(
+					h.Gaps,
+					inventory.Gap{Kind: inventory.GuestGone, Object: inventory.GuestRef(g.Name), What: "the guest",
+						Why: fmt.Sprintf("its process %d ended while it was looked at", g.PID)},
+				)
 				continue
 			}
 			g.Seen = seen
@@ -155,7 +158,9 @@ func (s Sources) addGuests(ctx context.Context, v Hypervisor, h *inventory.Host,
 }
 
 // see asks the kernel about one running guest. gone means that its process ended meanwhile.
-func (s Sources) see(ctx context.Context, g inventory.Guest, closely bool) (seen inventory.Seen, gaps []inventory.Gap, gone bool) {
+func (s Sources) see(
+	ctx context.Context, g inventory.Guest, closely bool,
+) (seen inventory.Seen, gaps []inventory.Gap, gone bool) {
 	note := func(kind inventory.GapKind, what string, err error) {
 		gaps = append(gaps, gap(kind, inventory.GuestRef(g.Name), what, err))
 	}

@@ -25,7 +25,8 @@ func sources(t *testing.T) (*fake.Host, observe.Sources) {
 	t.Helper()
 	h := fake.MustNew("nodes:2 cores:2 memory:1G")
 	for _, name := range []string{"b", "a"} {
-		if err := h.Add(fake.Definition{Name: name, Config: inventory.Config{VCPUs: 1, Memory: 128 * topology.MiB, Source: "anonymous"}}); err != nil {
+		if err := h.Add(fake.Definition{Name: name, Config: inventory.Config{VCPUs: 1, Memory: 128 * topology.MiB,
+			Source: "anonymous"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,14 +49,18 @@ func TestHostIsSeenWhole(t *testing.T) {
 	if err != nil || len(h.Gaps) > 0 {
 		t.Fatalf("%v, gaps %v", err, h.Gaps)
 	}
-	if h.Name != "box" || h.Version != inventory.Version || !h.Taken.Equal(time.Unix(1, 0)) || names(h) != "a b" || h.Topology.Housekeeping.String() != "0" {
-		t.Errorf("host %q version %d of %v, guests %q, housekeeping %s", h.Name, h.Version, h.Taken, names(h), h.Topology.Housekeeping)
+	if h.Name != "box" || h.Version != inventory.Version || !h.Taken.Equal(time.Unix(1, 0)) || names(h) != "a b" ||
+		h.Topology.Housekeeping.String() != "0" {
+		t.Errorf("host %q version %d of %v, guests %q, housekeeping %s", h.Name, h.Version, h.Taken, names(h),
+			h.Topology.Housekeeping)
 	}
 	a, b := h.Guests[0].Seen, h.Guests[1].Seen
-	if len(a.Threads) != 2 || len(a.MemoryByNode) == 0 || a.CgroupPath == "" || a.MemorySource == "" || a.ThreadSource == "" {
+	if len(a.Threads) != 2 || len(a.MemoryByNode) == 0 || a.CgroupPath == "" || a.MemorySource == "" ||
+		a.ThreadSource == "" {
 		t.Errorf("not all was seen: %+v", a)
 	}
-	if a.Ranges != nil || len(b.Ranges) == 0 || !slices.ContainsFunc(b.Ranges, func(r inventory.MemoryRange) bool { return r.Cell != nil }) {
+	if a.Ranges != nil || len(b.Ranges) == 0 ||
+		!slices.ContainsFunc(b.Ranges, func(r inventory.MemoryRange) bool { return r.Cell != nil }) {
 		t.Errorf("mappings are read of b only, cells assigned: a %v, b %v", a.Ranges, b.Ranges)
 	}
 }
@@ -96,7 +101,8 @@ func TestOnlyAHypervisorThatIsThereHidesGuests(t *testing.T) {
 		h, s := sources(t)
 		h.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return c.err })})
 		seen, err := observe.Host(context.Background(), s)
-		if err != nil || len(seen.Gaps) != 1 || seen.Gaps[0].What+": "+seen.Gaps[0].Why != c.gap || (len(seen.HiddenBy()) > 0) != c.hides {
+		if err != nil || len(seen.Gaps) != 1 || seen.Gaps[0].What+": "+seen.Gaps[0].Why != c.gap ||
+			(len(seen.HiddenBy()) > 0) != c.hides {
 			t.Errorf("%v: %v, gaps %v, hiding guests %v", c.err, err, seen.Gaps, seen.HiddenBy())
 		}
 	}
@@ -141,12 +147,14 @@ func TestHost_DamagedClaimIsAGapThatHidesRoom(t *testing.T) {
 func TestWhatIsSaidOfAnotherHostIsRefused(t *testing.T) {
 	_, s := sources(t)
 	s.Housekeeping = topology.MustParseSet[topology.CPUID]("0,99")
-	if _, err := observe.Host(context.Background(), s); !errors.Is(err, topology.ErrNotHere) || !strings.Contains(err.Error(), "99") {
+	if _, err := observe.Host(context.Background(), s); !errors.Is(err, topology.ErrNotHere) ||
+		!strings.Contains(err.Error(), "99") {
 		t.Errorf("housekeeping CPU 99: error %v", err)
 	}
 	_, s = sources(t)
 	s.Measured = &topology.Measured{Nodes: []topology.NodeID{0, 5}, LatencyNanos: [][]float64{{85, 140}, {140, 85}}}
-	if _, err := observe.Host(context.Background(), s); !errors.Is(err, topology.ErrNotHere) || !strings.Contains(err.Error(), "nodes 5") {
+	if _, err := observe.Host(context.Background(), s); !errors.Is(err, topology.ErrNotHere) ||
+		!strings.Contains(err.Error(), "nodes 5") {
 		t.Errorf("figures of node 5: error %v", err)
 	}
 }
@@ -155,7 +163,8 @@ func TestAGuestThatEndsWhileItIsSeenIsNoGuest(t *testing.T) {
 	h, s := sources(t)
 	h.Inject(fake.Fault{Before: fake.NthOf("Threads", 1, func() error { h.Vanish("a"); return nil })})
 	seen, err := observe.Host(context.Background(), s)
-	if err != nil || names(seen) != "b" || len(seen.Gaps) != 1 || !strings.Contains(seen.Gaps[0].Why, "ended while it was looked at") {
+	if err != nil || names(seen) != "b" || len(seen.Gaps) != 1 ||
+		!strings.Contains(seen.Gaps[0].Why, "ended while it was looked at") {
 		t.Errorf("%v, guests %q, gaps %v", err, names(seen), seen.Gaps)
 	}
 }
@@ -173,7 +182,8 @@ func TestAProcessSeenTwiceIsTheFirstSourcesGuest(t *testing.T) {
 	h, s := sources(t)
 	a, _ := h.Guest("a")
 	pid := h.AddProgram(1, topology.MiB, 0)
-	s.Hypervisors = append(s.Hypervisors, plain{[]inventory.Guest{{Name: "a-again", PID: a.PID}, {Name: "own", PID: pid}, {Name: "off"}, {Name: "off2"}}})
+	s.Hypervisors = append(s.Hypervisors,
+		plain{[]inventory.Guest{{Name: "a-again", PID: a.PID}, {Name: "own", PID: pid}, {Name: "off"}, {Name: "off2"}}})
 	seen, err := observe.Host(context.Background(), s)
 	if err != nil || names(seen) != "a b off off2 own" {
 		t.Errorf("%v, guests %q", err, names(seen))
@@ -218,7 +228,9 @@ func TestProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g.PID != pid || g.Hypervisor != "process" || len(g.Seen.Threads) != 3 || g.Config.Memory != 10*topology.MiB || g.Seen.MemoryByNode[1] != 10*topology.MiB || g.Config.VCPUs != 0 {
+	if g.PID != pid || g.Hypervisor != "process" || len(g.Seen.Threads) != 3 || g.Config.Memory != 10*topology.MiB ||
+		g.Seen.MemoryByNode[1] != 10*topology.MiB ||
+		g.Config.VCPUs != 0 {
 		t.Errorf("process seen as %+v", g)
 	}
 	for _, method := range []string{"Threads", "Ranges"} {

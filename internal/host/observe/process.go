@@ -12,11 +12,18 @@ import (
 
 // Process looks closely at one process that is no VM of a hypervisor. Its name is "pid-PID".
 func Process(ctx context.Context, k Kernel, pid int) (inventory.Guest, error) {
-	g := inventory.Guest{Name: fmt.Sprintf("pid-%d", pid), Hypervisor: guest.NoHypervisor, Can: inventory.CapabilitiesOf(guest.NoHypervisor), State: "running", PID: pid}
+	g := inventory.Guest{
+		Name:       fmt.Sprintf("pid-%d", pid),
+		Hypervisor: guest.NoHypervisor,
+		Can:        inventory.CapabilitiesOf(guest.NoHypervisor),
+		State:      "running",
+		PID:        pid,
+	}
 	var err error
 	if g.Seen.Threads, g.Seen.ThreadSource, err = k.Threads(pid); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			return g, fmt.Errorf("process %d is not there: it has ended, or the number is wrong ('ps -e' lists all): %w", pid, err)
+			return g, fmt.Errorf(
+				"process %d is not there: it has ended, or the number is wrong ('ps -e' lists all): %w", pid, err)
 		}
 		return g, fmt.Errorf("process %d: its threads: %w", pid, err)
 	}

@@ -43,7 +43,8 @@ type Bound struct {
 
 // Complete reports whether all of the plan was done and nothing was refused.
 func (b *Bound) Complete() bool {
-	return apply.Complete(b.Outcomes) && len(b.Plan.Cannot) == 0 && (b.Why == nil || len(b.Why.Overlaps) == 0) && (b.Truth == nil || len(b.Truth.Differences) == 0)
+	return apply.Complete(b.Outcomes) && len(b.Plan.Cannot) == 0 && (b.Why == nil || len(b.Why.Overlaps) == 0) &&
+		(b.Truth == nil || len(b.Truth.Differences) == 0)
 }
 
 // Bind brings a running guest to its placement: vCPUs, helper threads and
@@ -84,9 +85,12 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 }
 
 // planBind decides where the guest goes, and by which steps.
-func (h *Host) planBind(inv *inventory.Host, g inventory.Guest, r BindRequest, b *Bound) (want guest.Intent, err error) {
+func (h *Host) planBind(
+	inv *inventory.Host, g inventory.Guest, r BindRequest, b *Bound,
+) (want guest.Intent, err error) {
 	if g.State != "running" && g.State != "paused" {
-		return want, fmt.Errorf("guest %s is %s: start it first, or change its XML with 'numavisor place --xml'", g.Name, g.State)
+		return want, fmt.Errorf("guest %s is %s: start it first, or change its XML with 'numavisor place --xml'",
+			g.Name, g.State)
 	}
 	before := TruthOf(g, &inv.Topology)
 	b.Before = &before
@@ -100,13 +104,23 @@ func (h *Host) planBind(inv *inventory.Host, g inventory.Guest, r BindRequest, b
 	if err != nil {
 		return want, err
 	}
-	b.Plan = bind.Steps(bind.Request{Guest: g, Topology: &inv.Topology, Placement: want.Placement, Basis: basis, Persistent: g.Persistent})
+	b.Plan = bind.Steps(
+		bind.Request{
+			Guest:      g,
+			Topology:   &inv.Topology,
+			Placement:  want.Placement,
+			Basis:      basis,
+			Persistent: g.Persistent,
+		},
+	)
 	return want, nil
 }
 
 // beginBind records that a bind begins, with what undo needs. A bind that has
 // nothing to do is not recorded: the effect is nil.
-func (h *Host) beginBind(g inventory.Guest, inv *inventory.Host, p *plan.Steps, process bool, why string) (*effect, error) {
+func (h *Host) beginBind(
+	g inventory.Guest, inv *inventory.Host, p *plan.Steps, process bool, why string,
+) (*effect, error) {
 	if len(p.Steps) == 0 {
 		return nil, nil
 	}
@@ -188,14 +202,20 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 			return guest.Intent{}, nil, err
 		}
 	}
-	p, why, err := place.Again(place.Request{Host: inv, Spec: spec, Policy: h.Policy, Ignore: g.Name}, g.Seen.MemoryByNode)
+	p, why, err := place.Again(place.Request{Host: inv, Spec: spec, Policy: h.Policy, Ignore: g.Name},
+		g.Seen.MemoryByNode)
 	if err != nil {
 		return guest.Intent{}, nil, err
 	}
 	if err := h.legal(inv, spec, p); err != nil {
 		return guest.Intent{}, nil, err
 	}
-	return guest.Intent{Host: inv.Identity(), Spec: spec, Placement: adopt.Align(p, g.Config), Adopted: !g.Created()}, &why, nil
+	return guest.Intent{
+		Host:      inv.Identity(),
+		Spec:      spec,
+		Placement: adopt.Align(p, g.Config),
+		Adopted:   !g.Created(),
+	}, &why, nil
 }
 
 // Shortfalls lists in words what a bind did not achieve.

@@ -45,9 +45,13 @@ var breakages = []breakage{
 	{name: "the guest ends", ends: true, fault: func(w world, call int, _ func()) fake.Fault {
 		return before(call, func() error { w.Vanish("g"); return nil })
 	}},
-	{name: "another guest takes its name and process id", ends: true, fault: func(w world, call int, _ func()) fake.Fault {
-		return before(call, func() error { return w.Replace(replacement) })
-	}},
+	{
+		name: "another guest takes its name and process id",
+		ends: true,
+		fault: func(w world, call int, _ func()) fake.Fault {
+			return before(call, func() error { return w.Replace(replacement) })
+		},
+	},
 }
 
 // replacement is what takes the place of a guest: its vCPU is on other CPUs

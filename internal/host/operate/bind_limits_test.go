@@ -59,7 +59,8 @@ func TestBindOfPagesThatNeedRoomInThePool(t *testing.T) {
 		t.Fatalf("error %v, complete: %v; want that there is no room", err, b.Complete())
 	}
 	short := strings.Join(b.Shortfalls(), "; ")
-	for _, want := range []string{"grow-huge-page-pool: 1 pages of 1 GiB on node 1: partial 0 of 1 pages", "move-memory", "cell 0 has memory on nodes other than 1: node 0: 1 GiB"} {
+	for _, want := range []string{"grow-huge-page-pool: 1 pages of 1 GiB on node 1: partial 0 of 1 " +
+		"pages", "move-memory", "cell 0 has memory on nodes other than 1: node 0: 1 GiB"} {
 		if !strings.Contains(short, want) {
 			t.Errorf("falls short: %s; want also %s", short, want)
 		}
@@ -77,7 +78,16 @@ func TestBindOfPagesThatNeedRoomInThePool(t *testing.T) {
 // two places, and says how much did not fit; with room again it is finished.
 func TestBindToANodeThatFillsUp(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
-	s := spec(t, guest.Spec{Name: "new", VCPUs: 2, Memory: 512 * mib, Binding: guest.MemorySpec{Immediate: true}, Limits: guest.Limits{Nodes: nodes("1")}})
+	s := spec(
+		t,
+		guest.Spec{
+			Name:    "new",
+			VCPUs:   2,
+			Memory:  512 * mib,
+			Binding: guest.MemorySpec{Immediate: true},
+			Limits:  guest.Limits{Nodes: nodes("1")},
+		},
+	)
 	if _, err := w.create(s); err != nil {
 		t.Fatal(err)
 	}

@@ -77,7 +77,9 @@ func TestAGuestOnTheMoveHoldsBothItsPlaces(t *testing.T) {
 		}
 		return err
 	})})
-	if b, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "new", Change: limitTo("3")}); err != nil || !b.Complete() {
+	if b, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "new",
+		Change: limitTo("3")}); err != nil ||
+		!b.Complete() {
 		t.Fatalf("%v %v", err, b.Shortfalls())
 	}
 	if held[1] < s.Memory || held[3] < s.Memory {
@@ -92,8 +94,12 @@ func TestDriftIsShownAndRepaired(t *testing.T) {
 		harm func(w world) error
 		want string // kind of a difference
 	}{
-		{"a vCPU is pinned elsewhere", func(w world) error { return w.Repin("new", 1, cpus("15")) }, drift.VCPUAffinity},
-		{"the emulator is pinned elsewhere", func(w world) error { return w.PinEmulator(context.Background(), "new", cpus("12-15")) }, drift.EmulatorAffinity},
+		{"a vCPU is pinned elsewhere", func(w world) error { return w.Repin("new", 1, cpus("15")) },
+			drift.VCPUAffinity},
+		{"the emulator is pinned elsewhere", func(w world) error {
+			return w.PinEmulator(context.Background(), "new",
+				cpus("12-15"))
+		}, drift.EmulatorAffinity},
 		{"memory is smeared", func(w world) error { return w.Smear("new", nodes("0-3")) }, drift.Memory},
 		{"the limit is opened", func(w world) error {
 			return w.SetMems(context.Background(), w.guest(t, "new").PID, nodes("0-3"))
@@ -112,7 +118,11 @@ func TestDriftIsShownAndRepaired(t *testing.T) {
 				t.Fatal(err)
 			}
 			view, _, err := w.host.Show(context.Background(), "new")
-			if err != nil || !slices.ContainsFunc(view.Truth.Differences, func(d drift.Difference) bool { return d.Kind == c.want }) {
+			if err != nil ||
+				!slices.ContainsFunc(
+					view.Truth.Differences,
+					func(d drift.Difference) bool { return d.Kind == c.want },
+				) {
 				t.Errorf("shown: %v, %v; want a difference of %s", view.Truth.Differences, err, c.want)
 			}
 			if !strings.HasPrefix(view.Truth.Verdict(), "not as intended: ") {
@@ -138,7 +148,10 @@ func TestBindSaysWhatStays(t *testing.T) {
 	if err != nil || b.Complete() {
 		t.Fatalf("complete with 4 MiB left behind: %v", err)
 	}
-	if short := strings.Join(b.Shortfalls(), "; "); !strings.Contains(short, "partial 4 MiB did not move: map[EBUSY:1024]") {
+	if short := strings.Join(b.Shortfalls(), "; "); !strings.Contains(
+		short,
+		"partial 4 MiB did not move: map[EBUSY:1024]",
+	) {
 		t.Errorf("falls short: %s", short)
 	}
 	w.settled(t)
@@ -170,7 +183,8 @@ func TestADryRunChangesNothing(t *testing.T) {
 // What others made stays theirs, however often it is bound; balancing asks for that.
 func TestBoundGuestsOfOthersStayTheirs(t *testing.T) {
 	w := newWorld(t, square, t.TempDir())
-	w.add(t, fake.Definition{Name: "theirs", Config: inventory.Config{VCPUs: 1, Memory: 256 * mib, Source: "anonymous"}})
+	w.add(t,
+		fake.Definition{Name: "theirs", Config: inventory.Config{VCPUs: 1, Memory: 256 * mib, Source: "anonymous"}})
 	for _, r := range []operate.BindRequest{{Name: "theirs"}, {Name: "theirs"}, {Name: "theirs", Anew: true}} {
 		if _, err := w.host.Bind(t.Context(), r); err != nil {
 			t.Fatal(err)

@@ -131,7 +131,8 @@ func TestPoolsGrowForEachGuestThatIsCreatedTogether(t *testing.T) {
 	w := newWorld(t, "nodes:1 cores:4 memory:4G huge:2M=64", folderOf(t))
 	var asked []guest.Spec
 	for i := range 3 {
-		asked = append(asked, spec(t, guest.Spec{Name: fmt.Sprintf("g%d", i), VCPUs: 1, Memory: 256 * mib, PageSize: 2 * mib}))
+		asked = append(asked,
+			spec(t, guest.Spec{Name: fmt.Sprintf("g%d", i), VCPUs: 1, Memory: 256 * mib, PageSize: 2 * mib}))
 	}
 	for i, err := range w.together(asked) {
 		if err != nil {
@@ -192,11 +193,13 @@ func TestBindPlacesNothingAnewBesideUnknownGuests(t *testing.T) {
 	}
 	w.host.Sources.Hypervisors = []observe.Hypervisor{partial{w.Host}}
 	before := w.guest(t, "new")
-	if _, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "new", Anew: true}); err == nil || !strings.Contains(err.Error(), "so their room is not known") {
+	if _, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "new", Anew: true}); err == nil ||
+		!strings.Contains(err.Error(), "so their room is not known") {
 		t.Errorf("error %v", err)
 	}
 	w.unchanged(t, before)
-	if _, err := w.create(spec(t, guest.Spec{Name: "other", VCPUs: 1, Memory: 64 * mib})); err == nil || !strings.Contains(err.Error(), "so their room is not known") {
+	if _, err := w.create(spec(t, guest.Spec{Name: "other", VCPUs: 1, Memory: 64 * mib})); err == nil ||
+		!strings.Contains(err.Error(), "so their room is not known") {
 		t.Errorf("create: error %v", err)
 	}
 	if b, err := w.bind("new"); err != nil || !b.Complete() {

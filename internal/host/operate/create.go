@@ -61,7 +61,11 @@ func shared(w *place.Why) []string {
 		if o.Managed {
 			command += " --anew"
 		}
-		all = append(all, fmt.Sprintf("guest %s may run on CPUs %s too, which are to be exclusive, until it is bound anew: %s", o.Guest, o.CPUs, command))
+		all = append(
+			all,
+			fmt.Sprintf("guest %s may run on CPUs %s too, which are to be exclusive, until it is bound anew: %s",
+				o.Guest, o.CPUs, command),
+		)
 	}
 	return all
 }
@@ -81,7 +85,8 @@ func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 			return err
 		}
 		x, err = h.begin(journal.Entry{Effect: journal.EffectCreate, Guests: []string{name}, Why: c.Why.Summary,
-			What: fmt.Sprintf("create %s with %d vCPUs and %v on nodes %s", name, r.Spec.VCPUs, r.Spec.Memory, c.Placement.Nodes)})
+			What: fmt.Sprintf("create %s with %d vCPUs and %v on nodes %s", name, r.Spec.VCPUs, r.Spec.Memory,
+				c.Placement.Nodes)})
 		if err != nil {
 			return errors.Join(err, h.Ledger.Release(name))
 		}
@@ -96,7 +101,9 @@ func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 }
 
 // create starts a guest whose room is claimed.
-func (h *Host) create(ctx context.Context, r CreateRequest, want guest.Intent, short []plan.Step, c *Created) (err error) {
+func (h *Host) create(
+	ctx context.Context, r CreateRequest, want guest.Intent, short []plan.Step, c *Created,
+) (err error) {
 	name := r.Spec.Name
 	if c.Cannot, err = h.start(ctx, r, want, short); err != nil {
 		return fmt.Errorf("creating guest %s: %w", name, err)
@@ -110,7 +117,9 @@ func (h *Host) create(ctx context.Context, r CreateRequest, want guest.Intent, s
 
 // decide places a guest and claims the room while the ledger is locked. It
 // returns what to record with the guest, and by what pools must grow for it.
-func (h *Host) decide(ctx context.Context, tx claim.Locked, spec guest.Spec, c *Created) (want guest.Intent, short []plan.Step, err error) {
+func (h *Host) decide(
+	ctx context.Context, tx claim.Locked, spec guest.Spec, c *Created,
+) (want guest.Intent, short []plan.Step, err error) {
 	if _, err := tx.Claims(); err != nil { // removes void ones before they are observed
 		return want, nil, err
 	}
@@ -154,7 +163,9 @@ func nameIsFree(inv inventory.Host, name string) error {
 	return nil
 }
 
-func (h *Host) start(ctx context.Context, r CreateRequest, want guest.Intent, short []plan.Step) ([]plan.Refusal, error) {
+func (h *Host) start(
+	ctx context.Context, r CreateRequest, want guest.Intent, short []plan.Step,
+) ([]plan.Refusal, error) {
 	p := want.Placement
 	domain, err := r.Render(want)
 	if err != nil {
@@ -190,13 +201,15 @@ func (h *Host) Delete(ctx context.Context, r DeleteRequest) error {
 	at := slices.IndexFunc(inv.Guests, func(g inventory.Guest) bool { return g.Name == name })
 	if at < 0 {
 		err := Missing(inv, name)
-		if errors.Is(err, ErrNoGuest) && !slices.ContainsFunc(inv.Claims, func(c inventory.Claim) bool { return c.Name == name }) {
+		if errors.Is(err, ErrNoGuest) &&
+			!slices.ContainsFunc(inv.Claims, func(c inventory.Claim) bool { return c.Name == name }) {
 			err = errors.Join(err, h.givePoolsOfMissing(name, inv.Topology.NodeSet()))
 		}
 		return err
 	}
 	if g := &inv.Guests[at]; !g.Created() && !r.Force {
-		return fmt.Errorf("guest %s %w: %s; 'numavisor delete --force %[1]s' does it all the same", name, ErrNotOurs, lostWith(g))
+		return fmt.Errorf("guest %s %w: %s; 'numavisor delete --force %[1]s' does it all the same", name, ErrNotOurs,
+			lostWith(g))
 	}
 	x, err := h.begin(deleteEntry(&inv.Guests[at]))
 	if err != nil {
@@ -207,7 +220,8 @@ func (h *Host) Delete(ctx context.Context, r DeleteRequest) error {
 		return errors.Join(err, x.end(err, nil))
 	}
 	x.inPart = true
-	err = errors.Join(h.givePoolsBack(name, inv.Guests[at].Seen.MemoryByNode, inv.Topology.NodeSet()), h.Ledger.Release(name))
+	err = errors.Join(h.givePoolsBack(name, inv.Guests[at].Seen.MemoryByNode, inv.Topology.NodeSet()),
+		h.Ledger.Release(name))
 	return errors.Join(err, x.end(err, nil))
 }
 
@@ -216,7 +230,14 @@ func (h *Host) givePoolsOfMissing(name string, nodes topology.NodeSet) error {
 	if grown, err := h.Ledger.GrownFor(name); err != nil || len(grown) == 0 {
 		return err
 	}
-	x, err := h.begin(journal.Entry{Effect: journal.EffectDelete, Guests: []string{name}, What: "give back the huge pages of " + name, Why: "the guest is not there any more"})
+	x, err := h.begin(
+		journal.Entry{
+			Effect: journal.EffectDelete,
+			Guests: []string{name},
+			What:   "give back the huge pages of " + name,
+			Why:    "the guest is not there any more",
+		},
+	)
 	if err != nil {
 		return err
 	}
@@ -237,10 +258,15 @@ func deleteEntry(g *inventory.Guest) journal.Entry {
 func lostWith(g *inventory.Guest) string {
 	var lost []string
 	if g.State != "shutoff" {
-		lost = append(lost, fmt.Sprintf("ends it at once (it is %s, with %d vCPUs and %v of memory)", g.State, g.Config.VCPUs, g.Config.Memory))
+		lost = append(
+			lost,
+			fmt.Sprintf("ends it at once (it is %s, with %d vCPUs and %v of memory)", g.State, g.Config.VCPUs,
+				g.Config.Memory),
+		)
 	}
 	if g.Persistent {
-		lost = append(lost, "removes its configuration with its NVRAM, its saved memory and the records of its snapshots")
+		lost = append(lost,
+			"removes its configuration with its NVRAM, its saved memory and the records of its snapshots")
 	}
 	return "deleting it " + strings.Join(lost, " and ") + "; disk images stay"
 }

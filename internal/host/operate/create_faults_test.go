@@ -14,9 +14,12 @@ import (
 )
 
 // createBreakages are those of a bind, with the guest that is made.
-var createBreakages = append(breakages[:4:4], breakage{name: "the guest ends at once", fault: func(w world, call int, _ func()) fake.Fault {
-	return before(call, func() error { w.Vanish("new"); return nil })
-}})
+var createBreakages = append(
+	breakages[:4:4],
+	breakage{name: "the guest ends at once", fault: func(w world, call int, _ func()) fake.Fault {
+		return before(call, func() error { w.Vanish("new"); return nil })
+	}},
+)
 
 // Whatever call fails, in whatever way: no other guest is touched, the claim
 // is released, a guest that is not there has left nothing behind, one that is

@@ -22,10 +22,21 @@ import (
 
 // specs are guests that a create treats differently, all on the square machine.
 var specs = map[string]guest.Spec{
-	"small":                       {Name: "new", VCPUs: 2, Memory: 512 * mib},
-	"all at once":                 {Name: "new", VCPUs: 2, Memory: 512 * mib, Binding: guest.MemorySpec{Immediate: true}},
-	"wide":                        {Name: "new", VCPUs: 6, Memory: 5 * gib},
-	"strict and exclusive":        {Name: "new", VCPUs: 4, Memory: gib, CPU: guest.CPUSpec{Binding: guest.CPUExclusive, IOThreads: 1}, Binding: guest.MemorySpec{Mode: guest.MemoryStrict}},
+	"small": {Name: "new", VCPUs: 2, Memory: 512 * mib},
+	"all at once": {
+		Name:    "new",
+		VCPUs:   2,
+		Memory:  512 * mib,
+		Binding: guest.MemorySpec{Immediate: true},
+	},
+	"wide": {Name: "new", VCPUs: 6, Memory: 5 * gib},
+	"strict and exclusive": {
+		Name:    "new",
+		VCPUs:   4,
+		Memory:  gib,
+		CPU:     guest.CPUSpec{Binding: guest.CPUExclusive, IOThreads: 1},
+		Binding: guest.MemorySpec{Mode: guest.MemoryStrict},
+	},
 	"huge pages, pool suffices":   {Name: "new", VCPUs: 2, Memory: 64 * mib, PageSize: 2 * mib},
 	"huge pages, pool must grow":  {Name: "new", VCPUs: 2, Memory: 512 * mib, PageSize: 2 * mib},
 	"huge pages, pools must grow": {Name: "new", VCPUs: 6, Memory: 1024 * mib, PageSize: 2 * mib},
@@ -131,7 +142,10 @@ func TestDeleteOfAMissingGuest(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	w.add(t, kinds[0].guest("g", 64*mib, []topology.NodeID{1}, cpus("0")))
 	before := w.guest(t, "g")
-	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "other"}); !errors.Is(err, operate.ErrNoGuest) {
+	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "other"}); !errors.Is(
+		err,
+		operate.ErrNoGuest,
+	) {
 		t.Errorf("error %v, want ErrNoGuest", err)
 	}
 	w.unchanged(t, before)
@@ -174,7 +188,10 @@ func TestDeleteGivesBackThePoolsOfAGuestThatOthersRemoved(t *testing.T) {
 	if err := w.Remove(context.Background(), "new"); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(err, operate.ErrNoGuest) {
+	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(
+		err,
+		operate.ErrNoGuest,
+	) {
 		t.Errorf("error %v, want ErrNoGuest", err)
 	}
 	if diff := cmp.Diff(empty, w.Nodes()); diff != "" {
@@ -190,7 +207,9 @@ func TestDeleteGivesPoolsBackAfterAMove(t *testing.T) {
 	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); err != nil {
 		t.Fatal(err)
 	}
-	if b, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "new", Change: limitTo("3")}); err != nil || !b.Complete() {
+	if b, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "new",
+		Change: limitTo("3")}); err != nil ||
+		!b.Complete() {
 		t.Fatalf("%v %v", err, b.Shortfalls())
 	}
 	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err != nil {
@@ -231,7 +250,8 @@ func TestRoomIsNeverUnseenWhileAGuestStarts(t *testing.T) {
 				}
 				var noFit *place.NoFit
 				if _, err := w.create(spec(t, second)); !errors.As(err, &noFit) {
-					t.Errorf("two guests of %v were placed where there is room for one (%s, after it: %v): %v", asked.Memory, at.method, at.after, err)
+					t.Errorf("two guests of %v were placed where there is room for one (%s, after it: %v): %v",
+						asked.Memory, at.method, at.after, err)
 				}
 			})
 		}
@@ -268,7 +288,8 @@ func TestExclusiveCPUsThatOthersMayUseAreTold(t *testing.T) {
 	if made, err := w.create(range2); err != nil || len(made.Shortfalls()) > 0 {
 		t.Fatalf("%v, falls short: %v", err, made.Shortfalls())
 	}
-	alone := spec(t, guest.Spec{Name: "alone", VCPUs: 2, Memory: 256 * mib, CPU: guest.CPUSpec{Binding: guest.CPUExclusive}})
+	alone := spec(t,
+		guest.Spec{Name: "alone", VCPUs: 2, Memory: 256 * mib, CPU: guest.CPUSpec{Binding: guest.CPUExclusive}})
 	made, err := w.create(alone)
 	if err != nil {
 		t.Fatal(err)
@@ -276,7 +297,8 @@ func TestExclusiveCPUsThatOthersMayUseAreTold(t *testing.T) {
 	if short := made.Shortfalls(); len(short) != 1 || !strings.Contains(short[0], "numavisor bind shared --anew") {
 		t.Errorf("falls short: %q", short)
 	}
-	if b, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "shared", Anew: true}); err != nil || !b.Complete() {
+	if b, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "shared", Anew: true}); err != nil ||
+		!b.Complete() {
 		t.Fatalf("%v, falls short: %v", err, b.Shortfalls())
 	}
 	if b, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "alone", Anew: true}); err != nil || !b.Complete() {

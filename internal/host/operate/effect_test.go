@@ -44,7 +44,8 @@ var effects = map[journal.Effect]func(t *testing.T, w world, pid int) error{
 }
 
 // touches are the calls that change the host.
-var touches = []string{"Record", "Configure", "Forget", "PinVCPU", "PinEmulator", "PinIOThread", "TuneLive", "SetMems", "SetAffinity", "SetFilePolicy", "Move", "GrowPool", "ShrinkPool", "Start", "Remove"}
+var touches = []string{"Record", "Configure", "Forget", "PinVCPU", "PinEmulator", "PinIOThread", "TuneLive", "SetMems",
+	"SetAffinity", "SetFilePolicy", "Move", "GrowPool", "ShrinkPool", "Start", "Remove"}
 
 func effectWorld(t *testing.T, b *book) (world, int) {
 	t.Helper()
@@ -78,7 +79,8 @@ func TestEffect_BeginsInTheJournalBeforeAnythingIsTouched(t *testing.T) {
 			t.Errorf("%s: began %+v, ended %+v", name, began, end)
 		}
 		for _, e := range b.entries {
-			if e.By != "alice (uid 1000)" || len(e.Guests) != 1 || e.What == "" || !strings.HasPrefix(string(name), string(e.Effect)) {
+			if e.By != "alice (uid 1000)" || len(e.Guests) != 1 || e.What == "" ||
+				!strings.HasPrefix(string(name), string(e.Effect)) {
 				t.Errorf("%s: %+v", name, e)
 			}
 		}
@@ -142,7 +144,8 @@ func TestEffect_FailureIsRecorded(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 		end := b.entries[len(b.entries)-1]
-		if name != journal.EffectRun && (end.Kind != end.Effect.Failed() || !strings.Contains(end.Why, errLost.Error())) {
+		if name != journal.EffectRun &&
+			(end.Kind != end.Effect.Failed() || !strings.Contains(end.Why, errLost.Error())) {
 			t.Errorf("%s: %+v", name, end)
 		}
 		if open := journal.Open(b.entries); len(open) > 0 {
@@ -169,10 +172,13 @@ func TestEffect_BindRecordsTheFormerBinding(t *testing.T) {
 		was = was.Union(thread.Mems)
 	}
 	u := m.Guests[0].Undo
-	if diff := cmp.Diff(g.Config.Pins, u.Pins); diff != "" || u.Placement != nil || !u.Allowed.Equal(was) || !u.VCPUNodes.Equal(nodes("3")) || cmp.Diff(bound.Before.MemoryByNode, u.Memory) != "" {
+	if diff := cmp.Diff(g.Config.Pins, u.Pins); diff != "" || u.Placement != nil || !u.Allowed.Equal(was) ||
+		!u.VCPUNodes.Equal(nodes("3")) ||
+		cmp.Diff(bound.Before.MemoryByNode, u.Memory) != "" {
 		t.Errorf("undo %+v (pins -want +got: %s)", u, diff)
 	}
-	if !m.Guests[0].Placement.Nodes.SubsetOf(nodes("0,2")) || m.Guests[0].Basis.PID != g.PID || m.Kind != plan.MoveGuest {
+	if !m.Guests[0].Placement.Nodes.SubsetOf(nodes("0,2")) || m.Guests[0].Basis.PID != g.PID ||
+		m.Kind != plan.MoveGuest {
 		t.Errorf("move %+v", m)
 	}
 	if b.entries[1].Moved == 0 {

@@ -84,7 +84,9 @@ func (h *Host) changeSetting(r FixRequest) (Fixed, error) {
 		return Fixed{}, fmt.Errorf("%w: %w", ErrNotBegun, err)
 	}
 	if a.From != "" && former != a.From {
-		return Fixed{Former: former}, fmt.Errorf("%w: %s was %s when this was decided, and is %s now", ErrNotBegun, a.Path, a.From, former)
+		return Fixed{
+			Former: former,
+		}, fmt.Errorf("%w: %s was %s when this was decided, and is %s now", ErrNotBegun, a.Path, a.From, former)
 	}
 	f := Fixed{Former: former, What: fmt.Sprintf("%s: was %s, is %s", a.Path, former, a.Value)}
 	e := journal.Entry{Effect: journal.EffectSetting, Undoes: r.Undoes, Why: a.Why,
@@ -108,13 +110,16 @@ func (h *Host) restoreSetting(a plan.Remedy) (Fixed, error) {
 		err = h.Settings.WriteSetting(a.Path, a.Value)
 	} else {
 		f.Left, change.Value = now, now
-		f.What = fmt.Sprintf("%s: left at %s, not restored to %s: it is not %s, as Numavisor had set it", a.Path, now, a.Value, a.From)
+		f.What = fmt.Sprintf("%s: left at %s, not restored to %s: it is not %s, as Numavisor had set "+
+			"it", a.Path, now, a.Value, a.From)
 	}
 	if err != nil {
 		return f, err
 	}
-	return f, h.append(journal.Entry{At: h.Clock().UTC(), Kind: journal.EffectSetting.Done(), ID: NewEffectID(h.Clock()),
-		Effect: journal.EffectSetting, What: f.What, Why: a.Why, By: h.By, Setting: &change})
+	return f, h.append(
+		journal.Entry{At: h.Clock().UTC(), Kind: journal.EffectSetting.Done(), ID: NewEffectID(h.Clock()),
+			Effect: journal.EffectSetting, What: f.What, Why: a.Why, By: h.By, Setting: &change},
+	)
 }
 
 // writeSetting makes the change of a setting that an entry describes.

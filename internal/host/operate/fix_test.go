@@ -55,7 +55,10 @@ func (k *kernelSettings) ExcludeFromNumad(context.Context, int) error { return k
 func fixing(t *testing.T, fails int) (*move.Host, *kernelSettings, *book) {
 	t.Helper()
 	w := newWorld(t, square, folderOf(t))
-	k := &kernelSettings{values: map[string]string{plan.NUMABalancingPath: "3", plan.KSMAcrossNodesPath: "1"}, fails: fails}
+	k := &kernelSettings{
+		values: map[string]string{plan.NUMABalancingPath: "3", plan.KSMAcrossNodesPath: "1"},
+		fails:  fails,
+	}
 	b := &book{}
 	w.host.Settings, w.host.Journal, w.host.By = k, b, "alice (uid 1000)"
 	return w.host, k, b
@@ -64,7 +67,13 @@ func fixing(t *testing.T, fails int) (*move.Host, *kernelSettings, *book) {
 // full is a journal on a full disk.
 func full(int, journal.Entry) error { return errors.New("no space left on device") }
 
-var balancingOff = plan.Remedy{Kind: plan.WriteSetting, Path: plan.NUMABalancingPath, From: "3", Value: "2", Why: "doctor: numa-balancing-against-binding"}
+var balancingOff = plan.Remedy{
+	Kind:  plan.WriteSetting,
+	Path:  plan.NUMABalancingPath,
+	From:  "3",
+	Value: "2",
+	Why:   "doctor: numa-balancing-against-binding",
+}
 
 func TestFix_JournalHasTheFormerValueBeforeTheChange(t *testing.T) {
 	for _, c := range []struct {
@@ -78,19 +87,23 @@ func TestFix_JournalHasTheFormerValueBeforeTheChange(t *testing.T) {
 		h, k, b := fixing(t, 0)
 		want := &journal.SettingChange{Path: c.path, Former: c.former, Value: c.value, Held: true}
 		k.wrote = func() {
-			if len(b.entries) != 1 || b.entries[0].Kind != "setting-began" || cmp.Diff(want, b.entries[0].Setting) != "" {
+			if len(b.entries) != 1 || b.entries[0].Kind != "setting-began" ||
+				cmp.Diff(want, b.entries[0].Setting) != "" {
 				t.Errorf("%s: when it is written, the journal has %+v", c.remedy.Kind, b.entries)
 			}
 		}
 		f, err := h.Fix(t.Context(), operate.FixRequest{Remedy: c.remedy, Held: true})
-		if err != nil || f.Former != c.former || k.values[c.path] != c.value || !strings.Contains(f.What, "was "+c.former+", is "+c.value) {
+		if err != nil || f.Former != c.former || k.values[c.path] != c.value ||
+			!strings.Contains(f.What, "was "+c.former+", is "+c.value) {
 			t.Errorf("%s: %+v, %v; now %v", c.remedy.Kind, f, err, k.values)
 		}
 		if len(b.entries) != 2 {
 			t.Fatalf("%s: %+v", c.remedy.Kind, b.entries)
 		}
 		began, done := b.entries[0], b.entries[1]
-		if done.Kind != "setting-done" || done.ID != began.ID || done.ID == "" || done.By != "alice (uid 1000)" || began.By != done.By || began.Why != c.remedy.Why {
+		if done.Kind != "setting-done" || done.ID != began.ID || done.ID == "" || done.By != "alice (uid 1000)" ||
+			began.By != done.By ||
+			began.Why != c.remedy.Why {
 			t.Errorf("%s: began %+v, done %+v", c.remedy.Kind, began, done)
 		}
 	}
@@ -100,8 +113,15 @@ func TestFix_JournalHasTheFormerValueBeforeTheChange(t *testing.T) {
 // journal has no beginning without an end, and an error that says that nothing
 // was changed is true.
 func TestFix_Faults(t *testing.T) {
-	restore := plan.Remedy{Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: "3", Value: "1", Why: "the daemon stops"}
-	for _, remedy := range []plan.Remedy{balancingOff, {Kind: plan.KSMWithinNodes}, restore, {Kind: plan.ExcludeFromNumad, Guest: "a", PID: 7}} {
+	restore := plan.Remedy{
+		Kind:  plan.RestoreSetting,
+		Path:  plan.NUMABalancingPath,
+		From:  "3",
+		Value: "1",
+		Why:   "the daemon stops",
+	}
+	for _, remedy := range []plan.Remedy{balancingOff, {Kind: plan.KSMWithinNodes}, restore,
+		{Kind: plan.ExcludeFromNumad, Guest: "a", PID: 7}} {
 		for n := 1; n <= 2; n++ {
 			h, k, b := fixing(t, n)
 			before := fmt.Sprint(k.values)
@@ -141,7 +161,12 @@ func TestFix_NothingIsChangedThatCannotBeRecorded(t *testing.T) {
 func TestFix_RestoresWithAFullJournal(t *testing.T) {
 	h, k, _ := fixing(t, 0)
 	h.Journal = &book{fail: full}
-	_, err := h.Fix(t.Context(), operate.FixRequest{Remedy: plan.Remedy{Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: "3", Value: "1"}})
+	_, err := h.Fix(
+		t.Context(),
+		operate.FixRequest{
+			Remedy: plan.Remedy{Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: "3", Value: "1"},
+		},
+	)
 	if err == nil || k.values[plan.NUMABalancingPath] != "1" {
 		t.Errorf("%v; %v", err, k.values)
 	}
@@ -151,10 +176,16 @@ func TestFix_RefusesWhatWasDecidedOnAnotherValue(t *testing.T) {
 	h, k, b := fixing(t, 0)
 	k.values[plan.NUMABalancingPath] = "1"
 	_, err := h.Fix(t.Context(), operate.FixRequest{Remedy: balancingOff})
-	if !errors.Is(err, operate.ErrNotBegun) || !strings.Contains(err.Error(), "was 3 when this was decided, and is 1 now") || k.calls != 1 || len(b.entries) > 0 {
+	if !errors.Is(err, operate.ErrNotBegun) ||
+		!strings.Contains(err.Error(), "was 3 when this was decided, and is 1 now") ||
+		k.calls != 1 ||
+		len(b.entries) > 0 {
 		t.Errorf("%v after %d calls: %+v", err, k.calls, b.entries)
 	}
-	if _, err := h.Fix(t.Context(), operate.FixRequest{Remedy: plan.Remedy{Kind: "teleport"}}); !errors.Is(err, operate.ErrNotBegun) {
+	if _, err := h.Fix(t.Context(), operate.FixRequest{Remedy: plan.Remedy{Kind: "teleport"}}); !errors.Is(
+		err,
+		operate.ErrNotBegun,
+	) {
 		t.Errorf("a remedy that is not known: %v", err)
 	}
 }
@@ -165,7 +196,18 @@ func TestCloseInterrupted(t *testing.T) {
 	h, _, b := fixing(t, 0)
 	alive, dead := journal.Process{PID: self.PID, StartTicks: self.StartTicks}, journal.Process{PID: 1, StartTicks: 1}
 	for id, p := range map[string]*journal.Process{"alive": &alive, "dead": &dead, "unknown": nil} {
-		b.entries = append(b.entries, journal.Entry{At: time.Unix(1, 0), Kind: journal.EffectBind.Began(), ID: id, Effect: journal.EffectBind, Guests: []string{"a"}, What: "bind a", Process: p})
+		b.entries = append(
+			b.entries,
+			journal.Entry{
+				At:      time.Unix(1, 0),
+				Kind:    journal.EffectBind.Began(),
+				ID:      id,
+				Effect:  journal.EffectBind,
+				Guests:  []string{"a"},
+				What:    "bind a",
+				Process: p,
+			},
+		)
 	}
 	for range 2 {
 		if err := h.CloseInterrupted(t.Context()); err != nil {

@@ -89,12 +89,14 @@ func (r renamed) Guests(ctx context.Context) ([]inventory.Guest, error) {
 // A new placement needs to know the room that the other guests of the same
 // hypervisor take, whichever hypervisor that is.
 func TestBind_RefusesWhereGuestsOfItsHypervisorAreHidden(t *testing.T) {
-	for own, other := range map[guest.Hypervisor]guest.Hypervisor{guest.LibvirtQEMU: guest.PlainQEMU, guest.PlainQEMU: guest.LibvirtQEMU} {
+	for own, other := range map[guest.Hypervisor]guest.Hypervisor{guest.LibvirtQEMU: guest.PlainQEMU,
+		guest.PlainQEMU: guest.LibvirtQEMU} {
 		for name, hides := range map[string]guest.Hypervisor{"own": own, "other": other} {
 			t.Run(string(own)+"/"+name, func(t *testing.T) {
 				w := misplaced(t, kinds[0], folderOf(t))
 				shows := renamed{w.Host, own, nil}
-				w.host.Sources.Hypervisors = []observe.Hypervisor{shows, masked{renamed{w.Host, other, errLost}, func([]inventory.Guest) []inventory.Guest { return nil }}}
+				w.host.Sources.Hypervisors = []observe.Hypervisor{shows,
+					masked{renamed{w.Host, other, errLost}, func([]inventory.Guest) []inventory.Guest { return nil }}}
 				if hides == own {
 					shows.err = errLost
 					w.host.Sources.Hypervisors = []observe.Hypervisor{shows}
@@ -106,7 +108,8 @@ func TestBind_RefusesWhereGuestsOfItsHypervisorAreHidden(t *testing.T) {
 					}
 					return
 				}
-				if want := "cannot see VMs of " + own.String() + ", so their room is not known"; err == nil || !strings.Contains(err.Error(), want) {
+				if want := "cannot see VMs of " + own.String() + ", so their room is not known"; err == nil ||
+					!strings.Contains(err.Error(), want) {
 					t.Errorf("error %v, want one with %q", err, want)
 				}
 			})

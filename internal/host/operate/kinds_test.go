@@ -36,9 +36,14 @@ var kinds = []kind{
 
 // guest makes a guest of the kind: cell i has its policy on the i-th of the
 // given nodes, and vCPU i, which uses it, is pinned to the CPUs of pins.
-func (k kind) guest(name string, cellMemory topology.Bytes, on []topology.NodeID, pins topology.CPUSet) fake.Definition {
-	d := fake.Definition{Name: name, Config: inventory.Config{VCPUs: k.cells, Memory: cellMemory * topology.Bytes(k.cells), Source: k.source,
-		Pins: map[guest.VCPUID]topology.CPUSet{}}}
+func (k kind) guest(
+	name string, cellMemory topology.Bytes, on []topology.NodeID, pins topology.CPUSet,
+) fake.Definition {
+	d := fake.Definition{
+		Name: name,
+		Config: inventory.Config{VCPUs: k.cells, Memory: cellMemory * topology.Bytes(k.cells), Source: k.source,
+			Pins: map[guest.VCPUID]topology.CPUSet{}},
+	}
 	if k.huge {
 		d.Config.PageSize, d.Config.Immediate = 2*mib, true
 	}
@@ -51,10 +56,12 @@ func (k kind) guest(name string, cellMemory topology.Bytes, on []topology.NodeID
 		if k.cells == 1 {
 			continue
 		}
-		d.Config.Cells = append(d.Config.Cells, inventory.ConfigCell{ID: guest.CellID(i), VCPUs: topology.SetOf(v), Memory: cellMemory})
+		d.Config.Cells = append(d.Config.Cells,
+			inventory.ConfigCell{ID: guest.CellID(i), VCPUs: topology.SetOf(v), Memory: cellMemory})
 		if k.mode != "" {
 			d.Config.NUMATune.Mode = string(guest.MemoryStrict) // the outer limit
-			d.Config.NUMATune.Cells = append(d.Config.NUMATune.Cells, inventory.CellTune{Cell: guest.CellID(i), Mode: string(k.mode), Nodes: topology.SetOf(on[i])})
+			d.Config.NUMATune.Cells = append(d.Config.NUMATune.Cells,
+				inventory.CellTune{Cell: guest.CellID(i), Mode: string(k.mode), Nodes: topology.SetOf(on[i])})
 		}
 	}
 	return d

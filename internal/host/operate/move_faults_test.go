@@ -47,7 +47,8 @@ func scenes() []scene {
 		away, _ := nodes("0-3").Minus(c.Placement.Nodes).First()
 		return w, w.planned(t, plan.MoveGuest, map[string]string{"g": fmt.Sprint(away)})
 	}}, scene{"a swap through little room", func(t tester, folder string) (world, plan.Move) {
-		w := home(t, "nodes:4 cores:4 memory:512M huge:2M=4 square distances:10,16,28", folder, 320*mib, map[string]topology.NodeID{"g": 1, "h": 2})
+		w := home(t, "nodes:4 cores:4 memory:512M huge:2M=4 square distances:10,16,28", folder, 320*mib,
+			map[string]topology.NodeID{"g": 1, "h": 2})
 		m := w.planned(t, plan.Swap, map[string]string{"g": "2", "h": "1"})
 		w.Fill(1, 96*mib)
 		w.Fill(2, 96*mib)
@@ -136,7 +137,8 @@ func (w world) starts(m plan.Move) map[string]uint64 {
 
 // same is the move of those guests only that still run.
 func (w world) same(m plan.Move, started map[string]uint64) plan.Move {
-	m.Guests = slices.DeleteFunc(slices.Clone(m.Guests), func(g plan.GuestMove) bool { return w.StartTicksOf(g.Guest) != started[g.Guest] })
+	m.Guests = slices.DeleteFunc(slices.Clone(m.Guests),
+		func(g plan.GuestMove) bool { return w.StartTicksOf(g.Guest) != started[g.Guest] })
 	return m
 }
 
@@ -156,14 +158,16 @@ func (w world) allAt(t *testing.T, m plan.Move, where string) {
 // runs where its metadata say, or, if these say nothing, where it was.
 func (w world) finishes(t *testing.T, m plan.Move, kept *book, started map[string]uint64, where string) {
 	t.Helper()
-	if _, err := w.host.Recover(context.Background(), move.Request{By: "restart", Keep: kept}); err != nil && !errors.Is(err, apply.ErrGone) {
+	if _, err := w.host.Recover(context.Background(), move.Request{By: "restart", Keep: kept}); err != nil &&
+		!errors.Is(err, apply.ErrGone) {
 		t.Errorf("%s: recovering: %v", where, err)
 	}
 	if open := journal.CutShort(kept.entries); len(open) > 0 {
 		t.Errorf("%s: still cut short: %+v", where, open)
 	}
 	entries := len(kept.entries)
-	if again, err := w.host.Recover(context.Background(), move.Request{Keep: kept}); err != nil || len(again) > 0 || len(kept.entries) != entries {
+	if again, err := w.host.Recover(context.Background(), move.Request{Keep: kept}); err != nil || len(again) > 0 ||
+		len(kept.entries) != entries {
 		t.Errorf("%s: recovering again: %v, %v", where, again, err)
 	}
 	for _, g := range m.Guests {
@@ -221,7 +225,8 @@ func (w world) asItWas(t *testing.T, m plan.GuestMove, where string) {
 	}
 	for _, thread := range g.Seen.Threads {
 		if thread.VCPU != nil && !top.NodesOf(thread.Affinity).Equal(m.Undo.VCPUNodes) {
-			t.Errorf("%s: vCPU %d of guest %s is on CPUs %s; it was on nodes %s", where, *thread.VCPU, g.Name, thread.Affinity, m.Undo.VCPUNodes)
+			t.Errorf("%s: vCPU %d of guest %s is on CPUs %s; it was on nodes %s", where, *thread.VCPU, g.Name,
+				thread.Affinity, m.Undo.VCPUNodes)
 		}
 	}
 }
@@ -273,7 +278,9 @@ func TestMoveKilledAtEveryPointIsRecovered(t *testing.T) {
 					w.Inject(f)
 					killed(func() { _, _ = w.move(context.Background(), m, b) })
 					w.Inject(fake.Fault{})
-					w.reborn(self).recovered(t, m, b, started, fmt.Sprintf("killed at call %d (%s), after it: %v", call.N, call.Method, after))
+					w.reborn(self).
+						recovered(t, m, b, started, fmt.Sprintf("killed at call %d (%s), after it: %v", call.N,
+							call.Method, after))
 				}
 			}
 			for n := range len(kept.entries) {
@@ -294,7 +301,8 @@ func TestMoveKilledAtEveryPointIsRecovered(t *testing.T) {
 					started := w.starts(m)
 					killed(func() { _, _ = w.move(context.Background(), m, b) })
 					b.fail = nil
-					w.reborn(self).recovered(t, m, b, started, fmt.Sprintf("killed at entry %d, after it: %v", n+1, after))
+					w.reborn(self).
+						recovered(t, m, b, started, fmt.Sprintf("killed at entry %d, after it: %v", n+1, after))
 				}
 			}
 		})
@@ -340,7 +348,9 @@ func TestMoveGoesOnWithoutAGuestThatEnded(t *testing.T) {
 	w, m = s[0].make(t, folderOf(t))
 	w.Inject(fake.Fault{Before: fake.NthOf("Move", 1, func() error { w.Vanish("g"); return nil })})
 	b = &book{}
-	if moved, err = w.move(context.Background(), m, b); !errors.Is(err, apply.ErrGone) || moved.End != journal.MoveFailed || b.ended(t) != journal.MoveFailed {
+	if moved, err = w.move(context.Background(), m, b); !errors.Is(err, apply.ErrGone) ||
+		moved.End != journal.MoveFailed ||
+		b.ended(t) != journal.MoveFailed {
 		t.Errorf("%v: %s %s", err, moved.End, moved.Why)
 	}
 	w.settled(t)
@@ -359,7 +369,8 @@ func TestMove_UnreadProcessIsTakenUpAgain(t *testing.T) {
 		return nil
 	}})
 	b := &book{}
-	if moved, err := w.move(t.Context(), m, b); !errors.Is(err, move.ErrStopped) || !errors.Is(err, apply.ErrUnread) || moved.End != "" {
+	if moved, err := w.move(t.Context(), m, b); !errors.Is(err, move.ErrStopped) || !errors.Is(err, apply.ErrUnread) ||
+		moved.End != "" {
 		t.Fatalf("%v: end %q, %s; want it stopped", err, moved.End, moved.Why)
 	}
 	w.Inject(fake.Fault{})
@@ -396,7 +407,8 @@ func TestMoveStoppedOrUndone(t *testing.T) {
 					t.Fatalf("%v: %s %s", err, moved.End, moved.Why)
 				}
 				all, err := w.host.Recover(context.Background(), move.Request{Keep: b})
-				if err != nil || len(all) != 1 || !all[0].Complete() || b.entries[len(b.entries)-1].Kind != journal.MoveDone {
+				if err != nil || len(all) != 1 || !all[0].Complete() ||
+					b.entries[len(b.entries)-1].Kind != journal.MoveDone {
 					t.Fatalf("resumed: %v, %+v", err, all)
 				}
 				w.allAt(t, m, "resumed")
@@ -476,7 +488,12 @@ func TestRecoverUndoesWhatHasNoRoomAnyMore(t *testing.T) {
 // fullOn is a guest that somebody starts on a node, bound to it, which leaves no
 // room there for one of 2 GiB of which half is there.
 func fullOn(node topology.NodeID) inventory.Config {
-	return inventory.Config{VCPUs: 1, Memory: 3 * gib, Source: "memfd", NUMATune: &inventory.NUMATune{Mode: "strict", Nodes: topology.SetOf(node)}}
+	return inventory.Config{
+		VCPUs:    1,
+		Memory:   3 * gib,
+		Source:   "memfd",
+		NUMATune: &inventory.NUMATune{Mode: "strict", Nodes: topology.SetOf(node)},
+	}
 }
 
 // A move that somebody else is at is not touched by a restart.
@@ -486,7 +503,8 @@ func TestRecoverLeavesMovesAloneThatGoOn(t *testing.T) {
 	b := &book{}
 	w.Inject(fake.Fault{Before: fake.NthOf("Move", 2, func() error {
 		before := w.guest(t, "a")
-		if all, err := w.host.Recover(context.Background(), move.Request{By: "restart", Keep: b}); err != nil || len(all) > 0 {
+		if all, err := w.host.Recover(context.Background(), move.Request{By: "restart", Keep: b}); err != nil ||
+			len(all) > 0 {
 			t.Errorf("%v, %v", all, err)
 		}
 		w.unchanged(t, before)

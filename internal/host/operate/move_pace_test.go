@@ -24,7 +24,9 @@ type slow struct {
 
 const copyRate = 2 * gib
 
-func (s *slow) Move(ctx context.Context, pid int, step plan.Step, progress func(done, total topology.Bytes)) (plan.Moved, error) {
+func (s *slow) Move(
+	ctx context.Context, pid int, step plan.Step, progress func(done, total topology.Bytes),
+) (plan.Moved, error) {
 	moved, err := s.Kernel.Move(ctx, pid, step, progress)
 	time.Sleep(time.Duration(float64(moved.Moved) / float64(copyRate) * float64(time.Second)))
 	s.copied += moved.Moved
@@ -42,7 +44,8 @@ func paced(t *testing.T, bears topology.Bytes, change func(*move.Host, *move.Req
 	t.Helper()
 	folder := folderOf(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := home(t, "nodes:4 cores:4 memory:16G square distances:10,16,28", folder, 8*gib, map[string]topology.NodeID{"a": 0})
+		w := home(t, "nodes:4 cores:4 memory:16G square distances:10,16,28", folder, 8*gib,
+			map[string]topology.NodeID{"a": 0})
 		s := &slow{Kernel: w.Host, began: time.Now().Add(-time.Hour), bears: bears}
 		w.host.Kernel, w.host.Meter, w.host.Clock = s, s, time.Now
 		r := move.Request{ID: "m1", Move: w.planned(t, plan.MoveGuest, map[string]string{"a": "1"}), Keep: &book{}}
@@ -61,7 +64,8 @@ func paced(t *testing.T, bears topology.Bytes, change func(*move.Host, *move.Req
 func TestMoveIsPacedByHowTheGuestBearsIt(t *testing.T) {
 	none := func(*move.Host, *move.Request) {}
 	full := paced(t, 64*gib, func(_ *move.Host, r *move.Request) { r.FullSpeed = true })
-	if want := 8 * gib / copyRate * topology.Bytes(time.Second); full < time.Duration(want) || full > time.Duration(want)+time.Second/10 {
+	if want := 8 * gib / copyRate * topology.Bytes(time.Second); full < time.Duration(want) ||
+		full > time.Duration(want)+time.Second/10 {
 		t.Errorf("at full speed it took %v", full)
 	}
 	if took := paced(t, 64*gib, none); took > 4*full {
@@ -94,11 +98,20 @@ func TestMoveKeepsToItsCaps(t *testing.T) {
 		change func(h *move.Host)
 		most   float64 // bytes a second
 	}{
-		"a cap":                  {func(h *move.Host) { h.Policy.Balance.Pace = 200 * mib }, float64(200 * mib)},
-		"a cap without a meter":  {func(h *move.Host) { h.Policy.Balance.Pace, h.Meter = 200*mib, nil }, float64(200 * mib)},
-		"a part of bandwidth":    {func(h *move.Host) { h.Sources.Measured = bandwidth(1200) }, 300e6},
-		"what others leave":      {func(h *move.Host) { h.Sources.Measured = bandwidth(1200); h.Traffic = only(0, 1000) }, 200e6},
-		"others are not in need": {func(h *move.Host) { h.Sources.Measured = bandwidth(1200); h.Traffic = only(3, 1200) }, 300e6},
+		"a cap": {func(h *move.Host) { h.Policy.Balance.Pace = 200 * mib }, float64(200 * mib)},
+		"a cap without a meter": {func(h *move.Host) { h.Policy.Balance.Pace, h.Meter = 200*mib, nil },
+			float64(200 * mib)},
+		"a part of bandwidth": {func(h *move.Host) { h.Sources.Measured = bandwidth(1200) }, 300e6},
+		"what others leave": {func(h *move.Host) {
+			h.Sources.Measured = bandwidth(1200)
+			h.Traffic = only(0,
+				1000)
+		}, 200e6},
+		"others are not in need": {func(h *move.Host) {
+			h.Sources.Measured = bandwidth(1200)
+			h.Traffic = only(3,
+				1200)
+		}, 300e6},
 	} {
 		took := paced(t, 64*gib, func(h *move.Host, _ *move.Request) { c.change(h) })
 		if rate := float64(8*gib) / took.Seconds(); rate > c.most || rate < 0.8*c.most {

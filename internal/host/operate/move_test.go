@@ -180,7 +180,10 @@ func TestMoveSwapsThroughLittleRoom(t *testing.T) {
 	if err != nil || !moved.Complete() {
 		t.Fatalf("%v: %s %s %v", err, moved.End, moved.Why, moved.Shortfalls())
 	}
-	if copies := len(slices.DeleteFunc(w.Calls(), func(c fake.Call) bool { return c.Method != "Move" })); copies < 2*int(2*gib/(128*mib)) {
+	if copies := len(slices.DeleteFunc(w.Calls(),
+		func(c fake.Call) bool { return c.Method != "Move" })); copies < 2*int(
+		2*gib/(128*mib),
+	) {
 		t.Errorf("%d slices copied, through 64 MiB", copies)
 	}
 	if got := w.guest(t, "a").Placement.Nodes; !got.Equal(nodes("1")) {
@@ -206,7 +209,9 @@ func TestMoveGivesUpWithoutRoom(t *testing.T) {
 	if err != nil || moved.End != journal.MovePartial || b.ended(t) != journal.MovePartial {
 		t.Fatalf("%v: %s %s", err, moved.End, moved.Why)
 	}
-	if short := strings.Join(moved.Shortfalls(), "; "); !strings.Contains(short, "cannot allocate memory") || !strings.Contains(short, "a: ") || !strings.Contains(short, "b: ") {
+	if short := strings.Join(moved.Shortfalls(), "; "); !strings.Contains(short, "cannot allocate memory") ||
+		!strings.Contains(short, "a: ") ||
+		!strings.Contains(short, "b: ") {
 		t.Errorf("falls short: %s", short)
 	}
 	w.Drain()
@@ -228,8 +233,10 @@ func TestMoveRefusesAStalePlan(t *testing.T) {
 		want string
 		is   error
 	}{
-		{"another has pinned it", func(w world) error { return w.Repin("a", 0, cpus("8-11")) }, "may run on nodes 2", move.ErrStale},
-		{"its memory has moved", func(w world) error { return w.Smear("a", nodes("0,3")) }, "lie elsewhere", move.ErrStale},
+		{"another has pinned it", func(w world) error { return w.Repin("a", 0, cpus("8-11")) }, "may run on nodes 2",
+			move.ErrStale},
+		{"its memory has moved", func(w world) error { return w.Smear("a", nodes("0,3")) }, "lie elsewhere",
+			move.ErrStale},
 		{"it was bound", func(w world) error {
 			_, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "a", Change: limitTo("2")})
 			return err
@@ -239,12 +246,14 @@ func TestMoveRefusesAStalePlan(t *testing.T) {
 			return w.host.Delete(context.Background(), operate.DeleteRequest{Name: "a", Force: true})
 		}, "no such guest", move.ErrStale},
 		{"the target is taken", func(w world) error {
-			s := spec(t, guest.Spec{Name: "c", VCPUs: 1, Memory: 3 * gib, Limits: guest.Limits{Nodes: nodes("1")}, Topology: guest.TopologySpec{Mode: guest.TopologyOff}})
+			s := spec(t, guest.Spec{Name: "c", VCPUs: 1, Memory: 3 * gib, Limits: guest.Limits{Nodes: nodes("1")},
+				Topology: guest.TopologySpec{Mode: guest.TopologyOff}})
 			_, err := w.create(s)
 			return err
 		}, "promised", move.ErrStale},
 		{"it is being bound", func(w world) error {
-			return w.host.Ledger.Locked(context.Background(), func(tx claim.Locked) error { return tx.Put(claim.Claim{Name: "a", Holder: self}) })
+			return w.host.Ledger.Locked(context.Background(),
+				func(tx claim.Locked) error { return tx.Put(claim.Claim{Name: "a", Holder: self}) })
 		}, "already", operate.ErrBusy},
 		{"libvirt does not answer", func(w world) error {
 			w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errLost })})
@@ -265,7 +274,8 @@ func TestMoveRefusesAStalePlan(t *testing.T) {
 			claimed, _ := w.host.Ledger.Claims()
 			b := &book{}
 			_, err := w.move(context.Background(), m, b)
-			if err == nil || !regexp.MustCompile(c.want).MatchString(err.Error()) || c.is != nil && !errors.Is(err, c.is) {
+			if err == nil || !regexp.MustCompile(c.want).MatchString(err.Error()) ||
+				c.is != nil && !errors.Is(err, c.is) {
 				t.Errorf("error %v, want %q (%v)", err, c.want, c.is)
 			}
 			if there {
@@ -299,7 +309,16 @@ func TestMoveIsKeptBeforeAnythingIsTouched(t *testing.T) {
 func TestMoveHoldsBothPlacesUntilItsEnd(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0})
 	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
-	other := spec(t, guest.Spec{Name: "c", VCPUs: 1, Memory: 5 * gib / 2, Limits: guest.Limits{Nodes: nodes("0-1"), MaxNodes: 1}, Topology: guest.TopologySpec{Mode: guest.TopologyOff}})
+	other := spec(
+		t,
+		guest.Spec{
+			Name:     "c",
+			VCPUs:    1,
+			Memory:   5 * gib / 2,
+			Limits:   guest.Limits{Nodes: nodes("0-1"), MaxNodes: 1},
+			Topology: guest.TopologySpec{Mode: guest.TopologyOff},
+		},
+	)
 	tries := 0
 	b := &book{}
 	b.fail = func(int, journal.Entry) error {
@@ -391,7 +410,8 @@ func TestMoveTellsItsProgress(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0, "b": 1})
 	m := w.planned(t, plan.Swap, map[string]string{"a": "1", "b": "0"})
 	var told []status.Moving
-	_, err := w.host.Move(context.Background(), move.Request{ID: "m7", Move: m, Keep: &book{}, Told: func(s status.Moving) { told = append(told, s) }})
+	_, err := w.host.Move(context.Background(),
+		move.Request{ID: "m7", Move: m, Keep: &book{}, Told: func(s status.Moving) { told = append(told, s) }})
 	if err != nil || len(told) < 16 {
 		t.Fatalf("%v, told %d times", err, len(told))
 	}

@@ -67,7 +67,8 @@ func TestObserve_KeepsIntentsOfThisHostAndOfNone(t *testing.T) {
 	for _, host := range []guest.HostIdentity{here, renamed, {}} {
 		_, g := migrated(t, host).observe(t)
 		if !g.Managed || g.Placement == nil || g.PlacedFor != nil {
-			t.Errorf("intent of %+v: managed %v, placement %v, placed for %v", host, g.Managed, g.Placement, g.PlacedFor)
+			t.Errorf("intent of %+v: managed %v, placement %v, placed for %v", host, g.Managed, g.Placement,
+				g.PlacedFor)
 		}
 	}
 }

@@ -33,7 +33,14 @@ func (h *Host) growPools(ctx context.Context, name string, short []plan.Step) er
 func (h *Host) growPool(name string, s plan.Step) error {
 	got, err := h.Kernel.GrowPool(s.Node, s.PageSize, s.Pages)
 	if err == nil && got < s.Pages {
-		err = fmt.Errorf("node %d gave %d of the %d pages of %v that its pool is short of: its free memory is fragmented; reserve pages at boot or use smaller ones", s.Node, got, s.Pages, s.PageSize)
+		err = fmt.Errorf(
+			"node %d gave %d of the %d pages of %v that its pool is short of: its free memory is fragmented; "+
+				"reserve pages at boot or use smaller ones",
+			s.Node,
+			got,
+			s.Pages,
+			s.PageSize,
+		)
 	}
 	if got == 0 {
 		return err
@@ -63,7 +70,8 @@ func poolShortages(rooms []capacity.Node, p guest.Placement) []plan.Step {
 			}
 		}
 		if need > free {
-			short = append(short, plan.Step{Kind: plan.GrowPool, Node: r.Node, PageSize: r.PageSize, Pages: need - free})
+			short = append(short,
+				plan.Step{Kind: plan.GrowPool, Node: r.Node, PageSize: r.PageSize, Pages: need - free})
 		}
 	}
 	return short
@@ -87,7 +95,17 @@ func (h *Host) givePoolsBack(name string, lay topology.MemoryByNode, nodes topol
 			err = errors.New("they are in use")
 		}
 		if left > 0 {
-			errs = append(errs, fmt.Errorf("%d huge pages of %v that were added for guest %s stay in the pools: %w; 'numavisor delete %[3]s' tries again", left, g.Size, name, err))
+			errs = append(
+				errs,
+				fmt.Errorf(
+					"%d huge pages of %v that were added for guest %s stay in the pools: %w; 'numavisor delete "+
+						"%[3]s' tries again",
+					left,
+					g.Size,
+					name,
+					err,
+				),
+			)
 			g.Pages = left
 			kept = append(kept, g)
 		}

@@ -42,7 +42,8 @@ func (h *Host) BindProcess(ctx context.Context, r ProcessRequest) (Bound, error)
 		}
 		for _, g := range inv.Guests {
 			if g.PID == r.PID && g.Can.StoreIntent {
-				return fmt.Errorf("process %d is guest %s: run 'numavisor bind %[2]s', so that libvirt knows of it", r.PID, g.Name)
+				return fmt.Errorf("process %d is guest %s: run 'numavisor bind %[2]s', so that libvirt knows of it",
+					r.PID, g.Name)
 			}
 		}
 		g, err := observe.Process(ctx, h.Sources.Kernel, r.PID)
@@ -88,7 +89,14 @@ func (h *Host) planProcess(tx claim.Locked, inv *inventory.Host, g inventory.Gue
 	if r.DryRun {
 		return nil
 	}
-	return tx.Put(claim.Claim{Name: g.Name, Holder: claim.Process{PID: basis.PID, StartTicks: basis.StartTicks}, Placement: p, Process: true})
+	return tx.Put(
+		claim.Claim{
+			Name:      g.Name,
+			Holder:    claim.Process{PID: basis.PID, StartTicks: basis.StartTicks},
+			Placement: p,
+			Process:   true,
+		},
+	)
 }
 
 // processSpec asks for what the process has.
@@ -97,7 +105,12 @@ func processSpec(g inventory.Guest) guest.Spec {
 	for _, bytes := range g.Seen.MemoryByNode {
 		memory += bytes
 	}
-	return guest.Spec{Name: g.Name, VCPUs: max(1, g.Config.VCPUs), Memory: max(memory, topology.MiB), Topology: guest.TopologySpec{Mode: guest.TopologyOff}}
+	return guest.Spec{
+		Name:     g.Name,
+		VCPUs:    max(1, g.Config.VCPUs),
+		Memory:   max(memory, topology.MiB),
+		Topology: guest.TopologySpec{Mode: guest.TopologyOff},
+	}
 }
 
 // placeProcess places a process like a guest; all its threads get the CPUs of its vCPUs.
@@ -136,7 +149,8 @@ func (h *Host) PlaceNew(ctx context.Context, spec guest.Spec, command string) (N
 		if n.Placement, _, err = h.placeProcess(&inv, spec); err != nil {
 			return err
 		}
-		if err := tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: n.Placement, Process: true}); err != nil {
+		if err := tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: n.Placement,
+			Process: true}); err != nil {
 			return err
 		}
 		n.effect, err = h.begin(journal.Entry{Effect: journal.EffectRun, Guests: []string{spec.Name},

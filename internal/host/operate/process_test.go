@@ -15,10 +15,13 @@ import (
 )
 
 func (w world) bindProcess(pid int, to string) (operate.Bound, error) {
-	return w.host.BindProcess(context.Background(), operate.ProcessRequest{PID: pid, Change: func(s guest.Spec) (guest.Spec, error) {
-		s.Limits.Nodes = nodes(to)
-		return s.Normalize()
-	}})
+	return w.host.BindProcess(
+		context.Background(),
+		operate.ProcessRequest{PID: pid, Change: func(s guest.Spec) (guest.Spec, error) {
+			s.Limits.Nodes = nodes(to)
+			return s.Normalize()
+		}},
+	)
 }
 
 // A process is bound whole: threads, memory and what it touches later; its
@@ -99,12 +102,14 @@ func TestPlaceNew(t *testing.T) {
 		t.Fatalf("%v: %+v", err, p)
 	}
 	inv, err := w.host.Observe(context.Background())
-	if err != nil || len(inv.Claims) != 1 || inv.Claims[0].PID != self.PID || p.MemoryOn(inv.Claims[0].Placement.Reservations[0].Node) != gib {
+	if err != nil || len(inv.Claims) != 1 || inv.Claims[0].PID != self.PID ||
+		p.MemoryOn(inv.Claims[0].Placement.Reservations[0].Node) != gib {
 		t.Errorf("%v, claims %+v", err, inv.Claims)
 	}
 	again, err := w.host.PlaceNew(context.Background(), s, "true")
 	if err != nil || !again.Placement.Nodes.Equal(p.Nodes) {
-		t.Errorf("placed anew on %s, before on %s: its own claim is in its way (%v)", again.Placement.Nodes, p.Nodes, err)
+		t.Errorf("placed anew on %s, before on %s: its own claim is in its way (%v)", again.Placement.Nodes, p.Nodes,
+			err)
 	}
 }
 

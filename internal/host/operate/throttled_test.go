@@ -15,7 +15,8 @@ import (
 func TestTruths_TellThrottlingFromWaiting(t *testing.T) {
 	vcpu := guest.VCPUID(0)
 	h := inventory.Host{Guests: []inventory.Guest{{Name: "capped", State: "running", Seen: inventory.Seen{
-		Threads:   []inventory.Thread{{TID: 1, Role: inventory.RoleVCPU, VCPU: &vcpu, RunTime: 19 * time.Second, WaitTime: 81 * time.Second}},
+		Threads: []inventory.Thread{
+			{TID: 1, Role: inventory.RoleVCPU, VCPU: &vcpu, RunTime: 19 * time.Second, WaitTime: 81 * time.Second}},
 		Throttled: 80 * time.Second,
 	}}}}
 	truth := operate.Truths(&h)[0]

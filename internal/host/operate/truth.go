@@ -61,8 +61,17 @@ func Truths(h *inventory.Host) []Truth {
 
 // TruthOf tells the truth of one guest as it was seen.
 func TruthOf(g inventory.Guest, t *topology.Topology) Truth {
-	r := Truth{Guest: g.Name, State: g.State, Managed: g.Placement != nil, PlacedFor: g.PlacedFor, VCPUs: g.Config.VCPUs, Memory: g.Config.Memory,
-		MemoryByNode: g.Seen.MemoryByNode, MemorySource: g.Seen.MemorySource, ThreadSource: g.Seen.ThreadSource}
+	r := Truth{
+		Guest:        g.Name,
+		State:        g.State,
+		Managed:      g.Placement != nil,
+		PlacedFor:    g.PlacedFor,
+		VCPUs:        g.Config.VCPUs,
+		Memory:       g.Config.Memory,
+		MemoryByNode: g.Seen.MemoryByNode,
+		MemorySource: g.Seen.MemorySource,
+		ThreadSource: g.Seen.ThreadSource,
+	}
 	if g.Placement != nil {
 		r.Nodes = g.Placement.Nodes
 	}
@@ -163,7 +172,8 @@ func Verified(inv *inventory.Host, name string) (Truth, error) {
 
 // Unseen says what of a guest could not be seen, and why.
 func Unseen(inv inventory.Host, name string) error {
-	err := fmt.Errorf("guest %s runs, but its threads or its memory could not be seen; 'numavisor show %[1]s' looks again", name)
+	err := fmt.Errorf(
+		"guest %s runs, but its threads or its memory could not be seen; 'numavisor show %[1]s' looks again", name)
 	for _, gap := range inv.Gaps {
 		if gap.Object == inventory.GuestRef(name) {
 			err = fmt.Errorf("%w; %s: %s", err, gap.What, gap.Why)
@@ -202,7 +212,14 @@ func (h *Host) Show(ctx context.Context, name string) (View, inventory.Host, err
 	if err != nil {
 		return View{}, inv, err
 	}
-	v := View{Truth: TruthOf(g, &inv.Topology), Spec: g.Spec, Placement: g.Placement, Config: g.Config, Cells: []CellView{}, Threads: append([]inventory.Thread{}, g.Seen.Threads...)}
+	v := View{
+		Truth:     TruthOf(g, &inv.Topology),
+		Spec:      g.Spec,
+		Placement: g.Placement,
+		Config:    g.Config,
+		Cells:     []CellView{},
+		Threads:   append([]inventory.Thread{}, g.Seen.Threads...),
+	}
 	for _, r := range g.Seen.Ranges {
 		if r.Cell != nil {
 			v.Cells = append(v.Cells, cellView(g, r))
@@ -218,7 +235,15 @@ func (h *Host) Show(ctx context.Context, name string) (View, inventory.Host, err
 }
 
 func cellView(g inventory.Guest, r inventory.MemoryRange) CellView {
-	c := CellView{Name: fmt.Sprint(*r.Cell), Memory: r.Size, ByNode: r.ByNode, Policy: r.Policy, Backing: r.Backing, PageSize: r.PageSize, Address: r.Address}
+	c := CellView{
+		Name:     fmt.Sprint(*r.Cell),
+		Memory:   r.Size,
+		ByNode:   r.ByNode,
+		Policy:   r.Policy,
+		Backing:  r.Backing,
+		PageSize: r.PageSize,
+		Address:  r.Address,
+	}
 	for _, have := range g.Config.Cells {
 		if have.ID == *r.Cell {
 			c.VCPUs = have.VCPUs

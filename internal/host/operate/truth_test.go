@@ -33,7 +33,9 @@ func TestTruthOfEveryGuest(t *testing.T) {
 	if loose.Managed || loose.MemoryOnIntended != nil || loose.LocalShare == nil {
 		t.Errorf("a guest that nobody placed has no intended place, but a local share: %+v", loose)
 	}
-	if want := "as intended: 100 % of vCPUs on the intended CPUs, 100.0 % of memory on the intended nodes"; made.Verdict() != want || !made.Managed {
+	if want := "as intended: 100 % of vCPUs on the intended CPUs, 100.0 % of memory on the intended " +
+		"nodes"; made.Verdict() != want ||
+		!made.Managed {
 		t.Errorf("verdict %q, want %q", made.Verdict(), want)
 	}
 	if first, _ := made.Nodes.First(); made.VCPUsByNode[first] != 2 {
@@ -55,12 +57,15 @@ func TestShowTellsEachCell(t *testing.T) {
 	}
 	for i, c := range view.Cells {
 		placed := view.Placement.Cells[i]
-		if !c.VCPUs.Equal(placed.VCPUs) || !c.Intended.Equal(placed.Nodes) || c.Memory != placed.Memory || c.Backing != "memfd" {
+		if !c.VCPUs.Equal(placed.VCPUs) || !c.Intended.Equal(placed.Nodes) || c.Memory != placed.Memory ||
+			c.Backing != "memfd" {
 			t.Errorf("cell %d shown as %+v, placed as %+v", i, c, placed)
 		}
 	}
 	w.Inject(fake.Fault{Before: fake.NthOf("Ranges", 1, func() error { return errLost })})
-	if view, _, err = w.host.Show(context.Background(), "new"); err != nil || view.Cells == nil || len(view.Cells) > 0 || len(view.Gaps) != 1 {
+	if view, _, err = w.host.Show(context.Background(), "new"); err != nil || view.Cells == nil ||
+		len(view.Cells) > 0 ||
+		len(view.Gaps) != 1 {
 		t.Errorf("%v; cells that could not be read: %v, gaps %v", err, view.Cells, view.Gaps)
 	}
 	if _, _, err := w.host.Show(context.Background(), "other"); !errors.Is(err, operate.ErrNoGuest) {
@@ -81,7 +86,9 @@ func TestAMissingGuestMayOnlyBeUnseen(t *testing.T) {
 	}
 	w.Inject(fake.Fault{})
 	_, _, err = w.host.Show(context.Background(), "other")
-	if want := "guest other: no such guest on this host; 'numavisor list' shows all"; err == nil || err.Error() != want || !errors.Is(err, operate.ErrNoGuest) {
+	if want := "guest other: no such guest on this host; 'numavisor list' shows all"; err == nil ||
+		err.Error() != want ||
+		!errors.Is(err, operate.ErrNoGuest) {
 		t.Errorf("error %v, want %s", err, want)
 	}
 }
@@ -90,7 +97,8 @@ func TestAMissingGuestMayOnlyBeUnseen(t *testing.T) {
 func TestAMissingGuestMayHaveEnded(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
 	w.Inject(fake.Fault{Before: fake.NthOf("Threads", 1, func() error { w.Vanish("g"); return nil })})
-	if _, _, err := w.host.Show(context.Background(), "g"); !errors.Is(err, operate.ErrNoGuest) || !strings.Contains(err.Error(), "ended while it was looked at") {
+	if _, _, err := w.host.Show(context.Background(), "g"); !errors.Is(err, operate.ErrNoGuest) ||
+		!strings.Contains(err.Error(), "ended while it was looked at") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -100,7 +108,15 @@ type unreadable struct{ *fake.Host }
 
 func (u unreadable) Settings() (inventory.Kernel, []inventory.Gap) {
 	settings, gaps := u.Host.Settings()
-	return settings, append(gaps, inventory.Gap{Kind: inventory.SettingsUnread, Object: inventory.HostRef(), What: "/sys/kernel/mm/ksm/run", Why: "permission denied"})
+	return settings, append(
+		gaps,
+		inventory.Gap{
+			Kind:   inventory.SettingsUnread,
+			Object: inventory.HostRef(),
+			What:   "/sys/kernel/mm/ksm/run",
+			Why:    "permission denied",
+		},
+	)
 }
 
 // Pages that were added for a guest which others removed since are given back,
@@ -117,14 +133,20 @@ func TestPagesOfARemovedGuestAreGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errLost })})
-	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(err, operate.ErrUnseen) {
+	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(
+		err,
+		operate.ErrUnseen,
+	) {
 		t.Errorf("error %v", err)
 	}
 	if pages := w.pools()[0]; pages != 128 {
 		t.Errorf("the pool has %d pages: given back while the guest may be there", pages)
 	}
 	w.Inject(fake.Fault{})
-	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(err, operate.ErrNoGuest) {
+	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(
+		err,
+		operate.ErrNoGuest,
+	) {
 		t.Errorf("error %v", err)
 	}
 	if pages := w.pools()[0]; pages != 64 {
@@ -166,7 +188,10 @@ func TestPagesInUseAreGivenBackLater(t *testing.T) {
 		t.Errorf("the pool has %d pages, all 128 are in use", pages)
 	}
 	w.Vanish("greedy")
-	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(err, operate.ErrNoGuest) {
+	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(
+		err,
+		operate.ErrNoGuest,
+	) {
 		t.Errorf("error %v", err)
 	}
 	if pages := w.pools()[0]; pages != 64 {

@@ -71,7 +71,8 @@ func TestUndo_BindOfAGuestThatNobodyHadPlaced(t *testing.T) {
 	now := w.guest(t, "g")
 	isBack(t, "undone", was, now)
 	if now.Placement != nil || !now.Seen.Threads[0].Mems.Equal(was.Seen.Threads[0].Mems) {
-		t.Errorf("placement %v, memory from nodes %s; it was from %s", now.Placement, now.Seen.Threads[0].Mems, was.Seen.Threads[0].Mems)
+		t.Errorf("placement %v, memory from nodes %s; it was from %s", now.Placement, now.Seen.Threads[0].Mems,
+			was.Seen.Threads[0].Mems)
 	}
 	w.settled(t)
 	last := b.entries[len(b.entries)-1]
@@ -81,7 +82,8 @@ func TestUndo_BindOfAGuestThatNobodyHadPlaced(t *testing.T) {
 	if _, err := w.host.Undo(t.Context(), move.UndoRequest{}); !errors.Is(err, move.ErrCannotUndo) {
 		t.Errorf("a second undo: %v", err)
 	}
-	if _, err := w.host.Undo(t.Context(), move.UndoRequest{ID: began}); !errors.Is(err, move.ErrCannotUndo) || !strings.Contains(err.Error(), "undone already") {
+	if _, err := w.host.Undo(t.Context(), move.UndoRequest{ID: began}); !errors.Is(err, move.ErrCannotUndo) ||
+		!strings.Contains(err.Error(), "undone already") {
 		t.Errorf("a second undo by name: %v", err)
 	}
 	if _, err := w.host.Undo(t.Context(), move.UndoRequest{ID: last.ID}); !errors.Is(err, move.ErrCannotUndo) {
@@ -93,7 +95,8 @@ func TestUndo_BindOfEveryKindOfGuest(t *testing.T) {
 	for _, k := range kinds {
 		w := misplaced(t, k, folderOf(t))
 		was := w.guest(t, "g")
-		if b, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("0,2")}); err != nil || len(b.Plan.Steps) == 0 {
+		if b, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("0,2")}); err != nil ||
+			len(b.Plan.Steps) == 0 {
 			t.Fatalf("%s: %v: %+v", k.name, err, b.Plan)
 		}
 		w.host.By = "alice (uid 1000)"
@@ -137,7 +140,8 @@ func TestUndo_Move(t *testing.T) {
 	w, _ := effectWorld(t, b)
 	m := w.planned(t, plan.MoveGuest, map[string]string{"g": "1"})
 	placed := w.guest(t, "g")
-	if moved, err := w.host.Move(t.Context(), move.Request{ID: "m1", Move: m, By: "balancer", Keep: b}); err != nil || !moved.Complete() {
+	if moved, err := w.host.Move(t.Context(), move.Request{ID: "m1", Move: m, By: "balancer", Keep: b}); err != nil ||
+		!moved.Complete() {
 		t.Fatalf("%v: %+v", err, moved)
 	}
 	if u, err := w.host.Undo(t.Context(), move.UndoRequest{ID: "m1"}); err != nil || u.Moved.End != journal.MoveUndone {
@@ -162,7 +166,8 @@ func TestUndo_RefusesWhatWasChangedSince(t *testing.T) {
 			t.Fatal(err)
 		}
 		entries, g := len(b.entries), w.guest(t, "g")
-		if _, err := w.host.Undo(t.Context(), move.UndoRequest{}); !errors.Is(err, move.ErrChanged) || !strings.Contains(err.Error(), "--force") {
+		if _, err := w.host.Undo(t.Context(), move.UndoRequest{}); !errors.Is(err, move.ErrChanged) ||
+			!strings.Contains(err.Error(), "--force") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if len(b.entries) != entries {
@@ -257,7 +262,8 @@ func TestUndo_Setting(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.values[plan.NUMABalancingPath] = "1"
-	if _, err := h.Undo(t.Context(), move.UndoRequest{}); !errors.Is(err, move.ErrChanged) || k.values[plan.NUMABalancingPath] != "1" {
+	if _, err := h.Undo(t.Context(), move.UndoRequest{}); !errors.Is(err, move.ErrChanged) ||
+		k.values[plan.NUMABalancingPath] != "1" {
 		t.Errorf("changed since: %v; %v", err, k.values)
 	}
 	k.values[plan.NUMABalancingPath] = "2"
@@ -270,7 +276,8 @@ func TestUndo_Setting(t *testing.T) {
 	}
 	k.values[plan.NUMABalancingPath] = "1"
 	b.entries = b.entries[:2]
-	if _, err := h.Undo(t.Context(), move.UndoRequest{Force: true}); err != nil || k.values[plan.NUMABalancingPath] != "3" {
+	if _, err := h.Undo(t.Context(), move.UndoRequest{Force: true}); err != nil ||
+		k.values[plan.NUMABalancingPath] != "3" {
 		t.Errorf("by force: %v; %v", err, k.values)
 	}
 }
@@ -282,7 +289,8 @@ func TestUndo_LastThatCanBeUndone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, kind := range []journal.Kind{journal.EffectRun.Began(), journal.EffectRun.Done()} {
-		b.entries = append(b.entries, journal.Entry{Kind: kind, ID: "r", Effect: journal.EffectRun, By: "alice (uid 1000)"})
+		b.entries = append(b.entries,
+			journal.Entry{Kind: kind, ID: "r", Effect: journal.EffectRun, By: "alice (uid 1000)"})
 	}
 	u, err := h.Undo(t.Context(), move.UndoRequest{})
 	if err != nil || u.Of.ID != b.entries[0].ID || k.values[plan.NUMABalancingPath] != "3" {
@@ -294,7 +302,8 @@ func TestUndo_Refusals(t *testing.T) {
 	h, _, b := fixing(t, 0)
 	add := func(e journal.Effect, id string, kinds ...journal.Kind) {
 		for _, k := range kinds {
-			b.entries = append(b.entries, journal.Entry{Kind: k, ID: id, Effect: e, Guests: []string{"web1"}, By: "alice (uid 1000)"})
+			b.entries = append(b.entries,
+				journal.Entry{Kind: k, ID: id, Effect: e, Guests: []string{"web1"}, By: "alice (uid 1000)"})
 		}
 	}
 	create, remove, run, bind := journal.EffectCreate, journal.EffectDelete, journal.EffectRun, journal.EffectBind
@@ -304,10 +313,12 @@ func TestUndo_Refusals(t *testing.T) {
 	add(bind, "failed", bind.Began(), bind.Failed())
 	add(bind, "open", bind.Began())
 	for id, want := range map[string]string{
-		"c": "numavisor delete web1", "d": "numavisor create", "r": "ran a command", "failed": "changed nothing that lasts",
+		"c": "numavisor delete web1", "d": "numavisor create", "r": "ran a command", "failed": "changed nothing " +
+			"that lasts",
 		"open": "has not ended", "nowhere": `no effect or move "nowhere"`,
 	} {
-		if _, err := h.Undo(t.Context(), move.UndoRequest{ID: id}); !errors.Is(err, move.ErrCannotUndo) || !strings.Contains(err.Error(), want) {
+		if _, err := h.Undo(t.Context(), move.UndoRequest{ID: id}); !errors.Is(err, move.ErrCannotUndo) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", id, err, want)
 		}
 	}
@@ -316,9 +327,11 @@ func TestUndo_Refusals(t *testing.T) {
 	}
 	held := &journal.SettingChange{Path: "p", Former: "1", Value: "0", Held: true}
 	for _, k := range []journal.Kind{journal.EffectSetting.Began(), journal.EffectSetting.Done()} {
-		b.entries = append(b.entries, journal.Entry{Kind: k, ID: "h", Effect: journal.EffectSetting, Setting: held, By: "daemon"})
+		b.entries = append(b.entries,
+			journal.Entry{Kind: k, ID: "h", Effect: journal.EffectSetting, Setting: held, By: "daemon"})
 	}
-	if _, err := h.Undo(t.Context(), move.UndoRequest{ID: "h"}); !errors.Is(err, move.ErrCannotUndo) || !strings.Contains(err.Error(), "policy") {
+	if _, err := h.Undo(t.Context(), move.UndoRequest{ID: "h"}); !errors.Is(err, move.ErrCannotUndo) ||
+		!strings.Contains(err.Error(), "policy") {
 		t.Errorf("a setting that the daemon holds: %v", err)
 	}
 }

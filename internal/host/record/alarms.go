@@ -127,7 +127,8 @@ func SaveAlarms(folder string, a Alarms) error {
 		err = replaceWhole(filepath.Join(folder, alarmsFile), append(data, '\n'))
 	}
 	if err != nil {
-		return fmt.Errorf("saving alarms: %w; make sure that %s can be written and has room, or choose another folder", err, folder)
+		return fmt.Errorf("saving alarms: %w; make sure that %s can be written and has room, or choose another folder",
+			err, folder)
 	}
 	return nil
 }
@@ -179,7 +180,8 @@ func replaceWhole(path string, data []byte) error {
 		return err
 	}
 	// The temporary file is beside the final one: a rename does not cross file systems.
-	if err := renameio.WriteFile(path, data, 0o600, renameio.WithTempDir(folder), renameio.WithStaticPermissions(0o600)); err != nil {
+	if err := renameio.WriteFile(path, data, 0o600, renameio.WithTempDir(folder),
+		renameio.WithStaticPermissions(0o600)); err != nil {
 		return err
 	}
 	return syncFolder(folder)

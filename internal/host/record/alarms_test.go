@@ -23,10 +23,25 @@ func someAlarms() Alarms {
 		Value: 0.4, Threshold: 0.3, Worst: 0.5, Guests: []string{"db"}, Why: "it waits", First: noon, Last: noon.Add(time.Minute)}
 	over := raised
 	over.Object, over.Cleared = inventory.GuestRef("web"), noon.Add(time.Hour)
-	return Alarms{Written: noon.Add(2 * time.Hour), Cleared: []alarm.Alarm{over}, State: alarm.State{Tracks: []alarm.Track{
-		{Quantity: alarm.GuestWait, Object: inventory.GuestRef("db"), Source: "schedstat", At: noon, Alarm: &raised},
-		{Quantity: alarm.NodeCPU, Object: inventory.NodeRef(1), At: noon, Warning: alarm.Stay{Side: alarm.Beyond, Lasted: 40 * time.Second}},
-	}}}
+	return Alarms{
+		Written: noon.Add(2 * time.Hour),
+		Cleared: []alarm.Alarm{over},
+		State: alarm.State{Tracks: []alarm.Track{
+			{
+				Quantity: alarm.GuestWait,
+				Object:   inventory.GuestRef("db"),
+				Source:   "schedstat",
+				At:       noon,
+				Alarm:    &raised,
+			},
+			{
+				Quantity: alarm.NodeCPU,
+				Object:   inventory.NodeRef(1),
+				At:       noon,
+				Warning:  alarm.Stay{Side: alarm.Beyond, Lasted: 40 * time.Second},
+			},
+		}},
+	}
 }
 
 func TestAlarmsOutliveARestart(t *testing.T) {
@@ -108,13 +123,15 @@ func TestWhatIsNotOursIsSetAside(t *testing.T) {
 			t.Fatal(err)
 		}
 		var bad *UnreadableError
-		if _, err := ReadAlarms(folder); !errors.As(err, &bad) || bad.SetAside != "" || !strings.Contains(err.Error(), says) {
+		if _, err := ReadAlarms(folder); !errors.As(err, &bad) || bad.SetAside != "" ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("%.40q: read with %v", text, err)
 		}
 		a, err := LoadAlarms(folder)
 		kept++
 		aside := fmt.Sprintf("%s.unreadable-%d", path, kept)
-		if !errors.As(err, &bad) || bad.SetAside != aside || !strings.Contains(err.Error(), aside) || !cmp.Equal(a, Alarms{}) {
+		if !errors.As(err, &bad) || bad.SetAside != aside || !strings.Contains(err.Error(), aside) ||
+			!cmp.Equal(a, Alarms{}) {
 			t.Fatalf("%.40q: loaded with %v", text, err)
 		}
 		if data, err := os.ReadFile(aside); err != nil || string(data) != text {
@@ -148,13 +165,15 @@ func TestOldAlarmsGo(t *testing.T) {
 	}
 	a := Alarms{Cleared: []alarm.Alarm{cleared(31 * 24 * time.Hour), cleared(29 * 24 * time.Hour)}}
 	a.Keep([]alarm.Alarm{{Object: inventory.GuestRef("lasts")}, cleared(0)}, now)
-	if len(a.Cleared) != 2 || a.Cleared[0].Object != inventory.GuestRef((29*24*time.Hour).String()) || a.Cleared[1].Object != inventory.GuestRef("0s") {
+	if len(a.Cleared) != 2 || a.Cleared[0].Object != inventory.GuestRef((29*24*time.Hour).String()) ||
+		a.Cleared[1].Object != inventory.GuestRef("0s") {
 		t.Errorf("%+v", a.Cleared)
 	}
 	for i := range 1500 {
 		a.Keep([]alarm.Alarm{{Object: inventory.GuestRef(fmt.Sprint(i)), Cleared: now}}, now)
 	}
-	if len(a.Cleared) != 1000 || a.Cleared[0].Object != inventory.GuestRef("500") || a.Cleared[999].Object != inventory.GuestRef("1499") {
+	if len(a.Cleared) != 1000 || a.Cleared[0].Object != inventory.GuestRef("500") ||
+		a.Cleared[999].Object != inventory.GuestRef("1499") {
 		t.Errorf("%d are kept, from %s", len(a.Cleared), a.Cleared[0].Object)
 	}
 }

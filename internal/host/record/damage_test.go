@@ -17,7 +17,12 @@ import (
 func TestRotationKeepsWhatHolds(t *testing.T) {
 	setting := func(i int, held bool) journal.Entry {
 		e := entry(i, journal.EffectSetting.Done(), fmt.Sprint("setting", i))
-		e.Effect, e.Setting = journal.EffectSetting, &journal.SettingChange{Path: "/proc/sys/kernel/numa_balancing", Former: "1", Value: "0", Held: held}
+		e.Effect, e.Setting = journal.EffectSetting, &journal.SettingChange{
+			Path:   "/proc/sys/kernel/numa_balancing",
+			Former: "1",
+			Value:  "0",
+			Held:   held,
+		}
 		return e
 	}
 	paused, changed := entry(0, journal.Paused, ""), setting(1, true)
@@ -45,7 +50,8 @@ func TestRotationKeepsWhatHolds(t *testing.T) {
 	}
 	mustAppend(t, j, resumed, restored)
 	fill(600)
-	if all := mustRead(t, j, Filter{}); count(j, paused)+count(j, changed)+count(j, resumed)+count(j, restored) != 0 || len(all) > 60 {
+	if all := mustRead(t, j, Filter{}); count(j, paused)+count(j, changed)+count(j, resumed)+count(j, restored) != 0 ||
+		len(all) > 60 {
 		t.Errorf("what is over is carried along: %+v", all)
 	}
 }

@@ -21,14 +21,17 @@ var ErrHeld = errors.New("another daemon keeps its records there")
 // that users other than the owner could read are restricted to the owner.
 func Hold(folder string) (io.Closer, error) {
 	if err := lock.Folder(folder); err != nil {
-		return nil, fmt.Errorf("creating the folder of records: %w; run as root, or choose another folder with --records", err)
+		return nil, fmt.Errorf(
+			"creating the folder of records: %w; run as root, or choose another folder with --records", err)
 	}
 	held, err := lock.Try(filepath.Join(folder, holdLock))
 	switch {
 	case errors.Is(err, lock.ErrTaken):
-		return nil, fmt.Errorf("records in %s: %w: %w; stop it first, or choose another folder with --records", folder, ErrHeld, err)
+		return nil, fmt.Errorf("records in %s: %w: %w; stop it first, or choose another folder with --records", folder,
+			ErrHeld, err)
 	case err != nil:
-		return nil, fmt.Errorf("opening the lock of the records: %w; run as root, make room, or choose another folder with --records", err)
+		return nil, fmt.Errorf(
+			"opening the lock of the records: %w; run as root, make room, or choose another folder with --records", err)
 	}
 	paths := []string{filepath.Join(folder, alarmsFile), filepath.Join(folder, historyLock)}
 	for _, name := range historyFiles() {

@@ -79,7 +79,8 @@ func TestAKilledDaemonHoldsNothing(t *testing.T) {
 		if _, err := fmt.Fscanln(out, &said); err != nil || said != "held" {
 			t.Errorf("it says %q: %v", said, err)
 		}
-		if _, err := Hold(folder); !errors.Is(err, ErrHeld) || !strings.Contains(err.Error(), fmt.Sprintf("process %d ", daemon.Process.Pid)) {
+		if _, err := Hold(folder); !errors.Is(err, ErrHeld) ||
+			!strings.Contains(err.Error(), fmt.Sprintf("process %d ", daemon.Process.Pid)) {
 			t.Errorf("while it runs: %v", err)
 		}
 		if err := daemon.Process.Kill(); err != nil {

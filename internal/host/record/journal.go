@@ -212,7 +212,8 @@ func (j Journal) read() (History, error) {
 			return h, fmt.Errorf("reading the journal: %w", err)
 		}
 		if left > 0 {
-			h.Unreadable = append(h.Unreadable, fmt.Sprintf("%s: its first %d bytes: only the last %d are read", name, left, maxHistoryBytes))
+			h.Unreadable = append(h.Unreadable,
+				fmt.Sprintf("%s: its first %d bytes: only the last %d are read", name, left, maxHistoryBytes))
 		}
 		h.parse(name, data, seen)
 	}

@@ -19,7 +19,13 @@ import (
 var midday = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func entry(i int, kind journal.Kind, id string, guests ...string) journal.Entry {
-	e := journal.Entry{At: midday.Add(time.Duration(i) * time.Minute), Kind: kind, ID: id, Guests: guests, What: fmt.Sprintf("entry %d\nin two lines", i)}
+	e := journal.Entry{
+		At:     midday.Add(time.Duration(i) * time.Minute),
+		Kind:   kind,
+		ID:     id,
+		Guests: guests,
+		What:   fmt.Sprintf("entry %d\nin two lines", i),
+	}
 	if kind == journal.MoveBegan {
 		e.Move = &plan.Move{Kind: plan.MoveGuest}
 	}
@@ -49,7 +55,8 @@ func TestJournalKeepsAndPicks(t *testing.T) {
 	if got := mustRead(t, j, Filter{}); len(got) != 0 {
 		t.Errorf("a journal that is not there yet has %v", got)
 	}
-	all := []journal.Entry{entry(0, journal.Started, ""), entry(1, journal.MoveBegan, "m", "a", "b"), entry(2, journal.MoveDone, "m", "a", "b"), entry(3, journal.Drifted, "", "c")}
+	all := []journal.Entry{entry(0, journal.Started, ""), entry(1, journal.MoveBegan, "m", "a", "b"),
+		entry(2, journal.MoveDone, "m", "a", "b"), entry(3, journal.Drifted, "", "c")}
 	mustAppend(t, j, all...)
 	for _, c := range []struct {
 		name string
@@ -71,7 +78,8 @@ func TestJournalKeepsAndPicks(t *testing.T) {
 
 // A crash may leave any part of the last line.
 func TestATornLineIsToleratedAndRepaired(t *testing.T) {
-	first, second, third := entry(0, journal.Started, ""), entry(1, journal.MoveBegan, "m", "a"), entry(2, journal.MoveDone, "m", "a")
+	first, second, third := entry(0, journal.Started, ""), entry(1, journal.MoveBegan, "m",
+		"a"), entry(2, journal.MoveDone, "m", "a")
 	j := Journal{Folder: t.TempDir()}
 	mustAppend(t, j, first, second)
 	path := filepath.Join(j.Folder, historyFile)
@@ -105,7 +113,8 @@ func TestUnreadableLinesAreNamed(t *testing.T) {
 	file.Close()
 	mustAppend(t, j, entry(1, journal.Stopped, ""))
 	h, err := j.Read(Filter{})
-	if err != nil || len(h.Entries) != 2 || len(h.Unreadable) != 1 || !strings.HasPrefix(h.Unreadable[0], "history.jsonl, line 2: ") {
+	if err != nil || len(h.Entries) != 2 || len(h.Unreadable) != 1 ||
+		!strings.HasPrefix(h.Unreadable[0], "history.jsonl, line 2: ") {
 		t.Errorf("%v: %+v", err, h)
 	}
 }

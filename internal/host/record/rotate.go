@@ -45,7 +45,8 @@ func (j Journal) rotate() error {
 	if err != nil {
 		return err
 	}
-	next, err := renameio.NewPendingFile(j.path(historyFile), renameio.WithTempDir(j.Folder), renameio.WithStaticPermissions(0o600))
+	next, err := renameio.NewPendingFile(j.path(historyFile), renameio.WithTempDir(j.Folder),
+		renameio.WithStaticPermissions(0o600))
 	if err != nil {
 		return fmt.Errorf("beginning a new file of the journal: %w", err)
 	}

@@ -230,7 +230,9 @@ func RemoteOf(shares []inventory.AccessShare) float64 {
 // resolve divides shares that go to some other node over the nodes where the
 // guest's memory lies, by amount; over all others with memory where it has
 // none there that is known.
-func resolve(shares []inventory.AccessShare, memory topology.MemoryByNode, t *topology.Topology) []inventory.AccessShare {
+func resolve(
+	shares []inventory.AccessShare, memory topology.MemoryByNode, t *topology.Topology,
+) []inventory.AccessShare {
 	if !slices.ContainsFunc(shares, func(s inventory.AccessShare) bool { return s.To == topology.NoNode }) {
 		return shares
 	}
@@ -273,7 +275,8 @@ func addTraffic(s *inventory.Sample) {
 			continue
 		}
 		for _, a := range g.Accesses {
-			at, ok := slices.BinarySearchFunc(s.Nodes, a.To, func(n inventory.NodeSample, id topology.NodeID) int { return cmp.Compare(n.Node, id) })
+			at, ok := slices.BinarySearchFunc(s.Nodes, a.To,
+				func(n inventory.NodeSample, id topology.NodeID) int { return cmp.Compare(n.Node, id) })
 			if ok {
 				s.Nodes[at].MemoryMBps += g.Load.MemoryMBps * a.Share
 			}

@@ -16,7 +16,9 @@ func BenchmarkSample(b *testing.B) {
 			w := newWorld(b, 8, 32)
 			for i := range 200 {
 				cpu := topology.CPUID(i % 256)
-				w.add(fmt.Sprintf("vm%03d", i), 10000+100*i, byNode{topology.NodeID(i % 8): 4 * gib, topology.NodeID((i + 1) % 8): gib}, cpu, (cpu+1)%256, (cpu+2)%256, (cpu+40)%256)
+				w.add(fmt.Sprintf("vm%03d", i), 10000+100*i,
+					byNode{topology.NodeID(i % 8): 4 * gib, topology.NodeID((i + 1) % 8): gib}, cpu, (cpu+1)%256,
+					(cpu+2)%256, (cpu+40)%256)
 			}
 			watcher := w.watcher(Options{})
 			watcher.Sample()

@@ -50,7 +50,8 @@ func (w *Watcher) newEye(g inventory.Guest, now time.Time, turn float64) *guestE
 
 // update takes over what is newly known of the guest.
 func (e *guestEye) update(g inventory.Guest) {
-	if g.Config.PageSize != e.guest.Config.PageSize || g.Config.Source != e.guest.Config.Source || g.Config.Memory != e.guest.Config.Memory {
+	if g.Config.PageSize != e.guest.Config.PageSize || g.Config.Source != e.guest.Config.Source ||
+		g.Config.Memory != e.guest.Config.Memory {
 		e.memory.Close()
 		e.memory = memoryEye{}
 	}

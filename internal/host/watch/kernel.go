@@ -21,7 +21,12 @@ type kernel struct {
 }
 
 func newKernel(k *linux.Keeper) *kernel {
-	return &kernel{cpu: k.File("proc/pressure/cpu"), memory: k.File("proc/pressure/memory"), io: k.File("proc/pressure/io"), vmstat: k.Table("proc/vmstat")}
+	return &kernel{
+		cpu:    k.File("proc/pressure/cpu"),
+		memory: k.File("proc/pressure/memory"),
+		io:     k.File("proc/pressure/io"),
+		vmstat: k.Table("proc/vmstat"),
+	}
 }
 
 func (k *kernel) Close() {

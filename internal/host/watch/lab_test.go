@@ -38,7 +38,12 @@ func inLab(t *testing.T) (inventory.Guest, *topology.Topology) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := inventory.Guest{Name: "far", PID: pid, State: "running", Config: inventory.Config{VCPUs: 1, Memory: 640 * topology.MiB}}
+	g := inventory.Guest{
+		Name:   "far",
+		PID:    pid,
+		State:  "running",
+		Config: inventory.Config{VCPUs: 1, Memory: 640 * topology.MiB},
+	}
 	return g, &topo
 }
 
@@ -60,7 +65,12 @@ func ranSoFar(t *testing.T, pid int) time.Duration {
 
 func TestLabWatchTellsTheTruth(t *testing.T) {
 	g, topo := inLab(t)
-	w := watch.New(watch.Options{Meters: []watch.Meter{watch.NewResctrl(linux.Live), watch.NewPMU(linux.Live), labcounter.NewMeter(labcounter.Path, linux.Live)}})
+	w := watch.New(
+		watch.Options{
+			Meters: []watch.Meter{watch.NewResctrl(linux.Live), watch.NewPMU(linux.Live),
+				labcounter.NewMeter(labcounter.Path, linux.Live)},
+		},
+	)
 	defer w.Close()
 	w.Follow([]inventory.Guest{g}, topo)
 	awaitBusy(t, w)
@@ -85,7 +95,8 @@ func TestLabWatchTellsTheTruth(t *testing.T) {
 	ran := (ranSoFar(t, g.PID) - before).Seconds()
 	seen := last.Guests[0]
 	t.Logf("vCPU time %.3f s, by the threads' own figures %.3f s; use of node 0 %.3f s", used, ran, nodeUse)
-	t.Logf("memory by node %v from %s; accesses %+v; remote %+v", seen.MemoryByNode, seen.MemorySource, seen.Accesses, seen.Load.Remote)
+	t.Logf("memory by node %v from %s; accesses %+v; remote %+v", seen.MemoryByNode, seen.MemorySource, seen.Accesses,
+		seen.Load.Remote)
 	t.Logf("sources %v, gaps %v, cost %v", last.Accesses, last.Gaps, last.Cost)
 	if ran < 0.5 {
 		t.Fatalf("the guest is not busy: it ran %.3f s", ran)
@@ -100,7 +111,8 @@ func TestLabWatchTellsTheTruth(t *testing.T) {
 		t.Errorf("node 0 was used for %.3f s, by its guest alone for %.3f s", nodeUse, used)
 	}
 	if seen.Load.Remote == nil || seen.Load.Remote.Source != inventory.AccessCounter || all == 0 || toNode3 < 0.9*all {
-		t.Errorf("%.2f of %.2f CPUs' accesses, summed over the samples, from node 0 to node 3; remote %+v", toNode3, all, seen.Load.Remote)
+		t.Errorf("%.2f of %.2f CPUs' accesses, summed over the samples, from node 0 to node 3; remote %+v", toNode3,
+			all, seen.Load.Remote)
 	}
 	memoryIsTrue(t, g.PID, seen)
 }
@@ -134,7 +146,8 @@ func memoryIsTrue(t *testing.T, pid int, seen inventory.GuestSample) {
 			}
 		}
 	}
-	if seen3 := float64(seen.MemoryByNode[3]); truth[3] < float64(512*topology.MiB) || seen3 < 0.97*truth[3] || seen3 > 1.03*truth[3] {
+	if seen3 := float64(seen.MemoryByNode[3]); truth[3] < float64(512*topology.MiB) || seen3 < 0.97*truth[3] ||
+		seen3 > 1.03*truth[3] {
 		t.Errorf("memory on node 3: %.0f bytes seen, %.0f by numa_maps", seen3, truth[3])
 	}
 	if seen.Load.Window == 0 || seen.MemorySource == "numa_maps" {
@@ -170,8 +183,10 @@ func TestLabWatchIsCheap(t *testing.T) {
 		numastat = min(numastat, c.ProcessState.UserTime()+c.ProcessState.SystemTime())
 	}
 	ratio := float64(guests*numastat) / float64(best)
-	t.Logf("CPU time: one observation of %d guests %v, numastat -p of one %v: %d of them cost %.0f times as much", guests, best, numastat, guests, ratio)
+	t.Logf("CPU time: one observation of %d guests %v, numastat -p of one %v: %d of them cost %.0f times as much",
+		guests, best, numastat, guests, ratio)
 	if ratio < 200 {
-		t.Errorf("one observation is only %.0f times cheaper than numastat -p of the same guests; 200 are promised", ratio)
+		t.Errorf("one observation is only %.0f times cheaper than numastat -p of the same guests; 200 are promised",
+			ratio)
 	}
 }

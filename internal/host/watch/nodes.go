@@ -56,7 +56,8 @@ func (n *nodes) follow(k *linux.Keeper, g *gaps, t *topology.Topology) {
 			e.free = k.MemFree(node.ID)
 		}
 		for _, p := range node.HugePages {
-			e.pools = append(e.pools, poolEye{p.Size, k.PoolFigure(node.ID, p.Size, false), k.PoolFigure(node.ID, p.Size, true)})
+			e.pools = append(e.pools,
+				poolEye{p.Size, k.PoolFigure(node.ID, p.Size, false), k.PoolFigure(node.ID, p.Size, true)})
 		}
 		n.each = append(n.each, e)
 	}
@@ -89,7 +90,8 @@ func (n *nodes) sample(w *Watcher, window time.Duration) []inventory.NodeSample 
 	w.gaps.set(inventory.CPUUnmeasured, inventory.HostRef(), "CPU use by node", n.addUse(w, at))
 	err := n.addWaits(w, at, window)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = errors.New("this kernel has no /proc/schedstat (CONFIG_SCHEDSTATS): only the waits of guests' vCPUs are counted")
+		err = errors.New(
+			"this kernel has no /proc/schedstat (CONFIG_SCHEDSTATS): only the waits of guests' vCPUs are counted")
 		addGuestWaits(w, at, window)
 	}
 	w.gaps.set(inventory.CPUUnmeasured, inventory.HostRef(), "run-queue wait by node", err)

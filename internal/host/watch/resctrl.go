@@ -192,7 +192,12 @@ func (r *Resctrl) nodeOf(d linux.MonitorDomain) (topology.NodeID, error) {
 	if node, _ := nodes.First(); nodes.Len() == 1 {
 		return node, nil
 	}
-	return 0, fmt.Errorf("the L3 cache %d serves nodes %s: what resctrl calls local may be on any of them (Linux 6.11 divides it by node)", d.Cache, nodes)
+	return 0, fmt.Errorf(
+		"the L3 cache %d serves nodes %s: what resctrl calls local may be on any of them (Linux 6.11 divides it by "+
+			"node)",
+		d.Cache,
+		nodes,
+	)
 }
 
 // Read returns the bandwidth of each guest by node, where the kernel tells it.

@@ -99,8 +99,11 @@ func TestResctrlMeasuresBandwidthByNode(t *testing.T) {
 		w.pass(2*time.Second, 0.5, 0)
 		s := watcher.Sample()
 		g := s.Guests[0]
-		want := []inventory.AccessShare{{From: 0, To: 0, Share: 0.125}, {From: 0, To: 1, Share: 0.375}, {From: 1, To: 1, Share: 0.5}}
-		if diff := cmp.Diff(want, g.Accesses); diff != "" || g.Load.MemoryMBps != 4 || g.Load.Remote.Source != inventory.AccessResctrl || !near(g.Load.Remote.Share, 0.375) {
+		want := []inventory.AccessShare{{From: 0, To: 0, Share: 0.125}, {From: 0, To: 1, Share: 0.375},
+			{From: 1, To: 1, Share: 0.5}}
+		if diff := cmp.Diff(want, g.Accesses); diff != "" || g.Load.MemoryMBps != 4 ||
+			g.Load.Remote.Source != inventory.AccessResctrl ||
+			!near(g.Load.Remote.Share, 0.375) {
 			t.Errorf("sub-NUMA %v: %+v, remote %+v\n%s", snc, g.Load, g.Load.Remote, diff)
 		}
 		if s.Nodes[0].MemoryMBps != 0.5 || s.Nodes[1].MemoryMBps != 3.5 {
@@ -137,7 +140,8 @@ func TestResctrlGroupsHoldTheVCPUsAndEndWithTheGuest(t *testing.T) {
 	if diff := cmp.Diff([]int{101, 102}, w.meter.groups[100].threads); diff != "" {
 		t.Error(diff)
 	}
-	if tasks, err := os.ReadFile(w.path("sys/fs/resctrl/mon_groups/numavisor-200/tasks")); err != nil || string(tasks) != "201" {
+	if tasks, err := os.ReadFile(w.path("sys/fs/resctrl/mon_groups/numavisor-200/tasks")); err != nil ||
+		string(tasks) != "201" {
 		t.Errorf("%q, error %v", tasks, err)
 	}
 	w.vms = w.vms[:1]
@@ -163,12 +167,14 @@ func TestGuestsThatResctrlCannotMeasureGetTheEstimate(t *testing.T) {
 	w.moved(100, 0, "10", "10")
 	w.pass(time.Second, 0.1, 0)
 	s := watcher.Sample()
-	for name, want := range map[string]inventory.AccessSource{"a": inventory.AccessResctrl, "libvirt": inventory.AccessEstimate, "none-left": inventory.AccessEstimate} {
+	for name, want := range map[string]inventory.AccessSource{"a": inventory.AccessResctrl,
+		"libvirt": inventory.AccessEstimate, "none-left": inventory.AccessEstimate} {
 		if got := guestOf(t, s, name).Load.Remote; got == nil || got.Source != want {
 			t.Errorf("%s: %+v, want %s", name, got, want)
 		}
 	}
-	if text := gapsOf(s); !strings.Contains(text, "guests libvirt, none-left") || !strings.Contains(text, "somebody else") {
+	if text := gapsOf(s); !strings.Contains(text, "guests libvirt, none-left") ||
+		!strings.Contains(text, "somebody else") {
 		t.Error(text)
 	}
 	w.vms = w.vms[:1]
@@ -268,7 +274,8 @@ func TestWithoutResctrlAllGuestsGoOn(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.add("a", 100, byNode{0: gib}, 0)
 	s := w.watcher(Options{Meters: []Meter{NewResctrl(w.root)}}).Sample()
-	if text := gapsOf(s); !strings.Contains(text, "mount -t resctrl") || s.Guests[0].Load.Remote.Source != inventory.AccessEstimate {
+	if text := gapsOf(s); !strings.Contains(text, "mount -t resctrl") ||
+		s.Guests[0].Load.Remote.Source != inventory.AccessEstimate {
 		t.Error(text)
 	}
 }
@@ -333,8 +340,10 @@ func TestPMUTellsWhereLoadsGo(t *testing.T) {
 		s := watcher.Sample()
 		g := s.Guests[0]
 		second := 2 * float64(3*loads/2)
-		want := []inventory.AccessShare{{From: 0, To: 0, Share: 75 / (100 + second)}, {From: 0, To: 1, Share: 25 / (100 + second)}, {From: 1, To: 1, Share: second / (100 + second)}}
-		if diff := cmp.Diff(want, g.Accesses); diff != "" || g.Load.Remote.Source != inventory.AccessPMU || g.Load.MemoryMBps != 0 {
+		want := []inventory.AccessShare{{From: 0, To: 0, Share: 75 / (100 + second)},
+			{From: 0, To: 1, Share: 25 / (100 + second)}, {From: 1, To: 1, Share: second / (100 + second)}}
+		if diff := cmp.Diff(want, g.Accesses); diff != "" || g.Load.Remote.Source != inventory.AccessPMU ||
+			g.Load.MemoryMBps != 0 {
 			t.Errorf("local %v: %+v\n%s", areLocal, g.Load, diff)
 		}
 		if len(s.Gaps) > 0 {
@@ -360,13 +369,15 @@ func TestPMUWaitsUntilBothCountersHadAPlace(t *testing.T) {
 	counters.count(101, 100, 50, 1)
 	w.pass(time.Second, 0.5, 0)
 	g := watcher.Sample().Guests[0]
-	if r := g.Load.Remote; r == nil || r.Source != inventory.AccessPMU || !near(r.Share, 0.5) { // 50 misses in half of the time, 200 loads in all
+	if r := g.Load.Remote; r == nil || r.Source != inventory.AccessPMU ||
+		!near(r.Share, 0.5) { // 50 misses in half of the time, 200 loads in all
 		t.Errorf("%+v, want half of them remote", r)
 	}
 }
 
 func TestPMUSaysWhyItCannot(t *testing.T) {
-	for errno, part := range map[unix.Errno]string{unix.ENOENT: "no such event", unix.EACCES: "CAP_PERFMON", unix.EOPNOTSUPP: "no performance counters"} {
+	for errno, part := range map[unix.Errno]string{unix.ENOENT: "no such event", unix.EACCES: "CAP_PERFMON",
+		unix.EOPNOTSUPP: "no performance counters"} {
 		w := newWorld(t, 2, 2)
 		w.add("a", 100, byNode{0: gib}, 0, 1)
 		w.add("b", 200, byNode{0: gib}, 0)

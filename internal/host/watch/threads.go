@@ -42,7 +42,8 @@ func (e *guestEye) listThreads(w *Watcher, now time.Time) (changed bool) {
 	e.named = named
 	var unnamed error
 	if !named {
-		unnamed = errors.New("none of its threads has a vCPU's name (QEMU's debug-threads=on gives them): all its threads are counted")
+		unnamed = errors.New(
+			"none of its threads has a vCPU's name (QEMU's debug-threads=on gives them): all its threads are counted")
 	}
 	w.gaps.set(inventory.ThreadsUnread, e.object, "its vCPU threads", unnamed)
 	return e.adopt(w, tids)
@@ -61,7 +62,13 @@ func (e *guestEye) adopt(w *Watcher, tids []int) (changed bool) {
 		if !ok {
 			changed = true
 			folder := fmt.Sprintf("proc/%d/task/%d", e.guest.PID, tid)
-			t = threadEye{tid: tid, run: -1, cpu: -1, sched: w.keeper.File(folder, "schedstat"), stat: w.keeper.File(folder, "stat")}
+			t = threadEye{
+				tid:   tid,
+				run:   -1,
+				cpu:   -1,
+				sched: w.keeper.File(folder, "schedstat"),
+				stat:  w.keeper.File(folder, "stat"),
+			}
 		}
 		threads = append(threads, t)
 	}
@@ -72,7 +79,12 @@ func (e *guestEye) adopt(w *Watcher, tids []int) (changed bool) {
 	e.threads = threads
 	e.guest.Seen.Threads = make([]inventory.Thread, len(threads)) // meters may hold the old one
 	for i, t := range threads {
-		e.guest.Seen.Threads[i] = inventory.Thread{TID: t.tid, Name: e.names[t.tid], Role: inventory.RoleVCPU, LastCPU: max(0, t.cpu)}
+		e.guest.Seen.Threads[i] = inventory.Thread{
+			TID:     t.tid,
+			Name:    e.names[t.tid],
+			Role:    inventory.RoleVCPU,
+			LastCPU: max(0, t.cpu),
+		}
 	}
 	return changed
 }

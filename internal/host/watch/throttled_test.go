@@ -15,7 +15,15 @@ func TestTimeHeldBackByAQuotaIsNoWaiting(t *testing.T) {
 	free := w.add("free", 600, byNode{1: gib}, 2)
 	vcpu := "sys/fs/cgroup/" + v.group() + "/vcpu0"
 	throttled := func(micros int) {
-		w.write(fmt.Sprintf("usage_usec 1\nuser_usec 1\nsystem_usec 0\nnr_periods 9\nnr_throttled 8\nthrottled_usec %d\nnr_bursts 0\nburst_usec 0\n", micros), vcpu, "cpu.stat")
+		w.write(
+			fmt.Sprintf(
+				"usage_usec 1\nuser_usec 1\nsystem_usec 0\nnr_periods 9\nnr_throttled 8\nthrottled_usec "+
+					"%d\nnr_bursts 0\nburst_usec 0\n",
+				micros,
+			),
+			vcpu,
+			"cpu.stat",
+		)
 	}
 	w.write("max 100000\n", "sys/fs/cgroup", v.group(), "cpu.max")
 	w.write("max 100000\n", "sys/fs/cgroup", free.group(), "cpu.max")

@@ -42,7 +42,8 @@ func TestNodesTellTheirUse(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	watcher := w.watcher(Options{})
 	first := watcher.Sample()
-	if first.Window != 0 || first.Nodes[0].CPU != 0 || first.Nodes[0].Wait != 0 || first.Moves != (inventory.KernelMoves{}) {
+	if first.Window != 0 || first.Nodes[0].CPU != 0 || first.Nodes[0].Wait != 0 ||
+		first.Moves != (inventory.KernelMoves{}) {
 		t.Errorf("rates of the first sample: %+v", first)
 	}
 	w.now = w.now.Add(2 * time.Second)
@@ -60,8 +61,20 @@ func TestNodesTellTheirUse(t *testing.T) {
 		t.Errorf("window %v, taken %v", s.Window, s.Taken)
 	}
 	want := []inventory.NodeSample{
-		{NodeLoad: inventory.NodeLoad{Node: 0, CPU: 1.25}, CPUs: 2, Memory: 64 * gib, Free: topology.MiB, HugePages: []topology.HugePagePool{{Size: 2 * topology.MiB, Total: 100, Free: 40}}},
-		{NodeLoad: inventory.NodeLoad{Node: 1, Wait: 2}, CPUs: 2, Memory: 64 * gib, Free: 2 * topology.MiB, HugePages: []topology.HugePagePool{{Size: 2 * topology.MiB, Total: 100, Free: 40}}},
+		{
+			NodeLoad:  inventory.NodeLoad{Node: 0, CPU: 1.25},
+			CPUs:      2,
+			Memory:    64 * gib,
+			Free:      topology.MiB,
+			HugePages: []topology.HugePagePool{{Size: 2 * topology.MiB, Total: 100, Free: 40}},
+		},
+		{
+			NodeLoad:  inventory.NodeLoad{Node: 1, Wait: 2},
+			CPUs:      2,
+			Memory:    64 * gib,
+			Free:      2 * topology.MiB,
+			HugePages: []topology.HugePagePool{{Size: 2 * topology.MiB, Total: 100, Free: 40}},
+		},
 	}
 	if diff := cmp.Diff(want, s.Nodes); diff != "" {
 		t.Error(diff)
@@ -94,7 +107,8 @@ func TestGuestsTellTheirLoadAndWhereTheyAre(t *testing.T) {
 	if far.Load.Window != 2*time.Second || !near(far.Load.CPU, 1) || !near(far.Load.Wait, 0.5) || far.PID != 100 {
 		t.Errorf("far: %+v", far)
 	}
-	if diff := cmp.Diff(byNode{3: gib}, far.MemoryByNode); diff != "" || far.MemorySource != "cgroup memory.numa_stat + hugetlb.*.numa_stat" {
+	if diff := cmp.Diff(byNode{3: gib}, far.MemoryByNode); diff != "" ||
+		far.MemorySource != "cgroup memory.numa_stat + hugetlb.*.numa_stat" {
 		t.Errorf("far: source %q\n%s", far.MemorySource, diff)
 	}
 	if diff := cmp.Diff(map[topology.NodeID]float64{0: 1}, far.CPUByNode); diff != "" {
@@ -103,7 +117,8 @@ func TestGuestsTellTheirLoadAndWhereTheyAre(t *testing.T) {
 	if r := far.Load.Remote; r == nil || r.Share != 1 || r.Source != inventory.AccessEstimate {
 		t.Errorf("far: remote %+v", r)
 	}
-	want := []inventory.AccessShare{{From: 0, To: 0, Share: 0.375}, {From: 0, To: 2, Share: 0.125}, {From: 2, To: 0, Share: 0.375}, {From: 2, To: 2, Share: 0.125}}
+	want := []inventory.AccessShare{{From: 0, To: 0, Share: 0.375}, {From: 0, To: 2, Share: 0.125},
+		{From: 2, To: 0, Share: 0.375}, {From: 2, To: 2, Share: 0.125}}
 	if diff := cmp.Diff(want, split.Accesses); diff != "" || !near(split.Load.Remote.Share, 0.5) {
 		t.Errorf("split: remote %+v\n%s", split.Load.Remote, diff)
 	}
@@ -128,7 +143,8 @@ func TestRatesGoOnOverANewInventory(t *testing.T) {
 	other := w.topo
 	watcher.Follow([]inventory.Guest{w.vms[0].guest}, &other)
 	s := watcher.Sample()
-	if s.Nodes[0].CPU != 0.5 || s.Nodes[1].Wait != 0.5 || !near(s.Guests[0].Load.CPU, 0.5) || s.Nodes[0].HugePages[0].Total != 100 {
+	if s.Nodes[0].CPU != 0.5 || s.Nodes[1].Wait != 0.5 || !near(s.Guests[0].Load.CPU, 0.5) ||
+		s.Nodes[0].HugePages[0].Total != 100 {
 		t.Errorf("%+v, guest %+v", s.Nodes, s.Guests[0].Load)
 	}
 }
@@ -148,10 +164,14 @@ func TestSamplesStayAsTheyWere(t *testing.T) {
 	v.threads[1].cpu = 2
 	w.pass(time.Second, 0.25, 0)
 	after := watcher.Sample()
-	if diff := cmp.Diff(byNode{0: gib}, before.Guests[0].MemoryByNode); diff != "" || before.Guests[0].CPUByNode[0] != 0.5 || before.Guests[0].Accesses[0].To != 0 {
+	if diff := cmp.Diff(byNode{0: gib}, before.Guests[0].MemoryByNode); diff != "" ||
+		before.Guests[0].CPUByNode[0] != 0.5 ||
+		before.Guests[0].Accesses[0].To != 0 {
 		t.Errorf("%+v\n%s", before.Guests[0], diff)
 	}
-	if diff := cmp.Diff(byNode{1: 2 * gib}, after.Guests[0].MemoryByNode); diff != "" || after.Guests[0].CPUByNode[1] != 0.25 || after.Guests[0].Accesses[0].To != 1 {
+	if diff := cmp.Diff(byNode{1: 2 * gib}, after.Guests[0].MemoryByNode); diff != "" ||
+		after.Guests[0].CPUByNode[1] != 0.25 ||
+		after.Guests[0].Accesses[0].To != 1 {
 		t.Errorf("%+v\n%s", after.Guests[0], diff)
 	}
 }
@@ -220,7 +240,9 @@ func TestGuestsComeAndGoWithFollow(t *testing.T) {
 	if diff := cmp.Diff([]string{"comes", "stays"}, names(s)); diff != "" {
 		t.Fatal(diff)
 	}
-	if stays, comes := guestOf(t, s, "stays").Load, guestOf(t, s, "comes").Load; !near(stays.CPU, 0.5) || comes.CPU != 0 || comes.Window != 0 {
+	if stays, comes := guestOf(t, s, "stays").Load, guestOf(t, s, "comes").Load; !near(stays.CPU, 0.5) ||
+		comes.CPU != 0 ||
+		comes.Window != 0 {
 		t.Errorf("stays %+v, comes %+v", stays, comes)
 	}
 	w.vms[1].guest.PID = 400 // the same name, started anew
@@ -339,7 +361,8 @@ func TestNUMAMapsIsReadOnlyWhereCheap(t *testing.T) {
 		t.Errorf("the inventory's figures are as of the last one:\n%s", diff)
 	}
 	for _, name := range []string{"huge1", "huge2"} {
-		if diff := cmp.Diff(byNode{1: gib}, guestOf(t, second, name).MemoryByNode); diff != "" || guestOf(t, second, name).MemorySource != "numa_maps" {
+		if diff := cmp.Diff(byNode{1: gib}, guestOf(t, second, name).MemoryByNode); diff != "" ||
+			guestOf(t, second, name).MemorySource != "numa_maps" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
@@ -467,14 +490,17 @@ func TestSharesSumToOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &Watcher{}
 		const nodes = 5
-		node := rapid.Custom(func(t *rapid.T) topology.NodeID { return topology.NodeID(rapid.IntRange(0, nodes-1).Draw(t, "node")) })
+		node := rapid.Custom(
+			func(t *rapid.T) topology.NodeID { return topology.NodeID(rapid.IntRange(0, nodes-1).Draw(t, "node")) })
 		for i := range topology.NodeID(nodes) {
 			w.nodeOf = append(w.nodeOf, i)
 		}
 		e := &guestEye{}
 		g := inventory.GuestSample{
-			MemoryByNode: rapid.MapOf(node, rapid.Map(rapid.Uint64Range(1, 1<<40), func(n uint64) topology.Bytes { return topology.Bytes(n) })).Draw(t, "memory"),
-			CPUByNode:    rapid.MapOf(node, rapid.Float64Range(1e-9, 64)).Draw(t, "cpu"),
+			MemoryByNode: rapid.MapOf(node, rapid.Map(rapid.Uint64Range(1, 1<<40),
+				func(n uint64) topology.Bytes { return topology.Bytes(n) })).
+				Draw(t, "memory"),
+			CPUByNode: rapid.MapOf(node, rapid.Float64Range(1e-9, 64)).Draw(t, "cpu"),
 		}
 		for range rapid.IntRange(0, 4).Draw(t, "threads") {
 			e.threads = append(e.threads, threadEye{cpu: topology.CPUID(node.Draw(t, "ran on"))})
@@ -572,12 +598,25 @@ func TestEachGuestHasTheBestMeterThatCanMeasureIt(t *testing.T) {
 	for i, name := range []string{"a", "b", "c"} {
 		w.add(name, 100*(i+1), byNode{3: gib}, 0)
 	}
-	elsewhere := Access{Shares: []inventory.AccessShare{{From: 0, To: topology.NoNode, Share: 1}}, Remote: 1, MemoryMBps: 10}
-	best := &fakeMeter{source: inventory.AccessResctrl, can: []string{"a"}, reading: map[string]Access{"a": elsewhere, "b": local(0, 99)}}
-	next := &fakeMeter{source: inventory.AccessPMU, can: []string{"a", "b"}, reading: map[string]Access{"a": local(1, 99), "b": local(2, 20)}}
+	elsewhere := Access{
+		Shares:     []inventory.AccessShare{{From: 0, To: topology.NoNode, Share: 1}},
+		Remote:     1,
+		MemoryMBps: 10,
+	}
+	best := &fakeMeter{
+		source:  inventory.AccessResctrl,
+		can:     []string{"a"},
+		reading: map[string]Access{"a": elsewhere, "b": local(0, 99)},
+	}
+	next := &fakeMeter{
+		source:  inventory.AccessPMU,
+		can:     []string{"a", "b"},
+		reading: map[string]Access{"a": local(1, 99), "b": local(2, 20)},
+	}
 	watcher := w.watcher(Options{Meters: []Meter{best, next}})
 	s := watcher.Sample()
-	for name, want := range map[string]inventory.Remote{"a": {Share: 1, Source: inventory.AccessResctrl}, "b": {Share: 0, Source: inventory.AccessPMU}, "c": {Share: 1, Source: inventory.AccessEstimate}} {
+	for name, want := range map[string]inventory.Remote{"a": {Share: 1, Source: inventory.AccessResctrl},
+		"b": {Share: 0, Source: inventory.AccessPMU}, "c": {Share: 1, Source: inventory.AccessEstimate}} {
 		if got := guestOf(t, s, name).Load.Remote; got == nil || *got != want {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
@@ -588,7 +627,8 @@ func TestEachGuestHasTheBestMeterThatCanMeasureIt(t *testing.T) {
 	if s.Nodes[3].MemoryMBps != 10 || s.Nodes[2].MemoryMBps != 20 || s.Nodes[0].MemoryMBps != 0 {
 		t.Errorf("traffic %+v", s.Nodes)
 	}
-	if diff := cmp.Diff([]inventory.AccessSource{inventory.AccessResctrl, inventory.AccessPMU, inventory.AccessEstimate}, s.Accesses); diff != "" {
+	if diff := cmp.Diff([]inventory.AccessSource{inventory.AccessResctrl, inventory.AccessPMU,
+		inventory.AccessEstimate}, s.Accesses); diff != "" {
 		t.Error(diff)
 	}
 	if text := gapsOf(s); strings.Count(text, "accesses by") != 2 || !strings.Contains(text, "no more ids") {
@@ -602,7 +642,11 @@ func TestEachGuestHasTheBestMeterThatCanMeasureIt(t *testing.T) {
 func TestAMeterThatFailsIsAskedAgain(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.add("a", 100, byNode{1: gib}, 0)
-	meter := &fakeMeter{source: inventory.AccessCounter, can: []string{"a"}, reading: map[string]Access{"a": local(0, 1)}}
+	meter := &fakeMeter{
+		source:  inventory.AccessCounter,
+		can:     []string{"a"},
+		reading: map[string]Access{"a": local(0, 1)},
+	}
 	watcher := w.watcher(Options{Meters: []Meter{meter}})
 	source := func() inventory.AccessSource {
 		w.now = w.now.Add(time.Second)
@@ -639,7 +683,12 @@ func TestAMeterThatFailsIsAskedAgain(t *testing.T) {
 func TestNoAccessesAreNoShare(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.add("a", 100, byNode{1: gib}, 0)
-	watcher := w.watcher(Options{Meters: []Meter{&fakeMeter{source: inventory.AccessPMU, can: []string{"a"}, reading: map[string]Access{"a": {}}}}})
+	watcher := w.watcher(
+		Options{
+			Meters: []Meter{
+				&fakeMeter{source: inventory.AccessPMU, can: []string{"a"}, reading: map[string]Access{"a": {}}}},
+		},
+	)
 	s := watcher.Sample()
 	if g := s.Guests[0]; g.Load.Remote != nil || len(g.Accesses) > 0 {
 		t.Errorf("%+v", g)

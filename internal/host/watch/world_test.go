@@ -46,7 +46,14 @@ func newWorld(t testing.TB, nodes, cpusEach int) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, root: linux.Root(t.TempDir()), topo: topo, now: time.Unix(1e9, 0), ticks: map[topology.CPUID][2]uint64{}, delay: map[topology.CPUID]time.Duration{}}
+	w := &world{
+		t:     t,
+		root:  linux.Root(t.TempDir()),
+		topo:  topo,
+		now:   time.Unix(1e9, 0),
+		ticks: map[topology.CPUID][2]uint64{},
+		delay: map[topology.CPUID]time.Duration{},
+	}
 	for _, c := range topo.CPUs {
 		w.ticks[c.ID] = [2]uint64{1000, 1000}
 		w.delay[c.ID] = time.Second
@@ -55,14 +62,18 @@ func newWorld(t testing.TB, nodes, cpusEach int) *world {
 		n := &topo.Nodes[i]
 		n.HugePages = []topology.HugePagePool{{Size: 2 * topology.MiB, Total: 100, Free: 40}}
 		folder := fmt.Sprintf("sys/devices/system/node/node%d", n.ID)
-		w.write(fmt.Sprintf("Node %d MemTotal: 67108864 kB\nNode %d MemFree: %d kB\n", n.ID, n.ID, 1024*(int(n.ID)+1)), folder, "meminfo")
+		w.write(fmt.Sprintf("Node %d MemTotal: 67108864 kB\nNode %d MemFree: %d kB\n", n.ID, n.ID, 1024*(int(n.ID)+1)),
+			folder, "meminfo")
 		w.write("100\n", folder, "hugepages/hugepages-2048kB/nr_hugepages")
 		w.write("40\n", folder, "hugepages/hugepages-2048kB/free_hugepages")
 	}
 	w.write("cpuset cpu io memory hugetlb pids\n", "sys/fs/cgroup/cgroup.controllers")
-	w.write("some avg10=12.50 avg60=1.00 avg300=0.10 total=1\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", "proc/pressure/cpu")
-	w.write("some avg10=3.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=2.00 avg60=0.00 avg300=0.00 total=0\n", "proc/pressure/memory")
-	w.write("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", "proc/pressure/io")
+	w.write("some avg10=12.50 avg60=1.00 avg300=0.10 total=1\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+		"proc/pressure/cpu")
+	w.write("some avg10=3.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=2.00 avg60=0.00 avg300=0.00 total=0\n",
+		"proc/pressure/memory")
+	w.write("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+		"proc/pressure/io")
 	w.vmstat(1000, 10, 100)
 	w.writeHost()
 	return w
@@ -87,7 +98,12 @@ func (w *world) write(text string, elements ...string) {
 }
 
 func (w *world) vmstat(moved, failed, balancing int) {
-	w.write(fmt.Sprintf("nr_free_pages 1\npgmigrate_success %d\npgmigrate_fail %d\nnuma_pages_migrated %d\nthp_split_page 0\n", moved, failed, balancing), "proc/vmstat")
+	w.write(
+		fmt.Sprintf(
+			"nr_free_pages 1\npgmigrate_success %d\npgmigrate_fail %d\nnuma_pages_migrated %d\nthp_split_page 0\n",
+			moved, failed, balancing),
+		"proc/vmstat",
+	)
 }
 
 // writeHost writes what is of CPUs.
@@ -106,14 +122,19 @@ func (w *world) writeHost() {
 
 // add makes a guest of libvirt whose vCPUs run on the given CPUs.
 func (w *world) add(name string, pid int, memory topology.MemoryByNode, cpus ...topology.CPUID) *vm {
-	v := &vm{guest: inventory.Guest{Name: name, PID: pid, State: "running"}, memory: memory, huge: topology.MemoryByNode{}}
+	v := &vm{
+		guest:  inventory.Guest{Name: name, PID: pid, State: "running"},
+		memory: memory,
+		huge:   topology.MemoryByNode{},
+	}
 	for _, amount := range memory {
 		v.guest.Config.Memory += amount
 	}
 	v.guest.Config.VCPUs = len(cpus)
 	v.threads = []vmThread{{tid: pid, name: "qemu-system-x86"}}
 	for i, c := range cpus {
-		v.threads = append(v.threads, vmThread{tid: pid + 1 + i, name: fmt.Sprintf("CPU %d/KVM", i), run: time.Second, wait: time.Second, cpu: c})
+		v.threads = append(v.threads,
+			vmThread{tid: pid + 1 + i, name: fmt.Sprintf("CPU %d/KVM", i), run: time.Second, wait: time.Second, cpu: c})
 	}
 	w.vms = append(w.vms, v)
 	w.writeVM(v)
@@ -134,7 +155,19 @@ func (w *world) writeVM(v *vm) {
 		task := fmt.Sprintf("%s/task/%d", folder, t.tid)
 		w.write(t.name+"\n", task, "comm")
 		w.write(fmt.Sprintf("%d %d 7\n", t.run, t.wait), task, "schedstat")
-		w.write(fmt.Sprintf("%d (%s) S 1 258 258 0 -1 138412224 1493 0 0 0 487 175 0 0 20 0 6 0 1404 625283072 42005 18446744073709551615 94464781254656 94464787115093 140723636205248 0 0 0 2147219511 4096 16963 1 0 0 -1 %d 0 0 0 371 0 94464790227192 94464795431344 94464866430976 140723636210274 140723636211379 140723636211379 140723636211676 0\n", t.tid, t.name, t.cpu), task, "stat")
+		w.write(
+			fmt.Sprintf(
+				"%d (%s) S 1 258 258 0 -1 138412224 1493 0 0 0 487 175 0 0 20 0 6 0 1404 625283072 42005 "+
+					"18446744073709551615 94464781254656 94464787115093 140723636205248 0 0 0 2147219511 4096 "+
+					"16963 1 0 0 -1 %d 0 0 0 371 0 94464790227192 94464795431344 94464866430976 140723636210274 "+
+					"140723636211379 140723636211379 140723636211676 0\n",
+				t.tid,
+				t.name,
+				t.cpu,
+			),
+			task,
+			"stat",
+		)
 	}
 	group := "sys/fs/cgroup/" + v.group()
 	w.write("", group, "cgroup.procs")
@@ -155,7 +188,11 @@ func row(nodes []topology.Node, amounts topology.MemoryByNode) string {
 // numaStat is memory.numa_stat with the rows that a real one has.
 func numaStat(nodes []topology.Node, memory topology.MemoryByNode) string {
 	var b strings.Builder
-	for _, name := range strings.Fields("anon file kernel_stack pagetables sec_pagetables shmem file_mapped file_dirty file_writeback swapcached anon_thp file_thp shmem_thp inactive_anon active_anon inactive_file active_file unevictable slab_reclaimable slab_unreclaimable workingset_refault_anon workingset_refault_file workingset_activate_anon workingset_activate_file workingset_restore_anon workingset_restore_file workingset_nodereclaim") {
+	for _, name := range strings.Fields("anon file kernel_stack pagetables sec_pagetables shmem file_mapped " +
+		"file_dirty file_writeback swapcached anon_thp file_thp shmem_thp inactive_anon active_anon inactive_file " +
+		"active_file unevictable slab_reclaimable slab_unreclaimable workingset_refault_anon " +
+		"workingset_refault_file workingset_activate_anon workingset_activate_file workingset_restore_anon " +
+		"workingset_restore_file workingset_nodereclaim") {
 		amounts := topology.MemoryByNode(nil)
 		if name == "anon" {
 			amounts = memory

@@ -32,7 +32,9 @@ func ParseInfo(r io.Reader) (topology.Topology, error) {
 	}
 	p.joinNodes()
 	if len(p.cpus) == 0 || len(p.Nodes) == 0 {
-		return topology.Topology{}, errors.New("reading xl info: no tables cpu_topology and numa_info; give the output of `xl info -n`, not of `xl info`")
+		return topology.Topology{}, errors.New(
+			"reading xl info: no tables cpu_topology and numa_info; give the output of `xl info -n`, not of `xl info`",
+		)
 	}
 	if len(p.Devices) > 0 {
 		p.gap("xl info does not tell the kind, name or driver of devices")
@@ -70,7 +72,9 @@ func (p *infoParser) line(line string) {
 	case header == "cpu: core socket node", header == "device node", header == "node: memsize memfree distances":
 		p.table = fields[0]
 		return
-	case strings.HasPrefix(line, "numa_info"), strings.HasPrefix(line, "cpu_topology"), strings.HasPrefix(line, "device topology"):
+	case strings.HasPrefix(line, "numa_info"),
+		strings.HasPrefix(line, "cpu_topology"),
+		strings.HasPrefix(line, "device topology"):
 		p.table = ""
 		return
 	}

@@ -29,12 +29,19 @@ func TestParseInfoKeepsGoing(t *testing.T) {
 		spoiled, gap string
 		check        func(topology.Topology) bool
 	}{
-		"  3:       1        0        0":                     {"  3:       -        0        0", `"cpu:"`, func(t topology.Topology) bool { return len(t.CPUs) == 7 && t.CPUs[2].Siblings.Len() == 1 }},
-		"   2:     32768      32000      28,28,10\n":         {"", "", func(t topology.Topology) bool { return len(t.Nodes) == 2 }},
-		"   1:     65536      60312      21,10,4294967295\n": {"", "node 1 has CPUs but no line", func(t topology.Topology) bool { return t.Nodes[1].Memory == 0 && t.Nodes[1].CPUs.Len() == 4 }},
-		"41200":               {"99999", "node 0: 97.7 GiB free of 65 GiB", func(t topology.Topology) bool { return t.Nodes[0].Free == t.Nodes[0].Memory }},
-		"0000:3b:00.0      1": {"0000:3b:00.0      9", "device 0000:3b:00.0: says node 9", func(t topology.Topology) bool { return t.Devices[1].Node == topology.NoNode }},
-		"0000:00:1f.2      0\n0000:3b:00.0      1\n": {"No device topology data available\n", "", func(t topology.Topology) bool { return len(t.Devices) == 0 }},
+		"  3:       1        0        0": {"  3:       -        0        0", `"cpu:"`,
+			func(t topology.Topology) bool { return len(t.CPUs) == 7 && t.CPUs[2].Siblings.Len() == 1 }},
+		"   2:     32768      32000      28,28,10\n": {"", "",
+			func(t topology.Topology) bool { return len(t.Nodes) == 2 }},
+		"   1:     65536      60312      " +
+			"21,10,4294967295\n": {"", "node 1 has CPUs but no line",
+			func(t topology.Topology) bool { return t.Nodes[1].Memory == 0 && t.Nodes[1].CPUs.Len() == 4 }},
+		"41200": {"99999", "node 0: 97.7 GiB free of 65 GiB",
+			func(t topology.Topology) bool { return t.Nodes[0].Free == t.Nodes[0].Memory }},
+		"0000:3b:00.0      1": {"0000:3b:00.0      9", "device 0000:3b:00.0: says node 9",
+			func(t topology.Topology) bool { return t.Devices[1].Node == topology.NoNode }},
+		"0000:00:1f.2      0\n0000:3b:00.0      1\n": {"No device topology data available\n", "",
+			func(t topology.Topology) bool { return len(t.Devices) == 0 }},
 	} {
 		spoiled := strings.Replace(text, old, c.spoiled, 1)
 		if spoiled == text {

@@ -125,7 +125,8 @@ func Expect(t *testing.T, host, source string, got topology.Topology) {
 func Describe(t topology.Topology) string {
 	var b strings.Builder
 	for _, n := range t.Nodes {
-		fmt.Fprintf(&b, "node %d cpus %q memory %d free %d reclaimable %d\n", n.ID, n.CPUs, n.Memory, n.Free, n.Reclaimable)
+		fmt.Fprintf(&b, "node %d cpus %q memory %d free %d reclaimable %d\n", n.ID, n.CPUs, n.Memory, n.Free,
+			n.Reclaimable)
 		for _, p := range n.HugePages {
 			fmt.Fprintf(&b, "  pool %v total %d free %d\n", p.Size, p.Total, p.Free)
 		}
@@ -141,7 +142,8 @@ func Describe(t topology.Topology) string {
 	}
 	for _, c := range t.CPUs {
 		if first, _ := c.Siblings.First(); first == c.ID {
-			fmt.Fprintf(&b, "core %d cpus %s die %d socket %d l3 %d node %d\n", c.Core, c.Siblings, c.Die, c.Socket, c.L3, c.Node)
+			fmt.Fprintf(&b, "core %d cpus %s die %d socket %d l3 %d node %d\n", c.Core, c.Siblings, c.Die, c.Socket,
+				c.L3, c.Node)
 		}
 	}
 	for _, d := range t.Devices {
@@ -149,7 +151,8 @@ func Describe(t topology.Topology) string {
 	}
 	fmt.Fprintf(&b, "housekeeping %q offline %q\n", t.Housekeeping, t.Offline)
 	if t.Measured != nil {
-		fmt.Fprintf(&b, "measured nodes %v latency %v bandwidth %v\n", t.Measured.Nodes, t.Measured.LatencyNanos, t.Measured.BandwidthMBps)
+		fmt.Fprintf(&b, "measured nodes %v latency %v bandwidth %v\n", t.Measured.Nodes, t.Measured.LatencyNanos,
+			t.Measured.BandwidthMBps)
 	}
 	for _, g := range t.Gaps {
 		fmt.Fprintf(&b, "gap: %s\n", g)
