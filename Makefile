@@ -14,6 +14,16 @@ TESTSUM   := gotest.tools/gotestsum@v1.13.0
 PACKAGES  := gcc libc6-dev qemu-system-x86 libvirt-daemon-system libvirt-clients numactl busybox-static cpio e2fsprogs kmod hwloc-nox
 export GOFLAGS
 
+# What the program says of itself. All of it depends on the commit only, so that
+# two builds of one commit are equal. Before the first tag, the version counts
+# commits from v0.0.0; a tree without git has no commit.
+VERSION   := $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || \
+               { n=$$(git rev-list --count HEAD 2>/dev/null) && \
+                 echo "v0.0.0-$$n-g$$(git describe --always --exclude '*' --dirty)"; } || echo v0.0.0)
+COMMIT    := $(shell git rev-parse HEAD 2>/dev/null)
+DATE      := $(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null)
+LDFLAGS   := -s -w -X main.linkedVersion=$(VERSION) -X main.linkedCommit=$(COMMIT) -X main.linkedDate=$(DATE)
+
 # The race detector makes tests up to ten times slower. It watches the packages
 # that start goroutines, share data between them, or serve HTTP.
 CONCURRENT = $(shell grep -rlE --include='*.go' '^[[:space:]]*go [a-zA-Z]|"(sync|sync/atomic|net/http)"' cmd internal lab | xargs -n1 dirname | sort -u | sed 's,^,./,')
@@ -23,10 +33,13 @@ SEQUENTIAL = $(filter-out $(CONCURRENT),$(patsubst $(CURDIR)/%,./%,$(shell $(GO)
 THIRD      = $(shell echo $$(( $$(git rev-list --count HEAD 2>/dev/null || echo 0) % 3 )))
 SHORT      = $(if $(filter 0,$(THIRD)),,-short)
 
-.PHONY: build demo test test-all unit quick lab-test lab-test-all lab-one fuzz bench bench-lab bench-daemon lint vuln mutate packages clean
+.PHONY: build print-ldflags demo test test-all unit quick lab-test lab-test-all lab-one fuzz bench bench-lab bench-daemon lint vuln mutate packages clean
 
 build: packages
-	$(GO) build -trimpath -ldflags="-s -w" -o $(BIN) ./cmd/numavisor
+	$(GO) build -trimpath -ldflags="$(LDFLAGS)" -o $(BIN) ./cmd/numavisor
+
+print-ldflags:
+	@echo "$(LDFLAGS)"
 
 # The main job, on a real multi-node host with real libvirt and KVM guests.
 demo: build

@@ -180,10 +180,7 @@ func listenPublic(ctx context.Context, address string) (net.Listener, error) {
 
 // metricsPage gives the daemon's status in Prometheus' form, and an error once it has ended.
 func metricsPage(ctx context.Context, d *daemon.Daemon) http.Handler {
-	build := metrics.Build{Version: "unknown"}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		build.Version = info.Main.Version
-	}
+	program := thisBuild()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics.New(func() (status.Status, error) {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -193,7 +190,7 @@ func metricsPage(ctx context.Context, d *daemon.Daemon) http.Handler {
 			d.Log.Warn("no metrics", "error", err)
 		}
 		return s, err
-	}, build))
+	}, metrics.Build{Version: program.Version, Revision: program.Commit}))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 

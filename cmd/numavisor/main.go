@@ -64,12 +64,14 @@ Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
 		SilenceUsage:      true,
 		Args:              cobra.NoArgs,
 		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
+		Version:           thisBuild().String(),
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	// Before anything is done: what is done must be reported.
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		return cmp.Or(checkFormat(c), checkFlags(c))
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().StringP("output", "o", "table", "how to print: table, json or yaml")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
@@ -80,7 +82,7 @@ Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
 		createCommand(), deleteCommand(), listCommand(), showCommand(),
 		bindCommand(), runCommand(), applyCommand(), undoCommand(), historyCommand(),
 		daemonCommand(), alarmsCommand(), topCommand(dialDaemon), pauseCommand(), resumeCommand(),
-		doctorCommand(), labCommand(),
+		doctorCommand(), labCommand(), versionCommand(),
 	)
 	explainArgs(root)
 	return root
