@@ -87,7 +87,7 @@ fuzz:
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./internal/...
 
-# Numavisor against kernel balancing, numad, placement='auto' and the ideal:
+# Numavisor against kernel balancing, numad, placement='auto' and the hand-pinned baseline:
 # three runs of each take more than an hour. Interrupted, it goes on where it was.
 bench-lab: PACKAGES += numad
 bench-lab: build

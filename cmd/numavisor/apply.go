@@ -34,7 +34,7 @@ func applyCommand() *cobra.Command {
 after the other, advised ones too. Each move is checked again first: a plan whose
 VMs are not any more where it says is refused, and nothing is touched. VMs of one
 move make room for each other: their memory is copied in turns. Copying is paced
-so that the VMs hardly feel it (policy: balance.most_guest_wait, most_bandwidth).
+so that the VMs hardly feel it (policy: balance.max_guest_wait, max_bandwidth).
 
 What is done is kept in a journal ('numavisor history'). A move that was cut
 short, by whatever, is finished first, or undone where its room is gone;

@@ -33,7 +33,7 @@ host they are known where its daemon runs.`,
 	}
 	on.flags(c)
 	c.Flags().StringVar(&inventoryFile, "inventory", "", "decide on a saved inventory (see 'numavisor capture')")
-	c.Flags().BoolVar(&explain, "explain", false, "show reasons, prices, and why VMs that suffer stay")
+	c.Flags().BoolVar(&explain, "explain", false, "show reasons, prices, and why degraded VMs stay")
 	socketFlag(c, &socket)
 	on.onlyLive(c, "inventory")
 	c.MarkFlagsMutuallyExclusive("inventory", "socket")
@@ -80,13 +80,13 @@ func noteNoLoads(c *cobra.Command, inv *inventory.Host) {
 func printPlan(w io.Writer, r plan.Plan, explain bool) {
 	if explain {
 		fmt.Fprint(w, text.VisibleLines(r.Text()))
-		for _, s := range r.Suffering {
-			printf(w, "  suffers: %s: %s\n", s.Guest, s.Why)
+		for _, s := range r.Degraded {
+			printf(w, "  degraded: %s: %s\n", s.Guest, s.Why)
 		}
 		return
 	}
 	if len(r.Moves) == 0 {
-		printf(w, "nothing to move; VMs that suffer: %d\n", len(r.Suffering))
+		printf(w, "nothing to move; degraded VMs: %d\n", len(r.Degraded))
 		return
 	}
 	rows := [][]string{{"MOVE", "VM", "FROM", "TO", "COPY", "TAKES", "SAVES", "MODE"}}

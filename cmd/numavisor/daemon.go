@@ -34,7 +34,7 @@ func daemonCommand() *cobra.Command {
 		Use:   "daemon",
 		Short: "Keep this host right: watch, raise alarms, and move VMs where that pays",
 		Long: `Watches the host's nodes and VMs every second, raises alarms, and plans moves
-of VMs that suffer. VMs in mode auto are moved; for those in mode advise moves
+of degraded VMs. VMs in mode auto are moved; for those in mode advise moves
 are only shown ('numavisor top', 'numavisor history'). Without a policy, VMs
 that Numavisor created are in mode auto and all others in mode advise.
 

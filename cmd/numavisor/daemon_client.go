@@ -50,7 +50,7 @@ func resumeCommand() *cobra.Command {
 		Use:   "resume",
 		Short: "End a pause: the daemon moves VMs again",
 		Long: `Ends a pause. A move that the pause cut short is finished first; then the
-daemon moves what suffers, as its policy says.`,
+daemon moves degraded VMs, as its policy says.`,
 		Example: `  numavisor resume`,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -32,7 +32,7 @@ func labBenchCommand() *cobra.Command {
 	var length time.Duration
 	c := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure Numavisor against its peers and the ideal, in the lab",
+		Short: "Measure Numavisor against its peers and the hand-pinned baseline, in the lab",
 		Long: `Boots a NUMA host of four nodes in which far memory is slow, once for each run,
 and starts memory-bound VMs in it under one manager after the other: none,
 kernel NUMA balancing, numad, libvirt's placement='auto', Numavisor's daemon,
@@ -45,7 +45,7 @@ often as there are repeats. With --results, runs are added to those in the file,
 so an interrupted benchmark goes on where it was; exit status 1 tells that a
 promise was broken, 3 that runs failed.`,
 		Example: `  numavisor lab bench --results bench.json
-  numavisor lab bench --managers kernel,ideal --repeats 1 --length 30s
+  numavisor lab bench --managers kernel,baseline --repeats 1 --length 30s
   numavisor lab bench --results bench.json --most 0   # only the report`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -32,7 +32,7 @@ filter and inspect; 'a' makes an advised move, 'c' ends one, 'p' pauses the
 balancing; '?' tells all keys. Without a terminal, with --once and with -o json
 it prints one picture.`,
 		Example: `  numavisor top
-  numavisor top --once | grep suffers
+  numavisor top --once | grep degraded
   numavisor top -o json | jq '.guests[].local_share'`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -14,19 +14,19 @@ type Quantity string
 
 // Quantities. Shares are from 0 to 1.
 const (
-	NodeCPU       Quantity = "node-cpu"        // share of a node's CPUs in use
-	NodeWait      Quantity = "node-wait"       // threads that wait for a CPU, per CPU of the node
-	NodeMemory    Quantity = "node-memory"     // share of a node's memory in use
-	NodeHugePages Quantity = "node-huge-pages" // share of a node's pool of one size in use
-	NodeTraffic   Quantity = "node-traffic"    // share of a node's memory bandwidth in use
-	HostPressure  Quantity = "host-pressure"   // share of time in which tasks waited for memory
-	GuestWait     Quantity = "guest-wait"      // share of the CPU time that a guest wants and does not get
-	GuestRemote   Quantity = "guest-remote"    // share of a guest's accesses, or by estimate memory, that is not local
-	GuestDrift    Quantity = "guest-drift"     // share of a guest's memory that is not on its intended nodes
-	KernelMoves   Quantity = "kernel-moves"    // MB a second that the kernel's NUMA balancing moves against us
-	RivalMover    Quantity = "rival"           // 1 while somebody else moves pages on this host (numad, KSM, ...)
-	BlindSource   Quantity = "blind"           // 1 while a source cannot be read
-	StuckMove     Quantity = "move-failed"     // moves of a guest that failed within the last hour
+	NodeCPU          Quantity = "node-cpu"          // share of a node's CPUs in use
+	NodeWait         Quantity = "node-wait"         // threads that wait for a CPU, per CPU of the node
+	NodeMemory       Quantity = "node-memory"       // share of a node's memory in use
+	NodeHugePages    Quantity = "node-huge-pages"   // share of a node's pool of one size in use
+	NodeTraffic      Quantity = "node-traffic"      // share of a node's memory bandwidth in use
+	HostPressure     Quantity = "host-pressure"     // share of time in which tasks waited for memory
+	GuestWait        Quantity = "guest-wait"        // share of the CPU time that a guest wants and does not get
+	GuestRemote      Quantity = "guest-remote"      // share of a guest's accesses, or by estimate memory, that is not local
+	GuestDrift       Quantity = "guest-drift"       // share of a guest's memory that is not on its intended nodes
+	KernelMoves      Quantity = "kernel-moves"      // MB a second that the kernel's NUMA balancing moves against us
+	CompetingMover   Quantity = "competitor"        // 1 while somebody else moves pages on this host (numad, KSM, ...)
+	SourceUnreadable Quantity = "source-unreadable" // 1 while a source cannot be read
+	StuckMove        Quantity = "move-failed"       // moves of a guest that failed within the last hour
 )
 
 // Amount shows a value of the quantity with its unit.
@@ -36,7 +36,7 @@ func (q Quantity) Amount(v float64) string {
 		return fmt.Sprintf("%.2f per CPU", v)
 	case KernelMoves:
 		return fmt.Sprintf("%.1f MB/s", v)
-	case RivalMover, BlindSource, StuckMove:
+	case CompetingMover, SourceUnreadable, StuckMove:
 		return fmt.Sprintf("%.0f", v)
 	}
 	return fmt.Sprintf("%.1f %%", 100*v)

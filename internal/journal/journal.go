@@ -30,9 +30,9 @@ const (
 	Repaired    Kind = "repaired"     // drift was bound again, or part of it
 	// RepairFailed is the first of tries to bind a guest again that fail alike.
 	RepairFailed Kind = "repair-failed"
-	Drifted      Kind = "drifted" // somebody else changed a guest of ours
-	Rival        Kind = "rival"   // somebody else moves pages here, or has stopped to
-	Setting      Kind = "setting" // a new policy is in force, or numad excludes a guest
+	Drifted      Kind = "drifted"    // somebody else changed a guest of ours
+	Competitor   Kind = "competitor" // somebody else moves pages here, or has stopped to
+	Setting      Kind = "setting"    // a new policy is in force, or numad excludes a guest
 	Paused       Kind = "paused"
 	Resumed      Kind = "resumed"
 	Raised       Kind = "alarm-raised"

@@ -6,8 +6,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Several is the kind of a few small moves that are made as one.
-const Several MoveKind = "several"
+// Batch is the kind of a few small moves that are made as one.
+const Batch MoveKind = "batch"
 
 // Join makes neighbouring moves of a round into one as long as they copy no
 // more than most together, and concern different guests: their vCPUs go first,
@@ -42,7 +42,7 @@ func joins(a, b Move, most topology.Bytes) bool {
 }
 
 func join(a, b Move) Move {
-	a.Kind = Several
+	a.Kind = Batch
 	a.Guests = append(a.Guests[:len(a.Guests):len(a.Guests)], b.Guests...)
 	a.Benefit.Cost += b.Benefit.Cost
 	a.Benefit.AccessCPUs += b.Benefit.AccessCPUs

@@ -11,7 +11,7 @@ import (
 
 func TestJoin(t *testing.T) {
 	small := func(guest string, bytes topology.Bytes) plan.Move {
-		return plan.Move{Kind: plan.Gather, Guests: []plan.GuestMove{{Guest: guest, Bytes: bytes}}, Why: "why " + guest,
+		return plan.Move{Kind: plan.Consolidate, Guests: []plan.GuestMove{{Guest: guest, Bytes: bytes}}, Why: "why " + guest,
 			Benefit: plan.Benefit{
 				Cost:       1,
 				AccessCPUs: 0.5,
@@ -42,7 +42,7 @@ func TestJoin(t *testing.T) {
 		}
 	}
 	all := plan.Join([]plan.Move{small("a", 3), small("b", 4)}, 10)[0]
-	if all.Kind != plan.Several || all.Cost.Bytes != 7 || all.Cost.Took != 2*time.Second ||
+	if all.Kind != plan.Batch || all.Cost.Bytes != 7 || all.Cost.Took != 2*time.Second ||
 		all.Benefit.AccessCPUs != 1 ||
 		!strings.Contains(all.Why, "why a") ||
 		!strings.Contains(all.Why, "why b") {

@@ -32,7 +32,7 @@ func TestParse(t *testing.T) {
 			`guest "db" is to get the placement of guest "web"`},
 		"the same, twice": {`{"host": "h", "moves": [{"guests": [{"guest": "a", "placement": {"guest": "a"}}, {"guest": "a", "placement": {"guest": "a"}}]}]}`, "guest a is in it twice"},
 		"an unknown kind": {strings.Replace(string(text), `"kind":"move"`, `"kind":"teleport"`, 1),
-			`move 1: kind "teleport": allowed are repin, move-guest-memory, move, swap, split, gather, spread, several`},
+			`move 1: kind "teleport": allowed are repin, move-guest-memory, move, swap, split, consolidate, spread, batch`},
 		"no kind": {strings.Replace(string(text), `"kind":"move",`, ``, 1),
 			`move 1: kind "": allowed are repin`},
 		"no name":          {`{"host": "h", "moves": [{"guests": [{}]}]}`, `guest ""`},

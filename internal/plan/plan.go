@@ -23,11 +23,11 @@ type Plan struct {
 	Host  string    `json:"host"`
 	Taken time.Time `json:"taken"` // of the inventory that it was computed from
 	Moves []Move    `json:"moves"`
-	// Suffering lists the guests that have a reason to move, and since when.
+	// Degraded lists the guests that have a reason to move, and since when.
 	// It belongs to the history of the next round.
-	Suffering []Suffering `json:"suffering,omitempty"`
-	// Stays says of guests that suffer or would have to make room why they stay.
-	Stays []Stay `json:"stays,omitempty"`
+	Degraded []Degraded `json:"degraded,omitempty"`
+	// Blocked says why guests that are degraded, or would have to make room, do not move.
+	Blocked []Blocked `json:"blocked,omitempty"`
 	// Before and After are the host's cost now and when all moves are made
 	// (those only advised included), in the units of the price list times CPUs.
 	Before float64 `json:"cost_before"`
@@ -39,17 +39,17 @@ type MoveKind string
 
 // The kinds of moves.
 const (
-	Repin      MoveKind = "repin"             // vCPUs go to the memory
-	FetchLocal MoveKind = "move-guest-memory" // memory comes to the vCPUs
-	MoveGuest  MoveKind = "move"              // vCPUs and memory go to other nodes
-	Swap       MoveKind = "swap"              // guests exchange nodes, or one makes room for another
-	Split      MoveKind = "split"             // to more nodes
-	Gather     MoveKind = "gather"            // to fewer nodes
-	Spread     MoveKind = "spread"            // away from others that keep the same memory busy
+	Repin       MoveKind = "repin"             // vCPUs go to the memory
+	FetchLocal  MoveKind = "move-guest-memory" // memory comes to the vCPUs
+	MoveGuest   MoveKind = "move"              // vCPUs and memory go to other nodes
+	Swap        MoveKind = "swap"              // guests exchange nodes, or one makes room for another
+	Split       MoveKind = "split"             // to more nodes
+	Consolidate MoveKind = "consolidate"       // to fewer nodes
+	Spread      MoveKind = "spread"            // away from others that keep the same memory busy
 )
 
 // moveKinds are all of them.
-var moveKinds = []MoveKind{Repin, FetchLocal, MoveGuest, Swap, Split, Gather, Spread, Several}
+var moveKinds = []MoveKind{Repin, FetchLocal, MoveGuest, Swap, Split, Consolidate, Spread, Batch}
 
 // IsValid reports whether it is one of the kinds of moves.
 func (k MoveKind) IsValid() bool { return slices.Contains(moveKinds, k) }
@@ -128,15 +128,28 @@ type Price struct {
 	PageTables float64 `json:"page_tables"`
 }
 
-// Suffering is a guest with a reason to move.
-type Suffering struct {
+// Degraded is a guest with a reason to move.
+type Degraded struct {
 	Guest  string    `json:"guest"`
 	Since  time.Time `json:"since"`
 	Wait   float64   `json:"wait"`    // share of the CPU time it wants that it does not get
 	Access float64   `json:"access"`  // latency of its mean access over the best of the host, less 1
 	Use    float64   `json:"traffic"` // of its memory's bandwidth, all guests together
-	Why    string    `json:"why"`
+
+	// Reasons are the figures above that reach their threshold; Why says the same in words.
+	Reasons []DegradedReason `json:"reasons,omitempty"`
+	Why     string           `json:"why"`
 }
+
+// DegradedReason is what slows a guest.
+type DegradedReason string
+
+// Reasons.
+const (
+	CPUWait         DegradedReason = "cpu_wait"         // its vCPUs wait for CPUs
+	RemoteAccess    DegradedReason = "remote_access"    // its memory is far from its vCPUs
+	MemoryBandwidth DegradedReason = "memory_bandwidth" // its nodes' memory bandwidth is in use
+)
 
 // Names lists a move's guests: "db1, web2".
 func (m Move) Names() []string {
@@ -174,8 +187,8 @@ func (p Plan) Text() string {
 	for i, m := range p.Moves {
 		fmt.Fprintf(&b, "%3d. %s\n     %s\n", i+1, m, m.Why)
 	}
-	for _, s := range p.Stays {
-		fmt.Fprintf(&b, "  stays: %s: %s\n", s.Guest, s.Why)
+	for _, s := range p.Blocked {
+		fmt.Fprintf(&b, "  blocked: %s: %s\n", s.Guest, s.Why)
 	}
 	return b.String()
 }

@@ -36,14 +36,13 @@ func oneMove() plan.Plan {
 				Horizon:    time.Minute,
 			}, Cost: plan.Price{Bytes: topology.GiB, Took: time.Second, BytesPerSecond: topology.GiB},
 		}},
-		Stays: []plan.Stay{{Guest: "web", Kind: plan.StayCooldown, Why: "rests"}},
+		Blocked: []plan.Blocked{{Guest: "web", Kind: plan.BlockedCooldown, Why: "in cooldown"}},
 	}
 }
 
 func TestRoundInWords(t *testing.T) {
 	r := oneMove()
-	want := "h: 1 move; cost 2 now, 1 after\n  1. move: db to nodes 1 (1 GiB to copy)\n     db: far\n  stays: web: " +
-		"rests\n"
+	want := "h: 1 move; cost 2 now, 1 after\n  1. move: db to nodes 1 (1 GiB to copy)\n     db: far\n  blocked: web: in cooldown\n"
 	if got := r.Text(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

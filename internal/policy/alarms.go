@@ -49,9 +49,9 @@ const (
 // alarmDefaults: a minute tells load from a burst; what balancing sees to has
 // the thresholds of Balance and leaves it the time to act first.
 var alarmDefaults = []watched{
-	// Balancing fills nodes to 0.9 itself (MostCPU): more than that has no room for a burst.
+	// Balancing fills nodes to 0.9 itself (MaxNodeCPU): more than that has no room for a burst.
 	{alarm.NodeCPU, share, Threshold{Warning: 0.95, Critical: 0.99, Clear: 0.95, For: minutes(1), Quiet: minutes(1)}},
-	// A tenth of a thread waiting for each CPU is what a guest calls suffering (Balance.Wait).
+	// A tenth of a thread waiting for each CPU is the threshold of a degraded guest (Balance.Wait).
 	{alarm.NodeWait, many, Threshold{Warning: 0.1, Critical: 0.5, Clear: 0.7, For: minutes(1), Quiet: minutes(1)}},
 	// The host keeps 2 % of a node for itself (KeepFree); below that, memory goes to other nodes.
 	{alarm.NodeMemory, share,
@@ -74,8 +74,8 @@ var alarmDefaults = []watched{
 	// a CPU copies for 5 % of its time, and VMs take faults for each page; ten times that is felt.
 	{alarm.KernelMoves, many, Threshold{Warning: 50, Critical: 500, Clear: 0.5, For: minutes(1), Quiet: minutes(5)}},
 	// Facts, of which there is no little: half a minute passes over one that is just being answered.
-	{alarm.RivalMover, many, Threshold{Warning: 1, Clear: 1, For: Duration(30 * time.Second), Quiet: minutes(1)}},
-	{alarm.BlindSource, many, Threshold{Warning: 1, Clear: 1, For: Duration(30 * time.Second), Quiet: minutes(1)}},
+	{alarm.CompetingMover, many, Threshold{Warning: 1, Clear: 1, For: Duration(30 * time.Second), Quiet: minutes(1)}},
+	{alarm.SourceUnreadable, many, Threshold{Warning: 1, Clear: 1, For: Duration(30 * time.Second), Quiet: minutes(1)}},
 	// The count is over an hour already. One may be bad luck; three of the same guest are not.
 	{alarm.StuckMove, many, Threshold{Warning: 1, Critical: 3, Clear: 1}},
 }

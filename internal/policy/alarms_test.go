@@ -14,7 +14,7 @@ func TestParse_Alarms(t *testing.T) {
 	p, err := Parse(strings.NewReader(`
 alarms:
   node-cpu: {warning: 0.8, for: 90s}
-  rival: {disabled: true}
+  competitor: {disabled: true}
   move-failed: {quiet: 2m}
 `))
 	if err != nil {
@@ -31,11 +31,11 @@ alarms:
 	if got := a[alarm.NodeCPU]; got != want {
 		t.Errorf("node-cpu is %+v, want %+v", got, want)
 	}
-	if !a[alarm.RivalMover].Disabled {
-		t.Error("rival: enabled, the file disables it")
+	if !a[alarm.CompetingMover].Disabled {
+		t.Error("competitor: enabled, the file disables it")
 	}
-	if a[alarm.BlindSource].Disabled {
-		t.Errorf("%s: disabled, the file does not name it", alarm.BlindSource)
+	if a[alarm.SourceUnreadable].Disabled {
+		t.Errorf("%s: disabled, the file does not name it", alarm.SourceUnreadable)
 	}
 	if got := a[alarm.StuckMove].Quiet; got != Duration(2*time.Minute) {
 		t.Errorf("move-failed: quiet %v, want 2m", got)
@@ -82,8 +82,8 @@ func TestAlarmDefaults_EveryQuantity(t *testing.T) {
 	}
 	for _, q := range []alarm.Quantity{alarm.NodeCPU, alarm.NodeWait, alarm.NodeMemory, alarm.NodeHugePages,
 		alarm.NodeTraffic,
-		alarm.HostPressure, alarm.GuestWait, alarm.GuestRemote, alarm.GuestDrift, alarm.KernelMoves, alarm.RivalMover,
-		alarm.BlindSource, alarm.StuckMove} {
+		alarm.HostPressure, alarm.GuestWait, alarm.GuestRemote, alarm.GuestDrift, alarm.KernelMoves, alarm.CompetingMover,
+		alarm.SourceUnreadable, alarm.StuckMove} {
 		if AlarmDefaults()[q].Warning == 0 {
 			t.Errorf("%s has no default", q)
 		}

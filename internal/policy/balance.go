@@ -39,30 +39,30 @@ type Balance struct {
 	Windows []Window `json:"windows,omitempty"`
 
 	// Wait is from which share of the CPU time that a guest wants, but does
-	// not get, it suffers; default 0.1.
+	// not get, it is degraded; default 0.1.
 	Wait float64 `json:"wait,omitempty"`
 	// Access is from which latency of its mean access over the best of the
-	// host, less 1, a guest suffers; default 0.1.
+	// host, less 1, a guest is degraded; default 0.1.
 	Access float64 `json:"access,omitempty"`
-	// Traffic is from which use of its nodes' memory bandwidth a guest suffers; default 0.8.
+	// Traffic is from which use of its nodes' memory bandwidth a guest is degraded; default 0.8.
 	Traffic float64 `json:"traffic,omitempty"`
-	// Clear is at which share of these thresholds suffering ends; default 0.7.
+	// Clear is at which share of these thresholds degradation ends; default 0.7.
 	Clear float64 `json:"clear,omitempty"`
-	// Patience is how long a guest must have suffered before anything moves; default 10s.
-	Patience Duration `json:"patience,omitempty"`
-	// LeastCPU is the demand in CPUs below which a guest does not count; default 0.1.
-	LeastCPU float64 `json:"least_cpu,omitempty"`
+	// DegradedFor is how long a guest must have been degraded before anything moves; default 10s.
+	DegradedFor Duration `json:"degraded_for,omitempty"`
+	// MinCPUDemand is the demand in CPUs below which a guest does not count; default 0.1.
+	MinCPUDemand float64 `json:"min_cpu_demand,omitempty"`
 
-	// Margin is by which share a move must lower the cost of a guest that suffers; default 0.1.
-	Margin float64 `json:"margin,omitempty"`
+	// MinGain is by which share a move must lower the cost of a degraded guest; default 0.1.
+	MinGain float64 `json:"min_gain,omitempty"`
 	// Horizon is how long a gain is expected to last: what a move costs must
 	// be earned within; default 30m.
 	Horizon Duration `json:"horizon,omitempty"`
-	// MostCPU is up to which share of a node's CPUs moves may fill it; default 0.9.
-	MostCPU float64 `json:"most_cpu,omitempty"`
-	// Rest is how long a guest is left alone after a move, doubled with every
+	// MaxNodeCPU is up to which share of a node's CPUs moves may fill it; default 0.9.
+	MaxNodeCPU float64 `json:"max_node_cpu,omitempty"`
+	// Cooldown is how long a guest is left alone after a move, doubled with every
 	// further move within NoReturn; default 5m.
-	Rest Duration `json:"rest,omitempty"`
+	Cooldown Duration `json:"cooldown,omitempty"`
 	// NoReturn is how long a guest does not go back to nodes that it left; default 1h.
 	NoReturn Duration `json:"no_return,omitempty"`
 
@@ -73,12 +73,12 @@ type Balance struct {
 	// BytesPerSecond is what the mover copies where that was not measured; default 1 GiB/s.
 	BytesPerSecond topology.Bytes `json:"bytes_per_second,omitempty"`
 
-	// MostGuestWait is by which share of their runnable time vCPUs may wait
+	// MaxGuestWait is by which share of their runnable time vCPUs may wait
 	// longer for CPUs while memory is copied than before; default 0.05.
-	MostGuestWait float64 `json:"most_guest_wait,omitempty"`
-	// MostBandwidth is which share of the slower node's measured memory
+	MaxGuestWait float64 `json:"max_guest_wait,omitempty"`
+	// MaxBandwidth is which share of the slower node's measured memory
 	// bandwidth copying takes at most; default 0.25.
-	MostBandwidth float64 `json:"most_bandwidth,omitempty"`
+	MaxBandwidth float64 `json:"max_bandwidth,omitempty"`
 	// Pace is how much is copied in a second at most, in bytes; 0: as the two above allow.
 	Pace topology.Bytes `json:"pace,omitempty"`
 }
@@ -87,11 +87,11 @@ type Balance struct {
 // rests for 5 minutes, ESXi wants 10 % of imbalance.
 var defaultBalance = Balance{
 	Mode: ModeAuto, Wait: 0.1, Access: 0.1, Traffic: 0.8, Clear: 0.7,
-	Patience: Duration(10 * time.Second), LeastCPU: 0.1,
-	Margin: 0.1, Horizon: Duration(30 * time.Minute), MostCPU: 0.9,
-	Rest: Duration(5 * time.Minute), NoReturn: Duration(time.Hour),
+	DegradedFor: Duration(10 * time.Second), MinCPUDemand: 0.1,
+	MinGain: 0.1, Horizon: Duration(30 * time.Minute), MaxNodeCPU: 0.9,
+	Cooldown: Duration(5 * time.Minute), NoReturn: Duration(time.Hour),
 	BytesPerRound: 64 * topology.GiB, GuestsPerRound: 8, BytesPerSecond: topology.GiB,
-	MostGuestWait: 0.05, MostBandwidth: 0.25,
+	MaxGuestWait: 0.05, MaxBandwidth: 0.25,
 }
 
 // WithDefaults returns b with its zero fields replaced by the defaults.
@@ -102,18 +102,18 @@ func (b Balance) WithDefaults() Balance {
 	b.Access = cmp.Or(b.Access, d.Access)
 	b.Traffic = cmp.Or(b.Traffic, d.Traffic)
 	b.Clear = cmp.Or(b.Clear, d.Clear)
-	b.Patience = cmp.Or(b.Patience, d.Patience)
-	b.LeastCPU = cmp.Or(b.LeastCPU, d.LeastCPU)
-	b.Margin = cmp.Or(b.Margin, d.Margin)
+	b.DegradedFor = cmp.Or(b.DegradedFor, d.DegradedFor)
+	b.MinCPUDemand = cmp.Or(b.MinCPUDemand, d.MinCPUDemand)
+	b.MinGain = cmp.Or(b.MinGain, d.MinGain)
 	b.Horizon = cmp.Or(b.Horizon, d.Horizon)
-	b.MostCPU = cmp.Or(b.MostCPU, d.MostCPU)
-	b.Rest = cmp.Or(b.Rest, d.Rest)
+	b.MaxNodeCPU = cmp.Or(b.MaxNodeCPU, d.MaxNodeCPU)
+	b.Cooldown = cmp.Or(b.Cooldown, d.Cooldown)
 	b.NoReturn = cmp.Or(b.NoReturn, d.NoReturn)
 	b.BytesPerRound = cmp.Or(b.BytesPerRound, d.BytesPerRound)
 	b.GuestsPerRound = cmp.Or(b.GuestsPerRound, d.GuestsPerRound)
 	b.BytesPerSecond = cmp.Or(b.BytesPerSecond, d.BytesPerSecond)
-	b.MostGuestWait = cmp.Or(b.MostGuestWait, d.MostGuestWait)
-	b.MostBandwidth = cmp.Or(b.MostBandwidth, d.MostBandwidth)
+	b.MaxGuestWait = cmp.Or(b.MaxGuestWait, d.MaxGuestWait)
+	b.MaxBandwidth = cmp.Or(b.MaxBandwidth, d.MaxBandwidth)
 	return b
 }
 
@@ -174,9 +174,9 @@ func (b Balance) validate() error {
 		value, most float64
 	}{
 		{"wait", b.Wait, 1}, {"access", b.Access, 100}, {"traffic", b.Traffic, 100}, {"clear", b.Clear, 1},
-		{"least_cpu", b.LeastCPU, 1e6}, {"margin", b.Margin, 1}, {"most_cpu", b.MostCPU, 1},
+		{"min_cpu_demand", b.MinCPUDemand, 1e6}, {"min_gain", b.MinGain, 1}, {"max_node_cpu", b.MaxNodeCPU, 1},
 		{"guests_per_round", float64(b.GuestsPerRound), 1e6},
-		{"most_guest_wait", b.MostGuestWait, 1}, {"most_bandwidth", b.MostBandwidth, 1},
+		{"max_guest_wait", b.MaxGuestWait, 1}, {"max_bandwidth", b.MaxBandwidth, 1},
 	} {
 		if !(f.value >= 0 && f.value <= f.most) {
 			return fmt.Errorf("policy: balance.%s %v: allowed are 0 to %v", f.name, f.value, f.most)
@@ -185,7 +185,7 @@ func (b Balance) validate() error {
 	for _, f := range []struct {
 		name        string
 		value, most Duration
-	}{{"patience", b.Patience, mostTime}, {"horizon", b.Horizon, mostMemory}, {"rest", b.Rest, mostTime}, {"no_return",
+	}{{"degraded_for", b.DegradedFor, mostTime}, {"horizon", b.Horizon, mostMemory}, {"cooldown", b.Cooldown, mostTime}, {"no_return",
 		b.NoReturn, mostMemory}} {
 		if f.value < 0 || f.value > f.most {
 			return fmt.Errorf("policy: balance.%s %v: allowed are 0s to %v", f.name, f.value, f.most)

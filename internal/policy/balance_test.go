@@ -9,12 +9,12 @@ import (
 )
 
 func TestParse_Balance(t *testing.T) {
-	p, err := Parse(strings.NewReader("balance: {mode: advise, guests: {db: 'off'}, patience: 90s, margin: 0.2}"))
+	p, err := Parse(strings.NewReader("balance: {mode: advise, guests: {db: 'off'}, degraded_for: 90s, min_gain: 0.2}"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := Balance{
-		Mode: ModeAdvise, Guests: map[string]Mode{"db": ModeOff}, Patience: Duration(90 * time.Second), Margin: 0.2,
+		Mode: ModeAdvise, Guests: map[string]Mode{"db": ModeOff}, DegradedFor: Duration(90 * time.Second), MinGain: 0.2,
 	}
 	if diff := cmp.Diff(want, p.Balance); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -23,9 +23,9 @@ func TestParse_Balance(t *testing.T) {
 		"balance: {mode: always}":         "balance.mode",
 		"balance: {guests: {db: always}}": "balance.guests.db",
 		"balance: {guests: {db: ''}}":     "balance.guests.db",
-		"balance: {margin: -1}":           "balance.margin",
-		"balance: {rest: 5}":              "90s",
-		"balance: {rest: soon}":           "soon",
+		"balance: {min_gain: -1}":         "balance.min_gain",
+		"balance: {cooldown: 5}":          "90s",
+		"balance: {cooldown: soon}":       "soon",
 	} {
 		if _, err := Parse(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: want an error naming %q, got %v", text, want, err)

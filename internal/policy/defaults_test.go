@@ -14,11 +14,11 @@ import (
 func TestBalance_Defaults(t *testing.T) {
 	want := Balance{
 		Mode: "auto", Wait: 0.1, Access: 0.1, Traffic: 0.8, Clear: 0.7,
-		Patience: Duration(10 * time.Second), LeastCPU: 0.1,
-		Margin: 0.1, Horizon: Duration(30 * time.Minute), MostCPU: 0.9,
-		Rest: Duration(5 * time.Minute), NoReturn: Duration(time.Hour),
+		DegradedFor: Duration(10 * time.Second), MinCPUDemand: 0.1,
+		MinGain: 0.1, Horizon: Duration(30 * time.Minute), MaxNodeCPU: 0.9,
+		Cooldown: Duration(5 * time.Minute), NoReturn: Duration(time.Hour),
 		BytesPerRound: 64 << 30, GuestsPerRound: 8, BytesPerSecond: 1 << 30,
-		MostGuestWait: 0.05, MostBandwidth: 0.25,
+		MaxGuestWait: 0.05, MaxBandwidth: 0.25,
 	}
 	if diff := cmp.Diff(want, Balance{}.WithDefaults()); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
@@ -35,9 +35,9 @@ func TestBalance_Defaults(t *testing.T) {
 
 func TestBalance_WithDefaultsKeepsWhatIsSet(t *testing.T) {
 	set := Balance{
-		Mode: ModeAdvise, Wait: 0.2, Access: 0.3, Traffic: 0.4, Clear: 0.5, Patience: 1, LeastCPU: 0.6,
-		Margin: 0.7, Horizon: 2, MostCPU: 0.8, Rest: 3, NoReturn: 4, BytesPerRound: 5, GuestsPerRound: 6,
-		BytesPerSecond: 7, MostGuestWait: 0.9, MostBandwidth: 0.15, Pace: 8,
+		Mode: ModeAdvise, Wait: 0.2, Access: 0.3, Traffic: 0.4, Clear: 0.5, DegradedFor: 1, MinCPUDemand: 0.6,
+		MinGain: 0.7, Horizon: 2, MaxNodeCPU: 0.8, Cooldown: 3, NoReturn: 4, BytesPerRound: 5, GuestsPerRound: 6,
+		BytesPerSecond: 7, MaxGuestWait: 0.9, MaxBandwidth: 0.15, Pace: 8,
 	}
 	if diff := cmp.Diff(set, set.WithDefaults()); diff != "" {
 		t.Errorf("changed by defaults (-set +got):\n%s", diff)
@@ -128,7 +128,7 @@ func TestPolicy_ValidateLimits(t *testing.T) {
 		{"weight, most", weight(100), weight(100 + tiny)},
 		{"wait", balance(func(b *Balance) { b.Wait = 1 }), balance(func(b *Balance) { b.Wait = 1 + tiny })},
 		{"access", balance(func(b *Balance) { b.Access = 100 }), balance(func(b *Balance) { b.Access = 101 })},
-		{"rest", balance(func(b *Balance) { b.Rest = mostTime }), balance(func(b *Balance) { b.Rest = mostTime + 1 })},
+		{"cooldown", balance(func(b *Balance) { b.Cooldown = mostTime }), balance(func(b *Balance) { b.Cooldown = mostTime + 1 })},
 		{"horizon", balance(func(b *Balance) { b.Horizon = mostMemory }),
 			balance(func(b *Balance) { b.Horizon = mostMemory + 1 })},
 		{"warning", threshold(1, 1, 1, 1), threshold(1+tiny, 0, 1, 1)},

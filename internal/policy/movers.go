@@ -26,10 +26,10 @@ type Movers struct {
 	Changes Answer `json:"changes,omitempty"`
 }
 
-// Answer is what is done about a rival.
+// Answer is what is done about a competitor.
 type Answer string
 
-// Answers. Every rival is reported, whatever the answer.
+// Answers. Every competitor is reported, whatever the answer.
 const (
 	AnswerLeave   Answer = "leave"   // only report it
 	AnswerOff     Answer = "off"     // switch it off while the daemon runs and its policy says so

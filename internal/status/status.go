@@ -27,21 +27,21 @@ type Status struct {
 	Policy Policy `json:"policy"`
 	Held   string `json:"held,omitempty"`
 	Pause  *Pause `json:"pause,omitempty"`
-	// Planned is when the last plan was made, Suffering and Stays what it said.
-	Planned   time.Time        `json:"planned,omitzero"`
-	Suffering []plan.Suffering `json:"suffering,omitempty"`
-	Stays     []plan.Stay      `json:"stays,omitempty"`
+	// Planned is when the last plan was made, Degraded and Blocked what it said.
+	Planned  time.Time       `json:"planned,omitzero"`
+	Degraded []plan.Degraded `json:"degraded,omitempty"`
+	Blocked  []plan.Blocked  `json:"blocked,omitempty"`
 	// MoverBytesPerSecond is how fast moves copied memory here when nothing held
 	// them back, which plans count with; 0: not known yet.
 	MoverBytesPerSecond topology.Bytes `json:"mover_bytes_per_second,omitempty"`
 	// Advice are moves found worth making that the mode, a pause or a window keeps from being made.
 	Advice []Advice `json:"advice,omitempty"`
 	// Moving are the moves in progress.
-	Moving []Moving      `json:"moving,omitempty"`
-	Alarms []alarm.Alarm `json:"alarms,omitempty"` // those that last
-	Rivals []Rival       `json:"rivals,omitempty"`
-	Totals Totals        `json:"totals"`
-	Self   Self          `json:"self"`
+	Moving      []Moving      `json:"moving,omitempty"`
+	Alarms      []alarm.Alarm `json:"alarms,omitempty"` // those that last
+	Competitors []Competitor  `json:"competitors,omitempty"`
+	Totals      Totals        `json:"totals"`
+	Self        Self          `json:"self"`
 }
 
 // Policy names the policy that a daemon decides by.
@@ -67,8 +67,8 @@ type Guest struct {
 	// last, or by those that they may run on.
 	LocalSource string   `json:"local_source,omitempty"`
 	Drift       []string `json:"drift,omitempty"`
-	// Rests says until when balancing leaves it alone, and why.
-	Rests string `json:"rests,omitempty"`
+	// CooldownUntil is when balancing may move the guest again; zero if it may now.
+	CooldownUntil time.Time `json:"cooldown_until,omitzero"`
 }
 
 // Pause is an operator's order to move nothing.
@@ -97,8 +97,8 @@ type Moving struct {
 	BytesPerSecond topology.Bytes `json:"bytes_per_second"`
 }
 
-// Rival is somebody else who moves pages or changes bindings on this host.
-type Rival struct {
+// Competitor is somebody else who moves pages or changes bindings on this host.
+type Competitor struct {
 	Name string `json:"name"` // "kernel NUMA balancing", "numad", "KSM across nodes", "libvirt placement"
 	// What it does here, as seen; Answer what the policy has us do about it, and what came of that.
 	What   string `json:"what"`

@@ -34,11 +34,11 @@ var sourceLabels = map[inventory.AccessSource]string{
 // person is all that the daemon says of one guest.
 type person struct {
 	status.Guest
-	sample    *inventory.GuestSample // nil: not running
-	suffering *plan.Suffering
-	stays     string
-	moving    *status.Moving
-	advice    *status.Advice
+	sample      *inventory.GuestSample // nil: not running
+	degradation *plan.Degraded
+	blocked     string
+	moving      *status.Moving
+	advice      *status.Advice
 }
 
 // people joins what the parts of a status say of each guest.
@@ -57,11 +57,11 @@ func people(s *status.Status) []person {
 	for i := range s.Sample.Guests {
 		each(s.Sample.Guests[i].Name, func(p *person) { p.sample = &s.Sample.Guests[i] })
 	}
-	for i := range s.Suffering {
-		each(s.Suffering[i].Guest, func(p *person) { p.suffering = &s.Suffering[i] })
+	for i := range s.Degraded {
+		each(s.Degraded[i].Guest, func(p *person) { p.degradation = &s.Degraded[i] })
 	}
-	for _, r := range s.Stays {
-		each(r.Guest, func(p *person) { p.stays = r.Why })
+	for _, r := range s.Blocked {
+		each(r.Guest, func(p *person) { p.blocked = r.Why })
 	}
 	for i := range s.Moving {
 		for _, g := range s.Moving[i].Move.Guests {
@@ -139,8 +139,8 @@ func (p *person) state(now time.Time) cell {
 	if p.moving != nil {
 		say("moving "+percent(doneShare(p.moving)), busy, 6)
 	}
-	if p.suffering != nil {
-		say("suffers "+span(now.Sub(p.suffering.Since)), bad, 5)
+	if p.degradation != nil {
+		say("degraded "+span(now.Sub(p.degradation.Since)), bad, 5)
 	}
 	if len(p.Drift) > 0 {
 		say("drift", warn, 4)
@@ -148,11 +148,11 @@ func (p *person) state(now time.Time) cell {
 	if p.advice != nil {
 		say("advice", busy, 3)
 	}
-	if p.stays != "" {
-		say("stays", quiet, 2)
+	if p.blocked != "" {
+		say("blocked", quiet, 2)
 	}
-	if p.Rests != "" {
-		say("rests", quiet, 1)
+	if !p.CooldownUntil.IsZero() {
+		say("cooldown", quiet, 1)
 	}
 	if p.State != "running" {
 		say(p.State, quiet, 0.5)

@@ -14,7 +14,7 @@ import (
 )
 
 // header is who, what mode and what is wrong; then the figures; then, only
-// where there is something to tell, that the picture is old, and rivals.
+// where there is something to tell, that the picture is old, and competitors.
 func (m Model) header() []string {
 	if m.status == nil {
 		lines := []string{headStyle.Render("numavisor top") + "  " + "waiting for the daemon"}
@@ -104,8 +104,8 @@ func alarmsText(s *status.Status) string {
 
 // tally counts what there is.
 func tally(s *status.Status) string {
-	text := fmt.Sprintf("%s, %s, %d suffering; %s, %s", text.Count(len(s.Sample.Nodes), "node", "nodes"),
-		text.Count(len(s.Guests), "VM", "VMs"), len(s.Suffering),
+	text := fmt.Sprintf("%s, %s, %d degradation; %s, %s", text.Count(len(s.Sample.Nodes), "node", "nodes"),
+		text.Count(len(s.Guests), "VM", "VMs"), len(s.Degraded),
 		text.Count(int(s.Totals.MovesDone+s.Totals.MovesPart), "move", "moves"), short(s.Totals.MovedBytes))
 	if s.Totals.MovesFailed > 0 {
 		text += ", " + warn.render(fmt.Sprintf("%d failed", s.Totals.MovesFailed))
@@ -144,11 +144,11 @@ func (m Model) warnings() []string {
 	case m.stale():
 		lines = append(lines, fmt.Sprintf("the daemon answers, but its last sample is %s old", span(age)))
 	}
-	for _, r := range s.Rivals[:min(2, len(s.Rivals))] {
-		lines = append(lines, fmt.Sprintf("rival %s: %s; %s", r.Name, r.What, r.Answer))
+	for _, r := range s.Competitors[:min(2, len(s.Competitors))] {
+		lines = append(lines, fmt.Sprintf("competitor %s: %s; %s", r.Name, r.What, r.Answer))
 	}
-	if more := len(s.Rivals) - 2; more > 0 {
-		lines = append(lines, fmt.Sprintf("and %d more rivals", more))
+	if more := len(s.Competitors) - 2; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more competitors", more))
 	}
 	return lines
 }

@@ -25,8 +25,8 @@ func helpLines() []string {
 		"LOCAL     part of its memory on the nodes of the vCPUs that use it",
 		"REMOTE    part of its accesses that leaves the node, and who measured it: mbm",
 		"          (resctrl), pmu, lab (the lab's counter), est (an estimate by placement)",
-		"STATE     moving, suffers (for how long), drift (not where it was placed), advice,",
-		"          stays (why: enter), rests (moved lately)",
+		"STATE     moving, degraded (for how long), drift (not where it was placed), advice,",
+		"          blocked (why: enter), cooldown (moved lately)",
 		"!         an alarm lasts for it",
 	}
 }

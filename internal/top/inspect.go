@@ -84,20 +84,20 @@ func (m Model) guestDetails(p *person) []string {
 		by = "managed by numavisor"
 	}
 	texts = append(texts, said("mode", "%s; %s", p.Mode, by), said("placed on", "nodes %s", text.Set(p.Nodes)))
-	if p.suffering != nil {
-		u := p.suffering
+	if p.degradation != nil {
+		u := p.degradation
 		texts = append(
 			texts,
-			said("suffers", "for %s: %s", span(m.now.Sub(u.Since)), u.Why),
+			said("degraded", "for %s: %s", span(m.now.Sub(u.Since)), u.Why),
 			said("", "wait %s, access latency +%s over the best, memory bandwidth %s in use", percent(u.Wait),
 				percent(u.Access), percent(u.Use)),
 		)
 	}
-	if p.stays != "" {
-		texts = append(texts, said("stays", "%s", p.stays))
+	if p.blocked != "" {
+		texts = append(texts, said("blocked", "%s", p.blocked))
 	}
-	if p.Rests != "" {
-		texts = append(texts, said("rests", "%s", p.Rests))
+	if !p.CooldownUntil.IsZero() {
+		texts = append(texts, said("cooldown", "until %s", p.CooldownUntil.Format(time.TimeOnly)))
 	}
 	for _, d := range p.Drift {
 		texts = append(texts, said("drift", "%s", d))

@@ -173,11 +173,11 @@ func TestControlCharactersAreNotShown(t *testing.T) {
 	s := statustest.BusyHost(2, 9, 0)
 	evil := "\x1b[2Jx\x07\n\u009b31m"
 	s.Host, s.Held = evil, evil
-	s.Guests[0].Name, s.Guests[7].Drift, s.Guests[7].Rests = evil, []string{evil}, evil
+	s.Guests[0].Name, s.Guests[7].Drift = evil, []string{evil}
 	s.Sample.Guests[0].Name, s.Sample.Guests[7].MemorySource = evil, evil
 	s.Alarms[0].Why, s.Alarms[0].Object = evil, inventory.GuestRef(evil)
 	s.Advice[0].Move.Why, s.Advice[0].ID = evil, evil
-	s.Moving[0].Step, s.Rivals[0].What = evil, evil
+	s.Moving[0].Step, s.Competitors[0].What = evil, evil
 	m := after(t, New(nil, time.Second, noon), tea.WindowSizeMsg{Width: 200, Height: 60},
 		statusMsg{status: s, at: noon})
 	for _, pressed := range [][]string{nil, {"enter"}, {"tab", "enter"}, {"tab", "tab", "enter"}, {"tab", "tab", "a"},
@@ -199,8 +199,8 @@ func TestControlCharactersAreNotShown(t *testing.T) {
 func TestTroubleIsSeenWithoutColour(t *testing.T) {
 	m := seeing(t, nil, 200, 80, 8, 43, 10)
 	text := ansi.Strip(m.View().Content)
-	for _, want := range []string{"1 critical", "1 warning", "suffers 3m", "drift", "moving 50%", "stays", "rests",
-		"!build7", "1 !", "rival kernel NUMA balancing", "0% est", "70% pmu", "advise", "shutoff"} {
+	for _, want := range []string{"1 critical", "1 warning", "degraded 3m", "drift", "moving 50%", "blocked", "cooldown",
+		"!build7", "1 !", "competitor kernel NUMA balancing", "0% est", "70% pmu", "advise", "shutoff"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in the picture:\n%s", want, text)
 		}

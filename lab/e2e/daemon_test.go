@@ -107,7 +107,7 @@ func (l *labHost) work(t *testing.T, seconds int, names ...string) {
 // stopped when the test ends, and its records are new.
 func (l *labHost) daemon(t *testing.T, policy string, auto ...string) {
 	t.Helper()
-	policy = "balance:\n  patience: 3s\n  guests: {" + strings.Join(auto, ": auto, ") + ": auto}\n" + policy
+	policy = "balance:\n  degraded_for: 3s\n  guests: {" + strings.Join(auto, ": auto, ") + ": auto}\n" + policy
 	l.sh(t, "rm -rf /run/records; cat > /run/policy.yaml <<'X'\n"+policy+"\nX")
 	l.startDaemon(t)
 	t.Cleanup(func() { l.stopDaemon(t, "TERM") })

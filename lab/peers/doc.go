@@ -1,5 +1,5 @@
 // Package peers measures what memory-bound KVM guests get done under
-// Numavisor, under other ways to manage NUMA on one host, and under the ideal,
+// Numavisor, under other ways to manage NUMA on one host, and under the hand-pinned baseline,
 // in the lab: a host of four nodes on which distance is felt.
 //
 // Each run has a lab of its own. Its guests sweep their memory, every vCPU its
@@ -8,7 +8,7 @@
 // from the moment the guests begin: besides their accesses those of the host's
 // kernel, of the manager, and of the copying when memory moves.
 //
-// Managers that repair, and none at all, begin from the same bad start: all
+// Managers that repair, and none at all, begin from the same worst-case start: all
 // memory on node 0, vCPUs on the other nodes, as a mass start may leave it. It
 // is made by limits that are gone before the guests begin to work, so that they
 // tie nobody's hands.

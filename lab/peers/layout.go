@@ -103,7 +103,7 @@ func (l Layout) domain(guest int, vcpuPlacement, tuning string) string {
 	)
 }
 
-// release is a script that takes all limits of the bad start from the guests.
+// release is a script that takes all limits of the worst-case start from the guests.
 // It moves nothing: a nodeset that grows lets memory be where it is.
 func (l Layout) release() string {
 	all := fmt.Sprintf("0-%d", nodes*l.NodeCPUs-1)

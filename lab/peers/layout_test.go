@@ -82,8 +82,8 @@ func TestDomains(t *testing.T) {
 		if err := xml.Unmarshal([]byte(text), &d); err != nil || d.Name != "w2" {
 			t.Errorf("%s: guest %q: %v", m.Name, d.Name, err)
 		}
-		if bad := d.Memory.Mode == "restrictive" && d.Memory.Nodeset == "0"; bad != m.badStart {
-			t.Errorf("%s: begins badly: %v, wanted %v", m.Name, bad, m.badStart)
+		if bad := d.Memory.Mode == "restrictive" && d.Memory.Nodeset == "0"; bad != m.worstStart {
+			t.Errorf("%s: begins badly: %v, wanted %v", m.Name, bad, m.worstStart)
 		}
 		if auto := d.VCPU.Placement == "auto"; auto != (m.Name == Auto || m.Name == AutoMass) {
 			t.Errorf("%s: vcpu placement %q", m.Name, d.VCPU.Placement)

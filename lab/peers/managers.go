@@ -12,8 +12,8 @@ type Manager struct {
 	About string
 	// balancing is the kernel's automatic NUMA balancing.
 	balancing bool
-	// badStart: the guests begin with all memory on node 0 and vCPUs elsewhere.
-	badStart bool
+	// worstStart: the guests begin with all memory on node 0 and vCPUs elsewhere.
+	worstStart bool
 	// atOnce: the guests are started without waiting for each other, as at the
 	// boot of a host. Else each has filled its memory before the next begins.
 	atOnce bool
@@ -34,7 +34,7 @@ const (
 	Auto      = "auto"
 	AutoMass  = "auto-mass"
 	Numavisor = "numavisor"
-	Ideal     = "ideal"
+	Baseline  = "baseline"
 	Default   = "default"
 )
 
@@ -42,10 +42,10 @@ const (
 func Managers() []Manager {
 	advised := func(Layout, int) string { return "<numatune><memory mode='strict' placement='auto'/></numatune>" }
 	return []Manager{
-		{Name: None, About: "no binding, bad start", badStart: true},
-		{Name: Kernel, About: "kernel.numa_balancing=1, bad start", badStart: true, balancing: true},
-		{Name: Numad, About: "numad -i 5, started before the guests, bad start", badStart: true, before: startNumad,
-			// Not until the bad start is made: else numad binds a guest in vain
+		{Name: None, About: "no binding, worst-case start", worstStart: true},
+		{Name: Kernel, About: "kernel.numa_balancing=1, worst-case start", worstStart: true, balancing: true},
+		{Name: Numad, About: "numad -i 5, started before the guests, worst-case start", worstStart: true, before: startNumad,
+			// Not until the worst-case start is made: else numad binds a guest in vain
 			// where limits still hold it, and leaves it so for minutes.
 			created: "numad -x $2", ready: releaseToNumad, after: "grep -E 'Advising|PID' /var/log/numad.log | " +
 				"tail -60"},
@@ -58,13 +58,13 @@ func Managers() []Manager {
 		},
 		{Name: AutoMass, About: "the same, guests started at once", placement: "auto", tuning: advised, atOnce: true},
 		{
-			Name:     Numavisor,
-			About:    "numavisor daemon, balance auto, bad start",
-			badStart: true,
-			ready:    startDaemon,
-			after:    stopDaemon,
+			Name:       Numavisor,
+			About:      "numavisor daemon, balance auto, worst-case start",
+			worstStart: true,
+			ready:      startDaemon,
+			after:      stopDaemon,
 		},
-		{Name: Ideal, About: "pinned by hand, memory strict", tuning: func(l Layout, guest int) string {
+		{Name: Baseline, About: "pinned by hand, memory strict", tuning: func(l Layout, guest int) string {
 			return l.pins(guest) + fmt.Sprintf("<numatune><memory mode='strict' nodeset='%d'/></numatune>",
 				l.home(guest))
 		}},
@@ -97,7 +97,7 @@ const releaseToNumad = `for g; do numad -r "$(cat "/run/libvirt/qemu/$g.pid")" |
 // It samples every two seconds, not every one: what it takes of a CPU that is
 // emulated some thirty times slower than a real one, it takes from the VMs,
 // since all the lab's CPUs are two real ones.
-const startDaemon = `{ printf 'balance:\n  mode: auto\n  patience: 1s\n  guests:\n'; for g; do echo "    $g: auto"; done; } > /run/bench-policy.yaml
+const startDaemon = `{ printf 'balance:\n  mode: auto\n  degraded_for: 1s\n  guests:\n'; for g; do echo "    $g: auto"; done; } > /run/bench-policy.yaml
 setsid numavisor daemon --every 2s --policy /run/bench-policy.yaml > /run/bench-daemon.log 2>&1 &
 echo $! > /run/bench-daemon.pid
 for i in $(seq 60); do [ -S /run/numavisor/daemon.sock ] && exit; kill -0 $(cat /run/bench-daemon.pid) || break; sleep 0.5; done
@@ -112,7 +112,7 @@ func (m Manager) domain(l Layout, guest int) string {
 		placement = m.placement
 	}
 	switch {
-	case m.badStart:
+	case m.worstStart:
 		tuning = l.pins(guest) + "<numatune><memory mode='restrictive' nodeset='0'/></numatune>"
 	case m.tuning != nil:
 		tuning = m.tuning(l, guest)

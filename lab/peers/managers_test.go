@@ -28,7 +28,7 @@ func TestScriptsAreShell(t *testing.T) {
 func TestThePolicyNamesEveryGuest(t *testing.T) {
 	policy, _, _ := strings.Cut(startDaemon, " > /run/bench-policy.yaml")
 	out, err := exec.Command("bash", "-c", policy, "bench", "w0", "w1").CombinedOutput()
-	want := "balance:\n  mode: auto\n  patience: 1s\n  guests:\n    w0: auto\n    w1: auto\n"
+	want := "balance:\n  mode: auto\n  degraded_for: 1s\n  guests:\n    w0: auto\n    w1: auto\n"
 	if err != nil || string(out) != want {
 		t.Errorf("%v: got %q, want %q", err, out, want)
 	}
@@ -38,13 +38,13 @@ func TestThePolicyNamesEveryGuest(t *testing.T) {
 func TestManagersBeginAlike(t *testing.T) {
 	bad := ""
 	for _, m := range Managers() {
-		if m.badStart {
+		if m.worstStart {
 			bad += m.Name + " "
 		}
 		if m.balancing != (m.Name == Kernel) {
 			t.Errorf("%s: kernel balancing %v", m.Name, m.balancing)
 		}
-		if m.badStart && (m.tuning != nil || m.placement != "" || m.atOnce) {
+		if m.worstStart && (m.tuning != nil || m.placement != "" || m.atOnce) {
 			t.Errorf("%s begins badly, and differs from the others that do", m.Name)
 		}
 	}

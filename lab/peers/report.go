@@ -65,15 +65,15 @@ func (r Results) MedianTable() [][]string {
 		{"MANAGER", "RUNS", "FAILED", "WORK/S", "OF IDEAL", "LOCAL", "MEAN", "THEN WORK/S", "OF IDEAL", "LOCAL", "MEAN",
 			"WHAT"},
 	}
-	ideal, _ := r.medians(Ideal)
+	baseline, _ := r.medians(Baseline)
 	for _, m := range Managers() {
 		figures, failed := r.medians(m.Name)
 		if figures.runs+failed == 0 {
 			continue
 		}
 		row := []string{m.Name, fmt.Sprint(figures.runs), fmt.Sprint(failed)}
-		row = append(row, figures.whole.cells(ideal.whole.work)...)
-		row = append(row, figures.after.cells(ideal.whole.work)...)
+		row = append(row, figures.whole.cells(baseline.whole.work)...)
+		row = append(row, figures.after.cells(baseline.whole.work)...)
 		rows = append(rows, append(row, m.About))
 	}
 	return rows
@@ -91,15 +91,15 @@ type part struct {
 	work, local, nanos float64
 }
 
-func (p part) cells(ideal float64) []string {
+func (p part) cells(baseline float64) []string {
 	if !p.known {
 		return []string{"-", "-", "-", "-"}
 	}
-	ofIdeal := "-"
-	if ideal > 0 {
-		ofIdeal = share(p.work / ideal)
+	ofBaseline := "-"
+	if baseline > 0 {
+		ofBaseline = share(p.work / baseline)
 	}
-	return []string{mega(p.work), ofIdeal, share(p.local), fmt.Sprintf("%.0f ns", p.nanos)}
+	return []string{mega(p.work), ofBaseline, share(p.local), fmt.Sprintf("%.0f ns", p.nanos)}
 }
 
 func (r Results) medians(manager string) (f figures, failed int) {

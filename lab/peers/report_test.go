@@ -25,7 +25,7 @@ func allOf(ours ...Run) Results {
 	for _, name := range []string{None, Kernel, Numad, Auto, AutoMass} {
 		r.Runs = append(r.Runs, runOf(name, 50e6, 60, 40, false))
 	}
-	r.Runs = append(r.Runs, runOf(Ideal, 100e6, 100, 0, false))
+	r.Runs = append(r.Runs, runOf(Baseline, 100e6, 100, 0, false))
 	return r
 }
 
@@ -64,7 +64,7 @@ func TestVerdicts(t *testing.T) {
 		{"peers are better", allOf(runOf(Numavisor, 40e6, 50, 50, false)), "--------"},
 		{"more work counts, from farther memory too", allOf(runOf(Numavisor, 60e6, 50, 50, false)), "--+++++-"},
 		{"not run", allOf(), "????????"},
-		{"no ideal", Results{Runs: []Run{runOf(Numavisor, 96e6, 97, 3, true)}}, "???????+"},
+		{"no baseline", Results{Runs: []Run{runOf(Numavisor, 96e6, 97, 3, true)}}, "???????+"},
 	} {
 		if got := verdicts(c.results); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
@@ -96,10 +96,10 @@ func TestTables(t *testing.T) {
 	}
 	for _, row := range r.MedianTable()[1:] {
 		if row[0] == Kernel && (row[1] != "1" || row[2] != "1" || row[4] != "50.0 %") {
-			t.Errorf("kernel: 1 run, 1 failed, half of the ideal's work: %v", row)
+			t.Errorf("kernel: 1 run, 1 failed, half of the hand-pinned baseline's work: %v", row)
 		}
 		if row[0] == Numavisor && (row[8] != "96.0 %" || row[9] != "97.0 %") {
-			t.Errorf("numavisor after its moves: 96 %% of the ideal's work, 97 %% local: %v", row)
+			t.Errorf("numavisor after its moves: 96 %% of the hand-pinned baseline's work, 97 %% local: %v", row)
 		}
 	}
 }

@@ -110,9 +110,9 @@ for t in /proc/$pid/task/*; do grep -q KVM $t/comm && awk '{printf " %s", $40}' 
 // moved goes on for ever in the background: each window how many pages the host's kernel has moved.
 const moved = `setsid sh -c 'while :; do awk "/^pgmigrate_success/ {print \$2}" /proc/vmstat >> /lab/files/moved; sleep $0; done' %g >/dev/null 2>&1 &`
 
-// begin takes the limits of a bad start away, switches distance on and lets the guests work.
+// begin takes the limits of a worst-case start away, switches distance on and lets the guests work.
 func (s *session) begin(ctx context.Context, run *Run) error {
-	if s.manager.badStart {
+	if s.manager.worstStart {
 		if _, err := s.sh(ctx, s.release()); err != nil {
 			return err
 		}

@@ -67,7 +67,7 @@ func longest(w Window) float64 {
 	return most
 }
 
-// What the daemon shall reach from a bad start, and within how many seconds.
+// What the daemon shall reach from a worst-case start, and within how many seconds.
 const (
 	goodNanos   = 89
 	goodLocal   = 0.95

@@ -11,17 +11,17 @@ type Verdict struct {
 	Kept  bool `json:"kept"`
 }
 
-// ofIdeal is what Numavisor's guests get of what hand pinning gives.
-const ofIdeal = 0.95
+// ofBaseline is what Numavisor's guests get of what hand pinning gives.
+const ofBaseline = 0.95
 
-// Verdicts compare Numavisor with the ideal and with its peers, by medians.
+// Verdicts compare Numavisor with the hand-pinned baseline and with its peers, by medians.
 func (r Results) Verdicts() []Verdict {
 	ours, _ := r.medians(Numavisor)
-	ideal, _ := r.medians(Ideal)
-	known := ours.after.known && ideal.whole.known
+	baseline, _ := r.medians(Baseline)
+	known := ours.after.known && baseline.whole.known
 	all := []Verdict{
-		atLeast(known, "work after its moves, of the ideal's", ours.after.work, ideal.whole.work),
-		atLeast(known, "local share after its moves, of the ideal's", ours.after.local, ideal.whole.local),
+		atLeast(known, "work after its moves, of the hand-pinned baseline's", ours.after.work, baseline.whole.work),
+		atLeast(known, "local share after its moves, of the hand-pinned baseline's", ours.after.local, baseline.whole.local),
 	}
 	for _, name := range []string{None, Kernel, Numad, Auto, AutoMass} {
 		peer, _ := r.medians(name)
@@ -30,14 +30,14 @@ func (r Results) Verdicts() []Verdict {
 	return append(all, r.goodInTime())
 }
 
-func atLeast(known bool, what string, ours, ideal float64) Verdict {
+func atLeast(known bool, what string, ours, baseline float64) Verdict {
 	v := Verdict{
-		Promise:  fmt.Sprintf("numavisor: %s: at least %.0f %%", what, 100*ofIdeal),
+		Promise:  fmt.Sprintf("numavisor: %s: at least %.0f %%", what, 100*ofBaseline),
 		Measured: "not measured",
 		Known:    known,
 	}
 	if known {
-		v.Measured, v.Kept = share(ours/ideal), ours >= ofIdeal*ideal
+		v.Measured, v.Kept = share(ours/baseline), ours >= ofBaseline*baseline
 	}
 	return v
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // leastDemand is the demand in CPUs below which waits and measured accesses of
-// a guest do not count: shares of next to nothing are noise (as Balance.LeastCPU).
+// a guest do not count: shares of next to nothing are noise (as Balance.MinCPUDemand).
 const leastDemand = 0.1
 
 // guest returns the readings of a running guest.

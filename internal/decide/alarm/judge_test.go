@@ -181,20 +181,20 @@ func TestEachQuantityIsSeen(t *testing.T) {
 		"drift": {func(s *scene) {
 			s.in.Guests = []Guest{{Name: "db", Nodes: topology.SetOf[topology.NodeID](1), DriftShare: &all}}
 		}, alarm.GuestDrift, "guest db", "intended nodes 1", []string{"db"}},
-		"rival": {func(s *scene) {
-			s.in.Rivals = []status.Rival{{Name: "numad", What: "it runs",
+		"competitor": {func(s *scene) {
+			s.in.Competitors = []status.Competitor{{Name: "numad", What: "it runs",
 				Answer: "moves wait"}}
 		},
-			alarm.RivalMover, "host: numad", "it runs; moves wait", nil},
-		"rival that is not expected, beside one that is": {func(s *scene) {
-			s.in.Rivals = []status.Rival{{Name: "kernel NUMA balancing", What: "on", Expected: true},
+			alarm.CompetingMover, "host: numad", "it runs; moves wait", nil},
+		"competitor that is not expected, beside one that is": {func(s *scene) {
+			s.in.Competitors = []status.Competitor{{Name: "kernel NUMA balancing", What: "on", Expected: true},
 				{Name: "numad", What: "it runs"}}
-		}, alarm.RivalMover, "host: numad", "it runs", nil},
-		"blind": {func(s *scene) {
+		}, alarm.CompetingMover, "host: numad", "it runs", nil},
+		"source-unreadable": {func(s *scene) {
 			s.in.Gaps = []inventory.Gap{{Kind: inventory.AccessUnmeasured, Object: inventory.HostRef(), What: "resctrl",
 				Why: "permission denied"}}
 		},
-			alarm.BlindSource, "host", "not seen: resctrl: permission denied", nil},
+			alarm.SourceUnreadable, "host", "not seen: resctrl: permission denied", nil},
 		"failed moves": {func(s *scene) { s.in.FailedMoves = map[string]int{"db": 3} }, alarm.StuckMove, "guest db",
 			"3 of its moves", []string{"db"}},
 	} {
@@ -265,7 +265,7 @@ func TestABlindSourceClearsNothing(t *testing.T) {
 			sample.Sample.Guests = slices.Clone(s.in.Sample.Guests)
 			blind(s)
 			changes := s.pass(time.Hour)
-			other := func(a alarm.Alarm) bool { return a.Quantity != alarm.BlindSource || !a.Active() }
+			other := func(a alarm.Alarm) bool { return a.Quantity != alarm.SourceUnreadable || !a.Active() }
 			if len(changes) == 0 || slices.ContainsFunc(changes, other) {
 				t.Fatalf("changes are %+v, want blind to be raised and no more", changes)
 			}
@@ -302,7 +302,7 @@ func TestTrafficEndsWithTheGuestsThatMadeIt(t *testing.T) {
 		}, []alarm.Quantity{alarm.NodeTraffic}},
 		"they idle": {func(s *scene) { s.db().Load.CPU, s.in.Sample.Guests[1].Load.CPU = 0, 0.01 },
 			[]alarm.Quantity{alarm.NodeTraffic}},
-		"it is no more measured": {func(*scene) {}, []alarm.Quantity{alarm.BlindSource}},
+		"it is no more measured": {func(*scene) {}, []alarm.Quantity{alarm.SourceUnreadable}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)

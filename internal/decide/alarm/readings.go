@@ -18,10 +18,10 @@ import (
 type Input struct {
 	Sample inventory.Sample
 	// Topology has what samples do not: bandwidth, and memory that the kernel gives back.
-	Topology *topology.Topology
-	Guests   []Guest
-	Rivals   []status.Rival // those that move pages now
-	Gaps     []inventory.Gap
+	Topology    *topology.Topology
+	Guests      []Guest
+	Competitors []status.Competitor // those that move pages now
+	Gaps        []inventory.Gap
 	// FailedMoves counts, by guest, those of the last hour.
 	FailedMoves map[string]int
 }
@@ -57,7 +57,7 @@ func (j *judgement) readings() []reading {
 		all = append(all, j.guest(g, facts[g.Name])...)
 	}
 	all = append(all, j.host()...)
-	all = append(all, j.rivals()...)
+	all = append(all, j.competitors()...)
 	return append(all, j.blind(all)...)
 }
 
@@ -87,10 +87,10 @@ func (j *judgement) host() []reading {
 	return []reading{pressure, moves}
 }
 
-// rivals returns a reading for each that is there and not expected, or was.
-func (j *judgement) rivals() []reading {
+// competitors returns a reading for each that is there and not expected, or was.
+func (j *judgement) competitors() []reading {
 	var all []reading
-	for _, r := range j.in.Rivals {
+	for _, r := range j.in.Competitors {
 		if r.Expected {
 			continue
 		}
@@ -99,9 +99,9 @@ func (j *judgement) rivals() []reading {
 			says += "; " + r.Answer
 		}
 		all = append(all,
-			reading{quantity: alarm.RivalMover, object: inventory.HostPartRef(r.Name), value: 1, says: says})
+			reading{quantity: alarm.CompetingMover, object: inventory.HostPartRef(r.Name), value: 1, says: says})
 	}
-	return append(all, j.faded(alarm.RivalMover)...)
+	return append(all, j.faded(alarm.CompetingMover)...)
 }
 
 // faded returns readings of 0 for what may be an alarm still and is no more
@@ -132,7 +132,7 @@ func (j *judgement) blind(read []reading) []reading {
 	}
 	for k, t := range j.before {
 		disabled := j.rules[k.quantity].Disabled
-		if t.Alarm != nil && k.quantity != alarm.BlindSource && !readable[k] && !disabled && !j.gone(k.object) {
+		if t.Alarm != nil && k.quantity != alarm.SourceUnreadable && !readable[k] && !disabled && !j.gone(k.object) {
 			whole := k.object.Whole()
 			lacks[whole] = append(lacks[whole], fmt.Sprintf("%s: its alarm cannot be followed, and stays", k.quantity))
 		}
@@ -143,14 +143,14 @@ func (j *judgement) blind(read []reading) []reading {
 		all = append(
 			all,
 			reading{
-				quantity: alarm.BlindSource,
+				quantity: alarm.SourceUnreadable,
 				object:   object,
 				value:    1,
 				says:     "not seen: " + strings.Join(slices.Compact(what), "; "),
 			},
 		)
 	}
-	return append(all, j.faded(alarm.BlindSource)...)
+	return append(all, j.faded(alarm.SourceUnreadable)...)
 }
 
 func (j *judgement) gaps() []inventory.Gap { return slices.Concat(j.in.Sample.Gaps, j.in.Gaps) }
@@ -200,7 +200,7 @@ func largest(of map[string]float64, say func(float64) string) []cause {
 // explain returns the guests that cause the reading, and why it is an alarm.
 func (r *reading) explain(threshold float64) (guests []string, why string) {
 	why = fmt.Sprintf("%s; threshold %s", r.says, r.quantity.Amount(threshold))
-	if r.quantity == alarm.RivalMover || r.quantity == alarm.BlindSource {
+	if r.quantity == alarm.CompetingMover || r.quantity == alarm.SourceUnreadable {
 		why = r.says
 	}
 	if r.causes != nil {

@@ -23,10 +23,10 @@ type Request struct {
 	Lasting bool
 }
 
-// Past is what came before: the moves made, and the suffering that the last plan named.
+// Past is what came before: the moves made, and the degradation that the last plan named.
 type Past struct {
-	Moves     []Moved
-	Suffering []plan.Suffering
+	Moves    []Moved
+	Degraded []plan.Degraded
 }
 
 // Moved is a move that was made.
@@ -53,13 +53,13 @@ func Plan(r Request) (plan.Plan, error) {
 		refused: map[string]string{},
 	}
 	p.round = plan.Plan{Host: r.Host.Name, Taken: r.Host.Taken, Moves: []plan.Move{}, Before: m.total()}
-	p.round.Suffering = m.suffer(r)
+	p.round.Degraded = m.markDegraded(r)
 	if m.anyPatient() {
 		p.pass(policy.ModeAuto)
 		p.pass(policy.ModeAdvise)
 	}
 	p.round.After = m.total()
-	p.round.Stays = p.stays()
+	p.round.Blocked = p.blocked()
 	return p.round, nil
 }
 
@@ -76,35 +76,35 @@ func inOrder(h *inventory.Host) *inventory.Host {
 	return &sorted
 }
 
-// stays says of every guest that suffers and does not move why it stays.
-func (p *planner) stays() []plan.Stay {
-	var out []plan.Stay
+// blocked says for every degraded guest that does not move why it does not.
+func (p *planner) blocked() []plan.Blocked {
+	var out []plan.Blocked
 	for i := range p.model.guests {
 		g := &p.model.guests[i]
-		if !g.suffers || g.moved || p.relieved(g) {
+		if !g.degraded || g.moved || p.relieved(g) {
 			continue
 		}
-		stay := plan.Stay{Kind: plan.StayRefused, Why: p.refused[g.name()]}
+		blocked := plan.Blocked{Kind: plan.BlockedRefused, Why: p.refused[g.name()]}
 		switch {
 		case g.fixed():
-			stay = g.stay
+			blocked = g.blocked
 		case !g.patient:
-			stay = plan.Stay{Kind: plan.StayPatience, Why: "has not suffered long enough yet"}
-		case stay.Why == "" && g.pinned:
-			stay = plan.Stay{
-				Kind: plan.StayMemoryPinned,
+			blocked = plan.Blocked{Kind: plan.BlockedNotYet, Why: "has not been degraded for long enough yet"}
+		case blocked.Why == "" && g.pinned:
+			blocked = plan.Blocked{
+				Kind: plan.BlockedMemoryPinned,
 				Why:  "its memory cannot move, and no other place for its vCPUs helps it by enough",
 			}
-		case stay.Why == "":
-			stay = plan.Stay{Kind: plan.StayNoGain, Why: "no move helps it by enough"}
+		case blocked.Why == "":
+			blocked = plan.Blocked{Kind: plan.BlockedNoGain, Why: "no move helps it by enough"}
 		}
-		stay.Guest = g.name()
-		out = append(out, stay)
+		blocked.Guest = g.name()
+		out = append(out, blocked)
 	}
 	return out
 }
 
-// relieved reports whether the moves of others have ended a guest's suffering.
+// relieved reports whether the moves of others have ended a guest's degradation.
 func (p *planner) relieved(g *subject) bool {
-	return p.model.own(g) < g.costAtFirst*(1-p.model.policy.Balance.Margin)
+	return p.model.own(g) < g.costAtFirst*(1-p.model.policy.Balance.MinGain)
 }

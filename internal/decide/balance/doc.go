@@ -23,15 +23,15 @@
 //
 // # When
 //
-// Nothing moves unless a guest has suffered for a while (policy.Balance), and
-// a move must make a suffering guest better off by a margin, the host as a
+// Nothing moves unless a guest has been degraded for a while (policy.Balance), and
+// a move must make a degraded guest better off by a margin, the host as a
 // whole better off by more than the price, and earn the time of the copy
 // within the horizon. Whom an earlier move of the plan helps is no reason for a
 // further one, and nothing is copied where a guest's vCPUs can come to its
 // memory and it then lacks nothing. No move fills a node's CPUs beyond a limit,
 // or beyond what the fullest of the nodes concerned had before: nearness never
 // comes before CPUs. A guest that moved rests, longer each time, and does not go
-// back for a while. Suffering begins and ends at different figures.
+// back for a while. Degradation begins and ends at different thresholds.
 //
 // # How
 //

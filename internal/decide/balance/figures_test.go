@@ -57,7 +57,7 @@ func TestACopyWithoutEndIsNotMade(t *testing.T) {
 	h.MoverBytesPerSecond = 1
 	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"busy": policy.ModeOff}}}
 	round := planned(t, h, p)
-	if len(round.Moves) != 0 || len(round.Stays) != 1 || !strings.Contains(round.Stays[0].Why, "earned") {
+	if len(round.Moves) != 0 || len(round.Blocked) != 1 || !strings.Contains(round.Blocked[0].Why, "earned") {
 		t.Errorf("200 GiB at a byte a second\n%s", round.Text())
 	}
 }

@@ -28,7 +28,7 @@ type share struct {
 	node         int
 	cpu, mem     float64 // shares of the guest
 	vcpus, bytes float64 // what is promised there
-	fenced       float64 // CPUs there that are the guest's alone
+	dedicated    float64 // CPUs there that are the guest's alone
 	alone        float64 // the part of cpu that runs on those
 }
 
@@ -68,12 +68,12 @@ func parts(s *guest.Spec, k int) []part {
 // memory by where it lies, promises by its holdings.
 func (m *model) asItIs(g *subject, held []inventory.Holding) layout {
 	on := make([]share, len(m.nodes))
-	var vcpus, bytes, fenced float64
+	var vcpus, bytes, dedicated float64
 	for _, h := range held {
 		if i := m.position(h.Node); i >= 0 {
 			run := h.VCPUs + float64(h.Exclusive.Len())
 			on[i].vcpus += h.VCPUs
-			on[i].fenced += float64(h.Exclusive.Len())
+			on[i].dedicated += float64(h.Exclusive.Len())
 			on[i].bytes += float64(h.Memory())
 			on[i].cpu += run
 			vcpus += run
@@ -93,17 +93,19 @@ func (m *model) asItIs(g *subject, held []inventory.Holding) layout {
 		if g.resident > 0 {
 			on[i].mem = float64(g.seen.Seen.MemoryByNode[m.nodes[i].id]) / float64(g.resident)
 		}
-		if g.exclusive() && on[i].fenced > 0 {
+		if g.exclusive() && on[i].dedicated > 0 {
 			on[i].alone = on[i].cpu
 		}
-		fenced += on[i].fenced
+		dedicated += on[i].dedicated
 	}
 	if g.exclusive() { // one that others pinned fences nothing off yet
-		g.fenced = max(fenced-helpers(&g.spec), float64(g.spec.VCPUs))
+		g.dedicated = max(dedicated-helpers(&g.spec), float64(g.spec.VCPUs))
 	}
 	l := layout{
 		on: slices.DeleteFunc(on,
-			func(s share) bool { return s.cpu == 0 && s.mem == 0 && s.vcpus == 0 && s.bytes == 0 && s.fenced == 0 }),
+			func(s share) bool {
+				return s.cpu == 0 && s.mem == 0 && s.vcpus == 0 && s.bytes == 0 && s.dedicated == 0
+			}),
 	}
 	if load := g.load; load != nil && load.Remote != nil && load.Remote.Source != inventory.AccessEstimate {
 		if expected := remote(&l); expected > 0.01 {
@@ -187,27 +189,27 @@ func (m *model) priceAccess(g *subject, l *layout) {
 func (m *model) addLayouts(g *subject) {
 	type option struct {
 		homes   []topology.NodeID
-		squeeze int
+		sharing int
 	}
 	var options []option
 	least, room := 1<<30, false
 	for _, k := range m.cells(g) {
 		divided := parts(&g.spec, k)
 		for _, homes := range m.homeSets(g, divided) {
-			squeeze, ok := m.suits(g, divided, homes)
+			sharing, ok := m.suits(g, divided, homes)
 			if !ok {
 				continue
 			}
-			least = min(least, squeeze)
+			least = min(least, sharing)
 			room = room || m.room(g, divided, homes)
-			options = append(options, option{homes, squeeze})
+			options = append(options, option{homes, sharing})
 		}
 		if least == 0 && room {
 			break // more nodes than needed are never better: see place
 		}
 	}
 	for _, o := range options {
-		if o.squeeze > least {
+		if o.sharing > least {
 			continue
 		}
 		l := m.laidOut(g, o.homes)
@@ -224,7 +226,7 @@ const copiedAtMost = 0.05
 
 // suits reports whether nodes are large enough for the cells, whoever else is
 // on them, and how many vCPUs would have to share a core with each other.
-func (m *model) suits(g *subject, divided []part, homes []topology.NodeID) (squeeze int, ok bool) {
+func (m *model) suits(g *subject, divided []part, homes []topology.NodeID) (sharing int, ok bool) {
 	for i, id := range homes {
 		n := &m.nodes[m.position(id)]
 		vcpus := int(divided[i].cpu*float64(g.spec.VCPUs) + 0.5)
@@ -239,10 +241,10 @@ func (m *model) suits(g *subject, divided []part, homes []topology.NodeID) (sque
 			return 0, false
 		}
 		if m.policy.Count == policy.CountCores {
-			squeeze += max(0, vcpus-n.cores)
+			sharing += max(0, vcpus-n.cores)
 		}
 	}
-	return squeeze, true
+	return sharing, true
 }
 
 // room reports whether there is room for the cells on their homes right now.
@@ -254,14 +256,14 @@ func (m *model) room(g *subject, divided []part, homes []topology.NodeID) bool {
 			if s.node == n {
 				a.vcpus -= s.vcpus
 				a.left[g.size] += s.bytes
-				a.fenced -= s.fenced
+				a.dedicated -= s.dedicated
 			}
 		}
 		if g.size > 0 && m.policy.MayGrow(m.sizes[g.size]) {
 			a.left[g.size] += a.left[0]
 		}
 		if a.left[g.size] < divided[i].mem*float64(g.spec.Memory)-1 ||
-			a.vcpus+divided[i].cpu*float64(g.spec.VCPUs) > m.policy.Overcommit*(m.nodes[n].cpus-a.fenced)+slack {
+			a.vcpus+divided[i].cpu*float64(g.spec.VCPUs) > m.policy.Overcommit*(m.nodes[n].cpus-a.dedicated)+slack {
 			return false
 		}
 	}
@@ -273,11 +275,11 @@ func (m *model) laidOut(g *subject, homes []topology.NodeID) layout {
 	l := layout{homes: homes}
 	for i, p := range parts(&g.spec, len(homes)) {
 		s := share{
-			node:   m.position(homes[i]),
-			cpu:    p.cpu,
-			mem:    p.mem,
-			bytes:  p.mem * float64(g.spec.Memory),
-			fenced: p.cpu * g.fenced,
+			node:      m.position(homes[i]),
+			cpu:       p.cpu,
+			mem:       p.mem,
+			bytes:     p.mem * float64(g.spec.Memory),
+			dedicated: p.cpu * g.dedicated,
 		}
 		if g.exclusive() {
 			s.alone = p.cpu
@@ -285,7 +287,7 @@ func (m *model) laidOut(g *subject, homes []topology.NodeID) layout {
 			s.vcpus = p.cpu * float64(g.spec.VCPUs)
 		}
 		if i == 0 {
-			s.fenced += helpers(&g.spec)
+			s.dedicated += helpers(&g.spec)
 		}
 		l.on = append(l.on, s)
 	}

@@ -37,15 +37,15 @@ type node struct {
 
 // asked is what guests ask of a node.
 type asked struct {
-	cpu, mem float64 // CPUs asked for by vCPUs here, and by those whose memory is here
-	bound    float64 // the part of mem that depends on memory
-	traffic  float64 // MB a second to memory here
-	vcpus    float64
-	fenced   float64           // CPUs that guests have for themselves, in use or not
-	alone    float64           // the part of cpu that runs on those
-	held     float64           // bytes promised
-	left     [maxSizes]float64 // bytes left by page size, small pages first
-	homes    int               // guests that got another layout, which promises something here
+	cpu, mem  float64 // CPUs asked for by vCPUs here, and by those whose memory is here
+	bound     float64 // the part of mem that depends on memory
+	traffic   float64 // MB a second to memory here
+	vcpus     float64
+	dedicated float64           // CPUs that guests have for themselves, in use or not
+	alone     float64           // the part of cpu that runs on those
+	held      float64           // bytes promised
+	left      [maxSizes]float64 // bytes left by page size, small pages first
+	homes     int               // guests that got another layout, which promises something here
 }
 
 // maxSizes is how many page sizes are told apart: small pages, and the four
@@ -96,7 +96,7 @@ func (m *model) addNode(i int, room *capacity.Node) {
 	}
 	a := &m.asked[i]
 	a.held, a.vcpus, a.left[0] = float64(room.Promised), room.Load, float64(room.Left)
-	a.fenced = n.cpus - float64(room.Shared.Len())
+	a.dedicated = n.cpus - float64(room.Shared.Len())
 	if room.Left == 0 { // more than all may be promised: then less than nothing is left
 		small := n.memory
 		for _, h := range room.Holders {
@@ -163,8 +163,8 @@ func (n *node) use(a *asked) float64 {
 		return 0
 	}
 	use := (a.cpu + n.host) / n.cpus
-	if a.fenced > slack && a.fenced < n.cpus-slack {
-		use = max(use, (a.cpu-a.alone+n.host)/(n.cpus-a.fenced))
+	if a.dedicated > slack && a.dedicated < n.cpus-slack {
+		use = max(use, (a.cpu-a.alone+n.host)/(n.cpus-a.dedicated))
 	}
 	if use > 1 && use < 1+slack {
 		return 1 // a full node: the rest is what sums lose, and one asked for more costs far more
@@ -174,7 +174,7 @@ func (n *node) use(a *asked) float64 {
 
 // limit is how many vCPUs a node may carry that share its CPUs.
 func (m *model) limit(i int) float64 {
-	return m.policy.Overcommit * (m.nodes[i].cpus - m.asked[i].fenced)
+	return m.policy.Overcommit * (m.nodes[i].cpus - m.asked[i].dedicated)
 }
 
 func (m *model) memoryUse(i int) float64 {
@@ -236,7 +236,7 @@ func (m *model) add(g *subject, l *layout, sign float64) {
 		a.bound += sign * g.demand * g.intensity * s.mem
 		a.traffic += sign * g.mbps * s.mem
 		a.vcpus += sign * s.vcpus
-		a.fenced += sign * s.fenced
+		a.dedicated += sign * s.dedicated
 		a.alone += sign * g.demand * s.alone
 		a.held += sign * s.bytes
 		if g.size >= 0 {
@@ -326,7 +326,7 @@ func (m *model) holds(i int, before *asked, peak float64) bool {
 		return false
 	}
 	use := n.use(a)
-	return use <= n.use(before)+slack || use <= max(m.policy.Balance.MostCPU, n.began, peak)+slack
+	return use <= n.use(before)+slack || use <= max(m.policy.Balance.MaxNodeCPU, n.began, peak)+slack
 }
 
 // make carries changes out on the model.

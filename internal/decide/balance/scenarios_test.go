@@ -138,7 +138,7 @@ func TestASmallGuestOverManyNodesIsGathered(t *testing.T) {
 	add(h, vm{name: "loose", vcpus: 2, memory: 4 * gib, cpus: on(0, 1, 2, 3), used: 2,
 		lies: topology.MemoryByNode{0: gib, 1: gib, 2: gib, 3: gib}})
 	round := planned(t, h, policy.Policy{})
-	if len(round.Moves) != 1 || round.Moves[0].Kind != plan.Gather || goesTo(round, "loose").Len() != 1 {
+	if len(round.Moves) != 1 || round.Moves[0].Kind != plan.Consolidate || goesTo(round, "loose").Len() != 1 {
 		t.Fatalf("want it gathered on one node\n%s", round.Text())
 	}
 }
@@ -177,8 +177,8 @@ func TestLocalityBaitDoesNotOverloadCPUs(t *testing.T) {
 	if to := goesTo(round, "bait"); !to.IsEmpty() {
 		t.Fatalf("went to %s, where CPUs are taken or memory is\n%s", to, round.Text())
 	}
-	if len(round.Suffering) != 1 || round.Suffering[0].Guest != "bait" || len(round.Stays) != 1 {
-		t.Errorf("it suffers and stays, and the plan must say so: %+v, %+v", round.Suffering, round.Stays)
+	if len(round.Degraded) != 1 || round.Degraded[0].Guest != "bait" || len(round.Blocked) != 1 {
+		t.Errorf("it is degraded and blocked, and the plan must say so: %+v, %+v", round.Degraded, round.Blocked)
 	}
 }
 
@@ -213,7 +213,7 @@ func TestHugePagesWithNoRoomStay(t *testing.T) {
 	add(h, vm{name: "b", vcpus: 4, memory: 3 * gib, cpus: on(0), used: 2, wait: 2, spec: giants})
 	add(h, vm{name: "c", vcpus: 1, memory: 5 * gib, cpus: on(1), used: 0.1, spec: giants})
 	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"c": policy.ModeOff}}}
-	if round := planned(t, h, p); len(round.Moves) != 0 || len(round.Stays) != 2 {
+	if round := planned(t, h, p); len(round.Moves) != 0 || len(round.Blocked) != 2 {
 		t.Fatalf("1 GiB pages of node 1 are taken; nothing can move\n%s", round.Text())
 	}
 	// The same in small pages moves.
@@ -277,7 +277,7 @@ func TestMemoryOfXenGuestsStays(t *testing.T) {
 		add(h, vm{name: name, vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2, change: xen})
 	}
 	round := planned(t, h, policy.Policy{})
-	if len(round.Moves) != 0 || len(round.Stays) != 2 || !strings.Contains(round.Stays[0].Why, "memory cannot move") {
+	if len(round.Moves) != 0 || len(round.Blocked) != 2 || !strings.Contains(round.Blocked[0].Why, "memory cannot move") {
 		t.Fatalf("memory of a running Xen guest was moved\n%s", round.Text())
 	}
 	h = machine("nodes:2 cores:4 memory:16G")
@@ -326,7 +326,7 @@ func TestNobodySuffersNothingMoves(t *testing.T) {
 	for i := range 3 { // lopsided, but everybody has what it wants
 		add(h, vm{name: fmt.Sprintf("g%d", i), vcpus: 1, memory: gib, cpus: on(0), used: 1})
 	}
-	if round := planned(t, h, policy.Policy{}); len(round.Moves)+len(round.Suffering) != 0 {
+	if round := planned(t, h, policy.Policy{}); len(round.Moves)+len(round.Degraded) != 0 {
 		t.Fatal(round.Text())
 	}
 }
@@ -403,8 +403,8 @@ func TestACopyThatIsNotEarnedIsNotMade(t *testing.T) {
 	add(h, vm{name: "busy", vcpus: 4, memory: gib, cpus: on(0), used: 3.8})
 	h.MoverBytesPerSecond = 100 * topology.MiB
 	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"busy": policy.ModeOff}}}
-	if round := planned(t, h, p); len(round.Moves) != 0 || len(round.Stays) != 1 ||
-		!strings.Contains(round.Stays[0].Why, "earned") {
+	if round := planned(t, h, p); len(round.Moves) != 0 || len(round.Blocked) != 1 ||
+		!strings.Contains(round.Blocked[0].Why, "earned") {
 		t.Fatalf("34 minutes of copying for a third of a CPU\n%s", round.Text())
 	}
 }

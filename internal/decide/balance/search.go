@@ -201,7 +201,7 @@ func (s *search) pair() (best []change, low float64) {
 	low = math.Inf(1)
 	for _, g := range s.movable {
 		s.options(g, func(c change) {
-			if rise, _ := s.m.try(c); rise > -enough && !s.m.guests[g].suffers {
+			if rise, _ := s.m.try(c); rise > -enough && !s.m.guests[g].degraded {
 				return // alone it makes nothing better, and nobody waits for it
 			}
 			for _, other := range s.movable {

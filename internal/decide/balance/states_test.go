@@ -146,7 +146,7 @@ func TestTheSearchKeepsTheLimits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h, p := drawState(t)
 		m := newModel(Request{Host: h, Policy: p, Now: noon, Lasting: true})
-		m.suffer(Request{Host: h, Policy: p, Now: noon, Lasting: true})
+		m.markDegraded(Request{Host: h, Policy: p, Now: noon, Lasting: true})
 		var movable []int
 		for i := range m.guests {
 			if !m.guests[i].fixed() {

@@ -16,11 +16,11 @@ import (
 
 // subject is a guest as balancing sees it.
 type subject struct {
-	seen   *inventory.Guest
-	spec   guest.Spec
-	mode   policy.Mode
-	stay   plan.Stay // why it cannot move at all; no kind if it can
-	pinned bool      // its memory cannot move: vfio pins it, or its hypervisor moves none of a running guest
+	seen    *inventory.Guest
+	spec    guest.Spec
+	mode    policy.Mode
+	blocked plan.Blocked // why it cannot move at all; no kind if it can
+	pinned  bool         // its memory cannot move: vfio pins it, or its hypervisor moves none of a running guest
 
 	load      *inventory.GuestLoad // nil: not measured, or figures that cannot be
 	demand    float64              // CPUs it asks for, as measured; else its vCPUs
@@ -28,15 +28,15 @@ type subject struct {
 	mbps      float64
 	stretch   float64 // measured remote share over the one expected from where things lie
 	resident  topology.Bytes
-	fenced    float64 // CPUs that its vCPUs have alone, idle siblings included
+	dedicated float64 // CPUs that its vCPUs have alone, idle siblings included
 	size      int     // of its pages, an index into model.sizes
 
 	layouts []layout // the first is how it is now
 	at      int
 	left    topology.NodeSet // nodes it left not long ago
 
-	suffers, patient, moved bool
-	costAtFirst             float64
+	degraded, patient, moved bool
+	costAtFirst              float64
 }
 
 func (g *subject) name() string    { return g.seen.Name }
@@ -68,11 +68,11 @@ func (m *model) addGuests(r Request) {
 		}
 		s := m.subject(g)
 		if i > 0 && r.Host.Guests[i-1].Name == g.Name || i+1 < len(r.Host.Guests) && r.Host.Guests[i+1].Name == g.Name {
-			s.stay = plan.Stay{Kind: plan.StayAmbiguous, Why: "has the name of another guest"}
+			s.blocked = plan.Blocked{Kind: plan.BlockedAmbiguous, Why: "has the name of another guest"}
 		}
 		s.rest(r, m.policy.Balance)
 		if claimed[g.Name] {
-			s.stay = plan.Stay{Kind: plan.StayBusy, Why: "is being created or moved already"}
+			s.blocked = plan.Blocked{Kind: plan.BlockedBusy, Why: "is being created or moved already"}
 		}
 		now := m.asItIs(&s, held[g.Name])
 		s.layouts = append(s.layouts, now)
@@ -110,22 +110,22 @@ func (m *model) subject(g *inventory.Guest) subject {
 		slices.ContainsFunc(s.spec.Devices, func(d guest.DeviceSpec) bool { return d.Passthrough })
 	switch {
 	case s.mode == policy.ModeOff:
-		s.stay = plan.Stay{Kind: plan.StayModeOff, Why: "mode off"}
+		s.blocked = plan.Blocked{Kind: plan.BlockedModeOff, Why: "mode off"}
 	case g.State != "running":
-		s.stay = plan.Stay{Kind: plan.StayNotRunning, Why: "is " + g.State}
+		s.blocked = plan.Blocked{Kind: plan.BlockedNotRunning, Why: "is " + g.State}
 	case s.size < 0:
-		s.stay = plan.Stay{Kind: plan.StayPageSize,
+		s.blocked = plan.Blocked{Kind: plan.BlockedPageSize,
 			Why: fmt.Sprintf("has pages of %v; the host has more page sizes than are told apart", s.spec.PageSize)}
 	case s.spec.CPU.Binding == guest.CPUNone || s.spec.Binding.Mode == guest.MemoryNone:
-		s.stay = plan.Stay{Kind: plan.StayUnbound, Why: "asks not to be bound"}
+		s.blocked = plan.Blocked{Kind: plan.BlockedUnbound, Why: "asks not to be bound"}
 	case s.spec.Topology.Mode == guest.TopologyMirror:
-		s.stay = plan.Stay{Kind: plan.StayMirror, Why: "mirrors the host: it is on all nodes"}
+		s.blocked = plan.Blocked{Kind: plan.BlockedMirror, Why: "mirrors the host: it is on all nodes"}
 	}
 	return s
 }
 
 // fixed reports whether the guest cannot move at all.
-func (g *subject) fixed() bool { return g.stay.Kind != "" }
+func (g *subject) fixed() bool { return g.blocked.Kind != "" }
 
 // specOf is what a guest asked for, or would have.
 func specOf(g *inventory.Guest) guest.Spec {
@@ -154,10 +154,10 @@ func (g *subject) rest(r Request, b policy.Balance) {
 	if recent == 0 || g.fixed() {
 		return
 	}
-	rest := time.Duration(b.Rest) << min(recent-1, 16)
-	if until := last.Add(rest); r.Now.Before(until) {
-		g.stay = plan.Stay{Kind: plan.StayCooldown, Until: until.UTC(),
-			Why: fmt.Sprintf("rests until %s: %d moves within %v", until.UTC().Format(time.RFC3339), recent,
+	cooldown := time.Duration(b.Cooldown) << min(recent-1, 16)
+	if until := last.Add(cooldown); r.Now.Before(until) {
+		g.blocked = plan.Blocked{Kind: plan.BlockedCooldown, Until: until.UTC(),
+			Why: fmt.Sprintf("in cooldown until %s: %d moves within %v", until.UTC().Format(time.RFC3339), recent,
 				b.NoReturn)}
 	}
 }

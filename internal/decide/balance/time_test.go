@@ -12,7 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// hasty is a patience that means none at all.
+// hasty is the shortest degraded_for.
 const hasty = policy.Duration(1)
 
 // run balances a host again and again: every period, drift changes what the
@@ -30,11 +30,11 @@ func run(
 			h.Guests[i].Seen.Load = &load
 		}
 		drift(&h, now)
-		round, err := Plan(Request{Host: &h, Policy: p, Past: past, Now: now, Lasting: p.Balance.Patience == hasty})
+		round, err := Plan(Request{Host: &h, Policy: p, Past: past, Now: now, Lasting: p.Balance.DegradedFor == hasty})
 		if err != nil {
 			t.Fatal(err)
 		}
-		past.Suffering = round.Suffering
+		past.Degraded = round.Degraded
 		for _, m := range round.Moves {
 			h = carriedOut(h, m)
 			for _, g := range m.Guests {
@@ -75,7 +75,7 @@ func TestTwoGuestsDoNotPingPong(t *testing.T) {
 		demand[[]string{"a", "b", "c"}[now.Minute()%3]] = 0.5
 		contend(h, demand)
 	}
-	restless := policy.Policy{Balance: policy.Balance{Patience: hasty, Rest: 1, NoReturn: 1}}
+	restless := policy.Policy{Balance: policy.Balance{DegradedFor: hasty, Cooldown: 1, NoReturn: 1}}
 	if moves := run(t, *h, restless, 2*time.Hour, 5*time.Second, changing); len(moves) < 20 {
 		t.Errorf("only %d moves without rest: the test shows nothing", len(moves))
 	}
@@ -121,11 +121,11 @@ func TestNoiseMovesNothingIn24Hours(t *testing.T) {
 	if moves := run(t, *h, policy.Policy{Overcommit: 4}, lasts, 2*time.Second, noise()); len(moves) > 0 {
 		t.Errorf("%d moves, the first %+v", len(moves), moves[0])
 	}
-	if moves := run(t, *h, policy.Policy{Overcommit: 4, Balance: policy.Balance{Patience: hasty}}, time.Hour,
+	if moves := run(t, *h, policy.Policy{Overcommit: 4, Balance: policy.Balance{DegradedFor: hasty}}, time.Hour,
 		2*time.Second, noise()); len(
 		moves,
 	) == 0 {
-		t.Error("not even without patience does this noise move anything: the test shows nothing")
+		t.Error("not even without degraded_for does this noise move anything: the test shows nothing")
 	}
 }
 
@@ -141,24 +141,24 @@ func TestPatienceAndHysteresis(t *testing.T) {
 		return round
 	}
 	first := at(noon, Past{})
-	if len(first.Moves) != 0 || len(first.Suffering) != 2 || len(first.Stays) != 2 {
+	if len(first.Moves) != 0 || len(first.Degraded) != 2 || len(first.Blocked) != 2 {
 		t.Fatalf("nothing moves at first sight\n%s", first.Text())
 	}
-	if r := at(noon.Add(9*time.Second), Past{Suffering: first.Suffering}); len(r.Moves) != 0 ||
-		!r.Suffering[0].Since.Equal(noon) {
+	if r := at(noon.Add(9*time.Second), Past{Degraded: first.Degraded}); len(r.Moves) != 0 ||
+		!r.Degraded[0].Since.Equal(noon) {
 		t.Errorf("too early\n%s", r.Text())
 	}
-	if r := at(noon.Add(10*time.Second), Past{Suffering: first.Suffering}); len(r.Moves) != 1 {
+	if r := at(noon.Add(10*time.Second), Past{Degraded: first.Degraded}); len(r.Moves) != 1 {
 		t.Errorf("it is time\n%s", r.Text())
 	}
 	for i := range h.Guests { // 8 % of waiting: too little to begin, too much to end
 		h.Guests[i].Seen.Load = &inventory.GuestLoad{CPU: 2.3, Wait: 0.2}
 	}
-	if r := at(noon, Past{}); len(r.Suffering) != 0 {
-		t.Errorf("began below the threshold: %+v", r.Suffering)
+	if r := at(noon, Past{}); len(r.Degraded) != 0 {
+		t.Errorf("began below the threshold: %+v", r.Degraded)
 	}
-	if r := at(noon.Add(10*time.Second), Past{Suffering: first.Suffering}); len(r.Suffering) != 2 {
-		t.Errorf("ended just below the threshold: %+v", r.Suffering)
+	if r := at(noon.Add(10*time.Second), Past{Degraded: first.Degraded}); len(r.Degraded) != 2 {
+		t.Errorf("ended just below the threshold: %+v", r.Degraded)
 	}
 }
 

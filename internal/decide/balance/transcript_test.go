@@ -34,7 +34,7 @@ import (
 //	             vfio              a device pins its memory
 //	policy     YAML
 //	balance    the plan; every state on the way is checked. With just-seen, guests
-//	           must suffer for a while first, else what is seen has lasted long enough
+//	           must be degraded for a while first, else what is seen has lasted long enough
 //	carry-out  the guests are where the plan says, and get the CPUs they waited for
 //	load       name=db used=1 wait=0: what the guest does from now on
 //	wait       for=5m: time passes
@@ -82,7 +82,7 @@ func (w *world) do(t *testing.T, d *datadriven.TestData) (string, error) {
 		}
 		legal(t, w.host, w.policy, made)
 		w.plan = made
-		w.past.Suffering = made.Suffering
+		w.past.Degraded = made.Degraded
 		return text(made), nil
 	case "load":
 		var name string
@@ -185,11 +185,11 @@ func guestOf(t *testing.T, d *datadriven.TestData) (vm, error) {
 	return v, nil
 }
 
-// text shows a plan, and which guests suffer since when.
+// text shows a plan, and which guests are degraded, and since when.
 func text(p plan.Plan) string {
 	var b strings.Builder
-	for _, s := range p.Suffering {
-		fmt.Fprintf(&b, "suffers: %s: %s\n", s.Guest, s.Why)
+	for _, s := range p.Degraded {
+		fmt.Fprintf(&b, "degraded: %s: %s\n", s.Guest, s.Why)
 	}
 	b.WriteString(p.Text())
 	return b.String()

@@ -25,7 +25,7 @@ func (p *planner) kind(group []change) plan.MoveKind {
 	case to.Len() > from.Len() && from.Len() == 1:
 		return plan.Split
 	case to.Len() < from.Len() && m.nodeSet(then).SubsetOf(m.nodeSet(now)):
-		return plan.Gather
+		return plan.Consolidate
 	case m.crowded(g):
 		return plan.Spread
 	}
@@ -45,11 +45,11 @@ func (m *model) crowded(g *subject) bool {
 func (p *planner) why(group []change, r relief, benefit plan.Benefit, price plan.Price) string {
 	m := p.model
 	var b strings.Builder
-	suffers := m.suffering(r.guest, m.policy.Balance.Clear).Why
-	if suffers == "" {
-		suffers = "was relieved by the moves before"
+	degraded := m.degradation(r.guest, m.policy.Balance.Clear).Why
+	if degraded == "" {
+		degraded = "was relieved by the moves before"
 	}
-	fmt.Fprintf(&b, "%s: %s, and is better off by %.0f %%", r.guest.name(), suffers, 100*(1-ratio(r.after, r.before)))
+	fmt.Fprintf(&b, "%s: %s, and would lose %.0f %% less", r.guest.name(), degraded, 100*(1-ratio(r.after, r.before)))
 	for _, c := range group {
 		g := &m.guests[c.guest]
 		then := &g.layouts[c.layout]

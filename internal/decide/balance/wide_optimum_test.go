@@ -58,9 +58,9 @@ func everywhere(m *model) {
 			for a := range m.nodes {
 				for b := range m.nodes {
 					homes := on(m.nodes[a].id, m.nodes[b].id)[:k]
-					if squeeze, ok := m.suits(g, divided, homes); ok && (a == b) == (k == 1) {
-						least, room = min(least, squeeze), room || m.room(g, divided, homes)
-						found[squeeze] = append(found[squeeze], m.laidOut(g, homes))
+					if sharing, ok := m.suits(g, divided, homes); ok && (a == b) == (k == 1) {
+						least, room = min(least, sharing), room || m.room(g, divided, homes)
+						found[sharing] = append(found[sharing], m.laidOut(g, homes))
 					}
 				}
 			}

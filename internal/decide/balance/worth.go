@@ -19,7 +19,7 @@ func (p *planner) bytes(group []change) topology.Bytes {
 	return sum
 }
 
-// relief is a guest that suffers and what a move does to its cost.
+// relief is a degraded guest, with what a move does to its cost.
 type relief struct {
 	guest         *subject
 	before, after float64
@@ -30,7 +30,7 @@ type relief struct {
 const forever = 1 << 62
 
 // weigh values a move: benefit for the host, price, and the guest that
-// suffers and gains most by it; relief.guest is nil where there is none.
+// is degraded and gains most by it; relief.guest is nil where there is none.
 func (p *planner) weigh(group []change, bytes topology.Bytes) (plan.Benefit, plan.Price, relief) {
 	m := p.model
 	price := plan.Price{Bytes: bytes}
@@ -73,12 +73,12 @@ func (m *model) back(group []change) []change {
 	return out
 }
 
-// owns returns what guests cost now that had suffered for long when the round
+// owns returns what guests cost now that had been degraded for long when the round
 // began, and still do: whom the moves before have helped needs no further ones.
 func (m *model) owns() []float64 {
 	own := make([]float64, len(m.guests))
 	for i := range m.guests {
-		if g := &m.guests[i]; g.patient && m.suffers(g, m.policy.Balance.Clear) {
+		if g := &m.guests[i]; g.patient && m.isDegraded(g, m.policy.Balance.Clear) {
 			own[i] = m.own(g)
 		}
 	}
@@ -106,13 +106,13 @@ func (m *model) lost() (access, wait float64) {
 // gate says why a move is not worth making; empty if it is.
 func (p *planner) gate(benefit plan.Benefit, price plan.Price, r relief) string {
 	m := p.model
-	margin := m.policy.Balance.Margin
+	margin := m.policy.Balance.MinGain
 	gain := benefit.Cost - price.Cost
 	switch {
 	case gain <= enough:
 		return fmt.Sprintf("moving would save a cost of %.3g, its price is %.3g", benefit.Cost, price.Cost)
 	case r.guest == nil || r.after > r.before*(1-margin):
-		return fmt.Sprintf("no guest that suffers would be better off by %.2g %%", 100*margin)
+		return fmt.Sprintf("no degraded guest would lose %.2g %% less", 100*margin)
 	}
 	saved := gain // a cost of the latency weight is a CPU that waits for memory all the time
 	if w := m.list.Weight(cost.Latency); w > 0 {

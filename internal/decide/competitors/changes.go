@@ -10,11 +10,11 @@ import (
 )
 
 // changed is about a guest of ours that lies otherwise than we bound it.
-func changed(f Facts, g Guest) (*status.Rival, *plan.Remedy) {
+func changed(f Facts, g Guest) (*status.Competitor, *plan.Remedy) {
 	if len(g.Drift) == 0 {
 		return nil, nil
 	}
-	r := &status.Rival{Name: "changes to guest " + g.Name, What: strings.Join(g.Drift, "; ")}
+	r := &status.Competitor{Name: "changes to guest " + g.Name, What: strings.Join(g.Drift, "; ")}
 	switch {
 	case g.Mode != policy.ModeAuto:
 		r.Answer = fmt.Sprintf("reported only: its mode is %s; 'numavisor bind %s' binds it again", g.Mode, g.Name)
@@ -28,7 +28,7 @@ func changed(f Facts, g Guest) (*status.Rival, *plan.Remedy) {
 		r.Answer = fmt.Sprintf("left so for now: %s; it is tried again every %v", g.Repaired.Failed, Again)
 	default:
 		r.Answer = "bound again"
-		if f.Now.Sub(g.Since) >= Patience {
+		if f.Now.Sub(g.Since) >= DegradedFor {
 			return r, &plan.Remedy{Kind: plan.BindGuest, Guest: g.Name, PID: g.PID, Why: r.What}
 		}
 	}

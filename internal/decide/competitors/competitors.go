@@ -34,7 +34,7 @@ type Facts struct {
 	Now    time.Time
 }
 
-// Guest is a running guest as rivals see it.
+// Guest is a running guest as competitors see it.
 type Guest struct {
 	Name string
 	PID  int
@@ -62,23 +62,23 @@ type Tried struct {
 // Done reports whether it was done.
 func (t Tried) Done() bool { return !t.At.IsZero() && t.Failed == "" }
 
-// Patience is how long a guest must have drifted before it is bound again:
+// DegradedFor is how long a guest must have drifted before it is bound again:
 // who changes several things needs a moment. Insistence is within which time
 // after a repair a new drift counts as somebody's will. Again is how long after
 // numad could not be told, balancing not be given back, or a guest not be bound
 // again, or a change not even be begun, it is tried anew.
 const (
-	Patience   = 10 * time.Second
-	Insistence = time.Hour
-	Again      = 5 * time.Minute
+	DegradedFor = 10 * time.Second
+	Insistence  = time.Hour
+	Again       = 5 * time.Minute
 )
 
 // Answer tells who else moves pages here, and what to do about it.
-func Answer(f Facts) (seen []status.Rival, do []plan.Remedy) {
-	for _, look := range []func(Facts) (*status.Rival, []plan.Remedy){kernelBalancing, numad, ksm} {
-		rival, actions := look(f)
-		if rival != nil {
-			seen = append(seen, *rival)
+func Answer(f Facts) (seen []status.Competitor, do []plan.Remedy) {
+	for _, look := range []func(Facts) (*status.Competitor, []plan.Remedy){kernelBalancing, numad, ksm} {
+		competitor, actions := look(f)
+		if competitor != nil {
+			seen = append(seen, *competitor)
 		}
 		if f.Mode == policy.ModeAuto {
 			do = append(do, actions...)
@@ -86,8 +86,8 @@ func Answer(f Facts) (seen []status.Rival, do []plan.Remedy) {
 	}
 	do = append(do, giveBack(f)...)
 	for _, g := range f.Guests {
-		if rival, action := changed(f, g); rival != nil {
-			seen = append(seen, *rival)
+		if competitor, action := changed(f, g); competitor != nil {
+			seen = append(seen, *competitor)
 			if action != nil {
 				do = append(do, *action)
 			}

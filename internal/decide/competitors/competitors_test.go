@@ -35,64 +35,64 @@ func TestAnswers(t *testing.T) {
 		return g
 	}
 	for _, c := range []struct {
-		name   string
-		kernel inventory.Kernel
-		movers policy.Movers
-		mode   policy.Mode
-		guests []competitors.Guest
-		tried  map[plan.RemedyKind]competitors.Tried
-		former string
-		rival  string // its name; empty: none
-		answer string // part of it
-		do     []plan.Remedy
+		name       string
+		kernel     inventory.Kernel
+		movers     policy.Movers
+		mode       policy.Mode
+		guests     []competitors.Guest
+		tried      map[plan.RemedyKind]competitors.Tried
+		former     string
+		competitor string // its name; empty: none
+		answer     string // part of it
+		do         []plan.Remedy
 	}{
 		{name: "nobody", kernel: inventory.Kernel{NUMABalancing: "2", KSMRun: "0", KSMAcrossNodes: "1"},
 			guests: []competitors.Guest{ours}},
 		{name: "kernel balancing is left on", kernel: inventory.Kernel{NUMABalancing: "1"},
-			guests: []competitors.Guest{ours}, rival: "kernel NUMA balancing", answer: "left on"},
+			guests: []competitors.Guest{ours}, competitor: "kernel NUMA balancing", answer: "left on"},
 		{name: "and switched off where wanted, tiering kept", kernel: inventory.Kernel{NUMABalancing: "3"},
 			movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
-			rival: "kernel NUMA balancing", answer: "switched off", do: []plan.Remedy{{Kind: plan.WriteSetting,
+			competitor: "kernel NUMA balancing", answer: "switched off", do: []plan.Remedy{{Kind: plan.WriteSetting,
 				Path: plan.NUMABalancingPath, From: "3", Value: "2"}}},
 		{name: "not for guests that are only advised", kernel: inventory.Kernel{NUMABalancing: "1"},
-			movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{theirs}, rival: "kernel " +
+			movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{theirs}, competitor: "kernel " +
 				"NUMA balancing", answer: "left on"},
 		{name: "numad is told once", kernel: inventory.Kernel{NumadRunning: true}, guests: []competitors.Guest{ours,
-			theirs}, rival: "numad", answer: "being told to leave alone db", do: []plan.Remedy{{Kind: plan.ExcludeFromNumad, Guest: "db", PID: 7}}},
+			theirs}, competitor: "numad", answer: "being told to leave alone db", do: []plan.Remedy{{Kind: plan.ExcludeFromNumad, Guest: "db", PID: 7}}},
 		{name: "and not again", kernel: inventory.Kernel{NumadRunning: true},
-			guests: []competitors.Guest{telling(time.Hour, "")}, rival: "numad", answer: "told to leave alone db"},
+			guests: []competitors.Guest{telling(time.Hour, "")}, competitor: "numad", answer: "told to leave alone db"},
 		{name: "numad that cannot be told is not said to be", kernel: inventory.Kernel{NumadRunning: true},
 			guests: []competitors.Guest{telling(competitors.Again-time.Second,
-				"no numad")}, rival: "numad", answer: "could not be told to leave alone db (no numad); it is tried " +
+				"no numad")}, competitor: "numad", answer: "could not be told to leave alone db (no numad); it is tried " +
 				"again every 5m0s"},
 		{name: "and is told later", kernel: inventory.Kernel{NumadRunning: true},
 			guests: []competitors.Guest{telling(competitors.Again,
-				"no numad")}, rival: "numad", answer: "could not be told", do: []plan.Remedy{{Kind: plan.ExcludeFromNumad, Guest: "db", PID: 7}}},
+				"no numad")}, competitor: "numad", answer: "could not be told", do: []plan.Remedy{{Kind: plan.ExcludeFromNumad, Guest: "db", PID: 7}}},
 		{name: "kernel balancing that was switched off, and not looked at " +
 			"since", kernel: inventory.Kernel{NUMABalancing: "1"}, movers: policy.Movers{KernelBalancing: "off"},
 			guests: []competitors.Guest{ours},
-			tried:  map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon}}, rival: "kernel NUMA " +
+			tried:  map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon}}, competitor: "kernel NUMA " +
 				"balancing", answer: "switched off while"},
 		{name: "who switches it on again is not fought", kernel: inventory.Kernel{NUMABalancing: "1"},
 			movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
-			tried: map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon.Add(-time.Minute)}},
-			rival: "kernel NUMA balancing", answer: "left on: it was switched off at 2026-11-21T11:59:00Z"},
+			tried:      map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon.Add(-time.Minute)}},
+			competitor: "kernel NUMA balancing", answer: "left on: it was switched off at 2026-11-21T11:59:00Z"},
 		{name: "what could not be switched off is not said to be", kernel: inventory.Kernel{NUMABalancing: "1"},
 			movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
 			tried: map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon.Add(-time.Minute),
-				Failed: "read-only"}}, rival: "kernel NUMA balancing", answer: "left on: it could not be switched " +
+				Failed: "read-only"}}, competitor: "kernel NUMA balancing", answer: "left on: it could not be switched " +
 				"off: read-only"},
 		{name: "what could not even be begun waits", kernel: inventory.Kernel{NUMABalancing: "3"},
 			movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
-			tried: map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon.Add(time.Second - competitors.Again), Failed: "disk full", NotBegun: true}}, rival: "kernel NUMA balancing", answer: "could not be switched off: disk full; it is tried again every 5m0s"},
+			tried: map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon.Add(time.Second - competitors.Again), Failed: "disk full", NotBegun: true}}, competitor: "kernel NUMA balancing", answer: "could not be switched off: disk full; it is tried again every 5m0s"},
 		{name: "and is begun later", kernel: inventory.Kernel{NUMABalancing: "3"},
 			movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
 			tried: map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon.Add(-competitors.Again),
-				Failed: "disk full", NotBegun: true}}, rival: "kernel NUMA balancing", answer: "disk full", do: []plan.Remedy{{Kind: plan.WriteSetting, Path: plan.NUMABalancingPath, From: "3", Value: "2"}}},
+				Failed: "disk full", NotBegun: true}}, competitor: "kernel NUMA balancing", answer: "disk full", do: []plan.Remedy{{Kind: plan.WriteSetting, Path: plan.NUMABalancingPath, From: "3", Value: "2"}}},
 		{name: "so is KSM", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"},
 			movers: policy.Movers{KSM: "within"},
 			tried: map[plan.RemedyKind]competitors.Tried{plan.KSMWithinNodes: {At: noon.Add(-competitors.Again),
-				Failed: "disk full", NotBegun: true}}, rival: "KSM across nodes", answer: "disk full; it is tried " +
+				Failed: "disk full", NotBegun: true}}, competitor: "KSM across nodes", answer: "disk full; it is tried " +
 				"again", do: []plan.Remedy{{Kind: plan.KSMWithinNodes}}},
 		{name: "what was switched off stays so", movers: policy.Movers{KernelBalancing: "off"}, former: "3"},
 		{name: "and is given back where the policy leaves it on", former: "3",
@@ -109,40 +109,40 @@ func TestAnswers(t *testing.T) {
 		{name: "KSM that could not be unmerged", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"},
 			movers: policy.Movers{KSM: "within"},
 			tried: map[plan.RemedyKind]competitors.Tried{plan.KSMWithinNodes: {At: noon.Add(-time.Minute),
-				Failed: "no room"}}, rival: "KSM across nodes", answer: "left so: it could not be unmerged, to " +
+				Failed: "no room"}}, competitor: "KSM across nodes", answer: "left so: it could not be unmerged, to " +
 				"merge within nodes only: no room"},
 		{name: "KSM that was set across nodes again", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"},
-			movers: policy.Movers{KSM: "within"},
-			tried:  map[plan.RemedyKind]competitors.Tried{plan.KSMWithinNodes: {At: noon.Add(-time.Minute)}},
-			rival:  "KSM across nodes", answer: "across them since"},
+			movers:     policy.Movers{KSM: "within"},
+			tried:      map[plan.RemedyKind]competitors.Tried{plan.KSMWithinNodes: {At: noon.Add(-time.Minute)}},
+			competitor: "KSM across nodes", answer: "across them since"},
 		{name: "nothing is done in mode advise", kernel: inventory.Kernel{NumadRunning: true}, mode: policy.ModeAdvise,
-			guests: []competitors.Guest{theirs}, rival: "numad", answer: "left to it"},
+			guests: []competitors.Guest{theirs}, competitor: "numad", answer: "left to it"},
 		{name: "KSM is left", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1", KSMPagesShared: 9},
-			rival: "KSM across nodes", answer: "left so"},
+			competitor: "KSM across nodes", answer: "left so"},
 		{name: "KSM within nodes", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"},
-			movers: policy.Movers{KSM: "within"}, rival: "KSM across nodes", answer: "within nodes",
+			movers: policy.Movers{KSM: "within"}, competitor: "KSM across nodes", answer: "within nodes",
 			do: []plan.Remedy{{Kind: plan.KSMWithinNodes}}},
 		{name: "a change is waited for", guests: []competitors.Guest{drifted(ours, 9*time.Second, 0)},
-			rival: "changes to guest db", answer: "bound again"},
+			competitor: "changes to guest db", answer: "bound again"},
 		{name: "and repaired", guests: []competitors.Guest{drifted(ours, 10*time.Second, 0)},
-			rival: "changes to guest db", answer: "bound again", do: []plan.Remedy{{Kind: plan.BindGuest, Guest: "db",
+			competitor: "changes to guest db", answer: "bound again", do: []plan.Remedy{{Kind: plan.BindGuest, Guest: "db",
 				PID: 7}}},
 		{name: "once", guests: []competitors.Guest{drifted(ours, time.Minute, 59*time.Minute)},
-			rival: "changes to guest db", answer: "changed again since"},
+			competitor: "changes to guest db", answer: "changed again since"},
 		{name: "and again after an hour", guests: []competitors.Guest{drifted(ours, time.Minute, time.Hour)},
-			rival: "changes to guest db", answer: "bound again", do: []plan.Remedy{{Kind: plan.BindGuest, Guest: "db",
+			competitor: "changes to guest db", answer: "bound again", do: []plan.Remedy{{Kind: plan.BindGuest, Guest: "db",
 				PID: 7}}},
 		{name: "a repair that failed is no repair",
-			guests: []competitors.Guest{unrepaired(competitors.Again - time.Second)}, rival: "changes to guest db",
+			guests: []competitors.Guest{unrepaired(competitors.Again - time.Second)}, competitor: "changes to guest db",
 			answer: "left so for now: could not be bound again: away; it is tried again every 5m0s"},
 		{name: "and is tried again", guests: []competitors.Guest{unrepaired(competitors.Again)},
-			rival: "changes to guest db", answer: "bound again", do: []plan.Remedy{{Kind: plan.BindGuest, Guest: "db",
+			competitor: "changes to guest db", answer: "bound again", do: []plan.Remedy{{Kind: plan.BindGuest, Guest: "db",
 				PID: 7}}},
 		{name: "changes are left where wanted", movers: policy.Movers{Changes: "leave"},
 			guests: []competitors.Guest{drifted(ours, time.Minute,
-				0)}, rival: "changes to guest db", answer: "left so"},
+				0)}, competitor: "changes to guest db", answer: "left so"},
 		{name: "and where the guest is only advised", guests: []competitors.Guest{drifted(theirs, time.Minute, 0)},
-			rival: "changes to guest web", answer: "mode is advise"},
+			competitor: "changes to guest web", answer: "mode is advise"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			mode := policy.ModeAuto
@@ -162,11 +162,11 @@ func TestAnswers(t *testing.T) {
 					Now:    noon,
 				},
 			)
-			if c.rival == "" && len(seen) > 0 {
+			if c.competitor == "" && len(seen) > 0 {
 				t.Errorf("seen %+v", seen)
 			}
-			if c.rival != "" &&
-				(len(seen) != 1 || seen[0].Name != c.rival || !strings.Contains(seen[0].Answer, c.answer) ||
+			if c.competitor != "" &&
+				(len(seen) != 1 || seen[0].Name != c.competitor || !strings.Contains(seen[0].Answer, c.answer) ||
 					seen[0].What == "") {
 				t.Errorf("seen %+v", seen)
 			}

@@ -20,12 +20,12 @@ func Off(value string) string {
 	return strconv.Itoa(mode &^ 1)
 }
 
-func kernelBalancing(f Facts) (*status.Rival, []plan.Remedy) {
+func kernelBalancing(f Facts) (*status.Competitor, []plan.Remedy) {
 	mode, err := strconv.Atoi(f.Kernel.NUMABalancing)
 	if err != nil || mode&1 == 0 {
 		return nil, nil
 	}
-	r := &status.Rival{Name: "kernel NUMA balancing", What: fmt.Sprintf("on (kernel.numa_balancing %d)", mode)}
+	r := &status.Competitor{Name: "kernel NUMA balancing", What: fmt.Sprintf("on (kernel.numa_balancing %d)", mode)}
 	if f.Window > 0 && f.Moves.Balancing > 0 {
 		r.What += fmt.Sprintf("; moves %v a second", topology.Bytes(float64(f.Moves.Balancing)/f.Window.Seconds()))
 	}

@@ -8,12 +8,12 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-func ksm(f Facts) (*status.Rival, []plan.Remedy) {
+func ksm(f Facts) (*status.Competitor, []plan.Remedy) {
 	k := f.Kernel
 	if k.KSMRun != "1" || k.KSMAcrossNodes != "1" {
 		return nil, nil
 	}
-	r := &status.Rival{
+	r := &status.Competitor{
 		Name: "KSM across nodes",
 		What: fmt.Sprintf(
 			"merges pages of different nodes (merge_across_nodes 1, %d pages shared): they are local to one of "+

@@ -9,11 +9,11 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-func numad(f Facts) (*status.Rival, []plan.Remedy) {
+func numad(f Facts) (*status.Competitor, []plan.Remedy) {
 	if !f.Kernel.NumadRunning {
 		return nil, nil
 	}
-	r := &status.Rival{Name: "numad", What: "runs, and moves processes between nodes"}
+	r := &status.Competitor{Name: "numad", What: "runs, and moves processes between nodes"}
 	if f.Movers.Numad != policy.AnswerExclude || f.Mode != policy.ModeAuto || len(f.ours()) == 0 {
 		r.Answer = "left to it"
 		return r, nil

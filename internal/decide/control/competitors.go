@@ -16,7 +16,7 @@ import (
 // competition is what is known and done about others that move pages or change
 // how guests are bound.
 type competition struct {
-	seen []status.Rival
+	seen []status.Competitor
 	// wanted are settings to be changed, one after the other; changing is the one
 	// in progress, restoring says that it restores what an earlier change left.
 	wanted    []plan.Remedy
@@ -158,15 +158,15 @@ func (c *Controller) facts() competitors.Facts {
 }
 
 // noteCompetitors notes who came and who went.
-func (c *Controller) noteCompetitors(seen []status.Rival) {
-	among := func(all []status.Rival, name string) bool {
-		return slices.ContainsFunc(all, func(r status.Rival) bool { return r.Name == name })
+func (c *Controller) noteCompetitors(seen []status.Competitor) {
+	among := func(all []status.Competitor, name string) bool {
+		return slices.ContainsFunc(all, func(r status.Competitor) bool { return r.Name == name })
 	}
 	for _, r := range seen {
 		if !among(c.competition.seen, r.Name) {
 			c.note(
 				journal.Entry{
-					Kind: journal.Rival,
+					Kind: journal.Competitor,
 					What: r.Name + ": " + r.What,
 					Why:  "answer: " + r.Answer,
 					By:   r.Name,
@@ -176,7 +176,7 @@ func (c *Controller) noteCompetitors(seen []status.Rival) {
 	}
 	for _, r := range c.competition.seen {
 		if !among(seen, r.Name) {
-			c.note(journal.Entry{Kind: journal.Rival, What: r.Name + " has stopped", By: r.Name})
+			c.note(journal.Entry{Kind: journal.Competitor, What: r.Name + " has stopped", By: r.Name})
 		}
 	}
 	c.competition.seen = seen

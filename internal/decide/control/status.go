@@ -19,8 +19,8 @@ func (c *Controller) Status(now time.Time) status.Status {
 		Host: h.Name, Started: c.turn.started, Topology: h.Topology, Sample: c.host.sample,
 		Mode: c.rules.policy.Balance.Mode, Policy: status.Policy{Digest: c.rules.policy.Digest()}, Held: c.heldAt(now),
 		Pause:   c.pause.order,
-		Planned: c.when.planned, Suffering: c.when.plan.Suffering, Stays: c.when.plan.Stays,
-		Advice: slices.Clone(c.advice.current), Rivals: c.competition.seen, Totals: c.totals,
+		Planned: c.when.planned, Degraded: c.when.plan.Degraded, Blocked: c.when.plan.Blocked,
+		Advice: slices.Clone(c.advice.current), Competitors: c.competition.seen, Totals: c.totals,
 		MoverBytesPerSecond: c.loads.copies.BytesPerSecond(), Alarms: c.alarms.state.Active(),
 	}
 	r.Topology.Nodes = slices.Clone(r.Topology.Nodes) // samples change them
@@ -51,9 +51,9 @@ func (c *Controller) guest(g *inventory.Guest) status.Guest {
 			r.LocalSource = string(drift.LocalBy(g, &c.host.inventory.Topology))
 		}
 	}
-	for _, stay := range c.when.plan.Stays {
-		if stay.Guest == g.Name && stay.Kind == plan.StayCooldown {
-			r.Rests = stay.Why
+	for _, b := range c.when.plan.Blocked {
+		if b.Guest == g.Name && b.Kind == plan.BlockedCooldown {
+			r.CooldownUntil = b.Until
 		}
 	}
 	return r

@@ -306,11 +306,11 @@ func (w *world) statusCommand(*datadriven.TestData) {
 	if s.Held != "" {
 		w.print("held     %s", s.Held)
 	}
-	for _, g := range s.Suffering {
+	for _, g := range s.Degraded {
 		w.print("degraded %s since %v: %s", g.Guest, g.Since.Sub(w.began), g.Why)
 	}
-	for _, stay := range s.Stays {
-		w.print("stays    %s: %s: %s", stay.Guest, stay.Kind, stay.Why)
+	for _, stay := range s.Blocked {
+		w.print("blocked    %s: %s: %s", stay.Guest, stay.Kind, stay.Why)
 	}
 	for _, a := range s.Advice {
 		w.print("advice   %s", a.Move.String())
@@ -318,8 +318,8 @@ func (w *world) statusCommand(*datadriven.TestData) {
 	for _, m := range s.Moving {
 		w.print("moving   %s: %s", m.ID, m.Step)
 	}
-	for _, r := range s.Rivals {
-		w.print("rival    %s: %s; %s", r.Name, r.What, r.Answer)
+	for _, r := range s.Competitors {
+		w.print("competitor    %s: %s; %s", r.Name, r.What, r.Answer)
 	}
 	for _, g := range s.Guests {
 		if len(g.Drift) > 0 {

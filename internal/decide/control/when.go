@@ -17,7 +17,7 @@ type when struct {
 	planned     time.Time // when it was made
 	lacking     map[string]bool
 	early       time.Time // when a plan was last made for a guest that newly lacked something
-	waited      time.Time // when moves last waited for the patience of another guest to end
+	waited      time.Time // when moves last waited for the degraded_for of another guest to end
 	answered    time.Time // when competitors were last answered
 	interrupted bool      // in mid-turn, until the journal was read
 }
@@ -30,23 +30,23 @@ func (c *Controller) moment() time.Time {
 }
 
 // planDue reports whether it is time for a plan: the regular one, or one
-// because a guest's patience has ended or a guest newly lacks something.
+// because a guest reached degraded_for or newly lacks something.
 func (c *Controller) planDue() bool {
-	return c.moment().Sub(c.when.planned) >= c.options.Plan || c.patienceEnded() || c.newlyLacking()
+	return c.moment().Sub(c.when.planned) >= c.options.Plan || c.degradedLongEnough() || c.newlyLacking()
 }
 
-// patienceEnded reports whether a guest has suffered long enough since the last plan.
-func (c *Controller) patienceEnded() bool {
-	now, patience := c.moment(), time.Duration(c.rules.policy.Balance.Patience)
-	return slices.ContainsFunc(c.when.plan.Suffering, func(g plan.Suffering) bool {
-		end := g.Since.Add(patience)
+// degradedLongEnough reports whether a guest has been degraded long enough since the last plan.
+func (c *Controller) degradedLongEnough() bool {
+	now, degradedFor := c.moment(), time.Duration(c.rules.policy.Balance.DegradedFor)
+	return slices.ContainsFunc(c.when.plan.Degraded, func(g plan.Degraded) bool {
+		end := g.Since.Add(degradedFor)
 		return end.After(c.when.planned) && !end.After(now)
 	})
 }
 
 // newlyLacking reports whether the latest sample shows a guest short of
 // something that the last plan did not know of: to wait for the next plan would
-// add to its patience. There is at most one such plan between two regular ones.
+// count towards its degraded_for. There is at most one such plan between two regular ones.
 func (c *Controller) newlyLacking() bool {
 	if c.moment().Sub(c.when.early) < c.options.Plan {
 		return false
@@ -61,16 +61,16 @@ func (c *Controller) newlyLacking() bool {
 }
 
 // awaitsOthers reports whether the moves of this plan should wait for a guest
-// whose patience ends with the next sample, when there will be a plan with both.
+// that reaches degraded_for at the next sample, when there will be a plan with both.
 // If one moved at once the other would wait until that is done, and find the
 // host as the first has left it. No guest waits twice between two regular plans.
 func (c *Controller) awaitsOthers() bool {
 	if c.when.planned.Sub(c.when.waited) < c.options.Plan {
 		return false
 	}
-	patience := time.Duration(c.rules.policy.Balance.Patience)
-	soon := slices.ContainsFunc(c.when.plan.Suffering, func(g plan.Suffering) bool {
-		left := g.Since.Add(patience).Sub(c.when.planned)
+	degradedFor := time.Duration(c.rules.policy.Balance.DegradedFor)
+	soon := slices.ContainsFunc(c.when.plan.Degraded, func(g plan.Degraded) bool {
+		left := g.Since.Add(degradedFor).Sub(c.when.planned)
 		return left > 0 && left <= c.options.Sample
 	})
 	if soon {
@@ -88,7 +88,7 @@ func (c *Controller) plan() {
 	}
 	c.when.planned, c.when.lacking = c.moment(), balance.Lacking(c.host.sample.Guests, c.rules.policy.Balance)
 	h, _ := c.Inventory(c.turn.now)
-	past := balance.Past{Moves: c.cooldown.moves, Suffering: c.when.plan.Suffering}
+	past := balance.Past{Moves: c.cooldown.moves, Degraded: c.when.plan.Degraded}
 	p, err := balance.Plan(balance.Request{Host: &h, Policy: c.rules.policy, Past: past, Now: c.when.planned})
 	c.turn.ready.Planned = true
 	if err != nil {
@@ -96,7 +96,7 @@ func (c *Controller) plan() {
 		return
 	}
 	c.totals.Plans++
-	c.log(Debug, "planned", "sample", c.host.sample.Cost, "suffering", len(p.Suffering), "moves", len(p.Moves))
+	c.log(Debug, "planned", "sample", c.host.sample.Cost, "degraded", len(p.Degraded), "moves", len(p.Moves))
 	c.when.plan = p
 	advised, moves := c.divide(p.Moves)
 	if len(moves) > 0 && c.awaitsOthers() {

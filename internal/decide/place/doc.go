@@ -5,7 +5,7 @@
 //
 // Placements are compared by three figures, the first that differs decides:
 //
-//  1. squeeze: vCPUs that would have to share a core with another of the same
+//  1. sharing: vCPUs that would have to share a core with another of the same
 //     guest because a node has fewer usable cores than the cell has vCPUs.
 //     Capacity comes before locality. Not counted where the policy counts
 //     threads, or the guest asks for siblings together;

@@ -220,8 +220,8 @@ func (p *problem) growth(n *nodeState, take topology.Bytes) uint64 {
 	return pages - min(pages, free)
 }
 
-// squeeze is how many vCPUs of a cell must share a core with another one.
-func (p *problem) squeeze(n *nodeState, d *demand) int {
+// sharing is how many vCPUs of a cell must share a core with another one.
+func (p *problem) sharing(n *nodeState, d *demand) int {
 	if p.policy.Count != policy.CountCores {
 		return 0
 	}

@@ -204,8 +204,8 @@ func TestObjectiveFromTheBook(t *testing.T) {
 			}
 			return
 		}
-		got := objective{true, why.Squeeze, placed.Nodes.Len(), why.Cost}
-		if !best.found || got.squeeze != best.squeeze || got.nodes != best.nodes ||
+		got := objective{true, why.SharingCores, placed.Nodes.Len(), why.Cost}
+		if !best.found || got.sharing != best.sharing || got.nodes != best.nodes ||
 			math.Abs(got.cost-best.cost) > 1e-4 {
 			t.Fatalf("placed at %+v, by the book the best is %+v\n%s", got, best, why.Text())
 		}
@@ -214,7 +214,7 @@ func TestObjectiveFromTheBook(t *testing.T) {
 
 type objective struct {
 	found          bool
-	squeeze, nodes int
+	sharing, nodes int
 	cost           float64
 }
 
@@ -222,8 +222,8 @@ func (o objective) better(than objective) bool {
 	switch {
 	case !than.found:
 		return true
-	case o.squeeze != than.squeeze:
-		return o.squeeze < than.squeeze
+	case o.sharing != than.sharing:
+		return o.sharing < than.sharing
 	case o.nodes != than.nodes:
 		return o.nodes < than.nodes
 	}
@@ -317,7 +317,7 @@ func bookCost(h *inventory.Host, spec guest.Spec, p *guest.Placement, at []int) 
 	for i, c := range p.Cells {
 		n := h.Topology.Nodes[at[i]]
 		cpu, memory := float64(c.VCPUs.Len())/float64(spec.VCPUs), float64(c.Memory)/float64(spec.Memory)
-		o.squeeze += max(0, c.VCPUs.Len()-4/threads)
+		o.sharing += max(0, c.VCPUs.Len()-4/threads)
 		for j, d := range p.Cells {
 			slit := n.Distances[h.Topology.Nodes[at[j]].ID]
 			o.cost += w.Latency * cpu * float64(d.Memory) / float64(
@@ -350,12 +350,12 @@ func bookCost(h *inventory.Host, spec guest.Spec, p *guest.Placement, at []int) 
 
 func TestKeysHoldTheirFigures(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		squeeze := rapid.IntRange(0, 4095).Draw(t, "squeeze")
+		sharing := rapid.IntRange(0, 4095).Draw(t, "shared cores")
 		nodes := rapid.IntRange(1, 1000).Draw(t, "nodes")
 		amount := cost.Micro(rapid.Int64Range(-30_000_000_000, 30_000_000_000).Draw(t, "cost"))
-		k := key(squeeze)<<squeezeBit + key(nodes)<<nodesBit + key(amount)
-		if squeezeOf(k) != squeeze || costOf(k) != amount || k >= impossible {
-			t.Fatalf("squeeze %d, nodes %d, cost %d became %d, %d", squeeze, nodes, amount, squeezeOf(k), costOf(k))
+		k := key(sharing)<<sharingBit + key(nodes)<<nodesBit + key(amount)
+		if sharingOf(k) != sharing || costOf(k) != amount || k >= impossible {
+			t.Fatalf("squeeze %d, nodes %d, cost %d became %d, %d", sharing, nodes, amount, sharingOf(k), costOf(k))
 		}
 	})
 }

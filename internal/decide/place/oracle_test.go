@@ -33,7 +33,7 @@ type home struct{ run, mem int }
 
 // verdict is the objective: the first figure that differs decides.
 type verdict struct {
-	squeeze, nodes int
+	sharing, nodes int
 	cost           float64
 }
 
@@ -41,8 +41,8 @@ const rounding = 1e-4 // the price list rounds each price to millionths
 
 func (v verdict) better(w verdict) bool {
 	switch {
-	case v.squeeze != w.squeeze:
-		return v.squeeze < w.squeeze
+	case v.sharing != w.sharing:
+		return v.sharing < w.sharing
 	case v.nodes != w.nodes:
 		return v.nodes < w.nodes
 	}
@@ -155,7 +155,7 @@ func (o *oracle) price(homes []home) verdict {
 			}
 		}
 		if o.policy.Count != policy.CountThreads {
-			v.squeeze += max(0, c.VCPUs-o.cores(&o.host.Topology.Nodes[h.run]))
+			v.sharing += max(0, c.VCPUs-o.cores(&o.host.Topology.Nodes[h.run]))
 		}
 	}
 	return v
@@ -374,8 +374,8 @@ func TestPlace_AgreesWithTheOracle(t *testing.T) {
 		case !fits:
 			t.Fatalf("placed, although no placement is legal:\n%s", why.Text())
 		}
-		if why.Squeeze != want.squeeze {
-			t.Fatalf("squeeze %d, the best is %d:\n%s", why.Squeeze, want.squeeze, why.Text())
+		if why.SharingCores != want.sharing {
+			t.Fatalf("squeeze %d, the best is %d:\n%s", why.SharingCores, want.sharing, why.Text())
 		}
 		if got := why.Nodes.Len(); got != want.nodes {
 			t.Fatalf("%d nodes, the best takes %d:\n%s", got, want.nodes, why.Text())

@@ -109,8 +109,8 @@ func TestCapacityComesBeforeLocality(t *testing.T) {
 	}
 	wide.VCPUs = 32
 	placed, why := mustPlace(t, Request{Host: h, Spec: wide})
-	if placed.Nodes.Len() != 2 || why.Squeeze != 16 {
-		t.Errorf("32 vCPUs on 16 cores: nodes %v, %d squeezed", placed.Nodes, why.Squeeze)
+	if placed.Nodes.Len() != 2 || why.SharingCores != 16 {
+		t.Errorf("32 vCPUs on 16 cores: nodes %v, %d sharing cores", placed.Nodes, why.SharingCores)
 	}
 }
 

@@ -8,12 +8,12 @@ import (
 )
 
 // A key holds the three figures of the objective in one number, so that keys
-// add up and compare like the figures: squeeze, nodes, cost.
+// add up and compare like the figures: sharing, nodes, cost.
 type key = int64
 
 const (
 	nodesBit   = 36 // costs stay below 2^35 either way, see package cost
-	squeezeBit = 46 // up to 1024 nodes
+	sharingBit = 46 // up to 1024 nodes
 	// impossible is above every key, and 16 of it can be added up.
 	impossible key = 1 << 58
 )
@@ -22,12 +22,12 @@ func costOf(k key) cost.Micro {
 	return cost.Micro(k - (k+1<<(nodesBit-1))>>nodesBit<<nodesBit)
 }
 
-// squeezeOf gives back the first figure of a key.
-func squeezeOf(k key) int { return int((k + 1<<(nodesBit-1)) >> squeezeBit) }
+// sharingOf gives back the first figure of a key.
+func sharingOf(k key) int { return int((k + 1<<(nodesBit-1)) >> sharingBit) }
 
 // nodeCountOf gives back the second figure of a key.
 func nodeCountOf(k key) int {
-	return int((k+1<<(nodesBit-1))>>nodesBit) & (1<<(squeezeBit-nodesBit) - 1)
+	return int((k+1<<(nodesBit-1))>>nodesBit) & (1<<(sharingBit-nodesBit) - 1)
 }
 
 // terms values the cell by itself: all terms but the access between cells,
@@ -87,7 +87,7 @@ func (p *problem) single(s slot, d *demand, cells int) key {
 		return impossible
 	}
 	t := p.terms(s, d, cells)
-	return key(p.squeeze(&p.nodes[s.cpu], d))<<squeezeBit + key(s.nodeCount())<<nodesBit + key(t.Sum())
+	return key(p.sharing(&p.nodes[s.cpu], d))<<sharingBit + key(s.nodeCount())<<nodesBit + key(t.Sum())
 }
 
 // way is the weighted price of reaching memory of slot b from CPUs of slot a,

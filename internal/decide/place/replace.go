@@ -31,7 +31,7 @@ func Again(r Request, lies topology.MemoryByNode) (guest.Placement, Why, error) 
 		return best, why, nil //nolint:nilerr // the best placement stands
 	}
 	saved := copied(lies, best.Nodes) - copied(lies, here.Nodes)
-	if whyHere.Squeeze > why.Squeeze || here.Nodes.Len() > best.Nodes.Len() ||
+	if whyHere.SharingCores > why.SharingCores || here.Nodes.Len() > best.Nodes.Len() ||
 		whyHere.Cost-why.Cost > cost.Copying(saved).Float() {
 		return best, why, nil
 	}

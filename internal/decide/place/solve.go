@@ -36,17 +36,17 @@ type refusal struct {
 // solve finds the best placement over all divisions; nil where there is none,
 // with the divisions that found no room.
 //
-// Divisions come fewest cells first. Those that must squeeze vCPUs are put off
+// Divisions come fewest cells first. Those that must sharing vCPUs are put off
 // until it is known what the others can do, then the most promising come first.
 func (p *problem) solve() (*solution, []refusal) {
 	r := run{p: p, steps: p.policy.SearchSteps, open: impossible}
 	var later []division
 	for _, cells := range p.shapes() {
 		if r.best != nil && key(len(cells))<<nodesBit-1<<(nodesBit-1) > r.best.key {
-			break // more nodes, even with no squeeze and at no cost
+			break // more nodes, even with no sharing and at no cost
 		}
 		d := p.divide(cells)
-		if d.least < impossible && squeezeOf(d.least) > 0 {
+		if d.least < impossible && sharingOf(d.least) > 0 {
 			later = append(later, d)
 			continue
 		}

@@ -176,12 +176,12 @@ func TestSearchIsBounded(t *testing.T) {
 }
 
 func TestGapNamesTheFirstFigure(t *testing.T) {
-	of := func(squeeze, nodes, cost key) key { return squeeze<<squeezeBit + nodes<<nodesBit + cost }
+	of := func(sharing, nodes, cost key) key { return sharing<<sharingBit + nodes<<nodesBit + cost }
 	for _, c := range []struct {
 		best, open key
 		want       Gap
 	}{
-		{of(2, 3, 500), of(0, 4, 900), Gap{"squeeze", 2}},
+		{of(2, 3, 500), of(0, 4, 900), Gap{"shared cores", 2}},
 		{of(2, 3, 500), of(2, 2, 900), Gap{"nodes", 1}},
 		{of(2, 3, 500_000), of(2, 3, -250_000), Gap{"cost", 0.75}},
 		{of(2, 3, -500_000), of(2, 3, -750_000), Gap{"cost", 0.25}},

@@ -17,10 +17,10 @@ type Why struct {
 	Guest   string           `json:"guest"`
 	Summary string           `json:"summary"` // one sentence
 	Nodes   topology.NodeSet `json:"nodes"`   // of CPUs and memory
-	// Squeeze is how many vCPUs must share a core with another one of the guest.
-	Squeeze int     `json:"squeezed_vcpus,omitempty"`
-	Cost    float64 `json:"cost"`
-	Terms   []Term  `json:"terms"`
+	// SharingCores is how many vCPUs must share a core with another one of the guest.
+	SharingCores int     `json:"vcpus_sharing_cores,omitempty"`
+	Cost         float64 `json:"cost"`
+	Terms        []Term  `json:"terms"`
 	// Alternatives are rejected sets of nodes: those that came next, those
 	// that just lack room, and fewer nodes.
 	Alternatives []Alternative `json:"alternatives,omitempty"`
@@ -55,7 +55,7 @@ type Term struct {
 // Gap is the first figure of the objective in which a placement that was not
 // looked at could be better.
 type Gap struct {
-	Figure string  `json:"figure"` // "squeeze" (vCPUs), "nodes" or "cost"
+	Figure string  `json:"figure"` // "shared cores" (vCPUs), "nodes" or "cost"
 	Most   float64 `json:"most"`   // by so much at most
 }
 
@@ -64,8 +64,8 @@ func gapOf(best, open key) *Gap {
 	switch {
 	case open >= best:
 		return nil
-	case squeezeOf(open) < squeezeOf(best):
-		return &Gap{"squeeze", float64(squeezeOf(best) - squeezeOf(open))}
+	case sharingOf(open) < sharingOf(best):
+		return &Gap{"shared cores", float64(sharingOf(best) - sharingOf(open))}
 	case nodeCountOf(open) < nodeCountOf(best):
 		return &Gap{"nodes", float64(nodeCountOf(best) - nodeCountOf(open))}
 	}
@@ -77,7 +77,7 @@ type Alternative struct {
 	Nodes topology.NodeSet `json:"nodes,omitzero"`
 	// Cost is what it would cost; nil where it does not fit.
 	Cost *float64 `json:"cost,omitempty"`
-	// Decided is the term that speaks most against it, "squeeze", "nodes" or a constraint.
+	// Decided is the term that speaks most against it, "shared cores", "nodes" or a constraint.
 	Decided string `json:"decided"`
 	Reason  string `json:"reason"`
 }
@@ -99,7 +99,7 @@ type Overlap struct {
 // why explains a solution.
 func (p *problem) why(sol *solution, placed *guest.Placement) Why {
 	w := Why{
-		Guest: p.spec.Name, Nodes: p.nodesOf(sol.slots), Squeeze: squeezeOf(sol.key),
+		Guest: p.spec.Name, Nodes: p.nodesOf(sol.slots), SharingCores: sharingOf(sol.key),
 		Cost:       costOf(sol.key).Float(),
 		Considered: sol.considered, Pruned: sol.pruned, Optimal: sol.proven(), Gap: gapOf(sol.key, sol.open),
 		Access: "SLIT, damped",
@@ -293,31 +293,31 @@ func (p *problem) tooSmall(sol *solution) []Alternative {
 
 // runnersUp prices the placements that differ by one node and lists the best.
 func (p *problem) runnersUp(sol *solution, chosen cost.Terms) []Alternative {
-	type rival struct {
+	type competitor struct {
 		key   key
 		slots []slot
 	}
-	var rivals []rival
+	var competitors []competitor
 	taken := p.nodesOf(sol.slots)
 	for _, s := range p.slots {
 		if taken.Contains(p.nodes[s.cpu].node.ID) || taken.Contains(p.nodes[s.mem].node.ID) {
 			continue
 		}
-		best := rival{key: impossible}
+		best := competitor{key: impossible}
 		for cell := range sol.slots {
 			if k := p.exchanged(sol, cell, s); k < best.key {
 				slots := slices.Clone(sol.slots)
 				slots[cell] = s
-				best = rival{k, slots}
+				best = competitor{k, slots}
 			}
 		}
 		if best.key < impossible {
-			rivals = append(rivals, best)
+			competitors = append(competitors, best)
 		}
 	}
-	slices.SortStableFunc(rivals, func(a, b rival) int { return cmp.Compare(a.key, b.key) })
+	slices.SortStableFunc(competitors, func(a, b competitor) int { return cmp.Compare(a.key, b.key) })
 	var out []Alternative
-	for _, r := range rivals[:min(len(rivals), alternativesShown)] {
+	for _, r := range competitors[:min(len(competitors), alternativesShown)] {
 		out = append(out, p.compare(sol, chosen, r.key, r.slots))
 	}
 	return out
@@ -353,9 +353,9 @@ func (p *problem) compare(sol *solution, chosen cost.Terms, k key, slots []slot)
 	case !p.keepsConditions(slots):
 		alt.Decided, alt.Reason = string(NotAllowed), "misses a required device's node or takes more nodes than allowed"
 		return alt
-	case squeezeOf(k) > squeezeOf(sol.key):
-		alt.Decided = "squeeze"
-		alt.Reason = fmt.Sprintf("%d vCPUs would share cores, against %d", squeezeOf(k), squeezeOf(sol.key))
+	case sharingOf(k) > sharingOf(sol.key):
+		alt.Decided = "shared cores"
+		alt.Reason = fmt.Sprintf("%d vCPUs would share cores, against %d", sharingOf(k), sharingOf(sol.key))
 		return alt
 	case p.nodesOf(slots).Len() > p.nodesOf(sol.slots).Len():
 		alt.Decided, alt.Reason = "nodes", "takes more nodes"

@@ -24,9 +24,9 @@ func (w *Why) summary(s *guest.Spec, cells int) string {
 	if len(parts) > 0 {
 		fmt.Fprintf(&b, " (%s)", strings.Join(parts, ", "))
 	}
-	if w.Squeeze > 0 {
+	if w.SharingCores > 0 {
 		fmt.Fprintf(&b, "; %s share cores, no set of nodes has a core for each",
-			text.Count(w.Squeeze, "vCPU must", "vCPUs must"))
+			text.Count(w.SharingCores, "vCPU must", "vCPUs must"))
 	}
 	return b.String()
 }
@@ -73,7 +73,7 @@ func (w *Why) proof() string {
 	}
 	better := fmt.Sprintf("cost up to %.4f less", w.Gap.Most)
 	switch w.Gap.Figure {
-	case "squeeze":
+	case "shared cores":
 		better = fmt.Sprintf("squeeze up to %s fewer", text.Count(int(w.Gap.Most), "vCPU", "vCPUs"))
 	case "nodes":
 		better = fmt.Sprintf("take up to %s fewer", text.Count(int(w.Gap.Most), "node", "nodes"))

@@ -14,8 +14,8 @@ import (
 
 const (
 	// Least is the rate, in bytes a second, that copying never falls below
-	// unless it is capped lower: a guest that suffers anyway is to be done some
-	// time, and half-moved it suffers most.
+	// unless it is capped lower: a guest that is degraded anyway must be finished some
+	// time, and half-moved it is slowest.
 	Least = 16 * topology.MiB
 	// first is the rate to begin with, and step by what it rises with each
 	// slice; at low rates a rise is at most a quarter of the rate, else each
@@ -45,9 +45,9 @@ type Bounds struct {
 // take of it; zero is not known.
 func Of(b policy.Balance, bandwidth, used topology.Bytes) Bounds {
 	b = b.WithDefaults()
-	bounds := Bounds{MostWait: b.MostGuestWait, Cap: b.Pace}
+	bounds := Bounds{MostWait: b.MaxGuestWait, Cap: b.Pace}
 	if bandwidth > 0 {
-		part, left := topology.Bytes(b.MostBandwidth*float64(bandwidth)), bandwidth-min(used, bandwidth)
+		part, left := topology.Bytes(b.MaxBandwidth*float64(bandwidth)), bandwidth-min(used, bandwidth)
 		part = max(min(part, left), Least)
 		if bounds.Cap == 0 {
 			bounds.Cap = part
@@ -64,7 +64,7 @@ type Slice struct {
 	Took time.Duration
 	// Wait is the share of their runnable time that the guests' vCPUs waited for
 	// a CPU meanwhile, Before the same before copying began; the guest that
-	// suffers most counts. Both 0 where that is not known.
+	// slowed most counts. Both 0 where that is not known.
 	Wait, Before float64
 }
 

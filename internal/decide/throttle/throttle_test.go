@@ -111,7 +111,7 @@ func TestNext_StaysWithinItsBounds(t *testing.T) {
 	})
 }
 
-// A guest that suffers whatever the rate is copied at the least; one that does
+// A guest that is slowed whatever the rate is copied at the least; one that does
 // not, as fast as the host gives.
 func TestNext_AtTheExtremes(t *testing.T) {
 	b := Bounds{MostWait: 0.05}
@@ -143,9 +143,9 @@ func TestOf_BoundsOfAPolicy(t *testing.T) {
 		{"a quarter of the bandwidth", policy.Balance{}, 8 * gib, 0, Bounds{MostWait: 0.05, Cap: 2 * gib}},
 		{"what others leave", policy.Balance{}, 8 * gib, 7 * gib, Bounds{MostWait: 0.05, Cap: gib}},
 		{"others take all", policy.Balance{}, 8 * gib, 9 * gib, Bounds{MostWait: 0.05, Cap: Least}},
-		{"a cap of the operator's", policy.Balance{Pace: gib, MostGuestWait: 0.2}, 8 * gib, 0,
+		{"a cap of the operator's", policy.Balance{Pace: gib, MaxGuestWait: 0.2}, 8 * gib, 0,
 			Bounds{MostWait: 0.2, Cap: gib}},
-		{"a cap above the part", policy.Balance{Pace: 4 * gib, MostBandwidth: 0.125}, 8 * gib, 0,
+		{"a cap above the part", policy.Balance{Pace: 4 * gib, MaxBandwidth: 0.125}, 8 * gib, 0,
 			Bounds{MostWait: 0.05, Cap: gib}},
 	} {
 		if got := Of(c.policy, c.bandwidth, c.used); got != c.want {

@@ -71,9 +71,9 @@ func TestNoSettingIsChangedThatCannotBeKept(t *testing.T) {
 		if began, _ := w.settings.Did(); len(began) != 0 {
 			t.Errorf("changed with a full disk: %v", began)
 		}
-		for _, rival := range []string{"kernel NUMA balancing", "KSM across nodes"} {
-			if a := w.answer(rival); !strings.Contains(a, "not begun") || !strings.Contains(a, "no space left") {
-				t.Errorf("%s: the status says %q", rival, a)
+		for _, competitor := range []string{"kernel NUMA balancing", "KSM across nodes"} {
+			if a := w.answer(competitor); !strings.Contains(a, "not begun") || !strings.Contains(a, "no space left") {
+				t.Errorf("%s: the status says %q", competitor, a)
 			}
 		}
 		w.full.Store(false)

@@ -22,7 +22,7 @@ func TestEverythingSettles(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			p := auto("a", "c", "d")
-			p.Balance.Pace, p.Balance.Rest = 16*mib, policy.Duration(20*time.Second)
+			p.Balance.Pace, p.Balance.Cooldown = 16*mib, policy.Duration(20*time.Second)
 			within(t, square, p, func(t *testing.T, w *world) { unrest(t, w, p, rand.New(rand.NewPCG(seed, 1))) })
 		})
 	}

@@ -50,7 +50,7 @@ func TestAClockThatWasSetBack(t *testing.T) {
 		time.Sleep(30 * time.Minute)
 		synctest.Wait()
 		if n := len(w.entries(journal.MoveDone)); n != 2 {
-			t.Errorf("c suffers for half an hour and is not moved: %+v", w.status().Stays)
+			t.Errorf("c is degraded for half an hour and is not moved: %+v", w.status().Blocked)
 		}
 	})
 }

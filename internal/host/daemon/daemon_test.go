@@ -36,8 +36,8 @@ func TestAGuestThatSuffersIsMovedAndLeftAlone(t *testing.T) {
 		defer w.end()
 		time.Sleep(9 * time.Second)
 		synctest.Wait()
-		if s := w.status(); len(s.Suffering) != 1 || len(w.entries(journal.MoveBegan)) != 0 {
-			t.Errorf("it suffers, and not long enough: %+v", s.Suffering)
+		if s := w.status(); len(s.Degraded) != 1 || len(w.entries(journal.MoveBegan)) != 0 {
+			t.Errorf("it is degraded, but not for long enough: %+v", s.Degraded)
 		}
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
@@ -62,10 +62,10 @@ func TestAGuestThatSuffersIsMovedAndLeftAlone(t *testing.T) {
 	})
 }
 
-// A guest's patience ends between two plans: the next is made then.
+// A guest reaches degraded_for between two plans: the next is made then.
 func TestAPlanIsMadeWhenPatienceEnds(t *testing.T) {
 	p := auto("a")
-	p.Balance.Patience = policy.Duration(7 * time.Second)
+	p.Balance.DegradedFor = policy.Duration(7 * time.Second)
 	within(t, square, p, func(t *testing.T, w *world) {
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
@@ -79,7 +79,7 @@ func TestAPlanIsMadeWhenPatienceEnds(t *testing.T) {
 		}
 		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited < 7*time.Second ||
 			waited > 9*time.Second {
-			t.Errorf("a move began %v after the start, its guest has 7s of patience", waited)
+			t.Errorf("a move began %v after the start, its guest has 7s of degraded_for", waited)
 		}
 	})
 }
@@ -88,7 +88,7 @@ func TestAPlanIsMadeWhenPatienceEnds(t *testing.T) {
 // sample longer for that.
 func TestWhatIsDueDoesNotWaitForMilliseconds(t *testing.T) {
 	p := auto("a")
-	p.Balance.Patience = policy.Duration(5 * time.Second)
+	p.Balance.DegradedFor = policy.Duration(5 * time.Second)
 	within(t, square, p, func(t *testing.T, w *world) {
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
@@ -98,12 +98,12 @@ func TestWhatIsDueDoesNotWaitForMilliseconds(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		s, began := w.status(), w.entries(journal.MoveBegan)
-		if len(s.Suffering) > 0 || len(began) != 1 {
-			t.Fatalf("suffering %+v, began %+v", s.Suffering, began)
+		if len(s.Degraded) > 0 || len(began) != 1 {
+			t.Fatalf("degraded %+v, began %+v", s.Degraded, began)
 		}
 		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited > 6*time.Second+500*time.Millisecond {
 			t.Errorf(
-				"a move began %v after the start: its guest was seen to suffer 1s after it, and has 5s of patience",
+				"a move began %v after the start: its guest was seen to be degraded 1s after it, and has 5s of degraded_for",
 				waited)
 		}
 		if s.Totals.Plans < 12 {
@@ -112,10 +112,10 @@ func TestWhatIsDueDoesNotWaitForMilliseconds(t *testing.T) {
 	})
 }
 
-// A guest begins to suffer between two plans: the next is made when that is seen.
+// A guest begins to be degraded between two plans: the next is made when that is seen.
 func TestAPlanIsMadeWhenAGuestBeginsToSuffer(t *testing.T) {
 	p := auto("a", "b")
-	p.Balance.Patience = policy.Duration(time.Second)
+	p.Balance.DegradedFor = policy.Duration(time.Second)
 	within(t, square, p, func(t *testing.T, w *world) {
 		w.lies("a", 4, gib, "3", "12-15")
 		w.lies("b", 4, gib, "3", "12-15")
@@ -132,16 +132,16 @@ func TestAPlanIsMadeWhenAGuestBeginsToSuffer(t *testing.T) {
 		}
 		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited < 22*time.Second ||
 			waited > 24*time.Second {
-			t.Errorf("a move began %v after the start; from 21s on both guests wait, with 1s of patience", waited)
+			t.Errorf("a move began %v after the start; from 21s on both guests wait, with 1s of degraded_for", waited)
 		}
 	})
 }
 
-// A guest whose patience ends with the next sample is waited for: moved one
+// A guest that reaches degraded_for at the next sample is waited for: moved one
 // after the other, the second would wait until the first is done.
 func TestGuestsThatBeginToSufferASampleApartMoveTogether(t *testing.T) {
 	p := auto("a", "b")
-	p.Balance.Patience = policy.Duration(time.Second)
+	p.Balance.DegradedFor = policy.Duration(time.Second)
 	within(t, square, p, func(t *testing.T, w *world) {
 		w.lies("a", 2, 64*mib, "3", "0-1")
 		w.lies("b", 2, 64*mib, "2", "4-5")
@@ -157,7 +157,7 @@ func TestGuestsThatBeginToSufferASampleApartMoveTogether(t *testing.T) {
 		synctest.Wait()
 		began := w.entries(journal.MoveBegan)
 		if len(began) != 1 || len(began[0].Guests) != 2 {
-			t.Fatalf("a suffers from 21s on and b from 22s on, both with 1s of patience; began %+v", began)
+			t.Fatalf("a is degraded from 21s on and b from 22s on, both with 1s of degraded_for; began %+v", began)
 		}
 		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited > 24*time.Second {
 			t.Errorf("the move began %v after the start", waited)
@@ -169,7 +169,7 @@ func TestGuestsThatBeginToSufferASampleApartMoveTogether(t *testing.T) {
 // for the mean of that and the idle time before: else all go where memory is.
 func TestGuestsThatBeginToWorkAreNotTakenForSmall(t *testing.T) {
 	p := auto("a", "b", "c")
-	p.Balance.Patience = policy.Duration(time.Second)
+	p.Balance.DegradedFor = policy.Duration(time.Second)
 	within(t, "nodes:4 cores:2 memory:4G square distances:10,16,28", p, func(t *testing.T, w *world) {
 		w.lies("a", 1, gib, "0", "2-3")
 		w.lies("b", 1, gib, "0", "4-5")
@@ -340,8 +340,8 @@ func TestAChangedGuestIsBoundAgainOnce(t *testing.T) {
 			t.Errorf("%d repairs: somebody insists, and is fought", n)
 		}
 		s := w.status()
-		if len(s.Rivals) != 1 || !strings.Contains(s.Rivals[0].Answer, "left so") {
-			t.Errorf("rivals %+v", s.Rivals)
+		if len(s.Competitors) != 1 || !strings.Contains(s.Competitors[0].Answer, "left so") {
+			t.Errorf("competitors %+v", s.Competitors)
 		}
 	})
 }
@@ -430,8 +430,8 @@ func TestDaemon_RaisesNoAlarmOnAStockKernel(t *testing.T) {
 		if len(s.Alarms) > 0 || len(w.entries(journal.Raised)) > 0 {
 			t.Errorf("alarms %+v, raised before %+v", s.Alarms, w.entries(journal.Raised))
 		}
-		if len(s.Rivals) != 1 || !s.Rivals[0].Expected {
-			t.Errorf("kernel balancing is not shown as expected: %+v", s.Rivals)
+		if len(s.Competitors) != 1 || !s.Competitors[0].Expected {
+			t.Errorf("kernel balancing is not shown as expected: %+v", s.Competitors)
 		}
 	})
 }

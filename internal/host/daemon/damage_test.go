@@ -63,7 +63,7 @@ func TestADamagedJournalIsTold(t *testing.T) {
 		}
 		passes(5 * time.Minute)
 		a, told := w.notWhole()
-		if !told || a.Quantity != alarm.BlindSource {
+		if !told || a.Quantity != alarm.SourceUnreadable {
 			t.Fatalf("alarms are %+v", w.status().Alarms)
 		}
 		for _, want := range []string{"history.jsonl, line 1: ", w.folder, "numavisor list"} {

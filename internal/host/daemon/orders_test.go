@@ -123,8 +123,8 @@ func TestModeOffWithdrawsAdvice(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if s := w.status(); len(s.Advice) != 0 || len(s.Suffering) != 0 {
-			t.Errorf("advice %+v, suffering %+v", s.Advice, s.Suffering)
+		if s := w.status(); len(s.Advice) != 0 || len(s.Degraded) != 0 {
+			t.Errorf("advice %+v, degradation %+v", s.Advice, s.Degraded)
 		}
 		if err := w.d.Accept(t.Context(), ids[0]); err == nil {
 			t.Error("accepted what is no longer advised")
@@ -162,7 +162,7 @@ func TestARepairThatWasPausedIsMadeLater(t *testing.T) {
 		synctest.Wait()
 		repairs := w.entries(journal.Repaired)
 		if len(repairs) != 1 || !strings.HasPrefix(repairs[0].What, "bound again to") {
-			t.Errorf("repairs: %+v; rivals %+v", repairs, w.status().Rivals)
+			t.Errorf("repairs: %+v; competitors %+v", repairs, w.status().Competitors)
 		}
 	})
 }
@@ -192,7 +192,7 @@ func TestAPauseBeforeAMoveBegins(t *testing.T) {
 		time.Sleep(90 * time.Second)
 		synctest.Wait()
 		if len(w.entries(journal.MoveDone)) != 1 {
-			t.Errorf("a minute after the pause: %+v", w.status().Stays)
+			t.Errorf("a minute after the pause: %+v", w.status().Blocked)
 		}
 	})
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
-// everyRival has all rivals on a host, and answers that change settings.
+// everyRival has all competitors on a host, and answers that change settings.
 func everyRival(w *world) {
 	w.settings.Say(func(s *fake.Settings) {
 		s.Kernel.NUMABalancing, s.Kernel.NumadRunning, s.Kernel.KSMRun, s.Kernel.KSMAcrossNodes = "1", true, "1", "1"
@@ -29,10 +29,10 @@ func answering(names ...string) policy.Policy {
 	return p
 }
 
-// answer is what the status says is done about a rival; empty: it is not there.
+// answer is what the status says is done about a competitor; empty: it is not there.
 func (w *world) answer(name string) string {
 	w.t.Helper()
-	for _, r := range w.status().Rivals {
+	for _, r := range w.status().Competitors {
 		if r.Name == name {
 			return r.Answer
 		}
@@ -75,9 +75,9 @@ func TestASettingThatTakesAMinuteHoldsNothingUp(t *testing.T) {
 		if !slices.Equal(ended, []string{"balancing 0", "ksm"}) {
 			t.Errorf("done: %v", ended)
 		}
-		if rivals := w.status().Rivals; len(rivals) != 1 ||
-			!strings.Contains(rivals[0].Answer, "could not be told to leave alone a, b") {
-			t.Errorf("what is left: %+v", rivals)
+		if competitors := w.status().Competitors; len(competitors) != 1 ||
+			!strings.Contains(competitors[0].Answer, "could not be told to leave alone a, b") {
+			t.Errorf("what is left: %+v", competitors)
 		}
 	})
 }
@@ -249,7 +249,7 @@ func TestOthersAreAnsweredNotMoreOftenThanPlansAreMade(t *testing.T) {
 				for range 60 {
 					time.Sleep(time.Second)
 					synctest.Wait()
-					said[fmt.Sprint(w.status().Rivals)] = true
+					said[fmt.Sprint(w.status().Competitors)] = true
 				}
 				if n := len(said); n < 11 || n > 13 {
 					t.Errorf("%d answers in a minute", n)

@@ -92,7 +92,7 @@ func TestMoveToANodeThatIsNotThere(t *testing.T) {
 	if _, err := (Mover{PID: os.Getpid()}).Move(ctx, r, nodes("1023")); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	stop := errors.New("guest suffers")
+	stop := errors.New("guest degraded")
 	if _, err := (Mover{PID: os.Getpid(), Pace: func(context.Context,
 		topology.Bytes) error {
 		return stop

@@ -195,7 +195,7 @@ func TestOddStatusesAreScrapedWhole(t *testing.T) {
 	s.Sample.Nodes = append(s.Sample.Nodes, s.Sample.Nodes[0])
 	s.Sample.Accesses = append(s.Sample.Accesses, s.Sample.Accesses...)
 	s.Alarms = append(s.Alarms, s.Alarms...)
-	s.Rivals = append(s.Rivals, s.Rivals...)
+	s.Competitors = append(s.Competitors, s.Competitors...)
 	s.Moving = append(s.Moving, s.Moving...)
 	s.Advice = append(s.Advice, s.Advice...)
 	text := exposed(t, s)

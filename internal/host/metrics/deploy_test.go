@@ -329,7 +329,7 @@ func asks(t *testing.T, alert string) []string {
 func TestADaemonThatNeverTookASampleIsBlind(t *testing.T) {
 	text := exposed(t, status.Status{Host: "h1", Started: statustest.Noon, Mode: "auto"})
 	given := func(name string) bool { return strings.Contains(text, "\n"+name+" ") }
-	if names := asks(t, "NumavisorBlind"); !slices.ContainsFunc(names, given) {
+	if names := asks(t, "NumavisorSourceUnreadable"); !slices.ContainsFunc(names, given) {
 		t.Errorf("before the first sample there is none of %v", names)
 	}
 }

@@ -10,11 +10,11 @@ import (
 
 // guests sends what is known of each guest, and what was measured of those that run.
 func (e *exposition) guests(s *status.Status) {
-	suffers, stays, waits := map[string]bool{}, map[string]bool{}, map[string]bool{}
-	for _, x := range s.Suffering {
-		suffers[x.Guest] = true
+	degraded, stays, waits := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, x := range s.Degraded {
+		degraded[x.Guest] = true
 	}
-	for _, x := range s.Stays {
+	for _, x := range s.Blocked {
 		stays[x.Guest] = true
 	}
 	for _, a := range s.Advice {
@@ -27,9 +27,9 @@ func (e *exposition) guests(s *status.Status) {
 		e.send(guestVCPUs, float64(g.VCPUs), g.Name)
 		e.send(guestSize, float64(g.Memory), g.Name)
 		e.send(guestDrift, float64(len(g.Drift)), g.Name)
-		e.send(guestSuffers, oneIf(suffers[g.Name]), g.Name)
-		e.send(guestStays, oneIf(stays[g.Name]), g.Name)
-		e.send(guestRests, oneIf(g.Rests != ""), g.Name)
+		e.send(guestDegraded, oneIf(degraded[g.Name]), g.Name)
+		e.send(guestBlocked, oneIf(stays[g.Name]), g.Name)
+		e.send(guestInCooldown, oneIf(!g.CooldownUntil.IsZero()), g.Name)
 		e.send(guestAdvised, oneIf(waits[g.Name]), g.Name)
 		if g.LocalShare != nil {
 			e.send(guestLocal, *g.LocalShare, g.Name)

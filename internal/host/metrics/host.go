@@ -39,12 +39,12 @@ func (e *exposition) host(s *status.Status) {
 		e.send(accessSource, 1, string(source))
 	}
 	e.send(sampleGaps, float64(gaps(s.Sample.Gaps)))
-	for _, r := range s.Rivals {
+	for _, r := range s.Competitors {
 		alarming := 1.0
 		if r.Expected {
 			alarming = 0
 		}
-		e.send(rival, alarming, r.Name)
+		e.send(competitor, alarming, r.Name)
 	}
 }
 

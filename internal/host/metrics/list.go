@@ -96,23 +96,23 @@ var (
 		"The guest's traffic to memory; absent where nothing measures it.", "guest")
 	guestDrift = add("guest_drift_differences", gauge, "differences",
 		"In how many ways the guest differs from its intended placement.", "guest")
-	guestSuffers = add(
-		"guest_suffering",
+	guestDegraded = add(
+		"guest_degraded",
 		gauge,
 		"0 or 1",
 		"Whether the guest has a reason to move: it waits for CPUs, its accesses are slow, or its nodes' memory "+
 			"bandwidth is in use.",
 		"guest",
 	)
-	guestStays = add(
-		"guest_held_back",
+	guestBlocked = add(
+		"guest_blocked",
 		gauge,
 		"0 or 1",
-		"Whether the last plan found no move for the guest that is allowed and pays, though it suffers or would "+
+		"Whether the last plan found no move for the guest that is allowed and pays, though it is degraded or would "+
 			"have to make room.",
 		"guest",
 	)
-	guestRests = add("guest_resting", gauge, "0 or 1",
+	guestInCooldown = add("guest_in_cooldown", gauge, "0 or 1",
 		"Whether balancing leaves the guest alone for now, because it was moved lately.", "guest")
 	guestAdvised = add("guest_advised", gauge, "0 or 1", "Whether a move of the guest waits for somebody to accept it.",
 		"guest")
@@ -152,13 +152,13 @@ var (
 		"How much the last sample could not see, sources of accesses that the host does not have left out "+
 			"(access_source tells those it has).",
 	)
-	rival = add(
-		"rival",
+	competitor = add(
+		"competitor",
 		gauge,
 		"1",
 		"Somebody else who moves pages or changes bindings on this host; 1: contends with Numavisor, 0: expected "+
 			"here and left to itself.",
-		"rival",
+		"competitor",
 	)
 
 	moves = add(

@@ -382,7 +382,7 @@ func TestVCPUsOfAllMoveBeforeAnyIsHeld(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m := w.planned(t, plan.Several, to)
+	m := w.planned(t, plan.Batch, to)
 	w.Inject(fake.Fault{})
 	if moved, err := w.move(context.Background(), m, &book{}); err != nil || !moved.Complete() {
 		t.Fatalf("%v %v", err, moved.Shortfalls())

@@ -120,7 +120,7 @@ func addGuest(s *status.Status, i, second int) {
 	s.Guests = append(s.Guests, g)
 }
 
-// addTrouble makes the first guests that are there suffer, move and wait.
+// addTrouble makes some of the first guests degraded, and some move.
 func addTrouble(s *status.Status, second int) {
 	at := s.Sample.Taken
 	if len(s.Guests) > 1 {
@@ -138,15 +138,15 @@ func addTrouble(s *status.Status, second int) {
 		}
 	}
 	if len(s.Guests) > 7 {
-		addSuffering(s)
+		addDegraded(s)
 	}
 }
 
-// addSuffering makes guest 7 suffer, be advised on and raise an alarm; guests 4 and 5 stay where they are.
-func addSuffering(s *status.Status) {
+// addDegraded makes guest 7 degraded, with advice and raise an alarm; guests 4 and 5 stay where they are.
+func addDegraded(s *status.Status) {
 	g := s.Guests[7].Name
 	at := s.Sample.Taken
-	s.Suffering = []plan.Suffering{
+	s.Degraded = []plan.Degraded{
 		{
 			Guest:  g,
 			Since:  Noon.Add(-3 * time.Minute),
@@ -159,14 +159,14 @@ func addSuffering(s *status.Status) {
 	advised := moveTo(s, 7, plan.MoveGuest)
 	advised.Advised = true
 	s.Advice = []status.Advice{{ID: "a7", Since: Noon.Add(-2 * time.Minute), Move: advised}}
-	s.Stays = []plan.Stay{
+	s.Blocked = []plan.Blocked{
 		{
 			Guest: s.Guests[4].Name,
-			Kind:  plan.StayRefused,
+			Kind:  plan.BlockedRefused,
 			Why:   "every other node would be filled beyond 90 % of its CPUs",
 		},
 	}
-	s.Guests[5].Rests = "until 12:04: moved at 11:59"
+	s.Guests[5].CooldownUntil = Noon.Add(4 * time.Minute)
 	s.Alarms = []alarm.Alarm{
 		{
 			Quantity:  alarm.GuestRemote,
@@ -193,7 +193,7 @@ func addSuffering(s *status.Status) {
 			Last:      at,
 		},
 	}
-	s.Rivals = []status.Rival{
+	s.Competitors = []status.Competitor{
 		{
 			Name:   "kernel NUMA balancing",
 			What:   "moved 120 MiB in the last 2 s",

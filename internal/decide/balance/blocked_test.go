@@ -18,19 +18,19 @@ func TestPlan_StayKinds(t *testing.T) {
 	moved := Past{Moves: []Moved{{"a", noon.Add(-4 * time.Minute), topology.SetOf[topology.NodeID](2), away}}}
 	for name, c := range map[string]struct {
 		alter func(r *Request, g *inventory.Guest)
-		want  plan.Stay
+		want  plan.Blocked
 	}{
-		"cooldown": {func(r *Request, _ *inventory.Guest) { r.Past = moved }, plan.Stay{Kind: plan.StayCooldown,
+		"cooldown": {func(r *Request, _ *inventory.Guest) { r.Past = moved }, plan.Blocked{Kind: plan.BlockedCooldown,
 			Until: noon.Add(time.Minute)}},
-		"patience": {func(r *Request, _ *inventory.Guest) { r.Lasting = false }, plan.Stay{Kind: plan.StayPatience}},
+		"degraded_for": {func(r *Request, _ *inventory.Guest) { r.Lasting = false }, plan.Blocked{Kind: plan.BlockedNotYet}},
 		"mode off": {func(r *Request, _ *inventory.Guest) {
 			r.Policy.Balance.Guests = map[string]policy.Mode{"a": policy.ModeOff}
-		}, plan.Stay{Kind: plan.StayModeOff}},
-		"paused": {func(_ *Request, g *inventory.Guest) { g.State = "paused" }, plan.Stay{Kind: plan.StayNotRunning}},
+		}, plan.Blocked{Kind: plan.BlockedModeOff}},
+		"paused": {func(_ *Request, g *inventory.Guest) { g.State = "paused" }, plan.Blocked{Kind: plan.BlockedNotRunning}},
 		"claimed": {func(r *Request, _ *inventory.Guest) { r.Host.Claims = []inventory.Claim{{Name: "a"}} },
-			plan.Stay{Kind: plan.StayBusy}},
+			plan.Blocked{Kind: plan.BlockedBusy}},
 		"unbound": {func(_ *Request, g *inventory.Guest) { g.Spec.CPU.Binding = guest.CPUNone },
-			plan.Stay{Kind: plan.StayUnbound}},
+			plan.Blocked{Kind: plan.BlockedUnbound}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := machine("nodes:4 cores:4 memory:16G")
@@ -38,12 +38,12 @@ func TestPlan_StayKinds(t *testing.T) {
 			r := Request{Host: h, Now: noon, Lasting: true}
 			c.alter(&r, &h.Guests[0])
 			p, err := Plan(r)
-			if err != nil || len(p.Stays) != 1 {
-				t.Fatalf("%v; stays %+v\n%s", err, p.Stays, p.Text())
+			if err != nil || len(p.Blocked) != 1 {
+				t.Fatalf("%v; stays %+v\n%s", err, p.Blocked, p.Text())
 			}
-			if got := p.Stays[0]; got.Guest != "a" || got.Kind != c.want.Kind || !got.Until.Equal(c.want.Until) ||
+			if got := p.Blocked[0]; got.Guest != "a" || got.Kind != c.want.Kind || !got.Until.Equal(c.want.Until) ||
 				got.Why == "" {
-				t.Errorf("stay %+v, want %+v", got, c.want)
+				t.Errorf("blocked %+v, want %+v", got, c.want)
 			}
 		})
 	}

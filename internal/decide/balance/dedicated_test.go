@@ -142,8 +142,8 @@ func TestTheFirstNodeHasTheEmulatorsOwnCPU(t *testing.T) {
 			if m.nodes[s.node].id == l.homes[0] {
 				want = 1
 			}
-			if s.fenced != want {
-				t.Errorf("at home on %v it has %v CPUs of node %d alone, want %v", l.homes, s.fenced,
+			if s.dedicated != want {
+				t.Errorf("at home on %v it has %v CPUs of node %d alone, want %v", l.homes, s.dedicated,
 					m.nodes[s.node].id, want)
 			}
 		}

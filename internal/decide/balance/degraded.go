@@ -8,19 +8,19 @@ import (
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
-// suffer marks the guests that have a reason to move and lists them. What
-// suffered before does so until it is well below the threshold, so that
+// markDegraded marks the guests that have a reason to move and lists them. What
+// was degraded before remains so until it is well below the threshold, so that
 // figures about the threshold do not begin it anew all the time.
-func (m *model) suffer(r Request) []plan.Suffering {
+func (m *model) markDegraded(r Request) []plan.Degraded {
 	since := map[string]time.Time{}
-	for _, s := range r.Past.Suffering {
+	for _, s := range r.Past.Degraded {
 		since[s.Guest] = s.Since
 	}
-	var out []plan.Suffering
+	var out []plan.Degraded
 	for i := range m.guests {
 		g := &m.guests[i]
 		g.costAtFirst = m.own(g)
-		if g.demand < m.policy.Balance.LeastCPU {
+		if g.demand < m.policy.Balance.MinCPUDemand {
 			continue
 		}
 		at, known := since[g.name()]
@@ -30,41 +30,44 @@ func (m *model) suffer(r Request) []plan.Suffering {
 		} else {
 			at = r.Now
 		}
-		if !m.suffers(g, threshold) {
+		if !m.isDegraded(g, threshold) {
 			continue
 		}
-		s := m.suffering(g, threshold)
+		s := m.degradation(g, threshold)
 		s.Since = at
-		g.suffers = true
-		g.patient = r.Lasting || r.Now.Sub(at) >= time.Duration(m.policy.Balance.Patience)
+		g.degraded = true
+		g.patient = r.Lasting || r.Now.Sub(at) >= time.Duration(m.policy.Balance.DegradedFor)
 		out = append(out, s)
 	}
 	return out
 }
 
-// suffering measures a guest against the thresholds, lowered to a part of
-// them. Why is empty where it does not suffer.
-func (m *model) suffering(g *subject, part float64) plan.Suffering {
-	s := plan.Suffering{Guest: g.name()}
+// degradation measures a guest against the thresholds, lowered to a part of
+// them. Why is empty where it is not degraded.
+func (m *model) degradation(g *subject, part float64) plan.Degraded {
+	s := plan.Degraded{Guest: g.name()}
 	s.Wait, s.Access, s.Use = m.pains(g)
 	b := m.policy.Balance
 	var why []string
 	if s.Wait >= part*b.Wait {
+		s.Reasons = append(s.Reasons, plan.CPUWait)
 		why = append(why, fmt.Sprintf("waits for CPUs %.0f %% of the time it wants%s", 100*s.Wait, g.label()))
 	}
 	if s.Access >= part*b.Access {
+		s.Reasons = append(s.Reasons, plan.RemoteAccess)
 		why = append(why,
 			fmt.Sprintf("its accesses take %.2f times the best latency (%s)", 1+g.layout().far, g.source()))
 	}
 	if s.Use >= part*b.Traffic {
+		s.Reasons = append(s.Reasons, plan.MemoryBandwidth)
 		why = append(why, fmt.Sprintf("its memory's bandwidth is in use by %.0f %%", 100*s.Use))
 	}
 	s.Why = strings.Join(why, "; ")
 	return s
 }
 
-// suffers is suffering without the words.
-func (m *model) suffers(g *subject, part float64) bool {
+// isDegraded is degradation without the words.
+func (m *model) isDegraded(g *subject, part float64) bool {
 	wait, access, use := m.pains(g)
 	b := m.policy.Balance
 	return wait >= part*b.Wait || access >= part*b.Access || use >= part*b.Traffic
