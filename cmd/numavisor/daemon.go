@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
@@ -74,8 +75,13 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 		o := h.DaemonOptions(watcher)
 		o.Every, o.PolicyFile = every, on.policy
 		o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: logLevel(verbose)}))
+		service, err := systemdService()
+		if err != nil {
+			return err
+		}
+		o.Supervisor = service.supervisor(o.Log)
 		d := daemon.New(o)
-		stop := obeyChanges(c.Context(), d, &on)
+		stop := obeyChanges(c.Context(), d, &on, service)
 		defer stop()
 		return serveAndRun(c.Context(), d, l, listen)
 	}
@@ -83,8 +89,8 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 }
 
 // obeyChanges reads the policy file again at each SIGHUP. A file that cannot be
-// used changes nothing.
-func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags) (stop func()) {
+// used changes nothing. systemd learns when the reading begins and ends.
+func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags, service service) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	hups := make(chan os.Signal, 1)
 	signal.Notify(hups, unix.SIGHUP)
@@ -96,6 +102,7 @@ func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags) (stop fun
 				return
 			case <-hups:
 			}
+			service.notify(d.Log, reloading()...)
 			reading, done := context.WithTimeout(ctx, policyTime)
 			p, err := on.readPolicy(reading)
 			done()
@@ -105,6 +112,7 @@ func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags) (stop fun
 			if err != nil {
 				d.Log.Error("the policy stays as it was", "error", err)
 			}
+			service.notify(d.Log, sd.SdNotifyReady)
 		}
 	})
 	return func() { signal.Stop(hups); cancel(); reader.Wait() }

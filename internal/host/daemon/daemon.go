@@ -57,6 +57,8 @@ type Options struct {
 	Roster func() string
 	// Self tells what the daemon takes; nil: not told.
 	Self func() status.Self
+	// Supervisor gets reports of the daemon's state.
+	Supervisor Supervisor
 
 	// Every is the time between samples, Look between observations, Plan between
 	// plans. Zero: 1 s, 30 s, 5 s.
@@ -125,10 +127,13 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err := l.begin(); err != nil {
 		return err
 	}
-	defer l.end()
+	alive, stopAlive := d.Supervisor.ticks()
+	defer stopAlive()
+	defer l.end(alive)
 	tick := time.NewTicker(d.Every)
 	defer tick.Stop()
 	l.turn()
+	d.Supervisor.report(Ready)
 	for {
 		select {
 		case <-ctx.Done():
@@ -139,6 +144,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 			l.step(e)
 		case <-tick.C:
 			l.turn()
+		case <-alive:
+			d.Supervisor.report(Alive)
 		}
 	}
 }
@@ -217,12 +224,19 @@ var levels = map[control.Level]slog.Level{
 }
 
 // end has the controller restore what it changed of the host. Jobs have been
-// stopped by then: their results are in the journal, for the next start.
-func (l *loop) end() {
+// stopped by then: their results are in the journal, for the next start. A
+// setting may take minutes to restore (KSM); Alive is reported meanwhile.
+func (l *loop) end(alive <-chan time.Time) {
+	l.Supervisor.report(Stopping)
 	l.step(control.Stop{})
 	for !l.done {
-		if e, ok := (<-l.events).(control.SettingChanged); ok {
-			l.step(e)
+		select {
+		case e := <-l.events:
+			if e, ok := e.(control.SettingChanged); ok {
+				l.step(e)
+			}
+		case <-alive:
+			l.Supervisor.report(Alive)
 		}
 	}
 }

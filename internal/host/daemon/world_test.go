@@ -34,21 +34,22 @@ func cpus(list string) topology.CPUSet   { return topology.MustParseSet[topology
 // and a clock of its own (testing/synctest).
 type world struct {
 	*fake.Host
-	t         *testing.T
-	folder    string
-	policy    policy.Policy
-	settings  *fake.Settings
-	load      fake.Load
-	hostID    string      // the id of this host
-	full      atomic.Bool // the disk of the journal
-	blind     atomic.Bool // for faults of a test's
-	log       *slog.Logger
-	roster    func() string
-	rosterMu  sync.Mutex
-	rosterNow string
-	d         *daemon.Daemon
-	stop      func()
-	ended     chan error
+	t          *testing.T
+	folder     string
+	policy     policy.Policy
+	settings   *fake.Settings
+	load       fake.Load
+	hostID     string      // the id of this host
+	full       atomic.Bool // the disk of the journal
+	blind      atomic.Bool // for faults of a test's
+	log        *slog.Logger
+	roster     func() string
+	supervisor daemon.Supervisor
+	rosterMu   sync.Mutex
+	rosterNow  string
+	d          *daemon.Daemon
+	stop       func()
+	ended      chan error
 }
 
 // within runs a test on a machine, with all time its own.
@@ -70,7 +71,7 @@ func (w *world) start() {
 	w.d = daemon.New(daemon.Options{
 		Host: h, Watcher: w.load.Sampler(w.Host), Journal: hosttest.Journal{Journal: record.Journal{Folder: w.folder},
 			Full: &w.full},
-		Records: w.folder, Log: w.log, Roster: w.roster,
+		Records: w.folder, Log: w.log, Roster: w.roster, Supervisor: w.supervisor,
 	})
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop, w.ended = stop, make(chan error, 1)

@@ -1,0 +1,67 @@
+package daemon_test
+
+import (
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/daemon"
+)
+
+// Signs of life come from the loop, at their own rate, until the end.
+func TestASupervisorSeesTheDaemonsLife(t *testing.T) {
+	within(t, square, auto(), func(t *testing.T, w *world) {
+		states := make(chan daemon.State, 10)
+		w.supervisor = daemon.Supervisor{AliveEvery: 4 * time.Second, Report: func(s daemon.State) { states <- s }}
+		w.start()
+		if len(states) != 1 {
+			t.Errorf("%d states after its start, want one", len(states))
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		w.end()
+		close(states)
+		got := slices.Collect(func(yield func(daemon.State) bool) {
+			for s := range states {
+				if !yield(s) {
+					return
+				}
+			}
+		})
+		want := []daemon.State{daemon.Ready, daemon.Alive, daemon.Alive, daemon.Stopping}
+		if !slices.Equal(got, want) {
+			t.Errorf("in 10 seconds: %v, want %v", got, want)
+		}
+	})
+}
+
+// A loop that hangs gives no sign of life: that is what the watchdog is for.
+func TestALoopThatHangsGivesNoSignOfLife(t *testing.T) {
+	within(t, square, auto(), func(t *testing.T, w *world) {
+		var alive atomic.Int32
+		w.supervisor = daemon.Supervisor{AliveEvery: time.Second, Report: func(s daemon.State) {
+			if s == daemon.Alive {
+				alive.Add(1)
+			}
+		}}
+		var hang atomic.Bool
+		w.roster = func() string {
+			if !hang.Load() {
+				return ""
+			}
+			time.Sleep(time.Minute)
+			return ""
+		}
+		w.start()
+		hang.Store(true)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if alive.Load() > 1 {
+			t.Errorf("%d signs of life from a loop that hangs", alive.Load())
+		}
+		hang.Store(false)
+		w.end()
+	})
+}
