@@ -18,15 +18,16 @@ const module = "github.com/numavisor/numavisor/"
 // that drivers satisfy; host/local joins them, and only cmd knows everybody.
 // Tests may look further.
 var rooms = map[string][]string{
-	"internal/topology":  {"internal/text"},
-	"internal/text":      {},
-	"internal/guest":     {"internal/topology", "internal/text"},
-	"internal/inventory": {"internal/topology", "internal/guest"},
-	"internal/policy":    {"internal/topology", "internal/guest", "internal/alarm"},
-	"internal/plan":      {"internal/topology", "internal/guest"},
-	"internal/alarm":     {"internal/topology", "internal/inventory"},
-	"internal/journal":   {"internal/topology", "internal/plan"},
-	"internal/history":   {"internal/topology", "internal/inventory"},
+	"internal/text":       {},
+	"internal/strictyaml": {"internal/text"},
+	"internal/topology":   {"internal/text", "internal/strictyaml"},
+	"internal/guest":      {"internal/topology", "internal/text"},
+	"internal/inventory":  {"internal/topology", "internal/guest"},
+	"internal/policy":     {"internal/topology", "internal/guest", "internal/alarm"},
+	"internal/plan":       {"internal/topology", "internal/guest"},
+	"internal/alarm":      {"internal/topology", "internal/inventory"},
+	"internal/journal":    {"internal/topology", "internal/plan"},
+	"internal/history":    {"internal/topology", "internal/inventory"},
 	"internal/status": {"internal/topology", "internal/inventory", "internal/policy", "internal/plan",
 		"internal/alarm"},
 
@@ -81,8 +82,8 @@ var rooms = map[string][]string{
 	"tools/mutate": {}, // for developers: which changes to the code the tests notice
 }
 
-var words = []string{"internal/topology", "internal/text", "internal/guest", "internal/inventory", "internal/policy",
-	"internal/plan", "internal/alarm", "internal/journal", "internal/history", "internal/status"}
+var words = []string{"internal/topology", "internal/text", "internal/strictyaml", "internal/guest",
+	"internal/inventory", "internal/policy", "internal/plan", "internal/alarm", "internal/journal", "internal/history", "internal/status"}
 
 func TestRoomsLookOnlyWhereTheyMay(t *testing.T) {
 	seen := map[string]bool{}

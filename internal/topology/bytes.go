@@ -98,6 +98,12 @@ func ParseSize(s string) (Bytes, error) {
 	return 0, fmt.Errorf("give a unit, such as %s%s", number, unit)
 }
 
+// UnmarshalText reads an amount from a file that a person wrote, as ParseSize does.
+func (b *Bytes) UnmarshalText(text []byte) (err error) {
+	*b, err = ParseSize(string(text))
+	return err
+}
+
 // UnmarshalJSON accepts a number of bytes or a string such as "16G".
 func (b *Bytes) UnmarshalJSON(data []byte) error {
 	text := strings.Trim(string(data), `"`)

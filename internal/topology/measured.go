@@ -6,11 +6,13 @@ import (
 	"io"
 	"math"
 
-	"sigs.k8s.io/yaml"
+	"github.com/numavisor/numavisor/internal/strictyaml"
+	"github.com/numavisor/numavisor/internal/text"
 )
 
-// maxMeasuredBytes holds a matrix pair of 1024 nodes.
-const maxMeasuredBytes = 64 << 20
+// measuredFormat has room for a matrix pair of 512 nodes. A file of this size
+// takes up to 0.5 GB while it is read.
+var measuredFormat = strictyaml.Format{Kind: "measured matrix", MaxBytes: 4 << 20}
 
 // ParseMeasured reads a latency and bandwidth matrix in YAML or JSON:
 //
@@ -22,36 +24,30 @@ const maxMeasuredBytes = 64 << 20
 // One of the matrices may be left out. 0 is unknown: a pair that was not
 // measured, the row of a node without CPUs. An unknown field is an error.
 func ParseMeasured(r io.Reader) (*Measured, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxMeasuredBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("reading the measured matrix: %w", err)
-	}
-	if len(data) > maxMeasuredBytes {
-		return nil, fmt.Errorf("measured matrix: larger than %v", Bytes(maxMeasuredBytes))
-	}
 	var m Measured
-	if err := yaml.UnmarshalStrict(data, &m); err != nil {
-		return nil, fmt.Errorf("measured matrix: %w; allowed fields: nodes, latency_ns, bandwidth_mbps, source", err)
-	}
-	if err := m.Validate(); err != nil {
-		return nil, fmt.Errorf("measured matrix: %w", err)
+	if _, err := strictyaml.Decode(r, measuredFormat, &m, m.Validate); err != nil {
+		return nil, err
 	}
 	return &m, nil
 }
 
 // Validate checks that nodes are distinct and that each matrix given is square
-// with one row and one column a node, of figures that are not negative.
+// with one row and one column a node, of figures that are not negative. The
+// error joins one *strictyaml.FieldError for each field at fault.
 func (m *Measured) Validate() error {
 	var errs []error
+	fail := func(field, value, allowed string, args ...any) {
+		errs = append(errs, &strictyaml.FieldError{Field: field, Value: value, Allowed: fmt.Sprintf(allowed, args...)})
+	}
 	seen := map[NodeID]bool{}
 	for i, n := range m.Nodes {
 		if n < 0 || n > maxID || seen[n] {
-			errs = append(errs, fmt.Errorf("nodes[%d]: %d; allowed: distinct node numbers from 0 to %d", i, n, maxID))
+			fail(fmt.Sprintf("nodes[%d]", i), fmt.Sprint(n), "distinct node numbers from 0 to %d", maxID)
 		}
 		seen[n] = true
 	}
 	if len(m.Nodes) == 0 {
-		errs = append(errs, errors.New("nodes: empty; give the node numbers in the order of rows and columns"))
+		fail("nodes", "empty", "the node numbers in the order of rows and columns")
 	}
 	if m.LatencyNanos == nil && m.BandwidthMBps == nil {
 		errs = append(errs, errors.New("latency_ns, bandwidth_mbps: both missing; give at least one"))
@@ -61,20 +57,25 @@ func (m *Measured) Validate() error {
 	return errors.Join(errs...)
 }
 
+// checkMatrix returns the first field at fault.
 func checkMatrix(field string, rows [][]float64, n int) error {
 	if rows == nil {
 		return nil
 	}
 	if len(rows) != n {
-		return fmt.Errorf("%s: %d rows; allowed: one for each of the %d nodes", field, len(rows), n)
+		return &strictyaml.FieldError{Field: field, Value: text.Count(len(rows), "row", "rows"),
+			Allowed: fmt.Sprintf("one for each of %s", text.Count(n, "node", "nodes"))}
 	}
 	for i, row := range rows {
+		at := fmt.Sprintf("%s[%d]", field, i)
 		if len(row) != n {
-			return fmt.Errorf("%s[%d]: %d figures; allowed: one for each of the %d nodes", field, i, len(row), n)
+			return &strictyaml.FieldError{Field: at, Value: text.Count(len(row), "figure", "figures"),
+				Allowed: fmt.Sprintf("one for each of %s", text.Count(n, "node", "nodes"))}
 		}
 		for j, v := range row {
 			if !(v >= 0) || math.IsInf(v, 0) {
-				return fmt.Errorf("%s[%d][%d]: %v; allowed: 0 (unknown) or a positive figure", field, i, j, v)
+				return &strictyaml.FieldError{Field: fmt.Sprintf("%s[%d]", at, j), Value: fmt.Sprint(v),
+					Allowed: "0 (unknown) or a positive figure"}
 			}
 		}
 	}

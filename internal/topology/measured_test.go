@@ -36,19 +36,20 @@ func TestParseMeasured(t *testing.T) {
 
 func TestParseMeasuredNamesTheField(t *testing.T) {
 	for text, want := range map[string]string{
-		"":          "nodes: empty",
-		"nodes: []": "nodes: empty",
-		"nodes: [0, 0]\nlatency_ns: [[1,1],[1,1]]":       "nodes[1]: 0",
-		"nodes: [-1]\nlatency_ns: [[1]]":                 "nodes[0]: -1",
+		"":          "measured matrix: nodes is empty; allowed: the node numbers",
+		"nodes: []": "measured matrix:1:8: nodes is empty; allowed: ",
+		"nodes: [0, 0]\nlatency_ns: [[1,1],[1,1]]":       ":1:12: nodes[1] is 0; allowed: distinct",
+		"nodes: [-1]\nlatency_ns: [[1]]":                 ":1:9: nodes[0] is -1; allowed: ",
 		"nodes: [0]":                                     "latency_ns, bandwidth_mbps: both missing",
-		"nodes: [0, 1]\nlatency_ns: [[1, 2]]":            "latency_ns: 1 rows",
-		"nodes: [0, 1]\nlatency_ns: [[1, 2], [1]]":       "latency_ns[1]: 1 figures",
-		"nodes: [0]\nbandwidth_mbps: [[-5]]":             "bandwidth_mbps[0][0]: -5",
-		"nodes: [0]\nlatency: [[5]]":                     "latency",
-		"nodes: [0]\nlatency_ns: [[fast]]":               "measured matrix",
-		"nodes: [0, 1]\nlatency_ns: [[1, 2], [1, .inf]]": "",
+		"nodes: [0, 1]\nlatency_ns: [[1, 2]]":            ":2:13: latency_ns is 1 row; allowed: one for each of 2 nodes",
+		"nodes: [0, 1]\nlatency_ns: [[1, 2], [1]]":       ":2:22: latency_ns[1] is 1 figure; allowed: one for each",
+		"nodes: [0]\nbandwidth_mbps: [[-5]]":             ":2:19: bandwidth_mbps[0][0] is -5; allowed: ",
+		"nodes: [0]\nlatency: [[5]]":                     ":2:1: latency: no such field; did you mean latency_ns?",
+		"nodes: [0]\nspeed: [[5]]":                       ":2:1: speed: no such field; allowed: nodes, latency_ns",
+		"nodes: [0]\nlatency_ns: [[fast]]":               `:2:15: latency_ns[0][0] is "fast"; allowed: a number`,
+		"nodes: [0, 1]\nlatency_ns: [[1, 2], [1, .inf]]": ":2:26: latency_ns[1][1] is .inf; allowed: a number",
 		"{":     "measured matrix",
-		"- 1\n": "measured matrix",
+		"- 1\n": "measured matrix:1:1: the document is a list",
 	} {
 		m, err := ParseMeasured(strings.NewReader(text))
 		if err == nil || !strings.Contains(err.Error(), want) {

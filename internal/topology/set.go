@@ -285,6 +285,15 @@ func trimmed[ID ~int](words []uint64) Set[ID] {
 // MarshalJSON writes the Linux list form.
 func (s Set[ID]) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
 
+// UnmarshalText reads the Linux list form.
+func (s *Set[ID]) UnmarshalText(text []byte) error {
+	set, err := ParseSet[ID](string(text))
+	if err == nil {
+		*s = set
+	}
+	return err
+}
+
 // UnmarshalJSON reads the Linux list form; a bare number is a set of one.
 func (s *Set[ID]) UnmarshalJSON(data []byte) error {
 	var text string
