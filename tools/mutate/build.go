@@ -86,7 +86,8 @@ func build(ctx context.Context, p *goPackage, tmp string) (binary string, mutant
 	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}}
 	lookup := func(path string) (io.ReadCloser, error) { return os.Open(p.exports[path]) }
 	conf := types.Config{Importer: importer.ForCompiler(fset, "gc", lookup)}
-	if _, err := conf.Check(p.ImportPath, fset, files, info); err != nil {
+	pkg, err := conf.Check(p.ImportPath, fset, files, info)
+	if err != nil {
 		return "", nil, err
 	}
 
@@ -105,7 +106,7 @@ func build(ctx context.Context, p *goPackage, tmp string) (binary string, mutant
 		if err != nil {
 			return "", nil, err
 		}
-		in := &instrumenter{fset: fset, info: info, src: src, name: p.GoFiles[i], first: len(mutants)}
+		in := &instrumenter{fset: fset, info: info, pkg: pkg, src: src, name: p.GoFiles[i], first: len(mutants)}
 		text, found := in.file(f, p.Module.Path+"/"+chooserPath)
 		if len(found) == 0 {
 			continue

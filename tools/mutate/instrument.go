@@ -27,6 +27,7 @@ func (m mutant) String() string { return fmt.Sprintf("%s:%d: %s: %s", m.file, m.
 type instrumenter struct {
 	fset  *token.FileSet
 	info  *types.Info
+	pkg   *types.Package
 	src   []byte
 	name  string
 	first int // id of the file's first mutant
@@ -134,10 +135,45 @@ func (in *instrumenter) binary(n *ast.BinaryExpr) bool {
 	if !ok || !in.number(n) || !in.number(n.X) || !in.number(n.Y) || in.constant(n.X) && in.constant(n.Y) {
 		return true
 	}
+	typed, ok := in.instance(n)
+	if !ok {
+		return true
+	}
 	id := in.add(n, n.Op.String()+" swapped")
-	in.wrap(n, fmt.Sprintf("mutant_.%s(%d, ", name, id), ")")
+	in.wrap(n, fmt.Sprintf("mutant_.%s%s(%d, ", name, typed, id), ")")
 	in.inserts = append(in.inserts, insert{at: in.offset(n.OpPos), cut: len(n.Op.String()), order: 1 << 30, text: ","})
 	return true
+}
+
+// instance returns the type argument of the chooser's function for an operation,
+// empty where the compiler infers it. In 1<<n - 1 it cannot: the constant takes
+// the type that the context asks for, and an argument of a generic function asks
+// for none. Such an operation of a type from another package has no mutant.
+func (in *instrumenter) instance(n *ast.BinaryExpr) (string, bool) {
+	if !in.untypedShift(n.X) && !in.untypedShift(n.Y) {
+		return "", true
+	}
+	switch t := in.info.Types[n].Type.(type) {
+	case *types.Basic:
+		return "[" + t.Name() + "]", true
+	case *types.Named:
+		return "[" + t.Obj().Name() + "]", t.Obj().Pkg() == in.pkg
+	}
+	return "", false
+}
+
+// untypedShift reports whether an operand shifts a constant by an amount that is
+// known at run time. Within a call or a conversion the type is known.
+func (in *instrumenter) untypedShift(e ast.Expr) bool {
+	found := false
+	ast.Inspect(e, func(n ast.Node) bool {
+		if shift, ok := n.(*ast.BinaryExpr); ok && (shift.Op == token.SHL || shift.Op == token.SHR) {
+			found = found || in.constant(shift.X) && !in.constant(shift)
+		}
+		_, call := n.(*ast.CallExpr)
+		return !call && !found
+	})
+	return found
 }
 
 func (in *instrumenter) add(n ast.Node, what string) int {
