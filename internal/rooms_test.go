@@ -74,8 +74,9 @@ var rooms = map[string][]string{
 	"internal/host/local":      {"WORDS", "internal/host"},                              // it joins the drivers
 	"internal/host/hosttest":   {"WORDS", "internal/host"},                              // for tests
 
-	"lab":          {"WORDS", "internal/host/labcounter"},
-	"internal/top": {"WORDS"},
+	"lab":              {"WORDS", "internal/host/labcounter"},
+	"internal/picture": {"WORDS"},
+	"internal/top":     {"WORDS"},
 
 	"cmd/numavisor": {"ALL"},
 

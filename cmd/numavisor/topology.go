@@ -17,39 +17,67 @@ import (
 	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/xen"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
 func topologyCommand() *cobra.Command {
 	var from topologySource
+	var drawn string
 	c := &cobra.Command{
 		Use:   "topology",
 		Short: "Show the host's nodes, CPUs, distances, huge pages and devices",
 		Long: `Shows what the host is: nodes with CPUs, memory, huge page pools and
 distances; distance classes (local, neighbour, remote) per pair; SMT siblings,
 cores, dies and L3 domains; PCI devices with their node; the housekeeping CPUs
-that guests do not get. Reads this host, or a description of another one.`,
+that VMs do not get. Reads this host, or a description of another one.
+With --picture, draws sockets, nodes, CPUs, memory, devices and VMs as text, or
+as SVG for a page.`,
 		Example: `  numavisor topology
+  numavisor topology --picture
+  numavisor topology --picture=svg > host.svg
   numavisor topology --root captured/web1 -o json
   virsh capabilities | numavisor topology --capabilities -`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			t, err := from.read(c.Context())
-			if err != nil {
+			inv, err := from.host(c, drawn != "")
+			switch {
+			case err != nil:
 				return err
+			case drawn != "":
+				return drawHost(c, drawn, &inv)
 			}
-			return emit(c, t, func(w io.Writer) { printTopology(w, &t) })
+			return emit(c, inv.Topology, func(w io.Writer) { printTopology(w, &inv.Topology) })
 		},
 	}
 	from.flags(c)
+	c.Flags().StringVar(&drawn, "picture", "", "draw the host: text or svg (--picture alone: text)")
+	c.Flags().Lookup("picture").NoOptDefVal = "text"
 	return c
 }
 
 // topologySource is where a topology is read from.
 type topologySource struct {
-	root, capabilities, xlInfo, hwloc string
-	measured, housekeeping            string
+	root, capabilities, xlInfo, hwloc, inventory string
+	measured, housekeeping                       string
+}
+
+// host reads the topology; its VMs too if it is of a saved inventory, or if it is this host and they are wanted.
+func (s *topologySource) host(c *cobra.Command, vms bool) (inventory.Host, error) {
+	if s.inventory != "" {
+		inv, err := readFile(c.Context(), s.inventory, inventory.Parse)
+		if err == nil {
+			inv.Topology, err = s.adjust(c.Context(), inv.Topology)
+		}
+		return inv, err
+	}
+	t, err := s.read(c.Context())
+	here := s.root == "/" && s.capabilities == "" && s.xlInfo == "" && s.hwloc == ""
+	if err == nil && vms && here {
+		return withVMs(c, t), nil
+	}
+	return inventory.Host{Topology: t}, err
 }
 
 func (s *topologySource) flags(c *cobra.Command) {
@@ -61,7 +89,8 @@ func (s *topologySource) flags(c *cobra.Command) {
 	f.StringVar(&s.measured, "measured", "",
 		"file with a measured latency and bandwidth matrix; it takes precedence over SLIT")
 	f.StringVar(&s.housekeeping, "housekeeping", "", "CPUs that guests must not get, as a list")
-	c.MarkFlagsMutuallyExclusive("root", "capabilities", "xl-info", "hwloc")
+	f.StringVar(&s.inventory, "inventory", "", "file with a saved inventory (see 'numavisor capture')")
+	c.MarkFlagsMutuallyExclusive("root", "capabilities", "xl-info", "hwloc", "inventory")
 }
 
 func (s *topologySource) read(ctx context.Context) (topology.Topology, error) {
@@ -69,6 +98,11 @@ func (s *topologySource) read(ctx context.Context) (topology.Topology, error) {
 	if err != nil {
 		return t, err
 	}
+	return s.adjust(ctx, t)
+}
+
+// adjust applies the operator's measured figures and housekeeping CPUs.
+func (s *topologySource) adjust(ctx context.Context, t topology.Topology) (topology.Topology, error) {
 	if s.measured != "" {
 		m, err := readFile(ctx, s.measured, topology.ParseMeasured)
 		if err == nil {
