@@ -7,23 +7,17 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
-	"sigs.k8s.io/yaml"
 
+	"github.com/numavisor/numavisor/internal/decide/transcripttest"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
-	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// TestPlan_Transcripts plays the conversations in testdata. Each host is one
-// line of topology.Synthetic. To accept new answers:
+// TestPlan_Transcripts plays the conversations in testdata. The package's own
+// commands:
 //
-//	go test ./internal/decide/balance -run Transcripts -rewrite
-//
-// Commands:
-//
-//	host       makes a host; the guests before it are gone
 //	guest      name=db vcpus=4 memory=8G on=(0,1) used=3 [wait=1] [mbps=500]
 //	           vCPUs may run on the nodes of on, which is also where the placement
 //	           reserves memory; used and wait are CPUs. More:
@@ -32,102 +26,94 @@ import (
 //	             unmanaged         others made it
 //	             unmeasured        its load is not known
 //	             vfio              a device pins its memory
-//	policy     YAML
 //	balance    the plan; every state on the way is checked. With just-seen, guests
 //	           must be degraded for a while first, else what is seen has lasted long enough
 //	carry-out  the guests are where the plan says, and get the CPUs they waited for
 //	load       name=db used=1 wait=0: what the guest does from now on
 //	wait       for=5m: time passes
 func TestPlan_Transcripts(t *testing.T) {
-	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
-		var w world
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			text, err := w.do(t, d)
-			if err != nil {
-				return err.Error() + "\n"
-			}
-			return text
-		})
+	transcripttest.Play(t, func(made *transcripttest.World) map[string]transcripttest.Command {
+		w := &world{World: made, now: noon}
+		w.Host.Taken = w.now
+		return map[string]transcripttest.Command{
+			"guest":     w.guest,
+			"balance":   w.balance,
+			"carry-out": w.carryOut,
+			"load":      w.load,
+			"wait":      w.wait,
+		}
 	})
 }
 
 type world struct {
-	host   *inventory.Host
-	policy policy.Policy
-	past   Past
-	now    time.Time
-	plan   plan.Plan
+	*transcripttest.World
+	past Past
+	now  time.Time
+	plan plan.Plan
 }
 
-func (w *world) do(t *testing.T, d *datadriven.TestData) (string, error) {
-	switch d.Cmd {
-	case "host":
-		*w = world{host: machine(d.Input), now: noon}
-		return "", nil
-	case "guest":
-		v, err := guestOf(t, d)
-		if err != nil {
-			return "", err
-		}
-		add(w.host, v)
-		return "", nil
-	case "policy":
-		w.policy = policy.Policy{}
-		return "", yaml.UnmarshalStrict([]byte(d.Input), &w.policy)
-	case "balance":
-		lasting := !d.HasArg("just-seen")
-		made, err := Plan(Request{Host: w.host, Policy: w.policy, Past: w.past, Now: w.now, Lasting: lasting})
-		if err != nil {
-			return "", err
-		}
-		legal(t, w.host, w.policy, made)
-		w.plan = made
-		w.past.Degraded = made.Degraded
-		return text(made), nil
-	case "load":
-		var name string
-		d.ScanArgs(t, "name", &name)
-		load := inventory.GuestLoad{Window: time.Minute}
-		d.ScanArgs(t, "used", &load.CPU)
-		d.ScanArgs(t, "wait", &load.Wait)
-		w.host.Guests[guestNamed(w.host, name)].Seen.Load = &load
-		return "", nil
-	case "wait":
-		var pause string
-		d.ScanArgs(t, "for", &pause)
-		length, err := time.ParseDuration(pause)
-		w.now = w.now.Add(length)
-		w.host.Taken = w.now
+func (w *world) guest(t *testing.T, d *datadriven.TestData) (string, error) {
+	v, err := guestOf(t, d)
+	if err != nil {
 		return "", err
-	case "carry-out":
-		for _, m := range w.plan.Moves {
-			for _, g := range m.Guests {
-				i := guestNamed(w.host, g.Guest)
-				from := w.host.Guests[i].Placement.Nodes
-				w.past.Moves = append(w.past.Moves, Moved{Guest: g.Guest, At: w.now, From: from, To: g.Placement.Nodes})
-			}
-			after := carriedOut(*w.host, m)
-			w.host = &after
-		}
-		for i := range w.host.Guests { // what was waited for is now used
-			if l := w.host.Guests[i].Seen.Load; l != nil {
-				moved := *l
-				moved.CPU, moved.Wait = l.CPU+l.Wait, 0
-				w.host.Guests[i].Seen.Load = &moved
-			}
-		}
-		return "", nil
 	}
-	return "", fmt.Errorf("unknown command %s", d.Cmd)
+	add(&w.Host, v)
+	return "", nil
 }
 
-func guestNamed(h *inventory.Host, name string) int {
-	for i := range h.Guests {
-		if h.Guests[i].Name == name {
-			return i
+func (w *world) balance(t *testing.T, d *datadriven.TestData) (string, error) {
+	lasting := !d.HasArg("just-seen")
+	made, err := Plan(Request{Host: &w.Host, Policy: w.Policy, Past: w.past, Now: w.now, Lasting: lasting})
+	if err != nil {
+		return "", err
+	}
+	legal(t, &w.Host, w.Policy, made)
+	w.plan = made
+	w.past.Degraded = made.Degraded
+	return text(made), nil
+}
+
+func (w *world) load(t *testing.T, d *datadriven.TestData) (string, error) {
+	g, err := w.NamedGuest(t, d)
+	if err != nil {
+		return "", err
+	}
+	load := inventory.GuestLoad{Window: time.Minute}
+	d.ScanArgs(t, "used", &load.CPU)
+	d.ScanArgs(t, "wait", &load.Wait)
+	g.Seen.Load = &load
+	return "", nil
+}
+
+func (w *world) wait(t *testing.T, d *datadriven.TestData) (string, error) {
+	var pause string
+	d.ScanArgs(t, "for", &pause)
+	length, err := time.ParseDuration(pause)
+	w.now = w.now.Add(length)
+	w.Host.Taken = w.now
+	return "", err
+}
+
+func (w *world) carryOut(*testing.T, *datadriven.TestData) (string, error) {
+	for _, m := range w.plan.Moves {
+		for _, g := range m.Guests {
+			moved, ok := w.Host.Guest(g.Guest)
+			if !ok {
+				return "", fmt.Errorf("the plan moves %s, which is not on the host", g.Guest)
+			}
+			from := moved.Placement.Nodes
+			w.past.Moves = append(w.past.Moves, Moved{Guest: g.Guest, At: w.now, From: from, To: g.Placement.Nodes})
+		}
+		w.Host = carriedOut(w.Host, m)
+	}
+	for i := range w.Host.Guests { // what was waited for is now used
+		if l := w.Host.Guests[i].Seen.Load; l != nil {
+			moved := *l
+			moved.CPU, moved.Wait = l.CPU+l.Wait, 0
+			w.Host.Guests[i].Seen.Load = &moved
 		}
 	}
-	return -1
+	return "", nil
 }
 
 // guestOf reads a guest's line.

@@ -3,116 +3,100 @@ package place_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/spf13/pflag"
-	"sigs.k8s.io/yaml"
 
 	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/decide/transcripttest"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
-	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// TestPlace_Transcripts plays the conversations in testdata. Each host is one
-// line of topology.Synthetic. To accept new answers:
+// TestPlace_Transcripts plays the conversations in testdata. The package's own
+// commands:
 //
-//	go test ./internal/decide/place -run Transcripts -rewrite
-//
-// Commands:
-//
-//	host            makes a host; the guests before it are gone
 //	distance from=0 to=1 value=30
 //	measured        latencies in ns, a row for each node
 //	device address=0000:01:00.0 node=1
 //	free node=0 memory=4G
-//	policy          YAML
 //	place           where a guest of these flags would go, and why
 //	create          the same in one line; the guest stays on the host
 //	delete name=web
 func TestPlace_Transcripts(t *testing.T) {
-	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
-		var w world
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			text, err := w.do(t, d)
-			if err != nil {
-				return err.Error() + "\n"
-			}
-			return text
-		})
+	transcripttest.Play(t, func(made *transcripttest.World) map[string]transcripttest.Command {
+		w := world{made}
+		return map[string]transcripttest.Command{
+			"distance": w.distance,
+			"measured": w.measured,
+			"device":   w.device,
+			"free":     w.free,
+			"place":    w.place,
+			"create":   w.place,
+			"delete":   w.delete,
+		}
 	})
 }
 
-type world struct {
-	host   inventory.Host
-	policy policy.Policy
+type world struct{ *transcripttest.World }
+
+func (w world) distance(t *testing.T, d *datadriven.TestData) (string, error) {
+	var from, to, value int
+	d.ScanArgs(t, "from", &from)
+	d.ScanArgs(t, "to", &to)
+	d.ScanArgs(t, "value", &value)
+	w.Host.Topology.Nodes[from].Distances[topology.NodeID(to)] = value
+	w.Host.Topology.Classify()
+	return "", nil
 }
 
-func (w *world) do(t *testing.T, d *datadriven.TestData) (string, error) {
-	topo := &w.host.Topology
-	switch d.Cmd {
-	case "host":
-		made, err := topology.Synthetic(d.Input)
-		*w = world{host: inventory.Host{Name: "host", Topology: made}}
+func (w world) measured(_ *testing.T, d *datadriven.TestData) (string, error) {
+	m, err := topology.ParseMeasured(strings.NewReader(d.Input))
+	if err != nil {
 		return "", err
-	case "distance":
-		var from, to, value int
-		d.ScanArgs(t, "from", &from)
-		d.ScanArgs(t, "to", &to)
-		d.ScanArgs(t, "value", &value)
-		topo.Nodes[from].Distances[topology.NodeID(to)] = value
-		topo.Classify()
-		return "", nil
-	case "measured":
-		m, err := topology.ParseMeasured(strings.NewReader(d.Input))
-		if err != nil {
-			return "", err
-		}
-		return "", topo.Measure(m)
-	case "device":
-		var address string
-		var node int
-		d.ScanArgs(t, "address", &address)
-		d.ScanArgs(t, "node", &node)
-		card := topology.Device{Address: address, Kind: topology.DeviceNIC, Node: topology.NodeID(node)}
-		topo.Devices = append(topo.Devices, card)
-		return "", nil
-	case "free":
-		var node int
-		var memory string
-		d.ScanArgs(t, "node", &node)
-		d.ScanArgs(t, "memory", &memory)
-		free, err := topology.ParseBytes(memory)
-		topo.Nodes[node].Free = free
-		return "", err
-	case "policy":
-		w.policy = policy.Policy{}
-		return "", yaml.UnmarshalStrict([]byte(d.Input), &w.policy)
-	case "delete":
-		var name string
-		d.ScanArgs(t, "name", &name)
-		for i, g := range w.host.Guests {
-			if g.Name == name {
-				w.host.Guests = append(w.host.Guests[:i], w.host.Guests[i+1:]...)
-				return "", nil
-			}
-		}
-		return "", fmt.Errorf("no guest %s", name)
-	case "place", "create":
-		return w.place(d)
 	}
-	return "", fmt.Errorf("unknown command %s", d.Cmd)
+	return "", w.Host.Topology.Measure(m)
 }
 
-func (w *world) place(d *datadriven.TestData) (string, error) {
+func (w world) device(t *testing.T, d *datadriven.TestData) (string, error) {
+	var address string
+	var node int
+	d.ScanArgs(t, "address", &address)
+	d.ScanArgs(t, "node", &node)
+	card := topology.Device{Address: address, Kind: topology.DeviceNIC, Node: topology.NodeID(node)}
+	w.Host.Topology.Devices = append(w.Host.Topology.Devices, card)
+	return "", nil
+}
+
+func (w world) free(t *testing.T, d *datadriven.TestData) (string, error) {
+	var node int
+	var memory string
+	d.ScanArgs(t, "node", &node)
+	d.ScanArgs(t, "memory", &memory)
+	free, err := topology.ParseBytes(memory)
+	w.Host.Topology.Nodes[node].Free = free
+	return "", err
+}
+
+func (w world) delete(t *testing.T, d *datadriven.TestData) (string, error) {
+	gone, err := w.NamedGuest(t, d)
+	if err != nil {
+		return "", err
+	}
+	w.Host.Guests = slices.DeleteFunc(w.Host.Guests, func(g inventory.Guest) bool { return g.Name == gone.Name })
+	return "", nil
+}
+
+func (w world) place(_ *testing.T, d *datadriven.TestData) (string, error) {
 	spec, err := specOf(d.Input)
 	if err != nil {
 		return "", err
 	}
-	placed, why, err := place.Place(place.Request{Host: &w.host, Spec: spec, Policy: w.policy})
+	placed, why, err := place.Place(place.Request{Host: &w.Host, Spec: spec, Policy: w.Policy})
 	if noFit := (*place.NoFit)(nil); errors.As(err, &noFit) {
 		return noFit.Text(), nil
 	}
@@ -120,7 +104,7 @@ func (w *world) place(d *datadriven.TestData) (string, error) {
 		return "", err
 	}
 	if d.Cmd == "create" {
-		w.host.Guests = append(w.host.Guests, inventory.Guest{
+		w.Host.Guests = append(w.Host.Guests, inventory.Guest{
 			Name: spec.Name, State: "running", Managed: true, Spec: &spec, Placement: &placed,
 			Config: inventory.Config{VCPUs: spec.VCPUs, Memory: spec.Memory, PageSize: spec.PageSize},
 		})
