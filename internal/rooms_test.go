@@ -22,7 +22,7 @@ var rooms = map[string][]string{
 	"internal/strictyaml": {"internal/text"},
 	"internal/topology":   {"internal/text", "internal/strictyaml"},
 	"internal/guest":      {"internal/topology", "internal/text"},
-	"internal/inventory":  {"internal/topology", "internal/guest"},
+	"internal/inventory":  {"internal/topology", "internal/guest", "internal/text"},
 	"internal/policy":     {"internal/topology", "internal/guest", "internal/alarm"},
 	"internal/plan":       {"internal/topology", "internal/guest"},
 	"internal/alarm":      {"internal/topology", "internal/inventory"},

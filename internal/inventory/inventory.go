@@ -204,6 +204,8 @@ type Seen struct {
 	// back since it started. The wait times of its threads hold that time, too.
 	Throttled  time.Duration `json:"throttled_ns,omitempty"`
 	CgroupPath string        `json:"cgroup,omitempty"` // below /sys/fs/cgroup
+	// NodeLimits are the cgroups above the guest's own that restrict its nodes, the topmost first.
+	NodeLimits []NodeLimit `json:"node_limits,omitempty"`
 	// Load is what the guest asked for lately; nil: not measured.
 	Load *GuestLoad `json:"load,omitempty"`
 }

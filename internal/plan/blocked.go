@@ -27,6 +27,7 @@ const (
 
 	BlockedNotYet       BlockKind = "not-yet"       // has a reason to move, not for long enough yet
 	BlockedRefused      BlockKind = "refused"       // a move was found and refused: limits, price, budget
+	BlockedNodeLimit    BlockKind = "node-limit"    // a cgroup above it keeps it from the nodes where it would go
 	BlockedMemoryPinned BlockKind = "memory-pinned" // its memory cannot move, and repinning does not help enough
 	BlockedNoGain       BlockKind = "no-gain"       // no move helps enough
 )

@@ -90,6 +90,8 @@ func (p *planner) blocked() []plan.Blocked {
 			blocked = g.blocked
 		case !g.patient:
 			blocked = plan.Blocked{Kind: plan.BlockedNotYet, Why: "has not been degraded for long enough yet"}
+		case blocked.Why == "" && g.limited != nil:
+			blocked = plan.Blocked{Kind: plan.BlockedNodeLimit, Why: g.limited.Error()}
 		case blocked.Why == "" && g.pinned:
 			blocked = plan.Blocked{
 				Kind: plan.BlockedMemoryPinned,

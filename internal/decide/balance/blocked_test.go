@@ -1,6 +1,8 @@
 package balance
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,12 +41,59 @@ func TestPlan_StayKinds(t *testing.T) {
 			c.alter(&r, &h.Guests[0])
 			p, err := Plan(r)
 			if err != nil || len(p.Blocked) != 1 {
-				t.Fatalf("%v; stays %+v\n%s", err, p.Blocked, p.Text())
+				t.Fatalf("%v; blocked %+v\n%s", err, p.Blocked, p.Text())
 			}
 			if got := p.Blocked[0]; got.Guest != "a" || got.Kind != c.want.Kind || !got.Until.Equal(c.want.Until) ||
 				got.Why == "" {
 				t.Errorf("blocked %+v, want %+v", got, c.want)
 			}
 		})
+	}
+}
+
+// A cgroup above a VM keeps it from the only nodes where it would be better off:
+// it stays, and the plan names the file. Where another node helps, it goes there.
+func TestPlan_NodeLimit(t *testing.T) {
+	limit := func(list string) func(g *inventory.Guest) {
+		return func(g *inventory.Guest) {
+			g.Seen.NodeLimits = []inventory.NodeLimit{{File: "/sys/fs/cgroup/machine.slice/cpuset.mems",
+				Nodes: topology.MustParseSet[topology.NodeID](list)}}
+		}
+	}
+	crowded := func(list string) *inventory.Host {
+		h := machine("nodes:4 cores:4 memory:16G")
+		add(h, vm{name: "a", vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2, change: limit(list)})
+		add(h, vm{name: "b", vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2, change: limit(list)})
+		return h
+	}
+	round := planned(t, crowded("0"), policy.Policy{})
+	if len(round.Moves) > 0 || len(round.Blocked) != 2 {
+		t.Fatalf("moves %v, blocked %+v", round.Moves, round.Blocked)
+	}
+	for _, blocked := range round.Blocked {
+		if blocked.Kind != plan.BlockedNodeLimit || !strings.Contains(blocked.Why, "machine.slice/cpuset.mems") {
+			t.Errorf("blocked %+v, want kind %s that names the file", blocked, plan.BlockedNodeLimit)
+		}
+	}
+	round = planned(t, crowded("0,2"), policy.Policy{})
+	to := goesTo(round, "a").Union(goesTo(round, "b"))
+	if !to.Equal(topology.SetOf[topology.NodeID](2)) {
+		t.Errorf("one of both must go to node 2, and went to %q\n%s", to, round.Text())
+	}
+}
+
+// What was planned without the limit is refused with it, by a type.
+func TestLegal_NodeLimit(t *testing.T) {
+	h := machine("nodes:2 cores:4 memory:16G")
+	add(h, vm{name: "a", vcpus: 2, memory: 2 * gib, cpus: on(1), lies: lies(0, 2*gib), used: 2})
+	to := handmade(h, *h.Guests[0].Spec, on(1))
+	moves := []plan.GuestMove{{Guest: "a", Placement: to}}
+	var limit *inventory.NodeLimitError
+	if err := Legal(h, policy.Policy{}, moves); errors.As(err, &limit) {
+		t.Errorf("without a limit: %v", err)
+	}
+	h.Guests[0].Seen.NodeLimits = []inventory.NodeLimit{{File: "/x/cpuset.mems", Nodes: topology.SetOf(on(0)...)}}
+	if err := Legal(h, policy.Policy{}, moves); !errors.As(err, &limit) || limit.File != "/x/cpuset.mems" {
+		t.Errorf("error is %v, want a NodeLimitError", err)
 	}
 }

@@ -200,6 +200,10 @@ func (m *model) addLayouts(g *subject) {
 			if !ok {
 				continue
 			}
+			if err := g.seen.CheckNodes(topology.SetOf(homes...)); err != nil {
+				g.limited = err
+				continue
+			}
 			least = min(least, sharing)
 			room = room || m.room(g, divided, homes)
 			options = append(options, option{homes, sharing})

@@ -17,7 +17,8 @@ func SpecOf(g *inventory.Guest) guest.Spec { return specOf(g) }
 
 // Legal checks the placements of a move on a host as it is now: of each guest
 // with the others of the move where they shall be. All of them must be on the
-// host. The error lists every broken rule.
+// host. The error lists every broken rule; it wraps an inventory.NodeLimitError
+// where a cgroup above a guest keeps it from its new nodes.
 func Legal(h *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
 	host := *h
 	lifted := make([]inventory.Guest, len(moves))
@@ -32,6 +33,9 @@ func Legal(h *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
 	}
 	var errs []error
 	for i, m := range moves {
+		if err := lifted[i].CheckNodes(m.Placement.Nodes); err != nil {
+			errs = append(errs, fmt.Errorf("guest %s: %w", m.Guest, err))
+		}
 		spec := specOf(&lifted[i])
 		errs = append(errs, check.Error(spec.Name, check.Placement(&host, p, spec, m.Placement)))
 	}

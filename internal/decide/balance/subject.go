@@ -34,6 +34,7 @@ type subject struct {
 	layouts []layout // the first is how it is now
 	at      int
 	left    topology.NodeSet // nodes it left not long ago
+	limited error            // of a layout left out: an inventory.NodeLimitError
 
 	degraded, patient, moved bool
 	costAtFirst              float64

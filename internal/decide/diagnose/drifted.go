@@ -28,6 +28,12 @@ func drifted(v *view) (found []Finding) {
 		case s.busy:
 			f.Severity, f.Effect = Info, "none: the guest is being bound or moved, and is between its old and its "+
 				"new placement"
+		case s.Placement != nil && s.limited(s.Placement.Nodes) != nil:
+			l := s.limited(s.Placement.Nodes)
+			f.Evidence = append(f.Evidence, fmt.Sprintf("%s allows nodes %s", l.File, l.Nodes))
+			f.Fix = "widen the cgroup above the guest, with systemd by AllowedMemoryNodes of the unit; " +
+				"then bind the guest"
+			f.Command, f.Action, f.Safe = l.Widen(l.Wanted), nil, false
 		case !s.pinned():
 			f.Fix = "bring the guest back to its placement; it keeps running"
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/drift"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -104,7 +105,7 @@ func helpersFar(v *view) (found []Finding) {
 		})
 		if s.pinned() { // threads can move, whatever pins the memory
 			f.Fix, f.Command = "pin the emulator to CPUs of the guest's nodes", fmt.Sprintf(
-				"virsh emulatorpin %s %s --live", shellWord(s.Name), v.topology.CPUsOf(home))
+				"virsh emulatorpin %s %s --live", text.ShellWord(s.Name), v.topology.CPUsOf(home))
 		}
 		found = append(found, f)
 	}
@@ -161,7 +162,7 @@ func deviceFar(v *view) (found []Finding) {
 				},
 				Effect:  "every transfer of the device crosses the interconnect",
 				Fix:     fmt.Sprintf("bind the guest to node %d, or give it a device of nodes %s", d.Node, nodes),
-				Command: fmt.Sprintf("numavisor bind %s --nodes %d", shellWord(s.Name), d.Node),
+				Command: fmt.Sprintf("numavisor bind %s --nodes %d", text.ShellWord(s.Name), d.Node),
 			}
 			if s.pinned() {
 				f.Fix = fmt.Sprintf(

@@ -1,6 +1,10 @@
 package diagnose
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/numavisor/numavisor/internal/text"
+)
 
 // intentUnusable: a recorded intent that cannot be read, or that this host and
 // the VM's configuration contradict (inventory.CheckIntents).
@@ -14,7 +18,7 @@ func intentUnusable(v *view) (found []Finding) {
 			Effect: "the VM counts as one that Numavisor did not place: it is advised and not moved, and its drift " +
 				"is not seen",
 		}
-		name := shellWord(g.Name)
+		name := text.ShellWord(g.Name)
 		if g.State == "shutoff" {
 			f.Fix = "remove the recorded intent; bind the VM once it runs"
 			f.Command = fmt.Sprintf("virsh metadata %s --uri https://numavisor.dev/xmlns/1 --remove --config", name)

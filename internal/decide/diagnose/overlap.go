@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -43,7 +44,7 @@ func overlap(s, other *subject, shared topology.CPUSet, severity Severity, effec
 		}})
 	f.Object = s.object()
 	f.Fix = fmt.Sprintf("bind guest %s to other CPUs; placement keeps off those that are reserved", mover.Name)
-	f.Command = "numavisor bind " + shellWord(mover.Name)
+	f.Command = "numavisor bind " + text.ShellWord(mover.Name)
 	if mover.Placement != nil {
 		f.Command += " --anew" // its recorded placement is what overlaps
 		f.Action, f.Safe = nil, false

@@ -5,6 +5,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -57,7 +58,7 @@ func nodeOverBound(v *view) (found []Finding) {
 		}
 		if least != nil {
 			f.Fix = fmt.Sprintf("move guest %s to other nodes: what is left fits", least.Name)
-			f.Command = "numavisor bind " + shellWord(least.Name) + " --anew"
+			f.Command = "numavisor bind " + text.ShellWord(least.Name) + " --anew"
 		}
 		found = append(found, f)
 	}
@@ -90,7 +91,7 @@ func strictWithoutRoom(v *view) (found []Finding) {
 				Effect: "bound strictly, it cannot take memory elsewhere: touching the rest swaps or gets a guest " +
 					"killed",
 				Fix:     fmt.Sprintf("free memory on node %d, or place the guest anew", n.ID),
-				Command: "numavisor bind " + shellWord(s.Name) + " --anew",
+				Command: "numavisor bind " + text.ShellWord(s.Name) + " --anew",
 			})
 		}
 	}

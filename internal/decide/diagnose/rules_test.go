@@ -572,3 +572,23 @@ func TestRun_GuestBeingMovedIsOfferedNothing(t *testing.T) {
 		t.Errorf("a guest that is being moved: %+v, %d offers", f, offers)
 	}
 }
+
+// Where a cgroup above a guest keeps it from its nodes, bind would be refused:
+// the doctor offers the command that widens the cgroup.
+func TestRun_DriftBelowANodeLimit(t *testing.T) {
+	h := host()
+	g := find(h, "web")
+	g.Seen.Threads[0].Affinity = cpus("4")
+	g.Seen.NodeLimits = []inventory.NodeLimit{{File: "/sys/fs/cgroup/vms.slice/cpuset.mems", Nodes: nodes("2")}}
+	for _, f := range diagnose.Run(h) {
+		if f.Rule != "drift" {
+			continue
+		}
+		want := "echo " + nodes("2").Union(g.Placement.Nodes).String() + " > /sys/fs/cgroup/vms.slice/cpuset.mems"
+		if f.Command != want || f.Action != nil || f.Safe {
+			t.Errorf("command %q, action %+v, safe %v; want %q and no action", f.Command, f.Action, f.Safe, want)
+		}
+		return
+	}
+	t.Error("no drift is found")
+}

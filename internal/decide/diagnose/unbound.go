@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -95,7 +96,7 @@ func bindingMattersLittle(v *view) (found []Finding) {
 			},
 			Effect:  "little: it is small, and first touch puts its pages near the vCPU that uses them",
 			Fix:     "none needed; bind it if its latency matters",
-			Command: "numavisor bind " + shellWord(s.Name),
+			Command: "numavisor bind " + text.ShellWord(s.Name),
 		})
 	}
 	return found

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -86,6 +88,13 @@ func (v *view) subject(g *inventory.Guest) *subject {
 // tuned reports whether libvirt was told nodes, or asks numad for them.
 func tuned(t *inventory.NUMATune) bool {
 	return t != nil && (!t.Nodes.IsEmpty() || t.Auto || len(t.Cells) > 0)
+}
+
+// limited returns the cgroup above the guest that keeps it from using nodes; nil if none does.
+func (s *subject) limited(nodes topology.NodeSet) *inventory.NodeLimitError {
+	var limit *inventory.NodeLimitError
+	errors.As(s.CheckNodes(nodes), &limit)
+	return limit
 }
 
 // pinned reports whether devices pin the guest's memory, so that it cannot move.
@@ -172,7 +181,7 @@ func (s *subject) binding(f Finding) Finding {
 		return f
 	}
 	f.Fix = "bind the guest to nodes; it keeps running"
-	f.Command = "numavisor bind " + shellWord(s.Name)
+	f.Command = "numavisor bind " + text.ShellWord(s.Name)
 	f.Action = &plan.Remedy{Kind: plan.BindGuest, Guest: s.Name}
 	// 1 GiB pages need free ones on the target: the pools may have to be grown, which takes memory from others.
 	// Guests that others placed are theirs to move.
@@ -184,22 +193,11 @@ func (s *subject) binding(f Finding) Finding {
 // Guests without any policy are adopted as restrictive, which cannot place
 // cells: those with cells need a mode.
 func (s *subject) rewriteCommand(flags string) string {
-	name := shellWord(s.Name)
+	name := text.ShellWord(s.Name)
 	if len(s.Config.Cells) > 1 && !tuned(s.Config.NUMATune) && !strings.Contains(flags, "--memory-binding") {
 		flags += " --memory-binding preferred"
 	}
 	return fmt.Sprintf(
 		"virsh dumpxml %s --inactive --security-info | numavisor place --xml -%s > bound.xml && virsh define bound.xml",
 		name, flags)
-}
-
-// shellWord quotes a name for a shell where it needs it.
-func shellWord(s string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-+:@", r)
-	}
-	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

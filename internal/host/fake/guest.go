@@ -27,6 +27,7 @@ type process struct {
 	pid      int
 	ticks    uint64
 	cgroup   string
+	limits   []inventory.NodeLimit
 	threads  []inventory.Thread // the first is the main one
 	mappings []*mapping
 }

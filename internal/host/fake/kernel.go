@@ -88,20 +88,39 @@ func (h *Host) Cgroup(pid int) (path string, err error) {
 	return path, err
 }
 
+// NodeLimits returns what LimitNodes put above a process.
+func (h *Host) NodeLimits(pid int) (limits []inventory.NodeLimit, err error) {
+	err = h.on("NodeLimits", pid, func(p *process) error { limits = slices.Clone(p.limits); return nil })
+	return limits, err
+}
+
 // StartTicks tells processes of one number apart.
 func (h *Host) StartTicks(pid int) (ticks uint64, err error) {
 	err = h.on("StartTicks", pid, func(p *process) error { ticks = p.ticks; return nil })
 	return ticks, err
 }
 
-// SetMems writes the cpuset of all threads of a process.
+// SetMems writes the cpuset of all threads of a process. It refuses nodes that
+// a group above does not allow.
 func (h *Host) SetMems(ctx context.Context, pid int, nodes topology.NodeSet) error {
-	return h.on("SetMems", pid, func(p *process) error { return errors.Join(ctx.Err(), h.setMems(p, nodes)) })
+	return h.on("SetMems", pid, func(p *process) error {
+		seen := inventory.Guest{Seen: inventory.Seen{NodeLimits: p.limits}}
+		if err := errors.Join(ctx.Err(), seen.CheckNodes(nodes)); err != nil {
+			return err
+		}
+		return h.setMems(p, nodes)
+	})
 }
 
 func (h *Host) setMems(p *process, nodes topology.NodeSet) error {
 	if nodes.IsEmpty() || !nodes.SubsetOf(h.topology.MemoryNodes()) {
 		return fmt.Errorf("writing cpuset.mems %q of process %d: %w", nodes, p.pid, unix.EINVAL)
+	}
+	// The kernel accepts the value. In effect is what the groups above leave of it; if that is nothing, theirs.
+	for _, l := range p.limits {
+		if nodes = nodes.Intersect(l.Nodes); nodes.IsEmpty() {
+			nodes = l.Nodes
+		}
 	}
 	old := p.threads[0].Mems
 	for i := range p.threads {

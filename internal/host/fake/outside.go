@@ -188,6 +188,23 @@ func (h *Host) Repin(name string, v guest.VCPUID, cpus topology.CPUSet) error {
 	return nil
 }
 
+// LimitNodes restricts a guest to nodes by a cgroup above its own, as systemd's
+// AllowedMemoryNodes= of a slice does. No nodes: the limits end.
+func (h *Host) LimitNodes(name, file string, nodes topology.NodeSet) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, err := h.domain(name)
+	if err != nil || d.process == nil {
+		return fmt.Errorf("guest %s does not run", name)
+	}
+	if nodes.IsEmpty() {
+		d.process.limits = nil
+		return nil
+	}
+	d.process.limits = append(d.process.limits, inventory.NodeLimit{File: file, Nodes: nodes})
+	return h.setMems(d.process, d.process.threads[0].Mems)
+}
+
 // SwitchOff takes CPUs offline: threads keep those that are left to them, and
 // one that loses all may run on every CPU, as the kernel's cpusets have it.
 func (h *Host) SwitchOff(cpus topology.CPUSet) {

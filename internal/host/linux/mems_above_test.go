@@ -2,9 +2,14 @@ package linux
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numavisor/numavisor/internal/inventory"
 )
 
 const machineGroup = "sys/fs/cgroup/machine/qemu-1-gz.libvirt-qemu"
@@ -44,12 +49,12 @@ func TestAllowMems_WidensTheGroupOfTheVM(t *testing.T) {
 func TestAllowMems_NamesTheGroupAbove(t *testing.T) {
 	root := narrowed(t, "sys/fs/cgroup/machine")
 	err := root.AllowMems(t.Context(), 77, nodes("3"))
-	var limit *MemsLimitError
+	var limit *inventory.NodeLimitError
 	if !errors.As(err, &limit) {
-		t.Fatalf("%v; wanted a MemsLimitError", err)
+		t.Fatalf("%v; wanted a inventory.NodeLimitError", err)
 	}
 	file := root.path("sys/fs/cgroup/machine/cpuset.mems")
-	if want := "echo 0,3 > " + file; limit.File != file || limit.Allowed.String() != "0" ||
+	if want := "echo 0,3 > " + file; limit.File != file || limit.Nodes.String() != "0" ||
 		!strings.Contains(err.Error(), want) {
 		t.Errorf("%v; wanted %q in it", err, want)
 	}
@@ -65,5 +70,69 @@ func TestAllowMems_ChangesNothingThatAllowsTheNodes(t *testing.T) {
 	}
 	if text, err := os.ReadFile(root.path(machineGroup + "/cpuset.mems")); err != nil || string(text) != "0-3\n" {
 		t.Errorf("the VM's group has %q, %v; wanted it unchanged", text, err)
+	}
+}
+
+// A VM may be widened by Numavisor from its own group down: only what is above
+// limits it. A process without libvirt gets a group below /numavisor.
+func TestNodeLimits(t *testing.T) {
+	const above = "sys/fs/cgroup/machine"
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  []string // file below the root, and its value
+	}{
+		"no limit":    {nil, nil},
+		"VM's group":  {map[string]string{machineGroup + "/cpuset.mems": "0\n"}, nil},
+		"group above": {map[string]string{above + "/cpuset.mems": "0-1\n"}, []string{above + "/cpuset.mems", "0-1"}},
+		"other process": {map[string]string{"proc/77/cgroup": "0::/user.slice\n",
+			"sys/fs/cgroup/user.slice/cpuset.mems": "0\n"}, nil},
+		"own process": {map[string]string{"proc/77/cgroup": "0::/numavisor/pid-77\n",
+			"sys/fs/cgroup/numavisor/cpuset.mems": "0\n", "sys/fs/cgroup/numavisor/pid-77/cpuset.mems": "1\n"},
+			[]string{"sys/fs/cgroup/numavisor/cpuset.mems", "0"}},
+		"process that would come below a limit": {map[string]string{"proc/77/cgroup": "0::/user.slice\n",
+			"sys/fs/cgroup/numavisor/cpuset.mems": "1\n"},
+			[]string{"sys/fs/cgroup/numavisor/cpuset.mems", "1"}},
+		"slices": {map[string]string{
+			"proc/77/cgroup": "0::/machine.slice/machine-a.slice/machine-qemu\\x2d1\\x2dgz.scope/libvirt/emulator\n",
+			"sys/fs/cgroup/machine.slice/cpuset.mems":                                               "0-2\n",
+			"sys/fs/cgroup/machine.slice/machine-a.slice/cpuset.mems":                               "0\n",
+			`sys/fs/cgroup/machine.slice/machine-a.slice/machine-qemu\x2d1\x2dgz.scope/cpuset.mems`: "0\n",
+		}, []string{"sys/fs/cgroup/machine.slice/cpuset.mems", "0-2",
+			"sys/fs/cgroup/machine.slice/machine-a.slice/cpuset.mems", "0"}},
+	} {
+		contents := map[string]string{
+			"proc/77/cgroup":                   "0::/machine/qemu-1-gz.libvirt-qemu/emulator\n",
+			"sys/fs/cgroup/cgroup.controllers": "cpuset memory\n",
+		}
+		maps.Copy(contents, c.files)
+		root := files(t, contents)
+		limits, err := root.NodeLimits(77)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		var want []inventory.NodeLimit
+		for i := 0; i < len(c.want); i += 2 {
+			want = append(want, inventory.NodeLimit{File: root.path(c.want[i]), Nodes: nodes(c.want[i+1])})
+		}
+		if diff := cmp.Diff(want, limits); diff != "" {
+			t.Errorf("%s:\n%s", name, diff)
+		}
+	}
+}
+
+func TestNodeLimits_WithoutCgroupV2(t *testing.T) {
+	root := files(t, map[string]string{"proc/77/cgroup": "3:cpuset:/machine\n"})
+	if limits, err := root.NodeLimits(77); err != nil || len(limits) > 0 {
+		t.Errorf("%v, %v; want none", limits, err)
+	}
+}
+
+func TestNodeLimits_RefusesWhatIsNoList(t *testing.T) {
+	root := narrowed(t)
+	if err := os.WriteFile(root.path("sys/fs/cgroup/machine/cpuset.mems"), []byte("zero\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := root.NodeLimits(77); err == nil || !strings.Contains(err.Error(), "cpuset.mems") {
+		t.Errorf("%v; want an error that names cpuset.mems", err)
 	}
 }

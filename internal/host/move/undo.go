@@ -249,6 +249,10 @@ func (m *mover) formerPlaceIsFree(inv *inventory.Host) error {
 	var placed []plan.GuestMove
 	for _, g := range m.guests {
 		if g.Undo.Placement == nil {
+			seen, _ := inv.Guest(g.Guest)
+			if err := seen.CheckNodes(g.Placement.Nodes); err != nil {
+				return fmt.Errorf("guest %s: %w", g.Guest, err)
+			}
 			if err := roomFor(g.Placement, capacity.Available(inv, m.host.Policy, g.Guest)); err != nil {
 				return err
 			}

@@ -37,6 +37,9 @@ type Kernel interface {
 	Ranges(ctx context.Context, pid int) ([]inventory.MemoryRange, error)
 	// Cgroup returns the group that holds a VM's threads, below the cgroup root.
 	Cgroup(pid int) (string, error)
+	// NodeLimits returns the groups that restrict the nodes of a process and that
+	// are not Numavisor's or the hypervisor's to widen, the topmost first.
+	NodeLimits(pid int) ([]inventory.NodeLimit, error)
 }
 
 // Hypervisor lists the VMs that it runs, with Config filled and Seen empty.
@@ -173,6 +176,9 @@ func (s Sources) see(
 	}
 	if seen.CgroupPath, err = s.Kernel.Cgroup(g.PID); err != nil {
 		note(inventory.CgroupUnread, "its cgroup", err)
+	}
+	if seen.NodeLimits, err = s.Kernel.NodeLimits(g.PID); err != nil {
+		note(inventory.CgroupUnread, "the cgroups above it that restrict its nodes", err)
 	}
 	if seen.Throttled, err = s.Kernel.Throttled(g.PID); err != nil {
 		note(inventory.CPUUnmeasured, "the quota of its vCPUs", err)

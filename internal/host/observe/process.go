@@ -35,6 +35,9 @@ func Process(ctx context.Context, k Kernel, pid int) (inventory.Guest, error) {
 	if g.Seen.Ranges, err = k.Ranges(ctx, pid); err != nil {
 		return g, fmt.Errorf("process %d: its memory: %w", pid, err)
 	}
+	if g.Seen.NodeLimits, err = k.NodeLimits(pid); err != nil {
+		return g, fmt.Errorf("process %d: the cgroups that restrict its nodes: %w", pid, err)
+	}
 	g.Seen.MemoryByNode, g.Seen.MemorySource = sum(g.Seen.Ranges), "numa_maps"
 	for _, bytes := range g.Seen.MemoryByNode {
 		g.Config.Memory += bytes

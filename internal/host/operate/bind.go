@@ -97,6 +97,9 @@ func (h *Host) planBind(
 	if want, b.Why, err = h.intentFor(inv, g, r); err != nil {
 		return want, err
 	}
+	if err := g.CheckNodes(want.Placement.Nodes); err != nil {
+		return want, fmt.Errorf("binding guest %s: %w", g.Name, err)
+	}
 	if b.Why != nil {
 		b.Gaps = inv.HiddenBy()
 	}

@@ -84,6 +84,9 @@ func (h *Host) planProcess(tx claim.Locked, inv *inventory.Host, g inventory.Gue
 	if err != nil {
 		return err
 	}
+	if err := g.CheckNodes(p.Nodes); err != nil {
+		return fmt.Errorf("binding process %d: %w", r.PID, err)
+	}
 	b.Why, b.Gaps = &why, inv.HiddenBy()
 	b.Plan = bind.Steps(bind.Request{Guest: g, Topology: &inv.Topology, Placement: p, Basis: basis})
 	if r.DryRun {
