@@ -6,24 +6,23 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
-// a would go to the node that b leaves, and alone that makes the host worse.
-// That b leaves is only advised and may never come about: so nothing that was
-// found on top of it may be made.
-func TestWhatRestsOnAdviceIsAdvice(t *testing.T) {
+// The move of a to b's node helps only after b has left it. The move of b is
+// only advised, so the move of a must be only advised, too.
+func TestPlan_MoveAfterAdvisedMoveIsAdvised(t *testing.T) {
 	h := machine("nodes:3 cores:4 memory:16G distances:10,16,28 flat")
 	add(h, vm{name: "a", vcpus: 1, memory: 2 * gib, cpus: on(2), used: 0.7, wait: 0.17})
-	add(h, vm{name: "b", vcpus: 3, memory: 4 * gib, cpus: on(0), lies: lies(1, 4*gib), used: 1.88, wait: 0.34})
+	add(h, vm{name: "b", vcpus: 3, memory: 4 * gib, cpus: on(0), memOn: bytesOn(1, 4*gib), used: 1.88, wait: 0.34})
 	add(h, vm{name: "c", vcpus: 4, memory: gib, cpus: on(2), used: 1.56, wait: 0.08})
 	p := policy.Policy{
 		Balance: policy.Balance{Guests: map[string]policy.Mode{"b": policy.ModeAdvise, "c": policy.ModeAdvise}},
 	}
 	round := planned(t, h, p)
 	if len(round.Moves) < 2 || round.Moves[0].Names()[0] != "b" || round.Moves[1].Names()[0] != "a" {
-		t.Fatalf("nothing rests on advice: the test shows nothing\n%s", round.Text())
+		t.Fatalf("no move depends on an advised one: the test proves nothing\n%s", round.Text())
 	}
 	for _, m := range round.Moves {
 		if !m.Advised {
-			t.Errorf("%s: rests on a move that is only advised\n%s", m, round.Text())
+			t.Errorf("%s depends on a move that is only advised\n%s", m, round.Text())
 		}
 	}
 }

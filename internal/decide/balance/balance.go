@@ -18,18 +18,19 @@ type Request struct {
 	Policy policy.Policy
 	Past   Past
 	Now    time.Time
-	// Lasting says that what is seen has lasted long enough: a question of
-	// what-if on one inventory, without a history.
+	// Lasting assumes that every guest has been degraded for DegradedFor. A
+	// what-if on one inventory sets it, because there is no history.
 	Lasting bool
 }
 
-// Past is what came before: the moves made, and the degradation that the last plan named.
+// Past is the history that a plan depends on: the moves made, and the guests
+// that were degraded at the last plan.
 type Past struct {
 	Moves    []Moved
 	Degraded []plan.Degraded
 }
 
-// Moved is a move that was made.
+// Moved is a completed move of one guest.
 type Moved struct {
 	Guest    string
 	At       time.Time
@@ -54,7 +55,7 @@ func Plan(r Request) (plan.Plan, error) {
 	}
 	p.round = plan.Plan{Host: r.Host.Name, Taken: r.Host.Taken, Moves: []plan.Move{}, Before: m.total()}
 	p.round.Degraded = m.markDegraded(r)
-	if m.anyPatient() {
+	if m.anyEligible() {
 		p.pass(policy.ModeAuto)
 		p.pass(policy.ModeAdvise)
 	}
@@ -63,8 +64,8 @@ func Plan(r Request) (plan.Plan, error) {
 	return p.round, nil
 }
 
-// inOrder returns the host with its guests by name: of plans that are equally
-// good, the one made must not depend on who was read first.
+// inOrder returns the host with its guests sorted by name, so that a choice
+// between equally good plans does not depend on the order of the inventory.
 func inOrder(h *inventory.Host) *inventory.Host {
 	byName := func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) }
 	if slices.IsSortedFunc(h.Guests, byName) {
@@ -76,7 +77,7 @@ func inOrder(h *inventory.Host) *inventory.Host {
 	return &sorted
 }
 
-// blocked says for every degraded guest that does not move why it does not.
+// blocked gives the reason for every degraded guest that does not move.
 func (p *planner) blocked() []plan.Blocked {
 	var out []plan.Blocked
 	for i := range p.model.guests {
@@ -88,17 +89,17 @@ func (p *planner) blocked() []plan.Blocked {
 		switch {
 		case g.fixed():
 			blocked = g.blocked
-		case !g.patient:
+		case !g.eligible:
 			blocked = plan.Blocked{Kind: plan.BlockedNotYet, Why: "has not been degraded for long enough yet"}
 		case blocked.Why == "" && g.limited != nil:
 			blocked = plan.Blocked{Kind: plan.BlockedNodeLimit, Why: g.limited.Error()}
 		case blocked.Why == "" && g.pinned:
 			blocked = plan.Blocked{
 				Kind: plan.BlockedMemoryPinned,
-				Why:  "its memory cannot move, and no other place for its vCPUs helps it by enough",
+				Why:  "its memory cannot move, and moving only its vCPUs would not help enough",
 			}
 		case blocked.Why == "":
-			blocked = plan.Blocked{Kind: plan.BlockedNoGain, Why: "no move helps it by enough"}
+			blocked = plan.Blocked{Kind: plan.BlockedNoGain, Why: "no move would help enough"}
 		}
 		blocked.Guest = g.name()
 		out = append(out, blocked)
@@ -108,5 +109,5 @@ func (p *planner) blocked() []plan.Blocked {
 
 // relieved reports whether the moves of others have ended a guest's degradation.
 func (p *planner) relieved(g *subject) bool {
-	return p.model.own(g) < g.costAtFirst*(1-p.model.policy.Balance.MinGain)
+	return p.model.ownCost(g) < g.initialCost*(1-p.model.policy.Balance.MinGain)
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// The plan says by kind why a guest with a reason to move stays; readers do not
-// have to look into the text.
-func TestPlan_StayKinds(t *testing.T) {
+// Every degraded guest that does not move has a kind of reason, so that no reader
+// depends on the text.
+func TestPlan_BlockKinds(t *testing.T) {
 	away := topology.SetOf[topology.NodeID](0)
 	moved := Past{Moves: []Moved{{"a", noon.Add(-4 * time.Minute), topology.SetOf[topology.NodeID](2), away}}}
 	for name, c := range map[string]struct {
@@ -36,7 +36,7 @@ func TestPlan_StayKinds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := machine("nodes:4 cores:4 memory:16G")
-			add(h, vm{name: "a", vcpus: 2, memory: 2 * gib, cpus: on(0), lies: lies(1, 2*gib), used: 1, wait: 1})
+			add(h, vm{name: "a", vcpus: 2, memory: 2 * gib, cpus: on(0), memOn: bytesOn(1, 2*gib), used: 1, wait: 1})
 			r := Request{Host: h, Now: noon, Lasting: true}
 			c.alter(&r, &h.Guests[0])
 			p, err := Plan(r)
@@ -51,8 +51,8 @@ func TestPlan_StayKinds(t *testing.T) {
 	}
 }
 
-// A cgroup above a VM keeps it from the only nodes where it would be better off:
-// it stays, and the plan names the file. Where another node helps, it goes there.
+// If a cgroup above a VM excludes all nodes that would help it, the plan blocks the
+// VM and names the file. If an allowed node helps as well, the VM moves there.
 func TestPlan_NodeLimit(t *testing.T) {
 	limit := func(list string) func(g *inventory.Guest) {
 		return func(g *inventory.Guest) {
@@ -82,10 +82,10 @@ func TestPlan_NodeLimit(t *testing.T) {
 	}
 }
 
-// What was planned without the limit is refused with it, by a type.
+// Legal refuses a move to nodes that a cgroup above the guest excludes.
 func TestLegal_NodeLimit(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
-	add(h, vm{name: "a", vcpus: 2, memory: 2 * gib, cpus: on(1), lies: lies(0, 2*gib), used: 2})
+	add(h, vm{name: "a", vcpus: 2, memory: 2 * gib, cpus: on(1), memOn: bytesOn(0, 2*gib), used: 2})
 	to := handmade(h, *h.Guests[0].Spec, on(1))
 	moves := []plan.GuestMove{{Guest: "a", Placement: to}}
 	var limit *inventory.NodeLimitError

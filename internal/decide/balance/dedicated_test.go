@@ -9,7 +9,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// fence adds a guest that has the CPUs from the first one on for itself.
+// fence adds a guest with dedicated CPUs, starting with the given one.
 func fence(h *inventory.Host, v vm, first topology.CPUID) {
 	v.spec = func(s *guest.Spec) { s.CPU.Binding = guest.CPUExclusive }
 	add(h, v)
@@ -24,13 +24,13 @@ func fence(h *inventory.Host, v vm, first topology.CPUID) {
 	p.Reservations[0].Exclusive = topology.Range(first, first+topology.CPUID(v.vcpus-1))
 }
 
-// Twelve of the sixteen CPUs of node 0 are somebody's alone, and idle: four are
-// left, on which a runs. The memory of b is there, and b must not follow.
-func TestCPUsThatOthersHaveAloneAreNoRoom(t *testing.T) {
+// Twelve of the sixteen CPUs of node 0 are dedicated to another guest and idle.
+// The guest a runs on the other four. b must not move to its memory there.
+func TestPlan_DedicatedCPUsOfOthersAreNotFree(t *testing.T) {
 	h := machine("nodes:2 cores:16 memory:64G")
 	fence(h, vm{name: "idle", vcpus: 12, memory: gib, cpus: on(0), used: 0.1}, 0)
 	add(h, vm{name: "a", vcpus: 4, memory: gib, cpus: on(0), used: 3.4})
-	add(h, vm{name: "b", vcpus: 4, memory: gib, cpus: on(1), lies: lies(0, gib), used: 3.4})
+	add(h, vm{name: "b", vcpus: 4, memory: gib, cpus: on(1), memOn: bytesOn(0, gib), used: 3.4})
 	off := policy.Policy{
 		Balance: policy.Balance{Guests: map[string]policy.Mode{"idle": policy.ModeOff, "a": policy.ModeOff}},
 	}
@@ -39,9 +39,9 @@ func TestCPUsThatOthersHaveAloneAreNoRoom(t *testing.T) {
 	}
 }
 
-// Who waits on what others left goes where CPUs are free, though the node looks
-// half idle.
-func TestWhoWaitsBesideIdleExclusiveCPUsLeaves(t *testing.T) {
+// A guest that waits for the shared CPUs of a node moves away, although half of
+// the node's CPUs are idle.
+func TestPlan_WaitingGuestLeavesNodeWithIdleDedicatedCPUs(t *testing.T) {
 	h := machine("nodes:2 cores:16 memory:64G")
 	fence(h, vm{name: "idle", vcpus: 12, memory: gib, cpus: on(0), used: 0.1}, 0)
 	for _, name := range []string{"a", "b"} {
@@ -57,12 +57,12 @@ func TestWhoWaitsBesideIdleExclusiveCPUsLeaves(t *testing.T) {
 	}
 }
 
-// CPUs that are free for an exclusive guest are room for it, however many
-// others are taken there.
-func TestAnExclusiveGuestComesToFreeCPUs(t *testing.T) {
+// An exclusive guest moves to a node with enough free CPUs, regardless of how
+// many others are dedicated there.
+func TestPlan_ExclusiveGuestMovesToFreeCPUs(t *testing.T) {
 	h := machine("nodes:2 cores:16 memory:64G")
 	fence(h, vm{name: "idle", vcpus: 8, memory: gib, cpus: on(0), used: 0.1}, 0)
-	fence(h, vm{name: "far", vcpus: 6, memory: gib, cpus: on(1), lies: lies(0, gib), used: 6}, 16)
+	fence(h, vm{name: "far", vcpus: 6, memory: gib, cpus: on(1), memOn: bytesOn(0, gib), used: 6}, 16)
 	add(h, vm{name: "busy", vcpus: 10, memory: gib, cpus: on(1), used: 9})
 	off := policy.Policy{
 		Balance: policy.Balance{Guests: map[string]policy.Mode{"idle": policy.ModeOff, "busy": policy.ModeOff}},
@@ -73,12 +73,12 @@ func TestAnExclusiveGuestComesToFreeCPUs(t *testing.T) {
 }
 
 // An exclusive guest does not take the CPUs that others share: node 0 has four
-// for somebody's 3.4, and the memory of far, which wants two of them.
-func TestAnExclusiveGuestLeavesOthersTheirCPUs(t *testing.T) {
+// for a demand of 3.4, and the memory of far, which would need two of them.
+func TestPlan_ExclusiveGuestDoesNotTakeSharedCPUs(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:64G")
 	add(h, vm{name: "shares", vcpus: 2, memory: gib, cpus: on(0), used: 2})
-	fence(h, vm{name: "far", vcpus: 2, memory: gib, cpus: on(1), lies: lies(0, gib), used: 0.9}, 4)
-	add(h, vm{name: "strayed", vcpus: 2, memory: gib, cpus: on(0), lies: lies(1, gib), used: 1.2})
+	fence(h, vm{name: "far", vcpus: 2, memory: gib, cpus: on(1), memOn: bytesOn(0, gib), used: 0.9}, 4)
+	add(h, vm{name: "strayed", vcpus: 2, memory: gib, cpus: on(0), memOn: bytesOn(1, gib), used: 1.2})
 	off := policy.Policy{
 		Balance: policy.Balance{Guests: map[string]policy.Mode{"shares": policy.ModeOff, "strayed": policy.ModeOff}},
 	}
@@ -88,9 +88,9 @@ func TestAnExclusiveGuestLeavesOthersTheirCPUs(t *testing.T) {
 	}
 }
 
-// A guest with a CPU of its own for the emulator leaves one less where it
-// goes, even where it asks for less there than it did.
-func TestAnEmulatorsOwnCPUIsNoRoomForOthers(t *testing.T) {
+// A dedicated emulator CPU reduces the CPUs that the other guests of the target
+// node share.
+func TestPlan_DedicatedEmulatorCPUIsNotFree(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
 	add(h, vm{name: "a", vcpus: 1, memory: gib, cpus: on(0), used: 1})
 	add(
@@ -100,7 +100,7 @@ func TestAnEmulatorsOwnCPUIsNoRoomForOthers(t *testing.T) {
 			vcpus:  2,
 			memory: 4 * gib,
 			cpus:   on(0, 1),
-			lies:   lies(0, 4*gib),
+			memOn:  bytesOn(0, 4*gib),
 			used:   1.9,
 			spec:   func(s *guest.Spec) { s.CPU.Emulator = guest.HelperExclusive },
 		},
@@ -117,8 +117,9 @@ func TestAnEmulatorsOwnCPUIsNoRoomForOthers(t *testing.T) {
 	}
 }
 
-// Of a guest on two nodes the first has the emulator's own CPU, not both a half.
-func TestTheFirstNodeHasTheEmulatorsOwnCPU(t *testing.T) {
+// If a guest uses two nodes, its dedicated emulator CPU is on the first, not half
+// on each.
+func TestLayout_FirstNodeHasDedicatedEmulatorCPU(t *testing.T) {
 	h := machine("nodes:4 cores:4 memory:16G distances:10,16,28 square")
 	add(
 		h,
@@ -127,7 +128,7 @@ func TestTheFirstNodeHasTheEmulatorsOwnCPU(t *testing.T) {
 			vcpus:  6,
 			memory: 2 * gib,
 			cpus:   on(0, 3),
-			lies:   topology.MemoryByNode{0: gib, 3: gib},
+			memOn:  topology.MemoryByNode{0: gib, 3: gib},
 			used:   5,
 			spec: func(s *guest.Spec) {
 				s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2}
@@ -150,9 +151,9 @@ func TestTheFirstNodeHasTheEmulatorsOwnCPU(t *testing.T) {
 	}
 }
 
-// Where one who had CPUs alone makes room for one who shares them, as much is
-// asked for as before, and of fewer CPUs that are shared.
-func TestWhoSharesIsNotPutInPlaceOfWhoHadCPUsAlone(t *testing.T) {
+// When a guest that shares CPUs replaces an exclusive one, total demand is
+// unchanged but fewer CPUs are shared.
+func TestModel_SharedGuestDoesNotReplaceExclusiveGuest(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
 	fence(h, vm{name: "alone", vcpus: 1, memory: gib, cpus: on(1), used: 1}, 4)
 	add(

@@ -8,9 +8,10 @@ import (
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
-// markDegraded marks the guests that have a reason to move and lists them. What
-// was degraded before remains so until it is well below the threshold, so that
-// figures about the threshold do not begin it anew all the time.
+// markDegraded marks the degraded guests and lists them. A guest that was
+// degraded at the last plan remains so until its figures are below Clear times
+// the threshold, so that a figure that fluctuates around the threshold does not
+// restart the time for which the guest has been degraded.
 func (m *model) markDegraded(r Request) []plan.Degraded {
 	since := map[string]time.Time{}
 	for _, s := range r.Past.Degraded {
@@ -19,7 +20,7 @@ func (m *model) markDegraded(r Request) []plan.Degraded {
 	var out []plan.Degraded
 	for i := range m.guests {
 		g := &m.guests[i]
-		g.costAtFirst = m.own(g)
+		g.initialCost = m.ownCost(g)
 		if g.demand < m.policy.Balance.MinCPUDemand {
 			continue
 		}
@@ -36,53 +37,62 @@ func (m *model) markDegraded(r Request) []plan.Degraded {
 		s := m.degradation(g, threshold)
 		s.Since = at
 		g.degraded = true
-		g.patient = r.Lasting || r.Now.Sub(at) >= time.Duration(m.policy.Balance.DegradedFor)
+		g.eligible = r.Lasting || r.Now.Sub(at) >= time.Duration(m.policy.Balance.DegradedFor)
 		out = append(out, s)
 	}
 	return out
 }
 
-// degradation measures a guest against the thresholds, lowered to a part of
-// them. Why is empty where it is not degraded.
+// degradation compares a guest's figures with the thresholds times part, and
+// explains those that reach them. Why is empty if the guest is not degraded.
 func (m *model) degradation(g *subject, part float64) plan.Degraded {
 	s := plan.Degraded{Guest: g.name()}
-	s.Wait, s.Access, s.Use = m.pains(g)
+	s.Wait, s.Access, s.Use = m.pressure(g)
 	b := m.policy.Balance
 	var why []string
 	if s.Wait >= part*b.Wait {
 		s.Reasons = append(s.Reasons, plan.CPUWait)
-		why = append(why, fmt.Sprintf("waits for CPUs %.0f %% of the time it wants%s", 100*s.Wait, g.label()))
+		why = append(why, fmt.Sprintf("its vCPUs wait for CPUs %.0f %% of the time they are runnable%s", 100*s.Wait,
+			g.label()))
 	}
 	if s.Access >= part*b.Access {
 		s.Reasons = append(s.Reasons, plan.RemoteAccess)
 		why = append(why,
-			fmt.Sprintf("its accesses take %.2f times the best latency (%s)", 1+g.layout().far, g.source()))
+			fmt.Sprintf("its memory accesses take %.2f times the best latency (%s)", 1+g.layout().excessLatency,
+				g.source()))
 	}
 	if s.Use >= part*b.Traffic {
 		s.Reasons = append(s.Reasons, plan.MemoryBandwidth)
-		why = append(why, fmt.Sprintf("its memory's bandwidth is in use by %.0f %%", 100*s.Use))
+		why = append(why, fmt.Sprintf("the memory bandwidth of its nodes is %.0f %% used", 100*s.Use))
 	}
 	s.Why = strings.Join(why, "; ")
 	return s
 }
 
-// isDegraded is degradation without the words.
+// isDegraded reports whether degradation would find a reason; it builds no text.
 func (m *model) isDegraded(g *subject, part float64) bool {
-	wait, access, use := m.pains(g)
+	wait, access, use := m.pressure(g)
 	b := m.policy.Balance
 	return wait >= part*b.Wait || access >= part*b.Access || use >= part*b.Traffic
 }
 
-// pains are the share of CPU time that a guest wants and does not get, the
-// latency of its accesses above what some place on this host would give, and
-// how busy its memory is where it depends on that.
-func (m *model) pains(g *subject) (wait, access, use float64) {
+// pressure returns the three figures that decide whether a guest is degraded:
+//
+//   - wait: the share of its CPU demand that it waits for, 0 to 1. Without a
+//     measurement, n CPUs shared by a demand of u*n CPUs leave 1 - 1/u of it
+//     waiting, where u > 1 is the use of the node's CPUs.
+//   - access: how far its mean access latency is above the lowest that any of
+//     its layouts gives, as a ratio to the host's best latency, times intensity.
+//     Latency that no layout avoids does not count.
+//   - use: the share of memory bandwidth in use on the nodes of its memory,
+//     0 to 1, and 0 for a guest with an intensity of up to 0.5.
+func (m *model) pressure(g *subject) (wait, access, use float64) {
 	if g.load != nil && !g.moved {
 		wait = ratio(g.load.Wait, g.load.Demand())
 	}
-	least := g.layout().far // what no place on this host would spare it is no reason to move
+	least := g.layout().excessLatency // a move cannot go below this
 	for i := range g.layouts {
-		least = min(least, g.layouts[i].far)
+		least = min(least, g.layouts[i].excessLatency)
 	}
 	for _, on := range g.layout().on {
 		if load := m.use(on.node); load > 1 && g.load == nil {
@@ -92,27 +102,27 @@ func (m *model) pains(g *subject) (wait, access, use float64) {
 			use += on.mem * m.busy(on.node)
 		}
 	}
-	return wait, g.intensity * (g.layout().far - least), use
+	return wait, g.intensity * (g.layout().excessLatency - least), use
 }
 
 func (g *subject) label() string {
 	if g.load != nil {
 		return ""
 	}
-	return " (by vCPUs placed: not measured)"
+	return " (estimated from vCPU counts, not measured)"
 }
 
-// source says where the figure about a guest's accesses is from.
+// source gives the share of remote accesses and how it was obtained.
 func (g *subject) source() string {
 	if l := g.load; l != nil && l.Remote != nil {
-		return fmt.Sprintf("%.0f %% leave the node, %s", 100*l.Remote.Share, l.Remote.Source)
+		return fmt.Sprintf("%.0f %% remote, %s", 100*l.Remote.Share, l.Remote.Source)
 	}
-	return fmt.Sprintf("%.0f %% leave the node, placement estimate", 100*remote(g.layout()))
+	return fmt.Sprintf("%.0f %% remote, placement estimate", 100*remote(g.layout()))
 }
 
-func (m *model) anyPatient() bool {
+func (m *model) anyEligible() bool {
 	for i := range m.guests {
-		if m.guests[i].patient {
+		if m.guests[i].eligible {
 			return true
 		}
 	}

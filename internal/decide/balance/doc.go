@@ -1,42 +1,53 @@
 // Package balance decides which running guests of a host should move to other
-// nodes, and whether that pays: inventory, policy and a short history in, a
-// plan for the whole host out.
+// nodes, and whether a move pays. It takes an inventory, the policy and recent
+// moves, and returns a plan for the whole host.
 //
-// # What is best
+// # Objective
 //
-// The host's cost is the sum of its guests' costs, each times the CPUs that
-// the guest asks for. A guest's cost has the terms of package cost that change
-// with its place: access (latency and bandwidth of the ways its accesses
-// take, and how busy the memory at their end is; times how much the guest
-// depends on memory) and load. CPUs count as they are asked for, used and
-// waited for, where that was measured, else as placed. A move adds its price,
-// which is the one that place.Again asks for.
+// The host's cost is the sum of its guests' costs, each multiplied by the CPUs
+// that the guest demands. A guest's cost has the terms of package cost that
+// depend on its nodes:
 //
-// # What moves
+//   - access: latency and bandwidth between its vCPUs and its memory, and the
+//     contention at that memory, weighted by how much the guest's speed depends
+//     on memory;
+//   - load: how busy the CPUs and how full the memory of its nodes are.
 //
-// A guest moves as a whole to a layout: a home for each of its cells, under
-// the same rules as placing (place.On), so every placement in a plan is legal
-// for its spec. Where memory or vCPUs are there already, the move is a mere
-// repin or copy. Guests that see no NUMA may be divided anew, guests with
-// cells keep them. Memory that vfio pinned stays, as does that of Xen guests:
-// they may only be pinned back to where their memory lies.
+// A guest's CPU demand is the CPU time it used and waited for where that was
+// measured, else its number of vCPUs. A move adds a one-time price, the same
+// one that place.Again charges.
 //
-// # When
+// # Candidate moves
 //
-// Nothing moves unless a guest has been degraded for a while (policy.Balance), and
-// a move must make a degraded guest better off by a margin, the host as a
-// whole better off by more than the price, and earn the time of the copy
-// within the horizon. Whom an earlier move of the plan helps is no reason for a
-// further one, and nothing is copied where a guest's vCPUs can come to its
-// memory and it then lacks nothing. No move fills a node's CPUs beyond a limit,
-// or beyond what the fullest of the nodes concerned had before: nearness never
-// comes before CPUs. A guest that moved rests, longer each time, and does not go
-// back for a while. Degradation begins and ends at different thresholds.
+// A guest moves as a whole to a new layout: a home node for each of its cells,
+// under the same rules as a new placement (place.On). Every placement in a plan
+// is therefore legal for the guest's spec. If the memory or the vCPUs are on
+// the new nodes already, the move only repins vCPUs or only copies memory. A
+// guest without virtual NUMA cells may be divided differently; a guest with
+// cells keeps them. Memory pinned by vfio and memory of Xen guests cannot move;
+// such a guest may only be pinned back to the nodes of its memory.
 //
-// # How
+// # Conditions
 //
-// Descent by the best single move, then by the best pair (a swap, or one that
-// makes room for another); all combinations where those are few. The moves of
-// the best state found are then put in an order in which every state between
-// them is legal and none is worse than where it began.
+// Nothing moves unless a guest has been degraded for policy.Balance.DegradedFor.
+// A move must
+//
+//   - lower a degraded guest's cost by at least policy.Balance.MinGain,
+//   - lower the host's cost by more than the price of the move, and
+//   - save more CPU time within policy.Balance.Horizon than the copy takes.
+//
+// A guest already helped by an earlier move of the plan does not justify
+// another. If repinning a guest's vCPUs to its memory ends its degradation, its
+// memory is not copied. No move raises a node's CPU use beyond
+// policy.Balance.MaxNodeCPU, unless one of the nodes involved was above it
+// before: capacity comes before locality. After a move a guest is in cooldown,
+// which doubles with each further move, and for a while it does not return to
+// the nodes it left. Degradation begins and ends at different thresholds.
+//
+// # Search
+//
+// The search descends by the best single move, then by the best pair (a swap,
+// or a move that makes room for another). It tries all combinations where there
+// are few. It then orders the moves of the best state found so that every
+// intermediate state is legal and none costs more than the initial one.
 package balance

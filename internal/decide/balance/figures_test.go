@@ -10,13 +10,13 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// An inventory may come from anywhere. Figures that cannot be count as not
-// measured: the plan is the one that it would be without them.
-func TestImpossibleFiguresCountAsNotMeasured(t *testing.T) {
+// An inventory from a file may have invalid figures. They count as not measured:
+// the plan equals the plan without them.
+func TestPlan_InvalidFiguresCountAsNotMeasured(t *testing.T) {
 	host := func() *inventory.Host {
 		h := machine("nodes:2 cores:4 memory:16G distances:10,21 flat")
 		add(h, vm{name: "a", vcpus: 4, memory: gib, cpus: on(0), used: 2})
-		add(h, vm{name: "b", vcpus: 2, memory: gib, cpus: on(1), lies: lies(0, gib), used: 1})
+		add(h, vm{name: "b", vcpus: 2, memory: gib, cpus: on(1), memOn: bytesOn(0, gib), used: 1})
 		h.Guests[1].Seen.Load.Remote = &inventory.Remote{Share: 1, Source: inventory.AccessPMU}
 		h.Load = []inventory.NodeLoad{{Node: 0, CPU: 2}, {Node: 1, CPU: 2}}
 		h.Topology.Measured = &topology.Measured{Nodes: on(0, 1),
@@ -49,15 +49,15 @@ func TestImpossibleFiguresCountAsNotMeasured(t *testing.T) {
 	}
 }
 
-// A copy that would take longer than a time can say is not earned.
-func TestACopyWithoutEndIsNotMade(t *testing.T) {
+// A copy whose time would overflow a time.Duration never pays.
+func TestPlan_RefusesEndlessCopy(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:256G")
-	add(h, vm{name: "a", vcpus: 4, memory: 200 * gib, cpus: on(1), lies: lies(0, 200*gib), used: 0.3})
+	add(h, vm{name: "a", vcpus: 4, memory: 200 * gib, cpus: on(1), memOn: bytesOn(0, 200*gib), used: 0.3})
 	add(h, vm{name: "busy", vcpus: 4, memory: gib, cpus: on(0), used: 3.8})
 	h.MoverBytesPerSecond = 1
 	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"busy": policy.ModeOff}}}
 	round := planned(t, h, p)
-	if len(round.Moves) != 0 || len(round.Blocked) != 1 || !strings.Contains(round.Blocked[0].Why, "earned") {
+	if len(round.Moves) != 0 || len(round.Blocked) != 1 || !strings.Contains(round.Blocked[0].Why, "more CPU time than") {
 		t.Errorf("200 GiB at a byte a second\n%s", round.Text())
 	}
 }

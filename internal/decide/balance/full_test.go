@@ -8,10 +8,10 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
-// A packing host pays for what is free of a node, and far more for what is
-// asked for beyond it: what sums of parts lose must not count as the latter.
-// Tried elsewhere and put back, guests that ask for all CPUs cost what they did.
-func TestAFullNodeIsNotOverfull(t *testing.T) {
+// With the preference pack, free CPUs cost a little and demand beyond a node's
+// CPUs costs much more. Rounding errors must not count as such demand: guests that
+// fill a node cost the same after a move there and back.
+func TestModel_RoundingDoesNotOverloadFullNode(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
 		h := machine("nodes:3 cores:4 memory:16G distances:10,16,28 flat")
@@ -27,10 +27,10 @@ func TestAFullNodeIsNotOverfull(t *testing.T) {
 		m := newModel(Request{Host: h, Policy: policy.Policy{Overcommit: 8, Prefer: policy.PreferPack}, Now: noon})
 		before := m.total()
 		for i := range m.guests { // all leave, and come back in another order
-			m.make(change{i, len(m.guests[i].layouts) - 1})
+			m.apply(change{i, len(m.guests[i].layouts) - 1})
 		}
 		for _, i := range r.Perm(len(m.guests)) {
-			m.make(change{i, 0})
+			m.apply(change{i, 0})
 		}
 		if after := m.total(); after > before+1e-6 || after < before-1e-6 {
 			t.Fatalf("put back they cost %v, were %v: node 0 is used by %v", after, before, m.use(0))

@@ -9,7 +9,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// cells returns into how many cells a guest may be divided while it runs.
+// cells returns the numbers of cells into which a running guest may be divided.
 func (m *model) cells(g *subject) []int {
 	if p := g.seen.Placement; p != nil && g.spec.Topology.Mode != guest.TopologyOff {
 		return []int{len(p.Cells)}
@@ -17,12 +17,12 @@ func (m *model) cells(g *subject) []int {
 	return place.Cells(g.spec, len(m.nodes))
 }
 
-// allSets is up to how many sets of nodes all are proposed.
+// allSets is the largest number of node sets for which homeSets proposes all.
 const allSets = 32
 
-// homeSets proposes homes for k cells: every set of nodes where those are few,
-// else from every node as a seed the nearest others, and what the guest has
-// with one home changed.
+// homeSets proposes homes for the cells. It always proposes the current homes,
+// and those with one home replaced. To these it adds every set of nodes if
+// there are at most allSets, else for every node the set of its nearest nodes.
 func (m *model) homeSets(g *subject, divided []part) [][]topology.NodeID {
 	var out [][]topology.NodeID
 	add := func(homes []int) {
@@ -60,8 +60,8 @@ func (m *model) homeSets(g *subject, divided []part) [][]topology.NodeID {
 	return out
 }
 
-// sets returns every set of k nodes that may be homes; nil where those are
-// more than allSets.
+// sets returns every set of k nodes that may be homes, or nil if there are more
+// than allSets.
 func (m *model) sets(g *subject, k int) (all [][]int) {
 	var homes []int
 	for i := range m.nodes {
@@ -86,14 +86,14 @@ func (m *model) sets(g *subject, k int) (all [][]int) {
 	return all
 }
 
-// home reports whether a cell of the guest may live on a node.
+// home reports whether a node may be the home of a cell of the guest.
 func (m *model) home(g *subject, i int) bool {
 	n, limits := &m.nodes[i], &g.spec.Limits
 	return n.cpus > 0 && n.memory > 0 && (limits.Nodes.IsEmpty() || limits.Nodes.Contains(n.id))
 }
 
-// nearest returns k nodes around a seed, by access both ways, of those alike
-// the ones whose CPUs are asked for least.
+// nearest returns the seed and the k-1 nodes with the lowest latency to and
+// from it. Among equals it prefers nodes with the lowest CPU use.
 func (m *model) nearest(g *subject, seed, k int) []int {
 	var others []int
 	for i := range m.nodes {
@@ -114,8 +114,8 @@ func (m *model) nearest(g *subject, seed, k int) []int {
 	return set
 }
 
-// homesNow returns the homes of a guest's cells: as placed, else the nodes
-// that hold most of its memory; nil where those are too few.
+// homesNow returns the current homes of a guest's cells: those of its placement,
+// else the nodes that hold most of its memory; nil if there are fewer than k.
 func (m *model) homesNow(g *subject, k int) []int {
 	var homes []int
 	if p := g.seen.Placement; p != nil && len(p.Cells) == k {
@@ -140,7 +140,7 @@ func (m *model) homesNow(g *subject, k int) []int {
 	return homes
 }
 
-// arranged orders homes so that cells stay where they are as far as possible.
+// arranged orders homes so that as many cells as possible keep their node.
 func arranged(set, now []int) []int {
 	if len(now) != len(set) {
 		return set

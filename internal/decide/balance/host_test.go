@@ -31,7 +31,7 @@ type vm struct {
 	vcpus      int
 	memory     topology.Bytes
 	cpus       []topology.NodeID // nodes that its vCPUs may run on
-	lies       topology.MemoryByNode
+	memOn      topology.MemoryByNode
 	used, wait float64 // CPUs
 	mbps       float64
 	change     func(*inventory.Guest) // what else is special
@@ -45,8 +45,8 @@ func on(n ...topology.NodeID) []topology.NodeID { return n }
 // add puts a guest on the host: as Numavisor would have placed it on its
 // vCPUs' nodes, its memory wherever it lies.
 func add(h *inventory.Host, v vm) {
-	if v.lies == nil {
-		v.lies = topology.MemoryByNode{v.cpus[0]: v.memory}
+	if v.memOn == nil {
+		v.memOn = topology.MemoryByNode{v.cpus[0]: v.memory}
 	}
 	s := guest.Spec{
 		Name:     v.name,
@@ -72,10 +72,10 @@ func add(h *inventory.Host, v vm) {
 		id := guest.VCPUID(i)
 		g.Seen.Threads = append(g.Seen.Threads, inventory.Thread{Role: inventory.RoleVCPU, VCPU: &id, Affinity: cpus})
 	}
-	g.Seen.MemoryByNode = v.lies
-	for n, b := range v.lies {
+	g.Seen.MemoryByNode = v.memOn
+	for n, b := range v.memOn {
 		node, _ := h.Topology.Node(n)
-		take(node, s.PageSize, b)
+		allocate(node, s.PageSize, b)
 	}
 	if !v.notOurs {
 		g.Spec = &s
@@ -170,16 +170,16 @@ func legal(t fataler, h *inventory.Host, p policy.Policy, round plan.Plan) inven
 
 // carriedOut is the host after a move.
 func carriedOut(h inventory.Host, m plan.Move) inventory.Host {
-	type lifted struct {
+	type removed struct {
 		guest inventory.Guest
 		spec  guest.Spec
 	}
-	var all []lifted
+	var all []removed
 	for _, g := range m.Guests {
 		var one inventory.Guest
 		h, one = without(h, g.Guest)
 		s := specOf(&one)
-		all = append(all, lifted{one, s})
+		all = append(all, removed{one, s})
 	}
 	for i, g := range m.Guests {
 		h = with(h, all[i].guest, all[i].spec, g.Placement)

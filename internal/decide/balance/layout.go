@@ -11,25 +11,26 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// layout is one way for a guest to lie on nodes.
+// layout is one distribution of a guest's vCPUs and memory over nodes.
 type layout struct {
-	homes  []topology.NodeID // of its cells; nil: as it is now
-	on     []share           // ascending by node
-	far    float64           // latency of its mean access over the host's best, less 1
-	access float64           // weighted price of its accesses, for each CPU that depends on memory
-	copied float64           // share of its resident memory to copy
-	tables float64           // share of its page tables left behind
-	price  float64           // of getting here, for each CPU asked for
-	barred bool              // refused when it was looked at closely
+	homes []topology.NodeID // home node of each cell; nil: the current layout
+	on    []share           // ascending by node
+
+	excessLatency float64 // mean access latency over the host's best latency, minus 1
+	access        float64 // weighted cost of accesses for each CPU in demand with intensity 1
+	copied        float64 // share of its resident memory to copy, 0 to 1
+	tables        float64 // share of its page tables that stay on other nodes, 0 to 1
+	price         float64 // one-time price of the move to this layout, for each CPU in demand
+	rejected      bool    // the full check refused it
 }
 
-// share is what a guest has on one node.
+// share is the part of a guest on one node.
 type share struct {
-	node         int
-	cpu, mem     float64 // shares of the guest
-	vcpus, bytes float64 // what is promised there
-	dedicated    float64 // CPUs there that are the guest's alone
-	alone        float64 // the part of cpu that runs on those
+	node         int     // position in model.nodes
+	cpu, mem     float64 // shares of the guest's vCPUs and memory, 0 to 1
+	vcpus, bytes float64 // vCPUs on shared CPUs and bytes promised to the guest there
+	dedicated    float64 // CPUs there that no other guest may use
+	alone        float64 // the part of cpu that runs on dedicated CPUs
 }
 
 // nodeSet returns the nodes a layout uses.
@@ -43,10 +44,10 @@ func (m *model) nodeSet(l *layout) topology.NodeSet {
 	return s
 }
 
-// part is a cell's share of a guest.
+// part is a cell's shares of a guest's vCPUs and memory, 0 to 1.
 type part struct{ cpu, mem float64 }
 
-// parts divides a guest into k cells as placing does.
+// parts divides a guest into k cells as package place does.
 func parts(s *guest.Spec, k int) []part {
 	out := make([]part, k)
 	for i := range out {
@@ -64,9 +65,9 @@ func parts(s *guest.Spec, k int) []part {
 	return out
 }
 
-// asItIs is the layout that a guest has now: CPUs by where its vCPUs may run,
-// memory by where it lies, promises by its holdings.
-func (m *model) asItIs(g *subject, held []inventory.Holding) layout {
+// currentLayout returns a guest's layout as observed: vCPUs by the CPUs on which
+// they may run, memory by the nodes that hold it, promises by its holdings.
+func (m *model) currentLayout(g *subject, held []inventory.Holding) layout {
 	on := make([]share, len(m.nodes))
 	var vcpus, bytes, dedicated float64
 	for _, h := range held {
@@ -80,7 +81,7 @@ func (m *model) asItIs(g *subject, held []inventory.Holding) layout {
 			bytes += float64(h.Memory())
 		}
 	}
-	if runs := m.runs(g.seen); runs != nil {
+	if runs := m.vcpuShares(g.seen); runs != nil {
 		vcpus = 1
 		for i := range on {
 			on[i].cpu = runs[i]
@@ -98,7 +99,7 @@ func (m *model) asItIs(g *subject, held []inventory.Holding) layout {
 		}
 		dedicated += on[i].dedicated
 	}
-	if g.exclusive() { // one that others pinned fences nothing off yet
+	if g.exclusive() { // an unmanaged guest has no dedicated CPUs yet, but will need them
 		g.dedicated = max(dedicated-helpers(&g.spec), float64(g.spec.VCPUs))
 	}
 	l := layout{
@@ -109,7 +110,7 @@ func (m *model) asItIs(g *subject, held []inventory.Holding) layout {
 	}
 	if load := g.load; load != nil && load.Remote != nil && load.Remote.Source != inventory.AccessEstimate {
 		if expected := remote(&l); expected > 0.01 {
-			g.stretch = load.Remote.Share / expected
+			g.remoteScale = load.Remote.Share / expected
 		}
 	}
 	m.priceAccess(g, &l)
@@ -123,8 +124,11 @@ func ratio(a, b float64) float64 {
 	return a / b
 }
 
-// remote is the share of accesses that leaves the node, every vCPU using all
-// memory alike.
+// remote returns the expected share of remote accesses, 0 to 1:
+//
+//	1 - sum over nodes of cpu mem
+//
+// It assumes that every vCPU accesses all of the guest's memory uniformly.
 func remote(l *layout) float64 {
 	local := 0.0
 	for _, s := range l.on {
@@ -133,9 +137,10 @@ func remote(l *layout) float64 {
 	return 1 - local
 }
 
-// runs divides a guest's vCPUs over the nodes that they may run on; nil where
-// no thread was seen.
-func (m *model) runs(g *inventory.Guest) []float64 {
+// vcpuShares returns the share of a guest's vCPUs on each node: a vCPU counts on
+// each node in proportion to the node's CPUs in its affinity. It returns nil if
+// no vCPU thread was observed.
+func (m *model) vcpuShares(g *inventory.Guest) []float64 {
 	out := make([]float64, len(m.nodes))
 	count := 0.0
 	for i := range g.Seen.Threads {
@@ -163,29 +168,45 @@ func (m *model) runs(g *inventory.Guest) []float64 {
 	return out
 }
 
-// priceAccess fills in what a layout's accesses cost.
+// priceAccess computes a layout's excessLatency and access.
+//
+//	excessLatency = sum over nodes a,b of cpu(a) mem(b) (L(a,b) - 1)
+//	access        = weight(latency) excessLatency +
+//	                weight(bandwidth) sum over a,b of cpu(a) mem(b) (B(a,b) - 1)
+//
+// cpu and mem are the guest's shares on the nodes; L and B are the ratios of
+// package cost (latency over the host's best, best bandwidth over the path's).
+// The sums assume uniform accesses. If a meter measured another share of remote
+// accesses, remoteScale corrects for it on layouts with more than one node.
 func (m *model) priceAccess(g *subject, l *layout) {
-	narrow := 0.0
-	l.far = 0
+	bandwidth := 0.0
+	l.excessLatency = 0
 	for _, a := range l.on {
 		for _, b := range l.on {
 			if a.cpu > 0 && b.mem > 0 {
-				way := m.access.Latency(a.node, b.node)
-				if way == 0 {
-					way = 10 // no path: as bad as SLIT's unknown far end
+				latency := m.access.Latency(a.node, b.node)
+				if latency == 0 {
+					latency = noPathLatency
 				}
-				l.far += a.cpu * b.mem * (way - 1)
-				narrow += a.cpu * b.mem * (m.access.Bandwidth(a.node, b.node) - 1)
+				l.excessLatency += a.cpu * b.mem * (latency - 1)
+				bandwidth += a.cpu * b.mem * (m.access.Bandwidth(a.node, b.node) - 1)
 			}
 		}
 	}
 	if len(l.on) > 1 {
-		l.far, narrow = l.far*g.stretch, narrow*g.stretch
+		l.excessLatency, bandwidth = l.excessLatency*g.remoteScale, bandwidth*g.remoteScale
 	}
-	l.access = m.list.Weight(cost.Latency)*l.far + m.list.Weight(cost.Bandwidth)*narrow
+	l.access = m.list.Weight(cost.Latency)*l.excessLatency + m.list.Weight(cost.Bandwidth)*bandwidth
 }
 
-// addLayouts lists where a guest could go, most useful first of equals.
+// noPathLatency stands for the latency where firmware says that a node's CPUs
+// do not reach the memory (SLIT 255). It is a ratio to the host's best latency
+// and exceeds that of the longest path that SLIT can express (25.4^0.65 = 8.2
+// with the damping of package cost).
+const noPathLatency = 10
+
+// addLayouts adds the layouts to which a guest could move. It uses the fewest
+// cells that fit, and only layouts in which the fewest vCPUs share a core.
 func (m *model) addLayouts(g *subject) {
 	type option struct {
 		homes   []topology.NodeID
@@ -196,7 +217,7 @@ func (m *model) addLayouts(g *subject) {
 	for _, k := range m.cells(g) {
 		divided := parts(&g.spec, k)
 		for _, homes := range m.homeSets(g, divided) {
-			sharing, ok := m.suits(g, divided, homes)
+			sharing, ok := m.largeEnough(g, divided, homes)
 			if !ok {
 				continue
 			}
@@ -205,32 +226,33 @@ func (m *model) addLayouts(g *subject) {
 				continue
 			}
 			least = min(least, sharing)
-			room = room || m.room(g, divided, homes)
+			room = room || m.fitsNow(g, divided, homes)
 			options = append(options, option{homes, sharing})
 		}
 		if least == 0 && room {
-			break // more nodes than needed are never better: see place
+			break // more nodes than necessary are never better: see package place
 		}
 	}
 	for _, o := range options {
 		if o.sharing > least {
 			continue
 		}
-		l := m.laidOut(g, o.homes)
-		if (g.pinned && l.copied > copiedAtMost) || m.same(&l, &g.layouts[0]) || m.nodeSet(&l).Intersects(g.left) {
+		l := m.layoutOn(g, o.homes)
+		if (g.pinned && l.copied > maxUnmovable) || m.same(&l, &g.layouts[0]) || m.nodeSet(&l).Intersects(g.leftNodes) {
 			continue
 		}
 		g.layouts = append(g.layouts, l)
 	}
 }
 
-// copiedAtMost is what may lie elsewhere of a guest whose memory cannot move:
-// less than this is not the guest's RAM.
-const copiedAtMost = 0.05
+// maxUnmovable is the share of resident memory that may be on other nodes than
+// those of a layout that copies nothing. This much is QEMU's own memory and
+// shared libraries rather than the guest's RAM.
+const maxUnmovable = 0.05
 
-// suits reports whether nodes are large enough for the cells, whoever else is
-// on them, and how many vCPUs would have to share a core with each other.
-func (m *model) suits(g *subject, divided []part, homes []topology.NodeID) (sharing int, ok bool) {
+// largeEnough reports whether nodes are large enough for the cells if no other
+// guest used them, and how many of the guest's vCPUs would share a core.
+func (m *model) largeEnough(g *subject, divided []part, homes []topology.NodeID) (sharing int, ok bool) {
 	for i, id := range homes {
 		n := &m.nodes[m.position(id)]
 		vcpus := int(divided[i].cpu*float64(g.spec.VCPUs) + 0.5)
@@ -251,11 +273,12 @@ func (m *model) suits(g *subject, divided []part, homes []topology.NodeID) (shar
 	return sharing, true
 }
 
-// room reports whether there is room for the cells on their homes right now.
-func (m *model) room(g *subject, divided []part, homes []topology.NodeID) bool {
+// fitsNow reports whether the homes have enough CPUs and memory left for the
+// cells in the current state.
+func (m *model) fitsNow(g *subject, divided []part, homes []topology.NodeID) bool {
 	for i, id := range homes {
 		n := m.position(id)
-		a := m.asked[n]
+		a := m.usage[n]
 		for _, s := range g.layouts[0].on {
 			if s.node == n {
 				a.vcpus -= s.vcpus
@@ -274,8 +297,13 @@ func (m *model) room(g *subject, divided []part, homes []topology.NodeID) bool {
 	return true
 }
 
-// laidOut is the layout of a guest with its cells on the given homes.
-func (m *model) laidOut(g *subject, homes []topology.NodeID) layout {
+// layoutOn returns the layout of a guest with its cells on the given homes.
+//
+// copied is the share of memory that is not on its target nodes yet. tables is
+// the share of page tables that the move leaves on other nodes: those of vCPUs
+// that change nodes, except for the pages that are copied, whose tables the
+// kernel fills again on the target.
+func (m *model) layoutOn(g *subject, homes []topology.NodeID) layout {
 	l := layout{homes: homes}
 	for i, p := range parts(&g.spec, len(homes)) {
 		s := share{
@@ -296,7 +324,7 @@ func (m *model) laidOut(g *subject, homes []topology.NodeID) layout {
 		l.on = append(l.on, s)
 	}
 	slices.SortFunc(l.on, func(a, b share) int { return cmp.Compare(a.node, b.node) })
-	m.roam(g, &l)
+	m.spreadVCPUs(g, &l)
 	m.priceAccess(g, &l)
 	stays, ran := 0.0, 0.0
 	for _, s := range l.on {
@@ -307,7 +335,7 @@ func (m *model) laidOut(g *subject, homes []topology.NodeID) layout {
 			}
 		}
 	}
-	l.copied = max(max(0, 1-stays), m.exchanged(g, homes))
+	l.copied = max(max(0, 1-stays), m.swappedMemory(g, homes))
 	if l.copied < slack {
 		l.copied = 0
 	}
@@ -316,8 +344,8 @@ func (m *model) laidOut(g *subject, homes []topology.NodeID) layout {
 	return l
 }
 
-// helpers is how many CPUs a guest's emulator and I/O threads have for
-// themselves: placing puts them on the first node.
+// helpers returns how many CPUs are dedicated to a guest's emulator and I/O
+// threads. Package place puts them on the first node.
 func helpers(s *guest.Spec) float64 {
 	count := 0
 	if s.CPU.Emulator == guest.HelperExclusive {
@@ -329,9 +357,9 @@ func helpers(s *guest.Spec) float64 {
 	return float64(count)
 }
 
-// roam divides the vCPUs of a guest that sees no cells by the CPUs of its
-// nodes: each of them may run on all.
-func (m *model) roam(g *subject, l *layout) {
+// spreadVCPUs divides the vCPUs of a guest without cells in proportion to the
+// CPUs of its nodes, because each of its vCPUs may run on all of them.
+func (m *model) spreadVCPUs(g *subject, l *layout) {
 	if g.spec.Topology.Mode != guest.TopologyOff || g.exclusive() {
 		return
 	}
@@ -350,9 +378,10 @@ func (m *model) roam(g *subject, l *layout) {
 	}
 }
 
-// exchanged is the share of memory that belongs to cells which get another
-// home: cells that exchange theirs leave each node as full as it was.
-func (m *model) exchanged(g *subject, homes []topology.NodeID) float64 {
+// swappedMemory returns the share of memory of cells whose new home is another
+// cell's current one. Cells that swap homes leave the memory on each node
+// unchanged, so a comparison by node does not see that their memory is copied.
+func (m *model) swappedMemory(g *subject, homes []topology.NodeID) float64 {
 	p := g.seen.Placement
 	if p == nil || len(p.Cells) != len(homes) || g.resident == 0 {
 		return 0
@@ -374,7 +403,7 @@ func (m *model) same(a, b *layout) bool {
 	if len(a.on) != len(b.on) {
 		return false
 	}
-	const near = 0.02
+	const near = 0.02 // smaller differences between shares do not count
 	for i := range a.on {
 		x, y := a.on[i], b.on[i]
 		if x.node != y.node || x.cpu > y.cpu+near || y.cpu > x.cpu+near || x.mem > y.mem+near || y.mem > x.mem+near {

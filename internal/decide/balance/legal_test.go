@@ -9,12 +9,12 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// What a round plans is legal on the host that it was planned on, move by move;
-// half of an exchange is not, nor is a move whose target was taken meanwhile.
-func TestLegalTakesAllGuestsOfAMove(t *testing.T) {
+// Every move of a plan is legal on the host for which it was made. Half of a swap
+// is not, nor is a move whose target another guest has taken.
+func TestLegal_ChecksAllGuestsOfMove(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:8G distances:10,21")
-	add(h, vm{name: "a", vcpus: 2, memory: 5 * gib, cpus: on(0), lies: topology.MemoryByNode{0: 5 * gib}})
-	add(h, vm{name: "b", vcpus: 2, memory: 5 * gib, cpus: on(1), lies: topology.MemoryByNode{1: 5 * gib}})
+	add(h, vm{name: "a", vcpus: 2, memory: 5 * gib, cpus: on(0), memOn: topology.MemoryByNode{0: 5 * gib}})
+	add(h, vm{name: "b", vcpus: 2, memory: 5 * gib, cpus: on(1), memOn: topology.MemoryByNode{1: 5 * gib}})
 	to := func(name string, node topology.NodeID) plan.GuestMove {
 		for i := range h.Guests {
 			if g := &h.Guests[i]; g.Name == name {
@@ -43,7 +43,7 @@ func TestLegalTakesAllGuestsOfAMove(t *testing.T) {
 		}
 	}
 	if err := Legal(h, policy.Policy{}, []plan.GuestMove{to("a", 1)}); err == nil ||
-		!strings.Contains(err.Error(), "guest a") ||
+		!strings.Contains(err.Error(), "VM a") ||
 		!strings.Contains(err.Error(), "node 1") {
 		t.Errorf("error %v", err)
 	}

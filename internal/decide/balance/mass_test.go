@@ -8,9 +8,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// A mass start leaves VMs of others so: all memory on one node, vCPUs free to
-// run anywhere. Each gets a node of its own.
-func TestAMassStartOfOthers(t *testing.T) {
+// After a mass start, unmanaged VMs have all their memory on one node and may run
+// anywhere. The plan gives each a node of its own.
+func TestPlan_MassStartOfUnmanagedGuests(t *testing.T) {
 	h := machine("nodes:4 cores:4 memory:2G distances:10,16,28 square")
 	for i := range 3 {
 		add(
@@ -20,7 +20,7 @@ func TestAMassStartOfOthers(t *testing.T) {
 				vcpus:   2,
 				memory:  352 * topology.MiB,
 				cpus:    on(0, 1, 2, 3),
-				lies:    topology.MemoryByNode{0: 352 * topology.MiB},
+				memOn:   topology.MemoryByNode{0: 352 * topology.MiB},
 				used:    2,
 				notOurs: true,
 				change: func(g *inventory.Guest) {

@@ -8,48 +8,49 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// model is a host reduced to what its cost depends on, so that a move is
-// priced by a few sums over the nodes that it touches.
+// model holds the figures that a host's cost depends on, so that the search can
+// evaluate a move with a few sums over the nodes involved.
 type model struct {
 	host   *inventory.Host
 	policy policy.Policy
 	list   cost.List
 	access *cost.Access
 	nodes  []node
-	guests []subject // as in the inventory, without those shut off
+	guests []subject // as in the inventory, without shut-off guests
 	sizes  []topology.Bytes
-	asked  []asked // by node: what guests ask of it now
-	saved  []asked // scratch of try
-	near   []int   // scratch of touched
+	usage  []usage // by node, in the model's state
+	saved  []usage // buffer of try
+	near   []int   // buffer of touched
 }
 
-// node is what a node has to give.
+// node holds the capacity of a node.
 type node struct {
 	id        topology.NodeID
-	cpus      float64 // CPUs but housekeeping
+	cpus      float64 // CPUs without housekeeping
 	usable    topology.CPUSet
-	cores     int     // on which those are
-	memory    float64 // bytes that guests may have
+	cores     int     // physical cores of the usable CPUs
+	memory    float64 // bytes that guests may use
 	bandwidth float64 // MB a second; 0: not measured
-	host      float64 // CPUs that the host itself uses
-	began     float64 // use of its CPUs before anything moves
+	host      float64 // CPUs that the host's own processes use
+	began     float64 // CPU use before the first move of the plan
 }
 
-// asked is what guests ask of a node.
-type asked struct {
-	cpu, mem  float64 // CPUs asked for by vCPUs here, and by those whose memory is here
-	bound     float64 // the part of mem that depends on memory
-	traffic   float64 // MB a second to memory here
-	vcpus     float64
-	dedicated float64           // CPUs that guests have for themselves, in use or not
-	alone     float64           // the part of cpu that runs on those
+// usage is what guests use of a node or were promised.
+type usage struct {
+	cpu       float64           // CPU demand of the vCPUs here
+	mem       float64           // CPU demand of the guests with memory here, times their share of it
+	bound     float64           // mem times each guest's intensity
+	traffic   float64           // MB a second to memory here
+	vcpus     float64           // vCPUs that share CPUs here
+	dedicated float64           // CPUs dedicated to one guest, whether it uses them or not
+	alone     float64           // the part of cpu on dedicated CPUs
 	held      float64           // bytes promised
-	left      [maxSizes]float64 // bytes left by page size, small pages first
-	homes     int               // guests that got another layout, which promises something here
+	left      [maxSizes]float64 // bytes not promised, by page size; [0]: small pages
+	homes     int               // guests with a new layout that uses this node
 }
 
-// maxSizes is how many page sizes are told apart: small pages, and the four
-// sizes that arm64 has pools of, used or not.
+// maxSizes is the number of page sizes that the model distinguishes: small
+// pages and the four huge page sizes of arm64 with 4 KiB pages.
 const maxSizes = 5
 
 func newModel(r Request) *model {
@@ -63,13 +64,13 @@ func newModel(r Request) *model {
 	}
 	rooms := capacity.Available(r.Host, p, "")
 	m.nodes = make([]node, len(rooms))
-	m.asked = make([]asked, len(rooms))
-	m.saved = make([]asked, len(rooms))
+	m.usage = make([]usage, len(rooms))
+	m.saved = make([]usage, len(rooms))
 	for i := range rooms {
 		m.addNode(i, &rooms[i])
 	}
 	m.addGuests(r)
-	for _, l := range r.Host.Load { // what is no guest's is the host's own
+	for _, l := range r.Host.Load { // the host's own use is the rest after that of guests
 		if i := m.position(l.Node); i >= 0 && l.IsValid() {
 			m.nodes[i].host = max(0, l.CPU-m.usedByGuests(i))
 		}
@@ -94,10 +95,10 @@ func (m *model) addNode(i int, room *capacity.Node) {
 			}
 		}
 	}
-	a := &m.asked[i]
+	a := &m.usage[i]
 	a.held, a.vcpus, a.left[0] = float64(room.Promised), room.Load, float64(room.Left)
 	a.dedicated = n.cpus - float64(room.Shared.Len())
-	if room.Left == 0 { // more than all may be promised: then less than nothing is left
+	if room.Left == 0 { // more than all may be promised: compute how much more, as a negative amount
 		small := n.memory
 		for _, h := range room.Holders {
 			if h.PageSize == 0 {
@@ -116,7 +117,7 @@ func (m *model) addNode(i int, room *capacity.Node) {
 	}
 }
 
-// size returns the index of a page size; -1 beyond the sizes told apart.
+// size returns the index of a page size, or -1 for the sizes after maxSizes.
 func (m *model) size(s topology.Bytes) int {
 	for i, have := range m.sizes {
 		if have == s {
@@ -139,7 +140,8 @@ func (m *model) position(id topology.NodeID) int {
 	return -1
 }
 
-// usedByGuests is what guests got of a node's CPUs, by where they may run.
+// usedByGuests returns how many of a node's CPUs guests used, in CPUs. A guest's
+// use is divided over the nodes on which its vCPUs may run.
 func (m *model) usedByGuests(i int) float64 {
 	used := 0.0
 	for k := range m.guests {
@@ -153,12 +155,17 @@ func (m *model) usedByGuests(i int) float64 {
 	return used
 }
 
-// use is the share of a node's CPUs that is asked for; above 1 guests wait.
-func (m *model) use(i int) float64 { return m.nodes[i].use(&m.asked[i]) }
+// use returns the demand for a node's CPUs over its CPUs; above 1 guests wait.
+func (m *model) use(i int) float64 { return m.nodes[i].use(&m.usage[i]) }
 
-// use is the share of all CPUs that is asked for, or of those that guests
-// share, whichever is more.
-func (n *node) use(a *asked) float64 {
+// use returns the greater of two ratios: total demand over all CPUs, and the
+// demand for shared CPUs over the shared CPUs,
+//
+//	(cpu + host) / cpus    and    (cpu - alone + host) / (cpus - dedicated)
+//
+// all in CPUs. The second matters because idle dedicated CPUs do not help the
+// guests that share the others.
+func (n *node) use(a *usage) float64 {
 	if n.cpus == 0 {
 		return 0
 	}
@@ -167,40 +174,49 @@ func (n *node) use(a *asked) float64 {
 		use = max(use, (a.cpu-a.alone+n.host)/(n.cpus-a.dedicated))
 	}
 	if use > 1 && use < 1+slack {
-		return 1 // a full node: the rest is what sums lose, and one asked for more costs far more
+		return 1 // rounding errors must not make a full node overloaded, which costs far more
 	}
 	return use
 }
 
-// limit is how many vCPUs a node may carry that share its CPUs.
+// limit returns how many vCPUs may share a node's CPUs.
 func (m *model) limit(i int) float64 {
-	return m.policy.Overcommit * (m.nodes[i].cpus - m.asked[i].dedicated)
+	return m.policy.Overcommit * (m.nodes[i].cpus - m.usage[i].dedicated)
 }
 
+// memoryUse returns the promised share of a node's memory.
 func (m *model) memoryUse(i int) float64 {
 	if m.nodes[i].memory <= 0 {
 		return 0
 	}
-	return m.asked[i].held / m.nodes[i].memory
+	return m.usage[i].held / m.nodes[i].memory
 }
 
-// busy is the share of a node's memory bandwidth in use; 0 if not known.
+// busy returns the share of a node's memory bandwidth in use, from the guests'
+// measured traffic and the node's measured local bandwidth; 0 if not known.
 func (m *model) busy(i int) float64 {
 	if m.nodes[i].bandwidth == 0 {
 		return 0
 	}
-	return m.asked[i].traffic / m.nodes[i].bandwidth
+	return m.usage[i].traffic / m.nodes[i].bandwidth
 }
 
-// nodeCost is the part of the host's cost that a node's guests share.
+// nodeCost returns the part of the host's cost that guests of a node share, in
+// units of the price list times CPUs:
+//
+//	weight(load)/2 (cpu CPULoad(use) + mem MemoryLoad(memoryUse)) +
+//	weight(bandwidth) bound Contention(busy)
+//
+// cpu, mem and bound weigh each guest by its CPU demand; see usage. The term
+// load gives CPUs and memory half its weight each, as package cost does.
 func (m *model) nodeCost(i int) float64 {
-	a := &m.asked[i]
+	a := &m.usage[i]
 	load := m.list.Weight(cost.Load) / 2
 	return load*(a.cpu*m.list.CPULoad(m.use(i))+a.mem*m.list.MemoryLoad(m.memoryUse(i))) +
 		m.list.Weight(cost.Bandwidth)*a.bound*cost.Contention(m.busy(i))
 }
 
-// total is the host's cost, the prices of moves made included.
+// total returns the host's cost, including the prices of the moves made.
 func (m *model) total() float64 {
 	sum := 0.0
 	for i := range m.nodes {
@@ -212,8 +228,9 @@ func (m *model) total() float64 {
 	return sum
 }
 
-// own is what a guest costs for each CPU it asks for, without prices of moves.
-func (m *model) own(g *subject) float64 {
+// ownCost returns a guest's cost for each CPU in demand, without the prices of
+// moves. It is the guest's part of nodeCost plus intensity times access.
+func (m *model) ownCost(g *subject) float64 {
 	l := g.layout()
 	sum := g.intensity * l.access
 	load := m.list.Weight(cost.Load) / 2
@@ -224,10 +241,11 @@ func (m *model) own(g *subject) float64 {
 	return sum
 }
 
-// add puts a guest's layout on its nodes (sign 1) or takes it off (sign -1).
+// add adds a guest's layout to the usage of its nodes (sign 1) or subtracts it
+// (sign -1).
 func (m *model) add(g *subject, l *layout, sign float64) {
 	for _, s := range l.on {
-		a := &m.asked[s.node]
+		a := &m.usage[s.node]
 		if l.homes != nil {
 			a.homes += int(sign)
 		}
@@ -245,16 +263,16 @@ func (m *model) add(g *subject, l *layout, sign float64) {
 	}
 }
 
-// change is a guest that gets another of its layouts.
+// change selects another layout of a guest. Both are indexes.
 type change struct{ guest, layout int }
 
-// try returns by how much the host's cost would rise with the changes, and
-// whether they are allowed; nothing is changed.
+// try returns by how much the changes would raise the host's cost, and whether
+// they are allowed. It leaves the model unchanged.
 func (m *model) try(changes ...change) (rise float64, ok bool) {
 	touched := m.touched(changes)
 	before, peak := 0.0, 0.0
 	for _, i := range touched {
-		m.saved[i] = m.asked[i]
+		m.saved[i] = m.usage[i]
 		before += m.nodeCost(i)
 		peak = max(peak, m.use(i))
 	}
@@ -267,16 +285,16 @@ func (m *model) try(changes ...change) (rise float64, ok bool) {
 	ok = true
 	for _, i := range touched {
 		rise += m.nodeCost(i)
-		ok = ok && m.holds(i, &m.saved[i], peak)
+		ok = ok && m.allowed(i, &m.saved[i], peak)
 	}
 	for _, i := range touched {
-		m.asked[i] = m.saved[i]
+		m.usage[i] = m.saved[i]
 	}
 	return rise - before, ok
 }
 
-// touched lists the nodes that changes concern, each once; valid until it is
-// asked again.
+// touched returns the nodes that changes leave or go to, each once. The result
+// is valid until the next call.
 func (m *model) touched(changes []change) []int {
 	out := m.near[:0]
 	note := func(l *layout) {
@@ -298,15 +316,16 @@ func (m *model) touched(changes []change) []int {
 	return out
 }
 
-// slack forgives what sums of parts lose.
+// slack is the tolerance for rounding errors in sums of shares.
 const slack = 1e-6
 
-// holds reports whether a node may be left as it is now, after it was as
-// before: whoever was given a home here finds what was promised. Its CPUs may
-// be filled up to the policy's limit, and beyond it as far as this node was
-// when the round began, or up to peak, as one of those concerned is now.
-func (m *model) holds(i int, before *asked, peak float64) bool {
-	a, n := &m.asked[i], &m.nodes[i]
+// allowed reports whether a node's usage may change from before to the present
+// one. A node without new guests always may. Otherwise every guest must get the
+// CPUs and memory promised to it, and CPU use must not rise beyond the greatest of
+// the policy's MaxNodeCPU, this node's use when the plan began, and peak, the
+// highest present use of the nodes involved.
+func (m *model) allowed(i int, before *usage, peak float64) bool {
+	a, n := &m.usage[i], &m.nodes[i]
 	if a.homes == 0 {
 		return true
 	}
@@ -329,8 +348,8 @@ func (m *model) holds(i int, before *asked, peak float64) bool {
 	return use <= n.use(before)+slack || use <= max(m.policy.Balance.MaxNodeCPU, n.began, peak)+slack
 }
 
-// make carries changes out on the model.
-func (m *model) make(changes ...change) {
+// apply makes the changes in the model.
+func (m *model) apply(changes ...change) {
 	for _, c := range changes {
 		g := &m.guests[c.guest]
 		m.add(g, g.layout(), -1)

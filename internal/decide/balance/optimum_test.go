@@ -45,7 +45,8 @@ func newTwin(h *inventory.Host) *twin {
 	return w
 }
 
-// cost prices a state: to[i] is the node of guest i, -1 for as it is.
+// cost returns the cost of a state: to[i] is the node of guest i, or -1 for its
+// current layout.
 func (w *twin) cost(to []topology.NodeID) (cost float64, cpu []float64, ok bool) {
 	nodes := len(w.h.Topology.Nodes)
 	cpu = make([]float64, nodes)
@@ -95,7 +96,7 @@ func (w *twin) cost(to []topology.NodeID) (cost float64, cpu []float64, ok bool)
 	return cost, cpu, true
 }
 
-// best tries everything.
+// best tries all states.
 func (w *twin) best() float64 {
 	to := make([]topology.NodeID, len(w.h.Guests))
 	for i := range to {
@@ -140,7 +141,7 @@ func drawSmall(t *rapid.T, nodes, guests int) *inventory.Host {
 				at = other
 			}
 		}
-		v.lies = lies(at.ID, v.memory)
+		v.memOn = bytesOn(at.ID, v.memory)
 		v.used = float64(v.vcpus) * rapid.Float64Range(0.3, 0.9).Draw(t, "used")
 		v.wait = (float64(v.vcpus) - v.used) * rapid.Float64Range(0.1, 1).Draw(t, "wait")
 		add(h, v)
@@ -148,7 +149,7 @@ func drawSmall(t *rapid.T, nodes, guests int) *inventory.Host {
 	return h
 }
 
-// described gives a drawn host in a few lines.
+// described prints a drawn host in a few lines.
 func described(h *inventory.Host) string {
 	text := fmt.Sprintf("%d nodes\n", len(h.Topology.Nodes))
 	for _, g := range h.Guests {
@@ -158,7 +159,7 @@ func described(h *inventory.Host) string {
 	return text
 }
 
-// within compares the cost that a plan reaches with the best there is.
+// within compares the cost that a plan reaches with the optimum.
 func within(t fataler, h *inventory.Host, p policy.Policy, part float64) (gap float64) {
 	round, err := Plan(Request{Host: h, Policy: p, Now: noon, Lasting: true})
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Many guests are alike, and many plans equally good. Which one is made does
-// not depend on the order in which the guests were read.
+// With identical guests many plans are equally good. The choice does not depend
+// on the order of the guests in the inventory.
 func TestTheOrderOfGuestsDoesNotMatter(t *testing.T) {
 	moves := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -29,7 +29,7 @@ func TestTheOrderOfGuestsDoesNotMatter(t *testing.T) {
 				used:   1,
 				wait:   0.5,
 			}
-			v.lies = lies(node.Draw(t, "lies"), gib)
+			v.memOn = bytesOn(node.Draw(t, "lies"), gib)
 			add(h, v)
 		}
 		p := policy.Policy{Overcommit: 8}
@@ -48,12 +48,12 @@ func TestTheOrderOfGuestsDoesNotMatter(t *testing.T) {
 		}
 	})
 	if moves == 0 {
-		t.Error("nothing had to move: the test shows nothing")
+		t.Error("nothing had to move: the test proves nothing")
 	}
 }
 
-// A plan names guests: where two have one name, neither can be told to move.
-func TestGuestsOfOneNameStay(t *testing.T) {
+// A plan names its guests, so it cannot move a guest whose name another one has.
+func TestPlan_BlocksGuestsWithSameName(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G distances:10,21 flat")
 	for _, name := range []string{"twin", "other", "twin"} {
 		add(h, vm{name: name, vcpus: 4, memory: gib, cpus: on(0), used: 1, wait: 2})

@@ -57,7 +57,7 @@ func TestOneNodeOverloadedAnotherIdle(t *testing.T) {
 	if u := m.Guests[0].Undo; u.Placement == nil || !u.VCPUNodes.Contains(0) || u.Memory[0] == 0 {
 		t.Errorf("undo does not say how it was: %+v", u)
 	}
-	if !strings.Contains(m.Why, "waits for CPUs 50 %") {
+	if !strings.Contains(m.Why, "wait for CPUs 50 %") {
 		t.Errorf("why: %s", m.Why)
 	}
 }
@@ -65,8 +65,8 @@ func TestOneNodeOverloadedAnotherIdle(t *testing.T) {
 func TestASwapIsTheOnlyImprovement(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
 	// Each has its memory on the other's node, and both nodes are nearly full.
-	add(h, vm{name: "a", vcpus: 4, memory: 14 * gib, cpus: on(0), lies: lies(1, 14*gib), used: 3})
-	add(h, vm{name: "b", vcpus: 4, memory: 14 * gib, cpus: on(1), lies: lies(0, 14*gib), used: 3})
+	add(h, vm{name: "a", vcpus: 4, memory: 14 * gib, cpus: on(0), memOn: bytesOn(1, 14*gib), used: 3})
+	add(h, vm{name: "b", vcpus: 4, memory: 14 * gib, cpus: on(1), memOn: bytesOn(0, 14*gib), used: 3})
 	crossed(h)
 	round := planned(t, h, policy.Policy{})
 	if len(round.Moves) != 1 {
@@ -89,11 +89,11 @@ func crossed(h *inventory.Host) {
 	}
 }
 
-func lies(n topology.NodeID, b topology.Bytes) topology.MemoryByNode {
+func bytesOn(n topology.NodeID, b topology.Bytes) topology.MemoryByNode {
 	return topology.MemoryByNode{n: b}
 }
 
-func TestAWideGuestWithCellsIsGathered(t *testing.T) {
+func TestPlan_ConsolidatesWideGuestWithCells(t *testing.T) {
 	h := machine(square)
 	// Two cells on opposite nodes; neighbours have room.
 	add(
@@ -103,7 +103,7 @@ func TestAWideGuestWithCellsIsGathered(t *testing.T) {
 			vcpus:  8,
 			memory: 8 * gib,
 			cpus:   on(0, 3),
-			lies:   topology.MemoryByNode{0: 4 * gib, 3: 4 * gib},
+			memOn:  topology.MemoryByNode{0: 4 * gib, 3: 4 * gib},
 			used:   7,
 			spec: func(s *guest.Spec) {
 				s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2}
@@ -121,7 +121,7 @@ func TestAWideGuestWithCellsIsGathered(t *testing.T) {
 	}
 }
 
-func TestAWideGuestOnOneNodeIsSplit(t *testing.T) {
+func TestPlan_SplitsWideGuest(t *testing.T) {
 	h := machine(square)
 	add(h, vm{name: "wide", vcpus: 8, memory: 8 * gib, cpus: on(0), used: 4, wait: 4})
 	round := planned(t, h, policy.Policy{})
@@ -133,19 +133,19 @@ func TestAWideGuestOnOneNodeIsSplit(t *testing.T) {
 	}
 }
 
-func TestASmallGuestOverManyNodesIsGathered(t *testing.T) {
+func TestPlan_ConsolidatesSmallGuest(t *testing.T) {
 	h := machine(square)
 	add(h, vm{name: "loose", vcpus: 2, memory: 4 * gib, cpus: on(0, 1, 2, 3), used: 2,
-		lies: topology.MemoryByNode{0: gib, 1: gib, 2: gib, 3: gib}})
+		memOn: topology.MemoryByNode{0: gib, 1: gib, 2: gib, 3: gib}})
 	round := planned(t, h, policy.Policy{})
 	if len(round.Moves) != 1 || round.Moves[0].Kind != plan.Consolidate || goesTo(round, "loose").Len() != 1 {
 		t.Fatalf("want it gathered on one node\n%s", round.Text())
 	}
 }
 
-func TestARepinIsEnoughWhereTheMemoryIsThere(t *testing.T) {
+func TestPlan_RepinsToMemory(t *testing.T) {
 	h := machine(square)
-	add(h, vm{name: "strayed", vcpus: 2, memory: 4 * gib, cpus: on(3), lies: lies(1, 4*gib), used: 2})
+	add(h, vm{name: "strayed", vcpus: 2, memory: 4 * gib, cpus: on(3), memOn: bytesOn(1, 4*gib), used: 2})
 	round := planned(t, h, policy.Policy{})
 	if len(round.Moves) != 1 || round.Moves[0].Kind != plan.Repin || round.Moves[0].Cost.Bytes != 0 ||
 		round.Moves[0].Cost.PageTables != 1 {
@@ -153,9 +153,9 @@ func TestARepinIsEnoughWhereTheMemoryIsThere(t *testing.T) {
 	}
 }
 
-func TestMemoryComesWhereTheOtherNodeIsBusy(t *testing.T) {
+func TestPlan_FetchesMemoryWhenOtherNodeIsBusy(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
-	add(h, vm{name: "far", vcpus: 2, memory: 4 * gib, cpus: on(1), lies: lies(0, 4*gib), used: 2})
+	add(h, vm{name: "far", vcpus: 2, memory: 4 * gib, cpus: on(1), memOn: bytesOn(0, 4*gib), used: 2})
 	add(h, vm{name: "busy", vcpus: 4, memory: 4 * gib, cpus: on(0), used: 3.8})
 	round := planned(t, h, policy.Policy{})
 	if len(round.Moves) != 1 || round.Moves[0].Kind != plan.FetchLocal || !goesTo(round, "far").Contains(1) {
@@ -164,11 +164,11 @@ func TestMemoryComesWhereTheOtherNodeIsBusy(t *testing.T) {
 }
 
 // xapi followed memory into an overload: -40 to -75 %.
-func TestLocalityBaitDoesNotOverloadCPUs(t *testing.T) {
+func TestPlan_LocalityDoesNotOverloadCPUs(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
 	// The memory of all lies on node 0, of which one has no room to come to node 1.
 	add(h, vm{name: "busy", vcpus: 4, memory: 4 * gib, cpus: on(0), used: 3.9})
-	add(h, vm{name: "bait", vcpus: 4, memory: 8 * gib, cpus: on(1), lies: lies(0, 8*gib), used: 3.5})
+	add(h, vm{name: "bait", vcpus: 4, memory: 8 * gib, cpus: on(1), memOn: bytesOn(0, 8*gib), used: 3.5})
 	add(h, vm{name: "full", vcpus: 1, memory: 12 * gib, cpus: on(1), used: 0.05})
 	p := policy.Policy{
 		Balance: policy.Balance{Guests: map[string]policy.Mode{"full": policy.ModeOff, "busy": policy.ModeOff}},
@@ -206,7 +206,7 @@ func TestTargetNearlyFull(t *testing.T) {
 	}
 }
 
-func TestHugePagesWithNoRoomStay(t *testing.T) {
+func TestPlan_HugePagesWithoutRoomDoNotMove(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G huge:1G=6")
 	giants := func(s *guest.Spec) { s.PageSize = gib }
 	add(h, vm{name: "a", vcpus: 4, memory: 3 * gib, cpus: on(0), used: 2, wait: 2, spec: giants})
@@ -226,7 +226,7 @@ func TestHugePagesWithNoRoomStay(t *testing.T) {
 	}
 }
 
-func TestMemoryPinnedByVfioStays(t *testing.T) {
+func TestPlan_VFIOMemoryDoesNotMove(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
 	vfio := func(g *inventory.Guest) { g.Config.Devices = []string{"0000:01:00.0"} }
 	add(h, vm{name: "a", vcpus: 4, memory: 6 * gib, cpus: on(0), used: 2, wait: 2, change: vfio})
@@ -241,7 +241,7 @@ func TestMemoryPinnedByVfioStays(t *testing.T) {
 		t.Fatalf("the one without vfio must go, although it is greater\n%s", round.Text())
 	}
 	h = machine("nodes:2 cores:4 memory:16G")
-	add(h, vm{name: "a", vcpus: 4, memory: 6 * gib, cpus: on(1), lies: lies(0, 6*gib), used: 3, change: vfio})
+	add(h, vm{name: "a", vcpus: 4, memory: 6 * gib, cpus: on(1), memOn: bytesOn(0, 6*gib), used: 3, change: vfio})
 	if round := planned(t, h, policy.Policy{}); len(round.Moves) != 1 || round.Moves[0].Kind != plan.Repin {
 		t.Fatalf("its vCPUs can still go to its memory\n%s", round.Text())
 	}
@@ -270,7 +270,7 @@ func TestHugePagesOfManySizes(t *testing.T) {
 }
 
 // Xen leaves the memory of a running guest where it is.
-func TestMemoryOfXenGuestsStays(t *testing.T) {
+func TestPlan_XenMemoryDoesNotMove(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
 	xen := func(g *inventory.Guest) { g.Hypervisor, g.Can = guest.Xen, inventory.CapabilitiesOf(guest.Xen) }
 	for _, name := range []string{"a", "b"} {
@@ -281,16 +281,16 @@ func TestMemoryOfXenGuestsStays(t *testing.T) {
 		t.Fatalf("memory of a running Xen guest was moved\n%s", round.Text())
 	}
 	h = machine("nodes:2 cores:4 memory:16G")
-	add(h, vm{name: "a", vcpus: 4, memory: 6 * gib, cpus: on(1), lies: lies(0, 6*gib), used: 3, change: xen})
+	add(h, vm{name: "a", vcpus: 4, memory: 6 * gib, cpus: on(1), memOn: bytesOn(0, 6*gib), used: 3, change: xen})
 	if round := planned(t, h, policy.Policy{}); len(round.Moves) != 1 || round.Moves[0].Kind != plan.Repin {
 		t.Fatalf("its vCPUs can go to its memory\n%s", round.Text())
 	}
 }
 
-func TestMemoryComesBackFromANodeWithoutCPUs(t *testing.T) {
+func TestPlan_FetchesMemoryFromNodeWithoutCPUs(t *testing.T) {
 	h := machine("nodes:3 cores:4 memory:16G memory-only:1")
 	add(h, vm{name: "demoted", vcpus: 2, memory: 6 * gib, cpus: on(0), used: 2,
-		lies: topology.MemoryByNode{0: 2 * gib, 2: 4 * gib}})
+		memOn: topology.MemoryByNode{0: 2 * gib, 2: 4 * gib}})
 	add(h, vm{name: "a", vcpus: 4, memory: 2 * gib, cpus: on(1), used: 2, wait: 2})
 	add(h, vm{name: "b", vcpus: 4, memory: 2 * gib, cpus: on(1), used: 2, wait: 2})
 	round := planned(t, h, policy.Policy{})
@@ -321,7 +321,7 @@ func TestMemoryIntensiveGuestsAreSpread(t *testing.T) {
 	}
 }
 
-func TestNobodySuffersNothingMoves(t *testing.T) {
+func TestPlan_NoDegradedGuestNoMove(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
 	for i := range 3 { // lopsided, but everybody has what it wants
 		add(h, vm{name: fmt.Sprintf("g%d", i), vcpus: 1, memory: gib, cpus: on(0), used: 1})
@@ -397,14 +397,14 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-func TestACopyThatIsNotEarnedIsNotMade(t *testing.T) {
+func TestPlan_RefusesCopyThatDoesNotPay(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:256G")
-	add(h, vm{name: "a", vcpus: 4, memory: 200 * gib, cpus: on(1), lies: lies(0, 200*gib), used: 0.3})
+	add(h, vm{name: "a", vcpus: 4, memory: 200 * gib, cpus: on(1), memOn: bytesOn(0, 200*gib), used: 0.3})
 	add(h, vm{name: "busy", vcpus: 4, memory: gib, cpus: on(0), used: 3.8})
 	h.MoverBytesPerSecond = 100 * topology.MiB
 	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"busy": policy.ModeOff}}}
 	if round := planned(t, h, p); len(round.Moves) != 0 || len(round.Blocked) != 1 ||
-		!strings.Contains(round.Blocked[0].Why, "earned") {
+		!strings.Contains(round.Blocked[0].Why, "more CPU time than") {
 		t.Fatalf("34 minutes of copying for a third of a CPU\n%s", round.Text())
 	}
 }

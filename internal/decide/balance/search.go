@@ -5,22 +5,24 @@ import (
 	"slices"
 )
 
-// search looks for the best state of the host that allowed guests can reach.
+// search looks for the best state of the host that moves of the movable guests
+// can reach.
 type search struct {
 	m       *model
-	movable []int // guests
-	steps   int   // evaluations left
+	movable []int // indexes of guests
+	steps   int   // remaining evaluations
 }
 
-// enough is by how much a change must lower the cost to count.
+// enough is the smallest fall of the cost that counts as an improvement; less is
+// rounding.
 const enough = 1e-9
 
-// sweepSteps is how many evaluations a search may take for each of the
-// policy's search steps: one is a few sums.
+// sweepSteps is the number of evaluations for each of the policy's search steps:
+// an evaluation here is a few sums and much cheaper than a step of package place.
 const sweepSteps = 10
 
-// targets returns the changes that lead to the best states found, the best
-// state first; the model is left as it was.
+// targets returns the changes that lead to the best states found, best first. It
+// leaves the model unchanged.
 func (m *model) targets(movable []int, moves int) [][]change {
 	s := &search{m: m, movable: movable}
 	near := m.descent(movable, moves)
@@ -28,24 +30,24 @@ func (m *model) targets(movable []int, moves int) [][]change {
 		return [][]change{near}
 	}
 	far := m.changes(m.state(), s.enumerate())
-	if m.after(far) < m.after(near) {
+	if m.costAfter(far) < m.costAfter(near) {
 		return [][]change{far, near}
 	}
 	return [][]change{near, far}
 }
 
-// after is what the host costs after changes.
-func (m *model) after(changes []change) float64 {
-	was := m.back(changes)
-	m.make(changes...)
+// costAfter returns the host's cost after changes.
+func (m *model) costAfter(changes []change) float64 {
+	was := m.inverse(changes)
+	m.apply(changes...)
 	total := m.total()
-	m.make(was...)
+	m.apply(was...)
 	return total
 }
 
 // descent returns the changes of the best of several descents: one from the
-// state as it is, and where few guests can move one without each of them and
-// one from each of their other layouts. All share the steps.
+// current state and, if at most fewMovable guests can move, one without each of
+// them and one from each of their other layouts. All share the same steps.
 func (m *model) descent(movable []int, moves int) []change {
 	s := &search{m: m, movable: movable, steps: sweepSteps * m.policy.SearchSteps}
 	first := m.state()
@@ -55,10 +57,10 @@ func (m *model) descent(movable []int, moves int) []change {
 	if len(movable) > fewMovable {
 		return m.changes(first, best)
 	}
-	began := slices.Clone(m.asked)
+	began := slices.Clone(m.usage)
 	again := func() {
 		s.descend(moves)
-		if total := m.total(); total < low-enough && m.allHold(began) {
+		if total := m.total(); total < low-enough && m.allAllowed(began) {
 			best, low = m.state(), total
 		}
 		m.restore(first)
@@ -68,8 +70,8 @@ func (m *model) descent(movable []int, moves int) []change {
 		again()
 		for l := range m.guests[g].layouts {
 			c := change{g, l}
-			if l != m.guests[g].at && !m.guests[g].layouts[l].barred {
-				m.make(c) // it need not be possible alone: what follows may make room
+			if l != m.guests[g].at && !m.guests[g].layouts[l].rejected {
+				m.apply(c) // it need not be allowed alone: further changes may make room
 				again()
 			}
 		}
@@ -77,7 +79,8 @@ func (m *model) descent(movable []int, moves int) []change {
 	return m.changes(first, best)
 }
 
-// fewMovable is up to how many guests a descent is begun anew from each.
+// fewMovable is the number of movable guests up to which descent starts again
+// from each guest's other layouts.
 const fewMovable = 16
 
 func (m *model) state() []int {
@@ -91,7 +94,7 @@ func (m *model) state() []int {
 func (m *model) restore(at []int) {
 	for i := range at {
 		if m.guests[i].at != at[i] {
-			m.make(change{i, at[i]})
+			m.apply(change{i, at[i]})
 		}
 	}
 }
@@ -106,7 +109,7 @@ func (m *model) changes(from, to []int) []change {
 	return out
 }
 
-// few reports whether all combinations can be tried.
+// few reports whether the combinations of all layouts are few enough to try all.
 func (s *search) few() bool {
 	product := 1
 	for _, g := range s.movable {
@@ -118,16 +121,15 @@ func (s *search) few() bool {
 	return true
 }
 
-// enumerate returns the best of all combinations that fill no node's CPUs
-// beyond the limit.
+// enumerate returns the best allowed combination of all layouts.
 func (s *search) enumerate() []int {
 	first := s.m.state()
-	began := slices.Clone(s.m.asked)
+	began := slices.Clone(s.m.usage)
 	best, low := first, s.m.total()-enough
 	var try func(k int)
 	try = func(k int) {
 		if k == len(s.movable) {
-			if cost := s.m.total(); cost < low && s.m.allHold(began) {
+			if cost := s.m.total(); cost < low && s.m.allAllowed(began) {
 				best, low = s.m.state(), cost-enough
 			}
 			return
@@ -135,31 +137,32 @@ func (s *search) enumerate() []int {
 		g := s.movable[k]
 		was := s.m.guests[g].at
 		for l := range s.m.guests[g].layouts {
-			if !s.m.guests[g].layouts[l].barred {
-				s.m.make(change{g, l})
+			if !s.m.guests[g].layouts[l].rejected {
+				s.m.apply(change{g, l})
 				try(k + 1)
 			}
 		}
-		s.m.make(change{g, was})
+		s.m.apply(change{g, was})
 	}
 	try(0)
 	s.m.restore(first)
-	copy(s.m.asked, began) // sums may have lost a little
+	copy(s.m.usage, began) // discard rounding errors
 	return best
 }
 
-// allHold reports whether the state may be reached from the one that began.
-func (m *model) allHold(began []asked) bool {
+// allAllowed reports whether every node allows the change from its usage in began
+// to its present usage.
+func (m *model) allAllowed(began []usage) bool {
 	for i := range m.nodes {
-		if !m.holds(i, &began[i], 0) {
+		if !m.allowed(i, &began[i], 0) {
 			return false
 		}
 	}
 	return true
 }
 
-// descend makes the best single move, or where there is none the best pair,
-// until nothing helps or enough guests have moved.
+// descend repeatedly makes the best single move, or the best pair if no single
+// move helps, until nothing helps or the number of moves is reached.
 func (s *search) descend(moves int) {
 	for range moves {
 		found, rise := s.single()
@@ -169,14 +172,14 @@ func (s *search) descend(moves int) {
 		if rise > -enough {
 			return
 		}
-		s.m.make(found...)
+		s.m.apply(found...)
 	}
 }
 
-// options calls yield for every layout that a guest could have instead of its own.
+// options yields every other layout of a guest that was not rejected.
 func (s *search) options(g int, yield func(change)) {
 	for l := range s.m.guests[g].layouts {
-		if l != s.m.guests[g].at && !s.m.guests[g].layouts[l].barred && s.steps > 0 {
+		if l != s.m.guests[g].at && !s.m.guests[g].layouts[l].rejected && s.steps > 0 {
 			s.steps--
 			yield(change{g, l})
 		}
@@ -195,14 +198,14 @@ func (s *search) single() (best []change, low float64) {
 	return best, low
 }
 
-// pair looks for two moves that help together: a swap, or one that makes room
-// for the other. The second concerns a node that the first fills.
+// pair looks for two moves that help together: a swap, or a move that makes room
+// for another. The second guest is on a node that the first moves to.
 func (s *search) pair() (best []change, low float64) {
 	low = math.Inf(1)
 	for _, g := range s.movable {
 		s.options(g, func(c change) {
 			if rise, _ := s.m.try(c); rise > -enough && !s.m.guests[g].degraded {
-				return // alone it makes nothing better, and nobody waits for it
+				return // it does not help alone, and the guest is not degraded
 			}
 			for _, other := range s.movable {
 				if other == g || !s.m.meets(other, c) {
@@ -219,7 +222,7 @@ func (s *search) pair() (best []change, low float64) {
 	return best, low
 }
 
-// meets reports whether a guest is on a node that a change goes to.
+// meets reports whether a guest is on a target node of a change.
 func (m *model) meets(guest int, c change) bool {
 	for _, s := range m.guests[c.guest].layouts[c.layout].on {
 		for _, t := range m.guests[guest].layout().on {

@@ -44,10 +44,10 @@ func drawState(t *rapid.T) (*inventory.Host, policy.Policy) {
 				v.memory += gib
 			}
 		}
-		v.lies = topology.MemoryByNode{}
+		v.memOn = topology.MemoryByNode{}
 		for left := v.memory; left > 0; {
 			part := min(left, topology.Bytes(rapid.IntRange(1, 6).Draw(t, "part"))*gib)
-			v.lies[node("lies", nodes+dry)] += part
+			v.memOn[node("lies", nodes+dry)] += part
 			left -= part
 		}
 		v.used = float64(v.vcpus) * rapid.Float64Range(0, 1).Draw(t, "used")
@@ -77,7 +77,7 @@ func drawState(t *rapid.T) (*inventory.Host, policy.Policy) {
 	return h, p
 }
 
-func TestEveryStateOnTheWayIsLegal(t *testing.T) {
+func TestPlan_IntermediateStatesAreLegal(t *testing.T) {
 	moves := 0
 	rapid.Check(t, func(t *rapid.T) {
 		h, p := drawState(t)
@@ -89,7 +89,7 @@ func TestEveryStateOnTheWayIsLegal(t *testing.T) {
 		after := legal(t, h, p, round) // also: never worse
 		seen := newModel(Request{Host: &after, Policy: p, Now: noon}).total()
 		if len(round.Moves) > 0 && seen > round.Before+1e-6 {
-			t.Fatalf("seen anew the host costs %v, it was %v\n%s", seen, round.Before, round.Text())
+			t.Fatalf("observed again, the host costs %v, want %v\n%s", seen, round.Before, round.Text())
 		}
 		for _, m := range round.Moves {
 			for _, g := range m.Guests {
@@ -105,12 +105,12 @@ func TestEveryStateOnTheWayIsLegal(t *testing.T) {
 		}
 	})
 	if moves == 0 {
-		t.Error("no state had anything to move: the test shows nothing")
+		t.Error("no state had anything to move: the test proves nothing")
 	}
 }
 
-// What one round settles, the next does not take back: with no memory of the
-// past at all, rounds end.
+// A plan does not revert the plan before it: even without the history of moves,
+// repeated planning ends with no move.
 func TestRoundsSettle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h, p := drawState(t)
@@ -138,10 +138,10 @@ func TestRoundsSettle(t *testing.T) {
 	})
 }
 
-// What the search looks for can be reached from the state as it is: it fills no
-// node's CPUs beyond the limit, and promises nothing that is not there. Guests
-// that leave and come back on the way are no exception.
-func TestTheSearchKeepsTheLimits(t *testing.T) {
+// The states that the search returns respect the limits: no node's CPUs are
+// filled beyond the limit, and no memory is promised twice. This includes searches
+// in which guests leave a node and return.
+func TestSearch_RespectsLimits(t *testing.T) {
 	found := 0
 	rapid.Check(t, func(t *rapid.T) {
 		h, p := drawState(t)
@@ -161,6 +161,6 @@ func TestTheSearchKeepsTheLimits(t *testing.T) {
 		}
 	})
 	if found == 0 {
-		t.Error("nothing was found anywhere: the test shows nothing")
+		t.Error("nothing was found anywhere: the test proves nothing")
 	}
 }

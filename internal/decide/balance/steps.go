@@ -13,28 +13,28 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// planner collects the moves of a round. Its host and model are always as
-// they will be after the moves so far.
+// planner collects the moves of a plan. Its host and model always represent the
+// state after the moves collected so far.
 type planner struct {
 	model   *model
 	host    inventory.Host
 	round   plan.Plan
 	budget  budget
-	refused map[string]string // why a guest that should move did not, by name
+	refused map[string]string // why a wanted move of a guest was refused, by name
 }
 
-// budget is what is left of a round's.
+// budget is what remains of the policy's limits for one plan.
 type budget struct {
 	bytes  topology.Bytes
 	guests int
 }
 
-// searches bounds how often a pass looks for a better state: once for each
-// move refused on the way to the last.
+// searches bounds how often a pass repeats the search. It repeats after each
+// refused or committed group of moves.
 const searches = 12
 
-// pass plans the moves that the mode allows: in auto those of guests that may
-// be moved, in advise all that would help, on top of the former.
+// pass plans the moves of one mode: auto considers guests in mode auto; advise
+// considers all guests, on top of the moves already planned.
 func (p *planner) pass(mode policy.Mode) {
 	for range searches {
 		movable := p.movable(mode)
@@ -43,8 +43,8 @@ func (p *planner) pass(mode policy.Mode) {
 		}
 		again := false
 		for _, wanted := range p.model.targets(movable, 2*p.budget.guests) {
-			if again = p.approach(p.model.sparing(wanted)); again {
-				break // one state may be out of reach, the other is not
+			if again = p.commitAll(p.model.preferRepin(wanted)); again {
+				break // the other state may be reachable if this one is not
 			}
 		}
 		if !again {
@@ -65,9 +65,10 @@ func (p *planner) movable(mode policy.Mode) []int {
 	return out
 }
 
-// approach makes the wanted changes one by one, or two at once, as far as
-// each is worth making; again reports whether another search may find more.
-func (p *planner) approach(wanted []change) (again bool) {
+// commitAll commits the wanted changes in the best order, in groups as small as
+// possible, skipping those that are not worth making. again reports whether
+// another search may find more.
+func (p *planner) commitAll(wanted []change) (again bool) {
 	if few := len(wanted) > 1 && len(wanted) <= exchangedAtOnce; few && !p.orderable(wanted) && p.commit(wanted) == "" {
 		return true
 	}
@@ -84,7 +85,7 @@ func (p *planner) approach(wanted []change) (again bool) {
 			}
 		}
 		if why != "" && len(group) == 1 {
-			p.model.guests[group[0].guest].layouts[group[0].layout].barred = true
+			p.model.guests[group[0].guest].layouts[group[0].layout].rejected = true
 		}
 		wanted = minus(wanted, group)
 		again = true
@@ -92,8 +93,7 @@ func (p *planner) approach(wanted []change) (again bool) {
 	return again
 }
 
-// orderable reports whether the changes can be made in the order in which
-// next would, down to the last.
+// orderable reports whether all changes can be made in the order that next gives.
 func (p *planner) orderable(wanted []change) bool {
 	first := p.model.state()
 	defer p.model.restore(first)
@@ -102,14 +102,15 @@ func (p *planner) orderable(wanted []change) bool {
 		if group == nil {
 			return false
 		}
-		p.model.make(group...)
+		p.model.apply(group...)
 		wanted = minus(wanted, group)
 	}
 	return true
 }
 
-// next is the change that helps most now, or the few that do together where
-// fewer do not.
+// next returns the change that lowers the cost most in the current state. If no
+// single change lowers it, next returns the best smallest group that does; nil
+// if there is none.
 func (p *planner) next(wanted []change) []change {
 	for size := 1; size <= exchangedAtOnce; size++ {
 		if size > 2 && len(wanted) > fewWanted {
@@ -129,14 +130,13 @@ func (p *planner) next(wanted []change) []change {
 	return nil
 }
 
-// Guests that only move together are looked for up to so many at once, among
-// so many.
+// Limits of the search for guests that only help if they move together.
 const (
-	exchangedAtOnce = 5
-	fewWanted       = 12
+	exchangedAtOnce = 5  // largest group
+	fewWanted       = 12 // number of wanted changes up to which groups of three and more are tried
 )
 
-// eachGroup yields every group of so many changes.
+// eachGroup yields every group of the given size.
 func eachGroup(from []change, size int, group []change, yield func([]change)) {
 	if size == 0 {
 		yield(group)
@@ -161,24 +161,26 @@ func minus(all, some []change) []change {
 	return out
 }
 
-// commit checks a move against gates and rules and adds it to the round; it
-// says why where it does not.
+// commit adds a move to the plan if the budget, its benefit and all placement
+// rules permit it. Otherwise it returns the reason.
 func (p *planner) commit(group []change) (why string) {
 	bytes := p.bytes(group)
 	if len(group) > p.budget.guests {
-		return "the round's budget of guests is used up"
+		return fmt.Sprintf("this plan already moves as many VMs as the policy allows (guests_per_round %d)",
+			p.model.policy.Balance.GuestsPerRound)
 	}
 	if alone := len(p.round.Moves) == 0; bytes > p.budget.bytes && !alone {
-		return fmt.Sprintf("%v to copy, the round's budget has %v left", bytes, p.budget.bytes)
+		return fmt.Sprintf("the move copies %v, and %v of this plan's copy budget (bytes_per_round) are left", bytes,
+			p.budget.bytes)
 	}
 	if _, ok := p.model.try(group...); !ok {
-		return "a node would lack CPUs or memory"
+		return "a target node has too few CPUs or too little memory"
 	}
 	benefit, price, relief := p.weigh(group, bytes)
 	if why := p.gate(benefit, price, relief); why != "" {
 		return why
 	}
-	host, moves, why := p.settle(group)
+	host, moves, why := p.placeGroup(group)
 	if why != "" {
 		return why
 	}
@@ -187,7 +189,7 @@ func (p *planner) commit(group []change) (why string) {
 	move.Advised = p.advised(group)
 	move.Why = p.why(group, relief, benefit, price)
 	p.host = host
-	p.model.make(group...)
+	p.model.apply(group...)
 	for _, c := range group {
 		p.model.guests[c.guest].moved = true
 	}
@@ -197,9 +199,9 @@ func (p *planner) commit(group []change) (why string) {
 	return ""
 }
 
-// advised reports whether a move is only to be shown: a guest's mode does not
-// allow it, or it was found on top of another that is only shown, and may count
-// on what that one leaves.
+// advised reports whether a move is only advice: a guest's mode does not allow
+// the daemon to move it, or the move follows another that is only advice and may
+// need the resources that one would free.
 func (p *planner) advised(group []change) bool {
 	for _, c := range group {
 		if p.model.guests[c.guest].mode != policy.ModeAuto {
@@ -210,16 +212,17 @@ func (p *planner) advised(group []change) bool {
 	return n > 0 && p.round.Moves[n-1].Advised
 }
 
-// settle places the guests of a group under all rules, on the host as it will
-// be then.
-func (p *planner) settle(group []change) (inventory.Host, []plan.GuestMove, string) {
+// placeGroup computes and checks the placements of a group's guests, on the host
+// after the moves planned so far. It returns the host after the group's move, the
+// moves, and the reason if a rule forbids them.
+func (p *planner) placeGroup(group []change) (inventory.Host, []plan.GuestMove, string) {
 	host := p.host
-	lifted := make([]inventory.Guest, len(group))
+	removed := make([]inventory.Guest, len(group))
 	for i, c := range group {
-		host, lifted[i] = without(host, p.model.guests[c.guest].name())
+		host, removed[i] = without(host, p.model.guests[c.guest].name())
 	}
 	if len(group) > 1 && !p.canExchange(group) {
-		return host, nil, "there is no room on any node to exchange memory through"
+		return host, nil, "no node has free memory through which the VMs could exchange theirs"
 	}
 	moves := make([]plan.GuestMove, len(group))
 	for i, c := range group {
@@ -229,8 +232,8 @@ func (p *planner) settle(group []change) (inventory.Host, []plan.GuestMove, stri
 		if err != nil {
 			return host, nil, err.Error()
 		}
-		placed = adopt.Align(placed, lifted[i].Config)
-		host = with(host, lifted[i], g.spec, placed)
+		placed = adopt.Align(placed, removed[i].Config)
+		host = with(host, removed[i], g.spec, placed)
 		moves[i] = plan.GuestMove{
 			Guest: g.name(), Placement: placed, Bytes: topology.Bytes(l.copied * float64(g.resident)),
 			Undo: plan.Undo{
@@ -249,12 +252,12 @@ func (p *planner) settle(group []change) (inventory.Host, []plan.GuestMove, stri
 	return host, moves, ""
 }
 
-// exchangeRoom is what must be free somewhere to exchange the memory of two
-// guests chunk by chunk.
+// exchangeRoom is the free memory that one target node needs so that two guests
+// can exchange memory chunk by chunk: the smallest slice that a move copies.
 const exchangeRoom = 64 * topology.MiB
 
-// canExchange reports whether the memory of one of the guests can begin to
-// move: where nothing is free anywhere, none can make room for another.
+// canExchange reports whether at least one guest's memory can begin to move. If
+// all target nodes are full, no guest can make room for another.
 func (p *planner) canExchange(group []change) bool {
 	copies := false
 	for _, c := range group {
@@ -272,7 +275,8 @@ func (p *planner) canExchange(group []change) bool {
 	return !copies
 }
 
-// free is what can be taken of a node at once in pages of a size.
+// free returns the bytes that can be allocated on a node at once in pages of a
+// size.
 func free(n *topology.Node, size topology.Bytes) topology.Bytes {
 	for _, p := range n.HugePages {
 		if p.Size == size && size > 0 {
@@ -297,5 +301,5 @@ func normal(s guest.Spec) guest.Spec {
 	if n, err := s.Normalize(); err == nil {
 		return n
 	}
-	return s // a guest made by others may be what no new one could ask for
+	return s // an unmanaged guest may have a configuration that no spec can request
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// subject is a guest as balancing sees it.
+// subject is a guest with the figures that the planner needs.
 type subject struct {
 	seen    *inventory.Guest
 	spec    guest.Spec
@@ -22,37 +22,45 @@ type subject struct {
 	blocked plan.Blocked // why it cannot move at all; no kind if it can
 	pinned  bool         // its memory cannot move: vfio pins it, or its hypervisor moves none of a running guest
 
-	load      *inventory.GuestLoad // nil: not measured, or figures that cannot be
-	demand    float64              // CPUs it asks for, as measured; else its vCPUs
-	intensity float64              // how much its speed depends on memory, 0 to 1
-	mbps      float64
-	stretch   float64 // measured remote share over the one expected from where things lie
-	resident  topology.Bytes
-	dedicated float64 // CPUs that its vCPUs have alone, idle siblings included
-	size      int     // of its pages, an index into model.sizes
+	load        *inventory.GuestLoad // nil: not measured, or invalid figures
+	demand      float64              // CPUs: used plus waited for, if measured; else the number of vCPUs
+	intensity   float64              // how much its speed depends on memory, 0 to 1 (cost.Intensity)
+	mbps        float64              // memory traffic in MB a second
+	remoteScale float64              // measured share of remote accesses over the share that the layout predicts
+	resident    topology.Bytes
+	dedicated   float64 // CPUs dedicated to its vCPUs, idle SMT siblings included
+	size        int     // page size, as an index into model.sizes
 
-	layouts []layout // the first is how it is now
-	at      int
-	left    topology.NodeSet // nodes it left not long ago
-	limited error            // of a layout left out: an inventory.NodeLimitError
+	layouts   []layout         // layouts[0] is the current one of the host
+	at        int              // index of the layout in the model's state
+	leftNodes topology.NodeSet // nodes that it left within policy.Balance.NoReturn
+	limited   error            // the inventory.NodeLimitError of an excluded layout
 
-	degraded, patient, moved bool
-	costAtFirst              float64
+	degraded, eligible, moved bool
+	initialCost               float64
 }
 
 func (g *subject) name() string    { return g.seen.Name }
 func (g *subject) layout() *layout { return &g.layouts[g.at] }
 func (g *subject) exclusive() bool { return g.spec.CPU.Binding == guest.CPUExclusive }
 
-// fixedCost is the part of a guest's cost that does not depend on others.
+// fixedCost is the part of a guest's cost that does not depend on other
+// guests: see costOf.
 func (g *subject) fixedCost() float64 { return g.costOf(g.layout()) }
 
+// costOf returns the cost of a layout, in units of the price list times CPUs:
+//
+//	demand (intensity access + price)
+//
+// demand is in CPUs; intensity (0 to 1) scales the access cost because a guest
+// that rarely misses its caches loses little to slow memory; price is the
+// one-time price of getting there, which every CPU in demand pays.
 func (g *subject) costOf(l *layout) float64 {
 	return g.demand * (g.intensity*l.access + l.price)
 }
 
-// addGuests adds every guest that takes something of the host. They are in
-// the order of their names.
+// addGuests adds every guest that uses resources of the host, in the order of
+// their names.
 func (m *model) addGuests(r Request) {
 	held := map[string][]inventory.Holding{}
 	for _, h := range r.Host.Holdings("") {
@@ -69,17 +77,17 @@ func (m *model) addGuests(r Request) {
 		}
 		s := m.subject(g)
 		if i > 0 && r.Host.Guests[i-1].Name == g.Name || i+1 < len(r.Host.Guests) && r.Host.Guests[i+1].Name == g.Name {
-			s.blocked = plan.Blocked{Kind: plan.BlockedAmbiguous, Why: "has the name of another guest"}
+			s.blocked = plan.Blocked{Kind: plan.BlockedAmbiguous, Why: "another VM has the same name"}
 		}
-		s.rest(r, m.policy.Balance)
+		s.applyCooldown(r, m.policy.Balance)
 		if claimed[g.Name] {
-			s.blocked = plan.Blocked{Kind: plan.BlockedBusy, Why: "is being created or moved already"}
+			s.blocked = plan.Blocked{Kind: plan.BlockedBusy, Why: "is already being created or moved"}
 		}
-		now := m.asItIs(&s, held[g.Name])
+		now := m.currentLayout(&s, held[g.Name])
 		s.layouts = append(s.layouts, now)
 		m.guests = append(m.guests, s)
-		for _, on := range now.on { // what it holds is counted already
-			a := &m.asked[on.node]
+		for _, on := range now.on { // capacity.Available has counted its promises already
+			a := &m.usage[on.node]
 			a.cpu += s.demand * on.cpu
 			a.alone += s.demand * on.alone
 			a.mem += s.demand * on.mem
@@ -95,7 +103,7 @@ func (m *model) addGuests(r Request) {
 }
 
 func (m *model) subject(g *inventory.Guest) subject {
-	s := subject{seen: g, mode: m.policy.Balance.ModeOf(g.Name, g.Ours()), stretch: 1, intensity: 1}
+	s := subject{seen: g, mode: m.policy.Balance.ModeOf(g.Name, g.Ours()), remoteScale: 1, intensity: 1}
 	s.spec = specOf(g)
 	s.size = m.size(s.spec.PageSize)
 	s.demand = float64(s.spec.VCPUs)
@@ -116,11 +124,12 @@ func (m *model) subject(g *inventory.Guest) subject {
 		s.blocked = plan.Blocked{Kind: plan.BlockedNotRunning, Why: "is " + g.State}
 	case s.size < 0:
 		s.blocked = plan.Blocked{Kind: plan.BlockedPageSize,
-			Why: fmt.Sprintf("has pages of %v; the host has more page sizes than are told apart", s.spec.PageSize)}
+			Why: fmt.Sprintf("uses pages of %v, and the planner supports only %d page sizes for each host",
+				s.spec.PageSize, maxSizes)}
 	case s.spec.CPU.Binding == guest.CPUNone || s.spec.Binding.Mode == guest.MemoryNone:
-		s.blocked = plan.Blocked{Kind: plan.BlockedUnbound, Why: "asks not to be bound"}
+		s.blocked = plan.Blocked{Kind: plan.BlockedUnbound, Why: "its spec asks for no binding"}
 	case s.spec.Topology.Mode == guest.TopologyMirror:
-		s.blocked = plan.Blocked{Kind: plan.BlockedMirror, Why: "mirrors the host: it is on all nodes"}
+		s.blocked = plan.Blocked{Kind: plan.BlockedMirror, Why: "mirrors the host's topology and so uses all nodes"}
 	}
 	return s
 }
@@ -128,7 +137,8 @@ func (m *model) subject(g *inventory.Guest) subject {
 // fixed reports whether the guest cannot move at all.
 func (g *subject) fixed() bool { return g.blocked.Kind != "" }
 
-// specOf is what a guest asked for, or would have.
+// specOf returns the guest's spec, or for an unmanaged guest the spec derived
+// from its configuration.
 func specOf(g *inventory.Guest) guest.Spec {
 	s := adopt.Spec(*g)
 	if g.Spec != nil {
@@ -138,16 +148,17 @@ func specOf(g *inventory.Guest) guest.Spec {
 	return normal(s)
 }
 
-// rest keeps a guest where it is that moved not long ago, and notes where it
-// shall not return to.
-func (g *subject) rest(r Request, b policy.Balance) {
+// applyCooldown blocks a guest that moved recently, and records the nodes that
+// it must not return to yet. The cooldown doubles with each move within
+// policy.Balance.NoReturn.
+func (g *subject) applyCooldown(r Request, b policy.Balance) {
 	recent, last := 0, time.Time{}
 	for _, past := range r.Past.Moves {
 		if past.Guest != g.name() || r.Now.Sub(past.At) >= time.Duration(b.NoReturn) {
 			continue
 		}
 		recent++
-		g.left = g.left.Union(past.From.Minus(past.To))
+		g.leftNodes = g.leftNodes.Union(past.From.Minus(past.To))
 		if past.At.After(last) {
 			last = past.At
 		}
@@ -158,7 +169,7 @@ func (g *subject) rest(r Request, b policy.Balance) {
 	cooldown := time.Duration(b.Cooldown) << min(recent-1, 16)
 	if until := last.Add(cooldown); r.Now.Before(until) {
 		g.blocked = plan.Blocked{Kind: plan.BlockedCooldown, Until: until.UTC(),
-			Why: fmt.Sprintf("in cooldown until %s: %d moves within %v", until.UTC().Format(time.RFC3339), recent,
-				b.NoReturn)}
+			Why: fmt.Sprintf("in cooldown until %s (moves within the last %v: %d)",
+				until.UTC().Format(time.RFC3339), b.NoReturn, recent)}
 	}
 }

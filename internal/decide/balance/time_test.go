@@ -47,17 +47,17 @@ func run(
 
 // contend gives every guest what its node has: demand is shared out evenly.
 func contend(h *inventory.Host, demand map[string]float64) {
-	asked := map[topology.NodeID]float64{}
+	demanded := map[topology.NodeID]float64{}
 	home := map[string]topology.NodeID{}
 	for _, g := range h.Guests {
 		n, _ := h.Topology.NodesOf(g.Seen.Threads[0].Affinity).First()
 		home[g.Name] = n
-		asked[n] += demand[g.Name]
+		demanded[n] += demand[g.Name]
 	}
 	for i := range h.Guests {
 		g := &h.Guests[i]
 		n, _ := h.Topology.Node(home[g.Name])
-		got := min(1, float64(n.CPUs.Len())/asked[n.ID])
+		got := min(1, float64(n.CPUs.Len())/demanded[n.ID])
 		g.Seen.Load.CPU, g.Seen.Load.Wait = demand[g.Name]*got, demand[g.Name]*(1-got)
 	}
 }
@@ -77,7 +77,7 @@ func TestTwoGuestsDoNotPingPong(t *testing.T) {
 	}
 	restless := policy.Policy{Balance: policy.Balance{DegradedFor: hasty, Cooldown: 1, NoReturn: 1}}
 	if moves := run(t, *h, restless, 2*time.Hour, 5*time.Second, changing); len(moves) < 20 {
-		t.Errorf("only %d moves without rest: the test shows nothing", len(moves))
+		t.Errorf("only %d moves without rest: the test proves nothing", len(moves))
 	}
 	moves := run(t, *h, policy.Policy{}, 2*time.Hour, 5*time.Second, changing)
 	perGuest := map[string]int{}
@@ -125,11 +125,11 @@ func TestNoiseMovesNothingIn24Hours(t *testing.T) {
 		2*time.Second, noise()); len(
 		moves,
 	) == 0 {
-		t.Error("not even without degraded_for does this noise move anything: the test shows nothing")
+		t.Error("not even without degraded_for does this noise move anything: the test proves nothing")
 	}
 }
 
-func TestPatienceAndHysteresis(t *testing.T) {
+func TestPlan_DegradedForAndHysteresis(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
 	add(h, vm{name: "a", vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2})
 	add(h, vm{name: "b", vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2})
@@ -162,9 +162,9 @@ func TestPatienceAndHysteresis(t *testing.T) {
 	}
 }
 
-func TestAGuestRestsLongerEachTime(t *testing.T) {
+func TestPlan_CooldownGrowsWithEachMove(t *testing.T) {
 	h := machine("nodes:4 cores:4 memory:16G")
-	add(h, vm{name: "a", vcpus: 2, memory: 2 * gib, cpus: on(0), lies: lies(1, 2*gib), used: 2})
+	add(h, vm{name: "a", vcpus: 2, memory: 2 * gib, cpus: on(0), memOn: bytesOn(1, 2*gib), used: 2})
 	moved := func(ago time.Duration, from topology.NodeID) Moved {
 		return Moved{"a", noon.Add(-ago), topology.SetOf(from), topology.SetOf[topology.NodeID](0)}
 	}

@@ -130,7 +130,7 @@ func guestOf(t *testing.T, d *datadriven.TestData) (vm, error) {
 	if v.memory, err = topology.ParseBytes(memory); err != nil {
 		return vm{}, err
 	}
-	v.lies = topology.MemoryByNode{}
+	v.memOn = topology.MemoryByNode{}
 	for _, arg := range d.CmdArgs {
 		switch arg.Key {
 		case "on":
@@ -147,7 +147,7 @@ func guestOf(t *testing.T, d *datadriven.TestData) (vm, error) {
 					return vm{}, err
 				}
 				id, _ := set.First()
-				if v.lies[id], err = topology.ParseBytes(size); err != nil {
+				if v.memOn[id], err = topology.ParseBytes(size); err != nil {
 					return vm{}, err
 				}
 			}
@@ -163,9 +163,9 @@ func guestOf(t *testing.T, d *datadriven.TestData) (vm, error) {
 			v.spec = func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: count} }
 		}
 	}
-	if len(v.lies) == 0 {
+	if len(v.memOn) == 0 {
 		for _, n := range v.cpus {
-			v.lies[n] = v.memory / topology.Bytes(len(v.cpus))
+			v.memOn[n] = v.memory / topology.Bytes(len(v.cpus))
 		}
 	}
 	return v, nil

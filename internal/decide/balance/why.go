@@ -8,7 +8,7 @@ import (
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
-// kind names what a group of changes does.
+// kind classifies a group of changes.
 func (p *planner) kind(group []change) plan.MoveKind {
 	if len(group) > 1 {
 		return plan.Swap
@@ -32,7 +32,8 @@ func (p *planner) kind(group []change) plan.MoveKind {
 	return plan.MoveGuest
 }
 
-// crowded reports whether the bandwidth of a guest's memory is what it lacks.
+// crowded reports whether the memory bandwidth of a guest's nodes is used up
+// to the policy's threshold or beyond.
 func (m *model) crowded(g *subject) bool {
 	use := 0.0
 	for _, s := range g.layout().on {
@@ -41,20 +42,22 @@ func (m *model) crowded(g *subject) bool {
 	return use >= m.policy.Balance.Traffic
 }
 
-// why gives the reason of a move in a few sentences.
+// why explains a move: the degradation that it ends, the nodes, the change in
+// CPU use, the benefit and the price.
 func (p *planner) why(group []change, r relief, benefit plan.Benefit, price plan.Price) string {
 	m := p.model
 	var b strings.Builder
 	degraded := m.degradation(r.guest, m.policy.Balance.Clear).Why
 	if degraded == "" {
-		degraded = "was relieved by the moves before"
+		degraded = "earlier moves of this plan end its degradation"
 	}
-	fmt.Fprintf(&b, "%s: %s, and would lose %.0f %% less", r.guest.name(), degraded, 100*(1-ratio(r.after, r.before)))
+	fmt.Fprintf(&b, "%s: %s; the move lowers its cost by %.0f %%", r.guest.name(), degraded,
+		100*(1-ratio(r.after, r.before)))
 	for _, c := range group {
 		g := &m.guests[c.guest]
 		then := &g.layouts[c.layout]
-		fmt.Fprintf(&b, "; %s (%.3g CPUs asked for) goes from nodes %s, memory %s, to nodes %s", g.name(), g.demand,
-			m.vcpuNodes(g.layout()), m.memoryOf(g.layout()), m.vcpuNodes(then))
+		fmt.Fprintf(&b, "; %s (CPU demand %.3g) moves from vCPUs on nodes %s and memory %s to nodes %s", g.name(),
+			g.demand, m.vcpuNodes(g.layout()), m.memoryOf(g.layout()), m.vcpuNodes(then))
 	}
 	var uses []string
 	before := map[int]float64{}
@@ -62,20 +65,25 @@ func (p *planner) why(group []change, r relief, benefit plan.Benefit, price plan
 	for _, i := range touched {
 		before[i] = m.use(i)
 	}
-	was := m.back(group)
-	m.make(group...)
+	was := m.inverse(group)
+	m.apply(group...)
 	for i := range m.nodes {
 		if was, ok := before[i]; ok && m.nodes[i].cpus > 0 && m.use(i) != was {
-			uses = append(uses, fmt.Sprintf("node %d from %.0f to %.0f %%", m.nodes[i].id, 100*was, 100*m.use(i)))
+			uses = append(uses, fmt.Sprintf("node %d %.0f -> %.0f %%", m.nodes[i].id, 100*was, 100*m.use(i)))
 		}
 	}
-	m.make(was...)
+	m.apply(was...)
 	if len(uses) > 0 {
-		fmt.Fprintf(&b, "; CPUs asked for: %s", strings.Join(uses, ", "))
+		fmt.Fprintf(&b, "; CPU demand: %s", strings.Join(uses, ", "))
 	}
-	fmt.Fprintf(&b, "; saves %.3g CPUs lost to memory and %.3g to waiting; copies %v in %v at %v a second (%s)",
-		benefit.AccessCPUs, benefit.WaitCPUs, price.Bytes, price.Took.Round(100*time.Millisecond), price.BytesPerSecond,
-		price.RateFrom)
+	fmt.Fprintf(&b, "; saves %.3g CPUs lost to slow memory and %.3g CPUs of waiting", benefit.AccessCPUs,
+		benefit.WaitCPUs)
+	if price.Bytes == 0 {
+		b.WriteString("; copies no memory")
+	} else {
+		fmt.Fprintf(&b, "; copies %v in %v at %v a second (%s)", price.Bytes, price.Took.Round(100*time.Millisecond),
+			price.BytesPerSecond, price.RateFrom)
+	}
 	return b.String()
 }
 

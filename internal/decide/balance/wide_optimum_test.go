@@ -30,13 +30,13 @@ func drawWide(t *rapid.T) *inventory.Host {
 		v.cpus = on(node.Draw(t, "runs"))
 		if second := node.Draw(t, "second"); second != v.cpus[0] && rapid.Bool().Draw(t, "wide") {
 			v.cpus, v.vcpus, v.memory = on(v.cpus[0], second), 2*v.vcpus, 2*v.memory
-			v.lies = topology.MemoryByNode{v.cpus[0]: v.memory / 2, second: v.memory / 2}
+			v.memOn = topology.MemoryByNode{v.cpus[0]: v.memory / 2, second: v.memory / 2}
 			if rapid.Bool().Draw(t, "cells") {
 				v.spec = func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2} }
 			}
 		}
 		if rapid.Bool().Draw(t, "strayed") {
-			v.lies = lies(node.Draw(t, "lies"), v.memory)
+			v.memOn = bytesOn(node.Draw(t, "lies"), v.memory)
 		}
 		v.used = float64(v.vcpus) * rapid.Float64Range(0.3, 0.9).Draw(t, "used")
 		v.wait = (float64(v.vcpus) - v.used) * rapid.Float64Range(0.1, 1).Draw(t, "wait")
@@ -58,9 +58,9 @@ func everywhere(m *model) {
 			for a := range m.nodes {
 				for b := range m.nodes {
 					homes := on(m.nodes[a].id, m.nodes[b].id)[:k]
-					if sharing, ok := m.suits(g, divided, homes); ok && (a == b) == (k == 1) {
-						least, room = min(least, sharing), room || m.room(g, divided, homes)
-						found[sharing] = append(found[sharing], m.laidOut(g, homes))
+					if sharing, ok := m.largeEnough(g, divided, homes); ok && (a == b) == (k == 1) {
+						least, room = min(least, sharing), room || m.fitsNow(g, divided, homes)
+						found[sharing] = append(found[sharing], m.layoutOn(g, homes))
 					}
 				}
 			}
@@ -83,7 +83,7 @@ func TestWideGuestsReachTheOptimum(t *testing.T) {
 		for i := range m.guests {
 			all.movable = append(all.movable, i)
 		}
-		best := m.after(m.changes(m.state(), all.enumerate()))
+		best := m.costAfter(m.changes(m.state(), all.enumerate()))
 		if round.After > best*1.02 {
 			t.Fatalf("%sthe plan reaches %v, possible is %v; %v now\n%s", described(h), round.After, best, round.Before,
 				round.Text())
@@ -103,7 +103,7 @@ func TestAWideGuestLeavesBothNodesAtOnce(t *testing.T) {
 				vcpus:  8,
 				memory: 8 * gib,
 				cpus:   on(0, 1),
-				lies:   topology.MemoryByNode{0: 4 * gib, 1: 4 * gib},
+				memOn:  topology.MemoryByNode{0: 4 * gib, 1: 4 * gib},
 				used:   4,
 				wait:   4,
 				spec:   func(s *guest.Spec) { s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2} },

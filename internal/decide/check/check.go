@@ -10,24 +10,24 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Rule names what a placement must keep.
+// Rule names a rule that every placement must satisfy.
 type Rule string
 
 // The rules.
 const (
-	RuleShape Rule = "shape" // cells cover all vCPUs and memory once
+	RuleShape Rule = "shape" // cells cover all vCPUs and memory exactly once
 	RuleNodes Rule = "nodes" // existing nodes with memory, within the limits
 	// online, not housekeeping, within the limits, on the cell's nodes, enough of them
 	RuleCPUs         Rule = "cpus"
-	RuleExclusive    Rule = "exclusive"    // one CPU each, nobody else's
+	RuleExclusive    Rule = "exclusive"    // one CPU for each vCPU, reserved for it
 	RuleSMT          Rule = "smt"          // siblings as the spec asks
 	RuleMemory       Rule = "memory"       // the total bound on a node never exceeds the node
-	RuleHugePages    Rule = "huge_pages"   // pools hold, or can grow by, what is promised
+	RuleHugePages    Rule = "huge_pages"   // pools have the promised pages or may grow by them
 	RuleOvercommit   Rule = "overcommit"   // vCPUs per shared CPU
 	RuleDistance     Rule = "distance"     // between the guest's nodes
-	RuleDevices      Rule = "devices"      // required devices hang on the guest's nodes
+	RuleDevices      Rule = "devices"      // required devices are attached to the guest's nodes
 	RuleHelpers      Rule = "helpers"      // emulator and I/O threads
-	RuleReservations Rule = "reservations" // say what the placement takes
+	RuleReservations Rule = "reservations" // equal what the placement uses
 )
 
 // Violation is one broken rule.
@@ -48,12 +48,12 @@ func Error(guestName string, vs []Violation) error {
 	for i, v := range vs {
 		errs[i] = v
 	}
-	return fmt.Errorf("placement of guest %s is not legal: %w", guestName, errors.Join(errs...))
+	return fmt.Errorf("placement of VM %s is not legal: %w", guestName, errors.Join(errs...))
 }
 
-// Placement returns every rule that a placement breaks on a host. What the
-// guest of that name holds already is not counted, so that a placement can be
-// checked before and after it was made.
+// Placement returns every rule that a placement breaks on a host. It ignores the
+// present holdings of the guest itself, so that a placement can be checked both
+// before and after it is applied.
 func Placement(h *inventory.Host, p policy.Policy, spec guest.Spec, placed guest.Placement) []Violation {
 	c := &checker{
 		host: h, topology: &h.Topology, policy: p.WithDefaults(), spec: spec, placed: &placed,
@@ -89,7 +89,7 @@ type checker struct {
 
 	housekeeping topology.CPUSet
 	taken        topology.CPUSet // exclusive CPUs of others
-	pinned       topology.CPUSet // CPUs that carry others' vCPUs which cannot go elsewhere
+	pinned       topology.CPUSet // CPUs with vCPUs of other guests that are pinned to that one CPU
 	mine         topology.CPUSet // exclusive CPUs of this guest
 	found        []Violation
 }
@@ -105,12 +105,12 @@ func (c *checker) shape() {
 	var covered guest.VCPUSet
 	memory := topology.Bytes(0)
 	if len(c.placed.Cells) == 0 {
-		c.fail(RuleShape, "guest", "has no cell")
+		c.fail(RuleShape, "guest", "has no cells")
 	}
 	for i, cell := range c.placed.Cells {
 		name := fmt.Sprintf("cell %d", cell.ID)
 		if int(cell.ID) != i {
-			c.fail(RuleShape, name, "stands at position %d", i)
+			c.fail(RuleShape, name, "is at position %d", i)
 		}
 		if covered.Intersects(cell.VCPUs) {
 			c.fail(RuleShape, name, "vCPUs %v belong to an earlier cell", covered.Intersect(cell.VCPUs))
@@ -118,33 +118,33 @@ func (c *checker) shape() {
 		covered = covered.Union(cell.VCPUs)
 		memory += cell.Memory
 		if cell.Nodes.IsEmpty() || !cell.Nodes.SubsetOf(c.placed.Nodes) {
-			c.fail(RuleShape, name, "memory on nodes %q; the guest's are %v", cell.Nodes, c.placed.Nodes)
+			c.fail(RuleShape, name, "has memory on nodes %q; the VM's nodes are %v", cell.Nodes, c.placed.Nodes)
 		}
 		if c.spec.PageSize > 0 && cell.Memory%c.spec.PageSize != 0 {
-			c.fail(RuleShape, name, "%v are not whole pages of %v", cell.Memory, c.spec.PageSize)
+			c.fail(RuleShape, name, "%v is not a multiple of the page size %v", cell.Memory, c.spec.PageSize)
 		}
 		c.shownDistances(i, &cell)
 	}
 	if want := topology.Range[guest.VCPUID](0, guest.VCPUID(c.spec.VCPUs-1)); !covered.Equal(want) {
-		c.fail(RuleShape, "guest", "cells cover vCPUs %v of %v", covered, want)
+		c.fail(RuleShape, "guest", "its cells cover vCPUs %v of %v", covered, want)
 	}
 	if memory != c.spec.Memory {
-		c.fail(RuleShape, "guest", "cells hold %v of %v", memory, c.spec.Memory)
+		c.fail(RuleShape, "guest", "its cells have %v of %v", memory, c.spec.Memory)
 	}
 	for i, v := range c.placed.VCPUs {
 		if int(v.ID) != i {
-			c.fail(RuleShape, fmt.Sprintf("vCPU %d", v.ID), "stands at position %d", i)
+			c.fail(RuleShape, fmt.Sprintf("vCPU %d", v.ID), "is at position %d", i)
 		}
 	}
 	if len(c.placed.VCPUs) != c.spec.VCPUs {
-		c.fail(RuleShape, "guest", "%d vCPUs placed of %d", len(c.placed.VCPUs), c.spec.VCPUs)
+		c.fail(RuleShape, "guest", "has %d of %d vCPUs placed", len(c.placed.VCPUs), c.spec.VCPUs)
 	}
 	if c.spec.Topology.Mode == guest.TopologyCells {
 		c.requestedCells()
 	}
 }
 
-// requestedCells: their number and, where the spec lists them, their sizes.
+// requestedCells: the number of cells and, if the spec lists them, their sizes.
 func (c *checker) requestedCells() {
 	want, got := c.spec.Topology, c.placed.Cells
 	if count := max(want.Count, len(want.Cells)); len(got) != count {
@@ -164,22 +164,23 @@ func (c *checker) shownDistances(i int, cell *guest.Cell) {
 	name := fmt.Sprintf("cell %d", cell.ID)
 	if !c.placed.Visible {
 		if len(cell.Distances) > 0 {
-			c.fail(RuleShape, name, "has distances, but the guest sees no cells")
+			c.fail(RuleShape, name, "has distances, but the VM has no virtual NUMA cells")
 		}
 		return
 	}
 	if len(cell.Distances) != len(c.placed.Cells) {
-		c.fail(RuleShape, name, "%d distances for %d cells", len(cell.Distances), len(c.placed.Cells))
+		c.fail(RuleShape, name, "has %d distances for %d cells", len(cell.Distances), len(c.placed.Cells))
 		return
 	}
 	for j, d := range cell.Distances {
 		if (i == j && d != 10) || (i != j && (d < 11 || d > 254)) {
-			c.fail(RuleShape, name, "distance %d to cell %d", d, j)
+			c.fail(RuleShape, name, "has distance %d to cell %d; allowed are 10 to itself and 11 to 254 to others", d, j)
 		}
 	}
 }
 
-// nodes: they exist, have memory, lie within the limits, and cells do not share them.
+// nodes: the nodes exist, have memory and are within the limits, and no two cells
+// share a node.
 func (c *checker) nodes() {
 	limits := &c.spec.Limits
 	for id := range c.placed.Nodes.All() {
@@ -190,13 +191,13 @@ func (c *checker) nodes() {
 		case n.Memory == 0:
 			c.fail(RuleNodes, node(id), "has no memory")
 		case !limits.Nodes.IsEmpty() && !limits.Nodes.Contains(id):
-			c.fail(RuleNodes, node(id), "lies outside the limits %v", limits.Nodes)
+			c.fail(RuleNodes, node(id), "is outside the limits %v", limits.Nodes)
 		case n.CPUs.IsEmpty() && !limits.Nodes.Contains(id):
-			c.fail(RuleNodes, node(id), "has no CPUs and is not named by limits.nodes")
+			c.fail(RuleNodes, node(id), "has no CPUs and is not listed in limits.nodes")
 		}
 	}
 	if used := c.used(); limits.MaxNodes > 0 && used.Len() > limits.MaxNodes {
-		c.fail(RuleNodes, "guest", "takes nodes %v; limits.max_nodes is %d", used, limits.MaxNodes)
+		c.fail(RuleNodes, "guest", "uses nodes %v; limits.max_nodes is %d", used, limits.MaxNodes)
 	}
 	if c.placed.MemoryMode == guest.MemoryInterleave {
 		return
@@ -211,7 +212,7 @@ func (c *checker) nodes() {
 	}
 }
 
-// used is every node that gives the guest CPUs or memory.
+// used returns every node on which the guest has CPUs or memory.
 func (c *checker) used() topology.NodeSet {
 	used := c.placed.Nodes
 	for _, r := range c.placed.Reservations {

@@ -163,16 +163,16 @@ func TestPlacement_UnchangedCasesAreLegal(t *testing.T) {
 }
 
 func TestViolation_TextAndJSON(t *testing.T) {
-	v := Violation{RuleMemory, "node 3", "17 GiB bound in all, it has 16 GiB"}
+	v := Violation{RuleMemory, "node 3", "17 GiB is bound to it in total; it has 16 GiB"}
 	err := Error("web1", []Violation{v})
-	if want := "guest web1 is not legal: memory: node 3: 17 GiB"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := "VM web1 is not legal: memory: node 3: 17 GiB"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v, want it to contain %q", err, want)
 	}
 	text, err := json.Marshal(v)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"rule":"memory","object":"node 3","what":"17 GiB bound in all, it has 16 GiB"}`
+	want := `{"rule":"memory","object":"node 3","what":"17 GiB is bound to it in total; it has 16 GiB"}`
 	if diff := cmp.Diff(want, string(text)); diff != "" {
 		t.Errorf("JSON (-want +got):\n%s", diff)
 	}

@@ -7,14 +7,14 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// cpus: every vCPU may run where it should and nowhere else.
+// cpus: every vCPU may run on the CPUs of its nodes and on no others.
 func (c *checker) cpus() {
 	online := c.topology.CPUSet()
 	for _, v := range c.placed.VCPUs {
 		name := fmt.Sprintf("vCPU %d", v.ID)
 		if c.placed.CPUMode == guest.CPUNone {
 			if !v.CPUs.IsEmpty() {
-				c.fail(RuleCPUs, name, "is bound to CPUs %v, asked was no binding", v.CPUs)
+				c.fail(RuleCPUs, name, "is bound to CPUs %v; the spec requests no binding", v.CPUs)
 			}
 			continue
 		}
@@ -27,7 +27,8 @@ func (c *checker) cpus() {
 	c.enough()
 }
 
-// cpuSet: CPUs that any thread of the guest may use.
+// cpuSet: the CPUs are online, not for housekeeping, within the limits and not
+// dedicated to other guests.
 func (c *checker) cpuSet(name string, cpus, online topology.CPUSet) {
 	if off := cpus.Minus(online); !off.IsEmpty() {
 		c.fail(RuleCPUs, name, "CPUs %v are not online", off)
@@ -36,10 +37,10 @@ func (c *checker) cpuSet(name string, cpus, online topology.CPUSet) {
 		c.fail(RuleCPUs, name, "CPUs %v are for housekeeping", house)
 	}
 	if limits := c.spec.Limits.CPUs; !limits.IsEmpty() && !cpus.SubsetOf(limits) {
-		c.fail(RuleCPUs, name, "CPUs %v lie outside the limits", cpus.Minus(limits))
+		c.fail(RuleCPUs, name, "CPUs %v are outside the limits", cpus.Minus(limits))
 	}
 	if theirs := cpus.Intersect(c.taken); !theirs.IsEmpty() {
-		c.fail(RuleExclusive, name, "CPUs %v belong to others alone", theirs)
+		c.fail(RuleExclusive, name, "CPUs %v are dedicated to other VMs", theirs)
 	}
 }
 
@@ -53,7 +54,7 @@ func (c *checker) onItsNodes(name string, v guest.VCPU) {
 	home := cell.Nodes
 	for id := range c.topology.NodesOf(v.CPUs).All() {
 		if n, _ := c.topology.Node(id); !home.Contains(id) && n.Memory > 0 && !c.cpuless(home) {
-			c.fail(RuleCPUs, name, "may run on node %d, its memory is on %v", id, home)
+			c.fail(RuleCPUs, name, "may run on node %d, but its memory is on nodes %v", id, home)
 		}
 		if limits := c.spec.Limits.Nodes; !limits.IsEmpty() && !limits.Contains(id) {
 			c.fail(RuleCPUs, name, "may run on node %d, outside the limits %v", id, limits)
@@ -70,7 +71,7 @@ func (c *checker) cpuless(nodes topology.NodeSet) bool {
 	return false
 }
 
-// enough: a guest never has more vCPUs on a node than CPUs it may use there.
+// enough: a guest has no more vCPUs on a node than CPUs that it may use there.
 func (c *checker) enough() {
 	for _, r := range c.placed.Reservations {
 		n, ok := c.topology.Node(r.Node)
@@ -85,18 +86,19 @@ func (c *checker) enough() {
 			usable = usable.Minus(c.mine)
 		}
 		if r.VCPUs > usable.Len() {
-			c.fail(RuleCPUs, node(r.Node), "%d vCPUs on %d usable CPUs", r.VCPUs, usable.Len())
+			c.fail(RuleCPUs, node(r.Node), "has %d vCPUs on %d usable CPUs", r.VCPUs, usable.Len())
 		}
 	}
 }
 
-// exclusive: one CPU for each vCPU, all reserved, nobody else's.
+// exclusive: each vCPU has one CPU of its own, which is reserved and which no
+// other guest uses.
 func (c *checker) exclusive() {
 	if c.mine.Intersects(c.taken) {
-		c.fail(RuleExclusive, "guest", "CPUs %v belong to others alone", c.mine.Intersect(c.taken))
+		c.fail(RuleExclusive, "guest", "CPUs %v are dedicated to other VMs", c.mine.Intersect(c.taken))
 	}
 	if c.mine.Intersects(c.pinned) {
-		c.fail(RuleExclusive, "guest", "CPUs %v carry vCPUs of others that can run nowhere else",
+		c.fail(RuleExclusive, "guest", "CPUs %v run vCPUs of other VMs that are pinned to them",
 			c.mine.Intersect(c.pinned))
 	}
 	if c.mine.Intersects(c.housekeeping) {
@@ -107,7 +109,7 @@ func (c *checker) exclusive() {
 		name := fmt.Sprintf("vCPU %d", v.ID)
 		if c.placed.CPUMode != guest.CPUExclusive {
 			if v.CPUs.Intersects(c.mine) {
-				c.fail(RuleExclusive, name, "shares CPUs %v with a helper that has them alone",
+				c.fail(RuleExclusive, name, "shares CPUs %v, which are dedicated to the emulator or an I/O thread",
 					v.CPUs.Intersect(c.mine))
 			}
 			continue
@@ -124,9 +126,9 @@ func (c *checker) exclusive() {
 	}
 }
 
-// smt: require and isolate reserve whole cores. Isolate runs one vCPU on a
-// core. Require fills cores: on each node at most one core is filled in part,
-// because the number of vCPUs need not be a multiple of the siblings.
+// smt: require and isolate reserve whole cores. isolate runs one vCPU on each
+// core. require fills cores: at most one core of a node is filled in part, because
+// the number of vCPUs need not be a multiple of the number of siblings.
 func (c *checker) smt() {
 	policy := c.spec.CPU.SMT
 	if c.placed.CPUMode != guest.CPUExclusive || (policy != guest.SMTRequire && policy != guest.SMTIsolate) {
@@ -145,7 +147,7 @@ func (c *checker) smt() {
 		}
 		name := fmt.Sprintf("vCPU %d", v.ID)
 		if !cpu.Siblings.SubsetOf(c.mine) {
-			c.fail(RuleSMT, name, "siblings %v of its CPU are not all reserved", cpu.Siblings)
+			c.fail(RuleSMT, name, "not all siblings %v of its CPU are reserved", cpu.Siblings)
 		}
 		if policy == guest.SMTIsolate && cpu.Siblings.Intersect(running).Len() > 1 {
 			c.fail(RuleSMT, name, "shares its core with another vCPU")
@@ -161,9 +163,10 @@ func (c *checker) smt() {
 	}
 }
 
-// overcommit: vCPUs that share CPUs, all guests together, per shared CPU.
+// overcommit: the vCPUs of all guests that share a node's CPUs, per shared CPU,
+// do not exceed the policy's limit.
 func (c *checker) overcommit() {
-	const slack = 1e-6 // parts of vCPUs lose a little when added up
+	const slack = 1e-6 // tolerance for rounding errors in sums of shares
 	for _, n := range c.topology.Nodes {
 		load := 0.0
 		for _, o := range c.others {
@@ -182,31 +185,31 @@ func (c *checker) overcommit() {
 		}
 		shared := n.CPUs.Minus(c.housekeeping).Minus(c.taken).Minus(c.mine).Len()
 		if own > 0 && load > c.policy.Overcommit*float64(shared)+slack {
-			c.fail(RuleOvercommit, node(n.ID), "%.4g vCPUs on %d shared CPUs; allowed are %v each",
+			c.fail(RuleOvercommit, node(n.ID), "has %.4g vCPUs on %d shared CPUs; the limit is %v for each CPU",
 				load, shared, c.policy.Overcommit)
 		}
 	}
 }
 
-// helpers: emulator and I/O threads are where their policies say.
+// helpers: emulator and I/O threads are bound as their policies say.
 func (c *checker) helpers() {
 	c.helper("emulator", c.placed.Emulator, c.spec.CPU.Emulator, 1)
 	if c.spec.CPU.IOThreads > 0 {
 		c.helper("I/O threads", c.placed.IOThread, c.spec.CPU.IOPolicy, c.spec.CPU.IOThreads)
 	} else if !c.placed.IOThread.IsEmpty() {
-		c.fail(RuleHelpers, "I/O threads", "bound to %v, but there are none", c.placed.IOThread)
+		c.fail(RuleHelpers, "I/O threads", "are bound to CPUs %v, but the VM has none", c.placed.IOThread)
 	}
 }
 
 func (c *checker) helper(name string, cpus topology.CPUSet, policy guest.HelperPolicy, count int) {
 	if policy == guest.HelperNone {
 		if !cpus.IsEmpty() {
-			c.fail(RuleHelpers, name, "bound to %v, asked was no binding", cpus)
+			c.fail(RuleHelpers, name, "bound to CPUs %v; the spec requests no binding", cpus)
 		}
 		return
 	}
 	if cpus.IsEmpty() {
-		c.fail(RuleHelpers, name, "have no CPU")
+		c.fail(RuleHelpers, name, "no CPU")
 		return
 	}
 	if policy == guest.HelperHousekeeping {
@@ -217,7 +220,7 @@ func (c *checker) helper(name string, cpus topology.CPUSet, policy guest.HelperP
 	}
 	c.cpuSet(name, cpus, c.topology.CPUSet())
 	if !c.topology.NodesOf(cpus).SubsetOf(c.used()) {
-		c.fail(RuleHelpers, name, "CPUs %v lie outside the guest's nodes %v", cpus, c.used())
+		c.fail(RuleHelpers, name, "CPUs %v are outside the VM's nodes %v", cpus, c.used())
 	}
 	var vcpus topology.CPUSet
 	for _, v := range c.placed.VCPUs {
@@ -225,9 +228,9 @@ func (c *checker) helper(name string, cpus topology.CPUSet, policy guest.HelperP
 	}
 	switch {
 	case policy == guest.HelperExclusive && cpus.Len() != count:
-		c.fail(RuleHelpers, name, "have %d CPUs of their own, asked were %d", cpus.Len(), count)
+		c.fail(RuleHelpers, name, "%d dedicated CPUs; the spec requests %d", cpus.Len(), count)
 	case policy == guest.HelperExclusive && (!cpus.SubsetOf(c.mine) || cpus.Intersects(vcpus)):
-		c.fail(RuleHelpers, name, "CPUs %v are not theirs alone", cpus)
+		c.fail(RuleHelpers, name, "CPUs %v are not dedicated", cpus)
 	case policy != guest.HelperExclusive && cpus.Intersects(c.mine) && !cpus.SubsetOf(vcpus):
 		c.fail(RuleHelpers, name, "CPUs %v are reserved for vCPUs", cpus.Intersect(c.mine))
 	}

@@ -1,6 +1,6 @@
-// Package check says whether a placement is legal on a host: whether what it
-// promises can be had, given what everybody else holds, and whether it is
-// what its spec asked for. It trusts nobody: it reckons from the inventory by
-// itself, with simpler and slower arithmetic than package place, so that
-// neither repeats the other's mistakes.
+// Package check decides whether a placement is legal on a host: whether the
+// host has the CPUs and memory that it promises, given the holdings of all other
+// guests, and whether it satisfies its spec. It shares no code with package
+// place and recomputes everything from the inventory with simpler, slower
+// arithmetic, so that it does not repeat that package's errors.
 package check

@@ -4,7 +4,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// reservations: they say what the cells take, and where exclusive CPUs are.
+// reservations: they add up to the guest's vCPUs and memory, and cover every cell
+// and all exclusive CPUs.
 func (c *checker) reservations() {
 	memory, vcpus := topology.Bytes(0), 0
 	var seen topology.NodeSet
@@ -21,20 +22,20 @@ func (c *checker) reservations() {
 		memory += r.Memory
 		vcpus += r.VCPUs
 		if !r.Exclusive.SubsetOf(n.CPUs) {
-			c.fail(RuleReservations, node(r.Node), "exclusive CPUs %v are not its own", r.Exclusive.Minus(n.CPUs))
+			c.fail(RuleReservations, node(r.Node), "exclusive CPUs %v belong to other nodes", r.Exclusive.Minus(n.CPUs))
 		}
 		if r.Memory > 0 && (!c.placed.Nodes.Contains(r.Node) || r.PageSize != c.spec.PageSize) {
-			c.fail(RuleReservations, node(r.Node), "%v in pages of %v, which the guest does not use there", r.Memory,
+			c.fail(RuleReservations, node(r.Node), "reserves %v in pages of %v, which the VM does not use there", r.Memory,
 				r.PageSize)
 		}
 	}
 	if memory != c.spec.Memory || vcpus != c.spec.VCPUs {
-		c.fail(RuleReservations, "guest", "%d vCPUs and %v reserved, asked were %d and %v",
+		c.fail(RuleReservations, "guest", "reserves %d vCPUs and %v; the spec requests %d and %v",
 			vcpus, memory, c.spec.VCPUs, c.spec.Memory)
 	}
 	for _, cell := range c.placed.Cells {
 		if held := c.reservedOn(cell.Nodes); held < cell.Memory {
-			c.fail(RuleReservations, "guest", "%v reserved on nodes %v for a cell of %v", held, cell.Nodes, cell.Memory)
+			c.fail(RuleReservations, "guest", "reserves %v on nodes %v for a cell of %v", held, cell.Nodes, cell.Memory)
 		}
 	}
 }
@@ -47,8 +48,8 @@ func (c *checker) reservedOn(nodes topology.NodeSet) topology.Bytes {
 	return sum
 }
 
-// memory: what is promised on a node is there, and will still be there when
-// everybody touches all that was promised.
+// memory: each node has the promised memory, even if every guest touches all
+// memory promised to it.
 func (c *checker) memory() {
 	for i := range c.topology.Nodes {
 		n := &c.topology.Nodes[i]
@@ -59,7 +60,7 @@ func (c *checker) memory() {
 	}
 }
 
-// total: everything bound to a node, in pages of any size, against the node.
+// total: the memory bound to a node, in pages of all sizes, fits on the node.
 func (c *checker) total(n *topology.Node, own topology.Bytes) {
 	bound := own
 	for _, o := range c.others {
@@ -68,12 +69,17 @@ func (c *checker) total(n *topology.Node, own topology.Bytes) {
 		}
 	}
 	if bound > n.Memory {
-		c.fail(RuleMemory, node(n.ID), "%v bound in all, it has %v", bound, n.Memory)
+		c.fail(RuleMemory, node(n.ID), "%v is bound to it in total; it has %v", bound, n.Memory)
 	}
 }
 
-// pages settles the node's books: for every page size, what the pool has and
-// what is promised; what pools lack comes from small pages.
+// pages checks the memory of a node by page size. In bytes:
+//
+//	small = memory - keep_free - pools - promised small pages - growth of pools
+//	free  = free + reclaimable - keep_free - untouched small pages - growth of pools
+//
+// A pool grows by the promised pages that it has not. Both figures must not be
+// negative: small is the memory that can ever be used, free the present amount.
 func (c *checker) pages(n *topology.Node, own topology.Bytes) {
 	gone, back := c.given(n.ID)
 	small := int64(n.Memory) - int64(c.policy.KeepFreeOn(n))
@@ -97,17 +103,17 @@ func (c *checker) pages(n *topology.Node, own topology.Bytes) {
 		if size == gone {
 			have += int64(back / size)
 		}
-		asked := c.pagesPromised(n.ID, size)
+		promised := c.pagesPromised(n.ID, size)
 		mine := int64(0)
 		if size == c.spec.PageSize {
 			mine = int64(own / size)
 		}
-		lack := max(0, asked+mine-have)
+		lack := max(0, promised+mine-have)
 		small, free = small-lack*int64(size), free-lack*int64(size)
 		grown = grown || mine > 0 && lack > 0
 	}
 	if grown && !c.policy.MayGrow(c.spec.PageSize) {
-		c.fail(RuleHugePages, node(n.ID), "pages of %v are missing, and the policy does not let the pool grow",
+		c.fail(RuleHugePages, node(n.ID), "has too few free pages of %v, and the policy does not allow the pool to grow",
 			c.spec.PageSize)
 	}
 	for _, o := range c.others {
@@ -120,14 +126,15 @@ func (c *checker) pages(n *topology.Node, own topology.Bytes) {
 		small, free = small-int64(own), free-int64(own)
 	}
 	if c.spec.PageSize > 0 && !grown {
-		return // takes nothing from small pages
+		return // it uses no small pages
 	}
 	if small < 0 || (c.freeKnown() && free < 0) {
-		c.fail(RuleMemory, node(n.ID), "%v more promised than there is", topology.Bytes(max(-small, -free)))
+		c.fail(RuleMemory, node(n.ID), "%v more is promised than it has", topology.Bytes(max(-small, -free)))
 	}
 }
 
-// pagesPromised counts pages of a size promised to others and not touched yet.
+// pagesPromised counts the pages of a size that were promised to other guests and
+// are not touched yet.
 func (c *checker) pagesPromised(id topology.NodeID, size topology.Bytes) int64 {
 	pages := int64(0)
 	for _, o := range c.others {
@@ -147,7 +154,8 @@ func poolFree(n *topology.Node, size topology.Bytes) int64 {
 	return 0
 }
 
-// given is what the guest itself holds on a node now and gives back.
+// given returns the memory that the guest itself has on a node now, and its page
+// size. A new placement frees this memory.
 func (c *checker) given(id topology.NodeID) (pageSize, amount topology.Bytes) {
 	for i := range c.host.Guests {
 		g := &c.host.Guests[i]
@@ -161,7 +169,7 @@ func (c *checker) given(id topology.NodeID) (pageSize, amount topology.Bytes) {
 	return 0, 0
 }
 
-// freeKnown reports whether the inventory tells free memory at all.
+// freeKnown reports whether the inventory has figures for free memory.
 func (c *checker) freeKnown() bool {
 	for _, n := range c.topology.Nodes {
 		if n.Free > 0 {
@@ -171,7 +179,7 @@ func (c *checker) freeKnown() bool {
 	return false
 }
 
-// distances: no two nodes of the guest too far apart.
+// distances: the distances between the guest's nodes are within the limits.
 func (c *checker) distances() {
 	limits := &c.spec.Limits
 	used := c.used().IDs()
@@ -184,30 +192,30 @@ func (c *checker) distances() {
 			}
 			d, known := c.topology.Distance(a, b)
 			if _, measured := c.topology.Latency(a, b); d >= 255 && !measured {
-				c.fail(RuleDistance, node(a), "does not reach node %d", b)
+				c.fail(RuleDistance, node(a), "cannot reach node %d", b)
 			}
 			switch {
 			case limits.MaxDistance > 0 && !known:
-				c.fail(RuleDistance, node(a), "has no known distance to node %d; allowed is %d", b, limits.MaxDistance)
+				c.fail(RuleDistance, node(a), "has no known distance to node %d; the maximum is %d", b, limits.MaxDistance)
 			case limits.MaxDistance > 0 && d > limits.MaxDistance:
-				c.fail(RuleDistance, node(a), "is %d away from node %d; allowed is %d", d, b, limits.MaxDistance)
+				c.fail(RuleDistance, node(a), "has distance %d to node %d; the maximum is %d", d, b, limits.MaxDistance)
 			}
 			class := from.Classes[b]
 			if limits.MaxClass == topology.Local ||
 				limits.MaxClass == topology.Neighbour && class != topology.Neighbour && class != topology.Local {
-				c.fail(RuleDistance, node(a), "is %s to node %d; allowed is %s", class, b, limits.MaxClass)
+				c.fail(RuleDistance, node(a), "is %s to node %d; the limit is %s", class, b, limits.MaxClass)
 			}
 		}
 	}
 }
 
-// devices: required ones hang on a node of the guest.
+// devices: required devices are attached to a node of the guest.
 func (c *checker) devices() {
 	for _, d := range c.spec.Devices {
 		for _, have := range c.topology.Devices {
 			if _, known := c.topology.Node(have.Node); have.Address == d.Address && d.Required && known &&
 				!c.used().Contains(have.Node) {
-				c.fail(RuleDevices, "device "+d.Address, "hangs on node %d; the guest has %v", have.Node, c.used())
+				c.fail(RuleDevices, "device "+d.Address, "is attached to node %d; the VM uses nodes %v", have.Node, c.used())
 			}
 		}
 	}

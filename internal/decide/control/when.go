@@ -51,7 +51,7 @@ func (c *Controller) newlyLacking() bool {
 	if c.moment().Sub(c.when.early) < c.options.Plan {
 		return false
 	}
-	for name := range balance.Lacking(c.host.sample.Guests, c.rules.policy.Balance) {
+	for name := range balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance) {
 		if !c.when.lacking[name] {
 			c.when.early = c.moment()
 			return true
@@ -86,7 +86,7 @@ func (c *Controller) plan() {
 	if s := c.State(); s != Held && s != Idle {
 		return
 	}
-	c.when.planned, c.when.lacking = c.moment(), balance.Lacking(c.host.sample.Guests, c.rules.policy.Balance)
+	c.when.planned, c.when.lacking = c.moment(), balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance)
 	h, _ := c.Inventory(c.turn.now)
 	past := balance.Past{Moves: c.cooldown.moves, Degraded: c.when.plan.Degraded}
 	p, err := balance.Plan(balance.Request{Host: &h, Policy: c.rules.policy, Past: past, Now: c.when.planned})

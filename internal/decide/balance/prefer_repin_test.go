@@ -9,8 +9,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// strayed is a host with three guests whose memory is on node 0 and whose
-// vCPUs may run anywhere.
+// strayed returns a host with three guests that have their memory on node 0 and
+// may run anywhere.
 func strayed(vcpus int, used, mbps float64) *inventory.Host {
 	return strayedOn(machine(square), gib, vcpus, used, mbps)
 }
@@ -24,7 +24,7 @@ func strayedOn(h *inventory.Host, memory topology.Bytes, vcpus int, used, mbps f
 				vcpus:   vcpus,
 				memory:  memory,
 				cpus:    on(0, 1, 2, 3),
-				lies:    lies(0, memory),
+				memOn:   bytesOn(0, memory),
 				used:    used,
 				mbps:    mbps,
 				notOurs: true,
@@ -40,7 +40,7 @@ func strayedOn(h *inventory.Host, memory topology.Bytes, vcpus int, used, mbps f
 	return h
 }
 
-// copied sums up what a plan copies, of how many guests.
+// copied returns how many guests a plan moves and of how many it copies memory.
 func copied(t *testing.T, h *inventory.Host, p policy.Policy) (guests, copying int) {
 	t.Helper()
 	round := planned(t, h, p)
@@ -63,7 +63,7 @@ func auto(names ...string) policy.Policy {
 	return p
 }
 
-func TestNothingIsCopiedWhereVCPUsCanComeToTheMemory(t *testing.T) {
+func TestPlan_PrefersRepinToCopy(t *testing.T) {
 	p := auto("w0", "w1", "w2")
 	if guests, copying := copied(t, strayed(1, 1, 0), p); guests != 3 || copying != 0 {
 		t.Errorf("%d guests move, %d are copied; node 0 has CPUs for all", guests, copying)
@@ -78,7 +78,7 @@ func TestNothingIsCopiedWhereVCPUsCanComeToTheMemory(t *testing.T) {
 	}
 }
 
-func TestCopyingSparesWhatOtherwiseLacksBandwidth(t *testing.T) {
+func TestPlan_CopiesWhereBandwidthIsShort(t *testing.T) {
 	h := strayed(1, 1, 9000)
 	ids := on(0, 1, 2, 3)
 	h.Topology.Measured = &topology.Measured{Nodes: ids}
@@ -93,9 +93,9 @@ func TestCopyingSparesWhatOtherwiseLacksBandwidth(t *testing.T) {
 	}
 }
 
-// Who was helped by a move before is no reason to copy somebody else's memory:
-// w2 is well where it is, and would only be lonelier elsewhere.
-func TestNobodyIsCopiedForThoseWhoAreHelpedAlready(t *testing.T) {
+// A guest helped by an earlier move does not justify copying another guest's
+// memory: w2 is not degraded, and another node would only be emptier.
+func TestPlan_HelpedGuestJustifiesNoFurtherCopy(t *testing.T) {
 	h := strayed(1, 1, 0)
 	w2 := &h.Guests[2]
 	for i := range w2.Seen.Threads {
@@ -108,11 +108,11 @@ func TestNobodyIsCopiedForThoseWhoAreHelpedAlready(t *testing.T) {
 
 // Node 0 has four cores of two threads: a keeps the cores busy. A gibibyte is
 // cheaper than two vCPUs on one core while those of node 1 are idle.
-func TestVCPUsDoNotComeToCoresThatAreTaken(t *testing.T) {
+func TestPlan_DoesNotRepinToBusyCores(t *testing.T) {
 	for count, want := range map[policy.Capacity]topology.NodeID{policy.CountCores: 1, policy.CountThreads: 0} {
 		h := machine("nodes:2 cores:4 threads:2 memory:32G distances:10,16")
 		add(h, vm{name: "a", vcpus: 4, memory: gib, cpus: on(0), used: 3.9})
-		add(h, vm{name: "far", vcpus: 3, memory: gib, cpus: on(1), lies: lies(0, gib), used: 2.9})
+		add(h, vm{name: "far", vcpus: 3, memory: gib, cpus: on(1), memOn: bytesOn(0, gib), used: 2.9})
 		round := planned(t, h, policy.Policy{Count: count})
 		if !goesTo(round, "far").Equal(topology.SetOf(want)) {
 			t.Errorf("counting %s, far belongs on node %d\n%s", count, want, round.Text())

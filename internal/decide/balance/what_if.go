@@ -9,8 +9,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// without returns the host as it would be if a guest were not there. The
-// given host is not changed.
+// without returns the host without a guest, and the guest. The given host is not
+// changed.
 func without(h inventory.Host, name string) (inventory.Host, inventory.Guest) {
 	i := slices.IndexFunc(h.Guests, func(g inventory.Guest) bool { return g.Name == name })
 	g := h.Guests[i]
@@ -18,7 +18,7 @@ func without(h inventory.Host, name string) (inventory.Host, inventory.Guest) {
 	h.Topology.Nodes = slices.Clone(h.Topology.Nodes)
 	for k := range h.Topology.Nodes {
 		n := &h.Topology.Nodes[k]
-		give(n, pageSize(&g), g.Seen.MemoryByNode[n.ID])
+		release(n, pageSize(&g), g.Seen.MemoryByNode[n.ID])
 	}
 	return h, g
 }
@@ -30,7 +30,9 @@ func pageSize(g *inventory.Guest) topology.Bytes {
 	return g.Config.PageSize
 }
 
-func give(n *topology.Node, size, bytes topology.Bytes) {
+// release returns a guest's bytes to a node: to its pool of that page size if it
+// has one, else to its free memory.
+func release(n *topology.Node, size, bytes topology.Bytes) {
 	if i := slices.IndexFunc(n.HugePages, func(p topology.HugePagePool) bool {
 		return p.Size == size &&
 			size > 0
@@ -43,7 +45,9 @@ func give(n *topology.Node, size, bytes topology.Bytes) {
 	n.Free = min(n.Memory, n.Free+bytes)
 }
 
-func take(n *topology.Node, size, bytes topology.Bytes) {
+// allocate takes bytes from a node: from its pool of that page size if it has
+// one, which grows where it has too few free pages, else from its free memory.
+func allocate(n *topology.Node, size, bytes topology.Bytes) {
 	if i := slices.IndexFunc(n.HugePages, func(p topology.HugePagePool) bool {
 		return p.Size == size &&
 			size > 0
@@ -61,7 +65,8 @@ func take(n *topology.Node, size, bytes topology.Bytes) {
 	n.Free -= min(n.Free, bytes)
 }
 
-// with returns the host with a guest on it that lies as its placement says.
+// with returns the host with a guest whose vCPUs and memory are where its
+// placement puts them.
 func with(h inventory.Host, g inventory.Guest, spec guest.Spec, p guest.Placement) inventory.Host {
 	resident, promised := topology.Bytes(0), topology.Bytes(0)
 	for _, b := range g.Seen.MemoryByNode {
@@ -80,7 +85,7 @@ func with(h inventory.Host, g inventory.Guest, spec guest.Spec, p guest.Placemen
 		}
 		if n, ok := h.Topology.Node(r.Node); ok && bytes > 0 {
 			g.Seen.MemoryByNode[r.Node] = bytes
-			take(n, p.PageSize, bytes)
+			allocate(n, p.PageSize, bytes)
 		}
 	}
 	g.Seen.Threads = slices.Clone(g.Seen.Threads)
