@@ -146,9 +146,9 @@ func printDiagnosis(w io.Writer, d diagnosis) {
 	}
 	switch {
 	case len(d.Findings) == 0 && slices.ContainsFunc(d.Gaps, inventory.Gap.HidesGuests):
-		fmt.Fprintln(w, "nothing found that hurts locality in what was seen, which is not all")
+		fmt.Fprintln(w, "No problems found, but the check is incomplete: see 'not seen' below.")
 	case len(d.Findings) == 0:
-		fmt.Fprintln(w, "nothing found that hurts locality")
+		fmt.Fprintln(w, "No problems found.")
 	}
 	for _, f := range d.Fixed {
 		state := "fixed"

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,39 +19,44 @@ import (
 
 func listCommand() *cobra.Command {
 	var on hostFlags
+	var show listing
 	c := &cobra.Command{
-		Use:   "list",
-		Short: "Show where each VM's memory and vCPUs really are",
+		Use:     "list [VM...]",
+		Aliases: []string{"ls"},
+		Short:   "Show where each VM's memory and vCPUs really are",
 		Long: `Shows the truth per VM, from the kernel's own figures: its nodes, memory by
-node, the share of it that is local to its vCPUs, on which nodes the vCPUs run,
-how long they wait for a CPU, how long their own quota of CPU time held them
-back (throttled; no part of the wait), and drift: what differs from the
-placement that is recorded with the VM.
+node, the share of it that is local to its vCPUs, how long the vCPUs wait for a
+CPU, and drift: what differs from the placement that is recorded with the VM.
+-o wide adds the nodes that the vCPUs ran on last, and how long the VM's own
+quota of CPU time held it back (throttled; no part of the wait).
 
 Exit status 3 means that a hypervisor of this host could not be asked for its
 VMs, or not for all.`,
 		Example: `  numavisor list
-  watch numavisor list`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+  numavisor list web1 db1 -o wide
+  numavisor list --drifted --sort memory
+  numavisor list --watch 2s`,
+		RunE: func(c *cobra.Command, names []string) error {
+			show.names = names
+			if err := show.check(); err != nil {
+				return err
+			}
 			h, done, err := on.open(c)
 			if err != nil {
 				return err
 			}
 			defer done()
-			inv, err := h.Observe(c.Context())
-			if err != nil {
-				return err
-			}
-			truths := operate.Truths(&inv)
-			list := guestList{Guests: truths, Gaps: inv.Gaps}
-			if err := emit(c, list, func(w io.Writer) { printList(w, &inv.Topology, list) }); err != nil {
-				return err
-			}
-			return unseen(&inv)
+			return show.repeat(c, func(ctx context.Context) error {
+				inv, err := h.Observe(ctx)
+				if err != nil {
+					return err
+				}
+				return show.print(c, &inv)
+			})
 		},
 	}
 	on.flags(c)
+	show.flags(c)
 	return c
 }
 
@@ -59,7 +65,7 @@ VMs, or not for all.`,
 func unseen(inv *inventory.Host) error {
 	var errs []error
 	for _, g := range inv.HiddenBy() {
-		errs = append(errs, fmt.Errorf("could not see the %s: %s", g.What, g.Why))
+		errs = append(errs, fmt.Errorf("incomplete: the %s were not seen (see 'not seen' in the output)", g.What))
 	}
 	if len(errs) == 0 {
 		return nil
@@ -73,17 +79,18 @@ type guestList struct {
 	Gaps   []inventory.Gap `json:"gaps,omitempty"`
 }
 
-func printList(w io.Writer, t *topology.Topology, list guestList) {
+func printList(w io.Writer, t *topology.Topology, list guestList, wide bool) {
 	switch {
 	case len(list.Guests) == 0 && slices.ContainsFunc(list.Gaps, inventory.Gap.HidesGuests):
 		fmt.Fprintln(w, "no VMs were seen")
 	case len(list.Guests) == 0:
 		fmt.Fprintln(w, "no VMs on this host")
 	default:
-		columns(w, listRows(t, list.Guests))
-		printf(w, "\nmemory from %s; vCPU nodes and wait from %s; local: memory near the vCPUs that use it, by %s\n",
+		columns(w, listRows(t, list.Guests, wide))
+		printf(w, "\nLOCAL: share of memory on the nodes of the VM's vCPUs, by %s\n", localSources(list.Guests))
+		printf(w, "sources: memory %s; vCPUs and wait %s\n",
 			sources(list.Guests, func(g operate.Truth) string { return g.MemorySource }),
-			sources(list.Guests, func(g operate.Truth) string { return g.ThreadSource }), localSources(list.Guests))
+			sources(list.Guests, func(g operate.Truth) string { return g.ThreadSource }))
 	}
 	for _, g := range list.Guests {
 		notePlacedFor(w, g)
@@ -117,18 +124,19 @@ func notePlacedFor(w io.Writer, g operate.Truth) {
 	}
 }
 
-func listRows(t *topology.Topology, guests []operate.Truth) [][]string {
-	rows := [][]string{
-		{"GUEST", "STATE", "VCPUS", "MEMORY", "PLACED ON", "MEMORY BY NODE", "LOCAL", "VCPUS ON", "WAIT", "THROTTLED",
-			"DRIFT"},
+func listRows(t *topology.Topology, guests []operate.Truth, wide bool) [][]string {
+	heading := []string{"VM", "STATE", "VCPUS", "MEMORY", "PLACED ON", "MEMORY BY NODE", "LOCAL", "WAIT", "DRIFT"}
+	if wide {
+		heading = append(heading, "VCPUS ON", "THROTTLED")
 	}
+	rows := [][]string{heading}
 	for _, g := range guests {
-		rows = append(
-			rows,
-			[]string{g.Guest, g.State, fmt.Sprint(g.VCPUs), g.Memory.String(), placedText(g), g.MemoryByNode.String(),
-				shareText(
-					g.LocalShare), spreadText(t, g), shareText(g.WaitShare), shareText(g.ThrottledShare), driftText(g)},
-		)
+		row := []string{g.Guest, g.State, fmt.Sprint(g.VCPUs), g.Memory.String(), placedText(g), g.MemoryByNode.String(),
+			shareText(g.LocalShare), shareText(g.WaitShare), driftText(g)}
+		if wide {
+			row = append(row, spreadText(t, g), shareText(g.ThrottledShare))
+		}
+		rows = append(rows, row)
 	}
 	return rows
 }
@@ -138,7 +146,7 @@ func placedText(g operate.Truth) string {
 		return fmt.Sprintf("(for host %s)", g.PlacedFor)
 	}
 	if !g.Managed {
-		return "(not by us)"
+		return "unmanaged"
 	}
 	if g.Nodes.Len() == 1 {
 		return "node " + g.Nodes.String()
@@ -178,7 +186,7 @@ func driftText(g operate.Truth) string {
 	case len(g.Differences) == 1:
 		return g.Differences[0].String()
 	}
-	return fmt.Sprintf("%d differences, see show %s", len(g.Differences), g.Guest)
+	return fmt.Sprintf("drifted (%d): numavisor show %s", len(g.Differences), g.Guest)
 }
 
 // none is the source of what nothing told.

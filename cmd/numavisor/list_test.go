@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,7 +25,7 @@ func TestAnEmptyListSaysWhetherAllWasSeen(t *testing.T) {
 			"of qemu: away\n"},
 	} {
 		var printed strings.Builder
-		printList(&printed, &topology.Topology{}, guestList{Gaps: c.gaps})
+		printList(&printed, &topology.Topology{}, guestList{Gaps: c.gaps}, false)
 		if printed.String() != c.want {
 			t.Errorf("gaps %v: printed %q, want %q", c.gaps, printed.String(), c.want)
 		}
@@ -47,11 +48,47 @@ func TestList_GuestBeingMovedIsNotDrifted(t *testing.T) {
 func TestList_NamesTheHostThatAVMWasPlacedFor(t *testing.T) {
 	g := operate.Truth{Guest: "web1", State: "running", PlacedFor: &guest.HostIdentity{ID: "1f", Name: "far"}}
 	var printed strings.Builder
-	printList(&printed, &topology.Topology{}, guestList{Guests: []operate.Truth{g}})
+	printList(&printed, &topology.Topology{}, guestList{Guests: []operate.Truth{g}}, false)
 	for _, want := range []string{"(for host far)", "web1 was placed for host far; 'numavisor bind web1' places it " +
 		"here"} {
 		if !strings.Contains(printed.String(), want) {
 			t.Errorf("printed %q, want %q in it", printed.String(), want)
+		}
+	}
+}
+
+func TestList_ChoosesAndSorts(t *testing.T) {
+	half, none := 0.5, 0.0
+	inv := &inventory.Host{Guests: []inventory.Guest{{Name: "db1"}, {Name: "db2"}, {Name: "web"}}}
+	names := func(all []operate.Truth) string {
+		var s []string
+		for _, g := range all {
+			s = append(s, g.Guest)
+		}
+		return strings.Join(s, " ")
+	}
+	got, err := (&listing{sortBy: "name", names: []string{"web", "db1"}}).choose(inv)
+	if err != nil || names(got) != "db1 web" {
+		t.Errorf("by name: got %q, %v", names(got), err)
+	}
+	if _, err := (&listing{sortBy: "name", names: []string{"webb"}}).choose(inv); err == nil ||
+		!strings.Contains(err.Error(), "did you mean web?") {
+		t.Errorf("a name that no VM has: %v", err)
+	}
+	for by, want := range map[string]string{"local": "b a c", "wait": "a b c", "memory": "c a b", "name": "a b c"} {
+		all := []operate.Truth{
+			{Guest: "c", Memory: 3},
+			{Guest: "a", Memory: 2, LocalShare: &half, WaitShare: &half},
+			{Guest: "b", Memory: 1, LocalShare: &none, WaitShare: &none},
+		}
+		slices.SortStableFunc(all, orders[by])
+		if names(all) != want {
+			t.Errorf("--sort %s: got %q, want %q", by, names(all), want)
+		}
+	}
+	for _, bad := range []listing{{sortBy: "nmae"}, {sortBy: "name", every: 1}} {
+		if err := bad.check(); statusOf(err) != exitUsage {
+			t.Errorf("%+v: got %v, want wrong use", bad, err)
 		}
 	}
 }

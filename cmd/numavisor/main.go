@@ -62,7 +62,7 @@ that it is so.
 Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
-		Args:              cobra.NoArgs,
+		Args:              knownCommand,
 		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
 		Version:           thisBuild().String(),
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
@@ -86,6 +86,18 @@ Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
 	)
 	explainArgs(root)
 	return root
+}
+
+// knownCommand refuses the name of a command that does not exist.
+func knownCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, sub := range c.Commands() {
+		names = append(names, sub.Name())
+	}
+	return fmt.Errorf("no command %q%s", args[0], didYouMean(args[0], names))
 }
 
 // explainArgs turns cobra's complaints about arguments and about flags that

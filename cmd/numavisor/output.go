@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -46,14 +47,19 @@ func emit(c *cobra.Command, value any, table func(io.Writer)) error {
 }
 
 func checkFormat(c *cobra.Command) error {
-	switch format, err := c.Flags().GetString("output"); {
-	case err != nil:
+	format, err := c.Flags().GetString("output")
+	if err != nil {
 		return err
-	case format != "table" && format != "json" && format != "yaml":
-		return wrongUse("-o %q: allowed are table, json, yaml", format)
+	}
+	allowed := append([]string{"table", "json", "yaml"}, strings.Fields(c.Annotations[moreFormats])...)
+	if !slices.Contains(allowed, format) {
+		return wrongUse("-o %q: allowed are %s%s", format, strings.Join(allowed, ", "), didYouMean(format, allowed))
 	}
 	return nil
 }
+
+// moreFormats is the annotation of a command that names the values of -o that only it has.
+const moreFormats = "output formats"
 
 // askedFormat is what -o says, wherever it stands among arguments that may be
 // wrong otherwise.

@@ -43,7 +43,7 @@ which walks all of its pages: not for a loop.`,
 }
 
 func printView(w io.Writer, t *topology.Topology, v operate.View) {
-	columns(w, listRows(t, []operate.Truth{v.Truth}))
+	columns(w, listRows(t, []operate.Truth{v.Truth}, true))
 	if len(v.Cells) > 0 {
 		fmt.Fprintln(w)
 		columns(w, cellRows(v))

@@ -246,7 +246,7 @@ func TestLabWithoutLibvirtd(t *testing.T) {
 	}
 	for _, command := range []string{"list", "doctor", "capture"} {
 		if r := l.numavisor(t, command); r.status != 3 || r.stdout == "" ||
-			!strings.Contains(r.stderr, "could not see the VMs of qemu") {
+			!strings.Contains(r.stderr, "incomplete: the VMs of qemu were not seen") {
 			t.Errorf("numavisor %s: status %d, want 3, what can be seen, and what not: %q", command, r.status, r.stderr)
 		}
 	}

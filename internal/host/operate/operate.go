@@ -16,6 +16,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/text"
 )
 
 // ErrNoGuest means that no guest of the name is on the host.
@@ -90,7 +91,14 @@ func Missing(inv inventory.Host, name string) error {
 			return fmt.Errorf("guest %s: %w: %s", name, ErrNoGuest, g.Why)
 		}
 	}
-	return fmt.Errorf("guest %s: %w; 'numavisor list' shows all", name, ErrNoGuest)
+	names := make([]string, len(inv.Guests))
+	for i := range inv.Guests {
+		names[i] = inv.Guests[i].Name
+	}
+	if near := text.Nearest(name, names); near != "" {
+		return fmt.Errorf("VM %s: %w; did you mean %s? ('numavisor list' shows all)", name, ErrNoGuest, near)
+	}
+	return fmt.Errorf("VM %s: %w; 'numavisor list' shows all", name, ErrNoGuest)
 }
 
 // gapsText says of gaps what was not seen, and why.

@@ -86,7 +86,7 @@ func TestAMissingGuestMayOnlyBeUnseen(t *testing.T) {
 	}
 	w.Inject(fake.Fault{})
 	_, _, err = w.host.Show(context.Background(), "other")
-	if want := "guest other: no such guest on this host; 'numavisor list' shows all"; err == nil ||
+	if want := "VM other: no such guest on this host; 'numavisor list' shows all"; err == nil ||
 		err.Error() != want ||
 		!errors.Is(err, operate.ErrNoGuest) {
 		t.Errorf("error %v, want %s", err, want)
