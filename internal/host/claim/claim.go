@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -180,7 +181,11 @@ func (l Ledger) read() ([]Claim, error) {
 			continue
 		}
 		var c Claim
-		err := readWhole(filepath.Join(l.Folder, "claims", e.Name()), &c)
+		path := filepath.Join(l.Folder, "claims", e.Name())
+		err := readWhole(path, &c)
+		if err == nil && l.path("claims", c.Name) != path {
+			err = fmt.Errorf("reading %s: it names guest %q, and is not the file of that one; remove it", path, c.Name)
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // released in the meantime
 		}
@@ -194,8 +199,11 @@ func (l Ledger) read() ([]Claim, error) {
 	return claims, errors.Join(damaged...)
 }
 
+// maxBytes bounds what is read of a file: a claim takes some KiB.
+const maxBytes = 4 << 20
+
 func readWhole(path string, v any) error {
-	data, err := os.ReadFile(path)
+	data, err := readBounded(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -206,6 +214,18 @@ func readWhole(path string, v any) error {
 		return fmt.Errorf("reading %s: %w; remove it if no VM on this host is being created, bound or moved", path, err)
 	}
 	return nil
+}
+
+func readBounded(path string) ([]byte, error) {
+	file, size, err := lock.OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	if size > maxBytes {
+		return nil, fmt.Errorf("it has %d bytes, more than any claim", size)
+	}
+	return io.ReadAll(io.LimitReader(file, maxBytes))
 }
 
 // writeWhole replaces the file in one step: a reader sees the old text or the

@@ -148,7 +148,7 @@ func parseAlarms(data []byte) (Alarms, error) {
 }
 
 func readBounded(path string) ([]byte, error) {
-	file, err := os.Open(path)
+	file, _, err := lock.OpenRegular(path)
 	if err != nil {
 		return nil, err
 	}

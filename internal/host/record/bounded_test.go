@@ -49,3 +49,13 @@ func TestJournal_DoesNotWaitForAFIFO(t *testing.T) {
 		t.Errorf("%v; wanted that it is no regular file", err)
 	}
 }
+
+func TestLoadAlarms_DoesNotWaitForAFIFO(t *testing.T) {
+	folder := t.TempDir()
+	if err := unix.Mkfifo(filepath.Join(folder, alarmsFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadAlarms(folder); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("%v; wanted that it is no regular file", err)
+	}
+}

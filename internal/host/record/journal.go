@@ -15,8 +15,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/numavisor/numavisor/internal/host/lock"
 	"github.com/numavisor/numavisor/internal/journal"
 )
@@ -226,20 +224,12 @@ const maxHistoryBytes = 64 << 20
 // newest reads the end of a file, from the beginning of a line on, and returns
 // how much before it was left out.
 func newest(path string) (data []byte, left int64, err error) {
-	// Opening a FIFO would otherwise wait for its writer.
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	file, size, err := lock.OpenRegular(path)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, 0, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, 0, fmt.Errorf("%s is not a regular file (%s); remove it", path, info.Mode().Type())
-	}
-	left = max(info.Size()-maxHistoryBytes, 0)
+	left = max(size-maxHistoryBytes, 0)
 	data, err = io.ReadAll(io.NewSectionReader(file, left, maxHistoryBytes))
 	if left > 0 {
 		_, data, _ = bytes.Cut(data, []byte{'\n'})
