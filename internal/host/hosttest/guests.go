@@ -20,13 +20,13 @@ type suite struct {
 	Target
 	ctx  context.Context
 	node topology.Node // where the guests are placed
+	// running are the guests that tests share, by name.
+	running map[string]bool
 }
 
 func newSuite(t *testing.T, target Target) *suite {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testTime)
-	t.Cleanup(cancel)
-	s := &suite{T: t, Target: target, ctx: ctx}
+	s := (&suite{Target: target, running: map[string]bool{}}).as(t)
 	for _, n := range target.Topology.Nodes { // the last one: node 0 is what everything defaults to
 		if n.CPUs.Len() >= 2 && n.Memory >= 256*topology.MiB {
 			s.node = n
@@ -36,6 +36,16 @@ func newSuite(t *testing.T, target Target) *suite {
 		t.Fatal("the target has no node with two CPUs and 256 MiB")
 	}
 	return s
+}
+
+// as is the suite in another test, with a time limit of its own.
+func (s *suite) as(t *testing.T) *suite {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testTime)
+	t.Cleanup(cancel)
+	one := *s
+	one.T, one.ctx = t, ctx
+	return &one
 }
 
 const guestMemory = 32 * topology.MiB
@@ -70,6 +80,65 @@ func (s *suite) start(name string, mode guest.MemoryMode, transient bool) (guest
 		s.Fatalf("starting guest %q: %v", name, err)
 	}
 	return spec, p
+}
+
+// sharedName is the name of the strict guest that tests share, of either kind.
+func sharedName(transient bool) string {
+	if transient {
+		return "hosttest-shared-transient"
+	}
+	return "hosttest-shared-stored"
+}
+
+// shared returns a running strict guest as start defines it, which tests use one
+// after the other. It starts where it does not run, and is brought back to
+// its definition where a test before has changed it. No test relies on another.
+func (s *suite) shared(transient bool) (string, guest.Spec, guest.Placement) {
+	s.Helper()
+	name := sharedName(transient)
+	spec, p := s.small(name, guest.MemoryStrict)
+	if s.running[name] && s.restore(name, guest.Intent{Spec: spec, Placement: p}) {
+		return name, spec, p
+	}
+	s.spend(name)
+	definition, err := s.Render(spec, p)
+	if err == nil {
+		err = s.Hypervisor.Start(s.ctx, definition, transient)
+	}
+	if err != nil {
+		s.Fatalf("starting guest %q: %v", name, err)
+	}
+	s.running[name] = true
+	return name, spec, p
+}
+
+// restore brings a shared guest back to its definition. It reports false where
+// that cannot be done.
+func (s *suite) restore(name string, want guest.Intent) bool {
+	s.Helper()
+	p, h := want.Placement, s.Hypervisor
+	g, ok := named(s.list(), name)
+	if !ok || g.State != "running" || h.Record(s.ctx, name, want) != nil {
+		return false
+	}
+	for _, v := range p.VCPUs {
+		if !g.Config.Pins[v.ID].Equal(v.CPUs) && h.PinVCPU(s.ctx, name, v.ID, v.CPUs) != nil {
+			return false
+		}
+	}
+	return (g.Config.EmulatorPin.Equal(p.Emulator) || h.PinEmulator(s.ctx, name, p.Emulator) == nil) &&
+		(g.Config.IOThreadPins[1].Equal(p.IOThread) || h.PinIOThread(s.ctx, name, 1, p.IOThread) == nil)
+}
+
+// spend removes a shared guest that a test has ended or cannot leave to others.
+func (s *suite) spend(name string) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), removeTime)
+	defer cancel()
+	if err := s.Hypervisor.Remove(ctx, name); err != nil && !errors.Is(err, guest.ErrNotFound) {
+		s.Errorf("removing guest %q: %v", name, err)
+	}
+	delete(s.running, name)
 }
 
 func (s *suite) define(spec guest.Spec, p guest.Placement, transient bool) error {
@@ -179,10 +248,11 @@ func (s *suite) can(f Function, before inventory.Guest, err error) bool {
 // bothKinds runs a test for a guest with a stored configuration and for a transient one.
 func (s *suite) bothKinds(test func(s *suite, name string, transient bool)) {
 	for name, transient := range map[string]bool{"stored": false, "transient": true} {
-		s.Run(name, func(t *testing.T) {
-			one := *s
-			one.T = t
-			test(&one, "hosttest-"+name, transient)
-		})
+		s.Run(name, func(t *testing.T) { test(s.as(t), "hosttest-"+name, transient) })
 	}
+}
+
+// bothShared runs a test for the shared guests of both kinds.
+func (s *suite) bothShared(test func(s *suite, name string, transient bool)) {
+	s.bothKinds(func(s *suite, _ string, transient bool) { test(s, sharedName(transient), transient) })
 }

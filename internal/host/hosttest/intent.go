@@ -12,8 +12,8 @@ import (
 
 // An intent is recorded, read, replaced and forgotten.
 func testIntent(s *suite) {
-	s.bothKinds(func(s *suite, name string, transient bool) {
-		spec, p := s.start(name, guest.MemoryStrict, transient)
+	s.bothShared(func(s *suite, name string, transient bool) {
+		_, spec, p := s.shared(transient)
 		first := guest.Intent{Spec: spec, Placement: p}
 		s.recorded(name, first)
 		second := first
@@ -54,8 +54,7 @@ var hostileValues = []string{
 // A hostile value is read back as it was recorded. Where it is refused, the
 // former intent stays.
 func testHostileIntents(s *suite) {
-	const name = "hosttest-hostile"
-	spec, p := s.start(name, guest.MemoryStrict, true)
+	name, spec, p := s.shared(true)
 	last := guest.Intent{Spec: spec, Placement: p}
 	for _, value := range hostileValues {
 		next := last
@@ -72,9 +71,8 @@ func testHostileIntents(s *suite) {
 // A guest whose intent is unreadable is observed without it and named in a gap;
 // the others keep theirs. Recording an intent replaces the unreadable one.
 func testUnreadableIntent(s *suite) {
-	const garbled, other = "hosttest-garbled", "hosttest-other"
-	spec, p := s.start(garbled, guest.MemoryStrict, true)
-	s.start(other, guest.MemoryStrict, true)
+	garbled, spec, p := s.shared(true)
+	other, _, _ := s.shared(false)
 	if err := s.Garble(s.ctx, garbled); err != nil {
 		s.Fatal(err)
 	}
@@ -99,8 +97,7 @@ func testUnreadableIntent(s *suite) {
 
 // Configure binds the next start and leaves the running guest as it is.
 func testConfigure(s *suite) {
-	const name = "hosttest-configured"
-	spec, p := s.start(name, guest.MemoryStrict, false)
+	name, spec, p := s.shared(false)
 	before := s.find(name)
 	next := p
 	next.VCPUs = []guest.VCPU{{ID: 0, CPUs: s.last()}, {ID: 1, CPUs: s.first()}}
@@ -118,8 +115,7 @@ func testConfigure(s *suite) {
 }
 
 func testConfigureTransient(s *suite) {
-	const name = "hosttest-passing"
-	spec, p := s.start(name, guest.MemoryStrict, true)
+	name, spec, p := s.shared(true)
 	before := s.find(name)
 	if err := s.Hypervisor.Configure(s.ctx, name, guest.Intent{Spec: spec, Placement: p}); !errors.Is(
 		err,

@@ -85,12 +85,16 @@ func testPowerOff(s *suite) {
 
 // A second guest of a name is refused, and the first one stays as it is.
 func testNameIsTakenOnce(s *suite) {
-	s.bothKinds(func(s *suite, name string, transient bool) {
-		spec, p := s.start(name, guest.MemoryStrict, transient)
+	s.bothShared(func(s *suite, name string, transient bool) {
+		_, spec, p := s.shared(transient)
 		before := s.find(name)
 		spec.VCPUs, p.VCPUs, p.Cells[0].VCPUs = 1, p.VCPUs[:1], topology.SetOf[guest.VCPUID](0)
 		for _, second := range []bool{true, false} {
-			if err := s.define(spec, p, second); !errors.Is(err, guest.ErrExists) {
+			definition, err := s.Render(spec, p)
+			if err != nil {
+				s.Fatal(err)
+			}
+			if err := s.Hypervisor.Start(s.ctx, definition, second); !errors.Is(err, guest.ErrExists) {
 				s.Errorf("a second guest, transient %v: error is %v, want guest.ErrExists", second, err)
 			}
 		}
@@ -112,7 +116,7 @@ func testBadDefinition(s *suite) {
 
 // hostileNames are legal for a spec, and look like markup, options, numbers or
 // commands. They are few, since a guest is started for each.
-var hostileNames = []string{`a&b<c>"d']]>`, "--help", "4711", `$(reboot) %s,x=y\`, "naïve  客"}
+var hostileNames = []string{`a&b<c>"d']]>$(reboot) %s,x=y\ naïve  客`, "--help", "4711"}
 
 // A guest of a hostile name is started, found, changed and removed under it.
 // An implementation may refuse a name; then nothing of the guest is left.

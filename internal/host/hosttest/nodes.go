@@ -30,8 +30,7 @@ func testRetuneRestrictive(s *suite) {
 
 // A guest in mode strict cannot: its policies would keep the former nodes.
 func testRetuneStrict(s *suite) {
-	const name = "hosttest-strict"
-	s.start(name, guest.MemoryStrict, true)
+	name, _, _ := s.shared(true)
 	before := s.find(name)
 	err := s.Hypervisor.TuneLive(s.ctx, name, topology.SetOf(s.Topology.MemoryNodes().IDs()[0]))
 	if !errors.Is(err, guest.ErrRefused) {

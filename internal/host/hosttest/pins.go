@@ -3,13 +3,12 @@ package hosttest
 import (
 	"errors"
 
-	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
 func testPinVCPU(s *suite) {
-	s.bothKinds(func(s *suite, name string, transient bool) {
-		_, p := s.start(name, guest.MemoryStrict, transient)
+	s.bothShared(func(s *suite, name string, transient bool) {
+		_, _, p := s.shared(transient)
 		before := s.find(name)
 		if !s.can(PinRunningVCPU, before, s.Hypervisor.PinVCPU(s.ctx, name, 1, s.first())) {
 			return
@@ -21,8 +20,8 @@ func testPinVCPU(s *suite) {
 }
 
 func testPinHelpers(s *suite) {
-	s.bothKinds(func(s *suite, name string, transient bool) {
-		_, p := s.start(name, guest.MemoryStrict, transient)
+	s.bothShared(func(s *suite, name string, transient bool) {
+		_, _, p := s.shared(transient)
 		before := s.find(name)
 		err := errors.Join(s.Hypervisor.PinEmulator(s.ctx, name, s.last()),
 			s.Hypervisor.PinIOThread(s.ctx, name, 1, s.last()))
@@ -40,8 +39,7 @@ func testPinHelpers(s *suite) {
 
 // A pin to no CPU, or of a thread that the guest does not have, changes nothing.
 func testBadPins(s *suite) {
-	const name = "hosttest-pins"
-	s.start(name, guest.MemoryStrict, true)
+	name, _, _ := s.shared(true)
 	before := s.find(name)
 	for what, err := range map[string]error{
 		"a vCPU to no CPU":                 s.Hypervisor.PinVCPU(s.ctx, name, 0, topology.CPUSet{}),

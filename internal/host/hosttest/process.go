@@ -89,8 +89,7 @@ func (s *suite) mems(name string, nodes topology.NodeSet) {
 
 // What is seen of a guest's process is what its definition says.
 func testProcess(s *suite) {
-	const name = "hosttest-process"
-	_, p := s.start(name, guest.MemoryStrict, true)
+	name, _, p := s.shared(true)
 	if s.Kernel == nil {
 		if pid := s.find(name).PID; pid != 0 {
 			s.Errorf("the target declares no kernel; its guest has process %d", pid)

@@ -71,30 +71,40 @@ const (
 )
 
 // Run runs the suite. open returns the implementation with none of the suite's
-// guests; it is called once for each test.
+// guests; it is called once for each test, and once for those that share guests.
 func Run(t *testing.T, open func(t *testing.T) Target) {
+	sharing := newSuite(t, open(t))
+	defer sharing.spend(sharedName(true))
+	defer sharing.spend(sharedName(false))
+	for _, test := range []struct {
+		name string
+		run  func(*suite)
+	}{
+		{"NameIsTakenOnce", testNameIsTakenOnce},
+		{"PinVCPU", testPinVCPU},
+		{"PinHelpers", testPinHelpers},
+		{"BadPins", testBadPins},
+		{"RetuneStrict", testRetuneStrict},
+		{"HostileIntents", testHostileIntents},
+		{"ConfigureTransient", testConfigureTransient},
+		{"UnreadableIntent", testUnreadableIntent},
+		{"Intent", testIntent},
+		{"Configure", testConfigure},
+		{"Process", testProcess},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(sharing.as(t)) })
+	}
 	for _, test := range []struct {
 		name string
 		run  func(*suite)
 	}{
 		{"StartAndRemove", testStartAndRemove},
 		{"PowerOff", testPowerOff},
-		{"NameIsTakenOnce", testNameIsTakenOnce},
 		{"BadDefinition", testBadDefinition},
 		{"HostileNames", testHostileNames},
-		{"PinVCPU", testPinVCPU},
-		{"PinHelpers", testPinHelpers},
-		{"BadPins", testBadPins},
 		{"RetuneRestrictive", testRetuneRestrictive},
-		{"RetuneStrict", testRetuneStrict},
-		{"Intent", testIntent},
-		{"HostileIntents", testHostileIntents},
-		{"UnreadableIntent", testUnreadableIntent},
-		{"Configure", testConfigure},
-		{"ConfigureTransient", testConfigureTransient},
 		{"NoSuchGuest", testNoSuchGuest},
 		{"EndedContext", testEndedContext},
-		{"Process", testProcess},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.run(newSuite(t, open(t)))
