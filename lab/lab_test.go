@@ -68,6 +68,7 @@ func (h *Host) in(t *testing.T, argv ...string) string {
 }
 
 func TestLabRunsCommands(t *testing.T) {
+	t.Parallel()
 	shared := filepath.Join(t.TempDir(), "a,b") // a comma ends an option of QEMU's, if it is not told otherwise
 	if err := os.Mkdir(shared, 0o755); err != nil {
 		t.Fatal(err)
@@ -168,6 +169,7 @@ func runsTwoAtATime(t *testing.T, h *Host) {
 }
 
 func TestLabShowsTheShape(t *testing.T) {
+	t.Parallel()
 	h := bootForTest(t, "uneven", Options{})
 	online := h.in(t, "sh", "-c",
 		"cd /sys/devices/system/node; for n in 0 1 2 3; do cat node$n/cpulist node$n/distance; done; cat has_memory")
@@ -179,6 +181,7 @@ func TestLabShowsTheShape(t *testing.T) {
 
 func TestLabShowsThreadsAndCaches(t *testing.T) {
 	rotate.Test(t, 0)
+	t.Parallel()
 	h := bootForTest(t, "smt", Options{})
 	got := h.in(
 		t,
@@ -196,6 +199,7 @@ func TestLabShowsThreadsAndCaches(t *testing.T) {
 // QEMU (numascope.c, breakpoint). Here it is none, so all that must happen is
 // that it is noticed and the lab goes on.
 func TestLabOutlivesStaleCode(t *testing.T) {
+	t.Parallel()
 	h := bootForTest(t, "square4", Options{Saved: true})
 	version, err := askQEMUVersion(t.Context(), cmp.Or(os.Getenv("NUMAVISOR_LAB_QEMU"), "qemu-system-x86_64"))
 	if err != nil {
@@ -227,6 +231,7 @@ int main(void) { signal(SIGTRAP, on); for (int i = 0; i < 100000; i++) __asm__ v
 // the hole below 4 GiB (which lies in node 1).
 func TestLabScopeCountsWhatIsKnown(t *testing.T) {
 	rotate.Test(t, 1)
+	t.Parallel()
 	h := bootForTest(t, "uneven", Options{})
 	known := compileKnown(t, h)
 	scope, err := h.Scope()
@@ -318,6 +323,7 @@ func TestLabDistanceIsFelt(t *testing.T) {
 
 // The counter is switched and read from inside; and obeys while no CPU is ever idle.
 func TestLabScopeObeysFromInside(t *testing.T) {
+	t.Parallel()
 	program, err := filepath.Abs("../bin/numavisor")
 	if err != nil {
 		t.Fatal(err)

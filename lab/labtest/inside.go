@@ -26,9 +26,9 @@ import (
 // InsideVariable is set to 1 in the environment of test programs inside a lab.
 const InsideVariable = "NUMAVISOR_LAB_INSIDE"
 
-// insideTime bounds one test program inside a lab: libvirt's starts some 60 VMs,
+// insideTime bounds one test program inside a lab: libvirt's starts up to 30 VMs,
 // each in 5 s on an idle machine and in 20 s on a busy one.
-const insideTime = 25 * time.Minute
+const insideTime = 15 * time.Minute
 
 // Build compiles the tests of a package folder into one program without the
 // race detector, and returns its path.

@@ -90,8 +90,10 @@ func TestOverBudget_FailsOnlyOnAnIdleMachine(t *testing.T) {
 		wall   time.Duration
 		others float64
 		fails  bool
-	}{{19 * time.Minute, 0, false}, {25 * time.Minute, 0, false}, {71 * time.Minute, 0.1, true}, {71 * time.Minute, 0.5,
-		false}} {
+	}{
+		{16 * time.Minute, 0, false}, {25 * time.Minute, 0, false}, {26 * time.Minute, 0.1, true},
+		{26 * time.Minute, 0.5, false},
+	} {
 		if err := overBudget(c.wall, c.others); (err != nil) != c.fails {
 			t.Errorf("%v with others at %v: %v", c.wall, c.others, err)
 		}
