@@ -43,7 +43,7 @@ func TestLabWatch(t *testing.T) {
 		defer close(busy)
 		_, _ = l.Bandwidth(load, "far", 30*time.Second) // its figure is of no interest; ended below
 	}()
-	labtest.Inside(t, l.Host, "watch-tests", folder, "TestLabWatchTellsTheTruth")
+	labtest.Inside(t, l.Host, "watch-tests", folder, "TestLabWatchAgreesWithTheKernel")
 	stop()
 	<-busy
 	// What things cost is compared at full speed.

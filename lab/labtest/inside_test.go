@@ -35,7 +35,7 @@ func TestUnproven_NamesWhatDidNotPass(t *testing.T) {
 
 func TestTestNames_AreThoseOfTheSource(t *testing.T) {
 	got, err := TestNames("../../internal/host/watch", "TestLab")
-	if err != nil || !slices.Contains(got, "TestLabWatchTellsTheTruth") {
+	if err != nil || !slices.Contains(got, "TestLabWatchAgreesWithTheKernel") {
 		t.Errorf("%v, %v", got, err)
 	}
 	if got, err := TestNames("../../internal/topology", "TestLab"); err == nil {

@@ -2,9 +2,9 @@ package hwloc
 
 import "encoding/xml"
 
-// The parts of hwloc's XML that are read (hwloc.dtd of version 1, hwloc2.dtd
-// of version 2). Numbers are text here: a broken one shall cost its field, not
-// the document.
+// The elements of hwloc's XML that Parse reads (hwloc.dtd of version 1,
+// hwloc2.dtd of version 2). Numbers are strings here: a broken one must cost
+// only its field, not the document.
 type (
 	document struct {
 		XMLName   xml.Name `xml:"topology"`

@@ -25,15 +25,16 @@ func (p *parser) addHiddenNodes() {
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(hidden)) {
-		p.gap("node %d has no object of its own; taken as CPUs %s without memory", id, hidden[id])
+		p.gap("node %d has no object of its own; assuming CPUs %s without memory", id, hidden[id])
 		p.Nodes = append(p.Nodes, topology.Node{ID: id, CPUs: hidden[id]})
 	}
 }
 
 // settleOwners decides which node a CPU belongs to. Version 2 gives memory
 // without CPUs (CXL, HBM, GPU) the CPUs it is near to, so that CPUs appear
-// under several nodes. The closest owns a CPU: the node with the fewest, of
-// equals the one of lowest number, as firmware numbers ordinary memory first.
+// under several nodes. The closest node owns a CPU: the node with the fewest
+// CPUs, among equals the lowest number, as firmware numbers ordinary memory
+// first.
 func (p *parser) settleOwners() {
 	if len(p.Nodes) > maxNodes {
 		return // Assemble refuses it
@@ -52,13 +53,13 @@ func (p *parser) settleOwners() {
 		near := n.CPUs
 		n.CPUs = near.Minus(taken)
 		if !near.IsEmpty() && n.CPUs.IsEmpty() {
-			p.gap("node %d is taken as memory without CPUs: hwloc shows it beside closer nodes of CPUs %s", n.ID, near)
+			p.gap("node %d is treated as memory without CPUs: hwloc lists closer nodes for CPUs %s", n.ID, near)
 		}
 		taken = taken.Union(near)
 	}
 }
 
-// maxNodes is what Linux can have.
+// maxNodes is the most that Linux can have.
 const maxNodes = 1024
 
 // takeDistances reads the matrix of the nodes, of either version.
@@ -73,7 +74,7 @@ func (p *parser) takeDistances(second []matrix) {
 		ids, ok1 := integers(m.Indexes, maxNodes)
 		values, ok2 := integers(m.Values, maxNodes*maxNodes)
 		if !ok1 || !ok2 || len(values) != len(ids)*len(ids) {
-			p.gap("distances2 of NUMA nodes: not a square of numbers; not taken")
+			p.gap("distances2 of NUMA nodes: not a square of numbers; ignored")
 			continue
 		}
 		p.setDistances(ids, values)
@@ -82,7 +83,7 @@ func (p *parser) takeDistances(second []matrix) {
 		base, err := strconv.ParseFloat(m.Base, 64)
 		count := len(p.order)
 		if err != nil || m.Count != strconv.Itoa(count) || len(m.Figures) != count*count {
-			continue // between other objects than nodes
+			continue // between objects other than nodes
 		}
 		ids, values := make([]int, count), make([]int, 0, count*count)
 		for i, id := range p.order {
@@ -117,7 +118,7 @@ func (p *parser) setDistances(ids, values []int) {
 	}
 }
 
-// integers reads lists of numbers, which hwloc splits over several elements.
+// integers reads lists of numbers, which hwloc divides among several elements.
 func integers(lists []string, most int) ([]int, bool) {
 	var values []int
 	for _, list := range lists {

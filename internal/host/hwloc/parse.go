@@ -12,22 +12,22 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// maxDocument holds the largest hosts many times over; maxObjects is 8192 CPUs
-// with their cores and caches.
+// maxDocument is many times the size of the largest hosts' documents;
+// maxObjects allows 8192 CPUs with their cores and caches.
 const (
 	maxDocument = 32 << 20
 	maxObjects  = 1 << 17
 )
 
-// Parse reads hwloc XML, version 1 or 2 (`lstopo --of xml`). hwloc tells the
-// size of memory and huge page pools, not what is free of them: all counts as
-// free, which Gaps says. CPUs that hwloc knows of but does not show, offline
-// or not allowed to who ran it, are Offline.
+// Parse reads hwloc XML, version 1 or 2 (`lstopo --of xml`). hwloc has the size
+// of memory and huge page pools, but not their free part: all counts as free,
+// as Gaps says. CPUs that hwloc knows of but does not show are Offline: they
+// are offline, or the user of lstopo was not allowed to use them.
 func Parse(r io.Reader) (topology.Topology, error) {
 	limited := &io.LimitedReader{R: r, N: maxDocument + 1}
 	var doc document
 	if err := xml.NewDecoder(limited).Decode(&doc); err != nil {
-		return topology.Topology{}, fmt.Errorf("reading hwloc XML: %w; give the output of `lstopo --of xml`", err)
+		return topology.Topology{}, fmt.Errorf("reading hwloc XML: %w; pass the output of `lstopo --of xml`", err)
 	}
 	if limited.N <= 0 {
 		return topology.Topology{}, fmt.Errorf("reading hwloc XML: more than %d bytes", maxDocument)
@@ -44,7 +44,7 @@ func Parse(r io.Reader) (topology.Topology, error) {
 	}
 	if len(p.cpus) == 0 {
 		return topology.Topology{}, errors.New(
-			"reading hwloc XML: no object of type PU; give the output of `lstopo --of xml` without filters",
+			"reading hwloc XML: no object of type PU; pass the output of `lstopo --of xml` without filters",
 		)
 	}
 	if len(p.Nodes) == 0 {
@@ -55,8 +55,8 @@ func Parse(r io.Reader) (topology.Topology, error) {
 	p.settleOwners()
 	p.takeDistances(doc.Distances)
 	p.placeDevices()
-	p.gap("hwloc does not tell free memory and free huge pages; all is taken as free")
-	p.gap("hwloc does not tell housekeeping CPUs and the drivers of devices")
+	p.gap("hwloc does not report free memory and free huge pages; all counts as free")
+	p.gap("hwloc does not report housekeeping CPUs and the drivers of devices")
 	t, err := topology.Assemble(p.Topology, p.cpus)
 	if err != nil {
 		return topology.Topology{}, fmt.Errorf("reading hwloc XML: %w", err)
@@ -71,7 +71,7 @@ func version(attribute string) string {
 	return attribute
 }
 
-// place is what encloses an object on the way down.
+// place is the enclosing context of an object during the walk.
 type place struct {
 	socket, die int
 	core, l3    topology.CPUSet
@@ -87,7 +87,7 @@ type parser struct {
 	homes    map[topology.CPUID]topology.NodeID
 	root     *object
 	objects  int
-	unpacked int // sockets and dies seen without a number
+	unpacked int // sockets and dies without a number
 }
 
 const maxGaps = 100
@@ -139,7 +139,7 @@ func (p *parser) mask(o *object, text string) topology.CPUSet {
 	return set
 }
 
-// index gives an object's number, or one of its own where firmware gave none.
+// index returns an object's number, or a new one if the firmware gave none.
 func (p *parser) index(o *object) int {
 	v, err := strconv.ParseUint(o.OSIndex, 10, 31)
 	if err != nil {
@@ -180,7 +180,7 @@ func (p *parser) memory(n *topology.Node, o *object) {
 	if o.LocalMemory != "" {
 		bytes, err := strconv.ParseUint(o.LocalMemory, 10, 63)
 		if err != nil {
-			p.gap("node %d: local_memory %.20q is not a number of bytes; taken as none", n.ID, o.LocalMemory)
+			p.gap("node %d: local_memory %.20q is not a number of bytes; counted as none", n.ID, o.LocalMemory)
 		}
 		n.Memory = topology.Bytes(bytes)
 	}
@@ -190,7 +190,7 @@ func (p *parser) memory(n *topology.Node, o *object) {
 		size, err1 := strconv.ParseUint(page.Size, 10, 63)
 		count, err2 := strconv.ParseUint(page.Count, 10, 63)
 		if err1 != nil || err2 != nil || size == 0 {
-			p.gap("node %d: page_type size %.20q count %.20q is not understood; left out", n.ID, page.Size, page.Count)
+			p.gap("node %d: page_type size %.20q count %.20q cannot be parsed; left out", n.ID, page.Size, page.Count)
 			continue
 		}
 		if base == 0 || topology.Bytes(size) < base {
@@ -201,9 +201,9 @@ func (p *parser) memory(n *topology.Node, o *object) {
 	n.HugePages = slices.DeleteFunc(n.HugePages, func(pool topology.HugePagePool) bool { return pool.Size == base })
 }
 
-// soleNode is for hosts without NUMA nodes, which version 1 writes without any.
+// soleNode is for hosts without NUMA nodes: version 1 writes no node for them.
 func (p *parser) soleNode() {
-	p.gap("no object of type NUMANode; all CPUs and memory are taken as node 0")
+	p.gap("no object of type NUMANode; all CPUs and memory are assigned to node 0")
 	n := topology.Node{ID: 0, Distances: map[topology.NodeID]int{0: 10}}
 	for _, c := range p.cpus {
 		n.CPUs = n.CPUs.With(c.ID)
@@ -224,7 +224,7 @@ func (p *parser) takeOnline() {
 	if p.root.CompleteSet != "" {
 		p.Offline = p.mask(p.root, p.root.CompleteSet).Minus(shown)
 		if !p.Offline.IsEmpty() {
-			p.gap("hwloc leaves CPUs %s out: they are offline, or were not allowed to who ran lstopo", p.Offline)
+			p.gap("hwloc leaves CPUs %s out: they are offline, or the user of lstopo was not allowed to use them", p.Offline)
 		}
 	}
 }
@@ -234,7 +234,7 @@ func (p *parser) takeOnline() {
 func (p *parser) device(o *object, near topology.CPUSet) {
 	class, err := strconv.ParseUint(strings.TrimSpace(firstWord(o.PCIType)), 16, 16)
 	if err != nil || o.PCIBusID == "" {
-		p.gap("PCIDev %.20q: pci_type %.20q is not understood; left out", o.PCIBusID, o.PCIType)
+		p.gap("PCIDev %.20q: pci_type %.20q cannot be parsed; left out", o.PCIBusID, o.PCIType)
 		return
 	}
 	if topology.IsBridge(uint32(class) << 8) {
@@ -255,7 +255,8 @@ func firstWord(text string) string {
 	return word
 }
 
-// placeDevices finds the node that a device's CPUs belong to, if it is one.
+// placeDevices finds the node that a device's CPUs belong to, if it is a single
+// one.
 func (p *parser) placeDevices() {
 	for i := range p.Devices {
 		var nodes []topology.NodeID

@@ -32,7 +32,7 @@ func parse(t *testing.T, text string) topology.Topology {
 	return topo
 }
 
-// Version 2 gives a CXL node the CPUs of what it hangs on.
+// Version 2 gives a CXL node the CPUs of the node that it is attached to.
 const cxl = `<topology version="2.0"><object type="Machine" os_index="0" cpuset="0x3" complete_cpuset="0x7">
 <object type="NUMANode" os_index="2" cpuset="0x3" local_memory="4096"/>
 <object type="Package" os_index="0" cpuset="0x1">
@@ -65,7 +65,7 @@ func TestParseMemoryWithoutCPUs(t *testing.T) {
 		d[1].Kind != topology.DeviceNIC || d[1].Node != 0 || d[1].Names[0] != "eth0" {
 		t.Errorf("devices %+v", d)
 	}
-	if !strings.Contains(strings.Join(topo.Gaps, "\n"), "node 2 is taken as memory without CPUs") {
+	if !strings.Contains(strings.Join(topo.Gaps, "\n"), "node 2 is treated as memory without CPUs") {
 		t.Errorf("gaps %q", topo.Gaps)
 	}
 }

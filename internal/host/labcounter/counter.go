@@ -11,7 +11,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Mode is what the access counter does.
+// Mode is the access counter's mode.
 type Mode uint64
 
 // Modes of the access counter.
@@ -31,7 +31,7 @@ func ParseMode(s string) (Mode, error) {
 	return 0, fmt.Errorf("mode %q: allowed are off, count, felt", s)
 }
 
-// Path is the counter's file as seen from inside the lab.
+// Path is the counter's file inside the lab.
 const Path = "/lab/scope"
 
 // Layout of the file, in words; lab/scope/numascope.c writes it.
@@ -43,11 +43,11 @@ const (
 
 	cpusWord   = 1
 	nodesWord  = 2
-	modeWord   = 3 // the mode that was asked for
-	activeWord = 4 // the mode in force
+	modeWord   = 3 // the requested mode
+	activeWord = 4 // the mode in effect
 	nodeWord   = 8 // the node IDs
 	missWord   = nodeWord + maxNodes
-	zeroWord   = missWord + maxCPUs*maxNodes // what missWord held at the last Reset
+	zeroWord   = missWord + maxCPUs*maxNodes // value of missWord at the last Reset
 	words      = zeroWord + maxCPUs*maxNodes
 )
 
@@ -56,7 +56,7 @@ const (
 type Counter struct{ path string }
 
 // Open opens the counter's file: Path inside the lab. The error wraps
-// os.ErrNotExist where there is none.
+// os.ErrNotExist if the file does not exist.
 func Open(path string) (*Counter, error) {
 	c := &Counter{path}
 	if found, err := c.word(0); err != nil || found != magic {
@@ -99,7 +99,7 @@ func (c *Counter) Read() (Misses, error) {
 	return m, nil
 }
 
-// checkSize refuses counts of CPUs and nodes for which the file has no room.
+// checkSize refuses numbers of CPUs and nodes for which the file has no room.
 func checkSize(path string, cpus, nodes uint64) error {
 	if cpus > maxCPUs || nodes > maxNodes {
 		return fmt.Errorf("%s reports %d CPUs and %d nodes; it has room for %d and %d", path, cpus, nodes, maxCPUs,
@@ -108,7 +108,7 @@ func checkSize(path string, cpus, nodes uint64) error {
 	return nil
 }
 
-// Set changes the mode and waits until it is in force: until the lab's first
+// Set changes the mode and waits until it is in effect: until the lab's first
 // CPU next falls idle or returns from an interrupt.
 func (c *Counter) Set(ctx context.Context, m Mode) error {
 	if err := c.write(modeWord, binary.LittleEndian.AppendUint64(nil, uint64(m))); err != nil {
@@ -153,7 +153,7 @@ func (c *Counter) word(i uint64) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file was only read
 	var b [wordBytes]byte
 	_, err = f.ReadAt(b[:], int64(i*wordBytes))
 	return binary.LittleEndian.Uint64(b[:]), err

@@ -19,28 +19,28 @@ import (
 var ErrCounterOff = errors.New("the lab's access counter is off; 'numavisor lab scope count' (or felt) switches it on")
 
 // Meter measures guests' accesses, by the node of the CPU and of the memory,
-// from the lab's access counter. It is of use to a daemon inside the lab.
-// The counter counts per CPU and not per thread. So the meter divides a CPU's
-// count among the guest threads that ran there last, by their run time; the
-// part of the host's own programs is left out.
+// from the lab's access counter. It is useful to a daemon inside the lab. The
+// counter counts per CPU and not per thread. So the meter divides a CPU's count
+// among the guest threads that last ran there, by their run time; the part of
+// the host's own programs is left out.
 type Meter struct {
-	path   string
-	keeper *linux.Keeper
-	stat   *linux.Kept
-	file   *os.File // nil: not open
+	path  string
+	cache *linux.FileCache
+	stat  *linux.CachedFile
+	file  *os.File // nil: not open
 
 	nodeOf map[topology.CPUID]topology.NodeID
 	guests []inventory.Guest
-	ran    map[int]time.Duration // by thread: its run time as of the reading before
+	ran    map[int]time.Duration // by thread: its run time at the previous reading
 
 	buffer []byte
 	now    counts
 	before counts
 	times  []linux.CPUTime
-	ticks  map[topology.CPUID]uint64 // busy, as of the reading before
+	ticks  map[topology.CPUID]uint64 // busy time at the previous reading
 }
 
-// counts are the counter's figures since it was made; they only grow.
+// counts are the counter's figures since it was created; they only grow.
 type counts struct {
 	nodes  []topology.NodeID
 	misses [][]uint64 // a row per CPU, a column per node
@@ -49,20 +49,20 @@ type counts struct {
 // NewMeter makes a meter of the counter in a file (Path); root has the
 // /proc/stat of its CPUs. The meter works while the counter is on.
 func NewMeter(path string, root linux.Root) *Meter {
-	k := root.Keep(1)
+	k := root.NewFileCache(1)
 	return &Meter{
-		path:   path,
-		keeper: k,
-		stat:   k.File("proc/stat"),
-		ran:    map[int]time.Duration{},
-		ticks:  map[topology.CPUID]uint64{},
+		path:  path,
+		cache: k,
+		stat:  k.File("proc/stat"),
+		ran:   map[int]time.Duration{},
+		ticks: map[topology.CPUID]uint64{},
 	}
 }
 
 // Source is inventory.AccessCounter.
 func (m *Meter) Source() inventory.AccessSource { return inventory.AccessCounter }
 
-// Follow takes over guests; the counter must be on.
+// Follow sets the guests to measure; the counter must be on.
 func (m *Meter) Follow(guests []inventory.Guest, t *topology.Topology) error {
 	m.guests = guests
 	m.nodeOf = make(map[topology.CPUID]topology.NodeID, len(t.CPUs))
@@ -83,7 +83,7 @@ func (m *Meter) Follow(guests []inventory.Guest, t *topology.Topology) error {
 	if len(m.before.misses) > 0 {
 		return m.on()
 	}
-	return m.count() // from here on
+	return m.count() // from now on
 }
 
 // on reports whether the counter counts, as an error.
@@ -97,7 +97,7 @@ func (m *Meter) on() error {
 	}
 	if Mode(binary.LittleEndian.Uint64(word[:])) == Off {
 		m.before = counts{}
-		clear(m.ran) // what runs from now on is not counted
+		clear(m.ran) // accesses from now on are not counted
 		return ErrCounterOff
 	}
 	return nil
@@ -115,7 +115,7 @@ func (m *Meter) open() error {
 	return err
 }
 
-// count makes the present figures those before.
+// count makes the present figures the previous ones.
 func (m *Meter) count() error {
 	if err := m.on(); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (m *Meter) count() error {
 	return err
 }
 
-// read reads the rows of the CPUs that there are: much less than the file.
+// read reads the rows of the existing CPUs: much less than the file.
 func (m *Meter) read() error {
 	if len(m.buffer) == 0 {
 		m.buffer = make([]byte, missWord*wordBytes)
@@ -158,7 +158,7 @@ func (m *Meter) read() error {
 	return nil
 }
 
-// Read returns where the guests' accesses went since the call before.
+// Read returns the guests' accesses since the previous call.
 func (m *Meter) Read(window time.Duration) (map[string]watch.Access, error) {
 	ran, onCPU := m.runTimes()
 	busy, err := m.busyTimes()
@@ -188,14 +188,14 @@ func (m *Meter) Read(window time.Duration) (map[string]watch.Access, error) {
 			}
 		}
 		a := watch.AccessOf(amounts, window)
-		a.MemoryMBps = 0 // emulated CPUs' traffic says nothing beside figures of real ones
+		a.MemoryMBps = 0 // the traffic of emulated CPUs cannot be compared with that of real ones
 		accesses[g.Name] = a
 	}
 	return accesses, nil
 }
 
-// since is what one CPU missed of one node between two readings; 0 where the
-// counter was made anew.
+// since is the number of one CPU's misses on one node between two readings; 0
+// if the counter was created again.
 func since(now, before counts, cpu, node int) uint64 {
 	if cpu >= len(before.misses) || node >= len(before.misses[cpu]) {
 		return 0
@@ -204,8 +204,8 @@ func since(now, before counts, cpu, node int) uint64 {
 	return n - min(n, before.misses[cpu][node])
 }
 
-// runTimes tells how long each thread ran since the call before, and how long
-// those together that ran on a CPU last.
+// runTimes returns how long each thread ran since the previous call, and the
+// total for the threads that last ran on each CPU.
 func (m *Meter) runTimes() (ran map[int]time.Duration, onCPU map[topology.CPUID]time.Duration) {
 	ran, onCPU = map[int]time.Duration{}, map[topology.CPUID]time.Duration{}
 	for _, g := range m.guests {
@@ -220,9 +220,9 @@ func (m *Meter) runTimes() (ran map[int]time.Duration, onCPU map[topology.CPUID]
 	return ran, onCPU
 }
 
-// busyTimes tells how long each CPU was busy since the call before.
+// busyTimes returns how long each CPU was busy since the previous call.
 func (m *Meter) busyTimes() (map[topology.CPUID]time.Duration, error) {
-	const tick = time.Second / 100 // USER_HZ, on all of Linux's machines that KVM runs on
+	const tick = time.Second / 100 // USER_HZ, on all Linux machines that run KVM
 	data, err := m.stat.Read()
 	if err == nil {
 		m.times, err = linux.AppendCPUTimes(m.times[:0], data)
@@ -237,7 +237,7 @@ func (m *Meter) busyTimes() (map[topology.CPUID]time.Duration, error) {
 	return busy, err
 }
 
-// Close closes the counter's file. Its mode stays as it is.
+// Close closes the counter's file. The counter's mode stays as it is.
 func (m *Meter) Close() error {
 	m.stat.Close()
 	if m.file == nil {

@@ -21,7 +21,7 @@ import (
 var _ watch.Meter = (*Meter)(nil)
 
 // counterFile is the file of an access counter of two nodes, 0 and 2, with two
-// CPUs each, and /proc/stat beside it.
+// CPUs each, and a /proc/stat next to it.
 type counterFile struct {
 	t     *testing.T
 	words [words]uint64
@@ -89,7 +89,7 @@ func vm(name string, threads ...inventory.Thread) inventory.Guest {
 
 func TestMeter_DividesTheCountByRunTime(t *testing.T) {
 	f := newCounterFile(t)
-	f.miss(0, 1000, 1000) // before anybody looked
+	f.miss(0, 1000, 1000) // before the first reading
 	a := vm("a", inventory.Thread{TID: 11, LastCPU: 0}, inventory.Thread{TID: 12, LastCPU: 3})
 	b := vm("b", inventory.Thread{TID: 21, LastCPU: 0})
 	idle := vm("idle", inventory.Thread{TID: 31, LastCPU: 0})
@@ -158,7 +158,7 @@ func TestMeter_FailsWhileTheCounterIsOff(t *testing.T) {
 	}
 	guests[0].Seen.Threads[0].RunTime = time.Second
 	if got, err := m.Read(time.Second); err != nil || len(got["a"].Shares) > 0 {
-		t.Errorf("what was counted while nobody looked: %+v, error %v", got, err)
+		t.Errorf("counts from before the first reading: %+v, error %v", got, err)
 	}
 }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// SetAffinity holds one thread to CPUs (sched_setaffinity(2)) and reads back.
-// The kernel cuts the set to the thread's cpuset without saying so; if that
-// leaves something else, the error is a NotEffectiveError. CPU ids beyond 1023,
-// where cpu_set_t ends, are allowed.
+// SetAffinity restricts one thread to CPUs (sched_setaffinity(2)) and reads the
+// result back. The kernel cuts the set to the thread's cpuset without an error;
+// if a different set remains, SetAffinity returns a NotEffectiveError. CPU ids
+// beyond 1023, where cpu_set_t ends, are allowed.
 func SetAffinity(tid int, cpus topology.CPUSet) error {
 	if cpus.IsEmpty() {
 		return fmt.Errorf("affinity of thread %d: no CPU given", tid)

@@ -22,8 +22,8 @@ type Cgroup struct {
 }
 
 // CgroupMount returns where cgroup v2 is mounted below the root: at the usual
-// place, or beside version 1 on hybrid hosts. Controllers used by version 1
-// are missing from the latter.
+// place, or next to version 1 on hybrid hosts. On hybrid hosts the controllers
+// that version 1 uses are missing from it.
 func (r Root) CgroupMount() (string, error) {
 	for _, place := range []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"} {
 		if mount := r.path(place); IsCgroupV2(mount) {
@@ -78,7 +78,7 @@ func (c Cgroup) Parent() Cgroup { return Cgroup{c.Mount, filepath.Dir(c.Path)} }
 // Name is the last part of the path.
 func (c Cgroup) Name() string { return filepath.Base(c.Path) }
 
-// Exists reports whether the group is there.
+// Exists reports whether the group exists.
 func (c Cgroup) Exists() bool {
 	_, err := os.Stat(c.file("cgroup.procs"))
 	return err == nil
@@ -109,8 +109,8 @@ func (c Cgroup) read(name string) ([]byte, error) {
 	return data, nil
 }
 
-// EnableController makes a controller's files appear in this group, by
-// enabling it in every group above. It is no error if it already is.
+// EnableController makes a controller's files appear in this group by enabling
+// the controller in every group above. It is no error if it is enabled already.
 func (c Cgroup) EnableController(name string) error {
 	if c.Path == "/" {
 		return nil
@@ -151,9 +151,9 @@ func hasWord(text []byte, word string) bool {
 	return false
 }
 
-// Adopt moves a process with all its threads into the group. If the group's
-// memory nodes leave out some that the process has pages on, the kernel
-// migrates these within the call, unpaced, and tells nothing of the result: copy first.
+// Adopt moves a process with all its threads into the group. If the process has
+// pages on nodes outside the group's memory nodes, the kernel migrates them
+// within the call, unpaced, and does not report the result: copy first.
 func (c Cgroup) Adopt(pid int) error {
 	if err := writeKernelFile(c.file("cgroup.procs"), fmt.Sprint(pid)); err != nil {
 		return fmt.Errorf("moving process %d into cgroup %s: %w", pid, c.Path, err)

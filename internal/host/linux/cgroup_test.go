@@ -84,7 +84,7 @@ func TestGuestCgroupWithSystemd(t *testing.T) {
 		t.Errorf("ssh is no VM: %v, error %v", ok, err)
 	}
 	if _, _, err := root.GuestCgroupOf(79); err == nil {
-		t.Error("a process known to cgroup v1 only was found in v2")
+		t.Error("a process that is only in a cgroup v1 hierarchy was found in v2")
 	}
 	if _, err := files(t, map[string]string{"sys/fs/cgroup/cpuset/tasks": ""}).CgroupOf(1); !errors.Is(
 		err,
@@ -112,7 +112,7 @@ func TestSetMemsWritesThreadGroupsOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := root.SetMems(t.Context(), 77,
-		nodes("0-1")) // the files' "effective" stays 0: as if a group above allowed no more
+		nodes("0-1")) // the files' "effective" stays 0: as if a group above allowed only node 0
 	var differs *NotEffectiveError
 	if !errors.As(err, &differs) || differs.Effective != "0" ||
 		!strings.Contains(err.Error(), "already written: none") {
@@ -160,7 +160,7 @@ func TestSetMemsDoesNotWaitForEver(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	_, err := Cgroup{string(root), "/g"}.SetMems(ctx, nodes("0"))
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "will go on") {
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "will continue") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -18,8 +18,8 @@ import (
 // CPUs reads cpuset.cpus: what was written, empty if nothing was.
 func (c Cgroup) CPUs() (topology.CPUSet, error) { return readSet[topology.CPUID](c, "cpuset.cpus") }
 
-// EffectiveCPUs reads what the group's tasks may really use: cpuset.cpus cut
-// to what groups above and the host allow.
+// EffectiveCPUs reads the CPUs that the group's tasks may really use:
+// cpuset.cpus cut to what the groups above and the host allow.
 func (c Cgroup) EffectiveCPUs() (topology.CPUSet, error) {
 	return readSet[topology.CPUID](c, "cpuset.cpus.effective")
 }
@@ -55,8 +55,8 @@ func (e *NotEffectiveError) Error() string {
 		e.Cgroup, e.Wanted, e.Effective)
 }
 
-// SetCPUs writes cpuset.cpus and returns what is in effect then. The error is
-// a NotEffectiveError if that differs.
+// SetCPUs writes cpuset.cpus and returns the set in effect afterwards. The
+// error is a NotEffectiveError if that differs.
 func (c Cgroup) SetCPUs(cpus topology.CPUSet) (effective topology.CPUSet, err error) {
 	if err := c.writeCPUSet("cpuset.cpus", cpus.String()); err != nil {
 		return effective, err
@@ -67,20 +67,20 @@ func (c Cgroup) SetCPUs(cpus topology.CPUSet) (effective topology.CPUSet, err er
 	return effective, err
 }
 
-// SetMems writes cpuset.mems and returns what is in effect then. The error is
-// a NotEffectiveError if that differs.
+// SetMems writes cpuset.mems and returns the set in effect afterwards. The
+// error is a NotEffectiveError if that differs.
 //
-// The kernel migrates all pages of every process in the group that lie outside
-// the new nodes, on one queue for the whole host, and tells nothing of the
-// result; the write waits for that. So copy first and flip later. When ctx
-// ends first the kernel goes on by itself and the error says so.
+// The kernel migrates all pages of every process in the group that are outside
+// the new nodes, on one queue for the whole host, and does not report the
+// result; the write waits for that. So copy first and narrow later. If ctx ends
+// first, the kernel goes on by itself and the error says so.
 func (c Cgroup) SetMems(ctx context.Context, nodes topology.NodeSet) (effective topology.NodeSet, err error) {
-	written := make(chan error, 1) // the writer ends when the kernel is done, even if nobody waits any more
+	written := make(chan error, 1) // the writer ends when the kernel has finished, even if its caller has given up
 	go func() { written <- c.writeCPUSet("cpuset.mems", nodes.String()) }()
 	select {
 	case err = <-written:
 	case <-ctx.Done():
-		err = fmt.Errorf("writing cpuset.mems %s of cgroup %s: the kernel is still migrating pages and will go on: %w",
+		err = fmt.Errorf("writing cpuset.mems %s of cgroup %s: the kernel is still migrating pages and will continue: %w",
 			nodes, c.Path, ctx.Err())
 	}
 	if err != nil {
@@ -92,12 +92,12 @@ func (c Cgroup) SetMems(ctx context.Context, nodes topology.NodeSet) (effective 
 	return effective, err
 }
 
-// writeCPUSet refuses the empty set: the kernel answers ENOSPC to it while
+// writeCPUSet refuses the empty set: the kernel answers it with ENOSPC while
 // tasks are inside, and Go's empty write would not even reach the kernel.
 func (c Cgroup) writeCPUSet(name, list string) error {
 	if list == "" {
 		return fmt.Errorf(
-			"%s of cgroup %s cannot be emptied while tasks are inside; write all that the host has instead", name,
+			"%s of cgroup %s cannot be emptied while tasks are inside; write all ids that the host has instead", name,
 			c.Path)
 	}
 	err := writeKernelFile(c.file(name), list+"\n")
@@ -117,10 +117,10 @@ func (c Cgroup) writeCPUSet(name, list string) error {
 }
 
 // SetMems writes cpuset.mems of every thread group of a VM. Widening copies
-// nothing; narrowing migrates what lies outside (see Cgroup.SetMems). Groups
-// above are left alone: libvirt rewrites the top group when it restarts, the
-// thread groups keep what is written here. It stops at the first failure and
-// names what was done.
+// nothing; narrowing migrates the pages outside the new nodes (see
+// Cgroup.SetMems). Groups above are left alone: libvirt rewrites the top group
+// when it restarts, but does not touch the thread groups. SetMems stops at the
+// first failure and names the groups already written.
 func (g GuestCgroup) SetMems(ctx context.Context, nodes topology.NodeSet) error {
 	var done []string
 	for _, c := range g.ThreadGroups() {

@@ -10,21 +10,22 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Launch is a program to be run with its CPUs and memory held to nodes.
+// Launch is a program to run, with the CPUs and nodes to restrict it to.
 type Launch struct {
 	Args []string // the program first, looked up in PATH
 	Env  []string
-	CPUs topology.CPUSet // empty: as this program
+	CPUs topology.CPUSet // empty: this program's own CPUs
 	Mode guest.MemoryMode
-	// Nodes of the memory policy. Mode none and restrictive set no policy: use
+	// Nodes of the memory policy. Modes none and restrictive set no policy: use
 	// a cgroup of its own then (CreateOwn and Adopt before Exec).
 	Nodes topology.NodeSet
-	Group *Cgroup // to run in; nil: where this program is
+	Group *Cgroup // working directory; nil: this program's own
 }
 
 // Exec replaces this program by the one to launch; it only returns on failure.
 // Affinity and memory policy belong to a thread and are inherited over
-// execve(2), which ends every other thread: so one thread sets both and executes.
+// execve(2), which ends every other thread: so one thread sets both and
+// executes.
 func (l Launch) Exec() error {
 	if len(l.Args) == 0 {
 		return fmt.Errorf("no program to run was given")

@@ -1,10 +1,10 @@
 package linux
 
-// The figures of kernel files are read again and again in a loop: these
-// readers take them from the bytes as they lie there and allocate nothing.
+// Kernel files with figures are read again and again in a loop. These readers
+// parse the file's bytes in place and allocate nothing.
 
-// nextField returns the first field of a line and what follows it; fields are
-// separated by blanks. An empty field means that there is none.
+// nextField returns the first field of a line and the rest; fields are
+// separated by blanks. An empty field means that the line has no more fields.
 func nextField(line []byte) (field, rest []byte) {
 	start := 0
 	for start < len(line) && blank(line[start]) {
@@ -19,7 +19,7 @@ func nextField(line []byte) (field, rest []byte) {
 
 func blank(c byte) bool { return c == ' ' || c == '\t' || c == '\n' }
 
-// nextLine returns the first line without its end, and what follows it.
+// nextLine returns the first line without its end, and the rest.
 func nextLine(text []byte) (line, rest []byte) {
 	for i, c := range text {
 		if c == '\n' {

@@ -146,7 +146,7 @@ func FuzzLoopParsers(f *testing.F) {
 				t.Errorf("%v; ParseNUMAStat takes it", err)
 			}
 		} else if whole != nil {
-			t.Error("figures beside an error")
+			t.Error("figures next to an error")
 		}
 	})
 }
@@ -196,7 +196,7 @@ func TestPerfCountsAreScaled(t *testing.T) {
 	}
 }
 
-func TestNodeLoadsMeanWhatTheProcessorSays(t *testing.T) {
+func TestNodeLoadsAreLocal(t *testing.T) {
 	for text, want := range map[string]bool{
 		// Skylake
 		"processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\n\nprocessor : 1\nvendor_id : " +
@@ -215,7 +215,7 @@ func TestNodeLoadsMeanWhatTheProcessorSays(t *testing.T) {
 }
 
 // Whether this machine has a PMU or not: a counter opens, or the error says why not.
-func TestOpeningACounterWorksOrSaysWhyNot(t *testing.T) {
+func TestOpenNodeEvent_OpensOrGivesTheReason(t *testing.T) {
 	lockThread()
 	c, err := OpenNodeEvent(0, NodeLoads)
 	var perf *PerfError

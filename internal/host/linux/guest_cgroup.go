@@ -22,8 +22,8 @@ type GuestCgroup struct {
 }
 
 // GuestCgroupOf finds the groups of the VM that a process belongs to; ok is
-// false if the process is not in a group laid out by libvirt. The process id
-// decides and not the VM's name, since libvirt shortens and escapes names.
+// false if the process is not in a group laid out by libvirt. It goes by the
+// process id and not the VM's name, since libvirt shortens and escapes names.
 func (r Root) GuestCgroupOf(pid int) (g GuestCgroup, ok bool, err error) {
 	top, ok, err := r.guestTopOf(pid)
 	if err != nil || !ok {
@@ -33,8 +33,8 @@ func (r Root) GuestCgroupOf(pid int) (g GuestCgroup, ok bool, err error) {
 	return g, err == nil, err
 }
 
-// guestTopOf is GuestCgroupOf for who needs only the group of the VM as a
-// whole, which is found without listing anything.
+// guestTopOf is GuestCgroupOf for callers that need only the group of the VM as
+// a whole; it lists no folder.
 func (r Root) guestTopOf(pid int) (top Cgroup, ok bool, err error) {
 	at, err := r.CgroupOf(pid)
 	if err != nil {
@@ -66,7 +66,7 @@ func guestIDOf(name string) (id int, ok bool) {
 	return id, isQEMU && err == nil && id > 0
 }
 
-// guest sorts the groups below a VM's top group by what runs in them.
+// guest sorts the groups below a VM's top group by the threads in them.
 func (c Cgroup) guest() (GuestCgroup, error) {
 	g := GuestCgroup{Top: c, Threads: c, VCPUs: map[guest.VCPUID]Cgroup{}, IOThreads: map[int]Cgroup{}}
 	if inner := c.Child("libvirt"); inner.Exists() {
@@ -89,7 +89,7 @@ func (c Cgroup) guest() (GuestCgroup, error) {
 	return g, nil
 }
 
-// numbered takes "vcpu12" apart.
+// numbered splits "vcpu12" into its prefix and number.
 func numbered(name, prefix string) (n int, ok bool) {
 	digits, ok := strings.CutPrefix(name, prefix)
 	if !ok {

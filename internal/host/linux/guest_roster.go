@@ -6,8 +6,9 @@ import (
 )
 
 // GuestRoster names the groups of the VMs that libvirt runs, in one word that
-// changes when a VM starts or ends: libvirt's id of a VM is never used twice.
-// It costs a folder's listing. Empty where libvirt runs none, or keeps no groups.
+// changes when a VM starts or ends: libvirt never uses a VM's id twice. It
+// costs one folder listing. It is empty where libvirt runs no VMs or has no
+// groups.
 func (r Root) GuestRoster() string {
 	mount, err := r.CgroupMount()
 	if err != nil {

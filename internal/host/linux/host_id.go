@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// HostID returns an id that tells this host from others and survives restarts
-// and changes of its name: /etc/machine-id, else the UUID that firmware gives
-// (/sys/class/dmi/id/product_uuid, which only root may read). It is hashed: a
-// machine-id is confidential (machine-id(5)). Empty without an error: the host
-// has neither.
+// HostID returns an id that distinguishes this host from others and survives
+// restarts and changes of its name: /etc/machine-id, else the firmware's UUID
+// (/sys/class/dmi/id/product_uuid, which only root may read). It is hashed
+// because a machine-id is confidential (machine-id(5)). An empty id without an
+// error means that the host has neither.
 //
-// Hosts that were cloned with their machine-id have one id, as for all else
-// that goes by it.
+// Hosts that were cloned with their machine-id share one id, as for all other
+// software that uses it.
 func (r Root) HostID() (string, error) {
 	for _, file := range [][]string{{"etc", "machine-id"}, {"sys", "class", "dmi", "id", "product_uuid"}} {
 		text, err := r.word(file...)
@@ -36,8 +36,9 @@ func (r Root) HostID() (string, error) {
 	return "", nil
 }
 
-// isUUID reports whether a text is 32 hexadecimal digits, not all alike:
-// "uninitialized" stands in the machine-id of an image, zeros where nobody set a UUID.
+// isUUID reports whether a text is 32 hexadecimal digits, not all alike: the
+// machine-id of an image reads "uninitialized", and a UUID that firmware never
+// set is all zeros.
 func isUUID(id string) bool {
 	_, err := hex.DecodeString(id)
 	return err == nil && len(id) == 32 && strings.Trim(id, id[:1]) != ""

@@ -16,7 +16,8 @@ import (
 type HugePool struct {
 	Size        topology.Bytes
 	Total, Free uint64
-	// Surplus pages are beyond what was asked for; they go when they are freed.
+	// Surplus pages exceed the requested size; the kernel takes them back when
+	// they are freed.
 	Surplus uint64
 }
 
@@ -70,9 +71,9 @@ func (r Root) HugePool(node topology.NodeID, size topology.Bytes) (HugePool, err
 	return p, nil
 }
 
-// GrowPool adds pages to a node's pool and returns how many it got: fewer
-// where the node has no more unfragmented memory, which is not an error.
-// Memory is compacted first. It takes long for many pages.
+// GrowPool adds pages to a node's pool and returns how many it added: fewer
+// where the node has no more unfragmented memory, which is not an error. It
+// compacts memory first. Growing by many pages takes long.
 func (r Root) GrowPool(node topology.NodeID, size topology.Bytes, pages uint64) (got uint64, err error) {
 	before, err := r.HugePool(node, size)
 	if err != nil || pages == 0 {
@@ -85,9 +86,9 @@ func (r Root) GrowPool(node topology.NodeID, size topology.Bytes, pages uint64) 
 	return after.Total - min(after.Total, before.Total), err
 }
 
-// ShrinkPool takes free pages out of a node's pool and returns how many went.
-// Pages in use are never taken: asked for, the kernel would make them surplus,
-// to vanish when their user ends.
+// ShrinkPool takes free pages out of a node's pool and returns how many it
+// took. It never takes pages in use: on request the kernel would make them
+// surplus, and they would vanish when their user ends.
 func (r Root) ShrinkPool(node topology.NodeID, size topology.Bytes, pages uint64) (gone uint64, err error) {
 	before, err := r.HugePool(node, size)
 	if err != nil {
@@ -100,7 +101,7 @@ func (r Root) ShrinkPool(node topology.NodeID, size topology.Bytes, pages uint64
 	return before.Total - min(after.Total, before.Total), err
 }
 
-// resizePool writes a pool's size and reads back what came of it.
+// resizePool writes a pool's size and reads the resulting size back.
 func (r Root) resizePool(node topology.NodeID, size topology.Bytes, total uint64) (HugePool, error) {
 	if err := r.set(strconv.FormatUint(total, 10), poolFolder(node, size), "nr_hugepages"); err != nil {
 		return HugePool{}, fmt.Errorf("setting the pool of %v huge pages of node %d to %d: %w", size, node, total, err)
@@ -108,7 +109,7 @@ func (r Root) resizePool(node topology.NodeID, size topology.Bytes, total uint64
 	return r.HugePool(node, size)
 }
 
-// Compact has the kernel join free memory of a node into larger blocks, so
+// Compact makes the kernel join free memory of a node into larger blocks, so
 // that huge pages can be allocated there.
 func (r Root) Compact(node topology.NodeID) error {
 	if err := r.set("1", fmt.Sprintf("sys/devices/system/node/node%d/compact", node)); err != nil {

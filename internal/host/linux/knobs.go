@@ -23,9 +23,9 @@ const (
 	fileDemotion    = "sys/kernel/mm/numa/demotion_enabled"
 )
 
-// Settings reads what the kernel does to memory by itself. A feature that the
-// kernel was built without leaves its field empty; only what is there and
-// cannot be read is a gap.
+// Settings reads the settings by which the kernel moves memory by itself. The
+// field of a feature that the kernel was built without stays empty; only a file
+// that exists and cannot be read is a gap.
 func (r Root) Settings() (inventory.Kernel, []inventory.Gap) {
 	var k inventory.Kernel
 	var gaps []inventory.Gap
@@ -73,7 +73,7 @@ func chosen(text string) string {
 	return text
 }
 
-// running reports whether a process of that name runs.
+// running reports whether a process of that name exists.
 func (r Root) running(name string) (bool, error) {
 	pids, err := numberedEntries(r.path("proc"))
 	if err != nil {
@@ -85,10 +85,10 @@ func (r Root) running(name string) (bool, error) {
 	}), nil
 }
 
-// SetKSMAcrossNodes says whether KSM may merge pages of different nodes. The
-// kernel accepts that only while no page is merged: so all pages are unmerged
-// first (which needs the memory they saved), and KSM goes on as before. It
-// changes nothing if the value is right already.
+// SetKSMAcrossNodes sets whether KSM may merge pages of different nodes. The
+// kernel accepts a change only while no page is merged: so SetKSMAcrossNodes
+// first unmerges all pages (which needs the memory that merging saved), and
+// then restarts KSM as it was. It does nothing if the value is right already.
 func (r Root) SetKSMAcrossNodes(across bool) (err error) {
 	want := "0"
 	if across {

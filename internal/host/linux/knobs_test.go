@@ -53,7 +53,7 @@ func TestSettingsSeesNumadAndUnreadableFiles(t *testing.T) {
 	}
 }
 
-func TestSetKSMAcrossNodesLetsKSMGoOn(t *testing.T) {
+func TestSetKSMAcrossNodes_RestartsKSM(t *testing.T) {
 	for _, run := range []string{"0", "1"} {
 		root := files(t, map[string]string{fileKSMRun: run + "\n", fileKSMAcross: "1\n"})
 		if err := root.SetKSMAcrossNodes(false); err != nil {
@@ -67,14 +67,14 @@ func TestSetKSMAcrossNodesLetsKSMGoOn(t *testing.T) {
 	}
 	root := files(t, map[string]string{fileKSMAcross: "0\n"}) // no run file: touching it would fail
 	if err := root.SetKSMAcrossNodes(false); err != nil {
-		t.Errorf("nothing to do, yet: %v", err)
+		t.Errorf("SetKSMAcrossNodes did nothing, but failed: %v", err)
 	}
 }
 
-func TestKSMThatRefusesIsReportedAndGoesOn(t *testing.T) {
+func TestSetKSMAcrossNodes_RestartsKSMAfterAFailure(t *testing.T) {
 	root := files(t, map[string]string{fileKSMRun: "1\n", fileKSMAcross + "/busy": ""}) // a folder cannot be written
 	if err := root.SetKSMAcrossNodes(false); err == nil {
-		t.Error("nothing could be read, yet all is well")
+		t.Error("no file could be read, yet there was no error")
 	}
 	if run, _ := root.word(fileKSMRun); run != "1" {
 		t.Errorf("KSM was left at run %q", run)
@@ -126,7 +126,7 @@ func TestHugePools(t *testing.T) {
 		t.Error("grew without compacting first")
 	}
 	if gone, err := root.ShrinkPool(2, 2*mib, 20); err != nil || gone != 8 {
-		t.Errorf("gave back %d, want the 8 free ones only; error %v", gone, err)
+		t.Errorf("gave back %d, want only the 8 free ones; error %v", gone, err)
 	}
 	if _, err := root.GrowPool(2, 16*mib, 1); !errors.Is(err, os.ErrNotExist) ||
 		!strings.Contains(err.Error(), "16 MiB") {

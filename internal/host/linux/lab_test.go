@@ -1,7 +1,7 @@
 package linux
 
-// What needs several nodes: these tests run inside the lab, where the
-// environment variable NUMAVISOR_LAB_INSIDE is 1, and as root.
+// These tests need several nodes: they run inside the lab, where the
+// environment variable NUMAVISOR_LAB_INSIDE is 1, as root.
 
 import (
 	"bufio"
@@ -39,7 +39,7 @@ func inLab(t *testing.T) {
 	}
 }
 
-// memoryChild is a process that holds memory of one kind on a node.
+// memoryChild is a process with memory of one kind on a node.
 type memoryChild struct {
 	pid  int
 	r    inventory.MemoryRange
@@ -50,9 +50,9 @@ type memoryChild struct {
 
 const childVariable = "NUMAVISOR_TEST_HOLD"
 
-// hold starts a child that maps size bytes of a kind ("small", "thp",
+// startChild starts a child that maps size bytes of a kind ("small", "thp",
 // "hugetlb", "memfd") and touches the first half of them on node 0.
-func hold(t *testing.T, kind string, size topology.Bytes) *memoryChild {
+func startChild(t *testing.T, kind string, size topology.Bytes) *memoryChild {
 	t.Helper()
 	child := exec.Command(os.Args[0], "-test.run=^TestHoldMemory$")
 	child.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d", childVariable, kind, size))
@@ -89,11 +89,11 @@ func (c *memoryChild) answer(t *testing.T) string {
 			return text
 		}
 	}
-	t.Fatalf("the child that holds %s memory ended: %v", c.kind, c.out.Err())
+	t.Fatalf("the child with %s memory ended: %v", c.kind, c.out.Err())
 	return ""
 }
 
-// touchRest has the child touch the second half of its memory.
+// touchRest makes the child touch the second half of its memory.
 func (c *memoryChild) touchRest(t *testing.T) {
 	t.Helper()
 	if _, err := io.WriteString(c.in, "rest\n"); err != nil {
@@ -215,7 +215,7 @@ func TestLabMovesEveryKindOfMemory(t *testing.T) {
 			if kind == "hugetlb" {
 				growLabPool(t, 0, uint64(held/(2*mib)))
 			}
-			c := hold(t, kind, held)
+			c := startChild(t, kind, held)
 			before, err := Live.Migrations()
 			if err != nil {
 				t.Fatal(err)
@@ -248,14 +248,14 @@ func TestLabSpreadsOverNodes(t *testing.T) {
 	inLab(t)
 	for _, kind := range []string{"small", "thp"} {
 		t.Run(kind, func(t *testing.T) {
-			c := hold(t, kind, held)
+			c := startChild(t, kind, held)
 			result, err := Mover{PID: c.pid, Spread: true}.Move(t.Context(), c.r, nodes("1-2"))
 			if err != nil || result.Failed != 0 || result.After[1] != held/4 || result.After[2] != held/4 {
 				t.Errorf("%+v, error %v", result, err)
 			}
 			again, err := Mover{PID: c.pid, Spread: true}.Move(t.Context(), c.r, nodes("1-2"))
 			if err != nil || again.Moved != 0 {
-				t.Errorf("moves again what is even: %+v, error %v", again, err)
+				t.Errorf("memory that is even was moved again: %+v, error %v", again, err)
 			}
 		})
 	}
@@ -263,7 +263,7 @@ func TestLabSpreadsOverNodes(t *testing.T) {
 
 func TestLabMoveCanBeCancelledAndFinished(t *testing.T) {
 	inLab(t)
-	c := hold(t, "small", held)
+	c := startChild(t, "small", held)
 	ctx, cancel := context.WithCancel(t.Context())
 	m := Mover{PID: c.pid, Chunk: 4 * mib, Progress: func(done, _ topology.Bytes) {
 		if done >= 12*mib {
@@ -280,9 +280,9 @@ func TestLabMoveCanBeCancelledAndFinished(t *testing.T) {
 	}
 }
 
-// fillNode leaves at most so much of a node free, by a file in memory that
-// prefers the node: the kernel spills to other nodes where the node is full, so
-// it kills no process for want of memory. empty removes the file.
+// fillNode leaves at most free bytes of a node unused, by a file in memory that
+// prefers the node: the kernel spills to other nodes when the node is full, so
+// it kills no process for lack of memory. empty removes the file.
 func fillNode(t *testing.T, node int, left topology.Bytes) (empty func()) {
 	t.Helper()
 	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {
@@ -317,12 +317,12 @@ func fillNode(t *testing.T, node int, left topology.Bytes) (empty func()) {
 	}
 }
 
-// A target that fills up: what fits moves, the rest stays and is reported with
-// its reason, and the process lives on.
+// The target fills up: the pages that fit move, the rest stays and is reported
+// with its reason, and the process lives on.
 func TestLabFullNodeIsReported(t *testing.T) {
 	inLab(t)
-	c := hold(t, "small", held)
-	c.touchRest(t) // more than the kernel keeps free on a node for its own use
+	c := startChild(t, "small", held)
+	c.touchRest(t) // more than the kernel reserves on a node for its own use
 	before, err := Live.HugePool(3, 2*mib)
 	if err != nil {
 		t.Fatal(err)
@@ -354,7 +354,7 @@ func TestLabFullNodeIsReported(t *testing.T) {
 
 func TestLabFilePolicySteersNewFaults(t *testing.T) {
 	inLab(t)
-	c := hold(t, "memfd", held)
+	c := startChild(t, "memfd", held)
 	if err := Live.SetFilePolicy(c.pid, c.r.Address, guest.MemoryStrict, nodes("3")); err != nil {
 		t.Fatal(err)
 	}
@@ -363,7 +363,7 @@ func TestLabFilePolicySteersNewFaults(t *testing.T) {
 	}
 	c.touchRest(t)
 	if seen := c.byNumaMaps(t); seen[0] != held/2 || seen[3] != held/2 {
-		t.Errorf("pages that were there stay, new ones follow the policy; seen %v", seen)
+		t.Errorf("allocated pages should stay and new ones follow the policy; found %v", seen)
 	}
 	if err := Live.SetFilePolicy(c.pid, c.r.Address, guest.MemoryNone, nodes("")); err != nil {
 		t.Fatal(err)
@@ -374,7 +374,7 @@ func TestLabFilePolicySteersNewFaults(t *testing.T) {
 }
 
 // Kernel NUMA balancing makes entries inaccessible, and move_pages(2) of 6.1
-// takes such pages for absent: they must be found and moved all the same.
+// reports such pages as absent: Move must find and move them all the same.
 func TestLabPagesThatBalancingHidesMove(t *testing.T) {
 	inLab(t)
 	before, err := Live.ReadSetting("/" + fileBalancing)
@@ -385,9 +385,9 @@ func TestLabPagesThatBalancingHidesMove(t *testing.T) {
 	if err := Live.WriteSetting("/"+fileBalancing, "1"); err != nil {
 		t.Fatal(err)
 	}
-	c := hold(t, "small", held)
+	c := startChild(t, "small", held)
 	if !becomesHidden(t, c) {
-		t.Fatal("no page was hidden in a minute: nothing was tested (kernels from 6.5 hide none)")
+		t.Fatal("no page was hidden in a minute: this run tested nothing (kernels from 6.5 hide none)")
 	}
 	if err := Live.WriteSetting("/"+fileBalancing, "0"); err != nil { // or it moves pages back while they are counted
 		t.Fatal(err)
@@ -401,8 +401,8 @@ func TestLabPagesThatBalancingHidesMove(t *testing.T) {
 	}
 }
 
-// becomesHidden keeps the child running, since the balancing scanner works in
-// running tasks, until it has marked some of the child's pages.
+// becomesHidden keeps the child running until the balancing scanner, which
+// works in running tasks, has marked some of the child's pages.
 func becomesHidden(t *testing.T, c *memoryChild) bool {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
@@ -415,7 +415,8 @@ func becomesHidden(t *testing.T, c *memoryChild) bool {
 	return false
 }
 
-// A process that starts in a group of its own is counted there, page for page.
+// The cgroup of a process that starts in a group of its own counts it page for
+// page.
 func TestLabNUMAMapsEqualsMemoryNUMAStat(t *testing.T) {
 	inLab(t)
 	mount, err := Live.CgroupMount()
@@ -432,7 +433,7 @@ func TestLabNUMAMapsEqualsMemoryNUMAStat(t *testing.T) {
 	if err := own.Adopt(os.Getpid()); err != nil { // the child is born inside
 		t.Fatal(err)
 	}
-	c := hold(t, "small", held)
+	c := startChild(t, "small", held)
 	if err := (Cgroup{mount, "/"}).Adopt(os.Getpid()); err != nil {
 		t.Fatal(err)
 	}
@@ -454,10 +455,11 @@ func TestLabNUMAMapsEqualsMemoryNUMAStat(t *testing.T) {
 	}
 }
 
-// A plain process is held by a group of its own: what it touches later lands there.
-func TestLabPlainProcessIsHeld(t *testing.T) {
+// A group of its own restricts a plain process: memory that it touches later
+// lands on the group's nodes.
+func TestLabPlainProcessIsRestricted(t *testing.T) {
 	inLab(t)
-	c := hold(t, "small", held)
+	c := startChild(t, "small", held)
 	if result, err := (Mover{PID: c.pid}).Move(t.Context(), c.r, nodes("2")); err != nil || result.Failed != 0 {
 		t.Fatalf("%+v, error %v", result, err)
 	}
@@ -482,7 +484,7 @@ func TestLabPlainProcessIsHeld(t *testing.T) {
 		}
 	}
 	if bound != 1 {
-		t.Errorf("%d threads are bound to CPUs 0-1; entering the group should have kept the one", bound)
+		t.Errorf("%d threads are bound to CPUs 0-1; entering the group should have left the one binding alone", bound)
 	}
 	if _, err := (Mover{PID: c.pid}).Move(t.Context(), c.r, nodes("1")); !errors.Is(err, unix.EACCES) ||
 		!strings.Contains(err.Error(), "widen cpuset.mems") {
@@ -510,16 +512,16 @@ func TestLabOwnGroupGoesWithItsProcess(t *testing.T) {
 		t.Errorf("CPUs %s, error %v", have, err)
 	}
 	if _, err := own.SetMems(t.Context(), nodes("77")); err == nil {
-		t.Error("took a node that is not there")
+		t.Error("accepted a node that does not exist")
 	}
 	if err := RemoveEmptyOwn(mount); err != nil || !own.Exists() {
 		t.Errorf("a group that was just made is gone: error %v", err)
 	}
 	if err := own.Remove(); err != nil || own.Exists() {
-		t.Errorf("still there: error %v", err)
+		t.Errorf("the group still exists: error %v", err)
 	}
 	if err := own.Remove(); err != nil {
-		t.Errorf("removing what is gone: %v", err)
+		t.Errorf("removing a group that is gone: %v", err)
 	}
 }
 

@@ -6,18 +6,18 @@ import (
 	"strconv"
 )
 
-// noLogin is what /proc/self/loginuid holds in a process that nobody logged in for.
+// noLogin is the content of /proc/self/loginuid in a process without a login
+// session.
 const noLogin = "4294967295"
 
-// userName is what a user's name is accepted as: it goes into the journal and
-// to terminals.
+// userName matches the user names that LoginUser accepts: the name goes into
+// the journal and to terminals.
 var userName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@+$\\-]{0,63}$`)
 
-// LoginUser names the user who asked for what this process does, as "alice (uid
-// 1000)": the user who logged in (/proc/self/loginuid, which survives su and
-// sudo), else the user who ran sudo, else the user of the process. SUDO_UID is
-// believed of root only, since any user can set it. A uid without a usable name
-// is "uid 1000".
+// LoginUser names the user who started this process, as "alice (uid 1000)": the
+// user who logged in (/proc/self/loginuid, which survives su and sudo), else
+// the user who ran sudo, else the user of the process. SUDO_UID counts only for
+// root, since any user can set it. A uid without a usable name is "uid 1000".
 func (r Root) LoginUser(uid int, sudoUID string, lookup func(uid string) (name string, err error)) string {
 	id := strconv.Itoa(uid)
 	if login, err := r.word("proc", "self", "loginuid"); err == nil && login != noLogin && isUID(login) {

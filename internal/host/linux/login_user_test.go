@@ -27,7 +27,7 @@ func TestLoginUser(t *testing.T) {
 		sudo, want  string
 	}{
 		{"user of the process", "", 1000, "", "alice (uid 1000)"},
-		{"nobody logged in", "4294967295\n", 0, "", "root (uid 0)"},
+		{"no login", "4294967295\n", 0, "", "root (uid 0)"},
 		{"sudo", "", 0, "1000", "alice (uid 1000)"},
 		{"login before sudo", "1001", 0, "1000", "bob (uid 1001)"},
 		{"login before su", "1001", 1000, "", "bob (uid 1001)"},

@@ -13,15 +13,15 @@ import (
 type Area struct {
 	Start, End uint64
 	Writable   bool
-	Private    bool   // what is written is copied from the file first
+	Private    bool   // private: a write copies the page first
 	Offset     uint64 // of Start in the file, bytes
 	Device     string // "00:01": device of the file's file system
 	Inode      uint64 // 0 for anonymous memory
 	Path       string // file or "[heap]" and the like
 }
 
-// ParseMaps reads /proc/PID/maps. Unlike numa_maps it has one form since
-// decades, so a line that does not fit is an error.
+// ParseMaps reads /proc/PID/maps. Its form has not changed in decades, unlike
+// that of numa_maps, so a line that does not fit is an error.
 func ParseMaps(r io.Reader) ([]Area, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 4<<10), longestLine)

@@ -15,13 +15,14 @@ import (
 
 // ErrPolicyFixed means that a mapping's memory policy cannot be set from
 // outside its process: the memory is not a shared memory file of small pages.
-var ErrPolicyFixed = errors.New("only memfd and other shared memory takes a policy from outside")
+var ErrPolicyFixed = errors.New("only memfd and other shared memory accepts a policy from another process")
 
 // SetFilePolicy gives the memory of one mapping of another process a new
-// policy, for pages that are not there yet. The policy of shared memory belongs
-// to its file and not to who maps it: so the file is opened through the other
-// process, mapped here too, and mbind(2) called on that. Pages that are there
-// stay; Mover moves them. The nodes are cut to this program's own cpuset.
+// policy, for pages not yet allocated. The policy of shared memory belongs to
+// its file and not to the processes that map it: so SetFilePolicy opens the
+// file through the other process, maps it here too, and calls mbind(2) on that.
+// Allocated pages stay; Mover moves them. The nodes are cut to this program's
+// own cpuset.
 func (r Root) SetFilePolicy(pid int, address uint64, mode guest.MemoryMode, nodes topology.NodeSet) error {
 	where := fmt.Sprintf("policy of process %d at %#x", pid, address)
 	area, err := r.areaAt(pid, address)
@@ -70,7 +71,7 @@ func (r Root) areaAt(pid int, address uint64) (Area, error) {
 }
 
 // openMapped opens the file behind a mapping: through map_files, or where that
-// is not allowed, through the descriptor by which the process itself has it.
+// is not allowed, through a descriptor by which the process itself has it open.
 func (r Root) openMapped(pid int, a Area) (*os.File, error) {
 	file, err := os.OpenFile(r.proc(pid, "map_files", fmt.Sprintf("%x-%x", a.Start, a.End)), os.O_RDWR, 0)
 	if err == nil {
@@ -93,7 +94,7 @@ func (r Root) openMapped(pid int, a Area) (*os.File, error) {
 		}
 		file.Close()
 	}
-	return nil, fmt.Errorf("%w; nor does the process have it open under a descriptor", err)
+	return nil, fmt.Errorf("%w; the process has no descriptor of it open either", err)
 }
 
 func inodeOf(info os.FileInfo) uint64 {

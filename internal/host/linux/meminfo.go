@@ -9,8 +9,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// ErrNoMemFree means that a text is no meminfo: it has no MemFree.
-var ErrNoMemFree = errors.New("no MemFree in it")
+// ErrNoMemFree means that a text has no MemFree and so is no meminfo.
+var ErrNoMemFree = errors.New("it contains no MemFree")
 
 // ParseMemFree reads MemFree from /proc/meminfo ("MemFree: 12 kB") or a
 // node's meminfo in sysfs ("Node 0 MemFree: 12 kB").
@@ -35,9 +35,9 @@ func ParseMemFree(data []byte) (topology.Bytes, error) {
 	return 0, ErrNoMemFree
 }
 
-// MemFree returns the file that tells a node's free memory (ParseMemFree).
-// Where the kernel shows no nodes, that is the host's.
-func (k *Keeper) MemFree(node topology.NodeID) *Kept {
+// MemFree returns the file with a node's free memory (ParseMemFree). Where the
+// kernel shows no nodes, it is the host's file.
+func (k *FileCache) MemFree(node topology.NodeID) *CachedFile {
 	file := k.File(nodePath(int(node), "meminfo"))
 	if _, err := file.Read(); errors.Is(err, fs.ErrNotExist) {
 		return k.File("proc/meminfo")
@@ -45,9 +45,9 @@ func (k *Keeper) MemFree(node topology.NodeID) *Kept {
 	return file
 }
 
-// PoolFigure returns the file that tells how many pages of one size a node's
-// pool has (ParseCount): in all, or free.
-func (k *Keeper) PoolFigure(node topology.NodeID, size topology.Bytes, free bool) *Kept {
+// PoolFigure returns the file with the number of pages of one size in a node's
+// pool (ParseCount): all pages, or free ones.
+func (k *FileCache) PoolFigure(node topology.NodeID, size topology.Bytes, free bool) *CachedFile {
 	name := "nr_hugepages"
 	if free {
 		name = "free_hugepages"

@@ -10,8 +10,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Memory returns a guest's memory per node and names the source: the figures
-// of its cgroup where libvirt gave it one of its own and these count all its
+// Memory returns a guest's memory per node and names the source: the figures of
+// its cgroup if libvirt gave it a cgroup of its own and these count all its
 // memory, else numa_maps. The cgroup costs the same for every size of guest.
 func (r Root) Memory(g inventory.Guest) (byNode topology.MemoryByNode, source string, err error) {
 	if countedByCgroup(g.Config) {
@@ -33,14 +33,14 @@ func (r Root) Memory(g inventory.Guest) (byNode topology.MemoryByNode, source st
 	byNode = topology.MemoryByNode{}
 	for _, m := range mappings {
 		if backing(m, Area{}) == BackingFile && m.Anon == 0 && countedByCgroup(g.Config) {
-			continue // programs and libraries: page cache, not the guest's
+			continue // programs and libraries are page cache, not the guest's memory
 		}
 		for node, amount := range m.ByNode() {
 			byNode[node] += amount
 		}
 	}
 	if len(gaps) > 0 {
-		err = fmt.Errorf("numa_maps of process %d: %d lines or fields were not understood, the first: %s: %s", g.PID,
+		err = fmt.Errorf("numa_maps of process %d: could not parse %d lines or fields, the first: %s: %s", g.PID,
 			len(gaps), gaps[0].What, gaps[0].Why)
 	}
 	maps.DeleteFunc(byNode, func(_ topology.NodeID, b topology.Bytes) bool { return b == 0 })
@@ -53,16 +53,18 @@ func countedByCgroup(c inventory.Config) bool { return c.Source != BackingFile }
 
 func usesHugePages(c inventory.Config) bool { return c.PageSize > 0 || c.Source == BackingHugetlbfs }
 
-// countsHugePages reports whether the group's figures hold a VM's huge pages.
+// countsHugePages reports whether the group's figures include a VM's huge
+// pages.
 func (c Cgroup) countsHugePages(memory topology.Bytes) bool {
 	figures, err := c.HugetlbNUMAStat()
 	return err == nil && holdsHugePages(figures, memory)
 }
 
-// holdsHugePages reports whether figures of the hugetlb controller hold a VM's
-// huge pages. They miss those allocated before the controller was enabled;
-// since libvirt allocates all of them at start, a count that falls short tells.
-// With huge pages numa_maps is cheap, so nothing is lost by reading that instead.
+// holdsHugePages reports whether figures of the hugetlb controller include a
+// VM's huge pages. They miss pages allocated before the controller was enabled;
+// since libvirt allocates all of them at start, a count that is too low shows
+// that. With huge pages numa_maps is cheap, so reading it instead loses
+// nothing.
 func holdsHugePages(figures topology.MemoryByNode, memory topology.Bytes) bool {
 	var sum topology.Bytes
 	for _, amount := range figures {
@@ -71,8 +73,8 @@ func holdsHugePages(figures topology.MemoryByNode, memory topology.Bytes) bool {
 	return sum > 0 && sum >= memory-memory/50
 }
 
-// Cgroup returns the path, below the mount of cgroup v2, of the group that
-// holds a VM as a whole; for processes outside libvirt their own group.
+// Cgroup returns the path, below the mount of cgroup v2, of the group of a VM
+// as a whole; for processes outside libvirt, their own group.
 func (r Root) Cgroup(pid int) (string, error) {
 	top, ok, err := r.guestTopOf(pid)
 	if err != nil {

@@ -15,8 +15,9 @@ import (
 // per node for each row ("anon", "file", "shmem", ...; "total").
 type NUMAStat map[string]topology.MemoryByNode
 
-// ParseNUMAStat reads memory.numa_stat ("anon N0=4096 N1=0"). Every line and
-// figure must be understood: half a figure would look like the truth.
+// ParseNUMAStat reads memory.numa_stat ("anon N0=4096 N1=0"). It must
+// understand every line and figure: a partial figure would look like a valid
+// one.
 func ParseNUMAStat(data []byte) (NUMAStat, error) {
 	stat := make(NUMAStat, 16)
 	for line := range bytes.Lines(data) {
@@ -64,7 +65,8 @@ func addNodeFigures(to topology.MemoryByNode, text []byte) error {
 	return nil
 }
 
-// digits is strconv.ParseUint on bytes, which has no form that does not allocate.
+// digits is strconv.ParseUint on bytes, which strconv offers only with an
+// allocation.
 func digits(text []byte) (n uint64, ok bool) {
 	for _, c := range text {
 		if c < '0' || c > '9' || n > (1<<64-1-9)/10 {
@@ -75,10 +77,10 @@ func digits(text []byte) (n uint64, ok bool) {
 	return n, len(text) > 0
 }
 
-// Resident gives what the group's processes hold in memory per node: private
-// memory and shared memory (memfd, tmpfs). The kernel counts shmem inside file
-// too, so anon and file must not be added for it; page cache of disk images,
-// the rest of file, is nobody's working memory.
+// Resident returns the memory of the group's processes per node: private memory
+// and shared memory (memfd, tmpfs). The kernel counts shmem inside file too, so
+// anon and file must not be added up; page cache of disk images, the rest of
+// file, is not working memory.
 func (s NUMAStat) Resident() topology.MemoryByNode {
 	sum := maps.Clone(s["anon"])
 	if sum == nil {
@@ -90,9 +92,9 @@ func (s NUMAStat) Resident() topology.MemoryByNode {
 	return sum
 }
 
-// MemoryNUMAStat reads memory.numa_stat. The figures are of what the group was
-// charged for: not of huge pages, and not of pages that a process touched
-// before it came into the group. They lag by at most 64 pages a CPU.
+// MemoryNUMAStat reads memory.numa_stat. The figures cover what the group was
+// charged for: not huge pages, and not pages that a process touched before it
+// entered the group. They lag by at most 64 pages a CPU.
 func (c Cgroup) MemoryNUMAStat() (NUMAStat, error) {
 	data, err := c.read("memory.numa_stat")
 	if err != nil {
@@ -107,7 +109,7 @@ func (c Cgroup) MemoryNUMAStat() (NUMAStat, error) {
 
 // ErrNoHugetlb means that the hugetlb controller is not enabled in a group, so
 // its huge pages are not counted.
-var ErrNoHugetlb = errors.New("the hugetlb controller is not enabled here")
+var ErrNoHugetlb = errors.New("the hugetlb controller is not enabled in this group")
 
 // HugetlbNUMAStat reads hugetlb.SIZE.numa_stat of all page sizes, summed, in bytes per node.
 func (c Cgroup) HugetlbNUMAStat() (topology.MemoryByNode, error) {
@@ -135,7 +137,7 @@ func (c Cgroup) HugetlbNUMAStat() (topology.MemoryByNode, error) {
 	return sum, nil
 }
 
-// Names of sources that figures of memory by node are from.
+// Names of the sources of memory figures by node.
 const (
 	sourceNUMAStat    = "cgroup memory.numa_stat"
 	sourceWithHugetlb = sourceNUMAStat + " + hugetlb.*.numa_stat"

@@ -23,7 +23,7 @@ func TestResidentCountsSharedMemoryOnce(t *testing.T) {
 	}
 }
 
-func TestNUMAStatRefusesHalfFigures(t *testing.T) {
+func TestParseNUMAStat_RefusesPartialFigures(t *testing.T) {
 	for _, text := range []string{"anon N0=", "anon N0=12x", "anon 0=1", "anon N=1", "anon N70000=1", "anon " +
 		"N0=99999999999999999999", "anon N0=-1"} {
 		if stat, err := ParseNUMAStat([]byte(text)); err == nil {
@@ -67,7 +67,7 @@ func TestMemoryOfCapturedGuests(t *testing.T) {
 	}
 }
 
-// mapped sums numa_maps over what is the guest's, as the slow twin of Memory.
+// mapped sums numa_maps over the guest's mappings, as the slow twin of Memory.
 func mapped(t *testing.T, root Root, pid int, withFiles bool) byNode {
 	t.Helper()
 	mappings, _, err := root.NUMAMaps(pid)
@@ -85,8 +85,8 @@ func mapped(t *testing.T, root Root, pid int, withFiles bool) byNode {
 	return sum
 }
 
-// agree allows what the two sources may differ by: cgroup figures lag behind
-// by up to 64 pages a CPU, 8 CPUs here.
+// agree allows for the difference between the two sources: cgroup figures lag
+// behind by up to 64 pages a CPU, 8 CPUs here.
 func agree(t *testing.T, a, b byNode) {
 	t.Helper()
 	const tolerance = 2 * mib
@@ -116,11 +116,11 @@ func TestHugePagesThatTheCgroupMissedFallBackToNUMAMaps(t *testing.T) {
 	root, pid := captured(t, "huge")
 	g := inventory.Guest{PID: pid, Config: inventory.Config{PageSize: 2 * mib, Memory: 128 * mib}}
 	if _, source, err := root.Memory(g); err != nil || source == "numa_maps" {
-		t.Errorf("all is counted, yet the source is %s, error %v", source, err)
+		t.Errorf("the cgroup counts all memory, yet the source is %s, error %v", source, err)
 	}
 	g.Config.Memory = 256 * mib // as if half had been allocated before the controller was enabled
 	if _, source, err := root.Memory(g); err != nil || source != "numa_maps" {
-		t.Errorf("half is not counted, yet the source is %s, error %v", source, err)
+		t.Errorf("the cgroup counts half of the memory, yet the source is %s, error %v", source, err)
 	}
 }
 
@@ -142,7 +142,8 @@ func FuzzParseNUMAStat(f *testing.F) {
 	})
 }
 
-// The loop reads cgroups and not numa_maps: this is what parsing costs alike.
+// The loop reads cgroups and not numa_maps: this is the cost of parsing
+// numa_maps.
 func BenchmarkMemoryNUMAStat(b *testing.B) {
 	root, pid := captured(b, "anon")
 	group, _, err := root.GuestCgroupOf(pid)

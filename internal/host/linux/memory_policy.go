@@ -22,7 +22,7 @@ const (
 	mpolPreferredMany = 5 // since Linux 5.15
 )
 
-// policyOf gives the kernel's mode for a memory mode. None and restrictive are
+// policyOf gives the kernel's mode for a memory mode. None and restrictive set
 // no policy: nodes then only limit through a cpuset.
 func policyOf(mode guest.MemoryMode, nodes topology.NodeSet) (kernel int, mask []uint64, err error) {
 	switch mode {
@@ -48,8 +48,9 @@ func policyOf(mode guest.MemoryMode, nodes topology.NodeSet) (kernel int, mask [
 	return kernel, mask, nil
 }
 
-// setThreadPolicy sets the memory policy of the calling thread, inherited by
-// what it executes. The caller must hold the thread (runtime.LockOSThread).
+// setThreadPolicy sets the memory policy of the calling thread, which a program
+// that it executes inherits. The caller must lock the thread
+// (runtime.LockOSThread).
 func setThreadPolicy(mode guest.MemoryMode, nodes topology.NodeSet) error {
 	kernel, mask, err := policyOf(mode, nodes)
 	if err != nil {
@@ -64,16 +65,16 @@ func setThreadPolicy(mode guest.MemoryMode, nodes topology.NodeSet) error {
 	return nil
 }
 
-// setRangePolicy sets the policy of memory that this program has mapped. Pages
-// that are there stay where they are.
+// setRangePolicy sets the policy of memory that this program has mapped.
+// Allocated pages stay where they are.
 func setRangePolicy(memory []byte, mode guest.MemoryMode, nodes topology.NodeSet) error {
 	kernel, mask, err := policyOf(mode, nodes)
 	if err != nil {
 		return err
 	}
 	if kernel == mpolDefault {
-		// A fresh mapping has no policy, so taking it away looks to the kernel
-		// like no change, and the file would keep its own: set another first.
+		// A fresh mapping has no policy, so to the kernel removing it is no
+		// change and the file keeps its policy: set another policy first.
 		if err := mbind(memory, mpolLocal, nil); err != nil {
 			return err
 		}
@@ -112,7 +113,7 @@ func policyHint(errno unix.Errno) string {
 
 const bitsPerWord = 64
 
-// nodeMask makes an empty bit mask that has room for the nodes.
+// nodeMask returns an empty bit mask with room for the nodes.
 func nodeMask(nodes topology.NodeSet) []uint64 {
 	highest := 0
 	for node := range nodes.All() {

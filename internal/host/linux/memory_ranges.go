@@ -12,21 +12,23 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Kinds of memory behind a mapping, as inventory.MemoryRange.Backing says them.
+// Kinds of memory behind a mapping, the values of
+// inventory.MemoryRange.Backing.
 const (
-	BackingAnonymous = "anonymous" // policy only from inside the process, or by cpuset
+	BackingAnonymous = "anonymous" // its policy can be set only from inside the process, or by cpuset
 	BackingMemfd     = "memfd"     // shared memory: the policy belongs to the file and can be set from outside
 	BackingHugetlbfs = "hugetlbfs" // persistent huge pages, whether file, memfd or anonymous
 	BackingFile      = "file"
 )
 
 // MemoryRanges joins numa_maps with maps: all writable mappings of a process
-// with their extent, policy and memory per node, ascending by address. That is
-// a VM's RAM and what its emulator uses itself. PageSize is the kernel's
-// smallest where the mapping has no page yet, and 0 for huge pages not touched yet.
+// with their extent, policy and memory per node, ascending by address. These
+// are a VM's RAM and its emulator's own memory. PageSize is the kernel's
+// smallest where the mapping has no page yet, and 0 for huge pages not touched
+// yet.
 //
-// The kernel walks every page table entry (see NUMAMaps); ctx is looked at
-// between the pieces it hands out.
+// The kernel walks every page table entry (see NUMAMaps); MemoryRanges checks
+// ctx between the pieces that the kernel returns.
 func (r Root) MemoryRanges(ctx context.Context, pid int) ([]inventory.MemoryRange, []Unparsed, error) {
 	areas, err := r.Maps(pid)
 	if err != nil {
@@ -45,7 +47,7 @@ func (r Root) MemoryRanges(ctx context.Context, pid int) ([]inventory.MemoryRang
 	return ranges, append(gaps, more...), nil
 }
 
-// Ranges is MemoryRanges with the gaps as an error beside the ranges that
+// Ranges is MemoryRanges with the gaps as an error, next to the ranges that
 // could be read.
 func (r Root) Ranges(ctx context.Context, pid int) ([]inventory.MemoryRange, error) {
 	ranges, gaps, err := r.MemoryRanges(ctx, pid)
@@ -59,8 +61,8 @@ func (r Root) Ranges(ctx context.Context, pid int) ([]inventory.MemoryRange, err
 	return ranges, errors.Join(unclear...)
 }
 
-// joinRanges adds extents to mappings. A mapping that came or went between the
-// two readings is left out; it is a gap if it has pages.
+// joinRanges adds extents to mappings. It leaves out a mapping that came or
+// went between the two readings; it is a gap if it has pages.
 func joinRanges(mappings []Mapping, areas []Area) ([]inventory.MemoryRange, []Unparsed) {
 	extents := make(map[uint64]Area, len(areas))
 	for _, a := range areas {
@@ -74,7 +76,7 @@ func joinRanges(mappings []Mapping, areas []Area) ([]inventory.MemoryRange, []Un
 			gaps = append(
 				gaps,
 				Unparsed{fmt.Sprintf("mapping at %#x", m.Address),
-					"not in maps: it came while they were read; its size is not known"},
+					"not in maps: it appeared during the reading; its size is unknown"},
 			)
 		}
 		if !ok || !a.Writable {
@@ -92,8 +94,8 @@ func joinRanges(mappings []Mapping, areas []Area) ([]inventory.MemoryRange, []Un
 	return ranges, gaps
 }
 
-// backing tells the kind of memory. "/dev/zero (deleted)" is how the kernel
-// names shared anonymous memory: the same file system and rules as memfd.
+// backing returns the kind of memory. "/dev/zero (deleted)" is the kernel's
+// name for shared anonymous memory: the same file system and rules as memfd.
 func backing(m Mapping, a Area) string {
 	switch {
 	case m.Huge:

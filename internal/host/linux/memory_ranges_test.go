@@ -73,7 +73,7 @@ func TestRangesAreWritableAndAscend(t *testing.T) {
 	}
 	for _, r := range ranges {
 		if strings.HasSuffix(r.File, ".so.6") && r.Size > mib {
-			t.Errorf("the text of a library is no memory of the guest: %+v", r)
+			t.Errorf("the text of a library is not memory of the guest: %+v", r)
 		}
 	}
 	if !slices.IsSortedFunc(
@@ -84,7 +84,7 @@ func TestRangesAreWritableAndAscend(t *testing.T) {
 	}
 }
 
-func TestMappingThatCameBetweenTheReadingsIsAGap(t *testing.T) {
+func TestMemoryRanges_NewMappingIsAGap(t *testing.T) {
 	mappings := []Mapping{{Address: 0x1000, Policy: "default"},
 		{Address: 0x2000, Policy: "default", PageSize: 4096, Pages: map[topology.NodeID]uint64{0: 1}}}
 	ranges, gaps := joinRanges(mappings, nil)

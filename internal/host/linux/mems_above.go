@@ -40,11 +40,11 @@ func (r Root) NodeLimits(pid int) ([]inventory.NodeLimit, error) {
 	return limits, nil
 }
 
-// AllowMems makes sure that no cgroup of a process, and none above, keeps it
-// from using nodes. The groups of a VM (libvirt's, from its top group down) and
-// those that Numavisor made are widened where they do, which copies nothing:
-// libvirt itself widens only the thread groups. A group above causes an
-// inventory.NodeLimitError, and then nothing is changed.
+// AllowMems makes sure that no cgroup of a process, and none above, excludes
+// the given nodes. It widens the groups of a VM (libvirt's, from its top group
+// down) and those that Numavisor made, which copies nothing: libvirt itself
+// widens only the thread groups. If a group above these excludes nodes, AllowMems
+// changes nothing and returns an inventory.NodeLimitError.
 func (r Root) AllowMems(ctx context.Context, pid int, nodes topology.NodeSet) error {
 	at, err := r.CgroupOf(pid)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 
 const machineGroup = "sys/fs/cgroup/machine/qemu-1-gz.libvirt-qemu"
 
-// narrowed is a host whose VM, process 77, is kept to node 0 by the groups that are given.
+// narrowed is a host whose VM, process 77, is restricted to node 0 by the given
+// groups.
 func narrowed(t *testing.T, limited ...string) Root {
 	t.Helper()
 	contents := map[string]string{
@@ -33,7 +34,8 @@ func narrowed(t *testing.T, limited ...string) Root {
 	return files(t, contents)
 }
 
-// Somebody wrote 0 into the VM's own group: libvirt widens only the groups below it.
+// 0 was written into the VM's own group from outside: libvirt widens only the
+// groups below it.
 func TestAllowMems_WidensTheGroupOfTheVM(t *testing.T) {
 	root := narrowed(t, machineGroup)
 	if err := root.AllowMems(t.Context(), 77, nodes("3")); err != nil {
@@ -45,7 +47,8 @@ func TestAllowMems_WidensTheGroupOfTheVM(t *testing.T) {
 	}
 }
 
-// A slice above belongs to others: the error names its file, its value and the command.
+// A slice above is not Numavisor's: the error names its file, its value and the
+// command.
 func TestAllowMems_NamesTheGroupAbove(t *testing.T) {
 	root := narrowed(t, "sys/fs/cgroup/machine")
 	err := root.AllowMems(t.Context(), 77, nodes("3"))

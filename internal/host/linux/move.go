@@ -16,49 +16,50 @@ import (
 // in the cpusets of the process and of this program.
 type Mover struct {
 	PID int
-	// Chunk is how much is looked at and moved by one call; 0 is 64 MiB. Each
-	// call disturbs every CPU of the host, so very small chunks cost more than they move.
+	// Chunk is the amount that one call queries and moves; 0 is 64 MiB. Each
+	// call disturbs every CPU of the host, so very small chunks cost more than
+	// they move.
 	Chunk topology.Bytes
 	// Spread asks to fill the target nodes evenly (interleave), instead of only
-	// bringing in what lies outside.
+	// moving in pages from other nodes.
 	Spread bool
-	// Pace is called before a chunk is moved with what it will copy, and waits
-	// as long as it likes; nil is full speed.
+	// Pace is called with the bytes to copy before each chunk moves, and may
+	// wait as long as necessary; nil is full speed.
 	Pace func(ctx context.Context, bytes topology.Bytes) error
-	// Progress is called after each chunk with how much of the range has been
-	// dealt with; nil is silence.
+	// Progress is called after each chunk with the bytes of the range processed
+	// so far; nil reports nothing.
 	Progress func(done, total topology.Bytes)
 
-	space addressSpace // nil: the process's own
+	space addressSpace // nil: the process's own memory
 }
 
-// defaultChunk: tens of MiB keep the cost of a call small beside its copying,
-// and a fraction of a second even where pages are small.
+// defaultChunk: tens of MiB keep the cost of a call small relative to its
+// copying, and take a fraction of a second even where pages are small.
 const defaultChunk = 64 * topology.MiB
 
-// passes bounds how often the pages of a chunk are tried. A page that is in
-// use for a moment (EBUSY) mostly moves on the second try.
+// passes bounds how often a chunk's pages are tried. A page that is briefly in
+// use (EBUSY) mostly moves on the second try.
 const passes = 4
 
-// MoveResult is what became of the pages of a range, by looking again after moving.
+// MoveResult is the state of a range's pages, queried again after the move.
 type MoveResult struct {
 	// Before and After are memory per node, at the start and at the end.
 	Before, After topology.MemoryByNode
-	Moved         topology.Bytes // lies on another node than before
-	Failed        topology.Bytes // should have moved and did not, or is hidden
+	Moved         topology.Bytes // on another node than before
+	Failed        topology.Bytes // on a wrong node after the move, or hidden
 	Absent        topology.Bytes // no page there: not touched yet, or swapped out
 	// Hidden is the part of Failed that move_pages(2) does not see.
 	Hidden topology.Bytes
 	// Why counts pages that failed by the kernel's reason: "EBUSY" in use or
-	// pinned, "EACCES" shared and not ours to move, "ENOMEM" no room on the
+	// pinned, "EACCES" shared with another process, "ENOMEM" no room on the
 	// target, "EAGAIN" given up after other failures, "HIDDEN" not visible.
 	Why map[string]uint64
 }
 
-// Move brings the pages of a mapping to the target nodes: to one, or evenly to
-// several. What it returns was looked up after the move. On error the result
-// covers what was dealt with until then; a *MoveError tells a full or forbidden
-// node (ENOMEM, EACCES) and an ended process (ESRCH) apart.
+// Move moves the pages of a mapping to the target nodes: to one, or evenly to
+// several. Its result was queried after the move. On error the result covers
+// the part processed until then; a *MoveError distinguishes a full or forbidden
+// node (ENOMEM, EACCES) from an ended process (ESRCH).
 func (m Mover) Move(ctx context.Context, r inventory.MemoryRange, targets topology.NodeSet) (MoveResult, error) {
 	result := MoveResult{Before: topology.MemoryByNode{}, After: topology.MemoryByNode{}, Why: map[string]uint64{}}
 	if targets.IsEmpty() {
@@ -71,7 +72,7 @@ func (m Mover) Move(ctx context.Context, r inventory.MemoryRange, targets topolo
 	for first := uint64(0); first < total; first += perChunk {
 		pages := min(perChunk, total-first)
 		c.slide(r.Address+first*uint64(step), int(pages))
-		err := c.bring(ctx)
+		err := c.moveMisplaced(ctx)
 		c.account(&result)
 		if err != nil {
 			return result, err
@@ -97,31 +98,32 @@ func (m Mover) memory() addressSpace {
 	return m.space
 }
 
-// chunk is the part of a range that is looked at and moved together. One after
-// the other is dealt with in the same memory.
+// chunk is the part of a range that is queried and moved together. One chunk
+// value serves all parts in turn, with the same buffers.
 type chunk struct {
 	*window
 	mover   Mover
 	targets topology.NodeSet
-	before  []int32 // statuses at first; empty: not looked yet
-	wanted  []int32 // for each page the node to move it to, or stay
-	heads   []unit  // those that may be one huge page, and are to move
-	reasons []int32 // answer to the last try to move each page
+	before  []int32 // statuses at first; empty: not queried yet
+	wanted  []int32 // for each page its target node, or stay
+	heads   []unit  // pages that may form one huge page and are to move
+	reasons []int32 // answer to the last attempt to move each page
 
-	misplaced []int // what left returned last
+	misplaced []int // last result of left
 	asked     struct {
 		addresses       []uint64
 		nodes, statuses []int32
-	} // of the last call
+	} // result of the last call
 }
 
-// bring moves what lies elsewhere, looks again, and tries the rest again.
-func (c *chunk) bring(ctx context.Context) error {
+// moveMisplaced moves the misplaced pages, queries them again, and retries
+// those that remain.
+func (c *chunk) moveMisplaced(ctx context.Context) error {
 	c.before, c.heads = c.before[:0], c.heads[:0]
 	if err := ctx.Err(); err != nil {
 		return c.stopped(err)
 	}
-	if err := c.lookThrough(); err != nil {
+	if err := c.locate(); err != nil {
 		return err
 	}
 	c.choose()
@@ -134,29 +136,29 @@ func (c *chunk) bring(ctx context.Context) error {
 			return c.stopped(err)
 		}
 	}
-	return c.tries(ctx)
+	return c.moveAllPasses(ctx)
 }
 
 func (c *chunk) stopped(err error) error {
 	return fmt.Errorf("moving pages of process %d at %#x: %w", c.pid, c.addresses[0], err)
 }
 
-// lookThrough looks where the pages lie and makes hidden ones visible if it can.
-func (c *chunk) lookThrough() error {
-	if err := c.lookAgain(); err != nil || c.uncover() == 0 {
+// locate queries where the pages are and makes hidden ones visible if it can.
+func (c *chunk) locate() error {
+	if err := c.queryAll(); err != nil || c.uncover() == 0 {
 		return err
 	}
-	return c.lookAgain()
+	return c.queryAll()
 }
 
-func (c *chunk) lookAgain() error {
-	if err := c.look(); err != nil {
+func (c *chunk) queryAll() error {
+	if err := c.query(); err != nil {
 		return err
 	}
 	return c.findHidden()
 }
 
-// choose decides from what was seen which pages move where.
+// choose decides from the query which pages move where.
 func (c *chunk) choose() {
 	c.before = append(c.before, c.statuses...)
 	c.reasons, c.wanted = sized(c.reasons, len(c.statuses)), sized(c.wanted, len(c.statuses))
@@ -175,7 +177,8 @@ func (c *chunk) choose() {
 	}
 }
 
-// left lists the pages that shall move and have not. The list holds until it is asked again.
+// left lists the pages that should move and have not. The list is valid until
+// the next call.
 func (c *chunk) left() []int {
 	index := sized(c.misplaced, len(c.wanted))[:0]
 	for i, w := range c.wanted {
@@ -187,11 +190,12 @@ func (c *chunk) left() []int {
 	return index
 }
 
-// tries moves pages until all are where they are wanted, nothing more gives,
-// or the passes are used up. First one address for each stretch that may be one
-// transparent huge page: where it is, all of it moves with that, and asking for
-// its other addresses too would only break the kernel's batches.
-func (c *chunk) tries(ctx context.Context) error {
+// moveAllPasses moves pages until all are on their target, no further page
+// moves, or the passes are used up. It first asks for one address of each
+// stretch that may be one transparent huge page: if it is one, all of it moves
+// with that address, and asking for its other addresses too would only break
+// the kernel's batches.
+func (c *chunk) moveAllPasses(ctx context.Context) error {
 	if len(c.heads) > 0 {
 		if err := c.tryHeads(); err != nil {
 			return err
@@ -213,16 +217,16 @@ func (c *chunk) tries(ctx context.Context) error {
 	return nil
 }
 
-// tryHeads asks for the first page of each unit. Where its second page went
-// along, the unit is a huge page, and all of it is looked at again; where not,
-// its other pages are where they were.
+// tryHeads asks for the first page of each unit. If the second page moved too,
+// the unit is a huge page, and tryHeads queries all of it again; if not, the
+// other pages have not moved.
 func (c *chunk) tryHeads() error {
 	first, second := make([]int, len(c.heads)), make([]int, len(c.heads))
 	for k, u := range c.heads {
 		first[k], second[k] = u.first, u.first+1
 	}
 	refused := c.try(first, 1)
-	if err := c.lookAt(second); err != nil {
+	if err := c.requery(second); err != nil {
 		return errors.Join(err, refused)
 	}
 	var along []int
@@ -234,11 +238,11 @@ func (c *chunk) tryHeads() error {
 			along = append(along, i)
 		}
 	}
-	return errors.Join(c.lookAt(along), refused)
+	return errors.Join(c.requery(along), refused)
 }
 
-// lookAt looks again where some pages lie.
-func (c *chunk) lookAt(index []int) error {
+// requery queries some pages again.
+func (c *chunk) requery(index []int) error {
 	if len(index) == 0 {
 		return nil
 	}
@@ -251,19 +255,19 @@ func (c *chunk) lookAt(index []int) error {
 	}
 	for k, i := range index {
 		if noPage(statuses[k]) {
-			return c.lookAgain() // absent, or hidden
+			return c.queryAll() // absent, or hidden
 		}
 		c.statuses[i] = statuses[k]
 	}
 	return nil
 }
 
-// try asks for the moves once, with a call for each target node, and looks
-// again at the pages of which the kernel did not say that they are there: it
-// writes the target as a page's status once it has migrated that. Since the kernel stops at the first batch with a
-// failure, more pieces
-// bound what a page that never moves can spoil. It fails where the kernel
-// refuses as a whole: going on would only press on a full node.
+// try asks for the moves once, with a call for each target node. It re-queries
+// the pages that the kernel did not report as migrated: the kernel writes the
+// target as a page's status once it has migrated the page. Since the kernel
+// stops at the first batch with a failure, more pieces limit how many pages an
+// unmovable one can block. try fails where the kernel refuses the whole call:
+// going on would only press on a full node.
 func (c *chunk) try(pages []int, pieces int) error {
 	var refused error
 	for node := range c.targets.All() {
@@ -274,10 +278,10 @@ func (c *chunk) try(pages []int, pieces int) error {
 			}
 		}
 	}
-	return errors.Join(c.lookAt(c.unconfirmed(pages)), refused)
+	return errors.Join(c.requery(c.unconfirmed(pages)), refused)
 }
 
-// to are those of the pages that shall go to a node.
+// to returns those of the pages whose target is a node.
 func (c *chunk) to(pages []int, node int32) []int {
 	if c.targets.Len() == 1 {
 		return pages
@@ -291,7 +295,8 @@ func (c *chunk) to(pages []int, node int32) []int {
 	return index
 }
 
-// unconfirmed are the pages of a try that the kernel did not report on their target.
+// unconfirmed returns the pages of an attempt that the kernel did not report on
+// their target.
 func (c *chunk) unconfirmed(pages []int) []int {
 	var index []int
 	for _, i := range pages {
@@ -312,19 +317,20 @@ func (c *chunk) call(index []int, node int32) error {
 		a.addresses[k], a.nodes[k], a.statuses[k] = c.addresses[i], node, unwritten
 	}
 	err := c.space.move(a.addresses, a.nodes, a.statuses)
-	untold := unwritten
+	unreported := unwritten
 	if errno := unix.Errno(0); errors.As(err, &errno) {
-		untold = -int32(errno)
+		unreported = -int32(errno)
 	}
 	for k, i := range index {
 		if c.reasons[i] = a.statuses[k]; c.reasons[i] == unwritten {
-			c.reasons[i] = untold
+			c.reasons[i] = unreported
 		}
 	}
 	return err
 }
 
-// account adds what became of the chunk to the result, a run of pages alike at a time.
+// account adds the chunk's outcome to the result, one run of equal pages at a
+// time.
 func (c *chunk) account(r *MoveResult) {
 	for i := 0; i < len(c.before); {
 		end := i + 1
@@ -336,7 +342,7 @@ func (c *chunk) account(r *MoveResult) {
 	}
 }
 
-// alike reports whether the same became of two pages.
+// alike reports whether two pages had the same outcome.
 func (c *chunk) alike(i, k int) bool {
 	return c.before[i] == c.before[k] && c.statuses[i] == c.statuses[k] && c.wanted[i] == c.wanted[k] &&
 		c.hidden[i] == c.hidden[k] && c.reasons[i] == c.reasons[k]
@@ -364,8 +370,8 @@ func (c *chunk) accountRun(r *MoveResult, i, pages int) {
 	}
 }
 
-// reason names why a page did not move: the answer to the try if there is one,
-// else what looking says.
+// reason names why a page did not move: the answer to the attempt if there was
+// one, else the queried status.
 func (c *chunk) reason(i int) string {
 	switch {
 	case c.reasons[i] < 0:

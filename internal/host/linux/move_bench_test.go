@@ -7,8 +7,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// plainSpace answers at once and moves whatever it is asked to: what a move
-// takes on it is what the mover takes beside the kernel.
+// plainSpace answers at once and moves every requested page: a move on it costs
+// only the mover's own time.
 type plainSpace []int32
 
 func (s plainSpace) query(addresses []uint64, statuses []int32) error {
@@ -29,8 +29,8 @@ func (plainSpace) pagemap(uint64, []byte) (int, error) { return 0, nil }
 func (plainSpace) zero(uint64) bool                    { return false }
 func (plainSpace) touch([]uint64) int                  { return 0 }
 
-// What the mover itself takes for each page of 4 KiB, beside the kernel, which
-// takes 1000 ns or more to move one.
+// The mover's own time for each page of 4 KiB; the kernel takes 1000 ns or more
+// to move one.
 func BenchmarkMoverOwnCost(b *testing.B) {
 	const pages = 1 << 17
 	space := make(plainSpace, pages)

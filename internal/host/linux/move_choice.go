@@ -4,21 +4,21 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// stay marks a page that shall not move.
+// stay marks a page that does not move.
 const stay int32 = -1
 
 // hugeSpan is the size of a transparent huge page on x86 and Arm with 4K pages.
 const hugeSpan = 2 * topology.MiB
 
-// unit is what is decided on together: a page, or an aligned 2 MiB stretch of
-// pages all on one node. The latter may be one transparent huge page, which
-// moves as a whole whichever of its addresses is asked for.
+// unit is the smallest amount that moves together: a page, or an aligned 2 MiB
+// stretch of pages all on one node. The latter may be one transparent huge
+// page, which moves as a whole whichever of its addresses is asked for.
 type unit struct {
 	first, pages int
-	at           int32 // node now
+	at           int32 // current node
 }
 
-// unitsOf cuts a window into units; addresses without a page are in none.
+// unitsOf divides a window into units; addresses without a page are in none.
 func unitsOf(addresses []uint64, statuses []int32, step topology.Bytes) []unit {
 	span := int(hugeSpan / step)
 	var units []unit
@@ -48,8 +48,9 @@ func sameFrom(statuses []int32, first, count int) bool {
 }
 
 // chooseMoves decides which units move where: wanted[i] is a node, or stay.
-// Units outside the targets come in, each to the target that then has least.
-// With spread, targets give to each other until no move would make them more equal.
+// Units outside the targets move in, each to the target that has least at that
+// point. With spread, targets give to each other until no move would make them
+// more equal.
 func chooseMoves(units []unit, targets topology.NodeSet, spread bool) (wanted []int32) {
 	ids := targets.IDs()
 	held := make(map[int32]int, len(ids)) // pages, after the moves chosen so far
@@ -72,9 +73,10 @@ func chooseMoves(units []unit, targets topology.NodeSet, spread bool) (wanted []
 	return wanted
 }
 
-// even levels what the targets hold. First it takes from each that holds more
-// than its part at equal distances, so that nodes alternate over the
-// addresses; then what is left to take, wherever it is.
+// even evens out the pages of the targets. It first takes units at equal
+// distances from each target that has more than its part, so that nodes
+// alternate over the addresses; then it takes the remaining surplus from
+// anywhere.
 func even(units []unit, wanted []int32, held map[int32]int, ids []topology.NodeID) {
 	excess, total, seen := map[int32]int{}, map[int32]int{}, map[int32]int{}
 	sum := 0
@@ -103,7 +105,7 @@ func even(units []unit, wanted []int32, held map[int32]int, ids []topology.NodeI
 				held[at] -= u.pages
 				held[to] += u.pages
 				wanted[i] = to
-				if to == u.at { // it had been chosen to go, and may stay after all
+				if to == u.at { // the unit was chosen to move, but may stay after all
 					wanted[i] = stay
 				}
 			}
@@ -111,7 +113,7 @@ func even(units []unit, wanted []int32, held map[int32]int, ids []topology.NodeI
 	}
 }
 
-// least returns the target that holds least; the lowest id among equals.
+// least returns the target with the fewest pages; the lowest id among equals.
 func least(held map[int32]int, ids []topology.NodeID) int32 {
 	best := int32(ids[0])
 	for _, id := range ids[1:] {

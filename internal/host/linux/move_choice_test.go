@@ -37,7 +37,7 @@ func TestUnitsCoverEachPresentPageOnce(t *testing.T) {
 			for k := u.first; k < u.first+u.pages; k++ {
 				covered[k]++
 				if statuses[k] != u.at {
-					t.Fatalf("page %d lies on %d, its unit on %d", k, statuses[k], u.at)
+					t.Fatalf("page %d is on %d, its unit on %d", k, statuses[k], u.at)
 				}
 			}
 		}
@@ -49,7 +49,7 @@ func TestUnitsCoverEachPresentPageOnce(t *testing.T) {
 	})
 }
 
-func TestChosenMovesBringEverythingInAndNothingMore(t *testing.T) {
+func TestChooseMoves_MovesOnlyPagesOutsideTheTargets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		addresses, statuses := pagesOn(t)
 		units := unitsOf(addresses, statuses, 4096)
@@ -92,8 +92,8 @@ func TestChosenMovesBringEverythingInAndNothingMore(t *testing.T) {
 	})
 }
 
-// With pages of one size the least number of moves is known: what lies outside
-// plus what each target holds beyond its part.
+// With pages of one size the least number of moves is known: the pages outside
+// plus each target's surplus over its part.
 func TestSpreadMovesNoMoreThanNeeded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		statuses := rapid.SliceOfN(rapid.SampledFrom([]int32{0, 1, 2, 3}), 0, 60).Draw(t, "statuses")

@@ -12,8 +12,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// fakeSpace is an address space that behaves like the kernel's where that
-// matters: huge pages move whole and answer EBUSY to their other addresses,
+// fakeSpace is an address space that behaves like the kernel's in the ways that
+// matter: huge pages move whole and answer EBUSY to their other addresses,
 // pinned pages never move, a batch with a failure leaves later ones untried,
 // nodes are finite, and hidden pages look absent until they are touched.
 type fakeSpace struct {
@@ -21,7 +21,7 @@ type fakeSpace struct {
 	huge   []bool  // part of a huge page (whole aligned runs of 512)
 	pinned []bool
 	hidden []bool
-	room   map[int32]int // small pages a node still takes; absent key: no limit
+	room   map[int32]int // small pages that a node still has room for; absent key: no limit
 	calls  int
 }
 
@@ -51,7 +51,7 @@ func (f *fakeSpace) move(addresses []uint64, nodes, statuses []int32) error {
 			statuses[i] = -int32(unix.ENOENT)
 			continue
 		case f.pinned[page]:
-			return nil // the batch failed: what comes after stays unwritten
+			return nil // the batch failed: the entries after it stay unwritten
 		}
 		isolated[page] = true
 		if left, limited := f.room[nodes[i]]; limited && left < int(count) {
@@ -115,8 +115,8 @@ func (f *fakeSpace) held() (by topology.MemoryByNode) {
 	return by
 }
 
-// Whatever the kernel does, what Move reports is what lies in the address space.
-func TestMoveReportsTheTruth(t *testing.T) {
+// Whatever the kernel does, Move must report the state of the address space.
+func TestMove_ReportsTheFinalState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawSpace(t, rapid.Bool().Draw(t, "pinned"))
 		if rapid.Bool().Draw(t, "full") {
@@ -133,23 +133,23 @@ func TestMoveReportsTheTruth(t *testing.T) {
 		held := f.held()
 		for node, amount := range held {
 			if r.After[node] != amount {
-				t.Fatalf("node %d holds %v, reported %v", node, amount, r.After[node])
+				t.Fatalf("node %d has %v, reported %v", node, amount, r.After[node])
 			}
 		}
 		if sumOf(r.After) != present || sumOf(held) != present || r.Absent+present != size {
 			t.Fatalf("pages were lost: %v of %v, %+v", sumOf(held), present, r)
 		}
 		if amount := outside(r, targets); amount > r.Failed {
-			t.Fatalf("%v lie outside %s, but only %v are said to have failed", amount, targets, r.Failed)
+			t.Fatalf("%v are outside %s, but only %v are reported as failed", amount, targets, r.Failed)
 		}
 		if err == nil && r.Failed == 0 && outside(r, targets) > 0 {
-			t.Fatalf("success is claimed: %+v", r)
+			t.Fatalf("Move reported success: %+v", r)
 		}
 	})
 }
 
 // Pages that never move must not keep others from moving.
-func TestPinnedPagesStayAloneBehind(t *testing.T) {
+func TestMove_OnlyPinnedPagesStayBehind(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawSpace(t, true)
 		want := topology.Bytes(0)

@@ -16,25 +16,25 @@ import (
 // virtiofsd, KSM) move as well. Needs CAP_SYS_NICE.
 const moveAll = 1 << 2
 
-// unwritten marks status entries that the kernel did not come to: it stops at
-// the first batch of pages with a failure.
+// unwritten marks status entries that the kernel did not reach: it stops at the
+// first batch of pages with a failure.
 const unwritten int32 = -1 << 31
 
-// noPage holds for the statuses of addresses without a page: not touched yet,
+// noPage reports the statuses of addresses without a page: not touched yet,
 // swapped out, or the shared zero page.
 func noPage(status int32) bool {
 	return status == -int32(unix.ENOENT) || status == -int32(unix.EFAULT)
 }
 
-// queryPages asks where the pages of a process lie (move_pages(2) without
-// nodes): statuses[i] becomes a node or a negative errno. It looks up 16
-// addresses for each hold of the process's mmap lock.
+// queryPages asks on which nodes the pages of a process are (move_pages(2)
+// without nodes): statuses[i] becomes a node or a negative errno. The kernel
+// looks up 16 addresses each time it takes the process's mmap lock.
 func queryPages(pid int, addresses []uint64, statuses []int32) error {
 	return movePages(pid, addresses, nil, statuses, 0)
 }
 
 // movePages moves pages[i] to nodes[i]. A positive count of pages that did not
-// move is not an error here: asking again tells the truth about each.
+// move is no error here: a query gives the state of each.
 func movePages(pid int, addresses []uint64, nodes []int32, statuses []int32, flags int) error {
 	if len(addresses) == 0 {
 		return nil
@@ -55,11 +55,12 @@ func movePages(pid int, addresses []uint64, nodes []int32, statuses []int32, fla
 	return nil
 }
 
-// MoveError says why the kernel refused to look at or move pages. It wraps the errno.
+// MoveError says why the kernel refused to query or move pages. It wraps the
+// errno.
 type MoveError struct {
 	PID     int
 	Address uint64
-	Nodes   topology.NodeSet // empty when only looking
+	Nodes   topology.NodeSet // empty for a query
 	Err     error
 }
 
@@ -78,7 +79,7 @@ func (e *MoveError) advice() string {
 	case errors.Is(e.Err, unix.EACCES):
 		return "; its cpuset does not allow these nodes: widen cpuset.mems of its groups first"
 	case errors.Is(e.Err, unix.ENOMEM):
-		return "; there is no free memory there (or no free huge page), or this program's own cpuset leaves the " +
+		return "; no free memory is left there (or no free huge page), or this program's own cpuset excludes the " +
 			"nodes out: free some, or choose other nodes"
 	case errors.Is(e.Err, unix.EPERM):
 		return "; this needs CAP_SYS_NICE and the right to trace the process: run as root"

@@ -43,7 +43,7 @@ func needMovePages(t *testing.T) {
 	status := []int32{0}
 	if err := queryPages(os.Getpid(), []uint64{addressOf(memory)}, status); errors.Is(err, unix.ENOSYS) ||
 		errors.Is(err, unix.EPERM) {
-		t.Skipf("this kernel has no move_pages(2) for us: %v", err)
+		t.Skipf("move_pages(2) is not available to this test: %v", err)
 	}
 }
 
@@ -54,13 +54,13 @@ func sumOf[K comparable, V ~uint64](m map[K]V) (sum V) {
 	return sum
 }
 
-func TestMoveToWherePagesAre(t *testing.T) {
+func TestMove_PagesAlreadyOnTheTarget(t *testing.T) {
 	needMovePages(t)
 	_, r := ownMemory(t, 4*mib, 2*mib)
 	here := sample(t, os.Getpid(), r).nodes
-	var told []topology.Bytes
+	var reported []topology.Bytes
 	paced := false
-	m := Mover{PID: os.Getpid(), Chunk: mib, Progress: func(done, total topology.Bytes) { told = append(told, done) },
+	m := Mover{PID: os.Getpid(), Chunk: mib, Progress: func(done, total topology.Bytes) { reported = append(reported, done) },
 		Pace: func(context.Context, topology.Bytes) error { paced = true; return nil }}
 	result, err := m.Move(t.Context(), r, here)
 	if err != nil || result.Moved != 0 || result.Failed != 0 || result.Absent != 2*mib ||
@@ -68,12 +68,12 @@ func TestMoveToWherePagesAre(t *testing.T) {
 		paced {
 		t.Errorf("%+v, paced %v, error %v", result, paced, err)
 	}
-	if len(told) != 4 || told[3] != r.Size || told[0] != mib {
-		t.Errorf("progress %v", told)
+	if len(reported) != 4 || reported[3] != r.Size || reported[0] != mib {
+		t.Errorf("progress %v", reported)
 	}
 }
 
-func TestMoveToANodeThatIsNotThere(t *testing.T) {
+func TestMove_NodeDoesNotExist(t *testing.T) {
 	needMovePages(t)
 	_, r := ownMemory(t, mib, mib)
 	result, err := Mover{PID: os.Getpid()}.Move(t.Context(), r, nodes("1023"))
@@ -104,7 +104,7 @@ func TestMoveToANodeThatIsNotThere(t *testing.T) {
 	}
 }
 
-func TestMoveErrorsSayWhatToDo(t *testing.T) {
+func TestMoveError_GivesARemedy(t *testing.T) {
 	for errno, advice := range map[unix.Errno]string{unix.EACCES: "widen cpuset.mems", unix.ENOMEM: "free some",
 		unix.EPERM: "run as root", unix.ESRCH: "has ended", unix.ENODEV: "no memory"} {
 		err := &MoveError{PID: 7, Address: 0x1000, Nodes: nodes("2"), Err: errno}
@@ -125,7 +125,7 @@ func TestFileOfAMappingIsFoundByItsInode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := files(t, map[string]string{"proc/7/fd/none": ""}) // no map_files, as without the right to them
+	root := files(t, map[string]string{"proc/7/fd/none": ""}) // no map_files, as without permission to read them
 	if err := os.Symlink(file.Name(), root.proc(7, "fd", "3")); err != nil {
 		t.Fatal(err)
 	}
@@ -138,11 +138,11 @@ func TestFileOfAMappingIsFoundByItsInode(t *testing.T) {
 		err,
 		os.ErrNotExist,
 	) {
-		t.Errorf("another file of the same name was taken: %v", err)
+		t.Errorf("another file of the same name was opened: %v", err)
 	}
 }
 
-func TestEndedProcessIsToldApart(t *testing.T) {
+func TestMoveError_DistinguishesAnEndedProcess(t *testing.T) {
 	needMovePages(t)
 	child := exec.Command("true")
 	if err := child.Run(); err != nil {
@@ -160,7 +160,7 @@ func TestUncoverReadsPastPagesThatCannotBeRead(t *testing.T) {
 	for i := range w.hidden {
 		w.hidden[i] = true
 	}
-	w.addresses[3], w.addresses[200] = 0x10, 0x20 // nothing is mapped there
+	w.addresses[3], w.addresses[200] = 0x10, 0x20 // no mapping there
 	if n := w.uncover(); n != 254 {
 		t.Errorf("read %d of 254 pages", n)
 	}
@@ -170,7 +170,7 @@ func TestFindHiddenAsksThePageTable(t *testing.T) {
 	_, r := ownMemory(t, mib, mib/2)
 	w := newWindow(os.Getpid(), process(os.Getpid()), r.Address, 256, smallPage)
 	for i := range w.statuses {
-		w.statuses[i] = -int32(unix.ENOENT) // as a kernel says that does not see them
+		w.statuses[i] = -int32(unix.ENOENT) // as a kernel reports pages that it does not see
 	}
 	w.statuses[0] = 0
 	if err := w.findHidden(); err != nil {
@@ -200,7 +200,7 @@ func TestAtMost(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 	if AtMost(0) != nil {
-		t.Error("no limit is no pacing")
+		t.Error("AtMost(0) limited the rate")
 	}
 }
 
@@ -242,7 +242,7 @@ func TestSetFilePolicyOfOwnMemfd(t *testing.T) {
 		err,
 		unix.EINVAL,
 	) {
-		t.Errorf("node that is not there: %v", err)
+		t.Errorf("a node that does not exist: %v", err)
 	}
 	_, anonymous := ownMemory(t, mib, mib)
 	if err := Live.SetFilePolicy(os.Getpid(), areaHolding(t, anonymous.Address), guest.MemoryStrict,
@@ -302,7 +302,7 @@ func TestLaunch(t *testing.T) {
 	}
 	needMovePages(t)
 	if all, err := Affinity(0); err != nil || !all.Contains(0) {
-		t.Skipf("CPU 0 is not for us (%s, %v)", all, err)
+		t.Skipf("this test may not use CPU 0 (%s, %v)", all, err)
 	}
 	child := exec.Command(os.Args[0], "-test.run=^TestLaunch$")
 	child.Env = append(os.Environ(), "NUMAVISOR_TEST_LAUNCH=1")
@@ -311,7 +311,7 @@ func TestLaunch(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if text := string(out); !strings.Contains(text, " bind:0 ") || !strings.Contains(text, "Cpus_allowed_list:\t0\n") {
-		t.Errorf("policy or affinity did not pass to the program:\n%s", text)
+		t.Errorf("the program did not inherit policy or affinity:\n%s", text)
 	}
 	if err := (Launch{}).Exec(); err == nil {
 		t.Error("ran nothing")

@@ -15,7 +15,8 @@ import (
 // and the pages that are present.
 type Mapping struct {
 	Address uint64
-	// Policy is as the kernel writes it: "default", "bind:0-1", "prefer (many):2", "bind=static:0".
+	// Policy is the kernel's text: "default", "bind:0-1", "prefer (many):2",
+	// "bind=static:0".
 	Policy string
 	// Mode is the policy without flags and nodes; Nodes are empty for "default" and "local".
 	Mode  string
@@ -26,9 +27,11 @@ type Mapping struct {
 	// Pages counts pages present per node, in units of PageSize. A transparent
 	// huge page counts as 512 small ones.
 	Pages map[topology.NodeID]uint64
-	// Anon counts pages that are the process's own: private memory, and of files what it has written to.
+	// Anon counts private pages of the process: private memory, and the pages
+	// of files that it has written to.
 	Anon uint64
-	// PageSize is kernelpagesize_kB; 0 where the mapping has no page, because the kernel then leaves it out.
+	// PageSize is kernelpagesize_kB; 0 where the mapping has no page, because
+	// the kernel then omits it.
 	PageSize topology.Bytes
 }
 
@@ -45,14 +48,14 @@ func (m Mapping) ByNode() topology.MemoryByNode {
 // nodes.
 const longestLine = 64 << 10
 
-// Unparsed is a part of numa_maps that was not understood.
+// Unparsed is a part of numa_maps that could not be parsed.
 type Unparsed struct {
 	What string // which part
 	Why  string
 }
 
-// ParseNUMAMaps reads /proc/PID/numa_maps. A line or token that is not
-// understood becomes a gap and the rest is kept; only a failing reader is an error.
+// ParseNUMAMaps reads /proc/PID/numa_maps. A line or token that it cannot parse
+// becomes a gap and the rest is returned; only a failing reader is an error.
 func ParseNUMAMaps(r io.Reader) ([]Mapping, []Unparsed, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 4<<10), longestLine)
@@ -98,12 +101,13 @@ func parseMapping(line string) (m Mapping, unknown []string, err error) {
 		}
 	}
 	if m.PageSize == 0 && len(m.Pages) > 0 {
-		return m, nil, fmt.Errorf("pages without kernelpagesize_kB: their size is not known")
+		return m, nil, fmt.Errorf("pages without kernelpagesize_kB: their size is unknown")
 	}
 	return m, unknown, nil
 }
 
-// takePolicy reads the policy, the only field that may hold a space: "prefer (many)" and "weighted interleave".
+// takePolicy reads the policy, the only field that may contain a space: "prefer
+// (many)" and "weighted interleave".
 func (m *Mapping) takePolicy(text string) (rest string, err error) {
 	m.Policy, rest, _ = strings.Cut(text, " ")
 	if m.Policy == "prefer" || m.Policy == "weighted" {
@@ -123,7 +127,7 @@ func (m *Mapping) takePolicy(text string) (rest string, err error) {
 	return rest, nil
 }
 
-// countersLeftOut are fields of numa_maps that say nothing about nodes.
+// countersLeftOut are fields of numa_maps that contain nothing about nodes.
 var countersLeftOut = map[string]bool{
 	"dirty":     true,
 	"mapped":    true,
@@ -212,9 +216,9 @@ func unescape(path string) string {
 	return b.String()
 }
 
-// NUMAMaps reads /proc/PID/numa_maps of a process. The kernel walks every
-// page table entry of the process for it and holds its mmap lock meanwhile: on
-// request only, never in a loop over large guests of small pages.
+// NUMAMaps reads /proc/PID/numa_maps of a process. For that the kernel walks
+// every page table entry of the process and holds its mmap lock meanwhile: read
+// it on request only, never in a loop over large guests with small pages.
 func (r Root) NUMAMaps(pid int) ([]Mapping, []Unparsed, error) {
 	file, err := os.Open(r.proc(pid, "numa_maps"))
 	if err != nil {

@@ -44,7 +44,7 @@ func TestParseNUMAMapsLine(t *testing.T) {
 	}
 }
 
-func TestNUMAMapsKeepsWhatItUnderstands(t *testing.T) {
+func TestParseNUMAMaps_SkipsWhatItCannotParse(t *testing.T) {
 	text := "1000 default N0=1 kernelpagesize_kB=4\n" +
 		"2000 default zswapped=9 newflag N0=2 kernelpagesize_kB=4\n" +
 		"3000 default N2=x kernelpagesize_kB=4\n" +
@@ -57,7 +57,7 @@ func TestNUMAMapsKeepsWhatItUnderstands(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(mappings) != 3 || mappings[1].Pages[0] != 2 || mappings[2].Address != 0x6000 {
-		t.Errorf("kept %+v", mappings)
+		t.Errorf("parsed %+v", mappings)
 	}
 	var whats []string
 	for _, g := range gaps {
@@ -73,7 +73,7 @@ func TestNUMAMapsLineTooLongIsAnErrorAndNotTheEnd(t *testing.T) {
 	_, _, err := ParseNUMAMaps(
 		strings.NewReader("1000 default file=/" + strings.Repeat("a", longestLine) + "\n2000 default\n"))
 	if err == nil {
-		t.Error("a line longer than any the kernel writes passed without an error")
+		t.Error("a line longer than any that the kernel writes passed without an error")
 	}
 }
 

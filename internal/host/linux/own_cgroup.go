@@ -11,16 +11,17 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// ownParent holds the groups that Numavisor makes for plain processes.
+// ownParent is the parent of the groups that Numavisor makes for plain
+// processes.
 const ownParent = "/numavisor"
 
 // CreateOwn makes the group /numavisor/NAME with the given CPUs and memory
-// nodes (empty: as above), for processes that no VM manager holds. Pages that
-// its members touch later stay on the nodes. Put processes in with Adopt.
+// nodes (empty: as above), for processes that no VM manager controls. Pages
+// that its members touch later stay on the nodes. Put processes in with Adopt.
 func CreateOwn(ctx context.Context, mount, name string, cpus topology.CPUSet, mems topology.NodeSet) (Cgroup, error) {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\n") {
 		return Cgroup{}, fmt.Errorf(
-			"cgroup name %q: must not be empty, \".\" or \"..\", nor hold \"/\" or a line break", name)
+			"cgroup name %q: must not be empty, \".\" or \"..\", nor contain \"/\" or a line break", name)
 	}
 	own := Cgroup{mount, ownParent}.Child(name)
 	if err := os.MkdirAll(own.file(""), 0o755); err != nil {
@@ -39,10 +40,11 @@ func CreateOwn(ctx context.Context, mount, name string, cpus topology.CPUSet, me
 	return own, nil
 }
 
-// SetMems holds a process to memory nodes: a VM of libvirt by cpuset.mems of
-// all its thread groups, any other process by a group of its own, which is made
-// if it is in none. Nodes that the process has pages on are not to be left out:
-// the kernel would migrate them within the call (see Cgroup.SetMems).
+// SetMems restricts a process to memory nodes: a VM of libvirt by cpuset.mems
+// of all its thread groups, any other process by a group of its own, which
+// SetMems makes if the process has none. Do not leave out nodes on which the
+// process has pages: the kernel would migrate those pages within the call (see
+// Cgroup.SetMems).
 func (r Root) SetMems(ctx context.Context, pid int, nodes topology.NodeSet) error {
 	vm, ok, err := r.GuestCgroupOf(pid)
 	if err != nil {
@@ -62,13 +64,13 @@ func (r Root) SetMems(ctx context.Context, pid int, nodes topology.NodeSet) erro
 		_, err := at.SetMems(ctx, nodes)
 		return err
 	}
-	_, err = r.hold(ctx, at.Mount, pid, nodes)
+	_, err = r.enclose(ctx, at.Mount, pid, nodes)
 	return err
 }
 
-// hold puts a process into a new group of its own. Entering a cpuset resets
-// the affinity of its threads on kernels before 6.2, so that is restored.
-func (r Root) hold(ctx context.Context, mount string, pid int, nodes topology.NodeSet) (Cgroup, error) {
+// enclose puts a process into a new group of its own. Entering a cpuset resets
+// the affinity of its threads on kernels before 6.2, so enclose restores it.
+func (r Root) enclose(ctx context.Context, mount string, pid int, nodes topology.NodeSet) (Cgroup, error) {
 	threads, _, err := r.Threads(pid)
 	if err != nil {
 		return Cgroup{}, err
@@ -86,13 +88,14 @@ func (r Root) hold(ctx context.Context, mount string, pid int, nodes topology.No
 			continue
 		}
 		if err := SetAffinity(t.TID, t.Affinity); err != nil && !Gone(err) {
-			return own, fmt.Errorf("restoring what cgroup %s reset: %w", own.Path, err)
+			return own, fmt.Errorf("restoring the affinity that cgroup %s reset: %w", own.Path, err)
 		}
 	}
 	return own, nil
 }
 
-// justMade is how long an empty group may be one that its process is about to enter.
+// justMade is how long an empty group counts as new: its process may be about
+// to enter.
 const justMade = time.Minute
 
 // RemoveEmptyOwn removes the groups of processes that have ended.

@@ -8,8 +8,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// AtMost paces Movers to a rate in bytes a second, all that share it together:
-// each chunk waits until the one before it has used up its time. 0 is no limit.
+// AtMost limits Movers to a rate in bytes a second, which all that share it
+// divide: each chunk waits until the one before it has used up its time. 0 is
+// no limit.
 func AtMost(perSecond topology.Bytes) func(context.Context, topology.Bytes) error {
 	if perSecond == 0 {
 		return nil

@@ -16,7 +16,7 @@ import (
 // NodeEvent is one of the kernel's generic events for accesses to memory by node.
 type NodeEvent uint64
 
-// Events, of loads that a processor's caches did not answer.
+// Events for loads that a processor's caches did not answer.
 const (
 	NodeLoads NodeEvent = unix.PERF_COUNT_HW_CACHE_NODE | unix.PERF_COUNT_HW_CACHE_OP_READ<<8 |
 		unix.PERF_COUNT_HW_CACHE_RESULT_ACCESS<<16
@@ -24,7 +24,7 @@ const (
 		unix.PERF_COUNT_HW_CACHE_RESULT_MISS<<16
 )
 
-// String gives the name that perf has for the event.
+// String returns perf's name for the event.
 func (e NodeEvent) String() string {
 	if e == NodeLoads {
 		return "node-loads"
@@ -32,16 +32,16 @@ func (e NodeEvent) String() string {
 	return "node-load-misses"
 }
 
-// PerfCount is what a counter of the processor has counted since it was opened.
+// PerfCount is what a processor counter has counted since it was opened.
 type PerfCount struct {
 	Value uint64
-	// The counter was wanted for Enabled and had a place in the processor for
-	// Running: less where several share the places in turn.
+	// The counter was requested for Enabled and had a place in the processor
+	// for Running: less than Enabled where several counters take turns.
 	Enabled, Running time.Duration
 }
 
-// Since scales what was counted between an earlier reading and this one to the
-// time in which it was wanted; 0 where it never had a place or ran backwards.
+// Since scales the count between an earlier reading and this one to the
+// requested time; 0 where the counter never had a place or ran backwards.
 func (c PerfCount) Since(before PerfCount) float64 {
 	value, enabled, running := c.Value-min(c.Value, before.Value), c.Enabled-before.Enabled, c.Running-before.Running
 	if enabled <= 0 || running <= 0 {
@@ -50,8 +50,8 @@ func (c PerfCount) Since(before PerfCount) float64 {
 	return float64(value) * max(1, float64(enabled)/float64(running))
 }
 
-// OpenNodeEvent opens a counter of one event for one thread, wherever it runs,
-// guest mode included: that is what a vCPU thread does most of the time.
+// OpenNodeEvent opens a counter of one event for one thread, on every CPU,
+// guest mode included: a vCPU thread spends most of its time in guest mode.
 func OpenNodeEvent(tid int, e NodeEvent) (*PerfCounter, error) {
 	attr := unix.PerfEventAttr{
 		Type: unix.PERF_TYPE_HW_CACHE, Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})), Config: uint64(e),
@@ -68,26 +68,26 @@ func OpenNodeEvent(tid int, e NodeEvent) (*PerfCounter, error) {
 // PerfCounter is an open counter.
 type PerfCounter struct{ fd int }
 
-// Read returns what was counted so far.
+// Read returns the count so far.
 func (c *PerfCounter) Read() (PerfCount, error) {
 	var data [24]byte
 	n, err := unix.Read(c.fd, data[:])
 	if err != nil {
-		return PerfCount{}, fmt.Errorf("reading a counter of the processor: %w", err)
+		return PerfCount{}, fmt.Errorf("reading a processor counter: %w", err)
 	}
 	return parsePerfCount(data[:n])
 }
 
 func parsePerfCount(data []byte) (PerfCount, error) {
-	if len(data) < 24 { // the kernel gives 0 bytes for a counter in error state
-		return PerfCount{}, fmt.Errorf("a counter of the processor gave %d bytes, 24 are its value and times",
+	if len(data) < 24 { // the kernel returns 0 bytes for a counter in error state
+		return PerfCount{}, fmt.Errorf("a processor counter returned %d bytes instead of 24 (its value and times)",
 			len(data))
 	}
 	word := func(i int) uint64 { return binary.NativeEndian.Uint64(data[8*i:]) }
 	return PerfCount{word(0), time.Duration(min(word(1), 1<<63-1)), time.Duration(min(word(2), 1<<63-1))}, nil
 }
 
-// Close gives the counter up.
+// Close closes the counter.
 func (c *PerfCounter) Close() { closeRead(c.fd) }
 
 // PerfError says why a counter could not be opened.
@@ -107,7 +107,7 @@ func (e *PerfError) Error() string {
 	case errors.Is(e.Err, unix.EACCES), errors.Is(e.Err, unix.EPERM):
 		text += "; run as root, or give CAP_PERFMON"
 	case errors.Is(e.Err, unix.EOPNOTSUPP), errors.Is(e.Err, unix.ENODEV), errors.Is(e.Err, unix.ENOSYS):
-		text += ": there are no performance counters here (a virtual machine), or guests have them for themselves " +
+		text += ": no performance counters are available here (a virtual machine), or guests own them " +
 			"(mediated vPMU)"
 	case errors.Is(e.Err, unix.EMFILE):
 		text += "; raise the number of open files (LimitNOFILE)"
@@ -115,17 +115,19 @@ func (e *PerfError) Error() string {
 	return text
 }
 
-// ErrNodeLoadsMeaning means that it is not known what the event counts here.
-var ErrNodeLoadsMeaning = errors.New("what node-loads counts is known for processors of Intel and AMD only")
+// ErrNodeLoadsMeaning means that Numavisor does not know what the event counts
+// on this processor.
+var ErrNodeLoadsMeaning = errors.New("the meaning of node-loads is known for Intel and AMD processors only")
 
-// NodeLoadsAreLocal tells whether the event node-loads leaves out what
-// node-load-misses counts. The kernel's tables differ by processor
+// NodeLoadsAreLocal reports whether the event node-loads excludes the loads
+// that node-load-misses counts. The kernel's tables differ by processor
 // (arch/x86/events): on Intel's up to Ivy Bridge and on AMD's node-loads are
-// all loads from memory, on Intel's from Haswell on those from local memory.
+// all loads from memory, on Intel's from Haswell on only those from local
+// memory.
 func (r Root) NodeLoadsAreLocal() (bool, error) {
 	data, err := os.ReadFile(r.path("proc/cpuinfo"))
 	if err != nil {
-		return false, fmt.Errorf("reading what processor this is: %w", err)
+		return false, fmt.Errorf("reading the processor model: %w", err)
 	}
 	return parseNodeLoadsAreLocal(string(data))
 }

@@ -15,7 +15,8 @@ type CPUStat struct {
 	ThrottledTime       time.Duration // waiting for the next period
 }
 
-// ParseCPUStat reads cpu.stat; rows it does not know are other kernels' business.
+// ParseCPUStat reads cpu.stat; it skips rows of other kernels that it does not
+// know.
 func ParseCPUStat(data []byte) (CPUStat, error) {
 	var s CPUStat
 	for line := range strings.Lines(string(data)) {
@@ -56,7 +57,8 @@ func (c Cgroup) CPUStat() (CPUStat, error) {
 }
 
 // Pressure is one line of a pressure file: the share of time, from 0 to 1, in
-// which tasks waited, over the last 10, 60 and 300 seconds, and the time since start.
+// which tasks waited, over the last 10, 60 and 300 seconds, and the total time
+// since start.
 type Pressure struct {
 	Over10s, Over60s, Over300s float64
 	Total                      time.Duration
@@ -93,9 +95,10 @@ func (c Cgroup) CPUPressure() (some, full Pressure, err error) {
 	return ParsePressure(data)
 }
 
-// CPUStat returns the file that tells the CPU time of a guest as a whole
-// (ParseCPUStat); ok is false for a process without a cgroup laid out by libvirt.
-func (k *Keeper) CPUStat(pid int) (file *Kept, ok bool, err error) {
+// CPUStat returns the file with the CPU time of a guest as a whole
+// (ParseCPUStat); ok is false for a process without a cgroup laid out by
+// libvirt.
+func (k *FileCache) CPUStat(pid int) (file *CachedFile, ok bool, err error) {
 	top, ok, err := k.root.guestTopOf(pid)
 	if err != nil || !ok {
 		return nil, false, err

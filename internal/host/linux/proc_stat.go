@@ -7,16 +7,17 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// CPUTime is what one CPU did since boot (/proc/stat), in clock ticks. Some
-// kernels let these figures run backwards by a little.
+// CPUTime is the time that one CPU has spent since boot (/proc/stat), in clock
+// ticks. On some kernels these figures run slightly backwards.
 type CPUTime struct {
 	CPU topology.CPUID
-	// Busy is time not idle, by whomever, that stolen by a hypervisor below us
-	// included; All is Busy and idle time.
+	// Busy is all time that is not idle, including time that a hypervisor below
+	// this host stole; All is Busy and idle time.
 	Busy, All uint64
 }
 
-// Fields of a CPU's line in /proc/stat. Guests' time is in user time already.
+// Fields of a CPU's line in /proc/stat. User time already includes guests'
+// time.
 const (
 	cpuIdle   = 3
 	cpuIOWait = 4
@@ -31,7 +32,7 @@ func AppendCPUTimes(into []CPUTime, data []byte) ([]CPUTime, error) {
 		line, data = nextLine(data)
 		name, rest := nextField(line)
 		if !bytes.HasPrefix(name, []byte("cpu")) {
-			return into, nil // CPUs come first, and much else after them
+			return into, nil // the CPUs come first, followed by much else
 		}
 		if len(name) == len("cpu") {
 			continue // their sum

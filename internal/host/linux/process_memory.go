@@ -20,8 +20,8 @@ func (p process) move(addresses []uint64, nodes, statuses []int32) error {
 	return movePages(int(p), addresses, nodes, statuses, moveAll)
 }
 
-// pagemap reads /proc/PID/pagemap. Without the right to look nothing is read:
-// absent is then all that can be said of a page.
+// pagemap reads /proc/PID/pagemap. Without permission it reads nothing: the
+// page then counts as absent.
 func (p process) pagemap(address uint64, entries []byte) (int, error) {
 	file, err := os.Open(Live.proc(int(p), "pagemap"))
 	if errors.Is(err, os.ErrPermission) {
@@ -42,7 +42,8 @@ func (p process) pagemap(address uint64, entries []byte) (int, error) {
 // (Documentation/admin-guide/mm/pagemap.rst), huge zero pages included.
 const zeroPage = 1 << 24
 
-// zero answers no where the kernel does not tell: the page counts as hidden then.
+// zero returns false where the kernel does not say: the page then counts as
+// hidden.
 func (p process) zero(frame uint64) bool {
 	if frame == 0 {
 		return false
@@ -57,8 +58,8 @@ func (p process) zero(frame uint64) bool {
 	return err == nil && binary.NativeEndian.Uint64(flags[:])&zeroPage != 0
 }
 
-// touch reads through process_vm_readv(2), many addresses a call; one that
-// cannot be read ends a call, and the next begins behind it.
+// touch reads through process_vm_readv(2), many addresses a call. An unreadable
+// address ends a call, and the next call begins behind it.
 func (p process) touch(addresses []uint64) (read int) {
 	const atOnce = 512 // below IOV_MAX
 	into := make([]byte, atOnce)
@@ -73,7 +74,7 @@ func (p process) touch(addresses []uint64) (read int) {
 		}
 		read += n
 		if n < len(remote) {
-			n++ // past the one that failed
+			n++ // past the failed address
 		}
 		addresses = addresses[n:]
 	}

@@ -16,11 +16,11 @@ import (
 type Process struct {
 	PID        int
 	StartTicks uint64
-	Exe        string   // path of the program, empty where it may not be read
+	Exe        string   // path of the program, empty if unreadable
 	Args       []string // argument list, the program's name first
 	// Memfds are its open memfd files, ascending by descriptor.
 	Memfds []OpenFile
-	// VFIO are its open vfio groups and devices ("/dev/vfio/12"): if there are
+	// VFIO are its open vfio groups and devices ("/dev/vfio/12"). If it has
 	// any, a device does DMA into the process, and its memory is pinned.
 	VFIO []string
 	// Locked and Pinned memory; see Status.
@@ -30,11 +30,11 @@ type Process struct {
 // OpenFile is a descriptor of a process.
 type OpenFile struct {
 	FD   int
-	Path string // as /proc/PID/fd links to it: "/memfd:memory-backend-memfd (deleted)"
+	Path string // target of the link in /proc/PID/fd: "/memfd:memory-backend-memfd (deleted)"
 }
 
-// ParseCmdline splits /proc/PID/cmdline. A program that overwrote its
-// arguments may have left no final NUL.
+// ParseCmdline splits /proc/PID/cmdline. A program that overwrote its arguments
+// may have removed the final NUL.
 func ParseCmdline(data []byte) []string {
 	text := strings.TrimSuffix(string(data), "\x00")
 	if text == "" {
@@ -43,7 +43,7 @@ func ParseCmdline(data []byte) []string {
 	return strings.Split(text, "\x00")
 }
 
-// Process reads what /proc tells about one process.
+// Process reads one process from /proc.
 func (r Root) Process(pid int) (Process, error) {
 	p := Process{PID: pid}
 	var err error
@@ -82,14 +82,14 @@ func (r Root) args(pid int) ([]string, error) {
 	return ParseCmdline(data), nil
 }
 
-// isVFIO knows groups, devices of the newer interface, and device handles;
+// isVFIO recognizes groups, devices of the newer interface, and device handles;
 // the container /dev/vfio/vfio alone pins nothing.
 func isVFIO(path string) bool {
 	return path == "anon_inode:[vfio-device]" || (strings.HasPrefix(path, "/dev/vfio/") && path != "/dev/vfio/vfio")
 }
 
-// OpenFiles lists the descriptors of a process with where they lead,
-// ascending; those closed meanwhile are left out.
+// OpenFiles lists the descriptors of a process with their targets, ascending;
+// it leaves out those closed meanwhile.
 func (r Root) OpenFiles(pid int) ([]OpenFile, error) {
 	entries, err := os.ReadDir(r.proc(pid, "fd"))
 	if err != nil {

@@ -22,7 +22,7 @@ func statLine(name string) string {
 	return "42 (" + name + ") S 1" + strings.Repeat(" 0", 17) + " 9876" + strings.Repeat(" 0", 16) + " 63 0 0\n"
 }
 
-func TestStatNamesMayHoldAnything(t *testing.T) {
+func TestParseStat_NameMayContainAnything(t *testing.T) {
 	for _, name := range []string{"qemu", "CPU 0/KVM", "a) R 1 (b", "((", ") )", "", "x\ny"} {
 		got, err := ParseStat([]byte(statLine(name)))
 		want := Stat{ID: 42, Name: name, State: 'S', StartTicks: 9876, LastCPU: 63}
@@ -179,7 +179,8 @@ func FuzzParseQEMU(f *testing.F) {
 	})
 }
 
-// /proc can be hidden while the process lives; that is no end of it.
+// /proc can be hidden while the process lives; that does not mean that the
+// process has ended.
 func TestUnreadOrGone_AsksTheKernel(t *testing.T) {
 	missing := fmt.Errorf("open /proc/1/stat: %w", fs.ErrNotExist)
 	if err := unreadOrGone(os.Getpid(), missing); Gone(err) || !errors.Is(err, ErrUnread) {

@@ -11,7 +11,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// QEMU is a QEMU process with what its arguments say about the VM.
+// QEMU is a QEMU process with the properties of its VM, from its arguments.
 type QEMU struct {
 	PID     int
 	Name    string // of -name; "qemu-PID" if none was given
@@ -19,7 +19,7 @@ type QEMU struct {
 	VCPUs   int
 	Memory  topology.Bytes
 	Devices []string // host PCI addresses assigned by vfio
-	// Libvirt says that libvirt started it, and shows it by itself.
+	// Libvirt means that libvirt started it, and reports it itself.
 	Libvirt bool
 }
 
@@ -29,9 +29,8 @@ const (
 	defaultMemory = 128 * topology.MiB
 )
 
-// QEMUs finds the QEMU processes that run a VM, ascending by process id.
-// Those that end meanwhile are left out; arguments that cannot be understood
-// are gaps.
+// QEMUs finds the QEMU processes that run a VM, ascending by process id. It
+// leaves out those that end meanwhile; arguments that it cannot parse are gaps.
 func (r Root) QEMUs() ([]QEMU, []inventory.Gap, error) {
 	pids, err := numberedEntries(r.path("proc"))
 	if err != nil {
@@ -79,7 +78,7 @@ func IsQEMU(args []string) bool {
 }
 
 // ParseQEMU reads name, UUID, vCPUs, memory and assigned devices from QEMU's
-// arguments. The error names what was not understood; the rest is filled.
+// arguments. The error names what could not be parsed; the rest is filled.
 func ParseQEMU(args []string) (QEMU, error) {
 	q := QEMU{VCPUs: defaultVCPUs, Memory: defaultMemory}
 	var firstErr error
@@ -99,7 +98,8 @@ func ParseQEMU(args []string) (QEMU, error) {
 				q.Devices = append(q.Devices, host)
 			}
 		case "object":
-			// libvirt gives every VM the key for its secrets; nobody else does.
+			// only libvirt gives a VM a key for its secrets, and it gives one
+			// to every VM
 			q.Libvirt = q.Libvirt || strings.Contains(value, "masterKey0")
 		}
 		if err != nil && firstErr == nil {
@@ -109,7 +109,8 @@ func ParseQEMU(args []string) (QEMU, error) {
 	return q, firstErr
 }
 
-// options yields QEMU's options with their values; both -name and --name are its way to write them.
+// options yields QEMU's options with their values; QEMU accepts both -name and
+// --name.
 func options(args []string) func(yield func(option, value string) bool) {
 	return func(yield func(option, value string) bool) {
 		for i := 1; i < len(args); i++ {
@@ -132,7 +133,7 @@ func options(args []string) func(yield func(option, value string) bool) {
 // property returns key's value of "a,key=b"; QEMU doubles a comma that belongs
 // to a value. implied says that a first word without "=" is key's value.
 func property(text, key string, implied bool) string {
-	const comma = "\x00" // cannot be in an argument
+	const comma = "\x00" // a byte that no argument can contain
 	for i, part := range strings.Split(strings.ReplaceAll(text, ",,", comma), ",") {
 		k, v, assigned := strings.Cut(part, "=")
 		if assigned && k == key {

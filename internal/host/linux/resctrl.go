@@ -15,30 +15,31 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Reasons why memory bandwidth cannot be monitored (or not of one more guest).
+// Reasons why memory bandwidth cannot be monitored (at all, or for one more
+// guest).
 var (
 	ErrNoResctrl = errors.New(
-		"resctrl is not mounted; where the processor monitors memory bandwidth, 'mount -t resctrl resctrl " +
-			"/sys/fs/resctrl' shows it",
+		"resctrl is not mounted; if the processor monitors memory bandwidth, 'mount -t resctrl resctrl " +
+			"/sys/fs/resctrl' makes it available",
 	)
 	ErrNoMBM  = errors.New("this processor or kernel does not monitor both total and local memory bandwidth")
 	ErrNoRMID = errors.New("all monitoring ids of the processor are in use")
-	// ErrNoBandwidth means that the kernel gives no figure at present: it
-	// writes Unavailable, Error or Unassigned in its place.
-	ErrNoBandwidth = errors.New("the kernel gives no figure")
+	// ErrNoBandwidth means that the kernel has no figure at present: it writes
+	// Unavailable, Error or Unassigned instead.
+	ErrNoBandwidth = errors.New("the kernel reports no figure")
 )
 
 // monitorPrefix begins the names of our monitoring groups.
 const monitorPrefix = "numavisor-"
 
 // Resctrl is the kernel's interface to resource monitoring of processors
-// (/sys/fs/resctrl). It is read directly and not by a library: what is needed
-// of it is to make a group, to put threads in, and to read two numbers.
+// (/sys/fs/resctrl). Numavisor reads it directly and not through a library: it
+// needs only to make a group, to put threads in, and to read two numbers.
 type Resctrl struct {
 	root   Root
 	folder string
-	// Mkdir and Rmdir make and remove a group. The kernel fills the folder of a
-	// group as it is made; what imitates it does that here.
+	// Mkdir and Rmdir make and remove a group. The kernel fills a new group's
+	// folder; a test's imitation fills it here.
 	Mkdir, Rmdir func(folder string) error
 }
 
@@ -62,7 +63,8 @@ func (r Root) Resctrl() (Resctrl, error) {
 	return c, nil
 }
 
-// RemoveStale removes monitoring groups that an earlier run of ours has left.
+// RemoveStale removes monitoring groups that an earlier run of Numavisor left
+// behind.
 func (c Resctrl) RemoveStale() error {
 	var errs []error
 	for _, pattern := range []string{"mon_groups/" + monitorPrefix + "*", "*/mon_groups/" + monitorPrefix + "*"} {
@@ -82,8 +84,8 @@ func (c Resctrl) remove(folder string) error {
 	return nil
 }
 
-// ParseResctrlGroups reads /proc/PID/cpu_resctrl_groups: the control group
-// that a thread is in ("" is the default one), and the monitoring group ("" for none).
+// ParseResctrlGroups reads /proc/PID/cpu_resctrl_groups: the control group of a
+// thread ("" is the default one), and its monitoring group ("" for none).
 func ParseResctrlGroups(data []byte) (control, monitor string, err error) {
 	seen := false
 	for line := range strings.Lines(string(data)) {
@@ -101,8 +103,9 @@ func ParseResctrlGroups(data []byte) (control, monitor string, err error) {
 	return control, monitor, nil
 }
 
-// GroupsOf returns the groups that a thread is in. Kernels before 5.6, or
-// without CONFIG_PROC_CPU_RESCTRL, do not tell: then it is taken for the default ones.
+// GroupsOf returns the groups of a thread. Kernels before 5.6, or without
+// CONFIG_PROC_CPU_RESCTRL, do not report them: GroupsOf then returns the
+// default groups.
 func (c Resctrl) GroupsOf(tid int) (control, monitor string, err error) {
 	data, err := os.ReadFile(c.root.proc(tid, "cpu_resctrl_groups"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -116,27 +119,27 @@ func (c Resctrl) GroupsOf(tid int) (control, monitor string, err error) {
 	return ParseResctrlGroups(data)
 }
 
-// Monitor is a monitoring group of ours.
+// Monitor is a monitoring group made by Numavisor.
 type Monitor struct {
 	resctrl Resctrl
 	folder  string
-	Control string // the control group that it is in
+	Control string // its control group
 	Domains []MonitorDomain
 }
 
-// MonitorDomain is what a Monitor tells of one cache domain: bytes between the
-// cache and memory since some time, in all and to memory local to it.
+// MonitorDomain is a Monitor's figures for one cache domain: bytes between the
+// cache and memory since a fixed time, in all and to memory local to the cache.
 type MonitorDomain struct {
 	// Cache is the kernel's number of the L3 cache; Node is the node where the
 	// hardware divides the cache's domain by node (sub-NUMA clustering), else NoNode.
 	Cache        int
 	Node         topology.NodeID
-	Total, Local *Kept
+	Total, Local *CachedFile
 }
 
-// Monitor makes a monitoring group in a control group for what has this id.
-// Its error is ErrNoRMID where the processor has no more of them.
-func (c Resctrl) Monitor(k *Keeper, control string, id int) (*Monitor, error) {
+// Monitor makes a monitoring group with this id in a control group. Its error
+// is ErrNoRMID where the processor has no free monitoring id.
+func (c Resctrl) Monitor(k *FileCache, control string, id int) (*Monitor, error) {
 	m := &Monitor{
 		resctrl: c,
 		Control: control,
@@ -145,7 +148,7 @@ func (c Resctrl) Monitor(k *Keeper, control string, id int) (*Monitor, error) {
 	err := c.Mkdir(m.folder)
 	switch {
 	case errors.Is(err, unix.ENOSPC),
-		errors.Is(err, unix.EBUSY): // EBUSY: freed ones rest until their cache lines are gone
+		errors.Is(err, unix.EBUSY): // EBUSY: a freed id stays unusable until its cache lines are gone
 		return nil, fmt.Errorf("%w (%w)", ErrNoRMID, err)
 	case err != nil && !errors.Is(err, fs.ErrExist):
 		return nil, fmt.Errorf("making a monitoring group: %w", err)
@@ -158,7 +161,7 @@ func (c Resctrl) Monitor(k *Keeper, control string, id int) (*Monitor, error) {
 
 // findDomains lists mon_data/mon_L3_00, or where there are any, the
 // mon_sub_L3_01 below it, which are one for each node.
-func (m *Monitor) findDomains(k *Keeper) error {
+func (m *Monitor) findDomains(k *FileCache) error {
 	folders, err := filepath.Glob(filepath.Join(m.folder, "mon_data/mon_L3_*"))
 	if err != nil {
 		return err
@@ -187,7 +190,7 @@ func (m *Monitor) findDomains(k *Keeper) error {
 	return nil
 }
 
-func (m *Monitor) add(k *Keeper, folder string, cache int, node topology.NodeID) {
+func (m *Monitor) add(k *FileCache, folder string, cache int, node topology.NodeID) {
 	m.Domains = append(
 		m.Domains,
 		MonitorDomain{cache, node, k.at(filepath.Join(folder, "mbm_total_bytes")),
@@ -195,7 +198,7 @@ func (m *Monitor) add(k *Keeper, folder string, cache int, node topology.NodeID)
 	)
 }
 
-// Add puts a thread into the group, out of that in which it was.
+// Add moves a thread into the group, out of its former group.
 func (m *Monitor) Add(tid int) error {
 	if err := writeKernelFile(filepath.Join(m.folder, "tasks"), strconv.Itoa(tid)); err != nil {
 		return fmt.Errorf("monitoring thread %d: %w", tid, err)
@@ -212,7 +215,7 @@ func (m *Monitor) Remove() error {
 	return m.resctrl.remove(m.folder)
 }
 
-// Ours reports whether a monitoring group of that name was made by us.
+// Ours reports whether Numavisor made the monitoring group of that name.
 func (c Resctrl) Ours(monitor string) bool { return strings.HasPrefix(monitor, monitorPrefix) }
 
 // ParseBandwidth reads mbm_total_bytes or mbm_local_bytes. Its error is

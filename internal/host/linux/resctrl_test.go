@@ -19,7 +19,7 @@ func resctrlTree(t *testing.T) Root {
 	})
 }
 
-func TestResctrlIsThereOrSaysWhyNot(t *testing.T) {
+func TestResctrl_AvailableOrGivesTheReason(t *testing.T) {
 	if _, err := resctrlTree(t).Resctrl(); err != nil {
 		t.Error(err)
 	}
@@ -58,7 +58,7 @@ func TestStaleMonitorsAreRemovedAndOthersNot(t *testing.T) {
 	}
 	for _, folder := range stale {
 		if _, err := os.Stat(folder); !os.IsNotExist(err) {
-			t.Errorf("%s is there still", folder)
+			t.Errorf("%s still exists", folder)
 		}
 	}
 	for _, folder := range []string{"mon_groups/other", "p1/mon_groups/m1"} {
@@ -75,7 +75,7 @@ func TestNoMoreMonitoringIDs(t *testing.T) {
 	}
 	for _, errno := range []error{unix.ENOSPC, unix.EBUSY} {
 		c.Mkdir = func(string) error { return &os.PathError{Op: "mkdir", Err: errno} }
-		if _, err := c.Monitor(c.root.Keep(1), "", 7); !errors.Is(err, ErrNoRMID) {
+		if _, err := c.Monitor(c.root.NewFileCache(1), "", 7); !errors.Is(err, ErrNoRMID) {
 			t.Errorf("%v: %v", errno, err)
 		}
 	}
@@ -103,10 +103,10 @@ func TestGroupsOfAThread(t *testing.T) {
 		t.Errorf("%q, error %v", control, err)
 	}
 	if control, monitor, err := c.GroupsOf(8); control != "" || monitor != "" || err != nil {
-		t.Errorf("a kernel that does not tell: %q, %q, error %v", control, monitor, err)
+		t.Errorf("a kernel without the file: %q, %q, error %v", control, monitor, err)
 	}
 	if _, _, err := c.GroupsOf(9); !Gone(err) {
-		t.Errorf("a thread that is not there: %v", err)
+		t.Errorf("a thread that does not exist: %v", err)
 	}
 }
 

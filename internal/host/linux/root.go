@@ -15,20 +15,20 @@ import (
 	"github.com/numavisor/numavisor/internal/text"
 )
 
-// Root is the folder below which proc and sys lie: Live, or a captured tree.
-// System calls (move_pages, mbind, sched_setaffinity, ...) act on the live
-// host only and are plain functions.
+// Root is the folder that contains proc and sys: Live, or a captured tree.
+// System calls (move_pages, mbind, sched_setaffinity, ...) act on the live host
+// only and are plain functions.
 type Root string
 
 // Live is the running host.
 const Live Root = "/"
 
-// path gives the place of a kernel file below the root.
+// path returns the path of a kernel file below the root.
 func (r Root) path(elements ...string) string {
 	return filepath.Join(append([]string{string(r)}, elements...)...)
 }
 
-// proc gives the place of a file of one process or thread.
+// proc returns the path of a file of one process or thread.
 func (r Root) proc(id int, elements ...string) string {
 	return r.path(append([]string{"proc", strconv.Itoa(id)}, elements...)...)
 }
@@ -57,8 +57,8 @@ func (r Root) set(value string, elements ...string) error {
 	return writeKernelFile(r.path(elements...), value)
 }
 
-// writeKernelFile writes without creating: a kernel file that is missing is a
-// feature that is missing, not a file to be made.
+// writeKernelFile writes without creating: a missing kernel file is a missing
+// feature, not a file to create.
 func writeKernelFile(path, value string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -77,12 +77,12 @@ func Gone(err error) bool {
 }
 
 // ErrUnread means that a process exists, but its files below /proc could not be
-// read: they may be hidden by a mount, or restricted (hidepid).
-var ErrUnread = errors.New("the process exists, but could not be read")
+// read: a mount may hide them, or the kernel restricts access (hidepid).
+var ErrUnread = errors.New("the process exists, but its /proc files could not be read")
 
-// unreadOrGone says what an error from reading /proc/PID of the running host
-// means. Only the kernel knows whether the process has ended: the error then
-// wraps unix.ESRCH; else it wraps ErrUnread, and Gone does not report it.
+// unreadOrGone classifies an error from reading /proc/PID of the running host.
+// Only the kernel knows whether the process has ended: the error then wraps
+// unix.ESRCH; else it wraps ErrUnread, and Gone does not report it.
 func unreadOrGone(pid int, err error) error {
 	if err == nil {
 		return nil
@@ -93,5 +93,5 @@ func unreadOrGone(pid int, err error) error {
 	return fmt.Errorf("%w: %v", ErrUnread, err) //nolint:errorlint // it must not count as fs.ErrNotExist
 }
 
-// abbreviate keeps foreign text in errors short.
+// abbreviate shortens foreign text in errors.
 func abbreviate(s string) string { return text.Shorten(s, 80) }

@@ -7,7 +7,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// sampled says where the kernel reports the pages of a mapping.
+// sampled is the kernel's report of where the pages of a mapping are.
 type sampled struct {
 	nodes  topology.NodeSet // nodes with pages
 	pages  int              // all pages
@@ -19,7 +19,7 @@ func sample(t *testing.T, pid int, r inventory.MemoryRange) (s sampled) {
 	t.Helper()
 	step := pageSizeOf(r)
 	w := newWindow(pid, process(pid), r.Address, int(r.Size/step), step)
-	if err := w.look(); err != nil {
+	if err := w.query(); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.findHidden(); err != nil {

@@ -9,17 +9,17 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// RunDelay is how long threads waited in the run queue of a CPU in all, since
-// boot (/proc/schedstat). A wait is counted when it ends.
+// RunDelay is the total time that threads waited in the run queue of a CPU
+// since boot (/proc/schedstat). The kernel counts a wait when it ends.
 type RunDelay struct {
 	CPU  topology.CPUID
 	Wait time.Duration
 }
 
-// ErrSchedstatVersion means that /proc/schedstat has a form that is not known here.
+// ErrSchedstatVersion means that /proc/schedstat has an unknown form.
 var ErrSchedstatVersion = errors.New("unknown version of /proc/schedstat; 14 to 17 are known")
 
-// Versions 14 to 17 differ in what they tell of scheduling domains, not of CPUs.
+// Versions 14 to 17 differ in their lines for scheduling domains, not for CPUs.
 const (
 	oldestSchedstat = 14
 	newestSchedstat = 17
@@ -27,17 +27,17 @@ const (
 )
 
 // AppendRunDelays reads /proc/schedstat and appends its CPUs to into, in the
-// kernel's order. The file is there in kernels with CONFIG_SCHEDSTATS; its
-// figures do not need the sysctl kernel.sched_schedstats.
+// kernel's order. Kernels with CONFIG_SCHEDSTATS have the file; its figures do
+// not need the sysctl kernel.sched_schedstats.
 func AppendRunDelays(into []RunDelay, data []byte) ([]RunDelay, error) {
 	line, data := nextLine(data)
 	name, rest := nextField(line)
 	version, _, ok := nextFigure(rest)
 	if string(name) != "version" || !ok {
-		return into, fmt.Errorf("/proc/schedstat begins with %q and not with its version", abbreviate(string(line)))
+		return into, fmt.Errorf("/proc/schedstat begins with %q instead of its version", abbreviate(string(line)))
 	}
 	if version < oldestSchedstat || version > newestSchedstat {
-		return into, fmt.Errorf("%w: it is %d", ErrSchedstatVersion, version)
+		return into, fmt.Errorf("%w: found %d", ErrSchedstatVersion, version)
 	}
 	for len(data) > 0 {
 		line, data = nextLine(data)
@@ -52,7 +52,7 @@ func AppendRunDelays(into []RunDelay, data []byte) ([]RunDelay, error) {
 		var wait uint64
 		for range delayField {
 			if wait, rest, ok = nextFigure(rest); !ok {
-				return into, fmt.Errorf("/proc/schedstat: CPU %d: %q has not %d numbers", id, abbreviate(string(line)),
+				return into, fmt.Errorf("/proc/schedstat: CPU %d: %q has fewer than %d numbers", id, abbreviate(string(line)),
 					delayField)
 			}
 		}

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// ReadSetting returns a kernel setting below /proc/sys or /sys; of one that
-// lists its choices ("always [madvise] never"), the chosen one.
+// ReadSetting returns a kernel setting below /proc/sys or /sys; of a setting
+// that lists its choices ("always [madvise] never"), the chosen one.
 func (r Root) ReadSetting(path string) (string, error) {
 	file, err := r.settingFile(path)
 	if err != nil {
@@ -17,8 +17,9 @@ func (r Root) ReadSetting(path string) (string, error) {
 	return setting(file)
 }
 
-// WriteSetting writes a kernel setting below /proc/sys or /sys and verifies that
-// it reads back. KSM's merge_across_nodes is written as SetKSMAcrossNodes does.
+// WriteSetting writes a kernel setting below /proc/sys or /sys and verifies it
+// by reading it back. It writes KSM's merge_across_nodes as SetKSMAcrossNodes
+// does.
 func (r Root) WriteSetting(path, value string) error {
 	file, err := r.settingFile(path)
 	if err != nil {
@@ -34,12 +35,12 @@ func (r Root) WriteSetting(path, value string) error {
 	}
 	after, err := setting(file)
 	if err == nil && after != value {
-		err = fmt.Errorf("kernel setting %s: wrote %q, it reads %q", path, value, after)
+		err = fmt.Errorf("kernel setting %s: wrote %q, but it reads %q", path, value, after)
 	}
 	return err
 }
 
-// settingFile refuses paths that are no kernel settings.
+// settingFile refuses paths that are not kernel settings.
 func (r Root) settingFile(path string) (string, error) {
 	if filepath.Clean(path) != path || (!strings.HasPrefix(path, "/proc/sys/") && !strings.HasPrefix(path, "/sys/")) {
 		return "", fmt.Errorf("kernel setting %q: must be a clean path below /proc/sys or /sys", path)
@@ -47,7 +48,8 @@ func (r Root) settingFile(path string) (string, error) {
 	return r.path(strings.TrimPrefix(path, "/")), nil
 }
 
-// setting reads a kernel setting's value: the chosen word where it lists its choices.
+// setting reads a kernel setting's value: the chosen word of a setting that
+// lists its choices.
 func setting(file string) (string, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {

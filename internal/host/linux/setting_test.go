@@ -24,7 +24,7 @@ func TestWriteSetting(t *testing.T) {
 		t.Error(err)
 	}
 	if data, _ := os.ReadFile(file); strings.TrimSpace(string(data)) != "0" {
-		t.Errorf("the file holds %q", data)
+		t.Errorf("the file contains %q", data)
 	}
 	for _, path := range []string{"/etc/passwd", "/proc/sys/../../etc/passwd", "relative", "/proc/1/mem"} {
 		if err := Root(root).WriteSetting(path, "0"); err == nil {
@@ -36,7 +36,8 @@ func TestWriteSetting(t *testing.T) {
 	}
 }
 
-// KSM takes merge_across_nodes only while nothing is merged, and goes on after that.
+// The kernel accepts KSM's merge_across_nodes only while no page is merged; KSM
+// runs again afterwards.
 func TestWriteSetting_KSMAcrossNodes(t *testing.T) {
 	root := files(t, map[string]string{fileKSMRun: "1\n", fileKSMAcross: "1\n"})
 	if err := root.WriteSetting("/"+fileKSMAcross, "0"); err != nil {

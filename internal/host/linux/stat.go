@@ -10,16 +10,17 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Stat is what /proc/PID/stat tells of a process or thread.
+// Stat is the content of /proc/PID/stat of a process or thread.
 type Stat struct {
 	ID   int
 	Name string // comm: at most 15 bytes, any byte but NUL
 	// State is R running, S sleeping, D waiting for a device, T stopped, Z ended but not collected, ...
 	State byte
-	// StartTicks is when it started, in clock ticks since boot (field 22): with
-	// the ID it names a process beyond reuse of numbers.
+	// StartTicks is when it started, in clock ticks since boot (field 22):
+	// together with the ID it identifies a process even if the kernel reuses
+	// the number.
 	StartTicks uint64
-	LastCPU    topology.CPUID // it ran on last (field 39)
+	LastCPU    topology.CPUID // the CPU that it last ran on (field 39)
 }
 
 // Positions of fields behind the name in /proc/PID/stat, counted from the state.
@@ -28,8 +29,8 @@ const (
 	statLastCPU = 39 - 3
 )
 
-// ParseStat reads /proc/PID/stat. The name may hold spaces and parentheses, so
-// it ends at the last parenthesis of the line.
+// ParseStat reads /proc/PID/stat. The name may contain spaces and parentheses,
+// so it ends at the last parenthesis of the line.
 func ParseStat(data []byte) (Stat, error) {
 	open, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
 	if open < 0 || end < open {
@@ -42,7 +43,7 @@ func ParseStat(data []byte) (Stat, error) {
 	}
 	fields := bytes.Fields(data[end+1:])
 	if len(fields) <= statLastCPU || len(fields[0]) != 1 {
-		return Stat{}, fmt.Errorf("stat: %d fields behind the name, at least %d are needed", len(fields), statLastCPU+1)
+		return Stat{}, fmt.Errorf("stat: %d fields behind the name instead of at least %d", len(fields), statLastCPU+1)
 	}
 	s.State = fields[0][0]
 	if s.StartTicks, err = strconv.ParseUint(string(fields[statStart]), 10, 64); err != nil {
@@ -56,7 +57,8 @@ func ParseStat(data []byte) (Stat, error) {
 	return s, nil
 }
 
-// ParseLastCPU reads from /proc/PID/stat only the CPU that the thread ran on last.
+// ParseLastCPU reads from /proc/PID/stat only the CPU that the thread last ran
+// on.
 func ParseLastCPU(data []byte) (topology.CPUID, error) {
 	rest := data[bytes.LastIndexByte(data, ')')+1:]
 	var field []byte
@@ -93,8 +95,8 @@ func (r Root) StartTicks(pid int) (uint64, error) {
 	return s.StartTicks, err
 }
 
-// Alive reports whether the process that had this id and start time still
-// runs; one that has ended and waits to be collected does not. A process of the
+// Alive reports whether the process with this id and start time still runs; a
+// process that has ended and waits to be collected does not. A process of the
 // running host that cannot be read counts as alive: only its end is final.
 func (r Root) Alive(pid int, startTicks uint64) bool {
 	s, err := r.Stat(pid)

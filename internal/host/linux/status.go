@@ -9,14 +9,15 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Status is what /proc/PID/status tells of a process or thread.
+// Status is the content of /proc/PID/status of a process or thread.
 type Status struct {
 	Name    string
-	Process int // Tgid: the process that a thread belongs to
-	// CPUs and Mems are what it may use: affinity and memory nodes, cut to its cpuset.
+	Process int // Tgid: the process of a thread
+	// CPUs and Mems are the CPUs and nodes that it may use: affinity and memory
+	// nodes, cut to its cpuset.
 	CPUs topology.CPUSet
 	Mems topology.NodeSet
-	// Locked memory (VmLck) still moves; Pinned memory (VmPin: vfio, RDMA) does not.
+	// Locked memory (VmLck) can move; Pinned memory (VmPin: vfio, RDMA) cannot.
 	Locked, Pinned topology.Bytes
 }
 
@@ -27,7 +28,7 @@ func ParseStatus(data []byte) (Status, error) {
 		key, rest, _ := bytes.Cut(line, []byte(":"))
 		rest = bytes.TrimSpace(rest)
 		var err error
-		switch string(key) { // of some sixty rows six are wanted: only those become strings
+		switch string(key) { // six of some sixty rows are needed: only those become strings
 		case "Name":
 			s.Name = string(rest)
 		case "Tgid":

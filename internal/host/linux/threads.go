@@ -16,11 +16,12 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// ThreadSource names what Threads reads.
+// ThreadSource names the files that Threads reads.
 const ThreadSource = "/proc/PID/task/TID stat, status, schedstat"
 
-// Threads returns the threads of a VM process, ascending by id, the vhost
-// kernel threads that work for it included. Threads that end meanwhile are left out.
+// Threads returns the threads of a VM process, ascending by id, including the
+// vhost kernel threads that work for it. It leaves out threads that end
+// meanwhile.
 func (r Root) Threads(pid int) (threads []inventory.Thread, source string, err error) {
 	tids, err := numberedEntries(r.proc(pid, "task"))
 	if r == Live {
@@ -51,9 +52,9 @@ func (r Root) Threads(pid int) (threads []inventory.Thread, source string, err e
 
 // VCPUThreads returns the ids of the threads that run a VM's vCPUs, ascending
 // by vCPU, by their names alone: much cheaper than Threads. known has the names
-// of threads seen before, which are not asked again; it is brought up to date.
+// of threads seen before, which are not read again; VCPUThreads updates it.
 // Where no thread has a vCPU's name (QEMU run without debug-threads=on), named
-// is false and all threads of the process are returned.
+// is false and the result is all threads of the process.
 func (r Root) VCPUThreads(pid int, known map[int]string) (tids []int, named bool, err error) {
 	all, err := numberedEntries(r.proc(pid, "task"))
 	if err != nil {
@@ -84,8 +85,8 @@ func (r Root) VCPUThreads(pid int, known map[int]string) (tids []int, named bool
 	return tids, true, nil
 }
 
-// needsVhostWorkers reports whether kernel threads work for the VM that are
-// not among its own: it has a vhost device open and no such thread itself.
+// needsVhostWorkers reports whether kernel threads outside the process work for
+// the VM: the process has a vhost device open and no such thread itself.
 func (r Root) needsVhostWorkers(pid int, threads []inventory.Thread) bool {
 	if slices.ContainsFunc(threads, func(t inventory.Thread) bool { return t.Role == inventory.RoleVhost }) {
 		return false
@@ -124,8 +125,8 @@ func (r Root) thread(folder string) (t inventory.Thread, err error) {
 	return t, err
 }
 
-// ThreadTimes tells for how long a thread has run, and for how long it was
-// runnable and waited for a CPU, since it started (/proc/TID/schedstat).
+// ThreadTimes returns how long a thread has run, and how long it was runnable
+// and waited for a CPU, since it started (/proc/TID/schedstat).
 func (r Root) ThreadTimes(tid int) (ran, waited time.Duration, err error) {
 	text, err := r.word("proc", strconv.Itoa(tid), "schedstat")
 	if err == nil {
@@ -143,14 +144,14 @@ func ParseSchedstat(data []byte) (run, wait time.Duration, err error) {
 	r, rest, ok1 := nextFigure(data)
 	w, _, ok2 := nextFigure(rest)
 	if !ok1 || !ok2 || r > math.MaxInt64 || w > math.MaxInt64 {
-		return 0, 0, fmt.Errorf("schedstat: %q does not begin with run and wait in nanoseconds",
+		return 0, 0, fmt.Errorf("schedstat: %q does not begin with run and wait times in nanoseconds",
 			abbreviate(string(data)))
 	}
 	return time.Duration(r), time.Duration(w), nil
 }
 
-// roleOf tells a thread's role by its name, as the VM programs give them:
-// QEMU with debug-threads=on (libvirt always asks for it), Cloud Hypervisor,
+// roleOf derives a thread's role from its name, as the VM programs set it: QEMU
+// with debug-threads=on (libvirt always asks for it), Cloud Hypervisor,
 // Firecracker and crosvm. QEMU's own "IO mon_iothread" serves its monitor.
 func roleOf(name string) (inventory.ThreadRole, *guest.VCPUID) {
 	if id, ok := vcpuOf(name); ok {
@@ -186,8 +187,8 @@ func vcpuOf(name string) (guest.VCPUID, bool) {
 }
 
 // vhostWorkers finds the kernel threads that move a VM's network packets.
-// Before Linux 6.4 they are processes of their own, named after the VM's; since
-// then they are threads of it and found among these.
+// Before Linux 6.4 they are separate processes, named after the VM's process;
+// since then they are threads of it and found among these.
 func (r Root) vhostWorkers(pid int) ([]inventory.Thread, error) {
 	ids, err := numberedEntries(r.path("proc"))
 	if err != nil {

@@ -54,7 +54,7 @@ func TestThreadTimesOfThisThread(t *testing.T) {
 		}
 	}
 	if _, _, err := Root(t.TempDir()).ThreadTimes(tid); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a thread that is not there: %v", err)
+		t.Errorf("a thread that does not exist: %v", err)
 	}
 }
 
@@ -134,7 +134,7 @@ func TestOwnThreads(t *testing.T) {
 			return
 		}
 	}
-	t.Error("the thread that looks is not among the threads")
+	t.Error("the reading thread is not among the threads")
 }
 
 func TestSetAffinity(t *testing.T) {
@@ -152,7 +152,7 @@ func TestSetAffinity(t *testing.T) {
 	}
 	var differs *NotEffectiveError
 	if err := SetAffinity(0, cpus(fmt.Sprintf("%d,5000", first))); !errors.As(err, &differs) {
-		t.Errorf("CPU 5000 is not here, yet: %v", err)
+		t.Errorf("CPU 5000 does not exist, yet: %v", err)
 	}
 	if err := SetAffinity(0, cpus("5000")); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("only CPU 5000: %v", err)

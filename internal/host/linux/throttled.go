@@ -10,8 +10,8 @@ import (
 
 // Throttled returns cpu.stat of those groups of a VM that have a quota of CPU
 // time (cpu.max), which ParseThrottled reads: its own group and those of its
-// vCPUs. None where it has no group of its own, or no quota.
-func (k *Keeper) Throttled(pid int) ([]*Kept, error) {
+// vCPUs. It returns none where the VM has no group of its own, or no quota.
+func (k *FileCache) Throttled(pid int) ([]*CachedFile, error) {
 	group, ok, err := k.root.GuestCgroupOf(pid)
 	if errors.Is(err, ErrNoCgroupV2) || err == nil && !ok {
 		return nil, nil
@@ -19,7 +19,7 @@ func (k *Keeper) Throttled(pid int) ([]*Kept, error) {
 	if err != nil {
 		return nil, err
 	}
-	var files []*Kept
+	var files []*CachedFile
 	for _, g := range slices.Concat([]Cgroup{group.Top}, inOrder(group.VCPUs)) {
 		limit, err := g.read("cpu.max")
 		if Gone(err) {
@@ -35,9 +35,9 @@ func (k *Keeper) Throttled(pid int) ([]*Kept, error) {
 	return files, nil
 }
 
-// Throttled returns for how long the groups of a VM's process were held back by
-// their quota of CPU time since they were made: the VM's own group and those of
-// its vCPUs, together. 0 for a process without a VM's group.
+// Throttled returns how long the quota of CPU time has held back the groups of
+// a VM's process since they were made: the sum over the VM's own group and
+// those of its vCPUs. 0 for a process without a VM's group.
 func (r Root) Throttled(pid int) (time.Duration, error) {
 	group, ok, err := r.GuestCgroupOf(pid)
 	if errors.Is(err, ErrNoCgroupV2) || err == nil && !ok {
@@ -64,9 +64,9 @@ func (r Root) Throttled(pid int) (time.Duration, error) {
 	return total, nil
 }
 
-// ParseThrottled reads from cpu.stat for how many microseconds the group's
-// tasks were held back by its quota since it was made. The kernel counts that
-// time as waiting for a CPU, too (schedstat), though no other CPU would help.
+// ParseThrottled reads from cpu.stat for how many microseconds the quota has
+// held back the group's tasks since the group was made. The kernel also counts
+// that time as waiting for a CPU (schedstat), though no other CPU would help.
 func ParseThrottled(data []byte) (micros uint64, err error) {
 	_, rest, found := bytes.Cut(data, []byte("throttled_usec "))
 	if !found {

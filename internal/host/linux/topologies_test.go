@@ -13,8 +13,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology/topologytest"
 )
 
-// What changes by itself is read each time; what the CPUs are, when others are online.
-func TestTopologiesReadCPUsAnewWhereOthersAreOnline(t *testing.T) {
+// Values that change by themselves are read each time; the CPUs only when other
+// CPUs are online.
+func TestTopologies_ReadsCPUsAgainWhenOthersAreOnline(t *testing.T) {
 	root := topologytest.Root(t, "16cpu-4n-scattered")
 	write := func(text string, elements ...string) {
 		t.Helper()
@@ -27,7 +28,7 @@ func TestTopologiesReadCPUsAnewWhereOthersAreOnline(t *testing.T) {
 	read := func() topology.Topology { return readAgain(t, many) }
 	first := read()
 	if again := read(); !reflect.DeepEqual(first, again) || !reflect.DeepEqual(again, readTopology(t, root)) {
-		t.Fatal("the second reading differs from the first, or from one without a memory")
+		t.Fatal("the second reading differs from the first, or from one without a cache")
 	}
 	last := first.CPUs[len(first.CPUs)-1].ID
 	write("Node 0 MemTotal: 4096 kB\nNode 0 MemFree: 1024 kB\n", "node/node0/meminfo")
@@ -37,7 +38,7 @@ func TestTopologiesReadCPUsAnewWhereOthersAreOnline(t *testing.T) {
 		t.Errorf("free on node 0: %v, now 1 MiB", now.Nodes[0].Free)
 	}
 	if !reflect.DeepEqual(now.CPUs, first.CPUs) {
-		t.Error("the CPUs were read anew, though the same are online")
+		t.Error("the CPUs were read again, though the same are online")
 	}
 	var rest []string
 	for _, c := range first.CPUs[1:] {
@@ -49,12 +50,12 @@ func TestTopologiesReadCPUsAnewWhereOthersAreOnline(t *testing.T) {
 		t.Errorf("CPU %d has gone offline, and CPU %d is in another socket: %+v", first.CPUs[0].ID, last, now.CPUs)
 	}
 	if !reflect.DeepEqual(now, readTopology(t, root)) {
-		t.Error("differs from a reading without a memory")
+		t.Error("differs from a reading without a cache")
 	}
 }
 
-// Devices are read anew where others are there, and after ten minutes.
-func TestTopologiesReadDevicesAnew(t *testing.T) {
+// Devices are read again when other devices exist, and after ten minutes.
+func TestTopologies_ReadsDevicesAgain(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) { readDevicesAnew(t, root) })
 }
@@ -83,17 +84,17 @@ func readDevicesAnew(t *testing.T, root string) {
 	}
 	write("sys/bus/pci/devices/0000:3b:00.0/class", "0x010802\n")
 	if again := read(); !reflect.DeepEqual(first, again) {
-		t.Errorf("the same devices are there: %+v, gaps %q", again.Devices, again.Gaps)
+		t.Errorf("the same devices exist: %+v, gaps %q", again.Devices, again.Gaps)
 	}
 	write("sys/bus/pci/devices/0000:af:00.0/class", "0x010802\n")
 	if now := read(); !reflect.DeepEqual(now, readTopology(t, root)) || len(now.Devices) != 2 ||
 		reflect.DeepEqual(now.Devices[0], first.Devices[0]) {
 		t.Errorf("a device has come: %+v, gaps %q", now.Devices, now.Gaps)
 	}
-	write("sys/bus/pci/devices/0000:5e:00.0/class", "0x030000\n") // a driver makes sense of it now
+	write("sys/bus/pci/devices/0000:5e:00.0/class", "0x030000\n") // a driver recognizes it now
 	time.Sleep(9 * time.Minute)
 	if now := read(); len(now.Devices) != 2 {
-		t.Errorf("read anew after nine minutes: %+v", now.Devices)
+		t.Errorf("devices were read again after nine minutes: %+v", now.Devices)
 	}
 	time.Sleep(2 * time.Minute)
 	if now := read(); !reflect.DeepEqual(now, readTopology(t, root)) || len(now.Devices) != 3 {

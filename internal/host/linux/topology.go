@@ -11,33 +11,33 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// ReadTopology reads what the host is from sysfs, procfs and cgroup v2 below
-// root: "/" for the running host, or the folder of a captured one, which holds
-// its sys and proc. Symbolic links that lead out of root are not followed.
+// ReadTopology reads the host's topology from sysfs, procfs and cgroup v2 below
+// root: "/" for the running host, or the folder of a captured one, with its sys
+// and proc. It does not follow symbolic links that lead out of root.
 //
 // Files that are missing, broken or too large become Gaps and reading goes on;
-// it fails only where no CPU is to be found at all.
+// it fails only where it finds no CPU at all.
 func ReadTopology(root string) (topology.Topology, error) {
 	return NewTopologies(root).Read()
 }
 
-// Topologies reads one host again and again. Most files of a topology tell of
-// single CPUs and PCI devices, many of each: CPUs are read once for as long as
-// the same are online, devices as long as the same are there, and anew when they
-// were last read keepDevices ago, for drivers and names change alone. It may be
-// used from several goroutines.
+// Topologies reads one host again and again. Most files of a topology describe
+// single CPUs and PCI devices, many of each. Topologies reads the CPUs again
+// only when other CPUs are online, and the devices only when other devices
+// exist or the last reading is older than devicesMaxAge, since drivers and
+// names can change alone. Several goroutines may use it.
 type Topologies struct {
 	root string
 
 	mu      sync.Mutex
-	cpus    *keptCPUs
-	devices *keptDevices
+	cpus    *knownCPUs
+	devices *knownDevices
 }
 
-const keepDevices = 10 * time.Minute
+const devicesMaxAge = 10 * time.Minute
 
-// keptDevices is what was read of the devices when these were there.
-type keptDevices struct {
+// knownDevices is the result of the last reading of the devices.
+type knownDevices struct {
 	addresses []string
 	nodes     topology.NodeSet
 	at        time.Time
@@ -45,8 +45,8 @@ type keptDevices struct {
 	gaps      []string
 }
 
-// keptCPUs is what was read of the CPUs when these were online.
-type keptCPUs struct {
+// knownCPUs is the result of the last reading of the CPUs.
+type knownCPUs struct {
 	online  string
 	seen    []topology.SeenCPU
 	offline topology.CPUSet
@@ -61,14 +61,14 @@ func (k *Topologies) Read() (topology.Topology, error) {
 	dir, err := os.OpenRoot(k.root)
 	if err != nil {
 		return topology.Topology{}, fmt.Errorf(
-			"reading the topology: %w; give the folder that holds the host's sys and proc", err)
+			"reading the topology: %w; name the folder that contains the host's sys and proc", err)
 	}
 	defer dir.Close()
 	t := &tree{root: dir}
 	cpus, offline := k.readCPUs(t)
 	if len(cpus) == 0 {
 		return topology.Topology{}, errors.Join(fmt.Errorf(
-			"reading the topology: no CPU in %s below %s; give the folder that holds the host's sys and proc, or "+
+			"reading the topology: no CPU in %s below %s; name the folder that contains the host's sys and proc, or "+
 				"check that sysfs is mounted",
 			cpuFolder,
 			k.root,
@@ -91,24 +91,24 @@ func (k *Topologies) Read() (topology.Topology, error) {
 	return topo, nil
 }
 
-// readCPUs reads the CPUs if others are online than before, or if it is not
-// told which are. What is online is read first: who comes or goes meanwhile
-// makes the next reading a whole one.
+// readCPUs reads the CPUs if others are online than before, or if the kernel
+// has no list of them. It reads the list first: a CPU that comes or goes
+// meanwhile makes the next reading a complete one.
 func (k *Topologies) readCPUs(t *tree) ([]topology.SeenCPU, topology.CPUSet) {
-	online, told := t.text(cpuFolder + "/online")
+	online, found := t.text(cpuFolder + "/online")
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.cpus == nil || !told || online != k.cpus.online {
+	if k.cpus == nil || !found || online != k.cpus.online {
 		fresh := &tree{root: t.root}
 		seen, offline := fresh.cpus()
-		k.cpus = &keptCPUs{online, seen, offline, fresh.gaps}
+		k.cpus = &knownCPUs{online, seen, offline, fresh.gaps}
 	}
 	t.gaps = append(t.gaps, k.cpus.gaps...)
 	return slices.Clone(k.cpus.seen), k.cpus.offline
 }
 
-// readDevices reads the devices if there are others than before, other nodes, or
-// the last reading is old.
+// readDevices reads the devices if there are others than before, other nodes,
+// or if the last reading is old.
 func (k *Topologies) readDevices(t *tree, nodes []topology.Node) []topology.Device {
 	addresses := t.names(pciFolder)
 	var ids topology.NodeSet
@@ -117,11 +117,11 @@ func (k *Topologies) readDevices(t *tree, nodes []topology.Node) []topology.Devi
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if d := k.devices; d == nil || time.Since(d.at) > keepDevices || !d.nodes.Equal(ids) ||
+	if d := k.devices; d == nil || time.Since(d.at) > devicesMaxAge || !d.nodes.Equal(ids) ||
 		!slices.Equal(addresses, d.addresses) {
 		fresh := &tree{root: t.root}
 		seen := fresh.devices(addresses, nodes)
-		k.devices = &keptDevices{addresses, ids, time.Now(), seen, fresh.gaps}
+		k.devices = &knownDevices{addresses, ids, time.Now(), seen, fresh.gaps}
 	}
 	t.gaps = append(t.gaps, k.devices.gaps...)
 	return slices.Clone(k.devices.seen)

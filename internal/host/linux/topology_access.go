@@ -8,9 +8,9 @@ import (
 
 // accessFigures reads nodeN/access0/initiators: the latency (ns) and bandwidth
 // (MB/s) that the firmware (ACPI HMAT) states for the nearest CPUs of node N's
-// memory. Only pairs that the kernel tells are filled, and nothing unless
-// every node with memory has a figure: half a table would rank nodes by who
-// wrote the firmware.
+// memory. It fills only the pairs that the kernel has, and none unless every
+// node with memory has a figure: a partial table would rank nodes by the
+// completeness of the firmware.
 func (t *tree) accessFigures(nodes []topology.Node) *topology.Measured {
 	m := topology.Measured{Source: "firmware (HMAT) through " + nodeFolder + "/nodeN/access0"}
 	for _, n := range nodes {

@@ -9,20 +9,20 @@ import (
 
 const cpuFolder = "sys/devices/system/cpu"
 
-// cpus reads /sys/devices/system/cpu: the online CPUs with their place, and
-// the CPUs that are there but switched off.
+// cpus reads /sys/devices/system/cpu: the online CPUs with their place, and the
+// offline CPUs.
 func (t *tree) cpus() (seen []topology.SeenCPU, offline topology.CPUSet) {
 	var ids []topology.CPUID
 	for _, id := range t.numbered(cpuFolder, "cpu") {
 		ids = append(ids, topology.CPUID(id))
 	}
 	present := topology.SetOf(ids...)
-	online, told := t.cpuList(cpuFolder + "/online")
-	if !told {
+	online, found := t.cpuList(cpuFolder + "/online")
+	if !found {
 		online = t.switchedOn(present)
 	}
 	if ghosts := online.Minus(present); !ghosts.IsEmpty() {
-		t.gap("%s/online names CPUs %s, which have no folder there; left out", cpuFolder, ghosts)
+		t.gap("%s/online names CPUs %s, which have no folder there; they are left out", cpuFolder, ghosts)
 		online = online.Intersect(present)
 	}
 	l3 := map[topology.CPUID]topology.CPUSet{}
@@ -37,11 +37,12 @@ func (t *tree) cpus() (seen []topology.SeenCPU, offline topology.CPUSet) {
 	return seen, present.Minus(online)
 }
 
-// switchedOn asks each CPU, where there is no list of them: CPU 0 often has no switch.
+// switchedOn reads each CPU's own file where the kernel has no list of online
+// CPUs: CPU 0 often has no such file.
 func (t *tree) switchedOn(present topology.CPUSet) topology.CPUSet {
 	var on []topology.CPUID
 	for id := range present.All() {
-		if v, told := t.number(cpuPath(id, "online")); !told || v != 0 {
+		if v, found := t.number(cpuPath(id, "online")); !found || v != 0 {
 			on = append(on, id)
 		}
 	}
@@ -64,7 +65,7 @@ func (t *tree) cpu(id topology.CPUID) topology.SeenCPU {
 }
 
 // readL3 finds the CPUs that share the level 3 cache of a CPU, in cpuN/cache,
-// for all of them at once: the files of a big host are many.
+// for all of them at once: a big host has many such files.
 func (t *tree) readL3(id topology.CPUID, l3 map[topology.CPUID]topology.CPUSet) {
 	const usual = 3 // L1 data, L1 instruction, L2, L3
 	indexes := []int{usual}

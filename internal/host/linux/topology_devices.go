@@ -13,7 +13,7 @@ const pciFolder = "sys/bus/pci/devices"
 
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
-// devices reads those of /sys/bus/pci/devices, bridges left out.
+// devices reads /sys/bus/pci/devices, without the bridges.
 func (t *tree) devices(addresses []string, nodes []topology.Node) []topology.Device {
 	var devices []topology.Device
 	for _, address := range addresses {
@@ -46,8 +46,8 @@ func (t *tree) devices(addresses []string, nodes []topology.Node) []topology.Dev
 	return devices
 }
 
-// deviceNode reads numa_node; where that is missing or -1, the CPUs that the
-// kernel calls local tell it, if all are of one node.
+// deviceNode reads numa_node; where that is missing or -1, it takes the node of
+// the CPUs that the kernel calls local, if all are of one node.
 func (t *tree) deviceNode(folder string, nodes []topology.Node) topology.NodeID {
 	if id, ok := t.number(folder + "/numa_node"); ok && id >= 0 {
 		return topology.NodeID(id)
@@ -66,7 +66,8 @@ func (t *tree) deviceNode(folder string, nodes []topology.Node) topology.NodeID 
 	return found
 }
 
-// deviceNames gives what users call the device: "eth0", "nvme0", "card1", "vda".
+// deviceNames returns the device's usual names: "eth0", "nvme0", "card1",
+// "vda".
 func (t *tree) deviceNames(folder string) []string {
 	var names []string
 	for _, entry := range t.names(folder) {
@@ -87,7 +88,8 @@ func (t *tree) deviceNames(folder string) []string {
 	return names
 }
 
-// driver reads the name at the end of the link "driver"; the link is not followed.
+// driver reads the name at the end of the link "driver"; it does not follow the
+// link.
 func (t *tree) driver(folder string) string {
 	link, err := t.root.Readlink(folder + "/driver")
 	if err != nil {

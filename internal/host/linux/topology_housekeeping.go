@@ -11,10 +11,10 @@ const cgroupFolder = "sys/fs/cgroup"
 
 // housekeeping returns the CPUs that guests must not get:
 //
-//   - Operators set CPUs aside for guests with isolcpus= and nohz_full=; where
-//     any are, all others are housekeeping, as the kernel calls them too.
+//   - Operators set CPUs aside for guests with isolcpus= and nohz_full=; if
+//     there are any, all others are housekeeping, as the kernel calls them too.
 //   - A cpuset partition (cgroup v2, cpuset.cpus.partition root or isolated)
-//     takes its CPUs away from everyone outside it. Below machine.slice or
+//     takes its CPUs away from everything outside it. Below machine.slice or
 //     machine it serves guests; elsewhere something else owns it.
 func (t *tree) housekeeping(cpus []topology.SeenCPU) topology.CPUSet {
 	all := make([]topology.CPUID, 0, len(cpus))
@@ -22,12 +22,12 @@ func (t *tree) housekeeping(cpus []topology.SeenCPU) topology.CPUSet {
 		all = append(all, c.ID)
 	}
 	online := topology.SetOf(all...)
-	var keep topology.CPUSet
+	var rest topology.CPUSet
 	aside := t.bootList("isolated").Union(t.bootList("nohz_full")).Intersect(online)
 	if !aside.IsEmpty() {
-		keep = online.Minus(aside)
+		rest = online.Minus(aside)
 	}
-	return keep.Union(t.partitions())
+	return rest.Union(t.partitions())
 }
 
 // bootList reads a list of the kernel's command line; older kernels print
@@ -57,7 +57,7 @@ func (t *tree) partitions() topology.CPUSet {
 	folders := []string{cgroupFolder}
 	for visited := 0; len(folders) > 0; visited++ {
 		if visited == maxGroups {
-			t.gap("%s: more than %d groups; cpuset partitions in the rest are not seen", cgroupFolder, maxGroups)
+			t.gap("%s: more than %d groups; cpuset partitions in the others are unknown", cgroupFolder, maxGroups)
 			break
 		}
 		folder := folders[0]
@@ -70,7 +70,7 @@ func (t *tree) partitions() topology.CPUSet {
 			if state == "root" || state == "isolated" {
 				cpus, ok := t.cpuList(folder + "/cpuset.cpus.effective")
 				if !ok {
-					t.gap("%s: a cpuset partition whose CPUs cannot be read", folder)
+					t.gap("%s: the CPUs of this cpuset partition cannot be read", folder)
 				}
 				owned = owned.Union(cpus)
 			}

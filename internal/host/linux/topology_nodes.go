@@ -15,20 +15,20 @@ const (
 	maxNodes   = 1024 // CONFIG_NODES_SHIFT is at most 10
 )
 
-// nodes reads /sys/devices/system/node, which holds the online nodes only. A
-// kernel without CONFIG_NUMA has no such folder: then all is node 0.
+// nodes reads /sys/devices/system/node, which has the online nodes only. A
+// kernel without CONFIG_NUMA has no such folder: then everything is node 0.
 func (t *tree) nodes(cpus []topology.SeenCPU) []topology.Node {
 	ids := t.numbered(nodeFolder, "node")
 	if len(ids) == 0 {
 		t.gap(
 			"no node in %s: the kernel has no NUMA support, or the files were not captured; all CPUs and memory "+
-				"are taken as node 0",
+				"are assigned to node 0",
 			nodeFolder,
 		)
 		return []topology.Node{t.onlyNode(cpus)}
 	}
 	if len(ids) > maxNodes {
-		t.gap("%s: %d nodes; only the first %d are taken, which is all that Linux can have", nodeFolder, len(ids),
+		t.gap("%s: %d nodes; only the first %d are read, the most that Linux can have", nodeFolder, len(ids),
 			maxNodes)
 		ids = ids[:maxNodes]
 	}
@@ -59,7 +59,8 @@ func (t *tree) onlyNode(cpus []topology.SeenCPU) topology.Node {
 	return n
 }
 
-// linkedCPUs are those whose folder lies in the node's: for trees without cpulist.
+// linkedCPUs are those linked from the node's folder: for trees without
+// cpulist.
 func (t *tree) linkedCPUs(id int) topology.CPUSet {
 	var cpus []topology.CPUID
 	for _, c := range t.numbered(nodePath(id), "cpu") {
@@ -71,7 +72,7 @@ func (t *tree) linkedCPUs(id int) topology.CPUSet {
 }
 
 // distanceOrder gives the nodes in the order of the columns of nodeN/distance:
-// the online nodes, ascending. A trimmed capture may hold fewer folders.
+// the online nodes, ascending. A trimmed capture may have fewer folders.
 func (t *tree) distanceOrder(folders []int) []topology.NodeID {
 	text, _ := t.text(nodeFolder + "/online")
 	online, err := topology.ParseSet[topology.NodeID](text)
@@ -93,7 +94,7 @@ func (t *tree) distances(id int, order []topology.NodeID) map[topology.NodeID]in
 	}
 	fields := strings.Fields(text)
 	if len(fields) != len(order) {
-		t.gap("%s: %d distances for %d nodes; none taken", name, len(fields), len(order))
+		t.gap("%s: %d distances for %d nodes; all are ignored", name, len(fields), len(order))
 		return nil
 	}
 	row := map[topology.NodeID]int{}
@@ -108,13 +109,13 @@ func (t *tree) distances(id int, order []topology.NodeID) map[topology.NodeID]in
 	return row
 }
 
-// memory reads nodeN/meminfo ("Node 0 MemTotal:  123 kB") or /proc/meminfo.
-// Clean page cache and reclaimable slab are what the kernel gives back; dirty
-// pages must be written first and do not count.
+// memory reads nodeN/meminfo ("Node 0 MemTotal: 123 kB") or /proc/meminfo. The
+// kernel gives back clean page cache and reclaimable slab; dirty pages must be
+// written first and do not count.
 func (t *tree) memory(n *topology.Node, name string) {
 	text, ok := t.text(name)
 	if !ok {
-		t.gap("%s is missing or unreadable: the memory of node %d is unknown and taken as none", name, n.ID)
+		t.gap("%s is missing or unreadable: the memory of node %d is unknown and counts as none", name, n.ID)
 		return
 	}
 	amounts := map[string]topology.Bytes{}
@@ -134,7 +135,7 @@ func (t *tree) memory(n *topology.Node, name string) {
 		amounts[key] = topology.Bytes(kib) * topology.KiB
 	}
 	if _, ok := amounts["MemTotal"]; !ok {
-		t.gap("%s: no MemTotal: the memory of node %d is unknown and taken as none", name, n.ID)
+		t.gap("%s: no MemTotal: the memory of node %d is unknown and counts as none", name, n.ID)
 	}
 	n.Memory, n.Free = amounts["MemTotal"], amounts["MemFree"]
 	clean := amounts["Active(file)"] + amounts["Inactive(file)"] + amounts["SReclaimable"]

@@ -12,7 +12,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology/topologytest"
 )
 
-// What `lscpu -a -p=CPU,CORE,SOCKET,NODE,CACHE,ONLINE` said on the captured host itself.
+// Output of `lscpu -a -p=CPU,CORE,SOCKET,NODE,CACHE,ONLINE` on the captured
+// host itself.
 func TestReadTopologyAgreesWithRecordedLscpu(t *testing.T) {
 	for _, host := range topologytest.Hosts(t, "lscpu.txt") {
 		t.Run(host, func(t *testing.T) {
@@ -31,7 +32,7 @@ func TestReadTopologyAgreesWithRecordedLscpu(t *testing.T) {
 					continue
 				}
 				if err != nil || len(f) != 10 {
-					t.Fatalf("lscpu.txt: %q is not understood", line)
+					t.Fatalf("lscpu.txt: cannot parse %q", line)
 				}
 				online = online.With(cpu)
 				cores.add(f[1], cpu)
@@ -60,8 +61,8 @@ func TestReadTopologyAgreesWithRecordedLscpu(t *testing.T) {
 	}
 }
 
-// sharers are CPUs by what they share; its number, which each tool gives as it
-// likes, does not count.
+// sharers are CPUs by what they share; each tool numbers the shared units in
+// its own way, so the number does not count.
 type sharers map[string]topology.CPUSet
 
 func (s sharers) add(key string, cpu topology.CPUID) { s[key] = s[key].With(cpu) }
@@ -75,19 +76,19 @@ func (s sharers) String() string {
 	return strings.Join(groups, " ")
 }
 
-// What `numactl -H` said on the captured host itself.
+// Output of `numactl -H` on the captured host itself.
 func TestReadTopologyAgreesWithRecordedNumactl(t *testing.T) {
 	for _, host := range topologytest.Hosts(t, "numactl.txt") {
 		t.Run(host, func(t *testing.T) {
 			topo := readTopology(t, topologytest.Root(t, host))
-			var told strings.Builder
+			var numactl strings.Builder
 			for line := range strings.Lines(string(topologytest.File(t, host, "numactl.txt"))) {
 				if !strings.Contains(line, " free: ") { // later than the capture
-					told.WriteString(strings.Join(strings.Fields(line), " ") + "\n")
+					numactl.WriteString(strings.Join(strings.Fields(line), " ") + "\n")
 				}
 			}
-			if got := asNumactl(topo); got != told.String() {
-				t.Errorf("read\n%s\nnumactl says\n%s", got, told.String())
+			if got := asNumactl(topo); got != numactl.String() {
+				t.Errorf("read\n%s\nnumactl says\n%s", got, numactl.String())
 			}
 		})
 	}

@@ -39,7 +39,7 @@ func TestReadTopologyOfCapturedHosts(t *testing.T) {
 	}
 }
 
-// Whatever one file holds, reading goes on and the rest is unharmed.
+// Whatever one file contains, reading goes on and the rest is complete.
 func TestReadTopologySurvivesEachBrokenFile(t *testing.T) {
 	const host = "16cpu-4n-scattered"
 	root := topologytest.Root(t, host)
@@ -80,8 +80,8 @@ func TestReadTopologySurvivesEachBrokenFile(t *testing.T) {
 	}
 }
 
-// A link out of the captured tree, a named pipe and a folder in place of a
-// file are gaps; none is followed, waited for or read.
+// A link out of the captured tree, a named pipe and a folder in place of a file
+// are gaps; ReadTopology neither follows, waits for nor reads them.
 func TestReadTopologyStaysInTheRoot(t *testing.T) {
 	root := topologytest.Root(t, "16cpu-4n-scattered")
 	outside := filepath.Join(t.TempDir(), "meminfo")
@@ -111,15 +111,15 @@ func TestReadTopologyStaysInTheRoot(t *testing.T) {
 			t.Errorf("node %d has %v from a file that must not be read", n, topo.Nodes[n].Memory)
 		}
 		if !strings.Contains(gaps, fmt.Sprintf("reading %s/node%d/meminfo: ", nodeFolder, n)) {
-			t.Errorf("node %d: no gap says why; gaps:\n%s", n, gaps)
+			t.Errorf("node %d: no gap gives the reason; gaps:\n%s", n, gaps)
 		}
 	}
 }
 
-func TestReadTopologySaysWhatToDo(t *testing.T) {
+func TestReadTopology_ErrorsGiveARemedy(t *testing.T) {
 	for name, root := range map[string]string{"missing": filepath.Join(t.TempDir(), "none"), "empty": t.TempDir()} {
 		_, err := ReadTopology(root)
-		if err == nil || !strings.Contains(err.Error(), "give the folder that holds the host's sys and proc") ||
+		if err == nil || !strings.Contains(err.Error(), "name the folder that contains the host's sys and proc") ||
 			!strings.Contains(err.Error(), root) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -144,8 +144,8 @@ func TestReadTopologyOfThisHost(t *testing.T) {
 	}
 }
 
-// compareLscpu compares CPUs and nodes by number, and sockets and cores by who
-// shares them: lscpu numbers those itself.
+// compareLscpu compares CPUs and nodes by number, and sockets and cores by the
+// CPUs that share them: lscpu numbers those itself.
 func compareLscpu(t *testing.T, topo topology.Topology, out []byte) {
 	t.Helper()
 	var table struct {
@@ -192,7 +192,8 @@ func distinct(cpus []topology.CPU, key func(topology.CPU) int) int {
 	return len(seen)
 }
 
-// The captures of hwloc's own tests: as lscpu reads them, and as their files say.
+// The captures of hwloc's own tests: as lscpu reads them, and as their files
+// state.
 func TestReadTopologyOfHwlocCaptures(t *testing.T) {
 	type shape struct {
 		cpus, nodes, sockets, cores, l3, devices int
@@ -210,7 +211,7 @@ func TestReadTopologyOfHwlocCaptures(t *testing.T) {
 			all := topologytest.Captures(t)
 			i := slices.IndexFunc(all, func(p string) bool { return strings.HasPrefix(filepath.Base(p), name) })
 			if i < 0 {
-				t.Fatalf("no capture %s* beside %q", name, all)
+				t.Fatalf("no capture %s* next to %q", name, all)
 			}
 			root := topologytest.Unpack(t, all[i])
 			topo := readTopology(t, root)

@@ -16,7 +16,7 @@ import (
 )
 
 // Limits against hostile trees; the largest real file (meminfo, or the list of
-// 8192 scattered CPUs) and the largest real folder (memory blocks beside a
+// 8192 scattered CPUs) and the largest real folder (memory blocks next to a
 // node's files) stay well below.
 const (
 	maxTopologyFile   = 256 << 10
@@ -24,8 +24,8 @@ const (
 	maxTopologyGaps   = 200
 )
 
-// tree reads a host's files below a folder and collects what could not be
-// read. Missing files are no gap by themselves: kernels differ.
+// tree reads a host's files below a folder and collects what could not be read.
+// A missing file alone is no gap: kernels differ.
 type tree struct {
 	root *os.Root
 	gaps []string
@@ -34,7 +34,7 @@ type tree struct {
 func (t *tree) gap(format string, args ...any) {
 	switch len(t.gaps) {
 	case maxTopologyGaps:
-		t.gaps = append(t.gaps, "more gaps than are listed here")
+		t.gaps = append(t.gaps, "further gaps are omitted")
 		fallthrough
 	case maxTopologyGaps + 1:
 		return
@@ -42,7 +42,7 @@ func (t *tree) gap(format string, args ...any) {
 	t.gaps = append(t.gaps, fmt.Sprintf(format, args...))
 }
 
-// err gives the gaps as an error, for when nothing was usable.
+// err returns the gaps as an error, for a tree without any usable file.
 func (t *tree) err() error {
 	if len(t.gaps) == 0 {
 		return nil
@@ -50,8 +50,8 @@ func (t *tree) err() error {
 	return errors.New(strings.Join(t.gaps, "; "))
 }
 
-// text reads a whole file and trims it; ok is false if it is missing, and,
-// with a gap, if it cannot be read.
+// text reads a whole file and trims it; ok is false if the file is missing or,
+// with a gap, unreadable.
 func (t *tree) text(name string) (text string, ok bool) {
 	data, err := t.read(name)
 	if err != nil {
@@ -89,7 +89,7 @@ func (t *tree) read(name string) ([]byte, error) {
 	return data, reason(err)
 }
 
-// reason takes the path out of an error that will be told with its path.
+// reason removes the path from an error whose message will name the path.
 func reason(err error) error {
 	var at *fs.PathError
 	if errors.As(err, &at) {
@@ -129,7 +129,7 @@ func (t *tree) numbered(folder, prefix string) []int {
 		}
 		id, err := strconv.ParseUint(digits, 10, 16)
 		if err != nil || strconv.FormatUint(id, 10) != digits {
-			t.gap("%s: not a number the kernel gives; left out", path.Join(folder, name))
+			t.gap("%s: not a number that the kernel writes; left out", path.Join(folder, name))
 			continue
 		}
 		ids = append(ids, int(id))
@@ -152,7 +152,7 @@ func (t *tree) number(name string) (value int, ok bool) {
 	return value, true
 }
 
-// cpuList reads CPUs from the first file that is there: a list ("0-3,8"), or a
+// cpuList reads CPUs from the first file that exists: a list ("0-3,8"), or a
 // mask of old kernels, whose name does not end in "list".
 func (t *tree) cpuList(names ...string) (set topology.CPUSet, ok bool) {
 	for _, name := range names {

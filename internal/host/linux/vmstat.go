@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Migrations are the host's counters of page migration since boot
-// (/proc/vmstat), whoever asked for it.
+// Migrations are the host's counters of all page migrations since boot
+// (/proc/vmstat).
 type Migrations struct {
 	Success, Fail uint64 // pgmigrate_*: small pages
 	// Of transparent huge pages: moved whole, not moved, split into small pages to move.
@@ -17,7 +17,7 @@ type Migrations struct {
 	BalancingMarks, BalancingFaults, BalancingMoved uint64
 }
 
-// ParseVMStat reads the migration counters of /proc/vmstat. Those that the
+// ParseVMStat reads the migration counters of /proc/vmstat. Counters that the
 // kernel was built without stay 0.
 func ParseVMStat(data []byte) (Migrations, error) {
 	var m Migrations
@@ -51,8 +51,8 @@ func (r Root) Migrations() (Migrations, error) {
 	return ParseVMStat(data)
 }
 
-// Since gives what happened between an earlier reading and this one. Counters
-// that ran backwards give 0.
+// Since returns the difference between an earlier reading and this one.
+// Counters that ran backwards give 0.
 func (m Migrations) Since(before Migrations) Migrations {
 	since := func(now, then uint64) uint64 { return now - min(now, then) }
 	return Migrations{

@@ -10,21 +10,22 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// addressSpace is what is asked of a process's memory: process is the real one.
+// addressSpace is access to a process's memory: process is the real one.
 type addressSpace interface {
-	// query tells where pages lie; see queryPages.
+	// query returns where pages are; see queryPages.
 	query(addresses []uint64, statuses []int32) error
 	// move moves pages; see movePages.
 	move(addresses []uint64, nodes, statuses []int32) error
-	// pagemap reads page table entries from an address on, and how many bytes there were.
+	// pagemap reads page table entries from an address on, and returns how many
+	// bytes it read.
 	pagemap(address uint64, entries []byte) (int, error)
 	// zero reports whether a page frame is the kernel's zero page.
 	zero(frame uint64) bool
-	// touch reads a byte at each address and returns how many could be read.
+	// touch reads a byte at each address and returns how many it could read.
 	touch(addresses []uint64) int
 }
 
-// window is a stretch of a process's memory with where each page lies.
+// window is a stretch of a process's memory with the location of each page.
 type window struct {
 	pid       int
 	space     addressSpace
@@ -34,7 +35,7 @@ type window struct {
 	hidden    []bool  // in the page table though the status says absent
 }
 
-// slide sets the window on another stretch, in the memory it has.
+// slide sets the window on another stretch, with the same buffers.
 func (w *window) slide(address uint64, pages int) {
 	w.addresses, w.statuses, w.hidden = sized(w.addresses, pages), sized(w.statuses, pages), sized(w.hidden, pages)
 	for i := range w.addresses {
@@ -42,8 +43,8 @@ func (w *window) slide(address uint64, pages int) {
 	}
 }
 
-// sized is a slice of that length, in the memory of s if that is large enough.
-// What is in it is of no meaning.
+// sized returns a slice of that length, in the memory of s if that is large
+// enough. Its content is undefined.
 func sized[T any](s []T, length int) []T {
 	if cap(s) < length {
 		return make([]T, length)
@@ -51,8 +52,8 @@ func sized[T any](s []T, length int) []T {
 	return s[:length]
 }
 
-// look asks the kernel where the pages lie.
-func (w *window) look() error {
+// query asks the kernel where the pages are.
+func (w *window) query() error {
 	clear(w.hidden)
 	if err := w.space.query(w.addresses, w.statuses); err != nil {
 		return &MoveError{PID: w.pid, Address: w.addresses[0], Err: err}
@@ -68,9 +69,9 @@ const (
 )
 
 // findHidden marks pages that the status calls absent but the page table has.
-// move_pages(2) of Linux 6.1 to 6.4 takes entries that NUMA balancing has made
-// inaccessible for absent ones; pagemap does not. It has the shared zero page,
-// too, which stands for memory that was only read, and never moves.
+// move_pages(2) of Linux 6.1 to 6.4 reports entries that NUMA balancing has
+// made inaccessible as absent; pagemap does not. pagemap also has the shared
+// zero page, which stands for memory that was only read, and never moves.
 func (w *window) findHidden() error {
 	perStep := int(w.step / smallPage)
 	isZero := lastKnown(w.space.zero)
@@ -101,8 +102,8 @@ func (w *window) findHidden() error {
 	return nil
 }
 
-// lastKnown asks again only where the frame is another one: memory that was
-// only read is the same zero page all over.
+// lastKnown asks again only if the frame differs: memory that was only read is
+// the same zero page everywhere.
 func lastKnown(zero func(frame uint64) bool) func(uint64) bool {
 	var last uint64
 	var known bool
@@ -118,9 +119,9 @@ func lastKnown(zero func(frame uint64) bool) func(uint64) bool {
 const pagemapAtOnce = 64 << 10
 
 // uncover makes hidden pages visible again: reading one byte of each through
-// process_vm_readv(2) is a NUMA hinting fault, which makes the entry accessible.
-// Only pages that are present are read, so nothing is allocated. It returns
-// how many were read; look again to see what came of it.
+// process_vm_readv(2) is a NUMA hinting fault, which makes the entry
+// accessible. It reads only pages that are present, so it allocates nothing. It
+// returns how many it read; query again for the result.
 func (w *window) uncover() (read int) {
 	var addresses []uint64
 	for i, hidden := range w.hidden {
@@ -145,5 +146,5 @@ func errnoName(status int32) string {
 	return strconv.Itoa(int(-status))
 }
 
-// pageSizeOf is the distance between addresses worth asking for.
+// pageSizeOf is the step between the addresses to query.
 func pageSizeOf(r inventory.MemoryRange) topology.Bytes { return max(r.PageSize, smallPage) }

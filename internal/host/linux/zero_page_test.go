@@ -11,14 +11,15 @@ import (
 )
 
 // Memory that was read and never written is the kernel's shared zero page,
-// which is in the page table and never moves: it is no page of the process's.
-// Also run in the lab, by its name, where nothing may be missing that it needs.
+// which is in the page table and never moves: it is not a page of the process.
+// This test also runs in the lab, by its name, where every source that it needs
+// must be present.
 func TestLabZeroPagesAreAbsentAndNotHidden(t *testing.T) {
 	needMovePages(t)
 	if flags, err := os.Open("/proc/kpageflags"); err != nil && os.Getenv(labVariable) == "1" {
 		t.Fatal(err)
 	} else if err != nil {
-		t.Skipf("the kernel does not tell which page is the zero page: %v; run as root", err)
+		t.Skipf("the kernel does not say which page is the zero page: %v; run as root", err)
 	} else {
 		flags.Close()
 	}

@@ -12,27 +12,30 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Access is where a guest's accesses to memory went over a window.
+// Access is the distribution of a guest's memory accesses over the nodes, in
+// one window.
 type Access struct {
 	// Shares are ascending and sum to 1; none if there were no accesses. To is
-	// topology.NoNode where the source tells only that it was another node.
+	// topology.NoNode where the source reports only that it was another node.
 	Shares []inventory.AccessShare
 	// Remote is the part that left the node of the CPU.
 	Remote float64
-	// MemoryMBps is the guest's traffic to memory in MB (10^6 bytes) a second; 0 if not told.
+	// MemoryMBps is the guest's traffic to memory in MB (10^6 bytes) a second;
+	// 0 if the source does not report it.
 	MemoryMBps float64
 }
 
 // Meter measures guests' accesses to memory.
 type Meter interface {
 	Source() inventory.AccessSource
-	// Follow says which guests to measure from now on. Seen.Threads are their
-	// vCPUs' threads, whose LastCPU and RunTime are brought up to date before
-	// each Read; it is called again when they change. An *Unmetered error names guests that it cannot measure
-	// beside those that it can; any other error means that it can measure none.
+	// Follow sets the guests to measure from now on. Seen.Threads are their
+	// vCPUs' threads, whose LastCPU and RunTime the watcher updates before each
+	// Read; it calls Follow again when they change. An *Unmetered error names
+	// guests that the meter cannot measure, while it measures the others; any
+	// other error means that it can measure none.
 	Follow(guests []inventory.Guest, t *topology.Topology) error
-	// Read returns the accesses since the call before, by guest. A guest that is
-	// missing was not measured this time.
+	// Read returns the accesses since the previous call, by guest. A guest that
+	// is missing was not measured this time.
 	Read(window time.Duration) (map[string]Access, error)
 	Close() error
 }
@@ -40,7 +43,7 @@ type Meter interface {
 // Unmetered are guests that a meter cannot measure.
 type Unmetered struct {
 	Guests []string
-	Err    error // why
+	Err    error // the reason
 }
 
 func (e *Unmetered) Error() string {
@@ -57,13 +60,13 @@ func (e *Unmetered) Error() string {
 
 func (e *Unmetered) Unwrap() error { return e.Err }
 
-// askAgain is how long a meter's refusal is believed.
-const askAgain = 10 * time.Second
+// retryMeter is how long a meter that refused a guest is not asked again.
+const retryMeter = 10 * time.Second
 
-// access hands each guest to the best meter that can measure it.
+// access assigns each guest to the best meter that can measure it.
 type access struct {
 	meters []Meter
-	of     map[string]int // by guest, the position of its meter
+	of     map[string]int // by guest: the position of its meter
 	next   time.Time      // when to ask the meters again; zero: at once
 }
 
@@ -77,10 +80,10 @@ func (a *access) Close() error {
 	return errors.Join(errs...)
 }
 
-// assign hands all guests to the best meter, what this cannot measure to the
-// next one, and so on.
+// assign passes all guests to the best meter, those that it cannot measure to
+// the next one, and so on.
 func (w *Watcher) assign(now time.Time) {
-	w.access.next = now.Add(askAgain)
+	w.access.next = now.Add(retryMeter)
 	w.access.of = make(map[string]int, len(w.guests))
 	left := make([]inventory.Guest, len(w.guests))
 	for i, e := range w.guests {
@@ -111,8 +114,8 @@ func (w *Watcher) assign(now time.Time) {
 	}
 }
 
-// measureAccesses adds to guests where their accesses went, and to nodes the
-// traffic; it returns the sources in use.
+// measureAccesses adds each guest's accesses to guests, and their traffic to
+// nodes; it returns the sources in use.
 func (w *Watcher) measureAccesses(s *inventory.Sample, window time.Duration) []inventory.AccessSource {
 	read := make([]map[string]Access, len(w.access.meters))
 	inUse := make([]bool, len(w.access.meters)+1)
@@ -162,7 +165,7 @@ func (w *Watcher) measureAccesses(s *inventory.Sample, window time.Duration) []i
 	return sources
 }
 
-func (w *Watcher) takeAccess(e *guestEye, g *inventory.GuestSample, a Access, source inventory.AccessSource) {
+func (w *Watcher) takeAccess(e *guestSampler, g *inventory.GuestSample, a Access, source inventory.AccessSource) {
 	if len(a.Shares) == 0 {
 		return
 	}
@@ -173,9 +176,10 @@ func (w *Watcher) takeAccess(e *guestEye, g *inventory.GuestSample, a Access, so
 	g.Load.Remote = &inventory.Remote{Share: a.Remote, Source: source}
 }
 
-// estimate takes it that each vCPU uses all of the guest's memory alike: the
-// placement estimate. Where no vCPU ran, each counts where it ran last.
-func estimate(e *guestEye, g *inventory.GuestSample, w *Watcher) Access {
+// estimate assumes that each vCPU uses all of the guest's memory equally: the
+// placement estimate. Where no vCPU ran, each counts on the node where it last
+// ran.
+func estimate(e *guestSampler, g *inventory.GuestSample, w *Watcher) Access {
 	from := map[topology.NodeID]float64{}
 	var cpu float64
 	for node, used := range g.CPUByNode {
@@ -227,9 +231,9 @@ func RemoteOf(shares []inventory.AccessShare) float64 {
 	return min(1, remote)
 }
 
-// resolve divides shares that go to some other node over the nodes where the
-// guest's memory lies, by amount; over all others with memory where it has
-// none there that is known.
+// resolve divides shares that go to an unknown other node among the other nodes
+// with memory of the guest, by amount; if none is known, among all other nodes
+// with memory.
 func resolve(
 	shares []inventory.AccessShare, memory topology.MemoryByNode, t *topology.Topology,
 ) []inventory.AccessShare {
@@ -260,7 +264,7 @@ func resolve(
 		for to, part := range weight {
 			out = append(out, inventory.AccessShare{From: s.From, To: to, Share: s.Share * part / sum})
 		}
-		if sum == 0 { // there is no other node: the source errs
+		if sum == 0 { // there is no other node: the source is wrong
 			out = append(out, inventory.AccessShare{From: s.From, To: s.From, Share: s.Share})
 		}
 	}
@@ -268,7 +272,7 @@ func resolve(
 	return out
 }
 
-// addTraffic adds the guests' traffic to the nodes whose memory it goes to.
+// addTraffic adds the guests' traffic to the nodes of the accessed memory.
 func addTraffic(s *inventory.Sample) {
 	for _, g := range s.Guests {
 		if g.Load.MemoryMBps == 0 {

@@ -9,7 +9,7 @@ import (
 )
 
 // One observation of 200 VMs of 4 vCPUs on 8 nodes, all of them running, from
-// files of the page cache: the kernel's own work for each file is not in it.
+// files of the page cache: it excludes the kernel's own work for each file.
 func BenchmarkSample(b *testing.B) {
 	for _, busy := range []bool{true, false} {
 		b.Run(fmt.Sprintf("busy=%v", busy), func(b *testing.B) {
@@ -31,7 +31,7 @@ func BenchmarkSample(b *testing.B) {
 				if busy {
 					for _, e := range watcher.guests {
 						for i := range e.threads {
-							e.threads[i].run -= 100 * time.Millisecond // as if each had run since
+							e.threads[i].run -= 100 * time.Millisecond // as if each had run since then
 						}
 					}
 				}

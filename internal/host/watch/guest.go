@@ -12,57 +12,57 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// listAgain is how long a guest's list of threads is believed. Threads come
-// and go with vCPUs; one that went shows itself sooner, when it is read.
-const listAgain = 30 * time.Second
+// listInterval is how often a guest's threads are listed. Threads come and go
+// with vCPUs; a thread that ended is noticed sooner, when it is read.
+const listInterval = 30 * time.Second
 
-// guestEye looks at one running guest.
-type guestEye struct {
+// guestSampler measures one running guest.
+type guestSampler struct {
 	guest  inventory.Guest
 	object inventory.Ref // in gaps
 	ended  bool
 
-	threads []threadEye // of its vCPUs
+	threads []threadSampler // of its vCPUs
 	names   map[int]string
-	named   bool // vCPU threads have been told by their names
+	named   bool // vCPU threads are identified by their names
 	list    time.Time
-	// cpuStat is its cgroup's cpu.stat, read where threads do not tell their
-	// time; nil else. used is its last figure, -1 before the first.
-	cpuStat *linux.Kept
+	// cpuStat is its cgroup's cpu.stat, read if the threads' run times are
+	// unreadable; nil else. used is its last figure, -1 before the first.
+	cpuStat *linux.CachedFile
 	used    time.Duration
 
-	throttled throttledEye
-	memory    memoryEye
-	// As handed out last.
+	throttled throttledSampler
+	memory    memorySampler
+	// Last published values.
 	cpuByNode map[topology.NodeID]float64
 	shares    []inventory.AccessShare
 	last      time.Time // of the last sample; zero before the first
 }
 
-func (w *Watcher) newEye(g inventory.Guest, now time.Time, turn float64) *guestEye {
-	e := &guestEye{guest: g, object: inventory.GuestRef(g.Name), names: map[int]string{}, used: -1}
+func (w *Watcher) newSampler(g inventory.Guest, now time.Time, turn float64) *guestSampler {
+	e := &guestSampler{guest: g, object: inventory.GuestRef(g.Name), names: map[int]string{}, used: -1}
 	e.listThreads(w, now)
 	e.throttled.find(w, e)
-	// Guests that came together do not list their threads in the same sample.
-	e.list = now.Add(listAgain/2 + time.Duration(turn*float64(listAgain/2)))
+	// Guests that start together do not list their threads in the same sample.
+	e.list = now.Add(listInterval/2 + time.Duration(turn*float64(listInterval/2)))
 	return e
 }
 
-// update takes over what is newly known of the guest.
-func (e *guestEye) update(g inventory.Guest) {
+// update adopts a newer observation of the guest.
+func (e *guestSampler) update(g inventory.Guest) {
 	if g.Config.PageSize != e.guest.Config.PageSize || g.Config.Source != e.guest.Config.Source ||
 		g.Config.Memory != e.guest.Config.Memory {
 		e.memory.Close()
-		e.memory = memoryEye{}
+		e.memory = memorySampler{}
 	}
-	if e.memory.told {
-		e.memory.take(maps.Clone(g.Seen.MemoryByNode), g.Seen.MemorySource)
+	if e.memory.fromInventory {
+		e.memory.publish(maps.Clone(g.Seen.MemoryByNode), g.Seen.MemorySource)
 	}
 	g.Seen.Threads = e.guest.Seen.Threads
 	e.guest = g
 }
 
-func (e *guestEye) Close() {
+func (e *guestSampler) Close() {
 	for i := range e.threads {
 		e.threads[i].Close()
 	}
@@ -71,8 +71,9 @@ func (e *guestEye) Close() {
 	e.memory.Close()
 }
 
-// sample measures the guest; threadsChanged says that others run its vCPUs than before.
-func (e *guestEye) sample(w *Watcher, now time.Time) (s inventory.GuestSample, threadsChanged bool) {
+// sample measures the guest; threadsChanged says that the threads of its vCPUs
+// differ from those before.
+func (e *guestSampler) sample(w *Watcher, now time.Time) (s inventory.GuestSample, threadsChanged bool) {
 	s = inventory.GuestSample{Name: e.guest.Name, PID: e.guest.PID}
 	if !e.last.IsZero() {
 		s.Load.Window = max(0, now.Sub(e.last))
@@ -91,20 +92,20 @@ func (e *guestEye) sample(w *Watcher, now time.Time) (s inventory.GuestSample, t
 	return s, threadsChanged
 }
 
-// addLoad sums what the threads did in the window.
-func (e *guestEye) addLoad(w *Watcher, s *inventory.GuestSample) {
+// addLoad sums the threads' figures for the window.
+func (e *guestSampler) addLoad(w *Watcher, s *inventory.GuestSample) {
 	window := s.Load.Window
 	var onNode nodeShares
 	for i := range e.threads {
-		t, told := &e.threads[i], &e.guest.Seen.Threads[i]
-		told.LastCPU, told.RunTime, told.WaitTime = max(0, t.cpu), max(0, t.run), t.wait // for meters
+		t, seen := &e.threads[i], &e.guest.Seen.Threads[i]
+		seen.LastCPU, seen.RunTime, seen.WaitTime = max(0, t.cpu), max(0, t.run), t.wait // for meters
 		s.Load.CPU += share(t.ran, window)
 		s.Load.Wait += share(t.waited, window)
 		if node := w.node(t.cpu); node != topology.NoNode && t.ran > 0 {
 			onNode.add(node, share(t.ran, window))
 		}
 	}
-	s.Load.Throttled = min(s.Load.Wait, share(e.throttled.since(), window)) // the threads' waits hold it
+	s.Load.Throttled = min(s.Load.Wait, share(e.throttled.since(), window)) // the threads' waiting time includes it
 	s.Load.Wait -= s.Load.Throttled
 	if e.cpuStat != nil {
 		s.Load.CPU = e.useOfGroup(w, window)
@@ -115,8 +116,8 @@ func (e *guestEye) addLoad(w *Watcher, s *inventory.GuestSample) {
 	s.CPUByNode = e.cpuByNode
 }
 
-// useOfGroup is the CPU use of the guest's cgroup: of its emulator, too.
-func (e *guestEye) useOfGroup(w *Watcher, window time.Duration) float64 {
+// useOfGroup is the CPU use of the guest's cgroup, including its emulator.
+func (e *guestSampler) useOfGroup(w *Watcher, window time.Duration) float64 {
 	data, err := e.cpuStat.Read()
 	var stat linux.CPUStat
 	if err == nil {
@@ -124,7 +125,7 @@ func (e *guestEye) useOfGroup(w *Watcher, window time.Duration) float64 {
 	}
 	w.gaps.set(inventory.CPUUnmeasured, e.object, "its CPU use", err)
 	if err != nil {
-		e.used = -1 // the next figure is of more than a window
+		e.used = -1 // the next figure would cover more than a window
 		return 0
 	}
 	before := e.used
@@ -135,7 +136,8 @@ func (e *guestEye) useOfGroup(w *Watcher, window time.Duration) float64 {
 	return share(stat.Usage-before, window)
 }
 
-// nodeShares are amounts by node without a map: nearly all guests are on few nodes.
+// nodeShares are amounts by node without a map: nearly all guests are on few
+// nodes.
 type nodeShares struct {
 	few  [4]nodeShare
 	used int
@@ -194,6 +196,6 @@ func (n *nodeShares) asMap() map[topology.NodeID]float64 {
 	return m
 }
 
-// vanished reports whether a file is no more because what it tells of is gone:
-// ENODEV is what a kept file of a removed cgroup says.
+// vanished reports whether a file is gone because its thread or cgroup has
+// ended: a read of an open file of a removed cgroup returns ENODEV.
 func vanished(err error) bool { return linux.Gone(err) || errors.Is(err, unix.ENODEV) }

@@ -12,15 +12,15 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// kernel looks at what the host's kernel tells of itself as a whole.
+// kernel measures the host as a whole, from the kernel's own figures.
 type kernel struct {
-	cpu, memory, io *linux.Kept // of /proc/pressure
-	vmstat          *linux.Kept
+	cpu, memory, io *linux.CachedFile // of /proc/pressure
+	vmstat          *linux.CachedFile
 	before          linux.Migrations
-	seen            bool // before is of an earlier sample
+	seen            bool // before is from an earlier sample
 }
 
-func newKernel(k *linux.Keeper) *kernel {
+func newKernel(k *linux.FileCache) *kernel {
 	return &kernel{
 		cpu:    k.File("proc/pressure/cpu"),
 		memory: k.File("proc/pressure/memory"),
@@ -30,7 +30,7 @@ func newKernel(k *linux.Keeper) *kernel {
 }
 
 func (k *kernel) Close() {
-	for _, f := range []*linux.Kept{k.cpu, k.memory, k.io, k.vmstat} {
+	for _, f := range []*linux.CachedFile{k.cpu, k.memory, k.io, k.vmstat} {
 		f.Close()
 	}
 }
@@ -43,9 +43,9 @@ func (k *kernel) pressure(g *gaps) inventory.Pressure {
 	return p
 }
 
-// over10s reads a pressure file; nil where the kernel has none, or has it
+// over10s reads a pressure file; nil where the kernel has none or has pressure
 // switched off (psi=0), which is no gap.
-func over10s(f *linux.Kept, g *gaps, what string) (some, full *float64) {
+func over10s(f *linux.CachedFile, g *gaps, what string) (some, full *float64) {
 	data, err := f.Read()
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil, nil
@@ -61,7 +61,8 @@ func over10s(f *linux.Kept, g *gaps, what string) (some, full *float64) {
 	return &s.Over10s, &a.Over10s
 }
 
-// moves tells what pages were moved since the call before; nothing the first time.
+// moves returns the pages moved since the previous call; nothing the first
+// time.
 func (k *kernel) moves(g *gaps) inventory.KernelMoves {
 	data, err := k.vmstat.Read()
 	var now linux.Migrations
@@ -70,7 +71,7 @@ func (k *kernel) moves(g *gaps) inventory.KernelMoves {
 	}
 	g.set(inventory.MovesUnread, inventory.HostRef(), "pages moved between nodes", err)
 	if err != nil {
-		k.seen = false // the next figures are of more than a window
+		k.seen = false // the next figures would cover more than a window
 		return inventory.KernelMoves{}
 	}
 	since, seen := now.Since(k.before), k.seen

@@ -1,8 +1,8 @@
 package watch_test
 
-// What needs several nodes and a real guest: these tests run inside the lab,
-// where lab/e2e has started the guest "far" for them, whose vCPU is on node 0
-// and whose memory is on node 3, and which is busy with its memory.
+// These tests need several nodes and a real guest: they run inside the lab,
+// where lab/e2e has started the guest "far" for them, with its vCPU on node 0
+// and its memory on node 3, and keeps it busy with its memory.
 
 import (
 	"fmt"
@@ -47,7 +47,8 @@ func inLab(t *testing.T) (inventory.Guest, *topology.Topology) {
 	return g, &topo
 }
 
-// ranSoFar is how long the guest's vCPUs have run, by what every command reads.
+// ranSoFar is how long the guest's vCPUs have run, by the reader that every
+// command uses.
 func ranSoFar(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	threads, _, err := linux.Live.Threads(pid)
@@ -63,7 +64,7 @@ func ranSoFar(t *testing.T, pid int) time.Duration {
 	return sum
 }
 
-func TestLabWatchTellsTheTruth(t *testing.T) {
+func TestLabWatchAgreesWithTheKernel(t *testing.T) {
 	g, topo := inLab(t)
 	w := watch.New(
 		watch.Options{
@@ -117,8 +118,9 @@ func TestLabWatchTellsTheTruth(t *testing.T) {
 	memoryIsTrue(t, g.PID, seen)
 }
 
-// awaitBusy samples until the guest's load, which begins beside this test, has
-// its vCPU busy: the few accesses of an idle guest are not those of its memory.
+// awaitBusy samples until the guest's load, which starts at the same time as
+// this test, keeps its vCPU busy: the few accesses of an idle guest do not go
+// to its own memory.
 func awaitBusy(t *testing.T, w *watch.Watcher) {
 	t.Helper()
 	w.Sample()
@@ -131,7 +133,7 @@ func awaitBusy(t *testing.T, w *watch.Watcher) {
 	t.Fatal("the guest was not busy within 30 s")
 }
 
-// memoryIsTrue holds a sample's memory against numa_maps.
+// memoryIsTrue compares a sample's memory with numa_maps.
 func memoryIsTrue(t *testing.T, pid int, seen inventory.GuestSample) {
 	t.Helper()
 	mappings, _, err := linux.Live.NUMAMaps(pid)
@@ -155,8 +157,8 @@ func memoryIsTrue(t *testing.T, pid int, seen inventory.GuestSample) {
 	}
 }
 
-// One observation of 200 guests against numastat of one, 200 times: the guest
-// is followed under 200 names.
+// One observation of 200 guests against numastat of one, 200 times: the same
+// guest is followed under 200 names.
 func TestLabWatchIsCheap(t *testing.T) {
 	g, topo := inLab(t)
 	const guests = 200
@@ -186,7 +188,7 @@ func TestLabWatchIsCheap(t *testing.T) {
 	t.Logf("CPU time: one observation of %d guests %v, numastat -p of one %v: %d of them cost %.0f times as much",
 		guests, best, numastat, guests, ratio)
 	if ratio < 200 {
-		t.Errorf("one observation is only %.0f times cheaper than numastat -p of the same guests; 200 are promised",
+		t.Errorf("one observation is only %.0f times cheaper than numastat -p of the same guests; the promise is 200",
 			ratio)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// A process of this machine stands for a guest: what the kernel itself does
-// when it ends is looked at, not what a fixture says.
+// A process of this machine stands in for a guest: the test checks what the
+// kernel itself does when it ends, not what a fixture says.
 func TestAGuestThatEndsIsDroppedSilently(t *testing.T) {
 	topo, err := linux.ReadTopology("/")
 	if err != nil {
@@ -37,7 +37,7 @@ func TestAGuestThatEndsIsDroppedSilently(t *testing.T) {
 	}
 	for _, g := range s.Gaps {
 		if g.Object == inventory.GuestRef("ends") {
-			t.Errorf("gap of a guest that is no more: %+v", g)
+			t.Errorf("gap of a guest that has ended: %+v", g)
 		}
 	}
 	if s.Guests[0].Load.Window <= 0 || s.Window <= 0 || s.Cost <= 0 {
@@ -65,7 +65,7 @@ func names(s inventory.Sample) (names []string) {
 	return names
 }
 
-// CPU time is what the kernel counts for the process.
+// CPU time is the kernel's count for the process.
 func TestABusyProcessUsesItsCPU(t *testing.T) {
 	topo, err := linux.ReadTopology("/")
 	if err != nil {
@@ -91,7 +91,8 @@ func TestABusyProcessUsesItsCPU(t *testing.T) {
 			onNodes += used
 		}
 	}
-	// How much of a CPU it gets is the machine's business; that it wants one is not.
+	// The machine decides how much of a CPU the process gets, but not that it
+	// wants one.
 	if load.CPU <= 0 || load.Demand() > 1.5 || onNodes != load.CPU {
 		t.Errorf("load %+v, on nodes %v", load, onNodes)
 	}

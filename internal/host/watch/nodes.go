@@ -10,54 +10,54 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// nodes looks at the nodes of a host.
+// nodes measures the nodes of a host.
 type nodes struct {
-	stat, schedstat *linux.Kept
-	each            []nodeEye // ascending by node
-	// Of the sample before, by CPU; All 0 and Wait -1 where there was none.
+	stat, schedstat *linux.CachedFile
+	each            []nodeSampler // ascending by node
+	// From the sample before, by CPU; All 0 and Wait -1 where there was none.
 	busy  []linux.CPUTime
 	waits []time.Duration
-	// Read into, again and again.
+	// Buffers for reading.
 	times  []linux.CPUTime
 	delays []linux.RunDelay
 }
 
-// nodeEye looks at one node.
-type nodeEye struct {
+// nodeSampler measures one node.
+type nodeSampler struct {
 	id     topology.NodeID
 	object inventory.Ref
 	memory topology.Bytes
-	free   *linux.Kept
-	left   topology.Bytes // free as handed out last, or as the inventory saw it
-	pools  []poolEye
-	before []topology.HugePagePool // as handed out last
+	free   *linux.CachedFile
+	left   topology.Bytes // free memory as last published, or from the inventory
+	pools  []poolSampler
+	before []topology.HugePagePool // as last published
 }
 
-type poolEye struct {
+type poolSampler struct {
 	size        topology.Bytes
-	total, free *linux.Kept
+	total, free *linux.CachedFile
 }
 
-func newNodes(k *linux.Keeper) *nodes {
+func newNodes(k *linux.FileCache) *nodes {
 	return &nodes{stat: k.File("proc/stat"), schedstat: k.Table("proc/schedstat")}
 }
 
-// follow turns to the nodes of a topology. What is known of CPUs stays: an
-// inventory is taken often, and mostly tells the same nodes.
-func (n *nodes) follow(k *linux.Keeper, g *gaps, t *topology.Topology) {
+// follow changes to the nodes of a topology. Figures of CPUs stay: observations
+// are frequent, and mostly find the same nodes.
+func (n *nodes) follow(k *linux.FileCache, g *gaps, t *topology.Topology) {
 	n.closeEach()
 	for _, e := range n.each {
 		g.forget(e.object)
 	}
 	n.each = nil
 	for _, node := range t.Nodes {
-		e := nodeEye{id: node.ID, object: inventory.NodeRef(node.ID), memory: node.Memory, left: node.Free}
+		e := nodeSampler{id: node.ID, object: inventory.NodeRef(node.ID), memory: node.Memory, left: node.Free}
 		if node.Memory > 0 {
 			e.free = k.MemFree(node.ID)
 		}
 		for _, p := range node.HugePages {
 			e.pools = append(e.pools,
-				poolEye{p.Size, k.PoolFigure(node.ID, p.Size, false), k.PoolFigure(node.ID, p.Size, true)})
+				poolSampler{p.Size, k.PoolFigure(node.ID, p.Size, false), k.PoolFigure(node.ID, p.Size, true)})
 		}
 		n.each = append(n.each, e)
 	}
@@ -98,7 +98,7 @@ func (n *nodes) sample(w *Watcher, window time.Duration) []inventory.NodeSample 
 	return samples
 }
 
-func (e *nodeEye) sample(g *gaps) inventory.NodeSample {
+func (e *nodeSampler) sample(g *gaps) inventory.NodeSample {
 	s := inventory.NodeSample{NodeLoad: inventory.NodeLoad{Node: e.id}, Memory: e.memory}
 	if e.free != nil {
 		data, err := e.free.Read()
@@ -117,8 +117,8 @@ func (e *nodeEye) sample(g *gaps) inventory.NodeSample {
 	return s
 }
 
-// samplePools brings before up to date.
-func (e *nodeEye) samplePools() error {
+// samplePools updates before.
+func (e *nodeSampler) samplePools() error {
 	for i, p := range e.pools {
 		total, err := count(p.total)
 		if err != nil {
@@ -132,7 +132,7 @@ func (e *nodeEye) samplePools() error {
 		if len(e.before) == len(e.pools) && e.before[i] == now {
 			continue
 		}
-		fresh := make([]topology.HugePagePool, len(e.pools)) // the old one has been handed out
+		fresh := make([]topology.HugePagePool, len(e.pools)) // the old one was published
 		copy(fresh, e.before)
 		fresh[i] = now
 		e.before = fresh
@@ -140,7 +140,7 @@ func (e *nodeEye) samplePools() error {
 	return nil
 }
 
-func count(f *linux.Kept) (uint64, error) {
+func count(f *linux.CachedFile) (uint64, error) {
 	data, err := f.Read()
 	if err != nil {
 		return 0, err
@@ -189,7 +189,7 @@ func (n *nodes) addWaits(w *Watcher, at map[topology.NodeID]*inventory.NodeSampl
 			s.Wait += share(now.Wait-before, window)
 		}
 	}
-	if err != nil { // the next figures of those not read are of more than a window
+	if err != nil { // the next figures of the nodes not read would cover more than a window
 		read := 0
 		if last := len(n.delays) - 1; last >= 0 {
 			read = int(n.delays[last].CPU) + 1
@@ -199,7 +199,8 @@ func (n *nodes) addWaits(w *Watcher, at map[topology.NodeID]*inventory.NodeSampl
 	return err
 }
 
-// addGuestWaits adds the waits of guests' vCPUs to the nodes where they ran last.
+// addGuestWaits adds the waits of guests' vCPUs to the nodes where they last
+// ran.
 func addGuestWaits(w *Watcher, at map[topology.NodeID]*inventory.NodeSample, window time.Duration) {
 	for _, e := range w.guests {
 		for i := range e.threads {
@@ -211,7 +212,8 @@ func addGuestWaits(w *Watcher, at map[topology.NodeID]*inventory.NodeSample, win
 	}
 }
 
-// share is how much of a window a time fills; nothing if either is not positive.
+// share is the fraction of a window that a time fills; 0 if either is not
+// positive.
 func share(part, window time.Duration) float64 {
 	if part <= 0 || window <= 0 {
 		return 0

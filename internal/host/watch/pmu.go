@@ -16,15 +16,15 @@ import (
 // PMU counts vCPU threads' loads from memory with the processor's performance
 // counters, by the kernel's generic events node-loads and node-load-misses.
 // Processors whose kernel has no such events (AMD since Zen) need the vendor's
-// own ones, which are not built in. Stores and prefetches are not counted: so
-// it tells where accesses go, and no bandwidth.
+// own events, which Numavisor does not have. The events do not count stores and
+// prefetches: so PMU reports the distribution of accesses, and no bandwidth.
 type PMU struct {
 	root  linux.Root
 	open  func(tid int, e linux.NodeEvent) (PerfCounter, error)
 	local func() (bool, error)
 
-	probed   bool // local is known
-	areLocal bool // node-loads leave out node-load-misses
+	probed   bool // local is valid
+	areLocal bool // node-loads excludes node-load-misses
 	topology *topology.Topology
 	nodeOf   []topology.NodeID
 	guests   map[string]*pmuGuest
@@ -47,7 +47,7 @@ type pmuThread struct {
 	before        [2]linux.PerfCount
 }
 
-// NewPMU makes the meter. Whether the events are there shows when guests are followed.
+// NewPMU makes the meter. Follow shows whether the processor has the events.
 func NewPMU(root linux.Root) *PMU {
 	return &PMU{root: root, guests: map[string]*pmuGuest{}, local: root.NodeLoadsAreLocal,
 		open: func(tid int, e linux.NodeEvent) (PerfCounter, error) {
@@ -62,7 +62,8 @@ func NewPMU(root linux.Root) *PMU {
 // Source is inventory.AccessPMU.
 func (p *PMU) Source() inventory.AccessSource { return inventory.AccessPMU }
 
-// Follow opens counters for new threads and closes those of threads that are no more.
+// Follow opens counters for new threads and closes those of threads that have
+// ended.
 func (p *PMU) Follow(guests []inventory.Guest, t *topology.Topology) error {
 	if !p.probed {
 		areLocal, err := p.local()
@@ -104,10 +105,10 @@ func (p *PMU) Follow(guests []inventory.Guest, t *topology.Topology) error {
 	return nil
 }
 
-// follow sees to it that each thread of a guest is counted.
+// follow makes sure that each thread of a guest is counted.
 func (p *PMU) follow(g *pmuGuest) error {
 	if len(g.guest.Seen.Threads) == 0 {
-		return errors.New("its vCPU threads are not known")
+		return errors.New("its vCPU threads are unknown")
 	}
 	g.keep(g.guest.Seen.Threads)
 	for _, t := range g.guest.Seen.Threads {
@@ -126,7 +127,7 @@ func (p *PMU) follow(g *pmuGuest) error {
 	return nil
 }
 
-// begin opens the counters of a thread and takes what they have as zero.
+// begin opens the counters of a thread and takes their present values as zero.
 func (p *PMU) begin(tid int) (t pmuThread, err error) {
 	t.tid = tid
 	if t.loads, err = p.open(tid, linux.NodeLoads); err != nil {
@@ -142,7 +143,7 @@ func (p *PMU) begin(tid int) (t pmuThread, err error) {
 	return t, err
 }
 
-// keep closes the counters of threads that are not among those given.
+// keep closes the counters of all threads but the given ones.
 func (g *pmuGuest) keep(threads []inventory.Thread) {
 	g.threads = slices.DeleteFunc(g.threads, func(own pmuThread) bool {
 		if slices.ContainsFunc(threads, func(t inventory.Thread) bool { return t.TID == own.tid }) {
@@ -158,9 +159,9 @@ func (t *pmuThread) close() {
 	t.misses.Close()
 }
 
-// since returns the loads and misses since the call before, scaled for the
-// time in which the counters had no place. False: one of them had none at all;
-// what the other counted waits for the next call.
+// since returns the loads and misses since the previous call, scaled for the
+// time in which the counters had no place. False: one of them had no place at
+// all; the other's count then waits for the next call.
 func (t *pmuThread) since() (loads, misses float64, placed bool, err error) {
 	l, err := t.loads.Read()
 	if err != nil {
@@ -180,8 +181,8 @@ func (t *pmuThread) since() (loads, misses float64, placed bool, err error) {
 	return loads, misses, true, nil
 }
 
-// Read returns where the loads of each guest went: from the node where each
-// thread ran last to that node, or to others.
+// Read returns the distribution of each guest's loads: from the node where each
+// thread last ran to that node, or to others.
 func (p *PMU) Read(time.Duration) (map[string]Access, error) {
 	accesses := make(map[string]Access, len(p.guests))
 	var errs []error
@@ -196,7 +197,7 @@ func (p *PMU) Read(time.Duration) (map[string]Access, error) {
 	return accesses, errors.Join(errs...)
 }
 
-// read is Read of one guest; false: none of the threads that ran was counted.
+// read is Read of one guest; false: no thread that ran was counted.
 func (p *PMU) read(g *pmuGuest) (a Access, measured bool, err error) {
 	unplaced := false
 	amounts := map[inventory.AccessShare]float64{}
@@ -222,7 +223,7 @@ func (p *PMU) read(g *pmuGuest) (a Access, measured bool, err error) {
 	return a, len(a.Shares) > 0 || !unplaced, nil
 }
 
-// nodeOfThread is the node of the CPU where a thread ran last.
+// nodeOfThread is the node of the CPU where a thread last ran.
 func (p *PMU) nodeOfThread(g *pmuGuest, tid int) topology.NodeID {
 	for _, t := range g.guest.Seen.Threads {
 		if t.TID == tid && int(t.LastCPU) < len(p.nodeOf) {
@@ -232,7 +233,7 @@ func (p *PMU) nodeOfThread(g *pmuGuest, tid int) topology.NodeID {
 	return topology.NoNode
 }
 
-// Close gives all counters up.
+// Close closes all counters.
 func (p *PMU) Close() error {
 	for _, g := range p.guests {
 		g.keep(nil)

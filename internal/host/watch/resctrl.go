@@ -12,17 +12,17 @@ import (
 )
 
 // Resctrl measures guests' memory bandwidth by the processor's monitoring: one
-// group for the vCPU threads of each guest, which tells the bytes between each
+// group for the vCPU threads of each guest, which counts the bytes between each
 // L3 cache and memory, in all and to memory local to the cache.
 type Resctrl struct {
-	root   linux.Root
-	keeper *linux.Keeper
-	open   func() (linux.Resctrl, error)
+	root  linux.Root
+	cache *linux.FileCache
+	open  func() (linux.Resctrl, error)
 
 	resctrl  linux.Resctrl
-	found    bool // resctrl is, and what an earlier run left was removed
+	found    bool // resctrl is set, and the groups of an earlier run were removed
 	topology *topology.Topology
-	caches   map[int]topology.NodeSet // nodes of the CPUs that share an L3 cache, by the kernel's number
+	caches   map[int]topology.NodeSet // nodes of the CPUs that share an L3 cache, by the kernel's number of the cache
 	cacheOf  map[topology.CPUID]int
 	groups   map[int]*resctrlGroup // by PID
 }
@@ -35,31 +35,31 @@ type resctrlGroup struct {
 	domains []resctrlDomain
 	silent  int           // readings without a figure, in a row
 	since   time.Duration // the last figure
-	gaveUp  error         // not nil: no longer tried
+	gaveUp  error         // not nil: Read has given the guest up
 }
 
 type resctrlDomain struct {
 	linux.MonitorDomain
 	node         topology.NodeID
-	total, local uint64 // as read last
-	read         bool   // total and local are
+	total, local uint64 // last readings
+	read         bool   // total and local are valid
 	active       bool   // a vCPU was there at the last reading
 }
 
-// patience is how many readings without a figure in a row are borne.
-const patience = 10
+// maxSilent is how many readings in a row may return no figure.
+const maxSilent = 10
 
-// NewResctrl makes the meter. It looks for resctrl when it is first asked to
-// follow guests, and at each time again until it is there.
+// NewResctrl makes the meter. It opens resctrl when it is first asked to follow
+// guests, and tries again at each later call until it succeeds.
 func NewResctrl(root linux.Root) *Resctrl {
-	return &Resctrl{root: root, keeper: root.Keep(mostKept / 2), open: root.Resctrl, groups: map[int]*resctrlGroup{}}
+	return &Resctrl{root: root, cache: root.NewFileCache(maxOpenFiles / 2), open: root.Resctrl, groups: map[int]*resctrlGroup{}}
 }
 
 // Source is inventory.AccessResctrl.
 func (r *Resctrl) Source() inventory.AccessSource { return inventory.AccessResctrl }
 
-// Follow makes groups for new guests, brings those of others up to date, and
-// removes those of guests that are no more.
+// Follow makes groups for new guests, updates those of others, and removes
+// those of guests that have ended.
 func (r *Resctrl) Follow(guests []inventory.Guest, t *topology.Topology) error {
 	if err := r.find(t); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (r *Resctrl) Follow(guests []inventory.Guest, t *topology.Topology) error {
 		group.guest = g
 		if err := r.follow(group); err != nil {
 			refused = append(refused, g.Name)
-			if len(refused) == 1 { // the others' reason is the same, or told when this is mended
+			if len(refused) == 1 { // the others have the same reason, or report theirs when this is fixed
 				errs = append(errs, err)
 			}
 		}
@@ -92,7 +92,7 @@ func (r *Resctrl) Follow(guests []inventory.Guest, t *topology.Topology) error {
 	return nil
 }
 
-// find looks for resctrl, removes what an earlier run left, and learns which
+// find opens resctrl, removes the groups of an earlier run, and learns which
 // nodes each cache serves.
 func (r *Resctrl) find(t *topology.Topology) error {
 	if !r.found {
@@ -126,14 +126,14 @@ func (r *Resctrl) find(t *topology.Topology) error {
 	return nil
 }
 
-// follow sees to it that all vCPU threads of a guest are monitored.
+// follow makes sure that all vCPU threads of a guest are monitored.
 func (r *Resctrl) follow(group *resctrlGroup) error {
 	if group.gaveUp != nil {
 		return group.gaveUp
 	}
 	threads := group.guest.Seen.Threads
 	if len(threads) == 0 {
-		return errors.New("its vCPU threads are not known")
+		return errors.New("its vCPU threads are unknown")
 	}
 	if group.monitor == nil {
 		if err := r.begin(group, threads[0].TID); err != nil {
@@ -154,18 +154,18 @@ func (r *Resctrl) follow(group *resctrlGroup) error {
 	return nil
 }
 
-// begin makes the group of a guest, within the control group that its vCPUs
-// are in (libvirt's cachetune and memorytune). Threads that somebody else
-// monitors are left to him.
+// begin makes the group of a guest, within the control group of its vCPUs
+// (libvirt's cachetune and memorytune). It leaves threads alone that another
+// program monitors.
 func (r *Resctrl) begin(group *resctrlGroup, tid int) error {
 	control, monitor, err := r.resctrl.GroupsOf(tid)
 	if err != nil {
 		return err
 	}
 	if monitor != "" && !r.resctrl.Ours(monitor) {
-		return fmt.Errorf("its vCPUs are in the monitoring group %q of somebody else (libvirt's <monitor>)", monitor)
+		return fmt.Errorf("its vCPUs are in the monitoring group %q of another program (libvirt's <monitor>)", monitor)
 	}
-	m, err := r.resctrl.Monitor(r.keeper, control, group.guest.PID)
+	m, err := r.resctrl.Monitor(r.cache, control, group.guest.PID)
 	if err != nil {
 		return err
 	}
@@ -180,27 +180,28 @@ func (r *Resctrl) begin(group *resctrlGroup, tid int) error {
 	return nil
 }
 
-// nodeOf is the node to which a domain's memory is local.
+// nodeOf is the node whose memory is local to a domain.
 func (r *Resctrl) nodeOf(d linux.MonitorDomain) (topology.NodeID, error) {
 	if d.Node != topology.NoNode {
 		return d.Node, nil
 	}
 	nodes, ok := r.caches[d.Cache]
 	if !ok {
-		return 0, fmt.Errorf("no online CPU has the L3 cache %d, of which resctrl tells", d.Cache)
+		return 0, fmt.Errorf("no online CPU has the L3 cache %d that resctrl reports", d.Cache)
 	}
 	if node, _ := nodes.First(); nodes.Len() == 1 {
 		return node, nil
 	}
 	return 0, fmt.Errorf(
-		"the L3 cache %d serves nodes %s: what resctrl calls local may be on any of them (Linux 6.11 divides it by "+
+		"the L3 cache %d serves nodes %s: memory that resctrl calls local may be on any of them (Linux 6.11 divides it by "+
 			"node)",
 		d.Cache,
 		nodes,
 	)
 }
 
-// Read returns the bandwidth of each guest by node, where the kernel tells it.
+// Read returns the bandwidth of each guest by node, where the kernel reports
+// it.
 func (r *Resctrl) Read(window time.Duration) (map[string]Access, error) {
 	accesses := make(map[string]Access, len(r.groups))
 	var errs []error
@@ -212,11 +213,11 @@ func (r *Resctrl) Read(window time.Duration) (map[string]Access, error) {
 		a, ok, err := r.read(group, group.since)
 		switch {
 		case errors.Is(err, linux.ErrNoBandwidth):
-			if group.silent++; group.silent >= patience {
+			if group.silent++; group.silent >= maxSilent {
 				group.gaveUp = errors.Join(err, group.remove())
 				errs = append(errs, fmt.Errorf("guest %s: %w", group.guest.Name, group.gaveUp))
 			}
-		case err != nil: // resctrl was unmounted, or somebody removed our group: tried anew
+		case err != nil: // resctrl was unmounted, or another program removed our group: try again
 			errs = append(errs, fmt.Errorf("guest %s: %w", group.guest.Name, errors.Join(err, group.remove())))
 		default:
 			group.silent, group.since = 0, 0
@@ -229,8 +230,9 @@ func (r *Resctrl) Read(window time.Duration) (map[string]Access, error) {
 }
 
 // read measures one guest; ok is false at the first reading. Each reading of a
-// domain interrupts one of its CPUs: so only those are read in which vCPUs are
-// or were, since no others have traffic of theirs.
+// domain interrupts one of its CPUs: so read reads only domains with vCPUs of
+// the guest now or at the last reading, since the others have no traffic of
+// its.
 func (r *Resctrl) read(group *resctrlGroup, window time.Duration) (a Access, ok bool, err error) {
 	active := map[int]bool{}
 	for _, t := range group.guest.Seen.Threads {
@@ -261,7 +263,8 @@ func (r *Resctrl) read(group *resctrlGroup, window time.Duration) (a Access, ok 
 	return AccessOf(traffic, window), ok, nil
 }
 
-// since reads a domain and returns the bytes since the reading before; -1 at the first.
+// since reads a domain and returns the bytes since the previous reading; -1 at
+// the first.
 func (d *resctrlDomain) since() (total, local float64, err error) {
 	t, err := bandwidth(d.Total)
 	if err != nil {
@@ -277,10 +280,10 @@ func (d *resctrlDomain) since() (total, local float64, err error) {
 	if first {
 		return -1, 0, nil
 	}
-	return max(total, local), local, nil // read one after the other: local may be ahead by what came between
+	return max(total, local), local, nil // the two are read one after the other: local may be ahead by the traffic in between
 }
 
-func bandwidth(f *linux.Kept) (uint64, error) {
+func bandwidth(f *linux.CachedFile) (uint64, error) {
 	data, err := f.Read()
 	if err != nil {
 		return 0, err
@@ -288,7 +291,8 @@ func bandwidth(f *linux.Kept) (uint64, error) {
 	return linux.ParseBandwidth(data)
 }
 
-// remove ends the monitoring of a guest. A thread that ended took itself out.
+// remove ends the monitoring of a guest. A thread that ended left the group by
+// itself.
 func (g *resctrlGroup) remove() error {
 	if g.monitor == nil {
 		return nil
@@ -308,8 +312,9 @@ func (r *Resctrl) Close() error {
 	return errors.Join(errs...)
 }
 
-// AccessOf turns amounts by from and to (whose Share is left at 0) into an Access. They are bytes,
-// or with window 0, anything: then no traffic is told.
+// AccessOf turns amounts by from and to (whose Share is left at 0) into an
+// Access. They are bytes, or with window 0, any unit: then it reports no
+// traffic.
 func AccessOf(amounts map[inventory.AccessShare]float64, window time.Duration) Access {
 	var a Access
 	var sum float64

@@ -81,7 +81,7 @@ func (w *resctrlWorld) domains() []string {
 	return []string{"mon_L3_00", "mon_L3_05"}
 }
 
-// moved writes what a guest's group tells of a node.
+// moved writes the counts of a guest's group for a node.
 func (w *resctrlWorld) moved(pid int, node int, total, local string) {
 	folder := fmt.Sprintf("sys/fs/resctrl/mon_groups/numavisor-%d/mon_data/%s", pid, w.domains()[node])
 	w.write(total+"\n", folder, "mbm_total_bytes")
@@ -174,7 +174,7 @@ func TestGuestsThatResctrlCannotMeasureGetTheEstimate(t *testing.T) {
 		}
 	}
 	if text := gapsOf(s); !strings.Contains(text, "guests libvirt, none-left") ||
-		!strings.Contains(text, "somebody else") {
+		!strings.Contains(text, "of another program") {
 		t.Error(text)
 	}
 	w.vms = w.vms[:1]
@@ -195,33 +195,33 @@ func TestAGroupIsMadeInTheControlGroupOfTheVCPUs(t *testing.T) {
 	}
 }
 
-func TestWithoutAFigureResctrlGivesUpAfterAWhile(t *testing.T) {
+func TestResctrl_GivesUpAfterReadingsWithoutAFigure(t *testing.T) {
 	w := newResctrlWorld(t, false)
 	w.add("a", 100, byNode{0: gib}, 0)
 	watcher := w.watcher(Options{Meters: []Meter{w.meter}})
 	w.moved(100, 0, "Unavailable", "Unavailable")
-	for i := range patience {
+	for i := range maxSilent {
 		w.pass(time.Second, 0.1, 0)
 		s := watcher.Sample()
 		if got := s.Guests[0].Load.Remote.Source; got != inventory.AccessEstimate {
 			t.Errorf("sample %d: %s", i, got)
 		}
-		if i < patience-1 && len(s.Gaps) > 0 {
+		if i < maxSilent-1 && len(s.Gaps) > 0 {
 			t.Errorf("sample %d: %s", i, gapsOf(s))
 		}
 	}
 	w.pass(time.Second, 0.1, 0)
-	if text := gapsOf(watcher.Sample()); !strings.Contains(text, `no figure but "Unavailable"`) {
+	if text := gapsOf(watcher.Sample()); !strings.Contains(text, `the kernel reports no figure but "Unavailable"`) {
 		t.Errorf("gaps: %s", text)
 	}
 	if _, err := os.Stat(w.path("sys/fs/resctrl/mon_groups/numavisor-100")); !os.IsNotExist(err) {
-		t.Error("its group is there still")
+		t.Error("its group still exists")
 	}
 }
 
-// What was moved while there was no figure is in the next one: it is told over
-// all that time, and not as if it had been moved in the last window.
-func TestTrafficIsOverTheTimeSinceTheLastFigure(t *testing.T) {
+// Traffic during the readings without a figure is in the next figure: it is
+// spread over all that time, and not over the last window alone.
+func TestResctrl_TrafficSinceTheLastFigure(t *testing.T) {
 	w := newResctrlWorld(t, false)
 	w.add("a", 100, byNode{0: gib}, 0)
 	watcher := w.watcher(Options{Meters: []Meter{w.meter}})
@@ -238,9 +238,9 @@ func TestTrafficIsOverTheTimeSinceTheLastFigure(t *testing.T) {
 	}
 }
 
-func TestACacheOfSeveralNodesDoesNotTellWhatIsLocal(t *testing.T) {
+func TestResctrl_CacheOfSeveralNodes(t *testing.T) {
 	w := newResctrlWorld(t, true)
-	w.snc = false // hardware with sub-NUMA clusters, a kernel that does not know
+	w.snc = false // hardware with sub-NUMA clusters, and a kernel without support for them
 	w.add("a", 100, byNode{0: gib}, 0)
 	watcher := w.watcher(Options{Meters: []Meter{w.meter}})
 	if text := gapsOf(watcher.Sample()); !strings.Contains(text, "L3 cache") {
@@ -248,7 +248,7 @@ func TestACacheOfSeveralNodesDoesNotTellWhatIsLocal(t *testing.T) {
 	}
 }
 
-// Reading a domain interrupts a CPU there: only those with vCPUs are read.
+// Reading a domain interrupts a CPU there: only domains with vCPUs are read.
 func TestDomainsWithoutVCPUsAreNotRead(t *testing.T) {
 	w := newResctrlWorld(t, false)
 	v := w.add("a", 100, byNode{0: gib}, 0)
@@ -260,7 +260,7 @@ func TestDomainsWithoutVCPUsAreNotRead(t *testing.T) {
 	watcher.Sample()
 	w.pass(time.Second, 0.5, 0)
 	if s := watcher.Sample(); len(s.Gaps) > 0 {
-		t.Errorf("the other node's was read: %s", gapsOf(s))
+		t.Errorf("the other node's domain was read: %s", gapsOf(s))
 	}
 	w.moved(100, 1, "1000", "1000")
 	v.threads[1].cpu = 2
@@ -270,7 +270,7 @@ func TestDomainsWithoutVCPUsAreNotRead(t *testing.T) {
 	}
 }
 
-func TestWithoutResctrlAllGuestsGoOn(t *testing.T) {
+func TestResctrl_MissingAffectsNoGuest(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.add("a", 100, byNode{0: gib}, 0)
 	s := w.watcher(Options{Meters: []Meter{NewResctrl(w.root)}}).Sample()
@@ -280,7 +280,7 @@ func TestWithoutResctrlAllGuestsGoOn(t *testing.T) {
 	}
 }
 
-// fakeCounters are a processor's counters: what each thread did, by event.
+// fakeCounters are a processor's counters, by thread and event.
 type fakeCounters struct {
 	counts map[int]map[linux.NodeEvent]*linux.PerfCount
 	refuse map[int]error
@@ -306,7 +306,8 @@ func (f *fakeCounters) opener(tid int, e linux.NodeEvent) (PerfCounter, error) {
 	return fakeCounter{f.counts[tid][e], f}, nil
 }
 
-// count adds to the counters of a thread, which had a place for a part of the time.
+// count adds to the counters of a thread that had a place for a part of the
+// time.
 func (f *fakeCounters) count(tid int, loads, misses uint64, part float64) {
 	for e, n := range map[linux.NodeEvent]uint64{linux.NodeLoads: loads, linux.NodeLoadMisses: misses} {
 		c := f.counts[tid][e]
@@ -323,7 +324,7 @@ func newFakePMU(local bool) (*PMU, *fakeCounters) {
 	return p, f
 }
 
-func TestPMUTellsWhereLoadsGo(t *testing.T) {
+func TestPMU_DistributionOfLoads(t *testing.T) {
 	for _, areLocal := range []bool{true, false} {
 		w := newWorld(t, 2, 2)
 		w.add("a", 100, byNode{0: gib, 1: gib}, 0, 2)
@@ -335,7 +336,7 @@ func TestPMUTellsWhereLoadsGo(t *testing.T) {
 			loads = 75
 		}
 		counters.count(101, loads, 25, 1)
-		counters.count(102, 3*loads/2, 0, 0.5) // with a place for half the time: as much again
+		counters.count(102, 3*loads/2, 0, 0.5) // with a place for half the time: the estimate doubles it
 		w.pass(time.Second, 0.5, 0)
 		s := watcher.Sample()
 		g := s.Guests[0]
@@ -352,19 +353,19 @@ func TestPMUTellsWhereLoadsGo(t *testing.T) {
 	}
 }
 
-// Where one of a thread's two counters had no place at all, its zero is no
-// measure: what the other counted waits until both have counted.
-func TestPMUWaitsUntilBothCountersHadAPlace(t *testing.T) {
+// If one of a thread's two counters had no place at all, its zero is no
+// measurement: the other's count waits until both have counted.
+func TestPMU_WaitsUntilBothCountersHadAPlace(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	w.add("a", 100, byNode{0: gib, 1: gib}, 0)
 	p, counters := newFakePMU(false)
 	watcher := w.watcher(Options{Meters: []Meter{p}})
 	watcher.Sample()
 	counters.count(101, 100, 0, 1)
-	counters.counts[101][linux.NodeLoadMisses].Running = 0 // others had all places
+	counters.counts[101][linux.NodeLoadMisses].Running = 0 // the other counters had all places
 	w.pass(time.Second, 0.5, 0)
 	if r := watcher.Sample().Guests[0].Load.Remote; r == nil || r.Source != inventory.AccessEstimate {
-		t.Errorf("misses were not counted, and its accesses are told by %+v, not by the estimate", r)
+		t.Errorf("misses were not counted, but its accesses come from %+v and not from the estimate", r)
 	}
 	counters.count(101, 100, 50, 1)
 	w.pass(time.Second, 0.5, 0)
@@ -375,7 +376,7 @@ func TestPMUWaitsUntilBothCountersHadAPlace(t *testing.T) {
 	}
 }
 
-func TestPMUSaysWhyItCannot(t *testing.T) {
+func TestPMU_ReportsTheReason(t *testing.T) {
 	for errno, part := range map[unix.Errno]string{unix.ENOENT: "no such event", unix.EACCES: "CAP_PERFMON",
 		unix.EOPNOTSUPP: "no performance counters"} {
 		w := newWorld(t, 2, 2)
@@ -410,7 +411,7 @@ func TestPMUFollowsThreads(t *testing.T) {
 		t.Errorf("%d counters open", counters.open)
 	}
 	v.threads = append(v.threads, vmThread{tid: 105, name: "CPU 2/KVM"})
-	w.pass(listAgain, 0.5, 0)
+	w.pass(listInterval, 0.5, 0)
 	watcher.Sample()
 	if counters.open != 4 {
 		t.Errorf("%d counters open after a vCPU came", counters.open)

@@ -11,28 +11,28 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// threadEye looks at one thread that runs a vCPU.
-type threadEye struct {
+// threadSampler measures one thread that runs a vCPU.
+type threadSampler struct {
 	tid         int
-	sched, stat *linux.Kept
+	sched, stat *linux.CachedFile
 	run, wait   time.Duration  // since it started; run -1 before the first reading
 	ran, waited time.Duration  // in the last window
-	cpu         topology.CPUID // it ran on last; -1 before the first reading
-	turn        uint64         // the sample that it was read for last
+	cpu         topology.CPUID // the CPU that it last ran on; -1 before the first reading
+	turn        uint64         // the last sample that read it
 }
 
-func (t *threadEye) Close() {
+func (t *threadSampler) Close() {
 	t.sched.Close()
 	t.stat.Close()
 }
 
-// listThreads finds the guest's vCPU threads, and tells whether they are
-// others than before. It finds out whether the guest has ended.
-func (e *guestEye) listThreads(w *Watcher, now time.Time) (changed bool) {
-	e.list = now.Add(listAgain)
+// listThreads finds the guest's vCPU threads, and reports whether they differ
+// from those before. It detects that the guest has ended.
+func (e *guestSampler) listThreads(w *Watcher, now time.Time) (changed bool) {
+	e.list = now.Add(listInterval)
 	tids, named, err := w.root.VCPUThreads(e.guest.PID, e.names)
 	if linux.Gone(err) || err == nil && (len(tids) == 0 || e.named && !named) {
-		e.ended = true // a VM without the vCPUs it had is on its way out
+		e.ended = true // a VM that has lost its vCPUs is ending
 		return true
 	}
 	w.gaps.set(inventory.ThreadsUnread, e.object, "its threads", err)
@@ -43,31 +43,32 @@ func (e *guestEye) listThreads(w *Watcher, now time.Time) (changed bool) {
 	var unnamed error
 	if !named {
 		unnamed = errors.New(
-			"none of its threads has a vCPU's name (QEMU's debug-threads=on gives them): all its threads are counted")
+			"none of its threads has a vCPU's name (QEMU's debug-threads=on sets them): all its threads are counted")
 	}
 	w.gaps.set(inventory.ThreadsUnread, e.object, "its vCPU threads", unnamed)
 	return e.adopt(w, tids)
 }
 
-// adopt makes eyes for threads that are new, and closes those of threads that are gone.
-func (e *guestEye) adopt(w *Watcher, tids []int) (changed bool) {
-	had := map[int]threadEye{}
+// adopt makes samplers for new threads, and closes those of threads that have
+// ended.
+func (e *guestSampler) adopt(w *Watcher, tids []int) (changed bool) {
+	had := map[int]threadSampler{}
 	for _, t := range e.threads {
 		had[t.tid] = t
 	}
-	threads := make([]threadEye, 0, len(tids))
+	threads := make([]threadSampler, 0, len(tids))
 	for _, tid := range tids {
 		t, ok := had[tid]
 		delete(had, tid)
 		if !ok {
 			changed = true
 			folder := fmt.Sprintf("proc/%d/task/%d", e.guest.PID, tid)
-			t = threadEye{
+			t = threadSampler{
 				tid:   tid,
 				run:   -1,
 				cpu:   -1,
-				sched: w.keeper.File(folder, "schedstat"),
-				stat:  w.keeper.File(folder, "stat"),
+				sched: w.cache.File(folder, "schedstat"),
+				stat:  w.cache.File(folder, "stat"),
 			}
 		}
 		threads = append(threads, t)
@@ -77,7 +78,7 @@ func (e *guestEye) adopt(w *Watcher, tids []int) (changed bool) {
 		t.Close()
 	}
 	e.threads = threads
-	e.guest.Seen.Threads = make([]inventory.Thread, len(threads)) // meters may hold the old one
+	e.guest.Seen.Threads = make([]inventory.Thread, len(threads)) // meters may still use the old one
 	for i, t := range threads {
 		e.guest.Seen.Threads[i] = inventory.Thread{
 			TID:     t.tid,
@@ -90,7 +91,7 @@ func (e *guestEye) adopt(w *Watcher, tids []int) (changed bool) {
 }
 
 // sampleThreads reads all threads, and lists them again if one has ended.
-func (e *guestEye) sampleThreads(w *Watcher, now time.Time, window time.Duration) (changed bool) {
+func (e *guestSampler) sampleThreads(w *Watcher, now time.Time, window time.Duration) (changed bool) {
 	for again := true; again && !e.ended; {
 		again = false
 		err := e.readThreads(w.turn, window)
@@ -106,7 +107,7 @@ func (e *guestEye) sampleThreads(w *Watcher, now time.Time, window time.Duration
 }
 
 // readThreads reads those threads that were not yet read in this sample.
-func (e *guestEye) readThreads(turn uint64, window time.Duration) error {
+func (e *guestSampler) readThreads(turn uint64, window time.Duration) error {
 	for i := range e.threads {
 		t := &e.threads[i]
 		if t.turn == turn {
@@ -120,9 +121,9 @@ func (e *guestEye) readThreads(turn uint64, window time.Duration) error {
 	return nil
 }
 
-// fallBack turns to the guest's cgroup for its CPU use where its threads
-// cannot be read, and away from it where they can.
-func (e *guestEye) fallBack(w *Watcher, err error) {
+// fallBack switches to the guest's cgroup for its CPU use while its threads
+// cannot be read, and back when they can.
+func (e *guestSampler) fallBack(w *Watcher, err error) {
 	if err == nil {
 		e.cpuStat.Close()
 		e.cpuStat, e.used = nil, -1
@@ -132,7 +133,7 @@ func (e *guestEye) fallBack(w *Watcher, err error) {
 			e.threads[i].ran, e.threads[i].waited = 0, 0
 		}
 		if e.cpuStat == nil {
-			file, ok, groupErr := w.keeper.CPUStat(e.guest.PID)
+			file, ok, groupErr := w.cache.CPUStat(e.guest.PID)
 			if ok {
 				e.cpuStat = file
 			}
@@ -142,12 +143,13 @@ func (e *guestEye) fallBack(w *Watcher, err error) {
 	w.gaps.set(inventory.CPUUnmeasured, e.object, "its vCPUs' run and wait times", err)
 }
 
-// idleShare is up to which share of a window a thread may run and count as
-// idle: where it does that little is not asked, which costs more than all else.
+// idleShare is the share of a window up to which a running thread counts as
+// idle: the CPU of an idle thread is not read, which would be the most
+// expensive part.
 const idleShare = 0.01
 
-// sample reads how long the thread ran and waited, and where it ran.
-func (t *threadEye) sample(window time.Duration) error {
+// sample reads how long the thread ran and waited, and on which CPU.
+func (t *threadSampler) sample(window time.Duration) error {
 	data, err := t.sched.Read()
 	if err != nil {
 		return err

@@ -7,17 +7,17 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// throttledEye tells how long a guest was held back by its own quota of CPU
-// time. That is no waiting for a CPU: it would be held back on any other, too.
-type throttledEye struct {
-	files []*linux.Kept // cpu.stat of its groups that have a quota
-	total uint64        // microseconds, of all of them together, as read before
+// throttledSampler measures how long a guest's own quota of CPU time held it
+// back. That is not waiting for a CPU: the quota would hold it back on any CPU.
+type throttledSampler struct {
+	files []*linux.CachedFile // cpu.stat of its groups that have a quota
+	total uint64              // microseconds, summed over the files, at the last reading
 	known bool
 }
 
-// find looks which of the guest's groups have a quota now.
-func (t *throttledEye) find(w *Watcher, e *guestEye) {
-	files, err := w.keeper.Throttled(e.guest.PID)
+// find opens cpu.stat of those of the guest's groups that have a quota now.
+func (t *throttledSampler) find(w *Watcher, e *guestSampler) {
+	files, err := w.cache.Throttled(e.guest.PID)
 	w.gaps.set(inventory.CPUUnmeasured, e.object, "the quota of its vCPUs", err)
 	if len(files) != len(t.files) {
 		t.known = false
@@ -26,21 +26,22 @@ func (t *throttledEye) find(w *Watcher, e *guestEye) {
 	t.files = files
 }
 
-func (t *throttledEye) Close() {
+func (t *throttledSampler) Close() {
 	for _, f := range t.files {
 		f.Close()
 	}
 	t.files = nil
 }
 
-// since is for how long the guest's vCPUs together were held back since the call before.
-func (t *throttledEye) since() time.Duration {
+// since is how long the guest's vCPUs together were held back since the
+// previous call.
+func (t *throttledSampler) since() time.Duration {
 	var sum uint64
 	for _, f := range t.files {
 		data, err := f.Read()
 		if err != nil {
 			t.known = false
-			return 0 // the group has gone: the guest ends, and is found to
+			return 0 // the group is gone: the guest is ending, which its threads will show
 		}
 		micros, err := linux.ParseThrottled(data)
 		if err != nil {

@@ -8,8 +8,8 @@ import (
 )
 
 // A guest that its own quota holds back does not wait for a CPU, though the
-// kernel counts it so: no other CPU would help it.
-func TestTimeHeldBackByAQuotaIsNoWaiting(t *testing.T) {
+// kernel counts it as waiting: no other CPU would help it.
+func TestSample_ThrottledTimeIsNotWaiting(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	v := w.add("limited", 500, byNode{0: gib}, 0)
 	free := w.add("free", 600, byNode{1: gib}, 2)
@@ -46,10 +46,10 @@ func TestTimeHeldBackByAQuotaIsNoWaiting(t *testing.T) {
 		micros int
 		want   float64
 	}{
-		{5_700_000, 0.05}, // of 0.75 s, 0.7 s were the quota's
+		{5_700_000, 0.05}, // of 0.75 s, the quota caused 0.7 s
 		{5_700_000, 0.75}, // none
-		{9_000_000, 0},    // more than it waited: figures are not of the same moment
-		{100, 0.75},       // counted anew
+		{9_000_000, 0},    // more than it waited: the figures are not from the same moment
+		{100, 0.75},       // the counter restarted
 	} {
 		w.pass(time.Second, 0.25, 0.75)
 		throttled(c.micros)

@@ -1,18 +1,19 @@
 // Package watch measures a host and its running guests again and again, every
 // second or two, at a cost that does not grow with the guests' memory: CPU use
-// and waiting, free memory, pressure, memory by node, and where accesses to
-// memory go, by the best source that the host has.
+// and waiting, free memory, pressure, memory by node, and the nodes of memory
+// accesses, by the best source that the host has.
 //
 // Ideas that hold throughout:
 //
-//   - kernel files stay open, are read whole into one buffer, and parsed where
-//     they lie: a sample allocates what it hands out and little else;
+//   - kernel files stay open, are read whole into one buffer, and parsed in
+//     place: a sample allocates its own values and little else;
 //   - rates are differences over the window; a counter that runs backwards
-//     gives 0; what is read for the first time has no rate yet;
-//   - a guest that ends while it is looked at is left out, and nothing is said;
-//     what a running guest or the host does not tell is a gap of the sample;
-//   - maps and slices of a sample are shared with the next one where nothing
-//     changed: they are not to be written to.
+//     gives 0; a counter that is read for the first time has no rate yet;
+//   - a guest that ends during a sample is left out without a message;
+//     a figure of a running guest or the host that cannot be read is a gap of
+//     the sample;
+//   - samples share maps and slices with the next sample where nothing changed:
+//     do not write to them.
 package watch
 
 import (
@@ -30,7 +31,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Options are what a Watcher is made from.
+// Options are the parameters of a Watcher.
 type Options struct {
 	// Root is the host; linux.Live if empty.
 	Root linux.Root
@@ -39,35 +40,37 @@ type Options struct {
 	Meters []Meter
 	// Now is the clock; time.Now if nil.
 	Now func() time.Time
-	// OpenFiles bounds how many files are kept open; those beyond are opened for
-	// each reading. Default: three quarters of what the process may have, at most 16384.
+	// OpenFiles limits how many files stay open; further files are opened for
+	// each reading. Default: three quarters of the process's limit, at most
+	// 16384.
 	OpenFiles int
 }
 
-// mostKept bounds kernel memory: each open file of /proc holds some 5 KiB.
-const mostKept = 16 << 10
+// maxOpenFiles limits kernel memory: each open file of /proc takes some 5 KiB.
+const maxOpenFiles = 16 << 10
 
 // Watcher takes samples of one host. It is safe for concurrent use.
 type Watcher struct {
-	mu     sync.Mutex
-	root   linux.Root
-	now    func() time.Time
-	keeper *linux.Keeper
+	mu    sync.Mutex
+	root  linux.Root
+	now   func() time.Time
+	cache *linux.FileCache
 
 	topology *topology.Topology
-	nodeOf   []topology.NodeID // by CPU; topology.NoNode for CPUs not known
+	nodeOf   []topology.NodeID // by CPU; topology.NoNode for unknown CPUs
 	nodes    *nodes
 	kernel   *kernel
-	guests   []*guestEye // ascending by name
+	guests   []*guestSampler // ascending by name
 	access   access
 	gaps     gaps
 	last     time.Time // of the last sample; zero before the first
 	turn     uint64    // samples taken
-	// mapsRead says that this sample has read a guest's numa_maps: one is enough.
+	// mapsRead says that this sample has read a guest's numa_maps: one per
+	// sample is the limit.
 	mapsRead bool
 }
 
-// New makes a Watcher. It follows no guest and knows no node before Follow.
+// New makes a Watcher. Before the first Follow it has neither guests nor nodes.
 func New(o Options) *Watcher {
 	w := &Watcher{root: o.Root, now: o.Now, topology: &topology.Topology{}, access: access{meters: o.Meters}}
 	if w.root == "" {
@@ -76,29 +79,29 @@ func New(o Options) *Watcher {
 	if w.now == nil {
 		w.now = time.Now
 	}
-	keep := o.OpenFiles
-	if keep == 0 {
-		most, err := linux.OpenFiles()
-		w.gaps.set(inventory.OtherGap, inventory.HostRef(), "how many files may be open", err)
-		keep = min(most/4*3, mostKept)
+	open := o.OpenFiles
+	if open == 0 {
+		limit, err := linux.OpenFiles()
+		w.gaps.set(inventory.OtherGap, inventory.HostRef(), "its limit of open files", err)
+		open = min(limit/4*3, maxOpenFiles)
 	}
-	w.keeper = w.root.Keep(keep)
-	w.kernel = newKernel(w.keeper)
-	w.nodes = newNodes(w.keeper)
+	w.cache = w.root.NewFileCache(open)
+	w.kernel = newKernel(w.cache)
+	w.nodes = newNodes(w.cache)
 	return w
 }
 
-// Follow says which guests exist now, and on which host: those with a PID are
-// looked at in each sample from now on, others no longer. Guests that were
-// followed before keep their files and rates.
+// Follow sets the guests that exist now, and their host: from now on each
+// sample measures those with a PID, and no others. Guests that were followed
+// before keep their files and rates.
 func (w *Watcher) Follow(guests []inventory.Guest, t *topology.Topology) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if t != w.topology {
 		w.topology, w.nodeOf = t, nodesOfCPUs(t)
-		w.nodes.follow(w.keeper, &w.gaps, t)
+		w.nodes.follow(w.cache, &w.gaps, t)
 	}
-	before := map[string]*guestEye{}
+	before := map[string]*guestSampler{}
 	for _, e := range w.guests {
 		before[e.guest.Name] = e
 	}
@@ -114,21 +117,21 @@ func (w *Watcher) Follow(guests []inventory.Guest, t *topology.Topology) {
 			e.update(g)
 		} else {
 			if e != nil {
-				w.drop(e) // first: its gaps go by the same name
+				w.drop(e) // first: the new guest's gaps have the same name
 			}
-			e = w.newEye(g, now, float64(i)/float64(len(guests)))
+			e = w.newSampler(g, now, float64(i)/float64(len(guests)))
 		}
 		w.guests = append(w.guests, e)
 	}
 	for _, e := range before {
 		w.drop(e)
 	}
-	slices.SortFunc(w.guests, func(a, b *guestEye) int { return strings.Compare(a.guest.Name, b.guest.Name) })
+	slices.SortFunc(w.guests, func(a, b *guestSampler) int { return strings.Compare(a.guest.Name, b.guest.Name) })
 	w.dropEnded()
 	w.assign(now)
 }
 
-// nodesOfCPUs tells the node of each CPU, by its number.
+// nodesOfCPUs returns the node of each CPU, by its number.
 func nodesOfCPUs(t *topology.Topology) []topology.NodeID {
 	var nodes []topology.NodeID
 	for _, n := range t.Nodes {
@@ -150,7 +153,8 @@ func (w *Watcher) node(c topology.CPUID) topology.NodeID {
 	return w.nodeOf[c]
 }
 
-// Sample measures everything now. Rates are over the time since the sample before.
+// Sample measures everything now. Rates are over the time since the previous
+// sample.
 func (w *Watcher) Sample() inventory.Sample {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -195,10 +199,10 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// dropEnded stops looking at guests that have ended, and tells whether there were any.
+// dropEnded drops guests that have ended, and reports whether there were any.
 func (w *Watcher) dropEnded() bool {
 	before := len(w.guests)
-	w.guests = slices.DeleteFunc(w.guests, func(e *guestEye) bool {
+	w.guests = slices.DeleteFunc(w.guests, func(e *guestSampler) bool {
 		if e.ended {
 			w.drop(e)
 		}
@@ -207,12 +211,12 @@ func (w *Watcher) dropEnded() bool {
 	return len(w.guests) < before
 }
 
-func (w *Watcher) drop(e *guestEye) {
+func (w *Watcher) drop(e *guestSampler) {
 	e.Close()
 	w.gaps.forget(e.object)
 }
 
-// Close closes all files and meters. The Watcher is of no use afterwards.
+// Close closes all files and meters. Do not use the Watcher afterwards.
 func (w *Watcher) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -225,11 +229,11 @@ func (w *Watcher) Close() error {
 	return w.access.Close()
 }
 
-// gaps are what cannot be seen at present, one for each object and what is missing.
+// gaps are the present gaps, one for each object and missing figure.
 type gaps struct {
-	standing map[gapKey]string
-	list     []inventory.Gap
-	stale    bool // list does not tell standing
+	current map[gapKey]string
+	list    []inventory.Gap
+	stale   bool // list is older than current
 }
 
 type gapKey struct {
@@ -238,21 +242,21 @@ type gapKey struct {
 	what   string
 }
 
-// set notes that something could not be seen, or with a nil error, that it could.
+// set records that a figure cannot be read, or with a nil error, that it can.
 func (g *gaps) set(kind inventory.GapKind, object inventory.Ref, what string, err error) {
-	if err == nil && len(g.standing) == 0 {
+	if err == nil && len(g.current) == 0 {
 		return
 	}
 	key := gapKey{kind, object, what}
-	why, had := g.standing[key]
+	why, had := g.current[key]
 	switch {
 	case err == nil && had:
-		delete(g.standing, key)
+		delete(g.current, key)
 	case err != nil && (!had || why != err.Error()):
-		if g.standing == nil {
-			g.standing = map[gapKey]string{}
+		if g.current == nil {
+			g.current = map[gapKey]string{}
 		}
-		g.standing[key] = err.Error()
+		g.current[key] = err.Error()
 	default:
 		return
 	}
@@ -261,9 +265,9 @@ func (g *gaps) set(kind inventory.GapKind, object inventory.Ref, what string, er
 
 // forget drops all gaps of one object.
 func (g *gaps) forget(object inventory.Ref) {
-	for key := range g.standing {
+	for key := range g.current {
 		if key.object == object {
-			delete(g.standing, key)
+			delete(g.current, key)
 			g.stale = true
 		}
 	}
@@ -271,8 +275,8 @@ func (g *gaps) forget(object inventory.Ref) {
 
 func (g *gaps) all() []inventory.Gap {
 	if g.stale {
-		g.list = nil // the old one has been handed out
-		for key, why := range g.standing {
+		g.list = nil // the old one was published
+		for key, why := range g.current {
 			g.list = append(g.list, inventory.Gap{Kind: key.kind, Object: key.object, What: key.what, Why: why})
 		}
 		slices.SortFunc(g.list, func(a, b inventory.Gap) int {

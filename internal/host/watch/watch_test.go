@@ -38,7 +38,7 @@ func gapsOf(s inventory.Sample) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestNodesTellTheirUse(t *testing.T) {
+func TestSample_CPUUseOfNodes(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	watcher := w.watcher(Options{})
 	first := watcher.Sample()
@@ -91,11 +91,11 @@ func TestNodesTellTheirUse(t *testing.T) {
 	}
 	w.write("39\n", "sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages")
 	if later := watcher.Sample(); later.Nodes[1].HugePages[0].Free != 39 || s.Nodes[1].HugePages[0].Free != 40 {
-		t.Errorf("pools now %v, of the sample before %v", later.Nodes[1].HugePages, s.Nodes[1].HugePages)
+		t.Errorf("pools now %v, in the sample before %v", later.Nodes[1].HugePages, s.Nodes[1].HugePages)
 	}
 }
 
-func TestGuestsTellTheirLoadAndWhereTheyAre(t *testing.T) {
+func TestSample_LoadAndMemoryOfGuests(t *testing.T) {
 	w := newWorld(t, 4, 2)
 	w.add("far", 100, byNode{3: gib}, 0, 1)
 	w.add("split", 200, byNode{0: 3 * gib, 2: gib}, 0, 4)
@@ -130,8 +130,8 @@ func TestGuestsTellTheirLoadAndWhereTheyAre(t *testing.T) {
 	}
 }
 
-// An inventory is taken every few seconds: that costs no rate.
-func TestRatesGoOnOverANewInventory(t *testing.T) {
+// Observations are frequent: they must not interrupt the rates.
+func TestFollow_KeepsRatesOfTheSameGuests(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.add("g", 100, byNode{0: gib}, 0)
 	watcher := w.watcher(Options{})
@@ -149,8 +149,8 @@ func TestRatesGoOnOverANewInventory(t *testing.T) {
 	}
 }
 
-// What was handed out is the history's: a later sample does not change it.
-func TestSamplesStayAsTheyWere(t *testing.T) {
+// The history owns published samples: a later sample does not change them.
+func TestSample_DoesNotChangeEarlierSamples(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	v := w.add("g", 100, byNode{0: gib}, 0)
 	watcher := w.watcher(Options{})
@@ -176,7 +176,7 @@ func TestSamplesStayAsTheyWere(t *testing.T) {
 	}
 }
 
-func TestCountersThatRunBackwardsGiveNothing(t *testing.T) {
+func TestSample_CountersThatRunBackwards(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	v := w.add("g", 100, byNode{0: gib}, 0)
 	watcher := w.watcher(Options{})
@@ -187,7 +187,7 @@ func TestCountersThatRunBackwardsGiveNothing(t *testing.T) {
 	if l := watcher.Sample().Guests[0].Load; l.CPU != 0 || l.Wait != 0 {
 		t.Errorf("%+v", l)
 	}
-	w.now = w.now.Add(-time.Minute) // so does the clock of a host that was set
+	w.now = w.now.Add(-time.Minute) // as does the clock of a host that was set
 	if s := watcher.Sample(); s.Window != 0 || s.Guests[0].Load.CPU != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -199,7 +199,7 @@ func TestAVCPUThatIsPluggedInIsSeen(t *testing.T) {
 	watcher := w.watcher(Options{})
 	watcher.Sample()
 	v.threads = append(v.threads, vmThread{tid: 102, name: "CPU 1/KVM", run: time.Hour, cpu: 2})
-	w.pass(listAgain, 0.5, 0)
+	w.pass(listInterval, 0.5, 0)
 	watcher.Sample()
 	w.pass(time.Second, 0.5, 0)
 	if g := watcher.Sample().Guests[0]; !near(g.Load.CPU, 1) || !near(g.CPUByNode[1], 0.5) {
@@ -210,7 +210,7 @@ func TestAVCPUThatIsPluggedInIsSeen(t *testing.T) {
 func TestAVCPUThatIsUnpluggedIsDropped(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	v := w.add("g", 100, byNode{0: gib}, 0, 2)
-	watcher := w.watcher(Options{OpenFiles: 1}) // so that a file that is gone shows
+	watcher := w.watcher(Options{OpenFiles: 1}) // so that a missing file shows
 	watcher.Sample()
 	if err := os.RemoveAll(w.path("proc/100/task/102")); err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ func TestGuestsComeAndGoWithFollow(t *testing.T) {
 		comes.Window != 0 {
 		t.Errorf("stays %+v, comes %+v", stays, comes)
 	}
-	w.vms[1].guest.PID = 400 // the same name, started anew
+	w.vms[1].guest.PID = 400 // the same name, started again
 	w.writeVM(w.vms[1])
 	w.vms[1].threads = []vmThread{{tid: 400, name: "qemu"}, {tid: 401, name: "CPU 0/KVM", run: time.Second}}
 	w.pass(time.Second, 0.5, 0)
@@ -271,8 +271,8 @@ func TestFilesAreClosed(t *testing.T) {
 	watcher := w.watcher(Options{})
 	watcher.Sample()
 	all := open()
-	if kept := all - before; kept < 5*4 {
-		t.Errorf("only %d files are kept open", kept)
+	if open := all - before; open < 5*4 {
+		t.Errorf("only %d files stay open", open)
 	}
 	w.vms = w.vms[:1]
 	w.follow(watcher)
@@ -307,7 +307,7 @@ func TestWithoutSchedstatOnlyGuestsWaitsAreCounted(t *testing.T) {
 	}
 }
 
-func TestWhereThreadsDoNotTellTheCgroupDoes(t *testing.T) {
+func TestSample_FallsBackToTheCgroupsCPUTime(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	v := w.add("g", 100, byNode{0: gib}, 0)
 	if err := os.Remove(w.path("proc/100/task/101/schedstat")); err != nil { // no CONFIG_SCHED_INFO
@@ -321,7 +321,7 @@ func TestWhereThreadsDoNotTellTheCgroupDoes(t *testing.T) {
 	if !near(s.Guests[0].Load.CPU, 0.5) || !strings.Contains(gapsOf(s), "run and wait times") {
 		t.Errorf("%+v\n%s", s.Guests[0].Load, gapsOf(s))
 	}
-	w.writeVM(v) // its threads tell again
+	w.writeVM(v) // its threads are readable again
 	w.now = w.now.Add(time.Second)
 	watcher.Sample()
 	w.pass(time.Second, 0.25, 0)
@@ -330,8 +330,8 @@ func TestWhereThreadsDoNotTellTheCgroupDoes(t *testing.T) {
 	}
 }
 
-// numa_maps is read of huge pages and of small guests, once a minute, one
-// guest a sample; of others never.
+// numa_maps is read for huge pages and for small guests, once a minute, one
+// guest a sample; for others never.
 func TestNUMAMapsIsReadOnlyWhereCheap(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	const maps = "7f0000000000 default huge anon=512 dirty=512 N1=%d kernelpagesize_kB=2048\n"
@@ -349,16 +349,16 @@ func TestNUMAMapsIsReadOnlyWhereCheap(t *testing.T) {
 		t.Errorf("numa_maps of %d guests in one sample", read)
 	}
 	if diff := cmp.Diff(byNode{0: 7 * gib}, guestOf(t, first, "large").MemoryByNode); diff != "" {
-		t.Errorf("the inventory's figures are what is known:\n%s", diff)
+		t.Errorf("the figures should be the inventory's:\n%s", diff)
 	}
 	if text := gapsOf(first); strings.Count(text, "guest large") != 1 || !strings.Contains(text, "walks every page") {
 		t.Error(text)
 	}
 	large.guest.Seen.MemoryByNode = byNode{1: 7 * gib}
-	w.follow(watcher) // an inventory was taken again
+	w.follow(watcher) // a new inventory was taken
 	second := watcher.Sample()
 	if diff := cmp.Diff(byNode{1: 7 * gib}, guestOf(t, second, "large").MemoryByNode); diff != "" {
-		t.Errorf("the inventory's figures are as of the last one:\n%s", diff)
+		t.Errorf("the figures should be those of the new inventory:\n%s", diff)
 	}
 	for _, name := range []string{"huge1", "huge2"} {
 		if diff := cmp.Diff(byNode{1: gib}, guestOf(t, second, name).MemoryByNode); diff != "" ||
@@ -367,7 +367,7 @@ func TestNUMAMapsIsReadOnlyWhereCheap(t *testing.T) {
 		}
 	}
 	w.write(fmt.Sprintf(maps, 256), "proc/100/numa_maps")
-	w.now = w.now.Add(mapsAgain - time.Second)
+	w.now = w.now.Add(mapsInterval - time.Second)
 	if got := guestOf(t, watcher.Sample(), "huge1").MemoryByNode; got[1] != gib {
 		t.Errorf("read again within a minute: %v", got)
 	}
@@ -378,10 +378,10 @@ func TestNUMAMapsIsReadOnlyWhereCheap(t *testing.T) {
 	}
 }
 
-// A node whose free memory cannot be read is not full for that.
-func TestFreeMemoryThatCannotBeReadStaysAsItWas(t *testing.T) {
+// A node whose free memory cannot be read does not become full.
+func TestSample_UnreadableFreeMemoryStaysAsItWas(t *testing.T) {
 	w := newWorld(t, 2, 2)
-	w.topo.Nodes[1].Free = 7 * topology.MiB // as the inventory saw it
+	w.topo.Nodes[1].Free = 7 * topology.MiB // the inventory's figure
 	for _, readBefore := range []bool{false, true} {
 		want := 7 * topology.MiB
 		w.write("Node 1 MemFree: 2048 kB\n", "sys/devices/system/node/node1/meminfo")
@@ -399,9 +399,9 @@ func TestFreeMemoryThatCannotBeReadStaysAsItWas(t *testing.T) {
 	}
 }
 
-// A guest that was started anew is looked at anew: what ends with the former
-// one is not what is known of it.
-func TestAGuestStartedAnewKeepsItsGaps(t *testing.T) {
+// A restarted guest is measured from the start: the end of the former one does
+// not remove its gaps.
+func TestFollow_RestartedGuestKeepsItsGaps(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	v := w.add("a", 100, byNode{0: gib}, 0)
 	watcher := w.watcher(Options{})
@@ -417,9 +417,9 @@ func TestAGuestStartedAnewKeepsItsGaps(t *testing.T) {
 	}
 }
 
-// What happened while a file could not be read is not told as if it had
-// happened in the window after that.
-func TestRatesBeginAnewAfterAFileCouldNotBeRead(t *testing.T) {
+// Events during the time in which a file could not be read do not count as
+// events of the window after that.
+func TestSample_RatesRestartAfterAReadError(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	watcher := w.watcher(Options{})
 	watcher.Sample()
@@ -434,7 +434,7 @@ func TestRatesBeginAnewAfterAFileCouldNotBeRead(t *testing.T) {
 			t.Fatal(gapsOf(s))
 		}
 	}
-	w.delay[0] += 3 * time.Second // one thread waited all the while
+	w.delay[0] += 3 * time.Second // one thread waited all the time
 	w.vmstat(1300, 10, 400)
 	w.writeHost()
 	w.pass(time.Second, 0, 0)
@@ -468,7 +468,7 @@ func TestGapsOfANodeEndWithIt(t *testing.T) {
 	}
 }
 
-func TestAMissingSourceIsOneGapWhileItLasts(t *testing.T) {
+func TestSample_MissingSourceIsOneGap(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	w.write("Node 1 MemFree: ? kB\n", "sys/devices/system/node/node1/meminfo")
 	watcher := w.watcher(Options{})
@@ -484,8 +484,8 @@ func TestAMissingSourceIsOneGapWhileItLasts(t *testing.T) {
 	}
 }
 
-// Whatever runs wherever with memory wherever: shares sum to 1, and remote is
-// what leaves the node.
+// For any distribution of vCPUs and memory: shares sum to 1, and remote is the
+// share that leaves the node.
 func TestSharesSumToOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &Watcher{}
@@ -495,7 +495,7 @@ func TestSharesSumToOne(t *testing.T) {
 		for i := range topology.NodeID(nodes) {
 			w.nodeOf = append(w.nodeOf, i)
 		}
-		e := &guestEye{}
+		e := &guestSampler{}
 		g := inventory.GuestSample{
 			MemoryByNode: rapid.MapOf(node, rapid.Map(rapid.Uint64Range(1, 1<<40),
 				func(n uint64) topology.Bytes { return topology.Bytes(n) })).
@@ -503,7 +503,7 @@ func TestSharesSumToOne(t *testing.T) {
 			CPUByNode: rapid.MapOf(node, rapid.Float64Range(1e-9, 64)).Draw(t, "cpu"),
 		}
 		for range rapid.IntRange(0, 4).Draw(t, "threads") {
-			e.threads = append(e.threads, threadEye{cpu: topology.CPUID(node.Draw(t, "ran on"))})
+			e.threads = append(e.threads, threadSampler{cpu: topology.CPUID(node.Draw(t, "ran on"))})
 		}
 		check(t, estimate(e, &g, w))
 		amounts := rapid.MapOf(rapid.Custom(func(t *rapid.T) inventory.AccessShare {
@@ -548,7 +548,7 @@ func check(t *rapid.T, a Access) {
 	}
 }
 
-// fakeMeter measures guests of its list.
+// fakeMeter measures the guests of its list.
 type fakeMeter struct {
 	source  inventory.AccessSource
 	can     []string
@@ -593,7 +593,7 @@ func local(node topology.NodeID, mbps float64) Access {
 	return Access{Shares: []inventory.AccessShare{{From: node, To: node, Share: 1}}, MemoryMBps: mbps}
 }
 
-func TestEachGuestHasTheBestMeterThatCanMeasureIt(t *testing.T) {
+func TestAccess_EachGuestGetsTheBestMeter(t *testing.T) {
 	w := newWorld(t, 4, 1)
 	for i, name := range []string{"a", "b", "c"} {
 		w.add(name, 100*(i+1), byNode{3: gib}, 0)
@@ -622,7 +622,7 @@ func TestEachGuestHasTheBestMeterThatCanMeasureIt(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff([]inventory.AccessShare{{From: 0, To: 3, Share: 1}}, guestOf(t, s, "a").Accesses); diff != "" {
-		t.Errorf("elsewhere is where its memory lies:\n%s", diff)
+		t.Errorf("the other nodes should be those with its memory:\n%s", diff)
 	}
 	if s.Nodes[3].MemoryMBps != 10 || s.Nodes[2].MemoryMBps != 20 || s.Nodes[0].MemoryMBps != 0 {
 		t.Errorf("traffic %+v", s.Nodes)
@@ -639,7 +639,7 @@ func TestEachGuestHasTheBestMeterThatCanMeasureIt(t *testing.T) {
 	}
 }
 
-func TestAMeterThatFailsIsAskedAgain(t *testing.T) {
+func TestAccess_RetriesAMeterThatFailed(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.add("a", 100, byNode{1: gib}, 0)
 	meter := &fakeMeter{
@@ -669,7 +669,7 @@ func TestAMeterThatFailsIsAskedAgain(t *testing.T) {
 		t.Errorf("asked %d times in 5 samples", meter.asked-asked)
 	}
 	meter.down, meter.reading = nil, map[string]Access{"a": local(0, 1)}
-	w.now = w.now.Add(askAgain)
+	w.now = w.now.Add(retryMeter)
 	if got := source(); got != inventory.AccessCounter {
 		t.Error(got)
 	}
@@ -678,9 +678,9 @@ func TestAMeterThatFailsIsAskedAgain(t *testing.T) {
 	}
 }
 
-// A guest without accesses in the window has no remote share, rather than one
-// of another source.
-func TestNoAccessesAreNoShare(t *testing.T) {
+// A guest without accesses in the window has no remote share, instead of one
+// from another source.
+func TestAccess_NoAccessesNoShare(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.add("a", 100, byNode{1: gib}, 0)
 	watcher := w.watcher(

@@ -13,7 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// world is a host as files, whose figures a test changes as time goes by.
+// world is a host as files, whose figures a test changes over time.
 type world struct {
 	t     testing.TB
 	root  linux.Root
@@ -39,7 +39,7 @@ type vmThread struct {
 	cpu       topology.CPUID
 }
 
-// newWorld makes a host of nodes with so many CPUs and 64 GiB each.
+// newWorld makes a host of nodes with the given number of CPUs and 64 GiB each.
 func newWorld(t testing.TB, nodes, cpusEach int) *world {
 	t.Helper()
 	topo, err := topology.Synthetic(fmt.Sprintf("nodes:%d cores:%d memory:64G", nodes, cpusEach))
@@ -106,7 +106,7 @@ func (w *world) vmstat(moved, failed, balancing int) {
 	)
 }
 
-// writeHost writes what is of CPUs.
+// writeHost writes the files about CPUs.
 func (w *world) writeHost() {
 	var stat, sched strings.Builder
 	fmt.Fprintln(&stat, "cpu  1 2 3 4 5 6 7 8 9 10")
@@ -185,7 +185,7 @@ func row(nodes []topology.Node, amounts topology.MemoryByNode) string {
 	return b.String()
 }
 
-// numaStat is memory.numa_stat with the rows that a real one has.
+// numaStat is memory.numa_stat with the rows of a real one.
 func numaStat(nodes []topology.Node, memory topology.MemoryByNode) string {
 	var b strings.Builder
 	for _, name := range strings.Fields("anon file kernel_stack pagetables sec_pagetables shmem file_mapped " +
@@ -202,7 +202,7 @@ func numaStat(nodes []topology.Node, memory topology.MemoryByNode) string {
 	return b.String()
 }
 
-// watcher follows all guests of the world by its clock.
+// watcher follows all guests of the world by the world's clock.
 func (w *world) watcher(o Options) *Watcher {
 	o.Root, o.Now = w.root, func() time.Time { return w.now }
 	watcher := New(o)
@@ -223,7 +223,8 @@ func (w *world) follow(watcher *Watcher) {
 	watcher.Follow(guests, &w.topo)
 }
 
-// pass lets time go by, and has each guest's vCPUs run and wait for parts of it.
+// pass advances the clock, and makes each guest's vCPUs run and wait for parts
+// of that time.
 func (w *world) pass(d time.Duration, ran, waited float64) {
 	w.now = w.now.Add(d)
 	for _, v := range w.vms {

@@ -1,2 +1,2 @@
-// Package xen reads Xen hosts: for now what `xl info -n` says about them.
+// Package xen reads Xen hosts: at present the output of `xl info -n`.
 package xen

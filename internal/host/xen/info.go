@@ -11,7 +11,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// maxInfo holds 8192 CPUs and as many devices.
+// maxInfo is enough for 8192 CPUs and as many devices.
 const maxInfo = 4 << 20
 
 // ParseInfo reads the text of `xl info -n`: CPUs with core, socket and node,
@@ -33,13 +33,13 @@ func ParseInfo(r io.Reader) (topology.Topology, error) {
 	p.joinNodes()
 	if len(p.cpus) == 0 || len(p.Nodes) == 0 {
 		return topology.Topology{}, errors.New(
-			"reading xl info: no tables cpu_topology and numa_info; give the output of `xl info -n`, not of `xl info`",
+			"reading xl info: no tables cpu_topology and numa_info; pass the output of `xl info -n`, not of `xl info`",
 		)
 	}
 	if len(p.Devices) > 0 {
-		p.gap("xl info does not tell the kind, name or driver of devices")
+		p.gap("xl info does not report the kind, name or driver of devices")
 	}
-	p.gap("xl info does not tell dies; each socket is taken as one die")
+	p.gap("xl info does not report dies; each socket counts as one die")
 	t, err := topology.Assemble(p.Topology, p.cpus)
 	if err != nil {
 		return topology.Topology{}, fmt.Errorf("reading xl info: %w", err)
@@ -47,7 +47,8 @@ func ParseInfo(r io.Reader) (topology.Topology, error) {
 	return t, nil
 }
 
-// infoParser is in one table of the text at a time: "" , "cpu:", "device", "node:".
+// infoParser is in one table of the text at a time: "", "cpu:", "device",
+// "node:".
 type infoParser struct {
 	topology.Topology
 	table  string
@@ -94,7 +95,7 @@ func (p *infoParser) line(line string) {
 		p.table = ""
 		return
 	}
-	p.gap("in the table that begins with %q: %.80q is not understood", p.table, line)
+	p.gap("in the table that begins with %q: cannot parse %.80q", p.table, line)
 }
 
 // cpu reads "  3:       1        0        0": a core's number repeats in each socket.
@@ -150,7 +151,8 @@ func (p *infoParser) node(fields []string) bool {
 	return true
 }
 
-// joinNodes gives nodes their CPUs, and CPUs of nodes that numa_info leaves out a node without memory.
+// joinNodes gives nodes their CPUs; nodes that have CPUs but are missing in
+// numa_info become nodes without memory.
 func (p *infoParser) joinNodes() {
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
@@ -161,7 +163,7 @@ func (p *infoParser) joinNodes() {
 		return
 	}
 	for id, cpus := range p.cpusOf {
-		p.gap("node %d has CPUs but no line in numa_info; taken as a node without memory", id)
+		p.gap("node %d has CPUs but no line in numa_info; treated as a node without memory", id)
 		p.Nodes = append(p.Nodes, topology.Node{ID: id, CPUs: topology.SetOf(cpus...)})
 	}
 }

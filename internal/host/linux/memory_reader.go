@@ -10,36 +10,36 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// ErrOnlyNUMAMaps means that no source whose cost does not grow with memory
-// tells where a guest's memory lies: it has no cgroup of its own, its memory is
-// in a file, or its huge pages are not counted.
-var ErrOnlyNUMAMaps = errors.New("only numa_maps tells where its memory lies, which walks every page")
+// ErrOnlyNUMAMaps means that no source whose cost is independent of memory size
+// has a guest's memory per node: the guest has no cgroup of its own, its memory
+// is in a file, or its huge pages are not counted.
+var ErrOnlyNUMAMaps = errors.New("only numa_maps has its memory by node, and reading numa_maps walks every page")
 
-// KeptMemory reads a guest's memory per node again and again. It chooses
-// between the same sources as Root.Memory, and names them alike, but never
+// MemoryReader reads a guest's memory per node again and again. It chooses
+// between the same sources as Root.Memory, and uses the same names, but never
 // reads numa_maps.
-type KeptMemory struct {
+type MemoryReader struct {
 	guest  inventory.Guest
 	path   string
-	stat   *Kept
-	huge   []keptHuge
+	stat   *CachedFile
+	huge   []cachedHuge
 	inHuge topology.MemoryByNode
 	turn   int // readings so far
 }
 
-// keptHuge is hugetlb.SIZE.numa_stat of one page size.
-type keptHuge struct {
-	*Kept
-	empty bool // when it was read last
+// cachedHuge is hugetlb.SIZE.numa_stat of one page size.
+type cachedHuge struct {
+	*CachedFile
+	empty bool // when it was last read
 }
 
-// emptyTurns is at which reading, again and again, also those page sizes are
-// looked at of which a guest had nothing: most have nothing of any for ever.
+// emptyTurns is the interval, in readings, at which a reader also checks page
+// sizes of which the guest had no pages: most guests never have any.
 const emptyTurns = 32
 
-// Memory finds the files that tell of a guest's memory. Its error is
-// ErrOnlyNUMAMaps where there are none, or that the process is gone.
-func (k *Keeper) Memory(g inventory.Guest) (*KeptMemory, error) {
+// OpenMemory finds the files that count a guest's memory. It returns
+// ErrOnlyNUMAMaps where there are none, or an error that the process has ended.
+func (k *FileCache) OpenMemory(g inventory.Guest) (*MemoryReader, error) {
 	if !countedByCgroup(g.Config) {
 		return nil, ErrOnlyNUMAMaps
 	}
@@ -50,7 +50,7 @@ func (k *Keeper) Memory(g inventory.Guest) (*KeptMemory, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &KeptMemory{
+	m := &MemoryReader{
 		guest:  g,
 		path:   top.Path,
 		stat:   k.at(top.file("memory.numa_stat")),
@@ -58,14 +58,14 @@ func (k *Keeper) Memory(g inventory.Guest) (*KeptMemory, error) {
 	}
 	files, err := filepath.Glob(top.file("hugetlb.*.numa_stat"))
 	for _, f := range files {
-		m.huge = append(m.huge, keptHuge{Kept: k.at(f)})
+		m.huge = append(m.huge, cachedHuge{CachedFile: k.at(f)})
 	}
 	return m, err
 }
 
 // Read adds the guest's memory to byNode and names the source. It allocates
 // only for nodes that are new to the map.
-func (m *KeptMemory) Read(byNode topology.MemoryByNode) (source string, err error) {
+func (m *MemoryReader) Read(byNode topology.MemoryByNode) (source string, err error) {
 	data, err := m.stat.Read()
 	if err == nil {
 		err = addResident(byNode, data)
@@ -101,7 +101,7 @@ func (m *KeptMemory) Read(byNode topology.MemoryByNode) (source string, err erro
 }
 
 // Close closes the files.
-func (m *KeptMemory) Close() {
+func (m *MemoryReader) Close() {
 	if m == nil {
 		return
 	}
@@ -113,7 +113,7 @@ func (m *KeptMemory) Close() {
 
 // addResident adds what NUMAStat.Resident gives, from the same text.
 func addResident(to topology.MemoryByNode, data []byte) error {
-	const rows = 2 // anon and shmem: what follows them is not looked at
+	const rows = 2 // nothing after anon and shmem is read
 	for found := 0; len(data) > 0 && found < rows; {
 		var line []byte
 		line, data = nextLine(data)
@@ -128,7 +128,7 @@ func addResident(to topology.MemoryByNode, data []byte) error {
 	return nil
 }
 
-// emptyHugetlb reports whether there is nothing in hugetlb.SIZE.numa_stat.
+// emptyHugetlb reports whether hugetlb.SIZE.numa_stat counts no page.
 func emptyHugetlb(data []byte) bool {
 	name, _ := nextField(data)
 	return string(name) == "total=0"

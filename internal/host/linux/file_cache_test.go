@@ -14,10 +14,10 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-func TestKeptFilesAreReadAnew(t *testing.T) {
+func TestFileCache_ReturnsNewContent(t *testing.T) {
 	root := files(t, map[string]string{"a": "1", "b": strings.Repeat("long ", 10000)})
 	for _, room := range []int{0, 1, 10} {
-		k := root.Keep(room)
+		k := root.NewFileCache(room)
 		a, b := k.File("a"), k.Table("b")
 		for _, text := range []string{"2", "another text\n", ""} {
 			if err := os.WriteFile(root.path("a"), []byte(text), 0o644); err != nil {
@@ -33,18 +33,18 @@ func TestKeptFilesAreReadAnew(t *testing.T) {
 		a.Close()
 		b.Close()
 		if k.room != room {
-			t.Errorf("room for %d files at first, for %d after all were closed", room, k.room)
+			t.Errorf("the cache may leave %d files open at first, %d after all were closed", room, k.room)
 		}
 	}
 }
 
-func TestFilesBeyondTheRoomAreNotKeptOpen(t *testing.T) {
+func TestFileCache_LeavesAtMostTheLimitOpen(t *testing.T) {
 	root := files(t, map[string]string{"a": "1", "b": "2", "c": "3"})
 	before := openFiles(t)
-	k := root.Keep(2)
-	kept := []*Kept{k.File("a"), k.File("b"), k.File("c")}
+	k := root.NewFileCache(2)
+	cached := []*CachedFile{k.File("a"), k.File("b"), k.File("c")}
 	for range 3 {
-		for _, f := range kept {
+		for _, f := range cached {
 			if _, err := f.Read(); err != nil {
 				t.Fatal(err)
 			}
@@ -53,12 +53,12 @@ func TestFilesBeyondTheRoomAreNotKeptOpen(t *testing.T) {
 	if now := openFiles(t); now != before+2 {
 		t.Errorf("%d files open, %d before", now, before)
 	}
-	kept[0].Close()
-	kept[2].Read() // takes the room
-	if now := openFiles(t); now != before+2 || kept[2].fd < 0 {
+	cached[0].Close()
+	cached[2].Read() // the file now may stay open
+	if now := openFiles(t); now != before+2 || cached[2].fd < 0 {
 		t.Errorf("%d files open, %d before", now, before)
 	}
-	for _, f := range kept {
+	for _, f := range cached {
 		f.Close()
 		f.Close()
 	}
@@ -76,19 +76,19 @@ func openFiles(t *testing.T) int {
 	return len(entries)
 }
 
-func TestAKeptFileThatIsMissingSaysSo(t *testing.T) {
-	f := files(t, nil).Keep(1).File("not/there")
+func TestFileCache_ReportsAMissingFile(t *testing.T) {
+	f := files(t, nil).NewFileCache(1).File("not/there")
 	if _, err := f.Read(); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "not/there") {
 		t.Error(err)
 	}
-	var none *Kept
-	none.Close() // what was never found is closed like all else
+	var none *CachedFile
+	none.Close() // a memory source that was never found can be closed, too
 }
 
 // The kernel's own files: one that comes in pieces, one of a process.
-func TestKeptFilesOfThisMachine(t *testing.T) {
-	k := Live.Keep(10)
-	for _, f := range []*Kept{k.Table("proc/vmstat"), k.File("proc/self/stat"), k.File("proc/stat"),
+func TestFileCache_ReadsThisMachine(t *testing.T) {
+	k := Live.NewFileCache(10)
+	for _, f := range []*CachedFile{k.Table("proc/vmstat"), k.File("proc/self/stat"), k.File("proc/stat"),
 		k.File("proc/self/schedstat")} {
 		for range 2 {
 			got, err := f.Read()
@@ -108,16 +108,16 @@ func TestKeptFilesOfThisMachine(t *testing.T) {
 	}
 }
 
-func TestOpenFilesIsWhatMayBeOpened(t *testing.T) {
+func TestOpenFiles(t *testing.T) {
 	most, err := OpenFiles()
 	if err != nil || most < 64 {
 		t.Errorf("%d, error %v", most, err)
 	}
 }
 
-// What is read again and again is what is read once: same choice of sources,
-// same figures, same label.
-func TestKeptMemoryIsRootMemory(t *testing.T) {
+// MemoryReader must agree with Root.Memory: same choice of sources, same
+// figures, same label.
+func TestMemoryReader_AgreesWithRootMemory(t *testing.T) {
 	for _, c := range []struct {
 		name, source string
 		pageSize     topology.Bytes
@@ -138,8 +138,8 @@ func TestKeptMemoryIsRootMemory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m, err := root.Keep(10).Memory(g)
-			t.Cleanup(func() { m.Close() }) // of none, where numa_maps is the source
+			m, err := root.NewFileCache(10).OpenMemory(g)
+			t.Cleanup(func() { m.Close() }) // no pages of it, where numa_maps is the source
 			for range emptyTurns + 1 {
 				got, source := byNode{}, ""
 				if err == nil {
@@ -161,14 +161,14 @@ func TestKeptMemoryIsRootMemory(t *testing.T) {
 	}
 }
 
-func TestKeptMemorySeesHugePagesThatCome(t *testing.T) {
+func TestMemoryReader_CountsNewHugePages(t *testing.T) {
 	root, pid := captured(t, "anon")
 	g := inventory.Guest{PID: pid}
 	group, _, err := root.GuestCgroupOf(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := root.Keep(10).Memory(g)
+	m, err := root.NewFileCache(10).OpenMemory(g)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestKeptMemorySeesHugePagesThatCome(t *testing.T) {
 			return
 		}
 	}
-	t.Error("they are not seen")
+	t.Error("the new huge pages are not counted")
 }
 
 func TestVCPUThreadsOfCapturedGuests(t *testing.T) {
@@ -224,6 +224,6 @@ func TestThreadsWithoutNamesAreAllReturned(t *testing.T) {
 		t.Errorf("%v, named %v, error %v", tids, named, err)
 	}
 	if _, _, err := root.VCPUThreads(8, map[int]string{}); !Gone(err) {
-		t.Errorf("of a process that is not there: %v", err)
+		t.Errorf("a process that does not exist: %v", err)
 	}
 }
