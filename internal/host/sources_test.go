@@ -1,4 +1,4 @@
-// Package host_test holds the drivers of one machine against each other.
+// Package host_test compares the drivers' descriptions of one machine.
 package host_test
 
 import (
@@ -22,8 +22,8 @@ import (
 )
 
 // Every description of the same machine becomes the same Topology, as far as
-// the source tells.
-func TestAllSourcesTellTheSame(t *testing.T) {
+// its source has the facts.
+func TestSources_Agree(t *testing.T) {
 	readers := map[string]func(io.Reader) (topology.Topology, error){
 		"capabilities.xml": libvirt.ParseCapabilities, "hwloc1.xml": hwloc.Parse, "hwloc2.xml": hwloc.Parse,
 	}
@@ -61,11 +61,12 @@ func TestAllSourcesTellTheSame(t *testing.T) {
 		}
 	}
 	if compared < 6 {
-		t.Errorf("only %d descriptions beside a sysfs tree in %q", compared, paths)
+		t.Errorf("only %d descriptions next to a sysfs tree in %q", compared, paths)
 	}
 }
 
-// lstopo and we read the same captured sysfs trees, those of hwloc's own tests.
+// lstopo and Numavisor read the same captured sysfs trees, those of hwloc's own
+// tests.
 func TestSysfsCapturesAsHwlocReadsThem(t *testing.T) {
 	if _, err := exec.LookPath("lstopo-no-graphics"); err != nil {
 		topologytest.Missing(t, "%v: install hwloc-nox to compare with it", err)
@@ -91,7 +92,7 @@ func TestSysfsCapturesAsHwlocReadsThem(t *testing.T) {
 	}
 }
 
-// splitModules undoes what the kernel says of AMD's family 15h, whose cores
+// splitModules reverses the kernel's view of AMD's family 15h, whose cores
 // share parts in pairs: SMT siblings to the kernel, cores to hwloc.
 func splitModules(t *topology.Topology) {
 	for i := range t.CPUs {
@@ -114,8 +115,8 @@ func run(t *testing.T, environment []string, name string, args ...string) []byte
 	return out
 }
 
-// compare holds what the other source tells against the kernel's own figures.
-// lstopo leaves out CPUs that its caller may not use, and says so in Offline.
+// compare compares another source's facts with the kernel's own. lstopo leaves
+// out CPUs that its caller may not use, and says so in Offline.
 func compare(t *testing.T, kernel, other *topology.Topology) {
 	t.Helper()
 	if !kernel.NodeSet().Equal(other.NodeSet()) {
@@ -145,7 +146,7 @@ func compare(t *testing.T, kernel, other *topology.Topology) {
 			}
 		}
 		if n.Memory == 0 {
-			continue // hwloc has no object to write its empty pools to
+			continue // hwloc has no object for its empty pools
 		}
 		if len(n.HugePages) != len(k.HugePages) {
 			t.Fatalf("node %d: %d pools, the kernel says %d", n.ID, len(n.HugePages), len(k.HugePages))
@@ -158,7 +159,8 @@ func compare(t *testing.T, kernel, other *topology.Topology) {
 	}
 	for _, d := range other.Devices {
 		for _, k := range kernel.Devices {
-			// hwloc knows the place of a host bridge, not of each device below it.
+			// hwloc has the place of a host bridge, not of each device below
+			// it.
 			if k.Address == d.Address && (k.Kind != d.Kind || k.Node != d.Node && d.Node != topology.NoNode) {
 				t.Errorf("device %+v, the kernel says %+v", d, k)
 			}

@@ -26,14 +26,15 @@ var ErrNotRunning = errors.New("no daemon answers")
 // time: it is stopped or overloaded. An order may still take effect later.
 var ErrNoAnswer = errors.New("the daemon does not answer")
 
-// answerTime is how long one request may take, connecting included. The daemon
-// answers from memory; an order waits for one write of the journal.
+// answerTime limits one request, including the connection. The daemon answers
+// from memory; an order waits for one write of the journal.
 const answerTime = 10 * time.Second
 
-// mostAnswer bounds what is read of an answer: a status of thousands of guests fits.
-const mostAnswer = 64 << 20
+// maxAnswer limits how much of an answer is read: a status of thousands of
+// guests fits.
+const maxAnswer = 64 << 20
 
-// Client asks a daemon through its socket.
+// Client sends requests to a daemon through its socket.
 type Client struct {
 	socket  string
 	http    http.Client
@@ -106,7 +107,7 @@ func (c *Client) ask(ctx context.Context, method, path string, send, into any) e
 		return c.unanswered(ctx, err)
 	}
 	defer func() { _ = answer.Body.Close() }()
-	data, err := io.ReadAll(io.LimitReader(answer.Body, mostAnswer))
+	data, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
 	if err != nil {
 		return c.unanswered(ctx, err)
 	}
@@ -136,7 +137,7 @@ func (c *Client) unanswered(ctx context.Context, err error) error {
 	return fmt.Errorf("asking the daemon at %s: %w", c.socket, err)
 }
 
-// failed returns the error that an answer other than 200 carries.
+// failed returns the error in an answer other than 200.
 func (c *Client) failed(path string, answer *http.Response, data []byte) error {
 	var no document
 	err := fmt.Errorf("the daemon at %s answers %s to %s", c.socket, answer.Status, path)

@@ -8,8 +8,8 @@ import (
 	"net/http"
 )
 
-// mostOrder bounds the body of a request.
-const mostOrder = 64 << 10
+// maxOrder limits the body of a request.
+const maxOrder = 64 << 10
 
 // Handler answers the requests of the protocol from a daemon. The caller may
 // add further routes.
@@ -28,7 +28,7 @@ func Handler(d Daemon) *http.ServeMux {
 	}))
 	mux.HandleFunc("POST /v1/resume", answer(func(r *http.Request) (any, error) { return nil, d.Resume(r.Context()) }))
 	mux.HandleFunc("POST /v1/pause", answer(func(r *http.Request) (any, error) {
-		order, err := readPause(http.MaxBytesReader(nil, r.Body, mostOrder))
+		order, err := readPause(http.MaxBytesReader(nil, r.Body, maxOrder))
 		if err != nil {
 			const example = `an order is, for example, {"for_ns": 60000000000, "why": "a test"}`
 			return nil, &Error{http.StatusBadRequest,
@@ -39,8 +39,8 @@ func Handler(d Daemon) *http.ServeMux {
 	return mux
 }
 
-// readPause reads an order. It refuses unknown fields and null: taken for an
-// empty order, they would pause the daemon until it is resumed.
+// readPause reads an order. It refuses unknown fields and null: read as an
+// empty order, they would pause the daemon until an operator resumes it.
 func readPause(body io.Reader) (PauseOrder, error) {
 	var order *PauseOrder
 	d := json.NewDecoder(body)
@@ -66,6 +66,6 @@ func answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 			w.WriteHeader(statusOf(err))
 			result = document{message{err.Error()}}
 		}
-		_ = json.NewEncoder(w).Encode(result) // it fails only if the client has gone
+		_ = json.NewEncoder(w).Encode(result) // it fails only if the client has closed the connection
 	}
 }

@@ -1,12 +1,12 @@
-// Package hostapi is the protocol between a host's daemon and its clients:
-// JSON over HTTP on a Unix socket. It has the routes, the wire types, the
-// handler that a daemon serves, and the client that commands use. It knows
-// words only: no daemon, no driver.
+// Package hostapi is the protocol between a host's daemon and its clients: JSON
+// over HTTP on a Unix socket. It has the routes, the wire types, the handler
+// that a daemon serves, and the client that commands use. It imports value
+// types only: no daemon, no driver.
 //
 //	GET  /v1/status               status.Status
 //	GET  /v1/inventory            inventory.Host, with the loads that the next plan uses
 //	GET  /v1/series/{kind}/{name} history.Series of "guest" NAME or "node" ID
-//	POST /v1/accept/{id}          execute an advised move
+//	POST /v1/accept/{id}          make a recommended move
 //	POST /v1/cancel/{id}          roll back a running move, or drop a queued one
 //	POST /v1/pause                PauseOrder
 //	POST /v1/resume
@@ -36,14 +36,15 @@ const DefaultSocket = "/run/numavisor/daemon.sock"
 // implements it by asking a daemon. Errors of type *Error carry the status of
 // the answer.
 type Daemon interface {
-	// Status returns the daemon's view of this moment.
+	// Status returns the daemon's current status.
 	Status(ctx context.Context) (status.Status, error)
 	// Inventory returns the host as the next plan uses it: as last observed,
 	// with the latest loads of guests and nodes.
 	Inventory(ctx context.Context) (inventory.Host, error)
 	// Series returns the recorded history of "guest" NAME or "node" ID.
 	Series(ctx context.Context, kind, name string) (history.Series, error)
-	// Accept executes the advised move with this id, whatever mode, pause and windows say.
+	// Accept makes the recommended move with this id, regardless of mode, pause
+	// and windows.
 	Accept(ctx context.Context, id string) error
 	// Cancel rolls back the running move with this id, or drops it if it is queued.
 	Cancel(ctx context.Context, id string) error
@@ -62,7 +63,7 @@ type PauseOrder struct {
 // Validate returns an error if the order cannot be carried out.
 func (o PauseOrder) Validate() error {
 	if o.For < 0 {
-		return fmt.Errorf("pausing for %v: the length of a pause is positive, or 0 for a pause until it is resumed",
+		return fmt.Errorf("pausing for %v: the length of a pause must be positive, or 0 for a pause until it is resumed",
 			o.For)
 	}
 	return nil

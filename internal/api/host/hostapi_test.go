@@ -17,7 +17,7 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-// recorder is a daemon that records the orders it gets and fails as the test says.
+// recorder is a daemon that records its orders and fails as the test says.
 type recorder struct {
 	orders []string
 	err    error
@@ -66,7 +66,7 @@ func serve(t *testing.T, d Daemon) *Client {
 type call struct {
 	name string
 	make func(context.Context, Daemon) error
-	want string // what the daemon gets
+	want string // the order that the daemon receives
 }
 
 func calls() []call {
@@ -95,7 +95,7 @@ func TestClient_ReachesEachOperation(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(d.orders) != 1 || d.orders[0] != c.want {
-				t.Errorf("the daemon got %q, want %q", d.orders, c.want)
+				t.Errorf("the daemon received %q, want %q", d.orders, c.want)
 			}
 		})
 	}
@@ -136,14 +136,14 @@ func TestClient_GivesUpOnAFrozenDaemon(t *testing.T) {
 			t.Fatalf("a call may take %v", client.timeout)
 		}
 		client.timeout = 20 * time.Millisecond
-		// The context has no deadline, as that of a command has none.
+		// The context has no deadline, like that of a command.
 		if err := c.make(context.Background(), client); !errors.Is(err, ErrNoAnswer) {
 			t.Errorf("%s: got %v, want ErrNoAnswer", c.name, err)
 		}
 	}
 }
 
-func TestClient_TellsWhenNoDaemonRuns(t *testing.T) {
+func TestClient_ReportsThatNoDaemonRuns(t *testing.T) {
 	for _, c := range calls() {
 		if err := c.make(t.Context(), Dial(filepath.Join(t.TempDir(), "none.sock"))); !errors.Is(err, ErrNotRunning) {
 			t.Errorf("%s: got %v, want ErrNotRunning", c.name, err)
@@ -155,7 +155,7 @@ func TestHandler_RefusesMalformedPauses(t *testing.T) {
 	bodies := []string{
 		`null`, ` null `, `{"for": "2h"}`, `{"for_ns": -1}`, `{"for_ns": 1e30}`, `{"for_ns": "2h"}`,
 		`3600`, `[]`, `{} {}`, ``,
-		`{"why":"` + strings.Repeat("x", mostOrder) + `"}`,
+		`{"why":"` + strings.Repeat("x", maxOrder) + `"}`,
 	}
 	for _, body := range bodies {
 		d := &recorder{}

@@ -73,7 +73,7 @@ func (d *Daemon) append(e journal.Entry) error {
 func (l *loop) saveAlarms(a *control.Alarms) {
 	now := time.Now()
 	l.alarms.State, l.alarms.Written = a.State, now
-	l.alarms.Keep(a.Changes, now)
+	l.alarms.Retain(a.Changes, now)
 	if err := record.SaveAlarms(l.Records, l.alarms); err != nil {
 		l.Log.Error("alarms cannot be kept", "error", err)
 	}

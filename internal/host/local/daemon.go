@@ -6,18 +6,18 @@ import (
 	"github.com/numavisor/numavisor/internal/host/watch"
 )
 
-// Watch opens the meters of this host and returns what samples its guests. The
-// caller closes it.
+// Watch opens the meters of this host and returns a watcher that samples its
+// guests. The caller closes it.
 func (h *Host) Watch() *watch.Watcher {
 	return watch.New(watch.Options{Root: h.root, Meters: []watch.Meter{
-		// Guests are given to the first meter that can measure them. A meter
-		// that this host does not have reports that by itself.
+		// The first meter that can measure a guest gets it. A meter that this
+		// host does not have reports that itself.
 		watch.NewResctrl(h.root), watch.NewPMU(h.root), labcounter.NewMeter(labcounter.Path, h.root),
 	}})
 }
 
-// DaemonOptions returns what a daemon needs of this host, with w as its
-// watcher. Log and the intervals are the caller's to set.
+// DaemonOptions returns the daemon's options for this host, with w as its
+// watcher. The caller sets Log and the intervals.
 func (h *Host) DaemonOptions(w daemon.Watcher) daemon.Options {
 	return daemon.Options{
 		Host: h.Host, Watcher: w, Journal: h.Journal, Records: h.Journal.Folder,

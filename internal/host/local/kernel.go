@@ -18,7 +18,7 @@ import (
 type kernel struct {
 	linux.Root
 	topologies *linux.Topologies
-	// pace limits copying, of all ranges together; nil is full speed.
+	// pace limits copying, for all ranges together; nil is full speed.
 	pace func(context.Context, topology.Bytes) error
 }
 
@@ -34,10 +34,10 @@ func (k kernel) Settings() (inventory.Kernel, []inventory.Gap) {
 	return settings, gaps
 }
 
-// SetAffinity holds one thread to CPUs.
+// SetAffinity restricts one thread to CPUs.
 func (k kernel) SetAffinity(tid int, cpus topology.CPUSet) error { return linux.SetAffinity(tid, cpus) }
 
-// ExcludeFromNumad has a running numad leave a process alone.
+// ExcludeFromNumad makes a running numad ignore a process.
 func (k kernel) ExcludeFromNumad(ctx context.Context, pid int) error {
 	return linux.ExcludeFromNumad(ctx, pid)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// away is a libvirt that cannot be asked, for a reason.
+// away is a libvirt that cannot be queried, for a given reason.
 type away struct{ kind error }
 
 func (away) Name() guest.Hypervisor { return "qemu" }
@@ -23,9 +23,10 @@ func (a away) Guests(context.Context) ([]inventory.Guest, error) {
 	return nil, &libvirt.Error{Op: "listing guests", Kinds: []error{a.kind}, Err: errors.New("no")}
 }
 
-// A host without libvirt has none of its VMs; one whose libvirt does not
-// answer may have, and so has one where a VM that libvirt started runs.
-func TestLibvirtThatIsNotInstalledHidesNoVMs(t *testing.T) {
+// A host without libvirt has no VMs of libvirt; a host whose libvirt does not
+// answer may have some, and so may a host with a running VM that libvirt
+// started.
+func TestLibvirt_NotInstalledHidesNoVMs(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		reason error

@@ -1,7 +1,7 @@
 // Package local joins this host's drivers: the kernel, libvirt, QEMU processes
 // without libvirt, the ledger of reservations, the journal and the meters.
 // Commands, the daemon and tests open a host here, so that all of them read it
-// and act on it in the same way. Nothing is decided here.
+// and act on it in the same way. The package makes no decisions.
 package local
 
 import (
@@ -21,11 +21,11 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Options say where this host is read from and what the operator set. Zero
-// fields mean the running kernel, libvirt's default URI, the default folders,
-// no limit and nothing set.
+// Options say where to read this host from and what the operator configured.
+// Zero fields mean the running kernel, libvirt's default URI, the default
+// folders, no limit and no configuration.
 type Options struct {
-	// Root is the folder that holds /sys and /proc; a test gives another one.
+	// Root is the folder that contains sys and proc; a test sets another one.
 	Root linux.Root
 	// URI is libvirt's; it must name this host (libvirt.CheckLocal).
 	URI string
@@ -35,7 +35,7 @@ type Options struct {
 	Records string
 	// Measured are the operator's latencies and bandwidths; they replace SLIT.
 	Measured *topology.Measured
-	// Housekeeping CPUs are not given to guests.
+	// Housekeeping CPUs are never given to guests.
 	Housekeeping topology.CPUSet
 	Policy       policy.Policy
 	// Pace limits copying, in bytes a second.
@@ -63,8 +63,8 @@ func (e *URIError) Error() string { return fmt.Sprintf("libvirt URI %q %v", e.UR
 // Unwrap returns the reason.
 func (e *URIError) Unwrap() error { return e.Err }
 
-// Open joins the drivers. It connects to nothing yet: libvirt is dialled when
-// it is first asked. The error is a *URIError for an unusable URI.
+// Open joins the drivers. It does not connect yet: the first query connects to
+// libvirt. The error is a *URIError for an unusable URI.
 func Open(o Options) (*Host, error) {
 	uri := cmp.Or(o.URI, libvirt.DefaultURI())
 	if err := libvirt.CheckLocal(uri); err != nil {
@@ -98,8 +98,8 @@ func Open(o Options) (*Host, error) {
 // Close closes the connections to libvirt.
 func (h *Host) Close() { h.qemu.Close() }
 
-// alive reports whether the holder of a claim runs. Claims are held by
-// processes of the running kernel, wherever guests are read from.
+// alive reports whether the holder of a claim is running. Processes of the
+// running kernel hold claims, wherever guests are read from.
 func alive(p claim.Process) bool { return linux.Live.Alive(p.PID, p.StartTicks) }
 
 // thisProcess identifies the running program as a holder of claims.
@@ -107,7 +107,7 @@ func thisProcess() (claim.Process, error) {
 	pid := os.Getpid()
 	ticks, err := linux.Live.StartTicks(pid)
 	if err != nil {
-		return claim.Process{}, fmt.Errorf("reading our own start time: %w; is /proc mounted?", err)
+		return claim.Process{}, fmt.Errorf("reading our own start time: %w; check that /proc is mounted", err)
 	}
 	return claim.Process{PID: pid, StartTicks: ticks}, nil
 }

@@ -40,7 +40,7 @@ func open(t *testing.T, o local.Options) *local.Host {
 	return h
 }
 
-// The kernel's files are those of a recorded machine, and the VMs those of the
+// The kernel's files are those of a recorded machine; the VMs are those of the
 // hypervisor that libvirt simulates inside its library.
 func TestOpen_ReadsTheKernelBelowRootAndTheVMsOfTheURI(t *testing.T) {
 	h := open(t, local.Options{
@@ -86,7 +86,7 @@ func TestOpen_HoldsClaimsAsThisProcess(t *testing.T) {
 	other := h.Self
 	other.StartTicks++
 	if h.Ledger.Alive(other) {
-		t.Error("a process that reused our number is taken for us")
+		t.Error("a process that reused our number passes for us")
 	}
 }
 

@@ -1,7 +1,7 @@
 // Package lock takes locks on files (flock(2)) that other users of the host
-// cannot take. An flock needs no more than a descriptor for reading, so a lock
-// file that everybody can read is a lock that everybody can hold: files are
-// for their owner only, and so are the folders that Numavisor makes.
+// cannot take. An flock needs only a descriptor for reading, so any user who
+// can read a lock file can take its lock: files belong to their owner only, and
+// so do the folders that Numavisor makes.
 package lock
 
 import (
@@ -23,18 +23,18 @@ import (
 // ErrTaken means that another process holds the lock.
 var ErrTaken = errors.New("another process holds the lock")
 
-// TakenError is ErrTaken with the lock's file and what is known of its holder.
+// TakenError is ErrTaken with the lock's file and its holder, as far as known.
 type TakenError struct {
 	Path   string
 	Holder string        // "process 4711 (numavisor)"; "another process" where the kernel does not say
-	Waited time.Duration // 0: not at all
+	Waited time.Duration // 0: the caller did not wait
 }
 
 func (e *TakenError) Error() string {
 	if e.Waited == 0 {
 		return fmt.Sprintf("%s holds the lock %s", e.Holder, e.Path)
 	}
-	return fmt.Sprintf("%s still holds the lock %s after %v; see what it does, or end it", e.Holder, e.Path,
+	return fmt.Sprintf("%s still holds the lock %s after %v; wait for that process, or end it", e.Holder, e.Path,
 		e.Waited.Round(time.Millisecond))
 }
 
@@ -42,12 +42,12 @@ func (e *TakenError) Error() string {
 func (e *TakenError) Unwrap() error { return ErrTaken }
 
 // retry is the time between two attempts: flock(2) has no deadline. It is short
-// so that one who waits also gets a lock that others take again at once.
+// so that a waiter also gets a lock that others release and take again at once.
 const retry = time.Millisecond
 
-// Exclusive takes the lock of a file, which is created if it is missing. It
-// waits until ctx ends; the error is then a TakenError and ctx.Err(). Close what
-// is returned to release the lock.
+// Exclusive takes the lock of a file, which it creates if it is missing. It
+// waits until ctx ends; the error is then a TakenError and ctx.Err(). Close the
+// result to release the lock.
 func Exclusive(ctx context.Context, path string) (io.Closer, error) {
 	if err := restrict(path); err != nil {
 		return nil, err
@@ -92,9 +92,9 @@ func wait(
 	return nil, fmt.Errorf("locking %s: %w", f.Path(), err)
 }
 
-// restrict takes the permissions of others away from a lock file that an older
-// version created for all to read. A file of another user is refused: that
-// user could hold the lock for ever.
+// restrict removes the permissions of others from a lock file that an older
+// version created readable for all. It refuses a file of another user: that
+// user could hold the lock forever.
 func restrict(path string) error {
 	err := ownerOnly(path, unix.S_IFREG)
 	if errors.Is(err, os.ErrNotExist) {
@@ -103,9 +103,10 @@ func restrict(path string) error {
 	return err
 }
 
-// Folder creates a folder, and those above it, for its owner only. A folder
-// called "numavisor" that is there is restricted to its owner: it is Numavisor's
-// alone. Any other may serve others as well, and its permissions stay.
+// Folder creates a folder, and those above it, for its owner only. It restricts
+// an existing folder called "numavisor" to its owner: only Numavisor uses it.
+// It leaves the permissions of any other existing folder alone, which may serve
+// others as well.
 func Folder(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err
@@ -126,7 +127,8 @@ func Files(paths ...string) error {
 }
 
 // ownerOnly removes the permissions of group and others from a file of this
-// user. It follows no symbolic link: the link's target is not ours to change.
+// user. It follows no symbolic link: the link's target does not belong to
+// Numavisor.
 func ownerOnly(path string, kind uint32) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) {
@@ -142,9 +144,9 @@ func ownerOnly(path string, kind uint32) error {
 	}
 	switch {
 	case found.Mode&unix.S_IFMT != kind:
-		return fmt.Errorf("%s is of another kind than expected (mode %#o); remove it", path, found.Mode)
+		return fmt.Errorf("%s is of an unexpected kind (mode %#o); remove it", path, found.Mode)
 	case int(found.Uid) != os.Geteuid():
-		return fmt.Errorf("%s belongs to user %d, not to user %d who runs this; remove it, or choose another folder",
+		return fmt.Errorf("%s belongs to user %d, but user %d runs this program; remove it, or choose another folder",
 			path, found.Uid, os.Geteuid())
 	case found.Mode&0o077 == 0:
 		return nil
@@ -181,7 +183,8 @@ func holder(path string) string {
 	return unknown
 }
 
-// named gives a process with its command's name, which any user may have chosen.
+// named returns a process with its command's name, which any user may have
+// chosen.
 func named(pid int) string {
 	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	if err != nil {

@@ -39,7 +39,7 @@ func TestExclusive_GivesUpWithItsContext(t *testing.T) {
 }
 
 // A lock file that an older version made readable for all is restricted, and a
-// new one is its owner's from the beginning, whatever the umask.
+// new one belongs to its owner only from the start, whatever the umask.
 func TestLockFile_IsItsOwnersOnly(t *testing.T) {
 	folder := t.TempDir()
 	old := filepath.Join(folder, "old")
@@ -58,7 +58,8 @@ func TestLockFile_IsItsOwnersOnly(t *testing.T) {
 	}
 }
 
-// Symbolic links in place of a lock, and the files they point to, are left alone.
+// Symbolic links in place of a lock, and the files they point to, are left
+// alone.
 func TestExclusive_FollowsNoSymbolicLink(t *testing.T) {
 	folder := t.TempDir()
 	target, link := filepath.Join(folder, "target"), filepath.Join(folder, "lock")
@@ -69,18 +70,18 @@ func TestExclusive_FollowsNoSymbolicLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := lock.Exclusive(t.Context(), link); err == nil {
-		t.Error("a symbolic link was taken for a lock")
+		t.Error("a symbolic link was accepted as a lock")
 	}
 	if _, err := lock.Shared(t.Context(), link); err == nil {
-		t.Error("a symbolic link was taken for a shared lock")
+		t.Error("a symbolic link was accepted as a shared lock")
 	}
 	if mode := modeOf(t, target); mode != 0o644 {
 		t.Errorf("the link's target has mode %o now; wanted 644", mode)
 	}
 }
 
-// Only a folder of the name numavisor is ours to restrict: with
-// --socket /run/nv.sock the folder is /run.
+// Only a folder of the name numavisor belongs to Numavisor: with --socket
+// /run/nv.sock the folder is /run.
 func TestFolder_RestrictsOnlyNumavisorsOwn(t *testing.T) {
 	above := t.TempDir()
 	for name, want := range map[string]os.FileMode{"numavisor": 0o700, "run": 0o755} {

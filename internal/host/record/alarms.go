@@ -20,30 +20,31 @@ import (
 const (
 	alarmsFile    = "alarms.json"
 	alarmsVersion = 1
-	// Alarms that are over are kept for a month, and so many at most: some
-	// hundred bytes each, the file is written whole.
+	// Limits for cleared alarms: a month, and a number. An alarm takes some
+	// hundred bytes, and the file is always written as a whole.
 	mostCleared = 1000
 	longCleared = 30 * 24 * time.Hour
-	// maxAlarmsBytes bounds what is read: ten times what the above can come to.
+	// maxAlarmsBytes limits how much is read: ten times the largest file within
+	// the limits above.
 	maxAlarmsBytes = 64 << 20
 )
 
-// AlarmsEvery is how often a daemon saves its alarms at least, changed or not:
-// by the time of the last save, readers tell a daemon that watches from one
-// that is down.
+// AlarmsEvery is the longest time between two saves of a running daemon, even
+// without a change: by the time of the last save, readers distinguish a running
+// daemon from one that is down.
 const AlarmsEvery = 30 * time.Second
 
-// Alarms are those of a host: the state of judging, which has those that last,
-// and those that are over.
+// Alarms are the alarms of a host: the state of the judgement, with the active
+// alarms, and the cleared ones.
 type Alarms struct {
-	// Written is when a daemon last saved them.
+	// Written is the time of the last save.
 	Written time.Time   `json:"written"`
 	State   alarm.State `json:"state"`
-	// Cleared are those that are over, the latest to end last.
+	// Cleared are the cleared alarms, the latest to clear last.
 	Cleared []alarm.Alarm `json:"cleared,omitempty"`
 }
 
-// alarmsDocument is Alarms as they are in the file.
+// alarmsDocument is the form of Alarms in the file.
 type alarmsDocument struct {
 	Kind    string `json:"kind"`
 	Version int    `json:"version"`
@@ -52,9 +53,9 @@ type alarmsDocument struct {
 
 const alarmsKind = "numavisor alarms"
 
-// Keep takes over from the changes of a judgement what is over now, and drops
-// what was cleared too long before now.
-func (a *Alarms) Keep(changes []alarm.Alarm, now time.Time) {
+// Retain adds the alarms that a judgement cleared, and drops those that were
+// cleared too long before now.
+func (a *Alarms) Retain(changes []alarm.Alarm, now time.Time) {
 	for _, c := range changes {
 		if !c.Active() {
 			a.Cleared = append(a.Cleared, c)
@@ -64,26 +65,27 @@ func (a *Alarms) Keep(changes []alarm.Alarm, now time.Time) {
 	a.Cleared = a.Cleared[max(len(a.Cleared)-mostCleared, 0):]
 }
 
-// UnreadableError says that the file of alarms is not one, or is damaged.
+// UnreadableError says that the file of alarms is damaged, or is another kind
+// of file.
 type UnreadableError struct {
 	Path string
-	// SetAside is the name that it has now; empty: it was left alone.
+	// SetAside is the file's new name; empty: the file was left alone.
 	SetAside string
 	Err      error
 }
 
 func (e *UnreadableError) Error() string {
 	if e.SetAside == "" {
-		return fmt.Sprintf("reading alarms from %s: %v; the daemon sets it aside at its next start", e.Path, e.Err)
+		return fmt.Sprintf("reading alarms from %s: %v; the daemon renames the file at its next start", e.Path, e.Err)
 	}
-	return fmt.Sprintf("reading alarms from %s: %v; it is kept as %s, and alarms begin anew", e.Path, e.Err, e.SetAside)
+	return fmt.Sprintf("reading alarms from %s: %v; the file is now %s, and the daemon starts without alarms", e.Path, e.Err, e.SetAside)
 }
 
 func (e *UnreadableError) Unwrap() error { return e.Err }
 
 // ReadAlarms reads the alarms in a folder and changes nothing. The error is
-// fs.ErrNotExist where no daemon has saved any, and an UnreadableError where
-// the file is no such file.
+// fs.ErrNotExist if no daemon has saved any, and an UnreadableError if the file
+// is not a file of alarms.
 func ReadAlarms(folder string) (Alarms, error) {
 	path := filepath.Join(folder, alarmsFile)
 	data, err := readBounded(path)
@@ -100,9 +102,9 @@ func ReadAlarms(folder string) (Alarms, error) {
 	return a, nil
 }
 
-// LoadAlarms reads the alarms that a daemon starts from: none where there is no
-// file. One that is not readable is set aside under another name; then the
-// error is an UnreadableError that says so, and the daemon may go on.
+// LoadAlarms reads the alarms that a daemon starts with: none if there is no
+// file. It renames an unreadable file; the error is then an UnreadableError
+// that says so, and the daemon may go on.
 func LoadAlarms(folder string) (Alarms, error) {
 	a, err := ReadAlarms(folder)
 	var bad *UnreadableError
@@ -112,22 +114,23 @@ func LoadAlarms(folder string) (Alarms, error) {
 	case errors.As(err, &bad):
 		aside, moved := setAside(bad.Path)
 		if moved != nil {
-			return Alarms{}, fmt.Errorf("%w; setting it aside failed: %w", err, moved)
+			return Alarms{}, fmt.Errorf("%w; renaming it failed: %w", err, moved)
 		}
 		bad.SetAside = aside
 	}
 	return a, err
 }
 
-// SaveAlarms writes the alarms to a folder, which is made if it is not there.
-// Whenever it is interrupted, the file has either these or those before.
+// SaveAlarms writes the alarms to a folder, which it creates if it is missing.
+// If it is interrupted, the file contains either the new or the previous
+// alarms.
 func SaveAlarms(folder string, a Alarms) error {
 	data, err := json.Marshal(alarmsDocument{alarmsKind, alarmsVersion, a})
 	if err == nil {
 		err = replaceWhole(filepath.Join(folder, alarmsFile), append(data, '\n'))
 	}
 	if err != nil {
-		return fmt.Errorf("saving alarms: %w; make sure that %s can be written and has room, or choose another folder",
+		return fmt.Errorf("saving alarms: %w; make sure that %s is writable and has free space, or choose another folder",
 			err, folder)
 	}
 	return nil
@@ -136,13 +139,13 @@ func SaveAlarms(folder string, a Alarms) error {
 func parseAlarms(data []byte) (Alarms, error) {
 	var d alarmsDocument
 	if err := json.Unmarshal(data, &d); err != nil {
-		return Alarms{}, fmt.Errorf("%d bytes that are no whole JSON document: %w", len(data), err)
+		return Alarms{}, fmt.Errorf("%d bytes that are not a complete JSON document: %w", len(data), err)
 	}
 	if d.Kind != alarmsKind {
-		return Alarms{}, fmt.Errorf("its kind is %q, not %q", d.Kind, alarmsKind)
+		return Alarms{}, fmt.Errorf("its kind is %q instead of %q", d.Kind, alarmsKind)
 	}
 	if d.Version != alarmsVersion {
-		return Alarms{}, fmt.Errorf("it has version %d, this program knows version %d", d.Version, alarmsVersion)
+		return Alarms{}, fmt.Errorf("it has version %d; this program supports version %d", d.Version, alarmsVersion)
 	}
 	return d.Alarms, nil
 }
@@ -156,11 +159,11 @@ func readBounded(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxAlarmsBytes))
 }
 
-// setAside gives a file a name that nothing has, and returns it.
+// setAside gives a file an unused name, and returns it.
 func setAside(path string) (string, error) {
 	for i := 1; ; i++ {
 		aside := fmt.Sprintf("%s.unreadable-%d", path, i)
-		// A link, unlike a rename, never replaces what is there.
+		// A link, unlike a rename, never replaces an existing file.
 		err := os.Link(path, aside)
 		if errors.Is(err, fs.ErrExist) {
 			continue
@@ -172,14 +175,15 @@ func setAside(path string) (string, error) {
 	}
 }
 
-// replaceWhole writes a file such that its name always has a whole one, on the
-// disk as well. Readers are its owner's programs only.
+// replaceWhole writes a file such that its name always has complete content, on
+// the disk as well. Only its owner's programs may read it.
 func replaceWhole(path string, data []byte) error {
 	folder := filepath.Dir(path)
 	if err := lock.Folder(folder); err != nil {
 		return err
 	}
-	// The temporary file is beside the final one: a rename does not cross file systems.
+	// The temporary file is in the same folder as the final one: a rename does
+	// not cross file systems.
 	if err := renameio.WriteFile(path, data, 0o600, renameio.WithTempDir(folder),
 		renameio.WithStaticPermissions(0o600)); err != nil {
 		return err
@@ -187,7 +191,7 @@ func replaceWhole(path string, data []byte) error {
 	return syncFolder(folder)
 }
 
-// syncFolder has the names of files in a folder outlast a crash of the host.
+// syncFolder makes the names of files in a folder survive a crash of the host.
 func syncFolder(path string) error {
 	folder, err := os.Open(path)
 	if err != nil {

@@ -44,7 +44,7 @@ func someAlarms() Alarms {
 	}
 }
 
-func TestAlarmsOutliveARestart(t *testing.T) {
+func TestAlarms_SurviveARestart(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "lib", "numavisor")
 	if a, err := LoadAlarms(folder); err != nil || !cmp.Equal(a, Alarms{}) {
 		t.Errorf("the first start has %+v, %v", a, err)
@@ -66,8 +66,8 @@ func TestAlarmsOutliveARestart(t *testing.T) {
 	}
 }
 
-// A write that was cut short anywhere, of the new file, harms nothing.
-func TestAnInterruptedSaveLeavesTheLastOne(t *testing.T) {
+// A write of the new file that is interrupted at any point harms nothing.
+func TestSaveAlarms_InterruptedLeavesTheLastOne(t *testing.T) {
 	folder := t.TempDir()
 	want := someAlarms()
 	if err := SaveAlarms(folder, want); err != nil {
@@ -95,7 +95,7 @@ func TestAnInterruptedSaveLeavesTheLastOne(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotOursIsSetAside(t *testing.T) {
+func TestLoadAlarms_SetsAsideOtherFiles(t *testing.T) {
 	saved := t.TempDir()
 	if err := SaveAlarms(saved, someAlarms()); err != nil {
 		t.Fatal(err)
@@ -105,15 +105,15 @@ func TestWhatIsNotOursIsSetAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	foreign := map[string]string{
-		"":                            "0 bytes that are no whole JSON document",
-		"\x00\x00\x00\x00":            "no whole JSON",
+		"":                            "0 bytes that are not a complete JSON document",
+		"\x00\x00\x00\x00":            "complete JSON",
 		"{}":                          `kind is ""`,
 		`{"kind":"else","version":1}`: `kind is "else"`,
-		strings.Replace(string(whole), `"version":1`, `"version":9`, 1): "version 9, this program knows version 1",
-		string(whole) + "{": "no whole JSON",
+		strings.Replace(string(whole), `"version":1`, `"version":9`, 1): "version 9; this program supports version 1",
+		string(whole) + "{": "complete JSON",
 	}
 	for cut := 1; cut < len(whole)-1; cut += 31 {
-		foreign[string(whole[:cut])] = "no whole JSON"
+		foreign[string(whole[:cut])] = "complete JSON"
 	}
 	folder := t.TempDir()
 	path := filepath.Join(folder, "alarms.json")
@@ -143,8 +143,8 @@ func TestWhatIsNotOursIsSetAside(t *testing.T) {
 	}
 }
 
-// What cannot be read is no damaged file, and is not touched.
-func TestAFileThatCannotBeReadStays(t *testing.T) {
+// A file that cannot be read is not a damaged file, and stays as it is.
+func TestLoadAlarms_LeavesAnUnreadableFile(t *testing.T) {
 	folder := t.TempDir()
 	if err := os.Mkdir(filepath.Join(folder, "alarms.json"), 0o755); err != nil {
 		t.Fatal(err)
@@ -158,22 +158,22 @@ func TestAFileThatCannotBeReadStays(t *testing.T) {
 	}
 }
 
-func TestOldAlarmsGo(t *testing.T) {
+func TestAlarms_RetainDropsOldOnes(t *testing.T) {
 	now := noon.AddDate(1, 0, 0)
 	cleared := func(ago time.Duration) alarm.Alarm {
 		return alarm.Alarm{Object: inventory.GuestRef(ago.String()), Cleared: now.Add(-ago)}
 	}
 	a := Alarms{Cleared: []alarm.Alarm{cleared(31 * 24 * time.Hour), cleared(29 * 24 * time.Hour)}}
-	a.Keep([]alarm.Alarm{{Object: inventory.GuestRef("lasts")}, cleared(0)}, now)
+	a.Retain([]alarm.Alarm{{Object: inventory.GuestRef("lasts")}, cleared(0)}, now)
 	if len(a.Cleared) != 2 || a.Cleared[0].Object != inventory.GuestRef((29*24*time.Hour).String()) ||
 		a.Cleared[1].Object != inventory.GuestRef("0s") {
 		t.Errorf("%+v", a.Cleared)
 	}
 	for i := range 1500 {
-		a.Keep([]alarm.Alarm{{Object: inventory.GuestRef(fmt.Sprint(i)), Cleared: now}}, now)
+		a.Retain([]alarm.Alarm{{Object: inventory.GuestRef(fmt.Sprint(i)), Cleared: now}}, now)
 	}
 	if len(a.Cleared) != 1000 || a.Cleared[0].Object != inventory.GuestRef("500") ||
 		a.Cleared[999].Object != inventory.GuestRef("1499") {
-		t.Errorf("%d are kept, from %s", len(a.Cleared), a.Cleared[0].Object)
+		t.Errorf("%d alarms remain, from %s", len(a.Cleared), a.Cleared[0].Object)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
-// A file of the journal that somebody made huge costs no more memory than a
-// large one, and its newest entries are read.
+// A huge file of the journal takes no more memory than a large one, and its
+// newest entries are read.
 func TestJournal_ReadsTheEndOfAHugeFile(t *testing.T) {
 	j := Journal{Folder: t.TempDir(), Most: 1 << 40}
 	path := filepath.Join(j.Folder, historyFile)
@@ -46,7 +46,7 @@ func TestJournal_DoesNotWaitForAFIFO(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := j.Read(Filter{}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
-		t.Errorf("%v; wanted that it is no regular file", err)
+		t.Errorf("%v; want that it is not a regular file", err)
 	}
 }
 

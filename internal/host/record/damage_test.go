@@ -12,9 +12,10 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
-// A pause and a setting that is to be given back hold until somebody ends them:
-// they are in the journal then, however much is written after them, and once.
-func TestRotationKeepsWhatHolds(t *testing.T) {
+// A pause, and a setting that is to be restored, stay in effect until an
+// operator or the daemon ends them: until then the journal contains them
+// exactly once, however many entries follow.
+func TestRotate_CarriesOverLastingEntries(t *testing.T) {
 	setting := func(i int, held bool) journal.Entry {
 		e := entry(i, journal.EffectSetting.Done(), fmt.Sprint("setting", i))
 		e.Effect, e.Setting = journal.EffectSetting, &journal.SettingChange{
@@ -45,19 +46,20 @@ func TestRotationKeepsWhatHolds(t *testing.T) {
 	for round := range 3 {
 		fill(2 + 100*round)
 		if count(j, paused) != 1 || count(j, changed) != 1 {
-			t.Fatalf("the pause is there %d times, the setting %d times", count(j, paused), count(j, changed))
+			t.Fatalf("the journal has the pause %d times, the setting %d times", count(j, paused), count(j, changed))
 		}
 	}
 	mustAppend(t, j, resumed, restored)
 	fill(600)
 	if all := mustRead(t, j, Filter{}); count(j, paused)+count(j, changed)+count(j, resumed)+count(j, restored) != 0 ||
 		len(all) > 60 {
-		t.Errorf("what is over is carried along: %+v", all)
+		t.Errorf("a finished entry was carried over: %+v", all)
 	}
 }
 
-// A move that is stopped and taken up for ever does not fill the journal with its steps.
-func TestRotationLeavesStepsBehind(t *testing.T) {
+// A move that is interrupted and resumed forever does not fill the journal with
+// its steps.
+func TestRotate_LeavesStepsBehind(t *testing.T) {
 	j := Journal{Folder: t.TempDir(), Most: 4000}
 	mustAppend(t, j, entry(0, journal.MoveBegan, "long", "a"))
 	for i := range 300 {
@@ -83,13 +85,13 @@ func TestRotationLeavesStepsBehind(t *testing.T) {
 	}
 }
 
-// sick is a file whose disk cannot read any more.
+// sick is a file on a disk that fails to read.
 type sick struct{ *os.File }
 
 func (sick) ReadAt([]byte, int64) (int, error) { return 0, errors.New("input/output error") }
 
-// Where it cannot be told how far the file is whole, nothing of it is cut off.
-func TestAFileThatCannotBeReadIsLeftWhole(t *testing.T) {
+// If the end of the complete part of the file is unknown, nothing is cut off.
+func TestExtend_LeavesAnUnreadableFile(t *testing.T) {
 	j := Journal{Folder: t.TempDir()}
 	mustAppend(t, j, entry(0, journal.MoveBegan, "m", "a"))
 	path := filepath.Join(j.Folder, historyFile)
@@ -103,16 +105,16 @@ func TestAFileThatCannotBeReadIsLeftWhole(t *testing.T) {
 	}
 	defer file.Close()
 	if err := extend(sick{file}, []byte("{}\n")); err == nil || !strings.Contains(err.Error(), "input/output") {
-		t.Errorf("adding to it: %v", err)
+		t.Errorf("appending to it: %v", err)
 	}
 	if after, err := os.ReadFile(path); err != nil || string(after) != string(before) {
-		t.Errorf("it had %q, now %q: %v", before, after, err)
+		t.Errorf("it contained %q, now %q: %v", before, after, err)
 	}
 }
 
-// Who reads while a file is put aside sees each entry: no move that has ended
-// seems cut short.
-func TestWhoReadsSeesNoGap(t *testing.T) {
+// A reader during rotation sees each entry: no completed move looks
+// interrupted.
+func TestRead_SeesEachEntryDuringRotation(t *testing.T) {
 	j := Journal{Folder: t.TempDir(), Most: 600}
 	var writer sync.WaitGroup
 	ended := make(chan struct{})

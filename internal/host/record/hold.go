@@ -11,14 +11,14 @@ import (
 
 const holdLock = "daemon.lock"
 
-// ErrHeld means that another daemon keeps its records in the folder.
-var ErrHeld = errors.New("another daemon keeps its records there")
+// ErrHeld means that another daemon uses the folder for its records.
+var ErrHeld = errors.New("another daemon uses this folder")
 
-// Hold makes this process the one daemon that keeps its records in a folder,
-// which is made if it is not there, until what it returns is closed or the
-// process ends, however it ends. The error is ErrHeld, and names the process,
-// where there is one already. Others may go on adding to the journal. Records
-// that users other than the owner could read are restricted to the owner.
+// Hold makes this process the only daemon that uses a folder for its records,
+// until its result is closed or the process ends in any way. It creates the
+// folder if it is missing. If another daemon uses it, the error is ErrHeld and
+// names that process. Other processes may still append to the journal. Hold
+// restricts records to their owner if other users could read them.
 func Hold(folder string) (io.Closer, error) {
 	if err := lock.Folder(folder); err != nil {
 		return nil, fmt.Errorf(
@@ -31,7 +31,7 @@ func Hold(folder string) (io.Closer, error) {
 			ErrHeld, err)
 	case err != nil:
 		return nil, fmt.Errorf(
-			"opening the lock of the records: %w; run as root, make room, or choose another folder with --records", err)
+			"opening the lock of the records: %w; run as root, free disk space, or choose another folder with --records", err)
 	}
 	paths := []string{filepath.Join(folder, alarmsFile), filepath.Join(folder, historyLock)}
 	for _, name := range historyFiles() {

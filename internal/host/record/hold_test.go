@@ -14,9 +14,9 @@ import (
 	"go.uber.org/goleak"
 )
 
-// One daemon a folder: the second is told who is there and what to do, and the
-// journal can be written by others meanwhile.
-func TestOneHoldsTheFolder(t *testing.T) {
+// One daemon a folder: the error of the second names the first and the remedy,
+// and other processes can still write the journal.
+func TestHold_OneDaemonPerFolder(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "made", "for it")
 	held, err := Hold(folder)
 	if err != nil {
@@ -28,7 +28,7 @@ func TestOneHoldsTheFolder(t *testing.T) {
 	}
 	for _, want := range []string{fmt.Sprintf("process %d ", os.Getpid()), folder, "--records"} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q does not tell %q", err, want)
+			t.Errorf("%q does not contain %q", err, want)
 		}
 	}
 	mustAppend(t, Journal{Folder: folder}, entry(0, journal.Started, ""))
@@ -43,12 +43,13 @@ func TestOneHoldsTheFolder(t *testing.T) {
 	}
 	again, err := Hold(folder)
 	if err != nil {
-		t.Fatalf("given up, and held still: %v", err)
+		t.Fatalf("the folder was released, but is still in use: %v", err)
 	}
 	again.Close()
 }
 
-// holderFolder has the test's program hold a folder and say so, until it is killed.
+// holderFolder is the environment variable that makes the test's program hold a
+// folder, and say so, until it is killed.
 const holderFolder = "NUMAVISOR_TEST_HOLDS"
 
 func TestMain(m *testing.M) {
@@ -63,7 +64,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func TestAKilledDaemonHoldsNothing(t *testing.T) {
+func TestHold_EndsWithTheProcess(t *testing.T) {
 	folder := t.TempDir()
 	for range 2 {
 		daemon := exec.Command("/proc/self/exe")
@@ -77,7 +78,7 @@ func TestAKilledDaemonHoldsNothing(t *testing.T) {
 		}
 		var said string
 		if _, err := fmt.Fscanln(out, &said); err != nil || said != "held" {
-			t.Errorf("it says %q: %v", said, err)
+			t.Errorf("its output is %q: %v", said, err)
 		}
 		if _, err := Hold(folder); !errors.Is(err, ErrHeld) ||
 			!strings.Contains(err.Error(), fmt.Sprintf("process %d ", daemon.Process.Pid)) {

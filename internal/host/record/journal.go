@@ -1,5 +1,3 @@
-// Package record keeps what must outlast the process: files that are whole
-// after kill -9, a full disk and a crash of the host.
 package record
 
 import (
@@ -23,7 +21,7 @@ import (
 // a line, and two older files. Several processes may write it at once.
 type Journal struct {
 	Folder string
-	// Most is the size from which on a file is put aside; 0 is 4 MiB.
+	// Most is the size from which a file is rotated; 0 is 4 MiB.
 	Most int64
 }
 
@@ -33,24 +31,24 @@ const (
 	defaultMost = 4 << 20
 )
 
-// Filter picks entries. The zero Filter picks all.
+// Filter selects entries. The zero Filter selects all.
 type Filter struct {
 	Guest string    // of this guest only
 	Since time.Time // not older
-	Last  int       // the newest so many; 0: all
+	Last  int       // only the newest; 0: all
 }
 
-// History is what was read.
+// History is the result of a reading.
 type History struct {
 	Entries []journal.Entry `json:"entries"` // oldest first
-	// Unreadable names lines that are no entries: "history.jsonl, line 7: ...".
-	// A line that a crash cut short at the end of a file is not among them.
+	// Unreadable names lines that are not entries: "history.jsonl, line 7:
+	// ...". It omits a line at the end of a file that a crash cut short.
 	Unreadable []string `json:"unreadable,omitempty"`
 }
 
-// Append adds an entry by one write and returns once it is on the disk. A line
-// that was cut short before (kill -9, full disk) is taken away first: whoever
-// wrote it was not told that it is kept.
+// Append adds an entry by one write and returns once it is on the disk. It
+// first removes a line that was cut short before (kill -9, full disk): the
+// writer of that line never got a success.
 func (j Journal) Append(e journal.Entry) error {
 	line, err := json.Marshal(e)
 	if err != nil {
@@ -64,7 +62,8 @@ func (j Journal) Append(e journal.Entry) error {
 	})
 }
 
-// changing runs what changes files while no other process reads or changes them.
+// changing runs a function that changes files while no other process reads or
+// changes them.
 func (j Journal) changing(change func() error) error {
 	if err := lock.Folder(j.Folder); err != nil {
 		return fmt.Errorf("creating the journal's folder: %w; run as root, or choose another folder", err)
@@ -72,9 +71,9 @@ func (j Journal) changing(change func() error) error {
 	return locked(j.path(historyLock), lock.Exclusive, change)
 }
 
-// reading runs what reads files while no other process changes them: else what
-// is put aside meanwhile might be in none of those that are read. Where nobody
-// has ever written here (a copy, too) there is no lock.
+// reading runs a function that reads files while no other process changes them:
+// otherwise a reader could miss a file that is rotated meanwhile. A folder into
+// which Numavisor has never written (such as a copy) has no lock.
 func (j Journal) reading(read func() error) error {
 	err := locked(j.path(historyLock), lock.Shared, read)
 	if errors.Is(err, errNoLock) {
@@ -83,14 +82,14 @@ func (j Journal) reading(read func() error) error {
 	return err
 }
 
-// lockWait limits the wait for the journal's lock: who holds it adds an entry
-// or reads a few MiB, and the daemon's loop stands still meanwhile.
+// lockWait limits the wait for the journal's lock: its holder adds an entry or
+// reads a few MiB, and the daemon's loop stands still meanwhile.
 const lockWait = 2 * time.Second
 
 // errNoLock means that the lock's file is missing.
 var errNoLock = errors.New("the journal has no lock")
 
-// locked runs do while this process has the lock of the journal.
+// locked runs do while this process holds the lock of the journal.
 func locked(path string, take func(context.Context, string) (io.Closer, error), do func() error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), lockWait)
 	defer cancel()
@@ -103,11 +102,11 @@ func locked(path string, take func(context.Context, string) (io.Closer, error), 
 	case err != nil:
 		return fmt.Errorf("waiting for the journal: %w", err)
 	}
-	defer func() { _ = held.Close() }() // also where do panics
+	defer func() { _ = held.Close() }() // also if do panics
 	return do()
 }
 
-// add appends whole lines.
+// add appends complete lines.
 func (j Journal) add(lines []byte) error {
 	path := j.path(historyFile)
 	_, missing := os.Stat(path)
@@ -125,7 +124,7 @@ func (j Journal) add(lines []byte) error {
 	return nil
 }
 
-// lineFile is what a file of lines must be able to do.
+// lineFile are the methods of a file of lines.
 type lineFile interface {
 	io.ReaderAt
 	io.WriterAt
@@ -134,9 +133,9 @@ type lineFile interface {
 	Sync() error
 }
 
-// extend writes whole lines after the last whole one. What could be written of
-// them is taken back if not all could. Where it cannot be told what is whole,
-// the file is left as it is.
+// extend writes complete lines after the last complete one. If it could not
+// write all of them, it removes the part that it wrote. If the end of the
+// complete lines is unknown, it leaves the file as it is.
 func extend(file lineFile, more []byte) error {
 	end, err := whole(file)
 	if err != nil {
@@ -151,7 +150,8 @@ func extend(file lineFile, more []byte) error {
 	return nil
 }
 
-// whole cuts off what follows the last whole line and returns where that ends.
+// whole cuts off everything after the last complete line and returns the end of
+// that line.
 func whole(file lineFile) (end int64, err error) {
 	info, err := file.Stat()
 	if err != nil {
@@ -183,7 +183,7 @@ func (j Journal) syncFolder() error {
 	return nil
 }
 
-// Read returns what was kept. That there is no journal yet is no error.
+// Read returns the entries of the journal. A missing journal is no error.
 func (j Journal) Read(f Filter) (History, error) {
 	var h History
 	err := j.reading(func() (err error) {
@@ -197,7 +197,7 @@ func (j Journal) Read(f Filter) (History, error) {
 	return h, err
 }
 
-// read reads all files; the journal is locked.
+// read reads all files; the caller holds the journal's lock.
 func (j Journal) read() (History, error) {
 	h := History{Entries: []journal.Entry{}}
 	seen := map[string]bool{}
@@ -211,18 +211,19 @@ func (j Journal) read() (History, error) {
 		}
 		if left > 0 {
 			h.Unreadable = append(h.Unreadable,
-				fmt.Sprintf("%s: its first %d bytes: only the last %d are read", name, left, maxHistoryBytes))
+				fmt.Sprintf("%s: its first %d bytes are skipped; only the last %d are read", name, left, maxHistoryBytes))
 		}
 		h.parse(name, data, seen)
 	}
 	return h, nil
 }
 
-// maxHistoryBytes bounds what is read of a file: one is put aside at 4 MiB.
+// maxHistoryBytes limits how much of a file is read: a file is rotated at 4
+// MiB.
 const maxHistoryBytes = 64 << 20
 
 // newest reads the end of a file, from the beginning of a line on, and returns
-// how much before it was left out.
+// how many bytes before it were left out.
 func newest(path string) (data []byte, left int64, err error) {
 	file, size, err := lock.OpenRegular(path)
 	if err != nil {
@@ -237,7 +238,7 @@ func newest(path string) (data []byte, left int64, err error) {
 	return data, left, err
 }
 
-// Entries returns all that was kept, oldest first.
+// Entries returns all entries, oldest first.
 func (j Journal) Entries() ([]journal.Entry, error) {
 	h, err := j.Read(Filter{})
 	return h.Entries, err
@@ -247,13 +248,13 @@ func (f Filter) picks(e journal.Entry) bool {
 	return (f.Guest == "" || slices.Contains(e.Guests, f.Guest)) && !e.At.Before(f.Since)
 }
 
-// parse adds the entries of a file. Those that were carried along when a file
-// was put aside are in both files, and are read once.
+// parse adds the entries of a file. Entries that were carried over by a
+// rotation are in both files; parse adds them once.
 func (h *History) parse(name string, data []byte, seen map[string]bool) {
 	for n := 1; ; n++ {
 		line, rest, ended := bytes.Cut(data, []byte{'\n'})
 		if !ended {
-			return // cut short, or the end
+			return // cut short, or the end of the file
 		}
 		data = rest
 		var e journal.Entry

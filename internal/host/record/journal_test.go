@@ -50,10 +50,10 @@ func mustRead(t *testing.T, j Journal, f Filter) []journal.Entry {
 	return h.Entries
 }
 
-func TestJournalKeepsAndPicks(t *testing.T) {
+func TestJournal_StoresAndFilters(t *testing.T) {
 	j := Journal{Folder: filepath.Join(t.TempDir(), "made", "for it")}
 	if got := mustRead(t, j, Filter{}); len(got) != 0 {
-		t.Errorf("a journal that is not there yet has %v", got)
+		t.Errorf("a journal that does not exist yet has %v", got)
 	}
 	all := []journal.Entry{entry(0, journal.Started, ""), entry(1, journal.MoveBegan, "m", "a", "b"),
 		entry(2, journal.MoveDone, "m", "a", "b"), entry(3, journal.Drifted, "", "c")}
@@ -68,7 +68,7 @@ func TestJournalKeepsAndPicks(t *testing.T) {
 		{"since", Filter{Since: midday.Add(2 * time.Minute)}, all[2:]},
 		{"the newest", Filter{Last: 1}, all[3:]},
 		{"the newest of a guest", Filter{Guest: "a", Last: 1}, all[2:3]},
-		{"more than there are", Filter{Last: 9}, all},
+		{"more than exist", Filter{Last: 9}, all},
 	} {
 		if diff := cmp.Diff(c.want, mustRead(t, j, c.f)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
@@ -77,7 +77,7 @@ func TestJournalKeepsAndPicks(t *testing.T) {
 }
 
 // A crash may leave any part of the last line.
-func TestATornLineIsToleratedAndRepaired(t *testing.T) {
+func TestJournal_RepairsATornLine(t *testing.T) {
 	first, second, third := entry(0, journal.Started, ""), entry(1, journal.MoveBegan, "m",
 		"a"), entry(2, journal.MoveDone, "m", "a")
 	j := Journal{Folder: t.TempDir()}
@@ -102,7 +102,7 @@ func TestATornLineIsToleratedAndRepaired(t *testing.T) {
 	}
 }
 
-func TestUnreadableLinesAreNamed(t *testing.T) {
+func TestRead_NamesUnreadableLines(t *testing.T) {
 	j := Journal{Folder: t.TempDir()}
 	mustAppend(t, j, entry(0, journal.Started, ""))
 	file, err := os.OpenFile(filepath.Join(j.Folder, historyFile), os.O_APPEND|os.O_WRONLY, 0)
@@ -119,7 +119,7 @@ func TestUnreadableLinesAreNamed(t *testing.T) {
 	}
 }
 
-func TestErrorsNameTheFile(t *testing.T) {
+func TestJournal_ErrorsNameTheFile(t *testing.T) {
 	folder := t.TempDir()
 	if err := os.Mkdir(filepath.Join(folder, historyFile), 0o755); err != nil {
 		t.Fatal(err)
@@ -140,9 +140,9 @@ func TestErrorsNameTheFile(t *testing.T) {
 	}
 }
 
-// However often files are put aside: a move that has not ended is in the
-// journal once, whole, with what is known of it; disk use is bounded.
-func TestRotationKeepsUnfinishedMoves(t *testing.T) {
+// After any number of rotations a running move is in the journal exactly once,
+// complete, with all that is known of it; disk use is limited.
+func TestRotate_CarriesOverUnfinishedMoves(t *testing.T) {
 	j := Journal{Folder: t.TempDir(), Most: 2000}
 	began, undoing := entry(0, journal.MoveBegan, "long", "a"), entry(1, journal.MoveUndoing, "long", "a")
 	mustAppend(t, j, began, undoing)
@@ -161,7 +161,7 @@ func TestRotationKeepsUnfinishedMoves(t *testing.T) {
 	}
 	all := mustRead(t, j, Filter{})
 	if open := journal.CutShort(all); len(open) != 1 || open[0].ID != "long" {
-		t.Errorf("cut short: %v", open)
+		t.Errorf("unfinished: %v", open)
 	}
 	if newest := all[len(all)-1]; newest.ID != "short199" || len(all) < 15 {
 		t.Errorf("%d entries, the newest of %s", len(all), newest.ID)
@@ -183,15 +183,15 @@ func TestRotationKeepsUnfinishedMoves(t *testing.T) {
 	}
 	mustAppend(t, j, entry(999, journal.MoveUndone, "long", "a"))
 	if open := journal.CutShort(mustRead(t, j, Filter{})); len(open) > 0 {
-		t.Errorf("ended, yet cut short: %v", open)
+		t.Errorf("completed, but reported as unfinished: %v", open)
 	}
 }
 
-// A crash while a file is put aside: at whichever step, no entry of an
-// unfinished move is lost or there twice.
-func TestACrashWhileRotating(t *testing.T) {
+// A crash during rotation: at any step, no entry of an unfinished move is lost
+// or duplicated.
+func TestRotate_Crash(t *testing.T) {
 	began := entry(0, journal.MoveBegan, "m", "a")
-	for _, left := range []map[string]string{ // what each file was before: new, current, .1
+	for _, left := range []map[string]string{ // former name of each file: new, current, .1
 		{historyFile + ".new": historyFile, historyFile: historyFile},
 		{historyFile + ".new": historyFile, historyFile + ".1": historyFile},
 		{historyFile: historyFile, historyFile + ".1": historyFile},
@@ -219,7 +219,7 @@ func TestACrashWhileRotating(t *testing.T) {
 	}
 }
 
-func TestManyWritersLoseNothing(t *testing.T) {
+func TestAppend_ManyWriters(t *testing.T) {
 	j := Journal{Folder: t.TempDir(), Most: 1500}
 	var wg sync.WaitGroup
 	for w := range 4 {
@@ -237,8 +237,8 @@ func TestManyWritersLoseNothing(t *testing.T) {
 	}
 }
 
-// Whatever a file holds: it can be read, an entry can be added, and it is the
-// last one then; nothing that could be read is lost.
+// Whatever a file contains: it can be read, an entry can be appended and is
+// then the last one; no readable entry is lost.
 func FuzzHistory(f *testing.F) {
 	f.Add([]byte(`{"at":"2026-03-01T12:00:00Z","kind":"move-began","id":"m","what":"x"}` + "\n"))
 	f.Add([]byte("{}\n\n\x00\x00"))

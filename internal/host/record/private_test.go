@@ -13,8 +13,9 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
-// Records tell who did what to which VM, and whoever can open a lock can hold
-// it: what an older version made for all to read is restricted.
+// Records contain who did what to which VM, and any user who can open a lock
+// can take it: records that an older version made readable for all are
+// restricted.
 func TestRecords_AreTheirOwnersOnly(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "numavisor")
 	if err := os.Mkdir(folder, 0o755); err != nil {
@@ -31,14 +32,14 @@ func TestRecords_AreTheirOwnersOnly(t *testing.T) {
 	}
 	defer held.Close()
 	j := Journal{Folder: folder, Most: 100}
-	for range 3 { // a new file is begun on the way
+	for range 3 { // this starts a new file
 		mustAppend(t, j, entry(0, journal.Started, ""))
 	}
 	if err := SaveAlarms(folder, Alarms{}); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("the folder: %v, %v; wanted mode 700", info.Mode(), err)
+		t.Errorf("the folder: %v, %v; want mode 700", info.Mode(), err)
 	}
 	entries, err := os.ReadDir(folder)
 	if err != nil || len(entries) < 5 {
@@ -46,13 +47,14 @@ func TestRecords_AreTheirOwnersOnly(t *testing.T) {
 	}
 	for _, e := range entries {
 		if info, err := e.Info(); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v; wanted mode 600", e.Name(), info.Mode(), err)
+			t.Errorf("%s: %v, %v; want mode 600", e.Name(), info.Mode(), err)
 		}
 	}
 }
 
-// The daemon's loop writes the journal: a lock that is held for ever must not stop it.
-func TestJournal_DoesNotWaitForItsLockForEver(t *testing.T) {
+// The daemon's loop writes the journal: a lock that is never released must not
+// stop it.
+func TestJournal_LimitsTheWaitForItsLock(t *testing.T) {
 	folder := t.TempDir()
 	j := Journal{Folder: folder}
 	mustAppend(t, j, entry(0, journal.Started, ""))
@@ -73,7 +75,7 @@ func TestJournal_DoesNotWaitForItsLockForEver(t *testing.T) {
 		select {
 		case err := <-ended:
 			if !errors.Is(err, lock.ErrTaken) {
-				t.Errorf("%s: %v; wanted that the lock is taken", what, err)
+				t.Errorf("%s: %v; want ErrTaken", what, err)
 			}
 		case <-time.After(3 * lockWait):
 			t.Fatalf("%s still waits after %v", what, 3*lockWait)

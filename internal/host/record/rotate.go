@@ -13,7 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
-// old is how many files put aside are kept.
+// old is the number of rotated files.
 const old = 2
 
 // historyFiles lists the files of a journal, the oldest first.
@@ -25,10 +25,10 @@ func historyFiles() []string {
 	return append(names, historyFile)
 }
 
-// rotate puts the file aside once it is large. The next one begins with what
-// still holds (journal.Lasting), so that this is never lost with an old file. A
-// crash between any two of its steps loses nothing: until the oldest file goes,
-// all entries are in some file.
+// rotate renames the file once it is large. The next one begins with the
+// entries that are still in effect (journal.Lasting), so that these are never
+// lost with an old file. A crash between any two of its steps loses nothing:
+// until the oldest file is removed, all entries are in some file.
 func (j Journal) rotate() error {
 	most := j.Most
 	if most == 0 {
@@ -39,7 +39,7 @@ func (j Journal) rotate() error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("looking at the journal: %w", err)
+		return fmt.Errorf("checking the size of the journal: %w", err)
 	}
 	lines, err := j.lasting()
 	if err != nil {
@@ -48,25 +48,25 @@ func (j Journal) rotate() error {
 	next, err := renameio.NewPendingFile(j.path(historyFile), renameio.WithTempDir(j.Folder),
 		renameio.WithStaticPermissions(0o600))
 	if err != nil {
-		return fmt.Errorf("beginning a new file of the journal: %w", err)
+		return fmt.Errorf("starting a new file of the journal: %w", err)
 	}
-	defer func() { _ = next.Cleanup() }() // does nothing once it has its name
+	defer func() { _ = next.Cleanup() }() // does nothing once the file has its name
 	if _, err := next.Write(lines); err != nil {
-		return fmt.Errorf("beginning a new file of the journal: %w", err)
+		return fmt.Errorf("starting a new file of the journal: %w", err)
 	}
 	names := historyFiles()
 	for i := 1; i < len(names); i++ {
 		if err := os.Rename(j.path(names[i]), j.path(names[i-1])); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("putting a file of the journal aside: %w", err)
+			return fmt.Errorf("rotating a file of the journal: %w", err)
 		}
 	}
 	if err := next.CloseAtomicallyReplace(); err != nil {
-		return fmt.Errorf("beginning a new file of the journal: %w", err)
+		return fmt.Errorf("starting a new file of the journal: %w", err)
 	}
 	return j.syncFolder()
 }
 
-// lasting gives the lines of what still holds.
+// lasting returns the lines of the entries that are still in effect.
 func (j Journal) lasting() ([]byte, error) {
 	h, err := j.read()
 	if err != nil {
