@@ -10,18 +10,18 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-// Build says which program runs.
+// Build identifies the running program.
 type Build struct{ Version, Revision string }
 
 // Collector makes the metrics of a daemon at each scrape. It is safe for
-// concurrent use if status is.
+// concurrent use if its status function is.
 type Collector struct {
 	status func() (status.Status, error)
 	build  Build
 }
 
-// New returns the collector of what status tells. Where that fails, so does the
-// scrape.
+// New returns the collector for a status function. A scrape fails if that
+// function fails.
 func New(status func() (status.Status, error), build Build) *Collector {
 	return &Collector{status, build}
 }
@@ -33,7 +33,7 @@ func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends the metrics of the status now.
+// Collect sends the metrics of the current status.
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	s, err := c.status()
 	if err != nil {
@@ -56,8 +56,8 @@ type exposition struct {
 	sent map[string]bool
 }
 
-// send sends one value. The same series twice would cost the whole scrape:
-// the first counts. Label values that are not UTF-8 would, too.
+// send sends one value. A series sent twice would fail the whole scrape: the
+// first value counts. So would a label value that is not UTF-8.
 func (e *exposition) send(d *described, value float64, labels ...string) {
 	for i := range labels {
 		labels[i] = strings.ToValidUTF8(labels[i], "\uFFFD")

@@ -20,7 +20,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-var update = flag.Bool("update", false, "write the golden files and docs/metrics.md anew")
+var update = flag.Bool("update", false, "rewrite the golden files and docs/metrics.md")
 
 // registryOf has only the collector of a status; it refuses metrics that are
 // not described, or sent twice.
@@ -34,7 +34,7 @@ func registryOf(t testing.TB, s func() status.Status) *prometheus.Registry {
 	return r
 }
 
-// exposed is what a scrape gives.
+// exposed is the text of one scrape.
 func exposed(t testing.TB, s status.Status) string {
 	t.Helper()
 	return strings.ReplaceAll(scraped(t, registryOf(t, func() status.Status { return s })), runtime.Version(),
@@ -58,7 +58,7 @@ func scraped(t testing.TB, r *prometheus.Registry) string {
 	return text.String()
 }
 
-// whole is a status in which everything is that can be.
+// whole is a status with every field set.
 func whole() status.Status {
 	s := statustest.BusyHost(2, 11, 10)
 	some, full := 0.25, 0.05
@@ -113,8 +113,8 @@ func TestNamesFollowTheConventions(t *testing.T) {
 	}
 }
 
-// The golden exposition is the proof that each metric is given at all.
-func TestTheWholeStatusGivesEveryMetric(t *testing.T) {
+// The golden exposition proves that the collector sends each metric.
+func TestCollector_SendsEveryMetric(t *testing.T) {
 	text := exposed(t, whole())
 	for _, m := range metrics.All() {
 		if !strings.Contains(text, "# TYPE "+m.Name+" ") {
@@ -123,27 +123,27 @@ func TestTheWholeStatusGivesEveryMetric(t *testing.T) {
 	}
 }
 
-// A daemon that has not looked yet says so by leaving out what it does not
-// know, and never by zeros.
-func TestBeforeTheFirstSample(t *testing.T) {
+// Before its first sample a daemon leaves out what it does not know, and never
+// sends zeros instead.
+func TestCollector_BeforeTheFirstSample(t *testing.T) {
 	text := exposed(t, status.Status{Host: "h1", Started: statustest.Noon, Mode: "auto"})
 	for _, absent := range []string{"numavisor_sample_timestamp_seconds", "numavisor_plan_timestamp_seconds",
 		"numavisor_pressure_ratio", "numavisor_kernel_moved", "numavisor_node_", "numavisor_guest_"} {
 		if strings.Contains(text, absent) {
-			t.Errorf("%s is given:\n%s", absent, text)
+			t.Errorf("%s was sent:\n%s", absent, text)
 		}
 	}
 	for _, there := range []string{"numavisor_samples_total 0", `numavisor_host_mode{mode="auto"} 1`,
 		`numavisor_alarms{severity="critical"} 0`, "numavisor_start_time_seconds 1.7778"} {
 		if !strings.Contains(text, there) {
-			t.Errorf("%s is not given:\n%s", there, text)
+			t.Errorf("%s was not sent:\n%s", there, text)
 		}
 	}
 }
 
-// A daemon that does not answer is a scrape that fails, not one whose counters
-// are back at zero and whose alarms are over.
-func TestNoAnswerIsNoScrape(t *testing.T) {
+// A daemon that does not answer is a failed scrape, not one whose counters are
+// back at zero and whose alarms have cleared.
+func TestCollector_FailsTheScrapeWithoutAStatus(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(
 		metrics.New(func() (status.Status, error) { return status.Status{}, errors.New("the daemon has stopped") },
@@ -155,22 +155,22 @@ func TestNoAnswerIsNoScrape(t *testing.T) {
 	}
 }
 
-func TestGuestsThatAreGoneLeaveNoSeries(t *testing.T) {
+func TestCollector_EndedGuestsLeaveNoSeries(t *testing.T) {
 	s := statustest.BusyHost(8, 43, 0)
 	r := registryOf(t, func() status.Status { return s })
 	if text := scraped(t, r); !strings.Contains(text, `guest="db1"`) ||
 		!strings.Contains(text, `object="guest build7"`) {
-		t.Fatalf("the guests are not there:\n%s", text)
+		t.Fatalf("the guests are missing:\n%s", text)
 	}
 	s = statustest.BusyHost(8, 1, 2)
 	if text := scraped(t, r); strings.Contains(text, "db1") || strings.Contains(text, "build7") {
-		t.Errorf("guests that are gone are still there:\n%s", text)
+		t.Errorf("guests that have ended are still exposed:\n%s", text)
 	}
 }
 
-// That a host has no means to measure accesses is no fault of it, here as in
-// the daemon's own alarms: most hosts would have an alert for ever.
-func TestMeansThatAHostDoesNotHaveAreNoGaps(t *testing.T) {
+// A host without means to measure accesses is not faulty, here as in the
+// daemon's own alarms: most hosts would have a permanent alert.
+func TestCollector_MissingAccessSourcesAreNoGaps(t *testing.T) {
 	s := whole()
 	s.Sample.Gaps = []inventory.Gap{
 		{
@@ -186,8 +186,8 @@ func TestMeansThatAHostDoesNotHaveAreNoGaps(t *testing.T) {
 	}
 }
 
-// What comes twice or is no text must not cost the whole scrape.
-func TestOddStatusesAreScrapedWhole(t *testing.T) {
+// A duplicate or a value that is not text must not fail the whole scrape.
+func TestCollector_OddStatuses(t *testing.T) {
 	s := whole()
 	s.Guests = append(s.Guests, s.Guests[0])
 	s.Guests[2].Name, s.Sample.Guests[2].Name = "bad\xff\"\n", "bad\xff\"\n"
@@ -205,7 +205,7 @@ func TestOddStatusesAreScrapedWhole(t *testing.T) {
 	}
 }
 
-func TestClearedAlarmsAreNotGiven(t *testing.T) {
+func TestCollector_OmitsClearedAlarms(t *testing.T) {
 	s := whole()
 	s.Alarms[0].Cleared = s.Alarms[0].Last
 	text := exposed(t, s)
@@ -217,7 +217,7 @@ func TestClearedAlarmsAreNotGiven(t *testing.T) {
 }
 
 // The bound is that of the package comment.
-func TestSeriesAreBounded(t *testing.T) {
+func TestCollector_SeriesAreBounded(t *testing.T) {
 	for _, c := range []struct{ nodes, guests int }{{1, 0}, {2, 11}, {8, 200}, {64, 200}} {
 		s := statustest.BusyHost(c.nodes, c.guests, 0)
 		for i := range s.Sample.Guests { // the worst: memory of each guest on each node
@@ -232,7 +232,7 @@ func TestSeriesAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		if most := c.guests*(c.nodes+20) + 20*c.nodes + 2*len(s.Alarms) + 60; n > most {
-			t.Errorf("%d nodes, %d guests: %d series, at most %d are promised", c.nodes, c.guests, n, most)
+			t.Errorf("%d nodes, %d guests: %d series; the limit is %d", c.nodes, c.guests, n, most)
 		}
 	}
 	s := statustest.BusyHost(8, 200, 0)
@@ -245,11 +245,11 @@ func TestSeriesAreBounded(t *testing.T) {
 
 func BenchmarkScrape200Guests(b *testing.B) {
 	s := statustest.BusyHost(8, 200, 0)
-	r := prometheus.NewRegistry() // as the daemon has it
+	r := prometheus.NewRegistry() // as in the daemon
 	r.MustRegister(metrics.New(func() (status.Status, error) { return s, nil }, metrics.Build{Version: "1.2.3"}))
 	for b.Loop() {
 		if text := scraped(b, r); text == "" {
-			b.Fatal("nothing was scraped")
+			b.Fatal("the scrape was empty")
 		}
 	}
 }

@@ -23,15 +23,15 @@ import (
 	"github.com/numavisor/numavisor/internal/status/statustest"
 )
 
-// What ships beside the program must fit it: a dashboard of metrics that are
-// not there shows nothing, and an alert on one never fires.
+// The shipped dashboard and alerts must match the program: a panel of missing
+// metrics shows nothing, and an alert on one never fires.
 const (
 	dashboardFile = "../../../deploy/grafana/numavisor.json"
 	alertsFile    = "../../../deploy/prometheus/alerts.yaml"
 	docsFile      = "../../../docs/metrics.md"
 )
 
-// known gives each metric with its labels; Prometheus itself makes up.
+// known maps each metric to its labels; Prometheus itself makes up.
 func known() map[string]metrics.Metric {
 	all := map[string]metrics.Metric{"up": {Name: "up", Type: prometheus.GaugeValue}}
 	for _, m := range metrics.All() {
@@ -40,9 +40,9 @@ func known() map[string]metrics.Metric {
 	return all
 }
 
-// check parses an expression and holds every selector in it against the
-// metrics: name and labels are there, and only counters are rated. It returns
-// the names of the metrics and all of their labels.
+// check parses an expression and compares every selector in it with the
+// metrics: name and labels exist, and only counters are rated. It returns the
+// names of the metrics and all of their labels.
 func check(t *testing.T, where, expr string) (names, labelNames []string) {
 	t.Helper()
 	tree, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
@@ -93,7 +93,7 @@ func check(t *testing.T, where, expr string) (names, labelNames []string) {
 		}
 	}
 	if len(names) == 0 {
-		t.Errorf("%s: asks for no metric", where)
+		t.Errorf("%s: no metric in the expression", where)
 	}
 	return names, allowed
 }
@@ -133,7 +133,7 @@ var (
 	labelValues = regexp.MustCompile(`^label_values\((.+), (\w+)\)$`)
 )
 
-// resolved puts values in the place of the dashboard's variables.
+// resolved replaces the dashboard's variables by values.
 func resolved(t *testing.T, where, expr string, variables []string) string {
 	t.Helper()
 	return variable.ReplaceAllStringFunc(expr, func(v string) string {
@@ -148,7 +148,7 @@ func resolved(t *testing.T, where, expr string, variables []string) string {
 	})
 }
 
-func TestTheDashboardAsksForMetricsThatAreThere(t *testing.T) {
+func TestDashboard_UsesExistingMetrics(t *testing.T) {
 	d := readDashboard(t)
 	var variables, used []string
 	for _, v := range d.Templating.List {
@@ -184,22 +184,22 @@ func TestTheDashboardAsksForMetricsThatAreThere(t *testing.T) {
 	}
 	for _, m := range metrics.All() {
 		if !slices.Contains(used, m.Name) && !slices.Contains(notShown, m.Name) {
-			t.Errorf("%s: no panel shows it; if none shall, say so in this test", m.Name)
+			t.Errorf("%s: no panel shows it; if that is intended, add it to notShown", m.Name)
 		}
 	}
 }
 
-// notShown are metrics for other uses than the dashboard.
+// notShown are metrics for other purposes than the dashboard.
 var notShown = []string{
 	"numavisor_guest_cpus_throttled",
 	"numavisor_moves_in_progress_copied_bytes", "numavisor_moves_in_progress_bytes", // shown by guest, as progress
 	"numavisor_guest_advised", "numavisor_alarm", // for alerts and joins
-	// of interest when the daemon itself is searched
+	// for debugging the daemon itself
 	"numavisor_start_time_seconds", "numavisor_samples_total", "numavisor_plans_total",
 	"numavisor_plan_timestamp_seconds",
 }
 
-func TestTheDashboardIsWellFormed(t *testing.T) {
+func TestDashboard_IsWellFormed(t *testing.T) {
 	d := readDashboard(t)
 	if d.UID == "" || d.SchemaVersion < 42 {
 		t.Errorf("uid %q, schemaVersion %d", d.UID, d.SchemaVersion)
@@ -209,7 +209,7 @@ func TestTheDashboardIsWellFormed(t *testing.T) {
 	taken := map[[2]int]string{}
 	for _, p := range d.Panels {
 		if ids[p.ID] {
-			t.Errorf("panel %q: id %d is there twice", p.Title, p.ID)
+			t.Errorf("panel %q: id %d is used twice", p.Title, p.ID)
 		}
 		ids[p.ID] = true
 		if p.Type == "row" {
@@ -261,7 +261,7 @@ func readRules(t *testing.T) []rule {
 	return rules
 }
 
-// wantTemplate wants a text that Prometheus can fill in, with those of its
+// wantTemplate requires a text that Prometheus can expand, with the template
 // functions that the alerts use.
 func wantTemplate(t *testing.T, alert, text string) {
 	t.Helper()
@@ -280,38 +280,38 @@ func wantTemplate(t *testing.T, alert, text string) {
 
 var templateLabel = regexp.MustCompile(`\$labels\.(\w+)`)
 
-func TestAlertsAskForMetricsThatAreThereAndSayWhatToDo(t *testing.T) {
+func TestAlerts_UseExistingMetricsAndGiveARemedy(t *testing.T) {
 	seen := map[string]bool{}
 	for _, r := range readRules(t) {
 		if seen[r.Alert] || !strings.HasPrefix(r.Alert, "Numavisor") {
-			t.Errorf("alert %q: the name is there twice, or does not begin with Numavisor", r.Alert)
+			t.Errorf("alert %q: the name is used twice, or does not begin with Numavisor", r.Alert)
 		}
 		seen[r.Alert] = true
 		_, have := check(t, r.Alert, r.Expr)
 		if d, err := time.ParseDuration(r.For); err != nil || d < time.Minute {
-			t.Errorf("%s: for %q is no time, or too short to be no flicker", r.Alert, r.For)
+			t.Errorf("%s: for %q is no duration, or too short to prevent flapping", r.Alert, r.For)
 		}
 		if s := r.Labels["severity"]; s != "critical" && s != "warning" && s != "info" {
 			t.Errorf("%s: severity %q", r.Alert, s)
 		}
 		if r.Annotations["summary"] == "" || len(r.Annotations["description"]) < 80 {
-			t.Errorf("%s: it does not say what is wrong and what to do: %q", r.Alert, r.Annotations)
+			t.Errorf("%s: it must say what is wrong and what to do: %q", r.Alert, r.Annotations)
 		}
 		for _, text := range r.Annotations {
 			wantTemplate(t, r.Alert, text)
 			for _, l := range templateLabel.FindAllStringSubmatch(text, -1) {
 				if !slices.Contains(have, l[1]) {
-					t.Errorf("%s: it tells the label %q, which it does not have", r.Alert, l[1])
+					t.Errorf("%s: its text uses the label %q, which it does not have", r.Alert, l[1])
 				}
 			}
 		}
 	}
 	if len(seen) == 0 {
-		t.Error("there are no alerts")
+		t.Error("alerts.yaml has no alerts")
 	}
 }
 
-// asks gives the metrics of an alert.
+// asks returns the metrics of an alert.
 func asks(t *testing.T, alert string) []string {
 	t.Helper()
 	for _, r := range readRules(t) {
@@ -324,27 +324,27 @@ func asks(t *testing.T, alert string) []string {
 	return nil
 }
 
-// A daemon that hangs before its first sample gives no time of one: an alert on
+// A daemon that hangs before its first sample has no sample time: an alert on
 // that alone would never fire.
-func TestADaemonThatNeverTookASampleIsBlind(t *testing.T) {
+func TestAlerts_CoverADaemonWithoutASample(t *testing.T) {
 	text := exposed(t, status.Status{Host: "h1", Started: statustest.Noon, Mode: "auto"})
 	given := func(name string) bool { return strings.Contains(text, "\n"+name+" ") }
 	if names := asks(t, "NumavisorSourceUnreadable"); !slices.ContainsFunc(names, given) {
-		t.Errorf("before the first sample there is none of %v", names)
+		t.Errorf("before the first sample none of %v is exposed", names)
 	}
 }
 
-// Huge page pools are in use by being there: on a host that reserves most of
-// its memory for them, little of all memory is always free.
-func TestPoolsDoNotMakeANodeFull(t *testing.T) {
+// Huge page pools are in use because they exist: on a host that reserves most
+// of its memory for them, little of all memory is ever free.
+func TestAlerts_PoolsDoNotMakeANodeFull(t *testing.T) {
 	if names := asks(t, "NumavisorNodeMemoryFull"); !slices.Contains(names, "numavisor_node_hugepages_bytes") {
-		t.Errorf("it asks for %v, and not for the pools", names)
+		t.Errorf("it uses %v, but not the pools", names)
 	}
 }
 
-// The tables in the documentation are made from the collector's own list and
-// from the alerts.
-func TestMetricsAndAlertsAreDocumented(t *testing.T) {
+// The documentation's tables are generated from the collector's list and from
+// the alerts.
+func TestDocs_ListMetricsAndAlerts(t *testing.T) {
 	data, err := os.ReadFile(docsFile)
 	if err != nil {
 		t.Fatal(err)
@@ -362,14 +362,14 @@ func TestMetricsAndAlertsAreDocumented(t *testing.T) {
 	}
 }
 
-// between puts a text between the marks of that name.
+// between replaces the text between the marks of that name.
 func between(t *testing.T, text, name, content string) string {
 	t.Helper()
 	begin, end := "<!-- "+name+": made by 'go test ./internal/host/metrics -update' -->\n", "<!-- /"+name+" -->\n"
 	before, rest, ok1 := strings.Cut(text, begin)
 	_, after, ok2 := strings.Cut(rest, end)
 	if !ok1 || !ok2 {
-		t.Fatalf("%s: the marks of %s are not there", docsFile, name)
+		t.Fatalf("%s: the marks of %s are missing", docsFile, name)
 	}
 	return before + begin + content + end + after
 }

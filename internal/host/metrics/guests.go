@@ -8,7 +8,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// guests sends what is known of each guest, and what was measured of those that run.
+// guests sends the facts of each guest, and the measurements of running ones.
 func (e *exposition) guests(s *status.Status) {
 	degraded, stays, waits := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, x := range s.Degraded {
@@ -40,7 +40,7 @@ func (e *exposition) guests(s *status.Status) {
 	}
 }
 
-// measured sends what the last sample has of a guest.
+// measured sends the last sample of a guest.
 func (e *exposition) measured(t *topology.Topology, g *inventory.GuestSample) {
 	e.send(guestUsed, g.Load.CPU, g.Name)
 	e.send(guestWaited, g.Load.Wait, g.Name)

@@ -9,10 +9,10 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// bytesPerMB is what the sample's MB are.
+// bytesPerMB is the size of the sample's MB.
 const bytesPerMB = 1e6
 
-// host sends what is of the host as a whole.
+// host sends the metrics of the host as a whole.
 func (e *exposition) host(s *status.Status) {
 	for _, m := range []policy.Mode{policy.ModeOff, policy.ModeAdvise, policy.ModeAuto} {
 		e.send(hostMode, oneIf(s.Mode == m), string(m))
@@ -48,8 +48,8 @@ func (e *exposition) host(s *status.Status) {
 	}
 }
 
-// gaps counts what could not be seen; that a host has no means to measure
-// accesses is none.
+// gaps counts the gaps of the last sample, without those of access sources that
+// the host does not have.
 func gaps(all []inventory.Gap) (n int) {
 	for _, g := range all {
 		if g.Kind != inventory.AccessUnmeasured {
@@ -59,7 +59,7 @@ func gaps(all []inventory.Gap) (n int) {
 	return n
 }
 
-// nodes sends what the last sample has of each node.
+// nodes sends the last sample of each node.
 func (e *exposition) nodes(s *status.Status) {
 	for _, n := range s.Sample.Nodes {
 		id := nodeLabel(n.Node)

@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metric describes one metric: what docs/metrics.md says of it.
+// Metric describes one metric, as docs/metrics.md lists it.
 type Metric struct {
 	Name   string
 	Type   prometheus.ValueType // counter or gauge
@@ -18,67 +18,67 @@ const (
 	counter = prometheus.CounterValue
 )
 
-// All metrics, in the order of docs/metrics.md. CPUs as a unit are CPUs busy
-// on average over the window of the sample: 1.5 is one CPU and a half.
+// All metrics, in the order of docs/metrics.md. CPUs as a unit are CPUs busy on
+// average over the window of the sample: 1.5 is one and a half CPUs.
 var (
 	buildInfo = add("build_info", gauge, "1",
-		"The daemon's version; 1: contends with Numavisor, 0: expected here and left to itself.", "version", "revision",
+		"The daemon's version; always 1.", "version", "revision",
 		"goversion")
-	hostMode = add("host_mode", gauge, "1", "1 for the mode that balancing of this host is in, 0 for the other modes.",
+	hostMode = add("host_mode", gauge, "1", "1 for the balancing mode of this host, 0 for the other modes.",
 		"mode")
-	paused = add("paused", gauge, "0 or 1", "Whether an operator paused all moves.")
+	paused = add("paused", gauge, "0 or 1", "Whether an operator has paused all moves.")
 	held   = add("held", gauge, "0 or 1",
-		"Whether nothing moves in spite of the host's mode: paused, or outside the maintenance windows.")
+		"Whether no moves run in spite of the host's mode: paused, or outside the maintenance windows.")
 
-	nodeCPUs = add("node_cpus", gauge, "CPUs", "CPUs of the node that are online.", "node")
-	nodeUsed = add("node_cpus_used", gauge, "CPUs", "CPUs of the node that are in use, by whomever.", "node")
+	nodeCPUs = add("node_cpus", gauge, "CPUs", "Online CPUs of the node.", "node")
+	nodeUsed = add("node_cpus_used", gauge, "CPUs", "CPUs of the node that are in use by any program.", "node")
 	nodeWait = add("node_waiting_threads", gauge, "threads",
-		"Threads that are runnable on the node and wait for a CPU.", "node")
+		"Runnable threads that wait for a CPU of the node.", "node")
 	nodeMemory = add("node_memory_bytes", gauge, "bytes", "Memory of the node.", "node")
 	nodeFree   = add("node_memory_free_bytes", gauge, "bytes",
-		"Memory of the node that is free; page cache counts as used.", "node")
+		"Free memory of the node; page cache counts as used.", "node")
 	nodePool = add("node_hugepages_bytes", gauge, "bytes", "Huge page pool of the node, by size of the pages in bytes.",
 		"node", "size")
 	nodePoolFree = add("node_hugepages_free_bytes", gauge, "bytes",
 		"Free part of the huge page pool of the node, by size of the pages in bytes.", "node", "size")
 	nodeTraffic = add("node_memory_traffic_bytes_per_second", gauge, "bytes per second",
-		"Traffic to the node's memory; absent where nothing measures it.", "node")
+		"Traffic to the node's memory; absent if no source measures it.", "node")
 
 	guestInfo = add(
 		"guest_info",
 		gauge,
 		"1",
-		"A guest that the daemon knows; 1: contends with Numavisor, 0: expected here and left to itself. Mode is "+
-			"what may be done to it.",
+		"A VM that the daemon knows; always 1. Mode is its balancing "+
+			"mode.",
 		"guest",
 		"state",
 		"managed",
 		"mode",
 	)
-	guestVCPUs = add("guest_vcpus", gauge, "vCPUs", "vCPUs of the guest.", "guest")
-	guestSize  = add("guest_memory_size_bytes", gauge, "bytes", "Memory that the guest is configured "+
-		"with.", "guest")
-	guestUsed      = add("guest_cpus_used", gauge, "CPUs", "CPUs that the guest's vCPUs use.", "guest")
+	guestVCPUs = add("guest_vcpus", gauge, "vCPUs", "vCPUs of the VM.", "guest")
+	guestSize  = add("guest_memory_size_bytes", gauge, "bytes", "Configured memory of "+
+		"the VM.", "guest")
+	guestUsed      = add("guest_cpus_used", gauge, "CPUs", "CPUs that the VM's vCPUs use.", "guest")
 	guestThrottled = add("guest_cpus_throttled", gauge, "CPUs",
-		"CPUs that the guest's vCPUs would use more without their own quota of CPU time; not in guest_cpus_waited.",
+		"CPUs that the VM's vCPUs would use in addition without their own quota of CPU time; not in guest_cpus_waited.",
 		"guest")
 	guestWaited = add("guest_cpus_waited", gauge, "CPUs",
-		"CPUs that the guest's vCPUs would use more if they did not wait for them (steal).", "guest")
+		"CPUs that the VM's vCPUs would use in addition if they did not wait for them (steal).", "guest")
 	guestMemory = add("guest_memory_bytes", gauge, "bytes",
-		"Memory of the guest that lies on the node; nodes without any are left out.", "guest", "node")
+		"Memory of the VM on the node; nodes without any are omitted.", "guest", "node")
 	guestLocal = add(
 		"guest_local_memory_ratio",
 		gauge,
 		"0 to 1",
-		"Part of the guest's memory that is local to the vCPUs using it, by the CPU each ran on last; absent where "+
-			"that is not known.",
+		"Share of the VM's memory that is local to the vCPUs using it, by the CPU that each last ran on; absent if "+
+			"unknown.",
 		"guest",
 	)
 	guestRemote = add(
 		"guest_remote_access_ratio",
 		gauge,
 		"0 to 1",
-		"Part of the guest's accesses to memory that leaves the node of the CPU, and the source of the figure: "+
+		"Share of the VM's memory accesses that leave the node of the CPU, and the source of the figure: "+
 			"resctrl, pmu, lab access counter, or placement estimate.",
 		"guest",
 		"source",
@@ -87,77 +87,77 @@ var (
 		"guest_access_ratio",
 		gauge,
 		"0 to 1",
-		"Part of the guest's accesses by the distance class of the memory from the CPU: local, neighbour, remote; "+
-			"by the source that guest_remote_access_ratio names, an estimate included; absent where that is not known.",
+		"Share of the VM's accesses by the distance class of the memory from the CPU: local, neighbour, remote; "+
+			"from the source that guest_remote_access_ratio names, which may be an estimate; absent if unknown.",
 		"guest",
 		"class",
 	)
 	guestTraffic = add("guest_memory_traffic_bytes_per_second", gauge, "bytes per second",
-		"The guest's traffic to memory; absent where nothing measures it.", "guest")
+		"The VM's traffic to memory; absent if no source measures it.", "guest")
 	guestDrift = add("guest_drift_differences", gauge, "differences",
-		"In how many ways the guest differs from its intended placement.", "guest")
+		"Number of differences between the VM and its intended placement.", "guest")
 	guestDegraded = add(
 		"guest_degraded",
 		gauge,
 		"0 or 1",
-		"Whether the guest has a reason to move: it waits for CPUs, its accesses are slow, or its nodes' memory "+
-			"bandwidth is in use.",
+		"Whether the VM is degraded: it waits for CPUs, its accesses are slow, or its nodes' memory bandwidth is "+
+			"in use.",
 		"guest",
 	)
 	guestBlocked = add(
 		"guest_blocked",
 		gauge,
 		"0 or 1",
-		"Whether the last plan found no move for the guest that is allowed and pays, though it is degraded or would "+
-			"have to make room.",
+		"Whether the VM is blocked: the last plan found no allowed move that pays, though the VM is degraded or "+
+			"would have to make room for another.",
 		"guest",
 	)
 	guestInCooldown = add("guest_in_cooldown", gauge, "0 or 1",
-		"Whether balancing leaves the guest alone for now, because it was moved lately.", "guest")
-	guestAdvised = add("guest_advised", gauge, "0 or 1", "Whether a move of the guest waits for somebody to accept it.",
+		"Whether the VM is in its cooldown after a recent move.", "guest")
+	guestAdvised = add("guest_advised", gauge, "0 or 1", "Whether a recommended move of the VM waits for an operator to accept it.",
 		"guest")
 	guestMoving = add("guest_move_progress_ratio", gauge, "0 to 1",
-		"Part of the memory that is copied of the move in progress that the guest is part of; absent where none is.",
+		"Copied share of the memory to copy in the VM's current move; absent without a move.",
 		"guest", "kind")
 	guestMovePace = add("guest_move_bytes_per_second", gauge, "bytes per second",
-		"Pace of the move in progress that the guest is part of; absent where none is.", "guest", "kind")
+		"Copy rate of the VM's current move; absent without a move.", "guest", "kind")
 
 	pressure = add(
 		"pressure_ratio",
 		gauge,
 		"0 to 1",
-		"Part of the last 10 seconds in which some tasks, or all (full), waited for the resource; absent where the "+
-			"kernel does not tell.",
+		"Share of the last 10 seconds in which some tasks, or all (full), waited for the resource; absent if the "+
+			"kernel does not report it.",
 		"resource",
 		"scope",
 	)
 	kernelMoved = add("kernel_moved_bytes_per_second", gauge, "bytes per second",
-		"Memory that moves between nodes, whoever asked for it.")
+		"Memory that moves between nodes, for any reason.")
 	kernelFailed = add("kernel_move_failed_bytes_per_second", gauge, "bytes per second",
-		"Memory that was to move between nodes and did not, whoever asked for it.")
+		"Memory whose move between nodes failed, for any reason.")
 	kernelBalancing = add("kernel_balancing_moved_bytes_per_second", gauge, "bytes per second",
 		"Memory that the kernel's own NUMA balancing moves between nodes.")
 	accessSource = add(
 		"access_source",
 		gauge,
 		"1",
-		"A source of figures about accesses that is in use on this host; 1: contends with Numavisor, 0: expected "+
-			"here and left to itself.",
+		"A source of memory access figures in use on this host; always "+
+			"1.",
 		"source",
 	)
 	sampleGaps = add(
 		"sample_gaps",
 		gauge,
 		"gaps",
-		"How much the last sample could not see, sources of accesses that the host does not have left out "+
-			"(access_source tells those it has).",
+		"Number of gaps in the last sample, without missing sources of memory access figures "+
+			"(access_source lists the available ones).",
 	)
 	competitor = add(
 		"competitor",
 		gauge,
 		"1",
-		"Somebody else who moves pages or changes bindings on this host; 1: contends with Numavisor, 0: expected "+
-			"here and left to itself.",
+		"Another program or kernel feature that moves pages or changes bindings on this host; 1: contends with "+
+			"Numavisor, 0: expected here and left alone.",
 		"competitor",
 	)
 
@@ -165,45 +165,45 @@ var (
 		"moves_total",
 		counter,
 		"moves",
-		"Moves that ended, by result: done, partial, cancelled (undone because an operator wanted that), failed "+
-			"(those undone for another reason included).",
+		"Completed moves, by result: done, partial, cancelled (undone because an operator cancelled it), failed "+
+			"(includes moves undone for another reason).",
 		"result",
 	)
-	movedBytes = add("moved_bytes_total", counter, "bytes", "Memory that moves copied.")
-	repairs    = add("repairs_total", counter, "repairs", "Guests that had drifted and were bound again.")
+	movedBytes = add("moved_bytes_total", counter, "bytes", "Memory that moves have copied.")
+	repairs    = add("repairs_total", counter, "repairs", "VMs that had drifted and were bound again.")
 	moving     = add("moves_in_progress", gauge, "moves", "Moves in progress.")
 	movingDone = add("moves_in_progress_copied_bytes", gauge, "bytes", "Memory that the moves in progress have copied.")
 	movingAll  = add("moves_in_progress_bytes", gauge, "bytes",
-		"Memory that the moves in progress have to copy, that copied already included.")
-	advised = add("advised_moves", gauge, "moves", "Moves found worth making that wait for somebody to "+
+		"Memory that the moves in progress have to copy, including the part already copied.")
+	advised = add("advised_moves", gauge, "moves", "Recommended moves that wait for an operator to "+
 		"accept them.")
 	advisedSaving = add("advised_saved_cpus", gauge, "CPUs",
-		"CPU time no longer lost to far memory and to waiting if all advised moves were made.")
+		"CPU time that would no longer be lost to remote memory and to waiting if all recommended moves were made.")
 
-	alarms  = add("alarms", gauge, "alarms", "Alarms that last, by severity.", "severity")
+	alarms  = add("alarms", gauge, "alarms", "Active alarms, by severity.", "severity")
 	anAlarm = add(
 		"alarm",
 		gauge,
 		"1",
-		"An alarm that lasts; 1: contends with Numavisor, 0: expected here and left to itself. Object is \"node "+
+		"An active alarm; always 1. Object is \"node "+
 			"3\", \"guest web1\" or \"host\".",
 		"quantity",
 		"object",
 		"severity",
 	)
-	alarmSaw = add("alarm_value", gauge, "that of the quantity", "Latest value of the quantity of an alarm that lasts.",
+	alarmSaw = add("alarm_value", gauge, "that of the quantity", "Latest value of the quantity of an active alarm.",
 		"quantity", "object", "severity")
 
-	started    = add("start_time_seconds", gauge, "seconds since 1970", "When the daemon started.")
+	started    = add("start_time_seconds", gauge, "seconds since 1970", "Start time of the daemon.")
 	cpuSeconds = add("cpu_seconds_total", counter, "seconds", "CPU time that the daemon has used.")
-	residentB  = add("resident_memory_bytes", gauge, "bytes", "Memory that the daemon holds.")
-	samples    = add("samples_total", counter, "samples", "Samples that were taken.")
-	sampleAt   = add("sample_timestamp_seconds", gauge, "seconds since 1970", "When the last sample was taken.")
-	sampleCPU  = add("sample_cpu_seconds", gauge, "seconds", "CPU time that the last sample took.")
-	plans      = add("plans_total", counter, "plans", "Plans that were made.")
+	residentB  = add("resident_memory_bytes", gauge, "bytes", "Resident memory of the daemon.")
+	samples    = add("samples_total", counter, "samples", "Samples taken.")
+	sampleAt   = add("sample_timestamp_seconds", gauge, "seconds since 1970", "Time of the last sample.")
+	sampleCPU  = add("sample_cpu_seconds", gauge, "seconds", "CPU time of the last sample.")
+	plans      = add("plans_total", counter, "plans", "Plans made.")
 	planAt     = add("plan_timestamp_seconds", gauge, "seconds since 1970",
-		"When the last plan was made; absent before the first.")
-	planCPU = add("plan_cpu_seconds", gauge, "seconds", "CPU time that the last plan took.")
+		"Time of the last plan; absent before the first.")
+	planCPU = add("plan_cpu_seconds", gauge, "seconds", "CPU time of the last plan.")
 )
 
 // prefix begins every name.
@@ -224,7 +224,7 @@ func add(name string, kind prometheus.ValueType, unit, help string, labels ...st
 	return d
 }
 
-// All returns every metric that a Collector may give.
+// All returns every metric that a Collector may send.
 func All() []Metric {
 	list := make([]Metric, len(all))
 	for i, d := range all {

@@ -5,7 +5,7 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-// moves sends what was moved, moves and might move.
+// moves sends completed, current and recommended moves.
 func (e *exposition) moves(s *status.Status) {
 	e.send(moves, float64(s.Totals.MovesDone), "done")
 	e.send(moves, float64(s.Totals.MovesPart), "partial")
@@ -37,7 +37,7 @@ func (e *exposition) moves(s *status.Status) {
 	e.send(advisedSaving, saving)
 }
 
-// alarms sends the alarms that last.
+// alarms sends the active alarms.
 func (e *exposition) alarms(s *status.Status) {
 	count := map[alarm.Severity]int{}
 	for _, a := range s.Alarms {
@@ -53,7 +53,7 @@ func (e *exposition) alarms(s *status.Status) {
 	}
 }
 
-// daemon sends what the daemon does and takes itself.
+// daemon sends the daemon's own work and cost.
 func (e *exposition) daemon(s *status.Status) {
 	e.sendTime(started, s.Started)
 	e.send(cpuSeconds, s.Self.CPU.Seconds())
