@@ -3,12 +3,9 @@ package policy
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 )
 
@@ -151,37 +148,5 @@ func TestBalance_Open(t *testing.T) {
 		if got := b.Open(at(t, when)); got != want {
 			t.Errorf("open on %s: %v, want %v", when, got, want)
 		}
-	}
-}
-
-// The policy in the guide is one, with the defaults that it names.
-func TestGuide_PolicyNamesTheDefaults(t *testing.T) {
-	guide, err := os.ReadFile("../../docs/daemon.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, _ := strings.Cut(string(guide), "    balance:\n")
-	var lines []string
-	for line := range strings.Lines("    balance:\n" + text) {
-		if !strings.HasPrefix(line, "    ") {
-			break
-		}
-		lines = append(lines, strings.TrimPrefix(line, "    "))
-	}
-	p, err := Parse(strings.NewReader(strings.Join(lines, "")))
-	if err != nil {
-		t.Fatalf("%v in\n%s", err, strings.Join(lines, ""))
-	}
-	if p.Balance.Guests["batch7"] != ModeAuto || len(p.Balance.Windows) != 2 {
-		t.Errorf("%+v", p.Balance)
-	}
-	plain := Policy{}.WithDefaults()
-	b := p.WithDefaults().Balance
-	b.Guests, b.Windows = nil, nil
-	if diff := cmp.Diff(plain.Balance, b); diff != "" {
-		t.Errorf("the guide names other defaults (-default +guide):\n%s", diff)
-	}
-	if diff := cmp.Diff(plain.Movers, p.Movers); diff != "" {
-		t.Errorf("the guide names other defaults (-default +guide):\n%s", diff)
 	}
 }
