@@ -112,6 +112,7 @@ func TestLabRunsCommands(t *testing.T) {
 // endsLikeItsCommand wants exit statuses as a shell has them, whole output of
 // any size, and no wait for what a command leaves behind.
 func endsLikeItsCommand(t *testing.T, h *Host) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, c := range []struct {
@@ -147,6 +148,7 @@ func (failingWriter) Write([]byte) (int, error) { return 0, errWriter }
 
 // runsTwoAtATime starts two commands of which each waits for the other.
 func runsTwoAtATime(t *testing.T, h *Host) {
+	t.Helper()
 	var both sync.WaitGroup
 	for _, c := range []struct{ mine, others string }{{"a", "b"}, {"b", "a"}} {
 		both.Go(func() {
@@ -376,6 +378,7 @@ func TestLabScopeObeysFromInside(t *testing.T) {
 
 // switches goes through all modes, from the outside so that its time is the counter's, and ends with off.
 func switches(t *testing.T, h *Host, cpus string) {
+	t.Helper()
 	scope, err := h.Scope()
 	if err != nil {
 		t.Fatal(err)

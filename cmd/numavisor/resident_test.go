@@ -91,6 +91,7 @@ func (c crowd) host(t *testing.T) *fake.Host {
 
 // anHour runs the daemon, asks it for all that it shows, and prints what it had in memory.
 func anHour(t *testing.T, c crowd) {
+	t.Helper()
 	frugal()
 	runtime.MemProfileRate = 0 // as in a program that does not profile itself
 	qemu := libvirt.New("test:///default")
@@ -192,8 +193,8 @@ func (w *crowdWatcher) Sample() inventory.Sample {
 
 // write makes the files that the watcher reads.
 func (c crowd) write(t *testing.T) {
-	h := c.host(t)
 	t.Helper()
+	h := c.host(t)
 	for _, n := range h.Nodes().Nodes {
 		c.file(
 			t,
@@ -218,6 +219,7 @@ func (c crowd) write(t *testing.T) {
 }
 
 func (c crowd) writeGuest(t *testing.T, g inventory.Guest, home topology.NodeID) {
+	t.Helper()
 	group := fmt.Sprintf("machine/qemu-%d-%s.libvirt-qemu", g.PID, g.Name)
 	c.file(t, "0::/"+group+"/emulator\n", "proc", strconv.Itoa(g.PID), "cgroup")
 	for _, thread := range g.Seen.Threads {

@@ -27,6 +27,7 @@ func TestLabCreatesEveryBinding(t *testing.T) {
 }
 
 func (l *labHost) checkCreate(t *testing.T, name, cpu, memory string, cells int) {
+	t.Helper()
 	args := []string{"create", "--name", name, "--memory", "64M", "--cpu-binding", cpu, "--memory-binding", memory}
 	switch {
 	case cells > 1:

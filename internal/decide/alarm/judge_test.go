@@ -31,6 +31,7 @@ type scene struct {
 
 // newScene is one node of 4 CPUs and two guests at ease.
 func newScene(t *testing.T) *scene {
+	t.Helper()
 	return &scene{t: t, now: start, in: Input{
 		Sample: inventory.Sample{
 			Window: 2 * time.Second,
@@ -385,6 +386,7 @@ func BenchmarkJudgeAtEase(b *testing.B)  { benchmarkJudge(b, 0, 0) }
 func BenchmarkJudgeAllWait(b *testing.B) { benchmarkJudge(b, 1, 8+8+200) }
 
 func benchmarkJudge(b *testing.B, wait float64, alarms int) {
+	b.Helper()
 	in := Input{Sample: inventory.Sample{Window: time.Second}}
 	for n := range topology.NodeID(8) {
 		in.Sample.Nodes = append(

@@ -70,6 +70,7 @@ func TestManyNodesManyGuests(t *testing.T) {
 }
 
 func mustPlan(b *testing.B, h *inventory.Host) plan.Plan {
+	b.Helper()
 	round, err := Plan(Request{Host: h, Now: noon, Lasting: true})
 	if err != nil {
 		b.Fatal(err)

@@ -53,6 +53,7 @@ type world struct {
 }
 
 func (w *world) guest(t *testing.T, d *datadriven.TestData) (string, error) {
+	t.Helper()
 	v, err := guestOf(t, d)
 	if err != nil {
 		return "", err
@@ -62,6 +63,7 @@ func (w *world) guest(t *testing.T, d *datadriven.TestData) (string, error) {
 }
 
 func (w *world) balance(t *testing.T, d *datadriven.TestData) (string, error) {
+	t.Helper()
 	lasting := !d.HasArg("just-seen")
 	made, err := Plan(Request{Host: &w.Host, Policy: w.Policy, Past: w.past, Now: w.now, Lasting: lasting})
 	if err != nil {
@@ -74,6 +76,7 @@ func (w *world) balance(t *testing.T, d *datadriven.TestData) (string, error) {
 }
 
 func (w *world) load(t *testing.T, d *datadriven.TestData) (string, error) {
+	t.Helper()
 	g, err := w.NamedGuest(t, d)
 	if err != nil {
 		return "", err
@@ -86,6 +89,7 @@ func (w *world) load(t *testing.T, d *datadriven.TestData) (string, error) {
 }
 
 func (w *world) wait(t *testing.T, d *datadriven.TestData) (string, error) {
+	t.Helper()
 	var pause string
 	d.ScanArgs(t, "for", &pause)
 	length, err := time.ParseDuration(pause)
@@ -118,6 +122,7 @@ func (w *world) carryOut(*testing.T, *datadriven.TestData) (string, error) {
 
 // guestOf reads a guest's line.
 func guestOf(t *testing.T, d *datadriven.TestData) (vm, error) {
+	t.Helper()
 	var v vm
 	var memory string
 	d.ScanArgs(t, "name", &v.name)

@@ -42,11 +42,13 @@ import (
 //	status, stop
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		t.Helper()
 		if filepath.Ext(path) != ".txt" {
 			t.Fatalf("%s is no transcript", path)
 		}
 		w := newWorld(t)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			t.Helper()
 			w.t = t
 			w.out.Reset()
 			do, ok := commands[d.Cmd]

@@ -52,6 +52,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
+	t.Helper()
 	noon := time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC) // a Monday
 	return &world{t: t, began: noon, now: noon, guests: map[string]*vm{}}
 }

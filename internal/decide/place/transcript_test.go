@@ -45,6 +45,7 @@ func TestPlace_Transcripts(t *testing.T) {
 type world struct{ *transcripttest.World }
 
 func (w world) distance(t *testing.T, d *datadriven.TestData) (string, error) {
+	t.Helper()
 	var from, to, value int
 	d.ScanArgs(t, "from", &from)
 	d.ScanArgs(t, "to", &to)
@@ -63,6 +64,7 @@ func (w world) measured(_ *testing.T, d *datadriven.TestData) (string, error) {
 }
 
 func (w world) device(t *testing.T, d *datadriven.TestData) (string, error) {
+	t.Helper()
 	var address string
 	var node int
 	d.ScanArgs(t, "address", &address)
@@ -73,6 +75,7 @@ func (w world) device(t *testing.T, d *datadriven.TestData) (string, error) {
 }
 
 func (w world) free(t *testing.T, d *datadriven.TestData) (string, error) {
+	t.Helper()
 	var node int
 	var memory string
 	d.ScanArgs(t, "node", &node)
@@ -83,6 +86,7 @@ func (w world) free(t *testing.T, d *datadriven.TestData) (string, error) {
 }
 
 func (w world) delete(t *testing.T, d *datadriven.TestData) (string, error) {
+	t.Helper()
 	gone, err := w.NamedGuest(t, d)
 	if err != nil {
 		return "", err

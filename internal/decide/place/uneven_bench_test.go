@@ -94,6 +94,7 @@ func BenchmarkUneven(b *testing.B) {
 }
 
 func benchRequests(b *testing.B, requests []Request) {
+	b.Helper()
 	fastest := make([]time.Duration, len(requests))
 	steps := make([]int, len(requests))
 	proven := 0

@@ -38,6 +38,7 @@ type Command func(t *testing.T, d *datadriven.TestData) (string, error)
 func Play(t *testing.T, start func(*World) map[string]Command) {
 	t.Helper()
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
+		t.Helper()
 		var w World
 		var commands map[string]Command
 		host := func(_ *testing.T, d *datadriven.TestData) (string, error) {
@@ -51,6 +52,7 @@ func Play(t *testing.T, start func(*World) map[string]Command) {
 		}
 		commands = map[string]Command{"host": host, "policy": w.readPolicy}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			t.Helper()
 			do, ok := commands[d.Cmd]
 			if !ok {
 				d.Fatalf(t, "unknown command %q; the first command is host", d.Cmd)

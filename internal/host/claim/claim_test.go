@@ -17,6 +17,7 @@ import (
 )
 
 func ledger(t *testing.T, dead ...int) claim.Ledger {
+	t.Helper()
 	return claim.Ledger{Folder: t.TempDir(), Alive: func(p claim.Process) bool {
 		for _, d := range dead {
 			if p.PID == d {

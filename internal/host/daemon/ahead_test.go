@@ -28,6 +28,7 @@ func passes(d time.Duration) {
 // setting was is in the journal by then, and the next daemon gives it back.
 func TestWhatASettingWasIsKeptBeforeItIsChanged(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing, s.Took = "1", time.Minute })
 		w.busy("a", "1", "4-7")
 		w.start()
@@ -61,6 +62,7 @@ func TestWhatASettingWasIsKeptBeforeItIsChanged(t *testing.T) {
 // tried again once there may be room.
 func TestNoSettingIsChangedThatCannotBeKept(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		everyRival(w)
 		w.settings.Say(func(s *fake.Settings) { s.Kernel.NumadRunning = false })
 		w.busy("a", "1", "4-7")
@@ -91,6 +93,7 @@ func TestNoSettingIsChangedThatCannotBeKept(t *testing.T) {
 // given back, whatever others set in the meantime.
 func TestAChangeThatFailedIsNotGivenBack(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.settings.Say(
 			func(s *fake.Settings) { s.Kernel.NUMABalancing, s.Fails = "1", errors.New("read-only file system") })
 		w.busy("a", "1", "4-7")
@@ -116,6 +119,7 @@ func TestAChangeThatFailedIsNotGivenBack(t *testing.T) {
 func TestAChangeThatWasNeverMadeIsNotGivenBack(t *testing.T) {
 	for _, now := range []string{"1", "2"} {
 		within(t, square, auto("a"), func(t *testing.T, w *world) {
+			t.Helper()
 			err := record.Journal{
 				Folder: w.folder,
 			}.Append(
@@ -149,6 +153,7 @@ func TestAChangeThatWasNeverMadeIsNotGivenBack(t *testing.T) {
 // Whoever sets it while the daemon has it off keeps what they set.
 func TestWhatOthersSetSinceIsNotOverwritten(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "1" })
 		w.busy("a", "1", "4-7")
 		w.start()

@@ -16,6 +16,7 @@ func TestManyAskWhileGuestsAreMoved(t *testing.T) {
 	p := auto("a", "c")
 	p.Balance.Pace = 64 * mib
 	within(t, square, p, func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 1, 512*mib, "3", "0-1")
 		w.lies("c", 1, 512*mib, "3", "4-5")

@@ -46,6 +46,7 @@ func loopCost(b *testing.B, minutes int) (cpuSeconds float64) {
 	folder := b.TempDir()
 	done := make(chan float64, 1)
 	test := testing.InternalTest{Name: "loop", F: func(t *testing.T) {
+		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			h := fake.MustNew("nodes:8 cores:64 memory:256G")
 			sample := busyHost(t, h, 200)
@@ -84,6 +85,7 @@ func loopCost(b *testing.B, minutes int) (cpuSeconds float64) {
 }
 
 func processTime(t *testing.T) float64 {
+	t.Helper()
 	var used unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
 		t.Fatal(err)
@@ -93,6 +95,7 @@ func processTime(t *testing.T) float64 {
 
 // busyHost adds guests of four vCPUs, each with its memory on two nodes, and returns what eyes would see.
 func busyHost(t *testing.T, h *fake.Host, guests int) inventory.Sample {
+	t.Helper()
 	var s inventory.Sample
 	for i := range guests {
 		node := topology.NodeID(i % 8)

@@ -47,6 +47,7 @@ func TestACancelledMoveDidNotFail(t *testing.T) {
 	p := auto("a")
 	p.Balance.Pace = 16 * mib
 	within(t, square, p, func(t *testing.T, w *world) {
+		t.Helper()
 		cancels(t, w)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
@@ -69,6 +70,7 @@ func TestAStopWhileAMoveIsUndone(t *testing.T) {
 	p := auto("a")
 	p.Balance.Pace = 8 * mib
 	within(t, square, p, func(t *testing.T, w *world) {
+		t.Helper()
 		cancels(t, w)
 		time.Sleep(9 * time.Second)
 		synctest.Wait()
@@ -91,6 +93,7 @@ func TestAPauseWhileAMoveIsUndone(t *testing.T) {
 	p := auto("a")
 	p.Balance.Pace = 8 * mib
 	within(t, square, p, func(t *testing.T, w *world) {
+		t.Helper()
 		cancels(t, w)
 		defer w.end()
 		time.Sleep(9 * time.Second)
@@ -116,6 +119,7 @@ func TestAPauseWhileAMoveIsUndone(t *testing.T) {
 // What an operator cancels is undone to its end, though its window ends before.
 func TestAnUndoingOutlastsItsWindow(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.policy.Balance.Pace = 8 * mib
 		w.policy = openFor(t, w.policy, time.Now().Truncate(time.Minute))
 		cancels(t, w)

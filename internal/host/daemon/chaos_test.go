@@ -23,12 +23,16 @@ func TestEverythingSettles(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			p := auto("a", "c", "d")
 			p.Balance.Pace, p.Balance.Cooldown = 16*mib, policy.Duration(20*time.Second)
-			within(t, square, p, func(t *testing.T, w *world) { unrest(t, w, p, rand.New(rand.NewPCG(seed, 1))) })
+			within(t, square, p, func(t *testing.T, w *world) {
+				t.Helper()
+				unrest(t, w, p, rand.New(rand.NewPCG(seed, 1)))
+			})
 		})
 	}
 }
 
 func unrest(t *testing.T, w *world, p policy.Policy, r *rand.Rand) {
+	t.Helper()
 	w.roster = func() string {
 		w.rosterMu.Lock()
 		defer w.rosterMu.Unlock()
@@ -57,6 +61,7 @@ func unrest(t *testing.T, w *world, p policy.Policy, r *rand.Rand) {
 
 // orders are what operators may want.
 func orders(t *testing.T, w *world, p policy.Policy, r *rand.Rand) []func() {
+	t.Helper()
 	return []func(){
 		func() { _ = w.d.Pause(t.Context(), time.Duration(r.IntN(2))*10*time.Second, "chaos") },
 		func() { _ = w.d.Resume(t.Context()) },
@@ -82,6 +87,7 @@ func orders(t *testing.T, w *world, p policy.Policy, r *rand.Rand) []func() {
 
 // mishaps are what may befall a daemon and its guests.
 func mishaps(t *testing.T, w *world, r *rand.Rand) []func() {
+	t.Helper()
 	return []func(){
 		func() { w.end(); w.start() },
 		func() { w.full.Store(true); w.end(); w.full.Store(false); w.start() }, // as if killed

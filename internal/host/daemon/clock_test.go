@@ -14,6 +14,7 @@ import (
 // keeps alarms from being saved.
 func TestAClockThatWasSetBack(t *testing.T) {
 	within(t, square, auto("a", "c"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()

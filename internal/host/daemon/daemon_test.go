@@ -30,6 +30,7 @@ func auto(names ...string) policy.Policy {
 
 func TestAGuestThatSuffersIsMovedAndLeftAlone(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
@@ -67,6 +68,7 @@ func TestAPlanIsMadeWhenPatienceEnds(t *testing.T) {
 	p := auto("a")
 	p.Balance.DegradedFor = policy.Duration(7 * time.Second)
 	within(t, square, p, func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
@@ -90,6 +92,7 @@ func TestWhatIsDueDoesNotWaitForMilliseconds(t *testing.T) {
 	p := auto("a")
 	p.Balance.DegradedFor = policy.Duration(5 * time.Second)
 	within(t, square, p, func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
 		w.load.Takes = func(samples int) time.Duration { return time.Duration(40/samples) * time.Millisecond }
@@ -117,6 +120,7 @@ func TestAPlanIsMadeWhenAGuestBeginsToSuffer(t *testing.T) {
 	p := auto("a", "b")
 	p.Balance.DegradedFor = policy.Duration(time.Second)
 	within(t, square, p, func(t *testing.T, w *world) {
+		t.Helper()
 		w.lies("a", 4, gib, "3", "12-15")
 		w.lies("b", 4, gib, "3", "12-15")
 		w.load.Idle.Store(true)
@@ -143,6 +147,7 @@ func TestGuestsThatBeginToSufferASampleApartMoveTogether(t *testing.T) {
 	p := auto("a", "b")
 	p.Balance.DegradedFor = policy.Duration(time.Second)
 	within(t, square, p, func(t *testing.T, w *world) {
+		t.Helper()
 		w.lies("a", 2, 64*mib, "3", "0-1")
 		w.lies("b", 2, 64*mib, "2", "4-5")
 		w.load.Asleep.Store("b", true)
@@ -171,6 +176,7 @@ func TestGuestsThatBeginToWorkAreNotTakenForSmall(t *testing.T) {
 	p := auto("a", "b", "c")
 	p.Balance.DegradedFor = policy.Duration(time.Second)
 	within(t, "nodes:4 cores:2 memory:4G square distances:10,16,28", p, func(t *testing.T, w *world) {
+		t.Helper()
 		w.lies("a", 1, gib, "0", "2-3")
 		w.lies("b", 1, gib, "0", "4-5")
 		w.lies("c", 1, gib, "0", "6-7")
@@ -197,6 +203,7 @@ func TestGuestsThatBeginToWorkAreNotTakenForSmall(t *testing.T) {
 // latest height, or a peak would be planned with as if it were to last.
 func TestNoiseIsNotTakenForABeginning(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.lies("a", 4, gib, "3", "12-15")
 		w.load.Works = func(samples int) float64 { return 0.5 + 0.1*float64(samples%2) }
 		w.start()
@@ -217,6 +224,7 @@ func TestNoiseIsNotTakenForABeginning(t *testing.T) {
 
 func TestOthersGuestsAreAdvisedUntilSomebodyAccepts(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
@@ -248,6 +256,7 @@ func TestNothingMovesWhilePausedOrOutsideTheWindows(t *testing.T) {
 	window, _ := policy.ParseWindow("02:00-05:00") // the clock of the test begins at midnight
 	p.Balance.Windows = []policy.Window{window}
 	within(t, square, p, func(t *testing.T, w *world) {
+		t.Helper()
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
 		begin := time.Now().UTC()
@@ -284,6 +293,7 @@ func TestNothingMovesWhilePausedOrOutsideTheWindows(t *testing.T) {
 
 func TestAPauseEndsByItself(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
@@ -306,6 +316,7 @@ func TestAPauseEndsByItself(t *testing.T) {
 // Whoever re-pins a guest of ours is answered once, and then obeyed.
 func TestAChangedGuestIsBoundAgainOnce(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
@@ -350,6 +361,7 @@ func TestAChangedGuestIsBoundAgainOnce(t *testing.T) {
 // nodes that this one happened to have there.
 func TestDaemon_RepairsNoPlacementOfAnotherHost(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		w.hostID = "here"
 		w.lies("a", 2, gib, "0", "0-1")
 		w.start()
@@ -382,6 +394,7 @@ func TestDaemon_RepairsNoPlacementOfAnotherHost(t *testing.T) {
 // daemon places it on other nodes, also shortly after it was bound again.
 func TestDaemon_PlacesAVMAnewWhoseCPUsGoOffline(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
@@ -411,6 +424,7 @@ func TestDaemon_PlacesAVMAnewWhoseCPUsGoOffline(t *testing.T) {
 // 1, KSM off) is no fault: what it does is shown, and no alarm comes of it.
 func TestDaemon_RaisesNoAlarmOnAStockKernel(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		w.settings.Kernel = inventory.Kernel{
 			Release:              "6.12.0",
 			NUMABalancing:        "1",
@@ -440,6 +454,7 @@ func TestDaemon_RaisesNoAlarmOnAStockKernel(t *testing.T) {
 func TestAStopInMidMoveIsTakenUp(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		within(t, square, auto("a"), func(t *testing.T, w *world) {
+			t.Helper()
 			w.busy("b", "3", "12-15")
 			w.lies("a", 2, gib, "3", "0-1")
 			w.start()
@@ -468,6 +483,7 @@ func TestAPauseInMidMove(t *testing.T) {
 	p := auto("a")
 	p.Balance.Pace = 64 * mib
 	within(t, square, p, func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
@@ -499,6 +515,7 @@ func TestAPauseInMidMove(t *testing.T) {
 
 func TestABlindDaemonMovesNothingAndSaysSo(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
@@ -531,6 +548,7 @@ func TestABlindDaemonMovesNothingAndSaysSo(t *testing.T) {
 // where the reason is another, or it had been seen between.
 func TestWhyTheHostIsNotSeenIsLoggedOnce(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		var log bytes.Buffer
 		w.log = slog.New(slog.NewTextHandler(&log, nil))
 		fail := func(why string) {
@@ -558,6 +576,7 @@ func TestWhyTheHostIsNotSeenIsLoggedOnce(t *testing.T) {
 // Each move has a name of its own, also two that are accepted before the next plan.
 func TestMovesAreNamedApart(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 1, 256*mib, "3", "0-1")
 		w.lies("c", 1, 256*mib, "3", "4-5")
@@ -589,6 +608,7 @@ func TestMovesAreNamedApart(t *testing.T) {
 // What a status tells is its own: it is written out while the loop goes on.
 func TestAStatusIsNotChangedByTheLoop(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		w.start()
 		defer w.end()
 		time.Sleep(2 * time.Second)
@@ -611,6 +631,7 @@ func TestAStatusIsNotChangedByTheLoop(t *testing.T) {
 // move is taken up when it is back, without another start.
 func TestWhatCannotBeTakenUpAtTheStartIsTakenUpLater(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()

@@ -49,6 +49,7 @@ func (w *world) notWhole() (alarm.Alarm, bool) {
 // up, and says so: in its log at once, in an alarm until somebody has seen to it.
 func TestADamagedJournalIsTold(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		path := filepath.Join(w.folder, "history.jsonl")
 		damaged := `{"at":"2026-03-01T12:00:00Z","kind":"move-began","id":"m","guests":["a"],"mo` + "\n"
 		if err := os.WriteFile(path, []byte(damaged), 0o644); err != nil {

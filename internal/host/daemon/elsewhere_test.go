@@ -35,6 +35,7 @@ func (w *world) claimed(name string) (release func()) {
 // is no drift, and is not repaired against it.
 func TestAGuestThatAnotherProcessMovesHasNotDrifted(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
@@ -67,6 +68,7 @@ func TestAGuestThatAnotherProcessMovesHasNotDrifted(t *testing.T) {
 // is killed: the daemon takes the move up.
 func TestAMoveThatAnotherProcessLeavesIsTakenUp(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()

@@ -36,6 +36,7 @@ func accepted(t *testing.T, w *world) {
 func TestAMoveOfWhichAStepFailsIsTakenUp(t *testing.T) {
 	for n := 1; n <= 5; n++ {
 		within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+			t.Helper()
 			var failed atomic.Bool
 			w.Inject(
 				fake.Fault{
@@ -67,6 +68,7 @@ func TestAMoveOfWhichAStepFailsIsTakenUp(t *testing.T) {
 // guest is not left half-way.
 func TestAMoveOfWhichAStepAlwaysFailsIsUndone(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		w.Inject(fake.Fault{Before: func(c fake.Call) error {
 			if c.Method == "Configure" {
 				return errors.New("its definition is read-only")

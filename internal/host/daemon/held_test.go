@@ -16,6 +16,7 @@ import (
 // both would take up the same moves, and write the same files.
 func TestTwoDaemonsDoNotKeepTheSameRecords(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		everyRival(w)
 		w.busy("a", "1", "4-7")
 		w.start()

@@ -27,6 +27,7 @@ func slowly(c fake.Call) error {
 // shown with them, and outlives the daemon.
 func TestTheRateOfCopyingIsLearned(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
 		w.policy.Balance.Pace = 100 * mib // it pauses between slices
@@ -85,6 +86,7 @@ func TestTheRateOfCopyingIsLearned(t *testing.T) {
 // Moves that could copy little tell nothing of the rate.
 func TestTheRateOfCopyingIsNotLearnedFromLittle(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, 32*mib, "3", "0-1")
 		w.Inject(fake.Fault{Before: slowly})
@@ -104,6 +106,7 @@ func TestTheRateOfCopyingIsNotLearnedFromLittle(t *testing.T) {
 // What was copied and taken back tells of the rate, too.
 func TestTheRateOfCopyingIsLearnedFromAMoveThatFailed(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
 		n := 0

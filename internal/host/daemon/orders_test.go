@@ -18,6 +18,7 @@ func TestAMoveThatWasTakenUpCanBeCancelled(t *testing.T) {
 	p := auto("a")
 	p.Balance.Pace = 16 * mib
 	within(t, square, p, func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
@@ -53,6 +54,7 @@ func TestAMoveThatWasTakenUpCanBeCancelled(t *testing.T) {
 
 // twoAdvised has two guests of others, with a move advised for each.
 func twoAdvised(t *testing.T, w *world) (ids []string) {
+	t.Helper()
 	w.busy("b", "3", "12-15")
 	w.lies("a", 1, 256*mib, "3", "0-1")
 	w.lies("c", 1, 256*mib, "3", "4-5")
@@ -71,6 +73,7 @@ func twoAdvised(t *testing.T, w *world) (ids []string) {
 // What an operator accepted is made, whatever becomes of the move before it.
 func TestAnAcceptedMoveDoesNotGoWithAnother(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		ids := twoAdvised(t, w)
 		defer w.end()
 		w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errors.New("libvirt is away") })})
@@ -93,6 +96,7 @@ func TestAnAcceptedMoveOutlastsANewPolicy(t *testing.T) {
 	slow := policy.Policy{}
 	slow.Balance.Pace = 32 * mib
 	within(t, square, slow, func(t *testing.T, w *world) {
+		t.Helper()
 		ids := twoAdvised(t, w)
 		defer w.end()
 		for _, id := range ids {
@@ -116,6 +120,7 @@ func TestAnAcceptedMoveOutlastsANewPolicy(t *testing.T) {
 // In mode off nothing is advised, and what was advised before is withdrawn.
 func TestModeOffWithdrawsAdvice(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		ids := twoAdvised(t, w)
 		defer w.end()
 		if err := w.d.SetPolicy(t.Context(), policy.Policy{Balance: policy.Balance{Mode: policy.ModeOff}}); err != nil {
@@ -135,6 +140,7 @@ func TestModeOffWithdrawsAdvice(t *testing.T) {
 // A pause that stops a repair is not somebody who insists: it is made after the pause.
 func TestARepairThatWasPausedIsMadeLater(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
@@ -170,6 +176,7 @@ func TestARepairThatWasPausedIsMadeLater(t *testing.T) {
 // A pause before a move has begun is no failure of it: it is planned anew.
 func TestAPauseBeforeAMoveBegins(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
@@ -201,6 +208,7 @@ func TestAPauseBeforeAMoveBegins(t *testing.T) {
 // hour: else it would drive out what was done.
 func TestAdviceThatComesAndGoesIsNotedOnceAnHour(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
@@ -231,6 +239,7 @@ func TestAdviceThatComesAndGoesIsNotedOnceAnHour(t *testing.T) {
 // after a while, noted once, and nobody is said to have changed the guest again.
 func TestARepairThatFailsIsTriedAgain(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()

@@ -44,6 +44,7 @@ func (w *world) answer(name string) string {
 // told at once. Settings are changed one after the other, each once.
 func TestASettingThatTakesAMinuteHoldsNothingUp(t *testing.T) {
 	within(t, square, answering("a", "b"), func(t *testing.T, w *world) {
+		t.Helper()
 		everyRival(w)
 		w.settings.Say(func(s *fake.Settings) { s.Took = time.Minute })
 		w.busy("a", "1", "4-7")
@@ -88,6 +89,7 @@ func TestTheEndGivesBackWhatIsBeingChanged(t *testing.T) {
 	for _, after := range []time.Duration{0, time.Second, 2 * time.Second, 45 * time.Second, 100 * time.Second,
 		150 * time.Second, 3 * time.Minute} {
 		within(t, square, answering("a"), func(t *testing.T, w *world) {
+			t.Helper()
 			everyRival(w)
 			w.settings.Say(func(s *fake.Settings) { s.Took = time.Minute })
 			w.busy("a", "1", "4-7")
@@ -121,6 +123,7 @@ func TestTheEndGivesBackWhatIsBeingChanged(t *testing.T) {
 // A daemon that is killed gives nothing back: the next one does, when it ends.
 func TestTheNextDaemonGivesBackWhatAKilledOneChanged(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		everyRival(w)
 		w.busy("a", "1", "4-7")
 		w.start()
@@ -162,6 +165,7 @@ func TestTheEndDoesNotWaitForNumad(t *testing.T) {
 	p := answering("a")
 	p.Movers = policy.Movers{Numad: policy.AnswerExclude}
 	within(t, square, p, func(t *testing.T, w *world) {
+		t.Helper()
 		everyRival(w)
 		w.settings.Say(func(s *fake.Settings) { s.Took = time.Hour })
 		w.busy("a", "1", "4-7")
@@ -183,6 +187,7 @@ func TestTheEndDoesNotWaitForNumad(t *testing.T) {
 // then, and the journal has each outcome once.
 func TestNumadThatCannotBeTold(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.settings.Say(func(s *fake.Settings) { s.Kernel.NumadRunning, s.Fails = true, errors.New("no such program") })
 		w.busy("a", "1", "4-7")
 		w.start()
@@ -233,6 +238,7 @@ func TestOthersAreAnsweredNotMoreOftenThanPlansAreMade(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			within(t, square, auto("a"), func(t *testing.T, w *world) {
+				t.Helper()
 				everyRival(w)
 				quiet(w)
 				w.start()
@@ -263,6 +269,7 @@ func TestOthersAreAnsweredNotMoreOftenThanPlansAreMade(t *testing.T) {
 // that a restart would end it.
 func TestAPauseThatCannotBeKept(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
 		w.full.Store(true)
@@ -312,6 +319,7 @@ func TestANewPolicyGivesKernelBalancingBack(t *testing.T) {
 		"off":         func(p *policy.Policy) { p.Balance.Mode = policy.ModeOff },
 	} {
 		within(t, square, answering("a"), func(t *testing.T, w *world) {
+			t.Helper()
 			w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "1" })
 			w.busy("a", "1", "4-7")
 			w.start()
@@ -347,6 +355,7 @@ func TestANewPolicyGivesKernelBalancingBack(t *testing.T) {
 // Where it cannot be given back it is tried now and then, and noted once.
 func TestKernelBalancingThatCannotBeGivenBack(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "1" })
 		w.busy("a", "1", "4-7")
 		w.start()

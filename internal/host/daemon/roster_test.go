@@ -17,6 +17,7 @@ import (
 // the first time: nothing. Their alarms of before a restart are not over then.
 func TestAlarmsOutlastARestart(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		w.roster = func() string { return "a b" }
 		w.lies("a", 4, gib, "3", "12-15")
 		w.lies("b", 4, gib, "3", "12-15")
@@ -49,6 +50,7 @@ func TestAlarmsOutlastARestart(t *testing.T) {
 // A first look that fails is tried again in the next turn, not half a minute later.
 func TestAFirstLookThatFailsIsTriedAgainAtOnce(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		w.roster = func() string { return "a" }
 		w.Inject(fake.Fault{Before: fake.NthOf("Topology", 1, func() error { return errors.New("not yet") })})
 		w.start()
@@ -65,6 +67,7 @@ func TestAFirstLookThatFailsIsTriedAgainAtOnce(t *testing.T) {
 // the host is looked at once more.
 func TestAGuestThatComesDuringALookIsSeen(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		var came atomic.Bool
 		w.roster = func() string { return fmt.Sprint(came.Load()) }
 		w.lies("a", 1, 256*mib, "3", "12-15")
@@ -90,6 +93,7 @@ func TestALookThatOutlastsAMoveIsNotTakenForDrift(t *testing.T) {
 	p := auto("a")
 	p.Balance.Pace = 64 * mib
 	within(t, square, p, func(t *testing.T, w *world) {
+		t.Helper()
 		var came atomic.Bool
 		w.roster = func() string { return fmt.Sprint(came.Load()) }
 		w.busy("b", "3", "12-15")
@@ -124,6 +128,7 @@ func TestGuestsThatComeAllTheTimeHoldNoPlanUp(t *testing.T) {
 	p := auto("a", "c")
 	p.Balance.GuestsPerRound = 1
 	within(t, square, p, func(t *testing.T, w *world) {
+		t.Helper()
 		var n atomic.Int64
 		w.roster = func() string { return fmt.Sprint(n.Add(1)) }
 		w.busy("b", "3", "12-15")

@@ -42,6 +42,7 @@ func (w *world) serve(socket string) (end func()) {
 // plan made of it elsewhere is the daemon's own; orders are obeyed and refused.
 func TestWhoAsksThroughTheSocketKnowsWhatTheLoopKnows(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		w.busy("b", "3", "12-15")
 		w.lies("a", 2, gib, "3", "0-1")
 		w.start()
@@ -114,6 +115,7 @@ func TestTheSocketReplacesNoFile(t *testing.T) {
 // An order that is not understood is refused: a pause for ever is not what was meant.
 func TestAPauseThatIsNotUnderstoodIsRefused(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		w.start()
 		defer w.end()
 		socket := filepath.Join(t.TempDir(), "daemon.sock")

@@ -13,6 +13,7 @@ import (
 // Signs of life come from the loop, at their own rate, until the end.
 func TestASupervisorSeesTheDaemonsLife(t *testing.T) {
 	within(t, square, auto(), func(t *testing.T, w *world) {
+		t.Helper()
 		states := make(chan daemon.State, 10)
 		w.supervisor = daemon.Supervisor{AliveEvery: 4 * time.Second, Report: func(s daemon.State) { states <- s }}
 		w.start()
@@ -40,6 +41,7 @@ func TestASupervisorSeesTheDaemonsLife(t *testing.T) {
 // A loop that hangs gives no sign of life: that is what the watchdog is for.
 func TestALoopThatHangsGivesNoSignOfLife(t *testing.T) {
 	within(t, square, auto(), func(t *testing.T, w *world) {
+		t.Helper()
 		var alive atomic.Int32
 		w.supervisor = daemon.Supervisor{AliveEvery: time.Second, Report: func(s daemon.State) {
 			if s == daemon.Alive {

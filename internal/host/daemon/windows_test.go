@@ -27,6 +27,7 @@ func openFor(t *testing.T, p policy.Policy, from ...time.Time) policy.Policy {
 // and is taken up in the next one, and the one after that.
 func TestAWindowThatEndsInMidMove(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
+		t.Helper()
 		begin := time.Now().Truncate(time.Minute)
 		w.policy.Balance.Pace = 8 * mib // 1 GiB takes more than two minutes
 		w.policy = openFor(t, w.policy, begin, begin.Add(5*time.Minute), begin.Add(10*time.Minute))
@@ -70,6 +71,7 @@ func TestAWindowThatEndsInMidMove(t *testing.T) {
 // A move that an operator accepted is made to its end, windows notwithstanding.
 func TestAnAcceptedMoveOutlastsItsWindow(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
+		t.Helper()
 		begin := time.Now().Truncate(time.Minute)
 		w.policy.Balance.Pace = 8 * mib
 		w.policy = openFor(t, w.policy, begin)

@@ -54,6 +54,7 @@ type world struct {
 
 // within runs a test on a machine, with all time its own.
 func within(t *testing.T, machine string, p policy.Policy, test func(t *testing.T, w *world)) {
+	t.Helper()
 	folder := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		h := fake.MustNew(machine)

@@ -11,6 +11,7 @@ import (
 
 func TestHost_PassesTheSuite(t *testing.T) {
 	hosttest.Run(t, func(t *testing.T) hosttest.Target {
+		t.Helper()
 		h := fake.MustNew("nodes:4 cores:4 memory:4G square distances:10,16,28")
 		t.Cleanup(func() {
 			if err := h.Audit(); err != nil {

@@ -73,6 +73,7 @@ const (
 // Run runs the suite. open returns the implementation with none of the suite's
 // guests; it is called once for each test, and once for those that share guests.
 func Run(t *testing.T, open func(t *testing.T) Target) {
+	t.Helper()
 	sharing := newSuite(t, open(t))
 	defer sharing.spend(sharedName(true))
 	defer sharing.spend(sharedName(false))

@@ -30,6 +30,7 @@ type counterFile struct {
 }
 
 func newCounterFile(t *testing.T) *counterFile {
+	t.Helper()
 	f := &counterFile{t: t, root: t.TempDir()}
 	f.words[0], f.words[cpusWord], f.words[nodesWord] = magic, 4, 2
 	f.words[nodeWord], f.words[nodeWord+1] = 0, 2

@@ -19,6 +19,7 @@ import (
 // the running guest and of its stored configuration in one call.
 func TestDriver_PassesTheSuite(t *testing.T) {
 	hosttest.Run(t, func(t *testing.T) hosttest.Target {
+		t.Helper()
 		d := testDriver(t)
 		topo, err := topology.Synthetic("nodes:2 cores:4 memory:4G")
 		if err != nil {

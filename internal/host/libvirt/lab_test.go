@@ -283,6 +283,7 @@ func texts(pieces []piece) []string {
 // cell, and the kernel places mappings downwards. The memfds' inode numbers are
 // no guide: the kernel hands them out in batches per CPU.
 func ramPieces(t *testing.T, pid int) []piece {
+	t.Helper()
 	sizes := map[uint64]uint64{}
 	eachLine(t, fmt.Sprintf("/proc/%d/maps", pid), func(f []string) {
 		var from, to uint64
@@ -377,6 +378,7 @@ func (l *lab) start(t *testing.T, c labCase, transient bool) (*labGuest, int) {
 
 // calls proves the calls that the simulated hypervisor has not.
 func (l *lab) calls(t *testing.T) {
+	t.Helper()
 	d, ctx := l.driver, within(t, 10*time.Minute)
 	cases := map[string]labCase{}
 	for _, c := range labCases() {
@@ -442,6 +444,7 @@ func (l *lab) calls(t *testing.T) {
 // configure binds a stored configuration that libvirt has written in its own
 // way, and finds that binding it once more is the same.
 func (l *lab) configure(t *testing.T, g *labGuest) {
+	t.Helper()
 	d, ctx := l.driver, within(t, time.Minute)
 	intent := Metadata{Spec: guest.Spec{Name: g.p.Guest, VCPUs: 2, Memory: labMemory}, Placement: g.p}
 	if err := errors.Join(d.Record(ctx, g.p.Guest, intent), d.Configure(ctx, g.p.Guest, intent)); err != nil {
@@ -465,6 +468,7 @@ func (l *lab) configure(t *testing.T, g *labGuest) {
 
 // restart: reads go on over a restart of the daemon, and the guest lives.
 func (l *lab) restart(t *testing.T) {
+	t.Helper()
 	g, pid := l.start(t, labCases()[0], true)
 	l.daemon.Process.Signal(syscall.SIGTERM)
 	l.daemon.Wait()
@@ -491,6 +495,7 @@ func (l *lab) restart(t *testing.T) {
 // hang: a stopped daemon costs the deadline, not more, and control says that
 // the outcome is not known.
 func (l *lab) hang(t *testing.T) {
+	t.Helper()
 	g, _ := l.start(t, labCases()[0], true)
 	l.daemon.Process.Signal(syscall.SIGSTOP)
 	start := time.Now()

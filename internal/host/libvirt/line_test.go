@@ -91,6 +91,7 @@ func newLine(d *fakeDaemon) *line[*fakeClient] {
 }
 
 func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)
 	return ctx

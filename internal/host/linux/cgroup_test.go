@@ -50,6 +50,7 @@ func TestGuestCgroupWithoutSystemd(t *testing.T) {
 }
 
 func systemdHost(t *testing.T) Root {
+	t.Helper()
 	scope := `sys/fs/cgroup/machine.slice/machine-qemu\x2d12\x2dmy\x2dvm.scope/`
 	contents := map[string]string{
 		"proc/77/cgroup":                   "0::/machine.slice/machine-qemu\\x2d12\\x2dmy\\x2dvm.scope/libvirt/emulator\n",

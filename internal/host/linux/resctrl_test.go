@@ -10,6 +10,7 @@ import (
 
 // A tree as Documentation/arch/x86/resctrl.rst draws it.
 func resctrlTree(t *testing.T) Root {
+	t.Helper()
 	return files(t, map[string]string{
 		"sys/fs/resctrl/info/L3_MON/mon_features": "llc_occupancy\nmbm_total_bytes\nmbm_local_bytes\n",
 		"sys/fs/resctrl/info/L3_MON/num_rmids":    "176\n",

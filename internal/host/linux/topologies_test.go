@@ -61,6 +61,7 @@ func TestTopologies_ReadsDevicesAgain(t *testing.T) {
 }
 
 func readDevicesAnew(t *testing.T, root string) {
+	t.Helper()
 	write := func(name, text string) {
 		t.Helper()
 		path := filepath.Join(root, name)

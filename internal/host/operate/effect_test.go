@@ -20,6 +20,7 @@ import (
 // guest g, far from its memory, and a program that it finds.
 var effects = map[journal.Effect]func(t *testing.T, w world, pid int) error{
 	journal.EffectBind: func(t *testing.T, w world, _ int) error {
+		t.Helper()
 		_, err := w.elsewhere(t.Context())
 		return err
 	},
@@ -28,13 +29,16 @@ var effects = map[journal.Effect]func(t *testing.T, w world, pid int) error{
 		return err
 	},
 	journal.EffectCreate: func(t *testing.T, w world, _ int) error {
+		t.Helper()
 		_, err := w.create(spec(t, guest.Spec{Name: "new", VCPUs: 2, Memory: 512 * mib, PageSize: 2 * mib}))
 		return err
 	},
 	journal.EffectDelete: func(t *testing.T, w world, _ int) error {
+		t.Helper()
 		return w.host.Delete(t.Context(), operate.DeleteRequest{Name: "g", Force: true})
 	},
 	journal.EffectRun: func(t *testing.T, w world, _ int) error {
+		t.Helper()
 		n, err := w.host.PlaceNew(t.Context(), spec(t, guest.Spec{Name: "run-77", VCPUs: 1, Memory: mib}), "true")
 		if err == nil {
 			err = n.Starting()

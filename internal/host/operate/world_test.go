@@ -177,7 +177,10 @@ func (w world) create(s guest.Spec) (operate.Created, error) {
 }
 
 // folderOf is a folder for ledgers that lives as long as a test.
-func folderOf(t *testing.T) string { return filepath.Clean(t.TempDir()) }
+func folderOf(t *testing.T) string {
+	t.Helper()
+	return filepath.Clean(t.TempDir())
+}
 
 // limitTo changes a spec so that the guest goes to some of the given nodes.
 func limitTo(list string) func(guest.Spec) (guest.Spec, error) {

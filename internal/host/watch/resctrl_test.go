@@ -27,6 +27,7 @@ type resctrlWorld struct {
 }
 
 func newResctrlWorld(t *testing.T, snc bool) *resctrlWorld {
+	t.Helper()
 	w := &resctrlWorld{world: newWorld(t, 2, 2), ids: 100, snc: snc}
 	w.write("llc_occupancy\nmbm_total_bytes\nmbm_local_bytes\n", "sys/fs/resctrl/info/L3_MON/mon_features")
 	for _, c := range w.topo.CPUs {
