@@ -38,6 +38,7 @@ func (q Quantity) Amount(v float64) string {
 		return fmt.Sprintf("%.1f MB/s", v)
 	case CompetingMover, SourceUnreadable, StuckMove:
 		return fmt.Sprintf("%.0f", v)
+	case NodeCPU, NodeMemory, NodeHugePages, NodeTraffic, HostPressure, GuestWait, GuestRemote, GuestDrift: // shares
 	}
 	return fmt.Sprintf("%.1f %%", 100*v)
 }

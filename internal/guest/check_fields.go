@@ -106,6 +106,7 @@ func (c *checker) oneCell() bool {
 		return t.Count <= 1
 	case TopologyAuto:
 		return c.spec.Limits.MaxNodes == 1 || c.spec.Limits.Nodes.Len() == 1
+	case TopologyMirror: // a cell for each node
 	}
 	return c.spec.Limits.Nodes.Len() == 1
 }

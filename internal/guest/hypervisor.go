@@ -20,6 +20,7 @@ func (h Hypervisor) String() string {
 		return "QEMU without libvirt"
 	case Xen:
 		return "Xen"
+	case LibvirtQEMU, NoHypervisor:
 	}
 	return string(h)
 }

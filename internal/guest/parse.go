@@ -98,6 +98,7 @@ func decode(path string, tree any, v reflect.Value) []error {
 			return decodeStruct(path, tree, v)
 		case reflect.Slice:
 			return decodeSlice(path, tree, v)
+		default: // a single value
 		}
 	}
 	// YAML 1.1 reads a bare off as false.
@@ -192,8 +193,9 @@ func describe(t reflect.Type) string {
 		return "true or false"
 	case reflect.String:
 		return "text; put it in quotes"
+	default:
+		return t.String()
 	}
-	return t.String()
 }
 
 func join(path, key string) string {

@@ -78,8 +78,9 @@ func (e Entry) Ends() bool {
 	switch e.Kind {
 	case MoveDone, MovePartial, MoveFailed, MoveUndone:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // Fails reports whether the entry ends a move that failed. One that is back
@@ -123,6 +124,7 @@ func Lasting(entries []Entry) []Entry {
 			holds[string(Paused)] = i
 		case Resumed:
 			delete(holds, string(Paused))
+		default: // says nothing that holds until another entry ends it
 		}
 	}
 	var lasting []Entry

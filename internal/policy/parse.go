@@ -150,8 +150,9 @@ func kindText(k reflect.Kind) string {
 		return "a list"
 	case reflect.Map, reflect.Struct:
 		return "a group of fields"
+	default:
+		return "text"
 	}
-	return "text"
 }
 
 // word reads one of a field's words. YAML takes a bare off for false, which as

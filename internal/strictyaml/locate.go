@@ -72,6 +72,7 @@ func step(n *yaml.Node, at, field string) (key, value *yaml.Node, below string) 
 		if i, err := strconv.Atoi(number); err == nil && i >= 0 && i < len(n.Content) {
 			return nil, n.Content[i], at + "[" + number + "]"
 		}
+	default: // has nothing below it
 	}
 	return nil, nil, ""
 }

@@ -110,8 +110,9 @@ func kindOf(v reflect.Value) kind {
 			}}
 		}
 		return kind{"text; put it in quotes", setText}
+	default: // a fault of the program, not of a file
+		panic(fmt.Sprintf("strictyaml: a field of type %v", v.Type()))
 	}
-	panic(fmt.Sprintf("strictyaml: a field of type %v", v.Type())) // a fault of the program, not of a file
 }
 
 // setInt also takes whole numbers that are written as JSON writes large ones: 1e3, 8.0.

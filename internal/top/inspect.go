@@ -50,6 +50,7 @@ func (m Model) inspected() []string {
 				texts = append([]string{head("Alarm: " + key)}, alarmLines(a, m.now)...)
 			}
 		}
+	case panes: // their number
 	}
 	if texts == nil {
 		return []string{fmt.Sprintf("%s is gone; esc goes back", oneLine(key))}

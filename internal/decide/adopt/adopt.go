@@ -57,6 +57,7 @@ func memoryMode(g inventory.Guest) guest.MemoryMode {
 	switch guest.MemoryMode(mode) {
 	case guest.MemoryStrict, guest.MemoryPreferred, guest.MemoryInterleave, guest.MemoryRestrictive:
 		return guest.MemoryMode(mode)
+	case guest.MemoryNone: // the XML binds no memory
 	}
 	if takesPolicy := c.Source == "memfd" || g.State == "shutoff"; takesPolicy {
 		return guest.MemoryPreferred

@@ -144,6 +144,7 @@ func TestSteps_NarrowAfterTheCopy(t *testing.T) {
 			if !s.Nodes.SubsetOf(allowed) {
 				t.Errorf("%v copies to nodes outside the cpuset %s", s, allowed)
 			}
+		default: // changes no cpuset and copies nothing
 		}
 	}
 }

@@ -20,6 +20,7 @@ func (p *pause) remember(e journal.Entry) {
 		p.order = &status.Pause{Since: e.At, Until: e.Until, Why: e.Why}
 	case journal.Resumed:
 		p.order = nil
+	default: // no other entry pauses
 	}
 }
 

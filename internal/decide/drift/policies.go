@@ -85,8 +85,9 @@ func (p policy) serves(mode guest.MemoryMode, nodes topology.NodeSet) bool {
 		return (strings.HasPrefix(p.mode, "prefer") || p.mode == "bind") && same
 	case guest.MemoryInterleave:
 		return strings.HasSuffix(p.mode, "interleave") && same || p.mode == "bind" && same && nodes.Len() == 1
+	case guest.MemoryRestrictive, guest.MemoryNone: // the limit alone
 	}
-	return !p.leaves(nodes) // restrictive: the limit alone
+	return !p.leaves(nodes)
 }
 
 func policyText(mode guest.MemoryMode, nodes topology.NodeSet) string {
@@ -97,6 +98,7 @@ func policyText(mode guest.MemoryMode, nodes topology.NodeSet) string {
 		return "prefer:" + nodes.String()
 	case guest.MemoryInterleave:
 		return "interleave:" + nodes.String()
+	case guest.MemoryRestrictive, guest.MemoryNone:
 	}
 	return "none outside nodes " + nodes.String()
 }

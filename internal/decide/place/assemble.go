@@ -55,6 +55,7 @@ func (p *problem) visible(cells int) bool {
 		return false
 	case guest.TopologyAuto:
 		return cells > 1
+	case guest.TopologyCells, guest.TopologyMirror:
 	}
 	return true
 }
@@ -182,6 +183,7 @@ func (a *assembly) helper(policy guest.HelperPolicy, first, count int) topology.
 		return a.p.housekeeping()
 	case guest.HelperExclusive:
 		return topology.SetOf(a.picks[0].helpers[first : first+count]...)
+	case guest.HelperNodes:
 	}
 	var free, own topology.CPUSet
 	for i, s := range a.sol.slots {

@@ -281,6 +281,7 @@ func classRank(c topology.Class) int {
 		return 0
 	case topology.Neighbour:
 		return 1
+	case topology.Remote:
 	}
 	return 2
 }

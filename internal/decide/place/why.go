@@ -178,8 +178,9 @@ func (p *problem) note(term cost.Term, sol *solution) string {
 		return fmt.Sprintf("fullest node afterwards: CPUs %.0f %%, memory %.0f %%", 100*run, 100*mem)
 	case cost.Growth:
 		return "pools grow from free memory first"
+	default: // the host has no figure for it
+		return ""
 	}
-	return ""
 }
 
 // farthest names the longest way between two of the slots.
@@ -381,6 +382,7 @@ func (p *problem) compare(sol *solution, chosen cost.Terms, k key, slots []slot)
 		here, there = p.farthest(slots), p.farthest(sol.slots)
 	case cost.Bandwidth:
 		here, there = p.narrowest(slots), p.narrowest(sol.slots)
+	default: // the costs say it
 	}
 	if here != there && there != "" {
 		alt.Reason = fmt.Sprintf("cost %.3g (%s against %s)", figure, here, strings.TrimPrefix(there, "distance "))

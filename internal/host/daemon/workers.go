@@ -109,6 +109,7 @@ func (d *Daemon) run(ctx, within context.Context, j control.Job) control.JobEnde
 			e.Shortfalls = b.Shortfalls()
 		}
 		return e
+	case control.MoveJob:
 	}
 	moved, err := host.Move(ctx, r)
 	if len(moved.Guests) == 0 {

@@ -58,6 +58,7 @@ func policyText(mode guest.MemoryMode, nodes topology.NodeSet) string {
 		return "prefer:" + nodes.String()
 	case guest.MemoryInterleave:
 		return "interleave:" + nodes.String()
+	case guest.MemoryRestrictive, guest.MemoryNone: // the cpuset alone limits it
 	}
 	return "default"
 }

@@ -158,8 +158,9 @@ func kindOfCode(err libvirt.Error) error {
 			return ErrNotRunning
 		}
 		return guest.ErrRefused
+	default:
 	}
-	return nil
+	return nil // the code says nothing that a caller acts on
 }
 
 // broken reports that the connection itself is of no more use: the daemon is
@@ -174,6 +175,7 @@ func broken(err error) bool {
 		return true
 	case libvirt.ERR_SYSTEM_ERROR, libvirt.ERR_INTERNAL_ERROR:
 		return own.Domain == libvirt.FROM_RPC || own.Domain == libvirt.FROM_REMOTE
+	default:
+		return false
 	}
-	return false
 }

@@ -27,6 +27,7 @@ func impact(dom *libvirt.Domain, s Scope) (libvirt.DomainModificationImpact, err
 		return libvirt.DOMAIN_AFFECT_LIVE, nil
 	case Config:
 		return libvirt.DOMAIN_AFFECT_CONFIG, nil
+	case Everywhere:
 	}
 	active, err := dom.IsActive()
 	if err != nil {

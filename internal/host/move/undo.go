@@ -126,8 +126,9 @@ func tookEffect(end journal.Entry) bool {
 	switch end.Kind {
 	case journal.MoveDone, journal.MovePartial, end.Effect.Interrupted():
 		return true
+	default:
+		return end.Takes()
 	}
-	return end.Takes()
 }
 
 // noWayBack says why an effect cannot be undone, and what to do instead.
