@@ -21,7 +21,7 @@ const (
 	NodeTraffic      Quantity = "node-traffic"      // share of a node's memory bandwidth in use
 	HostPressure     Quantity = "host-pressure"     // share of time in which tasks waited for memory
 	GuestWait        Quantity = "guest-wait"        // share of the CPU time that a guest wants and does not get
-	GuestRemote      Quantity = "guest-remote"      // share of a guest's accesses, or by estimate memory, that is not local
+	GuestRemote      Quantity = "guest-remote"      // share of a guest's accesses (by estimate: memory) that is not local
 	GuestDrift       Quantity = "guest-drift"       // share of a guest's memory that is not on its intended nodes
 	KernelMoves      Quantity = "kernel-moves"      // MB a second that the kernel's NUMA balancing moves against us
 	CompetingMover   Quantity = "competitor"        // 1 while somebody else moves pages on this host (numad, KSM, ...)

@@ -44,7 +44,8 @@ func SVG(inv *inventory.Host) string {
 	}
 	width, y = max(width, 700)+svgPad, y+svgPad
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" `+
-		`font-family="sans-serif" font-size="12">`+"\n"+`<rect width="100%%" height="100%%" fill="white"/>`+"\n%s</svg>\n",
+		`font-family="sans-serif" font-size="12">`+"\n"+
+		`<rect width="100%%" height="100%%" fill="white"/>`+"\n%s</svg>\n",
 		width, y, width, y, d.b.String())
 }
 

@@ -81,9 +81,8 @@ func TestAlarmDefaults_EveryQuantity(t *testing.T) {
 		t.Error(err)
 	}
 	for _, q := range []alarm.Quantity{alarm.NodeCPU, alarm.NodeWait, alarm.NodeMemory, alarm.NodeHugePages,
-		alarm.NodeTraffic,
-		alarm.HostPressure, alarm.GuestWait, alarm.GuestRemote, alarm.GuestDrift, alarm.KernelMoves, alarm.CompetingMover,
-		alarm.SourceUnreadable, alarm.StuckMove} {
+		alarm.NodeTraffic, alarm.HostPressure, alarm.GuestWait, alarm.GuestRemote, alarm.GuestDrift,
+		alarm.KernelMoves, alarm.CompetingMover, alarm.SourceUnreadable, alarm.StuckMove} {
 		if AlarmDefaults()[q].Warning == 0 {
 			t.Errorf("%s has no default", q)
 		}

@@ -185,8 +185,12 @@ func (b Balance) validate() error {
 	for _, f := range []struct {
 		name        string
 		value, most Duration
-	}{{"degraded_for", b.DegradedFor, mostTime}, {"horizon", b.Horizon, mostMemory}, {"cooldown", b.Cooldown, mostTime}, {"no_return",
-		b.NoReturn, mostMemory}} {
+	}{
+		{"degraded_for", b.DegradedFor, mostTime},
+		{"horizon", b.Horizon, mostMemory},
+		{"cooldown", b.Cooldown, mostTime},
+		{"no_return", b.NoReturn, mostMemory},
+	} {
 		if f.value < 0 || f.value > f.most {
 			return fmt.Errorf("policy: balance.%s %v: allowed are 0s to %v", f.name, f.value, f.most)
 		}

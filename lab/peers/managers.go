@@ -44,7 +44,8 @@ func Managers() []Manager {
 	return []Manager{
 		{Name: None, About: "no binding, worst-case start", worstStart: true},
 		{Name: Kernel, About: "kernel.numa_balancing=1, worst-case start", worstStart: true, balancing: true},
-		{Name: Numad, About: "numad -i 5, started before the guests, worst-case start", worstStart: true, before: startNumad,
+		{Name: Numad, About: "numad -i 5, started before the guests, worst-case start", worstStart: true,
+			before: startNumad,
 			// Not until the worst-case start is made: else numad binds a guest in vain
 			// where limits still hold it, and leaves it so for minutes.
 			created: "numad -x $2", ready: releaseToNumad, after: "grep -E 'Advising|PID' /var/log/numad.log | " +

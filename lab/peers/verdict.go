@@ -21,7 +21,8 @@ func (r Results) Verdicts() []Verdict {
 	known := ours.after.known && baseline.whole.known
 	all := []Verdict{
 		atLeast(known, "work after its moves, of the hand-pinned baseline's", ours.after.work, baseline.whole.work),
-		atLeast(known, "local share after its moves, of the hand-pinned baseline's", ours.after.local, baseline.whole.local),
+		atLeast(known, "local share after its moves, of the hand-pinned baseline's",
+			ours.after.local, baseline.whole.local),
 	}
 	for _, name := range []string{None, Kernel, Numad, Auto, AutoMass} {
 		peer, _ := r.medians(name)

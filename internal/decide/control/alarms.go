@@ -47,8 +47,8 @@ func (c *Controller) readings() judge.Input {
 		return g.Kind == inventory.AccessUnmeasured
 	})
 	in := judge.Input{
-		Sample: sample, Topology: &h.Topology, Competitors: c.competition.seen, Gaps: slices.Concat(h.Gaps, c.host.damaged),
-		FailedMoves: map[string]int{},
+		Sample: sample, Topology: &h.Topology, Competitors: c.competition.seen,
+		Gaps: slices.Concat(h.Gaps, c.host.damaged), FailedMoves: map[string]int{},
 	}
 	if why := c.host.failure; why != "" {
 		in.Gaps = slices.Insert(
