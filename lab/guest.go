@@ -25,6 +25,33 @@ const (
 	GuestCommandLine = "console=ttyS0 quiet panic=-1 transparent_hugepage=never tsc=reliable"
 )
 
+// Guest describes a KVM guest of the lab that libvirt starts without Numavisor.
+type Guest struct {
+	Name   string
+	Tuning string // its <cputune>, <numatune> and alike; default none
+}
+
+// xml is the guest's domain XML: two vCPUs and 192 MiB, which a lab's node holds four times.
+func (g Guest) xml() string {
+	return fmt.Sprintf(`<domain type='kvm'><name>%s</name><memory unit='MiB'>192</memory><vcpu>2</vcpu>%s
+<os><type arch='x86_64' machine='q35'>hvm</type>
+<kernel>%s</kernel><initrd>%s</initrd><cmdline>%s</cmdline></os><features><acpi/></features>
+<cpu mode='host-passthrough'/>
+<devices><serial type='pty'/><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>
+`, g.Name, g.Tuning, GuestKernel, GuestInitrd, GuestCommandLine)
+}
+
+// StartGuest starts a guest through libvirt; AddGuest has been called. AwaitGuest waits until it has booted.
+func (h *Host) StartGuest(ctx context.Context, g Guest) error {
+	var errOut bytes.Buffer
+	status, err := h.Run(ctx, []string{"sh", "-c", `printf %s "$1" > "/run/$0.xml" && virsh -q create "/run/$0.xml"`,
+		g.Name, g.xml()}, io.Discard, &errOut)
+	if err != nil || status != 0 {
+		return fmt.Errorf("starting guest %s in the lab: status %d %s: %w", g.Name, status, lastLine(errOut.Bytes()), err)
+	}
+	return nil
+}
+
 //go:embed guest/guest.c
 var guestSource []byte
 

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -25,88 +27,123 @@ file system: nothing outside is changed, and nothing is left behind.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(labRunCommand(), labShapesCommand(), labScopeCommand(), labDemoCommand(), labBenchCommand())
+	c.AddCommand(labRunCommand(), labShellCommand(), labShapesCommand(), labScopeCommand(), labDemoCommand(), labBenchCommand())
 	return c
 }
 
+// labFlags say what lab to boot.
+type labFlags struct {
+	shape, scope, share, qemu string
+	libvirt                   bool
+	vms                       int
+	timeout                   time.Duration
+}
+
+func (l *labFlags) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&l.shape, "shape", "square4", "a built-in shape ('numavisor lab shapes') or a file")
+	f.StringVar(&l.scope, "scope", "off", "the access counter: off, count, or felt (far memory is slow)")
+	f.BoolVar(&l.libvirt, "libvirt", false, "start libvirtd and wait until it answers")
+	f.IntVar(&l.vms, "guests", 0, "start this number of VMs by libvirt alone (vm1, vm2, ...), 2 vCPUs and 192 MiB each")
+	f.StringVar(&l.share, "share", "", "a folder of this machine that the lab sees, and may write to, as /lab/share")
+	f.StringVar(&l.qemu, "qemu", "", "QEMU program (default: qemu-system-x86_64 from PATH)")
+	timeLimitFlag(f, &l.timeout, "end the lab after this time")
+}
+
+// mostVMs is how many VMs of 192 MiB the lab's nodes of 1 GiB hold.
+const mostVMs = 12
+
+// boot boots the lab that the flags describe, with its VMs ready.
+func (l *labFlags) boot(ctx context.Context, c *cobra.Command) (*lab.Host, error) {
+	s, err := lab.FindShape(l.shape)
+	if err != nil {
+		return nil, err
+	}
+	mode, err := labcounter.ParseMode(l.scope)
+	switch {
+	case err != nil:
+		return nil, wrongUse("--scope: %w", err)
+	case l.vms < 0 || l.vms > mostVMs:
+		return nil, wrongUse("--guests %d: allowed are 0 to %d", l.vms, mostVMs)
+	}
+	libvirt := l.libvirt || l.vms > 0
+	progress := progressLines(c.ErrOrStderr())
+	h, err := lab.Boot(ctx, lab.Options{Shape: s, Libvirt: libvirt, Share: l.share, QEMU: l.qemu, Progress: progress})
+	if err != nil {
+		return nil, err
+	}
+	if err := l.prepare(ctx, h, mode, libvirt, progress); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
+}
+
+// prepare puts the VM's image into a lab with libvirt, starts the VMs, and sets the access counter.
+func (l *labFlags) prepare(
+	ctx context.Context, h *lab.Host, mode labcounter.Mode, libvirt bool, progress func(string, ...any),
+) error {
+	if libvirt {
+		if err := h.AddGuest(ctx); err != nil {
+			return err
+		}
+	}
+	names := make([]string, l.vms)
+	for i := range names {
+		names[i] = fmt.Sprintf("vm%d", i+1)
+		if err := h.StartGuest(ctx, lab.Guest{Name: names[i]}); err != nil {
+			return err
+		}
+	}
+	for i, name := range names {
+		if err := h.AwaitGuest(ctx, name); err != nil {
+			return err
+		}
+		progress("VM %s is ready (%d of %d)", name, i+1, l.vms)
+	}
+	if mode == labcounter.Off {
+		return nil
+	}
+	scope, err := h.Scope()
+	if err != nil {
+		return err
+	}
+	return scope.Set(ctx, mode)
+}
+
 func labRunCommand() *cobra.Command {
-	var shape, scope, share, qemu string
-	var libvirt bool
-	var timeout time.Duration
+	var l labFlags
 	c := &cobra.Command{
 		Use:   "run [flags] -- COMMAND...",
 		Short: "Run a command in a freshly booted lab",
 		Long: `Boots a lab, runs the command in it as root, prints its output, and exits with
 its status. 'numavisor' is on the lab's PATH. What the command writes is gone
 with the lab, except in /lab/share, if a folder is shared with it. Boot takes
-some 15 seconds.`,
+some 15 seconds. With libvirt, a VM's kernel and initial file system are at
+/lab/vmlinuz and /lab/files/guest.initrd.`,
 		Example: `  numavisor lab run -- numactl --hardware
-  numavisor lab run --libvirt -- numavisor topology
+  numavisor lab run --guests 3 -- numavisor list
   numavisor lab run --shape genoa-cxl --scope felt --share . -- /lab/share/benchmark`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			s, err := lab.FindShape(shape)
+		RunE: func(c *cobra.Command, args []string) (err error) {
+			ctx, cancel := context.WithTimeout(c.Context(), l.timeout)
+			defer cancel()
+			h, err := l.boot(ctx, c)
 			if err != nil {
 				return err
 			}
-			mode, err := labcounter.ParseMode(scope)
+			defer func() { err = cmp.Or(err, h.Close()) }()
+			status, err := h.Run(ctx, args, c.OutOrStdout(), c.ErrOrStderr())
 			if err != nil {
-				return wrongUse("--scope: %w", err)
+				return fmt.Errorf("running %s in the lab: %w", args[0], err)
 			}
-			ctx, cancel := context.WithTimeout(c.Context(), timeout)
-			defer cancel()
-			return runInLab(
-				ctx,
-				c,
-				lab.Options{
-					Shape:    s,
-					Libvirt:  libvirt,
-					Share:    share,
-					QEMU:     qemu,
-					Progress: progressLines(c.ErrOrStderr()),
-				},
-				mode,
-				args,
-			)
+			if status != 0 {
+				return exitStatus(status)
+			}
+			return nil
 		},
 	}
-	f := c.Flags()
-	f.StringVar(&shape, "shape", "square4", "a built-in shape ('numavisor lab shapes') or a file")
-	f.StringVar(&scope, "scope", "off", "the access counter: off, count, or felt (far memory is slow)")
-	f.BoolVar(&libvirt, "libvirt", false, "start libvirtd and wait until it answers")
-	f.StringVar(&share, "share", "", "a folder of this machine that the lab sees, and may write to, as /lab/share")
-	f.StringVar(&qemu, "qemu", "", "QEMU program (default: qemu-system-x86_64 from PATH)")
-	timeLimitFlag(f, &timeout, "end the lab after this time")
+	l.flags(c)
 	return c
-}
-
-func runInLab(ctx context.Context, c *cobra.Command, o lab.Options, mode labcounter.Mode, args []string) (err error) {
-	h, err := lab.Boot(ctx, o)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if closed := h.Close(); err == nil && closed != nil {
-			err = closed
-		}
-	}()
-	if mode != labcounter.Off {
-		scope, err := h.Scope()
-		if err != nil {
-			return err
-		}
-		if err := scope.Set(ctx, mode); err != nil {
-			return err
-		}
-	}
-	status, err := h.Run(ctx, args, c.OutOrStdout(), c.ErrOrStderr())
-	if err != nil {
-		return fmt.Errorf("running %s in the lab: %w", args[0], err)
-	}
-	if status != 0 {
-		return exitStatus(status)
-	}
-	return nil
 }
 
 func progressLines(w io.Writer) func(string, ...any) {

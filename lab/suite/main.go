@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/numavisor/numavisor/lab/cputime"
 	"github.com/numavisor/numavisor/lab/labtest"
 	"github.com/numavisor/numavisor/lab/rotate"
 )
@@ -82,7 +83,7 @@ func suite(ctx context.Context, all bool, run, runner string) error {
 	}
 	fmt.Printf("== third of the long tests that runs: %s (by the number of commits; 'make test-all' runs all)\n", third)
 	s := &session{folder: folder, third: third, runner: runner}
-	begin, busy := time.Now(), busyTime()
+	clock := cputime.Start()
 	first, failed := s.run(ctx, "first", run)
 	silent, err := s.silent()
 	if err != nil {
@@ -92,8 +93,7 @@ func suite(ctx context.Context, all bool, run, runner string) error {
 	if failed != nil && ctx.Err() == nil {
 		verdict = s.repeat(ctx, first, silent, failed)
 	}
-	wall, cpu := time.Since(begin), cpuTime()
-	others := max(0, (busyTime()-busy-cpu).Seconds()/(wall.Seconds()*float64(runtime.NumCPU())))
+	wall, cpu, others := clock.Wall(), clock.Own(), clock.Others()
 	printTable(os.Stdout, first, groups)
 	fmt.Printf("lab: %.1f minutes, %.1f CPU minutes; other programs used %.0f %% of the machine\n", wall.Minutes(),
 		cpu.Minutes(), 100*others)
@@ -115,30 +115,6 @@ func overBudget(wall time.Duration, others float64) error {
 		fmt.Printf("lab: WARNING: more than the budget of %v for two idle CPUs\n", budget)
 	}
 	return nil
-}
-
-// busyTime is the CPU time that all programs have used since the machine's
-// start; 0 if the kernel does not say.
-func busyTime() time.Duration {
-	text, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0
-	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	return parseBusy(line)
-}
-
-// parseBusy reads the first line of /proc/stat: hundredths of a second of user,
-// nice, system, idle, iowait, irq, softirq and steal.
-func parseBusy(line string) time.Duration {
-	var busy int64
-	for i, word := range strings.Fields(line) {
-		const idle, iowait, steal = 4, 5, 8
-		if n, err := strconv.ParseInt(word, 10, 64); err == nil && i != idle && i != iowait && i <= steal {
-			busy += n
-		}
-	}
-	return time.Duration(busy) * 10 * time.Millisecond
 }
 
 // session runs gotestsum.
@@ -223,15 +199,6 @@ func commits(ctx context.Context) int {
 	}
 	n, _ := strconv.Atoi(strings.TrimSpace(string(out)))
 	return n
-}
-
-// cpuTime is what all processes that have ended took.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &u); err != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 var testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
