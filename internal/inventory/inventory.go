@@ -4,7 +4,8 @@
 package inventory
 
 import (
-	"slices"
+	"cmp"
+	"fmt"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/guest"
@@ -24,7 +25,7 @@ type Host struct {
 	Topology topology.Topology `json:"topology"`
 	Kernel   Kernel            `json:"kernel"`
 	Guests   []Guest           `json:"guests"` // ascending by name
-	// Claims are reservations whose guest is not there yet (being created), or is no VM.
+	// Claims are reservations of guests that are being created, bound or moved, and of plain processes.
 	Claims []Claim `json:"claims,omitempty"`
 	// Load is what was asked of the nodes lately, ascending by node; nil: not measured.
 	Load []NodeLoad `json:"load,omitempty"`
@@ -44,10 +45,15 @@ func (h *Host) Guest(name string) (g *Guest, ok bool) {
 	return nil, false
 }
 
-// Claimed reports whether a reservation is held for a guest of this name in
-// addition to its own placement: it is being created, bound or moved.
-func (h *Host) Claimed(name string) bool {
-	return slices.ContainsFunc(h.Claims, func(c Claim) bool { return c.PID == 0 && c.Name == name })
+// Claim returns the reservation that is held for a guest while it is created,
+// bound or moved, in addition to its own placement; ok is false if none is.
+func (h *Host) Claim(name string) (c *Claim, ok bool) {
+	for i := range h.Claims {
+		if h.Claims[i].PID == 0 && h.Claims[i].Name == name {
+			return &h.Claims[i], true
+		}
+	}
+	return nil, false
 }
 
 // Kernel is what the host's kernel does to memory by itself. Values are as
@@ -70,9 +76,27 @@ type Kernel struct {
 
 // Claim is a reservation in flight or of a plain process.
 type Claim struct {
-	Name      string          `json:"name"`
-	PID       int             `json:"pid,omitempty"`
+	Name string `json:"name"`
+	PID  int    `json:"pid,omitempty"` // of the plain process; 0: the claim is of a guest
+	// Holder is the process that creates, binds or moves the guest, By who asked
+	// for that as the journal names it, Since the beginning; each may be unknown.
+	Holder    int             `json:"holder_pid,omitempty"`
+	By        string          `json:"by,omitempty"`
+	Since     time.Time       `json:"since,omitzero"`
 	Placement guest.Placement `json:"placement"`
+}
+
+// HeldBy says in words who holds the claim and since when:
+// "balancer (process 812) since 2026-03-01T12:00:00Z".
+func (c *Claim) HeldBy() string {
+	who := cmp.Or(c.By, "another process")
+	if c.Holder != 0 {
+		who = fmt.Sprintf("%s (process %d)", cmp.Or(c.By, "a user"), c.Holder)
+	}
+	if !c.Since.IsZero() {
+		who += " since " + c.Since.UTC().Format(time.RFC3339)
+	}
+	return who
 }
 
 // Guest is one VM as it was seen.

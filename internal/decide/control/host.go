@@ -122,10 +122,6 @@ func (c *Controller) onTheMove(name string) bool {
 	if c.jobs.concerns(name) || c.recovery.cut[name] {
 		return true
 	}
-	for _, claim := range c.host.inventory.Claims {
-		if claim.PID == 0 && claim.Name == name {
-			return true
-		}
-	}
-	return false
+	_, claimed := c.host.inventory.Claim(name)
+	return claimed
 }

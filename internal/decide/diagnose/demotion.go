@@ -31,7 +31,7 @@ func demotionAgainstBinding(v *view) []Finding {
 		Evidence: []string{
 			fmt.Sprintf("demotion_enabled is %s (/sys/kernel/mm/numa/demotion_enabled), Linux %s", k.Demotion,
 				orUnknown(k.Release)),
-			fmt.Sprintf("nodes %s have memory and no CPUs (%s)", slow, orUnknown(v.topology.Source)),
+			fmt.Sprintf("nodes %s have memory and %s (%s)", slow, v.noCPUs(), orUnknown(v.topology.Source)),
 			"bound: " + strings.Join(names, ", "),
 		},
 		Effect: fmt.Sprintf(

@@ -25,7 +25,7 @@ func drifted(v *view) (found []Finding) {
 		f := s.binding(Finding{Severity: Warning, Evidence: evidence,
 			Effect: "it is not where it was placed: others may have its CPUs and memory, and it theirs"})
 		switch {
-		case s.busy:
+		case s.busy != nil:
 			f.Severity, f.Effect = Info, "none: the guest is being bound or moved, and is between its old and its "+
 				"new placement"
 		case s.Placement != nil && s.limited(s.Placement.Nodes) != nil:

@@ -83,16 +83,36 @@ func Run(h *inventory.Host) []Finding {
 	v := look(h)
 	if v.memoryNodes.Len() < 2 && v.topology.NodesOf(v.topology.CPUSet()).Len() < 2 {
 		// One node: everything is local. A damaged intent is one on any host.
-		return named("intent-unusable", intentUnusable(v))
+		return v.postponed(named("intent-unusable", intentUnusable(v)))
 	}
 	var found []Finding
 	for _, r := range rules {
 		found = append(found, named(r.name, r.find(v))...)
 	}
+	found = v.postponed(found)
 	slices.SortStableFunc(found, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), cmp.Compare(a.Object, b.Object),
 			cmp.Compare(a.Rule, b.Rule))
 	})
+	return found
+}
+
+// postponed takes the remedies from findings about guests that are being bound
+// or moved: they would be refused, and what was found may change by itself.
+func (v *view) postponed(found []Finding) []Finding {
+	busy := map[string]*inventory.Claim{}
+	for _, s := range slices.Concat(v.guests, v.stored) {
+		if s.busy != nil {
+			busy[s.object()] = s.busy
+		}
+	}
+	for i := range found {
+		if c, ok := busy[found[i].Object]; ok {
+			f := &found[i]
+			f.Evidence = append(f.Evidence, "is being bound or moved by "+c.HeldBy()+" (reservation)")
+			f.Fix, f.Command, f.Action, f.Safe = "nothing now: wait until the bind or move ends", "", nil, false
+		}
+	}
 	return found
 }
 

@@ -39,7 +39,8 @@ func nodeOverBound(v *view) (found []Finding) {
 			continue
 		}
 		for i := range all {
-			if h := &all[i]; h.Node == n.ID && h.Memory() >= sum-n.Memory &&
+			_, busy := v.host.Claim(all[i].Name)
+			if h := &all[i]; h.Node == n.ID && h.Memory() >= sum-n.Memory && !busy &&
 				(least == nil || h.Memory() < least.Memory()) {
 				least = h
 			}
@@ -124,7 +125,8 @@ func memoryOnlyNodeUsed(v *view) (found []Finding) {
 			if !n.CPUs.IsEmpty() || meant || bytes < worthAWord || bytes < s.memory/50 {
 				continue
 			}
-			evidence := []string{fmt.Sprintf("node %d has memory and no CPUs (%s)", n.ID, orUnknown(v.topology.Source)),
+			evidence := []string{
+				fmt.Sprintf("node %d has memory and %s (%s)", n.ID, v.noCPUs(), orUnknown(v.topology.Source)),
 				s.memoryEvidence()}
 			if d := v.host.Kernel.Demotion; d != "" {
 				evidence = append(evidence, "demotion_enabled is "+d+" (/sys/kernel/mm/numa)")
@@ -134,4 +136,13 @@ func memoryOnlyNodeUsed(v *view) (found []Finding) {
 		}
 	}
 	return found
+}
+
+// noCPUs says of a node without CPUs that they may be offline: the kernel does
+// not tell which node a CPU that is switched off belongs to.
+func (v *view) noCPUs() string {
+	if v.topology.Offline.IsEmpty() {
+		return "no CPUs"
+	}
+	return fmt.Sprintf("no CPUs online; CPUs %s of the host are offline", v.topology.Offline)
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/diagnose"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -198,6 +199,15 @@ var faults = []struct {
 	}, "host", diagnose.Warning, "and 2 more pairs", false},
 	{"node-without-memory", "", func(h *inventory.Host) { h.Topology.Nodes[1].Memory = 0 }, "node 1", diagnose.Warning,
 		"CPUs 4-7", false},
+	{"memory-only-node-used", "its CPUs may be offline", func(h *inventory.Host) {
+		addMemoryNode(h)
+		h.Topology.Offline = cpus("90-91")
+		find(h, "web").Seen.MemoryByNode = byNode{0: gib, 8: gib}
+	}, "guest web", diagnose.Warning, "node 8 has memory and no CPUs online; CPUs 90-91 of the host are offline", true},
+	{"demotion-against-binding", "its CPUs may be offline", func(h *inventory.Host) {
+		addMemoryNode(h)
+		h.Kernel.Demotion, h.Topology.Offline = "true", cpus("90-91")
+	}, "host", diagnose.Warning, "nodes 8 have memory and no CPUs online; CPUs 90-91 of the host are offline", false},
 	{"memory-only-node", "its CPUs may be offline", func(h *inventory.Host) {
 		addMemoryNode(h)
 		h.Topology.Offline = cpus("90-91")
@@ -532,44 +542,51 @@ func TestEveryRuleIsTestedBothWays(t *testing.T) {
 	}
 }
 
-// A guest on its way between two placements needs no bind: none is offered.
+// A guest on its way between two placements needs no bind: none is offered, and
+// the finding says who moves it, and since when.
 func TestRun_GuestBeingMovedIsOfferedNothing(t *testing.T) {
-	drifted := func() (*inventory.Host, *inventory.Guest) {
-		h := host()
-		for i := range h.Guests {
-			g := &h.Guests[i]
-			if g.Placement != nil && len(g.Seen.Threads) > 1 {
-				for n := range g.Seen.Threads {
-					g.Seen.Threads[n].Affinity = h.Topology.CPUSet()
-				}
-				return h, g
-			}
+	drifted := func(h *inventory.Host) {
+		g := find(h, "web")
+		for n := range g.Seen.Threads {
+			g.Seen.Threads[n].Affinity = h.Topology.CPUSet()
 		}
-		t.Fatal("no placed guest")
-		return nil, nil
+		g.Placement.MemoryMode = guest.MemoryStrict // and its node has no room for the rest
+		g.Seen.MemoryByNode = byNode{0: gib}
+		h.Topology.Nodes[0].Free = mib
 	}
-	of := func(h *inventory.Host, name string) (drift *diagnose.Finding, offers int) {
+	of := func(h *inventory.Host) (all []diagnose.Finding) {
 		for _, f := range diagnose.Run(h) {
-			if f.Object != "guest "+name {
-				continue
-			}
-			if f.Rule == "drift" {
-				drift = &f
-			}
-			if f.Safe || f.Action != nil || f.Command != "" {
-				offers++
+			if f.Object == "guest web" {
+				all = append(all, f)
 			}
 		}
-		return drift, offers
+		return all
 	}
-	h, g := drifted()
-	if f, offers := of(h, g.Name); f == nil || f.Severity != diagnose.Warning || offers == 0 {
-		t.Fatalf("a guest that is not being moved: %+v, %d offers; the test shows nothing", f, offers)
+	h := host()
+	drifted(h)
+	rules := map[string]bool{}
+	for _, f := range of(h) {
+		rules[f.Rule] = true
+		if f.Command == "" {
+			t.Errorf("of a guest that is not being moved, %s offers nothing", f.Rule)
+		}
 	}
-	h.Claims = append(h.Claims, inventory.Claim{Name: g.Name, Placement: *g.Placement})
-	f, offers := of(h, g.Name)
-	if f == nil || f.Severity != diagnose.Info || !strings.Contains(f.Effect, "being bound or moved") || offers > 0 {
-		t.Errorf("a guest that is being moved: %+v, %d offers", f, offers)
+	if !rules["drift"] || !rules["strict-without-room"] {
+		t.Fatalf("rules %v, want drift and strict-without-room", rules)
+	}
+	h.Claims = []inventory.Claim{{Name: "web", Holder: 812, By: "balancer",
+		Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Placement: *find(h, "web").Placement}}
+	for _, f := range of(h) {
+		if f.Rule == "drift" && f.Severity != diagnose.Info {
+			t.Errorf("drift is of severity %s while the guest is moved, want %s", f.Severity, diagnose.Info)
+		}
+		if f.Safe || f.Action != nil || f.Command != "" {
+			t.Errorf("%s offers %q", f.Rule, f.Command)
+		}
+		want := "moved by balancer (process 812) since 2026-03-01T12:00:00Z"
+		if evidence := strings.Join(f.Evidence, "; "); !strings.Contains(evidence, want) {
+			t.Errorf("%s has evidence %q, want %q in it", f.Rule, evidence, want)
+		}
 	}
 }
 

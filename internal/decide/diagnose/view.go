@@ -31,7 +31,7 @@ type subject struct {
 	memory  topology.Bytes   // seen, on all nodes
 	bound   bool             // something holds its memory to nodes, or its cells to their nodes
 	cpuHeld bool             // its vCPUs may not run on every node
-	busy    bool             // a reservation says that it is being bound or moved
+	busy    *inventory.Claim // says that it is being bound or moved; nil: it is not
 }
 
 func look(host *inventory.Host) *view {
@@ -61,7 +61,8 @@ func possible(t topology.Topology) topology.Topology {
 }
 
 func (v *view) subject(g *inventory.Guest) *subject {
-	s := &subject{Guest: g, busy: v.host.Claimed(g.Name)}
+	s := &subject{Guest: g}
+	s.busy, _ = v.host.Claim(g.Name)
 	for _, t := range g.Seen.Threads {
 		if t.Role != inventory.RoleVhost { // kernel threads in no cgroup of the guest before Linux 6.4
 			s.mems = s.mems.Union(t.Mems)
@@ -159,10 +160,6 @@ func orUnknown(source string) string {
 func (s *subject) binding(f Finding) Finding {
 	f.Object = s.object()
 	switch {
-	case s.busy:
-		f.Fix = "nothing now: wait until the bind or move in progress ends; 'numavisor history' shows who began it " +
-			"and when"
-		return f
 	case s.State == "shutoff":
 		f.Fix, f.Command = "bind the guest's configuration before it starts again", s.rewriteCommand("")
 		return f

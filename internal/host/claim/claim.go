@@ -38,8 +38,11 @@ type Process struct {
 
 // Claim is one reservation. It holds as long as its Holder lives.
 type Claim struct {
-	Name      string          `json:"name"`
-	Holder    Process         `json:"holder"`
+	Name   string  `json:"name"`
+	Holder Process `json:"holder"`
+	// By is who asked for it, as the journal names it; Since is when.
+	By        string          `json:"by,omitempty"`
+	Since     time.Time       `json:"since,omitzero"`
 	Placement guest.Placement `json:"placement"`
 	// Process is set for a plain process that was bound: then it is the holder too.
 	Process bool `json:"process,omitempty"`
@@ -123,7 +126,7 @@ func (l Ledger) Claims() ([]inventory.Claim, error) {
 }
 
 func (c Claim) seen() inventory.Claim {
-	s := inventory.Claim{Name: c.Name, Placement: c.Placement}
+	s := inventory.Claim{Name: c.Name, Holder: c.Holder.PID, By: c.By, Since: c.Since, Placement: c.Placement}
 	if c.Process {
 		s.PID = c.Holder.PID
 	}

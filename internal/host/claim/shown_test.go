@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -15,11 +16,13 @@ import (
 
 // The claim of a process names it; that of a guest being created does not name the command.
 func TestLedger_ClaimsNameOnlyBoundProcesses(t *testing.T) {
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	l := ledger(t)
 	for name, process := range map[string]bool{"web": false, "postgres": true} {
 		err := l.Locked(t.Context(), func(tx claim.Locked) error {
 			return tx.Put(claim.Claim{
-				Name: name, Holder: claim.Process{PID: 4711}, Process: process, Placement: guest.Placement{Guest: name},
+				Name: name, Holder: claim.Process{PID: 4711}, Process: process, By: "alice", Since: noon,
+				Placement: guest.Placement{Guest: name},
 			})
 		})
 		if err != nil {
@@ -31,8 +34,9 @@ func TestLedger_ClaimsNameOnlyBoundProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []inventory.Claim{
-		{Name: "postgres", PID: 4711, Placement: guest.Placement{Guest: "postgres"}},
-		{Name: "web", Placement: guest.Placement{Guest: "web"}},
+		{Name: "postgres", PID: 4711, Holder: 4711, By: "alice", Since: noon,
+			Placement: guest.Placement{Guest: "postgres"}},
+		{Name: "web", Holder: 4711, By: "alice", Since: noon, Placement: guest.Placement{Guest: "web"}},
 	}
 	got, err := l.Claims()
 	if err != nil {

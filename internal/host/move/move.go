@@ -199,7 +199,7 @@ func (m *mover) look(ctx context.Context, tx claim.Locked) (inventory.Host, erro
 func (m *mover) begin(tx claim.Locked, inv *inventory.Host, e journal.Entry) error {
 	m.began = m.host.Clock()
 	for _, g := range m.guests {
-		if err := tx.Put(claim.Claim{Name: g.Guest, Holder: m.host.Self,
+		if err := tx.Put(claim.Claim{Name: g.Guest, Holder: m.host.Self, By: m.By, Since: m.began.UTC(),
 			Placement: both(inv, g.Placement)}); err != nil {
 			return errors.Join(err, m.release())
 		}

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -95,7 +94,7 @@ func Host(ctx context.Context, s Sources, closely ...string) (inventory.Host, er
 	if err := ctx.Err(); err != nil {
 		return h, fmt.Errorf("observing the host: %w", err)
 	}
-	addClaims(&h, claims)
+	h.Claims = claims
 	if h.Topology, err = s.topology(); err != nil {
 		return h, err
 	}
@@ -195,20 +194,6 @@ func (s Sources) see(
 		seen.Ranges = AssignCells(ranges, g.Config)
 	}
 	return seen, gaps, false
-}
-
-// addClaims adds reservations that no guest shows. A claim is the same
-// reservation as a guest's own where both are of one placement; that of a guest
-// on the move to another one is not.
-func addClaims(h *inventory.Host, claims []inventory.Claim) {
-	for _, c := range claims {
-		shown := c.PID == 0 && slices.ContainsFunc(h.Guests, func(g inventory.Guest) bool {
-			return g.Name == c.Name && g.Placement != nil && reflect.DeepEqual(*g.Placement, c.Placement)
-		})
-		if !shown {
-			h.Claims = append(h.Claims, c)
-		}
-	}
 }
 
 func gap(kind inventory.GapKind, object inventory.Ref, what string, err error) inventory.Gap {

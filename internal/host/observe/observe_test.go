@@ -190,33 +190,27 @@ func TestAProcessSeenTwiceIsTheFirstSourcesGuest(t *testing.T) {
 	}
 }
 
-// A claim is left out only where a guest shows the same reservation.
-func TestClaimsThatNoGuestShows(t *testing.T) {
+// A claim stays as long as its holder has it, also where the guest shows the
+// same placement already: it says that the guest is being bound.
+func TestHost_Claims(t *testing.T) {
 	h, s := sources(t)
 	placed := guest.Placement{Guest: "a", Nodes: topology.SetOf[topology.NodeID](0)}
-	moving := guest.Placement{Guest: "a", Nodes: topology.SetOf[topology.NodeID](1)}
 	if err := h.Record(context.Background(), "a", guest.Intent{Placement: placed}); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct {
-		name  string
-		claim inventory.Claim
-		kept  bool
-	}{
-		{"of the guest as it is", inventory.Claim{Name: "a", Placement: placed}, false},
-		{"of the guest on the move", inventory.Claim{Name: "a", Placement: moving}, true},
-		{"of a guest that nobody placed", inventory.Claim{Name: "b", Placement: placed}, true},
-		{"of a guest not there yet", inventory.Claim{Name: "c", Placement: placed}, true},
-		{"of a process by that name", inventory.Claim{Name: "a", PID: 7, Placement: placed}, true},
-	} {
-		s.Claims = claims(c.claim)
-		seen, err := observe.Host(context.Background(), s)
-		var want []inventory.Claim
-		if c.kept {
-			want = []inventory.Claim{c.claim}
-		}
-		if diff := cmp.Diff(want, seen.Claims); err != nil || diff != "" {
-			t.Errorf("claim %s: %v (-want +got):\n%s", c.name, err, diff)
+	want := []inventory.Claim{
+		{Name: "a", Holder: 812, By: "alice", Since: time.Unix(1700000000, 0).UTC(), Placement: placed},
+		{Name: "c", Holder: 812, Placement: placed},
+		{Name: "p", PID: 7, Holder: 7, Placement: placed},
+	}
+	s.Claims = claims(want...)
+	seen, err := observe.Host(context.Background(), s)
+	if diff := cmp.Diff(want, seen.Claims); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	for name, want := range map[string]bool{"a": true, "b": false, "c": true, "p": false} {
+		if _, ok := seen.Claim(name); ok != want {
+			t.Errorf("guest %s is claimed: %v, want %v", name, ok, want)
 		}
 	}
 }

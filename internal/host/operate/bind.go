@@ -69,7 +69,7 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 		if want, err = h.planBind(&inv, g, r, &b); err != nil || r.DryRun {
 			return err
 		}
-		if err := tx.Put(claim.Claim{Name: g.Name, Holder: h.Self, Placement: want.Placement}); err != nil {
+		if err := tx.Put(h.claimFor(g.Name, want.Placement)); err != nil {
 			return err
 		}
 		if x, err = h.beginBind(g, &inv, &b.Plan, false, r.Why); err != nil {

@@ -139,7 +139,7 @@ func (h *Host) decide(
 	}
 	want = guest.Intent{Host: inv.Identity(), Spec: spec, Placement: c.Placement}
 	short = poolShortages(capacity.Available(&inv, h.Policy, ""), c.Placement)
-	return want, short, tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: c.Placement})
+	return want, short, tx.Put(h.claimFor(spec.Name, c.Placement))
 }
 
 // RoomIsKnown refuses an inventory that does not show all VMs and reservations:

@@ -121,6 +121,11 @@ func CleanUp(ctx context.Context, do func(context.Context) error) error {
 // CleanUpTime is the deadline of CleanUp.
 const CleanUpTime = 30 * time.Second
 
+// claimFor is this process's claim on the room of a guest.
+func (h *Host) claimFor(name string, p guest.Placement) claim.Claim {
+	return claim.Claim{Name: name, Holder: h.Self, By: h.By, Since: h.Clock().UTC(), Placement: p}
+}
+
 // legal has every fresh placement checked by reckoning that is independent of
 // the one that found it, before anything is touched.
 func (h *Host) legal(inv *inventory.Host, spec guest.Spec, p guest.Placement) error {

@@ -92,14 +92,9 @@ func (h *Host) planProcess(tx claim.Locked, inv *inventory.Host, g inventory.Gue
 	if r.DryRun {
 		return nil
 	}
-	return tx.Put(
-		claim.Claim{
-			Name:      g.Name,
-			Holder:    claim.Process{PID: basis.PID, StartTicks: basis.StartTicks},
-			Placement: p,
-			Process:   true,
-		},
-	)
+	c := h.claimFor(g.Name, p)
+	c.Process, c.Holder = true, claim.Process{PID: basis.PID, StartTicks: basis.StartTicks}
+	return tx.Put(c)
 }
 
 // processSpec asks for what the process has.
@@ -152,8 +147,9 @@ func (h *Host) PlaceNew(ctx context.Context, spec guest.Spec, command string) (N
 		if n.Placement, _, err = h.placeProcess(&inv, spec); err != nil {
 			return err
 		}
-		if err := tx.Put(claim.Claim{Name: spec.Name, Holder: h.Self, Placement: n.Placement,
-			Process: true}); err != nil {
+		c := h.claimFor(spec.Name, n.Placement)
+		c.Process = true
+		if err := tx.Put(c); err != nil {
 			return err
 		}
 		n.effect, err = h.begin(journal.Entry{Effect: journal.EffectRun, Guests: []string{spec.Name},

@@ -53,7 +53,7 @@ func Truths(h *inventory.Host) []Truth {
 	all := make([]Truth, 0, len(h.Guests))
 	for _, g := range h.Guests {
 		t := TruthOf(g, &h.Topology)
-		t.InProgress = h.Claimed(g.Name)
+		_, t.InProgress = h.Claim(g.Name)
 		all = append(all, t)
 	}
 	return all

@@ -1,0 +1,51 @@
+package operate_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/hosttest"
+	"github.com/numavisor/numavisor/internal/host/move"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// While a guest is bound or moved, the inventory says by whom, in which process
+// and since when, also when the guest already shows its new placement.
+func TestObserve_NamesTheHolderOfAClaim(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	s := spec(t, guest.Spec{Name: "g", VCPUs: 1, Memory: 256 * mib})
+	if _, err := w.create(s); err != nil {
+		t.Fatal(err)
+	}
+	w.host.By = "alice"
+	if err := w.Smear("g", nodes("3")); err != nil {
+		t.Fatal(err)
+	}
+	looks := 0
+	look := func(by string) {
+		looks++
+		inv, err := w.host.Observe(t.Context())
+		c, ok := inv.Claim("g")
+		if err != nil || !ok || c.By != by || c.Holder != hosttest.Self.PID || c.Since.IsZero() {
+			t.Errorf("by %s: claim %+v, %v", by, c, err)
+		}
+	}
+	w.host.Progress = func(plan.Step, topology.Bytes, topology.Bytes) { look("alice") }
+	if b, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "g"}); err != nil {
+		t.Fatal(err, b.Shortfalls())
+	}
+	m := w.planned(t, plan.MoveGuest, map[string]string{"g": "2"})
+	request := move.Request{ID: "m1", Move: m, By: "balancer", Keep: &book{},
+		Told: func(status.Moving) { look("balancer") }}
+	if _, err := w.host.Move(context.Background(), request); err != nil || looks < 2 {
+		t.Fatalf("%v, looked %d times", err, looks)
+	}
+	inv, err := w.host.Observe(t.Context())
+	if c, ok := inv.Claim("g"); err != nil || ok {
+		t.Errorf("after both: claim %+v, %v", c, err)
+	}
+}
