@@ -12,9 +12,12 @@ import (
 
 var updateDocs = flag.Bool("update-docs", false, "rewrite the output of commands that the documentation shows")
 
-// replayed opens a block of the documentation whose commands are run by
-// TestDocs_ShowRealOutput. They read files of the repository only.
-const replayed = "```console replayed\n"
+// Blocks of the documentation that a test keeps true: commands that are run
+// (they read files of the repository only), and copies of files.
+const (
+	replayed = "```console replayed"
+	copied   = "```text file="
+)
 
 func TestDocs_ShowRealOutput(t *testing.T) {
 	blocks := 0
@@ -23,29 +26,50 @@ func TestDocs_ShowRealOutput(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		before, rest, found := strings.Cut(string(text), replayed)
-		now := before
+		var now strings.Builder
+		rest, found := string(text), true
 		for found {
-			blocks++
-			var block string
-			block, rest, _ = strings.Cut(rest, "```\n")
-			now += replayed + replay(t, file, block) + "```\n"
-			before, rest, found = strings.Cut(rest, replayed)
-			now += before
+			var line, block string
+			line, rest, found = strings.Cut(rest, "\n")
+			if now.WriteString(line); found {
+				now.WriteString("\n")
+			}
+			source, isCopy := strings.CutPrefix(line, copied)
+			if line != replayed && !isCopy {
+				continue
+			}
+			if blocks++; !strings.HasPrefix(rest, "```\n") { // not empty
+				block, rest, _ = strings.Cut(rest, "\n```\n")
+				rest = "```\n" + rest
+			}
+			if isCopy {
+				now.WriteString(contents(t, file, source))
+			} else {
+				now.WriteString(replay(t, file, block))
+			}
 		}
-		if now == string(text) {
+		if now.String() == string(text) {
 			continue
 		}
 		if !*updateDocs {
-			t.Errorf("%s shows output that the commands do not print (go test ./cmd/numavisor -run Docs -update-docs)",
-				file)
-		} else if err := os.WriteFile(file, []byte(now), 0o600); err != nil {
+			t.Errorf("%s shows output that is not printed (go test ./cmd/numavisor -run Docs -update-docs)", file)
+		} else if err := os.WriteFile(file, []byte(now.String()), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if blocks == 0 {
-		t.Error("no document has a replayed block")
+		t.Error("no document has a block that is kept true")
 	}
+}
+
+// contents are those of a file.
+func contents(t *testing.T, document, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%s: %v", document, err)
+	}
+	return strings.TrimRight(string(text), "\n") + "\n"
 }
 
 // documents are all pages of the repository, from its root, which becomes the working directory.
@@ -67,7 +91,7 @@ func documents(t *testing.T) []string {
 func replay(t *testing.T, file, block string) string {
 	t.Helper()
 	var now bytes.Buffer
-	for line := range strings.Lines(block) {
+	for line := range strings.SplitSeq(block, "\n") {
 		command, is := strings.CutPrefix(line, "$ numavisor ")
 		if !is {
 			if strings.HasPrefix(line, "$") {
@@ -75,14 +99,14 @@ func replay(t *testing.T, file, block string) string {
 			}
 			continue // output of an earlier run
 		}
-		now.WriteString(line)
+		now.WriteString(line + "\n")
 		var stdout, stderr bytes.Buffer
 		if status := run(strings.Fields(command), &stdout, &stderr); status != exitDone && status != exitFailed {
 			t.Errorf("%s: %q: exit status %d: %s", file, strings.TrimSpace(line), status, &stderr)
 		}
 		for _, output := range []string{stdout.String(), stderr.String()} {
-			if output = strings.TrimRight(output, "\n"); output != "" {
-				now.WriteString(output + "\n")
+			for line := range strings.Lines(strings.TrimRight(output, "\n")) {
+				now.WriteString(strings.TrimRight(line, " \n") + "\n")
 			}
 		}
 	}
