@@ -39,7 +39,7 @@ not; if it does not, the list says since when nobody has looked.`,
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "also list alarms that are over")
-	recordsFlag(c, &folder)
+	recordsFlag(c.Flags(), &folder)
 	return c
 }
 

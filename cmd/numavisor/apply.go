@@ -46,7 +46,7 @@ Exit status 3 means done in part: the report says what could not be done and why
   numavisor apply --resume`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	on.effectFlags(c)
+	on.flags(c, withTopology, withPolicy, withPace, withRecords)
 	on.timeout = applyTime
 	c.Flags().Lookup("timeout").DefValue = applyTime.String()
 	c.Flags().StringSliceVar(&guests, "guest", nil, "only moves of this VM (may be given several times)")

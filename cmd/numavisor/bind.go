@@ -37,8 +37,9 @@ Exit status 3 means done in part: the report says what could not be done and why
   numavisor bind --pid 4711 --nodes 1`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	spec := guest.BindFlags(c.Flags())
-	on.effectFlags(c)
+	spec := guest.BindFlags(c.Flags(), append([]string{"vcpus", "memory", "smt", "emulator", "io-thread-policy"},
+		rebindFlags()...)...)
+	on.flags(c, withTopology, withPolicy, withPace, withRecords)
 	c.Flags().IntVar(&pid, "pid", 0, "bind this process instead of a VM")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "print the plan and change nothing")
 	c.Flags().BoolVar(&anew, "anew", false, "choose the best placement even if one is recorded")
@@ -48,6 +49,9 @@ Exit status 3 means done in part: the report says what could not be done and why
 		}
 		if c.Flags().Changed("pid") && pid <= 0 {
 			return wrongUse("--pid %d: must be the number of a process, 1 or more", pid)
+		}
+		if err := onlyWith(c, "pid", "vcpus", "memory"); err != nil {
+			return err
 		}
 		h, done, err := on.open(c)
 		if err != nil {
@@ -72,6 +76,12 @@ Exit status 3 means done in part: the report says what could not be done and why
 		return report(c, bindTarget(pid, args), b, err)
 	}
 	return c
+}
+
+// rebindFlags are the flags of a spec that have an effect on what runs already,
+// VM or process.
+func rebindFlags() []string {
+	return []string{"cpu-binding", "memory-binding", "nodes", "cpus", "max-nodes", "max-distance", "max-class", "device"}
 }
 
 // changed applies flags to a spec and checks the result. A running guest may

@@ -47,7 +47,7 @@ VMs, or not for all: the document has the gap.`,
 			}), unseen(&inv))
 		},
 	}
-	on.flags(c)
+	on.flags(c, withTopology)
 	socketFlag(c, &socket)
 	return c
 }

@@ -32,7 +32,7 @@ given back on delete.`,
 		Args: cobra.NoArgs,
 	}
 	spec := guest.BindFlags(c.Flags())
-	on.effectFlags(c)
+	on.flags(c, withTopology, withPolicy, withRecords)
 	f := c.Flags()
 	f.StringVar(&specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
 	f.StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")

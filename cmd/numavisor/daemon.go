@@ -46,10 +46,9 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
   numavisor daemon --metrics :9177`,
 		Args: cobra.NoArgs,
 	}
-	on.flags(c)
+	on.flags(c, withTopology, withPolicy, withPace, withRecords)
 	_ = c.Flags().MarkHidden("timeout")
 	socketFlag(c, &socket)
-	recordsFlag(c, &on.records)
 	c.Flags().StringVar(&listen, "metrics", "", "also serve Prometheus metrics on this address, for example :9177")
 	c.Flags().DurationVar(&every, "every", time.Second, "time between samples")
 	c.Flags().BoolVar(&verbose, "verbose", false, "log each look at the host and each plan, with what it took")

@@ -33,7 +33,7 @@ images stay. A VM that Numavisor did not create is only deleted with --force.`,
 				func(w io.Writer) { printf(w, "%s: deleted\n", args[0]) })
 		},
 	}
-	on.effectFlags(c)
+	on.flags(c, withRecords)
 	c.Flags().BoolVar(&force, "force", false, "also delete a VM that Numavisor did not create")
 	return c
 }

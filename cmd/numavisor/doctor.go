@@ -38,7 +38,7 @@ not be asked for its VMs, or not for all.`,
   numavisor doctor --root captured/web1 -o json`,
 		Args: cobra.NoArgs,
 	}
-	on.effectFlags(c)
+	on.flags(c, withTopology, withPolicy, withPace, withRecords)
 	c.Flags().BoolVar(&fix, "fix", false, "apply the safe fixes")
 	c.Flags().StringVar(&root, "root", "", "folder that holds another host's /sys and /proc")
 	c.Flags().StringVar(&inventoryFile, "inventory", "", "look at a saved inventory (see 'numavisor capture')")
@@ -48,6 +48,9 @@ not be asked for its VMs, or not for all.`,
 	on.onlyLive(c, "root")
 	on.onlyLive(c, "inventory")
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := onlyWith(c, "fix", "pace", "policy", "records"); err != nil {
+			return err
+		}
 		var inv inventory.Host
 		var h *local.Host
 		var err error

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -26,6 +27,19 @@ func checkFlags(c *cobra.Command) error {
 	return err
 }
 
+// onlyWith refuses flags that have an effect only together with another one.
+func onlyWith(c *cobra.Command, other string, flags ...string) error {
+	if c.Flags().Changed(other) {
+		return nil
+	}
+	for _, f := range flags {
+		if c.Flags().Changed(f) {
+			return wrongUse("--%s has no effect without --%s; see '%s --help'", f, other, c.CommandPath())
+		}
+	}
+	return nil
+}
+
 // timeLimit is a flag's duration that must be more than 0.
 type timeLimit time.Duration
 
@@ -46,4 +60,37 @@ func (*timeLimit) Type() string { return "duration" }
 func timeLimitFlag(f *pflag.FlagSet, limit *time.Duration, usage string) {
 	*limit = 10 * time.Minute
 	f.Var((*timeLimit)(limit), "timeout", usage)
+}
+
+// rootFolders names, for a command that changes the host or reads its records,
+// the flags of the folders that it opens. By default only root may open them.
+func rootFolders(command string) []string {
+	return map[string][]string{
+		"create": {"state", "records"}, "delete": {"state", "records"}, "apply": {"state", "records"},
+		"undo": {"state", "records"}, "daemon": {"state", "records"}, "doctor": {"state", "records"},
+		"bind": {"state"}, "run": {"state"}, // of own processes, without the journal
+		"alarms": {"records"}, "history": {"records"},
+	}[command]
+}
+
+// needsRoot refuses a command that only root can carry out, before it does
+// anything. A user who names other folders may have the rights for the rest.
+func needsRoot(c *cobra.Command, euid int) error {
+	name := c.Name()
+	if euid == 0 || c.Parent() != c.Root() {
+		return nil
+	}
+	if name == "doctor" {
+		if !c.Flags().Changed("fix") {
+			return nil
+		}
+		name = "doctor --fix"
+	}
+	for _, folder := range rootFolders(c.Name()) {
+		if f := c.Flags().Lookup(folder); !f.Changed {
+			return fmt.Errorf("%s needs root: run 'sudo numavisor %[1]s ...'; only root may open %s (--%s)", name,
+				f.DefValue, folder)
+		}
+	}
+	return nil
 }

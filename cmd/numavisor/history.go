@@ -30,7 +30,7 @@ values included.`,
   numavisor history --last 20 -o json`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	recordsFlag(c, &folder)
+	recordsFlag(c.Flags(), &folder)
 	c.Flags().DurationVar(&since, "since", 0, "only what is not older, for example 24h")
 	c.Flags().IntVar(&last, "last", 0, "only the newest so many")
 	c.RunE = func(c *cobra.Command, args []string) error {

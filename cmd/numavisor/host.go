@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/local"
@@ -27,19 +28,40 @@ type hostFlags struct {
 // default policy.
 const defaultPolicy = "/etc/numavisor/policy.yaml"
 
-func (f *hostFlags) flags(c *cobra.Command) {
+// flags defines how the host is reached, and the flags that this command makes
+// use of besides.
+func (f *hostFlags) flags(c *cobra.Command, more ...func(*hostFlags, *pflag.FlagSet)) {
 	p := c.Flags()
 	p.StringVar(&f.uri, "connect", "", "libvirt URI of this host (default: LIBVIRT_DEFAULT_URI, else qemu:///system)")
 	p.StringVar(&f.state, "state", claim.DefaultFolder, "folder for reservations in flight")
+	timeLimitFlag(p, &f.timeout, "give up after this time")
+	for _, define := range more {
+		define(f, p)
+	}
+	f.isGiven = p.Changed
+}
+
+// withTopology is for commands that decide, or show what a decision needs.
+func withTopology(f *hostFlags, p *pflag.FlagSet) {
 	p.StringVar(&f.measured, "measured", "",
 		"file with a measured latency and bandwidth matrix; it takes precedence over SLIT")
-	p.StringVar(&f.housekeeping, "housekeeping", "", "CPUs that guests must not get, as a list")
+	p.StringVar(&f.housekeeping, "housekeeping", "", "CPUs that VMs must not get, as a list")
+}
+
+// withPolicy is for commands that decide.
+func withPolicy(f *hostFlags, p *pflag.FlagSet) {
 	p.StringVar(&f.policy, "policy", defaultPolicy, "file with the operator's policy (YAML or JSON)")
-	f.isGiven = p.Changed
+}
+
+// withPace is for commands that copy memory.
+func withPace(f *hostFlags, p *pflag.FlagSet) {
 	p.StringVar(&f.pace, "pace", "",
 		"copy at most this much memory a second, more than 0, for example 500M (default: full speed)")
-	timeLimitFlag(p, &f.timeout, "give up after this time")
 }
+
+// withRecords is for commands that change the host: their effects are recorded
+// in the journal.
+func withRecords(f *hostFlags, p *pflag.FlagSet) { recordsFlag(p, &f.records) }
 
 // open joins the drivers into one host. done ends its connections and the command's deadline.
 func (f *hostFlags) open(c *cobra.Command) (h *local.Host, done func(), err error) {
@@ -96,6 +118,9 @@ func (f *hostFlags) copyPace() (topology.Bytes, error) {
 // readPolicy returns the operator's policy. A file that --policy names must
 // exist; without the flag, a host without a policy file has the default policy.
 func (f *hostFlags) readPolicy(ctx context.Context) (policy.Policy, error) {
+	if f.policy == "" { // the command decides nothing
+		return policy.Policy{}, nil
+	}
 	p, err := readFile(ctx, f.policy, policy.Parse)
 	if errors.Is(err, fs.ErrNotExist) && (f.isGiven == nil || !f.isGiven("policy")) {
 		return policy.Policy{}, nil
@@ -106,6 +131,8 @@ func (f *hostFlags) readPolicy(ctx context.Context) (policy.Policy, error) {
 // onlyLive refuses flags that are about this host beside one that names another.
 func (f *hostFlags) onlyLive(c *cobra.Command, other string) {
 	for _, live := range []string{"connect", "state", "measured", "housekeeping", "pace"} {
-		c.MarkFlagsMutuallyExclusive(other, live)
+		if c.Flags().Lookup(live) != nil {
+			c.MarkFlagsMutuallyExclusive(other, live)
+		}
 	}
 }

@@ -60,16 +60,15 @@ NUMA host, creates or binds it so, and proves from the kernel's own figures
 that it is so.
 
 Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		Args:              knownCommand,
-		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
-		Version:           thisBuild().String(),
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          knownCommand,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		Version:       thisBuild().String(),
 	}
 	// Before anything is done: what is done must be reported.
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
-		return cmp.Or(checkFormat(c), checkFlags(c))
+		return cmp.Or(checkFormat(c), checkFlags(c), needsRoot(c, os.Geteuid()))
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().StringP("output", "o", "table", "how to print: table, json or yaml")
@@ -77,13 +76,16 @@ Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 	})
 	root.SetHelpCommand(helpCommand())
+	root.SetUsageFunc(printUsage)
 	root.AddCommand(
 		topologyCommand(), captureCommand(), placeCommand(), balanceCommand(),
 		createCommand(), deleteCommand(), listCommand(), showCommand(),
 		bindCommand(), runCommand(), applyCommand(), undoCommand(), historyCommand(),
 		daemonCommand(), alarmsCommand(), topCommand(dialDaemon), pauseCommand(), resumeCommand(),
 		doctorCommand(), labCommand(), versionCommand(),
+		completionCommand(),
 	)
+	root.InitDefaultHelpCmd()
 	explainArgs(root)
 	return root
 }

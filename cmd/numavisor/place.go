@@ -37,7 +37,7 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 		Args: cobra.NoArgs,
 	}
 	spec := guest.BindFlags(c.Flags())
-	on.flags(c)
+	on.flags(c, withTopology, withPolicy)
 	c.Flags().StringVar(&specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
 	c.Flags().StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
 	c.Flags().StringVar(&inventoryFile, "inventory", "", "decide on a saved inventory (see 'numavisor capture')")

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/local"
@@ -18,15 +19,8 @@ import (
 )
 
 // recordsFlag names where the journal and the alarms are kept.
-func recordsFlag(c *cobra.Command, folder *string) {
-	c.Flags().StringVar(folder, "records", record.DefaultFolder, "folder of the journal and the alarms")
-}
-
-// effectFlags are the flags of a command that changes the host: its effects are
-// recorded in the journal.
-func (f *hostFlags) effectFlags(c *cobra.Command) {
-	f.flags(c)
-	recordsFlag(c, &f.records)
+func recordsFlag(f *pflag.FlagSet, folder *string) {
+	f.StringVar(folder, "records", record.DefaultFolder, "folder of the journal and the alarms")
 }
 
 // recordEffects names the user who asks, and lets a user without privileges go

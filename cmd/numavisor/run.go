@@ -25,8 +25,8 @@ that keeps it within its nodes. Exits with the command's own status.`,
   numavisor run --nodes 1 --memory-binding strict --vcpus 2 --memory 1G -- qemu-system-x86_64 ...`,
 		Args: cobra.MinimumNArgs(1),
 	}
-	spec := guest.BindFlags(c.Flags())
-	on.effectFlags(c)
+	spec := guest.BindFlags(c.Flags(), append([]string{"vcpus", "memory", "smt"}, rebindFlags()...)...)
+	on.flags(c, withTopology, withPolicy, withRecords)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		asked, err := spec.Apply(guest.Spec{Topology: guest.TopologySpec{Mode: guest.TopologyOff}})
 		if err != nil {

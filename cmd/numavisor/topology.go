@@ -88,7 +88,7 @@ func (s *topologySource) flags(c *cobra.Command) {
 	f.StringVar(&s.hwloc, "hwloc", "", "file with hwloc XML ('lstopo --of xml')")
 	f.StringVar(&s.measured, "measured", "",
 		"file with a measured latency and bandwidth matrix; it takes precedence over SLIT")
-	f.StringVar(&s.housekeeping, "housekeeping", "", "CPUs that guests must not get, as a list")
+	f.StringVar(&s.housekeeping, "housekeeping", "", "CPUs that VMs must not get, as a list")
 	f.StringVar(&s.inventory, "inventory", "", "file with a saved inventory (see 'numavisor capture')")
 	c.MarkFlagsMutuallyExclusive("root", "capabilities", "xl-info", "hwloc", "inventory")
 }

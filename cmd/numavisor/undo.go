@@ -34,7 +34,7 @@ Exit status 3 means done in part: the report says what could not be done and why
   numavisor undo 20260301T120000-k3x9qa`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	on.effectFlags(c)
+	on.flags(c, withTopology, withPolicy, withPace, withRecords)
 	on.timeout = applyTime
 	c.Flags().Lookup("timeout").DefValue = applyTime.String()
 	c.Flags().BoolVar(&force, "force", false, "undo it also where the VM or the setting was changed since")

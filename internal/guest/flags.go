@@ -20,13 +20,19 @@ type specFlag struct {
 	values []string
 	many   bool // may be repeated; else the last one holds
 	set    func(s *Spec, value string) error
+
+	choices []string // the words that set takes; nil: it takes others, too
 }
 
-// BindFlags defines a flag for each field of a spec (docs/spec.md).
-func BindFlags(fs *pflag.FlagSet) *FlagSpec {
+// BindFlags defines a flag for each field of a spec (docs/spec.md), or only
+// those that are named.
+func BindFlags(fs *pflag.FlagSet, names ...string) *FlagSpec {
 	f := &FlagSpec{}
 	add := func(name, kind, usage string, set func(*Spec, string) error) *specFlag {
 		one := &specFlag{name: name, kind: kind, set: set}
+		if len(names) > 0 && !slices.Contains(names, name) {
+			return one
+		}
 		f.flags = append(f.flags, one)
 		flag := fs.VarPF(one, name, "", usage)
 		if kind == "bool" {
@@ -40,15 +46,14 @@ func BindFlags(fs *pflag.FlagSet) *FlagSpec {
 	add("page-size", "size", "size of the huge pages behind it, for example 2M; 0: the host's small pages",
 		func(s *Spec, v string) error { return size(&s.PageSize, v) })
 	f.cpuFlags(add)
-	add("memory-binding", "mode", "none, preferred, strict, interleave or restrictive (default preferred)",
-		func(s *Spec, v string) error {
-			return word(&s.Binding.Mode, v, MemoryNone, MemoryPreferred, MemoryStrict, MemoryInterleave,
-				MemoryRestrictive)
-		})
+	choose(add("memory-binding", "mode", "none, preferred, strict, interleave or restrictive (default preferred)", nil),
+		func(s *Spec) *MemoryMode { return &s.Binding.Mode },
+		MemoryNone, MemoryPreferred, MemoryStrict, MemoryInterleave, MemoryRestrictive)
 	add("immediate", "bool", "allocate all memory at start",
 		func(s *Spec, v string) error { return truth(&s.Binding.Immediate, v) })
 	add("topology", "shape",
-		"NUMA topology that the guest sees: off, auto, mirror or a number of equal cells (default auto)", setTopology)
+		"NUMA topology that the guest sees: off, auto, mirror or a number of equal cells (default auto)",
+		setTopology).choices = []string{string(TopologyOff), string(TopologyAuto), string(TopologyMirror)}
 	add("cells", "list", "cells that the guest sees, as vCPUs:memory, for example 4:8G,4:8G", setCells)
 	f.limitFlags(add)
 	add("device", "address", "PCI device near which the guest belongs: ADDRESS[,required][,passthrough]; may be "+
@@ -71,30 +76,47 @@ type addFlag func(name, kind, usage string, set func(*Spec, string) error) *spec
 
 func (f *FlagSpec) cpuFlags(add addFlag) {
 	helpers := []HelperPolicy{HelperNodes, HelperHousekeeping, HelperExclusive, HelperNone}
-	add("cpu-binding", "mode", "none, range (any CPU of the nodes) or exclusive (one CPU each) (default range)",
-		func(s *Spec, v string) error { return word(&s.CPU.Binding, v, CPUNone, CPURange, CPUExclusive) })
-	add("smt", "policy",
-		"for exclusive binding: any, prefer (siblings together), require, or isolate (siblings idle) (default any)",
-		func(s *Spec, v string) error { return word(&s.CPU.SMT, v, SMTAny, SMTPrefer, SMTRequire, SMTIsolate) })
-	add("emulator", "policy", "where emulator threads run: nodes, housekeeping, exclusive or none (default nodes)",
-		func(s *Spec, v string) error { return word(&s.CPU.Emulator, v, helpers...) })
+	choose(add("cpu-binding", "mode", "none, range (any CPU of the nodes) or exclusive (one CPU each) (default range)", nil),
+		func(s *Spec) *CPUMode { return &s.CPU.Binding }, CPUNone, CPURange, CPUExclusive)
+	choose(add("smt", "policy",
+		"for exclusive binding: any, prefer (siblings together), require, or isolate (siblings idle) (default any)", nil),
+		func(s *Spec) *SMTPolicy { return &s.CPU.SMT }, SMTAny, SMTPrefer, SMTRequire, SMTIsolate)
+	choose(add("emulator", "policy",
+		"where emulator threads run: nodes, housekeeping, exclusive or none (default nodes)", nil),
+		func(s *Spec) *HelperPolicy { return &s.CPU.Emulator }, helpers...)
 	add("io-threads", "n", "number of I/O threads",
 		func(s *Spec, v string) error { return number(&s.CPU.IOThreads, v) })
-	add("io-thread-policy", "policy", "where I/O threads run: nodes, housekeeping, exclusive or none (default nodes)",
-		func(s *Spec, v string) error { return word(&s.CPU.IOPolicy, v, helpers...) })
+	choose(add("io-thread-policy", "policy",
+		"where I/O threads run: nodes, housekeeping, exclusive or none (default nodes)", nil),
+		func(s *Spec) *HelperPolicy { return &s.CPU.IOPolicy }, helpers...)
+}
+
+// choose makes a flag one of words in a field of the spec.
+func choose[T ~string](flag *specFlag, field func(*Spec) *T, words ...T) {
+	flag.set = func(s *Spec, v string) error { return word(field(s), v, words...) }
+	for _, w := range words {
+		flag.choices = append(flag.choices, string(w))
+	}
+}
+
+// Choices returns the words that flags take, by the flag's name, for flags that
+// take words.
+func (f *FlagSpec) Choices() map[string][]string {
+	all := map[string][]string{}
+	for _, one := range f.flags {
+		if one.choices != nil {
+			all[one.name] = one.choices
+		}
+	}
+	return all
 }
 
 func (f *FlagSpec) limitFlags(add addFlag) {
 	add("max-distance", "n", "greatest SLIT distance between the guest's nodes; 0: no limit",
 		func(s *Spec, v string) error { return number(&s.Limits.MaxDistance, v) })
-	add(
-		"max-class",
-		"class",
-		"farthest class between the guest's nodes: local, neighbour or remote",
-		func(s *Spec, v string) error {
-			return word(&s.Limits.MaxClass, v, topology.Local, topology.Neighbour, topology.Remote)
-		},
-	)
+	choose(add("max-class", "class", "farthest class between the guest's nodes: local, neighbour or remote", nil),
+		func(s *Spec) *topology.Class { return &s.Limits.MaxClass },
+		topology.Local, topology.Neighbour, topology.Remote)
 	add("nodes", "list", "use only these nodes, for example 0-1",
 		func(s *Spec, v string) error { return set(&s.Limits.Nodes, v) })
 	add("cpus", "list", "use only these CPUs, for example 0-15,32",

@@ -1,0 +1,299 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+func everyCommand(t *testing.T) []*cobra.Command {
+	t.Helper()
+	var all []*cobra.Command
+	var visit func(*cobra.Command)
+	visit = func(c *cobra.Command) {
+		c.InitDefaultHelpFlag()
+		c.InitDefaultVersionFlag()
+		all = append(all, c)
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+	}
+	visit(rootCommand())
+	return all
+}
+
+// usedBy says which commands offer a flag. A flag is offered only where it has
+// an effect: who adds one here has looked for it.
+var usedBy = map[string]string{
+	"all":              "alarms",
+	"anew":             "bind",
+	"append":           "create",
+	"capabilities":     "topology",
+	"cells":            "create place",
+	"connect":          "apply balance bind capture create daemon delete doctor list place run show undo",
+	"cpu-binding":      "bind create place run",
+	"cpus":             "bind create place run",
+	"delay-scale":      "lab/bench",
+	"device":           "bind create place run",
+	"disk":             "create",
+	"drifted":          "list",
+	"dry-run":          "bind",
+	"emulator":         "bind create place",
+	"emulator-path":    "create",
+	"every":            "daemon",
+	"explain":          "balance place",
+	"fix":              "doctor",
+	"for":              "pause",
+	"force":            "delete undo",
+	"full-speed":       "apply undo",
+	"guest":            "apply",
+	"guests":           "lab/bench",
+	"housekeeping":     "apply balance bind capture create daemon doctor place run topology undo",
+	"hwloc":            "topology",
+	"hypervisor-type":  "create",
+	"immediate":        "create place",
+	"initrd":           "create",
+	"interval":         "top",
+	"inventory":        "balance doctor place topology",
+	"io-thread-policy": "bind create place",
+	"io-threads":       "create place",
+	"kernel":           "create",
+	"last":             "history",
+	"length":           "lab/bench",
+	"libvirt":          "lab/run",
+	"limit":            "lab/bench",
+	"managers":         "lab/bench",
+	"max-class":        "bind create place run",
+	"max-distance":     "bind create place run",
+	"max-nodes":        "bind create place run",
+	"measured":         "apply balance bind capture create daemon doctor place run topology undo",
+	"memory":           "bind create lab/bench place run", // bind: of a process
+	"memory-binding":   "bind create place run",
+	"metrics":          "daemon",
+	"most":             "lab/bench",
+	"movable":          "create place",
+	"name":             "create place",
+	"network":          "create",
+	"node-cpus":        "lab/bench",
+	"nodes":            "bind create place run",
+	"once":             "top",
+	"pace":             "apply bind daemon doctor undo", // doctor: with --fix
+	"picture":          "topology",
+	"page-size":        "create place",
+	"pid":              "bind",
+	"policy":           "apply balance bind create daemon doctor place run undo", // doctor: with --fix
+	"qemu":             "lab/run",
+	"records":          "alarms apply bind create daemon delete doctor history run undo", // doctor: with --fix
+	"repeats":          "lab/bench",
+	"results":          "lab/bench",
+	"resume":           "apply",
+	"root":             "doctor topology",
+	"scope":            "lab/run",
+	"serial-log":       "create",
+	"shape":            "lab/demo lab/run",
+	"share":            "lab/run",
+	"since":            "history",
+	"smt":              "bind create place run",
+	"socket":           "balance capture daemon pause resume top",
+	"sort":             "list",
+	"spec":             "create place",
+	"state":            "apply balance bind capture create daemon delete doctor list place run show undo",
+	"timeout":          "apply balance bind capture create daemon delete doctor lab/demo lab/run list place run show undo",
+	"topology":         "create place",
+	"transient":        "create",
+	"uefi":             "create",
+	"unmanaged":        "list",
+	"vcpus":            "bind create lab/bench place run", // bind: of a process
+	"verbose":          "daemon",
+	"watch":            "list",
+	"why":              "pause",
+	"window":           "lab/bench",
+	"xl-info":          "topology",
+	"xml":              "create place",
+}
+
+func TestFlags_AreOfferedOnlyWhereTheyHaveAnEffect(t *testing.T) {
+	offered := map[string][]string{}
+	for _, c := range everyCommand(t) {
+		path := strings.ReplaceAll(strings.TrimPrefix(c.CommandPath(), "numavisor "), " ", "/")
+		c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Name != "help" && f.Name != "version" {
+				offered[f.Name] = append(offered[f.Name], path)
+			}
+		})
+	}
+	for name, by := range offered {
+		slices.Sort(by)
+		if got := strings.Join(by, " "); got != usedBy[name] {
+			t.Errorf("--%s is offered by %q, the table says %q", name, got, usedBy[name])
+		}
+	}
+	for name := range usedBy {
+		if offered[name] == nil {
+			t.Errorf("no command offers --%s, which the table has", name)
+		}
+	}
+}
+
+// The help shows every command, and every flag of a command, under one heading.
+func TestHelp_ShowsEachCommandAndFlagInOneGroup(t *testing.T) {
+	count := func(groups []helpGroup) map[string]int {
+		n := map[string]int{}
+		for _, g := range groups {
+			for _, name := range g.names {
+				n[name]++
+			}
+		}
+		return n
+	}
+	commands, flags := count(commandGroups()), count(flagGroups())
+	for name, n := range flags {
+		if n != 1 {
+			t.Errorf("--%s is in %d groups", name, n)
+		}
+		if usedBy[name] == "" && name != "output" && name != "help" && name != "version" {
+			t.Errorf("--%s is in a group, and no command has it", name)
+		}
+	}
+	for _, c := range everyCommand(t) {
+		if c.HasParent() && !c.Parent().HasParent() && commands[c.Name()] != 1 {
+			t.Errorf("%s is in %d groups", c.CommandPath(), commands[c.Name()])
+		}
+		var out bytes.Buffer
+		c.SetOut(&out)
+		if err := c.Usage(); err != nil {
+			t.Fatal(err)
+		}
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if shown := len(regexp.MustCompile(`(?m) --`+f.Name+`([ \[]|$)`).FindAllString(out.String(), -1)); !f.Hidden &&
+				(flags[f.Name] != 1 || shown == 0) {
+				t.Errorf("%s: --%s is in %d groups and shown %d times", c.CommandPath(), f.Name, flags[f.Name], shown)
+			}
+		})
+		for _, line := range strings.Split(out.String(), "\n") {
+			if len(line) > helpWidth {
+				t.Errorf("%s: a line of %d columns: %s", c.CommandPath(), len(line), line)
+			}
+		}
+	}
+	for name := range commands {
+		if c, _, err := rootCommand().Find([]string{name}); err != nil || c.Name() != name {
+			t.Errorf("there is no command %s, which is in a group", name)
+		}
+	}
+}
+
+// A local variable that a flag sets and that is read nowhere else makes a flag
+// without effect. The flags of a spec and of a host are fields of values that are
+// passed on: the table above covers those.
+func TestFlags_SetVariablesThatAreRead(t *testing.T) {
+	set := token.NewFileSet()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(set, name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Body == nil {
+				continue
+			}
+			for name, uses := range flagVariables(f.Body) {
+				if uses == 0 {
+					t.Errorf("%s: the flag's variable %s is never read", set.Position(f.Pos()), name)
+				}
+			}
+		}
+	}
+}
+
+// flagVariables counts how often variables that flags set are used besides in
+// the flag's definition. Only local variables count.
+func flagVariables(body ast.Node) map[string]int {
+	uses, defined := map[string]int{}, map[string]bool{}
+	ast.Inspect(body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			f, ok := n.Fun.(*ast.SelectorExpr)
+			if !ok || !strings.HasSuffix(f.Sel.Name, "Var") || len(n.Args) < 3 {
+				return true
+			}
+			if a, ok := n.Args[0].(*ast.UnaryExpr); ok && a.Op == token.AND {
+				if v, ok := a.X.(*ast.Ident); ok {
+					defined[v.Name] = true
+					uses[v.Name]-- // the definition itself
+				}
+			}
+		case *ast.DeclStmt:
+			return false
+		case *ast.Ident:
+			uses[n.Name]++
+		}
+		return true
+	})
+	of := map[string]int{}
+	for name := range defined {
+		of[name] = uses[name]
+	}
+	return of
+}
+
+// Commands that need root say so before anything else.
+func TestRootIsAskedForFirst(t *testing.T) {
+	for _, c := range []struct {
+		line string
+		want string
+	}{
+		{"create --name n --vcpus 1 --memory 64M", "create needs root: run 'sudo numavisor create ...'"},
+		{"delete n", "delete needs root"},
+		{"daemon", "daemon needs root"},
+		{"history", "history needs root"},
+		{"doctor --fix", "doctor --fix needs root"},
+		{"doctor", ""},
+		{"list", ""},
+		{"place --vcpus 1 --memory 64M", ""},
+		{"create --name n --vcpus 1 --memory 64M --state s", "create needs root"},
+		{"create --name n --vcpus 1 --memory 64M --state s --records r", ""},
+		{"bind n", "bind needs root"},
+		{"bind n --state s", ""},
+		{"history --records r", ""},
+		{"create --help", ""},
+	} {
+		root := rootCommand()
+		of, args, err := root.Find(strings.Fields(c.line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		of.InitDefaultHelpFlag()
+		if err := of.ParseFlags(args); err != nil {
+			t.Fatal(err)
+		}
+		got := fmt.Sprint(needsRoot(of, 1000))
+		if (c.want == "") != (got == "<nil>") || !strings.HasPrefix(got, c.want) {
+			if of.Flags().Changed("help") {
+				continue // the help comes before any check
+			}
+			t.Errorf("%s: %s, want %q", c.line, got, c.want)
+		}
+		if err := needsRoot(of, 0); err != nil {
+			t.Errorf("%s: root is refused: %v", c.line, err)
+		}
+	}
+}
