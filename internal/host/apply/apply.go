@@ -1,10 +1,10 @@
-// Package apply carries plans out, step by step, and says of each what came
-// of it. It decides nothing: it stops where going on would make things worse,
-// and reports exactly what lies between the old state and the new one.
+// Package apply carries plans out step by step and reports the outcome of each
+// step. It decides nothing: it stops where going on would make things worse,
+// and reports exactly which steps were done and which were not.
 //
-// A guest never depends on apply being alive: every step leaves it running.
-// Since the intent is recorded first, a plan that was cut short shows as drift
-// of the guest, and binding it again finishes the work.
+// A guest never depends on apply: every step leaves it running. Since the
+// intent is recorded first, an interrupted plan shows as drift of the guest,
+// and binding it again finishes the work.
 package apply
 
 import (
@@ -25,29 +25,32 @@ import (
 // the same name, since the plan was made.
 var ErrGone = errors.New("the guest is not the one that the plan was made for")
 
-// ErrUnread means that it is not known whether a guest's process has ended: it
-// could not be read. Trying again later can succeed.
+// ErrUnread means that it is unknown whether a guest's process has ended: it
+// could not be read. A later attempt can succeed.
 var ErrUnread = errors.New("the guest's process could not be read")
 
-// Kernel is what apply needs of the host's kernel.
+// Kernel are the functions of the host's kernel that apply needs.
 type Kernel interface {
-	// StartTicks identifies a process beyond reuse of its number. The error wraps
-	// unix.ESRCH only if the process has ended.
+	// StartTicks identifies a process even if the kernel reuses its number. The
+	// error wraps unix.ESRCH only if the process has ended.
 	StartTicks(pid int) (uint64, error)
-	// SetMems writes cpuset.mems of every thread group of the guest, and reads back.
+	// SetMems writes cpuset.mems of every thread group of the guest, and reads
+	// it back.
 	SetMems(ctx context.Context, pid int, nodes topology.NodeSet) error
 	SetAffinity(tid int, cpus topology.CPUSet) error
 	// SetFilePolicy gives the memfd memory mapped at an address a policy for pages not touched yet.
 	SetFilePolicy(pid int, address uint64, mode guest.MemoryMode, nodes topology.NodeSet) error
-	// Move copies the pages of one mapping that lie elsewhere to s.Nodes.
+	// Move copies the pages of one mapping that are on other nodes to s.Nodes.
 	Move(ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes)) (plan.Moved, error)
-	// GrowPool adds pages to a node's huge page pool and returns how many it got.
+	// GrowPool adds pages to a node's huge page pool and returns how many it
+	// added.
 	GrowPool(node topology.NodeID, size topology.Bytes, pages uint64) (uint64, error)
-	// ShrinkPool takes free pages out of a node's pool and returns how many went.
+	// ShrinkPool takes free pages out of a node's pool and returns how many it
+	// took.
 	ShrinkPool(node topology.NodeID, size topology.Bytes, pages uint64) (uint64, error)
 }
 
-// Hypervisor is what apply needs of the VM's hypervisor.
+// Hypervisor are the functions of the VM's hypervisor that apply needs.
 type Hypervisor interface {
 	PinVCPU(ctx context.Context, name string, v guest.VCPUID, cpus topology.CPUSet) error
 	PinEmulator(ctx context.Context, name string, cpus topology.CPUSet) error
@@ -56,16 +59,16 @@ type Hypervisor interface {
 	TuneLive(ctx context.Context, name string, nodes topology.NodeSet) error
 	// Record stores the intent in the guest's metadata.
 	Record(ctx context.Context, name string, intent guest.Intent) error
-	// Forget removes the intent: the guest is nobody's again.
+	// Forget removes the intent: the guest is unmanaged again.
 	Forget(ctx context.Context, name string) error
 	// Configure writes the placement into the stored configuration.
 	Configure(ctx context.Context, name string, intent guest.Intent) error
 }
 
-// Status is how a step ended.
+// Status is the result of a step.
 type Status string
 
-// Ends of a step.
+// Results of a step.
 const (
 	Done    Status = "done"
 	Partial Status = "partial"
@@ -73,7 +76,7 @@ const (
 	Skipped Status = "skipped"
 )
 
-// Outcome is what came of one step.
+// Outcome is the outcome of one step.
 type Outcome struct {
 	Step   plan.Step     `json:"step"`
 	Status Status        `json:"status"`
@@ -82,7 +85,7 @@ type Outcome struct {
 	Took   time.Duration `json:"took_ns"`
 }
 
-// Progress is told while memory is copied.
+// Progress is called while memory is copied.
 type Progress func(step plan.Step, done, total topology.Bytes)
 
 // Executor carries plans out on one host.
@@ -93,9 +96,9 @@ type Executor struct {
 	Progress   Progress // may be nil
 }
 
-// Run carries out a plan. It returns an outcome for every step, those that
-// were not reached included. The error says why it stopped early; it wraps
-// ErrGone where the guest is no longer there.
+// Run carries out a plan. It returns an outcome for every step, including those
+// that it did not reach. The error says why it stopped early; it wraps ErrGone
+// if the guest no longer exists.
 func (x Executor) Run(ctx context.Context, p plan.Steps, intent guest.Intent) ([]Outcome, error) {
 	outcomes := make([]Outcome, 0, len(p.Steps))
 	var stop error
@@ -122,7 +125,8 @@ func (x Executor) Run(ctx context.Context, p plan.Steps, intent guest.Intent) ([
 	return outcomes, stop
 }
 
-// guard refuses to go on where the context has ended or the guest is not the plan's.
+// guard refuses to go on if the context has ended or the guest is not the
+// plan's.
 func (x Executor) guard(ctx context.Context, p plan.Steps) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -130,9 +134,9 @@ func (x Executor) guard(ctx context.Context, p plan.Steps) error {
 	return StillThere(x.Kernel, p.Basis)
 }
 
-// StillThere returns ErrGone where a plan's process has ended or its number
-// belongs to another one, and ErrUnread where that is not known. A plan
-// without a process is not asked about.
+// StillThere returns ErrGone if a plan's process has ended or another process
+// has its number, and ErrUnread if that is unknown. It does nothing for a plan
+// without a process.
 func StillThere(k Kernel, b plan.Basis) error {
 	if b.PID == 0 {
 		return nil
@@ -142,7 +146,7 @@ func StillThere(k Kernel, b plan.Basis) error {
 		return err
 	}
 	if ticks != b.StartTicks {
-		return fmt.Errorf("%w: process %d is another one now", ErrGone, b.PID)
+		return fmt.Errorf("%w: its process ID %d now belongs to another process", ErrGone, b.PID)
 	}
 	return nil
 }
@@ -189,7 +193,7 @@ func (x Executor) step(ctx context.Context, p plan.Steps, s plan.Step, intent gu
 	case plan.ShrinkPool:
 		return pool(x.Kernel.ShrinkPool, s)
 	}
-	return Outcome{}, fmt.Errorf("no way is known to carry out a step of kind %q", s.Kind)
+	return Outcome{}, fmt.Errorf("unknown kind of step %q", s.Kind)
 }
 
 func (x Executor) move(ctx context.Context, p plan.Steps, s plan.Step) (Outcome, error) {
@@ -206,7 +210,7 @@ func (x Executor) move(ctx context.Context, p plan.Steps, s plan.Step) (Outcome,
 }
 
 // moveOwn copies the process's own memory. The kernel or QEMU itself always
-// uses a few of these pages, so a remainder of tolerated is no shortfall.
+// uses a few of these pages, so a remainder up to tolerated is no shortfall.
 func (x Executor) moveOwn(ctx context.Context, p plan.Steps, s plan.Step) (Outcome, error) {
 	var sum plan.Moved
 	for _, part := range s.Parts {
@@ -222,10 +226,11 @@ func (x Executor) moveOwn(ctx context.Context, p plan.Steps, s plan.Step) (Outco
 	return ownOutcome(Outcome{Step: s, Status: Done, Moved: &sum}), nil
 }
 
-// ownOutcome judges what of the process's own memory stays behind.
+// ownOutcome decides whether the process's own memory that stays behind is a
+// shortfall.
 func ownOutcome(o Outcome) Outcome {
 	if o.Moved.Failed > 0 {
-		o.Detail = fmt.Sprintf("%v stay where they are, in use", o.Moved.Failed)
+		o.Detail = fmt.Sprintf("%v left behind, in use", o.Moved.Failed)
 	}
 	if o.Moved.Failed > max(tolerated, o.Step.Bytes/50) {
 		o.Status = Partial
@@ -233,8 +238,8 @@ func ownOutcome(o Outcome) Outcome {
 	return o
 }
 
-// tolerated is how much of a process's own memory may stay behind, or a
-// fiftieth of what was to move.
+// tolerated is how much of a process's own memory may stay behind; the
+// alternative limit is a fiftieth of the memory to move.
 const tolerated = topology.MiB
 
 func pool(change func(topology.NodeID, topology.Bytes, uint64) (uint64, error), s plan.Step) (Outcome, error) {

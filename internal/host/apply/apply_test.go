@@ -51,7 +51,7 @@ func planOf(t *testing.T, h *fake.Host, g inventory.Guest, steps ...plan.Step) p
 	return plan.Steps{Guest: "g", PID: g.PID, Basis: basis, Steps: steps}
 }
 
-// everyKind has a step of every kind, each of which can be done to the guest.
+// everyKind has a step of every kind; each is possible for the guest.
 func everyKind(g inventory.Guest) []plan.Step {
 	ram, heap := g.Seen.Ranges[0], g.Seen.Ranges[1]
 	return []plan.Step{
@@ -77,7 +77,7 @@ func everyKind(g inventory.Guest) []plan.Step {
 	}
 }
 
-func TestEveryKindOfStepDoesWhatItSays(t *testing.T) {
+func TestRun_EveryKindOfStep(t *testing.T) {
 	h, g, x := running(t)
 	var told topology.Bytes
 	x.Progress = func(_ plan.Step, done, _ topology.Bytes) { told = done }
@@ -107,29 +107,29 @@ func TestEveryKindOfStepDoesWhatItSays(t *testing.T) {
 		"policy set":              ram.Policy == "prefer:1",
 		"memory moved":            ram.ByNode[1] == 64*mib && len(ram.ByNode) == 1,
 		"own memory moved":        heap.ByNode[1] == 4*mib && len(heap.ByNode) == 1,
-		"held to its node":        after.Seen.Threads[1].Mems.Equal(nodes("1")),
+		"restricted to its node":  after.Seen.Threads[1].Mems.Equal(nodes("1")),
 		"pool of node 1 grown":    top.Nodes[1].HugePages[0].Total == 12,
 		"pool of node 0 shrunk":   top.Nodes[0].HugePages[0].Total == 0,
-		"progress told":           told == ram.Size,
+		"progress reported":       told == ram.Size,
 		"moved bytes reported":    outcomes[10].Moved != nil && outcomes[10].Moved.Moved == 64*mib,
 		"own memory's sum, too":   outcomes[9].Moved != nil && outcomes[9].Moved.Moved == 4*mib,
 		"recorded as restrictive": after.Config.NUMATune != nil && after.Config.NUMATune.Mode == "restrictive",
 	} {
 		if !holds {
-			t.Errorf("not so: %s", what)
+			t.Errorf("not true: %s", what)
 		}
 	}
 }
 
-// Whichever step fails, those before are done, it has failed with the reason,
-// and those after were not tried.
-func TestRunStopsAtTheStepThatFails(t *testing.T) {
+// Whichever step fails, the steps before it are done, it has failed with the
+// reason, and those after it were not tried.
+func TestRun_StopsAtTheFailingStep(t *testing.T) {
 	_, g, _ := running(t)
 	lost := errors.New("lost")
 	for i := range everyKind(g) {
 		h, g, x := running(t)
 		p := planOf(t, h, g, everyKind(g)...)
-		// Before each step the guest is looked at once: step i is call 2i+2.
+		// Run checks the guest once before each step: step i is call 2i+2.
 		h.Inject(fake.Fault{Before: fake.Nth(2*i+2, func() error { return lost })})
 		outcomes, err := x.Run(context.Background(), p, guest.Intent{})
 		if !errors.Is(err, lost) || errors.Is(err, apply.ErrGone) ||
@@ -152,7 +152,7 @@ func TestRunStopsAtTheStepThatFails(t *testing.T) {
 			t.Errorf("step %d fails: %v, want %v", i, got, want)
 		}
 		if apply.Complete(outcomes) {
-			t.Errorf("step %d failed, yet all is complete", i)
+			t.Errorf("step %d failed, but the plan counts as complete", i)
 		}
 	}
 }
@@ -178,7 +178,7 @@ func TestAStalePlanIsRefused(t *testing.T) {
 	}
 }
 
-func TestAGuestThatEndsInAStepIsSaid(t *testing.T) {
+func TestRun_GuestEndsDuringAStep(t *testing.T) {
 	h, g, x := running(t)
 	p := planOf(
 		t,
@@ -194,15 +194,15 @@ func TestAGuestThatEndsInAStepIsSaid(t *testing.T) {
 	h.Inject(fake.Fault{Before: fake.NthOf("Move", 1, func() error { h.Vanish("g"); return nil })})
 	if _, err := x.Run(context.Background(), p, guest.Intent{}); !errors.Is(err, apply.ErrGone) ||
 		!errors.Is(err, unix.ESRCH) {
-		t.Errorf("error %v, want that the guest is gone, and the kernel's own", err)
+		t.Errorf("error %v, want that the guest is gone, and the kernel's own error", err)
 	}
 	if _, err := apply.Basis(h, g); !errors.Is(err, apply.ErrGone) {
 		t.Errorf("basis of a guest that ended: %v", err)
 	}
 }
 
-// Only ESRCH and another start time say that a guest has ended: where its files
-// cannot be read (hidden by a mount, say), it may run.
+// Only ESRCH and another start time mean that a guest has ended: if its files
+// cannot be read (a mount hides them, for example), it may be running.
 func TestStillThere_UnreadIsNotGone(t *testing.T) {
 	for _, unread := range []error{fs.ErrNotExist, fs.ErrPermission, unix.EIO} {
 		h, g, _ := running(t)
@@ -233,7 +233,7 @@ func TestAnEndedContextStopsBetweenSteps(t *testing.T) {
 	}
 }
 
-func TestWhatIsDoneInPart(t *testing.T) {
+func TestRun_PartialSteps(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		before func(h *fake.Host) error
@@ -247,16 +247,16 @@ func TestWhatIsDoneInPart(t *testing.T) {
 				return plan.Step{Kind: plan.MoveRange, Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size,
 					Nodes: nodes("1")}
 			}, apply.Partial, "4 MiB did not move: map[EBUSY:1024]", nil},
-		{"a few of the process's own are no shortfall", func(h *fake.Host) error { return h.Stick("g", mib) },
+		{"a small remainder of the process's own memory is no shortfall", func(h *fake.Host) error { return h.Stick("g", mib) },
 			func(g inventory.Guest) plan.Step {
 				return plan.Step{Kind: plan.MoveOwn, Nodes: nodes("1"),
 					Parts: []plan.Part{{Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size}}}
-			}, apply.Done, "1 MiB stay where they are, in use", nil},
-		{"many of the process's own are one", func(h *fake.Host) error { return h.Stick("g", 2*mib) },
+			}, apply.Done, "1 MiB left behind, in use", nil},
+		{"a large remainder is one", func(h *fake.Host) error { return h.Stick("g", 2*mib) },
 			func(g inventory.Guest) plan.Step {
 				return plan.Step{Kind: plan.MoveOwn, Nodes: nodes("1"), Bytes: 64 * mib,
 					Parts: []plan.Part{{Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size}}}
-			}, apply.Partial, "2 MiB stay where they are, in use", nil},
+			}, apply.Partial, "2 MiB left behind, in use", nil},
 		{"a full node", func(h *fake.Host) error { h.Fill(1, 24*mib); return nil },
 			func(g inventory.Guest) plan.Step {
 				return plan.Step{Kind: plan.MoveRange, Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size,
@@ -272,9 +272,9 @@ func TestWhatIsDoneInPart(t *testing.T) {
 				return plan.Step{Kind: plan.GrowPool, Node: 1, PageSize: 2 * mib, Pages: 4}
 			},
 			apply.Partial, "2 of 4 pages: node 1 has no more unfragmented free memory", nil},
-		{"a step that this version does not know", func(*fake.Host) error { return nil },
+		{"a step of an unknown kind", func(*fake.Host) error { return nil },
 			func(inventory.Guest) plan.Step { return plan.Step{Kind: "teleport"} }, apply.Failed,
-			`no way is known to carry out a step of kind "teleport"`, errAny},
+			`unknown kind of step "teleport"`, errAny},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h, g, x := running(t)

@@ -12,41 +12,42 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Pacer says how fast to copy.
+// Pacer decides how fast to copy.
 type Pacer interface {
 	// Next waits until more may be copied and returns how much at once.
 	Next(ctx context.Context) (topology.Bytes, error)
-	// Copied tells how much the last slice copied, and how long it took.
+	// Copied reports how much the last slice copied, and how long it took.
 	Copied(bytes topology.Bytes, took time.Duration)
 }
 
-// FullSlice is how much is copied at once at full speed: much, so that looking
-// and calling cost little beside copying, and little enough to stop within a
+// FullSlice is the size of a slice at full speed: large, so that queries and
+// calls cost little relative to copying, and small enough to stop within a
 // fraction of a second.
 const FullSlice = 256 * topology.MiB
 
 // Turn is one guest's part of copying in turns: the steps of its plan that copy
-// memory, and what came of them.
+// memory, and their outcomes.
 type Turn struct {
 	Plan     plan.Steps
 	Outcomes []Outcome // one for each step
-	// Err says why it ended early: a full node (ENOMEM), ErrGone, or what else failed.
+	// Err says why the turn ended early: a full node (ENOMEM), ErrGone, or
+	// another failure.
 	Err error
 
 	copies []*copying
 	now    int // index of the step that is copied next
 }
 
-// copying is one step on its way: mappings that are cut into disjoint slices.
+// copying is one step in progress: mappings that are cut into disjoint slices.
 type copying struct {
 	step   plan.Step
-	parts  []plan.Part // what is left to look at; the first may have begun
-	again  []plan.Part // what had pages in use, to be tried once more
+	parts  []plan.Part // the rest to process; the first may have begun
+	again  []plan.Part // parts with pages in use, to try once more
 	swept  bool
 	moved  plan.Moved
 	took   time.Duration
 	ended  bool
-	failed error // why the step ended early, or cannot go on for now
+	failed error // why the step ended early, or cannot continue for now
 }
 
 // NewTurn prepares the copying of a plan's steps.
@@ -63,7 +64,7 @@ func NewTurn(p plan.Steps, copies []plan.Step) *Turn {
 	return t
 }
 
-// Done returns how much of what was to be copied is there, and of how much.
+// Done returns how much memory is on its target, and how much there is to copy.
 func (t *Turn) Done() (done, total topology.Bytes) {
 	for _, c := range t.copies {
 		total += c.step.Bytes
@@ -76,13 +77,13 @@ func (t *Turn) Done() (done, total topology.Bytes) {
 	return done, total
 }
 
-// Turns copies memory slice by slice, one of each guest in turn, so that each
-// makes room for the next. A slice that finds no room is tried again after the
-// others; where a whole round moves nothing, those that wait are given up with
+// Turns copies memory slice by slice, one slice of each guest in turn, so that
+// each makes room for the next. A slice that finds no room is tried again after
+// the others; if a whole round moves nothing, the waiting guests end with
 // ENOMEM. One guest's failure does not stop the others. The error is the end of
-// the context, at the boundary of a slice: what was copied until then stays.
+// the context, at the boundary of a slice: memory copied until then stays.
 func (x Executor) Turns(ctx context.Context, turns []*Turn, pace Pacer, told func()) error {
-	for idle := 0; ; idle++ { // rounds since something was copied
+	for idle := 0; ; idle++ { // rounds since the last copied slice
 		waiting := 0
 		for _, t := range turns {
 			if !t.pending() {
@@ -100,7 +101,7 @@ func (x Executor) Turns(ctx context.Context, turns []*Turn, pace Pacer, told fun
 		if waiting == 0 {
 			return nil
 		}
-		if idle > waiting { // each step was tried meanwhile
+		if idle > waiting { // every step has been tried in these rounds
 			for _, t := range turns {
 				t.giveUp()
 			}
@@ -109,7 +110,7 @@ func (x Executor) Turns(ctx context.Context, turns []*Turn, pace Pacer, told fun
 	}
 }
 
-// Finish writes the outcomes of all steps, whether or not they came to their end.
+// Finish writes the outcomes of all steps, finished or not.
 func (t *Turn) Finish() {
 	t.Outcomes = nil
 	for _, c := range t.copies {
@@ -117,10 +118,11 @@ func (t *Turn) Finish() {
 	}
 }
 
-// pending reports whether the guest has something to copy, if only once there is room.
+// pending reports whether the guest has something to copy, now or once there is
+// room.
 func (t *Turn) pending() bool { return t.Err == nil && t.waits() > 0 }
 
-// waits is how many of its steps are on their way.
+// waits returns how many of its steps are in progress.
 func (t *Turn) waits() (n int) {
 	for _, c := range t.copies {
 		if !c.ended && t.Err == nil {
@@ -130,7 +132,7 @@ func (t *Turn) waits() (n int) {
 	return n
 }
 
-// giveUp ends what found no room.
+// giveUp ends the steps that found no room.
 func (t *Turn) giveUp() {
 	for _, c := range t.copies {
 		if !c.ended && t.Err == nil {
@@ -139,7 +141,7 @@ func (t *Turn) giveUp() {
 	}
 }
 
-// next is the step whose turn it is.
+// next is the step to copy next.
 func (t *Turn) next() *copying {
 	for range t.copies {
 		if c := t.copies[t.now%len(t.copies)]; !c.ended {
@@ -150,8 +152,8 @@ func (t *Turn) next() *copying {
 	return nil
 }
 
-// slice copies one slice of a guest. It reports whether it brought anything on;
-// the error is the context's.
+// slice copies one slice of a guest. It reports whether it made progress; the
+// error is the context's.
 func (x Executor) slice(ctx context.Context, t *Turn, pace Pacer) (bool, error) {
 	c := t.next()
 	size, err := pace.Next(ctx)
@@ -179,7 +181,7 @@ func (x Executor) slice(ctx context.Context, t *Turn, pace Pacer) (bool, error) 
 		c.account(part, moved)
 		return true, nil
 	}
-	c.parts = append([]plan.Part{part}, c.parts...) // it is to be looked at again
+	c.parts = append([]plan.Part{part}, c.parts...) // try it again
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
@@ -195,8 +197,8 @@ func (x Executor) slice(ctx context.Context, t *Turn, pace Pacer) (bool, error) 
 	return moved.Moved > 0, nil
 }
 
-// account notes a slice that was dealt with. Pages in use are tried once more
-// when all the rest is done: most are in use for a moment only.
+// account adds a processed slice to the outcome. Pages in use are tried once
+// more when all the rest is done: most are in use for a moment only.
 func (c *copying) account(part plan.Part, moved plan.Moved) {
 	if moved.Failed > 0 && !c.swept {
 		c.again = append(c.again, part)
@@ -233,7 +235,7 @@ func (c *copying) outcome() Outcome {
 	case c.failed != nil:
 		o.Status, o.Detail = Failed, c.failed.Error()
 	case !c.ended:
-		o.Status, o.Detail = Partial, "stopped before its end"
+		o.Status, o.Detail = Partial, "stopped early"
 		if c.took == 0 {
 			o.Status, o.Detail, o.Moved = Skipped, "", nil
 		}

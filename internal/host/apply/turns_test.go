@@ -32,7 +32,7 @@ func (s *slicing) Next(context.Context) (topology.Bytes, error) {
 
 func (s *slicing) Copied(bytes topology.Bytes, _ time.Duration) { s.copied += bytes }
 
-// looked is a kernel that notes which addresses are asked for.
+// looked is a kernel that records the requested addresses.
 type looked struct {
 	*fake.Host
 	slices []plan.Part
@@ -73,7 +73,7 @@ func TestSlicesCoverAMappingOnce(t *testing.T) {
 			next += uint64(s.Size)
 		}
 		if next != 0x1000+uint64(size) {
-			t.Errorf("%d bytes of %d were looked at", next-0x1000, size)
+			t.Errorf("%d bytes of %d were processed", next-0x1000, size)
 		}
 		turn.Finish()
 		if done, total := turn.Done(); done != size || total != size || turn.Outcomes[0].Status != apply.Done ||
@@ -87,9 +87,9 @@ func oneRange(address uint64, size topology.Bytes) []plan.Step {
 	return []plan.Step{{Kind: plan.MoveRange, Address: address, Size: size, PageSize: 4 * topology.KiB, Bytes: size}}
 }
 
-// Pages in use are tried once more when the rest is done; what stays then is
-// reported, once.
-func TestPagesInUseAreTriedOnceMore(t *testing.T) {
+// Pages in use are tried once more when the rest is done; the remaining ones
+// are reported once.
+func TestTurns_RetryPagesInUseOnce(t *testing.T) {
 	for _, frees := range []bool{true, false} {
 		tries := 0
 		k := &looked{Host: fake.MustNew("nodes:1 cores:1")}
@@ -118,14 +118,14 @@ func TestPagesInUseAreTriedOnceMore(t *testing.T) {
 		}
 		if frees && o.Status != apply.Done ||
 			!frees && (o.Status != apply.Partial || o.Moved.Failed != 4*topology.KiB || o.Moved.Why["EBUSY"] != 1) {
-			t.Errorf("they are freed: %v, %s %s", frees, o.Status, o.Detail)
+			t.Errorf("the pages are free again: %v, %s %s", frees, o.Status, o.Detail)
 		}
 	}
 }
 
-// One that fails does not keep the others from going on; one that finds no room
-// ends when nobody makes room.
-func TestTurnsGoOnWithoutOneThatFails(t *testing.T) {
+// One failing turn does not stop the others; one that finds no room ends when
+// no other turn makes room.
+func TestTurns_ContinueWithoutAFailingOne(t *testing.T) {
 	for name, c := range map[string]struct {
 		err   error
 		first apply.Status
@@ -156,13 +156,13 @@ func TestTurnsGoOnWithoutOneThatFails(t *testing.T) {
 			t.Errorf("%s: the other: %+v, %v", name, o, turns[1].Err)
 		}
 		if len(k.slices) > 12 {
-			t.Errorf("%s: it was tried %d times", name, len(k.slices))
+			t.Errorf("%s: tried %d times", name, len(k.slices))
 		}
 	}
 }
 
-// A step whose target is full does not keep those of other targets waiting.
-func TestAFullTargetDoesNotHoldOthersUp(t *testing.T) {
+// A step with a full target does not delay steps with other targets.
+func TestTurns_FullTargetDoesNotDelayOthers(t *testing.T) {
 	k := &looked{Host: fake.MustNew("nodes:1 cores:1")}
 	k.fail = func(s plan.Step) (plan.Moved, error) {
 		if s.Nodes.Contains(1) {
@@ -184,7 +184,8 @@ func TestAFullTargetDoesNotHoldOthersUp(t *testing.T) {
 	}
 }
 
-// Where the context ends, what was copied stays counted, and no more is begun.
+// When the context ends, copied memory stays counted, and no further slice
+// begins.
 func TestTurnsStopBetweenSlices(t *testing.T) {
 	k := &looked{Host: fake.MustNew("nodes:1 cores:1")}
 	turn := apply.NewTurn(plan.Steps{}, oneRange(0, 256*mib))

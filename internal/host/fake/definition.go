@@ -8,11 +8,11 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// Definition stands for a domain XML: what a guest is to be started with.
+// Definition stands for a domain XML: the configuration of a guest.
 type Definition struct {
 	Name   string           `json:"name"`
 	Config inventory.Config `json:"config"`
-	Intent *guest.Intent    `json:"intent,omitempty"` // nil: not of Numavisor
+	Intent *guest.Intent    `json:"intent,omitempty"` // nil: not managed by Numavisor
 }
 
 // Define returns the definition that is bound to a placement, as libvirt's
@@ -84,7 +84,8 @@ func tuneOf(p guest.Placement) *inventory.NUMATune {
 	return tune
 }
 
-// Render is the definition of a guest that is bound to an intent, in the form that Start takes.
+// Render is the definition of a guest that is bound to an intent, in the form
+// that Start accepts.
 func Render(i guest.Intent) ([]byte, error) {
 	d := Define(i.Spec, i.Placement)
 	d.Intent = &i

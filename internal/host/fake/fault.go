@@ -8,16 +8,17 @@ type Call struct {
 	Method string
 }
 
-// Fault is asked about every call. It may change the host, end a context, or
-// make the call fail. Calls that it makes itself are counted and asked about, too.
+// Fault is called for every call. It may change the host, end a context, or
+// make the call fail. Its own calls are counted and passed to it, too.
 type Fault struct {
-	// Before returns an error for a call that fails without having done anything.
+	// Before returns an error for a call that fails without an effect.
 	Before func(Call) error
-	// After returns an error for a call that was done, and whose answer got lost.
+	// After returns an error for a call that took effect, but whose answer is
+	// lost.
 	After func(Call) error
 }
 
-// Nth does something at the Nth call.
+// Nth runs a function at the Nth call.
 func Nth(n int, do func() error) func(Call) error {
 	return func(c Call) error {
 		if c.N != n {
@@ -27,7 +28,7 @@ func Nth(n int, do func() error) func(Call) error {
 	}
 }
 
-// NthOf does something at the Nth call of one method.
+// NthOf runs a function at the Nth call of one method.
 func NthOf(method string, n int, do func() error) func(Call) error {
 	var mu sync.Mutex
 	seen := 0
@@ -52,7 +53,8 @@ type injection struct {
 	calls []Call
 }
 
-// Inject makes calls fail from now on, and counts them anew. The zero Fault makes none fail.
+// Inject makes calls fail from now on, and restarts their count. The zero Fault
+// makes none fail.
 func (h *Host) Inject(f Fault) {
 	h.injection.mu.Lock()
 	defer h.injection.mu.Unlock()

@@ -14,12 +14,12 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// domain is a guest as the hypervisor knows it.
+// domain is a guest in the hypervisor's records.
 type domain struct {
 	live    *Definition // nil: does not run
 	stored  *Definition // nil: transient
 	process *process    // nil: does not run
-	garbled bool        // its intent cannot be read
+	garbled bool        // its intent is unreadable
 }
 
 // process is a running program.
@@ -56,13 +56,13 @@ func (h *Host) domain(name string) (*domain, error) {
 	return nil, fmt.Errorf("guest %s: %w", name, guest.ErrNotFound)
 }
 
-// definitions are those that a change now and for the next start is made to.
+// definitions are those that a change applies to now and for the next start.
 func (d *domain) definitions() []*Definition {
 	return slices.DeleteFunc([]*Definition{d.live, d.stored}, func(d *Definition) bool { return d == nil })
 }
 
 // launch starts the program of a definition with a process id: with all memory
-// that is to be there at once, else with the quarter that booting touches.
+// that is allocated at once, else with the quarter that booting touches.
 func (h *Host) launch(d Definition, pid int) (*process, error) {
 	h.ticks++
 	c, all := d.Config, h.topology.CPUSet()
@@ -103,7 +103,7 @@ func (h *Host) launch(d Definition, pid int) (*process, error) {
 		switch {
 		case m.own || c.Immediate:
 		case len(c.Devices) > 0:
-			m.sticks = m.Size // vfio allocates and pins all of it
+			m.sticks = m.Size // vfio allocates and pins all memory
 		default:
 			part = m.Size / 4 / m.PageSize * m.PageSize
 		}
@@ -116,7 +116,7 @@ func (h *Host) launch(d Definition, pid int) (*process, error) {
 	return p, nil
 }
 
-// ownMemory is what a VM program uses itself.
+// ownMemory is the memory that a VM program uses itself.
 const ownMemory = 4 * topology.MiB
 
 // mappingsOf gives a program's mappings: a block for each cell, cell 0 at the
@@ -129,7 +129,7 @@ func mappingsOf(c inventory.Config) []*mapping {
 	var all []*mapping
 	address := uint64(0x7f0000000000)
 	for _, cell := range cells {
-		address -= uint64(cell.Memory) + 1<<30 // apart, so that no two adjoin
+		address -= uint64(cell.Memory) + 1<<30 // with a gap, so that no two adjoin
 		m := &mapping{
 			cell: cell.ID,
 			MemoryRange: inventory.MemoryRange{
@@ -191,7 +191,7 @@ func (h *Host) toucher(p *process, c inventory.Config, m *mapping) topology.Node
 	return topology.NoNode
 }
 
-// end gives back what a process holds.
+// end gives back the memory of a process.
 func (h *Host) end(p *process) {
 	for _, m := range p.mappings {
 		h.release(m)
@@ -203,7 +203,7 @@ func (h *Host) nextPID() int {
 	return h.lastPID
 }
 
-// start is what the hypervisor does with a new definition.
+// start is the hypervisor's handling of a new definition.
 func (h *Host) start(d Definition, transient bool) error {
 	if _, taken := h.domains[d.Name]; taken {
 		return fmt.Errorf("guest %s: creating it: %w", d.Name, guest.ErrExists)
@@ -222,7 +222,7 @@ func (h *Host) start(d Definition, transient bool) error {
 	return nil
 }
 
-// seenGuest is the guest as the hypervisor lists it.
+// seenGuest is the guest in the hypervisor's list.
 func (h *Host) seenGuest(name string) inventory.Guest {
 	d := h.domains[name]
 	g := inventory.Guest{

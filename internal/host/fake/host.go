@@ -1,19 +1,20 @@
-// Package fake is a host in memory: nodes with free memory and huge page
-// pools, guests with processes, threads, mappings and definitions. It answers
-// as the kernel and libvirt do, as far as placing and binding depend on it,
-// and fails on request (Fault).
+// Package fake is a host in memory: nodes with free memory and huge page pools,
+// guests with processes, threads, mappings and definitions. It answers as the
+// kernel and libvirt do, as far as placing and binding depend on it, and fails
+// on request (Fault).
 //
-// What it keeps of the real ones: memory is allocated at first touch by policy
-// and cpuset; pages move only to nodes that the process's cpuset allows and
-// that have room; narrowing a cpuset moves what lies outside, by ordinal; the
-// policy of memfd memory can be set from outside, that of other memory not;
-// libvirt retunes a running guest only in mode restrictive; pools grow only
-// from free memory and shrink only by free pages; a name is taken once.
+// It follows the real ones in these points: memory is allocated at first touch
+// by policy and cpuset; pages move only to nodes that the process's cpuset
+// allows and that have room; narrowing a cpuset moves pages outside it, by
+// ordinal; the policy of memfd memory can be set from outside, that of other
+// memory cannot; libvirt retunes a running guest only in mode restrictive;
+// pools grow only from free memory and shrink only by free pages; two guests
+// cannot have one name.
 //
-// Load has its guests use CPUs, as samples of them show; Settings are a kernel's
-// settings that can be changed.
+// Load makes its guests use CPUs, as samples of them show; Settings are a
+// kernel's settings that can be changed.
 //
-// What it leaves out: time, transparent huge pages, page cache, reclaim.
+// It leaves out: time, transparent huge pages, page cache, reclaim.
 package fake
 
 import (
@@ -25,15 +26,15 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Host is a host in memory. It is safe for concurrent use. The methods that
-// the real drivers have can be made to fail (Inject); all others are the
-// test's hand and always work.
+// Host is a host in memory. It is safe for concurrent use. The methods that the
+// real drivers have can be made to fail (Inject); all others are for the test
+// and always work.
 type Host struct {
 	mu       sync.Mutex
 	topology topology.Topology // free memory and pools are in nodes
 	nodes    map[topology.NodeID]*node
 	domains  map[string]*domain
-	programs map[int]*process // processes that are no guests
+	programs map[int]*process // processes that are not guests
 	lastPID  int
 	ticks    uint64 // start time of the last process, grows with each
 
@@ -71,7 +72,7 @@ func MustNew(machine string) *Host {
 	return New(t)
 }
 
-// Nodes returns the topology with memory and pools as they are now.
+// Nodes returns the topology with present memory and pools.
 func (h *Host) Nodes() topology.Topology {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -92,8 +93,8 @@ func (h *Host) seenTopology() topology.Topology {
 	return t
 }
 
-// Fill takes free memory of a node away until left remains, as page cache that
-// is in use or another program would. Drain gives it back.
+// Fill takes free memory of a node away until left remains, as page cache in
+// use or another program would. Drain gives it back.
 func (h *Host) Fill(id topology.NodeID, left topology.Bytes) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -113,8 +114,8 @@ func (h *Host) Drain() {
 	}
 }
 
-// Audit returns an error where memory was lost or made: on each node free and
-// filled memory, pools, and what processes hold in small pages must add up.
+// Audit returns an error if memory was lost or created: on each node free and
+// filled memory, pools, and the processes' small pages must add up.
 func (h *Host) Audit() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// The fake is what the real drivers are to each room.
+// The fake satisfies the interfaces of the real drivers.
 var (
 	_ observe.Kernel     = (*fake.Host)(nil)
 	_ observe.Hypervisor = (*fake.Host)(nil)
@@ -49,7 +49,7 @@ func with(t *testing.T, machine string, d fake.Definition) (*fake.Host, int) {
 	}
 	t.Cleanup(func() {
 		if err := h.Audit(); err != nil {
-			t.Errorf("memory is lost or made: %v", err)
+			t.Errorf("memory was lost or created: %v", err)
 		}
 	})
 	g, _ := h.Guest("g")
@@ -83,7 +83,7 @@ func TestFirstTouchFollowsPolicyAndCpuset(t *testing.T) {
 				t.Fatalf("touched %v: %v", got, err)
 			}
 			if r := ram(t, h); r.ByNode[c.want] != 128*mib || len(r.ByNode) != 1 {
-				t.Errorf("memory lies on %v, want all on node %d", r.ByNode, c.want)
+				t.Errorf("memory is on %v, want all on node %d", r.ByNode, c.want)
 			}
 		})
 	}
@@ -97,7 +97,7 @@ func TestAFullNodeOverflowsToTheNearest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := ram(t, h); r.ByNode[2] != 10*mib {
-		t.Errorf("memory lies on %v, want 10 MiB on node 2, nearer than 3", r.ByNode)
+		t.Errorf("memory is on %v, want 10 MiB on node 2, nearer than 3", r.ByNode)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestNarrowingMovesPagesAndRemapsThePolicy(t *testing.T) {
 		}
 	}
 	if r := ram(t, h); r.ByNode[1] != 64*mib {
-		t.Errorf("memory lies on %v, want it on node 1: the last write only widened", r.ByNode)
+		t.Errorf("memory is on %v, want it on node 1: the last write only widened", r.ByNode)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestLibvirtRetunesOnlyRestrictiveGuests(t *testing.T) {
 	}
 }
 
-func TestHugePagesTakeTheirPoolAlong(t *testing.T) {
+func TestMove_HugePagesMoveTheirPool(t *testing.T) {
 	d := one(&inventory.NUMATune{Mode: "strict", Nodes: nodes("0")})
 	d.Config.PageSize = 2 * mib
 	d.Config.Immediate = true
@@ -169,7 +169,7 @@ func TestHugePagesTakeTheirPoolAlong(t *testing.T) {
 	}
 }
 
-func TestANameIsTakenOnce(t *testing.T) {
+func TestStart_RefusesAUsedName(t *testing.T) {
 	h, _ := with(t, "nodes:2 cores:1", one(nil))
 	before, _ := h.Guest("g")
 	if err := h.Add(one(nil)); !errors.Is(err, guest.ErrExists) {
@@ -200,7 +200,7 @@ func TestFaults(t *testing.T) {
 		t.Errorf("call 4: %v, want its answer to be lost", err)
 	}
 	if g, _ := h.Guest("g"); !g.Config.EmulatorPin.Equal(cpus("1")) {
-		t.Errorf("call 4 was not done: emulator on CPUs %s", g.Config.EmulatorPin)
+		t.Errorf("call 4 had no effect: emulator on CPUs %s", g.Config.EmulatorPin)
 	}
 	if calls := h.Calls(); len(calls) != 4 || calls[2] != (fake.Call{N: 3, Method: "StartTicks"}) {
 		t.Errorf("calls %v", calls)

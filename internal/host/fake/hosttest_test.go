@@ -15,7 +15,7 @@ func TestHost_PassesTheSuite(t *testing.T) {
 		h := fake.MustNew("nodes:4 cores:4 memory:4G square distances:10,16,28")
 		t.Cleanup(func() {
 			if err := h.Audit(); err != nil {
-				t.Errorf("memory is lost or made: %v", err)
+				t.Errorf("memory was lost or created: %v", err)
 			}
 		})
 		return hosttest.Target{

@@ -15,8 +15,8 @@ import (
 // Name is the hypervisor's name in inventories.
 func (h *Host) Name() guest.Hypervisor { return guest.LibvirtQEMU }
 
-// Guests lists all guests by name. Guests whose intent cannot be read are
-// listed without it, and named in the error.
+// Guests lists all guests by name. It lists guests whose intent is unreadable
+// without it, and names them in the error.
 func (h *Host) Guests(ctx context.Context) (guests []inventory.Guest, err error) {
 	var unread []error
 	err = h.call("Guests", func() error {
@@ -31,7 +31,7 @@ func (h *Host) Guests(ctx context.Context) (guests []inventory.Guest, err error)
 	return guests, errors.Join(append(unread, err)...)
 }
 
-// tune runs a call on a guest that must be there, while the context lasts.
+// tune runs a call on a guest that must exist, while the context lasts.
 func (h *Host) tune(ctx context.Context, method, name string, do func(*domain) error) error {
 	return h.call(method, func() error {
 		d, err := h.domain(name)
@@ -68,7 +68,7 @@ func (h *Host) pin(ctx context.Context, method, name string, cpus topology.CPUSe
 	})
 }
 
-// Pins are written into a copy: definitions share what was never changed.
+// Pins are written into a copy: definitions share unchanged parts.
 func pinVCPU(c *inventory.Config, v guest.VCPUID, cpus topology.CPUSet) {
 	if c.Pins = maps.Clone(c.Pins); c.Pins == nil {
 		c.Pins = map[guest.VCPUID]topology.CPUSet{}
@@ -83,7 +83,7 @@ func pinIOThread(c *inventory.Config, id int, cpus topology.CPUSet) {
 	c.IOThreadPins[id] = cpus
 }
 
-// PinVCPU holds a vCPU to CPUs, now and at the next start.
+// PinVCPU restricts a vCPU to CPUs, now and at the next start.
 func (h *Host) PinVCPU(ctx context.Context, name string, v guest.VCPUID, cpus topology.CPUSet) error {
 	return h.pin(ctx, "PinVCPU", name, cpus, pinning{
 		has:   func(c inventory.Config) bool { return v >= 0 && int(v) < c.VCPUs },
@@ -92,7 +92,7 @@ func (h *Host) PinVCPU(ctx context.Context, name string, v guest.VCPUID, cpus to
 	})
 }
 
-// PinEmulator holds the program's other threads to CPUs.
+// PinEmulator restricts the program's other threads to CPUs.
 func (h *Host) PinEmulator(ctx context.Context, name string, cpus topology.CPUSet) error {
 	return h.pin(ctx, "PinEmulator", name, cpus, pinning{
 		has:   func(inventory.Config) bool { return true },
@@ -101,7 +101,7 @@ func (h *Host) PinEmulator(ctx context.Context, name string, cpus topology.CPUSe
 	})
 }
 
-// PinIOThread holds an I/O thread to CPUs. Ids count from 1.
+// PinIOThread restricts an I/O thread to CPUs. Ids count from 1.
 func (h *Host) PinIOThread(ctx context.Context, name string, id int, cpus topology.CPUSet) error {
 	return h.pin(ctx, "PinIOThread", name, cpus, pinning{
 		has:   func(c inventory.Config) bool { return id >= 1 && id <= c.IOThreads },
@@ -110,8 +110,8 @@ func (h *Host) PinIOThread(ctx context.Context, name string, id int, cpus topolo
 	})
 }
 
-// TuneLive holds a running guest to nodes by mode restrictive. It refuses one
-// that was started in another mode.
+// TuneLive restricts a running guest to nodes by mode restrictive. It refuses a
+// guest that was started in another mode.
 func (h *Host) TuneLive(ctx context.Context, name string, nodes topology.NodeSet) error {
 	return h.tune(ctx, "TuneLive", name, func(d *domain) error {
 		if d.process == nil {
@@ -142,7 +142,7 @@ func (h *Host) Record(ctx context.Context, name string, intent guest.Intent) err
 	})
 }
 
-// Forget takes the intent away from the guest, running and stored.
+// Forget removes the intent from the guest, running and stored.
 func (h *Host) Forget(ctx context.Context, name string) error {
 	return h.tune(ctx, "Forget", name, func(d *domain) error {
 		d.garbled = false
@@ -165,8 +165,8 @@ func (h *Host) Configure(ctx context.Context, name string, intent guest.Intent) 
 	})
 }
 
-// Start defines a guest (unless it shall be transient) and starts it; one that
-// does not start is forgotten again.
+// Start defines a guest (unless it is transient) and starts it; if it does not
+// start, Start removes its definition.
 func (h *Host) Start(ctx context.Context, definition []byte, transient bool) error {
 	return h.call("Start", func() error {
 		d, err := parseDefinition(definition)
@@ -177,7 +177,7 @@ func (h *Host) Start(ctx context.Context, definition []byte, transient bool) err
 	})
 }
 
-// Remove ends a guest and forgets its configuration.
+// Remove ends a guest and removes its configuration.
 func (h *Host) Remove(ctx context.Context, name string) error {
 	return h.tune(ctx, "Remove", name, func(*domain) error {
 		h.vanish(name)

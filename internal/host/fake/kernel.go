@@ -17,13 +17,14 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Topology returns nodes and CPUs, with memory and pools as they are now.
+// Topology returns nodes and CPUs, with present memory and pools.
 func (h *Host) Topology() (t topology.Topology, err error) {
 	err = h.call("Topology", func() error { t = h.seenTopology(); return nil })
 	return t, err
 }
 
-// Settings returns those of a kernel that leaves memory alone. It never fails.
+// Settings returns the settings of a kernel that does not move memory by
+// itself. It never fails.
 func (h *Host) Settings() (inventory.Kernel, []inventory.Gap) {
 	return inventory.Kernel{
 		Release:              "6.12.0-fake",
@@ -34,7 +35,7 @@ func (h *Host) Settings() (inventory.Kernel, []inventory.Gap) {
 	}, nil
 }
 
-// on runs a call on a process that must be there.
+// on runs a call on a process that must exist.
 func (h *Host) on(method string, pid int, do func(*process) error) error {
 	return h.call(method, func() error {
 		p, err := h.process(pid)
@@ -88,13 +89,13 @@ func (h *Host) Cgroup(pid int) (path string, err error) {
 	return path, err
 }
 
-// NodeLimits returns what LimitNodes put above a process.
+// NodeLimits returns the limits that LimitNodes set above a process.
 func (h *Host) NodeLimits(pid int) (limits []inventory.NodeLimit, err error) {
 	err = h.on("NodeLimits", pid, func(p *process) error { limits = slices.Clone(p.limits); return nil })
 	return limits, err
 }
 
-// StartTicks tells processes of one number apart.
+// StartTicks distinguishes processes with the same number.
 func (h *Host) StartTicks(pid int) (ticks uint64, err error) {
 	err = h.on("StartTicks", pid, func(p *process) error { ticks = p.ticks; return nil })
 	return ticks, err
@@ -116,7 +117,8 @@ func (h *Host) setMems(p *process, nodes topology.NodeSet) error {
 	if nodes.IsEmpty() || !nodes.SubsetOf(h.topology.MemoryNodes()) {
 		return fmt.Errorf("writing cpuset.mems %q of process %d: %w", nodes, p.pid, unix.EINVAL)
 	}
-	// The kernel accepts the value. In effect is what the groups above leave of it; if that is nothing, theirs.
+	// The kernel accepts the value. In effect is its intersection with the
+	// groups above; if that is empty, theirs.
 	for _, l := range p.limits {
 		if nodes = nodes.Intersect(l.Nodes); nodes.IsEmpty() {
 			nodes = l.Nodes
@@ -132,7 +134,7 @@ func (h *Host) setMems(p *process, nodes topology.NodeSet) error {
 	return nil
 }
 
-// pin holds the threads that a test picks to CPUs.
+// pin restricts the threads that a filter selects to CPUs.
 func (p *process) pin(which func(inventory.Thread) bool, cpus topology.CPUSet) {
 	first, _ := cpus.First()
 	for i := range p.threads {
@@ -142,7 +144,7 @@ func (p *process) pin(which func(inventory.Thread) bool, cpus topology.CPUSet) {
 	}
 }
 
-// SetAffinity holds one thread to CPUs.
+// SetAffinity restricts one thread to CPUs.
 func (h *Host) SetAffinity(tid int, cpus topology.CPUSet) error {
 	return h.call("SetAffinity", func() error {
 		if online := h.topology.CPUSet(); cpus.IsEmpty() || !cpus.SubsetOf(online) {
@@ -166,7 +168,7 @@ func (h *Host) SetFilePolicy(pid int, address uint64, mode guest.MemoryMode, nod
 		case !ok || m.Address != address:
 			return fmt.Errorf("policy of process %d at %#x: no mapping starts there", pid, address)
 		case m.Backing != "memfd":
-			return fmt.Errorf("policy of process %d at %#x: %s memory takes no policy from outside", pid, address,
+			return fmt.Errorf("policy of process %d at %#x: %s memory accepts no policy from outside", pid, address,
 				m.Backing)
 		}
 		m.Policy = policyText(mode, nodes)
@@ -174,7 +176,7 @@ func (h *Host) SetFilePolicy(pid int, address uint64, mode guest.MemoryMode, nod
 	})
 }
 
-// at is the mapping that holds an address.
+// at is the mapping with an address.
 func (p *process) at(address uint64) (*mapping, bool) {
 	for _, m := range p.mappings {
 		if address >= m.Address && address < m.Address+uint64(m.Size) {
@@ -184,11 +186,11 @@ func (p *process) at(address uint64) (*mapping, bool) {
 	return nil, false
 }
 
-// Move copies the pages of a stretch of a mapping that lie elsewhere. A target
-// outside the process's cpuset is refused (EACCES); a full one ends the move
-// (ENOMEM) with what did not fit counted as failed. Which page lies at which
-// address is not kept: a stretch has as many that lie elsewhere as fit into it,
-// and those that never move are at a mapping's beginning.
+// Move copies the pages of a stretch of a mapping that are on other nodes. A
+// target outside the process's cpuset is refused (EACCES); a full one ends the
+// move (ENOMEM), and the pages that did not fit count as failed. The fake does
+// not record which page has which address: a stretch has as many misplaced
+// pages as fit into it, and the immovable ones are at a mapping's beginning.
 func (h *Host) Move(
 	ctx context.Context, pid int, s plan.Step, progress func(done, total topology.Bytes),
 ) (moved plan.Moved, err error) {
@@ -217,13 +219,13 @@ func (h *Host) Move(
 	return moved, err
 }
 
-// bring moves what lies elsewhere in all of a mapping.
+// bring moves the misplaced pages of a whole mapping.
 func (h *Host) bring(m *mapping, targets topology.NodeSet, spread bool) plan.Moved {
 	return h.bringPart(m, 0, m.Size, targets, spread)
 }
 
-// bringPart moves what lies elsewhere, at most size of it, to the target that
-// holds least; with spread the targets are levelled then.
+// bringPart moves misplaced pages, at most size of them, to the target that has
+// least; with spread it then evens out the targets.
 func (h *Host) bringPart(m *mapping, offset, size topology.Bytes, targets topology.NodeSet, spread bool) plan.Moved {
 	moved := plan.Moved{Why: map[string]uint64{}}
 	unit := max(m.PageSize, 2*topology.MiB)
@@ -234,7 +236,7 @@ func (h *Host) bringPart(m *mapping, offset, size topology.Bytes, targets topolo
 		}
 	}
 	stuck := m.sticks
-	fails := min(stuck-min(stuck, offset), size) // of these so many are in the stretch
+	fails := min(stuck-min(stuck, offset), size) // this many of them are in the stretch
 	budget := size - fails
 	for _, from := range slices.Sorted(maps.Keys(m.ByNode)) {
 		if targets.Contains(from) {
@@ -261,7 +263,8 @@ func (h *Host) bringPart(m *mapping, offset, size topology.Bytes, targets topolo
 	return moved
 }
 
-// level moves up to bytes from the target that holds most to the one that holds least.
+// level moves up to bytes from the target that has most to the one that has
+// least.
 func (h *Host) level(
 	m *mapping, targets topology.NodeSet, bytes, unit topology.Bytes, moved *plan.Moved,
 	fail func(topology.Bytes, string),

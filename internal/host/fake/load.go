@@ -11,14 +11,15 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Load is what the guests of a host do: every vCPU uses its CPU fully, and
-// waits where its node has too few CPUs. The test changes it while they run.
+// Load is the CPU load of a host's guests: every vCPU uses its CPU fully, and
+// waits if its node has too few CPUs. The test changes it while they run.
 type Load struct {
-	Idle   atomic.Bool // no guest does anything
-	Asleep sync.Map    // names of guests that do nothing
-	// Takes is how long each sample takes, by its number; nil: no time.
+	Idle   atomic.Bool // all guests are idle
+	Asleep sync.Map    // names of idle guests
+	// Takes is the duration of each sample, by its number; nil: no time.
 	Takes func(samples int) time.Duration
-	// Works is the part of their CPUs that guests want, by the sample's number; nil: all.
+	// Works is the share of their CPUs that guests ask for, by the sample's
+	// number; nil: all.
 	Works func(samples int) float64
 }
 
@@ -36,14 +37,15 @@ type Sampler struct {
 // Sampler returns a sampler that has taken no sample yet.
 func (l *Load) Sampler(h *Host) *Sampler { return &Sampler{host: h, load: l} }
 
-// Follow names the guests of the samples from now on.
+// Follow sets the guests of the samples from now on.
 func (m *Sampler) Follow(guests []inventory.Guest, _ *topology.Topology) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.guests = slices.Clone(guests)
 }
 
-// Sample takes one sample. In each the kernel's balancing has moved one page more.
+// Sample takes one sample. In each sample the kernel's balancing has moved one
+// page more.
 func (m *Sampler) Sample() inventory.Sample {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -97,7 +99,8 @@ func (m *Sampler) ask(s *inventory.Sample, t *topology.Topology) map[topology.No
 	return asked
 }
 
-// run sets what a guest got of the CPUs that it wants, and how long it waited.
+// run sets how much a guest got of the CPUs that it asks for, and how long it
+// waited.
 func (m *Sampler) run(
 	g *inventory.GuestSample, window time.Duration, t *topology.Topology, asked map[topology.NodeID]float64,
 ) {

@@ -12,12 +12,12 @@ import (
 
 const smallPage = 4 * topology.KiB
 
-// mapping is a mapping of a process; ByNode is what was touched.
+// mapping is a mapping of a process; ByNode is its touched memory.
 type mapping struct {
 	inventory.MemoryRange
 	cell   guest.CellID
 	own    bool           // the program's own: heap, stacks
-	sticks topology.Bytes // never moves: pinned by somebody
+	sticks topology.Bytes // never moves: pinned by a device, for example
 }
 
 func (m *mapping) huge() bool { return m.PageSize > 64*topology.KiB }
@@ -68,12 +68,13 @@ func (m *mapping) policy() (mode string, nodes topology.NodeSet) {
 	return mode, topology.MustParseSet[topology.NodeID](list)
 }
 
-// candidates orders the nodes that a page touched on a CPU of local may come from.
+// candidates orders the nodes for a page that a thread touches on a CPU of
+// local.
 func (h *Host) candidates(m *mapping, local topology.NodeID, mems topology.NodeSet) []topology.NodeID {
 	mode, nodes := m.policy()
 	within := nodes.Intersect(mems)
 	switch {
-	case within.IsEmpty(): // default, or a policy that the cpuset leaves nothing of
+	case within.IsEmpty(): // default, or a policy whose nodes are all outside the cpuset
 		return h.nearest(local, mems)
 	case mode == "bind":
 		return h.nearest(local, within)
@@ -81,7 +82,8 @@ func (h *Host) candidates(m *mapping, local topology.NodeID, mems topology.NodeS
 	return append(h.nearest(local, within), h.nearest(local, mems.Minus(within))...)
 }
 
-// touch allocates up to bytes more of a mapping for a thread and returns how much it got.
+// touch allocates up to bytes more of a mapping for a thread and returns how
+// much it allocated.
 func (h *Host) touch(m *mapping, bytes topology.Bytes, local topology.NodeID, mems topology.NodeSet) topology.Bytes {
 	bytes = min(bytes, m.Size-m.touched())
 	mode, nodes := m.policy()
@@ -105,7 +107,8 @@ func (h *Host) put(m *mapping, id topology.NodeID, bytes topology.Bytes) topolog
 	return got
 }
 
-// shift moves up to bytes of a mapping between nodes and returns how much went.
+// shift moves up to bytes of a mapping between nodes and returns how much it
+// moved.
 func (h *Host) shift(m *mapping, from, to topology.NodeID, bytes topology.Bytes) topology.Bytes {
 	moved := migrate(h.nodes[from], h.nodes[to], bytes, m.kind())
 	m.ByNode[from] -= moved
@@ -121,8 +124,8 @@ func (h *Host) release(m *mapping) {
 	m.ByNode = topology.MemoryByNode{}
 }
 
-// remap gives the node that the ordinal of one set has in another, as cpuset
-// writes do; nodes outside the old set stay.
+// remap returns the node with the same ordinal in another set, as cpuset writes
+// do; nodes outside the old set stay.
 func remap(id topology.NodeID, old, fresh topology.NodeSet) topology.NodeID {
 	at := slices.Index(old.IDs(), id)
 	if at < 0 || fresh.IsEmpty() {
@@ -131,8 +134,9 @@ func remap(id topology.NodeID, old, fresh topology.NodeSet) topology.NodeID {
 	return fresh.IDs()[at%fresh.Len()]
 }
 
-// allow does to a mapping what a write of cpuset.mems does: policies of other
-// than memfd memory are remapped, pages outside are moved as far as there is room.
+// allow changes a mapping as a write of cpuset.mems does: it remaps policies of
+// memory other than memfd, and moves pages outside the set as far as there is
+// room.
 func (h *Host) allow(m *mapping, old, fresh topology.NodeSet) {
 	mode, nodes := m.policy()
 	if m.Backing != "memfd" && (mode == "bind" || mode == "interleave") {

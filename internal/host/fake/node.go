@@ -7,14 +7,14 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// node is the memory of one node: what is free in small pages, and its pools.
+// node is the memory of one node: free small pages, and its pools.
 type node struct {
 	free, filled topology.Bytes
 	pools        map[topology.Bytes]*topology.HugePagePool
 }
 
 // take allocates up to bytes in pages of a size (0: small) for a process, and
-// returns how much it got: huge pages come out of the pool only.
+// returns how much it allocated: huge pages come out of the pool only.
 func (n *node) take(bytes, pageSize topology.Bytes) topology.Bytes {
 	if pageSize == 0 {
 		got := min(bytes, n.free)
@@ -30,7 +30,7 @@ func (n *node) take(bytes, pageSize topology.Bytes) topology.Bytes {
 	return topology.Bytes(pages) * pageSize
 }
 
-// give takes back what a process held.
+// give returns memory of a process to the node.
 func (n *node) give(bytes, pageSize topology.Bytes) {
 	if pageSize == 0 {
 		n.free += bytes
@@ -39,10 +39,10 @@ func (n *node) give(bytes, pageSize topology.Bytes) {
 	}
 }
 
-// migrate moves up to bytes from one node to another and returns how much went.
-// The pool moves along with huge pages: free pages of the target are used
-// first, the rest is allocated afresh and given up at the source; pages of
-// 1 GiB are never allocated afresh.
+// migrate moves up to bytes from one node to another and returns how much it
+// moved. The pool moves with huge pages: free pages of the target are used
+// first, the rest is newly allocated there and released at the source; pages of
+// 1 GiB are never newly allocated.
 func migrate(from, to *node, bytes, pageSize topology.Bytes) topology.Bytes {
 	if pageSize == 0 {
 		got := to.take(bytes, 0)
@@ -62,7 +62,7 @@ func migrate(from, to *node, bytes, pageSize topology.Bytes) topology.Bytes {
 	return moved
 }
 
-// nearest orders nodes by their distance from one; what it cannot reach comes last.
+// nearest orders nodes by their distance from one; unreachable ones come last.
 func (h *Host) nearest(from topology.NodeID, nodes topology.NodeSet) []topology.NodeID {
 	const unreachable = 255
 	distance := func(to topology.NodeID) int {

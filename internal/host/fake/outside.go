@@ -9,19 +9,19 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// What the world does to a host by itself: guests come, go and grow, other
-// people pin and migrate. None of these counts as a call, and none fails but
-// for want of the guest or of memory.
+// Events that change a host from outside: guests come, go and grow, other
+// people pin and migrate. None of these counts as a call, and none fails except
+// when the guest or memory is missing.
 
-// Add starts a guest that others made, with a stored configuration.
+// Add starts an unmanaged guest, with a stored configuration.
 func (h *Host) Add(d Definition) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.start(d, false)
 }
 
-// AddProgram starts a process that is no guest: threads threads anywhere, with
-// its memory on one node, and returns its id.
+// AddProgram starts a process that is not a guest, with a number of threads on
+// any CPUs and its memory on one node, and returns its id.
 func (h *Host) AddProgram(threads int, memory topology.Bytes, on topology.NodeID) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -66,7 +66,8 @@ func (h *Host) EndProgram(pid int) {
 	}
 }
 
-// Intent returns what the metadata of a guest holds; ok is false where it holds none.
+// Intent returns the intent in the metadata of a guest; ok is false if it has
+// none.
 func (h *Host) Intent(name string) (i guest.Intent, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,8 +83,8 @@ func (h *Host) Intent(name string) (i guest.Intent, ok bool) {
 	return i, false
 }
 
-// Guest returns all there is to know of a guest, without asking the drivers;
-// ok is false where there is none.
+// Guest returns all facts about a guest, without asking the drivers; ok is
+// false if it does not exist.
 func (h *Host) Guest(name string) (g inventory.Guest, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -101,7 +102,8 @@ func (h *Host) Guest(name string) (g inventory.Guest, ok bool) {
 	return g, true
 }
 
-// StartTicksOf tells one start of a guest from another; 0 means that it does not run.
+// StartTicksOf distinguishes one start of a guest from another; 0 means that it
+// does not run.
 func (h *Host) StartTicksOf(name string) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,7 +113,7 @@ func (h *Host) StartTicksOf(name string) uint64 {
 	return 0
 }
 
-// Runs reports whether a process is there that was started then.
+// Runs reports whether the process that started then still exists.
 func (h *Host) Runs(pid int, ticks uint64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -138,8 +140,8 @@ func (h *Host) vanish(name string) {
 	}
 }
 
-// Replace ends a guest and starts what others defined under its name, whose
-// process happens to get the same id.
+// Replace ends a guest and starts another guest under its name, whose process
+// happens to get the same id.
 func (h *Host) Replace(d Definition) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -158,7 +160,8 @@ func (h *Host) Replace(d Definition) error {
 	return nil
 }
 
-// Touch has a guest use up to bytes more of each cell and returns how much it got in all.
+// Touch makes a guest use up to bytes more of each cell and returns how much it
+// allocated in all.
 func (h *Host) Touch(name string, bytes topology.Bytes) (topology.Bytes, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -205,8 +208,8 @@ func (h *Host) LimitNodes(name, file string, nodes topology.NodeSet) error {
 	return h.setMems(d.process, d.process.threads[0].Mems)
 }
 
-// SwitchOff takes CPUs offline: threads keep those that are left to them, and
-// one that loses all may run on every CPU, as the kernel's cpusets have it.
+// SwitchOff takes CPUs offline: threads stay on their remaining CPUs, and a
+// thread that loses all may run on every CPU, as with the kernel's cpusets.
 func (h *Host) SwitchOff(cpus topology.CPUSet) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -232,7 +235,7 @@ func (h *Host) SwitchOff(cpus topology.CPUSet) {
 }
 
 // Smear spreads all memory of a guest evenly over nodes as far as there is
-// room, as migratepages and kernel balancing do: cpusets do not hinder it.
+// room, as migratepages and kernel balancing do: cpusets do not prevent it.
 func (h *Host) Smear(name string, nodes topology.NodeSet) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -260,7 +263,8 @@ func (h *Host) Garble(name string) error {
 	return nil
 }
 
-// Stick makes memory of each cell immovable, as device drivers that pin pages do.
+// Stick makes memory of each cell immovable, as device drivers that pin pages
+// do.
 func (h *Host) Stick(name string, bytes topology.Bytes) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

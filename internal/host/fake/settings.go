@@ -11,18 +11,18 @@ import (
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
-// Settings are a kernel's settings that can be changed, and what was changed.
+// Settings are a kernel's settings that can be changed, and the changes made.
 // It is safe for concurrent use; Say gives access to the fields.
 type Settings struct {
 	mu     sync.Mutex
-	Kernel inventory.Kernel // what the kernel says
-	Took   time.Duration    // how long each change takes
-	Fails  error            // how each change fails; nil: it is made
+	Kernel inventory.Kernel // the kernel's present values
+	Took   time.Duration    // duration of each change
+	Fails  error            // error of each change; nil: it succeeds
 	Began  []string         // changes that began
-	Ended  []string         // and those that ended, well or not
+	Ended  []string         // changes that ended, successful or not
 }
 
-// Say changes what the kernel says, or how it takes changes.
+// Say changes the kernel's values, or how changes behave.
 func (s *Settings) Say(how func(*Settings)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,14 +36,14 @@ func (s *Settings) Did() (began, ended []string) {
 	return slices.Clone(s.Began), slices.Clone(s.Ended)
 }
 
-// Now returns what the kernel says.
+// Now returns the kernel's present values.
 func (s *Settings) Now() inventory.Kernel {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.Kernel
 }
 
-// change takes its time, unless it is cut short, and then is made.
+// change takes its time, unless it is interrupted, and then makes the change.
 func (s *Settings) change(ctx context.Context, what string, make func()) error {
 	s.mu.Lock()
 	s.Began = append(s.Began, what)
@@ -80,7 +80,7 @@ func (s *Settings) WriteSetting(path, v string) error {
 	return s.change(context.Background(), "balancing "+v, func() { s.Kernel.NUMABalancing = v })
 }
 
-// ExcludeFromNumad has numad leave a process alone.
+// ExcludeFromNumad makes numad ignore a process.
 func (s *Settings) ExcludeFromNumad(ctx context.Context, pid int) error {
 	return s.change(ctx, fmt.Sprint("numad -x ", pid), func() {})
 }

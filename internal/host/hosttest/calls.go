@@ -27,7 +27,8 @@ func (s *suite) changes(name string) map[string]func(context.Context) error {
 	}
 }
 
-// Each call on a guest that is not there says so, and names the guest.
+// Each call on a guest that does not exist returns an error that says so and
+// names the guest.
 func testNoSuchGuest(s *suite) {
 	const name = "hosttest-nowhere"
 	for method, call := range s.changes(name) {
@@ -40,8 +41,8 @@ func testNoSuchGuest(s *suite) {
 	}
 }
 
-// A call whose context has ended returns at once, with the context's error,
-// and has done nothing.
+// A call whose context has ended returns at once with the context's error and
+// without an effect.
 func testEndedContext(s *suite) {
 	const name, never = "hosttest-there", "hosttest-never"
 	s.start(name, guest.MemoryRestrictive, false)

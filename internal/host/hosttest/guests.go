@@ -27,7 +27,7 @@ type suite struct {
 func newSuite(t *testing.T, target Target) *suite {
 	t.Helper()
 	s := (&suite{Target: target, running: map[string]bool{}}).as(t)
-	for _, n := range target.Topology.Nodes { // the last one: node 0 is what everything defaults to
+	for _, n := range target.Topology.Nodes { // the last one: node 0 is the default for everything
 		if n.CPUs.Len() >= 2 && n.Memory >= 256*topology.MiB {
 			s.node = n
 		}
@@ -90,9 +90,9 @@ func sharedName(transient bool) string {
 	return "hosttest-shared-stored"
 }
 
-// shared returns a running strict guest as start defines it, which tests use one
-// after the other. It starts where it does not run, and is brought back to
-// its definition where a test before has changed it. No test relies on another.
+// shared returns a running strict guest as start defines it, which tests use
+// one after the other. It starts the guest if it does not run, and restores its
+// definition if an earlier test has changed it. No test relies on another.
 func (s *suite) shared(transient bool) (string, guest.Spec, guest.Placement) {
 	s.Helper()
 	name := sharedName(transient)
@@ -112,8 +112,8 @@ func (s *suite) shared(transient bool) (string, guest.Spec, guest.Placement) {
 	return name, spec, p
 }
 
-// restore brings a shared guest back to its definition. It reports false where
-// that cannot be done.
+// restore restores the definition of a shared guest. It reports false if that
+// is impossible.
 func (s *suite) restore(name string, want guest.Intent) bool {
 	s.Helper()
 	p, h := want.Placement, s.Hypervisor
@@ -228,8 +228,8 @@ func (s *suite) unchanged(before inventory.Guest) {
 	}
 }
 
-// can checks how a call of a function ended: well, or refused where the target
-// lacks the function. It reports whether there is a result to look at.
+// can checks how a call of a function ended: with success, or refused if the
+// target lacks the function. It reports whether there is a result to check.
 func (s *suite) can(f Function, before inventory.Guest, err error) bool {
 	s.Helper()
 	if !slices.Contains(s.Lacks, f) {

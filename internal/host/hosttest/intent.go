@@ -10,7 +10,7 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// An intent is recorded, read, replaced and forgotten.
+// An intent is recorded, read, replaced and removed.
 func testIntent(s *suite) {
 	s.bothShared(func(s *suite, name string, transient bool) {
 		_, spec, p := s.shared(transient)
@@ -22,7 +22,7 @@ func testIntent(s *suite) {
 			s.Fatal(err)
 		}
 		s.recorded(name, second)
-		for range 2 { // an intent that is not there can be forgotten
+		for range 2 { // removing a missing intent is no error
 			if err := s.Hypervisor.Forget(s.ctx, name); err != nil {
 				s.Fatal(err)
 			}
@@ -40,19 +40,19 @@ func testIntent(s *suite) {
 		if err := s.PowerOff(s.ctx, name); err != nil {
 			s.Fatal(err)
 		}
-		s.recorded(name, first) // in the stored configuration, too
+		s.recorded(name, first) // also in the stored configuration
 	})
 }
 
-// hostileValues are texts that may break out of what holds an intent.
+// hostileValues are texts that may break out of the document with the intent.
 var hostileValues = []string{
 	"</numavisor:guest><x>", "]]>", "<!--", "<![CDATA[", `"}`, "&amp;&#0;&quot;", "'\"`", "\x00\x01\x1b",
 	"line\nbreak\ttab\r",
 	"\u2028", "\ufffe\uffff", "客", strings.Repeat("<", 5000),
 }
 
-// A hostile value is read back as it was recorded. Where it is refused, the
-// former intent stays.
+// A hostile value is read back unchanged. If it is refused, the former intent
+// stays.
 func testHostileIntents(s *suite) {
 	name, spec, p := s.shared(true)
 	last := guest.Intent{Spec: spec, Placement: p}
@@ -69,7 +69,8 @@ func testHostileIntents(s *suite) {
 }
 
 // A guest whose intent is unreadable is observed without it and named in a gap;
-// the others keep theirs. Recording an intent replaces the unreadable one.
+// the other guests' intents are read. Recording an intent replaces the
+// unreadable one.
 func testUnreadableIntent(s *suite) {
 	garbled, spec, p := s.shared(true)
 	other, _, _ := s.shared(false)

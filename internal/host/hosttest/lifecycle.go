@@ -10,7 +10,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// A started guest is listed as it was defined; a removed one is not listed.
+// A started guest is listed as defined; a removed one is not listed.
 func testStartAndRemove(s *suite) {
 	s.bothKinds(func(s *suite, name string, transient bool) {
 		spec, p := s.start(name, guest.MemoryStrict, transient)
@@ -43,7 +43,7 @@ func testStartAndRemove(s *suite) {
 	})
 }
 
-// pinned checks the pins that are listed against a placement.
+// pinned compares the listed pins with a placement.
 func (s *suite) pinned(g inventory.Guest, p guest.Placement) {
 	s.Helper()
 	for _, v := range p.VCPUs {
@@ -83,7 +83,8 @@ func testPowerOff(s *suite) {
 	})
 }
 
-// A second guest of a name is refused, and the first one stays as it is.
+// A second guest of the same name is refused, and the first one does not
+// change.
 func testNameIsTakenOnce(s *suite) {
 	s.bothShared(func(s *suite, name string, transient bool) {
 		_, spec, p := s.shared(transient)

@@ -7,7 +7,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// A guest in mode restrictive can be held to other nodes while it runs.
+// A guest in mode restrictive can be restricted to other nodes while it runs.
 func testRetuneRestrictive(s *suite) {
 	const name = "hosttest-restrictive"
 	s.start(name, guest.MemoryRestrictive, true)
@@ -28,7 +28,8 @@ func testRetuneRestrictive(s *suite) {
 	}
 }
 
-// A guest in mode strict cannot: its policies would keep the former nodes.
+// A guest in mode strict cannot: its policies would still name the former
+// nodes.
 func testRetuneStrict(s *suite) {
 	name, _, _ := s.shared(true)
 	before := s.find(name)

@@ -42,12 +42,12 @@ func testBadPins(s *suite) {
 	name, _, _ := s.shared(true)
 	before := s.find(name)
 	for what, err := range map[string]error{
-		"a vCPU to no CPU":                 s.Hypervisor.PinVCPU(s.ctx, name, 0, topology.CPUSet{}),
-		"the emulator to no CPU":           s.Hypervisor.PinEmulator(s.ctx, name, topology.CPUSet{}),
-		"an I/O thread to no CPU":          s.Hypervisor.PinIOThread(s.ctx, name, 1, topology.CPUSet{}),
-		"a vCPU that it does not have":     s.Hypervisor.PinVCPU(s.ctx, name, 2, s.first()),
-		"an I/O thread that there is not":  s.Hypervisor.PinIOThread(s.ctx, name, 7, s.first()),
-		"an I/O thread below the first ID": s.Hypervisor.PinIOThread(s.ctx, name, 0, s.first()),
+		"a vCPU to no CPU":                  s.Hypervisor.PinVCPU(s.ctx, name, 0, topology.CPUSet{}),
+		"the emulator to no CPU":            s.Hypervisor.PinEmulator(s.ctx, name, topology.CPUSet{}),
+		"an I/O thread to no CPU":           s.Hypervisor.PinIOThread(s.ctx, name, 1, topology.CPUSet{}),
+		"a vCPU that it does not have":      s.Hypervisor.PinVCPU(s.ctx, name, 2, s.first()),
+		"an I/O thread that does not exist": s.Hypervisor.PinIOThread(s.ctx, name, 7, s.first()),
+		"an I/O thread below the first ID":  s.Hypervisor.PinIOThread(s.ctx, name, 0, s.first()),
 	} {
 		if err == nil {
 			s.Errorf("pinning %s is accepted", what)

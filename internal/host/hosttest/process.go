@@ -30,8 +30,8 @@ func (s *suite) observe(closely string) inventory.Host {
 	return host
 }
 
-// noProcesses is the kernel of a target whose guests have no processes: it is
-// asked for the topology and the settings alone.
+// noProcesses is the kernel of a target whose guests have no processes: the
+// suite asks it for the topology and the settings only.
 type noProcesses struct {
 	observe.Kernel
 	topology topology.Topology
@@ -74,7 +74,8 @@ func (s *suite) threads(name string, p guest.Placement) {
 	}
 }
 
-// mems checks from which nodes the kernel lets the threads of a guest take memory.
+// mems checks from which nodes the kernel lets the threads of a guest take
+// memory.
 func (s *suite) mems(name string, nodes topology.NodeSet) {
 	s.Helper()
 	if s.Kernel == nil {
@@ -87,7 +88,7 @@ func (s *suite) mems(name string, nodes topology.NodeSet) {
 	}
 }
 
-// What is seen of a guest's process is what its definition says.
+// The observation of a guest's process matches its definition.
 func testProcess(s *suite) {
 	name, _, p := s.shared(true)
 	if s.Kernel == nil {
@@ -110,7 +111,7 @@ func testProcess(s *suite) {
 		}
 	}
 	if cells != guestMemory {
-		s.Errorf("mappings of %v are taken for the guest's memory, want %v", cells, guestMemory)
+		s.Errorf("mappings of %v count as the guest's memory, want %v", cells, guestMemory)
 	}
 	if g.Seen.CgroupPath == "" || g.Seen.ThreadSource == "" || g.Seen.MemorySource == "" {
 		s.Errorf("cgroup %q, sources %q and %q: want all", g.Seen.CgroupPath, g.Seen.ThreadSource, g.Seen.MemorySource)
@@ -123,7 +124,7 @@ func testProcess(s *suite) {
 	s.ended(name, g.PID)
 }
 
-// ended removes a guest and checks that the kernel says that its process is gone.
+// ended removes a guest and checks that the kernel reports its process as gone.
 func (s *suite) ended(name string, pid int) {
 	s.Helper()
 	if err := s.Hypervisor.Remove(s.ctx, name); err != nil {

@@ -1,13 +1,13 @@
 // Package hosttest is one suite for every implementation of a host: the fake,
-// libvirt's simulated driver, libvirt with real guests, and those to come. What
-// the suite asks of an implementation is what observe, apply and operate rely
-// on, through their interfaces alone.
+// libvirt's simulated driver, libvirt with real guests, and later ones. The
+// suite tests the behaviour that observe, apply and operate rely on, through
+// their interfaces alone.
 //
-// A function that an implementation lacks is declared (Target.Lacks). The
-// suite then checks that the implementation refuses it with guest.ErrRefused
-// and changes nothing, so that no check is passed over.
+// A function that an implementation lacks is declared (Target.Lacks). The suite
+// then checks that the implementation refuses it with guest.ErrRefused and
+// changes nothing, so that no check is skipped.
 //
-// Join makes of the fake the host that the tests of operate and of the daemon
+// Join turns the fake into the host that the tests of operate and of the daemon
 // act on.
 package hosttest
 
@@ -23,14 +23,14 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Hypervisor is all that the project needs of one.
+// Hypervisor are all functions of a hypervisor that the project needs.
 type Hypervisor interface {
 	observe.Hypervisor
 	apply.Hypervisor
 	operate.Domains
 }
 
-// Kernel is what the suite needs of the kernel that runs the guests.
+// Kernel are the functions of the kernel that the suite needs.
 type Kernel interface {
 	observe.Kernel
 	StartTicks(pid int) (uint64, error)
@@ -51,7 +51,8 @@ type Target struct {
 	Hypervisor Hypervisor
 	// Topology has a node with at least two CPUs and 256 MiB of memory.
 	Topology topology.Topology
-	// Render makes the definition of a placed guest, as Start takes it.
+	// Render makes the definition of a placed guest, in the form that Start
+	// accepts.
 	Render func(guest.Spec, guest.Placement) ([]byte, error)
 	// PowerOff ends a guest's run from inside; a stored configuration stays.
 	PowerOff func(ctx context.Context, name string) error
@@ -59,7 +60,7 @@ type Target struct {
 	Garble func(ctx context.Context, name string) error
 	// Kernel runs the guests; nil where guests have no processes.
 	Kernel Kernel
-	// Lacks are the functions that it does not have.
+	// Lacks are the functions that the implementation does not have.
 	Lacks []Function
 }
 

@@ -18,8 +18,8 @@ import (
 // Self is the process that holds the claims of a joined fake.
 var Self = claim.Process{PID: 77, StartTicks: 777}
 
-// Join joins a fake into a host that can be acted on, as host/local joins the
-// real drivers. Its ledger is in the folder.
+// Join makes a host to act on from a fake, as host/local joins the real
+// drivers. Its ledger is in the folder.
 func Join(h *fake.Host, folder string, clock func() time.Time) *move.Host {
 	ledger := claim.Ledger{Folder: folder, Alive: func(p claim.Process) bool {
 		return p == Self || h.Runs(p.PID, p.StartTicks)

@@ -9,13 +9,13 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// AssignCells tells which mappings of a VM process hold which cell's RAM.
+// AssignCells finds the mappings of a VM process that hold each cell's RAM.
 // QEMU maps one block of exactly the cell's size per cell, cell 0 first, and
-// the kernel hands out addresses downwards: so among blocks of equal size the
+// the kernel assigns addresses downwards: so among blocks of equal size the
 // highest address is the lowest cell. A block may have been split (by mbind or
-// madvise on a part of it), and other memory of the process may adjoin it: so
-// it is a run of adjoining mappings that sums up to exactly the size.
-// Mappings that match no cell keep none.
+// madvise on a part of it), and other memory of the process may adjoin it: so a
+// cell is a run of adjoining mappings whose sizes add up to exactly its size.
+// Mappings that match no cell get none.
 func AssignCells(ranges []inventory.MemoryRange, c inventory.Config) []inventory.MemoryRange {
 	out := slices.Clone(ranges)
 	slices.SortFunc(out, func(a, b inventory.MemoryRange) int { return cmp.Compare(a.Address, b.Address) })
@@ -32,8 +32,8 @@ func AssignCells(ranges []inventory.MemoryRange, c inventory.Config) []inventory
 	return out
 }
 
-// highestRun finds the run of adjoining mappings without a cell that sums up to
-// a size, at the highest address.
+// highestRun finds the run of adjoining mappings without a cell whose sizes add
+// up to a given size, at the highest address.
 func highestRun(sorted []inventory.MemoryRange, size topology.Bytes) (first, last int, ok bool) {
 	for end := len(sorted) - 1; end >= 0; end-- {
 		var sum topology.Bytes

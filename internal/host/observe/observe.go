@@ -1,7 +1,7 @@
 // Package observe reads a host's sources into one inventory. It declares the
-// few things it needs of a source; the drivers satisfy them. What a source
-// cannot tell becomes a gap of the inventory, not a failure: a decision may
-// then refuse to be taken on it, and says which gap stands in the way.
+// few functions that it needs of a source; the drivers satisfy them. What a
+// source cannot read becomes a gap of the inventory, not a failure: a decision
+// may then refuse to use the inventory, and names the gap.
 package observe
 
 import (
@@ -20,59 +20,61 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Kernel is what the kernel of the host tells.
+// Kernel are the functions of the host's kernel that observe needs.
 type Kernel interface {
 	Topology() (topology.Topology, error)
 	Settings() (inventory.Kernel, []inventory.Gap)
-	// Memory returns guest memory per node from an O(nodes) source where there
-	// is one, else from numa_maps, and names the source.
+	// Memory returns guest memory per node from an O(nodes) source if there is
+	// one, else from numa_maps, and names the source.
 	Memory(g inventory.Guest) (topology.MemoryByNode, string, error)
 	Threads(pid int) (threads []inventory.Thread, source string, err error)
 	// Throttled returns for how long the quota of CPU time of a VM's cgroups held
 	// its vCPUs back since it started.
 	Throttled(pid int) (time.Duration, error)
 	// Ranges returns the mappings of a VM process that can hold guest RAM. It
-	// reads numa_maps: every present page table entry is walked.
+	// reads numa_maps, for which the kernel walks every present page table
+	// entry.
 	Ranges(ctx context.Context, pid int) ([]inventory.MemoryRange, error)
 	// Cgroup returns the group that holds a VM's threads, below the cgroup root.
 	Cgroup(pid int) (string, error)
-	// NodeLimits returns the groups that restrict the nodes of a process and that
-	// are not Numavisor's or the hypervisor's to widen, the topmost first.
+	// NodeLimits returns the groups that restrict the nodes of a process and
+	// that neither Numavisor nor the hypervisor may widen, the topmost first.
 	NodeLimits(pid int) ([]inventory.NodeLimit, error)
 }
 
-// Hypervisor lists the VMs that it runs, with Config filled and Seen empty.
+// Hypervisor lists its VMs, with Config filled and Seen empty.
 type Hypervisor interface {
 	Name() guest.Hypervisor
 	Guests(ctx context.Context) ([]inventory.Guest, error)
 }
 
-// ErrNotInstalled is the error of a hypervisor that is not on the host at all.
-// It is a gap like others, but one that hides no guests.
+// ErrNotInstalled is the error of a hypervisor that is not installed on the
+// host. It is a gap like others, but hides no guests.
 var ErrNotInstalled = errors.New("not on this host")
 
-// Sources are where a host is read from.
+// Sources are the sources for one host.
 type Sources struct {
 	Kernel      Kernel
-	Hypervisors []Hypervisor // in order of precedence: a process seen twice is the first one's
-	// Claims returns the reservations that it could read, with an error for the others.
+	Hypervisors []Hypervisor // in order of precedence: a process in two lists is the first one's
+	// Claims returns the reservations that could be read, with an error for the
+	// others.
 	Claims   func() ([]inventory.Claim, error)
 	Now      func() time.Time
 	HostName func() (string, error)
-	// HostID returns the host's stable id, empty where it has none; nil: likewise.
+	// HostID returns the host's stable id, empty if it has none; nil: the same.
 	HostID   func() (string, error)
-	Measured *topology.Measured // operator's figures, before any that firmware gives
+	Measured *topology.Measured // operator's figures, which take precedence over the firmware's
 	// Housekeeping CPUs by configuration, in addition to what the kernel sets aside.
 	Housekeeping topology.CPUSet
 }
 
-// Host observes the host. Ranges are read only for the guests named in closely.
+// Host observes the host. It reads ranges only for the guests named in closely.
 //
-// The order matters where a guest starts meanwhile. Its claim is given up once
-// it is there: so claims are read first, or neither might be seen. Its memory
-// leaves what is free: so free memory is read last, or what it takes might be
-// seen as its own and as free, too. What is seen twice this way is counted
-// twice, and room is refused rather than given away.
+// The order matters if a guest starts meanwhile. Its claim is released once it
+// runs: so claims are read first, or an observation might find neither. Its
+// memory comes out of free memory: so free memory is read last, or the same
+// memory might count as its own and as free, too. A guest that is found twice
+// in this way counts twice, so that room is refused and never given away twice.
 func Host(ctx context.Context, s Sources, closely ...string) (inventory.Host, error) {
 	h := inventory.Host{Version: inventory.Version, Taken: s.Now().UTC(), Guests: []inventory.Guest{}}
 	claims := s.claims(&h)
@@ -102,7 +104,7 @@ func Host(ctx context.Context, s Sources, closely ...string) (inventory.Host, er
 	return h, nil
 }
 
-// claims reads the reservations; those that cannot be read are a gap.
+// claims reads the reservations; unreadable ones are a gap.
 func (s Sources) claims(h *inventory.Host) []inventory.Claim {
 	if s.Claims == nil {
 		return nil
@@ -148,7 +150,7 @@ func (s Sources) addGuests(ctx context.Context, v Hypervisor, h *inventory.Host,
 				h.Gaps = append(
 					h.Gaps,
 					inventory.Gap{Kind: inventory.GuestGone, Object: inventory.GuestRef(g.Name), What: "the guest",
-						Why: fmt.Sprintf("its process %d ended while it was looked at", g.PID)},
+						Why: fmt.Sprintf("its process %d ended during the observation", g.PID)},
 				)
 				continue
 			}
@@ -159,7 +161,8 @@ func (s Sources) addGuests(ctx context.Context, v Hypervisor, h *inventory.Host,
 	}
 }
 
-// see asks the kernel about one running guest. gone means that its process ended meanwhile.
+// see asks the kernel about one running guest. gone means that its process
+// ended meanwhile.
 func (s Sources) see(
 	ctx context.Context, g inventory.Guest, closely bool,
 ) (seen inventory.Seen, gaps []inventory.Gap, gone bool) {

@@ -42,7 +42,7 @@ func names(h inventory.Host) string {
 	return strings.Join(all, " ")
 }
 
-func TestHostIsSeenWhole(t *testing.T) {
+func TestHost_Complete(t *testing.T) {
 	_, s := sources(t)
 	s.Housekeeping = topology.MustParseSet[topology.CPUID]("0")
 	h, err := observe.Host(context.Background(), s, "b")
@@ -57,16 +57,17 @@ func TestHostIsSeenWhole(t *testing.T) {
 	a, b := h.Guests[0].Seen, h.Guests[1].Seen
 	if len(a.Threads) != 2 || len(a.MemoryByNode) == 0 || a.CgroupPath == "" || a.MemorySource == "" ||
 		a.ThreadSource == "" {
-		t.Errorf("not all was seen: %+v", a)
+		t.Errorf("some facts are missing: %+v", a)
 	}
 	if a.Ranges != nil || len(b.Ranges) == 0 ||
 		!slices.ContainsFunc(b.Ranges, func(r inventory.MemoryRange) bool { return r.Cell != nil }) {
-		t.Errorf("mappings are read of b only, cells assigned: a %v, b %v", a.Ranges, b.Ranges)
+		t.Errorf("only b's mappings should be read; cells assigned: a %v, b %v", a.Ranges, b.Ranges)
 	}
 }
 
-// What a source cannot tell is a gap that says what and why; the rest is seen.
-func TestWhatIsNotSeenIsAGap(t *testing.T) {
+// What a source cannot read is a gap with the object and the reason; the rest
+// is complete.
+func TestHost_UnreadableFactsAreGaps(t *testing.T) {
 	for _, c := range []struct{ method, gap, guests string }{
 		{"Guests", "host: VMs of qemu: lost", ""},
 		{"Threads", "guest a: its threads: lost", "a b"},
@@ -87,9 +88,9 @@ func TestWhatIsNotSeenIsAGap(t *testing.T) {
 	}
 }
 
-// A hypervisor that is not installed is told of, and hides no guests; one that
-// could not be asked does.
-func TestOnlyAHypervisorThatIsThereHidesGuests(t *testing.T) {
+// A hypervisor that is not installed is reported, and hides no guests; one that
+// does not answer hides guests.
+func TestHost_OnlyAnInstalledHypervisorHidesGuests(t *testing.T) {
 	for _, c := range []struct {
 		err   error
 		gap   string
@@ -121,8 +122,8 @@ func TestWithoutTopologyOrTimeThereIsNoInventory(t *testing.T) {
 	}
 }
 
-// Showing needs no reservations, so a damaged one is a gap; the others are
-// there. Decisions on room look at RoomHiddenBy.
+// Listing needs no reservations, so a damaged one is a gap, and the others are
+// listed. Decisions about room use RoomHiddenBy.
 func TestHost_DamagedClaimIsAGapThatHidesRoom(t *testing.T) {
 	_, s := sources(t)
 	good := inventory.Claim{Name: "c", Placement: guest.Placement{Guest: "c"}}
@@ -142,9 +143,9 @@ func TestHost_DamagedClaimIsAGapThatHidesRoom(t *testing.T) {
 	}
 }
 
-// What the operator says of CPUs and nodes that the host does not have was
-// meant for another host, or is a slip: nothing is decided on it.
-func TestWhatIsSaidOfAnotherHostIsRefused(t *testing.T) {
+// An operator's setting for CPUs or nodes that the host does not have was meant
+// for another host, or is a mistake: no decision is made with it.
+func TestHost_RefusesFiguresOfAnotherHost(t *testing.T) {
 	_, s := sources(t)
 	s.Housekeeping = topology.MustParseSet[topology.CPUID]("0,99")
 	if _, err := observe.Host(context.Background(), s); !errors.Is(err, topology.ErrNotHere) ||
@@ -159,17 +160,17 @@ func TestWhatIsSaidOfAnotherHostIsRefused(t *testing.T) {
 	}
 }
 
-func TestAGuestThatEndsWhileItIsSeenIsNoGuest(t *testing.T) {
+func TestHost_OmitsAGuestThatEnds(t *testing.T) {
 	h, s := sources(t)
 	h.Inject(fake.Fault{Before: fake.NthOf("Threads", 1, func() error { h.Vanish("a"); return nil })})
 	seen, err := observe.Host(context.Background(), s)
 	if err != nil || names(seen) != "b" || len(seen.Gaps) != 1 ||
-		!strings.Contains(seen.Gaps[0].Why, "ended while it was looked at") {
+		!strings.Contains(seen.Gaps[0].Why, "ended during the observation") {
 		t.Errorf("%v, guests %q, gaps %v", err, names(seen), seen.Gaps)
 	}
 }
 
-// plain lists processes of libvirt's guests once more, and one of its own.
+// plain lists processes of libvirt's guests a second time, and one of its own.
 type plain struct{ guests []inventory.Guest }
 
 func (plain) Name() guest.Hypervisor                              { return guest.PlainQEMU }
@@ -178,7 +179,7 @@ func claims(c ...inventory.Claim) func() ([]inventory.Claim, error) {
 	return func() ([]inventory.Claim, error) { return c, nil }
 }
 
-func TestAProcessSeenTwiceIsTheFirstSourcesGuest(t *testing.T) {
+func TestHost_ProcessOfTwoSources(t *testing.T) {
 	h, s := sources(t)
 	a, _ := h.Guest("a")
 	pid := h.AddProgram(1, topology.MiB, 0)
@@ -190,8 +191,8 @@ func TestAProcessSeenTwiceIsTheFirstSourcesGuest(t *testing.T) {
 	}
 }
 
-// A claim stays as long as its holder has it, also where the guest shows the
-// same placement already: it says that the guest is being bound.
+// A claim stays as long as its holder has it, even if the guest shows the
+// same placement already: the guest is being bound.
 func TestHost_Claims(t *testing.T) {
 	h, s := sources(t)
 	placed := guest.Placement{Guest: "a", Nodes: topology.SetOf[topology.NodeID](0)}

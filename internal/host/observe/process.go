@@ -10,7 +10,8 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// Process looks closely at one process that is no VM of a hypervisor. Its name is "pid-PID".
+// Process observes one process closely that is not a VM of a hypervisor. Its
+// name is "pid-PID".
 func Process(ctx context.Context, k Kernel, pid int) (inventory.Guest, error) {
 	g := inventory.Guest{
 		Name:       fmt.Sprintf("pid-%d", pid),
@@ -23,7 +24,7 @@ func Process(ctx context.Context, k Kernel, pid int) (inventory.Guest, error) {
 	if g.Seen.Threads, g.Seen.ThreadSource, err = k.Threads(pid); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return g, fmt.Errorf(
-				"process %d is not there: it has ended, or the number is wrong ('ps -e' lists all): %w", pid, err)
+				"process %d does not exist: it has ended, or the number is wrong ('ps -e' lists all): %w", pid, err)
 		}
 		return g, fmt.Errorf("process %d: its threads: %w", pid, err)
 	}

@@ -98,7 +98,7 @@ func TestAMissingGuestMayHaveEnded(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
 	w.Inject(fake.Fault{Before: fake.NthOf("Threads", 1, func() error { w.Vanish("g"); return nil })})
 	if _, _, err := w.host.Show(context.Background(), "g"); !errors.Is(err, operate.ErrNoGuest) ||
-		!strings.Contains(err.Error(), "ended while it was looked at") {
+		!strings.Contains(err.Error(), "ended during the observation") {
 		t.Errorf("error %v", err)
 	}
 }
