@@ -19,7 +19,7 @@ var alarmColumns = []column{
 	{title: "WHY", width: 10, most: 100, fixed: true, rank: 3},
 }
 
-// alarmTable has a row for each alarm that lasts.
+// alarmTable has a row for each active alarm.
 func alarmTable(s *status.Status, now time.Time) table {
 	t := table{name: "alarms", columns: alarmColumns}
 	for _, a := range s.Alarms {

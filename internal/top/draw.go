@@ -7,8 +7,8 @@ import (
 	"charm.land/lipgloss/v2"
 )
 
-// tone is how a piece of text is meant. Every tone but plain and good is also
-// said in words or signs: the picture is whole without colour.
+// tone is the meaning of a piece of text. Every tone but plain and good also
+// appears in words or signs: the picture is complete without colour.
 type tone int
 
 const (
@@ -45,7 +45,7 @@ func (t tone) render(text string) string {
 	return tones[t].Render(text)
 }
 
-// toneOf says how much of something that should not fill up is in use.
+// toneOf returns the tone for the used share of a limited resource.
 func toneOf(share, high, full float64) tone {
 	switch {
 	case share >= full:
@@ -58,11 +58,11 @@ func toneOf(share, high, full float64) tone {
 
 var eighths = []rune(" ▏▎▍▌▋▊▉█")
 
-// bar draws a share from 0 to 1 over so many cells. Something is always seen
-// of what is not nothing.
+// bar draws a share from 0 to 1 over a number of cells. A share above 0 is
+// always visible.
 func bar(share float64, width int) string {
 	if !(share > 0) {
-		share = 0 // NaN too
+		share = 0 // for NaN, too
 	}
 	share = min(1, share)
 	parts := int(math.Round(share * float64(width*8)))
@@ -87,8 +87,8 @@ func meter(share float64, figures string, width, figureWidth int) string {
 
 var levels = []rune("▁▂▃▄▅▆▇█")
 
-// sparkline draws values over their greatest, or over most where that is
-// greater; NaN, for which nothing was seen, is left empty.
+// sparkline draws values relative to their greatest, or to most if that is
+// greater; NaN, a moment without a value, stays empty.
 func sparkline(values []float64, most float64) string {
 	for _, v := range values {
 		if !math.IsNaN(v) {

@@ -25,14 +25,14 @@ var guestColumns = []column{
 	{title: trendTitle, width: 12, most: 40, rank: 7, fixed: true},
 }
 
-// sourceLabels are short names of where figures of accesses are from.
+// sourceLabels are short names of the sources of access figures.
 var sourceLabels = map[inventory.AccessSource]string{
 	inventory.AccessResctrl: "mbm", inventory.AccessPMU: "pmu",
 	inventory.AccessCounter: "lab", inventory.AccessEstimate: "est",
 }
 
-// person is all that the daemon says of one guest.
-type person struct {
+// vmState joins all that a status says about one guest.
+type vmState struct {
 	status.Guest
 	sample      *inventory.GuestSample // nil: not running
 	degradation *plan.Degraded
@@ -41,36 +41,36 @@ type person struct {
 	advice      *status.Advice
 }
 
-// people joins what the parts of a status say of each guest.
-func people(s *status.Status) []person {
-	all := make([]person, len(s.Guests))
+// vmStates joins the parts of a status by guest.
+func vmStates(s *status.Status) []vmState {
+	all := make([]vmState, len(s.Guests))
 	at := make(map[string]int, len(all))
 	for i, g := range s.Guests {
 		all[i].Guest = g
 		at[g.Name] = i
 	}
-	each := func(name string, tell func(*person)) {
+	each := func(name string, tell func(*vmState)) {
 		if i, ok := at[name]; ok {
 			tell(&all[i])
 		}
 	}
 	for i := range s.Sample.Guests {
-		each(s.Sample.Guests[i].Name, func(p *person) { p.sample = &s.Sample.Guests[i] })
+		each(s.Sample.Guests[i].Name, func(p *vmState) { p.sample = &s.Sample.Guests[i] })
 	}
 	for i := range s.Degraded {
-		each(s.Degraded[i].Guest, func(p *person) { p.degradation = &s.Degraded[i] })
+		each(s.Degraded[i].Guest, func(p *vmState) { p.degradation = &s.Degraded[i] })
 	}
 	for _, r := range s.Blocked {
-		each(r.Guest, func(p *person) { p.blocked = r.Why })
+		each(r.Guest, func(p *vmState) { p.blocked = r.Why })
 	}
 	for i := range s.Moving {
 		for _, g := range s.Moving[i].Move.Guests {
-			each(g.Guest, func(p *person) { p.moving = &s.Moving[i] })
+			each(g.Guest, func(p *vmState) { p.moving = &s.Moving[i] })
 		}
 	}
 	for i := range s.Advice {
 		for _, g := range s.Advice[i].Move.Guests {
-			each(g.Guest, func(p *person) { p.advice = &s.Advice[i] })
+			each(g.Guest, func(p *vmState) { p.advice = &s.Advice[i] })
 		}
 	}
 	return all
@@ -79,13 +79,13 @@ func people(s *status.Status) []person {
 // guestTable has a row for each guest that the daemon knows.
 func guestTable(s *status.Status, seen []moment, now time.Time) table {
 	t := table{name: "VMs", columns: guestColumns}
-	for _, p := range people(s) {
+	for _, p := range vmStates(s) {
 		t.rows = append(t.rows, guestRow(s, p, seen, now))
 	}
 	return t
 }
 
-func guestRow(s *status.Status, p person, seen []moment, now time.Time) row {
+func guestRow(s *status.Status, p vmState, seen []moment, now time.Time) row {
 	name := cell{text: p.Name, tone: alarmed(s, inventory.GuestRef(p.Name))}
 	if name.tone != plain {
 		name.text = "!" + name.text
@@ -126,8 +126,9 @@ func guestRow(s *status.Status, p person, seen []moment, now time.Time) row {
 	}}
 }
 
-// state says the most pressing first: what is being done, what is wrong, what holds.
-func (p *person) state(now time.Time) cell {
+// state puts the most urgent first: the running move, problems, then conditions
+// that prevent a move.
+func (p *vmState) state(now time.Time) cell {
 	var parts []string
 	c := cell{tone: quiet}
 	say := func(text string, t tone, order float64) {

@@ -13,13 +13,13 @@ import (
 	"github.com/numavisor/numavisor/internal/text"
 )
 
-// header is who, what mode and what is wrong; then the figures; then, only
-// where there is something to tell, that the picture is old, and competitors.
+// header shows the daemon, its mode and problems; then the figures; then, only
+// if it applies, that the picture is old, and competitors.
 func (m Model) header() []string {
 	if m.status == nil {
 		lines := []string{headStyle.Render("numavisor top") + "  " + "waiting for the daemon"}
 		if m.lost != nil {
-			lines[0] = headStyle.Render("numavisor top") + "  " + bad.render("the daemon does not answer; trying again")
+			lines[0] = headStyle.Render("numavisor top") + "  " + bad.render("the daemon does not answer; retrying")
 			lines = append(lines, wrapped(m.lost.Error(), m.width, 2)...)
 		}
 		return lines
@@ -41,7 +41,8 @@ func (m Model) header() []string {
 	return lines
 }
 
-// edges puts one text at the left and, at the right, the first of the others that there is room for.
+// edges puts one text at the left and, at the right, the first of the others
+// that fits.
 func edges(width int, left string, right ...string) string {
 	for _, r := range right {
 		if space := width - lipgloss.Width(left) - lipgloss.Width(r); space >= 2 {
@@ -61,7 +62,7 @@ func modeText(s *status.Status, now time.Time) string {
 	case s.Pause != nil:
 		text += ", " + warn.render(pauseText(s.Pause, now))
 	case s.Held != "":
-		text += ", " + warn.render("held: "+oneLine(s.Held))
+		text += ", " + warn.render("no moves: "+oneLine(s.Held))
 	}
 	return text
 }
@@ -102,9 +103,9 @@ func alarmsText(s *status.Status) string {
 	return "alarms " + strings.Join(parts, ", ")
 }
 
-// tally counts what there is.
+// tally counts guests and moves.
 func tally(s *status.Status) string {
-	text := fmt.Sprintf("%s, %s, %d degradation; %s, %s", text.Count(len(s.Sample.Nodes), "node", "nodes"),
+	text := fmt.Sprintf("%s, %s, %d degraded; %s, %s", text.Count(len(s.Sample.Nodes), "node", "nodes"),
 		text.Count(len(s.Guests), "VM", "VMs"), len(s.Degraded),
 		text.Count(int(s.Totals.MovesDone+s.Totals.MovesPart), "move", "moves"), short(s.Totals.MovedBytes))
 	if s.Totals.MovesFailed > 0 {
@@ -113,7 +114,7 @@ func tally(s *status.Status) string {
 	return text
 }
 
-// selfText is what the daemon itself takes, in full and shorter.
+// selfText is the daemon's own cost, long and short.
 func selfText(s *status.Status, seen []moment) []string {
 	text := fmt.Sprintf("daemon %.1f%% CPU %s", 100*selfShare(s, seen), short(s.Self.Resident))
 	return []string{fmt.Sprintf("%s, sample %s, plan %s", text, fine(s.Self.Sample), fine(s.Self.Plan)), text}
@@ -125,7 +126,7 @@ func (m Model) stale() bool {
 	return !s.Taken.IsZero() && m.now.Sub(s.Taken) > max(10*time.Second, 5*s.Window)
 }
 
-// warnings say that the picture is not of now, and who else moves pages.
+// warnings say that the picture is old, and list the competitors.
 func (m Model) warnings() []string {
 	var lines []string
 	s := m.status
@@ -135,7 +136,7 @@ func (m Model) warnings() []string {
 	}
 	switch {
 	case m.lost != nil:
-		text := fmt.Sprintf("DAEMON LOST for %s; the picture is %s old; trying again: %v", span(m.now.Sub(m.lostAt)),
+		text := fmt.Sprintf("DAEMON LOST for %s; the picture is %s old; retrying: %v", span(m.now.Sub(m.lostAt)),
 			span(age), m.lost)
 		lost := wrapped(text, m.width, 2)
 		lines = append(lines, lost[:min(len(lost), 3)]...)

@@ -16,7 +16,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// inspected tells all that is known of the marked row of the pane in focus.
+// inspected shows all that is known of the selected row of the focused pane.
 func (m Model) inspected() []string {
 	key := m.focuses[m.pane].key
 	s := m.status
@@ -25,7 +25,7 @@ func (m Model) inspected() []string {
 	case nodesPane:
 		texts = m.nodeDetails(key)
 	case guestsPane:
-		for _, p := range people(s) {
+		for _, p := range vmStates(s) {
 			if p.Name == key {
 				texts = m.guestDetails(&p)
 			}
@@ -40,7 +40,7 @@ func (m Model) inspected() []string {
 		for _, a := range s.Advice {
 			if a.ID == key {
 				texts = append(
-					[]string{head("Advised move " + a.ID + " since " + span(m.now.Sub(a.Since)) + " (a accepts it)")},
+					[]string{head("Recommended move " + a.ID + " since " + span(m.now.Sub(a.Since)) + " (a accepts it)")},
 					moveLines(a.Move)...)
 			}
 		}
@@ -62,7 +62,7 @@ func (m Model) inspected() []string {
 	return lines
 }
 
-// laid wraps a line of details; those that hold a style or a drawing are cut.
+// laid wraps a line of details; it cuts lines with a style or a drawing.
 func (m Model) laid(text string) []string {
 	if strings.ContainsAny(text, "\x1b▏▕") {
 		return []string{text}
@@ -70,17 +70,17 @@ func (m Model) laid(text string) []string {
 	return wrapped(text, m.width, 14)
 }
 
-// head is a line that opens a part of the details.
+// head is a line that begins a section of the details.
 func head(text string) string { return headStyle.Render(oneLine(text)) }
 
-// said is a line of details: what, and its value.
+// said is a line of details: a label and its value.
 func said(what, format string, args ...any) string {
 	return oneLine(fmt.Sprintf("%-13s ", what) + fmt.Sprintf(format, args...))
 }
 
-func (m Model) guestDetails(p *person) []string {
+func (m Model) guestDetails(p *vmState) []string {
 	texts := []string{head(fmt.Sprintf("VM %s: %s, %d vCPUs, %v", p.Name, p.State, p.VCPUs, p.Memory))}
-	by := "made by others"
+	by := "unmanaged"
 	if p.Managed {
 		by = "managed by numavisor"
 	}
@@ -111,14 +111,14 @@ func (m Model) guestDetails(p *person) []string {
 		texts = append(texts, m.movingDetails(p.moving)...)
 	}
 	if p.advice != nil {
-		texts = append(texts, "", head("Advised (a accepts it)"))
+		texts = append(texts, "", head("Recommended (a accepts it)"))
 		texts = append(texts, moveLines(p.advice.Move)...)
 	}
 	return append(texts, m.alarmsOf(inventory.GuestRef(p.Name), p.Name)...)
 }
 
-// measured tells what the last sample has of a guest, and the trends.
-func (m Model) measured(p *person) []string {
+// measured shows the last sample of a guest, and the trends.
+func (m Model) measured(p *vmState) []string {
 	g := p.sample
 	var texts []string
 	if p.LocalShare != nil {
@@ -137,7 +137,7 @@ func (m Model) measured(p *person) []string {
 	}
 	line("CPU", fmt.Sprintf("%.2f used, %.2f wanted", g.Load.CPU, g.Load.Demand()), float64(p.VCPUs),
 		func(v guestMoment) float64 { return v.demand })
-	line("wait", fmt.Sprintf("%s of what it wants", percent(waitShare(&g.Load))), 0.1,
+	line("wait", fmt.Sprintf("%s of its demand", percent(waitShare(&g.Load))), 0.1,
 		func(v guestMoment) float64 { return v.wait })
 	if g.Load.Throttled > 0 {
 		texts = append(texts, said("throttled", "%.2f CPUs held back by its own quota", g.Load.Throttled))
@@ -161,8 +161,9 @@ func orDash(text string) string {
 	return text
 }
 
-// spread has a line for each node on which a guest runs, has memory or should be.
-func spread(t *topology.Topology, p *person) []string {
+// spread has a line for each node on which a guest runs, has memory or is
+// placed.
+func spread(t *topology.Topology, p *vmState) []string {
 	g := p.sample
 	whole := max(1, resident(g))
 	var texts []string
@@ -187,7 +188,8 @@ func spread(t *topology.Topology, p *person) []string {
 	return texts
 }
 
-// accesses tells a guest's accesses by distance class, and from where to where most go.
+// accesses shows a guest's accesses by distance class, and the pairs of nodes
+// with most of them.
 func accesses(t *topology.Topology, g *inventory.GuestSample) []string {
 	if len(g.Accesses) == 0 {
 		return nil
@@ -206,8 +208,8 @@ func accesses(t *topology.Topology, g *inventory.GuestSample) []string {
 	return append(texts, said("from > to", "%s", strings.Join(parts, ", ")))
 }
 
-// classShares sums shares of accesses by distance class; pairs of which the
-// topology knows nothing count as remote.
+// classShares sums shares of accesses by distance class; pairs that the
+// topology does not know count as remote.
 func classShares(t *topology.Topology, shares []inventory.AccessShare) map[topology.Class]float64 {
 	sums := map[topology.Class]float64{}
 	for _, a := range shares {
@@ -222,7 +224,7 @@ func classShares(t *topology.Topology, shares []inventory.AccessShare) map[topol
 
 func (m Model) movingDetails(v *status.Moving) []string {
 	texts := []string{
-		head("Move " + v.ID + " in progress for " + span(m.now.Sub(v.Began)) + " (c ends it)"),
+		head("Move " + v.ID + " in progress for " + span(m.now.Sub(v.Began)) + " (c cancels it)"),
 		said("done", "▕%s▏ %s", bar(doneShare(v), 30), percent(doneShare(v))),
 		said("copied", "%v of %v at %v/s, %s left", min(v.Done, v.Total), v.Total, v.BytesPerSecond, left(v)),
 		said("now", "%s", v.Step),
@@ -230,7 +232,7 @@ func (m Model) movingDetails(v *status.Moving) []string {
 	return append(texts, moveLines(v.Move)...)
 }
 
-// aside puts words into brackets, where there are any.
+// aside puts words into parentheses, if there are any.
 func aside(words string) string {
 	if words == "" {
 		return ""
@@ -238,7 +240,8 @@ func aside(words string) string {
 	return " (" + words + ")"
 }
 
-// moveLines tell a move whole: who goes where, why, what it saves and costs.
+// moveLines describe a move completely: guests and nodes, the reason, the gain
+// and the cost.
 func moveLines(v plan.Move) []string {
 	var texts []string
 	for _, g := range v.Guests {
@@ -252,7 +255,7 @@ func moveLines(v plan.Move) []string {
 		texts,
 		said("why", "%s", v.Why),
 		said("benefit",
-			"%.2f CPUs not lost to far memory, %.2f CPUs not waited for, for %s; the host's cost falls by %.3g",
+			"%.2f CPUs not lost to remote memory, %.2f CPUs not waited for, for %s; the host's cost falls by %.3g",
 			v.Benefit.AccessCPUs, v.Benefit.WaitCPUs, length(v.Benefit.Horizon), v.Benefit.Cost),
 		said("price", "copies %v in %s at %v/s%s; costs %.3g", v.Cost.Bytes, v.Cost.Took.Round(100*time.Millisecond),
 			v.Cost.BytesPerSecond, aside(v.Cost.RateFrom), v.Cost.Cost),
@@ -263,7 +266,8 @@ func moveLines(v plan.Move) []string {
 	return texts
 }
 
-// alarmsOf tells the alarms of an object, and those that a guest is among the causes of.
+// alarmsOf returns the alarms of an object, and those that name a guest among
+// the causes.
 func (m Model) alarmsOf(object inventory.Ref, guest string) []string {
 	var texts []string
 	for _, a := range m.status.Alarms {
@@ -318,7 +322,8 @@ func (m Model) nodeDetails(key string) []string {
 	return append(texts, m.alarmsOf(inventory.NodeRef(n.Node), "")...)
 }
 
-// distances tells of a node how far each other is: "neighbour 1-3, remote 4-7".
+// distances lists the distance classes of the other nodes from one node:
+// "neighbour 1-3, remote 4-7".
 func distances(t *topology.Topology, n *topology.Node) string {
 	var parts []string
 	for _, c := range []topology.Class{topology.Neighbour, topology.Remote} {

@@ -7,15 +7,16 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// line is a line being typed below the picture.
+// line is a line of input below the picture.
 type line struct {
 	prompt, text string
-	// each is called with the text after every key, and with none when typing is
-	// given up; enter when the line is done. nil: nothing happens.
+	// each is called with the text after every key, and with an empty text when
+	// input is cancelled; enter when the line is complete. nil: nothing
+	// happens.
 	each, enter func(Model, string) Model
 }
 
-// drawn shows the line and where typing goes on; its beginning gives way.
+// drawn shows the line and the cursor; a long line loses its beginning.
 func (l *line) drawn(width int) string {
 	text := headStyle.Render(oneLine(l.prompt)) + oneLine(l.text) + "▏"
 	if over := ansi.StringWidth(text) - width; over > 0 {
@@ -24,7 +25,7 @@ func (l *line) drawn(width int) string {
 	return text
 }
 
-// typed takes a key for the line.
+// typed handles a key for the line.
 func (m Model) typed(k tea.Key) (tea.Model, tea.Cmd) {
 	l := *m.line
 	switch k.String() {
@@ -48,7 +49,7 @@ func (m Model) typed(k tea.Key) (tea.Model, tea.Cmd) {
 	return m.edited(l.text), nil
 }
 
-// edited has another text in the line.
+// edited returns the line with another text.
 func (m Model) edited(text string) Model {
 	l := *m.line
 	l.text = text

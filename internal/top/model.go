@@ -21,20 +21,21 @@ const (
 	panes
 )
 
-// focus is what the operator did to one pane: where the mark is, and how rows are chosen.
+// focus is the operator's state of one pane: the selected row, and the sorting
+// and filtering of rows.
 type focus struct {
-	key    string // of the chosen row; empty: whichever is first
-	index  int    // where it was last, for when it is gone
+	key    string // of the selected row; empty: the first
+	index  int    // its last position, for when the row is gone
 	by     sorting
 	filter string
 }
 
-// screen is what the keys go to.
+// screen is the receiver of the keys.
 type screen int
 
 const (
 	overview screen = iota
-	details         // all that is known of one row
+	details         // details of one row
 	help
 )
 
@@ -47,8 +48,8 @@ type Model struct {
 	width, height int
 
 	status  *status.Status // latest picture; nil: none yet
-	got     time.Time      // when it came
-	lost    error          // why the daemon does not answer; nil: it does
+	got     time.Time      // time of the latest picture
+	lost    error          // the reason why the daemon does not answer; nil: it does
 	lostAt  time.Time
 	waiting bool // an answer is on its way
 	seen    []moment
@@ -60,39 +61,40 @@ type Model struct {
 
 	ask  *question // waits for y or n
 	line *line     // a line being typed
-	note note      // what became of the last order
+	note note      // outcome of the last order
 }
 
-// note is told for a while below the picture.
+// note is shown for a while below the picture.
 type note struct {
 	text string
 	tone tone
 	at   time.Time
 }
 
-// noteSpan is for how long it is told.
+// noteSpan is how long a note is shown.
 const noteSpan = 10 * time.Second
 
 // question is an order that waits for a yes.
 type question struct {
 	title string
 	lines []string
-	done  string // what to tell when it has been carried out
+	done  string // text to show after the order succeeded
 	do    func(context.Context, Daemon) error
 }
 
-// New returns the view of a daemon that is asked for its status that often.
+// New returns the view of a daemon, with the interval between requests for its
+// status.
 func New(d Daemon, interval time.Duration, now time.Time) Model {
 	m := Model{daemon: d, interval: interval, now: now, width: 80, height: 24, pane: guestsPane, waiting: true}
-	m.focuses[guestsPane].by.column = 3 // who asks for most CPU
-	m.focuses[alarmsPane].by.column = 2 // the worst
+	m.focuses[guestsPane].by.column = 3 // the guest with the highest CPU demand
+	m.focuses[alarmsPane].by.column = 2 // the most severe
 	return m
 }
 
 // Init asks for the first status and starts the clock.
 func (m Model) Init() tea.Cmd { return tea.Batch(m.fetch(), m.tick()) }
 
-// The messages beside the library's own.
+// The messages in addition to the library's own.
 type (
 	tickMsg   time.Time
 	statusMsg struct {
@@ -100,7 +102,7 @@ type (
 		err    error
 		at     time.Time
 	}
-	// doneMsg says what became of an order.
+	// doneMsg is the outcome of an order.
 	doneMsg struct {
 		done string
 		err  error
@@ -108,8 +110,8 @@ type (
 	}
 )
 
-// patience is how long the daemon has to answer.
-const patience = 5 * time.Second
+// answerTime limits how long the daemon may take to answer.
+const answerTime = 5 * time.Second
 
 func (m Model) tick() tea.Cmd {
 	return tea.Tick(m.interval, func(t time.Time) tea.Msg { return tickMsg(t) })
@@ -117,7 +119,7 @@ func (m Model) tick() tea.Cmd {
 
 func (m Model) fetch() tea.Cmd {
 	return func() tea.Msg {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 		defer cancel()
 		s, err := m.daemon.Status(ctx)
 		return statusMsg{s, err, time.Now()}
@@ -126,7 +128,7 @@ func (m Model) fetch() tea.Cmd {
 
 func (m Model) order(q *question) tea.Cmd {
 	return func() tea.Msg {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 		defer cancel()
 		return doneMsg{q.done, q.do(ctx, m.daemon), time.Now()}
 	}
@@ -146,7 +148,7 @@ func (m Model) tables() [panes]table {
 	}
 }
 
-// chosen returns the row that the mark of a pane is on, and where that is.
+// chosen returns the selected row of a pane, and its position.
 func (f *focus) chosen(rows []row) (at int, ok bool) {
 	if len(rows) == 0 {
 		return 0, false
@@ -162,7 +164,7 @@ func (f *focus) chosen(rows []row) (at int, ok bool) {
 	return min(f.index, len(rows)-1), true
 }
 
-// current returns the key of the marked row of the pane in focus.
+// current returns the key of the selected row of the focused pane.
 func (m Model) current() (key string, ok bool) {
 	t := m.tables()[m.pane]
 	f := m.focuses[m.pane]

@@ -53,8 +53,7 @@ var adviceColumns = []column{
 	{title: "WHY", width: 12, most: 120, fixed: true, rank: 4},
 }
 
-// adviceTable has a row for each move that waits for somebody to accept it, in
-// the daemon's order.
+// adviceTable has a row for each recommended move, in the daemon's order.
 func adviceTable(s *status.Status, now time.Time) table {
 	t := table{name: "advice", columns: adviceColumns}
 	for _, a := range s.Advice {
@@ -79,7 +78,8 @@ func doneShare(m *status.Moving) float64 {
 	return float64(min(m.Done, m.Total)) / float64(m.Total)
 }
 
-// left says how long copying takes yet at the pace of now; "-" where it stands.
+// left is how long the rest of the copying takes at the current rate; "-" if
+// nothing is copied.
 func left(m *status.Moving) string {
 	switch {
 	case m.Done >= m.Total:
@@ -92,7 +92,8 @@ func left(m *status.Moving) string {
 
 func saved(m plan.Move) float64 { return m.Benefit.AccessCPUs + m.Benefit.WaitCPUs }
 
-// journeys shows for each guest of a move from and to which nodes: "0-1 > 2".
+// journeys shows for each guest of a move its source and target nodes: "0-1 >
+// 2".
 func journeys(m plan.Move) string {
 	var parts []string
 	for _, g := range m.Guests {

@@ -121,9 +121,9 @@ func guestsByNode(s *status.Status) map[topology.NodeID]int {
 	return count
 }
 
-// remoteByNode says which part of the accesses by a node's CPUs goes to other
+// remoteByNode is the share of the accesses by a node's CPUs that go to other
 // nodes: the mean over the guests that run there, by the CPU time that each
-// uses. Guests of which only the whole share is known count with it on every node.
+// uses. Guests with only a total share count with it on every node.
 func remoteByNode(s *status.Status) map[topology.NodeID]float64 {
 	far, all := map[topology.NodeID]float64{}, map[topology.NodeID]float64{}
 	for i := range s.Sample.Guests {
@@ -151,7 +151,8 @@ func remoteByNode(s *status.Status) map[topology.NodeID]float64 {
 	return far
 }
 
-// alarmed gives the tone of the worst alarm of an object; plain without any.
+// alarmed returns the tone of the most severe alarm of an object; plain without
+// any.
 func alarmed(s *status.Status, object inventory.Ref) tone {
 	worst := plain
 	for _, a := range s.Alarms {

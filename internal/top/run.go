@@ -16,7 +16,7 @@ import (
 )
 
 // Run shows a daemon in the terminal until the operator quits or ctx ends. in
-// and out are the terminal; the daemon is asked for its status every interval.
+// and out are the terminal; Run requests the daemon's status every interval.
 func Run(ctx context.Context, d Daemon, interval time.Duration, in io.Reader, out io.Writer) error {
 	p := tea.NewProgram(New(d, interval, time.Now()), tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out),
 		tea.WithEnvironment(os.Environ()))
@@ -52,7 +52,7 @@ func Plain(s *status.Status, now time.Time, width int) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// withoutTrend leaves out the last column where that is a sparkline.
+// withoutTrend removes the last column if it is a sparkline.
 func withoutTrend(t table) ([]column, []row) {
 	last := len(t.columns) - 1
 	if t.columns[last].title != trendTitle {

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// table is one pane: rows of cells under columns, which is drawn as wide and
-// high as there is room. The library's own table has columns of fixed width and
-// rows without tones, so this is ours.
+// table is one pane: rows of cells under columns, drawn as wide and high as the
+// screen allows. The library's own table has columns of fixed width and rows
+// without tones, so top has its own.
 type table struct {
 	name    string
 	columns []column
@@ -18,17 +18,20 @@ type table struct {
 
 type column struct {
 	title string
-	// width is how many cells it takes at least, most up to how many it grows; 0: it does not.
+	// width is the least number of cells, most the largest width; 0: the column
+	// does not grow.
 	width, most int
-	// rank says how early it goes where the screen is narrow: the greatest first. 0 stays.
+	// rank is the order in which columns are dropped on a narrow screen: the
+	// greatest first. 0 stays.
 	rank  int
-	right bool // figures stand at the right
+	right bool // right-aligned, for figures
 	fixed bool // nothing to sort by
 	// high says that sorting begins with the greatest.
 	high bool
 }
 
-// row is one object. Its key names it while rows come, go and change places.
+// row is one object. Its key identifies it while rows come, go and change
+// places.
 type row struct {
 	key   string
 	cells []cell // by column
@@ -36,20 +39,20 @@ type row struct {
 
 type cell struct {
 	text string
-	// draw makes the text for a width instead.
+	// draw returns the text for a given width instead.
 	draw func(width int) string
 	tone tone
-	// order is what rows are sorted by; where it is equal, the text.
+	// order is the sort value of rows; if it is equal, the text decides.
 	order float64
 }
 
-// sorting is by which column rows are sorted; the zero value is by the first.
+// sorting is the column by which rows are sorted; the zero value is the first.
 type sorting struct {
 	column  int
 	reverse bool
 }
 
-// arranged returns the rows that hold the filter's text, sorted.
+// arranged returns the rows that contain the filter's text, sorted.
 func (t *table) arranged(by sorting, filter string) []row {
 	var rows []row
 	for _, r := range t.rows {
@@ -80,9 +83,9 @@ func (r *row) holds(filter string) bool {
 	})
 }
 
-// widths says how wide each column is on a screen so wide; -1: there is no room
-// for it. First those of the greatest rank go, then what is left over goes to
-// columns that grow, in turns.
+// widths returns the width of each column on a screen of a given width; -1: no
+// room for it. Columns of the greatest rank are dropped first; then the columns
+// that grow share the rest.
 func (t *table) widths(screen int) []int {
 	widths := make([]int, len(t.columns))
 	total := -1
@@ -116,8 +119,8 @@ func (t *table) widths(screen int) []int {
 	return widths
 }
 
-// heading is the line above the rows: the pane's name in its first column,
-// which rows are shown of how many, and by which column they are sorted.
+// heading is the line above the rows: the pane's name in its first column, the
+// number of shown rows, and the sorted column.
 func (t *table) heading(widths []int, by sorting, shown string) string {
 	var parts []string
 	for i, c := range t.columns {
@@ -144,7 +147,8 @@ func (t *table) heading(widths []int, by sorting, shown string) string {
 	return strings.Join(parts, " ")
 }
 
-// line draws one row; without tones if it is chosen, so that it stands out whole.
+// line draws one row; without tones if it is selected, so that the whole row
+// stands out.
 func (t *table) line(r row, widths []int, toned bool) string {
 	var parts []string
 	for i, c := range r.cells {
@@ -168,13 +172,14 @@ func (t *table) line(r row, widths []int, toned bool) string {
 	return strings.Join(parts, " ")
 }
 
-// window says which rows are shown in so many lines: those around the chosen one.
+// window returns which rows to show in a number of lines: those around the
+// selected one.
 func window(rows, lines, chosen int) (first, end int) {
 	first = max(0, min(chosen-lines/2, rows-lines))
 	return first, min(rows, first+lines)
 }
 
-// shown tells of a window: "200", "3-9/200".
+// shown describes a window: "200", "3-9/200".
 func shown(first, end, rows int) string {
 	if end-first == rows || end == first {
 		return fmt.Sprint(rows)

@@ -13,20 +13,20 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// fit cuts or fills a text to so many cells of the screen.
+// fit cuts or fills a text to a number of cells of the screen.
 func fit(text string, width int) string {
 	text = ansi.Truncate(oneLine(text), max(width, 0), "…")
 	return text + strings.Repeat(" ", max(width-ansi.StringWidth(text), 0))
 }
 
-// fitRight is fit for figures: the text stands at the right.
+// fitRight is fit for figures: right-aligned.
 func fitRight(text string, width int) string {
 	text = ansi.Truncate(oneLine(text), max(width, 0), "…")
 	return strings.Repeat(" ", max(width-ansi.StringWidth(text), 0)) + text
 }
 
-// oneLine replaces what would move the cursor or turn the order of writing
-// round: names and reasons come from elsewhere.
+// oneLine replaces characters that would move the cursor or reverse the writing
+// direction: names and reasons come from other programs.
 func oneLine(raw string) string {
 	return strings.Map(func(r rune) rune {
 		if text.Hidden(r) {
@@ -36,7 +36,8 @@ func oneLine(raw string) string {
 	}, raw)
 }
 
-// wrapped breaks a text into lines of at most so many cells, the later ones indented.
+// wrapped breaks a text into lines of at most a number of cells, the later ones
+// indented.
 func wrapped(text string, width, indent int) []string {
 	width = max(width, indent+8)
 	first, rest, more := strings.Cut(ansi.Wrap(oneLine(text), width, ""), "\n")
@@ -105,7 +106,7 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours())/24)
 }
 
-// length shows a duration as people write it: "30m", "1h30m".
+// length shows a duration as vmStates write it: "30m", "1h30m".
 func length(d time.Duration) string {
 	text := d.Round(time.Second).String()
 	if strings.HasSuffix(text, "m0s") {
@@ -133,8 +134,9 @@ func fine(d time.Duration) string {
 // number shows a measured value without needless digits.
 func number(v float64) string { return fmt.Sprintf("%.3g", v) }
 
-// byNode shows memory per node in so many cells: "0:12G 3:512M". Where that is
-// too little it shows the nodes that hold most, and how many more there are.
+// byNode shows memory per node in a number of cells: "0:12G 3:512M". If they
+// are too few, it shows the nodes with most memory, and the number of the
+// others.
 func byNode(memory topology.MemoryByNode, width int) string {
 	nodes := memory.Nodes()
 	if len(nodes) == 0 {

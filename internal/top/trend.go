@@ -10,14 +10,15 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// trendSpan is what sparklines show. At a status a second that is 300 moments.
+// trendSpan is the time span of sparklines. At one status a second that is 300
+// moments.
 const trendSpan = 5 * time.Minute
 
 // trendTitle heads the column of sparklines.
 const trendTitle = "CPU, 5 MIN"
 
-// moment is what is kept of one status for the sparklines. It is never changed,
-// so that models may share it.
+// moment are the values of one status for the sparklines. It never changes, so
+// models may share it.
 type moment struct {
 	at      time.Time
 	selfCPU time.Duration // of the daemon, since it started
@@ -47,9 +48,9 @@ func momentOf(s *status.Status) moment {
 	return m
 }
 
-// remember adds a status to the moments seen before and drops what is too old.
-// A sample that was seen already adds nothing; where the clock was put back,
-// the trend begins anew.
+// remember adds a status to the earlier moments and drops those that are too
+// old. A sample that it has already adds nothing; if the clock was set back,
+// the trend restarts.
 func remember(seen []moment, s *status.Status) []moment {
 	if n := len(seen); n > 0 && !s.Sample.Taken.After(seen[n-1].at) {
 		if s.Sample.Taken.Equal(seen[n-1].at) {
@@ -65,8 +66,8 @@ func remember(seen []moment, s *status.Status) []moment {
 	return append(slices.Clone(seen[first:]), momentOf(s))
 }
 
-// trend returns the means of a value over trendSpan in so many parts, the
-// latest last; NaN for a part in which nothing was seen.
+// trend returns the means of a value over trendSpan in a number of parts, the
+// latest last; NaN for a part without a value.
 func trend(seen []moment, width int, value func(moment) (float64, bool)) []float64 {
 	means := make([]float64, max(width, 0))
 	counts := make([]float64, len(means))
@@ -116,8 +117,8 @@ func nodeTrend(seen []moment, id topology.NodeID, width int, value func(nodeMome
 	})
 }
 
-// selfShare is which part of one CPU the daemon takes: over what was seen, or
-// since it started where only one moment was.
+// selfShare is the share of one CPU that the daemon uses: over the recorded
+// moments, or since its start if there is only one.
 func selfShare(s *status.Status, seen []moment) float64 {
 	since, cpu := s.Sample.Taken.Sub(s.Started), s.Self.CPU
 	if len(seen) > 1 && seen[0].started.Equal(s.Started) {
@@ -129,7 +130,7 @@ func selfShare(s *status.Status, seen []moment) float64 {
 	return cpu.Seconds() / since.Seconds()
 }
 
-// waitShare is the part of the CPU time that a guest wants and does not get.
+// waitShare is the share of a guest's CPU demand that it waits for.
 func waitShare(l *inventory.GuestLoad) float64 {
 	if l.Demand() <= 0 {
 		return 0
@@ -137,7 +138,7 @@ func waitShare(l *inventory.GuestLoad) float64 {
 	return l.Wait / l.Demand()
 }
 
-// used is the share of a node's memory in use.
+// used is the used share of a node's memory.
 func used(n inventory.NodeSample) float64 {
 	if n.Memory == 0 || n.Free > n.Memory {
 		return 0

@@ -11,7 +11,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// Update returns the model after a message, and what is to be asked of the daemon.
+// Update returns the model after a message, and the request to the daemon.
 func (m Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
@@ -31,7 +31,7 @@ func (m Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if msg.err != nil {
 			m.note = note{"failed: " + msg.err.Error(), bad, msg.at}
 		}
-		return m, m.fetch() // the outcome is to be seen at once
+		return m, m.fetch() // the outcome should be visible at once
 	case tea.KeyPressMsg:
 		return m.pressed(msg.Key())
 	case tea.PasteMsg:
@@ -42,7 +42,7 @@ func (m Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// told takes in an answer of the daemon, or that there is none.
+// told handles an answer of the daemon, or its absence.
 func (m Model) told(msg statusMsg) Model {
 	m.waiting, m.now = false, msg.at
 	if msg.err != nil {
@@ -97,7 +97,7 @@ func (m Model) pressed(k tea.Key) (tea.Model, tea.Cmd) {
 	return m.browsed(key), nil
 }
 
-// answered takes the answer to a question; anything but yes is no.
+// answered handles the answer to a question; anything but yes is no.
 func (m Model) answered(key string) (tea.Model, tea.Cmd) {
 	q := m.ask
 	m.ask = nil
@@ -105,11 +105,11 @@ func (m Model) answered(key string) (tea.Model, tea.Cmd) {
 		m.note = note{"asking the daemon ...", quiet, m.now}
 		return m, m.order(q)
 	}
-	m.note = note{"left as it is", quiet, m.now}
+	m.note = note{"nothing changed", quiet, m.now}
 	return m, nil
 }
 
-// scrolled takes keys of the details and of the help.
+// scrolled handles keys of the details and of the help.
 func (m Model) scrolled(key string) Model {
 	page := max(1, m.height-5)
 	switch key {
@@ -133,7 +133,7 @@ func (m Model) scrolled(key string) Model {
 	return m
 }
 
-// browsed takes keys of the overview.
+// browsed handles keys of the overview.
 func (m Model) browsed(key string) Model {
 	switch key {
 	case "up", "k":
@@ -174,7 +174,7 @@ func (m Model) browsed(key string) Model {
 	return m
 }
 
-// mark moves the mark by so many rows.
+// mark moves the selection by a number of rows.
 func (m Model) mark(by int) Model {
 	f := &m.focuses[m.pane]
 	t := m.tables()[m.pane]
@@ -204,7 +204,7 @@ func (m Model) turn(by int) Model {
 func (m Model) sortNext() Model {
 	t := m.tables()[m.pane]
 	if len(t.columns) == 0 {
-		return m // nothing seen yet
+		return m // no status yet
 	}
 	by := &m.focuses[m.pane].by
 	widths := t.widths(m.width)
@@ -221,14 +221,15 @@ func (m Model) sortNext() Model {
 	return m
 }
 
-// setFilter applies a line as the filter of the pane in focus.
+// setFilter applies a line as the filter of the focused pane.
 func setFilter(m Model, text string) Model {
 	m.focuses[m.pane].filter = strings.TrimSpace(text)
 	m.focuses[m.pane].key = ""
 	return m
 }
 
-// askAccept asks whether the marked advice, or that for the marked VM, shall be made.
+// askAccept asks whether to make the selected recommended move, or that of the
+// selected VM.
 func (m Model) askAccept() Model {
 	id := m.idAt(advicePane)
 	for _, a := range m.picture().Advice {
@@ -242,17 +243,18 @@ func (m Model) askAccept() Model {
 			return m
 		}
 	}
-	m.note = note{"no advised move is marked: go to the advice with tab", warn, m.now}
+	m.note = note{"no recommended move is selected: go to the advice with tab", warn, m.now}
 	return m
 }
 
-// askCancel asks whether the marked move in progress, or that of the marked VM, shall end.
+// askCancel asks whether to cancel the selected move in progress, or that of
+// the selected VM.
 func (m Model) askCancel() Model {
 	id := m.idAt(movingPane)
 	for _, v := range m.picture().Moving {
 		if v.ID == id {
 			m.ask = &question{
-				title: "End this move where it is?",
+				title: "Cancel this move? The daemon rolls it back.",
 				lines: append(
 					[]string{fmt.Sprintf("%v of %v are copied.", min(v.Done, v.Total), v.Total)},
 					moveLines(v.Move)...),
@@ -262,12 +264,12 @@ func (m Model) askCancel() Model {
 			return m
 		}
 	}
-	m.note = note{"no move in progress is marked: go to the moves with tab", warn, m.now}
+	m.note = note{"no move in progress is selected: go to the moves with tab", warn, m.now}
 	return m
 }
 
-// idAt returns the key of the marked row if its pane is the given one, or what
-// that pane has for the marked guest; empty if there is nothing.
+// idAt returns the key of the selected row if its pane is the given one, or
+// that pane's entry for the selected guest; empty if there is none.
 func (m Model) idAt(p pane) string {
 	key, ok := m.current()
 	if !ok || m.pane == p || m.pane != guestsPane {
@@ -276,14 +278,14 @@ func (m Model) idAt(p pane) string {
 		}
 		return ""
 	}
-	people := people(m.status)
-	i := slices.IndexFunc(people, func(x person) bool { return x.Name == key })
+	vmStates := vmStates(m.status)
+	i := slices.IndexFunc(vmStates, func(x vmState) bool { return x.Name == key })
 	switch {
 	case i < 0:
-	case p == advicePane && people[i].advice != nil:
-		return people[i].advice.ID
-	case p == movingPane && people[i].moving != nil:
-		return people[i].moving.ID
+	case p == advicePane && vmStates[i].advice != nil:
+		return vmStates[i].advice.ID
+	case p == movingPane && vmStates[i].moving != nil:
+		return vmStates[i].moving.ID
 	}
 	return ""
 }
@@ -301,7 +303,7 @@ func (m Model) pauseOrResume() Model {
 			do:    func(ctx context.Context, d Daemon) error { return d.Resume(ctx) },
 		}
 	default:
-		m.line = &line{prompt: "pause for (30m, 2h; nothing: until resumed), and why: ", enter: askPause}
+		m.line = &line{prompt: "pause for (30m, 2h; empty: until resumed), and why: ", enter: askPause}
 	}
 	return m
 }
@@ -310,11 +312,11 @@ func (m Model) pauseOrResume() Model {
 func askPause(m Model, text string) Model {
 	first, why, _ := strings.Cut(strings.TrimSpace(text), " ")
 	pause, err := time.ParseDuration(first)
-	if err != nil { // no length: all of it is the reason
+	if err != nil { // no duration: all of it is the reason
 		pause, why = 0, text
 	}
 	if pause < 0 {
-		m.note = note{"failed: a pause of " + first + " is over; write for example 30m", bad, m.now}
+		m.note = note{"failed: a pause of " + first + " has a length of 0 or less; write for example 30m", bad, m.now}
 		return m
 	}
 	why = cmp.Or(strings.TrimSpace(why), "by hand, from top")

@@ -17,7 +17,7 @@ import (
 	"github.com/numavisor/numavisor/internal/status/statustest"
 )
 
-// heard is a daemon that writes down its orders.
+// heard is a daemon that records its orders.
 type heard struct {
 	orders []string
 	fails  error
@@ -38,7 +38,7 @@ func (h *heard) order(what string) error {
 	return h.fails
 }
 
-// carriedOut sends messages and does what the last of them asks for.
+// carriedOut sends messages and runs the command of the last one.
 func carriedOut(t *testing.T, m Model, msgs ...tea.Msg) Model {
 	t.Helper()
 	for i, msg := range msgs {
@@ -61,9 +61,9 @@ func TestKeysGiveOrders(t *testing.T) {
 		{[]string{"tab", "tab", "a", "enter"}, nil}, // only y is yes
 		{[]string{"tab", "c", "y"}, []string{"cancel m42"}},
 		{[]string{"tab", "c", "esc"}, nil},
-		{[]string{"/", "build7", "enter", "a", "y"}, []string{"accept a7"}}, // the advice for the marked VM
+		{[]string{"/", "build7", "enter", "a", "y"}, []string{"accept a7"}}, // the recommended move of the selected VM
 		{[]string{"/", "moving", "enter", "c", "y"}, []string{"cancel m42"}},
-		{[]string{"/", "moving", "enter", "a", "y"}, nil}, // there is none for it
+		{[]string{"/", "moving", "enter", "a", "y"}, nil}, // the VM has none
 		{[]string{"/", "web0", "enter", "c", "y"}, nil},
 		{[]string{"tab", "tab", "enter", "a", "y"}, []string{"accept a7"}}, // from its details
 		{[]string{"p", "30m kernel update", "enter", "y"}, []string{`pause 30m0s "kernel update"`}},
@@ -96,32 +96,33 @@ func TestAPausedHostIsResumed(t *testing.T) {
 	}
 }
 
-func TestAnOrderThatFailsIsTold(t *testing.T) {
+func TestOrder_FailureIsShown(t *testing.T) {
 	m := seeing(t, &heard{fails: errors.New("the guest is gone")}, 80, 24, 8, 43, 4)
 	m = carriedOut(t, m, keys("tab", "tab", "a", "y")...)
 	if text := strings.Join(m.footer(), " "); !strings.Contains(text, "failed: the guest is gone") {
-		t.Errorf("the footer says %q", text)
+		t.Errorf("the footer is %q", text)
 	}
 	m = after(t, m, tickMsg(m.note.at.Add(noteSpan)))
 	if text := strings.Join(m.footer(), " "); strings.Contains(text, "failed") {
-		t.Errorf("after %v the footer still says %q", noteSpan, text)
+		t.Errorf("after %v the footer is still %q", noteSpan, text)
 	}
 }
 
-// Why an order failed is told whole, on as many lines as that takes.
-func TestALongReasonIsToldWhole(t *testing.T) {
+// The reason why an order failed is shown completely, on as many lines as
+// necessary.
+func TestOrder_LongReasonIsShownCompletely(t *testing.T) {
 	why := "guest build7 has 24 GiB in 1 GiB pages, of which node 7 has 3 free; grow the pool of node 7 or take " +
 		"another node, last words"
 	m := seeing(t, &heard{fails: errors.New(why)}, 60, 24, 8, 43, 4)
 	m = carriedOut(t, m, keys("tab", "tab", "a", "y")...)
 	if text := strings.Join(strings.Fields(pictured(m)), " "); !strings.Contains(text, "failed: "+why) {
-		t.Errorf("the picture does not tell %q:\n%s", why, pictured(m))
+		t.Errorf("the picture does not contain %q:\n%s", why, pictured(m))
 	}
 	wantFit(t, m, "a long reason")
 }
 
-// What is typed is seen where it is typed, however narrow the screen.
-func TestTheEndOfALineThatIsTypedIsSeen(t *testing.T) {
+// Input is visible at the cursor, however narrow the screen.
+func TestLine_CursorIsVisible(t *testing.T) {
 	m := seeing(t, &heard{}, 40, 24, 8, 43, 4)
 	m = after(t, m, keys("p", "30m new disks 数据")...)
 	if lines := strings.Split(pictured(m), "\n"); !strings.HasSuffix(lines[23], "30m new disks 数据▏") {
@@ -130,9 +131,9 @@ func TestTheEndOfALineThatIsTypedIsSeen(t *testing.T) {
 	wantFit(t, m, "a line being typed")
 }
 
-func TestWhatIsPastedIsTyped(t *testing.T) {
+func TestLine_Paste(t *testing.T) {
 	m := seeing(t, &heard{}, 80, 24, 8, 43, 4)
-	m = after(t, m, tea.PasteMsg{Content: "y"}) // into nothing
+	m = after(t, m, tea.PasteMsg{Content: "y"}) // while no input is open
 	m = after(t, m, keys("/")...)
 	m = after(t, m, tea.PasteMsg{Content: "build7"})
 	if text := pictured(m); m.line.text != "build7" || strings.Contains(text, "build27") ||
@@ -141,12 +142,12 @@ func TestWhatIsPastedIsTyped(t *testing.T) {
 	}
 }
 
-func TestOnlyOneQuestionForAStatusIsOnItsWay(t *testing.T) {
+func TestStatus_OneRequestAtATime(t *testing.T) {
 	m := New(&heard{}, time.Second, noon)
 	for range 3 { // the daemon does not answer
 		m = after(t, m, tickMsg(noon))
 		if !m.waiting {
-			t.Fatal("nothing is asked for")
+			t.Fatal("no status was requested")
 		}
 	}
 	m = after(t, m, statusMsg{err: errors.New("late"), at: noon})
@@ -156,29 +157,29 @@ func TestOnlyOneQuestionForAStatusIsOnItsWay(t *testing.T) {
 	}
 }
 
-func TestTheMarkStaysOnItsRow(t *testing.T) {
+func TestSelection_StaysOnItsRow(t *testing.T) {
 	m := seeing(t, nil, 80, 24, 8, 43, 4)
 	m = after(t, m, keys("down", "down", "down")...)
 	before, _ := m.current()
-	for s := 20; s < 200; s += 20 { // demands change, and with them the order
+	for s := 20; s < 200; s += 20 { // CPU demands change, and with them the order
 		m = after(t, m, statusMsg{status: statustest.BusyHost(8, 43, s), at: noon.Add(time.Duration(s) * time.Second)})
 		if now, _ := m.current(); now != before {
-			t.Fatalf("after %d s the mark is on %s, was on %s", s, now, before)
+			t.Fatalf("after %d s the selected row is %s, was %s", s, now, before)
 		}
 	}
 	m = after(t, m, keys("S", "s", "s")...)
 	if now, _ := m.current(); now != before {
-		t.Errorf("after sorting the mark is on %s, was on %s", now, before)
+		t.Errorf("after sorting the selected row is %s, was %s", now, before)
 	}
 	s := statustest.BusyHost(8, 43, 220)
 	s.Guests = slices.DeleteFunc(s.Guests, func(g status.Guest) bool { return g.Name == before })
 	m = after(t, m, statusMsg{status: s, at: noon.Add(220 * time.Second)})
 	if now, ok := m.current(); !ok || now == before {
-		t.Errorf("the marked guest is gone, and the mark is on %q", now)
+		t.Errorf("the selected guest is gone, and the selected row is %q", now)
 	}
 }
 
-func TestEveryColumnSorts(t *testing.T) {
+func TestSort_EveryColumn(t *testing.T) {
 	m := seeing(t, nil, 200, 50, 8, 43, 4)
 	seen := map[int]bool{}
 	for range guestColumns {
@@ -189,7 +190,7 @@ func TestEveryColumnSorts(t *testing.T) {
 		for i := 1; i < len(rows); i++ {
 			a, b := rows[i-1].cells[by.column].order, rows[i].cells[by.column].order
 			if t1.columns[by.column].high != by.reverse && a < b || t1.columns[by.column].high == by.reverse && a > b {
-				t.Errorf("by %s: %v stands before %v", t1.columns[by.column].title, a, b)
+				t.Errorf("by %s: %v is before %v", t1.columns[by.column].title, a, b)
 			}
 		}
 		m = after(t, m, keys("s")...)
@@ -201,7 +202,7 @@ func TestEveryColumnSorts(t *testing.T) {
 	}
 }
 
-func TestTabSkipsEmptyPanes(t *testing.T) {
+func TestTab_SkipsEmptyPanes(t *testing.T) {
 	s := statustest.BusyHost(2, 9, 0)
 	s.Moving, s.Advice = nil, nil
 	m := after(t, New(nil, time.Second, noon), statusMsg{status: s, at: noon})
@@ -215,7 +216,7 @@ func TestTabSkipsEmptyPanes(t *testing.T) {
 	}
 }
 
-func TestWhenAPaneEndsTheMarkGoesToTheGuests(t *testing.T) {
+func TestFocus_LeavesAnEmptyPane(t *testing.T) {
 	m := seeing(t, nil, 80, 24, 8, 43, 4)
 	m = after(t, m, keys("tab", "enter")...) // details of the move
 	s := statustest.BusyHost(8, 43, 6)
@@ -226,8 +227,8 @@ func TestWhenAPaneEndsTheMarkGoesToTheGuests(t *testing.T) {
 	}
 }
 
-// A model that was passed on is never changed: Update is a function.
-func TestUpdateLeavesTheOldModelAlone(t *testing.T) {
+// Update never changes a model that was passed on: it is a function.
+func TestUpdate_DoesNotChangeTheOldModel(t *testing.T) {
 	m := seeing(t, nil, 80, 24, 8, 43, 20)
 	picture, moments := m.View().Content, len(m.seen)
 	msgs := append(
@@ -245,11 +246,11 @@ func TestUpdateLeavesTheOldModelAlone(t *testing.T) {
 	}
 	after(t, m, msgs...)
 	if m.View().Content != picture || len(m.seen) != moments {
-		t.Error("the old model gives another picture now")
+		t.Error("the old model now gives another picture")
 	}
 }
 
-func TestTrendsForgetAndStartAnew(t *testing.T) {
+func TestTrend_DropsOldMomentsAndRestarts(t *testing.T) {
 	var seen []moment
 	for s := 0; s <= 600; s += 2 {
 		st := statustest.BusyHost(2, 9, s)
@@ -257,15 +258,15 @@ func TestTrendsForgetAndStartAnew(t *testing.T) {
 		seen = remember(seen, &st) // the same sample again
 	}
 	if got, want := len(seen), int(trendSpan/(2*time.Second))+1; got != want {
-		t.Errorf("%d moments are kept, want %d", got, want)
+		t.Errorf("%d moments, want %d", got, want)
 	}
 	back := statustest.BusyHost(2, 9, 100)
 	if seen = remember(seen, &back); len(seen) != 1 {
-		t.Errorf("%d moments are kept after the clock was put back, want 1", len(seen))
+		t.Errorf("%d moments after the clock was set back, want 1", len(seen))
 	}
 	later := statustest.BusyHost(2, 9, 5000)
 	if seen = remember(seen, &later); len(seen) != 1 {
-		t.Errorf("%d moments are kept after an hour without any, want 1", len(seen))
+		t.Errorf("%d moments after an hour without any, want 1", len(seen))
 	}
 }
 
@@ -280,7 +281,7 @@ func TestTrend(t *testing.T) {
 	}
 	got = guestTrend(seen, "b", 3, func(m guestMoment) float64 { return m.demand })
 	if !math.IsNaN(got[0]) || sparkline(got, 1) != "   " {
-		t.Errorf("a guest never seen has the trend %v", got)
+		t.Errorf("an unknown guest has the trend %v", got)
 	}
 }
 

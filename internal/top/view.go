@@ -45,8 +45,8 @@ func (m Model) lines() []string {
 
 func (m Model) bodyHeight() int { return max(0, m.height-len(m.header())-len(m.footer())) }
 
-// body is all lines between header and footer; those of details and help may
-// be more than there is room for.
+// body is all lines between header and footer; details and help may have more
+// lines than fit.
 func (m Model) body() []string {
 	switch {
 	case m.ask != nil:
@@ -87,9 +87,9 @@ func (m Model) overview() []string {
 	return lines
 }
 
-// share divides so many lines between panes that want some: first each gets
-// its heading and a few rows, then the one in focus as much as it wants, then the
-// VMs, then the others. gap says that there is room for empty lines between them.
+// share divides a number of lines between panes: first each gets its heading
+// and a few rows, then the focused one as many as it needs, then the VMs, then
+// the others. gap says that there is room for empty lines between them.
 func share(lines int, want [panes]int, focus pane) (got [panes]int, gap bool) {
 	all, open := 0, 0
 	for _, w := range want {
@@ -124,7 +124,7 @@ func share(lines int, want [panes]int, focus pane) (got [panes]int, gap bool) {
 	return got, gap
 }
 
-// drawn draws one pane over so many lines, its heading included.
+// drawn draws one pane over a number of lines, including its heading.
 func (m Model) drawn(p pane, t *table, rows []row, height int) []string {
 	f := m.focuses[p]
 	width := m.width
@@ -157,8 +157,8 @@ func (m Model) asking() []string {
 	return append(lines, "", headStyle.Render("y: yes   any other key: no"))
 }
 
-// footer is below the body: what is being typed, what became of an order, which
-// may take some lines, or the keys.
+// footer is below the body: the line of input, the outcome of an order, which
+// may take several lines, or the keys.
 func (m Model) footer() []string {
 	switch {
 	case m.ask == nil && m.line != nil:
@@ -174,7 +174,7 @@ func (m Model) footer() []string {
 	return []string{m.keyLine()}
 }
 
-// keyLine tells the keys that do something now.
+// keyLine lists the keys that have an effect now.
 func (m Model) keyLine() string {
 	switch {
 	case m.ask != nil:
@@ -191,7 +191,7 @@ func (m Model) keyLine() string {
 	return m.keys(all...)
 }
 
-// keys shows keys and what they do, in turns, wider apart where there is room.
+// keys shows keys and their effects, with wider gaps if there is room.
 func (m Model) keys(texts ...string) string {
 	var parts []string
 	for i := 0; i < len(texts); i += 2 {

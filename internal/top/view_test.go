@@ -21,9 +21,9 @@ import (
 
 var noon = statustest.Noon
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// seeing is a model that has seen a host for some seconds.
+// seeing is a model that has shown a host for some seconds.
 func seeing(t testing.TB, d Daemon, width, height, nodes, guests, seconds int) Model {
 	m := New(d, time.Second, noon)
 	m = after(t, m, tea.WindowSizeMsg{Width: width, Height: height})
@@ -34,7 +34,7 @@ func seeing(t testing.TB, d Daemon, width, height, nodes, guests, seconds int) M
 	return m
 }
 
-// after gives the model after some messages; what they ask for is not done.
+// after returns the model after some messages, without running their commands.
 func after(t testing.TB, m Model, msgs ...tea.Msg) Model {
 	t.Helper()
 	for _, msg := range msgs {
@@ -125,7 +125,8 @@ func TestPlainPicture(t *testing.T) {
 	golden(t, "plain", Plain(&s, noon.Add(time.Second), 160))
 }
 
-// Whatever the size, the screen and the host: as many lines as the screen has, none too wide.
+// For any size, screen and host: as many lines as the screen has, and none too
+// wide.
 func TestEveryPictureFitsTheScreen(t *testing.T) {
 	screens := [][]string{nil, {"enter"}, {"?"}, {"tab", "enter"}, {"tab", "tab", "a"}, {"p"},
 		{"p", "2h why\n\tnot", "enter"}, {"tab", "tab", "tab", "enter"}, {"/", "zzz"}}
@@ -168,7 +169,8 @@ func wantFit(t *testing.T, m Model, what string) {
 	}
 }
 
-// Names and reasons come from elsewhere: they must not move the cursor or colour the screen.
+// Names and reasons come from other programs: they must not move the cursor or
+// colour the screen.
 func TestControlCharactersAreNotShown(t *testing.T) {
 	s := statustest.BusyHost(2, 9, 0)
 	evil := "\x1b[2Jx\x07\n\u009b31m"
@@ -186,7 +188,7 @@ func TestControlCharactersAreNotShown(t *testing.T) {
 		content := m.View().Content
 		for _, bad := range []string{"\x1b[2J", "\x07", "\u009b"} {
 			if strings.Contains(content, bad) {
-				t.Errorf("after keys %v the picture holds %q", pressed, bad)
+				t.Errorf("after keys %v the picture contains %q", pressed, bad)
 			}
 		}
 		if n := strings.Count(content, "\n"); n != 59 {
@@ -195,8 +197,8 @@ func TestControlCharactersAreNotShown(t *testing.T) {
 	}
 }
 
-// All that colour says is said in words or signs too.
-func TestTroubleIsSeenWithoutColour(t *testing.T) {
+// All that colour shows is also in words or signs.
+func TestPicture_ShowsProblemsWithoutColour(t *testing.T) {
 	m := seeing(t, nil, 200, 80, 8, 43, 10)
 	text := ansi.Strip(m.View().Content)
 	for _, want := range []string{"1 critical", "1 warning", "degraded 3m", "drift", "moving 50%", "blocked", "cooldown",
@@ -207,12 +209,12 @@ func TestTroubleIsSeenWithoutColour(t *testing.T) {
 	}
 }
 
-func TestALostDaemonLeavesTheLastPictureWithItsAge(t *testing.T) {
+func TestPicture_LostDaemon(t *testing.T) {
 	m := seeing(t, nil, 100, 30, 8, 43, 10)
 	m = after(t, m, statusMsg{err: errors.New("connection refused"), at: noon.Add(15 * time.Second)},
 		tickMsg(noon.Add(40*time.Second)))
 	text := m.View().Content
-	if want := "DAEMON LOST for 25s; the picture is 30s old; trying again: connection refused"; !strings.Contains(
+	if want := "DAEMON LOST for 25s; the picture is 30s old; retrying: connection refused"; !strings.Contains(
 		ansi.Strip(text),
 		want,
 	) {
@@ -225,11 +227,11 @@ func TestALostDaemonLeavesTheLastPictureWithItsAge(t *testing.T) {
 	}
 	m = after(t, m, statusMsg{status: statustest.BusyHost(8, 43, 41), at: noon.Add(41 * time.Second)})
 	if text := m.View().Content; strings.Contains(text, "LOST") {
-		t.Errorf("the daemon is back, and the picture says it is lost:\n%s", text)
+		t.Errorf("the daemon is back, but the picture says that it is lost:\n%s", text)
 	}
 }
 
-func TestADaemonThatAnswersWithAnOldSampleIsTold(t *testing.T) {
+func TestPicture_OldSample(t *testing.T) {
 	m := after(t, New(nil, time.Second, noon),
 		statusMsg{status: statustest.BusyHost(2, 3, 0), at: noon.Add(35 * time.Second)})
 	if want := "its last sample is 35s old"; !strings.Contains(m.View().Content, want) {
@@ -241,7 +243,7 @@ func TestADaemonThatAnswersWithAnOldSampleIsTold(t *testing.T) {
 	}
 }
 
-func TestADaemonWithoutASampleIsTold(t *testing.T) {
+func TestPicture_NoSample(t *testing.T) {
 	m := after(t, New(nil, time.Second, noon), statusMsg{status: status.Status{Host: "h1", Mode: "auto"}, at: noon})
 	if text := m.View().Content; !strings.Contains(text, "has not taken a sample yet") ||
 		strings.Contains(text, " old") {
@@ -261,8 +263,9 @@ func TestAlarmsHaveUnits(t *testing.T) {
 	}
 }
 
-// A name that turns the order of writing round would turn the rest of its line, too.
-func TestNamesDoNotTurnTheLine(t *testing.T) {
+// A name that reverses the writing direction would reverse the rest of its
+// line, too.
+func TestPicture_NamesDoNotReverseTheLine(t *testing.T) {
 	s := statustest.BusyHost(2, 9, 0)
 	s.Guests[0].Name = "a\u202eb\u2066c\u200fd"
 	m := after(t, New(nil, time.Second, noon), tea.WindowSizeMsg{Width: 200, Height: 60},
