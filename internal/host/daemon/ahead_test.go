@@ -24,9 +24,10 @@ func passes(d time.Duration) {
 	synctest.Wait()
 }
 
-// A disk that fills up while a setting is changed, and then a kill: what the
-// setting was is in the journal by then, and the next daemon gives it back.
-func TestWhatASettingWasIsKeptBeforeItIsChanged(t *testing.T) {
+// The disk fills up while a setting is changed, and then the daemon is killed:
+// the journal already has the setting's former value, and the next daemon
+// restores it.
+func TestSettings_RecordTheFormerValueFirst(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
 		t.Helper()
 		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing, s.Took = "1", time.Minute })
@@ -35,19 +36,19 @@ func TestWhatASettingWasIsKeptBeforeItIsChanged(t *testing.T) {
 		passes(30 * time.Second)
 		began, ended := w.settings.Did()
 		if len(began) != 1 || len(ended) != 0 {
-			t.Fatalf("began %v, ended %v: the test shows nothing", began, ended)
+			t.Fatalf("began %v, ended %v: this run tested nothing", began, ended)
 		}
 		if held := journal.Lasting(w.entries()); len(held) != 1 || held[0].Setting == nil ||
 			held[0].Setting.Former != "1" {
-			t.Errorf("while it is being changed the journal has %+v", held)
+			t.Errorf("during the change the journal has %+v", held)
 		}
 		w.full.Store(true)
 		passes(time.Minute)
 		if w.balancing() != "0" {
-			t.Fatal("it was not switched off, the test shows nothing")
+			t.Fatal("the daemon did not switch it off: this run tested nothing")
 		}
 		w.end()
-		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "0" }) // a killed one gives nothing back
+		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "0" }) // a killed daemon restores nothing
 		w.full.Store(false)
 		w.start()
 		passes(time.Minute)
@@ -58,12 +59,12 @@ func TestWhatASettingWasIsKeptBeforeItIsChanged(t *testing.T) {
 	})
 }
 
-// What cannot be written down is not changed; the status says so, and it is
-// tried again once there may be room.
-func TestNoSettingIsChangedThatCannotBeKept(t *testing.T) {
+// A setting whose former value cannot be recorded is not changed; the status
+// says so, and the daemon tries again later.
+func TestSettings_UnrecordableIsNotChanged(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
 		t.Helper()
-		everyRival(w)
+		everyCompetitor(w)
 		w.settings.Say(func(s *fake.Settings) { s.Kernel.NumadRunning = false })
 		w.busy("a", "1", "4-7")
 		w.start()
@@ -89,9 +90,9 @@ func TestNoSettingIsChangedThatCannotBeKept(t *testing.T) {
 	})
 }
 
-// A value that was written down, and a change that then failed: nothing is
-// given back, whatever others set in the meantime.
-func TestAChangeThatFailedIsNotGivenBack(t *testing.T) {
+// The former value was recorded, and then the change failed: the daemon
+// restores nothing, whatever others set in the meantime.
+func TestSettings_FailedChangeIsNotRestored(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
 		t.Helper()
 		w.settings.Say(
@@ -100,7 +101,7 @@ func TestAChangeThatFailedIsNotGivenBack(t *testing.T) {
 		w.start()
 		passes(time.Minute)
 		if began, _ := w.settings.Did(); len(began) != 1 {
-			t.Fatalf("tried %v, the test shows nothing", began)
+			t.Fatalf("tried %v: this run tested nothing", began)
 		}
 		if held := journal.Lasting(w.entries()); len(held) != 0 {
 			t.Errorf("the journal still has %+v", held)
@@ -114,9 +115,10 @@ func TestAChangeThatFailedIsNotGivenBack(t *testing.T) {
 	})
 }
 
-// A daemon that was killed between writing down and changing: the next one finds
-// that nothing was changed, and does not undo what others set after that.
-func TestAChangeThatWasNeverMadeIsNotGivenBack(t *testing.T) {
+// The daemon was killed between recording the value and changing it: the next
+// daemon finds that nothing was changed, and does not undo what others set
+// after that.
+func TestSettings_UnmadeChangeIsNotRestored(t *testing.T) {
 	for _, now := range []string{"1", "2"} {
 		within(t, square, auto("a"), func(t *testing.T, w *world) {
 			t.Helper()
@@ -150,8 +152,8 @@ func TestAChangeThatWasNeverMadeIsNotGivenBack(t *testing.T) {
 	}
 }
 
-// Whoever sets it while the daemon has it off keeps what they set.
-func TestWhatOthersSetSinceIsNotOverwritten(t *testing.T) {
+// A value that another program sets while the daemon has the setting off stays.
+func TestSettings_OthersValuesStay(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
 		t.Helper()
 		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "1" })
@@ -159,7 +161,7 @@ func TestWhatOthersSetSinceIsNotOverwritten(t *testing.T) {
 		w.start()
 		passes(time.Minute)
 		if w.balancing() != "0" {
-			t.Fatal("it was not switched off, the test shows nothing")
+			t.Fatal("the daemon did not switch it off: this run tested nothing")
 		}
 		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "2" })
 		passes(time.Minute)

@@ -10,16 +10,16 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
-// Whoever asks while guests are moved gets what is his own: it is written out
-// while the loop goes on (the race detector sees to that).
-func TestManyAskWhileGuestsAreMoved(t *testing.T) {
+// A reply that is requested during moves belongs to its client alone: it is
+// written while the loop goes on (the race detector checks that).
+func TestStatus_DuringMoves(t *testing.T) {
 	p := auto("a", "c")
 	p.Balance.Pace = 64 * mib
 	within(t, square, p, func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 1, 512*mib, "3", "0-1")
-		w.lies("c", 1, 512*mib, "3", "4-5")
+		w.misplaced("a", 1, 512*mib, "3", "0-1")
+		w.misplaced("c", 1, 512*mib, "3", "4-5")
 		w.start()
 		defer w.end()
 		var askers sync.WaitGroup
@@ -35,7 +35,7 @@ func TestManyAskWhileGuestsAreMoved(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					}
-					series, _ := w.d.Series(t.Context(), "guest", "a") // of the first second there is none
+					series, _ := w.d.Series(t.Context(), "guest", "a") // the first second has none
 					for _, answer := range []any{s, h, series} {
 						if _, err := json.Marshal(answer); err != nil {
 							t.Error(err)
@@ -48,7 +48,7 @@ func TestManyAskWhileGuestsAreMoved(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n := len(w.entries(journal.MoveDone)); n == 0 {
-			t.Error("nothing was moved, the test shows nothing")
+			t.Error("nothing was moved: this run tested nothing")
 		}
 	})
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// recorded are eyes that cost next to nothing: what taking a sample costs,
-// package watch measures.
+// recorded is a watcher that costs next to nothing: package watch measures the
+// cost of samples.
 type recorded struct{ sample inventory.Sample }
 
 func (r *recorded) Follow([]inventory.Guest, *topology.Topology) {}
@@ -31,9 +31,9 @@ func (r *recorded) Sample() inventory.Sample {
 	return s
 }
 
-// BenchmarkLoop200Guests runs the loop over minutes of a clock of its own, and
-// tells what it takes of a core, all but taking samples and reading the host:
-// history, alarms, plans.
+// BenchmarkLoop200Guests runs the loop for minutes of a clock of its own, and
+// reports its share of a core, without samples and observations: history,
+// alarms, plans.
 func BenchmarkLoop200Guests(b *testing.B) {
 	for b.Loop() {
 		const minutes = 5
@@ -93,7 +93,8 @@ func processTime(t *testing.T) float64 {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano()).Seconds()
 }
 
-// busyHost adds guests of four vCPUs, each with its memory on two nodes, and returns what eyes would see.
+// busyHost adds guests of four vCPUs, each with its memory on two nodes, and
+// returns the samples of them.
 func busyHost(t *testing.T, h *fake.Host, guests int) inventory.Sample {
 	t.Helper()
 	var s inventory.Sample

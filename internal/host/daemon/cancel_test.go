@@ -10,17 +10,17 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
-// cancels has a move cancelled when some of its memory is copied.
+// cancels cancels a move after some of its memory has been copied.
 func cancels(t *testing.T, w *world) {
 	t.Helper()
 	w.busy("b", "3", "12-15")
-	w.lies("a", 2, gib, "3", "0-1")
+	w.misplaced("a", 2, gib, "3", "0-1")
 	w.start()
 	time.Sleep(40 * time.Second)
 	synctest.Wait()
 	moving := w.status().Moving
 	if share := w.share("a", "0"); len(moving) != 1 || share == 0 || share == 1 {
-		t.Fatalf("%.2f copied, moving %+v: the test shows nothing", share, moving)
+		t.Fatalf("%.2f copied, moving %+v: this run tested nothing", share, moving)
 	}
 	if err := w.d.Cancel(t.Context(), moving[0].ID); err != nil {
 		t.Fatal(err)
@@ -41,9 +41,9 @@ func (w *world) notFailed() {
 	}
 }
 
-// That an operator cancels a move is no failure of it: nobody is alarmed, by the
-// daemon that was told so or by the next one.
-func TestACancelledMoveDidNotFail(t *testing.T) {
+// A move that an operator cancels has not failed: neither this daemon nor the
+// next one raises an alarm.
+func TestCancel_IsNoFailure(t *testing.T) {
 	p := auto("a")
 	p.Balance.Pace = 16 * mib
 	within(t, square, p, func(t *testing.T, w *world) {
@@ -65,8 +65,8 @@ func TestACancelledMoveDidNotFail(t *testing.T) {
 }
 
 // The daemon ends while it undoes a cancelled move: it stops at the next slice,
-// and the next one goes on undoing.
-func TestAStopWhileAMoveIsUndone(t *testing.T) {
+// and the next daemon continues undoing it.
+func TestStop_DuringRollback(t *testing.T) {
 	p := auto("a")
 	p.Balance.Pace = 8 * mib
 	within(t, square, p, func(t *testing.T, w *world) {
@@ -88,8 +88,8 @@ func TestAStopWhileAMoveIsUndone(t *testing.T) {
 	})
 }
 
-// A pause stops the undoing of a move, too; resuming goes on with it.
-func TestAPauseWhileAMoveIsUndone(t *testing.T) {
+// A pause also stops the undoing of a move; resuming continues it.
+func TestPause_DuringRollback(t *testing.T) {
 	p := auto("a")
 	p.Balance.Pace = 8 * mib
 	within(t, square, p, func(t *testing.T, w *world) {
@@ -116,8 +116,8 @@ func TestAPauseWhileAMoveIsUndone(t *testing.T) {
 	})
 }
 
-// What an operator cancels is undone to its end, though its window ends before.
-func TestAnUndoingOutlastsItsWindow(t *testing.T) {
+// A cancelled move is undone completely, even if its window ends before.
+func TestWindow_EndsDuringRollback(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
 		w.policy.Balance.Pace = 8 * mib
@@ -127,7 +127,7 @@ func TestAnUndoingOutlastsItsWindow(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		if w.status().Held == "" || w.share("a", "0") == 0 {
-			t.Fatal("it is back before its window ends: the test shows nothing")
+			t.Fatal("it was undone before its window ended: this run tested nothing")
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()

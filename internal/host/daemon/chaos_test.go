@@ -15,9 +15,9 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
-// Whatever happens to a daemon and its guests, in whatever order: once it ends,
-// everything settles. No move is left half-way, no claim and no memory is lost,
-// and then nothing is done any more.
+// Whatever happens to a daemon and its guests, in any order: afterwards
+// everything settles. No move stays unfinished, no claim and no memory is lost,
+// and then nothing more is done.
 func TestEverythingSettles(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -38,10 +38,10 @@ func unrest(t *testing.T, w *world, p policy.Policy, r *rand.Rand) {
 		defer w.rosterMu.Unlock()
 		return w.rosterNow
 	}
-	w.lies("a", 2, 512*mib, "3", "0-1")
-	w.lies("c", 2, 512*mib, "3", "4-5")
-	w.lies("d", 2, 768*mib, "0", "12-13")
-	w.lies("e", 2, 256*mib, "1", "8-9") // only advised
+	w.misplaced("a", 2, 512*mib, "3", "0-1")
+	w.misplaced("c", 2, 512*mib, "3", "4-5")
+	w.misplaced("d", 2, 768*mib, "0", "12-13")
+	w.misplaced("e", 2, 256*mib, "1", "8-9") // only advised
 	w.start()
 	happen := slices.Concat(orders(t, w, p, r), mishaps(t, w, r))
 	for range 100 {
@@ -59,7 +59,7 @@ func unrest(t *testing.T, w *world, p policy.Policy, r *rand.Rand) {
 	w.end()
 }
 
-// orders are what operators may want.
+// orders are possible orders of an operator.
 func orders(t *testing.T, w *world, p policy.Policy, r *rand.Rand) []func() {
 	t.Helper()
 	return []func(){
@@ -85,7 +85,7 @@ func orders(t *testing.T, w *world, p policy.Policy, r *rand.Rand) []func() {
 	}
 }
 
-// mishaps are what may befall a daemon and its guests.
+// mishaps are things that can happen to a daemon and its guests.
 func mishaps(t *testing.T, w *world, r *rand.Rand) []func() {
 	t.Helper()
 	return []func(){
@@ -111,7 +111,7 @@ func mishaps(t *testing.T, w *world, r *rand.Rand) []func() {
 				return
 			}
 			if _, there := w.Guest(name); !there {
-				w.lies(name, 2, 256*mib, fmt.Sprint(r.IntN(4)), []string{"0-1", "4-5", "8-9", "12-13"}[r.IntN(4)])
+				w.misplaced(name, 2, 256*mib, fmt.Sprint(r.IntN(4)), []string{"0-1", "4-5", "8-9", "12-13"}[r.IntN(4)])
 			} else if err := w.Remove(t.Context(), name); err != nil {
 				t.Error(err)
 			}
@@ -125,13 +125,14 @@ func mishaps(t *testing.T, w *world, r *rand.Rand) []func() {
 	}
 }
 
-// settles wants nothing left half-way after an hour, and nothing done in the next.
+// settles wants nothing unfinished after an hour, and no effects in the next
+// hour.
 func (w *world) settles(t *testing.T) {
 	t.Helper()
 	time.Sleep(time.Hour)
 	synctest.Wait()
 	if open := journal.CutShort(w.entries()); len(open) > 0 {
-		t.Errorf("cut short: %+v", open)
+		t.Errorf("unfinished: %+v", open)
 	}
 	if s := w.status(); len(s.Moving) > 0 || s.Pause != nil {
 		t.Errorf("moving %+v, pause %+v", s.Moving, s.Pause)

@@ -9,14 +9,14 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
-// The clock was ahead while the last daemon ran, and is right again: what that
-// one wrote lies in the future, and neither holds guests back until then nor
-// keeps alarms from being saved.
-func TestAClockThatWasSetBack(t *testing.T) {
+// The clock was ahead while the last daemon ran, and is right again: that
+// daemon's entries are in the future, but they neither put guests in cooldown
+// until then nor prevent the saving of alarms.
+func TestClock_SetBack(t *testing.T) {
 	within(t, square, auto("a", "c"), func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -25,7 +25,8 @@ func TestAClockThatWasSetBack(t *testing.T) {
 		if len(done) != 1 {
 			t.Fatalf("done %+v", done)
 		}
-		// The same, of another guest, written by a clock that was a week ahead.
+		// The same, for another guest, written by a clock that was a week
+		// ahead.
 		const ahead = 7 * 24 * time.Hour
 		entries := w.entries()
 		w.folder = t.TempDir()
@@ -40,7 +41,7 @@ func TestAClockThatWasSetBack(t *testing.T) {
 		if err := record.SaveAlarms(w.folder, record.Alarms{Written: time.Now().Add(ahead)}); err != nil {
 			t.Fatal(err)
 		}
-		w.lies("c", 2, gib, "3", "8-9")
+		w.misplaced("c", 2, gib, "3", "8-9")
 		w.start()
 		defer w.end()
 		time.Sleep(5 * time.Second)

@@ -2,10 +2,11 @@
 // samples, observations, results and orders into it, and carries out what it
 // returns. It decides nothing itself.
 //
-// One goroutine, the loop, calls the controller. What may take long (observing
-// the host, a job, a setting) runs in a worker that hands an event back to the
-// loop. Nothing depends on the daemon's memory: alarms, the journal and a pause
-// are in files, and a start after kill -9 finishes or undoes what was cut short.
+// One goroutine, the loop, calls the controller. Anything that may take long
+// (observing the host, a job, a setting) runs in a worker that returns an event
+// to the loop. Nothing depends on the daemon's memory: alarms, the journal and
+// a pause are in files, and a start after kill -9 finishes or undoes
+// interrupted work.
 package daemon
 
 import (
@@ -34,28 +35,31 @@ type Watcher interface {
 	Sample() inventory.Sample
 }
 
-// Journal is the record of what the daemon does (record.Journal is one in a file).
+// Journal is the record of the daemon's effects (record.Journal is one in a
+// file).
 type Journal interface {
 	operate.Journal
-	// Read returns the entries, and which lines could not be read.
+	// Read returns the entries, and the lines that could not be read.
 	Read(record.Filter) (record.History, error)
 }
 
-// Options are what a daemon is made of. Fields without a comment must be set.
+// Options are the parameters of a daemon. Fields without a comment must be set.
 type Options struct {
-	// Host is what the daemon acts on, under its Policy at first; SetPolicy changes that.
+	// Host is the host that the daemon acts on, with the first Policy;
+	// SetPolicy changes the policy.
 	Host *move.Host
-	// PolicyFile is the file that policies are read from; it is only shown.
+	// PolicyFile is the file that policies are read from; the daemon only shows
+	// it.
 	PolicyFile string
 
 	Watcher Watcher
 	Journal Journal
-	Records string // folder of the alarms; one daemon at a time keeps its records there
+	Records string // folder of the alarms; only one daemon at a time may use it
 	Log     *slog.Logger
-	// Roster tells cheaply which guests run: when it changes, the host is
-	// observed at once. Nil: only every Look.
+	// Roster identifies the running guests at little cost: when it changes, the
+	// daemon observes the host at once. Nil: only every Look.
 	Roster func() string
-	// Self tells what the daemon takes; nil: not told.
+	// Self returns the daemon's own cost; nil: not reported.
 	Self func() status.Self
 	// Supervisor gets reports of the daemon's state.
 	Supervisor Supervisor
@@ -71,7 +75,7 @@ type Daemon struct {
 	asks    chan func(*loop)
 	events  chan control.Event // from workers
 	workers sync.WaitGroup
-	stopped chan struct{} // closed when the loop takes no more of either
+	stopped chan struct{} // closed when the loop accepts no more of either
 }
 
 // ErrStopped means that the daemon has ended.
@@ -93,30 +97,30 @@ func New(o Options) *Daemon {
 	}
 }
 
-// loop is what the loop's goroutine owns.
+// loop is the state that the loop's goroutine owns.
 type loop struct {
 	*Daemon
 	ctx        context.Context // ends with Run
 	controller *control.Controller
 	alarms     record.Alarms
 	roster     string
-	planning   time.Duration // what the last plan took
+	planning   time.Duration // CPU time of the last plan
 	orders     control.OrderID
 	replies    map[control.OrderID]error
 	stopJob    func(control.StopCause) // the running job
 	done       bool                    // the controller has stopped
 }
 
-// Run keeps the host right until ctx ends. It ends at once; a running move stops
-// at the next slice and is resumed at the next start. The error is
-// record.ErrHeld if another daemon keeps its records in the same folder.
+// Run balances the host until ctx ends. It then ends at once; a running move
+// stops at the next slice and is resumed at the next start. The error is
+// record.ErrHeld if another daemon uses the same folder of records.
 func (d *Daemon) Run(ctx context.Context) error {
 	held, err := record.Hold(d.Records)
 	if err != nil {
 		close(d.stopped)
 		return fmt.Errorf("the daemon does not start: %w", err)
 	}
-	defer func() { _ = held.Close() }() // by now nothing is written
+	defer func() { _ = held.Close() }() // nothing is written any more
 	ctx, stop := context.WithCancel(ctx)
 	defer d.workers.Wait()
 	defer close(d.stopped)
@@ -163,8 +167,8 @@ func (l *loop) turn() {
 	l.step(control.Sampled{Sample: sample})
 }
 
-// step feeds an event to the controller and carries out what follows from it,
-// and from that.
+// step feeds an event to the controller and carries out the result, and the
+// events that follow from it.
 func (l *loop) step(e control.Event) {
 	for events := []control.Event{e}; len(events) > 0; {
 		begin := time.Now()
@@ -176,8 +180,8 @@ func (l *loop) step(e control.Event) {
 	}
 }
 
-// carryOut does what the controller wants, in the order that Ready asks for. It
-// returns the events that follow at once; workers send the others later.
+// carryOut carries out a Ready, in the order that its documentation requires.
+// It returns the events that follow at once; workers send the others later.
 func (l *loop) carryOut(r control.Ready) (events []control.Event) {
 	if r.StopJob != "" && l.stopJob != nil {
 		l.stopJob(r.StopJob)
@@ -223,7 +227,7 @@ var levels = map[control.Level]slog.Level{
 	control.Error: slog.LevelError,
 }
 
-// end has the controller restore what it changed of the host. Jobs have been
+// end makes the controller restore the settings that it changed. Jobs have been
 // stopped by then: their results are in the journal, for the next start. A
 // setting may take minutes to restore (KSM); Alive is reported meanwhile.
 func (l *loop) end(alive <-chan time.Time) {

@@ -19,7 +19,7 @@ import (
 
 type guestVCPU = guest.VCPUID
 
-// auto lets the daemon move guests that others made.
+// auto lets the daemon move unmanaged guests.
 func auto(names ...string) policy.Policy {
 	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{}}}
 	for _, n := range names {
@@ -28,11 +28,11 @@ func auto(names ...string) policy.Policy {
 	return p
 }
 
-func TestAGuestThatSuffersIsMovedAndLeftAlone(t *testing.T) {
+func TestMove_DegradedGuest(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		time.Sleep(9 * time.Second)
@@ -63,14 +63,14 @@ func TestAGuestThatSuffersIsMovedAndLeftAlone(t *testing.T) {
 	})
 }
 
-// A guest reaches degraded_for between two plans: the next is made then.
-func TestAPlanIsMadeWhenPatienceEnds(t *testing.T) {
+// A guest reaches degraded_for between two plans: the next plan is made then.
+func TestPlan_MadeWhenDegradedForEnds(t *testing.T) {
 	p := auto("a")
 	p.Balance.DegradedFor = policy.Duration(7 * time.Second)
 	within(t, square, p, func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		time.Sleep(time.Minute)
@@ -86,15 +86,15 @@ func TestAPlanIsMadeWhenPatienceEnds(t *testing.T) {
 	})
 }
 
-// Samples take some milliseconds, now more and now less: nobody waits a whole
+// Samples take a varying number of milliseconds: a guest does not wait a whole
 // sample longer for that.
-func TestWhatIsDueDoesNotWaitForMilliseconds(t *testing.T) {
+func TestPlan_ToleratesSampleJitter(t *testing.T) {
 	p := auto("a")
 	p.Balance.DegradedFor = policy.Duration(5 * time.Second)
 	within(t, square, p, func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.load.Takes = func(samples int) time.Duration { return time.Duration(40/samples) * time.Millisecond }
 		w.start()
 		defer w.end()
@@ -115,14 +115,15 @@ func TestWhatIsDueDoesNotWaitForMilliseconds(t *testing.T) {
 	})
 }
 
-// A guest begins to be degraded between two plans: the next is made when that is seen.
-func TestAPlanIsMadeWhenAGuestBeginsToSuffer(t *testing.T) {
+// A guest becomes degraded between two plans: the next plan is made as soon as
+// a sample shows that.
+func TestPlan_MadeWhenAGuestBecomesDegraded(t *testing.T) {
 	p := auto("a", "b")
 	p.Balance.DegradedFor = policy.Duration(time.Second)
 	within(t, square, p, func(t *testing.T, w *world) {
 		t.Helper()
-		w.lies("a", 4, gib, "3", "12-15")
-		w.lies("b", 4, gib, "3", "12-15")
+		w.misplaced("a", 4, gib, "3", "12-15")
+		w.misplaced("b", 4, gib, "3", "12-15")
 		w.load.Idle.Store(true)
 		w.start()
 		defer w.end()
@@ -141,15 +142,15 @@ func TestAPlanIsMadeWhenAGuestBeginsToSuffer(t *testing.T) {
 	})
 }
 
-// A guest that reaches degraded_for at the next sample is waited for: moved one
-// after the other, the second would wait until the first is done.
-func TestGuestsThatBeginToSufferASampleApartMoveTogether(t *testing.T) {
+// The daemon waits for a guest that reaches degraded_for at the next sample:
+// moved one after the other, the second would wait until the first is done.
+func TestPlan_WaitsForAGuestDueAtTheNextSample(t *testing.T) {
 	p := auto("a", "b")
 	p.Balance.DegradedFor = policy.Duration(time.Second)
 	within(t, square, p, func(t *testing.T, w *world) {
 		t.Helper()
-		w.lies("a", 2, 64*mib, "3", "0-1")
-		w.lies("b", 2, 64*mib, "2", "4-5")
+		w.misplaced("a", 2, 64*mib, "3", "0-1")
+		w.misplaced("b", 2, 64*mib, "2", "4-5")
 		w.load.Asleep.Store("b", true)
 		w.load.Idle.Store(true)
 		w.start()
@@ -170,16 +171,17 @@ func TestGuestsThatBeginToSufferASampleApartMoveTogether(t *testing.T) {
 	})
 }
 
-// Guests that have just begun to work are taken for what they ask for now, not
-// for the mean of that and the idle time before: else all go where memory is.
-func TestGuestsThatBeginToWorkAreNotTakenForSmall(t *testing.T) {
+// Guests that have just begun to work count with their present demand, and not
+// with the mean of that and the idle time before: otherwise all go where memory
+// is.
+func TestPlan_UsesPresentDemandOfStartingGuests(t *testing.T) {
 	p := auto("a", "b", "c")
 	p.Balance.DegradedFor = policy.Duration(time.Second)
 	within(t, "nodes:4 cores:2 memory:4G square distances:10,16,28", p, func(t *testing.T, w *world) {
 		t.Helper()
-		w.lies("a", 1, gib, "0", "2-3")
-		w.lies("b", 1, gib, "0", "4-5")
-		w.lies("c", 1, gib, "0", "6-7")
+		w.misplaced("a", 1, gib, "0", "2-3")
+		w.misplaced("b", 1, gib, "0", "4-5")
+		w.misplaced("c", 1, gib, "0", "6-7")
 		w.load.Idle.Store(true)
 		w.start()
 		defer w.end()
@@ -194,17 +196,17 @@ func TestGuestsThatBeginToWorkAreNotTakenForSmall(t *testing.T) {
 			}
 		}
 		if len(on) == 0 || on["0"] > 1 {
-			t.Errorf("guests by the node they went to: %v; node 0 has two CPUs, each guest wants one", on)
+			t.Errorf("guests by the node that they moved to: %v; node 0 has two CPUs, each guest needs one", on)
 		}
 	})
 }
 
-// Ups and downs are no beginning: of a load with noise the mean counts, not its
-// latest height, or a peak would be planned with as if it were to last.
-func TestNoiseIsNotTakenForABeginning(t *testing.T) {
+// Noise is no beginning: a noisy load counts with its mean, not with its latest
+// value, or the daemon would plan with a peak as if it were to last.
+func TestPlan_UsesMeanDemandOfNoisyGuests(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
-		w.lies("a", 4, gib, "3", "12-15")
+		w.misplaced("a", 4, gib, "3", "12-15")
 		w.load.Works = func(samples int) float64 { return 0.5 + 0.1*float64(samples%2) }
 		w.start()
 		defer w.end()
@@ -222,11 +224,11 @@ func TestNoiseIsNotTakenForABeginning(t *testing.T) {
 	})
 }
 
-func TestOthersGuestsAreAdvisedUntilSomebodyAccepts(t *testing.T) {
+func TestAdvice_WaitsForAcceptance(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		time.Sleep(time.Minute)
@@ -238,7 +240,7 @@ func TestOthersGuestsAreAdvisedUntilSomebodyAccepts(t *testing.T) {
 			t.Fatalf("advice %+v, entries %+v", s.Advice, w.entries())
 		}
 		if err := w.d.Accept(t.Context(), "nonsense"); err == nil || !strings.Contains(err.Error(), "nonsense") {
-			t.Errorf("accepting what is not there: %v", err)
+			t.Errorf("accepting an unknown move: %v", err)
 		}
 		if err := w.d.Accept(t.Context(), s.Advice[0].ID); err != nil {
 			t.Fatal(err)
@@ -251,13 +253,13 @@ func TestOthersGuestsAreAdvisedUntilSomebodyAccepts(t *testing.T) {
 	})
 }
 
-func TestNothingMovesWhilePausedOrOutsideTheWindows(t *testing.T) {
+func TestPause_AndWindowsStopMoves(t *testing.T) {
 	p := auto("a")
 	window, _ := policy.ParseWindow("02:00-05:00") // the clock of the test begins at midnight
 	p.Balance.Windows = []policy.Window{window}
 	within(t, square, p, func(t *testing.T, w *world) {
 		t.Helper()
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		begin := time.Now().UTC()
 		time.Sleep(time.Minute)
@@ -291,10 +293,10 @@ func TestNothingMovesWhilePausedOrOutsideTheWindows(t *testing.T) {
 	})
 }
 
-func TestAPauseEndsByItself(t *testing.T) {
+func TestPause_EndsByItself(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		if err := w.d.Pause(t.Context(), time.Hour, ""); err != nil {
@@ -313,11 +315,12 @@ func TestAPauseEndsByItself(t *testing.T) {
 	})
 }
 
-// Whoever re-pins a guest of ours is answered once, and then obeyed.
-func TestAChangedGuestIsBoundAgainOnce(t *testing.T) {
+// A manual re-pin of a managed guest is reverted once; a second one is
+// accepted.
+func TestRepair_ManualChangeIsRevertedOnce(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		time.Sleep(30 * time.Second)
@@ -348,7 +351,7 @@ func TestAChangedGuestIsBoundAgainOnce(t *testing.T) {
 		}
 		repin()
 		if n := len(w.entries(journal.Repaired)); n != 1 {
-			t.Errorf("%d repairs: somebody insists, and is fought", n)
+			t.Errorf("%d repairs: the daemon reverted a repeated manual change", n)
 		}
 		s := w.status()
 		if len(s.Competitors) != 1 || !strings.Contains(s.Competitors[0].Answer, "left so") {
@@ -358,12 +361,12 @@ func TestAChangedGuestIsBoundAgainOnce(t *testing.T) {
 }
 
 // A VM that migrated in with the placement of another host is not moved to the
-// nodes that this one happened to have there.
+// nodes of the same number on this one.
 func TestDaemon_RepairsNoPlacementOfAnotherHost(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		w.hostID = "here"
-		w.lies("a", 2, gib, "0", "0-1")
+		w.misplaced("a", 2, gib, "0", "0-1")
 		w.start()
 		if err := w.d.Host.Control.Record(t.Context(), "a", guest.Intent{
 			Host: guest.HostIdentity{ID: "there", Name: "far"}, Spec: guest.Spec{Name: "a", VCPUs: 2, Memory: gib},
@@ -390,12 +393,12 @@ func TestDaemon_RepairsNoPlacementOfAnotherHost(t *testing.T) {
 	})
 }
 
-// Where all CPUs of a VM go offline, the kernel lets it run anywhere: the
-// daemon places it on other nodes, also shortly after it was bound again.
+// If all CPUs of a VM go offline, the kernel lets it run anywhere: the daemon
+// places it on other nodes, even during its cooldown.
 func TestDaemon_PlacesAVMAnewWhoseCPUsGoOffline(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		for range 2 {
@@ -420,8 +423,8 @@ func TestDaemon_PlacesAVMAnewWhoseCPUsGoOffline(t *testing.T) {
 	})
 }
 
-// A kernel with the settings that every distribution ships (kernel.numa_balancing
-// 1, KSM off) is no fault: what it does is shown, and no alarm comes of it.
+// The settings that every distribution ships (kernel.numa_balancing 1, KSM off)
+// are no fault: the status shows their effect, but they raise no alarm.
 func TestDaemon_RaisesNoAlarmOnAStockKernel(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
@@ -435,7 +438,7 @@ func TestDaemon_RaisesNoAlarmOnAStockKernel(t *testing.T) {
 			Demotion:             "false",
 			CgroupV2:             true,
 		}
-		w.lies("a", 2, gib, "0", "0-3")
+		w.misplaced("a", 2, gib, "0", "0-3")
 		w.start()
 		defer w.end()
 		time.Sleep(time.Hour)
@@ -450,20 +453,21 @@ func TestDaemon_RaisesNoAlarmOnAStockKernel(t *testing.T) {
 	})
 }
 
-// The daemon ends in mid-move, whenever that is: the next one finishes it.
-func TestAStopInMidMoveIsTakenUp(t *testing.T) {
+// The daemon ends during a move, at any point: the next daemon finishes the
+// move.
+func TestStop_MoveIsResumed(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		within(t, square, auto("a"), func(t *testing.T, w *world) {
 			t.Helper()
 			w.busy("b", "3", "12-15")
-			w.lies("a", 2, gib, "3", "0-1")
+			w.misplaced("a", 2, gib, "3", "0-1")
 			w.start()
 			w.Inject(fake.Fault{Before: fake.NthOf("Move", n, func() error { w.stop(); return nil })})
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			w.end()
 			if len(w.entries(journal.MoveBegan)) != 1 || len(w.entries(journal.MoveDone)) != 0 {
-				t.Fatalf("copy %d: not cut short: %+v", n, w.entries())
+				t.Fatalf("copy %d: not interrupted: %+v", n, w.entries())
 			}
 			w.Inject(fake.Fault{})
 			w.start()
@@ -478,14 +482,14 @@ func TestAStopInMidMoveIsTakenUp(t *testing.T) {
 	}
 }
 
-// A pause in mid-move stops it at the next slice; resuming finishes it.
-func TestAPauseInMidMove(t *testing.T) {
+// A pause during a move stops it at the next slice; resuming finishes it.
+func TestPause_DuringAMove(t *testing.T) {
 	p := auto("a")
 	p.Balance.Pace = 64 * mib
 	within(t, square, p, func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		w.Inject(fake.Fault{Before: fake.NthOf("Move", 3, func() error {
@@ -513,10 +517,10 @@ func TestAPauseInMidMove(t *testing.T) {
 	})
 }
 
-func TestABlindDaemonMovesNothingAndSaysSo(t *testing.T) {
+func TestObserve_FailureStopsMovesAndRaisesAnAlarm(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		time.Sleep(2 * time.Second)
@@ -533,7 +537,7 @@ func TestABlindDaemonMovesNothingAndSaysSo(t *testing.T) {
 			t.Errorf("%d moves", n)
 		}
 		if s := w.status(); len(s.Alarms) == 0 {
-			t.Error("no alarm says that it is blind")
+			t.Error("no alarm says that the host cannot be observed")
 		}
 		w.Inject(fake.Fault{})
 		time.Sleep(20 * time.Minute)
@@ -544,9 +548,9 @@ func TestABlindDaemonMovesNothingAndSaysSo(t *testing.T) {
 	})
 }
 
-// A host that cannot be looked at is told once, not with every sample; and again
-// where the reason is another, or it had been seen between.
-func TestWhyTheHostIsNotSeenIsLoggedOnce(t *testing.T) {
+// That a host cannot be observed is logged once, not with every sample; and
+// again if the reason differs, or after a successful observation.
+func TestObserve_FailureIsLoggedOnce(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		var log bytes.Buffer
@@ -568,18 +572,18 @@ func TestWhyTheHostIsNotSeenIsLoggedOnce(t *testing.T) {
 		}
 		w.end()
 		if n := strings.Count(log.String(), "could not be looked at"); n != 3 {
-			t.Errorf("told %d times, want 3:\n%s", n, log.String())
+			t.Errorf("logged %d times, want 3:\n%s", n, log.String())
 		}
 	})
 }
 
-// Each move has a name of its own, also two that are accepted before the next plan.
-func TestMovesAreNamedApart(t *testing.T) {
+// Each move has a unique name, also two that are accepted before the next plan.
+func TestMove_NamesAreUnique(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 1, 256*mib, "3", "0-1")
-		w.lies("c", 1, 256*mib, "3", "4-5")
+		w.misplaced("a", 1, 256*mib, "3", "0-1")
+		w.misplaced("c", 1, 256*mib, "3", "4-5")
 		w.start()
 		defer w.end()
 		time.Sleep(30 * time.Second)
@@ -593,20 +597,20 @@ func TestMovesAreNamedApart(t *testing.T) {
 		}
 		began := w.entries(journal.MoveBegan)
 		if len(began) < 2 {
-			t.Fatalf("%d moves, the test shows nothing", len(began))
+			t.Fatalf("%d moves: this run tested nothing", len(began))
 		}
 		seen := map[string]bool{}
 		for _, e := range began {
 			if seen[e.ID] {
-				t.Errorf("two moves are named %s", e.ID)
+				t.Errorf("two moves have the name %s", e.ID)
 			}
 			seen[e.ID] = true
 		}
 	})
 }
 
-// What a status tells is its own: it is written out while the loop goes on.
-func TestAStatusIsNotChangedByTheLoop(t *testing.T) {
+// A status shares nothing with the loop: it is written while the loop goes on.
+func TestStatus_IsNotChangedByTheLoop(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		w.start()
@@ -622,24 +626,25 @@ func TestAStatusIsNotChangedByTheLoop(t *testing.T) {
 			t.Error("it was changed")
 		}
 		if after := w.status(); after.Topology.Nodes[1].Free == free {
-			t.Error("the loop has not seen the node fill: the test shows nothing")
+			t.Error("the loop has not noticed the full node: this run tested nothing")
 		}
 	})
 }
 
-// libvirt is away when the daemon starts again after a move was cut short: the
-// move is taken up when it is back, without another start.
-func TestWhatCannotBeTakenUpAtTheStartIsTakenUpLater(t *testing.T) {
+// libvirt does not answer when the daemon starts again after an interrupted
+// move: the daemon resumes the move when libvirt answers again, without another
+// start.
+func TestStart_ResumesAMoveLater(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		w.Inject(fake.Fault{Before: fake.NthOf("Move", 2, func() error { w.stop(); return nil })})
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		w.end()
-		var answered atomic.Bool // once: the daemon is not blind from the first
+		var answered atomic.Bool // once: the daemon can observe the host at first
 		w.Inject(fake.Fault{Before: func(c fake.Call) error {
 			if c.Method == "Guests" && answered.Swap(true) {
 				return errors.New("libvirt is away")

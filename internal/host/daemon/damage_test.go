@@ -45,9 +45,10 @@ func (w *world) notWhole() (alarm.Alarm, bool) {
 	return all[i], true
 }
 
-// A damaged line may be of a move that was cut short. The daemon cannot take that
-// up, and says so: in its log at once, in an alarm until somebody has seen to it.
-func TestADamagedJournalIsTold(t *testing.T) {
+// A damaged line may belong to an interrupted move. The daemon cannot resume
+// that move, and says so: in its log at once, and in an alarm until an operator
+// removes the line.
+func TestStart_ReportsADamagedJournal(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		path := filepath.Join(w.folder, "history.jsonl")
@@ -69,7 +70,7 @@ func TestADamagedJournalIsTold(t *testing.T) {
 		}
 		for _, want := range []string{"history.jsonl, line 1: ", w.folder, "numavisor list"} {
 			if !strings.Contains(a.Why, want) {
-				t.Errorf("%q does not tell %q", a.Why, want)
+				t.Errorf("%q does not contain %q", a.Why, want)
 			}
 		}
 		w.end()
@@ -84,7 +85,7 @@ func TestADamagedJournalIsTold(t *testing.T) {
 		defer w.end()
 		passes(5 * time.Minute)
 		if a, told := w.notWhole(); told {
-			t.Errorf("taken out, and still %+v", a)
+			t.Errorf("the line was removed, but the alarm is still there: %+v", a)
 		}
 		if n := len(w.entries(journal.Started)); n != 2 {
 			t.Errorf("%d starts in the journal", n)

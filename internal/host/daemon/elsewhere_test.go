@@ -11,7 +11,7 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
-// claimed has another process on the host move a guest, until it is released.
+// claimed makes another process on the host move a guest, until it is released.
 func (w *world) claimed(name string) (release func()) {
 	w.t.Helper()
 	g, _ := w.Guest(name)
@@ -31,12 +31,12 @@ func (w *world) claimed(name string) (release func()) {
 	}
 }
 
-// What another process is moving lies neither here nor there for a while: that
-// is no drift, and is not repaired against it.
-func TestAGuestThatAnotherProcessMovesHasNotDrifted(t *testing.T) {
+// A guest that another process is moving is between two placements for a while:
+// that is not drift, and the daemon does not repair it.
+func TestDrift_IgnoresMovesOfOtherProcesses(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		time.Sleep(30 * time.Second)
@@ -53,24 +53,24 @@ func TestAGuestThatAnotherProcessMovesHasNotDrifted(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if wrong := w.entries(journal.Drifted, journal.Repaired); len(wrong) != 0 {
-			t.Errorf("while it is moved: %+v", wrong)
+			t.Errorf("during the move: %+v", wrong)
 		}
 		release()
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if n := len(w.entries(journal.Repaired)); n != 1 {
-			t.Errorf("left so, it was repaired %d times", n)
+			t.Errorf("left unfinished, it was repaired %d times", n)
 		}
 	})
 }
 
-// A move that was cut short is another process' when the daemon starts; that one
-// is killed: the daemon takes the move up.
-func TestAMoveThatAnotherProcessLeavesIsTakenUp(t *testing.T) {
+// Another process resumes an interrupted move when the daemon starts, and is
+// then killed: the daemon resumes the move.
+func TestStart_ResumesAMoveOfAKilledProcess(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		w.Inject(fake.Fault{Before: fake.NthOf("Move", 2, func() error { w.stop(); return nil })})
 		time.Sleep(time.Minute)
@@ -83,7 +83,7 @@ func TestAMoveThatAnotherProcessLeavesIsTakenUp(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if len(w.entries(journal.MoveDone)) != 0 {
-			t.Fatal("done by somebody, the test shows nothing")
+			t.Fatal("the other process finished it: this run tested nothing")
 		}
 		release()
 		time.Sleep(2 * time.Minute)

@@ -14,26 +14,26 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
-// accepted has an operator accept a move of guest a, which is in mode advise.
+// accepted makes an operator accept a move of guest a, which is in mode advise.
 func accepted(t *testing.T, w *world) {
 	t.Helper()
 	w.busy("b", "3", "12-15")
-	w.lies("a", 2, gib, "3", "0-1")
+	w.misplaced("a", 2, gib, "3", "0-1")
 	w.start()
 	time.Sleep(30 * time.Second)
 	synctest.Wait()
 	advice := w.status().Advice
 	if len(advice) != 1 {
-		t.Fatalf("advice %+v, the test shows nothing", advice)
+		t.Fatalf("advice %+v: this run tested nothing", advice)
 	}
 	if err := w.d.Accept(t.Context(), advice[0].ID); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// A step of an accepted move fails, once: the move is taken up and made to its
-// end, and its guest is not taken for one that somebody else has changed.
-func TestAMoveOfWhichAStepFailsIsTakenUp(t *testing.T) {
+// A step of an accepted move fails once: the daemon retries and completes the
+// move, and does not report its guest as changed by others.
+func TestMove_FailingStepIsRetried(t *testing.T) {
 	for n := 1; n <= 5; n++ {
 		within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 			t.Helper()
@@ -48,7 +48,7 @@ func TestAMoveOfWhichAStepFailsIsTakenUp(t *testing.T) {
 			time.Sleep(2 * time.Minute)
 			synctest.Wait()
 			if !failed.Load() {
-				t.Fatalf("copy %d: there is none, the test shows nothing", n)
+				t.Fatalf("copy %d: there is none: this run tested nothing", n)
 			}
 			if done, began := w.entries(journal.MoveDone), w.entries(journal.MoveBegan); len(done) != 1 ||
 				len(began) != 1 ||
@@ -64,9 +64,9 @@ func TestAMoveOfWhichAStepFailsIsTakenUp(t *testing.T) {
 	}
 }
 
-// A step fails whenever it is tried: the move is undone, told as failed, and its
-// guest is not left half-way.
-func TestAMoveOfWhichAStepAlwaysFailsIsUndone(t *testing.T) {
+// A step fails at every attempt: the daemon undoes the move and reports it as
+// failed, and the guest does not stay in between.
+func TestMove_PersistentFailureIsUndone(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		w.Inject(fake.Fault{Before: func(c fake.Call) error {

@@ -13,11 +13,11 @@ import (
 )
 
 // A second daemon with the same records, whatever its socket, does not start:
-// both would take up the same moves, and write the same files.
-func TestTwoDaemonsDoNotKeepTheSameRecords(t *testing.T) {
+// both would resume the same moves, and write the same files.
+func TestStart_RefusesRecordsInUse(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
 		t.Helper()
-		everyRival(w)
+		everyCompetitor(w)
 		w.busy("a", "1", "4-7")
 		w.start()
 		time.Sleep(10 * time.Second)

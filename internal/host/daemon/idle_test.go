@@ -15,7 +15,8 @@ import (
 	"github.com/numavisor/numavisor/internal/host/daemon"
 )
 
-// pipes is a listener in memory: who waits for it waits on the test's clock.
+// pipes is a listener in memory: waiting for it means waiting on the test's
+// clock.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -27,9 +28,9 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { close(p); return nil }
 func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }
 
-// A connection that says nothing, or not all it has to say, is not kept: each
-// takes a file, and anybody can reach the metrics.
-func TestIdleConnectionsAreNotKept(t *testing.T) {
+// The server closes a connection without a request, or with an incomplete one:
+// each takes a file descriptor, and anyone can reach the metrics.
+func TestServe_ClosesIdleConnections(t *testing.T) {
 	for name, request := range map[string]string{
 		"nothing":                "",
 		"a request, no more":     "GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -50,7 +51,7 @@ func TestIdleConnectionsAreNotKept(t *testing.T) {
 			begin := time.Now()
 			_ = here.SetReadDeadline(begin.Add(time.Hour))
 			if _, err := io.Copy(io.Discard, bufio.NewReader(here)); err != nil && !errors.Is(err, io.ErrClosedPipe) {
-				t.Errorf("%s: kept for %v: %v", name, time.Since(begin), err)
+				t.Errorf("%s: open for %v: %v", name, time.Since(begin), err)
 			}
 			_ = here.Close()
 			stop()

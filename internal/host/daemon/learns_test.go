@@ -13,7 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// slice is how long copying one slice takes in these tests.
+// slice is the duration of copying one slice in these tests.
 const slice = 500 * time.Millisecond
 
 func slowly(c fake.Call) error {
@@ -23,20 +23,20 @@ func slowly(c fake.Call) error {
 	return nil
 }
 
-// How fast memory is copied is learned from the moves made, counts in plans, is
-// shown with them, and outlives the daemon.
-func TestTheRateOfCopyingIsLearned(t *testing.T) {
+// The daemon learns the copy rate from its moves, plans with it, shows it with
+// the plans, and remembers it across restarts.
+func TestCopyRate_IsLearned(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.policy.Balance.Pace = 100 * mib // it pauses between slices
 		w.Inject(fake.Fault{Before: slowly})
 		w.start()
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if rate := w.status().MoverBytesPerSecond; rate != 0 {
-			t.Errorf("%v a second are known before anything was copied", rate)
+			t.Errorf("%v a second are known before the first copy", rate)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -60,7 +60,7 @@ func TestTheRateOfCopyingIsLearned(t *testing.T) {
 		}
 		w.end()
 		w.policy.Balance.Pace = 0
-		w.lies("c", 2, gib, "3", "4-5") // others'
+		w.misplaced("c", 2, gib, "3", "4-5") // of unmanaged guests
 		w.start()
 		defer w.end()
 		time.Sleep(time.Minute)
@@ -83,12 +83,12 @@ func TestTheRateOfCopyingIsLearned(t *testing.T) {
 	})
 }
 
-// Moves that could copy little tell nothing of the rate.
-func TestTheRateOfCopyingIsNotLearnedFromLittle(t *testing.T) {
+// Moves that copied little do not set the rate.
+func TestCopyRate_IgnoresSmallMoves(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, 32*mib, "3", "0-1")
+		w.misplaced("a", 2, 32*mib, "3", "0-1")
 		w.Inject(fake.Fault{Before: slowly})
 		w.start()
 		defer w.end()
@@ -103,17 +103,17 @@ func TestTheRateOfCopyingIsNotLearnedFromLittle(t *testing.T) {
 	})
 }
 
-// What was copied and taken back tells of the rate, too.
-func TestTheRateOfCopyingIsLearnedFromAMoveThatFailed(t *testing.T) {
+// A move that was copied and rolled back sets the rate, too.
+func TestCopyRate_IsLearnedFromAFailedMove(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		n := 0
 		w.Inject(fake.Fault{Before: func(c fake.Call) error {
 			if c.Method == "Move" {
 				time.Sleep(slice)
-				if n++; n == 4 || n == 5 { // it is taken up once, then undone
+				if n++; n == 4 || n == 5 { // it is resumed once, then undone
 					return errors.New("no more")
 				}
 			}
@@ -128,7 +128,7 @@ func TestTheRateOfCopyingIsLearnedFromAMoveThatFailed(t *testing.T) {
 			t.Fatalf("ended: %+v", ended)
 		}
 		if rate := w.status().MoverBytesPerSecond; rate == 0 {
-			t.Error("nothing is known")
+			t.Error("no rate is known")
 		}
 	})
 }

@@ -20,7 +20,7 @@ import (
 
 var _ hostapi.Daemon = (*Daemon)(nil)
 
-// ask runs something in the loop and returns its result. It fails if ctx ends
+// ask runs a function in the loop and returns its result. It fails if ctx ends
 // first, or the loop has ended.
 func ask[T any](ctx context.Context, d *Daemon, do func(*loop) (T, error)) (result T, err error) {
 	type answer struct {
@@ -64,7 +64,7 @@ func (d *Daemon) Inventory(ctx context.Context) (inventory.Host, error) {
 	return ask(ctx, d, func(l *loop) (inventory.Host, error) {
 		h, ok := l.controller.Inventory(time.Now())
 		if !ok {
-			err := errors.New("the daemon has not looked at the host yet")
+			err := errors.New("the daemon has not observed the host yet")
 			return h, &hostapi.Error{Status: http.StatusServiceUnavailable, Err: err}
 		}
 		h.Topology.Nodes = slices.Clone(h.Topology.Nodes) // samples change them
@@ -88,10 +88,10 @@ func (d *Daemon) Series(ctx context.Context, kind, name string) (history.Series,
 			}
 			r = l.controller.History().Node(topology.NodeID(id))
 		default:
-			return r, unknown("series of a %q: there are those of a guest and of a node", kind)
+			return r, unknown("series of a %q: only those of a guest or a node exist", kind)
 		}
 		if len(r.Times) == 0 {
-			return r, unknown("nothing is known of %s %s", kind, name)
+			return r, unknown("no series of %s %s", kind, name)
 		}
 		return r, nil
 	})
@@ -112,7 +112,7 @@ func (d *Daemon) Cancel(ctx context.Context, id string) error {
 }
 
 // Pause implements hostapi.Daemon. The error is control.ErrNotPersistent if
-// moves are held, but would not be after a restart.
+// moves are paused, but would not be after a restart.
 func (d *Daemon) Pause(ctx context.Context, length time.Duration, why string) error {
 	return d.order(ctx, func(o control.OrderID) control.Event { return control.Pause{Order: o, For: length, Why: why} })
 }
@@ -123,12 +123,12 @@ func (d *Daemon) Resume(ctx context.Context) error {
 	return d.order(ctx, func(o control.OrderID) control.Event { return control.Resume{Order: o} })
 }
 
-// SetPolicy puts a new policy into force: at once, or when the running job ends.
+// SetPolicy activates a new policy: at once, or when the running job ends.
 func (d *Daemon) SetPolicy(ctx context.Context, p policy.Policy) error {
 	return d.order(ctx, func(o control.OrderID) control.Event { return control.SetPolicy{Order: o, Policy: p} })
 }
 
-// order gives an order to the controller and returns its reply.
+// order passes an order to the controller and returns its reply.
 func (d *Daemon) order(ctx context.Context, event func(control.OrderID) control.Event) error {
 	_, err := ask(ctx, d, func(l *loop) (struct{}, error) {
 		l.orders++

@@ -12,22 +12,22 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
-// A move that was taken up after a restart is shown under its name, and can be
-// cancelled by it: it is undone.
-func TestAMoveThatWasTakenUpCanBeCancelled(t *testing.T) {
+// A move that was resumed after a restart is shown under its name, and can be
+// cancelled by it: the daemon then undoes it.
+func TestCancel_ResumedMove(t *testing.T) {
 	p := auto("a")
 	p.Balance.Pace = 16 * mib
 	within(t, square, p, func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		time.Sleep(25 * time.Second)
 		synctest.Wait()
 		w.end()
 		began := w.entries(journal.MoveBegan)
 		if len(began) != 1 || len(w.entries(journal.MoveDone)) != 0 {
-			t.Fatalf("nothing was cut short: %+v", w.entries())
+			t.Fatalf("no move was interrupted: %+v", w.entries())
 		}
 		w.start()
 		defer w.end()
@@ -47,17 +47,17 @@ func TestAMoveThatWasTakenUpCanBeCancelled(t *testing.T) {
 			t.Errorf("undone: %+v, %.2f of it is where it was", undone, w.share("a", "3"))
 		}
 		if wrong := w.entries(journal.Drifted, journal.Repaired); len(wrong) != 0 {
-			t.Errorf("the move itself is taken for somebody else's change: %+v", wrong)
+			t.Errorf("the move itself is reported as an outside change: %+v", wrong)
 		}
 	})
 }
 
-// twoAdvised has two guests of others, with a move advised for each.
+// twoAdvised has two unmanaged guests, with a recommended move for each.
 func twoAdvised(t *testing.T, w *world) (ids []string) {
 	t.Helper()
 	w.busy("b", "3", "12-15")
-	w.lies("a", 1, 256*mib, "3", "0-1")
-	w.lies("c", 1, 256*mib, "3", "4-5")
+	w.misplaced("a", 1, 256*mib, "3", "0-1")
+	w.misplaced("c", 1, 256*mib, "3", "4-5")
 	w.start()
 	time.Sleep(30 * time.Second)
 	synctest.Wait()
@@ -65,13 +65,13 @@ func twoAdvised(t *testing.T, w *world) (ids []string) {
 		ids = append(ids, a.ID)
 	}
 	if len(ids) != 2 {
-		t.Fatalf("%d moves advised, the test shows nothing", len(ids))
+		t.Fatalf("%d moves recommended: this run tested nothing", len(ids))
 	}
 	return ids
 }
 
-// What an operator accepted is made, whatever becomes of the move before it.
-func TestAnAcceptedMoveDoesNotGoWithAnother(t *testing.T) {
+// An accepted move is made, whatever the outcome of the move before it.
+func TestAccept_SurvivesTheMoveBefore(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		ids := twoAdvised(t, w)
@@ -91,8 +91,8 @@ func TestAnAcceptedMoveDoesNotGoWithAnother(t *testing.T) {
 	})
 }
 
-// A new policy drops what was planned under the old one, not what an operator wants.
-func TestAnAcceptedMoveOutlastsANewPolicy(t *testing.T) {
+// A new policy drops moves planned under the old one, but not accepted moves.
+func TestAccept_SurvivesANewPolicy(t *testing.T) {
 	slow := policy.Policy{}
 	slow.Balance.Pace = 32 * mib
 	within(t, square, slow, func(t *testing.T, w *world) {
@@ -117,8 +117,9 @@ func TestAnAcceptedMoveOutlastsANewPolicy(t *testing.T) {
 	})
 }
 
-// In mode off nothing is advised, and what was advised before is withdrawn.
-func TestModeOffWithdrawsAdvice(t *testing.T) {
+// In mode off the daemon recommends nothing, and withdraws earlier
+// recommendations.
+func TestAdvice_WithdrawnInModeOff(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		ids := twoAdvised(t, w)
@@ -132,16 +133,17 @@ func TestModeOffWithdrawsAdvice(t *testing.T) {
 			t.Errorf("advice %+v, degradation %+v", s.Advice, s.Degraded)
 		}
 		if err := w.d.Accept(t.Context(), ids[0]); err == nil {
-			t.Error("accepted what is no longer advised")
+			t.Error("a withdrawn recommendation was accepted")
 		}
 	})
 }
 
-// A pause that stops a repair is not somebody who insists: it is made after the pause.
-func TestARepairThatWasPausedIsMadeLater(t *testing.T) {
+// A pause that stops a repair does not count as a repeated manual change: the
+// repair is made after the pause.
+func TestRepair_ContinuesAfterAPause(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		time.Sleep(30 * time.Second)
@@ -162,7 +164,7 @@ func TestARepairThatWasPausedIsMadeLater(t *testing.T) {
 		time.Sleep(50 * time.Second)
 		synctest.Wait()
 		if len(w.entries(journal.Paused)) != 1 {
-			t.Fatal("no repair was stopped, the test shows nothing")
+			t.Fatal("no repair was stopped: this run tested nothing")
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
@@ -173,12 +175,13 @@ func TestARepairThatWasPausedIsMadeLater(t *testing.T) {
 	})
 }
 
-// A pause before a move has begun is no failure of it: it is planned anew.
-func TestAPauseBeforeAMoveBegins(t *testing.T) {
+// A pause before a move has begun is not a failure of the move: it is planned
+// again.
+func TestPause_BeforeAMoveBegins(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		time.Sleep(10500 * time.Millisecond) // it is planned at 11 s
@@ -191,7 +194,7 @@ func TestAPauseBeforeAMoveBegins(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		if len(w.entries(journal.Paused)) != 1 || len(w.entries(journal.MoveBegan)) != 0 {
-			t.Fatalf("the test shows nothing: %+v", w.entries())
+			t.Fatalf("this run tested nothing: %+v", w.entries())
 		}
 		if failed := w.entries(journal.MoveFailed); len(failed) != 0 || w.status().Totals.MovesFailed != 0 {
 			t.Errorf("failed: %+v", failed)
@@ -204,13 +207,13 @@ func TestAPauseBeforeAMoveBegins(t *testing.T) {
 	})
 }
 
-// Advice that comes and goes with its guest's load is in the journal once an
-// hour: else it would drive out what was done.
-func TestAdviceThatComesAndGoesIsNotedOnceAnHour(t *testing.T) {
+// A recommendation that comes and goes with its guest's load is in the journal
+// once an hour: more entries would push out the record of effects.
+func TestAdvice_IsRecordedOnceAnHour(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		came := 0
@@ -221,7 +224,7 @@ func TestAdviceThatComesAndGoesIsNotedOnceAnHour(t *testing.T) {
 			came += len(w.status().Advice)
 		}
 		if came < 80 {
-			t.Fatalf("advice came %d times, the test shows nothing", came)
+			t.Fatalf("the recommendation came %d times: this run tested nothing", came)
 		}
 		notes := map[string]int{}
 		for _, e := range w.entries(journal.Advised) {
@@ -235,12 +238,13 @@ func TestAdviceThatComesAndGoesIsNotedOnceAnHour(t *testing.T) {
 	})
 }
 
-// A repair that fails, for libvirt restarts, is no repair: it is tried again
-// after a while, noted once, and nobody is said to have changed the guest again.
-func TestARepairThatFailsIsTriedAgain(t *testing.T) {
+// A repair that fails because libvirt restarts does not count as a repair: the
+// daemon retries it after a while, records the failure once, and reports no
+// outside change of the guest.
+func TestRepair_RetriesAfterAFailure(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		time.Sleep(30 * time.Second)
@@ -249,7 +253,7 @@ func TestARepairThatFailsIsTriedAgain(t *testing.T) {
 		if g.Placement == nil {
 			t.Fatal("it was not bound")
 		}
-		w.load.Idle.Store(true) // that it is moved is no repair
+		w.load.Idle.Store(true) // the first binding is no repair
 		machine := w.Nodes()
 		if err := w.PinVCPU(t.Context(), "a", 0, machine.CPUSet().Minus(g.Placement.VCPUs[0].CPUs)); err != nil {
 			t.Fatal(err)

@@ -16,8 +16,9 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
-// everyRival has all competitors on a host, and answers that change settings.
-func everyRival(w *world) {
+// everyCompetitor has all competitors on a host, and a policy that changes their
+// settings.
+func everyCompetitor(w *world) {
 	w.settings.Say(func(s *fake.Settings) {
 		s.Kernel.NUMABalancing, s.Kernel.NumadRunning, s.Kernel.KSMRun, s.Kernel.KSMAcrossNodes = "1", true, "1", "1"
 	})
@@ -29,7 +30,7 @@ func answering(names ...string) policy.Policy {
 	return p
 }
 
-// answer is what the status says is done about a competitor; empty: it is not there.
+// answer is the status's response to a competitor; empty: no such competitor.
 func (w *world) answer(name string) string {
 	w.t.Helper()
 	for _, r := range w.status().Competitors {
@@ -40,12 +41,13 @@ func (w *world) answer(name string) string {
 	return ""
 }
 
-// A setting that takes a minute: samples go on, one a second, and the status is
-// told at once. Settings are changed one after the other, each once.
-func TestASettingThatTakesAMinuteHoldsNothingUp(t *testing.T) {
+// A setting takes a minute to change: samples go on, one a second, and the
+// status is answered at once. Settings are changed one after the other, each
+// once.
+func TestSettings_SlowChangeDelaysNothing(t *testing.T) {
 	within(t, square, answering("a", "b"), func(t *testing.T, w *world) {
 		t.Helper()
-		everyRival(w)
+		everyCompetitor(w)
 		w.settings.Say(func(s *fake.Settings) { s.Took = time.Minute })
 		w.busy("a", "1", "4-7")
 		w.busy("b", "2", "8-11")
@@ -65,7 +67,7 @@ func TestASettingThatTakesAMinuteHoldsNothingUp(t *testing.T) {
 				}
 			}
 			if on := len(began) - len(ended) - cut; on > 1 {
-				t.Fatalf("after %d s %d are on their way: %v, ended %v", seconds, on, began, ended)
+				t.Fatalf("after %d s %d are in progress: %v, ended %v", seconds, on, began, ended)
 			}
 			if seconds == 30 && !strings.HasPrefix(w.answer("kernel NUMA balancing"), "being switched off") {
 				t.Errorf("while it is being switched off: %q", w.answer("kernel NUMA balancing"))
@@ -78,19 +80,19 @@ func TestASettingThatTakesAMinuteHoldsNothingUp(t *testing.T) {
 		}
 		if competitors := w.status().Competitors; len(competitors) != 1 ||
 			!strings.Contains(competitors[0].Answer, "could not be told to leave alone a, b") {
-			t.Errorf("what is left: %+v", competitors)
+			t.Errorf("remaining competitors: %+v", competitors)
 		}
 	})
 }
 
-// Whenever the daemon is told to end, numad is waited for no more, and kernel
-// balancing is given back, also where it is just being switched off.
-func TestTheEndGivesBackWhatIsBeingChanged(t *testing.T) {
+// Whenever the daemon ends, it stops waiting for numad, and restores kernel
+// balancing, even if it is just switching it off.
+func TestStop_RestoresASettingInProgress(t *testing.T) {
 	for _, after := range []time.Duration{0, time.Second, 2 * time.Second, 45 * time.Second, 100 * time.Second,
 		150 * time.Second, 3 * time.Minute} {
 		within(t, square, answering("a"), func(t *testing.T, w *world) {
 			t.Helper()
-			everyRival(w)
+			everyCompetitor(w)
 			w.settings.Say(func(s *fake.Settings) { s.Took = time.Minute })
 			w.busy("a", "1", "4-7")
 			w.start()
@@ -120,11 +122,11 @@ func TestTheEndGivesBackWhatIsBeingChanged(t *testing.T) {
 	}
 }
 
-// A daemon that is killed gives nothing back: the next one does, when it ends.
-func TestTheNextDaemonGivesBackWhatAKilledOneChanged(t *testing.T) {
+// A killed daemon restores nothing: the next one does, when it ends.
+func TestStart_RestoresSettingsOfAKilledDaemon(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
 		t.Helper()
-		everyRival(w)
+		everyCompetitor(w)
 		w.busy("a", "1", "4-7")
 		w.start()
 		time.Sleep(10 * time.Second)
@@ -134,9 +136,9 @@ func TestTheNextDaemonGivesBackWhatAKilledOneChanged(t *testing.T) {
 			return now.NUMABalancing
 		}
 		if balancing() != "0" {
-			t.Fatal("it was not switched off, the test shows nothing")
+			t.Fatal("the daemon did not switch it off: this run tested nothing")
 		}
-		w.full.Store(true) // what a killed daemon does not do
+		w.full.Store(true) // a killed daemon does not do this
 		w.end()
 		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "0" })
 		w.full.Store(false)
@@ -144,7 +146,7 @@ func TestTheNextDaemonGivesBackWhatAKilledOneChanged(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if balancing() != "0" {
-			t.Error("it was given back while the policy wants it off")
+			t.Error("it was restored while the policy wants it off")
 		}
 		w.end()
 		if balancing() != "1" {
@@ -156,24 +158,24 @@ func TestTheNextDaemonGivesBackWhatAKilledOneChanged(t *testing.T) {
 		synctest.Wait()
 		w.end()
 		if balancing() != "0" {
-			t.Errorf("it was given back twice: %s", balancing())
+			t.Errorf("it was restored twice: %s", balancing())
 		}
 	})
 }
 
-func TestTheEndDoesNotWaitForNumad(t *testing.T) {
+func TestStop_DoesNotWaitForNumad(t *testing.T) {
 	p := answering("a")
 	p.Movers = policy.Movers{Numad: policy.AnswerExclude}
 	within(t, square, p, func(t *testing.T, w *world) {
 		t.Helper()
-		everyRival(w)
+		everyCompetitor(w)
 		w.settings.Say(func(s *fake.Settings) { s.Took = time.Hour })
 		w.busy("a", "1", "4-7")
 		w.start()
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		if began, _ := w.settings.Did(); len(began) != 1 {
-			t.Fatalf("numad is not being told, the test shows nothing: %v", began)
+			t.Fatalf("the daemon does not wait for numad: this run tested nothing: %v", began)
 		}
 		told := time.Now()
 		w.end()
@@ -183,9 +185,9 @@ func TestTheEndDoesNotWaitForNumad(t *testing.T) {
 	})
 }
 
-// Where numad cannot be told the status says so, it is tried again now and
-// then, and the journal has each outcome once.
-func TestNumadThatCannotBeTold(t *testing.T) {
+// If numad does not exclude a guest, the status says so, the daemon retries now
+// and then, and the journal has each outcome once.
+func TestNumad_FailedExclusionIsRetried(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
 		t.Helper()
 		w.settings.Say(func(s *fake.Settings) { s.Kernel.NumadRunning, s.Fails = true, errors.New("no such program") })
@@ -210,7 +212,7 @@ func TestNumadThatCannotBeTold(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		if a := w.answer("numad"); a != "told to leave alone a" {
-			t.Errorf("now that it can be told, the status says %q", a)
+			t.Errorf("now that numad excludes it, the status says %q", a)
 		}
 		if again, _ := w.settings.Did(); len(again) != len(tries)+1 && len(again) != len(tries)+2 {
 			t.Errorf("tried %d times more", len(again)-len(tries))
@@ -218,8 +220,8 @@ func TestNumadThatCannotBeTold(t *testing.T) {
 	})
 }
 
-// Others are answered once in the time between plans, also where nothing is planned.
-func TestOthersAreAnsweredNotMoreOftenThanPlansAreMade(t *testing.T) {
+// Competitors are handled once between two plans, even if nothing is planned.
+func TestCompetitors_AreHandledOncePerPlan(t *testing.T) {
 	for name, quiet := range map[string]func(w *world){
 		"in mode off": func(w *world) { w.policy.Balance.Mode = policy.ModeOff },
 		"while blind": func(w *world) {
@@ -233,13 +235,13 @@ func TestOthersAreAnsweredNotMoreOftenThanPlansAreMade(t *testing.T) {
 		"while it moves": func(w *world) {
 			w.policy.Balance.Pace = 2 * mib
 			w.busy("b", "3", "12-15")
-			w.lies("a", 2, gib, "3", "0-1")
+			w.misplaced("a", 2, gib, "3", "0-1")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			within(t, square, auto("a"), func(t *testing.T, w *world) {
 				t.Helper()
-				everyRival(w)
+				everyCompetitor(w)
 				quiet(w)
 				w.start()
 				defer w.end()
@@ -249,28 +251,28 @@ func TestOthersAreAnsweredNotMoreOftenThanPlansAreMade(t *testing.T) {
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if planned := w.status().Planned; time.Since(planned) < 20*time.Second {
-					t.Fatalf("a plan was made %v ago, the test shows nothing", time.Since(planned))
+					t.Fatalf("a plan was made %v ago: this run tested nothing", time.Since(planned))
 				}
-				said := map[string]bool{} // the rate of the kernel's moves is another in each sample
+				said := map[string]bool{} // the kernel's move rate differs in each sample
 				for range 60 {
 					time.Sleep(time.Second)
 					synctest.Wait()
 					said[fmt.Sprint(w.status().Competitors)] = true
 				}
 				if n := len(said); n < 11 || n > 13 {
-					t.Errorf("%d answers in a minute", n)
+					t.Errorf("%d responses in a minute", n)
 				}
 			})
 		})
 	}
 }
 
-// A pause that the journal cannot keep holds, and whoever asked for it is told
-// that a restart would end it.
-func TestAPauseThatCannotBeKept(t *testing.T) {
+// A pause that cannot be written to the journal takes effect, and the
+// operator's error says that a restart would end it.
+func TestPause_NotPersistent(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		w.full.Store(true)
 		if err := w.d.Pause(t.Context(), 0, "load test"); !errors.Is(err, control.ErrNotPersistent) ||
@@ -305,14 +307,14 @@ func TestAPauseThatCannotBeKept(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if len(w.entries(journal.MoveDone)) != 1 {
-			t.Errorf("resumed, and nothing moves: %+v", w.entries())
+			t.Errorf("resumed, but nothing moves: %+v", w.entries())
 		}
 	})
 }
 
-// A policy that no longer wants kernel balancing off has it given back, and one
-// that wants it off again, switched off again.
-func TestANewPolicyGivesKernelBalancingBack(t *testing.T) {
+// If a new policy no longer wants kernel balancing off, the daemon restores it;
+// if another policy wants it off again, the daemon switches it off again.
+func TestPolicy_RestoresKernelBalancing(t *testing.T) {
 	for name, other := range map[string]func(*policy.Policy){
 		"left to it":  func(p *policy.Policy) { p.Movers.KernelBalancing = policy.AnswerLeave },
 		"advise only": func(p *policy.Policy) { p.Balance.Mode = policy.ModeAdvise },
@@ -352,8 +354,9 @@ func TestANewPolicyGivesKernelBalancingBack(t *testing.T) {
 	}
 }
 
-// Where it cannot be given back it is tried now and then, and noted once.
-func TestKernelBalancingThatCannotBeGivenBack(t *testing.T) {
+// If it cannot be restored, the daemon retries now and then, and records that
+// once.
+func TestPolicy_RetriesRestoringKernelBalancing(t *testing.T) {
 	within(t, square, answering("a"), func(t *testing.T, w *world) {
 		t.Helper()
 		w.settings.Say(func(s *fake.Settings) { s.Kernel.NUMABalancing = "1" })

@@ -12,20 +12,20 @@ import (
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
-// begin gives the controller what the last daemon left in files.
+// begin passes the last daemon's files to the controller.
 func (l *loop) begin() error {
 	closing, cancel := context.WithTimeout(l.ctx, settingTime)
 	defer cancel()
 	if err := l.Host.CloseInterrupted(closing); err != nil {
-		l.Log.Warn("effects that were interrupted are not closed", "error", err)
+		l.Log.Warn("interrupted effects are not closed", "error", err)
 	}
 	var err error
 	if l.alarms, err = record.LoadAlarms(l.Records); err != nil {
-		l.Log.Warn("alarms begin anew", "error", err)
+		l.Log.Warn("starting without earlier alarms", "error", err)
 	}
 	past, err := l.Journal.Read(record.Filter{})
 	if err != nil {
-		return fmt.Errorf("reading the journal, without which moves cut short are not known: %w", err)
+		return fmt.Errorf("reading the journal, which names interrupted moves: %w", err)
 	}
 	start := control.Start{Entries: past.Entries, Damaged: l.damage(past.Unreadable), Alarms: l.alarms.State}
 	if journal.HeldFormer(past.Entries, plan.NUMABalancingPath) != "" {
@@ -37,29 +37,29 @@ func (l *loop) begin() error {
 	return nil
 }
 
-// damage reports lines of the journal that cannot be read: what they said, the
-// daemon does not know, and an operator should.
+// damage reports unreadable lines of the journal: the daemon does not know
+// their content, and an operator should check them.
 func (d *Daemon) damage(lines []string) []inventory.Gap {
 	if len(lines) == 0 {
 		return nil
 	}
 	for _, line := range lines {
-		const text = "the journal is damaged: a move that was cut short may be lost with it"
+		const text = "the journal is damaged: an interrupted move may be lost"
 		d.Log.Error(text, "folder", d.Records, "line", line)
 	}
 	why := fmt.Sprintf(
-		"%d of its lines in %s cannot be read (the first: %s): where one is of a move that was cut short, "+
-			"nobody takes that up; 'numavisor list' shows how VMs lie, 'numavisor history' which lines; "+
-			"take them out, and start the daemon anew",
+		"%d of its lines in %s cannot be read (the first: %s): if one belongs to an interrupted move, "+
+			"the daemon will not resume that move; 'numavisor list' shows the VMs' placement, 'numavisor history' the lines; "+
+			"remove these lines, and restart the daemon",
 		len(lines),
 		d.Records,
 		lines[0],
 	)
 	return []inventory.Gap{
-		{Kind: inventory.JournalUnread, Object: inventory.HostRef(), What: "all of the journal", Why: why}}
+		{Kind: inventory.JournalUnread, Object: inventory.HostRef(), What: "the whole journal", Why: why}}
 }
 
-// append puts an entry into the journal and the log.
+// append adds an entry to the journal and the log.
 func (d *Daemon) append(e journal.Entry) error {
 	d.Log.Info(string(e.Kind), "what", e.What, "why", e.Why, "guests", e.Guests)
 	err := d.Journal.Append(e)
@@ -69,12 +69,12 @@ func (d *Daemon) append(e journal.Entry) error {
 	return err
 }
 
-// saveAlarms puts the alarms into their file.
+// saveAlarms writes the alarms to their file.
 func (l *loop) saveAlarms(a *control.Alarms) {
 	now := time.Now()
 	l.alarms.State, l.alarms.Written = a.State, now
 	l.alarms.Retain(a.Changes, now)
 	if err := record.SaveAlarms(l.Records, l.alarms); err != nil {
-		l.Log.Error("alarms cannot be kept", "error", err)
+		l.Log.Error("alarms cannot be saved", "error", err)
 	}
 }

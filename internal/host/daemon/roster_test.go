@@ -13,22 +13,22 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
-// What is known of guests that run already before the host was looked at for
-// the first time: nothing. Their alarms of before a restart are not over then.
-func TestAlarmsOutlastARestart(t *testing.T) {
+// Before the first observation the daemon knows nothing of guests that already
+// run. Their alarms from before a restart have not cleared then.
+func TestAlarms_SurviveARestart(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		w.roster = func() string { return "a b" }
-		w.lies("a", 4, gib, "3", "12-15")
-		w.lies("b", 4, gib, "3", "12-15")
+		w.misplaced("a", 4, gib, "3", "12-15")
+		w.misplaced("b", 4, gib, "3", "12-15")
 		w.start()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		if len(w.status().Alarms) == 0 {
-			t.Fatal("no alarm, the test shows nothing")
+			t.Fatal("no alarm: this run tested nothing")
 		}
 		w.end()
-		w.Inject(fake.Fault{Before: func(c fake.Call) error { // libvirt comes up later
+		w.Inject(fake.Fault{Before: func(c fake.Call) error { // libvirt starts later
 			if c.Method == "Guests" {
 				time.Sleep(5 * time.Second)
 			}
@@ -37,7 +37,7 @@ func TestAlarmsOutlastARestart(t *testing.T) {
 		w.start()
 		defer w.end()
 		if _, err := w.d.Inventory(t.Context()); err == nil {
-			t.Error("an inventory is told before the host was looked at")
+			t.Error("an inventory was returned before the first observation")
 		}
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
@@ -47,8 +47,9 @@ func TestAlarmsOutlastARestart(t *testing.T) {
 	})
 }
 
-// A first look that fails is tried again in the next turn, not half a minute later.
-func TestAFirstLookThatFailsIsTriedAgainAtOnce(t *testing.T) {
+// A first observation that fails is retried in the next turn, not half a minute
+// later.
+func TestObserve_RetriesTheFirstObservationAtOnce(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		w.roster = func() string { return "a" }
@@ -63,16 +64,16 @@ func TestAFirstLookThatFailsIsTriedAgainAtOnce(t *testing.T) {
 	})
 }
 
-// A guest that comes while the host is being looked at may have been missed:
-// the host is looked at once more.
-func TestAGuestThatComesDuringALookIsSeen(t *testing.T) {
+// A guest that starts during an observation may have been missed: the daemon
+// observes the host once more.
+func TestObserve_GuestThatStartsMeanwhile(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		var came atomic.Bool
 		w.roster = func() string { return fmt.Sprint(came.Load()) }
-		w.lies("a", 1, 256*mib, "3", "12-15")
+		w.misplaced("a", 1, 256*mib, "3", "12-15")
 		w.Inject(fake.Fault{After: fake.NthOf("Guests", 1, func() error {
-			w.lies("b", 1, 256*mib, "2", "8-11")
+			w.misplaced("b", 1, 256*mib, "2", "8-11")
 			time.Sleep(2 * time.Second)
 			return nil
 		})})
@@ -87,9 +88,9 @@ func TestAGuestThatComesDuringALookIsSeen(t *testing.T) {
 	})
 }
 
-// A look that begins in mid-move and ends after it has seen half of it: that is
-// nobody's change.
-func TestALookThatOutlastsAMoveIsNotTakenForDrift(t *testing.T) {
+// An observation begins during a move and ends after it, so that it saw half of
+// the move: that is not an outside change.
+func TestObserve_SpanningAMoveIsNoDrift(t *testing.T) {
 	p := auto("a")
 	p.Balance.Pace = 64 * mib
 	within(t, square, p, func(t *testing.T, w *world) {
@@ -97,13 +98,13 @@ func TestALookThatOutlastsAMoveIsNotTakenForDrift(t *testing.T) {
 		var came atomic.Bool
 		w.roster = func() string { return fmt.Sprint(came.Load()) }
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		time.Sleep(20500 * time.Millisecond)
 		synctest.Wait()
 		if len(w.status().Moving) != 1 {
-			t.Fatal("nothing moves, the test shows nothing")
+			t.Fatal("no move is running: this run tested nothing")
 		}
 		w.Inject(fake.Fault{After: fake.NthOf("Memory", 1, func() error { time.Sleep(15 * time.Second); return nil })})
 		came.Store(true)
@@ -114,17 +115,17 @@ func TestALookThatOutlastsAMoveIsNotTakenForDrift(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if len(w.entries(journal.MoveDone)) != 1 {
-			t.Fatalf("not one move, the test shows nothing: %+v", w.entries())
+			t.Fatalf("not exactly one move, so this run tested nothing: %+v", w.entries())
 		}
 		if wrong := w.entries(journal.Drifted, journal.Repaired); len(wrong) != 0 {
-			t.Errorf("the move itself is taken for somebody else's change: %+v", wrong)
+			t.Errorf("the move itself is reported as an outside change: %+v", wrong)
 		}
 	})
 }
 
-// Guests come and go faster than the host can be looked at: it is planned all
-// the same, on what a look shows that began after the last move.
-func TestGuestsThatComeAllTheTimeHoldNoPlanUp(t *testing.T) {
+// Guests come and go faster than the host can be observed: the daemon plans all
+// the same, from an observation that began after the last move.
+func TestPlan_DespiteFrequentGuestChanges(t *testing.T) {
 	p := auto("a", "c")
 	p.Balance.GuestsPerRound = 1
 	within(t, square, p, func(t *testing.T, w *world) {
@@ -132,8 +133,8 @@ func TestGuestsThatComeAllTheTimeHoldNoPlanUp(t *testing.T) {
 		var n atomic.Int64
 		w.roster = func() string { return fmt.Sprint(n.Add(1)) }
 		w.busy("b", "3", "12-15")
-		w.lies("a", 1, 512*mib, "3", "0-1")
-		w.lies("c", 1, 512*mib, "3", "4-5")
+		w.misplaced("a", 1, 512*mib, "3", "0-1")
+		w.misplaced("c", 1, 512*mib, "3", "4-5")
 		w.Inject(fake.Fault{After: func(c fake.Call) error {
 			if c.Method == "Guests" {
 				time.Sleep(2500 * time.Millisecond)

@@ -15,22 +15,22 @@ import (
 	"github.com/numavisor/numavisor/internal/host/lock"
 )
 
-// ErrRunning means that a daemon runs on this host already.
+// ErrRunning means that a daemon already runs on this host.
 var ErrRunning = errors.New("another daemon runs on this host")
 
 // Listen makes the daemon's socket, for root and its group only. It fails with
-// ErrRunning where a daemon answers there; the socket of one that was killed
-// is replaced. Close the returned listener to give it up.
+// ErrRunning if a daemon answers there; it replaces the socket of a killed
+// daemon. Close the returned listener to release it.
 func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := lock.Folder(filepath.Dir(path)); err != nil {
-		return nil, fmt.Errorf("the daemon's socket: %w; run as root, or choose another place with --socket", err)
+		return nil, fmt.Errorf("the daemon's socket: %w; run as root, or choose another path with --socket", err)
 	}
 	held, err := lock.Try(path + ".lock")
 	switch {
 	case errors.Is(err, lock.ErrTaken):
 		return nil, fmt.Errorf("%w: %w", ErrRunning, err)
 	case err != nil:
-		return nil, fmt.Errorf("the daemon's socket: %w; run as root, or choose another place with --socket", err)
+		return nil, fmt.Errorf("the daemon's socket: %w; run as root, or choose another path with --socket", err)
 	}
 	if err := removeSocket(path); err != nil {
 		_ = held.Close()
@@ -44,7 +44,7 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	return &locked{l, held}, os.Chmod(path, 0o660)
 }
 
-// removeSocket removes the socket that a killed daemon left, and nothing else.
+// removeSocket removes the socket of a killed daemon, and nothing else.
 func removeSocket(path string) error {
 	switch found, err := os.Lstat(path); {
 	case errors.Is(err, os.ErrNotExist):
@@ -52,7 +52,7 @@ func removeSocket(path string) error {
 	case err != nil:
 		return err
 	case found.Mode().Type() != os.ModeSocket:
-		return fmt.Errorf("%s is there and is no socket; choose another place with --socket", path)
+		return fmt.Errorf("%s exists and is no socket; choose another path with --socket", path)
 	}
 	return os.Remove(path)
 }
@@ -65,7 +65,8 @@ type locked struct {
 
 func (l *locked) Close() error { return errors.Join(l.Listener.Close(), l.lock.Close()) }
 
-// Serve answers on a listener until ctx ends. pages are served beside the daemon's own: metrics.
+// Serve answers on a listener until ctx ends. It serves pages in addition to
+// the daemon's own routes: metrics.
 func (d *Daemon) Serve(ctx context.Context, l net.Listener, pages map[string]http.Handler) error {
 	mux := hostapi.Handler(d)
 	for path, page := range pages {
@@ -74,7 +75,8 @@ func (d *Daemon) Serve(ctx context.Context, l net.Listener, pages map[string]htt
 	return serve(ctx, l, mux)
 }
 
-// ServeMetrics answers on a listener that others can reach: pages only, no orders.
+// ServeMetrics answers on a listener that others can reach: pages only, no
+// orders.
 func ServeMetrics(ctx context.Context, l net.Listener, page http.Handler) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", page)

@@ -19,7 +19,7 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
-// serve answers at a socket until what it returns is called.
+// serve answers at a socket until its result is called.
 func (w *world) serve(socket string) (end func()) {
 	w.t.Helper()
 	l, err := daemon.Listen(w.t.Context(), socket)
@@ -38,18 +38,19 @@ func (w *world) serve(socket string) (end func()) {
 	}
 }
 
-// Through the socket: the inventory has the loads that were measured, so that a
-// plan made of it elsewhere is the daemon's own; orders are obeyed and refused.
-func TestWhoAsksThroughTheSocketKnowsWhatTheLoopKnows(t *testing.T) {
+// Through the socket: the inventory has the measured loads, so that a plan made
+// from it elsewhere is the daemon's own plan; orders are obeyed and refused.
+func TestServe_InventoryHasTheLoopsLoads(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
-		// From here on no time passes: who waits for the network stops the test's clock.
+		// From here on no time passes: waiting for the network stops the test's
+		// clock.
 		socket := filepath.Join(t.TempDir(), "daemon.sock")
 		client := hostapi.Dial(socket)
 		if _, err := client.Inventory(t.Context()); !errors.Is(err, hostapi.ErrNotRunning) {
@@ -80,13 +81,13 @@ func TestWhoAsksThroughTheSocketKnowsWhatTheLoopKnows(t *testing.T) {
 			t.Errorf("paused: held %q: %v", s.Held, err)
 		}
 		if err := client.Accept(t.Context(), "nonsense"); err == nil {
-			t.Error("accepted what is not there")
+			t.Error("an unknown move was accepted")
 		}
 	})
 }
 
-// The socket takes the place of one that a killed daemon left, and of nothing else.
-func TestTheSocketReplacesNoFile(t *testing.T) {
+// Listen replaces the socket of a killed daemon, and no other file.
+func TestListen_ReplacesNoFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "precious")
 	if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
 		t.Fatal(err)
@@ -112,8 +113,9 @@ func TestTheSocketReplacesNoFile(t *testing.T) {
 	l.Close()
 }
 
-// An order that is not understood is refused: a pause for ever is not what was meant.
-func TestAPauseThatIsNotUnderstoodIsRefused(t *testing.T) {
+// A malformed order is refused: it must not pause the daemon until an operator
+// resumes it.
+func TestServe_RefusesAMalformedPause(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		w.start()

@@ -38,7 +38,7 @@ func TestASupervisorSeesTheDaemonsLife(t *testing.T) {
 	})
 }
 
-// A loop that hangs gives no sign of life: that is what the watchdog is for.
+// A loop that hangs reports no Alive: the watchdog detects that.
 func TestALoopThatHangsGivesNoSignOfLife(t *testing.T) {
 	within(t, square, auto(), func(t *testing.T, w *world) {
 		t.Helper()

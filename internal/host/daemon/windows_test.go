@@ -23,16 +23,16 @@ func openFor(t *testing.T, p policy.Policy, from ...time.Time) policy.Policy {
 	return p
 }
 
-// A move that is longer than its window stops when that ends, at the next slice,
-// and is taken up in the next one, and the one after that.
-func TestAWindowThatEndsInMidMove(t *testing.T) {
+// A move that is longer than its window stops at the next slice when the window
+// ends, and is resumed in the next window, and the one after that.
+func TestWindow_EndsDuringAMove(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
 		begin := time.Now().Truncate(time.Minute)
 		w.policy.Balance.Pace = 8 * mib // 1 GiB takes more than two minutes
 		w.policy = openFor(t, w.policy, begin, begin.Add(5*time.Minute), begin.Add(10*time.Minute))
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		copied := 0.0
@@ -41,7 +41,7 @@ func TestAWindowThatEndsInMidMove(t *testing.T) {
 			synctest.Wait()
 			now := w.share("a", "0")
 			if now <= copied || now > 0.98 {
-				t.Fatalf("%.2f copied %v after the first window began, %.2f before: the test shows nothing", now,
+				t.Fatalf("%.2f copied %v after the first window began, %.2f before: this run tested nothing", now,
 					closed, copied)
 			}
 			time.Sleep(2 * time.Minute)
@@ -68,22 +68,22 @@ func TestAWindowThatEndsInMidMove(t *testing.T) {
 	})
 }
 
-// A move that an operator accepted is made to its end, windows notwithstanding.
-func TestAnAcceptedMoveOutlastsItsWindow(t *testing.T) {
+// A move that an operator accepted is completed regardless of windows.
+func TestAccept_SurvivesItsWindow(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()
 		begin := time.Now().Truncate(time.Minute)
 		w.policy.Balance.Pace = 8 * mib
 		w.policy = openFor(t, w.policy, begin)
 		w.busy("b", "3", "12-15")
-		w.lies("a", 2, gib, "3", "0-1")
+		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		advice := w.status().Advice
 		if len(advice) != 1 {
-			t.Fatalf("advice %+v, the test shows nothing", advice)
+			t.Fatalf("advice %+v: this run tested nothing", advice)
 		}
 		if err := w.d.Accept(t.Context(), advice[0].ID); err != nil {
 			t.Fatal(err)

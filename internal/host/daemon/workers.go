@@ -13,19 +13,19 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-// Deadlines of what leaves the process.
+// Deadlines for calls that leave the process.
 const (
 	observeTime = time.Minute
 	jobTime     = 6 * time.Hour
 	settingTime = 10 * time.Second
 )
 
-// work runs something that may take long and hands its event to the loop.
+// work runs a function that may take long and sends its event to the loop.
 func (d *Daemon) work(do func() control.Event) {
 	d.workers.Go(func() { d.send(do()) })
 }
 
-// send hands an event to the loop, unless that has ended.
+// send sends an event to the loop, unless that has ended.
 func (d *Daemon) send(e control.Event) {
 	select {
 	case d.events <- e:
@@ -33,14 +33,14 @@ func (d *Daemon) send(e control.Event) {
 	}
 }
 
-// observe reads the host; libvirt may take its time.
+// observe reads the host; libvirt may be slow.
 func (l *loop) observe() {
 	l.work(func() control.Event {
 		ctx, cancel := context.WithTimeout(l.ctx, observeTime)
 		defer cancel()
 		begin := time.Now()
 		h, err := l.Host.Observe(ctx)
-		l.Log.Debug("looked at the host", "took", time.Since(begin), "guests", len(h.Guests))
+		l.Log.Debug("observed the host", "took", time.Since(begin), "guests", len(h.Guests))
 		return control.Observed{Host: h, Err: err}
 	})
 }
@@ -65,15 +65,15 @@ func (l *loop) fix(r plan.Remedy) {
 	})
 }
 
-// causes are the reasons to stop a job, as its journal has them.
+// causes are the reasons to stop a job, in the words of its journal entry.
 var causes = map[control.StopCause]error{
-	control.StopPaused:       errors.New("paused by the operator; 'numavisor resume' takes it up again"),
-	control.StopWindowClosed: errors.New("its maintenance window has ended; the next one takes it up again"),
+	control.StopPaused:       errors.New("paused by the operator; 'numavisor resume' continues it"),
+	control.StopWindowClosed: errors.New("its maintenance window has ended; the next window continues it"),
 	control.StopCancelled:    fmt.Errorf("cancelled by the operator: %w", move.ErrUndo),
 }
 
-// startJob starts a job. What stops it stops also its being undone, unless that
-// is the cause.
+// startJob starts a job. Stopping it also stops its rollback, unless the cause
+// is a cancellation.
 func (l *loop) startJob(j control.Job) {
 	within, end := context.WithTimeout(l.ctx, jobTime)
 	within, stop := context.WithCancelCause(within)
@@ -91,8 +91,8 @@ func (l *loop) startJob(j control.Job) {
 	})
 }
 
-// run carries a job out under the policy that it was decided by; within ends
-// its being undone, too.
+// run carries out a job under the policy by which it was decided; the end of
+// within also ends its rollback.
 func (d *Daemon) run(ctx, within context.Context, j control.Job) control.JobEnded {
 	host := *d.Host
 	host.Policy = j.Policy
@@ -118,7 +118,7 @@ func (d *Daemon) run(ctx, within context.Context, j control.Job) control.JobEnde
 	return ended([]move.Result{moved}, err)
 }
 
-// ended says how moves ended.
+// ended returns how moves ended.
 func ended(moved []move.Result, err error) control.JobEnded {
 	stopped := errors.Is(err, move.ErrStopped) || errors.Is(err, context.Canceled) && len(moved) == 0
 	e := control.JobEnded{Err: err, Stopped: stopped}
@@ -130,8 +130,8 @@ func ended(moved []move.Result, err error) control.JobEnded {
 	return e
 }
 
-// progress hands to the loop what a move is doing, at most a few times a second,
-// and at once which of several moves of a recovery it is.
+// progress sends the state of a move to the loop, at most a few times a second,
+// and at once when a recovery changes to another of its moves.
 func (d *Daemon) progress() func(status.Moving) {
 	var last time.Time
 	var id string

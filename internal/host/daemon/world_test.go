@@ -30,8 +30,8 @@ const (
 func nodes(list string) topology.NodeSet { return topology.MustParseSet[topology.NodeID](list) }
 func cpus(list string) topology.CPUSet   { return topology.MustParseSet[topology.CPUID](list) }
 
-// world is a fake host under a daemon, with files in a folder of the test's
-// and a clock of its own (testing/synctest).
+// world is a fake host under a daemon, with files in the test's folder and a
+// clock of its own (testing/synctest).
 type world struct {
 	*fake.Host
 	t          *testing.T
@@ -41,7 +41,7 @@ type world struct {
 	load       fake.Load
 	hostID     string      // the id of this host
 	full       atomic.Bool // the disk of the journal
-	blind      atomic.Bool // for faults of a test's
+	blind      atomic.Bool // for a test's faults
 	log        *slog.Logger
 	roster     func() string
 	supervisor daemon.Supervisor
@@ -52,7 +52,7 @@ type world struct {
 	ended      chan error
 }
 
-// within runs a test on a machine, with all time its own.
+// within runs a test on a host with a clock of its own.
 func within(t *testing.T, machine string, p policy.Policy, test func(t *testing.T, w *world)) {
 	t.Helper()
 	folder := t.TempDir()
@@ -88,8 +88,9 @@ func (w *world) end() {
 	}
 }
 
-// lies adds a guest of others whose memory lies on one node and whose vCPUs are pinned to CPUs.
-func (w *world) lies(name string, vcpus int, size topology.Bytes, on, pinned string) {
+// misplaced adds an unmanaged guest whose memory is on one node and whose vCPUs
+// are pinned to CPUs.
+func (w *world) misplaced(name string, vcpus int, size topology.Bytes, on, pinned string) {
 	w.t.Helper()
 	c := inventory.Config{
 		VCPUs:       vcpus,
@@ -106,17 +107,18 @@ func (w *world) lies(name string, vcpus int, size topology.Bytes, on, pinned str
 	if err := w.Add(fake.Definition{Name: name, Config: c}); err != nil {
 		w.t.Fatal(err)
 	}
-	for v := range vcpus { // memory is there: now the vCPUs may go
+	for v := range vcpus { // memory is allocated: now the vCPUs may be pinned
 		if err := w.PinVCPU(w.t.Context(), name, guestVCPU(v), cpus(pinned)); err != nil {
 			w.t.Fatal(err)
 		}
 	}
 }
 
-// busy adds a guest of others that keeps all CPUs of a node busy, and is well where it is.
+// busy adds an unmanaged guest that uses all CPUs of a node, and is well
+// placed.
 func (w *world) busy(name, node, pinned string) {
 	w.t.Helper()
-	w.lies(name, cpus(pinned).Len(), 256*mib, node, pinned)
+	w.misplaced(name, cpus(pinned).Len(), 256*mib, node, pinned)
 }
 
 // on returns the share of a guest's memory on nodes.
@@ -145,7 +147,7 @@ func (w *world) status() status.Status {
 	return s
 }
 
-// entries returns what the journal has of some kinds; all without any.
+// entries returns the journal's entries of some kinds; all without any.
 func (w *world) entries(kinds ...journal.Kind) []journal.Entry {
 	w.t.Helper()
 	all, err := record.Journal{Folder: w.folder}.Entries()
