@@ -56,7 +56,11 @@ func (e *NoFit) Error() string {
 // Text lists everything for people.
 func (e *NoFit) Text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "guest %s finds no room, divided into %s:\n", e.Guest, text.Count(e.Cells, "part", "parts"))
+	fmt.Fprintf(&b, "guest %s finds no room", e.Guest)
+	if e.Cells > 0 {
+		fmt.Fprintf(&b, ", divided into %s", text.Count(e.Cells, "part", "parts"))
+	}
+	b.WriteString(":\n")
 	for _, n := range e.Nodes {
 		fmt.Fprintf(&b, "  %v\n", n)
 	}
@@ -111,10 +115,14 @@ func (f *refusal) gap(shorts []Shortage) float64 {
 // indivisible says why the guest cannot even be divided as it asks.
 func (p *problem) indivisible() string {
 	if len(p.slots) == 0 {
-		if p.spec.Limits.Nodes.IsEmpty() {
+		limit, all := p.spec.Limits.Nodes, p.host.Topology.NodeSet()
+		if !limit.IsEmpty() && !limit.Intersects(all) {
+			return fmt.Sprintf("limits.nodes is %v; allowed: nodes of the host, %v", limit, all)
+		}
+		if limit.IsEmpty() {
 			return "no node has CPUs that reach memory"
 		}
-		return fmt.Sprintf("none of the nodes %v (limits.nodes) has CPUs that reach memory", p.spec.Limits.Nodes)
+		return fmt.Sprintf("none of the nodes %v (limits.nodes) has CPUs that reach memory", limit)
 	}
 	return fmt.Sprintf("%d vCPUs and %v cannot be divided into the cells that topology %q asks for", p.spec.VCPUs,
 		p.spec.Memory, p.spec.Topology.Mode)

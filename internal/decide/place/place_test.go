@@ -461,6 +461,38 @@ func TestNoFitNamesWhoHoldsIt(t *testing.T) {
 	}
 }
 
+// A guest whose memory is in a huge page pool holds no small pages: the pool does.
+func TestNoFit_HoldersByPageSize(t *testing.T) {
+	h := fourNodes()
+	for n := range h.Topology.Nodes {
+		h.Topology.Nodes[n].HugePages = []topology.HugePagePool{{Size: topology.GiB, Total: 10, Free: 2}}
+		h.Topology.Nodes[n].Free -= 10 * gib
+		settle(h, guest.Placement{Guest: fmt.Sprint("db", n), PageSize: gib, Reservations: []guest.Reservation{
+			{Node: topology.NodeID(n), Memory: 8 * gib, PageSize: gib}}})
+	}
+	spec := guest.Spec{Name: "web", VCPUs: 4, Memory: 8 * gib, Limits: guest.Limits{MaxNodes: 1}}
+	none := noFit(t, Request{Host: h, Spec: spec})
+	if diff := cmp.Diff([]string{"huge page pools (10 GiB)"}, none.Nodes[0].Holders); diff != "" {
+		t.Errorf("holders of small pages:\n%s\n%s", diff, none.Text())
+	}
+	spec.PageSize = gib
+	none = noFit(t, Request{Host: h, Spec: spec})
+	if diff := cmp.Diff([]string{"db0 (8 GiB)"}, none.Nodes[0].Holders); diff != "" {
+		t.Errorf("holders of pages of 1 GiB:\n%s\n%s", diff, none.Text())
+	}
+}
+
+// A node that the host does not have: the error names field, value and what is allowed.
+func TestNoFit_NodesThatAreNotOnTheHost(t *testing.T) {
+	spec := guest.Spec{Name: "web", VCPUs: 1, Memory: gib,
+		Limits: guest.Limits{Nodes: topology.SetOf[topology.NodeID](7)}}
+	none := noFit(t, Request{Host: fourNodes(), Spec: spec})
+	want := "limits.nodes is 7; allowed: nodes of the host, 0-3"
+	if !strings.Contains(none.Error(), want) || strings.Contains(none.Text(), "divided") {
+		t.Errorf("want %q, and no division:\n%s", want, none.Text())
+	}
+}
+
 func TestBadRequestsNameTheField(t *testing.T) {
 	h := fourNodes()
 	for want, r := range map[string]Request{

@@ -406,10 +406,16 @@ func (p *problem) holders(short Shortage) []string {
 		if p.nodes[i].node.ID != short.Node {
 			continue
 		}
+		if pools := poolBytes(p.nodes[i].node); short.Constraint == TooLittle && pools > 0 {
+			shares = append(shares, share{fmt.Sprintf("huge page pools (%v)", pools), float64(pools)})
+		}
 		for _, h := range p.nodes[i].room.Holders {
 			s := share{}
 			switch short.Constraint {
 			case TooLittle, TooFewPages:
+				if h.PageSize != short.PageSize {
+					continue // it holds none of these pages
+				}
 				s = share{fmt.Sprintf("%s (%v)", h.Name, h.Memory()), float64(h.Memory())}
 			case Overcommitted:
 				s = share{fmt.Sprintf("%s (%s)", h.Name, some(h.VCPUs, "vCPU")), h.VCPUs}
@@ -428,6 +434,15 @@ func (p *problem) holders(short Shortage) []string {
 		out = append(out, s.text)
 	}
 	return out
+}
+
+// poolBytes is the memory that a node's huge page pools take from small pages.
+func poolBytes(n *topology.Node) topology.Bytes {
+	var sum topology.Bytes
+	for _, pool := range n.HugePages {
+		sum += topology.Bytes(pool.Total) * pool.Size
+	}
+	return sum
 }
 
 // overlaps finds guests that may run on CPUs which now are exclusive.
