@@ -23,7 +23,7 @@ var rooms = map[string][]string{
 	"internal/topology":   {"internal/text", "internal/strictyaml"},
 	"internal/guest":      {"internal/topology", "internal/text"},
 	"internal/inventory":  {"internal/topology", "internal/guest", "internal/text"},
-	"internal/policy":     {"internal/topology", "internal/guest", "internal/alarm"},
+	"internal/policy":     {"internal/strictyaml", "internal/topology", "internal/guest", "internal/alarm"},
 	"internal/plan":       {"internal/topology", "internal/guest"},
 	"internal/alarm":      {"internal/topology", "internal/inventory"},
 	"internal/journal":    {"internal/topology", "internal/plan"},

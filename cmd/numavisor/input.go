@@ -8,11 +8,14 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/strictyaml"
 )
 
 // readFile parses a file, or standard input where the path is "-". Reading ends
 // with ctx, also from a terminal, a pipe or a FIFO: then the error is ctx's.
-// parse bounds what it reads.
+// parse bounds what it reads. What parse says of the content is wrong use, as a
+// flag's wrong value is; a file that cannot be read is not.
 func readFile[T any](ctx context.Context, path string, parse func(io.Reader) (T, error)) (v T, err error) {
 	name, file := "standard input", os.Stdin
 	if path != "-" {
@@ -28,26 +31,47 @@ func readFile[T any](ctx context.Context, path string, parse func(io.Reader) (T,
 	if err != nil {
 		return v, fmt.Errorf("%s: %w", name, err)
 	}
+	r := pollReader{ctx: ctx}
 	controlled := raw.Control(func(fd uintptr) {
-		v, err = parse(pollReader{ctx, int(fd)})
+		r.fd = int(fd)
+		v, err = parse(&r)
 	})
-	if err = errors.Join(controlled, err); err != nil {
-		return v, fmt.Errorf("%s: %w", name, err)
+	switch {
+	case controlled != nil || r.failed:
+		return v, fmt.Errorf("%s: %w", name, errors.Join(controlled, err))
+	case err != nil:
+		return v, wrongFile(name, err)
 	}
 	return v, nil
+}
+
+// wrongFile is an error about the content of a file.
+func wrongFile(name string, err error) error {
+	var faults *strictyaml.Error
+	if errors.As(err, &faults) {
+		return usageError{faults.In(name)}
+	}
+	return wrongUse("%s: %w", name, err)
 }
 
 // pollReader reads from a descriptor until ctx ends. It changes no flags of the
 // descriptor: those of standard input are the shell's, too.
 type pollReader struct {
-	ctx context.Context
-	fd  int
+	ctx    context.Context
+	fd     int
+	failed bool // reading ended by an error
 }
 
 // pollMillis is the time after which a waiting reader looks at its context.
 const pollMillis = 100
 
-func (r pollReader) Read(p []byte) (int, error) {
+func (r *pollReader) Read(p []byte) (int, error) {
+	n, err := r.read(p)
+	r.failed = err != nil && !errors.Is(err, io.EOF)
+	return n, err
+}
+
+func (r *pollReader) read(p []byte) (int, error) {
 	for {
 		if err := r.ctx.Err(); err != nil {
 			return 0, fmt.Errorf("stopped before its end: %w", err)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/strictyaml"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -59,7 +60,8 @@ func rootCommand() *cobra.Command {
 NUMA host, creates or binds it so, and proves from the kernel's own figures
 that it is so.
 
-Exit status: 0 done, 1 failed, 2 wrong use, 3 done in part (with a report).`,
+Exit status: 0 done, 1 failed, 2 wrong use (arguments, or the content of a file),
+3 done in part (with a report).`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          knownCommand,
@@ -137,9 +139,10 @@ func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)
 
 func statusOf(err error) int {
 	var usage usageError
+	var file *strictyaml.Error
 	var partial partialError
 	switch {
-	case errors.As(err, &usage), errors.Is(err, topology.ErrNotHere):
+	case errors.As(err, &usage), errors.As(err, &file), errors.Is(err, topology.ErrNotHere):
 		return exitUsage
 	case errors.As(err, &partial):
 		return exitPartial
@@ -147,8 +150,16 @@ func statusOf(err error) int {
 	return exitFailed
 }
 
-// printError writes an error in one line, or as {"error":{...}} where JSON was asked for.
+// printError writes an error in one line, or as {"error":{...}} where JSON was
+// asked for. The errors of a file have a line each.
 func printError(w io.Writer, format string, err error) {
+	var faults *strictyaml.Error
+	if format != "json" && errors.As(err, &faults) {
+		for line := range strings.Lines(faults.Error()) {
+			printf(w, "numavisor: %s\n", strings.TrimSuffix(line, "\n"))
+		}
+		return
+	}
 	text := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
 	if format != "json" {
 		printf(w, "numavisor: %s\n", text)

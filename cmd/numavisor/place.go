@@ -179,7 +179,7 @@ func specFrom(
 		}
 		parsed, err := libvirt.ParseDomain(xml)
 		if err != nil {
-			return asked, nil, fmt.Errorf("%s: %w", xmlFile, err)
+			return asked, nil, wrongFile(xmlFile, err)
 		}
 		asked = adopt.Spec(parsed.Guest())
 	case specFile != "":

@@ -29,6 +29,17 @@ const (
 	StuckMove        Quantity = "move-failed"       // moves of a guest that failed within the last hour
 )
 
+// Words returns all quantities.
+func (Quantity) Words() []string {
+	all := []Quantity{NodeCPU, NodeWait, NodeMemory, NodeHugePages, NodeTraffic, HostPressure, GuestWait, GuestRemote,
+		GuestDrift, KernelMoves, CompetingMover, SourceUnreadable, StuckMove}
+	words := make([]string, len(all))
+	for i, q := range all {
+		words[i] = string(q)
+	}
+	return words
+}
+
 // Amount shows a value of the quantity with its unit.
 func (q Quantity) Amount(v float64) string {
 	switch q {

@@ -2,12 +2,13 @@ package policy
 
 import (
 	"cmp"
-	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/alarm"
+	"github.com/numavisor/numavisor/internal/strictyaml"
 )
 
 // Alarms are the thresholds of the quantities that are watched, by quantity.
@@ -109,47 +110,27 @@ func (a Alarms) WithDefaults() Alarms {
 // most of a time: what is longer would never come.
 const mostTime = Duration(24 * time.Hour)
 
-func (a Alarms) validate() error {
+func (a Alarms) check(c *checker) {
 	whole := a.WithDefaults()
-	for q := range a { // all quantities that are there are known
-		if !slices.ContainsFunc(alarmDefaults, func(d watched) bool { return d.quantity == q }) {
-			return fmt.Errorf("policy: alarms.%s: there is no such quantity: allowed are %s", q, quantities())
+	for _, q := range slices.Sorted(maps.Keys(a)) {
+		if words := q.Words(); !slices.Contains(words, string(q)) {
+			c.fail(strictyaml.Join("alarms", string(q)), "no quantity", "%s", strings.Join(words, ", "))
 		}
 	}
 	for _, d := range alarmDefaults {
-		if err := whole[d.quantity].validate("alarms."+string(d.quantity), d.most); err != nil {
-			return err
-		}
+		whole[d.quantity].check(c, "alarms."+string(d.quantity), d.most)
 	}
-	return nil
 }
 
-func (t Threshold) validate(field string, most float64) error {
+func (t Threshold) check(c *checker, field string, most float64) {
 	if !(t.Warning > 0 && t.Warning <= most) {
-		return fmt.Errorf("policy: %s.warning %v: allowed are values above 0, to %v", field, t.Warning, most)
-	}
-	if t.Critical != 0 && !(t.Critical >= t.Warning && t.Critical <= most) {
-		return fmt.Errorf("policy: %s.critical %v: allowed are %v (its warning) to %v", field, t.Critical, t.Warning,
-			most)
+		c.fail(field+".warning", t.Warning, "values above 0, to %v", most)
+	} else if t.Critical != 0 && !(t.Critical >= t.Warning && t.Critical <= most) {
+		c.fail(field+".critical", t.Critical, "%v (its warning) to %v", t.Warning, most)
 	}
 	if !(t.Clear > 0 && t.Clear <= 1) {
-		return fmt.Errorf("policy: %s.clear %v: allowed are shares of the threshold above 0, to 1", field, t.Clear)
+		c.fail(field+".clear", t.Clear, "shares of the threshold above 0, to 1")
 	}
-	for _, d := range []struct {
-		name  string
-		value Duration
-	}{{"for", t.For}, {"quiet", t.Quiet}} {
-		if d.value < 0 || d.value > mostTime {
-			return fmt.Errorf("policy: %s.%s %v: allowed are 0s to %v", field, d.name, d.value, mostTime)
-		}
-	}
-	return nil
-}
-
-func quantities() string {
-	var names []string
-	for _, d := range alarmDefaults {
-		names = append(names, string(d.quantity))
-	}
-	return strings.Join(names, ", ")
+	c.time(field+".for", t.For, mostTime)
+	c.time(field+".quiet", t.Quiet, mostTime)
 }

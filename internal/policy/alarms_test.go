@@ -50,22 +50,22 @@ alarms:
 
 func TestParse_AlarmsNameTheFieldAndItsLimits(t *testing.T) {
 	for text, want := range map[string]string{
-		"{node-heat: {warning: 1}}": "alarms.node-heat: there is no such quantity: allowed are " +
-			"node-cpu, ",
-		"{node-cpu: {warning: 95}}":   "alarms.node-cpu.warning 95: allowed are values above 0, to 1",
-		"{node-cpu: {warning: -1}}":   "alarms.node-cpu.warning -1",
-		"{node-cpu: {warning: .nan}}": "NaN",
-		"{node-cpu: {warning: 0.995}}": "alarms.node-cpu.critical 0.99: allowed are 0.995 (its " +
+		"{node-heat: {warning: 1}}":   ":1:10: alarms.node-heat: no such field; allowed: node-cpu, ",
+		"{node-cpus: {warning: 1}}":   ":1:10: alarms.node-cpus: no such field; did you mean alarms.node-cpu?",
+		"{node-cpu: {warning: 95}}":   ":1:30: alarms.node-cpu.warning is 95; allowed: values above 0, to 1",
+		"{node-cpu: {warning: -1}}":   "alarms.node-cpu.warning is -1",
+		"{node-cpu: {warning: .nan}}": "alarms.node-cpu.warning is .nan; allowed: a number",
+		"{node-cpu: {warning: 0.995}}": ":1:20: alarms.node-cpu.critical is 0.99; allowed: 0.995 (its " +
 			"warning) to 1",
-		"{guest-wait: {critical: 0.05}}":            "alarms.guest-wait.critical 0.05: allowed are 0.1",
-		"{guest-wait: {clear: 1.1}}":                "alarms.guest-wait.clear 1.1",
-		"{guest-wait: {for: 25h}}":                  "alarms.guest-wait.for 25h0m0s: allowed are 0s to 24h0m0s",
-		"{guest-wait: {quiet: -1s}}":                "alarms.guest-wait.quiet -1s",
-		"{guest-wait: {for: 5}}":                    "90s",
-		"{guest-wait: {disabled: sometimes}}":       "disabled",
-		"{guest-wait: {warnings: 0.5}}":             "warnings",
-		"{kernel-moves: {warning: 600}}":            "alarms.kernel-moves.critical 500",
-		"{kernel-moves: {warning: 600, clear: .5}}": "alarms.kernel-moves.critical 500",
+		"{guest-wait: {critical: 0.05}}":            "alarms.guest-wait.critical is 0.05; allowed: 0.1",
+		"{guest-wait: {clear: 1.1}}":                "alarms.guest-wait.clear is 1.1",
+		"{guest-wait: {for: 25h}}":                  "alarms.guest-wait.for is 25h0m0s; allowed: 0s to 24h0m0s",
+		"{guest-wait: {quiet: -1s}}":                "alarms.guest-wait.quiet is -1s",
+		"{guest-wait: {for: 5}}":                    "alarms.guest-wait.for is 5: write it like \"90s\"",
+		"{guest-wait: {disabled: sometimes}}":       `alarms.guest-wait.disabled is "sometimes"; allowed: true or false`,
+		"{guest-wait: {warnings: 0.5}}":             "warnings: no such field; did you mean alarms.guest-wait.warning?",
+		"{kernel-moves: {warning: 600}}":            "alarms.kernel-moves.critical is 500",
+		"{kernel-moves: {warning: 600, clear: .5}}": "alarms.kernel-moves.critical is 500",
 	} {
 		if _, err := Parse(strings.NewReader("alarms: " + text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: want an error with %q, got %v", text, want, err)
@@ -77,14 +77,16 @@ func TestParse_AlarmsNameTheFieldAndItsLimits(t *testing.T) {
 }
 
 func TestAlarmDefaults_EveryQuantity(t *testing.T) {
-	if err := AlarmDefaults().validate(); err != nil {
+	if err := (Policy{Alarms: AlarmDefaults()}).Validate(); err != nil {
 		t.Error(err)
 	}
-	for _, q := range []alarm.Quantity{alarm.NodeCPU, alarm.NodeWait, alarm.NodeMemory, alarm.NodeHugePages,
-		alarm.NodeTraffic, alarm.HostPressure, alarm.GuestWait, alarm.GuestRemote, alarm.GuestDrift,
-		alarm.KernelMoves, alarm.CompetingMover, alarm.SourceUnreadable, alarm.StuckMove} {
-		if AlarmDefaults()[q].Warning == 0 {
+	words := alarm.Quantity("").Words()
+	for _, q := range words {
+		if AlarmDefaults()[alarm.Quantity(q)].Warning == 0 {
 			t.Errorf("%s has no default", q)
 		}
+	}
+	if len(words) != len(alarmDefaults) {
+		t.Errorf("%d quantities, %d defaults", len(words), len(alarmDefaults))
 	}
 }

@@ -2,10 +2,13 @@ package policy
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/strictyaml"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -19,11 +22,8 @@ const (
 	ModeAuto   Mode = "auto"   // moves are made
 )
 
-// UnmarshalJSON reads a mode; false is off, as YAML has it.
-func (m *Mode) UnmarshalJSON(data []byte) (err error) {
-	*m, err = word(data, ModeOff, ModeAdvise, ModeAuto)
-	return err
-}
+// Words returns the modes.
+func (Mode) Words() []string { return []string{string(ModeOff), string(ModeAdvise), string(ModeAuto)} }
 
 // Balance is what the operator wants of balancing on one host. Fields left at
 // zero have the documented default.
@@ -154,20 +154,14 @@ func (b Balance) CopyRate(measured topology.Bytes) (rate topology.Bytes, from st
 // every move, the rest, is bounded by mostTime: doubled 16 times that still is a time.
 const mostMemory = Duration(100 * 365 * 24 * time.Hour)
 
-func (b Balance) validate() error {
-	modes := map[string]Mode{"balance.mode": b.Mode}
-	for name, m := range b.Guests {
-		modes["balance.guests."+name] = m
-		if m == "" {
-			return fmt.Errorf("policy: balance.guests.%s is empty: allowed are off, advise, auto", name)
+func (b Balance) check(c *checker) {
+	oneOf(c, "balance.mode", b.Mode)
+	for _, name := range slices.Sorted(maps.Keys(b.Guests)) {
+		field, mode := strictyaml.Join("balance.guests", name), b.Guests[name]
+		if mode == "" {
+			c.fail(field, "empty", "%s", strings.Join(mode.Words(), ", "))
 		}
-	}
-	for field, m := range modes {
-		switch m {
-		case "", ModeOff, ModeAdvise, ModeAuto:
-		default:
-			return fmt.Errorf("policy: %s %q: allowed are off, advise, auto", field, m)
-		}
+		oneOf(c, field, mode)
 	}
 	for _, f := range []struct {
 		name        string
@@ -178,24 +172,12 @@ func (b Balance) validate() error {
 		{"guests_per_round", float64(b.GuestsPerRound), 1e6},
 		{"max_guest_wait", b.MaxGuestWait, 1}, {"max_bandwidth", b.MaxBandwidth, 1},
 	} {
-		if !(f.value >= 0 && f.value <= f.most) {
-			return fmt.Errorf("policy: balance.%s %v: allowed are 0 to %v", f.name, f.value, f.most)
-		}
+		c.number("balance."+f.name, f.value, 0, f.most)
 	}
-	for _, f := range []struct {
-		name        string
-		value, most Duration
-	}{
-		{"degraded_for", b.DegradedFor, mostTime},
-		{"horizon", b.Horizon, mostMemory},
-		{"cooldown", b.Cooldown, mostTime},
-		{"no_return", b.NoReturn, mostMemory},
-	} {
-		if f.value < 0 || f.value > f.most {
-			return fmt.Errorf("policy: balance.%s %v: allowed are 0s to %v", f.name, f.value, f.most)
-		}
-	}
-	return nil
+	c.time("balance.degraded_for", b.DegradedFor, mostTime)
+	c.time("balance.horizon", b.Horizon, mostMemory)
+	c.time("balance.cooldown", b.Cooldown, mostTime)
+	c.time("balance.no_return", b.NoReturn, mostMemory)
 }
 
 // Duration is a time.Duration that is written as people write it: "90s", "1h30m".
@@ -204,18 +186,14 @@ type Duration time.Duration
 // String gives the duration as Go writes it.
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// MarshalJSON writes "90s".
-func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
+// MarshalText writes "1m30s".
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalJSON reads "90s".
-func (d *Duration) UnmarshalJSON(data []byte) error {
-	var text string
-	if err := json.Unmarshal(data, &text); err != nil {
-		return fmt.Errorf("duration %s: write it like \"90s\" or \"5m\"", data)
-	}
-	v, err := time.ParseDuration(text)
+// UnmarshalText reads "90s".
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
 	if err != nil {
-		return fmt.Errorf("duration %q: write it like \"90s\" or \"5m\"", text)
+		return errors.New("write it like \"90s\" or \"5m\"")
 	}
 	*d = Duration(v)
 	return nil

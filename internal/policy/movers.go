@@ -1,9 +1,6 @@
 package policy
 
-import (
-	"cmp"
-	"fmt"
-)
+import "cmp"
 
 // Movers says what to do about others who move pages on the host or change
 // bindings of guests, so that each guest has one owner. Nothing of it is done
@@ -38,10 +35,10 @@ const (
 	AnswerWithin  Answer = "within"  // let it act within nodes only
 )
 
-// UnmarshalJSON reads an answer; false is off, as YAML has it.
-func (a *Answer) UnmarshalJSON(data []byte) (err error) {
-	*a, err = word(data, AnswerLeave, AnswerOff, AnswerExclude, AnswerRepair, AnswerWithin)
-	return err
+// Words returns the answers. Each field takes some of them.
+func (Answer) Words() []string {
+	return []string{string(AnswerLeave), string(AnswerOff), string(AnswerExclude), string(AnswerRepair),
+		string(AnswerWithin)}
 }
 
 func (m Movers) withDefaults() Movers {
@@ -52,25 +49,9 @@ func (m Movers) withDefaults() Movers {
 	return m
 }
 
-func (m Movers) validate() error {
-	for _, f := range []struct {
-		name    string
-		value   Answer
-		allowed []Answer
-	}{
-		{"kernel_balancing", m.KernelBalancing, []Answer{AnswerLeave, AnswerOff}},
-		{"numad", m.Numad, []Answer{AnswerLeave, AnswerExclude}},
-		{"ksm", m.KSM, []Answer{AnswerLeave, AnswerWithin}},
-		{"changes", m.Changes, []Answer{AnswerLeave, AnswerRepair}},
-	} {
-		ok := f.value == ""
-		for _, a := range f.allowed {
-			ok = ok || f.value == a
-		}
-		if !ok {
-			return fmt.Errorf("policy: movers.%s %q: allowed are %q and %q", f.name, f.value, f.allowed[0],
-				f.allowed[1])
-		}
-	}
-	return nil
+func (m Movers) check(c *checker) {
+	oneOf(c, "movers.kernel_balancing", m.KernelBalancing, AnswerLeave, AnswerOff)
+	oneOf(c, "movers.numad", m.Numad, AnswerLeave, AnswerExclude)
+	oneOf(c, "movers.ksm", m.KSM, AnswerLeave, AnswerWithin)
+	oneOf(c, "movers.changes", m.Changes, AnswerLeave, AnswerRepair)
 }

@@ -3,9 +3,8 @@
 package policy
 
 import (
-	"cmp"
+	"errors"
 	"fmt"
-	"math"
 
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -54,6 +53,9 @@ const (
 	CountThreads Capacity = "threads"
 )
 
+// Words returns the ways to count.
+func (Capacity) Words() []string { return []string{string(CountCores), string(CountThreads)} }
+
 // Preference says which of two equally good nodes a guest gets.
 type Preference string
 
@@ -62,6 +64,9 @@ const (
 	PreferSpread Preference = "spread" // the least loaded: best for the guests
 	PreferPack   Preference = "pack"   // the fullest: keeps whole nodes free for wide guests
 )
+
+// Words returns the preferences.
+func (Preference) Words() []string { return []string{string(PreferSpread), string(PreferPack)} }
 
 // Weights multiply the terms of a placement's cost (package decide/cost).
 // All terms are means over the guest and of the order of 1, so weights can
@@ -145,30 +150,31 @@ func (p Policy) MayGrow(size topology.Bytes) bool {
 	return size > 0 && size <= upTo
 }
 
-// Validate names the first field whose value is not allowed.
+// Validate checks each value. The error joins one *strictyaml.FieldError for
+// each field whose value is not allowed.
 func (p Policy) Validate() error {
-	if math.IsNaN(p.Overcommit) || p.Overcommit != 0 && (p.Overcommit < 1 || p.Overcommit > maxOvercommit) {
-		return fmt.Errorf("policy: overcommit %v: allowed are 1 to %v vCPUs per CPU", p.Overcommit, maxOvercommit)
+	var c checker
+	if p.Overcommit != 0 {
+		c.number("overcommit", p.Overcommit, 1, maxOvercommit)
 	}
-	switch p.Count {
-	case "", CountCores, CountThreads:
-	default:
-		return fmt.Errorf("policy: count %q: allowed are %q and %q", p.Count, CountCores, CountThreads)
-	}
-	switch p.Prefer {
-	case "", PreferSpread, PreferPack:
-	default:
-		return fmt.Errorf("policy: prefer %q: allowed are %q and %q", p.Prefer, PreferSpread, PreferPack)
-	}
+	oneOf(&c, "count", p.Count)
+	oneOf(&c, "prefer", p.Prefer)
 	if p.SearchSteps < 0 {
-		return fmt.Errorf("policy: search_steps %d: must not be negative", p.SearchSteps)
+		c.fail("search_steps", p.SearchSteps, "0 (the default) or more")
 	}
-	return cmp.Or(p.Balance.validate(), p.Movers.validate(), p.Alarms.validate(), p.Weights.validate())
+	p.Balance.check(&c)
+	p.Movers.check(&c)
+	p.Alarms.check(&c)
+	p.Weights.check(&c)
+	if len(c.errs) > 0 {
+		return fmt.Errorf("policy: %w", errors.Join(c.errs...))
+	}
+	return nil
 }
 
-func (w *Weights) validate() error {
+func (w *Weights) check(c *checker) {
 	if w == nil {
-		return nil
+		return
 	}
 	for _, f := range []struct {
 		name  string
@@ -177,9 +183,6 @@ func (w *Weights) validate() error {
 		{"latency", w.Latency}, {"bandwidth", w.Bandwidth}, {"load", w.Load}, {"stranding", w.Stranding},
 		{"wide_room", w.WideRoom}, {"devices", w.Devices}, {"cache", w.Cache}, {"growth", w.Growth},
 	} {
-		if !(f.value >= 0 && f.value <= maxWeight) {
-			return fmt.Errorf("policy: weights.%s %v: allowed are 0 to %v", f.name, f.value, maxWeight)
-		}
+		c.number("weights."+f.name, f.value, 0, maxWeight)
 	}
-	return nil
 }

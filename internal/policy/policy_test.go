@@ -64,7 +64,7 @@ func TestPolicy_KeepFreeOn(t *testing.T) {
 func TestPolicy_ValidateNamesTheField(t *testing.T) {
 	for want, p := range map[string]Policy{
 		"overcommit":        {Overcommit: 0.9},
-		"overcommit NaN":    {Overcommit: math.NaN()},
+		"overcommit is NaN": {Overcommit: math.NaN()},
 		"count":             {Count: "sockets"},
 		"prefer":            {Prefer: "random"},
 		"search_steps":      {SearchSteps: -1},

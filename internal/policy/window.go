@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -109,16 +108,12 @@ func clockText(d time.Duration) string {
 	return fmt.Sprintf("%02d:%02d", int(d.Hours()), int(d.Minutes())%60)
 }
 
-// MarshalJSON writes the window as String does.
-func (w Window) MarshalJSON() ([]byte, error) { return json.Marshal(w.String()) }
+// MarshalText writes the window as String does.
+func (w Window) MarshalText() ([]byte, error) { return []byte(w.String()), nil }
 
-// UnmarshalJSON reads what ParseWindow reads.
-func (w *Window) UnmarshalJSON(data []byte) error {
-	var text string
-	if err := json.Unmarshal(data, &text); err != nil {
-		return fmt.Errorf("window %s: write it like \"02:00-05:00\"", data)
-	}
-	parsed, err := ParseWindow(text)
+// UnmarshalText reads what ParseWindow reads.
+func (w *Window) UnmarshalText(text []byte) error {
+	parsed, err := ParseWindow(string(text))
 	*w = parsed
 	return err
 }

@@ -272,8 +272,8 @@ func TestDecode_Check(t *testing.T) {
 		{"a name in quotes", "owners:\n  a.b: drip", wrong(`owners."a.b"`), `garden:2:8: owners."a.b" is 5; allowed: less`},
 		{"a field without a value", "owners:\n  eve:", wrong("owners.eve"), "garden:2:3: owners.eve is 5; allowed: less"},
 		{"a field that is not there", "open: true\nbeds: [{rows: 1}]", wrong("share", "beds[1].rows", "beds[0].soil"),
-			"garden: share is 5; allowed: less\ngarden: beds[1].rows is 5; allowed: less\n" +
-				"garden: beds[0].soil is 5; allowed: less"},
+			"garden:2:7: beds[1].rows is 5; allowed: less\ngarden:2:8: beds[0].soil is 5; allowed: less\n" +
+				"garden: share is 5; allowed: less"},
 		{"in an empty file", "", wrong("share"), "garden: share is 5; allowed: less"},
 		{"in the order of the file", "soil: {acid: 5}\nsaol: 1\nopen: 5", wrong("soil.acid"),
 			"garden:1:14: soil.acid is 5; allowed: less\ngarden:2:1: saol: no such field; did you mean soil?\n" +

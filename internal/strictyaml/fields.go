@@ -35,7 +35,7 @@ func (p *path) text() string {
 	case p.index >= 0:
 		return p.up.text() + "[" + strconv.Itoa(p.index) + "]"
 	}
-	return join(p.up.text(), text.Shorten(plainOrQuoted(p.name), maxShown))
+	return Join(p.up.text(), text.Shorten(p.name, maxShown))
 }
 
 // parent is the path of the group of fields that p is in.
@@ -49,21 +49,19 @@ func (p *path) parent() string {
 	return p.up.text()
 }
 
-func join(path, name string) string {
-	if path == "" {
-		return name
-	}
-	return path + "." + name
-}
-
-func plainOrQuoted(name string) string {
+// Join returns the path of a field in the group at a path. A name with other
+// than letters, digits, "-" and "_" is quoted.
+func Join(path, name string) string {
 	odd := func(r rune) bool {
 		return r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	}
 	if name == "" || strings.ContainsFunc(name, odd) {
-		return strconv.Quote(name)
+		name = strconv.Quote(name)
 	}
-	return name
+	if path == "" {
+		return name
+	}
+	return path + "." + name
 }
 
 // unknown reports a field that does not exist, with what was probably meant:
@@ -75,7 +73,7 @@ func (d *decoder) unknown(at *path, key *yaml.Node, names []string) {
 	}
 	hint := "allowed: " + strings.Join(names, ", ")
 	if name := text.Nearest(at.name, names); name != "" {
-		hint = "did you mean " + join(at.up.text(), name) + "?"
+		hint = "did you mean " + Join(at.up.text(), name) + "?"
 	}
 	for _, whole := range allFields("", d.whole) {
 		name := whole[strings.LastIndexByte(whole, '.')+1:]
@@ -105,8 +103,8 @@ func allFields(path string, t reflect.Type) []string {
 	}
 	var all []string
 	for i, name := range fieldNames(t) {
-		all = append(all, join(path, name))
-		all = append(all, allFields(join(path, name), t.Field(i).Type)...)
+		all = append(all, Join(path, name))
+		all = append(all, allFields(Join(path, name), t.Field(i).Type)...)
 	}
 	return all
 }

@@ -8,8 +8,9 @@ import (
 )
 
 // Locate gives the field errors that err joins their lines and columns. A field
-// that the document does not have, and an error that names no field, get none.
-// Nil stays nil.
+// that the document does not have gets those of the group that it is missing
+// in; a missing field of the document itself, and an error that names no field,
+// get none. Nil stays nil.
 func (d *Document) Locate(err error) error {
 	var wrong faults
 	d.locate(err, &wrong, nil)
@@ -23,8 +24,8 @@ func (d *Document) locate(err error, wrong *faults, skip map[string]bool) {
 	complete := len(wrong.list) == 0
 	fields, others := fieldErrors(err)
 	for _, f := range fields {
-		line, column := d.position(f.Field)
-		if complete || line > 0 && !skip[parentOf(f.Field)] {
+		line, column, there := d.position(f.Field)
+		if complete || there && !skip[parentOf(f.Field)] {
 			wrong.add(line, column, "%v", f)
 		}
 	}
@@ -41,28 +42,36 @@ func parentOf(field string) string {
 }
 
 // position returns where the value of a field begins, its name where it has no
-// value; 0, 0: the document has no such field.
-func (d *Document) position(field string) (line, column int) {
-	n, at, key := d.root, "", d.root
-	for n != nil && at != field {
-		key, n, at = step(n, at, field)
+// value, and whether the document has the field; else that of the nearest group
+// around it, and 0, 0 for the document itself.
+func (d *Document) position(field string) (line, column int, there bool) {
+	for n, at := d.root, ""; ; {
+		key, value, below := step(n, at, field)
+		switch {
+		case value == nil:
+			return line, column, false
+		case isNull(value) && key != nil:
+			line, column = key.Line, key.Column
+		default:
+			line, column = value.Line, value.Column
+		}
+		if below == field {
+			return line, column, true
+		}
+		n, at = value, below
 	}
-	switch {
-	case n == nil:
-		return 0, 0
-	case isNull(n) && key != nil:
-		n = key
-	}
-	return n.Line, n.Column
 }
 
 // step goes from the node at a path to the one below it on the way to field;
 // nil: there is none.
 func step(n *yaml.Node, at, field string) (key, value *yaml.Node, below string) {
+	if n == nil {
+		return nil, nil, ""
+	}
 	switch n.Kind {
 	case yaml.MappingNode:
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			below = join(at, plainOrQuoted(n.Content[i].Value))
+			below = Join(at, n.Content[i].Value)
 			if rest, ok := strings.CutPrefix(field, below); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
 				return n.Content[i], n.Content[i+1], below
 			}

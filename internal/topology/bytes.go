@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // Bytes is an amount of memory. It is written to JSON as a plain number of bytes.
@@ -88,7 +89,7 @@ func ParseSize(s string) (Bytes, error) {
 		return size, err
 	}
 	number := strings.TrimSpace(s)
-	if strings.IndexFunc(number, unicode.IsLetter) >= 0 {
+	if last, _ := utf8.DecodeLastRuneInString(number); unicode.IsLetter(last) { // of 1e3 it is a digit
 		return size, nil
 	}
 	unit := "MiB"

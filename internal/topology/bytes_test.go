@@ -36,7 +36,8 @@ func TestParseSize_NeedsAUnit(t *testing.T) {
 	}
 	for text, says := range map[string]string{
 		"4096": "give a unit, such as 4096MiB", " 16 ": "such as 16MiB", "1.5": "such as 1.5MiB",
-		"68719476736": "such as 68719476736B", "lots": "unknown unit", "1X": "not an amount",
+		"68719476736": "such as 68719476736B", "1e3": "such as 1e3MiB", "lots": "unknown unit",
+		"1X": "not an amount",
 	} {
 		if got, err := ParseSize(text); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("ParseSize(%q) = %d, %v; want an error with %q", text, got, err, says)
