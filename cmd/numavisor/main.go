@@ -85,9 +85,10 @@ Exit status: 0 done, 1 failed, 2 wrong use (arguments, or the content of a file)
 		bindCommand(), runCommand(), applyCommand(), undoCommand(), historyCommand(),
 		daemonCommand(), alarmsCommand(), topCommand(dialDaemon), pauseCommand(), resumeCommand(),
 		doctorCommand(), labCommand(), versionCommand(),
-		completionCommand(),
+		completionCommand(), manCommand(),
 	)
 	root.InitDefaultHelpCmd()
+	addCompletions(root)
 	explainArgs(root)
 	return root
 }

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+)
+
+// manSections follow the options of each manual page.
+const manSections = `.SH EXIT STATUS
+.TP
+\fB0\fP
+done
+.TP
+\fB1\fP
+failed; nothing, or nothing that the message does not name, was changed
+.TP
+\fB2\fP
+wrong use
+.TP
+\fB3\fP
+done in part; a report says what could not be done and why
+
+.SH FILES
+.TP
+\fI/etc/numavisor/policy.yaml\fP
+policy of the operator, for the daemon and all commands
+.TP
+\fI/var/lib/numavisor\fP
+journal and alarms
+.TP
+\fI/run/numavisor\fP
+reservations in flight, and the daemon's socket
+
+`
+
+// manCommand writes the manual pages, for packages: one for each command.
+func manCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "man FOLDER",
+		Short:   "Write the manual pages",
+		Long:    "Writes a manual page for each command into a folder, dated by this program's commit.",
+		Example: "  numavisor man /usr/local/share/man/man1",
+		Hidden:  true,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			program := thisBuild()
+			date, err := time.Parse(time.RFC3339, cmp.Or(program.Date, "1970-01-01T00:00:00Z"))
+			if err != nil {
+				return fmt.Errorf("date of this program: %w", err)
+			}
+			header := doc.GenManHeader{Section: "1", Source: "Numavisor " + program.Version, Manual: "Numavisor",
+				Date: &date}
+			c.Root().DisableAutoGenTag = true
+			for _, of := range allCommands(c.Root()) {
+				if !of.IsAvailableCommand() && of.HasParent() {
+					continue
+				}
+				if err := writePage(of, header, args[0]); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func writePage(c *cobra.Command, header doc.GenManHeader, folder string) error {
+	name := strings.ReplaceAll(c.CommandPath(), " ", "-")
+	header.Title = strings.ToUpper(name)
+	c.DisableAutoGenTag = true
+	var page bytes.Buffer
+	if err := doc.GenMan(c, &header, &page); err != nil {
+		return fmt.Errorf("manual page of %s: %w", c.CommandPath(), err)
+	}
+	text, last, ok := strings.Cut(page.String(), ".SH SEE ALSO")
+	if ok {
+		last = ".SH SEE ALSO" + last
+	}
+	return os.WriteFile(filepath.Join(folder, name+".1"), []byte(text+manSections+last), 0o644)
+}
