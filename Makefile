@@ -110,6 +110,8 @@ lint: packages $(LINTBIN)
 	@echo "== shellcheck"
 	shellcheck .ci/run testdata/quick testdata/fuzz-all testdata/daemon-cost
 	shellcheck -s dash -e SC2164 lab/*.sh
+	@echo "== wording"
+	$(GO) run ./tools/words
 	@echo "== golangci-lint"
 	$(LINTBIN) run
 

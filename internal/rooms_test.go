@@ -83,6 +83,7 @@ var rooms = map[string][]string{
 	"cmd/numavisor": {"ALL"},
 
 	"tools/mutate": {}, // for developers: which changes to the code the tests notice
+	"tools/words":  {},
 }
 
 var words = []string{"internal/topology", "internal/text", "internal/strictyaml", "internal/guest",
