@@ -50,8 +50,9 @@ const (
 // alarmDefaults: a minute tells load from a burst; what balancing sees to has
 // the thresholds of Balance and leaves it the time to act first.
 var alarmDefaults = []watched{
-	// Balancing fills nodes to 0.9 itself (MaxNodeCPU): more than that has no room for a burst.
-	{alarm.NodeCPU, share, Threshold{Warning: 0.95, Critical: 0.99, Clear: 0.95, For: minutes(1), Quiet: minutes(1)}},
+	// Balancing fills nodes to 0.9 itself (MaxNodeCPU): more than that has no room for a burst. A VM may use all
+	// of its CPUs, so use alone is never critical: waiting is (NodeWait, GuestWait).
+	{alarm.NodeCPU, share, Threshold{Warning: 0.95, Clear: 0.95, For: minutes(1), Quiet: minutes(1)}},
 	// A tenth of a thread waiting for each CPU is the threshold of a degraded guest (Balance.Wait).
 	{alarm.NodeWait, many, Threshold{Warning: 0.1, Critical: 0.5, Clear: 0.7, For: minutes(1), Quiet: minutes(1)}},
 	// The host keeps 2 % of a node for itself (KeepFree); below that, memory goes to other nodes.

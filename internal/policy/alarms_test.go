@@ -22,11 +22,10 @@ alarms:
 	}
 	a := p.Alarms.WithDefaults()
 	want := Threshold{
-		Warning:  0.8,
-		Critical: 0.99,
-		Clear:    0.95,
-		For:      Duration(90 * time.Second),
-		Quiet:    Duration(time.Minute),
+		Warning: 0.8,
+		Clear:   0.95,
+		For:     Duration(90 * time.Second),
+		Quiet:   Duration(time.Minute),
 	}
 	if got := a[alarm.NodeCPU]; got != want {
 		t.Errorf("node-cpu is %+v, want %+v", got, want)
@@ -55,7 +54,7 @@ func TestParse_AlarmsNameTheFieldAndItsLimits(t *testing.T) {
 		"{node-cpu: {warning: 95}}":   ":1:30: alarms.node-cpu.warning is 95; allowed: values above 0, to 1",
 		"{node-cpu: {warning: -1}}":   "alarms.node-cpu.warning is -1",
 		"{node-cpu: {warning: .nan}}": "alarms.node-cpu.warning is .nan; allowed: a number",
-		"{node-cpu: {warning: 0.995}}": ":1:20: alarms.node-cpu.critical is 0.99; allowed: 0.995 (its " +
+		"{node-memory: {warning: 0.99}}": "alarms.node-memory.critical is 0.98; allowed: 0.99 (its " +
 			"warning) to 1",
 		"{guest-wait: {critical: 0.05}}":            "alarms.guest-wait.critical is 0.05; allowed: 0.1",
 		"{guest-wait: {clear: 1.1}}":                "alarms.guest-wait.clear is 1.1",
@@ -88,5 +87,17 @@ func TestAlarmDefaults_EveryQuantity(t *testing.T) {
 	}
 	if len(words) != len(alarmDefaults) {
 		t.Errorf("%d quantities, %d defaults", len(words), len(alarmDefaults))
+	}
+}
+
+// A VM may use all CPUs of its node without waiting for any: that must wake nobody up.
+func TestAlarmDefaults_CPUUseAloneIsNeverCritical(t *testing.T) {
+	if c := AlarmDefaults()[alarm.NodeCPU].Critical; c != 0 {
+		t.Errorf("node-cpu is critical from %v on", c)
+	}
+	for _, q := range []alarm.Quantity{alarm.NodeWait, alarm.GuestWait} {
+		if AlarmDefaults()[q].Critical == 0 {
+			t.Errorf("%s is never critical, though VMs wait", q)
+		}
 	}
 }

@@ -99,6 +99,7 @@ func (s *scene) wantNone(changes []alarm.Alarm) {
 
 func TestAnAlarmFromRaisedToCleared(t *testing.T) {
 	s := newScene(t)
+	s.rules = policy.Alarms{alarm.NodeCPU: {Critical: 0.99}} // by default this quantity has none
 	s.wantNone(s.pass(time.Minute))
 	s.node().CPU = 3.9
 	s.wantNone(s.pass(60 * time.Second)) // the first value beyond begins the minute
