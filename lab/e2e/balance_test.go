@@ -15,7 +15,7 @@ func TestLabBalanceShowsWhatPays(t *testing.T) {
 		t,
 		foreign{
 			name:      "f",
-			memoryMiB: 128,
+			memoryMiB: 64,
 			vcpus:     1,
 			numatune:  "<memory mode='strict' nodeset='3'/>",
 			cputune:   "<vcpupin vcpu='0' cpuset='0-1'/>",

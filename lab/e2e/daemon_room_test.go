@@ -64,26 +64,47 @@ func (l *labHost) killed(t *testing.T) int {
 	return n
 }
 
-// fill leaves only so much of a node free, by a file in memory that is bound to it.
+// poolOf is the file of a node's pool of huge pages.
+const poolOf = "/sys/devices/system/node/node%d/hugepages/hugepages-2048kB/nr_hugepages"
+
+// fill leaves only so much of a node free, by huge pages that no VM uses: the
+// kernel can neither reclaim nor move them.
 func (l *labHost) fill(t *testing.T, node topology.NodeID, leftMiB int) {
 	t.Helper()
-	l.sh(t, fmt.Sprintf(`mkdir -p /run/full && mount -t tmpfs -o size=2G,mpol=bind:%d none /run/full
-free=$(sed -n 's/.*MemFree: *\([0-9]*\) kB/\1/p' /sys/devices/system/node/node%[1]d/meminfo)
-dd if=/dev/zero of=/run/full/file bs=1M count=$((free / 1024 - %d)) status=none`, node, leftMiB))
-	t.Cleanup(func() { l.sh(t, "umount /run/full") })
+	l.sh(t, fmt.Sprintf(`pool=`+poolOf+`
+for try in 1 2 3; do
+  free=$(sed -n 's/.*MemFree: *\([0-9]*\) kB/\1/p' /sys/devices/system/node/node%[1]d/meminfo)
+  more=$(((free / 1024 - %d) / 2)); [ $more -le 0 ] || echo $(($(cat $pool) + more)) > $pool
+done`, node, leftMiB))
+}
+
+// empty gives back what fill has taken.
+func (l *labHost) empty(t *testing.T, node topology.NodeID) {
+	t.Helper()
+	l.sh(t, fmt.Sprintf("echo 0 > "+poolOf, node))
 }
 
 // ends waits until all VMs are each on one node, and returns which.
 func (l *labHost) ends(t *testing.T, within time.Duration, names ...string) map[string]topology.NodeID {
 	t.Helper()
-	for end := time.Now().Add(within); ; time.Sleep(3 * time.Second) {
-		homes, away := l.homes(t, names...), 0
+	return l.awaitHomes(t, within, func(homes map[string]topology.NodeID) bool {
 		for _, node := range homes {
 			if node < 0 {
-				away++
+				return false
 			}
 		}
-		if away == 0 {
+		return true
+	}, names...)
+}
+
+// awaitHomes waits until VMs are where they are wanted, and returns where.
+func (l *labHost) awaitHomes(t *testing.T, within time.Duration, wanted func(map[string]topology.NodeID) bool,
+	names ...string,
+) map[string]topology.NodeID {
+	t.Helper()
+	for end := time.Now().Add(within); ; time.Sleep(3 * time.Second) {
+		homes := l.homes(t, names...)
+		if wanted(homes) {
 			return homes
 		}
 		if time.Now().After(end) {
@@ -117,7 +138,7 @@ func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
 	rotate.Test(t, 1)
 	l := boot(t, "square4")
 	const policy = "housekeeping: 0-1" // it cannot be brought back to where its memory lies
-	l.startWorker(t, worker{name: "h0", memoryMiB: 384, vcpus: 1, memory: 0, cpus: "6-7"})
+	l.startWorker(t, worker{name: "h0", memoryMiB: 160, vcpus: 1, memory: 0, cpus: "6-7"})
 	l.sh(t, "echo '"+policy+"' > /run/plan.yaml")
 	best := func() topology.NodeID {
 		var r plan.Plan
@@ -132,7 +153,7 @@ func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
 		return to
 	}
 	full := best()
-	l.fill(t, full, 160)
+	l.fill(t, full, 96)
 	if next := best(); next == full {
 		t.Errorf("still to go to node %d, which is full", next)
 	}
@@ -157,7 +178,7 @@ func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
 			t.Errorf("copied for %v of %v", e.Copied, e.Took)
 		}
 	}
-	if rate := l.status(t).MoverBytesPerSecond; copied > 300*topology.MiB && rate == 0 {
+	if rate := l.status(t).MoverBytesPerSecond; copied > 128*topology.MiB && rate == 0 {
 		t.Errorf("%v were copied, and the daemon has not learned how fast", copied)
 	} else {
 		t.Logf("learned: %v a second", rate)
@@ -175,8 +196,9 @@ func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
 	l.goesOn(t, "h0")
 }
 
-// No node has room for one more VM, neither for its vCPUs nor for its memory,
-// and two run where the other's memory lies: they are exchanged.
+// No node has room for one more VM: nodes 0 and 3 neither for its vCPUs nor for
+// its memory, nodes 1 and 2 not for its vCPUs. Two VMs run where the other's
+// memory lies: they are exchanged.
 func TestLabDaemonSwapsTwo(t *testing.T) {
 	rotate.Test(t, 0)
 	l := boot(t, "square4")
@@ -186,7 +208,7 @@ func TestLabDaemonSwapsTwo(t *testing.T) {
 			t,
 			foreign{
 				name:      fmt.Sprintf("iown%d", i),
-				memoryMiB: 512,
+				memoryMiB: 48,
 				vcpus:     2,
 				numatune:  fmt.Sprintf("<memory mode='strict' nodeset='%d'/>", i+1),
 				cputune: fmt.Sprintf(
@@ -198,8 +220,11 @@ func TestLabDaemonSwapsTwo(t *testing.T) {
 		t.Cleanup(func() { l.sh(t, "virsh -q destroy "+name) })
 		l.sh(t, "virsh -q resume "+name)
 	}
-	l.startWorkers(t, worker{name: "i0", memoryMiB: 512, vcpus: 2, memory: 0, cpus: "6-7", quota: 20},
-		worker{name: "i1", memoryMiB: 512, vcpus: 2, memory: 3, cpus: "0-1", quota: 20})
+	const size, left = 192, 160 // MiB
+	l.startWorkers(t, worker{name: "i0", memoryMiB: size, vcpus: 2, memory: 0, cpus: "6-7", quota: 20},
+		worker{name: "i1", memoryMiB: size, vcpus: 2, memory: 3, cpus: "0-1", quota: 20})
+	l.fill(t, 0, left)
+	l.fill(t, 3, left)
 	before, low := l.killed(t), l.ebb(t)
 	l.work(t, 600, "i0", "i1")
 	l.daemon(t, policy, "i0", "i1")

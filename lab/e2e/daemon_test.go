@@ -211,7 +211,8 @@ func (l *labHost) homes(t *testing.T, names ...string) map[string]topology.NodeI
 }
 
 // All memory is on one node after a mass start, and the vCPUs are wherever the
-// scheduler has room: each VM gets a node of its own.
+// scheduler has room: each VM ends on one node, and no node gets more vCPUs than
+// it has CPUs.
 func TestLabDaemonAfterAMassStart(t *testing.T) {
 	l := boot(t, "square4")
 	names := []string{"b0", "b1", "b2"}
@@ -223,26 +224,25 @@ func TestLabDaemonAfterAMassStart(t *testing.T) {
 	l.work(t, 600, names...)
 	l.daemon(t, "", names...)
 	l.settled(t, 1, 4*time.Minute)
-	deadline := time.Now().Add(2 * time.Minute)
-	for {
-		homes := l.homes(t, names...)
-		used := map[topology.NodeID]int{}
-		for _, n := range homes {
-			used[n]++
-		}
-		if used[-1] == 0 && used[0] <= 2 && used[1] <= 2 && used[2] <= 2 && used[3] <= 2 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("homes %v\n%s", homes, l.must(t, "history", "--records", "/run/records").stdout)
-		}
-		time.Sleep(5 * time.Second)
-	}
+	l.atMostTwoOnANode(t, names)
 	for _, e := range l.told(t, journal.MoveBegan) {
 		if e.Why == "" || e.Move == nil {
 			t.Errorf("a move without a reason: %+v", e)
 		}
 	}
+}
+
+// atMostTwoOnANode waits until each VM is on one node, and no node, of two CPUs
+// each, has more than two.
+func (l *labHost) atMostTwoOnANode(t *testing.T, names []string) {
+	t.Helper()
+	l.awaitHomes(t, 2*time.Minute, func(homes map[string]topology.NodeID) bool {
+		on := map[topology.NodeID]int{}
+		for _, n := range homes {
+			on[n]++
+		}
+		return on[-1] == 0 && max(on[0], on[1], on[2], on[3]) <= 2
+	}, names...)
 }
 
 // One node's CPUs are overloaded, all others idle: VMs leave, memory and all.
@@ -258,22 +258,7 @@ func TestLabDaemonRelievesAnOverloadedNode(t *testing.T) {
 	l.work(t, 600, names...)
 	l.daemon(t, "", names...)
 	l.settled(t, 1, 4*time.Minute)
-	deadline := time.Now().Add(2 * time.Minute)
-	for {
-		homes := l.homes(t, names...)
-		on := map[topology.NodeID]int{}
-		for _, n := range homes {
-			on[n]++
-		}
-		if on[-1] == 0 && max(on[0], on[1], on[2], on[3]) <= 2 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("homes %v: each node has two CPUs\n%s", homes,
-				l.must(t, "history", "--records", "/run/records").stdout)
-		}
-		time.Sleep(5 * time.Second)
-	}
+	l.atMostTwoOnANode(t, names)
 }
 
 // Two VMs whose memory is where the other runs, and no room anywhere else: each
@@ -281,49 +266,27 @@ func TestLabDaemonRelievesAnOverloadedNode(t *testing.T) {
 func TestLabDaemonUntanglesTwo(t *testing.T) {
 	rotate.Test(t, 1)
 	l := boot(t, "square4")
-	l.startWorkers(
-		t,
-		worker{
-			name:      "e0",
-			memoryMiB: 512,
-			vcpus:     1,
-			memory:    0,
-			cpus:      "6-7",
-		},
-		worker{name: "e1", memoryMiB: 512, vcpus: 1, memory: 3, cpus: "0-1"},
-		// these are well where they are
-		worker{
-			name:      "eown0",
-			memoryMiB: 512,
-			vcpus:     1,
-			memory:    1,
-			cpus:      "2-3",
-		},
-		worker{name: "eown1", memoryMiB: 512, vcpus: 1, memory: 2, cpus: "4-5"},
-	)
+	const size, left = 160, 128 // MiB
+	l.startWorkers(t, worker{name: "e0", memoryMiB: size, vcpus: 1, memory: 0, cpus: "6-7"},
+		worker{name: "e1", memoryMiB: size, vcpus: 1, memory: 3, cpus: "0-1"})
+	for node := range topology.NodeID(4) {
+		l.fill(t, node, left)
+	}
 	l.work(t, 600, "e0", "e1")
 	l.daemon(t, "", "e0", "e1")
 	l.settled(t, 1, 4*time.Minute)
-	deadline := time.Now().Add(2 * time.Minute)
-	for {
-		homes := l.homes(t, "e0", "e1")
-		if homes["e0"] != homes["e1"] && homes["e0"] >= 0 && homes["e1"] >= 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("homes %v\n%s", homes, l.must(t, "history", "--records", "/run/records").stdout)
-		}
-		time.Sleep(5 * time.Second)
-	}
+	l.awaitHomes(t, 2*time.Minute, func(homes map[string]topology.NodeID) bool {
+		return homes["e0"] != homes["e1"] && homes["e0"] >= 0 && homes["e1"] >= 0
+	}, "e0", "e1")
 }
 
 // A VM that dies in mid-move is written down as such, and the daemon goes on.
 func TestLabDaemonLosesAGuestInMidMove(t *testing.T) {
 	rotate.Test(t, 2)
 	l := boot(t, "square4")
-	l.startWorker(t, worker{name: "f0", memoryMiB: 512, vcpus: 1, memory: 0, cpus: "6-7"})
+	l.startWorker(t, worker{name: "f0", memoryMiB: 160, vcpus: 1, memory: 0, cpus: "6-7"})
 	l.work(t, 600, "f0")
-	l.daemon(t, "  pace: 16MiB\nhousekeeping: 0-1",
+	l.daemon(t, "  pace: 8MiB\nhousekeeping: 0-1",
 		"f0") // its memory must leave node 0, slowly enough to be met on its way
 	l.awaitEntries(t, 1, 2*time.Minute, journal.MoveBegan)
 	l.sh(t, "virsh -q destroy f0")
@@ -341,10 +304,11 @@ func TestLabDaemonLosesAGuestInMidMove(t *testing.T) {
 
 // kill -9 in mid-move: the VM runs on, and the next daemon finishes the move.
 func TestLabDaemonKilledInMidMove(t *testing.T) {
+	rotate.Test(t, 2)
 	l := boot(t, "square4")
-	l.startWorker(t, worker{name: "g0", memoryMiB: 512, vcpus: 1, memory: 0, cpus: "6-7"})
+	l.startWorker(t, worker{name: "g0", memoryMiB: 160, vcpus: 1, memory: 0, cpus: "6-7"})
 	l.work(t, 600, "g0")
-	l.daemon(t, "  pace: 32MiB\nhousekeeping: 0-1", "g0")
+	l.daemon(t, "  pace: 16MiB\nhousekeeping: 0-1", "g0")
 	l.awaitEntries(t, 1, 2*time.Minute, journal.MoveBegan)
 	l.stopDaemon(t, "KILL")
 	before, err := l.Worked("g0")
@@ -369,6 +333,7 @@ func TestLabDaemonKilledInMidMove(t *testing.T) {
 
 // The access counter is the daemon's source where it counts, by vCPU and node.
 func TestLabDaemonSeesAccesses(t *testing.T) {
+	rotate.Test(t, 2)
 	l := boot(t, "square4")
 	l.startWorkers(t, worker{name: "far", memoryMiB: 160, vcpus: 1, memory: 3, cpus: "0"},
 		worker{name: "near", memoryMiB: 160, vcpus: 1, memory: 2, cpus: "4"})

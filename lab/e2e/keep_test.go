@@ -39,7 +39,7 @@ func TestLabCreateKeepsWhatOthersWrote(t *testing.T) {
 func TestLabBindsHugePagesWithTheirPool(t *testing.T) {
 	l := boot(t, "square4")
 	before := l.pools(t)
-	l.must(t, "create", "--name", "huge", "--vcpus", "2", "--memory", "128M", "--page-size", "2M", "--memory-binding",
+	l.must(t, "create", "--name", "huge", "--vcpus", "2", "--memory", "64M", "--page-size", "2M", "--memory-binding",
 		"strict", "--nodes", "1")
 	l.must(t, "bind", "huge", "--nodes", "2")
 	v := l.show(t, "huge")

@@ -26,13 +26,16 @@ type labHost struct {
 
 // boot returns a lab of its own for a test, with libvirt, the access counter
 // switched off, and the guest image. It comes from a saved lab, so nothing that
-// a test changes needs to be undone.
+// a test changes needs to be undone. Another test may run at the same time.
 func boot(t *testing.T, shape string) *labHost {
 	t.Helper()
+	labtest.NeedsLab(t)
+	t.Parallel()
 	return bootWith(t, shape, lab.Options{Saved: true})
 }
 
-// bootWith boots a lab as the options say, with numavisor and libvirt.
+// bootWith boots a lab as the options say, with numavisor and libvirt. Without
+// t.Parallel before it, no other lab runs: for tests that measure times.
 func bootWith(t *testing.T, shape string, o lab.Options) *labHost {
 	t.Helper()
 	labtest.NeedsLab(t)

@@ -50,15 +50,11 @@ func (l *labHost) write(t *testing.T, kind plan.MoveKind, guests ...plan.GuestMo
 	l.sh(t, "cat > /run/plan.json <<'X'\n"+string(text)+"\nX")
 }
 
-// home starts a guest bound by libvirt to a node.
-func (l *labHost) home(t *testing.T, name string, memoryMiB, node int) {
-	t.Helper()
-	l.startForeign(
-		t,
-		foreign{name: name, memoryMiB: memoryMiB, vcpus: 1, backing: "<source type='memfd'/><access mode='shared'/>",
-			numatune: fmt.Sprintf("<memory mode='strict' nodeset='%d'/>",
-				node), cputune: fmt.Sprintf("<vcpupin vcpu='0' cpuset='%d-%d'/>", 2*node, 2*node+1)},
-	)
+// home is a guest bound by libvirt to a node.
+func home(name string, memoryMiB, node int) foreign {
+	return foreign{name: name, memoryMiB: memoryMiB, vcpus: 1, backing: "<source type='memfd'/><access mode='shared'/>",
+		numatune: fmt.Sprintf("<memory mode='strict' nodeset='%d'/>", node),
+		cputune:  fmt.Sprintf("<vcpupin vcpu='0' cpuset='%d-%d'/>", 2*node, 2*node+1)}
 }
 
 // isOn wants a guest on one node, by measurement, and as recorded.
@@ -85,17 +81,13 @@ func (l *labHost) history(t *testing.T, args ...string) []journal.Entry {
 // only works in turns; what the plan says is not any more, it is refused.
 func TestLabSwapsInTurns(t *testing.T) {
 	l := boot(t, "square4")
-	const size = 576
-	l.home(t, "b", size, 3)
-	to2 := l.placement(t, "b", "2") // while there is room
-	l.sh(t, "virsh -q destroy b")
-	l.home(t, "a", size, 2)
-	defer l.sh(t, "virsh -q destroy a")
-	to3 := l.placement(t, "a", "3")
-	l.home(t, "b", size, 3)
-	defer l.sh(t, "virsh -q destroy b")
+	const size, left = 160, 96 // MiB: room for a slice
+	l.startAllForeign(t, home("a", size, 2), home("b", size, 3))
+	to2, to3 := l.placement(t, "b", "2"), l.placement(t, "a", "3") // while there is room
+	l.fill(t, 2, left)
+	l.fill(t, 3, left)
 	l.write(t, plan.Swap, moveOf(to3, 2, nil, size*topology.MiB), moveOf(to2, 3, nil, size*topology.MiB))
-	r := l.must(t, "apply", "/run/plan.json", "--full-speed", "-o", "json")
+	r := l.must(t, "apply", "/run/plan.json", "--pace", "64M", "-o", "json") // slices of 64 MiB
 	var moved []move.Result
 	if err := json.Unmarshal([]byte(r.stdout), &moved); err != nil {
 		t.Fatal(err)
@@ -117,12 +109,9 @@ func TestLabSwapsInTurns(t *testing.T) {
 	}
 }
 
-// killPoints is at how many points of a move its program is killed; the first
-// few each time, the others in turn.
-const (
-	killPoints = 20
-	killAlways = 6
-)
+// killPoints is at how many points of a move its program is killed each time:
+// one in each of as many equal parts of the move. Each third has points of its own.
+const killPoints = 6
 
 // Killed with SIGKILL at random points between start and end of a move, the
 // guest runs on, the next start finishes the move from the journal, and neither
@@ -130,24 +119,25 @@ const (
 func TestLabMoveKilledAtRandomPoints(t *testing.T) {
 	l := boot(t, "square4")
 	const memory = 64
-	l.home(t, "f", memory, 1)
+	l.startForeign(t, home("f", memory, 1))
 	defer l.sh(t, "virsh -q destroy f")
 	l.sh(t, "rm -rf /var/lib/numavisor")
 	on := map[int]guest.Placement{1: l.placement(t, "f", "1"), 2: l.placement(t, "f", "2")}
 	var had *guest.Placement
 	at, killed, resumed := 1, 0, 0
-	random := rand.New(rand.NewPCG(1, 2))
 	whole, points := 0.0, 0 // seconds
-	for i := range killPoints + 1 {
-		delay := 600.0 // the first runs to its end, for its time
-		if i > 0 {
-			// The first points lie in equal parts of the move, so that few of them reach all of it.
-			part := random.Float64()
-			if i <= killAlways {
-				part = (float64(i-1) + part) / killAlways
-			} else if !rotate.Turn(i) {
-				continue
+	parts := []float64{-1}  // the first runs to its end, for its time
+	for third := range uint64(3) {
+		random := rand.New(rand.NewPCG(1, third))
+		for i := range killPoints {
+			if part := (float64(i) + random.Float64()) / killPoints; rotate.Turn(int(third)) {
+				parts = append(parts, part)
 			}
+		}
+	}
+	for i, part := range parts {
+		delay := 600.0
+		if i > 0 {
 			delay = whole * part
 			points++
 		}
@@ -225,8 +215,9 @@ echo ---; ls numavisor/claims 2>/dev/null; true`, seconds, name)), "---\n")
 // A guest that ends in mid-move: the mover says so, and nothing is left of it.
 func TestLabGuestEndsDuringMove(t *testing.T) {
 	l := boot(t, "square4")
-	l.home(t, "f", 256, 1)
-	l.write(t, plan.MoveGuest, moveOf(l.placement(t, "f", "2"), 1, nil, 256*topology.MiB))
+	const memory = 160
+	l.startForeign(t, home("f", memory, 1))
+	l.write(t, plan.MoveGuest, moveOf(l.placement(t, "f", "2"), 1, nil, memory*topology.MiB))
 	l.sh(t, `numavisor apply /run/plan.json --pace 20M >/run/apply.out 2>/run/apply.err & p=$!
 until grep -vE 'file=/(usr|lab)' /proc/$(cat /run/libvirt/qemu/f.pid)/numa_maps | grep -qE ' N2=[0-9]{4,}'; do
   kill -0 $p || { cat /run/apply.out /run/apply.err; exit 1; }; sleep 0.2; done

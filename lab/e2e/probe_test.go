@@ -195,13 +195,13 @@ type probed struct {
 // has it probe itself while nothing else is done.
 func startProbed(t *testing.T, huge string) *probed {
 	t.Helper()
-	l := boot(t, "square4")
+	l := bootWith(t, "square4", lab.Options{Saved: true})
 	name, setting := "probed-"+huge, "/sys/kernel/mm/transparent_hugepage/enabled"
 	had := strings.Trim(strings.TrimSpace(l.sh(t, `grep -o '\[.*\]' `+setting)), "[]")
 	l.sh(t, "echo "+huge+" > "+setting)
 	t.Cleanup(func() { l.sh(t, "echo "+had+" > "+setting) })
-	l.startWorker(t, worker{name: name, memoryMiB: 256, vcpus: 1, memory: 1, cpus: "2-3", quota: 100})
-	p := &probed{shuttle: &shuttle{labHost: l, name: name, memory: 256 * topology.MiB, at: 1}}
+	l.startWorker(t, worker{name: name, memoryMiB: 192, vcpus: 1, memory: 1, cpus: "2-3", quota: 100})
+	p := &probed{shuttle: &shuttle{labHost: l, name: name, memory: 192 * topology.MiB, at: 1}}
 	if is := p.huge(t); (is > p.memory*9/10) != (huge == "always") {
 		t.Fatalf("transparent huge pages %s: %v of the guest's %v are", huge, is, p.memory)
 	}

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -79,9 +80,10 @@ func suite(ctx context.Context, all bool, run, runner string) error {
 	}
 	third := "all"
 	if !all {
-		third = strconv.Itoa(commits(ctx) % 3)
+		third = cmp.Or(os.Getenv(rotate.Variable), strconv.Itoa(commits(ctx)%3))
 	}
-	fmt.Printf("== third of the long tests that runs: %s (by the number of commits; 'make test-all' runs all)\n", third)
+	fmt.Printf("== third of the long tests that runs: %s (by the number of commits, or %s; 'make test-all' runs all)\n",
+		third, rotate.Variable)
 	s := &session{folder: folder, third: third, runner: runner}
 	clock := cputime.Start()
 	first, failed := s.run(ctx, "first", run)
