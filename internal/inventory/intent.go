@@ -75,7 +75,11 @@ func (g *Guest) fits(amount topology.Bytes) bool {
 			boots = boots.Plus(c.Memory)
 		}
 	}
-	slack := topology.Bytes(1+len(g.Config.Cells)) * max(4*topology.MiB, min(g.Config.PageSize, topology.GiB))
+	each := max(4*topology.MiB, min(g.Config.PageSize, topology.GiB))
+	slack := each
+	for range g.Config.Cells {
+		slack = slack.Plus(each)
+	}
 	return amount.Plus(slack) >= boots && amount <= g.Config.Memory.Plus(slack)
 }
 

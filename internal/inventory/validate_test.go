@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -57,5 +58,52 @@ func TestValidateRefusesMoreFreeMemoryThanThereIs(t *testing.T) {
 	want := "node 1: free_bytes 4294967297: allowed are up to its memory_bytes 4294967296"
 	if err := h.Validate(); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// Decisions add and subtract amounts as signed numbers. An amount beyond 2^63
+// would make a full node count as an empty one.
+func TestValidate_RefusesAmountsThatWrapAround(t *testing.T) {
+	const wraps = 1 << 63
+	pool := func(h *Host, p topology.HugePagePool) {
+		h.Topology.Nodes[1].HugePages = []topology.HugePagePool{p}
+	}
+	claim := func(h *Host, r guest.Reservation) {
+		h.Claims = []Claim{{Name: "db", Placement: guest.Placement{Reservations: []guest.Reservation{r}}}}
+	}
+	for want, change := range map[string]func(*Host){
+		"node 1: memory_bytes 9223372036854775808": func(h *Host) { h.Topology.Nodes[1].Memory = wraps },
+		"node 1: reclaimable_bytes 9223372036854775808": func(h *Host) {
+			h.Topology.Nodes[1].Reclaimable = wraps
+		},
+		"node 1: huge_pages[0].size_bytes 0": func(h *Host) { pool(h, topology.HugePagePool{Total: 1}) },
+		"node 1: huge_pages[0].size_bytes 9223372036854775808": func(h *Host) {
+			pool(h, topology.HugePagePool{Size: wraps, Total: 1})
+		},
+		"node 1: huge_pages[0].total 1099511627776: allowed are pages for up to 1024 TiB": func(h *Host) {
+			pool(h, topology.HugePagePool{Size: topology.GiB, Total: 1 << 40})
+		},
+		"claim db: placement.reservations[0].memory_bytes 9223372036854775808": func(h *Host) {
+			claim(h, guest.Reservation{Memory: wraps})
+		},
+		"claim db: placement.reservations[0].page_size 9223372036854775808": func(h *Host) {
+			claim(h, guest.Reservation{Memory: topology.GiB, PageSize: wraps})
+		},
+		"guest db: config.page_size 9223372036854775808": func(h *Host) {
+			h.Guests = []Guest{{Name: "db", Config: Config{PageSize: wraps}}}
+		},
+	} {
+		two, err := topology.Synthetic("nodes:2 cores:2 memory:4G huge:1G=1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := Host{Topology: two}
+		if err := h.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		change(&h)
+		if err := h.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
 	}
 }

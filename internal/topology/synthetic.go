@@ -110,7 +110,8 @@ func (s *synthetic) pool(value string) error {
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	s.pools = append(s.pools, HugePagePool{Size: bytes, Total: uint64(n), Free: uint64(n)})
+	total := uint64(n) //nolint:gosec // count accepts no negative number
+	s.pools = append(s.pools, HugePagePool{Size: bytes, Total: total, Free: total})
 	return nil
 }
 
