@@ -207,6 +207,30 @@ func TestDriverConfigures(t *testing.T) {
 	}
 }
 
+// libvirt has one code for everything that a guest's state does not allow: the
+// driver asks for the state and does not read libvirt's text.
+func TestDriver_StateThatDoesNotAllowAChange(t *testing.T) {
+	d, ctx := testDriver(t), within(t, 60*time.Second)
+	if err := d.Define(ctx, testXML(t, "off")); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Start(ctx, testXML(t, "passing"), true); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		scope Scope
+		want  error
+	}{"off": {Live, ErrNotRunning}, "passing": {Config, guest.ErrTransient}} {
+		err := d.tune(ctx, "noting a title", name, c.scope,
+			func(dom *libvirt.Domain, flags libvirt.DomainModificationImpact) error {
+				return dom.SetMetadata(libvirt.DOMAIN_METADATA_TITLE, "a title", "", "", flags)
+			})
+		if !errors.Is(err, c.want) || errors.Is(err, guest.ErrRefused) {
+			t.Errorf("guest %s: error is %v, want %v alone", name, err, c.want)
+		}
+	}
+}
+
 // TestDriverValidates holds what Rewrite writes to libvirt's own schema.
 func TestDriverValidates(t *testing.T) {
 	d, ctx := testDriver(t), within(t, 60*time.Second)
@@ -353,15 +377,21 @@ func TestErrorText(t *testing.T) {
 			"reading data"}, ErrNoDaemon},
 		{libvirt.Error{Code: libvirt.ERR_INTERNAL_ERROR, Domain: libvirt.FROM_RPC, Message: "client socket is " +
 			"closed"}, ErrNoDaemon},
-		{libvirt.Error{Code: libvirt.ERR_OPERATION_FAILED, Message: "domain 'q' already exists with uuid x"},
-			guest.ErrExists},
 		{libvirt.Error{Code: libvirt.ERR_OPERATION_INVALID, Message: "can't change nodeset for strict mode for " +
 			"running domain"}, guest.ErrRefused},
-		{libvirt.Error{Code: libvirt.ERR_OPERATION_INVALID, Message: "domain is not running"}, ErrNotRunning},
+		{libvirt.Error{Code: libvirt.ERR_OPERATION_INVALID, Message: "Domain läuft nicht"}, guest.ErrRefused},
+		{libvirt.Error{Code: libvirt.ERR_INTERNAL_ERROR, Domain: libvirt.FROM_NONE,
+			Message: "libvirt.so.0: cannot open shared object file: No such file or directory"}, ErrNoLibrary},
+		{libvirt.Error{Code: libvirt.ERR_NO_DOMAIN, Domain: libvirt.FROM_QEMU,
+			Message: "Domain not found: no domain with matching name 'libvirt.so.0'"}, guest.ErrNotFound},
 	} {
 		if err := fail("x", "", c.err); !errors.Is(err, c.kind) {
 			t.Errorf("%+v: %v", c.err, err)
 		}
+	}
+	hostile := libvirt.Error{Code: libvirt.ERR_INTERNAL_ERROR, Domain: libvirt.FROM_QEMU, Message: "VM libvirt.so.0"}
+	if err := fail("x", "", hostile); errors.Is(err, ErrNoLibrary) {
+		t.Errorf("a VM's name passes for a missing library: %v", err)
 	}
 	if broken(libvirt.Error{Code: libvirt.ERR_INTERNAL_ERROR, Domain: libvirt.FROM_QEMU}) {
 		t.Error("an error of QEMU breaks the connection")

@@ -67,20 +67,19 @@ func (d *Driver) Create(ctx context.Context, xml []byte, o CreateOptions) error 
 		flags = libvirt.DOMAIN_START_PAUSED
 	}
 	return fail(op, name, d.writes.control(ctx, func(c *libvirt.Connect) error {
-		if old, err := c.LookupDomainByName(name); err == nil {
-			old.Free()
+		if isThere(c, name) {
 			return &Error{Op: op, Guest: name, Kinds: []error{guest.ErrExists}}
 		}
 		if !o.Persistent {
 			dom, err := c.DomainCreateXML(string(xml), flags)
 			if err == nil {
-				err = dom.Free()
+				return dom.Free()
 			}
-			return err
+			return takenMeanwhile(c, op, name, err)
 		}
 		dom, err := c.DomainDefineXML(string(xml))
 		if err != nil {
-			return err
+			return takenMeanwhile(c, op, name, err)
 		}
 		defer dom.Free()
 		if err := dom.CreateWithFlags(flags); err != nil {
@@ -91,6 +90,24 @@ func (d *Driver) Create(ctx context.Context, xml []byte, o CreateOptions) error 
 		}
 		return nil
 	}))
+}
+
+func isThere(c *libvirt.Connect, name string) bool {
+	old, err := c.LookupDomainByName(name)
+	if err == nil {
+		_ = old.Free()
+	}
+	return err == nil
+}
+
+// takenMeanwhile is guest.ErrExists where creating a guest failed because
+// another one of that name was created since. libvirt gives that the code of
+// operations that failed for any reason, so the name is looked up again.
+func takenMeanwhile(c *libvirt.Connect, op, name string, err error) error {
+	if errors.Is(err, libvirt.ERR_OPERATION_FAILED) && isThere(c, name) {
+		return &Error{Op: op, Guest: name, Kinds: []error{guest.ErrExists}, Err: err}
+	}
+	return err
 }
 
 // Start creates and starts a guest from XML that Rewrite has bound. Where the

@@ -56,8 +56,24 @@ func (d *Driver) tune(
 		if err != nil {
 			return err
 		}
-		return call(dom, flags)
+		return invalidState(dom, flags, call(dom, flags))
 	})
+}
+
+// invalidState adds the reason to an error that means that the guest's state
+// does not allow the change. libvirt has one code for all reasons, and its text
+// depends on version and language, so the state is asked.
+func invalidState(dom *libvirt.Domain, flags libvirt.DomainModificationImpact, err error) error {
+	if !errors.Is(err, libvirt.ERR_OPERATION_INVALID) {
+		return err
+	}
+	if active, unread := dom.IsActive(); flags&libvirt.DOMAIN_AFFECT_LIVE != 0 && unread == nil && !active {
+		return fmt.Errorf("%w: %w", ErrNotRunning, err)
+	}
+	if kept, unread := dom.IsPersistent(); flags&libvirt.DOMAIN_AFFECT_CONFIG != 0 && unread == nil && !kept {
+		return fmt.Errorf("%w: %w", guest.ErrTransient, err)
+	}
+	return err
 }
 
 // cpuMap is libvirt's form of a CPU set. An empty one would free the thread
