@@ -8,6 +8,11 @@ BIN       := bin/numavisor
 LINTER    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 LINT      := v2.5.0
 LINTBIN   := bin/tools/golangci-lint-$(LINT)
+# nfpm makes the deb and the rpm. It is built once, too; later versions need
+# modules that are not on the Go proxy.
+PACKER    := github.com/goreleaser/nfpm/v2/cmd/nfpm
+NFPM      := v2.45.2
+NFPMBIN   := bin/tools/nfpm-$(NFPM)
 VULN      := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 VULNDB    ?= https://vuln.go.dev
 TESTSUM   := gotest.tools/gotestsum@v1.13.0
@@ -33,7 +38,15 @@ SEQUENTIAL = $(filter-out $(CONCURRENT),$(patsubst $(CURDIR)/%,./%,$(shell $(GO)
 THIRD      = $(shell echo $$(( $$(git rev-list --count HEAD 2>/dev/null || echo 0) % 3 )))
 SHORT      = $(if $(filter 0,$(THIRD)),,-short)
 
-.PHONY: build print-ldflags demo test test-all unit quick lab-test lab-test-all lab-one fuzz bench bench-lab bench-daemon lint vuln mutate packages clean
+# Packages have a version that sorts: commits after a tag count up.
+EPOCH     := $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+PACKAGE_VERSION = $(shell echo "$(VERSION)" | sed -e 's/^v//' -e 's/-\([0-9]*\)-g/+\1.g/' -e 's/-/./g')
+ARCH      := $(shell $(GO) env GOARCH)
+PREFIX    ?= /usr/local
+SYSCONF   ?= /etc
+ROOT       = $(DESTDIR)$(PREFIX)
+
+.PHONY: install uninstall package package-test man build print-ldflags demo test test-all unit quick lab-test lab-test-all lab-one fuzz bench bench-lab bench-daemon lint vuln mutate packages clean
 
 build: packages
 	$(GO) build -trimpath -ldflags="$(LDFLAGS)" -o $(BIN) ./cmd/numavisor
@@ -45,11 +58,11 @@ print-ldflags:
 demo: build
 	$(BIN) lab demo
 
-test: lint unit lab-test
+test: lint unit package-test lab-test
 
 # Everything, without rotation: before a release.
 test-all: SHORT =
-test-all: lint unit lab-test-all
+test-all: lint unit package-test lab-test-all
 
 unit: packages
 	@echo "== go vet and gofmt"
@@ -108,7 +121,8 @@ lint: packages $(LINTBIN)
 	@echo "== go mod tidy"
 	$(GO) mod tidy -diff
 	@echo "== shellcheck"
-	shellcheck .ci/run testdata/quick testdata/fuzz-all testdata/daemon-cost
+	shellcheck .ci/run testdata/quick testdata/fuzz-all testdata/daemon-cost testdata/package-test \
+	  deploy/packages/postinst deploy/packages/prerm deploy/packages/postrm
 	shellcheck -s dash -e SC2164 lab/*.sh
 	@echo "== wording"
 	$(GO) run ./tools/words
@@ -127,6 +141,57 @@ $(LINTBIN):
 	@mkdir -p $(@D)
 	GOFLAGS= GOBIN=$(CURDIR)/$(@D) $(GO) install $(LINTER)@$(LINT)
 	@mv $(@D)/golangci-lint $@
+
+$(NFPMBIN):
+	@echo "== building nfpm $(NFPM), once"
+	@mkdir -p $(@D)
+	GOFLAGS=-trimpath GOBIN=$(CURDIR)/$(@D) $(GO) install $(PACKER)@$(NFPM)
+	@mv $(@D)/nfpm $@
+
+# Manual pages, in bin/man.
+man: build
+	@rm -rf bin/man && mkdir -p bin/man
+	$(BIN) man bin/man
+	gzip -9n bin/man/*.1
+
+# The program, its unit, pages, completions, rules and documents below
+# DESTDIR/PREFIX, and the policy with all defaults, unless there is one.
+install: man
+	install -D -m 755 $(BIN) $(ROOT)/bin/numavisor
+	install -D -m 644 -t $(ROOT)/lib/systemd/system deploy/systemd/numavisor.service
+	install -D -m 644 -t $(ROOT)/share/man/man1 bin/man/*.1.gz
+	install -d $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/site-functions \
+	  $(ROOT)/share/fish/vendor_completions.d
+	$(BIN) completion bash >$(ROOT)/share/bash-completion/completions/numavisor
+	$(BIN) completion zsh >$(ROOT)/share/zsh/site-functions/_numavisor
+	$(BIN) completion fish >$(ROOT)/share/fish/vendor_completions.d/numavisor.fish
+	install -D -m 644 -t $(ROOT)/share/numavisor deploy/prometheus/alerts.yaml deploy/grafana/numavisor.json
+	install -D -m 644 -t $(ROOT)/share/doc/numavisor LICENSE README.md CHANGELOG.md docs/*.md
+	@test -z "$(SYSCONF)" || test -e $(DESTDIR)$(SYSCONF)/numavisor/policy.yaml || \
+	  install -D -m 644 deploy/packages/policy.yaml $(DESTDIR)$(SYSCONF)/numavisor/policy.yaml
+
+# The policy and the records stay: docs/packages.md has the commands for them.
+uninstall:
+	rm -f $(ROOT)/bin/numavisor $(ROOT)/lib/systemd/system/numavisor.service $(ROOT)/share/man/man1/numavisor.1.gz \
+	  $(ROOT)/share/man/man1/numavisor-*.1.gz $(ROOT)/share/bash-completion/completions/numavisor \
+	  $(ROOT)/share/zsh/site-functions/_numavisor $(ROOT)/share/fish/vendor_completions.d/numavisor.fish
+	rm -rf $(ROOT)/share/numavisor $(ROOT)/share/doc/numavisor
+
+# deb and rpm, in bin/packages. Two builds of one commit are equal.
+package: build $(NFPMBIN)
+	@rm -rf bin/stage bin/packages && mkdir -p bin/packages
+	$(MAKE) -s install DESTDIR=bin/stage PREFIX=/usr SYSCONF=
+	for kind in deb rpm; do \
+	  SOURCE_DATE_EPOCH=$(EPOCH) ARCH=$(ARCH) PACKAGE_VERSION=$(PACKAGE_VERSION) \
+	    $(NFPMBIN) package -f deploy/packages/nfpm.yaml -p $$kind -t bin/packages || exit 1; done
+
+# Installs, runs, upgrades, removes and purges the deb on a copy of this
+# machine's root in memory; lists the rpm.
+package-test: PACKAGES += rpm man-db
+package-test: package
+	@echo "== packages"
+	SOURCE_DATE_EPOCH=$(EPOCH) ARCH=$(ARCH) PACKAGE_VERSION=$(PACKAGE_VERSION) NFPM=$(NFPMBIN) COMMIT=$(COMMIT) \
+	  testdata/package-test
 
 # Installs what is missing, and says so; nothing happens where all is there.
 packages:
