@@ -11,12 +11,13 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// maxCapabilities holds a host of 8192 CPUs many times over.
+// maxCapabilities is many times the size of the document of a host with 8192
+// CPUs.
 const maxCapabilities = 32 << 20
 
-// The parts of capabilities XML that say what the host is (docs/formatcaps,
-// virCapabilitiesHostNUMAFormat). Numbers are text here: a broken one shall
-// cost its field, not the document.
+// The elements of capabilities XML that describe the host (docs/formatcaps,
+// virCapabilitiesHostNUMAFormat). Numbers are strings here: a broken one must
+// cost only its field, not the document.
 type (
 	capabilities struct {
 		XMLName xml.Name   `xml:"capabilities"`
@@ -69,17 +70,17 @@ type (
 	}
 )
 
-// ParseCapabilities reads what the host is from capabilities XML
-// (virConnectGetCapabilities, `virsh capabilities`). libvirt tells the size of
-// memory and huge page pools there, not what is free of them: all counts as
-// free, which Gaps says. A CPU without siblings is offline. PCI devices and
+// ParseCapabilities reads the host's topology from capabilities XML
+// (virConnectGetCapabilities, `virsh capabilities`). libvirt reports the size
+// of memory and huge page pools there, but not their free part: all counts as
+// free, as Gaps says. A CPU without siblings is offline. PCI devices and
 // housekeeping CPUs are not in it.
 func ParseCapabilities(r io.Reader) (topology.Topology, error) {
 	limited := &io.LimitedReader{R: r, N: maxCapabilities + 1}
 	var doc capabilities
 	if err := xml.NewDecoder(limited).Decode(&doc); err != nil {
 		return topology.Topology{}, fmt.Errorf(
-			"reading libvirt capabilities: %w; give the output of `virsh capabilities`",
+			"reading libvirt capabilities: %w; pass the output of `virsh capabilities`",
 			err,
 		)
 	}
@@ -102,8 +103,8 @@ func ParseCapabilities(r io.Reader) (topology.Topology, error) {
 	}
 	c.settleSilent()
 	c.Measured = c.measured(doc.Links)
-	c.gap("libvirt capabilities do not tell free memory and free huge pages; all is taken as free")
-	c.gap("libvirt capabilities do not tell PCI devices and housekeeping CPUs")
+	c.gap("libvirt capabilities do not report free memory and free huge pages; all counts as free")
+	c.gap("libvirt capabilities do not report PCI devices and housekeeping CPUs")
 	t, err := topology.Assemble(c.Topology, c.online)
 	if err != nil {
 		return topology.Topology{}, fmt.Errorf("reading libvirt capabilities: %w", err)
@@ -111,15 +112,15 @@ func ParseCapabilities(r io.Reader) (topology.Topology, error) {
 	return t, nil
 }
 
-// tooLarge keeps a hostile document from asking for gigabytes.
+// tooLarge prevents a hostile document from allocating gigabytes.
 func (c *capabilities) tooLarge() error {
-	const mostCells, mostCPUs = 1024, 8192 // what Linux can have
+	const mostCells, mostCPUs = 1024, 8192 // the most that Linux can have
 	cpus := 0
 	for _, cell := range c.Cells {
 		cpus += len(cell.CPUs)
 	}
 	if len(c.Cells) > mostCells || cpus > mostCPUs || len(c.Banks) > 2*mostCPUs {
-		return fmt.Errorf("%d cells, %d CPUs, %d cache banks: Linux knows at most %d cells and %d CPUs",
+		return fmt.Errorf("%d cells, %d CPUs, %d cache banks: Linux supports at most %d cells and %d CPUs",
 			len(c.Cells), cpus, len(c.Banks), mostCells, mostCPUs)
 	}
 	return nil
@@ -177,9 +178,9 @@ func (c *capsReader) cell(cell hostCell, l3 map[topology.CPUID]topology.CPUSet) 
 		return
 	}
 	n := topology.Node{ID: topology.NodeID(id), Distances: map[topology.NodeID]int{}}
-	if cell.Memory.Value != "" { // a cell without memory is written without it
+	if cell.Memory.Value != "" { // libvirt omits the memory element of a cell without memory
 		if n.Memory, err = scaled(cell.Memory.Value, cell.Memory.Unit); err != nil {
-			c.gap("cell %d: memory: %v; taken as none", id, err)
+			c.gap("cell %d: memory: %v; counted as none", id, err)
 		}
 	}
 	n.Free = n.Memory
@@ -220,10 +221,11 @@ func (c *capsReader) cpu(cpu hostCPU, l3 map[topology.CPUID]topology.CPUSet) (to
 	return s, true
 }
 
-// settleSilent decides on CPUs without siblings: offline, unless no CPU has any.
+// settleSilent decides about CPUs without siblings: they are offline, unless no
+// CPU has any.
 func (c *capsReader) settleSilent() {
 	if len(c.online) == 0 {
-		c.gap("no CPU tells its siblings; all are taken as online")
+		c.gap("no CPU lists its siblings; all count as online")
 		c.online = c.silent
 		return
 	}
@@ -242,7 +244,7 @@ func (c *capsReader) pools(cell int, pages []hostPages) []topology.HugePagePool 
 		size, err1 := scaled(p.Size, p.Unit)
 		count, err2 := scaled(p.Count, "b")
 		if err1 != nil || err2 != nil || size == 0 {
-			c.gap("cell %d: %.40q pages of size %.40q %.10s are not understood; left out", cell, p.Count, p.Size,
+			c.gap("cell %d: cannot parse %.40q pages of size %.40q %.10s; left out", cell, p.Count, p.Size,
 				p.Unit)
 			continue
 		}
@@ -258,7 +260,7 @@ func (c *capsReader) pools(cell int, pages []hostPages) []topology.HugePagePool 
 	return huge
 }
 
-// scaled reads an amount with libvirt's unit, KiB where none is written.
+// scaled reads an amount with libvirt's unit, KiB if none is given.
 func scaled(text, unit string) (topology.Bytes, error) {
 	if unit == "" {
 		unit = "KiB"
@@ -266,8 +268,8 @@ func scaled(text, unit string) (topology.Bytes, error) {
 	return topology.ParseBytes(strings.TrimSpace(text) + unit)
 }
 
-// measured reads what the firmware's HMAT says (libvirt 6.6 and later), if
-// every pair of a cell with CPUs and a cell with memory is told.
+// measured reads the firmware's HMAT figures (libvirt 6.6 and later), if they
+// include every pair of a cell with CPUs and a cell with memory.
 func (c *capsReader) measured(links hostLinks) *topology.Measured {
 	m := topology.Measured{Source: "firmware (HMAT) through libvirt capabilities"}
 	index := map[string]int{}

@@ -67,7 +67,7 @@ func TestParseCapabilitiesKeepsGoing(t *testing.T) {
 		"<memory unit='KiB'>1048576":              {"<memory unit='KiB'>much", "cell 0: memory"},
 		"<memory unit='GiB'>2":                    {"<memory unit='bushels'>2", "cell 8: memory"},
 		"<cell id='8'>":                           {"<cell id='eight'>", "cell id"},
-		"size='2048'>7":                           {"size='2048'>-7", "cell 0: \"-7\" pages"},
+		"size='2048'>7":                           {"size='2048'>-7", "cell 0: cannot parse \"-7\" pages"},
 		"<cpu id='2'/>":                           {"<cpu id='-2'/>", "cpu id"},
 		"core_id='0' siblings='0-1'/><cpu id='1'": {"core_id='x' siblings='1-0'/><cpu id='1'", "cpu siblings"},
 		"cpus='0-2'":                              {"cpus='0-'", "host/cache/bank/cpus"},

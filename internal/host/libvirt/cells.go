@@ -11,7 +11,7 @@ import (
 )
 
 // cells reads <cpu><numa>. As in libvirt, vCPUs in no cell belong to cell 0,
-// and with cells their sum is the memory, whatever <memory> says.
+// and with cells the memory is their sum, whatever <memory> says.
 func (r *reader) cells(d *Domain) error {
 	found := r.root.path("cpu", "numa").all("cell")
 	if len(found) == 0 {
@@ -57,7 +57,7 @@ func allVCPUs(vcpus int) guest.VCPUSet {
 	return topology.SetOf(ids...)
 }
 
-// parseCell reads one cell; position is its id where it has none.
+// parseCell reads one cell; position is its id if it has none.
 func parseCell(e *element, position int) (inventory.ConfigCell, error) {
 	cell := inventory.ConfigCell{ID: guest.CellID(position)}
 	var err error

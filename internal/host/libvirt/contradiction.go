@@ -3,12 +3,13 @@ package libvirt
 import "fmt"
 
 // Contradiction says that a domain XML and a placement cannot both hold, and
-// that changing the XML to fit would break the guest or make it another one.
+// that changing the XML to fit would break the guest or turn it into another
+// guest.
 type Contradiction struct {
-	Field     string // what they disagree on
-	XML       string // what the domain XML says
-	Placement string // what the placement says
-	Remedy    string // what to do
+	Field     string // subject of the disagreement
+	XML       string // the domain XML's value
+	Placement string // the placement's value
+	Remedy    string // remedy
 }
 
 func (c *Contradiction) Error() string {

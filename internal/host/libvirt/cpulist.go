@@ -13,7 +13,7 @@ import (
 const maxListID = 16384
 
 // parseList reads libvirt's form of CPU and node lists: "0-7,^3,12". Parts
-// apply from left to right, "^" takes one id out (virBitmapParse).
+// apply from left to right; "^" removes one id (virBitmapParse).
 func parseList[ID ~int](field, text string) (topology.Set[ID], error) {
 	var in [maxListID / 64]uint64
 	for part := range strings.SplitSeq(text, ",") {
@@ -30,7 +30,7 @@ func parseList[ID ~int](field, text string) (topology.Set[ID], error) {
 		case last < first:
 			return topology.Set[ID]{}, fmt.Errorf("%s=%.80q: range %.20q runs backwards", field, text, part)
 		case without && ranged:
-			return topology.Set[ID]{}, fmt.Errorf("%s=%.80q: %.20q: ^ takes out single ids, not ranges", field, text,
+			return topology.Set[ID]{}, fmt.Errorf("%s=%.80q: %.20q: ^ removes single ids, not ranges", field, text,
 				part)
 		}
 		if without {

@@ -10,8 +10,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// devices collects what is assigned through vfio, which pins all guest memory:
-// PCI addresses ("0000:3b:00.0"), and mediated devices as "mdev:UUID".
+// devices collects the devices assigned through vfio, which pins all guest
+// memory: PCI addresses ("0000:3b:00.0"), and mediated devices as "mdev:UUID".
 func (r *reader) devices(d *Domain) error {
 	for _, e := range r.root.path("devices").every() {
 		source := e.child("source")
@@ -92,8 +92,8 @@ func memoryDevices(root *element) (topology.Bytes, error) {
 	return sum, nil
 }
 
-// tiedToCells names what in the domain refers to guest cells by number, so
-// that other cells would break it.
+// tiedToCells lists everything in the domain that refers to guest cells by
+// number, so that other cells would break it.
 func tiedToCells(root *element) []string {
 	var found []string
 	for _, e := range root.path("devices").every() {
@@ -137,7 +137,7 @@ func hostNodesOfDevices(root *element, within topology.NodeSet) error {
 		if !set.SubsetOf(within) {
 			return &Contradiction{
 				Field: "memory device nodemask", XML: set.String(), Placement: "nodes " + within.String(),
-				Remedy: "take the nodemask out, or let the placement have these nodes",
+				Remedy: "remove the nodemask, or give the placement these nodes",
 			}
 		}
 	}

@@ -10,29 +10,30 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// maxVCPUs bounds what a domain may claim (QEMU's own limit is 4096).
+// maxVCPUs limits how many vCPUs a domain may claim (QEMU's own limit is 4096).
 const maxVCPUs = maxListID
 
-// Domain is what a domain XML says about a guest, as far as placing it needs.
+// Domain is the part of a domain XML that placing the guest needs.
 type Domain struct {
 	Name string
 	UUID string
 	Type string // hypervisor: "kvm", "qemu", "xen", ...
-	// Config is what the XML says about locality.
+	// Config are the XML's settings that affect locality.
 	Config inventory.Config
-	// Intent is the stored spec and placement; nil if Numavisor never bound the guest.
+	// Intent is the stored spec and placement; nil if Numavisor has never bound
+	// the guest.
 	Intent *Metadata
-	// IntentError says why a stored intent cannot be read; Intent is nil then.
+	// IntentError is why a stored intent cannot be read; Intent is nil then.
 	IntentError error
 	// BootMemory is Config.Memory without memory devices: the sum of the cells.
 	BootMemory topology.Bytes
 	IOThreads  []int          // ids
-	declared   topology.Bytes // <memory> without memory devices: BootMemory if there were no cells
+	declared   topology.Bytes // <memory> without memory devices: BootMemory of a guest without cells
 	// Confidential guests (launchSecurity: SEV, SNP, TDX) have memory that cannot move.
 	Confidential bool
 }
 
-// Guest is the domain as an inventory lists it while it does not run.
+// Guest is the domain in an inventory's list while it does not run.
 func (d Domain) Guest() inventory.Guest {
 	g := inventory.Guest{Name: d.Name, UUID: d.UUID, Hypervisor: guest.LibvirtQEMU, State: "shutoff", Config: d.Config}
 	if d.Type == "xen" {
@@ -48,9 +49,9 @@ func (d Domain) Guest() inventory.Guest {
 	return g
 }
 
-// ParseDomain reads the XML of a domain, running or not, whoever wrote it.
-// Unknown elements are passed over; a known one with a bad value is an error
-// that names it.
+// ParseDomain reads the XML of a domain, running or not, from any author. It
+// ignores unknown elements; a known one with a bad value is an error that names
+// it.
 func ParseDomain(xml []byte) (Domain, error) {
 	doc, err := parse(xml)
 	if err != nil {
@@ -78,10 +79,10 @@ func (doc *document) domain() (Domain, error) {
 	return d, nil
 }
 
-// reader takes the parts of one domain in turn.
+// reader reads the parts of one domain in turn.
 type reader struct {
 	root *element
-	// Lists seen before: thousands of pins name the same few sets.
+	// Lists read before: thousands of pins name the same few sets.
 	cpuLists  map[string]topology.CPUSet
 	nodeLists map[string]topology.NodeSet
 }
@@ -101,7 +102,8 @@ func (r *reader) vcpus(d *Domain) error {
 	return nil
 }
 
-// memory reads <memory>; cells, read later, take precedence as in libvirt.
+// memory reads <memory>; cells, which are read later, take precedence as in
+// libvirt.
 func (r *reader) memory(d *Domain) error {
 	m := r.root.child("memory")
 	if m == nil {
@@ -151,7 +153,8 @@ func (r *reader) ioThreads(d *Domain) error {
 	return nil
 }
 
-// pins reads cputune. A cpuset on <vcpu> holds for whatever has no pin of its own.
+// pins reads cputune. A cpuset on <vcpu> applies to every thread without a pin
+// of its own.
 func (r *reader) pins(d *Domain) error {
 	c := &d.Config
 	tune := r.root.child("cputune")
@@ -160,7 +163,7 @@ func (r *reader) pins(d *Domain) error {
 		return err
 	}
 	if c.AutoPlacement {
-		fallback = topology.CPUSet{} // libvirt passes over it
+		fallback = topology.CPUSet{} // libvirt ignores it
 	}
 	pins := map[guest.VCPUID]topology.CPUSet{}
 	if !fallback.IsEmpty() {
@@ -219,7 +222,7 @@ func (r *reader) cpus(field, text string) (topology.CPUSet, error) {
 	return remembered(r.cpuLists, field, text)
 }
 
-// remembered reads a list that may have been seen before; "" is the empty set.
+// remembered reads a list that may have been read before; "" is the empty set.
 func remembered[ID ~int](seen map[string]topology.Set[ID], field, text string) (topology.Set[ID], error) {
 	if strings.TrimSpace(text) == "" {
 		return topology.Set[ID]{}, nil
@@ -310,8 +313,8 @@ func (r *reader) backing(d *Domain) error {
 	return nil
 }
 
-// hugePageSizes returns the page sizes asked for, largest first, at least one.
-// Without a size libvirt takes the host's default: 2 MiB on x86 and most others.
+// hugePageSizes returns the requested page sizes, largest first, at least one.
+// Without a size libvirt uses the host's default: 2 MiB on x86 and most others.
 func hugePageSizes(huge *element) ([]topology.Bytes, error) {
 	const usual = 2 * topology.MiB
 	var largest topology.Bytes

@@ -142,7 +142,7 @@ func TestParseDomainRefuses(t *testing.T) {
 		return "<domain><name>x</name><memory>1024</memory><vcpu>2</vcpu>" + inner + "</domain>"
 	}
 	for _, c := range []struct{ xml, says string }{
-		{"", "holds no element"},
+		{"", "contains no element"},
 		{"<domain>", "ends inside <domain>"},
 		{"<domain></domian>", "</domian> closes nothing"},
 		{"<domain/><domain/>", "second outermost"},
@@ -160,7 +160,7 @@ func TestParseDomainRefuses(t *testing.T) {
 		{"<domain><vcpu>99999999999999999999</vcpu></domain>", "vcpu:"},
 		{domain("<cputune><vcpupin vcpu='a' cpuset='1'/></cputune>"), `vcpu="a"`},
 		{domain("<cputune><vcpupin vcpu='0' cpuset='3-1'/></cputune>"), "runs backwards"},
-		{domain("<cputune><vcpupin vcpu='0' cpuset='0-7,^1-3'/></cputune>"), "takes out single ids"},
+		{domain("<cputune><vcpupin vcpu='0' cpuset='0-7,^1-3'/></cputune>"), "removes single ids"},
 		{domain("<cputune><emulatorpin cpuset='99999'/></cputune>"), "99999"},
 		{domain("<cputune><iothreadpin iothread='-1' cpuset='1'/></cputune>"), "iothread"},
 		{domain("<numatune><memory nodeset='x'/></numatune>"), "numatune nodeset"},

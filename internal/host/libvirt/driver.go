@@ -40,7 +40,7 @@ func New(uri string) *Driver {
 	}
 }
 
-// Close gives both connections up.
+// Close closes both connections.
 func (d *Driver) Close() {
 	d.reads.close()
 	d.writes.close()
@@ -53,7 +53,7 @@ func (d *Driver) URI() string { return d.uri }
 func (d *Driver) Name() guest.Hypervisor { return guest.LibvirtQEMU }
 
 // Seconds between keepalive messages, and how many may stay unanswered: a
-// daemon that hangs as a whole is noticed after half a minute.
+// hanging daemon is noticed after half a minute.
 const (
 	keepAliveSeconds = 5
 	keepAliveMisses  = 5
@@ -67,7 +67,8 @@ func dial(uri string) (*libvirt.Connect, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Drivers inside this process (test:///) have no connection to keep alive.
+	// Drivers inside this process (test:///) have no connection that needs
+	// keepalive.
 	if err := conn.SetKeepAlive(keepAliveSeconds, keepAliveMisses); err != nil && broken(err) {
 		conn.Close()
 		return nil, err
@@ -75,9 +76,9 @@ func dial(uri string) (*libvirt.Connect, error) {
 	return conn, nil
 }
 
-// startEvents runs libvirt's event loop, which keepalive needs. The loop is
-// the process's, not a connection's, and libvirt has no way to end it: it
-// lives as long as the process.
+// startEvents runs libvirt's event loop, which keepalive needs. The loop
+// belongs to the process, not to a connection, and libvirt has no way to end
+// it: it lives as long as the process.
 var startEvents = sync.OnceValue(func() error {
 	if err := libvirt.EventRegisterDefaultImpl(); err != nil {
 		return err
@@ -93,7 +94,7 @@ var startEvents = sync.OnceValue(func() error {
 	return nil
 })
 
-// runDirOf is where libvirt's QEMU driver keeps the pid files of its guests.
+// runDirOf is the folder of the pid files of libvirt's QEMU driver.
 func runDirOf(uri string) string {
 	if strings.HasSuffix(uri, "/session") {
 		return filepath.Join(cmp.Or(os.Getenv("XDG_RUNTIME_DIR"), "/run"), "libvirt", "qemu", "run")
@@ -122,8 +123,8 @@ func onDomain(name string, call func(*libvirt.Domain) error) func(*libvirt.Conne
 	}
 }
 
-// lookUp finds a guest by its UUID, which is what we know most guests by and
-// which names only one, else by its name.
+// lookUp finds a guest by its UUID, by which most callers know it and which is
+// unique, else by its name.
 func lookUp(c *libvirt.Connect, name string) (*libvirt.Domain, error) {
 	if len(name) == 36 {
 		if dom, err := c.LookupDomainByUUIDString(name); err == nil {

@@ -90,7 +90,7 @@ func TestDriverLifecycle(t *testing.T) {
 }
 
 // Whether a guest has a stored configuration decides whether binding it writes one.
-func TestDriverTellsWhatIsStored(t *testing.T) {
+func TestDriver_StoredConfigurations(t *testing.T) {
 	d, ctx := testDriver(t), within(t, 20*time.Second)
 	for name, transient := range map[string]bool{"kept": false, "passing": true} {
 		if err := d.Start(ctx, testXML(t, name), transient); err != nil {
@@ -111,7 +111,7 @@ func TestDriverTellsWhatIsStored(t *testing.T) {
 	}
 }
 
-func TestDriverTellsErrorsApart(t *testing.T) {
+func TestDriver_DistinguishesErrors(t *testing.T) {
 	d, ctx := testDriver(t), within(t, 20*time.Second)
 	xml := testXML(t, "web1")
 	if err := d.Create(ctx, xml, CreateOptions{Persistent: true}); err != nil {
@@ -170,7 +170,7 @@ func TestDriverPinsAndRecords(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(all, func(g inventory.Guest) bool { return g.Name == "web1" && g.Managed }) {
 		t.Errorf("%v, %v", all, err)
 	}
-	for range 2 { // what is forgotten can be forgotten again
+	for range 2 { // removing a missing intent is no error
 		if err := d.Forget(ctx, "web1"); err != nil {
 			t.Fatal(err)
 		}
@@ -354,8 +354,8 @@ func TestDriverWithoutLibrary(t *testing.T) {
 func TestErrorText(t *testing.T) {
 	err := fail("pinning vCPU 3 to CPUs \"4-7\"", "web1",
 		fmt.Errorf("%w: %w", context.DeadlineExceeded, ErrUnknownOutcome))
-	const want = `guest web1: pinning vCPU 3 to CPUs "4-7": libvirt did not answer in time: it is not known whether it was done` +
-		`; look whether the daemon hangs (virsh list), or give it more time; read the guest's state again before repeating it`
+	const want = `guest web1: pinning vCPU 3 to CPUs "4-7": libvirt did not answer in time: its outcome is unknown` +
+		`; check whether the daemon hangs (virsh list), or increase the time limit; read the guest's state again before repeating it`
 	if err.Error() != want {
 		t.Errorf("says\n%s\nwanted\n%s", err, want)
 	}

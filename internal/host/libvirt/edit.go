@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// editor collects replacements of byte ranges of one document. Bytes outside
-// of them are kept, which is what makes Rewrite safe for elements unknown here.
+// editor collects replacements of byte ranges of one document. It leaves all
+// other bytes alone, which makes Rewrite safe for unknown elements.
 type editor struct {
 	doc   *document
 	edits []edit
@@ -24,7 +24,7 @@ func (ed *editor) replace(from, to int, text string) {
 }
 
 // result applies the edits. They never overlap; at the same place insertions
-// come first, in the order in which they were asked for.
+// come first, in the order of their requests.
 func (ed *editor) result() []byte {
 	slices.SortStableFunc(ed.edits, func(a, b edit) int {
 		if a.from != b.from {
@@ -43,8 +43,8 @@ func (ed *editor) result() []byte {
 	return out.Bytes()
 }
 
-// lead is the line break and indentation before an element, "" if it does not
-// begin a line.
+// lead is the line break and indentation before an element, "" if the element
+// does not begin a line.
 func (ed *editor) lead(e *element) string {
 	i := e.start
 	for i > 0 && (ed.doc.src[i-1] == ' ' || ed.doc.src[i-1] == '\t') {
@@ -72,7 +72,7 @@ func deeper(lead string) string {
 	return lead + "  "
 }
 
-// remove takes an element away together with its line.
+// remove removes an element together with its line.
 func (ed *editor) remove(e *element) { ed.replace(e.start-len(ed.lead(e)), e.end, "") }
 
 // insertAfter puts a new element behind its sibling.
@@ -80,9 +80,9 @@ func (ed *editor) insertAfter(sibling *element, t tag) {
 	ed.replace(sibling.end, sibling.end, t.render(ed.lead(sibling)))
 }
 
-// setChildren replaces those children of e that are ours by new ones, at the
-// place of the first of them. Without new ones, an element that would be left
-// empty goes as well.
+// setChildren replaces Numavisor's children of e by new ones, at the place of
+// the first of them. Without new ones, an element that would become empty is
+// removed as well.
 func (ed *editor) setChildren(e *element, ours func(*element) bool, fresh []tag) {
 	var old []*element
 	for _, c := range e.children {
@@ -115,12 +115,13 @@ func (ed *editor) setChildren(e *element, ours func(*element) bool, fresh []tag)
 	}
 }
 
-// contentEnd is where the content of e ends, space before its end tag left out.
+// contentEnd is the end of e's content, without the space before its end tag.
 func (ed *editor) contentEnd(e *element) int {
 	return e.open + len(bytes.TrimRight(ed.doc.src[e.open:e.close], " \t\r\n"))
 }
 
-// holdsOnly reports whether e has no content (comments count) but the given children.
+// holdsOnly reports whether e has no content (comments count) except the given
+// children.
 func (ed *editor) holdsOnly(e *element, some []*element) bool {
 	at := e.open
 	for _, c := range some {
@@ -133,7 +134,7 @@ func (ed *editor) holdsOnly(e *element, some []*element) bool {
 }
 
 // setAttrs rewrites the start tag of e with other values: an empty value
-// removes the attribute. Order and everything else of the tag's content stay.
+// removes the attribute. The order and all other content of the tag stay.
 func (ed *editor) setAttrs(e *element, values ...pair) {
 	attrs := slices.Clone(e.attrs)
 	changed := false
@@ -169,7 +170,7 @@ func (ed *editor) setAttrs(e *element, values ...pair) {
 	ed.replace(e.start, e.open, t.head()+end)
 }
 
-// tag is an element to be written.
+// tag is an element to write.
 type tag struct {
 	name     string
 	attrs    []pair

@@ -16,13 +16,14 @@ const (
 	maxXMLDepth = 64
 )
 
-// element is a part of a document together with where its bytes are, so that
-// an edit can leave every other byte alone. Offsets: [start,open) is the start
-// tag, [close,end) the end tag; a self-closed element has open == close == end.
+// element is a part of a document together with the offsets of its bytes, so
+// that an edit can leave every other byte alone. Offsets: [start,open) is the
+// start tag, [close,end) the end tag; a self-closed element has open == close
+// == end.
 type element struct {
 	prefix, name string // as written
 	attrs        []xml.Attr
-	text         []byte // its own character data, without that of children
+	text         []byte // its own character data, without that of its children
 	parent       *element
 	children     []*element
 
@@ -35,9 +36,9 @@ type document struct {
 	root *element
 }
 
-// parse reads a domain XML. It refuses what libvirt never writes and what
-// readers understand in different ways: document types, entities, other
-// encodings than UTF-8.
+// parse reads a domain XML. It refuses constructs that libvirt never writes and
+// that parsers interpret in different ways: document types, entities, encodings
+// other than UTF-8.
 func parse(src []byte) (*document, error) {
 	if len(src) > maxXMLBytes {
 		return nil, fmt.Errorf("domain XML: %d bytes, more than the %d allowed", len(src), maxXMLBytes)
@@ -63,16 +64,17 @@ func parse(src []byte) (*document, error) {
 	case open != nil:
 		return nil, fmt.Errorf("domain XML: ends inside <%s>", open.fullName())
 	case doc.root == nil:
-		return nil, errors.New("domain XML: holds no element")
+		return nil, errors.New("domain XML: contains no element")
 	case doc.root.prefix != "" || doc.root.name != "domain":
 		return nil, fmt.Errorf(
-			"domain XML: the outermost element is <%s>, not <domain>; give the output of \"virsh dumpxml GUEST\"",
+			"domain XML: the outermost element is <%s>, not <domain>; pass the output of \"virsh dumpxml GUEST\"",
 			doc.root.fullName())
 	}
 	return doc, nil
 }
 
-// take adds one token that lies at [from,to) and returns the element that is open after it.
+// take adds one token at [from,to) and returns the element that is open after
+// it.
 func (doc *document) take(token xml.Token, open *element, from, to int) (*element, error) {
 	switch t := token.(type) {
 	case xml.StartElement:

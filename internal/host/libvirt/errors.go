@@ -11,8 +11,8 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 )
 
-// Kinds of failures of libvirt itself; find them with errors.Is. Those that
-// every hypervisor has are guest.ErrNotFound and the others beside it.
+// Kinds of failures of libvirt itself; find them with errors.Is. The kinds that
+// every hypervisor has are in package guest: guest.ErrNotFound and others.
 var (
 	ErrNoLibrary  = errors.New("libvirt's library is not installed")
 	ErrNoDaemon   = errors.New("the libvirt daemon does not answer")
@@ -21,11 +21,11 @@ var (
 	ErrBusy       = errors.New("libvirt is busy with the guest")
 	ErrTimeout    = errors.New("libvirt did not answer in time")
 	// ErrUnknownOutcome comes with a control call that was cut off: it may have
-	// been done or not, so read the state again before anything else.
-	ErrUnknownOutcome = errors.New("it is not known whether it was done")
+	// taken effect or not, so read the state again before anything else.
+	ErrUnknownOutcome = errors.New("its outcome is unknown")
 )
 
-// remedies say what to do about a kind.
+// remedies are the remedies for each kind.
 var remedies = map[error]string{
 	ErrNoLibrary: "install it (Debian: apt install libvirt-daemon-system, Fedora: dnf install " +
 		"libvirt-daemon-kvm)",
@@ -33,17 +33,17 @@ var remedies = map[error]string{
 		"LIBVIRT_DEFAULT_URI",
 	ErrDenied:          "run as root, or join the group libvirt",
 	ErrBusy:            "wait for the other operation to end (virsh domjobinfo GUEST) and try again",
-	ErrTimeout:         "look whether the daemon hangs (virsh list), or give it more time",
+	ErrTimeout:         "check whether the daemon hangs (virsh list), or increase the time limit",
 	ErrUnknownOutcome:  "read the guest's state again before repeating it",
-	guest.ErrTransient: "it ends with the guest; define it to keep it",
+	guest.ErrTransient: "it ends with the guest; define the guest to make it persistent",
 }
 
 // Error is a failed libvirt call.
 type Error struct {
-	Op    string  // what was tried: "pin vCPU 3 to CPUs 4-7"
-	Guest string  // on which guest; may be empty
-	Kinds []error // of the above or of room guest; may be empty
-	Err   error   // libvirt's own
+	Op    string  // the attempted call: "pin vCPU 3 to CPUs 4-7"
+	Guest string  // the guest; may be empty
+	Kinds []error // one of the above or of package guest; may be empty
+	Err   error   // libvirt's own error
 }
 
 // Error says what was tried on what, why it failed and what to do.
@@ -70,7 +70,7 @@ func (e *Error) Error() string {
 // Unwrap gives kinds and cause to errors.Is and errors.As.
 func (e *Error) Unwrap() []error { return append([]error{e.Err}, e.Kinds...) }
 
-// plain gives libvirt's message without the numbers around it.
+// plain returns libvirt's message without the numbers around it.
 func plain(err error) string {
 	var own libvirt.Error
 	switch {
@@ -83,7 +83,7 @@ func plain(err error) string {
 	}
 }
 
-// fail wraps what a call returned.
+// fail wraps the result of a call.
 func fail(op, guest string, err error) error {
 	if err == nil {
 		return nil
@@ -168,8 +168,8 @@ func kindOfCode(err libvirt.Error) error {
 	return nil // the code says nothing that a caller acts on
 }
 
-// broken reports that the connection itself is of no more use: the daemon is
-// absent, restarting, or closed it.
+// broken reports that the connection itself is unusable: the daemon is absent,
+// restarting, or closed it.
 func broken(err error) bool {
 	var own libvirt.Error
 	if !errors.As(err, &own) {

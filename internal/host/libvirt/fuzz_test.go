@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzParseDomain: whatever the bytes, a domain or an error, no panic; and what
-// is read stays within bounds.
+// FuzzParseDomain: for any bytes, a domain or an error, no panic; and the
+// result stays within bounds.
 func FuzzParseDomain(f *testing.F) {
 	for _, text := range fixtures(f) {
 		f.Add(text)

@@ -31,8 +31,9 @@ func (d *Driver) FreePages(ctx context.Context, node topology.NodeID, size topol
 	return free, fail(fmt.Sprintf("reading free pages of %v on node %d", size, node), "", err)
 }
 
-// SetPages asks for a pool of so many pages on a node (virNodeAllocPages). The
-// kernel may give fewer and libvirt reports success all the same: read back.
+// SetPages asks for a pool of a number of pages on a node (virNodeAllocPages).
+// The kernel may give fewer and libvirt reports success all the same: read the
+// size back.
 func (d *Driver) SetPages(ctx context.Context, node topology.NodeID, size topology.Bytes, pages uint64) error {
 	return fail(fmt.Sprintf("setting %d pages of %v on node %d", pages, size, node), "",
 		d.writes.control(ctx, func(c *libvirt.Connect) error {
@@ -43,7 +44,8 @@ func (d *Driver) SetPages(ctx context.Context, node topology.NodeID, size topolo
 }
 
 // MonitorCommand sends a QMP command to the guest's QEMU and returns its
-// answer. It taints the guest in libvirt's log: only for what nothing else tells.
+// answer. libvirt then logs the guest as tainted: use it only for facts that no
+// other call returns.
 func (d *Driver) MonitorCommand(ctx context.Context, name, command string) (string, error) {
 	var answer string
 	err := d.control(ctx, "sending it a monitor command", name, func(dom *libvirt.Domain) (err error) {

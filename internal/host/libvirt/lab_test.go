@@ -88,7 +88,7 @@ type labCase struct {
 	change   func(*guest.Placement)
 	policies []string // numa_maps policy of each memory piece, in cell order
 	mems     string   // cpuset.mems of every thread group
-	nodes    []string // "1" or "1,2": where preallocated pages of each piece lie; empty: none allocated
+	nodes    []string // "1" or "1,2": nodes of the preallocated pages of each piece; empty: none allocated
 	rotates  bool     // others prove nearly the same: it runs in one landing of three
 }
 
@@ -247,7 +247,8 @@ func (g *labGuest) run() {
 	}
 }
 
-// checkNodes holds a piece to lie wholly on the given nodes, equally on each.
+// checkNodes checks that a piece is completely on the given nodes, equally on
+// each.
 func (g *labGuest) checkNodes(p piece, want string) {
 	total := 0
 	for _, pages := range p.pages {

@@ -14,7 +14,7 @@ type View int
 
 // The views.
 const (
-	Current View = iota // of the running process; of the next start if there is none
+	Current View = iota // of the running process; of the next start if the guest does not run
 	Stored              // of the next start, secrets included so that it can be defined again
 )
 
@@ -40,7 +40,7 @@ func (d *Driver) XML(ctx context.Context, name string, v View) ([]byte, error) {
 }
 
 // Define stores a configuration, new or in place of the one of the same name
-// and UUID. A running guest is not touched.
+// and UUID. It does not change a running guest.
 func (d *Driver) Define(ctx context.Context, xml []byte) error {
 	return fail("defining it", nameIn(xml), d.writes.control(ctx, func(c *libvirt.Connect) error {
 		dom, err := c.DomainDefineXML(string(xml))
@@ -51,14 +51,14 @@ func (d *Driver) Define(ctx context.Context, xml []byte) error {
 	}))
 }
 
-// CreateOptions say how a guest is started.
+// CreateOptions say how to start a guest.
 type CreateOptions struct {
 	Persistent bool // keep its configuration when it ends
 	Paused     bool // do not let its vCPUs run yet
 }
 
-// Create starts a new guest. If it is to be persistent and does not start,
-// its configuration is taken back.
+// Create starts a new guest. If it is persistent and does not start, Create
+// removes its configuration.
 func (d *Driver) Create(ctx context.Context, xml []byte, o CreateOptions) error {
 	const op = "creating it"
 	name := nameIn(xml)
@@ -84,7 +84,7 @@ func (d *Driver) Create(ctx context.Context, xml []byte, o CreateOptions) error 
 		defer dom.Free()
 		if err := dom.CreateWithFlags(flags); err != nil {
 			if undo := undefine(dom); undo != nil {
-				return fmt.Errorf("%w; its configuration stays, taking it back failed: %w", err, undo)
+				return fmt.Errorf("%w; its configuration remains, because removing it failed: %w", err, undo)
 			}
 			return err
 		}
@@ -134,7 +134,8 @@ func (d *Driver) Start(ctx context.Context, xml []byte, transient bool) error {
 	return err
 }
 
-// Remove ends a guest, if it runs, and forgets its configuration, if it has one.
+// Remove ends a guest, if it runs, and removes its configuration, if it has
+// one.
 func (d *Driver) Remove(ctx context.Context, name string) error {
 	return d.control(ctx, "removing it", name, func(dom *libvirt.Domain) error {
 		persistent, err := dom.IsPersistent()
@@ -157,8 +158,8 @@ func (d *Driver) Remove(ctx context.Context, name string) error {
 	})
 }
 
-// undefine removes a guest's stored configuration with what libvirt stores with
-// it (saved memory, NVRAM, snapshot records). Disks stay.
+// undefine removes a guest's stored configuration with everything that libvirt
+// stores with it (saved memory, NVRAM, snapshot records). Disks stay.
 func undefine(dom *libvirt.Domain) error {
 	err := dom.UndefineFlags(libvirt.DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.DOMAIN_UNDEFINE_NVRAM |
 		libvirt.DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | libvirt.DOMAIN_UNDEFINE_CHECKPOINTS_METADATA)
@@ -173,8 +174,8 @@ func (d *Driver) Resume(ctx context.Context, name string) error {
 	return d.control(ctx, "resuming it", name, (*libvirt.Domain).Resume)
 }
 
-// nameIn finds a guest's name in its XML for messages; what is wrong with the
-// XML is libvirt's to say.
+// nameIn finds a guest's name in its XML for messages; libvirt itself reports
+// errors in the XML.
 func nameIn(xml []byte) string {
 	doc, err := parse(xml)
 	if err != nil {

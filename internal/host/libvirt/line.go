@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// client is the part of a libvirt connection that a line looks after.
+// client are the functions of a libvirt connection that a line uses.
 type client interface {
 	Close() (int, error)
 	IsAlive() (bool, error)
@@ -17,16 +17,16 @@ type client interface {
 
 // line is one connection to the daemon, opened when needed and again when it
 // breaks. libvirt's calls block in C without a time limit: each runs in a
-// goroutine of its own, and when its time is up the caller goes on while the
-// connection is given up; it is closed when the last call on it has come back.
+// goroutine of its own. When its time is up the caller goes on and the
+// connection is abandoned; it is closed when the last call on it has returned.
 type line[C client] struct {
 	dial   func() (C, error)
-	broken func(error) bool // the error says that the connection is of no more use
-	seen   *atomic.Bool     // some line was open once: the daemon exists here, so its absence is a restart
+	broken func(error) bool // the error says that the connection is unusable
+	seen   *atomic.Bool     // the line was open once: the daemon exists here, so its absence is a restart
 
 	mu    sync.Mutex
 	now   *session[C] // nil: not open
-	stuck int         // calls that nobody waits for any more
+	stuck int         // calls whose callers have gone on
 }
 
 // session is one open connection with the calls that run on it.
@@ -36,7 +36,7 @@ type session[C client] struct {
 	dead  bool // close when calls is 0
 }
 
-// Bounds of a line: calls given up but still blocked in the daemon, the time of
+// Limits of a line: abandoned calls that still block in the daemon, the time of
 // a call whose context has no deadline, and the pauses between reconnections.
 const (
 	maxStuck    = 16
@@ -45,21 +45,21 @@ const (
 	longestWait = time.Second
 )
 
-// errLost is the connection breaking during a call; errCrowded, too many
-// calls that never came back.
+// errLost means that the connection broke during a call; errCrowded, that too
+// many calls never returned.
 var (
 	errLost    = errors.New("the connection broke")
-	errCrowded = fmt.Errorf("%d earlier calls have not come back", maxStuck)
+	errCrowded = fmt.Errorf("%d earlier calls have not returned", maxStuck)
 )
 
-// read runs an idempotent call; while the daemon is away it is repeated until
-// the context ends. A daemon that was never there is reported at once.
+// read runs an idempotent call; while the daemon is away it repeats the call
+// until the context ends. It reports a daemon that was never there at once.
 func (l *line[C]) read(ctx context.Context, call func(C) error) error {
 	return l.run(ctx, true, call)
 }
 
-// control runs a call that changes something. It waits for the daemon to come
-// back before it is sent, never repeats it afterwards.
+// control runs a call that changes something. It waits for the daemon before it
+// sends the call, and never repeats the call afterwards.
 func (l *line[C]) control(ctx context.Context, call func(C) error) error {
 	return l.run(ctx, false, call)
 }
@@ -73,7 +73,7 @@ func (l *line[C]) run(ctx context.Context, again bool, call func(C) error) error
 		ctx, cancel = context.WithTimeout(ctx, defaultTime)
 		defer cancel()
 	}
-	var away error // why the daemon could not be reached: says more than that time is up
+	var away error // why the daemon could not be reached: more useful than the timeout alone
 	for pause := firstPause; ; pause = min(2*pause, longestWait) {
 		sent, err := l.once(ctx, call)
 		switch {
@@ -97,7 +97,7 @@ func (l *line[C]) run(ctx context.Context, again bool, call func(C) error) error
 	}
 }
 
-// once runs the call on the open connection, opening it first where needed.
+// once runs the call on the open connection, which it opens first if necessary.
 // sent says whether the call was begun.
 func (l *line[C]) once(ctx context.Context, call func(C) error) (sent bool, err error) {
 	if l.crowded() {
@@ -119,9 +119,9 @@ func (l *line[C]) once(ctx context.Context, call func(C) error) (sent bool, err 
 }
 
 // wait runs work in a goroutine. If the context ends first it calls giveUp and
-// returns; the goroutine, when it is through at last, calls late.
+// returns; when the goroutine finally ends, it calls late.
 func (l *line[C]) wait(ctx context.Context, work func() error, giveUp, late func()) error {
-	var left bool // nobody waits any more; under mu
+	var left bool // the caller has gone on; under mu
 	done := make(chan error, 1)
 	go func() {
 		err := work()
@@ -142,7 +142,7 @@ func (l *line[C]) wait(ctx context.Context, work func() error, giveUp, late func
 	}
 	l.mu.Lock()
 	select {
-	case err := <-done: // it came back just now
+	case err := <-done: // it returned just now
 		l.mu.Unlock()
 		return err
 	default:
@@ -195,7 +195,8 @@ func (l *line[C]) acquire(ctx context.Context) (*session[C], error) {
 }
 
 // install makes a connection the current one, unless another call was faster:
-// then that one is used. The session returned has one more call counted.
+// then that call's connection is used. The returned session has one more call
+// counted.
 func (l *line[C]) install(conn C) *session[C] {
 	l.mu.Lock()
 	l.seen.Store(true)
@@ -208,7 +209,7 @@ func (l *line[C]) install(conn C) *session[C] {
 	spare := any(s.conn) != any(conn)
 	l.mu.Unlock()
 	if spare {
-		_, _ = conn.Close() // nobody knows it yet
+		_, _ = conn.Close() // no caller has it yet
 	}
 	return s
 }
@@ -230,11 +231,11 @@ func (l *line[C]) release(s *session[C]) {
 	last := s.dead && s.calls == 0
 	l.mu.Unlock()
 	if last {
-		_, _ = s.conn.Close() // it is of no more use, whatever it says
+		_, _ = s.conn.Close() // it is unusable, whatever it says
 	}
 }
 
-// close gives the connection up; calls under way end by themselves.
+// close closes the connection; running calls end by themselves.
 func (l *line[C]) close() {
 	l.mu.Lock()
 	s := l.now

@@ -132,7 +132,7 @@ func TestLineAbsentDaemonIsReportedAtOnce(t *testing.T) {
 	})
 }
 
-func TestLineReadsOutliveARestart(t *testing.T) {
+func TestLine_ReadsSurviveARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDaemon{}
 		l := newLine(d)

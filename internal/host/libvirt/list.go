@@ -11,7 +11,7 @@ import (
 	"libvirt.org/go/libvirt"
 )
 
-// Listed is one guest as the daemon lists it.
+// Listed is one guest in the daemon's list.
 type Listed struct {
 	Name       string
 	UUID       string
@@ -23,8 +23,8 @@ type Listed struct {
 // Running reports whether the guest has a process.
 func (l Listed) Running() bool { return l.ID >= 0 }
 
-// List returns all guests, running or not, ascending by name. Those that
-// vanish meanwhile are left out.
+// List returns all guests, running or not, ascending by name. It leaves out
+// those that vanish meanwhile.
 func (d *Driver) List(ctx context.Context) ([]Listed, error) {
 	var all []Listed
 	err := d.reads.read(ctx, func(c *libvirt.Connect) error {
@@ -38,17 +38,17 @@ func (d *Driver) List(ctx context.Context) ([]Listed, error) {
 	return all, fail("listing guests", "", err)
 }
 
-// eachListed calls yield for every guest until it fails. Which guests run and
-// which are stored is asked of all at once, for each call is a message to the
-// daemon and back; only guests in rarer states are asked one by one.
+// eachListed calls yield for every guest until it fails. It asks which guests
+// run and which are stored for all at once, since each call is a round trip to
+// the daemon; only guests in rarer states are queried one by one.
 func eachListed(c *libvirt.Connect, yield func(Listed, *libvirt.Domain) error) error {
 	domains, err := c.ListAllDomains(0)
 	if err != nil {
 		return err
 	}
 	defer free(domains)
-	// After the list: a guest that comes in between is in neither then, and
-	// none is taken for one without a stored configuration.
+	// After the list: a guest that appears in between is then in neither set,
+	// and no guest wrongly counts as one without a stored configuration.
 	running, err := uuids(c, libvirt.CONNECT_LIST_DOMAINS_RUNNING)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func eachListed(c *libvirt.Connect, yield func(Listed, *libvirt.Domain) error) e
 	return nil
 }
 
-// uuids names the guests that a filter lets through.
+// uuids names the guests that a filter selects.
 func uuids(c *libvirt.Connect, filter libvirt.ConnectListAllDomainsFlags) (map[string]bool, error) {
 	domains, err := c.ListAllDomains(filter)
 	if err != nil {
@@ -163,10 +163,10 @@ func stateName(s libvirt.DomainState) string {
 	}
 }
 
-// Guests lists all guests with what their XML says: of the running process for
-// those that run, of the next start for others, ascending by name. A guest
-// whose XML cannot be read is listed with its name alone, and joined into the
-// error, so that the others are not lost.
+// Guests lists all guests with the facts in their XML: of the running process
+// for those that run, of the next start for others, ascending by name. A guest
+// whose XML cannot be read is listed with its name alone, and its error joined
+// into the result's, so that the others are not lost.
 func (d *Driver) Guests(ctx context.Context) ([]inventory.Guest, error) {
 	var guests []inventory.Guest
 	var errs []error
@@ -203,7 +203,7 @@ func (d *Driver) Guest(ctx context.Context, name string) (inventory.Guest, error
 	return d.guest(l, string(text), err)
 }
 
-// guest joins what the list and the XML say; unread is why there is no XML.
+// guest joins the list's and the XML's facts; unread is why there is no XML.
 func (d *Driver) guest(l Listed, text string, unread error) (inventory.Guest, error) {
 	g := inventory.Guest{
 		Name:       l.Name,
@@ -215,7 +215,7 @@ func (d *Driver) guest(l Listed, text string, unread error) (inventory.Guest, er
 	}
 	pid := 0
 	if l.Running() {
-		pid, _ = d.PID(l.Name) // 0 says that it is not known
+		pid, _ = d.PID(l.Name) // 0 means unknown
 	}
 	g.PID = pid
 	if unread != nil {
@@ -226,7 +226,7 @@ func (d *Driver) guest(l Listed, text string, unread error) (inventory.Guest, er
 		return g, fail("reading its XML", l.Name, err)
 	}
 	g = domain.Guest()
-	g.Name = l.Name // XML has it without its line breaks: no guest has that name
+	g.Name = l.Name // the XML has it without its line breaks: no guest has that name
 	g.Can = inventory.CapabilitiesOf(d.Name())
 	g.Hypervisor, g.State, g.Persistent, g.PID = d.Name(), l.State, l.Persistent, pid
 	return g, nil

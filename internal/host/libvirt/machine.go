@@ -12,8 +12,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Machine is what a new guest needs beside spec and placement. The zero value
-// is a KVM guest without disks and network, with its serial port on a pty.
+// Machine is the input for a new guest in addition to spec and placement. The
+// zero value is a KVM guest without disks and network, with its serial port on
+// a pty.
 type Machine struct {
 	Type     string // hypervisor type: kvm (default) or qemu (software emulation)
 	Arch     string // x86_64 (default) or aarch64
@@ -26,13 +27,13 @@ type Machine struct {
 
 	Disks     []Disk
 	Network   string // name of a libvirt network; empty: none
-	SerialLog string // file that gets what the guest writes to its serial port; empty: a pty
+	SerialLog string // file for the output of the guest's serial port; empty: a pty
 }
 
 // Disk is a disk image or block device of the host.
 type Disk struct {
 	Path     string
-	Format   string // qcow2, raw, ...; empty: by the path's suffix, raw if that says nothing
+	Format   string // qcow2, raw, ...; empty: by the path's suffix, raw for an unknown one
 	ReadOnly bool
 }
 
@@ -40,7 +41,7 @@ type Disk struct {
 var machineTypes = map[string]string{"x86_64": "q35", "aarch64": "virt"}
 
 // DomainXML returns the complete XML of a new guest, bound to its placement,
-// with the intent in its metadata. It has no device that was not asked for.
+// with the intent in its metadata. It has only the requested devices.
 func DomainXML(intent Metadata, m Machine) ([]byte, error) {
 	spec, p := intent.Spec, intent.Placement
 	if err := m.Check(spec); err != nil {
@@ -56,7 +57,7 @@ func DomainXML(intent Metadata, m Machine) ([]byte, error) {
 		{name: "memory", attrs: []pair{{"unit", "KiB"}}, text: kib(spec.Memory)},
 	}}
 	add := func(t ...tag) { domain.children = append(domain.children, t...) }
-	if spec.PageSize > 0 { // needs no hugetlbfs mount, as hugetlbfs files would
+	if spec.PageSize > 0 { // needs no hugetlbfs mount, unlike hugetlbfs files
 		add(tag{name: "memoryBacking", children: []tag{
 			{name: "source", attrs: []pair{{"type", "memfd"}}}, {name: "access", attrs: []pair{{"mode", "shared"}}},
 		}})
@@ -72,8 +73,8 @@ func DomainXML(intent Metadata, m Machine) ([]byte, error) {
 	return Rewrite([]byte(strings.TrimPrefix(domain.render("\n"), "\n")+"\n"), p, intent)
 }
 
-// Check tells whether DomainXML can make a guest of a spec on this machine,
-// wherever it is placed: to be asked before room is claimed for it.
+// Check reports whether DomainXML can make a guest of a spec on this machine,
+// for any placement: call it before claiming resources.
 func (m Machine) Check(spec guest.Spec) error {
 	if err := m.withDefaults().check(spec); err != nil {
 		return fmt.Errorf("new guest %q: %w", spec.Name, err)
@@ -95,7 +96,7 @@ func (m Machine) withDefaults() Machine {
 func (m Machine) check(spec guest.Spec) error {
 	switch {
 	case spec.Name == "" || strings.ContainsAny(spec.Name, "/\n") || strings.TrimSpace(spec.Name) != spec.Name:
-		return fmt.Errorf("name=%q: must not be empty, nor hold \"/\", nor begin or end with space", spec.Name)
+		return fmt.Errorf("name=%q: must not be empty, nor contain \"/\", nor begin or end with space", spec.Name)
 	case m.Type != "kvm" && m.Type != "qemu":
 		return fmt.Errorf("machine type=%q; allowed: kvm, qemu", m.Type)
 	case machineTypes[m.Arch] == "":
@@ -127,7 +128,7 @@ func (m Machine) check(spec guest.Spec) error {
 	}
 	for _, t := range texts {
 		if strings.ContainsFunc(t, unicode.IsControl) {
-			return fmt.Errorf("%q holds control characters", t)
+			return fmt.Errorf("%q contains control characters", t)
 		}
 	}
 	return nil
@@ -151,8 +152,8 @@ func (m Machine) os() tag {
 	return t
 }
 
-// cpu gives each cell its socket: Linux guests complain of cores that share a
-// socket, and so a cache, across NUMA nodes.
+// cpu gives each cell its own socket: Linux guests complain about cores that
+// share a socket, and so a cache, across NUMA nodes.
 func (m Machine) cpu(p guest.Placement) tag {
 	t := tag{name: "cpu", attrs: []pair{{"mode", m.CPU}}}
 	sockets, cores := 1, len(p.VCPUs)
@@ -168,7 +169,8 @@ func (m Machine) cpu(p guest.Placement) tag {
 	return t
 }
 
-// even reports whether all cells have as many vCPUs, in ascending runs.
+// even reports whether all cells have the same number of vCPUs, in ascending
+// runs.
 func even(cells []guest.Cell) bool {
 	next := guest.VCPUID(0)
 	for _, c := range cells {
@@ -216,7 +218,7 @@ func (m Machine) devices(spec guest.Spec) []tag {
 	return append(all, tag{name: "memballoon", attrs: []pair{{"model", "none"}}})
 }
 
-// tag writes a disk; I/O threads, numbered from 1, take disks in turn.
+// tag writes a disk; I/O threads, numbered from 1, serve disks in turn.
 func (d Disk) tag(index, ioThreads int) tag {
 	format := d.Format
 	if format == "" {

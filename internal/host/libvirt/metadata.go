@@ -8,16 +8,18 @@ import (
 )
 
 // MetadataURI is the XML namespace under which a guest's intent is stored in
-// its domain XML. libvirt keeps it over restarts of its daemon and of the guest.
+// its domain XML. libvirt preserves it over restarts of its daemon and of the
+// guest.
 const MetadataURI = "https://numavisor.dev/xmlns/1"
 
-// The element that holds the intent: <numavisor:guest xmlns:numavisor=MetadataURI>JSON</numavisor:guest>.
+// The element with the intent: <numavisor:guest
+// xmlns:numavisor=MetadataURI>JSON</numavisor:guest>.
 const (
 	metadataPrefix = "numavisor"
 	metadataName   = "guest"
 )
 
-// Metadata is the record of intent: what a guest asked for and was given.
+// Metadata is the record of intent: a guest's request and its placement.
 type Metadata = guest.Intent
 
 func metadataText(m Metadata) (string, error) {
@@ -28,7 +30,8 @@ func metadataText(m Metadata) (string, error) {
 	return string(text), nil
 }
 
-// parseMetadata finds our element below <metadata>; nil if there is none.
+// parseMetadata finds Numavisor's element below <metadata>; nil if there is
+// none.
 func parseMetadata(root *element) (*Metadata, error) {
 	holder := metadataElement(root)
 	if holder == nil {

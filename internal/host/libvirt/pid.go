@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// PID returns the process of a running QEMU guest. libvirt has no call for
-// it; its QEMU driver writes RUNDIR/NAME.pid. A file left over from a process
-// that is gone, or whose number another process has now, is ErrNotRunning.
+// PID returns the process of a running QEMU guest. libvirt has no call for it;
+// its QEMU driver writes RUNDIR/NAME.pid. The error is ErrNotRunning if the
+// file's process is gone, or another process has its number now.
 func (d *Driver) PID(name string) (int, error) { return pidOf(d.runDir, "/proc", name) }
 
 func pidOf(runDir, proc, name string) (int, error) {
 	const op = "finding its process"
 	if name == "" || strings.ContainsAny(name, "/\x00") {
-		return 0, &Error{Op: op, Guest: name, Err: fmt.Errorf("%q is no guest's name", name)}
+		return 0, &Error{Op: op, Guest: name, Err: fmt.Errorf("%q is not a valid name of a guest", name)}
 	}
 	file := filepath.Join(runDir, name+".pid")
 	text, err := os.ReadFile(file)
@@ -26,7 +26,7 @@ func pidOf(runDir, proc, name string) (int, error) {
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil || pid < 2 {
-		return 0, &Error{Op: op, Guest: name, Err: fmt.Errorf("%s holds %.20q, not a process number", file, text)}
+		return 0, &Error{Op: op, Guest: name, Err: fmt.Errorf("%s contains %.20q instead of a process number", file, text)}
 	}
 	cmdline, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cmdline"))
 	if err != nil {
@@ -41,8 +41,8 @@ func pidOf(runDir, proc, name string) (int, error) {
 		Err: fmt.Errorf("process %d, named by %s, is not QEMU with this guest", pid, file)}
 }
 
-// guestArgument takes the name out of QEMU's argument "guest=NAME,debug-threads=on";
-// a comma in a name is doubled.
+// guestArgument extracts the name from QEMU's argument
+// "guest=NAME,debug-threads=on"; a comma in a name is doubled.
 func guestArgument(arg string) string {
 	rest, ok := strings.CutPrefix(arg, "guest=")
 	if !ok {

@@ -7,22 +7,21 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// readings are what the XML of guests said when it was last read. Between two
-// lists of a host most guests do not change, and reading their XML is a good
-// part of what a list takes. What is handed out is shared: it is not to be
-// written to.
+// readings caches the parsed XML of guests. Between two lists of a host most
+// guests do not change, and parsing their XML is a large part of the cost of a
+// list. The results are shared: do not write to them.
 type readings struct {
 	mu   sync.Mutex
 	last map[string]reading // by UUID
 }
 
-// reading is one domain's, and what it was read from.
+// reading is one domain's result, and its XML.
 type reading struct {
 	text   [sha256.Size]byte
 	domain Domain
 }
 
-// read parses the XML of a guest unless it says what it said before.
+// read parses the XML of a guest unless it has not changed.
 func (r *readings) read(uuid, xml string) (Domain, error) {
 	text := sha256.Sum256([]byte(xml))
 	r.mu.Lock()
@@ -44,7 +43,7 @@ func (r *readings) read(uuid, xml string) (Domain, error) {
 	return domain, nil
 }
 
-// keep forgets all guests but these.
+// keep removes all guests but these.
 func (r *readings) keep(guests []inventory.Guest) {
 	there := make(map[string]bool, len(guests))
 	for _, g := range guests {

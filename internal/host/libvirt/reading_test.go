@@ -14,7 +14,7 @@ func domainOn(node int) string {
 }
 
 // The XML of a guest is read again when it says something else, and only then.
-func TestXMLIsReadOnceAsLongAsItSaysTheSame(t *testing.T) {
+func TestReadings_ParseUnchangedXMLOnce(t *testing.T) {
 	var r readings
 	read := func(uuid, xml string) Domain {
 		t.Helper()
@@ -37,10 +37,10 @@ func TestXMLIsReadOnceAsLongAsItSaysTheSame(t *testing.T) {
 	}
 	read("u", domainOn(2))
 	if back := read("u", domainOn(1)); back.Config.NUMATune == first.Config.NUMATune {
-		t.Error("more than the last reading is kept")
+		t.Error("the cache has more than the last reading")
 	}
 	if _, err := r.read("u", "<domain>"); err == nil {
-		t.Error("what is no XML was taken for what it was before")
+		t.Error("text that is not XML returned the earlier result")
 	}
 	r.keep([]inventory.Guest{{UUID: "v"}})
 	if len(r.last) != 1 {

@@ -9,11 +9,11 @@ import (
 )
 
 // Rewrite returns the domain XML bound to a placement: pins, numatune, cells,
-// memory backing, and the intent as metadata. Every byte that does not belong
-// to these is kept. Doing it twice changes nothing the second time.
+// memory backing, and the intent as metadata. It leaves every other byte
+// unchanged. Rewriting the result again changes nothing.
 //
-// Where XML and placement disagree about the guest itself the error is a
-// *Contradiction. What libvirt cannot express is listed by Cannot.
+// If XML and placement disagree about the guest itself the error is a
+// *Contradiction. Cannot lists what libvirt cannot express.
 func Rewrite(domainXML []byte, p guest.Placement, intent Metadata) ([]byte, error) {
 	doc, err := parse(domainXML)
 	if err != nil {
@@ -48,7 +48,7 @@ type writer struct {
 	root      *element
 	domain    Domain
 	placement guest.Placement
-	shown     bool // the guest sees cells, so memnodes may name them; known after cells
+	shown     bool // the guest sees cells, so memnodes may name them; known after cells has run
 }
 
 // checkPlacement refuses placements that no domain XML can express.
@@ -83,29 +83,30 @@ func checkPlacement(p guest.Placement) error {
 		}
 	}
 	if all.Len() != len(p.VCPUs) {
-		return fmt.Errorf("placement: cells hold %d vCPUs, the guest has %d", all.Len(), len(p.VCPUs))
+		return fmt.Errorf("placement: cells have %d vCPUs, the guest has %d", all.Len(), len(p.VCPUs))
 	}
 	return checkMode(p)
 }
 
-// checkSingle refuses a domain with two of what libvirt takes one of: it would
-// read both, and an edit of one would not bind.
+// checkSingle refuses a domain with two of an element that libvirt allows once:
+// libvirt would read both, and an edit of one would not bind.
 func checkSingle(root *element) error {
 	for _, name := range []string{"metadata", "memory", "memoryBacking", "vcpu", "cputune", "numatune", "cpu"} {
 		if n := len(root.all(name)); n > 1 {
-			return fmt.Errorf("<%s> is there %d times; remove all but one", name, n)
+			return fmt.Errorf("<%s> occurs %d times; remove all but one", name, n)
 		}
 	}
 	for _, path := range [][2]string{{"cpu", "numa"}, {"memoryBacking", "hugepages"}, {"memoryBacking", "allocation"}} {
 		if n := len(root.child(path[0]).all(path[1])); n > 1 {
-			return fmt.Errorf("<%s> in <%s> is there %d times; remove all but one", path[1], path[0], n)
+			return fmt.Errorf("<%s> in <%s> occurs %d times; remove all but one", path[1], path[0], n)
 		}
 	}
 	return nil
 }
 
-// checkMode refuses an unknown memory mode and the fault of preallocating
-// without a memory policy: all memory then lands where QEMU's threads happen to run.
+// checkMode refuses an unknown memory mode, and preallocation without a memory
+// policy: all memory would then be allocated where QEMU's threads happen to
+// run.
 func checkMode(p guest.Placement) error {
 	switch p.MemoryMode {
 	case guest.MemoryPreferred, guest.MemoryStrict, guest.MemoryInterleave, guest.MemoryRestrictive:
@@ -122,7 +123,8 @@ func checkMode(p guest.Placement) error {
 	}
 }
 
-// checkDistances holds a cell's row to what libvirt accepts: 10 for itself, above for others.
+// checkDistances checks a cell's row against libvirt's rules: 10 for itself,
+// above for others.
 func checkDistances(c guest.Cell, cells int) error {
 	if len(c.Distances) == 0 {
 		return nil
@@ -139,7 +141,8 @@ func checkDistances(c guest.Cell, cells int) error {
 	return nil
 }
 
-// agree refuses a placement that was made for another guest than the XML describes.
+// agree refuses a placement that was made for another guest than the one that
+// the XML describes.
 func agree(d Domain, p guest.Placement) error {
 	var memory topology.Bytes
 	for _, c := range p.Cells {

@@ -6,8 +6,8 @@ import (
 )
 
 // memoryBacking sets page size, allocation, and memfd as source of movable
-// memory. A source or access that the XML states is kept: it is there for a
-// reason that is not ours (vhost-user, virtiofs); Cannot says what it costs.
+// memory. It leaves a source or access that the XML sets: others need it
+// (vhost-user, virtiofs); Cannot lists the consequences.
 func (w *writer) memoryBacking() error {
 	huge, err := w.hugePages()
 	if err != nil {
@@ -22,7 +22,8 @@ func (w *writer) memoryBacking() error {
 	if w.wantsMemfd(b) {
 		fresh = append(fresh, tag{name: "source", attrs: []pair{{"type", "memfd"}}})
 		if b.child("access") == nil {
-			// private would hold every written page twice: in the memfd, and as anonymous copy
+			// private access would store every written page twice: in the
+			// memfd, and as anonymous copy
 			fresh = append(fresh, tag{name: "access", attrs: []pair{{"mode", "shared"}}})
 		}
 	}
@@ -60,7 +61,7 @@ func (w *writer) cellsArePrivate() bool {
 	return false
 }
 
-// hugePages returns the element to write, nil if what the XML says is right already.
+// hugePages returns the element to write, nil if the XML is right already.
 func (w *writer) hugePages() (*tag, error) {
 	want := w.placement.PageSize
 	have := w.root.path("memoryBacking", "hugepages")

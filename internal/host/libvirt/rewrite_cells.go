@@ -8,8 +8,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// cells makes the guest see the placement's cells. Cells that are there
-// already and agree are kept with all that other tools wrote into them.
+// cells makes the placement's cells visible to the guest. Existing cells that
+// agree stay, with all that other tools wrote into them.
 func (w *writer) cells() error {
 	p := w.placement
 	cpu := w.root.child("cpu")
@@ -32,7 +32,7 @@ func (w *writer) cells() error {
 		return &Contradiction{
 			Field: "guest cells", XML: strconv.Itoa(len(w.domain.Config.Cells)) + " cells that are referred to: " +
 				"" + list(ties),
-			Placement: "has others", Remedy: "place with the cells that the XML has, or remove what refers to them",
+			Placement: "has others", Remedy: "place with the cells of the XML, or remove the elements that refer to them",
 		}
 	}
 	switch {
@@ -53,7 +53,8 @@ func (w *writer) cells() error {
 }
 
 // wholeMiB refuses cells that libvirt would round up to MiB
-// (virDomainNumaSetNodeMemorySize), so that the guest got more than was reserved.
+// (virDomainNumaSetNodeMemorySize), so that the guest would get more than its
+// reservation.
 func wholeMiB(cells []guest.Cell) error {
 	for _, c := range cells {
 		if c.Memory%topology.MiB != 0 {
@@ -63,10 +64,10 @@ func wholeMiB(cells []guest.Cell) error {
 	return nil
 }
 
-// needsCell reports that a guest without visible topology must be given one
-// cell all the same: libvirt can only hold a cell to less than the guest's
-// nodes, or interleave within an outer limit, by a memnode, which needs a
-// cell. A guest with one cell sees what it sees without: one node.
+// needsCell reports that a guest without visible topology must get one cell all
+// the same: libvirt can restrict a cell to fewer than the guest's nodes, or
+// interleave within an outer limit, only by a memnode, which needs a cell. A
+// guest with one cell sees the same as without: one node.
 func needsCell(p guest.Placement) bool {
 	if len(p.Cells) != 1 {
 		return false
@@ -81,7 +82,7 @@ func needsCell(p guest.Placement) bool {
 	}
 }
 
-// sameCells reports whether the XML has just the placement's cells.
+// sameCells reports whether the XML has exactly the placement's cells.
 func (w *writer) sameCells() bool {
 	have := w.domain.Config.Cells
 	if len(have) != len(w.placement.Cells) {
@@ -95,7 +96,7 @@ func (w *writer) sameCells() bool {
 	return true
 }
 
-// cellAt returns the placement's cell for an element that the XML has at a position.
+// cellAt returns the placement's cell for the XML's element at a position.
 func (w *writer) cellAt(e *element, position int) guest.Cell {
 	if id, err := strconv.Atoi(e.attr("id")); err == nil {
 		position = id

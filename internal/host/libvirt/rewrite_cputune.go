@@ -7,7 +7,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// vcpu makes placement static and takes out the pin that held for everything
+// vcpu makes placement static and removes the pin that applied to every thread
 // without one of its own.
 func (w *writer) vcpu() error {
 	e := w.root.child("vcpu")
@@ -54,7 +54,8 @@ func (w *writer) cpuTune() error {
 	return nil
 }
 
-// ioThreadCPUs is where I/O threads run: with the emulator where the placement does not count them.
+// ioThreadCPUs are the CPUs of I/O threads: those of the emulator if the
+// placement has none for them.
 func ioThreadCPUs(p guest.Placement) topology.CPUSet {
 	if p.IOThreads == 0 && p.IOThread.IsEmpty() {
 		return p.Emulator
@@ -74,19 +75,19 @@ func (w *writer) allocatesAtStart() bool {
 func allocatesAtStart(p guest.Placement) bool { return p.Immediate || p.PageSize > 0 }
 
 // EmulatorPinIsLate reports that Rewrite leaves the emulator's pin out, so that
-// it must be set once the guest is there (started paused, Driver.PinEmulator).
+// it must be set once the guest exists (started paused, Driver.PinEmulator).
 //
-// With allocation at start libvirt has QEMU run the allocating threads on each
-// cell's nodes; libvirt 9.0 does not mind the emulator's own cpuset, and QEMU
-// does not start ("Setting CPU affinity failed: Invalid argument", seen) if a
-// cell's nodes have no CPU in it.
+// With allocation at start libvirt makes QEMU run the allocating threads on
+// each cell's nodes; libvirt 9.0 ignores the emulator's own cpuset in this, and
+// QEMU does not start ("Setting CPU affinity failed: Invalid argument",
+// observed) if a cell's nodes have no CPU in it.
 func EmulatorPinIsLate(p guest.Placement) bool {
 	return !p.Emulator.IsEmpty() && allocatesAtStart(p) &&
 		p.MemoryMode != guest.MemoryRestrictive && !reachesAllCells(p)
 }
 
-// reachesAllCells reports whether the emulator surely has a CPU on the nodes of
-// every cell. A placement does not say which CPUs a node has; those of the
+// reachesAllCells reports whether the emulator certainly has a CPU on the nodes
+// of every cell. A placement does not say which CPUs a node has; those of the
 // cell's vCPUs are on it.
 func reachesAllCells(p guest.Placement) bool {
 	for _, c := range p.Cells {

@@ -1,6 +1,6 @@
 package libvirt
 
-// metadata stores the intent, beside whatever other tools keep there.
+// metadata stores the intent, next to other tools' metadata.
 func (w *writer) metadata(intent Metadata) error {
 	text, err := metadataText(intent)
 	if err != nil {
@@ -19,8 +19,8 @@ func (w *writer) metadata(intent Metadata) error {
 	return nil
 }
 
-// insertBehind puts a new element behind the first of the named siblings that
-// is there, else first of all.
+// insertBehind puts a new element behind the first existing one of the named
+// siblings, else before all others.
 func (w *writer) insertBehind(t tag, siblings ...string) {
 	for _, name := range siblings {
 		if all := w.root.all(name); len(all) > 0 {

@@ -37,7 +37,7 @@ func tuneOf(p guest.Placement, shown bool) []tag {
 		return []tag{memory(guest.MemoryRestrictive)}
 	case !shown && p.MemoryMode == guest.MemoryInterleave && p.Nodes.Len() > 1:
 		return []tag{memory(guest.MemoryInterleave)}
-	case !shown: // one nodeset for all: preferring all of the allowed nodes is being held to them
+	case !shown: // one nodeset for all: preferring all of the allowed nodes has the same effect as being restricted to them
 		return []tag{memory(guest.MemoryStrict)}
 	}
 	fresh := []tag{memory(guest.MemoryStrict)}
@@ -49,8 +49,8 @@ func tuneOf(p guest.Placement, shown bool) []tag {
 	return fresh
 }
 
-// Cannot lists what a placement asks for and the domain XML bound to it does
-// not give, with what to do about it. d is what ParseDomain says of the
+// Cannot lists the parts of a placement that the domain XML bound to it does
+// not provide, with a remedy for each. d is the result of ParseDomain for the
 // rewritten XML.
 func Cannot(d Domain, p guest.Placement) []plan.Refusal {
 	var found []plan.Refusal
@@ -60,17 +60,17 @@ func Cannot(d Domain, p guest.Placement) []plan.Refusal {
 		switch {
 		case p.MemoryMode == guest.MemoryRestrictive:
 			refuse("each cell's memory on its node", "libvirt's mode restrictive gives QEMU no policy for cells; "+
-				"the guest is held to nodes "+p.Nodes.String()+" as a whole; set a policy on the cells' memfd once "+
-				"it is there, or choose preferred")
+				"the guest is restricted to nodes "+p.Nodes.String()+" as a whole; set a policy on the cells' memfd once "+
+				"the guest runs, or choose preferred")
 		case !shown && p.MemoryMode != guest.MemoryNone:
 			refuse("each cell's memory on its node", "the guest sees no cells, so its memory is one piece to QEMU; "+
-				"make the topology visible, or bind by address once it runs")
+				"make the topology visible, or bind by address once the guest runs")
 		}
 	}
 	if !shown && p.MemoryMode == guest.MemoryInterleave && p.Nodes.Len() > 1 {
 		refuse(
 			"the outer limit to nodes "+p.Nodes.String(),
-			"libvirt's mode interleave sets no cpuset.mems; hold the thread groups to the nodes once the guest is "+
+			"libvirt's mode interleave sets no cpuset.mems; restrict the thread groups to the nodes once the guest is "+
 				"there",
 		)
 	}
@@ -82,14 +82,14 @@ func Cannot(d Domain, p guest.Placement) []plan.Refusal {
 	if EmulatorPinIsLate(p) {
 		refuse(
 			"the emulator's pin in the configuration",
-			"with allocation at start QEMU does not start if the emulator cannot reach every cell's nodes; pin it "+
-				"once the guest is there",
+			"with allocation at start QEMU does not start if the emulator cannot reach every cell's nodes; set the pin "+
+				"once the guest runs",
 		)
 	}
 	return found
 }
 
-// differ reports whether the cells lie on different nodes.
+// differ reports whether the cells are on different nodes.
 func differ(cells []guest.Cell) bool {
 	for _, c := range cells {
 		if !c.Nodes.Equal(cells[0].Nodes) {
@@ -110,7 +110,7 @@ func whyUnmovable(d Domain) string {
 		return "pages of huge page pools can be moved, but no policy can be set on them from outside; new ones " +
 			"follow the old policy"
 	case c.Source != "memfd":
-		return "its memory is " + c.Source + ", whose policy only QEMU itself can change; take <source> out of " +
+		return "its memory is " + c.Source + ", whose policy only QEMU itself can change; remove <source> from " +
 			"<memoryBacking> to get memfd"
 	case !c.Shared:
 		return "its memfd is mapped privately: written pages are anonymous copies"

@@ -136,9 +136,9 @@ func drawThreads(t *rapid.T, d Domain, p *guest.Placement) {
 	}
 }
 
-// TestRewriteKeepsTheRest holds Rewrite to its promise on every fixture and
-// hundreds of placements: the binding is there, all else is as it was, and
-// doing it again changes nothing.
+// TestRewriteKeepsTheRest checks Rewrite on every fixture and hundreds of
+// placements: the binding is written, everything else is unchanged, and
+// rewriting the result changes nothing.
 func TestRewriteKeepsTheRest(t *testing.T) {
 	for name, xml := range fixtures(t) {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestRewriteKeepsTheRest(t *testing.T) {
 					rt.Fatalf("second time differs:\n%s", cmp.Diff(string(bound), string(again)))
 				}
 				if diff := cmp.Diff(foreign(rt, xml, xml, p), foreign(rt, bound, xml, p)); diff != "" {
-					rt.Fatalf("changed what is not binding:\n%s\nwhole:\n%s", diff, bound)
+					rt.Fatalf("changed a part outside the binding:\n%s\nwhole:\n%s", diff, bound)
 				}
 				checkBound(rt, bound, p, intent)
 			})
@@ -346,7 +346,7 @@ func small(d Domain) guest.Placement {
 	return p
 }
 
-// TestRewriteByExample shows the whole of what is written, for reading.
+// TestRewriteByExample shows the complete output, for reading.
 func TestRewriteByExample(t *testing.T) {
 	const in = `<domain type='kvm'>
   <name>web1</name>
@@ -510,17 +510,17 @@ func TestRewriteRefuses(t *testing.T) {
 	}
 }
 
-func TestRewriteRefusesWhatLibvirtReadsTwice(t *testing.T) {
+func TestRewrite_RefusesRepeatedElements(t *testing.T) {
 	xml := []byte(
 		`<domain><name>a</name><memory>1024</memory><cputune/><cputune><vcpupin vcpu='0' cpuset='3'/></cputune></domain>`,
 	)
 	if _, err := Rewrite(xml, small(mustParse(t, xml)), Metadata{}); err == nil ||
-		!strings.Contains(err.Error(), "<cputune> is there 2 times") {
+		!strings.Contains(err.Error(), "<cputune> occurs 2 times") {
 		t.Errorf("error is %v", err)
 	}
 }
 
-func TestRewriteKeepsCellsThatAreTheOnlyWordOnMemory(t *testing.T) {
+func TestRewrite_KeepsCellsThatSetTheMemory(t *testing.T) {
 	xml := []byte(
 		`<domain><memory>5</memory><cpu><numa><cell memory='1024'/><cell memory='2048'/></numa></cpu></domain>`,
 	)
@@ -531,7 +531,8 @@ func TestRewriteKeepsCellsThatAreTheOnlyWordOnMemory(t *testing.T) {
 	}
 }
 
-// TestRewriteSources: memfd where memory shall be movable and nothing speaks against it.
+// TestRewriteSources: memfd if memory should be movable and nothing prevents
+// it.
 func TestRewriteSources(t *testing.T) {
 	for fixture, want := range map[string]string{
 		"minimal": "memfd shared", "virt-manager": "memfd shared", "file-backed": "file shared",

@@ -10,17 +10,17 @@ import (
 	"libvirt.org/go/libvirt"
 )
 
-// Scope says which of a guest's two descriptions a change is for.
+// Scope selects which of a guest's two descriptions a change is for.
 type Scope int
 
 // The scopes.
 const (
-	Everywhere Scope = iota // whichever there are
+	Everywhere Scope = iota // all that exist
 	Live                    // the running process only
 	Config                  // the stored configuration only
 )
 
-// impact turns a scope into libvirt's flags for the guest as it is.
+// impact turns a scope into libvirt's flags for the guest's present state.
 func impact(dom *libvirt.Domain, s Scope) (libvirt.DomainModificationImpact, error) {
 	switch s {
 	case Live:
@@ -47,7 +47,7 @@ func impact(dom *libvirt.Domain, s Scope) (libvirt.DomainModificationImpact, err
 	return flags, nil
 }
 
-// tune runs a changing call with the flags that the scope means for the guest.
+// tune runs a changing call with the scope's flags for the guest.
 func (d *Driver) tune(
 	ctx context.Context, op, name string, s Scope, call func(*libvirt.Domain, libvirt.DomainModificationImpact) error,
 ) error {
@@ -104,7 +104,8 @@ func (d *Driver) pin(
 	})
 }
 
-// PinVCPU holds a vCPU to CPUs, now and at the next start (virDomainPinVcpuFlags).
+// PinVCPU restricts a vCPU to CPUs, now and at the next start
+// (virDomainPinVcpuFlags).
 func (d *Driver) PinVCPU(ctx context.Context, name string, v guest.VCPUID, cpus topology.CPUSet) error {
 	return d.pin(ctx, fmt.Sprintf("pinning vCPU %d", v), name, Everywhere, cpus,
 		func(dom *libvirt.Domain, m []bool, flags libvirt.DomainModificationImpact) error {
@@ -112,14 +113,14 @@ func (d *Driver) PinVCPU(ctx context.Context, name string, v guest.VCPUID, cpus 
 		})
 }
 
-// PinEmulator holds QEMU's other threads to CPUs, now and at the next start
+// PinEmulator restricts QEMU's other threads to CPUs, now and at the next start
 // (virDomainPinEmulator).
 func (d *Driver) PinEmulator(ctx context.Context, name string, cpus topology.CPUSet) error {
 	return d.PinEmulatorIn(ctx, name, cpus, Everywhere)
 }
 
-// PinEmulatorIn is PinEmulator for one of the guest's descriptions: Live where
-// EmulatorPinIsLate says that the configuration must not have it.
+// PinEmulatorIn is PinEmulator for one of the guest's descriptions: Live if
+// EmulatorPinIsLate says that the configuration must not have the pin.
 func (d *Driver) PinEmulatorIn(ctx context.Context, name string, cpus topology.CPUSet, s Scope) error {
 	return d.pin(ctx, "pinning the emulator", name, s, cpus,
 		func(dom *libvirt.Domain, m []bool, flags libvirt.DomainModificationImpact) error {
@@ -127,7 +128,7 @@ func (d *Driver) PinEmulatorIn(ctx context.Context, name string, cpus topology.C
 		})
 }
 
-// PinIOThread holds an I/O thread to CPUs, now and at the next start
+// PinIOThread restricts an I/O thread to CPUs, now and at the next start
 // (virDomainPinIOThread). Ids count from 1.
 func (d *Driver) PinIOThread(ctx context.Context, name string, id int, cpus topology.CPUSet) error {
 	return d.pin(ctx, fmt.Sprintf("pinning I/O thread %d", id), name, Everywhere, cpus,
@@ -143,11 +144,12 @@ var numaModes = map[guest.MemoryMode]libvirt.DomainNumatuneMemMode{
 	guest.MemoryRestrictive: libvirt.DOMAIN_NUMATUNE_MEM_RESTRICTIVE,
 }
 
-// SetNUMA sets mode and nodeset of <numatune><memory> (virDomainSetNumaParameters).
-// On a running guest libvirt allows it only in mode restrictive, for guests
-// that have that mode or no <memory> yet; others are guest.ErrRefused. It writes
-// cpuset.mems of every thread group and so moves the guest's memory before it
-// returns; how much did move it does not say.
+// SetNUMA sets mode and nodeset of <numatune><memory>
+// (virDomainSetNumaParameters). On a running guest libvirt allows it only in
+// mode restrictive, for guests that have that mode or no <memory> yet; others
+// are guest.ErrRefused. It writes cpuset.mems of every thread group and so
+// moves the guest's memory before it returns; it does not report how much it
+// moved.
 func (d *Driver) SetNUMA(
 	ctx context.Context, name string, mode guest.MemoryMode, nodes topology.NodeSet, s Scope,
 ) error {
@@ -164,7 +166,7 @@ func (d *Driver) SetNUMA(
 	})
 }
 
-// TuneLive holds a running guest to nodes as a whole by mode restrictive.
+// TuneLive restricts a running guest to nodes as a whole by mode restrictive.
 func (d *Driver) TuneLive(ctx context.Context, name string, nodes topology.NodeSet) error {
 	return d.SetNUMA(ctx, name, guest.MemoryRestrictive, nodes, Live)
 }
@@ -183,11 +185,12 @@ func (d *Driver) Record(ctx context.Context, name string, intent Metadata) error
 	})
 }
 
-// Forget takes the intent out of the guest's metadata; one that has none stays as it is.
+// Forget removes the intent from the guest's metadata; a guest without one
+// stays as it is.
 func (d *Driver) Forget(ctx context.Context, name string) error {
 	return d.tune(
 		ctx,
-		"forgetting its intent",
+		"removing its intent",
 		name,
 		Everywhere,
 		func(dom *libvirt.Domain, flags libvirt.DomainModificationImpact) error {

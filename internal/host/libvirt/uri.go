@@ -16,12 +16,12 @@ func DefaultURI() string { return cmp.Or(os.Getenv("LIBVIRT_DEFAULT_URI"), "qemu
 var ErrOtherHost = errors.New("names another host")
 
 // CheckLocal returns an error unless a libvirt URI reaches the daemon of this
-// host: it has no host name, and the transport is none or a Unix socket. Memory,
-// threads and cgroups are read from this host's kernel, so the VMs of another
-// host would be mixed with the CPUs and the memory of this one.
+// host: it has no host name, and the transport is none or a Unix socket.
+// Numavisor reads memory, threads and cgroups from this host's kernel, so the
+// VMs of another host would be mixed with the CPUs and the memory of this one.
 //
 // An alias (uri_aliases in libvirt.conf) may stand for any host and is refused.
-// That a Unix socket is forwarded to another host cannot be seen.
+// CheckLocal cannot detect a Unix socket that is forwarded to another host.
 func CheckLocal(uri string) error {
 	u, err := url.Parse(uri)
 	if err != nil {
@@ -30,11 +30,11 @@ func CheckLocal(uri string) error {
 	driver, transport, _ := strings.Cut(u.Scheme, "+")
 	switch {
 	case driver == "":
-		return errors.New("is no URI but perhaps an alias of libvirt.conf, which may stand for another host; " +
-			"give the URI itself, for example qemu:///system")
+		return errors.New("is not a URI but may be an alias of libvirt.conf, which may stand for another host; " +
+			"use the URI itself, for example qemu:///system")
 	case u.Host != "":
 		return fmt.Errorf(
-			"%w (%s), but topology and processes are read from this one; run numavisor there, or give a local URI "+
+			"%w (%s), but topology and processes are read from this one; run numavisor there, or use a local URI "+
 				"such as %s:///system",
 			ErrOtherHost,
 			u.Host,
@@ -42,14 +42,14 @@ func CheckLocal(uri string) error {
 		)
 	case transport != "" && transport != "unix":
 		return fmt.Errorf(
-			"%w, or may name one (transport %s), but topology and processes are read from this one; give a local "+
+			"%w, or may name one (transport %s), but topology and processes are read from this one; use a local "+
 				"URI such as %s:///system",
 			ErrOtherHost,
 			transport,
 			driver,
 		)
 	case u.Opaque != "":
-		return fmt.Errorf("is no libvirt URI; give for example %s:///system", driver)
+		return fmt.Errorf("is not a libvirt URI; use for example %s:///system", driver)
 	}
 	return nil
 }

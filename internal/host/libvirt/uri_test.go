@@ -31,7 +31,7 @@ func TestCheckLocal_RefusesURIsOfOtherHosts(t *testing.T) {
 	}
 	for _, uri := range []string{"far", "far:22", "qemu:system", "%zz", "//far/system"} {
 		if CheckLocal(uri) == nil {
-			t.Errorf("%s is taken for a URI of this host", uri)
+			t.Errorf("%s is accepted as a URI of this host", uri)
 		}
 	}
 }
