@@ -74,7 +74,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 		if name, err := h.Sources.HostName(); !resume && (err != nil || name != p.Host) {
 			return errors.Join(fmt.Errorf("the plan is for host %s, this is %s", p.Host, name), err)
 		}
-		r := move.Request{By: h.By, Keep: h.Journal, Told: movingTo(c.ErrOrStderr()), FullSpeed: fullSpeed}
+		r := move.Request{By: h.By, Journal: h.Journal, Progress: movingTo(c.ErrOrStderr()), FullSpeed: fullSpeed}
 		moved, err := carryOut(c.Context(), h, p, r)
 		if printed := emit(c, moved, func(w io.Writer) { printMoved(w, moved, err) }); printed != nil {
 			return printed

@@ -1,10 +1,10 @@
-// Package claim keeps, on one host, the reservations that no VM shows yet: of
-// guests being created and of plain processes that were bound. Two decisions
-// taken at the same time never see the same free room, because deciding and
-// claiming happen under one lock; a claim whose holder has died is void.
+// Package claim records, on one host, the reservations that no VM shows yet: of
+// guests being created and of plain processes that were bound. Two decisions at
+// the same time never see the same free resources, because deciding and
+// claiming happen under one lock; a claim whose holder has ended is void.
 //
-// The ledger lives in a folder below /run: like what it describes, it ends
-// with the boot.
+// The ledger is in a folder below /run: it is discarded at reboot, like the
+// processes that it describes.
 package claim
 
 import (
@@ -27,10 +27,10 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// DefaultFolder is where the ledger lives unless the caller says otherwise.
+// DefaultFolder is the ledger's folder unless the caller sets another.
 const DefaultFolder = "/run/numavisor"
 
-// Process identifies a process beyond reuse of its number.
+// Process identifies a process even if the kernel reuses its number.
 type Process struct {
 	PID        int    `json:"pid"`
 	StartTicks uint64 `json:"start_ticks"` // field 22 of /proc/PID/stat
@@ -44,29 +44,31 @@ type Claim struct {
 	By        string          `json:"by,omitempty"`
 	Since     time.Time       `json:"since,omitzero"`
 	Placement guest.Placement `json:"placement"`
-	// Process is set for a plain process that was bound: then it is the holder too.
+	// Process is set for a plain process that was bound: then it is also the
+	// holder.
 	Process bool `json:"process,omitempty"`
 }
 
-// Grown is what a guest's huge page pools were enlarged by, to be given back
-// when it is deleted.
+// Grown is the number of pages by which a guest's huge page pools were
+// enlarged, to be given back when it is deleted.
 type Grown struct {
 	Node  topology.NodeID `json:"node"`
 	Size  topology.Bytes  `json:"size_bytes"`
 	Pages uint64          `json:"pages"`
 }
 
-// Ledger is the folder of claims. Alive tells whether a process still is the
-// one that was meant.
+// Ledger is the folder of claims. Alive reports whether a process is still the
+// identified one.
 type Ledger struct {
 	Folder string
 	Alive  func(Process) bool
-	// Wait limits the wait for the lock where a context has hours left; 0: until that ends.
+	// Wait limits the wait for the lock, even if the context allows hours; 0:
+	// until the context ends.
 	Wait time.Duration
 }
 
-// Locked calls decide while nobody else on the host decides. It fails if the
-// lock cannot be had before ctx ends, or within l.Wait.
+// Locked calls decide while no other process on the host decides. It fails if
+// it cannot take the lock before ctx ends, or within l.Wait.
 func (l Ledger) Locked(ctx context.Context, decide func(Locked) error) error {
 	if err := lock.Folder(l.Folder); err != nil {
 		return fmt.Errorf("creating the ledger of claims: %w; run as root, or choose another folder with --state", err)
@@ -81,14 +83,14 @@ func (l Ledger) Locked(ctx context.Context, decide func(Locked) error) error {
 	if err != nil {
 		return fmt.Errorf("waiting for another decision on this host to end: %w", err)
 	}
-	defer func() { _ = held.Close() }() // also where decide panics
+	defer func() { _ = held.Close() }() // also if decide panics
 	return decide(Locked{l})
 }
 
 // Locked gives access to the ledger while its lock is held.
 type Locked struct{ ledger Ledger }
 
-// Claims returns all claims that hold, by name, and removes void ones.
+// Claims returns all valid claims, by name, and removes void ones.
 func (t Locked) Claims() ([]inventory.Claim, error) {
 	all, err := t.ledger.read()
 	if err != nil {
@@ -112,8 +114,8 @@ func (t Locked) Put(c Claim) error {
 	return writeWhole(t.ledger.path("claims", c.Name), c)
 }
 
-// Claims returns all claims that hold, without taking the lock: for showing
-// only. With an error it returns those that could be read.
+// Claims returns all valid claims, without taking the lock: only for display.
+// With an error it returns those that could be read.
 func (l Ledger) Claims() ([]inventory.Claim, error) {
 	all, err := l.read()
 	var live []inventory.Claim
@@ -133,10 +135,11 @@ func (c Claim) seen() inventory.Claim {
 	return s
 }
 
-// Release removes a claim; one that is not there is no error.
+// Release removes a claim; a missing claim is no error.
 func (l Ledger) Release(name string) error { return remove(l.path("claims", name)) }
 
-// PutGrown records what pools were enlarged by for a guest, adding to what is there.
+// PutGrown records by how many pages pools were enlarged for a guest, in
+// addition to what is recorded.
 func (l Ledger) PutGrown(name string, more []Grown) error {
 	have, err := l.GrownFor(name)
 	if err != nil {
@@ -153,7 +156,7 @@ func (l Ledger) PutGrown(name string, more []Grown) error {
 	return writeWhole(l.path("pools", name), have)
 }
 
-// GrownFor returns what pools were enlarged by for a guest.
+// GrownFor returns by how many pages pools were enlarged for a guest.
 func (l Ledger) GrownFor(name string) ([]Grown, error) {
 	var grown []Grown
 	err := readWhole(l.path("pools", name), &grown)
@@ -166,7 +169,7 @@ func (l Ledger) GrownFor(name string) ([]Grown, error) {
 // ForgetGrown removes the record after the pages were given back.
 func (l Ledger) ForgetGrown(name string) error { return remove(l.path("pools", name)) }
 
-// path maps a guest's name to a file; names may hold any character.
+// path maps a guest's name to a file; names may contain any character.
 func (l Ledger) path(kind, name string) string {
 	return filepath.Join(l.Folder, kind, url.PathEscape(name)+".json")
 }
@@ -187,7 +190,7 @@ func (l Ledger) read() ([]Claim, error) {
 		path := filepath.Join(l.Folder, "claims", e.Name())
 		err := readWhole(path, &c)
 		if err == nil && l.path("claims", c.Name) != path {
-			err = fmt.Errorf("reading %s: it names guest %q, and is not the file of that one; remove it", path, c.Name)
+			err = fmt.Errorf("reading %s: it names guest %q instead of the file's own; remove it", path, c.Name)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // released in the meantime
@@ -202,7 +205,7 @@ func (l Ledger) read() ([]Claim, error) {
 	return claims, errors.Join(damaged...)
 }
 
-// maxBytes bounds what is read of a file: a claim takes some KiB.
+// maxBytes limits how much of a file is read: a claim takes some KiB.
 const maxBytes = 4 << 20
 
 func readWhole(path string, v any) error {

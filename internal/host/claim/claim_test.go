@@ -38,7 +38,7 @@ func put(t *testing.T, l claim.Ledger, name string, pid int) {
 	}
 }
 
-func TestClaimsOfTheDeadAreVoid(t *testing.T) {
+func TestClaims_OfEndedProcessesAreVoid(t *testing.T) {
 	l := ledger(t, 2)
 	put(t, l, "alive", 1)
 	put(t, l, "dead", 2)
@@ -54,8 +54,9 @@ func TestClaimsOfTheDeadAreVoid(t *testing.T) {
 	}
 }
 
-// Each of many decisions taken at once claims the lowest free number; no number may be taken twice.
-func TestConcurrentDecisionsNeverTakeTheSameRoom(t *testing.T) {
+// Each of many simultaneous decisions claims the lowest free number; no number
+// may be used twice.
+func TestLedger_ConcurrentDecisions(t *testing.T) {
 	l := ledger(t)
 	var all sync.WaitGroup
 	for i := range 20 {
@@ -89,7 +90,7 @@ func TestConcurrentDecisionsNeverTakeTheSameRoom(t *testing.T) {
 		taken = taken.Union(c.Placement.Nodes)
 	}
 	if taken.Len() != 20 {
-		t.Errorf("20 decisions took %d rooms: %s", taken.Len(), taken)
+		t.Errorf("20 decisions claimed %d rooms: %s", taken.Len(), taken)
 	}
 }
 
@@ -105,7 +106,7 @@ func TestLockEndsWithTheDeadline(t *testing.T) {
 	}
 }
 
-func TestNamesOfAnyKind(t *testing.T) {
+func TestLedger_NamesOfAnyKind(t *testing.T) {
 	l := ledger(t)
 	for _, name := range []string{"../../etc/passwd", "a b", "ünï", "."} {
 		put(t, l, name, 1)
@@ -145,7 +146,7 @@ func TestDamagedClaimIsNamed(t *testing.T) {
 	os.Mkdir(filepath.Join(l.Folder, "claims", "x.json"), 0o755)
 	shown, err := l.Claims()
 	if err == nil {
-		t.Fatal("a damaged claim was taken for none: its room would be given away")
+		t.Fatal("a damaged claim counted as none: its resources would be given away")
 	}
 	for _, want := range []string{"g.json", "x.json", "remove"} {
 		if !strings.Contains(err.Error(), want) {
@@ -157,11 +158,12 @@ func TestDamagedClaimIsNamed(t *testing.T) {
 	}
 	decided := l.Locked(t.Context(), func(tx claim.Locked) error { _, err := tx.Claims(); return err })
 	if decided == nil {
-		t.Error("a decision is taken although a claim is damaged")
+		t.Error("a decision was made although a claim is damaged")
 	}
 }
 
-// flock(2) needs only a descriptor for reading: nobody else may open the lock.
+// flock(2) needs only a descriptor for reading: no other user may open the
+// lock.
 func TestLedger_IsItsOwnersOnly(t *testing.T) {
 	l := ledger(t)
 	l.Folder = filepath.Join(l.Folder, "numavisor")
@@ -189,7 +191,7 @@ func TestLedger_IsItsOwnersOnly(t *testing.T) {
 	}
 }
 
-// A daemon's move has hours: it must not wait for the lock as long.
+// A daemon's move may take hours: it must not wait for the lock as long.
 func TestLedger_WaitsForItsLockForALimitedTime(t *testing.T) {
 	l := ledger(t)
 	l.Wait = 50 * time.Millisecond

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A claim file that is no claim is named, and does not stop the reader: a FIFO
-// would otherwise wait for its writer, and a huge file would fill the memory.
+// A claim file that is not a claim is named in the error, and does not stop the
+// reader: a FIFO would otherwise wait for its writer, and a huge file would
+// fill the memory.
 func TestLedger_FileThatIsNoClaim(t *testing.T) {
 	for name, c := range map[string]struct {
 		make func(path string) error

@@ -14,17 +14,20 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// What is told of a move: to whoever watches it, to its journal, to its caller.
+// Reports of a move: to the caller's progress function, to the journal, and in
+// the result.
 
-// note keeps that a part is done. That it cannot is no reason to stop: the
-// move's beginning is kept, and what is in place is found in place.
+// note records that a part is done. A failure to record it is no reason to
+// stop: the journal has the move's beginning, and Recover measures what is in
+// place.
 func (m *mover) note(what string) {
 	if slices.ContainsFunc(m.guests, func(g *moving) bool { return g.err == nil }) {
-		m.unkept = errors.Join(m.unkept, m.keep(journal.Entry{Kind: journal.MoveStep, What: what}))
+		m.unrecorded = errors.Join(m.unrecorded, m.record(journal.Entry{Kind: journal.MoveStep, What: what}))
 	}
 }
 
-// done is how much is copied or was found in place, and how much is to be.
+// done returns how much memory is copied or was found in place, and how much
+// there is to copy.
 func (m *mover) done() (done, total topology.Bytes) {
 	for _, g := range m.guests {
 		d, t := g.turn.Done()
@@ -33,18 +36,18 @@ func (m *mover) done() (done, total topology.Bytes) {
 	return done, total
 }
 
-// tell says how far the move is.
+// tell reports the progress of the move.
 func (m *mover) tell(step string, rate topology.Bytes) {
-	if m.Told == nil {
+	if m.Progress == nil {
 		return
 	}
 	s := status.Moving{ID: m.ID, Began: m.began, Move: m.Move, Step: step, BytesPerSecond: rate}
 	s.Done, s.Total = m.done()
-	m.Told(s)
+	m.Progress(s)
 }
 
-// failures tells how many guests are not there any more, and what went wrong
-// with the others. Want of room is told by the shortfalls.
+// failures returns how many guests no longer exist, and the errors of the
+// others. The shortfalls report a lack of room.
 func (m *mover) failures() (gone int, failed error) {
 	gone = m.gone
 	for _, g := range m.guests {
@@ -58,11 +61,11 @@ func (m *mover) failures() (gone int, failed error) {
 	return gone, failed
 }
 
-// end writes how a move ended that was not stopped.
+// end records the end of a move that was not stopped.
 func (m *mover) end(unseen error) error {
 	m.sum()
 	gone, failed := m.failures()
-	failed = errors.Join(failed, unseen, m.unkept)
+	failed = errors.Join(failed, unseen, m.unrecorded)
 	e := journal.Entry{Kind: journal.MoveDone, What: m.Move.String(), Shortfalls: m.moved.Shortfalls()}
 	switch {
 	case gone > 0 && gone == m.all():
@@ -83,7 +86,7 @@ func (m *mover) end(unseen error) error {
 
 func (m *mover) all() int { return m.gone + len(m.guests) }
 
-// endBack writes how undoing ended.
+// endBack records the end of a rollback.
 func (m *mover) endBack(why, err error) error {
 	m.sum()
 	gone, failed := m.failures()
@@ -98,7 +101,7 @@ func (m *mover) endBack(why, err error) error {
 	case gone > 0 && gone == m.all():
 		e.Kind, e.Why = journal.MoveFailed, "the guest has ended"
 	case failed != nil || len(e.Shortfalls) > 0:
-		e.Kind, e.What = journal.MoveFailed, "not quite back: "+m.Move.String()
+		e.Kind, e.What = journal.MoveFailed, "not completely back: "+m.Move.String()
 		if failed != nil {
 			e.Why += "; " + failed.Error()
 		}
@@ -106,23 +109,23 @@ func (m *mover) endBack(why, err error) error {
 	return errors.Join(failed, m.close(e))
 }
 
-// close writes the move's end.
+// close records the move's end.
 func (m *mover) close(e journal.Entry) error {
 	m.moved.End, m.moved.Why = e.Kind, e.Why
 	e.Moved, e.Took, e.Copied = m.moved.Bytes, m.host.Clock().Sub(m.began), m.moved.Copied
-	if err := m.keep(e); err != nil {
-		return fmt.Errorf("keeping in the journal how it ended: %w", err)
+	if err := m.record(e); err != nil {
+		return fmt.Errorf("recording its end in the journal: %w", err)
 	}
 	return nil
 }
 
-// leave writes that the move has been stopped. It has no end in the journal: a
-// restart finishes it.
+// leave records that the move was stopped. It has no end in the journal: a
+// restart resumes it.
 func (m *mover) leave(why error) error {
 	done, total := m.done()
 	return errors.Join(
 		why,
-		m.keep(
+		m.record(
 			journal.Entry{
 				Kind: journal.MoveStep,
 				What: fmt.Sprintf("stopped with %v of %v copied; to be resumed", done, total),
@@ -141,7 +144,7 @@ func (m *mover) finish(err error) (Result, error) {
 	return m.moved, err
 }
 
-// sum adds up what was reported of the guests so far.
+// sum adds up the guests' copied memory so far.
 func (m *mover) sum() {
 	m.moved.Guests = nil
 	for _, g := range m.guests {

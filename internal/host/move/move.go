@@ -21,65 +21,69 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// ErrStale means that the host is not any more as it was when a move was
-// planned: plan anew. Nothing was touched.
+// ErrStale means that the host has changed since a move was planned: make a new
+// plan. Nothing was changed.
 var ErrStale = errors.New("the plan is stale")
 
-// ErrUndo as the cause of a context's end (context.WithCancelCause) has a move
-// undone. Any other end leaves what was moved in place, to be resumed.
-var ErrUndo = errors.New("it is to be undone")
+// ErrUndo as the cause of a context's end (context.WithCancelCause) makes the
+// move roll back. Any other end leaves moved memory in place, to be resumed.
+var ErrUndo = errors.New("the move is to be undone")
 
-// ErrStopped means that a move was stopped half-way, or a step of it failed: its
-// guests run on, and Recover finishes it.
-var ErrStopped = errors.New("stopped half-way")
+// ErrStopped means that a move was stopped before its end, or a step of it
+// failed: its guests keep running, and Recover finishes it.
+var ErrStopped = errors.New("stopped before its end")
 
 // Host is one host whose guests can be moved.
 type Host struct {
 	operate.Host
-	// Meter reads how the guests bear a move, which sets its pace; nil: only
-	// bandwidth and the policy's cap set it.
+	// Meter measures how a move affects the guests, which sets its pace; nil:
+	// only bandwidth and the policy's cap set it.
 	Meter Meter
 	// Traffic returns how much of a node's memory bandwidth is in use, in MB
 	// (10^6 bytes) a second, 0 where that is unknown; nil: unknown everywhere.
 	Traffic func(topology.NodeID) float64
 }
 
-// Request is one move to be carried out.
+// Request is one move to carry out.
 type Request struct {
-	ID   string // names it in the journal; never used before
+	ID   string // its name in the journal; must be new
 	Move plan.Move
-	By   string // who wants it: "balancer", "operator", or a user
-	// Undoes is the ID of the effect or move whose Move is taken back: the guests
-	// go back to how they were before it.
-	Undoes string
-	Keep   operate.Journal
-	// Told is called now and then with how far it is; may be nil.
-	Told func(status.Moving)
-	// FullSpeed copies without regard to how the guests bear it.
+	By   string // who asked for it: "balancer", "operator", or a user
+	// Undoes is the ID of the effect or move that Move reverts: the guests go
+	// back to their state before it.
+	Undoes  string
+	Journal operate.Journal
+	// Progress is called now and then with the progress; may be nil.
+	Progress func(status.Moving)
+	// FullSpeed copies without regard to the effect on the guests.
 	FullSpeed bool
-	// Back ends undoing, within a slice: it is left for Recover to go on with.
-	// Nil: what ends the move ends that, too, but for the ErrUndo that asked for it.
+	// Back ends a rollback within a slice: Recover continues it later. Nil:
+	// what ends the move also ends its rollback, except for the ErrUndo that
+	// asked for it.
 	Back context.Context
 }
 
-// Result is what became of a move.
+// Result is the outcome of a move.
 type Result struct {
 	ID   string    `json:"id"`
 	Move plan.Move `json:"move"`
-	// End is how it ended; empty: it did not begin, or was stopped and is to be resumed.
+	// End is the result; empty: the move did not begin, or was stopped and is
+	// to be resumed.
 	End journal.Kind `json:"end,omitempty"`
-	Why string       `json:"why,omitempty"` // why it was not done, or undone
-	// Cancelled: it was to be undone because somebody wanted that (ErrUndo).
+	Why string       `json:"why,omitempty"` // why it was not done, or was undone
+	// Cancelled: it was undone on request (ErrUndo).
 	Cancelled bool `json:"cancelled,omitempty"`
-	// Guests are those that were touched, in the order of the move, each as Bind reports it.
+	// Guests are those that were changed, in the order of the move, each as
+	// Bind reports it.
 	Guests []operate.Bound `json:"guests,omitempty"`
 	Bytes  topology.Bytes  `json:"moved_bytes"`
 	Took   time.Duration   `json:"took_ns"`
-	// Copied is for how long memory was copied: Took without pauses and other steps.
+	// Copied is the time in which memory was copied: Took without pauses and
+	// other steps.
 	Copied time.Duration `json:"copied_ns"`
 }
 
-// Begun reports whether the move was begun at all; if not, nothing was touched.
+// Begun reports whether the move began; if not, nothing was changed.
 func (m *Result) Begun() bool { return len(m.Guests) > 0 || m.End != "" }
 
 // Complete reports whether all of the move was done and verified.
@@ -100,46 +104,48 @@ func (m *Result) Shortfalls() []string {
 type mover struct {
 	host *Host
 	Request
-	began  time.Time
-	guests []*moving // those of the move that are still there
-	gone   int       // how many are not
-	again  bool      // it was cut short, and is taken up
-	moved  Result
-	pace   *pacer
-	unkept error // steps that could not be kept in the journal
+	began      time.Time
+	guests     []*moving // guests of the move that still exist
+	gone       int       // number of guests that do not
+	again      bool      // it was interrupted, and is being resumed
+	moved      Result
+	pace       *pacer
+	unrecorded error // steps that could not be recorded in the journal
 }
 
-// moving is one guest of a move. Its plan is cut in three parts, see plan.Steps.Parts.
+// moving is one guest of a move. Its plan is cut in three parts, see
+// plan.Steps.Parts.
 type moving struct {
 	plan.GuestMove
 	intent                guest.Intent
 	bound                 operate.Bound
 	before, copies, after []plan.Step
 	turn                  *apply.Turn
-	err                   error // why it did not come to its end
-	unprepared            bool  // err is from before anything was copied
-	counted               bool  // what it copied is in the sum
-	forget                bool  // nobody placed it before: after its way back it has no intent
+	err                   error // why it did not complete
+	unprepared            bool  // err occurred before anything was copied
+	counted               bool  // its copied memory is in the sum
+	forget                bool  // it had no placement before: after the rollback it has no intent
 }
 
 // Move carries out one move of one guest, or of a few that make room for each
-// other: all of them are claimed, then all vCPUs moved, then the memory copied
-// in turns, then policies and limits narrowed, and the truth read back.
+// other: it claims all of them, then moves all vCPUs, then copies the memory in
+// turns, then narrows policies and limits, and verifies the result.
 //
-// It refuses a move whose guests are not any more as its plan says (ErrStale),
-// are claimed by somebody (operate.ErrBusy), or whose placements have become illegal;
-// nothing is touched then. Before anything is, the move is in the journal with
-// what it takes to undo it. Where ctx ends the move stops within a slice and is
-// left to be resumed (ErrStopped), or undone where that is the cause (ErrUndo).
-// Where a step fails it is left, too; where the first steps do, it is undone.
-// What could not be moved is no error: see Shortfalls.
+// It refuses a move whose guests are no longer as its plan says (ErrStale), are
+// claimed by another process (operate.ErrBusy), or whose placements have become
+// illegal; nothing is changed then. Before the first change, the move is in the
+// journal with all that undoing it needs. If ctx ends, the move stops within a
+// slice and is left to be resumed (ErrStopped), or rolls back if the cause is
+// ErrUndo. If a step fails, the move is left, too; if one of the first steps
+// fails, it rolls back. Memory that could not be moved is no error: see
+// Shortfalls.
 func (h *Host) Move(ctx context.Context, r Request) (Result, error) {
 	if err := r.Move.Validate(); err != nil {
 		return Result{ID: r.ID, Move: r.Move}, fmt.Errorf("moving %s: %w", strings.Join(r.Move.Names(), ", "), err)
 	}
 	m := h.mover(r)
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
-		inv, err := m.look(ctx, tx)
+		inv, err := m.observe(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -154,7 +160,7 @@ func (h *Host) Move(ctx context.Context, r Request) (Result, error) {
 		if err := m.ways(&inv, m.Move.Guests, m.there); err != nil {
 			return err
 		}
-		m.Move.Guests = slices.Clone(m.Move.Guests) // the caller's has no basis
+		m.Move.Guests = slices.Clone(m.Move.Guests) // the caller's move has no basis
 		for i, g := range m.guests {
 			m.Move.Guests[i].Basis = g.Basis
 		}
@@ -172,8 +178,9 @@ func (h *Host) mover(r Request) *mover {
 	return &mover{host: h, Request: r, moved: Result{ID: r.ID, Move: r.Move}}
 }
 
-// look observes the guests of the move closely, all unclaimed, while nobody else decides.
-func (m *mover) look(ctx context.Context, tx claim.Locked) (inventory.Host, error) {
+// observe observes the guests of the move closely, all of them unclaimed, under
+// the ledger's lock.
+func (m *mover) observe(ctx context.Context, tx claim.Locked) (inventory.Host, error) {
 	claims, err := tx.Claims()
 	if err != nil {
 		return inventory.Host{}, err
@@ -183,7 +190,7 @@ func (m *mover) look(ctx context.Context, tx claim.Locked) (inventory.Host, erro
 		names[i] = g.Guest
 		for _, c := range claims {
 			if c.Name == g.Guest {
-				return inventory.Host{}, fmt.Errorf("guest %s: %w; wait for that to end", g.Guest, operate.ErrBusy)
+				return inventory.Host{}, fmt.Errorf("guest %s: %w; wait until that has ended", g.Guest, operate.ErrBusy)
 			}
 		}
 	}
@@ -194,8 +201,8 @@ func (m *mover) look(ctx context.Context, tx claim.Locked) (inventory.Host, erro
 	return inv, err
 }
 
-// begin claims the room that the guests have and that they go to, and keeps
-// that in the journal.
+// begin claims the resources that the guests have and those of their targets,
+// and records the beginning in the journal.
 func (m *mover) begin(tx claim.Locked, inv *inventory.Host, e journal.Entry) error {
 	m.began = m.host.Clock()
 	for _, g := range m.guests {
@@ -204,13 +211,13 @@ func (m *mover) begin(tx claim.Locked, inv *inventory.Host, e journal.Entry) err
 			return errors.Join(err, m.release())
 		}
 	}
-	if err := m.keep(e); err != nil {
-		return errors.Join(fmt.Errorf("keeping in the journal that it begins: %w", err), m.release())
+	if err := m.record(e); err != nil {
+		return errors.Join(fmt.Errorf("recording its beginning in the journal: %w", err), m.release())
 	}
 	return nil
 }
 
-// ways plans how each guest comes from where it was seen to where it shall be.
+// ways plans the steps of each guest from its observed placement to its target.
 func (m *mover) ways(
 	inv *inventory.Host, moves []plan.GuestMove, way func(*inventory.Host, *inventory.Guest, *moving),
 ) error {
@@ -234,11 +241,11 @@ func (m *mover) ways(
 		g.turn = apply.NewTurn(g.bound.Plan, g.copies)
 		m.guests = append(m.guests, g)
 	}
-	m.pace = m.pacer(inv)
+	m.pace = m.newPacer(inv)
 	return nil
 }
 
-// there is the way to the move's placement.
+// there plans the steps to the move's placement.
 func (m *mover) there(inv *inventory.Host, seen *inventory.Guest, g *moving) {
 	g.intent = guest.Intent{
 		Host:      inv.Identity(),
@@ -259,8 +266,8 @@ func (m *mover) there(inv *inventory.Host, seen *inventory.Guest, g *moving) {
 	g.before, g.copies, g.after = g.bound.Plan.Parts()
 }
 
-// both is a placement that holds what a guest has and what it is going to
-// have, for as long as it is between them.
+// both is a placement that contains what a guest has and what it will have,
+// while it is between the two.
 func both(inv *inventory.Host, to guest.Placement) guest.Placement {
 	to.Reservations = slices.Clone(to.Reservations)
 	for _, h := range inv.Holdings("") {
@@ -293,11 +300,11 @@ func (m *mover) release() error {
 	return errors.Join(errs...)
 }
 
-// keep writes an entry of this move.
-func (m *mover) keep(e journal.Entry) error {
+// record writes an entry of this move.
+func (m *mover) record(e journal.Entry) error {
 	e.At, e.ID, e.By, e.Undoes, e.Cancelled = m.host.Clock().UTC(), m.ID, m.By, m.Undoes, m.moved.Cancelled
 	for _, g := range m.Move.Guests {
 		e.Guests = append(e.Guests, g.Guest)
 	}
-	return m.Keep.Append(e)
+	return m.Journal.Append(e)
 }

@@ -11,24 +11,24 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Meter tells how a thread bears what is done around it.
+// Meter measures the run and wait times of a thread.
 type Meter interface {
-	// ThreadTimes is for how long a thread has run, and for how long it was
+	// ThreadTimes returns how long a thread has run, and how long it was
 	// runnable and waited for a CPU, since it started.
 	ThreadTimes(tid int) (ran, waited time.Duration, err error)
 }
 
-// baseline is for how long the guests are watched before memory is copied.
+// baseline is how long the guests are measured before memory is copied.
 const baseline = 250 * time.Millisecond
 
-// pacer paces one move: between slices it looks at how long the guests' vCPUs
-// waited, and waits itself to keep to the rate that decide/throttle allows.
+// pacer paces one move: between slices it measures how long the guests' vCPUs
+// waited, and waits itself to stay within the rate that decide/throttle allows.
 type pacer struct {
 	clock  func() time.Time
 	meter  Meter
 	bounds throttle.Bounds
 	guests [][]int // threads of the vCPUs of each guest
-	free   bool    // there is nothing to keep to: full speed
+	free   bool    // no limit applies: full speed
 
 	last    []times // of each guest when the last slice began
 	before  []float64
@@ -40,8 +40,8 @@ type pacer struct {
 
 type times struct{ ran, waited time.Duration }
 
-// pacer is made when a move begins, with its guests as they were seen.
-func (m *mover) pacer(inv *inventory.Host) *pacer {
+// newPacer makes the pacer of a move, for its guests as observed.
+func (m *mover) newPacer(inv *inventory.Host) *pacer {
 	bandwidth, used := m.bandwidth(inv)
 	p := &pacer{clock: m.host.Clock, meter: m.host.Meter, bounds: throttle.Of(m.host.Policy.Balance, bandwidth, used)}
 	watched := false
@@ -61,8 +61,8 @@ func (m *mover) pacer(inv *inventory.Host) *pacer {
 	return p
 }
 
-// bandwidth is the least of what the nodes that memory is copied between were
-// measured to give, and what is taken of it now, in bytes a second; 0: not known.
+// bandwidth is the lowest measured bandwidth of the nodes that memory is copied
+// between, and its part in use now, in bytes a second; 0: unknown.
 func (m *mover) bandwidth(inv *inventory.Host) (least, used topology.Bytes) {
 	low := math.Inf(1)
 	for _, g := range m.guests {
@@ -89,24 +89,24 @@ func (m *mover) bandwidth(inv *inventory.Host) (least, used topology.Bytes) {
 	return topology.Bytes(1e6 * low), used
 }
 
-// Next waits as long as the rate asks after the last slice, looks how the
-// guests bore it, and says how much to copy next.
+// Next waits as long as the rate requires after the last slice, measures its
+// effect on the guests, and returns how much to copy next.
 func (p *pacer) Next(ctx context.Context) (topology.Bytes, error) {
 	switch {
 	case p.free:
 		return apply.FullSlice, ctx.Err()
 	case p.last == nil:
-		p.look()
+		p.waits()
 		if err := sleep(ctx, baseline); err != nil {
 			return 0, err
 		}
-		p.before = p.look()
+		p.before = p.waits()
 	case p.copied > 0:
 		if err := sleep(ctx, throttle.Pause(p.rate, p.copied, p.clock().Sub(p.began))); err != nil {
 			return 0, err
 		}
 		s := throttle.Slice{Bytes: p.copied, Took: p.clock().Sub(p.began)}
-		for i, wait := range p.look() {
+		for i, wait := range p.waits() {
 			if before := p.before[i]; wait-before >= s.Wait-s.Before {
 				s.Wait, s.Before = wait, before
 			}
@@ -119,7 +119,7 @@ func (p *pacer) Next(ctx context.Context) (topology.Bytes, error) {
 	return throttle.Size(p.rate), nil
 }
 
-// Copied counts what was copied since the last look.
+// Copied adds memory copied since the last measurement.
 func (p *pacer) Copied(bytes topology.Bytes, took time.Duration) {
 	p.copied += bytes
 	if p.free && bytes > 0 && took > 0 {
@@ -127,9 +127,9 @@ func (p *pacer) Copied(bytes topology.Bytes, took time.Duration) {
 	}
 }
 
-// look returns for each guest the share of their runnable time that its vCPUs
-// waited since the last look. A thread that is gone counts for nothing.
-func (p *pacer) look() []float64 {
+// waits returns for each guest the share of their runnable time that its vCPUs
+// waited since the last measurement. Threads that have ended do not count.
+func (p *pacer) waits() []float64 {
 	shares := make([]float64, len(p.guests))
 	now := make([]times, len(p.guests))
 	for i, tids := range p.guests {

@@ -15,16 +15,17 @@ import (
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
-// Recover deals with every move that was cut short: by a crash of the process
-// that carried it out, or because it was stopped. It finishes it, or goes on
-// undoing it if that had begun; where its placements have become illegal (their
-// room is gone), or a step of it fails once more, it undoes it; where its guests have ended it says so. Moves that
-// another process is at are left alone. Of r only By, Keep, Told, Back and FullSpeed
-// matter. Recovering again does nothing more.
+// Recover handles every interrupted move: its process crashed, or it was
+// stopped. Recover finishes the move, or continues its rollback; if its
+// placements have become illegal (another guest has the room), or a step of it
+// fails again, it rolls the move back; if its guests have ended, it records
+// that. It leaves moves alone that another process is carrying out. Of r only
+// By, Journal, Progress, Back and FullSpeed apply. Calling Recover again does nothing
+// more.
 func (h *Host) Recover(ctx context.Context, r Request) ([]Result, error) {
-	entries, err := r.Keep.Entries()
+	entries, err := r.Journal.Entries()
 	if err != nil {
-		return nil, fmt.Errorf("looking for moves that were cut short: %w", err)
+		return nil, fmt.Errorf("looking for interrupted moves: %w", err)
 	}
 	var all []Result
 	var errs []error
@@ -42,7 +43,7 @@ func (h *Host) Recover(ctx context.Context, r Request) ([]Result, error) {
 	return all, errors.Join(errs...)
 }
 
-// resume goes on with one move; ok is false where there is nothing to go on with.
+// resume continues one move; ok is false if there is nothing to continue.
 func (h *Host) resume(ctx context.Context, r Request) (moved Result, ok bool, err error) {
 	m := h.mover(r)
 	var goOn func(context.Context) (Result, error)
@@ -51,7 +52,7 @@ func (h *Host) resume(ctx context.Context, r Request) (moved Result, ok bool, er
 		if err != nil || !open {
 			return err
 		}
-		inv, err := m.look(ctx, tx)
+		inv, err := m.observe(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -60,7 +61,7 @@ func (h *Host) resume(ctx context.Context, r Request) (moved Result, ok bool, er
 	})
 	switch {
 	case errors.Is(err, operate.ErrBusy):
-		return m.moved, false, nil // somebody is at it
+		return m.moved, false, nil // another process is carrying it out
 	case err != nil:
 		return m.moved, false, fmt.Errorf("resuming the move of %s: %w", strings.Join(r.Move.Names(), ", "), err)
 	case goOn == nil:
@@ -70,10 +71,10 @@ func (h *Host) resume(ctx context.Context, r Request) (moved Result, ok bool, er
 	return moved, true, err
 }
 
-// isOpen looks again whether the move was cut short, while nobody else decides,
-// and what the journal has of its being undone: nil, it was not.
+// isOpen checks again under the ledger's lock whether the move is unfinished,
+// and returns the journal's entry of its rollback: nil, it has none.
 func (m *mover) isOpen() (open bool, undoing *journal.Entry, err error) {
-	entries, err := m.Keep.Entries()
+	entries, err := m.Journal.Entries()
 	if err != nil {
 		return false, nil, err
 	}
@@ -85,7 +86,7 @@ func (m *mover) isOpen() (open bool, undoing *journal.Entry, err error) {
 	return open, undoing, nil
 }
 
-// wayOn decides how to go on and claims the room for it.
+// wayOn decides how to continue and claims the resources for it.
 func (m *mover) wayOn(
 	tx claim.Locked, inv *inventory.Host, undoing *journal.Entry,
 ) (func(context.Context) (Result, error), error) {
@@ -122,7 +123,7 @@ func (m *mover) wayOn(
 	return m.run, m.begin(tx, inv, journal.Entry{Kind: journal.MoveStep, What: "resumed: " + m.Move.String()})
 }
 
-// placedSince says which guest was given another placement since the move began.
+// placedSince names the guest that got another placement since the move began.
 func placedSince(inv *inventory.Host, moves []plan.GuestMove) string {
 	for _, g := range moves {
 		if seen, ok := inv.Guest(g.Guest); ok {
@@ -134,7 +135,7 @@ func placedSince(inv *inventory.Host, moves []plan.GuestMove) string {
 	return ""
 }
 
-// goBack begins to undo what was cut short.
+// goBack begins to roll back an interrupted move.
 func (m *mover) goBack(
 	tx claim.Locked, inv *inventory.Host, left []plan.GuestMove, why error,
 ) (func(context.Context) (Result, error), error) {

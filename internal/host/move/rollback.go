@@ -16,10 +16,10 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// turnBack plans the way back of the guests that are still there, while their
-// claims hold. On error nothing was touched.
+// turnBack plans the rollback of the guests that still exist, while their
+// claims hold. On error nothing was changed.
 func (m *mover) turnBack(ctx context.Context, why error) error {
-	if err := m.keep(journal.Entry{Kind: journal.MoveUndoing, What: "back: " + m.Move.String(),
+	if err := m.record(journal.Entry{Kind: journal.MoveUndoing, What: "back: " + m.Move.String(),
 		Why: why.Error()}); err != nil {
 		return err
 	}
@@ -41,9 +41,10 @@ func (m *mover) turnBack(ctx context.Context, why error) error {
 	return m.ways(&inv, moves, m.backAgain)
 }
 
-// present are the guests that are still the ones that the move was begun on. It
-// fails where one is not shown, or without its process, and that process lives:
-// a hypervisor that restarts shows that, and half-way is no place to leave it.
+// present are the guests that are still those of the move's beginning. It fails
+// if a guest is not listed, or is listed without its process, while that
+// process lives: a restarting hypervisor shows that, and the guest must not
+// stay between two placements.
 func (m *mover) present(inv *inventory.Host, moves []plan.GuestMove) (there []plan.GuestMove, err error) {
 	m.gone = len(m.Move.Guests) - len(moves)
 	for _, g := range moves {
@@ -55,7 +56,7 @@ func (m *mover) present(inv *inventory.Host, moves []plan.GuestMove) (there []pl
 		case gone != nil:
 			return nil, gone
 		case !ok || seen.PID != g.Basis.PID:
-			return nil, fmt.Errorf("guest %s: %w: its process %d lives, and its hypervisor does not show it", g.Guest,
+			return nil, fmt.Errorf("guest %s: %w: its process %d is running, but its hypervisor does not show it", g.Guest,
 				operate.ErrUnseen, g.Basis.PID)
 		default:
 			there = append(there, g)
@@ -64,8 +65,8 @@ func (m *mover) present(inv *inventory.Host, moves []plan.GuestMove) (there []pl
 	return there, nil
 }
 
-// backAgain is the way back to how the guest was before the move. One that
-// nobody had placed gets no intent and no limit that it did not have.
+// backAgain plans the steps back to the guest's state before the move. A guest
+// that had no placement gets no intent and no limit that it did not have.
 func (m *mover) backAgain(inv *inventory.Host, seen *inventory.Guest, g *moving) {
 	if g.Undo.Placement != nil {
 		g.Placement = *g.Undo.Placement
@@ -84,7 +85,7 @@ func (m *mover) backAgain(inv *inventory.Host, seen *inventory.Guest, g *moving)
 			!held && (s.Kind == plan.HoldNodes || s.Kind == plan.TuneLive)
 	}
 	g.before = slices.DeleteFunc(slices.Clone(g.before),
-		func(s plan.Step) bool { return s.Kind == plan.Record }) // what widens stays
+		func(s plan.Step) bool { return s.Kind == plan.Record }) // the steps that widen stay
 	for i := range g.before {
 		if s := &g.before[i]; s.Kind == plan.AllowNodes || s.Kind == plan.TuneLive {
 			s.Nodes = s.Nodes.Union(g.Undo.Allowed)
@@ -94,8 +95,8 @@ func (m *mover) backAgain(inv *inventory.Host, seen *inventory.Guest, g *moving)
 	g.bound.Plan.Steps, g.bound.Plan.Cannot = slices.Concat(g.before, g.copies, g.after), nil
 }
 
-// asItWas is the placement that stands for where a guest was that nobody had
-// placed: its vCPUs anywhere on their nodes, its memory on those where it lay.
+// asItWas is the placement that stands for the former state of a guest without
+// one: its vCPUs anywhere on their nodes, its memory on the nodes where it was.
 func asItWas(to guest.Placement, was plan.Undo, t *topology.Topology) guest.Placement {
 	var total topology.Bytes
 	for _, bytes := range was.Memory {
@@ -129,17 +130,18 @@ func asItWas(to guest.Placement, was plan.Undo, t *topology.Topology) guest.Plac
 	return p
 }
 
-// strayPart: a fiftieth of a guest's memory on a node does not make it the guest's.
+// strayPart: less than a fiftieth of a guest's memory on a node does not make
+// it one of the guest's nodes.
 const strayPart = 50
 
-// forgetIntents takes the intent away from those that had none before, once
-// they are back.
+// forgetIntents removes the intent from guests that had none before, once they
+// are back.
 func (m *mover) forgetIntents(ctx context.Context) {
 	for _, g := range m.guests {
 		if g.forget && g.err == nil {
 			g.err = operate.CleanUp(ctx, func(ctx context.Context) error {
 				if err := m.host.Control.Forget(ctx, g.Guest); err != nil {
-					return fmt.Errorf("forgetting the intent of guest %s: %w", g.Guest, err)
+					return fmt.Errorf("removing the intent of guest %s: %w", g.Guest, err)
 				}
 				return nil
 			})

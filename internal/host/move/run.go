@@ -12,11 +12,12 @@ import (
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
-// run carries the move out, or back where that is its cause or where it could
-// not even begin, and writes its end. Where a step of it fails later, it is left
-// to be taken up: the hypervisor may just restart, and going back would copy all
-// again. What then fails once more goes back. The claims are given up last, so
-// that nobody takes a move that goes on for one cut short.
+// run carries the move out, or rolls it back if that is its cause or if it
+// could not even begin, and records its end. If a later step fails, the move is
+// left to be resumed: the hypervisor may just be restarting, and a rollback
+// would copy everything again. If the step then fails again, the move rolls
+// back. The claims are released last, so that no process takes a running move
+// for an interrupted one.
 func (m *mover) run(ctx context.Context) (Result, error) {
 	err := m.carry(ctx)
 	_, failed := m.failures()
@@ -37,8 +38,8 @@ func (m *mover) run(ctx context.Context) (Result, error) {
 	return m.finish(err)
 }
 
-// runBack brings the guests back and writes that end. Where the host cannot even
-// be seen it is left for a restart, which goes on undoing.
+// runBack rolls the guests back and records that end. If the host cannot even
+// be observed, the rollback is left for a restart, which continues it.
 func (m *mover) runBack(ctx context.Context, why error) error {
 	m.sum()
 	m.moved.Cancelled = errors.Is(why, ErrUndo)
@@ -51,7 +52,8 @@ func (m *mover) runBack(ctx context.Context, why error) error {
 	return errors.Join(why, m.carryBack(ctx, why))
 }
 
-// backing is the context of going back, which is not ended by what asks for that.
+// backing is the context of a rollback; the request for the rollback does not
+// end it.
 func (m *mover) backing(ctx context.Context) context.Context {
 	switch {
 	case m.Back != nil:
@@ -62,8 +64,8 @@ func (m *mover) backing(ctx context.Context) context.Context {
 	return ctx
 }
 
-// carryBack carries the way back out and writes its end. Where ctx ends before
-// that it is left, and Recover goes on.
+// carryBack carries the rollback out and records its end. If ctx ends before
+// that, Recover continues it.
 func (m *mover) carryBack(ctx context.Context, why error) error {
 	err := m.carry(ctx)
 	if ctx.Err() != nil && (err != nil || m.cut()) {
@@ -72,7 +74,7 @@ func (m *mover) carryBack(ctx context.Context, why error) error {
 	return errors.Join(err, m.endBack(why, err))
 }
 
-// cut reports whether a guest did not come to its end.
+// cut reports whether a guest did not complete.
 func (m *mover) cut() bool {
 	return slices.ContainsFunc(m.guests, func(g *moving) bool { return g.err != nil })
 }
@@ -87,18 +89,19 @@ func (m *mover) refused() error {
 	return nil
 }
 
-// carry does the three parts for all guests, part by part, and reads the truth back.
+// carry does the three parts for all guests, part by part, and verifies the
+// result.
 func (m *mover) carry(ctx context.Context) error {
 	x := apply.Executor{Kernel: m.host.Kernel, Hypervisor: m.host.Control, Clock: m.host.Clock}
 	for _, g := range m.guests {
 		m.steps(ctx, x, g, g.before, "moving the vCPUs of "+g.Guest)
 		g.unprepared = g.err != nil
 	}
-	m.note("vCPUs are moved")
+	m.note("vCPUs moved")
 	stopped := m.copyMemory(ctx, x)
-	m.note("memory is copied")
+	m.note("memory copied")
 	for _, g := range m.guests {
-		m.steps(ctx, x, g, g.after, "limiting "+g.Guest+" to its nodes")
+		m.steps(ctx, x, g, g.after, "restricting "+g.Guest+" to its nodes")
 	}
 	if stopped == nil {
 		m.forgetIntents(ctx)
@@ -127,7 +130,7 @@ func (m *mover) copyMemory(ctx context.Context, x apply.Executor) error {
 	return stopped
 }
 
-// steps runs one part of a guest's plan, or skips it where an earlier one failed.
+// steps runs one part of a guest's plan, or skips it if an earlier one failed.
 func (m *mover) steps(ctx context.Context, x apply.Executor, g *moving, steps []plan.Step, what string) {
 	if g.err != nil {
 		for _, s := range steps {
@@ -143,7 +146,7 @@ func (m *mover) steps(ctx context.Context, x apply.Executor, g *moving, steps []
 	g.bound.Outcomes = append(g.bound.Outcomes, outcomes...)
 }
 
-// verify reads back the truth of every guest, all in one look.
+// verify verifies every guest, in one observation.
 func (m *mover) verify(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx),
 		operate.CleanUpTime*time.Duration(max(1, len(m.guests))))
@@ -160,7 +163,7 @@ func (m *mover) verify(ctx context.Context) error {
 	for _, g := range m.guests {
 		if gone := apply.StillThere(m.host.Kernel, g.Basis); gone != nil {
 			g.err = errors.Join(g.err, gone)
-			continue // of that one there is no truth
+			continue // that guest was not observed
 		}
 		if unread != nil {
 			continue

@@ -12,12 +12,14 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// strayed is which part of a guest's memory may lie elsewhere than when its
-// move was planned: it touches pages and the kernel reclaims some meanwhile.
+// strayed is the share of a guest's memory that may be on other nodes than when
+// its move was planned: meanwhile the guest touches pages and the kernel
+// reclaims some.
 const strayed = 0.1
 
-// still returns ErrStale where a guest is not as its move says that it was. A
-// guest that was on this way before and was left there is as it shall be.
+// still returns ErrStale if a guest differs from its state in the plan of the
+// move. A guest that an earlier attempt of this move left on its way is
+// accepted.
 func still(inv *inventory.Host, m plan.GuestMove) error {
 	g, ok := inv.Guest(m.Guest)
 	if !ok {
@@ -26,7 +28,7 @@ func still(inv *inventory.Host, m plan.GuestMove) error {
 	if g.State != "running" && g.State != "paused" {
 		return fmt.Errorf("%w: guest %s is %s", ErrStale, g.Name, g.State)
 	}
-	if sameKept(g.Placement, &m.Placement) && !sameKept(m.Undo.Placement, &m.Placement) {
+	if samePlacement(g.Placement, &m.Placement) && !samePlacement(m.Undo.Placement, &m.Placement) {
 		return nil
 	}
 	if err := recordedAs(g, m); err != nil {
@@ -38,27 +40,28 @@ func still(inv *inventory.Host, m plan.GuestMove) error {
 	}
 	if part := elsewhere(m.Undo.Memory, g.Seen.MemoryByNode); part > strayed {
 		return fmt.Errorf(
-			"%w: %.0f %% of the memory of guest %s lie elsewhere than when the move was planned: %v, it was %v",
+			"%w: %.0f %% of the memory of guest %s has changed nodes since the move was planned: %v, it was %v",
 			ErrStale, 100*part, g.Name, g.Seen.MemoryByNode, m.Undo.Memory)
 	}
 	return nil
 }
 
-// recordedAs returns ErrStale where a guest was given another placement than
-// the one that it had and the one that it is to get.
+// recordedAs returns ErrStale if a guest got a placement other than its former
+// one and its target.
 func recordedAs(g *inventory.Guest, m plan.GuestMove) error {
-	if sameKept(g.Placement, m.Undo.Placement) || sameKept(g.Placement, &m.Placement) {
+	if samePlacement(g.Placement, m.Undo.Placement) || samePlacement(g.Placement, &m.Placement) {
 		return nil
 	}
 	if g.Placement == nil {
-		return fmt.Errorf("%w: guest %s has no recorded placement any more", ErrStale, g.Name)
+		return fmt.Errorf("%w: guest %s no longer has a recorded placement", ErrStale, g.Name)
 	}
 	return fmt.Errorf("%w: guest %s has been placed on nodes %s since the move was planned", ErrStale, g.Name,
 		g.Placement.Nodes)
 }
 
-// sameKept compares placements as they read back from a file: an empty list is none.
-func sameKept(a, b *guest.Placement) bool {
+// samePlacement compares placements as read back from a file: an empty list
+// equals none.
+func samePlacement(a, b *guest.Placement) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
@@ -67,7 +70,7 @@ func sameKept(a, b *guest.Placement) bool {
 	return err1 == nil && err2 == nil && bytes.Equal(one, other)
 }
 
-// elsewhere is which part of the memory lies on other nodes than it did.
+// elsewhere is the share of the memory that is on other nodes than before.
 func elsewhere(was, now topology.MemoryByNode) float64 {
 	before, after := float64(was.Total()), float64(now.Total())
 	if before == 0 || after == 0 {

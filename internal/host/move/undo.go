@@ -19,43 +19,43 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// ErrCannotUndo means that an effect is of a kind, or in a state, that cannot be
-// taken back. The error says what to do instead.
+// ErrCannotUndo means that an effect is of a kind, or in a state, that cannot
+// be undone. The error says what to do instead.
 var ErrCannotUndo = errors.New("cannot be undone")
 
-// ErrChanged means that what is to be undone was changed since, or that its
-// former place is taken. Nothing was touched.
+// ErrChanged means that the setting or guest to undo was changed since, or that
+// other guests have its former room. Nothing was changed.
 var ErrChanged = errors.New("changed since")
 
-// UndoRequest names what is to be taken back.
+// UndoRequest names the effect to undo.
 type UndoRequest struct {
-	// ID of an effect or a move, as the journal has it; empty: the last one that
-	// a user asked for and that was not undone yet.
+	// ID of an effect or a move in the journal; empty: the last one that a user
+	// asked for and that was not undone yet.
 	ID string
-	// Force undoes it also where it was changed since.
+	// Force undoes it even if it was changed since.
 	Force bool
-	// Move says how memory is copied: Told and FullSpeed.
+	// Move says how memory is copied: Progress and FullSpeed.
 	Move Request
 }
 
 // Undone is the result of Undo.
 type Undone struct {
-	Of    journal.Entry `json:"of"` // the beginning of what was taken back
+	Of    journal.Entry `json:"of"` // beginning of the undone effect
 	What  string        `json:"what"`
 	Moved *Result       `json:"moved,omitempty"` // where guests were moved
-	// Notes say what stays as the effect left it.
+	// Notes list what stays as the effect left it.
 	Notes []string `json:"notes,omitempty"`
 }
 
 // Undo takes an effect or a move back: a setting gets its former value, guests
 // go back to their former nodes and pins by the same code as any move. The undo
-// is an effect itself, in the journal with the ID of what it takes back. The
-// error is ErrCannotUndo where there is no way back, and ErrChanged where the
-// setting or a guest was changed since, or its former room is taken.
+// is an effect itself, in the journal with the ID of the effect that it undoes.
+// The error is ErrCannotUndo if undoing is impossible, and ErrChanged if the
+// setting or a guest was changed since, or other guests have its former room.
 func (h *Host) Undo(ctx context.Context, r UndoRequest) (Undone, error) {
 	entries, err := h.Journal.Entries()
 	if err != nil {
-		return Undone{}, fmt.Errorf("looking for what to undo: %w", err)
+		return Undone{}, fmt.Errorf("finding the effect to undo: %w", err)
 	}
 	began, err := undoable(entries, r.ID)
 	if err != nil {
@@ -67,14 +67,15 @@ func (h *Host) Undo(ctx context.Context, r UndoRequest) (Undone, error) {
 		return u, err
 	}
 	r.Move.ID, r.Move.Move, r.Move.Undoes = operate.NewEffectID(h.Clock()), *began.Move, began.ID
-	r.Move.By, r.Move.Keep = h.By, h.Journal
+	r.Move.By, r.Move.Journal = h.By, h.Journal
 	u.What = "back: " + began.What
 	moved, notes, err := h.undoMove(ctx, r.Move, r.Force)
 	u.Moved, u.Notes = &moved, notes
 	return u, err
 }
 
-// undoable finds the beginning of what is to be undone, and refuses what cannot be.
+// undoable finds the beginning of the effect to undo, and refuses effects that
+// cannot be undone.
 func undoable(entries []journal.Entry, id string) (began journal.Entry, err error) {
 	ends, undone := map[string]journal.Entry{}, map[string]string{}
 	for _, e := range entries {
@@ -101,9 +102,9 @@ func undoable(entries []journal.Entry, id string) (began journal.Entry, err erro
 			err = fmt.Errorf("%s is an undo itself; make the change again with its own command", e.ID)
 		case !ended:
 			err = fmt.Errorf(
-				"%s has not ended; wait for it, or finish what was cut short with 'numavisor apply --resume'", e.ID)
+				"%s has not ended; wait for it, or finish an interrupted one with 'numavisor apply --resume'", e.ID)
 		case !tookEffect(end):
-			err = fmt.Errorf("%s changed nothing that lasts: %s", e.ID, end.Kind)
+			err = fmt.Errorf("%s made no lasting change: %s", e.ID, end.Kind)
 		default:
 			err = noWayBack(e)
 		}
@@ -114,14 +115,14 @@ func undoable(entries []journal.Entry, id string) (began journal.Entry, err erro
 	}
 	if id == "" {
 		return began, fmt.Errorf(
-			"%w: the journal has nothing that a user did and that can be undone; 'numavisor history' shows all",
+			"%w: the journal has no effect of a user that can be undone; 'numavisor history' shows all",
 			ErrCannotUndo)
 	}
 	return began, fmt.Errorf("%w: the journal has no effect or move %q; 'numavisor history' shows all", ErrCannotUndo,
 		id)
 }
 
-// tookEffect reports whether something is left to be taken back after the end.
+// tookEffect reports whether something is left to undo after the end.
 func tookEffect(end journal.Entry) bool {
 	switch end.Kind {
 	case journal.MoveDone, journal.MovePartial, end.Effect.Interrupted():
@@ -169,19 +170,19 @@ func (h *Host) undoSetting(ctx context.Context, began journal.Entry, force bool)
 	}
 	f, err := h.Fix(ctx, operate.FixRequest{Remedy: remedy, Undoes: began.ID})
 	if err != nil && f.Former != "" && f.Former != s.Value && !force {
-		err = fmt.Errorf("%w: %s was set to %s, and is %s now; --force writes %s all the same", ErrChanged, s.Path,
+		err = fmt.Errorf("%w: %s was set to %s, and is %s now; --force writes %s anyway", ErrChanged, s.Path,
 			s.Value, f.Former, s.Former)
 	}
 	return f.What, err
 }
 
-// undoMove takes the guests of a move back to how they were before it.
+// undoMove takes the guests of a move back to their state before it.
 func (h *Host) undoMove(ctx context.Context, r Request, force bool) (moved Result, notes []string, err error) {
 	m := h.mover(r)
-	m.moved.Cancelled = true // a user wants it: it is no failed move
+	m.moved.Cancelled = true // a user wants it: that is not a failed move
 	why := errors.New("undo of " + r.Undoes)
 	err = h.Ledger.Locked(ctx, func(tx claim.Locked) error {
-		inv, err := m.look(ctx, tx)
+		inv, err := m.observe(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -216,9 +217,9 @@ func (h *Host) undoMove(ctx context.Context, r Request, force bool) (moved Resul
 	return moved, notes, err
 }
 
-// asLeft refuses guests that are not the ones that were moved, or that were
-// placed or pinned otherwise since. With force only the former is refused. A
-// guest that an undo before this one left halfway is accepted.
+// asLeft refuses guests that are not those of the move, or that were placed or
+// pinned differently since. With force it refuses only the former. It accepts a
+// guest that an earlier undo left unfinished.
 func (m *mover) asLeft(inv *inventory.Host, force bool) error {
 	for _, g := range m.Move.Guests {
 		seen, ok := inv.Guest(g.Guest)
@@ -229,21 +230,21 @@ func (m *mover) asLeft(inv *inventory.Host, force bool) error {
 			return operate.Missing(*inv, g.Guest)
 		case force:
 		case recordedAs(seen, g) != nil:
-			return fmt.Errorf("%w: guest %s was given another placement; --force takes it back all the same",
+			return fmt.Errorf("%w: guest %s was given another placement; --force undoes it anyway",
 				ErrChanged, g.Guest)
 		case !seen.VCPUNodes(&inv.Topology).
 			SubsetOf(inv.Topology.NodesOf(placedCPUs(g.Placement)).Union(g.Undo.VCPUNodes)):
 			return fmt.Errorf(
-				"%w: the vCPUs of guest %s were pinned to other nodes, %s; --force takes it back all the same",
+				"%w: the vCPUs of guest %s were pinned to other nodes, %s; --force undoes it anyway",
 				ErrChanged, g.Guest, seen.VCPUNodes(&inv.Topology))
 		}
 	}
 	return nil
 }
 
-// formerPlaceIsFree checks that the guests may go back: others may have been
-// given their room since. A guest that nobody had placed must find its memory,
-// and no CPUs that others have alone.
+// formerPlaceIsFree checks that the guests may go back: other guests may have
+// got their room since. A guest without a former placement needs room for its
+// memory, and CPUs that are not exclusive to others.
 func (m *mover) formerPlaceIsFree(inv *inventory.Host) error {
 	before := *inv
 	before.Guests = slices.Clone(inv.Guests)
@@ -267,11 +268,11 @@ func (m *mover) formerPlaceIsFree(inv *inventory.Host) error {
 	return balance.Legal(&before, m.host.Policy, placed)
 }
 
-// roomFor refuses a placement for which a node has too little left.
+// roomFor refuses a placement if a node has too little free memory.
 func roomFor(p guest.Placement, rooms []capacity.Node) error {
 	for _, room := range rooms {
 		if taken := placedCPUs(p).Intersect(room.Exclusive); !taken.IsEmpty() {
-			return fmt.Errorf("CPUs %s belong to another guest alone", taken)
+			return fmt.Errorf("CPUs %s are exclusive to another guest", taken)
 		}
 		for _, r := range p.Reservations {
 			left := room.Left
@@ -279,7 +280,7 @@ func roomFor(p guest.Placement, rooms []capacity.Node) error {
 				left = topology.Bytes(room.Pool(r.PageSize)) * r.PageSize
 			}
 			if r.Node == room.Node && r.Memory > left {
-				return fmt.Errorf("node %d has %v left, and %v lay there", r.Node, left, r.Memory)
+				return fmt.Errorf("node %d has %v free, but %v were there", r.Node, left, r.Memory)
 			}
 		}
 	}

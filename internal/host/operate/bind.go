@@ -18,38 +18,40 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// BindRequest says how a running guest shall be bound.
+// BindRequest says how to bind a running guest.
 type BindRequest struct {
 	Name string
-	// Change alters the spec before placing anew; nil keeps the recorded
-	// placement where there is one that has CPUs online, which repairs drift.
+	// Change alters the spec before a new placement; nil uses the recorded
+	// placement if it exists and has CPUs online, which repairs drift.
 	Change func(guest.Spec) (guest.Spec, error)
 	// Anew chooses the best placement even if one is recorded.
 	Anew   bool
 	DryRun bool
-	Why    string // the reason, for the journal; empty: that an operator asked for it
+	Why    string // the reason, for the journal; empty: an operator asked for it
 }
 
 // Bound is the result of Bind.
 type Bound struct {
 	Plan     plan.Steps      `json:"plan"`
-	Why      *place.Why      `json:"why,omitempty"` // nil: the recorded placement was kept
+	Why      *place.Why      `json:"why,omitempty"` // nil: the recorded placement was used
 	Outcomes []apply.Outcome `json:"outcomes,omitempty"`
 	Before   *Truth          `json:"before,omitempty"`
 	Truth    *Truth          `json:"truth,omitempty"`
-	// Gaps hide VMs whose room was not counted when the placement was chosen.
+	// Gaps hide VMs whose resources were not counted when the placement was
+	// chosen.
 	Gaps []inventory.Gap `json:"gaps,omitempty"`
 }
 
-// Complete reports whether all of the plan was done and nothing was refused.
+// Complete reports whether all steps of the plan were done and none was
+// refused.
 func (b *Bound) Complete() bool {
 	return apply.Complete(b.Outcomes) && len(b.Plan.Cannot) == 0 && (b.Why == nil || len(b.Why.Overlaps) == 0) &&
 		(b.Truth == nil || len(b.Truth.Differences) == 0)
 }
 
 // Bind brings a running guest to its placement: vCPUs, helper threads and
-// memory together, while it runs. It decides and claims under the ledger's lock,
-// records in the journal that it begins, and then carries the plan out.
+// memory together, while it runs. It decides and claims under the ledger's
+// lock, records the beginning in the journal, and then carries the plan out.
 func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 	var b Bound
 	var want guest.Intent
@@ -60,7 +62,7 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 			return err
 		}
 		if !r.DryRun && slices.ContainsFunc(claims, func(c inventory.Claim) bool { return c.Name == r.Name }) {
-			return fmt.Errorf("guest %s: %w; wait for that to end", r.Name, ErrBusy)
+			return fmt.Errorf("guest %s: %w; wait until that has ended", r.Name, ErrBusy)
 		}
 		inv, g, err := h.find(ctx, r.Name)
 		if err != nil {
@@ -119,8 +121,8 @@ func (h *Host) planBind(
 	return want, nil
 }
 
-// beginBind records that a bind begins, with what undo needs. A bind that has
-// nothing to do is not recorded: the effect is nil.
+// beginBind records that a bind begins, with what undo needs. It does not
+// record a bind without steps: the effect is nil.
 func (h *Host) beginBind(
 	g inventory.Guest, inv *inventory.Host, p *plan.Steps, process bool, why string,
 ) (*effect, error) {
@@ -138,7 +140,7 @@ func (h *Host) beginBind(
 		What: fmt.Sprintf("bind %s to nodes %s", g.Name, p.Placement.Nodes)})
 }
 
-// undoOf is how a running guest or process is bound now.
+// undoOf is the present binding of a running guest or process.
 func undoOf(g inventory.Guest, t *topology.Topology) plan.Undo {
 	u := plan.Undo{Placement: g.Placement, Spec: g.Spec, VCPUNodes: g.VCPUNodes(t), Memory: g.Seen.MemoryByNode,
 		Pins: g.Config.Pins, EmulatorPin: g.Config.EmulatorPin, IOThreadPins: g.Config.IOThreadPins}
@@ -165,9 +167,9 @@ func (x *effect) endBind(b *Bound, failed error) error {
 	return x.end(failed, b.Shortfalls())
 }
 
-// carryOut runs the plan and reads back the truth, whatever came of the plan.
-// A guest that has been replaced since is not the one that was bound, however
-// well it lies.
+// carryOut runs the plan and verifies the guest, whatever the outcome of the
+// plan. A guest that has been replaced since is not the one that was bound,
+// even if its placement is right.
 func (h *Host) carryOut(ctx context.Context, b *Bound, want guest.Intent) error {
 	x := apply.Executor{Kernel: h.Kernel, Hypervisor: h.Control, Clock: h.Clock, Progress: h.Progress}
 	outcomes, failed := x.Run(ctx, b.Plan, want)
@@ -182,10 +184,11 @@ func (h *Host) carryOut(ctx context.Context, b *Bound, want guest.Intent) error 
 	}))
 }
 
-// intentFor keeps the recorded placement of a guest, or places it anew, which
-// takes that its hypervisor told of the others, too.
+// intentFor returns the recorded placement of a guest or computes a new one;
+// that requires a complete list of the hypervisor's guests.
 func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) (guest.Intent, *place.Why, error) {
-	// A guest of the same name may have replaced the one that the intent is of.
+	// A guest of the same name may have replaced the one with the recorded
+	// intent.
 	fits := g.Placement != nil && g.Spec != nil && len(g.Placement.VCPUs) == g.Config.VCPUs &&
 		!g.Placement.LostCPUs(inv.Topology.CPUSet())
 	if fits && r.Change == nil && !r.Anew {

@@ -133,7 +133,7 @@ func brokenBind(t *testing.T, w world, b breakage, call fake.Call) {
 }
 
 // A guest that shows no difference because nothing of it could be seen is not in place.
-func TestBindIsNotCompleteUnseen(t *testing.T) {
+func TestBind_UnverifiedIsNotComplete(t *testing.T) {
 	for _, method := range []string{"Threads", "Ranges"} {
 		w := misplaced(t, kinds[0], folderOf(t))
 		w.Inject(fake.Fault{Before: fake.NthOf(method, 2, func() error { return errLost })})
@@ -147,8 +147,8 @@ func TestBindIsNotCompleteUnseen(t *testing.T) {
 	}
 }
 
-// A replacement of the guest that lies well is not the guest that was bound.
-func TestBindTellsTheGuestFromItsReplacement(t *testing.T) {
+// A well-placed replacement of the guest is not the guest that was bound.
+func TestBind_DetectsAReplacedGuest(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
 	w.Inject(fake.Fault{Before: fake.NthOf("Guests", 2, func() error { return w.Replace(replacement) })})
 	if _, err := w.elsewhere(context.Background()); !errors.Is(err, apply.ErrGone) {

@@ -15,7 +15,7 @@ import (
 )
 
 // Memory that a device pins is not touched, and the bind says so.
-func TestBindSaysThatADevicePinsMemory(t *testing.T) {
+func TestBind_ReportsMemoryPinnedByADevice(t *testing.T) {
 	machine, err := topology.Synthetic(square)
 	if err != nil {
 		t.Fatal(err)
@@ -39,9 +39,9 @@ func TestBindSaysThatADevicePinsMemory(t *testing.T) {
 	w.settled(t)
 }
 
-// Pages of 1 GiB move only into free pages of the target's pool. Where it has
-// none and cannot grow, the bind says what is missing; with room it is done.
-func TestBindOfPagesThatNeedRoomInThePool(t *testing.T) {
+// Pages of 1 GiB move only into free pages of the target's pool. If it has none
+// and cannot grow, the bind reports what is missing; with room it is done.
+func TestBind_PagesThatNeedRoomInThePool(t *testing.T) {
 	w := newWorld(t, "nodes:2 cores:2 memory:8G huge:1G=2", folderOf(t))
 	s := spec(t, guest.Spec{Name: "new", VCPUs: 1, Memory: gib, PageSize: gib, Limits: guest.Limits{Nodes: nodes("1")}})
 	if _, err := w.create(s); err != nil {

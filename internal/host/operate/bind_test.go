@@ -17,7 +17,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// drawn is a host with one guest of a kind that somebody started somewhere.
+// drawn is a host with one unmanaged guest of a kind, on any nodes.
 func drawn(t *rapid.T, folder string) (world, kind) {
 	w := newWorld(t, square, folder)
 	k := kinds[rapid.IntRange(0, len(kinds)-1).Draw(t, "kind")]
@@ -35,7 +35,7 @@ func drawn(t *rapid.T, folder string) (world, kind) {
 
 // Without faults a bind ends with every page and thread where the placement
 // wants it, whatever kind of guest it was; a second one finds nothing to do.
-func TestBindBringsEveryKindOfGuestInPlace(t *testing.T) {
+func TestBind_EveryKindOfGuest(t *testing.T) {
 	folder := folderOf(t)
 	rapid.Check(t, func(t *rapid.T) {
 		w, k := drawn(t, folder)
@@ -62,7 +62,7 @@ func TestBindBringsEveryKindOfGuestInPlace(t *testing.T) {
 
 // Between the decision and the record of it a guest on the move shows its old
 // placement only: the claim must hold the room that it goes to.
-func TestAGuestOnTheMoveHoldsBothItsPlaces(t *testing.T) {
+func TestMove_ReservesBothPlacements(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	s := spec(t, specs["small"])
 	s.Limits.Nodes = nodes("1")
@@ -130,7 +130,7 @@ func TestDriftIsShownAndRepaired(t *testing.T) {
 			}
 			b, err := w.bind("new")
 			if err != nil || !b.Complete() || b.Why != nil {
-				t.Errorf("repair: %v, falls short: %v, placed anew: %v", err, b.Shortfalls(), b.Why)
+				t.Errorf("repair: %v, falls short: %v, new placement: %v", err, b.Shortfalls(), b.Why)
 			}
 			w.inPlace(t, "new")
 			w.settled(t)
@@ -139,7 +139,7 @@ func TestDriftIsShownAndRepaired(t *testing.T) {
 }
 
 // Pages that do not move are said, in words, by size and reason.
-func TestBindSaysWhatStays(t *testing.T) {
+func TestBind_ReportsWhatStaysBehind(t *testing.T) {
 	w := misplaced(t, kinds[1], folderOf(t))
 	if err := w.Stick("g", 4*mib); err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestADryRunChangesNothing(t *testing.T) {
 }
 
 // What others made stays theirs, however often it is bound; balancing asks for that.
-func TestBoundGuestsOfOthersStayTheirs(t *testing.T) {
+func TestBind_UnmanagedGuestStaysUnmanaged(t *testing.T) {
 	w := newWorld(t, square, t.TempDir())
 	w.add(t,
 		fake.Definition{Name: "theirs", Config: inventory.Config{VCPUs: 1, Memory: 256 * mib, Source: "anonymous"}})

@@ -13,8 +13,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// While a guest is bound or moved, the inventory says by whom, in which process
-// and since when, also when the guest already shows its new placement.
+// While a guest is bound or moved, the inventory names the user, the process
+// and the start, even if the guest already shows its new placement.
 func TestObserve_NamesTheHolderOfAClaim(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	s := spec(t, guest.Spec{Name: "g", VCPUs: 1, Memory: 256 * mib})
@@ -39,8 +39,8 @@ func TestObserve_NamesTheHolderOfAClaim(t *testing.T) {
 		t.Fatal(err, b.Shortfalls())
 	}
 	m := w.planned(t, plan.MoveGuest, map[string]string{"g": "2"})
-	request := move.Request{ID: "m1", Move: m, By: "balancer", Keep: &book{},
-		Told: func(status.Moving) { look("balancer") }}
+	request := move.Request{ID: "m1", Move: m, By: "balancer", Journal: &book{},
+		Progress: func(status.Moving) { look("balancer") }}
 	if _, err := w.host.Move(context.Background(), request); err != nil || looks < 2 {
 		t.Fatalf("%v, looked %d times", err, looks)
 	}

@@ -18,8 +18,8 @@ import (
 )
 
 // together creates guests at the same time, each as a program of its own would:
-// they share the host and the ledger's folder, nothing else. None starts before
-// all are decided on, so that claims are all that keeps them apart.
+// they share only the host and the ledger's folder. None starts before all are
+// decided, so that only claims separate them.
 func (w world) together(specs []guest.Spec) []error {
 	errs := make([]error, len(specs))
 	var all, deciding sync.WaitGroup
@@ -49,9 +49,9 @@ func (l late) Start(ctx context.Context, definition []byte, transient bool) erro
 }
 
 // Guests that are created at the same time never get the same room: no node
-// promises more memory than it has, no CPU is exclusive twice, and every one
-// that was made lies where it shall.
-func TestGuestsCreatedTogetherNeverShareRoom(t *testing.T) {
+// promises more memory than it has, no CPU is exclusive twice, and every
+// created guest is on its nodes.
+func TestCreate_ConcurrentGuestsNeverShareRoom(t *testing.T) {
 	w := newWorld(t, "nodes:4 cores:4 memory:2G huge:2M=128 square", folderOf(t))
 	var asked []guest.Spec
 	for i := range 16 {
@@ -103,7 +103,7 @@ func TestGuestsCreatedTogetherNeverShareRoom(t *testing.T) {
 	w.settled(t)
 }
 
-func TestOneNameCreatedTogetherIsMadeOnce(t *testing.T) {
+func TestCreate_ConcurrentGuestsOfOneName(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	asked := make([]guest.Spec, 8)
 	for i := range asked {
@@ -127,7 +127,7 @@ func TestOneNameCreatedTogetherIsMadeOnce(t *testing.T) {
 
 // Free pages of a pool that another guest was promised are not there for this
 // one, although they are still free when it starts.
-func TestPoolsGrowForEachGuestThatIsCreatedTogether(t *testing.T) {
+func TestCreate_ConcurrentGuestsGrowPools(t *testing.T) {
 	w := newWorld(t, "nodes:1 cores:4 memory:4G huge:2M=64", folderOf(t))
 	var asked []guest.Spec
 	for i := range 3 {
@@ -155,7 +155,7 @@ func TestPoolsGrowForEachGuestThatIsCreatedTogether(t *testing.T) {
 
 // Two binds of one guest would undo each other, and the first to end would
 // release the claim of the other.
-func TestAGuestIsBoundByOneAtATime(t *testing.T) {
+func TestBind_OneAtATime(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
 	var second error
 	w.Inject(fake.Fault{Before: fake.NthOf("Record", 1, func() error {
@@ -181,9 +181,9 @@ func (p partial) Guests(ctx context.Context) ([]inventory.Guest, error) {
 	return guests, errors.Join(err, errLost)
 }
 
-// Room is not given away where the other guests are not known; what is
-// recorded can be repaired all the same.
-func TestBindPlacesNothingAnewBesideUnknownGuests(t *testing.T) {
+// Room is not given away while other guests are unknown; a recorded placement
+// can be repaired all the same.
+func TestBind_NoNewPlacementWithHiddenGuests(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	if _, err := w.create(spec(t, specs["small"])); err != nil {
 		t.Fatal(err)
@@ -194,12 +194,12 @@ func TestBindPlacesNothingAnewBesideUnknownGuests(t *testing.T) {
 	w.host.Sources.Hypervisors = []observe.Hypervisor{partial{w.Host}}
 	before := w.guest(t, "new")
 	if _, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "new", Anew: true}); err == nil ||
-		!strings.Contains(err.Error(), "so their room is not known") {
+		!strings.Contains(err.Error(), "so the free resources are unknown") {
 		t.Errorf("error %v", err)
 	}
 	w.unchanged(t, before)
 	if _, err := w.create(spec(t, guest.Spec{Name: "other", VCPUs: 1, Memory: 64 * mib})); err == nil ||
-		!strings.Contains(err.Error(), "so their room is not known") {
+		!strings.Contains(err.Error(), "so the free resources are unknown") {
 		t.Errorf("create: error %v", err)
 	}
 	if b, err := w.bind("new"); err != nil || !b.Complete() {

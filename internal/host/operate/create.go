@@ -17,17 +17,19 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// CreateRequest is what Create needs beside the host.
+// CreateRequest is the input of Create in addition to the host.
 type CreateRequest struct {
 	Spec      guest.Spec // normalized, with a name
 	Render    Renderer
 	Transient bool
 }
 
-// Renderer makes the domain XML that is bound to an intent's placement and records the intent.
+// Renderer makes the domain XML that is bound to an intent's placement and
+// records the intent.
 type Renderer func(guest.Intent) (Rendered, error)
 
-// Rendered is a domain XML, and what of the placement it cannot express.
+// Rendered is a domain XML, and the parts of the placement that it cannot
+// express.
 type Rendered struct {
 	XML    []byte
 	Cannot []plan.Refusal
@@ -42,8 +44,9 @@ type Created struct {
 	started   bool
 }
 
-// Shortfalls lists in words where the running guest is not as asked for. What
-// its configuration cannot express (Cannot) is no shortfall where it is so.
+// Shortfalls lists in words how the running guest differs from the request. A
+// part that its configuration cannot express (Cannot) is no shortfall if the
+// guest has it all the same.
 func (c *Created) Shortfalls() []string {
 	var all []string
 	for _, d := range c.Truth.Differences {
@@ -52,8 +55,8 @@ func (c *Created) Shortfalls() []string {
 	return append(all, shared(&c.Why)...)
 }
 
-// shared lists the CPUs that a guest was to have to itself and that others,
-// placed before, may still run on.
+// shared lists the CPUs that should be exclusive to a guest but that guests
+// placed earlier may still run on.
 func shared(w *place.Why) []string {
 	var all []string
 	for _, o := range w.Overlaps {
@@ -63,17 +66,17 @@ func shared(w *place.Why) []string {
 		}
 		all = append(
 			all,
-			fmt.Sprintf("guest %s may run on CPUs %s too, which are to be exclusive, until it is bound anew: %s",
+			fmt.Sprintf("guest %s may also run on CPUs %s, which should be exclusive; bind it again: %s",
 				o.Guest, o.CPUs, command),
 		)
 	}
 	return all
 }
 
-// Create places a guest, claims its room, starts it bound from its first page,
-// and reads back the truth. If it does not start, the enlarged pools and the
-// claim are taken back. A guest that started and whose truth cannot be read
-// runs on; the error says so.
+// Create places a guest, claims its resources, starts it bound from its first
+// page, and verifies it. If it does not start, Create reverts the enlarged
+// pools and the claim. A guest that started but cannot be verified keeps
+// running; the error says so.
 func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	var c Created
 	var want guest.Intent
@@ -100,7 +103,7 @@ func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	return c, errors.Join(err, x.end(err, c.Shortfalls()), h.Ledger.Release(name))
 }
 
-// create starts a guest whose room is claimed.
+// create starts a guest whose resources are claimed.
 func (h *Host) create(
 	ctx context.Context, r CreateRequest, want guest.Intent, short []plan.Step, c *Created,
 ) (err error) {
@@ -110,17 +113,18 @@ func (h *Host) create(
 	}
 	c.started = true
 	if c.Truth, err = h.Verify(ctx, name); err != nil {
-		return fmt.Errorf("guest %s was started, but whether it is as asked for is not known: %w", name, err)
+		return fmt.Errorf("guest %s was started, but could not be verified: %w", name, err)
 	}
 	return nil
 }
 
-// decide places a guest and claims the room while the ledger is locked. It
-// returns what to record with the guest, and by what pools must grow for it.
+// decide places a guest and claims its resources while the ledger is locked. It
+// returns the intent to record with the guest, and the huge pages that the
+// pools lack.
 func (h *Host) decide(
 	ctx context.Context, tx claim.Locked, spec guest.Spec, c *Created,
 ) (want guest.Intent, short []plan.Step, err error) {
-	if _, err := tx.Claims(); err != nil { // removes void ones before they are observed
+	if _, err := tx.Claims(); err != nil { // removes void claims before the observation
 		return want, nil, err
 	}
 	inv, err := h.Observe(ctx)
@@ -143,13 +147,13 @@ func (h *Host) decide(
 }
 
 // RoomIsKnown refuses an inventory that does not show all VMs and reservations:
-// placing without knowing the others would give their room away.
+// placing without the others would give their resources away.
 func RoomIsKnown(inv *inventory.Host) error { return roomIsKnown(inv.RoomHiddenBy()) }
 
 func roomIsKnown(hidden []inventory.Gap) error {
 	var errs []error
 	for _, g := range hidden {
-		errs = append(errs, fmt.Errorf("cannot see %s, so their room is not known: %s", g.What, g.Why))
+		errs = append(errs, fmt.Errorf("cannot see %s, so the free resources are unknown: %s", g.What, g.Why))
 	}
 	return errors.Join(errs...)
 }
@@ -174,7 +178,8 @@ func (h *Host) start(
 	if err := h.growPools(ctx, p.Guest, short); err != nil {
 		return nil, err
 	}
-	// Start takes back what it has begun, and refuses a name that is taken: nothing here may remove that one.
+	// Start reverts its own steps, and refuses a name that is taken: Create
+	// must not remove that guest.
 	if err := h.Domains.Start(ctx, domain.XML, r.Transient); err != nil {
 		return nil, errors.Join(err, h.givePoolsBack(p.Guest, nil, topology.NodeSet{}))
 	}
@@ -188,10 +193,10 @@ type DeleteRequest struct {
 	Force bool
 }
 
-// Delete ends a guest, forgets its configuration, and gives enlarged huge page
-// pools back; also those of a guest that others removed before, whose error is
-// ErrNoGuest all the same. Without Force, the error for a VM that Numavisor did
-// not create is ErrNotOurs, and nothing is changed.
+// Delete ends a guest, removes its configuration, and shrinks huge page pools
+// that were enlarged for it. If the guest was already removed by other means,
+// Delete shrinks its pools and returns ErrNoGuest. Without Force, the error for
+// a VM that Numavisor did not create is ErrNotOurs, and nothing is changed.
 func (h *Host) Delete(ctx context.Context, r DeleteRequest) error {
 	name := r.Name
 	inv, err := h.Observe(ctx)
@@ -208,7 +213,7 @@ func (h *Host) Delete(ctx context.Context, r DeleteRequest) error {
 		return err
 	}
 	if g := &inv.Guests[at]; !g.Created() && !r.Force {
-		return fmt.Errorf("guest %s %w: %s; 'numavisor delete --force %[1]s' does it all the same", name, ErrNotOurs,
+		return fmt.Errorf("guest %s %w: %s; 'numavisor delete --force %[1]s' deletes it anyway", name, ErrNotOurs,
 			lostWith(g))
 	}
 	x, err := h.begin(deleteEntry(&inv.Guests[at]))
@@ -225,7 +230,8 @@ func (h *Host) Delete(ctx context.Context, r DeleteRequest) error {
 	return errors.Join(err, x.end(err, nil))
 }
 
-// givePoolsOfMissing gives back the huge pages of a guest that others removed.
+// givePoolsOfMissing gives back the huge pages of a guest that was removed by
+// other means.
 func (h *Host) givePoolsOfMissing(name string, nodes topology.NodeSet) error {
 	if grown, err := h.Ledger.GrownFor(name); err != nil || len(grown) == 0 {
 		return err
@@ -235,7 +241,7 @@ func (h *Host) givePoolsOfMissing(name string, nodes topology.NodeSet) error {
 			Effect: journal.EffectDelete,
 			Guests: []string{name},
 			What:   "give back the huge pages of " + name,
-			Why:    "the guest is not there any more",
+			Why:    "the guest no longer exists",
 		},
 	)
 	if err != nil {
@@ -245,7 +251,8 @@ func (h *Host) givePoolsOfMissing(name string, nodes topology.NodeSet) error {
 	return errors.Join(err, x.end(err, nil))
 }
 
-// deleteEntry is the journal's entry of deleting a guest, with what it was.
+// deleteEntry is the journal's entry for deleting a guest, with its former
+// state.
 func deleteEntry(g *inventory.Guest) journal.Entry {
 	what := fmt.Sprintf("delete %s (%s, %d vCPUs, %v", g.Name, g.State, g.Config.VCPUs, g.Config.Memory)
 	if g.Placement != nil {
@@ -254,7 +261,7 @@ func deleteEntry(g *inventory.Guest) journal.Entry {
 	return journal.Entry{Effect: journal.EffectDelete, Guests: []string{g.Name}, What: what + ")"}
 }
 
-// lostWith says what deleting a guest destroys.
+// lostWith lists what deleting a guest destroys.
 func lostWith(g *inventory.Guest) string {
 	var lost []string
 	if g.State != "shutoff" {

@@ -21,9 +21,9 @@ var createBreakages = append(
 	}},
 )
 
-// Whatever call fails, in whatever way: no other guest is touched, the claim
-// is released, a guest that is not there has left nothing behind, one that is
-// there and is not as asked for is reported, and deleting it leaves nothing.
+// Whichever call fails, in whatever way: no other guest is touched, the claim
+// is released, a missing guest has left nothing behind, an existing one that
+// differs from the request is reported, and deleting it leaves nothing.
 func TestCreateSurvivesABreakAtEveryCall(t *testing.T) {
 	folder := folderOf(t)
 	for name, asked := range specs {
@@ -79,7 +79,7 @@ func brokenCreate(t *testing.T, w world, name string, b breakage, call fake.Call
 			t.Errorf("%s: the next create fails: %v", where, err)
 		}
 	} else if _, err := w.create(asked); !errors.Is(err, operate.ErrExists) {
-		t.Errorf("%s: the guest is there, but creating it again: %v", where, err)
+		t.Errorf("%s: the guest exists, but creating it again: %v", where, err)
 	}
 	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err != nil {
 		t.Errorf("%s: deleting it: %v", where, err)

@@ -42,7 +42,7 @@ var specs = map[string]guest.Spec{
 	"huge pages, pools must grow": {Name: "new", VCPUs: 6, Memory: 1024 * mib, PageSize: 2 * mib},
 }
 
-// A created guest lies where it shall from its first page on, and after it is
+// A created guest is on its nodes from its first page on, and after it is
 // deleted nothing of it is left.
 func TestCreateAndDelete(t *testing.T) {
 	for name, asked := range specs {
@@ -104,8 +104,8 @@ func TestCreateLosesTheNameToAnother(t *testing.T) {
 	w.settled(t)
 }
 
-// A guest that may have started although its start failed keeps its pages on
-// the books: deleting it gives them back, to the node that gave them.
+// The pages of a guest that may have started although its start failed stay
+// recorded: deleting it gives them back to their node.
 func TestPoolsOfAStartWithUnknownEndAreGivenBackOnDelete(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	empty := w.Nodes()
@@ -130,7 +130,7 @@ func TestPoolsThatCannotBeNotedAreGivenBack(t *testing.T) {
 	}
 	empty := w.Nodes()
 	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); err == nil {
-		t.Error("created without a note of what is to be given back")
+		t.Error("created without a record of the pages to give back")
 	}
 	if diff := cmp.Diff(empty, w.Nodes()); diff != "" {
 		t.Errorf("left behind (-before +after):\n%s", diff)
@@ -173,7 +173,7 @@ func TestDelete_NeedsForceForVMsOfOthers(t *testing.T) {
 			t.Errorf("%s, with force: %v", name, err)
 		}
 		if _, there := w.Guest(name); there {
-			t.Errorf("%s is there after a delete with force", name)
+			t.Errorf("%s exists after a delete with force", name)
 		}
 	}
 }
@@ -280,9 +280,9 @@ func (w world) half(t *testing.T, s guest.Spec) (finish func()) {
 	}
 }
 
-// CPUs that are to be a guest's alone may be in others' sets already: that is
-// said, until the others are bound anew.
-func TestExclusiveCPUsThatOthersMayUseAreTold(t *testing.T) {
+// Other guests' CPU sets may already include the CPUs that should be exclusive
+// to a guest: the result says so until they are bound again.
+func TestCreate_ReportsSharedExclusiveCPUs(t *testing.T) {
 	w := newWorld(t, "nodes:1 cores:4 memory:4G huge:2M=64", folderOf(t))
 	range2 := spec(t, guest.Spec{Name: "shared", VCPUs: 2, Memory: 256 * mib})
 	if made, err := w.create(range2); err != nil || len(made.Shortfalls()) > 0 {
@@ -302,6 +302,6 @@ func TestExclusiveCPUsThatOthersMayUseAreTold(t *testing.T) {
 		t.Fatalf("%v, falls short: %v", err, b.Shortfalls())
 	}
 	if b, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "alone", Anew: true}); err != nil || !b.Complete() {
-		t.Errorf("nobody else may run there now: %v, falls short: %v", err, b.Shortfalls())
+		t.Errorf("no other guest may run there now: %v, falls short: %v", err, b.Shortfalls())
 	}
 }

@@ -18,25 +18,26 @@ var ErrNotBegun = errors.New("not begun")
 
 var errNoJournal = errors.New("this host was opened without a journal")
 
-// Journal is where moves are kept (record.Journal is one in a file).
+// Journal is the journal of the host (record.Journal is one in files).
 type Journal interface {
-	// Append returns once the entry outlasts a crash.
+	// Append returns once the entry survives a crash.
 	Append(journal.Entry) error
-	// Entries returns what was kept, oldest first, always all that journal.Lasting names.
+	// Entries returns the entries, oldest first, always including all that
+	// journal.Lasting names.
 	Entries() ([]journal.Entry, error)
 }
 
-// effect is a change on its way whose beginning is in the journal.
+// effect is a change in progress whose beginning is in the journal.
 type effect struct {
 	host  *Host
 	entry journal.Entry // its beginning
-	// inPart says that part of it was carried out, should it fail.
+	// inPart says that part of it was carried out, in case it fails.
 	inPart bool
 }
 
 // begin records that an effect begins, with what undo needs. It is called
-// before anything is touched; where it fails, nothing may be touched: after a
-// kill nobody would know what was there before.
+// before anything is changed; if it fails, nothing may be changed: after a kill
+// the former state would be unknown.
 func (h *Host) begin(e journal.Entry) (*effect, error) {
 	if h.Journal == nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotBegun, errNoJournal)
@@ -49,7 +50,7 @@ func (h *Host) begin(e journal.Entry) (*effect, error) {
 	return &effect{host: h, entry: e}, nil
 }
 
-// end records how the effect ended: it failed, or fell short, or was done.
+// end records the result of the effect: failed, partial, or done.
 func (x *effect) end(failed error, shortfalls []string) error {
 	e := x.entry
 	e.At, e.Took = x.host.Clock().UTC(), x.host.Clock().Sub(x.entry.At)
@@ -66,7 +67,7 @@ func (x *effect) end(failed error, shortfalls []string) error {
 	return x.host.append(e)
 }
 
-// append records that an effect is over.
+// append records that an effect has ended.
 func (h *Host) append(e journal.Entry) error {
 	if err := h.Journal.Append(e); err != nil {
 		return fmt.Errorf("recording in the journal how it ended: %w", err)
@@ -74,9 +75,9 @@ func (h *Host) append(e journal.Entry) error {
 	return nil
 }
 
-// CloseInterrupted records an end for every effect whose process has ended
-// without one: it was killed, or the host stopped. Where a guest was left
-// between its old and its new placement, that shows as drift.
+// CloseInterrupted records an end for every effect whose process ended without
+// one: the process was killed, or the host stopped. A guest that is between its
+// old and its new placement shows as drift.
 func (h *Host) CloseInterrupted(ctx context.Context) error {
 	return h.Ledger.Locked(ctx, func(claim.Locked) error {
 		entries, err := h.Journal.Entries()
@@ -88,7 +89,7 @@ func (h *Host) CloseInterrupted(ctx context.Context) error {
 				continue
 			}
 			e.At, e.Kind, e.Process, e.Move = h.Clock().UTC(), e.Effect.Interrupted(), nil, nil
-			e.Why = "its process ended before it was over"
+			e.Why = "its process ended before the effect was complete"
 			if err := h.append(e); err != nil {
 				return err
 			}
@@ -97,7 +98,7 @@ func (h *Host) CloseInterrupted(ctx context.Context) error {
 	})
 }
 
-// NewEffectID returns an ID that is unique on the host and can be typed.
+// NewEffectID returns an ID that is unique on the host and easy to type.
 func NewEffectID(at time.Time) string {
 	return at.UTC().Format("20060102T150405-") + strings.ToLower(rand.Text()[:6])
 }

@@ -12,40 +12,40 @@ import (
 
 // Settings are the settings of a host that a remedy changes.
 type Settings interface {
-	// ReadSetting returns a setting below /proc/sys or /sys; of one that lists
-	// its choices ("always [madvise] never"), the chosen one.
+	// ReadSetting returns a setting below /proc/sys or /sys; of a setting that
+	// lists its choices ("always [madvise] never"), the chosen one.
 	ReadSetting(path string) (string, error)
-	// WriteSetting writes a setting and verifies that it reads back.
+	// WriteSetting writes a setting and verifies it by reading it back.
 	WriteSetting(path, value string) error
-	// ExcludeFromNumad has a running numad leave a process alone.
+	// ExcludeFromNumad makes a running numad ignore a process.
 	ExcludeFromNumad(ctx context.Context, pid int) error
 }
 
-// FixRequest is one remedy to be carried out.
+// FixRequest is one remedy to carry out.
 type FixRequest struct {
 	Remedy plan.Remedy
 	// Held says that the caller restores the former value when it ends.
 	Held bool
 
-	Undoes string // ID of the effect that it takes back
+	Undoes string // ID of the effect that it reverts
 }
 
 // Fixed is the result of Fix.
 type Fixed struct {
-	What   string // was done, in one line
-	Former string // value of the setting before
+	What   string // the effect, in one line
+	Former string // former value of the setting
 	// Left is the value that RestoreSetting left in place, because the setting no
 	// longer had the value that Numavisor gave it. Empty: it was restored.
 	Left  string
 	Bound *Bound // of BindGuest
 }
 
-// Fix carries out a remedy: one that the doctor proposes, or the daemon's answer
-// to a competitor. A change of a setting is in the journal, with the former
-// value, before it is made. The error is ErrNotBegun where nothing was changed.
-// Numad forgets its exclusions when it ends, so ExcludeFromNumad is not in
-// the journal. A setting that is on its way is not interrupted when ctx ends:
-// KSM that is stopped halfway through unmerging would stay stopped.
+// Fix carries out a remedy: one that the doctor proposes, or the daemon's
+// response to a competitor. It records a change of a setting in the journal,
+// with the former value, before making it. The error is ErrNotBegun if nothing
+// was changed. Numad forgets its exclusions when it ends, so ExcludeFromNumad
+// is not in the journal. The end of ctx does not interrupt a setting in
+// progress: KSM that is stopped halfway through unmerging would stay stopped.
 func (h *Host) Fix(ctx context.Context, r FixRequest) (Fixed, error) {
 	switch a := r.Remedy; a.Kind {
 	case plan.BindGuest:
@@ -61,7 +61,7 @@ func (h *Host) Fix(ctx context.Context, r FixRequest) (Fixed, error) {
 		what := fmt.Sprintf("numad excludes guest %s (numad -x %d)", a.Guest, a.PID)
 		return Fixed{What: what}, h.Settings.ExcludeFromNumad(ctx, a.PID)
 	}
-	return Fixed{}, fmt.Errorf("%w: no way is known to carry out %q", ErrNotBegun, r.Remedy.Kind)
+	return Fixed{}, fmt.Errorf("%w: unknown kind of remedy %q", ErrNotBegun, r.Remedy.Kind)
 }
 
 func (h *Host) fixGuest(ctx context.Context, a plan.Remedy) (Fixed, error) {
@@ -95,10 +95,11 @@ func (h *Host) changeSetting(r FixRequest) (Fixed, error) {
 	return f, h.writeSetting(e)
 }
 
-// restoreSetting writes back a value unless the setting was changed since. The
-// beginning of the change that it takes back is in the journal, so only its end
-// is recorded: the value is restored even where the journal cannot be written,
-// and a caller that tries again does not fill the journal with its failures.
+// restoreSetting restores a former value unless the setting was changed since.
+// The journal already has the beginning of the change that it reverts, so it
+// records only the end: the value is restored even if the journal cannot be
+// written, and a caller that retries does not fill the journal with its
+// failures.
 func (h *Host) restoreSetting(a plan.Remedy) (Fixed, error) {
 	now, err := h.Settings.ReadSetting(a.Path)
 	if err != nil {

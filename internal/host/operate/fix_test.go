@@ -225,6 +225,6 @@ func TestCloseInterrupted(t *testing.T) {
 		t.Errorf("closed %v, open %+v", closed, open)
 	}
 	if !h.Ledger.Alive(claim.Process(alive)) {
-		t.Error("the test's own process is not alive: it shows nothing")
+		t.Error("the test's own process is not alive: this run tested nothing")
 	}
 }

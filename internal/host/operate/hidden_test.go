@@ -30,7 +30,7 @@ func (m masked) Guests(ctx context.Context) ([]inventory.Guest, error) {
 
 // A guest whose process lives has not ended, whatever its hypervisor shows of
 // it while it restarts: the move stays open, and is finished later.
-func TestAGuestThatIsNotShownHasNotEnded(t *testing.T) {
+func TestRecover_UnlistedGuestHasNotEnded(t *testing.T) {
 	for name, show := range map[string]func([]inventory.Guest) []inventory.Guest{
 		"without its process": func(all []inventory.Guest) []inventory.Guest {
 			for i := range all {
@@ -47,19 +47,19 @@ func TestAGuestThatIsNotShownHasNotEnded(t *testing.T) {
 			w.Inject(fake.Fault{Before: fake.NthOf("Move", 1, func() error { cancel(); return nil })})
 			kept := &book{}
 			if _, err := w.move(ctx, m, kept); err == nil {
-				t.Fatal("it was not stopped, the test shows nothing")
+				t.Fatal("it was not stopped: this run tested nothing")
 			}
 			w.Inject(fake.Fault{})
 			sees := w.host.Sources.Hypervisors
 			w.host.Sources.Hypervisors = []observe.Hypervisor{masked{w.Host, show}}
-			if moved, err := w.host.Recover(context.Background(), move.Request{Keep: kept}); err == nil {
+			if moved, err := w.host.Recover(context.Background(), move.Request{Journal: kept}); err == nil {
 				t.Errorf("recovered: %+v", moved)
 			}
 			if len(journal.CutShort(kept.entries)) != 1 {
 				t.Fatalf("the journal has: %+v", kept.entries[len(kept.entries)-1])
 			}
 			w.host.Sources.Hypervisors = sees
-			moved, err := w.host.Recover(context.Background(), move.Request{Keep: kept})
+			moved, err := w.host.Recover(context.Background(), move.Request{Journal: kept})
 			if err != nil || len(moved) != 1 || !apply.Complete(moved[0].Guests[0].Outcomes) {
 				t.Errorf("later: %+v, %v", moved, err)
 			}
@@ -108,7 +108,7 @@ func TestBind_RefusesWhereGuestsOfItsHypervisorAreHidden(t *testing.T) {
 					}
 					return
 				}
-				if want := "cannot see VMs of " + own.String() + ", so their room is not known"; err == nil ||
+				if want := "cannot see VMs of " + own.String() + ", so the free resources are unknown"; err == nil ||
 					!strings.Contains(err.Error(), want) {
 					t.Errorf("error %v, want one with %q", err, want)
 				}

@@ -56,9 +56,9 @@ func scenes() []scene {
 	}})
 }
 
-// Whatever call fails, in whatever way: the guests run on, no claim is left, no
-// memory lost; the journal has the move's end, or Recover finds it; what is
-// called done is in place; and what is not can be finished by a bind.
+// Whichever call fails, in whatever way: the guests keep running, no claim is
+// left, no memory is lost; the journal has the move's end, or Recover finds it;
+// whatever counts as done is in place; and a bind can finish the rest.
 func TestMoveSurvivesABreakAtEveryCall(t *testing.T) {
 	folder := folderOf(t)
 	for _, s := range scenes() {
@@ -154,19 +154,19 @@ func (w world) allAt(t *testing.T, m plan.Move, where string) {
 	}
 }
 
-// finishes recovers what was cut short, and then wants each guest that still
-// runs where its metadata say, or, if these say nothing, where it was.
+// finishes recovers interrupted moves, and then wants each running guest on the
+// nodes of its metadata, or, without metadata, on its former nodes.
 func (w world) finishes(t *testing.T, m plan.Move, kept *book, started map[string]uint64, where string) {
 	t.Helper()
-	if _, err := w.host.Recover(context.Background(), move.Request{By: "restart", Keep: kept}); err != nil &&
+	if _, err := w.host.Recover(context.Background(), move.Request{By: "restart", Journal: kept}); err != nil &&
 		!errors.Is(err, apply.ErrGone) {
 		t.Errorf("%s: recovering: %v", where, err)
 	}
 	if open := journal.CutShort(kept.entries); len(open) > 0 {
-		t.Errorf("%s: still cut short: %+v", where, open)
+		t.Errorf("%s: still unfinished: %+v", where, open)
 	}
 	entries := len(kept.entries)
-	if again, err := w.host.Recover(context.Background(), move.Request{Keep: kept}); err != nil || len(again) > 0 ||
+	if again, err := w.host.Recover(context.Background(), move.Request{Journal: kept}); err != nil || len(again) > 0 ||
 		len(kept.entries) != entries {
 		t.Errorf("%s: recovering again: %v, %v", where, again, err)
 	}
@@ -357,8 +357,8 @@ func TestMoveGoesOnWithoutAGuestThatEnded(t *testing.T) {
 }
 
 // A guest whose files in /proc cannot be read for a moment has not ended: the
-// move stays open, and is taken up again.
-func TestMove_UnreadProcessIsTakenUpAgain(t *testing.T) {
+// move stays open, and is resumed.
+func TestMove_UnreadProcessIsResumed(t *testing.T) {
 	w, m := scenes()[0].make(t, folderOf(t))
 	hidden := false
 	w.Inject(fake.Fault{Before: func(c fake.Call) error {
@@ -374,16 +374,16 @@ func TestMove_UnreadProcessIsTakenUpAgain(t *testing.T) {
 		t.Fatalf("%v: end %q, %s; want it stopped", err, moved.End, moved.Why)
 	}
 	w.Inject(fake.Fault{})
-	recovered, err := w.host.Recover(t.Context(), move.Request{By: "restart", Keep: b})
+	recovered, err := w.host.Recover(t.Context(), move.Request{By: "restart", Journal: b})
 	if err != nil || len(recovered) != 1 || recovered[0].End != journal.MoveDone {
-		t.Fatalf("taken up again: %v, %+v", err, recovered)
+		t.Fatalf("resumed: %v, %+v", err, recovered)
 	}
 	w.settled(t)
 }
 
-// A stopped move is left where it is, and resumed by a restart, or by the same
-// request; one that is to be undone goes back, guests that nobody had placed as
-// far as it is known how they were.
+// A stopped move stays where it is, and is resumed by a restart, or by the same
+// request; one that is to be undone goes back, guests without a former
+// placement as far as their former state is known.
 func TestMoveStoppedOrUndone(t *testing.T) {
 	folder := folderOf(t)
 	for _, s := range scenes() {
@@ -406,7 +406,7 @@ func TestMoveStoppedOrUndone(t *testing.T) {
 				if !errors.Is(err, move.ErrStopped) || moved.End != "" {
 					t.Fatalf("%v: %s %s", err, moved.End, moved.Why)
 				}
-				all, err := w.host.Recover(context.Background(), move.Request{Keep: b})
+				all, err := w.host.Recover(context.Background(), move.Request{Journal: b})
 				if err != nil || len(all) != 1 || !all[0].Complete() ||
 					b.entries[len(b.entries)-1].Kind != journal.MoveDone {
 					t.Fatalf("resumed: %v, %+v", err, all)
@@ -434,13 +434,13 @@ func TestMoveStoppedWhileItIsUndone(t *testing.T) {
 				}
 				return nil
 			}}
-			moved, err := w.host.Move(ctx, move.Request{ID: "m1", Move: m, By: "test", Keep: b, Back: back})
+			moved, err := w.host.Move(ctx, move.Request{ID: "m1", Move: m, By: "test", Journal: b, Back: back})
 			w.Inject(fake.Fault{})
 			w.settled(t)
 			if !errors.Is(err, move.ErrStopped) || moved.End != "" {
 				t.Fatalf("%v: %s %s", err, moved.End, moved.Why)
 			}
-			all, err := w.host.Recover(context.Background(), move.Request{Keep: b})
+			all, err := w.host.Recover(context.Background(), move.Request{Journal: b})
 			if err != nil || len(all) != 1 || !all[0].Cancelled || b.ended(t) != journal.MoveUndone {
 				t.Fatalf("gone on: %v, %+v", err, all)
 			}
@@ -468,7 +468,7 @@ func (w world) isBack(t *testing.T, m plan.Move) {
 }
 
 // A move that cannot be finished because its room is gone is undone by the restart.
-func TestRecoverUndoesWhatHasNoRoomAnyMore(t *testing.T) {
+func TestRecover_UndoesAMoveWithoutRoom(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0})
 	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
 	b := &book{}
@@ -477,7 +477,7 @@ func TestRecoverUndoesWhatHasNoRoomAnyMore(t *testing.T) {
 	w.Inject(fake.Fault{})
 	w.add(t, fake.Definition{Name: "other", Config: fullOn(1)})
 	w = w.reborn(self)
-	all, err := w.host.Recover(context.Background(), move.Request{By: "restart", Keep: b})
+	all, err := w.host.Recover(context.Background(), move.Request{By: "restart", Journal: b})
 	if len(all) != 1 || all[0].End != journal.MoveUndone || b.ended(t) != journal.MoveUndone {
 		t.Fatalf("%v: %+v", err, b.entries)
 	}
@@ -485,8 +485,8 @@ func TestRecoverUndoesWhatHasNoRoomAnyMore(t *testing.T) {
 	w.settled(t)
 }
 
-// fullOn is a guest that somebody starts on a node, bound to it, which leaves no
-// room there for one of 2 GiB of which half is there.
+// fullOn is an unmanaged guest on a node, bound to it, which leaves no room
+// there for a guest of 2 GiB that has touched half of its memory.
 func fullOn(node topology.NodeID) inventory.Config {
 	return inventory.Config{
 		VCPUs:    1,
@@ -496,14 +496,14 @@ func fullOn(node topology.NodeID) inventory.Config {
 	}
 }
 
-// A move that somebody else is at is not touched by a restart.
-func TestRecoverLeavesMovesAloneThatGoOn(t *testing.T) {
+// A restart does not touch a move that another process is carrying out.
+func TestRecover_IgnoresRunningMoves(t *testing.T) {
 	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0})
 	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
 	b := &book{}
 	w.Inject(fake.Fault{Before: fake.NthOf("Move", 2, func() error {
 		before := w.guest(t, "a")
-		if all, err := w.host.Recover(context.Background(), move.Request{By: "restart", Keep: b}); err != nil ||
+		if all, err := w.host.Recover(context.Background(), move.Request{By: "restart", Journal: b}); err != nil ||
 			len(all) > 0 {
 			t.Errorf("%v, %v", all, err)
 		}
@@ -517,8 +517,8 @@ func TestRecoverLeavesMovesAloneThatGoOn(t *testing.T) {
 	w.inPlace(t, "a")
 }
 
-// A guest that was placed anew since is not moved by an old journal.
-func TestRecoverLeavesGuestsAloneThatWerePlacedSince(t *testing.T) {
+// An old journal does not move a guest that got a new placement since.
+func TestRecover_IgnoresGuestsPlacedSince(t *testing.T) {
 	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0})
 	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
 	b := &book{}
@@ -530,7 +530,7 @@ func TestRecoverLeavesGuestsAloneThatWerePlacedSince(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := w.guest(t, "a")
-	all, err := w.host.Recover(context.Background(), move.Request{By: "restart", Keep: b})
+	all, err := w.host.Recover(context.Background(), move.Request{By: "restart", Journal: b})
 	if err != nil || len(all) != 1 || b.ended(t) != journal.MoveFailed {
 		t.Errorf("%v, %+v", err, all)
 	}

@@ -48,7 +48,7 @@ func paced(t *testing.T, bears topology.Bytes, change func(*move.Host, *move.Req
 			map[string]topology.NodeID{"a": 0})
 		s := &slow{Kernel: w.Host, began: time.Now().Add(-time.Hour), bears: bears}
 		w.host.Kernel, w.host.Meter, w.host.Clock = s, s, time.Now
-		r := move.Request{ID: "m1", Move: w.planned(t, plan.MoveGuest, map[string]string{"a": "1"}), Keep: &book{}}
+		r := move.Request{ID: "m1", Move: w.planned(t, plan.MoveGuest, map[string]string{"a": "1"}), Journal: &book{}}
 		change(w.host, &r)
 		moved, err := w.host.Move(context.Background(), r)
 		if err != nil || !moved.Complete() {
@@ -61,7 +61,7 @@ func paced(t *testing.T, bears topology.Bytes, change func(*move.Host, *move.Req
 
 // A guest that bears little is copied slowly, so that it waits at most 5 %
 // longer on average; one that bears much at nearly full speed.
-func TestMoveIsPacedByHowTheGuestBearsIt(t *testing.T) {
+func TestMove_IsPacedByItsEffectOnTheGuest(t *testing.T) {
 	none := func(*move.Host, *move.Request) {}
 	full := paced(t, 64*gib, func(_ *move.Host, r *move.Request) { r.FullSpeed = true })
 	if want := 8 * gib / copyRate * topology.Bytes(time.Second); full < time.Duration(want) ||
@@ -81,7 +81,7 @@ func TestMoveIsPacedByHowTheGuestBearsIt(t *testing.T) {
 
 // The policy's cap, and its part of the bandwidth that was measured, hold
 // whatever the guest bears.
-func TestMoveKeepsToItsCaps(t *testing.T) {
+func TestMove_ObeysItsCaps(t *testing.T) {
 	bandwidth := func(mbps float64) *topology.Measured {
 		m := &topology.Measured{Nodes: []topology.NodeID{0, 1, 2, 3}}
 		for i := range 4 {
@@ -140,7 +140,7 @@ func TestMoveStopsWhileItWaits(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		began := time.Now()
-		moved, err := w.host.Move(ctx, move.Request{ID: "m1", Move: m, Keep: &book{}})
+		moved, err := w.host.Move(ctx, move.Request{ID: "m1", Move: m, Journal: &book{}})
 		if took := time.Since(began); took != 10*time.Second || moved.Took != took || moved.End != "" {
 			t.Errorf("%v, after %v: %+v", err, took, fmt.Sprint(moved.End))
 		}

@@ -29,7 +29,7 @@ import (
 type book struct {
 	mu      sync.Mutex
 	entries []journal.Entry
-	fail    func(n int, e journal.Entry) error // asked before an entry is kept; n counts from 1
+	fail    func(n int, e journal.Entry) error // called before an entry is recorded; n counts from 1
 	asked   int
 }
 
@@ -104,7 +104,7 @@ func vcpusOn(g *inventory.Guest, t *topology.Topology) (nodes topology.NodeSet) 
 }
 
 func (w world) move(ctx context.Context, m plan.Move, b *book) (move.Result, error) {
-	return w.host.Move(ctx, move.Request{ID: "m1", Move: m, By: "test", Keep: b})
+	return w.host.Move(ctx, move.Request{ID: "m1", Move: m, By: "test", Journal: b})
 }
 
 // ended checks that the move has begun and ended once in the journal, and returns how.
@@ -129,7 +129,7 @@ func (b *book) ended(t tester) journal.Kind {
 	return end[0]
 }
 
-func TestMoveBringsEveryKindOfGuestInPlace(t *testing.T) {
+func TestMove_EveryKindOfGuest(t *testing.T) {
 	folder := folderOf(t)
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestMoveGivesUpWithoutRoom(t *testing.T) {
 	}
 	w.Drain()
 	w.settled(t)
-	for _, name := range []string{"a", "b"} { // what is missing is shown, and repaired when there is room
+	for _, name := range []string{"a", "b"} { // the missing part is shown, and repaired when there is room
 		if b, err := w.bind(name); err != nil || !b.Complete() {
 			t.Errorf("bind afterwards: %v %v", err, b.Shortfalls())
 		}
@@ -224,7 +224,7 @@ func TestMoveGivesUpWithoutRoom(t *testing.T) {
 	}
 }
 
-// What is not any more as it was planned is left alone.
+// A guest that has changed since the plan is left alone.
 func TestMoveRefusesAStalePlan(t *testing.T) {
 	folder := folderOf(t)
 	for _, c := range []struct {
@@ -235,7 +235,7 @@ func TestMoveRefusesAStalePlan(t *testing.T) {
 	}{
 		{"another has pinned it", func(w world) error { return w.Repin("a", 0, cpus("8-11")) }, "may run on nodes 2",
 			move.ErrStale},
-		{"its memory has moved", func(w world) error { return w.Smear("a", nodes("0,3")) }, "lie elsewhere",
+		{"its memory has moved", func(w world) error { return w.Smear("a", nodes("0,3")) }, "has changed nodes",
 			move.ErrStale},
 		{"it was bound", func(w world) error {
 			_, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "a", Change: limitTo("2")})
@@ -258,11 +258,11 @@ func TestMoveRefusesAStalePlan(t *testing.T) {
 		{"libvirt does not answer", func(w world) error {
 			w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errLost })})
 			return nil
-		}, "could not see|room is not known", nil},
+		}, "could not see|free resources are unknown", nil},
 		{"its mappings cannot be read", func(w world) error {
 			w.Inject(fake.Fault{Before: fake.NthOf("Ranges", 1, func() error { return errLost })})
 			return nil
-		}, "could not be seen", nil},
+		}, "could not be observed", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := home(t, square, folder, 2*gib, map[string]topology.NodeID{"a": 0})
@@ -285,14 +285,14 @@ func TestMoveRefusesAStalePlan(t *testing.T) {
 				t.Errorf("claims %v, were %v: %v", claims, claimed, err)
 			}
 			if len(b.entries) > 0 {
-				t.Errorf("kept: %+v", b.entries)
+				t.Errorf("recorded: %+v", b.entries)
 			}
 		})
 	}
 }
 
-// A move that cannot be kept in the journal is not begun.
-func TestMoveIsKeptBeforeAnythingIsTouched(t *testing.T) {
+// A move that cannot be recorded in the journal does not begin.
+func TestMove_IsRecordedBeforeAnyChange(t *testing.T) {
 	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0})
 	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
 	before := w.guest(t, "a")
@@ -304,9 +304,9 @@ func TestMoveIsKeptBeforeAnythingIsTouched(t *testing.T) {
 	w.settled(t)
 }
 
-// While a guest is between two nodes nobody else gets room that it has or is to
-// get; afterwards what it had is free.
-func TestMoveHoldsBothPlacesUntilItsEnd(t *testing.T) {
+// While a guest is between two nodes no other guest gets its former or future
+// room; afterwards its former room is free.
+func TestMove_HoldsBothPlacesUntilItsEnd(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0})
 	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
 	other := spec(
@@ -340,7 +340,7 @@ func TestMoveHoldsBothPlacesUntilItsEnd(t *testing.T) {
 	}
 }
 
-// Both what is moved by pins only and what is moved by copying only is a move.
+// A change of pins alone is a move, and so is copying alone.
 func TestMoveOfVCPUsOrMemoryOnly(t *testing.T) {
 	for _, c := range []struct {
 		kind   plan.MoveKind
@@ -372,7 +372,7 @@ func TestMoveOfVCPUsOrMemoryOnly(t *testing.T) {
 
 // Where nothing is copied, no guest is held to its nodes before the vCPUs of all
 // have moved, for that may take long; and all are verified in one look.
-func TestVCPUsOfAllMoveBeforeAnyIsHeld(t *testing.T) {
+func TestMove_AllVCPUsBeforeAnyLimit(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	top := w.Nodes()
 	to := map[string]string{"g1": "0", "g2": "0"}
@@ -405,19 +405,19 @@ func TestVCPUsOfAllMoveBeforeAnyIsHeld(t *testing.T) {
 	}
 }
 
-// How far it is, is told in values that only rise, to the end.
-func TestMoveTellsItsProgress(t *testing.T) {
+// Progress is reported in values that only rise, to the end.
+func TestMove_ReportsItsProgress(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0, "b": 1})
 	m := w.planned(t, plan.Swap, map[string]string{"a": "1", "b": "0"})
 	var told []status.Moving
 	_, err := w.host.Move(context.Background(),
-		move.Request{ID: "m7", Move: m, Keep: &book{}, Told: func(s status.Moving) { told = append(told, s) }})
+		move.Request{ID: "m7", Move: m, Journal: &book{}, Progress: func(s status.Moving) { told = append(told, s) }})
 	if err != nil || len(told) < 16 {
-		t.Fatalf("%v, told %d times", err, len(told))
+		t.Fatalf("%v, reported %d times", err, len(told))
 	}
 	for i, s := range told {
 		if s.ID != "m7" || s.Step == "" || s.Done > s.Total || i > 0 && s.Done < told[i-1].Done {
-			t.Errorf("told %+v", s)
+			t.Errorf("reported %+v", s)
 		}
 	}
 	if last := told[len(told)-1]; last.Done != last.Total || last.Total < 4*gib {

@@ -15,8 +15,8 @@ import (
 
 const slice = "/sys/fs/cgroup/machine.slice/cpuset.mems"
 
-// A cgroup above a VM keeps it from its nodes: nothing is begun, and the error
-// is of a type that names the file. With the cgroup widened, bind succeeds.
+// A cgroup above a VM excludes its nodes: nothing is begun, and the error is of
+// a type that names the file. With the cgroup widened, bind succeeds.
 func TestBind_NodeLimitAbove(t *testing.T) {
 	folder := folderOf(t)
 	for name, request := range map[string]operate.BindRequest{

@@ -7,7 +7,8 @@ import (
 	"github.com/numavisor/numavisor/internal/host/operate"
 )
 
-// A placement whose CPUs are offline cannot be repaired: the VM is placed anew.
+// A placement whose CPUs are offline cannot be repaired: the VM gets a new
+// placement.
 func TestBind_PlacesAVMWhoseCPUsAreOffline(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	asked := spec(t, guest.Spec{Name: "g", VCPUs: 2, Memory: 512 * mib})

@@ -1,5 +1,6 @@
 // Package operate joins observe, decide and apply for one action on one host:
-// create, bind, move, delete. Each action ends with the truth read back.
+// create, bind, delete, fixes of settings. Each action ends by verifying the
+// result.
 package operate
 
 import (
@@ -19,40 +20,42 @@ import (
 	"github.com/numavisor/numavisor/internal/text"
 )
 
-// ErrNoGuest means that no guest of the name is on the host.
+// ErrNoGuest means that no guest of the name exists on the host.
 var ErrNoGuest = errors.New("no such guest on this host")
 
-// ErrUnseen means that a guest was not found and may be there: its hypervisor
-// could not be asked.
-var ErrUnseen = errors.New("it is not known whether it is on this host")
+// ErrUnseen means that a guest was not found but may exist: its hypervisor
+// could not be queried.
+var ErrUnseen = errors.New("cannot tell whether it exists")
 
 // ErrExists means that the name is taken.
-var ErrExists = errors.New("a guest of this name is there already")
+var ErrExists = errors.New("a guest of this name already exists")
 
-// ErrNotOurs means that Numavisor did not create the guest, so it is deleted only with force.
+// ErrNotOurs means that Numavisor did not create the guest, so deleting it
+// requires force.
 var ErrNotOurs = errors.New("was not created by Numavisor")
 
-// ErrBusy means that the guest is being created, bound or moved by somebody else.
+// ErrBusy means that another process is creating, binding or moving the guest.
 var ErrBusy = errors.New("the guest is being created, bound or moved already")
 
-// Domains is what creating and deleting needs of the hypervisor.
+// Domains are the functions of a hypervisor for creating and deleting guests.
 type Domains interface {
-	// Start defines a guest (unless it shall be transient) and starts it.
+	// Start defines a guest (unless it is transient) and starts it.
 	Start(ctx context.Context, xml []byte, transient bool) error
-	// Remove ends a guest and forgets its configuration.
+	// Remove ends a guest and removes its configuration.
 	Remove(ctx context.Context, name string) error
 }
 
-// Host is one host with all that acts on it.
+// Host is one host with all drivers that act on it.
 type Host struct {
 	Sources  observe.Sources
 	Kernel   apply.Kernel
 	Control  apply.Hypervisor
 	Domains  Domains
 	Settings Settings
-	// Journal records every effect before it begins; without one, none begins.
+	// Journal records every effect before it begins; without a journal, no
+	// effect begins.
 	Journal Journal
-	// By is who acts through this Host, as the journal names it.
+	// By is the user of this Host, as the journal names it.
 	By       string
 	Ledger   claim.Ledger
 	Self     claim.Process // the running process, holder of claims
@@ -61,7 +64,8 @@ type Host struct {
 	Progress apply.Progress
 }
 
-// Observe reads the host; mappings only of the guests named in closely.
+// Observe reads the host; it reads mappings only of the guests named in
+// closely.
 func (h *Host) Observe(ctx context.Context, closely ...string) (inventory.Host, error) {
 	return observe.Host(ctx, h.Sources, closely...)
 }
@@ -80,8 +84,8 @@ func (h *Host) find(ctx context.Context, name string) (inventory.Host, inventory
 	return inv, inventory.Guest{}, Missing(inv, name)
 }
 
-// Missing says why a guest was not found: where a hypervisor could not be
-// asked, it may be there all the same.
+// Missing says why a guest was not found: if a hypervisor could not be queried,
+// the guest may exist all the same.
 func Missing(inv inventory.Host, name string) error {
 	if hidden := inv.HiddenBy(); len(hidden) > 0 {
 		return fmt.Errorf("guest %s: %w: could not see %s", name, ErrUnseen, gapsText(hidden))
@@ -101,7 +105,7 @@ func Missing(inv inventory.Host, name string) error {
 	return fmt.Errorf("VM %s: %w; 'numavisor list' shows all", name, ErrNoGuest)
 }
 
-// gapsText says of gaps what was not seen, and why.
+// gapsText lists the gaps with their reasons.
 func gapsText(gaps []inventory.Gap) string {
 	var all []string
 	for _, g := range gaps {
@@ -110,7 +114,7 @@ func gapsText(gaps []inventory.Gap) string {
 	return strings.Join(all, "; ")
 }
 
-// CleanUp runs what must be done also where the caller's context has ended,
+// CleanUp runs a function that must run even if the caller's context has ended,
 // with a deadline of its own.
 func CleanUp(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), CleanUpTime)
@@ -126,8 +130,8 @@ func (h *Host) claimFor(name string, p guest.Placement) claim.Claim {
 	return claim.Claim{Name: name, Holder: h.Self, By: h.By, Since: h.Clock().UTC(), Placement: p}
 }
 
-// legal has every fresh placement checked by reckoning that is independent of
-// the one that found it, before anything is touched.
+// legal checks every new placement by code independent of the solver, before
+// anything is changed.
 func (h *Host) legal(inv *inventory.Host, spec guest.Spec, p guest.Placement) error {
 	return check.Error(spec.Name, check.Placement(inv, h.Policy, spec, p))
 }

@@ -46,7 +46,7 @@ func (w world) observe(t *testing.T) (inventory.Host, inventory.Guest) {
 	return inv, inv.Guests[0]
 }
 
-func TestObserve_TakesAnIntentOfAnotherHostForNone(t *testing.T) {
+func TestObserve_IgnoresIntentsOfAnotherHost(t *testing.T) {
 	inv, g := migrated(t, there).observe(t)
 	if g.Managed || g.Spec != nil || g.Placement != nil || g.PlacedFor == nil || *g.PlacedFor != there {
 		t.Errorf("managed %v, spec %v, placement %v, placed for %v", g.Managed, g.Spec, g.Placement, g.PlacedFor)
@@ -100,7 +100,7 @@ func TestIntentNamesTheHost(t *testing.T) {
 	w.recordedFor(t, "new", here)
 }
 
-// recordedFor checks whom the metadata of a guest names.
+// recordedFor checks which host the metadata of a guest names.
 func (w world) recordedFor(t *testing.T, name string, want guest.HostIdentity) {
 	t.Helper()
 	intent, ok := w.Intent(name)

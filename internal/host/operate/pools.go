@@ -15,8 +15,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// growPools enlarges huge page pools by what they are short of for a guest,
-// and notes what was added, so that it can be given back.
+// growPools enlarges huge page pools by the pages that they lack for a guest,
+// and records the added pages, so that they can be given back.
 func (h *Host) growPools(ctx context.Context, name string, short []plan.Step) error {
 	for _, s := range short {
 		err := ctx.Err()
@@ -53,8 +53,8 @@ func (h *Host) growPool(name string, s plan.Step) error {
 	return err
 }
 
-// poolShortages lists what the pools lack of a placement's huge pages. Free
-// pages that are promised to other guests are as good as gone.
+// poolShortages lists the pages that the pools lack for a placement. Free pages
+// that are promised to other guests do not count as free.
 func poolShortages(rooms []capacity.Node, p guest.Placement) []plan.Step {
 	var short []plan.Step
 	for _, r := range p.Reservations {
@@ -77,11 +77,12 @@ func poolShortages(rooms []capacity.Node, p guest.Placement) []plan.Step {
 	return short
 }
 
-// givePoolsBack takes out of the pools what was added for a guest, and keeps a
-// note of what cannot be had because it is in use. A guest that ran may have
-// taken its pages along, so they are looked for on nodes, in their order where
-// it lay last. For one that never ran there are none: its pages are where they
-// were added, and other nodes' free pages are somebody else's.
+// givePoolsBack removes the pages that were added for a guest from the pools,
+// and keeps a record of those that it cannot remove because they are in use.
+// Pages of a guest that ran may have moved with it, so it takes them from
+// nodes, in the order in which the guest last had memory there. A guest that
+// never ran has no such nodes: its pages are where they were added, and other
+// nodes' free pages belong to others.
 func (h *Host) givePoolsBack(name string, lay topology.MemoryByNode, nodes topology.NodeSet) error {
 	grown, err := h.Ledger.GrownFor(name)
 	if err != nil || len(grown) == 0 {
@@ -119,7 +120,8 @@ func (h *Host) givePoolsBack(name string, lay topology.MemoryByNode, nodes topol
 	return errors.Join(errs...)
 }
 
-// shrinkPools takes pages out of the pools of the nodes in turn, and returns how many are left to take.
+// shrinkPools removes pages from the pools of the nodes in turn, and returns
+// how many remain to be removed.
 func (h *Host) shrinkPools(g claim.Grown, nodes []topology.NodeID) (left uint64, err error) {
 	left = g.Pages
 	for _, node := range nodes {
@@ -135,9 +137,10 @@ func (h *Host) shrinkPools(g claim.Grown, nodes []topology.NodeID) (left uint64,
 	return left, nil
 }
 
-// poolsOf orders the nodes by how likely pages that were added are there now:
-// where they were added if most of them lie there, then where the guest lay
-// most, then where they were added, then all others.
+// poolsOf orders the nodes by the likelihood that added pages are there now:
+// the nodes where they were added if most of the guest's pages are there, then
+// the nodes where the guest had most memory, then those where they were added,
+// then all others.
 func poolsOf(g claim.Grown, lay topology.MemoryByNode, nodes topology.NodeSet) []topology.NodeID {
 	likely := func(node topology.NodeID) topology.Bytes {
 		switch {

@@ -17,18 +17,18 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// ProcessRequest says how a plain process shall be bound.
+// ProcessRequest says how to bind a plain process.
 type ProcessRequest struct {
 	PID int
-	// Change alters the spec that was derived from the process: its memory as
-	// seen, one CPU, no cells.
+	// Change alters the spec that was derived from the process: its present
+	// memory, one CPU, no cells.
 	Change func(guest.Spec) (guest.Spec, error)
 	DryRun bool
 }
 
-// BindProcess binds any process that is no VM of a hypervisor: all its threads,
-// its memory, and by a cgroup of its own the pages it touches later. The claim
-// on its room lasts as long as the process.
+// BindProcess binds any process that is not a VM of a hypervisor: all its
+// threads, its memory, and, by a cgroup of its own, the pages that it touches
+// later. The claim on its resources lasts as long as the process.
 func (h *Host) BindProcess(ctx context.Context, r ProcessRequest) (Bound, error) {
 	var b Bound
 	var x *effect
@@ -42,7 +42,7 @@ func (h *Host) BindProcess(ctx context.Context, r ProcessRequest) (Bound, error)
 		}
 		for _, g := range inv.Guests {
 			if g.PID == r.PID && g.Can.StoreIntent {
-				return fmt.Errorf("process %d is guest %s: run 'numavisor bind %[2]s', so that libvirt knows of it",
+				return fmt.Errorf("process %d is guest %s: run 'numavisor bind %[2]s', so that libvirt has the new binding",
 					r.PID, g.Name)
 			}
 		}
@@ -125,14 +125,14 @@ func (h *Host) placeProcess(inv *inventory.Host, spec guest.Spec) (guest.Placeme
 // NewProcess is a process that is about to run a command, placed and claimed.
 type NewProcess struct {
 	Placement guest.Placement
-	// Gaps hide VMs, whose room was not counted.
+	// Gaps hide VMs, whose resources were not counted.
 	Gaps   []inventory.Gap
 	effect *effect
 }
 
-// PlaceNew places a process that is about to run a command, as this one, and
-// claims its room for as long as it lives. The journal has its beginning; the
-// caller says by Starting or Failed how it went on.
+// PlaceNew places this process, which is about to run a command, and claims its
+// resources for as long as it lives. The journal has its beginning; the caller
+// reports the outcome by Starting or Failed.
 func (h *Host) PlaceNew(ctx context.Context, spec guest.Spec, command string) (NewProcess, error) {
 	var n NewProcess
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
@@ -166,7 +166,7 @@ func (h *Host) PlaceNew(ctx context.Context, spec guest.Spec, command string) (N
 // record anything.
 func (n *NewProcess) Starting() error { return n.effect.end(nil, nil) }
 
-// Failed records that the command did not start, and returns why. Where
+// Failed records that the command did not start, and returns the reason. If
 // Starting was recorded, the journal has both.
 func (n *NewProcess) Failed(why error) error { return errors.Join(why, n.effect.end(why, nil)) }
 

@@ -34,7 +34,7 @@ func TestBindProcess(t *testing.T) {
 		t.Fatalf("%v, falls short: %v", err, b.Shortfalls())
 	}
 	if b.Truth.MemoryByNode[2] != 100*mib || len(b.Truth.MemoryByNode) != 1 {
-		t.Errorf("memory lies on %v", b.Truth.MemoryByNode)
+		t.Errorf("memory is on %v", b.Truth.MemoryByNode)
 	}
 	threads, _, err := w.Threads(pid)
 	if err != nil {
@@ -108,14 +108,14 @@ func TestPlaceNew(t *testing.T) {
 	}
 	again, err := w.host.PlaceNew(context.Background(), s, "true")
 	if err != nil || !again.Placement.Nodes.Equal(p.Nodes) {
-		t.Errorf("placed anew on %s, before on %s: its own claim is in its way (%v)", again.Placement.Nodes, p.Nodes,
+		t.Errorf("new placement on %s, before on %s: its own claim is in its way (%v)", again.Placement.Nodes, p.Nodes,
 			err)
 	}
 }
 
 // A process is placed without asking hypervisors for leave; where one could not
 // be asked, its VMs' room was not counted, and that is said.
-func TestProcessesArePlacedBesideUnseenGuestsWithAWord(t *testing.T) {
+func TestPlaceNew_NotesHiddenGuests(t *testing.T) {
 	away := []inventory.Gap{inventory.UnseenGap(guest.LibvirtQEMU, errLost.Error())}
 	unasked := func(w world) {
 		w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errLost })})

@@ -12,7 +12,7 @@ import (
 
 // The kernel counts the time in which its own quota held a VM back as waiting
 // for a CPU, too; no other CPU would have helped.
-func TestTruths_TellThrottlingFromWaiting(t *testing.T) {
+func TestTruths_DistinguishThrottlingFromWaiting(t *testing.T) {
 	vcpu := guest.VCPUID(0)
 	h := inventory.Host{Guests: []inventory.Guest{{Name: "capped", State: "running", Seen: inventory.Seen{
 		Threads: []inventory.Thread{

@@ -13,13 +13,14 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Truth is where a guest really is, with the source of each figure. Shares are
-// from 0 to 1; nil where they cannot be told.
+// Truth is a guest's real placement, with the source of each figure. Shares are
+// from 0 to 1; nil if unknown.
 type Truth struct {
 	Guest   string `json:"guest"`
 	State   string `json:"state"`
 	Managed bool   `json:"managed"`
-	// PlacedFor is the other host that the recorded placement is for; it counts for nothing here.
+	// PlacedFor is the other host that the recorded placement is for; that
+	// placement does not count here.
 	PlacedFor *guest.HostIdentity `json:"placed_for,omitempty"`
 	VCPUs     int                 `json:"vcpus"`
 	Memory    topology.Bytes      `json:"memory_bytes"`
@@ -27,18 +28,19 @@ type Truth struct {
 
 	MemoryByNode topology.MemoryByNode `json:"memory_by_node,omitempty"`
 	MemorySource string                `json:"memory_source,omitempty"`
-	// LocalShare is the part of its memory that is local to the vCPUs using it.
-	// LocalSource says by what vCPUs count as near.
+	// LocalShare is the share of its memory that is local to the vCPUs using
+	// it. LocalSource says by which vCPUs memory counts as local.
 	LocalShare  *float64          `json:"local_share,omitempty"`
 	LocalSource drift.LocalSource `json:"local_source,omitempty"`
-	// OnIntended are the parts of memory and of vCPUs that are where the placement wants them.
+	// OnIntended are the shares of memory and of vCPUs that are where the
+	// placement wants them.
 	MemoryOnIntended *float64 `json:"memory_on_intended,omitempty"`
 	VCPUsOnIntended  *float64 `json:"vcpus_on_intended,omitempty"`
 
-	VCPUsByNode map[topology.NodeID]int `json:"vcpus_by_node,omitempty"` // by the CPU each ran on last
-	// WaitShare is the part of the time since start in which its vCPUs wanted to
-	// run and waited for a CPU that others used; the time in which its own quota
-	// held them back is left out. ThrottledShare is that time's part of all.
+	VCPUsByNode map[topology.NodeID]int `json:"vcpus_by_node,omitempty"` // by the CPU that each last ran on
+	// WaitShare is the share of the time since start in which its vCPUs wanted
+	// to run and waited for a CPU that others used, without the time in which
+	// its own quota held them back. ThrottledShare is the share of that time.
 	WaitShare      *float64 `json:"wait_share,omitempty"`
 	ThrottledShare *float64 `json:"throttled_share,omitempty"`
 	ThreadSource   string   `json:"thread_source,omitempty"`
@@ -48,7 +50,7 @@ type Truth struct {
 	InProgress bool `json:"in_progress,omitempty"`
 }
 
-// Truths tells the truth of every guest of an inventory.
+// Truths returns the truth of every guest of an inventory.
 func Truths(h *inventory.Host) []Truth {
 	all := make([]Truth, 0, len(h.Guests))
 	for _, g := range h.Guests {
@@ -59,7 +61,7 @@ func Truths(h *inventory.Host) []Truth {
 	return all
 }
 
-// TruthOf tells the truth of one guest as it was seen.
+// TruthOf returns the truth of one guest from its observation.
 func TruthOf(g inventory.Guest, t *topology.Topology) Truth {
 	r := Truth{
 		Guest:        g.Name,
@@ -88,7 +90,7 @@ func TruthOf(g inventory.Guest, t *topology.Topology) Truth {
 	return r
 }
 
-// vcpusByNode counts vCPUs by the node they ran on last.
+// vcpusByNode counts vCPUs by the node that they last ran on.
 func vcpusByNode(g inventory.Guest, t *topology.Topology) map[topology.NodeID]int {
 	on := map[topology.NodeID]int{}
 	for _, thread := range g.Seen.Threads {
@@ -102,9 +104,9 @@ func vcpusByNode(g inventory.Guest, t *topology.Topology) map[topology.NodeID]in
 	return on
 }
 
-// waitShares returns the parts of their runnable time in which vCPUs waited
-// for a CPU, and in which their own quota held them back; nil where no times
-// were seen. The wait share is that of GuestLoad: Wait / (CPU + Wait).
+// waitShares returns the shares of their runnable time in which vCPUs waited
+// for a CPU, and in which their own quota held them back; nil if no times were
+// observed. The wait share is that of GuestLoad: Wait / (CPU + Wait).
 func waitShares(g inventory.Guest) (wait, throttled *float64) {
 	var ran, waited time.Duration
 	for _, thread := range g.Seen.Threads {
@@ -142,9 +144,9 @@ func (t *Truth) Verdict() string {
 	return text
 }
 
-// Verify reads back the truth about one guest, mapping by mapping. Where its
-// threads or its memory could not be seen there is no truth to tell: that a
-// guest shows no difference then means nothing, so it is an error.
+// Verify observes one guest, mapping by mapping, and returns its truth. If its
+// threads or its memory could not be observed, the absence of differences would
+// mean nothing, so that is an error.
 func (h *Host) Verify(ctx context.Context, name string) (Truth, error) {
 	inv, err := h.Observe(ctx, name)
 	if err != nil {
@@ -153,7 +155,8 @@ func (h *Host) Verify(ctx context.Context, name string) (Truth, error) {
 	return Verified(&inv, name)
 }
 
-// Verified is the truth about one guest of an inventory that shows it closely.
+// Verified is the truth about one guest of an inventory that observed it
+// closely.
 func Verified(inv *inventory.Host, name string) (Truth, error) {
 	var err error
 	g, found := inv.Guest(name)
@@ -161,7 +164,7 @@ func Verified(inv *inventory.Host, name string) (Truth, error) {
 	case !found:
 		err = Missing(*inv, name)
 	case g.State != "running" && g.State != "paused":
-		err = fmt.Errorf("guest %s does not run any more: it is %s", name, g.State)
+		err = fmt.Errorf("guest %s no longer runs: it is %s", name, g.State)
 	case len(g.Seen.Threads) == 0 || len(g.Seen.Ranges) == 0:
 		err = Unseen(*inv, name)
 	default:
@@ -170,10 +173,10 @@ func Verified(inv *inventory.Host, name string) (Truth, error) {
 	return Truth{}, fmt.Errorf("verifying: %w", err)
 }
 
-// Unseen says what of a guest could not be seen, and why.
+// Unseen lists what could not be observed of a guest, and why.
 func Unseen(inv inventory.Host, name string) error {
 	err := fmt.Errorf(
-		"guest %s runs, but its threads or its memory could not be seen; 'numavisor show %[1]s' looks again", name)
+		"guest %s runs, but its threads or its memory could not be observed; try again with 'numavisor show %[1]s'", name)
 	for _, gap := range inv.Gaps {
 		if gap.Object == inventory.GuestRef(name) {
 			err = fmt.Errorf("%w; %s: %s", err, gap.What, gap.Why)
@@ -182,7 +185,7 @@ func Unseen(inv inventory.Host, name string) error {
 	return err
 }
 
-// View is one guest seen closely.
+// View is one guest, observed closely.
 type View struct {
 	Truth     Truth              `json:"truth"`
 	Spec      *guest.Spec        `json:"spec,omitempty"`
@@ -193,7 +196,7 @@ type View struct {
 	Gaps      []inventory.Gap    `json:"gaps,omitempty"`
 }
 
-// CellView is one mapping of guest RAM with the cell it holds.
+// CellView is one mapping of guest RAM with its cell.
 type CellView struct {
 	Name     string                `json:"cell"`
 	VCPUs    guest.VCPUSet         `json:"vcpus,omitzero"`
@@ -206,7 +209,7 @@ type CellView struct {
 	Address  uint64                `json:"address"`
 }
 
-// Show looks at one guest closely.
+// Show observes one guest closely.
 func (h *Host) Show(ctx context.Context, name string) (View, inventory.Host, error) {
 	inv, g, err := h.find(ctx, name)
 	if err != nil {

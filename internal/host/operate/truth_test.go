@@ -31,7 +31,7 @@ func TestTruthOfEveryGuest(t *testing.T) {
 	}
 	loose, made, off := all[0], all[1], all[2]
 	if loose.Managed || loose.MemoryOnIntended != nil || loose.LocalShare == nil {
-		t.Errorf("a guest that nobody placed has no intended place, but a local share: %+v", loose)
+		t.Errorf("an unmanaged guest has no intended place, but a local share: %+v", loose)
 	}
 	if want := "as intended: 100 % of vCPUs on the intended CPUs, 100.0 % of memory on the intended " +
 		"nodes"; made.Verdict() != want ||
@@ -42,11 +42,11 @@ func TestTruthOfEveryGuest(t *testing.T) {
 		t.Errorf("vCPUs ran on %v, intended nodes %s", made.VCPUsByNode, made.Nodes)
 	}
 	if off.State != "shutoff" || off.LocalShare != nil || off.MemoryByNode != nil {
-		t.Errorf("a guest that is off lies nowhere: %+v", off)
+		t.Errorf("a guest that is off has no memory on any node: %+v", off)
 	}
 }
 
-func TestShowTellsEachCell(t *testing.T) {
+func TestShow_EachCell(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	if _, err := w.create(spec(t, specs["wide"])); err != nil {
 		t.Fatal(err)
@@ -75,12 +75,12 @@ func TestShowTellsEachCell(t *testing.T) {
 
 // A guest whose hypervisor does not answer may be there: the error says that
 // this is not known, and blames what could not be asked and no other gap.
-func TestAMissingGuestMayOnlyBeUnseen(t *testing.T) {
+func TestMissing_GuestMayBeHidden(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
 	w.host.Sources.Kernel = unreadable{w.Host}
 	w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errLost })})
 	_, _, err := w.host.Show(context.Background(), "g")
-	want := "guest g: it is not known whether it is on this host: could not see VMs of qemu: the machine is on fire"
+	want := "guest g: cannot tell whether it exists: could not see VMs of qemu: the machine is on fire"
 	if err == nil || err.Error() != want || !errors.Is(err, operate.ErrUnseen) || errors.Is(err, operate.ErrNoGuest) {
 		t.Errorf("error %v, want %s", err, want)
 	}
@@ -94,7 +94,7 @@ func TestAMissingGuestMayOnlyBeUnseen(t *testing.T) {
 }
 
 // A guest that ends while it is looked at is not there.
-func TestAMissingGuestMayHaveEnded(t *testing.T) {
+func TestMissing_GuestMayHaveEnded(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
 	w.Inject(fake.Fault{Before: fake.NthOf("Threads", 1, func() error { w.Vanish("g"); return nil })})
 	if _, _, err := w.host.Show(context.Background(), "g"); !errors.Is(err, operate.ErrNoGuest) ||

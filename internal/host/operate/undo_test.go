@@ -17,7 +17,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// pinned is where a guest's vCPUs may run, and on which nodes its pages lie.
+// pinned is a guest's vCPU pins and the nodes of its pages.
 func pinned(g inventory.Guest) (vcpus string, memory topology.NodeSet) {
 	for _, r := range g.Seen.Ranges {
 		for id, bytes := range r.ByNode {
@@ -56,12 +56,12 @@ func bound(t *testing.T) (w world, b *book, was inventory.Guest) {
 		t.Fatal(err)
 	}
 	if _, memory := pinned(w.guest(t, "g")); !memory.Equal(nodes("2")) {
-		t.Fatal("the bind changed nothing: the test shows nothing")
+		t.Fatal("the bind changed nothing: this run tested nothing")
 	}
 	return w, b, was
 }
 
-func TestUndo_BindOfAGuestThatNobodyHadPlaced(t *testing.T) {
+func TestUndo_BindOfAnUnmanagedGuest(t *testing.T) {
 	w, b, was := bound(t)
 	began := b.entries[0].ID
 	u, err := w.host.Undo(t.Context(), move.UndoRequest{})
@@ -140,7 +140,7 @@ func TestUndo_Move(t *testing.T) {
 	w, _ := effectWorld(t, b)
 	m := w.planned(t, plan.MoveGuest, map[string]string{"g": "1"})
 	placed := w.guest(t, "g")
-	if moved, err := w.host.Move(t.Context(), move.Request{ID: "m1", Move: m, By: "balancer", Keep: b}); err != nil ||
+	if moved, err := w.host.Move(t.Context(), move.Request{ID: "m1", Move: m, By: "balancer", Journal: b}); err != nil ||
 		!moved.Complete() {
 		t.Fatalf("%v: %+v", err, moved)
 	}
@@ -151,7 +151,7 @@ func TestUndo_Move(t *testing.T) {
 	w.settled(t)
 }
 
-func TestUndo_RefusesWhatWasChangedSince(t *testing.T) {
+func TestUndo_RefusesChangedGuestsAndSettings(t *testing.T) {
 	for name, change := range map[string]func(w world) error{
 		"pinned by hand": func(w world) error { return w.PinVCPU(t.Context(), "g", 0, cpus("4-7")) },
 		"placed again": func(w world) error {
@@ -197,8 +197,8 @@ func TestUndo_RefusesAGuestThatWasReplaced(t *testing.T) {
 	w.settled(t)
 }
 
-// Whichever call of an undo fails: what was stopped halfway is taken up as an
-// undo, and undoing again brings the guest to where it was.
+// Whichever call of an undo fails: an interrupted undo is resumed as an undo,
+// and undoing again restores the guest's former state.
 func TestUndo_SurvivesABreakAtEveryCall(t *testing.T) {
 	clean, _, _ := bound(t)
 	clean.Inject(fake.Fault{})
@@ -212,7 +212,7 @@ func TestUndo_SurvivesABreakAtEveryCall(t *testing.T) {
 		u, err := w.host.Undo(t.Context(), move.UndoRequest{})
 		w.Inject(fake.Fault{})
 		undone := err == nil && u.Moved.End == journal.MoveUndone
-		if _, err := w.host.Recover(t.Context(), move.Request{By: "restart", Keep: b}); err != nil {
+		if _, err := w.host.Recover(t.Context(), move.Request{By: "restart", Journal: b}); err != nil {
 			t.Errorf("%s: taking it up: %v", where, err)
 		}
 		if open := journal.CutShort(b.entries); len(open) > 0 {
@@ -226,8 +226,8 @@ func TestUndo_SurvivesABreakAtEveryCall(t *testing.T) {
 	}
 }
 
-// An undo whose process was killed is taken up as an undo.
-func TestUndo_IsTakenUpAfterAKill(t *testing.T) {
+// An undo whose process was killed is resumed as an undo.
+func TestUndo_IsResumedAfterAKill(t *testing.T) {
 	for n := 1; n <= 6; n++ {
 		w, b, was := bound(t)
 		written := len(b.entries)
@@ -245,7 +245,7 @@ func TestUndo_IsTakenUpAfterAKill(t *testing.T) {
 		if err == nil {
 			t.Errorf("after %d entries: the end is not recorded, and no error", n)
 		}
-		all, err := w.host.Recover(t.Context(), move.Request{By: "restart", Keep: b})
+		all, err := w.host.Recover(t.Context(), move.Request{By: "restart", Journal: b})
 		if err != nil || len(all) != 1 || all[0].End != journal.MoveUndone {
 			t.Errorf("after %d entries: %v: %+v", n, err, all)
 		}
@@ -283,7 +283,7 @@ func TestUndo_Setting(t *testing.T) {
 }
 
 // Without an ID, what has no way back is passed over.
-func TestUndo_LastThatCanBeUndone(t *testing.T) {
+func TestUndo_LastEffect(t *testing.T) {
 	h, k, b := fixing(t, 0)
 	if _, err := h.Fix(t.Context(), operate.FixRequest{Remedy: balancingOff}); err != nil {
 		t.Fatal(err)
@@ -313,8 +313,7 @@ func TestUndo_Refusals(t *testing.T) {
 	add(bind, "failed", bind.Began(), bind.Failed())
 	add(bind, "open", bind.Began())
 	for id, want := range map[string]string{
-		"c": "numavisor delete web1", "d": "numavisor create", "r": "ran a command", "failed": "changed nothing " +
-			"that lasts",
+		"c": "numavisor delete web1", "d": "numavisor create", "r": "ran a command", "failed": "made no lasting change",
 		"open": "has not ended", "nowhere": `no effect or move "nowhere"`,
 	} {
 		if _, err := h.Undo(t.Context(), move.UndoRequest{ID: id}); !errors.Is(err, move.ErrCannotUndo) ||
