@@ -100,9 +100,9 @@ func isThere(c *libvirt.Connect, name string) bool {
 	return err == nil
 }
 
-// takenMeanwhile is guest.ErrExists where creating a guest failed because
-// another one of that name was created since. libvirt gives that the code of
-// operations that failed for any reason, so the name is looked up again.
+// takenMeanwhile returns guest.ErrExists if creating a guest failed because
+// another one of that name was created meanwhile. libvirt's error code does not
+// distinguish that from other failures, so the name is looked up again.
 func takenMeanwhile(c *libvirt.Connect, op, name string, err error) error {
 	if errors.Is(err, libvirt.ERR_OPERATION_FAILED) && isThere(c, name) {
 		return &Error{Op: op, Guest: name, Kinds: []error{guest.ErrExists}, Err: err}
@@ -110,9 +110,9 @@ func takenMeanwhile(c *libvirt.Connect, op, name string, err error) error {
 	return err
 }
 
-// Start creates and starts a guest from XML that Rewrite has bound. Where the
-// emulator's pin must come late (EmulatorPinIsLate), the guest is started
-// paused, pinned, and let go; if that fails it is ended again.
+// Start creates and starts a guest from XML that Rewrite has bound. If the
+// emulator's pin must be set late (EmulatorPinIsLate), Start starts the guest
+// paused, sets the pin, and resumes the guest; if that fails it ends the guest.
 func (d *Driver) Start(ctx context.Context, xml []byte, transient bool) error {
 	domain, err := ParseDomain(xml)
 	if err != nil {

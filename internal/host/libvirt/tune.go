@@ -62,7 +62,7 @@ func (d *Driver) tune(
 
 // invalidState adds the reason to an error that means that the guest's state
 // does not allow the change. libvirt has one code for all reasons, and its text
-// depends on version and language, so the state is asked.
+// depends on version and language, so invalidState queries the state.
 func invalidState(dom *libvirt.Domain, flags libvirt.DomainModificationImpact, err error) error {
 	if !errors.Is(err, libvirt.ERR_OPERATION_INVALID) {
 		return err
@@ -70,14 +70,14 @@ func invalidState(dom *libvirt.Domain, flags libvirt.DomainModificationImpact, e
 	if active, unread := dom.IsActive(); flags&libvirt.DOMAIN_AFFECT_LIVE != 0 && unread == nil && !active {
 		return fmt.Errorf("%w: %w", ErrNotRunning, err)
 	}
-	if kept, unread := dom.IsPersistent(); flags&libvirt.DOMAIN_AFFECT_CONFIG != 0 && unread == nil && !kept {
+	if stored, unread := dom.IsPersistent(); flags&libvirt.DOMAIN_AFFECT_CONFIG != 0 && unread == nil && !stored {
 		return fmt.Errorf("%w: %w", guest.ErrTransient, err)
 	}
 	return err
 }
 
-// cpuMap is libvirt's form of a CPU set. An empty one would free the thread
-// for no CPU at all, so it is refused.
+// cpuMap is libvirt's form of a CPU set. It refuses an empty set, which would
+// leave the thread no CPU at all.
 func cpuMap(cpus topology.CPUSet) ([]bool, error) {
 	if cpus.IsEmpty() {
 		return nil, errors.New("the CPU set is empty")
