@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -128,7 +129,8 @@ func TestExamples_AreAccepted(t *testing.T) {
 		}
 		for _, file := range files {
 			var stderr bytes.Buffer
-			if status := run(append(command[:len(command):len(command)], file), io.Discard, &stderr); status != exitDone {
+			args := append(slices.Clone(command), file)
+			if status := run(args, io.Discard, &stderr); status != exitDone {
 				t.Errorf("%s: exit status %d: %s", file, status, &stderr)
 			}
 		}

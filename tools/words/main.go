@@ -121,7 +121,8 @@ func check(root fs.FS, places []string, allowed []exception) ([]string, error) {
 	}
 	for i, e := range allowed {
 		if !used[i] {
-			findings = append(findings, fmt.Sprintf("%s: the exception for %q is not needed: remove it", e.file, e.text))
+			finding := fmt.Sprintf("%s: the exception for %q is not needed: remove it", e.file, e.text)
+			findings = append(findings, finding)
 		}
 	}
 	return findings, nil
