@@ -44,6 +44,7 @@ const SilenceVariable = "NUMAVISOR_LAB_SILENCE"
 
 // NoteSilence writes down that the test's lab has locked up, if that is the error.
 func NoteSilence(t testing.TB, err error) {
+	t.Helper()
 	path := os.Getenv(SilenceVariable)
 	if !errors.Is(err, lab.ErrSilent) || path == "" {
 		return

@@ -130,7 +130,8 @@ func (s *session) silenceFile() string { return filepath.Join(s.folder, "silence
 func (s *session) run(ctx context.Context, name, pattern string) (results, error) {
 	events := filepath.Join(s.folder, name+".json")
 	c := exec.CommandContext(ctx, "go", "run", s.runner, "--format", "testname", "--jsonfile", events,
-		"--packages=./lab/...", "--", "-count=1", "-p=1", fmt.Sprintf("-parallel=%d", labsAtOnce()), "-timeout="+allTimeLimit.String(), "-run", pattern)
+		"--packages=./lab/...", "--", "-count=1", "-p=1", fmt.Sprintf("-parallel=%d", labsAtOnce()),
+		"-timeout="+allTimeLimit.String(), "-run", pattern)
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
 	c.Env = append(os.Environ(), "NUMAVISOR_LAB=1", rotate.Variable+"="+s.third,
 		labtest.SilenceVariable+"="+s.silenceFile())
