@@ -174,9 +174,9 @@ func buildRootImage(ctx context.Context, packages []debianPackage, target string
 		return err
 	}
 	image := filepath.Join(root, "image")
-	make := exec.CommandContext(ctx, format, "-q", "-t", "ext4", "-O", "^has_journal", "-d", tree, image,
+	mkfs := exec.CommandContext(ctx, format, "-q", "-t", "ext4", "-O", "^has_journal", "-d", tree, image,
 		fmt.Sprintf("%dM", size>>20*5/4+64))
-	if out, err := make.CombinedOutput(); err != nil {
+	if out, err := mkfs.CombinedOutput(); err != nil {
 		return fmt.Errorf("mke2fs: %w: %s", err, lastLine(out))
 	}
 	return os.Rename(image, target)

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -135,7 +136,7 @@ func (f *FlagSpec) Changed() bool {
 // up: see Normalize.
 func (f *FlagSpec) Apply(s Spec) (Spec, error) {
 	if f.given("topology") && f.given("cells") {
-		return Spec{}, fmt.Errorf("--topology and --cells both say what cells the guest sees; give one of them")
+		return Spec{}, errors.New("--topology and --cells both say what cells the guest sees; give one of them")
 	}
 	if f.given("device") {
 		s.Devices = nil

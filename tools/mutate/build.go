@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/importer"
@@ -56,9 +57,9 @@ func load(ctx context.Context, pkg string) (*goPackage, error) {
 	}
 	switch {
 	case target == nil:
-		return nil, fmt.Errorf("go list: no such package")
+		return nil, errors.New("go list: no such package")
 	case len(target.CgoFiles) > 0:
-		return nil, fmt.Errorf("packages that use cgo are not supported")
+		return nil, errors.New("packages that use cgo are not supported")
 	}
 	target.exports = exports
 	return target, nil

@@ -20,17 +20,17 @@ func Align(p guest.Placement, c inventory.Config) guest.Placement {
 			if have.ID != cell.ID || have.VCPUs.Len() != cell.VCPUs.Len() {
 				continue
 			}
-			dealt, real := cell.VCPUs.IDs(), have.VCPUs.IDs()
+			dealt, theirs := cell.VCPUs.IDs(), have.VCPUs.IDs()
 			for k := range dealt {
-				name[dealt[k]] = real[k]
+				name[dealt[k]] = theirs[k]
 			}
 			cell.VCPUs = have.VCPUs
 		}
 	}
 	p.VCPUs = slices.Clone(p.VCPUs)
 	for i, v := range p.VCPUs {
-		if real, ok := name[v.ID]; ok {
-			p.VCPUs[i].ID = real
+		if id, ok := name[v.ID]; ok {
+			p.VCPUs[i].ID = id
 		}
 	}
 	slices.SortFunc(p.VCPUs, func(a, b guest.VCPU) int { return int(a.ID - b.ID) })

@@ -1,7 +1,7 @@
 package balance
 
 import (
-	"fmt"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -41,7 +41,7 @@ type Moved struct {
 // plan; an error means that the request itself is wrong.
 func Plan(r Request) (plan.Plan, error) {
 	if r.Host == nil {
-		return plan.Plan{}, fmt.Errorf("balancing: no inventory given")
+		return plan.Plan{}, errors.New("balancing: no inventory given")
 	}
 	if err := r.Policy.Validate(); err != nil {
 		return plan.Plan{}, err

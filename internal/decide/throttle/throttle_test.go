@@ -33,8 +33,8 @@ func (m model) copies(rate topology.Bytes) Slice {
 	s := Slice{Bytes: Size(rate), Before: m.before}
 	took := time.Duration(float64(s.Bytes) / float64(m.most) * float64(time.Second))
 	s.Took = took + Pause(rate, s.Bytes, took)
-	real := float64(s.Bytes) / s.Took.Seconds()
-	s.Wait = m.before + m.bound*real/float64(m.bears)
+	reached := float64(s.Bytes) / s.Took.Seconds()
+	s.Wait = m.before + m.bound*reached/float64(m.bears)
 	return s
 }
 

@@ -1,6 +1,7 @@
 package libvirt
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -85,7 +86,7 @@ func memoryDevices(root *element) (topology.Bytes, error) {
 			return 0, err
 		}
 		if b > math.MaxUint64-sum {
-			return 0, fmt.Errorf("memory devices have more than 16 EiB")
+			return 0, errors.New("memory devices have more than 16 EiB")
 		}
 		sum += b
 	}

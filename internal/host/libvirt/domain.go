@@ -68,7 +68,9 @@ func (doc *document) domain() (Domain, error) {
 		Type:         r.root.attr("type"),
 		Confidential: r.root.child("launchSecurity") != nil,
 	}
-	d.Intent, d.IntentError = parseMetadata(r.root)
+	if holder := metadataElement(r.root); holder != nil {
+		d.Intent, d.IntentError = parseMetadata(holder)
+	}
 	for _, step := range []func(*Domain) error{
 		r.vcpus, r.memory, r.cells, r.ioThreads, r.pins, r.numaTune, r.backing, r.devices,
 	} {

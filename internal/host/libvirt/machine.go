@@ -2,6 +2,7 @@ package libvirt
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -104,7 +105,7 @@ func (m Machine) check(spec guest.Spec) error {
 	case m.CPU != "host-passthrough" && m.CPU != "host-model" && m.CPU != "maximum":
 		return fmt.Errorf("machine CPU=%q; allowed: host-passthrough, host-model, maximum", m.CPU)
 	case m.Kernel == "" && (m.Initrd != "" || m.Cmdline != ""):
-		return fmt.Errorf("initrd and cmdline need a kernel")
+		return errors.New("initrd and cmdline need a kernel")
 	case spec.VCPUs < 1:
 		return fmt.Errorf("vcpus=%d: at least 1 is needed", spec.VCPUs)
 	case spec.Memory == 0 || spec.Memory%topology.MiB != 0:

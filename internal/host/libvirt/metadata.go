@@ -30,13 +30,8 @@ func metadataText(m Metadata) (string, error) {
 	return string(text), nil
 }
 
-// parseMetadata finds Numavisor's element below <metadata>; nil if there is
-// none.
-func parseMetadata(root *element) (*Metadata, error) {
-	holder := metadataElement(root)
-	if holder == nil {
-		return nil, nil
-	}
+// parseMetadata reads Numavisor's element below <metadata>.
+func parseMetadata(holder *element) (*Metadata, error) {
 	var m Metadata
 	if err := json.Unmarshal(holder.text, &m); err != nil {
 		return nil, fmt.Errorf("metadata of namespace %s: %w", MetadataURI, err)
@@ -44,6 +39,7 @@ func parseMetadata(root *element) (*Metadata, error) {
 	return &m, nil
 }
 
+// metadataElement finds Numavisor's element below <metadata>; nil if there is none.
 func metadataElement(root *element) *element {
 	for _, m := range root.all("metadata") {
 		for _, c := range m.children {

@@ -1,6 +1,7 @@
 package libvirt
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -54,7 +55,7 @@ type writer struct {
 // checkPlacement refuses placements that no domain XML can express.
 func checkPlacement(p guest.Placement) error {
 	if len(p.Cells) == 0 {
-		return fmt.Errorf("placement: cells: empty; at least one is needed")
+		return errors.New("placement: cells: empty; at least one is needed")
 	}
 	var all guest.VCPUSet
 	for i, c := range p.Cells {
@@ -113,7 +114,7 @@ func checkMode(p guest.Placement) error {
 		return nil
 	case guest.MemoryNone:
 		if p.PageSize > 0 || p.Immediate {
-			return fmt.Errorf("placement: memory_binding=none with huge pages or immediate allocation: " +
+			return errors.New("placement: memory_binding=none with huge pages or immediate allocation: " +
 				"memory would be allocated wherever QEMU happens to run; choose preferred or strict")
 		}
 		return nil

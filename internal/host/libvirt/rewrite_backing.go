@@ -9,15 +9,15 @@ import (
 // memory. It leaves a source or access that the XML sets: others need it
 // (vhost-user, virtiofs); Cannot lists the consequences.
 func (w *writer) memoryBacking() error {
-	huge, err := w.hugePages()
+	huge, write, err := w.hugePages()
 	if err != nil {
 		return err
 	}
 	b := w.root.child("memoryBacking")
 	drop := map[string]bool{}
 	var fresh []tag
-	if huge != nil {
-		fresh, drop["hugepages"] = append(fresh, *huge), true
+	if write {
+		fresh, drop["hugepages"] = append(fresh, huge), true
 	}
 	if w.wantsMemfd(b) {
 		fresh = append(fresh, tag{name: "source", attrs: []pair{{"type", "memfd"}}})
@@ -61,31 +61,32 @@ func (w *writer) cellsArePrivate() bool {
 	return false
 }
 
-// hugePages returns the element to write, nil if the XML is right already.
-func (w *writer) hugePages() (*tag, error) {
+// hugePages returns the element to write; write is false if the XML
+// is right already.
+func (w *writer) hugePages() (huge tag, write bool, err error) {
 	want := w.placement.PageSize
 	have := w.root.path("memoryBacking", "hugepages")
 	if have == nil && want == 0 {
-		return nil, nil
+		return tag{}, false, nil
 	}
 	if have != nil {
 		sizes, err := hugePageSizes(have)
 		if err != nil {
-			return nil, err
+			return tag{}, false, err
 		}
 		explicit := len(have.all("page")) > 0
 		switch {
 		case want == 0:
-			return nil, pageContradiction("huge pages", "small pages")
+			return tag{}, false, pageContradiction("huge pages", "small pages")
 		case explicit && (len(sizes) > 1 || sizes[0] != want):
-			return nil, pageContradiction(sizesText(sizes), want.String())
+			return tag{}, false, pageContradiction(sizesText(sizes), want.String())
 		case explicit:
-			return nil, nil
+			return tag{}, false, nil
 		}
 	}
-	return &tag{name: "hugepages", children: []tag{
+	return tag{name: "hugepages", children: []tag{
 		{name: "page", attrs: []pair{{"size", kib(want)}, {"unit", "KiB"}}},
-	}}, nil
+	}}, true, nil
 }
 
 func pageContradiction(xml, placement string) error {

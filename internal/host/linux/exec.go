@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"errors"
 	"fmt"
 	"os/exec"
 	"runtime"
@@ -28,7 +29,7 @@ type Launch struct {
 // executes.
 func (l Launch) Exec() error {
 	if len(l.Args) == 0 {
-		return fmt.Errorf("no program to run was given")
+		return errors.New("no program to run was given")
 	}
 	path, err := exec.LookPath(l.Args[0])
 	if err != nil {

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -101,7 +102,7 @@ func parseMapping(line string) (m Mapping, unknown []string, err error) {
 		}
 	}
 	if m.PageSize == 0 && len(m.Pages) > 0 {
-		return m, nil, fmt.Errorf("pages without kernelpagesize_kB: their size is unknown")
+		return m, nil, errors.New("pages without kernelpagesize_kB: their size is unknown")
 	}
 	return m, unknown, nil
 }
@@ -119,7 +120,7 @@ func (m *Mapping) takePolicy(text string) (rest string, err error) {
 	mode, list, _ := strings.Cut(m.Policy, ":")
 	m.Mode, _, _ = strings.Cut(mode, "=")
 	if m.Mode == "" {
-		return rest, fmt.Errorf("no memory policy")
+		return rest, errors.New("no memory policy")
 	}
 	if m.Nodes, err = topology.ParseSet[topology.NodeID](list); err != nil {
 		return rest, fmt.Errorf("nodes of policy %q: %w", abbreviate(m.Policy), err)

@@ -162,8 +162,8 @@ func parseSMP(text string) (int, error) {
 			count, given = count*each, true
 		}
 	}
-	if max := property(text, "maxcpus", false); !given && max != "" {
-		return positive(max)
+	if most := property(text, "maxcpus", false); !given && most != "" {
+		return positive(most)
 	}
 	if count < 1 || count > mostVCPUs {
 		return 0, fmt.Errorf("%d vCPUs are not from 1 to %d", count, mostVCPUs)

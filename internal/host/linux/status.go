@@ -2,6 +2,7 @@ package linux
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -47,7 +48,7 @@ func ParseStatus(data []byte) (Status, error) {
 		}
 	}
 	if s.CPUs.IsEmpty() {
-		return Status{}, fmt.Errorf("status: no Cpus_allowed_list")
+		return Status{}, errors.New("status: no Cpus_allowed_list")
 	}
 	return s, nil
 }

@@ -74,6 +74,9 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 		if err := tx.Put(h.claimFor(g.Name, want.Placement)); err != nil {
 			return err
 		}
+		if len(b.Plan.Steps) == 0 {
+			return nil // with nothing to do, there is nothing to record
+		}
 		if x, err = h.beginBind(g, &inv, &b.Plan, false, r.Why); err != nil {
 			return errors.Join(err, h.Ledger.Release(r.Name))
 		}
@@ -121,14 +124,10 @@ func (h *Host) planBind(
 	return want, nil
 }
 
-// beginBind records that a bind begins, with what undo needs. It does not
-// record a bind without steps: the effect is nil.
+// beginBind records that a bind begins, with what undo needs.
 func (h *Host) beginBind(
 	g inventory.Guest, inv *inventory.Host, p *plan.Steps, process bool, why string,
 ) (*effect, error) {
-	if len(p.Steps) == 0 {
-		return nil, nil
-	}
 	move := plan.Move{Kind: plan.MoveGuest, Why: why, Guests: []plan.GuestMove{{
 		Guest: g.Name, Placement: p.Placement, Basis: p.Basis, Undo: undoOf(g, &inv.Topology), Process: process}}}
 	for _, s := range p.Steps {

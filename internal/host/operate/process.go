@@ -55,6 +55,9 @@ func (h *Host) BindProcess(ctx context.Context, r ProcessRequest) (Bound, error)
 		if err := h.planProcess(tx, &inv, g, r, &b); err != nil || r.DryRun {
 			return err
 		}
+		if len(b.Plan.Steps) == 0 {
+			return nil
+		}
 		if x, err = h.beginBind(g, &inv, &b.Plan, true, ""); err != nil {
 			return errors.Join(err, h.Ledger.Release(g.Name))
 		}
