@@ -31,7 +31,7 @@ host they are known where its daemon runs.`,
   numavisor capture > host.json; numavisor balance --inventory host.json -o json`,
 		Args: cobra.NoArgs,
 	}
-	on.flags(c, withTopology, withPolicy)
+	on.flags(c, withTopology, withPolicy, withoutLibvirt)
 	c.Flags().StringVar(&inventoryFile, "inventory", "", "decide on a saved inventory (see 'numavisor capture')")
 	c.Flags().BoolVar(&explain, "explain", false, "show reasons, prices, and why degraded VMs stay")
 	socketFlag(c, &socket)

@@ -47,7 +47,7 @@ VMs, or not for all: the document has the gap.`,
 			}), unseen(&inv))
 		},
 	}
-	on.flags(c, withTopology)
+	on.flags(c, withTopology, withoutLibvirt)
 	socketFlag(c, &socket)
 	return c
 }

@@ -10,23 +10,32 @@ import (
 
 func deleteCommand() *cobra.Command {
 	var on hostFlags
-	var force bool
+	var force, dryRun bool
 	c := &cobra.Command{
 		Use:   "delete VM",
 		Short: "End a VM, forget its configuration, give its reservations back",
 		Long: `Ends a VM at once (as pulling the plug does), removes its configuration from
 libvirt, and gives back what was reserved for it, huge pages included. Disk
 images stay. A VM that Numavisor did not create is only deleted with --force.`,
-		Example: `  numavisor delete web1`,
-		Args:    cobra.ExactArgs(1),
+		Example: `  numavisor delete web1 --dry-run
+  numavisor delete web1`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			h, done, err := on.open(c)
 			if err != nil {
 				return err
 			}
 			defer done()
+			r := operate.DeleteRequest{Name: args[0], Force: force}
+			if dryRun {
+				what, err := h.WouldDelete(c.Context(), r)
+				if err != nil {
+					return err
+				}
+				return emit(c, map[string]string{"would": what}, func(w io.Writer) { printf(w, "would %s\n", what) })
+			}
 			closeInterrupted(c, h)
-			if err := h.Delete(c.Context(), operate.DeleteRequest{Name: args[0], Force: force}); err != nil {
+			if err := h.Delete(c.Context(), r); err != nil {
 				return err
 			}
 			return emit(c, map[string]string{"deleted": args[0]},
@@ -34,6 +43,7 @@ images stay. A VM that Numavisor did not create is only deleted with --force.`,
 		},
 	}
 	on.flags(c, withRecords)
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be deleted, and delete nothing")
 	c.Flags().BoolVar(&force, "force", false, "also delete a VM that Numavisor did not create")
 	return c
 }

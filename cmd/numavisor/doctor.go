@@ -20,7 +20,7 @@ import (
 
 func doctorCommand() *cobra.Command {
 	var on hostFlags
-	var fix bool
+	var fix, dryRun bool
 	var root, inventoryFile string
 	c := &cobra.Command{
 		Use:   "doctor",
@@ -40,6 +40,7 @@ not be asked for its VMs, or not for all.`,
 	}
 	on.flags(c, withTopology, withPolicy, withPace, withRecords)
 	c.Flags().BoolVar(&fix, "fix", false, "apply the safe fixes")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "with --fix: show which fixes would be applied, and apply none")
 	c.Flags().StringVar(&root, "root", "", "folder that holds another host's /sys and /proc")
 	c.Flags().StringVar(&inventoryFile, "inventory", "", "look at a saved inventory (see 'numavisor capture')")
 	c.MarkFlagsMutuallyExclusive("root", "inventory")
@@ -48,7 +49,7 @@ not be asked for its VMs, or not for all.`,
 	on.onlyLive(c, "root")
 	on.onlyLive(c, "inventory")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := onlyWith(c, "fix", "pace", "policy", "records"); err != nil {
+		if err := onlyWith(c, "fix", "pace", "policy", "records", "dry-run"); err != nil {
 			return err
 		}
 		var inv inventory.Host
@@ -71,7 +72,10 @@ not be asked for its VMs, or not for all.`,
 			return err
 		}
 		report := diagnosis{Findings: append([]diagnose.Finding{}, diagnose.Run(&inv)...), Gaps: inv.Gaps}
-		if fix {
+		switch {
+		case fix && dryRun:
+			report.WouldFix = safeFixes(report.Findings)
+		case fix:
 			closeInterrupted(c, h)
 			report.Fixed, err = fixAll(c.Context(), h, report.Findings)
 		}
@@ -84,6 +88,7 @@ not be asked for its VMs, or not for all.`,
 type diagnosis struct {
 	Findings []diagnose.Finding `json:"findings"`
 	Fixed    []fixed            `json:"fixed,omitempty"`
+	WouldFix []diagnose.Finding `json:"would_fix,omitempty"` // with --dry-run
 	Gaps     []inventory.Gap    `json:"gaps,omitempty"`
 }
 
@@ -105,10 +110,9 @@ func captured(root string) (inventory.Host, error) {
 	return inventory.Host{Version: inventory.Version, Name: root, Topology: t, Kernel: settings, Gaps: gaps}, nil
 }
 
-// fixAll applies the safe fixes, each whatever became of the others.
-func fixAll(ctx context.Context, h *local.Host, findings []diagnose.Finding) ([]fixed, error) {
-	var all []fixed
-	var failed []string
+// safeFixes returns the findings that --fix mends. Several findings of one VM that binding it mends count once.
+func safeFixes(findings []diagnose.Finding) []diagnose.Finding {
+	var safe []diagnose.Finding
 	bound := map[string]bool{}
 	for _, f := range findings {
 		if !f.Safe || f.Action == nil || (f.Action.Kind == plan.BindGuest && bound[f.Action.Guest]) {
@@ -117,6 +121,16 @@ func fixAll(ctx context.Context, h *local.Host, findings []diagnose.Finding) ([]
 		if f.Action.Kind == plan.BindGuest {
 			bound[f.Action.Guest] = true
 		}
+		safe = append(safe, f)
+	}
+	return safe
+}
+
+// fixAll applies the safe fixes. One that fails does not keep the others from being applied.
+func fixAll(ctx context.Context, h *local.Host, findings []diagnose.Finding) ([]fixed, error) {
+	var all []fixed
+	var failed []string
+	for _, f := range safeFixes(findings) {
 		remedy := *f.Action
 		remedy.Why = "doctor: " + f.Rule
 		did, err := h.Fix(ctx, operate.FixRequest{Remedy: remedy})
@@ -152,6 +166,9 @@ func printDiagnosis(w io.Writer, d diagnosis) {
 		fmt.Fprintln(w, "No problems found, but the check is incomplete: see 'not seen' below.")
 	case len(d.Findings) == 0:
 		fmt.Fprintln(w, "No problems found.")
+	}
+	for _, f := range d.WouldFix {
+		printf(w, "would fix: %s of %s: %s\n", f.Rule, f.Object, f.Fix)
 	}
 	for _, f := range d.Fixed {
 		state := "fixed"

@@ -48,7 +48,7 @@ func flagGroups() []helpGroup {
 		{"The benchmark", []string{"managers", "repeats", "node-cpus", "delay-scale", "window", "length",
 			"limit", "results", "most"}},
 		{"Host and sources", []string{"inventory", "root", "capabilities", "xl-info", "hwloc", "measured",
-			"housekeeping", "policy", "connect", "state", "records"}},
+			"housekeeping", "policy", "connect", "without-libvirt", "state", "records"}},
 		{"Output and help", []string{"output", "help", "version"}},
 	}
 }

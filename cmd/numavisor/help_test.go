@@ -41,7 +41,7 @@ var usedBy = map[string]string{
 	"device":           "bind create place run",
 	"disk":             "create",
 	"drifted":          "list",
-	"dry-run":          "bind",
+	"dry-run":          "bind delete doctor", // doctor: with --fix
 	"emulator":         "bind create place",
 	"emulator-path":    "create",
 	"every":            "daemon",
@@ -113,6 +113,7 @@ var usedBy = map[string]string{
 	"why":              "pause",
 	"window":           "lab/bench",
 	"xl-info":          "topology",
+	"without-libvirt":  "balance capture list place",
 	"xml":              "create place",
 }
 

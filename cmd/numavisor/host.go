@@ -19,6 +19,7 @@ import (
 type hostFlags struct {
 	uri, state, records, measured, housekeeping, policy, pace string
 	timeout                                                   time.Duration
+	withoutLibvirt                                            bool
 	// on the command line; nil: none is
 	isGiven func(flag string) bool
 }
@@ -46,6 +47,13 @@ func withTopology(f *hostFlags, p *pflag.FlagSet) {
 	p.StringVar(&f.measured, "measured", "",
 		"file with a measured latency and bandwidth matrix; it takes precedence over SLIT")
 	p.StringVar(&f.housekeeping, "housekeeping", "", "CPUs that VMs must not get, as a list")
+}
+
+// withoutLibvirt is for commands that only look at the host and decide: a host whose libvirt daemon does
+// not run can be tried with them.
+func withoutLibvirt(f *hostFlags, p *pflag.FlagSet) {
+	p.BoolVar(&f.withoutLibvirt, "without-libvirt", false,
+		"leave libvirt out: CPUs and memory of its VMs count as free")
 }
 
 // withPolicy is for commands that decide.
@@ -87,7 +95,7 @@ func (f *hostFlags) open(c *cobra.Command) (h *local.Host, done func(), err erro
 
 // options turns the flags into values; files that they name are read.
 func (f *hostFlags) options(ctx context.Context) (o local.Options, err error) {
-	o = local.Options{URI: f.uri, Claims: f.state, Records: f.records}
+	o = local.Options{URI: f.uri, WithoutLibvirt: f.withoutLibvirt, Claims: f.state, Records: f.records}
 	if o.Housekeeping, err = topology.ParseSet[topology.CPUID](f.housekeeping); err != nil {
 		return o, wrongUse("--housekeeping: %w", err)
 	}

@@ -55,7 +55,7 @@ VMs, or not for all.`,
 			})
 		},
 	}
-	on.flags(c)
+	on.flags(c, withoutLibvirt)
 	show.flags(c)
 	return c
 }

@@ -37,7 +37,7 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 		Args: cobra.NoArgs,
 	}
 	spec := guest.BindFlags(c.Flags())
-	on.flags(c, withTopology, withPolicy)
+	on.flags(c, withTopology, withPolicy, withoutLibvirt)
 	c.Flags().StringVar(&specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
 	c.Flags().StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
 	c.Flags().StringVar(&inventoryFile, "inventory", "", "decide on a saved inventory (see 'numavisor capture')")
@@ -118,7 +118,7 @@ func (f *hostFlags) inventory(c *cobra.Command, file string) (inventory.Host, er
 		return inv, err
 	}
 	if err := operate.RoomIsKnown(&inv); err != nil {
-		return inv, fmt.Errorf("%w; or decide on what can be seen: 'numavisor capture', and --inventory", err)
+		return inv, fmt.Errorf("%w; to decide as if libvirt had no VMs, add --without-libvirt", err)
 	}
 	return inv, nil
 }

@@ -29,6 +29,8 @@ type Options struct {
 	Root linux.Root
 	// URI is libvirt's; it must name this host (libvirt.CheckLocal).
 	URI string
+	// WithoutLibvirt leaves libvirt out: its VMs do not appear, and nothing says what they use.
+	WithoutLibvirt bool
 	// Claims is the folder of reservations that no VM shows yet.
 	Claims string
 	// Records is the folder of the journal and the alarms.
@@ -79,11 +81,15 @@ func Open(o Options) (*Host, error) {
 	kernel := kernel{Root: root, topologies: linux.NewTopologies(string(root)), pace: linux.AtMost(o.Pace)}
 	journal := record.Journal{Folder: cmp.Or(o.Records, record.DefaultFolder)}
 	ledger := claim.Ledger{Folder: cmp.Or(o.Claims, claim.DefaultFolder), Alive: alive}
+	hypervisors := []observe.Hypervisor{libvirtGuests{qemu, root}, plainQEMU{root}}
+	if o.WithoutLibvirt {
+		hypervisors = hypervisors[1:]
+	}
 	return &Host{
 		Host: &move.Host{Host: operate.Host{
 			Sources: observe.Sources{
 				Kernel:      kernel,
-				Hypervisors: []observe.Hypervisor{libvirtGuests{qemu, root}, plainQEMU{root}},
+				Hypervisors: hypervisors,
 				Claims:      ledger.Claims, Now: time.Now, HostName: os.Hostname, HostID: kernel.HostID,
 				Measured: o.Measured, Housekeeping: o.Housekeeping,
 			},

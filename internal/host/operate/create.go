@@ -203,8 +203,8 @@ func (h *Host) Delete(ctx context.Context, r DeleteRequest) error {
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(inv.Guests, func(g inventory.Guest) bool { return g.Name == name })
-	if at < 0 {
+	g, ok := inv.Guest(name)
+	if !ok {
 		err := Missing(inv, name)
 		if errors.Is(err, ErrNoGuest) &&
 			!slices.ContainsFunc(inv.Claims, func(c inventory.Claim) bool { return c.Name == name }) {
@@ -212,22 +212,43 @@ func (h *Host) Delete(ctx context.Context, r DeleteRequest) error {
 		}
 		return err
 	}
-	if g := &inv.Guests[at]; !g.Created() && !r.Force {
-		return fmt.Errorf("guest %s %w: %s; 'numavisor delete --force %[1]s' deletes it anyway", name, ErrNotOurs,
-			lostWith(g))
+	if err := mayDelete(g, r.Force); err != nil {
+		return err
 	}
-	x, err := h.begin(deleteEntry(&inv.Guests[at]))
+	x, err := h.begin(deleteEntry(g))
 	if err != nil {
-		return fmt.Errorf("deleting guest %s: %w", name, err)
+		return fmt.Errorf("deleting VM %s: %w", name, err)
 	}
 	if err := h.Domains.Remove(ctx, name); err != nil {
-		err = fmt.Errorf("deleting guest %s: %w", name, err)
+		err = fmt.Errorf("deleting VM %s: %w", name, err)
 		return errors.Join(err, x.end(err, nil))
 	}
 	x.inPart = true
-	err = errors.Join(h.givePoolsBack(name, inv.Guests[at].Seen.MemoryByNode, inv.Topology.NodeSet()),
-		h.Ledger.Release(name))
+	err = errors.Join(h.givePoolsBack(name, g.Seen.MemoryByNode, inv.Topology.NodeSet()), h.Ledger.Release(name))
 	return errors.Join(err, x.end(err, nil))
+}
+
+// WouldDelete says what Delete would end and remove, or returns the error with which it would refuse.
+// Nothing is changed.
+func (h *Host) WouldDelete(ctx context.Context, r DeleteRequest) (what string, err error) {
+	inv, err := h.Observe(ctx)
+	if err != nil {
+		return "", err
+	}
+	g, ok := inv.Guest(r.Name)
+	if !ok {
+		return "", Missing(inv, r.Name)
+	}
+	return deleteEntry(g).What, mayDelete(g, r.Force)
+}
+
+// mayDelete refuses a VM that Numavisor did not create, unless the operator insists.
+func mayDelete(g *inventory.Guest, force bool) error {
+	if g.Created() || force {
+		return nil
+	}
+	return fmt.Errorf("VM %s %w: %s; 'numavisor delete --force %[1]s' deletes it anyway", g.Name, ErrNotOurs,
+		lostWith(g))
 }
 
 // givePoolsOfMissing gives back the huge pages of a guest that was removed by

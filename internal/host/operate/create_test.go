@@ -164,7 +164,16 @@ func TestDelete_NeedsForceForVMsOfOthers(t *testing.T) {
 	w.Vanish("stopped")
 	for _, name := range []string{"running", "bound", "stopped"} {
 		before := w.guest(t, name)
-		err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: name})
+		if _, err := w.host.WouldDelete(context.Background(), operate.DeleteRequest{Name: name}); !errors.Is(err,
+			operate.ErrNotOurs) {
+			t.Errorf("%s, dry run: error %v, want ErrNotOurs", name, err)
+		}
+		what, err := w.host.WouldDelete(context.Background(), operate.DeleteRequest{Name: name, Force: true})
+		if err != nil || !strings.HasPrefix(what, "delete "+name+" (") {
+			t.Errorf("%s, dry run with force: %q, %v", name, what, err)
+		}
+		w.unchanged(t, before)
+		err = w.host.Delete(context.Background(), operate.DeleteRequest{Name: name})
 		if !errors.Is(err, operate.ErrNotOurs) {
 			t.Errorf("%s: error %v, want ErrNotOurs", name, err)
 		}
