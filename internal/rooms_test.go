@@ -21,7 +21,7 @@ var rooms = map[string][]string{
 	"internal/text":       {},
 	"internal/strictyaml": {"internal/text"},
 	"internal/topology":   {"internal/text", "internal/strictyaml"},
-	"internal/guest":      {"internal/topology", "internal/text"},
+	"internal/guest":      {"internal/strictyaml", "internal/topology", "internal/text"},
 	"internal/inventory":  {"internal/topology", "internal/guest", "internal/text"},
 	"internal/policy":     {"internal/strictyaml", "internal/topology", "internal/guest", "internal/alarm"},
 	"internal/plan":       {"internal/topology", "internal/guest"},

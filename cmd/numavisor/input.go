@@ -47,11 +47,20 @@ func readFile[T any](ctx context.Context, path string, parse func(io.Reader) (T,
 
 // wrongFile is an error about the content of a file.
 func wrongFile(name string, err error) error {
-	var faults *strictyaml.Error
-	if errors.As(err, &faults) {
-		return usageError{faults.In(name)}
+	if located := inFile(name, err); located != err {
+		return usageError{located}
 	}
 	return wrongUse("%s: %w", name, err)
+}
+
+// inFile gives the errors of a file that was decoded the file's name. Other
+// errors stay as they are.
+func inFile(name string, err error) error {
+	var faults *strictyaml.Error
+	if errors.As(err, &faults) {
+		return faults.In(name)
+	}
+	return err
 }
 
 // pollReader reads from a descriptor until ctx ends. It changes no flags of the

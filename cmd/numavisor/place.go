@@ -172,6 +172,7 @@ func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {
 func specFrom(
 	ctx context.Context, specFile, xmlFile string, flags *guest.FlagSpec,
 ) (asked guest.Spec, xml []byte, err error) {
+	var file guest.SpecFile
 	switch {
 	case xmlFile != "":
 		if xml, err = readFile(ctx, xmlFile, readXML); err != nil {
@@ -183,15 +184,22 @@ func specFrom(
 		}
 		asked = adopt.Spec(parsed.Guest())
 	case specFile != "":
-		if asked, err = readFile(ctx, specFile, guest.ParseSpec); err != nil {
+		if file, err = readFile(ctx, specFile, guest.ParseSpec); err != nil {
 			return asked, nil, err
 		}
+		asked = file.Spec
 	}
 	if asked, err = flags.Apply(asked); err != nil {
 		return asked, nil, usageError{err}
 	}
 	asked, err = asked.Normalize()
-	if err != nil && specFile == "" && xmlFile == "" {
+	switch {
+	case err == nil:
+	case specFile != "":
+		err = usageError{inFile(specFile, file.Locate(err))}
+	case xmlFile != "":
+		err = wrongFile(xmlFile, err)
+	default:
 		err = usageError{err}
 	}
 	return asked, xml, err

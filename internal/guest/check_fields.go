@@ -70,10 +70,10 @@ func (c *checker) pageSize() {
 
 func (c *checker) cpu() {
 	cpu := &c.spec.CPU
-	oneOf(c, "cpu.binding", cpu.Binding, CPUNone, CPURange, CPUExclusive)
-	oneOf(c, "cpu.smt", cpu.SMT, SMTAny, SMTPrefer, SMTRequire, SMTIsolate)
-	oneOf(c, "cpu.emulator", cpu.Emulator, HelperNodes, HelperHousekeeping, HelperExclusive, HelperNone)
-	oneOf(c, "cpu.io_thread_policy", cpu.IOPolicy, HelperNodes, HelperHousekeeping, HelperExclusive, HelperNone)
+	oneOf(c, "cpu.binding", cpu.Binding)
+	oneOf(c, "cpu.smt", cpu.SMT)
+	oneOf(c, "cpu.emulator", cpu.Emulator)
+	oneOf(c, "cpu.io_thread_policy", cpu.IOPolicy)
 	c.between("cpu.io_threads", cpu.IOThreads, 0, maxIOThreads)
 	if (cpu.SMT == SMTRequire || cpu.SMT == SMTIsolate) && cpu.Binding != CPUExclusive {
 		c.fail("cpu.smt", string(cpu.SMT),
@@ -84,8 +84,7 @@ func (c *checker) cpu() {
 
 func (c *checker) memory() {
 	mode := c.spec.Binding.Mode
-	oneOf(c, "memory_binding.mode", mode, MemoryNone, MemoryPreferred, MemoryStrict, MemoryInterleave,
-		MemoryRestrictive)
+	oneOf(c, "memory_binding.mode", mode)
 	if mode == MemoryRestrictive && !c.oneCell() {
 		c.fail(
 			"memory_binding.mode",
@@ -120,7 +119,7 @@ func (c *checker) limits() {
 		}
 	}
 	if l.MaxClass != "" {
-		oneOf(c, "limits.max_class", l.MaxClass, topology.Local, topology.Neighbour, topology.Remote)
+		oneOf(c, "limits.max_class", l.MaxClass)
 	}
 	if l.MaxNodes < 0 {
 		c.fail("limits.max_nodes", l.MaxNodes, "0 (no limit) or the greatest number of nodes")

@@ -4,23 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/numavisor/numavisor/internal/strictyaml"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
-
-// FieldError is a field of a spec with a value that is not allowed. Values
-// that are right each by itself but contradict are told of the later field.
-type FieldError struct {
-	Field   string // path in the spec: "limits.max_distance", "topology.cells[1].memory"
-	Value   string // as given
-	Allowed string
-}
-
-// Error names field, value and what is allowed.
-func (e *FieldError) Error() string {
-	return fmt.Sprintf("spec: %s is %s; allowed: %s", e.Field, e.Value, e.Allowed)
-}
 
 // Bounds of what a spec may ask for. They catch slips (bytes for gigabytes),
 // no host is this large.
@@ -32,7 +22,7 @@ const (
 )
 
 // Normalize returns the spec with every default filled in, or an error that
-// joins one *FieldError for each field at fault. The name may be empty, since
+// joins one *strictyaml.FieldError for each field at fault. The name may be empty, since
 // placing needs none. Normalizing twice changes nothing more.
 func (s Spec) Normalize() (Spec, error) {
 	s = s.withDefaults()
@@ -45,7 +35,7 @@ func (s Spec) Normalize() (Spec, error) {
 	c.limits()
 	c.devices()
 	if err := errors.Join(c.errs...); err != nil {
-		return Spec{}, err
+		return Spec{}, fmt.Errorf("spec: %w", err)
 	}
 	return s, nil
 }
@@ -118,15 +108,20 @@ type checker struct {
 	errs []error
 }
 
+// maxErrors bounds what Normalize reports: a foreign file may be wrong a hundred
+// thousand times.
+const maxErrors = 20
+
 func (c *checker) fail(field string, value any, allowed string, args ...any) {
 	if len(c.errs) >= maxErrors {
 		return
 	}
-	text := fmt.Sprint(value)
+	given := fmt.Sprint(value)
 	if s, ok := value.(string); ok {
-		text = shorten(fmt.Sprintf("%q", s))
+		given = text.Shorten(strconv.Quote(s), 60)
 	}
-	c.errs = append(c.errs, &FieldError{Field: field, Value: text, Allowed: fmt.Sprintf(allowed, args...)})
+	c.errs = append(c.errs,
+		&strictyaml.FieldError{Field: field, Value: given, Allowed: fmt.Sprintf(allowed, args...)})
 }
 
 // between checks a number.
@@ -137,13 +132,11 @@ func (c *checker) between(field string, value, least, most int) {
 }
 
 // oneOf checks a word.
-func oneOf[T ~string](c *checker, field string, value T, allowed ...T) {
-	if slices.Contains(allowed, value) {
-		return
+func oneOf[T interface {
+	~string
+	strictyaml.Worded
+}](c *checker, field string, value T) {
+	if words := value.Words(); !slices.Contains(words, string(value)) {
+		c.fail(field, string(value), "%s", strings.Join(words, ", "))
 	}
-	words := make([]string, len(allowed))
-	for i, a := range allowed {
-		words[i] = string(a)
-	}
-	c.fail(field, string(value), "%s", strings.Join(words, ", "))
 }

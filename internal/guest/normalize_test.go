@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/strictyaml"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -159,7 +160,7 @@ func TestNormalizeRefuses(t *testing.T) {
 			s := small()
 			c.change(&s)
 			_, err := s.Normalize()
-			var f *guest.FieldError
+			var f *strictyaml.FieldError
 			if !errors.As(err, &f) {
 				t.Fatalf("error %v, want a FieldError", err)
 			}
@@ -209,7 +210,7 @@ func TestNormalizeAllows(t *testing.T) {
 func TestNormalizeReportsEveryField(t *testing.T) {
 	_, err := guest.Spec{VCPUs: -1, CPU: guest.CPUSpec{Binding: "x"}, Limits: guest.Limits{MaxDistance: 1}}.Normalize()
 	for _, field := range []string{"vcpus", "memory", "cpu.binding", "limits.max_distance"} {
-		if err == nil || !strings.Contains(err.Error(), "spec: "+field+" is ") {
+		if err == nil || !strings.Contains(err.Error(), field+" is ") {
 			t.Errorf("error %v does not name %s", err, field)
 		}
 	}

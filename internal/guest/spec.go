@@ -56,6 +56,11 @@ const (
 	CPUExclusive CPUMode = "exclusive" // one CPU each, nobody else's
 )
 
+// Words returns the ways to bind vCPUs.
+func (CPUMode) Words() []string {
+	return []string{string(CPUNone), string(CPURange), string(CPUExclusive)}
+}
+
 // SMTPolicy says how exclusive vCPUs use SMT siblings.
 type SMTPolicy string
 
@@ -66,6 +71,11 @@ const (
 	SMTRequire SMTPolicy = "require" // siblings of a core together, or no placement
 	SMTIsolate SMTPolicy = "isolate" // one vCPU a core, the siblings stay idle and reserved
 )
+
+// Words returns the SMT policies.
+func (SMTPolicy) Words() []string {
+	return []string{string(SMTAny), string(SMTPrefer), string(SMTRequire), string(SMTIsolate)}
+}
 
 // HelperPolicy says where emulator or I/O threads run.
 type HelperPolicy string
@@ -78,6 +88,11 @@ const (
 	HelperExclusive    HelperPolicy = "exclusive"    // a CPU of their own on the guest's first node
 	HelperNone         HelperPolicy = "none"         // not bound
 )
+
+// Words returns the policies for helper threads.
+func (HelperPolicy) Words() []string {
+	return []string{string(HelperNodes), string(HelperHousekeeping), string(HelperExclusive), string(HelperNone)}
+}
 
 // MemorySpec says how memory is held to nodes.
 type MemorySpec struct {
@@ -99,6 +114,12 @@ const (
 	MemoryRestrictive MemoryMode = "restrictive" // cgroup limit only, no policy (libvirt restrictive)
 )
 
+// Words returns the memory modes.
+func (MemoryMode) Words() []string {
+	return []string{string(MemoryNone), string(MemoryPreferred), string(MemoryStrict), string(MemoryInterleave),
+		string(MemoryRestrictive)}
+}
+
 // TopologySpec says what NUMA topology the guest sees.
 type TopologySpec struct {
 	Mode  TopologyMode `json:"mode,omitempty"`  // default auto
@@ -116,6 +137,11 @@ const (
 	TopologyCells  TopologyMode = "cells"  // a fixed number or list of cells
 	TopologyMirror TopologyMode = "mirror" // one cell for each host node that has CPUs and memory
 )
+
+// Words returns the guest topologies.
+func (TopologyMode) Words() []string {
+	return []string{string(TopologyOff), string(TopologyAuto), string(TopologyCells), string(TopologyMirror)}
+}
 
 // CellSpec is the size of one cell.
 type CellSpec struct {

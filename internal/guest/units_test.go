@@ -10,18 +10,18 @@ import (
 // A number alone could be bytes, KiB as for virsh, or MiB as for virt-install.
 func TestParseSpec_RefusesSizesWithoutAUnit(t *testing.T) {
 	for text, says := range map[string]string{
-		"vcpus: 1\nmemory: 4096": "spec: memory is 4096: give a unit, such as " +
+		"vcpus: 1\nmemory: 4096": "memory is 4096: give a unit, such as " +
 			"4096MiB",
-		"vcpus: 1\nmemory: \"4096\"": `spec: memory is "4096": give a unit, such as 4096MiB`,
-		"vcpus: 1\nmemory: 1.5": "spec: memory is 1.5: give a unit, such as " +
+		"vcpus: 1\nmemory: \"4096\"": `memory is "4096": give a unit, such as 4096MiB`,
+		"vcpus: 1\nmemory: 1.5": "memory is 1.5: give a unit, such as " +
 			"1.5MiB",
-		"vcpus: 1\nmemory: 1G\npage_size: 2048": "spec: page_size is 2048: give a unit",
-		"topology: {mode: cells, cells: [{vcpus: 1, memory: 1000}]}": "spec: topology.cells[0].memory is 1000: " +
+		"vcpus: 1\nmemory: 1G\npage_size: 2048": "page_size is 2048: give a unit",
+		"topology: {mode: cells, cells: [{vcpus: 1, memory: 1000}]}": "topology.cells[0].memory is 1000: " +
 			"give a unit",
-		`{"vcpus": 1, "memory": 68719476736}`: "spec: memory is 68719476736: give a unit, such as 68719476736B",
+		`{"vcpus": 1, "memory": 68719476736}`: "memory is 68719476736: give a unit, such as 68719476736B",
 	} {
 		if s, err := ParseSpec(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q gives memory %v, error %v; want %q", text, s.Memory, err, says)
+			t.Errorf("%q gives memory %v, error %v; want %q", text, s.Spec.Memory, err, says)
 		}
 	}
 	for _, text := range []string{"vcpus: 1\nmemory: 1G\npage_size: 0",

@@ -25,6 +25,9 @@ type Document struct {
 	root *yaml.Node
 }
 
+// IsEmpty reports whether the file has no field at all.
+func (d *Document) IsEmpty() bool { return isNull(d.root) }
+
 // Decode reads one document into the struct that v points to, then runs check
 // (if any) on it. Fields that the file leaves out, and those without a value,
 // stay as they are.

@@ -12,6 +12,9 @@ const (
 	Remote    Class = "remote"
 )
 
+// Words returns the classes.
+func (Class) Words() []string { return []string{string(Local), string(Neighbour), string(Remote)} }
+
 // slitUnreachable marks a pair with no path (ACPI SLIT).
 const slitUnreachable = 255
 
