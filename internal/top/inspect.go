@@ -40,7 +40,8 @@ func (m Model) inspected() []string {
 		for _, a := range s.Advice {
 			if a.ID == key {
 				texts = append(
-					[]string{head("Recommended move " + a.ID + " since " + span(m.now.Sub(a.Since)) + " (a accepts it)")},
+					[]string{head("Recommended move " + a.ID +
+						" since " + span(m.now.Sub(a.Since)) + " (a accepts it)")},
 					moveLines(a.Move)...)
 			}
 		}

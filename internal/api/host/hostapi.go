@@ -63,7 +63,8 @@ type PauseOrder struct {
 // Validate returns an error if the order cannot be carried out.
 func (o PauseOrder) Validate() error {
 	if o.For < 0 {
-		return fmt.Errorf("pausing for %v: the length of a pause must be positive, or 0 for a pause until it is resumed",
+		return fmt.Errorf(
+			"pausing for %v: the length of a pause must be positive, or 0 for a pause until it is resumed",
 			o.For)
 	}
 	return nil

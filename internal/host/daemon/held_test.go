@@ -38,8 +38,8 @@ func TestStart_RefusesRecordsInUse(t *testing.T) {
 		if now, _ := w.settings.On(w.Host).Settings(); now.NUMABalancing != "0" {
 			t.Errorf("the second gave kernel balancing back: it is %s", now.NUMABalancing)
 		}
-		beside := record.Journal{Folder: w.folder} // 'numavisor apply'
-		if err := beside.Append(journal.Entry{At: time.Now(), Kind: journal.Accepted, What: "beside"}); err != nil {
+		other := record.Journal{Folder: w.folder} // 'numavisor apply'
+		if err := other.Append(journal.Entry{At: time.Now(), Kind: journal.Accepted, What: "other"}); err != nil {
 			t.Error(err)
 		}
 		w.end()

@@ -49,7 +49,8 @@ func (d *Daemon) damage(lines []string) []inventory.Gap {
 	}
 	why := fmt.Sprintf(
 		"%d of its lines in %s cannot be read (the first: %s): if one belongs to an interrupted move, "+
-			"the daemon will not resume that move; 'numavisor list' shows the VMs' placement, 'numavisor history' the lines; "+
+			"the daemon will not resume that move; "+
+			"'numavisor list' shows the VMs' placement, 'numavisor history' the lines; "+
 			"remove these lines, and restart the daemon",
 		len(lines),
 		d.Records,

@@ -96,7 +96,9 @@ func (l *loop) startJob(j control.Job) {
 func (d *Daemon) run(ctx, within context.Context, j control.Job) control.JobEnded {
 	host := *d.Host
 	host.Policy = j.Policy
-	r := move.Request{ID: j.ID, Move: j.Move, By: string(j.By), Journal: d.Journal, Progress: d.progress(), Back: within}
+	r := move.Request{
+		ID: j.ID, Move: j.Move, By: string(j.By), Journal: d.Journal, Progress: d.progress(), Back: within,
+	}
 	switch j.Kind {
 	case control.RecoverJob:
 		r.By = "restart"

@@ -224,7 +224,8 @@ func (p *parser) takeOnline() {
 	if p.root.CompleteSet != "" {
 		p.Offline = p.mask(p.root, p.root.CompleteSet).Minus(shown)
 		if !p.Offline.IsEmpty() {
-			p.gap("hwloc leaves CPUs %s out: they are offline, or the user of lstopo was not allowed to use them", p.Offline)
+			p.gap("hwloc leaves CPUs %s out: they are offline, or the user of lstopo was not allowed to use them",
+				p.Offline)
 		}
 	}
 }

@@ -26,7 +26,8 @@ func pidOf(runDir, proc, name string) (int, error) {
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil || pid < 2 {
-		return 0, &Error{Op: op, Guest: name, Err: fmt.Errorf("%s contains %.20q instead of a process number", file, text)}
+		return 0, &Error{Op: op, Guest: name,
+			Err: fmt.Errorf("%s contains %.20q instead of a process number", file, text)}
 	}
 	cmdline, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cmdline"))
 	if err != nil {

@@ -32,7 +32,8 @@ func (w *writer) cells() error {
 		return &Contradiction{
 			Field: "guest cells", XML: strconv.Itoa(len(w.domain.Config.Cells)) + " cells that are referred to: " +
 				"" + list(ties),
-			Placement: "has others", Remedy: "place with the cells of the XML, or remove the elements that refer to them",
+			Placement: "has others",
+			Remedy:    "place with the cells of the XML, or remove the elements that refer to them",
 		}
 	}
 	switch {

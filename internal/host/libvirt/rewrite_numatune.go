@@ -37,7 +37,7 @@ func tuneOf(p guest.Placement, shown bool) []tag {
 		return []tag{memory(guest.MemoryRestrictive)}
 	case !shown && p.MemoryMode == guest.MemoryInterleave && p.Nodes.Len() > 1:
 		return []tag{memory(guest.MemoryInterleave)}
-	case !shown: // one nodeset for all: preferring all of the allowed nodes has the same effect as being restricted to them
+	case !shown: // one nodeset for all: to prefer all allowed nodes is the same as to be restricted to them
 		return []tag{memory(guest.MemoryStrict)}
 	}
 	fresh := []tag{memory(guest.MemoryStrict)}
@@ -60,7 +60,8 @@ func Cannot(d Domain, p guest.Placement) []plan.Refusal {
 		switch {
 		case p.MemoryMode == guest.MemoryRestrictive:
 			refuse("each cell's memory on its node", "libvirt's mode restrictive gives QEMU no policy for cells; "+
-				"the guest is restricted to nodes "+p.Nodes.String()+" as a whole; set a policy on the cells' memfd once "+
+				"the guest is restricted to nodes "+p.Nodes.String()+" as a whole; "+
+				"set a policy on the cells' memfd once "+
 				"the guest runs, or choose preferred")
 		case !shown && p.MemoryMode != guest.MemoryNone:
 			refuse("each cell's memory on its node", "the guest sees no cells, so its memory is one piece to QEMU; "+
@@ -82,7 +83,8 @@ func Cannot(d Domain, p guest.Placement) []plan.Refusal {
 	if EmulatorPinIsLate(p) {
 		refuse(
 			"the emulator's pin in the configuration",
-			"with allocation at start QEMU does not start if the emulator cannot reach every cell's nodes; set the pin "+
+			"with allocation at start QEMU does not start if the emulator cannot reach every cell's nodes; "+
+				"set the pin "+
 				"once the guest runs",
 		)
 	}

@@ -80,7 +80,8 @@ func (c Cgroup) SetMems(ctx context.Context, nodes topology.NodeSet) (effective 
 	select {
 	case err = <-written:
 	case <-ctx.Done():
-		err = fmt.Errorf("writing cpuset.mems %s of cgroup %s: the kernel is still migrating pages and will continue: %w",
+		err = fmt.Errorf(
+			"writing cpuset.mems %s of cgroup %s: the kernel is still migrating pages and will continue: %w",
 			nodes, c.Path, ctx.Err())
 	}
 	if err != nil {

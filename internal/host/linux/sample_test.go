@@ -14,7 +14,7 @@ type sampled struct {
 	hidden int              // pages in the page table that move_pages(2) does not see
 }
 
-// sample asks the kernel where each page of a mapping lies.
+// sample asks the kernel where each page of a mapping is.
 func sample(t *testing.T, pid int, r inventory.MemoryRange) (s sampled) {
 	t.Helper()
 	step := pageSizeOf(r)

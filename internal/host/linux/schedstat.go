@@ -52,7 +52,8 @@ func AppendRunDelays(into []RunDelay, data []byte) ([]RunDelay, error) {
 		var wait uint64
 		for range delayField {
 			if wait, rest, ok = nextFigure(rest); !ok {
-				return into, fmt.Errorf("/proc/schedstat: CPU %d: %q has fewer than %d numbers", id, abbreviate(string(line)),
+				return into, fmt.Errorf("/proc/schedstat: CPU %d: %q has fewer than %d numbers", id,
+					abbreviate(string(line)),
 					delayField)
 			}
 		}

@@ -114,7 +114,8 @@ var (
 	)
 	guestInCooldown = add("guest_in_cooldown", gauge, "0 or 1",
 		"Whether the VM is in its cooldown after a recent move.", "guest")
-	guestAdvised = add("guest_advised", gauge, "0 or 1", "Whether a recommended move of the VM waits for an operator to accept it.",
+	guestAdvised = add("guest_advised", gauge, "0 or 1",
+		"Whether a recommended move of the VM waits for an operator to accept it.",
 		"guest")
 	guestMoving = add("guest_move_progress_ratio", gauge, "0 to 1",
 		"Copied share of the memory to copy in the VM's current move; absent without a move.",

@@ -56,7 +56,8 @@ func (m *mover) present(inv *inventory.Host, moves []plan.GuestMove) (there []pl
 		case gone != nil:
 			return nil, gone
 		case !ok || seen.PID != g.Basis.PID:
-			return nil, fmt.Errorf("guest %s: %w: its process %d is running, but its hypervisor does not show it", g.Guest,
+			return nil, fmt.Errorf("guest %s: %w: its process %d is running, but its hypervisor does not show it",
+				g.Guest,
 				operate.ErrUnseen, g.Basis.PID)
 		default:
 			there = append(there, g)

@@ -86,7 +86,7 @@ func TestCreateNeverTouchesAGuestOfThatName(t *testing.T) {
 	})
 }
 
-// Somebody may define the name while it is decided on; the hypervisor is the last to refuse it.
+// Another program may define the name before Start; the hypervisor then refuses it.
 func TestCreateLosesTheNameToAnother(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	other := kinds[0].guest("new", 64*mib, []topology.NodeID{1}, cpus("0"))
@@ -230,8 +230,8 @@ func TestDeleteGivesPoolsBackAfterAMove(t *testing.T) {
 	w.settled(t)
 }
 
-// While one guest is started, its claim gives way to the guest itself. Whoever
-// looks in between must see one or the other.
+// While one guest is started, its claim gives way to the guest itself. An
+// observation in between must see one or the other.
 func TestRoomIsNeverUnseenWhileAGuestStarts(t *testing.T) {
 	for name, asked := range map[string]guest.Spec{
 		"small pages": {VCPUs: 1, Memory: 600 * mib, Binding: guest.MemorySpec{Immediate: true}},

@@ -176,7 +176,8 @@ func Verified(inv *inventory.Host, name string) (Truth, error) {
 // Unseen lists what could not be observed of a guest, and why.
 func Unseen(inv inventory.Host, name string) error {
 	err := fmt.Errorf(
-		"guest %s runs, but its threads or its memory could not be observed; try again with 'numavisor show %[1]s'", name)
+		"guest %s runs, but its threads or its memory could not be observed; try again with 'numavisor show %[1]s'",
+		name)
 	for _, gap := range inv.Gaps {
 		if gap.Object == inventory.GuestRef(name) {
 			err = fmt.Errorf("%w; %s: %s", err, gap.What, gap.Why)

@@ -78,7 +78,8 @@ func (e *UnreadableError) Error() string {
 	if e.SetAside == "" {
 		return fmt.Sprintf("reading alarms from %s: %v; the daemon renames the file at its next start", e.Path, e.Err)
 	}
-	return fmt.Sprintf("reading alarms from %s: %v; the file is now %s, and the daemon starts without alarms", e.Path, e.Err, e.SetAside)
+	return fmt.Sprintf("reading alarms from %s: %v; the file is now %s, and the daemon starts without alarms",
+		e.Path, e.Err, e.SetAside)
 }
 
 func (e *UnreadableError) Unwrap() error { return e.Err }
@@ -130,7 +131,8 @@ func SaveAlarms(folder string, a Alarms) error {
 		err = replaceWhole(filepath.Join(folder, alarmsFile), append(data, '\n'))
 	}
 	if err != nil {
-		return fmt.Errorf("saving alarms: %w; make sure that %s is writable and has free space, or choose another folder",
+		return fmt.Errorf(
+			"saving alarms: %w; make sure that %s is writable and has free space, or choose another folder",
 			err, folder)
 	}
 	return nil

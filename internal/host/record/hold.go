@@ -31,7 +31,9 @@ func Hold(folder string) (io.Closer, error) {
 			ErrHeld, err)
 	case err != nil:
 		return nil, fmt.Errorf(
-			"opening the lock of the records: %w; run as root, free disk space, or choose another folder with --records", err)
+			"opening the lock of the records: %w; "+
+				"run as root, free disk space, or choose another folder with --records",
+			err)
 	}
 	paths := []string{filepath.Join(folder, alarmsFile), filepath.Join(folder, historyLock)}
 	for _, name := range historyFiles() {

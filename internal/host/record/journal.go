@@ -211,7 +211,8 @@ func (j Journal) read() (History, error) {
 		}
 		if left > 0 {
 			h.Unreadable = append(h.Unreadable,
-				fmt.Sprintf("%s: its first %d bytes are skipped; only the last %d are read", name, left, maxHistoryBytes))
+				fmt.Sprintf("%s: its first %d bytes are skipped; only the last %d are read", name, left,
+					maxHistoryBytes))
 		}
 		h.parse(name, data, seen)
 	}

@@ -52,7 +52,9 @@ const maxSilent = 10
 // NewResctrl makes the meter. It opens resctrl when it is first asked to follow
 // guests, and tries again at each later call until it succeeds.
 func NewResctrl(root linux.Root) *Resctrl {
-	return &Resctrl{root: root, cache: root.NewFileCache(maxOpenFiles / 2), open: root.Resctrl, groups: map[int]*resctrlGroup{}}
+	return &Resctrl{
+		root: root, cache: root.NewFileCache(maxOpenFiles / 2), open: root.Resctrl, groups: map[int]*resctrlGroup{},
+	}
 }
 
 // Source is inventory.AccessResctrl.
@@ -193,7 +195,8 @@ func (r *Resctrl) nodeOf(d linux.MonitorDomain) (topology.NodeID, error) {
 		return node, nil
 	}
 	return 0, fmt.Errorf(
-		"the L3 cache %d serves nodes %s: memory that resctrl calls local may be on any of them (Linux 6.11 divides it by "+
+		"the L3 cache %d serves nodes %s: memory that resctrl calls local may be on any of them "+
+			"(Linux 6.11 divides it by "+
 			"node)",
 		d.Cache,
 		nodes,
@@ -280,7 +283,8 @@ func (d *resctrlDomain) since() (total, local float64, err error) {
 	if first {
 		return -1, 0, nil
 	}
-	return max(total, local), local, nil // the two are read one after the other: local may be ahead by the traffic in between
+	// The two are read one after the other: local may be ahead by the traffic in between.
+	return max(total, local), local, nil
 }
 
 func bandwidth(f *linux.CachedFile) (uint64, error) {
