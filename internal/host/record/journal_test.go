@@ -2,6 +2,7 @@ package record
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -259,4 +261,15 @@ func FuzzHistory(f *testing.F) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
+}
+
+// The caller goes on only with what is on the disk: it must not lose the error.
+func TestAppend_ReportsAFullDisk(t *testing.T) {
+	j := Journal{Folder: t.TempDir()}
+	if err := os.Symlink("/dev/full", filepath.Join(j.Folder, historyFile)); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Append(entry(0, journal.Started, "")); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("got %v, want %v", err, unix.ENOSPC)
+	}
 }
