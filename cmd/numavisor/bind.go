@@ -81,7 +81,8 @@ Exit status 3 means done in part: the report says what could not be done and why
 // rebindFlags are the flags of a spec that have an effect on what runs already,
 // VM or process.
 func rebindFlags() []string {
-	return []string{"cpu-binding", "memory-binding", "nodes", "cpus", "max-nodes", "max-distance", "max-class", "device"}
+	return []string{"cpu-binding", "memory-binding", "nodes", "cpus", "max-nodes", "max-distance", "max-class",
+		"device"}
 }
 
 // changed applies flags to a spec and checks the result. A running guest may

@@ -59,8 +59,8 @@ func addCompletions(root *cobra.Command) {
 			c.ValidArgsFunction = firstOnly(completeVMs)
 		case c.Name() == "list":
 			c.ValidArgsFunction = completeVMs
-		case c.Name() == "undo" || c.Args != nil && c.ValidArgs == nil && c.ValidArgsFunction == nil && c.Args(c, nil) == nil &&
-			c.Name() != "apply":
+		case c.Name() == "apply" || c.ValidArgs != nil || c.ValidArgsFunction != nil: // a file, or words
+		case c.Args != nil && c.Args(c, nil) == nil: // no argument, or the ID of an entry
 			c.ValidArgsFunction = cobra.NoFileCompletions
 		}
 	}
@@ -77,8 +77,8 @@ func allCommands(c *cobra.Command) []*cobra.Command {
 // completionOf returns what completes the value of a flag.
 func completionOf(f *pflag.Flag, choices map[string][]string) cobra.CompletionFunc {
 	switch f.Name {
-	case "spec", "xml", "inventory", "capabilities", "xl-info", "hwloc", "measured", "policy", "disk", "kernel", "initrd",
-		"serial-log", "emulator-path", "qemu", "results", "socket":
+	case "spec", "xml", "inventory", "capabilities", "xl-info", "hwloc", "measured", "policy", "disk", "kernel",
+		"initrd", "serial-log", "emulator-path", "qemu", "results", "socket":
 		return files(cobra.ShellCompDirectiveDefault)
 	case "root", "state", "records", "share":
 		return files(cobra.ShellCompDirectiveFilterDirs)

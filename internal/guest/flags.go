@@ -77,10 +77,12 @@ type addFlag func(name, kind, usage string, set func(*Spec, string) error) *spec
 
 func (f *FlagSpec) cpuFlags(add addFlag) {
 	helpers := []HelperPolicy{HelperNodes, HelperHousekeeping, HelperExclusive, HelperNone}
-	choose(add("cpu-binding", "mode", "none, range (any CPU of the nodes) or exclusive (one CPU each) (default range)", nil),
+	choose(add("cpu-binding", "mode",
+		"none, range (any CPU of the nodes) or exclusive (one CPU each) (default range)", nil),
 		func(s *Spec) *CPUMode { return &s.CPU.Binding }, CPUNone, CPURange, CPUExclusive)
 	choose(add("smt", "policy",
-		"for exclusive binding: any, prefer (siblings together), require, or isolate (siblings idle) (default any)", nil),
+		"for exclusive binding: any, prefer (siblings together), require, or isolate (siblings idle) (default any)",
+		nil),
 		func(s *Spec) *SMTPolicy { return &s.CPU.SMT }, SMTAny, SMTPrefer, SMTRequire, SMTIsolate)
 	choose(add("emulator", "policy",
 		"where emulator threads run: nodes, housekeeping, exclusive or none (default nodes)", nil),
