@@ -9,7 +9,7 @@ import (
 )
 
 // State is what judging remembers from one sample to the next: alarms that
-// last, and values on their way to one. A daemon that starts again goes on
+// last, and values that approach one. A daemon that starts again goes on
 // from it.
 type State struct {
 	Tracks []Track `json:"tracks,omitempty"` // ascending by quantity and object

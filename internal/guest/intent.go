@@ -1,6 +1,6 @@
 package guest
 
-// Intent is what a guest asked for and was given, as it is kept with the guest.
+// Intent is what a guest asked for and was given, as it is stored with the guest.
 type Intent struct {
 	// Host is the host that the placement is for. It travels with the guest when
 	// that migrates. Intents of before had none; they count as this host's.

@@ -152,7 +152,7 @@ func TestNormalizeRefuses(t *testing.T) {
 		{"a device twice", "devices[1].address", "once", func(s *guest.Spec) {
 			s.Devices = []guest.DeviceSpec{{Address: "0000:3B:00.0"}, {Address: "3b:00.0"}}
 		}},
-		{"passthrough that shall move", "devices[0].passthrough", "vfio", func(s *guest.Spec) {
+		{"passthrough that must move", "devices[0].passthrough", "vfio", func(s *guest.Spec) {
 			s.Devices, s.Movable = []guest.DeviceSpec{{Address: "3b:00.0", Passthrough: true}}, &yes
 		}},
 	} {
@@ -189,7 +189,7 @@ func TestNormalizeAllows(t *testing.T) {
 		}},
 		{"page sizes of other architectures", func(s *guest.Spec) { s.PageSize = 512 * topology.MiB }},
 		{"a name of other letters", func(s *guest.Spec) { s.Name = "Büro 2 – Datenbank" }},
-		{"passthrough that shall not move", func(s *guest.Spec) {
+		{"passthrough that must not move", func(s *guest.Spec) {
 			s.Devices, s.Movable = []guest.DeviceSpec{{Address: "10000:01:00.1", Passthrough: true}}, new(bool)
 		}},
 		{"a mirror of named nodes", func(s *guest.Spec) {
@@ -259,7 +259,7 @@ func TestNormalSpecsHoldTogether(t *testing.T) {
 		}
 		for _, d := range n.Devices {
 			if d.Passthrough && n.IsMovable() {
-				t.Fatalf("%s is passed through to a guest that shall move", d.Address)
+				t.Fatalf("%s is passed through to a guest that must be movable", d.Address)
 			}
 		}
 	})

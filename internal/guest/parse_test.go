@@ -160,7 +160,7 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// A spec that is written and read again is the same: it is kept so with the guest.
+// A spec that is written and read again is the same: it is stored so with the guest.
 func TestSpecSurvivesWriting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawSpec(t)

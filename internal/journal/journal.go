@@ -16,7 +16,7 @@ type Kind string
 
 // Kinds of entries. A move has one MoveBegan and, once it is over, exactly one
 // of MoveDone, MovePartial, MoveFailed, MoveUndone, with the same ID; one
-// without its end was cut short.
+// without its end was interrupted.
 const (
 	MoveBegan   Kind = "move-began"
 	MoveStep    Kind = "move-step"    // a step of it is behind us: what a restart need not do again
@@ -104,7 +104,7 @@ func CutShort(entries []Entry) []Entry {
 }
 
 // Lasting returns the entries that hold until another one ends them, in their
-// order: of moves that were cut short the beginning and that they are being
+// order: of interrupted moves the beginning and that they are being
 // undone, the settings that are to be given back, a pause. What a restart goes
 // by is among them, however old it is. So are the beginnings of other effects
 // that have no end.

@@ -45,14 +45,14 @@ func TestLasting(t *testing.T) {
 		entries, want []Entry
 	}{
 		{"nothing", nil, nil},
-		{"a move on its way", []Entry{began, step}, []Entry{began}},
+		{"a move in progress", []Entry{began, step}, []Entry{began}},
 		{"one of two", []Entry{began, other, undoing, done}, []Entry{other}},
 		{"two, one being undone", []Entry{began, other, undoing}, []Entry{began, other, undoing}},
 		{"undone again and again", []Entry{began, undoing, step, undoing}, []Entry{began, undoing}},
 		{"carried along twice", []Entry{began, began, done}, nil},
 		{"a name used again", []Entry{began, undoing, done, began2}, []Entry{began2}},
 		{"a setting", []Entry{off, once}, []Entry{off}},
-		{"a setting on its way", []Entry{about}, []Entry{about}},
+		{"a setting in progress", []Entry{about}, []Entry{about}},
 		{"a setting restored", []Entry{about, off, back}, nil},
 		{"a setting that could not be changed", []Entry{about, setting(Effect.Failed, "s", true)}, nil},
 		{"a setting whose change was interrupted", []Entry{about, setting(Effect.Interrupted, "s", true)},
@@ -70,7 +70,7 @@ func TestLasting(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, got)
 		}
 		if open := CutShort(c.entries); c.name == "carried along twice" && len(open) > 0 {
-			t.Errorf("%s: cut short: %+v", c.name, open)
+			t.Errorf("%s: interrupted: %+v", c.name, open)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func kinds() string {
 }
 
 // Validate returns an error where a move does not say of each guest, once,
-// where it shall go.
+// where it is to go.
 func (m Move) Validate() error {
 	if len(m.Guests) == 0 {
 		return errors.New("it names no guest")

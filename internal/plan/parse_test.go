@@ -36,7 +36,7 @@ func TestParse(t *testing.T) {
 		"no kind": {strings.Replace(string(text), `"kind":"move",`, ``, 1),
 			`move 1: kind "": allowed are repin`},
 		"no name":          {`{"host": "h", "moves": [{"guests": [{}]}]}`, `guest ""`},
-		"cut short":        {string(text[:len(text)/2]), "not a plan of moves"},
+		"truncated":        {string(text[:len(text)/2]), "not a plan of moves"},
 		"not what it says": {`{"host": 7}`, "not a plan of moves"},
 	} {
 		if _, err := plan.Parse(strings.NewReader(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {

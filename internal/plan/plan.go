@@ -71,7 +71,7 @@ type Move struct {
 type GuestMove struct {
 	Guest     string          `json:"guest"`
 	Placement guest.Placement `json:"placement"`
-	// Bytes is how much memory lies elsewhere and has to be copied.
+	// Bytes is how much memory is elsewhere and has to be copied.
 	Bytes topology.Bytes `json:"bytes"`
 	Undo  Undo           `json:"undo"`
 	// Basis is the process that a move was begun on, for the journal; a plan that

@@ -86,7 +86,7 @@ type Part struct {
 	PageSize topology.Bytes `json:"page_size_bytes"`
 }
 
-// Moved is what became of the pages of one mapping.
+// Moved is the result for the pages of one mapping.
 type Moved struct {
 	Moved  topology.Bytes    `json:"moved_bytes"`
 	Failed topology.Bytes    `json:"failed_bytes"`

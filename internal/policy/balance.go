@@ -84,7 +84,7 @@ type Balance struct {
 }
 
 // defaultBalance follows what is in use elsewhere where that is known: numad
-// rests for 5 minutes, ESXi wants 10 % of imbalance.
+// pauses for 5 minutes, ESXi wants 10 % of imbalance.
 var defaultBalance = Balance{
 	Mode: ModeAuto, Wait: 0.1, Access: 0.1, Traffic: 0.8, Clear: 0.7,
 	DegradedFor: Duration(10 * time.Second), MinCPUDemand: 0.1,

@@ -11,7 +11,7 @@ type Movers struct {
 	// policy alone, and brings other pages to the vCPUs that use them, where we
 	// have put these.
 	KernelBalancing Answer `json:"kernel_balancing,omitempty"`
-	// Numad is about a running numad; default exclude: it is told to leave
+	// Numad is about a running numad; default exclude: it is asked to leave
 	// alone (numad -x) the guests that we may move.
 	Numad Answer `json:"numad,omitempty"`
 	// KSM is about merging pages of different nodes; default leave: to stop it,

@@ -21,7 +21,7 @@ type Policy struct {
 	Overcommit float64 `json:"overcommit,omitempty"`
 	// Count says what a guest's vCPUs are counted against; default cores.
 	Count Capacity `json:"count,omitempty"`
-	// Housekeeping CPUs are kept from guests, beside those that the topology names.
+	// Housekeeping CPUs are not given to guests, in addition to those that the topology names.
 	Housekeeping topology.CPUSet `json:"housekeeping,omitzero"`
 	// GrowHugePagesUpTo is the largest huge page whose pools may be grown from
 	// free memory. Nil means 32 MiB: larger pages are seldom found in one piece

@@ -57,7 +57,7 @@ func TestPolicy_KeepFreeOn(t *testing.T) {
 	}
 	lots := topology.TiB
 	if got := (Policy{KeepFree: &lots}).KeepFreeOn(&topology.Node{Memory: topology.GiB}); got != topology.GiB {
-		t.Errorf("more than the node is kept: %v", got)
+		t.Errorf("more than the node is reserved: %v", got)
 	}
 }
 

@@ -50,7 +50,7 @@ type Policy struct {
 	Digest string `json:"digest,omitempty"` // see policy.Policy.Digest
 }
 
-// Guest is a guest as the daemon sees it, beside its sample.
+// Guest is a guest as the daemon sees it, in addition to its sample.
 type Guest struct {
 	Name    string         `json:"name"`
 	State   string         `json:"state"`
@@ -100,7 +100,7 @@ type Moving struct {
 // Competitor is somebody else who moves pages or changes bindings on this host.
 type Competitor struct {
 	Name string `json:"name"` // "kernel NUMA balancing", "numad", "KSM across nodes", "libvirt placement"
-	// What it does here, as seen; Answer what the policy has us do about it, and what came of that.
+	// What it does here, as seen; Answer what the policy has us do about it, and the result.
 	What   string `json:"what"`
 	Answer string `json:"answer"`
 	// Expected says that it is left to itself by policy and does not touch memory

@@ -278,7 +278,7 @@ func TestDecode_Check(t *testing.T) {
 		{"in the order of the file", "soil: {acid: 5}\nsaol: 1\nopen: 5", wrong("soil.acid"),
 			"garden:1:14: soil.acid is 5; allowed: less\ngarden:2:1: saol: no such field; did you mean soil?\n" +
 				"garden:3:7: open is 5; allowed: true or false"},
-		{"a missing field beside an unknown one", "shore: 5", wrong("share"),
+		{"a missing field and an unknown one", "shore: 5", wrong("share"),
 			"garden:1:1: shore: no such field; did you mean share?"},
 		{"neighbours of an unreadable field", "share: 5\nmatrix: [[x]]\nsoil: {acid: 5, water_hold: x}",
 			wrong("share", "soil.acid"), "garden:2:11: matrix[0][0] is \"x\"; allowed: a number\n" +

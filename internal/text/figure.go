@@ -22,7 +22,7 @@ func Plural(n int, one, many string) string {
 // Set writes a set, "-" if it is empty.
 func Set(s fmt.Stringer) string { return cmp.Or(s.String(), "-") }
 
-// Shorten cuts a text of foreign origin to so many characters, for messages.
+// Shorten cuts a text of foreign origin to this number of characters, for messages.
 func Shorten(s string, most int) string {
 	if len(s) <= most { // it has at most as many characters as bytes
 		return s

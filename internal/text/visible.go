@@ -16,7 +16,7 @@ func Hidden(r rune) bool {
 }
 
 // Visible writes hidden runes as escapes that a shell reads back between $' and
-// ': \n, \t, \u009b. A backslash beside them is doubled. A text without hidden
+// ': \n, \t, \u009b. A backslash next to them is doubled. A text without hidden
 // runes stays as it is.
 func Visible(s string) string {
 	if !strings.ContainsFunc(s, Hidden) {

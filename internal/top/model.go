@@ -51,7 +51,7 @@ type Model struct {
 	got     time.Time      // time of the latest picture
 	lost    error          // the reason why the daemon does not answer; nil: it does
 	lostAt  time.Time
-	waiting bool // an answer is on its way
+	waiting bool // an answer is awaited
 	seen    []moment
 
 	pane    pane

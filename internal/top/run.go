@@ -30,7 +30,7 @@ func Run(ctx context.Context, d Daemon, interval time.Duration, in io.Reader, ou
 func Plain(s *status.Status, now time.Time, width int) string {
 	m := New(nil, 0, now)
 	m.width = width
-	m = m.told(statusMsg{status: *s, at: now})
+	m = m.received(statusMsg{status: *s, at: now})
 	m.seen = nil // one moment makes no trend
 	lines := m.header()
 	for p, t := range m.tables() {

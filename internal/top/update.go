@@ -24,7 +24,7 @@ func (m Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.waiting = true
 		return m, tea.Batch(m.fetch(), m.tick())
 	case statusMsg:
-		return m.told(msg), nil
+		return m.received(msg), nil
 	case doneMsg:
 		m.now = msg.at
 		m.note = note{msg.done, good, msg.at}
@@ -42,8 +42,8 @@ func (m Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// told handles an answer of the daemon, or its absence.
-func (m Model) told(msg statusMsg) Model {
+// received handles an answer of the daemon, or its absence.
+func (m Model) received(msg statusMsg) Model {
 	m.waiting, m.now = false, msg.at
 	if msg.err != nil {
 		if m.lost == nil {

@@ -162,7 +162,7 @@ func (s *session) silent() ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// repeat runs the failed tests once more if every one of them failed because
+// repeat runs the failed tests again if every one of them failed because
 // its emulator locked up, and there are few.
 func (s *session) repeat(ctx context.Context, first results, silent []string, failed error) error {
 	names := first.failedTests()

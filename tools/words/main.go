@@ -15,8 +15,18 @@ import (
 	"strings"
 )
 
-// places are the files and folders that are checked.
-var places = []string{"README.md", "CONTRIBUTING.md", "docs", "examples", "deploy"}
+// places are the files and folders that are checked. A folder of the program is
+// added when its wording is plain.
+var places = []string{
+	"README.md", "CONTRIBUTING.md", "docs", "examples", "deploy", "tools/mutate", "lab/suite", "lab/shapes", "lab/labtest",
+	"internal/alarm", "internal/api", "internal/guest", "internal/journal", "internal/picture", "internal/plan",
+	"internal/policy", "internal/status", "internal/strictyaml", "internal/text", "internal/top",
+	"internal/decide/adopt", "internal/decide/balance", "internal/decide/capacity", "internal/decide/check",
+	"internal/decide/cost", "internal/decide/throttle",
+	"internal/host/apply", "internal/host/claim", "internal/host/fake", "internal/host/hosttest", "internal/host/hwloc",
+	"internal/host/labcounter", "internal/host/linux", "internal/host/local", "internal/host/lock",
+	"internal/host/metrics", "internal/host/observe", "internal/host/watch", "internal/host/xen",
+}
 
 // kinds are the endings of the files that are read.
 var kinds = []string{".go", ".md", ".yaml", ".yml", ".json", ".service", ".sh", ".txtar"}

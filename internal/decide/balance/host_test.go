@@ -43,7 +43,7 @@ type vm struct {
 func on(n ...topology.NodeID) []topology.NodeID { return n }
 
 // add puts a guest on the host: as Numavisor would have placed it on its
-// vCPUs' nodes, its memory wherever it lies.
+// vCPUs' nodes, its memory wherever it is.
 func add(h *inventory.Host, v vm) {
 	if v.memOn == nil {
 		v.memOn = topology.MemoryByNode{v.cpus[0]: v.memory}

@@ -136,7 +136,7 @@ func drawSmall(t *rapid.T, nodes, guests int) *inventory.Host {
 		v.cpus = on(topology.NodeID(rapid.IntRange(0, nodes-1).Draw(t, "runs")))
 		v.memory = min(v.memory, topology.Bytes(24/guests)*gib)
 		at := &h.Topology.Nodes[rapid.IntRange(0, nodes-1).Draw(t, "lies")]
-		for k := range h.Topology.Nodes { // memory lies where it found room
+		for k := range h.Topology.Nodes { // memory is where it found room
 			if other := &h.Topology.Nodes[k]; at.Free < v.memory+gib && other.Free > at.Free {
 				at = other
 			}

@@ -102,7 +102,7 @@ func TestPlan_HelpedGuestJustifiesNoFurtherCopy(t *testing.T) {
 		w2.Seen.Threads[i].Affinity = h.Topology.CPUsOf(topology.SetOf(topology.NodeID(0)))
 	}
 	if guests, copying := copied(t, h, auto("w0", "w1", "w2")); guests != 2 || copying != 0 {
-		t.Errorf("%d guests move, %d are copied; w0 and w1 shall come, and w2 stay", guests, copying)
+		t.Errorf("%d guests move, %d are copied; w0 and w1 must come, and w2 must stay", guests, copying)
 	}
 }
 

@@ -79,7 +79,7 @@ func TestASwapIsTheOnlyImprovement(t *testing.T) {
 	}
 }
 
-// crossed makes reservations follow memory: what a bind cut short leaves.
+// crossed makes reservations follow memory: what an interrupted bind leaves.
 func crossed(h *inventory.Host) {
 	for i := range h.Guests {
 		p := h.Guests[i].Placement

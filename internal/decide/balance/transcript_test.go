@@ -22,7 +22,7 @@ import (
 //	           vCPUs may run on the nodes of on, which is also where the placement
 //	           reserves memory; used and wait are CPUs. More:
 //	             memory-on=(1:8G)  where the memory is, instead of on
-//	             cells=2           the guest sees so many cells
+//	             cells=2           the guest sees this number of cells
 //	             unmanaged         others made it
 //	             unmeasured        its load is not known
 //	             vfio              a device pins its memory

@@ -145,7 +145,7 @@ func (r *Node) hasPool(size topology.Bytes) bool {
 // Unpromised is what the node has that no guest holds, whatever the page size.
 func (r *Node) Unpromised() topology.Bytes { return r.Memory - min(r.Memory, r.Promised) }
 
-// released is memory that a guest holds now and gives back when it is placed anew.
+// released is memory that a guest holds now and gives back when it is placed again.
 type released struct {
 	pageSize topology.Bytes
 	byNode   topology.MemoryByNode
@@ -173,7 +173,7 @@ func givenBack(h *inventory.Host, name string) released {
 	return released{}
 }
 
-// freeKnown reports whether the source told free memory at all: no live host
+// freeKnown reports whether the source has figures of free memory at all: no live host
 // has none on every node (libvirt capabilities and hwloc files do not say).
 func freeKnown(t *topology.Topology) bool {
 	for i := range t.Nodes {

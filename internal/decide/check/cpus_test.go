@@ -128,7 +128,7 @@ func TestPlacement_ExclusiveCPUs(t *testing.T) {
 		{"CPU not reserved", alone,
 			func(s *situation) { s.placed.VCPUs[1].CPUs = cpus("14") },
 			want("exclusive vCPU 1", "smt vCPU 1")},
-		{"shared vCPUs beside an exclusive emulator", shared, func(s *situation) {
+		{"shared vCPUs on the CPU of an exclusive emulator", shared, func(s *situation) {
 			s.spec.CPU.Emulator, s.placed.Emulator = guest.HelperExclusive, cpus("5")
 			s.placed.Reservations[0].Exclusive = cpus("5")
 			s.placed.VCPUs[0].CPUs, s.placed.VCPUs[1].CPUs = cpus("1-4"), cpus("1-4")

@@ -69,7 +69,7 @@ func memoryOn(node topology.NodeID, bytes topology.Bytes) topology.MemoryByNode 
 	return topology.MemoryByNode{node: bytes}
 }
 
-// Node 1 has 16 GiB: 2 GiB in its pool, 1 GiB kept free, 4 GiB of the guest: 9 GiB are left.
+// Node 1 has 16 GiB: 2 GiB in its pool, 1 GiB to stay free, 4 GiB of the guest: 9 GiB are left.
 func TestPlacement_SmallPages(t *testing.T) {
 	with := func(changes ...func(*situation)) func(*situation) {
 		return func(s *situation) {

@@ -179,9 +179,9 @@ func (a *Access) Bandwidth(i, j int) float64 { return a.bandwidth[i*a.size+j] }
 // SLIT returns the host's own distance from position i to j; 0 where it has none.
 func (a *Access) SLIT(i, j int) int { return a.slit[i*a.size+j] }
 
-// GuestDistance returns what a guest with a cell on the node pi, qi and one
-// with its memory on qj is told of the way to the latter, where 10 is the way
-// to its own memory: measured latency, else SLIT, as the host has it, never
+// GuestDistance returns the distance that a guest sees from a cell on the node
+// pi, qi to one with its memory on qj, where 10 is the distance to its own
+// memory: measured latency, else SLIT, as the host has it, never
 // below 11, which libvirt requires.
 func (a *Access) GuestDistance(pi, qi, qj int) int {
 	nodes := a.topology.Nodes

@@ -17,7 +17,7 @@
 //
 // L is access latency over the best of the host, B the host's best bandwidth
 // over that of the path; see Access for where they are from. Uses are
-// reckoned after the guest has been placed. wait(u) is u up to 1, the square
+// computed after the guest has been placed. wait(u) is u up to 1, the square
 // of u above; packing hosts pay 1 - u instead of u up to 1.
 //
 // Amounts are Micro, millionths as whole numbers: sums are exact, do not

@@ -8,7 +8,7 @@ const priceOfMove = 0.5
 // pageTablesLeft is what it costs once that a guest's page tables stay where
 // they are when its vCPUs go: the kernel does not move them. vMitosis saw up
 // to 3.1x for guests in small pages that miss the TLB all the time; few do,
-// and the tables are filled anew where pages are copied.
+// and the tables are filled again where pages are copied.
 const pageTablesLeft = 0.05
 
 // Copying is the price of copying a share of a guest's memory, from 0 to 1.

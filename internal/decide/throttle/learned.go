@@ -9,7 +9,7 @@ import (
 )
 
 // What a move must have copied to tell how fast memory is copied, and of how
-// many moves that is kept: a few pages are copied within the noise, and what
+// many moves that is remembered: a few pages are copied within the noise, and what
 // was long ago is of another load.
 const (
 	LeastCopy = 64 * topology.MiB

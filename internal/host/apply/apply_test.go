@@ -79,8 +79,8 @@ func everyKind(g inventory.Guest) []plan.Step {
 
 func TestRun_EveryKindOfStep(t *testing.T) {
 	h, g, x := running(t)
-	var told topology.Bytes
-	x.Progress = func(_ plan.Step, done, _ topology.Bytes) { told = done }
+	var reported topology.Bytes
+	x.Progress = func(_ plan.Step, done, _ topology.Bytes) { reported = done }
 	intent := guest.Intent{
 		Spec:      guest.Spec{Name: "g"},
 		Placement: guest.Placement{Guest: "g", Nodes: nodes("1"), MemoryMode: guest.MemoryStrict},
@@ -110,7 +110,7 @@ func TestRun_EveryKindOfStep(t *testing.T) {
 		"restricted to its node":  after.Seen.Threads[1].Mems.Equal(nodes("1")),
 		"pool of node 1 grown":    top.Nodes[1].HugePages[0].Total == 12,
 		"pool of node 0 shrunk":   top.Nodes[0].HugePages[0].Total == 0,
-		"progress reported":       told == ram.Size,
+		"progress reported":       reported == ram.Size,
 		"moved bytes reported":    outcomes[10].Moved != nil && outcomes[10].Moved.Moved == 64*mib,
 		"own memory's sum, too":   outcomes[9].Moved != nil && outcomes[9].Moved.Moved == 4*mib,
 		"recorded as restrictive": after.Config.NUMATune != nil && after.Config.NUMATune.Mode == "restrictive",

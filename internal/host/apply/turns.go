@@ -42,7 +42,7 @@ type Turn struct {
 type copying struct {
 	step   plan.Step
 	parts  []plan.Part // the rest to process; the first may have begun
-	again  []plan.Part // parts with pages in use, to try once more
+	again  []plan.Part // parts with pages in use, to try again
 	swept  bool
 	moved  plan.Moved
 	took   time.Duration
@@ -82,7 +82,7 @@ func (t *Turn) Done() (done, total topology.Bytes) {
 // the others; if a whole round moves nothing, the waiting guests end with
 // ENOMEM. One guest's failure does not stop the others. The error is the end of
 // the context, at the boundary of a slice: memory copied until then stays.
-func (x Executor) Turns(ctx context.Context, turns []*Turn, pace Pacer, told func()) error {
+func (x Executor) Turns(ctx context.Context, turns []*Turn, pace Pacer, progressed func()) error {
 	for idle := 0; ; idle++ { // rounds since the last copied slice
 		waiting := 0
 		for _, t := range turns {
@@ -93,7 +93,7 @@ func (x Executor) Turns(ctx context.Context, turns []*Turn, pace Pacer, told fun
 			if err != nil {
 				return err
 			}
-			told()
+			progressed()
 			if waiting = max(waiting, t.waits()); copied {
 				idle = -1
 			}

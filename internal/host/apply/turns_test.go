@@ -87,7 +87,7 @@ func oneRange(address uint64, size topology.Bytes) []plan.Step {
 	return []plan.Step{{Kind: plan.MoveRange, Address: address, Size: size, PageSize: 4 * topology.KiB, Bytes: size}}
 }
 
-// Pages in use are tried once more when the rest is done; the remaining ones
+// Pages in use are tried again when the rest is done; the remaining ones
 // are reported once.
 func TestTurns_RetryPagesInUseOnce(t *testing.T) {
 	for _, frees := range []bool{true, false} {

@@ -135,8 +135,8 @@ func (h *Host) Record(ctx context.Context, name string, intent guest.Intent) err
 	return h.tune(ctx, "Record", name, func(d *domain) error {
 		d.garbled = false
 		for _, definition := range d.definitions() {
-			kept := intent
-			definition.Intent = &kept
+			stored := intent
+			definition.Intent = &stored
 		}
 		return nil
 	})

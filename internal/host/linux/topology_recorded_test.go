@@ -94,7 +94,7 @@ func TestReadTopologyAgreesWithRecordedNumactl(t *testing.T) {
 	}
 }
 
-// asNumactl writes a topology as numactl -H does, spaces squeezed.
+// asNumactl writes a topology as numactl -H does, runs of spaces reduced to one.
 func asNumactl(topo topology.Topology) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "available: %d nodes (%s)\n", len(topo.Nodes), topo.NodeSet())

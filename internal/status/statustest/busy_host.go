@@ -17,7 +17,7 @@ import (
 // Noon is when a busy host begins.
 var Noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
-// BusyHost makes the status of a host after so many seconds: guests of several
+// BusyHost makes the status of a host after this number of seconds: guests of several
 // sizes, one of them far from its memory, moves, advice, alarms.
 func BusyHost(nodes, guests, second int) status.Status {
 	t, err := topology.Synthetic(
@@ -98,7 +98,7 @@ func addGuest(s *status.Status, i, second int) {
 		MemoryByNode: topology.MemoryByNode{home: memory}, CPUByNode: map[topology.NodeID]float64{home: cpu},
 		Accesses: []inventory.AccessShare{{From: home, To: home, Share: 1}}}
 	remote := 0.0
-	if i%6 == 1 && nodes > 1 { // three quarters of its memory lie elsewhere
+	if i%6 == 1 && nodes > 1 { // three quarters of its memory are elsewhere
 		away := s.Topology.Nodes[(i+nodes/2)%nodes].ID
 		sample.MemoryByNode = topology.MemoryByNode{home: memory / 4, away: memory * 3 / 4}
 		sample.Accesses = []inventory.AccessShare{{From: home, To: home, Share: 0.3},
