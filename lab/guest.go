@@ -111,15 +111,19 @@ func compileC(ctx context.Context, source []byte, target string, flags ...string
 	return os.Rename(fresh.Name(), target)
 }
 
-// AwaitGuest waits until a guest has booted and filled its memory.
+// AwaitGuest waits until a guest has booted and filled its memory. A guest that has not answered after four
+// minutes is reset once, and AwaitGuest says so on standard error: an emulated KVM guest may hang while it boots.
 func (h *Host) AwaitGuest(ctx context.Context, name string) error {
-	// What is said before somebody listens is lost, and what is asked before
-	// the guest listens too: so ask until it answers.
-	_, err := h.onConsole(
-		ctx,
-		name,
-		`until grep -aq "^NUMAVISOR-GUEST" "$log"; do printf 'hello\n' > "$tty"; sleep 1; done`,
-	)
+	// Output before the log is opened is lost, and so is input before the guest
+	// reads it: so repeat the question until the guest answers.
+	said, err := h.onConsole(ctx, name, `n=0
+until grep -aq "^NUMAVISOR-GUEST" "$log"; do
+  printf 'hello\n' > "$tty"; sleep 1; n=$((n + 1))
+  [ $n = 240 ] && virsh -q reset "$1" && echo "guest $1 did not answer for 240 s and was reset"
+done`)
+	if said = strings.TrimSpace(said); said != "" {
+		fmt.Fprintf(os.Stderr, "lab: %s\n", said)
+	}
 	return err
 }
 
@@ -217,4 +221,4 @@ func (h *Host) onConsole(ctx context.Context, name, script string) (string, erro
 }
 
 // askTime bounds a guest's boot: some 10 s on an idle machine, minutes on a very busy one.
-const askTime = 6 * time.Minute
+const askTime = 8 * time.Minute

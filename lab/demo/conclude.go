@@ -43,8 +43,12 @@ const (
 	mostSpread = 1.25 // of the control VM's bandwidth, greatest over least
 )
 
-// Limits of a VM that is bound: a little memory is shared with other processes and stays where it is.
-const leastOnIntended = 0.98
+// Limits of a VM that is bound. A little memory is shared with other processes and stays where it is. The
+// counter also sees the host's own work, some 6 % of all accesses on an idle machine.
+const (
+	leastOnIntended = 0.98
+	leastLocal      = 0.8
+)
 
 // conclude prints before and after. The error names a VM that is not where it was bound to, or
 // whose accesses did not become local.
@@ -65,7 +69,7 @@ func conclude(w io.Writer, before, after map[string]*figures, busy float64) erro
 			*f.VCPUsOnIntended < 1 {
 			return fmt.Errorf("VM %s is not where it was bound to", name)
 		}
-		if a := f.meanAccess(); a.Local < 0.9 {
+		if a := f.meanAccess(); a.Local < leastLocal {
 			return fmt.Errorf("VM %s is bound, but only %s of its accesses are local", name, text.Percent(a.Local))
 		}
 	}
@@ -117,5 +121,5 @@ func table(w io.Writer, rows [][]string) {
 		}
 		fmt.Fprintln(t)
 	}
-	t.Flush() //nolint:errcheck // a closed terminal shows in the next write
+	t.Flush()
 }

@@ -161,8 +161,8 @@ func (d *show) measure(ctx context.Context) (map[string]*figures, error) {
 			f := all[name]
 			f.rates = append(f.rates, rate)
 			f.access = append(f.access, accessOf(&d.Shape, &misses))
-			d.progress("round %d of %d: %-7s %3.0f %% of its accesses local, %3.0f ns on average", round+1, rounds, name,
-				100*f.access[round].Local, f.access[round].Nanos)
+			d.progress("round %d of %d: %-7s %3.0f %% of its accesses local, %3.0f ns on average",
+				round+1, rounds, name, 100*f.access[round].Local, f.access[round].Nanos)
 		}
 	}
 	return all, d.counter.Set(ctx, labcounter.Off)

@@ -91,7 +91,7 @@ func TestConclude_FailsIfAVMIsNotWhereItWasBoundTo(t *testing.T) {
 		"memory":    func(f *figures) { f.MemoryOnIntended = &most },
 		"vCPUs":     func(f *figures) { f.VCPUsOnIntended = &half },
 		"unmanaged": func(f *figures) { f.MemoryOnIntended = nil },
-		"accesses":  func(f *figures) { f.access[0].Local = 0.8 },
+		"accesses":  func(f *figures) { f.access[0].Local = 0.7 },
 	} {
 		before, after := scene()
 		spoil(after["db1"])
