@@ -72,7 +72,6 @@ Exit status: 0 done, 1 failed, 2 wrong use (arguments, or the content of a file)
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		return cmp.Or(checkFormat(c), checkFlags(c), needsRoot(c, os.Geteuid()))
 	}
-	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().StringP("output", "o", "table", "how to print: table, json or yaml")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}

@@ -38,7 +38,7 @@ func TestMakefile_LinksTheVersion(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	out, err := exec.Command(program, "--version").Output()
-	if want := "numavisor v7.8.9 (commit 0123456789, 2026-01-02T03:04:05Z, go"; err != nil ||
+	if want := "numavisor version v7.8.9 (commit 0123456789, 2026-01-02T03:04:05Z, go"; err != nil ||
 		!strings.HasPrefix(string(out), want) || strings.Count(string(out), "\n") != 1 {
 		t.Errorf("--version prints %q (%v), want one line that begins with %q", out, err, want)
 	}
