@@ -9,26 +9,26 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-// changed is about a guest of ours that lies otherwise than we bound it.
+// changed answers changes to a managed guest whose state differs from its placement.
 func changed(f Facts, g Guest) (*status.Competitor, *plan.Remedy) {
 	if len(g.Drift) == 0 {
 		return nil, nil
 	}
-	r := &status.Competitor{Name: "changes to guest " + g.Name, What: strings.Join(g.Drift, "; ")}
+	r := &status.Competitor{Name: "changes to VM " + g.Name, What: strings.Join(g.Drift, "; ")}
 	switch {
 	case g.Mode != policy.ModeAuto:
-		r.Answer = fmt.Sprintf("reported only: its mode is %s; 'numavisor bind %s' binds it again", g.Mode, g.Name)
+		r.Answer = fmt.Sprintf("not repaired: its mode is %s; run 'numavisor bind %s' to restore it", g.Mode, g.Name)
 	case f.Movers.Changes != policy.AnswerRepair:
-		r.Answer = fmt.Sprintf("left so (policy movers.changes); 'numavisor bind %s' binds it again", g.Name)
-	case g.Repaired.Done() && !g.LostCPUs && f.Now.Sub(g.Repaired.At) < Insistence:
+		r.Answer = fmt.Sprintf("not repaired (policy movers.changes); run 'numavisor bind %s' to restore it", g.Name)
+	case g.Repaired.Done() && !g.LostCPUs && f.Now.Sub(g.Repaired.At) < OneRepair:
 		r.Answer = fmt.Sprintf(
-			"left so: it was bound again at %s already, and changed again since; 'numavisor bind %s' settles it",
+			"not repaired: it was repaired at %s and has been changed since; run 'numavisor bind %s' to restore it",
 			clock(g.Repaired.At), g.Name)
-	case g.Repaired.Failed != "" && f.Now.Sub(g.Repaired.At) < Again:
-		r.Answer = fmt.Sprintf("left so for now: %s; it is tried again every %v", g.Repaired.Failed, Again)
+	case g.Repaired.Failed != "" && f.Now.Sub(g.Repaired.At) < RetryAfter:
+		r.Answer = fmt.Sprintf("not repaired: %s; the daemon retries every %v", g.Repaired.Failed, RetryAfter)
 	default:
-		r.Answer = "bound again"
-		if f.Now.Sub(g.Since) >= DegradedFor {
+		r.Answer = "being repaired: bound to its placement again"
+		if f.Now.Sub(g.Since) >= RepairAfter {
 			return r, &plan.Remedy{Kind: plan.BindGuest, Guest: g.Name, PID: g.PID, Why: r.What}
 		}
 	}

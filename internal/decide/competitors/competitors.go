@@ -1,9 +1,9 @@
-// Package competitors decides how to answer others that move pages on a host
-// or change how guests are bound: the kernel's NUMA balancing, numad, KSM
-// across nodes, and an operator who pins a managed guest by hand. Facts and
-// policy go in; reports and actions come out. Every competitor is reported
-// together with the answer, and no change is repeated against an operator who
-// makes it a second time.
+// Package competitors decides how to answer other programs and operators that
+// move pages on a host or change bindings of guests: the kernel's NUMA balancing,
+// numad, KSM across nodes, and an operator who pins a managed guest by hand.
+// Facts and policy go in; reports and actions come out. Every competitor is
+// reported together with the answer. If an operator repeats a change that the
+// daemon reverted, the daemon accepts it.
 package competitors
 
 import (
@@ -16,16 +16,17 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-// Facts are what an answer depends on.
+// Facts are the input that an answer depends on.
 type Facts struct {
 	Kernel inventory.Kernel
 	// Seen is when Kernel was read.
 	Seen time.Time
-	// Tried is what came of changing settings of the host; a kind that is not in it was not tried.
-	Tried map[plan.RemedyKind]Tried
-	// Former is what kernel.numa_balancing was before we switched it off; empty: we did not.
+	// Tried is the last attempt to change a setting of the host, by kind.
+	Tried map[plan.RemedyKind]Attempt
+	// Former is kernel.numa_balancing before the daemon disabled it; empty: the
+	// daemon has not changed it.
 	Former string
-	// Moves is what the kernel moved within Window.
+	// Moves are the pages that the kernel moved within Window, in bytes.
 	Moves  inventory.KernelMoves
 	Window time.Duration
 	Guests []Guest
@@ -34,49 +35,51 @@ type Facts struct {
 	Now    time.Time
 }
 
-// Guest is a running guest as competitors see it.
+// Guest is a running guest and what competitors did to it.
 type Guest struct {
 	Name string
 	PID  int
 	Mode policy.Mode
-	// Told is what came of telling numad to leave it alone.
-	Told Tried
-	// Drift is how it differs from what we bound it to, and Since when; none while it moves.
+	// NumadExcluded is the last attempt to exclude its process from numad.
+	NumadExcluded Attempt
+	// Drift lists the differences from its placement, and Since says since when it
+	// has some; empty while the guest is being moved.
 	Drift []string
 	Since time.Time
-	// LostCPUs says that CPUs which it was bound to went offline: no one changed
-	// it on purpose, and binding it again places it on other CPUs.
+	// LostCPUs says that CPUs to which it was bound went offline. This is no
+	// deliberate change, and a repair places the guest on other CPUs.
 	LostCPUs bool
-	// Repaired is what came of binding it again last.
-	Repaired Tried
+	// Repaired is the last attempt to bind it to its placement again.
+	Repaired Attempt
 }
 
-// Tried is what came of an action. The zero Tried: nobody tried yet.
-type Tried struct {
+// Attempt is the result of an action. The zero Attempt: there was none yet.
+type Attempt struct {
 	At     time.Time
-	Failed string // why it failed; empty: it was done
-	// NotBegun: it failed before anything was changed, and may do better another time.
+	Failed string // why it failed; empty: it succeeded
+	// NotBegun: it failed before it changed anything, so a retry is worthwhile.
 	NotBegun bool
 }
 
-// Done reports whether it was done.
-func (t Tried) Done() bool { return !t.At.IsZero() && t.Failed == "" }
+// Done reports whether the attempt succeeded.
+func (t Attempt) Done() bool { return !t.At.IsZero() && t.Failed == "" }
 
-// DegradedFor is how long a guest must have drifted before it is bound again:
-// who changes several things needs a moment. Insistence is within which time
-// after a repair a new drift counts as somebody's will. Again is how long after
-// numad could not be told, balancing not be given back, or a guest not be bound
-// again, or a change not even be begun, it is tried anew.
 const (
-	DegradedFor = 10 * time.Second
-	Insistence  = time.Hour
-	Again       = 5 * time.Minute
+	// RepairAfter is how long a guest must have drifted before the daemon repairs
+	// it, because an operator may change several things in turn.
+	RepairAfter = 10 * time.Second
+	// OneRepair is the time after a repair within which the daemon takes a further
+	// change for deliberate and does not repair it.
+	OneRepair = time.Hour
+	// RetryAfter is the time between attempts of an action that failed or could not
+	// begin.
+	RetryAfter = 5 * time.Minute
 )
 
-// Answer tells who else moves pages here, and what to do about it.
+// Answer returns who else moves pages on the host, and what to do about it.
 func Answer(f Facts) (seen []status.Competitor, do []plan.Remedy) {
-	for _, look := range []func(Facts) (*status.Competitor, []plan.Remedy){kernelBalancing, numad, ksm} {
-		competitor, actions := look(f)
+	for _, answer := range []func(Facts) (*status.Competitor, []plan.Remedy){kernelBalancing, numad, ksm} {
+		competitor, actions := answer(f)
 		if competitor != nil {
 			seen = append(seen, *competitor)
 		}
@@ -84,7 +87,7 @@ func Answer(f Facts) (seen []status.Competitor, do []plan.Remedy) {
 			do = append(do, actions...)
 		}
 	}
-	do = append(do, giveBack(f)...)
+	do = append(do, restoreBalancing(f)...)
 	for _, g := range f.Guests {
 		if competitor, action := changed(f, g); competitor != nil {
 			seen = append(seen, *competitor)
@@ -96,8 +99,8 @@ func Answer(f Facts) (seen []status.Competitor, do []plan.Remedy) {
 	return seen, do
 }
 
-// ours lists the guests that may be moved, by name.
-func (f Facts) ours() []string {
+// movable returns the names of the guests that the daemon may move.
+func (f Facts) movable() []string {
 	var names []string
 	for _, g := range f.Guests {
 		if g.Mode == policy.ModeAuto {
@@ -107,12 +110,13 @@ func (f Facts) ours() []string {
 	return names
 }
 
-// again says of what could not be begun that it is due once more, and when.
-func (t Tried) again(now time.Time) (due bool, says string) {
+// retry reports whether an attempt that could not begin is due again, and the
+// text that says how often.
+func (t Attempt) retry(now time.Time) (due bool, text string) {
 	if !t.NotBegun {
 		return false, ""
 	}
-	return now.Sub(t.At) >= Again, fmt.Sprintf("; it is tried again every %v", Again)
+	return now.Sub(t.At) >= RetryAfter, fmt.Sprintf("; the daemon retries every %v", RetryAfter)
 }
 
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }

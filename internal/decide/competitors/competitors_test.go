@@ -14,7 +14,7 @@ import (
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-func TestAnswers(t *testing.T) {
+func TestAnswer(t *testing.T) {
 	ours := competitors.Guest{Name: "db", PID: 7, Mode: policy.ModeAuto}
 	theirs := competitors.Guest{Name: "web", PID: 8, Mode: policy.ModeAdvise}
 	drifted := func(g competitors.Guest, since, repaired time.Duration) competitors.Guest {
@@ -29,9 +29,9 @@ func TestAnswers(t *testing.T) {
 		g.Repaired.Failed = "could not be bound again: away"
 		return g
 	}
-	telling := func(ago time.Duration, failed string) competitors.Guest {
+	excluding := func(ago time.Duration, failed string) competitors.Guest {
 		g := ours
-		g.Told = competitors.Tried{At: noon.Add(-ago), Failed: failed}
+		g.NumadExcluded = competitors.Attempt{At: noon.Add(-ago), Failed: failed}
 		return g
 	}
 	for _, c := range []struct {
@@ -40,109 +40,108 @@ func TestAnswers(t *testing.T) {
 		movers     policy.Movers
 		mode       policy.Mode
 		guests     []competitors.Guest
-		tried      map[plan.RemedyKind]competitors.Tried
+		tried      map[plan.RemedyKind]competitors.Attempt
 		former     string
 		competitor string // its name; empty: none
 		answer     string // part of it
 		do         []plan.Remedy
 	}{
-		{name: "nobody", kernel: inventory.Kernel{NUMABalancing: "2", KSMRun: "0", KSMAcrossNodes: "1"},
+		{name: "no competitor", kernel: inventory.Kernel{NUMABalancing: "2", KSMRun: "0", KSMAcrossNodes: "1"},
 			guests: []competitors.Guest{ours}},
 		{name: "kernel balancing is left on", kernel: inventory.Kernel{NUMABalancing: "1"},
 			guests: []competitors.Guest{ours}, competitor: "kernel NUMA balancing", answer: "left on"},
-		{name: "and switched off where wanted, tiering kept", kernel: inventory.Kernel{NUMABalancing: "3"},
+		{name: "the policy disables kernel balancing, not tiering", kernel: inventory.Kernel{NUMABalancing: "3"},
 			movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
-			competitor: "kernel NUMA balancing", answer: "switched off", do: []plan.Remedy{{Kind: plan.WriteSetting,
+			competitor: "kernel NUMA balancing", answer: "being disabled", do: []plan.Remedy{{Kind: plan.WriteSetting,
 				Path: plan.NUMABalancingPath, From: "3", Value: "2"}}},
-		{name: "not for guests that are only advised", kernel: inventory.Kernel{NUMABalancing: "1"},
+		{name: "kernel balancing is left on for guests in mode advise", kernel: inventory.Kernel{NUMABalancing: "1"},
 			movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{theirs}, competitor: "kernel " +
 				"NUMA balancing", answer: "left on"},
-		{name: "numad is told once", kernel: inventory.Kernel{NumadRunning: true}, guests: []competitors.Guest{ours,
-			theirs}, competitor: "numad", answer: "being told to leave alone db", do: []plan.Remedy{{Kind: plan.ExcludeFromNumad, Guest: "db", PID: 7}}},
-		{name: "and not again", kernel: inventory.Kernel{NumadRunning: true},
-			guests: []competitors.Guest{telling(time.Hour, "")}, competitor: "numad", answer: "told to leave alone db"},
-		{name: "numad that cannot be told is not said to be", kernel: inventory.Kernel{NumadRunning: true},
-			guests: []competitors.Guest{telling(competitors.Again-time.Second,
-				"no numad")}, competitor: "numad", answer: "could not be told to leave alone db (no numad); it is tried " +
-				"again every 5m0s"},
-		{name: "and is told later", kernel: inventory.Kernel{NumadRunning: true},
-			guests: []competitors.Guest{telling(competitors.Again,
-				"no numad")}, competitor: "numad", answer: "could not be told", do: []plan.Remedy{{Kind: plan.ExcludeFromNumad, Guest: "db", PID: 7}}},
+		{name: "a guest is excluded from numad", kernel: inventory.Kernel{NumadRunning: true}, guests: []competitors.Guest{ours,
+			theirs}, competitor: "numad", answer: "being excluded from numad: db", do: []plan.Remedy{{Kind: plan.ExcludeFromNumad, Guest: "db", PID: 7}}},
+		{name: "an excluded guest is not excluded again", kernel: inventory.Kernel{NumadRunning: true},
+			guests: []competitors.Guest{excluding(time.Hour, "")}, competitor: "numad", answer: "excluded from numad: db"},
+		{name: "a failed exclusion is reported", kernel: inventory.Kernel{NumadRunning: true},
+			guests: []competitors.Guest{excluding(competitors.RetryAfter-time.Second,
+				"no numad")}, competitor: "numad", answer: "could not be excluded from numad: db (no numad); the " +
+				"daemon retries every 5m0s"},
+		{name: "a failed exclusion is retried", kernel: inventory.Kernel{NumadRunning: true},
+			guests: []competitors.Guest{excluding(competitors.RetryAfter,
+				"no numad")}, competitor: "numad", answer: "could not be excluded", do: []plan.Remedy{{Kind: plan.ExcludeFromNumad, Guest: "db", PID: 7}}},
 		{name: "kernel balancing that was switched off, and not looked at " +
 			"since", kernel: inventory.Kernel{NUMABalancing: "1"}, movers: policy.Movers{KernelBalancing: "off"},
 			guests: []competitors.Guest{ours},
-			tried:  map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon}}, competitor: "kernel NUMA " +
-				"balancing", answer: "switched off while"},
-		{name: "who switches it on again is not fought", kernel: inventory.Kernel{NUMABalancing: "1"},
+			tried:  map[plan.RemedyKind]competitors.Attempt{plan.WriteSetting: {At: noon}}, competitor: "kernel NUMA " +
+				"balancing", answer: "disabled while"},
+		{name: "balancing that was enabled again is left on", kernel: inventory.Kernel{NUMABalancing: "1"},
 			movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
-			tried:      map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon.Add(-time.Minute)}},
-			competitor: "kernel NUMA balancing", answer: "left on: it was switched off at 2026-11-21T11:59:00Z"},
-		{name: "what could not be switched off is not said to be", kernel: inventory.Kernel{NUMABalancing: "1"},
+			tried:      map[plan.RemedyKind]competitors.Attempt{plan.WriteSetting: {At: noon.Add(-time.Minute)}},
+			competitor: "kernel NUMA balancing", answer: "left on: the daemon disabled it at 2026-11-21T11:59:00Z"},
+		{name: "a failed change is reported", kernel: inventory.Kernel{NUMABalancing: "1"},
 			movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
-			tried: map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon.Add(-time.Minute),
-				Failed: "read-only"}}, competitor: "kernel NUMA balancing", answer: "left on: it could not be switched " +
-				"off: read-only"},
-		{name: "what could not even be begun waits", kernel: inventory.Kernel{NUMABalancing: "3"},
+			tried: map[plan.RemedyKind]competitors.Attempt{plan.WriteSetting: {At: noon.Add(-time.Minute),
+				Failed: "read-only"}}, competitor: "kernel NUMA balancing", answer: "left on: disabling it failed: read-only"},
+		{name: "a change that could not begin waits", kernel: inventory.Kernel{NUMABalancing: "3"},
 			movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
-			tried: map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon.Add(time.Second - competitors.Again), Failed: "disk full", NotBegun: true}}, competitor: "kernel NUMA balancing", answer: "could not be switched off: disk full; it is tried again every 5m0s"},
-		{name: "and is begun later", kernel: inventory.Kernel{NUMABalancing: "3"},
+			tried: map[plan.RemedyKind]competitors.Attempt{plan.WriteSetting: {At: noon.Add(time.Second - competitors.RetryAfter), Failed: "disk full", NotBegun: true}}, competitor: "kernel NUMA balancing", answer: "disabling it failed: disk full; the daemon retries every 5m0s"},
+		{name: "a change that could not begin is retried", kernel: inventory.Kernel{NUMABalancing: "3"},
 			movers: policy.Movers{KernelBalancing: "off"}, guests: []competitors.Guest{ours},
-			tried: map[plan.RemedyKind]competitors.Tried{plan.WriteSetting: {At: noon.Add(-competitors.Again),
+			tried: map[plan.RemedyKind]competitors.Attempt{plan.WriteSetting: {At: noon.Add(-competitors.RetryAfter),
 				Failed: "disk full", NotBegun: true}}, competitor: "kernel NUMA balancing", answer: "disk full", do: []plan.Remedy{{Kind: plan.WriteSetting, Path: plan.NUMABalancingPath, From: "3", Value: "2"}}},
-		{name: "so is KSM", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"},
+		{name: "a change of KSM that could not begin is retried", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"},
 			movers: policy.Movers{KSM: "within"},
-			tried: map[plan.RemedyKind]competitors.Tried{plan.KSMWithinNodes: {At: noon.Add(-competitors.Again),
-				Failed: "disk full", NotBegun: true}}, competitor: "KSM across nodes", answer: "disk full; it is tried " +
-				"again", do: []plan.Remedy{{Kind: plan.KSMWithinNodes}}},
-		{name: "what was switched off stays so", movers: policy.Movers{KernelBalancing: "off"}, former: "3"},
-		{name: "and is given back where the policy leaves it on", former: "3",
+			tried: map[plan.RemedyKind]competitors.Attempt{plan.KSMWithinNodes: {At: noon.Add(-competitors.RetryAfter),
+				Failed: "disk full", NotBegun: true}}, competitor: "KSM across nodes", answer: "disk full; the daemon " +
+				"retries", do: []plan.Remedy{{Kind: plan.KSMWithinNodes}}},
+		{name: "disabled balancing stays disabled", movers: policy.Movers{KernelBalancing: "off"}, former: "3"},
+		{name: "balancing is restored if the policy leaves it on", former: "3",
 			do: []plan.Remedy{{Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: "2", Value: "3"}}},
-		{name: "or has nothing done", movers: policy.Movers{KernelBalancing: "off"}, mode: policy.ModeOff, former: "3",
+		{name: "balancing is restored in mode off", movers: policy.Movers{KernelBalancing: "off"}, mode: policy.ModeOff, former: "3",
 			do: []plan.Remedy{{Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: "2", Value: "3"}}},
-		{name: "what could not be given back waits", former: "3",
-			tried: map[plan.RemedyKind]competitors.Tried{plan.RestoreSetting: {At: noon.Add(-time.Minute),
+		{name: "a failed restoration waits", former: "3",
+			tried: map[plan.RemedyKind]competitors.Attempt{plan.RestoreSetting: {At: noon.Add(-time.Minute),
 				Failed: "read-only"}}},
-		{name: "and is tried again", former: "3",
-			tried: map[plan.RemedyKind]competitors.Tried{plan.RestoreSetting: {At: noon.Add(-competitors.Again),
+		{name: "a failed restoration is retried", former: "3",
+			tried: map[plan.RemedyKind]competitors.Attempt{plan.RestoreSetting: {At: noon.Add(-competitors.RetryAfter),
 				Failed: "read-only"}}, do: []plan.Remedy{{Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath,
 				From: "2", Value: "3"}}},
 		{name: "KSM that could not be unmerged", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"},
 			movers: policy.Movers{KSM: "within"},
-			tried: map[plan.RemedyKind]competitors.Tried{plan.KSMWithinNodes: {At: noon.Add(-time.Minute),
-				Failed: "no room"}}, competitor: "KSM across nodes", answer: "left so: it could not be unmerged, to " +
-				"merge within nodes only: no room"},
+			tried: map[plan.RemedyKind]competitors.Attempt{plan.KSMWithinNodes: {At: noon.Add(-time.Minute),
+				Failed: "no room"}}, competitor: "KSM across nodes", answer: "left on: restricting it to merging " +
+				"within nodes failed: no room"},
 		{name: "KSM that was set across nodes again", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"},
 			movers:     policy.Movers{KSM: "within"},
-			tried:      map[plan.RemedyKind]competitors.Tried{plan.KSMWithinNodes: {At: noon.Add(-time.Minute)}},
-			competitor: "KSM across nodes", answer: "across them since"},
+			tried:      map[plan.RemedyKind]competitors.Attempt{plan.KSMWithinNodes: {At: noon.Add(-time.Minute)}},
+			competitor: "KSM across nodes", answer: "has been changed since"},
 		{name: "nothing is done in mode advise", kernel: inventory.Kernel{NumadRunning: true}, mode: policy.ModeAdvise,
-			guests: []competitors.Guest{theirs}, competitor: "numad", answer: "left to it"},
-		{name: "KSM is left", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1", KSMPagesShared: 9},
-			competitor: "KSM across nodes", answer: "left so"},
+			guests: []competitors.Guest{theirs}, competitor: "numad", answer: "left running"},
+		{name: "KSM is left on", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1", KSMPagesShared: 9},
+			competitor: "KSM across nodes", answer: "requires unmerging"},
 		{name: "KSM within nodes", kernel: inventory.Kernel{KSMRun: "1", KSMAcrossNodes: "1"},
 			movers: policy.Movers{KSM: "within"}, competitor: "KSM across nodes", answer: "within nodes",
 			do: []plan.Remedy{{Kind: plan.KSMWithinNodes}}},
-		{name: "a change is waited for", guests: []competitors.Guest{drifted(ours, 9*time.Second, 0)},
-			competitor: "changes to guest db", answer: "bound again"},
-		{name: "and repaired", guests: []competitors.Guest{drifted(ours, 10*time.Second, 0)},
-			competitor: "changes to guest db", answer: "bound again", do: []plan.Remedy{{Kind: plan.BindGuest, Guest: "db",
+		{name: "a change is not repaired at once", guests: []competitors.Guest{drifted(ours, 9*time.Second, 0)},
+			competitor: "changes to VM db", answer: "being repaired"},
+		{name: "a change is repaired after 10 s", guests: []competitors.Guest{drifted(ours, 10*time.Second, 0)},
+			competitor: "changes to VM db", answer: "being repaired", do: []plan.Remedy{{Kind: plan.BindGuest, Guest: "db",
 				PID: 7}}},
-		{name: "once", guests: []competitors.Guest{drifted(ours, time.Minute, 59*time.Minute)},
-			competitor: "changes to guest db", answer: "changed again since"},
-		{name: "and again after an hour", guests: []competitors.Guest{drifted(ours, time.Minute, time.Hour)},
-			competitor: "changes to guest db", answer: "bound again", do: []plan.Remedy{{Kind: plan.BindGuest, Guest: "db",
+		{name: "a repeated change is accepted", guests: []competitors.Guest{drifted(ours, time.Minute, 59*time.Minute)},
+			competitor: "changes to VM db", answer: "has been changed since"},
+		{name: "a change an hour later is repaired", guests: []competitors.Guest{drifted(ours, time.Minute, time.Hour)},
+			competitor: "changes to VM db", answer: "being repaired", do: []plan.Remedy{{Kind: plan.BindGuest, Guest: "db",
 				PID: 7}}},
-		{name: "a repair that failed is no repair",
-			guests: []competitors.Guest{unrepaired(competitors.Again - time.Second)}, competitor: "changes to guest db",
-			answer: "left so for now: could not be bound again: away; it is tried again every 5m0s"},
-		{name: "and is tried again", guests: []competitors.Guest{unrepaired(competitors.Again)},
-			competitor: "changes to guest db", answer: "bound again", do: []plan.Remedy{{Kind: plan.BindGuest, Guest: "db",
+		{name: "a failed repair is reported",
+			guests: []competitors.Guest{unrepaired(competitors.RetryAfter - time.Second)}, competitor: "changes to VM db",
+			answer: "not repaired: could not be bound again: away; the daemon retries every 5m0s"},
+		{name: "a failed repair is retried", guests: []competitors.Guest{unrepaired(competitors.RetryAfter)},
+			competitor: "changes to VM db", answer: "being repaired", do: []plan.Remedy{{Kind: plan.BindGuest, Guest: "db",
 				PID: 7}}},
-		{name: "changes are left where wanted", movers: policy.Movers{Changes: "leave"},
+		{name: "changes are left by policy", movers: policy.Movers{Changes: "leave"},
 			guests: []competitors.Guest{drifted(ours, time.Minute,
-				0)}, competitor: "changes to guest db", answer: "left so"},
-		{name: "and where the guest is only advised", guests: []competitors.Guest{drifted(theirs, time.Minute, 0)},
-			competitor: "changes to guest web", answer: "mode is advise"},
+				0)}, competitor: "changes to VM db", answer: "not repaired"},
+		{name: "changes are left in mode advise", guests: []competitors.Guest{drifted(theirs, time.Minute, 0)},
+			competitor: "changes to VM web", answer: "mode is advise"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			mode := policy.ModeAuto
@@ -189,7 +188,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-func TestWhatTheKernelMovesIsTold(t *testing.T) {
+func TestAnswer_ReportsRateOfKernelBalancing(t *testing.T) {
 	seen, _ := competitors.Answer(
 		competitors.Facts{
 			Kernel: inventory.Kernel{NUMABalancing: "1"},

@@ -10,8 +10,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Off is a value of kernel.numa_balancing without the balancing of nodes;
-// memory tiering stays as it is.
+// Off returns a value of kernel.numa_balancing without balancing between nodes.
+// It leaves memory tiering unchanged.
 func Off(value string) string {
 	mode, err := strconv.Atoi(value)
 	if err != nil {
@@ -29,10 +29,10 @@ func kernelBalancing(f Facts) (*status.Competitor, []plan.Remedy) {
 	if f.Window > 0 && f.Moves.Balancing > 0 {
 		r.What += fmt.Sprintf("; moves %v a second", topology.Bytes(float64(f.Moves.Balancing)/f.Window.Seconds()))
 	}
-	if f.Movers.KernelBalancing != policy.AnswerOff || len(f.ours()) == 0 || f.Mode != policy.ModeAuto {
-		r.Answer = "left on: memory with an explicit policy it does not touch, other pages it brings to the vCPUs " +
-			"that use them"
-		// every distribution ships it so; how much it moves is watched on its own (alarm kernel-moves)
+	if f.Movers.KernelBalancing != policy.AnswerOff || len(f.movable()) == 0 || f.Mode != policy.ModeAuto {
+		r.Answer = "left on: it does not move memory that has an explicit NUMA policy; it moves other pages to the " +
+			"vCPUs that use them"
+		// This is the default of every distribution. The alarm kernel-moves covers how much it moves.
 		r.Expected = true
 		return r, nil
 	}
@@ -41,37 +41,37 @@ func kernelBalancing(f Facts) (*status.Competitor, []plan.Remedy) {
 		From: f.Kernel.NUMABalancing, Value: Off(f.Kernel.NUMABalancing), Why: "one owner of page moves: " + r.What}}
 	switch {
 	case t.At.IsZero():
-		r.Answer = "being switched off while the daemon runs (policy movers.kernel_balancing)"
+		r.Answer = "being disabled while the daemon runs (policy movers.kernel_balancing)"
 		return r, stop
 	case !t.Done():
-		due, again := t.again(f.Now)
-		r.Answer = "left on: it could not be switched off: " + t.Failed + again
+		due, again := t.retry(f.Now)
+		r.Answer = "left on: disabling it failed: " + t.Failed + again
 		if due {
 			return r, stop
 		}
 	case f.Seen.After(t.At):
-		r.Answer = fmt.Sprintf("left on: it was switched off at %s already, and on again since", clock(t.At))
+		r.Answer = fmt.Sprintf("left on: the daemon disabled it at %s, and it has been enabled since", clock(t.At))
 	default:
-		r.Answer = "switched off while the daemon runs (policy movers.kernel_balancing)"
+		r.Answer = "disabled while the daemon runs (policy movers.kernel_balancing)"
 	}
 	return r, nil
 }
 
-// giveBack has kernel balancing switched on again where the policy no longer
-// wants it off, whatever the mode is now.
-func giveBack(f Facts) []plan.Remedy {
+// restoreBalancing enables kernel balancing again if the policy no longer
+// disables it, in any mode.
+func restoreBalancing(f Facts) []plan.Remedy {
 	if f.Former == "" || f.Movers.KernelBalancing == policy.AnswerOff && f.Mode == policy.ModeAuto {
 		return nil
 	}
-	if t := f.Tried[plan.RestoreSetting]; t.Failed != "" && f.Now.Sub(t.At) < Again {
+	if t := f.Tried[plan.RestoreSetting]; t.Failed != "" && f.Now.Sub(t.At) < RetryAfter {
 		return nil
 	}
-	return []plan.Remedy{GiveBack(f.Former, "the policy no longer wants it off")}
+	return []plan.Remedy{RestoreBalancing(f.Former, "the policy no longer disables it")}
 }
 
-// GiveBack restores kernel balancing to a former value, unless it is no longer
-// off as the daemon sets it.
-func GiveBack(former, why string) plan.Remedy {
+// RestoreBalancing restores kernel balancing to its former value, unless it no
+// longer has the value that the daemon set.
+func RestoreBalancing(former, why string) plan.Remedy {
 	return plan.Remedy{
 		Kind:  plan.RestoreSetting,
 		Path:  plan.NUMABalancingPath,

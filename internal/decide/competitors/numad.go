@@ -13,12 +13,12 @@ func numad(f Facts) (*status.Competitor, []plan.Remedy) {
 	if !f.Kernel.NumadRunning {
 		return nil, nil
 	}
-	r := &status.Competitor{Name: "numad", What: "runs, and moves processes between nodes"}
-	if f.Movers.Numad != policy.AnswerExclude || f.Mode != policy.ModeAuto || len(f.ours()) == 0 {
-		r.Answer = "left to it"
+	r := &status.Competitor{Name: "numad", What: "runs and moves processes between nodes"}
+	if f.Movers.Numad != policy.AnswerExclude || f.Mode != policy.ModeAuto || len(f.movable()) == 0 {
+		r.Answer = "left running, without excluding any VM"
 		return r, nil
 	}
-	var told, telling, deaf, answers []string
+	var excluded, pending, failed, answers []string
 	var why string
 	var do []plan.Remedy
 	for _, g := range f.Guests {
@@ -26,22 +26,22 @@ func numad(f Facts) (*status.Competitor, []plan.Remedy) {
 			continue
 		}
 		switch {
-		case g.Told.Done():
-			told = append(told, g.Name)
+		case g.NumadExcluded.Done():
+			excluded = append(excluded, g.Name)
 			continue
-		case g.Told.At.IsZero():
-			telling = append(telling, g.Name)
+		case g.NumadExcluded.At.IsZero():
+			pending = append(pending, g.Name)
 		default:
-			deaf, why = append(deaf, g.Name), g.Told.Failed
+			failed, why = append(failed, g.Name), g.NumadExcluded.Failed
 		}
-		if g.Told.At.IsZero() || f.Now.Sub(g.Told.At) >= Again {
+		if g.NumadExcluded.At.IsZero() || f.Now.Sub(g.NumadExcluded.At) >= RetryAfter {
 			do = append(
 				do,
 				plan.Remedy{
 					Kind:  plan.ExcludeFromNumad,
 					Guest: g.Name,
 					PID:   g.PID,
-					Why:   "numad runs, and balancing may move this guest",
+					Why:   "numad runs, and the daemon may move this VM",
 				},
 			)
 		}
@@ -49,15 +49,15 @@ func numad(f Facts) (*status.Competitor, []plan.Remedy) {
 	for _, part := range []struct {
 		words  string
 		guests []string
-	}{{"told to leave alone ", told}, {"being told to leave alone ", telling}, {"could not be told to leave alone " +
-		"", deaf}} {
+	}{{"excluded from numad: ", excluded}, {"being excluded from numad: ", pending},
+		{"could not be excluded from numad: ", failed}} {
 		if len(part.guests) > 0 {
 			answers = append(answers, part.words+strings.Join(part.guests, ", "))
 		}
 	}
 	r.Answer = strings.Join(answers, "; ")
 	if why != "" {
-		r.Answer += fmt.Sprintf(" (%s); it is tried again every %v", why, Again)
+		r.Answer += fmt.Sprintf(" (%s); the daemon retries every %v", why, RetryAfter)
 	}
 	return r, do
 }

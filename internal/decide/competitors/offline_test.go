@@ -8,13 +8,13 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
-// A VM that was bound again a while ago and drifts since is left alone, as
-// somebody insists; one whose CPUs went offline is bound again all the same.
-func TestAnswer_BindsAVMAgainThatLostItsCPUs(t *testing.T) {
+// A VM that has drifted again after a repair is left alone, because the change is
+// deliberate. A VM whose CPUs went offline is repaired all the same.
+func TestAnswer_RepairsVMWithOfflineCPUs(t *testing.T) {
 	at := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	for lost, repairs := range map[bool]int{false: 0, true: 1} {
 		g := competitors.Guest{Name: "g", PID: 1, Mode: policy.ModeAuto, Drift: []string{"vCPU 0 may run on CPUs 0-3"},
-			Since: at.Add(-time.Minute), Repaired: competitors.Tried{At: at.Add(-10 * time.Minute)}, LostCPUs: lost}
+			Since: at.Add(-time.Minute), Repaired: competitors.Attempt{At: at.Add(-10 * time.Minute)}, LostCPUs: lost}
 		_, do := competitors.Answer(
 			competitors.Facts{Mode: policy.ModeAuto, Movers: policy.Movers{Changes: policy.AnswerRepair},
 				Guests: []competitors.Guest{g}, Now: at},

@@ -12,14 +12,15 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-// advice are moves worth making that mode, pause or windows do not allow.
+// advice is the list of worthwhile moves that the mode, a pause or the maintenance
+// windows do not allow.
 type advice struct {
 	current []status.Advice
-	noted   map[string]time.Time // when it was last put into the journal, by id
+	noted   map[string]time.Time // when it was last recorded in the journal, by id
 }
 
-// advisedFor is for how long advice that comes again is not put into the
-// journal again: with loads that waver it may come and go with every plan.
+// advisedFor is how long repeated advice is not recorded in the journal again.
+// With fluctuating loads the same advice may appear and disappear with every plan.
 const advisedFor = time.Hour
 
 func (a *advice) remember(e journal.Entry) {
@@ -28,8 +29,8 @@ func (a *advice) remember(e journal.Entry) {
 	}
 }
 
-// advise offers moves to the operator. A move that was offered before keeps its
-// id and age; one that no longer pays is withdrawn.
+// advise offers moves to the operator. A move offered before keeps its id and age;
+// a move that no longer pays is withdrawn.
 func (c *Controller) advise(moves []plan.Move) {
 	a, now := &c.advice, c.turn.now
 	known := map[string]time.Time{}
@@ -58,7 +59,7 @@ func (c *Controller) advise(moves []plan.Move) {
 func (c *Controller) accept(e Accept) {
 	at := slices.IndexFunc(c.advice.current, func(a status.Advice) bool { return a.ID == e.Advice })
 	if at < 0 {
-		const text = "no advice %q: it no longer pays, or was accepted already; 'numavisor top' shows what there is"
+		const text = "no advice %q: it no longer pays, or was accepted already; 'numavisor top' shows the current advice"
 		c.refuse(e.Order, ErrUnknown, text, e.Advice)
 		return
 	}

@@ -11,13 +11,14 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
-// alarms are what is wrong on the host.
+// alarms is the state of the alarms of the host.
 type alarms struct {
 	state alarm.State
 	saved time.Time // by this daemon; zero: not yet
 }
 
-// judge holds thresholds against what was seen, and notes what changed.
+// judge compares the latest figures with the thresholds and records the alarms
+// that changed.
 func (c *Controller) judge() {
 	var changes []alarm.Alarm
 	c.alarms.state, changes = judge.Judge(c.rules.policy.Alarms, c.readings(), c.alarms.state, c.turn.now)
@@ -39,8 +40,8 @@ func (c *Controller) saveAlarms(changes []alarm.Alarm) {
 	c.turn.ready.SaveAlarms = &Alarms{c.alarms.state, changes}
 }
 
-// readings are what alarms are judged by. That a host has no means to measure
-// accesses is no fault of it.
+// readings collects the input of the alarms. A host without a means to measure
+// accesses raises no alarm for that.
 func (c *Controller) readings() judge.Input {
 	sample, h := c.host.sample, &c.host.inventory
 	sample.Gaps = slices.DeleteFunc(slices.Clone(sample.Gaps), func(g inventory.Gap) bool {
@@ -73,7 +74,7 @@ func (c *Controller) readings() judge.Input {
 	return in
 }
 
-// reading is what alarms need to know of a running guest beside its sample.
+// reading returns the figures of a running guest that its sample does not contain.
 func (c *Controller) reading(g *inventory.Guest) judge.Guest {
 	known := judge.Guest{Name: g.Name, PageSize: g.Config.PageSize}
 	if len(g.Seen.Threads) > 0 {

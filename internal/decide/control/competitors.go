@@ -13,34 +13,34 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-// competition is what is known and done about others that move pages or change
-// how guests are bound.
+// competition is the state about competitors: others that move pages or change
+// bindings of guests.
 type competition struct {
 	seen []status.Competitor
-	// wanted are settings to be changed, one after the other; changing is the one
-	// in progress, restoring says that it restores what an earlier change left.
+	// wanted are settings to change, one after the other. changing is the one in
+	// progress; restoring says that it restores a former value.
 	wanted    []plan.Remedy
 	changing  *plan.Remedy
 	restoring bool
-	tried     map[plan.RemedyKind]competitors.Tried // the last result, by kind
-	excluded  map[int]competitors.Tried             // whether numad excludes a process, by its id
-	// balancing is kernel.numa_balancing before this daemon, or one that was
-	// killed, changed it; empty: it is not changed.
+	tried     map[plan.RemedyKind]competitors.Attempt // the last result, by kind
+	excluded  map[int]competitors.Attempt             // whether numad excludes a process, by its id
+	// balancing is the value of kernel.numa_balancing before this daemon, or an
+	// earlier one that was killed, changed it; empty: no daemon changed it.
 	balancing string
-	drifted   map[string]time.Time         // since when a guest differs from its placement
-	repairs   map[string]competitors.Tried // the last repair, by guest
+	drifted   map[string]time.Time           // since when a guest differs from its placement
+	repairs   map[string]competitors.Attempt // the last repair, by guest
 }
 
 func newCompetition() competition {
 	return competition{
-		tried: map[plan.RemedyKind]competitors.Tried{}, excluded: map[int]competitors.Tried{},
-		drifted: map[string]time.Time{}, repairs: map[string]competitors.Tried{},
+		tried: map[plan.RemedyKind]competitors.Attempt{}, excluded: map[int]competitors.Attempt{},
+		drifted: map[string]time.Time{}, repairs: map[string]competitors.Attempt{},
 	}
 }
 
-// remember takes over when a guest was repaired.
+// remember reads the times of repairs from a journal entry.
 func (c *competition) remember(e journal.Entry) {
-	t := competitors.Tried{At: e.At}
+	t := competitors.Attempt{At: e.At}
 	switch e.Kind {
 	case journal.Repaired:
 	case journal.RepairFailed:
@@ -53,12 +53,12 @@ func (c *competition) remember(e journal.Entry) {
 	}
 }
 
-// rememberSettings takes over which setting is to be restored.
+// rememberSettings reads from the journal which setting must be restored.
 func (c *competition) rememberSettings(entries []journal.Entry) {
 	c.balancing = journal.HeldFormer(entries, plan.NUMABalancingPath)
 }
 
-// forgetGone drops what is kept of guests that are gone.
+// forgetGone drops the state of guests that have ended.
 func (c *competition) forgetGone(guests []inventory.Guest) {
 	pids, names := map[int]bool{}, map[string]bool{}
 	for _, g := range guests {
@@ -76,7 +76,7 @@ func (c *competition) forgetGone(guests []inventory.Guest) {
 	}
 }
 
-// noteDrift notes since when guests differ from their placement.
+// noteDrift records since when guests differ from their placement.
 func (c *Controller) noteDrift() {
 	drifted := c.competition.drifted
 	for i := range c.host.inventory.Guests {
@@ -90,14 +90,14 @@ func (c *Controller) noteDrift() {
 			drifted[g.Name] = c.turn.now
 			c.note(journal.Entry{
 				Kind: journal.Drifted, Guests: []string{g.Name}, What: strings.Join(differences, "; "),
-				Why: "somebody else changed it, or its memory went elsewhere",
+				Why: "another program or an operator changed it, or its memory moved to other nodes",
 			})
 		}
 	}
 }
 
-// differences is how a guest differs from its placement; nothing while it is on
-// the move, or half-way in a move that was cut short.
+// differences lists how a guest differs from its placement. It is empty while the
+// guest is being moved or its move is interrupted.
 func (c *Controller) differences(g *inventory.Guest) []string {
 	if g.Placement == nil || len(g.Seen.Threads) == 0 || g.State != "running" || c.onTheMove(g.Name) {
 		return nil
@@ -109,8 +109,8 @@ func (c *Controller) differences(g *inventory.Guest) []string {
 	return all
 }
 
-// answerCompetitors reports who else moves pages here, and does about it what
-// the policy says.
+// answerCompetitors reports the competitors and queues the actions that the
+// policy wants.
 func (c *Controller) answerCompetitors() {
 	seen, remedies := competitors.Answer(c.facts())
 	c.noteCompetitors(seen)
@@ -130,7 +130,7 @@ func (c *Controller) answerCompetitors() {
 	}
 }
 
-// facts are what competitors are answered by.
+// facts collects the input of competitors.Answer.
 func (c *Controller) facts() competitors.Facts {
 	o, h, sample := &c.competition, &c.host.inventory, &c.host.sample
 	f := competitors.Facts{
@@ -138,7 +138,7 @@ func (c *Controller) facts() competitors.Facts {
 		Movers: c.rules.policy.Movers, Tried: o.tried, Former: o.balancing, Now: c.turn.now,
 	}
 	if !f.Kernel.NumadRunning {
-		clear(o.excluded) // the next numad knows of nothing
+		clear(o.excluded) // numad forgets its exclusions when it ends
 	}
 	for i := range h.Guests {
 		g := &h.Guests[i]
@@ -146,7 +146,7 @@ func (c *Controller) facts() competitors.Facts {
 			continue
 		}
 		r := competitors.Guest{
-			Name: g.Name, PID: g.PID, Mode: c.modeOf(g), Told: o.excluded[g.PID], Repaired: o.repairs[g.Name],
+			Name: g.Name, PID: g.PID, Mode: c.modeOf(g), NumadExcluded: o.excluded[g.PID], Repaired: o.repairs[g.Name],
 			LostCPUs: g.Placement != nil && g.Placement.LostCPUs(c.host.inventory.Topology.CPUSet()),
 		}
 		if since, ok := o.drifted[g.Name]; ok {
@@ -157,7 +157,7 @@ func (c *Controller) facts() competitors.Facts {
 	return f
 }
 
-// noteCompetitors notes who came and who went.
+// noteCompetitors records competitors that appeared or disappeared.
 func (c *Controller) noteCompetitors(seen []status.Competitor) {
 	among := func(all []status.Competitor, name string) bool {
 		return slices.ContainsFunc(all, func(r status.Competitor) bool { return r.Name == name })
@@ -195,7 +195,7 @@ func (c *Controller) startChange(r plan.Remedy) {
 	c.competition.changing, c.turn.ready.Remedy = &r, &r
 }
 
-// settingChanged takes over the result of a change.
+// settingChanged handles the result of a change.
 func (c *Controller) settingChanged(e SettingChanged) {
 	o := &c.competition
 	if o.changing == nil {
@@ -213,11 +213,12 @@ func (c *Controller) settingChanged(e SettingChanged) {
 	}
 }
 
-// changed takes over a change that answers a competitor. operate.Fix has put
-// changes of settings into the journal; that numad excludes a guest, and that a
-// setting could not be restored, is noted here, unless it failed as before.
+// changed handles the result of a change that answers a competitor. operate.Fix
+// records changes of settings in the journal. This function records that numad
+// excludes a guest, and that a setting could not be restored, unless it failed in
+// the same way before.
 func (c *Controller) changed(r plan.Remedy, e SettingChanged) {
-	o, now := &c.competition, competitors.Tried{At: c.turn.now, NotBegun: e.NotBegun}
+	o, now := &c.competition, competitors.Attempt{At: c.turn.now, NotBegun: e.NotBegun}
 	if e.Err != nil {
 		now.Failed = e.Err.Error()
 	}
@@ -236,7 +237,7 @@ func (c *Controller) changed(r plan.Remedy, e SettingChanged) {
 		o.balancing = e.Former
 	case r.Kind == plan.RestoreSetting && e.Err == nil:
 		o.balancing = ""
-		delete(o.tried, plan.WriteSetting) // a later policy may want it off again
+		delete(o.tried, plan.WriteSetting) // a later policy may disable it again
 	}
 	c.logChange(r, e)
 	if r.Kind != plan.ExcludeFromNumad && e.Err == nil {
@@ -263,29 +264,30 @@ func (c *Controller) logChange(r plan.Remedy, e SettingChanged) {
 	c.log(Info, "a setting was changed", "what", e.What, "why", r.Why)
 }
 
-// restoreLeft restores kernel balancing at the start if a daemon that was killed
-// left it to be restored and it has another value than that daemon gave it:
-// what others have set since must not be undone later.
+// restoreLeft handles a value of kernel balancing that a killed daemon changed
+// and did not restore. If it no longer has that daemon's value, an operator has
+// set it since; the remedy then only ends the journal's record, so that the value
+// is not overwritten later.
 func (c *Controller) restoreLeft(now string) {
 	if b := c.competition.balancing; b != "" && now != "" && now != competitors.Off(b) {
 		c.restore("the daemon starts")
 	}
 }
 
-// restore gives kernel balancing back as it was, also where a daemon before this
-// one changed it and was killed. KSM stays within nodes: to merge across them
-// again would cost the same unmerging once more. It is false if there is nothing
-// to restore.
+// restore restores kernel balancing to its former value, also if an earlier daemon
+// changed it and was killed. It does not restore KSM: merging across nodes again
+// would require unmerging all pages once more. It returns false if there is
+// nothing to restore.
 func (c *Controller) restore(why string) bool {
 	if c.competition.balancing == "" {
 		return false
 	}
 	c.competition.restoring = true
-	c.startChange(competitors.GiveBack(c.competition.balancing, why))
+	c.startChange(competitors.RestoreBalancing(c.competition.balancing, why))
 	return true
 }
 
-// restored takes over the result of restore.
+// restored handles the result of restore.
 func (c *Controller) restored(r plan.Remedy, e SettingChanged) {
 	c.logChange(r, e)
 	if e.Err == nil {
@@ -300,27 +302,28 @@ func (c *Controller) restored(r plan.Remedy, e SettingChanged) {
 	}
 }
 
-// repaired takes over a repair. One that a pause stopped is made after it: it is
-// not noted, or another change of the guest would count as its operator's will.
+// repaired handles the result of a repair. A repair that a pause stopped is made
+// after the pause. It is not recorded, because a recorded repair would make the
+// guest's next change count as deliberate.
 func (c *Controller) repaired(j Job, e JobEnded) {
 	if e.Stopped {
-		c.log(Info, "a repair was stopped on its way", "guest", j.Guest)
+		c.log(Info, "a repair was interrupted", "guest", j.Guest)
 		return
 	}
 	n := journal.Entry{
 		Kind: journal.Repaired, Guests: []string{j.Guest}, By: string(Balancer), Why: j.Why,
-		What: "bound again to nodes it was placed on",
+		What: "bound to its placement again",
 	}
 	switch {
 	case e.Err != nil:
-		n.Kind, n.What = journal.RepairFailed, "could not be bound again: "+e.Err.Error()
+		n.Kind, n.What = journal.RepairFailed, "could not be bound to its placement again: "+e.Err.Error()
 	case len(e.Shortfalls) > 0:
-		n.What, n.Shortfalls = "bound again in part", e.Shortfalls
+		n.What, n.Shortfalls = "bound to its placement again in part", e.Shortfalls
 	}
 	if n.Kind == journal.Repaired {
 		c.totals.Repairs++
 	}
-	if n.Kind == journal.Repaired && len(n.Shortfalls) == 0 { // the next observation says whether it is changed again
+	if n.Kind == journal.Repaired && len(n.Shortfalls) == 0 { // the next observation shows whether it has changed again
 		delete(c.competition.drifted, j.Guest)
 	}
 	if n.Kind == journal.Repaired ||

@@ -60,8 +60,8 @@ func New(o Options) *Controller {
 	return c
 }
 
-// Step takes in one event and returns what is to be done. Times never decrease
-// but where the clock is set back.
+// Step handles one event and returns what the caller must do. Times never
+// decrease, unless the clock is set back.
 func (c *Controller) Step(now time.Time, e Event) Ready {
 	c.turn.now, c.turn.ready = now, Ready{}
 	switch e := e.(type) {
@@ -103,7 +103,7 @@ func (c *Controller) Step(now time.Time, e Event) Ready {
 	return c.turn.ready
 }
 
-// start resumes from what the last daemon left.
+// start resumes from the journal and alarms of the last daemon.
 func (c *Controller) start(e Start) {
 	now := c.turn.now
 	c.turn.started = now
@@ -112,13 +112,13 @@ func (c *Controller) start(e Start) {
 	c.remember(e.Entries)
 	what := fmt.Sprintf("mode %s, a sample every %v", c.rules.policy.Balance.Mode, c.options.Sample)
 	c.note(journal.Entry{Kind: journal.Started, What: what})
-	c.fade()
+	c.prune()
 	c.restoreLeft(e.NUMABalancing)
 	c.recover(e.Entries)
 }
 
-// remember takes from the journal what later decisions depend on. Entries with
-// a time in the future were written before the clock was set back.
+// remember reads from the journal the state that later decisions depend on.
+// Entries with a time in the future were written before the clock was set back.
 func (c *Controller) remember(entries []journal.Entry) {
 	entries = slices.Clone(entries)
 	stayed := map[string]bool{}
@@ -136,13 +136,14 @@ func (c *Controller) remember(entries []journal.Entry) {
 	}
 	for _, e := range entries {
 		if e.Kind == journal.MoveBegan && e.Move != nil {
-			c.cooldown.rest(e.Move, e.At, stayed[e.ID])
+			c.cooldown.begin(e.Move, e.At, stayed[e.ID])
 		}
 	}
 	c.competition.rememberSettings(entries)
 }
 
-// tick begins a turn: what the clock ends and begins.
+// tick begins a turn: it applies a new policy, and begins and ends pauses and
+// maintenance windows.
 func (c *Controller) tick() {
 	if c.when.ticked.IsZero() {
 		c.when.ticked = c.turn.now
@@ -152,7 +153,7 @@ func (c *Controller) tick() {
 	c.checkWindows()
 }
 
-// sampled is the middle of a turn: most is decided here.
+// sampled is the middle of a turn. Most decisions are made here.
 func (c *Controller) sampled(e Sampled) {
 	c.totals.Samples++
 	c.host.absorb(e.Sample)
@@ -167,8 +168,8 @@ func (c *Controller) sampled(e Sampled) {
 		return
 	}
 	c.when.answered = c.turn.now
-	c.fade()
-	if c.retryRecovery() { // decisions wait for what the journal says
+	c.prune()
+	if c.retryRecovery() { // decisions wait for the contents of the journal
 		c.when.interrupted = true
 		return
 	}
@@ -176,7 +177,7 @@ func (c *Controller) sampled(e Sampled) {
 	c.act()
 }
 
-// act is the end of a turn.
+// act ends a turn: it plans if a plan is due, and starts the next change and job.
 func (c *Controller) act() {
 	if c.planDue() {
 		c.plan()
@@ -185,7 +186,7 @@ func (c *Controller) act() {
 	c.startJob()
 }
 
-// journalRead goes on with what waited for the journal.
+// journalRead resumes the decisions that waited for the journal.
 func (c *Controller) journalRead(e JournalRead) {
 	if e.Err != nil {
 		c.log(Error, "the journal cannot be read", "error", e.Err)
@@ -199,7 +200,7 @@ func (c *Controller) journalRead(e JournalRead) {
 	}
 }
 
-// State is what a controller is about; see the package comment.
+// State is the state of a controller; see the package comment.
 type State string
 
 // States, in the order in which they are checked.
@@ -238,11 +239,11 @@ func (c *Controller) State() State {
 	return Idle
 }
 
-// note has an entry appended to the journal. If it cannot be appended the
-// daemon goes on: a move does not begin without its own entry.
+// note appends an entry to the journal. If that fails the daemon continues; a move
+// still does not begin without its own entry.
 func (c *Controller) note(e journal.Entry) { c.noteFor(0, e) }
 
-// noteFor is note for an order that is answered when the entry is appended.
+// noteFor is note for an order, which is answered when the entry is appended.
 func (c *Controller) noteFor(order OrderID, e journal.Entry) {
 	e.At = c.turn.now
 	if order != 0 {
@@ -260,10 +261,10 @@ func (c *Controller) appended(e Appended) {
 	case e.Err == nil, kind == journal.Accepted: // the move itself does not begin without its own entry
 		c.reply(e.Order, nil)
 	case kind == journal.Paused:
-		const text = "paused, but %w: make room, or make it writable, and pause again: %w"
+		const text = "paused, but %w: free disk space or make the journal writable, then pause again: %w"
 		c.reply(e.Order, fmt.Errorf(text, ErrNotPersistent, e.Err))
 	default:
-		const text = "resumed, but %w: make room, or make it writable, then pause and resume again: %w"
+		const text = "resumed, but %w: free disk space or make the journal writable, then pause and resume again: %w"
 		c.reply(e.Order, fmt.Errorf(text, ErrNotPersistent, e.Err))
 	}
 }
@@ -272,7 +273,7 @@ func (c *Controller) reply(order OrderID, err error) {
 	c.turn.ready.Replies = append(c.turn.ready.Replies, Reply{order, err})
 }
 
-// refuse answers an order that is not carried out, for one of the reasons.
+// refuse answers an order that is not carried out, with one of the reasons.
 func (c *Controller) refuse(order OrderID, reason error, format string, args ...any) {
 	c.reply(order, &refusal{reason, fmt.Sprintf(format, args...)})
 }
@@ -281,19 +282,19 @@ func (c *Controller) log(level Level, what string, about ...any) {
 	c.turn.ready.Facts = append(c.turn.ready.Facts, Fact{level, what, about})
 }
 
-// stop ends what the daemon began on the host, one after the other: a setting
-// that is being changed is awaited, and kernel balancing is restored.
+// stop waits for a setting that is being changed, and then restores kernel
+// balancing.
 func (c *Controller) stop() {
 	c.turn.stopping = true
 	c.competition.wanted = nil
 	if r := c.competition.changing; r != nil {
-		c.log(Info, "waits for a setting on its way", "change", r.Kind, "guest", r.Guest)
+		c.log(Info, "waiting for a change of a setting", "change", r.Kind, "guest", r.Guest)
 		return
 	}
 	c.finish()
 }
 
-// stopWhy is why a setting is restored at the end.
+// stopWhy is the reason for restoring a setting at the end.
 const stopWhy = "the daemon stops"
 
 // finish restores kernel balancing, then ends.

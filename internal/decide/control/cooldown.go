@@ -10,7 +10,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// cooldown is what plans leave alone for a while.
+// cooldown is the history of moves that keeps plans from moving the same guests
+// again too soon.
 type cooldown struct {
 	moves  []balance.Moved        // within the policy's no_return
 	failed map[string][]time.Time // moves that failed within the last hour, by guest
@@ -19,9 +20,9 @@ type cooldown struct {
 // failedFor is how long a failed move counts for alarms.
 const failedFor = time.Hour
 
-// rest leaves the guests of a move alone for a while, however it ended. Guests
-// that stayed where they were have left no nodes to keep away from.
-func (c *cooldown) rest(m *plan.Move, at time.Time, stayed bool) {
+// begin starts the cooldown of a move's guests, whether the move succeeded or not.
+// Guests that stayed on their nodes have left none to which they must not return.
+func (c *cooldown) begin(m *plan.Move, at time.Time, stayed bool) {
 	for _, g := range m.Guests {
 		moved := balance.Moved{Guest: g.Guest, At: at, From: g.Undo.VCPUNodes, To: g.Placement.Nodes}
 		if stayed {
@@ -41,8 +42,8 @@ func (c *cooldown) remember(e journal.Entry) {
 	}
 }
 
-// fade forgets what no rule asks about any more.
-func (c *Controller) fade() {
+// prune drops history that no rule needs any more.
+func (c *Controller) prune() {
 	now := c.turn.now
 	over := func(t time.Time, length time.Duration) bool { return now.Sub(t) >= length }
 	noReturn := time.Duration(c.rules.policy.Balance.NoReturn)

@@ -33,7 +33,7 @@
 //	state         condition                                 plans  starts jobs          repairs
 //	stopping      Stop arrived                               no     no                   no
 //	unobserved    no observation has succeeded yet           no     no                   no
-//	recovering    a job that finishes moves cut short        no     the next, if none    no
+//	recovering    a job that finishes interrupted moves      no     the next, if none    no
 //	              runs or waits                                     runs
 //	moving        another job runs or waits                  no     the next, if none    no
 //	                                                                runs
@@ -50,21 +50,22 @@
 // and repairs in the queue are dropped, recoveries wait, and moves that an
 // operator accepted start.
 //
-// Knowledge of the host has two states of its own. What is known is unknown,
-// current, or outdated (a job ended since). Reading is idle, running, or
-// overtaken (a job ended while it ran, so that it may show half of a move).
+// Two further states describe the controller's knowledge of the host. knowledge
+// is unknown, current, or outdated (a job has ended since the observation).
+// reading is idle, running, or overtaken (a job ended while it ran, so it may
+// show a partial move).
 //
 //	event                     knowledge            reading
 //	Ready.Observe             -                    idle -> running
 //	JobEnded                  -> outdated          running -> overtaken
 //	Observed, running         -> current           -> idle
 //	Observed, overtaken       -                    -> idle
-//	Observed with an error    -                    -> idle, and the failure is kept
+//	Observed with an error    -                    -> idle; the failure is reported
 //
-// Files: controller.go has Step, event.go and ready.go its values; host.go what
-// is known of the host, loads.go what was measured, when.go when to plan,
-// queue.go the jobs, recover.go moves cut short, pause.go pauses and maintenance
+// Files: controller.go has Step, event.go and ready.go its arguments and results;
+// host.go the state of the host, loads.go measured loads, when.go when to plan,
+// queue.go jobs, recover.go interrupted moves, pause.go pauses and maintenance
 // windows, advice.go advised moves, competitors.go others that move pages,
-// cooldown.go rests after moves, alarms.go thresholds, policy.go a new policy,
-// status.go the report.
+// cooldown.go cooldowns after moves, alarms.go thresholds, policy.go changes of
+// the policy, status.go the report.
 package control

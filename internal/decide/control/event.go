@@ -12,10 +12,10 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Event is something that happened: one of the types of this file.
+// Event is an input of the controller: one of the types of this file.
 type Event interface{ event() }
 
-// Start is the first event: what the daemon before this one left.
+// Start is the first event. It has the persistent state of the last daemon.
 type Start struct {
 	Entries []journal.Entry // of the journal, oldest first
 	Damaged []inventory.Gap // parts of the journal that cannot be read
@@ -51,12 +51,12 @@ type JobEnded struct {
 	Err        error // why it failed or was stopped
 }
 
-// Moved is what became of a move that began.
+// Moved is the result of a move that began.
 type Moved struct {
 	Move      plan.Move
-	End       journal.Kind // empty: it was stopped, or a step failed, and it is to be resumed
+	End       journal.Kind // empty: it was stopped, or a step failed, and it will be resumed
 	Bytes     topology.Bytes
-	Copied    time.Duration // for how long memory was copied, pauses not counted
+	Copied    time.Duration // time spent copying memory, without pauses
 	Cancelled bool          // an operator wanted it rolled back
 }
 
@@ -80,8 +80,8 @@ type Appended struct {
 	Err   error // why the entry is not in the journal
 }
 
-// OrderID names an order of an operator, for its reply. The caller gives each
-// order another one, greater than 0.
+// OrderID identifies an order of an operator, for its reply. The caller gives
+// each order a different one, greater than 0.
 type OrderID uint64
 
 // Pause orders that moves are suspended, the running one included.
@@ -94,7 +94,7 @@ type Pause struct {
 // Resume orders that a pause ends.
 type Resume struct{ Order OrderID }
 
-// Accept orders an advised move, whatever mode, pause and windows say.
+// Accept orders an advised move, regardless of mode, pause and windows.
 type Accept struct {
 	Order  OrderID
 	Advice string // its id

@@ -7,7 +7,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// knowledge says how good what is known of the host is.
+// knowledge is how current the last observation of the host is.
 type knowledge int
 
 const (
@@ -16,29 +16,29 @@ const (
 	outdated                  // a job ended since
 )
 
-// reading says what the observation in progress is worth.
+// reading is the state of the observation in progress.
 type reading int
 
 const (
 	idle      reading = iota // none is in progress
-	running                  // it began after the last job ended
-	overtaken                // a job ended while it ran: it may show half of a move
+	running                  // one is in progress, and no job ended since it began
+	overtaken                // a job ended while it ran, so it may show a partial move
 )
 
-// host is what is known of the host.
+// host is the controller's knowledge of the host.
 type host struct {
-	inventory inventory.Host // as last observed, with the latest figures of samples in it
+	inventory inventory.Host // as last observed, updated with figures of the latest sample
 	sample    inventory.Sample
 	knowledge knowledge
 	reading   reading
 	last      time.Time          // when an observation last ended; zero: never, or the first failed
-	wanted    bool               // observe at the next sample, not when it is time
-	failure   string             // why the last observation failed; empty: it did not
+	wanted    bool               // observe at the next sample instead of after the regular interval
+	failure   string             // why the last observation failed; empty: it succeeded
 	followed  *topology.Topology // by the watcher
 	damaged   []inventory.Gap    // of the journal, as it was at the start
 }
 
-// absorb takes over a sample, and puts its figures into the inventory.
+// absorb stores a sample and updates the inventory with its figures.
 func (h *host) absorb(s inventory.Sample) {
 	h.sample = s
 	seen := make(map[string]*inventory.GuestSample, len(s.Guests))
@@ -63,7 +63,8 @@ func (h *host) absorb(s inventory.Sample) {
 	}
 }
 
-// overtake marks what is known, and what is being read, as older than a job's end.
+// overtake marks the last observation, and one in progress, as older than the end
+// of a job.
 func (h *host) overtake() {
 	h.knowledge, h.wanted = outdated, true
 	if h.reading == running {
@@ -71,7 +72,7 @@ func (h *host) overtake() {
 	}
 }
 
-// observe has the host observed when it is time, or when something has changed.
+// observe requests an observation when one is due or something has changed.
 func (c *Controller) observe() {
 	h := &c.host
 	if h.reading != idle || !h.wanted && !h.last.IsZero() && c.turn.now.Sub(h.last) < c.options.Observe {
@@ -81,14 +82,14 @@ func (c *Controller) observe() {
 	c.turn.ready.Observe = true
 }
 
-// observed takes over an observation.
+// observed handles the result of an observation.
 func (c *Controller) observed(e Observed) {
 	h := &c.host
 	read := h.reading
 	h.reading = idle
 	if e.Err != nil {
-		if h.failure != e.Err.Error() { // it is tried every second, perhaps for days
-			c.log(Warn, "the host could not be looked at; what is known of it is kept", "error", e.Err)
+		if h.failure != e.Err.Error() { // the daemon may retry every second for days
+			c.log(Warn, "the host could not be observed; the daemon uses the last observation", "error", e.Err)
 		}
 		if h.failure = e.Err.Error(); h.knowledge != unknown {
 			h.last = c.turn.now
@@ -100,14 +101,14 @@ func (c *Controller) observed(e Observed) {
 		h.knowledge = current
 	}
 	c.follow()
-	if h.knowledge == current { // a move that ended since may have been seen half-way
+	if h.knowledge == current { // else the observation may show a partial move
 		c.noteDrift()
 	}
 	c.competition.forgetGone(h.inventory.Guests)
 }
 
-// follow has the guests sampled that there are now. As long as nodes and CPUs
-// are the same, the watcher keeps its rates.
+// follow selects the present guests for sampling. The watcher keeps its rates as
+// long as nodes and CPUs are the same.
 func (c *Controller) follow() {
 	t := c.host.inventory.Topology
 	if f := c.host.followed; f == nil || !f.CPUSet().Equal(t.CPUSet()) || !f.NodeSet().Equal(t.NodeSet()) {
@@ -117,7 +118,7 @@ func (c *Controller) follow() {
 }
 
 // onTheMove reports whether a guest is being moved, by this daemon or by another
-// process (whose claim was seen), or is half-way in a move that was cut short.
+// process (whose claim was observed), or its move was interrupted.
 func (c *Controller) onTheMove(name string) bool {
 	if c.jobs.concerns(name) || c.recovery.cut[name] {
 		return true

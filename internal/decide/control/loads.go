@@ -9,21 +9,22 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
-// loads is what was measured.
+// loads holds measured figures.
 type loads struct {
 	history *history.History
 	copies  throttle.Copies // of moves made on this host
 }
 
-// means is the time over which loads are averaged before a plan is made of them.
+// means is the time over which a plan averages loads.
 const means = 10 * time.Second
 
-// begun is how many times its mean a load is that has just begun: less is noise.
-const begun = 1.5
+// surge is the ratio of the latest load to its mean from which a plan uses the
+// latest load: the guest has just begun to work. Smaller ratios are noise.
+const surge = 1.5
 
 func newLoads() loads { return loads{history: history.New(history.Options{})} }
 
-// remember learns from a move that ended how fast memory is copied here.
+// remember learns the host's copy rate from a move that ended.
 func (l *loads) remember(e journal.Entry) {
 	if e.Ends() {
 		l.copies = l.copies.With(throttle.Copy{Bytes: e.Moved, Took: e.Copied})
@@ -34,10 +35,10 @@ func (l *loads) remember(e journal.Entry) {
 func (c *Controller) History() *history.History { return c.loads.history }
 
 // Inventory returns the host as a plan at this time uses it: as last observed,
-// with the recent demand of guests and nodes and the rate of copying. ok is
-// false before the first observation. Where the latest sample shows much more
-// than the mean, the sample counts: a guest that has just begun to work must not
-// be taken for a small one and sent to a node that is too full for it.
+// with the mean demand of guests and nodes and the copy rate. ok is false before
+// the first observation. If the latest sample is much greater than the mean, the
+// sample counts: otherwise a plan could move a guest that has just begun to work
+// to a node without enough CPUs for it.
 func (c *Controller) Inventory(now time.Time) (h inventory.Host, ok bool) {
 	if c.host.knowledge == unknown {
 		return inventory.Host{}, false
@@ -49,7 +50,7 @@ func (c *Controller) Inventory(now time.Time) (h inventory.Host, ok bool) {
 	h.Load = c.loads.history.NodeLoads(means)
 	for i := range h.Load {
 		for _, n := range c.host.sample.Nodes {
-			if l := &h.Load[i]; n.Node == l.Node && n.CPU+n.Wait > begun*(l.CPU+l.Wait) {
+			if l := &h.Load[i]; n.Node == l.Node && n.CPU+n.Wait > surge*(l.CPU+l.Wait) {
 				l.CPU, l.Wait = n.CPU, n.Wait
 			}
 		}
@@ -77,9 +78,9 @@ func (c *Controller) addGuestLoads(guests []inventory.Guest) {
 	}
 }
 
-// grown returns a load that asks for more, in the same proportions.
+// grown returns a load scaled by a factor, if that exceeds surge.
 func grown(l inventory.GuestLoad, times float64) inventory.GuestLoad {
-	if times > begun {
+	if times > surge {
 		l.CPU, l.Wait, l.MemoryMBps = l.CPU*times, l.Wait*times, l.MemoryMBps*times
 	}
 	return l

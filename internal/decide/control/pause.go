@@ -8,7 +8,7 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-// pause is what holds moves though the mode allows them.
+// pause is what suspends moves that the mode allows.
 type pause struct {
 	order *status.Pause // of an operator; nil: none
 	open  bool          // a maintenance window was open at the last tick
@@ -24,7 +24,8 @@ func (p *pause) remember(e journal.Entry) {
 	}
 }
 
-// held says why nothing moves by itself though the mode allows it; empty: nothing holds it.
+// held returns why automatic moves are suspended although the mode allows them;
+// empty: they are not.
 func (c *Controller) held() string { return c.heldAt(c.turn.now) }
 
 func (c *Controller) heldAt(now time.Time) string {
@@ -45,11 +46,11 @@ func (c *Controller) heldAt(now time.Time) string {
 	return "outside the maintenance windows " + strings.Join(windows, ", ")
 }
 
-// pauseMoves stops moves until they are resumed, or for a time: at once, and
-// even if that cannot be made persistent.
+// pauseMoves suspends moves until they are resumed, or for a time. This takes
+// effect at once, even if it cannot be made persistent.
 func (c *Controller) pauseMoves(e Pause) {
 	if e.For < 0 {
-		const text = "pausing for %v: the length of a pause is positive, or 0 for a pause until it is resumed"
+		const text = "cannot pause for %v: the duration must be positive, or 0 for a pause until 'numavisor resume'"
 		c.refuse(e.Order, ErrMalformed, text, e.For)
 		return
 	}
@@ -60,33 +61,33 @@ func (c *Controller) pauseMoves(e Pause) {
 	c.pause.order = &p
 	c.stopJob(StopPaused)
 	c.noteFor(e.Order, journal.Entry{
-		Kind: journal.Paused, What: "moves nothing", Why: p.Why, Until: p.Until, By: string(Operator),
+		Kind: journal.Paused, What: "balancing paused", Why: p.Why, Until: p.Until, By: string(Operator),
 	})
 }
 
 // resumeMoves ends a pause.
 func (c *Controller) resumeMoves(order OrderID) {
 	if c.pause.order == nil {
-		c.refuse(order, ErrConflict, "nothing is paused")
+		c.refuse(order, ErrConflict, "balancing is not paused")
 		return
 	}
 	c.pause.order = nil
 	c.readJournal()
-	c.noteFor(order, journal.Entry{Kind: journal.Resumed, What: "moves again where that pays", By: string(Operator)})
+	c.noteFor(order, journal.Entry{Kind: journal.Resumed, What: "balancing resumed", By: string(Operator)})
 }
 
 // endPause ends a pause whose time is over.
 func (c *Controller) endPause() {
 	if p := c.pause.order; p != nil && !p.Until.IsZero() && !c.turn.now.Before(p.Until) {
 		c.pause.order = nil
-		c.note(journal.Entry{Kind: journal.Resumed, What: "the pause is over", By: "clock"})
+		c.note(journal.Entry{Kind: journal.Resumed, What: "balancing resumed: the pause has ended", By: "clock"})
 		c.readJournal()
 	}
 }
 
-// checkWindows stops the running job when its maintenance window ends, and has
-// it resumed when the next one begins. Moves that an operator wants, or wants
-// rolled back, go on.
+// checkWindows stops the running job when its maintenance window ends, and
+// resumes it when the next one begins. Moves that an operator ordered, or ordered
+// to roll back, continue.
 func (c *Controller) checkWindows() {
 	open := c.rules.policy.Balance.Open(c.turn.now)
 	if r := c.jobs.running; r != nil && !open && r.job.By != Operator && !r.cancelled {

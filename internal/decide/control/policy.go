@@ -7,8 +7,8 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
-// rules are what the operator wants. The controller owns the policy: jobs get
-// it with their start.
+// rules is the policy in force. The controller owns it; jobs get it when they
+// start.
 type rules struct {
 	policy policy.Policy  // complete, with defaults
 	next   *policy.Policy // takes effect when no job runs; nil: none
@@ -41,7 +41,7 @@ func (c *Controller) applyPolicy() {
 	c.note(journal.Entry{Kind: journal.Setting, What: what, By: string(Operator)})
 }
 
-// modeOf returns what may be done to a guest.
+// modeOf returns the mode of a guest.
 func (c *Controller) modeOf(g *inventory.Guest) policy.Mode {
 	return c.rules.policy.Balance.ModeOf(g.Name, g.Ours())
 }

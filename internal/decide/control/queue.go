@@ -10,24 +10,24 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// jobs are the running one and those that wait.
+// jobs is the running job and the queue.
 type jobs struct {
 	running *runningJob
 	queue   []Job
-	named   int // moves that have got a name
+	named   int // number of moves queued, for their ids
 }
 
 // runningJob is the job in progress.
 type runningJob struct {
 	job       Job
 	shown     status.Moving
-	stopped   bool // for a pause or a window
-	cancelled bool // by an operator, to whom it belongs from then on
+	stopped   bool // by a pause or the end of a window
+	cancelled bool // by an operator; pauses and windows that follow do not count
 }
 
 func (j *jobs) busy() bool { return j.running != nil || len(j.queue) > 0 }
 
-// recovering reports whether moves cut short are being finished, or will be next.
+// recovering reports whether interrupted moves are being finished, or will be next.
 func (j *jobs) recovering() bool {
 	if j.running != nil {
 		return j.running.job.Kind == RecoverJob
@@ -47,13 +47,14 @@ func (j *jobs) progressed(m status.Moving) {
 	}
 }
 
-// dropPlanned forgets the planned jobs that have not begun. Moves that an
-// operator accepted stay, and so do recoveries.
+// dropPlanned removes the planned jobs that have not begun. Moves that an operator
+// accepted and recoveries stay.
 func (j *jobs) dropPlanned() {
 	j.queue = slices.DeleteFunc(j.queue, func(j Job) bool { return j.Kind != RecoverJob && j.By != Operator })
 }
 
-// queueMove queues a move under a new name: of the daemon's start, and a number.
+// queueMove queues a move under a new id, made of the daemon's start time and a
+// number.
 func (c *Controller) queueMove(m plan.Move, by Initiator) {
 	c.jobs.named++
 	id := fmt.Sprintf("m%s-%d", c.turn.started.UTC().Format("20060102T150405"), c.jobs.named)
@@ -66,7 +67,7 @@ func (c *Controller) startJob() {
 		return
 	}
 	next := 0
-	if c.held() != "" { // recoveries wait, moves are planned again; those of an operator start
+	if c.held() != "" { // recoveries wait, planned moves are dropped, and moves of an operator start
 		c.jobs.dropPlanned()
 		next = slices.IndexFunc(c.jobs.queue, func(j Job) bool { return j.Kind != RecoverJob })
 		if next < 0 {
@@ -91,8 +92,8 @@ func (c *Controller) stopJob(cause StopCause) {
 	}
 }
 
-// cancel rolls back a running move, which belongs to the operator from then on,
-// or drops one that waits.
+// cancel rolls back a running move, which then counts as the operator's, or
+// removes a move from the queue.
 func (c *Controller) cancel(e Cancel) {
 	r := c.jobs.running
 	if r != nil && (r.job.ID == e.Job || r.job.Kind == RecoverJob && r.shown.ID == e.Job) {
@@ -103,14 +104,14 @@ func (c *Controller) cancel(e Cancel) {
 	}
 	at := slices.IndexFunc(c.jobs.queue, func(j Job) bool { return j.ID == e.Job })
 	if at < 0 {
-		c.refuse(e.Order, ErrUnknown, "no move %q is on its way", e.Job)
+		c.refuse(e.Order, ErrUnknown, "no move %q is running or queued", e.Job)
 		return
 	}
 	c.jobs.queue = slices.Delete(c.jobs.queue, at, at+1)
 	c.reply(e.Order, nil)
 }
 
-// jobEnded takes over the result of a job.
+// jobEnded handles the result of a job.
 func (c *Controller) jobEnded(e JobEnded) {
 	if c.jobs.running == nil {
 		return
@@ -129,17 +130,18 @@ func (c *Controller) jobEnded(e JobEnded) {
 	case j.Kind == RepairJob:
 		c.repaired(j, e)
 	case e.Stopped:
-		c.log(Info, "a move was stopped on its way", "id", j.ID, "why", e.Err)
+		c.log(Info, "a move was interrupted", "id", j.ID, "why", e.Err)
 	case e.Err != nil:
-		c.log(Warn, "a move did not go through", "id", j.ID, "error", e.Err)
+		c.log(Warn, "a move failed", "id", j.ID, "error", e.Err)
 		if len(e.Moved) == 0 && j.Kind == MoveJob {
 			c.notBegun(j, e.Err)
 		}
 	}
 }
 
-// notBegun notes a move that was refused before it began: the host is not as it
-// was planned on. Its guests rest as after a move, so that it is not tried all the time.
+// notBegun records a move that was refused before it began, because the host no
+// longer matches the plan. Its guests are in cooldown as after a move, so that the
+// daemon does not retry it continuously.
 func (c *Controller) notBegun(j Job, err error) {
 	e := journal.Entry{
 		Kind: journal.MoveFailed, ID: j.ID, Guests: j.Move.Names(), What: "not begun: " + j.Move.String(),
@@ -150,12 +152,12 @@ func (c *Controller) notBegun(j Job, err error) {
 	c.loads.remember(e)
 	c.cooldown.remember(e)
 	c.totals.MovesFailed++
-	c.cooldown.rest(&j.Move, e.At, true)
-	c.jobs.dropPlanned() // they were to follow it
+	c.cooldown.begin(&j.Move, e.At, true)
+	c.jobs.dropPlanned() // they were planned to follow it
 }
 
-// count adds a move to the totals. One that was stopped, or of which a step
-// failed, comes again.
+// count adds a move to the totals. A move that was stopped, or one of whose steps
+// failed, is counted when it ends.
 func (c *Controller) count(m *Moved) {
 	t := &c.totals
 	t.MovedBytes += m.Bytes
@@ -177,17 +179,17 @@ func (c *Controller) count(m *Moved) {
 	}
 	stayed := staysPut(e.Kind)
 	if stayed {
-		c.jobs.dropPlanned() // they were to follow it
+		c.jobs.dropPlanned() // they were planned to follow it
 	}
 	c.loads.remember(e)
 	c.cooldown.remember(e)
-	c.cooldown.rest(&m.Move, c.turn.now, stayed)
+	c.cooldown.begin(&m.Move, c.turn.now, stayed)
 }
 
-// staysPut reports whether a move that ended so has left its guests where they were.
+// staysPut reports whether a move that ended this way left its guests where they were.
 func staysPut(end journal.Kind) bool { return end == journal.MoveFailed || end == journal.MoveUndone }
 
-// total is how much a move copies at most.
+// total returns how much a move copies at most.
 func total(m plan.Move) topology.Bytes {
 	var sum topology.Bytes
 	for _, g := range m.Guests {

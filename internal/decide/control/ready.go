@@ -11,28 +11,28 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Ready is what an event leads to. The caller carries the parts out in the
-// order of the fields, and feeds back the events that they name. Parts that may
-// take long (Observe, Remedy, StartJob) run apart; there is never more than one
-// of each at a time.
+// Ready is the result of an event. The caller carries out its parts in the order
+// of the fields, and answers with the events that they name. Parts that may take
+// long (Observe, Remedy, StartJob) run in the background, at most one of each at a
+// time.
 type Ready struct {
-	// StopJob stops the running job for a cause; the zero value: go on. The job
-	// then ends with JobEnded as any other.
+	// StopJob stops the running job for a cause; the zero value does not. The job
+	// then ends with JobEnded like any other.
 	StopJob StopCause
 	// Entries are appended to the journal, in this order. Those with an order
 	// are answered with Appended, whether it succeeded or not.
 	Entries []Append
 	// ReadJournal: read the journal and answer with JournalRead.
 	ReadJournal bool
-	// SaveAlarms are to be saved; nil: nothing has changed for a while.
+	// SaveAlarms are the alarms to save; nil: there is nothing to save.
 	SaveAlarms *Alarms
-	// Follow are the guests of which samples are taken from now on; nil: as before.
+	// Follow are the guests to sample from now on; nil: as before.
 	Follow *Follow
 	// Observe: observe the host and answer with Observed.
 	Observe bool
-	// Remedy is a setting to be changed; answered with SettingChanged.
+	// Remedy is a setting to change; answered with SettingChanged.
 	Remedy *plan.Remedy
-	// StartJob is to be started; answered with JobEnded.
+	// StartJob is a job to start; answered with JobEnded.
 	StartJob *Job
 	// Planned: a plan was made in this step.
 	Planned bool
@@ -51,7 +51,7 @@ type Append struct {
 	Order OrderID
 }
 
-// Alarms are what there is to save of alarms.
+// Alarms is the state of alarms to save.
 type Alarms struct {
 	State   alarm.State
 	Changes []alarm.Alarm // raised, changed or cleared in this step
@@ -70,11 +70,11 @@ type JobKind string
 // Kinds of jobs.
 const (
 	MoveJob    JobKind = "move"    // execute Move
-	RecoverJob JobKind = "recover" // finish or roll back the moves that were cut short
+	RecoverJob JobKind = "recover" // finish or roll back interrupted moves
 	RepairJob  JobKind = "repair"  // bind Guest to its recorded placement
 )
 
-// Initiator says who wanted a job.
+// Initiator is who ordered a job.
 type Initiator string
 
 // Initiators, as the journal names them.
@@ -96,7 +96,7 @@ type Job struct {
 	Policy policy.Policy // under which it runs
 }
 
-// StopCause says why a running job is stopped.
+// StopCause is why a running job is stopped.
 type StopCause string
 
 // Causes. Paused and WindowClosed leave the job to be resumed; Cancelled rolls
@@ -133,14 +133,14 @@ type Reply struct {
 
 // Reasons to refuse an order, for errors.Is.
 var (
-	// ErrMalformed: the order makes no sense, whatever the state.
+	// ErrMalformed: the order is invalid in any state.
 	ErrMalformed = errors.New("malformed order")
-	// ErrUnknown: the order names a move or advice that is not there.
+	// ErrUnknown: the order names a move or advice that does not exist.
 	ErrUnknown = errors.New("unknown id")
 	// ErrConflict: the order does not fit the state.
 	ErrConflict = errors.New("conflict")
 	// ErrNotPersistent: the order is in force, but a restart will not know of it.
-	ErrNotPersistent = errors.New("a restart of the daemon would not know of it, for the journal cannot be written")
+	ErrNotPersistent = errors.New("this will not survive a restart of the daemon, because the journal cannot be written")
 )
 
 // refusal is an error with a reason that its text does not repeat.

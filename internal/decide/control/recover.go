@@ -7,16 +7,16 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
-// recovery is about moves that were cut short: by a crash, a pause, the end of a
-// window, or a step that failed.
+// recovery is the state of moves that were interrupted by a crash, a pause, the
+// end of a window, or a failed step.
 type recovery struct {
 	cut map[string]bool // guests of such moves
-	// failed is when a job last failed: a move may be without its end since then,
-	// and is taken up after a while. Zero: none failed.
+	// failed is when a job last failed. Since then a move may be without its end,
+	// and the daemon retries it after a while. Zero: none failed.
 	failed time.Time
 }
 
-// moved takes over whether a move ended or is to be resumed.
+// moved records whether a move ended or must be resumed.
 func (r *recovery) moved(m *Moved) {
 	for _, name := range m.Move.Names() {
 		if delete(r.cut, name); m.End == "" {
@@ -25,7 +25,8 @@ func (r *recovery) moved(m *Moved) {
 	}
 }
 
-// recover has the moves finished first that the journal shows as cut short.
+// recover queues a job that finishes the moves that the journal shows as
+// interrupted, before all other jobs.
 func (c *Controller) recover(entries []journal.Entry) {
 	open := journal.CutShort(entries)
 	clear(c.recovery.cut)
@@ -39,11 +40,11 @@ func (c *Controller) recover(entries []journal.Entry) {
 	}
 }
 
-// readJournal looks for moves that were cut short, to be finished.
+// readJournal requests the journal, to find interrupted moves.
 func (c *Controller) readJournal() { c.turn.ready.ReadJournal = true }
 
-// retryRecovery looks again for moves that could not be finished, once things
-// may have changed.
+// retryRecovery retries moves that could not be finished, after one observation
+// interval.
 func (c *Controller) retryRecovery() bool {
 	r := &c.recovery
 	if r.failed.IsZero() || c.jobs.busy() || c.held() != "" || c.turn.now.Sub(r.failed) < c.options.Observe {

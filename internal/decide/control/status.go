@@ -10,9 +10,8 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-// Status returns the view of the host at a time. What the daemon itself takes
-// (Self) is not known here. The result shares nothing with later steps that
-// they change.
+// Status returns the state of the host at a time. Self, the daemon's own use of
+// resources, is unknown here. Later steps do not change the result.
 func (c *Controller) Status(now time.Time) status.Status {
 	h := &c.host.inventory
 	r := status.Status{

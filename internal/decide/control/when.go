@@ -10,33 +10,34 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// when says when plans are made.
+// when is the state that decides when to plan.
 type when struct {
-	ticked      time.Time // the first tick
-	plan        plan.Plan // the last one
-	planned     time.Time // when it was made
-	lacking     map[string]bool
-	early       time.Time // when a plan was last made for a guest that newly lacked something
-	waited      time.Time // when moves last waited for the degraded_for of another guest to end
-	answered    time.Time // when competitors were last answered
-	interrupted bool      // in mid-turn, until the journal was read
+	ticked      time.Time       // the first tick
+	plan        plan.Plan       // the last one
+	planned     time.Time       // when it was made
+	over        map[string]bool // guests over a threshold at the last plan
+	early       time.Time       // when a plan was last made for a guest newly over a threshold
+	waited      time.Time       // when moves last waited for the degraded_for of another guest to end
+	answered    time.Time       // when competitors were last answered
+	interrupted bool            // in mid-turn, until the journal was read
 }
 
-// moment is the time of the event, to a tenth of the time between samples since
-// they began. A turn comes some milliseconds before or after a whole number of
-// them, and what falls on it must not wait for the next.
+// moment returns the time of the event, rounded to a tenth of the time between
+// samples. A turn begins some milliseconds before or after a multiple of that
+// time; without rounding, decisions due at the multiple could wait for the next.
 func (c *Controller) moment() time.Time {
 	return c.when.ticked.Add(c.turn.now.Sub(c.when.ticked).Round(c.options.Sample / 10))
 }
 
-// planDue reports whether it is time for a plan: the regular one, or one
-// because a guest reached degraded_for or newly lacks something.
+// planDue reports whether a plan is due: the regular one, or one because a guest
+// has reached degraded_for or is newly over a threshold.
 func (c *Controller) planDue() bool {
-	return c.moment().Sub(c.when.planned) >= c.options.Plan || c.degradedLongEnough() || c.newlyLacking()
+	return c.moment().Sub(c.when.planned) >= c.options.Plan || c.reachedDegradedFor() || c.newlyOverThreshold()
 }
 
-// degradedLongEnough reports whether a guest has been degraded long enough since the last plan.
-func (c *Controller) degradedLongEnough() bool {
+// reachedDegradedFor reports whether a guest has reached degraded_for since the
+// last plan.
+func (c *Controller) reachedDegradedFor() bool {
 	now, degradedFor := c.moment(), time.Duration(c.rules.policy.Balance.DegradedFor)
 	return slices.ContainsFunc(c.when.plan.Degraded, func(g plan.Degraded) bool {
 		end := g.Since.Add(degradedFor)
@@ -44,15 +45,16 @@ func (c *Controller) degradedLongEnough() bool {
 	})
 }
 
-// newlyLacking reports whether the latest sample shows a guest short of
-// something that the last plan did not know of: to wait for the next plan would
-// count towards its degraded_for. There is at most one such plan between two regular ones.
-func (c *Controller) newlyLacking() bool {
+// newlyOverThreshold reports whether the latest sample shows a guest over a
+// threshold that was not at the last plan. A guest is degraded only from the plan
+// that finds it, so waiting for the regular plan would prolong its degraded_for.
+// There is at most one such plan between two regular ones.
+func (c *Controller) newlyOverThreshold() bool {
 	if c.moment().Sub(c.when.early) < c.options.Plan {
 		return false
 	}
 	for name := range balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance) {
-		if !c.when.lacking[name] {
+		if !c.when.over[name] {
 			c.when.early = c.moment()
 			return true
 		}
@@ -60,10 +62,11 @@ func (c *Controller) newlyLacking() bool {
 	return false
 }
 
-// awaitsOthers reports whether the moves of this plan should wait for a guest
-// that reaches degraded_for at the next sample, when there will be a plan with both.
-// If one moved at once the other would wait until that is done, and find the
-// host as the first has left it. No guest waits twice between two regular plans.
+// awaitsOthers reports whether the moves of this plan should wait one sample for
+// another guest to reach degraded_for. The next plan then covers both. If the
+// first moved at once, the other would have to wait until the move has ended, on a
+// host that was planned without it. Moves wait at most once between two regular
+// plans.
 func (c *Controller) awaitsOthers() bool {
 	if c.when.planned.Sub(c.when.waited) < c.options.Plan {
 		return false
@@ -79,20 +82,19 @@ func (c *Controller) awaitsOthers() bool {
 	return soon
 }
 
-// plan decides which guests should move. While a job runs it decides nothing:
-// the host is half in one state and half in another. Nor does it before the
-// host was observed again.
+// plan decides which guests should move. It decides nothing while a job runs or
+// before the next observation, because the host may be between two states.
 func (c *Controller) plan() {
 	if s := c.State(); s != Held && s != Idle {
 		return
 	}
-	c.when.planned, c.when.lacking = c.moment(), balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance)
+	c.when.planned, c.when.over = c.moment(), balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance)
 	h, _ := c.Inventory(c.turn.now)
 	past := balance.Past{Moves: c.cooldown.moves, Degraded: c.when.plan.Degraded}
 	p, err := balance.Plan(balance.Request{Host: &h, Policy: c.rules.policy, Past: past, Now: c.when.planned})
 	c.turn.ready.Planned = true
 	if err != nil {
-		c.log(Error, "no plan could be made", "error", err)
+		c.log(Error, "planning failed", "error", err)
 		return
 	}
 	c.totals.Plans++
@@ -108,8 +110,8 @@ func (c *Controller) plan() {
 	c.advise(advised)
 }
 
-// divide separates the moves that are only advised from those that are made.
-// Guests of moves that were cut short are left out: those moves are finished first.
+// divide separates the moves that are only advised from those that are made. It
+// leaves out guests of interrupted moves, which are finished first.
 func (c *Controller) divide(all []plan.Move) (advised, made []plan.Move) {
 	held := c.held() != ""
 	for _, m := range all {
@@ -124,7 +126,8 @@ func (c *Controller) divide(all []plan.Move) (advised, made []plan.Move) {
 	return advised, made
 }
 
-// small is how much moves may copy together that are made as one: what takes a few seconds.
+// small returns the bytes that moves may copy together to be made as one batch: as
+// much as the host copies in 4 s.
 func (c *Controller) small(h *inventory.Host) topology.Bytes {
 	const seconds = 4
 	rate, _ := c.rules.policy.Balance.CopyRate(h.MoverBytesPerSecond)

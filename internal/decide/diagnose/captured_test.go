@@ -11,7 +11,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology/topologytest"
 )
 
-// What is found on a machine's topology alone (doctor --root DIR).
+// Findings from a topology alone (doctor --root DIR).
 func TestCapturedHosts(t *testing.T) {
 	for host, want := range map[string][]string{
 		"2cpu-nonuma": nil,

@@ -8,10 +8,10 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// cellsContradicted: the guest is told of cells that the host's binding makes
-// untrue by its configuration: two cells on one node, or vCPUs of a cell held
-// away from its memory. (cells-folded is for what became so while it ran.)
-// Placements are judged before they are carried out.
+// cellsContradicted: the configuration binds the guest's cells so that its
+// virtual NUMA topology is wrong: two cells are on one node, or vCPUs of a cell
+// are pinned away from its memory. (The rule cells-folded covers changes while
+// the guest runs.) Placements of Numavisor are checked before they are applied.
 func cellsContradicted(v *view) (found []Finding) {
 	for _, s := range slices.Concat(v.guests, v.stored) {
 		if s.Placement != nil || len(s.Config.Cells) < 2 || s.Config.NUMATune == nil {
@@ -23,15 +23,15 @@ func cellsContradicted(v *view) (found []Finding) {
 		}
 		found = append(found, Finding{
 			Severity: Warning, Object: s.object(), Evidence: evidence,
-			Effect:  "the guest's kernel keeps tasks near memory that is not near them, and apart what is together",
-			Fix:     "at its next start, bind each cell's memory and vCPUs to a node of its own, or show fewer cells",
+			Effect:  "the VM's kernel optimizes for distances between tasks and memory that are wrong",
+			Fix:     "for the next start, bind each cell's memory and vCPUs to its own node, or configure fewer cells",
 			Command: s.rewriteCommand(""),
 		})
 	}
 	return found
 }
 
-// sharedNodes tells of cells with the same single node.
+// sharedNodes reports cells that are bound to the same single node.
 func (v *view) sharedNodes(s *subject) (evidence []string) {
 	first := map[topology.NodeID]inventory.CellTune{}
 	for _, c := range s.Config.NUMATune.Cells {
@@ -49,7 +49,7 @@ func (v *view) sharedNodes(s *subject) (evidence []string) {
 	return evidence
 }
 
-// tornCells tells of cells whose vCPUs are pinned to other nodes than their memory.
+// tornCells reports cells whose vCPUs are pinned to other nodes than their memory.
 func (v *view) tornCells(s *subject) (evidence []string) {
 	for _, tune := range s.Config.NUMATune.Cells {
 		near := v.topology.CPUsOf(tune.Nodes)
@@ -66,7 +66,7 @@ func (v *view) tornCells(s *subject) (evidence []string) {
 					evidence = append(
 						evidence,
 						fmt.Sprintf(
-							"vCPU %d of cell %d is pinned to CPUs %s, the cell's memory is on nodes %s (configuration)",
+							"vCPU %d of cell %d is pinned to CPUs %s; the cell's memory is on nodes %s (configuration)",
 							vcpu, cell.ID, pin, tune.Nodes),
 					)
 				}

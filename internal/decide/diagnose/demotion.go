@@ -8,9 +8,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// demotionAgainstBinding: with slow memory in the host the kernel moves cold
-// pages there. Up to Linux 6.12 at least it "ignores all cpuset and mempolicy
-// settings" (mm/vmscan.c, can_demote); later kernels heed the cpuset.
+// demotionAgainstBinding: on a host with slow memory the kernel demotes cold
+// pages to it. Up to at least Linux 6.12 demotion "ignores all cpuset and
+// mempolicy settings" (mm/vmscan.c, can_demote); later kernels respect the cpuset.
 func demotionAgainstBinding(v *view) []Finding {
 	k := &v.host.Kernel
 	if k.Demotion != "true" && k.Demotion != "1" {
@@ -35,17 +35,16 @@ func demotionAgainstBinding(v *view) []Finding {
 			"bound: " + strings.Join(names, ", "),
 		},
 		Effect: fmt.Sprintf(
-			"when a node fills up, the kernel moves cold pages of bound guests to nodes %s; up to Linux 6.12 even "+
-				"those of strict ones",
+			"when a node fills up, the kernel moves cold pages of bound VMs to nodes %s; up to Linux 6.12 even "+
+				"pages of VMs with strict binding",
 			slow,
 		),
-		Fix: "switch demotion off where guests are bound, or bind guests that may be slow to those nodes on " +
-			"purpose",
+		Fix:     "disable demotion, or bind VMs that tolerate slow memory to those nodes explicitly",
 		Command: "echo false > /sys/kernel/mm/numa/demotion_enabled",
 		Action: &plan.Remedy{
 			Kind:  plan.WriteSetting,
 			Path:  "/sys/kernel/mm/numa/demotion_enabled",
 			Value: "false",
-		}, // others may count on it: not safe
+		}, // not safe: other workloads may depend on demotion
 	}}
 }

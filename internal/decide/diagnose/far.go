@@ -10,37 +10,37 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Thresholds of memoryFar: less than a tenth far is within what sharing and
-// migration leave behind, and little memory is not worth a word.
+// Thresholds of memoryFar. A tenth of remote memory is normal after page sharing
+// and migration, and a small amount of memory is not worth a finding.
 const (
-	nearEnough = 0.9
-	worthAWord = 64 * topology.MiB
+	minLocalShare  = 0.9
+	minMemoryBytes = 64 * topology.MiB
 )
 
-// memoryFar: the guest's vCPUs reach much of its memory over the interconnect.
-// Guests with a placement are judged by drift, wide ones by numa-hidden;
-// memory that was asked to be spread is as it was asked for.
+// memoryFar: much of the memory that the guest's vCPUs access is on other nodes.
+// The rule drift covers guests with a placement, numa-hidden those larger than a
+// node. Memory with policy interleave is remote as requested.
 func memoryFar(v *view) (found []Finding) {
 	for _, s := range v.guests {
-		if s.Placement != nil || s.memory < worthAWord || v.isSmall(s) && !s.cpuHeld ||
+		if s.Placement != nil || s.memory < minMemoryBytes || v.isSmall(s) && !s.cpuRestricted ||
 			len(s.Config.Cells) <= 1 && v.tooWide(s) != "" ||
 			s.spread() {
 			continue
 		}
 		share := drift.LocalShare(*s.Guest, v.topology)
-		if share == nil || *share >= nearEnough {
+		if share == nil || *share >= minLocalShare {
 			continue
 		}
 		found = append(found, s.binding(Finding{
 			Severity: Warning,
 			Evidence: []string{s.memoryEvidence(), v.ranOn(s),
 				fmt.Sprintf(
-					"local share %.0f %% (of memory by node and vCPUs by node, by %s; a model, no count of accesses)",
+					"local share %.0f %% (estimated from memory and vCPUs by node, by %s; accesses were not counted)",
 					100**share, drift.LocalBy(s.Guest, v.topology))},
 			Effect: fmt.Sprintf(
-				"about %.0f %% of its memory accesses that miss the caches go to another node; in a guest STREAM "+
-					"ran 20-40 %% faster from local memory than from a neighbour's, and about twice as fast as "+
-					"from a remote node's (High Technology Letters 2021/4)",
+				"about %.0f %% of its cache misses go to another node; in a VM, STREAM with local memory ran "+
+					"20-40 %% faster than with a neighbour's memory, and about twice as fast as with remote memory "+
+					"(High Technology Letters 2021/4)",
 				100*(1-*share),
 			),
 		}))
@@ -48,15 +48,16 @@ func memoryFar(v *view) (found []Finding) {
 	return found
 }
 
-// spread reports whether the guest's memory was asked to lie on several nodes alike.
+// spread reports whether the guest's configuration interleaves its memory.
 func (s *subject) spread() bool {
 	t := s.Config.NUMATune
 	return t != nil && t.Mode == string(guest.MemoryInterleave)
 }
 
-// ranOn says where the guest's vCPUs may run, or where they ran where that is anywhere.
+// ranOn reports the CPUs on which the guest's vCPUs may run, or on which they last
+// ran if they are not pinned.
 func (v *view) ranOn(s *subject) string {
-	if s.cpuHeld {
+	if s.cpuRestricted {
 		return v.vcpuEvidence(s)
 	}
 	var on topology.CPUSet
@@ -71,13 +72,13 @@ func (v *view) ranOn(s *subject) string {
 			on = on.Union(t.Affinity)
 		}
 	}
-	return fmt.Sprintf("vCPUs may run anywhere, last ran on CPUs %s, nodes %s (%s)", on, v.topology.NodesOf(on),
+	return fmt.Sprintf("vCPUs may run anywhere and last ran on CPUs %s, nodes %s (%s)", on, v.topology.NodesOf(on),
 		orUnknown(s.Seen.ThreadSource))
 }
 
-// helpersFar: emulator, vhost and I/O threads copy between devices and guest
-// memory; from another node each copy crosses the interconnect. Those of the
-// host's housekeeping CPUs were put there on purpose.
+// helpersFar: emulator, vhost and I/O threads copy data between devices and guest
+// memory. If they run on another node, each copy crosses the interconnect.
+// Threads on housekeeping CPUs are there on purpose.
 func helpersFar(v *view) (found []Finding) {
 	for _, s := range v.guests {
 		home := v.home(s)
@@ -100,11 +101,11 @@ func helpersFar(v *view) (found []Finding) {
 		}
 		f := s.binding(Finding{
 			Severity: Warning,
-			Evidence: append(evidence, fmt.Sprintf("the guest is held to nodes %s", home)),
+			Evidence: append(evidence, fmt.Sprintf("the VM is restricted to nodes %s", home)),
 			Effect:   "disk and network data is copied over the interconnect, and buffers are allocated on other nodes",
 		})
-		if s.pinned() { // threads can move, whatever pins the memory
-			f.Fix, f.Command = "pin the emulator to CPUs of the guest's nodes", fmt.Sprintf(
+		if s.pinned() { // threads can move even if the memory cannot
+			f.Fix, f.Command = "pin the emulator to CPUs of the VM's nodes", fmt.Sprintf(
 				"virsh emulatorpin %s %s --live", text.ShellWord(s.Name), v.topology.CPUsOf(home))
 		}
 		found = append(found, f)
@@ -127,7 +128,7 @@ func (s *subject) away(v *view, role inventory.ThreadRole, home topology.NodeSet
 	return far
 }
 
-// meant reports whether the placement put the thread there.
+// meant reports whether the placement puts the thread there.
 func (s *subject) meant(t inventory.Thread) bool {
 	if s.Placement == nil {
 		return false
@@ -139,7 +140,8 @@ func (s *subject) meant(t inventory.Thread) bool {
 	return !want.IsEmpty() && t.Affinity.SubsetOf(want)
 }
 
-// deviceFar: a device's DMA and its interrupts cross the interconnect.
+// deviceFar: the guest's memory is on another node than its device, so the
+// device's DMA and interrupts cross the interconnect.
 func deviceFar(v *view) (found []Finding) {
 	for _, s := range v.guests {
 		nodes := v.home(s)
@@ -156,18 +158,18 @@ func deviceFar(v *view) (found []Finding) {
 			f := Finding{
 				Severity: Warning, Object: s.object(),
 				Evidence: []string{
-					fmt.Sprintf("device %s (%s) hangs on node %d (%s)", d.Address, d.Kind, d.Node,
+					fmt.Sprintf("device %s (%s) is attached to node %d (%s)", d.Address, d.Kind, d.Node,
 						orUnknown(v.topology.Source)),
 					s.memoryEvidence(),
 				},
 				Effect:  "every transfer of the device crosses the interconnect",
-				Fix:     fmt.Sprintf("bind the guest to node %d, or give it a device of nodes %s", d.Node, nodes),
+				Fix:     fmt.Sprintf("bind the VM to node %d, or assign it a device of nodes %s", d.Node, nodes),
 				Command: fmt.Sprintf("numavisor bind %s --nodes %d", text.ShellWord(s.Name), d.Node),
 			}
 			if s.pinned() {
 				f.Fix = fmt.Sprintf(
-					"shut the guest down and bind its configuration to node %d (vfio pins its memory while it "+
-						"runs), or give it a device of nodes %s",
+					"shut the VM down and bind its configuration to node %d (vfio pins its memory while it runs), "+
+						"or assign it a device of nodes %s",
 					d.Node,
 					nodes,
 				)

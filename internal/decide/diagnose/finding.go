@@ -8,7 +8,7 @@ import (
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
-// Finding is one fault, or one thing worth knowing.
+// Finding is one problem, or a fact worth knowing.
 type Finding struct {
 	Rule     string   `json:"rule"` // kebab-case, stable
 	Severity Severity `json:"severity"`
@@ -16,24 +16,24 @@ type Finding struct {
 	Evidence []string `json:"evidence"` // figures, each with its source
 	Effect   string   `json:"effect"`
 	Fix      string   `json:"fix"`
-	Command  string   `json:"command,omitempty"` // does the fix, or is its first step
-	// Safe says that Action can be carried out on running guests without asking:
-	// it loses nothing, can be undone, and is on the host or a guest of ours.
+	Command  string   `json:"command,omitempty"` // carries out the fix or its first step
+	// Safe says that Action may be carried out without confirmation while guests
+	// run: it loses nothing, can be undone, and changes the host or a managed guest.
 	Safe   bool         `json:"safe"`
-	Action *plan.Remedy `json:"action,omitempty"` // nil: not ours to do
+	Action *plan.Remedy `json:"action,omitempty"` // nil: Numavisor cannot carry out the fix
 }
 
-// Severity says how much a finding matters.
+// Severity is how much a finding matters.
 type Severity string
 
-// Severities. An error makes guests fail or be killed, a warning makes them slow.
+// Severities. An error makes guests fail or be killed; a warning slows them down.
 const (
 	Info    Severity = "info"
 	Warning Severity = "warning"
 	Error   Severity = "error"
 )
 
-// rule looks for one kind of fault.
+// rule looks for one kind of problem.
 type rule struct {
 	name string
 	find func(*view) []Finding
@@ -75,14 +75,14 @@ var rules = []rule{
 	{"intent-unusable", intentUnusable},
 }
 
-// Run returns what is wrong on a host, the worst first, then by object.
+// Run returns the findings of a host, the most severe first, then by object.
 func Run(h *inventory.Host) []Finding {
 	if h == nil {
 		return nil
 	}
-	v := look(h)
+	v := newView(h)
 	if v.memoryNodes.Len() < 2 && v.topology.NodesOf(v.topology.CPUSet()).Len() < 2 {
-		// One node: everything is local. A damaged intent is one on any host.
+		// With one node everything is local. An unusable intent matters on any host.
 		return v.postponed(named("intent-unusable", intentUnusable(v)))
 	}
 	var found []Finding

@@ -6,10 +6,10 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// unreachable is the SLIT distance of pairs without a path (ACPI).
+// unreachable is the SLIT distance between nodes without a path (ACPI).
 const unreachable = 255
 
-// distancesMissing: placement compares distances; without them all other nodes are alike.
+// distancesMissing: without distances, placement cannot tell near nodes from far ones.
 func distancesMissing(v *view) []Finding {
 	const most = 4
 	var pairs []string
@@ -40,9 +40,9 @@ func distancesMissing(v *view) []Finding {
 	}
 	return []Finding{{
 		Severity: Warning, Object: "host", Evidence: pairs,
-		Effect: "these nodes count as out of reach: guests are not spread over them, and nearer cannot be told " +
-			"from farther",
-		Fix: "have the firmware's SLIT corrected, or give measured latencies, which take precedence",
+		Effect: "placement treats these nodes as unreachable from each other: no VM is spread over them, and near " +
+			"nodes are not preferred to far ones",
+		Fix: "correct the firmware's SLIT, or provide measured latencies, which take precedence",
 	}}
 }
 
@@ -53,27 +53,28 @@ func distanceText(d int, known bool) string {
 	return fmt.Sprintf("%d, unreachable", d)
 }
 
-// nodeWithoutMemory: every access of its CPUs goes elsewhere.
+// nodeWithoutMemory: every memory access of its CPUs is remote.
 func nodeWithoutMemory(v *view) (found []Finding) {
 	for _, n := range v.topology.Nodes {
 		if n.Memory == 0 && !n.CPUs.IsEmpty() {
 			found = append(found, Finding{
 				Severity: Warning, Object: fmt.Sprintf("node %d", n.ID),
 				Evidence: []string{fmt.Sprintf("CPUs %s and no memory (%s)", n.CPUs, orUnknown(v.topology.Source))},
-				Effect:   "its CPUs have no local memory, only other nodes'",
-				Fix: "populate its memory slots, or see whether a module failed; placement gives its CPUs to " +
-					"guests last",
+				Effect:   "all memory accesses of its CPUs are remote",
+				Fix: "populate its memory slots, or check whether a module failed; placement uses its CPUs only " +
+					"as a last resort",
 			})
 		}
 	}
 	return found
 }
 
-// memoryOnlyNode: worth knowing, since free memory there looks like any other.
+// memoryOnlyNode: worth knowing, because its free memory looks like that of any
+// other node.
 func memoryOnlyNode(v *view) (found []Finding) {
 	for _, n := range v.topology.Nodes {
 		if n.Memory > 0 && n.CPUs.IsEmpty() && !v.topology.Offline.IsEmpty() {
-			// The kernel does not tell which node a CPU that is switched off belongs to.
+			// The kernel does not report the node of an offline CPU.
 			found = append(found, Finding{
 				Severity: Info, Object: fmt.Sprintf("node %d", n.ID),
 				Evidence: []string{
@@ -81,7 +82,7 @@ func memoryOnlyNode(v *view) (found []Finding) {
 						nearest(v.topology, n.ID), v.topology.Offline, orUnknown(v.topology.Source)),
 				},
 				Effect: "its memory is local to no CPU that is online",
-				Fix:    "bring its CPUs online, if the offline ones are its own",
+				Fix:    "bring its CPUs online if the offline CPUs belong to it",
 			})
 			continue
 		}
@@ -92,15 +93,15 @@ func memoryOnlyNode(v *view) (found []Finding) {
 					fmt.Sprintf("%v and no CPUs%s (%s)", n.Memory, nearest(v.topology, n.ID),
 						orUnknown(v.topology.Source)),
 				},
-				Effect: "its memory (CXL, HBM or of a device) is local to no CPU; unbound guests overflow to it",
-				Fix:    "none needed; bind guests so that they use it on purpose only",
+				Effect: "its memory (CXL, HBM or device memory) is local to no CPU; unbound VMs overflow to it",
+				Fix:    "none needed; bind VMs so that they use it only on purpose",
 			})
 		}
 	}
 	return found
 }
 
-// nearest names the node with CPUs that is nearest to some memory.
+// nearest names the node with CPUs that is nearest to a node's memory.
 func nearest(t *topology.Topology, memory topology.NodeID) string {
 	best, text := unreachable, ""
 	for _, n := range t.Nodes {

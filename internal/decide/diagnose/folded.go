@@ -10,8 +10,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// cellsFolded: cells that belong on different nodes share one, as after a
-// cpuset was narrowed and widened: the kernel maps policies by ordinal.
+// cellsFolded: cells that should be on different nodes share one. This happens
+// when a cpuset is narrowed and widened again, because the kernel maps memory
+// policies to the new nodes by ordinal.
 func cellsFolded(v *view) (found []Finding) {
 	for _, s := range v.guests {
 		want := s.cellNodes()
@@ -25,11 +26,11 @@ func cellsFolded(v *view) (found []Finding) {
 		found = append(found, s.binding(Finding{
 			Severity: Warning,
 			Evidence: []string{
-				fmt.Sprintf("its %d cells belong on nodes %s (intent or configuration)", len(s.Config.Cells), want),
+				fmt.Sprintf("its %d cells should be on nodes %s (intent or configuration)", len(s.Config.Cells), want),
 				evidence},
 			Effect: fmt.Sprintf(
-				"the guest spreads its work over cells that are all on node %d: it believes memory near that is "+
-					"far, and loads one node",
+				"the VM's kernel spreads work over cells that are all on node %d: its view of near and far memory "+
+					"is wrong, and one node carries all the load",
 				at,
 			),
 		}))
@@ -37,7 +38,8 @@ func cellsFolded(v *view) (found []Finding) {
 	return found
 }
 
-// cellNodes is where the cells belong: by placement, else by memnodes; nothing where they share nodes on purpose.
+// cellNodes returns the nodes of the cells by the placement, else by memnodes;
+// empty if cells share nodes on purpose.
 func (s *subject) cellNodes() topology.NodeSet {
 	var all topology.NodeSet
 	add := func(nodes topology.NodeSet) bool {
@@ -66,8 +68,9 @@ func (s *subject) cellNodes() topology.NodeSet {
 	return all
 }
 
-// foldedOn says which node all cells share, by their policies where mappings
-// are known, else by the guest's memory: at least 95 % on one node.
+// foldedOn returns the node that all cells share, and the evidence; "" if there is
+// none. It decides by the policies of the mappings if they are known, else by the
+// guest's memory, of which at least 95 % must be on one node.
 func (s *subject) foldedOn() (topology.NodeID, string) {
 	policies := map[string]bool{}
 	cells := map[guest.CellID]bool{}
@@ -83,8 +86,8 @@ func (s *subject) foldedOn() (topology.NodeID, string) {
 			}
 		}
 	}
-	if s.Placement != nil || s.memory < worthAWord || s.memory < s.Config.Memory/2 {
-		return 0, "" // drift tells; or too little touched to judge
+	if s.Placement != nil || s.memory < minMemoryBytes || s.memory < s.Config.Memory/2 {
+		return 0, "" // the rule drift covers it, or too little memory is touched to decide
 	}
 	for _, node := range slices.Sorted(maps.Keys(s.Seen.MemoryByNode)) {
 		if float64(s.Seen.MemoryByNode[node]) >= 0.95*float64(s.memory) {

@@ -19,7 +19,7 @@ func vcpus(list string) guest.VCPUSet    { return topology.MustParseSet[guest.VC
 
 // host has nodes 0, 1 and 3 of four CPUs and 16 GiB each, a NIC on node 1, and
 // is healthy: web on node 0 and wide on nodes 0 and 3 are where they were
-// placed, foreign was bound to node 1 by somebody else.
+// placed, and foreign is bound to node 1 but unmanaged.
 func host() *inventory.Host {
 	h := &inventory.Host{Version: inventory.Version, Name: "h",
 		Kernel: inventory.Kernel{
@@ -136,7 +136,7 @@ func thread(role inventory.ThreadRole, affinity, mems string) inventory.Thread {
 	return inventory.Thread{Role: role, Affinity: cpus(affinity), Mems: nodes(mems)}
 }
 
-// find returns the guest of that name, to be spoilt.
+// find returns the guest of that name, for a test to change.
 func find(h *inventory.Host, name string) *inventory.Guest {
 	for i := range h.Guests {
 		if h.Guests[i].Name == name {

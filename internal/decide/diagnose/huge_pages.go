@@ -8,9 +8,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// unevenHugePages: a pool that one node has and the next has not makes huge
-// page guests land where the pages are. What placements asked for is left out:
-// pools grow by need.
+// unevenHugePages: if only some nodes have a huge page pool, guests with huge
+// pages can only run there. Pages reserved by placements do not count, because
+// Numavisor grows pools on demand.
 func unevenHugePages(v *view) (found []Finding) {
 	reserved := map[topology.NodeID]map[topology.Bytes]topology.Bytes{}
 	for _, s := range v.guests {
@@ -62,7 +62,7 @@ func (v *view) uneven(
 		spare := pages - min(pages, uint64(reserved[n.ID][size]/size))
 		evidence = append(
 			evidence,
-			fmt.Sprintf("node %d: %d pages of %v, %d free, %d not for placed guests (nr_hugepages)", n.ID, pages, size,
+			fmt.Sprintf("node %d: %d pages of %v, %d free, %d not reserved for placed VMs (nr_hugepages)", n.ID, pages, size,
 				pool(n, size).Free, spare),
 		)
 		if seen == 0 || spare < fewest {
@@ -73,7 +73,7 @@ func (v *view) uneven(
 		}
 		seen++
 	}
-	if seen < 2 || fewest >= most/2+most%2 || topology.Bytes(most)*size < worthAWord {
+	if seen < 2 || fewest >= most/2+most%2 || topology.Bytes(most)*size < minMemoryBytes {
 		return Finding{}, false
 	}
 	path := fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-%dkB/nr_hugepages", poor,
@@ -81,10 +81,10 @@ func (v *view) uneven(
 	value := fmt.Sprint(total)
 	return Finding{
 		Severity: Warning, Object: fmt.Sprintf("huge pages of %v", size), Evidence: evidence,
-		Effect:  "guests with huge pages fit on some nodes only; those not bound take pages wherever there are any",
-		Fix:     fmt.Sprintf("grow the pool of node %d, or let Numavisor grow pools by need", poor),
+		Effect:  "VMs with huge pages fit only on some nodes; unbound VMs take pages from any node",
+		Fix:     fmt.Sprintf("grow the pool of node %d, or let Numavisor grow pools on demand", poor),
 		Command: fmt.Sprintf("echo %s > %s", value, path),
-		Action:  &plan.Remedy{Kind: plan.WriteSetting, Path: path, Value: value}, // takes memory from others: not safe
+		Action:  &plan.Remedy{Kind: plan.WriteSetting, Path: path, Value: value}, // not safe: takes memory from others
 	}, true
 }
 

@@ -1,15 +1,15 @@
 package diagnose
 
-// topologyIncomplete: what the firmware told wrong or not at all. (Gaps of the
-// inventory go beside the findings: they are not the host's fault.)
+// topologyIncomplete: firmware tables are wrong or incomplete. (Gaps of the
+// inventory are reported apart from the findings: they are no fault of the host.)
 func topologyIncomplete(v *view) []Finding {
 	if len(v.topology.Gaps) == 0 {
 		return nil
 	}
 	return []Finding{{
 		Severity: Info, Object: "host", Evidence: v.topology.Gaps,
-		Effect: "what is missing counts as unknown: devices without a node are near nothing, distances not told " +
-			"are far",
-		Fix: "have the firmware's tables corrected (SRAT, SLIT, PCI proximity); a firmware update often does",
+		Effect: "placement treats missing data as unknown: devices without a node have no near node, and unknown " +
+			"distances count as far",
+		Fix: "correct the firmware's tables (SRAT, SLIT, PCI proximity); a firmware update often does",
 	}}
 }

@@ -7,9 +7,10 @@ import (
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/text"
 )
 
-// ksmAcrossNodes: a page merged across nodes is local to one of its users at most.
+// ksmAcrossNodes: a page merged across nodes is local to at most one of its users.
 func ksmAcrossNodes(v *view) []Finding {
 	k := &v.host.Kernel
 	if k.KSMRun != "1" || k.KSMAcrossNodes != "1" || k.KSMPagesShared == 0 && len(v.guests) == 0 {
@@ -19,20 +20,20 @@ func ksmAcrossNodes(v *view) []Finding {
 		Severity: Warning, Object: "host",
 		Evidence: []string{
 			fmt.Sprintf("run 1, merge_across_nodes 1, pages_shared %d (/sys/kernel/mm/ksm)", k.KSMPagesShared)},
-		Effect: "equal pages of guests on different nodes become one page on one node: far for all others, " +
-			"whatever they are bound to",
-		Fix: "let KSM merge within nodes only; what is merged must be split first, which takes memory",
+		Effect: "the kernel merges identical pages of VMs on different nodes into one page on one node, which is " +
+			"remote for all other VMs regardless of their binding",
+		Fix: "restrict KSM to merging within nodes; the kernel must unmerge all pages first, which takes memory",
 		Command: "echo 2 > /sys/kernel/mm/ksm/run && echo 0 > /sys/kernel/mm/ksm/merge_across_nodes && echo 1 > " +
 			"/sys/kernel/mm/ksm/run",
-		Safe:   k.KSMPagesShared == 0, // nothing to split
+		Safe:   k.KSMPagesShared == 0, // nothing to unmerge
 		Action: &plan.Remedy{Kind: plan.KSMWithinNodes},
 	}}
 }
 
-// balancingAgainstBinding: the kernel moves pages of its own accord
-// (kernel.numa_balancing, bit 0: NUMA_BALANCING_NORMAL). It leaves alone huge
-// pages of a pool and memory that has a policy (vma_policy_mof in
-// mm/mempolicy.c), so what is at stake are guests held by cpusets only.
+// balancingAgainstBinding: automatic NUMA balancing of the kernel moves pages
+// (kernel.numa_balancing, bit 0: NUMA_BALANCING_NORMAL). It does not touch huge
+// pages of a pool or memory with a policy (vma_policy_mof in mm/mempolicy.c), so
+// it only affects guests that are bound by cpusets alone.
 func balancingAgainstBinding(v *view) []Finding {
 	mode, err := strconv.Atoi(v.host.Kernel.NUMABalancing)
 	if err != nil || mode&1 == 0 {
@@ -47,12 +48,11 @@ func balancingAgainstBinding(v *view) []Finding {
 		Severity: Warning, Object: "host",
 		Evidence: []string{
 			fmt.Sprintf("kernel.numa_balancing is %d (/proc/sys/kernel/numa_balancing)", mode),
-			"bound by cpuset, memory without a policy: " + strings.Join(names, ", "),
+			"bound by cpuset, with memory without a policy: " + strings.Join(names, ", "),
 		},
-		Effect: "the kernel unmaps their pages again and again to see who uses them, moves them between the " +
-			"guest's nodes, and has been seen to hide them from move_pages (Linux 6.1), so that a later bind " +
-			"misses them",
-		Fix:     "switch it off: bound guests do not need it",
+		Effect: "the kernel repeatedly unmaps their pages to sample accesses and moves them between the VM's " +
+			"nodes; it was observed to hide them from move_pages (Linux 6.1), so that a later bind misses them",
+		Fix:     "disable it: bound VMs do not need it",
 		Command: "sysctl -w kernel.numa_balancing=" + strconv.Itoa(mode&^1),
 		Safe:    loose == 0,
 		Action: &plan.Remedy{
@@ -63,13 +63,13 @@ func balancingAgainstBinding(v *view) []Finding {
 		},
 	}
 	if loose > 0 {
-		f.Fix = fmt.Sprintf("bind the %d guests that are not bound too, then switch it off: they are served by it",
-			loose)
+		f.Fix = fmt.Sprintf("bind %s, which profit from it, then disable it",
+			text.Count(loose, "unbound VM", "unbound VMs"))
 	}
 	return []Finding{f}
 }
 
-// withoutPolicy returns the bound guests whose memory the kernel's balancing works on.
+// withoutPolicy returns the bound guests whose memory the kernel's balancing may move.
 func (v *view) withoutPolicy() (names []string) {
 	for _, s := range v.guests {
 		if s.bound && s.Config.PageSize == 0 && !s.hasPolicy() {
@@ -79,8 +79,8 @@ func (v *view) withoutPolicy() (names []string) {
 	return names
 }
 
-// hasPolicy tells by the mappings where they are known, else by what the guest
-// was made with or given.
+// hasPolicy reports whether all of the guest's memory has a NUMA policy, by its
+// mappings if they are known, else by its placement or configuration.
 func (s *subject) hasPolicy() bool {
 	known := false
 	for _, r := range s.Seen.Ranges {
@@ -100,7 +100,7 @@ func (s *subject) hasPolicy() bool {
 			mode == string(guest.MemoryInterleave)
 	}
 	if p := s.Placement; p != nil && s.Config.Source == "memfd" && gives(string(p.MemoryMode)) {
-		return true // set from outside where the configuration does not say it
+		return true // Numavisor sets the policy with mbind, so the configuration need not have it
 	}
 	t := s.Config.NUMATune
 	if t == nil {
@@ -114,7 +114,7 @@ func (s *subject) hasPolicy() bool {
 	return len(t.Cells) > 0 || gives(t.Mode)
 }
 
-// boundNames returns the guests whose memory is bound, and how many are not.
+// boundNames returns the guests with bound memory, and the number of others.
 func (v *view) boundNames() (bound []string, loose int) {
 	for _, s := range v.guests {
 		if s.bound {
@@ -126,7 +126,7 @@ func (v *view) boundNames() (bound []string, loose int) {
 	return bound, loose
 }
 
-// numadBesideBindings: numad binds whole processes by its own reckoning.
+// numadBesideBindings: numad moves whole processes without regard to bindings.
 func numadBesideBindings(v *view) []Finding {
 	names, _ := v.boundNames()
 	if !v.host.Kernel.NumadRunning || len(names) == 0 {
@@ -135,13 +135,13 @@ func numadBesideBindings(v *view) []Finding {
 	return []Finding{{
 		Severity: Warning, Object: "host",
 		Evidence: []string{"numad is running (processes)", "bound: " + strings.Join(names, ", ")},
-		Effect:   "numad re-pins guests and moves their memory by its own figures, against their binding",
+		Effect:   "numad re-pins VMs and moves their memory regardless of their binding",
 		Fix:      "stop numad",
 		Command:  "systemctl disable --now numad",
 	}}
 }
 
-// zoneReclaim: a full node is reclaimed before another one's free memory is used.
+// zoneReclaim: the kernel reclaims a full node before it uses free memory of others.
 func zoneReclaim(v *view) []Finding {
 	mode := v.host.Kernel.ZoneReclaim
 	if mode == "" || mode == "0" || len(v.guests) == 0 {
@@ -150,9 +150,9 @@ func zoneReclaim(v *view) []Finding {
 	return []Finding{{
 		Severity: Warning, Object: "host",
 		Evidence: []string{"vm.zone_reclaim_mode is " + mode + " (/proc/sys/vm/zone_reclaim_mode)"},
-		Effect: "allocations stall while the kernel throws away page cache of a full node, though other nodes " +
-			"have free memory",
-		Fix:     "switch it off: bindings say where guests' memory goes",
+		Effect: "allocations stall while the kernel reclaims page cache of a full node, although other nodes have " +
+			"free memory",
+		Fix:     "disable it: bindings decide which nodes VMs use",
 		Command: "sysctl -w vm.zone_reclaim_mode=0",
 		Safe:    true,
 		Action:  &plan.Remedy{Kind: plan.WriteSetting, Path: "/proc/sys/vm/zone_reclaim_mode", From: mode, Value: "0"},

@@ -6,8 +6,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// distancesAsymmetric: true of a few machines, a slip of the firmware on most.
-// Nodes without CPUs have no row of their own.
+// distancesAsymmetric: correct on a few machines, a firmware error on most. Nodes
+// without CPUs have no distances of their own.
 func distancesAsymmetric(v *view) []Finding {
 	const most = 4
 	var pairs []string
@@ -39,16 +39,16 @@ func distancesAsymmetric(v *view) []Finding {
 	}
 	return []Finding{{
 		Severity: Info, Object: "host", Evidence: pairs,
-		Effect: "placement takes each direction as it is told; where that is wrong, it prefers the wrong nodes",
-		Fix:    "give measured latencies, which take precedence",
+		Effect: "placement uses the distance of each direction; if it is wrong, placement prefers the wrong nodes",
+		Fix:    "provide measured latencies, which take precedence",
 	}}
 }
 
-// lopsided is how much more memory the largest node may have than another:
-// firmware and the kernel keep some of it, more on the first node.
+// lopsided is the largest normal ratio between the memory of two nodes. Firmware
+// and kernel reserve some memory, more on the first node.
 const lopsided = 1.25
 
-// memoryLopsided: nodes with CPUs and much less memory than others fill up first.
+// memoryLopsided: a node with CPUs and much less memory than others fills up first.
 func memoryLopsided(v *view) (found []Finding) {
 	var largest *topology.Node
 	for i := range v.topology.Nodes {
@@ -64,11 +64,11 @@ func memoryLopsided(v *view) (found []Finding) {
 		found = append(found, Finding{
 			Severity: Info, Object: fmt.Sprintf("node %d", n.ID),
 			Evidence: []string{
-				fmt.Sprintf("%v of memory, node %d has %v (%s)", n.Memory, largest.ID, largest.Memory,
+				fmt.Sprintf("%v of memory; node %d has %v (%s)", n.Memory, largest.ID, largest.Memory,
 					orUnknown(v.topology.Source)),
 			},
-			Effect: "it fills up first; what runs there unbound overflows to other nodes",
-			Fix:    "see whether a memory module is missing or failed; placement reckons with what is there",
+			Effect: "it fills up first; the memory of unbound VMs there overflows to other nodes",
+			Fix:    "check whether a memory module is missing or failed; placement uses the present sizes",
 		})
 	}
 	return found

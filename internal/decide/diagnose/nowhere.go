@@ -9,8 +9,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// boundToNothing: pins to CPUs that are all offline, or nodes without memory.
-// Guests that are shut off are judged too: it is their next start that fails.
+// boundToNothing: a guest is pinned to CPUs that are all offline, or bound to
+// nodes without memory. Shut-off guests count too, because their next start fails.
 func boundToNothing(v *view) (found []Finding) {
 	online := v.topology.CPUSet()
 	for _, s := range slices.Concat(v.guests, v.stored) {
@@ -19,7 +19,7 @@ func boundToNothing(v *view) (found []Finding) {
 			if !online.IsEmpty() && !p.cpus.IsEmpty() && !p.cpus.Intersects(online) {
 				evidence = append(
 					evidence,
-					fmt.Sprintf("%s is pinned to CPUs %s (configuration), online are %s (%s)", p.who, p.cpus, online,
+					fmt.Sprintf("%s is pinned to CPUs %s (configuration); online CPUs are %s (%s)", p.who, p.cpus, online,
 						orUnknown(v.topology.Source)),
 				)
 			}
@@ -28,7 +28,7 @@ func boundToNothing(v *view) (found []Finding) {
 			if !v.memoryNodes.IsEmpty() && !m.nodes.IsEmpty() && !m.nodes.Intersects(v.memoryNodes) {
 				evidence = append(
 					evidence,
-					fmt.Sprintf("%s is bound to nodes %s (configuration), memory have %s (%s)", m.who, m.nodes,
+					fmt.Sprintf("%s is bound to nodes %s (configuration); nodes with memory are %s (%s)", m.who, m.nodes,
 						v.memoryNodes, orUnknown(v.topology.Source)),
 				)
 			}
@@ -38,15 +38,15 @@ func boundToNothing(v *view) (found []Finding) {
 		}
 		found = append(found, Finding{
 			Severity: Error, Object: s.object(), Evidence: evidence,
-			Effect:  "the guest does not start; one that runs was let go by the kernel to wherever there is room",
-			Fix:     "bind the guest's configuration anew, or bring the CPUs or memory back",
+			Effect:  "the VM does not start; if it runs, the kernel has moved it to other CPUs or nodes",
+			Fix:     "bind the VM's configuration to other nodes, or bring the CPUs or memory back online",
 			Command: s.rewriteCommand(""),
 		})
 	}
 	return found
 }
 
-// pinning is what a configuration says of some threads.
+// pinning is the pin of some threads in a configuration.
 type pinning struct {
 	who  string
 	cpus topology.CPUSet
@@ -64,7 +64,7 @@ func pinsOf(c *inventory.Config) []pinning {
 	return all
 }
 
-// tuning is what numatune says of the guest or of a cell.
+// tuning is the numatune of the guest or of a cell.
 type tuning struct {
 	who   string
 	nodes topology.NodeSet

@@ -8,8 +8,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// exclusiveOverlap: two guests that each hold vCPUs to single CPUs share some,
-// or a guest may run on CPUs that were promised to another alone.
+// exclusiveOverlap: two guests with vCPUs pinned to one CPU each share such CPUs,
+// or a guest may run on CPUs that are dedicated to another.
 func exclusiveOverlap(v *view) (found []Finding) {
 	for i, s := range v.guests {
 		mine, promised := s.exclusive()
@@ -20,12 +20,12 @@ func exclusiveOverlap(v *view) (found []Finding) {
 			theirs, _ := other.exclusive()
 			switch shared := mine.Intersect(theirs); {
 			case k == i:
-			case !shared.IsEmpty() && k > i: // told once
+			case !shared.IsEmpty() && k > i: // report each pair once
 				found = append(found, overlap(s, other, shared, Error,
-					"vCPUs of both wait for each other on the same CPUs, though each was to have its own"))
+					"vCPUs of both VMs wait for each other on the same CPUs, although each should have its own"))
 			case shared.IsEmpty() && promised && mine.Intersects(other.vcpus):
 				found = append(found, overlap(s, other, mine.Intersect(other.vcpus), Warning,
-					"vCPUs of the other may take CPUs that were promised to this guest alone"))
+					"vCPUs of the other VM may use CPUs that are dedicated to this VM"))
 			}
 		}
 	}
@@ -43,17 +43,17 @@ func overlap(s, other *subject, shared topology.CPUSet, severity Severity, effec
 				orUnknown(s.Seen.ThreadSource)),
 		}})
 	f.Object = s.object()
-	f.Fix = fmt.Sprintf("bind guest %s to other CPUs; placement keeps off those that are reserved", mover.Name)
+	f.Fix = fmt.Sprintf("bind VM %s to other CPUs; placement avoids reserved CPUs", mover.Name)
 	f.Command = "numavisor bind " + text.ShellWord(mover.Name)
 	if mover.Placement != nil {
-		f.Command += " --anew" // its recorded placement is what overlaps
+		f.Command += " --anew" // its recorded placement overlaps
 		f.Action, f.Safe = nil, false
 	}
 	return f
 }
 
-// exclusive returns the CPUs that a guest has to itself: promised by its
-// placement, else those of vCPUs pinned to one CPU each, all different.
+// exclusive returns the CPUs dedicated to a guest: those of its placement, else
+// those of its vCPUs if each is pinned to a different single CPU.
 func (s *subject) exclusive() (cpus topology.CPUSet, promised bool) {
 	if p := s.Placement; p != nil {
 		return p.Exclusive(), true

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// placedForAnotherHost: the guest came from another host with the placement
-// that was made there.
+// placedForAnotherHost: the guest was migrated here with a placement made for
+// another host.
 func placedForAnotherHost(v *view) (found []Finding) {
 	for _, s := range slices.Concat(v.guests, v.stored) {
 		if s.PlacedFor == nil {
@@ -15,11 +15,11 @@ func placedForAnotherHost(v *view) (found []Finding) {
 		found = append(found, s.binding(Finding{
 			Severity: Warning,
 			Evidence: []string{
-				fmt.Sprintf("its metadata holds a placement for host %s (id %s), this host has the id %q", s.PlacedFor,
+				fmt.Sprintf("its metadata contains a placement for host %s (id %s); this host has the id %q", s.PlacedFor,
 					s.PlacedFor.ID, v.host.ID),
 			},
-			Effect: "that placement names nodes and CPUs of the other host: it is not used here, and what libvirt " +
-				"took over of it may bind the guest to the wrong nodes",
+			Effect: "the placement names nodes and CPUs of the other host, so Numavisor ignores it; pins and numatune " +
+				"that libvirt carried over may bind the VM to the wrong nodes",
 		}))
 	}
 	return found

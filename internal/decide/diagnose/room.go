@@ -9,7 +9,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// holdings returns what the guests for which keep holds take from each node.
+// holdings returns the holdings of the guests for which keep is true.
 func (v *view) holdings(keep func(*subject) bool) []inventory.Holding {
 	h := *v.host
 	h.Guests = nil
@@ -21,18 +21,19 @@ func (v *view) holdings(keep func(*subject) bool) []inventory.Holding {
 	return h.Holdings("")
 }
 
-// nodeOverBound: more is bound to a node than it has; what does not fit cannot go elsewhere.
+// nodeOverBound: more memory is bound to a node than it has, and bound memory
+// cannot overflow to other nodes.
 func nodeOverBound(v *view) (found []Finding) {
 	all := v.holdings(func(s *subject) bool { return s.bound })
 	for _, n := range v.topology.Nodes {
 		var sum topology.Bytes
 		var evidence []string
-		var least *inventory.Holding // whose leaving suffices
+		var least *inventory.Holding // the smallest guest whose move is enough
 		for i := range all {
 			if all[i].Node == n.ID && all[i].Memory() > 0 {
 				sum = sum.Plus(all[i].Memory())
 				evidence = append(evidence,
-					fmt.Sprintf("%s: %v reserved, %v seen", all[i].Name, all[i].Reserved, all[i].Seen))
+					fmt.Sprintf("%s: %v reserved, %v observed", all[i].Name, all[i].Reserved, all[i].Seen))
 			}
 		}
 		if sum <= n.Memory || n.Memory == 0 {
@@ -49,16 +50,16 @@ func nodeOverBound(v *view) (found []Finding) {
 			Severity: Error, Object: fmt.Sprintf("node %d", n.ID),
 			Evidence: append(
 				[]string{
-					fmt.Sprintf("%v bound to %v of memory (reservations, or what is seen where that is more)", sum,
+					fmt.Sprintf("%v bound to %v of memory (reservations, or observed use if greater)", sum,
 						n.Memory),
 				},
 				evidence...),
-			Effect: "when the guests touch all they were promised, the kernel reclaims, swaps, and kills a guest, " +
-				"though other nodes have room",
-			Fix: "move guests away until what is left fits",
+			Effect: "when the VMs touch all memory promised to them, the kernel reclaims, swaps and kills a VM, " +
+				"although other nodes have free memory",
+			Fix: "move VMs to other nodes until the rest fits",
 		}
 		if least != nil {
-			f.Fix = fmt.Sprintf("move guest %s to other nodes: what is left fits", least.Name)
+			f.Fix = fmt.Sprintf("move VM %s to other nodes; the rest then fits", least.Name)
 			f.Command = "numavisor bind " + text.ShellWord(least.Name) + " --anew"
 		}
 		found = append(found, f)
@@ -66,8 +67,8 @@ func nodeOverBound(v *view) (found []Finding) {
 	return found
 }
 
-// strictWithoutRoom: memory that may only come from certain nodes, not touched
-// yet, and not there any more.
+// strictWithoutRoom: a strictly bound guest has untouched memory for which its
+// node no longer has free pages.
 func strictWithoutRoom(v *view) (found []Finding) {
 	for _, s := range v.guests {
 		if !s.strict() || s.Config.PageSize > 0 {
@@ -85,13 +86,13 @@ func strictWithoutRoom(v *view) (found []Finding) {
 			found = append(found, Finding{
 				Severity: Warning, Object: s.object(),
 				Evidence: []string{
-					fmt.Sprintf("%v of its memory on node %d is not touched yet (%v promised, %v seen, %s)",
+					fmt.Sprintf("%v of its memory on node %d is untouched (%v promised, %v observed, %s)",
 						h.Untouched(), n.ID, h.Memory(), h.Seen, orUnknown(s.Seen.MemorySource)),
 					fmt.Sprintf("node %d has %v free and reclaimable", n.ID, room),
 				},
-				Effect: "bound strictly, it cannot take memory elsewhere: touching the rest swaps or gets a guest " +
-					"killed",
-				Fix:     fmt.Sprintf("free memory on node %d, or place the guest anew", n.ID),
+				Effect: "its strict binding forbids other nodes: when it touches the rest, the kernel swaps or kills " +
+					"a VM",
+				Fix:     fmt.Sprintf("free memory on node %d, or bind the VM to other nodes", n.ID),
 				Command: "numavisor bind " + text.ShellWord(s.Name) + " --anew",
 			})
 		}
@@ -99,7 +100,7 @@ func strictWithoutRoom(v *view) (found []Finding) {
 	return found
 }
 
-// strict reports whether the guest's memory fails rather than goes elsewhere.
+// strict reports whether allocations of the guest fail rather than use other nodes.
 func (s *subject) strict() bool {
 	if s.Placement != nil {
 		return s.Placement.MemoryMode == guest.MemoryStrict
@@ -116,13 +117,14 @@ func (s *subject) strict() bool {
 	return len(tune.Cells) > 0 || tune.Mode == string(guest.MemoryStrict)
 }
 
-// memoryOnlyNodeUsed: CXL and the like serve guests by overflow or demotion.
+// memoryOnlyNodeUsed: guest memory got to a node without CPUs (CXL, HBM) by
+// overflow or demotion.
 func memoryOnlyNodeUsed(v *view) (found []Finding) {
 	for _, s := range v.guests {
 		for _, n := range v.topology.Nodes {
 			bytes := s.Seen.MemoryByNode[n.ID]
 			meant := s.Placement != nil && s.Placement.Nodes.Contains(n.ID)
-			if !n.CPUs.IsEmpty() || meant || bytes < worthAWord || bytes < s.memory/50 {
+			if !n.CPUs.IsEmpty() || meant || bytes < minMemoryBytes || bytes < s.memory/50 {
 				continue
 			}
 			evidence := []string{
@@ -132,7 +134,7 @@ func memoryOnlyNodeUsed(v *view) (found []Finding) {
 				evidence = append(evidence, "demotion_enabled is "+d+" (/sys/kernel/mm/numa)")
 			}
 			found = append(found, s.binding(Finding{Severity: Warning, Evidence: evidence,
-				Effect: fmt.Sprintf("%v of its memory is local to no CPU: slower for every vCPU", bytes)}))
+				Effect: fmt.Sprintf("%v of its memory is local to no CPU and slow for every vCPU", bytes)}))
 		}
 	}
 	return found

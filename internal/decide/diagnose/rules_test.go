@@ -12,13 +12,13 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-func TestAHealthyHostHasNoFindings(t *testing.T) {
+func TestRun_HealthyHost(t *testing.T) {
 	for _, f := range diagnose.Run(host()) {
 		t.Errorf("%+v", f)
 	}
 }
 
-// faults make each rule find something; the finding is looked at more closely where says is given.
+// faults make each rule report a finding. says is text that the finding must contain.
 var faults = []struct {
 	rule, name string
 	fault      func(h *inventory.Host)
@@ -93,7 +93,7 @@ var faults = []struct {
 		g := find(h, "foreign")
 		g.Hypervisor, g.Can = guest.Xen, inventory.CapabilitiesOf(guest.Xen)
 		g.Config.NUMATune, g.Seen.MemoryByNode = nil, byNode{3: 4 * gib}
-	}, "guest foreign", diagnose.Warning, "create the guest anew", false},
+	}, "guest foreign", diagnose.Warning, "recreate the VM", false},
 	{"helpers-far", "vhost elsewhere", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		g.Seen.Threads = append(g.Seen.Threads, thread(inventory.RoleVhost, "8-9", "0-1,3"))
@@ -150,7 +150,7 @@ var faults = []struct {
 	{"strict-without-room", "node full before the guest is", func(h *inventory.Host) {
 		find(h, "foreign").Seen.MemoryByNode = byNode{1: gib}
 		h.Topology.Nodes[1].Free = 2 * gib
-	}, "guest foreign", diagnose.Warning, "3 GiB of its memory on node 1 is not touched yet", false},
+	}, "guest foreign", diagnose.Warning, "3 GiB of its memory on node 1 is untouched", false},
 	{"node-over-bound", "promised twice", func(h *inventory.Host) {
 		find(h, "web").Placement.Reservations[0].Memory = 12 * gib
 		find(h, "wide").Placement.Reservations[0].Memory = 6 * gib
@@ -181,11 +181,11 @@ var faults = []struct {
 		h.Kernel.NUMABalancing = "1"
 		find(h, "foreign").Seen.Ranges = []inventory.MemoryRange{ram(0, "default", byNode{1: 4 * gib})}
 	}, "host", diagnose.Warning, "without a policy: foreign", true},
-	{"numa-balancing-against-binding", "somebody lives by it", func(h *inventory.Host) {
+	{"numa-balancing-against-binding", "unbound guests use it", func(h *inventory.Host) {
 		h.Kernel.NUMABalancing, find(h, "web").Config.NUMATune.Mode = "1", "restrictive"
 		find(h, "web").Placement.MemoryMode = guest.MemoryRestrictive
 		unbind(find(h, "foreign"))
-	}, "host", diagnose.Warning, "bind the 1 guests", false},
+	}, "host", diagnose.Warning, "bind 1 unbound VM,", false},
 	{"numad-beside-bindings", "", func(h *inventory.Host) { h.Kernel.NumadRunning = true }, "host", diagnose.Warning,
 		"foreign, web, wide", false},
 	{"zone-reclaim", "", func(h *inventory.Host) { h.Kernel.ZoneReclaim = "1" }, "host", diagnose.Warning,
@@ -217,20 +217,20 @@ var faults = []struct {
 	{"bound-to-nothing", "pins to a CPU that is off", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		g.State, g.Seen, g.Config.Pins[1] = "shutoff", inventory.Seen{}, cpus("12-15")
-	}, "guest foreign", diagnose.Error, "vCPU 1 is pinned to CPUs 12-15 (configuration), online are 0-11", false},
+	}, "guest foreign", diagnose.Error, "vCPU 1 is pinned to CPUs 12-15 (configuration); online CPUs are 0-11", false},
 	{"bound-to-nothing", "helpers", func(h *inventory.Host) {
 		c := &find(h, "foreign").Config
 		c.EmulatorPin, c.IOThreadPins = cpus("20"), map[int]topology.CPUSet{1: cpus("21")}
 	}, "guest foreign", diagnose.Error, "I/O thread 1 is pinned to CPUs 21", false},
 	{"bound-to-nothing", "a node without memory",
 		func(h *inventory.Host) { find(h, "foreign").Config.NUMATune.Nodes = nodes("2") }, "guest foreign",
-		diagnose.Error, "memory is bound to nodes 2 (configuration), memory have 0-1,3", false},
+		diagnose.Error, "memory is bound to nodes 2 (configuration); nodes with memory are 0-1,3", false},
 	{"vcpus-crowded", "more vCPUs than CPUs", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		g.Config.VCPUs, g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = 4, cpus("4-5"), cpus("5-6")
 	}, "guest foreign", diagnose.Warning, "4 vCPUs (configuration) on 3 CPUs", false},
 	{"housekeeping-taken", "by a pin", func(h *inventory.Host) { h.Topology.Housekeeping = cpus("0,4") },
-		"guest foreign", diagnose.Warning, "CPUs 0,4 are for the host", false},
+		"guest foreign", diagnose.Warning, "CPUs 0,4 are housekeeping CPUs", false},
 	{"cells-contradicted", "two cells on one node", func(h *inventory.Host) {
 		g := find(h, "wide")
 		g.Placement, g.Config.NUMATune.Cells[1].Nodes = nil, nodes("0")
@@ -239,7 +239,7 @@ var faults = []struct {
 		g := find(h, "wide")
 		g.Placement, g.State, g.Seen = nil, "shutoff", inventory.Seen{}
 		g.Config.Pins = map[guest.VCPUID]topology.CPUSet{0: cpus("0"), 4: cpus("1-2")}
-	}, "guest wide", diagnose.Warning, "vCPU 4 of cell 1 is pinned to CPUs 1-2, the cell's memory is on nodes " +
+	}, "guest wide", diagnose.Warning, "vCPU 4 of cell 1 is pinned to CPUs 1-2; the cell's memory is on nodes " +
 		"3", false},
 	{"demotion-against-binding", "to CXL", func(h *inventory.Host) {
 		addMemoryNode(h)
@@ -248,7 +248,7 @@ var faults = []struct {
 	{"distances-asymmetric", "one direction longer", func(h *inventory.Host) { h.Topology.Nodes[0].Distances[3] = 30 },
 		"host", diagnose.Info, "node 0 to node 3: 30, back: 20", false},
 	{"memory-lopsided", "a module short", func(h *inventory.Host) { h.Topology.Nodes[1].Memory = 12 * gib }, "node 1",
-		diagnose.Info, "12 GiB of memory, node 0 has 16 GiB", false},
+		diagnose.Info, "12 GiB of memory; node 0 has 16 GiB", false},
 	{"topology-incomplete", "", func(h *inventory.Host) { h.Topology.Gaps = []string{"node 1: no distances"} }, "host",
 		diagnose.Info, "node 1: no distances", false},
 	{"intent-unusable", "running", func(h *inventory.Host) {
@@ -286,7 +286,7 @@ func ram(cell guest.CellID, policy string, where byNode) inventory.MemoryRange {
 	}
 }
 
-func TestEveryFaultIsFound(t *testing.T) {
+func TestRun_FindsEveryFault(t *testing.T) {
 	for _, c := range faults {
 		t.Run(c.rule+" "+c.name, func(t *testing.T) {
 			h := host()
@@ -302,16 +302,16 @@ func TestEveryFaultIsFound(t *testing.T) {
 				t.Errorf("severity %s, safe %v; want %s, %v", f.Severity, f.Safe, c.severity, c.safe)
 			}
 			if text := strings.Join(append(f.Evidence, f.Fix, f.Command), "\n"); !strings.Contains(text, c.says) {
-				t.Errorf("does not say %q:\n%s", c.says, text)
+				t.Errorf("does not contain %q:\n%s", c.says, text)
 			}
 			if len(f.Evidence) == 0 || f.Effect == "" || f.Fix == "" {
-				t.Errorf("lacks evidence, effect or fix: %+v", f)
+				t.Errorf("has no evidence, effect or fix: %+v", f)
 			}
 		})
 	}
 }
 
-// silences come near to the fault, and are none.
+// silences are states close to a fault that are none.
 var silences = []struct {
 	rule, name string
 	change     func(h *inventory.Host)
@@ -509,7 +509,7 @@ var silences = []struct {
 	}},
 }
 
-func TestRulesStaySilent(t *testing.T) {
+func TestRun_ReportsNoFalsePositives(t *testing.T) {
 	for _, c := range silences {
 		t.Run(c.rule+" "+c.name, func(t *testing.T) {
 			h := host()
@@ -523,28 +523,28 @@ func TestRulesStaySilent(t *testing.T) {
 	}
 }
 
-func TestEveryRuleIsTestedBothWays(t *testing.T) {
+func TestRun_EveryRuleHasBothTests(t *testing.T) {
 	for _, rule := range diagnose.Rules() {
 		loud := false
 		for _, f := range faults {
 			loud = loud || f.rule == rule
 		}
 		if !loud {
-			t.Errorf("no fault makes rule %s speak", rule)
+			t.Errorf("no test makes rule %s find something", rule)
 		}
 		silent := false
 		for _, s := range silences {
 			silent = silent || s.rule == rule
 		}
 		if !silent {
-			t.Errorf("no test holds rule %s silent", rule)
+			t.Errorf("no test in which rule %s finds nothing", rule)
 		}
 	}
 }
 
-// A guest on its way between two placements needs no bind: none is offered, and
-// the finding says who moves it, and since when.
-func TestRun_GuestBeingMovedIsOfferedNothing(t *testing.T) {
+// Run offers no bind for a guest that is being moved between two placements. The
+// finding says who moves the guest, and since when.
+func TestRun_NoBindForGuestBeingMoved(t *testing.T) {
 	drifted := func(h *inventory.Host) {
 		g := find(h, "web")
 		for n := range g.Seen.Threads {

@@ -17,7 +17,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-func TestTheWorstComesFirst(t *testing.T) {
+func TestRun_SortsBySeverity(t *testing.T) {
 	h := host()
 	addMemoryNode(h)
 	h.Kernel.ZoneReclaim = "1"
@@ -31,7 +31,7 @@ func TestTheWorstComesFirst(t *testing.T) {
 	}
 }
 
-func TestOneNodeHasNothingToFind(t *testing.T) {
+func TestRun_OneNode(t *testing.T) {
 	h := host()
 	h.Topology.Nodes, h.Topology.CPUs = h.Topology.Nodes[:1], h.Topology.CPUs[:4]
 	h.Kernel.NUMABalancing, h.Kernel.ZoneReclaim = "1", "1"
@@ -40,7 +40,7 @@ func TestOneNodeHasNothingToFind(t *testing.T) {
 	}
 }
 
-func TestFindingIsWrittenInSnakeCase(t *testing.T) {
+func TestFinding_JSON(t *testing.T) {
 	h := host()
 	h.Kernel.ZoneReclaim = "1"
 	text, err := json.Marshal(diagnose.Run(h)[0])
@@ -55,7 +55,7 @@ func TestFindingIsWrittenInSnakeCase(t *testing.T) {
 	}
 }
 
-func TestNamesAreQuotedForTheShell(t *testing.T) {
+func TestRun_QuotesNamesForShell(t *testing.T) {
 	h := host()
 	g := find(h, "foreign")
 	unbind(g)
@@ -69,8 +69,8 @@ func TestNamesAreQuotedForTheShell(t *testing.T) {
 	}
 }
 
-// Whatever an inventory lacks or says wrong: no panic, the same findings each
-// time, and every finding can be understood and, if safe, be done.
+// With an incomplete or invalid inventory there is no panic, the findings are the same each
+// time, and every finding is complete and, if safe, has an action.
 func TestPartialInventories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := host()
@@ -165,20 +165,20 @@ func TestNilHost(t *testing.T) {
 	}
 }
 
-func TestAnOverlapIsToldOnce(t *testing.T) {
+func TestRun_ReportsOverlapOnce(t *testing.T) {
 	h := host()
 	for _, name := range []string{"foreign", "web"} {
 		g := find(h, name)
 		g.Placement = nil
 		g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = cpus("4"), cpus("5")
 	}
-	told := 0
+	reports := 0
 	for _, f := range diagnose.Run(h) {
 		if f.Rule == "exclusive-overlap" {
-			told++
+			reports++
 		}
 	}
-	if told != 1 {
-		t.Errorf("told %d times", told)
+	if reports != 1 {
+		t.Errorf("reported %d times", reports)
 	}
 }

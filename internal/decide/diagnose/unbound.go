@@ -10,9 +10,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// preallocatedUnbound: memory taken all at once at start, by whichever thread
-// takes it, lies where that thread ran. It stays there: nothing is left to
-// first touch by the vCPUs.
+// preallocatedUnbound: memory that QEMU allocates at start is on the nodes where
+// the allocating threads ran. It stays there, because first touch by the vCPUs
+// has no effect any more.
 func preallocatedUnbound(v *view) (found []Finding) {
 	for _, s := range slices.Concat(v.guests, v.stored) {
 		why := preallocated(s.Config)
@@ -22,27 +22,28 @@ func preallocatedUnbound(v *view) (found []Finding) {
 		found = append(found, s.binding(Finding{
 			Severity: Warning,
 			Evidence: []string{why + ", no numatune (configuration)", s.memoryEvidence()},
-			Effect: "all memory is taken at start by the emulator's threads, on the nodes where they happen to " +
-				"run, not near the vCPUs" + worthOfNUMATune,
+			Effect: "the emulator's threads allocate all memory at start, on the nodes where they happen to run, not " +
+				"near the vCPUs" + worthOfNUMATune,
 		}))
 	}
 	return found
 }
 
-// worthOfNUMATune was measured on two nodes, guest of 32 vCPUs, 128 GB and two
-// cells, memory in hugetlbfs, with numatune against without.
-const worthOfNUMATune = "; with numatune such a guest ran SPEC CPU2017 fp rate 25 % and fp speed 12 % faster, " +
+// worthOfNUMATune is the gain from numatune, measured on two nodes with a guest of
+// 32 vCPUs, 128 GB, two cells and memory in hugetlbfs.
+const worthOfNUMATune = "; with numatune such a VM ran SPEC CPU2017 fp rate 25 % and fp speed 12 % faster, " +
 	"STREAM 78 % (Tencent Cloud, 2019)"
 
-// startsAtHome reports whether the emulator is held to the one node that the
-// vCPUs are held to: libvirt starts QEMU there already, so what it takes at
-// start is local to them.
+// startsAtHome reports whether the emulator and the vCPUs are pinned to the same
+// single node: libvirt then starts QEMU there, so the memory that it allocates at
+// start is local to the vCPUs.
 func (v *view) startsAtHome(s *subject) bool {
 	home := v.topology.NodesOf(s.vcpus)
-	return s.cpuHeld && home.Len() == 1 && v.topology.NodesOf(s.Config.EmulatorPin).Equal(home)
+	return s.cpuRestricted && home.Len() == 1 && v.topology.NodesOf(s.Config.EmulatorPin).Equal(home)
 }
 
-// preallocated says why a guest has all its memory from the start; "" if not.
+// preallocated returns why QEMU allocates all of a guest's memory at start, or ""
+// if it does not.
 func preallocated(c inventory.Config) string {
 	switch {
 	case c.PageSize > 0:
@@ -57,7 +58,7 @@ func preallocated(c inventory.Config) string {
 	return ""
 }
 
-// vfioUnbound: assigning a device pins all guest memory, which populates it.
+// vfioUnbound: assigning a device allocates and pins all guest memory.
 func vfioUnbound(v *view) (found []Finding) {
 	for _, s := range slices.Concat(v.guests, v.stored) {
 		if s.bound || !s.pinned() || v.startsAtHome(s) {
@@ -70,15 +71,15 @@ func vfioUnbound(v *view) (found []Finding) {
 				s.memoryEvidence(),
 				"transparent huge pages: " + orUnknown(v.host.Kernel.TransparentHugePages),
 			},
-			Effect: "vfio populates and pins all memory at start, on the nodes where the emulator runs; neither " +
-				"first touch nor the kernel's balancing can bring it nearer" + worthOfNUMATune,
+			Effect: "vfio allocates and pins all memory at start, on the nodes where the emulator runs; neither " +
+				"first touch nor the kernel's balancing can move it later" + worthOfNUMATune,
 		}))
 	}
 	return found
 }
 
-// smallPart: a guest smaller than this part of the smallest node finds room
-// wherever it runs, and first touch puts its pages there.
+// smallPart: a guest smaller than this part of the smallest node fits wherever it
+// runs, and first touch allocates its pages there.
 const smallPart = 32
 
 // bindingMattersLittle is for small guests that take memory on demand.
@@ -90,11 +91,11 @@ func bindingMattersLittle(v *view) (found []Finding) {
 		found = append(found, Finding{
 			Severity: Info, Object: s.object(),
 			Evidence: []string{
-				fmt.Sprintf("%d vCPUs, %v, taken on demand, no numatune (configuration)", s.Config.VCPUs,
+				fmt.Sprintf("%d vCPUs, %v, allocated on demand, no numatune (configuration)", s.Config.VCPUs,
 					s.Config.Memory),
 				s.memoryEvidence(),
 			},
-			Effect:  "little: it is small, and first touch puts its pages near the vCPU that uses them",
+			Effect:  "little: the VM is small, and first touch allocates its pages near the vCPU that uses them",
 			Fix:     "none needed; bind it if its latency matters",
 			Command: "numavisor bind " + text.ShellWord(s.Name),
 		})

@@ -14,27 +14,27 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// view is a host with what several rules ask about it.
+// view is a host with facts that several rules need.
 type view struct {
 	host        *inventory.Host
 	topology    *topology.Topology
 	memoryNodes topology.NodeSet
-	guests      []*subject // not shut off
-	stored      []*subject // shut off: only their configuration can be judged
+	guests      []*subject // running or paused
+	stored      []*subject // shut off: only their configuration is known
 }
 
-// subject is a guest that is there, and what holds it.
+// subject is a guest with the limits on its CPUs and memory.
 type subject struct {
 	*inventory.Guest
-	mems    topology.NodeSet // where its threads may take memory from, by the kernel; empty: not seen
-	vcpus   topology.CPUSet  // where its vCPUs may run: seen, else configured; empty: anywhere
-	memory  topology.Bytes   // seen, on all nodes
-	bound   bool             // something holds its memory to nodes, or its cells to their nodes
-	cpuHeld bool             // its vCPUs may not run on every node
-	busy    *inventory.Claim // says that it is being bound or moved; nil: it is not
+	mems          topology.NodeSet // nodes from which its threads may allocate (cpuset.mems); empty: not observed
+	vcpus         topology.CPUSet  // CPUs on which its vCPUs may run: observed, else configured; empty: all
+	memory        topology.Bytes   // observed, on all nodes
+	bound         bool             // its memory, or the memory of its cells, is restricted to nodes
+	cpuRestricted bool             // its vCPUs may not run on every node
+	busy          *inventory.Claim // says that it is being bound or moved; nil: it is not
 }
 
-func look(host *inventory.Host) *view {
+func newView(host *inventory.Host) *view {
 	h := *host
 	h.Topology = possible(h.Topology)
 	v := &view{host: &h, topology: &h.Topology, memoryNodes: h.Topology.MemoryNodes()}
@@ -49,11 +49,11 @@ func look(host *inventory.Host) *view {
 	return v
 }
 
-// maxID is the greatest id that sets hold.
+// maxID is the greatest id that a set can contain.
 const maxID = 1<<16 - 1
 
-// possible leaves out nodes and CPUs with ids that no kernel gives: an
-// inventory from a file may hold anything.
+// possible removes nodes and CPUs with invalid ids, which an inventory from a
+// file may contain.
 func possible(t topology.Topology) topology.Topology {
 	t.Nodes = slices.DeleteFunc(slices.Clone(t.Nodes), func(n topology.Node) bool { return n.ID < 0 || n.ID > maxID })
 	t.CPUs = slices.DeleteFunc(slices.Clone(t.CPUs), func(c topology.CPU) bool { return c.ID < 0 || c.ID > maxID })
@@ -80,13 +80,14 @@ func (v *view) subject(g *inventory.Guest) *subject {
 		s.memory += bytes
 	}
 	all := v.topology.NodesOf(v.topology.CPUSet())
-	s.cpuHeld = !s.vcpus.IsEmpty() && !all.SubsetOf(v.topology.NodesOf(s.vcpus))
+	s.cpuRestricted = !s.vcpus.IsEmpty() && !all.SubsetOf(v.topology.NodesOf(s.vcpus))
 	narrow := !s.mems.IsEmpty() && !v.memoryNodes.SubsetOf(s.mems)
 	s.bound = narrow || tuned(g.Config.NUMATune) || g.Placement != nil && g.Placement.MemoryMode != guest.MemoryNone
 	return s
 }
 
-// tuned reports whether libvirt was told nodes, or asks numad for them.
+// tuned reports whether the configuration gives libvirt nodes, or has it ask
+// numad for them.
 func tuned(t *inventory.NUMATune) bool {
 	return t != nil && (!t.Nodes.IsEmpty() || t.Auto || len(t.Cells) > 0)
 }
@@ -98,13 +99,14 @@ func (s *subject) limited(nodes topology.NodeSet) *inventory.NodeLimitError {
 	return limit
 }
 
-// pinned reports whether devices pin the guest's memory, so that it cannot move.
+// pinned reports whether assigned devices pin the guest's memory, so that it
+// cannot move.
 func (s *subject) pinned() bool { return len(s.Config.Devices) > 0 }
 
-// home is where a guest is held: its vCPUs' nodes, else its memory's limit;
-// empty if it is held to nothing.
+// home returns the nodes to which a guest is restricted: those of its vCPUs, else
+// those of its memory; empty if it is not restricted.
 func (v *view) home(s *subject) topology.NodeSet {
-	if s.cpuHeld {
+	if s.cpuRestricted {
 		return v.topology.NodesOf(s.vcpus)
 	}
 	if s.bound && !v.memoryNodes.SubsetOf(s.mems) {
@@ -113,7 +115,7 @@ func (v *view) home(s *subject) topology.NodeSet {
 	return topology.NodeSet{}
 }
 
-// memoryHome is where a guest's memory is: the nodes with more than a tenth of it.
+// memoryHome returns the nodes that have more than a tenth of a guest's memory.
 func (v *view) memoryHome(s *subject) topology.NodeSet {
 	var ids []topology.NodeID
 	for _, n := range v.topology.Nodes {
@@ -135,7 +137,7 @@ func (s *subject) memoryEvidence() string {
 		}
 	}
 	if len(parts) == 0 {
-		return "memory by node not seen"
+		return "memory by node not observed"
 	}
 	return fmt.Sprintf("memory on %s (%s)", strings.Join(parts, ", "), orUnknown(s.Seen.MemorySource))
 }
@@ -155,16 +157,16 @@ func orUnknown(source string) string {
 	return source
 }
 
-// binding completes a finding that binding the guest repairs. Memory pinned by
-// devices stays where it is until the guest starts anew.
+// binding completes a finding whose fix is to bind the guest. Memory pinned by
+// devices cannot move until the guest restarts.
 func (s *subject) binding(f Finding) Finding {
 	f.Object = s.object()
 	switch {
 	case s.State == "shutoff":
-		f.Fix, f.Command = "bind the guest's configuration before it starts again", s.rewriteCommand("")
+		f.Fix, f.Command = "bind the VM's configuration before its next start", s.rewriteCommand("")
 		return f
 	case !s.Can.MoveMemory:
-		f.Fix = fmt.Sprintf("create the guest anew on the right nodes: %v does not move the memory of a running guest",
+		f.Fix = fmt.Sprintf("recreate the VM on the right nodes: %v cannot move the memory of a running VM",
 			s.Hypervisor)
 		return f
 	case !s.Can.StoreIntent && !s.pinned():
@@ -172,23 +174,23 @@ func (s *subject) binding(f Finding) Finding {
 		return f
 	}
 	if s.pinned() {
-		f.Fix = "shut the guest down, bind its configuration, start it: a device assigned by vfio pins its memory, " +
+		f.Fix = "shut the VM down, bind its configuration and start it: a device assigned by vfio pins its memory, " +
 			"which cannot move while it runs"
 		f.Command = s.rewriteCommand("")
 		return f
 	}
-	f.Fix = "bind the guest to nodes; it keeps running"
+	f.Fix = "bind the VM to nodes; it keeps running"
 	f.Command = "numavisor bind " + text.ShellWord(s.Name)
 	f.Action = &plan.Remedy{Kind: plan.BindGuest, Guest: s.Name}
-	// 1 GiB pages need free ones on the target: the pools may have to be grown, which takes memory from others.
-	// Guests that others placed are theirs to move.
+	// Moving 1 GiB pages needs free ones on the target. Growing the pool there takes memory from others.
+	// Numavisor does not move unmanaged guests without confirmation.
 	f.Safe = s.Placement != nil && s.Config.PageSize < topology.GiB
 	return f
 }
 
-// rewriteCommand changes the stored configuration for the guest's next start.
-// Guests without any policy are adopted as restrictive, which cannot place
-// cells: those with cells need a mode.
+// rewriteCommand returns the command that changes the stored configuration for the
+// guest's next start. A guest without a memory policy is adopted as restrictive,
+// which cannot place cells, so a guest with cells needs an explicit mode.
 func (s *subject) rewriteCommand(flags string) string {
 	name := text.ShellWord(s.Name)
 	if len(s.Config.Cells) > 1 && !tuned(s.Config.NUMATune) && !strings.Contains(flags, "--memory-binding") {

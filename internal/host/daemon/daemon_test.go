@@ -354,7 +354,7 @@ func TestRepair_ManualChangeIsRevertedOnce(t *testing.T) {
 			t.Errorf("%d repairs: the daemon reverted a repeated manual change", n)
 		}
 		s := w.status()
-		if len(s.Competitors) != 1 || !strings.Contains(s.Competitors[0].Answer, "left so") {
+		if len(s.Competitors) != 1 || !strings.Contains(s.Competitors[0].Answer, "not repaired") {
 			t.Errorf("competitors %+v", s.Competitors)
 		}
 	})
@@ -571,7 +571,7 @@ func TestObserve_FailureIsLoggedOnce(t *testing.T) {
 			synctest.Wait()
 		}
 		w.end()
-		if n := strings.Count(log.String(), "could not be looked at"); n != 3 {
+		if n := strings.Count(log.String(), "could not be observed"); n != 3 {
 			t.Errorf("logged %d times, want 3:\n%s", n, log.String())
 		}
 	})

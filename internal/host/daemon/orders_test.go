@@ -169,7 +169,7 @@ func TestRepair_ContinuesAfterAPause(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		repairs := w.entries(journal.Repaired)
-		if len(repairs) != 1 || !strings.HasPrefix(repairs[0].What, "bound again to") {
+		if len(repairs) != 1 || !strings.HasPrefix(repairs[0].What, "bound to its placement") {
 			t.Errorf("repairs: %+v; competitors %+v", repairs, w.status().Competitors)
 		}
 	})
@@ -271,15 +271,15 @@ func TestRepair_RetriesAfterAFailure(t *testing.T) {
 			len(w.entries(journal.Repaired)) != 0 {
 			t.Errorf("noted %+v", w.entries(journal.RepairFailed, journal.Repaired))
 		}
-		if a := w.answer("changes to guest a"); !strings.Contains(a, "could not be bound again") ||
+		if a := w.answer("changes to VM a"); !strings.Contains(a, "could not be bound to its placement") ||
 			!strings.Contains(a, "libvirt restarts") {
 			t.Errorf("the status says %q", a)
 		}
 		w.Inject(fake.Fault{})
 		time.Sleep(6 * time.Minute)
 		synctest.Wait()
-		if n := len(w.entries(journal.Repaired)); n != 1 || w.answer("changes to guest a") != "" {
-			t.Errorf("%d repairs, the status says %q", n, w.answer("changes to guest a"))
+		if n := len(w.entries(journal.Repaired)); n != 1 || w.answer("changes to VM a") != "" {
+			t.Errorf("%d repairs, the status says %q", n, w.answer("changes to VM a"))
 		}
 	})
 }

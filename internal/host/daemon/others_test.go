@@ -69,8 +69,8 @@ func TestSettings_SlowChangeDelaysNothing(t *testing.T) {
 			if on := len(began) - len(ended) - cut; on > 1 {
 				t.Fatalf("after %d s %d are in progress: %v, ended %v", seconds, on, began, ended)
 			}
-			if seconds == 30 && !strings.HasPrefix(w.answer("kernel NUMA balancing"), "being switched off") {
-				t.Errorf("while it is being switched off: %q", w.answer("kernel NUMA balancing"))
+			if seconds == 30 && !strings.HasPrefix(w.answer("kernel NUMA balancing"), "being disabled") {
+				t.Errorf("while it is being disabled: %q", w.answer("kernel NUMA balancing"))
 			}
 		}
 		_, ended := w.settings.Did()
@@ -79,7 +79,7 @@ func TestSettings_SlowChangeDelaysNothing(t *testing.T) {
 			t.Errorf("done: %v", ended)
 		}
 		if competitors := w.status().Competitors; len(competitors) != 1 ||
-			!strings.Contains(competitors[0].Answer, "could not be told to leave alone a, b") {
+			!strings.Contains(competitors[0].Answer, "could not be excluded from numad: a, b") {
 			t.Errorf("remaining competitors: %+v", competitors)
 		}
 	})
@@ -196,7 +196,7 @@ func TestNumad_FailedExclusionIsRetried(t *testing.T) {
 		defer w.end()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if a := w.answer("numad"); !strings.Contains(a, "could not be told to leave alone a (no such program)") {
+		if a := w.answer("numad"); !strings.Contains(a, "could not be excluded from numad: a (no such program)") {
 			t.Errorf("the status says %q", a)
 		}
 		time.Sleep(time.Hour)
@@ -211,7 +211,7 @@ func TestNumad_FailedExclusionIsRetried(t *testing.T) {
 		w.settings.Say(func(s *fake.Settings) { s.Fails = nil })
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if a := w.answer("numad"); a != "told to leave alone a" {
+		if a := w.answer("numad"); a != "excluded from numad: a" {
 			t.Errorf("now that numad excludes it, the status says %q", a)
 		}
 		if again, _ := w.settings.Did(); len(again) != len(tries)+1 && len(again) != len(tries)+2 {
