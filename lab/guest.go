@@ -47,7 +47,8 @@ func (h *Host) StartGuest(ctx context.Context, g Guest) error {
 	status, err := h.Run(ctx, []string{"sh", "-c", `printf %s "$1" > "/run/$0.xml" && virsh -q create "/run/$0.xml"`,
 		g.Name, g.xml()}, io.Discard, &errOut)
 	if err != nil || status != 0 {
-		return fmt.Errorf("starting guest %s in the lab: status %d %s: %w", g.Name, status, lastLine(errOut.Bytes()), err)
+		return fmt.Errorf("starting guest %s in the lab: status %d %s: %w", g.Name, status, lastLine(errOut.Bytes()),
+			err)
 	}
 	return nil
 }

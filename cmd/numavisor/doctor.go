@@ -71,17 +71,22 @@ not be asked for its VMs, or not for all.`,
 		if err != nil {
 			return err
 		}
-		report := diagnosis{Findings: append([]diagnose.Finding{}, diagnose.Run(&inv)...), Gaps: inv.Gaps}
-		switch {
-		case fix && dryRun:
-			report.WouldFix = safeFixes(report.Findings)
-		case fix:
-			closeInterrupted(c, h)
-			report.Fixed, err = fixAll(c.Context(), h, report.Findings)
-		}
-		return errors.Join(emit(c, report, func(w io.Writer) { printDiagnosis(w, report) }), err, unseen(&inv))
+		return diagnoseHost(c, h, &inv, fix, dryRun)
 	}
 	return c
+}
+
+// diagnoseHost prints the findings. With fix, it applies the safe fixes, or shows them if dryRun is set.
+func diagnoseHost(c *cobra.Command, h *local.Host, inv *inventory.Host, fix, dryRun bool) (err error) {
+	report := diagnosis{Findings: append([]diagnose.Finding{}, diagnose.Run(inv)...), Gaps: inv.Gaps}
+	switch {
+	case fix && dryRun:
+		report.WouldFix = safeFixes(report.Findings)
+	case fix:
+		closeInterrupted(c, h)
+		report.Fixed, err = fixAll(c.Context(), h, report.Findings)
+	}
+	return errors.Join(emit(c, report, func(w io.Writer) { printDiagnosis(w, report) }), err, unseen(inv))
 }
 
 // diagnosis is what doctor prints.

@@ -102,19 +102,20 @@ var usedBy = map[string]string{
 	"sort":             "list",
 	"spec":             "create place",
 	"state":            "apply balance bind capture create daemon delete doctor list place run show undo",
-	"timeout":          "apply balance bind capture create daemon delete doctor lab/demo lab/run lab/shell list place run show undo",
-	"topology":         "create place",
-	"transient":        "create",
-	"uefi":             "create",
-	"unmanaged":        "list",
-	"vcpus":            "bind create lab/bench place run", // bind: of a process
-	"verbose":          "daemon",
-	"watch":            "list",
-	"why":              "pause",
-	"window":           "lab/bench",
-	"xl-info":          "topology",
-	"without-libvirt":  "balance capture list place",
-	"xml":              "create place",
+	"timeout": "apply balance bind capture create daemon delete doctor lab/demo lab/run lab/shell list " +
+		"place run show undo",
+	"topology":        "create place",
+	"transient":       "create",
+	"uefi":            "create",
+	"unmanaged":       "list",
+	"vcpus":           "bind create lab/bench place run", // bind: of a process
+	"verbose":         "daemon",
+	"watch":           "list",
+	"why":             "pause",
+	"window":          "lab/bench",
+	"xl-info":         "topology",
+	"without-libvirt": "balance capture list place",
+	"xml":             "create place",
 }
 
 func TestFlags_AreOfferedOnlyWhereTheyHaveAnEffect(t *testing.T) {
@@ -170,7 +171,8 @@ func TestHelp_ShowsEachCommandAndFlagInOneGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Flags().VisitAll(func(f *pflag.Flag) {
-			if shown := len(regexp.MustCompile(`(?m) --`+f.Name+`([ \[]|$)`).FindAllString(out.String(), -1)); !f.Hidden &&
+			if shown := len(regexp.MustCompile(`(?m) --`+f.Name+`([ \[]|$)`).FindAllString(out.String(),
+				-1)); !f.Hidden &&
 				(flags[f.Name] != 1 || shown == 0) {
 				t.Errorf("%s: --%s is in %d groups and shown %d times", c.CommandPath(), f.Name, flags[f.Name], shown)
 			}

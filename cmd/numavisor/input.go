@@ -47,8 +47,9 @@ func readFile[T any](ctx context.Context, path string, parse func(io.Reader) (T,
 
 // wrongFile is an error about the content of a file.
 func wrongFile(name string, err error) error {
-	if located := inFile(name, err); located != err {
-		return usageError{located}
+	var faults *strictyaml.Error
+	if errors.As(err, &faults) {
+		return usageError{inFile(name, err)}
 	}
 	return wrongUse("%s: %w", name, err)
 }

@@ -27,7 +27,8 @@ file system: nothing outside is changed, and nothing is left behind.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(labRunCommand(), labShellCommand(), labShapesCommand(), labScopeCommand(), labDemoCommand(), labBenchCommand())
+	c.AddCommand(labRunCommand(), labShellCommand(), labShapesCommand(), labScopeCommand(), labDemoCommand(),
+		labBenchCommand())
 	return c
 }
 

@@ -131,7 +131,8 @@ func listRows(t *topology.Topology, guests []operate.Truth, wide bool) [][]strin
 	}
 	rows := [][]string{heading}
 	for _, g := range guests {
-		row := []string{g.Guest, g.State, fmt.Sprint(g.VCPUs), g.Memory.String(), placedText(g), g.MemoryByNode.String(),
+		row := []string{g.Guest, g.State, fmt.Sprint(g.VCPUs), g.Memory.String(), placedText(g),
+			g.MemoryByNode.String(),
 			shareText(g.LocalShare), shareText(g.WaitShare), driftText(g)}
 		if wide {
 			row = append(row, spreadText(t, g), shareText(g.ThrottledShare))

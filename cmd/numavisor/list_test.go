@@ -86,7 +86,7 @@ func TestList_ChoosesAndSorts(t *testing.T) {
 			t.Errorf("--sort %s: got %q, want %q", by, names(all), want)
 		}
 	}
-	for _, bad := range []listing{{sortBy: "nmae"}, {sortBy: "name", every: 1}} {
+	for _, bad := range []listing{{sortBy: "names"}, {sortBy: "name", every: 1}} {
 		if err := bad.check(); statusOf(err) != exitUsage {
 			t.Errorf("%+v: got %v, want wrong use", bad, err)
 		}

@@ -78,6 +78,7 @@ func TestResidentWith200Guests(t *testing.T) {
 type crowd struct{ root linux.Root }
 
 func (c crowd) host(t *testing.T) *fake.Host {
+	t.Helper()
 	h := fake.MustNew("nodes:8 cores:64 memory:256G")
 	for i := range 200 {
 		config := inventory.Config{VCPUs: 4, Memory: 4 * topology.GiB, Source: "anonymous", Immediate: true,

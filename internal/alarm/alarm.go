@@ -14,14 +14,15 @@ type Quantity string
 
 // Quantities. Shares are from 0 to 1.
 const (
-	NodeCPU          Quantity = "node-cpu"          // share of a node's CPUs in use
-	NodeWait         Quantity = "node-wait"         // threads that wait for a CPU, per CPU of the node
-	NodeMemory       Quantity = "node-memory"       // share of a node's memory in use
-	NodeHugePages    Quantity = "node-huge-pages"   // share of a node's pool of one size in use
-	NodeTraffic      Quantity = "node-traffic"      // share of a node's memory bandwidth in use
-	HostPressure     Quantity = "host-pressure"     // share of time in which tasks waited for memory
-	GuestWait        Quantity = "guest-wait"        // share of the CPU time that a guest wants and does not get
-	GuestRemote      Quantity = "guest-remote"      // share of a guest's accesses (by estimate: memory) that is not local
+	NodeCPU       Quantity = "node-cpu"        // share of a node's CPUs in use
+	NodeWait      Quantity = "node-wait"       // threads that wait for a CPU, per CPU of the node
+	NodeMemory    Quantity = "node-memory"     // share of a node's memory in use
+	NodeHugePages Quantity = "node-huge-pages" // share of a node's pool of one size in use
+	NodeTraffic   Quantity = "node-traffic"    // share of a node's memory bandwidth in use
+	HostPressure  Quantity = "host-pressure"   // share of time in which tasks waited for memory
+	GuestWait     Quantity = "guest-wait"      // share of the CPU time that a guest wants and does not get
+	// share of a guest's accesses (by estimate: memory) that is not local
+	GuestRemote      Quantity = "guest-remote"
 	GuestDrift       Quantity = "guest-drift"       // share of a guest's memory that is not on its intended nodes
 	KernelMoves      Quantity = "kernel-moves"      // MB a second that the kernel's NUMA balancing moves against us
 	CompetingMover   Quantity = "competitor"        // 1 while somebody else moves pages on this host (numad, KSM, ...)

@@ -29,7 +29,8 @@ func (c *checker) cells() {
 // equalCells: each has at least a vCPU and a page.
 func (c *checker) equalCells() {
 	count, most := c.spec.Topology.Count, max(1, c.spec.VCPUs)
-	if memory := c.spec.Memory / max(c.unit(), topology.MiB); memory < topology.Bytes(most) { //nolint:gosec // most is at least 1
+	if memory := c.spec.Memory / max(c.unit(),
+		topology.MiB); memory < topology.Bytes(most) { //nolint:gosec // most is at least 1
 		most = max(1, int(memory)) //nolint:gosec // below most
 	}
 	if count < 1 || count > most {

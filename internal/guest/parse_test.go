@@ -100,7 +100,8 @@ func TestParseSpecNamesWhatIsWrong(t *testing.T) {
 		{"nothing near", "colour: red", []string{"colour: no such field; allowed: name, vcpus"}},
 		{"all of them", "vcpu: 8\nmemory: lots\ncpu: 4\nmemory_binding: {mode: sideways}",
 			[]string{"spec:1:1: vcpu: ", "\nspec:2:9: memory is \"lots\": ",
-				"\nspec:3:6: cpu is 4; allowed: the fields binding, ", "\nspec:4:24: memory_binding.mode is \"sideways\"; allowed: none, preferred, "}},
+				"\nspec:3:6: cpu is 4; allowed: the fields binding, ", "\nspec:4:24: memory_binding.mode is " +
+					"\"sideways\"; allowed: none, preferred, "}},
 		{"half a vCPU", "vcpus: 1.5", []string{"vcpus is 1.5; allowed: a whole number"}},
 		{"a number for text", "name: 17", []string{"name is 17; allowed: text; put it in quotes"}},
 		{"negative memory", "memory: -1", []string{"memory is -1: size"}},

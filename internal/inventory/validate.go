@@ -79,7 +79,8 @@ func validNode(n *topology.Node) error {
 func validReservations(all []guest.Reservation) error {
 	for i, r := range all {
 		if r.Memory > maxMemory {
-			return fmt.Errorf("placement.reservations[%d].memory_bytes %d: allowed are up to %v", i, r.Memory, maxMemory)
+			return fmt.Errorf("placement.reservations[%d].memory_bytes %d: allowed are up to "+
+				"%v", i, r.Memory, maxMemory)
 		}
 		if r.PageSize > maxPage {
 			return fmt.Errorf("placement.reservations[%d].page_size %d: allowed are up to %v", i, r.PageSize, maxPage)

@@ -166,7 +166,7 @@ func nodeOf(inv *inventory.Host, seen *topology.Node) node {
 		}
 	}
 	for i := range inv.Guests {
-		if v := vmOn(inv, &inv.Guests[i], seen); v.vcpus > 0 || v.memory > 0 {
+		if v := vmOn(&inv.Guests[i], seen); v.vcpus > 0 || v.memory > 0 {
 			n.vms = append(n.vms, v)
 		}
 	}
@@ -205,7 +205,7 @@ func cpusOf(t *topology.Topology, cpus topology.CPUSet) (domains []string, cores
 }
 
 // vmOn gives a VM's share of a node: its vCPUs by the CPU on which each ran last, and its memory there.
-func vmOn(inv *inventory.Host, g *inventory.Guest, on *topology.Node) vm {
+func vmOn(g *inventory.Guest, on *topology.Node) vm {
 	v := vm{name: text.Visible(g.Name), memory: g.Seen.MemoryByNode[on.ID]}
 	for _, thread := range g.Seen.Threads {
 		if thread.VCPU != nil && on.CPUs.Contains(thread.LastCPU) {

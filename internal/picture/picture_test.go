@@ -24,7 +24,8 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // which spans two nodes and has a name that tries to move the cursor.
 func host() *inventory.Host {
 	t := topology.Topology{
-		Devices: []topology.Device{{Address: "0000:3b:00.0", Kind: topology.DeviceNIC, Node: 1, Names: []string{"eth0"}}},
+		Devices: []topology.Device{{Address: "0000:3b:00.0", Kind: topology.DeviceNIC, Node: 1,
+			Names: []string{"eth0"}}},
 	}
 	for n := range topology.NodeID(5) {
 		node := topology.Node{ID: n, Memory: 64 * topology.GiB, Free: 48 * topology.GiB,
@@ -36,8 +37,9 @@ func host() *inventory.Host {
 			node.CPUs = topology.Range(topology.CPUID(4*n), topology.CPUID(4*n+3))
 			for c := range node.CPUs.All() {
 				core := c / 2 * 2
-				t.CPUs = append(t.CPUs, topology.CPU{ID: c, Core: topology.CoreID(core), Socket: topology.SocketID(n / 2),
-					Node: n, L3: topology.L3ID(core), Siblings: topology.Range(core, core+1)})
+				t.CPUs = append(t.CPUs, topology.CPU{ID: c, Core: topology.CoreID(core),
+					Socket: topology.SocketID(n / 2),
+					Node:   n, L3: topology.L3ID(core), Siblings: topology.Range(core, core+1)})
 			}
 		}
 		t.Nodes = append(t.Nodes, node)

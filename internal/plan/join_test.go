@@ -11,7 +11,8 @@ import (
 
 func TestJoin(t *testing.T) {
 	small := func(guest string, bytes topology.Bytes) plan.Move {
-		return plan.Move{Kind: plan.Consolidate, Guests: []plan.GuestMove{{Guest: guest, Bytes: bytes}}, Why: "why " + guest,
+		return plan.Move{Kind: plan.Consolidate, Guests: []plan.GuestMove{{Guest: guest, Bytes: bytes}},
+			Why: "why " + guest,
 			Benefit: plan.Benefit{
 				Cost:       1,
 				AccessCPUs: 0.5,

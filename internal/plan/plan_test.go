@@ -42,7 +42,8 @@ func oneMove() plan.Plan {
 
 func TestRoundInWords(t *testing.T) {
 	r := oneMove()
-	want := "h: 1 move; cost 2 now, 1 after\n  1. move: db to nodes 1 (1 GiB to copy)\n     db: far\n  blocked: web: in cooldown\n"
+	want := "h: 1 move; cost 2 now, 1 after\n  1. move: db to nodes 1 (1 GiB to copy)\n     db: far\n  blocked: " +
+		"web: in cooldown\n"
 	if got := r.Text(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

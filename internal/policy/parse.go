@@ -12,7 +12,9 @@ var format = strictyaml.Format{Kind: "policy", MaxBytes: 1 << 20}
 // part. What is wrong with it is one *strictyaml.Error.
 func Parse(r io.Reader) (Policy, error) {
 	var p Policy
-	if _, err := strictyaml.Decode(r, format, &p, func() error { return p.Validate() }); err != nil {
+	// p.Validate as a value would check the policy as it is before it is decoded.
+	validate := func() error { return p.Validate() } //nolint:gocritic // see above
+	if _, err := strictyaml.Decode(r, format, &p, validate); err != nil {
 		return Policy{}, err
 	}
 	return p, nil

@@ -26,9 +26,10 @@ func TestParse_OffNeedsNoQuotes(t *testing.T) {
 
 func TestParse_NamesTheFieldAndItsValue(t *testing.T) {
 	for text, want := range map[string]string{
-		"balance: {frob: 1}":                          "policy:1:11: balance.frob: no such field; allowed: mode, ",
-		"frob: {a: 1}":                                "policy:1:1: frob: no such field; allowed: ",
-		"balance: {cooldwon: 5m}":                     "balance.cooldwon: no such field; did you mean balance.cooldown?",
+		"balance: {frob: 1}": "policy:1:11: balance.frob: no such field; allowed: mode, ",
+		"frob: {a: 1}":       "policy:1:1: frob: no such field; allowed: ",
+		"balance: {cooldwon: 5m}": "balance.cooldwon: no such field; did you mean " +
+			"balance.cooldown?",
 		"cooldown: 5m":                                "cooldown: no such field; did you mean balance.cooldown?",
 		"balance: {mode: on}":                         `policy:1:17: balance.mode is "on"; allowed: off, advise, auto`,
 		"balance: {guests: {db: 7}}":                  "balance.guests.db is 7; allowed: off, advise, auto",
@@ -38,21 +39,22 @@ func TestParse_NamesTheFieldAndItsValue(t *testing.T) {
 		"balance: {min_gain: 0.2, cooldown: soon}":    `balance.cooldown is "soon": write it like "90s"`,
 		"balance: {guests: [db]}":                     "balance.guests is a list; allowed: a group of fields",
 		"balance: {degraded_for: -5s}":                "balance.degraded_for is -5s; allowed: 0s to ",
-		"balance: {cooldown: 25h}":                    "policy:1:21: balance.cooldown is 25h0m0s; allowed: 0s to 24h0m0s",
-		"balance: {windows: [5]}":                     `balance.windows[0] is 5: window "5": write it like`,
-		"balance: {windows: '02:00-03:00'}":           `balance.windows is "02:00-03:00"; allowed: a list`,
-		"balance: {wait: much}":                       `balance.wait is "much"; allowed: a number`,
-		"balance: {wait: 7}":                          "policy:1:17: balance.wait is 7; allowed: 0 to 1",
-		"balance: 5":                                  "policy:1:10: balance is 5; allowed: the fields mode, ",
-		"housekeeping: 9-3":                           `housekeeping is "9-3": list "9-3"`,
-		"movers: {ksm: off}":                          `policy:1:15: movers.ksm is "off"; allowed: leave, within`,
-		"movers: {ksm: of}":                           `movers.ksm is "of"; allowed: leave, off, exclude, repair, within`,
-		"count: sockets":                              `count is "sockets"; allowed: cores, threads`,
-		"prefer: [pack]":                              "prefer is a list; allowed: spread, pack",
-		"weights: {latency: 101}":                     "policy:1:20: weights.latency is 101; allowed: 0 to 100",
-		"search_steps: -1":                            "policy:1:15: search_steps is -1; allowed: 0",
-		"balance: {mode: auto}\n---\nmode: x":         "policy:2:1: a second YAML document ('---'); allowed is one",
-		strings.Repeat("#", 1<<20) + "\n\n":           "policy: larger than 1 MiB",
+		"balance: {cooldown: 25h}": "policy:1:21: balance.cooldown is 25h0m0s; allowed: 0s to " +
+			"24h0m0s",
+		"balance: {windows: [5]}":             `balance.windows[0] is 5: window "5": write it like`,
+		"balance: {windows: '02:00-03:00'}":   `balance.windows is "02:00-03:00"; allowed: a list`,
+		"balance: {wait: much}":               `balance.wait is "much"; allowed: a number`,
+		"balance: {wait: 7}":                  "policy:1:17: balance.wait is 7; allowed: 0 to 1",
+		"balance: 5":                          "policy:1:10: balance is 5; allowed: the fields mode, ",
+		"housekeeping: 9-3":                   `housekeeping is "9-3": list "9-3"`,
+		"movers: {ksm: off}":                  `policy:1:15: movers.ksm is "off"; allowed: leave, within`,
+		"movers: {ksm: of}":                   `movers.ksm is "of"; allowed: leave, off, exclude, repair, within`,
+		"count: sockets":                      `count is "sockets"; allowed: cores, threads`,
+		"prefer: [pack]":                      "prefer is a list; allowed: spread, pack",
+		"weights: {latency: 101}":             "policy:1:20: weights.latency is 101; allowed: 0 to 100",
+		"search_steps: -1":                    "policy:1:15: search_steps is -1; allowed: 0",
+		"balance: {mode: auto}\n---\nmode: x": "policy:2:1: a second YAML document ('---'); allowed is one",
+		strings.Repeat("#", 1<<20) + "\n\n":   "policy: larger than 1 MiB",
 	} {
 		_, err := Parse(strings.NewReader(text))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {

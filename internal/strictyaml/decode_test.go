@@ -96,7 +96,8 @@ func TestDecode_Values(t *testing.T) {
 			garden{Owners: map[string]mode{"eve": "drip", "a.b": "off"},
 				Trees: map[season]*soil{"autumn": {Acid: 1}, "spring": nil}}},
 		{"an owner without a value", "owners: {eve: }", garden{Owners: map[string]mode{"eve": ""}}},
-		{"JSON", "{\n\t\"name\": \"\\u00e4\\/b\",\n\t\"beds\": [{\"rows\": 2}],\n\t\"open\": true, \"guard\": null\n}\n",
+		{"JSON", "{\n\t\"name\": \"\\u00e4\\/b\",\n\t\"beds\": [{\"rows\": 2}],\n\t\"open\": true, \"guard\": " +
+			"null\n}\n",
 			garden{Name: "ä/b", Beds: []bed{{Rows: 2}}, Open: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -140,7 +141,8 @@ func TestDecode_Faults(t *testing.T) {
 		{"text for a truth", "open: 'yes'", `garden:1:7: open is "yes"; allowed: true or false`},
 		{"an unknown word", "water: spray", `garden:1:8: water is "spray"; allowed: off, drip, flood`},
 		{"yes for a word", "water: yes", `garden:1:8: water is "yes"; allowed: off, drip, flood`},
-		{"an unknown word in a map", "owners:\n  \"a.b\": 7", `garden:2:10: owners."a.b" is 7; allowed: off, drip, flood`},
+		{"an unknown word in a map", "owners:\n  \"a.b\": 7",
+			`garden:2:10: owners."a.b" is 7; allowed: off, drip, flood`},
 		{"a type's own error", "depth: deep", `garden:1:8: depth is "deep": write it like 3cm`},
 		{"a list for a value", "depth: [1]", "garden:1:8: depth is a list; allowed: one value"},
 		{"a value for a list", "beds: 5", "garden:1:7: beds is 5; allowed: a list"},
@@ -197,7 +199,8 @@ func TestDecode_ReportsTenFaultsAtMost(t *testing.T) {
 	_, err := decode(text.String())
 	lines := strings.Split(err.Error(), "\n")
 	if len(lines) != 11 || lines[10] != "garden: 15 more errors" {
-		t.Errorf("%d lines, the last one %q; want 11, the last one with 15 more errors", len(lines), lines[len(lines)-1])
+		t.Errorf("%d lines, the last one %q; want 11, the last one with 15 more "+
+			"errors", len(lines), lines[len(lines)-1])
 	}
 }
 
@@ -269,8 +272,10 @@ func TestDecode_Check(t *testing.T) {
 		{"a field of the document", "open: true\nshare: 5", wrong("share"), "garden:2:8: share is 5; allowed: less"},
 		{"one below", "beds:\n- rows: 1\n- soil: {acid: 5}", wrong("beds[1].soil.acid"),
 			"garden:3:16: beds[1].soil.acid is 5; allowed: less"},
-		{"a name in quotes", "owners:\n  a.b: drip", wrong(`owners."a.b"`), `garden:2:8: owners."a.b" is 5; allowed: less`},
-		{"a field without a value", "owners:\n  eve:", wrong("owners.eve"), "garden:2:3: owners.eve is 5; allowed: less"},
+		{"a name in quotes", "owners:\n  a.b: drip", wrong(`owners."a.b"`),
+			`garden:2:8: owners."a.b" is 5; allowed: less`},
+		{"a field without a value", "owners:\n  eve:", wrong("owners.eve"), "garden:2:3: owners.eve is 5; allowed: " +
+			"less"},
 		{"a field that is not there", "open: true\nbeds: [{rows: 1}]", wrong("share", "beds[1].rows", "beds[0].soil"),
 			"garden:2:7: beds[1].rows is 5; allowed: less\ngarden:2:8: beds[0].soil is 5; allowed: less\n" +
 				"garden: share is 5; allowed: less"},

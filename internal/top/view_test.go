@@ -25,6 +25,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 // seeing is a model that has shown a host for some seconds.
 func seeing(t testing.TB, d Daemon, width, height, nodes, guests, seconds int) Model {
+	t.Helper()
 	m := New(d, time.Second, noon)
 	m = after(t, m, tea.WindowSizeMsg{Width: width, Height: height})
 	for s := 0; s <= seconds; s += 2 {
@@ -201,7 +202,8 @@ func TestControlCharactersAreNotShown(t *testing.T) {
 func TestPicture_ShowsProblemsWithoutColour(t *testing.T) {
 	m := seeing(t, nil, 200, 80, 8, 43, 10)
 	text := ansi.Strip(m.View().Content)
-	for _, want := range []string{"1 critical", "1 warning", "degraded 3m", "drift", "moving 50%", "blocked", "cooldown",
+	for _, want := range []string{"1 critical", "1 warning", "degraded 3m", "drift", "moving 50%", "blocked",
+		"cooldown",
 		"!build7", "1 !", "competitor kernel NUMA balancing", "0% est", "70% pmu", "advise", "shutoff"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in the picture:\n%s", want, text)

@@ -38,10 +38,11 @@ func TestParseMeasuredNamesTheField(t *testing.T) {
 	for text, want := range map[string]string{
 		"":          "measured matrix: nodes is empty; allowed: the node numbers",
 		"nodes: []": "measured matrix:1:8: nodes is empty; allowed: ",
-		"nodes: [0, 0]\nlatency_ns: [[1,1],[1,1]]":       ":1:12: nodes[1] is 0; allowed: distinct",
-		"nodes: [-1]\nlatency_ns: [[1]]":                 ":1:9: nodes[0] is -1; allowed: ",
-		"nodes: [0]":                                     "latency_ns, bandwidth_mbps: both missing",
-		"nodes: [0, 1]\nlatency_ns: [[1, 2]]":            ":2:13: latency_ns is 1 row; allowed: one for each of 2 nodes",
+		"nodes: [0, 0]\nlatency_ns: [[1,1],[1,1]]": ":1:12: nodes[1] is 0; allowed: distinct",
+		"nodes: [-1]\nlatency_ns: [[1]]":           ":1:9: nodes[0] is -1; allowed: ",
+		"nodes: [0]":                               "latency_ns, bandwidth_mbps: both missing",
+		"nodes: [0, 1]\nlatency_ns: [[1, 2]]": ":2:13: latency_ns is 1 row; allowed: one for each of 2 " +
+			"nodes",
 		"nodes: [0, 1]\nlatency_ns: [[1, 2], [1]]":       ":2:22: latency_ns[1] is 1 figure; allowed: one for each",
 		"nodes: [0]\nbandwidth_mbps: [[-5]]":             ":2:19: bandwidth_mbps[0][0] is -5; allowed: ",
 		"nodes: [0]\nlatency: [[5]]":                     ":2:1: latency: no such field; did you mean latency_ns?",

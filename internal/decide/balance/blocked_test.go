@@ -24,11 +24,13 @@ func TestPlan_BlockKinds(t *testing.T) {
 	}{
 		"cooldown": {func(r *Request, _ *inventory.Guest) { r.Past = moved }, plan.Blocked{Kind: plan.BlockedCooldown,
 			Until: noon.Add(time.Minute)}},
-		"degraded_for": {func(r *Request, _ *inventory.Guest) { r.Lasting = false }, plan.Blocked{Kind: plan.BlockedNotYet}},
+		"degraded_for": {func(r *Request, _ *inventory.Guest) { r.Lasting = false },
+			plan.Blocked{Kind: plan.BlockedNotYet}},
 		"mode off": {func(r *Request, _ *inventory.Guest) {
 			r.Policy.Balance.Guests = map[string]policy.Mode{"a": policy.ModeOff}
 		}, plan.Blocked{Kind: plan.BlockedModeOff}},
-		"paused": {func(_ *Request, g *inventory.Guest) { g.State = "paused" }, plan.Blocked{Kind: plan.BlockedNotRunning}},
+		"paused": {func(_ *Request, g *inventory.Guest) { g.State = "paused" },
+			plan.Blocked{Kind: plan.BlockedNotRunning}},
 		"claimed": {func(r *Request, _ *inventory.Guest) { r.Host.Claims = []inventory.Claim{{Name: "a"}} },
 			plan.Blocked{Kind: plan.BlockedBusy}},
 		"unbound": {func(_ *Request, g *inventory.Guest) { g.Spec.CPU.Binding = guest.CPUNone },

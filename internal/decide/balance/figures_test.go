@@ -57,7 +57,8 @@ func TestPlan_RefusesEndlessCopy(t *testing.T) {
 	h.MoverBytesPerSecond = 1
 	p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"busy": policy.ModeOff}}}
 	round := planned(t, h, p)
-	if len(round.Moves) != 0 || len(round.Blocked) != 1 || !strings.Contains(round.Blocked[0].Why, "more CPU time than") {
+	if len(round.Moves) != 0 || len(round.Blocked) != 1 || !strings.Contains(round.Blocked[0].Why,
+		"more CPU time than") {
 		t.Errorf("200 GiB at a byte a second\n%s", round.Text())
 	}
 }

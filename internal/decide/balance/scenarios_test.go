@@ -277,7 +277,8 @@ func TestPlan_XenMemoryDoesNotMove(t *testing.T) {
 		add(h, vm{name: name, vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2, change: xen})
 	}
 	round := planned(t, h, policy.Policy{})
-	if len(round.Moves) != 0 || len(round.Blocked) != 2 || !strings.Contains(round.Blocked[0].Why, "memory cannot move") {
+	if len(round.Moves) != 0 || len(round.Blocked) != 2 || !strings.Contains(round.Blocked[0].Why,
+		"memory cannot move") {
 		t.Fatalf("memory of a running Xen guest was moved\n%s", round.Text())
 	}
 	h = machine("nodes:2 cores:4 memory:16G")

@@ -174,7 +174,8 @@ func (c *checker) shownDistances(i int, cell *guest.Cell) {
 	}
 	for j, d := range cell.Distances {
 		if (i == j && d != 10) || (i != j && (d < 11 || d > 254)) {
-			c.fail(RuleShape, name, "has distance %d to cell %d; allowed are 10 to itself and 11 to 254 to others", d, j)
+			c.fail(RuleShape, name, "has distance %d to cell %d; allowed are 10 to itself and 11 to 254 to "+
+				"others", d, j)
 		}
 	}
 }

@@ -25,7 +25,8 @@ func (c *checker) reservations() {
 			c.fail(RuleReservations, node(r.Node), "exclusive CPUs %v belong to other nodes", r.Exclusive.Minus(n.CPUs))
 		}
 		if r.Memory > 0 && (!c.placed.Nodes.Contains(r.Node) || r.PageSize != c.spec.PageSize) {
-			c.fail(RuleReservations, node(r.Node), "reserves %v in pages of %v, which the VM does not use there", r.Memory,
+			c.fail(RuleReservations, node(r.Node), "reserves %v in pages of %v, which the VM does not use "+
+				"there", r.Memory,
 				r.PageSize)
 		}
 	}
@@ -113,7 +114,8 @@ func (c *checker) pages(n *topology.Node, own topology.Bytes) {
 		grown = grown || mine > 0 && lack > 0
 	}
 	if grown && !c.policy.MayGrow(c.spec.PageSize) {
-		c.fail(RuleHugePages, node(n.ID), "has too few free pages of %v, and the policy does not allow the pool to grow",
+		c.fail(RuleHugePages, node(n.ID), "has too few free pages of %v, and the policy does not allow the pool to "+
+			"grow",
 			c.spec.PageSize)
 	}
 	for _, o := range c.others {
@@ -196,7 +198,8 @@ func (c *checker) distances() {
 			}
 			switch {
 			case limits.MaxDistance > 0 && !known:
-				c.fail(RuleDistance, node(a), "has no known distance to node %d; the maximum is %d", b, limits.MaxDistance)
+				c.fail(RuleDistance, node(a), "has no known distance to node %d; the maximum is "+
+					"%d", b, limits.MaxDistance)
 			case limits.MaxDistance > 0 && d > limits.MaxDistance:
 				c.fail(RuleDistance, node(a), "has distance %d to node %d; the maximum is %d", d, b, limits.MaxDistance)
 			}
@@ -215,7 +218,8 @@ func (c *checker) devices() {
 		for _, have := range c.topology.Devices {
 			if _, known := c.topology.Node(have.Node); have.Address == d.Address && d.Required && known &&
 				!c.used().Contains(have.Node) {
-				c.fail(RuleDevices, "device "+d.Address, "is attached to node %d; the VM uses nodes %v", have.Node, c.used())
+				c.fail(RuleDevices, "device "+d.Address, "is attached to node %d; the VM uses nodes %v", have.Node,
+					c.used())
 			}
 		}
 	}

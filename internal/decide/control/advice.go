@@ -59,7 +59,8 @@ func (c *Controller) advise(moves []plan.Move) {
 func (c *Controller) accept(e Accept) {
 	at := slices.IndexFunc(c.advice.current, func(a status.Advice) bool { return a.ID == e.Advice })
 	if at < 0 {
-		const text = "no advice %q: it no longer pays, or was accepted already; 'numavisor top' shows the current advice"
+		const text = "no advice %q: it no longer pays, or was accepted already; 'numavisor top' shows the current " +
+			"advice"
 		c.refuse(e.Order, ErrUnknown, text, e.Advice)
 		return
 	}

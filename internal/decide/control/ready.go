@@ -140,7 +140,8 @@ var (
 	// ErrConflict: the order does not fit the state.
 	ErrConflict = errors.New("conflict")
 	// ErrNotPersistent: the order is in force, but a restart will not know of it.
-	ErrNotPersistent = errors.New("this will not survive a restart of the daemon, because the journal cannot be written")
+	ErrNotPersistent = errors.New("this will not survive a restart of the daemon, because the journal cannot be " +
+		"written")
 )
 
 // refusal is an error with a reason that its text does not repeat.

@@ -54,7 +54,8 @@ func autoWithoutNumad(v *view) (found []Finding) {
 	case v.host.Kernel.NumadRunning || installed != nil && *installed:
 		return nil
 	case installed == nil:
-		severity, evidence = Info, "numad is not running (processes); the inventory does not say whether it is installed"
+		severity, evidence = Info, "numad is not running (processes); the inventory does not say whether it is "+
+			"installed"
 	}
 	for i := range v.host.Guests { // includes shut-off guests, because their start fails
 		g := &v.host.Guests[i]
@@ -87,7 +88,8 @@ func numaHidden(v *view) (found []Finding) {
 		}
 		found = append(found, Finding{
 			Severity: Warning, Object: s.object(),
-			Evidence: []string{wide, fmt.Sprintf("the VM has %d virtual NUMA cells (configuration)", len(s.Config.Cells)),
+			Evidence: []string{wide, fmt.Sprintf("the VM has %d virtual NUMA cells (configuration)",
+				len(s.Config.Cells)),
 				s.memoryEvidence()},
 			Effect: "its kernel does not know which memory is near a task: on n nodes about 1 in n accesses is " +
 				"local",

@@ -62,7 +62,8 @@ func (v *view) uneven(
 		spare := pages - min(pages, uint64(reserved[n.ID][size]/size))
 		evidence = append(
 			evidence,
-			fmt.Sprintf("node %d: %d pages of %v, %d free, %d not reserved for placed VMs (nr_hugepages)", n.ID, pages, size,
+			fmt.Sprintf("node %d: %d pages of %v, %d free, %d not reserved for placed VMs "+
+				"(nr_hugepages)", n.ID, pages, size,
 				pool(n, size).Free, spare),
 		)
 		if seen == 0 || spare < fewest {

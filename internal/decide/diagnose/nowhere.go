@@ -19,7 +19,8 @@ func boundToNothing(v *view) (found []Finding) {
 			if !online.IsEmpty() && !p.cpus.IsEmpty() && !p.cpus.Intersects(online) {
 				evidence = append(
 					evidence,
-					fmt.Sprintf("%s is pinned to CPUs %s (configuration); online CPUs are %s (%s)", p.who, p.cpus, online,
+					fmt.Sprintf("%s is pinned to CPUs %s (configuration); online CPUs are %s "+
+						"(%s)", p.who, p.cpus, online,
 						orUnknown(v.topology.Source)),
 				)
 			}
@@ -28,7 +29,8 @@ func boundToNothing(v *view) (found []Finding) {
 			if !v.memoryNodes.IsEmpty() && !m.nodes.IsEmpty() && !m.nodes.Intersects(v.memoryNodes) {
 				evidence = append(
 					evidence,
-					fmt.Sprintf("%s is bound to nodes %s (configuration); nodes with memory are %s (%s)", m.who, m.nodes,
+					fmt.Sprintf("%s is bound to nodes %s (configuration); nodes with memory are %s "+
+						"(%s)", m.who, m.nodes,
 						v.memoryNodes, orUnknown(v.topology.Source)),
 				)
 			}

@@ -15,10 +15,12 @@ func placedForAnotherHost(v *view) (found []Finding) {
 		found = append(found, s.binding(Finding{
 			Severity: Warning,
 			Evidence: []string{
-				fmt.Sprintf("its metadata contains a placement for host %s (id %s); this host has the id %q", s.PlacedFor,
+				fmt.Sprintf("its metadata contains a placement for host %s (id %s); this host has the id "+
+					"%q", s.PlacedFor,
 					s.PlacedFor.ID, v.host.ID),
 			},
-			Effect: "the placement names nodes and CPUs of the other host, so Numavisor ignores it; pins and numatune " +
+			Effect: "the placement names nodes and CPUs of the other host, so Numavisor ignores it; pins and " +
+				"numatune " +
 				"that libvirt carried over may bind the VM to the wrong nodes",
 		}))
 	}

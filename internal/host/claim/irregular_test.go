@@ -30,7 +30,8 @@ func TestLedger_FileThatIsNoClaim(t *testing.T) {
 		"empty": {func(path string) error { return os.WriteFile(path, nil, 0o600) }, "remove it if no VM"},
 		"two documents": {func(path string) error { return os.WriteFile(path, []byte("{}{}"), 0o600) },
 			"remove it if no VM"},
-		"claim of no guest": {func(path string) error { return os.WriteFile(path, []byte("{}"), 0o600) }, `names guest ""`},
+		"claim of no guest": {func(path string) error { return os.WriteFile(path, []byte("{}"), 0o600) },
+			`names guest ""`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := ledger(t)

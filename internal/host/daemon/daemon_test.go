@@ -106,7 +106,8 @@ func TestPlan_ToleratesSampleJitter(t *testing.T) {
 		}
 		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited > 6*time.Second+500*time.Millisecond {
 			t.Errorf(
-				"a move began %v after the start: its guest was seen to be degraded 1s after it, and has 5s of degraded_for",
+				"a move began %v after the start: its guest was seen to be degraded 1s after it, and has 5s of "+
+					"degraded_for",
 				waited)
 		}
 		if s.Totals.Plans < 12 {

@@ -60,7 +60,10 @@ func TestMove_PagesAlreadyOnTheTarget(t *testing.T) {
 	here := sample(t, os.Getpid(), r).nodes
 	var reported []topology.Bytes
 	paced := false
-	m := Mover{PID: os.Getpid(), Chunk: mib, Progress: func(done, total topology.Bytes) { reported = append(reported, done) },
+	m := Mover{PID: os.Getpid(), Chunk: mib, Progress: func(done, total topology.Bytes) {
+		reported = append(reported,
+			done)
+	},
 		Pace: func(context.Context, topology.Bytes) error { paced = true; return nil }}
 	result, err := m.Move(t.Context(), r, here)
 	if err != nil || result.Moved != 0 || result.Failed != 0 || result.Absent != 2*mib ||

@@ -140,7 +140,8 @@ func TestUndo_Move(t *testing.T) {
 	w, _ := effectWorld(t, b)
 	m := w.planned(t, plan.MoveGuest, map[string]string{"g": "1"})
 	placed := w.guest(t, "g")
-	if moved, err := w.host.Move(t.Context(), move.Request{ID: "m1", Move: m, By: "balancer", Journal: b}); err != nil ||
+	if moved, err := w.host.Move(t.Context(), move.Request{ID: "m1", Move: m, By: "balancer",
+		Journal: b}); err != nil ||
 		!moved.Complete() {
 		t.Fatalf("%v: %+v", err, moved)
 	}
