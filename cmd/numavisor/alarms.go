@@ -13,6 +13,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/host/record"
+	"github.com/numavisor/numavisor/internal/text"
 )
 
 func alarmsCommand() *cobra.Command {
@@ -26,8 +27,10 @@ the host that went beyond its threshold (policy: alarms) and has not come back.
 With --all also those of the last 30 days that are over.
 
 They are read from the file in which the daemon keeps them, whether it runs or
-not; if it does not, the list says since when nobody has looked.`,
+not; if it does not, the list says since when nobody has looked. WHY is cut to
+the first part of the reason; -o yaml and -o json have all of it.`,
 		Example: `  numavisor alarms
+  numavisor alarms -o yaml
   numavisor alarms --all -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -98,7 +101,7 @@ func alarmRows(alarms []alarm.Alarm, all bool) [][]string {
 		if all {
 			cells = append(cells, cleared)
 		}
-		return append(cells, guests, a.Why)
+		return append(cells, guests, text.FirstClause(a.Why))
 	}
 	heading := []string{"SEVERITY", "QUANTITY", "OBJECT", "VALUE", "WORST", "SINCE"}
 	if all {

@@ -104,14 +104,20 @@ func printf(w io.Writer, format string, args ...any) {
 }
 
 // columns prints rows aligned under a heading; the first row is the heading.
+// Cells that a row lacks at its end count as empty: tabwriter aligns a column
+// only over rows that all have it.
 func columns(w io.Writer, rows [][]string) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var b bytes.Buffer
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		cells := make([]string, len(row))
+		cells := make([]string, max(len(row), len(rows[0])))
 		for i := range row {
 			cells[i] = text.Visible(row[i])
 		}
-		fmt.Fprintln(t, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
 	t.Flush()
+	for line := range strings.Lines(b.String()) {
+		fmt.Fprintln(w, strings.TrimRight(line, " \n"))
+	}
 }

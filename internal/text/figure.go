@@ -3,6 +3,7 @@ package text
 import (
 	"cmp"
 	"fmt"
+	"strings"
 )
 
 // Percent writes a share from 0 to 1: "12.5 %".
@@ -29,6 +30,22 @@ func Shorten(s string, most int) string {
 	}
 	if runes := []rune(s); len(runes) > most {
 		return string(runes[:most]) + "..."
+	}
+	return s
+}
+
+// clauseColumns is the most that FirstClause returns, in characters.
+const clauseColumns = 60
+
+// FirstClause cuts a reason for one cell of a table: up to the first ";" or line
+// break, and to 60 characters, the last of them an ellipsis if it cuts there.
+func FirstClause(s string) string {
+	if i := strings.IndexAny(s, ";\r\n"); i >= 0 {
+		s = s[:i]
+	}
+	s = strings.TrimSpace(s)
+	if runes := []rune(s); len(runes) > clauseColumns {
+		return string(runes[:clauseColumns-1]) + "…"
 	}
 	return s
 }

@@ -1,6 +1,7 @@
 package text_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/numavisor/numavisor/internal/text"
@@ -21,6 +22,23 @@ func TestFigures(t *testing.T) {
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestFirstClause(t *testing.T) {
+	long := strings.Repeat("日", 61)
+	for in, want := range map[string]string{
+		"":                        "",
+		"all of it":               "all of it",
+		"first; second":           "first",
+		"first \r\nsecond; third": "first",
+		"a; b\nc":                 "a",
+		long[:len("日")*60]:        long[:len("日")*60],
+		long:                      long[:len("日")*59] + "…",
+	} {
+		if got := text.FirstClause(in); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
 		}
 	}
 }
