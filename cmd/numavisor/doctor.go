@@ -16,6 +16,8 @@ import (
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/text"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 func doctorCommand() *cobra.Command {
@@ -86,7 +88,7 @@ func diagnoseHost(c *cobra.Command, h *local.Host, inv *inventory.Host, fix, dry
 		closeInterrupted(c, h)
 		report.Fixed, err = fixAll(c.Context(), h, report.Findings)
 	}
-	return errors.Join(emit(c, report, func(w io.Writer) { printDiagnosis(w, report) }), err, unseen(inv))
+	return errors.Join(emit(c, report, func(w io.Writer) { printDiagnosis(w, &inv.Topology, report) }), err, unseen(inv))
 }
 
 // diagnosis is what doctor prints.
@@ -152,7 +154,11 @@ func fixAll(ctx context.Context, h *local.Host, findings []diagnose.Finding) ([]
 	return all, nil
 }
 
-func printDiagnosis(w io.Writer, d diagnosis) {
+func printDiagnosis(w io.Writer, t *topology.Topology, d diagnosis) {
+	hidden := slices.DeleteFunc(slices.Clone(d.Gaps), func(g inventory.Gap) bool { return !g.HidesGuests() })
+	for _, g := range hidden {
+		printf(w, "INCOMPLETE: %s were not checked: %s\n", g.What, text.FirstClause(g.Why))
+	}
 	for _, f := range d.Findings {
 		printf(w, "%s: %s: %s\n", strings.ToUpper(string(f.Severity)), f.Object, f.Rule)
 		for _, e := range f.Evidence {
@@ -166,11 +172,13 @@ func printDiagnosis(w io.Writer, d diagnosis) {
 			fmt.Fprintln(w, "          (safe: --fix does it)")
 		}
 	}
-	switch {
-	case len(d.Findings) == 0 && slices.ContainsFunc(d.Gaps, inventory.Gap.HidesGuests):
-		fmt.Fprintln(w, "No problems found, but the check is incomplete: see 'not seen' below.")
-	case len(d.Findings) == 0:
-		fmt.Fprintln(w, "No problems found.")
+	if len(d.Findings) == 0 {
+		where := "found"
+		if len(hidden) > 0 {
+			where = "in the rest"
+		}
+		printf(w, "No problems %s (%s, %s).\n", where, text.Count(len(t.Nodes), "node", "nodes"),
+			text.Count(len(t.CPUs), "CPU", "CPUs"))
 	}
 	for _, f := range d.WouldFix {
 		printf(w, "would fix: %s of %s: %s\n", f.Rule, f.Object, f.Fix)
