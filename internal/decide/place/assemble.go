@@ -9,7 +9,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// selfDistance is what a guest is told of a cell's own memory.
+// selfDistance is the distance of a cell to itself in the guest's SLIT (ACPI).
 const selfDistance = 10
 
 // assembly collects a placement.
@@ -18,11 +18,11 @@ type assembly struct {
 	sol      *solution
 	out      guest.Placement
 	picks    []picked        // by cell
-	alone    topology.CPUSet // all CPUs that become the guest's own
+	alone    topology.CPUSet // all CPUs dedicated to the guest
 	reserved map[topology.NodeID]*guest.Reservation
 }
 
-// assemble writes a solution out: cells, CPUs, helpers, reservations.
+// assemble turns a solution into a placement: cells, CPUs, helpers, reservations.
 func (p *problem) assemble(sol *solution) guest.Placement {
 	s := &p.spec
 	a := &assembly{p: p, sol: sol, reserved: map[topology.NodeID]*guest.Reservation{}}
@@ -106,8 +106,7 @@ func (a *assembly) reserve() {
 	slices.SortFunc(a.out.Reservations, func(x, y guest.Reservation) int { return cmp.Compare(x.Node, y.Node) })
 }
 
-// cells fills in the cells that the guest is made of: one for all where it
-// shall see no NUMA.
+// cells fills in the guest's cells: a single one if the spec hides NUMA from it.
 func (a *assembly) cells() {
 	first := guest.VCPUID(0)
 	for i, c := range a.sol.cells {
@@ -132,7 +131,7 @@ func (a *assembly) cells() {
 	}
 }
 
-// distances is the row that the guest is shown from one cell.
+// distances returns the row of one cell in the guest's SLIT.
 func (a *assembly) distances(from int) []int {
 	row := make([]int, len(a.sol.slots))
 	own := a.sol.slots[from]
@@ -145,7 +144,7 @@ func (a *assembly) distances(from int) []int {
 	return row
 }
 
-// vcpus says where each vCPU may run.
+// vcpus sets the CPUs on which each vCPU may run.
 func (a *assembly) vcpus() {
 	var everywhere topology.CPUSet // for a guest without NUMA: all its nodes
 	for _, s := range a.sol.slots {
@@ -173,8 +172,8 @@ func (a *assembly) vcpus() {
 	}
 }
 
-// helper returns the CPUs of emulator or I/O threads. Exclusive ones are
-// count CPUs of those picked on the first node, from first on.
+// helper returns the CPUs of emulator or I/O threads. Exclusive threads get count
+// of the CPUs picked on the first node, starting with index first.
 func (a *assembly) helper(policy guest.HelperPolicy, first, count int) topology.CPUSet {
 	switch policy {
 	case guest.HelperNone:
@@ -200,7 +199,7 @@ func (p *problem) housekeeping() topology.CPUSet {
 	return p.host.Topology.Housekeeping.Union(p.policy.Housekeeping).Intersect(p.host.Topology.CPUSet())
 }
 
-// checkHelpers refuses housekeeping threads on a host that sets no CPUs aside.
+// checkHelpers refuses housekeeping threads on a host without housekeeping CPUs.
 func (p *problem) checkHelpers() error {
 	for _, h := range []struct {
 		field  string
@@ -212,8 +211,7 @@ func (p *problem) checkHelpers() error {
 	} {
 		if h.used && h.policy == guest.HelperHousekeeping && p.housekeeping().IsEmpty() {
 			return fmt.Errorf(
-				"placing guest %s: %s is %q, but host %s has no housekeeping CPUs; set some in the policy, or ask "+
-					"for %q",
+				"placing VM %s: %s is %q, but host %s has no housekeeping CPUs; set some in the policy, or use %q",
 				p.spec.Name,
 				h.field,
 				h.policy,

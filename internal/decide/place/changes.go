@@ -11,12 +11,12 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// A ladder holds changes of one kind, the smallest first.
+// A ladder is a list of changes of one kind, the smallest first.
 type ladder []Change
 
-// changes tries single changes of the request and returns the smallest of
-// each kind that fits: first what takes nothing from the guest, then how it
-// is bound, then its size, by the share that it loses.
+// changes tries single changes of the request and returns the smallest of each
+// kind that fits: first limits and page sizes, then the binding and the cells, then
+// the guest's size, by the share that it loses.
 func (p *problem) changes(r Request) []Change {
 	var out []Change
 	for _, l := range slices.Concat(p.limitLadders(), p.pageLadders(), p.bindingLadders(), p.shapeLadders()) {
@@ -51,7 +51,7 @@ func (p *problem) change(text string, do edit) Change {
 	return c
 }
 
-// limitLadders lift one limit at a time.
+// limitLadders relax one limit at a time.
 func (p *problem) limitLadders() []ladder {
 	var nodes, distance, class ladder
 	limits := &p.spec.Limits
@@ -109,7 +109,7 @@ func (p *problem) affinityLadders() []ladder {
 		out = append(
 			out,
 			ladder{
-				p.change("allow nodes away from its devices (devices.required)", func(s *guest.Spec, _ *policy.Policy) {
+				p.change("allow nodes without its devices (devices.required)", func(s *guest.Spec, _ *policy.Policy) {
 					for i := range s.Devices {
 						s.Devices[i].Required = false
 					}
@@ -133,7 +133,7 @@ func (p *problem) distancesAbove(d int) []int {
 	return slices.Compact(out)
 }
 
-// pageLadders grow pools beyond the policy, or take other pages.
+// pageLadders let pools grow, or use other page sizes.
 func (p *problem) pageLadders() []ladder {
 	size := p.spec.PageSize
 	if size == 0 {
@@ -144,7 +144,7 @@ func (p *problem) pageLadders() []ladder {
 		out = append(
 			out,
 			ladder{
-				p.change(fmt.Sprintf("let pools of %v pages grow (policy grow_huge_pages_up_to)", size),
+				p.change(fmt.Sprintf("allow pools of %v pages to grow (policy grow_huge_pages_up_to)", size),
 					func(_ *guest.Spec, pol *policy.Policy) { pol.GrowHugePagesUpTo = &size }),
 			},
 		)
@@ -176,7 +176,7 @@ func (p *problem) pageSizes() []topology.Bytes {
 	return sizes
 }
 
-// bindingLadders bind CPUs less exclusively.
+// bindingLadders relax exclusive CPUs and overcommit.
 func (p *problem) bindingLadders() []ladder {
 	var out []ladder
 	cpu := &p.spec.CPU
@@ -185,7 +185,7 @@ func (p *problem) bindingLadders() []ladder {
 			out = append(
 				out,
 				ladder{
-					p.change(fmt.Sprintf("let vCPUs use any sibling (cpu.smt any instead of %s)", cpu.SMT),
+					p.change(fmt.Sprintf("allow vCPUs on any sibling (cpu.smt any instead of %s)", cpu.SMT),
 						func(s *guest.Spec, _ *policy.Policy) { s.CPU.SMT = guest.SMTAny }),
 				},
 			)
@@ -193,7 +193,7 @@ func (p *problem) bindingLadders() []ladder {
 		out = append(
 			out,
 			ladder{
-				p.change("range instead of exclusive (cpu.binding)",
+				p.change("shared CPUs instead of exclusive ones (cpu.binding range)",
 					func(s *guest.Spec, _ *policy.Policy) { s.CPU.Binding = guest.CPURange }),
 			},
 		)
@@ -203,7 +203,7 @@ func (p *problem) bindingLadders() []ladder {
 			out,
 			ladder{
 				p.change(
-					"emulator and I/O threads without CPUs of their own (cpu.emulator, cpu.io_thread_policy)",
+					"no dedicated CPUs for the emulator and I/O threads (cpu.emulator, cpu.io_thread_policy)",
 					func(s *guest.Spec, _ *policy.Policy) {
 						s.CPU.Emulator, s.CPU.IOPolicy = guest.HelperNodes, guest.HelperNodes
 					},
@@ -224,10 +224,10 @@ func (p *problem) bindingLadders() []ladder {
 	return append(out, more)
 }
 
-// overcommitTried is the highest overcommit that is still proposed.
+// overcommitTried is the highest overcommit that is proposed.
 const overcommitTried = 8
 
-// shapeLadders take another number of cells.
+// shapeLadders change the number of cells.
 func (p *problem) shapeLadders() []ladder {
 	var fewer ladder
 	mode := p.spec.Topology.Mode
@@ -252,7 +252,7 @@ func (p *problem) shapeLadders() []ladder {
 	return nil
 }
 
-// withGrowth adds which pools must grow by how many pages.
+// withGrowth adds to the text which pools must grow, and by how many pages.
 func (p *problem) withGrowth(r Request, c Change) Change {
 	r.Spec, r.Policy = c.Spec, c.Policy
 	if c.Policy.GrowHugePagesUpTo == p.policy.GrowHugePagesUpTo {
@@ -267,8 +267,8 @@ func (p *problem) withGrowth(r Request, c Change) Change {
 	return c
 }
 
-// smaller looks for the greatest part of the guest that fits: fewer vCPUs, or
-// less memory, or both where neither alone is enough.
+// smaller finds the largest size of the guest that fits: fewer vCPUs, or less
+// memory, or both if neither alone is enough.
 func (p *problem) smaller(r Request) []Change {
 	var out []Change
 	unit := max(p.spec.PageSize, smallUnit)
@@ -303,10 +303,11 @@ func (p *problem) smaller(r Request) []Change {
 	return out
 }
 
-// partSteps is in how fine steps a guest is shrunk in both ways at once.
+// partSteps is the number of steps in which both vCPUs and memory are reduced.
 const partSteps = 64
 
-// resize changes the guest's size; explicit cells become as many equal ones.
+// resize changes the guest's size. Explicit cells become the same number of equal
+// cells.
 func (p *problem) resize(s *guest.Spec, vcpus int, memory topology.Bytes) {
 	s.VCPUs, s.Memory = vcpus, memory
 	if len(s.Topology.Cells) > 0 {
@@ -314,13 +315,13 @@ func (p *problem) resize(s *guest.Spec, vcpus int, memory topology.Bytes) {
 	}
 }
 
-// loss is the share of the guest that a change takes away.
+// loss returns the shares of vCPUs and memory that a change removes, added up.
 func (p *problem) loss(c Change) float64 {
 	return 2 - float64(c.Spec.VCPUs)/float64(p.spec.VCPUs) - float64(c.Spec.Memory)/float64(p.spec.Memory)
 }
 
-// greatest returns the change with the greatest n from 1 to most that fits,
-// by halving: what fits at n fits below as well, rounding aside.
+// greatest returns the change with the greatest n from 1 to most that fits, by
+// binary search: a size that fits at n also fits below, except for rounding.
 func greatest(most int, at func(n int) Change, r Request) (Change, bool) {
 	if most < 1 {
 		return Change{}, false

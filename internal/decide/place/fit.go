@@ -10,7 +10,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Constraint names a rule that a cell broke on a node.
+// Constraint names a rule that keeps a cell off a node.
 type Constraint string
 
 // The constraints, in the order in which they are tried.
@@ -23,8 +23,9 @@ const (
 	TooFewPages   Constraint = "huge_pages"     // free pages of the size, and what the pool may grow by
 )
 
-// Shortage says what a cell lacks on a node: what was asked and what is there,
-// in CPUs, vCPUs, bytes or pages by the constraint.
+// Shortage says what is missing on a node for a cell. Asked is the amount that the
+// cell needs and There the available amount, in CPUs, vCPUs, bytes or pages,
+// depending on the constraint.
 type Shortage struct {
 	Node       topology.NodeID `json:"node"`
 	Constraint Constraint      `json:"constraint"`
@@ -35,7 +36,8 @@ type Shortage struct {
 	Holders []string `json:"holders,omitempty"`
 }
 
-// String gives one phrase: "3.2 GiB short on node 1 (8 GiB asked, 4.8 GiB left; db1 holds 10 GiB)".
+// String gives one phrase: "node 1 has 3.2 GiB too little memory (needs 8 GiB, has
+// 4.8 GiB free); held by db1 (10 GiB)".
 func (s Shortage) String() string {
 	var text string
 	switch s.Constraint {
@@ -44,15 +46,15 @@ func (s Shortage) String() string {
 	case TooFewCPUs:
 		text = fmt.Sprintf("node %d has %s for %s", s.Node, some(s.There, "usable CPU"), some(s.Asked, "vCPU"))
 	case TooFewAlone:
-		text = fmt.Sprintf("node %d has %s for the %v exclusive ones asked", s.Node, some(s.There, "free CPU"), s.Asked)
+		text = fmt.Sprintf("node %d has %s; the VM needs %v exclusive ones", s.Node, some(s.There, "free CPU"), s.Asked)
 	case Overcommitted:
-		text = fmt.Sprintf("node %d has room for %s of the %v asked under the overcommit limit", s.Node,
-			some(s.There, "more vCPU"), s.Asked)
+		text = fmt.Sprintf("the overcommit limit allows %s on node %d; the VM needs %v", some(s.There, "more vCPU"),
+			s.Node, s.Asked)
 	case TooLittle:
 		asked, there := topology.Bytes(s.Asked), topology.Bytes(s.There)
-		text = fmt.Sprintf("%v short on node %d (%v asked, %v left)", asked-there, s.Node, asked, there)
+		text = fmt.Sprintf("node %[2]d has %[1]v too little memory (needs %[3]v, has %[4]v free)", asked-there, s.Node, asked, there)
 	case TooFewPages:
-		text = fmt.Sprintf("node %d has %s of %v for the %v asked", s.Node, some(s.There, "free page"), s.PageSize,
+		text = fmt.Sprintf("node %d has %s of %v; the VM needs %v", s.Node, some(s.There, "free page"), s.PageSize,
 			s.Asked)
 	}
 	if len(s.Holders) > 0 {
@@ -61,7 +63,7 @@ func (s Shortage) String() string {
 	return text
 }
 
-// some counts things that may be parts of things: overcommitted CPUs.
+// some counts things; n need not be whole, because of overcommitted CPUs.
 func some(n float64, thing string) string {
 	if n != 1 {
 		thing += "s"
@@ -72,7 +74,7 @@ func some(n float64, thing string) string {
 	return fmt.Sprintf("%.4g %s", n, thing)
 }
 
-// tightness is how much of what was asked is missing, from 0 to 1.
+// tightness returns the missing share of the required amount, from 0 to 1.
 func (s Shortage) tightness() float64 {
 	if s.Asked <= 0 {
 		return 1
@@ -80,7 +82,7 @@ func (s Shortage) tightness() float64 {
 	return max(0, 1-s.There/s.Asked)
 }
 
-// demand is a kind of cell: cells that need exactly the same.
+// demand is a kind of cell: cells with identical requirements.
 type demand struct {
 	cellSize
 	cells       []int   // which cells, ascending
@@ -90,12 +92,13 @@ type demand struct {
 
 // fit reports whether a cell may live in a slot. The rules:
 //
-//   - vCPUs (and helpers' own CPUs) of one guest never exceed the usable CPUs of the node;
-//   - vCPUs that share CPUs never exceed policy.Overcommit per shared CPU, all
-//     guests together, and exclusive CPUs leave others enough for theirs;
+//   - a guest's vCPUs and dedicated helper CPUs do not exceed the usable CPUs of the
+//     node;
+//   - the vCPUs of all guests that share CPUs do not exceed policy.Overcommit per
+//     shared CPU, also after exclusive CPUs have been taken away;
 //   - exclusive CPUs are free under the SMT policy;
-//   - memory comes from what nobody holds, huge pages from their pool and,
-//     where the policy lets it grow, from small pages.
+//   - memory is not promised to other guests; huge pages are in their pool or, if the
+//     policy allows the pool to grow, can be made from small pages.
 func (p *problem) fit(s slot, d *demand) (short Shortage, ok bool) {
 	if d.node >= 0 && (s.cpu != d.node || s.mem != d.node) {
 		return Shortage{Node: p.nodes[s.cpu].node.ID, Constraint: NotAllowed}, false
@@ -139,10 +142,10 @@ func (p *problem) fitCPUs(n *nodeState, d *demand) (Shortage, bool) {
 	return Shortage{}, true
 }
 
-// roundingSlack forgives what parts of vCPUs lose when they are added up.
+// roundingSlack is the tolerance for rounding errors in sums of shares of vCPUs.
 const roundingSlack = 1e-6
 
-// alone is how many CPUs a cell needs for itself.
+// alone returns how many dedicated CPUs a cell needs.
 func (p *problem) alone(d *demand) int {
 	if p.spec.CPU.Binding == guest.CPUExclusive {
 		return d.vcpus + d.helpers
@@ -150,7 +153,7 @@ func (p *problem) alone(d *demand) int {
 	return d.helpers
 }
 
-// mostAlone is how many exclusive vCPUs the SMT policy finds room for.
+// mostAlone returns how many exclusive vCPUs fit under the SMT policy.
 func (p *problem) mostAlone(n *nodeState) int {
 	if p.spec.CPU.Binding != guest.CPUExclusive {
 		return n.freeCPUs()
@@ -200,8 +203,8 @@ func (p *problem) fitMemory(n *nodeState, take topology.Bytes) (Shortage, bool) 
 	return Shortage{}, true
 }
 
-// pages is how many huge pages a guest can get of a node: free ones, and what
-// the pool may grow by; never more than the node has unpromised.
+// pages returns how many huge pages a guest can get from a node: the free ones, and
+// those by which the pool may grow, limited by the node's unpromised memory.
 func (p *problem) pages(n *nodeState) uint64 {
 	size := p.spec.PageSize
 	there := n.room.Pool(size)
@@ -211,7 +214,7 @@ func (p *problem) pages(n *nodeState) uint64 {
 	return min(there, uint64(n.room.Unpromised()/size))
 }
 
-// growth is how many pages must be added to the node's pool first.
+// growth returns how many pages must be added to the node's pool.
 func (p *problem) growth(n *nodeState, take topology.Bytes) uint64 {
 	if p.spec.PageSize == 0 {
 		return 0
@@ -220,7 +223,7 @@ func (p *problem) growth(n *nodeState, take topology.Bytes) uint64 {
 	return pages - min(pages, free)
 }
 
-// sharing is how many vCPUs of a cell must share a core with another one.
+// sharing returns how many vCPUs of a cell must share a core with another vCPU.
 func (p *problem) sharing(n *nodeState, d *demand) int {
 	if p.policy.Count != policy.CountCores {
 		return 0
@@ -228,7 +231,7 @@ func (p *problem) sharing(n *nodeState, d *demand) int {
 	cores := n.cores
 	if p.spec.CPU.Binding == guest.CPUExclusive {
 		if p.spec.CPU.SMT != guest.SMTAny {
-			return 0 // the guest has said what it wants
+			return 0 // the spec decides about siblings
 		}
 		cores = len(n.free)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// NotThere says why a guest cannot live on given nodes.
+// NotThere is the error for a guest that does not fit on given nodes.
 type NotThere struct {
 	Guest string
 	Nodes []topology.NodeID
@@ -18,13 +18,13 @@ type NotThere struct {
 
 // Error gives one sentence.
 func (e *NotThere) Error() string {
-	return fmt.Sprintf("guest %s does not fit on nodes %v: %s", e.Guest, e.Nodes, e.Why)
+	return fmt.Sprintf("VM %s does not fit on nodes %v: %s", e.Guest, e.Nodes, e.Why)
 }
 
-// On places a guest on given nodes, its i-th cell on the i-th of them, under
-// the same rules as Place and without asking whether another placement would
-// be better. The guest is divided into as many cells as there are nodes. The
-// error is a *NotThere where that is not possible.
+// On places a guest on given nodes, its i-th cell on the i-th of them, under the
+// same rules as Place but without comparing other placements. It divides the guest
+// into as many cells as there are nodes. The error is a *NotThere if that is not
+// possible.
 func On(r Request, homes []topology.NodeID) (guest.Placement, error) {
 	p, err := newProblem(r)
 	if err != nil {
@@ -55,7 +55,7 @@ func On(r Request, homes []topology.NodeID) (guest.Placement, error) {
 	return p.assemble(sol), nil
 }
 
-// cellsFor divides the guest into k cells where its spec allows k.
+// cellsFor divides the guest into k cells if its spec allows k.
 func (p *problem) cellsFor(k int) ([]cellSize, bool) {
 	for _, cells := range p.shapes() {
 		if len(cells) == k {
@@ -65,7 +65,7 @@ func (p *problem) cellsFor(k int) ([]cellSize, bool) {
 	return nil, false
 }
 
-// refusal says why the cells cannot have their slots; empty if they can.
+// refusal explains why the cells cannot have their slots; empty if they can.
 func (p *problem) refusal(sol *solution) string {
 	for cell, s := range sol.slots {
 		if short, ok := p.fit(s, sol.demandOf(cell)); !ok {
@@ -73,19 +73,19 @@ func (p *problem) refusal(sol *solution) string {
 		}
 		for other, t := range sol.slots[:cell] {
 			if !p.together(s, t) {
-				return fmt.Sprintf("nodes %d and %d may not be combined: too far apart, or the same",
+				return fmt.Sprintf("nodes %d and %d may not be combined: they are too far apart, or the same node",
 					p.nodes[sol.slots[other].mem].node.ID, p.nodes[s.mem].node.ID)
 			}
 		}
 	}
 	if !p.keepsConditions(sol.slots) {
-		return "a device that it must be near hangs elsewhere, or there are too many nodes"
+		return "a required device is on another node, or there are too many nodes"
 	}
 	return ""
 }
 
-// Cells returns into how many cells a guest may be divided, fewest first: the
-// numbers of nodes that it can live on.
+// Cells returns the numbers of cells into which a guest may be divided, and so of
+// nodes that it may use, fewest first.
 func Cells(s guest.Spec, nodes int) []int {
 	s = withDefaults(s)
 	least, most := 1, nodes

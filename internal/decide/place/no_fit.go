@@ -2,6 +2,7 @@ package place
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/numavisor/numavisor/internal/guest"
@@ -9,19 +10,19 @@ import (
 	"github.com/numavisor/numavisor/internal/text"
 )
 
-// NoFit is the error of a guest that finds no room: what is tightest on each
-// node, and the smallest changes that would find it room.
+// NoFit is the error for a guest that does not fit: what is missing on each node,
+// and the smallest changes that would make it fit.
 type NoFit struct {
 	Guest string `json:"guest"`
-	// Cells is the number of parts the guest was divided into when it came nearest to fitting.
+	// Cells is the number of parts of the division that was closest to fitting.
 	Cells int `json:"cells"`
-	// Nodes says for each node what a part lacks there.
+	// Nodes says for each node what is missing there for a part.
 	Nodes []Shortage `json:"nodes"`
-	// Reason is set where the parts find room, but not together.
+	// Reason is set if each part fits, but not all of them together.
 	Reason string `json:"reason,omitempty"`
-	// Changes would each find room, as was tried; the least painful first.
+	// Changes each make the guest fit, which was verified; the smallest first.
 	Changes []Change `json:"changes,omitempty"`
-	// Unproven says that the search was cut off before all was tried.
+	// Unproven says that the search stopped before it tried all placements.
 	Unproven bool `json:"unproven,omitempty"`
 }
 
@@ -32,7 +33,7 @@ type Change struct {
 	Policy policy.Policy `json:"policy"`
 }
 
-// Error says it in one line: the tightest constraints and the first change.
+// Error gives the tightest constraints and the first change in one line.
 func (e *NoFit) Error() string {
 	var parts []string
 	for _, n := range e.Nodes {
@@ -46,21 +47,24 @@ func (e *NoFit) Error() string {
 	if e.Reason != "" {
 		parts = append(parts, e.Reason)
 	}
-	text := fmt.Sprintf("guest %s: no room: %s", e.Guest, strings.Join(parts, "; "))
+	text := fmt.Sprintf("VM %s does not fit: %s", e.Guest, strings.Join(parts, "; "))
 	if len(e.Changes) == 0 {
 		return text + "; choose another host"
 	}
-	return text + "; would fit: " + e.Changes[0].Text
+	return text + "; would fit with: " + e.Changes[0].Text
 }
 
 // Text lists everything for people.
 func (e *NoFit) Text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "guest %s finds no room", e.Guest)
-	if e.Cells > 0 {
-		fmt.Fprintf(&b, ", divided into %s", text.Count(e.Cells, "part", "parts"))
+	switch e.Cells {
+	case 0:
+		fmt.Fprintf(&b, "VM %s does not fit:\n", e.Guest)
+	case 1:
+		fmt.Fprintf(&b, "VM %s does not fit on any single node:\n", e.Guest)
+	default:
+		fmt.Fprintf(&b, "VM %s does not fit in %d parts:\n", e.Guest, e.Cells)
 	}
-	b.WriteString(":\n")
 	for _, n := range e.Nodes {
 		fmt.Fprintf(&b, "  %v\n", n)
 	}
@@ -76,7 +80,7 @@ func (e *NoFit) Text() string {
 	return b.String()
 }
 
-// noFit explains why there is no room.
+// noFit explains why the guest does not fit.
 func (p *problem) noFit(r Request, refused []refusal) *NoFit {
 	e := &NoFit{Guest: p.spec.Name}
 	var nearest *refusal
@@ -98,21 +102,21 @@ func (p *problem) noFit(r Request, refused []refusal) *NoFit {
 	return e
 }
 
-// gap is how far the division is from fitting: for the last of the cells that
-// find no home, the share of what it asks for that is missing where least is.
-// shorts are sorted by that. Cells beyond the number of nodes lack all.
+// gap returns how far a division is from fitting, 0 to 1. If n cells do not fit, it
+// is the tightness of the n-th shortage; shorts must be sorted by tightness. With
+// more such cells than shortages it is 1.
 func (f *refusal) gap(shorts []Shortage) float64 {
-	homeless := f.cells - f.fitting
+	unplaced := f.cells - f.fitting
 	switch {
-	case homeless <= 0:
+	case unplaced <= 0:
 		return 0
-	case homeless > len(shorts):
+	case unplaced > len(shorts):
 		return 1
 	}
-	return shorts[homeless-1].tightness()
+	return shorts[unplaced-1].tightness()
 }
 
-// indivisible says why the guest cannot even be divided as it asks.
+// indivisible explains why the guest cannot be divided as its spec requests.
 func (p *problem) indivisible() string {
 	if len(p.slots) == 0 {
 		limit, all := p.spec.Limits.Nodes, p.host.Topology.NodeSet()
@@ -124,25 +128,32 @@ func (p *problem) indivisible() string {
 		}
 		return fmt.Sprintf("none of the nodes %v (limits.nodes) has CPUs that reach memory", limit)
 	}
-	return fmt.Sprintf("%d vCPUs and %v cannot be divided into the cells that topology %q asks for", p.spec.VCPUs,
+	return fmt.Sprintf("%d vCPUs and %v cannot be divided into the cells that topology %q requests", p.spec.VCPUs,
 		p.spec.Memory, p.spec.Topology.Mode)
 }
 
-// apartReason explains a division whose parts find homes, but not together.
+// apartReason explains why the parts of a division do not fit together.
 func (p *problem) apartReason(f *refusal) string {
 	switch limits := &p.spec.Limits; {
 	case limits.MaxNodes > 0 && f.cells > limits.MaxNodes:
 		return fmt.Sprintf("%d cells need %d nodes; limits.max_nodes is %d", f.cells, f.cells, limits.MaxNodes)
 	case f.cells > 1 && f.fitting < f.cells:
-		return fmt.Sprintf("%d nodes with room needed, %d found", f.cells, f.fitting)
+		return fmt.Sprintf("needs %d nodes with enough free resources, found %s", f.cells, countOrNone(f.fitting))
 	case f.fitting < f.cells:
 		return ""
 	case !p.required.IsEmpty():
-		return fmt.Sprintf("no set of %s holds nodes %v of the required devices", text.Count(f.cells, "node", "nodes"),
+		return fmt.Sprintf("no set of %s contains the nodes %v of the required devices", text.Count(f.cells, "node", "nodes"),
 			p.required)
 	case limits.MaxDistance > 0 || limits.MaxClass != "":
-		return fmt.Sprintf("no %d nodes with room lie within max_distance %d, max_class %q of each other", f.cells,
+		return fmt.Sprintf("no %d nodes with enough free resources are within max_distance %d and max_class %q of each other", f.cells,
 			limits.MaxDistance, limits.MaxClass)
 	}
-	return "the cells find room each by itself, but not all at the same time"
+	return "each cell fits alone, but not all of them at the same time"
+}
+
+func countOrNone(nodes int) string {
+	if nodes == 0 {
+		return "none"
+	}
+	return strconv.Itoa(nodes)
 }

@@ -6,20 +6,19 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
-// Request asks for room for one guest on one host.
+// Request asks for a placement of one guest on one host.
 type Request struct {
 	Host   *inventory.Host
 	Spec   guest.Spec // zero fields count as their documented defaults
 	Policy policy.Policy
-	// Ignore names a guest whose own reservation is not counted: the one that
-	// is placed anew while it runs.
+	// Ignore names a guest whose own reservation does not count: the running guest
+	// that is being placed again.
 	Ignore string
 }
 
-// Place finds the best placement of the guest, and says why it is the best.
-// Where there is no room the error is a *NoFit; other errors mean that the
-// request names what does not exist or is not allowed. The same request gives
-// the same answer.
+// Place finds the best placement of the guest, and explains it. If the guest does
+// not fit, the error is a *NoFit; other errors mean that the request is invalid.
+// The same request gives the same result.
 func Place(r Request) (guest.Placement, Why, error) {
 	p, err := newProblem(r)
 	if err != nil {

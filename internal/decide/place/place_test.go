@@ -128,8 +128,8 @@ func TestNeighboursAreTakenTogether(t *testing.T) {
 	) {
 		t.Errorf("distances %v", placed.Cells)
 	}
-	if !strings.Contains(why.Text(), "not on nodes 1,3: cost") ||
-		!strings.Contains(why.Text(), "distance 28 against 16") {
+	if !strings.Contains(why.Text(), "nodes 1,3 rejected: cost") ||
+		!strings.Contains(why.Text(), "distance 28 instead of 16") {
 		t.Errorf("text:\n%s", why.Text())
 	}
 }
@@ -220,7 +220,7 @@ func TestHugePagePoolsCount(t *testing.T) {
 	for _, c := range none.Changes {
 		texts = append(texts, c.Text)
 	}
-	for _, want := range []string{"let pools of 1 GiB pages grow", "small pages", "1 GiB of memory instead of 3 GiB"} {
+	for _, want := range []string{"allow pools of 1 GiB pages to grow", "small pages", "1 GiB of memory instead of 3 GiB"} {
 		if !strings.Contains(strings.Join(texts, "\n"), want) {
 			t.Errorf("no change %q among %q", want, texts)
 		}
@@ -456,7 +456,7 @@ func TestNoFitNamesWhoHoldsIt(t *testing.T) {
 		none.Nodes[0].Holders[0] != "db0 (12 GiB)" {
 		t.Errorf("%s", none.Text())
 	}
-	if !strings.Contains(none.Error(), "would fit: 3.7 GiB of memory instead of 8 GiB") {
+	if !strings.Contains(none.Error(), "would fit with: 3.7 GiB of memory instead of 8 GiB") {
 		t.Errorf("%v", none)
 	}
 }

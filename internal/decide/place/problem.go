@@ -12,7 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// problem is a request with everything that its search looks up.
+// problem is a request with the tables that its search needs.
 type problem struct {
 	host   *inventory.Host
 	spec   guest.Spec
@@ -26,7 +26,7 @@ type problem struct {
 	devices  []int // positions of the nodes of the guest's devices
 }
 
-// nodeState is one node as this guest finds it.
+// nodeState is a node with the resources available to this guest.
 type nodeState struct {
 	node    *topology.Node
 	room    capacity.Node
@@ -56,7 +56,7 @@ func (s slot) nodeCount() int {
 // newProblem prepares a request; the error names the field that is wrong.
 func newProblem(r Request) (*problem, error) {
 	if r.Host == nil {
-		return nil, fmt.Errorf("placing guest %s: no inventory given", r.Spec.Name)
+		return nil, fmt.Errorf("placing VM %s: no inventory given", r.Spec.Name)
 	}
 	if err := r.Policy.Validate(); err != nil {
 		return nil, err
@@ -98,11 +98,11 @@ func withDefaults(s guest.Spec) guest.Spec {
 	return s
 }
 
-// validate refuses what no host could place.
+// validate refuses specs that no host could place.
 func (p *problem) validate() error {
 	s := &p.spec
 	bad := func(field string, value any, allowed string) error {
-		return fmt.Errorf("placing guest %s: %s is %v; allowed: %s", s.Name, field, value, allowed)
+		return fmt.Errorf("placing VM %s: %s is %v; allowed: %s", s.Name, field, value, allowed)
 	}
 	switch {
 	case s.VCPUs < 1:
@@ -133,12 +133,12 @@ func (p *problem) validate() error {
 	}
 	if vcpus != s.VCPUs || memory != s.Memory {
 		return bad("topology.cells", fmt.Sprintf("%d vCPUs, %v in all", vcpus, memory),
-			fmt.Sprintf("the guest's %d vCPUs, %v", s.VCPUs, s.Memory))
+			fmt.Sprintf("the VM's %d vCPUs, %v", s.VCPUs, s.Memory))
 	}
 	return nil
 }
 
-// addNodes derives from the rooms what this guest may use of each node.
+// addNodes computes what this guest may use of each node.
 func (p *problem) addNodes(rooms []capacity.Node) {
 	t := &p.host.Topology
 	p.nodes = make([]nodeState, len(rooms))
@@ -159,7 +159,7 @@ func (p *problem) addNodes(rooms []capacity.Node) {
 	p.countCores()
 }
 
-// use is the share of the node in use once so many more CPUs and bytes are.
+// use returns the shares of the node in use with the given CPUs and bytes added.
 func (n *nodeState) use(cpus int, memory topology.Bytes) cost.Use {
 	var u cost.Use
 	if n.all > 0 {
@@ -208,11 +208,11 @@ func (p *problem) addDevices() error {
 	for _, d := range p.spec.Devices {
 		i := slices.IndexFunc(t.Devices, func(h topology.Device) bool { return h.Address == d.Address })
 		if i < 0 {
-			return fmt.Errorf("placing guest %s: device %s is not on host %s", p.spec.Name, d.Address, p.host.Name)
+			return fmt.Errorf("placing VM %s: device %s is not on host %s", p.spec.Name, d.Address, p.host.Name)
 		}
 		node := t.Devices[i].Node
 		if _, known := t.Node(node); !known {
-			continue // the firmware does not say: every node is as near
+			continue // firmware gives no node for the device: all nodes count as equally near
 		}
 		if d.Required {
 			required = append(required, node)
@@ -223,7 +223,7 @@ func (p *problem) addDevices() error {
 	return nil
 }
 
-// addSlots lists the homes that a cell could have on this host.
+// addSlots lists the slots that a cell could have on this host.
 func (p *problem) addSlots() {
 	for i := range p.nodes {
 		if !p.nodes[i].allowed || p.nodes[i].node.CPUs.IsEmpty() {

@@ -10,33 +10,33 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Again places a running guest anew. Where its memory lies now it stays,
-// unless another placement is better by more than the price of the move:
-// fewer vCPUs squeezed, fewer nodes, or a cost lower by the price of copying
-// (package cost), which balancing pays too. Nothing that fits where it lies is moved for a
-// tie's sake.
-func Again(r Request, lies topology.MemoryByNode) (guest.Placement, Why, error) {
+// Again recomputes the placement of a running guest whose memory is on the given
+// nodes. It prefers those nodes unless another placement is better by more than the
+// price of the move: fewer vCPUs share cores, it uses fewer nodes, or its cost is
+// lower by more than the price of copying (package cost), which balancing charges
+// too. A tie never moves a guest.
+func Again(r Request, memory topology.MemoryByNode) (guest.Placement, Why, error) {
 	best, why, err := Place(r)
 	if err != nil {
 		return best, why, err
 	}
-	home := fullest(lies, best.Nodes.Len())
+	home := fullest(memory, best.Nodes.Len())
 	if home.IsEmpty() || home.Equal(best.Nodes) || !home.SubsetOf(r.allowed()) {
 		return best, why, nil
 	}
 	stay := r
 	stay.Spec.Limits.Nodes = home
 	here, whyHere, err := Place(stay)
-	if err != nil { // no room where it lies: that is a reason to move, not a failure
+	if err != nil { // no room where its memory is: a reason to move, not a failure
 		return best, why, nil //nolint:nilerr // the best placement stands
 	}
-	saved := copied(lies, best.Nodes) - copied(lies, here.Nodes)
+	saved := copied(memory, best.Nodes) - copied(memory, here.Nodes)
 	if whyHere.SharingCores > why.SharingCores || here.Nodes.Len() > best.Nodes.Len() ||
 		whyHere.Cost-why.Cost > cost.Copying(saved).Float() {
 		return best, why, nil
 	}
 	whyHere.Summary += fmt.Sprintf(
-		"; its memory lies there: moving %.0f %% of it to nodes %s would save a cost of %.3g only", 100*saved,
+		"; its memory is there: moving %.0f %% of it to nodes %s would lower the cost by only %.3g", 100*saved,
 		best.Nodes, whyHere.Cost-why.Cost)
 	return here, whyHere, nil
 }
@@ -49,19 +49,19 @@ func (r Request) allowed() topology.NodeSet {
 }
 
 // fullest returns the n nodes that hold most of the memory.
-func fullest(lies topology.MemoryByNode, n int) topology.NodeSet {
-	nodes := lies.Nodes()
+func fullest(memory topology.MemoryByNode, n int) topology.NodeSet {
+	nodes := memory.Nodes()
 	slices.SortFunc(nodes, func(a, b topology.NodeID) int {
-		return cmp.Or(-cmp.Compare(lies[a], lies[b]), cmp.Compare(a, b))
+		return cmp.Or(-cmp.Compare(memory[a], memory[b]), cmp.Compare(a, b))
 	})
 	return topology.SetOf(nodes[:min(n, len(nodes))]...)
 }
 
-// copied is the share of memory outside the nodes.
-func copied(lies topology.MemoryByNode, nodes topology.NodeSet) float64 {
-	total := lies.Total()
+// copied returns the share of memory that is not on the nodes.
+func copied(memory topology.MemoryByNode, nodes topology.NodeSet) float64 {
+	total := memory.Total()
 	if total == 0 {
 		return 0
 	}
-	return float64(total-lies.On(nodes)) / float64(total)
+	return float64(total-memory.On(nodes)) / float64(total)
 }

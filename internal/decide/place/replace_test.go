@@ -86,11 +86,11 @@ func TestAgainKeepsToTheLimits(t *testing.T) {
 	}
 }
 
-func TestAgainSaysWhyItStays(t *testing.T) {
+func TestAgain_ExplainsWhyGuestStays(t *testing.T) {
 	_, why, err := place.Again(
 		place.Request{Host: fourNodes(0, 0, 0, 1), Spec: guest.Spec{Name: "g", VCPUs: 2, Memory: topology.GiB}},
 		topology.MemoryByNode{3: topology.GiB})
-	if err != nil || !strings.Contains(why.Summary, "its memory lies there") {
+	if err != nil || !strings.Contains(why.Summary, "its memory is there") {
 		t.Errorf("no reason given: %q, %v", why.Summary, err)
 	}
 }

@@ -14,18 +14,18 @@ type solution struct {
 	kinds []demand
 	slots []slot // by cell
 	key   key
-	// For Why: the least key that is not ruled out, and how the divisions were searched.
+	// For Why: the lowest key that is not excluded, and how the divisions were searched.
 	open       key
 	considered int
 	pruned     int
-	// divisions into fewer cells that found no room.
+	// divisions into fewer cells that do not fit
 	smaller []refusal
 }
 
 // proven reports that nothing better exists.
 func (sol *solution) proven() bool { return sol.open >= sol.key }
 
-// refusal is a division into cells that found no room.
+// refusal is a division into cells that does not fit.
 type refusal struct {
 	cells    int
 	kinds    []demand
@@ -33,11 +33,12 @@ type refusal struct {
 	unproven bool
 }
 
-// solve finds the best placement over all divisions; nil where there is none,
-// with the divisions that found no room.
+// solve finds the best placement over all divisions, or returns nil and the
+// divisions that do not fit.
 //
-// Divisions come fewest cells first. Those that must sharing vCPUs are put off
-// until it is known what the others can do, then the most promising come first.
+// It tries divisions with the fewest cells first. It defers those in which vCPUs
+// must share cores until all others have been tried, and then tries the most
+// promising first.
 func (p *problem) solve() (*solution, []refusal) {
 	r := run{p: p, steps: p.policy.SearchSteps, open: impossible}
 	var later []division
@@ -68,7 +69,7 @@ func (p *problem) solve() (*solution, []refusal) {
 	return r.best, r.refused
 }
 
-// division is the guest in so many cells, priced.
+// division is the guest divided into cells, with the costs of each cell.
 type division struct {
 	cells  []cellSize
 	kinds  []demand
@@ -88,7 +89,7 @@ func (p *problem) divide(cells []cellSize) division {
 	return d
 }
 
-// run is one way through the divisions.
+// run is the state while divisions are tried.
 type run struct {
 	p          *problem
 	best       *solution
@@ -96,7 +97,7 @@ type run struct {
 	steps      int // left for all searches together
 	considered int
 	pruned     int
-	open       key // the least that any placement not looked at can cost
+	open       key // lower bound of the placements that were not evaluated
 }
 
 // try searches one division for something better than the best so far.
@@ -176,7 +177,7 @@ func (p *problem) shapes() [][]cellSize {
 	return out
 }
 
-// homes is how many cells of one guest could live here at the same time at most.
+// homes returns the largest number of cells that the host could take at once.
 func (p *problem) homes() int {
 	seen := make([]bool, len(p.nodes))
 	count := 0
@@ -189,8 +190,8 @@ func (p *problem) homes() int {
 	return count
 }
 
-// leastOf is what the cells cost at least: each kind in its cheapest slots,
-// no access between them.
+// leastOf returns a lower bound of the cost of the cells: each kind in its cheapest
+// slots, without access between cells.
 func leastOf(kinds []demand, single [][]key) key {
 	total := key(0)
 	for k := range kinds {
@@ -205,7 +206,7 @@ func leastOf(kinds []demand, single [][]key) key {
 	return total
 }
 
-// solveOne takes the cheapest slot for an only cell, the lowest of equals.
+// solveOne finds the cheapest slot for a single cell; among equals the first.
 func (p *problem) solveOne(d *division) *solution {
 	best, single := -1, d.single[0]
 	for i, s := range d.slots {
@@ -231,7 +232,7 @@ func (p *problem) coversRequired(s slot) bool {
 	return true
 }
 
-// kindsOf groups cells that need the same, the most demanding kind first.
+// kindsOf groups cells with the same requirements, the most demanding kind first.
 func (p *problem) kindsOf(cells []cellSize) []demand {
 	var kinds []demand
 	for i, c := range cells {
@@ -252,8 +253,8 @@ func (p *problem) kindsOf(cells []cellSize) []demand {
 	return kinds
 }
 
-// price puts a key to every kind of cell in every slot, and leaves out the
-// slots where none fits.
+// price computes the key of every kind of cell in every slot, and omits slots where
+// none fits.
 func (p *problem) price(kinds []demand, cells int) ([]slot, [][]key) {
 	flat := make([]key, len(kinds)*len(p.slots))
 	single := make([][]key, len(kinds))
@@ -279,7 +280,7 @@ func (p *problem) price(kinds []demand, cells int) ([]slot, [][]key) {
 	return slots, single
 }
 
-// choicesLess says how many sets of nodes were never looked at, thanks to bounds.
+// choicesLess returns how many node sets bounds excluded without evaluation.
 func choicesLess(slots, cells, used int) int {
 	const most = 1 << 52
 	total := 1.0

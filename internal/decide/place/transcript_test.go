@@ -176,12 +176,12 @@ func layout(p *guest.Placement) string {
 func reasons(w *place.Why) string {
 	lines := strings.SplitAfter(w.Text(), "\n")[1:]
 	for i, l := range lines {
-		if strings.HasPrefix(l, "  searched: ") {
+		if strings.HasPrefix(l, "  search: ") {
 			lines[i] = ""
 		}
 	}
 	if !w.Optimal {
-		lines = append(lines, "  not proven best\n")
+		lines = append(lines, "  not proven optimal\n")
 	}
 	return strings.Join(lines, "")
 }

@@ -12,33 +12,33 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Why says why a placement is what it is.
+// Why explains a placement.
 type Why struct {
 	Guest   string           `json:"guest"`
 	Summary string           `json:"summary"` // one sentence
 	Nodes   topology.NodeSet `json:"nodes"`   // of CPUs and memory
-	// SharingCores is how many vCPUs must share a core with another one of the guest.
+	// SharingCores is how many vCPUs must share a core with another vCPU of the guest.
 	SharingCores int     `json:"vcpus_sharing_cores,omitempty"`
 	Cost         float64 `json:"cost"`
 	Terms        []Term  `json:"terms"`
-	// Alternatives are rejected sets of nodes: those that came next, those
-	// that just lack room, and fewer nodes.
+	// Alternatives are rejected sets of nodes: the next best ones, those that are
+	// closest to fitting, and fewer nodes.
 	Alternatives []Alternative `json:"alternatives,omitempty"`
-	// Considered is how many search steps were made; Pruned how many sets of
-	// nodes were ruled out by bounds without a look.
+	// Considered is the number of search steps; Pruned is the number of node sets
+	// that bounds excluded without evaluation.
 	Considered int `json:"considered"`
 	Pruned     int `json:"pruned"`
-	// Optimal says that no better placement exists; false where the search
-	// was cut off at policy.SearchSteps. Gap then says how much better one
-	// could be at most.
+	// Optimal says that no better placement exists. It is false if the search
+	// stopped at policy.SearchSteps; Gap then bounds how much better another
+	// placement could be.
 	Optimal bool `json:"optimal"`
 	Gap     *Gap `json:"gap,omitempty"`
 	// Access names the source of the access terms.
 	Access string `json:"access_source"`
 	// Grow are huge pages that must be added to pools before the guest starts.
 	Grow []Growth `json:"grow,omitempty"`
-	// Overlaps are guests whose CPU sets hold CPUs that are now exclusive:
-	// they must be bound anew, without these.
+	// Overlaps are guests whose CPU sets contain CPUs that become exclusive: they
+	// must first be bound to other CPUs.
 	Overlaps []Overlap `json:"overlaps,omitempty"`
 }
 
@@ -52,14 +52,14 @@ type Term struct {
 	Note   string  `json:"note,omitempty"`
 }
 
-// Gap is the first figure of the objective in which a placement that was not
-// looked at could be better.
+// Gap is the first figure of the objective in which a placement that the search
+// did not evaluate could be better.
 type Gap struct {
 	Figure string  `json:"figure"` // "shared cores" (vCPUs), "nodes" or "cost"
-	Most   float64 `json:"most"`   // by so much at most
+	Most   float64 `json:"most"`   // the largest possible improvement
 }
 
-// gapOf compares the best found with the least that is not ruled out.
+// gapOf compares the best key found with the lowest key that is not excluded.
 func gapOf(best, open key) *Gap {
 	switch {
 	case open >= best:
@@ -75,21 +75,22 @@ func gapOf(best, open key) *Gap {
 // Alternative is a rejected set of nodes.
 type Alternative struct {
 	Nodes topology.NodeSet `json:"nodes,omitzero"`
-	// Cost is what it would cost; nil where it does not fit.
+	// Cost is its cost; nil if it does not fit.
 	Cost *float64 `json:"cost,omitempty"`
-	// Decided is the term that speaks most against it, "shared cores", "nodes" or a constraint.
+	// Decided is what decides against it: a term of the cost, "shared cores",
+	// "nodes" or a constraint.
 	Decided string `json:"decided"`
 	Reason  string `json:"reason"`
 }
 
-// Growth is a huge page pool that must grow by so many pages.
+// Growth is the number of pages by which a huge page pool must grow.
 type Growth struct {
 	Node     topology.NodeID `json:"node"`
 	PageSize topology.Bytes  `json:"page_size"`
 	Pages    uint64          `json:"pages"`
 }
 
-// Overlap is a guest that may run on CPUs now given away.
+// Overlap is a guest that may run on CPUs that become exclusive to another guest.
 type Overlap struct {
 	Guest   string          `json:"guest"`
 	CPUs    topology.CPUSet `json:"cpus"`
@@ -162,7 +163,7 @@ func (p *problem) termList(t cost.Terms, sol *solution) []Term {
 	return out
 }
 
-// note says in the host's own figures where a term is from.
+// note gives the figure of the host that determines a term.
 func (p *problem) note(term cost.Term, sol *solution) string {
 	switch term {
 	case cost.Latency:
@@ -175,15 +176,15 @@ func (p *problem) note(term cost.Term, sol *solution) string {
 			run = max(run, p.nodes[sol.slots[i].cpu].use(c.vcpus, 0).CPU)
 			mem = max(mem, p.nodes[sol.slots[i].mem].use(0, c.take).Memory)
 		}
-		return fmt.Sprintf("fullest node afterwards: CPUs %.0f %%, memory %.0f %%", 100*run, 100*mem)
+		return fmt.Sprintf("fullest node after placing: CPUs %.0f %%, memory %.0f %%", 100*run, 100*mem)
 	case cost.Growth:
-		return "pools grow from free memory first"
+		return "huge pages that must first be added to pools"
 	default: // the host has no figure for it
 		return ""
 	}
 }
 
-// farthest names the longest way between two of the slots.
+// farthest gives the longest distance between two of the slots.
 func (p *problem) farthest(slots []slot) string {
 	text, worst := "", 0.0
 	for _, a := range slots {
@@ -201,7 +202,7 @@ func (p *problem) farthest(slots []slot) string {
 	return text
 }
 
-// narrowest names the path with the least bandwidth between two of the slots.
+// narrowest gives the lowest bandwidth between two of the slots.
 func (p *problem) narrowest(slots []slot) string {
 	text, worst := "", 0.0
 	for _, a := range slots {
@@ -216,17 +217,17 @@ func (p *problem) narrowest(slots []slot) string {
 	return text
 }
 
-// how many alternatives of each sort are of interest.
+// alternativesShown is the number of alternatives of each kind to report.
 const alternativesShown = 3
 
-// fewer says why one node less is not enough.
+// fewer explains why one node less is not enough.
 func (p *problem) fewer(sol *solution) []Alternative {
 	if len(sol.smaller) == 0 || len(sol.slots) == 1 {
 		return nil
 	}
 	last := sol.smaller[len(sol.smaller)-1]
 	short := p.closest(p.shortages(last.kinds))
-	reason := "no such set keeps all limits"
+	reason := "no set of that size satisfies all limits"
 	decided := string(NotAllowed)
 	if last.fitting < last.cells && len(short) > 0 {
 		reason, decided = short[0].String(), string(short[0].Constraint)
@@ -239,8 +240,8 @@ func (p *problem) fewer(sol *solution) []Alternative {
 	}
 }
 
-// shortages lists, for each node that could give a home, what the least
-// demanding kind of cell lacks there; nodes where one fits are left out.
+// shortages returns for each candidate node why the least demanding kind of cell
+// does not fit there. It omits nodes where one fits.
 func (p *problem) shortages(kinds []demand) []Shortage {
 	var out []Shortage
 	fits := map[topology.NodeID]bool{}
@@ -268,13 +269,13 @@ func (p *problem) shortages(kinds []demand) []Shortage {
 	return out
 }
 
-// closest sorts by how little is missing.
+// closest sorts shortages by tightness, the smallest first.
 func (p *problem) closest(shorts []Shortage) []Shortage {
 	slices.SortStableFunc(shorts, func(a, b Shortage) int { return cmp.Compare(a.tightness(), b.tightness()) })
 	return shorts
 }
 
-// tooSmall lists the nodes that just lack room for a cell.
+// tooSmall lists the nodes that are closest to having enough resources for a cell.
 func (p *problem) tooSmall(sol *solution) []Alternative {
 	var out []Alternative
 	for _, short := range p.closest(p.shortages(sol.kinds)) {
@@ -292,39 +293,39 @@ func (p *problem) tooSmall(sol *solution) []Alternative {
 	return out
 }
 
-// runnersUp prices the placements that differ by one node and lists the best.
+// runnersUp evaluates the placements that differ by one node and lists the best.
 func (p *problem) runnersUp(sol *solution, chosen cost.Terms) []Alternative {
-	type competitor struct {
+	type runnerUp struct {
 		key   key
 		slots []slot
 	}
-	var competitors []competitor
+	var found []runnerUp
 	taken := p.nodesOf(sol.slots)
 	for _, s := range p.slots {
 		if taken.Contains(p.nodes[s.cpu].node.ID) || taken.Contains(p.nodes[s.mem].node.ID) {
 			continue
 		}
-		best := competitor{key: impossible}
+		best := runnerUp{key: impossible}
 		for cell := range sol.slots {
 			if k := p.exchanged(sol, cell, s); k < best.key {
 				slots := slices.Clone(sol.slots)
 				slots[cell] = s
-				best = competitor{k, slots}
+				best = runnerUp{k, slots}
 			}
 		}
 		if best.key < impossible {
-			competitors = append(competitors, best)
+			found = append(found, best)
 		}
 	}
-	slices.SortStableFunc(competitors, func(a, b competitor) int { return cmp.Compare(a.key, b.key) })
+	slices.SortStableFunc(found, func(a, b runnerUp) int { return cmp.Compare(a.key, b.key) })
 	var out []Alternative
-	for _, r := range competitors[:min(len(competitors), alternativesShown)] {
+	for _, r := range found[:min(len(found), alternativesShown)] {
 		out = append(out, p.compare(sol, chosen, r.key, r.slots))
 	}
 	return out
 }
 
-// exchanged is the key of a solution with one cell in another slot.
+// exchanged returns the key of a solution with one cell in another slot.
 func (p *problem) exchanged(sol *solution, cell int, s slot) key {
 	d := sol.demandOf(cell)
 	old := sol.slots[cell]
@@ -346,24 +347,24 @@ func (p *problem) exchanged(sol *solution, cell int, s slot) key {
 	return k
 }
 
-// compare says what speaks against an alternative.
+// compare explains why an alternative was rejected.
 func (p *problem) compare(sol *solution, chosen cost.Terms, k key, slots []slot) Alternative {
 	figure := costOf(k).Float()
 	alt := Alternative{Nodes: p.nodesOf(slots), Cost: &figure}
 	switch {
 	case !p.keepsConditions(slots):
-		alt.Decided, alt.Reason = string(NotAllowed), "misses a required device's node or takes more nodes than allowed"
+		alt.Decided, alt.Reason = string(NotAllowed), "lacks the node of a required device or uses more nodes than allowed"
 		return alt
 	case sharingOf(k) > sharingOf(sol.key):
 		alt.Decided = "shared cores"
-		alt.Reason = fmt.Sprintf("%d vCPUs would share cores, against %d", sharingOf(k), sharingOf(sol.key))
+		alt.Reason = fmt.Sprintf("%s would share cores, instead of %d", text.Count(sharingOf(k), "vCPU", "vCPUs"),
+			sharingOf(sol.key))
 		return alt
 	case p.nodesOf(slots).Len() > p.nodesOf(sol.slots).Len():
-		alt.Decided, alt.Reason = "nodes", "takes more nodes"
+		alt.Decided, alt.Reason = "nodes", "uses more nodes than necessary"
 		return alt
 	case k == sol.key:
-		alt.Decided, alt.Reason = "none", fmt.Sprintf("cost %.3g as well: no difference, the lower ids are taken",
-			figure)
+		alt.Decided, alt.Reason = "none", fmt.Sprintf("same cost %.3g; the lower node numbers win", figure)
 		return alt
 	}
 	theirs := p.bill(slots, sol)
@@ -374,7 +375,7 @@ func (p *problem) compare(sol *solution, chosen cost.Terms, k key, slots []slot)
 		}
 	}
 	alt.Decided = worst.String()
-	alt.Reason = fmt.Sprintf("cost %.3g (%s %.3g against %.3g)", figure, worst, theirs[worst].Float(),
+	alt.Reason = fmt.Sprintf("cost %.3g (%s %.3g instead of %.3g)", figure, worst, theirs[worst].Float(),
 		chosen[worst].Float())
 	here, there := "", ""
 	switch worst {
@@ -385,7 +386,7 @@ func (p *problem) compare(sol *solution, chosen cost.Terms, k key, slots []slot)
 	default: // the costs say it
 	}
 	if here != there && there != "" {
-		alt.Reason = fmt.Sprintf("cost %.3g (%s against %s)", figure, here, strings.TrimPrefix(there, "distance "))
+		alt.Reason = fmt.Sprintf("cost %.3g (%s instead of %s)", figure, here, strings.TrimPrefix(there, "distance "))
 	}
 	return alt
 }
@@ -395,7 +396,7 @@ func (p *problem) keepsConditions(slots []slot) bool {
 	return p.required.SubsetOf(nodes) && (p.spec.Limits.MaxNodes == 0 || nodes.Len() <= p.spec.Limits.MaxNodes)
 }
 
-// holders names who holds most of what is short, greatest first.
+// holders names the guests that hold most of the scarce resource, greatest first.
 func (p *problem) holders(short Shortage) []string {
 	type share struct {
 		text string
@@ -445,7 +446,7 @@ func poolBytes(n *topology.Node) topology.Bytes {
 	return sum
 }
 
-// overlaps finds guests that may run on CPUs which now are exclusive.
+// overlaps finds guests that may run on CPUs that become exclusive.
 func (p *problem) overlaps(exclusive topology.CPUSet) []Overlap {
 	if exclusive.IsEmpty() {
 		return nil

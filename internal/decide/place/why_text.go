@@ -8,7 +8,7 @@ import (
 	"github.com/numavisor/numavisor/internal/text"
 )
 
-// summary is one sentence: what was given, and what it costs.
+// summary returns one sentence: the placement and its cost.
 func (w *Why) summary(s *guest.Spec, cells int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s -> %s %v: %s and %v", w.Guest, text.Plural(w.Nodes.Len(), "node", "nodes"), w.Nodes,
@@ -25,14 +25,14 @@ func (w *Why) summary(s *guest.Spec, cells int) string {
 		fmt.Fprintf(&b, " (%s)", strings.Join(parts, ", "))
 	}
 	if w.SharingCores > 0 {
-		fmt.Fprintf(&b, "; %s share cores, no set of nodes has a core for each",
+		fmt.Fprintf(&b, "; %s share cores, because no set of nodes has a core for each",
 			text.Count(w.SharingCores, "vCPU must", "vCPUs must"))
 	}
 	return b.String()
 }
 
-// Text explains the placement to people: the summary, each term, each
-// rejected alternative, what must be done first.
+// Text explains the placement: the summary, the rejected alternatives, the terms of
+// the cost, the actions required first, and how complete the search was.
 func (w *Why) Text() string {
 	var b strings.Builder
 	b.WriteString(w.Summary)
@@ -41,11 +41,11 @@ func (w *Why) Text() string {
 		if a.Nodes.IsEmpty() {
 			fmt.Fprintf(&b, "  %s\n", a.Reason)
 		} else {
-			fmt.Fprintf(&b, "  not on %s %v: %s\n", text.Plural(a.Nodes.Len(), "node", "nodes"), a.Nodes, a.Reason)
+			fmt.Fprintf(&b, "  %s %v rejected: %s\n", text.Plural(a.Nodes.Len(), "node", "nodes"), a.Nodes, a.Reason)
 		}
 	}
 	if len(w.Terms) > 0 {
-		fmt.Fprintf(&b, "  terms (access by %s):\n", w.Access)
+		fmt.Fprintf(&b, "  cost terms (access from %s):\n", w.Access)
 	}
 	for _, t := range w.Terms {
 		fmt.Fprintf(&b, "    %-10s %8.4f = %7.4f x %-5.4g %s", t.Name, t.Cost, t.Value, t.Weight, t.Unit)
@@ -59,24 +59,26 @@ func (w *Why) Text() string {
 			g.PageSize, g.Node)
 	}
 	for _, o := range w.Overlaps {
-		fmt.Fprintf(&b, "  first: bind guest %s anew without CPUs %v, which become exclusive\n", o.Guest, o.CPUs)
+		fmt.Fprintf(&b, "  first: rebind VM %s without CPUs %v, which become exclusive\n", o.Guest, o.CPUs)
 	}
-	fmt.Fprintf(&b, "  searched: %d steps, %d sets of nodes ruled out by bounds; %s\n", w.Considered, w.Pruned,
-		w.proof())
+	fmt.Fprintf(&b, "  search: %s, %s pruned; %s\n", text.Count(w.Considered, "step", "steps"),
+		text.Count(w.Pruned, "node set", "node sets"), w.proof())
 	return b.String()
 }
 
-// proof says how good the placement is known to be.
+// proof says whether the placement is proven optimal, or how much better another
+// one could be.
 func (w *Why) proof() string {
 	if w.Gap == nil {
-		return "nothing better exists"
+		return "proven optimal"
 	}
-	better := fmt.Sprintf("cost up to %.4f less", w.Gap.Most)
+	better := fmt.Sprintf("cost up to %.4f lower", w.Gap.Most)
 	switch w.Gap.Figure {
 	case "shared cores":
-		better = fmt.Sprintf("squeeze up to %s fewer", text.Count(int(w.Gap.Most), "vCPU", "vCPUs"))
+		better = fmt.Sprintf("up to %s fewer sharing a core", text.Count(int(w.Gap.Most), "vCPU", "vCPUs"))
 	case "nodes":
-		better = fmt.Sprintf("take up to %s fewer", text.Count(int(w.Gap.Most), "node", "nodes"))
+		better = fmt.Sprintf("up to %s fewer", text.Count(int(w.Gap.Most), "node", "nodes"))
 	}
-	return "not proven best: the search was cut off at the policy's search_steps, another placement could " + better
+	return "not proven optimal: the search reached the policy's search_steps; a better placement may exist (" +
+		better + ")"
 }
