@@ -120,7 +120,7 @@ func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags, service s
 // policyTime limits the reading of a policy again: a FIFO may have no writer any more.
 const policyTime = 10 * time.Second
 
-// frugal lets the heap grow by a third before it is collected: by default it may
+// frugal lets the heap grow by a fifth before it is collected: by default it may
 // double, and what the daemon holds for long is mostly history, in which there
 // are no pointers to follow. It also limits the daemon to two CPUs: on a large
 // host Go would let every idle CPU mark the heap. The variables GOGC and
@@ -130,7 +130,7 @@ func frugal() {
 		runtime.GOMAXPROCS(min(2, runtime.GOMAXPROCS(0)))
 	}
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(33)
+		debug.SetGCPercent(20)
 	}
 }
 
