@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // The second half of the floor plan: the words and all of internal/decide are
@@ -106,8 +108,8 @@ func TestPureRooms_EveryBanIsNoticed(t *testing.T) {
 		for _, u := range impurities(fset, file) {
 			got = append(got, u.name)
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: found %q, want %q", source, got, want)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: found (-want +got):\n%s", source, diff)
 		}
 	}
 }

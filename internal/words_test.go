@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // glossary is where every printed value and column has its line.
@@ -171,8 +173,8 @@ func TestHeadings_AreFound(t *testing.T) {
 			got = append(got, headings(n)...)
 			return true
 		})
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: %q, want %q", code, got, want)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", code, diff)
 		}
 	}
 }

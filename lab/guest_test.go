@@ -1,17 +1,18 @@
 package lab
 
 import (
-	"slices"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestParseWork(t *testing.T) {
 	console := "NUMAVISOR-GUEST READY 380 1\r\nWORK 5002 4096\r\n[   12.1] random: crng init done\r\nWORK 10001 " +
 		"8192\r\nWORK 15000 12"
 	want := []Work{{5002 * time.Millisecond, 4096}, {10001 * time.Millisecond, 8192}}
-	if got := parseWork([]byte(console)); !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v: the last line has not ended", got, want)
+	if diff := cmp.Diff(want, parseWork([]byte(console))); diff != "" {
+		t.Errorf("the last line has not ended (-want +got):\n%s", diff)
 	}
 	for _, none := range []string{"", "WORK", "WORK x 1\r\n", "NETWORK 1 2\r\n", "WORK -1 -2\r\n"} {
 		if got := parseWork([]byte(none)); len(got) != 0 {

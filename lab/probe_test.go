@@ -1,9 +1,10 @@
 package lab
 
 import (
-	"slices"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestParseProbes(t *testing.T) {
@@ -14,8 +15,8 @@ func TestParseProbes(t *testing.T) {
 		{1000, Delays{3 * us, 40 * us, 52 * us, 90_000 * us}, Delays{120 * us, 900 * us, 4000 * us, 95_000 * us}},
 		{1, Delays{1 * us, 2 * us, 3 * us, 4 * us}, Delays{5 * us, 6 * us, 7 * us, 8 * us}},
 	}
-	if got := parseProbes([]byte(console)); !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v: the last line has not ended", got, want)
+	if diff := cmp.Diff(want, parseProbes([]byte(console))); diff != "" {
+		t.Errorf("the last line has not ended (-want +got):\n%s", diff)
 	}
 	for _, none := range []string{"", "PROBE", "PROBE\r\n",
 		"PROBE 0 touch 1 2 3 4 answer 5 6 7 8\r\n",  // of no touch

@@ -27,8 +27,8 @@ alarms:
 		For:     Duration(90 * time.Second),
 		Quiet:   Duration(time.Minute),
 	}
-	if got := a[alarm.NodeCPU]; got != want {
-		t.Errorf("node-cpu is %+v, want %+v", got, want)
+	if diff := cmp.Diff(want, a[alarm.NodeCPU]); diff != "" {
+		t.Errorf("node-cpu (-want +got):\n%s", diff)
 	}
 	if !a[alarm.CompetingMover].Disabled {
 		t.Error("competitor: enabled, the file disables it")

@@ -3,7 +3,6 @@ package policy_test
 import (
 	"bytes"
 	"os"
-	"reflect"
 	"regexp"
 	"testing"
 
@@ -27,8 +26,8 @@ func TestSamplePolicy_ShowsTheDefaults(t *testing.T) {
 		}
 		return p
 	}
-	if p := parse(sample); !reflect.DeepEqual(p, policy.Policy{}) {
-		t.Errorf("the sample as it is installed decides %+v", p)
+	if diff := cmp.Diff(policy.Policy{}, parse(sample)); diff != "" {
+		t.Errorf("the sample as it is installed sets fields (-empty +sample):\n%s", diff)
 	}
 	// A comment has one blank after '#', a setting has none, or more than one.
 	settings := regexp.MustCompile(`(?m)^#([a-z]|  )`).ReplaceAll(sample, []byte("$1"))

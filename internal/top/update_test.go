@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/numavisor/numavisor/internal/status"
 	"github.com/numavisor/numavisor/internal/status/statustest"
@@ -76,8 +76,8 @@ func TestKeysGiveOrders(t *testing.T) {
 		daemon := &heard{}
 		m := seeing(t, daemon, 80, 24, 8, 43, 4)
 		m = carriedOut(t, m, keys(c.keys...)...)
-		if !slices.Equal(daemon.orders, c.want) {
-			t.Errorf("keys %v order %q, want %q", c.keys, daemon.orders, c.want)
+		if diff := cmp.Diff(c.want, daemon.orders); diff != "" {
+			t.Errorf("orders of keys %v (-want +got):\n%s", c.keys, diff)
 		}
 		if m.ask != nil || m.line != nil {
 			t.Errorf("keys %v leave a question open", c.keys)
@@ -91,8 +91,8 @@ func TestAPausedHostIsResumed(t *testing.T) {
 	s.Pause = &status.Pause{Since: noon, Why: "kernel update"}
 	m := after(t, New(daemon, time.Second, noon), statusMsg{status: s, at: noon})
 	carriedOut(t, m, keys("p", "y")...)
-	if want := []string{"resume"}; !slices.Equal(daemon.orders, want) {
-		t.Errorf("orders %q, want %q", daemon.orders, want)
+	if diff := cmp.Diff([]string{"resume"}, daemon.orders); diff != "" {
+		t.Errorf("orders (-want +got):\n%s", diff)
 	}
 }
 
@@ -211,8 +211,8 @@ func TestTab_SkipsEmptyPanes(t *testing.T) {
 		m = after(t, m, keys("tab")...)
 		went = append(went, m.pane)
 	}
-	if want := []pane{alarmsPane, nodesPane, guestsPane}; !slices.Equal(went, want) {
-		t.Errorf("tab goes to %v, want %v", went, want)
+	if diff := cmp.Diff([]pane{alarmsPane, nodesPane, guestsPane}, went); diff != "" {
+		t.Errorf("tab goes to (-want +got):\n%s", diff)
 	}
 }
 
@@ -276,8 +276,8 @@ func TestTrend(t *testing.T) {
 	}
 	seen := []moment{at(0, 1), at(100, 2), at(200, 4), at(201, 6), at(299, 8)}
 	got := guestTrend(seen, "a", 3, func(m guestMoment) float64 { return m.demand })
-	if want := []float64{1, 2, 6}; !reflect.DeepEqual(got, want) {
-		t.Errorf("trend %v, want %v", got, want)
+	if diff := cmp.Diff([]float64{1, 2, 6}, got); diff != "" {
+		t.Errorf("trend (-want +got):\n%s", diff)
 	}
 	got = guestTrend(seen, "b", 3, func(m guestMoment) float64 { return m.demand })
 	if !math.IsNaN(got[0]) || sparkline(got, 1) != "   " {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 )
 
@@ -79,6 +81,9 @@ func TestAssembleNumbersCoresDiesAndCaches(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, c := range topo.CPUs {
+		if c.Siblings.Len() != 2 {
+			t.Errorf("CPU %d has the siblings %s, want 2 CPUs", i, c.Siblings)
+		}
 		want := CPU{
 			ID:     CPUID(i),
 			Core:   CoreID(i / 2 * 2),
@@ -86,9 +91,8 @@ func TestAssembleNumbersCoresDiesAndCaches(t *testing.T) {
 			Socket: SocketID(i / 4),
 			L3:     L3ID(i / 4 * 4),
 		}
-		if c.Core != want.Core || c.Die != want.Die || c.Socket != want.Socket || c.L3 != want.L3 ||
-			c.Siblings.Len() != 2 {
-			t.Errorf("CPU %d: %+v; want %+v", i, c, want)
+		if diff := cmp.Diff(want, c, cmpopts.IgnoreFields(CPU{}, "Node", "Siblings")); diff != "" {
+			t.Errorf("CPU %d (-want +got):\n%s", i, diff)
 		}
 	}
 	if len(topo.Gaps) != 0 {

@@ -2,8 +2,9 @@ package topology
 
 import (
 	"math"
-	"slices"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestMemoryByNode(t *testing.T) {
@@ -11,8 +12,8 @@ func TestMemoryByNode(t *testing.T) {
 	if got := m.String(); got != "0: 1 GiB, 3: 1 MiB" {
 		t.Errorf("String() = %q", got)
 	}
-	if got := m.Nodes(); !slices.Equal(got, []NodeID{0, 3}) {
-		t.Errorf("Nodes() = %v", got)
+	if diff := cmp.Diff([]NodeID{0, 3}, m.Nodes()); diff != "" {
+		t.Errorf("Nodes() (-want +got):\n%s", diff)
 	}
 	if got := m.Total(); got != GiB+MiB {
 		t.Errorf("Total() = %v", got)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/lab"
@@ -19,8 +21,9 @@ func TestAccessOf_WeighsMissesByDistance(t *testing.T) {
 	m := labcounter.Misses{Nodes: []topology.NodeID{0, 1}, CPUs: [][]uint64{{10, 30}, {20, 40}, {0, 0}}}
 	got := accessOf(&s, &m)
 	// CPU 0 is on node 0, CPU 1 on node 1: 10 and 40 of 100 are local.
-	if want := (Access{Local: 0.5, Nanos: (10*100 + 30*200 + 20*300 + 40*100) / 100., Count: 100}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
+	want := Access{Local: 0.5, Nanos: (10*100 + 30*200 + 20*300 + 40*100) / 100., Count: 100}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("access (-want +got):\n%s", diff)
 	}
 	if got := accessOf(&s, &labcounter.Misses{}); got != (Access{}) {
 		t.Errorf("nothing counted: got %+v", got)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/numavisor/numavisor/internal/decide/diagnose"
 	"github.com/numavisor/numavisor/lab"
 	"github.com/numavisor/numavisor/lab/labtest"
@@ -88,8 +90,8 @@ func TestLabDoctorFindsFaultsOfGuests(t *testing.T) {
 			}
 		})
 	}
-	if got := rulesOf(l.findings(t)); !slices.Equal(got, quiet) {
-		t.Errorf("with all faults gone it finds %v, at first it found %v", got, quiet)
+	if diff := cmp.Diff(quiet, rulesOf(l.findings(t))); diff != "" {
+		t.Errorf("with all faults gone it finds (-at first +now):\n%s", diff)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -50,8 +52,8 @@ func TestClassifyFollowsTheSquare(t *testing.T) {
 		Nodes: topology.Range[topology.NodeID](0, 3).IDs(),
 		CPUs:  [][]uint64{{1, 10, 10, 100}, {10, 1, 100, 10}, {10, 100, 1, 10}, {100, 10, 10, 1}},
 	}
-	if got, want := classify(s, m), (Accesses{4, 80, 400}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
+	if diff := cmp.Diff(Accesses{4, 80, 400}, classify(s, m)); diff != "" {
+		t.Errorf("accesses (-want +got):\n%s", diff)
 	}
 	if d := s.ExtraNanos(1, 1); d != 85 {
 		t.Errorf("a local access is delayed by %d ns, want all of its 85", d)

@@ -319,8 +319,8 @@ func TestTrafficEndsWithTheGuestsThatMadeIt(t *testing.T) {
 			for _, a := range s.pass(10 * time.Minute) {
 				got = append(got, a.Quantity)
 			}
-			if !slices.Equal(got, ends.want) {
-				t.Errorf("changes of %v, want of %v; active are %+v", got, ends.want, s.state.Active())
+			if diff := cmp.Diff(ends.want, got); diff != "" {
+				t.Errorf("changes of (-want +got):\n%s\nactive are %+v", diff, s.state.Active())
 			}
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/numavisor/numavisor/internal/decide/check"
@@ -94,8 +95,11 @@ func TestEveryPlacementIsLegal(t *testing.T) {
 			t.Fatalf("%v\n%s", check.Error("new", vs), why.Text())
 		}
 		again, whyAgain, _ := Place(r)
-		if !reflect.DeepEqual(placed, again) || !reflect.DeepEqual(why, whyAgain) {
-			t.Fatal("the same request gave another answer")
+		if diff := cmp.Diff(placed, again); diff != "" {
+			t.Fatalf("the same request gave another placement (-first +second):\n%s", diff)
+		}
+		if !reflect.DeepEqual(why, whyAgain) { // has unexported fields, which cmp does not compare
+			t.Fatal("the same request gave another explanation")
 		}
 	})
 }

@@ -3,9 +3,10 @@ package place
 import (
 	"fmt"
 	"math/rand/v2"
-	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -169,8 +170,8 @@ func TestSearchIsBounded(t *testing.T) {
 			t.Errorf("the text does not contain the gap:\n%s", why.Text())
 		}
 		again, _, _ := Place(request)
-		if !reflect.DeepEqual(placed, again) {
-			t.Error("the same request gave another answer")
+		if diff := cmp.Diff(placed, again); diff != "" {
+			t.Errorf("the same request gave another answer (-first +second):\n%s", diff)
 		}
 	}
 }
@@ -179,15 +180,15 @@ func TestGapNamesTheFirstFigure(t *testing.T) {
 	of := func(sharing, nodes, cost key) key { return sharing<<sharingBit + nodes<<nodesBit + cost }
 	for _, c := range []struct {
 		best, open key
-		want       Gap
+		want       *Gap
 	}{
-		{of(2, 3, 500), of(0, 4, 900), Gap{"shared cores", 2}},
-		{of(2, 3, 500), of(2, 2, 900), Gap{"nodes", 1}},
-		{of(2, 3, 500_000), of(2, 3, -250_000), Gap{"cost", 0.75}},
-		{of(2, 3, -500_000), of(2, 3, -750_000), Gap{"cost", 0.25}},
+		{of(2, 3, 500), of(0, 4, 900), &Gap{"shared cores", 2}},
+		{of(2, 3, 500), of(2, 2, 900), &Gap{"nodes", 1}},
+		{of(2, 3, 500_000), of(2, 3, -250_000), &Gap{"cost", 0.75}},
+		{of(2, 3, -500_000), of(2, 3, -750_000), &Gap{"cost", 0.25}},
 	} {
-		if got := gapOf(c.best, c.open); got == nil || *got != c.want {
-			t.Errorf("gap %+v, want %+v", got, c.want)
+		if diff := cmp.Diff(c.want, gapOf(c.best, c.open)); diff != "" {
+			t.Errorf("gap of %d and %d (-want +got):\n%s", c.best, c.open, diff)
 		}
 	}
 	if got := gapOf(of(1, 1, 1), of(1, 1, 1)); got != nil {

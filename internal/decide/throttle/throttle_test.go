@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/numavisor/numavisor/internal/policy"
@@ -148,8 +149,8 @@ func TestOf_BoundsOfAPolicy(t *testing.T) {
 		{"a cap above the part", policy.Balance{Pace: 4 * gib, MaxBandwidth: 0.125}, 8 * gib, 0,
 			Bounds{MostWait: 0.05, Cap: gib}},
 	} {
-		if got := Of(c.policy, c.bandwidth, c.used); got != c.want {
-			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		if diff := cmp.Diff(c.want, Of(c.policy, c.bandwidth, c.used)); diff != "" {
+			t.Errorf("%s: bounds (-want +got):\n%s", c.name, diff)
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/numavisor/numavisor/internal/host/daemon"
 )
 
@@ -32,8 +34,8 @@ func TestASupervisorSeesTheDaemonsLife(t *testing.T) {
 			}
 		})
 		want := []daemon.State{daemon.Ready, daemon.Alive, daemon.Alive, daemon.Stopping}
-		if !slices.Equal(got, want) {
-			t.Errorf("in 10 seconds: %v, want %v", got, want)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("states in 10 seconds (-want +got):\n%s", diff)
 		}
 	})
 }

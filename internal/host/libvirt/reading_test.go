@@ -2,8 +2,9 @@ package libvirt
 
 import (
 	"fmt"
-	"reflect"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/numavisor/numavisor/internal/inventory"
 )
@@ -23,8 +24,8 @@ func TestReadings_ParseUnchangedXMLOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		want, _ := ParseDomain([]byte(xml))
-		if !reflect.DeepEqual(d, want) {
-			t.Errorf("read %+v, it says %+v", d, want)
+		if diff := cmp.Diff(want, d, cmp.AllowUnexported(Domain{})); diff != "" {
+			t.Errorf("read (-want +got):\n%s", diff)
 		}
 		return d
 	}

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -96,8 +95,8 @@ func TestQEMUsFound(t *testing.T) {
 		}
 		want.PID = pid
 		found[0].UUID = ""
-		if !reflect.DeepEqual(found[0], want) {
-			t.Errorf("%s: %+v, want %+v", name, found[0], want)
+		if diff := cmp.Diff(want, found[0]); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
 }
@@ -123,8 +122,11 @@ func TestParseQEMU(t *testing.T) {
 		{"-smp sockets=60000,cores=60000,threads=60000", QEMU{Memory: 128 * mib}, true},
 	} {
 		got, err := ParseQEMU(append([]string{"qemu-system-x86_64"}, strings.Fields(c.args)...))
-		if (err != nil) != c.fail || !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s:\n got %+v, error %v\nwant %+v", c.args, got, err, c.want)
+		if (err != nil) != c.fail {
+			t.Errorf("%s: error %v", c.args, err)
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.args, diff)
 		}
 	}
 }

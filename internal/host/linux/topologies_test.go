@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/internal/topology/topologytest"
 )
@@ -27,8 +29,12 @@ func TestTopologies_ReadsCPUsAgainWhenOthersAreOnline(t *testing.T) {
 	many := NewTopologies(root)
 	read := func() topology.Topology { return readAgain(t, many) }
 	first := read()
-	if again := read(); !reflect.DeepEqual(first, again) || !reflect.DeepEqual(again, readTopology(t, root)) {
-		t.Fatal("the second reading differs from the first, or from one without a cache")
+	again := read()
+	if diff := cmp.Diff(first, again); diff != "" {
+		t.Fatalf("the second reading differs (-first +second):\n%s", diff)
+	}
+	if diff := cmp.Diff(readTopology(t, root), again); diff != "" {
+		t.Fatalf("a cached reading differs (-without cache +cached):\n%s", diff)
 	}
 	last := first.CPUs[len(first.CPUs)-1].ID
 	write("Node 0 MemTotal: 4096 kB\nNode 0 MemFree: 1024 kB\n", "node/node0/meminfo")
@@ -37,8 +43,8 @@ func TestTopologies_ReadsCPUsAgainWhenOthersAreOnline(t *testing.T) {
 	if now.Nodes[0].Free != topology.MiB {
 		t.Errorf("free on node 0: %v, now 1 MiB", now.Nodes[0].Free)
 	}
-	if !reflect.DeepEqual(now.CPUs, first.CPUs) {
-		t.Error("the CPUs were read again, though the same are online")
+	if diff := cmp.Diff(first.CPUs, now.CPUs); diff != "" {
+		t.Errorf("the CPUs were read again, though the same are online (-first +now):\n%s", diff)
 	}
 	var rest []string
 	for _, c := range first.CPUs[1:] {
@@ -49,8 +55,8 @@ func TestTopologies_ReadsCPUsAgainWhenOthersAreOnline(t *testing.T) {
 		reflect.DeepEqual(now.CPUs[len(now.CPUs)-1], first.CPUs[len(first.CPUs)-1]) {
 		t.Errorf("CPU %d has gone offline, and CPU %d is in another socket: %+v", first.CPUs[0].ID, last, now.CPUs)
 	}
-	if !reflect.DeepEqual(now, readTopology(t, root)) {
-		t.Error("differs from a reading without a cache")
+	if diff := cmp.Diff(readTopology(t, root), now); diff != "" {
+		t.Errorf("a cached reading differs (-without cache +cached):\n%s", diff)
 	}
 }
 
@@ -84,8 +90,8 @@ func readDevicesAnew(t *testing.T, root string) {
 		t.Fatalf("devices %+v, gaps %q", first.Devices, first.Gaps)
 	}
 	write("sys/bus/pci/devices/0000:3b:00.0/class", "0x010802\n")
-	if again := read(); !reflect.DeepEqual(first, again) {
-		t.Errorf("the same devices exist: %+v, gaps %q", again.Devices, again.Gaps)
+	if diff := cmp.Diff(first, read()); diff != "" {
+		t.Errorf("the same devices exist (-first +second):\n%s", diff)
 	}
 	write("sys/bus/pci/devices/0000:af:00.0/class", "0x010802\n")
 	if now := read(); !reflect.DeepEqual(now, readTopology(t, root)) || len(now.Devices) != 2 ||

@@ -229,8 +229,9 @@ func TestDashboard_IsWellFormed(t *testing.T) {
 			}
 		}
 	}
-	if want := []string{"Host overview", "Nodes", "VMs", "Moves", "Alarms and the daemon"}; !slices.Equal(rows, want) {
-		t.Errorf("rows %q, want %q", rows, want)
+	want := []string{"Host overview", "Nodes", "VMs", "Moves", "Alarms and the daemon"}
+	if diff := cmp.Diff(want, rows); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
 	}
 }
 

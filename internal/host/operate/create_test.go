@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -224,8 +223,8 @@ func TestDeleteGivesPoolsBackAfterAMove(t *testing.T) {
 	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err != nil {
 		t.Fatal(err)
 	}
-	if after := w.pools(); !slices.Equal(after, before) {
-		t.Errorf("%d pages in the nodes' pools, %d before", after, before)
+	if diff := cmp.Diff(before, w.pools()); diff != "" {
+		t.Errorf("pages in the nodes' pools (-before +after):\n%s", diff)
 	}
 	w.settled(t)
 }

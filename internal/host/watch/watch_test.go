@@ -80,8 +80,8 @@ func TestSample_CPUUseOfNodes(t *testing.T) {
 		t.Error(diff)
 	}
 	page := topology.Bytes(os.Getpagesize())
-	if want := (inventory.KernelMoves{Moved: 10 * page, Failed: 2 * page}); s.Moves != want {
-		t.Errorf("moves %+v, want %+v", s.Moves, want)
+	if diff := cmp.Diff(inventory.KernelMoves{Moved: 10 * page, Failed: 2 * page}, s.Moves); diff != "" {
+		t.Errorf("moves (-want +got):\n%s", diff)
 	}
 	if p := s.Pressure; *p.CPU != 0.125 || *p.Memory != 0.03 || *p.MemoryFull != 0.02 || *p.IO != 0 {
 		t.Errorf("pressure %v %v %v %v", *p.CPU, *p.Memory, *p.MemoryFull, *p.IO)
@@ -615,10 +615,10 @@ func TestAccess_EachGuestGetsTheBestMeter(t *testing.T) {
 	}
 	watcher := w.watcher(Options{Meters: []Meter{best, next}})
 	s := watcher.Sample()
-	for name, want := range map[string]inventory.Remote{"a": {Share: 1, Source: inventory.AccessResctrl},
+	for name, want := range map[string]*inventory.Remote{"a": {Share: 1, Source: inventory.AccessResctrl},
 		"b": {Share: 0, Source: inventory.AccessPMU}, "c": {Share: 1, Source: inventory.AccessEstimate}} {
-		if got := guestOf(t, s, name).Load.Remote; got == nil || *got != want {
-			t.Errorf("%s: %+v, want %+v", name, got, want)
+		if diff := cmp.Diff(want, guestOf(t, s, name).Load.Remote); diff != "" {
+			t.Errorf("%s: remote accesses (-want +got):\n%s", name, diff)
 		}
 	}
 	if diff := cmp.Diff([]inventory.AccessShare{{From: 0, To: 3, Share: 1}}, guestOf(t, s, "a").Accesses); diff != "" {
