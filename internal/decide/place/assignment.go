@@ -4,7 +4,7 @@ import "slices"
 
 // assignment finds the cheapest one-to-one choice of columns for rows. It is
 // the Hungarian method with potentials, by shortest augmenting paths, O(rows^2
-// columns); its memory is kept from call to call.
+// columns). Calls reuse its memory.
 type assignment struct {
 	column []int // by row: the column chosen
 	rows   []row
@@ -64,7 +64,7 @@ func (a *assignment) reset(rows []row, columns int) {
 	}
 }
 
-// takeFree gives row i its cheapest column if nobody has it.
+// takeFree gives row i its cheapest column if it is free.
 func (a *assignment) takeFree(i int) bool {
 	r, low, at := &a.rows[i], impossible, -1
 	for _, j := range r.columns {
@@ -80,7 +80,7 @@ func (a *assignment) takeFree(i int) bool {
 }
 
 // augment finds the cheapest way from row i, over rows that change their
-// column, to a column that nobody has; false if there is none.
+// column, to a free column; false if there is none.
 func (a *assignment) augment(i int) bool {
 	a.path, a.ahead, a.u[i] = a.path[:0], a.ahead[:0], 0
 	at, low := i, key(0)
@@ -113,7 +113,7 @@ func (a *assignment) augment(i int) bool {
 	return true
 }
 
-// relax goes on from a row that is so far from the start.
+// relax extends the paths from a row at distance low from the start.
 func (a *assignment) relax(at int, low key) {
 	r := &a.rows[at]
 	base := low - a.u[at]

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// branch goes on from the cells in s.at; paid is the access among them.
+// branch extends the branch with the cells in s.at; paid is the cost of access
+// among them.
 func (s *search) branch(paid key) {
 	if !s.unconditional() && s.hopeless() {
 		return
@@ -40,7 +41,7 @@ func (s *search) pay() {
 // to compute the bound again without those tried.
 const few = 8
 
-// try goes on with cells of the kind in every group that they may go to. It
+// try extends the branch with a cell of the kind in every allowed group. It
 // reports whether many are left, which need another look.
 func (s *search) try(kind int, low, paid key) (more bool) {
 	for list := s.choices(kind); low+s.rest(kind, list) < s.best; list = s.without(kind, list) {

@@ -48,11 +48,11 @@ func (n *nodeState) freeCPUs() int {
 type picked struct {
 	vcpus   []topology.CPUID // in the order of the cell's vCPUs, siblings together
 	helpers []topology.CPUID
-	idle    topology.CPUSet // siblings kept idle
+	idle    topology.CPUSet // siblings reserved to stay idle
 	caches  int             // last-level caches that vcpus span
 }
 
-// all returns everything that is nobody else's any more.
+// all returns all CPUs that become dedicated to the cell.
 func (k *picked) all() topology.CPUSet {
 	return topology.SetOf(k.vcpus...).With(k.helpers...).Union(k.idle)
 }

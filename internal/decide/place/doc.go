@@ -1,5 +1,5 @@
-// Package place finds room for one guest on one host: which nodes, which
-// CPUs, how much memory from where, and why there.
+// Package place places one guest on one host: it chooses nodes, CPUs and the
+// memory from each node, and explains the choice.
 //
 // # What is best
 //
@@ -13,20 +13,20 @@
 //  3. the cost, a weighted sum of access, load, stranding, devices, caches and
 //     page pool growth: package cost.
 //
-// What remains equal is interchangeable; the lowest node ids are taken then.
+// Among equal placements the one with the lowest node ids wins.
 //
 // # What is possible
 //
-// A cell lives on one node: its vCPUs on the node's CPUs, its memory on the
-// node. Two cells never share a node. A node without memory lends its CPUs to
-// a cell whose memory is elsewhere; a node without CPUs (CXL, HBM) gives
-// memory only where Limits.Nodes names it. A guest that sees no NUMA but
-// needs several nodes is divided in the same way, in equal parts, and then
-// shown as one cell.
+// A cell uses one node: its vCPUs run on the node's CPUs, and its memory is on
+// the node. Two cells never share a node. A cell may use the CPUs of a node
+// without memory if its memory is on another node. It may use the memory of a
+// node without CPUs (CXL, HBM) only if Limits.Nodes names that node. A guest
+// without virtual NUMA that needs several nodes is divided into equal parts in
+// the same way, and then configured with one cell.
 //
-// Room is what nobody holds: reservations count whether touched or not, and
-// what is seen counts where it is more (inventory.Holdings). Rules are
-// written down at fit.
+// Only resources that no guest holds are free. A reservation counts in full,
+// touched or not; observed use counts if it is greater (inventory.Holdings). fit
+// documents the rules.
 //
 // # How
 //

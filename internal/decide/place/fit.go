@@ -52,7 +52,8 @@ func (s Shortage) String() string {
 			s.Node, s.Asked)
 	case TooLittle:
 		asked, there := topology.Bytes(s.Asked), topology.Bytes(s.There)
-		text = fmt.Sprintf("node %[2]d has %[1]v too little memory (needs %[3]v, has %[4]v free)", asked-there, s.Node, asked, there)
+		text = fmt.Sprintf("node %[2]d has %[1]v too little memory (needs %[3]v, has %[4]v free)", asked-there, s.Node,
+			asked, there)
 	case TooFewPages:
 		text = fmt.Sprintf("node %d has %s of %v; the VM needs %v", s.Node, some(s.There, "free page"), s.PageSize,
 			s.Asked)

@@ -2,7 +2,7 @@ package place
 
 // descend makes a first answer, so that branch and bound has something to
 // beat: from every slot as a seed, cells are added one by one where they cost
-// least, and the best of these is kept.
+// least, and the best of these is the result.
 func (s *search) descend() {
 	total := len(s.kindAt)
 	if total < 2 {

@@ -142,11 +142,11 @@ func (p *problem) apartReason(f *refusal) string {
 	case f.fitting < f.cells:
 		return ""
 	case !p.required.IsEmpty():
-		return fmt.Sprintf("no set of %s contains the nodes %v of the required devices", text.Count(f.cells, "node", "nodes"),
-			p.required)
+		return fmt.Sprintf("no set of %s contains the nodes %v of the required devices",
+			text.Count(f.cells, "node", "nodes"), p.required)
 	case limits.MaxDistance > 0 || limits.MaxClass != "":
-		return fmt.Sprintf("no %d nodes with enough free resources are within max_distance %d and max_class %q of each other", f.cells,
-			limits.MaxDistance, limits.MaxClass)
+		return fmt.Sprintf("no %d nodes with enough free resources are within max_distance %d and max_class %q of "+
+			"each other", f.cells, limits.MaxDistance, limits.MaxClass)
 	}
 	return "each cell fits alone, but not all of them at the same time"
 }

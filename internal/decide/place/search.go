@@ -29,7 +29,7 @@ type search struct {
 	used  int
 	// side conditions, see condition
 	must   uint64
-	splits int // so many slots of two nodes at most
+	splits int // the largest number of slots with two nodes
 
 	best  key
 	found []int // column by cell; nil: none yet
@@ -115,7 +115,7 @@ func (s *search) prepareBranch() {
 	}
 }
 
-// condition notes what the whole set of slots must have beside being cheap:
+// condition sets the side conditions on the whole set of slots:
 // the nodes of required devices, and no more nodes than allowed.
 func (s *search) condition(p *problem) {
 	cells := len(s.kindAt)

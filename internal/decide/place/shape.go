@@ -44,7 +44,7 @@ func (p *problem) shape(k int) (cells []cellSize, ok bool) {
 	return cells, true
 }
 
-// setTakes says what cells take of their nodes beside what they are.
+// setTakes sets the memory and helper CPUs that cells use on their nodes.
 func (p *problem) setTakes(cells []cellSize) {
 	for i := range cells {
 		cells[i].take = cells[i].memory

@@ -353,7 +353,8 @@ func (p *problem) compare(sol *solution, chosen cost.Terms, k key, slots []slot)
 	alt := Alternative{Nodes: p.nodesOf(slots), Cost: &figure}
 	switch {
 	case !p.keepsConditions(slots):
-		alt.Decided, alt.Reason = string(NotAllowed), "lacks the node of a required device or uses more nodes than allowed"
+		alt.Decided = string(NotAllowed)
+		alt.Reason = "lacks the node of a required device or uses more nodes than allowed"
 		return alt
 	case sharingOf(k) > sharingOf(sol.key):
 		alt.Decided = "shared cores"
