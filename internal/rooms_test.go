@@ -72,9 +72,10 @@ var rooms = map[string][]string{
 	"internal/host/move": {"WORDS", "internal/decide", "internal/host/operate", "internal/host/apply",
 		"internal/host/claim"},
 
-	"internal/host/labcounter": {"WORDS", "internal/host/linux", "internal/host/watch"}, // it is a meter
-	"internal/host/local":      {"WORDS", "internal/host"},                              // it joins the drivers
-	"internal/host/hosttest":   {"WORDS", "internal/host"},                              // for tests
+	"internal/host/labcounter":          {"WORDS", "internal/host/linux", "internal/host/watch"}, // it is a meter
+	"internal/host/local":               {"WORDS", "internal/host"},                              // it joins the drivers
+	"internal/host/hosttest":            {"WORDS", "internal/host"},                              // for tests
+	"internal/host/operate/operatetest": {"WORDS", "internal/host"},                              // for tests
 
 	"lab":              {"WORDS", "internal/host/labcounter"},
 	"internal/picture": {"WORDS"},

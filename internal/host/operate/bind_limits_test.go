@@ -22,21 +22,21 @@ func TestBind_ReportsMemoryPinnedByADevice(t *testing.T) {
 	}
 	machine.Devices = []topology.Device{{Address: "0000:3b:00.0", Kind: topology.DeviceNIC, Node: 0}}
 	w := join(t, fake.New(machine), folderOf(t))
-	d := kinds[0].guest("g", 64*mib, []topology.NodeID{1}, cpus("12-15"))
+	d := kinds[0].Guest("g", 64*mib, []topology.NodeID{1}, cpus("12-15"))
 	d.Config.Devices = []string{"0000:3b:00.0"}
-	w.add(t, d)
-	memory := w.guest(t, "g").Seen.Ranges[0].ByNode
-	b, err := w.elsewhere(context.Background())
+	w.MustAdd(t, d)
+	memory := w.MustGuest(t, "g").Seen.Ranges[0].ByNode
+	b, err := elsewhere(context.Background(), w)
 	if err != nil || b.Complete() {
 		t.Fatalf("complete with pinned memory: %v", err)
 	}
 	if short := strings.Join(b.Shortfalls(), "; "); !strings.Contains(short, "0000:3b:00.0") {
 		t.Errorf("falls short: %s", short)
 	}
-	if now := w.guest(t, "g").Seen.Ranges[0].ByNode; now[3] != memory[3] {
+	if now := w.MustGuest(t, "g").Seen.Ranges[0].ByNode; now[3] != memory[3] {
 		t.Errorf("pinned memory lay on %v, now on %v", memory, now)
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 }
 
 // Pages of 1 GiB move only into free pages of the target's pool. If it has none
@@ -44,7 +44,7 @@ func TestBind_ReportsMemoryPinnedByADevice(t *testing.T) {
 func TestBind_PagesThatNeedRoomInThePool(t *testing.T) {
 	w := newWorld(t, "nodes:2 cores:2 memory:8G huge:1G=2", folderOf(t))
 	s := spec(t, guest.Spec{Name: "new", VCPUs: 1, Memory: gib, PageSize: gib, Limits: guest.Limits{Nodes: nodes("1")}})
-	if _, err := w.create(s); err != nil {
+	if _, err := w.Create(s); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Smear("new", nodes("0")); err != nil {
@@ -54,7 +54,7 @@ func TestBind_PagesThatNeedRoomInThePool(t *testing.T) {
 		t.Fatalf("%d pages went: %v", gone, err)
 	}
 	w.Fill(1, gib-mib)
-	b, err := w.bind("new")
+	b, err := w.Bind("new")
 	if !errors.Is(err, unix.ENOMEM) || b.Complete() {
 		t.Fatalf("error %v, complete: %v; want that there is no room", err, b.Complete())
 	}
@@ -65,13 +65,13 @@ func TestBind_PagesThatNeedRoomInThePool(t *testing.T) {
 			t.Errorf("falls short: %s; want also %s", short, want)
 		}
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 	w.Drain()
-	if b, err := w.bind("new"); err != nil || !b.Complete() {
+	if b, err := w.Bind("new"); err != nil || !b.Complete() {
 		t.Errorf("with room: %v, falls short: %v", err, b.Shortfalls())
 	}
-	w.inPlace(t, "new")
-	w.settled(t)
+	w.CheckInPlace(t, "new")
+	w.CheckSettled(t)
 }
 
 // A target that fills up while it is copied to leaves the guest running, in
@@ -88,14 +88,14 @@ func TestBindToANodeThatFillsUp(t *testing.T) {
 			Limits:  guest.Limits{Nodes: nodes("1")},
 		},
 	)
-	if _, err := w.create(s); err != nil {
+	if _, err := w.Create(s); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Smear("new", nodes("0")); err != nil {
 		t.Fatal(err)
 	}
 	w.Fill(1, 100*mib)
-	b, err := w.bind("new")
+	b, err := w.Bind("new")
 	if !errors.Is(err, unix.ENOMEM) || b.Complete() {
 		t.Fatalf("error %v, complete: %v", err, b.Complete())
 	}
@@ -108,9 +108,9 @@ func TestBindToANodeThatFillsUp(t *testing.T) {
 		t.Errorf("the truth after it: %v", seen)
 	}
 	w.Drain()
-	if b, err := w.bind("new"); err != nil || !b.Complete() {
+	if b, err := w.Bind("new"); err != nil || !b.Complete() {
 		t.Errorf("with room: %v, falls short: %v", err, b.Shortfalls())
 	}
-	w.inPlace(t, "new")
-	w.settled(t)
+	w.CheckInPlace(t, "new")
+	w.CheckSettled(t)
 }

@@ -24,8 +24,8 @@ func drawn(t *rapid.T, folder string) (world, kind) {
 	ids := rapid.Permutation([]topology.NodeID{0, 1, 2, 3}).Draw(t, "nodes")
 	size := topology.Bytes(rapid.IntRange(8, 30).Draw(t, "pages of 2 MiB in a cell")) * 2 * mib
 	top := w.Nodes()
-	w.add(t, k.guest("g", size, ids, top.CPUsOf(topology.SetOf(ids[2]))))
-	if !k.huge && rapid.Bool().Draw(t, "smeared") {
+	w.MustAdd(t, k.Guest("g", size, ids, top.CPUsOf(topology.SetOf(ids[2]))))
+	if !k.Huge && rapid.Bool().Draw(t, "smeared") {
 		if err := w.Smear("g", top.NodeSet()); err != nil {
 			t.Fatal(err)
 		}
@@ -39,23 +39,23 @@ func TestBind_EveryKindOfGuest(t *testing.T) {
 	folder := folderOf(t)
 	rapid.Check(t, func(t *rapid.T) {
 		w, k := drawn(t, folder)
-		b, err := w.bind("g")
+		b, err := w.Bind("g")
 		if err != nil {
-			t.Fatalf("%s: %v", k.name, err)
+			t.Fatalf("%s: %v", k.Name, err)
 		}
 		if len(b.Truth.Differences) > 0 {
-			t.Errorf("%s: differs after the bind: %v", k.name, b.Truth.Differences)
+			t.Errorf("%s: differs after the bind: %v", k.Name, b.Truth.Differences)
 		}
 		for _, o := range b.Outcomes {
 			if o.Status != "done" {
-				t.Errorf("%s: %s: %s %s", k.name, o.Step, o.Status, o.Detail)
+				t.Errorf("%s: %s: %s %s", k.Name, o.Step, o.Status, o.Detail)
 			}
 		}
-		w.inPlace(t, "g")
-		w.settled(t)
-		again, err := w.bind("g")
+		w.CheckInPlace(t, "g")
+		w.CheckSettled(t)
+		again, err := w.Bind("g")
 		if err != nil || len(again.Plan.Steps) > 0 {
-			t.Errorf("%s: a guest in place gets a plan: %v\n%s", k.name, err, again.Plan.Text())
+			t.Errorf("%s: a guest in place gets a plan: %v\n%s", k.Name, err, again.Plan.Text())
 		}
 	})
 }
@@ -66,18 +66,18 @@ func TestMove_ReservesBothPlacements(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	s := spec(t, specs["small"])
 	s.Limits.Nodes = nodes("1")
-	if _, err := w.create(s); err != nil {
+	if _, err := w.Create(s); err != nil {
 		t.Fatal(err)
 	}
 	held := topology.MemoryByNode{}
 	w.Inject(fake.Fault{Before: fake.NthOf("Record", 1, func() error {
-		inv, err := w.host.Observe(context.Background())
+		inv, err := w.Joined.Observe(context.Background())
 		for _, h := range inv.Holdings("") {
 			held[h.Node] += h.Memory()
 		}
 		return err
 	})})
-	if b, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "new",
+	if b, err := w.Joined.Bind(context.Background(), operate.BindRequest{Name: "new",
 		Change: limitTo("3")}); err != nil ||
 		!b.Complete() {
 		t.Fatalf("%v %v", err, b.Shortfalls())
@@ -102,22 +102,22 @@ func TestDriftIsShownAndRepaired(t *testing.T) {
 		}, drift.EmulatorAffinity},
 		{"memory is smeared", func(w world) error { return w.Smear("new", nodes("0-3")) }, drift.Memory},
 		{"the limit is opened", func(w world) error {
-			return w.SetMems(context.Background(), w.guest(t, "new").PID, nodes("0-3"))
+			return w.SetMems(context.Background(), w.MustGuest(t, "new").PID, nodes("0-3"))
 		}, drift.MemoryLimit},
 		{"the policy is changed", func(w world) error {
-			g := w.guest(t, "new")
+			g := w.MustGuest(t, "new")
 			return w.SetFilePolicy(g.PID, g.Seen.Ranges[0].Address, guest.MemoryStrict, nodes("3"))
 		}, drift.MemoryPolicy},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, square, folderOf(t))
-			if _, err := w.create(spec(t, specs["wide"])); err != nil {
+			if _, err := w.Create(spec(t, specs["wide"])); err != nil {
 				t.Fatal(err)
 			}
 			if err := c.harm(w); err != nil {
 				t.Fatal(err)
 			}
-			view, _, err := w.host.Show(context.Background(), "new")
+			view, _, err := w.Joined.Show(context.Background(), "new")
 			if err != nil ||
 				!slices.ContainsFunc(
 					view.Truth.Differences,
@@ -128,12 +128,12 @@ func TestDriftIsShownAndRepaired(t *testing.T) {
 			if !strings.HasPrefix(view.Truth.Verdict(), "not as intended: ") {
 				t.Errorf("verdict %q", view.Truth.Verdict())
 			}
-			b, err := w.bind("new")
+			b, err := w.Bind("new")
 			if err != nil || !b.Complete() || b.Why != nil {
 				t.Errorf("repair: %v, falls short: %v, new placement: %v", err, b.Shortfalls(), b.Why)
 			}
-			w.inPlace(t, "new")
-			w.settled(t)
+			w.CheckInPlace(t, "new")
+			w.CheckSettled(t)
 		})
 	}
 }
@@ -144,7 +144,7 @@ func TestBind_ReportsWhatStaysBehind(t *testing.T) {
 	if err := w.Stick("g", 4*mib); err != nil {
 		t.Fatal(err)
 	}
-	b, err := w.elsewhere(context.Background())
+	b, err := elsewhere(context.Background(), w)
 	if err != nil || b.Complete() {
 		t.Fatalf("complete with 4 MiB left behind: %v", err)
 	}
@@ -154,42 +154,42 @@ func TestBind_ReportsWhatStaysBehind(t *testing.T) {
 	) {
 		t.Errorf("falls short: %s", short)
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 }
 
 func TestBindOfAGuestThatDoesNotRun(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
 	w.Vanish("g")
-	if _, err := w.bind("g"); err == nil || !strings.Contains(err.Error(), "is shutoff: start it first") {
+	if _, err := w.Bind("g"); err == nil || !strings.Contains(err.Error(), "is shutoff: start it first") {
 		t.Errorf("error %v", err)
 	}
-	if _, err := w.bind("other"); !errors.Is(err, operate.ErrNoGuest) {
+	if _, err := w.Bind("other"); !errors.Is(err, operate.ErrNoGuest) {
 		t.Errorf("error %v, want ErrNoGuest", err)
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 }
 
 func TestADryRunChangesNothing(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
-	before := w.guest(t, "g")
-	b, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "g", Change: limitTo("3"), DryRun: true})
+	before := w.MustGuest(t, "g")
+	b, err := w.Joined.Bind(context.Background(), operate.BindRequest{Name: "g", Change: limitTo("3"), DryRun: true})
 	if err != nil || len(b.Plan.Steps) == 0 || b.Outcomes != nil {
 		t.Errorf("%v, %d steps, outcomes %v", err, len(b.Plan.Steps), b.Outcomes)
 	}
-	w.unchanged(t, before)
-	w.settled(t)
+	w.CheckUnchanged(t, before)
+	w.CheckSettled(t)
 }
 
 // What others made stays theirs, however often it is bound; balancing asks for that.
 func TestBind_UnmanagedGuestStaysUnmanaged(t *testing.T) {
 	w := newWorld(t, square, t.TempDir())
-	w.add(t,
+	w.MustAdd(t,
 		fake.Definition{Name: "theirs", Config: inventory.Config{VCPUs: 1, Memory: 256 * mib, Source: "anonymous"}})
 	for _, r := range []operate.BindRequest{{Name: "theirs"}, {Name: "theirs"}, {Name: "theirs", Anew: true}} {
-		if _, err := w.host.Bind(t.Context(), r); err != nil {
+		if _, err := w.Joined.Bind(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
-		if g := w.guest(t, "theirs"); !g.Managed || !g.Adopted || g.Ours() {
+		if g := w.MustGuest(t, "theirs"); !g.Managed || !g.Adopted || g.Ours() {
 			t.Errorf("after %+v: managed %v, adopted %v", r, g.Managed, g.Adopted)
 		}
 	}

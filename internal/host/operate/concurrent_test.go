@@ -20,7 +20,7 @@ import (
 // together creates guests at the same time, each as a program of its own would:
 // they share only the host and the ledger's folder. None starts before all are
 // decided, so that only claims separate them.
-func (w world) together(specs []guest.Spec) []error {
+func together(w world, specs []guest.Spec) []error {
 	errs := make([]error, len(specs))
 	var all, deciding sync.WaitGroup
 	deciding.Add(len(specs))
@@ -28,8 +28,8 @@ func (w world) together(specs []guest.Spec) []error {
 		all.Go(func() {
 			decided := sync.OnceFunc(deciding.Done)
 			defer decided()
-			program := *w.host
-			program.Domains = late{w.host.Domains, func() { decided(); deciding.Wait() }}
+			program := *w.Joined
+			program.Domains = late{w.Joined.Domains, func() { decided(); deciding.Wait() }}
 			_, errs[i] = program.Create(context.Background(), operate.CreateRequest{Spec: s, Render: render})
 		})
 	}
@@ -67,12 +67,12 @@ func TestCreate_ConcurrentGuestsNeverShareRoom(t *testing.T) {
 		asked = append(asked, spec(t, s))
 	}
 	made := 0
-	for i, err := range w.together(asked) {
+	for i, err := range together(w, asked) {
 		var noFit *place.NoFit
 		switch {
 		case err == nil:
 			made++
-			w.inPlace(t, asked[i].Name)
+			w.CheckInPlace(t, asked[i].Name)
 		case !errors.As(err, &noFit):
 			t.Errorf("guest %s: %v", asked[i].Name, err)
 		}
@@ -100,7 +100,7 @@ func TestCreate_ConcurrentGuestsNeverShareRoom(t *testing.T) {
 			t.Errorf("node %d: %v promised, it has %v", n.ID, promised[n.ID], n.Memory)
 		}
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 }
 
 func TestCreate_ConcurrentGuestsOfOneName(t *testing.T) {
@@ -110,7 +110,7 @@ func TestCreate_ConcurrentGuestsOfOneName(t *testing.T) {
 		asked[i] = spec(t, specs["small"])
 	}
 	made := 0
-	for _, err := range w.together(asked) {
+	for _, err := range together(w, asked) {
 		switch {
 		case err == nil:
 			made++
@@ -121,8 +121,8 @@ func TestCreate_ConcurrentGuestsOfOneName(t *testing.T) {
 	if made != 1 {
 		t.Errorf("made %d times", made)
 	}
-	w.inPlace(t, "new")
-	w.settled(t)
+	w.CheckInPlace(t, "new")
+	w.CheckSettled(t)
 }
 
 // Free pages of a pool that another guest was promised are not there for this
@@ -134,23 +134,23 @@ func TestCreate_ConcurrentGuestsGrowPools(t *testing.T) {
 		asked = append(asked,
 			spec(t, guest.Spec{Name: fmt.Sprintf("g%d", i), VCPUs: 1, Memory: 256 * mib, PageSize: 2 * mib}))
 	}
-	for i, err := range w.together(asked) {
+	for i, err := range together(w, asked) {
 		if err != nil {
 			t.Errorf("guest %d: %v", i, err)
 		}
 	}
-	if pages := w.pools()[0]; pages != 3*128 {
+	if pages := w.Pools()[0]; pages != 3*128 {
 		t.Errorf("the pool has %d pages; three guests need 128 each", pages)
 	}
 	for _, s := range asked {
-		if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: s.Name}); err != nil {
+		if err := w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: s.Name}); err != nil {
 			t.Error(err)
 		}
 	}
-	if pages := w.pools()[0]; pages != 64 {
+	if pages := w.Pools()[0]; pages != 64 {
 		t.Errorf("the pool has %d pages after all are deleted, 64 before", pages)
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 }
 
 // Two binds of one guest would undo each other, and the first to end would
@@ -159,18 +159,18 @@ func TestBind_OneAtATime(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
 	var second error
 	w.Inject(fake.Fault{Before: fake.NthOf("Record", 1, func() error {
-		_, second = w.host.Bind(context.Background(), operate.BindRequest{Name: "g", Change: limitTo("3")})
+		_, second = w.Joined.Bind(context.Background(), operate.BindRequest{Name: "g", Change: limitTo("3")})
 		return nil
 	})})
-	b, err := w.elsewhere(context.Background())
+	b, err := elsewhere(context.Background(), w)
 	if err != nil || len(b.Truth.Differences) > 0 {
 		t.Errorf("the first: %v, falls short: %v", err, b.Shortfalls())
 	}
 	if !errors.Is(second, operate.ErrBusy) {
 		t.Errorf("the second: %v, want ErrBusy", second)
 	}
-	w.inPlace(t, "g")
-	w.settled(t)
+	w.CheckInPlace(t, "g")
+	w.CheckSettled(t)
 }
 
 // partial is a hypervisor that lists its guests, but not all that is to know of them.
@@ -185,25 +185,25 @@ func (p partial) Guests(ctx context.Context) ([]inventory.Guest, error) {
 // can be repaired all the same.
 func TestBind_NoNewPlacementWithHiddenGuests(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
-	if _, err := w.create(spec(t, specs["small"])); err != nil {
+	if _, err := w.Create(spec(t, specs["small"])); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Smear("new", nodes("0-3")); err != nil {
 		t.Fatal(err)
 	}
-	w.host.Sources.Hypervisors = []observe.Hypervisor{partial{w.Host}}
-	before := w.guest(t, "new")
-	if _, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "new", Anew: true}); err == nil ||
+	w.Joined.Sources.Hypervisors = []observe.Hypervisor{partial{w.Host}}
+	before := w.MustGuest(t, "new")
+	if _, err := w.Joined.Bind(context.Background(), operate.BindRequest{Name: "new", Anew: true}); err == nil ||
 		!strings.Contains(err.Error(), "so the free resources are unknown") {
 		t.Errorf("error %v", err)
 	}
-	w.unchanged(t, before)
-	if _, err := w.create(spec(t, guest.Spec{Name: "other", VCPUs: 1, Memory: 64 * mib})); err == nil ||
+	w.CheckUnchanged(t, before)
+	if _, err := w.Create(spec(t, guest.Spec{Name: "other", VCPUs: 1, Memory: 64 * mib})); err == nil ||
 		!strings.Contains(err.Error(), "so the free resources are unknown") {
 		t.Errorf("create: error %v", err)
 	}
-	if b, err := w.bind("new"); err != nil || !b.Complete() {
+	if b, err := w.Bind("new"); err != nil || !b.Complete() {
 		t.Errorf("repair: %v, falls short: %v", err, b.Shortfalls())
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 }

@@ -16,7 +16,7 @@ import (
 // createBreakages are those of a bind, with the guest that is made.
 var createBreakages = append(
 	breakages[:4:4],
-	breakage{name: "the guest ends at once", fault: func(w world, call int, _ func()) fake.Fault {
+	breakage{Name: "the guest ends at once", Fault: func(w world, call int, _ func()) fake.Fault {
 		return before(call, func() error { w.Vanish("new"); return nil })
 	}},
 )
@@ -28,12 +28,12 @@ func TestCreateSurvivesABreakAtEveryCall(t *testing.T) {
 	folder := folderOf(t)
 	for name, asked := range specs {
 		clean := neighboured(t, folder)
-		if _, err := clean.create(spec(t, asked)); err != nil {
+		if _, err := clean.Create(spec(t, asked)); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		calls := clean.Calls()
 		for _, b := range createBreakages {
-			t.Run(name+"/"+b.name, func(t *testing.T) {
+			t.Run(name+"/"+b.Name, func(t *testing.T) {
 				for _, call := range calls {
 					brokenCreate(t, neighboured(t, folder), name, b, call)
 				}
@@ -46,7 +46,7 @@ func TestCreateSurvivesABreakAtEveryCall(t *testing.T) {
 func neighboured(t tester, folder string) world {
 	t.Helper()
 	w := newWorld(t, square, folder)
-	w.add(t, kinds[3].guest("other", 64*mib, []topology.NodeID{1}, cpus("4-7")))
+	w.MustAdd(t, kinds[3].Guest("other", 64*mib, []topology.NodeID{1}, cpus("4-7")))
 	w.Inject(fake.Fault{})
 	return w
 }
@@ -55,18 +55,18 @@ func brokenCreate(t *testing.T, w world, name string, b breakage, call fake.Call
 	t.Helper()
 	where := fmt.Sprintf("call %d (%s)", call.N, call.Method)
 	asked := spec(t, specs[name])
-	other, empty := w.guest(t, "other"), w.Nodes()
+	other, empty := w.MustGuest(t, "other"), w.Nodes()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	w.Inject(b.fault(w, call.N, cancel))
-	made, err := w.host.Create(ctx, operate.CreateRequest{Spec: asked, Render: render})
+	w.Inject(b.Fault(w, call.N, cancel))
+	made, err := w.Joined.Create(ctx, operate.CreateRequest{Spec: asked, Render: render})
 	w.Inject(fake.Fault{})
 	w.Drain()
 
-	w.unchanged(t, other)
-	w.settled(t)
+	w.CheckUnchanged(t, other)
+	w.CheckSettled(t)
 	if err == nil && len(made.Shortfalls()) == 0 {
-		w.inPlace(t, "new")
+		w.CheckInPlace(t, "new")
 	}
 	if _, there := w.Guest("new"); !there {
 		if err == nil {
@@ -75,13 +75,13 @@ func brokenCreate(t *testing.T, w world, name string, b breakage, call fake.Call
 		if diff := cmp.Diff(empty, w.Nodes()); diff != "" {
 			t.Errorf("%s: %v; left behind (-before +after):\n%s", where, err, diff)
 		}
-		if _, err := w.create(asked); err != nil {
+		if _, err := w.Create(asked); err != nil {
 			t.Errorf("%s: the next create fails: %v", where, err)
 		}
-	} else if _, err := w.create(asked); !errors.Is(err, operate.ErrExists) {
+	} else if _, err := w.Create(asked); !errors.Is(err, operate.ErrExists) {
 		t.Errorf("%s: the guest exists, but creating it again: %v", where, err)
 	}
-	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err != nil {
+	if err := w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err != nil {
 		t.Errorf("%s: deleting it: %v", where, err)
 	}
 	if diff := cmp.Diff(empty, w.Nodes()); diff != "" {

@@ -48,17 +48,17 @@ func TestCreateAndDelete(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, square, folderOf(t))
 			empty := w.Nodes()
-			made, err := w.create(spec(t, asked))
+			made, err := w.Create(spec(t, asked))
 			if err != nil || len(made.Shortfalls()) > 0 {
 				t.Fatalf("%v, falls short: %v", err, made.Shortfalls())
 			}
-			w.inPlace(t, "new")
+			w.CheckInPlace(t, "new")
 			if _, err := w.Touch("new", 8*gib); err != nil {
 				t.Fatal(err)
 			}
-			w.inPlace(t, "new")
-			w.settled(t)
-			if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err != nil {
+			w.CheckInPlace(t, "new")
+			w.CheckSettled(t)
+			if err := w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(empty, w.Nodes()); diff != "" {
@@ -72,35 +72,35 @@ func TestCreateNeverTouchesAGuestOfThatName(t *testing.T) {
 	folder := folderOf(t)
 	rapid.Check(t, func(t *rapid.T) {
 		w, k := drawn(t, folder)
-		before, host := w.guest(t, "g"), w.Nodes()
+		before, host := w.MustGuest(t, "g"), w.Nodes()
 		asked := spec(t, guest.Spec{Name: "g", VCPUs: 2, Memory: 512 * mib, PageSize: 2 * mib})
-		if _, err := w.create(asked); !errors.Is(err, operate.ErrExists) {
-			t.Errorf("%s: error %v, want ErrExists", k.name, err)
+		if _, err := w.Create(asked); !errors.Is(err, operate.ErrExists) {
+			t.Errorf("%s: error %v, want ErrExists", k.Name, err)
 		}
-		w.unchanged(t, before)
+		w.CheckUnchanged(t, before)
 		if diff := cmp.Diff(host, w.Nodes()); diff != "" {
-			t.Errorf("%s: the host changed (-before +after):\n%s", k.name, diff)
+			t.Errorf("%s: the host changed (-before +after):\n%s", k.Name, diff)
 		}
-		w.settled(t)
+		w.CheckSettled(t)
 	})
 }
 
 // Another program may define the name before Start; the hypervisor then refuses it.
 func TestCreateLosesTheNameToAnother(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
-	other := kinds[0].guest("new", 64*mib, []topology.NodeID{1}, cpus("0"))
+	other := kinds[0].Guest("new", 64*mib, []topology.NodeID{1}, cpus("0"))
 	w.Inject(fake.Fault{Before: fake.NthOf("Start", 1, func() error { return w.Add(other) })})
-	pools := w.pools()
-	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); !errors.Is(err, guest.ErrExists) {
+	pools := w.Pools()
+	if _, err := w.Create(spec(t, specs["huge pages, pool must grow"])); !errors.Is(err, guest.ErrExists) {
 		t.Errorf("error %v, want that the name is taken", err)
 	}
-	if g := w.guest(t, "new"); g.State != "running" || g.Managed {
+	if g := w.MustGuest(t, "new"); g.State != "running" || g.Managed {
 		t.Errorf("the other guest was touched: %+v", g)
 	}
-	if diff := cmp.Diff(pools, w.pools()); diff != "" {
+	if diff := cmp.Diff(pools, w.Pools()); diff != "" {
 		t.Errorf("pools not given back:\n%s", diff)
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 }
 
 // The pages of a guest that may have started although its start failed stay
@@ -109,11 +109,11 @@ func TestPoolsOfAStartWithUnknownEndAreGivenBackOnDelete(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	empty := w.Nodes()
 	w.Inject(fake.Fault{After: fake.NthOf("Start", 1, func() error { return errLost })})
-	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); !errors.Is(err, errLost) {
+	if _, err := w.Create(spec(t, specs["huge pages, pool must grow"])); !errors.Is(err, errLost) {
 		t.Fatalf("error %v", err)
 	}
-	w.guest(t, "new")
-	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err != nil {
+	w.MustGuest(t, "new")
+	if err := w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(empty, w.Nodes()); diff != "" {
@@ -124,60 +124,60 @@ func TestPoolsOfAStartWithUnknownEndAreGivenBackOnDelete(t *testing.T) {
 // What could not be noted in the ledger could not be given back later, so it is given back at once.
 func TestPoolsThatCannotBeNotedAreGivenBack(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
-	if err := os.WriteFile(filepath.Join(w.host.Ledger.Folder, "pools"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.Joined.Ledger.Folder, "pools"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	empty := w.Nodes()
-	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); err == nil {
+	if _, err := w.Create(spec(t, specs["huge pages, pool must grow"])); err == nil {
 		t.Error("created without a record of the pages to give back")
 	}
 	if diff := cmp.Diff(empty, w.Nodes()); diff != "" {
 		t.Errorf("left behind (-before +after):\n%s", diff)
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 }
 
 func TestDeleteOfAMissingGuest(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
-	w.add(t, kinds[0].guest("g", 64*mib, []topology.NodeID{1}, cpus("0")))
-	before := w.guest(t, "g")
-	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "other"}); !errors.Is(
+	w.MustAdd(t, kinds[0].Guest("g", 64*mib, []topology.NodeID{1}, cpus("0")))
+	before := w.MustGuest(t, "g")
+	if err := w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: "other"}); !errors.Is(
 		err,
 		operate.ErrNoGuest,
 	) {
 		t.Errorf("error %v, want ErrNoGuest", err)
 	}
-	w.unchanged(t, before)
+	w.CheckUnchanged(t, before)
 }
 
 // Only --force ends and forgets a VM that Numavisor did not create; binding does not make it one.
 func TestDelete_NeedsForceForVMsOfOthers(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	for _, name := range []string{"running", "bound", "stopped"} {
-		d := kinds[0].guest(name, 64*mib, []topology.NodeID{1}, cpus("0"))
-		w.add(t, d)
+		d := kinds[0].Guest(name, 64*mib, []topology.NodeID{1}, cpus("0"))
+		w.MustAdd(t, d)
 	}
-	if _, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "bound"}); err != nil {
+	if _, err := w.Joined.Bind(context.Background(), operate.BindRequest{Name: "bound"}); err != nil {
 		t.Fatal(err)
 	}
 	w.Vanish("stopped")
 	for _, name := range []string{"running", "bound", "stopped"} {
-		before := w.guest(t, name)
-		if _, err := w.host.WouldDelete(context.Background(), operate.DeleteRequest{Name: name}); !errors.Is(err,
+		before := w.MustGuest(t, name)
+		if _, err := w.Joined.WouldDelete(context.Background(), operate.DeleteRequest{Name: name}); !errors.Is(err,
 			operate.ErrNotOurs) {
 			t.Errorf("%s, dry run: error %v, want ErrNotOurs", name, err)
 		}
-		what, err := w.host.WouldDelete(context.Background(), operate.DeleteRequest{Name: name, Force: true})
+		what, err := w.Joined.WouldDelete(context.Background(), operate.DeleteRequest{Name: name, Force: true})
 		if err != nil || !strings.HasPrefix(what, "delete "+name+" (") {
 			t.Errorf("%s, dry run with force: %q, %v", name, what, err)
 		}
-		w.unchanged(t, before)
-		err = w.host.Delete(context.Background(), operate.DeleteRequest{Name: name})
+		w.CheckUnchanged(t, before)
+		err = w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: name})
 		if !errors.Is(err, operate.ErrNotOurs) {
 			t.Errorf("%s: error %v, want ErrNotOurs", name, err)
 		}
-		w.unchanged(t, before)
-		if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: name, Force: true}); err != nil {
+		w.CheckUnchanged(t, before)
+		if err := w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: name, Force: true}); err != nil {
 			t.Errorf("%s, with force: %v", name, err)
 		}
 		if _, there := w.Guest(name); there {
@@ -190,13 +190,13 @@ func TestDelete_NeedsForceForVMsOfOthers(t *testing.T) {
 func TestDeleteGivesBackThePoolsOfAGuestThatOthersRemoved(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	empty := w.Nodes()
-	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); err != nil {
+	if _, err := w.Create(spec(t, specs["huge pages, pool must grow"])); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Remove(context.Background(), "new"); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(
+	if err := w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(
 		err,
 		operate.ErrNoGuest,
 	) {
@@ -211,22 +211,22 @@ func TestDeleteGivesBackThePoolsOfAGuestThatOthersRemoved(t *testing.T) {
 // them to another node.
 func TestDeleteGivesPoolsBackAfterAMove(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
-	before := w.pools()
-	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); err != nil {
+	before := w.Pools()
+	if _, err := w.Create(spec(t, specs["huge pages, pool must grow"])); err != nil {
 		t.Fatal(err)
 	}
-	if b, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "new",
+	if b, err := w.Joined.Bind(context.Background(), operate.BindRequest{Name: "new",
 		Change: limitTo("3")}); err != nil ||
 		!b.Complete() {
 		t.Fatalf("%v %v", err, b.Shortfalls())
 	}
-	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err != nil {
+	if err := w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(before, w.pools()); diff != "" {
+	if diff := cmp.Diff(before, w.Pools()); diff != "" {
 		t.Errorf("pages in the nodes' pools (-before +after):\n%s", diff)
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 }
 
 // While one guest is started, its claim gives way to the guest itself. An
@@ -249,7 +249,7 @@ func TestRoomIsNeverUnseenWhileAGuestStarts(t *testing.T) {
 				}
 				first, second := asked, asked
 				first.Name, second.Name = "first", "second"
-				finish := w.half(t, spec(t, first))
+				finish := half(t, w, spec(t, first))
 				hook := fake.NthOf(at.method, 1, func() error { finish(); return nil })
 				if at.after {
 					w.Inject(fake.Fault{After: hook})
@@ -257,7 +257,7 @@ func TestRoomIsNeverUnseenWhileAGuestStarts(t *testing.T) {
 					w.Inject(fake.Fault{Before: hook})
 				}
 				var noFit *place.NoFit
-				if _, err := w.create(spec(t, second)); !errors.As(err, &noFit) {
+				if _, err := w.Create(spec(t, second)); !errors.As(err, &noFit) {
 					t.Errorf("two guests of %v were placed where there is room for one (%s, after it: %v): %v",
 						asked.Memory, at.method, at.after, err)
 				}
@@ -267,22 +267,22 @@ func TestRoomIsNeverUnseenWhileAGuestStarts(t *testing.T) {
 }
 
 // half has another program decide on a guest and claim its room; finish starts it and releases the claim.
-func (w world) half(t *testing.T, s guest.Spec) (finish func()) {
+func half(t *testing.T, w world, s guest.Spec) (finish func()) {
 	t.Helper()
 	trial := newWorld(t, "nodes:1 cores:4 memory:2G huge:2M=256", folderOf(t))
-	made, err := trial.create(s)
+	made, err := trial.Create(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = w.host.Ledger.Locked(context.Background(), func(tx claim.Locked) error {
+	err = w.Joined.Ledger.Locked(context.Background(), func(tx claim.Locked) error {
 		return tx.Put(claim.Claim{Name: s.Name, Holder: self, Placement: made.Placement})
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return func() {
-		w.add(t, fake.Define(s, made.Placement))
-		if err := w.host.Ledger.Release(s.Name); err != nil {
+		w.MustAdd(t, fake.Define(s, made.Placement))
+		if err := w.Joined.Ledger.Release(s.Name); err != nil {
 			t.Error(err)
 		}
 	}
@@ -293,23 +293,23 @@ func (w world) half(t *testing.T, s guest.Spec) (finish func()) {
 func TestCreate_ReportsSharedExclusiveCPUs(t *testing.T) {
 	w := newWorld(t, "nodes:1 cores:4 memory:4G huge:2M=64", folderOf(t))
 	range2 := spec(t, guest.Spec{Name: "shared", VCPUs: 2, Memory: 256 * mib})
-	if made, err := w.create(range2); err != nil || len(made.Shortfalls()) > 0 {
+	if made, err := w.Create(range2); err != nil || len(made.Shortfalls()) > 0 {
 		t.Fatalf("%v, falls short: %v", err, made.Shortfalls())
 	}
 	alone := spec(t,
 		guest.Spec{Name: "alone", VCPUs: 2, Memory: 256 * mib, CPU: guest.CPUSpec{Binding: guest.CPUExclusive}})
-	made, err := w.create(alone)
+	made, err := w.Create(alone)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if short := made.Shortfalls(); len(short) != 1 || !strings.Contains(short[0], "numavisor bind shared --anew") {
 		t.Errorf("falls short: %q", short)
 	}
-	if b, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "shared", Anew: true}); err != nil ||
+	if b, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "shared", Anew: true}); err != nil ||
 		!b.Complete() {
 		t.Fatalf("%v, falls short: %v", err, b.Shortfalls())
 	}
-	if b, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "alone", Anew: true}); err != nil || !b.Complete() {
+	if b, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "alone", Anew: true}); err != nil || !b.Complete() {
 		t.Errorf("no other guest may run there now: %v, falls short: %v", err, b.Shortfalls())
 	}
 }

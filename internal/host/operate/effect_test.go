@@ -21,25 +21,25 @@ import (
 var effects = map[journal.Effect]func(t *testing.T, w world, pid int) error{
 	journal.EffectBind: func(t *testing.T, w world, _ int) error {
 		t.Helper()
-		_, err := w.elsewhere(t.Context())
+		_, err := elsewhere(t.Context(), w)
 		return err
 	},
 	"bind process": func(_ *testing.T, w world, pid int) error {
-		_, err := w.bindProcess(pid, "2")
+		_, err := bindProcess(w, pid, "2")
 		return err
 	},
 	journal.EffectCreate: func(t *testing.T, w world, _ int) error {
 		t.Helper()
-		_, err := w.create(spec(t, guest.Spec{Name: "new", VCPUs: 2, Memory: 512 * mib, PageSize: 2 * mib}))
+		_, err := w.Create(spec(t, guest.Spec{Name: "new", VCPUs: 2, Memory: 512 * mib, PageSize: 2 * mib}))
 		return err
 	},
 	journal.EffectDelete: func(t *testing.T, w world, _ int) error {
 		t.Helper()
-		return w.host.Delete(t.Context(), operate.DeleteRequest{Name: "g", Force: true})
+		return w.Joined.Delete(t.Context(), operate.DeleteRequest{Name: "g", Force: true})
 	},
 	journal.EffectRun: func(t *testing.T, w world, _ int) error {
 		t.Helper()
-		n, err := w.host.PlaceNew(t.Context(), spec(t, guest.Spec{Name: "run-77", VCPUs: 1, Memory: mib}), "true")
+		n, err := w.Joined.PlaceNew(t.Context(), spec(t, guest.Spec{Name: "run-77", VCPUs: 1, Memory: mib}), "true")
 		if err == nil {
 			err = n.Starting()
 		}
@@ -51,15 +51,6 @@ var effects = map[journal.Effect]func(t *testing.T, w world, pid int) error{
 var touches = []string{"Record", "Configure", "Forget", "PinVCPU", "PinEmulator", "PinIOThread", "TuneLive", "SetMems",
 	"SetAffinity", "SetFilePolicy", "Move", "GrowPool", "ShrinkPool", "Start", "Remove"}
 
-func effectWorld(t *testing.T, b *book) (world, int) {
-	t.Helper()
-	w := misplaced(t, kinds[0], folderOf(t))
-	pid := w.AddProgram(1, 100*mib, 1)
-	w.host.Journal, w.host.By = b, "alice (uid 1000)"
-	w.Inject(fake.Fault{})
-	return w, pid
-}
-
 // Each effect is in the journal before anything is touched, with the user, and
 // has one end that names the same effect.
 func TestEffect_BeginsInTheJournalBeforeAnythingIsTouched(t *testing.T) {
@@ -67,7 +58,7 @@ func TestEffect_BeginsInTheJournalBeforeAnythingIsTouched(t *testing.T) {
 		b := &book{}
 		w, pid := effectWorld(t, b)
 		w.Inject(fake.Fault{Before: func(c fake.Call) error {
-			if slices.Contains(touches, c.Method) && len(b.entries) == 0 {
+			if slices.Contains(touches, c.Method) && len(b.Recorded) == 0 {
 				t.Errorf("%s: %s before the journal has it", name, c.Method)
 			}
 			return nil
@@ -75,14 +66,14 @@ func TestEffect_BeginsInTheJournalBeforeAnythingIsTouched(t *testing.T) {
 		if err := do(t, w, pid); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if len(b.entries) != 2 {
-			t.Fatalf("%s: %+v", name, b.entries)
+		if len(b.Recorded) != 2 {
+			t.Fatalf("%s: %+v", name, b.Recorded)
 		}
-		began, end := b.entries[0], b.entries[1]
+		began, end := b.Recorded[0], b.Recorded[1]
 		if !began.Begins() || end.Kind != end.Effect.Done() || end.ID != began.ID || end.Effect != began.Effect {
 			t.Errorf("%s: began %+v, ended %+v", name, began, end)
 		}
-		for _, e := range b.entries {
+		for _, e := range b.Recorded {
 			if e.By != "alice (uid 1000)" || len(e.Guests) != 1 || e.What == "" ||
 				!strings.HasPrefix(string(name), string(e.Effect)) {
 				t.Errorf("%s: %+v", name, e)
@@ -97,8 +88,8 @@ func TestEffect_BeginsInTheJournalBeforeAnythingIsTouched(t *testing.T) {
 // What cannot be recorded is not done: nothing is touched, no claim stays.
 func TestEffect_DoesNotBeginWithoutTheJournal(t *testing.T) {
 	for name, do := range effects {
-		w, pid := effectWorld(t, &book{fail: full})
-		g := w.guest(t, "g")
+		w, pid := effectWorld(t, &book{Fail: full})
+		g := w.MustGuest(t, "g")
 		err := do(t, w, pid)
 		if !errors.Is(err, operate.ErrNotBegun) || !strings.Contains(err.Error(), "no space left") {
 			t.Errorf("%s: %v", name, err)
@@ -108,8 +99,8 @@ func TestEffect_DoesNotBeginWithoutTheJournal(t *testing.T) {
 				t.Errorf("%s: %s was called", name, c.Method)
 			}
 		}
-		w.unchanged(t, g)
-		w.settled(t)
+		w.CheckUnchanged(t, g)
+		w.CheckSettled(t)
 	}
 }
 
@@ -117,7 +108,7 @@ func TestEffect_DoesNotBeginWithoutTheJournal(t *testing.T) {
 // process ends, and it is closed as interrupted.
 func TestEffect_EndThatCannotBeRecorded(t *testing.T) {
 	for name, do := range effects {
-		b := &book{fail: func(n int, _ journal.Entry) error {
+		b := &book{Fail: func(n int, _ journal.Entry) error {
 			if n == 2 {
 				return errLost
 			}
@@ -127,7 +118,7 @@ func TestEffect_EndThatCannotBeRecorded(t *testing.T) {
 		if err := do(t, w, pid); !errors.Is(err, errLost) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if open := journal.Open(b.entries); len(open) != 1 {
+		if open := journal.Open(b.Recorded); len(open) != 1 {
 			t.Errorf("%s: open %+v", name, open)
 		}
 	}
@@ -147,12 +138,12 @@ func TestEffect_FailureIsRecorded(t *testing.T) {
 		if err := do(t, w, pid); err == nil && name != journal.EffectRun {
 			t.Errorf("%s: no error", name)
 		}
-		end := b.entries[len(b.entries)-1]
+		end := b.Recorded[len(b.Recorded)-1]
 		if name != journal.EffectRun &&
 			(end.Kind != end.Effect.Failed() || !strings.Contains(end.Why, errLost.Error())) {
 			t.Errorf("%s: %+v", name, end)
 		}
-		if open := journal.Open(b.entries); len(open) > 0 {
+		if open := journal.Open(b.Recorded); len(open) > 0 {
 			t.Errorf("%s: open %+v", name, open)
 		}
 	}
@@ -162,14 +153,14 @@ func TestEffect_FailureIsRecorded(t *testing.T) {
 func TestEffect_BindRecordsTheFormerBinding(t *testing.T) {
 	b := &book{}
 	w, _ := effectWorld(t, b)
-	g := w.guest(t, "g")
-	bound, err := w.elsewhere(t.Context())
+	g := w.MustGuest(t, "g")
+	bound, err := elsewhere(t.Context(), w)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := b.entries[0].Move
+	m := b.Recorded[0].Move
 	if m == nil || len(m.Guests) != 1 {
-		t.Fatalf("%+v", b.entries[0])
+		t.Fatalf("%+v", b.Recorded[0])
 	}
 	var was topology.NodeSet
 	for _, thread := range g.Seen.Threads {
@@ -185,11 +176,11 @@ func TestEffect_BindRecordsTheFormerBinding(t *testing.T) {
 		m.Kind != plan.MoveGuest {
 		t.Errorf("move %+v", m)
 	}
-	if b.entries[1].Moved == 0 {
-		t.Errorf("the end does not say how much was copied: %+v", b.entries[1])
+	if b.Recorded[1].Moved == 0 {
+		t.Errorf("the end does not say how much was copied: %+v", b.Recorded[1])
 	}
-	before := len(b.entries)
-	if _, err := w.bind("g"); err != nil || len(b.entries) != before {
-		t.Errorf("a bind with nothing to do is recorded: %v, %+v", err, b.entries[before:])
+	before := len(b.Recorded)
+	if _, err := w.Bind("g"); err != nil || len(b.Recorded) != before {
+		t.Errorf("a bind with nothing to do is recorded: %v, %+v", err, b.Recorded[before:])
 	}
 }

@@ -1,7 +1,6 @@
 package operate_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,69 +10,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numavisor/numavisor/internal/host/claim"
-	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
-// kernelSettings are settings of a kernel whose Nth call fails.
-type kernelSettings struct {
-	values map[string]string
-	fails  int // this call; 0: none
-	calls  int
-	wrote  func() // at each write, before it is made
-}
-
-var errKernel = errors.New("input/output error")
-
-func (k *kernelSettings) call() error {
-	if k.calls++; k.calls == k.fails {
-		return errKernel
-	}
-	return nil
-}
-
-func (k *kernelSettings) ReadSetting(path string) (string, error) {
-	return k.values[path], k.call()
-}
-
-func (k *kernelSettings) WriteSetting(path, value string) error {
-	if k.wrote != nil {
-		k.wrote()
-	}
-	if err := k.call(); err != nil {
-		return err
-	}
-	k.values[path] = value
-	return nil
-}
-
-func (k *kernelSettings) ExcludeFromNumad(context.Context, int) error { return k.call() }
-
-// fixing is a host with settings and a journal.
-func fixing(t *testing.T, fails int) (*move.Host, *kernelSettings, *book) {
-	t.Helper()
-	w := newWorld(t, square, folderOf(t))
-	k := &kernelSettings{
-		values: map[string]string{plan.NUMABalancingPath: "3", plan.KSMAcrossNodesPath: "1"},
-		fails:  fails,
-	}
-	b := &book{}
-	w.host.Settings, w.host.Journal, w.host.By = k, b, "alice (uid 1000)"
-	return w.host, k, b
-}
-
 // full is a journal on a full disk.
 func full(int, journal.Entry) error { return errors.New("no space left on device") }
-
-var balancingOff = plan.Remedy{
-	Kind:  plan.WriteSetting,
-	Path:  plan.NUMABalancingPath,
-	From:  "3",
-	Value: "2",
-	Why:   "doctor: numa-balancing-against-binding",
-}
 
 func TestFix_JournalHasTheFormerValueBeforeTheChange(t *testing.T) {
 	for _, c := range []struct {
@@ -86,21 +29,21 @@ func TestFix_JournalHasTheFormerValueBeforeTheChange(t *testing.T) {
 	} {
 		h, k, b := fixing(t, 0)
 		want := &journal.SettingChange{Path: c.path, Former: c.former, Value: c.value, Held: true}
-		k.wrote = func() {
-			if len(b.entries) != 1 || b.entries[0].Kind != "setting-began" ||
-				cmp.Diff(want, b.entries[0].Setting) != "" {
-				t.Errorf("%s: when it is written, the journal has %+v", c.remedy.Kind, b.entries)
+		k.Wrote = func() {
+			if len(b.Recorded) != 1 || b.Recorded[0].Kind != "setting-began" ||
+				cmp.Diff(want, b.Recorded[0].Setting) != "" {
+				t.Errorf("%s: when it is written, the journal has %+v", c.remedy.Kind, b.Recorded)
 			}
 		}
 		f, err := h.Fix(t.Context(), operate.FixRequest{Remedy: c.remedy, Held: true})
-		if err != nil || f.Former != c.former || k.values[c.path] != c.value ||
+		if err != nil || f.Former != c.former || k.Values[c.path] != c.value ||
 			!strings.Contains(f.What, "was "+c.former+", is "+c.value) {
-			t.Errorf("%s: %+v, %v; now %v", c.remedy.Kind, f, err, k.values)
+			t.Errorf("%s: %+v, %v; now %v", c.remedy.Kind, f, err, k.Values)
 		}
-		if len(b.entries) != 2 {
-			t.Fatalf("%s: %+v", c.remedy.Kind, b.entries)
+		if len(b.Recorded) != 2 {
+			t.Fatalf("%s: %+v", c.remedy.Kind, b.Recorded)
 		}
-		began, done := b.entries[0], b.entries[1]
+		began, done := b.Recorded[0], b.Recorded[1]
 		if done.Kind != "setting-done" || done.ID != began.ID || done.ID == "" || done.By != "alice (uid 1000)" ||
 			began.By != done.By ||
 			began.Why != c.remedy.Why {
@@ -124,16 +67,16 @@ func TestFix_Faults(t *testing.T) {
 		{Kind: plan.ExcludeFromNumad, Guest: "a", PID: 7}} {
 		for n := 1; n <= 2; n++ {
 			h, k, b := fixing(t, n)
-			before := fmt.Sprint(k.values)
+			before := fmt.Sprint(k.Values)
 			_, err := h.Fix(t.Context(), operate.FixRequest{Remedy: remedy})
-			if k.calls < n {
+			if k.Calls < n {
 				continue
 			}
 			if !errors.Is(err, errKernel) {
 				t.Errorf("%s, call %d: %v", remedy.Kind, n, err)
 			}
-			if fmt.Sprint(k.values) != before || len(journal.Open(b.entries)) > 0 {
-				t.Errorf("%s, call %d: settings %v, journal %+v", remedy.Kind, n, k.values, b.entries)
+			if fmt.Sprint(k.Values) != before || len(journal.Open(b.Recorded)) > 0 {
+				t.Errorf("%s, call %d: settings %v, journal %+v", remedy.Kind, n, k.Values, b.Recorded)
 			}
 			if errors.Is(err, operate.ErrNotBegun) != (n == 1 && remedy.Kind != plan.ExcludeFromNumad) {
 				t.Errorf("%s, call %d: %v", remedy.Kind, n, err)
@@ -144,7 +87,7 @@ func TestFix_Faults(t *testing.T) {
 
 func TestFix_NothingIsChangedThatCannotBeRecorded(t *testing.T) {
 	h, k, _ := fixing(t, 0)
-	h.Journal = &book{fail: full}
+	h.Journal = &book{Fail: full}
 	if _, err := h.Fix(t.Context(), operate.FixRequest{Remedy: balancingOff}); !errors.Is(err, operate.ErrNotBegun) {
 		t.Errorf("with a full journal: %v", err)
 	}
@@ -152,35 +95,35 @@ func TestFix_NothingIsChangedThatCannotBeRecorded(t *testing.T) {
 	if _, err := h.Fix(t.Context(), operate.FixRequest{Remedy: balancingOff}); !errors.Is(err, operate.ErrNotBegun) {
 		t.Errorf("without a journal: %v", err)
 	}
-	if k.values[plan.NUMABalancingPath] != "3" {
-		t.Errorf("changed: %v", k.values)
+	if k.Values[plan.NUMABalancingPath] != "3" {
+		t.Errorf("changed: %v", k.Values)
 	}
 }
 
 // A host is not left changed because its disk is full.
 func TestFix_RestoresWithAFullJournal(t *testing.T) {
 	h, k, _ := fixing(t, 0)
-	h.Journal = &book{fail: full}
+	h.Journal = &book{Fail: full}
 	_, err := h.Fix(
 		t.Context(),
 		operate.FixRequest{
 			Remedy: plan.Remedy{Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: "3", Value: "1"},
 		},
 	)
-	if err == nil || k.values[plan.NUMABalancingPath] != "1" {
-		t.Errorf("%v; %v", err, k.values)
+	if err == nil || k.Values[plan.NUMABalancingPath] != "1" {
+		t.Errorf("%v; %v", err, k.Values)
 	}
 }
 
 func TestFix_RefusesWhatWasDecidedOnAnotherValue(t *testing.T) {
 	h, k, b := fixing(t, 0)
-	k.values[plan.NUMABalancingPath] = "1"
+	k.Values[plan.NUMABalancingPath] = "1"
 	_, err := h.Fix(t.Context(), operate.FixRequest{Remedy: balancingOff})
 	if !errors.Is(err, operate.ErrNotBegun) ||
 		!strings.Contains(err.Error(), "was 3 when this was decided, and is 1 now") ||
-		k.calls != 1 ||
-		len(b.entries) > 0 {
-		t.Errorf("%v after %d calls: %+v", err, k.calls, b.entries)
+		k.Calls != 1 ||
+		len(b.Recorded) > 0 {
+		t.Errorf("%v after %d calls: %+v", err, k.Calls, b.Recorded)
 	}
 	if _, err := h.Fix(t.Context(), operate.FixRequest{Remedy: plan.Remedy{Kind: "teleport"}}); !errors.Is(
 		err,
@@ -196,8 +139,8 @@ func TestCloseInterrupted(t *testing.T) {
 	h, _, b := fixing(t, 0)
 	alive, dead := journal.Process{PID: self.PID, StartTicks: self.StartTicks}, journal.Process{PID: 1, StartTicks: 1}
 	for id, p := range map[string]*journal.Process{"alive": &alive, "dead": &dead, "unknown": nil} {
-		b.entries = append(
-			b.entries,
+		b.Recorded = append(
+			b.Recorded,
 			journal.Entry{
 				At:      time.Unix(1, 0),
 				Kind:    journal.EffectBind.Began(),
@@ -215,13 +158,13 @@ func TestCloseInterrupted(t *testing.T) {
 		}
 	}
 	var closed []string
-	for _, e := range b.entries[3:] {
+	for _, e := range b.Recorded[3:] {
 		if e.Kind != "bind-interrupted" || e.What != "bind a" || e.Guests[0] != "a" || e.Why == "" {
 			t.Errorf("%+v", e)
 		}
 		closed = append(closed, e.ID)
 	}
-	if open := journal.Open(b.entries); len(closed) != 2 || len(open) != 1 || open[0].ID != "alive" {
+	if open := journal.Open(b.Recorded); len(closed) != 2 || len(open) != 1 || open[0].ID != "alive" {
 		t.Errorf("closed %v, open %+v", closed, open)
 	}
 	if !h.Ledger.Alive(claim.Process(alive)) {

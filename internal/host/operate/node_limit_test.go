@@ -6,10 +6,8 @@ import (
 	"testing"
 
 	"github.com/numavisor/numavisor/internal/guest"
-	"github.com/numavisor/numavisor/internal/host/fake"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
-	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -27,52 +25,30 @@ func TestBind_NodeLimitAbove(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, square, folder)
 			s := spec(t, guest.Spec{Name: "g", VCPUs: 1, Memory: 64 * mib, Limits: guest.Limits{Nodes: nodes("1")}})
-			if _, err := w.create(s); err != nil {
+			if _, err := w.Create(s); err != nil {
 				t.Fatal(err)
 			}
 			if err := w.LimitNodes("g", slice, nodes("0")); err != nil {
 				t.Fatal(err)
 			}
-			before := w.guest(t, "g")
-			kept, _ := w.host.Journal.Entries()
-			_, err := w.host.Bind(context.Background(), request)
+			before := w.MustGuest(t, "g")
+			kept, _ := w.Joined.Journal.Entries()
+			_, err := w.Joined.Bind(context.Background(), request)
 			var limit *inventory.NodeLimitError
 			if !errors.As(err, &limit) || limit.File != slice || limit.Nodes.String() != "0" {
 				t.Fatalf("error is %v, want a NodeLimitError of %s", err, slice)
 			}
-			w.unchanged(t, before)
-			w.settled(t)
-			if now, _ := w.host.Journal.Entries(); len(now) != len(kept) {
+			w.CheckUnchanged(t, before)
+			w.CheckSettled(t)
+			if now, _ := w.Joined.Journal.Entries(); len(now) != len(kept) {
 				t.Errorf("the journal has %d entries, had %d", len(now), len(kept))
 			}
 			if err := w.LimitNodes("g", "", topology.NodeSet{}); err != nil {
 				t.Fatal(err)
 			}
-			if b, err := w.host.Bind(context.Background(), request); err != nil || !request.DryRun && !b.Complete() {
+			if b, err := w.Joined.Bind(context.Background(), request); err != nil || !request.DryRun && !b.Complete() {
 				t.Errorf("without the limit: %v, falls short: %v", err, b.Shortfalls())
 			}
 		})
 	}
-}
-
-// A move that was planned before the limit was set is refused before it begins.
-func TestMove_NodeLimitAbove(t *testing.T) {
-	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0})
-	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
-	if err := w.LimitNodes("a", slice, nodes("0")); err != nil {
-		t.Fatal(err)
-	}
-	before := w.guest(t, "a")
-	b := &book{}
-	w.Inject(fake.Fault{})
-	_, err := w.move(context.Background(), m, b)
-	var limit *inventory.NodeLimitError
-	if !errors.As(err, &limit) || limit.File != slice {
-		t.Fatalf("error is %v, want a NodeLimitError of %s", err, slice)
-	}
-	if len(b.entries) > 0 {
-		t.Errorf("the journal has %+v", b.entries)
-	}
-	w.unchanged(t, before)
-	w.settled(t)
 }

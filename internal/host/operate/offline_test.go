@@ -12,40 +12,40 @@ import (
 func TestBind_PlacesAVMWhoseCPUsAreOffline(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	asked := spec(t, guest.Spec{Name: "g", VCPUs: 2, Memory: 512 * mib})
-	if _, err := w.create(asked); err != nil {
+	if _, err := w.Create(asked); err != nil {
 		t.Fatal(err)
 	}
-	home := w.guest(t, "g").Placement.Nodes
+	home := w.MustGuest(t, "g").Placement.Nodes
 	machine := w.Nodes()
 	w.SwitchOff(machine.CPUsOf(home))
-	inv, _ := w.observe(t)
+	inv, _ := observed(t, w)
 	if truth := operate.Truths(&inv)[0]; len(truth.Differences) == 0 {
 		t.Error("list shows no drift of a VM whose CPUs are all offline")
 	}
-	b, err := w.bind("g")
+	b, err := w.Bind("g")
 	if err != nil || !b.Complete() {
 		t.Fatalf("%v %v", err, b.Shortfalls())
 	}
 	if b.Why == nil || b.Plan.Placement.Nodes.Intersects(home) {
 		t.Errorf("bound to nodes %s, those without CPUs are %s", b.Plan.Placement.Nodes, home)
 	}
-	w.inPlace(t, "g")
-	w.settled(t)
+	w.CheckInPlace(t, "g")
+	w.CheckSettled(t)
 }
 
 // Where some CPUs of the placement are left, it stays.
 func TestBind_KeepsAPlacementThatHasCPUsLeft(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
-	if _, err := w.create(spec(t, guest.Spec{Name: "g", VCPUs: 2, Memory: 512 * mib})); err != nil {
+	if _, err := w.Create(spec(t, guest.Spec{Name: "g", VCPUs: 2, Memory: 512 * mib})); err != nil {
 		t.Fatal(err)
 	}
-	first, _ := w.guest(t, "g").Placement.VCPUs[0].CPUs.First()
+	first, _ := w.MustGuest(t, "g").Placement.VCPUs[0].CPUs.First()
 	w.SwitchOff(cpus("").With(first))
-	inv, _ := w.observe(t)
+	inv, _ := observed(t, w)
 	if truth := operate.Truths(&inv)[0]; len(truth.Differences) > 0 {
 		t.Errorf("drift %v", truth.Differences)
 	}
-	if b, err := w.bind("g"); err != nil || len(b.Plan.Steps) > 0 {
+	if b, err := w.Bind("g"); err != nil || len(b.Plan.Steps) > 0 {
 		t.Errorf("%v; a VM in place gets a plan:\n%s", err, b.Plan.Text())
 	}
 }

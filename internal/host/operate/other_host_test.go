@@ -22,24 +22,24 @@ var (
 func migrated(t *testing.T, host guest.HostIdentity) world {
 	t.Helper()
 	w := newWorld(t, square, folderOf(t))
-	w.host.Sources.HostID = func() (string, error) { return here.ID, nil }
+	w.Joined.Sources.HostID = func() (string, error) { return here.ID, nil }
 	asked := spec(t, guest.Spec{Name: "g", VCPUs: 1, Memory: 512 * mib, Limits: guest.Limits{Nodes: nodes("2-3")}})
-	made, err := w.create(asked)
+	made, err := w.Create(asked)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Remove(context.Background(), "g"); err != nil {
 		t.Fatal(err)
 	}
-	d := kinds[0].guest("g", 512*mib, []topology.NodeID{0}, cpus("0-3"))
+	d := kinds[0].Guest("g", 512*mib, []topology.NodeID{0}, cpus("0-3"))
 	d.Intent = &guest.Intent{Host: host, Spec: asked, Placement: made.Placement}
-	w.add(t, d)
+	w.MustAdd(t, d)
 	return w
 }
 
-func (w world) observe(t *testing.T) (inventory.Host, inventory.Guest) {
+func observed(t *testing.T, w world) (inventory.Host, inventory.Guest) {
 	t.Helper()
-	inv, err := w.host.Observe(context.Background(), "g")
+	inv, err := w.Joined.Observe(context.Background(), "g")
 	if err != nil || len(inv.Guests) != 1 {
 		t.Fatalf("%d guests, %v", len(inv.Guests), err)
 	}
@@ -47,7 +47,7 @@ func (w world) observe(t *testing.T) (inventory.Host, inventory.Guest) {
 }
 
 func TestObserve_IgnoresIntentsOfAnotherHost(t *testing.T) {
-	inv, g := migrated(t, there).observe(t)
+	inv, g := observed(t, migrated(t, there))
 	if g.Managed || g.Spec != nil || g.Placement != nil || g.PlacedFor == nil || *g.PlacedFor != there {
 		t.Errorf("managed %v, spec %v, placement %v, placed for %v", g.Managed, g.Spec, g.Placement, g.PlacedFor)
 	}
@@ -65,7 +65,7 @@ func TestObserve_IgnoresIntentsOfAnotherHost(t *testing.T) {
 func TestObserve_KeepsIntentsOfThisHostAndOfNone(t *testing.T) {
 	renamed := guest.HostIdentity{ID: here.ID, Name: "called so before"}
 	for _, host := range []guest.HostIdentity{here, renamed, {}} {
-		_, g := migrated(t, host).observe(t)
+		_, g := observed(t, migrated(t, host))
 		if !g.Managed || g.Placement == nil || g.PlacedFor != nil {
 			t.Errorf("intent of %+v: managed %v, placement %v, placed for %v", host, g.Managed, g.Placement,
 				g.PlacedFor)
@@ -75,33 +75,33 @@ func TestObserve_KeepsIntentsOfThisHostAndOfNone(t *testing.T) {
 
 func TestBind_PlacesAVMThatCameFromAnotherHost(t *testing.T) {
 	w := migrated(t, there)
-	b, err := w.bind("g")
+	b, err := w.Bind("g")
 	if err != nil || b.Why == nil {
 		t.Fatalf("%v; the other host's placement was repaired: %s", err, b.Plan.Text())
 	}
-	_, g := w.observe(t)
+	_, g := observed(t, w)
 	if !g.Managed || !g.Ours() || g.PlacedFor != nil {
 		t.Errorf("after the bind: managed %v, ours %v, placed for %v", g.Managed, g.Ours(), g.PlacedFor)
 	}
-	w.recordedFor(t, "g", here)
-	w.inPlace(t, "g")
+	recordedFor(t, w, "g", here)
+	w.CheckInPlace(t, "g")
 }
 
 // Every way to record an intent names the host.
 func TestIntentNamesTheHost(t *testing.T) {
 	w := migrated(t, guest.HostIdentity{})
-	if _, err := w.bind("g"); err != nil { // a repair
+	if _, err := w.Bind("g"); err != nil { // a repair
 		t.Fatal(err)
 	}
-	w.recordedFor(t, "g", here)
-	if _, err := w.create(spec(t, specs["small"])); err != nil {
+	recordedFor(t, w, "g", here)
+	if _, err := w.Create(spec(t, specs["small"])); err != nil {
 		t.Fatal(err)
 	}
-	w.recordedFor(t, "new", here)
+	recordedFor(t, w, "new", here)
 }
 
 // recordedFor checks which host the metadata of a guest names.
-func (w world) recordedFor(t *testing.T, name string, want guest.HostIdentity) {
+func recordedFor(t *testing.T, w world, name string, want guest.HostIdentity) {
 	t.Helper()
 	intent, ok := w.Intent(name)
 	if !ok {

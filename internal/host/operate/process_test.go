@@ -14,8 +14,8 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-func (w world) bindProcess(pid int, to string) (operate.Bound, error) {
-	return w.host.BindProcess(
+func bindProcess(w world, pid int, to string) (operate.Bound, error) {
+	return w.Joined.BindProcess(
 		context.Background(),
 		operate.ProcessRequest{PID: pid, Change: func(s guest.Spec) (guest.Spec, error) {
 			s.Limits.Nodes = nodes(to)
@@ -29,7 +29,7 @@ func (w world) bindProcess(pid int, to string) (operate.Bound, error) {
 func TestBindProcess(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	pid := w.AddProgram(3, 100*mib, 1)
-	b, err := w.bindProcess(pid, "2")
+	b, err := bindProcess(w, pid, "2")
 	if err != nil || !b.Complete() {
 		t.Fatalf("%v, falls short: %v", err, b.Shortfalls())
 	}
@@ -45,11 +45,11 @@ func TestBindProcess(t *testing.T) {
 			t.Errorf("thread %d: CPUs %s, nodes %s", thread.TID, thread.Affinity, thread.Mems)
 		}
 	}
-	if claims, err := w.host.Ledger.Claims(); err != nil || len(claims) != 1 || claims[0].PID != pid {
+	if claims, err := w.Joined.Ledger.Claims(); err != nil || len(claims) != 1 || claims[0].PID != pid {
 		t.Errorf("claims %v, %v", claims, err)
 	}
 	w.EndProgram(pid)
-	w.settled(t)
+	w.CheckSettled(t)
 }
 
 func TestBindProcessWithEveryCallFailing(t *testing.T) {
@@ -57,7 +57,7 @@ func TestBindProcessWithEveryCallFailing(t *testing.T) {
 	clean := newWorld(t, square, folder)
 	pid := clean.AddProgram(2, 100*mib, 1)
 	clean.Inject(fake.Fault{})
-	if _, err := clean.bindProcess(pid, "2"); err != nil {
+	if _, err := bindProcess(clean, pid, "2"); err != nil {
 		t.Fatal(err)
 	}
 	for _, call := range clean.Calls() {
@@ -65,7 +65,7 @@ func TestBindProcessWithEveryCallFailing(t *testing.T) {
 		w := newWorld(t, square, folder)
 		pid := w.AddProgram(2, 100*mib, 1)
 		w.Inject(before(call.N, func() error { return errLost }))
-		b, err := w.bindProcess(pid, "2")
+		b, err := bindProcess(w, pid, "2")
 		// What lists VMs is no part of this process: it is seen, or its room is counted as free.
 		if err == nil && !b.Complete() && len(b.Shortfalls()) == 0 {
 			t.Errorf("%s: incomplete without a word why", where)
@@ -74,7 +74,7 @@ func TestBindProcessWithEveryCallFailing(t *testing.T) {
 			t.Errorf("%s: complete, with memory on %v", where, b.Truth.MemoryByNode)
 		}
 		w.Inject(fake.Fault{})
-		if b, err := w.bindProcess(pid, "2"); err != nil || len(b.Truth.Differences) > 0 {
+		if b, err := bindProcess(w, pid, "2"); err != nil || len(b.Truth.Differences) > 0 {
 			t.Errorf("%s: the next bind does not finish the work: %v %v", where, err, b.Shortfalls())
 		}
 		if err := w.Audit(); err != nil {
@@ -85,28 +85,28 @@ func TestBindProcessWithEveryCallFailing(t *testing.T) {
 
 func TestBindProcessLeavesGuestsToTheirHypervisor(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
-	g := w.guest(t, "g")
-	if _, err := w.bindProcess(g.PID, "2"); err == nil || !strings.Contains(err.Error(), "run 'numavisor bind g'") {
+	g := w.MustGuest(t, "g")
+	if _, err := bindProcess(w, g.PID, "2"); err == nil || !strings.Contains(err.Error(), "run 'numavisor bind g'") {
 		t.Errorf("error %v", err)
 	}
-	w.unchanged(t, g)
+	w.CheckUnchanged(t, g)
 }
 
 // A process that is about to start has its room claimed for as long as it lives.
 func TestPlaceNew(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	s := spec(t, guest.Spec{Name: "pid-77", VCPUs: 1, Memory: gib})
-	n, err := w.host.PlaceNew(context.Background(), s, "true")
+	n, err := w.Joined.PlaceNew(context.Background(), s, "true")
 	p := n.Placement
 	if err != nil || len(n.Gaps) > 0 || p.Emulator.IsEmpty() || !p.VCPUs[0].CPUs.SubsetOf(p.Emulator) {
 		t.Fatalf("%v: %+v", err, p)
 	}
-	inv, err := w.host.Observe(context.Background())
+	inv, err := w.Joined.Observe(context.Background())
 	if err != nil || len(inv.Claims) != 1 || inv.Claims[0].PID != self.PID ||
 		p.MemoryOn(inv.Claims[0].Placement.Reservations[0].Node) != gib {
 		t.Errorf("%v, claims %+v", err, inv.Claims)
 	}
-	again, err := w.host.PlaceNew(context.Background(), s, "true")
+	again, err := w.Joined.PlaceNew(context.Background(), s, "true")
 	if err != nil || !again.Placement.Nodes.Equal(p.Nodes) {
 		t.Errorf("new placement on %s, before on %s: its own claim is in its way (%v)", again.Placement.Nodes, p.Nodes,
 			err)
@@ -122,17 +122,17 @@ func TestPlaceNew_NotesHiddenGuests(t *testing.T) {
 	}
 	w := newWorld(t, square, folderOf(t))
 	unasked(w)
-	n, err := w.host.PlaceNew(context.Background(), spec(t, guest.Spec{Name: "pid-77", VCPUs: 1, Memory: gib}), "true")
+	n, err := w.Joined.PlaceNew(context.Background(), spec(t, guest.Spec{Name: "pid-77", VCPUs: 1, Memory: gib}), "true")
 	if diff := cmp.Diff(away, n.Gaps); err != nil || diff != "" {
 		t.Errorf("%v, a new process; gaps (-want +got):\n%s", err, diff)
 	}
 	pid := w.AddProgram(1, mib, 1)
 	unasked(w)
-	b, err := w.bindProcess(pid, "2")
+	b, err := bindProcess(w, pid, "2")
 	if diff := cmp.Diff(away, b.Gaps); err != nil || diff != "" {
 		t.Errorf("%v, a running process; gaps (-want +got):\n%s", err, diff)
 	}
-	if b, err = w.bindProcess(pid, "2"); err != nil || len(b.Gaps) > 0 {
+	if b, err = bindProcess(w, pid, "2"); err != nil || len(b.Gaps) > 0 {
 		t.Errorf("%v, gaps %v where all was seen", err, b.Gaps)
 	}
 }

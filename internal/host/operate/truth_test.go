@@ -15,13 +15,13 @@ import (
 
 func TestTruthOfEveryGuest(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
-	if _, err := w.create(spec(t, specs["small"])); err != nil {
+	if _, err := w.Create(spec(t, specs["small"])); err != nil {
 		t.Fatal(err)
 	}
-	w.add(t, kinds[0].guest("loose", 64*mib, []topology.NodeID{1}, cpus("0")))
-	w.add(t, kinds[0].guest("off", 64*mib, []topology.NodeID{1}, cpus("0")))
+	w.MustAdd(t, kinds[0].Guest("loose", 64*mib, []topology.NodeID{1}, cpus("0")))
+	w.MustAdd(t, kinds[0].Guest("off", 64*mib, []topology.NodeID{1}, cpus("0")))
 	w.Vanish("off")
-	inv, err := w.host.Observe(context.Background())
+	inv, err := w.Joined.Observe(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,10 +48,10 @@ func TestTruthOfEveryGuest(t *testing.T) {
 
 func TestShow_EachCell(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
-	if _, err := w.create(spec(t, specs["wide"])); err != nil {
+	if _, err := w.Create(spec(t, specs["wide"])); err != nil {
 		t.Fatal(err)
 	}
-	view, _, err := w.host.Show(context.Background(), "new")
+	view, _, err := w.Joined.Show(context.Background(), "new")
 	if err != nil || len(view.Cells) != 2 {
 		t.Fatalf("%v, cells %+v", err, view.Cells)
 	}
@@ -63,12 +63,12 @@ func TestShow_EachCell(t *testing.T) {
 		}
 	}
 	w.Inject(fake.Fault{Before: fake.NthOf("Ranges", 1, func() error { return errLost })})
-	if view, _, err = w.host.Show(context.Background(), "new"); err != nil || view.Cells == nil ||
+	if view, _, err = w.Joined.Show(context.Background(), "new"); err != nil || view.Cells == nil ||
 		len(view.Cells) > 0 ||
 		len(view.Gaps) != 1 {
 		t.Errorf("%v; cells that could not be read: %v, gaps %v", err, view.Cells, view.Gaps)
 	}
-	if _, _, err := w.host.Show(context.Background(), "other"); !errors.Is(err, operate.ErrNoGuest) {
+	if _, _, err := w.Joined.Show(context.Background(), "other"); !errors.Is(err, operate.ErrNoGuest) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -77,15 +77,15 @@ func TestShow_EachCell(t *testing.T) {
 // this is not known, and blames what could not be asked and no other gap.
 func TestMissing_GuestMayBeHidden(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
-	w.host.Sources.Kernel = unreadable{w.Host}
+	w.Joined.Sources.Kernel = unreadable{w.Host}
 	w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errLost })})
-	_, _, err := w.host.Show(context.Background(), "g")
+	_, _, err := w.Joined.Show(context.Background(), "g")
 	want := "guest g: cannot tell whether it exists: could not see VMs of qemu: the machine is on fire"
 	if err == nil || err.Error() != want || !errors.Is(err, operate.ErrUnseen) || errors.Is(err, operate.ErrNoGuest) {
 		t.Errorf("error %v, want %s", err, want)
 	}
 	w.Inject(fake.Fault{})
-	_, _, err = w.host.Show(context.Background(), "other")
+	_, _, err = w.Joined.Show(context.Background(), "other")
 	if want := "VM other: no such guest on this host; 'numavisor list' shows all"; err == nil ||
 		err.Error() != want ||
 		!errors.Is(err, operate.ErrNoGuest) {
@@ -97,7 +97,7 @@ func TestMissing_GuestMayBeHidden(t *testing.T) {
 func TestMissing_GuestMayHaveEnded(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
 	w.Inject(fake.Fault{Before: fake.NthOf("Threads", 1, func() error { w.Vanish("g"); return nil })})
-	if _, _, err := w.host.Show(context.Background(), "g"); !errors.Is(err, operate.ErrNoGuest) ||
+	if _, _, err := w.Joined.Show(context.Background(), "g"); !errors.Is(err, operate.ErrNoGuest) ||
 		!strings.Contains(err.Error(), "ended during the observation") {
 		t.Errorf("error %v", err)
 	}
@@ -123,9 +123,9 @@ func (u unreadable) Settings() (inventory.Kernel, []inventory.Gap) {
 // whatever else could not be seen, but not while the guest may be there.
 func TestPagesOfARemovedGuestAreGivenBack(t *testing.T) {
 	w := newWorld(t, "nodes:1 cores:4 memory:4G huge:2M=64", folderOf(t))
-	w.host.Sources.Kernel = unreadable{w.Host}
+	w.Joined.Sources.Kernel = unreadable{w.Host}
 	huge := guest.Spec{Name: "new", VCPUs: 1, Memory: 256 * mib, PageSize: 2 * mib}
-	if _, err := w.create(spec(t, huge)); err != nil {
+	if _, err := w.Create(spec(t, huge)); err != nil {
 		t.Fatal(err)
 	}
 	w.Vanish("new")
@@ -133,42 +133,42 @@ func TestPagesOfARemovedGuestAreGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errLost })})
-	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(
+	if err := w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(
 		err,
 		operate.ErrUnseen,
 	) {
 		t.Errorf("error %v", err)
 	}
-	if pages := w.pools()[0]; pages != 128 {
+	if pages := w.Pools()[0]; pages != 128 {
 		t.Errorf("the pool has %d pages: given back while the guest may be there", pages)
 	}
 	w.Inject(fake.Fault{})
-	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(
+	if err := w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(
 		err,
 		operate.ErrNoGuest,
 	) {
 		t.Errorf("error %v", err)
 	}
-	if pages := w.pools()[0]; pages != 64 {
+	if pages := w.Pools()[0]; pages != 64 {
 		t.Errorf("the pool has %d pages, 64 at first", pages)
 	}
 }
 
 func TestDeleteThatFailsTakesNothing(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
-	if _, err := w.create(spec(t, specs["huge pages, pool must grow"])); err != nil {
+	if _, err := w.Create(spec(t, specs["huge pages, pool must grow"])); err != nil {
 		t.Fatal(err)
 	}
-	before, pools := w.guest(t, "new"), w.pools()
+	before, pools := w.MustGuest(t, "new"), w.Pools()
 	w.Inject(fake.Fault{Before: fake.NthOf("Remove", 1, func() error { return errLost })})
-	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(err, errLost) {
+	if err := w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(err, errLost) {
 		t.Errorf("error %v", err)
 	}
-	w.unchanged(t, before)
-	if now := w.pools(); now[0] != pools[0] || now[1] != pools[1] || now[2] != pools[2] || now[3] != pools[3] {
+	w.CheckUnchanged(t, before)
+	if now := w.Pools(); now[0] != pools[0] || now[1] != pools[1] || now[2] != pools[2] || now[3] != pools[3] {
 		t.Errorf("pools %v, before %v", now, pools)
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 }
 
 // Pages that are in use by others when their guest is deleted stay noted, and
@@ -176,26 +176,26 @@ func TestDeleteThatFailsTakesNothing(t *testing.T) {
 func TestPagesInUseAreGivenBackLater(t *testing.T) {
 	w := newWorld(t, "nodes:1 cores:4 memory:4G huge:2M=64", folderOf(t))
 	huge := guest.Spec{Name: "new", VCPUs: 1, Memory: 256 * mib, PageSize: 2 * mib}
-	if _, err := w.create(spec(t, huge)); err != nil {
+	if _, err := w.Create(spec(t, huge)); err != nil {
 		t.Fatal(err)
 	}
-	greedy := kinds[12].guest("greedy", 256*mib, []topology.NodeID{0}, cpus("0"))
+	greedy := kinds[12].Guest("greedy", 256*mib, []topology.NodeID{0}, cpus("0"))
 	w.Inject(fake.Fault{After: fake.NthOf("Remove", 1, func() error { return w.Add(greedy) })})
-	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err == nil {
+	if err := w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err == nil {
 		t.Error("not a word about pages that stay")
 	}
-	if pages := w.pools()[0]; pages != 128 {
+	if pages := w.Pools()[0]; pages != 128 {
 		t.Errorf("the pool has %d pages, all 128 are in use", pages)
 	}
 	w.Vanish("greedy")
-	if err := w.host.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(
+	if err := w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(
 		err,
 		operate.ErrNoGuest,
 	) {
 		t.Errorf("error %v", err)
 	}
-	if pages := w.pools()[0]; pages != 64 {
+	if pages := w.Pools()[0]; pages != 64 {
 		t.Errorf("the pool has %d pages, 64 at first", pages)
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 }

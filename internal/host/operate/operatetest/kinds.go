@@ -1,4 +1,4 @@
-package operate_test
+package operatetest
 
 import (
 	"github.com/numavisor/numavisor/internal/guest"
@@ -7,17 +7,17 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// kind is one of the ways in which others start guests.
-type kind struct {
-	name   string
-	mode   guest.MemoryMode // "": no numatune
-	source string
-	huge   bool
-	cells  int
+// Kind is one of the ways in which other programs start guests.
+type Kind struct {
+	Name   string
+	Mode   guest.MemoryMode // "": no numatune
+	Source string
+	Huge   bool
+	Cells  int
 }
 
-// kinds are those that a bind treats differently.
-var kinds = []kind{
+// Kinds are the kinds that a bind treats differently.
+var Kinds = []Kind{
 	{"no numatune, anonymous", "", "anonymous", false, 1},
 	{"no numatune, memfd", "", "memfd", false, 1},
 	{"no numatune, two cells, memfd", "", "memfd", false, 2},
@@ -34,34 +34,34 @@ var kinds = []kind{
 	{"huge pages, strict, two cells", guest.MemoryStrict, "hugetlbfs", true, 2},
 }
 
-// guest makes a guest of the kind: cell i has its policy on the i-th of the
+// Guest makes a guest of the kind: cell i has its policy on the i-th of the
 // given nodes, and vCPU i, which uses it, is pinned to the CPUs of pins.
-func (k kind) guest(
+func (k Kind) Guest(
 	name string, cellMemory topology.Bytes, on []topology.NodeID, pins topology.CPUSet,
 ) fake.Definition {
 	d := fake.Definition{
 		Name: name,
-		Config: inventory.Config{VCPUs: k.cells, Memory: cellMemory * topology.Bytes(k.cells), Source: k.source,
+		Config: inventory.Config{VCPUs: k.Cells, Memory: cellMemory * topology.Bytes(k.Cells), Source: k.Source,
 			Pins: map[guest.VCPUID]topology.CPUSet{}},
 	}
-	if k.huge {
+	if k.Huge {
 		d.Config.PageSize, d.Config.Immediate = 2*mib, true
 	}
-	if k.mode != "" {
-		d.Config.NUMATune = &inventory.NUMATune{Mode: string(k.mode), Nodes: topology.SetOf(on[:k.cells]...)}
+	if k.Mode != "" {
+		d.Config.NUMATune = &inventory.NUMATune{Mode: string(k.Mode), Nodes: topology.SetOf(on[:k.Cells]...)}
 	}
-	for i := range k.cells {
+	for i := range k.Cells {
 		v := guest.VCPUID(i)
 		d.Config.Pins[v] = pins
-		if k.cells == 1 {
+		if k.Cells == 1 {
 			continue
 		}
 		d.Config.Cells = append(d.Config.Cells,
 			inventory.ConfigCell{ID: guest.CellID(i), VCPUs: topology.SetOf(v), Memory: cellMemory})
-		if k.mode != "" {
+		if k.Mode != "" {
 			d.Config.NUMATune.Mode = string(guest.MemoryStrict) // the outer limit
 			d.Config.NUMATune.Cells = append(d.Config.NUMATune.Cells,
-				inventory.CellTune{Cell: guest.CellID(i), Mode: string(k.mode), Nodes: topology.SetOf(on[i])})
+				inventory.CellTune{Cell: guest.CellID(i), Mode: string(k.Mode), Nodes: topology.SetOf(on[i])})
 		}
 	}
 	return d

@@ -1,4 +1,4 @@
-package operate_test
+package move_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/fake"
@@ -31,25 +32,23 @@ type scene struct {
 func scenes() []scene {
 	var all []scene
 	for _, k := range kinds {
-		all = append(all, scene{k.name, func(t tester, folder string) (world, plan.Move) {
+		all = append(all, scene{k.Name, func(t tester, folder string) (world, plan.Move) {
 			w := misplaced(t, k, folder)
-			return w, w.planned(t, plan.MoveGuest, map[string]string{"g": "0,2"})
+			return w, planned(t, w, plan.MoveGuest, map[string]string{"g": "0,2"})
 		}})
 	}
 	return append(all, scene{"one of ours", func(t tester, folder string) (world, plan.Move) {
 		w := newWorld(t, square, folder)
-		s := spec(t, specs["small"])
-		s.Name = "g"
-		c, err := w.create(s)
+		c, err := w.Create(spec(t, guest.Spec{Name: "g", VCPUs: 2, Memory: 512 * mib}))
 		if err != nil {
 			t.Fatal(err)
 		}
 		away, _ := nodes("0-3").Minus(c.Placement.Nodes).First()
-		return w, w.planned(t, plan.MoveGuest, map[string]string{"g": fmt.Sprint(away)})
+		return w, planned(t, w, plan.MoveGuest, map[string]string{"g": fmt.Sprint(away)})
 	}}, scene{"a swap through little room", func(t tester, folder string) (world, plan.Move) {
 		w := home(t, "nodes:4 cores:4 memory:512M huge:2M=4 square distances:10,16,28", folder, 320*mib,
 			map[string]topology.NodeID{"g": 1, "h": 2})
-		m := w.planned(t, plan.Swap, map[string]string{"g": "2", "h": "1"})
+		m := planned(t, w, plan.Swap, map[string]string{"g": "2", "h": "1"})
 		w.Fill(1, 96*mib)
 		w.Fill(2, 96*mib)
 		return w, m
@@ -64,12 +63,12 @@ func TestMoveSurvivesABreakAtEveryCall(t *testing.T) {
 	for _, s := range scenes() {
 		clean, m := s.make(t, folder)
 		clean.Inject(fake.Fault{})
-		if moved, err := clean.move(context.Background(), m, &book{}); err != nil || !moved.Complete() {
+		if moved, err := carryOut(context.Background(), clean, m, &book{}); err != nil || !moved.Complete() {
 			t.Fatalf("%s: %v %v", s.name, err, moved.Shortfalls())
 		}
 		calls := clean.Calls()
 		for _, b := range append(breakages, away) {
-			t.Run(s.name+"/"+b.name, func(t *testing.T) {
+			t.Run(s.name+"/"+b.Name, func(t *testing.T) {
 				for _, call := range calls {
 					w, m := s.make(t, folder)
 					brokenMove(t, w, m, b, call)
@@ -80,7 +79,7 @@ func TestMoveSurvivesABreakAtEveryCall(t *testing.T) {
 }
 
 // away: libvirtd, or all of the host, answers no more from a call on.
-var away = breakage{name: "nothing answers any more", fault: func(_ world, call int, _ func()) fake.Fault {
+var away = breakage{Name: "nothing answers any more", Fault: func(_ world, call int, _ func()) fake.Fault {
 	return fake.Fault{Before: func(c fake.Call) error {
 		if c.N >= call {
 			return errLost
@@ -92,42 +91,42 @@ var away = breakage{name: "nothing answers any more", fault: func(_ world, call 
 func brokenMove(t *testing.T, w world, m plan.Move, b breakage, call fake.Call) {
 	t.Helper()
 	where := fmt.Sprintf("call %d (%s)", call.N, call.Method)
-	started := w.starts(m)
+	started := starts(w, m)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	kept := &book{}
-	w.Inject(b.fault(w, call.N, cancel))
-	moved, err := w.move(ctx, m, kept)
+	w.Inject(b.Fault(w, call.N, cancel))
+	moved, err := carryOut(ctx, w, m, kept)
 	w.Inject(fake.Fault{})
 	w.Drain()
 	for name, ticks := range started {
-		if w.StartTicksOf(name) != ticks && !(b.ends && name == "g") {
+		if w.StartTicksOf(name) != ticks && !(b.Ends && name == "g") {
 			t.Fatalf("%s: guest %s does not run on", where, name)
 		}
 	}
-	w.settled(t)
-	if err != nil && len(kept.entries) == 0 {
+	w.CheckSettled(t)
+	if err != nil && len(kept.Recorded) == 0 {
 		if moved.End != "" || len(moved.Guests) > 0 {
 			t.Errorf("%s: not begun, yet %+v", where, moved)
 		}
 	} else if errors.Is(err, move.ErrStopped) {
-		if moved.End != "" || len(journal.CutShort(kept.entries)) != 1 {
+		if moved.End != "" || len(journal.CutShort(kept.Recorded)) != 1 {
 			t.Errorf("%s: stopped, and it ended as %q", where, moved.End)
 		}
-	} else if end := kept.ended(t); end != moved.End {
+	} else if end := ended(t, kept); end != moved.End {
 		t.Errorf("%s: ended as %q, the journal says %q", where, moved.End, end)
 	}
 	if moved.Complete() {
-		w.allAt(t, w.same(m, started), where) // one may have ended after it was verified
+		allAt(t, w, same(w, m, started), where) // one may have ended after it was verified
 	}
 	if moved.End == journal.MovePartial && err == nil && len(moved.Shortfalls()) == 0 {
 		t.Errorf("%s: in part, without a word why", where)
 	}
-	w.finishes(t, m, kept, started, where)
+	finishes(t, w, m, kept, started, where)
 }
 
 // starts are the guests of a move with when they were started.
-func (w world) starts(m plan.Move) map[string]uint64 {
+func starts(w world, m plan.Move) map[string]uint64 {
 	all := map[string]uint64{}
 	for _, g := range m.Guests {
 		all[g.Guest] = w.StartTicksOf(g.Guest)
@@ -136,63 +135,63 @@ func (w world) starts(m plan.Move) map[string]uint64 {
 }
 
 // same is the move of those guests only that still run.
-func (w world) same(m plan.Move, started map[string]uint64) plan.Move {
+func same(w world, m plan.Move, started map[string]uint64) plan.Move {
 	m.Guests = slices.DeleteFunc(slices.Clone(m.Guests),
 		func(g plan.GuestMove) bool { return w.StartTicksOf(g.Guest) != started[g.Guest] })
 	return m
 }
 
 // allAt wants every guest of a move where it was to go.
-func (w world) allAt(t *testing.T, m plan.Move, where string) {
+func allAt(t *testing.T, w world, m plan.Move, where string) {
 	t.Helper()
 	for _, g := range m.Guests {
-		if at := w.guest(t, g.Guest).Placement; at == nil || !at.Nodes.Equal(g.Placement.Nodes) {
+		if at := w.MustGuest(t, g.Guest).Placement; at == nil || !at.Nodes.Equal(g.Placement.Nodes) {
 			t.Errorf("%s: guest %s is said to be on nodes %s; recorded is %+v", where, g.Guest, g.Placement.Nodes, at)
 			continue
 		}
-		w.inPlace(t, g.Guest)
+		w.CheckInPlace(t, g.Guest)
 	}
 }
 
 // finishes recovers interrupted moves, and then wants each running guest on the
 // nodes of its metadata, or, without metadata, on its former nodes.
-func (w world) finishes(t *testing.T, m plan.Move, kept *book, started map[string]uint64, where string) {
+func finishes(t *testing.T, w world, m plan.Move, kept *book, started map[string]uint64, where string) {
 	t.Helper()
-	if _, err := w.host.Recover(context.Background(), move.Request{By: "restart", Journal: kept}); err != nil &&
+	if _, err := w.Joined.Recover(context.Background(), move.Request{By: "restart", Journal: kept}); err != nil &&
 		!errors.Is(err, apply.ErrGone) {
 		t.Errorf("%s: recovering: %v", where, err)
 	}
-	if open := journal.CutShort(kept.entries); len(open) > 0 {
+	if open := journal.CutShort(kept.Recorded); len(open) > 0 {
 		t.Errorf("%s: still unfinished: %+v", where, open)
 	}
-	entries := len(kept.entries)
-	if again, err := w.host.Recover(context.Background(), move.Request{Journal: kept}); err != nil || len(again) > 0 ||
-		len(kept.entries) != entries {
+	entries := len(kept.Recorded)
+	again, err := w.Joined.Recover(context.Background(), move.Request{Journal: kept})
+	if err != nil || len(again) > 0 || len(kept.Recorded) != entries {
 		t.Errorf("%s: recovering again: %v, %v", where, again, err)
 	}
 	for _, g := range m.Guests {
-		if w.StartTicksOf(g.Guest) == started[g.Guest] && w.guest(t, g.Guest).Placement == nil {
-			w.asItWas(t, g, where)
+		if w.StartTicksOf(g.Guest) == started[g.Guest] && w.MustGuest(t, g.Guest).Placement == nil {
+			asItWas(t, w, g, where)
 		}
 	}
-	w.bindAll(t, m, started, where)
-	w.settled(t)
+	bindAll(t, w, m, started, where)
+	w.CheckSettled(t)
 }
 
 // bindAll binds the guests that have a placement, and run, in turn until all are
 // in place: those that make room for each other need several.
-func (w world) bindAll(t *testing.T, m plan.Move, started map[string]uint64, where string) {
+func bindAll(t *testing.T, w world, m plan.Move, started map[string]uint64, where string) {
 	t.Helper()
 	const turns = 6
 	for turn := range turns {
 		missing := 0
 		for _, g := range m.Guests {
-			if w.StartTicksOf(g.Guest) != started[g.Guest] || w.guest(t, g.Guest).Placement == nil {
+			if w.StartTicksOf(g.Guest) != started[g.Guest] || w.MustGuest(t, g.Guest).Placement == nil {
 				continue
 			}
-			b, err := w.bind(g.Guest)
+			b, err := w.Bind(g.Guest)
 			if err == nil && len(b.Truth.Differences) == 0 {
-				w.inPlace(t, g.Guest)
+				w.CheckInPlace(t, g.Guest)
 				continue
 			}
 			if missing++; turn == turns-1 {
@@ -207,9 +206,9 @@ func (w world) bindAll(t *testing.T, m plan.Move, started map[string]uint64, whe
 
 // asItWas wants a guest that has no placement where it was before the move, by
 // its memory and vCPUs.
-func (w world) asItWas(t *testing.T, m plan.GuestMove, where string) {
+func asItWas(t *testing.T, w world, m plan.GuestMove, where string) {
 	t.Helper()
-	g := w.guest(t, m.Guest)
+	g := w.MustGuest(t, m.Guest)
 	lies, total := topology.MemoryByNode{}, topology.Bytes(0)
 	for _, r := range g.Seen.Ranges {
 		for node, bytes := range r.ByNode {
@@ -232,13 +231,13 @@ func (w world) asItWas(t *testing.T, m plan.GuestMove, where string) {
 }
 
 // reborn is the program after it was killed and started again.
-func (w world) reborn(old claim.Process) world {
+func reborn(w world, old claim.Process) world {
 	fresh := claim.Process{PID: old.PID + 1, StartTicks: old.StartTicks + 1}
-	h := *w.host
+	h := *w.Joined
 	h.Self = fresh
 	h.Ledger.Alive = func(p claim.Process) bool { return p == fresh || w.Runs(p.PID, p.StartTicks) }
 	h.Sources.Claims = h.Ledger.Claims
-	return world{w.Host, &h}
+	return world{Host: w.Host, Joined: &h}
 }
 
 // killed runs an action that ends the goroutine it runs on, as kill -9 ends a
@@ -262,7 +261,7 @@ func TestMoveKilledAtEveryPointIsRecovered(t *testing.T) {
 			clean, m := s.make(t, folder)
 			clean.Inject(fake.Fault{})
 			kept := &book{}
-			if _, err := clean.move(context.Background(), m, kept); err != nil {
+			if _, err := carryOut(context.Background(), clean, m, kept); err != nil {
 				t.Fatal(err)
 			}
 			for _, call := range clean.Calls() {
@@ -274,42 +273,38 @@ func TestMoveKilledAtEveryPointIsRecovered(t *testing.T) {
 						f = fake.Fault{After: die}
 					}
 					b := &book{}
-					started := w.starts(m)
+					started := starts(w, m)
 					w.Inject(f)
-					killed(func() { _, _ = w.move(context.Background(), m, b) })
+					killed(func() { _, _ = carryOut(context.Background(), w, m, b) })
 					w.Inject(fake.Fault{})
-					w.reborn(self).
-						recovered(t, m, b, started, fmt.Sprintf("killed at call %d (%s), after it: %v", call.N,
-							call.Method, after))
+					recovered(t, reborn(w, self), m, b, started, fmt.Sprintf("killed at call %d (%s), after it: %v", call.N,
+						call.Method, after))
 				}
 			}
-			for n := range len(kept.entries) {
+			for n := range len(kept.Recorded) {
 				for _, after := range []bool{false, true} {
 					w, m := s.make(t, folder)
 					b := &book{}
-					b.fail = func(at int, e journal.Entry) error {
+					b.Fail = func(at int, e journal.Entry) error {
 						if at == n+1 {
 							if after {
-								b.entries = append(b.entries, e)
+								b.Recorded = append(b.Recorded, e)
 							}
-							b.mu.Unlock()
-							defer b.mu.Lock()
 							runtime.Goexit()
 						}
 						return nil
 					}
-					started := w.starts(m)
-					killed(func() { _, _ = w.move(context.Background(), m, b) })
-					b.fail = nil
-					w.reborn(self).
-						recovered(t, m, b, started, fmt.Sprintf("killed at entry %d, after it: %v", n+1, after))
+					started := starts(w, m)
+					killed(func() { _, _ = carryOut(context.Background(), w, m, b) })
+					b.Fail = nil
+					recovered(t, reborn(w, self), m, b, started, fmt.Sprintf("killed at entry %d, after it: %v", n+1, after))
 				}
 			}
 		})
 	}
 }
 
-func (w world) recovered(t *testing.T, m plan.Move, b *book, started map[string]uint64, where string) {
+func recovered(t *testing.T, w world, m plan.Move, b *book, started map[string]uint64, where string) {
 	t.Helper()
 	w.Drain()
 	for name, ticks := range started {
@@ -317,15 +312,15 @@ func (w world) recovered(t *testing.T, m plan.Move, b *book, started map[string]
 			t.Fatalf("%s: guest %s does not run on", where, name)
 		}
 	}
-	begun := len(b.entries) > 0
-	w.finishes(t, m, b, started, where)
+	begun := len(b.Recorded) > 0
+	finishes(t, w, m, b, started, where)
 	if !begun {
 		return
 	}
-	if end := b.ended(t); end == journal.MoveDone {
-		w.allAt(t, m, where)
+	if end := ended(t, b); end == journal.MoveDone {
+		allAt(t, w, m, where)
 	} else {
-		t.Errorf("%s: nothing hinders it, and it ended as %s: %+v", where, end, b.entries[len(b.entries)-1])
+		t.Errorf("%s: nothing hinders it, and it ended as %s: %+v", where, end, b.Recorded[len(b.Recorded)-1])
 	}
 }
 
@@ -336,24 +331,24 @@ func TestMoveGoesOnWithoutAGuestThatEnded(t *testing.T) {
 	w, m := s[len(s)-1].make(t, folderOf(t))
 	w.Inject(fake.Fault{Before: fake.NthOf("Move", 3, func() error { w.Vanish("g"); return nil })})
 	b := &book{}
-	moved, err := w.move(context.Background(), m, b)
-	if moved.End != journal.MovePartial || b.ended(t) != journal.MovePartial {
+	moved, err := carryOut(context.Background(), w, m, b)
+	if moved.End != journal.MovePartial || ended(t, b) != journal.MovePartial {
 		t.Errorf("%v: %s %s", err, moved.End, moved.Why)
 	}
 	w.Inject(fake.Fault{})
 	w.Drain()
-	w.inPlace(t, "h")
-	w.settled(t)
+	w.CheckInPlace(t, "h")
+	w.CheckSettled(t)
 
 	w, m = s[0].make(t, folderOf(t))
 	w.Inject(fake.Fault{Before: fake.NthOf("Move", 1, func() error { w.Vanish("g"); return nil })})
 	b = &book{}
-	if moved, err = w.move(context.Background(), m, b); !errors.Is(err, apply.ErrGone) ||
+	if moved, err = carryOut(context.Background(), w, m, b); !errors.Is(err, apply.ErrGone) ||
 		moved.End != journal.MoveFailed ||
-		b.ended(t) != journal.MoveFailed {
+		ended(t, b) != journal.MoveFailed {
 		t.Errorf("%v: %s %s", err, moved.End, moved.Why)
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 }
 
 // A guest whose files in /proc cannot be read for a moment has not ended: the
@@ -369,16 +364,16 @@ func TestMove_UnreadProcessIsResumed(t *testing.T) {
 		return nil
 	}})
 	b := &book{}
-	if moved, err := w.move(t.Context(), m, b); !errors.Is(err, move.ErrStopped) || !errors.Is(err, apply.ErrUnread) ||
-		moved.End != "" {
+	moved, err := carryOut(t.Context(), w, m, b)
+	if !errors.Is(err, move.ErrStopped) || !errors.Is(err, apply.ErrUnread) || moved.End != "" {
 		t.Fatalf("%v: end %q, %s; want it stopped", err, moved.End, moved.Why)
 	}
 	w.Inject(fake.Fault{})
-	recovered, err := w.host.Recover(t.Context(), move.Request{By: "restart", Journal: b})
+	recovered, err := w.Joined.Recover(t.Context(), move.Request{By: "restart", Journal: b})
 	if err != nil || len(recovered) != 1 || recovered[0].End != journal.MoveDone {
 		t.Fatalf("resumed: %v, %+v", err, recovered)
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 }
 
 // A stopped move stays where it is, and is resumed by a restart, or by the same
@@ -393,26 +388,26 @@ func TestMoveStoppedOrUndone(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(context.Background())
 				w.Inject(fake.Fault{After: fake.NthOf("Move", 1, func() error { cancel(cause); return nil })})
 				b := &book{}
-				moved, err := w.move(ctx, m, b)
+				moved, err := carryOut(ctx, w, m, b)
 				w.Inject(fake.Fault{})
-				w.settled(t)
+				w.CheckSettled(t)
 				if cause == move.ErrUndo {
-					if !errors.Is(err, move.ErrUndo) || b.ended(t) != journal.MoveUndone {
+					if !errors.Is(err, move.ErrUndo) || ended(t, b) != journal.MoveUndone {
 						t.Fatalf("%v: %s %s %v", err, moved.End, moved.Why, moved.Shortfalls())
 					}
-					w.isBack(t, m)
+					isUndone(t, w, m)
 					continue
 				}
 				if !errors.Is(err, move.ErrStopped) || moved.End != "" {
 					t.Fatalf("%v: %s %s", err, moved.End, moved.Why)
 				}
-				all, err := w.host.Recover(context.Background(), move.Request{Journal: b})
+				all, err := w.Joined.Recover(context.Background(), move.Request{Journal: b})
 				if err != nil || len(all) != 1 || !all[0].Complete() ||
-					b.entries[len(b.entries)-1].Kind != journal.MoveDone {
+					b.Recorded[len(b.Recorded)-1].Kind != journal.MoveDone {
 					t.Fatalf("resumed: %v, %+v", err, all)
 				}
-				w.allAt(t, m, "resumed")
-				w.settled(t)
+				allAt(t, w, m, "resumed")
+				w.CheckSettled(t)
 			}
 		})
 	}
@@ -428,61 +423,61 @@ func TestMoveStoppedWhileItIsUndone(t *testing.T) {
 			back, stop := context.WithCancel(context.Background())
 			defer stop()
 			w.Inject(fake.Fault{After: fake.NthOf("Move", 1, func() error { cancel(move.ErrUndo); return nil })})
-			b := &book{fail: func(_ int, e journal.Entry) error {
+			b := &book{Fail: func(_ int, e journal.Entry) error {
 				if e.Kind == journal.MoveUndoing {
 					stop()
 				}
 				return nil
 			}}
-			moved, err := w.host.Move(ctx, move.Request{ID: "m1", Move: m, By: "test", Journal: b, Back: back})
+			moved, err := w.Joined.Move(ctx, move.Request{ID: "m1", Move: m, By: "test", Journal: b, Back: back})
 			w.Inject(fake.Fault{})
-			w.settled(t)
+			w.CheckSettled(t)
 			if !errors.Is(err, move.ErrStopped) || moved.End != "" {
 				t.Fatalf("%v: %s %s", err, moved.End, moved.Why)
 			}
-			all, err := w.host.Recover(context.Background(), move.Request{Journal: b})
-			if err != nil || len(all) != 1 || !all[0].Cancelled || b.ended(t) != journal.MoveUndone {
+			all, err := w.Joined.Recover(context.Background(), move.Request{Journal: b})
+			if err != nil || len(all) != 1 || !all[0].Cancelled || ended(t, b) != journal.MoveUndone {
 				t.Fatalf("gone on: %v, %+v", err, all)
 			}
-			w.isBack(t, m)
-			w.settled(t)
+			isUndone(t, w, m)
+			w.CheckSettled(t)
 		})
 	}
 }
 
-func (w world) isBack(t *testing.T, m plan.Move) {
+func isUndone(t *testing.T, w world, m plan.Move) {
 	t.Helper()
 	for _, g := range m.Guests {
 		if g.Undo.Placement != nil {
-			if at := w.guest(t, g.Guest).Placement; at == nil || !at.Nodes.Equal(g.Undo.Placement.Nodes) {
+			if at := w.MustGuest(t, g.Guest).Placement; at == nil || !at.Nodes.Equal(g.Undo.Placement.Nodes) {
 				t.Errorf("guest %s is recorded as %+v", g.Guest, at)
 			}
-			w.inPlace(t, g.Guest)
+			w.CheckInPlace(t, g.Guest)
 			continue
 		}
-		if w.guest(t, g.Guest).Placement != nil {
+		if w.MustGuest(t, g.Guest).Placement != nil {
 			t.Errorf("guest %s had no placement and has one", g.Guest)
 		}
-		w.asItWas(t, g, "undone")
+		asItWas(t, w, g, "undone")
 	}
 }
 
 // A move that cannot be finished because its room is gone is undone by the restart.
 func TestRecover_UndoesAMoveWithoutRoom(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0})
-	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
+	m := planned(t, w, plan.MoveGuest, map[string]string{"a": "1"})
 	b := &book{}
 	w.Inject(fake.Fault{Before: fake.NthOf("Move", 3, func() error { runtime.Goexit(); return nil })})
-	killed(func() { _, _ = w.move(context.Background(), m, b) })
+	killed(func() { _, _ = carryOut(context.Background(), w, m, b) })
 	w.Inject(fake.Fault{})
-	w.add(t, fake.Definition{Name: "other", Config: fullOn(1)})
-	w = w.reborn(self)
-	all, err := w.host.Recover(context.Background(), move.Request{By: "restart", Journal: b})
-	if len(all) != 1 || all[0].End != journal.MoveUndone || b.ended(t) != journal.MoveUndone {
-		t.Fatalf("%v: %+v", err, b.entries)
+	w.MustAdd(t, fake.Definition{Name: "other", Config: fullOn(1)})
+	w = reborn(w, self)
+	all, err := w.Joined.Recover(context.Background(), move.Request{By: "restart", Journal: b})
+	if len(all) != 1 || all[0].End != journal.MoveUndone || ended(t, b) != journal.MoveUndone {
+		t.Fatalf("%v: %+v", err, b.Recorded)
 	}
-	w.isBack(t, m)
-	w.settled(t)
+	isUndone(t, w, m)
+	w.CheckSettled(t)
 }
 
 // fullOn is an unmanaged guest on a node, bound to it, which leaves no room
@@ -499,41 +494,41 @@ func fullOn(node topology.NodeID) inventory.Config {
 // A restart does not touch a move that another process is carrying out.
 func TestRecover_IgnoresRunningMoves(t *testing.T) {
 	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0})
-	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
+	m := planned(t, w, plan.MoveGuest, map[string]string{"a": "1"})
 	b := &book{}
 	w.Inject(fake.Fault{Before: fake.NthOf("Move", 2, func() error {
-		before := w.guest(t, "a")
-		if all, err := w.host.Recover(context.Background(), move.Request{By: "restart", Journal: b}); err != nil ||
+		before := w.MustGuest(t, "a")
+		if all, err := w.Joined.Recover(context.Background(), move.Request{By: "restart", Journal: b}); err != nil ||
 			len(all) > 0 {
 			t.Errorf("%v, %v", all, err)
 		}
-		w.unchanged(t, before)
+		w.CheckUnchanged(t, before)
 		return nil
 	})})
-	if moved, err := w.move(context.Background(), m, b); err != nil || !moved.Complete() {
+	if moved, err := carryOut(context.Background(), w, m, b); err != nil || !moved.Complete() {
 		t.Fatal(err)
 	}
-	b.ended(t)
-	w.inPlace(t, "a")
+	ended(t, b)
+	w.CheckInPlace(t, "a")
 }
 
 // An old journal does not move a guest that got a new placement since.
 func TestRecover_IgnoresGuestsPlacedSince(t *testing.T) {
 	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0})
-	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
+	m := planned(t, w, plan.MoveGuest, map[string]string{"a": "1"})
 	b := &book{}
 	w.Inject(fake.Fault{Before: fake.NthOf("Move", 2, func() error { runtime.Goexit(); return nil })})
-	killed(func() { _, _ = w.move(context.Background(), m, b) })
+	killed(func() { _, _ = carryOut(context.Background(), w, m, b) })
 	w.Inject(fake.Fault{})
-	w = w.reborn(self)
-	if _, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "a", Change: limitTo("3")}); err != nil {
+	w = reborn(w, self)
+	if _, err := w.Joined.Bind(context.Background(), operate.BindRequest{Name: "a", Change: limitTo("3")}); err != nil {
 		t.Fatal(err)
 	}
-	before := w.guest(t, "a")
-	all, err := w.host.Recover(context.Background(), move.Request{By: "restart", Journal: b})
-	if err != nil || len(all) != 1 || b.ended(t) != journal.MoveFailed {
+	before := w.MustGuest(t, "a")
+	all, err := w.Joined.Recover(context.Background(), move.Request{By: "restart", Journal: b})
+	if err != nil || len(all) != 1 || ended(t, b) != journal.MoveFailed {
 		t.Errorf("%v, %+v", err, all)
 	}
-	w.unchanged(t, before)
-	w.settled(t)
+	w.CheckUnchanged(t, before)
+	w.CheckSettled(t)
 }

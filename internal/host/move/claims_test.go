@@ -1,4 +1,4 @@
-package operate_test
+package move_test
 
 import (
 	"context"
@@ -18,33 +18,33 @@ import (
 func TestObserve_NamesTheHolderOfAClaim(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	s := spec(t, guest.Spec{Name: "g", VCPUs: 1, Memory: 256 * mib})
-	if _, err := w.create(s); err != nil {
+	if _, err := w.Create(s); err != nil {
 		t.Fatal(err)
 	}
-	w.host.By = "alice"
+	w.Joined.By = "alice"
 	if err := w.Smear("g", nodes("3")); err != nil {
 		t.Fatal(err)
 	}
 	looks := 0
 	look := func(by string) {
 		looks++
-		inv, err := w.host.Observe(t.Context())
+		inv, err := w.Joined.Observe(t.Context())
 		c, ok := inv.Claim("g")
 		if err != nil || !ok || c.By != by || c.Holder != hosttest.Self.PID || c.Since.IsZero() {
 			t.Errorf("by %s: claim %+v, %v", by, c, err)
 		}
 	}
-	w.host.Progress = func(plan.Step, topology.Bytes, topology.Bytes) { look("alice") }
-	if b, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "g"}); err != nil {
+	w.Joined.Progress = func(plan.Step, topology.Bytes, topology.Bytes) { look("alice") }
+	if b, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "g"}); err != nil {
 		t.Fatal(err, b.Shortfalls())
 	}
-	m := w.planned(t, plan.MoveGuest, map[string]string{"g": "2"})
+	m := planned(t, w, plan.MoveGuest, map[string]string{"g": "2"})
 	request := move.Request{ID: "m1", Move: m, By: "balancer", Journal: &book{},
 		Progress: func(status.Moving) { look("balancer") }}
-	if _, err := w.host.Move(context.Background(), request); err != nil || looks < 2 {
+	if _, err := w.Joined.Move(context.Background(), request); err != nil || looks < 2 {
 		t.Fatalf("%v, looked %d times", err, looks)
 	}
-	inv, err := w.host.Observe(t.Context())
+	inv, err := w.Joined.Observe(t.Context())
 	if c, ok := inv.Claim("g"); err != nil || ok {
 		t.Errorf("after both: claim %+v, %v", c, err)
 	}

@@ -1,4 +1,4 @@
-package operate_test
+package move_test
 
 import (
 	"context"
@@ -47,10 +47,10 @@ func paced(t *testing.T, bears topology.Bytes, change func(*move.Host, *move.Req
 		w := home(t, "nodes:4 cores:4 memory:16G square distances:10,16,28", folder, 8*gib,
 			map[string]topology.NodeID{"a": 0})
 		s := &slow{Kernel: w.Host, began: time.Now().Add(-time.Hour), bears: bears}
-		w.host.Kernel, w.host.Meter, w.host.Clock = s, s, time.Now
-		r := move.Request{ID: "m1", Move: w.planned(t, plan.MoveGuest, map[string]string{"a": "1"}), Journal: &book{}}
-		change(w.host, &r)
-		moved, err := w.host.Move(context.Background(), r)
+		w.Joined.Kernel, w.Joined.Meter, w.Joined.Clock = s, s, time.Now
+		r := move.Request{ID: "m1", Move: planned(t, w, plan.MoveGuest, map[string]string{"a": "1"}), Journal: &book{}}
+		change(w.Joined, &r)
+		moved, err := w.Joined.Move(context.Background(), r)
 		if err != nil || !moved.Complete() {
 			t.Fatalf("%v: %v", err, moved.Shortfalls())
 		}
@@ -135,12 +135,12 @@ func TestMoveStopsWhileItWaits(t *testing.T) {
 	folder := folderOf(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := home(t, square, folder, 2*gib, map[string]topology.NodeID{"a": 0})
-		w.host.Policy.Balance.Pace, w.host.Clock = 16*mib, time.Now
-		m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
+		w.Joined.Policy.Balance.Pace, w.Joined.Clock = 16*mib, time.Now
+		m := planned(t, w, plan.MoveGuest, map[string]string{"a": "1"})
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		began := time.Now()
-		moved, err := w.host.Move(ctx, move.Request{ID: "m1", Move: m, Journal: &book{}})
+		moved, err := w.Joined.Move(ctx, move.Request{ID: "m1", Move: m, Journal: &book{}})
 		if took := time.Since(began); took != 10*time.Second || moved.Took != took || moved.End != "" {
 			t.Errorf("%v, after %v: %+v", err, took, fmt.Sprint(moved.End))
 		}

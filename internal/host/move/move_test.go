@@ -1,4 +1,4 @@
-package operate_test
+package move_test
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/numavisor/numavisor/internal/decide/adopt"
@@ -25,37 +24,10 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// book is a journal in memory.
-type book struct {
-	mu      sync.Mutex
-	entries []journal.Entry
-	fail    func(n int, e journal.Entry) error // called before an entry is recorded; n counts from 1
-	asked   int
-}
-
-func (b *book) Append(e journal.Entry) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.asked++
-	if b.fail != nil {
-		if err := b.fail(b.asked, e); err != nil {
-			return err
-		}
-	}
-	b.entries = append(b.entries, e)
-	return nil
-}
-
-func (b *book) Entries() ([]journal.Entry, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return append([]journal.Entry(nil), b.entries...), nil
-}
-
 // planned is a move as balancing makes it: each guest to nodes of its own.
-func (w world) planned(t tester, kind plan.MoveKind, to map[string]string) plan.Move {
+func planned(t tester, w world, kind plan.MoveKind, to map[string]string) plan.Move {
 	t.Helper()
-	inv, err := w.host.Observe(context.Background())
+	inv, err := w.Joined.Observe(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +56,7 @@ func (w world) planned(t tester, kind plan.MoveKind, to map[string]string) plan.
 		}
 		s := balance.SpecOf(g)
 		limited, _ := limitTo(nodes)(s)
-		p, _, err := place.Place(place.Request{Host: &placing, Spec: limited, Policy: w.host.Policy})
+		p, _, err := place.Place(place.Request{Host: &placing, Spec: limited, Policy: w.Joined.Policy})
 		if err != nil {
 			t.Fatalf("no place for %s on nodes %s: %v", g.Name, nodes, err)
 		}
@@ -103,16 +75,16 @@ func vcpusOn(g *inventory.Guest, t *topology.Topology) (nodes topology.NodeSet) 
 	return nodes
 }
 
-func (w world) move(ctx context.Context, m plan.Move, b *book) (move.Result, error) {
-	return w.host.Move(ctx, move.Request{ID: "m1", Move: m, By: "test", Journal: b})
+func carryOut(ctx context.Context, w world, m plan.Move, b *book) (move.Result, error) {
+	return w.Joined.Move(ctx, move.Request{ID: "m1", Move: m, By: "test", Journal: b})
 }
 
 // ended checks that the move has begun and ended once in the journal, and returns how.
-func (b *book) ended(t tester) journal.Kind {
+func ended(t tester, b *book) journal.Kind {
 	t.Helper()
 	var end []journal.Kind
 	began := 0
-	for _, e := range b.entries {
+	for _, e := range b.Recorded {
 		if e.Kind == journal.MoveBegan {
 			began++
 		}
@@ -132,20 +104,20 @@ func (b *book) ended(t tester) journal.Kind {
 func TestMove_EveryKindOfGuest(t *testing.T) {
 	folder := folderOf(t)
 	for _, k := range kinds {
-		t.Run(k.name, func(t *testing.T) {
+		t.Run(k.Name, func(t *testing.T) {
 			w := misplaced(t, k, folder)
 			b := &book{}
-			m := w.planned(t, plan.MoveGuest, map[string]string{"g": "0,3"})
-			moved, err := w.move(context.Background(), m, b)
+			m := planned(t, w, plan.MoveGuest, map[string]string{"g": "0,3"})
+			moved, err := carryOut(context.Background(), w, m, b)
 			if err != nil || !moved.Complete() {
 				t.Fatalf("%v: %s %v", err, moved.End, moved.Shortfalls())
 			}
-			w.inPlace(t, "g")
-			w.settled(t)
-			if got := w.guest(t, "g").Placement.Nodes; !got.SubsetOf(nodes("0,3")) {
+			w.CheckInPlace(t, "g")
+			w.CheckSettled(t)
+			if got := w.MustGuest(t, "g").Placement.Nodes; !got.SubsetOf(nodes("0,3")) {
 				t.Errorf("recorded on nodes %s", got)
 			}
-			if end := b.ended(t); end != journal.MoveDone {
+			if end := ended(t, b); end != journal.MoveDone {
 				t.Errorf("it ended as %s", end)
 			}
 		})
@@ -157,13 +129,13 @@ func home(t tester, machine, folder string, memory topology.Bytes, at map[string
 	t.Helper()
 	w := newWorld(t, machine, folder)
 	none := topology.Bytes(0)
-	w.host.Policy.KeepFree = &none
+	w.Joined.Policy.KeepFree = &none
 	top := w.Nodes()
 	for _, name := range slices.Sorted(maps.Keys(at)) {
 		on := []topology.NodeID{at[name], at[name]}
-		d := kinds[1].guest(name, memory, on, top.CPUsOf(topology.SetOf(at[name])))
+		d := kinds[1].Guest(name, memory, on, top.CPUsOf(topology.SetOf(at[name])))
 		d.Config.Immediate = true
-		w.add(t, d)
+		w.MustAdd(t, d)
 	}
 	return w
 }
@@ -172,11 +144,11 @@ func home(t tester, machine, folder string, memory topology.Bytes, at map[string
 // room for more than that before the other moves.
 func TestMoveSwapsThroughLittleRoom(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0, "b": 1})
-	m := w.planned(t, plan.Swap, map[string]string{"a": "1", "b": "0"})
+	m := planned(t, w, plan.Swap, map[string]string{"a": "1", "b": "0"})
 	w.Fill(0, 64*mib)
 	w.Fill(1, 64*mib)
 	b := &book{}
-	moved, err := w.move(context.Background(), m, b)
+	moved, err := carryOut(context.Background(), w, m, b)
 	if err != nil || !moved.Complete() {
 		t.Fatalf("%v: %s %s %v", err, moved.End, moved.Why, moved.Shortfalls())
 	}
@@ -186,27 +158,27 @@ func TestMoveSwapsThroughLittleRoom(t *testing.T) {
 	) {
 		t.Errorf("%d slices copied, through 64 MiB", copies)
 	}
-	if got := w.guest(t, "a").Placement.Nodes; !got.Equal(nodes("1")) {
+	if got := w.MustGuest(t, "a").Placement.Nodes; !got.Equal(nodes("1")) {
 		t.Errorf("a is on nodes %s", got)
 	}
 	if moved.Bytes < 4*gib {
 		t.Errorf("%v copied", moved.Bytes)
 	}
-	w.inPlace(t, "a")
-	w.inPlace(t, "b")
+	w.CheckInPlace(t, "a")
+	w.CheckInPlace(t, "b")
 	w.Drain()
-	w.settled(t)
+	w.CheckSettled(t)
 }
 
 // Where nothing is free anywhere, an exchange cannot begin: it says so, and ends.
 func TestMoveGivesUpWithoutRoom(t *testing.T) {
 	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0, "b": 1})
-	m := w.planned(t, plan.Swap, map[string]string{"a": "1", "b": "0"})
+	m := planned(t, w, plan.Swap, map[string]string{"a": "1", "b": "0"})
 	w.Fill(0, 0)
 	w.Fill(1, 0)
 	b := &book{}
-	moved, err := w.move(context.Background(), m, b)
-	if err != nil || moved.End != journal.MovePartial || b.ended(t) != journal.MovePartial {
+	moved, err := carryOut(context.Background(), w, m, b)
+	if err != nil || moved.End != journal.MovePartial || ended(t, b) != journal.MovePartial {
 		t.Fatalf("%v: %s %s", err, moved.End, moved.Why)
 	}
 	if short := strings.Join(moved.Shortfalls(), "; "); !strings.Contains(short, "cannot allocate memory") ||
@@ -215,12 +187,12 @@ func TestMoveGivesUpWithoutRoom(t *testing.T) {
 		t.Errorf("falls short: %s", short)
 	}
 	w.Drain()
-	w.settled(t)
+	w.CheckSettled(t)
 	for _, name := range []string{"a", "b"} { // the missing part is shown, and repaired when there is room
-		if b, err := w.bind(name); err != nil || !b.Complete() {
+		if b, err := w.Bind(name); err != nil || !b.Complete() {
 			t.Errorf("bind afterwards: %v %v", err, b.Shortfalls())
 		}
-		w.inPlace(t, name)
+		w.CheckInPlace(t, name)
 	}
 }
 
@@ -238,21 +210,21 @@ func TestMoveRefusesAStalePlan(t *testing.T) {
 		{"its memory has moved", func(w world) error { return w.Smear("a", nodes("0,3")) }, "has changed nodes",
 			move.ErrStale},
 		{"it was bound", func(w world) error {
-			_, err := w.host.Bind(context.Background(), operate.BindRequest{Name: "a", Change: limitTo("2")})
+			_, err := w.Joined.Bind(context.Background(), operate.BindRequest{Name: "a", Change: limitTo("2")})
 			return err
 		}, "has been placed on nodes 2", move.ErrStale},
 		{"it was shut off", func(w world) error { w.Vanish("a"); return nil }, "is shutoff", move.ErrStale},
 		{"it was deleted", func(w world) error {
-			return w.host.Delete(context.Background(), operate.DeleteRequest{Name: "a", Force: true})
+			return w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: "a", Force: true})
 		}, "no such guest", move.ErrStale},
 		{"the target is taken", func(w world) error {
 			s := spec(t, guest.Spec{Name: "c", VCPUs: 1, Memory: 3 * gib, Limits: guest.Limits{Nodes: nodes("1")},
 				Topology: guest.TopologySpec{Mode: guest.TopologyOff}})
-			_, err := w.create(s)
+			_, err := w.Create(s)
 			return err
 		}, "promised", move.ErrStale},
 		{"it is being bound", func(w world) error {
-			return w.host.Ledger.Locked(context.Background(),
+			return w.Joined.Ledger.Locked(context.Background(),
 				func(tx claim.Locked) error { return tx.Put(claim.Claim{Name: "a", Holder: self}) })
 		}, "already", operate.ErrBusy},
 		{"libvirt does not answer", func(w world) error {
@@ -266,26 +238,26 @@ func TestMoveRefusesAStalePlan(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := home(t, square, folder, 2*gib, map[string]topology.NodeID{"a": 0})
-			m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
+			m := planned(t, w, plan.MoveGuest, map[string]string{"a": "1"})
 			if err := c.harm(w); err != nil {
 				t.Fatal(err)
 			}
 			before, there := w.Guest("a")
-			claimed, _ := w.host.Ledger.Claims()
+			claimed, _ := w.Joined.Ledger.Claims()
 			b := &book{}
-			_, err := w.move(context.Background(), m, b)
+			_, err := carryOut(context.Background(), w, m, b)
 			if err == nil || !regexp.MustCompile(c.want).MatchString(err.Error()) ||
 				c.is != nil && !errors.Is(err, c.is) {
 				t.Errorf("error %v, want %q (%v)", err, c.want, c.is)
 			}
 			if there {
-				w.unchanged(t, before)
+				w.CheckUnchanged(t, before)
 			}
-			if claims, err := w.host.Ledger.Claims(); err != nil || len(claims) != len(claimed) {
+			if claims, err := w.Joined.Ledger.Claims(); err != nil || len(claims) != len(claimed) {
 				t.Errorf("claims %v, were %v: %v", claims, claimed, err)
 			}
-			if len(b.entries) > 0 {
-				t.Errorf("recorded: %+v", b.entries)
+			if len(b.Recorded) > 0 {
+				t.Errorf("recorded: %+v", b.Recorded)
 			}
 		})
 	}
@@ -294,21 +266,21 @@ func TestMoveRefusesAStalePlan(t *testing.T) {
 // A move that cannot be recorded in the journal does not begin.
 func TestMove_IsRecordedBeforeAnyChange(t *testing.T) {
 	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0})
-	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
-	before := w.guest(t, "a")
-	b := &book{fail: func(n int, _ journal.Entry) error { return errLost }}
-	if _, err := w.move(context.Background(), m, b); !errors.Is(err, errLost) {
+	m := planned(t, w, plan.MoveGuest, map[string]string{"a": "1"})
+	before := w.MustGuest(t, "a")
+	b := &book{Fail: func(n int, _ journal.Entry) error { return errLost }}
+	if _, err := carryOut(context.Background(), w, m, b); !errors.Is(err, errLost) {
 		t.Errorf("error %v", err)
 	}
-	w.unchanged(t, before)
-	w.settled(t)
+	w.CheckUnchanged(t, before)
+	w.CheckSettled(t)
 }
 
 // While a guest is between two nodes no other guest gets its former or future
 // room; afterwards its former room is free.
 func TestMove_HoldsBothPlacesUntilItsEnd(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0})
-	m := w.planned(t, plan.MoveGuest, map[string]string{"a": "1"})
+	m := planned(t, w, plan.MoveGuest, map[string]string{"a": "1"})
 	other := spec(
 		t,
 		guest.Spec{
@@ -321,21 +293,21 @@ func TestMove_HoldsBothPlacesUntilItsEnd(t *testing.T) {
 	)
 	tries := 0
 	b := &book{}
-	b.fail = func(int, journal.Entry) error {
-		if b.asked == 1 {
+	b.Fail = func(int, journal.Entry) error {
+		if b.Asked == 1 {
 			return nil // the ledger is locked still
 		}
-		if tries++; len(b.entries) > 0 {
-			if _, err := w.create(other); err == nil {
+		if tries++; len(b.Recorded) > 0 {
+			if _, err := w.Create(other); err == nil {
 				t.Error("room of a guest on the move was given away")
 			}
 		}
 		return nil
 	}
-	if moved, err := w.move(context.Background(), m, b); err != nil || !moved.Complete() || tries < 3 {
+	if moved, err := carryOut(context.Background(), w, m, b); err != nil || !moved.Complete() || tries < 3 {
 		t.Fatalf("%v, %d tries: %v", err, tries, moved.Shortfalls())
 	}
-	if c, err := w.create(other); err != nil || !c.Placement.Nodes.Equal(nodes("0")) {
+	if c, err := w.Create(other); err != nil || !c.Placement.Nodes.Equal(nodes("0")) {
 		t.Errorf("what it had is not free: %v, %s", err, c.Placement.Nodes)
 	}
 }
@@ -349,7 +321,7 @@ func TestMoveOfVCPUsOrMemoryOnly(t *testing.T) {
 	}{{plan.Repin, 2, false}, {plan.FetchLocal, 1, true}} {
 		w := newWorld(t, square, folderOf(t))
 		top := w.Nodes()
-		w.add(t, kinds[1].guest("g", 64*mib, []topology.NodeID{0}, top.CPUsOf(topology.SetOf(c.vcpus))))
+		w.MustAdd(t, kinds[1].Guest("g", 64*mib, []topology.NodeID{0}, top.CPUsOf(topology.SetOf(c.vcpus))))
 		if err := w.Smear("g", nodes("0")); err != nil {
 			t.Fatal(err)
 		}
@@ -358,7 +330,7 @@ func TestMoveOfVCPUsOrMemoryOnly(t *testing.T) {
 			to = "1"
 		}
 		b := &book{}
-		moved, err := w.move(context.Background(), w.planned(t, c.kind, map[string]string{"g": to}), b)
+		moved, err := carryOut(context.Background(), w, planned(t, w, c.kind, map[string]string{"g": to}), b)
 		if err != nil || !moved.Complete() {
 			t.Fatalf("%s: %v %v", c.kind, err, moved.Shortfalls())
 		}
@@ -366,7 +338,7 @@ func TestMoveOfVCPUsOrMemoryOnly(t *testing.T) {
 		if ram != c.copied {
 			t.Errorf("%s: %v copied", c.kind, moved.Bytes)
 		}
-		w.inPlace(t, "g")
+		w.CheckInPlace(t, "g")
 	}
 }
 
@@ -377,14 +349,14 @@ func TestMove_AllVCPUsBeforeAnyLimit(t *testing.T) {
 	top := w.Nodes()
 	to := map[string]string{"g1": "0", "g2": "0"}
 	for name := range to {
-		w.add(t, kinds[1].guest(name, 64*mib, []topology.NodeID{0}, top.CPUsOf(topology.SetOf(topology.NodeID(2)))))
+		w.MustAdd(t, kinds[1].Guest(name, 64*mib, []topology.NodeID{0}, top.CPUsOf(topology.SetOf(topology.NodeID(2)))))
 		if err := w.Smear(name, nodes("0")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	m := w.planned(t, plan.Batch, to)
+	m := planned(t, w, plan.Batch, to)
 	w.Inject(fake.Fault{})
-	if moved, err := w.move(context.Background(), m, &book{}); err != nil || !moved.Complete() {
+	if moved, err := carryOut(context.Background(), w, m, &book{}); err != nil || !moved.Complete() {
 		t.Fatalf("%v %v", err, moved.Shortfalls())
 	}
 	pinned, looks := 0, 0
@@ -408,9 +380,9 @@ func TestMove_AllVCPUsBeforeAnyLimit(t *testing.T) {
 // Progress is reported in values that only rise, to the end.
 func TestMove_ReportsItsProgress(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0, "b": 1})
-	m := w.planned(t, plan.Swap, map[string]string{"a": "1", "b": "0"})
+	m := planned(t, w, plan.Swap, map[string]string{"a": "1", "b": "0"})
 	var told []status.Moving
-	_, err := w.host.Move(context.Background(),
+	_, err := w.Joined.Move(context.Background(),
 		move.Request{ID: "m7", Move: m, Journal: &book{}, Progress: func(s status.Moving) { told = append(told, s) }})
 	if err != nil || len(told) < 16 {
 		t.Fatalf("%v, reported %d times", err, len(told))

@@ -1,4 +1,4 @@
-package operate_test
+package move_test
 
 import (
 	"errors"
@@ -50,12 +50,12 @@ func bound(t *testing.T) (w world, b *book, was inventory.Guest) {
 	t.Helper()
 	b = &book{}
 	w, _ = effectWorld(t, b)
-	was = w.guest(t, "g")
-	_, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("2")})
+	was = w.MustGuest(t, "g")
+	_, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("2")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, memory := pinned(w.guest(t, "g")); !memory.Equal(nodes("2")) {
+	if _, memory := pinned(w.MustGuest(t, "g")); !memory.Equal(nodes("2")) {
 		t.Fatal("the bind changed nothing: this run tested nothing")
 	}
 	return w, b, was
@@ -63,30 +63,30 @@ func bound(t *testing.T) (w world, b *book, was inventory.Guest) {
 
 func TestUndo_BindOfAnUnmanagedGuest(t *testing.T) {
 	w, b, was := bound(t)
-	began := b.entries[0].ID
-	u, err := w.host.Undo(t.Context(), move.UndoRequest{})
+	began := b.Recorded[0].ID
+	u, err := w.Joined.Undo(t.Context(), move.UndoRequest{})
 	if err != nil || u.Of.ID != began || u.Moved == nil || u.Moved.End != journal.MoveUndone {
 		t.Fatalf("%v: %+v", err, u)
 	}
-	now := w.guest(t, "g")
+	now := w.MustGuest(t, "g")
 	isBack(t, "undone", was, now)
 	if now.Placement != nil || !now.Seen.Threads[0].Mems.Equal(was.Seen.Threads[0].Mems) {
 		t.Errorf("placement %v, memory from nodes %s; it was from %s", now.Placement, now.Seen.Threads[0].Mems,
 			was.Seen.Threads[0].Mems)
 	}
-	w.settled(t)
-	last := b.entries[len(b.entries)-1]
+	w.CheckSettled(t)
+	last := b.Recorded[len(b.Recorded)-1]
 	if last.Kind != journal.MoveUndone || last.Undoes != began || last.By != "alice (uid 1000)" || last.Fails() {
 		t.Errorf("the journal ends with %+v", last)
 	}
-	if _, err := w.host.Undo(t.Context(), move.UndoRequest{}); !errors.Is(err, move.ErrCannotUndo) {
+	if _, err := w.Joined.Undo(t.Context(), move.UndoRequest{}); !errors.Is(err, move.ErrCannotUndo) {
 		t.Errorf("a second undo: %v", err)
 	}
-	if _, err := w.host.Undo(t.Context(), move.UndoRequest{ID: began}); !errors.Is(err, move.ErrCannotUndo) ||
+	if _, err := w.Joined.Undo(t.Context(), move.UndoRequest{ID: began}); !errors.Is(err, move.ErrCannotUndo) ||
 		!strings.Contains(err.Error(), "undone already") {
 		t.Errorf("a second undo by name: %v", err)
 	}
-	if _, err := w.host.Undo(t.Context(), move.UndoRequest{ID: last.ID}); !errors.Is(err, move.ErrCannotUndo) {
+	if _, err := w.Joined.Undo(t.Context(), move.UndoRequest{ID: last.ID}); !errors.Is(err, move.ErrCannotUndo) {
 		t.Errorf("undo of the undo: %v", err)
 	}
 }
@@ -94,69 +94,68 @@ func TestUndo_BindOfAnUnmanagedGuest(t *testing.T) {
 func TestUndo_BindOfEveryKindOfGuest(t *testing.T) {
 	for _, k := range kinds {
 		w := misplaced(t, k, folderOf(t))
-		was := w.guest(t, "g")
-		if b, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("0,2")}); err != nil ||
+		was := w.MustGuest(t, "g")
+		if b, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("0,2")}); err != nil ||
 			len(b.Plan.Steps) == 0 {
-			t.Fatalf("%s: %v: %+v", k.name, err, b.Plan)
+			t.Fatalf("%s: %v: %+v", k.Name, err, b.Plan)
 		}
-		w.host.By = "alice (uid 1000)"
-		entries, err := w.host.Journal.Entries()
+		w.Joined.By = "alice (uid 1000)"
+		entries, err := w.Joined.Journal.Entries()
 		if err != nil {
 			t.Fatal(err)
 		}
-		u, err := w.host.Undo(t.Context(), move.UndoRequest{ID: entries[0].ID})
+		u, err := w.Joined.Undo(t.Context(), move.UndoRequest{ID: entries[0].ID})
 		if err != nil || u.Moved.End != journal.MoveUndone {
-			t.Errorf("%s: %v: %+v", k.name, err, u.Moved)
+			t.Errorf("%s: %v: %+v", k.Name, err, u.Moved)
 			continue
 		}
-		isBack(t, k.name, was, w.guest(t, "g"))
-		w.settled(t)
+		isBack(t, k.Name, was, w.MustGuest(t, "g"))
+		w.CheckSettled(t)
 	}
 }
 
 func TestUndo_BindOfAPlacedGuest(t *testing.T) {
 	w, b, _ := bound(t)
-	first := w.guest(t, "g")
-	if _, err := w.host.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("1,3")}); err != nil {
+	first := w.MustGuest(t, "g")
+	if _, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("1,3")}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.host.Undo(t.Context(), move.UndoRequest{}); err != nil {
+	if _, err := w.Joined.Undo(t.Context(), move.UndoRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	now := w.guest(t, "g")
+	now := w.MustGuest(t, "g")
 	if diff := cmp.Diff(first.Placement, now.Placement); diff != "" {
 		t.Errorf("placement (-want +got):\n%s", diff)
 	}
 	isBack(t, "undone", first, now)
-	w.inPlace(t, "g")
-	if u, err := w.host.Undo(t.Context(), move.UndoRequest{}); err != nil || u.Of.ID != b.entries[0].ID {
+	w.CheckInPlace(t, "g")
+	if u, err := w.Joined.Undo(t.Context(), move.UndoRequest{}); err != nil || u.Of.ID != b.Recorded[0].ID {
 		t.Errorf("the bind before that: %v, %+v", err, u.Of)
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 }
 
 func TestUndo_Move(t *testing.T) {
 	b := &book{}
 	w, _ := effectWorld(t, b)
-	m := w.planned(t, plan.MoveGuest, map[string]string{"g": "1"})
-	placed := w.guest(t, "g")
-	if moved, err := w.host.Move(t.Context(), move.Request{ID: "m1", Move: m, By: "balancer",
-		Journal: b}); err != nil ||
-		!moved.Complete() {
+	m := planned(t, w, plan.MoveGuest, map[string]string{"g": "1"})
+	placed := w.MustGuest(t, "g")
+	moved, err := w.Joined.Move(t.Context(), move.Request{ID: "m1", Move: m, By: "balancer", Journal: b})
+	if err != nil || !moved.Complete() {
 		t.Fatalf("%v: %+v", err, moved)
 	}
-	if u, err := w.host.Undo(t.Context(), move.UndoRequest{ID: "m1"}); err != nil || u.Moved.End != journal.MoveUndone {
+	if u, err := w.Joined.Undo(t.Context(), move.UndoRequest{ID: "m1"}); err != nil || u.Moved.End != journal.MoveUndone {
 		t.Fatalf("%v: %+v", err, u.Moved)
 	}
-	isBack(t, "undone", placed, w.guest(t, "g"))
-	w.settled(t)
+	isBack(t, "undone", placed, w.MustGuest(t, "g"))
+	w.CheckSettled(t)
 }
 
 func TestUndo_RefusesChangedGuestsAndSettings(t *testing.T) {
 	for name, change := range map[string]func(w world) error{
 		"pinned by hand": func(w world) error { return w.PinVCPU(t.Context(), "g", 0, cpus("4-7")) },
 		"placed again": func(w world) error {
-			quiet := *w.host
+			quiet := *w.Joined
 			quiet.Journal = &book{}
 			_, err := quiet.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("1")})
 			return err
@@ -166,20 +165,20 @@ func TestUndo_RefusesChangedGuestsAndSettings(t *testing.T) {
 		if err := change(w); err != nil {
 			t.Fatal(err)
 		}
-		entries, g := len(b.entries), w.guest(t, "g")
-		if _, err := w.host.Undo(t.Context(), move.UndoRequest{}); !errors.Is(err, move.ErrChanged) ||
+		entries, g := len(b.Recorded), w.MustGuest(t, "g")
+		if _, err := w.Joined.Undo(t.Context(), move.UndoRequest{}); !errors.Is(err, move.ErrChanged) ||
 			!strings.Contains(err.Error(), "--force") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if len(b.entries) != entries {
-			t.Errorf("%s: recorded %+v", name, b.entries[entries:])
+		if len(b.Recorded) != entries {
+			t.Errorf("%s: recorded %+v", name, b.Recorded[entries:])
 		}
-		w.unchanged(t, g)
-		if _, err := w.host.Undo(t.Context(), move.UndoRequest{Force: true}); err != nil {
+		w.CheckUnchanged(t, g)
+		if _, err := w.Joined.Undo(t.Context(), move.UndoRequest{Force: true}); err != nil {
 			t.Errorf("%s, by force: %v", name, err)
 		}
-		isBack(t, name+", by force", was, w.guest(t, "g"))
-		w.settled(t)
+		isBack(t, name+", by force", was, w.MustGuest(t, "g"))
+		w.CheckSettled(t)
 	}
 }
 
@@ -189,13 +188,13 @@ func TestUndo_RefusesAGuestThatWasReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, force := range []bool{false, true} {
-		g := w.guest(t, "g")
-		if _, err := w.host.Undo(t.Context(), move.UndoRequest{Force: force}); !errors.Is(err, move.ErrChanged) {
+		g := w.MustGuest(t, "g")
+		if _, err := w.Joined.Undo(t.Context(), move.UndoRequest{Force: force}); !errors.Is(err, move.ErrChanged) {
 			t.Errorf("force %v: %v", force, err)
 		}
-		w.unchanged(t, g)
+		w.CheckUnchanged(t, g)
 	}
-	w.settled(t)
+	w.CheckSettled(t)
 }
 
 // Whichever call of an undo fails: an interrupted undo is resumed as an undo,
@@ -203,27 +202,27 @@ func TestUndo_RefusesAGuestThatWasReplaced(t *testing.T) {
 func TestUndo_SurvivesABreakAtEveryCall(t *testing.T) {
 	clean, _, _ := bound(t)
 	clean.Inject(fake.Fault{})
-	if _, err := clean.host.Undo(t.Context(), move.UndoRequest{}); err != nil {
+	if _, err := clean.Joined.Undo(t.Context(), move.UndoRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, call := range clean.Calls() {
 		where := fmt.Sprintf("call %d (%s)", call.N, call.Method)
 		w, b, was := bound(t)
 		w.Inject(before(call.N, func() error { return errLost }))
-		u, err := w.host.Undo(t.Context(), move.UndoRequest{})
+		u, err := w.Joined.Undo(t.Context(), move.UndoRequest{})
 		w.Inject(fake.Fault{})
 		undone := err == nil && u.Moved.End == journal.MoveUndone
-		if _, err := w.host.Recover(t.Context(), move.Request{By: "restart", Journal: b}); err != nil {
+		if _, err := w.Joined.Recover(t.Context(), move.Request{By: "restart", Journal: b}); err != nil {
 			t.Errorf("%s: taking it up: %v", where, err)
 		}
-		if open := journal.CutShort(b.entries); len(open) > 0 {
+		if open := journal.CutShort(b.Recorded); len(open) > 0 {
 			t.Errorf("%s: still open: %+v", where, open)
 		}
-		if _, again := w.host.Undo(t.Context(), move.UndoRequest{ID: b.entries[0].ID}); (again != nil) != undone {
+		if _, again := w.Joined.Undo(t.Context(), move.UndoRequest{ID: b.Recorded[0].ID}); (again != nil) != undone {
 			t.Errorf("%s: %v; undoing again: %v", where, err, again)
 		}
-		isBack(t, where, was, w.guest(t, "g"))
-		w.settled(t)
+		isBack(t, where, was, w.MustGuest(t, "g"))
+		w.CheckSettled(t)
 	}
 }
 
@@ -231,29 +230,29 @@ func TestUndo_SurvivesABreakAtEveryCall(t *testing.T) {
 func TestUndo_IsResumedAfterAKill(t *testing.T) {
 	for n := 1; n <= 6; n++ {
 		w, b, was := bound(t)
-		written := len(b.entries)
-		b.fail = func(int, journal.Entry) error {
-			if len(b.entries) >= written+n { // nothing more is recorded, as after kill -9
+		written := len(b.Recorded)
+		b.Fail = func(int, journal.Entry) error {
+			if len(b.Recorded) >= written+n { // nothing more is recorded, as after kill -9
 				return errLost
 			}
 			return nil
 		}
-		_, err := w.host.Undo(t.Context(), move.UndoRequest{})
-		b.fail = nil
-		if len(journal.CutShort(b.entries)) == 0 {
+		_, err := w.Joined.Undo(t.Context(), move.UndoRequest{})
+		b.Fail = nil
+		if len(journal.CutShort(b.Recorded)) == 0 {
 			break // it came to its end
 		}
 		if err == nil {
 			t.Errorf("after %d entries: the end is not recorded, and no error", n)
 		}
-		all, err := w.host.Recover(t.Context(), move.Request{By: "restart", Journal: b})
+		all, err := w.Joined.Recover(t.Context(), move.Request{By: "restart", Journal: b})
 		if err != nil || len(all) != 1 || all[0].End != journal.MoveUndone {
 			t.Errorf("after %d entries: %v: %+v", n, err, all)
 		}
-		if last := b.entries[len(b.entries)-1]; last.Undoes != b.entries[0].ID || last.Fails() {
+		if last := b.Recorded[len(b.Recorded)-1]; last.Undoes != b.Recorded[0].ID || last.Fails() {
 			t.Errorf("after %d entries: %+v", n, last)
 		}
-		isBack(t, fmt.Sprintf("after %d entries", n), was, w.guest(t, "g"))
+		isBack(t, fmt.Sprintf("after %d entries", n), was, w.MustGuest(t, "g"))
 	}
 }
 
@@ -262,24 +261,24 @@ func TestUndo_Setting(t *testing.T) {
 	if _, err := h.Fix(t.Context(), operate.FixRequest{Remedy: balancingOff}); err != nil {
 		t.Fatal(err)
 	}
-	k.values[plan.NUMABalancingPath] = "1"
+	k.Values[plan.NUMABalancingPath] = "1"
 	if _, err := h.Undo(t.Context(), move.UndoRequest{}); !errors.Is(err, move.ErrChanged) ||
-		k.values[plan.NUMABalancingPath] != "1" {
-		t.Errorf("changed since: %v; %v", err, k.values)
+		k.Values[plan.NUMABalancingPath] != "1" {
+		t.Errorf("changed since: %v; %v", err, k.Values)
 	}
-	k.values[plan.NUMABalancingPath] = "2"
+	k.Values[plan.NUMABalancingPath] = "2"
 	u, err := h.Undo(t.Context(), move.UndoRequest{})
-	if err != nil || k.values[plan.NUMABalancingPath] != "3" || !strings.Contains(u.What, "was 2, is 3") {
-		t.Errorf("%v: %+v; %v", err, u, k.values)
+	if err != nil || k.Values[plan.NUMABalancingPath] != "3" || !strings.Contains(u.What, "was 2, is 3") {
+		t.Errorf("%v: %+v; %v", err, u, k.Values)
 	}
-	if last := b.entries[len(b.entries)-1]; last.Undoes != b.entries[0].ID || last.Kind != "setting-done" {
+	if last := b.Recorded[len(b.Recorded)-1]; last.Undoes != b.Recorded[0].ID || last.Kind != "setting-done" {
 		t.Errorf("the journal ends with %+v", last)
 	}
-	k.values[plan.NUMABalancingPath] = "1"
-	b.entries = b.entries[:2]
+	k.Values[plan.NUMABalancingPath] = "1"
+	b.Recorded = b.Recorded[:2]
 	if _, err := h.Undo(t.Context(), move.UndoRequest{Force: true}); err != nil ||
-		k.values[plan.NUMABalancingPath] != "3" {
-		t.Errorf("by force: %v; %v", err, k.values)
+		k.Values[plan.NUMABalancingPath] != "3" {
+		t.Errorf("by force: %v; %v", err, k.Values)
 	}
 }
 
@@ -290,12 +289,12 @@ func TestUndo_LastEffect(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, kind := range []journal.Kind{journal.EffectRun.Began(), journal.EffectRun.Done()} {
-		b.entries = append(b.entries,
+		b.Recorded = append(b.Recorded,
 			journal.Entry{Kind: kind, ID: "r", Effect: journal.EffectRun, By: "alice (uid 1000)"})
 	}
 	u, err := h.Undo(t.Context(), move.UndoRequest{})
-	if err != nil || u.Of.ID != b.entries[0].ID || k.values[plan.NUMABalancingPath] != "3" {
-		t.Errorf("%v: %+v; %v", err, u.Of, k.values)
+	if err != nil || u.Of.ID != b.Recorded[0].ID || k.Values[plan.NUMABalancingPath] != "3" {
+		t.Errorf("%v: %+v; %v", err, u.Of, k.Values)
 	}
 }
 
@@ -303,7 +302,7 @@ func TestUndo_Refusals(t *testing.T) {
 	h, _, b := fixing(t, 0)
 	add := func(e journal.Effect, id string, kinds ...journal.Kind) {
 		for _, k := range kinds {
-			b.entries = append(b.entries,
+			b.Recorded = append(b.Recorded,
 				journal.Entry{Kind: k, ID: id, Effect: e, Guests: []string{"web1"}, By: "alice (uid 1000)"})
 		}
 	}
@@ -327,7 +326,7 @@ func TestUndo_Refusals(t *testing.T) {
 	}
 	held := &journal.SettingChange{Path: "p", Former: "1", Value: "0", Held: true}
 	for _, k := range []journal.Kind{journal.EffectSetting.Began(), journal.EffectSetting.Done()} {
-		b.entries = append(b.entries,
+		b.Recorded = append(b.Recorded,
 			journal.Entry{Kind: k, ID: "h", Effect: journal.EffectSetting, Setting: held, By: "daemon"})
 	}
 	if _, err := h.Undo(t.Context(), move.UndoRequest{ID: "h"}); !errors.Is(err, move.ErrCannotUndo) ||
