@@ -88,7 +88,8 @@ func diagnoseHost(c *cobra.Command, h *local.Host, inv *inventory.Host, fix, dry
 		closeInterrupted(c, h)
 		report.Fixed, err = fixAll(c.Context(), h, report.Findings)
 	}
-	return errors.Join(emit(c, report, func(w io.Writer) { printDiagnosis(w, &inv.Topology, report) }), err, unseen(inv))
+	return errors.Join(emit(c, report, func(w io.Writer) { printDiagnosis(w, &inv.Topology, report) }), err,
+		unseen(inv))
 }
 
 // diagnosis is what doctor prints.

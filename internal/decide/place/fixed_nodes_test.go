@@ -39,7 +39,8 @@ func TestOnRefusesAndSaysWhy(t *testing.T) {
 		homes []topology.NodeID
 		why   string
 	}{
-		{"too much memory", guest.Spec{VCPUs: 1, Memory: 20 * topology.GiB}, []topology.NodeID{0}, "node 0 has 4.3 GiB too little memory"},
+		{"too much memory", guest.Spec{VCPUs: 1, Memory: 20 * topology.GiB}, []topology.NodeID{0},
+			"node 0 has 4.3 GiB too little memory"},
 		{"too many vCPUs", guest.Spec{VCPUs: 5, Memory: topology.GiB}, []topology.NodeID{0}, "usable CPUs"},
 		{"not a node", guest.Spec{VCPUs: 1, Memory: topology.GiB}, []topology.NodeID{9}, "node 9"},
 		{"one node for two cells", guest.Spec{VCPUs: 2, Memory: topology.GiB,

@@ -220,7 +220,8 @@ func TestHugePagePoolsCount(t *testing.T) {
 	for _, c := range none.Changes {
 		texts = append(texts, c.Text)
 	}
-	for _, want := range []string{"allow pools of 1 GiB pages to grow", "small pages", "1 GiB of memory instead of 3 GiB"} {
+	for _, want := range []string{"allow pools of 1 GiB pages to grow", "small pages",
+		"1 GiB of memory instead of 3 GiB"} {
 		if !strings.Contains(strings.Join(texts, "\n"), want) {
 			t.Errorf("no change %q among %q", want, texts)
 		}

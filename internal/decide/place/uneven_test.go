@@ -166,7 +166,8 @@ func TestSearchIsBounded(t *testing.T) {
 		if why.Optimal || why.Gap == nil || why.Gap.Figure != "cost" || why.Gap.Most <= 0 || why.Gap.Most > why.Cost {
 			t.Errorf("optimal %v, gap %+v of cost %v", why.Optimal, why.Gap, why.Cost)
 		}
-		if !strings.Contains(why.Text(), fmt.Sprintf("a better placement may exist (cost up to %.4f lower)", why.Gap.Most)) {
+		if !strings.Contains(why.Text(), fmt.Sprintf("a better placement may exist (cost up to %.4f lower)",
+			why.Gap.Most)) {
 			t.Errorf("the text does not contain the gap:\n%s", why.Text())
 		}
 		again, _, _ := Place(request)
