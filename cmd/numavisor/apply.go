@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
-	"github.com/numavisor/numavisor/internal/status"
 )
 
 // applyTime bounds moves by default: much longer than other actions take,
@@ -74,7 +72,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 		if name, err := h.Sources.HostName(); !resume && (err != nil || name != p.Host) {
 			return errors.Join(fmt.Errorf("the plan is for host %s, this is %s", p.Host, name), err)
 		}
-		r := move.Request{By: h.By, Journal: h.Journal, Progress: movingTo(c.ErrOrStderr()), FullSpeed: fullSpeed}
+		r := move.Request{By: h.By, Journal: h.Journal, Progress: progressOn(c.ErrOrStderr()).moving(), FullSpeed: fullSpeed}
 		moved, err := carryOut(c.Context(), h, p, r)
 		if printed := emit(c, moved, func(w io.Writer) { printMoved(w, moved, err) }); printed != nil {
 			return printed
@@ -160,21 +158,6 @@ func printMoved(w io.Writer, all []move.Result, ended error) {
 		for _, b := range m.Guests {
 			printf(w, "%s:\n", b.Plan.Guest)
 			printBound(w, b)
-		}
-	}
-}
-
-// movingTo shows on a terminal how far a move is, and stays silent elsewhere.
-func movingTo(w io.Writer) func(status.Moving) {
-	f, ok := w.(*os.File)
-	if !ok || !isTerminal(f) {
-		return nil
-	}
-	return func(m status.Moving) {
-		fmt.Fprintf(f, "\r\033[K%s: %s: %v of %v, %v/s", strings.Join(m.Move.Names(), ", "), m.Step, m.Done, m.Total,
-			m.BytesPerSecond)
-		if m.Done >= m.Total {
-			fmt.Fprint(f, "\r\033[K")
 		}
 	}
 }

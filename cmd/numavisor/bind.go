@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,9 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/operate"
-	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/text"
-	"github.com/numavisor/numavisor/internal/topology"
 )
 
 func bindCommand() *cobra.Command {
@@ -62,7 +59,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 			closeInterrupted(c, h)
 		}
 		on.notePolicyOfDaemon(c, hostapi.DefaultSocket, h.Policy)
-		h.Progress = progressTo(c.ErrOrStderr())
+		h.Progress = progressOn(c.ErrOrStderr()).binding()
 		var b operate.Bound
 		if pid != 0 {
 			b, err = h.BindProcess(c.Context(), operate.ProcessRequest{PID: pid, Change: changed(spec), DryRun: dryRun})
@@ -184,18 +181,4 @@ func truthLine(t *operate.Truth) string {
 	}
 	return fmt.Sprintf("memory %s (%s); local share %s", strings.Join(parts, ", "), t.MemorySource,
 		shareText(t.LocalShare))
-}
-
-// progressTo shows copying on a terminal, and stays silent elsewhere.
-func progressTo(w io.Writer) apply.Progress {
-	f, ok := w.(*os.File)
-	if !ok || !isTerminal(f) {
-		return nil
-	}
-	return func(s plan.Step, done, total topology.Bytes) {
-		fmt.Fprintf(f, "\r\033[Kmoving memory: %v of %v", done, total)
-		if done >= total {
-			fmt.Fprint(f, "\r\033[K")
-		}
-	}
 }

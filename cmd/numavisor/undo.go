@@ -46,7 +46,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 		}
 		defer done()
 		closeInterrupted(c, h)
-		r := move.UndoRequest{Force: force, Move: move.Request{Progress: movingTo(c.ErrOrStderr()),
+		r := move.UndoRequest{Force: force, Move: move.Request{Progress: progressOn(c.ErrOrStderr()).moving(),
 			FullSpeed: fullSpeed}}
 		if len(args) == 1 {
 			r.ID = args[0]
