@@ -98,7 +98,10 @@ func printPlan(w io.Writer, r plan.Plan, explain bool) {
 		for i, g := range m.Guests {
 			takes, saves := "", ""
 			if i == 0 {
-				takes = fmt.Sprintf("%.1f s", m.Cost.Took.Seconds())
+				takes = "-"
+				if took, known := m.Cost.Time(); known {
+					takes = fmt.Sprintf("%.1f s", took.Seconds())
+				}
 				saves = fmt.Sprintf("%.2f CPUs", m.Benefit.AccessCPUs+m.Benefit.WaitCPUs)
 			}
 			rows = append(

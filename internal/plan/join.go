@@ -51,6 +51,7 @@ func join(a, b Move) Move {
 	a.Cost.Cost += b.Cost.Cost
 	a.Cost.Bytes += b.Cost.Bytes
 	a.Cost.Took += b.Cost.Took
+	a.Cost.RateMeasured = a.Cost.RateMeasured && b.Cost.RateMeasured
 	a.Cost.PageTables = max(a.Cost.PageTables, b.Cost.PageTables)
 	a.Why = strings.Join([]string{a.Why, b.Why}, " | ")
 	return a

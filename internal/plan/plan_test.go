@@ -61,6 +61,31 @@ func TestRoundInWords(t *testing.T) {
 	}
 }
 
+// A time is given only where this host has shown it. What the rate is from
+// (RateFrom) is for people and decides nothing.
+func TestPrice_GivesNoTimeThatNothingHasShown(t *testing.T) {
+	price := plan.Price{Bytes: 265 * topology.MiB, Took: 300 * time.Millisecond, BytesPerSecond: topology.GiB}
+	measured := price
+	measured.RateMeasured, measured.RateFrom = true, "measured here"
+	named := price
+	named.RateFrom = "measured here"
+	const unknown = "265 MiB to copy (time unknown: nothing copied on this host yet)"
+	for _, c := range []struct {
+		price plan.Price
+		text  string
+		known bool
+	}{
+		{price, unknown, false},
+		{named, unknown, false},
+		{measured, "copies 265 MiB in 300ms at 1 GiB a second (measured here)", true},
+		{plan.Price{}, "copies no memory", true},
+	} {
+		if _, known := c.price.Time(); c.price.String() != c.text || known != c.known {
+			t.Errorf("%+v: %q, time known %t, want %q, %t", c.price, c.price.String(), known, c.text, c.known)
+		}
+	}
+}
+
 // A plan is carried out by another process than made it, maybe: nothing of it is lost in its file.
 func TestRoundSurvivesItsFile(t *testing.T) {
 	text, err := json.Marshal(oneMove())

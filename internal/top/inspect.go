@@ -233,14 +233,6 @@ func (m Model) movingDetails(v *status.Moving) []string {
 	return append(texts, moveLines(v.Move)...)
 }
 
-// aside puts words into parentheses, if there are any.
-func aside(words string) string {
-	if words == "" {
-		return ""
-	}
-	return " (" + words + ")"
-}
-
 // moveLines describe a move completely: guests and nodes, the reason, the gain
 // and the cost.
 func moveLines(v plan.Move) []string {
@@ -258,8 +250,7 @@ func moveLines(v plan.Move) []string {
 		said("benefit",
 			"%.2f CPUs not lost to remote memory, %.2f CPUs not waited for, for %s; the host's cost falls by %.3g",
 			v.Benefit.AccessCPUs, v.Benefit.WaitCPUs, length(v.Benefit.Horizon), v.Benefit.Cost),
-		said("price", "copies %v in %s at %v/s%s; costs %.3g", v.Cost.Bytes, v.Cost.Took.Round(100*time.Millisecond),
-			v.Cost.BytesPerSecond, aside(v.Cost.RateFrom), v.Cost.Cost),
+		said("price", "%v; costs %.3g", v.Cost, v.Cost.Cost),
 	)
 	if v.Cost.PageTables > 0 {
 		texts = append(texts, said("", "%s of the page tables stay behind", percent(v.Cost.PageTables)))

@@ -63,12 +63,21 @@ func adviceTable(s *status.Status, now time.Time) table {
 			{text: journeys(a.Move)},
 			{text: fmt.Sprintf("%.2f CPUs", saved(a.Move)), tone: good},
 			{text: short(a.Move.Cost.Bytes)},
-			{text: span(a.Move.Cost.Took.Round(time.Second))},
+			{text: takes(a.Move.Cost)},
 			{text: span(now.Sub(a.Since))},
 			{text: a.Move.Why, tone: quiet},
 		}})
 	}
 	return t
+}
+
+// takes is how long copying takes; "-" where nothing has shown it yet.
+func takes(p plan.Price) string {
+	took, known := p.Time()
+	if !known {
+		return "-"
+	}
+	return span(took.Round(time.Second))
 }
 
 func doneShare(m *status.Moving) float64 {

@@ -297,3 +297,18 @@ func BenchmarkPicture200Guests(b *testing.B) {
 		}
 	}
 }
+
+// Before a host has copied memory, how long copying takes is not known.
+func TestAdvice_GivesNoTimeThatNothingHasShown(t *testing.T) {
+	s := statustest.BusyHost(4, 9, 0)
+	s.Advice[0].Move.Cost.RateMeasured = false
+	m := after(t, New(nil, time.Second, noon), tea.WindowSizeMsg{Width: 200, Height: 50},
+		statusMsg{status: s, at: noon})
+	if text := pictured(m); !strings.Contains(text, "1.35 CPUs   24G     -    2m") {
+		t.Errorf("TAKES of the advice in\n%s", text)
+	}
+	text := pictured(after(t, m, keys("tab", "tab", "enter")...))
+	if !strings.Contains(text, "24 GiB to copy (time unknown: nothing copied on this host yet)") {
+		t.Errorf("the advice is\n%s", text)
+	}
+}

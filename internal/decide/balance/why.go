@@ -3,7 +3,6 @@ package balance
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/numavisor/numavisor/internal/plan"
 )
@@ -78,12 +77,7 @@ func (p *planner) why(group []change, r relief, benefit plan.Benefit, price plan
 	}
 	fmt.Fprintf(&b, "; saves %.3g CPUs lost to slow memory and %.3g CPUs of waiting", benefit.AccessCPUs,
 		benefit.WaitCPUs)
-	if price.Bytes == 0 {
-		b.WriteString("; copies no memory")
-	} else {
-		fmt.Fprintf(&b, "; copies %v in %v at %v a second (%s)", price.Bytes, price.Took.Round(100*time.Millisecond),
-			price.BytesPerSecond, price.RateFrom)
-	}
+	fmt.Fprintf(&b, "; %v", price)
 	return b.String()
 }
 

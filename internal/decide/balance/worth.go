@@ -36,6 +36,7 @@ func (p *planner) weigh(group []change, bytes topology.Bytes) (plan.Benefit, pla
 	m := p.model
 	price := plan.Price{Bytes: bytes}
 	price.BytesPerSecond, price.RateFrom = m.policy.Balance.CopyRate(m.host.MoverBytesPerSecond)
+	price.RateMeasured = m.host.MoverBytesPerSecond > 0
 	price.Took = time.Duration(min(maxTook, float64(bytes)/float64(price.BytesPerSecond)*float64(time.Second)))
 	rise, _ := m.try(group...)
 	for _, c := range group {
@@ -131,6 +132,10 @@ func (p *planner) gate(benefit plan.Benefit, price plan.Price, r relief) string 
 		saved /= w
 	}
 	if earned := saved * benefit.Horizon.Seconds(); earned < price.Took.Seconds() {
+		if _, known := price.Time(); !known {
+			return fmt.Sprintf("copying %v takes more CPU time than the move would save within %v, "+
+				"by an assumed rate of %v a second", price.Bytes, benefit.Horizon, price.BytesPerSecond)
+		}
 		return fmt.Sprintf("copying takes %v, more CPU time than the move would save within %v",
 			price.Took.Round(time.Second), benefit.Horizon)
 	}

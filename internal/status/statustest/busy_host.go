@@ -219,7 +219,8 @@ func moveTo(s *status.Status, guestAt int, kind plan.MoveKind) plan.Move {
 		}},
 		Benefit: plan.Benefit{Cost: 2.4, AccessCPUs: 1.2, WaitCPUs: 0.15, Horizon: 30 * time.Minute},
 		Cost: plan.Price{
-			Cost: 0.03, Bytes: bytes, Took: 6 * time.Second, BytesPerSecond: topology.GiB, PageTables: 0.25,
+			Cost: 0.03, Bytes: bytes, Took: 6 * time.Second, BytesPerSecond: topology.GiB,
+			RateMeasured: true, PageTables: 0.25,
 		},
 	}
 }
