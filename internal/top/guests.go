@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/charmbracelet/x/ansi"
+
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/status"
@@ -21,7 +23,7 @@ var guestColumns = []column{
 	{title: "LOCAL", width: 5, right: true, rank: 2},
 	{title: "REMOTE", width: 8, most: 12, high: true},
 	{title: "MODE", width: 6, rank: 5},
-	{title: "STATE", width: 11, most: 30, high: true},
+	{title: "STATE", width: 14, most: 30, high: true},
 	{title: trendTitle, width: 12, most: 40, rank: 7, fixed: true},
 }
 
@@ -159,6 +161,12 @@ func (p *vmState) state(now time.Time) cell {
 		say(p.State, quiet, 0.5)
 	}
 	c.text = strings.Join(parts, ", ")
+	c.draw = func(width int) string {
+		if ansi.StringWidth(c.text) <= width || len(parts) < 2 {
+			return c.text
+		}
+		return parts[0] + " +"
+	}
 	return c
 }
 

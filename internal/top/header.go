@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"charm.land/lipgloss/v2"
+	"github.com/charmbracelet/x/ansi"
 
 	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/policy"
@@ -26,12 +27,7 @@ func (m Model) header() []string {
 	}
 	s := m.status
 	lines := []string{
-		edges(
-			m.width,
-			strings.Join([]string{headStyle.Render("numavisor " + oneLine(s.Host)), alarmsText(s), modeText(s, m.now)},
-				"  "),
-			m.now.Format("15:04:05"),
-		),
+		m.firstLine(),
 		edges(m.width, tally(s), selfText(s, m.seen)...),
 	}
 	for _, w := range m.warnings() {
@@ -39,6 +35,55 @@ func (m Model) header() []string {
 		lines[len(lines)-1] = warn.render(lines[len(lines)-1])
 	}
 	return lines
+}
+
+// firstLine shows host, mode and alarms and, at the right, the age of the picture
+// where that is above 5 s, and the time. What does not fit is left out in this
+// order: the end of the reason of a pause, the time, the end of the rest.
+func (m Model) firstLine() string {
+	s := m.status
+	parts := []string{headStyle.Render("numavisor " + oneLine(s.Host)), alarmsText(s), modeText(s)}
+	reason := ""
+	if s.Pause != nil {
+		parts[1], parts[2] = parts[2]+", "+warn.render(pauseText(s.Pause, m.now)), parts[1]
+		reason = pauseReason(s.Pause)
+	}
+	left := strings.Join(parts, "  ")
+	clock := m.now.Format("15:04:05")
+	if age := m.age(); age > 5*time.Second {
+		old := warn.render(span(age) + " old")
+		if both := old + "  " + clock; fits(m.width, left, both) {
+			return pinned(m.width, left+reason, both)
+		}
+		return pinned(m.width, left+reason, old)
+	}
+	if fits(m.width, left, clock) {
+		return pinned(m.width, left+reason, clock)
+	}
+	return left + reason
+}
+
+// age is how old the picture is: since the daemon's sample, or without one since its answer.
+func (m Model) age() time.Duration {
+	if taken := m.status.Sample.Taken; !taken.IsZero() {
+		return m.now.Sub(taken)
+	}
+	return m.now.Sub(m.got)
+}
+
+func fits(width int, left, right string) bool {
+	return width-lipgloss.Width(left)-lipgloss.Width(right) >= 2
+}
+
+// pinned puts a text at the right, and one at the left that is cut where both do not fit.
+func pinned(width int, left, right string) string {
+	const least = 20 // cells; a screen that leaves the left less than this has no place for the right
+	space := width - lipgloss.Width(right) - 2
+	if space < least {
+		return left
+	}
+	left = ansi.Truncate(left, space, "…")
+	return left + strings.Repeat(" ", width-lipgloss.Width(left)-lipgloss.Width(right)) + right
 }
 
 // edges puts one text at the left and, at the right, the first of the others
@@ -52,31 +97,35 @@ func edges(width int, left string, right ...string) string {
 	return left
 }
 
-func modeText(s *status.Status, now time.Time) string {
+func modeText(s *status.Status) string {
 	mode := plain
 	if s.Mode != policy.ModeAuto {
 		mode = warn
 	}
+	if s.Pause != nil {
+		return mode.render(string(s.Mode)) // the pause follows, and needs the room
+	}
 	text := mode.render("mode " + string(s.Mode))
-	switch {
-	case s.Pause != nil:
-		text += ", " + warn.render(pauseText(s.Pause, now))
-	case s.Held != "":
+	if s.Held != "" {
 		text += ", " + warn.render("no moves: "+oneLine(s.Held))
 	}
 	return text
 }
 
-// pauseText says "PAUSED for 12m more (kernel update)".
+// pauseText says "PAUSED for 12m".
 func pauseText(p *status.Pause, now time.Time) string {
-	text := "PAUSED until resumed"
-	if !p.Until.IsZero() {
-		text = "PAUSED for " + span(p.Until.Sub(now)) + " more"
+	if p.Until.IsZero() {
+		return "PAUSED until resumed"
 	}
-	if p.Why != "" {
-		text += " (" + oneLine(p.Why) + ")"
+	return "PAUSED for " + remaining(p.Until.Sub(now))
+}
+
+// pauseReason is why moves are paused, in parentheses: " (kernel update)".
+func pauseReason(p *status.Pause) string {
+	if p.Why == "" {
+		return ""
 	}
-	return text
+	return " (" + oneLine(p.Why) + ")"
 }
 
 func alarmsText(s *status.Status) string {
@@ -130,10 +179,7 @@ func (m Model) stale() bool {
 func (m Model) warnings() []string {
 	var lines []string
 	s := m.status
-	age := m.now.Sub(s.Sample.Taken)
-	if s.Sample.Taken.IsZero() {
-		age = m.now.Sub(m.got)
-	}
+	age := m.age()
 	switch {
 	case m.lost != nil:
 		text := fmt.Sprintf("DAEMON LOST for %s; the picture is %s old; retrying: %v", span(m.now.Sub(m.lostAt)),

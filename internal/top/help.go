@@ -24,7 +24,7 @@ func helpLines() []string {
 		"CPU       CPUs that it uses or waits for;  WAIT  the share that it waits for",
 		"LOCAL     share of its memory on the nodes of the vCPUs that use it",
 		"REMOTE    share of its accesses that leave the node, and the source: mbm",
-		"          (resctrl), pmu, lab (the lab's counter), est (an estimate by placement)",
+		"          (resctrl), pmu, lab (the lab's counter), est (estimate by placement)",
 		"STATE     moving, degraded (for how long), drift (differs from its placement),",
 		"          advice, blocked (enter shows why), cooldown (moved recently)",
 		"!         it has an active alarm",

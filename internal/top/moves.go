@@ -101,12 +101,24 @@ func left(m *status.Moving) string {
 
 func saved(m plan.Move) float64 { return m.Benefit.AccessCPUs + m.Benefit.WaitCPUs }
 
-// journeys shows for each guest of a move its source and target nodes: "0-1 >
-// 2".
+// journeys shows for each guest of a move its source and target nodes: "0-1 > 2",
+// "mem 0>3" where memory alone moves, "cpu 3>1" where vCPUs alone do.
 func journeys(m plan.Move) string {
 	var parts []string
 	for _, g := range m.Guests {
-		parts = append(parts, text.Set(g.Undo.VCPUNodes)+" > "+text.Set(g.Placement.Nodes))
+		to := g.Placement.Nodes
+		switch m.Kind {
+		case plan.FetchLocal:
+			from := topology.SetOf(g.Undo.Memory.Nodes()...)
+			if far := from.Minus(to); !far.IsEmpty() {
+				from = far
+			}
+			parts = append(parts, "mem "+text.Set(from)+">"+text.Set(to))
+		case plan.Repin:
+			parts = append(parts, "cpu "+text.Set(g.Undo.VCPUNodes)+">"+text.Set(to))
+		default: // vCPUs and memory, or several kinds together
+			parts = append(parts, text.Set(g.Undo.VCPUNodes)+" > "+text.Set(to))
+		}
 	}
 	return strings.Join(parts, ", ")
 }

@@ -55,19 +55,20 @@ func wrapped(text string, width, indent int) []string {
 // percent shows a share from 0 to 1 in at most four cells: "7%", "100%".
 func percent(share float64) string { return fmt.Sprintf("%.0f%%", 100*share) }
 
-// short shows memory in at most five cells: "16G", "1.5T", "512M".
+// short shows memory in at most four cells below 1000 TiB: "16G", "1.5T", "512M".
 func short(b topology.Bytes) string {
 	for _, u := range []struct {
 		letter string
 		size   topology.Bytes
 	}{{"T", topology.TiB}, {"G", topology.GiB}, {"M", topology.MiB}, {"K", topology.KiB}} {
-		if b < u.size {
+		v := float64(b) / float64(u.size)
+		if v < 999.5/1024 { // the next unit needs at most three digits
 			continue
 		}
-		if v := float64(b) / float64(u.size); v < 9.95 && b%u.size != 0 {
+		if v < 9.95 && b%u.size != 0 {
 			return fmt.Sprintf("%.1f%s", v, u.letter)
 		}
-		return fmt.Sprintf("%.0f%s", float64(b)/float64(u.size), u.letter)
+		return fmt.Sprintf("%.0f%s", v, u.letter)
 	}
 	return fmt.Sprintf("%dB", uint64(b))
 }
@@ -104,6 +105,16 @@ func span(d time.Duration) string {
 		return fmt.Sprintf("%dh", int(d.Hours()))
 	}
 	return fmt.Sprintf("%dd", int(d.Hours())/24)
+}
+
+// remaining shows how long something lasts, rounded up: "2h", "1h31m", "12m",
+// and by the second within the last minute.
+func remaining(d time.Duration) string {
+	unit := time.Minute
+	if d < time.Minute {
+		unit = time.Second
+	}
+	return length((max(d, 0) + unit - 1).Truncate(unit))
 }
 
 // length shows a duration as vmStates write it: "30m", "1h30m".

@@ -298,7 +298,7 @@ func (m Model) pauseOrResume() Model {
 	case m.status.Pause != nil:
 		m.ask = &question{
 			title: "Resume balancing?",
-			lines: []string{"It is " + pauseText(m.status.Pause, m.now) + "."},
+			lines: []string{"It is " + pauseText(m.status.Pause, m.now) + pauseReason(m.status.Pause) + "."},
 			done:  "resumed",
 			do:    func(ctx context.Context, d Daemon) error { return d.Resume(ctx) },
 		}

@@ -14,9 +14,12 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/status"
 	"github.com/numavisor/numavisor/internal/status/statustest"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 var noon = statustest.Noon
@@ -310,5 +313,88 @@ func TestAdvice_GivesNoTimeThatNothingHasShown(t *testing.T) {
 	text := pictured(after(t, m, keys("tab", "tab", "enter")...))
 	if !strings.Contains(text, "24 GiB to copy (time unknown: nothing copied on this host yet)") {
 		t.Errorf("the advice is\n%s", text)
+	}
+}
+
+// shownWith is the picture of a busy host after a change to its status.
+func shownWith(t *testing.T, width int, now time.Time, change func(*status.Status)) string {
+	t.Helper()
+	s := statustest.BusyHost(4, 9, 0)
+	change(&s)
+	return pictured(after(t, New(nil, time.Second, noon), tea.WindowSizeMsg{Width: width, Height: 40},
+		statusMsg{status: s, at: noon}, tickMsg(now)))
+}
+
+func TestNodes_MemoryIsNeverCut(t *testing.T) {
+	for _, width := range []int{80, 200} {
+		text := shownWith(t, width, noon, func(s *status.Status) {
+			s.Sample.Nodes[0].Memory, s.Sample.Nodes[0].Free = 1000*topology.MiB, 412*topology.MiB
+		})
+		if !strings.Contains(text, " 588M/1.0G ") {
+			t.Errorf("%d columns: memory of node 0 in\n%s", width, text)
+		}
+	}
+}
+
+func TestHeader_PauseIsNotRoundedDown(t *testing.T) {
+	for left, want := range map[time.Duration]string{
+		2*time.Hour - 2*time.Second:                 "PAUSED for 2h ",
+		2 * time.Hour:                               "PAUSED for 2h ",
+		time.Hour + 30*time.Minute + 10*time.Second: "PAUSED for 1h31m ",
+		12*time.Minute - time.Second:                "PAUSED for 12m ",
+		29*time.Second + 500*time.Millisecond:       "PAUSED for 30s ",
+	} {
+		text := shownWith(t, 80, noon, func(s *status.Status) { s.Pause = &status.Pause{Until: noon.Add(left)} })
+		if !strings.Contains(text, want) {
+			t.Errorf("%v: %q is not in the picture:\n%s", left, want, text)
+		}
+	}
+}
+
+// The age of the picture shows also where a pause fills the line.
+func TestHeader_ShowsTheAgeOfThePicture(t *testing.T) {
+	paused := func(s *status.Status) {
+		s.Pause = &status.Pause{Until: noon.Add(2 * time.Hour), Why: "kernel update of the whole rack"}
+	}
+	for after, want := range map[time.Duration]string{0: "  12:00:00\n", 5 * time.Second: "  12:00:05\n",
+		7 * time.Second: "  7s old\n"} {
+		text := shownWith(t, 80, noon.Add(after), paused)
+		if first, _, _ := strings.Cut(text, "\n"); !strings.HasSuffix(first+"\n", want) {
+			t.Errorf("after %v the header is %q, want %q at its end", after, first, want)
+		}
+	}
+}
+
+// A move of memory alone, or of vCPUs alone, says which, and where that is now.
+func TestAdvice_SaysWhatMoves(t *testing.T) {
+	nodes := topology.MustParseSet[topology.NodeID]
+	undo := plan.Undo{VCPUNodes: nodes("3"), Memory: topology.MemoryByNode{0: topology.GiB, 3: topology.MiB}}
+	for _, c := range []struct {
+		kind plan.MoveKind
+		to   string
+		want string
+	}{
+		{plan.FetchLocal, "3", "mem 0>3"}, {plan.Repin, "1", "cpu 3>1"}, {plan.MoveGuest, "1", "3 > 1"},
+	} {
+		one := plan.GuestMove{Guest: "g", Placement: guest.Placement{Nodes: nodes(c.to)}, Undo: undo}
+		if got := journeys(plan.Move{Kind: c.kind, Guests: []plan.GuestMove{one}}); got != c.want {
+			t.Errorf("%s: %q, want %q", c.kind, got, c.want)
+		}
+	}
+}
+
+// Where states do not fit, the first stays whole.
+func TestVMs_StatesAreNotCut(t *testing.T) {
+	text := shownWith(t, 80, noon, func(*status.Status) {})
+	if !strings.Contains(text, "degraded 3m +\n") {
+		t.Errorf("the state of build7 in\n%s", text)
+	}
+}
+
+func TestHelp_FitsInto80Columns(t *testing.T) {
+	for _, l := range helpLines() {
+		if w := ansi.StringWidth(l); w > 80 {
+			t.Errorf("%d columns: %s", w, ansi.Strip(l))
+		}
 	}
 }

@@ -215,7 +215,10 @@ func moveTo(s *status.Status, guestAt int, kind plan.MoveKind) plan.Move {
 			Guest:     g.Name,
 			Bytes:     bytes,
 			Placement: guest.Placement{Guest: g.Name, Nodes: topology.SetOf(last)},
-			Undo:      plan.Undo{VCPUNodes: topology.SetOf(s.Topology.Nodes[0].ID)},
+			Undo: plan.Undo{
+				VCPUNodes: topology.SetOf(s.Topology.Nodes[0].ID),
+				Memory:    topology.MemoryByNode{s.Topology.Nodes[0].ID: g.Memory},
+			},
 		}},
 		Benefit: plan.Benefit{Cost: 2.4, AccessCPUs: 1.2, WaitCPUs: 0.15, Horizon: 30 * time.Minute},
 		Cost: plan.Price{
