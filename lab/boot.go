@@ -30,16 +30,16 @@ type Options struct {
 	// Files are programs that are first on the lab's PATH; by default
 	// the running program, as "numavisor".
 	Files map[string]string
-	// Progress is told what happens; nil: nobody.
+	// Progress receives progress messages; nil: they are dropped.
 	Progress func(format string, args ...any)
 	// Share is a folder of this machine that the lab sees, and may write to,
 	// as /lab/share; default none.
 	Share string
 	// QEMU is the emulator; default qemu-system-x86_64 from PATH.
 	QEMU string
-	// Saved takes the lab from a saved one, which is made and kept in the
-	// user's cache folder where there is none: libvirtd runs in it, and its root
-	// holds the programs that tests need and not all of this machine's. It has
+	// Saved starts the lab from a saved lab in the user's cache folder, and makes
+	// the saved lab first if it does not exist. libvirtd runs in it, and its root
+	// holds the programs that tests need, not all programs of this machine. It has
 	// no Share, and its shape has KVM.
 	Saved bool
 }
@@ -222,7 +222,7 @@ func sweep() {
 			os.RemoveAll(folder)
 		}
 		if err != nil {
-			continue // or somebody else's
+			continue // or another user's
 		}
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
 			os.RemoveAll(folder)
@@ -418,8 +418,9 @@ func (h *Host) startLibvirt(ctx context.Context, progress func(string, ...any)) 
 	return nil
 }
 
-// Close ends the lab and removes all it left outside. A lab that shares a
-// folder is powered off, so that all it has written there is there.
+// Close ends the lab and removes all its files and processes outside. It powers
+// off a lab that shares a folder, so that everything written there reaches the
+// folder.
 func (h *Host) Close() error {
 	if h.shared && h.running() && h.alive() == nil {
 		if err := h.agent.send(powerOffMessage, 0, nil); err == nil {

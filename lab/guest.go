@@ -68,7 +68,7 @@ func (h *Host) AddGuest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Made beside its place: tools inside never see half of it.
+	// Written under another name first: tools inside never see half of it.
 	fresh := filepath.Join(h.folder, "guest.initrd")
 	if err := packInitramfs(ctx, init, nil, []string{"proc", "sys", "dev"}, fresh); err != nil {
 		return fmt.Errorf("the lab's guest: %w", err)
@@ -150,16 +150,16 @@ type Work struct {
 	Lines   uint64        // cache lines changed, over and over, by all vCPUs
 }
 
-// StartWork lets guests that have answered AwaitGuest work on their memory,
-// every vCPU on its own part, until they have said so many times, once every
-// so often, how far they are: see Worked.
+// StartWork starts guests that have answered AwaitGuest working on their
+// memory, every vCPU on its own part. They report their progress times times,
+// once every period: see Worked.
 func (h *Host) StartWork(ctx context.Context, names []string, every time.Duration, times int) error {
 	return h.tell(ctx, names, fmt.Sprintf("work %d %d", every.Milliseconds(), times))
 }
 
 // tell types a line on the consoles of guests that have answered AwaitGuest.
 func (h *Host) tell(ctx context.Context, names []string, order string) error {
-	// All terminals are found before the first guest is told to begin.
+	// Find all terminals before starting the first guest.
 	script := `order=$1; shift; ttys=; for g; do ttys="$ttys $(virsh -q ttyconsole "$g")" || exit; done
 for tty in $ttys; do printf '%s\n' "$order" > "$tty" || exit; done`
 	var errOut bytes.Buffer

@@ -30,7 +30,8 @@ func program(name string) (string, error) {
 	return p, nil
 }
 
-// cacheFolder is where the kernel and compiled parts are kept between runs.
+// cacheFolder is the folder that holds the kernel and compiled parts between
+// runs.
 func cacheFolder() (string, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {

@@ -69,7 +69,7 @@ func (h *Host) in(t *testing.T, argv ...string) string {
 
 func TestLabRunsCommands(t *testing.T) {
 	t.Parallel()
-	shared := filepath.Join(t.TempDir(), "a,b") // a comma ends an option of QEMU's, if it is not told otherwise
+	shared := filepath.Join(t.TempDir(), "a,b") // an unescaped comma ends an option of QEMU
 	if err := os.Mkdir(shared, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -197,9 +197,10 @@ func TestLabShowsThreadsAndCaches(t *testing.T) {
 	}
 }
 
-// A breakpoint that is hit over and over may be one that is long gone, kept by
-// QEMU (numascope.c, breakpoint). Here it is none, so all that must happen is
-// that it is noticed and the lab goes on.
+// QEMU may still hold a stale breakpoint, which is then hit over and over
+// (numascope.c, breakpoint). This test has no such breakpoint, so it only
+// requires that the plugin notices the repeated hits and that the lab
+// continues.
 func TestLabOutlivesStaleCode(t *testing.T) {
 	t.Parallel()
 	h := bootForTest(t, "square4", Options{Saved: true})
@@ -230,7 +231,7 @@ int main(void) { signal(SIGTRAP, on); for (int i = 0; i < 100000; i++) __asm__ v
 
 // The counter must find each access of a program whose accesses are known, on
 // the right CPU and node, with nodes of different sizes and on both sides of
-// the hole below 4 GiB (which lies in node 1).
+// the hole below 4 GiB (which is in node 1).
 func TestLabScopeCountsWhatIsKnown(t *testing.T) {
 	rotate.Test(t, 1)
 	t.Parallel()
@@ -407,7 +408,7 @@ func TestLabEndsWithItsProgram(t *testing.T) {
 	}
 	for _, c := range []struct {
 		sig  syscall.Signal
-		when string // what is there in the lab's folder when the signal comes
+		when string // the file in the lab's folder that triggers the signal
 	}{{syscall.SIGKILL, "console"}, {syscall.SIGINT, "console"}, {syscall.SIGTERM, "share/files/runs"}} {
 		t.Run(c.sig.String(), func(t *testing.T) {
 			temp := t.TempDir()

@@ -53,9 +53,9 @@ func (h *Host) Probe(ctx context.Context, name string, d time.Duration) (Probe, 
 	}
 }
 
-// StartProbe lets a guest that has answered AwaitGuest probe itself until it
-// has said so many times, once every so often (a minute at most), what came of
-// it, or until StopProbe: see Probed.
+// StartProbe starts the probe of a guest that has answered AwaitGuest. The
+// guest reports its results times times, once every period (a minute at most),
+// or until StopProbe: see Probed.
 func (h *Host) StartProbe(ctx context.Context, name string, every time.Duration, times int) error {
 	return h.tell(ctx, []string{name}, fmt.Sprintf("probe %d %d", every.Milliseconds(), times))
 }

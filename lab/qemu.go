@@ -18,7 +18,7 @@ type machine struct {
 	root     string // image of the root file system; empty: this machine's own, over 9p
 	initrd   string
 	memory   string // folder with the nodes' memory as files; empty: none
-	incoming bool   // it goes on from a saved one, whose memory stays as it is
+	incoming bool   // it resumes from a saved lab, whose memory stays unchanged
 }
 
 // Descriptors that QEMU inherits: see start.
@@ -69,9 +69,10 @@ func (h *Host) machineArguments(s Shape, k kernel, m machine) []string {
 	return args
 }
 
-// cpuModel is AMD's where it can be: then the lab has KVM, which TCG emulates as
-// SVM. Threads and dies of an AMD CPU are told by a feature that TCG lacks
-// (TOPOEXT), so such shapes are Intel CPUs, and have no KVM.
+// cpuModel is an AMD model where possible: then the lab has KVM, which TCG
+// emulates as SVM. QEMU reports threads and dies of an AMD CPU through a
+// feature that TCG lacks (TOPOEXT), so shapes with them have Intel CPUs, and no
+// KVM.
 func cpuModel(s Shape) string {
 	if s.HasKVM() {
 		return "max"

@@ -46,7 +46,7 @@ func (h *Host) Run(ctx context.Context, argv []string, stdout, stderr io.Writer)
 	var failed error // of a writer
 	for {
 		status, ended, err := c.pass(stdout, stderr)
-		if err != nil && failed == nil { // nobody takes the output: the command ends
+		if err != nil && failed == nil { // the reader is gone: the command ends
 			failed, done = err, nil
 			stdout, stderr = io.Discard, io.Discard
 			if given, err = h.kill(c); err != nil {

@@ -23,18 +23,18 @@ var scopeSource []byte
 // qemuVersion is what --version says, without the patch level.
 type qemuVersion struct{ major, minor int }
 
-// physicalAddresses tells whether plugins get guest physical addresses: from
+// physicalAddresses reports whether plugins get guest physical addresses: from
 // QEMU 8.2 on. Before, qemu_plugin_hwaddr_phys_addr returned the offset of the
 // memory block plus the address of its region (QEMU's plugins/api.c, changed by
 // "plugin: Simplify struct qemu_plugin_hwaddr" of September 2023).
 func (v qemuVersion) physicalAddresses() bool { return v.major > 8 || v.major == 8 && v.minor >= 2 }
 
-// staleCode tells whether code may run that was overwritten while another CPU
+// staleCode reports whether code may run that was overwritten while another CPU
 // translated it: before QEMU 8.1 ("accel/tcg: Always lock pages before
 // translation" of July 2023). The plugin sees it and mends it.
 func (v qemuVersion) staleCode() bool { return v.major < 8 || v.major == 8 && v.minor < 1 }
 
-// danglingCallbacks tells whether CPUs may follow pointers to callbacks that
+// danglingCallbacks reports whether CPUs may follow pointers to callbacks that
 // were freed: before QEMU 8.0 ("plugins: fix optimization in
 // plugin_gen_disable_mem_helpers" of February 2023). The plugin keeps its
 // callbacks from being freed, if it is loaded before GLib.
@@ -96,7 +96,8 @@ func compileScope(ctx context.Context, pluginVersion int) (string, error) {
 		fmt.Sprintf("-DPLUGIN_VERSION=%d", pluginVersion))
 }
 
-// scopeConfig tells the plugin the shape: CPUs' nodes, memory ranges, delays.
+// scopeConfig writes the shape for the plugin: CPUs' nodes, memory ranges,
+// delays.
 func scopeConfig(s Shape, shared string, version qemuVersion) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "shared %s\n", shared)
@@ -128,10 +129,10 @@ type addressRange struct {
 	node        int
 }
 
-// addressRanges maps the numbers that a QEMU's plugins get for memory to
-// nodes. Nodes lie one behind the other. QEMU before 8.2 counts a node's place
-// twice: as offset of its block and as address of its region. From 8.2 on the
-// number is the physical address: what lies above the hole is shifted up.
+// addressRanges maps the memory addresses that QEMU passes to plugins to nodes.
+// Nodes follow each other. QEMU before 8.2 counts a node's place twice: as the
+// offset of its block and as the address of its region. From 8.2 on the number
+// is the physical address: memory above the hole is shifted up.
 func addressRanges(s Shape, version qemuVersion) []addressRange {
 	var ranges []addressRange
 	var start topology.Bytes

@@ -232,9 +232,9 @@ func (s Shape) equalNodes() bool {
 	return !slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.CPUs != s.Nodes[0].CPUs })
 }
 
-// ExtraNanos is what a miss from a CPU of one node to memory of another costs
-// more than the cheapest local access of the host, as it shall be felt; all
-// that it costs where local accesses are delayed too.
+// ExtraNanos is the delay in nanoseconds that the lab adds to a miss from a CPU
+// of one node to memory of another: the excess over the cheapest local access
+// of the host. Where local accesses are delayed too, it is the full cost.
 func (s Shape) ExtraNanos(from, to int) int64 {
 	best := math.Inf(1)
 	for i, n := range s.Nodes {

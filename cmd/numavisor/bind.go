@@ -101,7 +101,8 @@ func changed(flags *guest.FlagSpec) func(guest.Spec) (guest.Spec, error) {
 	}
 }
 
-// target is what bind was told to bind, in words, and how to go on with it.
+// target describes in words what the command binds, and how the operator
+// continues with it.
 type target struct{ name, goOn string }
 
 func bindTarget(pid int, args []string) target {

@@ -93,7 +93,8 @@ func guestToMake(
 	return asked, xml, nil
 }
 
-// machineFlags defines what a new guest needs beside its spec; a domain XML has it already.
+// machineFlags defines the flags for what a new guest needs in addition to its
+// spec. A domain XML contains it already.
 func machineFlags(c *cobra.Command, m *libvirt.Machine, disks *[]string) {
 	f := c.Flags()
 	f.StringArrayVar(disks, "disk", nil, "disk image or block device, by its absolute path; may be repeated")

@@ -100,7 +100,7 @@ type diagnosis struct {
 	Gaps     []inventory.Gap    `json:"gaps,omitempty"`
 }
 
-// fixed is what became of one safe fix.
+// fixed is the result of one safe fix.
 type fixed struct {
 	Rule   string `json:"rule"`
 	Object string `json:"object"`
@@ -108,7 +108,7 @@ type fixed struct {
 	Detail string `json:"detail"`
 }
 
-// captured is a host of which only the files of its kernel are there.
+// captured returns a host of which only the kernel's files were captured.
 func captured(root string) (inventory.Host, error) {
 	t, err := capturedTopology(root)
 	if err != nil {

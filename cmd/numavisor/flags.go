@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// checkFlags refuses flags that were given without a value: what such a flag
-// names would be this host, or no limit, and the empty value is mostly one of a
-// variable that nobody set. Only what a kernel is told may be nothing.
+// checkFlags refuses flags with an empty value. An empty value would mean this
+// host, or no limit, and usually comes from an unset variable. Only values that
+// are passed to a kernel may be empty.
 func checkFlags(c *cobra.Command) error {
 	var err error
 	c.Flags().Visit(func(f *pflag.Flag) {
@@ -73,8 +73,8 @@ func rootFolders(command string) []string {
 	}[command]
 }
 
-// needsRoot refuses a command that only root can carry out, before it does
-// anything. A user who names other folders may have the rights for the rest.
+// needsRoot refuses a command that only root can carry out, before the command
+// changes anything. A user who names other folders may have the other rights.
 func needsRoot(c *cobra.Command, euid int) error {
 	name := c.Name()
 	if euid == 0 || c.Parent() != c.Root() {

@@ -221,8 +221,8 @@ func TestFlags_SetVariablesThatAreRead(t *testing.T) {
 	}
 }
 
-// flagVariables counts how often variables that flags set are used besides in
-// the flag's definition. Only local variables count.
+// flagVariables counts the uses of each variable that a flag sets, except its
+// use in the flag's definition. Only local variables count.
 func flagVariables(body ast.Node) map[string]int {
 	uses, defined := map[string]int{}, map[string]bool{}
 	ast.Inspect(body, func(n ast.Node) bool {

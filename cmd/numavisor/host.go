@@ -29,8 +29,8 @@ type hostFlags struct {
 // default policy.
 const defaultPolicy = "/etc/numavisor/policy.yaml"
 
-// flags defines how the host is reached, and the flags that this command makes
-// use of besides.
+// flags defines the flags that select the host, and the further flags that this
+// command uses.
 func (f *hostFlags) flags(c *cobra.Command, more ...func(*hostFlags, *pflag.FlagSet)) {
 	p := c.Flags()
 	p.StringVar(&f.uri, "connect", "", "libvirt URI of this host (default: LIBVIRT_DEFAULT_URI, else qemu:///system)")
@@ -136,7 +136,8 @@ func (f *hostFlags) readPolicy(ctx context.Context) (policy.Policy, error) {
 	return p, err
 }
 
-// onlyLive refuses flags that are about this host beside one that names another.
+// onlyLive refuses flags about this host together with a flag that names
+// another host.
 func (f *hostFlags) onlyLive(c *cobra.Command, other string) {
 	for _, live := range []string{"connect", "state", "measured", "housekeeping", "pace"} {
 		if c.Flags().Lookup(live) != nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// That there are no VMs is said only where all hypervisors told so.
+// The command says that there are no VMs only if every hypervisor reported
+// none.
 func TestAnEmptyListSaysWhetherAllWasSeen(t *testing.T) {
 	for _, c := range []struct {
 		gaps []inventory.Gap

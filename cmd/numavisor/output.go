@@ -69,7 +69,7 @@ func askedFormat(args []string) string {
 	f.ParseErrorsAllowlist.UnknownFlags = true
 	f.BoolP("help", "h", false, "")
 	format := f.StringP("output", "o", "table", "")
-	_ = f.Parse(args) // the command has told what is wrong
+	_ = f.Parse(args) // the command has already reported the error
 	return *format
 }
 
@@ -87,8 +87,9 @@ func escaped(document []byte) []byte {
 	return b.Bytes()
 }
 
-// printf writes a text for people. Arguments with hidden runes are escaped
-// (text.Visible): a name with a line break must not look like a line of ours.
+// printf writes a text for people. It escapes arguments with hidden runes
+// (text.Visible): a name with a line break must not look like a line of
+// Numavisor's.
 func printf(w io.Writer, format string, args ...any) {
 	for i, a := range args {
 		switch v := a.(type) {

@@ -18,7 +18,8 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
-// recordsFlag names where the journal and the alarms are kept.
+// recordsFlag defines the flag for the folder that holds the journal and the
+// alarms.
 func recordsFlag(f *pflag.FlagSet, folder *string) {
 	f.StringVar(folder, "records", record.DefaultFolder, "folder of the journal and the alarms")
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// A VM that does not run has no threads and no memory, and nothing that told of them.
+// A VM that does not run has no threads, no memory, and no source of them.
 func TestAVMThatDoesNotRunIsShown(t *testing.T) {
 	var printed strings.Builder
 	printView(&printed, &topology.Topology{},

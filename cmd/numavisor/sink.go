@@ -33,8 +33,9 @@ func fileOf(stream any) (*os.File, bool) {
 	return f, ok
 }
 
-// check adds to what a command ended with that its output was lost, in part or
-// whole. Nobody has then got a report: so it is no wrong use nor partial success.
+// check adds to a command's error that some or all of its output was lost. The
+// user then has no report, so the error is neither wrong use nor partial
+// success.
 func (s *sink) check(ended error) error {
 	if s.err == nil {
 		return ended

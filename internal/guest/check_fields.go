@@ -50,7 +50,7 @@ func (c *checker) unit() topology.Bytes {
 	return smallPage
 }
 
-// isHugePage: every huge page size that Linux has on some architecture lies
+// isHugePage: every huge page size that Linux has on some architecture is
 // between 64 KiB (arm64) and 16 GiB (POWER), and all are powers of two.
 func (c *checker) isHugePage() bool {
 	size := c.spec.PageSize

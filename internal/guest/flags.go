@@ -159,7 +159,7 @@ func (f *FlagSpec) given(name string) bool {
 
 // Set, String and Type are pflag.Value.
 
-// Set checks the value by trying it on a spec that nobody sees.
+// Set checks the value by applying it to a scratch spec.
 func (o *specFlag) Set(value string) error {
 	if err := o.set(&Spec{}, value); err != nil {
 		return err

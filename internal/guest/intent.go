@@ -11,7 +11,7 @@ type Intent struct {
 	Adopted bool `json:"adopted,omitempty"`
 }
 
-// HostIdentity tells one host from others.
+// HostIdentity distinguishes one host from others.
 type HostIdentity struct {
 	// ID is stable over restarts and changes of the name; empty: not known.
 	ID string `json:"id,omitempty"`

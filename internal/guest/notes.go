@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Notes tells what follows from a spec that its author may not have meant: it
-// is allowed, but not silently. Ask the spec as it was given; Normalize writes
-// the consequences into it.
+// Notes returns the consequences of a spec that its author may not have
+// intended: they are allowed, but not silently. Call it on the spec as the user
+// gave it; Normalize writes the consequences into the spec.
 func (s Spec) Notes() []string {
 	var notes []string
 	var passed []string

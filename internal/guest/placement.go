@@ -54,7 +54,7 @@ type Reservation struct {
 	Memory    topology.Bytes  `json:"memory_bytes"`
 	PageSize  topology.Bytes  `json:"page_size,omitempty"` // 0: small pages
 	VCPUs     int             `json:"vcpus"`               // vCPUs that run here
-	Exclusive topology.CPUSet `json:"exclusive,omitzero"`  // CPUs nobody else may use (isolated siblings included)
+	Exclusive topology.CPUSet `json:"exclusive,omitzero"`  // CPUs no other guest may use (isolated siblings included)
 }
 
 // CellOf returns the cell that a vCPU belongs to.

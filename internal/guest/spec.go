@@ -53,7 +53,7 @@ type CPUMode string
 const (
 	CPUNone      CPUMode = "none"      // not bound
 	CPURange     CPUMode = "range"     // any CPU of the cell's nodes
-	CPUExclusive CPUMode = "exclusive" // one CPU each, nobody else's
+	CPUExclusive CPUMode = "exclusive" // one CPU each, for this guest alone
 )
 
 // Words returns the ways to bind vCPUs.

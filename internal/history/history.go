@@ -16,11 +16,11 @@ import (
 type Options struct {
 	// Whole is how far back it goes; default 1h.
 	Whole time.Duration
-	// Fine is for how long samples are kept as they came; default 5m. What is
-	// older is kept as means over Step; default 10s.
+	// Fine is for how long the history holds samples unchanged; default 5m. It
+	// holds older samples as means over Step; default 10s.
 	Fine, Step time.Duration
-	// Resolution is the shortest window that is kept: samples that come faster
-	// are joined until they cover it; default 1s.
+	// Resolution is the shortest window that the history holds. It joins faster
+	// samples until they cover the window; default 1s.
 	Resolution time.Duration
 	// Bytes is what it may take by its own count; default 7.5 MiB, which holds
 	// an hour of 200 guests on 8 nodes and stays under 8 MiB on the heap. A host

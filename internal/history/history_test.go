@@ -165,7 +165,7 @@ func TestShortSamplesAreJoined(t *testing.T) {
 func TestASuspendedDaemonLeavesAGap(t *testing.T) {
 	h := New(Options{})
 	h.Add(sampleAt(start, time.Second, 1))
-	h.Add(sampleAt(start.Add(20*time.Minute), time.Second, 3)) // nobody looked in between
+	h.Add(sampleAt(start.Add(20*time.Minute), time.Second, 3)) // no sample in between
 	if l, _ := h.Load("web", 10*time.Second); l.CPU != 3 || l.Window != time.Second {
 		t.Errorf("after the gap: %+v", l)
 	}

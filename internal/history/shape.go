@@ -30,8 +30,9 @@ func (s *shape) bytes() int {
 	return n
 }
 
-// allocated is what Go takes for so many bytes, or a little more: it rounds up
-// to size classes, which lie less than an eighth apart beyond the smallest.
+// allocated is the memory that Go allocates for a number of bytes, or a little
+// more. Go rounds up to size classes, which are less than an eighth apart
+// beyond the smallest.
 func allocated(bytes int) int { return (bytes + bytes/8 + 15) &^ 15 }
 
 // cellsOf returns the nodes that hold memory of guest i.

@@ -124,7 +124,7 @@ func ClaimsGap(why string) Gap {
 // AccessText is what a gap of kind AccessUnmeasured says is missing.
 func AccessText(s AccessSource) string { return accessText + string(s) }
 
-// LoadsGap is the gap of a host whose loads nobody has measured.
+// LoadsGap is the gap of a host without measured loads.
 func LoadsGap(why string) Gap {
 	return Gap{Kind: LoadsUnmeasured, Object: HostRef(), What: loadsText, Why: why}
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// CheckIntents takes away every recorded intent that this host and the guest's
-// own configuration contradict: whoever may edit a guest's metadata could
-// otherwise reserve the whole host, or reserve less than the guest uses. Such a
-// guest counts as one without an intent, with its size as configured.
-// IntentError and a gap say why.
+// CheckIntents removes every recorded intent that contradicts this host or the
+// guest's own configuration. Otherwise a user with write access to a guest's
+// metadata could reserve the whole host, or less than the guest uses. Such a
+// guest counts as one without an intent, with its configured size. IntentError
+// and a gap give the reason.
 func (h *Host) CheckIntents() {
 	for i := range h.Guests {
 		g := &h.Guests[i]

@@ -19,7 +19,8 @@ const Version = 1
 type Host struct {
 	Version int    `json:"version"`
 	Name    string `json:"name"`
-	// ID tells the host from others, whatever its name; empty: not known.
+	// ID distinguishes the host from others, independently of its name; empty: not
+	// known.
 	ID       string            `json:"id,omitempty"`
 	Taken    time.Time         `json:"taken"`
 	Topology topology.Topology `json:"topology"`
@@ -69,8 +70,8 @@ type Kernel struct {
 	Demotion             string `json:"demotion_enabled,omitempty"` // /sys/kernel/mm/numa/demotion_enabled
 	CgroupV2             bool   `json:"cgroup_v2"`
 	NumadRunning         bool   `json:"numad_running,omitempty"`
-	// NumadInstalled says whether the program is there, which libvirt runs for
-	// placement='auto', daemon or not; nil: not looked for.
+	// NumadInstalled says whether the numad program is installed. libvirt runs it
+	// for placement='auto', with or without its daemon; nil: not looked for.
 	NumadInstalled *bool `json:"numad_installed,omitempty"`
 }
 
@@ -121,11 +122,11 @@ type Guest struct {
 	// IntentError says why a recorded intent is not used (CheckIntents): the guest is not managed then.
 	IntentError string `json:"intent_error,omitempty"`
 
-	Config Config `json:"config"` // what the hypervisor was told
+	Config Config `json:"config"` // the hypervisor's configuration
 	Seen   Seen   `json:"seen"`   // what the kernel says
 }
 
-// Identity tells the host from others.
+// Identity distinguishes the host from others.
 func (h *Host) Identity() guest.HostIdentity { return guest.HostIdentity{ID: h.ID, Name: h.Name} }
 
 // SetIntent gives the guest the intent that its metadata holds, as a driver does
@@ -213,7 +214,7 @@ type CellTune struct {
 	Nodes topology.NodeSet `json:"nodes"`
 }
 
-// Seen is the truth about one guest, as the kernel tells it.
+// Seen is the state of one guest as the kernel reports it.
 type Seen struct {
 	// MemoryByNode is guest memory resident per node, from MemorySource.
 	MemoryByNode topology.MemoryByNode `json:"memory_by_node,omitempty"`

@@ -57,7 +57,7 @@ const (
 	AccessResctrl  AccessSource = "resctrl"            // bandwidth monitoring, per guest
 	AccessPMU      AccessSource = "pmu"                // counts on vCPU threads
 	AccessCounter  AccessSource = "lab access counter" // of the lab's emulated memory
-	AccessEstimate AccessSource = "placement estimate" // none of these: where memory lies and vCPUs may run
+	AccessEstimate AccessSource = "placement estimate" // none of these: where memory is and vCPUs may run
 )
 
 // NodeLoad is what was asked of one node over a window of time.

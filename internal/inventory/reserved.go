@@ -21,7 +21,7 @@ type Holding struct {
 	// VCPUs is the load of vCPUs that share CPUs, in vCPUs. A vCPU that may
 	// run on several nodes counts in parts. Exclusive vCPUs are not in it.
 	VCPUs float64 `json:"vcpus"`
-	// Exclusive CPUs are nobody else's. Pinned ones carry a vCPU of an
+	// Exclusive CPUs are reserved for one guest. Pinned ones carry a vCPU of an
 	// unmanaged guest that may run nowhere else.
 	Exclusive topology.CPUSet `json:"exclusive,omitzero"`
 	Pinned    topology.CPUSet `json:"pinned,omitzero"`

@@ -58,9 +58,9 @@ type AccessShare struct {
 	Share float64         `json:"share"`
 }
 
-// Pressure is the share of the last 10 seconds, from 0 to 1, in which some
-// task of the host (Full: all tasks) waited for something (/proc/pressure).
-// Nil: the kernel does not tell.
+// Pressure is the share of the last 10 seconds, from 0 to 1, in which some task
+// of the host (Full: all tasks) waited for something (/proc/pressure). Nil: the
+// kernel does not report it.
 type Pressure struct {
 	CPU        *float64 `json:"cpu,omitempty"`
 	Memory     *float64 `json:"memory,omitempty"`
@@ -68,8 +68,8 @@ type Pressure struct {
 	IO         *float64 `json:"io,omitempty"`
 }
 
-// KernelMoves is memory moved between nodes in the window of a sample,
-// whoever asked for it, and the part that the kernel's own NUMA balancing moved.
+// KernelMoves is the memory that the kernel moved between nodes in the window
+// of a sample, for any reason, and the part that its own NUMA balancing moved.
 type KernelMoves struct {
 	Moved     topology.Bytes `json:"moved_bytes"`
 	Failed    topology.Bytes `json:"failed_bytes"`

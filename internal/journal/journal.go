@@ -20,7 +20,7 @@ type Kind string
 const (
 	MoveBegan   Kind = "move-began"
 	MoveStep    Kind = "move-step"    // a step of it is behind us: what a restart need not do again
-	MoveUndoing Kind = "move-undoing" // it is being undone: a restart goes on with that
+	MoveUndoing Kind = "move-undoing" // the daemon is rolling the move back; after a restart it resumes that
 	MoveDone    Kind = "move-done"    // and verified
 	MovePartial Kind = "move-partial" // the guest runs, part of it could not be done
 	MoveFailed  Kind = "move-failed"  // given up; What says how the guest is left
@@ -30,8 +30,8 @@ const (
 	Repaired    Kind = "repaired"     // drift was bound again, or part of it
 	// RepairFailed is the first of tries to bind a guest again that fail alike.
 	RepairFailed Kind = "repair-failed"
-	Drifted      Kind = "drifted"    // somebody else changed a guest of ours
-	Competitor   Kind = "competitor" // somebody else moves pages here, or has stopped to
+	Drifted      Kind = "drifted"    // another program or user changed a managed guest
+	Competitor   Kind = "competitor" // another program moves pages here, or has stopped doing so
 	Setting      Kind = "setting"    // a new policy is in force, or numad excludes a guest
 	Paused       Kind = "paused"
 	Resumed      Kind = "resumed"
@@ -69,7 +69,8 @@ type Entry struct {
 	Setting *SettingChange `json:"setting,omitempty"`
 	// Undoes is the ID of the effect or move that this one takes back.
 	Undoes string `json:"undoes,omitempty"`
-	// Until is when a pause ends by itself; zero: when somebody resumes.
+	// Until is when a pause ends by itself; zero: it ends when the operator
+	// resumes.
 	Until time.Time `json:"until,omitzero"`
 }
 

@@ -47,8 +47,9 @@ const (
 	many  = 1e6 // of what has no natural bound
 )
 
-// alarmDefaults: a minute tells load from a burst; what balancing sees to has
-// the thresholds of Balance and leaves it the time to act first.
+// alarmDefaults: a minute distinguishes load from a burst. Alarms about what
+// balancing corrects use the thresholds of Balance, and leave balancing the
+// time to act first.
 var alarmDefaults = []watched{
 	// Balancing fills nodes to 0.9 itself (MaxNodeCPU): more than that has no room for a burst. A VM may use all
 	// of its CPUs, so use alone is never critical: waiting is (NodeWait, GuestWait).

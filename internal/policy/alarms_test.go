@@ -90,7 +90,8 @@ func TestAlarmDefaults_EveryQuantity(t *testing.T) {
 	}
 }
 
-// A VM may use all CPUs of its node without waiting for any: that must wake nobody up.
+// A VM may use all CPUs of its node without waiting for any. That must not page
+// an operator.
 func TestAlarmDefaults_CPUUseAloneIsNeverCritical(t *testing.T) {
 	if c := AlarmDefaults()[alarm.NodeCPU].Critical; c != 0 {
 		t.Errorf("node-cpu is critical from %v on", c)

@@ -150,8 +150,9 @@ func (b Balance) CopyRate(measured topology.Bytes) (rate topology.Bytes, from st
 	return rate, from
 }
 
-// mostMemory bounds how far balancing looks ahead and back. What is doubled with
-// every move, the rest, is bounded by mostTime: doubled 16 times that still is a time.
+// mostMemory bounds how far balancing looks ahead and back. mostTime bounds the
+// cooldown, which doubles with every move: doubled 16 times it still fits a
+// Duration.
 const mostMemory = Duration(100 * 365 * 24 * time.Hour)
 
 func (b Balance) check(c *checker) {

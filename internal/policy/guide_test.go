@@ -57,7 +57,8 @@ func TestGuide_FieldsNameTheDefaults(t *testing.T) {
 	}
 }
 
-// What the guide calls allowed is accepted, and what lies beyond is refused.
+// The policy accepts values that the guide allows, and refuses values beyond
+// them.
 func TestGuide_AllowedValuesAreAccepted(t *testing.T) {
 	checked := 0
 	for field, row := range guideRows(t) {
@@ -120,8 +121,9 @@ func guideRows(t *testing.T) map[string]guideRow {
 	return rows
 }
 
-// examples are values that the row allows, and values that it does not: of
-// words, all and another one; of ranges, both ends and what lies beyond.
+// examples are values that the row allows, and values that it does not. For
+// words: all of them, and another one. For ranges: both ends, and values beyond
+// them.
 func (r guideRow) examples() (accepted, refused []string) {
 	if strings.HasPrefix(r.allowed, "`") {
 		for word := range strings.SplitSeq(r.allowed, ", ") {

@@ -17,9 +17,10 @@ type Movers struct {
 	// KSM is about merging pages of different nodes; default leave: to stop it,
 	// all pages must be unmerged, which takes the memory that merging saved.
 	KSM Answer `json:"ksm,omitempty"`
-	// Changes is about guests of ours that somebody else bound otherwise;
-	// default repair: they are bound again, once. Who changes them again within
-	// the hour is left to have it so, and it is reported.
+	// Changes is the answer to another program or user that changes the binding of
+	// a managed guest; default repair: the daemon binds the guest again, once. If
+	// the binding changes again within the hour, the daemon leaves the change and
+	// reports it.
 	Changes Answer `json:"changes,omitempty"`
 }
 

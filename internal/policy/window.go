@@ -16,7 +16,7 @@ type Window struct {
 
 const day = 24 * time.Hour
 
-// Contains reports whether t lies in the window. Of a night in which clocks
+// Contains reports whether t is in the window. In a night in which clocks
 // change, the hours on the clock count.
 func (w Window) Contains(t time.Time) bool {
 	clock := time.Duration(t.Hour())*time.Hour + time.Duration(

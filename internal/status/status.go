@@ -59,7 +59,8 @@ type Guest struct {
 	Mode    policy.Mode    `json:"mode"`              // what may be done to it
 	VCPUs   int            `json:"vcpus"`
 	Memory  topology.Bytes `json:"memory_bytes"`
-	// Nodes are those that it is intended to be on; none if nobody said.
+	// Nodes are the nodes on which the guest is intended to be; none without an
+	// intent.
 	Nodes topology.NodeSet `json:"nodes,omitzero"`
 	// LocalShare is the part of its memory that is local to the vCPUs using it; nil: not known.
 	LocalShare *float64 `json:"local_share,omitempty"`
@@ -78,7 +79,7 @@ type Pause struct {
 	Why   string    `json:"why,omitempty"`
 }
 
-// Advice is a move that waits for somebody to accept it.
+// Advice is a move that waits for the operator to accept it.
 type Advice struct {
 	ID    string    `json:"id"`
 	Since time.Time `json:"since"`
@@ -97,14 +98,16 @@ type Moving struct {
 	BytesPerSecond topology.Bytes `json:"bytes_per_second"`
 }
 
-// Competitor is somebody else who moves pages or changes bindings on this host.
+// Competitor is another program that moves pages or changes bindings on this
+// host.
 type Competitor struct {
 	Name string `json:"name"` // "kernel NUMA balancing", "numad", "KSM across nodes", "libvirt placement"
-	// What it does here, as seen; Answer what the policy has us do about it, and the result.
+	// What describes what it does here, as observed; Answer describes what the
+	// daemon does about it by policy, and the result.
 	What   string `json:"what"`
 	Answer string `json:"answer"`
-	// Expected says that it is left to itself by policy and does not touch memory
-	// that Numavisor placed: information, no alarm.
+	// Expected says that the policy leaves the competitor alone and that it does
+	// not touch memory that Numavisor placed: information, no alarm.
 	Expected bool `json:"expected,omitempty"`
 }
 

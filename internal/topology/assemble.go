@@ -26,12 +26,12 @@ type SeenCPU struct {
 	L3                CPUSet // CPUs that share the last-level cache; empty: unknown
 }
 
-// Assemble makes a Topology that holds the package's invariants out of what a
-// source told, which may contradict itself: whatever cannot be true is left
-// out and named in Gaps. seen has Nodes (their CPUs may list CPUs that are not
+// Assemble makes a Topology that holds the package's invariants from a source's
+// report, which may contradict itself: Assemble leaves out what cannot be true
+// and names it in Gaps. seen has Nodes (their CPUs may list CPUs that are not
 // online), Devices, Housekeeping, Offline, Measured, Source and Gaps in any
-// order; its CPUs are ignored. Dies, like cores, are numbered by their lowest
-// CPU. It fails only if there is no node or no CPU in a node.
+// order; its CPUs are ignored. Assemble numbers dies, like cores, by their
+// lowest CPU. It fails only if the host has no node, or no node has a CPU.
 func Assemble(seen Topology, cpus []SeenCPU) (Topology, error) {
 	a := assembly{Topology: seen, seen: map[CPUID]SeenCPU{}}
 	a.Gaps = slices.Clone(seen.Gaps)

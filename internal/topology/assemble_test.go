@@ -119,7 +119,7 @@ func TestAssembleRefuses(t *testing.T) {
 	}
 }
 
-// Whatever a source tells, the result holds the invariants.
+// The result holds the invariants for every report of a source.
 func TestAssembleAlwaysValid(t *testing.T) {
 	set := rapid.Custom(func(t *rapid.T) CPUSet {
 		return SetOf(

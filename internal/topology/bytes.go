@@ -93,7 +93,7 @@ func ParseSize(s string) (Bytes, error) {
 		return size, nil
 	}
 	unit := "MiB"
-	if size >= MiB { // so many MiB are too many
+	if size >= MiB { // this number of MiB is too large
 		unit = "B"
 	}
 	return 0, fmt.Errorf("give a unit, such as %s%s", number, unit)

@@ -9,8 +9,9 @@ import (
 // host: what was meant is not known, so nothing of it is taken.
 var ErrNotHere = errors.New("not on this host")
 
-// Housekeep sets CPUs aside by the operator's word, beside those that the
-// kernel sets aside. CPUs that are offline may be named; they count for nothing.
+// Housekeep sets CPUs aside for the host on the operator's request, in addition
+// to those that the kernel sets aside. The operator may name offline CPUs; they
+// have no effect.
 func (t *Topology) Housekeep(cpus CPUSet) error {
 	online := t.CPUSet()
 	if strange := cpus.Minus(online.Union(t.Offline)); !strange.IsEmpty() {

@@ -1,6 +1,6 @@
 package topology
 
-// DeviceKindOf tells the kind from a PCI class code of 24 bits: base class,
+// DeviceKindOf returns the kind for a PCI class code of 24 bits: base class,
 // subclass, programming interface (PCI Code and ID Assignment, section 1).
 func DeviceKindOf(class uint32) DeviceKind {
 	switch base, sub := class>>16&0xff, class>>8&0xff; {

@@ -19,8 +19,8 @@ import (
 //	threads:2        CPUs of each core (1)
 //	l3:4             cores that share an L3 (all of a node)
 //	memory:1G        of each node (1G); memory:1G,0,4G gives it node by node
-//	memory-only:1    so many of the last nodes have no CPU (0)
-//	huge:2M=512      a pool of so many free pages on every node; may be repeated
+//	memory-only:1    the number of nodes, from the last, without a CPU (0)
+//	huge:2M=512      a pool with this number of free pages on every node; may be repeated
 //	distances:10,16,28  local, near, far (10,20,20)
 //	square, by-socket, flat   which pairs are near (by-socket, if sockets: is given, else flat):
 //	                 all but the opposite (0 and 3, 1 and 2); those of one socket; all

@@ -31,7 +31,8 @@ type Topology struct {
 	Measured *Measured `json:"measured,omitempty"`
 	// Source names the reader and what it read: "sysfs /", "libvirt capabilities".
 	Source string `json:"source,omitempty"`
-	// Gaps are what the source could not tell or told wrong, one sentence each.
+	// Gaps are facts that the source did not report or reported wrongly, one
+	// sentence each.
 	Gaps []string `json:"gaps,omitempty"`
 }
 

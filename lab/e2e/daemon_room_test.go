@@ -137,7 +137,7 @@ func (l *labHost) goesOn(t *testing.T, name string) {
 func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
 	rotate.Test(t, 1)
 	l := boot(t, "square4")
-	const policy = "housekeeping: 0-1" // it cannot be brought back to where its memory lies
+	const policy = "housekeeping: 0-1" // the daemon cannot bring it back to its memory
 	l.startWorker(t, worker{name: "h0", memoryMiB: 160, vcpus: 1, memory: 0, cpus: "6-7"})
 	l.sh(t, "echo '"+policy+"' > /run/plan.yaml")
 	best := func() topology.NodeID {
@@ -197,8 +197,8 @@ func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
 }
 
 // No node has room for one more VM: nodes 0 and 3 neither for its vCPUs nor for
-// its memory, nodes 1 and 2 not for its vCPUs. Two VMs run where the other's
-// memory lies: they are exchanged.
+// its memory, nodes 1 and 2 not for its vCPUs. Each of two VMs runs where the
+// other's memory is: the daemon exchanges them.
 func TestLabDaemonSwapsTwo(t *testing.T) {
 	rotate.Test(t, 0)
 	l := boot(t, "square4")

@@ -17,7 +17,8 @@ import (
 	"github.com/numavisor/numavisor/lab/rotate"
 )
 
-// worker is a VM of others that works on its memory as soon as it is told to.
+// worker is an unmanaged VM that works on its memory from the test's start
+// signal on.
 type worker struct {
 	name      string
 	memoryMiB int
@@ -130,7 +131,8 @@ func (l *labHost) stopDaemon(t *testing.T, signal string) {
 	)
 }
 
-// told is what the daemon has in its journal, of some kinds; all without any.
+// told returns the entries of the given kinds from the daemon's journal; all
+// entries if no kind is given.
 func (l *labHost) told(t *testing.T, kinds ...journal.Kind) []journal.Entry {
 	t.Helper()
 	return slices.DeleteFunc(l.history(t, "--records", "/run/records"),
@@ -149,8 +151,9 @@ func (l *labHost) status(t *testing.T) status.Status {
 // ends are the kinds of entries that end a move.
 var ends = []journal.Kind{journal.MoveDone, journal.MovePartial, journal.MoveFailed, journal.MoveUndone}
 
-// awaitEntries waits inside the lab until the daemon's journal has so many
-// entries of some kinds: asking from outside would cost the lab seconds each time.
+// awaitEntries waits inside the lab until the daemon's journal has count
+// entries of the given kinds. Polling from outside would cost the lab seconds
+// each time.
 func (l *labHost) awaitEntries(t *testing.T, count int, within time.Duration, kinds ...journal.Kind) {
 	t.Helper()
 	var patterns []string
@@ -167,7 +170,8 @@ done; exit 1`, int(within.Seconds()*2), strings.Join(patterns, "|"), count)
 	}
 }
 
-// settled waits until so many moves have ended, and returns how.
+// settled waits until the given number of moves have ended, and returns their
+// last entries.
 func (l *labHost) settled(t *testing.T, moves int, within time.Duration) []journal.Entry {
 	t.Helper()
 	l.awaitEntries(t, moves, within, ends...)
@@ -280,7 +284,7 @@ func TestLabDaemonUntanglesTwo(t *testing.T) {
 	}, "e0", "e1")
 }
 
-// A VM that dies in mid-move is written down as such, and the daemon goes on.
+// The daemon records a VM that dies in the middle of a move, and continues.
 func TestLabDaemonLosesAGuestInMidMove(t *testing.T) {
 	rotate.Test(t, 2)
 	l := boot(t, "square4")

@@ -116,8 +116,8 @@ func TestLabGuestEndsDuringBind(t *testing.T) {
 	}
 }
 
-// libvirtd writes thread groups' limits anew when it starts: the bind must
-// come through that, or say what it lost.
+// libvirtd rewrites the limits of thread groups when it starts. The bind must
+// survive that, or report what it lost.
 func TestLabLibvirtdRestartsDuringBind(t *testing.T) {
 	l := boot(t, "square4")
 	l.startForeign(

@@ -150,7 +150,7 @@ func (l *labHost) pools(t *testing.T) string {
 		l.sh(t, "cat /sys/devices/system/node/node*/hugepages/hugepages-2048kB/nr_hugepages | tr '\\n' ' '"))
 }
 
-// foreign is a VM that somebody else makes.
+// foreign is a VM that Numavisor did not create.
 type foreign struct {
 	name                     string
 	memoryMiB, vcpus         int

@@ -64,7 +64,8 @@ func (l *labHost) checkCreate(t *testing.T, name, cpu, memory string, cells int)
 	}
 	for _, c := range v.Cells {
 		if cells == 1 && memory == "preferred" {
-			// libvirt binds a guest without cells to its limit: there is nothing beside it to prefer
+			// libvirt binds a guest without cells to its limit: the limit leaves no
+			// other node to prefer
 			wantPolicy = "bind"
 		}
 		if !strings.HasPrefix(c.Policy, wantPolicy) {

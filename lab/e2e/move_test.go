@@ -32,7 +32,8 @@ func (l *labHost) placement(t *testing.T, name, nodes string) guest.Placement {
 	return b.Plan.Placement
 }
 
-// moveOf moves a guest of one node, all of whose memory is there.
+// moveOf returns the move of a guest of one node that has all of its memory
+// there.
 func moveOf(to guest.Placement, from topology.NodeID, had *guest.Placement, memory topology.Bytes) plan.GuestMove {
 	return plan.GuestMove{Guest: to.Guest, Placement: to, Bytes: memory,
 		Undo: plan.Undo{Placement: had, VCPUNodes: topology.SetOf(from), Memory: topology.MemoryByNode{from: memory}}}
@@ -177,7 +178,7 @@ func TestLabMoveKilledAtRandomPoints(t *testing.T) {
 	}
 }
 
-// kill is what became of a move that was killed, and resumed then.
+// kill is the outcome of a move that was killed and then resumed.
 type kill struct {
 	status        int // 137: killed
 	took          float64
@@ -296,9 +297,9 @@ func TestLabMoverRate(t *testing.T) {
 	}
 }
 
-// touchFree writes to the free memory of a node once: the machine under the lab
-// may take seconds to provide memory that nobody has used, and whoever copies
-// there first would pay for it.
+// touchFree writes to the free memory of a node once. The machine under the lab
+// may take seconds to provide untouched memory, and the first program that
+// copies there would pay for it.
 func (l *labHost) touchFree(t *testing.T, node int) {
 	t.Helper()
 	l.sh(t, fmt.Sprintf(`mkdir -p /run/touch && mount -t tmpfs -o size=100%%,mpol=bind:%[1]d none /run/touch

@@ -146,8 +146,8 @@ func (s *shuttle) move(t *testing.T, args ...string) (responses, time.Duration) 
 	return said, time.Duration(float64(took) * float64(batch) / float64(bytes))
 }
 
-// While a guest is moved at a pace, it answers: see the bound. A guest that
-// was stopped for as long as a slice takes would not have kept it.
+// A guest answers within the bound while it is moved at a pace. A guest that
+// was stopped for the length of a slice would exceed the bound.
 func TestLabPacedMoveLeavesTheGuestResponsive(t *testing.T) {
 	rotate.Test(t, 0)
 	p := startProbed(t, "always")
@@ -239,10 +239,10 @@ func (p *probed) note(how string, r responses) {
 		w.Answer.Max)
 }
 
-// keepsTheBound moves the guest, and wants the bound to be kept at least once
-// in three times: the real machine may have other things to do. perBatch is how
-// long a batch takes; 0: as the move itself shows, which must not pause then
-// within a slice. It is returned.
+// keepsTheBound moves the guest up to three times, and requires that it stays
+// within the bound at least once: the real machine may have other things to do.
+// perBatch is how long a batch takes; 0: keepsTheBound takes the time from the
+// move itself, which must then not pause within a slice. It returns that time.
 func (p *probed) keepsTheBound(t *testing.T, perBatch time.Duration, args ...string) time.Duration {
 	t.Helper()
 	beyond, bound := "", perBatch
@@ -262,8 +262,8 @@ func (p *probed) keepsTheBound(t *testing.T, perBatch time.Duration, args ...str
 	return bound
 }
 
-// What is told a bound has to be able to break it: each figure by itself, in a
-// single second, and not by what a busy host alone does.
+// A bound must be one that can be exceeded: by each figure alone, within a
+// single second, and not only by a busy host.
 func TestBoundOfAProbe(t *testing.T) {
 	const perBatch = 20 * time.Millisecond
 	second := func(touch, answer time.Duration) lab.Probe {

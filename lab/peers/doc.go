@@ -5,11 +5,11 @@
 // Each run has a lab of its own. Its guests sweep their memory, every vCPU its
 // own part, and say by their own clock how much they got done; the lab's access
 // counter says how far away the memory was. The counter sees the whole host
-// from the moment the guests begin: besides their accesses those of the host's
+// from the moment the guests begin: their accesses, and those of the host's
 // kernel, of the manager, and of the copying when memory moves.
 //
 // Managers that repair, and none at all, begin from the same worst-case start: all
 // memory on node 0, vCPUs on the other nodes, as a mass start may leave it. It
 // is made by limits that are gone before the guests begin to work, so that they
-// tie nobody's hands.
+// constrain no manager.
 package peers

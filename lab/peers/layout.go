@@ -22,8 +22,8 @@ type Layout struct {
 const (
 	nodes      = 4
 	mostGuests = 6
-	// hostMemory is what a node has besides the guests' memory: the kernel,
-	// libvirt and the memory file system, with room left.
+	// hostMemory is the memory of a node in addition to the guests' memory: for
+	// the kernel, libvirt and the memory file system, with some room.
 	hostMemory = 768 * topology.MiB
 )
 

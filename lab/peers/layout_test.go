@@ -65,7 +65,8 @@ func TestPinsAreIdeal(t *testing.T) {
 	}
 }
 
-// Every manager's guest is XML, and only those that shall begin badly are limited to node 0.
+// Every manager's guest is valid XML, and only guests with a worst-case start
+// are limited to node 0.
 func TestDomains(t *testing.T) {
 	for _, m := range Managers() {
 		text := m.domain(layoutOf(3), 2)

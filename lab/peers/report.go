@@ -42,7 +42,8 @@ func (r Results) RunTable() [][]string {
 	return rows
 }
 
-// afterMoves is when moves were done and what came after, and from when on all was good.
+// afterMoves describes when the moves ended, the results after them, and from
+// when on all values were good.
 func afterMoves(run Run) []string {
 	after, seconds := run.Settled()
 	cells := []string{"-", "-", "-", "-"}
@@ -85,7 +86,7 @@ type figures struct {
 	whole, after part
 }
 
-// part is a whole run, or what came after its moves.
+// part is a whole run, or the part of a run after its moves.
 type part struct {
 	known              bool
 	work, local, nanos float64

@@ -29,7 +29,8 @@ func allOf(ours ...Run) Results {
 	return r
 }
 
-// verdicts writes + for what is kept, - for what is not, ? for what is not known.
+// verdicts writes + for a promise that holds, - for one that does not, ? for
+// one that is not known.
 func verdicts(r Results) string {
 	var b strings.Builder
 	for _, v := range r.Verdicts() {

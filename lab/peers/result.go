@@ -43,7 +43,7 @@ func (a Accesses) Sum(b Accesses) Accesses {
 	return Accesses{a.Local + b.Local, a.Neighbour + b.Neighbour, a.Remote + b.Remote}
 }
 
-// Minus is what came after b.
+// Minus returns the accesses after b.
 func (a Accesses) Minus(b Accesses) Accesses {
 	return Accesses{a.Local - b.Local, a.Neighbour - b.Neighbour, a.Remote - b.Remote}
 }

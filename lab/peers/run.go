@@ -14,7 +14,7 @@ import (
 	"github.com/numavisor/numavisor/lab"
 )
 
-// Options say how long a run is and who is told of its progress.
+// Options set the length of a run and the receiver of its progress.
 type Options struct {
 	Layout
 	Window   time.Duration // of which each gets figures of its own
@@ -107,7 +107,8 @@ const whereabouts = `for g; do pid=$(cat /run/libvirt/qemu/$g.pid) || exit
 echo "$g:$(grep -h "^anon " /sys/fs/cgroup/machine/qemu-*-$g.libvirt-qemu/memory.numa_stat | awk '{for (i = 2; i <= NF; i++) {split($i, a, "="); printf " %s %.0f MiB", a[1], a[2] / 1048576}}'), vCPUs on CPUs$(
 for t in /proc/$pid/task/*; do grep -q KVM $t/comm && awk '{printf " %s", $40}' $t/stat; done)"; done`
 
-// moved goes on for ever in the background: each window how many pages the host's kernel has moved.
+// moved runs in the background without end, and records once a window how many
+// pages the host's kernel has moved.
 const moved = `setsid sh -c 'while :; do awk "/^pgmigrate_success/ {print \$2}" /proc/vmstat >> /lab/files/moved; sleep $0; done' %g >/dev/null 2>&1 &`
 
 // begin takes the limits of a worst-case start away, switches distance on and lets the guests work.
@@ -167,8 +168,8 @@ func (s *session) watch(ctx context.Context, run *Run) error {
 	return s.fillMoved(run)
 }
 
-// tardiness is how much later than the lab's host a guest may say what it did
-// in the last window: it was told to begin a moment after its fellows.
+// tardiness is how much later than the lab's host a guest may report its work
+// of the last window: it started a moment after the other guests.
 const tardiness = 20 * time.Second
 
 func (s *session) fillWork(ctx context.Context, run *Run, name string) error {

@@ -1,9 +1,9 @@
 package peers
 
-// Next returns which manager is to run next: managers take turns, so that what
-// else the machine does meets all alike, until each has so many valid runs.
-// Failed runs stay among the runs; a manager gets at most as many tries again
-// as it shall have valid runs. None is left if ok is false.
+// Next returns which manager runs next. Managers take turns until each has the
+// required number of valid runs (repeats), so that other load on the machine
+// affects all alike. Failed runs stay among the runs; a manager gets at most
+// repeats further tries. ok is false if no manager is left.
 func Next(runs []Run, managers []Manager, repeats int) (next Manager, ok bool) {
 	tries, valid := map[string]int{}, map[string]int{}
 	for _, r := range runs {

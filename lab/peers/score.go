@@ -9,7 +9,7 @@ type Score struct {
 	Accesses
 }
 
-// ScoreOf adds windows up. A guest's work is told by its own clock.
+// ScoreOf adds up windows. It measures a guest's work by the guest's own clock.
 func ScoreOf(windows []Window) Score {
 	var s Score
 	if len(windows) == 0 {
@@ -67,7 +67,7 @@ func longest(w Window) float64 {
 	return most
 }
 
-// What the daemon shall reach from a worst-case start, and within how many seconds.
+// The daemon's target from a worst-case start, and within how many seconds.
 const (
 	goodNanos   = 89
 	goodLocal   = 0.95

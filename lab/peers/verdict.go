@@ -6,7 +6,7 @@ import "fmt"
 type Verdict struct {
 	Promise  string `json:"promise"`
 	Measured string `json:"measured"`
-	// Known is false where runs are missing that tell.
+	// Known is false where the runs that would decide are missing.
 	Known bool `json:"known"`
 	Kept  bool `json:"kept"`
 }
@@ -43,9 +43,9 @@ func atLeast(known bool, what string, ours, baseline float64) Verdict {
 	return v
 }
 
-// better compares the work done. Mean access is told beside it, and does not
-// decide: it counts accesses, so a manager that keeps its guests from working
-// for as long as they are badly placed looks good by it.
+// better compares the work done. The report shows the mean access too, but it
+// does not decide: it counts accesses, so a manager that stops its guests for
+// as long as they are badly placed would look good by it.
 func better(peer string, ours, theirs part) Verdict {
 	v := Verdict{
 		Promise:  "numavisor: more work than " + peer + " over the whole run, moves included",

@@ -74,7 +74,8 @@ func unpackOne(dir string, h *tar.Header, content io.Reader) error {
 }
 
 // Missing skips a test that needs something this machine lacks. It fails the
-// test under CI=true, where everything that 'make packages' installs is there.
+// test under CI=true, where everything that 'make packages' installs is
+// present.
 func Missing(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {

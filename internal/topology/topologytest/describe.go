@@ -121,7 +121,8 @@ func Expect(t *testing.T, host, source string, got topology.Topology) {
 	}
 }
 
-// Describe tells a topology in lines: nodes, cores with their CPUs, devices, the rest.
+// Describe lists a topology in lines: nodes, cores with their CPUs, devices,
+// and the other fields.
 func Describe(t topology.Topology) string {
 	var b strings.Builder
 	for _, n := range t.Nodes {
