@@ -72,7 +72,8 @@ Exit status 3 means done in part: the report says what could not be done and why
 		if name, err := h.Sources.HostName(); !resume && (err != nil || name != p.Host) {
 			return errors.Join(fmt.Errorf("the plan is for host %s, this is %s", p.Host, name), err)
 		}
-		r := move.Request{By: h.By, Journal: h.Journal, Progress: progressOn(c.ErrOrStderr()).moving(), FullSpeed: fullSpeed}
+		r := move.Request{By: h.By, Journal: h.Journal, FullSpeed: fullSpeed}
+		r.Progress = progressOn(c.ErrOrStderr()).moving()
 		moved, err := carryOut(c.Context(), h, p, r)
 		if printed := emit(c, moved, func(w io.Writer) { printMoved(w, moved, err) }); printed != nil {
 			return printed
