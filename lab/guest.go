@@ -151,8 +151,8 @@ type Work struct {
 }
 
 // StartWork starts guests that have answered AwaitGuest working on their
-// memory, every vCPU on its own part. They report their progress times times,
-// once every period: see Worked.
+// memory, every vCPU on its own part. The parameter every is the time between
+// their reports of progress, times the number of reports: see Worked.
 func (h *Host) StartWork(ctx context.Context, names []string, every time.Duration, times int) error {
 	return h.tell(ctx, names, fmt.Sprintf("work %d %d", every.Milliseconds(), times))
 }
@@ -171,8 +171,8 @@ for tty in $ttys; do printf '%s\n' "$order" > "$tty" || exit; done`
 	return nil
 }
 
-// Worked returns what a guest has said about its work up to now. It reads a
-// file outside the lab, so that asking costs the lab nothing.
+// Worked returns a guest's reports about its work up to now. It reads a file
+// outside the lab, so that the call costs the lab nothing.
 func (h *Host) Worked(name string) ([]Work, error) {
 	text, err := h.console(name)
 	return parseWork(text), err

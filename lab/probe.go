@@ -54,8 +54,8 @@ func (h *Host) Probe(ctx context.Context, name string, d time.Duration) (Probe, 
 }
 
 // StartProbe starts the probe of a guest that has answered AwaitGuest. The
-// guest reports its results times times, once every period (a minute at most),
-// or until StopProbe: see Probed.
+// parameter every is the time between its reports (a minute at most), times the
+// number of reports. StopProbe ends the probe earlier: see Probed.
 func (h *Host) StartProbe(ctx context.Context, name string, every time.Duration, times int) error {
 	return h.tell(ctx, []string{name}, fmt.Sprintf("probe %d %d", every.Milliseconds(), times))
 }

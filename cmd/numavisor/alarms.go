@@ -55,8 +55,8 @@ type alarmList struct {
 	Alarms []alarm.Alarm `json:"alarms"`
 }
 
-// readAlarms lists the alarms of a folder: those that last, critical ones
-// first, then those that are over, the latest to end first.
+// readAlarms lists the alarms of a folder: active ones first, critical before
+// others, then ended ones, the latest end first.
 func readAlarms(folder string, all bool, now time.Time) (alarmList, error) {
 	kept, err := record.ReadAlarms(folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -83,7 +83,8 @@ Exit status 3 means done in part: the report says what could not be done and why
 	return c
 }
 
-// picked are the moves that one of the guests takes part in, all if none is named.
+// picked returns the moves that involve one of the named guests; all moves if
+// none is named.
 func picked(moves []plan.Move, guests []string) ([]plan.Move, error) {
 	if len(guests) == 0 {
 		return moves, nil
@@ -105,8 +106,9 @@ func picked(moves []plan.Move, guests []string) ([]plan.Move, error) {
 	return some, nil
 }
 
-// carryOut recovers what was cut short, then makes the moves, in their order,
-// down to the first that falls short: the others were planned on top of it.
+// carryOut recovers interrupted moves, then makes the planned moves in their
+// order and stops at the first that is incomplete: later moves were planned on
+// top of it.
 func carryOut(ctx context.Context, h *local.Host, p plan.Plan, r move.Request) ([]move.Result, error) {
 	restart := r
 	restart.By = "restart"

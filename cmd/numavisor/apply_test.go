@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// That there is nothing to move is said only where that is so.
+// The command says that there is nothing to move only where that is true.
 func TestARefusedPlanIsNotNothingToMove(t *testing.T) {
 	for _, c := range []struct {
 		ended error

@@ -63,7 +63,7 @@ host they are known where its daemon runs.`,
 	return c
 }
 
-// noteNoLoads says so where a plan has to guess what VMs ask for.
+// noteNoLoads prints a note where a plan has to estimate the loads of VMs.
 func noteNoLoads(c *cobra.Command, inv *inventory.Host) {
 	for _, g := range inv.Gaps {
 		if g.Kind == inventory.LoadsUnmeasured {

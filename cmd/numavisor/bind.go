@@ -75,16 +75,15 @@ Exit status 3 means done in part: the report says what could not be done and why
 	return c
 }
 
-// rebindFlags are the flags of a spec that have an effect on what runs already,
-// VM or process.
+// rebindFlags are the flags of a spec that affect a running VM or process.
 func rebindFlags() []string {
 	return []string{"cpu-binding", "memory-binding", "nodes", "cpus", "max-nodes", "max-distance", "max-class",
 		"device"}
 }
 
 // changed applies flags to a spec and checks the result. A running guest may
-// itself be what no new one could ask for (cells without a policy): then it is
-// not held against the flags.
+// have a spec that no new guest could ask for (cells without a policy): changed
+// then reports only errors that the flags cause.
 func changed(flags *guest.FlagSpec) func(guest.Spec) (guest.Spec, error) {
 	return func(s guest.Spec) (guest.Spec, error) {
 		_, already := s.Normalize()
@@ -113,7 +112,7 @@ func bindTarget(pid int, args []string) target {
 	return target{args[0], fmt.Sprintf("the guest runs on, run 'numavisor bind %s' again to finish", args[0])}
 }
 
-// report prints what was planned and done, even where it ended in an error.
+// report prints the plan and its effects, also after an error.
 func report(c *cobra.Command, of target, b operate.Bound, err error) error {
 	noteUncounted(c, "could not see", b.Gaps)
 	if b.Plan.Guest != "" {

@@ -38,7 +38,7 @@ func TestAStoppedBindSaysHowToGoOn(t *testing.T) {
 		if err == nil || err.Error() != c.want || statusOf(err) != exitPartial || !errors.Is(err, lost) {
 			t.Errorf("status %d: %v, want %s", statusOf(err), err, c.want)
 		}
-		// What did not begin is a failure, not a part.
+		// An action that did not begin is a failure, not a partial success.
 		b.Outcomes = nil
 		if err := report(command, bindTarget(c.pid, c.args), b, lost); statusOf(err) != exitFailed {
 			t.Errorf("status %d of a bind that did not begin: %v", statusOf(err), err)

@@ -128,11 +128,12 @@ func completeShapes(*cobra.Command, []string, string) ([]string, cobra.ShellComp
 	return names, cobra.ShellCompDirectiveDefault
 }
 
-// completionTime limits the search for VMs: who presses Tab waits for it.
+// completionTime limits the search for VMs: the user waits for it after
+// pressing Tab.
 const completionTime = 2 * time.Second
 
-// completeVMs offers this host's VMs. A host that cannot be asked, or not in
-// time, has none to offer.
+// completeVMs offers this host's VMs. A host that does not answer in time
+// offers none.
 func completeVMs(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.Background(), completionTime)
 	defer cancel()

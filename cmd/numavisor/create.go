@@ -70,8 +70,8 @@ given back on delete.`,
 	return c
 }
 
-// guestToMake reads what is asked for and refuses what cannot be made, before
-// anything is claimed for it.
+// guestToMake reads the spec and refuses a guest that cannot be created, before
+// the command claims room for it.
 func guestToMake(
 	c *cobra.Command, specFile, xmlFile string, spec *guest.FlagSpec, m libvirt.Machine,
 ) (guest.Spec, []byte, error) {

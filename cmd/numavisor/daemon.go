@@ -87,8 +87,8 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 	return c
 }
 
-// obeyChanges reads the policy file again at each SIGHUP. A file that cannot be
-// used changes nothing. systemd learns when the reading begins and ends.
+// obeyChanges reads the policy file again at each SIGHUP. An invalid file
+// changes nothing. systemd learns when the reading begins and ends.
 func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags, service service) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	hups := make(chan os.Signal, 1)
@@ -117,12 +117,12 @@ func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags, service s
 	return func() { signal.Stop(hups); cancel(); reader.Wait() }
 }
 
-// policyTime limits the reading of a policy again: a FIFO may have no writer any more.
+// policyTime limits rereading the policy: a FIFO may have lost its writer.
 const policyTime = 10 * time.Second
 
-// frugal lets the heap grow by a fifth before it is collected: by default it may
-// double, and what the daemon holds for long is mostly history, in which there
-// are no pointers to follow. It also limits the daemon to two CPUs: on a large
+// frugal lets the heap grow by a fifth before Go collects it. By default it may
+// double, and most of the daemon's long-lived memory is history, which contains
+// no pointers to follow. frugal also limits the daemon to two CPUs: on a large
 // host Go would let every idle CPU mark the heap. The variables GOGC and
 // GOMAXPROCS have priority.
 func frugal() {
@@ -141,7 +141,7 @@ func logLevel(verbose bool) slog.Level {
 	return slog.LevelInfo
 }
 
-// forever is a deadline for what has none.
+// forever is the deadline of a command without one.
 const forever = 100 * 365 * 24 * time.Hour
 
 // decisionTime limits how long a move waits for decisions of other processes:
@@ -167,8 +167,8 @@ func serveAndRun(ctx context.Context, d *daemon.Daemon, l net.Listener, listen s
 	return group.Wait()
 }
 
-// listenPublic listens on the address for metrics. One that is none is wrong use;
-// that it cannot be had (in use, not this host's) is not.
+// listenPublic listens on the address for metrics. An invalid address is wrong
+// use; an address that is unavailable (in use, not this host's) is a failure.
 func listenPublic(ctx context.Context, address string) (net.Listener, error) {
 	const example = "give HOST:PORT or :PORT, for example :9177"
 	_, port, err := net.SplitHostPort(address)
@@ -185,7 +185,8 @@ func listenPublic(ctx context.Context, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// metricsPage gives the daemon's status in Prometheus' form, and an error once it has ended.
+// metricsPage serves the daemon's status in the Prometheus format, and an error
+// once the daemon has ended.
 func metricsPage(ctx context.Context, d *daemon.Daemon) http.Handler {
 	program := thisBuild()
 	registry := prometheus.NewRegistry()

@@ -64,7 +64,7 @@ daemon moves degraded VMs, as its policy says.`,
 	return c
 }
 
-// said reports an order that was carried out.
+// said reports an order that the daemon carried out.
 func said(c *cobra.Command, result, text string) error {
 	return emit(c, map[string]string{"result": result}, func(w io.Writer) { printf(w, "%s\n", text) })
 }

@@ -63,7 +63,7 @@ func TestDocs_ShowRealOutput(t *testing.T) {
 	}
 }
 
-// contents are those of a file.
+// contents returns the contents of a file.
 func contents(t *testing.T, document, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)

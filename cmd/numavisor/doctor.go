@@ -118,7 +118,8 @@ func captured(root string) (inventory.Host, error) {
 	return inventory.Host{Version: inventory.Version, Name: root, Topology: t, Kernel: settings, Gaps: gaps}, nil
 }
 
-// safeFixes returns the findings that --fix mends. Several findings of one VM that binding it mends count once.
+// safeFixes returns the findings that --fix corrects. Several findings that one
+// bind of a VM corrects count once.
 func safeFixes(findings []diagnose.Finding) []diagnose.Finding {
 	var safe []diagnose.Finding
 	bound := map[string]bool{}
@@ -134,7 +135,7 @@ func safeFixes(findings []diagnose.Finding) []diagnose.Finding {
 	return safe
 }
 
-// fixAll applies the safe fixes. One that fails does not keep the others from being applied.
+// fixAll applies the safe fixes. If one fails, fixAll still applies the others.
 func fixAll(ctx context.Context, h *local.Host, findings []diagnose.Finding) ([]fixed, error) {
 	var all []fixed
 	var failed []string

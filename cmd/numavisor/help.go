@@ -75,7 +75,7 @@ func helpCommand() *cobra.Command {
 	}
 }
 
-// printUsage writes what follows the description in a command's help.
+// printUsage writes the part of a command's help after the description.
 func printUsage(c *cobra.Command) error {
 	w := c.OutOrStderr()
 	fmt.Fprintln(w, "Usage:")

@@ -26,8 +26,8 @@ func everyCommand(t *testing.T) []*cobra.Command {
 	return all
 }
 
-// usedBy says which commands offer a flag. A flag is offered only where it has
-// an effect: who adds one here has looked for it.
+// usedBy says which commands offer a flag. A command offers a flag only where
+// it has an effect: verify that before adding an entry here.
 var usedBy = map[string]string{
 	"all":              "alarms",
 	"anew":             "bind",

@@ -77,7 +77,7 @@ func printHistory(w io.Writer, h record.History) {
 	columns(w, rows)
 }
 
-// historyText says in one line what was done and why.
+// historyText describes in one line what was done and why.
 func historyText(e journal.Entry) string {
 	text := e.What
 	if e.Ends() || e.Closes() && e.Moved > 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// hostFlags say how to reach this host and what the operator set aside.
+// hostFlags hold how to reach this host, and what the operator set aside.
 type hostFlags struct {
 	uri, state, records, measured, housekeeping, policy, pace string
 	timeout                                                   time.Duration
@@ -49,8 +49,8 @@ func withTopology(f *hostFlags, p *pflag.FlagSet) {
 	p.StringVar(&f.housekeeping, "housekeeping", "", "CPUs that VMs must not get, as a list")
 }
 
-// withoutLibvirt is for commands that only look at the host and decide: a host whose libvirt daemon does
-// not run can be tried with them.
+// withoutLibvirt is for commands that only observe the host and decide: they
+// also work on a host whose libvirt daemon does not run.
 func withoutLibvirt(f *hostFlags, p *pflag.FlagSet) {
 	p.BoolVar(&f.withoutLibvirt, "without-libvirt", false,
 		"leave libvirt out: CPUs and memory of its VMs count as free")
@@ -67,11 +67,12 @@ func withPace(f *hostFlags, p *pflag.FlagSet) {
 		"copy at most this much memory a second, more than 0, for example 500M (default: full speed)")
 }
 
-// withRecords is for commands that change the host: their effects are recorded
-// in the journal.
+// withRecords is for commands that change the host: the journal records their
+// effects.
 func withRecords(f *hostFlags, p *pflag.FlagSet) { recordsFlag(p, &f.records) }
 
-// open joins the drivers into one host. done ends its connections and the command's deadline.
+// open joins the drivers into one host. done closes its connections and
+// releases the command's deadline.
 func (f *hostFlags) open(c *cobra.Command) (h *local.Host, done func(), err error) {
 	o, err := f.options(c.Context())
 	if err != nil {
@@ -108,7 +109,8 @@ func (f *hostFlags) options(ctx context.Context) (o local.Options, err error) {
 	return o, err
 }
 
-// copyPace returns how much memory may be copied a second; 0: full speed.
+// copyPace returns the limit for copying memory, in bytes a second; 0: full
+// speed.
 func (f *hostFlags) copyPace() (topology.Bytes, error) {
 	if f.pace == "" {
 		return 0, nil

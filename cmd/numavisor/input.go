@@ -14,12 +14,12 @@ import (
 
 // readFile parses a file, or standard input where the path is "-". Reading ends
 // with ctx, also from a terminal, a pipe or a FIFO: then the error is ctx's.
-// parse bounds what it reads. What parse says of the content is wrong use, as a
-// flag's wrong value is; a file that cannot be read is not.
+// parse limits how much it reads. An error of parse about the content is wrong
+// use, like a wrong value of a flag; a file that cannot be read is a failure.
 func readFile[T any](ctx context.Context, path string, parse func(io.Reader) (T, error)) (v T, err error) {
 	name, file := "standard input", os.Stdin
 	if path != "-" {
-		// Opening a FIFO would otherwise wait for its writer, whatever ctx does.
+		// Without this flag, opening a FIFO waits for its writer and ignores ctx.
 		file, err = os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return v, fmt.Errorf("%w; give a file that can be read, or '-' for standard input", err)
@@ -54,8 +54,8 @@ func wrongFile(name string, err error) error {
 	return wrongUse("%s: %w", name, err)
 }
 
-// inFile gives the errors of a file that was decoded the file's name. Other
-// errors stay as they are.
+// inFile adds the file's name to decoding errors of that file. Other errors
+// stay as they are.
 func inFile(name string, err error) error {
 	var faults *strictyaml.Error
 	if errors.As(err, &faults) {
@@ -65,7 +65,7 @@ func inFile(name string, err error) error {
 }
 
 // pollReader reads from a descriptor until ctx ends. It changes no flags of the
-// descriptor: those of standard input are the shell's, too.
+// descriptor: the shell shares those of standard input.
 type pollReader struct {
 	ctx    context.Context
 	fd     int
@@ -86,7 +86,8 @@ func (r *pollReader) read(p []byte) (int, error) {
 		if err := r.ctx.Err(); err != nil {
 			return 0, fmt.Errorf("stopped before its end: %w", err)
 		}
-		// A FIFO whose writer has not come yet is not ready; one whose writers have gone is, and ends.
+		// A FIFO is not ready before its first writer opens it; after its last writer
+		// has closed it, it is ready and reports its end.
 		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN}}, pollMillis)
 		if ready == 0 || errors.Is(err, unix.EINTR) {
 			continue

@@ -32,7 +32,7 @@ file system: nothing outside is changed, and nothing is left behind.`,
 	return c
 }
 
-// labFlags say what lab to boot.
+// labFlags hold which lab to boot.
 type labFlags struct {
 	shape, scope, share, qemu string
 	libvirt                   bool

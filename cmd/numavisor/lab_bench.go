@@ -132,7 +132,8 @@ func (b *bench) one(ctx context.Context, m peers.Manager, results *peers.Results
 	return b.save(*results)
 }
 
-// load returns the results so far; runs of another layout do not compare.
+// load returns the earlier results; results of another layout are not
+// comparable.
 func (b *bench) load() (peers.Results, error) {
 	fresh := peers.Results{Layout: b.Layout, Window: b.Window.Seconds(), Windows: b.Windows}
 	if b.file == "" {
@@ -195,7 +196,7 @@ func printBench(w io.Writer, r peers.Results) {
 	columns(w, rows)
 }
 
-// benchOutcome fails where a promise is broken, or runs have failed.
+// benchOutcome returns an error if a promise is broken or runs have failed.
 func benchOutcome(r peers.Results) error {
 	var broken []string
 	for _, v := range r.Verdicts() {

@@ -60,8 +60,8 @@ VMs, or not for all.`,
 	return c
 }
 
-// unseen is the error for VMs that may be there and were not seen: what was
-// printed is not all.
+// unseen is the error for VMs that the command could not observe: the output is
+// incomplete.
 func unseen(inv *inventory.Host) error {
 	var errs []error
 	for _, g := range inv.HiddenBy() {
@@ -100,7 +100,8 @@ func printList(w io.Writer, t *topology.Topology, list guestList, wide bool) {
 	}
 }
 
-// localSources says by what VMs' local shares go: all by one source, or which VMs by the worse one.
+// localSources names the source of the VMs' local shares: one source for all,
+// or the VMs with the worse one.
 func localSources(guests []operate.Truth) string {
 	var affinity []string
 	for _, g := range guests {
@@ -117,7 +118,8 @@ func localSources(guests []operate.Truth) string {
 	return fmt.Sprintf("%s (of %s: %s)", drift.ByLastCPU, strings.Join(affinity, ", "), drift.ByAffinity)
 }
 
-// notePlacedFor says what to do about a VM that came with another host's placement.
+// notePlacedFor says what to do about a VM that arrived with another host's
+// placement.
 func notePlacedFor(w io.Writer, g operate.Truth) {
 	if g.PlacedFor != nil {
 		printf(w, "%s was placed for host %s; 'numavisor bind %[1]s' places it here\n", g.Guest, g.PlacedFor)

@@ -33,7 +33,7 @@ func TestAnEmptyListSaysWhetherAllWasSeen(t *testing.T) {
 	}
 }
 
-// Differences while a guest is on its way are no drift.
+// Differences during a guest's move are no drift.
 func TestList_GuestBeingMovedIsNotDrifted(t *testing.T) {
 	moving := operate.Truth{
 		Guest:       "g",

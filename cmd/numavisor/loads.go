@@ -9,11 +9,11 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// loadsTime is how long a daemon may take to say what it has measured.
+// loadsTime is how long a daemon may take to return its measurements.
 const loadsTime = 10 * time.Second
 
-// addLoads adds what this host's daemon has measured of loads. Loads need time
-// to be measured: where no daemon does it, they are a gap.
+// addLoads adds the loads that this host's daemon has measured. Loads take time
+// to measure: without a daemon, they are a gap.
 func addLoads(ctx context.Context, socket string, inv *inventory.Host) {
 	ctx, cancel := context.WithTimeout(ctx, loadsTime)
 	defer cancel()

@@ -68,7 +68,8 @@ Exit status: 0 done, 1 failed, 2 wrong use (arguments, or the content of a file)
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 		Version:       thisBuild().String(),
 	}
-	// Before anything is done: what is done must be reported.
+	// Check the flags before the command acts: the command must be able to report
+	// its effects in the requested format.
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		return cmp.Or(checkFormat(c), checkFlags(c), needsRoot(c, os.Geteuid()))
 	}
@@ -127,7 +128,7 @@ func (e usageError) Unwrap() error { return e.error }
 
 func wrongUse(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// partialError says what was left undone of an action that was done in part: exit status 3.
+// partialError names the part of an action that was left undone: exit status 3.
 type partialError struct{ error }
 
 func (e partialError) Unwrap() error { return e.error }

@@ -16,7 +16,7 @@ import (
 	"github.com/numavisor/numavisor/internal/text"
 )
 
-// emit prints a value as the -o flag says; table prints it for people.
+// emit prints a value in the format of the -o flag; table prints it for people.
 func emit(c *cobra.Command, value any, table func(io.Writer)) error {
 	format, err := c.Flags().GetString("output")
 	if err != nil {
@@ -61,8 +61,8 @@ func checkFormat(c *cobra.Command) error {
 // moreFormats is the annotation of a command that names the values of -o that only it has.
 const moreFormats = "output formats"
 
-// askedFormat is what -o says, wherever it stands among arguments that may be
-// wrong otherwise.
+// askedFormat is the value of -o, at any position among arguments that may
+// otherwise be wrong.
 func askedFormat(args []string) string {
 	f := pflag.NewFlagSet("format", pflag.ContinueOnError)
 	f.SetOutput(io.Discard)

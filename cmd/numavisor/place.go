@@ -82,8 +82,8 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 	return c
 }
 
-// emitBound prints a domain XML with its binding rewritten; why goes to
-// standard error, so that what is piped on is XML alone.
+// emitBound prints a domain XML with its binding rewritten. The reasons go to
+// standard error, so that a pipe receives only XML.
 func emitBound(c *cobra.Command, xml []byte, intent guest.Intent, p placed, explain bool) error {
 	bound, err := libvirt.Rewrite(xml, p.Placement, intent)
 	if err != nil {
@@ -96,9 +96,9 @@ func emitBound(c *cobra.Command, xml []byte, intent guest.Intent, p placed, expl
 	return emit(c, p, func(w io.Writer) { fmt.Fprint(w, p.XML) })
 }
 
-// inventory observes this host, or reads a saved inventory: that needs neither
-// root nor a hypervisor. Of this host nothing may be decided that does not
-// count all VMs; what a saved inventory does not show is noted.
+// inventory observes this host, or reads a saved inventory, which needs neither
+// root nor a hypervisor. A decision about this host must count all VMs; a note
+// lists what a saved inventory does not show.
 func (f *hostFlags) inventory(c *cobra.Command, file string) (inventory.Host, error) {
 	if file != "" {
 		inv, err := readFile(c.Context(), file, inventory.Parse)
@@ -123,7 +123,7 @@ func (f *hostFlags) inventory(c *cobra.Command, file string) (inventory.Host, er
 	return inv, nil
 }
 
-// noteUncounted says of which VMs and reservations room could not be counted.
+// noteUncounted names the VMs and reservations whose room could not be counted.
 func noteUncounted(c *cobra.Command, notSeen string, hidden []inventory.Gap) {
 	for _, g := range hidden {
 		printf(c.ErrOrStderr(), "numavisor: note: %s %s (%s): their room counts as free\n", notSeen, g.What, g.Why)
@@ -168,7 +168,7 @@ func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {
 	fmt.Fprintln(w)
 }
 
-// specFrom reads what is asked for: a spec file or a domain XML, changed by flags.
+// specFrom reads the request: a spec file or a domain XML, changed by flags.
 func specFrom(
 	ctx context.Context, specFile, xmlFile string, flags *guest.FlagSpec,
 ) (asked guest.Spec, xml []byte, err error) {

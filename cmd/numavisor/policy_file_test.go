@@ -13,7 +13,8 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-// The daemon, place, bind and balance of a host decide by one policy.
+// The daemon and the commands place, bind and balance of a host use the same
+// policy.
 func TestPolicyFile_IsTheSameForTheDaemonAndTheCommands(t *testing.T) {
 	for _, c := range []*cobra.Command{daemonCommand(), placeCommand(), bindCommand(), balanceCommand(),
 		createCommand()} {

@@ -12,8 +12,8 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-// notePolicyOfDaemon prints a note if this host's daemon decides by another
-// policy than the command. Without a daemon that answers, there is no note.
+// notePolicyOfDaemon prints a note if this host's daemon uses another policy
+// than the command. If no daemon answers, it prints no note.
 func (f *hostFlags) notePolicyOfDaemon(c *cobra.Command, socket string, used policy.Policy) {
 	ctx, cancel := context.WithTimeout(c.Context(), 2*time.Second)
 	defer cancel()

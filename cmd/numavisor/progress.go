@@ -16,8 +16,8 @@ import (
 // progressEvery is the time between two lines of progress that go to a file or pipe.
 const progressEvery = 5 * time.Second
 
-// progress shows how far copying is: on a terminal in one line that changes, elsewhere
-// in a line every 5 s, the first 5 s after the copying began.
+// progress shows how far copying is: on a terminal in one line that changes,
+// elsewhere in a line every 5 s, the first 5 s after the start of copying.
 type progress struct {
 	w        io.Writer
 	terminal bool

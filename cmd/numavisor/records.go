@@ -24,8 +24,8 @@ func recordsFlag(f *pflag.FlagSet, folder *string) {
 	f.StringVar(folder, "records", record.DefaultFolder, "folder of the journal and the alarms")
 }
 
-// recordEffects names the user who asks, and lets a user without privileges go
-// on without the journal.
+// recordEffects names the user who runs the command, and lets a user without
+// privileges continue without the journal.
 func recordEffects(c *cobra.Command, h *local.Host) {
 	h.By = asker()
 	if os.Geteuid() != 0 {
@@ -33,8 +33,8 @@ func recordEffects(c *cobra.Command, h *local.Host) {
 	}
 }
 
-// closeInterrupted records an end for what killed processes left without one.
-// That it cannot be done is no reason not to go on.
+// closeInterrupted records an end for effects that killed processes left open.
+// If it fails, the command still continues.
 func closeInterrupted(c *cobra.Command, h *local.Host) {
 	if err := h.CloseInterrupted(c.Context()); err != nil {
 		fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: %v\n", err)
@@ -54,7 +54,7 @@ func asker() string {
 
 // optionalJournal is the journal of a user without privileges. Such a user may
 // run commands and bind processes of their own, but may not write the host's
-// journal: a note says then that nothing is recorded. Any other failure refuses
+// journal: a note then says that nothing is recorded. Any other failure refuses
 // the effect, as it does for root.
 type optionalJournal struct {
 	record.Journal
@@ -62,7 +62,7 @@ type optionalJournal struct {
 	once  sync.Once
 }
 
-// Append adds an entry where the user may.
+// Append adds an entry if the user has the permission.
 func (j *optionalJournal) Append(e journal.Entry) error {
 	err := j.Journal.Append(e)
 	if errors.Is(err, fs.ErrPermission) {
@@ -79,7 +79,7 @@ func (j *optionalJournal) Append(e journal.Entry) error {
 	return err
 }
 
-// Entries returns what the user may read.
+// Entries returns the entries that the user may read.
 func (j *optionalJournal) Entries() ([]journal.Entry, error) {
 	entries, err := j.Journal.Entries()
 	if errors.Is(err, fs.ErrPermission) {

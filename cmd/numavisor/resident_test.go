@@ -37,18 +37,19 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// residentLimit is what the daemon may have in memory at most with 200 guests.
+// residentLimit is the most resident memory that the daemon may use with 200
+// guests.
 const residentLimit = 60 * topology.MiB
 
 // crowdFolder names, to a child, the folder of the host that it watches.
 const crowdFolder = "NUMAVISOR_TEST_CROWD"
 
-// TestResidentWith200Guests runs the daemon in a process of its own over an
-// hour of a clock of its own, and holds the most that it ever had in memory
-// against the limit: code, libvirt's libraries, 200 guests of four vCPUs on 8
-// nodes, a full history, plans, alarms and metrics. Nothing in it depends on
-// how fast the machine is. The race detector takes memory itself, so that it
-// is not built with it: 'make unit' runs it once more without.
+// TestResidentWith200Guests runs the daemon in a separate process over an hour
+// of a simulated clock, and compares its peak resident memory with the limit:
+// code, libvirt's libraries, 200 guests of four vCPUs on 8 nodes, a full
+// history, plans, alarms and metrics. The result does not depend on the speed
+// of the machine. The race detector itself uses memory, so a race build
+// excludes this test: 'make unit' runs it once more without the detector.
 func TestResidentWith200Guests(t *testing.T) {
 	if folder := os.Getenv(crowdFolder); folder != "" {
 		anHour(t, crowd{linux.Root(folder)})
@@ -74,7 +75,8 @@ func TestResidentWith200Guests(t *testing.T) {
 	}
 }
 
-// crowd is a host of 8 nodes with 200 guests, whose figures lie in a folder.
+// crowd is a host of 8 nodes with 200 guests, whose figures are in files of a
+// folder.
 type crowd struct{ root linux.Root }
 
 func (c crowd) host(t *testing.T) *fake.Host {
@@ -90,7 +92,8 @@ func (c crowd) host(t *testing.T) *fake.Host {
 	return h
 }
 
-// anHour runs the daemon, asks it for all that it shows, and prints what it had in memory.
+// anHour runs the daemon for an hour, queries everything that it shows, and
+// prints its peak memory.
 func anHour(t *testing.T, c crowd) {
 	t.Helper()
 	frugal()
@@ -164,12 +167,12 @@ func anHour(t *testing.T, c crowd) {
 	}
 }
 
-// coarse is for how long a history holds means of ten seconds, before its last
-// five minutes, which it holds second by second.
+// coarse is how long a history holds means of ten seconds, before its last five
+// minutes, which it holds second by second.
 const coarse = 55 * time.Minute
 
-// crowdWatcher sees busy guests. Each of its samples takes ten seconds of the
-// clock as long as the history will not keep more of that time in the end.
+// crowdWatcher observes busy guests. For the time that the history later
+// reduces to means, each of its samples takes ten seconds of the clock.
 type crowdWatcher struct {
 	*watch.Watcher
 	started time.Time
@@ -179,8 +182,8 @@ func (w *crowdWatcher) Sample() inventory.Sample {
 	if time.Since(w.started) < coarse {
 		time.Sleep(9 * time.Second)
 	}
-	// A daemon sleeps nearly all the time, and its garbage is collected meanwhile;
-	// the clock here leaves no time for that.
+	// A real daemon sleeps nearly all the time, and Go collects its garbage
+	// meanwhile; the simulated clock leaves no time for that.
 	_ = unix.Nanosleep(&unix.Timespec{Nsec: 4e6}, nil)
 	s := w.Watcher.Sample()
 	for i := range s.Guests {

@@ -21,9 +21,9 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"numavisor": main})
 }
 
-// TestScripts are conversations with the program, which hold the command
-// contract: what is printed, in which form, with which exit status. They run
-// without a hypervisor, on captured hosts.
+// TestScripts runs scripts against the program that check the command contract:
+// output, format and exit status. They run without a hypervisor, on captured
+// hosts.
 func TestScripts(t *testing.T) {
 	hosts := t.TempDir()
 	for _, name := range []string{"8cpu-4n-square", "8cpu-3n-cxl-hmat", "8cpu-2n-xen"} {
@@ -46,8 +46,9 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// wantStatus runs numavisor and wants an exit status: "status 2 place --vcpus 0".
-// What goes wrong is said in one line; the errors of a file have a line each.
+// wantStatus runs numavisor and requires an exit status: "status 2 place
+// --vcpus 0". The program reports an error in one line; the errors of a file
+// have a line each.
 func wantStatus(ts *testscript.TestScript, _ bool, args []string) {
 	status := 0
 	var ended *exec.ExitError
@@ -74,7 +75,8 @@ func wantStatus(ts *testscript.TestScript, _ bool, args []string) {
 
 var faultLine = regexp.MustCompile(`^numavisor: (spec|policy|measured matrix) \S+:\d+:\d+: `)
 
-// wantField looks into the JSON that was printed last: "field stdout nodes.0.cpus 0-1".
+// wantField checks a field of the last printed JSON: "field stdout nodes.0.cpus
+// 0-1".
 func wantField(ts *testscript.TestScript, neg bool, args []string) {
 	var v any
 	if err := json.Unmarshal([]byte(ts.ReadFile(args[0])), &v); err != nil {
@@ -110,14 +112,14 @@ func wantField(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// largeFile makes a file of 100 MB of zeros that takes no room.
+// largeFile makes a sparse file of 100 MB of zeros.
 func largeFile(ts *testscript.TestScript, _ bool, args []string) {
 	path := ts.MkAbs(args[0])
 	ts.Check(os.WriteFile(path, nil, 0o644))
 	ts.Check(os.Truncate(path, 100<<20))
 }
 
-// Every command is listed once, says in its help what it does and shows an
+// The help lists every command once. Each command describes itself and shows an
 // example; no line is wider than a terminal.
 func TestHelpOfEveryCommand(t *testing.T) {
 	var visit func(*cobra.Command)

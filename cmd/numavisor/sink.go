@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// sink is standard output that remembers when it could not be written: those
-// who print need not look at every line.
+// sink is standard output that remembers a failed write: code that prints need
+// not check every line.
 type sink struct {
 	to  io.Writer
 	err error // the first one; nothing is written after it
@@ -23,8 +23,8 @@ func (s *sink) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// fileOf returns the file that a stream of a command is, if it is one; standard
-// output is it behind its sink.
+// fileOf returns the file of a command's stream, if it has one; for a sink, it
+// returns the file behind it.
 func fileOf(stream any) (*os.File, bool) {
 	if s, ok := stream.(*sink); ok {
 		stream = s.to
@@ -40,7 +40,7 @@ func (s *sink) check(ended error) error {
 	if s.err == nil {
 		return ended
 	}
-	lost, beside := s.err.Error(), "" // as text: what it ended with must not decide the status
+	lost, beside := s.err.Error(), "" // as text: the command's own error must not decide the status
 	switch {
 	case errors.Is(ended, s.err):
 		lost = ended.Error()

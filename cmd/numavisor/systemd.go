@@ -21,7 +21,8 @@ type service struct {
 	watchdog time.Duration // WatchdogSec of the unit; 0: none
 }
 
-// systemdService reads what systemd says of the unit in the environment.
+// systemdService reads the unit's settings that systemd passes in the
+// environment.
 func systemdService() (service, error) {
 	limit, err := sd.SdWatchdogEnabled(false)
 	if err != nil {
@@ -30,8 +31,8 @@ func systemdService() (service, error) {
 	return service{os.Getenv("NOTIFY_SOCKET"), limit}, nil
 }
 
-// supervisor turns the daemon's states into systemd's. Alive is reported three
-// times within the watchdog's limit: one report may be late.
+// supervisor translates the daemon's states into systemd's. It reports Alive
+// three times within the watchdog's limit: one report may be late.
 func (s service) supervisor(log *slog.Logger) daemon.Supervisor {
 	return daemon.Supervisor{AliveEvery: s.watchdog / 3, Report: func(now daemon.State) {
 		switch now {
@@ -45,8 +46,8 @@ func (s service) supervisor(log *slog.Logger) daemon.Supervisor {
 	}}
 }
 
-// notify sends one message. One that is lost is no reason to end: systemd acts
-// on what is missing.
+// notify sends one message. A lost message is no reason to end: systemd reacts
+// to missing messages.
 func (s service) notify(log *slog.Logger, lines ...string) {
 	if s.socket == "" {
 		return
@@ -56,7 +57,8 @@ func (s service) notify(log *slog.Logger, lines ...string) {
 	}
 }
 
-// reloading says that a reload begins, and when: Type=notify-reload wants both.
+// reloading reports that a reload begins, and when: Type=notify-reload requires
+// both.
 func reloading() []string {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {

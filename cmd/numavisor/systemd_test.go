@@ -33,7 +33,7 @@ func TestDaemon_ReportsItsStateToSystemd(t *testing.T) {
 		}
 		return string(message[:n])
 	}
-	// wait returns the first message that is no sign of life.
+	// wait returns the first message that is not a watchdog report.
 	wait := func() string {
 		t.Helper()
 		for {

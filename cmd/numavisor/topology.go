@@ -63,7 +63,8 @@ type topologySource struct {
 	measured, housekeeping                       string
 }
 
-// host reads the topology; its VMs too if it is of a saved inventory, or if it is this host and they are wanted.
+// host reads the topology. It also reads the VMs if the topology is of a saved
+// inventory, or if it is of this host and the caller requests them.
 func (s *topologySource) host(c *cobra.Command, vms bool) (inventory.Host, error) {
 	if s.inventory != "" {
 		inv, err := readFile(c.Context(), s.inventory, inventory.Parse)

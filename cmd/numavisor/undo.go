@@ -57,7 +57,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 	return c
 }
 
-// reportUndone prints what was taken back, also where it ended in an error.
+// reportUndone prints what the command reverted, also after an error.
 func reportUndone(c *cobra.Command, u move.Undone, err error) error {
 	touched := u.Moved != nil && u.Moved.Begun()
 	if err == nil || touched {

@@ -24,8 +24,8 @@ type build struct {
 	Platform string `json:"platform"` // OS/architecture
 }
 
-// thisBuild returns what the linker was given and, where that is empty, what
-// the Go toolchain recorded.
+// thisBuild returns the values that the linker received and, where those are
+// empty, the values that the Go toolchain recorded.
 func thisBuild() build {
 	b := build{Version: linkedVersion, Commit: linkedCommit, Date: linkedDate}
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -26,7 +26,7 @@ func (c *checker) cells() {
 	c.equalCells()
 }
 
-// equalCells: each has at least a vCPU and a page.
+// equalCells: each cell has at least a vCPU and a page.
 func (c *checker) equalCells() {
 	count, most := c.spec.Topology.Count, max(1, c.spec.VCPUs)
 	if memory := c.spec.Memory / max(c.unit(),

@@ -9,8 +9,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// maxName leaves room for what libvirt adds to the name of a guest's files
-// (/etc/libvirt/qemu/NAME.xml.new) within the 255 bytes of a file name.
+// maxName leaves room for the suffixes that libvirt adds to the name of a
+// guest's files (/etc/libvirt/qemu/NAME.xml.new) within the 255 bytes of a file
+// name.
 const maxName = 240
 
 // name: as libvirt allows it (virDomainDefPostParse, virXMLCheckIllegalChars).
@@ -42,7 +43,7 @@ func (c *checker) size() {
 	}
 }
 
-// unit is what memory is a multiple of.
+// unit is the granularity of memory amounts.
 func (c *checker) unit() topology.Bytes {
 	if c.isHugePage() {
 		return c.spec.PageSize

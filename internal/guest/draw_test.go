@@ -9,7 +9,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// drawSpec draws a spec that can be written down: most are right, many contradict themselves.
+// drawSpec draws a spec that can be written to a file: most are valid, many
+// contradict themselves.
 func drawSpec(t *rapid.T) guest.Spec {
 	s := guest.Spec{
 		Name:   rapid.SampledFrom([]string{"", "web1", "a b", "ä", "a/b"}).Draw(t, "name"),

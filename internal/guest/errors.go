@@ -9,8 +9,8 @@ var (
 	ErrNotFound = errors.New("there is no such guest")
 	// ErrExists means that the name is taken.
 	ErrExists = errors.New("there is such a guest already")
-	// ErrRefused means that the hypervisor lacks the function, or cannot do it
-	// with this guest as it is; a retry changes nothing.
+	// ErrRefused means that the hypervisor lacks the function, or cannot apply it
+	// to this guest in its present state; a retry changes nothing.
 	ErrRefused = errors.New("the hypervisor refuses it")
 	// ErrTransient means that the guest has no stored configuration.
 	ErrTransient = errors.New("the guest has no stored configuration")

@@ -11,7 +11,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// FlagSpec is what was asked for by command-line flags.
+// FlagSpec is the part of a spec that command-line flags set.
 type FlagSpec struct{ flags []*specFlag }
 
 // specFlag remembers the values given and replays them on a spec.
@@ -19,7 +19,7 @@ type specFlag struct {
 	name   string
 	kind   string // shown in the help
 	values []string
-	many   bool // may be repeated; else the last one holds
+	many   bool // may be repeated; else the last value counts
 	set    func(s *Spec, value string) error
 
 	choices []string // the words that set takes; nil: it takes others, too
@@ -94,7 +94,8 @@ func (f *FlagSpec) cpuFlags(add addFlag) {
 		func(s *Spec) *HelperPolicy { return &s.CPU.IOPolicy }, helpers...)
 }
 
-// choose makes a flag one of words in a field of the spec.
+// choose defines a flag for a field of the spec that takes one of several
+// words.
 func choose[T ~string](flag *specFlag, field func(*Spec) *T, words ...T) {
 	flag.set = func(s *Spec, v string) error { return word(field(s), v, words...) }
 	for _, w := range words {
@@ -133,9 +134,9 @@ func (f *FlagSpec) Changed() bool {
 	return slices.ContainsFunc(f.flags, func(o *specFlag) bool { return len(o.values) > 0 })
 }
 
-// Apply returns the spec with what the flags say; fields without a flag stay.
-// Devices given replace the spec's. The result is neither checked nor filled
-// up: see Normalize.
+// Apply returns the spec with the flags' values; fields without a flag stay
+// unchanged. Devices from flags replace the spec's. Apply neither checks the
+// result nor fills in defaults: see Normalize.
 func (f *FlagSpec) Apply(s Spec) (Spec, error) {
 	if f.given("topology") && f.given("cells") {
 		return Spec{}, errors.New("--topology and --cells both say what cells the guest sees; give one of them")
@@ -171,7 +172,7 @@ func (o *specFlag) Set(value string) error {
 	return nil
 }
 
-// String gives the values given, "" for none.
+// String returns the values given, "" for none.
 func (o *specFlag) String() string { return strings.Join(o.values, " ") }
 
 // Type is the word for the value in the help.

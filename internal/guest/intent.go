@@ -1,13 +1,15 @@
 package guest
 
-// Intent is what a guest asked for and was given, as it is stored with the guest.
+// Intent is a guest's spec and placement, as the hypervisor stores them with
+// the guest.
 type Intent struct {
 	// Host is the host that the placement is for. It travels with the guest when
-	// that migrates. Intents of before had none; they count as this host's.
+	// the guest migrates. Intents of earlier versions had none; they count as this
+	// host's.
 	Host      HostIdentity `json:"host,omitzero"`
 	Spec      Spec         `json:"spec"`
 	Placement Placement    `json:"placement"`
-	// Adopted says that others made the guest, and we bound it later.
+	// Adopted says that Numavisor did not create the guest, and bound it later.
 	Adopted bool `json:"adopted,omitempty"`
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Bounds of what a spec may ask for. They catch slips (bytes for gigabytes),
-// no host is this large.
+// Upper bounds for a spec. They catch mistakes (bytes for gigabytes); no host
+// is this large.
 const (
 	maxVCPUs     = 4096              // KVM_MAX_VCPUS is 4096 at most (arch/x86/include/asm/kvm_host.h)
 	maxMemory    = 64 * topology.TiB // 46 bits of physical address
@@ -40,7 +40,7 @@ func (s Spec) Normalize() (Spec, error) {
 	return s, nil
 }
 
-// withDefaults never changes what the caller's spec points to.
+// withDefaults never changes values that the caller's spec points to.
 func (s Spec) withDefaults() Spec {
 	s.Topology.Cells = slices.Clone(s.Topology.Cells)
 	s.Devices = slices.Clone(s.Devices)
@@ -102,14 +102,14 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// checker collects what is wrong with a spec.
+// checker collects the errors of a spec.
 type checker struct {
 	spec *Spec
 	errs []error
 }
 
-// maxErrors bounds what Normalize reports: a foreign file may be wrong a hundred
-// thousand times.
+// maxErrors limits the errors that Normalize reports: a foreign file may
+// contain a hundred thousand.
 const maxErrors = 20
 
 func (c *checker) fail(field string, value any, allowed string, args ...any) {

@@ -216,8 +216,8 @@ func TestNormalizeReportsEveryField(t *testing.T) {
 	}
 }
 
-// What Normalize lets through holds what placement relies on; it is normal
-// itself, and the spec it was made from stays as it was.
+// A spec that Normalize accepts holds the invariants of placement. The result
+// is itself normal, and the original spec is unchanged.
 func TestNormalSpecsHoldTogether(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSpec(t)
@@ -265,7 +265,7 @@ func TestNormalSpecsHoldTogether(t *testing.T) {
 	})
 }
 
-// drawn copies what the spec points to.
+// drawn copies the values that the spec points to.
 func drawn(t *rapid.T, s guest.Spec) guest.Spec {
 	s.Devices = append([]guest.DeviceSpec(nil), s.Devices...)
 	s.Topology.Cells = append([]guest.CellSpec(nil), s.Topology.Cells...)
@@ -276,7 +276,7 @@ func drawn(t *rapid.T, s guest.Spec) guest.Spec {
 	return s
 }
 
-// putRight takes out every fault that drawSpec puts in.
+// putRight corrects every fault that drawSpec introduces.
 func putRight(s guest.Spec) guest.Spec {
 	s.Name, s.VCPUs, s.Memory = "", max(s.VCPUs, 1), (s.Memory/gib+8)*gib
 	if s.PageSize%(2*topology.MiB) != 0 {

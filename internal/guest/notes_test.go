@@ -59,8 +59,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// What a note says, Normalize does: a normal spec has nothing left to note but
-// what it asks for itself.
+// Normalize applies the consequence that a note describes: a normal spec yields
+// notes only about explicit requests.
 func TestNotesComeTrue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := small() // valid whatever of these is drawn

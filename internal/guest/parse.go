@@ -15,9 +15,9 @@ type SpecFile struct {
 	doc  *strictyaml.Document
 }
 
-// ParseSpec reads a spec in YAML or JSON (docs/spec.md), strictly. What is wrong
-// with the file is one *strictyaml.Error. Values are not checked against each
-// other and defaults not filled in: see Normalize.
+// ParseSpec reads a spec in YAML or JSON (docs/spec.md), strictly. It returns
+// the faults of the file as one *strictyaml.Error. It neither checks values
+// against each other nor fills in defaults: see Normalize.
 func ParseSpec(r io.Reader) (SpecFile, error) {
 	var f SpecFile
 	var err error

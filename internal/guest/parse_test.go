@@ -161,7 +161,8 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// A spec that is written and read again is the same: it is stored so with the guest.
+// A spec is unchanged after it is written and read again: hypervisors store it
+// in that form with the guest.
 func TestSpecSurvivesWriting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawSpec(t)

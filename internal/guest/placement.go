@@ -6,7 +6,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Placement is what a guest was given on one host.
+// Placement is the nodes, CPUs and memory that a guest was given on one host.
 type Placement struct {
 	Guest string `json:"guest"`
 	// Nodes is the outer limit: no memory of the guest leaves them.
@@ -38,7 +38,8 @@ type Cell struct {
 	Memory topology.Bytes `json:"memory_bytes"`
 	// Nodes is usually one node; several for a wide guest without visible topology, or with interleaved memory.
 	Nodes topology.NodeSet `json:"nodes"`
-	// Distances is the row the guest is shown, to cells 0, 1, ...; empty if not visible.
+	// Distances is the row of distances that the guest sees, to cells 0, 1, ...;
+	// empty if not visible.
 	Distances []int `json:"distances,omitempty"`
 }
 
@@ -48,7 +49,7 @@ type VCPU struct {
 	CPUs topology.CPUSet `json:"cpus,omitzero"` // empty: not bound
 }
 
-// Reservation is what a guest takes from one node.
+// Reservation is the room that a guest takes on one node.
 type Reservation struct {
 	Node      topology.NodeID `json:"node"`
 	Memory    topology.Bytes  `json:"memory_bytes"`

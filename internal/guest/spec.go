@@ -15,7 +15,7 @@ type CellID int
 // VCPUSet is a set of a guest's vCPUs.
 type VCPUSet = topology.Set[VCPUID]
 
-// Spec is what a guest asks for. VCPUs and Memory are needed; every other
+// Spec is a request for a guest. VCPUs and Memory are required; every other
 // field has a default that Normalize fills in.
 type Spec struct {
 	Name   string         `json:"name,omitempty"`
@@ -37,7 +37,7 @@ type Spec struct {
 	Movable *bool `json:"movable,omitempty"`
 }
 
-// CPUSpec says how vCPUs and helper threads are held to CPUs.
+// CPUSpec says how vCPUs and helper threads are bound to CPUs.
 type CPUSpec struct {
 	Binding   CPUMode      `json:"binding,omitempty"`          // default range
 	SMT       SMTPolicy    `json:"smt,omitempty"`              // default any; matters for exclusive binding
@@ -94,7 +94,7 @@ func (HelperPolicy) Words() []string {
 	return []string{string(HelperNodes), string(HelperHousekeeping), string(HelperExclusive), string(HelperNone)}
 }
 
-// MemorySpec says how memory is held to nodes.
+// MemorySpec says how memory is bound to nodes.
 type MemorySpec struct {
 	Mode MemoryMode `json:"mode,omitempty"` // default preferred
 	// Immediate asks to allocate all memory at start. Always so with huge pages.

@@ -26,7 +26,7 @@ const (
 	nodeColumns
 )
 
-// frame is one sample, or the mean of some that follow on each other.
+// frame is one sample, or the mean of consecutive samples.
 type frame struct {
 	end    int64   // of its window, Unix time in ns
 	window float32 // measured seconds; less than its span where there are gaps
@@ -52,7 +52,7 @@ func emptyFrame(s *shape) frame {
 	return f
 }
 
-// bytes is what the frame takes, itself twice: lists grow by doubling.
+// bytes is the memory of the frame, counted twice: lists grow by doubling.
 func (f *frame) bytes() int { return 2*72 + allocated(4*len(f.values)) + allocated(len(f.sources)) }
 
 func (f *frame) node(i int) []float32 { return f.values[nodeColumns*i:][:nodeColumns] }
@@ -118,8 +118,8 @@ func (h *History) fillGuest(f *frame, i int, g *inventory.GuestSample) {
 	}
 }
 
-// number returns the number of a source, 0 for none. There are four; what goes
-// beyond 255 is taken for not measured.
+// number returns the number of a source, 0 for none. Four sources exist;
+// numbers beyond 255 count as not measured.
 func (h *History) number(s inventory.AccessSource) uint8 {
 	i := slices.Index(h.sources, s)
 	if i < 0 && len(h.sources) <= math.MaxUint8 {
@@ -129,7 +129,7 @@ func (h *History) number(s inventory.AccessSource) uint8 {
 	return uint8(max(i, 0))
 }
 
-// orNaN is for figures of which 0 says that they were not measured.
+// orNaN converts figures whose value 0 means that they were not measured.
 func orNaN(v float64) float32 {
 	if v == 0 {
 		return float32(math.NaN())

@@ -14,7 +14,7 @@ import (
 
 // Options bound a history. Fields left at zero have the default.
 type Options struct {
-	// Whole is how far back it goes; default 1h.
+	// Whole is the time that the history covers; default 1h.
 	Whole time.Duration
 	// Fine is for how long the history holds samples unchanged; default 5m. It
 	// holds older samples as means over Step; default 10s.
@@ -22,9 +22,10 @@ type Options struct {
 	// Resolution is the shortest window that the history holds. It joins faster
 	// samples until they cover the window; default 1s.
 	Resolution time.Duration
-	// Bytes is what it may take by its own count; default 7.5 MiB, which holds
-	// an hour of 200 guests on 8 nodes and stays under 8 MiB on the heap. A host
-	// that needs more keeps less than the hour: what is oldest goes first.
+	// Bytes is the history's memory limit by its own count; default 7.5 MiB, which
+	// holds an hour of 200 guests on 8 nodes and stays under 8 MiB on the heap. On
+	// a host that needs more, the history covers less than the hour: it drops the
+	// oldest samples first.
 	Bytes int
 }
 
@@ -48,7 +49,7 @@ type History struct {
 	limits Options
 	coarse []frame // oldest first, all older than fine
 	fine   []frame // oldest first; empty only before the first sample
-	bytes  int     // that frames and their shapes take
+	bytes  int     // memory of frames and their shapes
 	// sources are those seen, by the number that frames hold; 0 is "not measured".
 	sources []inventory.AccessSource
 }
@@ -58,9 +59,10 @@ func New(o Options) *History {
 	return &History{limits: o.withDefaults(), sources: []inventory.AccessSource{""}}
 }
 
-// Add takes in a sample. One without a window, the first of a watch, measured
-// no rates and is left out; so is a guest's first. Where the clock was set
-// back, what is known already is dated back with it: it stays as old as it is.
+// Add takes in a sample. It ignores a sample without a window, the first of a
+// watch, which measured no rates, and likewise a guest's first sample. If the
+// clock was set back, Add moves earlier samples back by the same time: they
+// stay as old as they are.
 func (h *History) Add(s inventory.Sample) {
 	if s.Window <= 0 {
 		return
@@ -93,11 +95,13 @@ func (h *History) last() *frame {
 func (h *History) joins(last, next *frame) bool {
 	resolution := h.limits.Resolution.Seconds()
 	gap := float64(next.end-last.end)/1e9 - float64(next.window)
-	// A little short is long enough: samples of a second do not take it to the nanosecond.
+	// A window slightly below the resolution is long enough: the intervals of
+	// one-second samples are not exact to the nanosecond.
 	return float64(last.window) < 0.9*resolution && gap < resolution
 }
 
-// age moves what is no longer fine into means, and drops what is too old or too much.
+// age reduces samples that are no longer fine to means, and drops those that
+// are too old or exceed the limit.
 func (h *History) age() {
 	now := h.last().end
 	for len(h.fine) > 1 && h.fine[0].end <= now-int64(h.limits.Fine) {
@@ -113,7 +117,7 @@ func (h *History) age() {
 	}
 }
 
-// coarsen takes over a frame of fine, into the mean of its step.
+// coarsen merges a fine frame into the mean of its step.
 func (h *History) coarsen(f frame) {
 	step := int64(h.limits.Step)
 	if n := len(h.coarse); n > 0 && h.coarse[n-1].end/step == f.end/step {
@@ -147,7 +151,7 @@ func (h *History) release(f *frame) {
 	h.bytes -= f.bytes()
 }
 
-// shift dates everything back or on.
+// shift moves all times back or forward.
 func (h *History) shift(nanos int64) {
 	for _, frames := range [][]frame{h.coarse, h.fine} {
 		for i := range frames {

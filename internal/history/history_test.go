@@ -66,8 +66,8 @@ func TestMeansWeighByWindow(t *testing.T) {
 	}
 }
 
-// A guest that begins to work is judged by what it does then, not by the few
-// accesses that it made before.
+// A guest that begins to work is judged by its accesses from then on, not by
+// the few accesses before.
 func TestSharesOfAccessesCountByTheWorkDone(t *testing.T) {
 	h := New(Options{})
 	for i, share := range []float64{0, 0, 0, 0, 0.99} {
@@ -239,7 +239,7 @@ func TestAShortTimeHasNoTrend(t *testing.T) {
 	}
 }
 
-// The dumb twin keeps every sample.
+// The naive twin stores every sample.
 func TestLoadsAreThoseOfAllSamples(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := New(Options{Resolution: time.Nanosecond})
@@ -270,7 +270,8 @@ func TestLoadsAreThoseOfAllSamples(t *testing.T) {
 	})
 }
 
-// Whatever comes and goes, the bound holds, and so does the count of bytes.
+// For every sequence of samples the limit holds, and the count of bytes is
+// correct.
 func TestTheBoundHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.IntRange(1, 20_000).Draw(t, "limit")

@@ -8,7 +8,7 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// sum is a weighted sum of what was measured.
+// sum is a weighted sum of measured values.
 type sum struct{ total, weight float64 }
 
 func (s *sum) add(v float32, weight float64) {
@@ -25,14 +25,14 @@ func (s *sum) mean() float64 {
 	return s.total / s.weight
 }
 
-// idle is for how many used CPUs a guest counts that uses none, where shares of
-// its accesses are averaged: it makes hardly any.
+// idle is the number of used CPUs that an idle guest counts for in averages of
+// shares of accesses: it makes hardly any accesses.
 const idle = 0.001
 
-// Load returns what a guest asked for on average over the last duration before
-// the latest sample; its Window is how much of that was measured. The remote
-// share is that of the latest source only, and times count by the CPUs that it
-// used in them. False: the guest was not measured in that time.
+// Load returns a guest's average load over the last duration before the latest
+// sample; its Window is how much of that was measured. The remote share is that
+// of the latest source only, and times count by the CPUs that the guest used in
+// them. False: the guest was not measured in that time.
 func (h *History) Load(guest string, over time.Duration) (inventory.GuestLoad, bool) {
 	var cpu, wait, mbps, remote sum
 	var source uint8
@@ -66,8 +66,8 @@ func (h *History) Load(guest string, over time.Duration) (inventory.GuestLoad, b
 	return load, true
 }
 
-// NodeLoads returns what was asked of the nodes on average over the last
-// duration before the latest sample, ascending; of nodes that sample had.
+// NodeLoads returns the nodes' average load over the last duration before the
+// latest sample, ascending; of nodes that sample had.
 func (h *History) NodeLoads(over time.Duration) []inventory.NodeLoad {
 	if len(h.fine) == 0 {
 		return nil

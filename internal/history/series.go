@@ -10,8 +10,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Series is what was measured of one guest or node, the oldest first. All
-// columns are as long as Times.
+// Series holds the measurements of one guest or node, oldest first. All columns
+// are as long as Times.
 type Series struct {
 	// Times are when the windows end, whose lengths in seconds are Window.
 	Times  []time.Time `json:"times"`
@@ -28,7 +28,8 @@ type Series struct {
 	Sources []inventory.AccessSource `json:"sources,omitempty"`
 }
 
-// Column is one quantity over time; NaN, in JSON null, is what was not measured.
+// Column is one quantity over time; NaN, in JSON null, marks a value that was
+// not measured.
 type Column []float32
 
 // MarshalJSON writes [1.5,null,2].

@@ -8,8 +8,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// shape says what the figures of a frame belong to. Frames share it, as
-// guests seldom come and go and their memory seldom changes nodes.
+// shape names the guests and nodes of a frame's figures. Frames share it:
+// guests seldom come and go, and their memory seldom changes nodes.
 type shape struct {
 	nodes  []topology.NodeID // ascending
 	guests []string          // ascending
@@ -20,7 +20,7 @@ type shape struct {
 	users int // frames that have this shape
 }
 
-// bytes is what the shape takes, names counted in each shape that has them.
+// bytes is the memory of the shape; each shape counts its names.
 func (s *shape) bytes() int {
 	n := allocated(160) + allocated(8*len(s.nodes)) + allocated(4*len(s.first)) + allocated(
 		4*len(s.cells)) + allocated(16*len(s.guests))
@@ -93,7 +93,7 @@ func covers(a, b []int32) bool {
 	return true
 }
 
-// union returns a shape with room for what either holds.
+// union returns a shape with room for the figures of both shapes.
 func union(a, b *shape) *shape {
 	if b.fits(a) {
 		return b
@@ -117,7 +117,7 @@ func union(a, b *shape) *shape {
 	return s
 }
 
-// merged returns what two ascending lists hold, ascending, each once.
+// merged returns the union of two ascending lists, ascending, each value once.
 func merged[T int32 | string | topology.NodeID](a, b []T) []T {
 	all := slices.Concat(a, b)
 	slices.Sort(all)
