@@ -1,5 +1,5 @@
-// Package alarm holds what is wrong on a host, or was: values that thresholds
-// are held against, by which alarms are raised and cleared.
+// Package alarm defines the alarms of a host, active and cleared: values that the
+// rules compare with thresholds.
 package alarm
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// Quantity is what is watched. Each has its own thresholds (policy.Alarms).
+// Quantity is a watched quantity. Each has its own thresholds (policy.Alarms).
 type Quantity string
 
 // Quantities. Shares are from 0 to 1.
@@ -20,12 +20,12 @@ const (
 	NodeHugePages Quantity = "node-huge-pages" // share of a node's pool of one size in use
 	NodeTraffic   Quantity = "node-traffic"    // share of a node's memory bandwidth in use
 	HostPressure  Quantity = "host-pressure"   // share of time in which tasks waited for memory
-	GuestWait     Quantity = "guest-wait"      // share of the CPU time that a guest wants and does not get
+	GuestWait     Quantity = "guest-wait"      // share of the CPU time that a guest requests and does not get
 	// share of a guest's accesses (by estimate: memory) that is not local
 	GuestRemote      Quantity = "guest-remote"
 	GuestDrift       Quantity = "guest-drift"       // share of a guest's memory that is not on its intended nodes
-	KernelMoves      Quantity = "kernel-moves"      // MB a second that the kernel's NUMA balancing moves against us
-	CompetingMover   Quantity = "competitor"        // 1 while somebody else moves pages on this host (numad, KSM, ...)
+	KernelMoves      Quantity = "kernel-moves"      // MB a second that kernel NUMA balancing moves against us
+	CompetingMover   Quantity = "competitor"        // 1 while another program moves pages (numad, KSM, ...)
 	SourceUnreadable Quantity = "source-unreadable" // 1 while a source cannot be read
 	StuckMove        Quantity = "move-failed"       // moves of a guest that failed within the last hour
 )
@@ -41,7 +41,7 @@ func (Quantity) Words() []string {
 	return words
 }
 
-// Amount shows a value of the quantity with its unit.
+// Amount formats a value of the quantity with its unit.
 func (q Quantity) Amount(v float64) string {
 	switch q {
 	case NodeWait:
@@ -55,7 +55,7 @@ func (q Quantity) Amount(v float64) string {
 	return fmt.Sprintf("%.1f %%", 100*v)
 }
 
-// Severity says how bad it is.
+// Severity is the severity of an alarm.
 type Severity string
 
 // Severities, in rising order.
@@ -64,25 +64,25 @@ const (
 	Critical Severity = "critical"
 )
 
-// Alarm is one quantity of one object beyond a threshold.
+// Alarm is one quantity of one object beyond its threshold.
 type Alarm struct {
 	Quantity Quantity      `json:"quantity"`
 	Object   inventory.Ref `json:"object"`
 	Severity Severity      `json:"severity"`
-	// Value is the latest measured one, Threshold the one that it went beyond, in
-	// the quantity's unit; Worst the farthest since it was raised.
+	// Value is the latest measured value, Threshold the threshold that it exceeded, in
+	// the quantity's unit. Worst is the worst value since the alarm was raised.
 	Value     float64 `json:"value"`
 	Threshold float64 `json:"threshold"`
 	Worst     float64 `json:"worst"`
-	// Guests are those that cause it, the greatest cause first.
+	// Guests are those that cause the alarm, the greatest cause first.
 	Guests []string `json:"guests,omitempty"`
 	Why    string   `json:"why"` // in words, with the figures and their source
-	// First is when it was raised, Last when it was last beyond its threshold,
-	// Cleared when it ended; zero while it lasts.
+	// First is the time when the alarm was raised, Last the time when the value was
+	// last beyond its threshold, and Cleared the end of the alarm, zero while it lasts.
 	First   time.Time `json:"first"`
 	Last    time.Time `json:"last"`
 	Cleared time.Time `json:"cleared,omitzero"`
 }
 
-// Active reports whether the alarm lasts.
+// Active reports whether the alarm has not been cleared.
 func (a Alarm) Active() bool { return a.Cleared.IsZero() }

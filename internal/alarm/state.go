@@ -8,9 +8,8 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// State is what judging remembers from one sample to the next: alarms that
-// last, and values that approach one. A daemon that starts again goes on
-// from it.
+// State is the state of the rules between two samples: alarms that last, and
+// values that approach a threshold. A restarted daemon resumes from it.
 type State struct {
 	Tracks []Track `json:"tracks,omitempty"` // ascending by quantity and object
 }
@@ -19,27 +18,27 @@ type State struct {
 type Track struct {
 	Quantity Quantity      `json:"quantity"`
 	Object   inventory.Ref `json:"object"`
-	// Source is where its latest value is from, At when that was.
+	// Source is the source of its latest value, At the time of that value.
 	Source string    `json:"source,omitempty"`
 	At     time.Time `json:"at"`
-	// Warning and Critical are how the value lies to the two thresholds.
+	// Warning and Critical are the position of the value relative to the two thresholds.
 	Warning  Stay `json:"warning"`
 	Critical Stay `json:"critical"`
-	// Alarm is the one that lasts; nil: not raised.
+	// Alarm is the active alarm; nil: not raised.
 	Alarm *Alarm `json:"alarm,omitempty"`
 }
 
-// Side says how a value lies to a threshold.
+// Side is the position of a value relative to a threshold.
 type Side string
 
-// Sides. Between is under the threshold and not under the share of it where it clears.
+// Sides. Between is below the threshold but not below the share of it at which the alarm clears.
 const (
 	Beyond  Side = "beyond"
 	Between Side = "between"
 	Under   Side = "under"
 )
 
-// Stay is on which side of a threshold a value is, and for how long it was seen there.
+// Stay is the side of a threshold that a value is on, and how long it has been observed there.
 type Stay struct {
 	Side   Side          `json:"side"`
 	Lasted time.Duration `json:"lasted_ns"`

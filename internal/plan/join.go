@@ -6,15 +6,15 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Batch is the kind of a few small moves that are made as one.
+// Batch is the kind of several small moves that are joined into one.
 const Batch MoveKind = "batch"
 
-// Join makes neighbouring moves of a round into one as long as they copy no
-// more than most together, and concern different guests: their vCPUs go first,
-// and none waits long for its memory. What each move costs besides copying,
-// reading the host and proving the result, is paid once. Larger moves stay
-// alone: a guest whose vCPUs have gone should not wait for others' memory.
-// Advised moves are not joined: each is accepted by itself.
+// Join combines adjacent moves of a round as long as they copy no more than most
+// together and concern different guests. Their vCPUs move first, and none waits
+// long for its memory. The fixed costs of a move (reading the host, verifying the
+// result) are then paid once. Larger moves stay separate: a guest whose vCPUs have
+// moved should not wait for the memory of others. Advised moves are not joined:
+// the operator accepts each one separately.
 func Join(moves []Move, most topology.Bytes) []Move {
 	var out []Move
 	for _, m := range moves {

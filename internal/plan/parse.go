@@ -10,11 +10,11 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// maxSize bounds a plan that is read: a plan for hundreds of guests takes a few MiB.
+// maxSize limits the size of a plan to read: a plan for hundreds of guests takes a few MiB.
 const maxSize = 64 * topology.MiB
 
 // Parse reads a plan as JSON, as 'numavisor balance -o json' writes it. It
-// refuses unknown fields, so that no plan is carried out in part.
+// refuses unknown fields, so that no plan is executed in part.
 func Parse(r io.Reader) (Plan, error) {
 	var p Plan
 	d := json.NewDecoder(io.LimitReader(r, int64(maxSize)))
@@ -48,8 +48,8 @@ func kinds() string {
 	return strings.Join(words, ", ")
 }
 
-// Validate returns an error where a move does not say of each guest, once,
-// where it is to go.
+// Validate returns an error unless a move names the target of each guest exactly
+// once.
 func (m Move) Validate() error {
 	if len(m.Guests) == 0 {
 		return errors.New("it names no guest")

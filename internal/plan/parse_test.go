@@ -45,7 +45,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Whatever is read: what passes can be written and reads back the same.
+// For any input: a plan that passes can be written, and reads back the same.
 func FuzzParse(f *testing.F) {
 	text, err := json.Marshal(oneMove())
 	if err != nil {

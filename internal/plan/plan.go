@@ -1,10 +1,10 @@
-// Package plan holds the words for what the balancer and the executor agree on:
-// Plan, the moves of a host in order, and Steps, the actions that bring one
-// guest to a placement.
+// Package plan defines the types that the balancer and the executor share: Plan,
+// the moves of a host in order, and Steps, the actions that bring one guest to a
+// placement.
 //
-// Both are values: they can be printed (a dry run), saved, and carried out
-// later. Both name the basis they were computed from, so that a stale plan is
-// refused rather than forced.
+// Both are values: a program can print them (a dry run), save them, and execute
+// them later. Both name the basis they were computed from, so that the executor
+// refuses a stale plan and does not force it.
 package plan
 
 import (
@@ -17,125 +17,125 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Plan is the plan of a host: its moves, in the order in which they must be
-// made. After each of them the host is in a legal state.
+// Plan is the plan of a host: its moves, in the order in which they must be made.
+// After each of them the host is in a legal state.
 type Plan struct {
 	Host  string    `json:"host"`
-	Taken time.Time `json:"taken"` // of the inventory that it was computed from
+	Taken time.Time `json:"taken"` // time of the inventory that it was computed from
 	Moves []Move    `json:"moves"`
 	// Degraded lists the guests that have a reason to move, and since when.
 	// It belongs to the history of the next round.
 	Degraded []Degraded `json:"degraded,omitempty"`
-	// Blocked says why guests that are degraded, or would have to make room, do not move.
+	// Blocked gives the reason for each guest that does not move although it is degraded or would have to make room.
 	Blocked []Blocked `json:"blocked,omitempty"`
-	// Before and After are the host's cost now and when all moves are made
-	// (those only advised included), in the units of the price list times CPUs.
+	// Before and After are the host's cost now and after all moves (advised ones
+	// included), in the units of the price list times CPUs.
 	Before float64 `json:"cost_before"`
 	After  float64 `json:"cost_after"`
 }
 
-// MoveKind says what a move does.
+// MoveKind is the kind of a move.
 type MoveKind string
 
 // The kinds of moves.
 const (
-	Repin       MoveKind = "repin"             // vCPUs go to the memory
-	FetchLocal  MoveKind = "move-guest-memory" // memory comes to the vCPUs
-	MoveGuest   MoveKind = "move"              // vCPUs and memory go to other nodes
+	Repin       MoveKind = "repin"             // vCPUs move to the memory
+	FetchLocal  MoveKind = "move-guest-memory" // memory moves to the vCPUs
+	MoveGuest   MoveKind = "move"              // vCPUs and memory move to other nodes
 	Swap        MoveKind = "swap"              // guests exchange nodes, or one makes room for another
 	Split       MoveKind = "split"             // to more nodes
 	Consolidate MoveKind = "consolidate"       // to fewer nodes
-	Spread      MoveKind = "spread"            // away from others that keep the same memory busy
+	Spread      MoveKind = "spread"            // away from other guests that load the same memory
 )
 
-// moveKinds are all of them.
+// moveKinds lists all of them.
 var moveKinds = []MoveKind{Repin, FetchLocal, MoveGuest, Swap, Split, Consolidate, Spread, Batch}
 
 // IsValid reports whether it is one of the kinds of moves.
 func (k MoveKind) IsValid() bool { return slices.Contains(moveKinds, k) }
 
-// Move is one move of one guest, or of a few that only help together: their
-// vCPUs are moved first, then their memory in turns, so that each makes room for
+// Move is one move of one guest, or of a few guests whose moves help only together:
+// their vCPUs move first, then their memory in turns, so that each makes room for
 // the next.
 type Move struct {
 	Kind   MoveKind    `json:"kind"`
 	Guests []GuestMove `json:"guests"`
-	// Advised moves are shown and not made: a guest's mode does not allow it.
+	// Advised moves are shown and not made, because a guest's mode does not allow them.
 	Advised bool    `json:"advised,omitempty"`
 	Benefit Benefit `json:"benefit"`
 	Cost    Price   `json:"price"`
 	Why     string  `json:"why"`
 }
 
-// GuestMove is what one guest gets, and had.
+// GuestMove is the old and the new placement of one guest.
 type GuestMove struct {
 	Guest     string          `json:"guest"`
 	Placement guest.Placement `json:"placement"`
-	// Bytes is how much memory is elsewhere and has to be copied.
+	// Bytes is the amount of memory on other nodes, which has to be copied.
 	Bytes topology.Bytes `json:"bytes"`
 	Undo  Undo           `json:"undo"`
-	// Basis is the process that a move was begun on, for the journal; a plan that
-	// was only made has none.
+	// Basis is the process for which a move began, for the journal; a plan that was
+	// not executed has none.
 	Basis Basis `json:"basis,omitzero"`
-	// Process says that it is a plain process, not a guest.
+	// Process means that it is a plain process, not a guest.
 	Process bool `json:"process,omitempty"`
 }
 
-// Undo is how a guest was before a move: its placement where it had one, and
-// where its vCPUs could run and its memory lay.
+// Undo is the state of a guest before a move: its placement if it had one, the CPUs
+// on which its vCPUs could run, and the location of its memory.
 type Undo struct {
 	Placement *guest.Placement      `json:"placement,omitempty"`
 	VCPUNodes topology.NodeSet      `json:"vcpu_nodes"`
 	Memory    topology.MemoryByNode `json:"memory_by_node"`
 
-	// What follows is recorded where a command binds a guest or a process.
+	// The following fields are recorded where a command binds a guest or a process.
 
-	Spec         *guest.Spec                      `json:"spec,omitempty"` // that Placement was made for
+	Spec         *guest.Spec                      `json:"spec,omitempty"` // the spec that Placement was made for
 	Pins         map[guest.VCPUID]topology.CPUSet `json:"vcpu_pins,omitempty"`
 	EmulatorPin  topology.CPUSet                  `json:"emulator_pin,omitzero"`
 	IOThreadPins map[int]topology.CPUSet          `json:"io_thread_pins,omitempty"`
-	// Allowed are the nodes that its threads could take memory from (cpuset.mems).
+	// Allowed are the nodes from which its threads could take memory (cpuset.mems).
 	Allowed topology.NodeSet `json:"allowed_nodes,omitzero"`
 	// TuneMode and TuneNodes are libvirt's numatune; an empty mode: none.
 	TuneMode  string           `json:"numatune_mode,omitempty"`
 	TuneNodes topology.NodeSet `json:"numatune_nodes,omitzero"`
 }
 
-// Benefit is what a move saves while it lasts, over all guests of the host.
+// Benefit is the saving of a move while it lasts, over all guests of the host.
 type Benefit struct {
-	// Cost is by how much the host's cost falls, see Plan.
+	// Cost is the decrease of the host's cost, see Plan.
 	Cost float64 `json:"cost"`
-	// AccessCPUs is CPU time no longer lost to far memory and WaitCPUs to
-	// waiting for CPUs, both in CPUs.
+	// AccessCPUs is the CPU time no longer lost to remote memory, and WaitCPUs the time
+	// no longer lost to waiting for CPUs, both in CPUs.
 	AccessCPUs float64 `json:"access_cpus"`
 	WaitCPUs   float64 `json:"wait_cpus"`
-	// Horizon is how long that is expected to last.
+	// Horizon is the expected duration of the saving.
 	Horizon time.Duration `json:"horizon_ns"`
 }
 
-// Price is what a move costs once.
+// Price is the one-time cost of a move.
 type Price struct {
-	// Cost is the price of copying in the units of Benefit.Cost, what is lost
-	// with page tables that stay behind included.
+	// Cost is the price of copying in the units of Benefit.Cost. It includes the loss
+	// from page tables that stay on the old nodes.
 	Cost  float64        `json:"cost"`
 	Bytes topology.Bytes `json:"bytes"`
-	// Took is how long copying takes at BytesPerSecond, the bandwidth that it takes meanwhile.
+	// Took is the duration of copying at BytesPerSecond, the bandwidth that copying uses.
 	Took           time.Duration  `json:"took_ns"`
 	BytesPerSecond topology.Bytes `json:"bytes_per_second"`
-	// RateFrom says where BytesPerSecond is from, see policy.Balance.CopyRate.
+	// RateFrom names the source of BytesPerSecond, see policy.Balance.CopyRate.
 	RateFrom string `json:"rate_from,omitempty"`
-	// RateMeasured says that moves on this host have shown how fast memory is
-	// copied. Without, Took is an assumption that only decisions use: it has been
-	// wrong by a factor of 140.
+	// RateMeasured means that moves on this host have shown how fast it copies memory.
+	// Otherwise Took is an assumption that only decisions use: it has been wrong by a
+	// factor of 140.
 	RateMeasured bool `json:"rate_measured"`
-	// PageTables is the part of the guests' page tables left on other nodes than their vCPUs.
+	// PageTables is the share of the guests' page tables on other nodes than their vCPUs.
 	PageTables float64 `json:"page_tables"`
 }
 
-// Time is how long copying takes; false: nothing has shown it on this host yet.
+// Time returns the duration of copying; false means that no move on this host has shown it yet.
 func (p Price) Time() (time.Duration, bool) { return p.Took, p.RateMeasured || p.Bytes == 0 }
 
-// String says what is copied, and how long that takes where it is known.
+// String returns the amount to copy, and the duration of copying if it is known.
 func (p Price) String() string {
 	took, known := p.Time()
 	switch {
@@ -156,16 +156,16 @@ func (p Price) String() string {
 type Degraded struct {
 	Guest  string    `json:"guest"`
 	Since  time.Time `json:"since"`
-	Wait   float64   `json:"wait"`    // share of the CPU time it wants that it does not get
-	Access float64   `json:"access"`  // latency of its mean access over the best of the host, less 1
-	Use    float64   `json:"traffic"` // of its memory's bandwidth, all guests together
+	Wait   float64   `json:"wait"`    // share of its requested CPU time that it does not get
+	Access float64   `json:"access"`  // its mean access latency relative to the best of the host, less 1
+	Use    float64   `json:"traffic"` // used share of its memory's bandwidth, all guests together
 
-	// Reasons are the figures above that reach their threshold; Why says the same in words.
+	// Reasons are the figures above that reach their threshold; Why gives the same in words.
 	Reasons []DegradedReason `json:"reasons,omitempty"`
 	Why     string           `json:"why"`
 }
 
-// DegradedReason is what slows a guest.
+// DegradedReason is a cause that slows a guest.
 type DegradedReason string
 
 // Reasons.
@@ -184,7 +184,7 @@ func (m Move) Names() []string {
 	return names
 }
 
-// String gives the move in one line, without its reason.
+// String returns the move in one line, without its reason.
 func (m Move) String() string {
 	parts := make([]string, len(m.Guests))
 	for i, g := range m.Guests {
@@ -197,7 +197,7 @@ func (m Move) String() string {
 	return text
 }
 
-// Text gives the plan for people: each move on a line, with its reason.
+// Text formats the plan for people: each move on a line, with its reason.
 func (p Plan) Text() string {
 	var b strings.Builder
 	switch len(p.Moves) {

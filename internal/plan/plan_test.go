@@ -61,8 +61,8 @@ func TestRoundInWords(t *testing.T) {
 	}
 }
 
-// A time is given only where this host has shown it. What the rate is from
-// (RateFrom) is for people and decides nothing.
+// A duration appears only if this host has shown it. The source of the rate
+// (RateFrom) is for people; no decision uses it.
 func TestPrice_GivesNoTimeThatNothingHasShown(t *testing.T) {
 	price := plan.Price{Bytes: 265 * topology.MiB, Took: 300 * time.Millisecond, BytesPerSecond: topology.GiB}
 	measured := price
@@ -86,7 +86,7 @@ func TestPrice_GivesNoTimeThatNothingHasShown(t *testing.T) {
 	}
 }
 
-// A plan is carried out by another process than made it, maybe: nothing of it is lost in its file.
+// Another process may execute a plan than the one that made it: the file preserves all of the plan.
 func TestRoundSurvivesItsFile(t *testing.T) {
 	text, err := json.Marshal(oneMove())
 	if err != nil {

@@ -15,30 +15,30 @@ type Steps struct {
 	Basis     Basis           `json:"basis"`
 	Placement guest.Placement `json:"placement"`
 	Steps     []Step          `json:"steps"`
-	// Cannot lists what the placement asks for and no step can give, with the reason.
+	// Cannot lists the requests of the placement that no step can satisfy, with the reason.
 	Cannot []Refusal `json:"cannot,omitempty"`
 }
 
-// Basis identifies the process that the steps were computed for. A guest that
-// has been restarted since has another process.
+// Basis identifies the process that the steps were computed for. A restarted guest
+// has another process.
 type Basis struct {
 	PID        int    `json:"pid,omitempty"`
 	StartTicks uint64 `json:"start_ticks,omitempty"` // field 22 of /proc/PID/stat
 }
 
-// Refusal is something that cannot be done, and why.
+// Refusal is an action that is impossible, with the reason.
 type Refusal struct {
 	What string `json:"what"`
 	Why  string `json:"why"`
 }
 
-// Kind says what a step does.
+// Kind is the kind of a step.
 type Kind string
 
-// The kinds of steps, in the order in which Steps has them: first what
-// widens, then CPUs, then the bulk copy, last what narrows. Copy first, flip
-// later: a cpuset write that narrows copies whole processes on one host-wide
-// queue and reports nothing, so it must find nothing left to copy.
+// The kinds of steps, in the order in which Steps has them: first those that widen
+// cpusets, then CPUs, then the bulk copy, and those that narrow cpusets last. A
+// cpuset write that narrows copies whole processes on one host-wide queue and
+// reports nothing, so it must find no pages left to copy.
 const (
 	Record     Kind = "record-intent" // write spec and placement into the guest's metadata
 	GrowPool   Kind = "grow-huge-page-pool"
@@ -49,14 +49,14 @@ const (
 	PinIO      Kind = "pin-io-thread"   // libvirt virDomainPinIOThread
 	Affinity   Kind = "set-affinity"    // sched_setaffinity of one thread (plain processes, vhost)
 	SetPolicy  Kind = "set-policy"      // mbind of a memfd from outside
-	MoveOwn    Kind = "move-own-memory" // move_pages of all that is not guest RAM: heap, stacks, device buffers
+	MoveOwn    Kind = "move-own-memory" // move_pages of all memory except guest RAM: heap, stacks, device buffers
 	MoveRange  Kind = "move-memory"     // move_pages of one mapping
 	HoldNodes  Kind = "hold-to-nodes"   // narrow cpuset.mems of the guest's thread groups
 	ShrinkPool Kind = "shrink-huge-page-pool"
 	Configure  Kind = "write-configuration" // persistent XML, for the next start
 )
 
-// Step is one action. Which fields matter depends on Kind.
+// Step is one action. Kind determines which fields apply.
 type Step struct {
 	Kind Kind   `json:"kind"`
 	Why  string `json:"why"`
@@ -71,7 +71,7 @@ type Step struct {
 	Address  uint64         `json:"address,omitempty"`
 	Size     topology.Bytes `json:"size_bytes,omitempty"`
 	PageSize topology.Bytes `json:"page_size_bytes,omitempty"`
-	// Bytes is how much lies elsewhere as far as was seen.
+	// Bytes is the observed amount of memory on other nodes.
 	Bytes topology.Bytes  `json:"misplaced_bytes,omitempty"`
 	Parts []Part          `json:"parts,omitempty"` // of move-own-memory
 	File  string          `json:"file,omitempty"`
@@ -90,10 +90,10 @@ type Part struct {
 type Moved struct {
 	Moved  topology.Bytes    `json:"moved_bytes"`
 	Failed topology.Bytes    `json:"failed_bytes"`
-	Why    map[string]uint64 `json:"why_failed,omitempty"` // pages by the kernel's reason: "EBUSY": 12
+	Why    map[string]uint64 `json:"why_failed,omitempty"` // number of pages by the kernel's reason: "EBUSY": 12
 }
 
-// String gives the step in one line, without its reason.
+// String returns the step in one line, without its reason.
 func (s Step) String() string {
 	switch s.Kind {
 	case GrowPool, ShrinkPool:
@@ -121,11 +121,11 @@ func (s Step) String() string {
 	}
 }
 
-// Parts cuts the steps where copying begins and where it ends, so that guests
-// which make room for each other can copy in turns: before widens and moves
-// vCPUs, after narrows. Where nothing is copied, narrowing still comes after:
-// the kernel then walks all memory of the guest, which must not keep another
-// guest's vCPUs waiting.
+// Parts divides the steps at the start and at the end of copying, so that guests
+// that make room for each other can copy in turns: before widens cpusets and moves
+// vCPUs, after narrows cpusets. Even if no step copies memory, narrowing belongs to
+// after: the kernel then walks all memory of the guest, and another guest's vCPUs
+// must not wait for that.
 func (p Steps) Parts() (before, copies, after []Step) {
 	first, end := len(p.Steps), len(p.Steps)
 	for i, s := range p.Steps {
@@ -142,8 +142,8 @@ func (p Steps) Parts() (before, copies, after []Step) {
 	return p.Steps[:first], p.Steps[first:end], p.Steps[end:]
 }
 
-// narrows reports whether the step is of those that hold a guest where it is,
-// now and at its next start.
+// narrows reports whether the step restricts a guest to its new nodes, now or at
+// its next start.
 func (s Step) narrows() bool {
 	return s.Kind == TuneLive || s.Kind == HoldNodes || s.Kind == Configure
 }
@@ -151,7 +151,7 @@ func (s Step) narrows() bool {
 // Copies reports whether the step copies memory.
 func (s Step) Copies() bool { return s.Kind == MoveOwn || s.Kind == MoveRange }
 
-// Text gives the steps for people: each step on a line, with its reason.
+// Text formats the steps for people: each step on a line, with its reason.
 func (p Steps) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d steps to nodes %s\n", p.Guest, len(p.Steps), p.Placement.Nodes)

@@ -16,7 +16,7 @@ import (
 func nodes(list string) topology.NodeSet { return topology.MustParseSet[topology.NodeID](list) }
 func cpus(list string) topology.CPUSet   { return topology.MustParseSet[topology.CPUID](list) }
 
-// Every kind of step says in one line what it does to what.
+// Every kind of step gives its action and its object in one line.
 func TestStepsInWords(t *testing.T) {
 	const mib = topology.MiB
 	for want, s := range map[string]plan.Step{
@@ -68,7 +68,7 @@ func TestTextNamesEveryStepReasonAndRefusal(t *testing.T) {
 	}
 }
 
-// A plan that was saved is the plan that was made.
+// A saved plan reads back as the same plan.
 func TestPlansSurviveAFile(t *testing.T) {
 	kinds := []plan.Kind{plan.Record, plan.GrowPool, plan.AllowNodes, plan.TuneLive, plan.PinVCPU, plan.PinHelper,
 		plan.PinIO, plan.Affinity, plan.SetPolicy, plan.MoveOwn, plan.MoveRange, plan.HoldNodes, plan.ShrinkPool,
@@ -109,7 +109,7 @@ func TestPlansSurviveAFile(t *testing.T) {
 	})
 }
 
-// Names in the file are part of the contract.
+// The names in the file are part of the contract.
 func TestPlanIsWrittenInSnakeCase(t *testing.T) {
 	text, err := json.Marshal(
 		plan.Steps{
@@ -129,8 +129,8 @@ func TestPlanIsWrittenInSnakeCase(t *testing.T) {
 	}
 }
 
-// Copying is what is cut out, in one piece; what narrows comes after it, and
-// where nothing is copied, too.
+// The steps that copy memory form one contiguous part. Steps that narrow cpusets
+// come after it, even if no step copies memory.
 func TestParts(t *testing.T) {
 	step := func(kinds ...plan.Kind) (all []plan.Step) {
 		for _, k := range kinds {

@@ -1,5 +1,5 @@
-// Package adopt derives the spec of a guest that somebody else made from its
-// configuration, so that it can be placed and bound like one of ours.
+// Package adopt derives a spec from the configuration of a guest that another tool
+// created, so that Numavisor can place and bind the guest like one of its own.
 package adopt
 
 import (
@@ -10,11 +10,11 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Spec returns what the guest would have asked for. A running guest's cells
-// are what it booted with and stay; its memory mode stays too, since only the
-// policy of memfd memory can be changed while it runs. A guest without any
-// policy gets the limit as a whole (restrictive); one with memfd memory the
-// default, each cell preferring its node.
+// Spec returns the spec that matches the guest's configuration. The cells of a
+// running guest are those it booted with, and do not change. Its memory mode does
+// not change either, since only the policy of memfd memory can be changed while
+// the guest runs. A guest without any policy gets only the limit (restrictive); one
+// with memfd memory gets the default, where each cell prefers its node.
 func Spec(g inventory.Guest) guest.Spec {
 	c := g.Config
 	s := guest.Spec{
@@ -26,14 +26,14 @@ func Spec(g inventory.Guest) guest.Spec {
 	for _, address := range c.Devices {
 		s.Devices = append(s.Devices, guest.DeviceSpec{Address: address, Passthrough: true})
 	}
-	// What does not run yet may get movable memory; what runs keeps what it has.
+	// a stopped guest may get movable memory; a running one retains its memory
 	if movable := len(c.Devices) == 0 && (c.Source == "memfd" || g.State == "shutoff"); !movable {
 		s.Movable = &movable
 	}
 	return s
 }
 
-// cpuMode takes pins of every vCPU to one CPU each, all different, for exclusive binding.
+// cpuMode returns exclusive binding if every vCPU is pinned to one CPU and all these CPUs differ.
 func cpuMode(c inventory.Config) guest.CPUMode {
 	var used topology.CPUSet
 	for v := range c.VCPUs {

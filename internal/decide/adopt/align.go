@@ -7,10 +7,10 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// Align renames the vCPUs of a placement so that each cell has the vCPUs it
-// has in the guest: placing deals them out in order, a guest may have any
-// (vCPUs 0 and 2 in cell 0, 1 and 3 in cell 1). Cells' sizes must agree, as
-// they do for a placement of Spec(g).
+// Align renames the vCPUs of a placement so that each cell has the same vCPUs as
+// in the guest. Placing assigns vCPUs in order, whereas a guest may have any
+// assignment (vCPUs 0 and 2 in cell 0, 1 and 3 in cell 1). The cells' sizes must
+// agree, as they do for a placement of Spec(g).
 func Align(p guest.Placement, c inventory.Config) guest.Placement {
 	p.Cells = slices.Clone(p.Cells)
 	name := map[guest.VCPUID]guest.VCPUID{}

@@ -8,8 +8,8 @@ import (
 	"github.com/numavisor/numavisor/internal/text"
 )
 
-// leastDemand is the demand in CPUs below which waits and measured accesses of
-// a guest do not count: shares of next to nothing are noise (as Balance.MinCPUDemand).
+// leastDemand is the CPU demand, in CPUs, below which the rules ignore a guest's
+// waits and measured accesses: shares of a tiny amount are noise (as Balance.MinCPUDemand).
 const leastDemand = 0.1
 
 // guest returns the readings of a running guest.
@@ -36,8 +36,8 @@ func guestWait(g *inventory.GuestSample) reading {
 	return r
 }
 
-// guestRemote takes accesses as measured, or else as memory lies. Where accesses
-// are measured, a guest that idles may have made none.
+// guestRemote uses the measured accesses, or else the location of the memory. Where
+// accesses are measured, an idle guest may have made none.
 func (j *judgement) guestRemote(g *inventory.GuestSample, known Guest) reading {
 	r := reading{quantity: alarm.GuestRemote}
 	switch m, source := g.Load.Remote, j.measuring(); {
@@ -60,7 +60,7 @@ func (j *judgement) guestRemote(g *inventory.GuestSample, known Guest) reading {
 	return r
 }
 
-// measuring returns the best source that measures accesses now; empty: none does.
+// measuring returns the best source that measures accesses now; it is empty if no source does.
 func (j *judgement) measuring() inventory.AccessSource {
 	for _, source := range j.in.Sample.Accesses {
 		if source != inventory.AccessEstimate {
@@ -70,7 +70,7 @@ func (j *judgement) measuring() inventory.AccessSource {
 	return ""
 }
 
-// guestDrift: where nobody said where a guest belongs, it cannot drift.
+// guestDrift judges only guests with intended nodes: a guest without them cannot drift.
 func guestDrift(known Guest) reading {
 	r := reading{quantity: alarm.GuestDrift, source: "its memory by node"}
 	switch {

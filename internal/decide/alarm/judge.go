@@ -1,9 +1,9 @@
-// Package alarm decides what is wrong on a host: it holds thresholds against
-// what was measured, with hysteresis in value and in time, so that a value that
-// wavers around a threshold raises one alarm and not a hundred.
+// Package alarm decides which faults a host has. It compares measured values with
+// thresholds, with hysteresis in value and in time: a value that wavers around a
+// threshold raises one alarm and not a hundred.
 //
-// What cannot be read is neither good nor bad. An alarm whose source went
-// blind stays as it was, and an alarm of its own says that it is not seen.
+// A value that cannot be read is neither good nor bad. An alarm keeps its state
+// while its source is unreadable, and a separate alarm reports that source.
 package alarm
 
 import (
@@ -17,13 +17,13 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
-// mostGap is how long a value may go unseen and still count as having stayed
-// where it was: a restart, not an outage.
+// mostGap is the longest time without a value after which the value still counts
+// as unchanged: long enough for a restart, too short for an outage.
 const mostGap = time.Minute
 
-// Judge holds the rules against what was seen at now, going on from the state
-// before. It returns the state after, and the alarms that were raised, changed
-// their severity or were cleared; those that just last are in the state.
+// Judge applies the rules to the values read at now and continues from the state
+// before. It returns the new state, and the alarms that were raised, changed
+// their severity or were cleared. Alarms that merely last appear only in the state.
 func Judge(rules policy.Alarms, in Input, before alarm.State, now time.Time) (alarm.State, []alarm.Alarm) {
 	j := judgement{
 		rules:  rules.WithDefaults(),
@@ -77,12 +77,12 @@ type judgement struct {
 type reading struct {
 	quantity alarm.Quantity
 	object   inventory.Ref
-	// unread: the object is there, and the value cannot be told now.
+	// unread means that the object exists and its value cannot be read now.
 	unread bool
 	value  float64
 	source string
 	says   string         // the value in words
-	causes func() []cause // who causes it, greatest first; nil: nobody can be named
+	causes func() []cause // the causes, greatest first; nil: no guest can be named
 }
 
 // judge follows one reading.
@@ -113,21 +113,21 @@ func (j *judgement) judge(r *reading) {
 	}
 }
 
-// blinded reports whether an alarm that was raised by measured accesses would
-// now be judged by an estimate: that must not clear it.
+// blinded reports whether an alarm that measured accesses raised would now be
+// judged by an estimate. An estimate must not clear it.
 func blinded(t *alarm.Track, r *reading) bool {
 	const estimate = string(inventory.AccessEstimate)
 	return t.Alarm != nil && r.quantity == alarm.GuestRemote && r.source == estimate && t.Source != estimate
 }
 
-// elapsed returns the time since the track's latest value, and whether it may
-// be taken to have stayed where it was since then.
+// elapsed returns the time since the track's latest value, and whether the value
+// counts as unchanged since then.
 func (j *judgement) elapsed(t *alarm.Track) (d time.Duration, unbroken bool) {
-	d = max(j.now.Sub(t.At), 0) // the clock may have been set back
+	d = max(j.now.Sub(t.At), 0) // an operator may have set the clock back
 	return d, d <= max(mostGap, 2*j.in.Sample.Window)
 }
 
-// stay goes on from how a value lay to a threshold; a threshold of 0 is none.
+// stay updates the side of a threshold that a value is on; a threshold of 0 means no threshold.
 func stay(before alarm.Stay, value, threshold, clear float64, elapsed time.Duration, unbroken bool) alarm.Stay {
 	side := alarm.Between
 	switch {
@@ -179,8 +179,8 @@ func (j *judgement) step(t *alarm.Track, r *reading, rule policy.Threshold) {
 	}
 }
 
-// next returns the severity that follows: up once the value was beyond for
-// long enough, down once it was under for long enough.
+// next returns the next severity: higher after the value was beyond the threshold
+// for long enough, lower after it was under it for long enough.
 func next(had alarm.Severity, t *alarm.Track, rule policy.Threshold) alarm.Severity {
 	up := func(s alarm.Stay) bool { return s.Side == alarm.Beyond && s.Lasted >= time.Duration(rule.For) }
 	down := func(s alarm.Stay) bool { return s.Side == alarm.Under && s.Lasted >= time.Duration(rule.Quiet) }
@@ -197,8 +197,7 @@ func next(had alarm.Severity, t *alarm.Track, rule policy.Threshold) alarm.Sever
 	return ""
 }
 
-// missing follows a track of which there is no reading: what it is about has
-// gone, or cannot be seen.
+// missing follows a track without a reading: its object is gone or cannot be read.
 func (j *judgement) missing(t alarm.Track) {
 	if j.unseen(t.Object) && !j.rules[t.Quantity].Disabled {
 		j.after.Tracks = append(j.after.Tracks, t)

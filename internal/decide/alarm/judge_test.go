@@ -20,7 +20,7 @@ import (
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// scene judges one input after the other, two seconds apart.
+// scene judges a series of inputs, two seconds apart.
 type scene struct {
 	t     *testing.T
 	rules policy.Alarms
@@ -29,7 +29,7 @@ type scene struct {
 	now   time.Time
 }
 
-// newScene is one node of 4 CPUs and two guests at ease.
+// newScene is one node of 4 CPUs with two lightly loaded guests.
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	return &scene{t: t, now: start, in: Input{
@@ -59,14 +59,14 @@ func newScene(t *testing.T) *scene {
 func (s *scene) node() *inventory.NodeSample { return &s.in.Sample.Nodes[0] }
 func (s *scene) db() *inventory.GuestSample  { return &s.in.Sample.Guests[0] }
 
-// pass lets time pass and returns the changes in it.
+// pass advances the time and returns the changes during it.
 func (s *scene) pass(d time.Duration) []alarm.Alarm {
 	s.t.Helper()
 	var all []alarm.Alarm
 	for end := s.now.Add(d); s.now.Before(end); {
 		s.now = s.now.Add(2 * time.Second)
 		var changes []alarm.Alarm
-		// What a restart keeps is what is in the file.
+		// After a restart the daemon has only the state in the file.
 		data, err := json.Marshal(s.state)
 		if err != nil {
 			s.t.Fatal(err)
@@ -81,7 +81,7 @@ func (s *scene) pass(d time.Duration) []alarm.Alarm {
 	return all
 }
 
-// wantOnly wants exactly one change, of that quantity.
+// wantOnly wants exactly one change, of the given quantity.
 func (s *scene) wantOnly(changes []alarm.Alarm, q alarm.Quantity, object string) alarm.Alarm {
 	s.t.Helper()
 	if len(changes) != 1 || changes[0].Quantity != q || changes[0].Object.String() != object {
@@ -102,7 +102,7 @@ func TestAnAlarmFromRaisedToCleared(t *testing.T) {
 	s.rules = policy.Alarms{alarm.NodeCPU: {Critical: 0.99}} // by default this quantity has none
 	s.wantNone(s.pass(time.Minute))
 	s.node().CPU = 3.9
-	s.wantNone(s.pass(60 * time.Second)) // the first value beyond begins the minute
+	s.wantNone(s.pass(60 * time.Second)) // the first value beyond the threshold starts the minute
 	a := s.wantOnly(s.pass(2*time.Second), alarm.NodeCPU, "node 2")
 	if a.Severity != alarm.Warning || a.Value != 0.975 || a.Threshold != 0.95 || !a.First.Equal(s.now) || !a.Active() {
 		t.Errorf("%+v", a)
@@ -122,7 +122,7 @@ func TestAnAlarmFromRaisedToCleared(t *testing.T) {
 		t.Errorf("not critical: %+v", a)
 	}
 	last := s.now
-	s.node().CPU = 3.8 // beyond the warning's threshold, under the critical one's share
+	s.node().CPU = 3.8 // beyond the warning threshold, below the clearing share of the critical one
 	s.wantNone(s.pass(2 * time.Second))
 	s.node().CPU = 3.74
 	s.wantNone(s.pass(60 * time.Second))
@@ -238,7 +238,7 @@ func TestWhatVanishesClears(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	s.in.Sample.Nodes, s.in.Sample.Guests = nodes, guests
-	s.wantNone(s.pass(time.Minute)) // and is no alarm again at once
+	s.wantNone(s.pass(time.Minute)) // and does not become an alarm again at once
 }
 
 func TestABlindSourceClearsNothing(t *testing.T) {
@@ -290,8 +290,8 @@ func TestABlindSourceClearsNothing(t *testing.T) {
 	}
 }
 
-// Once nobody who works has memory on a node, there is no traffic to it: that
-// is seen, and not a source gone blind.
+// Once no busy guest has memory on a node, the node has no traffic: that is a
+// measured value, and the source is still readable.
 func TestTrafficEndsWithTheGuestsThatMadeIt(t *testing.T) {
 	for name, ends := range map[string]struct {
 		so   func(*scene)
@@ -326,7 +326,7 @@ func TestTrafficEndsWithTheGuestsThatMadeIt(t *testing.T) {
 	}
 }
 
-// A guest that idles makes no accesses that could be measured.
+// An idle guest makes no accesses to measure.
 func TestTheRemoteAlarmOfAGuestThatIdlesClears(t *testing.T) {
 	s := newScene(t)
 	s.in.Sample.Accesses = []inventory.AccessSource{inventory.AccessResctrl}
@@ -382,7 +382,7 @@ func TestJudgingLeavesItsArgumentsAlone(t *testing.T) {
 	}
 }
 
-// One judgement of 200 guests on 8 nodes, at ease or all waiting.
+// One judgement of 200 guests on 8 nodes, all lightly loaded or all waiting.
 func BenchmarkJudgeAtEase(b *testing.B)  { benchmarkJudge(b, 0, 0) }
 func BenchmarkJudgeAllWait(b *testing.B) { benchmarkJudge(b, 1, 8+8+200) }
 

@@ -11,13 +11,13 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
-// point is a value at a time, as the law's witness remembers it.
+// point is a value at a time, as the law's witness records it.
 type point struct {
 	at    time.Time
 	value float64
 }
 
-// lasted returns for how long, up to now, all values held without a break.
+// lasted returns for how long, up to now, the all values satisfied the condition without a break.
 func lasted(points []point, holds func(float64) bool) time.Duration {
 	now := points[len(points)-1].at
 	var d time.Duration
@@ -28,7 +28,7 @@ func lasted(points []point, holds func(float64) bool) time.Duration {
 }
 
 // noise draws values that waver around the thresholds, with stretches on one
-// side, so that alarms do come and go.
+// side, so that alarms are raised and cleared.
 func noise(t *rapid.T) []float64 {
 	var values []float64
 	for range rapid.IntRange(1, 25).Draw(t, "stretches") {
@@ -49,7 +49,7 @@ func drawRule(t *rapid.T) policy.Threshold {
 		For: seconds("for"), Quiet: seconds("quiet")}
 }
 
-// atWait is a host whose only reading of worth is threads that wait on one node of one CPU.
+// atWait is a host with one non-zero reading: threads that wait on one node of one CPU.
 func atWait(v float64, window time.Duration) Input {
 	return Input{Sample: inventory.Sample{Window: window,
 		Nodes: []inventory.NodeSample{{NodeLoad: inventory.NodeLoad{Wait: v}, CPUs: 1}}}}
@@ -82,7 +82,7 @@ func TestLawsOfHysteresis(t *testing.T) {
 	})
 }
 
-// Every change was earned by time on its side of the threshold.
+// Every change needs the required time on its side of the threshold.
 func lawOfChange(t *rapid.T, rule policy.Threshold, points []point, before *alarm.Alarm, c alarm.Alarm) {
 	beyond := func(threshold float64) time.Duration {
 		return lasted(points, func(v float64) bool { return v >= threshold })
@@ -108,8 +108,8 @@ func lawOfChange(t *rapid.T, rule policy.Threshold, points []point, before *alar
 	}
 }
 
-// No flapping: a turn from rising to falling takes the time that the rule
-// gives it, and so does one from falling to rising.
+// No flapping: between rising and falling, in either direction, the time that the
+// rule requires must pass.
 func lawOfRate(t *rapid.T, rule policy.Threshold, before *alarm.Alarm, c alarm.Alarm, last turn, now time.Time) turn {
 	rose := before == nil || c.Active() && c.Severity == alarm.Critical
 	wanted := time.Duration(rule.Quiet)
@@ -122,13 +122,13 @@ func lawOfRate(t *rapid.T, rule policy.Threshold, before *alarm.Alarm, c alarm.A
 	return turn{now, rose}
 }
 
-// turn is when an alarm changed, for the worse or the better.
+// turn records when an alarm rose or fell.
 type turn struct {
 	at   time.Time
 	rose bool
 }
 
-// While it lasts, the alarm tells the truth about its value.
+// While it lasts, the alarm reports its true value.
 func lawOfLasting(t *rapid.T, s alarm.State, before *alarm.Alarm, v float64, changes []alarm.Alarm) *alarm.Alarm {
 	all := s.Active()
 	if len(all) == 0 {
@@ -148,7 +148,7 @@ func lawOfLasting(t *rapid.T, s alarm.State, before *alarm.Alarm, v float64, cha
 	return &a
 }
 
-// Alarms of a bounded time bound their number, whatever the noise.
+// The minimum duration of an alarm bounds the number of alarms, whatever the noise.
 func TestNoiseBoundsTheNumberOfAlarms(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rule := drawRule(t)

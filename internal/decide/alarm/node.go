@@ -10,7 +10,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// node returns the readings of a node, of those quantities that it has.
+// node returns the readings of a node, for the quantities that the node has.
 func (j *judgement) node(n *inventory.NodeSample, facts map[string]Guest) []reading {
 	var all []reading
 	if n.CPUs > 0 {
@@ -45,14 +45,14 @@ func (j *judgement) nodeWait(n *inventory.NodeSample) reading {
 		causes: func() []cause { return j.busiest(n.Node) }}
 }
 
-// busiest returns the guests with most CPU on a node.
+// busiest returns the guests that use the most CPU time on a node.
 func (j *judgement) busiest(n topology.NodeID) []cause {
 	return j.guestsBy(func(g *inventory.GuestSample) float64 { return g.CPUByNode[n] },
 		func(v float64) string { return fmt.Sprintf("%.1f CPUs", v) })
 }
 
-// nodeMemory counts memory outside the pools, which are in use by being there,
-// and not what the kernel gives back, as far as that is known.
+// nodeMemory counts memory outside the huge page pools, because a pool uses its
+// memory from the start. It omits memory that the kernel can reclaim, if known.
 func (j *judgement) nodeMemory(n *inventory.NodeSample) (reading, bool) {
 	all, kept := float64(n.Memory), float64(n.Free)
 	for _, p := range n.HugePages {
@@ -80,7 +80,7 @@ func (j *judgement) nodeMemory(n *inventory.NodeSample) (reading, bool) {
 	}, true
 }
 
-// holders returns the guests with most memory on a node, of those that are meant.
+// holders returns the guests with the most memory on a node, among the selected ones.
 func (j *judgement) holders(n topology.NodeID, meant func(guest string) bool) []cause {
 	return j.guestsBy(func(g *inventory.GuestSample) float64 {
 		if meant != nil && !meant(g.Name) {
@@ -99,7 +99,7 @@ func (j *judgement) pool(n *inventory.NodeSample, p topology.HugePagePool, facts
 		causes: func() []cause { return j.holders(n.Node, func(g string) bool { return facts[g].PageSize == p.Size }) }}
 }
 
-// nodeTraffic needs a measured bandwidth to hold traffic against.
+// nodeTraffic needs a measured bandwidth to compare the traffic with.
 func (j *judgement) nodeTraffic(n *inventory.NodeSample) (reading, bool) {
 	if j.in.Topology == nil {
 		return reading{}, false
@@ -124,8 +124,8 @@ func (j *judgement) nodeTraffic(n *inventory.NodeSample) (reading, bool) {
 	}, true
 }
 
-// mayHaveTraffic reports whether a guest may work with memory of a node. Where
-// none does, its traffic is 0 and not just untold.
+// mayHaveTraffic reports whether a guest may access memory of a node. If no guest
+// may, the node's traffic is 0, not unknown.
 func (j *judgement) mayHaveTraffic(n topology.NodeID) bool {
 	for i := range j.in.Sample.Guests {
 		if g := &j.in.Sample.Guests[i]; g.Load.Demand() >= leastDemand && shareTo(g, n) > 0 {
@@ -136,7 +136,7 @@ func (j *judgement) mayHaveTraffic(n topology.NodeID) bool {
 }
 
 // shareTo returns the part of a guest's accesses that go to memory of a node:
-// as measured, or as its memory lies.
+// the measured part, or else the part of its memory on that node.
 func shareTo(g *inventory.GuestSample, n topology.NodeID) float64 {
 	var to, all float64
 	if len(g.Accesses) > 0 {
@@ -159,7 +159,7 @@ func shareTo(g *inventory.GuestSample, n topology.NodeID) float64 {
 	return to / all
 }
 
-// guestsBy returns the guests with most of something.
+// guestsBy returns the guests with the largest amounts.
 func (j *judgement) guestsBy(of func(*inventory.GuestSample) float64, say func(float64) string) []cause {
 	amounts := map[string]float64{}
 	for i := range j.in.Sample.Guests {

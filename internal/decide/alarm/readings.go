@@ -13,33 +13,33 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Input is what was seen of a host. Its Sample may have means over some
-// seconds for its loads: then a burst counts as much as it lasts.
+// Input is the observed state of a host. The loads in its Sample may be means over
+// some seconds: a burst then counts in proportion to its duration.
 type Input struct {
 	Sample inventory.Sample
-	// Topology has what samples do not: bandwidth, and memory that the kernel gives back.
+	// Topology has the figures that samples lack: bandwidth, and reclaimable memory.
 	Topology    *topology.Topology
 	Guests      []Guest
-	Competitors []status.Competitor // those that move pages now
+	Competitors []status.Competitor // processes that move pages now
 	Gaps        []inventory.Gap
-	// FailedMoves counts, by guest, those of the last hour.
+	// FailedMoves counts, by guest, the failed moves of the last hour.
 	FailedMoves map[string]int
 }
 
-// Guest is what is known of a guest beside its sample.
+// Guest is what is known of a guest in addition to its sample.
 type Guest struct {
 	Name string
-	// Nodes are those that it is intended to be on; empty: nobody said.
+	// Nodes are its intended nodes; empty: it has none.
 	Nodes topology.NodeSet
-	// LocalShare is the part of its memory that is local to the vCPUs using it,
-	// DriftShare the part that is not on Nodes; nil: not known.
+	// LocalShare is the part of its memory that is local to the vCPUs using it.
+	// DriftShare is the part that is outside Nodes. nil: unknown.
 	LocalShare, DriftShare *float64
-	// PageSize is of its huge pages; 0: none.
+	// PageSize is the size of its huge pages; 0: it uses none.
 	PageSize topology.Bytes
 }
 
-// readings returns what can be told of every object that is there, those of
-// blind sources last.
+// readings returns the readings of every present object. Those of unreadable
+// sources come last.
 func (j *judgement) readings() []reading {
 	facts := make(map[string]Guest, len(j.in.Guests))
 	for _, g := range j.in.Guests {
@@ -87,7 +87,7 @@ func (j *judgement) host() []reading {
 	return []reading{pressure, moves}
 }
 
-// competitors returns a reading for each that is there and not expected, or was.
+// competitors returns a reading for each unexpected competitor that is present, or was.
 func (j *judgement) competitors() []reading {
 	var all []reading
 	for _, r := range j.in.Competitors {
@@ -104,8 +104,8 @@ func (j *judgement) competitors() []reading {
 	return append(all, j.faded(alarm.CompetingMover)...)
 }
 
-// faded returns readings of 0 for what may be an alarm still and is no more
-// named; where it is, the reading before this one counts.
+// faded returns readings of 0 for objects that may still have an alarm and are no
+// longer named. If the object is still named, its earlier reading counts.
 func (j *judgement) faded(q alarm.Quantity) []reading {
 	var all []reading
 	for k := range j.before {
@@ -116,8 +116,8 @@ func (j *judgement) faded(q alarm.Quantity) []reading {
 	return all
 }
 
-// blind returns a reading for each object of which something cannot be read:
-// it has a gap, or an alarm that cannot be followed.
+// blind returns a reading for each object with an unreadable source: an object
+// with a gap, or with an alarm that has no reading.
 func (j *judgement) blind(read []reading) []reading {
 	lacks := map[inventory.Ref][]string{}
 	for _, g := range j.gaps() {
@@ -155,7 +155,7 @@ func (j *judgement) blind(read []reading) []reading {
 
 func (j *judgement) gaps() []inventory.Gap { return slices.Concat(j.in.Sample.Gaps, j.in.Gaps) }
 
-// unseen reports whether an object that was not sampled may be there: a gap says so.
+// unseen reports whether an object without a sample may still exist: a gap says so.
 func (j *judgement) unseen(object inventory.Ref) bool {
 	_, isGuest := object.Guest()
 	return slices.ContainsFunc(j.gaps(), func(g inventory.Gap) bool {
@@ -163,13 +163,13 @@ func (j *judgement) unseen(object inventory.Ref) bool {
 	})
 }
 
-// gone reports whether a node or guest was sampled no more, and no gap explains it.
+// gone reports whether a node or guest has no sample any more and no gap explains that.
 func (j *judgement) gone(object inventory.Ref) bool {
 	whole := object.Whole()
 	return !whole.IsHost() && !j.there[whole] && !j.unseen(object)
 }
 
-// cause is a guest and what it has part in a reading with, in words.
+// cause is a guest and its contribution to a reading, with text.
 type cause struct {
 	guest  string
 	amount float64
@@ -179,7 +179,7 @@ type cause struct {
 // mostCauses bounds the guests that an alarm names.
 const mostCauses = 5
 
-// largest returns the greatest causes, in words by say.
+// largest returns the greatest causes, each with the text that say returns.
 func largest(of map[string]float64, say func(float64) string) []cause {
 	var all []cause
 	for name, amount := range of {
@@ -197,7 +197,7 @@ func largest(of map[string]float64, say func(float64) string) []cause {
 	return all
 }
 
-// explain returns the guests that cause the reading, and why it is an alarm.
+// explain returns the guests that cause the reading, and the reason for the alarm.
 func (r *reading) explain(threshold float64) (guests []string, why string) {
 	why = fmt.Sprintf("%s; threshold %s", r.says, r.quantity.Amount(threshold))
 	if r.quantity == alarm.CompetingMover || r.quantity == alarm.SourceUnreadable {

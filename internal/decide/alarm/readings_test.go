@@ -13,7 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// values returns the readings of one object, by quantity; NaN is unread.
+// values returns the readings of one object, by quantity; NaN means unread.
 func (s *scene) values(object string) map[alarm.Quantity]float64 {
 	j := &judgement{in: &s.in, now: s.now, there: map[inventory.Ref]bool{}}
 	got := map[alarm.Quantity]float64{}
@@ -210,12 +210,12 @@ func TestReadings_OfAGuest(t *testing.T) {
 	}
 }
 
-// An alarm names its causes as of the last value at its threshold or beyond.
+// An alarm names its causes as of the last value at or beyond its threshold.
 func TestJudge_CausesFollowTheLastValueBeyond(t *testing.T) {
 	s := newScene(t)
 	s.node().CPU = 3.9
 	raised := s.wantOnly(s.pass(62*time.Second), alarm.NodeCPU, "node 2")
-	s.in.Sample.Guests[0].CPUByNode[2] = 3 // db passes web
+	s.in.Sample.Guests[0].CPUByNode[2] = 3 // db overtakes web
 	s.pass(2 * time.Second)
 	now := func() alarm.Alarm {
 		for _, track := range s.state.Tracks {
@@ -233,7 +233,7 @@ func TestJudge_CausesFollowTheLastValueBeyond(t *testing.T) {
 	if !now().Last.Equal(last) || last.Equal(raised.First) {
 		t.Errorf("last beyond at %v, want %v", now().Last, last)
 	}
-	s.node().CPU = 3.75 // neither beyond nor clear
+	s.node().CPU = 3.75 // neither beyond the threshold nor clear
 	s.in.Sample.Guests[1].CPUByNode[2] = 3.5
 	s.pass(10 * time.Second)
 	if diff := cmp.Diff([]string{"db", "web"}, now().Guests); diff != "" {
@@ -263,7 +263,7 @@ func TestJudge_NamesTheFiveLargestCauses(t *testing.T) {
 	}
 }
 
-// The changes and tracks come in one order, whatever the order of the sample.
+// The order of changes and tracks does not depend on the order of the sample.
 func TestJudge_OrderOfChanges(t *testing.T) {
 	s := newScene(t)
 	s.rules = policy.Alarms{alarm.GuestWait: {For: 1, Quiet: 1}}

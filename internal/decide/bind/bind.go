@@ -1,19 +1,20 @@
-// Package bind decides by which mechanisms a running guest is brought to a
-// placement: which cpusets are widened first, which pins are set, which pages
-// are copied, which policies are changed from outside, and what is narrowed
-// last. It computes only; host/apply carries the plan out.
+// Package bind decides which mechanisms bring a running guest to a placement:
+// which cpusets the executor widens first, which pins it sets, which pages it
+// copies, which policies it changes from outside, and which cpusets it narrows
+// last. The package only computes; host/apply executes the steps.
 //
-// Which mechanism works on what was measured, not guessed:
+// The choice of mechanism follows from measurements:
 //
 //   - libvirt changes the nodeset of a running guest only in mode restrictive,
-//     or where no numatune was given (it then records restrictive);
-//   - strict, preferred and interleave guests are steered by the cpuset.mems of
-//     their thread groups, which libvirt does not rewrite when it restarts;
-//   - move_pages obeys the target's cpuset, so widening comes first, and a
-//     narrowing cpuset write copies whatever is still outside, so it comes last;
-//   - the policy of memfd memory belongs to the file: any process that maps it
-//     may mbind it. Policies of anonymous and hugetlbfs memory follow cpuset
-//     writes by ordinal only (Rebind);
+//     or if the guest has no numatune (libvirt then records restrictive);
+//   - for strict, preferred and interleave guests, the executor writes the
+//     cpuset.mems of their thread groups, which libvirt does not rewrite when
+//     it restarts;
+//   - move_pages obeys the target's cpuset, so widening comes first. A write
+//     that narrows a cpuset copies all pages still outside, so it comes last;
+//   - the policy of memfd memory belongs to the file: any process that maps the
+//     file may call mbind on it. Policies of anonymous and hugetlbfs memory
+//     follow cpuset writes by ordinal only (Rebind);
 //   - pages pinned by vfio do not move at all.
 package bind
 
@@ -26,7 +27,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Request is what Plan decides on.
+// Request is the input of Steps.
 type Request struct {
 	Guest     inventory.Guest // running, with Seen.Ranges and Seen.Threads
 	Topology  *topology.Topology
@@ -34,14 +35,14 @@ type Request struct {
 	Basis     plan.Basis
 	// Persistent says that the guest has a stored configuration for its next start.
 	Persistent bool
-	// CutShort: it was on its way there before, and it is not known whether its
-	// configuration was written: that comes last.
+	// CutShort: an earlier bind to this placement was interrupted. The configuration
+	// is written last, so it may not have been written.
 	CutShort bool
 }
 
-// Steps returns the ordered steps that bring the guest to the placement. Steps
-// that would change nothing are left out; a guest that is as intended gets an
-// empty plan, unless what brought it there was cut short.
+// Steps returns the ordered steps that bring the guest to the placement. It omits
+// steps that would change nothing. A guest that already matches its placement
+// gets an empty plan, unless the bind that led to this state was interrupted.
 func Steps(r Request) plan.Steps {
 	b := builder{
 		Request: r,
@@ -73,7 +74,7 @@ func (b *builder) refuse(what, format string, args ...any) {
 	b.plan.Cannot = append(b.plan.Cannot, plan.Refusal{What: what, Why: fmt.Sprintf(format, args...)})
 }
 
-// frame puts the record of intent first, so that an interrupted bind shows as
+// frame puts the record of intent first, so that an interrupted bind appears as
 // drift, and the configuration for the next start last.
 func (b *builder) frame() {
 	if !b.Guest.Can.StoreIntent {
@@ -98,7 +99,7 @@ func (b *builder) intentDiffers() bool {
 		p.CPUMode != b.Placement.CPUMode
 }
 
-// allowedNow is what the guest's threads may allocate from, by the kernel.
+// allowedNow returns the nodes from which the kernel lets the guest's threads allocate.
 func (b *builder) allowedNow() topology.NodeSet {
 	var s topology.NodeSet
 	for _, t := range b.Guest.Seen.Threads {
@@ -110,8 +111,8 @@ func (b *builder) allowedNow() topology.NodeSet {
 	return s.Intersect(b.Topology.NodeSet())
 }
 
-// reportGuestView says where the guest's boot-time view of distances no longer
-// fits: SRAT and SLIT cannot change while it runs.
+// reportGuestView reports where the distances that the guest read at boot no longer
+// match: SRAT and SLIT cannot change while the guest runs.
 func (b *builder) reportGuestView() {
 	for _, c := range b.Placement.Cells {
 		for _, have := range b.Guest.Config.Cells {

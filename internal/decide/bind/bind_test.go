@@ -34,7 +34,7 @@ func square() *topology.Topology {
 	return t
 }
 
-// seenOn is a one-vCPU guest of 128 MiB that lies wholly on node 0.
+// seenOn is a one-vCPU guest of 128 MiB, all of it on node 0.
 func seenOn(tune *inventory.NUMATune, mems, policy, backing string) inventory.Guest {
 	return inventory.Guest{
 		Name:       "g",

@@ -10,22 +10,22 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// takesNodeset reports whether the hypervisor takes a new nodeset for the
-// running guest: libvirt does in mode restrictive, or without any numatune.
+// takesNodeset reports whether the hypervisor accepts a new nodeset for the running
+// guest: libvirt accepts one in mode restrictive, or without any numatune.
 func (b *builder) takesNodeset() bool {
 	tune := b.Guest.Config.NUMATune
 	return b.Guest.Can.LiveNodeset &&
 		(tune == nil || tune.Mode == "restrictive" || (tune.Mode == "" && len(tune.Cells) == 0))
 }
 
-// limited reports whether the placement holds the guest to its nodes at all.
+// limited reports whether the placement restricts the guest to its nodes at all.
 func (b *builder) limited() bool { return b.Placement.MemoryMode != guest.MemoryNone }
 
 func (b *builder) growPools() {
 	need := map[topology.NodeID]map[topology.Bytes]topology.Bytes{}
 	for _, r := range b.Guest.Seen.Ranges {
 		if r.PageSize < topology.GiB || b.pinnedByDevice() {
-			continue // smaller huge pages are allocated afresh by the kernel when the pool is short
+			continue // the kernel allocates new small huge pages when the pool has too few
 		}
 		if first, ok := b.targetOf(r).First(); ok {
 			if need[first] == nil {
@@ -60,8 +60,8 @@ func freePages(n topology.Node, size topology.Bytes) uint64 {
 	return 0
 }
 
-// widen allows the target nodes before anything is copied there. A widening
-// write to cpuset.mems walks nothing and copies nothing.
+// widen allows the target nodes before the executor copies memory there. A write
+// to cpuset.mems that widens walks no pages and copies none.
 func (b *builder) widen() {
 	if b.Placement.Nodes.SubsetOf(b.current) || b.Placement.Nodes.IsEmpty() {
 		return
@@ -76,7 +76,7 @@ func (b *builder) widen() {
 	}
 }
 
-// targetOf returns the nodes a mapping belongs on: its cell's, else the guest's.
+// targetOf returns the intended nodes of a mapping: its cell's, else the guest's.
 func (b *builder) targetOf(r inventory.MemoryRange) topology.NodeSet {
 	if r.Cell != nil {
 		for _, c := range b.Placement.Cells {
@@ -88,8 +88,8 @@ func (b *builder) targetOf(r inventory.MemoryRange) topology.NodeSet {
 	return b.Placement.Nodes
 }
 
-// misplaced counts what of a mapping lies elsewhere than it shall. Interleaved
-// memory is also misplaced where a node holds more than its equal part.
+// misplaced counts the bytes of a mapping that are outside the intended nodes.
+// Interleaved memory is also misplaced where a node holds more than its equal part.
 func (b *builder) misplaced(r inventory.MemoryRange) topology.Bytes {
 	target := b.targetOf(r)
 	var outside, total, excess topology.Bytes
@@ -111,7 +111,7 @@ func (b *builder) misplaced(r inventory.MemoryRange) topology.Bytes {
 }
 
 // setPolicies changes the policy of memfd memory from outside, so that pages
-// touched from now on go where the placement says.
+// touched from now on are allocated on the nodes of the placement.
 func (b *builder) setPolicies() {
 	for _, r := range b.Guest.Seen.Ranges {
 		if r.Cell == nil || r.Backing != "memfd" || r.PageSize > 64*topology.KiB {
@@ -135,8 +135,8 @@ func (b *builder) setPolicies() {
 	}
 }
 
-// strayOwn is how much of a VM process's own memory may lie elsewhere before
-// it is worth moving: a few pages are in use by the kernel at any time.
+// strayOwn is the amount of a VM process's own memory that may be on other nodes
+// before a move pays: the kernel always uses a few pages.
 const strayOwn = topology.MiB
 
 func (b *builder) moveMemory() {
@@ -198,8 +198,8 @@ func lieOn(r inventory.MemoryRange) string {
 
 func (b *builder) pinnedByDevice() bool { return len(b.Guest.Config.Devices) > 0 }
 
-// hold narrows the guest to its nodes once its memory is there, and says what
-// becomes of policies that cannot be set from outside.
+// hold restricts the guest to its nodes once its memory is there. It also reports
+// the outcome for policies that cannot be set from outside.
 func (b *builder) hold() {
 	if !b.limited() || b.Placement.Nodes.IsEmpty() {
 		return
@@ -227,8 +227,8 @@ func (b *builder) hold() {
 	b.reportPolicies(allowed)
 }
 
-// reportPolicies names each mapping whose policy will not be the intended one
-// after all cpuset writes, since only memfd memory can be changed from outside.
+// reportPolicies names each mapping whose policy will differ from the intended one
+// after all cpuset writes: only the policy of memfd memory can be changed from outside.
 func (b *builder) reportPolicies(allowed topology.NodeSet) {
 	for _, r := range b.Guest.Seen.Ranges {
 		if r.Cell == nil || (r.Backing == "memfd" && r.PageSize <= 64*topology.KiB) {
@@ -258,8 +258,8 @@ func (b *builder) reportPolicies(allowed topology.NodeSet) {
 	}
 }
 
-// limitIsEnough reports whether the cpuset alone gives what the policy would:
-// one node for all, by preference or by force.
+// limitIsEnough reports whether the cpuset alone has the effect of the policy: one
+// node for all memory, preferred or mandatory.
 func (b *builder) limitIsEnough(target topology.NodeSet) bool {
 	return b.Placement.Nodes.Len() == 1 && target.Equal(b.Placement.Nodes)
 }

@@ -18,7 +18,7 @@ const (
 	mib = topology.MiB
 )
 
-// settled returns a guest that is where its placement on node 2 wants it.
+// settled returns a guest that matches its placement on node 2.
 func settled() bind.Request {
 	want := onNode(2, guest.MemoryStrict)
 	g := seenOn(&inventory.NUMATune{Mode: "strict", Nodes: nodes("2")}, "2", "bind:2", "anonymous")
@@ -32,8 +32,8 @@ func settled() bind.Request {
 	return bind.Request{Guest: g, Topology: square(), Placement: want}
 }
 
-// bindCase changes one thing of a settled guest. Steps are the steps that this
-// takes, without the record of intent at their begin.
+// bindCase changes one property of a settled guest. Steps are the steps that this
+// requires, without the record of intent at their start.
 type bindCase struct {
 	name   string
 	change func(*bind.Request)
@@ -139,7 +139,7 @@ func TestSteps_HelperThreads(t *testing.T) {
 	})
 }
 
-// Of a process that libvirt does not run, every thread is set by itself.
+// If libvirt does not run the process, each thread is set separately.
 func TestSteps_PlainProcess(t *testing.T) {
 	plain := func(change func(*bind.Request)) func(*bind.Request) {
 		return func(r *bind.Request) {
@@ -350,7 +350,7 @@ func TestSteps_MoveNamesTheNodes(t *testing.T) {
 	t.Error("nothing moves")
 }
 
-// Policies follow cpuset writes by ordinal. What does not end as intended is reported.
+// Policies follow cpuset writes by ordinal. The plan reports each policy that does not end as intended.
 func TestSteps_PoliciesThatStay(t *testing.T) {
 	// A guest of two cells moves from nodes 0 and 1 to nodes 2 and 3.
 	two := func(mode guest.MemoryMode, tune, backing string, page topology.Bytes, policies ...string) bind.Request {

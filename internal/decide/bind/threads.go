@@ -7,8 +7,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// pinThreads brings vCPUs, emulator and I/O threads to their CPUs before any
-// memory is copied, so that first touch already lands where it shall.
+// pinThreads moves vCPUs, emulator and I/O threads to their CPUs before the
+// executor copies memory, so that pages first touched meanwhile are already on the
+// intended nodes.
 func (b *builder) pinThreads() {
 	all := b.Topology.CPUSet()
 	for _, v := range b.Placement.VCPUs {
@@ -54,8 +55,8 @@ func (b *builder) vcpuDiffers(id guest.VCPUID, want topology.CPUSet) bool {
 	return true
 }
 
-// online drops CPUs that are switched off: the kernel leaves them out of what a
-// thread may use, and adds them again once they are back.
+// online drops offline CPUs: the kernel removes them from a thread's allowed CPUs,
+// and adds them again once they are back online.
 func (b *builder) online(cpus topology.CPUSet) topology.CPUSet {
 	if all := b.Topology.CPUSet(); cpus.Intersects(all) {
 		return cpus.Intersect(all)

@@ -1,5 +1,5 @@
-// Package capacity counts what is left on each node of a host: CPUs that VMs
-// may share, and memory that is neither reserved nor in use. Placing, balancing
+// Package capacity computes the free resources of each node of a host: CPUs that
+// VMs may share, and memory that is neither reserved nor in use. Placing, balancing
 // and creating all use the same figures.
 package capacity
 
@@ -9,34 +9,34 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Node is what is left on one node, and who holds the rest.
+// Node is the free part of one node, with the holders of the rest.
 type Node struct {
 	Node topology.NodeID `json:"node"`
-	// CPUs are all online CPUs; Shared those that guests may share: neither
-	// housekeeping nor exclusive; Pinned carry a vCPU that can run nowhere else.
+	// CPUs are all online CPUs. Shared are those that guests may share: neither
+	// housekeeping nor exclusive. Pinned carry a vCPU that can run on no other CPU.
 	CPUs         topology.CPUSet `json:"cpus"`
 	Housekeeping topology.CPUSet `json:"housekeeping,omitzero"`
 	Exclusive    topology.CPUSet `json:"exclusive,omitzero"`
 	Pinned       topology.CPUSet `json:"pinned,omitzero"`
 	Shared       topology.CPUSet `json:"shared"`
-	// Load is how many vCPUs of other guests share the shared CPUs.
+	// Load is the number of vCPUs of other guests that share the shared CPUs.
 	Load float64 `json:"load_vcpus"`
 
 	Memory   topology.Bytes `json:"memory_bytes"`
 	KeepFree topology.Bytes `json:"keep_free_bytes"`
-	// Promised is what guests hold, in pages of any size.
+	// Promised is the memory that guests hold, in pages of any size.
 	Promised topology.Bytes `json:"promised_bytes"`
-	// Left is memory in small pages that nobody holds.
+	// Left is memory in small pages that no guest holds.
 	Left topology.Bytes `json:"left_bytes"`
 	Huge []Pool         `json:"huge_pages,omitempty"`
 
 	Holders []inventory.Holding `json:"holders,omitempty"`
 }
 
-// Pool is what is left in the pool of one page size.
+// Pool is the free part of the pool of one page size.
 type Pool struct {
 	Size topology.Bytes `json:"size_bytes"`
-	Free uint64         `json:"free"` // pages that are free and promised to nobody
+	Free uint64         `json:"free"` // pages that are free and not promised to any guest
 }
 
 // Pool returns the free pages of a size.
@@ -49,13 +49,13 @@ func (r *Node) Pool(size topology.Bytes) uint64 {
 	return 0
 }
 
-// Available returns what is left on every node, in the order of
-// Topology.Nodes, not counting what the guest named ignore holds.
+// Available returns the free resources of every node, in the order of
+// Topology.Nodes, ignoring the holdings of the guest named ignore.
 //
-// Memory in small pages is limited twice: by what the node has less all
-// promises, and by what is free now less the promises not yet touched. Pages
-// promised beyond a pool's free ones will be made from small pages, and are
-// taken off there.
+// Two limits apply to memory in small pages: the node's memory less all promises,
+// and the memory that is free now less the promises not yet touched. If guests
+// hold more pages of a pool than are free, the missing pages will be made from
+// small pages, and are subtracted there.
 func Available(h *inventory.Host, p policy.Policy, ignore string) []Node {
 	rooms := make([]Node, len(h.Topology.Nodes))
 	position := make(map[topology.NodeID]int, len(rooms))
@@ -95,8 +95,8 @@ func (r *Node) add(held inventory.Holding) {
 	}
 }
 
-// count fills in what is left of the node's memory. Amounts are signed
-// meanwhile: a node may be promised away more than once by others.
+// count computes the free part of the node's memory. The intermediate amounts are
+// signed, because guests may together hold more than the node has.
 func (r *Node) count(n *topology.Node, given released, freeKnown bool) {
 	capacity := int64(n.Memory) - int64(r.KeepFree)
 	free := int64(n.Free) + int64(n.Reclaimable) - int64(r.KeepFree) + int64(given.on(n.ID, 0))
@@ -142,10 +142,10 @@ func (r *Node) hasPool(size topology.Bytes) bool {
 	return false
 }
 
-// Unpromised is what the node has that no guest holds, whatever the page size.
+// Unpromised is the memory of the node that no guest holds, whatever the page size.
 func (r *Node) Unpromised() topology.Bytes { return r.Memory - min(r.Memory, r.Promised) }
 
-// released is memory that a guest holds now and gives back when it is placed again.
+// released is memory that a guest holds now and releases when it is placed again.
 type released struct {
 	pageSize topology.Bytes
 	byNode   topology.MemoryByNode
@@ -173,8 +173,8 @@ func givenBack(h *inventory.Host, name string) released {
 	return released{}
 }
 
-// freeKnown reports whether the source has figures of free memory at all: no live host
-// has none on every node (libvirt capabilities and hwloc files do not say).
+// freeKnown reports whether the source has figures of free memory at all. A live host
+// never has 0 on every node; libvirt capabilities and hwloc files give no figure.
 func freeKnown(t *topology.Topology) bool {
 	for i := range t.Nodes {
 		if t.Nodes[i].Free > 0 {

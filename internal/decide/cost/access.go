@@ -10,16 +10,16 @@ import (
 const (
 	slitLocal       = 10  // ACPI: a node's distance to itself
 	slitUnreachable = 255 // ACPI: no path
-	slitUnknown     = 20  // where the firmware says nothing about any pair
+	slitUnknown     = 20  // used where the firmware gives no distance for any pair
 	// slitDamping is the exponent that makes SLIT resemble latency: the median
 	// of log(latency ratio) / log(SLIT ratio) over seven machines for which
 	// both are known (Haswell, Broadwell, Cascade Lake with and without SNC,
 	// Genoa, Granite Rapids, Kunpeng 920) is 0.64; they range from 0.28 to 1.54.
 	slitDamping = 0.65
-	// noise is how much two measured figures may differ and count as one.
+	// noise is the ratio up to which two measured figures count as equal.
 	// Repeated runs of latency benchmarks differ by 2 to 4 %.
 	noise = 1.05
-	// most that a ratio counts: SLIT's own range.
+	// the largest ratio that counts: the range of SLIT.
 	maxRatio = 25.4
 )
 
@@ -29,17 +29,17 @@ const (
 	maxGuestDistance = 254
 )
 
-// Access holds the host's figures for reaching memory, for every pair of
-// nodes, by position in Topology.Nodes. Latency is measured where all pairs
-// of CPUs and memory are, else SLIT to the power slitDamping. Bandwidth counts only
-// where it is measured for all pairs.
+// Access holds the host's figures for memory access, for every pair of nodes, by
+// position in Topology.Nodes. Latency is the measured one if all pairs of CPUs and
+// memory have a measurement, else SLIT to the power slitDamping. Bandwidth counts
+// only if it is measured for all pairs.
 type Access struct {
 	topology  *topology.Topology
 	measured  bool
 	size      int
-	latency   []float64 // over the best of the host; 0: no path
+	latency   []float64 // relative to the best of the host; 0: no path
 	bandwidth []float64 // the host's best over this; all 1 if not measured
-	slit      []int     // as the host has it; 0: not given
+	slit      []int     // as the host reports it; 0: not given
 }
 
 // NewAccess reads the figures of a host.
@@ -65,9 +65,9 @@ func NewAccess(t *topology.Topology) *Access {
 	return a
 }
 
-// table reads a measured matrix; whole reports whether it has a figure from
-// every node with CPUs to every node with memory. Nodes without CPUs borrow
-// the figure of the way back: it is asked for devices only.
+// table reads a measured matrix; whole reports whether it has a figure from every
+// node with CPUs to every node with memory. For a node without CPUs it uses the
+// figure of the opposite direction: only device terms need it.
 func (a *Access) table(figure func(from, to topology.NodeID) (float64, bool)) (cells []float64, whole bool) {
 	if a.topology.Measured == nil {
 		return nil, false
@@ -89,7 +89,7 @@ func (a *Access) table(figure func(from, to topology.NodeID) (float64, bool)) (c
 	return cells, true
 }
 
-// relative joins figures that differ by noise only and divides by the best.
+// relative merges figures that differ only by noise, and divides by the best.
 // Unknown figures (0) count as the worst known.
 func (a *Access) relative(cells []float64, ratio func(v, best float64) float64, best func([]float64) float64) {
 	known := make([]float64, 0, len(cells))
@@ -121,7 +121,7 @@ func (a *Access) relative(cells []float64, ratio func(v, best float64) float64, 
 		if v > 0 {
 			at, exact := slices.BinarySearch(levels, v)
 			if !exact {
-				at-- // the level that v is not far above
+				at-- // the level that v exceeds only by noise
 			}
 			cells[i] = min(ratio(levels[at], top), maxRatio)
 		}
@@ -145,7 +145,7 @@ func (a *Access) dampedSLIT() []float64 {
 			switch {
 			case d >= slitUnreachable && a.hasCPU(i):
 				continue
-			case d >= slitUnreachable: // a node without CPUs reaches nothing; ask the way back
+			case d >= slitUnreachable: // a node without CPUs reaches nothing; use the opposite direction
 				d = a.slit[j*a.size+i]
 			}
 			if d <= 0 || d >= slitUnreachable {
@@ -162,27 +162,27 @@ func (a *Access) dampedSLIT() []float64 {
 
 func (a *Access) hasCPU(i int) bool { return !a.topology.Nodes[i].CPUs.IsEmpty() }
 
-// Measured reports whether latency is measured; else it is derived from SLIT.
+// Measured reports whether latency is measured; otherwise it is derived from SLIT.
 func (a *Access) Measured() bool { return a.measured }
 
-// Reachable reports whether CPUs of the node at position i reach memory of the one at j.
+// Reachable reports whether CPUs of the node at position i can access memory of the node at j.
 func (a *Access) Reachable(i, j int) bool { return a.latency[i*a.size+j] > 0 }
 
-// Latency returns the latency from CPUs of the node at position i to memory
-// of the one at j, over the best of the host: 1 and more. 0 means no path.
+// Latency returns the latency from CPUs of the node at position i to memory of the
+// node at j, relative to the best of the host: at least 1. 0 means no path.
 func (a *Access) Latency(i, j int) float64 { return a.latency[i*a.size+j] }
 
-// Bandwidth returns the host's best bandwidth over that from CPUs of the node
-// at position i to memory of the one at j: 1 and more.
+// Bandwidth returns the host's best bandwidth divided by the bandwidth from CPUs of
+// the node at position i to memory of the node at j: at least 1.
 func (a *Access) Bandwidth(i, j int) float64 { return a.bandwidth[i*a.size+j] }
 
-// SLIT returns the host's own distance from position i to j; 0 where it has none.
+// SLIT returns the host's own distance from position i to j; 0 if the host gives none.
 func (a *Access) SLIT(i, j int) int { return a.slit[i*a.size+j] }
 
-// GuestDistance returns the distance that a guest sees from a cell on the node
-// pi, qi to one with its memory on qj, where 10 is the distance to its own
-// memory: measured latency, else SLIT, as the host has it, never
-// below 11, which libvirt requires.
+// GuestDistance returns the distance that a guest sees from a cell with CPUs on node
+// pi and memory on node qi to a cell with its memory on qj, where 10 is the distance
+// to its own memory. It follows measured latency, else SLIT, and is never below 11,
+// the minimum that libvirt accepts.
 func (a *Access) GuestDistance(pi, qi, qj int) int {
 	nodes := a.topology.Nodes
 	own, far := float64(a.SLIT(pi, qi)), float64(a.SLIT(pi, qj))

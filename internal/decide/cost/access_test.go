@@ -29,7 +29,7 @@ func wantMatrix(t *testing.T, name string, want, got [][]float64) {
 	}
 }
 
-// without takes CPUs ("c") or memory ("m") from nodes, by position.
+// without removes CPUs ("c") or memory ("m") from nodes, by position.
 func without(topo *topology.Topology, kinds string) *topology.Topology {
 	for i, kind := range kinds {
 		switch kind {
@@ -62,7 +62,7 @@ func TestAccess_LatencyFromSLIT(t *testing.T) {
 		{"no distance is given", host([][]int{{0, 0}, {0, 0}}), [][]float64{{1, r(2)}, {r(2), 1}}},
 		{"nearer than local counts as local", host([][]int{{10, 5}, {5, 10}}), [][]float64{{1, 1}, {1, 1}}},
 		{
-			// The greatest distance, 60, must not stand in for the way back.
+			// The greatest distance, 60, must not replace the opposite direction.
 			"memory-only node takes the way back", without(host([][]int{{10, 60, 50}, {60, 10, 40}, {255, 255, 10}}),
 				"  c"),
 			[][]float64{{1, r(6), r(5)}, {r(6), 1, r(4)}, {r(5), r(4), 1}},
@@ -156,7 +156,7 @@ func TestAccess_MeasuredBandwidth(t *testing.T) {
 	wantMatrix(t, "a figure is missing", [][]float64{{1, 1}, {1, 1}}, matrix(a, a.Bandwidth))
 }
 
-// A guest sees the way from a cell on node i to memory of node j, where 10 is its own memory.
+// A guest sees the distance from a cell on node i to memory of node j, where 10 is its own memory.
 func TestAccess_GuestDistance(t *testing.T) {
 	slit := func() *topology.Topology { return host([][]int{{10, 10, 28}, {16, 10, 255}, {0, 20, 10}}) }
 	latency := [][]float64{{80, 100, 240}, {100, 200, 160}, {160, 160, 80}}

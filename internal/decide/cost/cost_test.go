@@ -10,7 +10,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// host makes nodes with one CPU and memory each, and the given distances.
+// host creates nodes with one CPU and memory each, and the given distances.
 func host(slit [][]int) *topology.Topology {
 	t := &topology.Topology{}
 	for i, row := range slit {

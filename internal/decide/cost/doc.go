@@ -1,5 +1,5 @@
-// Package cost is the one price list: what a placement costs while it lasts.
-// Placing and balancing both read it, so that one never undoes the other's work.
+// Package cost is the only price list: what a placement costs while it lasts.
+// Placing and balancing both use it, so that neither undoes the other's work.
 //
 // A guest's cost is a weighted sum of eight terms, smaller is better. Every
 // term is a mean over the guest: cell i has the share c(i) of its vCPUs and
@@ -15,11 +15,11 @@
 //	cache      sum over i of c(i) (last-level caches of the cell's exclusive vCPUs - 1)
 //	growth     sum over i of m(i) (huge pages missing in the pool of q(i), as a share)
 //
-// L is access latency over the best of the host, B the host's best bandwidth
-// over that of the path; see Access for where they are from. Uses are
-// computed after the guest has been placed. wait(u) is u up to 1, the square
-// of u above; packing hosts pay 1 - u instead of u up to 1.
+// L is access latency relative to the best of the host. B is the host's best
+// bandwidth divided by that of the path; Access documents their sources. Uses
+// include the guest after its placement. wait(u) is u up to 1, and the square of u
+// above; policies that pack hosts pay 1 - u instead of u up to 1.
 //
-// Amounts are Micro, millionths as whole numbers: sums are exact, do not
-// depend on their order, and equal placements cost exactly the same.
+// Amounts are Micro, millionths as whole numbers: sums are exact and do not
+// depend on their order, and equal placements have exactly the same cost.
 package cost

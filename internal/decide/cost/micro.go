@@ -8,11 +8,11 @@ type Micro int64
 // One is a cost of 1.
 const One Micro = 1_000_000
 
-// most bounds a single amount, so that sums over any host stay far below 2^35.
+// most limits a single amount, so that sums over any host stay far below 2^35.
 const most = 1000 * One
 
-// Of rounds a figure to millionths. Amounts above 1000 count as 1000: no
-// decision depends on by how much the unbearable is unbearable.
+// Of rounds a figure to millionths. Amounts above 1000 count as 1000: no decision
+// depends on differences between such amounts.
 func Of(figure float64) Micro {
 	v := math.Round(figure * float64(One))
 	if math.IsNaN(v) {

@@ -31,10 +31,10 @@ var termUnits = [NumTerms]string{
 	"ratio to the best - 1", "caches - 1", "share of the pages",
 }
 
-// String gives the term's name as in policy.Weights.
+// String returns the term's name as in policy.Weights.
 func (t Term) String() string { return termNames[t] }
 
-// Unit says what the term's value is.
+// Unit describes the unit of the term's value.
 func (t Term) Unit() string { return termUnits[t] }
 
 // Terms holds an amount for each term.
@@ -77,15 +77,15 @@ func NewList(p policy.Policy) List {
 // Weight returns a term's weight.
 func (l List) Weight(t Term) float64 { return l.weight[t] }
 
-// Price weighs the value of a term.
+// Price multiplies the value of a term by its weight.
 func (l List) Price(t Term, value float64) Micro { return Of(l.weight[t] * value) }
 
-// Use is what is in use on a node, as shares: of its CPUs (vCPUs that share
-// CPUs and exclusive CPUs alike; above 1 is overcommitted) and of its memory.
+// Use is the used shares of a node: of its CPUs (vCPUs that share CPUs and
+// exclusive CPUs alike; above 1 is overcommitted) and of its memory.
 type Use struct{ CPU, Memory float64 }
 
-// CPULoad is the value of CPU use: waiting grows with the square of what the
-// CPUs are asked for beyond what they have.
+// CPULoad is the value of CPU use: above 1, waiting grows with the square of the
+// ratio of requested to available CPUs.
 func (l List) CPULoad(use float64) float64 {
 	switch {
 	case use > 1:
@@ -104,17 +104,17 @@ func (l List) MemoryLoad(use float64) float64 {
 	return use
 }
 
-// StrandingGrowth says by how much more of a node is free of one kind while
-// the other is used up: |free CPUs - free memory| after, less before. It is
-// negative where the guest makes good what others left.
+// StrandingGrowth returns the growth of the share of a node that is free of one
+// resource while the other is used up: |free CPUs - free memory| after, less
+// before. It is negative if the guest restores the balance.
 func StrandingGrowth(before, after Use) float64 { return stranded(after) - stranded(before) }
 
 func stranded(u Use) float64 {
 	return math.Abs(max(0, 1-u.CPU) - max(0, 1-u.Memory))
 }
 
-// RestOfEmpty is the room that a node loses for wide guests when it was empty
-// and is used in part.
+// RestOfEmpty returns the capacity for wide guests that a node loses if it was
+// empty and is then used in part.
 func RestOfEmpty(before, after Use) float64 {
 	if before.CPU > 0 || before.Memory > 0 {
 		return 0

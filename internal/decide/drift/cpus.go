@@ -8,8 +8,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// vcpus: each may run on exactly the CPUs it was given, as far as these are
-// online. Where none is, the kernel lets it run anywhere.
+// vcpus checks that each vCPU may run on exactly its assigned CPUs, as far as they
+// are online. If none of them is online, the kernel lets the vCPU run anywhere.
 func (c *comparison) vcpus() {
 	if c.placed.CPUMode == guest.CPUNone {
 		return
@@ -31,8 +31,8 @@ func (c *comparison) vcpus() {
 	}
 }
 
-// online drops CPUs that are switched off: the kernel leaves them out of what
-// a thread may use, and lists them again once they are back.
+// online drops offline CPUs: the kernel removes them from a thread's allowed CPUs,
+// and lists them again once they are back online.
 func (c *comparison) online(cpus topology.CPUSet) topology.CPUSet {
 	if all := c.topology.CPUSet(); !all.IsEmpty() {
 		return cpus.Intersect(all)
@@ -40,7 +40,7 @@ func (c *comparison) online(cpus topology.CPUSet) topology.CPUSet {
 	return cpus
 }
 
-// helpers may run on fewer CPUs than intended, not on others. vhost workers
+// helpers may run on fewer CPUs than intended, but not on others. vhost workers
 // belong to the emulator: they copy between its queues and guest memory.
 func (c *comparison) helpers() {
 	c.helper(EmulatorAffinity, "emulator", c.placed.Emulator, inventory.RoleEmulator)

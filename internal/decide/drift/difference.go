@@ -7,7 +7,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Difference is one way in which a guest is not as its placement says.
+// Difference is one way in which a guest differs from its placement.
 type Difference struct {
 	Kind     string `json:"kind"`
 	Object   string `json:"object"`   // "vCPU 0", "cell 1", "emulator threads", "guest"
@@ -21,12 +21,12 @@ const (
 	EmulatorAffinity = "emulator-affinity"
 	IOThreadAffinity = "io-thread-affinity"
 	Memory           = "memory"        // pages outside their nodes
-	MemoryPolicy     = "memory-policy" // pages touched from now on may go outside
+	MemoryPolicy     = "memory-policy" // pages touched from now on may be allocated outside the nodes
 	MemoryLimit      = "memory-limit"  // cpuset.mems of the guest's threads
-	CPUsOffline      = "cpus-offline"  // all CPUs of a thread are switched off, so the kernel lets it run anywhere
+	CPUsOffline      = "cpus-offline"  // all CPUs of a thread are offline, so the kernel lets it run anywhere
 )
 
-// String says what is seen and what was intended, in one clause.
+// String gives the observed and the intended value in one clause.
 func (d Difference) String() string {
 	switch d.Kind {
 	case Memory:
@@ -50,8 +50,8 @@ func orNone(list string) string {
 	return list
 }
 
-// Of returns how a guest differs from its placement, CPUs first; nothing for a
-// guest without a placement or without threads (not running).
+// Of returns how a guest differs from its placement, CPUs first. The result is
+// empty for a guest without a placement or without threads (not running).
 func Of(g inventory.Guest, t *topology.Topology) []Difference {
 	if g.Placement == nil || t == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package drift compares where a guest is with where its placement wants it:
-// what differs, which share of it is as intended, and which share of its
-// memory is local to the vCPUs that use it. It judges what an inventory saw;
-// what was not seen is not judged.
+// Package drift compares the actual location of a guest with its placement: the
+// differences, the share of the guest that is as intended, and the share of its
+// memory that is local to the vCPUs using it. It judges what an inventory
+// observed, and omits what the inventory could not observe.
 package drift

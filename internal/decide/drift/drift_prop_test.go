@@ -64,7 +64,7 @@ func TestLocalShareIsTheChanceOfALocalAccess(t *testing.T) {
 	})
 }
 
-// Whatever is missing from an inventory, nothing panics, shares are shares,
+// Whatever is missing from an inventory: nothing panics, shares are between 0 and 1,
 // and the same inventory gives the same answer.
 func TestPartialInventories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -66,7 +66,7 @@ func ram(cell guest.CellID, backing, policy string, where byNode) inventory.Memo
 	}
 }
 
-// twoCells is a guest on nodes 0 and 1 that is as intended.
+// twoCells is a guest on nodes 0 and 1 that matches its placement.
 func twoCells() inventory.Guest {
 	return inventory.Guest{
 		Name: "g", Hypervisor: guest.LibvirtQEMU, State: "running", Managed: true,

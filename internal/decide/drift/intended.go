@@ -6,11 +6,11 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// OnIntended returns which shares of a guest's memory and of its vCPUs are
-// where the placement wants them, from 0 to 1. Memory is judged cell by cell
-// where its mappings are known, else by the guest's nodes; memory without a
-// binding has no intended place (nil). A vCPU is where it shall be if it may
-// run nowhere else. Nil also where nothing was seen.
+// OnIntended returns the shares, from 0 to 1, of a guest's memory and of its vCPUs
+// that are where the placement wants them. It judges memory cell by cell where the
+// mappings are known, else by the guest's nodes. Memory without a binding has no
+// intended location (nil). A vCPU counts as placed if it may run only on its
+// intended CPUs. The result is also nil where the inventory observed nothing.
 func OnIntended(g inventory.Guest) (memory, vcpus *float64) {
 	if g.Placement == nil {
 		return nil, nil

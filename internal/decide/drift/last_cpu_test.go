@@ -11,8 +11,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// A guest may be together though its vCPUs may run anywhere: what counts is
-// where they ran, as long as they may still run there.
+// A guest may be local although its vCPUs may run anywhere: the CPUs on which they
+// last ran count, as long as the vCPUs may still run there.
 func TestLocalShare_GoesByWhereVCPUsRan(t *testing.T) {
 	ran := func(id guest.VCPUID, affinity string, last topology.CPUID, run time.Duration) inventory.Thread {
 		v := vcpu(id, affinity, "0-2")

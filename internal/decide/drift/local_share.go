@@ -10,23 +10,24 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// shares is what part of a whole lies on each node; the parts sum up to 1.
+// shares is the part of a whole on each node; the parts add up to 1.
 type shares map[topology.NodeID]float64
 
-// LocalShare returns which part of a guest's memory is local to the vCPUs
-// using it, from 0 to 1; nil where memory or vCPUs were not seen.
+// LocalShare returns the part of a guest's memory, from 0 to 1, that is local to
+// the vCPUs using it; nil where memory or vCPUs were not observed.
 //
-// It is a model, not a count of accesses: within a cell every vCPU uses all of
-// the cell's memory alike, in proportion to the time it ran; a vCPU runs where
-// it ran last (ByLastCPU). Where that is not known, or it may not run there any
-// more, it counts on every node by the CPUs that it may run on there
-// (ByAffinity). LocalBy says which of the two. The cell's share is then the chance that one
-// access is local: the sum over nodes of memory share times vCPU share. Cells
-// count by their memory. A guest without cells is one cell.
+// It is a model, not a count of accesses. Within a cell, every vCPU uses all of
+// the cell's memory equally, in proportion to the time it ran. A vCPU counts on
+// the node where it last ran (ByLastCPU). If that node is unknown, or the vCPU may
+// no longer run there, it counts on every node in proportion to the CPUs on which
+// it may run there (ByAffinity). LocalBy says which of the two applies. The cell's
+// share is then the probability that one access is local: the sum over nodes of
+// memory share times vCPU share. Cells count by their memory. A guest without
+// cells is one cell.
 //
-// Where the memory of several cells is only known as a whole (cgroup figures),
-// each node's memory is taken to be that of the cells whose vCPUs are there, as
-// far as these cells are large: about the most that it can be.
+// Where the memory of several cells is known only in total (cgroup figures), the
+// model assigns each node's memory to the cells with vCPUs there, up to the size
+// of these cells. The result is close to an upper bound.
 func LocalShare(g inventory.Guest, t *topology.Topology) *float64 {
 	if t == nil {
 		return nil
@@ -34,10 +35,10 @@ func LocalShare(g inventory.Guest, t *topology.Topology) *float64 {
 	return localShare(&g, t)
 }
 
-// LocalSource says by what LocalShare takes vCPUs to run on a node.
+// LocalSource is the basis on which LocalShare assigns vCPUs to nodes.
 type LocalSource string
 
-// Sources, the better first.
+// Sources, the better one first.
 const (
 	ByLastCPU  LocalSource = "the CPU each vCPU ran on last"
 	ByAffinity LocalSource = "the CPUs that vCPUs may run on"
@@ -62,7 +63,7 @@ func localShare(g *inventory.Guest, t *topology.Topology) *float64 {
 	return local(memoryShares(memory), vcpuShares(g, t, nil))
 }
 
-// cellsLocal reckons cell by cell; ok is false unless every cell's mappings are known.
+// cellsLocal computes the share cell by cell; ok is false unless every cell's mappings are known.
 func cellsLocal(g *inventory.Guest, t *topology.Topology) (share *float64, ok bool) {
 	localBytes, total := 0.0, 0.0
 	for _, cell := range g.Config.Cells {
@@ -77,11 +78,11 @@ func cellsLocal(g *inventory.Guest, t *topology.Topology) (share *float64, ok bo
 		if !known {
 			return nil, false
 		}
-		user := cell.VCPUs // a cell without vCPUs serves all
+		user := cell.VCPUs // all vCPUs use a cell without vCPUs
 		one := local(memoryShares(memory),
 			vcpuShares(g, t, func(v guest.VCPUID) bool { return user.IsEmpty() || user.Contains(v) }))
 		if one == nil {
-			continue // nothing touched yet, or its vCPUs not seen
+			continue // nothing touched yet, or its vCPUs were not observed
 		}
 		size := float64(memory.Total())
 		localBytes, total = localBytes+*one*size, total+size
@@ -93,14 +94,14 @@ func cellsLocal(g *inventory.Guest, t *topology.Topology) (share *float64, ok bo
 	return &s, true
 }
 
-// cellsAtBest divides each node's memory among the cells, those whose vCPUs are
-// there most first, none more than its size. The emulator's own memory, which
-// is in the figures too, is taken for the cells'.
+// cellsAtBest divides each node's memory among the cells, those with the most vCPU
+// time there first, and gives no cell more than its size. The figures include the
+// emulator's own memory, which counts as the cells' memory.
 func cellsAtBest(g *inventory.Guest, t *topology.Topology) *float64 {
 	type use struct {
 		cell  int
 		node  topology.NodeID
-		share float64 // of the cell's vCPUs that are on the node
+		share float64 // part of the cell's vCPUs that is on the node
 	}
 	var uses []use
 	nodes, seen := g.Seen.MemoryByNode.Nodes(), g.Seen.MemoryByNode.Total()
@@ -138,7 +139,7 @@ func local(memory, vcpus shares) *float64 {
 		return nil
 	}
 	s := 0.0
-	for _, node := range slices.Sorted(maps.Keys(memory)) { // in order: sums of floats depend on it
+	for _, node := range slices.Sorted(maps.Keys(memory)) { // sorted: the sum of floats depends on the order
 		s += memory[node] * vcpus[node]
 	}
 	s = min(s, 1) // rounding
@@ -157,8 +158,8 @@ func memoryShares(byNode topology.MemoryByNode) shares {
 	return s
 }
 
-// vcpuShares says on which nodes the vCPUs for which use holds run (nil: all),
-// by the time they ran, alike where that is not known.
+// vcpuShares returns the nodes on which the vCPUs selected by use run (nil: all),
+// weighted by the time they ran, or equally where that time is unknown.
 func vcpuShares(g *inventory.Guest, t *topology.Topology, use func(guest.VCPUID) bool) shares {
 	timed, all := shares{}, shares{}
 	timeTotal, count := 0.0, 0.0
@@ -188,14 +189,14 @@ func vcpuShares(g *inventory.Guest, t *topology.Topology, use func(guest.VCPUID)
 	return all.over(count)
 }
 
-// timesAreKnown reports whether it was seen for how long vCPUs ran.
+// timesAreKnown reports whether the inventory has the run times of the vCPUs.
 func timesAreKnown(g *inventory.Guest) bool {
 	return slices.ContainsFunc(g.Seen.Threads, func(t inventory.Thread) bool { return t.VCPU != nil && t.RunTime > 0 })
 }
 
-// ranOn is where a vCPU's thread runs: the CPU it ran on last, or all that it
-// may run on. A thread that did not run yet has no last CPU; one that was
-// pinned elsewhere since goes there when it runs next.
+// ranOn returns the CPU on which a vCPU's thread last ran, or all CPUs on which it
+// may run. A thread that has not run yet has no last CPU. A thread that was pinned
+// elsewhere since then moves there when it runs next.
 func ranOn(thread *inventory.Thread, t *topology.Topology, timesKnown bool) topology.CPUSet {
 	cpu, online := t.CPU(thread.LastCPU)
 	if !online || timesKnown && thread.RunTime <= 0 || !thread.Affinity.Contains(cpu.ID) {
@@ -204,8 +205,8 @@ func ranOn(thread *inventory.Thread, t *topology.Topology, timesKnown bool) topo
 	return topology.SetOf(cpu.ID)
 }
 
-// LocalBy says by what LocalShare counts the vCPUs of a guest: by affinity as
-// soon as that is so for one that runs.
+// LocalBy returns the basis on which LocalShare counts the vCPUs of a guest: by
+// affinity as soon as one running vCPU counts that way.
 func LocalBy(g *inventory.Guest, t *topology.Topology) LocalSource {
 	timesKnown := timesAreKnown(g)
 	for i := range g.Seen.Threads {
@@ -220,7 +221,7 @@ func LocalBy(g *inventory.Guest, t *topology.Topology) LocalSource {
 	return ByLastCPU
 }
 
-// nodeShares divides 1 over the nodes of the CPUs, by CPUs.
+// nodeShares divides 1 over the nodes in proportion to their number of the given CPUs.
 func nodeShares(t *topology.Topology, cpus topology.CPUSet) shares {
 	s, total := shares{}, 0
 	for _, n := range t.Nodes {

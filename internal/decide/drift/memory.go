@@ -12,32 +12,32 @@ import (
 
 type placement = *guest.Placement
 
-// Tolerances. A few pages always lie elsewhere: shared with others, pinned, or
-// touched before the binding. A cgroup also counts what the VM process itself
-// uses (QEMU's heap, page cache), which may lie anywhere.
+// Tolerances. A few pages are always on other nodes: shared with others, pinned, or
+// touched before the binding. A cgroup also counts the VM process's own memory
+// (QEMU's heap, page cache), which may be on any node.
 const (
 	toleratedPercent = 2
 	processOwn       = 32 * topology.MiB
-	processOwnPart   = 8 // at most an eighth of what is seen, so that small guests are judged too
+	processOwnPart   = 8 // at most an eighth of the observed memory, so that small guests are judged too
 )
 
-// part is a piece of guest memory with the nodes it belongs on.
+// part is a piece of guest memory with its intended nodes.
 type part struct {
 	name     string
 	intended topology.NodeSet
 	byNode   topology.MemoryByNode
-	// process says that the figures hold what the VM process itself uses too.
+	// process says that the figures include the VM process's own memory.
 	process bool
 }
 
-// parts divides a guest's memory into its cells where they are known mapping
-// by mapping, else it is one part that belongs on any of the guest's nodes.
+// parts divides a guest's memory into its cells where its mappings are known;
+// otherwise the memory is one part, intended for any of the guest's nodes.
 func parts(g *inventory.Guest) []part {
 	var all []part
 	for i := range g.Seen.Ranges {
 		r := &g.Seen.Ranges[i]
 		if r.Cell == nil {
-			continue // the process's own
+			continue // the process's own memory
 		}
 		name := fmt.Sprintf("cell %d", *r.Cell)
 		at := slices.IndexFunc(all, func(p part) bool { return p.name == name })
@@ -55,8 +55,8 @@ func parts(g *inventory.Guest) []part {
 	return all
 }
 
-// targetOf returns the nodes of a cell, else of the guest: a guest that sees
-// no cells is one mapping, whatever cells its placement reckoned with.
+// targetOf returns the nodes of a cell, else of the guest. A guest that sees no
+// cells is one mapping, whatever cells its placement used.
 func targetOf(p placement, id guest.CellID) topology.NodeSet {
 	for _, c := range p.Cells {
 		if c.ID == id && (p.Visible || len(p.Cells) == 1) {
@@ -66,7 +66,7 @@ func targetOf(p placement, id guest.CellID) topology.NodeSet {
 	return p.Nodes
 }
 
-// outside returns what lies elsewhere than intended, and all of the part.
+// outside returns the bytes outside the intended nodes, and the total of the part.
 func (p part) outside() (outside, total topology.Bytes) {
 	for node, bytes := range p.byNode {
 		total += bytes
@@ -102,9 +102,9 @@ func byNodeText(byNode topology.MemoryByNode) string {
 	return strings.Join(texts, ", ")
 }
 
-// limit: the cpusets of the guest's threads together are its outer limit.
-// (Threads of one guest may have different ones: libvirt gives the vCPUs of
-// each cell that cell's nodes in mode restrictive.)
+// limit checks the outer limit of the guest: the cpusets of its threads together.
+// (Threads of one guest may have different cpusets: in mode restrictive, libvirt
+// gives the vCPUs of each cell that cell's nodes.)
 func (c *comparison) limit() {
 	if c.placed.MemoryMode == guest.MemoryNone || c.placed.Nodes.IsEmpty() {
 		return
@@ -119,7 +119,7 @@ func (c *comparison) limit() {
 	}
 }
 
-// allowed is what the guest's threads may take memory from, by the kernel.
+// allowed returns the nodes from which the kernel lets the guest's threads allocate.
 func allowed(g *inventory.Guest) topology.NodeSet {
 	var s topology.NodeSet
 	for _, t := range g.Seen.Threads {

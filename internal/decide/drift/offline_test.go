@@ -25,7 +25,7 @@ func without(gone string) *topology.Topology {
 // The kernel lets a thread run everywhere when the last of its CPUs goes offline.
 func TestOf_VCPUWhoseCPUsAreAllOffline(t *testing.T) {
 	g := twoCells()
-	g.Seen.Threads[1] = vcpu(1, "0-1,4-5", "0-1") // was held to CPUs 2-3
+	g.Seen.Threads[1] = vcpu(1, "0-1,4-5", "0-1") // was restricted to CPUs 2-3
 	got := drift.Of(g, without("2-3"))
 	want := []drift.Difference{{Kind: drift.CPUsOffline, Object: "vCPU 1", Intended: "2-3", Seen: "0-1,4-5"}}
 	if diff := cmp.Diff(want, got); diff != "" {

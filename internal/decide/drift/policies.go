@@ -8,14 +8,15 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// largestPolicyPage is the largest page of memfd memory whose policy can be
-// set from outside: hugetlbfs files keep theirs.
+// largestPolicyPage is the largest page size of memfd memory whose policy can be
+// set from outside: hugetlbfs files retain theirs.
 const largestPolicyPage = 64 * topology.KiB
 
-// policies: where pages go that the guest touches from now on. Memfd memory
-// takes a policy from outside, so it shall have the intended one. Other memory
-// keeps what it was started with; that is a difference only where it would
-// send pages out of the guest's nodes, which no cpuset prevents.
+// policies checks where the kernel allocates the pages that the guest touches from
+// now on. Memfd memory accepts a policy from outside, so it must have the intended
+// one. Other memory retains the policy it was started with. That is a difference
+// only if the policy would allocate pages outside the guest's nodes and no cpuset
+// prevents it.
 func (c *comparison) policies() {
 	mode := c.placed.MemoryMode
 	if mode == guest.MemoryNone {
@@ -62,20 +63,20 @@ func parsePolicy(text string) policy {
 	mode, _, _ = strings.Cut(mode, "=")
 	nodes, err := topology.ParseSet[topology.NodeID](list)
 	if err != nil {
-		nodes = topology.NodeSet{} // newer kernels may write what we do not know: no nodes, not judged by them
+		nodes = topology.NodeSet{} // newer kernels may write an unknown form: then there are no nodes to judge by
 	}
 	return policy{mode, nodes}
 }
 
-// leaves reports whether the policy sends pages elsewhere. Default memory goes
-// where the toucher runs, so its vCPUs' pins say where.
+// leaves reports whether the policy allocates pages on other nodes. Default memory
+// is allocated where the thread that touches it runs, so the vCPUs' pins decide.
 func (p policy) leaves(nodes topology.NodeSet) bool {
 	return !p.nodes.IsEmpty() && !p.nodes.SubsetOf(nodes)
 }
 
-// serves reports whether the policy does what the mode asks for. A bind to the
-// same nodes serves preferred too: libvirt takes one mode for guests without
-// cells, and the outer limit is those nodes.
+// serves reports whether the policy has the effect of the mode. A bind to the same
+// nodes also serves preferred: libvirt uses one mode for guests without cells,
+// and the outer limit is those nodes.
 func (p policy) serves(mode guest.MemoryMode, nodes topology.NodeSet) bool {
 	same := p.nodes.Equal(nodes)
 	switch mode {

@@ -10,7 +10,7 @@ type assignment struct {
 	rows   []row
 	u, v   []key // potentials of rows and columns
 	holder []int // by column: its row, -1: none
-	least  []key // by column: shortest way to it from the row that wants one
+	least  []key // by column: shortest way to it from the row that needs a column
 	from   []int // by column: the row before it on that way
 	done   []bool
 	path   []int // columns done
@@ -39,10 +39,10 @@ func (a *assignment) solve(rows []row, columns int) key {
 	return total
 }
 
-// reduced is how much the sum grows at least if row i has column j.
+// reduced is the least growth of the sum if row i has column j.
 func (a *assignment) reduced(i, j int) key { return a.rows[i].cost[j] - a.u[i] - a.v[j] }
 
-// spare is how much the sum grows at least if no row has a column from begin up to end.
+// spare is the least growth of the sum if no row has a column from begin up to end.
 func (a *assignment) spare(begin, end int) (sum key) {
 	for _, v := range a.v[begin:end] {
 		sum -= v
@@ -79,8 +79,8 @@ func (a *assignment) takeFree(i int) bool {
 	return true
 }
 
-// augment finds the cheapest way from row i, over rows that change their
-// column, to a free column; false if there is none.
+// augment finds the cheapest way from row i to a free column, over rows that change
+// their column; false if none exists.
 func (a *assignment) augment(i int) bool {
 	a.path, a.ahead, a.u[i] = a.path[:0], a.ahead[:0], 0
 	at, low := i, key(0)
@@ -129,8 +129,8 @@ func (a *assignment) relax(at int, low key) {
 	}
 }
 
-// hand gives a free column to the row before it, whose column goes to the row
-// before that, up to the first.
+// hand gives a free column to the row before it, gives that row's column to the row
+// before that, and so on up to the first.
 func (a *assignment) hand(column, first int) {
 	for {
 		r := a.from[column]

@@ -21,7 +21,7 @@ func TestAssignmentAgainstEnumeration(t *testing.T) {
 			}
 		}
 		var a assignment
-		for range 2 { // memory is kept from call to call
+		for range 2 { // calls reuse the memory
 			if got, want := a.solve(whole(cost), columns), enumerate(cost, 0, make([]bool, columns)); got != want {
 				t.Fatalf("least sum %d, enumeration says %d", got, want)
 			}
@@ -47,7 +47,7 @@ func enumerate(cost [][]key, row int, taken []bool) key {
 	return best
 }
 
-// whole makes rows that may have every column that is possible.
+// whole creates rows that may have every possible column.
 func whole(cost [][]key) []row {
 	var rows []row
 	for _, c := range cost {

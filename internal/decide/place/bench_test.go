@@ -30,7 +30,7 @@ func measured(t *topology.Topology, r *rand.Rand, noise float64) {
 	t.Measured = m
 }
 
-// busy puts a few guests of other sizes on the host's nodes.
+// busy places a few guests of other sizes on the host's nodes.
 func busy(h *inventory.Host, r *rand.Rand) {
 	for i := range h.Topology.Nodes {
 		n := &h.Topology.Nodes[i]
@@ -45,7 +45,7 @@ func busy(h *inventory.Host, r *rand.Rand) {
 	}
 }
 
-// eightCells is Nova's case: a guest of 8 cells.
+// eightCells is the case known from Nova: a guest of 8 cells.
 func eightCells() guest.Spec {
 	return guest.Spec{
 		Name: "wide", VCPUs: 32, Memory: 64 * topology.GiB,
@@ -151,7 +151,7 @@ func BenchmarkPlace(b *testing.B) {
 	}
 }
 
-// BenchmarkNoFit is the time that a refusal takes with all the changes tried.
+// BenchmarkNoFit measures a refusal, including all the changes tried.
 func BenchmarkNoFit(b *testing.B) {
 	for _, nodes := range []int{4, 16, 64} {
 		b.Run(fmt.Sprintf("%dnodes", nodes), func(b *testing.B) {
@@ -167,7 +167,7 @@ func BenchmarkNoFit(b *testing.B) {
 	}
 }
 
-// BenchmarkAvailable is the reckoning of room alone, on a full host.
+// BenchmarkAvailable measures only the computation of free resources, on a full host.
 func BenchmarkAvailable(b *testing.B) {
 	h := benchHost(16, true, -1)
 	b.ReportAllocs()

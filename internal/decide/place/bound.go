@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// bounds holds what the bound on missing cells looks up.
+// bounds holds the tables that the bound on missing cells reads.
 type bounds struct {
-	around []int64 // group by group: the way there and back at least, see sortGroups
-	order  [][]int // by group: groups that go with it, cheapest first
-	// busiest is, by kind, all kinds, those first that it has most traffic with.
+	around []int64 // group by group: lower bound of the way there and back, see sortGroups
+	order  [][]int // by group: groups that it can be combined with, cheapest first
+	// busiest lists, by kind, all kinds, those with the most traffic with it first.
 	busiest [][]int
 
 	near    []reach // by group
-	table   [][]key // by kind and column: what a missing cell costs at least
-	columns [][]int // by kind: where that is possible
+	table   [][]key // by kind and column: lower bound of the cost of a missing cell
+	columns [][]int // by kind: the columns that are possible
 	fitting [][]int // by kind and group: columns of the group where such a cell fits
 	rows    []row   // of all cells, those placed first
 	row     []int   // by kind: the first row of its missing cells
@@ -25,16 +25,16 @@ type bounds struct {
 // reach is the cheapest slots around a group, as stretches of one price.
 type reach struct {
 	stretches []stretch
-	enough    bool // there are as many slots as asked for
+	enough    bool // the group has as many slots around it as requested
 }
 
-// stretch is slots of one price, up to the end-th in all.
+// stretch is a run of slots of one price; end is the number of slots up to its end.
 type stretch struct {
 	price int64
 	end   int
 }
 
-// prepareBounds makes room for what the bound needs, once for all steps.
+// prepareBounds allocates the memory that the bound needs, once for all steps.
 func (s *search) prepareBounds() {
 	s.row = make([]int, len(s.kinds))
 	s.near = make([]reach, s.count)
@@ -63,8 +63,8 @@ func (s *search) prepareBounds() {
 	s.sortKinds()
 }
 
-// lopsided is the greatest difference of traffic to and fro between two kinds,
-// as a share of both.
+// lopsided is the greatest difference between the traffic in the two directions
+// of two kinds, as a share of both directions together.
 func (s *search) lopsided() (share float64) {
 	for i := range s.load {
 		for j := range i {
@@ -76,9 +76,9 @@ func (s *search) lopsided() (share float64) {
 	return share
 }
 
-// sortGroups prices the ways between groups, so that two cells pay at least
-// half of what they are busy with each other times around. With traffic a and
-// b and ways v and w they pay av + bw = ((a+b)(v+w) + (a-b)(v-w))/2.
+// sortGroups prices the ways between groups, so that two cells pay at least half of
+// their mutual traffic times the way around. With traffic a and b and ways v and w
+// they pay av + bw = ((a+b)(v+w) + (a-b)(v-w))/2.
 func (s *search) sortGroups() {
 	lopsided := s.lopsided()
 	n := s.count
@@ -112,14 +112,14 @@ func (s *search) sortKinds() {
 	}
 }
 
-// busy is the traffic between two cells, both ways.
+// busy is the traffic between two cells, in both directions.
 func (s *search) busy(k, l int) int64 { return s.load[k][l] + s.load[l][k] }
 
-// bound is what an answer costs at least that goes on from the branch, where
-// the cells placed pay so much for each other. Every missing cell pays for
-// itself, for access to those placed, and half of the least that access to the
-// other missing ones can cost (Gilmore and Lawler's bound; the other half is
-// theirs); all cells share the slots.
+// bound is a lower bound of the cost of every answer that extends the branch, given
+// the access cost among the placed cells. Every missing cell pays for itself, for
+// access to the placed cells, and for half of the least possible access cost to the
+// other missing cells (Gilmore and Lawler's bound; the others pay the other half).
+// All cells share the slots.
 func (s *search) bound(paid key) key {
 	s.survey(len(s.kindAt) - len(s.at) - 1)
 	s.rows = s.rows[:0]
@@ -138,7 +138,7 @@ func (s *search) bound(paid key) key {
 	return min(impossible, paid+s.hungarian.solve(s.rows, s.slots))
 }
 
-// survey finds the slots around each group that so many cells would take at best.
+// survey finds the slots around each group that the given number of cells would take at best.
 func (s *search) survey(others int) {
 	for g := range s.near {
 		r := &s.near[g]
@@ -167,8 +167,8 @@ func (s *search) survey(others int) {
 	}
 }
 
-// fill writes the row of a missing cell of the kind, and notes groups that it
-// cannot go to any more.
+// fill writes the row of a missing cell of the kind, and records groups that the
+// cell can no longer use.
 func (s *search) fill(kind int) {
 	out, own, columns := s.table[kind], s.single[kind], s.columns[kind][:0]
 	may := s.may[len(s.at)][kind*s.count : (kind+1)*s.count]
@@ -191,8 +191,8 @@ func (s *search) fill(kind int) {
 	s.columns[kind] = columns
 }
 
-// sumTraffic sums up the traffic between a missing cell of the kind and the
-// other missing ones, busiest first: [i] is that of the i busiest.
+// sumTraffic adds up the traffic between a missing cell of the kind and the other
+// missing cells, busiest first: [i] is the sum for the i busiest.
 func (s *search) sumTraffic(kind int) []int64 {
 	sum := int64(0)
 	s.sums = append(s.sums[:0], sum)
@@ -216,6 +216,6 @@ func (r *reach) half(sums []int64) key {
 		sum += t.price * (sums[t.end] - sums[begin])
 		begin = t.end
 	}
-	// Each pair's price is rounded down by itself: allow for that.
+	// Each pair's price is rounded down separately: allow for that.
 	return max(0, sum>>(shareBits+2)-int64(begin+1)/2)
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// branch extends the branch with the cells in s.at; paid is the cost of access
-// among them.
+// branch extends the branch with the cells in s.at; paid is the access cost among
+// them.
 func (s *search) branch(paid key) {
 	if !s.unconditional() && s.hopeless() {
 		return
@@ -26,23 +26,23 @@ func (s *search) branch(paid key) {
 	}
 }
 
-// stepSize is how many prices of cells in slots are looked at in one step.
+// stepSize is the number of prices of cells in slots that one step examines.
 const stepSize = 512
 
-// pay counts the steps that one bound takes: more where it is large, so that
-// the limit on steps is one on time.
+// pay counts the steps of one bound: more where the bound is large, so that the
+// limit on steps also limits time.
 func (s *search) pay() {
 	n := 1 + len(s.kindAt)*s.slots/stepSize
 	s.steps -= n
 	s.used += n
 }
 
-// few is how many choices are tried one by one; where there are more it pays
-// to compute the bound again without those tried.
+// few is the number of choices that are tried one by one. With more choices it is
+// cheaper to compute the bound again without those tried.
 const few = 8
 
 // try extends the branch with a cell of the kind in every allowed group. It
-// reports whether many are left, which need another look.
+// reports whether many choices are left, which need another pass.
 func (s *search) try(kind int, low, paid key) (more bool) {
 	for list := s.choices(kind); low+s.rest(kind, list) < s.best; list = s.without(kind, list) {
 		if s.steps <= 0 {
@@ -66,8 +66,8 @@ func (s *search) try(kind int, low, paid key) (more bool) {
 	return false
 }
 
-// choose picks the kind to place next: one with much traffic and few groups
-// left to go to. Groups where an answer costs too much are left out from here on.
+// choose selects the kind to place next: one with much traffic and few groups left.
+// It excludes groups where an answer costs too much from this point on.
 func (s *search) choose(low key) (kind int) {
 	n, may := s.count, s.may[len(s.at)]
 	most, fewest := int64(-1), int64(1)
@@ -90,8 +90,8 @@ func (s *search) choose(low key) (kind int) {
 	return kind
 }
 
-// extra is how much more than the bound an answer costs that has a missing
-// cell of the kind in the group: the assignment's reduced cost.
+// extra is the additional cost over the bound of an answer that has a missing cell
+// of the kind in the group: the assignment's reduced cost.
 func (s *search) extra(kind, g int) key {
 	more := impossible
 	for _, column := range s.fitting[kind*s.count+g] {
@@ -100,7 +100,7 @@ func (s *search) extra(kind, g int) key {
 	return more
 }
 
-// choices lists where the next cell of the kind can go, most promising first.
+// choices lists the groups for the next cell of the kind, most promising first.
 func (s *search) choices(kind int) []choice {
 	list := s.pool[len(s.at)][:0]
 	only := s.missing[kind] == len(s.kindAt)-len(s.at)
@@ -120,8 +120,8 @@ func (s *search) choices(kind int) []choice {
 	return list
 }
 
-// rest is how much more than the bound an answer costs that has all missing
-// cells of the kind in groups of the list.
+// rest is the additional cost over the bound of an answer that has all missing cells
+// of the kind in groups of the list.
 func (s *search) rest(kind int, list []choice) (sum key) {
 	missing := s.missing[kind]
 	for _, c := range list {
@@ -134,8 +134,8 @@ func (s *search) rest(kind int, list []choice) (sum key) {
 	return impossible
 }
 
-// without drops the first choice, which was tried. If the group is empty,
-// whatever another empty one of its class could give was tried with it.
+// without drops the first choice, which was tried. If the group is empty, the trial
+// also covered every other empty group of its class.
 func (s *search) without(kind int, list []choice) []choice {
 	may := s.may[len(s.at)]
 	tried := list[0].group
@@ -158,7 +158,7 @@ func (s *search) put(k, g int) {
 	s.charge(k, g, 1)
 }
 
-// takeBack undoes put.
+// takeBack reverses put.
 func (s *search) takeBack(k, g int) {
 	s.at = s.at[:len(s.at)-1]
 	s.missing[k]++
@@ -166,7 +166,7 @@ func (s *search) takeBack(k, g int) {
 	s.charge(k, g, -1)
 }
 
-// charge adds what others pay for a cell of kind k in group g, or takes it off.
+// charge adds the access cost of the other cells for a cell of kind k in group g, or subtracts it.
 func (s *search) charge(k, g int, sign key) {
 	for h := range s.count {
 		if s.apart[g*s.count+h] {
@@ -178,7 +178,7 @@ func (s *search) charge(k, g int, sign key) {
 	}
 }
 
-// offer takes the assignment of the last bound as an answer if it is better.
+// offer accepts the assignment of the last bound as an answer if it is better.
 func (s *search) offer() {
 	s.trial = s.trial[:0]
 	row := len(s.at)

@@ -11,12 +11,12 @@ import (
 // core is a physical core with CPUs that can become exclusive.
 type core struct {
 	l3   topology.L3ID
-	free []topology.CPUID // this guest may have, ascending
+	free []topology.CPUID // CPUs that this guest may have, ascending
 	all  topology.CPUSet  // siblings
-	full bool             // no sibling is anybody's
+	full bool             // no guest holds a sibling
 }
 
-// addFree notes a CPU that could be given to the guest alone. CPUs must come
+// addFree records a CPU that could be dedicated to the guest. Callers must add CPUs
 // in ascending order.
 func (n *nodeState) addFree(c *topology.CPU) {
 	if !n.usable.Contains(c.ID) || n.room.Pinned.Contains(c.ID) {
@@ -66,9 +66,9 @@ type bunch struct {
 	room  int // vCPUs it can take
 }
 
-// pick chooses vcpus CPUs for a cell, in as few last-level caches as
-// possible, and then helpers more; ok is false where the node has not so
-// many. Of the caches needed the last is the one that it fills best.
+// pick chooses vcpus CPUs for a cell, in as few last-level caches as possible, and
+// then the helper CPUs; ok is false where the node has too few. The last of the
+// required caches is the one with the least room left over.
 func (n *nodeState) pick(vcpus, helpers int, smt guest.SMTPolicy) (k picked, ok bool) {
 	if vcpus > 0 {
 		spare := smt == guest.SMTAny && vcpus <= len(n.free) // a core for each vCPU
@@ -119,8 +119,8 @@ func bunches(free []core, smt guest.SMTPolicy, spare bool) []bunch {
 	return all
 }
 
-// choose returns the fewest bunches with room for vcpus: the roomiest, and as
-// the last one the tightest that still has room for the rest.
+// choose returns the fewest bunches with room for vcpus: the roomiest ones, and as
+// the last one the tightest that still has room for the remaining vCPUs.
 func choose(all []bunch, vcpus int) []bunch {
 	var chosen []bunch
 	for i := range all {
@@ -140,8 +140,8 @@ func choose(all []bunch, vcpus int) []bunch {
 	return chosen
 }
 
-// take picks vcpus CPUs from cores. With spare cores each vCPU gets its own,
-// untouched ones first; else cores are filled, the last with the best fit.
+// take picks vcpus CPUs from cores. With spare cores each vCPU gets its own core,
+// untouched ones first; otherwise it fills cores, the last with the best fit.
 func take(k *picked, cores []core, vcpus int, smt guest.SMTPolicy, spare bool) {
 	cores = slices.Clone(cores)
 	slices.SortStableFunc(cores, func(a, b core) int {

@@ -1,9 +1,9 @@
 // Package place places one guest on one host: it chooses nodes, CPUs and the
 // memory from each node, and explains the choice.
 //
-// # What is best
+// # Objective
 //
-// Placements are compared by three figures, the first that differs decides:
+// Placements are compared by three figures; the first that differs decides:
 //
 //  1. sharing: vCPUs that would have to share a core with another of the same
 //     guest because a node has fewer usable cores than the cell has vCPUs.
@@ -15,7 +15,7 @@
 //
 // Among equal placements the one with the lowest node ids wins.
 //
-// # What is possible
+// # Constraints
 //
 // A cell uses one node: its vCPUs run on the node's CPUs, and its memory is on
 // the node. Two cells never share a node. A cell may use the CPUs of a node
@@ -28,19 +28,18 @@
 // touched or not; observed use counts if it is greater (inventory.Holdings). fit
 // documents the rules.
 //
-// # How
+// # Search
 //
-// For 1, 2, 3 ... nodes: the guest is divided into cells, every node is
-// priced for every kind of cell, and branch and bound chooses the set. Which
-// cell goes where is a quadratic assignment problem, but nodes of a socket are
-// usually as far from everything as each other: the search decides only which
-// such group a cell goes to. Nodes within groups follow from a linear
-// assignment; it also bounds the missing cells, each with half its cheapest
-// ways to the others (Gilmore and Lawler), and rules out groups by what they
-// cost more than the bound. Groups that can be exchanged without any
-// difference are tried once.
+// For 1, 2, 3 ... nodes, the package divides the guest into cells and prices every
+// node for every kind of cell; branch and bound then chooses the set. The choice of
+// a node for each cell is a quadratic assignment problem. The nodes of a socket
+// usually have equal distances to all others, so the search decides only which
+// such group a cell uses. A linear assignment then selects the nodes within groups.
+// It also bounds the missing cells, each with half its cheapest ways to the others
+// (Gilmore and Lawler), and excludes groups by their cost above the bound. Of
+// several interchangeable groups the search tries only one.
 //
-// The search is exact unless it runs into policy.SearchSteps, a limit that
-// depends on no clock; Why then says how much better another placement could
-// be. Package tests compare it with plain enumeration.
+// The search is exact unless it reaches policy.SearchSteps, a limit that depends on
+// no clock; Why then says how much better another placement could be. The package's
+// tests compare it with plain enumeration.
 package place

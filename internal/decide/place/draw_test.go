@@ -74,7 +74,7 @@ func drawTopology(t *rapid.T, most int) topology.Topology {
 	return topo
 }
 
-// upTo lists n to 1 and n again and again: rapid prefers what comes first.
+// upTo lists n to 1, each after another n: rapid prefers the first elements.
 func upTo(n int) []int {
 	var all []int
 	for i := n; i >= 1; i-- {
@@ -109,7 +109,7 @@ func drawDistances(t *rapid.T, topo *topology.Topology) {
 	}
 }
 
-// drawOther puts a guest on the host that takes something, managed or not.
+// drawOther places a guest on the host that takes some resources, managed or not.
 func drawOther(t *rapid.T, h *inventory.Host, name string) {
 	g := inventory.Guest{Name: name, State: "running"}
 	node := rapid.SampledFrom(h.Topology.Nodes).Draw(t, "home")

@@ -20,10 +20,10 @@ const (
 	TooFewAlone   Constraint = "exclusive_cpus" // free CPUs or cores for exclusive binding, under the SMT policy
 	Overcommitted Constraint = "overcommit"     // vCPUs of all guests per CPU
 	TooLittle     Constraint = "memory"         // small pages
-	TooFewPages   Constraint = "huge_pages"     // free pages of the size, and what the pool may grow by
+	TooFewPages   Constraint = "huge_pages"     // free pages of the size, and the allowed growth of the pool
 )
 
-// Shortage says what is missing on a node for a cell. Asked is the amount that the
+// Shortage is a resource that a node lacks for a cell. Asked is the amount that the
 // cell needs and There the available amount, in CPUs, vCPUs, bytes or pages,
 // depending on the constraint.
 type Shortage struct {
@@ -64,7 +64,7 @@ func (s Shortage) String() string {
 	return text
 }
 
-// some counts things; n need not be whole, because of overcommitted CPUs.
+// some formats a count; n need not be whole, because of overcommitted CPUs.
 func some(n float64, thing string) string {
 	if n != 1 {
 		thing += "s"
@@ -91,7 +91,7 @@ type demand struct {
 	memoryShare float64
 }
 
-// fit reports whether a cell may live in a slot. The rules:
+// fit reports whether a cell may use a slot. The rules:
 //
 //   - a guest's vCPUs and dedicated helper CPUs do not exceed the usable CPUs of the
 //     node;

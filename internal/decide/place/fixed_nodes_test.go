@@ -62,7 +62,7 @@ func TestOnRefusesAndSaysWhy(t *testing.T) {
 	}
 }
 
-// Whatever Place would answer for the same nodes, On never answers what is illegal.
+// On never gives an illegal placement, whatever Place would answer for the same nodes.
 func TestOnIsLegal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		loads := rapid.SliceOfN(rapid.IntRange(0, 8), 4, 4).Draw(t, "loads")

@@ -2,16 +2,16 @@ package place
 
 import "slices"
 
-// groups are sets of slots that are as far from all others, and from each
-// other, as each other: only what a cell costs by itself differs in them.
+// groups are sets of slots with equal distances to all other slots and to each
+// other: the slots of a group differ only in the cost of a cell by itself.
 type groups struct {
 	count   int
 	groupOf []int    // by column
 	from    []int    // by group: its first column; one more than there are groups
 	way     []int64  // group by group: weighted price, not scaled by traffic; see problem.way
-	apart   []bool   // group by group: not both
-	class   []int    // groups of one class can be exchanged without any difference while empty
-	covers  []uint64 // which of the nodes that the guest must have
+	apart   []bool   // group by group: a guest may not use both
+	class   []int    // while empty, groups of one class are interchangeable
+	covers  []uint64 // nodes in the group that the guest must have
 	split   []bool   // takes two nodes
 }
 
@@ -50,7 +50,7 @@ func (g *groups) form(p *problem, slots []slot) (order []int) {
 	return order
 }
 
-// distances are what groups are made of, slot by slot.
+// distances are the properties that define groups, slot by slot.
 type distances struct {
 	n      int
 	way    []int64
@@ -85,9 +85,9 @@ func newDistances(p *problem, slots []slot) *distances {
 	return d
 }
 
-// same reports whether slots i and j belong to one group. Where they do, all
-// ways within the group are equal, as each of them is a way from outside to
-// the others.
+// same reports whether slots i and j belong to one group. If so, all ways within
+// the group are equal, since each of them is also a way between one slot and the
+// others.
 func (d *distances) same(i, j int) bool {
 	n := d.n
 	if d.apart[i*n+j] || d.way[i*n+j] != d.way[j*n+i] ||
@@ -103,8 +103,8 @@ func (d *distances) same(i, j int) bool {
 	return true
 }
 
-// classify finds groups that can be exchanged: the same ways, and for every
-// slot of the one a slot of the other with the same prices.
+// classify finds interchangeable groups: groups with the same ways, where every slot
+// of one has a slot of the other with the same prices.
 func (g *groups) classify(single [][]key) {
 	g.class = make([]int, g.count)
 	var first []int

@@ -9,7 +9,7 @@ type shape struct {
 	nodes, cpus, threads int
 	memory               topology.Bytes
 	perSocket            int
-	near, far            int // distances in the socket and across; default 16 and 28
+	near, far            int // distances within the socket and across; default 16 and 28
 	caches               int // last-level caches per node, default 1
 }
 

@@ -42,7 +42,7 @@ func TestSequencesNeverOverbind(t *testing.T) {
 				switch v.Rule {
 				case check.RuleMemory, check.RuleHugePages, check.RuleOvercommit:
 					t.Fatalf("after all were placed, %s: %v", placed.Guest, v)
-				default: // rules of one placement, which other placements do not change
+				default: // rules of one placement, which are the same for other placements
 				}
 			}
 		}
@@ -82,7 +82,7 @@ func solved(t *rapid.T, r Request) (key, *solution, bool) {
 	return sol.key, sol, false
 }
 
-// No node 0 habit: other ids, same cost.
+// No preference for node 0: other ids, same cost.
 func TestIdsDoNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawHost(t, 5)
@@ -101,8 +101,8 @@ func TestIdsDoNotMatter(t *testing.T) {
 		q.Spec.Limits.Nodes = renameSet(r.Spec.Limits.Nodes, to)
 		before, _, none := solved(t, r)
 		after, _, noneAfter := solved(t, q)
-		// Mirrored guests number their cells by node id: parts that do not
-		// divide go elsewhere.
+		// Mirrored guests number their cells by node id, so the remainder of a division
+		// goes to another cell.
 		if r.Spec.Topology.Mode == guest.TopologyMirror {
 			return
 		}
@@ -177,9 +177,9 @@ func renameKeys[V any](m map[topology.NodeID]V, to map[topology.NodeID]topology.
 	return out
 }
 
-// TestObjectiveFromTheBook reckons the objective in plain floating point from
-// the package comments alone, for every choice of nodes that package check
-// finds legal, and compares the least with Place's answer.
+// TestObjectiveFromTheBook computes the objective in plain floating point from the
+// package comments alone, for every choice of nodes that package check finds
+// legal, and compares the least with Place's answer.
 func TestObjectiveFromTheBook(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := &inventory.Host{Name: "plain", Topology: made(shape{
@@ -267,7 +267,7 @@ func choices(n, k int, f func([]int)) {
 	try()
 }
 
-// bookPlacement divides the guest in equal cells on the given nodes.
+// bookPlacement divides the guest into equal cells on the given nodes.
 func bookPlacement(h *inventory.Host, spec guest.Spec, at []int) guest.Placement {
 	p := guest.Placement{
 		Guest:      spec.Name,

@@ -1,8 +1,8 @@
 package place
 
-// descend makes a first answer, so that branch and bound has something to
-// beat: from every slot as a seed, cells are added one by one where they cost
-// least, and the best of these is the result.
+// descend builds a first answer, which branch and bound then has to improve on. From
+// every slot as a seed, it adds cells one by one where they cost least, and selects
+// the best of these answers.
 func (s *search) descend() {
 	total := len(s.kindAt)
 	if total < 2 {
@@ -22,8 +22,8 @@ func (s *search) descend() {
 	}
 }
 
-// grow completes a partial answer greedily and returns its cost; impossible
-// if it gets stuck.
+// grow completes a partial answer greedily and returns its cost; impossible if no
+// slot is left for a cell.
 func (s *search) grow(at *[]int, add []key) key {
 	cost := s.single[0][(*at)[0]]
 	kind := -1
@@ -51,7 +51,7 @@ func (s *search) grow(at *[]int, add []key) key {
 	return cost
 }
 
-// update accounts for a cell of the kind having taken a slot.
+// update records that a cell of the kind has taken a slot.
 func (s *search) update(add []key, kind, taken int) {
 	for i := range add {
 		switch {
@@ -63,7 +63,7 @@ func (s *search) update(add []key, kind, taken int) {
 	}
 }
 
-// addition is what a cell of a kind in a slot adds to the cells in at.
+// addition is the cost that a cell of a kind in a slot adds to the cells in at.
 func (s *search) addition(kind, slot int, at []int) key {
 	cost := s.single[kind][slot]
 	for cell, j := range at {
@@ -75,8 +75,8 @@ func (s *search) addition(kind, slot int, at []int) key {
 	return cost
 }
 
-// improve exchanges single slots, and the slots of two cells of different
-// kinds, while that lowers the cost.
+// improve exchanges single slots, and the slots of two cells of different kinds,
+// as long as that lowers the cost.
 func (s *search) improve() {
 	if s.found == nil || !s.unconditional() {
 		return
@@ -116,7 +116,7 @@ func (s *search) improveOnce() bool {
 	return false
 }
 
-// among is the cost of a cell in a slot, with all other cells of at where they are.
+// among is the cost of a cell in a slot, while all other cells of at stay in place.
 func (s *search) among(kind, slot, cell int, at []int) key {
 	cost := s.single[kind][slot]
 	for other, j := range at {

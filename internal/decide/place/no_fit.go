@@ -10,13 +10,13 @@ import (
 	"github.com/numavisor/numavisor/internal/text"
 )
 
-// NoFit is the error for a guest that does not fit: what is missing on each node,
-// and the smallest changes that would make it fit.
+// NoFit is the error for a guest that does not fit: the shortage on each node, and
+// the smallest changes that would make the guest fit.
 type NoFit struct {
 	Guest string `json:"guest"`
 	// Cells is the number of parts of the division that was closest to fitting.
 	Cells int `json:"cells"`
-	// Nodes says for each node what is missing there for a part.
+	// Nodes gives for each node the shortage for a part.
 	Nodes []Shortage `json:"nodes"`
 	// Reason is set if each part fits, but not all of them together.
 	Reason string `json:"reason,omitempty"`

@@ -76,7 +76,7 @@ func (o *oracle) best() (best verdict, ok bool) {
 	return best, ok
 }
 
-// isHome: a cell has CPUs and memory of one node; else one of the two nodes lacks what the other gives.
+// isHome: a cell uses CPUs and memory of one node, or two nodes that each lack one of them.
 func (o *oracle) isHome(h home) bool {
 	run, mem := &o.host.Topology.Nodes[h.run], &o.host.Topology.Nodes[h.mem]
 	if run.CPUs.IsEmpty() || mem.Memory == 0 {
@@ -137,7 +137,7 @@ func (o *oracle) price(homes []home) verdict {
 	for i, h := range homes {
 		c := o.cells[i]
 		vcpus, memory := o.shares(i)
-		for j, other := range homes { // accesses go where the memory is, in proportion
+		for j, other := range homes { // accesses go to the memory, in proportion to its size
 			_, share := o.shares(j)
 			v.cost += vcpus * share * w.Latency * (o.latency(h.run, other.mem) - 1)
 			v.cost += vcpus * share * w.Bandwidth * (o.bandwidth(h.run, other.mem) - 1)
@@ -343,7 +343,7 @@ func (o *oracle) drawRequest(t *rapid.T) {
 	}
 	o.spec.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Cells: o.cells}
 	o.spec.Limits.MaxDistance = rapid.SampledFrom([]int{0, 0, 0, 21, 28}).Draw(t, "max distance")
-	if rapid.Bool().Draw(t, "all nodes named") { // lets memory-only nodes take part
+	if rapid.Bool().Draw(t, "all nodes named") { // allows memory-only nodes
 		o.spec.Limits.Nodes = o.host.Topology.NodeSet()
 	}
 	spec, err := o.spec.Normalize()

@@ -11,7 +11,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/check"
 )
 
-// twin is the obviously right search: every slot for every cell of every division.
+// twin is the obviously correct search: every slot for every cell of every division.
 func twin(p *problem) key {
 	best := impossible
 	for _, cells := range p.shapes() {

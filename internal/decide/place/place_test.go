@@ -39,7 +39,7 @@ func mustPlace(t *testing.T, r Request) (guest.Placement, Why) {
 	return placed, why
 }
 
-// settle makes a placed guest part of the host, with nothing touched yet.
+// settle adds a placed guest to the host, with no memory touched yet.
 func settle(h *inventory.Host, placed guest.Placement) {
 	h.Guests = append(h.Guests,
 		inventory.Guest{Name: placed.Guest, Managed: true, State: "running", Placement: &placed})
@@ -57,8 +57,8 @@ func noFit(t *testing.T, r Request) *NoFit {
 	return none
 }
 
-// numad and two concurrent xl create give both guests the same room, as
-// nothing is touched yet.
+// numad and two concurrent xl create commands give both guests the same memory,
+// because neither guest has touched any yet.
 func TestGuestsStartedTogetherGetTheirOwnRoom(t *testing.T) {
 	h := fourNodes()
 	var seen topology.NodeSet
@@ -114,7 +114,7 @@ func TestCapacityComesBeforeLocality(t *testing.T) {
 	}
 }
 
-// Nova takes the first permutation, kubelet the narrowest mask: neither looks at distance.
+// Nova uses the first permutation, kubelet the narrowest mask: neither considers distance.
 func TestNeighboursAreTakenTogether(t *testing.T) {
 	h := fourNodes()
 	settle(h, mustPlaceOn(t, h, "old", 0))
@@ -142,7 +142,7 @@ func mustPlaceOn(t *testing.T, h *inventory.Host, name string, node topology.Nod
 	return placed
 }
 
-// The firmware's distances mislead by up to 2x: measured figures decide.
+// The firmware's distances are wrong by up to 2x: measured figures decide.
 func TestMeasuredLatencyTakesPrecedence(t *testing.T) {
 	h := fourNodes()
 	near := map[[2]int]bool{{0, 3}: true, {3, 0}: true, {1, 2}: true, {2, 1}: true}
@@ -412,7 +412,7 @@ func TestWideGuestWithoutNUMA(t *testing.T) {
 	}
 }
 
-// A guest placed anew may stay where it is: its own memory is not in its way.
+// A guest that is placed again may stay on its nodes: its own memory does not count against it.
 func TestIgnoreFreesTheGuestsOwnRoom(t *testing.T) {
 	h := fourNodes()
 	for i := range h.Topology.Nodes {
@@ -462,7 +462,7 @@ func TestNoFitNamesWhoHoldsIt(t *testing.T) {
 	}
 }
 
-// A guest whose memory is in a huge page pool holds no small pages: the pool does.
+// A guest whose memory is in a huge page pool holds no small pages: the pool holds them.
 func TestNoFit_HoldersByPageSize(t *testing.T) {
 	h := fourNodes()
 	for n := range h.Topology.Nodes {
@@ -483,7 +483,7 @@ func TestNoFit_HoldersByPageSize(t *testing.T) {
 	}
 }
 
-// A node that the host does not have: the error names field, value and what is allowed.
+// The host does not have the node: the error names the field, the value and the allowed nodes.
 func TestNoFit_NodesThatAreNotOnTheHost(t *testing.T) {
 	spec := guest.Spec{Name: "web", VCPUs: 1, Memory: gib,
 		Limits: guest.Limits{Nodes: topology.SetOf[topology.NodeID](7)}}

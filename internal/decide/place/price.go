@@ -22,16 +22,16 @@ func costOf(k key) cost.Micro {
 	return cost.Micro(k - (k+1<<(nodesBit-1))>>nodesBit<<nodesBit)
 }
 
-// sharingOf gives back the first figure of a key.
+// sharingOf returns the first figure of a key.
 func sharingOf(k key) int { return int((k + 1<<(nodesBit-1)) >> sharingBit) }
 
-// nodeCountOf gives back the second figure of a key.
+// nodeCountOf returns the second figure of a key.
 func nodeCountOf(k key) int {
 	return int((k+1<<(nodesBit-1))>>nodesBit) & (1<<(sharingBit-nodesBit) - 1)
 }
 
-// terms values the cell by itself: all terms but the access between cells,
-// weighted, for a guest of so many cells.
+// terms values the cell by itself: all terms except the access between cells,
+// weighted, for a guest of the given number of cells.
 func (p *problem) terms(s slot, d *demand, cells int) cost.Terms {
 	var t cost.Terms
 	run, mem := &p.nodes[s.cpu], &p.nodes[s.mem]
@@ -68,8 +68,8 @@ func (p *problem) terms(s slot, d *demand, cells int) cost.Terms {
 	return t
 }
 
-// deviceLatency is the way from a device's node to memory; where there is no
-// figure, the longest way known to count.
+// deviceLatency is the way from a device's node to memory; without a figure, the
+// longest known way counts.
 func (p *problem) deviceLatency(device, mem int) float64 {
 	if l := p.access.Latency(device, mem); l > 0 {
 		return l
@@ -90,8 +90,8 @@ func (p *problem) single(s slot, d *demand, cells int) key {
 	return key(p.sharing(&p.nodes[s.cpu], d))<<sharingBit + key(s.nodeCount())<<nodesBit + key(t.Sum())
 }
 
-// way is the weighted price of reaching memory of slot b from CPUs of slot a,
-// for a guest that did nothing else.
+// way is the weighted price of access to memory of slot b from CPUs of slot a, for
+// a guest with no other accesses.
 func (p *problem) way(a, b slot) cost.Micro {
 	return p.wayLatency(a, b) + p.wayBandwidth(a, b)
 }
@@ -104,7 +104,7 @@ func (p *problem) wayBandwidth(a, b slot) cost.Micro {
 	return p.list.Price(cost.Bandwidth, p.access.Bandwidth(a.cpu, b.mem)-1)
 }
 
-// shareBits is the precision of the share of all accesses that goes between two cells.
+// shareBits is the precision of the share of all accesses that two cells make to each other.
 const shareBits = 24
 
 // traffic is the share of the guest's accesses from a cell of kind a to memory of one of kind b.
@@ -112,7 +112,7 @@ func traffic(a, b *demand) int64 {
 	return int64(math.Round(a.cpuShare * b.memoryShare * (1 << shareBits)))
 }
 
-// between is the access cost of two cells, both ways.
+// between is the access cost of two cells, in both directions.
 func (p *problem) between(a slot, da *demand, b slot, db *demand) cost.Micro {
 	return cost.Micro((traffic(da, db)*int64(p.way(a, b)) + traffic(db, da)*int64(p.way(b, a))) >> shareBits)
 }

@@ -32,20 +32,20 @@ type nodeState struct {
 	room    capacity.Node
 	allowed bool            // by Limits.Nodes
 	usable  topology.CPUSet // shared CPUs within Limits.CPUs
-	cpus    int             // how many those are
-	cores   int             // on how many cores
-	shared  int             // CPUs that guests share, whatever the limits
-	all     int             // CPUs but housekeeping
+	cpus    int             // number of usable CPUs
+	cores   int             // number of cores with usable CPUs
+	shared  int             // CPUs that guests share, regardless of the limits
+	all     int             // all CPUs except housekeeping
 	before  cost.Use
-	free    []core // for exclusive CPUs; nil unless asked for
+	free    []core // for exclusive CPUs; nil unless requested
 }
 
-// slot is a home for a cell: CPUs of one node and memory of one, usually the same.
+// slot is a location for a cell: CPUs of one node and memory of one node, usually the same.
 type slot struct{ cpu, mem int }
 
 func (s slot) whole() bool { return s.cpu == s.mem }
 
-// nodeCount is how many nodes a cell in this slot takes.
+// nodeCount is the number of nodes that a cell in this slot uses.
 func (s slot) nodeCount() int {
 	if s.whole() {
 		return 1
@@ -53,7 +53,7 @@ func (s slot) nodeCount() int {
 	return 2
 }
 
-// newProblem prepares a request; the error names the field that is wrong.
+// newProblem prepares a request; the error names the invalid field.
 func newProblem(r Request) (*problem, error) {
 	if r.Host == nil {
 		return nil, fmt.Errorf("placing VM %s: no inventory given", r.Spec.Name)
@@ -98,7 +98,7 @@ func withDefaults(s guest.Spec) guest.Spec {
 	return s
 }
 
-// validate refuses specs that no host could place.
+// validate refuses specs that fit no host.
 func (p *problem) validate() error {
 	s := &p.spec
 	bad := func(field string, value any, allowed string) error {
@@ -138,7 +138,7 @@ func (p *problem) validate() error {
 	return nil
 }
 
-// addNodes computes what this guest may use of each node.
+// addNodes computes the resources of each node that this guest may use.
 func (p *problem) addNodes(rooms []capacity.Node) {
 	t := &p.host.Topology
 	p.nodes = make([]nodeState, len(rooms))
@@ -172,8 +172,8 @@ func (n *nodeState) use(cpus int, memory topology.Bytes) cost.Use {
 	return u
 }
 
-// countCores walks the CPUs once: cores with a usable CPU, and for exclusive
-// binding the cores with free CPUs.
+// countCores walks the CPUs once. It counts cores with a usable CPU and, for
+// exclusive binding, the cores with free CPUs.
 func (p *problem) countCores() {
 	t := &p.host.Topology
 	position := make(map[topology.NodeID]int, len(p.nodes))
@@ -212,7 +212,7 @@ func (p *problem) addDevices() error {
 		}
 		node := t.Devices[i].Node
 		if _, known := t.Node(node); !known {
-			continue // firmware gives no node for the device: all nodes count as equally near
+			continue // the firmware names no node for the device: all nodes count as equally near
 		}
 		if d.Required {
 			required = append(required, node)
@@ -251,15 +251,15 @@ func (p *problem) pairs(i, j int) bool {
 	return run.node.Memory == 0 && p.near(i, j)
 }
 
-// near reports whether nodes i and j may belong to one guest: each reaches
-// the other, within the greatest distance and class allowed.
+// near reports whether nodes i and j may belong to one guest: each can access the
+// other, within the greatest distance and class allowed.
 func (p *problem) near(i, j int) bool {
 	return p.nearOneWay(i, j) && p.nearOneWay(j, i)
 }
 
 func (p *problem) nearOneWay(i, j int) bool {
 	if i == j || p.nodes[i].node.CPUs.IsEmpty() || p.nodes[j].node.Memory == 0 {
-		return true // no access this way
+		return true // no access in this direction
 	}
 	limits := &p.spec.Limits
 	d := p.access.SLIT(i, j)

@@ -27,7 +27,7 @@ func Again(r Request, memory topology.MemoryByNode) (guest.Placement, Why, error
 	stay := r
 	stay.Spec.Limits.Nodes = home
 	here, whyHere, err := Place(stay)
-	if err != nil { // no room where its memory is: a reason to move, not a failure
+	if err != nil { // too little room on the nodes of its memory: a reason to move, not a failure
 		return best, why, nil //nolint:nilerr // the best placement stands
 	}
 	saved := copied(memory, best.Nodes) - copied(memory, here.Nodes)

@@ -5,27 +5,27 @@ import (
 	"slices"
 )
 
-// search chooses a slot for every cell of one division of the guest into
-// cells: the sum of singles and of access between them is least (a quadratic
-// assignment problem).
+// search chooses a slot for every cell of one division of the guest into cells, so
+// that the sum of the single costs and of the access between cells is least (a
+// quadratic assignment problem).
 //
-// Slots that are as far from everything as each other form a group, usually
-// the nodes of a socket. What cells pay for each other depends on their groups
-// alone, and once these are known the best slots are a linear assignment. So
-// the search branches over groups, the most demanding cell first, and leaves
-// the slots to the assignment, which bounds what is missing as well.
+// Slots with equal distances to all other slots form a group, usually the nodes of
+// a socket. The access cost between cells depends on their groups alone, and once
+// these are known the best slots are a linear assignment. The search therefore
+// branches over groups, the most demanding cell first, and leaves the slots to the
+// assignment, which also bounds the cost of the missing cells.
 //
-// Slots are known here by their column: groups lie side by side.
+// Here a slot is identified by its column: the slots of a group have adjacent columns.
 type search struct {
 	kinds   []demand
 	load    [][]int64 // traffic, by kind and kind
-	traffic []int64   // by kind: of one cell with all
+	traffic []int64   // by kind: traffic of one cell with all others
 	kindAt  []int     // by cell, in the order of kinds
 	slots   int
-	slot    []int   // by column: which slot of the division
+	slot    []int   // by column: the slot of the division
 	single  [][]key // by kind and column
 	groups
-	steps int // left
+	steps int // steps left
 	used  int
 	// side conditions, see condition
 	must   uint64
@@ -33,16 +33,16 @@ type search struct {
 
 	best  key
 	found []int // column by cell; nil: none yet
-	// open is the least that any placement not looked at can cost:
-	// below best only where the steps were used up.
+	// open is a lower bound of the cost of the placements that were not examined: below
+	// best only if the steps were used up.
 	open key
 
-	// The branch that is being looked at.
+	// The branch under examination.
 	at      []placed
 	missing []int      // by kind: cells not placed
 	free    []int      // by group: slots not taken
-	blocked []int      // by group: cells in groups that are apart from it
-	access  []key      // by kind and group: of one more cell there with those in at
+	blocked []int      // by group: cells in groups that may not be combined with it
+	access  []key      // by kind and group: access cost between one more cell there and those in at
 	may     [][]bool   // by cells placed, then kind and group: whether a cell may go there
 	pool    [][]choice // by cells placed
 
@@ -54,15 +54,15 @@ type search struct {
 // placed is a cell of a kind in a group.
 type placed struct{ kind, group int }
 
-// choice is a group that the next cell could go to.
+// choice is a group that the next cell could use.
 type choice struct {
 	group int
-	extra key // what an answer with a cell there costs more than the bound
-	spare key // what one without any cell there does
+	extra key // additional cost over the bound of an answer with a cell there
+	spare key // the same of an answer without any cell there
 }
 
-// newSearch prepares the tables for kinds of cells on slots of the problem.
-// Slots that suit no kind must have been left out.
+// newSearch prepares the tables for kinds of cells on slots of the problem. The
+// caller must have removed slots that fit no kind.
 func newSearch(p *problem, kinds []demand, slots []slot, single [][]key, steps int) *search {
 	s := &search{kinds: kinds, slots: len(slots), steps: steps, best: impossible, open: impossible}
 	for i := range kinds {
@@ -95,7 +95,7 @@ func newSearch(p *problem, kinds []demand, slots []slot, single [][]key, steps i
 	return s
 }
 
-// prepareBranch makes room for a branch, once for all steps.
+// prepareBranch allocates the memory for a branch, once for all steps.
 func (s *search) prepareBranch() {
 	n, cells, kinds := s.count, len(s.kindAt), len(s.kinds)
 	s.at = make([]placed, 0, cells)
@@ -115,8 +115,8 @@ func (s *search) prepareBranch() {
 	}
 }
 
-// condition sets the side conditions on the whole set of slots:
-// the nodes of required devices, and no more nodes than allowed.
+// condition sets the side conditions on the whole set of slots: the nodes of
+// required devices, and the greatest number of nodes allowed.
 func (s *search) condition(p *problem) {
 	cells := len(s.kindAt)
 	s.splits = cells
@@ -126,10 +126,10 @@ func (s *search) condition(p *problem) {
 	s.must = 1<<p.required.Len() - 1
 }
 
-// unconditional reports that there are no side conditions.
+// unconditional reports whether the search has no side conditions.
 func (s *search) unconditional() bool { return s.must == 0 && s.splits == len(s.kindAt) }
 
-// valid reports whether the columns keep the side conditions.
+// valid reports whether the columns satisfy the side conditions.
 func (s *search) valid(at []int) bool {
 	covered, splits := uint64(0), 0
 	for _, column := range at {
@@ -142,8 +142,8 @@ func (s *search) valid(at []int) bool {
 	return covered == s.must && splits <= s.splits
 }
 
-// hopeless reports that the cells placed take too many nodes, or that the
-// required nodes outnumber the cells still missing; a slot covers two at most.
+// hopeless reports whether the placed cells take too many nodes, or the missing
+// cells are too few to cover the required nodes; a slot covers two at most.
 func (s *search) hopeless() bool {
 	covered, splits := uint64(0), 0
 	for _, c := range s.at {
@@ -155,8 +155,8 @@ func (s *search) hopeless() bool {
 	return splits > s.splits || bits.OnesCount64(s.must&^covered) > 2*(len(s.kindAt)-len(s.at))
 }
 
-// run searches for something better than best; the result is in found, best
-// and open.
+// run searches for an answer better than best; the result is in found, best and
+// open.
 func (s *search) run() {
 	s.descend()
 	s.improve()

@@ -7,22 +7,22 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// smallUnit is what memory in small pages is divided by: guests cope badly
-// with cells of odd size, and every firmware copes with whole MiB.
+// smallUnit is the unit for dividing memory in small pages: guests handle cells of
+// odd size badly, and every firmware handles whole MiB.
 const smallUnit = topology.MiB
 
-// cellSize is what one cell needs of its node.
+// cellSize is the amount that one cell needs of its node.
 type cellSize struct {
 	vcpus  int
 	memory topology.Bytes // of the cell
-	take   topology.Bytes // of its node: the same, but for interleave
-	// helpers are CPUs that emulator and I/O threads have to themselves.
+	take   topology.Bytes // of its node: the same, except for interleave
+	// helpers are CPUs dedicated to emulator and I/O threads.
 	helpers int
 	node    int // position of the only node allowed (mirror); -1: any
 }
 
-// shape divides the guest into k cells; ok is false where it cannot be divided so.
-// The first cells get what does not divide.
+// shape divides the guest into k cells; ok is false if that is impossible.
+// The first cells get the remainder.
 func (p *problem) shape(k int) (cells []cellSize, ok bool) {
 	s := &p.spec
 	unit := max(s.PageSize, smallUnit)
@@ -58,7 +58,7 @@ func (p *problem) setTakes(cells []cellSize) {
 	cells[0].helpers = p.helperCPUs()
 }
 
-// helperCPUs is how many CPUs emulator and I/O threads have to themselves.
+// helperCPUs is the number of CPUs dedicated to emulator and I/O threads.
 func (p *problem) helperCPUs() int {
 	n := 0
 	if p.spec.CPU.Emulator == guest.HelperExclusive {
@@ -70,7 +70,7 @@ func (p *problem) helperCPUs() int {
 	return n
 }
 
-// mirrorShape has a cell for each node that has CPUs and memory: vCPUs in
+// mirrorShape creates a cell for each node that has CPUs and memory: vCPUs in
 // proportion to the node's CPUs, memory in proportion to its memory.
 func (p *problem) mirrorShape() (cells []cellSize, ok bool) {
 	var cpus, memory []uint64
@@ -97,7 +97,7 @@ func (p *problem) mirrorShape() (cells []cellSize, ok bool) {
 	return cells, true
 }
 
-// proportion divides total in whole parts as near to the weights as can be,
+// proportion divides total into whole parts as close to the weights as possible,
 // at least 1 each. Invariant: total >= len(weights).
 func proportion(total uint64, weights []uint64) []uint64 {
 	sum := uint64(0)
@@ -143,7 +143,7 @@ func proportion(total uint64, weights []uint64) []uint64 {
 	return parts
 }
 
-// part returns the i-th of k equal parts of n; the first ones are 1 larger if need be.
+// part returns the i-th of k equal parts of n; the first parts are 1 larger if n is not a multiple of k.
 func part(n, k, i int) int {
 	if i < n%k {
 		return n/k + 1
@@ -151,7 +151,7 @@ func part(n, k, i int) int {
 	return n / k
 }
 
-// splitBytes divides memory in k parts of whole units; the first has what is left over.
+// splitBytes divides memory into k parts of whole units; the first gets the remainder.
 func splitBytes(b topology.Bytes, k int, unit topology.Bytes) []topology.Bytes {
 	parts := make([]topology.Bytes, k)
 	units := int(b / unit)

@@ -22,7 +22,7 @@ type solution struct {
 	smaller []refusal
 }
 
-// proven reports that nothing better exists.
+// proven reports whether no better solution can exist.
 func (sol *solution) proven() bool { return sol.open >= sol.key }
 
 // refusal is a division into cells that does not fit.
@@ -100,7 +100,7 @@ type run struct {
 	open       key // lower bound of the placements that were not evaluated
 }
 
-// try searches one division for something better than the best so far.
+// try searches one division for a solution better than the best so far.
 func (r *run) try(d *division) {
 	beat := impossible
 	if r.best != nil {
@@ -131,7 +131,7 @@ func (r *run) try(d *division) {
 	}
 }
 
-// solution reads the slots of the cells off a search; nil where it found none.
+// solution reads the slots of the cells from a search; nil if the search found none.
 func (d *division) solution(s *search) *solution {
 	if s.found == nil {
 		return nil

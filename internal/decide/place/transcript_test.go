@@ -17,7 +17,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// TestPlace_Transcripts plays the conversations in testdata. The package's own
+// TestPlace_Transcripts runs the transcripts in testdata. The package's own
 // commands:
 //
 //	distance from=0 to=1 value=30
@@ -117,7 +117,7 @@ func (w world) place(_ *testing.T, d *datadriven.TestData) (string, error) {
 	return why.Summary + "\n" + layout(&placed) + reasons(&why), nil
 }
 
-// specOf reads flags as the command line has them.
+// specOf parses flags in the form of the command line.
 func specOf(text string) (guest.Spec, error) {
 	fs := pflag.NewFlagSet("guest", pflag.ContinueOnError)
 	flags := guest.BindFlags(fs)
@@ -131,7 +131,7 @@ func specOf(text string) (guest.Spec, error) {
 	return spec.Normalize()
 }
 
-// layout shows where each cell and the helper threads are.
+// layout gives the location of each cell and of the helper threads.
 func layout(p *guest.Placement) string {
 	var b strings.Builder
 	for _, c := range p.Cells {

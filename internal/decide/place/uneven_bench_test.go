@@ -13,8 +13,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// sizedCells is a guest of so many cells of as many sizes, at most 8 vCPUs
-// and 16 GiB each. A heavy one has little memory where it has many vCPUs.
+// sizedCells is a guest with the given number of cells, all of different sizes, at
+// most 8 vCPUs and 16 GiB each. A heavy one has little memory where it has many vCPUs.
 func sizedCells(cells int, heavy bool) guest.Spec {
 	s := guest.Spec{Name: "sized", Topology: guest.TopologySpec{Mode: guest.TopologyCells}}
 	for i := range cells {
@@ -40,7 +40,7 @@ func skew(t *topology.Topology, r *rand.Rand) {
 	}
 }
 
-// memoryOnly takes the CPUs from every fourth node.
+// memoryOnly removes the CPUs from every fourth node.
 func memoryOnly(t *topology.Topology) {
 	for i := range t.Nodes {
 		if i%4 == 3 {
@@ -51,7 +51,7 @@ func memoryOnly(t *topology.Topology) {
 	}
 }
 
-// hostKinds are the ways in which hosts of the benchmark differ from an idle one.
+// hostKinds are the differences between the hosts of the benchmark and an idle host.
 var hostKinds = []struct {
 	name string
 	make func(h *inventory.Host, r *rand.Rand)

@@ -14,9 +14,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// randomUneven is a host of 2 to 6 nodes of any of the benchmark's kinds, and
-// a guest of up to 5 cells for it; of one in three guests all cells differ in
-// vCPUs and memory, of the others some are equal.
+// randomUneven is a host of 2 to 6 nodes of any of the benchmark's kinds, and a
+// guest of up to 5 cells for it. In one of three guests, all cells differ in vCPUs
+// and memory; in the others some cells are equal.
 func randomUneven(seed uint64) Request {
 	r := rand.New(rand.NewPCG(seed, 5))
 	nodes := 2 + r.IntN(5)
@@ -34,7 +34,7 @@ func randomUneven(seed uint64) Request {
 		spec.Topology.Cells = append(spec.Topology.Cells, c)
 		spec.VCPUs, spec.Memory = spec.VCPUs+c.VCPUs, spec.Memory+c.Memory
 	}
-	if r.IntN(4) == 0 { // memory-only nodes take part where they are named
+	if r.IntN(4) == 0 { // memory-only nodes take part if the spec names them
 		var ids []topology.NodeID
 		for i := range h.Topology.Nodes {
 			ids = append(ids, h.Topology.Nodes[i].ID)
@@ -114,8 +114,8 @@ func TestUnevenCellsAgainstExhaustion(t *testing.T) {
 	}
 }
 
-// TestBoundsKeepTheOptimum searches with nothing but the optimum left to find:
-// whatever rules it out by mistake, no first answer makes up for.
+// TestBoundsKeepTheOptimum searches when only the optimum is left to find: if a
+// bound excludes it by mistake, no first answer can hide the mistake.
 func TestBoundsKeepTheOptimum(t *testing.T) {
 	searched := 0
 	for seed := range uint64(6000) {

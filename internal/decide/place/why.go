@@ -75,9 +75,9 @@ func gapOf(best, open key) *Gap {
 // Alternative is a rejected set of nodes.
 type Alternative struct {
 	Nodes topology.NodeSet `json:"nodes,omitzero"`
-	// Cost is its cost; nil if it does not fit.
+	// Cost is the cost of the alternative; nil if it does not fit.
 	Cost *float64 `json:"cost,omitempty"`
-	// Decided is what decides against it: a term of the cost, "shared cores",
+	// Decided is the reason for its rejection: a term of the cost, "shared cores",
 	// "nodes" or a constraint.
 	Decided string `json:"decided"`
 	Reason  string `json:"reason"`
@@ -179,7 +179,7 @@ func (p *problem) note(term cost.Term, sol *solution) string {
 		return fmt.Sprintf("fullest node after placing: CPUs %.0f %%, memory %.0f %%", 100*run, 100*mem)
 	case cost.Growth:
 		return "huge pages that must first be added to pools"
-	default: // the host has no figure for it
+	default: // the host has no figure for the term
 		return ""
 	}
 }
@@ -220,7 +220,7 @@ func (p *problem) narrowest(slots []slot) string {
 // alternativesShown is the number of alternatives of each kind to report.
 const alternativesShown = 3
 
-// fewer explains why one node less is not enough.
+// fewer explains why one node fewer is not enough.
 func (p *problem) fewer(sol *solution) []Alternative {
 	if len(sol.smaller) == 0 || len(sol.slots) == 1 {
 		return nil
@@ -384,7 +384,7 @@ func (p *problem) compare(sol *solution, chosen cost.Terms, k key, slots []slot)
 		here, there = p.farthest(slots), p.farthest(sol.slots)
 	case cost.Bandwidth:
 		here, there = p.narrowest(slots), p.narrowest(sol.slots)
-	default: // the costs say it
+	default: // the costs are explanation enough
 	}
 	if here != there && there != "" {
 		alt.Reason = fmt.Sprintf("cost %.3g (%s instead of %s)", figure, here, strings.TrimPrefix(there, "distance "))

@@ -8,25 +8,25 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// What a move must have copied to tell how fast memory is copied, and of how
-// many moves that is remembered: a few pages are copied within the noise, and what
-// was long ago is of another load.
+// The least that a move must have copied for its rate to count, and the number of
+// moves to remember. Copying a few pages takes no longer than the noise, and an old
+// move reflects another load.
 const (
 	LeastCopy = 64 * topology.MiB
 	lastMoves = 5
 )
 
-// Copy is what one move copied, and for how long it was at that, pauses not counted.
+// Copy is the amount that one move copied, and its duration without pauses.
 type Copy struct {
 	Bytes topology.Bytes
 	Took  time.Duration
 }
 
-// Copies are the latest moves of a host that tell how fast memory is copied
-// there, oldest first. The zero value has none.
+// Copies are a host's latest moves that show how fast it copies memory, oldest
+// first. The zero value has none.
 type Copies struct{ last []Copy }
 
-// With returns c with one move more; c itself where that tells nothing.
+// With returns c with one move more, or c itself if the move shows no rate.
 func (c Copies) With(one Copy) Copies {
 	if one.Bytes < LeastCopy || one.Took <= 0 {
 		return c
@@ -35,9 +35,9 @@ func (c Copies) With(one Copy) Copies {
 	return Copies{all[max(len(all)-lastMoves, 0):]}
 }
 
-// BytesPerSecond is how fast memory is copied when nothing holds it back: the
-// median of the moves, so that one at a bad time does not count; of an even
-// number the slower of the two in the middle. 0: not known.
+// BytesPerSecond is the rate at which the host copies memory without throttling:
+// the median of the moves, so that one move at a bad time does not count. For an
+// even number it is the slower of the two in the middle. 0: unknown.
 func (c Copies) BytesPerSecond() topology.Bytes {
 	if len(c.last) == 0 {
 		return 0

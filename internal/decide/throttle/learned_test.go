@@ -48,9 +48,9 @@ func TestWhatMovesTellOfTheRate(t *testing.T) {
 	}
 }
 
-// Whatever is copied: the rate is one of the last five's, not of the slowest or
-// fastest of three or more unless others are as slow or fast, their order does not
-// matter, and a Copies that was handed out does not change.
+// For any moves: the rate is that of one of the last five. It is not the slowest or
+// fastest of three or more unless others are as slow or fast. Their order does not
+// matter, and a Copies that a caller already has does not change.
 func TestTheLearnedRateIsInTheMiddle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		moves := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) throttle.Copy {

@@ -14,7 +14,7 @@ import (
 // model is a guest whose vCPUs wait longer in proportion to the rate, on a host
 // that copies no faster than most.
 type model struct {
-	bears  topology.Bytes // rate at which it waits just as much longer as it may
+	bears  topology.Bytes // rate at which its additional wait equals the limit
 	most   topology.Bytes
 	before float64
 	bound  float64
@@ -39,15 +39,15 @@ func (m model) copies(rate topology.Bytes) Slice {
 	return s
 }
 
-// On a guest that bears at least the least rate, the time that vCPUs wait
-// longer comes to less than the bound on average, and copying is not slowed
-// down for nothing: it uses more than a third of what the guest bears.
+// For a guest that tolerates at least the minimum rate, the average additional wait
+// of its vCPUs stays below the limit. Copying is not slowed needlessly: it uses more
+// than a third of the tolerated rate.
 func TestNext_ConvergesBelowTheBound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawModel(t)
 		b := Bounds{MostWait: m.bound}
 		rate := First(b)
-		for range 200 { // from the first rate to near the one it bears
+		for range 200 { // from the first rate to near the tolerated one
 			rate = Next(b, rate, m.copies(rate))
 		}
 		var time, extra, bytes float64
@@ -68,8 +68,8 @@ func TestNext_ConvergesBelowTheBound(t *testing.T) {
 	})
 }
 
-// Whatever is measured: the rate is never so low that copying would not end,
-// and never above the cap.
+// For any measurements: the rate is never so low that copying would not end, and
+// never above the cap.
 func TestNext_StaysWithinItsBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := Bounds{
@@ -112,8 +112,8 @@ func TestNext_StaysWithinItsBounds(t *testing.T) {
 	})
 }
 
-// A guest that is slowed whatever the rate is copied at the least; one that does
-// not, as fast as the host gives.
+// A guest that slows at every rate is copied at the minimum. A guest that never
+// slows is copied as fast as the host can.
 func TestNext_AtTheExtremes(t *testing.T) {
 	b := Bounds{MostWait: 0.05}
 	rate := First(b)
