@@ -17,7 +17,7 @@ type point struct {
 	value float64
 }
 
-// lasted returns for how long, up to now, the all values satisfied the condition without a break.
+// lasted returns how long, up to now, all values have satisfied the condition without a break.
 func lasted(points []point, holds func(float64) bool) time.Duration {
 	now := points[len(points)-1].at
 	var d time.Duration

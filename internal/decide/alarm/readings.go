@@ -20,7 +20,7 @@ type Input struct {
 	// Topology has the figures that samples lack: bandwidth, and reclaimable memory.
 	Topology    *topology.Topology
 	Guests      []Guest
-	Competitors []status.Competitor // processes that move pages now
+	Competitors []status.Competitor // those that move pages now
 	Gaps        []inventory.Gap
 	// FailedMoves counts, by guest, the failed moves of the last hour.
 	FailedMoves map[string]int
@@ -155,7 +155,7 @@ func (j *judgement) blind(read []reading) []reading {
 
 func (j *judgement) gaps() []inventory.Gap { return slices.Concat(j.in.Sample.Gaps, j.in.Gaps) }
 
-// unseen reports whether an object without a sample may still exist: a gap says so.
+// unseen reports whether an object without a sample may still exist, because a gap explains its absence.
 func (j *judgement) unseen(object inventory.Ref) bool {
 	_, isGuest := object.Guest()
 	return slices.ContainsFunc(j.gaps(), func(g inventory.Gap) bool {

@@ -1,5 +1,5 @@
 // Package cost is the only price list: what a placement costs while it lasts.
-// Placing and balancing both use it, so that neither undoes the other's work.
+// Placing and balancing both use it, so that neither reverses the moves of the other.
 //
 // A guest's cost is a weighted sum of eight terms, smaller is better. Every
 // term is a mean over the guest: cell i has the share c(i) of its vCPUs and

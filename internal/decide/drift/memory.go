@@ -56,7 +56,7 @@ func parts(g *inventory.Guest) []part {
 }
 
 // targetOf returns the nodes of a cell, else of the guest. A guest that sees no
-// cells is one mapping, whatever cells its placement used.
+// cells is one mapping, regardless of the cells of its placement.
 func targetOf(p placement, id guest.CellID) topology.NodeSet {
 	for _, c := range p.Cells {
 		if c.ID == id && (p.Visible || len(p.Cells) == 1) {

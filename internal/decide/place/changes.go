@@ -252,7 +252,7 @@ func (p *problem) shapeLadders() []ladder {
 	return nil
 }
 
-// withGrowth adds to the text which pools must grow, and by how many pages.
+// withGrowth adds to the text the pools that must grow, with the number of pages.
 func (p *problem) withGrowth(r Request, c Change) Change {
 	r.Spec, r.Policy = c.Spec, c.Policy
 	if c.Policy.GrowHugePagesUpTo == p.policy.GrowHugePagesUpTo {

@@ -2,7 +2,7 @@ package place
 
 import "testing"
 
-// If the search took different groups for exchangeable, it would skip
+// If the search treated different groups as exchangeable, it would skip
 // assignments that differ and could miss the optimum. Each figure that differs
 // must make two groups unlike.
 func TestGroups_AlikeComparesEveryFigure(t *testing.T) {
