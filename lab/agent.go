@@ -198,8 +198,8 @@ func (l *agentLink) send(kind byte, id uint32, payload []byte) error {
 	return err
 }
 
-// goOn sets the lab's clock and random numbers, and waits until that is done.
-// Heartbeats are expected from then on.
+// goOn sets the lab's clock and random numbers, and waits for the agent's
+// confirmation. Heartbeats are expected from then on.
 func (l *agentLink) goOn(ctx context.Context) error {
 	payload := make([]byte, 8, 8+entropyBytes)
 	binary.LittleEndian.PutUint64(payload, uint64(time.Now().UnixNano()))
@@ -223,7 +223,8 @@ func (l *agentLink) goOn(ctx context.Context) error {
 	return nil
 }
 
-// silentSince returns since when nothing was heard; false while that is not too long.
+// silentSince returns since when the link has received no message; false if
+// that is not too long.
 func (l *agentLink) silentSince() (time.Time, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -257,7 +258,7 @@ func (l *agentLink) forget(c *command) {
 	delete(l.commands, c.id)
 }
 
-// pass writes the output that has come and reports whether the command has ended.
+// pass writes the received output and reports whether the command has ended.
 func (c *command) pass(stdout, stderr io.Writer) (status int, ended bool, err error) {
 	c.mu.Lock()
 	out, errOut := bytes.Clone(c.stdout.Bytes()), bytes.Clone(c.stderr.Bytes())

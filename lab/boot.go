@@ -22,7 +22,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Options say what to boot.
+// Options configure the lab to boot.
 type Options struct {
 	Shape Shape
 	// Libvirt starts libvirtd and waits until it answers.
@@ -184,9 +184,10 @@ func prepare(ctx context.Context, o Options, k kernel) (*Host, error) {
 	return h, nil
 }
 
-// claimFolder makes a lab's folder with a lock in it that this process holds,
-// after removing those of labs whose process has died: their lock is free.
-// One process at a time does this, so that none removes what another just makes.
+// claimFolder makes a lab's folder with a lock file that this process holds,
+// after it removes the folders of labs whose process has died: their lock is
+// free. One process at a time does this, so that none removes a folder that
+// another is just making.
 func claimFolder(ctx context.Context) (*Host, error) {
 	cache, err := cacheFolder()
 	if err != nil {

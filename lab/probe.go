@@ -22,8 +22,8 @@ type Probe struct {
 // most, and the longest.
 type Delays struct{ P50, P99, P999, Max time.Duration }
 
-// Probe has a guest that has answered AwaitGuest probe itself for so long,
-// a minute at most, and returns what it says.
+// Probe lets a guest that has answered AwaitGuest probe itself for the given
+// time, a minute at most, and returns its result.
 func (h *Host) Probe(ctx context.Context, name string, d time.Duration) (Probe, error) {
 	ctx, cancel := context.WithTimeout(ctx, d+askTime)
 	defer cancel()
@@ -60,13 +60,14 @@ func (h *Host) StartProbe(ctx context.Context, name string, every time.Duration,
 	return h.tell(ctx, []string{name}, fmt.Sprintf("probe %d %d", every.Milliseconds(), times))
 }
 
-// StopProbe ends what StartProbe began; what has not been said yet is dropped.
+// StopProbe ends the probe that StartProbe began and drops the results that the
+// guest has not reported yet.
 func (h *Host) StopProbe(ctx context.Context, name string) error {
 	return h.tell(ctx, []string{name}, "") // any line ends it, and an empty one asks for nothing
 }
 
-// Probed returns what a guest has said about its probes up to now. It reads a
-// file outside the lab, so that asking costs the lab nothing.
+// Probed returns the results that a guest has reported so far. It reads a file
+// outside the lab, so that the call costs the lab nothing.
 func (h *Host) Probed(name string) ([]Probe, error) {
 	text, err := h.console(name)
 	return parseProbes(text), err

@@ -103,7 +103,7 @@ func (m *monitor) save(ctx context.Context, path string) error {
 	})
 }
 
-// restore reads what save wrote, and lets the VM go on.
+// restore reads the file of save, and resumes the VM.
 func (m *monitor) restore(ctx context.Context, path string) error {
 	err := errors.Join(m.ignoreShared(ctx),
 		m.do(ctx, "migrate-incoming", map[string]any{"uri": "exec:cat " + quote(path)}, nil))

@@ -12,11 +12,11 @@ import (
 const (
 	// killTime is how long an ended context's command may take to end.
 	killTime = 20 * time.Second
-	// lookEvery is how often a waiting Run looks whether the lab still lives.
+	// lookEvery is how often a waiting Run checks whether the lab is alive.
 	lookEvery = time.Second
 )
 
-// alive reports whether the lab's heart has beaten lately.
+// alive reports whether the lab has sent a heartbeat recently.
 func (h *Host) alive() error {
 	if since, silent := h.agent.silentSince(); silent {
 		return fmt.Errorf("%w since %s; the end of its console: %s", ErrSilent, since.Format(time.TimeOnly),

@@ -27,7 +27,8 @@ import (
 // Shape is the machine that a lab imitates.
 type Shape struct {
 	Name string `json:"name"`
-	// About says what machine it imitates, with the source of its figures.
+	// About names the machine that the shape imitates, with the source of its
+	// figures.
 	About string `json:"about,omitempty"`
 	Nodes []Node `json:"nodes"`
 	// Threads is the number of SMT threads of a core; default 1.
@@ -248,7 +249,7 @@ func (s Shape) ExtraNanos(from, to int) int64 {
 	return int64(math.Round(max(0, s.Latency(from, to)-best) * s.DelayScale))
 }
 
-// Latency is what an access from a CPU of one node to memory of another costs
+// Latency is the cost of an access from a CPU of one node to memory of another
 // on the imitated machine, in nanoseconds.
 func (s Shape) Latency(from, to int) float64 {
 	if from < len(s.LatencyNanos) && to < len(s.LatencyNanos[from]) && s.LatencyNanos[from][to] > 0 {

@@ -24,8 +24,8 @@ type Capabilities struct {
 	StoreIntent bool `json:"store_intent"`
 }
 
-// CapabilitiesOf returns what this version's drivers can do with guests of a
-// hypervisor; nothing for one without a driver.
+// CapabilitiesOf returns the capabilities of this version's drivers for guests
+// of a hypervisor; none for a hypervisor without a driver.
 func CapabilitiesOf(h guest.Hypervisor) Capabilities {
 	switch h {
 	case guest.LibvirtQEMU:

@@ -9,8 +9,8 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 )
 
-// Gap is something that could not be seen. Code decides by Kind, Object and
-// Hypervisor; What and Why are for people.
+// Gap is a fact that a source could not observe. Code decides by Kind, Object
+// and Hypervisor; What and Why are for people.
 type Gap struct {
 	Kind   GapKind `json:"kind"`
 	Object Ref     `json:"object"`
@@ -85,7 +85,8 @@ func (g *Gap) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// deriveKind gives a gap of an older document the kind that decisions need.
+// deriveKind gives a gap of an older document the kind on which decisions
+// depend.
 func (g *Gap) deriveKind() {
 	g.Kind = OtherGap
 	if !g.Object.IsHost() {
@@ -103,20 +104,20 @@ func (g *Gap) deriveKind() {
 	}
 }
 
-// What gaps of these kinds say. Older documents have nothing but this text.
+// The texts of gaps of these kinds. Older documents contain only this text.
 const (
 	unseenText = "VMs of "
 	accessText = "accesses by "
 	loadsText  = "loads of its VMs and nodes, and how fast memory is copied"
 )
 
-// UnseenGap is the gap that a hypervisor leaves which is on the host and could
-// not be asked for its guests, or not for all of them.
+// UnseenGap is the gap for a hypervisor that is on the host and could not list
+// its guests, or not all of them.
 func UnseenGap(h guest.Hypervisor, why string) Gap {
 	return Gap{Kind: GuestsUnseen, Object: HostRef(), Hypervisor: h, What: unseenText + h.String(), Why: why}
 }
 
-// ClaimsGap is the gap that reservations leave which cannot be read.
+// ClaimsGap is the gap for reservations that cannot be read.
 func ClaimsGap(why string) Gap {
 	return Gap{Kind: ClaimsUnread, Object: HostRef(), What: "reservations in flight", Why: why}
 }
@@ -129,15 +130,15 @@ func LoadsGap(why string) Gap {
 	return Gap{Kind: LoadsUnmeasured, Object: HostRef(), What: loadsText, Why: why}
 }
 
-// HidesGuests reports whether guests may be on the host that the inventory
-// does not show, because of this gap.
+// HidesGuests reports whether the gap means that the host may have guests that
+// the inventory does not show.
 func (g Gap) HidesGuests() bool { return g.Kind == GuestsUnseen }
 
 // HidesGuestsOf reports whether guests of one hypervisor may be hidden.
 func (g Gap) HidesGuestsOf(h guest.Hypervisor) bool { return g.HidesGuests() && g.Hypervisor == h }
 
-// HiddenBy returns the gaps that can hide guests. Where there is one, neither
-// is a guest known not to be there, nor what room is left.
+// HiddenBy returns the gaps that can hide guests. With such a gap, neither the
+// absence of a guest nor the free room is known.
 func (h *Host) HiddenBy() []Gap {
 	var all []Gap
 	for _, g := range h.Gaps {
@@ -148,8 +149,8 @@ func (h *Host) HiddenBy() []Gap {
 	return all
 }
 
-// RoomHiddenBy returns the gaps because of which free room is not known: those
-// that can hide guests, and reservations that cannot be read.
+// RoomHiddenBy returns the gaps that make free room unknown: those that can
+// hide guests, and reservations that cannot be read.
 func (h *Host) RoomHiddenBy() []Gap {
 	var all []Gap
 	for _, g := range h.Gaps {

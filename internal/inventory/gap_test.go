@@ -49,7 +49,8 @@ func TestGap_JSON(t *testing.T) {
 	}
 }
 
-// Documents from before gaps had kinds are read; what decisions depend on is derived.
+// Documents from before gaps had kinds can be read; Parse derives the kinds on
+// which decisions depend.
 func TestGap_WithoutKind(t *testing.T) {
 	for text, want := range map[string]inventory.Gap{
 		`{"object":"host","what":"VMs of qemu","why":"w"}`:                                               {Kind: inventory.GuestsUnseen, Hypervisor: guest.LibvirtQEMU},

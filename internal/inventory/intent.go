@@ -31,14 +31,15 @@ func (h *Host) CheckIntents() {
 	}
 }
 
-// intentGap says that a guest's recorded intent is not used.
+// intentGap is the gap of a guest whose recorded intent is not used.
 func intentGap(g *Guest) Gap {
 	return Gap{Kind: IntentUnused, Object: GuestRef(g.Name), What: "its recorded intent",
 		Why: g.IntentError + "; the VM counts as one that Numavisor did not place, until it is bound again " +
 			"('numavisor doctor' names the command)"}
 }
 
-// checkIntent returns why the recorded spec and placement cannot be this guest's on this host.
+// checkIntent returns why the recorded spec and placement cannot belong to this
+// guest on this host.
 func (g *Guest) checkIntent(t *topology.Topology) error {
 	p := g.Placement
 	if p.Guest != g.Name {
@@ -83,7 +84,7 @@ func (g *Guest) fits(amount topology.Bytes) bool {
 	return amount.Plus(slack) >= boots && amount <= g.Config.Memory.Plus(slack)
 }
 
-// intentCheck holds a placement against a guest's configuration and a host.
+// intentCheck compares a placement with a guest's configuration and a host.
 type intentCheck struct {
 	guest     *Guest
 	placement *guest.Placement
@@ -210,8 +211,8 @@ func (c *intentCheck) pageSize() error {
 	return fmt.Errorf("placement.page_size is %v, the VM's is %v", size, c.guest.Config.PageSize)
 }
 
-// mayOwn returns the CPUs that the placement may have to itself: those that are
-// bound to one thread, and their siblings.
+// mayOwn returns the CPUs that the placement may use exclusively: those that
+// are bound to one thread, and their siblings.
 func (c *intentCheck) mayOwn() topology.CPUSet {
 	var own topology.CPUSet
 	if c.placement.CPUMode == guest.CPUExclusive {

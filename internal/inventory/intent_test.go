@@ -121,7 +121,7 @@ func TestCheckIntents_TakesAwayWhatCannotBe(t *testing.T) {
 	}
 }
 
-// A guest whose intent is not used takes what it is configured with.
+// A guest whose intent is not used takes its configured size.
 func TestCheckIntents_CountsTheGuestAsConfigured(t *testing.T) {
 	h := intentHost(t)
 	h.Guests[0].Placement.Reservations[0].Memory = 1<<64 - 900<<20
@@ -135,7 +135,7 @@ func TestCheckIntents_CountsTheGuestAsConfigured(t *testing.T) {
 	}
 }
 
-// What was checked before an inventory was saved is said again when it is read.
+// A saved inventory reports the same faults when it is read.
 func TestCheckIntents_OfASavedInventory(t *testing.T) {
 	h := intentHost(t)
 	h.Guests[0].Placement.Nodes = topology.SetOf[topology.NodeID](77)

@@ -1,6 +1,6 @@
-// Package inventory holds what was seen on a host at one time, by which
-// source, and what could not be seen. An inventory is everything a decision
-// needs: saved to a file it replays the decision anywhere.
+// Package inventory holds what was observed on a host at one time, by which
+// source, and what could not be observed. An inventory is everything a decision
+// needs: a saved inventory reproduces the decision on any machine.
 package inventory
 
 import (
@@ -15,7 +15,7 @@ import (
 // Version is the version of the document's form (docs/inventory.schema.json).
 const Version = 1
 
-// Host is one host as it was seen.
+// Host is one host as it was observed.
 type Host struct {
 	Version int    `json:"version"`
 	Name    string `json:"name"`
@@ -28,9 +28,10 @@ type Host struct {
 	Guests   []Guest           `json:"guests"` // ascending by name
 	// Claims are reservations of guests that are being created, bound or moved, and of plain processes.
 	Claims []Claim `json:"claims,omitempty"`
-	// Load is what was asked of the nodes lately, ascending by node; nil: not measured.
+	// Load is the recent load of the nodes, ascending by node; nil: not measured.
 	Load []NodeLoad `json:"load,omitempty"`
-	// MoverBytesPerSecond is what copying memory between nodes was measured to give here; 0: not measured.
+	// MoverBytesPerSecond is the measured rate of copying memory between nodes of
+	// this host; 0: not measured.
 	MoverBytesPerSecond topology.Bytes `json:"mover_bytes_per_second,omitempty"`
 
 	Gaps []Gap `json:"gaps,omitempty"`
@@ -57,8 +58,8 @@ func (h *Host) Claim(name string) (c *Claim, ok bool) {
 	return nil, false
 }
 
-// Kernel is what the host's kernel does to memory by itself. Values are as
-// the kernel writes them; empty means not readable (see Gaps).
+// Kernel holds the kernel's settings for moving and merging memory by itself.
+// Values are as the kernel writes them; empty means not readable (see Gaps).
 type Kernel struct {
 	Release              string `json:"release,omitempty"`
 	NUMABalancing        string `json:"numa_balancing,omitempty"`         // /proc/sys/kernel/numa_balancing: 0, 1, 2
@@ -87,8 +88,8 @@ type Claim struct {
 	Placement guest.Placement `json:"placement"`
 }
 
-// HeldBy says in words who holds the claim and since when:
-// "balancer (process 812) since 2026-03-01T12:00:00Z".
+// HeldBy describes who holds the claim and since when: "balancer (process 812)
+// since 2026-03-01T12:00:00Z".
 func (c *Claim) HeldBy() string {
 	who := cmp.Or(c.By, "another process")
 	if c.Holder != 0 {
@@ -100,7 +101,7 @@ func (c *Claim) HeldBy() string {
 	return who
 }
 
-// Guest is one VM as it was seen.
+// Guest is one VM as it was observed.
 type Guest struct {
 	Name       string           `json:"name"`
 	UUID       string           `json:"uuid,omitempty"`
@@ -112,7 +113,7 @@ type Guest struct {
 	Persistent bool `json:"persistent,omitempty"`
 	// Managed says that Numavisor created or bound it; then Spec and Placement are the intent.
 	Managed bool `json:"managed"`
-	// Adopted says of a guest with an intent that others made it.
+	// Adopted says of a guest with an intent that Numavisor did not create it.
 	Adopted bool `json:"adopted,omitempty"`
 	// PlacedFor is the other host that the recorded intent is for. The guest came
 	// from there: it counts as one without an intent until it is bound here.
@@ -123,14 +124,14 @@ type Guest struct {
 	IntentError string `json:"intent_error,omitempty"`
 
 	Config Config `json:"config"` // the hypervisor's configuration
-	Seen   Seen   `json:"seen"`   // what the kernel says
+	Seen   Seen   `json:"seen"`   // the kernel's view
 }
 
 // Identity distinguishes the host from others.
 func (h *Host) Identity() guest.HostIdentity { return guest.HostIdentity{ID: h.ID, Name: h.Name} }
 
-// SetIntent gives the guest the intent that its metadata holds, as a driver does
-// that does not know which host it is on: see KeepIntentOf.
+// SetIntent gives the guest the intent from its metadata. Drivers that do not
+// know their host call it: see KeepIntentOf.
 func (g *Guest) SetIntent(i guest.Intent) {
 	g.Managed, g.Adopted, g.Spec, g.Placement = true, i.Adopted, &i.Spec, &i.Placement
 	if i.Host.ID != "" {
@@ -138,8 +139,9 @@ func (g *Guest) SetIntent(i guest.Intent) {
 	}
 }
 
-// KeepIntentOf drops the guest's intent where that is for another host than the
-// given one: it names nodes and CPUs of that host. What stays is for which one.
+// KeepIntentOf drops the guest's intent if it is for another host than the
+// given one: it names nodes and CPUs of that host. The guest retains only the
+// identity of that host.
 func (g *Guest) KeepIntentOf(host guest.HostIdentity) {
 	switch {
 	case g.PlacedFor == nil:
@@ -153,8 +155,9 @@ func (g *Guest) KeepIntentOf(host guest.HostIdentity) {
 // Created reports whether Numavisor created the guest, on this host or another one.
 func (g *Guest) Created() bool { return (g.Managed || g.PlacedFor != nil) && !g.Adopted }
 
-// Ours reports whether Numavisor created the guest and placed it on this host. One that others made stays
-// theirs when it was bound: balancing advises them, unless they say otherwise.
+// Ours reports whether Numavisor created the guest and placed it on this host.
+// It is false for a guest that Numavisor bound but did not create: balancing
+// only advises moves of such a guest, unless the policy says otherwise.
 func (g *Guest) Ours() bool { return g.Managed && !g.Adopted }
 
 // VCPUNodes returns the nodes on which the guest's vCPUs may run, by the
@@ -169,7 +172,7 @@ func (g *Guest) VCPUNodes(t *topology.Topology) topology.NodeSet {
 	return nodes
 }
 
-// Config is what the hypervisor's configuration says about locality.
+// Config is the part of the hypervisor's configuration that is about locality.
 type Config struct {
 	VCPUs     int            `json:"vcpus"`
 	Memory    topology.Bytes `json:"memory_bytes"`
@@ -225,13 +228,14 @@ type Seen struct {
 	Threads []Thread `json:"threads,omitempty"`
 	// ThreadSource says where run and wait times are from.
 	ThreadSource string `json:"thread_source,omitempty"`
-	// Throttled is for how long the guest's own quota of CPU time held its vCPUs
-	// back since it started. The wait times of its threads hold that time, too.
+	// Throttled is how long the guest's own quota of CPU time has held its vCPUs
+	// back since the guest started. The wait times of its threads include that
+	// time.
 	Throttled  time.Duration `json:"throttled_ns,omitempty"`
 	CgroupPath string        `json:"cgroup,omitempty"` // below /sys/fs/cgroup
 	// NodeLimits are the cgroups above the guest's own that restrict its nodes, the topmost first.
 	NodeLimits []NodeLimit `json:"node_limits,omitempty"`
-	// Load is what the guest asked for lately; nil: not measured.
+	// Load is the guest's recent load; nil: not measured.
 	Load *GuestLoad `json:"load,omitempty"`
 }
 
@@ -247,7 +251,7 @@ type MemoryRange struct {
 	ByNode   topology.MemoryByNode `json:"by_node"`
 }
 
-// ThreadRole is what a thread of a VM process does.
+// ThreadRole is the function of a thread of a VM process.
 type ThreadRole string
 
 // Thread roles.

@@ -7,34 +7,34 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// GuestLoad is what a guest asked of the host over a window of time.
+// GuestLoad is a guest's load over a window of time.
 type GuestLoad struct {
 	Window time.Duration `json:"window_ns"`
 	// CPU is how many CPUs its vCPUs used on average, Wait how many more they
 	// would have used: the time they were runnable and did not run (steal).
 	CPU  float64 `json:"cpu"`
 	Wait float64 `json:"wait"`
-	// Throttled is how many more its own quota of CPU time held back; that is no
-	// waiting for a CPU, and is not in Wait.
+	// Throttled is the further number of CPUs that the guest's own quota held
+	// back; that is no waiting for a CPU, and is not in Wait.
 	Throttled float64 `json:"throttled,omitempty"`
-	// Remote is which part of its accesses leaves the node; nil: not measured.
+	// Remote is the share of its accesses that leaves the node; nil: not measured.
 	Remote *Remote `json:"remote,omitempty"`
 	// MemoryMBps is its traffic to memory, in MB (10^6 bytes) a second; 0: not measured.
 	MemoryMBps float64 `json:"memory_mbps,omitempty"`
 }
 
-// Demand is how many CPUs the guest would use if it got all it asks for.
+// Demand is how many CPUs the guest would use if nothing limited it.
 func (l *GuestLoad) Demand() float64 { return l.CPU + l.Wait }
 
-// IsValid reports whether all figures are possible ones: none is negative,
-// infinite, or no number, and none is beyond any host.
+// IsValid reports whether all figures are possible: none is negative, infinite,
+// or not a number, and none is beyond any host.
 func (l *GuestLoad) IsValid() bool {
 	return possible(l.CPU, mostCPUs) && possible(l.Wait, mostCPUs) && possible(l.Throttled, mostCPUs) &&
 		possible(l.MemoryMBps, mostMBps) &&
 		(l.Remote == nil || possible(l.Remote.Share, 1+1e-6)) // shares are sums of parts
 }
 
-// What no host has: CPUs, and MB a second of memory traffic.
+// Limits that no host exceeds: CPUs, and MB a second of memory traffic.
 const (
 	mostCPUs = 1e6
 	mostMBps = 1e12
@@ -60,10 +60,10 @@ const (
 	AccessEstimate AccessSource = "placement estimate" // none of these: where memory is and vCPUs may run
 )
 
-// NodeLoad is what was asked of one node over a window of time.
+// NodeLoad is the load of one node over a window of time.
 type NodeLoad struct {
 	Node topology.NodeID `json:"node"`
-	// CPU is how many of its CPUs were in use on average, by whomever; Wait is
+	// CPU is how many of its CPUs were in use on average, by any program; Wait is
 	// how many threads were runnable and waited.
 	CPU  float64 `json:"cpu"`
 	Wait float64 `json:"wait"`
@@ -72,8 +72,8 @@ type NodeLoad struct {
 // IsValid reports whether all figures are possible ones, as GuestLoad.IsValid does.
 func (l *NodeLoad) IsValid() bool { return possible(l.CPU, mostCPUs) && possible(l.Wait, mostCPUs) }
 
-// TakeLoads adds to h what was measured of the same host: loads of its nodes and
-// of guests that are still the same process, and how fast memory is copied there.
+// TakeLoads adds to h the measurements of the same host: loads of its nodes and
+// of guests that are still the same process, and the rate of copying memory.
 func (h *Host) TakeLoads(measured Host) {
 	loads := map[string]*Guest{}
 	for i := range measured.Guests {

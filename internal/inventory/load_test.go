@@ -2,7 +2,8 @@ package inventory
 
 import "testing"
 
-// Loads are taken of guests that are the same process still; what is not there is left.
+// TakeLoads takes the loads of guests that are still the same process, and
+// ignores loads of absent guests.
 func TestTakeLoads(t *testing.T) {
 	load := func(cpu float64) *GuestLoad { return &GuestLoad{CPU: cpu} }
 	guest := func(name string, pid int, l *GuestLoad) Guest {

@@ -46,8 +46,8 @@ func TestParseRef_Refused(t *testing.T) {
 	}
 }
 
-// Whatever a guest or a part is called, a Ref comes back from JSON as it was,
-// and two different Refs never have the same text.
+// With any name of a guest or a part, a Ref is unchanged after JSON, and two
+// different Refs never have the same text.
 func TestRef_RoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := drawRef(t), drawRef(t)

@@ -8,7 +8,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Holding is what one guest or claim takes from one node, touched or not.
+// Holding is the room that one guest or claim takes from one node, touched or
+// not.
 type Holding struct {
 	Name    string          `json:"name"`
 	Node    topology.NodeID `json:"node"`
@@ -27,10 +28,11 @@ type Holding struct {
 	Pinned    topology.CPUSet `json:"pinned,omitzero"`
 }
 
-// Memory returns what the node has lost: the greater of reserved and seen.
+// Memory returns the memory that the node has lost: the greater of reserved and
+// seen.
 func (h Holding) Memory() topology.Bytes { return max(h.Reserved, h.Seen) }
 
-// Untouched returns what is reserved and not resident yet.
+// Untouched returns the memory that is reserved and not yet resident.
 func (h Holding) Untouched() topology.Bytes { return h.Memory() - h.Seen }
 
 // Holdings returns what every guest and claim takes from every node, without
@@ -72,8 +74,9 @@ func (h *Host) Holdings(ignore string) []Holding {
 	return all
 }
 
-// holding returns the entry of name on node with that page size, made if need
-// be. It looks from index from on, so that many guests do not cost their square.
+// holding returns the entry for name, node and page size, and adds it if it is
+// missing. It searches from index from on, so that the cost for many guests is
+// not quadratic.
 func holding(
 	all []Holding, from int, name string, node topology.NodeID, pageSize topology.Bytes,
 ) ([]Holding, *Holding) {
@@ -100,7 +103,8 @@ func addPlacement(all []Holding, from int, name string, managed bool, p *guest.P
 	return all
 }
 
-// addSeen notes what is resident, under the page size the guest was made with.
+// addSeen adds resident memory, under the page size with which the guest was
+// created.
 func addSeen(all []Holding, from int, g *Guest) []Holding {
 	size := g.Config.PageSize
 	if g.Placement != nil {
@@ -116,7 +120,7 @@ func addSeen(all []Holding, from int, g *Guest) []Holding {
 	return all
 }
 
-// unmanaged derives what a guest takes that others made.
+// unmanaged derives what a guest takes that Numavisor did not place.
 func (h *Host) unmanaged(g *Guest) []Holding {
 	t := &h.Topology
 	memory, cpu := map[topology.NodeID]float64{}, map[topology.NodeID]float64{}
@@ -176,8 +180,8 @@ func (h *Host) spreadMemory(g *Guest, memory, cpu map[topology.NodeID]float64) {
 	addShares(memory, h.looseShares(g), rest)
 }
 
-// looseShares says where a guest is that is not pinned: within its numatune
-// nodes, else where its memory is seen, else everywhere alike.
+// looseShares estimates where a guest is that is not pinned: within its
+// numatune nodes, else where its memory is seen, else evenly on all nodes.
 func (h *Host) looseShares(g *Guest) map[topology.NodeID]float64 {
 	if tune := g.Config.NUMATune; tune != nil && !tune.Nodes.IsEmpty() {
 		return h.sharesWithin(g, tune.Nodes)
@@ -210,7 +214,7 @@ func (h *Host) sharesWithin(g *Guest, nodes topology.NodeSet) map[topology.NodeI
 	return normalised(shares)
 }
 
-// withMemory keeps the shares of nodes that have memory.
+// withMemory returns the shares of nodes that have memory.
 func (h *Host) withMemory(shares map[topology.NodeID]float64) map[topology.NodeID]float64 {
 	kept := map[topology.NodeID]float64{}
 	for _, n := range h.Topology.Nodes {

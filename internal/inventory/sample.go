@@ -6,7 +6,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Sample is what was measured on a host at one moment, over the window since
+// Sample holds the measurements of a host at one moment, over the window since
 // the sample before it, from sources whose cost does not grow with memory.
 type Sample struct {
 	Taken time.Time `json:"taken"`
@@ -22,7 +22,7 @@ type Sample struct {
 	Cost time.Duration `json:"cost_ns"`
 }
 
-// NodeSample is what was measured of one node.
+// NodeSample holds the measurements of one node.
 type NodeSample struct {
 	NodeLoad
 	CPUs   int            `json:"cpus"` // online
@@ -34,7 +34,7 @@ type NodeSample struct {
 	MemoryMBps float64 `json:"memory_mbps,omitempty"`
 }
 
-// GuestSample is what was measured of one running guest.
+// GuestSample holds the measurements of one running guest.
 type GuestSample struct {
 	Name string    `json:"name"`
 	PID  int       `json:"pid"`

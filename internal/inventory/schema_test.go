@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite docs/inventory.schema.json")
 
-// The schema in docs is what the code writes; -update makes it so.
+// The schema in docs matches what the code writes; -update rewrites it.
 func TestSchemaIsTrue(t *testing.T) {
 	const file = "../../docs/inventory.schema.json"
 	lists := map[reflect.Type]string{

@@ -19,10 +19,10 @@ const (
 	maxCPUs = 1e6
 )
 
-// Validate returns an error for each guest and node that no decision can be made
-// on: a guest without a name or with that of another, and figures that no host
-// shows. A document may come from anywhere. The topology has a Validate of its
-// own, which holds for what is read live as well: there figures of memory may
+// Validate returns an error for each guest and node that rules out a decision:
+// a guest without a name or with that of another, and figures that no host
+// shows. A document may come from any source. The topology has a separate
+// Validate, which also holds for a live host: there figures of memory may
 // change from one line to the next.
 func (h *Host) Validate() error {
 	var errs []error

@@ -40,8 +40,8 @@ func TestValidateNamesTheGuestAndTheField(t *testing.T) {
 	}
 }
 
-// What is used of a node is what is not free: with more free than there is, it
-// would be more than any host has. No kernel shows that.
+// Used memory is the total less the free memory: with more free memory than the
+// total, it would exceed any host. No kernel shows that.
 func TestValidateRefusesMoreFreeMemoryThanThereIs(t *testing.T) {
 	two, err := topology.Synthetic("nodes:2 cores:2 memory:4G")
 	if err != nil {

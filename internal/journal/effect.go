@@ -60,14 +60,14 @@ func (e Entry) Takes() bool {
 	return e.Effect != "" && (e.Kind == e.Effect.Done() || e.Kind == e.Effect.Partial())
 }
 
-// Names of those who act without a user's command.
+// Actors other than a user's command.
 const (
 	ByBalancer = "balancer"
 	ByDaemon   = "daemon"
 	ByRestart  = "restart"
 )
 
-// ByUser reports whether a user asked for what the entry is about.
+// ByUser reports whether a user requested the entry's action.
 func (e Entry) ByUser() bool {
 	return e.By != "" && e.By != ByBalancer && e.By != ByDaemon && e.By != ByRestart
 }
@@ -86,8 +86,8 @@ func Open(entries []Entry) []Entry {
 	return open
 }
 
-// HeldFormer returns the value that the daemon is to restore for a setting;
-// empty: none. It looks at what held when the last of the entries was written.
+// HeldFormer returns the value that the daemon must restore for a setting, as
+// of the last entry; empty: none.
 func HeldFormer(entries []Entry, path string) string {
 	former := ""
 	for _, e := range entries {
@@ -96,7 +96,8 @@ func HeldFormer(entries []Entry, path string) string {
 	return former
 }
 
-// heldFormer returns what is held of a setting after the entry, former before it.
+// heldFormer returns the value to restore for a setting after the entry; former
+// is the value before it.
 func (e Entry) heldFormer(path, former string) string {
 	s := e.Setting
 	switch {

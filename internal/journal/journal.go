@@ -1,5 +1,6 @@
 // Package journal holds the record of what was done on a host, when and why:
-// what 'numavisor history' shows, and what a restart finishes or undoes.
+// 'numavisor history' shows it, and a restart finishes or rolls back what it
+// names.
 package journal
 
 import (
@@ -19,7 +20,7 @@ type Kind string
 // without its end was interrupted.
 const (
 	MoveBegan   Kind = "move-began"
-	MoveStep    Kind = "move-step"    // a step of it is behind us: what a restart need not do again
+	MoveStep    Kind = "move-step"    // a step of it is complete: a restart need not repeat it
 	MoveUndoing Kind = "move-undoing" // the daemon is rolling the move back; after a restart it resumes that
 	MoveDone    Kind = "move-done"    // and verified
 	MovePartial Kind = "move-partial" // the guest runs, part of it could not be done
@@ -57,11 +58,13 @@ type Entry struct {
 	Moved  topology.Bytes `json:"moved_bytes,omitempty"`
 	Took   time.Duration  `json:"took_ns,omitempty"`
 	Copied time.Duration  `json:"copied_ns,omitempty"`
-	// Cancelled: an operator wanted the move undone, and it is since then.
+	// Cancelled: the operator requested that the move be rolled back, and it has
+	// been since.
 	Cancelled bool `json:"cancelled,omitempty"`
-	// Shortfalls are what could not be done, one line each.
+	// Shortfalls are the incomplete parts, one line each.
 	Shortfalls []string `json:"shortfalls,omitempty"`
-	// Effect is what an entry is about that is of one of the kinds of Effect.
+	// Effect is the kind of change that the entry is about, if the entry's kind is
+	// one of Effect's.
 	Effect Effect `json:"effect,omitempty"`
 	// Process is the one that makes the effect, on the entry that begins it.
 	Process *Process `json:"process,omitempty"`
@@ -84,13 +87,14 @@ func (e Entry) Ends() bool {
 	}
 }
 
-// Fails reports whether the entry ends a move that failed. One that is back
-// where it was because an operator wanted that did not.
+// Fails reports whether the entry ends a move that failed. A move that was
+// rolled back at the operator's request did not fail.
 func (e Entry) Fails() bool {
 	return e.Kind == MoveFailed || e.Kind == MoveUndone && !e.Cancelled
 }
 
-// CutShort returns the moves that began and did not end, oldest first.
+// CutShort returns the interrupted moves, which began and did not end, oldest
+// first.
 func CutShort(entries []Entry) []Entry {
 	var open []Entry
 	for _, e := range entries {
@@ -135,8 +139,8 @@ func Lasting(entries []Entry) []Entry {
 	return lasting
 }
 
-// holdEffect notes that entry i begins an effect, or ends one, and which
-// settings are to be restored from then on.
+// holdEffect records that entry i begins an effect, or ends one, and which
+// settings the daemon must restore from then on.
 func (e Entry) holdEffect(i int, holds map[string]int) {
 	switch {
 	case e.Begins():

@@ -15,8 +15,8 @@ import (
 // What is left out has the documented default (AlarmDefaults).
 type Alarms map[alarm.Quantity]Threshold
 
-// Threshold says from when a quantity is an alarm, and until when. Fields left
-// at zero have the quantity's default.
+// Threshold says when an alarm for a quantity begins and ends. Fields left at
+// zero have the quantity's default.
 type Threshold struct {
 	// Disabled: the quantity is not watched.
 	Disabled bool `json:"disabled,omitempty"`
@@ -44,7 +44,7 @@ type watched struct {
 
 const (
 	share = 1   // the most that a share can be
-	many  = 1e6 // of what has no natural bound
+	many  = 1e6 // of quantities without a natural bound
 )
 
 // alarmDefaults: a minute distinguishes load from a burst. Alarms about what
@@ -59,12 +59,13 @@ var alarmDefaults = []watched{
 	// The host keeps 2 % of a node for itself (KeepFree); below that, memory goes to other nodes.
 	{alarm.NodeMemory, share,
 		Threshold{Warning: 0.95, Critical: 0.98, Clear: 0.98, For: minutes(1), Quiet: minutes(1)}},
-	// A full pool is how huge pages are meant to be used; it only means that the
+	// Full pools are the normal use of huge pages; an alarm only means that the
 	// next guest gets none here.
 	{alarm.NodeHugePages, share, Threshold{Warning: 1, Clear: 1, For: minutes(1), Quiet: minutes(1)}},
 	// From 0.8 on latency grows steeply (Balance.Traffic).
 	{alarm.NodeTraffic, share, Threshold{Warning: 0.8, Critical: 0.95, Clear: 0.9, For: minutes(1), Quiet: minutes(1)}},
-	// Any lasting wait for memory is swapping or reclaim, which hosts of guests are not to do.
+	// Any lasting wait for memory is swapping or reclaim, which a host of guests
+	// must avoid.
 	{alarm.HostPressure, share,
 		Threshold{Warning: 0.1, Critical: 0.4, Clear: 0.7, For: Duration(30 * time.Second), Quiet: minutes(1)}},
 	// As Balance.Wait; a third of the time lost is an outage to most guests.

@@ -12,7 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Mode says what balancing may do.
+// Mode limits what balancing may do.
 type Mode string
 
 // Modes. A guest's own mode never exceeds the host's.
@@ -25,13 +25,13 @@ const (
 // Words returns the modes.
 func (Mode) Words() []string { return []string{string(ModeOff), string(ModeAdvise), string(ModeAuto)} }
 
-// Balance is what the operator wants of balancing on one host. Fields left at
+// Balance is the operator's policy for balancing on one host. Fields left at
 // zero have the documented default.
 type Balance struct {
 	// Mode of the host as a whole; default auto.
 	Mode Mode `json:"mode,omitempty"`
 	// Guests has modes by guest name. Default: auto for guests that Numavisor
-	// created, advise for those that others made, bound by us or not.
+	// created, advise for all others, even if Numavisor bound them.
 	Guests map[string]Mode `json:"guests,omitempty"`
 
 	// Windows are the times in which moves may be made; at others they are
@@ -117,8 +117,8 @@ func (b Balance) WithDefaults() Balance {
 	return b
 }
 
-// ModeOf returns what may be done to a guest: its own mode or the default for
-// its kind, and never more than the host's.
+// ModeOf returns the mode of a guest: its own mode or the default for its kind,
+// and never more than the host's.
 func (b Balance) ModeOf(name string, ours bool) Mode {
 	rank := map[Mode]int{ModeOff: 0, ModeAdvise: 1, ModeAuto: 2}
 	host := cmp.Or(b.Mode, ModeAuto)
@@ -136,9 +136,9 @@ func (b Balance) ModeOf(name string, ours bool) Mode {
 	return mode
 }
 
-// CopyRate is how fast a plan takes memory to be copied, in bytes a second, and
-// where that figure is from, in words: as it was measured on the host (0: it was
-// not), else BytesPerSecond, and never faster than Pace.
+// CopyRate returns how fast a plan assumes that memory is copied, in bytes a
+// second, and the source of that figure in words: the rate measured on the host
+// (0: not measured), else BytesPerSecond, and never more than Pace.
 func (b Balance) CopyRate(measured topology.Bytes) (rate topology.Bytes, from string) {
 	rate, from = b.WithDefaults().BytesPerSecond, "not measured here"
 	if measured > 0 {

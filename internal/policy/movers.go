@@ -2,17 +2,17 @@ package policy
 
 import "cmp"
 
-// Movers says what to do about others who move pages on the host or change
-// bindings of guests, so that each guest has one owner. Nothing of it is done
-// for guests in mode off, or on a host in mode off or advise.
+// Movers is the policy about other programs that move pages on the host or
+// change bindings of guests, so that each guest has one owner. It does not
+// apply to guests in mode off, or on a host in mode off or advise.
 type Movers struct {
 	// KernelBalancing is about the kernel's own NUMA balancing
 	// (kernel.numa_balancing); default leave: it leaves memory with an explicit
-	// policy alone, and brings other pages to the vCPUs that use them, where we
-	// have put these.
+	// policy alone, and brings other pages to the vCPUs that use them, where
+	// Numavisor has placed these.
 	KernelBalancing Answer `json:"kernel_balancing,omitempty"`
-	// Numad is about a running numad; default exclude: it is asked to leave
-	// alone (numad -x) the guests that we may move.
+	// Numad is about a running numad; default exclude: the daemon asks it to leave
+	// alone (numad -x) the guests that Numavisor may move.
 	Numad Answer `json:"numad,omitempty"`
 	// KSM is about merging pages of different nodes; default leave: to stop it,
 	// all pages must be unmerged, which takes the memory that merging saved.
@@ -24,14 +24,14 @@ type Movers struct {
 	Changes Answer `json:"changes,omitempty"`
 }
 
-// Answer is what is done about a competitor.
+// Answer is the daemon's reaction to a competitor.
 type Answer string
 
 // Answers. Every competitor is reported, whatever the answer.
 const (
 	AnswerLeave   Answer = "leave"   // only report it
 	AnswerOff     Answer = "off"     // switch it off while the daemon runs and its policy says so
-	AnswerExclude Answer = "exclude" // have it leave our guests alone
+	AnswerExclude Answer = "exclude" // have it leave managed guests alone
 	AnswerRepair  Answer = "repair"  // undo what it did
 	AnswerWithin  Answer = "within"  // let it act within nodes only
 )

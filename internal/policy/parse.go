@@ -8,8 +8,8 @@ import (
 
 var format = strictyaml.Format{Kind: "policy", MaxBytes: 1 << 20}
 
-// Parse reads a policy in YAML or JSON, strictly: a policy is not obeyed in
-// part. What is wrong with it is one *strictyaml.Error.
+// Parse reads a policy in YAML or JSON, strictly: a policy applies as a whole
+// or not at all. Its faults are one *strictyaml.Error.
 func Parse(r io.Reader) (Policy, error) {
 	var p Policy
 	// p.Validate as a value would check the policy as it is before it is decoded.

@@ -1,5 +1,5 @@
-// Package policy holds what the operator wants of placement: limits, modes
-// and prices, with their units. The zero Policy means the defaults.
+// Package policy holds the operator's policy for placement: limits, modes and
+// prices, with their units. The zero Policy means the defaults.
 package policy
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Policy is what the operator wants on a host. Fields left at zero have the
+// Policy is the operator's policy for a host. Fields left at zero have the
 // documented default; WithDefaults fills them in.
 type Policy struct {
 	// KeepFree is memory of each node that guests never get: the host's own.
@@ -37,9 +37,10 @@ type Policy struct {
 	SearchSteps int `json:"search_steps,omitempty"`
 	// Balance is about moving guests that run already.
 	Balance Balance `json:"balance,omitzero"`
-	// Movers is about others who move pages on the host.
+	// Movers is about other programs that move pages on the host.
 	Movers Movers `json:"movers,omitzero"`
-	// Alarms are the thresholds of what is watched; see Alarms.WithDefaults.
+	// Alarms are the thresholds of the watched quantities; see
+	// Alarms.WithDefaults.
 	Alarms Alarms `json:"alarms,omitempty"`
 }
 
@@ -83,7 +84,7 @@ type Weights struct {
 	Growth    float64 `json:"growth"`    // of the share of huge pages that must be added to the pools first
 }
 
-// DefaultWeights put access before load, and load before what is left over.
+// DefaultWeights rank access above load, and load above fragmentation.
 var DefaultWeights = Weights{
 	Latency: 4, Bandwidth: 2, Load: 1, Stranding: 0.5, WideRoom: 0.1, Devices: 2, Cache: 0.2, Growth: 0.25,
 }

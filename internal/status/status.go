@@ -1,5 +1,5 @@
-// Package status holds what a host's daemon tells of itself and its host:
-// what 'numavisor top' shows, and metrics are made of.
+// Package status holds what a host's daemon reports about itself and its host:
+// the source of 'numavisor top' and of metrics.
 package status
 
 import (
@@ -27,14 +27,15 @@ type Status struct {
 	Policy Policy `json:"policy"`
 	Held   string `json:"held,omitempty"`
 	Pause  *Pause `json:"pause,omitempty"`
-	// Planned is when the last plan was made, Degraded and Blocked what it said.
+	// Planned is when the last plan was made; Degraded and Blocked are its
+	// results.
 	Planned  time.Time       `json:"planned,omitzero"`
 	Degraded []plan.Degraded `json:"degraded,omitempty"`
 	Blocked  []plan.Blocked  `json:"blocked,omitempty"`
 	// MoverBytesPerSecond is how fast moves copied memory here when nothing held
 	// them back, which plans count with; 0: not known yet.
 	MoverBytesPerSecond topology.Bytes `json:"mover_bytes_per_second,omitempty"`
-	// Advice are moves found worth making that the mode, a pause or a window keeps from being made.
+	// Advice are worthwhile moves that the mode, a pause or a window prevents.
 	Advice []Advice `json:"advice,omitempty"`
 	// Moving are the moves in progress.
 	Moving      []Moving      `json:"moving,omitempty"`
@@ -123,7 +124,7 @@ type Totals struct {
 	MovedBytes     topology.Bytes `json:"moved_bytes"`
 }
 
-// Self is what the daemon itself takes.
+// Self is the daemon's own use of resources.
 type Self struct {
 	CPU      time.Duration  `json:"cpu_ns"` // since it started
 	Resident topology.Bytes `json:"resident_bytes"`

@@ -7,9 +7,9 @@ import (
 	"unicode"
 )
 
-// Hidden reports whether a rune does something else on a terminal than to show
-// itself: it moves the cursor, begins a command (C0, C1), or turns the order of
-// writing round. Names of VMs come from others, and hypervisors allow such runes.
+// Hidden reports whether a terminal does not simply show a rune: the rune moves
+// the cursor, begins a command (C0, C1), or reverses the order of writing.
+// Names of VMs are foreign input, and hypervisors allow such runes.
 func Hidden(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' ||
 		r == unicode.ReplacementChar

@@ -6,7 +6,7 @@ import (
 )
 
 // ErrNotHere means that the operator named CPUs or nodes that are not on the
-// host: what was meant is not known, so nothing of it is taken.
+// host: the intention is unclear, so none of the values apply.
 var ErrNotHere = errors.New("not on this host")
 
 // Housekeep sets CPUs aside for the host on the operator's request, in addition
@@ -21,9 +21,8 @@ func (t *Topology) Housekeep(cpus CPUSet) error {
 	return nil
 }
 
-// Measure takes the operator's measured figures in place of those that
-// firmware gave, and classifies distances by them. Nodes without a figure may
-// be missing.
+// Measure replaces the firmware's figures with the operator's measured ones,
+// and classifies distances by them. Nodes without a figure may be missing.
 func (t *Topology) Measure(m *Measured) error {
 	if strange := SetOf(m.Nodes...).Minus(t.NodeSet()); !strange.IsEmpty() {
 		return fmt.Errorf("measured matrix (%s): nodes %s: %w, which has nodes %s", m.Source, strange, ErrNotHere,

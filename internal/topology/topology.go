@@ -18,7 +18,7 @@ type (
 	L3ID int
 )
 
-// Topology is what a host is, as one of the readers saw it.
+// Topology is a host's hardware as one of the readers saw it.
 type Topology struct {
 	Nodes   []Node   `json:"nodes"`   // ascending by ID
 	CPUs    []CPU    `json:"cpus"`    // online CPUs, ascending by ID
@@ -67,7 +67,7 @@ type CPU struct {
 	Siblings CPUSet   `json:"siblings"` // SMT siblings, itself included
 }
 
-// Device is a PCI device with the node it hangs on.
+// Device is a PCI device with the node to which it is attached.
 type Device struct {
 	Address string     `json:"address"` // "0000:3b:00.0"
 	Kind    DeviceKind `json:"kind"`
@@ -76,7 +76,7 @@ type Device struct {
 	Driver  string     `json:"driver,omitempty"` // "vfio-pci"
 }
 
-// DeviceKind groups PCI devices by what placement cares about.
+// DeviceKind groups PCI devices by their meaning for placement.
 type DeviceKind string
 
 // The kinds, by PCI base class.

@@ -7,7 +7,7 @@ import (
 	"github.com/numavisor/numavisor/lab"
 )
 
-// Access is where a VM's memory accesses went while it alone worked.
+// Access is where a VM's memory accesses went while only that VM worked.
 type Access struct {
 	Local float64 // share of the accesses to memory of the node of the CPU, 0 to 1
 	Nanos float64 // mean latency of an access on the imitated machine, in ns

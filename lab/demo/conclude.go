@@ -16,7 +16,7 @@ type truth struct {
 	VCPUsOnIntended  *float64 `json:"vcpus_on_intended"`
 }
 
-// figures are what was measured of a VM, a value for each round.
+// figures are the measurements of a VM, a value for each round.
 type figures struct {
 	truth
 	rates  []float64 // MB/s, as a program inside the VM measures them
@@ -77,7 +77,8 @@ func conclude(w io.Writer, before, after map[string]*figures, busy float64) erro
 	return nil
 }
 
-// bandwidth prints what programs inside the VMs measured, or why these figures do not compare.
+// bandwidth prints the measurements of the programs inside the VMs, or why
+// these figures are not comparable.
 func bandwidth(w io.Writer, before, after map[string]*figures, busy float64) {
 	reference := slices.Concat(before[control].rates, after[control].rates)
 	spread := slices.Max(reference) / slices.Min(reference)
@@ -97,7 +98,7 @@ func bandwidth(w io.Writer, before, after map[string]*figures, busy float64) {
 	}
 }
 
-// label marks the VM that nothing was changed of.
+// label marks the VM that the demo did not change.
 func label(name string) string {
 	if name == control {
 		return name + " (created by Numavisor)"

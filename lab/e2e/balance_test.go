@@ -7,8 +7,8 @@ import (
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
-// A VM that others made, its memory far from its vCPUs: the move is shown, as
-// advice, and nothing is changed. What was shown can be done by bind.
+// An unmanaged VM has its memory far from its vCPUs: balance shows the move as
+// advice and changes nothing. bind can carry out the advice.
 func TestLabBalanceShowsWhatPays(t *testing.T) {
 	l := boot(t, "square4")
 	l.startForeign(

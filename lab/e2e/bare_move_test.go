@@ -16,9 +16,9 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// TestBareMove is what the mover is measured against; it runs inside the lab,
-// as a program: BARE_MOVE="PID NODE" moves the largest mapping of a process with
-// nothing but move_pages, 64 MiB a call, and prints bytes and nanoseconds.
+// TestBareMove is the baseline for the mover. It runs inside the lab, as a
+// program: BARE_MOVE="PID NODE" moves the largest mapping of a process with
+// move_pages alone, 64 MiB a call, and prints bytes and nanoseconds.
 func TestBareMove(t *testing.T) {
 	order, inside := os.LookupEnv("BARE_MOVE")
 	if !inside {

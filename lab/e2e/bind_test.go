@@ -8,8 +8,8 @@ import (
 	"github.com/numavisor/numavisor/lab/rotate"
 )
 
-// VMs that others started, in each of libvirt's memory modes and kinds of
-// memory, are bound to node 3 while they run: three of nine kinds each time.
+// bind binds unmanaged VMs, in each of libvirt's memory modes and kinds of
+// memory, to node 3 while they run: three of nine kinds each time.
 func TestLabBindsRunningGuestsOfEveryKind(t *testing.T) {
 	l := boot(t, "square4")
 	const memfd = "<source type='memfd'/>"

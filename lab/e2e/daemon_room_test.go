@@ -17,8 +17,8 @@ import (
 // keepFree is what placing leaves free of each node of 1 GiB: policy's default of 2 %.
 const keepFree = 20 * topology.MiB
 
-// ebb follows the free memory of all nodes twice a second until low is called,
-// which returns the least that each had.
+// ebb samples the free memory of all nodes twice a second until the caller
+// calls low, which returns each node's minimum.
 func (l *labHost) ebb(t *testing.T) (low func() topology.MemoryByNode) {
 	t.Helper()
 	l.sh(t, `cat > /run/ebb.sh <<'X'
@@ -53,7 +53,7 @@ setsid bash /run/ebb.sh >/dev/null 2>&1 & echo $! > /run/ebb.pid; until [ -e /ru
 	}
 }
 
-// killed is how many processes the kernel has killed for want of memory.
+// killed is how many processes the kernel has killed for lack of memory.
 func (l *labHost) killed(t *testing.T) int {
 	t.Helper()
 	text := strings.TrimSpace(l.sh(t, "sed -n 's/^oom_kill //p' /proc/vmstat"))
@@ -67,8 +67,8 @@ func (l *labHost) killed(t *testing.T) int {
 // poolOf is the file of a node's pool of huge pages.
 const poolOf = "/sys/devices/system/node/node%d/hugepages/hugepages-2048kB/nr_hugepages"
 
-// fill leaves only so much of a node free, by huge pages that no VM uses: the
-// kernel can neither reclaim nor move them.
+// fill leaves only the given memory of a node free, by huge pages that no VM
+// uses: the kernel can neither reclaim nor move them.
 func (l *labHost) fill(t *testing.T, node topology.NodeID, leftMiB int) {
 	t.Helper()
 	l.sh(t, fmt.Sprintf(`pool=`+poolOf+`
@@ -78,13 +78,13 @@ for try in 1 2 3; do
 done`, node, leftMiB))
 }
 
-// empty gives back what fill has taken.
+// empty releases the pages that fill has taken.
 func (l *labHost) empty(t *testing.T, node topology.NodeID) {
 	t.Helper()
 	l.sh(t, fmt.Sprintf("echo 0 > "+poolOf, node))
 }
 
-// ends waits until all VMs are each on one node, and returns which.
+// ends waits until each VM is on one node, and returns the node of each.
 func (l *labHost) ends(t *testing.T, within time.Duration, names ...string) map[string]topology.NodeID {
 	t.Helper()
 	return l.awaitHomes(t, within, func(homes map[string]topology.NodeID) bool {
@@ -97,7 +97,8 @@ func (l *labHost) ends(t *testing.T, within time.Duration, names ...string) map[
 	}, names...)
 }
 
-// awaitHomes waits until VMs are where they are wanted, and returns where.
+// awaitHomes waits until the VMs are on the wanted nodes, and returns the node
+// of each.
 func (l *labHost) awaitHomes(t *testing.T, within time.Duration, wanted func(map[string]topology.NodeID) bool,
 	names ...string,
 ) map[string]topology.NodeID {
@@ -114,7 +115,7 @@ func (l *labHost) awaitHomes(t *testing.T, within time.Duration, wanted func(map
 	}
 }
 
-// goesOn wants a VM to get on with its work.
+// goesOn requires that a VM makes progress with its work.
 func (l *labHost) goesOn(t *testing.T, name string) {
 	t.Helper()
 	before, err := l.Worked(name)
@@ -132,8 +133,8 @@ func (l *labHost) goesOn(t *testing.T, name string) {
 	}
 }
 
-// The node that a VM would best go to is nearly full, of what is no VM: the
-// daemon chooses another, and fills neither.
+// The best node for a VM is nearly full, with memory of no VM: the daemon
+// chooses another node, and fills neither.
 func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
 	rotate.Test(t, 1)
 	l := boot(t, "square4")
@@ -203,7 +204,7 @@ func TestLabDaemonSwapsTwo(t *testing.T) {
 	rotate.Test(t, 0)
 	l := boot(t, "square4")
 	const policy = "overcommit: 1"                // two vCPUs fill a node
-	for i, cpus := range []string{"2-3", "4-5"} { // these are well where they are, and others'
+	for i, cpus := range []string{"2-3", "4-5"} { // these are well placed, and unmanaged
 		l.startForeign(
 			t,
 			foreign{

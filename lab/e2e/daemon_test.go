@@ -31,7 +31,7 @@ type worker struct {
 }
 
 // startWorker starts a VM with its memory on one node and its vCPUs elsewhere,
-// held by nothing: as a mass start or a hand may leave it.
+// without any limits: a mass start or an operator may leave it so.
 func (l *labHost) startWorker(t *testing.T, w worker) {
 	t.Helper()
 	l.startWorkers(t, w)
@@ -77,7 +77,8 @@ func (l *labHost) createWorker(t *testing.T, w worker) {
 	})
 }
 
-// letGo sends a VM's vCPUs to their CPUs; its memory may lie anywhere from now on.
+// letGo pins a VM's vCPUs to their CPUs; its memory may be on any node from
+// then on.
 func (l *labHost) letGo(t *testing.T, w worker) {
 	t.Helper()
 	on := w.cpus
@@ -96,7 +97,7 @@ func (l *labHost) letGo(t *testing.T, w worker) {
 	l.sh(t, script.String())
 }
 
-// work has VMs work for a while.
+// work lets VMs work for a while.
 func (l *labHost) work(t *testing.T, seconds int, names ...string) {
 	t.Helper()
 	if err := l.StartWork(l.ctx, names, time.Second, seconds); err != nil {
@@ -335,7 +336,8 @@ func TestLabDaemonKilledInMidMove(t *testing.T) {
 	}
 }
 
-// The access counter is the daemon's source where it counts, by vCPU and node.
+// The daemon uses the access counter as its source while the counter counts, by
+// vCPU and node.
 func TestLabDaemonSeesAccesses(t *testing.T) {
 	rotate.Test(t, 2)
 	l := boot(t, "square4")
@@ -360,7 +362,7 @@ func TestLabDaemonSeesAccesses(t *testing.T) {
 			t.Fatalf("remote shares by the access counter: %v\n%s", shares, l.sh(t, "numavisor top --once"))
 		}
 	}
-	// Who plans by hand, plans on the same.
+	// A plan by hand uses the same source.
 	if r := l.must(t, "balance", "--explain"); strings.Contains(r.stderr, "loads are not known") ||
 		!strings.Contains(r.stdout, "lab access counter") {
 		t.Errorf("balance beside a daemon: %s%s", r.stderr, r.stdout)

@@ -14,8 +14,8 @@ import (
 // A bind of 160 MiB at this rate takes long enough for something to happen in it.
 const slowly = "10M"
 
-// onNode0 lets a guest's memory begin on node 0: what startBind waits for must
-// not be there before the bind.
+// onNode0 makes a guest's memory begin on node 0: startBind waits for memory on
+// node 3, so none may be there before the bind.
 const onNode0 = "<memory mode='preferred' nodeset='0'/>"
 
 // startBind begins to bind a guest to node 3, slowly, and returns when its
@@ -50,7 +50,7 @@ func (l *labHost) stateOf(t *testing.T, name string) string {
 	return strings.TrimSpace(l.sh(t, "virsh -q domstate "+name))
 }
 
-// finishes binds again without saying where, and wants all there.
+// finishes binds again without naming nodes, and requires all memory there.
 func (l *labHost) finishes(t *testing.T, name string) {
 	t.Helper()
 	l.must(t, "bind", name)
@@ -65,8 +65,8 @@ func (l *labHost) finishes(t *testing.T, name string) {
 	}
 }
 
-// Whatever ends a bind half-way, the guest stays as it is, what is missing is
-// shown, and the next bind finishes it.
+// A bind may be interrupted in several ways: the guest stays as it is, the
+// command shows what is missing, and the next bind finishes it.
 func TestLabBindCutShort(t *testing.T) {
 	l := boot(t, "square4")
 	const again = "run 'numavisor bind f' again to finish"
@@ -161,8 +161,9 @@ func (l *labHost) restartLibvirtd(t *testing.T) {
 	l.startLibvirtd(t)
 }
 
-// A node that fills up while memory moves to it: what finds no room stays where
-// it is and is reported, and the next bind moves it when there is room again.
+// A node fills up while memory moves to it: bind leaves the memory without room
+// where it is and reports it, and the next bind moves it when the node has room
+// again.
 func TestLabTargetNodeFillsUp(t *testing.T) {
 	l := boot(t, "square4")
 	l.startForeign(t, foreign{name: "f", memoryMiB: 192, vcpus: 2, numatune: onNode0})
@@ -225,7 +226,8 @@ done; wait`)
 	}
 }
 
-// Without the daemon nothing is placed by guesswork; what can be seen is shown.
+// Without libvirt's daemon Numavisor does not place by guesswork; it shows what
+// it can observe.
 func TestLabWithoutLibvirtd(t *testing.T) {
 	l := boot(t, "square4")
 	l.stopLibvirtd(t)

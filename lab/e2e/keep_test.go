@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What Numavisor does not know of a domain XML is none of its business: it
-// stays, in what libvirt keeps too.
+// Numavisor leaves elements of a domain XML that it does not know unchanged,
+// also in the configuration that libvirt stores.
 func TestLabCreateKeepsWhatOthersWrote(t *testing.T) {
 	l := boot(t, "square4")
 	xml := `<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'><name>k</name>

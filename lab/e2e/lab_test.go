@@ -58,7 +58,8 @@ type result struct {
 	stdout, stderr string
 }
 
-// commandTime bounds one command in the lab, where all runs some 30 times slower.
+// commandTime bounds one command in the lab, where everything runs some 30
+// times slower.
 const commandTime = 3 * time.Minute
 
 func (l *labHost) run(t *testing.T, argv ...string) result {
@@ -79,7 +80,7 @@ func (l *labHost) numavisor(t *testing.T, args ...string) result {
 	return l.run(t, append([]string{"numavisor"}, args...)...)
 }
 
-// must runs numavisor and wants status 0.
+// must runs numavisor and requires status 0.
 func (l *labHost) must(t *testing.T, args ...string) result {
 	t.Helper()
 	r := l.numavisor(t, args...)
@@ -89,7 +90,7 @@ func (l *labHost) must(t *testing.T, args ...string) result {
 	return r
 }
 
-// sh runs a shell script and wants status 0.
+// sh runs a shell script and requires status 0.
 func (l *labHost) sh(t *testing.T, script string) string {
 	t.Helper()
 	r := l.run(t, "bash", "-c", script)

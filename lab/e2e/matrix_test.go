@@ -8,9 +8,10 @@ import (
 	"github.com/numavisor/numavisor/lab/rotate"
 )
 
-// CPU bindings with memory bindings and 1, 2 and 4 cells: created, read back
-// from the kernel, deleted. What libvirt cannot do is refused. Each third of the
-// 45 combinations has every pair of two of the three.
+// CPU bindings with memory bindings and 1, 2 and 4 cells: the test creates each
+// guest, compares it with the kernel's values, and deletes it. create refuses
+// what libvirt cannot do. Each third of the 45 combinations has every pair of
+// two of the three.
 func TestLabCreatesEveryBinding(t *testing.T) {
 	l := boot(t, "square4")
 	for c, cpu := range []string{"none", "range", "exclusive"} {

@@ -21,7 +21,8 @@ import (
 	"github.com/numavisor/numavisor/lab/rotate"
 )
 
-// placement is what a guest would get on nodes; nothing is changed.
+// placement returns the placement that a guest would get on nodes; it changes
+// nothing.
 func (l *labHost) placement(t *testing.T, name, nodes string) guest.Placement {
 	t.Helper()
 	var b operate.Bound
@@ -58,7 +59,7 @@ func home(name string, memoryMiB, node int) foreign {
 		cputune:  fmt.Sprintf("<vcpupin vcpu='0' cpuset='%d-%d'/>", 2*node, 2*node+1)}
 }
 
-// isOn wants a guest on one node, by measurement, and as recorded.
+// isOn requires that a guest is on one node, by measurement, and as recorded.
 func (v view) isOn(t *testing.T, node string) {
 	t.Helper()
 	v.vcpusIn(t, 1)
@@ -79,7 +80,7 @@ func (l *labHost) history(t *testing.T, args ...string) []journal.Entry {
 }
 
 // Two guests that do not fit on one node together exchange their nodes, which
-// only works in turns; what the plan says is not any more, it is refused.
+// only works in turns; apply refuses a plan whose assumptions no longer hold.
 func TestLabSwapsInTurns(t *testing.T) {
 	l := boot(t, "square4")
 	const size, left = 160, 96 // MiB: room for a slice
@@ -114,9 +115,9 @@ func TestLabSwapsInTurns(t *testing.T) {
 // one in each of as many equal parts of the move. Each third has points of its own.
 const killPoints = 6
 
-// Killed with SIGKILL at random points between start and end of a move, the
-// guest runs on, the next start finishes the move from the journal, and neither
-// claims nor drift are left.
+// The test kills a move with SIGKILL at random points between its start and
+// end: the guest continues to run, the next start finishes the move from the
+// journal, and neither claims nor drift remain.
 func TestLabMoveKilledAtRandomPoints(t *testing.T) {
 	l := boot(t, "square4")
 	const memory = 64
@@ -213,7 +214,8 @@ echo ---; ls numavisor/claims 2>/dev/null; true`, seconds, name)), "---\n")
 	return k
 }
 
-// A guest that ends in mid-move: the mover says so, and nothing is left of it.
+// A guest ends in the middle of a move: the mover reports it, and leaves
+// nothing of the move behind.
 func TestLabGuestEndsDuringMove(t *testing.T) {
 	l := boot(t, "square4")
 	const memory = 160
@@ -239,8 +241,8 @@ virsh -q destroy f; wait $p; echo $? > /run/apply.rc`)
 	}
 }
 
-// Unpaced, the mover is held against a loop that does nothing but move_pages:
-// five rounds of each, on the same way, each first in turn.
+// The test compares the unpaced mover with a loop that only calls move_pages:
+// five rounds of each, between the same nodes, each first in turn.
 func TestLabMoverRate(t *testing.T) {
 	rotate.Test(t, 2)
 	l := bootWith(t, "square4", lab.Options{Saved: true, Files: map[string]string{"bare-move": os.Args[0]}})

@@ -17,20 +17,21 @@ import (
 
 // The bound of docs/daemon.md. The kernel moves one huge page at once, or up to
 // 512 small ones (NR_MAX_BATCHED_MIGRATION of mm/migrate.c since Linux 6.3; one
-// before): who touches one of them waits until its batch is done.
+// before): a thread that touches one of them waits until its batch is done.
 const (
 	batch = 2 * topology.MiB
-	// mostTouch is for how many batches a touch may wait longer than on a host that
-	// is busy elsewhere: who copies may lose its CPU over a batch.
+	// mostTouch is how many batches longer a touch may wait than on a host that is
+	// busy elsewhere: the copying thread may lose its CPU during a batch.
 	mostTouch = 2
-	// mostAnswer is by how many batches the guest may answer later than there:
+	// mostAnswer is how many batches later than there the guest may answer:
 	// scheduling included, but a quarter of the smallest slice.
 	mostAnswer = 8
-	// slice is the smallest that is copied without a look at the guest.
+	// slice is the smallest amount that the mover copies without a check of the
+	// guest.
 	slice = 64 * topology.MiB
 )
 
-// responses is what a guest's probe said, second by second.
+// responses holds the results of a guest's probe, second by second.
 type responses []lab.Probe
 
 // worst is the worst second, of each figure.
@@ -46,9 +47,9 @@ func (r responses) worst() (w lab.Probe) {
 	return w
 }
 
-// exceeds says in what the worst second is beyond the bound; "" if in nothing.
-// elsewhere is what the guest said while the host was busy elsewhere, perBatch
-// how long a batch takes.
+// exceeds names the figures in which the worst second exceeds the bound; "" if
+// none does. elsewhere is the guest's result while the host was busy elsewhere,
+// perBatch how long a batch takes.
 func (r responses) exceeds(elsewhere responses, perBatch time.Duration) string {
 	var beyond []string
 	w := r.worst()
@@ -62,7 +63,7 @@ func (r responses) exceeds(elsewhere responses, perBatch time.Duration) string {
 	return strings.Join(beyond, "; ")
 }
 
-// during has a guest probe itself while something is done.
+// during lets a guest probe itself while an action runs.
 func (l *labHost) during(t *testing.T, name string, do func()) responses {
 	t.Helper()
 	probed := func() responses {
@@ -87,8 +88,8 @@ func (l *labHost) during(t *testing.T, name string, do func()) responses {
 	return said
 }
 
-// awaitProbes returns when a guest has probed itself for some seconds more: its
-// first may come late.
+// awaitProbes returns when a guest has probed itself for some more seconds: its
+// first probe may come late.
 func (l *labHost) awaitProbes(t *testing.T, name string, seconds int) {
 	t.Helper()
 	began, end := -1, time.Now().Add(30*time.Second)
@@ -110,7 +111,7 @@ func (l *labHost) awaitProbes(t *testing.T, name string, seconds int) {
 	}
 }
 
-// shuttle moves a guest to and fro between nodes 1 and 2.
+// shuttle moves a guest back and forth between nodes 1 and 2.
 type shuttle struct {
 	*labHost
 	name   string
@@ -178,7 +179,7 @@ func TestLabPacedMoveLeavesTheGuestResponsive(t *testing.T) {
 	}
 }
 
-// The same of a guest whose pages are all small.
+// The same for a guest whose pages are all small.
 func TestLabPacedMoveOfSmallPagesLeavesTheGuestResponsive(t *testing.T) {
 	rotate.Test(t, 1)
 	startProbed(t, "never").keepsTheBound(t, 0)

@@ -12,8 +12,8 @@ import (
 	"github.com/numavisor/numavisor/lab/rotate"
 )
 
-// What the loop sees of a busy guest whose vCPU and memory are on opposite
-// nodes, held against the truth: the tests of host/watch run inside.
+// The test compares the loop's view of a busy guest, whose vCPU and memory are
+// on opposite nodes, with the truth: the tests of host/watch run inside.
 func TestLabWatch(t *testing.T) {
 	labtest.NeedsLab(t)
 	rotate.Test(t, 2)

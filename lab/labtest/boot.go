@@ -42,7 +42,7 @@ func Boot(t *testing.T, shape string, o lab.Options) *lab.Host {
 // lab/suite repeats such tests, and no others.
 const SilenceVariable = "NUMAVISOR_LAB_SILENCE"
 
-// NoteSilence writes down that the test's lab has locked up, if that is the error.
+// NoteSilence records that the test's lab has locked up, if that is the error.
 func NoteSilence(t testing.TB, err error) {
 	t.Helper()
 	path := os.Getenv(SilenceVariable)

@@ -27,7 +27,7 @@ const (
 	hostMemory = 768 * topology.MiB
 )
 
-// Validate says what cannot be run.
+// Validate returns an error for a layout that cannot run.
 func (l Layout) Validate() error {
 	switch {
 	case l.Guests < 1 || l.Guests > mostGuests:

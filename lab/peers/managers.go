@@ -106,7 +106,7 @@ cat /run/bench-daemon.log >&2; exit 1`
 
 const stopDaemon = `numavisor history; kill $(cat /run/bench-daemon.pid); tail -60 /run/bench-daemon.log`
 
-// domain is a guest under this manager.
+// domain is a guest under this manager's control.
 func (m Manager) domain(l Layout, guest int) string {
 	placement, tuning := "static", ""
 	if m.placement != "" {

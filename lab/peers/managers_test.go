@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A script with a slip in it would show only after the minutes that a lab takes.
+// A syntax error in a script would otherwise show only after the minutes that a
+// lab takes.
 func TestScriptsAreShell(t *testing.T) {
 	scripts := map[string]string{"release": layoutOf(3).release(), "whereabouts": whereabouts, "moved": moved}
 	for _, m := range Managers() {
@@ -34,7 +35,8 @@ func TestThePolicyNamesEveryGuest(t *testing.T) {
 	}
 }
 
-// Those that repair start alike, and only kernel balancing has it on.
+// Managers that repair start alike, and only kernel balancing has the kernel's
+// balancing switched on.
 func TestManagersBeginAlike(t *testing.T) {
 	bad := ""
 	for _, m := range Managers() {

@@ -7,18 +7,18 @@ import (
 	"github.com/numavisor/numavisor/lab"
 )
 
-// Run is what one run of one manager gave.
+// Run is the result of one run of one manager.
 type Run struct {
 	Manager string    `json:"manager"`
 	Began   time.Time `json:"began"`
-	// Failed says why the run does not count; empty: it does.
+	// Failed is the reason why the run does not count; empty: it counts.
 	Failed  string   `json:"failed,omitempty"`
 	Windows []Window `json:"windows,omitempty"`
 	// Start and End say where each guest's memory and vCPUs were when they
 	// began to work and at the end.
 	Start []string `json:"start,omitempty"`
 	End   []string `json:"end,omitempty"`
-	// Notes is what the manager itself had to say in the end.
+	// Notes is the manager's own output at the end.
 	Notes string `json:"notes,omitempty"`
 }
 
@@ -27,7 +27,8 @@ type Window struct {
 	Seconds []float64 `json:"seconds"` // that passed, by each guest's own clock
 	Lines   []uint64  `json:"lines"`   // cache lines that each guest changed
 	Accesses
-	// PagesMoved are those of 4 KiB that the host's kernel moved, for whomever.
+	// PagesMoved are the pages of 4 KiB that the host's kernel moved, for any
+	// program.
 	PagesMoved uint64 `json:"pages_moved"`
 }
 

@@ -23,8 +23,8 @@ type Options struct {
 	Progress func(format string, args ...any)
 }
 
-// Measure makes one run in a lab of its own. What goes wrong is in the run's
-// Failed; an error means that no run can be made at all.
+// Measure makes one run in a lab of its own. The run's Failed describes a
+// failure; an error means that no run can be made at all.
 func Measure(ctx context.Context, o Options, m Manager) (Run, error) {
 	shape, err := o.shape()
 	if err := errors.Join(err, o.Validate()); err != nil {
@@ -111,7 +111,8 @@ for t in /proc/$pid/task/*; do grep -q KVM $t/comm && awk '{printf " %s", $40}' 
 // pages the host's kernel has moved.
 const moved = `setsid sh -c 'while :; do awk "/^pgmigrate_success/ {print \$2}" /proc/vmstat >> /lab/files/moved; sleep $0; done' %g >/dev/null 2>&1 &`
 
-// begin takes the limits of a worst-case start away, switches distance on and lets the guests work.
+// begin removes the limits of a worst-case start, switches distance on and lets
+// the guests work.
 func (s *session) begin(ctx context.Context, run *Run) error {
 	if s.manager.worstStart {
 		if _, err := s.sh(ctx, s.release()); err != nil {
@@ -134,8 +135,8 @@ func (s *session) begin(ctx context.Context, run *Run) error {
 	return s.host.StartWork(ctx, s.names(), s.Window, s.Windows)
 }
 
-// watch reads the counter at the end of each window, from outside, and what
-// the guests have said about it.
+// watch reads the counter at the end of each window, from outside, and the
+// guests' reports for the window.
 func (s *session) watch(ctx context.Context, run *Run) error {
 	shape := s.host.Shape
 	if err := s.scope.Reset(); err != nil {
@@ -219,7 +220,7 @@ func (s *session) fillMoved(run *Run) error {
 	return nil
 }
 
-// end sees where the guests are now, and asks the manager.
+// end records where the guests are now, and collects the manager's output.
 func (s *session) end(ctx context.Context, run *Run) error {
 	if err := s.scope.Set(ctx, labcounter.Off); err != nil {
 		return err

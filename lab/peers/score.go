@@ -1,6 +1,6 @@
 package peers
 
-// Score is what a part of a run comes to.
+// Score is the result of a part of a run.
 type Score struct {
 	Seconds float64
 	// Work is in cache lines changed per second, by guest and in all.

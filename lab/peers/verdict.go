@@ -2,7 +2,7 @@ package peers
 
 import "fmt"
 
-// Verdict is one promise and what was measured of it.
+// Verdict is one promise and its measurement.
 type Verdict struct {
 	Promise  string `json:"promise"`
 	Measured string `json:"measured"`
@@ -11,7 +11,8 @@ type Verdict struct {
 	Kept  bool `json:"kept"`
 }
 
-// ofBaseline is what Numavisor's guests get of what hand pinning gives.
+// ofBaseline is the share of the hand-pinned baseline that Numavisor's guests
+// must reach.
 const ofBaseline = 0.95
 
 // Verdicts compare Numavisor with the hand-pinned baseline and with its peers, by medians.

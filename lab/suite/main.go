@@ -30,8 +30,8 @@ import (
 const (
 	// mostRepeats is how many tests may be repeated after their emulator locked up.
 	mostRepeats = 2
-	// budget is what the lab's part of 'make test' may take on two CPUs that do
-	// nothing else, of 20 minutes in all; beyond it a warning is printed.
+	// budget is how long the lab's part of 'make test' may take on two otherwise
+	// idle CPUs, of 20 minutes in all; beyond it the suite prints a warning.
 	budget = 17 * time.Minute
 	// hardBudget fails the suite, but only where others used little of the
 	// machine: on a busy one both the time and the CPU time of an emulated host
