@@ -1,9 +1,14 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/numavisor/numavisor/internal/decide/drift"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -91,5 +96,23 @@ func TestList_ChoosesAndSorts(t *testing.T) {
 		if err := bad.check(); statusOf(err) != exitUsage {
 			t.Errorf("%+v: got %v, want wrong use", bad, err)
 		}
+	}
+}
+
+func TestList_WatchEndsInTheMiddleOfALook(t *testing.T) {
+	ctx, interrupt := context.WithCancel(context.Background())
+	c := &cobra.Command{}
+	c.SetContext(ctx)
+	err := (&listing{every: time.Second}).repeat(c, func(look context.Context) error {
+		interrupt()
+		select {
+		case <-look.Done():
+			return look.Err()
+		case <-time.After(20 * time.Second):
+			return errors.New("the look did not end with the interrupt")
+		}
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

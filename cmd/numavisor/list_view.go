@@ -70,20 +70,24 @@ func (l *listing) repeat(c *cobra.Command, show func(context.Context) error) err
 	if l.every == 0 {
 		return show(c.Context())
 	}
-	// The command's deadline is for one look, so each look gets one of its own.
-	ctx := context.WithoutCancel(c.Context())
-	stop := c.Root().Context().Done()
+	// The command's deadline is for one look, so each look has its own. The root's context ends when the
+	// operator interrupts, also in the middle of a look.
+	ctx := c.Root().Context()
 	tick := time.NewTicker(l.every)
 	defer tick.Stop()
 	for {
 		look, cancel := context.WithTimeout(ctx, time.Minute)
 		err := show(look)
 		cancel()
-		if partial := (partialError{}); err != nil && !errors.As(err, &partial) {
+		partial := partialError{}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !errors.As(err, &partial):
 			return err
 		}
 		select {
-		case <-stop:
+		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
 			printf(c.OutOrStdout(), "\n%s\n", now.Format(time.TimeOnly))
