@@ -22,13 +22,13 @@ func alarmsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "alarms",
 		Short: "List what is wrong on this host, since when, and which VMs cause it",
-		Long: `Lists the alarms that last, critical ones first: a quantity of a node, a VM or
-the host that went beyond its threshold (policy: alarms) and has not come back.
-With --all also those of the last 30 days that are over.
+		Long: `Lists the active alarms, critical ones first: a quantity of a node, a VM or the
+host that went beyond its threshold (policy: alarms) and has not come back.
+--all adds the alarms that ended in the last 30 days.
 
-They are read from the file in which the daemon keeps them, whether it runs or
-not; if it does not, the list says since when nobody has looked. WHY is cut to
-the first part of the reason; -o yaml and -o json have all of it.`,
+The command reads the file in which the daemon stores its alarms. If the daemon
+does not run, the list says when the daemon last wrote it. WHY shows the first
+part of the reason; -o yaml and -o json have all of it.`,
 		Example: `  numavisor alarms
   numavisor alarms -o yaml
   numavisor alarms --all -o json`,

@@ -83,8 +83,8 @@ Exit status 3 means done in part: the report says what could not be done and why
 	return c
 }
 
-// picked returns the moves that involve one of the named guests; all moves if
-// none is named.
+// picked returns the moves that involve one of the named guests. Without names,
+// it returns all moves.
 func picked(moves []plan.Move, guests []string) ([]plan.Move, error) {
 	if len(guests) == 0 {
 		return moves, nil

@@ -20,7 +20,7 @@ type hostFlags struct {
 	uri, state, records, measured, housekeeping, policy, pace string
 	timeout                                                   time.Duration
 	withoutLibvirt                                            bool
-	// on the command line; nil: none is
+	// isGiven reports whether a flag is on the command line; nil: no flag is.
 	isGiven func(flag string) bool
 }
 

@@ -192,7 +192,7 @@ func driftText(g operate.Truth) string {
 	return fmt.Sprintf("drifted (%d): numavisor show %s", len(g.Differences), g.Guest)
 }
 
-// none is the source of a value that no source reported.
+// none stands for the source of a value that no source reported.
 const none = "no source"
 
 // sources joins the different sources of one figure.

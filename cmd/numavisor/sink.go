@@ -40,14 +40,14 @@ func (s *sink) check(ended error) error {
 	if s.err == nil {
 		return ended
 	}
-	lost, beside := s.err.Error(), "" // as text: the command's own error must not decide the status
+	lost, other := s.err.Error(), "" // as text: the command's own error must not decide the status
 	switch {
 	case errors.Is(ended, s.err):
 		lost = ended.Error()
 	case ended != nil:
-		beside = "; beside that: " + ended.Error()
+		other = "; the command also failed: " + ended.Error()
 	}
 	return fmt.Errorf(
 		"the output is not complete: %s; write it elsewhere, and look before you repeat what changes something%s", lost,
-		beside)
+		other)
 }
