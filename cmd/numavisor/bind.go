@@ -18,7 +18,7 @@ import (
 func bindCommand() *cobra.Command {
 	var on hostFlags
 	var pid int
-	var dryRun, anew bool
+	var dryRun, recompute bool
 	c := &cobra.Command{
 		Use:   "bind VM | --pid PID",
 		Short: "Bind a running VM or process: CPUs and memory together, while it runs",
@@ -39,7 +39,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 	on.flags(c, withTopology, withPolicy, withPace, withRecords)
 	c.Flags().IntVar(&pid, "pid", 0, "bind this process instead of a VM")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "print the plan and change nothing")
-	c.Flags().BoolVar(&anew, "anew", false, "choose the best placement even if one is recorded")
+	c.Flags().BoolVar(&recompute, "recompute", false, "compute a new placement even if one is recorded with the VM")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if c.Flags().Changed("pid") == (len(args) == 1) {
 			return wrongUse("name one VM, or a process with --pid; see 'numavisor bind --help'")
@@ -64,7 +64,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 		if pid != 0 {
 			b, err = h.BindProcess(c.Context(), operate.ProcessRequest{PID: pid, Change: changed(spec), DryRun: dryRun})
 		} else {
-			r := operate.BindRequest{Name: args[0], Anew: anew, DryRun: dryRun}
+			r := operate.BindRequest{Name: args[0], Recompute: recompute, DryRun: dryRun}
 			if spec.Changed() {
 				r.Change = changed(spec)
 			}

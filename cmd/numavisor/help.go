@@ -39,7 +39,7 @@ func flagGroups() []helpGroup {
 		{"How it is bound", []string{"cpu-binding", "memory-binding", "smt", "emulator", "io-thread-policy"}},
 		{"The virtual machine", []string{"disk", "network", "kernel", "initrd", "append", "uefi", "serial-log",
 			"emulator-path", "hypervisor-type", "transient"}},
-		{"What is done", []string{"pid", "dry-run", "explain", "anew", "guest", "resume", "fix", "force", "full-speed",
+		{"What is done", []string{"pid", "dry-run", "explain", "recompute", "guest", "resume", "fix", "force", "full-speed",
 			"pace", "for", "why", "timeout"}},
 		{"What is shown", []string{"unmanaged", "drifted", "sort", "all", "since",
 			"last", "picture", "watch", "once", "interval"}},

@@ -30,7 +30,6 @@ func everyCommand(t *testing.T) []*cobra.Command {
 // it has an effect: verify that before adding an entry here.
 var usedBy = map[string]string{
 	"all":              "alarms",
-	"anew":             "bind",
 	"append":           "create",
 	"capabilities":     "topology",
 	"cells":            "create place",
@@ -87,6 +86,7 @@ var usedBy = map[string]string{
 	"pid":              "bind",
 	"policy":           "apply balance bind create daemon doctor place run undo", // doctor: with --fix
 	"qemu":             "lab/run lab/shell",
+	"recompute":        "bind",
 	"records":          "alarms apply bind create daemon delete doctor history run undo", // doctor: with --fix
 	"repeats":          "lab/bench",
 	"results":          "lab/bench",

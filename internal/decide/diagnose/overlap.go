@@ -46,7 +46,7 @@ func overlap(s, other *subject, shared topology.CPUSet, severity Severity, effec
 	f.Fix = fmt.Sprintf("bind VM %s to other CPUs; placement avoids reserved CPUs", mover.Name)
 	f.Command = "numavisor bind " + text.ShellWord(mover.Name)
 	if mover.Placement != nil {
-		f.Command += " --anew" // its recorded placement overlaps
+		f.Command += " --recompute" // its recorded placement overlaps
 		f.Action, f.Safe = nil, false
 	}
 	return f

@@ -60,7 +60,7 @@ func nodeOverBound(v *view) (found []Finding) {
 		}
 		if least != nil {
 			f.Fix = fmt.Sprintf("move VM %s to other nodes; the rest then fits", least.Name)
-			f.Command = "numavisor bind " + text.ShellWord(least.Name) + " --anew"
+			f.Command = "numavisor bind " + text.ShellWord(least.Name) + " --recompute"
 		}
 		found = append(found, f)
 	}
@@ -93,7 +93,7 @@ func strictWithoutRoom(v *view) (found []Finding) {
 				Effect: "its strict binding forbids other nodes: when it touches the rest, the kernel swaps or kills " +
 					"a VM",
 				Fix:     fmt.Sprintf("free memory on node %d, or bind the VM to other nodes", n.ID),
-				Command: "numavisor bind " + text.ShellWord(s.Name) + " --anew",
+				Command: "numavisor bind " + text.ShellWord(s.Name) + " --recompute",
 			})
 		}
 	}

@@ -139,7 +139,7 @@ var faults = []struct {
 		find(h, "wide").Seen.Ranges = []inventory.MemoryRange{ram(0, "bind:3", byNode{3: gib}),
 			ram(1, "bind:3", byNode{3: gib})}
 	}, "guest wide", diagnose.Warning, "bind:3", true},
-	{"drift", "somebody pinned it anew",
+	{"drift", "a user changed a pin",
 		func(h *inventory.Host) { find(h, "web").Seen.Threads[0].Affinity = cpus("4") }, "guest web", diagnose.Warning,
 		"vCPU 0 may run on CPUs 4, not 0-3", true},
 	{"placed-for-another-host", "it migrated in", func(h *inventory.Host) {
@@ -154,7 +154,7 @@ var faults = []struct {
 	{"node-over-bound", "promised twice", func(h *inventory.Host) {
 		find(h, "web").Placement.Reservations[0].Memory = 12 * gib
 		find(h, "wide").Placement.Reservations[0].Memory = 6 * gib
-	}, "node 0", diagnose.Error, "numavisor bind wide --anew", false},
+	}, "node 0", diagnose.Error, "numavisor bind wide --recompute", false},
 	{"memory-only-node-used", "by demotion", func(h *inventory.Host) {
 		addMemoryNode(h)
 		h.Kernel.Demotion = "true"

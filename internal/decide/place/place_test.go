@@ -324,7 +324,7 @@ func TestExclusiveVCPUsStayInOneCache(t *testing.T) {
 	}
 }
 
-func TestExclusiveTellsWhomToBindAnew(t *testing.T) {
+func TestExclusiveNamesGuestsToRebind(t *testing.T) {
 	h := &inventory.Host{
 		Name:     "one",
 		Topology: made(shape{nodes: 1, cpus: 8, threads: 1, memory: 16 * gib, perSocket: 1}),

@@ -24,10 +24,10 @@ type BindRequest struct {
 	// Change alters the spec before a new placement; nil uses the recorded
 	// placement if it exists and has CPUs online, which repairs drift.
 	Change func(guest.Spec) (guest.Spec, error)
-	// Anew chooses the best placement even if one is recorded.
-	Anew   bool
-	DryRun bool
-	Why    string // the reason, for the journal; empty: an operator asked for it
+	// Recompute computes a new placement even if one is recorded.
+	Recompute bool
+	DryRun    bool
+	Why       string // the reason, for the journal; empty: an operator asked for it
 }
 
 // Bound is the result of Bind.
@@ -190,7 +190,7 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 	// intent.
 	fits := g.Placement != nil && g.Spec != nil && len(g.Placement.VCPUs) == g.Config.VCPUs &&
 		!g.Placement.LostCPUs(inv.Topology.CPUSet())
-	if fits && r.Change == nil && !r.Anew {
+	if fits && r.Change == nil && !r.Recompute {
 		return guest.Intent{Host: inv.Identity(), Spec: *g.Spec, Placement: *g.Placement, Adopted: g.Adopted}, nil, nil
 	}
 	othersHidden := func(gap inventory.Gap) bool { return !gap.HidesGuestsOf(g.Hypervisor) }

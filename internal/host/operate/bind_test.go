@@ -185,7 +185,7 @@ func TestBind_UnmanagedGuestStaysUnmanaged(t *testing.T) {
 	w := newWorld(t, square, t.TempDir())
 	w.MustAdd(t,
 		fake.Definition{Name: "theirs", Config: inventory.Config{VCPUs: 1, Memory: 256 * mib, Source: "anonymous"}})
-	for _, r := range []operate.BindRequest{{Name: "theirs"}, {Name: "theirs"}, {Name: "theirs", Anew: true}} {
+	for _, r := range []operate.BindRequest{{Name: "theirs"}, {Name: "theirs"}, {Name: "theirs", Recompute: true}} {
 		if _, err := w.Joined.Bind(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}

@@ -193,7 +193,7 @@ func TestBind_NoNewPlacementWithHiddenGuests(t *testing.T) {
 	}
 	w.Joined.Sources.Hypervisors = []observe.Hypervisor{partial{w.Host}}
 	before := w.MustGuest(t, "new")
-	if _, err := w.Joined.Bind(context.Background(), operate.BindRequest{Name: "new", Anew: true}); err == nil ||
+	if _, err := w.Joined.Bind(context.Background(), operate.BindRequest{Name: "new", Recompute: true}); err == nil ||
 		!strings.Contains(err.Error(), "so the free resources are unknown") {
 		t.Errorf("error %v", err)
 	}

@@ -62,7 +62,7 @@ func shared(w *place.Why) []string {
 	for _, o := range w.Overlaps {
 		command := "numavisor bind " + o.Guest
 		if o.Managed {
-			command += " --anew"
+			command += " --recompute"
 		}
 		all = append(
 			all,

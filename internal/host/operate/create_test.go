@@ -302,14 +302,14 @@ func TestCreate_ReportsSharedExclusiveCPUs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if short := made.Shortfalls(); len(short) != 1 || !strings.Contains(short[0], "numavisor bind shared --anew") {
+	if short := made.Shortfalls(); len(short) != 1 || !strings.Contains(short[0], "numavisor bind shared --recompute") {
 		t.Errorf("falls short: %q", short)
 	}
-	if b, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "shared", Anew: true}); err != nil ||
+	if b, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "shared", Recompute: true}); err != nil ||
 		!b.Complete() {
 		t.Fatalf("%v, falls short: %v", err, b.Shortfalls())
 	}
-	if b, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "alone", Anew: true}); err != nil || !b.Complete() {
+	if b, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "alone", Recompute: true}); err != nil || !b.Complete() {
 		t.Errorf("no other guest may run there now: %v, falls short: %v", err, b.Shortfalls())
 	}
 }
