@@ -80,7 +80,6 @@ type exception struct {
 }
 
 var exceptions = []exception{
-	{"docs/words.md", "`numad-beside-bindings`", "the name of a finding"},
 	{"docs/benchmarks.md", "three boots, two cut short", "an interrupted boot is the subject"},
 }
 

@@ -59,7 +59,7 @@ var rules = []rule{
 	{"uneven-huge-pages", unevenHugePages},
 	{"ksm-across-nodes", ksmAcrossNodes},
 	{"numa-balancing-against-binding", balancingAgainstBinding},
-	{"numad-beside-bindings", numadBesideBindings},
+	{"numad-with-bindings", numadWithBindings},
 	{"zone-reclaim", zoneReclaim},
 	{"distances-missing", distancesMissing},
 	{"node-without-memory", nodeWithoutMemory},

@@ -126,8 +126,8 @@ func (v *view) boundNames() (bound []string, loose int) {
 	return bound, loose
 }
 
-// numadBesideBindings: numad moves whole processes without regard to bindings.
-func numadBesideBindings(v *view) []Finding {
+// numadWithBindings: numad moves whole processes without regard to bindings.
+func numadWithBindings(v *view) []Finding {
 	names, _ := v.boundNames()
 	if !v.host.Kernel.NumadRunning || len(names) == 0 {
 		return nil

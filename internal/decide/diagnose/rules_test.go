@@ -186,7 +186,7 @@ var faults = []struct {
 		find(h, "web").Placement.MemoryMode = guest.MemoryRestrictive
 		unbind(find(h, "foreign"))
 	}, "host", diagnose.Warning, "bind 1 unbound VM,", false},
-	{"numad-beside-bindings", "", func(h *inventory.Host) { h.Kernel.NumadRunning = true }, "host", diagnose.Warning,
+	{"numad-with-bindings", "", func(h *inventory.Host) { h.Kernel.NumadRunning = true }, "host", diagnose.Warning,
 		"foreign, web, wide", false},
 	{"zone-reclaim", "", func(h *inventory.Host) { h.Kernel.ZoneReclaim = "1" }, "host", diagnose.Warning,
 		"vm.zone_reclaim_mode is 1", true},
@@ -440,7 +440,7 @@ var silences = []struct {
 		h.Kernel.NUMABalancing, h.Guests = "1", h.Guests[:1]
 		unbind(&h.Guests[0])
 	}},
-	{"numad-beside-bindings", "no guest", func(h *inventory.Host) { h.Kernel.NumadRunning, h.Guests = true, nil }},
+	{"numad-with-bindings", "no guest", func(h *inventory.Host) { h.Kernel.NumadRunning, h.Guests = true, nil }},
 	{"zone-reclaim", "not readable", func(h *inventory.Host) { h.Kernel.ZoneReclaim = "" }},
 	{"distances-missing", "measured", func(h *inventory.Host) {
 		h.Topology.Nodes[0].Distances[3] = 255
