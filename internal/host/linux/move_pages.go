@@ -80,7 +80,7 @@ func (e *MoveError) advice() string {
 		return "; its cpuset does not allow these nodes: widen cpuset.mems of its groups first"
 	case errors.Is(e.Err, unix.ENOMEM):
 		return "; no free memory is left there (or no free huge page), or this program's own cpuset excludes the " +
-			"nodes out: free some, or choose other nodes"
+			"nodes: free some, or choose other nodes"
 	case errors.Is(e.Err, unix.EPERM):
 		return "; this needs CAP_SYS_NICE and the right to trace the process: run as root"
 	case errors.Is(e.Err, unix.ESRCH):

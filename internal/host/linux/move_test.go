@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -153,6 +154,33 @@ func TestMoveError_DistinguishesAnEndedProcess(t *testing.T) {
 	}
 	_, r := ownMemory(t, mib, 0)
 	if _, err := (Mover{PID: child.Process.Pid}).Move(t.Context(), r, nodes("0")); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A process that is ending, or has ended and is not reaped yet, has no memory:
+// the kernel then answers EINVAL.
+func TestMoveError_DistinguishesAnEndingProcess(t *testing.T) {
+	needMovePages(t)
+	child := exec.Command("cat")
+	hold, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	hold.Close()
+	defer child.Wait() //nolint:errcheck // cat has no failure to report
+	stat := Live.proc(child.Process.Pid, "stat")
+	for text := []byte{}; !bytes.Contains(text, []byte(") Z ")); {
+		if text, err = os.ReadFile(stat); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, r := ownMemory(t, mib, 0)
+	_, err = (Mover{PID: child.Process.Pid}).Move(t.Context(), r, nodes("0"))
+	if !errors.Is(err, unix.ESRCH) || !strings.Contains(err.Error(), "has ended") {
 		t.Errorf("error %v", err)
 	}
 }

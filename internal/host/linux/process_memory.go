@@ -1,8 +1,10 @@
 package linux
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 
@@ -13,11 +15,26 @@ import (
 type process int
 
 func (p process) query(addresses []uint64, statuses []int32) error {
-	return queryPages(int(p), addresses, statuses)
+	return p.orEnding(queryPages(int(p), addresses, statuses))
 }
 
 func (p process) move(addresses []uint64, nodes, statuses []int32) error {
-	return movePages(int(p), addresses, nodes, statuses, moveAll)
+	return p.orEnding(movePages(int(p), addresses, nodes, statuses, moveAll))
+}
+
+// orEnding adds ESRCH to the EINVAL of a process that is ending. Such a process
+// is still listed, but it has given its memory back (exit_mm in kernel/exit.c),
+// and move_pages(2) reports a process without memory by EINVAL
+// (find_mm_struct in mm/migrate.c). /proc/PID/statm is then all zeros.
+func (p process) orEnding(err error) error {
+	if !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	statm, unread := os.ReadFile(Live.proc(int(p), "statm"))
+	if Gone(unread) || unread == nil && bytes.HasPrefix(statm, []byte("0 ")) {
+		return fmt.Errorf("%w (%w)", unix.ESRCH, err)
+	}
+	return err
 }
 
 // pagemap reads /proc/PID/pagemap. Without permission it reads nothing: the
