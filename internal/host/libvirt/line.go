@@ -37,9 +37,11 @@ type session[C client] struct {
 }
 
 // Limits of a line: abandoned calls that still block in the daemon, the time of
-// a call whose context has no deadline, and the pauses between reconnections.
+// a read, reconnections included, and of a control call whose context has no
+// deadline, and the pauses between reconnections.
 const (
 	maxStuck    = 16
+	readTime    = 30 * time.Second
 	defaultTime = 30 * time.Second
 	firstPause  = 50 * time.Millisecond
 	longestWait = time.Second
@@ -53,8 +55,15 @@ var (
 )
 
 // read runs an idempotent call; while the daemon is away it repeats the call
-// until the context ends. It reports a daemon that was never there at once.
+// until readTime or the context ends. It reports a daemon that was never there
+// at once. No read takes that long where the daemon is well, so a command does
+// not wait for a hanging daemon until its own deadline.
 func (l *line[C]) read(ctx context.Context, call func(C) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
 	return l.run(ctx, true, call)
 }
 

@@ -258,6 +258,20 @@ func TestLineDeadline(t *testing.T) {
 	})
 }
 
+func TestLineReadOfAHangingDaemonEndsBeforeTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine(&fakeDaemon{})
+		hang := make(chan struct{})
+		began := time.Now()
+		err := l.read(within(t, time.Hour), func(*fakeClient) error { <-hang; return nil })
+		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took != readTime {
+			t.Errorf("after %v: %v; want a timeout after %v", took, err, readTime)
+		}
+		close(hang)
+		synctest.Wait()
+	})
+}
+
 func TestLineDialThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDaemon{hang: make(chan struct{})}

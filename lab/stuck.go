@@ -1,0 +1,71 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// wakeTime is how long a CPU of the lab may take to wake a process that
+	// sleeps for 10 ms, on a machine with much else to do.
+	wakeTime = 45 * time.Second
+	// stacksTime bounds the reading of the stacks of the lab's processes.
+	stacksTime = 30 * time.Second
+)
+
+// CheckCPUs starts a process on each CPU of the lab that sleeps for 10 ms. The
+// error wraps ErrSilent if a process on one of them never wakes while others
+// do: then the emulated CPU has stopped, which no program in the lab can cause.
+func (h *Host) CheckCPUs(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, wakeTime)
+	defer cancel()
+	stopped := make([]error, h.Shape.CPUs())
+	var running sync.WaitGroup
+	for cpu := range stopped {
+		running.Go(func() {
+			var out, errOut bytes.Buffer
+			status, err := h.Run(ctx, []string{"taskset", "-c", strconv.Itoa(cpu), "sleep", "0.01"}, &out, &errOut)
+			switch {
+			case errors.Is(err, context.DeadlineExceeded):
+				stopped[cpu] = fmt.Errorf("%w on CPU %d: a process there has slept for %v instead of 10 ms", ErrSilent,
+					cpu, wakeTime)
+			case err != nil:
+				stopped[cpu] = err
+			case status != 0:
+				stopped[cpu] = fmt.Errorf("a process on CPU %d of the lab: status %d: %s", cpu, status,
+					strings.TrimSpace(errOut.String()))
+			}
+		})
+	}
+	running.Wait()
+	return errors.Join(stopped...)
+}
+
+// listStacks prints each thread of libvirt, QEMU and Numavisor in the lab with
+// its state and what it waits for in the kernel, then the kernel's last messages.
+const listStacks = `for t in /proc/[0-9]*/task/[0-9]*; do
+	read -r name < $t/comm || continue
+	p=${t%/task/*}
+	case $(tr '\0' ' ' < $p/cmdline) in *libvirt*|*qemu*|*numavisor*) ;; *) continue ;; esac
+	echo "$p ${t##*/} $name $(sed -n 's/^State:\t//p' $t/status) in $(cat $t/wchan) on CPU $(awk '{print $39}' $t/stat)"
+	sed -n '1,3s/^/    /p' $t/stack
+done
+dmesg | tail -n 20`
+
+// Stacks lists what the threads of libvirt, QEMU and Numavisor in the lab wait
+// for, as far as the lab still says.
+func (h *Host) Stacks(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, stacksTime)
+	defer cancel()
+	var out bytes.Buffer
+	if _, err := h.Run(ctx, []string{"sh", "-c", listStacks}, &out, &out); err != nil {
+		fmt.Fprintf(&out, "reading stacks in the lab: %v\n", err)
+	}
+	return out.String()
+}
