@@ -1,6 +1,7 @@
 package labtest
 
 import (
+	"context"
 	"errors"
 	"os"
 	"testing"
@@ -35,7 +36,24 @@ func Boot(t *testing.T, shape string, o lab.Options) *lab.Host {
 			t.Error("ending the lab:", err)
 		}
 	})
+	t.Cleanup(func() {
+		if t.Failed() {
+			explain(t, h)
+		}
+	})
 	return h
+}
+
+// explain adds to a failed test what its lab's processes wait for, and records
+// an emulator that has stopped one of the lab's CPUs.
+func explain(t *testing.T, h *lab.Host) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	if err := h.CheckCPUs(ctx); err != nil {
+		t.Log("checking the lab after the failure:", err)
+		NoteSilence(t, err)
+	}
+	t.Log("waiting in the lab after the failure:\n" + h.Stacks(ctx))
 }
 
 // SilenceVariable names a file for the names of tests whose lab locked up.
