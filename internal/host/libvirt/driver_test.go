@@ -355,7 +355,8 @@ func TestErrorText(t *testing.T) {
 	err := fail("pinning vCPU 3 to CPUs \"4-7\"", "web1",
 		fmt.Errorf("%w: %w", context.DeadlineExceeded, ErrUnknownOutcome))
 	const want = `guest web1: pinning vCPU 3 to CPUs "4-7": libvirt did not answer in time: its outcome is unknown` +
-		`; check whether the daemon hangs (virsh list), or increase the time limit; read the guest's state again before repeating it`
+		"; check whether 'virsh list' answers: the daemon hangs, or one VM's start, stop or hook script blocks it; " +
+		"read the guest's state again before repeating it"
 	if err.Error() != want {
 		t.Errorf("says\n%s\nwanted\n%s", err, want)
 	}

@@ -31,9 +31,10 @@ var remedies = map[error]string{
 		"libvirt-daemon-kvm)",
 	ErrNoDaemon: "start it (systemctl start libvirtd, or virtqemud where daemons are split), or set " +
 		"LIBVIRT_DEFAULT_URI",
-	ErrDenied:          "run as root, or join the group libvirt",
-	ErrBusy:            "wait for the other operation to end (virsh domjobinfo GUEST) and try again",
-	ErrTimeout:         "check whether the daemon hangs (virsh list), or increase the time limit",
+	ErrDenied: "run as root, or join the group libvirt",
+	ErrBusy:   "wait for the other operation to end (virsh domjobinfo GUEST) and try again",
+	ErrTimeout: "check whether 'virsh list' answers: the daemon hangs, or one VM's start, stop or hook script " +
+		"blocks it",
 	ErrUnknownOutcome:  "read the guest's state again before repeating it",
 	guest.ErrTransient: "it ends with the guest; define the guest to make it persistent",
 }
@@ -102,9 +103,7 @@ func kindsOf(err error) []error {
 	switch {
 	case errors.Is(err, errLost):
 		kinds = append(kinds, ErrNoDaemon)
-	case errors.Is(err, errCrowded):
-		kinds = append(kinds, ErrBusy)
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, errCrowded), errors.Is(err, context.DeadlineExceeded):
 		kinds = append(kinds, ErrTimeout)
 	case errors.As(err, &own):
 		if k := kindOfCode(own); k != nil {

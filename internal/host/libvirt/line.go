@@ -39,8 +39,12 @@ type session[C client] struct {
 // Limits of a line: abandoned calls that still block in the daemon, the time of
 // a read, reconnections included, and of a control call whose context has no
 // deadline, and the pauses between reconnections.
+//
+// Each abandoned call keeps one worker of the daemon busy until it returns, and
+// a daemon has 20 (max_workers in libvirtd.conf): one VM that blocks the list of
+// all VMs would otherwise block every client of the daemon in the end.
 const (
-	maxStuck    = 16
+	maxStuck    = 3
 	readTime    = 30 * time.Second
 	defaultTime = 30 * time.Second
 	firstPause  = 50 * time.Millisecond
