@@ -185,9 +185,9 @@ package: build $(NFPMBIN)
 	  SOURCE_DATE_EPOCH=$(EPOCH) ARCH=$(ARCH) PACKAGE_VERSION=$(PACKAGE_VERSION) \
 	    $(NFPMBIN) package -f deploy/packages/nfpm.yaml -p $$kind -t bin/packages || exit 1; done
 
-# Installs, runs, upgrades, removes and purges the deb on a copy of this
-# machine's root in memory; lists the rpm.
-package-test: PACKAGES += rpm man-db
+# Installs, runs under systemd, upgrades and removes the deb and the rpm in a
+# copy of this machine's root in memory.
+package-test: PACKAGES += rpm man-db systemd procps
 package-test: package
 	@echo "== packages"
 	SOURCE_DATE_EPOCH=$(EPOCH) ARCH=$(ARCH) PACKAGE_VERSION=$(PACKAGE_VERSION) NFPM=$(NFPMBIN) COMMIT=$(COMMIT) \
