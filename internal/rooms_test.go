@@ -33,6 +33,8 @@ var rooms = map[string][]string{
 
 	"internal/status/statustest": {"WORDS"}, // for tests
 
+	"internal/topology/topologytest": {"WORDS", "internal/host/archive"}, // for tests
+
 	"internal/api/host": {"WORDS"},
 
 	"internal/decide/transcripttest": {"WORDS"}, // for tests
@@ -59,6 +61,7 @@ var rooms = map[string][]string{
 	"internal/host/hwloc":   {"WORDS"},
 	"internal/host/fake":    {"WORDS"},
 	"internal/host/lock":    {},
+	"internal/host/archive": {},
 	"internal/host/claim":   {"WORDS", "internal/host/lock"},
 	"internal/host/record":  {"WORDS", "internal/host/lock"},
 	"internal/host/observe": {"WORDS"},

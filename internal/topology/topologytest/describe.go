@@ -3,7 +3,6 @@
 package topologytest
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -16,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/numavisor/numavisor/internal/host/archive"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -31,11 +31,11 @@ func Hosts(t *testing.T, prefix string) []string {
 	}
 	var hosts []string
 	for _, path := range paths {
-		archive, err := txtar.ParseFile(path)
+		packed, err := txtar.ParseFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slices.ContainsFunc(archive.Files, func(f txtar.File) bool { return strings.HasPrefix(f.Name, prefix) }) {
+		if slices.ContainsFunc(packed.Files, func(f txtar.File) bool { return strings.HasPrefix(f.Name, prefix) }) {
 			hosts = append(hosts, strings.TrimSuffix(filepath.Base(path), ".txtar"))
 		}
 	}
@@ -60,7 +60,7 @@ var folder = func() string {
 // File returns a file of a host's archive.
 func File(t testing.TB, host, name string) []byte {
 	t.Helper()
-	for _, f := range archive(t, host).Files {
+	for _, f := range parsed(t, host).Files {
 		if f.Name == name {
 			return f.Data
 		}
@@ -69,7 +69,7 @@ func File(t testing.TB, host, name string) []byte {
 	return nil
 }
 
-func archive(t testing.TB, host string) *txtar.Archive {
+func parsed(t testing.TB, host string) *txtar.Archive {
 	t.Helper()
 	a, err := txtar.ParseFile(filepath.Join(folder, host+".txtar"))
 	if err != nil {
@@ -79,23 +79,17 @@ func archive(t testing.TB, host string) *txtar.Archive {
 }
 
 // Root unpacks a host's archive and returns the folder, which holds its sys and
-// proc. A file of the text "-> TARGET" stands for a symbolic link.
+// proc.
 func Root(t testing.TB, host string) string {
 	t.Helper()
 	dir := t.TempDir()
-	a := archive(t, host)
-	if err := txtar.Write(a, dir); err != nil {
+	f, err := os.Open(filepath.Join(folder, host+".txtar"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range a.Files {
-		target, isLink := strings.CutPrefix(strings.TrimSpace(string(f.Data)), "-> ")
-		if !isLink {
-			continue
-		}
-		path := filepath.Join(dir, f.Name)
-		if err := errors.Join(os.Remove(path), os.Symlink(target, path)); err != nil {
-			t.Fatal(err)
-		}
+	defer f.Close()
+	if err := archive.Unpack(f, dir); err != nil {
+		t.Fatal(err)
 	}
 	return dir
 }
