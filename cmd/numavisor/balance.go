@@ -14,13 +14,14 @@ import (
 
 func balanceCommand() *cobra.Command {
 	var on hostFlags
-	var inventoryFile, socket string
+	var socket string
 	var explain bool
 	c := &cobra.Command{
 		Use:   "balance",
 		Short: "Decide which running VMs should move to other nodes, and say why; nothing is changed",
 		Long: `Plans moves of running VMs between the nodes of this host, or of a saved
-inventory, and changes nothing. Each move has its benefit, its price and its
+inventory, and changes nothing. Another host has the default policy unless
+--policy names a file. Each move has its benefit, its price and its
 reason, and what it takes to undo it. What is seen is taken to last: the daemon
 waits before it acts, this what-if does not.
 
@@ -31,26 +32,24 @@ host they are known where its daemon runs.`,
   numavisor capture > host.json; numavisor balance --inventory host.json -o json`,
 		Args: cobra.NoArgs,
 	}
-	on.flags(c, withTopology, withPolicy, withoutLibvirt)
-	c.Flags().StringVar(&inventoryFile, "inventory", "", "decide on a saved inventory (see 'numavisor capture')")
+	on.flags(c, withTopology, withPolicy, withoutLibvirt, withSources)
 	c.Flags().BoolVar(&explain, "explain", false, "show reasons, prices, and why degraded VMs stay")
 	socketFlag(c, &socket)
-	on.onlyLive(c, "inventory")
-	c.MarkFlagsMutuallyExclusive("inventory", "socket")
+	onlyHere(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		wanted, err := on.readPolicy(c.Context())
 		if err != nil {
 			return err
 		}
-		if inventoryFile == "" {
+		if !on.from.elsewhere() {
 			on.notePolicyOfDaemon(c, socket, wanted)
 		}
 		ctx := c.Context() // that of reading the host ends with it
-		inv, err := on.inventory(c, inventoryFile)
+		inv, err := on.inventory(c)
 		if err != nil {
 			return err
 		}
-		if inventoryFile == "" {
+		if !on.from.elsewhere() {
 			addLoads(ctx, socket, &inv)
 		}
 		noteNoLoads(c, &inv)

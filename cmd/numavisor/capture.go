@@ -5,6 +5,9 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/text"
 )
 
 func captureCommand() *cobra.Command {
@@ -17,7 +20,8 @@ func captureCommand() *cobra.Command {
 VMs with spec, placement and what was seen of them, and the gaps. Replay a
 decision on it with 'numavisor place --inventory FILE'; attach it to a bug
 report. Its form is docs/inventory.schema.json. Loads of VMs and nodes are in it
-where a daemon runs that measures them.
+where a daemon runs that measures them. With --root, --hwloc, --capabilities or
+--xl-info, the document is of the described host, without VMs.
 
 Exit status 3 means that a hypervisor of this host could not be asked for its
 VMs, or not for all: the document has the gap.`,
@@ -25,29 +29,43 @@ VMs, or not for all: the document has the gap.`,
   numavisor place --vcpus 8 --memory 16G --inventory host.json --explain`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			h, done, err := on.open(c)
+			inv, err := on.captured(c, socket)
 			if err != nil {
 				return err
 			}
-			defer done()
-			inv, err := h.Observe(c.Context())
-			if err != nil {
-				return err
-			}
-			addLoads(c.Context(), socket, &inv)
 			if format := c.Flag("output"); !format.Changed {
 				if err := format.Value.Set("json"); err != nil {
 					return err
 				}
 			}
 			return errors.Join(emit(c, inv, func(w io.Writer) {
-				printf(w, "%s at %s: %d nodes, %d CPUs, %d VMs, %d gaps\n", inv.Name,
-					inv.Taken.Format("2006-01-02 15:04:05 MST"), len(inv.Topology.Nodes), len(inv.Topology.CPUs),
-					len(inv.Guests), len(inv.Gaps))
+				printf(w, "%s at %s: %s, %s, %s, %s\n", inv.Name, inv.Taken.Format("2006-01-02 15:04:05 MST"),
+					text.Count(len(inv.Topology.Nodes), "node", "nodes"),
+					text.Count(len(inv.Topology.CPUs), "CPU", "CPUs"), text.Count(len(inv.Guests), "VM", "VMs"),
+					text.Count(len(inv.Gaps), "gap", "gaps"))
 			}), unseen(&inv))
 		},
 	}
-	on.flags(c, withTopology, withoutLibvirt)
+	on.flags(c, withTopology, withoutLibvirt, withSources)
 	socketFlag(c, &socket)
+	onlyHere(c)
 	return c
+}
+
+// captured observes this host, with the loads that its daemon has measured, or
+// reads the description of another host.
+func (f *hostFlags) captured(c *cobra.Command, socket string) (inventory.Host, error) {
+	if f.from.elsewhere() {
+		return f.described(c.Context())
+	}
+	h, done, err := f.open(c)
+	if err != nil {
+		return inventory.Host{}, err
+	}
+	defer done()
+	inv, err := h.Observe(c.Context())
+	if err == nil {
+		addLoads(c.Context(), socket, &inv)
+	}
+	return inv, err
 }

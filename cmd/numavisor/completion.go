@@ -77,10 +77,10 @@ func allCommands(c *cobra.Command) []*cobra.Command {
 // completionOf returns what completes the value of a flag.
 func completionOf(f *pflag.Flag, choices map[string][]string) cobra.CompletionFunc {
 	switch f.Name {
-	case "spec", "xml", "inventory", "capabilities", "xl-info", "hwloc", "measured", "policy", "disk", "kernel",
+	case "spec", "xml", "inventory", "capabilities", "xl-info", "hwloc", "measured", "policy", "root", "disk", "kernel",
 		"initrd", "serial-log", "emulator-path", "qemu", "results", "socket":
 		return files(cobra.ShellCompDirectiveDefault)
-	case "root", "state", "records", "share":
+	case "state", "records", "share":
 		return files(cobra.ShellCompDirectiveFilterDirs)
 	case "guest":
 		return completeVMs

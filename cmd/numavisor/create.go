@@ -38,7 +38,7 @@ given back on delete.`,
 	f.StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
 	f.BoolVar(&transient, "transient", false, "forget the VM when it ends")
 	machineFlags(c, &m, &disks)
-	c.MarkFlagsMutuallyExclusive("spec", "xml")
+	exclusive(c, "spec", "xml")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		for _, d := range disks {
 			m.Disks = append(m.Disks, libvirt.Disk{Path: d})
@@ -109,7 +109,7 @@ func machineFlags(c *cobra.Command, m *libvirt.Machine, disks *[]string) {
 	f.BoolVar(&m.UEFI, "uefi", false, "boot by UEFI firmware")
 	for _, name := range []string{"disk", "network", "kernel", "initrd", "append", "serial-log", "emulator-path",
 		"hypervisor-type", "uefi"} {
-		c.MarkFlagsMutuallyExclusive("xml", name)
+		exclusive(c, "xml", name)
 	}
 }
 

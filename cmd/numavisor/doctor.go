@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/numavisor/numavisor/internal/decide/diagnose"
-	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -23,15 +22,15 @@ import (
 func doctorCommand() *cobra.Command {
 	var on hostFlags
 	var fix, dryRun bool
-	var root, inventoryFile string
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find what hurts memory locality, with evidence and the fix",
 		Long: `Looks for misconfigurations of the host and its VMs: what was found with the
 figures that show it, what it costs, and the exact fix. --fix applies the safe
 ones: those that lose nothing and can be undone, on the host and on VMs that
-Numavisor placed. --root looks at a captured tree, which has no VMs,
---inventory at a saved inventory.
+Numavisor placed. --inventory looks at a saved inventory; --root,
+--capabilities, --hwloc and --xl-info at the description of a host, which has no
+VMs.
 
 Exit status 3 means that a fix could not be applied, or that a hypervisor could
 not be asked for its VMs, or not for all.`,
@@ -40,16 +39,10 @@ not be asked for its VMs, or not for all.`,
   numavisor doctor --root captured/web1 -o json`,
 		Args: cobra.NoArgs,
 	}
-	on.flags(c, withTopology, withPolicy, withPace, withRecords)
+	on.flags(c, withTopology, withPolicy, withPace, withRecords, withSources)
 	c.Flags().BoolVar(&fix, "fix", false, "apply the safe fixes")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "with --fix: show which fixes would be applied, and apply none")
-	c.Flags().StringVar(&root, "root", "", "folder that holds another host's /sys and /proc")
-	c.Flags().StringVar(&inventoryFile, "inventory", "", "look at a saved inventory (see 'numavisor capture')")
-	c.MarkFlagsMutuallyExclusive("root", "inventory")
-	c.MarkFlagsMutuallyExclusive("fix", "root")
-	c.MarkFlagsMutuallyExclusive("fix", "inventory")
-	on.onlyLive(c, "root")
-	on.onlyLive(c, "inventory")
+	onlyHere(c, "fix")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := onlyWith(c, "fix", "pace", "policy", "records", "dry-run"); err != nil {
 			return err
@@ -57,12 +50,9 @@ not be asked for its VMs, or not for all.`,
 		var inv inventory.Host
 		var h *local.Host
 		var err error
-		switch {
-		case root != "":
-			inv, err = captured(root)
-		case inventoryFile != "":
-			inv, err = readFile(c.Context(), inventoryFile, inventory.Parse)
-		default:
+		if on.from.elsewhere() {
+			inv, err = on.described(c.Context())
+		} else {
 			var done func()
 			if h, done, err = on.open(c); err != nil {
 				return err
@@ -106,16 +96,6 @@ type fixed struct {
 	Object string `json:"object"`
 	Done   bool   `json:"done"`
 	Detail string `json:"detail"`
-}
-
-// captured returns a host of which only the kernel's files were captured.
-func captured(root string) (inventory.Host, error) {
-	t, err := capturedTopology(root)
-	if err != nil {
-		return inventory.Host{}, err
-	}
-	settings, gaps := linux.Root(root).Settings()
-	return inventory.Host{Version: inventory.Version, Name: root, Topology: t, Kernel: settings, Gaps: gaps}, nil
 }
 
 // safeFixes returns the findings that --fix corrects. Several findings that one

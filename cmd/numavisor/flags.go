@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,6 +26,31 @@ func checkFlags(c *cobra.Command) error {
 		}
 	})
 	return err
+}
+
+// exclusiveGroups is the annotation of a command that holds its groups of flags
+// of which a command line may have only one, a group a line.
+const exclusiveGroups = "numavisor_exclusive_groups"
+
+// exclusive refuses more than one of the flags. Completion stops to offer the
+// others when one is given.
+func exclusive(c *cobra.Command, flags ...string) {
+	c.MarkFlagsMutuallyExclusive(flags...)
+	if c.Annotations == nil {
+		c.Annotations = map[string]string{}
+	}
+	c.Annotations[exclusiveGroups] += strings.Join(flags, " ") + "\n"
+}
+
+// checkExclusive names two flags of the command line that exclude each other.
+func checkExclusive(c *cobra.Command) error {
+	for group := range strings.Lines(c.Annotations[exclusiveGroups]) {
+		given := slices.DeleteFunc(strings.Fields(group), func(name string) bool { return !c.Flags().Changed(name) })
+		if len(given) > 1 {
+			return fmt.Errorf("--%s and --%s exclude each other", given[0], given[1])
+		}
+	}
+	return nil
 }
 
 // onlyWith refuses flags that have an effect only together with another one.

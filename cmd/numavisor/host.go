@@ -20,6 +20,7 @@ type hostFlags struct {
 	uri, state, records, measured, housekeeping, policy, pace string
 	timeout                                                   time.Duration
 	withoutLibvirt                                            bool
+	from                                                      hostSource
 	// isGiven reports whether a flag is on the command line; nil: no flag is.
 	isGiven func(flag string) bool
 }
@@ -127,23 +128,15 @@ func (f *hostFlags) copyPace() (topology.Bytes, error) {
 
 // readPolicy returns the operator's policy. A file that --policy names must
 // exist; without the flag, a host without a policy file has the default policy.
+// So has the description of another host: this host's file does not apply to it.
 func (f *hostFlags) readPolicy(ctx context.Context) (policy.Policy, error) {
-	if f.policy == "" { // the command decides nothing
+	given := f.isGiven != nil && f.isGiven("policy")
+	if f.policy == "" || f.from.elsewhere() && !given { // "": the command decides nothing
 		return policy.Policy{}, nil
 	}
 	p, err := readFile(ctx, f.policy, policy.Parse)
-	if errors.Is(err, fs.ErrNotExist) && (f.isGiven == nil || !f.isGiven("policy")) {
+	if errors.Is(err, fs.ErrNotExist) && !given {
 		return policy.Policy{}, nil
 	}
 	return p, err
-}
-
-// onlyLive refuses flags about this host together with a flag that names
-// another host.
-func (f *hostFlags) onlyLive(c *cobra.Command, other string) {
-	for _, live := range []string{"connect", "state", "measured", "housekeeping", "pace"} {
-		if c.Flags().Lookup(live) != nil {
-			c.MarkFlagsMutuallyExclusive(other, live)
-		}
-	}
 }

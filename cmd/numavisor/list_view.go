@@ -50,7 +50,7 @@ func (l *listing) flags(c *cobra.Command) {
 	f.BoolVar(&l.unmanaged, "unmanaged", false, "show only VMs that Numavisor did not place")
 	f.DurationVarP(&l.every, "watch", "w", 0, "repeat at this interval until interrupted (-w alone: 2s)")
 	f.Lookup("watch").NoOptDefVal = "2s"
-	c.MarkFlagsMutuallyExclusive("drifted", "unmanaged")
+	exclusive(c, "drifted", "unmanaged")
 	c.Annotations = map[string]string{moreFormats: "wide name"}
 }
 

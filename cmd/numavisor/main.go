@@ -110,7 +110,7 @@ func knownCommand(c *cobra.Command, args []string) error {
 func explainArgs(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
-			if err := cmp.Or(check(c, args), c.ValidateFlagGroups()); err != nil {
+			if err := cmp.Or(check(c, args), checkExclusive(c)); err != nil {
 				return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 			}
 			return nil

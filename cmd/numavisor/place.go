@@ -15,20 +15,21 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/libvirt"
-	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/text"
 )
 
 func placeCommand() *cobra.Command {
 	var on hostFlags
-	var specFile, xmlFile, inventoryFile string
+	var specFile, xmlFile string
 	var explain bool
 	c := &cobra.Command{
 		Use:   "place --spec FILE | --xml FILE | flags",
 		Short: "Decide where a VM belongs, and say why; nothing is changed",
-		Long: `Decides on which nodes and CPUs a VM belongs, on this host or on a saved
-inventory, and changes nothing. With --xml, reads a libvirt domain XML and
+		Long: `Decides on which nodes and CPUs a VM belongs, on this host or on a description
+of another one (--inventory, --root, --capabilities, --hwloc, --xl-info), and
+changes nothing. Another host has the default policy unless --policy names a
+file. With --xml, reads a libvirt domain XML and
 prints it with its binding rewritten and all else kept. As create does, it
 refuses where a hypervisor of this host could not be asked for its VMs.`,
 		Example: `  numavisor place --vcpus 8 --memory 16G --explain
@@ -37,13 +38,12 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 		Args: cobra.NoArgs,
 	}
 	spec := guest.BindFlags(c.Flags())
-	on.flags(c, withTopology, withPolicy, withoutLibvirt)
+	on.flags(c, withTopology, withPolicy, withoutLibvirt, withSources)
 	c.Flags().StringVar(&specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
 	c.Flags().StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
-	c.Flags().StringVar(&inventoryFile, "inventory", "", "decide on a saved inventory (see 'numavisor capture')")
 	c.Flags().BoolVar(&explain, "explain", false, "show the cost's terms and the rejected alternatives")
-	c.MarkFlagsMutuallyExclusive("spec", "xml")
-	on.onlyLive(c, "inventory")
+	exclusive(c, "spec", "xml")
+	onlyHere(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		asked, xml, err := specFrom(c.Context(), specFile, xmlFile, spec)
 		if err != nil {
@@ -57,10 +57,10 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 		if err != nil {
 			return err
 		}
-		if inventoryFile == "" {
+		if !on.from.elsewhere() {
 			on.notePolicyOfDaemon(c, hostapi.DefaultSocket, weights)
 		}
-		inv, err := on.inventory(c, inventoryFile)
+		inv, err := on.inventory(c)
 		if err != nil {
 			return err
 		}
@@ -94,33 +94,6 @@ func emitBound(c *cobra.Command, xml []byte, intent guest.Intent, p placed, expl
 	}
 	p.XML = string(bound)
 	return emit(c, p, func(w io.Writer) { fmt.Fprint(w, p.XML) })
-}
-
-// inventory observes this host, or reads a saved inventory, which needs neither
-// root nor a hypervisor. A decision about this host must count all VMs; a note
-// lists what a saved inventory does not show.
-func (f *hostFlags) inventory(c *cobra.Command, file string) (inventory.Host, error) {
-	if file != "" {
-		inv, err := readFile(c.Context(), file, inventory.Parse)
-		if err != nil {
-			return inv, err
-		}
-		noteUncounted(c, file+" does not show", inv.RoomHiddenBy())
-		return inv, nil
-	}
-	h, done, err := f.open(c)
-	if err != nil {
-		return inventory.Host{}, err
-	}
-	defer done()
-	inv, err := h.Observe(c.Context())
-	if err != nil {
-		return inv, err
-	}
-	if err := operate.RoomIsKnown(&inv); err != nil {
-		return inv, fmt.Errorf("%w; to decide as if libvirt had no VMs, add --without-libvirt", err)
-	}
-	return inv, nil
 }
 
 // noteUncounted names the VMs and reservations whose room could not be counted.

@@ -51,6 +51,25 @@ func TestReadPolicy_WithoutTheFlag(t *testing.T) {
 	}
 }
 
+// A policy belongs to a host: this host's file does not apply to a description of
+// another one.
+func TestReadPolicy_OfADescribedHost(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	if err := os.WriteFile(file, []byte("balance: {mode: advise}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []hostSource{{inventory: "x"}, {root: "x"}, {capabilities: "x"}, {hwloc: "x"}, {xlInfo: "x"}} {
+		on := hostFlags{policy: file, from: from}
+		if p, err := on.readPolicy(context.Background()); err != nil || p.Balance.Mode != "" {
+			t.Errorf("%+v: mode %q, %v; want the default policy", from, p.Balance.Mode, err)
+		}
+		on.isGiven = func(flag string) bool { return flag == "policy" }
+		if p, err := on.readPolicy(context.Background()); err != nil || p.Balance.Mode != policy.ModeAdvise {
+			t.Errorf("%+v with --policy: mode %q, %v; want that of the file", from, p.Balance.Mode, err)
+		}
+	}
+}
+
 func TestReadPolicy_GivenFileMustExist(t *testing.T) {
 	on := hostFlags{policy: filepath.Join(t.TempDir(), "none.yaml"), isGiven: func(string) bool { return true }}
 	if _, err := on.readPolicy(context.Background()); err == nil {

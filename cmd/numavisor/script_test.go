@@ -31,10 +31,15 @@ func TestScripts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	archives, err := filepath.Abs("../../testdata/hosts")
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("HOSTS", hosts)
+			e.Setenv("ARCHIVES", archives)
 			e.Setenv("LIBVIRT_DEFAULT_URI", "qemu+unix:///system?socket="+e.WorkDir+"/no-libvirtd")
 			return nil
 		},

@@ -1,29 +1,22 @@
 package main
 
 import (
-	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/numavisor/numavisor/internal/host/hwloc"
-	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/host/linux"
-	"github.com/numavisor/numavisor/internal/host/xen"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
 func topologyCommand() *cobra.Command {
-	var from topologySource
+	var on hostFlags
 	var drawn string
 	c := &cobra.Command{
 		Use:   "topology",
@@ -41,7 +34,7 @@ as SVG for a page.`,
   virsh capabilities | numavisor topology --capabilities -`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			inv, err := from.host(c, drawn != "")
+			inv, err := on.topologyOf(c, drawn != "")
 			switch {
 			case err != nil:
 				return err
@@ -51,104 +44,32 @@ as SVG for a page.`,
 			return emit(c, inv.Topology, func(w io.Writer) { printTopology(w, &inv.Topology) })
 		},
 	}
-	from.flags(c)
+	withTopology(&on, c.Flags())
+	withSources(&on, c.Flags())
+	onlyHere(c)
 	c.Flags().StringVar(&drawn, "picture", "", "draw the host: text or svg (--picture alone: text)")
 	c.Flags().Lookup("picture").NoOptDefVal = "text"
 	return c
 }
 
-// topologySource is where a topology is read from.
-type topologySource struct {
-	root, capabilities, xlInfo, hwloc, inventory string
-	measured, housekeeping                       string
-}
-
-// host reads the topology. It also reads the VMs if the topology is of a saved
-// inventory, or if it is of this host and the caller requests them.
-func (s *topologySource) host(c *cobra.Command, vms bool) (inventory.Host, error) {
-	if s.inventory != "" {
-		inv, err := readFile(c.Context(), s.inventory, inventory.Parse)
-		if err == nil {
-			inv.Topology, err = s.adjust(c.Context(), inv.Topology)
-		}
-		return inv, err
+// topologyOf reads the topology that the flags describe. With vms, it also
+// observes the VMs of this host; an inventory has them in any case.
+func (f *hostFlags) topologyOf(c *cobra.Command, vms bool) (inventory.Host, error) {
+	if f.from.elsewhere() {
+		return f.described(c.Context())
 	}
-	t, err := s.read(c.Context())
-	here := s.root == "/" && s.capabilities == "" && s.xlInfo == "" && s.hwloc == ""
-	if err == nil && vms && here {
-		return withVMs(c, t), nil
+	if vms {
+		inv, err := f.withVMs(c)
+		if err == nil {
+			return inv, nil
+		}
+		printf(c.ErrOrStderr(), "numavisor: note: the picture shows no VMs: %v\n", err)
+	}
+	t, err := linux.ReadTopology("/")
+	if err == nil {
+		err = f.adjust(c.Context(), &t)
 	}
 	return inventory.Host{Topology: t}, err
-}
-
-func (s *topologySource) flags(c *cobra.Command) {
-	f := c.Flags()
-	f.StringVar(&s.root, "root", "/", "folder that holds the host's /sys and /proc (a captured tree)")
-	f.StringVar(&s.capabilities, "capabilities", "", "file with 'virsh capabilities' XML ('-': standard input)")
-	f.StringVar(&s.xlInfo, "xl-info", "", "file with the text of 'xl info -n'")
-	f.StringVar(&s.hwloc, "hwloc", "", "file with hwloc XML ('lstopo --of xml')")
-	f.StringVar(&s.measured, "measured", "",
-		"file with a measured latency and bandwidth matrix; it takes precedence over SLIT")
-	f.StringVar(&s.housekeeping, "housekeeping", "", "CPUs that VMs must not get, as a list")
-	f.StringVar(&s.inventory, "inventory", "", "file with a saved inventory (see 'numavisor capture')")
-	c.MarkFlagsMutuallyExclusive("root", "capabilities", "xl-info", "hwloc", "inventory")
-}
-
-func (s *topologySource) read(ctx context.Context) (topology.Topology, error) {
-	t, err := s.readForeign(ctx)
-	if err != nil {
-		return t, err
-	}
-	return s.adjust(ctx, t)
-}
-
-// adjust applies the operator's measured figures and housekeeping CPUs.
-func (s *topologySource) adjust(ctx context.Context, t topology.Topology) (topology.Topology, error) {
-	if s.measured != "" {
-		m, err := readFile(ctx, s.measured, topology.ParseMeasured)
-		if err == nil {
-			err = t.Measure(m)
-		}
-		if err != nil {
-			return t, err
-		}
-	}
-	more, err := s.housekeepingCPUs()
-	if err != nil {
-		return t, err
-	}
-	return t, t.Housekeep(more)
-}
-
-func (s *topologySource) readForeign(ctx context.Context) (topology.Topology, error) {
-	switch {
-	case s.capabilities != "":
-		return readFile(ctx, s.capabilities, libvirt.ParseCapabilities)
-	case s.xlInfo != "":
-		return readFile(ctx, s.xlInfo, xen.ParseInfo)
-	case s.hwloc != "":
-		return readFile(ctx, s.hwloc, hwloc.Parse)
-	}
-	return capturedTopology(s.root)
-}
-
-// capturedTopology reads the topology below a folder that holds sys and proc.
-func capturedTopology(root string) (topology.Topology, error) {
-	if info, err := os.Stat(root); err != nil || !info.IsDir() {
-		return topology.Topology{}, fmt.Errorf("--root %s: %w; give a folder that holds a host's sys and proc", root,
-			cmp.Or(err, errNotFolder))
-	}
-	return linux.ReadTopology(root)
-}
-
-var errNotFolder = errors.New("not a folder")
-
-func (s *topologySource) housekeepingCPUs() (topology.CPUSet, error) {
-	cpus, err := topology.ParseSet[topology.CPUID](s.housekeeping)
-	if err != nil {
-		return cpus, wrongUse("--housekeeping: %w", err)
-	}
-	return cpus, nil
 }
 
 func printTopology(w io.Writer, t *topology.Topology) {

@@ -7,11 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/picture"
-	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // pictureWidth is how many columns a text picture takes at most: three nodes side by side.
@@ -31,27 +29,26 @@ func drawHost(c *cobra.Command, format string, inv *inventory.Host) error {
 	return nil
 }
 
-// withVMs observes this host and gives it the topology that the operator's flags describe. If the VMs
-// cannot be listed, the command still draws the host, and says so.
-func withVMs(c *cobra.Command, t topology.Topology) inventory.Host {
+// withVMs observes this host. A note says that VMs may be missing where a
+// hypervisor could not list them.
+func (f *hostFlags) withVMs(c *cobra.Command) (inventory.Host, error) {
 	ctx, cancel := context.WithTimeout(c.Context(), 20*time.Second)
 	defer cancel()
-	inv, err := observeHere(ctx)
+	o, err := f.options(ctx)
 	if err != nil {
-		printf(c.ErrOrStderr(), "numavisor: note: the picture shows no VMs: %v\n", err)
+		return inventory.Host{}, err
 	}
-	for _, g := range inv.HiddenBy() {
-		printf(c.ErrOrStderr(), "numavisor: note: the picture may lack VMs: %s: %s\n", g.What, g.Why)
-	}
-	inv.Topology = t
-	return inv
-}
-
-func observeHere(ctx context.Context) (inventory.Host, error) {
-	h, err := local.Open(local.Options{Claims: claim.DefaultFolder})
+	h, err := local.Open(o)
 	if err != nil {
 		return inventory.Host{}, fmt.Errorf("opening this host: %w", err)
 	}
 	defer h.Close()
-	return h.Observe(ctx)
+	inv, err := h.Observe(ctx)
+	if err != nil {
+		return inv, err
+	}
+	for _, g := range inv.HiddenBy() {
+		printf(c.ErrOrStderr(), "numavisor: note: the picture may lack VMs: %s: %s\n", g.What, g.Why)
+	}
+	return inv, nil
 }
