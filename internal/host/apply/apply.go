@@ -209,18 +209,28 @@ func (x Executor) move(ctx context.Context, p plan.Steps, s plan.Step) (Outcome,
 	return o, err
 }
 
-// moveOwn copies the process's own memory. The kernel or QEMU itself always
-// uses a few of these pages, so a remainder up to tolerated is no shortfall.
+// ownPasses is how often moveOwn asks for pages that were in use.
+const ownPasses = 3
+
+// moveOwn copies the process's own memory. A running QEMU uses some of these
+// pages at any moment, so moveOwn asks again for those that stay behind while
+// more than a tolerated remainder of them does, and fewer with each pass.
 func (x Executor) moveOwn(ctx context.Context, p plan.Steps, s plan.Step) (Outcome, error) {
 	var sum plan.Moved
-	for _, part := range s.Parts {
-		one := s
-		one.Address, one.Size, one.PageSize = part.Address, part.Size, part.PageSize
-		moved, err := x.Kernel.Move(ctx, p.PID, one, func(topology.Bytes, topology.Bytes) {})
-		sum.Moved += moved.Moved
-		sum.Failed += moved.Failed
-		if err != nil {
-			return Outcome{Status: Partial, Moved: &sum}, err
+	for pass, before := 1, topology.Bytes(0); pass <= ownPasses; pass, before = pass+1, sum.Failed {
+		sum.Failed = 0
+		for _, part := range s.Parts {
+			one := s
+			one.Address, one.Size, one.PageSize = part.Address, part.Size, part.PageSize
+			moved, err := x.Kernel.Move(ctx, p.PID, one, func(topology.Bytes, topology.Bytes) {})
+			sum.Moved += moved.Moved
+			sum.Failed += moved.Failed
+			if err != nil {
+				return Outcome{Status: Partial, Moved: &sum}, err
+			}
+		}
+		if sum.Failed <= toleratedOf(s) || pass > 1 && sum.Failed >= before {
+			break
 		}
 	}
 	return ownOutcome(Outcome{Step: s, Status: Done, Moved: &sum}), nil
@@ -232,15 +242,15 @@ func ownOutcome(o Outcome) Outcome {
 	if o.Moved.Failed > 0 {
 		o.Detail = fmt.Sprintf("%v left behind, in use", o.Moved.Failed)
 	}
-	if o.Moved.Failed > max(tolerated, o.Step.Bytes/50) {
+	if o.Moved.Failed > toleratedOf(o.Step) {
 		o.Status = Partial
 	}
 	return o
 }
 
-// tolerated is how much of a process's own memory may stay behind; the
-// alternative limit is a fiftieth of the memory to move.
-const tolerated = topology.MiB
+// toleratedOf returns how much of a process's own memory may stay behind: the
+// kernel or QEMU itself always uses a few of these pages.
+func toleratedOf(s plan.Step) topology.Bytes { return max(topology.MiB, s.Bytes/50) }
 
 func pool(change func(topology.NodeID, topology.Bytes, uint64) (uint64, error), s plan.Step) (Outcome, error) {
 	got, err := change(s.Node, s.PageSize, s.Pages)

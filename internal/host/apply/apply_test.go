@@ -298,4 +298,48 @@ func TestRun_PartialSteps(t *testing.T) {
 	}
 }
 
+// busyKernel reports pages in use for the first calls of Move.
+type busyKernel struct {
+	apply.Kernel
+	inUse []topology.Bytes // of each call; the last one stays
+	calls int
+}
+
+func (k *busyKernel) Move(
+	context.Context, int, plan.Step, func(done, of topology.Bytes),
+) (plan.Moved, error) {
+	left := k.inUse[min(k.calls, len(k.inUse)-1)]
+	k.calls++
+	return plan.Moved{Moved: 8*mib - left, Failed: left}, nil
+}
+
+func TestMoveOwn_AsksAgainForPagesInUse(t *testing.T) {
+	for _, c := range []struct {
+		about string
+		inUse []topology.Bytes
+		calls int
+		want  apply.Status
+	}{
+		{"a remainder that is tolerated", []topology.Bytes{mib}, 1, apply.Done},
+		{"pages in use for a moment", []topology.Bytes{4 * mib, mib}, 2, apply.Done},
+		{"fewer with each pass", []topology.Bytes{4 * mib, 3 * mib, 2 * mib, mib}, 3, apply.Partial},
+		{"pages that stay in use", []topology.Bytes{4 * mib}, 2, apply.Partial},
+	} {
+		t.Run(c.about, func(t *testing.T) {
+			h, g, x := running(t)
+			kernel := &busyKernel{Kernel: x.Kernel, inUse: c.inUse}
+			x.Kernel = kernel
+			step := plan.Step{Kind: plan.MoveOwn, Nodes: nodes("1"), Bytes: 8 * mib,
+				Parts: []plan.Part{{Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size}}}
+			outcomes, err := x.Run(t.Context(), planOf(t, h, g, step), guest.Intent{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o := outcomes[0]; o.Status != c.want || kernel.calls != c.calls {
+				t.Errorf("%s after %d passes, want %s after %d", o.Status, kernel.calls, c.want, c.calls)
+			}
+		})
+	}
+}
+
 var errAny = errors.New("any")
