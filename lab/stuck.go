@@ -47,14 +47,14 @@ func (h *Host) CheckCPUs(ctx context.Context) error {
 	return errors.Join(stopped...)
 }
 
-// listStacks prints each thread of libvirt, QEMU and Numavisor in the lab with
-// its state and what it waits for in the kernel, then the kernel's last messages.
-const listStacks = `for t in /proc/[0-9]*/task/[0-9]*; do
-	read -r name < $t/comm || continue
-	p=${t%/task/*}
-	case $(tr '\0' ' ' < $p/cmdline) in *libvirt*|*qemu*|*numavisor*) ;; *) continue ;; esac
-	echo "$p ${t##*/} $name $(sed -n 's/^State:\t//p' $t/status) in $(cat $t/wchan) on CPU $(awk '{print $39}' $t/stat)"
-	sed -n '1,3s/^/    /p' $t/stack
+// listStacks prints for each thread of libvirt, QEMU and Numavisor in the lab
+// its name, state and what it waits for in the kernel, the stacks of those that
+// no signal ends, and the kernel's last messages. It starts few processes,
+// because each takes long in the lab.
+const listStacks = `for p in $(grep -lasE 'libvirt|qemu|numavisor' /proc/[0-9]*/cmdline); do
+	cd ${p%/cmdline}/task 2>/dev/null || continue
+	grep -s . */comm */wchan
+	grep -sh . $(grep -ls '^State:.D' */status | sed 's/status$/stack/') </dev/null
 done
 dmesg | tail -n 20`
 
