@@ -63,6 +63,13 @@ type Hypervisor interface {
 	Forget(ctx context.Context, name string) error
 	// Configure writes the placement into the stored configuration.
 	Configure(ctx context.Context, name string, intent guest.Intent) error
+	// StoredBinding returns the part of the stored configuration that Configure
+	// and the pins change, without the intent, as text in the hypervisor's own form. It has no
+	// secrets. A guest without a stored configuration is guest.ErrTransient.
+	StoredBinding(ctx context.Context, name string) (string, error)
+	// RestoreBinding writes a result of StoredBinding back; the running guest and
+	// the rest of its stored configuration stay.
+	RestoreBinding(ctx context.Context, name, former string) error
 }
 
 // Status is the result of a step.

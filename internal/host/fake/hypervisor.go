@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -161,6 +162,35 @@ func (h *Host) Configure(ctx context.Context, name string, intent guest.Intent) 
 		}
 		bound := d.stored.bound(intent)
 		d.stored = &bound
+		return nil
+	})
+}
+
+// StoredBinding returns the part of the stored configuration that Configure and
+// the pins change, without the intent.
+func (h *Host) StoredBinding(ctx context.Context, name string) (binding string, err error) {
+	err = h.tune(ctx, "StoredBinding", name, func(d *domain) error {
+		if d.stored == nil {
+			return fmt.Errorf("guest %s: %w", name, guest.ErrTransient)
+		}
+		text, err := json.Marshal(d.stored.Config)
+		binding = string(text)
+		return err
+	})
+	return binding, err
+}
+
+// RestoreBinding writes a result of StoredBinding back.
+func (h *Host) RestoreBinding(ctx context.Context, name, former string) error {
+	return h.tune(ctx, "RestoreBinding", name, func(d *domain) error {
+		if d.stored == nil {
+			return fmt.Errorf("guest %s: %w", name, guest.ErrTransient)
+		}
+		var c inventory.Config
+		if err := json.Unmarshal([]byte(former), &c); err != nil {
+			return fmt.Errorf("restoring the binding of guest %s: %w", name, err)
+		}
+		d.stored.Config = c
 		return nil
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 )
 
-// changes are all changing calls on one guest.
+// changes are all changing calls on one guest, and the reading of what they change.
 func (s *suite) changes(name string) map[string]func(context.Context) error {
 	spec, p := s.small(name, guest.MemoryStrict)
 	spec.Limits.MaxNodes = 5
@@ -23,7 +23,12 @@ func (s *suite) changes(name string) map[string]func(context.Context) error {
 		"Record":      func(ctx context.Context) error { return h.Record(ctx, name, intent) },
 		"Forget":      func(ctx context.Context) error { return h.Forget(ctx, name) },
 		"Configure":   func(ctx context.Context) error { return h.Configure(ctx, name, intent) },
-		"Remove":      func(ctx context.Context) error { return h.Remove(ctx, name) },
+		"StoredBinding": func(ctx context.Context) error {
+			_, err := h.StoredBinding(ctx, name)
+			return err
+		},
+		"RestoreBinding": func(ctx context.Context) error { return h.RestoreBinding(ctx, name, "") },
+		"Remove":         func(ctx context.Context) error { return h.Remove(ctx, name) },
 	}
 }
 

@@ -126,3 +126,58 @@ func testConfigureTransient(s *suite) {
 	}
 	s.unchanged(before)
 }
+
+// RestoreBinding gives the next start the pins and nodes of before. The running
+// guest, the intent and the rest of the configuration stay.
+func testRestoreBinding(s *suite) {
+	name, spec, p := s.shared(false)
+	former := s.binding(name)
+	before := s.find(name)
+	next := p
+	next.VCPUs = []guest.VCPU{{ID: 0, CPUs: s.last()}, {ID: 1, CPUs: s.first()}}
+	next.Emulator, next.MemoryMode = s.first(), guest.MemoryRestrictive
+	intent := guest.Intent{Spec: spec, Placement: next}
+	if err := s.Hypervisor.Configure(s.ctx, name, intent); err != nil {
+		s.Fatal(err)
+	}
+	if s.binding(name) == former {
+		s.Fatal("the configuration of the next start is as before: this run tested nothing")
+	}
+	for range 2 {
+		if err := s.Hypervisor.RestoreBinding(s.ctx, name, former); err != nil {
+			s.Fatal(err)
+		}
+		if now := s.binding(name); now != former {
+			s.Errorf("restored to\n%s\nwant\n%s", now, former)
+		}
+	}
+	s.unchanged(before)
+	if err := s.PowerOff(s.ctx, name); err != nil {
+		s.Fatal(err)
+	}
+	g := s.find(name)
+	s.pinned(g, p)
+	s.recorded(name, intent)
+	if tune := g.Config.NUMATune; tune == nil || tune.Mode != string(guest.MemoryStrict) {
+		s.Errorf("numatune of the next start: %+v, want mode strict", tune)
+	}
+}
+
+func (s *suite) binding(name string) string {
+	s.Helper()
+	binding, err := s.Hypervisor.StoredBinding(s.ctx, name)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return binding
+}
+
+func testStoredBindingTransient(s *suite) {
+	name, _, _ := s.shared(true)
+	if _, err := s.Hypervisor.StoredBinding(s.ctx, name); !errors.Is(err, guest.ErrTransient) {
+		s.Errorf("StoredBinding: error is %v, want guest.ErrTransient", err)
+	}
+	if err := s.Hypervisor.RestoreBinding(s.ctx, name, ""); !errors.Is(err, guest.ErrTransient) {
+		s.Errorf("RestoreBinding: error is %v, want guest.ErrTransient", err)
+	}
+}

@@ -92,6 +92,8 @@ func Run(t *testing.T, open func(t *testing.T) Target) {
 		{"UnreadableIntent", testUnreadableIntent},
 		{"Intent", testIntent},
 		{"Configure", testConfigure},
+		{"RestoreBinding", testRestoreBinding},
+		{"StoredBindingTransient", testStoredBindingTransient},
 		{"Process", testProcess},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(sharing.as(t)) })
