@@ -86,6 +86,18 @@ func Open(entries []Entry) []Entry {
 	return open
 }
 
+// StoredBinding returns the digest of the binding that the last bind or move
+// left in a guest's stored configuration; empty: not known, as after an
+// interrupted one.
+func StoredBinding(entries []Entry, guest string) string {
+	for _, e := range slices.Backward(entries) {
+		if (e.Ends() || e.Closes() && e.Effect == EffectBind) && slices.Contains(e.Guests, guest) {
+			return e.StoredBindings[guest]
+		}
+	}
+	return ""
+}
+
 // HeldFormer returns the value that the daemon must restore for a setting, as
 // of the last entry; empty: none.
 func HeldFormer(entries []Entry, path string) string {

@@ -70,6 +70,9 @@ type Entry struct {
 	Process *Process `json:"process,omitempty"`
 	// Setting is the kernel setting that is changed.
 	Setting *SettingChange `json:"setting,omitempty"`
+	// StoredBindings identify, for each guest, the binding in its stored
+	// configuration at the end of a bind or move (SHA-256, hexadecimal).
+	StoredBindings map[string]string `json:"stored_bindings,omitempty"`
 	// Undoes is the ID of the effect or move that this one takes back.
 	Undoes string `json:"undoes,omitempty"`
 	// Until is when a pause ends by itself; zero: it ends when the operator

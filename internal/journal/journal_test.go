@@ -106,3 +106,29 @@ func TestHeldFormer(t *testing.T) {
 		}
 	}
 }
+
+func TestStoredBinding(t *testing.T) {
+	bind := func(k Kind, digest string, guests ...string) Entry {
+		return Entry{Kind: k, Effect: EffectBind, Guests: guests, StoredBindings: map[string]string{"a": digest}}
+	}
+	done := EffectBind.Done()
+	interrupted := Entry{Kind: EffectBind.Interrupted(), Effect: EffectBind, Guests: []string{"a"}}
+	moved := Entry{Kind: MoveUndone, Guests: []string{"b", "a"}, StoredBindings: map[string]string{"a": "3"}}
+	setting := Entry{Kind: EffectSetting.Done(), Effect: EffectSetting, Guests: []string{"a"}}
+	for name, c := range map[string]struct {
+		entries []Entry
+		want    string
+	}{
+		"nothing":           {nil, ""},
+		"the last one":      {[]Entry{bind(done, "1", "a"), bind(done, "2", "a")}, "2"},
+		"another guest's":   {[]Entry{bind(done, "1", "a"), bind(done, "2", "b")}, "1"},
+		"not yet ended":     {[]Entry{bind(done, "1", "a"), bind(EffectBind.Began(), "2", "a")}, "1"},
+		"interrupted":       {[]Entry{bind(done, "1", "a"), interrupted}, ""},
+		"of a move":         {[]Entry{moved}, "3"},
+		"a setting between": {[]Entry{bind(done, "1", "a"), setting}, "1"},
+	} {
+		if got := StoredBinding(c.entries, "a"); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}

@@ -99,6 +99,9 @@ type Undo struct {
 	// TuneMode and TuneNodes are libvirt's numatune; an empty mode: none.
 	TuneMode  string           `json:"numatune_mode,omitempty"`
 	TuneNodes topology.NodeSet `json:"numatune_nodes,omitzero"`
+	// StoredBinding is what the stored configuration of a guest without a placement
+	// had before, in the hypervisor's own form; empty: not recorded.
+	StoredBinding string `json:"stored_binding,omitempty"`
 }
 
 // Benefit is the saving of a move while it lasts, over all guests of the host.

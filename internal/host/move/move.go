@@ -121,10 +121,11 @@ type moving struct {
 	bound                 operate.Bound
 	before, copies, after []plan.Step
 	turn                  *apply.Turn
-	err                   error // why it did not complete
-	unprepared            bool  // err occurred before anything was copied
-	counted               bool  // its copied memory is in the sum
-	forget                bool  // it had no placement before: after the rollback it has no intent
+	err                   error  // why it did not complete
+	unprepared            bool   // err occurred before anything was copied
+	counted               bool   // its copied memory is in the sum
+	forget                bool   // it had no placement before: after the rollback it has no intent
+	digest                string // of the binding in its stored configuration, when verified
 }
 
 // Move carries out one move of one guest, or of a few that make room for each
@@ -160,11 +161,9 @@ func (h *Host) Move(ctx context.Context, r Request) (Result, error) {
 		if err := m.ways(&inv, m.Move.Guests, m.there); err != nil {
 			return err
 		}
-		m.Move.Guests = slices.Clone(m.Move.Guests) // the caller's move has no basis
-		for i, g := range m.guests {
-			m.Move.Guests[i].Basis = g.Basis
+		if err := m.former(ctx, &inv); err != nil {
+			return err
 		}
-		m.moved.Move = m.Move
 		return m.begin(tx, &inv,
 			journal.Entry{Kind: journal.MoveBegan, What: m.Move.String(), Why: m.Move.Why, Move: &m.Move})
 	})
@@ -172,6 +171,23 @@ func (h *Host) Move(ctx context.Context, r Request) (Result, error) {
 		return m.moved, fmt.Errorf("moving %s: %w", strings.Join(r.Move.Names(), ", "), err)
 	}
 	return m.run(ctx)
+}
+
+// former adds to the move what its way back needs and a plan does not have: the
+// processes of its guests, and the bindings of their next start.
+func (m *mover) former(ctx context.Context, inv *inventory.Host) error {
+	m.Move.Guests = slices.Clone(m.Move.Guests)
+	for i, g := range m.guests {
+		seen, _ := inv.Guest(g.Guest)
+		binding, err := m.host.FormerBinding(ctx, seen)
+		if err != nil {
+			return fmt.Errorf("guest %s: %w", g.Guest, err)
+		}
+		g.Undo.StoredBinding = binding
+		m.Move.Guests[i] = g.GuestMove
+	}
+	m.moved.Move = m.Move
+	return nil
 }
 
 func (h *Host) mover(r Request) *mover {
@@ -306,5 +322,19 @@ func (m *mover) record(e journal.Entry) error {
 	for _, g := range m.Move.Guests {
 		e.Guests = append(e.Guests, g.Guest)
 	}
+	if e.Ends() {
+		e.StoredBindings = m.digests()
+	}
 	return m.Journal.Append(e)
+}
+
+// digests identify the bindings that the move left in stored configurations.
+func (m *mover) digests() map[string]string {
+	all := map[string]string{}
+	for _, g := range m.guests {
+		if g.digest != "" {
+			all[g.Guest] = g.digest
+		}
+	}
+	return all
 }

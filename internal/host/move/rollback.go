@@ -135,16 +135,19 @@ func asItWas(to guest.Placement, was plan.Undo, t *topology.Topology) guest.Plac
 // it one of the guest's nodes.
 const strayPart = 50
 
-// forgetIntents removes the intent from guests that had none before, once they
-// are back.
-func (m *mover) forgetIntents(ctx context.Context) {
+// unmanage removes the intent from guests that had none before, once they are
+// back, and restores their stored configurations.
+func (m *mover) unmanage(ctx context.Context) {
 	for _, g := range m.guests {
 		if g.forget && g.err == nil {
 			g.err = operate.CleanUp(ctx, func(ctx context.Context) error {
 				if err := m.host.Control.Forget(ctx, g.Guest); err != nil {
 					return fmt.Errorf("removing the intent of guest %s: %w", g.Guest, err)
 				}
-				return nil
+				if g.Undo.StoredBinding == "" {
+					return nil
+				}
+				return m.host.Control.RestoreBinding(ctx, g.Guest, g.Undo.StoredBinding)
 			})
 		}
 	}

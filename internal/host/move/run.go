@@ -104,7 +104,7 @@ func (m *mover) carry(ctx context.Context) error {
 		m.steps(ctx, x, g, g.after, "restricting "+g.Guest+" to its nodes")
 	}
 	if stopped == nil {
-		m.forgetIntents(ctx)
+		m.unmanage(ctx)
 	}
 	return errors.Join(stopped, m.verify(ctx))
 }
@@ -167,6 +167,9 @@ func (m *mover) verify(ctx context.Context) error {
 		}
 		if unread != nil {
 			continue
+		}
+		if seen, ok := inv.Guest(g.Guest); ok {
+			g.digest = m.host.BindingDigest(ctx, seen)
 		}
 		t, err := operate.Verified(&inv, g.Guest)
 		if err == nil {

@@ -69,7 +69,7 @@ func (h *Host) Undo(ctx context.Context, r UndoRequest) (Undone, error) {
 	r.Move.ID, r.Move.Move, r.Move.Undoes = operate.NewEffectID(h.Clock()), *began.Move, began.ID
 	r.Move.By, r.Move.Journal = h.By, h.Journal
 	u.What = "back: " + began.What
-	moved, notes, err := h.undoMove(ctx, r.Move, r.Force)
+	moved, notes, err := h.undoMove(ctx, r.Move, entries, r.Force)
 	u.Moved, u.Notes = &moved, notes
 	return u, err
 }
@@ -177,7 +177,9 @@ func (h *Host) undoSetting(ctx context.Context, began journal.Entry, force bool)
 }
 
 // undoMove takes the guests of a move back to their state before it.
-func (h *Host) undoMove(ctx context.Context, r Request, force bool) (moved Result, notes []string, err error) {
+func (h *Host) undoMove(
+	ctx context.Context, r Request, entries []journal.Entry, force bool,
+) (moved Result, notes []string, err error) {
 	m := h.mover(r)
 	m.moved.Cancelled = true // a user wants it: that is not a failed move
 	why := errors.New("undo of " + r.Undoes)
@@ -189,20 +191,11 @@ func (h *Host) undoMove(ctx context.Context, r Request, force bool) (moved Resul
 		if err := m.asLeft(&inv, force); err != nil {
 			return err
 		}
-		if err := m.ways(&inv, m.Move.Guests, m.backAgain); err != nil {
+		if notes, err = m.storedAsLeft(ctx, &inv, entries, force); err != nil {
 			return err
 		}
-		for _, g := range m.guests {
-			if seen, ok := inv.Guest(g.Guest); ok && g.Undo.Placement == nil && seen.Persistent {
-				notes = append(
-					notes,
-					fmt.Sprintf(
-						"the stored configuration of %s keeps the placement for its next start; 'virsh edit %[1]s' "+
-							"changes it",
-						g.Guest,
-					),
-				)
-			}
+		if err := m.ways(&inv, m.Move.Guests, m.backAgain); err != nil {
+			return err
 		}
 		if err := m.formerPlaceIsFree(&inv); err != nil {
 			return fmt.Errorf("%w: its former place is taken: %w", ErrChanged, err)
@@ -240,6 +233,35 @@ func (m *mover) asLeft(inv *inventory.Host, force bool) error {
 		}
 	}
 	return nil
+}
+
+// storedAsLeft refuses stored configurations whose binding was changed since
+// Numavisor wrote it, except with force. One that the undo cannot restore, since
+// it is unknown how it was or what has changed it, stays as it is, with a note.
+func (m *mover) storedAsLeft(
+	ctx context.Context, inv *inventory.Host, entries []journal.Entry, force bool,
+) (notes []string, err error) {
+	m.Move.Guests = slices.Clone(m.Move.Guests) // the journal's entry stays
+	for i := range m.Move.Guests {
+		g := &m.Move.Guests[i]
+		seen, ok := inv.Guest(g.Guest)
+		if !ok || g.Undo.Placement != nil || !seen.Persistent {
+			continue
+		}
+		left := journal.StoredBinding(entries, g.Guest)
+		switch {
+		case g.Undo.StoredBinding != "" && force:
+		case g.Undo.StoredBinding == "" || left == "":
+			g.Undo.StoredBinding = ""
+			notes = append(notes, fmt.Sprintf("the stored configuration of %s keeps the placement for its next "+
+				"start, because the journal does not say how it was or what was written; 'virsh edit %[1]s' changes it",
+				g.Guest))
+		case m.host.BindingDigest(ctx, seen) != left:
+			return nil, fmt.Errorf("%w: the stored configuration of guest %s was changed; --force overwrites it",
+				ErrChanged, g.Guest)
+		}
+	}
+	return notes, nil
 }
 
 // formerPlaceIsFree checks that the guests may go back: other guests may have

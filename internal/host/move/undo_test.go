@@ -1,6 +1,7 @@
 package move_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/status"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -332,5 +334,156 @@ func TestUndo_Refusals(t *testing.T) {
 	if _, err := h.Undo(t.Context(), move.UndoRequest{ID: "h"}); !errors.Is(err, move.ErrCannotUndo) ||
 		!strings.Contains(err.Error(), "policy") {
 		t.Errorf("a setting that the daemon holds: %v", err)
+	}
+}
+
+// stored is the binding in the stored configuration of guest g.
+func stored(t *testing.T, w world) string {
+	t.Helper()
+	binding, err := w.StoredBinding(t.Context(), "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return binding
+}
+
+func TestUndo_FirstBindRestoresTheStoredConfiguration(t *testing.T) {
+	for _, k := range kinds {
+		w := misplaced(t, k, folderOf(t))
+		w.Joined.By = "alice (uid 1000)"
+		former := stored(t, w)
+		_, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("0,2")})
+		if err != nil || stored(t, w) == former {
+			t.Fatalf("%s: %v, or the bind left the stored configuration as it was", k.Name, err)
+		}
+		u, err := w.Joined.Undo(t.Context(), move.UndoRequest{})
+		if err != nil || len(u.Notes) > 0 {
+			t.Errorf("%s: %v; notes %q, want none", k.Name, err, u.Notes)
+		}
+		if diff := cmp.Diff(former, stored(t, w)); diff != "" {
+			t.Errorf("%s: the stored configuration (-want +got):\n%s", k.Name, diff)
+		}
+		w.CheckSettled(t)
+	}
+}
+
+// A second bind and its undo are Numavisor's own changes: the first bind can be
+// undone after them.
+func TestUndo_FirstBindAfterOthersOfNumavisor(t *testing.T) {
+	b := &book{}
+	w, _ := effectWorld(t, b)
+	former := stored(t, w)
+	for _, to := range []string{"2", "1,3"} {
+		if _, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo(to)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if _, err := w.Joined.Undo(t.Context(), move.UndoRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(former, stored(t, w)); diff != "" {
+		t.Errorf("the stored configuration (-want +got):\n%s", diff)
+	}
+}
+
+func TestUndo_RefusesAStoredConfigurationThatWasChanged(t *testing.T) {
+	b := &book{}
+	w, _ := effectWorld(t, b)
+	former := stored(t, w)
+	if _, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("2")}); err != nil {
+		t.Fatal(err)
+	}
+	edited := strings.Replace(stored(t, w), `"memory_source":"anonymous"`, `"memory_source":"memfd"`, 1)
+	if edited == stored(t, w) {
+		t.Fatal("the edit changes nothing: this run tested nothing")
+	}
+	if err := w.RestoreBinding(t.Context(), "g", edited); err != nil {
+		t.Fatal(err)
+	}
+	entries, g := len(b.Recorded), w.MustGuest(t, "g")
+	_, err := w.Joined.Undo(t.Context(), move.UndoRequest{})
+	if !errors.Is(err, move.ErrChanged) || !strings.Contains(err.Error(), "--force") ||
+		!strings.Contains(err.Error(), "stored configuration") {
+		t.Errorf("error is %v, want move.ErrChanged that names the stored configuration and --force", err)
+	}
+	if len(b.Recorded) != entries || stored(t, w) != edited {
+		t.Errorf("recorded %+v, stored %s", b.Recorded[entries:], stored(t, w))
+	}
+	w.CheckUnchanged(t, g)
+	if _, err := w.Joined.Undo(t.Context(), move.UndoRequest{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(former, stored(t, w)); diff != "" {
+		t.Errorf("by force, the stored configuration (-want +got):\n%s", diff)
+	}
+}
+
+// Nobody can tell what an interrupted bind left in the stored configuration, and
+// what somebody else has written since: undo leaves it and says so.
+func TestUndo_InterruptedBindLeavesTheStoredConfiguration(t *testing.T) {
+	for _, force := range []bool{false, true} {
+		w, b, was := bound(t)
+		b.Recorded = b.Recorded[:1]
+		former := b.Recorded[0].Move.Guests[0].Undo.StoredBinding
+		b.Recorded[0].Process = nil // it was killed
+		if err := w.Joined.CloseInterrupted(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		bound := stored(t, w)
+		u, err := w.Joined.Undo(t.Context(), move.UndoRequest{Force: force})
+		if err != nil || len(u.Notes) == 0 != force {
+			t.Errorf("force %v: %v; notes %q", force, err, u.Notes)
+		}
+		isBack(t, fmt.Sprintf("force %v", force), was, w.MustGuest(t, "g"))
+		if now := stored(t, w); force && now != former {
+			t.Errorf("by force, stored\n%s\nwant\n%s", now, former)
+		} else if !force && !strings.Contains(bound, `"numatune"`) {
+			t.Errorf("stored\n%s\nwant numatune as the bind left it", now)
+		}
+	}
+}
+
+// A move that fails at its first step, or is cancelled, goes back as an undo does.
+func TestMove_RollbackRestoresTheStoredConfiguration(t *testing.T) {
+	b := &book{}
+	w, _ := effectWorld(t, b)
+	former := stored(t, w)
+	m := planned(t, w, plan.MoveGuest, map[string]string{"g": "1"})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	moved, err := w.Joined.Move(ctx, move.Request{ID: "m1", Move: m, By: "balancer", Journal: b,
+		Progress: func(status.Moving) { cancel(move.ErrUndo) }})
+	if !errors.Is(err, move.ErrUndo) || moved.End != journal.MoveUndone {
+		t.Fatalf("%v: %+v", err, moved)
+	}
+	if diff := cmp.Diff(former, stored(t, w)); diff != "" {
+		t.Errorf("the stored configuration (-want +got):\n%s", diff)
+	}
+}
+
+// A stored configuration that is too large for the journal stays as the bind
+// left it, and a note says so.
+func TestUndo_LargeStoredConfigurationStays(t *testing.T) {
+	b := &book{}
+	w, _ := effectWorld(t, b)
+	large := strings.Replace(stored(t, w), `"memory_source":"anonymous"`,
+		`"memory_source":"`+strings.Repeat("x", 64<<10)+`"`, 1)
+	if err := w.RestoreBinding(t.Context(), "g", large); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "g", Change: limitTo("2")}); err != nil {
+		t.Fatal(err)
+	}
+	if size := len(b.Recorded[0].Move.Guests[0].Undo.StoredBinding); size > 0 {
+		t.Errorf("the journal has %d bytes of it, want none", size)
+	}
+	left := stored(t, w)
+	u, err := w.Joined.Undo(t.Context(), move.UndoRequest{})
+	if err != nil || len(u.Notes) != 1 || !strings.Contains(left, `"numatune"`) {
+		t.Errorf("%v; notes %q; stored %.200s", err, u.Notes, left)
+	}
+	if now := stored(t, w); !strings.Contains(now, `"numatune"`) {
+		t.Errorf("stored %.300s, want it as the bind left it", now)
 	}
 }

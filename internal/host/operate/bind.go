@@ -77,7 +77,7 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 		if len(b.Plan.Steps) == 0 {
 			return nil // with nothing to do, there is nothing to record
 		}
-		if x, err = h.beginBind(g, &inv, &b.Plan, false, r.Why); err != nil {
+		if x, err = h.beginBind(ctx, g, &inv, &b.Plan, false, r.Why); err != nil {
 			return errors.Join(err, h.Ledger.Release(r.Name))
 		}
 		return nil
@@ -85,7 +85,7 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 	if err != nil || r.DryRun {
 		return b, err
 	}
-	err = h.carryOut(ctx, &b, want)
+	err = h.carryOut(ctx, &b, want, x)
 	return b, errors.Join(err, x.endBind(&b, err), h.Ledger.Release(r.Name))
 }
 
@@ -126,17 +126,28 @@ func (h *Host) planBind(
 
 // beginBind records that a bind begins, with what undo needs.
 func (h *Host) beginBind(
-	g inventory.Guest, inv *inventory.Host, p *plan.Steps, process bool, why string,
+	ctx context.Context, g inventory.Guest, inv *inventory.Host, p *plan.Steps, process bool, why string,
 ) (*effect, error) {
+	undo := undoOf(g, &inv.Topology)
+	former, err := h.FormerBinding(ctx, &g)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotBegun, err)
+	}
+	undo.StoredBinding = former
 	move := plan.Move{Kind: plan.MoveGuest, Why: why, Guests: []plan.GuestMove{{
-		Guest: g.Name, Placement: p.Placement, Basis: p.Basis, Undo: undoOf(g, &inv.Topology), Process: process}}}
+		Guest: g.Name, Placement: p.Placement, Basis: p.Basis, Undo: undo, Process: process}}}
 	for _, s := range p.Steps {
 		if s.Copies() {
 			move.Guests[0].Bytes += s.Bytes
 		}
 	}
-	return h.begin(journal.Entry{Effect: journal.EffectBind, Guests: []string{g.Name}, Why: why, Move: &move,
+	x, err := h.begin(journal.Entry{Effect: journal.EffectBind, Guests: []string{g.Name}, Why: why, Move: &move,
 		What: fmt.Sprintf("bind %s to nodes %s", g.Name, p.Placement.Nodes)})
+	if err != nil {
+		return nil, err
+	}
+	x.guest = &g
+	return x, nil
 }
 
 // undoOf is the present binding of a running guest or process.
@@ -150,6 +161,17 @@ func undoOf(g inventory.Guest, t *topology.Topology) plan.Undo {
 		u.TuneMode, u.TuneNodes = tune.Mode, tune.Nodes
 	}
 	return u
+}
+
+// identifyBinding adds to the entry of the bind's end what its stored
+// configuration has now.
+func (x *effect) identifyBinding(ctx context.Context) {
+	if x == nil {
+		return
+	}
+	if digest := x.host.BindingDigest(ctx, x.guest); digest != "" {
+		x.entry.StoredBindings = map[string]string{x.guest.Name: digest}
+	}
 }
 
 // endBind records how a bind ended.
@@ -169,11 +191,12 @@ func (x *effect) endBind(b *Bound, failed error) error {
 // carryOut runs the plan and verifies the guest, whatever the outcome of the
 // plan. A guest that has been replaced since is not the one that was bound,
 // even if its placement is right.
-func (h *Host) carryOut(ctx context.Context, b *Bound, want guest.Intent) error {
-	x := apply.Executor{Kernel: h.Kernel, Hypervisor: h.Control, Clock: h.Clock, Progress: h.Progress}
-	outcomes, failed := x.Run(ctx, b.Plan, want)
+func (h *Host) carryOut(ctx context.Context, b *Bound, want guest.Intent, x *effect) error {
+	executor := apply.Executor{Kernel: h.Kernel, Hypervisor: h.Control, Clock: h.Clock, Progress: h.Progress}
+	outcomes, failed := executor.Run(ctx, b.Plan, want)
 	b.Outcomes = outcomes
 	return errors.Join(failed, CleanUp(ctx, func(ctx context.Context) error {
+		x.identifyBinding(ctx)
 		t, err := h.Verify(ctx, b.Plan.Guest)
 		if err == nil {
 			b.Truth = &t

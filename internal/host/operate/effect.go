@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
@@ -33,6 +34,7 @@ type effect struct {
 	entry journal.Entry // its beginning
 	// inPart says that part of it was carried out, in case it fails.
 	inPart bool
+	guest  *inventory.Guest // that is being bound; nil for other effects
 }
 
 // begin records that an effect begins, with what undo needs. It is called

@@ -48,8 +48,8 @@ var effects = map[journal.Effect]func(t *testing.T, w world, pid int) error{
 }
 
 // touches are the calls that change the host.
-var touches = []string{"Record", "Configure", "Forget", "PinVCPU", "PinEmulator", "PinIOThread", "TuneLive", "SetMems",
-	"SetAffinity", "SetFilePolicy", "Move", "GrowPool", "ShrinkPool", "Start", "Remove"}
+var touches = []string{"Record", "Configure", "Forget", "PinVCPU", "PinEmulator", "PinIOThread", "TuneLive",
+	"RestoreBinding", "SetMems", "SetAffinity", "SetFilePolicy", "Move", "GrowPool", "ShrinkPool", "Start", "Remove"}
 
 // Each effect is in the journal before anything is touched, with the user, and
 // has one end that names the same effect.
