@@ -41,7 +41,7 @@ part of the reason; -o yaml and -o json have all of it.`,
 			return emit(c, list, func(w io.Writer) { printAlarms(w, list, all) })
 		},
 	}
-	c.Flags().BoolVar(&all, "all", false, "also list alarms that are over")
+	c.Flags().BoolVar(&all, "all", false, "also list alarms that have ended")
 	recordsFlag(c.Flags(), &folder)
 	return c
 }

@@ -27,16 +27,18 @@ func applyCommand() *cobra.Command {
 	var resume, fullSpeed bool
 	c := &cobra.Command{
 		Use:   "apply PLAN.json | - | --resume",
-		Short: "Carry out a plan of moves that balance made: vCPUs first, then memory, while VMs run",
-		Long: `Carries out the moves of a plan as 'numavisor balance -o json' prints it, one
-after the other, advised ones too. Each move is checked again first: a plan whose
-VMs are not any more where it says is refused, and nothing is touched. VMs of one
-move make room for each other: their memory is copied in turns. Copying is paced
-so that the VMs hardly feel it (policy: balance.max_guest_wait, max_bandwidth).
+		Short: "Carry out a plan of 'balance' while the VMs run",
+		Long: `Carries out the moves of a plan ('numavisor balance -o json') one after the other,
+advised moves included: vCPUs first, then memory. Before each move, apply checks
+that its VMs are still on the nodes that the plan names; if not, it refuses the move
+and changes nothing. If several VMs of one move make room for each other, apply
+copies their memory in turns. It limits the copy rate so that the VMs hardly slow
+down (policy: balance.max_guest_wait, balance.max_bandwidth).
 
-What is done is kept in a journal ('numavisor history'). A move that was cut
-short, by whatever, is finished first, or undone where its room is gone;
---resume does only that.
+The journal records each move ('numavisor history'). A move can be interrupted: by
+Ctrl-C, by --timeout, or by the end of the process. The next apply finishes this move
+first, or rolls it back if its target nodes no longer have room. --resume does only
+that.
 
 Exit status 3 means done in part: the report says what could not be done and why.`,
 		Example: `  numavisor balance -o json > plan.json; numavisor apply plan.json
@@ -47,9 +49,9 @@ Exit status 3 means done in part: the report says what could not be done and why
 	on.flags(c, withTopology, withPolicy, withPace, withRecords)
 	on.timeout = applyTime
 	c.Flags().Lookup("timeout").DefValue = applyTime.String()
-	c.Flags().StringSliceVar(&guests, "guest", nil, "only moves of this VM (may be given several times)")
-	c.Flags().BoolVar(&resume, "resume", false, "only finish or undo moves that were cut short")
-	c.Flags().BoolVar(&fullSpeed, "full-speed", false, "copy without regard to how the VMs bear it")
+	c.Flags().StringSliceVar(&guests, "guest", nil, "only moves of this VM; may be repeated")
+	c.Flags().BoolVar(&resume, "resume", false, "only finish or roll back interrupted moves")
+	c.Flags().BoolVar(&fullSpeed, "full-speed", false, "do not limit the copy rate, even if VMs slow down")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if resume == (len(args) == 1) || resume && len(guests) > 0 {
 			return wrongUse("name one plan, or only --resume; see 'numavisor apply --help'")

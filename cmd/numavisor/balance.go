@@ -18,16 +18,17 @@ func balanceCommand() *cobra.Command {
 	var explain bool
 	c := &cobra.Command{
 		Use:   "balance",
-		Short: "Decide which running VMs should move to other nodes, and say why; nothing is changed",
+		Short: "Plan moves of running VMs to other nodes, and say why; changes nothing",
 		Long: `Plans moves of running VMs between the nodes of this host, or of a saved
-inventory, and changes nothing. Another host has the default policy unless
---policy names a file. Each move has its benefit, its price and its
-reason, and what it takes to undo it. What is seen is taken to last: the daemon
-waits before it acts, this what-if does not.
+inventory, and changes nothing. Each move has its benefit, its price, its reason,
+and the placement that undoes it. The plan assumes that the current loads last; the
+daemon waits until a VM has been degraded for some time. For a saved inventory, the
+default policy applies unless --policy names a file.
 
-Demand for CPUs, waiting and remote accesses count as far as the inventory has
-them; without, vCPUs count as busy and accesses as even over the memory. Of this
-host they are known where its daemon runs.`,
+The plan uses the CPU demand, the wait and the remote accesses of VMs. The daemon of
+this host measures them, and a saved inventory can have them. Without them, the plan
+assumes that all vCPUs are busy and that a VM accesses all of its memory equally
+often.`,
 		Example: `  numavisor balance --inventory host.json --explain
   numavisor capture > host.json; numavisor balance --inventory host.json -o json`,
 		Args: cobra.NoArgs,

@@ -21,12 +21,14 @@ func bindCommand() *cobra.Command {
 	var dryRun, recompute bool
 	c := &cobra.Command{
 		Use:   "bind VM | --pid PID",
-		Short: "Bind a running VM or process: CPUs and memory together, while it runs",
-		Long: `Brings a running VM, whoever started it, to a placement: vCPUs, emulator and
-I/O threads are pinned, its memory is copied, policies and limits are changed,
-and the result is read back from the kernel. Without flags, a VM that Numavisor
-knows returns to its recorded placement (which repairs drift), any other gets
-the best one. Flags of the spec ask for something else.
+		Short: "Bind a running VM or process to nodes, its CPUs and memory together",
+		Long: `Moves a running VM to a placement and binds it there, also a VM that Numavisor did
+not create: pins vCPUs, emulator and I/O threads, copies the memory, changes memory
+policies and limits, and reads the result back from the kernel.
+
+A VM with a recorded placement returns to it, which repairs drift. Any other VM gets
+the best placement. --recompute, and flags that change what the VM needs, where it
+may go or how it is bound, compute a new placement.
 
 Exit status 3 means done in part: the report says what could not be done and why.`,
 		Example: `  numavisor bind web1

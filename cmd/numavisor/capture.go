@@ -15,16 +15,17 @@ func captureCommand() *cobra.Command {
 	var socket string
 	c := &cobra.Command{
 		Use:   "capture",
-		Short: "Write the inventory: everything a decision needs, as one document",
-		Long: `Writes what was seen on the host as one JSON document: topology, reservations,
-VMs with spec, placement and what was seen of them, and the gaps. Replay a
-decision on it with 'numavisor place --inventory FILE'; attach it to a bug
-report. Its form is docs/inventory.schema.json. Loads of VMs and nodes are in it
-where a daemon runs that measures them. With --root, --hwloc, --capabilities or
---xl-info, the document is of the described host, without VMs.
+		Short: "Write the inventory: all that a decision needs, as one document",
+		Long: `Writes the inventory of this host as one JSON document: topology, reservations, VMs
+with their specs, placements and observed figures, and gaps (what could not be
+read). If the daemon runs, the inventory also has the loads of VMs and nodes.
+Repeat a decision with it on any machine ('numavisor place --inventory FILE'), or
+attach it to a bug report. docs/inventory.schema.json describes its form. --root,
+--hwloc, --capabilities and --xl-info write the inventory of the host that a file
+describes, without VMs.
 
-Exit status 3 means that a hypervisor of this host could not be asked for its
-VMs, or not for all: the document has the gap.`,
+Exit status 3 means that Numavisor could not list all VMs of this host; the document
+has this gap.`,
 		Example: `  numavisor capture > host.json
   numavisor place --vcpus 8 --memory 16G --inventory host.json --explain`,
 		Args: cobra.NoArgs,

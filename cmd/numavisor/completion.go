@@ -19,8 +19,8 @@ func completionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
 		Short: "Write the completion script of a shell",
-		Long: `Writes a script that has the shell complete commands, flags, names of VMs and
-values. Packages install it; without a package, load it in the shell.`,
+		Long: `Writes a script with which the shell completes commands, flags, names of VMs and
+values. The packages install this script. Without a package, load it as below.`,
 		Example: `  source <(numavisor completion bash)
   numavisor completion zsh > "${fpath[1]}/_numavisor"
   numavisor completion fish > ~/.config/fish/completions/numavisor.fish`,

@@ -19,13 +19,13 @@ func createCommand() *cobra.Command {
 	var m libvirt.Machine
 	var disks []string
 	c := &cobra.Command{
-		Use:   "create --spec FILE | --xml FILE | flags",
-		Short: "Create a VM through libvirt, bound from its first page",
-		Long: `Places a VM, reserves its room, starts it through libvirt bound to its
-placement, and reads back from the kernel that it is so. With --xml, an existing
-domain XML is used with the disks and the machine that it has, and only its
-binding is rewritten. Huge page pools are enlarged where they are short and
-given back on delete.`,
+		Use:                   "create --spec FILE | --xml FILE | FLAGS",
+		DisableFlagsInUseLine: true,
+		Short:                 "Create a VM through libvirt, bound from its first page",
+		Long: `Places a VM, reserves its CPUs and memory, starts it through libvirt bound to its
+placement, and verifies the result with the kernel's statistics. --xml starts an
+existing domain XML, of which create changes only the binding. If a pool of huge
+pages is too small, create enlarges it, and 'numavisor delete' shrinks it again.`,
 		Example: `  numavisor create --name web1 --vcpus 8 --memory 16G --disk /srv/web1.qcow2 --network default
   numavisor create --spec db.yaml --disk /srv/db.qcow2
   numavisor create --xml existing.xml --memory-binding strict`,
@@ -36,7 +36,7 @@ given back on delete.`,
 	f := c.Flags()
 	f.StringVar(&specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
 	f.StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
-	f.BoolVar(&transient, "transient", false, "forget the VM when it ends")
+	f.BoolVar(&transient, "transient", false, "remove the VM from libvirt when it ends")
 	machineFlags(c, &m, &disks)
 	exclusive(c, "spec", "xml")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -63,7 +63,7 @@ given back on delete.`,
 		}
 		if short := made.Shortfalls(); len(short) > 0 {
 			return partialError{
-				fmt.Errorf("guest %s runs, but not all is as asked for: %s", asked.Name, strings.Join(short, "; "))}
+				fmt.Errorf("VM %s runs, but not all is as requested: %s", asked.Name, strings.Join(short, "; "))}
 		}
 		return nil
 	}
@@ -106,7 +106,7 @@ func machineFlags(c *cobra.Command, m *libvirt.Machine, disks *[]string) {
 		"file for the output of the serial port (default: a pty, see 'virsh console')")
 	f.StringVar(&m.Emulator, "emulator-path", "", "QEMU program (default: libvirt's choice)")
 	f.StringVar(&m.Type, "hypervisor-type", "", "kvm (default) or qemu (software emulation)")
-	f.BoolVar(&m.UEFI, "uefi", false, "boot by UEFI firmware")
+	f.BoolVar(&m.UEFI, "uefi", false, "boot with UEFI firmware")
 	for _, name := range []string{"disk", "network", "kernel", "initrd", "append", "serial-log", "emulator-path",
 		"hypervisor-type", "uefi"} {
 		exclusive(c, "xml", name)

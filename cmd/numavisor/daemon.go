@@ -33,15 +33,15 @@ func daemonCommand() *cobra.Command {
 	var verbose bool
 	c := &cobra.Command{
 		Use:   "daemon",
-		Short: "Keep this host right: watch, raise alarms, and move VMs where that pays",
-		Long: `Watches the host's nodes and VMs every second, raises alarms, and plans moves
-of degraded VMs. VMs in mode auto are moved; for those in mode advise moves
-are only shown ('numavisor top', 'numavisor history'). Without a policy, VMs
-that Numavisor created are in mode auto and all others in mode advise.
+		Short: "Watch this host, raise alarms, and move VMs where that pays",
+		Long: `Watches the host's nodes and VMs every second, raises alarms, and plans moves of
+degraded VMs. It moves VMs in mode auto; for VMs in mode advise it only shows the
+moves ('numavisor top', 'numavisor history'). Without a policy, VMs that Numavisor
+created are in mode auto and all others in mode advise.
 
-Runs in the foreground until it is told to end (SIGTERM). A move on its way
-then stops at the next slice, and the next start takes it up; the VMs run on
-whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
+Runs in the foreground until it receives SIGTERM. It then stops a move in progress
+at the next slice; the next start of the daemon finishes this move or rolls it back.
+VMs run on without the daemon. On SIGHUP, the daemon reads its policy again.`,
 		Example: `  numavisor daemon
   numavisor daemon --metrics :9177`,
 		Args: cobra.NoArgs,
@@ -51,7 +51,7 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 	socketFlag(c, &socket)
 	c.Flags().StringVar(&listen, "metrics", "", "also serve Prometheus metrics on this address, for example :9177")
 	c.Flags().DurationVar(&every, "every", time.Second, "time between samples")
-	c.Flags().BoolVar(&verbose, "verbose", false, "log each look at the host and each plan, with what it took")
+	c.Flags().BoolVar(&verbose, "verbose", false, "log each observation and each plan, with its duration")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		frugal()
 		if every < 100*time.Millisecond || every > time.Minute {
@@ -88,7 +88,7 @@ whatever becomes of the daemon. SIGHUP has it read the policy anew.`,
 }
 
 // obeyChanges reads the policy file again at each SIGHUP. An invalid file
-// changes nothing. systemd learns when the reading begins and ends.
+// changes nothing. It reports the beginning and the end of the reading to systemd.
 func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags, service service) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	hups := make(chan os.Signal, 1)
@@ -203,5 +203,5 @@ func metricsPage(ctx context.Context, d *daemon.Daemon) http.Handler {
 }
 
 func socketFlag(c *cobra.Command, socket *string) {
-	c.Flags().StringVar(socket, "socket", hostapi.DefaultSocket, "where the daemon answers")
+	c.Flags().StringVar(socket, "socket", hostapi.DefaultSocket, "socket of the daemon")
 }

@@ -15,15 +15,15 @@ func pauseCommand() *cobra.Command {
 	var length time.Duration
 	c := &cobra.Command{
 		Use:   "pause",
-		Short: "Have the daemon move nothing, for a time or until 'numavisor resume'",
-		Long: `Holds all moves. One on its way stops at the next slice; its VM runs on, and
-'numavisor resume' has the move finished. What would be moved is advised
-meanwhile. A pause outlives the daemon.`,
+		Short: "Stop all moves of the daemon, for a time or until 'numavisor resume'",
+		Long: `Stops all moves of the daemon. A move in progress stops at its next slice; its VM
+runs on, and the daemon finishes the move after the pause. During the pause, the
+daemon only advises moves. The pause survives a restart of the daemon.`,
 		Example: `  numavisor pause --for 2h --why "load test"`,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if length < 0 {
-				return wrongUse("--for %v: a pause lasts some time, or with 0 until it is resumed", length)
+				return wrongUse("--for %v: must not be negative; 0 pauses until 'numavisor resume'", length)
 			}
 			if err := hostapi.Dial(socket).Pause(c.Context(), length, why); err != nil {
 				return err
@@ -33,7 +33,7 @@ meanwhile. A pause outlives the daemon.`,
 	}
 	socketFlag(c, &socket)
 	c.Flags().DurationVar(&length, "for", 0, "end the pause after this time (default: until resumed)")
-	c.Flags().StringVar(&why, "why", "", "the reason, for whoever looks at the history")
+	c.Flags().StringVar(&why, "why", "", "reason, shown by 'numavisor history' and 'top'")
 	return c
 }
 
@@ -49,8 +49,8 @@ func resumeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "resume",
 		Short: "End a pause: the daemon moves VMs again",
-		Long: `Ends a pause. A move that the pause cut short is finished first; then the
-daemon moves degraded VMs, as its policy says.`,
+		Long: `Ends a pause. The daemon first finishes a move that the pause interrupted, then
+moves degraded VMs, as its policy says.`,
 		Example: `  numavisor resume`,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -64,7 +64,7 @@ daemon moves degraded VMs, as its policy says.`,
 	return c
 }
 
-// said reports an order that the daemon carried out.
+// said prints that the daemon has carried out an order.
 func said(c *cobra.Command, result, text string) error {
 	return emit(c, map[string]string{"result": result}, func(w io.Writer) { printf(w, "%s\n", text) })
 }

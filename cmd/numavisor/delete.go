@@ -13,10 +13,10 @@ func deleteCommand() *cobra.Command {
 	var force, dryRun bool
 	c := &cobra.Command{
 		Use:   "delete VM",
-		Short: "End a VM, forget its configuration, give its reservations back",
-		Long: `Ends a VM at once (as pulling the plug does), removes its configuration from
-libvirt, and gives back what was reserved for it, huge pages included. Disk
-images stay. A VM that Numavisor did not create is only deleted with --force.`,
+		Short: "Stop a VM at once and remove it from libvirt",
+		Long: `Stops a VM at once, like a power cut, removes its configuration from libvirt, and
+releases its reservations, huge pages included. Disk images stay. A VM that
+Numavisor did not create needs --force.`,
 		Example: `  numavisor delete web1 --dry-run
   numavisor delete web1`,
 		Args: cobra.ExactArgs(1),

@@ -24,16 +24,15 @@ func doctorCommand() *cobra.Command {
 	var fix, dryRun bool
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Find what hurts memory locality, with evidence and the fix",
-		Long: `Looks for misconfigurations of the host and its VMs: what was found with the
-figures that show it, what it costs, and the exact fix. --fix applies the safe
-ones: those that lose nothing and can be undone, on the host and on VMs that
-Numavisor placed. --inventory looks at a saved inventory; --root,
---capabilities, --hwloc and --xl-info at the description of a host, which has no
-VMs.
+		Short: "Find settings that hurt memory locality, with evidence and a fix",
+		Long: `Looks for misconfigurations of the host and its VMs. Each finding has the figures
+that show it, its effect, and the command that corrects it. --fix applies the safe
+fixes: those that lose nothing and can be undone, on the host and on VMs that
+Numavisor placed. --inventory checks a saved inventory. --root, --capabilities,
+--hwloc and --xl-info check the host that a file describes, without VMs.
 
-Exit status 3 means that a fix could not be applied, or that a hypervisor could
-not be asked for its VMs, or not for all.`,
+Exit status 3 means that a fix failed, or that Numavisor could not list all VMs of
+this host.`,
 		Example: `  numavisor doctor
   numavisor doctor --fix
   numavisor doctor --root captured/web1 -o json`,

@@ -22,7 +22,7 @@ func commandGroups() []helpGroup {
 	return []helpGroup{
 		{"First look (nothing is changed)", []string{"topology", "list", "show", "doctor", "top"}},
 		{"Placing VMs and processes", []string{"place", "create", "bind", "run", "delete"}},
-		{"Keeping a host right",
+		{"Monitoring and balancing a host",
 			[]string{"daemon", "balance", "apply", "pause", "resume", "alarms", "history", "undo", "capture"}},
 		{"Trying it out in a lab", []string{"lab"}},
 		{"Other", []string{"completion", "help", "version"}},
@@ -39,9 +39,9 @@ func flagGroups() []helpGroup {
 		{"How it is bound", []string{"cpu-binding", "memory-binding", "smt", "emulator", "io-thread-policy"}},
 		{"The virtual machine", []string{"disk", "network", "kernel", "initrd", "append", "uefi", "serial-log",
 			"emulator-path", "hypervisor-type", "transient"}},
-		{"What is done", []string{"pid", "dry-run", "explain", "recompute", "guest", "resume", "fix", "force", "full-speed",
-			"pace", "for", "why", "timeout"}},
-		{"What is shown", []string{"unmanaged", "drifted", "sort", "all", "since",
+		{"What the command does", []string{"pid", "dry-run", "explain", "recompute", "guest", "resume", "fix", "force",
+			"full-speed", "pace", "for", "why", "timeout"}},
+		{"What the command shows", []string{"unmanaged", "drifted", "sort", "all", "since",
 			"last", "picture", "watch", "once", "interval"}},
 		{"The daemon", []string{"metrics", "every", "verbose", "socket"}},
 		{"The lab", []string{"shape", "guests", "scope", "libvirt", "share", "qemu"}},
@@ -91,7 +91,7 @@ func printUsage(c *cobra.Command) error {
 	printCommands(w, c)
 	printFlags(w, c)
 	if c.HasSubCommands() {
-		printf(w, "\n'%s COMMAND --help' says more of a command.\n", c.CommandPath())
+		printf(w, "\n'%s COMMAND --help' explains a command.\n", c.CommandPath())
 	}
 	return nil
 }

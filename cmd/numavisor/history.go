@@ -20,19 +20,19 @@ func historyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "history [VM]",
 		Short: "Show what was done on this host, when and why",
-		Long: `Shows the journal of this host: every move, bind, create, delete, run and changed
-setting with its beginning, its end and the user who asked for it; repairs, alarms,
-and what others were seen doing; of one VM, or of all. An effect whose process was
-killed ends as interrupted. JSON and YAML have all that is recorded, the former
-values included.`,
+		Long: `Shows the journal of this host, for one VM or for all: every move, bind, create,
+delete, run and changed setting, with its beginning, its end and the user who
+requested it; repairs and alarms; and what other programs did: changes to VMs, moves
+of pages. If the process of an effect was killed, the effect ends as 'interrupted'.
+-o json and -o yaml print all recorded values, the former ones included.`,
 		Example: `  numavisor history
   numavisor history db1 --since 24h
   numavisor history --last 20 -o json`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	recordsFlag(c.Flags(), &folder)
-	c.Flags().DurationVar(&since, "since", 0, "only what is not older, for example 24h")
-	c.Flags().IntVar(&last, "last", 0, "only the newest so many")
+	c.Flags().DurationVar(&since, "since", 0, "only entries that are not older than this, for example 24h")
+	c.Flags().IntVar(&last, "last", 0, "only this number of the newest entries")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if since < 0 || last < 0 {
 			return wrongUse("--since %v, --last %d: must not be negative", since, last)

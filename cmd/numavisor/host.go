@@ -35,7 +35,7 @@ const defaultPolicy = "/etc/numavisor/policy.yaml"
 func (f *hostFlags) flags(c *cobra.Command, more ...func(*hostFlags, *pflag.FlagSet)) {
 	p := c.Flags()
 	p.StringVar(&f.uri, "connect", "", "libvirt URI of this host (default: LIBVIRT_DEFAULT_URI, else qemu:///system)")
-	p.StringVar(&f.state, "state", claim.DefaultFolder, "folder for reservations in flight")
+	p.StringVar(&f.state, "state", claim.DefaultFolder, "folder for reservations of commands in progress")
 	timeLimitFlag(p, &f.timeout, "give up after this time")
 	for _, define := range more {
 		define(f, p)
@@ -47,14 +47,14 @@ func (f *hostFlags) flags(c *cobra.Command, more ...func(*hostFlags, *pflag.Flag
 func withTopology(f *hostFlags, p *pflag.FlagSet) {
 	p.StringVar(&f.measured, "measured", "",
 		"file with a measured latency and bandwidth matrix; it takes precedence over SLIT")
-	p.StringVar(&f.housekeeping, "housekeeping", "", "CPUs that VMs must not get, as a list")
+	p.StringVar(&f.housekeeping, "housekeeping", "", "CPUs that VMs must not get, for example 0,64")
 }
 
 // withoutLibvirt is for commands that only observe the host and decide: they
 // also work on a host whose libvirt daemon does not run.
 func withoutLibvirt(f *hostFlags, p *pflag.FlagSet) {
 	p.BoolVar(&f.withoutLibvirt, "without-libvirt", false,
-		"leave libvirt out: CPUs and memory of its VMs count as free")
+		"do not ask libvirt: CPUs and memory of its VMs count as free")
 }
 
 // withPolicy is for commands that decide.

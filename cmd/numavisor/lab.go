@@ -20,10 +20,10 @@ func labCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "lab",
 		Short: "Boot a multi-node NUMA host in QEMU and use it",
-		Long: `Boots a real multi-node NUMA host under QEMU's software emulation, on any
-machine: a real kernel with per-node memory and distances, real KVM, real
-libvirt. Its root is this machine's root file system, read-only, below a memory
-file system: nothing outside is changed, and nothing is left behind.`,
+		Long: `Boots a multi-node NUMA host under QEMU's software emulation, on any machine. The lab
+has a real kernel with memory and distances for each node, real KVM and real
+libvirt. It uses the root file system of this machine, read-only, and writes changes
+to memory: the lab does not change this machine, and leaves nothing behind.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -116,11 +116,11 @@ func labRunCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run [flags] -- COMMAND...",
 		Short: "Run a command in a freshly booted lab",
-		Long: `Boots a lab, runs the command in it as root, prints its output, and exits with
-its status. 'numavisor' is on the lab's PATH. What the command writes is gone
-with the lab, except in /lab/share, if a folder is shared with it. Boot takes
-some 15 seconds. With libvirt, a VM's kernel and initial file system are at
-/lab/vmlinuz and /lab/files/guest.initrd.`,
+		Long: `Boots a lab, which takes about 15 seconds, runs a command in it as root, prints the
+output of the command, and exits with its status. 'numavisor' is on the lab's PATH.
+Files that the command writes are lost when the lab ends, except those below
+/lab/share (--share). With --libvirt, /lab/vmlinuz and /lab/files/guest.initrd are a
+kernel and an initial file system for VMs.`,
 		Example: `  numavisor lab run -- numactl --hardware
   numavisor lab run --guests 3 -- numavisor list
   numavisor lab run --shape genoa-cxl --scope felt --share . -- /lab/share/benchmark`,
@@ -155,8 +155,9 @@ func labShapesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "shapes",
 		Short: "List the built-in shapes",
-		Long: `Lists the machines that the lab can imitate, in their ratios. A file of the
-same form is a shape too: see 'numavisor lab shapes -o yaml'.`,
+		Long: `Lists the machines whose nodes, CPUs and distances the lab can imitate, with less
+memory. --shape also takes a file with a shape of your own, in the form that
+'numavisor lab shapes -o yaml' prints.`,
 		Example: `  numavisor lab shapes
   numavisor lab run --shape genoa-cxl -- numactl --hardware`,
 		Args: cobra.NoArgs,
@@ -181,9 +182,9 @@ func labScopeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "scope off|count|felt|read|reset",
 		Short: "Inside a lab: switch and read the access counter",
-		Long: `Switches the lab's access counter (off: full speed; count: cache misses are
-counted by CPU and node; felt: and delayed by distance), reads its counts, or
-zeroes them. Works inside a lab.`,
+		Long: `Switches the lab's access counter, prints its counts (read), or sets them to zero
+(reset). off: full speed; count: cache misses are counted by CPU and node; felt: they
+are also delayed by distance. Works only inside a lab.`,
 		Example:   `  numavisor lab run -- sh -c 'numavisor lab scope count; ./program; numavisor lab scope read'`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"off", "count", "felt", "read", "reset"},

@@ -33,17 +33,17 @@ func labBenchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure Numavisor against its peers and the hand-pinned baseline, in the lab",
-		Long: `Boots a NUMA host of four nodes in which far memory is slow, once for each run,
-and starts memory-bound VMs in it under one manager after the other: none,
-kernel NUMA balancing, numad, libvirt's placement='auto', Numavisor's daemon,
-pinned by hand, and none from libvirt's own start. Reports what the VMs get done
-by their own clocks, how far away their memory was by the lab's access counter,
-and what of Numavisor's promises is kept.
+		Long: `For each run, boots a NUMA host of four nodes in which far memory is slow, and starts
+memory-bound VMs in it under one manager: none, kernel NUMA balancing, numad,
+libvirt's placement='auto', Numavisor's daemon, pinning by hand, or none with VMs
+placed by libvirt's defaults. Reports the work that the VMs complete, the distance of
+their memory accesses (from the lab's access counter), and which of Numavisor's
+promises are met.
 
-Managers take turns. A run that fails is reported as such and made up for, as
-often as there are repeats. With --results, runs are added to those in the file,
-so an interrupted benchmark goes on where it was; exit status 1 tells that a
-promise was broken, 3 that runs failed.`,
+Managers take turns. A failed run is reported and repeated, at most as often as
+--repeats. With --results, the command adds runs to those in the file, so that an
+interrupted benchmark can continue. Exit status 1 means that a promise was broken, 3
+that runs failed.`,
 		Example: `  numavisor lab bench --results bench.json
   numavisor lab bench --managers kernel,baseline --repeats 1 --length 30s
   numavisor lab bench --results bench.json --most 0   # only the report`,
@@ -67,20 +67,20 @@ promise was broken, 3 that runs failed.`,
 		},
 	}
 	f := c.Flags()
-	f.IntVar(&b.Guests, "guests", 3, "how many VMs, up to 6")
+	f.IntVar(&b.Guests, "guests", 3, "number of VMs, up to 6")
 	f.IntVar(&b.VCPUs, "vcpus", 1,
 		"vCPUs of each VM; all of them work all the time, and the emulated host has two real cores")
 	f.Uint64Var(&memoryMiB, "memory", 352, "memory of each VM in MiB; numad leaves VMs alone that use less than 300")
 	f.IntVar(&b.NodeCPUs, "node-cpus", 4, "CPUs of each of the host's four nodes")
-	f.Float64Var(&b.DelayScale, "delay-scale", 3, "delay accesses so many times 85, 140 and 240 ns")
-	f.DurationVar(&b.Window, "window", 5*time.Second, "report figures for each so long part of a run")
-	f.DurationVar(&length, "length", 75*time.Second, "length of a run, by the guests' clocks")
+	f.Float64Var(&b.DelayScale, "delay-scale", 3, "multiply the delays of accesses (85, 140 and 240 ns) by this")
+	f.DurationVar(&b.Window, "window", 5*time.Second, "length of the parts of a run for which figures are reported")
+	f.DurationVar(&length, "length", 75*time.Second, "length of a run, by the clocks of the VMs")
 	b.Limit = 8 * time.Minute
-	f.Var((*timeLimit)(&b.Limit), "limit", "a run has failed that takes longer, boot included")
-	f.StringSliceVar(&b.managers, "managers", managerNames(), "which managers, in turn")
+	f.Var((*timeLimit)(&b.Limit), "limit", "a run that takes longer, boot included, has failed")
+	f.StringSliceVar(&b.managers, "managers", managerNames(), "managers to measure")
 	f.IntVar(&b.repeats, "repeats", 3, "valid runs of each manager")
-	f.IntVar(&b.most, "most", -1, "make at most so many runs now (default: all that are missing)")
-	f.StringVar(&b.file, "results", "", "add runs to this JSON file, and report all in it")
+	f.IntVar(&b.most, "most", -1, "number of runs to make now; -1: all that are missing")
+	f.StringVar(&b.file, "results", "", "add runs to this JSON file, and report all runs in it")
 	return c
 }
 

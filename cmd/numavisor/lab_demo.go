@@ -15,7 +15,7 @@ func labDemoCommand() *cobra.Command {
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "demo",
-		Short: "Show the main job: misplaced VMs, bound while they run",
+		Short: "Show how binding corrects misplaced VMs while they run",
 		Long: `Boots a NUMA host in which far memory is slow and starts three VMs by libvirt
 alone, each with a common mistake, and one through Numavisor. Counts how far
 their memory accesses go, binds the misplaced VMs while they run, and counts

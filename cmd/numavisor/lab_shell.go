@@ -17,10 +17,10 @@ func labShellCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "shell",
 		Short: "Boot a lab and give a prompt in it",
-		Long: `Boots a lab and runs the lines that you type in it, as root, until 'exit' or the
-end of input. bash runs each line; the folder is kept between lines, variables
-are not. Programs that draw on the whole screen do not work: the lab has no
-terminal.`,
+		Long: `Boots a lab and runs in it, as root, the lines that you type, until 'exit' or the
+end of input. A new bash runs each line: the next line starts in the same folder, but
+without the variables of the line before. Full-screen programs do not work, because
+the lab has no terminal.`,
 		Example: `  numavisor lab shell --guests 3
   echo 'numavisor list' | numavisor lab shell --guests 1`,
 		Args: cobra.NoArgs,

@@ -24,14 +24,14 @@ func listCommand() *cobra.Command {
 		Use:     "list [VM...]",
 		Aliases: []string{"ls"},
 		Short:   "Show where each VM's memory and vCPUs really are",
-		Long: `Shows the truth per VM, from the kernel's own figures: its nodes, memory by
-node, the share of it that is local to its vCPUs, how long the vCPUs wait for a
-CPU, and drift: what differs from the placement that is recorded with the VM.
--o wide adds the nodes that the vCPUs ran on last, and how long the VM's own
-quota of CPU time held it back (throttled; no part of the wait).
+		Long: `Shows for each VM, from the kernel's statistics: the nodes that it is placed on,
+its memory by node, the share of this memory that is local to its vCPUs, the share
+of time that the vCPUs wait for a CPU, and drift: what differs from the placement
+that is recorded with the VM. -o wide adds the nodes that the vCPUs ran on last,
+and the share of time that the VM's CPU quota stops it (throttled; this is not part
+of the wait).
 
-Exit status 3 means that a hypervisor of this host could not be asked for its
-VMs, or not for all.`,
+Exit status 3 means that Numavisor could not list all VMs of this host.`,
 		Example: `  numavisor list
   numavisor list web1 db1 -o wide
   numavisor list --drifted --sort memory

@@ -1,5 +1,5 @@
-// Numavisor puts every virtual machine's vCPUs and memory on the right NUMA
-// nodes of its host, keeps them there, and explains what it does.
+// Numavisor puts the vCPUs and memory of each virtual machine on the right NUMA
+// nodes of its host, corrects placements that degrade, and explains what it does.
 package main
 
 import (
@@ -55,13 +55,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "numavisor",
-		Short: "Put virtual machines on the right NUMA nodes, and prove it",
-		Long: `Numavisor decides where a virtual machine's vCPUs and memory belong on a
-NUMA host, creates or binds it so, and proves from the kernel's own figures
-that it is so.
+		Short: "Put virtual machines on the right NUMA nodes, and verify the result",
+		Long: `Numavisor chooses the NUMA nodes for the vCPUs and memory of each virtual machine
+(VM) of a host, binds the VM to them, and verifies the result with the kernel's
+statistics.
 
 Exit status: 0 done, 1 failed, 2 wrong use (arguments, or the content of a file),
-3 done in part (with a report).`,
+3 done in part (the output says what is missing).`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          knownCommand,
@@ -73,7 +73,7 @@ Exit status: 0 done, 1 failed, 2 wrong use (arguments, or the content of a file)
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		return cmp.Or(checkFormat(c), checkFlags(c), needsRoot(c, os.Geteuid()))
 	}
-	root.PersistentFlags().StringP("output", "o", "table", "how to print: table, json or yaml")
+	root.PersistentFlags().StringP("output", "o", "table", "output format: table, json or yaml")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 	})
@@ -105,8 +105,8 @@ func knownCommand(c *cobra.Command, args []string) error {
 	return fmt.Errorf("no command %q%s", args[0], didYouMean(args[0], names))
 }
 
-// explainArgs turns cobra's complaints about arguments and about flags that
-// exclude each other into wrong use.
+// explainArgs makes cobra's errors about arguments, and about flags that exclude
+// each other, wrong use.
 func explainArgs(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
@@ -128,7 +128,7 @@ func (e usageError) Unwrap() error { return e.error }
 
 func wrongUse(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// partialError names the part of an action that was left undone: exit status 3.
+// partialError names the part of an action that was not done: exit status 3.
 type partialError struct{ error }
 
 func (e partialError) Unwrap() error { return e.error }

@@ -24,14 +24,15 @@ func placeCommand() *cobra.Command {
 	var specFile, xmlFile string
 	var explain bool
 	c := &cobra.Command{
-		Use:   "place --spec FILE | --xml FILE | flags",
-		Short: "Decide where a VM belongs, and say why; nothing is changed",
-		Long: `Decides on which nodes and CPUs a VM belongs, on this host or on a description
-of another one (--inventory, --root, --capabilities, --hwloc, --xl-info), and
-changes nothing. Another host has the default policy unless --policy names a
-file. With --xml, reads a libvirt domain XML and
-prints it with its binding rewritten and all else kept. As create does, it
-refuses where a hypervisor of this host could not be asked for its VMs.`,
+		Use:                   "place --spec FILE | --xml FILE | FLAGS",
+		DisableFlagsInUseLine: true,
+		Short:                 "Choose nodes and CPUs for a VM, and say why; changes nothing",
+		Long: `Chooses the nodes and CPUs for a VM, on this host or on the host that a file
+describes (--inventory, --root, --capabilities, --hwloc, --xl-info), and changes
+nothing. For the host of a file, the default policy applies unless --policy names a
+file. --xml reads a libvirt domain XML and prints it with a changed binding; the rest
+stays as it is. Like create, place refuses if it cannot list all VMs of this host,
+because it must know which CPUs and memory are free.`,
 		Example: `  numavisor place --vcpus 8 --memory 16G --explain
   numavisor place --spec web.yaml --inventory host.json -o json
   virsh dumpxml web1 --inactive | numavisor place --xml - > bound.xml`,
@@ -41,7 +42,7 @@ refuses where a hypervisor of this host could not be asked for its VMs.`,
 	on.flags(c, withTopology, withPolicy, withoutLibvirt, withSources)
 	c.Flags().StringVar(&specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
 	c.Flags().StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
-	c.Flags().BoolVar(&explain, "explain", false, "show the cost's terms and the rejected alternatives")
+	c.Flags().BoolVar(&explain, "explain", false, "show the terms of the cost, and the rejected alternatives")
 	exclusive(c, "spec", "xml")
 	onlyHere(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {

@@ -17,10 +17,10 @@ func runCommand() *cobra.Command {
 	var on hostFlags
 	c := &cobra.Command{
 		Use:   "run [flags] -- COMMAND...",
-		Short: "Run a command bound to the nodes where it fits best",
-		Long: `Places a command like a VM (--vcpus CPUs and --memory), reserves its room for as
-long as it runs, and starts it bound: CPU affinity, memory policy, and a cgroup
-that keeps it within its nodes. Exits with the command's own status.`,
+		Short: "Run a command bound to the best nodes for it",
+		Long: `Chooses nodes for a command that needs --vcpus CPUs and --memory, as for a VM,
+reserves the CPUs and memory while the command runs, and binds it by CPU affinity, a
+memory policy and a cgroup. Exits with the status of the command.`,
 		Example: `  numavisor run --vcpus 4 --memory 8G -- ./server
   numavisor run --nodes 1 --memory-binding strict --vcpus 2 --memory 1G -- qemu-system-x86_64 ...`,
 		Args: cobra.MinimumNArgs(1),

@@ -17,11 +17,13 @@ func showCommand() *cobra.Command {
 	var on hostFlags
 	c := &cobra.Command{
 		Use:   "show VM",
-		Short: "Show one VM closely: every cell, mapping and thread",
-		Long: `Shows one VM closely: its intended placement, each cell's memory by node with
-the policy the kernel holds, each vCPU and helper thread with where it may run,
-where it ran last and how long it waited. Reads numa_maps of the VM's process,
-which walks all of its pages: not for a loop.`,
+		Short: "Show one VM in detail: every cell and thread",
+		Long: `Shows one VM in detail: its recorded placement; for each cell, its memory by node
+and the kernel's memory policy; for each vCPU and helper thread, the CPUs that it
+may run on, the CPU that it ran on last, and how long it waited for a CPU.
+
+For this, the kernel walks all pages of the VM (numa_maps), which takes CPU time.
+Use 'list' to look often.`,
 		Example: `  numavisor show web1
   numavisor show web1 -o json`,
 		Args: cobra.ExactArgs(1),

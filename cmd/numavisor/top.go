@@ -26,11 +26,11 @@ func topCommand(dial func(socket string) top.Daemon) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "top",
 		Short: "Show nodes, VMs and moves live",
-		Long: `Shows what the host's daemon sees, live: load, memory and remote accesses of
-each node and VM, moves in progress, moves that it advises, alarms. Keys sort,
-filter and inspect; 'a' makes an advised move, 'c' ends one, 'p' pauses the
-balancing; '?' tells all keys. Without a terminal, with --once and with -o json
-it prints one picture.`,
+		Long: `Shows the measurements of this host's daemon, live: load, memory and remote
+accesses of each node and VM, moves in progress, advised moves, and alarms. Keys
+sort, filter and inspect; 'a' makes an advised move, 'c' cancels a move, 'p' pauses
+all moves, and '?' lists all keys. Without a terminal, with --once, and with -o json
+or yaml, it prints the current state once.`,
 		Example: `  numavisor top
   numavisor top --once | grep degraded
   numavisor top -o json | jq '.guests[].local_share'`,
@@ -52,8 +52,8 @@ it prints one picture.`,
 		},
 	}
 	socketFlag(c, &socket)
-	c.Flags().BoolVar(&once, "once", false, "print one plain picture")
-	c.Flags().DurationVar(&interval, "interval", time.Second, "how often to ask the daemon")
+	c.Flags().BoolVar(&once, "once", false, "print the current state once")
+	c.Flags().DurationVar(&interval, "interval", time.Second, "time between two requests to the daemon")
 	return c
 }
 

@@ -21,12 +21,12 @@ func topologyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "topology",
 		Short: "Show the host's nodes, CPUs, distances, huge pages and devices",
-		Long: `Shows what the host is: nodes with CPUs, memory, huge page pools and
-distances; distance classes (local, neighbour, remote) per pair; SMT siblings,
-cores, dies and L3 domains; PCI devices with their node; the housekeeping CPUs
-that VMs do not get. Reads this host, or a description of another one.
-With --picture, draws sockets, nodes, CPUs, memory, devices and VMs as text, or
-as SVG for a page.`,
+		Long: `Shows the hardware of this host, or of the host that a file describes: nodes with
+CPUs, memory, huge page pools and distances; the distance class (local, neighbour,
+remote) of each pair of nodes; SMT siblings, cores, dies and L3 domains; PCI
+devices with their nodes; and housekeeping CPUs, which VMs do not get.
+
+--picture draws sockets, nodes, CPUs, memory, devices and VMs as text, or as SVG.`,
 		Example: `  numavisor topology
   numavisor topology --picture
   numavisor topology --picture=svg > host.svg

@@ -16,17 +16,16 @@ func undoCommand() *cobra.Command {
 	var force, fullSpeed bool
 	c := &cobra.Command{
 		Use:   "undo [ID]",
-		Short: "Take back a bind, a move or a changed setting that the journal has",
-		Long: `Takes back what the journal has under an ID ('numavisor history' shows it), or
-the last bind, move or changed setting that a user asked for and that was not
-undone yet. VMs go back to their former nodes, pins and limits by the same code
-as any move, while they run; a setting of the kernel gets its former value. The
-undo is recorded in the journal as well.
+		Short: "Undo a bind, a move or a changed setting of the journal",
+		Long: `Undoes the effect with an ID ('numavisor history' shows IDs); without an ID, the
+last bind, move or changed setting that a user requested and that is not undone
+yet. VMs return to their former nodes, pins and limits while they run; a setting of
+the kernel gets its former value. The journal records the undo.
 
-It is refused where the VM was restarted, its former place is taken, or somebody
-changed the VM or the setting since; --force undoes the last all the same. What
-was created is deleted with 'numavisor delete'; a delete, a run and the bind of a
-plain process cannot be undone.
+undo refuses if the VM was restarted, if its former CPUs or memory are taken, or if
+the VM or the setting was changed since; --force undoes in this last case, too. To
+undo a create, use 'numavisor delete'. A delete, a run and the bind of a process
+without a VM cannot be undone.
 
 Exit status 3 means done in part: the report says what could not be done and why.`,
 		Example: `  numavisor undo
@@ -37,8 +36,8 @@ Exit status 3 means done in part: the report says what could not be done and why
 	on.flags(c, withTopology, withPolicy, withPace, withRecords)
 	on.timeout = applyTime
 	c.Flags().Lookup("timeout").DefValue = applyTime.String()
-	c.Flags().BoolVar(&force, "force", false, "undo it also where the VM or the setting was changed since")
-	c.Flags().BoolVar(&fullSpeed, "full-speed", false, "copy without regard to how the VMs bear it")
+	c.Flags().BoolVar(&force, "force", false, "undo even if the VM or the setting was changed since")
+	c.Flags().BoolVar(&fullSpeed, "full-speed", false, "do not limit the copy rate, even if VMs slow down")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		h, done, err := on.open(c)
 		if err != nil {
