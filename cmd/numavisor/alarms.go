@@ -58,17 +58,17 @@ type alarmList struct {
 // readAlarms lists the alarms of a folder: active ones first, critical before
 // others, then ended ones, the latest end first.
 func readAlarms(folder string, all bool, now time.Time) (alarmList, error) {
-	kept, err := record.ReadAlarms(folder)
+	stored, err := record.ReadAlarms(folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return alarmList{}, err
 	}
-	list := alarmList{Written: kept.Written, Alarms: append([]alarm.Alarm{}, kept.State.Active()...)}
+	list := alarmList{Written: stored.Written, Alarms: append([]alarm.Alarm{}, stored.State.Active()...)}
 	// One write may be late; two are not.
-	list.Silent = now.Sub(kept.Written) > 2*record.AlarmsEvery
+	list.Silent = now.Sub(stored.Written) > 2*record.AlarmsEvery
 	if all {
-		over := slices.Clone(kept.Cleared)
-		slices.Reverse(over)
-		list.Alarms = append(list.Alarms, over...)
+		ended := slices.Clone(stored.Cleared)
+		slices.Reverse(ended)
+		list.Alarms = append(list.Alarms, ended...)
 	}
 	return list, nil
 }
@@ -76,7 +76,7 @@ func readAlarms(folder string, all bool, now time.Time) (alarmList, error) {
 func printAlarms(w io.Writer, list alarmList, all bool) {
 	switch {
 	case list.Written.IsZero():
-		fmt.Fprintln(w, "no alarms are recorded: no daemon has written any here")
+		fmt.Fprintln(w, "no alarms are recorded: no daemon has written alarms here")
 		return
 	case len(list.Alarms) == 0 && all:
 		fmt.Fprintln(w, "no alarms, and none in the last 30 days")
@@ -86,7 +86,7 @@ func printAlarms(w io.Writer, list alarmList, all bool) {
 		columns(w, alarmRows(list.Alarms, all))
 	}
 	if list.Silent {
-		printf(w, "\nno daemon has written since %s: what is listed is from then\n", moment(list.Written))
+		printf(w, "\nno daemon has written alarms since %s: the list is from that time\n", moment(list.Written))
 	}
 }
 
@@ -107,7 +107,7 @@ func alarmRows(alarms []alarm.Alarm, all bool) [][]string {
 	if all {
 		heading = append(heading, "CLEARED")
 	}
-	rows := [][]string{append(heading, "GUESTS", "WHY")}
+	rows := [][]string{append(heading, "VMS", "WHY")}
 	for _, a := range alarms {
 		cleared := "-"
 		if !a.Active() {

@@ -40,7 +40,7 @@ Ctrl-C, by --timeout, or by the end of the process. The next apply finishes this
 first, or rolls it back if its target nodes no longer have room. --resume does only
 that.
 
-Exit status 3 means done in part: the report says what could not be done and why.`,
+Exit status 3 means done in part: the output says what was not done, and why.`,
 		Example: `  numavisor balance -o json > plan.json; numavisor apply plan.json
   numavisor balance -o json | numavisor apply - --guest db1
   numavisor apply --resume`,
@@ -72,7 +72,7 @@ Exit status 3 means done in part: the report says what could not be done and why
 		}
 		defer done()
 		if name, err := h.Sources.HostName(); !resume && (err != nil || name != p.Host) {
-			return errors.Join(fmt.Errorf("the plan is for host %s, this is %s", p.Host, name), err)
+			return errors.Join(fmt.Errorf("the plan is for host %s; this host is %s", p.Host, name), err)
 		}
 		r := move.Request{By: h.By, Journal: h.Journal, FullSpeed: fullSpeed}
 		r.Progress = progressOn(c.ErrOrStderr()).moving()
@@ -97,7 +97,7 @@ func picked(moves []plan.Move, guests []string) ([]plan.Move, error) {
 			return slices.ContainsFunc(m.Guests, func(g plan.GuestMove) bool { return g.Guest == name })
 		}
 		if !slices.ContainsFunc(moves, of) {
-			return nil, fmt.Errorf("the plan has no move of guest %s", name)
+			return nil, fmt.Errorf("the plan has no move of VM %s", name)
 		}
 	}
 	for _, m := range moves {
@@ -136,7 +136,7 @@ func carryOut(ctx context.Context, h *local.Host, p plan.Plan, r move.Request) (
 	}
 	switch {
 	case errors.Is(err, move.ErrStopped):
-		return all, partialError{fmt.Errorf("%w; the VMs run on, 'numavisor apply --resume' finishes it", err)}
+		return all, partialError{fmt.Errorf("%w; the VMs run on; 'numavisor apply --resume' finishes the move", err)}
 	case err != nil && len(all) > 0:
 		return all, partialError{err}
 	case slices.ContainsFunc(all, inPart):
@@ -154,7 +154,7 @@ func printMoved(w io.Writer, all []move.Result, ended error) {
 	for _, m := range all {
 		end := string(m.End)
 		if end == "" {
-			end = "stopped half-way"
+			end = "interrupted"
 		}
 		printf(w, "%s: %s; %v copied in %.1f s\n", m.Move, end, m.Bytes, m.Took.Seconds())
 		if m.Why != "" {

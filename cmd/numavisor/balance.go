@@ -69,8 +69,8 @@ func noteNoLoads(c *cobra.Command, inv *inventory.Host) {
 		if g.Kind == inventory.LoadsUnmeasured {
 			printf(
 				c.ErrOrStderr(),
-				"numavisor: note: loads are not known (%s): vCPUs count as busy, and accesses as even over the "+
-					"memory\n",
+				"numavisor: note: loads are not known (%s): the plan assumes that all vCPUs are busy, and "+
+					"that each VM accesses all of its memory equally often\n",
 				g.Why,
 			)
 		}

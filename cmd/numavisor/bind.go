@@ -30,7 +30,7 @@ A VM with a recorded placement returns to it, which repairs drift. Any other VM 
 the best placement. --recompute, and flags that change what the VM needs, where it
 may go or how it is bound, compute a new placement.
 
-Exit status 3 means done in part: the report says what could not be done and why.`,
+Exit status 3 means done in part: the output says what was not done, and why.`,
 		Example: `  numavisor bind web1
   numavisor bind web1 --nodes 2 --dry-run
   numavisor bind --pid 4711 --nodes 1`,
@@ -109,9 +109,9 @@ type target struct{ name, goOn string }
 func bindTarget(pid int, args []string) target {
 	if pid != 0 {
 		return target{fmt.Sprintf("process %d", pid),
-			fmt.Sprintf("it runs on, run 'numavisor bind --pid %d' again, with the same flags, to finish", pid)}
+			fmt.Sprintf("it runs on; run 'numavisor bind --pid %d' again, with the same flags, to finish", pid)}
 	}
-	return target{args[0], fmt.Sprintf("the guest runs on, run 'numavisor bind %s' again to finish", args[0])}
+	return target{args[0], fmt.Sprintf("the VM runs on; run 'numavisor bind %s' again to finish", args[0])}
 }
 
 // report prints the plan and its effects, also after an error.
@@ -149,7 +149,7 @@ func printBound(w io.Writer, b operate.Bound) {
 	for _, o := range b.Outcomes {
 		line := fmt.Sprintf("  %-8s %s", o.Status, o.Step)
 		if o.Moved != nil {
-			line += fmt.Sprintf(": %v there after %.1f s", o.Step.Bytes-min(o.Step.Bytes, o.Moved.Failed),
+			line += fmt.Sprintf(": %v on the target after %.1f s", o.Step.Bytes-min(o.Step.Bytes, o.Moved.Failed),
 				o.Took.Seconds())
 		}
 		if o.Detail != "" {

@@ -22,9 +22,9 @@ func TestAStoppedBindSaysHowToGoOn(t *testing.T) {
 		guest string
 		want  string
 	}{
-		{0, []string{"web1"}, "web1", "binding web1 stopped: lost; the guest runs on, run 'numavisor bind web1' " +
+		{0, []string{"web1"}, "web1", "binding web1 stopped: lost; the VM runs on; run 'numavisor bind web1' " +
 			"again to finish"},
-		{4711, nil, "pid-4711", "binding process 4711 stopped: lost; it runs on, run 'numavisor bind --pid 4711' " +
+		{4711, nil, "pid-4711", "binding process 4711 stopped: lost; it runs on; run 'numavisor bind --pid 4711' " +
 			"again, with the same flags, to finish"},
 	} {
 		command := &cobra.Command{}

@@ -109,7 +109,7 @@ func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags, service s
 				err = d.SetPolicy(ctx, p)
 			}
 			if err != nil {
-				d.Log.Error("the policy stays as it was", "error", err)
+				d.Log.Error("the policy was not changed", "error", err)
 			}
 			service.notify(d.Log, sd.SdNotifyReady)
 		}

@@ -59,7 +59,7 @@ func TestDocs_ShowRealOutput(t *testing.T) {
 		}
 	}
 	if blocks == 0 {
-		t.Error("no document has a block that is kept true")
+		t.Error("no document has a block whose output is checked")
 	}
 }
 

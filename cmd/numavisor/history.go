@@ -71,7 +71,7 @@ func printHistory(w io.Writer, h record.History) {
 		rows = append(rows,
 			[]string{moment(e.At), string(e.Kind), cmp.Or(e.ID, "-"), vms, cmp.Or(e.By, "-"), historyText(e)})
 		for _, s := range e.Shortfalls {
-			rows = append(rows, []string{"", "", "", "", "", "  fell short: " + s})
+			rows = append(rows, []string{"", "", "", "", "", "  not done: " + s})
 		}
 	}
 	columns(w, rows)

@@ -190,7 +190,7 @@ are also delayed by distance. Works only inside a lab.`,
 		ValidArgs: []string{"off", "count", "felt", "read", "reset"},
 		RunE: func(c *cobra.Command, args []string) error {
 			if _, err := os.Stat(labcounter.Path); err != nil {
-				return fmt.Errorf("no access counter here: %w; this command works inside a lab", err)
+				return fmt.Errorf("no access counter here: %w; this command works only inside a lab", err)
 			}
 			scope, err := labcounter.Open(labcounter.Path)
 			if err != nil {

@@ -132,8 +132,8 @@ func (b *bench) one(ctx context.Context, m peers.Manager, results *peers.Results
 	return b.save(*results)
 }
 
-// load returns the earlier results; results of another layout are not
-// comparable.
+// load returns the earlier results. It refuses those of another layout: they are
+// not comparable.
 func (b *bench) load() (peers.Results, error) {
 	fresh := peers.Results{Layout: b.Layout, Window: b.Window.Seconds(), Windows: b.Windows}
 	if b.file == "" {
@@ -153,7 +153,7 @@ func (b *bench) load() (peers.Results, error) {
 	fresh.Runs = old.Runs
 	if !reflect.DeepEqual(old, fresh) {
 		return fresh, fmt.Errorf(
-			"results in %s are of another host, other guests or windows: %+v; give the same flags or another file",
+			"results in %s are from another host, other VMs or other windows: %+v; give the same flags or another file",
 			b.file, old.Layout)
 	}
 	return old, nil
@@ -176,7 +176,7 @@ func (b *bench) save(results peers.Results) error {
 
 func printBench(w io.Writer, r peers.Results) {
 	fmt.Fprintf(w,
-		"Runs: %d guests of %d vCPUs and %v on 4 nodes of %d CPUs. Work is millions of cache lines a second.\n\n",
+		"Runs: %d VMs of %d vCPUs and %v on 4 nodes of %d CPUs. Work is millions of cache lines a second.\n\n",
 		r.Layout.Guests, r.Layout.VCPUs, r.Layout.GuestMemory, r.Layout.NodeCPUs)
 	columns(w, r.RunTable())
 	for _, failure := range r.Failures() {
@@ -187,11 +187,11 @@ func printBench(w io.Writer, r peers.Results) {
 	fmt.Fprint(w, "\nPromises\n\n")
 	rows := [][]string{}
 	for _, v := range r.Verdicts() {
-		kept := map[bool]string{true: "kept", false: "BROKEN"}[v.Kept]
+		state := map[bool]string{true: "met", false: "BROKEN"}[v.Met]
 		if !v.Known {
-			kept = "-"
+			state = "-"
 		}
-		rows = append(rows, []string{kept, v.Promise, v.Measured})
+		rows = append(rows, []string{state, v.Promise, v.Measured})
 	}
 	columns(w, rows)
 }
@@ -200,12 +200,12 @@ func printBench(w io.Writer, r peers.Results) {
 func benchOutcome(r peers.Results) error {
 	var broken []string
 	for _, v := range r.Verdicts() {
-		if v.Known && !v.Kept {
+		if v.Known && !v.Met {
 			broken = append(broken, v.Promise+" ("+v.Measured+")")
 		}
 	}
 	if len(broken) > 0 {
-		return fmt.Errorf("not kept: %s", strings.Join(broken, "; "))
+		return fmt.Errorf("not met: %s", strings.Join(broken, "; "))
 	}
 	failed := 0
 	for _, run := range r.Runs {

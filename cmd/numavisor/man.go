@@ -20,13 +20,13 @@ const manSections = `.SH EXIT STATUS
 done
 .TP
 \fB1\fP
-failed; nothing, or nothing that the message does not name, was changed
+failed; the message names what was changed, if anything
 .TP
 \fB2\fP
 wrong use
 .TP
 \fB3\fP
-done in part; a report says what could not be done and why
+done in part; the output says what was not done, and why
 
 .SH FILES
 .TP
@@ -37,7 +37,7 @@ policy of the operator, for the daemon and all commands
 journal and alarms
 .TP
 \fI/run/numavisor\fP
-reservations in flight, and the daemon's socket
+reservations of commands in progress, and the daemon's socket
 
 `
 

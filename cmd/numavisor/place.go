@@ -53,7 +53,7 @@ because it must know which CPUs and memory are free.`,
 		for _, note := range asked.Notes() {
 			printf(c.ErrOrStderr(), "numavisor: note: %s\n", note)
 		}
-		asked.Name = cmp.Or(asked.Name, "new-guest")
+		asked.Name = cmp.Or(asked.Name, "new-vm")
 		weights, err := on.readPolicy(c.Context())
 		if err != nil {
 			return err
@@ -97,10 +97,11 @@ func emitBound(c *cobra.Command, xml []byte, intent guest.Intent, p placed, expl
 	return emit(c, p, func(w io.Writer) { fmt.Fprint(w, p.XML) })
 }
 
-// noteUncounted names the VMs and reservations whose room could not be counted.
+// noteUncounted names the VMs and reservations whose CPUs and memory were not counted.
 func noteUncounted(c *cobra.Command, notSeen string, hidden []inventory.Gap) {
 	for _, g := range hidden {
-		printf(c.ErrOrStderr(), "numavisor: note: %s %s (%s): their room counts as free\n", notSeen, g.What, g.Why)
+		printf(c.ErrOrStderr(), "numavisor: note: %s %s (%s); Numavisor counts their CPUs and memory as free\n",
+			notSeen, g.What, g.Why)
 	}
 }
 
@@ -109,7 +110,7 @@ type placed struct {
 	Placement guest.Placement `json:"placement"`
 	Why       place.Why       `json:"why"`
 	XML       string          `json:"xml,omitempty"`  // of place --xml
-	Gaps      []inventory.Gap `json:"gaps,omitempty"` // VMs and reservations whose room was not counted
+	Gaps      []inventory.Gap `json:"gaps,omitempty"` // VMs and reservations that were not counted
 }
 
 func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {

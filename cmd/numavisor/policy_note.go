@@ -29,12 +29,11 @@ func notePolicies(w io.Writer, file string, used policy.Policy, daemon status.Po
 	if daemon.File == file {
 		printf(
 			w,
-			"numavisor: note: the daemon still decides by an earlier content of %s; SIGHUP makes it read the file "+
-				"again\n",
+			"numavisor: note: the daemon still uses an earlier content of %s; SIGHUP makes it read the file again\n",
 			file,
 		)
 		return
 	}
-	printf(w, "numavisor: note: this command decides by the policy in %s, the daemon by another one, in %s\n", file,
+	printf(w, "numavisor: note: this command uses the policy in %s; the daemon uses another one, in %s\n", file,
 		daemon.File)
 }

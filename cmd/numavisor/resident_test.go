@@ -49,7 +49,7 @@ const crowdFolder = "NUMAVISOR_TEST_CROWD"
 // code, libvirt's libraries, 200 guests of four vCPUs on 8 nodes, a full
 // history, plans, alarms and metrics. The result does not depend on the speed
 // of the machine. The race detector itself uses memory, so a race build
-// excludes this test: 'make unit' runs it once more without the detector.
+// excludes this test: 'make unit' runs it again without the detector.
 func TestResidentWith200Guests(t *testing.T) {
 	if folder := os.Getenv(crowdFolder); folder != "" {
 		anHour(t, crowd{linux.Root(folder)})

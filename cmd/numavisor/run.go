@@ -43,7 +43,7 @@ memory policy and a cgroup. Exits with the status of the command.`,
 			return usageError{err}
 		}
 		if _, err := exec.LookPath(args[0]); err != nil { // before its room is claimed
-			return fmt.Errorf("running %s: %w; give a program of PATH, or its path", args[0], err)
+			return fmt.Errorf("running %s: %w; give the name of a program in PATH, or a path", args[0], err)
 		}
 		h, done, err := on.open(c)
 		if err != nil {
@@ -68,7 +68,7 @@ func launch(c *cobra.Command, h *local.Host, asked guest.Spec, args []string) er
 		group, err := ownGroup(c, p)
 		if err != nil {
 			printf(c.ErrOrStderr(),
-				"numavisor: no limit by cgroup (%v): the command is held by affinity and memory policy only\n", err)
+				"numavisor: note: no cgroup limit (%v): only CPU affinity and memory policy bind the command\n", err)
 		} else {
 			l.Group = &group
 		}

@@ -48,6 +48,6 @@ func (s *sink) check(ended error) error {
 		other = "; the command also failed: " + ended.Error()
 	}
 	return fmt.Errorf(
-		"the output is not complete: %s; write it elsewhere, and look before you repeat what changes something%s", lost,
-		other)
+		"the output is not complete: %s; write it elsewhere, and check what the command changed before you repeat it%s",
+		lost, other)
 }

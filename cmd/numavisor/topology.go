@@ -109,9 +109,9 @@ func distanceSource(t *topology.Topology) string {
 	case t.LatencyComplete():
 		return measured
 	case t.Measured != nil && t.Measured.LatencyNanos != nil:
-		return "SLIT; latency (" + measured + ") is known for some pairs only and decides nothing"
+		return "SLIT; latency (" + measured + ") is known only for some pairs of nodes, and not used"
 	}
-	return "SLIT (what firmware claims; measured figures take precedence where there are any)"
+	return "SLIT (from firmware; measured figures take precedence)"
 }
 
 // printDistances shows the matrix, each figure with the first letter of its class.
@@ -126,13 +126,13 @@ func printDistances(w io.Writer, t *topology.Topology) {
 		for _, to := range t.Nodes {
 			figure := "-"
 			ns, timed := t.Latency(from.ID, to.ID)
-			d, told := t.Distance(from.ID, to.ID)
+			d, listed := t.Distance(from.ID, to.ID)
 			switch {
 			case t.LatencyComplete() && timed:
 				figure = fmt.Sprintf("%.0fns", ns)
-			case told && timed:
+			case listed && timed:
 				figure = fmt.Sprintf("%d (%.0fns)", d, ns)
-			case told:
+			case listed:
 				figure = strconv.Itoa(d)
 			}
 			row = append(row, figure+" "+string(from.Classes[to.ID]))

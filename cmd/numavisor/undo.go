@@ -27,7 +27,7 @@ the VM or the setting was changed since; --force undoes in this last case, too. 
 undo a create, use 'numavisor delete'. A delete, a run and the bind of a process
 without a VM cannot be undone.
 
-Exit status 3 means done in part: the report says what could not be done and why.`,
+Exit status 3 means done in part: the output says what was not done, and why.`,
 		Example: `  numavisor undo
   numavisor history --last 5
   numavisor undo 20260301T120000-k3x9qa`,
@@ -66,7 +66,7 @@ func reportUndone(c *cobra.Command, u move.Undone, err error) error {
 	}
 	switch {
 	case err != nil && touched:
-		return partialError{fmt.Errorf("%w; the VMs run on, 'numavisor undo %s' tries again", err, u.Of.ID)}
+		return partialError{fmt.Errorf("%w; the VMs run on; 'numavisor undo %s' tries again", err, u.Of.ID)}
 	case err == nil && touched && u.Moved.End != journal.MoveUndone:
 		return partialError{fmt.Errorf("undone in part: %s", strings.Join(u.Moved.Shortfalls(), "; "))}
 	}

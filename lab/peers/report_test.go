@@ -37,7 +37,7 @@ func verdicts(r Results) string {
 		switch {
 		case !v.Known:
 			b.WriteByte('?')
-		case v.Kept:
+		case v.Met:
 			b.WriteByte('+')
 		default:
 			b.WriteByte('-')
@@ -55,7 +55,7 @@ func TestVerdicts(t *testing.T) {
 		results Results
 		want    string
 	}{
-		{"all kept", allOf(runOf(Numavisor, 96e6, 97, 3, true)), "++++++++"},
+		{"all met", allOf(runOf(Numavisor, 96e6, 97, 3, true)), "++++++++"},
 		{"a failed run says nothing", allOf(failed, runOf(Numavisor, 96e6, 97, 3, true)), "++++++++"},
 		{"too little work", allOf(runOf(Numavisor, 94e6, 97, 3, true)), "-+++++++"},
 		{"local share too small", allOf(runOf(Numavisor, 96e6, 94, 6, true)), "+-+++++-"},

@@ -8,7 +8,7 @@ type Verdict struct {
 	Measured string `json:"measured"`
 	// Known is false where the runs that would decide are missing.
 	Known bool `json:"known"`
-	Kept  bool `json:"kept"`
+	Met   bool `json:"met"`
 }
 
 // ofBaseline is the share of the hand-pinned baseline that Numavisor's guests
@@ -39,7 +39,7 @@ func atLeast(known bool, what string, ours, baseline float64) Verdict {
 		Known:    known,
 	}
 	if known {
-		v.Measured, v.Kept = share(ours/baseline), ours >= ofBaseline*baseline
+		v.Measured, v.Met = share(ours/baseline), ours >= ofBaseline*baseline
 	}
 	return v
 }
@@ -56,7 +56,7 @@ func better(peer string, ours, theirs part) Verdict {
 	if v.Known {
 		v.Measured = fmt.Sprintf("work %s against %s a second, mean access %.0f against %.0f ns", mega(ours.work),
 			mega(theirs.work), ours.nanos, theirs.nanos)
-		v.Kept = ours.work > theirs.work
+		v.Met = ours.work > theirs.work
 	}
 	return v
 }
@@ -67,7 +67,7 @@ func (r Results) goodInTime() Verdict {
 		Promise: fmt.Sprintf("numavisor: at most %d ns and at least %.0f %% local within %d s, in each run", goodNanos,
 			100*goodLocal, goodSeconds),
 		Measured: "not measured",
-		Kept:     true,
+		Met:      true,
 	}
 	slowest := 0.0
 	for _, run := range r.Runs {
@@ -76,7 +76,7 @@ func (r Results) goodInTime() Verdict {
 		}
 		seconds, ok := run.Good()
 		v.Known = true
-		v.Kept = v.Kept && ok && seconds <= goodSeconds
+		v.Met = v.Met && ok && seconds <= goodSeconds
 		if !ok {
 			v.Measured = "not at the end of the run that began at " + run.Began.String()
 			return v
@@ -84,6 +84,6 @@ func (r Results) goodInTime() Verdict {
 		slowest = max(slowest, seconds)
 		v.Measured = fmt.Sprintf("within %.0f s", slowest)
 	}
-	v.Kept = v.Kept && v.Known
+	v.Met = v.Met && v.Known
 	return v
 }

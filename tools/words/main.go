@@ -18,7 +18,7 @@ import (
 // places are the files and folders that are checked. A folder of the program is
 // added when its wording is plain.
 var places = []string{
-	"README.md", "CONTRIBUTING.md", "docs", "examples", "deploy",
+	"README.md", "CONTRIBUTING.md", "cmd", "docs", "examples", "deploy",
 	"tools/mutate", "lab/suite", "lab/shapes", "lab/labtest",
 	"internal/alarm", "internal/api", "internal/guest", "internal/journal", "internal/picture", "internal/plan",
 	"internal/policy", "internal/status", "internal/strictyaml", "internal/text", "internal/top",
