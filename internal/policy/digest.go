@@ -6,11 +6,12 @@ import (
 	"encoding/json"
 )
 
-// Digest identifies the content of a policy: policies with the same fields have
-// the same digest, whatever file they were read from. It is empty for a policy
-// that JSON cannot hold, which Validate refuses.
+// Digest identifies what a policy decides: policies with the same fields have
+// the same digest, whatever file they were read from, and a field that is not
+// set counts as its default. It is empty for a policy that JSON cannot hold,
+// which Validate refuses.
 func (p Policy) Digest() string {
-	text, err := json.Marshal(p)
+	text, err := json.Marshal(p.WithDefaults())
 	if err != nil {
 		return ""
 	}
