@@ -165,7 +165,10 @@ func tally(s *status.Status) string {
 
 // selfText is the daemon's own cost, long and short.
 func selfText(s *status.Status, seen []moment) []string {
-	text := fmt.Sprintf("daemon %.1f%% CPU %s", 100*selfShare(s, seen), short(s.Self.Resident))
+	text := "daemon " + short(s.Self.Resident)
+	if share, known := selfShare(s, seen); known {
+		text = fmt.Sprintf("daemon %.1f%% CPU %s", 100*share, short(s.Self.Resident))
+	}
 	return []string{fmt.Sprintf("%s, sample %s, plan %s", text, fine(s.Self.Sample), fine(s.Self.Plan)), text}
 }
 

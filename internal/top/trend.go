@@ -117,17 +117,22 @@ func nodeTrend(seen []moment, id topology.NodeID, width int, value func(nodeMome
 	})
 }
 
+// settled is the time after its start from which a daemon's mean CPU use says
+// what it takes: the start itself takes some 50 ms.
+const settled = 10 * time.Second
+
 // selfShare is the share of one CPU that the daemon uses: over the recorded
-// moments, or since its start if there is only one.
-func selfShare(s *status.Status, seen []moment) float64 {
+// moments, or since its start if there is only one. It is unknown if the daemon
+// has just started.
+func selfShare(s *status.Status, seen []moment) (share float64, known bool) {
 	since, cpu := s.Sample.Taken.Sub(s.Started), s.Self.CPU
 	if len(seen) > 1 && seen[0].started.Equal(s.Started) {
 		since, cpu = seen[len(seen)-1].at.Sub(seen[0].at), seen[len(seen)-1].selfCPU-seen[0].selfCPU
 	}
-	if since <= 0 {
-		return 0
+	if since <= 0 || s.Sample.Taken.Sub(s.Started) < settled {
+		return 0, false
 	}
-	return cpu.Seconds() / since.Seconds()
+	return cpu.Seconds() / since.Seconds(), true
 }
 
 // waitShare is the share of a guest's CPU demand that it waits for.

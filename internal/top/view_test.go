@@ -398,3 +398,16 @@ func TestHelp_FitsInto80Columns(t *testing.T) {
 		}
 	}
 }
+
+// What the daemon took to start says nothing about what it takes.
+func TestHeader_HasNoCPUShareOfADaemonThatHasJustStarted(t *testing.T) {
+	s := statustest.BusyHost(2, 3, 0)
+	s.Started, s.Self.CPU = s.Sample.Taken.Add(-time.Millisecond), 80*time.Millisecond
+	if got := ansi.Strip(Plain(&s, s.Sample.Taken, 120)); strings.Contains(got, "% CPU") || !strings.Contains(got, "daemon ") {
+		t.Errorf("a millisecond after the start:\n%s", got)
+	}
+	s.Started = s.Sample.Taken.Add(-20 * time.Second)
+	if got := ansi.Strip(Plain(&s, s.Sample.Taken, 120)); !strings.Contains(got, "daemon 0.4% CPU") {
+		t.Errorf("20 seconds after the start:\n%s", got)
+	}
+}
