@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -84,5 +85,31 @@ func writePage(c *cobra.Command, header doc.GenManHeader, folder string) error {
 	if ok {
 		last = ".SH SEE ALSO" + last
 	}
+	text = tagOptions(strings.Replace(text, header.Date.Format("Jan 2006"), header.Date.Format(time.DateOnly), 1))
 	return os.WriteFile(filepath.Join(folder, name+".1"), []byte(text+manSections+last), 0o644)
+}
+
+// manOption is an option as cobra writes it: name, default and, after a tab,
+// its meaning.
+var manOption = regexp.MustCompile(`(?m)(?:^\.PP\n)?^(\\fB-.*\\fP)(=.*|\[=.*\])?\n\t(.*)$`)
+
+// tagOptions makes each option a tagged paragraph. Cobra writes a tab between
+// an option and its meaning, so that all but the first line of the meaning
+// stand at the margin. Lines are not justified: a long value would stretch the
+// words before it. A default that is empty or false is left out.
+func tagOptions(page string) string {
+	return ".ad l\n" + manOption.ReplaceAllStringFunc(page, func(option string) string {
+		part := manOption.FindStringSubmatch(option)
+		value := part[2]
+		switch value {
+		case "[=false]":
+			value = ""
+		case `=""`:
+			value = "="
+		}
+		if strings.HasPrefix(part[3], ".") || strings.HasPrefix(part[3], "'") { // not a request of troff
+			part[3] = `\&` + part[3]
+		}
+		return ".TP\n" + part[1] + value + "\n" + part[3]
+	})
 }
