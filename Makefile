@@ -166,7 +166,8 @@ install: man
 	$(BIN) completion zsh >$(ROOT)/share/zsh/site-functions/_numavisor
 	$(BIN) completion fish >$(ROOT)/share/fish/vendor_completions.d/numavisor.fish
 	install -D -m 644 -t $(ROOT)/share/numavisor deploy/prometheus/alerts.yaml deploy/grafana/numavisor.json
-	install -D -m 644 -t $(ROOT)/share/doc/numavisor LICENSE README.md CHANGELOG.md docs/*.md
+	find LICENSE README.md CHANGELOG.md CONTRIBUTING.md docs examples -type f \
+	  -exec install -D -m 644 {} $(ROOT)/share/doc/numavisor/{} \;
 	@test -z "$(SYSCONF)" || test -e $(DESTDIR)$(SYSCONF)/numavisor/policy.yaml || \
 	  install -D -m 644 deploy/packages/policy.yaml $(DESTDIR)$(SYSCONF)/numavisor/policy.yaml
 

@@ -20,7 +20,8 @@ func completionCommand() *cobra.Command {
 		Use:   "completion bash|zsh|fish",
 		Short: "Write the completion script of a shell",
 		Long: `Writes a script with which the shell completes commands, flags, names of VMs and
-values. The packages install this script. Without a package, load it as below.`,
+values. The packages install this script. Without a package, load it as below.
+In bash, the script needs the package bash-completion.`,
 		Example: `  source <(numavisor completion bash)
   numavisor completion zsh > "${fpath[1]}/_numavisor"
   numavisor completion fish > ~/.config/fish/completions/numavisor.fish`,
