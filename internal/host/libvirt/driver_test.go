@@ -415,7 +415,15 @@ func TestPID(t *testing.T) {
 	write(proc+"/4713/cmdline", "sleep\x00guest\x00")
 	write(run+"/gone.pid", "4714")
 	write(run+"/bad.pid", "x")
-	for name, want := range map[string]int{"web1": 4711, "a,b": 4712} {
+	// libvirt escapes the name in the path as it does in XML (virPidFileBuildPath): a file may then have the plain
+	// name of another guest.
+	write(run+"/a&amp;b.pid", "4715")
+	write(proc+"/4715/cmdline", "qemu\x00-name\x00guest=a&b,debug-threads=on\x00")
+	write(run+"/a&amp;amp;b.pid", "4716")
+	write(proc+"/4716/cmdline", "qemu\x00-name\x00guest=a&amp;b,debug-threads=on\x00")
+	write(run+"/&lt;q&quot;&apos;&gt;.pid", "4717")
+	write(proc+"/4717/cmdline", "qemu\x00-name\x00guest=<q\"'>,debug-threads=on\x00")
+	for name, want := range map[string]int{"web1": 4711, "a,b": 4712, "a&b": 4715, "a&amp;b": 4716, `<q"'>`: 4717} {
 		if got, err := pidOf(run, proc, name); err != nil || got != want {
 			t.Errorf("%s: %d, %v", name, got, err)
 		}

@@ -15,11 +15,24 @@ import (
 func (d *Driver) PID(name string) (int, error) { return pidOf(d.runDir, "/proc", name) }
 
 func pidOf(runDir, proc, name string) (int, error) {
-	const op = "finding its process"
 	if name == "" || strings.ContainsAny(name, "/\x00") {
-		return 0, &Error{Op: op, Guest: name, Err: fmt.Errorf("%q is not a valid name of a guest", name)}
+		return 0, &Error{Op: findingProcess, Guest: name, Err: fmt.Errorf("%q is not a valid name of a guest", name)}
 	}
-	file := filepath.Join(runDir, name+".pid")
+	pid, err := pidIn(filepath.Join(runDir, name+".pid"), proc, name)
+	if escaped := pathEscaper.Replace(name); err != nil && escaped != name {
+		return pidIn(filepath.Join(runDir, escaped+".pid"), proc, name)
+	}
+	return pid, err
+}
+
+const findingProcess = "finding its process"
+
+// pathEscaper writes a name as libvirt does in the path of a pid file: with
+// XML's escapes (virPidFileBuildPath).
+var pathEscaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'", "&apos;")
+
+func pidIn(file, proc, name string) (int, error) {
+	const op = findingProcess
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return 0, &Error{Op: op, Guest: name, Kinds: []error{ErrNotRunning}, Err: err}
