@@ -78,7 +78,7 @@ func askedFormat(args []string) string {
 func escaped(document []byte) []byte {
 	var b bytes.Buffer
 	for _, r := range string(document) {
-		if text.Hidden(r) || r == 0xfeff {
+		if text.Hidden(r) && r <= 0xffff { // YAML allows the others as they are, and knows no surrogates
 			fmt.Fprintf(&b, `\u%04x`, r)
 			continue
 		}

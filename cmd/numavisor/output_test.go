@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const hostile = "evil\nROW\tCOLUMN\u009b31m\u202e"
+const hostile = "evil\nROW\tCOLUMN\u009b31m\u202e\U000e0041"
 
 // A name is data from outside: it forges no rows, columns or commands of the terminal.
 func TestTables_EscapeNames(t *testing.T) {
@@ -21,8 +21,8 @@ func TestTables_EscapeNames(t *testing.T) {
 	if lines := strings.Count(out.String(), "\n"); lines != 4 {
 		t.Errorf("%d lines; wanted 4:\n%q", lines, out.String())
 	}
-	if strings.ContainsAny(out.String(), "\t\u009b\u202e") ||
-		!strings.Contains(out.String(), `evil\nROW\tCOLUMN\u009b31m\u202e`) {
+	if strings.ContainsAny(out.String(), "\t\u009b\u202e\U000e0041") ||
+		!strings.Contains(out.String(), `evil\nROW\tCOLUMN\u009b31m\u202e\U000e0041`) {
 		t.Errorf("raw: %q", out.String())
 	}
 }

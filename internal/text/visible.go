@@ -8,15 +8,16 @@ import (
 )
 
 // Hidden reports whether a terminal does not simply show a rune: the rune moves
-// the cursor, begins a command (C0, C1), or reverses the order of writing.
-// Names of VMs are foreign input, and hypervisors allow such runes.
+// the cursor, begins a command (C0, C1), reverses the order of writing, or has
+// no width, so that two names look alike (Unicode's category Cf). Names of VMs
+// are foreign input, and hypervisors allow such runes.
 func Hidden(r rune) bool {
-	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' ||
+	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' ||
 		r == unicode.ReplacementChar
 }
 
 // Visible writes hidden runes as escapes that a shell reads back between $' and
-// ': \n, \t, \u009b. A backslash next to them is doubled. A text without hidden
+// ': \n, \t, \u009b, \U000e0041. A backslash next to them is doubled. A text without hidden
 // runes stays as it is.
 func Visible(s string) string {
 	if !strings.ContainsFunc(s, Hidden) {
@@ -33,6 +34,8 @@ func Visible(s string) string {
 			b.WriteString(`\t`)
 		case r == '\r':
 			b.WriteString(`\r`)
+		case Hidden(r) && r > 0xffff:
+			fmt.Fprintf(&b, `\U%08x`, r)
 		case Hidden(r):
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
