@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/archive"
 	"github.com/numavisor/numavisor/internal/host/hwloc"
 	"github.com/numavisor/numavisor/internal/host/libvirt"
@@ -165,8 +167,10 @@ func (f *hostFlags) inventory(c *cobra.Command) (inventory.Host, error) {
 	if err != nil {
 		return inv, err
 	}
-	if err := operate.RoomIsKnown(&inv); err != nil {
-		return inv, fmt.Errorf("%w; to decide as if libvirt had no VMs, add --without-libvirt", err)
+	err = operate.RoomIsKnown(&inv)
+	ofLibvirt := func(g inventory.Gap) bool { return g.HidesGuestsOf(guest.LibvirtQEMU) }
+	if err != nil && slices.ContainsFunc(inv.Gaps, ofLibvirt) {
+		err = fmt.Errorf("%w; to decide as if libvirt had no VMs, add --without-libvirt", err)
 	}
-	return inv, nil
+	return inv, err
 }
