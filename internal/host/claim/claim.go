@@ -9,6 +9,7 @@ package claim
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -169,9 +170,19 @@ func (l Ledger) GrownFor(name string) ([]Grown, error) {
 // ForgetGrown removes the record after the pages were given back.
 func (l Ledger) ForgetGrown(name string) error { return remove(l.path("pools", name)) }
 
-// path maps a guest's name to a file; names may contain any character.
+// longest limits the escaped name in a file's name, in bytes: with what
+// writeWhole appends, it stays below NAME_MAX (255).
+const longest = 200
+
+// path maps a guest's name to a file; names may contain any character. A name
+// that is too long when escaped is cut, and its hash appended: "%~" is in no
+// escaped name, so the file is that of no other name.
 func (l Ledger) path(kind, name string) string {
-	return filepath.Join(l.Folder, kind, url.PathEscape(name)+".json")
+	file := url.PathEscape(name)
+	if len(file) > longest {
+		file = fmt.Sprintf("%s%%~%x", file[:longest/2], sha256.Sum256([]byte(name)))
+	}
+	return filepath.Join(l.Folder, kind, file+".json")
 }
 
 // read returns the claims that can be read, and an error that names the other files.
