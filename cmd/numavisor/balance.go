@@ -104,11 +104,9 @@ func printPlan(w io.Writer, r plan.Plan, explain bool) {
 				}
 				saves = fmt.Sprintf("%.2f CPUs", m.Benefit.AccessCPUs+m.Benefit.WaitCPUs)
 			}
-			rows = append(
-				rows,
-				[]string{string(m.Kind), g.Guest, text.Set(g.Undo.VCPUNodes), text.Set(g.Placement.Nodes),
-					g.Bytes.String(), takes, saves, mode},
-			)
+			kind, from := m.Way(g)
+			rows = append(rows, []string{string(kind), g.Guest, text.Set(from), text.Set(g.Placement.Nodes),
+				g.Bytes.String(), takes, saves, mode})
 		}
 	}
 	columns(w, rows)

@@ -149,8 +149,7 @@ func printBound(w io.Writer, b operate.Bound) {
 	for _, o := range b.Outcomes {
 		line := fmt.Sprintf("  %-8s %s", o.Status, o.Step)
 		if o.Moved != nil {
-			line += fmt.Sprintf(": %v on the target after %.1f s", o.Step.Bytes-min(o.Step.Bytes, o.Moved.Failed),
-				o.Took.Seconds())
+			line += fmt.Sprintf(": %v on the target after %.1f s", o.Arrived(), o.Took.Seconds())
 		}
 		if o.Detail != "" {
 			line += ": " + o.Detail

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/numavisor/numavisor/internal/topology"
@@ -42,8 +44,8 @@ func joins(a, b Move, most topology.Bytes) bool {
 }
 
 func join(a, b Move) Move {
+	a.Guests = append(parts(a), parts(b)...)
 	a.Kind = Batch
-	a.Guests = append(a.Guests[:len(a.Guests):len(a.Guests)], b.Guests...)
 	a.Benefit.Cost += b.Benefit.Cost
 	a.Benefit.AccessCPUs += b.Benefit.AccessCPUs
 	a.Benefit.WaitCPUs += b.Benefit.WaitCPUs
@@ -55,4 +57,13 @@ func join(a, b Move) Move {
 	a.Cost.PageTables = max(a.Cost.PageTables, b.Cost.PageTables)
 	a.Why = strings.Join([]string{a.Why, b.Why}, " | ")
 	return a
+}
+
+// parts returns the guests of a move as parts of a batch: each keeps its kind.
+func parts(m Move) []GuestMove {
+	all := slices.Clone(m.Guests)
+	for i := range all {
+		all[i].Kind = cmp.Or(all[i].Kind, m.Kind)
+	}
+	return all
 }

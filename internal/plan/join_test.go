@@ -42,6 +42,20 @@ func TestJoin(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.name, text, c.want)
 		}
 	}
+	repin := small("a", 0)
+	repin.Kind = plan.Repin
+	mixed := plan.Join([]plan.Move{repin, small("b", 1), small("c", 1)}, 10)[0]
+	for i, want := range []plan.MoveKind{plan.Repin, plan.Consolidate, plan.Consolidate} {
+		if got, _ := mixed.Way(mixed.Guests[i]); got != want {
+			t.Errorf("part %d of a batch is a %s, want %s", i, got, want)
+		}
+	}
+	if repin.Guests[0].Kind != "" {
+		t.Error("joining changed a move that was given")
+	}
+	if text := mixed.String(); !strings.Contains(text, "batch: repin a to nodes") {
+		t.Errorf("a batch is described as %q", text)
+	}
 	all := plan.Join([]plan.Move{small("a", 3), small("b", 4)}, 10)[0]
 	if all.Kind != plan.Batch || all.Cost.Bytes != 7 || all.Cost.Took != 2*time.Second ||
 		all.Benefit.AccessCPUs != 1 ||

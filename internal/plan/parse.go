@@ -35,6 +35,11 @@ func Parse(r io.Reader) (Plan, error) {
 		if !m.Kind.IsValid() {
 			return Plan{}, fmt.Errorf("move %d: kind %q: allowed are %s", i+1, m.Kind, kinds())
 		}
+		for _, g := range m.Guests {
+			if g.Kind != "" && !g.Kind.IsValid() {
+				return Plan{}, fmt.Errorf("move %d: kind %q of VM %s: allowed are %s", i+1, g.Kind, g.Guest, kinds())
+			}
+		}
 	}
 	return p, nil
 }

@@ -8,6 +8,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -71,6 +72,8 @@ type Move struct {
 type GuestMove struct {
 	Guest     string          `json:"guest"`
 	Placement guest.Placement `json:"placement"`
+	// Kind is the kind of this part of a batch; empty: the kind of the move.
+	Kind MoveKind `json:"kind,omitempty"`
 	// Bytes is the amount of memory on other nodes, which has to be copied.
 	Bytes topology.Bytes `json:"bytes"`
 	Undo  Undo           `json:"undo"`
@@ -187,11 +190,29 @@ func (m Move) Names() []string {
 	return names
 }
 
+// Way describes how one guest of the move moves: kind is the kind of its part,
+// from the nodes that it leaves. Where its memory alone moves, these are the
+// nodes of that memory, else the nodes of its vCPUs.
+func (m Move) Way(g GuestMove) (kind MoveKind, from topology.NodeSet) {
+	kind = cmp.Or(g.Kind, m.Kind)
+	if kind != FetchLocal {
+		return kind, g.Undo.VCPUNodes
+	}
+	from = topology.SetOf(g.Undo.Memory.Nodes()...)
+	if far := from.Minus(g.Placement.Nodes); !far.IsEmpty() {
+		from = far
+	}
+	return kind, from
+}
+
 // String returns the move in one line, without its reason.
 func (m Move) String() string {
 	parts := make([]string, len(m.Guests))
 	for i, g := range m.Guests {
 		parts[i] = fmt.Sprintf("%s to nodes %s (%v to copy)", g.Guest, g.Placement.Nodes, g.Bytes)
+		if g.Kind != "" {
+			parts[i] = fmt.Sprintf("%s %s", g.Kind, parts[i])
+		}
 	}
 	text := fmt.Sprintf("%s: %s", m.Kind, strings.Join(parts, ", "))
 	if m.Advised {

@@ -238,11 +238,9 @@ func (m Model) movingDetails(v *status.Moving) []string {
 func moveLines(v plan.Move) []string {
 	var texts []string
 	for _, g := range v.Guests {
-		texts = append(
-			texts,
-			said("move", "%s: %s from nodes %s to nodes %s, %v to copy", v.Kind, g.Guest, text.Set(g.Undo.VCPUNodes),
-				text.Set(g.Placement.Nodes), g.Bytes),
-		)
+		kind, from := v.Way(g)
+		texts = append(texts, said("move", "%s: %s from nodes %s to nodes %s, %v to copy", kind, g.Guest,
+			text.Set(from), text.Set(g.Placement.Nodes), g.Bytes))
 	}
 	texts = append(
 		texts,

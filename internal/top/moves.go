@@ -106,18 +106,14 @@ func saved(m plan.Move) float64 { return m.Benefit.AccessCPUs + m.Benefit.WaitCP
 func journeys(m plan.Move) string {
 	var parts []string
 	for _, g := range m.Guests {
-		to := g.Placement.Nodes
-		switch m.Kind {
+		to := text.Set(g.Placement.Nodes)
+		switch kind, from := m.Way(g); kind {
 		case plan.FetchLocal:
-			from := topology.SetOf(g.Undo.Memory.Nodes()...)
-			if far := from.Minus(to); !far.IsEmpty() {
-				from = far
-			}
-			parts = append(parts, "mem "+text.Set(from)+">"+text.Set(to))
+			parts = append(parts, "mem "+text.Set(from)+">"+to)
 		case plan.Repin:
-			parts = append(parts, "cpu "+text.Set(g.Undo.VCPUNodes)+">"+text.Set(to))
-		default: // vCPUs and memory, or several kinds together
-			parts = append(parts, text.Set(g.Undo.VCPUNodes)+" > "+text.Set(to))
+			parts = append(parts, "cpu "+text.Set(from)+">"+to)
+		default: // vCPUs and memory
+			parts = append(parts, text.Set(from)+" > "+to)
 		}
 	}
 	return strings.Join(parts, ", ")

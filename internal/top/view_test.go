@@ -380,6 +380,10 @@ func TestAdvice_SaysWhatMoves(t *testing.T) {
 		if got := journeys(plan.Move{Kind: c.kind, Guests: []plan.GuestMove{one}}); got != c.want {
 			t.Errorf("%s: %q, want %q", c.kind, got, c.want)
 		}
+		one.Kind = c.kind
+		if got := journeys(plan.Move{Kind: plan.Batch, Guests: []plan.GuestMove{one}}); got != c.want {
+			t.Errorf("%s as part of a batch: %q, want %q", c.kind, got, c.want)
+		}
 	}
 }
 

@@ -90,6 +90,20 @@ type Outcome struct {
 	Detail string        `json:"detail,omitempty"`
 	Moved  *plan.Moved   `json:"moved,omitempty"`
 	Took   time.Duration `json:"took_ns"`
+	// Unfinished means that copying ended before all of the step's memory was visited.
+	Unfinished bool `json:"unfinished,omitempty"`
+}
+
+// Arrived returns how much of the step's memory is on its target: what was moved
+// there and, if all of it was visited, what was found there.
+func (o Outcome) Arrived() topology.Bytes {
+	switch {
+	case o.Moved == nil:
+		return 0
+	case o.Unfinished || o.Status == Failed:
+		return min(o.Step.Bytes, o.Moved.Moved)
+	}
+	return o.Step.Bytes - min(o.Step.Bytes, o.Moved.Failed)
 }
 
 // Progress is called while memory is copied.

@@ -235,9 +235,9 @@ func (c *copying) outcome() Outcome {
 	case c.failed != nil:
 		o.Status, o.Detail = Failed, c.failed.Error()
 	case !c.ended:
-		o.Status, o.Detail = Partial, "stopped early"
+		o.Status, o.Detail, o.Unfinished = Partial, "stopped early", true
 		if c.took == 0 {
-			o.Status, o.Detail, o.Moved = Skipped, "", nil
+			o = Outcome{Step: c.step, Status: Skipped}
 		}
 	case c.step.Kind == plan.MoveOwn:
 		return ownOutcome(o)
