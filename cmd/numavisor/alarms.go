@@ -32,7 +32,7 @@ part of the reason; -o yaml and -o json have all of it.`,
 		Example: `  numavisor alarms
   numavisor alarms -o yaml
   numavisor alarms --all -o json`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			list, err := readAlarms(folder, all, time.Now())
 			if err != nil {

@@ -11,10 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/text"
 )
 
 // applyTime bounds moves by default: much longer than other actions take,
@@ -24,7 +26,7 @@ const applyTime = 24 * time.Hour
 func applyCommand() *cobra.Command {
 	var on hostFlags
 	var guests []string
-	var resume, fullSpeed bool
+	var resume, fullSpeed, dryRun bool
 	c := &cobra.Command{
 		Use:   "apply PLAN.json | - | --resume",
 		Short: "Carry out a plan of 'balance' while the VMs run",
@@ -44,13 +46,14 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 		Example: `  numavisor balance -o json > plan.json; numavisor apply plan.json
   numavisor balance -o json | numavisor apply - --guest db1
   numavisor apply --resume`,
-		Args: cobra.MaximumNArgs(1),
+		Args: takes(0, 1),
 	}
 	on.flags(c, withTopology, withPolicy, withPace, withRecords)
 	on.timeout = applyTime
 	c.Flags().Lookup("timeout").DefValue = applyTime.String()
 	c.Flags().StringSliceVar(&guests, "guest", nil, "only moves of this VM; may be repeated")
 	c.Flags().BoolVar(&resume, "resume", false, "only finish or roll back interrupted moves")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "check the plan, print the steps of each move, and change nothing")
 	c.Flags().BoolVar(&fullSpeed, "full-speed", false, "do not limit the copy rate, even if VMs slow down")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if resume == (len(args) == 1) || resume && len(guests) > 0 {
@@ -73,6 +76,14 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 		defer done()
 		if name, err := h.Sources.HostName(); !resume && (err != nil || name != p.Host) {
 			return errors.Join(fmt.Errorf("the plan is for host %s; this host is %s", p.Host, name), err)
+		}
+		on.noteDaemon(c, hostapi.DefaultSocket, h.Policy)
+		if dryRun {
+			would, err := h.Would(c.Context(), p.Moves, h.Journal)
+			if err != nil && len(would.Moves) == 0 {
+				return err
+			}
+			return errors.Join(emit(c, would, func(w io.Writer) { printWould(w, would) }), err)
 		}
 		r := move.Request{By: h.By, Journal: h.Journal, FullSpeed: fullSpeed}
 		r.Progress = progressOn(c.ErrOrStderr()).moving()
@@ -163,6 +174,22 @@ func printMoved(w io.Writer, all []move.Result, ended error) {
 		for _, b := range m.Guests {
 			printf(w, "%s:\n", b.Plan.Guest)
 			printBound(w, b)
+		}
+	}
+}
+
+// printWould prints what a plan would do, move by move.
+func printWould(w io.Writer, p move.Preview) {
+	for _, m := range p.Interrupted {
+		printf(w, "would first finish the interrupted move, or roll it back: %s\n", m)
+	}
+	if len(p.Moves) == 0 {
+		fmt.Fprintln(w, "nothing to move")
+	}
+	for i, m := range p.Moves {
+		printf(w, "move %d, %s\n", i+1, m.Move)
+		for _, g := range m.Guests {
+			fmt.Fprint(w, text.VisibleLines(g.Plan.Text()))
 		}
 	}
 }

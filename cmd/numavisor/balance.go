@@ -31,7 +31,7 @@ assumes that all vCPUs are busy and that a VM accesses all of its memory equally
 often.`,
 		Example: `  numavisor balance --inventory host.json --explain
   numavisor capture > host.json; numavisor balance --inventory host.json -o json`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 	}
 	on.flags(c, withTopology, withPolicy, withoutLibvirt, withSources)
 	c.Flags().BoolVar(&explain, "explain", false, "show reasons, prices, and why degraded VMs stay")

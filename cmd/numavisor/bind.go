@@ -34,7 +34,7 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 		Example: `  numavisor bind web1
   numavisor bind web1 --nodes 2 --dry-run
   numavisor bind --pid 4711 --nodes 1`,
-		Args: cobra.MaximumNArgs(1),
+		Args: takes(0, 1),
 	}
 	spec := guest.BindFlags(c.Flags(), append([]string{"vcpus", "memory", "smt", "emulator", "io-thread-policy"},
 		rebindFlags()...)...)
@@ -60,7 +60,7 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 		if !dryRun {
 			closeInterrupted(c, h)
 		}
-		on.notePolicyOfDaemon(c, hostapi.DefaultSocket, h.Policy)
+		on.noteDaemon(c, hostapi.DefaultSocket, h.Policy)
 		h.Progress = progressOn(c.ErrOrStderr()).binding()
 		var b operate.Bound
 		if pid != 0 {

@@ -28,7 +28,7 @@ Exit status 3 means that Numavisor could not list all VMs of this host; the docu
 has this gap.`,
 		Example: `  numavisor capture > host.json
   numavisor place --vcpus 8 --memory 16G --inventory host.json --explain`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			inv, err := on.captured(c, socket)
 			if err != nil {

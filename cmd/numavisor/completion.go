@@ -25,7 +25,7 @@ In bash, the script needs the package bash-completion.`,
 		Example: `  source <(numavisor completion bash)
   numavisor completion zsh > "${fpath[1]}/_numavisor"
   numavisor completion fish > ~/.config/fish/completions/numavisor.fish`,
-		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		Args:      cobra.MatchAll(takes(1, 1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"bash", "zsh", "fish"},
 		RunE: func(c *cobra.Command, args []string) error {
 			w := c.OutOrStdout()

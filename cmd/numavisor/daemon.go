@@ -44,7 +44,7 @@ at the next slice; the next start of the daemon finishes this move or rolls it b
 VMs run on without the daemon. On SIGHUP, the daemon reads its policy again.`,
 		Example: `  numavisor daemon
   numavisor daemon --metrics :9177`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 	}
 	on.flags(c, withTopology, withPolicy, withPace, withRecords)
 	_ = c.Flags().MarkHidden("timeout")

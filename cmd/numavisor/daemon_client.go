@@ -20,7 +20,7 @@ func pauseCommand() *cobra.Command {
 runs on, and the daemon finishes the move after the pause. During the pause, the
 daemon only advises moves. The pause survives a restart of the daemon.`,
 		Example: `  numavisor pause --for 2h --why "load test"`,
-		Args:    cobra.NoArgs,
+		Args:    takes(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if length < 0 {
 				return wrongUse("--for %v: must not be negative; 0 pauses until 'numavisor resume'", length)
@@ -32,7 +32,7 @@ daemon only advises moves. The pause survives a restart of the daemon.`,
 		},
 	}
 	socketFlag(c, &socket)
-	c.Flags().DurationVar(&length, "for", 0, "end the pause after this time (default: until resumed)")
+	spanFlag(c.Flags(), &length, "for", "end the pause after this time (default: until resumed)")
 	c.Flags().StringVar(&why, "why", "", "reason, shown by 'numavisor history' and 'top'")
 	return c
 }
@@ -52,7 +52,7 @@ func resumeCommand() *cobra.Command {
 		Long: `Ends a pause. The daemon first finishes a move that the pause interrupted, then
 moves degraded VMs, as its policy says.`,
 		Example: `  numavisor resume`,
-		Args:    cobra.NoArgs,
+		Args:    takes(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := hostapi.Dial(socket).Resume(c.Context()); err != nil {
 				return err

@@ -19,7 +19,7 @@ releases its reservations, huge pages included. Disk images stay. A VM that
 Numavisor did not create needs --force.`,
 		Example: `  numavisor delete web1 --dry-run
   numavisor delete web1`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			h, done, err := on.open(c)
 			if err != nil {

@@ -36,7 +36,7 @@ this host.`,
 		Example: `  numavisor doctor
   numavisor doctor --fix
   numavisor doctor --root captured/web1 -o json`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 	}
 	on.flags(c, withTopology, withPolicy, withPace, withRecords, withSources)
 	c.Flags().BoolVar(&fix, "fix", false, "apply the safe fixes")

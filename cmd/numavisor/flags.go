@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,6 +28,25 @@ func checkFlags(c *cobra.Command) error {
 		}
 	})
 	return err
+}
+
+// anyNumber of arguments is allowed.
+const anyNumber = -1
+
+// takes refuses fewer arguments than least and more than most. The error shows
+// how the command is used.
+func takes(least, most int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return fmt.Errorf("an argument is missing: %s", c.UseLine())
+		case most == 0 && len(args) > 0:
+			return fmt.Errorf("%q: %s takes no arguments", args[0], c.CommandPath())
+		case most != anyNumber && len(args) > most:
+			return fmt.Errorf("%q is one argument too many: %s", args[most], c.UseLine())
+		}
+		return nil
+	}
 }
 
 // exclusiveGroups is the annotation of a command that holds its groups of flags
@@ -65,6 +86,34 @@ func onlyWith(c *cobra.Command, other string, flags ...string) error {
 	}
 	return nil
 }
+
+// span is a flag's duration, in which days count, too: "7d", "1d12h".
+type span time.Duration
+
+func (s *span) Set(text string) error {
+	var days time.Duration
+	rest := text
+	if number, after, ok := strings.Cut(text, "d"); ok {
+		n, err := strconv.ParseUint(number, 10, 15)
+		if err != nil {
+			return fmt.Errorf("%q is no number of days; allowed are 90s, 5m, 36h, 7d, 1d12h", number)
+		}
+		days, rest = time.Duration(n)*24*time.Hour, cmp.Or(after, "0s")
+	}
+	d, err := time.ParseDuration(rest)
+	if err != nil {
+		return errors.New("not a duration; allowed are 90s, 5m, 36h, 7d, 1d12h")
+	}
+	*s = span(days + d)
+	return nil
+}
+
+func (s *span) String() string { return time.Duration(*s).String() }
+
+func (*span) Type() string { return "duration" }
+
+// spanFlag defines a flag for a duration of hours or days, 0 by default.
+func spanFlag(f *pflag.FlagSet, d *time.Duration, name, usage string) { f.Var((*span)(d), name, usage) }
 
 // timeLimit is a flag's duration that must be more than 0.
 type timeLimit time.Duration

@@ -60,7 +60,8 @@ func helpCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			of, rest, err := c.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return wrongUse("no command %q; 'numavisor --help' shows all", strings.Join(args, " "))
+				return wrongUse("no command %q%s; 'numavisor --help' shows all", strings.Join(args, " "),
+					didYouMean(strings.Join(args, " "), namesOf(visible(of))))
 			}
 			of.InitDefaultHelpFlag()
 			return of.Help()

@@ -40,7 +40,7 @@ var usedBy = map[string]string{
 	"device":           "bind create place run",
 	"disk":             "create",
 	"drifted":          "list",
-	"dry-run":          "bind delete doctor", // doctor: with --fix
+	"dry-run":          "apply bind create delete doctor", // doctor: with --fix
 	"emulator":         "bind create place",
 	"emulator-path":    "create",
 	"every":            "daemon",

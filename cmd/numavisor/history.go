@@ -28,10 +28,10 @@ of pages. If the process of an effect was killed, the effect ends as 'interrupte
 		Example: `  numavisor history
   numavisor history db1 --since 24h
   numavisor history --last 20 -o json`,
-		Args: cobra.MaximumNArgs(1),
+		Args: takes(0, 1),
 	}
 	recordsFlag(c.Flags(), &folder)
-	c.Flags().DurationVar(&since, "since", 0, "only entries that are not older than this, for example 24h")
+	spanFlag(c.Flags(), &since, "since", "only entries that are not older than this, for example 24h or 7d")
 	c.Flags().IntVar(&last, "last", 0, "only this number of the newest entries")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if since < 0 || last < 0 {

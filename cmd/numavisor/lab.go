@@ -24,7 +24,7 @@ func labCommand() *cobra.Command {
 has a real kernel with memory and distances for each node, real KVM and real
 libvirt. It uses the root file system of this machine, read-only, and writes changes
 to memory: the lab does not change this machine, and leaves nothing behind.`,
-		Args: cobra.NoArgs,
+		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(labRunCommand(), labShellCommand(), labShapesCommand(), labScopeCommand(), labDemoCommand(),
@@ -124,7 +124,7 @@ kernel and an initial file system for VMs.`,
 		Example: `  numavisor lab run -- numactl --hardware
   numavisor lab run --guests 3 -- numavisor list
   numavisor lab run --shape genoa-cxl --scope felt --share . -- /lab/share/benchmark`,
-		Args: cobra.MinimumNArgs(1),
+		Args: takes(1, anyNumber),
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			ctx, cancel := context.WithTimeout(c.Context(), l.timeout)
 			defer cancel()
@@ -160,7 +160,7 @@ memory. --shape also takes a file with a shape of your own, in the form that
 'numavisor lab shapes -o yaml' prints.`,
 		Example: `  numavisor lab shapes
   numavisor lab run --shape genoa-cxl -- numactl --hardware`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			shapes, err := lab.Shapes()
 			if err != nil {
@@ -186,7 +186,7 @@ func labScopeCommand() *cobra.Command {
 (reset). off: full speed; count: cache misses are counted by CPU and node; felt: they
 are also delayed by distance. Works only inside a lab.`,
 		Example:   `  numavisor lab run -- sh -c 'numavisor lab scope count; ./program; numavisor lab scope read'`,
-		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		Args:      cobra.MatchAll(takes(1, 1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"off", "count", "felt", "read", "reset"},
 		RunE: func(c *cobra.Command, args []string) error {
 			if _, err := os.Stat(labcounter.Path); err != nil {

@@ -47,7 +47,7 @@ that runs failed.`,
 		Example: `  numavisor lab bench --results bench.json
   numavisor lab bench --managers kernel,baseline --repeats 1 --length 30s
   numavisor lab bench --results bench.json --most 0   # only the report`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			b.GuestMemory = topology.Bytes(memoryMiB) * topology.MiB
 			if b.Window < time.Second || length < b.Window {

@@ -22,7 +22,7 @@ their memory accesses go, binds the misplaced VMs while they run, and counts
 again. Takes about three minutes on two idle CPUs.`,
 		Example: `  numavisor lab demo
   numavisor lab demo --shape genoa-cxl`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := lab.FindShape(shape)
 			if err != nil {

@@ -23,7 +23,7 @@ without the variables of the line before. Full-screen programs do not work, beca
 the lab has no terminal.`,
 		Example: `  numavisor lab shell --guests 3
   echo 'numavisor list' | numavisor lab shell --guests 1`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 		RunE: func(c *cobra.Command, _ []string) (err error) {
 			ctx, cancel := context.WithTimeout(c.Context(), l.timeout)
 			defer cancel()

@@ -50,7 +50,7 @@ func manCommand() *cobra.Command {
 		Long:    "Writes a manual page for each command into a folder, dated by this program's commit.",
 		Example: "  numavisor man /usr/local/share/man/man1",
 		Hidden:  true,
-		Args:    cobra.ExactArgs(1),
+		Args:    takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			program := thisBuild()
 			date, err := time.Parse(time.RFC3339, cmp.Or(program.Date, "1970-01-01T00:00:00Z"))

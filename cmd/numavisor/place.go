@@ -36,7 +36,7 @@ because it must know which CPUs and memory are free.`,
 		Example: `  numavisor place --vcpus 8 --memory 16G --explain
   numavisor place --spec web.yaml --inventory host.json -o json
   virsh dumpxml web1 --inactive | numavisor place --xml - > bound.xml`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 	}
 	spec := guest.BindFlags(c.Flags())
 	on.flags(c, withTopology, withPolicy, withoutLibvirt, withSources)
@@ -65,11 +65,16 @@ because it must know which CPUs and memory are free.`,
 		if err != nil {
 			return err
 		}
+		if _, taken := inv.Guest(asked.Name); taken && xml == nil {
+			printf(c.ErrOrStderr(), "numavisor: note: VM %[1]s exists; its resources count as free here, and 'numavisor "+
+				"create' refuses the name. To move it: numavisor bind %[1]s --recompute\n", asked.Name)
+		}
 		p, why, err := place.Place(place.Request{Host: &inv, Spec: asked, Policy: weights, Ignore: asked.Name})
 		if err != nil {
 			var noFit *place.NoFit
 			if explain && errors.As(err, &noFit) {
 				fmt.Fprint(c.ErrOrStderr(), text.VisibleLines(noFit.Text()))
+				return explainedError{err, asked.Name}
 			}
 			return err
 		}
@@ -82,6 +87,17 @@ because it must know which CPUs and memory are free.`,
 	}
 	return c
 }
+
+// explainedError is a refusal whose reasons are printed already: its message does
+// not repeat them.
+type explainedError struct {
+	error
+	vm string
+}
+
+func (e explainedError) Error() string { return "VM " + e.vm + " does not fit: see the reasons above" }
+
+func (e explainedError) Unwrap() error { return e.error }
 
 // emitBound prints a domain XML with its binding rewritten. The reasons go to
 // standard error, so that a pipe receives only XML.

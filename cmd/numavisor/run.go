@@ -23,7 +23,7 @@ reserves the CPUs and memory while the command runs, and binds it by CPU affinit
 memory policy and a cgroup. Exits with the status of the command.`,
 		Example: `  numavisor run --vcpus 4 --memory 8G -- ./server
   numavisor run --nodes 1 --memory-binding strict --vcpus 2 --memory 1G -- qemu-system-x86_64 ...`,
-		Args: cobra.MinimumNArgs(1),
+		Args: takes(1, anyNumber),
 	}
 	spec := guest.BindFlags(c.Flags(), append([]string{"vcpus", "memory", "smt"}, rebindFlags()...)...)
 	on.flags(c, withTopology, withPolicy, withRecords)

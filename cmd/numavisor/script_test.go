@@ -40,6 +40,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("HOSTS", hosts)
 			e.Setenv("ARCHIVES", archives)
+			e.Setenv("EXAMPLES", filepath.Join(archives, "../../examples"))
 			e.Setenv("LIBVIRT_DEFAULT_URI", "qemu+unix:///system?socket="+e.WorkDir+"/no-libvirtd")
 			return nil
 		},

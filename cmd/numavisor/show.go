@@ -26,7 +26,7 @@ For this, the kernel walks all pages of the VM (numa_maps), which takes CPU time
 Use 'list' to look often.`,
 		Example: `  numavisor show web1
   numavisor show web1 -o json`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			h, done, err := on.open(c)
 			if err != nil {

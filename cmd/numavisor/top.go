@@ -34,7 +34,7 @@ or yaml, it prints the current state once.`,
 		Example: `  numavisor top
   numavisor top --once | grep degraded
   numavisor top -o json | jq '.guests[].local_share'`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if interval < 100*time.Millisecond {
 				return wrongUse("--interval %v: allowed is 100ms or more", interval)

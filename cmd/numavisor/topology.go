@@ -32,7 +32,7 @@ devices with their nodes; and housekeeping CPUs, which VMs do not get.
   numavisor topology --picture=svg > host.svg
   numavisor topology --root captured/web1 -o json
   virsh capabilities | numavisor topology --capabilities -`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			inv, err := on.topologyOf(c, drawn != "")
 			switch {
@@ -86,11 +86,11 @@ func printTopology(w io.Writer, t *topology.Topology) {
 	printDistances(w, t)
 	printf(
 		w,
-		"\n%d CPUs online, %d cores, %d L3 domains, %d sockets; offline %s; housekeeping %s\n",
-		len(t.CPUs),
-		count(t.CPUs, func(c topology.CPU) topology.CoreID { return c.Core }),
-		count(t.CPUs, func(c topology.CPU) topology.L3ID { return c.L3 }),
-		count(t.CPUs, func(c topology.CPU) topology.SocketID { return c.Socket }),
+		"\n%s online, %s, %s, %s; offline %s; housekeeping %s\n",
+		text.Count(len(t.CPUs), "CPU", "CPUs"),
+		text.Count(count(t.CPUs, func(c topology.CPU) topology.CoreID { return c.Core }), "core", "cores"),
+		text.Count(count(t.CPUs, func(c topology.CPU) topology.L3ID { return c.L3 }), "L3 domain", "L3 domains"),
+		text.Count(count(t.CPUs, func(c topology.CPU) topology.SocketID { return c.Socket }), "socket", "sockets"),
 		text.Set(t.Offline),
 		text.Set(t.Housekeeping),
 	)

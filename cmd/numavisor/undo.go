@@ -31,7 +31,7 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 		Example: `  numavisor undo
   numavisor history --last 5
   numavisor undo 20260301T120000-k3x9qa`,
-		Args: cobra.MaximumNArgs(1),
+		Args: takes(0, 1),
 	}
 	on.flags(c, withTopology, withPolicy, withPace, withRecords)
 	on.timeout = applyTime

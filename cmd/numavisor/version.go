@@ -68,7 +68,7 @@ func versionCommand() *cobra.Command {
 this program. 'numavisor --version' prints the same in one line.`,
 		Example: `  numavisor version
   numavisor version -o json`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			b := thisBuild()
 			return emit(c, b, func(w io.Writer) {

@@ -21,24 +21,34 @@ func SpecOf(g *inventory.Guest) guest.Spec { return specOf(g) }
 // the move must be on the host. The error lists every broken rule; it wraps an
 // inventory.NodeLimitError if a cgroup above a guest excludes its new nodes.
 func Legal(h *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
+	for _, m := range moves {
+		if _, ok := h.Guest(m.Guest); !ok {
+			return fmt.Errorf("VM %s is not on the host", m.Guest)
+		}
+	}
+	host := After(h, moves)
+	var errs []error
+	for _, m := range moves {
+		g, _ := h.Guest(m.Guest)
+		if err := g.CheckNodes(m.Placement.Nodes); err != nil {
+			errs = append(errs, fmt.Errorf("VM %s: %w", m.Guest, err))
+		}
+		spec := specOf(g)
+		errs = append(errs, check.Error(spec.Name, check.Placement(&host, p, spec, m.Placement)))
+	}
+	return errors.Join(errs...)
+}
+
+// After returns the host as it is once the guests of a move are at their targets.
+// All of them must be on the host.
+func After(h *inventory.Host, moves []plan.GuestMove) inventory.Host {
 	host := *h
 	removed := make([]inventory.Guest, len(moves))
 	for i, m := range moves {
-		if _, ok := host.Guest(m.Guest); !ok {
-			return fmt.Errorf("VM %s is not on the host", m.Guest)
-		}
 		host, removed[i] = without(host, m.Guest)
 	}
 	for i, m := range moves {
 		host = with(host, removed[i], specOf(&removed[i]), m.Placement)
 	}
-	var errs []error
-	for i, m := range moves {
-		if err := removed[i].CheckNodes(m.Placement.Nodes); err != nil {
-			errs = append(errs, fmt.Errorf("VM %s: %w", m.Guest, err))
-		}
-		spec := specOf(&removed[i])
-		errs = append(errs, check.Error(spec.Name, check.Placement(&host, p, spec, m.Placement)))
-	}
-	return errors.Join(errs...)
+	return host
 }

@@ -197,7 +197,7 @@ func TestTurnsStopBetweenSlices(t *testing.T) {
 	turn.Finish()
 	done, total := turn.Done()
 	if done != 128*mib || total != 256*mib || pace.copied != done || len(k.slices) != 2 ||
-		turn.Outcomes[0].Status == apply.Done {
+		turn.Outcomes[0].Status == apply.Done || turn.Outcomes[0].Arrived() != done {
 		t.Errorf("%v of %v in %d slices: %+v", done, total, len(k.slices), turn.Outcomes)
 	}
 }

@@ -109,7 +109,7 @@ func (h *Host) create(
 ) (err error) {
 	name := r.Spec.Name
 	if c.Cannot, err = h.start(ctx, r, want, short); err != nil {
-		return fmt.Errorf("creating guest %s: %w", name, err)
+		return err
 	}
 	c.started = true
 	if c.Truth, err = h.Verify(ctx, name); err != nil {
@@ -127,6 +127,18 @@ func (h *Host) decide(
 	if _, err := tx.Claims(); err != nil { // removes void claims before the observation
 		return want, nil, err
 	}
+	if want, short, err = h.placeNew(ctx, spec, c); err != nil {
+		return want, nil, err
+	}
+	return want, short, tx.Put(h.claimFor(spec.Name, c.Placement))
+}
+
+// placeNew observes the host and places a guest whose name must be free. It
+// returns the intent to record with the guest, and the huge pages that the pools
+// lack.
+func (h *Host) placeNew(
+	ctx context.Context, spec guest.Spec, c *Created,
+) (want guest.Intent, short []plan.Step, err error) {
 	inv, err := h.Observe(ctx)
 	if err != nil {
 		return want, nil, err
@@ -142,8 +154,34 @@ func (h *Host) decide(
 		return want, nil, err
 	}
 	want = guest.Intent{Host: inv.Identity(), Spec: spec, Placement: c.Placement}
-	short = poolShortages(capacity.Available(&inv, h.Policy, ""), c.Placement)
-	return want, short, tx.Put(h.claimFor(spec.Name, c.Placement))
+	return want, poolShortages(capacity.Available(&inv, h.Policy, ""), c.Placement), nil
+}
+
+// CreatePlan is what Create would do.
+type CreatePlan struct {
+	Placement guest.Placement `json:"placement"`
+	Why       place.Why       `json:"why"`
+	// Pools are the huge pages that would be added to pools.
+	Pools []plan.Step `json:"pools,omitempty"`
+	// Cannot are parts of the placement that the domain XML cannot express.
+	Cannot []plan.Refusal `json:"cannot,omitempty"`
+	XML    string         `json:"xml"`
+}
+
+// WouldCreate decides as Create does and changes nothing. It returns the error
+// with which Create would refuse. Another process may take the room afterwards.
+func (h *Host) WouldCreate(ctx context.Context, r CreateRequest) (CreatePlan, error) {
+	var c Created
+	want, short, err := h.placeNew(ctx, r.Spec, &c)
+	if err != nil {
+		return CreatePlan{}, err
+	}
+	domain, err := r.Render(want)
+	if err != nil {
+		return CreatePlan{}, fmt.Errorf("creating guest %s: %w", r.Spec.Name, err)
+	}
+	return CreatePlan{Placement: c.Placement, Why: c.Why, Pools: short, Cannot: domain.Cannot,
+		XML: string(domain.XML)}, nil
 }
 
 // RoomIsKnown refuses an inventory that does not show all VMs and reservations:
@@ -172,13 +210,13 @@ func (h *Host) start(
 ) ([]plan.Refusal, error) {
 	p := want.Placement
 	domain, err := r.Render(want)
+	if err == nil {
+		err = h.growPools(ctx, p.Guest, short)
+	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("creating guest %s: %w", p.Guest, err)
 	}
-	if err := h.growPools(ctx, p.Guest, short); err != nil {
-		return nil, err
-	}
-	// Start reverts its own steps, and refuses a name that is taken: Create
+	// The error of Start names the guest and the action. Start reverts its own steps, and refuses a name that is taken: Create
 	// must not remove that guest.
 	if err := h.Domains.Start(ctx, domain.XML, r.Transient); err != nil {
 		return nil, errors.Join(err, h.givePoolsBack(p.Guest, nil, topology.NodeSet{}))
