@@ -3,20 +3,25 @@ package lab
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/u-root/u-root/pkg/cpio"
 	"golang.org/x/sys/unix"
 
 	"github.com/numavisor/numavisor/internal/topology"
@@ -304,41 +309,48 @@ func buildInitramfs(ctx context.Context, k kernel, target string) error {
 	for _, m := range modules {
 		files["mod/"+filepath.Base(m)+".ko"] = filepath.Join(k.modules, m+".ko")
 	}
-	return packInitramfs(ctx, initScript, files, []string{"bin", "mod", "proc", "sys", "dev", "root", "ov", "new"},
+	return packInitramfs(initScript, files, []string{"bin", "mod", "proc", "sys", "dev", "root", "ov", "new"},
 		target)
 }
 
-// packInitramfs writes a compressed cpio archive with an init program, files and empty folders.
-func packInitramfs(ctx context.Context, init []byte, files map[string]string, folders []string, target string) error {
-	cpio, err := program("cpio")
+// packInitramfs writes a compressed cpio archive with an init program, files and
+// empty folders. The folders of the files are among these.
+func packInitramfs(init []byte, files map[string]string, folders []string, target string) (err error) {
+	out, err := os.Create(target)
 	if err != nil {
 		return err
 	}
-	root, err := os.MkdirTemp(filepath.Dir(target), "initrd-")
+	defer func() {
+		if err = errors.Join(err, out.Close()); err != nil {
+			err = fmt.Errorf("packing %s: %w", target, err)
+		}
+	}()
+	zip, err := gzip.NewWriterLevel(out, gzip.BestSpeed)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(root)
-	for _, d := range folders {
-		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+	archive := cpio.Newc.Writer(zip)
+	for _, d := range folders { // a file's folder comes before it
+		if err := archive.WriteRecord(cpio.Directory(d, 0o755)); err != nil {
 			return err
 		}
 	}
-	for name, source := range files {
-		if err := copyFile(source, filepath.Join(root, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err // which modules there are differs between kernels; init says what is missing
-		}
-	}
-	if err := os.WriteFile(filepath.Join(root, "init"), init, 0o755); err != nil {
+	if err := archive.WriteRecord(cpio.StaticFile("init", string(init), 0o755)); err != nil {
 		return err
 	}
-	pack := exec.CommandContext(ctx, "sh", "-c",
-		"find . | "+quote(cpio)+" -o -H newc --quiet | gzip -1 > "+quote(target))
-	pack.Dir = root
-	if out, err := pack.CombinedOutput(); err != nil {
-		return fmt.Errorf("packing %s: %w: %s", target, err, lastLine(out))
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		content, err := os.ReadFile(files[name])
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // which modules there are differs between kernels; init says what is missing
+		}
+		if err != nil {
+			return err
+		}
+		if err := archive.WriteRecord(cpio.StaticFile(name, string(content), 0o755)); err != nil {
+			return err
+		}
 	}
-	return nil
+	return errors.Join(cpio.WriteTrailer(archive), zip.Close())
 }
 
 // start runs QEMU from a thread that lives as long as it: the kernel ends QEMU

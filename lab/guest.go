@@ -70,7 +70,7 @@ func (h *Host) AddGuest(ctx context.Context) error {
 	}
 	// Written under another name first: tools inside never see half of it.
 	fresh := filepath.Join(h.folder, "guest.initrd")
-	if err := packInitramfs(ctx, init, nil, []string{"proc", "sys", "dev"}, fresh); err != nil {
+	if err := packInitramfs(init, nil, []string{"proc", "sys", "dev"}, fresh); err != nil {
 		return fmt.Errorf("the lab's guest: %w", err)
 	}
 	return os.Rename(fresh, h.share("files", "guest.initrd"))

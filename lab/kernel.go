@@ -16,8 +16,8 @@ import (
 
 // Requirements are the Debian packages whose programs the lab uses.
 func Requirements() []string {
-	return []string{"qemu-system-x86", "libvirt-daemon-system", "libvirt-clients", "busybox-static", "cpio",
-		"e2fsprogs", "kmod", "numactl", "gcc", "libc6-dev"}
+	return []string{"qemu-system-x86", "libvirt-daemon-system", "libvirt-clients", "busybox-static", "e2fsprogs",
+		"kmod", "numactl", "gcc", "libc6-dev"}
 }
 
 // program finds a program, or says which package has it.
