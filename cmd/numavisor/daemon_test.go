@@ -12,7 +12,7 @@ func TestWhereMetricsCannotBeServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close()
+	defer func() { _ = taken.Close() }()
 	for address, want := range map[string]int{
 		taken.Addr().String(): exitFailed,
 		"9177":                exitUsage,
@@ -23,7 +23,9 @@ func TestWhereMetricsCannotBeServed(t *testing.T) {
 	} {
 		l, err := listenPublic(t.Context(), address)
 		if err == nil {
-			l.Close()
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
 			t.Errorf("%s is listened on", address)
 			continue
 		}
@@ -35,5 +37,7 @@ func TestWhereMetricsCannotBeServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Close()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
 }

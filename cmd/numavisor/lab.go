@@ -138,7 +138,7 @@ kernel and an initial file system for VMs.`,
 				return fmt.Errorf("running %s in the lab: %w", args[0], err)
 			}
 			if status != 0 {
-				return exitStatus(status)
+				return exitError(status)
 			}
 			return nil
 		},

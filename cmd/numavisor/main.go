@@ -44,7 +44,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
 	}
-	var status exitStatus
+	var status exitError
 	if errors.As(err, &status) {
 		return int(status)
 	}
@@ -133,10 +133,10 @@ type partialError struct{ error }
 
 func (e partialError) Unwrap() error { return e.error }
 
-// exitStatus passes on the status of a command that was run; nothing is printed.
-type exitStatus int
+// exitError passes on the status of a command that was run; nothing is printed.
+type exitError int
 
-func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+func (s exitError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 func statusOf(err error) int {
 	var usage usageError
@@ -175,7 +175,7 @@ func printError(w io.Writer, format string, err error) {
 		} `json:"error"`
 	}
 	document.Error.Kind, document.Error.Message = kind, text
-	var noFit *place.NoFit
+	var noFit *place.NoFitError
 	if errors.As(err, &noFit) {
 		document.Error.Detail = noFit
 	}

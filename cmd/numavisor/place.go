@@ -71,7 +71,7 @@ because it must know which CPUs and memory are free.`,
 		}
 		p, why, err := place.Place(place.Request{Host: &inv, Spec: asked, Policy: weights, Ignore: asked.Name})
 		if err != nil {
-			var noFit *place.NoFit
+			var noFit *place.NoFitError
 			if explain && errors.As(err, &noFit) {
 				fmt.Fprint(c.ErrOrStderr(), text.VisibleLines(noFit.Text()))
 				return explainedError{err, asked.Name}

@@ -110,7 +110,7 @@ func anHour(t *testing.T, c crowd) {
 	synctest.Test(t, func(t *testing.T) {
 		h := c.host(t)
 		sight := &crowdWatcher{Watcher: watch.New(watch.Options{Root: c.root}), started: time.Now()}
-		defer sight.Close()
+		defer func() { _ = sight.Close() }()
 		ledger := claim.Ledger{Folder: filepath.Join(folder, "claims"), Alive: func(claim.Process) bool { return true }}
 		d := daemon.New(daemon.Options{
 			Host: &move.Host{

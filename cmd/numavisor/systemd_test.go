@@ -22,11 +22,13 @@ func TestDaemon_ReportsItsStateToSystemd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer socket.Close()
+	defer func() { _ = socket.Close() }()
 	next := func() string {
 		t.Helper()
 		message := make([]byte, 4096)
-		socket.SetReadDeadline(time.Now().Add(time.Minute))
+		if err := socket.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
 		n, err := socket.Read(message)
 		if err != nil {
 			t.Fatalf("systemd received nothing: %v", err)

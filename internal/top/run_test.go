@@ -11,7 +11,7 @@ import (
 
 func TestRunShowsTheDaemonUntilQ(t *testing.T) {
 	in, keyboard := io.Pipe()
-	defer keyboard.Close()
+	defer func() { _ = keyboard.Close() }()
 	var out bytes.Buffer
 	ended := make(chan error)
 	d := &heard{}
@@ -30,7 +30,7 @@ func TestRunShowsTheDaemonUntilQ(t *testing.T) {
 func TestRunEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	in, keyboard := io.Pipe()
-	defer keyboard.Close()
+	defer func() { _ = keyboard.Close() }()
 	ended := make(chan error)
 	go func() { ended <- Run(ctx, &heard{}, time.Hour, in, io.Discard) }()
 	cancel()

@@ -195,7 +195,12 @@ func measuredRows(text string) *Measured {
 		m.Nodes = append(m.Nodes, NodeID(i))
 		figures := make([]float64, len(rows))
 		for j, f := range strings.Fields(row) {
-			fmt.Sscanf(f, "%f", &figures[j])
+			if f == "-" { // not measured
+				continue
+			}
+			if _, err := fmt.Sscanf(f, "%f", &figures[j]); err != nil {
+				panic(err) // a typing error in this file
+			}
 		}
 		m.LatencyNanos = append(m.LatencyNanos, figures)
 	}

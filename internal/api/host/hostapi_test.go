@@ -55,7 +55,9 @@ func serve(t *testing.T, d Daemon) *Client {
 		t.Fatal(err)
 	}
 	server := httptest.NewUnstartedServer(Handler(d))
-	server.Listener.Close()
+	if err := server.Listener.Close(); err != nil {
+		t.Fatal(err)
+	}
 	server.Listener = l
 	server.Start()
 	t.Cleanup(server.Close)
@@ -129,7 +131,7 @@ func TestClient_GivesUpOnAFrozenDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	for _, c := range calls() {
 		client := Dial(socket)
 		if client.timeout > time.Minute || client.timeout <= 0 {

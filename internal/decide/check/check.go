@@ -37,7 +37,7 @@ type Violation struct {
 	What   string `json:"what"`
 }
 
-func (v Violation) Error() string { return fmt.Sprintf("%s: %s: %s", v.Rule, v.Object, v.What) }
+func (v Violation) String() string { return fmt.Sprintf("%s: %s: %s", v.Rule, v.Object, v.What) }
 
 // Error joins violations into one error; nil where there are none.
 func Error(guestName string, vs []Violation) error {
@@ -46,7 +46,7 @@ func Error(guestName string, vs []Violation) error {
 	}
 	errs := make([]error, len(vs))
 	for i, v := range vs {
-		errs[i] = v
+		errs[i] = errors.New(v.String())
 	}
 	return fmt.Errorf("placement of VM %s is not legal: %w", guestName, errors.Join(errs...))
 }

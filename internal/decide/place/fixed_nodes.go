@@ -9,21 +9,21 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// NotThere is the error for a guest that does not fit on given nodes.
-type NotThere struct {
+// NotThereError is the error for a guest that does not fit on given nodes.
+type NotThereError struct {
 	Guest string
 	Nodes []topology.NodeID
 	Why   string
 }
 
 // Error gives one sentence.
-func (e *NotThere) Error() string {
+func (e *NotThereError) Error() string {
 	return fmt.Sprintf("VM %s does not fit on nodes %v: %s", e.Guest, e.Nodes, e.Why)
 }
 
 // On places a guest on given nodes, its i-th cell on the i-th of them, under the
 // same rules as Place but without comparing other placements. It divides the guest
-// into as many cells as there are nodes. The error is a *NotThere if that is not
+// into as many cells as there are nodes. The error is a *NotThereError if that is not
 // possible.
 func On(r Request, homes []topology.NodeID) (guest.Placement, error) {
 	p, err := newProblem(r)
@@ -34,7 +34,7 @@ func On(r Request, homes []topology.NodeID) (guest.Placement, error) {
 		return guest.Placement{}, err
 	}
 	refuse := func(why string) (guest.Placement, error) {
-		return guest.Placement{}, &NotThere{p.spec.Name, homes, why}
+		return guest.Placement{}, &NotThereError{p.spec.Name, homes, why}
 	}
 	at := make([]slot, len(homes))
 	for cell, home := range homes {

@@ -54,7 +54,7 @@ func TestOnRefusesAndSaysWhy(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			c.spec.Name = "g"
 			_, err := place.On(place.Request{Host: fourNodes(), Spec: c.spec}, c.homes)
-			var not *place.NotThere
+			var not *place.NotThereError
 			if !errors.As(err, &not) || !strings.Contains(err.Error(), c.why) {
 				t.Errorf("want a refusal that names %q, got %v", c.why, err)
 			}

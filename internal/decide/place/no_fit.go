@@ -10,9 +10,9 @@ import (
 	"github.com/numavisor/numavisor/internal/text"
 )
 
-// NoFit is the error for a guest that does not fit: the shortage on each node, and
+// NoFitError is the error for a guest that does not fit: the shortage on each node, and
 // the smallest changes that would make the guest fit.
-type NoFit struct {
+type NoFitError struct {
 	Guest string `json:"guest"`
 	// Cells is the number of parts of the division that was closest to fitting.
 	Cells int `json:"cells"`
@@ -34,7 +34,7 @@ type Change struct {
 }
 
 // Error gives the tightest constraints and the first change in one line.
-func (e *NoFit) Error() string {
+func (e *NoFitError) Error() string {
 	var parts []string
 	for _, n := range e.Nodes {
 		if len(parts) == alternativesShown {
@@ -55,7 +55,7 @@ func (e *NoFit) Error() string {
 }
 
 // Text lists everything for people.
-func (e *NoFit) Text() string {
+func (e *NoFitError) Text() string {
 	var b strings.Builder
 	switch e.Cells {
 	case 0:
@@ -81,8 +81,8 @@ func (e *NoFit) Text() string {
 }
 
 // noFit explains why the guest does not fit.
-func (p *problem) noFit(r Request, refused []refusal) *NoFit {
-	e := &NoFit{Guest: p.spec.Name}
+func (p *problem) noFit(r Request, refused []refusal) *NoFitError {
+	e := &NoFitError{Guest: p.spec.Name}
 	var nearest *refusal
 	least := 0.0
 	for i := range refused {

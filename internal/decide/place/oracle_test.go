@@ -363,7 +363,7 @@ func TestPlace_AgreesWithTheOracle(t *testing.T) {
 		o := drawn(t)
 		want, fits := o.best()
 		_, why, err := place.Place(place.Request{Host: o.host, Spec: o.spec, Policy: o.policy})
-		noFit := (*place.NoFit)(nil)
+		noFit := (*place.NoFitError)(nil)
 		switch {
 		case err != nil && !errors.As(err, &noFit):
 			t.Fatal(err)

@@ -17,7 +17,7 @@ type Request struct {
 }
 
 // Place finds the best placement of the guest, and explains it. If the guest does
-// not fit, the error is a *NoFit; other errors mean that the request is invalid.
+// not fit, the error is a *NoFitError; other errors mean that the request is invalid.
 // The same request gives the same result.
 func Place(r Request) (guest.Placement, Why, error) {
 	p, err := newProblem(r)

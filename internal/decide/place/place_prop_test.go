@@ -84,7 +84,7 @@ func TestEveryPlacementIsLegal(t *testing.T) {
 		h := drawHost(t, 6)
 		r := Request{Host: h, Spec: drawSpec(t, h), Policy: drawPolicy(t)}
 		placed, why, err := Place(r)
-		var none *NoFit
+		var none *NoFitError
 		if errors.As(err, &none) {
 			return
 		}
@@ -109,7 +109,7 @@ func TestNoFitProposesWhatFits(t *testing.T) {
 		h := drawHost(t, 4)
 		r := Request{Host: h, Spec: drawSpec(t, h), Policy: drawPolicy(t)}
 		_, _, err := Place(r)
-		var none *NoFit
+		var none *NoFitError
 		if !errors.As(err, &none) {
 			return
 		}

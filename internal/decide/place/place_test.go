@@ -47,10 +47,10 @@ func settle(h *inventory.Host, placed guest.Placement) {
 
 func small(name string) guest.Spec { return guest.Spec{Name: name, VCPUs: 4, Memory: 6 * gib} }
 
-func noFit(t *testing.T, r Request) *NoFit {
+func noFit(t *testing.T, r Request) *NoFitError {
 	t.Helper()
 	_, _, err := Place(r)
-	var none *NoFit
+	var none *NoFitError
 	if !errors.As(err, &none) {
 		t.Fatalf("expected no room, got error %v", err)
 	}
@@ -437,7 +437,7 @@ func TestIgnoreFreesTheGuestsOwnRoom(t *testing.T) {
 		t.Errorf("placed on %v, has room on 2 only", got.Nodes)
 	}
 	spec.Name = "other"
-	noFit(t, Request{Host: h, Spec: spec})
+	_ = noFit(t, Request{Host: h, Spec: spec})
 }
 
 func TestNoFitNamesWhoHoldsIt(t *testing.T) {

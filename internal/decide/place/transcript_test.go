@@ -101,7 +101,7 @@ func (w world) place(_ *testing.T, d *datadriven.TestData) (string, error) {
 		return "", err
 	}
 	placed, why, err := place.Place(place.Request{Host: &w.Host, Spec: spec, Policy: w.Policy})
-	if noFit := (*place.NoFit)(nil); errors.As(err, &noFit) {
+	if noFit := (*place.NoFitError)(nil); errors.As(err, &noFit) {
 		return noFit.Text(), nil
 	}
 	if err != nil {

@@ -141,9 +141,13 @@ func TestGrownPoolsAddUp(t *testing.T) {
 func TestDamagedClaimIsNamed(t *testing.T) {
 	l := ledger(t)
 	put(t, l, "g", 1)
-	os.WriteFile(filepath.Join(l.Folder, "claims", "g.json"), []byte("{"), 0o644)
+	if err := os.WriteFile(filepath.Join(l.Folder, "claims", "g.json"), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	put(t, l, "h", 1)
-	os.Mkdir(filepath.Join(l.Folder, "claims", "x.json"), 0o755)
+	if err := os.Mkdir(filepath.Join(l.Folder, "claims", "x.json"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	shown, err := l.Claims()
 	if err == nil {
 		t.Fatal("a damaged claim counted as none: its resources would be given away")

@@ -34,7 +34,7 @@ func (w *world) serve(socket string) (end func()) {
 		if err := <-served; err != nil {
 			w.t.Error(err)
 		}
-		l.Close()
+		_ = l.Close() // Serve may have closed it
 	}
 }
 
@@ -94,7 +94,9 @@ func TestListen_ReplacesNoFile(t *testing.T) {
 	}
 	l, err := daemon.Listen(t.Context(), file)
 	if err == nil {
-		l.Close()
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if text, _ := os.ReadFile(file); err == nil || !strings.Contains(err.Error(), "is no socket") ||
 		string(text) != "kept" {
@@ -106,11 +108,15 @@ func TestListen_ReplacesNoFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	dead.SetUnlinkOnClose(false)
-	dead.Close()
+	if err := dead.Close(); err != nil {
+		t.Fatal(err)
+	}
 	if l, err = daemon.Listen(t.Context(), left); err != nil {
 		t.Fatal(err)
 	}
-	l.Close()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A malformed order is refused: it must not pause the daemon until an operator
@@ -137,7 +143,9 @@ func TestServe_RefusesAMalformedPause(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			answer.Body.Close()
+			if err := answer.Body.Close(); err != nil {
+				t.Fatal(err)
+			}
 			if answer.StatusCode != http.StatusBadRequest || len(w.entries(journal.Paused)) != 0 {
 				t.Errorf("%s: %s", order, answer.Status)
 			}

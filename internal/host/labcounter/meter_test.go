@@ -136,7 +136,7 @@ func TestMeter_FailsWhileTheCounterIsOff(t *testing.T) {
 	f.mode(Off)
 	guests := []inventory.Guest{vm("a", inventory.Thread{TID: 11, LastCPU: 0})}
 	m := NewMeter(f.path(), linux.Root(f.root))
-	defer m.Close()
+	defer func() { _ = m.Close() }()
 	if err := m.Follow(guests, twoNodes()); !errors.Is(err, ErrCounterOff) {
 		t.Errorf("off: %v", err)
 	}
@@ -168,7 +168,7 @@ func TestMeter_ReportsNothingAfterAReset(t *testing.T) {
 	f.miss(0, 1000, 0)
 	guests := []inventory.Guest{vm("a", inventory.Thread{TID: 11, LastCPU: 0})}
 	m := NewMeter(f.path(), linux.Root(f.root))
-	defer m.Close()
+	defer func() { _ = m.Close() }()
 	if err := m.Follow(guests, twoNodes()); err != nil {
 		t.Fatal(err)
 	}

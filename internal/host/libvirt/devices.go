@@ -136,7 +136,7 @@ func hostNodesOfDevices(root *element, within topology.NodeSet) error {
 			return err
 		}
 		if !set.SubsetOf(within) {
-			return &Contradiction{
+			return &ContradictionError{
 				Field: "memory device nodemask", XML: set.String(), Placement: "nodes " + within.String(),
 				Remedy: "remove the nodemask, or give the placement these nodes",
 			}

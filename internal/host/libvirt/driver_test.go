@@ -306,7 +306,7 @@ func TestDriverWithoutDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	start = time.Now()
 	_, err = New("qemu+unix:///system?socket=" + mute).Guests(within(t, 300*time.Millisecond))
 	if !errors.Is(err, ErrTimeout) {

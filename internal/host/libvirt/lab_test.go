@@ -58,8 +58,8 @@ func (l *lab) startDaemon() {
 		l.t.Fatal(err)
 	}
 	l.t.Cleanup(func() {
-		l.daemon.Process.Kill()
-		l.daemon.Wait()
+		_ = l.daemon.Process.Kill()
+		_ = l.daemon.Wait()
 	})
 	for range 240 {
 		d := New("qemu:///system")
@@ -212,7 +212,7 @@ func (g *labGuest) run() {
 	if err := d.Create(ctx, g.xml, CreateOptions{Paused: true}); err != nil {
 		g.Fatalf("%v\n%s", err, g.xml)
 	}
-	defer call(ctx, d, g.p.Guest, (*libvirt.Domain).Destroy)
+	defer func() { _ = call(ctx, d, g.p.Guest, (*libvirt.Domain).Destroy) }()
 	seen, err := d.Guest(ctx, g.p.Guest)
 	if err != nil || seen.State != "paused" || seen.PID == 0 || !seen.Managed {
 		g.Fatalf("seen as %+v, %v", seen, err)
@@ -471,8 +471,10 @@ func (l *lab) configure(t *testing.T, g *labGuest) {
 func (l *lab) restart(t *testing.T) {
 	t.Helper()
 	g, pid := l.start(t, labCases()[0], true)
-	l.daemon.Process.Signal(syscall.SIGTERM)
-	l.daemon.Wait()
+	if err := l.daemon.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = l.daemon.Wait() // any exit status will do
 	done := make(chan error, 1)
 	start := time.Now()
 	go func() {
@@ -498,7 +500,9 @@ func (l *lab) restart(t *testing.T) {
 func (l *lab) hang(t *testing.T) {
 	t.Helper()
 	g, _ := l.start(t, labCases()[0], true)
-	l.daemon.Process.Signal(syscall.SIGSTOP)
+	if err := l.daemon.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
 	start := time.Now()
 	_, err := l.driver.List(within(t, 500*time.Millisecond))
 	if !errors.Is(err, ErrTimeout) {
@@ -511,7 +515,9 @@ func (l *lab) hang(t *testing.T) {
 	if took := time.Since(start); took > 5*time.Second {
 		t.Errorf("took %v", took)
 	}
-	l.daemon.Process.Signal(syscall.SIGCONT)
+	if err := l.daemon.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := l.driver.List(within(t, time.Minute)); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}

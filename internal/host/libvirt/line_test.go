@@ -298,7 +298,7 @@ func TestLineBoundsStuckCalls(t *testing.T) {
 		l := newLine(&fakeDaemon{})
 		release := make(chan struct{})
 		for range maxStuck {
-			l.read(within(t, time.Millisecond), func(*fakeClient) error { <-release; return nil })
+			_ = l.read(within(t, time.Millisecond), func(*fakeClient) error { <-release; return nil })
 		}
 		if err := l.read(within(t, time.Second), (*fakeClient).work); !errors.Is(err, errCrowded) {
 			t.Errorf("error is %v", err)

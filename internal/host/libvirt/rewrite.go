@@ -14,7 +14,7 @@ import (
 // unchanged. Rewriting the result again changes nothing.
 //
 // If XML and placement disagree about the guest itself the error is a
-// *Contradiction. Cannot lists what libvirt cannot express.
+// *ContradictionError. Cannot lists what libvirt cannot express.
 func Rewrite(domainXML []byte, p guest.Placement, intent Metadata) ([]byte, error) {
 	doc, err := parse(domainXML)
 	if err != nil {
@@ -150,7 +150,9 @@ func agree(d Domain, p guest.Placement) error {
 		memory += c.Memory
 	}
 	differ := func(field string, xml, placement any) error {
-		return &Contradiction{Field: field, XML: fmt.Sprint(xml), Placement: fmt.Sprint(placement), Remedy: placeAgain}
+		return &ContradictionError{
+			Field: field, XML: fmt.Sprint(xml), Placement: fmt.Sprint(placement), Remedy: placeAgain,
+		}
 	}
 	switch {
 	case p.Guest != "" && p.Guest != d.Name:

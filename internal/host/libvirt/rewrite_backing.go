@@ -90,7 +90,7 @@ func (w *writer) hugePages() (huge tag, write bool, err error) {
 }
 
 func pageContradiction(xml, placement string) error {
-	return &Contradiction{
+	return &ContradictionError{
 		Field:     "page size",
 		XML:       xml,
 		Placement: placement,

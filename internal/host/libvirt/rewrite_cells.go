@@ -29,7 +29,7 @@ func (w *writer) cells() error {
 		return err
 	}
 	if ties := tiedToCells(w.root); numa != nil && len(ties) > 0 {
-		return &Contradiction{
+		return &ContradictionError{
 			Field: "guest cells", XML: strconv.Itoa(len(w.domain.Config.Cells)) + " cells that are referred to: " +
 				"" + list(ties),
 			Placement: "has others",
@@ -38,7 +38,7 @@ func (w *writer) cells() error {
 	}
 	switch {
 	case !w.shown && w.domain.declared != w.domain.BootMemory:
-		return &Contradiction{
+		return &ContradictionError{
 			Field: "memory", XML: w.domain.declared.String() + " in <memory> and " + w.domain.BootMemory.String() +
 				" in its cells",
 			Placement: "has no cells", Remedy: "make <memory> the sum of the cells first",

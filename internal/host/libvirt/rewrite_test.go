@@ -502,7 +502,7 @@ func TestRewriteRefuses(t *testing.T) {
 			if !strings.Contains(err.Error(), c.says) {
 				t.Errorf("says %q, not %q", err, c.says)
 			}
-			var contradiction *Contradiction
+			var contradiction *ContradictionError
 			if errors.As(err, &contradiction) != c.contradiction {
 				t.Errorf("%v: is a contradiction: %v", err, !c.contradiction)
 			}
@@ -524,7 +524,7 @@ func TestRewrite_KeepsCellsThatSetTheMemory(t *testing.T) {
 	xml := []byte(
 		`<domain><memory>5</memory><cpu><numa><cell memory='1024'/><cell memory='2048'/></numa></cpu></domain>`,
 	)
-	var contradiction *Contradiction
+	var contradiction *ContradictionError
 	if _, err := Rewrite(xml, small(mustParse(t, xml)), Metadata{}); !errors.As(err, &contradiction) ||
 		contradiction.Field != "memory" {
 		t.Errorf("error is %v", err)

@@ -127,10 +127,10 @@ func FuzzLoopParsers(f *testing.F) {
 		if run, wait, err := ParseSchedstat(data); err == nil && (run < 0 || wait < 0) {
 			t.Errorf("run %v, wait %v", run, wait)
 		}
-		ParseMemFree(data)
-		ParseBandwidth(data)
-		ParseCount(data)
-		parseNodeLoadsAreLocal(string(data))
+		_, _ = ParseMemFree(data)
+		_, _ = ParseBandwidth(data)
+		_, _ = ParseCount(data)
+		_, _ = parseNodeLoadsAreLocal(string(data))
 		if control, _, err := ParseResctrlGroups(data); err == nil && strings.Contains(control, "..") {
 			t.Errorf("control group %q leads out", control)
 		}

@@ -68,7 +68,7 @@ func startChild(t *testing.T, kind string, size topology.Bytes) *memoryChild {
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { in.Close(); _ = child.Wait() })
+	t.Cleanup(func() { _ = in.Close(); _ = child.Wait() })
 	c := &memoryChild{pid: child.Process.Pid, in: in, out: bufio.NewScanner(out), kind: kind}
 	address, err := strconv.ParseUint(c.answer(t), 16, 64)
 	if err != nil {

@@ -170,7 +170,9 @@ func TestMoveError_DistinguishesAnEndingProcess(t *testing.T) {
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	hold.Close()
+	if err := hold.Close(); err != nil {
+		t.Fatal(err)
+	}
 	defer child.Wait() //nolint:errcheck // cat has no failure to report
 	stat := Live.proc(child.Process.Pid, "stat")
 	for text := []byte{}; !bytes.Contains(text, []byte(") Z ")); {
@@ -249,7 +251,7 @@ func TestSetFilePolicyOfOwnMemfd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Munmap(memory)
+	defer func() { _ = unix.Munmap(memory) }()
 	for _, c := range []struct {
 		mode guest.MemoryMode
 		want string

@@ -28,7 +28,7 @@ func TestLabZeroPagesAreAbsentAndNotHidden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Munmap(memory)
+	defer func() { _ = unix.Munmap(memory) }()
 	if err := unix.Madvise(memory, unix.MADV_NOHUGEPAGE); err != nil {
 		t.Fatal(err)
 	}

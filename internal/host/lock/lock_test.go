@@ -51,7 +51,7 @@ func TestLockFile_IsItsOwnersOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
+		defer func() { _ = l.Close() }()
 		if mode := modeOf(t, path); mode != 0o600 {
 			t.Errorf("%s has mode %o; wanted 600", path, mode)
 		}

@@ -68,7 +68,7 @@ func TestCreate_ConcurrentGuestsNeverShareRoom(t *testing.T) {
 	}
 	made := 0
 	for i, err := range together(w, asked) {
-		var noFit *place.NoFit
+		var noFit *place.NoFitError
 		switch {
 		case err == nil:
 			made++

@@ -256,7 +256,7 @@ func TestRoomIsNeverUnseenWhileAGuestStarts(t *testing.T) {
 				} else {
 					w.Inject(fake.Fault{Before: hook})
 				}
-				var noFit *place.NoFit
+				var noFit *place.NoFitError
 				if _, err := w.Create(spec(t, second)); !errors.As(err, &noFit) {
 					t.Errorf("two guests of %v were placed where there is room for one (%s, after it: %v): %v",
 						asked.Memory, at.method, at.after, err)

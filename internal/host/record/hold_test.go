@@ -36,7 +36,9 @@ func TestHold_OneDaemonPerFolder(t *testing.T) {
 	if err != nil {
 		t.Errorf("another folder: %v", err)
 	} else {
-		other.Close()
+		if err := other.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := held.Close(); err != nil {
 		t.Fatal(err)
@@ -45,7 +47,9 @@ func TestHold_OneDaemonPerFolder(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the folder was released, but is still in use: %v", err)
 	}
-	again.Close()
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // holderFolder is the environment variable that makes the test's program hold a
@@ -95,5 +99,7 @@ func TestHold_EndsWithTheProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	held.Close()
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
 }

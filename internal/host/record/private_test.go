@@ -30,7 +30,7 @@ func TestRecords_AreTheirOwnersOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer held.Close()
+	defer func() { _ = held.Close() }()
 	j := Journal{Folder: folder, Most: 100}
 	for range 3 { // this starts a new file
 		mustAppend(t, j, entry(0, journal.Started, ""))

@@ -30,7 +30,7 @@ type Meter interface {
 	Source() inventory.AccessSource
 	// Follow sets the guests to measure from now on. Seen.Threads are their
 	// vCPUs' threads, whose LastCPU and RunTime the watcher updates before each
-	// Read; it calls Follow again when they change. An *Unmetered error names
+	// Read; it calls Follow again when they change. An *UnmeteredError error names
 	// guests that the meter cannot measure, while it measures the others; any
 	// other error means that it can measure none.
 	Follow(guests []inventory.Guest, t *topology.Topology) error
@@ -40,13 +40,13 @@ type Meter interface {
 	Close() error
 }
 
-// Unmetered are guests that a meter cannot measure.
-type Unmetered struct {
+// UnmeteredError are guests that a meter cannot measure.
+type UnmeteredError struct {
 	Guests []string
 	Err    error // the reason
 }
 
-func (e *Unmetered) Error() string {
+func (e *UnmeteredError) Error() string {
 	if len(e.Guests) == 0 {
 		return e.Err.Error()
 	}
@@ -58,7 +58,7 @@ func (e *Unmetered) Error() string {
 	return fmt.Sprintf("guests %s: %v", names, e.Err)
 }
 
-func (e *Unmetered) Unwrap() error { return e.Err }
+func (e *UnmeteredError) Unwrap() error { return e.Err }
 
 // retryMeter is how long a meter that refused a guest is not asked again.
 const retryMeter = 10 * time.Second
@@ -92,7 +92,7 @@ func (w *Watcher) assign(now time.Time) {
 	for i, m := range w.access.meters {
 		err := m.Follow(left, w.topology)
 		w.gaps.set(inventory.AccessUnmeasured, inventory.HostRef(), inventory.AccessText(m.Source()), err)
-		var unmetered *Unmetered
+		var unmetered *UnmeteredError
 		if err != nil && !errors.As(err, &unmetered) {
 			continue // it can measure none
 		}

@@ -72,7 +72,7 @@ func TestLabWatchAgreesWithTheKernel(t *testing.T) {
 				labcounter.NewMeter(labcounter.Path, linux.Live)},
 		},
 	)
-	defer w.Close()
+	defer func() { _ = w.Close() }()
 	w.Follow([]inventory.Guest{g}, topo)
 	awaitBusy(t, w)
 	before := ranSoFar(t, g.PID)
@@ -163,7 +163,7 @@ func TestLabWatchIsCheap(t *testing.T) {
 	g, topo := inLab(t)
 	const guests = 200
 	w := watch.New(watch.Options{})
-	defer w.Close()
+	defer func() { _ = w.Close() }()
 	var all []inventory.Guest
 	for i := range guests {
 		g.Name = fmt.Sprintf("far%03d", i)

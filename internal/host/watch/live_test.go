@@ -18,7 +18,7 @@ func TestAGuestThatEndsIsDroppedSilently(t *testing.T) {
 	}
 	ends, stays := child(t), child(t)
 	w := New(Options{})
-	defer w.Close()
+	defer func() { _ = w.Close() }()
 	w.Follow([]inventory.Guest{
 		{Name: "ends", PID: ends.Process.Pid, State: "running"},
 		{Name: "stays", PID: stays.Process.Pid, State: "running"},
@@ -30,7 +30,7 @@ func TestAGuestThatEndsIsDroppedSilently(t *testing.T) {
 	if err := ends.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	ends.Wait()
+	_ = ends.Wait() // it was killed
 	s := w.Sample()
 	if got := names(s); len(got) != 1 || got[0] != "stays" {
 		t.Errorf("guests %v", got)
@@ -52,8 +52,8 @@ func child(t *testing.T) *exec.Cmd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		c.Process.Kill()
-		c.Wait()
+		_ = c.Process.Kill()
+		_ = c.Wait()
 	})
 	return c
 }
@@ -75,10 +75,10 @@ func TestABusyProcessUsesItsCPU(t *testing.T) {
 	if err := busy.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer busy.Wait()
-	defer busy.Process.Kill()
+	defer func() { _ = busy.Wait() }()
+	defer func() { _ = busy.Process.Kill() }()
 	w := New(Options{})
-	defer w.Close()
+	defer func() { _ = w.Close() }()
 	w.Follow([]inventory.Guest{{Name: "busy", PID: busy.Process.Pid}}, &topo)
 	w.Sample()
 	var load inventory.GuestLoad

@@ -100,7 +100,7 @@ func (p *PMU) Follow(guests []inventory.Guest, t *topology.Topology) error {
 		}
 	}
 	if why != nil {
-		return &Unmetered{refused, why}
+		return &UnmeteredError{refused, why}
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ func (r *Resctrl) Follow(guests []inventory.Guest, t *topology.Topology) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return &Unmetered{refused, err}
+		return &UnmeteredError{refused, err}
 	}
 	return nil
 }

@@ -575,7 +575,7 @@ func (m *fakeMeter) Follow(guests []inventory.Guest, _ *topology.Topology) error
 		}
 	}
 	if len(cannot) > 0 {
-		return &Unmetered{cannot, errors.New("no more ids")}
+		return &UnmeteredError{cannot, errors.New("no more ids")}
 	}
 	return nil
 }
