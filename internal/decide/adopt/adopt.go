@@ -76,3 +76,19 @@ func cells(c inventory.Config) guest.TopologySpec {
 	}
 	return t
 }
+
+// Fixed returns the spec by which a running guest may be placed again. Cells that the
+// guest sees cannot change while it runs; where the spec leaves their sizes to
+// placing, they are those of its placement.
+func Fixed(s guest.Spec, p *guest.Placement) guest.Spec {
+	if p == nil || !p.Visible || len(p.Cells) < 2 ||
+		s.Topology.Mode != guest.TopologyAuto && s.Topology.Mode != "" {
+		return s
+	}
+	s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: len(p.Cells)}
+	for i := range p.Cells {
+		c := &p.Cells[i]
+		s.Topology.Cells = append(s.Topology.Cells, guest.CellSpec{VCPUs: c.VCPUs.Len(), Memory: c.Memory})
+	}
+	return s
+}

@@ -81,3 +81,22 @@ func TestAlignGivesCellsTheVCPUsTheyHave(t *testing.T) {
 		t.Errorf("cell 1 has %s (its argument now %s)", got.Cells[1].VCPUs, p.Cells[1].VCPUs)
 	}
 }
+
+func TestFixed_CellsOfRunningGuest(t *testing.T) {
+	set := topology.SetOf[guest.VCPUID]
+	seen := &guest.Placement{Visible: true, Cells: []guest.Cell{
+		{ID: 0, VCPUs: set(0, 1, 2), Memory: 6}, {ID: 1, VCPUs: set(3), Memory: 2}}}
+	want := guest.TopologySpec{Mode: guest.TopologyCells, Count: 2,
+		Cells: []guest.CellSpec{{VCPUs: 3, Memory: 6}, {VCPUs: 1, Memory: 2}}}
+	auto := guest.Spec{VCPUs: 4, Memory: 8, Topology: guest.TopologySpec{Mode: guest.TopologyAuto}}
+	if diff := cmp.Diff(want, adopt.Fixed(auto, seen).Topology); diff != "" {
+		t.Errorf("cells (-want +got):\n%s", diff)
+	}
+	hidden := *seen
+	hidden.Visible = false
+	for name, p := range map[string]*guest.Placement{"hidden cells": &hidden, "no placement": nil} {
+		if diff := cmp.Diff(auto, adopt.Fixed(auto, p)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}

@@ -142,7 +142,7 @@ func (g *subject) fixed() bool { return g.blocked.Kind != "" }
 func specOf(g *inventory.Guest) guest.Spec {
 	s := adopt.Spec(*g)
 	if g.Spec != nil {
-		s = *g.Spec
+		s = adopt.Fixed(*g.Spec, g.Placement)
 	}
 	s.Name = g.Name
 	return normal(s)

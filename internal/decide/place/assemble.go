@@ -31,7 +31,7 @@ func (p *problem) assemble(sol *solution) guest.Placement {
 		MemoryMode: s.Binding.Mode, PageSize: s.PageSize,
 		Immediate: s.Binding.Immediate || s.PageSize > 0,
 		Movable:   s.IsMovable(), Devices: slices.Clone(s.Devices),
-		Visible: p.visible(len(sol.cells)),
+		Visible: p.visible(sol),
 	}
 	a.pick()
 	a.reserve()
@@ -49,15 +49,21 @@ func (p *problem) assemble(sol *solution) guest.Placement {
 }
 
 // visible reports whether the guest sees its cells.
-func (p *problem) visible(cells int) bool {
+func (p *problem) visible(sol *solution) bool {
 	switch p.spec.Topology.Mode {
 	case guest.TopologyOff:
 		return false
 	case guest.TopologyAuto:
-		return cells > 1
+		return len(sol.cells) > 1 && !sol.thin()
 	case guest.TopologyCells, guest.TopologyMirror:
 	}
 	return true
+}
+
+// thin reports whether a part of the guest is memory without vCPUs. Such a guest sees
+// no NUMA: a cell would have nothing that runs in it.
+func (sol *solution) thin() bool {
+	return slices.ContainsFunc(sol.cells, func(c cellSize) bool { return c.vcpus == 0 })
 }
 
 // demandOf returns the kind of a cell.
@@ -124,7 +130,7 @@ func (a *assembly) cells() {
 		first += guest.VCPUID(c.vcpus)
 		a.out.Cells = append(a.out.Cells, cell)
 	}
-	if a.p.spec.Topology.Mode == guest.TopologyOff && len(a.out.Cells) > 1 {
+	if !a.out.Visible && len(a.out.Cells) > 1 {
 		a.out.Cells = []guest.Cell{{
 			VCPUs: topology.Range(0, first-1), Memory: a.p.spec.Memory, Nodes: a.out.Nodes,
 		}}
@@ -146,12 +152,14 @@ func (a *assembly) distances(from int) []int {
 
 // vcpus sets the CPUs on which each vCPU may run.
 func (a *assembly) vcpus() {
-	var everywhere topology.CPUSet // for a guest without NUMA: all its nodes
-	for _, s := range a.sol.slots {
-		everywhere = everywhere.Union(a.p.nodes[s.cpu].usable)
+	var everywhere topology.CPUSet // for a guest without NUMA: all nodes with vCPUs
+	for i, s := range a.sol.slots {
+		if a.sol.cells[i].vcpus > 0 {
+			everywhere = everywhere.Union(a.p.nodes[s.cpu].usable)
+		}
 	}
 	everywhere = everywhere.Minus(a.alone)
-	spans := a.p.spec.Topology.Mode == guest.TopologyOff
+	spans := !a.out.Visible
 	id := guest.VCPUID(0)
 	for i, c := range a.sol.cells {
 		here := a.p.nodes[a.sol.slots[i].cpu].usable.Minus(a.alone)
@@ -186,7 +194,9 @@ func (a *assembly) helper(policy guest.HelperPolicy, first, count int) topology.
 	}
 	var free, own topology.CPUSet
 	for i, s := range a.sol.slots {
-		free = free.Union(a.p.nodes[s.cpu].usable.Minus(a.alone))
+		if a.sol.cells[i].vcpus > 0 {
+			free = free.Union(a.p.nodes[s.cpu].usable.Minus(a.alone))
+		}
 		own = own.With(a.picks[i].vcpus...)
 	}
 	if free.IsEmpty() {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strings"
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/policy"
@@ -22,7 +23,7 @@ func (p *problem) changes(r Request) []Change {
 	for _, l := range slices.Concat(p.limitLadders(), p.pageLadders(), p.bindingLadders(), p.shapeLadders()) {
 		for _, c := range l {
 			if fits(r, c) {
-				out = append(out, p.withGrowth(r, c))
+				out = append(out, listCells(r, p.withGrowth(r, c)))
 				break
 			}
 		}
@@ -37,9 +38,13 @@ func fits(r Request, c Change) bool {
 	if err != nil || q.checkHelpers() != nil {
 		return false
 	}
+	q.anyFit, q.policy.SearchSteps = true, min(q.policy.SearchSteps, adviceSteps)
 	sol, _ := q.solve()
 	return sol != nil
 }
+
+// adviceSteps limits the search for one change. A change that needs more is not proposed.
+const adviceSteps = 200
 
 type edit func(*guest.Spec, *policy.Policy)
 
@@ -264,6 +269,31 @@ func (p *problem) withGrowth(r Request, c Change) Change {
 				g.PageSize)
 		}
 	}
+	return c
+}
+
+// listCells replaces cells that placing may choose by those that it chooses, if they
+// are uneven: a guest that is to see cells sees these.
+func listCells(r Request, c Change) Change {
+	if len(r.Spec.Topology.Cells) == 0 && r.Spec.Topology.Count == 0 || c.Spec.Topology.Mode != guest.TopologyAuto {
+		return c
+	}
+	r.Spec, r.Policy = c.Spec, c.Policy
+	q, err := newProblem(r)
+	if err != nil {
+		return c
+	}
+	sol, _ := q.solve()
+	if sol == nil || !sol.uneven || sol.thin() {
+		return c
+	}
+	c.Spec.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: len(sol.cells)}
+	var list []string
+	for _, cell := range sol.cells {
+		c.Spec.Topology.Cells = append(c.Spec.Topology.Cells, guest.CellSpec{VCPUs: cell.vcpus, Memory: cell.memory})
+		list = append(list, fmt.Sprintf("%s and %v", text.Count(cell.vcpus, "vCPU", "vCPUs"), cell.memory))
+	}
+	c.Text = fmt.Sprintf("uneven cells instead: %s (topology.cells)", strings.Join(list, ", "))
 	return c
 }
 

@@ -24,6 +24,12 @@
 // without virtual NUMA that needs several nodes is divided into equal parts in
 // the same way, and then configured with one cell.
 //
+// Where the spec leaves the cells to placing (topology auto and off), they are equal.
+// If equal cells do not fit, need more nodes, or share more cores, the cells are as
+// even as a set of nodes allows: vCPUs evenly, each cell with memory in proportion to
+// its vCPUs. If no set of that size holds the guest in proportion, memory that does
+// not fit near its vCPUs goes to other nodes, also without vCPUs; the guest then sees no NUMA.
+//
 // Only resources that no guest holds are free. A reservation counts in full,
 // touched or not; observed use counts if it is greater (inventory.Holdings). fit
 // documents the rules.
@@ -41,5 +47,6 @@
 //
 // The search is exact unless it reaches policy.SearchSteps, a limit that depends on
 // no clock; Why then says how much better another placement could be. The package's
-// tests compare it with plain enumeration.
+// tests compare it with plain enumeration. Uneven cells depend on the set of nodes:
+// for them, the search examines every set that could hold the guest.
 package place

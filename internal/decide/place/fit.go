@@ -114,6 +114,9 @@ func (p *problem) fitCPUs(n *nodeState, d *demand) (Shortage, bool) {
 	lack := func(c Constraint, asked, there float64) (Shortage, bool) {
 		return Shortage{Node: n.node.ID, Constraint: c, Asked: asked, There: max(0, there)}, false
 	}
+	if d.vcpus+d.helpers == 0 {
+		return Shortage{}, true // memory alone
+	}
 	if d.vcpus+d.helpers > n.cpus {
 		return lack(TooFewCPUs, float64(d.vcpus+d.helpers), float64(n.cpus))
 	}
@@ -225,16 +228,16 @@ func (p *problem) growth(n *nodeState, take topology.Bytes) uint64 {
 }
 
 // sharing returns how many vCPUs of a cell must share a core with another vCPU.
-func (p *problem) sharing(n *nodeState, d *demand) int {
-	if p.policy.Count != policy.CountCores {
-		return 0
+func (p *problem) sharing(n *nodeState, d *demand) int { return max(0, d.vcpus-p.coresFor(n)) }
+
+// coresFor returns how many vCPUs a cell may have on the node without sharing cores.
+func (p *problem) coresFor(n *nodeState) int {
+	exclusive := p.spec.CPU.Binding == guest.CPUExclusive
+	switch {
+	case p.policy.Count != policy.CountCores || exclusive && p.spec.CPU.SMT != guest.SMTAny:
+		return math.MaxInt // cores are not counted, or the spec decides about siblings
+	case exclusive:
+		return len(n.free)
 	}
-	cores := n.cores
-	if p.spec.CPU.Binding == guest.CPUExclusive {
-		if p.spec.CPU.SMT != guest.SMTAny {
-			return 0 // the spec decides about siblings
-		}
-		cores = len(n.free)
-	}
-	return max(0, d.vcpus-cores)
+	return n.cores
 }

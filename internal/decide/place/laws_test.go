@@ -205,12 +205,25 @@ func TestObjectiveFromTheBook(t *testing.T) {
 			}
 			return
 		}
+		if len(placed.Cells) > 1 && !evenCells(placed.Cells) || len(placed.Cells) < placed.Nodes.Len() {
+			return // the book has equal cells only; the oracle knows uneven ones
+		}
 		got := objective{true, why.SharingCores, placed.Nodes.Len(), why.Cost}
 		if !best.found || got.sharing != best.sharing || got.nodes != best.nodes ||
 			math.Abs(got.cost-best.cost) > 1e-4 {
 			t.Fatalf("placed at %+v, by the book the best is %+v\n%s", got, best, why.Text())
 		}
 	})
+}
+
+func evenCells(cells []guest.Cell) bool {
+	for _, c := range cells {
+		if d := c.VCPUs.Len() - cells[0].VCPUs.Len(); d < -1 || d > 0 || c.Memory > cells[0].Memory ||
+			c.Memory+topology.MiB < cells[0].Memory {
+			return false
+		}
+	}
+	return true
 }
 
 type objective struct {

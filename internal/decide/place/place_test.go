@@ -457,7 +457,8 @@ func TestNoFitNamesWhoHoldsIt(t *testing.T) {
 		none.Nodes[0].Holders[0] != "db0 (12 GiB)" {
 		t.Errorf("%s", none.Text())
 	}
-	if !strings.Contains(none.Error(), "would fit with: 3.7 GiB of memory instead of 8 GiB") {
+	if !strings.Contains(none.Error(), "would fit with: allow 3 nodes (limits.max_nodes)") ||
+		!strings.Contains(none.Text(), "  3.7 GiB of memory instead of 8 GiB\n") {
 		t.Errorf("%v", none)
 	}
 }

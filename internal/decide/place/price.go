@@ -22,6 +22,9 @@ func costOf(k key) cost.Micro {
 	return cost.Micro(k - (k+1<<(nodesBit-1))>>nodesBit<<nodesBit)
 }
 
+// headOf returns the first two figures of a key, which decide before the cost does.
+func headOf(k key) key { return (k + 1<<(nodesBit-1)) >> nodesBit }
+
 // sharingOf returns the first figure of a key.
 func sharingOf(k key) int { return int((k + 1<<(nodesBit-1)) >> sharingBit) }
 

@@ -24,6 +24,8 @@ type problem struct {
 	// required are nodes that the guest must have, for its devices.
 	required topology.NodeSet
 	devices  []int // positions of the nodes of the guest's devices
+	// anyFit says that any uneven cells that fit will do: advice is tried, not placed.
+	anyFit bool
 }
 
 // nodeState is a node with the resources available to this guest.

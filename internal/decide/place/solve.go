@@ -2,9 +2,11 @@ package place
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sort"
 
+	"github.com/numavisor/numavisor/internal/decide/cost"
 	"github.com/numavisor/numavisor/internal/guest"
 )
 
@@ -14,6 +16,8 @@ type solution struct {
 	kinds []demand
 	slots []slot // by cell
 	key   key
+	// uneven says that the cells were sized for the slots.
+	uneven bool
 	// For Why: the lowest key that is not excluded, and how the divisions were searched.
 	open       key
 	considered int
@@ -36,9 +40,9 @@ type refusal struct {
 // solve finds the best placement over all divisions, or returns nil and the
 // divisions that do not fit.
 //
-// It tries divisions with the fewest cells first. It defers those in which vCPUs
-// must share cores until all others have been tried, and then tries the most
-// promising first.
+// It tries divisions with the fewest cells first, equal cells before uneven ones. It
+// defers those in which vCPUs must share cores until all others have been tried, and
+// then tries the most promising first.
 func (p *problem) solve() (*solution, []refusal) {
 	r := run{p: p, steps: p.policy.SearchSteps, open: impossible}
 	var later []division
@@ -52,10 +56,15 @@ func (p *problem) solve() (*solution, []refusal) {
 			continue
 		}
 		r.try(&d)
+		r.tryUneven(len(cells))
+	}
+	for k := p.equalParts() + 1; k <= p.mostParts(); k++ {
+		r.tryUneven(k)
 	}
 	slices.SortStableFunc(later, func(a, b division) int { return cmp.Compare(a.least, b.least) })
 	for i := range later {
 		r.try(&later[i])
+		r.tryUneven(len(later[i].cells))
 	}
 	if r.best == nil {
 		return nil, r.refused
@@ -102,10 +111,7 @@ type run struct {
 
 // try searches one division for a solution better than the best so far.
 func (r *run) try(d *division) {
-	beat := impossible
-	if r.best != nil {
-		beat = r.best.key
-	}
+	beat := r.beat(false)
 	refused := refusal{cells: len(d.cells), kinds: d.kinds, fitting: len(d.slots)}
 	r.considered += len(d.slots)
 	var found *solution
@@ -129,6 +135,58 @@ func (r *run) try(d *division) {
 	case r.best == nil:
 		r.refused = append(r.refused, refused)
 	}
+}
+
+// beat returns the key that the next answer must be below. Uneven cells do not replace
+// equal ones, and equal cells replace uneven ones, if only the cost differs.
+func (r *run) beat(uneven bool) key {
+	switch {
+	case r.best == nil:
+		return impossible
+	case uneven == r.best.uneven:
+		return r.best.key
+	case uneven:
+		return headOf(r.best.key)<<nodesBit - 1<<(nodesBit-1)
+	}
+	return headOf(r.best.key)<<nodesBit + 1<<(nodesBit-1)
+}
+
+// tryUneven searches for k uneven cells if no equal ones do as well: uneven cells
+// must have fewer vCPUs that share cores, or use fewer nodes.
+func (r *run) tryUneven(k int) {
+	if k < 2 || !r.p.choosesCells() {
+		return
+	}
+	beat := r.beat(true)
+	if leastKey(r.p, k) >= beat {
+		return
+	}
+	u := newUneven(r.p, k, beat, max(1, r.steps))
+	before := u.steps
+	u.run()
+	r.steps, r.considered = r.steps-(before-u.steps), r.considered+before-u.steps
+	if u.found != nil {
+		r.best = u.found
+		r.best.uneven = true
+	}
+	if !u.cut {
+		return
+	}
+	r.open = min(r.open, leastKey(r.p, k))
+	if n := len(r.refused); n > 0 {
+		r.refused[n-1].unproven = true
+	}
+}
+
+// leastKey is a lower bound of the key of any placement in k cells: only the term for
+// stranding can be negative.
+func leastKey(p *problem, k int) key {
+	return key(k)<<nodesBit - key(p.list.Price(cost.Stranding, 1)) - key(k) // each cell's price is rounded
+}
+
+// choosesCells reports whether the spec leaves the sizes of cells to placing.
+func (p *problem) choosesCells() bool {
+	return p.spec.Topology.Mode == guest.TopologyAuto || p.spec.Topology.Mode == guest.TopologyOff
 }
 
 // solution reads the slots of the cells from a search; nil if the search found none.
@@ -166,16 +224,28 @@ func (p *problem) shapes() [][]cellSize {
 	case t.Mode == guest.TopologyCells:
 		add(p.shape(max(t.Count, len(t.Cells))))
 	default:
-		most := p.homes()
-		if limit := p.spec.Limits.MaxNodes; limit > 0 {
-			most = min(most, limit)
-		}
-		for k := 1; k <= most; k++ {
+		for k := 1; k <= p.equalParts(); k++ {
 			add(p.shape(k))
 		}
 	}
 	return out
 }
+
+// mostParts is the largest number of parts into which placing divides a guest if its
+// spec leaves that open; 0 if it does not.
+func (p *problem) mostParts() int {
+	if !p.choosesCells() {
+		return 0
+	}
+	most := min(p.homes(), int(min(p.spec.Memory/max(p.spec.PageSize, smallUnit), math.MaxInt32)))
+	if limit := p.spec.Limits.MaxNodes; limit > 0 {
+		most = min(most, limit)
+	}
+	return max(1, most)
+}
+
+// equalParts is the same for equal parts, each of which has a vCPU.
+func (p *problem) equalParts() int { return min(p.mostParts(), p.spec.VCPUs) }
 
 // homes returns the largest number of cells that the host could take at once.
 func (p *problem) homes() int {

@@ -118,7 +118,7 @@ func (p *problem) why(sol *solution, placed *guest.Placement) Why {
 		}
 	}
 	w.Overlaps = p.overlaps(placed.Exclusive())
-	w.Summary = w.summary(&p.spec, len(sol.cells))
+	w.Summary = w.summary(&p.spec, sol)
 	return w
 }
 
@@ -313,7 +313,8 @@ func (p *problem) runnersUp(sol *solution, chosen cost.Terms) []Alternative {
 				best = runnerUp{k, slots}
 			}
 		}
-		if best.key < impossible {
+		// Uneven cells were sized for their nodes: other nodes would get other cells.
+		if best.key < impossible && best.key >= sol.key {
 			found = append(found, best)
 		}
 	}

@@ -9,12 +9,15 @@ import (
 )
 
 // summary returns one sentence: the placement and its cost.
-func (w *Why) summary(s *guest.Spec, cells int) string {
+func (w *Why) summary(s *guest.Spec, sol *solution) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s -> %s %v: %s and %v", w.Guest, text.Plural(w.Nodes.Len(), "node", "nodes"), w.Nodes,
 		text.Count(s.VCPUs, "vCPU", "vCPUs"), s.Memory)
-	if cells > 1 {
-		fmt.Fprintf(&b, " in %d parts", cells)
+	switch {
+	case sol.uneven:
+		fmt.Fprintf(&b, " in %d uneven parts", len(sol.cells))
+	case len(sol.cells) > 1:
+		fmt.Fprintf(&b, " in %d parts", len(sol.cells))
 	}
 	fmt.Fprintf(&b, ", cost %.3g", w.Cost)
 	var parts []string

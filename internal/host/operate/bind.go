@@ -230,7 +230,11 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 			return guest.Intent{}, nil, err
 		}
 	}
-	p, why, err := place.Again(place.Request{Host: inv, Spec: spec, Policy: h.Policy, Ignore: g.Name},
+	placing := spec
+	if fits && g.State == "running" {
+		placing = adopt.Fixed(spec, g.Placement)
+	}
+	p, why, err := place.Again(place.Request{Host: inv, Spec: placing, Policy: h.Policy, Ignore: g.Name},
 		g.Seen.MemoryByNode)
 	if err != nil {
 		return guest.Intent{}, nil, err
