@@ -289,7 +289,7 @@ func TestPlace_SizesCellsAsTheOracleDoes(t *testing.T) {
 		o.spec.Memory += topology.Bytes(rapid.IntRange(0, 60).Draw(t, "more memory")) * 100 * topology.MiB
 		want, fits := o.bestDivision()
 		_, why, err := place.Place(place.Request{Host: o.host, Spec: o.spec, Policy: o.policy})
-		noFit := (*place.NoFit)(nil)
+		noFit := (*place.NoFitError)(nil)
 		switch {
 		case err != nil && !errors.As(err, &noFit):
 			t.Fatal(err)
