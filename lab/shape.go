@@ -19,8 +19,7 @@ import (
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/yaml"
-
+	"github.com/numavisor/numavisor/internal/strictyaml"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -62,10 +61,9 @@ type Node struct {
 const DefaultDelayScale = 1
 
 const (
-	maxNodes      = 64
-	maxCPUs       = 255 // of QEMU's pc machine
-	maxShapeBytes = 1 << 20
-	nanosPerSLIT  = 8.5
+	maxNodes     = 64
+	maxCPUs      = 255 // of QEMU's pc machine
+	nanosPerSLIT = 8.5
 )
 
 //go:embed shapes/*.yaml
@@ -107,18 +105,17 @@ func FindShape(name string) (Shape, error) {
 	return s, nil
 }
 
+var shapeFormat = strictyaml.Format{Kind: "shape", MaxBytes: 1 << 20}
+
 // ParseShape reads a shape in YAML or JSON and checks it.
 func ParseShape(r io.Reader) (Shape, error) {
 	var s Shape
-	data, err := io.ReadAll(io.LimitReader(r, maxShapeBytes))
-	if err != nil {
-		return s, err
+	check := func() error {
+		s = s.withDefaults()
+		return s.Validate()
 	}
-	if err := yaml.UnmarshalStrict(data, &s); err != nil {
-		return s, fmt.Errorf("not a shape: %w", err)
-	}
-	s = s.withDefaults()
-	return s, s.Validate()
+	_, err := strictyaml.Decode(r, shapeFormat, &s, check)
+	return s, err
 }
 
 func (s Shape) withDefaults() Shape {
