@@ -157,18 +157,15 @@ func absolute(m *libvirt.Machine, disks []string) error {
 func renderer(xml []byte, m libvirt.Machine) operate.Renderer {
 	return func(i guest.Intent) (operate.Rendered, error) {
 		var r operate.Rendered
+		var bound []byte
 		var err error
 		if xml != nil {
-			r.XML, err = libvirt.Rewrite(xml, i.Placement, i)
+			bound, err = libvirt.Rewrite(xml, i.Placement, i)
 		} else {
-			r.XML, err = libvirt.DomainXML(i, m)
+			bound, err = libvirt.DomainXML(i, m)
 		}
-		if err != nil {
-			return r, err
-		}
-		parsed, err := libvirt.ParseDomain(r.XML)
 		if err == nil {
-			r.Cannot = libvirt.Cannot(parsed, i.Placement)
+			r.Definition, r.Cannot, err = libvirt.Definition(bound)
 		}
 		return r, err
 	}

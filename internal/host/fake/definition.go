@@ -86,10 +86,11 @@ func tuneOf(p guest.Placement) *inventory.NUMATune {
 
 // Render is the definition of a guest that is bound to an intent, in the form
 // that Start accepts.
-func Render(i guest.Intent) ([]byte, error) {
+func Render(i guest.Intent) (guest.Definition, error) {
 	d := Define(i.Spec, i.Placement)
 	d.Intent = &i
-	return json.Marshal(d)
+	text, err := json.Marshal(d)
+	return guest.Definition{Name: d.Name, Text: text}, err
 }
 
 func parseDefinition(text []byte) (Definition, error) {

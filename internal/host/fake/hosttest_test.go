@@ -19,7 +19,7 @@ func TestHost_PassesTheSuite(t *testing.T) {
 			}
 		})
 		return hosttest.Target{
-			Hypervisor: h, Kernel: h, Topology: h.Nodes(), Render: func(s guest.Spec, p guest.Placement) ([]byte,
+			Hypervisor: h, Kernel: h, Topology: h.Nodes(), Render: func(s guest.Spec, p guest.Placement) (guest.Definition,
 				error) {
 				return fake.Render(guest.Intent{Spec: s, Placement: p})
 			},

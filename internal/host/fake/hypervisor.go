@@ -197,9 +197,9 @@ func (h *Host) RestoreBinding(ctx context.Context, name, former string) error {
 
 // Start defines a guest (unless it is transient) and starts it; if it does not
 // start, Start removes its definition.
-func (h *Host) Start(ctx context.Context, definition []byte, transient bool) error {
+func (h *Host) Start(ctx context.Context, definition guest.Definition, transient bool) error {
 	return h.call("Start", func() error {
-		d, err := parseDefinition(definition)
+		d, err := parseDefinition(definition.Text)
 		if err = errors.Join(ctx.Err(), err); err != nil {
 			return fmt.Errorf("starting a guest: %w", err)
 		}

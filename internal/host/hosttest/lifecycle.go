@@ -105,9 +105,10 @@ func testNameIsTakenOnce(s *suite) {
 
 func testBadDefinition(s *suite) {
 	before := len(s.list())
-	for _, definition := range []string{"", "no definition", "<domain", "{", "<domain type='test'/>"} {
-		if err := s.Hypervisor.Start(s.ctx, []byte(definition), false); err == nil {
-			s.Errorf("definition %q is accepted", definition)
+	for _, text := range []string{"", "no definition", "<domain", "{", "<domain type='test'/>"} {
+		definition := guest.Definition{Name: "hosttest-bad", Text: []byte(text)}
+		if err := s.Hypervisor.Start(s.ctx, definition, false); err == nil {
+			s.Errorf("definition %q is accepted", text)
 		}
 	}
 	if after := len(s.list()); after != before {

@@ -53,7 +53,7 @@ type Target struct {
 	Topology topology.Topology
 	// Render makes the definition of a placed guest, in the form that Start
 	// accepts.
-	Render func(guest.Spec, guest.Placement) ([]byte, error)
+	Render func(guest.Spec, guest.Placement) (guest.Definition, error)
 	// PowerOff ends a guest's run from inside; a stored configuration stays.
 	PowerOff func(ctx context.Context, name string) error
 	// Garble makes a guest's recorded intent unreadable.

@@ -54,6 +54,15 @@ func testXML(t *testing.T, name string) []byte {
 	return []byte(strings.Replace(string(xml), "type='kvm'", "type='test'", 1))
 }
 
+func definition(t *testing.T, xml []byte) guest.Definition {
+	t.Helper()
+	g, _, err := Definition(xml)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
 func TestDriverLifecycle(t *testing.T) {
 	d, ctx := testDriver(t), within(t, 20*time.Second)
 	xml := testXML(t, "web1")
@@ -62,14 +71,14 @@ func TestDriverLifecycle(t *testing.T) {
 		do    func() error
 		state string // "": gone
 	}{
-		{"create", func() error { return d.Create(ctx, xml, CreateOptions{Persistent: true}) }, "running"},
+		{"create", func() error { return d.Create(ctx, "web1", xml, CreateOptions{Persistent: true}) }, "running"},
 		{"suspend", func() error { return call(ctx, d, "web1", (*libvirt.Domain).Suspend) }, "paused"},
 		{"resume", func() error { return d.Resume(ctx, "web1") }, "running"},
 		{"shutdown", func() error { return call(ctx, d, "web1", (*libvirt.Domain).Shutdown) }, "shutoff"},
 		{"start again", func() error { return call(ctx, d, "web1", (*libvirt.Domain).Create) }, "running"},
 		{"destroy", func() error { return call(ctx, d, "web1", (*libvirt.Domain).Destroy) }, "shutoff"},
 		{"undefine", func() error { return call(ctx, d, "web1", undefine) }, ""},
-		{"start new", func() error { return d.Start(ctx, xml, true) }, "running"},
+		{"start new", func() error { return d.Start(ctx, definition(t, xml), true) }, "running"},
 		{"remove", func() error { return d.Remove(ctx, "web1") }, ""},
 	}
 	for _, s := range steps {
@@ -93,7 +102,7 @@ func TestDriverLifecycle(t *testing.T) {
 func TestDriver_StoredConfigurations(t *testing.T) {
 	d, ctx := testDriver(t), within(t, 20*time.Second)
 	for name, transient := range map[string]bool{"kept": false, "passing": true} {
-		if err := d.Start(ctx, testXML(t, name), transient); err != nil {
+		if err := d.Start(ctx, definition(t, testXML(t, name)), transient); err != nil {
 			t.Fatal(err)
 		}
 		if g, err := d.Guest(ctx, name); err != nil || g.Persistent == transient {
@@ -114,7 +123,7 @@ func TestDriver_StoredConfigurations(t *testing.T) {
 func TestDriver_DistinguishesErrors(t *testing.T) {
 	d, ctx := testDriver(t), within(t, 20*time.Second)
 	xml := testXML(t, "web1")
-	if err := d.Create(ctx, xml, CreateOptions{Persistent: true}); err != nil {
+	if err := d.Create(ctx, "web1", xml, CreateOptions{Persistent: true}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -125,7 +134,7 @@ func TestDriver_DistinguishesErrors(t *testing.T) {
 	}{
 		{"a guest that is not there", func() error { return d.Resume(ctx, "db") }, guest.ErrNotFound, "guest db: " +
 			"resuming it: there is no such guest"},
-		{"created twice", func() error { return d.Create(ctx, xml, CreateOptions{}) }, guest.ErrExists, "there is " +
+		{"created twice", func() error { return d.Create(ctx, "web1", xml, CreateOptions{}) }, guest.ErrExists, "there is " +
 			"such a guest already"},
 		{"resumed while running", func() error { return d.Resume(ctx, "web1") }, nil, "resuming it"},
 		{"pinned to nothing", func() error { return d.PinVCPU(ctx, "web1", 0, topology.CPUSet{}) }, nil, "the CPU " +
@@ -134,7 +143,7 @@ func TestDriver_DistinguishesErrors(t *testing.T) {
 			"allowed: mode strict"},
 		{"no support", func() error { _, err := d.MonitorCommand(ctx, "web1", "{}"); return err }, guest.ErrRefused,
 			"the hypervisor refuses it"},
-		{"broken XML", func() error { return d.Define(ctx, []byte("<domain>")) }, nil, "defining it"},
+		{"broken XML", func() error { return d.Define(ctx, "web1", []byte("<domain>")) }, nil, "defining it"},
 	} {
 		err := c.do()
 		if err == nil || !strings.Contains(err.Error(), c.says) || (c.want != nil && !errors.Is(err, c.want)) {
@@ -145,7 +154,7 @@ func TestDriver_DistinguishesErrors(t *testing.T) {
 
 func TestDriverPinsAndRecords(t *testing.T) {
 	d, ctx := testDriver(t), within(t, 20*time.Second)
-	if err := d.Start(ctx, testXML(t, "web1"), true); err != nil {
+	if err := d.Start(ctx, definition(t, testXML(t, "web1")), true); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.PinEmulator(ctx, "web1", cpus("1,3")); err != nil { // vCPUs: only in the lab
@@ -182,7 +191,7 @@ func TestDriverPinsAndRecords(t *testing.T) {
 
 func TestDriverConfigures(t *testing.T) {
 	d, ctx := testDriver(t), within(t, 20*time.Second)
-	if err := d.Start(ctx, testXML(t, "web1"), false); err != nil {
+	if err := d.Start(ctx, definition(t, testXML(t, "web1")), false); err != nil {
 		t.Fatal(err)
 	}
 	s, p := newGuest(4, 512*topology.MiB)
@@ -198,7 +207,7 @@ func TestDriverConfigures(t *testing.T) {
 	if !c.Pins[3].Equal(cpus("13")) || c.NUMATune.Cells[1].Mode != "strict" {
 		t.Errorf("stored: %+v %+v", c.Pins, c.NUMATune)
 	}
-	if err := d.Start(ctx, testXML(t, "passing"), true); err != nil {
+	if err := d.Start(ctx, definition(t, testXML(t, "passing")), true); err != nil {
 		t.Fatal(err)
 	}
 	p.Guest = "passing"
@@ -211,10 +220,10 @@ func TestDriverConfigures(t *testing.T) {
 // driver asks for the state and does not read libvirt's text.
 func TestDriver_StateThatDoesNotAllowAChange(t *testing.T) {
 	d, ctx := testDriver(t), within(t, 60*time.Second)
-	if err := d.Define(ctx, testXML(t, "off")); err != nil {
+	if err := d.Define(ctx, "off", testXML(t, "off")); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Start(ctx, testXML(t, "passing"), true); err != nil {
+	if err := d.Start(ctx, definition(t, testXML(t, "passing")), true); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {

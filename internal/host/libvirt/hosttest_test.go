@@ -27,9 +27,10 @@ func TestDriver_PassesTheSuite(t *testing.T) {
 		}
 		target := suiteTarget(d, topo, Machine{})
 		render := target.Render
-		target.Render = func(s guest.Spec, p guest.Placement) ([]byte, error) {
-			xml, err := render(s, p)
-			return []byte(strings.Replace(string(xml), "type='kvm'", "type='test'", 1)), err
+		target.Render = func(s guest.Spec, p guest.Placement) (guest.Definition, error) {
+			g, err := render(s, p)
+			g.Text = []byte(strings.Replace(string(g.Text), "type='kvm'", "type='test'", 1))
+			return g, err
 		}
 		target.Lacks = []hosttest.Function{hosttest.PinRunningVCPU, hosttest.PinStoredHelpers}
 		return target
@@ -68,8 +69,13 @@ func suiteTarget(d *Driver, topo topology.Topology, m Machine) hosttest.Target {
 	return hosttest.Target{
 		Hypervisor: d, Topology: topo,
 		PowerOff: func(ctx context.Context, name string) error { return call(ctx, d, name, (*libvirt.Domain).Destroy) },
-		Render: func(s guest.Spec, p guest.Placement) ([]byte, error) {
-			return DomainXML(Metadata{Spec: s, Placement: p}, m)
+		Render: func(s guest.Spec, p guest.Placement) (guest.Definition, error) {
+			xml, err := DomainXML(Metadata{Spec: s, Placement: p}, m)
+			if err != nil {
+				return guest.Definition{}, err
+			}
+			g, _, err := Definition(xml)
+			return g, err
 		},
 		Garble: func(ctx context.Context, name string) error {
 			return d.tune(ctx, "garbling its intent", name, Everywhere,

@@ -209,7 +209,7 @@ func (g *labGuest) make() {
 func (g *labGuest) run() {
 	g.make()
 	d, ctx := g.lab.driver, within(g.T, 3*time.Minute)
-	if err := d.Create(ctx, g.xml, CreateOptions{Paused: true}); err != nil {
+	if err := d.Create(ctx, g.p.Guest, g.xml, CreateOptions{Paused: true}); err != nil {
 		g.Fatalf("%v\n%s", err, g.xml)
 	}
 	defer func() { _ = call(ctx, d, g.p.Guest, (*libvirt.Domain).Destroy) }()
@@ -362,7 +362,7 @@ func (l *lab) start(t *testing.T, c labCase, transient bool) (*labGuest, int) {
 	g := &labGuest{lab: l, T: t, c: c}
 	g.make()
 	ctx := within(t, 3*time.Minute)
-	if err := l.driver.Start(ctx, g.xml, transient); err != nil {
+	if err := l.driver.Start(ctx, definition(t, g.xml), transient); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -39,10 +39,10 @@ func (d *Driver) XML(ctx context.Context, name string, v View) ([]byte, error) {
 	return []byte(text), err
 }
 
-// Define stores a configuration, new or in place of the one of the same name
-// and UUID. It does not change a running guest.
-func (d *Driver) Define(ctx context.Context, xml []byte) error {
-	return fail("defining it", nameIn(xml), d.writes.control(ctx, func(c *libvirt.Connect) error {
+// Define stores a configuration for a guest of that name, new or in place of
+// the one of the same name and UUID. It does not change a running guest.
+func (d *Driver) Define(ctx context.Context, name string, xml []byte) error {
+	return fail("defining it", name, d.writes.control(ctx, func(c *libvirt.Connect) error {
 		dom, err := c.DomainDefineXML(string(xml))
 		if err == nil {
 			err = dom.Free()
@@ -57,11 +57,10 @@ type CreateOptions struct {
 	Paused     bool // do not let its vCPUs run yet
 }
 
-// Create starts a new guest. If it is persistent and does not start, Create
-// removes its configuration.
-func (d *Driver) Create(ctx context.Context, xml []byte, o CreateOptions) error {
+// Create starts a new guest, whose name its XML has, too. If it is persistent
+// and does not start, Create removes its configuration.
+func (d *Driver) Create(ctx context.Context, name string, xml []byte, o CreateOptions) error {
 	const op = "creating it"
-	name := nameIn(xml)
 	flags := libvirt.DomainCreateFlags(0)
 	if o.Paused {
 		flags = libvirt.DOMAIN_START_PAUSED
@@ -110,26 +109,23 @@ func takenMeanwhile(c *libvirt.Connect, op, name string, err error) error {
 	return err
 }
 
-// Start creates and starts a guest from XML that Rewrite has bound. If the
-// emulator's pin must be set late (EmulatorPinIsLate), Start starts the guest
-// paused, sets the pin, and resumes the guest; if that fails it ends the guest.
-func (d *Driver) Start(ctx context.Context, xml []byte, transient bool) error {
-	domain, err := ParseDomain(xml)
-	if err != nil {
-		return fail("creating it", "", err)
-	}
-	late := domain.Intent != nil && domain.Config.EmulatorPin.IsEmpty() && EmulatorPinIsLate(domain.Intent.Placement)
-	if err := d.Create(ctx, xml, CreateOptions{Persistent: !transient, Paused: late}); err != nil || !late {
+// Start creates and starts a guest. If the emulator's pin must be set late,
+// Start starts the guest paused, sets the pin, and resumes the guest; if that
+// fails it ends the guest.
+func (d *Driver) Start(ctx context.Context, g guest.Definition, transient bool) error {
+	late := !g.LateEmulatorPin.IsEmpty()
+	options := CreateOptions{Persistent: !transient, Paused: late}
+	if err := d.Create(ctx, g.Name, g.Text, options); err != nil || !late {
 		return err
 	}
-	err = d.PinEmulatorIn(ctx, domain.Name, domain.Intent.Placement.Emulator, Live)
+	err := d.PinEmulatorIn(ctx, g.Name, g.LateEmulatorPin, Live)
 	if err == nil {
-		err = d.Resume(ctx, domain.Name)
+		err = d.Resume(ctx, g.Name)
 	}
 	if err != nil {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), defaultTime)
 		defer cancel()
-		err = errors.Join(err, d.Remove(undo, domain.Name))
+		err = errors.Join(err, d.Remove(undo, g.Name))
 	}
 	return err
 }
@@ -172,14 +168,4 @@ func undefine(dom *libvirt.Domain) error {
 // Resume lets its vCPUs run.
 func (d *Driver) Resume(ctx context.Context, name string) error {
 	return d.control(ctx, "resuming it", name, (*libvirt.Domain).Resume)
-}
-
-// nameIn finds a guest's name in its XML for messages; libvirt itself reports
-// errors in the XML.
-func nameIn(xml []byte) string {
-	doc, err := parse(xml)
-	if err != nil {
-		return ""
-	}
-	return doc.root.child("name").trimmed()
 }

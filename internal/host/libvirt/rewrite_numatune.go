@@ -49,6 +49,24 @@ func tuneOf(p guest.Placement, shown bool) []tag {
 	return fresh
 }
 
+// Definition reads a domain XML that Rewrite has bound: the definition to start,
+// and the parts of its placement that it does not provide (Cannot).
+func Definition(bound []byte) (guest.Definition, []plan.Refusal, error) {
+	d, err := ParseDomain(bound)
+	if err != nil {
+		return guest.Definition{}, nil, err
+	}
+	g := guest.Definition{Name: d.Name, Text: bound}
+	if d.Intent == nil {
+		return g, nil, nil
+	}
+	p := d.Intent.Placement
+	if d.Config.EmulatorPin.IsEmpty() && EmulatorPinIsLate(p) {
+		g.LateEmulatorPin = p.Emulator
+	}
+	return g, Cannot(d, p), nil
+}
+
 // Cannot lists the parts of a placement that the domain XML bound to it does
 // not provide, with a remedy for each. d is the result of ParseDomain for the
 // rewritten XML.

@@ -46,7 +46,7 @@ func (d *Driver) RestoreBinding(ctx context.Context, name, former string) error 
 	if err != nil {
 		return fail(op, name, err)
 	}
-	if err := d.Define(ctx, restored); err != nil {
+	if err := d.Define(ctx, name, restored); err != nil {
 		return err
 	}
 	now, err := d.StoredBinding(ctx, name)

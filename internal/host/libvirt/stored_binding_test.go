@@ -99,7 +99,7 @@ func TestDriver_RestoresWhatTheGuestNeverHad(t *testing.T) {
 	d, ctx := testDriver(t), within(t, 20*time.Second)
 	xml := `<domain type='test'><name>plain</name><memory unit='MiB'>512</memory><vcpu>4</vcpu>
 <os><type>hvm</type></os></domain>`
-	if err := d.Create(ctx, []byte(xml), CreateOptions{Persistent: true}); err != nil {
+	if err := d.Create(ctx, "plain", []byte(xml), CreateOptions{Persistent: true}); err != nil {
 		t.Fatal(err)
 	}
 	former, err := d.StoredBinding(ctx, "plain")

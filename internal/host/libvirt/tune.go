@@ -211,5 +211,5 @@ func (d *Driver) Configure(ctx context.Context, name string, intent Metadata) er
 	if err != nil {
 		return fail("binding its configuration", name, err)
 	}
-	return d.Define(ctx, bound)
+	return d.Define(ctx, name, bound)
 }

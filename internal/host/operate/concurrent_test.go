@@ -43,7 +43,7 @@ type late struct {
 	wait func()
 }
 
-func (l late) Start(ctx context.Context, definition []byte, transient bool) error {
+func (l late) Start(ctx context.Context, definition guest.Definition, transient bool) error {
 	l.wait()
 	return l.Domains.Start(ctx, definition, transient)
 }

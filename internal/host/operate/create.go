@@ -24,15 +24,15 @@ type CreateRequest struct {
 	Transient bool
 }
 
-// Renderer makes the domain XML that is bound to an intent's placement and
+// Renderer makes the definition that is bound to an intent's placement and
 // records the intent.
 type Renderer func(guest.Intent) (Rendered, error)
 
-// Rendered is a domain XML, and the parts of the placement that it cannot
+// Rendered is a definition, and the parts of the placement that it cannot
 // express.
 type Rendered struct {
-	XML    []byte
-	Cannot []plan.Refusal
+	Definition guest.Definition
+	Cannot     []plan.Refusal
 }
 
 // Created is the result of Create.
@@ -176,12 +176,12 @@ func (h *Host) WouldCreate(ctx context.Context, r CreateRequest) (CreatePlan, er
 	if err != nil {
 		return CreatePlan{}, err
 	}
-	domain, err := r.Render(want)
+	rendered, err := r.Render(want)
 	if err != nil {
 		return CreatePlan{}, fmt.Errorf("creating guest %s: %w", r.Spec.Name, err)
 	}
-	return CreatePlan{Placement: c.Placement, Why: c.Why, Pools: short, Cannot: domain.Cannot,
-		XML: string(domain.XML)}, nil
+	return CreatePlan{Placement: c.Placement, Why: c.Why, Pools: short, Cannot: rendered.Cannot,
+		XML: string(rendered.Definition.Text)}, nil
 }
 
 // RoomIsKnown refuses an inventory that does not show all VMs and reservations:
@@ -209,7 +209,7 @@ func (h *Host) start(
 	ctx context.Context, r CreateRequest, want guest.Intent, short []plan.Step,
 ) ([]plan.Refusal, error) {
 	p := want.Placement
-	domain, err := r.Render(want)
+	rendered, err := r.Render(want)
 	if err == nil {
 		err = h.growPools(ctx, p.Guest, short)
 	}
@@ -218,10 +218,10 @@ func (h *Host) start(
 	}
 	// The error of Start names the guest and the action. Start reverts its own steps, and refuses a name that is taken: Create
 	// must not remove that guest.
-	if err := h.Domains.Start(ctx, domain.XML, r.Transient); err != nil {
+	if err := h.Domains.Start(ctx, rendered.Definition, r.Transient); err != nil {
 		return nil, errors.Join(err, h.givePoolsBack(p.Guest, nil, topology.NodeSet{}))
 	}
-	return domain.Cannot, nil
+	return rendered.Cannot, nil
 }
 
 // DeleteRequest names the VM to delete. Force is needed for one that Numavisor

@@ -40,7 +40,7 @@ var ErrBusy = errors.New("the guest is being created, bound or moved already")
 // Domains are the functions of a hypervisor for creating and deleting guests.
 type Domains interface {
 	// Start defines a guest (unless it is transient) and starts it.
-	Start(ctx context.Context, xml []byte, transient bool) error
+	Start(ctx context.Context, d guest.Definition, transient bool) error
 	// Remove ends a guest and removes its configuration.
 	Remove(ctx context.Context, name string) error
 }

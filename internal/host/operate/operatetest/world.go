@@ -165,8 +165,8 @@ func (w World) Bind(name string) (operate.Bound, error) {
 
 // Render writes an intent as a definition for the fake.
 func Render(i guest.Intent) (operate.Rendered, error) {
-	text, err := fake.Render(i)
-	return operate.Rendered{XML: text}, err
+	definition, err := fake.Render(i)
+	return operate.Rendered{Definition: definition}, err
 }
 
 // Spec normalizes the spec of a guest.
