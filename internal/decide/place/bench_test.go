@@ -151,19 +151,21 @@ func BenchmarkPlace(b *testing.B) {
 	}
 }
 
-// BenchmarkNoFit measures a refusal, including all the changes tried.
+// BenchmarkNoFit measures a refusal, with and without all the changes tried.
 func BenchmarkNoFit(b *testing.B) {
 	for _, nodes := range []int{4, 16, 64} {
-		b.Run(fmt.Sprintf("%dnodes", nodes), func(b *testing.B) {
-			h := benchHost(nodes, true, 0.03)
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, _, err := Place(Request{Host: h, Spec: guest.Spec{Name: "vast", VCPUs: 20,
-					Memory: 10 * topology.TiB}}); err == nil {
-					b.Fatal("10 TiB found room")
+		for name, without := range map[string]bool{"": false, "/without-advice": true} {
+			b.Run(fmt.Sprintf("%dnodes%s", nodes, name), func(b *testing.B) {
+				h := benchHost(nodes, true, 0.03)
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, _, err := Place(Request{Host: h, Spec: guest.Spec{Name: "vast", VCPUs: 20,
+						Memory: 10 * topology.TiB}, WithoutAdvice: without}); err == nil {
+						b.Fatal("10 TiB found room")
+					}
 				}
-			}
-		})
+			})
+		}
 	}
 }
 

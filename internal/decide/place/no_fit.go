@@ -92,13 +92,16 @@ func (p *problem) noFit(r Request, refused []refusal) *NoFitError {
 			nearest, least, e.Nodes = &refused[i], gap, shorts
 		}
 	}
+	p.nameHolders(e.Nodes)
 	if nearest == nil || len(p.slots) == 0 {
 		e.Reason = p.indivisible()
 	} else {
 		e.Cells = nearest.cells
 		e.Reason = p.apartReason(nearest)
 	}
-	e.Changes = p.changes(r)
+	if !r.WithoutAdvice {
+		e.Changes = p.changes(r)
+	}
 	return e
 }
 

@@ -14,6 +14,9 @@ type Request struct {
 	// Ignore names a guest whose own reservation does not count: the running guest
 	// that is being placed again.
 	Ignore string
+	// WithoutAdvice asks for a refusal without the changes that would make the guest fit:
+	// each of them takes about as long as a placement.
+	WithoutAdvice bool
 }
 
 // Place finds the best placement of the guest, and explains it. If the guest does

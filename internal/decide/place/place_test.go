@@ -463,6 +463,20 @@ func TestNoFitNamesWhoHoldsIt(t *testing.T) {
 	}
 }
 
+func TestNoFit_WithoutAdvice(t *testing.T) {
+	r := Request{Host: fourNodes(), Spec: guest.Spec{Name: "vast", VCPUs: 4, Memory: topology.TiB}}
+	advised := noFit(t, r)
+	if len(advised.Changes) == 0 {
+		t.Fatalf("no advice to leave out: %v", advised)
+	}
+	r.WithoutAdvice = true
+	plain := noFit(t, r)
+	advised.Changes = nil
+	if diff := cmp.Diff(advised, plain); diff != "" {
+		t.Errorf("more than the advice differs (-with +without):\n%s", diff)
+	}
+}
+
 // A guest whose memory is in a huge page pool holds no small pages: the pool holds them.
 func TestNoFit_HoldersByPageSize(t *testing.T) {
 	h := fourNodes()

@@ -26,6 +26,7 @@ type problem struct {
 	devices  []int // positions of the nodes of the guest's devices
 	// anyFit says that any uneven cells that fit will do: advice is tried, not placed.
 	anyFit bool
+	rooms  []room // see uneven; nil until needed
 }
 
 // nodeState is a node with the resources available to this guest.

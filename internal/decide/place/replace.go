@@ -26,6 +26,7 @@ func Again(r Request, memory topology.MemoryByNode) (guest.Placement, Why, error
 	}
 	stay := r
 	stay.Spec.Limits.Nodes = home
+	stay.WithoutAdvice = true
 	here, whyHere, err := Place(stay)
 	if err != nil { // too little room on the nodes of its memory: a reason to move, not a failure
 		return best, why, nil //nolint:nilerr // the best placement stands

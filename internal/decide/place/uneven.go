@@ -39,25 +39,39 @@ type room struct {
 func newUneven(p *problem, k int, beat key, steps int) *uneven {
 	unit := max(p.spec.PageSize, smallUnit)
 	u := &uneven{p: p, k: k, units: int(p.spec.Memory / unit), best: beat, steps: steps}
-	for _, s := range p.slots {
-		r := room{slot: s, vcpus: p.mostVCPUs(&p.nodes[s.cpu]), units: min(u.units, p.mostUnits(&p.nodes[s.mem], unit))}
-		if p.spec.Binding.Mode == guest.MemoryInterleave {
-			// The kernel takes the same from every node, whatever the cells' sizes are.
-			each := (p.spec.Memory + topology.Bytes(k) - 1) / topology.Bytes(k)
-			if _, ok := p.fitMemory(&p.nodes[s.mem], each); !ok {
-				continue
-			}
+	if p.rooms == nil {
+		p.rooms = p.listRooms(u.units, unit)
+	}
+	u.rooms = p.rooms
+	if p.spec.Binding.Mode != guest.MemoryInterleave {
+		return u
+	}
+	// The kernel takes the same from every node, whatever the cells' sizes are.
+	each := (p.spec.Memory + topology.Bytes(k) - 1) / topology.Bytes(k)
+	u.rooms = nil
+	for _, r := range p.rooms {
+		if _, ok := p.fitMemory(&p.nodes[r.slot.mem], each); ok {
 			r.units = u.units
-		}
-		r.cores = min(r.vcpus, p.coresFor(&p.nodes[s.cpu]))
-		if r.units > 0 {
 			u.rooms = append(u.rooms, r)
 		}
 	}
-	slices.SortStableFunc(u.rooms, func(a, b room) int {
+	return u
+}
+
+// listRooms measures all slots, for up to a number of units of memory.
+func (p *problem) listRooms(units int, unit topology.Bytes) []room {
+	rooms := make([]room, 0, len(p.slots))
+	for _, s := range p.slots {
+		r := room{slot: s, vcpus: p.mostVCPUs(&p.nodes[s.cpu]), units: min(units, p.mostUnits(&p.nodes[s.mem], unit))}
+		r.cores = min(r.vcpus, p.coresFor(&p.nodes[s.cpu]))
+		if r.units > 0 {
+			rooms = append(rooms, r)
+		}
+	}
+	slices.SortStableFunc(rooms, func(a, b room) int {
 		return cmp.Or(cmp.Compare(b.units, a.units), cmp.Compare(b.vcpus, a.vcpus))
 	})
-	return u
+	return rooms
 }
 
 // mostVCPUs returns the number of vCPUs of the largest cell that fits on the node's CPUs.

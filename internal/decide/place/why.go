@@ -226,7 +226,7 @@ func (p *problem) fewer(sol *solution) []Alternative {
 		return nil
 	}
 	last := sol.smaller[len(sol.smaller)-1]
-	short := p.closest(p.shortages(last.kinds))
+	short := p.nameHolders(p.closest(p.shortages(last.kinds)))
 	reason := "no set of that size satisfies all limits"
 	decided := string(NotAllowed)
 	if last.fitting < last.cells && len(short) > 0 {
@@ -262,11 +262,15 @@ func (p *problem) shortages(kinds []demand) []Shortage {
 			out = append(out, best)
 		}
 	}
-	out = slices.DeleteFunc(out, func(s Shortage) bool { return fits[s.Node] })
-	for i := range out {
-		out[i].Holders = p.holders(out[i])
+	return slices.DeleteFunc(out, func(s Shortage) bool { return fits[s.Node] })
+}
+
+// nameHolders adds who holds the scarce resources.
+func (p *problem) nameHolders(shorts []Shortage) []Shortage {
+	for i := range shorts {
+		shorts[i].Holders = p.holders(shorts[i])
 	}
-	return out
+	return shorts
 }
 
 // closest sorts shortages by tightness, the smallest first.
@@ -278,7 +282,7 @@ func (p *problem) closest(shorts []Shortage) []Shortage {
 // tooSmall lists the nodes that are closest to having enough resources for a cell.
 func (p *problem) tooSmall(sol *solution) []Alternative {
 	var out []Alternative
-	for _, short := range p.closest(p.shortages(sol.kinds)) {
+	for _, short := range p.nameHolders(p.closest(p.shortages(sol.kinds))) {
 		if len(out) < alternativesShown {
 			out = append(
 				out,
