@@ -21,6 +21,10 @@ import (
 // as its memory takes to move. Contexts limit every call; without a deadline
 // it is 30 s.
 type Driver struct {
+	// Arguments returns the arguments of a process, the program's name first. Nil: the driver reads
+	// /proc/PID/cmdline, which can wait forever.
+	Arguments func(pid int) ([]string, error)
+
 	uri           string
 	runDir        string
 	reads, writes *line[*libvirt.Connect]

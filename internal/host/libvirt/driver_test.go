@@ -433,13 +433,13 @@ func TestPID(t *testing.T) {
 	write(run+"/&lt;q&quot;&apos;&gt;.pid", "4717")
 	write(proc+"/4717/cmdline", "qemu\x00-name\x00guest=<q\"'>,debug-threads=on\x00")
 	for name, want := range map[string]int{"web1": 4711, "a,b": 4712, "a&b": 4715, "a&amp;b": 4716, `<q"'>`: 4717} {
-		if got, err := pidOf(run, proc, name); err != nil || got != want {
+		if got, err := pidOf(run, argumentsIn(proc), name); err != nil || got != want {
 			t.Errorf("%s: %d, %v", name, got, err)
 		}
 	}
 	for name, want := range map[string]error{"reused": ErrNotRunning, "gone": ErrNotRunning, "absent": ErrNotRunning,
 		"bad": nil, "../web1": nil, "": nil} {
-		pid, err := pidOf(run, proc, name)
+		pid, err := pidOf(run, argumentsIn(proc), name)
 		if err == nil || (want != nil && !errors.Is(err, want)) {
 			t.Errorf("%q: %d, %v", name, pid, err)
 		}

@@ -1,26 +1,42 @@
 package libvirt
 
 import (
-	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // PID returns the process of a running QEMU guest. libvirt has no call for it;
 // its QEMU driver writes RUNDIR/NAME.pid. The error is ErrNotRunning if the
 // file's process is gone, or another process has its number now.
-func (d *Driver) PID(name string) (int, error) { return pidOf(d.runDir, "/proc", name) }
+func (d *Driver) PID(name string) (int, error) {
+	arguments := d.Arguments
+	if arguments == nil {
+		arguments = argumentsIn("/proc")
+	}
+	return pidOf(d.runDir, arguments, name)
+}
 
-func pidOf(runDir, proc, name string) (int, error) {
+// argumentsIn reads the arguments of processes below a folder.
+func argumentsIn(proc string) func(pid int) ([]string, error) {
+	return func(pid int) ([]string, error) {
+		text, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cmdline"))
+		return strings.Split(string(text), "\x00"), err
+	}
+}
+
+func pidOf(runDir string, arguments func(pid int) ([]string, error), name string) (int, error) {
 	if name == "" || strings.ContainsAny(name, "/\x00") {
 		return 0, &Error{Op: findingProcess, Guest: name, Err: fmt.Errorf("%q is not a valid name of a guest", name)}
 	}
-	pid, err := pidIn(filepath.Join(runDir, name+".pid"), proc, name)
+	pid, err := pidIn(filepath.Join(runDir, name+".pid"), arguments, name)
 	if escaped := pathEscaper.Replace(name); err != nil && escaped != name {
-		return pidIn(filepath.Join(runDir, escaped+".pid"), proc, name)
+		return pidIn(filepath.Join(runDir, escaped+".pid"), arguments, name)
 	}
 	return pid, err
 }
@@ -31,7 +47,7 @@ const findingProcess = "finding its process"
 // XML's escapes (virPidFileBuildPath).
 var pathEscaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'", "&apos;")
 
-func pidIn(file, proc, name string) (int, error) {
+func pidIn(file string, arguments func(pid int) ([]string, error), name string) (int, error) {
 	const op = findingProcess
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -42,12 +58,16 @@ func pidIn(file, proc, name string) (int, error) {
 		return 0, &Error{Op: op, Guest: name,
 			Err: fmt.Errorf("%s contains %.20q instead of a process number", file, text)}
 	}
-	cmdline, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cmdline"))
+	args, err := arguments(pid)
 	if err != nil {
-		return 0, &Error{Op: op, Guest: name, Kinds: []error{ErrNotRunning}, Err: err}
+		var kinds []error
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			kinds = []error{ErrNotRunning}
+		}
+		return 0, &Error{Op: op, Guest: name, Kinds: kinds, Err: err}
 	}
-	for _, arg := range bytes.Split(cmdline, []byte{0}) {
-		if guestArgument(string(arg)) == name {
+	for _, arg := range args {
+		if guestArgument(arg) == name {
 			return pid, nil
 		}
 	}

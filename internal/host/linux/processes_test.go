@@ -89,7 +89,7 @@ func TestQEMUsFound(t *testing.T) {
 		"quiet": {Name: "quiet", VCPUs: 2, Memory: 64 * mib},
 	} {
 		root, pid := captured(t, name)
-		found, gaps, err := root.QEMUs()
+		found, gaps, err := NewArguments(root).QEMUs()
 		if err != nil || len(gaps) > 0 || len(found) != 1 {
 			t.Fatalf("%s: %v, gaps %v, error %v", name, found, gaps, err)
 		}

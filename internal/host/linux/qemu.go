@@ -2,6 +2,7 @@ package linux
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path"
 	"strconv"
@@ -30,16 +31,28 @@ const (
 )
 
 // QEMUs finds the QEMU processes that run a VM, ascending by process id. It
-// leaves out those that end meanwhile; arguments that it cannot parse are gaps.
-func (r Root) QEMUs() ([]QEMU, []inventory.Gap, error) {
-	pids, err := numberedEntries(r.path("proc"))
+// leaves out those that end meanwhile; arguments that it cannot read or parse
+// are gaps. It reads the arguments only of processes that may be a QEMU.
+func (a *Arguments) QEMUs() ([]QEMU, []inventory.Gap, error) {
+	pids, err := numberedEntries(a.root.path("proc"))
 	if err != nil {
 		return nil, nil, fmt.Errorf("looking for QEMU processes: %w", err)
 	}
 	var found []QEMU
 	var gaps []inventory.Gap
 	for _, pid := range pids {
-		args, err := r.args(pid)
+		if !a.root.mayBeQEMU(pid) {
+			continue
+		}
+		args, err := a.Of(pid)
+		if errors.Is(err, ErrNoAnswer) {
+			if _, ofLibvirt, _ := a.root.guestTopOf(pid); ofLibvirt {
+				found = append(found, QEMU{PID: pid, Name: fmt.Sprintf("qemu-%d", pid), Libvirt: true})
+			} else {
+				gaps = append(gaps, unreadArguments(pid, fmt.Sprintf("qemu-%d", pid), err))
+			}
+			continue
+		}
 		if err != nil || !IsQEMU(args) {
 			continue
 		}
@@ -49,12 +62,16 @@ func (r Root) QEMUs() ([]QEMU, []inventory.Gap, error) {
 			q.Name = fmt.Sprintf("qemu-%d", pid)
 		}
 		if err != nil {
-			gaps = append(gaps, inventory.Gap{Kind: inventory.ConfigUnread, Object: inventory.GuestRef(q.Name),
-				What: fmt.Sprintf("arguments of QEMU process %d", pid), Why: err.Error()})
+			gaps = append(gaps, unreadArguments(pid, q.Name, err))
 		}
 		found = append(found, q)
 	}
 	return found, gaps, nil
+}
+
+func unreadArguments(pid int, name string, why error) inventory.Gap {
+	return inventory.Gap{Kind: inventory.ConfigUnread, Object: inventory.GuestRef(name),
+		What: fmt.Sprintf("arguments of QEMU process %d", pid), Why: why.Error()}
 }
 
 // IsQEMU reports whether arguments are those of a QEMU that runs a VM;

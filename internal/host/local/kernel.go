@@ -59,7 +59,7 @@ func (k kernel) Move(ctx context.Context, pid int, s plan.Step,
 }
 
 // plainQEMU lists VMs whose QEMU was started without libvirt.
-type plainQEMU struct{ linux.Root }
+type plainQEMU struct{ *linux.Arguments }
 
 func (plainQEMU) Name() guest.Hypervisor { return guest.PlainQEMU }
 

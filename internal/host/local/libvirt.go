@@ -18,7 +18,7 @@ import (
 // runs in a container without the library, and libvirt's VMs are hidden.
 type libvirtGuests struct {
 	observe.Hypervisor
-	processes linux.Root
+	processes *linux.Arguments
 }
 
 func (l libvirtGuests) Guests(ctx context.Context) ([]inventory.Guest, error) {

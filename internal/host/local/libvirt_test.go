@@ -48,7 +48,7 @@ func TestLibvirt_NotInstalledHidesNoVMs(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(root, "proc", "7", "cmdline"), []byte(line), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		guests, err := libvirtGuests{away{c.reason}, linux.Root(root)}.Guests(context.Background())
+		guests, err := libvirtGuests{away{c.reason}, linux.NewArguments(linux.Root(root))}.Guests(context.Background())
 		if !errors.Is(err, c.reason) || len(guests) > 0 {
 			t.Errorf("%s: error %v, guests %v", c.name, err, guests)
 		}

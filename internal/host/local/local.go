@@ -77,11 +77,12 @@ func Open(o Options) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	qemu := libvirt.New(uri)
+	qemu, arguments := libvirt.New(uri), linux.NewArguments(root)
+	qemu.Arguments = linux.NewArguments(linux.Live).Of
 	kernel := kernel{Root: root, topologies: linux.NewTopologies(string(root)), pace: linux.AtMost(o.Pace)}
 	journal := record.Journal{Folder: cmp.Or(o.Records, record.DefaultFolder)}
 	ledger := claim.Ledger{Folder: cmp.Or(o.Claims, claim.DefaultFolder), Alive: alive}
-	hypervisors := []observe.Hypervisor{libvirtGuests{qemu, root}, plainQEMU{root}}
+	hypervisors := []observe.Hypervisor{libvirtGuests{qemu, arguments}, plainQEMU{arguments}}
 	if o.WithoutLibvirt {
 		hypervisors = hypervisors[1:]
 	}
