@@ -61,7 +61,7 @@ type Balance struct {
 	// MaxNodeCPU is up to which share of a node's CPUs moves may fill it; default 0.9.
 	MaxNodeCPU float64 `json:"max_node_cpu,omitempty"`
 	// Cooldown is how long a guest is left alone after a move, doubled with every
-	// further move within NoReturn; default 5m.
+	// further move within a day, or within NoReturn if that is longer; default 5m.
 	Cooldown Duration `json:"cooldown,omitempty"`
 	// NoReturn is how long a guest does not go back to nodes that it left; default 1h.
 	NoReturn Duration `json:"no_return,omitempty"`

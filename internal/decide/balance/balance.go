@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -47,11 +48,28 @@ func Plan(r Request) (plan.Plan, error) {
 		return plan.Plan{}, err
 	}
 	r.Host = inOrder(r.Host)
+	var excluded []change
+	for {
+		p := newPlanner(r, excluded)
+		needless := p.needless()
+		if len(needless) == 0 {
+			p.round.Blocked = p.blocked()
+			return p.round, nil
+		}
+		excluded = append(excluded, needless...)
+	}
+}
+
+// newPlanner plans without the changes that are excluded.
+func newPlanner(r Request, excluded []change) *planner {
 	m := newModel(r)
+	for _, c := range excluded {
+		m.guests[c.guest].layouts[c.layout].rejected = true
+	}
 	p := &planner{
 		model: m, host: *r.Host, budget: budget{bytes: m.policy.Balance.BytesPerRound,
 			guests: m.policy.Balance.GuestsPerRound},
-		refused: map[string]string{},
+		refused: map[string]string{}, began: slices.Clone(m.usage),
 	}
 	p.round = plan.Plan{Host: r.Host.Name, Taken: r.Host.Taken, Moves: []plan.Move{}, Before: m.total()}
 	p.round.Degraded = m.markDegraded(r)
@@ -60,8 +78,7 @@ func Plan(r Request) (plan.Plan, error) {
 		p.pass(policy.ModeAdvise)
 	}
 	p.round.After = m.total()
-	p.round.Blocked = p.blocked()
-	return p.round, nil
+	return p
 }
 
 // inOrder returns the host with its guests sorted by name, so that a choice
@@ -85,7 +102,7 @@ func (p *planner) blocked() []plan.Blocked {
 		if !g.degraded || g.moved || p.relieved(g) {
 			continue
 		}
-		blocked := plan.Blocked{Kind: plan.BlockedRefused, Why: p.refused[g.name()]}
+		blocked := plan.Blocked{Kind: plan.BlockedRefused, Why: cmp.Or(p.refused[g.name()], p.obstacle(i))}
 		switch {
 		case g.fixed():
 			blocked = g.blocked
@@ -105,6 +122,34 @@ func (p *planner) blocked() []plan.Blocked {
 		out = append(out, blocked)
 	}
 	return out
+}
+
+// obstacle returns what speaks against the layout that would help most if its price did
+// not count; "" if none would help.
+func (p *planner) obstacle(guest int) string {
+	m, g := p.model, &p.model.guests[guest]
+	if g.fixed() {
+		return ""
+	}
+	best, most, room := -1, enough, true
+	for l := range g.layouts {
+		rise, ok := m.try(change{guest, l})
+		helps := g.layouts[l].price - g.layout().price - rise
+		switch {
+		case l == g.at || helps <= enough:
+		case !ok:
+			room = false
+		case helps > most:
+			best, most = l, helps
+		}
+	}
+	switch {
+	case best >= 0:
+		return p.refusal([]change{{guest, best}})
+	case !room:
+		return noRoom
+	}
+	return ""
 }
 
 // relieved reports whether the moves of others have ended a guest's degradation.

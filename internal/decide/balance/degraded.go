@@ -2,6 +2,7 @@ package balance
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,10 +38,19 @@ func (m *model) markDegraded(r Request) []plan.Degraded {
 		s := m.degradation(g, threshold)
 		s.Since = at
 		g.degraded = true
-		g.eligible = r.Lasting || r.Now.Sub(at) >= time.Duration(m.policy.Balance.DegradedFor)
+		g.eligible = r.Lasting || r.Now.Sub(at) >= time.Duration(m.policy.Balance.DegradedFor) && !m.spansMove(g, r)
 		out = append(out, s)
 	}
 	return out
+}
+
+// spansMove reports whether the figures of a guest are means over a time in which
+// another one came to its nodes or left them. They describe neither state.
+func (m *model) spansMove(g *subject, r Request) bool {
+	nodes := m.nodeSet(g.layout())
+	return g.load != nil && slices.ContainsFunc(r.Past.Moves, func(past Moved) bool {
+		return r.Now.Sub(past.At) < g.load.Window && past.From.Union(past.To).Intersects(nodes)
+	})
 }
 
 // degradation compares a guest's figures with the thresholds times part, and
@@ -78,26 +88,21 @@ func (m *model) isDegraded(g *subject, part float64) bool {
 
 // pressure returns the three figures that decide whether a guest is degraded:
 //
-//   - wait: the share of its CPU demand that it waits for, 0 to 1. Without a
-//     measurement, n CPUs shared by a demand of u*n CPUs leave 1 - 1/u of it
-//     waiting, where u > 1 is the use of the node's CPUs.
+//   - wait: the share of its CPU demand that it waits for, 0 to 1: as measured, or
+//     predicted from that if moves of the plan have changed its nodes or their use.
+//     Without a measurement it is predicted from the use of the nodes' CPUs.
 //   - access: how far its mean access latency is above the lowest that any of
 //     its layouts gives, as a ratio to the host's best latency, times intensity.
 //     Latency that no layout avoids does not count.
 //   - use: the share of memory bandwidth in use on the nodes of its memory,
 //     0 to 1, and 0 for a guest with an intensity of up to 0.5.
 func (m *model) pressure(g *subject) (wait, access, use float64) {
-	if g.load != nil && !g.moved {
-		wait = ratio(g.load.Wait, g.load.Demand())
-	}
+	wait = m.waits(g)
 	least := g.layout().excessLatency // a move cannot go below this
 	for i := range g.layouts {
 		least = min(least, g.layouts[i].excessLatency)
 	}
 	for _, on := range g.layout().on {
-		if load := m.use(on.node); load > 1 && g.load == nil {
-			wait += (on.cpu - on.alone) * (1 - 1/load)
-		}
 		if g.intensity > 0.5 {
 			use += on.mem * m.busy(on.node)
 		}

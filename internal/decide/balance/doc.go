@@ -5,17 +5,18 @@
 // # Objective
 //
 // The host's cost is the sum of its guests' costs, each multiplied by the CPUs
-// that the guest demands. A guest's cost has the terms of package cost that
-// depend on its nodes:
+// that the guest demands. A guest's cost is the work that it loses:
 //
 //   - access: latency and bandwidth between its vCPUs and its memory, and the
 //     contention at that memory, weighted by how much the guest's speed depends
 //     on memory;
-//   - load: how busy the CPUs and how full the memory of its nodes are.
+//   - load: how much of its demand waits for the CPUs of its nodes. CPU use decides
+//     only between layouts in which equally much is lost. Memory in use costs nothing.
 //
 // A guest's CPU demand is the CPU time it used and waited for where that was
-// measured, else its number of vCPUs. A move adds a one-time price, the same
-// one that place.Again charges.
+// measured, else its number of vCPUs. Its wait in other states is predicted from the
+// measured one. A move adds a one-time price: the CPU time that copying takes from the
+// host and the guest, spread over policy.Balance.Horizon.
 //
 // # Candidate moves
 //
@@ -33,15 +34,18 @@
 // A move must
 //
 //   - lower a degraded guest's cost by at least policy.Balance.MinGain,
-//   - lower the host's cost by more than the price of the move, and
-//   - save more CPU time within policy.Balance.Horizon than the copy takes.
+//   - lower the host's cost by more than the price of the move,
+//   - save more CPU time within policy.Balance.Horizon than the copy takes, and
+//   - save at least MinGain of the CPU demand whose memory it copies, twice as much
+//     for each move that the guest made within the last day.
 //
+// No move of the plan is one without which the others would save as much.
 // A guest already helped by an earlier move of the plan does not justify
 // another. If repinning a guest's vCPUs to its memory ends its degradation, its
 // memory is not copied. No move raises a node's CPU use beyond
 // policy.Balance.MaxNodeCPU, unless one of the nodes involved was above it
 // before: capacity comes before locality. After a move a guest is in cooldown,
-// which doubles with each further move, and for a while it does not return to
+// which doubles with each further move within a day, and for a while it does not return to
 // the nodes it left. Degradation begins and ends at different thresholds.
 //
 // # Search

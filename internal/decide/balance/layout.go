@@ -3,6 +3,7 @@ package balance
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/cost"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -20,7 +21,7 @@ type layout struct {
 	access        float64 // weighted cost of accesses for each CPU in demand with intensity 1
 	copied        float64 // share of its resident memory to copy, 0 to 1
 	tables        float64 // share of its page tables that stay on other nodes, 0 to 1
-	price         float64 // one-time price of the move to this layout, for each CPU in demand
+	price         float64 // one-time price of the move to this layout, in units of the price list times CPUs
 	rejected      bool    // the full check refused it
 }
 
@@ -171,7 +172,7 @@ func (m *model) vcpuShares(g *inventory.Guest) []float64 {
 // priceAccess computes a layout's excessLatency and access.
 //
 //	excessLatency = sum over nodes a,b of cpu(a) mem(b) (L(a,b) - 1)
-//	access        = weight(latency) excessLatency +
+//	access        = weight(latency) wasted(excessLatency) +
 //	                weight(bandwidth) sum over a,b of cpu(a) mem(b) (B(a,b) - 1)
 //
 // cpu and mem are the guest's shares on the nodes; L and B are the ratios of
@@ -196,8 +197,12 @@ func (m *model) priceAccess(g *subject, l *layout) {
 	if len(l.on) > 1 {
 		l.excessLatency, bandwidth = l.excessLatency*g.remoteScale, bandwidth*g.remoteScale
 	}
-	l.access = m.list.Weight(cost.Latency)*l.excessLatency + m.list.Weight(cost.Bandwidth)*bandwidth
+	l.access = m.list.Weight(cost.Latency)*wasted(l.excessLatency) + m.list.Weight(cost.Bandwidth)*bandwidth
 }
+
+// wasted returns the share of its time that a CPU that always accesses memory loses
+// if an access takes 1 + slow times as long as at best.
+func wasted(slow float64) float64 { return slow / (1 + slow) }
 
 // noPathLatency stands for the latency where firmware says that a node's CPUs
 // do not reach the memory (SLIT 255). It is a ratio to the host's best latency
@@ -340,8 +345,17 @@ func (m *model) layoutOn(g *subject, homes []topology.NodeID) layout {
 		l.copied = 0
 	}
 	l.tables = max(0, 1-ran) * (1 - l.copied)
-	l.price = cost.Copying(l.copied).Float() + cost.PageTables(l.tables).Float()
+	l.price = m.priceOfMove(g, &l)
 	return l
+}
+
+// priceOfMove returns the one-time price of a layout: the CPU time that copying takes,
+// spread over the horizon in which the move must repay it, at the price of a CPU
+// that is lost all the time; and the page tables left behind.
+func (m *model) priceOfMove(g *subject, l *layout) float64 {
+	seconds := cost.MovingSeconds + l.copied*float64(g.resident)/m.copyRate
+	lost := cost.CopyingCPU(seconds, g.demand) / time.Duration(m.policy.Balance.Horizon).Seconds()
+	return cost.Waiting*lost + g.demand*cost.PageTables(l.tables)
 }
 
 // helpers returns how many CPUs are dedicated to a guest's emulator and I/O

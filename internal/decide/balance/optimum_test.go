@@ -27,6 +27,7 @@ type twin struct {
 	home    []topology.NodeID // where vCPUs are, by guest
 	memory  []topology.NodeID
 	demand  []float64
+	bursts  []float64 // CPUs of waiting that CPU use does not explain
 }
 
 func newTwin(h *inventory.Host) *twin {
@@ -42,14 +43,27 @@ func newTwin(h *inventory.Host) *twin {
 		}
 		w.demand = append(w.demand, g.Seen.Load.CPU+g.Seen.Load.Wait)
 	}
+	for i, g := range h.Guests {
+		use := 0.0
+		for k := range h.Guests {
+			if w.home[k] == w.home[i] {
+				use += w.demand[k] / float64(h.Topology.Nodes[w.home[i]].CPUs.Len())
+			}
+		}
+		w.bursts = append(w.bursts, max(0, g.Seen.Load.Wait-w.demand[i]*waiting(use)))
+	}
 	return w
 }
+
+// waiting is the share of demand that waits at a CPU use.
+func waiting(use float64) float64 { return 1 - math.Pow(1+math.Pow(use, 8), -1.0/8) }
 
 // cost returns the cost of a state: to[i] is the node of guest i, or -1 for its
 // current layout.
 func (w *twin) cost(to []topology.NodeID) (cost float64, cpu []float64, ok bool) {
 	nodes := len(w.h.Topology.Nodes)
 	cpu = make([]float64, nodes)
+	bursts := make([]float64, nodes)
 	vcpus, held, gains := make([]int, nodes), make([]topology.Bytes, nodes), make([]bool, nodes)
 	at := func(i int) (run, mem topology.NodeID) {
 		if to[i] < 0 {
@@ -60,6 +74,7 @@ func (w *twin) cost(to []topology.NodeID) (cost float64, cpu []float64, ok bool)
 	for i, g := range w.h.Guests {
 		run, mem := at(i)
 		cpu[run] += w.demand[i]
+		bursts[run] += w.bursts[i]
 		vcpus[run] += g.Config.VCPUs
 		if to[i] < 0 && w.home[i] != w.memory[i] { // reserved at home, seen elsewhere: both are lost
 			held[run] += g.Config.Memory
@@ -71,24 +86,18 @@ func (w *twin) cost(to []topology.NodeID) (cost float64, cpu []float64, ok bool)
 	}
 	for i := range w.h.Guests {
 		run, mem := at(i)
-		use := cpu[run] / float64(w.h.Topology.Nodes[run].CPUs.Len())
-		if use > 1 {
-			use *= use
-		}
-		n := &w.h.Topology.Nodes[mem]
-		cost += w.demand[i] * (4*(w.latency(run, mem)-1) + use/2)
-		// Memory use weighs by where memory is seen.
-		cost += w.demand[i] / 2 * float64(held[mem]) / float64(n.Memory-policy.Policy{}.KeepFreeOn(n))
-		if to[i] >= 0 {
-			if to[i] != w.memory[i] {
-				cost += w.demand[i] * 0.5
-			} else if to[i] != w.home[i] {
-				cost += w.demand[i] * 0.05
-			}
+		cost += w.demand[i] * 4 * (1 - 1/w.latency(run, mem))
+		if to[i] >= 0 && to[i] != w.memory[i] { // 1 GiB is copied in a second
+			seconds := 1 + float64(w.h.Guests[i].Config.Memory)/float64(gib)
+			cost += 4 * seconds * (1 + w.demand[i]/4) / time.Duration(ungated.Balance.Horizon).Seconds()
+		} else if to[i] >= 0 && to[i] != w.home[i] {
+			cost += w.demand[i] * 0.0005
 		}
 	}
 	for k := range nodes {
 		n := &w.h.Topology.Nodes[k]
+		use := cpu[k] / float64(n.CPUs.Len())
+		cost += 4*cpu[k]*waiting(use) + 4*bursts[k]*use + 0.005*cpu[k]*max(use, use*use)
 		if gains[k] && (vcpus[k] > 2*n.CPUs.Len() || held[k] > n.Memory-policy.Policy{}.KeepFreeOn(n)) {
 			return 0, nil, false
 		}
@@ -159,7 +168,8 @@ func described(h *inventory.Host) string {
 	return text
 }
 
-// within compares the cost that a plan reaches with the optimum.
+// within compares the cost that a plan reaches with the optimum. The plan may miss
+// the given part of the possible gain.
 func within(t fataler, h *inventory.Host, p policy.Policy, part float64) (gap float64) {
 	round, err := Plan(Request{Host: h, Policy: p, Now: noon, Lasting: true})
 	if err != nil {
@@ -175,11 +185,13 @@ func within(t fataler, h *inventory.Host, p policy.Policy, part float64) (gap fl
 		t.Fatalf("it costs %v now, the plan says %v", before, round.Before)
 	}
 	best := w.best()
-	if round.After > best*(1+part) {
+	// A move that saves less than 0.01 CPUs, 0.04 in this cost, is not made.
+	gap = (round.After - best) / round.Before
+	if round.After > best+part*(round.Before-best)+0.04*float64(len(h.Guests)) {
 		t.Fatalf("%sthe plan reaches %v, possible is %v (%.1f %% less); %v now\n%s", described(h), round.After, best,
 			100*(1-best/round.After), round.Before, round.Text())
 	}
-	return round.After/best - 1
+	return gap
 }
 
 func TestSmallHostsReachTheOptimum(t *testing.T) {

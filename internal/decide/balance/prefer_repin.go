@@ -8,8 +8,8 @@ import (
 
 // preferRepin replaces a change that copies a degraded guest's memory by one
 // that only repins its vCPUs to the memory, if that alone ends the degradation.
-// A repin takes effect at once and costs next to nothing. Copying memory to
-// reach a still better state would move a guest that is no longer degraded.
+// A repin takes effect at once and costs next to nothing. Copying memory must save
+// as much more as a move of its own would have to.
 func (m *model) preferRepin(wanted []change) []change {
 	first := m.state()
 	defer m.restore(first)
@@ -19,8 +19,13 @@ func (m *model) preferRepin(wanted []change) []change {
 		out[i] = c
 		if g := &m.guests[c.guest]; g.degraded && g.layouts[c.layout].copied > maxUnmovable {
 			if l, ok := m.withoutCopy(c.guest, first[c.guest]); ok {
+				copied := m.lost()
+				m.apply(change{c.guest, l})
+				if m.lost().saved(copied) > m.leastSaved([]change{c}) {
+					m.apply(c) // copying saves so much more that it is worth a move of its own
+					continue
+				}
 				out[i].layout = l
-				m.apply(out[i])
 			}
 		}
 	}

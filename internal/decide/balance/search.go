@@ -60,7 +60,7 @@ func (m *model) descent(movable []int, moves int) []change {
 	began := slices.Clone(m.usage)
 	again := func() {
 		s.descend(moves)
-		if total := m.total(); total < low-enough && m.allAllowed(began) {
+		if total := m.total(); total < low-enough && m.allAllowed(began, 0) {
 			best, low = m.state(), total
 		}
 		m.restore(first)
@@ -129,7 +129,7 @@ func (s *search) enumerate() []int {
 	var try func(k int)
 	try = func(k int) {
 		if k == len(s.movable) {
-			if cost := s.m.total(); cost < low && s.m.allAllowed(began) {
+			if cost := s.m.total(); cost < low && s.m.allAllowed(began, 0) {
 				best, low = s.m.state(), cost-enough
 			}
 			return
@@ -147,14 +147,17 @@ func (s *search) enumerate() []int {
 	try(0)
 	s.m.restore(first)
 	copy(s.m.usage, began) // discard rounding errors
+	for i := range s.m.priced {
+		s.m.priced[i] = math.NaN()
+	}
 	return best
 }
 
 // allAllowed reports whether every node allows the change from its usage in began
-// to its present usage.
-func (m *model) allAllowed(began []usage) bool {
+// to its present usage; peak is as for allowed.
+func (m *model) allAllowed(began []usage, peak float64) bool {
 	for i := range m.nodes {
-		if !m.allowed(i, &began[i], 0) {
+		if !m.allowed(i, &began[i], peak) {
 			return false
 		}
 	}

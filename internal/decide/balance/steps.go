@@ -2,6 +2,7 @@ package balance
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/numavisor/numavisor/internal/decide/adopt"
 	"github.com/numavisor/numavisor/internal/decide/check"
@@ -21,6 +22,8 @@ type planner struct {
 	round   plan.Plan
 	budget  budget
 	refused map[string]string // why a wanted move of a guest was refused, by name
+	groups  [][]change        // of each move of the plan
+	began   []usage           // before the first move
 }
 
 // budget is what remains of the policy's limits for one plan.
@@ -164,22 +167,11 @@ func minus(all, some []change) []change {
 // commit adds a move to the plan if the budget, its benefit and all placement
 // rules permit it. Otherwise it returns the reason.
 func (p *planner) commit(group []change) (why string) {
-	bytes := p.bytes(group)
-	if len(group) > p.budget.guests {
-		return fmt.Sprintf("this plan already moves as many VMs as the policy allows (guests_per_round %d)",
-			p.model.policy.Balance.GuestsPerRound)
-	}
-	if alone := len(p.round.Moves) == 0; bytes > p.budget.bytes && !alone {
-		return fmt.Sprintf("the move copies %v, and %v of this plan's copy budget (bytes_per_round) are left", bytes,
-			p.budget.bytes)
-	}
-	if _, ok := p.model.try(group...); !ok {
-		return "a target node has too few CPUs or too little memory"
-	}
-	benefit, price, relief := p.weigh(group, bytes)
-	if why := p.gate(benefit, price, relief); why != "" {
+	if why := p.refusal(group); why != "" {
 		return why
 	}
+	bytes := p.bytes(group)
+	benefit, price, relief := p.weigh(group, bytes)
 	host, moves, why := p.placeGroup(group)
 	if why != "" {
 		return why
@@ -196,7 +188,28 @@ func (p *planner) commit(group []change) (why string) {
 	p.budget.bytes -= min(bytes, p.budget.bytes)
 	p.budget.guests -= len(group)
 	p.round.Moves = append(p.round.Moves, move)
+	p.groups = append(p.groups, slices.Clone(group))
 	return ""
+}
+
+const noRoom = "a target node has too few CPUs or too little memory"
+
+// refusal returns why the budget or the benefit of a move does not permit it, or "".
+func (p *planner) refusal(group []change) string {
+	bytes := p.bytes(group)
+	if len(group) > p.budget.guests {
+		return fmt.Sprintf("this plan already moves as many VMs as the policy allows (guests_per_round %d)",
+			p.model.policy.Balance.GuestsPerRound)
+	}
+	if alone := len(p.round.Moves) == 0; bytes > p.budget.bytes && !alone {
+		return fmt.Sprintf("the move copies %v, and %v of this plan's copy budget (bytes_per_round) are left", bytes,
+			p.budget.bytes)
+	}
+	if _, ok := p.model.try(group...); !ok {
+		return noRoom
+	}
+	benefit, price, relief := p.weigh(group, bytes)
+	return p.gate(group, benefit, price, relief)
 }
 
 // advised reports whether a move is only advice: a guest's mode does not allow

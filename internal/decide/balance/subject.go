@@ -14,6 +14,14 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
+// measuredWait is how the measured wait of a guest is explained, in shares of its demand.
+type measuredWait struct {
+	explained float64 // what the CPU use of its nodes predicts
+	unseen    float64 // the part of explained that was not measured
+	bursts    float64 // what was measured beyond explained
+	others    float64 // the part of bursts that does not depend on the use of its nodes
+}
+
 // subject is a guest with the figures that the planner needs.
 type subject struct {
 	seen    *inventory.Guest
@@ -28,13 +36,15 @@ type subject struct {
 	mbps        float64              // memory traffic in MB a second
 	remoteScale float64              // measured share of remote accesses over the share that the layout predicts
 	resident    topology.Bytes
-	dedicated   float64 // CPUs dedicated to its vCPUs, idle SMT siblings included
-	size        int     // page size, as an index into model.sizes
+	measuredWait
+	dedicated float64 // CPUs dedicated to its vCPUs, idle SMT siblings included
+	size      int     // page size, as an index into model.sizes
 
-	layouts   []layout         // layouts[0] is the current one of the host
-	at        int              // index of the layout in the model's state
-	leftNodes topology.NodeSet // nodes that it left within policy.Balance.NoReturn
-	limited   error            // the inventory.NodeLimitError of an excluded layout
+	layouts     []layout         // layouts[0] is the current one of the host
+	at          int              // index of the layout in the model's state
+	leftNodes   topology.NodeSet // nodes that it left within policy.Balance.NoReturn
+	recentMoves int              // moves that Remembered covers
+	limited     error            // the inventory.NodeLimitError of an excluded layout
 
 	degraded, eligible, moved bool
 	initialCost               float64
@@ -50,13 +60,13 @@ func (g *subject) fixedCost() float64 { return g.costOf(g.layout()) }
 
 // costOf returns the cost of a layout, in units of the price list times CPUs:
 //
-//	demand (intensity access + price)
+//	demand intensity access + price
 //
 // demand is in CPUs; intensity (0 to 1) scales the access cost because a guest
 // that rarely misses its caches loses little to slow memory; price is the
-// one-time price of getting there, which every CPU in demand pays.
+// one-time price of getting there.
 func (g *subject) costOf(l *layout) float64 {
-	return g.demand * (g.intensity*l.access + l.price)
+	return g.demand*g.intensity*l.access + l.price
 }
 
 // addGuests adds every guest that uses resources of the host, in the order of
@@ -90,7 +100,6 @@ func (m *model) addGuests(r Request) {
 			a := &m.usage[on.node]
 			a.cpu += s.demand * on.cpu
 			a.alone += s.demand * on.alone
-			a.mem += s.demand * on.mem
 			a.bound += s.demand * s.intensity * on.mem
 			a.traffic += s.mbps * on.mem
 		}
@@ -148,21 +157,28 @@ func specOf(g *inventory.Guest) guest.Spec {
 	return normal(s)
 }
 
+// Remembered returns how long a move counts against further moves of its guest: a day,
+// so that a guest that goes to and fro comes to rest, and not less than NoReturn.
+func Remembered(b policy.Balance) time.Duration { return max(24*time.Hour, time.Duration(b.NoReturn)) }
+
 // applyCooldown blocks a guest that moved recently, and records the nodes that
-// it must not return to yet. The cooldown doubles with each move within
-// policy.Balance.NoReturn.
+// it must not return to yet. The cooldown doubles with each move that Remembered
+// covers.
 func (g *subject) applyCooldown(r Request, b policy.Balance) {
 	recent, last := 0, time.Time{}
 	for _, past := range r.Past.Moves {
-		if past.Guest != g.name() || r.Now.Sub(past.At) >= time.Duration(b.NoReturn) {
+		if past.Guest != g.name() || r.Now.Sub(past.At) >= Remembered(b) {
 			continue
 		}
 		recent++
-		g.leftNodes = g.leftNodes.Union(past.From.Minus(past.To))
+		if r.Now.Sub(past.At) < time.Duration(b.NoReturn) {
+			g.leftNodes = g.leftNodes.Union(past.From.Minus(past.To))
+		}
 		if past.At.After(last) {
 			last = past.At
 		}
 	}
+	g.recentMoves = recent
 	if recent == 0 || g.fixed() {
 		return
 	}
@@ -170,6 +186,6 @@ func (g *subject) applyCooldown(r Request, b policy.Balance) {
 	if until := last.Add(cooldown); r.Now.Before(until) {
 		g.blocked = plan.Blocked{Kind: plan.BlockedCooldown, Until: until.UTC(),
 			Why: fmt.Sprintf("in cooldown until %s (moves within the last %v: %d)",
-				until.UTC().Format(time.RFC3339), b.NoReturn, recent)}
+				until.UTC().Format(time.RFC3339), Remembered(b), recent)}
 	}
 }

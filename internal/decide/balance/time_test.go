@@ -76,7 +76,8 @@ func TestTwoGuestsDoNotPingPong(t *testing.T) {
 		contend(h, demand)
 	}
 	restless := policy.Policy{Balance: policy.Balance{DegradedFor: hasty, Cooldown: 1, NoReturn: 1}}
-	if moves := run(t, *h, restless, 2*time.Hour, 5*time.Second, changing); len(moves) < 20 {
+	// Without a cooldown, only the growing share that a move must save calms them.
+	if moves := run(t, *h, restless, 2*time.Hour, 5*time.Second, changing); len(moves) < 5 {
 		t.Errorf("only %d moves without rest: the test proves nothing", len(moves))
 	}
 	moves := run(t, *h, policy.Policy{}, 2*time.Hour, 5*time.Second, changing)

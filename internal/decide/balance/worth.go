@@ -19,10 +19,12 @@ func (p *planner) bytes(group []change) topology.Bytes {
 	return sum
 }
 
-// relief is a degraded guest, with its cost before and after a move.
+// relief is a degraded guest, with its cost before and after a move, and how many
+// CPUs the move saves for all guests.
 type relief struct {
 	guest         *subject
 	before, after float64
+	saved         float64
 }
 
 // maxTook bounds the estimated time of a copy, in nanoseconds: 146 years, so
@@ -42,15 +44,15 @@ func (p *planner) weigh(group []change, bytes topology.Bytes) (plan.Benefit, pla
 	for _, c := range group {
 		g := &m.guests[c.guest]
 		l := &g.layouts[c.layout]
-		price.Cost += g.demand * (l.price - g.layout().price)
+		price.Cost += l.price - g.layout().price
 		price.PageTables = max(price.PageTables, l.tables)
 	}
 	benefit := plan.Benefit{Cost: price.Cost - rise, Horizon: time.Duration(m.policy.Balance.Horizon)}
-	farBefore, waitBefore := m.lostCPUs()
+	before := m.lost()
 	own := m.ownCosts()
 	was := m.inverse(group)
 	m.apply(group...)
-	farAfter, waitAfter := m.lostCPUs()
+	after := m.lost()
 	best := relief{}
 	for i := range m.guests {
 		g := &m.guests[i]
@@ -58,11 +60,12 @@ func (p *planner) weigh(group []change, bytes topology.Bytes) (plan.Benefit, pla
 			continue
 		}
 		if after := m.ownCost(g); best.guest == nil || own[i]-after > best.before-best.after {
-			best = relief{g, own[i], after}
+			best = relief{guest: g, before: own[i], after: after}
 		}
 	}
 	m.apply(was...)
-	benefit.AccessCPUs, benefit.WaitCPUs = farBefore-farAfter, waitBefore-waitAfter
+	benefit.AccessCPUs, benefit.WaitCPUs = before.access-after.access, before.wait-after.wait
+	best.saved = before.saved(after)
 	return benefit, price, best
 }
 
@@ -88,56 +91,76 @@ func (m *model) ownCosts() []float64 {
 	return own
 }
 
-// lostCPUs estimates the CPU time that guests lose, in CPUs.
-//
-// access: with slow = excess latency + contention, an access takes 1 + slow
-// times as long as at best, so a CPU that always accesses memory wastes
-// slow / (1 + slow) of its time; demand times intensity is the number of such CPUs.
-//
-// wait: a demand of u*n CPUs on n CPUs leaves the share 1 - 1/u waiting, for
-// u > 1. Dedicated CPUs do not wait.
-func (m *model) lostCPUs() (access, wait float64) {
+// losses are estimates of the CPU time that guests lose, in CPUs.
+type losses struct {
+	access float64 // CPUs that wait for memory; see wasted
+	wait   float64 // CPUs in demand that wait for CPUs; see overloaded
+	// steady is wait if demand did not vary: the demand beyond all CPUs of each node
+	// and beyond MaxNodeCPU of them.
+	steady [2]float64
+}
+
+// lost returns what the guests lose. With slow = excess latency + contention, an
+// access takes 1 + slow times as long as at best; demand times intensity is the number
+// of CPUs that always access memory. Dedicated CPUs do not wait.
+func (m *model) lost() losses {
+	var l losses
 	for i := range m.guests {
 		g := &m.guests[i]
 		slow := g.layout().excessLatency
 		for _, s := range g.layout().on {
 			slow += s.mem * cost.Contention(m.busy(s.node))
 		}
-		access += g.demand * g.intensity * slow / (1 + slow)
+		l.access += g.demand * g.intensity * wasted(slow)
 	}
 	for i := range m.nodes {
-		if use := m.use(i); use > 1 {
-			wait += (m.usage[i].cpu - m.usage[i].alone) * (1 - 1/use)
+		a, use := &m.usage[i], m.use(i)
+		l.wait += a.waiting(use)
+		for k, most := range [2]float64{1, m.policy.Balance.MaxNodeCPU} {
+			l.steady[k] += a.bursts * use
+			if use > most {
+				l.steady[k] += (a.cpu - a.alone) * (1 - most/use)
+			}
 		}
 	}
-	return access, wait
+	return l
+}
+
+// saved returns how many CPUs less are lost after than before. Demand that only goes
+// from one full node to another saves nothing, even if it would even out variations.
+func (l losses) saved(after losses) float64 {
+	access := l.access - after.access
+	steady := max(l.steady[0]-after.steady[0], l.steady[1]-after.steady[1])
+	return access + min(l.wait-after.wait, steady)
 }
 
 // gate returns the reason why a move is not worth making, or "" if it is.
-func (p *planner) gate(benefit plan.Benefit, price plan.Price, r relief) string {
+func (p *planner) gate(group []change, benefit plan.Benefit, price plan.Price, r relief) string {
 	m := p.model
 	margin := m.policy.Balance.MinGain
 	gain := benefit.Cost - price.Cost
-	switch {
-	case gain <= enough:
-		return fmt.Sprintf("the move would lower the host's cost by %.3g, which is not more than its price of %.3g",
-			benefit.Cost, price.Cost)
-	case r.guest == nil || r.after > r.before*(1-margin):
-		return fmt.Sprintf("the move would not lower any degraded VM's cost by %.2g %%", 100*margin)
-	}
 	// A cost equal to the latency weight is one CPU that waits for memory all the
 	// time; cost over weight is therefore in CPUs, and times seconds in CPU seconds.
-	saved := gain
+	earned := benefit.Cost * benefit.Horizon.Seconds()
 	if w := m.list.Weight(cost.Latency); w > 0 {
-		saved /= w
+		earned /= w
 	}
-	if earned := saved * benefit.Horizon.Seconds(); earned < price.Took.Seconds() {
+	switch {
+	case benefit.Cost > enough && earned < price.Took.Seconds():
 		if _, known := price.Time(); !known {
 			return fmt.Sprintf("copying %v takes more CPU time than the move would save within %v, "+
 				"by an assumed rate of %v a second", price.Bytes, benefit.Horizon, price.BytesPerSecond)
 		}
 		return fmt.Sprintf("copying takes %v, more CPU time than the move would save within %v",
 			price.Took.Round(time.Second), benefit.Horizon)
+	case gain <= enough:
+		return fmt.Sprintf("the move would lower the host's cost by %.3g, which is not more than its price of %.3g",
+			benefit.Cost, price.Cost)
+	case r.guest == nil || r.after > r.before*(1-margin):
+		return fmt.Sprintf("the move would not lower any degraded VM's cost by %.2g %%", 100*margin)
+	}
+	if least := m.leastSaved(group); r.saved < least {
+		return fmt.Sprintf("the move would save %.2g CPUs, and %.2g are the least that is worth it", r.saved, least)
 	}
 	return ""
 }

@@ -13,7 +13,7 @@ import (
 // cooldown is the history of moves that keeps plans from moving the same guests
 // again too soon.
 type cooldown struct {
-	moves  []balance.Moved        // within the policy's no_return
+	moves  []balance.Moved        // that balance.Remembered covers
 	failed map[string][]time.Time // moves that failed within the last hour, by guest
 }
 
@@ -46,8 +46,8 @@ func (c *cooldown) remember(e journal.Entry) {
 func (c *Controller) prune() {
 	now := c.turn.now
 	over := func(t time.Time, length time.Duration) bool { return now.Sub(t) >= length }
-	noReturn := time.Duration(c.rules.policy.Balance.NoReturn)
-	c.cooldown.moves = slices.DeleteFunc(c.cooldown.moves, func(m balance.Moved) bool { return over(m.At, noReturn) })
+	remembered := balance.Remembered(c.rules.policy.Balance)
+	c.cooldown.moves = slices.DeleteFunc(c.cooldown.moves, func(m balance.Moved) bool { return over(m.At, remembered) })
 	for name, times := range c.cooldown.failed {
 		times = slices.DeleteFunc(times, func(t time.Time) bool { return over(t, failedFor) })
 		if c.cooldown.failed[name] = times; len(times) == 0 {

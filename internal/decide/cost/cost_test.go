@@ -127,8 +127,6 @@ func TestMove_Prices(t *testing.T) {
 	}{
 		{"copying all", Copying(1), 0.5},
 		{"copying a quarter", Copying(0.25), 0.125},
-		{"leaving all page tables", PageTables(1), 0.05},
-		{"leaving a half of the page tables", PageTables(0.5), 0.025},
 	} {
 		if got := c.got.Float(); !near(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)

@@ -5,17 +5,39 @@ package cost
 // to the memory to copy.
 const priceOfMove = 0.5
 
-// pageTablesLeft is the one-time price if a guest's page tables stay on their nodes
-// when its vCPUs move: the kernel does not move page tables. vMitosis measured
-// slowdowns up to 3.1x for guests with small pages that miss the TLB constantly.
-// Few guests do, and copying pages fills the tables again.
-const pageTablesLeft = 0.05
-
 // Copying is the price of copying a share of a guest's memory, from 0 to 1.
 func Copying(share float64) Micro { return Of(priceOfMove * share) }
 
-// PageTables is the price of leaving a share of a guest's page tables behind.
-func PageTables(share float64) Micro { return Of(pageTablesLeft * share) }
+// copyingDisturbs is the share of a guest's CPU demand that is lost while its memory
+// is copied: half of its accesses are remote on average, and each page that is
+// copied is blocked for a moment.
+const copyingDisturbs = 0.25
+
+// CopyingCPU is the CPU time that copying takes from the host and the guest: the
+// kernel copies on one CPU for the given time, and the guest with this demand in CPUs
+// loses copyingDisturbs of it meanwhile. Its unit is the unit of took.
+func CopyingCPU(took, demand float64) float64 { return took * (1 + copyingDisturbs*demand) }
+
+// MovingSeconds is what moving a guest costs in any case, as seconds of copying: its
+// threads are pinned again, its caches are cold, and its memory is measured. Another
+// guest is therefore not drawn into a move to save less than these seconds.
+const MovingSeconds = 1
+
+// PageTables is the price, for each CPU in demand, of leaving a share of a guest's
+// page tables behind: the kernel does not move them. vMitosis measured slowdowns up to
+// 3.1x for guests that miss the TLB constantly. Few guests do, so it only decides
+// between moves that are equal otherwise, and never justifies a copy.
+func PageTables(share float64) float64 { return pageTablesLeft * share }
+
+const pageTablesLeft = 0.0005
+
+// Waiting is the price of one CPU in demand that waits for a CPU, in weights of the
+// term Load. With the default weights it is that of one CPU that waits for memory.
+const Waiting = 4
+
+// Spreading is the part of the term Load that decides between layouts of running
+// guests in which equally much is lost: use of up to all CPUs slows no guest.
+const Spreading = 0.01
 
 // Contention is the value of using a share of a node's memory bandwidth, in the
 // unit of the term Bandwidth: access takes twice as long when all of the bandwidth

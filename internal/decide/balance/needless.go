@@ -1,0 +1,59 @@
+package balance
+
+import "math"
+
+// minSaved is the least that a move must save, in CPUs. Less is within the errors
+// of the estimate.
+const minSaved = 0.01
+
+// leastSaved returns how many CPUs changes must save to be worth making: the share
+// MinGain of the CPU demand whose memory they copy. Loads change, and a guest
+// that is copied for little may have to go back soon. Each move within the last day is
+// evidence of that, and doubles the share.
+func (m *model) leastSaved(group []change) float64 {
+	least := 0.0
+	for _, c := range group {
+		g := &m.guests[c.guest]
+		least += m.policy.Balance.MinGain * g.demand * g.layouts[c.layout].copied * math.Exp2(float64(g.recentMoves))
+	}
+	return max(minSaved, least)
+}
+
+// needless returns the changes of the plan without which its other moves would save
+// as much: those of whole moves, and those of single guests of an exchange. A
+// change that makes room for another is not needless.
+func (p *planner) needless() []change {
+	for _, group := range p.groups {
+		if p.saves(group) < minSaved {
+			return group
+		}
+		for _, c := range group {
+			if len(group) > 1 && p.saves([]change{c}) < minSaved {
+				return []change{c}
+			}
+		}
+	}
+	return nil
+}
+
+// saves returns how many more CPUs would be lost without these changes of the plan,
+// and many if the others are not possible without them.
+func (p *planner) saves(changes []change) float64 {
+	const many = 1e9
+	m := p.model
+	before := m.lost()
+	without := make([]change, len(changes))
+	for i, c := range changes {
+		without[i] = change{c.guest, 0}
+	}
+	m.apply(without...)
+	defer m.apply(changes...)
+	peak := 0.0
+	for i := range m.nodes {
+		peak = max(peak, m.nodes[i].began)
+	}
+	if !m.allAllowed(p.began, peak) {
+		return many
+	}
+	return m.lost().saved(before)
+}
