@@ -56,18 +56,9 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "check the plan, print the steps of each move, and change nothing")
 	c.Flags().BoolVar(&fullSpeed, "full-speed", false, "do not limit the copy rate, even if VMs slow down")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if resume == (len(args) == 1) || resume && len(guests) > 0 {
-			return wrongUse("name one plan, or only --resume; see 'numavisor apply --help'")
-		}
-		var p plan.Plan
-		if !resume {
-			var err error
-			if p, err = readFile(c.Context(), args[0], plan.Parse); err != nil {
-				return err
-			}
-			if p.Moves, err = picked(p.Moves, guests); err != nil {
-				return err
-			}
+		p, err := planToApply(c.Context(), args, guests, resume)
+		if err != nil {
+			return err
 		}
 		h, done, err := on.open(c)
 		if err != nil {
@@ -79,11 +70,7 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 		}
 		on.noteDaemon(c, hostapi.DefaultSocket, h.Policy)
 		if dryRun {
-			would, err := h.Would(c.Context(), p.Moves, h.Journal)
-			if err != nil && len(would.Moves) == 0 {
-				return err
-			}
-			return errors.Join(emit(c, would, func(w io.Writer) { printWould(w, would) }), err)
+			return showWould(c, h, p)
 		}
 		r := move.Request{By: h.By, Journal: h.Journal, FullSpeed: fullSpeed}
 		r.Progress = progressOn(c.ErrOrStderr()).moving()
@@ -94,6 +81,30 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 		return err
 	}
 	return c
+}
+
+// planToApply reads the plan and takes the moves of the named guests from it.
+// With resume there is no plan: only interrupted moves are finished.
+func planToApply(ctx context.Context, args, guests []string, resume bool) (p plan.Plan, err error) {
+	if resume == (len(args) == 1) || resume && len(guests) > 0 {
+		return p, wrongUse("name one plan, or only --resume; see 'numavisor apply --help'")
+	}
+	if resume {
+		return p, nil
+	}
+	if p, err = readFile(ctx, args[0], plan.Parse); err == nil {
+		p.Moves, err = picked(p.Moves, guests)
+	}
+	return p, err
+}
+
+// showWould prints what a plan would do, up to the first move that would be refused.
+func showWould(c *cobra.Command, h *local.Host, p plan.Plan) error {
+	would, err := h.Would(c.Context(), p.Moves, h.Journal)
+	if err != nil && len(would.Moves) == 0 {
+		return err
+	}
+	return errors.Join(emit(c, would, func(w io.Writer) { printWould(w, would) }), err)
 }
 
 // picked returns the moves that involve one of the named guests. Without names,

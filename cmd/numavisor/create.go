@@ -12,6 +12,7 @@ import (
 	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/libvirt"
+	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/text"
 )
@@ -70,21 +71,26 @@ records nothing.`,
 			}
 			return emit(c, would, func(w io.Writer) { printWouldCreate(w, r, would, xml) })
 		}
-		closeInterrupted(c, h)
-		made, err := h.Create(c.Context(), r)
-		if err != nil {
-			return err
-		}
-		if err := emit(c, made, func(w io.Writer) { printCreated(w, made) }); err != nil {
-			return err
-		}
-		if short := made.Shortfalls(); len(short) > 0 {
-			return partialError{
-				fmt.Errorf("VM %s runs, but not all is as requested: %s", asked.Name, strings.Join(short, "; "))}
-		}
-		return nil
+		return createVM(c, h, r)
 	}
 	return c
+}
+
+// createVM creates the VM and reports what differs from the request.
+func createVM(c *cobra.Command, h *local.Host, r operate.CreateRequest) error {
+	closeInterrupted(c, h)
+	made, err := h.Create(c.Context(), r)
+	if err != nil {
+		return err
+	}
+	if err := emit(c, made, func(w io.Writer) { printCreated(w, made) }); err != nil {
+		return err
+	}
+	if short := made.Shortfalls(); len(short) > 0 {
+		return partialError{
+			fmt.Errorf("VM %s runs, but not all is as requested: %s", r.Spec.Name, strings.Join(short, "; "))}
+	}
+	return nil
 }
 
 // guestToMake reads the spec and refuses a guest that cannot be created, before

@@ -65,18 +65,12 @@ because it must know which CPUs and memory are free.`,
 		if err != nil {
 			return err
 		}
-		if _, taken := inv.Guest(asked.Name); taken && xml == nil {
-			printf(c.ErrOrStderr(), "numavisor: note: VM %[1]s exists; its resources count as free here, and 'numavisor "+
-				"create' refuses the name. To move it: numavisor bind %[1]s --recompute\n", asked.Name)
+		if xml == nil {
+			noteTaken(c, &inv, asked.Name)
 		}
 		p, why, err := place.Place(place.Request{Host: &inv, Spec: asked, Policy: weights, Ignore: asked.Name})
 		if err != nil {
-			var noFit *place.NoFitError
-			if explain && errors.As(err, &noFit) {
-				fmt.Fprint(c.ErrOrStderr(), text.VisibleLines(noFit.Text()))
-				return explainedError{err, asked.Name}
-			}
-			return err
+			return refusal(c, asked.Name, err, explain)
 		}
 		if xml != nil {
 			return emitBound(c, xml, guest.Intent{Host: inv.Identity(), Spec: asked, Placement: p},
@@ -86,6 +80,25 @@ because it must know which CPUs and memory are free.`,
 			func(w io.Writer) { printPlaced(w, p, why, explain) })
 	}
 	return c
+}
+
+// noteTaken prints a note if a VM of the new VM's name exists.
+func noteTaken(c *cobra.Command, inv *inventory.Host, name string) {
+	if _, taken := inv.Guest(name); taken {
+		printf(c.ErrOrStderr(), "numavisor: note: VM %[1]s exists; its resources count as free here, and 'numavisor "+
+			"create' refuses the name. To move it: numavisor bind %[1]s --recompute\n", name)
+	}
+}
+
+// refusal returns the error for a VM that was not placed. If asked to explain, it
+// prints the reasons first, each on a line.
+func refusal(c *cobra.Command, name string, err error, explain bool) error {
+	var noFit *place.NoFitError
+	if !explain || !errors.As(err, &noFit) {
+		return err
+	}
+	fmt.Fprint(c.ErrOrStderr(), text.VisibleLines(noFit.Text()))
+	return explainedError{err, name}
 }
 
 // explainedError is a refusal whose reasons are printed already: its message does
