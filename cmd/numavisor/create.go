@@ -189,7 +189,8 @@ func printCreated(w io.Writer, c operate.Created) {
 // XML, or its difference to the given one.
 func printWouldCreate(w io.Writer, r operate.CreateRequest, p operate.CreatePlan, given []byte) {
 	printPlaced(w, p.Placement, p.Why, false)
-	steps := []string{fmt.Sprintf("reserve %d vCPUs and %v on nodes %s", r.Spec.VCPUs, r.Spec.Memory, p.Placement.Nodes)}
+	steps := []string{fmt.Sprintf("reserve %s and %v on nodes %s", text.Count(r.Spec.VCPUs, "vCPU", "vCPUs"),
+		r.Spec.Memory, p.Placement.Nodes)}
 	for _, s := range p.Pools {
 		steps = append(steps, s.String())
 	}
