@@ -28,7 +28,9 @@ policies and limits, and reads the result back from the kernel.
 
 A VM with a recorded placement returns to it, which repairs drift. Any other VM gets
 the best placement. --recompute, and flags that change what the VM needs, where it
-may go or how it is bound, compute a new placement.
+may go or how it is bound, compute a new placement. --dry-run also names the
+balancer's choice where it differs: bind chooses the best nodes for this VM, the
+balancer weighs the gain against the price of the move.
 
 Exit status 3 means done in part: the output says what was not done, and why.`,
 		Example: `  numavisor bind web1
@@ -67,6 +69,9 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 			b, err = h.BindProcess(c.Context(), operate.ProcessRequest{PID: pid, Change: changed(spec), DryRun: dryRun})
 		} else {
 			r := operate.BindRequest{Name: args[0], Recompute: recompute, DryRun: dryRun}
+			if dryRun {
+				r.Measured = measuredLoads(c.Context(), hostapi.DefaultSocket)
+			}
 			if spec.Changed() {
 				r.Change = changed(spec)
 			}
@@ -146,6 +151,9 @@ func printBound(w io.Writer, b operate.Bound) {
 			fmt.Fprint(w, text.VisibleLines(b.Plan.Text()))
 		}
 	}
+	if b.Balancing != nil {
+		printBalancing(w, b.Plan.Guest, b.Balancing)
+	}
 	for _, o := range b.Outcomes {
 		line := fmt.Sprintf("  %-8s %s", o.Status, o.Step)
 		if o.Moved != nil {
@@ -162,6 +170,20 @@ func printBound(w io.Writer, b operate.Bound) {
 	if b.Truth != nil {
 		printTruth(w, b.Before, b.Truth)
 	}
+}
+
+// printBalancing says what the balancer would do instead of this bind.
+func printBalancing(w io.Writer, name string, o *operate.Balancing) {
+	if o.Move == nil {
+		printf(w, "The balancer would not move %s: %s\n", name, o.Why)
+		return
+	}
+	compared := ""
+	if o.BindCost != 0 {
+		compared = fmt.Sprintf("; cost %.4g, that of this bind %.4g", o.Cost, o.BindCost)
+	}
+	printf(w, "The balancer would choose nodes %s (%s, %s%s): %s\n", o.Nodes, o.Move.Kind, o.Move.Cost, compared, o.Why)
+	printf(w, "  to choose the same: numavisor bind %s --nodes %s\n", name, o.Nodes)
 }
 
 func printTruth(w io.Writer, before, after *operate.Truth) {

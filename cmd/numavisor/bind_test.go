@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // A bind that stopped halfway says how to finish it, in a command that works:
@@ -42,6 +44,21 @@ func TestAStoppedBindSaysHowToGoOn(t *testing.T) {
 		b.Outcomes = nil
 		if err := report(command, bindTarget(c.pid, c.args), b, lost); statusOf(err) != exitFailed {
 			t.Errorf("status %d of a bind that did not begin: %v", statusOf(err), err)
+		}
+	}
+}
+
+// Where the balancer would choose otherwise, a dry run says what and at what cost.
+func TestPrintBalancing(t *testing.T) {
+	for want, o := range map[string]operate.Balancing{
+		"The balancer would not move g: it is not degraded\n": {Why: "it is not degraded"},
+		"The balancer would choose nodes 3 (move-guest-memory, copies no memory; cost 1.01, that of this bind 1): why\n" +
+			"  to choose the same: numavisor bind g --nodes 3\n": {Why: "why", Cost: 1.01, BindCost: 1,
+			Nodes: topology.MustParseSet[topology.NodeID]("3"), Move: &plan.Move{Kind: plan.FetchLocal}},
+	} {
+		var out bytes.Buffer
+		if printBalancing(&out, "g", &o); out.String() != want {
+			t.Errorf("%q, want %q", out.String(), want)
 		}
 	}
 }

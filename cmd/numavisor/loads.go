@@ -28,3 +28,15 @@ func addLoads(ctx context.Context, socket string, inv *inventory.Host) {
 	}
 	inv.TakeLoads(measured)
 }
+
+// measuredLoads returns the inventory of this host's daemon, which has loads; nil
+// without a daemon.
+func measuredLoads(ctx context.Context, socket string) *inventory.Host {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	measured, err := hostapi.Dial(socket).Inventory(ctx)
+	if err != nil {
+		return nil
+	}
+	return &measured
+}

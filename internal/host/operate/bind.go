@@ -27,7 +27,9 @@ type BindRequest struct {
 	// Recompute computes a new placement even if one is recorded.
 	Recompute bool
 	DryRun    bool
-	Why       string // the reason, for the journal; empty: an operator asked for it
+	// Measured has the loads by which a dry run asks the balancer; nil: not known.
+	Measured *inventory.Host
+	Why      string // the reason, for the journal; empty: an operator asked for it
 }
 
 // Bound is the result of Bind.
@@ -37,6 +39,9 @@ type Bound struct {
 	Outcomes []apply.Outcome `json:"outcomes,omitempty"`
 	Before   *Truth          `json:"before,omitempty"`
 	Truth    *Truth          `json:"truth,omitempty"`
+	// Balancing is set by a dry run that chooses nodes, if the balancer would choose
+	// others.
+	Balancing *Balancing `json:"balancing,omitempty"`
 	// Gaps hide VMs whose resources were not counted when the placement was
 	// chosen.
 	Gaps []inventory.Gap `json:"gaps,omitempty"`
@@ -69,6 +74,9 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 			return err
 		}
 		if want, err = h.planBind(&inv, g, r, &b); err != nil || r.DryRun {
+			if err == nil && b.Why != nil && r.Change == nil {
+				b.Balancing = h.balancing(&inv, g, &b, r.Measured)
+			}
 			return err
 		}
 		if err := tx.Put(h.claimFor(g.Name, want.Placement)); err != nil {
