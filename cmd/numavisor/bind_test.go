@@ -52,7 +52,8 @@ func TestAStoppedBindSaysHowToGoOn(t *testing.T) {
 func TestPrintBalancing(t *testing.T) {
 	for want, o := range map[string]operate.Balancing{
 		"The balancer would not move g: it is not degraded\n": {Why: "it is not degraded"},
-		"The balancer would choose nodes 3 (move-guest-memory, copies no memory; cost 1.01, that of this bind 1): why\n" +
+		"The balancer would choose nodes 3 (move-guest-memory, copies no memory; cost 1.01, that of this bind 1): " +
+			"why\n" +
 			"  to choose the same: numavisor bind g --nodes 3\n": {Why: "why", Cost: 1.01, BindCost: 1,
 			Nodes: topology.MustParseSet[topology.NodeID]("3"), Move: &plan.Move{Kind: plan.FetchLocal}},
 	} {

@@ -106,7 +106,9 @@ func readTree(ctx context.Context, path string, inv *inventory.Host) error {
 			return err
 		}
 		defer os.RemoveAll(folder)
-		_, err = readFile(ctx, path, func(r io.Reader) (struct{}, error) { return struct{}{}, archive.Unpack(r, folder) })
+		_, err = readFile(ctx, path, func(r io.Reader) (struct{}, error) {
+			return struct{}{}, archive.Unpack(r, folder)
+		})
 		if errors.Is(err, archive.ErrNotArchive) {
 			return wrongUse("--root %s: not a folder and %w", path, archive.ErrNotArchive)
 		} else if err != nil {

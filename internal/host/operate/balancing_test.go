@@ -58,8 +58,8 @@ func TestBind_DryRunNamesTheBalancersChoice(t *testing.T) {
 			}
 			want := !moved && copied > 0 || moved && !target.Equal(b.Plan.Placement.Nodes)
 			if got := b.Balancing != nil; got != want {
-				t.Errorf("%s on CPUs %s: bind to nodes %s, balancer %+v: named %v", k.Name, pins, b.Plan.Placement.Nodes,
-					p.Moves, got)
+				t.Errorf("%s on CPUs %s: bind to nodes %s, balancer %+v: named %v", k.Name, pins,
+					b.Plan.Placement.Nodes, p.Moves, got)
 			}
 			if b.Balancing == nil {
 				agree++

@@ -216,8 +216,8 @@ func (h *Host) start(
 	if err != nil {
 		return nil, fmt.Errorf("creating guest %s: %w", p.Guest, err)
 	}
-	// The error of Start names the guest and the action. Start reverts its own steps, and refuses a name that is taken: Create
-	// must not remove that guest.
+	// The error of Start names the guest and the action. Start reverts its own
+	// steps, and refuses a name that is taken: Create must not remove that guest.
 	if err := h.Domains.Start(ctx, rendered.Definition, r.Transient); err != nil {
 		return nil, errors.Join(err, h.givePoolsBack(p.Guest, nil, topology.NodeSet{}))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/operate/operatetest"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // A dry run of create decides as create does, and changes nothing.
@@ -57,11 +58,15 @@ func TestWouldCreate_RefusesAsCreateDoes(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	w.MustAdd(t, fake.Definition{Name: "new",
 		Config: inventory.Config{VCPUs: 1, Memory: 64 * mib, Source: "anonymous"}})
-	taken := operate.CreateRequest{Spec: spec(t, guest.Spec{Name: "new", VCPUs: 1, Memory: 64 * mib}), Render: operatetest.Render}
+	request := func(name string, memory topology.Bytes) operate.CreateRequest {
+		return operate.CreateRequest{Spec: spec(t, guest.Spec{Name: name, VCPUs: 1, Memory: memory}),
+			Render: operatetest.Render}
+	}
+	taken := request("new", 64*mib)
 	if _, err := w.Joined.WouldCreate(context.Background(), taken); !errors.Is(err, operate.ErrExists) {
 		t.Errorf("a taken name: %v, want ErrExists", err)
 	}
-	large := operate.CreateRequest{Spec: spec(t, guest.Spec{Name: "big", VCPUs: 1, Memory: 900 * gib}), Render: operatetest.Render}
+	large := request("big", 900*gib)
 	if _, err := w.Joined.WouldCreate(context.Background(), large); err == nil {
 		t.Error("a VM that fits nowhere would be created")
 	}
