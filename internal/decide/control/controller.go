@@ -118,14 +118,18 @@ func (c *Controller) start(e Start) {
 }
 
 // remember reads from the journal the state that later decisions depend on.
-// Entries with a time in the future were written before the clock was set back.
+// Entries with a time in the future were written before the clock was set back:
+// they count as of now, and what ends later ends as long after that.
 func (c *Controller) remember(entries []journal.Entry) {
 	entries = slices.Clone(entries)
 	stayed := map[string]bool{}
 	for i, e := range entries {
-		if e.At.After(c.turn.now) {
+		if ahead := e.At.Sub(c.turn.now); ahead > 0 {
 			e.At = c.turn.now
-			entries[i].At = e.At
+			if !e.Until.IsZero() {
+				e.Until = e.Until.Add(-ahead)
+			}
+			entries[i] = e
 		}
 		c.loads.remember(e)
 		c.cooldown.remember(e)

@@ -33,6 +33,7 @@ import (
 //	set-policy                       an order; YAML below
 //	start                            of the daemon; again: after kill -9
 //	run LENGTH                       a sample every second
+//	clock back=D                     it is set back
 //	job (done|undone|cancelled|stopped|failed|refused|killed)   the running job ends; why below
 //	setting (done|failed|not-begun)  the change of a setting ends; why below
 //	pause [for=D], resume, accept [ID], cancel [ID]             orders; why below
@@ -72,6 +73,7 @@ var commands = map[string]func(*world, *datadriven.TestData){
 	},
 	"start":   (*world).startCommand,
 	"run":     (*world).runCommand,
+	"clock":   (*world).clockCommand,
 	"job":     (*world).jobCommand,
 	"setting": (*world).settingCommand,
 	"pause":   (*world).pauseCommand,
@@ -176,6 +178,14 @@ func (w *world) runCommand(d *datadriven.TestData) {
 		w.now = w.now.Add(time.Second)
 		w.turn()
 	}
+}
+
+func (w *world) clockCommand(d *datadriven.TestData) {
+	var back string
+	d.ScanArgs(w.t, "back", &back)
+	by, err := time.ParseDuration(back)
+	w.must(err)
+	w.now, w.began = w.now.Add(-by), w.began.Add(-by) // the transcript's times go on
 }
 
 // journalMove writes what a job itself puts into the journal.
