@@ -96,7 +96,8 @@ func (c *Client) ask(ctx context.Context, method, path string, send, into any) e
 	if err != nil {
 		return fmt.Errorf("encoding the request %s: %w", path, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, ErrNoAnswer)
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, "http://daemon"+path, bytes.NewReader(body))
 	if err != nil {
@@ -104,12 +105,12 @@ func (c *Client) ask(ctx context.Context, method, path string, send, into any) e
 	}
 	answer, err := c.http.Do(r)
 	if err != nil {
-		return c.unanswered(ctx, err)
+		return c.unanswered(method, time.Since(began), err)
 	}
 	defer func() { _ = answer.Body.Close() }()
 	data, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
 	if err != nil {
-		return c.unanswered(ctx, err)
+		return c.unanswered(method, time.Since(began), err)
 	}
 	if answer.StatusCode != http.StatusOK {
 		return c.failed(path, answer, data)
@@ -125,14 +126,18 @@ func (c *Client) ask(ctx context.Context, method, path string, send, into any) e
 }
 
 // unanswered explains why a request got no answer.
-func (c *Client) unanswered(ctx context.Context, err error) error {
+func (c *Client) unanswered(method string, waited time.Duration, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		const text = "%w at %s: start it with 'numavisor daemon', or name its socket with --socket"
 		return fmt.Errorf(text, ErrNotRunning, c.socket)
-	case errors.Is(context.Cause(ctx), ErrNoAnswer):
-		const text = "%w at %s within %v: check that its process is not stopped; it may still carry out an order later"
-		return fmt.Errorf(text, ErrNoAnswer, c.socket, c.timeout)
+	case errors.Is(err, context.DeadlineExceeded):
+		later := ""
+		if method == http.MethodPost {
+			later = "; it may still carry out an order later"
+		}
+		return fmt.Errorf("%w at %s within %v: check that its process is not stopped%s", ErrNoAnswer, c.socket,
+			waited.Round(100*time.Millisecond), later)
 	}
 	return fmt.Errorf("asking the daemon at %s: %w", c.socket, err)
 }

@@ -142,6 +142,12 @@ func TestClient_GivesUpOnAFrozenDaemon(t *testing.T) {
 		if err := c.make(context.Background(), client); !errors.Is(err, ErrNoAnswer) {
 			t.Errorf("%s: got %v, want ErrNoAnswer", c.name, err)
 		}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+		err := c.make(ctx, client)
+		cancel()
+		if !errors.Is(err, ErrNoAnswer) || strings.Contains(err.Error(), "http://") {
+			t.Errorf("%s in the caller's time: got %v, want ErrNoAnswer without the URL", c.name, err)
+		}
 	}
 }
 
