@@ -70,7 +70,10 @@ type Kernel struct {
 	ZoneReclaim          string `json:"zone_reclaim_mode,omitempty"`
 	Demotion             string `json:"demotion_enabled,omitempty"` // /sys/kernel/mm/numa/demotion_enabled
 	CgroupV2             bool   `json:"cgroup_v2"`
-	NumadRunning         bool   `json:"numad_running,omitempty"`
+	// Cpusets says whether cgroup v2 has the cpuset controller, without which no
+	// VM can be restricted to nodes; nil: not looked for.
+	Cpusets      *bool `json:"cpusets,omitempty"`
+	NumadRunning bool  `json:"numad_running,omitempty"`
 	// NumadInstalled says whether the numad program is installed. libvirt runs it
 	// for placement='auto', with or without its daemon; nil: not looked for.
 	NumadInstalled *bool `json:"numad_installed,omitempty"`

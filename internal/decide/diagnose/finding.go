@@ -57,6 +57,7 @@ var rules = []rule{
 	{"node-over-bound", nodeOverBound},
 	{"memory-only-node-used", memoryOnlyNodeUsed},
 	{"uneven-huge-pages", unevenHugePages},
+	{"cpusets-missing", cpusetsMissing},
 	{"ksm-across-nodes", ksmAcrossNodes},
 	{"numa-balancing-against-binding", balancingAgainstBinding},
 	{"numad-with-bindings", numadWithBindings},

@@ -188,6 +188,8 @@ var faults = []struct {
 	}, "host", diagnose.Warning, "bind 1 unbound VM,", false},
 	{"numad-with-bindings", "", func(h *inventory.Host) { h.Kernel.NumadRunning = true }, "host", diagnose.Warning,
 		"foreign, web, wide", false},
+	{"cpusets-missing", "", func(h *inventory.Host) { h.Kernel.Cpusets = new(bool) }, "host", diagnose.Warning,
+		"no cpuset controller", false},
 	{"zone-reclaim", "", func(h *inventory.Host) { h.Kernel.ZoneReclaim = "1" }, "host", diagnose.Warning,
 		"vm.zone_reclaim_mode is 1", true},
 	{"distances-missing", "unreachable", func(h *inventory.Host) { h.Topology.Nodes[0].Distances[3] = 255 }, "host",
@@ -441,6 +443,8 @@ var silences = []struct {
 		unbind(&h.Guests[0])
 	}},
 	{"numad-with-bindings", "no guest", func(h *inventory.Host) { h.Kernel.NumadRunning, h.Guests = true, nil }},
+	{"cpusets-missing", "there", func(h *inventory.Host) { has := true; h.Kernel.Cpusets = &has }},
+	{"cpusets-missing", "not looked for", func(h *inventory.Host) { h.Kernel.Cpusets = nil }},
 	{"zone-reclaim", "not readable", func(h *inventory.Host) { h.Kernel.ZoneReclaim = "" }},
 	{"distances-missing", "measured", func(h *inventory.Host) {
 		h.Topology.Nodes[0].Distances[3] = 255

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,13 +52,32 @@ func (r Root) Settings() (inventory.Kernel, []inventory.Gap) {
 		}
 		k.KSMPagesShared = n
 	}
-	_, err := r.CgroupMount()
+	mount, err := r.CgroupMount()
 	k.CgroupV2 = err == nil
+	k.Cpusets = r.cpusets(mount)
 	k.NumadRunning, err = r.running("numad")
 	if err != nil {
 		gaps = append(gaps, unread("whether numad runs", err.Error()))
 	}
 	return k, gaps
+}
+
+// cpusets reports whether cgroup v2, mounted there, has the cpuset controller.
+// Without a mount it is unknown, unless version 1 has the controller.
+func (r Root) cpusets(mount string) *bool {
+	var has bool
+	if mount == "" {
+		if _, err := os.Stat(r.path("sys/fs/cgroup/cpuset")); err != nil {
+			return nil
+		}
+		return &has
+	}
+	controllers, err := os.ReadFile(filepath.Join(mount, "cgroup.controllers"))
+	if err != nil {
+		return nil
+	}
+	has = slices.Contains(strings.Fields(string(controllers)), "cpuset")
+	return &has
 }
 
 func unread(what, why string) inventory.Gap {

@@ -53,6 +53,25 @@ func TestSettingsSeesNumadAndUnreadableFiles(t *testing.T) {
 	}
 }
 
+func TestSettings_CpusetController(t *testing.T) {
+	yes, no := true, false
+	for _, c := range []struct {
+		name, file, text string
+		want             *bool
+	}{
+		{"v2", "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory hugetlb\n", &yes},
+		{"v2 without it", "sys/fs/cgroup/cgroup.controllers", "cpu cpusets\n", &no},
+		{"hybrid", "sys/fs/cgroup/unified/cgroup.controllers", "hugetlb\n", &no},
+		{"v1", "sys/fs/cgroup/cpuset/cpuset.mems", "0\n", &no},
+		{"no cgroups in a captured root", "proc/13/comm", "sh\n", nil},
+	} {
+		k, _ := files(t, map[string]string{c.file: c.text}).Settings()
+		if diff := cmp.Diff(c.want, k.Cpusets); diff != "" {
+			t.Errorf("%s: %s", c.name, diff)
+		}
+	}
+}
+
 func TestSetKSMAcrossNodes_RestartsKSM(t *testing.T) {
 	for _, run := range []string{"0", "1"} {
 		root := files(t, map[string]string{fileKSMRun: run + "\n", fileKSMAcross: "1\n"})
