@@ -77,6 +77,7 @@ func (l *labHost) run(t *testing.T, argv ...string) result {
 	status, err := l.Run(ctx, argv, &out, &errOut)
 	if errors.Is(err, context.DeadlineExceeded) {
 		l.hangs = t.Name()
+		t.Log(l.Stacks(l.ctx))
 	}
 	if err != nil {
 		labtest.NoteSilence(t, err)

@@ -38,22 +38,20 @@ func Boot(t *testing.T, shape string, o lab.Options) *lab.Host {
 	})
 	t.Cleanup(func() {
 		if t.Failed() {
-			explain(t, h)
+			checkCPUs(t, h)
 		}
 	})
 	return h
 }
 
-// explain adds to a failed test what its lab's processes wait for, and records
-// an emulator that has stopped one of the lab's CPUs.
-func explain(t *testing.T, h *lab.Host) {
+// checkCPUs records an emulator that has stopped one of the lab's CPUs: then
+// the test has failed for that.
+func checkCPUs(t *testing.T, h *lab.Host) {
 	t.Helper()
-	ctx := context.WithoutCancel(t.Context())
-	if err := h.CheckCPUs(ctx); err != nil {
+	if err := h.CheckCPUs(context.WithoutCancel(t.Context())); err != nil {
 		t.Log("checking the lab after the failure:", err)
 		NoteSilence(t, err)
 	}
-	t.Log("waiting in the lab after the failure:\n" + h.Stacks(ctx))
 }
 
 // SilenceVariable names a file for the names of tests whose lab locked up.

@@ -21,6 +21,9 @@ type Node struct {
 	Shared       topology.CPUSet `json:"shared"`
 	// Load is the number of vCPUs of other guests that share the shared CPUs.
 	Load float64 `json:"load_vcpus"`
+	// Demand is how many shared CPUs other guests and the host want: as measured, or
+	// the number of vCPUs of a guest that was not measured.
+	Demand float64 `json:"-"`
 
 	Memory   topology.Bytes `json:"memory_bytes"`
 	KeepFree topology.Bytes `json:"keep_free_bytes"`
@@ -73,6 +76,7 @@ func Available(h *inventory.Host, p policy.Policy, ignore string) []Node {
 			rooms[i].add(held)
 		}
 	}
+	demand(h, ignore, rooms, position)
 	given := givenBack(h, ignore)
 	known := freeKnown(&h.Topology)
 	for i := range rooms {
@@ -81,6 +85,48 @@ func Available(h *inventory.Host, p policy.Policy, ignore string) []Node {
 		r.count(&h.Topology.Nodes[i], given, known)
 	}
 	return rooms
+}
+
+// demand computes the demand on each node. A guest's demand is divided over its nodes
+// as its vCPUs are. The host's own is the rest of a node's load.
+func demand(h *inventory.Host, ignore string, rooms []Node, position map[topology.NodeID]int) {
+	total, measured := map[string]float64{}, map[string]float64{}
+	for i := range h.Guests {
+		if l := h.Guests[i].Seen.Load; l != nil && l.IsValid() {
+			measured[h.Guests[i].Name] = l.Demand()
+		}
+	}
+	if len(measured) == 0 && len(h.Load) == 0 {
+		for i := range rooms {
+			rooms[i].Demand = rooms[i].Load
+		}
+		return
+	}
+	held := h.Holdings("")
+	for _, p := range held {
+		total[p.Name] += p.VCPUs + float64(p.Exclusive.Len())
+	}
+	counted := make([]float64, len(rooms))
+	for _, p := range held {
+		i, ok := position[p.Node]
+		run := p.VCPUs + float64(p.Exclusive.Len())
+		if !ok || run == 0 {
+			continue
+		}
+		wants := run
+		if all, ok := measured[p.Name]; ok {
+			wants = min(all/total[p.Name], 1) * run
+		}
+		counted[i] += wants
+		if p.Name != ignore || ignore == "" {
+			rooms[i].Demand += wants * p.VCPUs / run // exclusive CPUs count as used, whether they are or not
+		}
+	}
+	for _, l := range h.Load {
+		if i, ok := position[l.Node]; ok && l.IsValid() {
+			rooms[i].Demand += max(0, l.CPU+l.Wait-counted[i])
+		}
+	}
 }
 
 func (r *Node) add(held inventory.Holding) {

@@ -17,7 +17,8 @@
 //
 // L is access latency relative to the best of the host. B is the host's best
 // bandwidth divided by that of the path; Access documents their sources. Uses
-// include the guest after its placement. wait(u) is u up to 1, and the square of u
+// include the guest after its placement; CPU use under load is the measured demand of
+// other guests and of the host, or their vCPUs where they were not measured. wait(u) is u up to 1, and the square of u
 // above; policies that pack hosts pay 1 - u instead of u up to 1.
 //
 // Amounts are Micro, millionths as whole numbers: sums are exact and do not

@@ -143,7 +143,7 @@ func (o *oracle) price(homes []home) verdict {
 			v.cost += vcpus * share * w.Bandwidth * (o.bandwidth(h.run, other.mem) - 1)
 		}
 		cpu, mem := o.cpuUse(h.run, c.VCPUs), o.memoryUse(h.mem, c.Memory)
-		v.cost += w.Load * (vcpus*o.cpuLoad(cpu) + memory*o.memoryLoad(mem)) / 2
+		v.cost += w.Load * (vcpus*o.cpuLoad(o.cpuDemand(h.run, c.VCPUs)) + memory*o.memoryLoad(mem)) / 2
 		v.nodes++
 		if h.run != h.mem {
 			v.nodes++
@@ -192,6 +192,51 @@ func (o *oracle) cpuUse(at, vcpus int) float64 {
 		}
 	}
 	return (load + float64(exclusive.Intersect(guests).Len())) / float64(guests.Len())
+}
+
+// cpuDemand is as cpuUse, with what others want as it was measured.
+func (o *oracle) cpuDemand(at, vcpus int) float64 {
+	n := &o.host.Topology.Nodes[at]
+	guests := n.CPUs.Minus(o.host.Topology.Housekeeping)
+	shared, all, exclusive := float64(vcpus), 0.0, topology.CPUSet{}
+	for i := range o.host.Guests {
+		g := &o.host.Guests[i]
+		r := g.Placement.Reservations[0] // each guest of the oracle's has one
+		if r.Node != n.ID {
+			continue
+		}
+		exclusive = exclusive.Union(r.Exclusive)
+		wants := float64(r.VCPUs)
+		if l := g.Seen.Load; l != nil {
+			wants = min(wants, l.CPU+l.Wait)
+		}
+		all += wants
+		if r.Exclusive.IsEmpty() {
+			shared += wants
+		}
+	}
+	for _, l := range o.host.Load {
+		if l.Node == n.ID {
+			shared += max(0, l.CPU+l.Wait-all)
+		}
+	}
+	return (shared + float64(exclusive.Intersect(guests).Len())) / float64(guests.Len())
+}
+
+// drawLoads measures some guests, and on some hosts the nodes.
+func (o *oracle) drawLoads(t *rapid.T) {
+	figure := func(what string, most float64) float64 { return rapid.Float64Range(0, most).Draw(t, what) }
+	for i := range o.host.Guests {
+		if rapid.Bool().Draw(t, "measured guest") {
+			o.host.Guests[i].Seen.Load = &inventory.GuestLoad{CPU: figure("CPU", 4), Wait: figure("wait", 1)}
+		}
+	}
+	if rapid.Bool().Draw(t, "measured nodes") {
+		for _, n := range o.host.Topology.Nodes {
+			o.host.Load = append(o.host.Load,
+				inventory.NodeLoad{Node: n.ID, CPU: figure("node CPU", 5), Wait: figure("node wait", 2)})
+		}
+	}
 }
 
 func (o *oracle) memoryUse(at int, bytes topology.Bytes) float64 {
@@ -271,6 +316,7 @@ func drawn(t *rapid.T) *oracle {
 		topo.Housekeeping = topology.SetOf[topology.CPUID](0)
 	}
 	o.drawOthers(t)
+	o.drawLoads(t)
 	o.drawRequest(t)
 	o.held = o.host.Holdings("")
 	return o

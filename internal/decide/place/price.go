@@ -52,12 +52,14 @@ func (p *problem) terms(s slot, d *demand, cells int) cost.Terms {
 	each := 1 / float64(cells)
 	if s.whole() {
 		after := run.use(cpus, d.take)
-		t[cost.Load] = l.Price(cost.Load, d.cpuShare*l.CPULoad(after.CPU)/2+d.memoryShare*l.MemoryLoad(after.Memory)/2)
+		t[cost.Load] = l.Price(cost.Load,
+			d.cpuShare*l.CPULoad(run.demand(cpus))/2+d.memoryShare*l.MemoryLoad(after.Memory)/2)
 		t[cost.Stranding] = l.Price(cost.Stranding, each*cost.StrandingGrowth(run.before, after))
 		t[cost.WideRoom] = l.Price(cost.WideRoom, each*cost.RestOfEmpty(run.before, after))
 	} else {
-		here, there := run.use(cpus, 0), mem.use(0, d.take)
-		t[cost.Load] = l.Price(cost.Load, d.cpuShare*l.CPULoad(here.CPU)/2+d.memoryShare*l.MemoryLoad(there.Memory)/2)
+		there := mem.use(0, d.take)
+		t[cost.Load] = l.Price(cost.Load,
+			d.cpuShare*l.CPULoad(run.demand(cpus))/2+d.memoryShare*l.MemoryLoad(there.Memory)/2)
 	}
 	far := 0.0
 	for _, at := range p.devices {

@@ -175,6 +175,16 @@ func (n *nodeState) use(cpus int, memory topology.Bytes) cost.Use {
 	return u
 }
 
+// demand is the share of the node's CPUs that is wanted with the given CPUs added: by
+// other guests and the host as measured.
+func (n *nodeState) demand(cpus int) float64 {
+	if n.all == 0 {
+		return 0
+	}
+	taken := n.room.Exclusive.Minus(n.room.Housekeeping).Len()
+	return (n.room.Demand + float64(taken+cpus)) / float64(n.all)
+}
+
 // countCores walks the CPUs once. It counts cores with a usable CPU and, for
 // exclusive binding, the cores with free CPUs.
 func (p *problem) countCores() {

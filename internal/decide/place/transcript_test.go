@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -24,6 +25,7 @@ import (
 //	measured        latencies in ns, a row for each node
 //	device address=0000:01:00.0 node=1
 //	free node=0 memory=4G
+//	load name=web cpu=2 wait=0.5, or node=0: as measured, in CPUs
 //	place           where a guest of these flags would go, and why
 //	create          the same in one line; the guest stays on the host
 //	delete name=web
@@ -35,6 +37,7 @@ func TestPlace_Transcripts(t *testing.T) {
 			"measured": w.measured,
 			"device":   w.device,
 			"free":     w.free,
+			"load":     w.load,
 			"place":    w.place,
 			"create":   w.place,
 			"delete":   w.delete,
@@ -82,6 +85,32 @@ func (w world) free(t *testing.T, d *datadriven.TestData) (string, error) {
 	d.ScanArgs(t, "memory", &memory)
 	free, err := topology.ParseBytes(memory)
 	w.Host.Topology.Nodes[node].Free = free
+	return "", err
+}
+
+func (w world) load(t *testing.T, d *datadriven.TestData) (string, error) {
+	t.Helper()
+	var cpus, wait string
+	d.ScanArgs(t, "cpu", &cpus)
+	d.ScanArgs(t, "wait", &wait)
+	cpu, err := strconv.ParseFloat(cpus, 64)
+	if err != nil {
+		return "", err
+	}
+	waits, err := strconv.ParseFloat(wait, 64)
+	if err != nil {
+		return "", err
+	}
+	if d.HasArg("node") {
+		var node int
+		d.ScanArgs(t, "node", &node)
+		w.Host.Load = append(w.Host.Load, inventory.NodeLoad{Node: topology.NodeID(node), CPU: cpu, Wait: waits})
+		return "", nil
+	}
+	g, err := w.NamedGuest(t, d)
+	if err == nil {
+		g.Seen.Load = &inventory.GuestLoad{CPU: cpu, Wait: waits}
+	}
 	return "", err
 }
 

@@ -173,7 +173,7 @@ func (p *problem) note(term cost.Term, sol *solution) string {
 	case cost.Load:
 		var run, mem float64
 		for i, c := range sol.cells {
-			run = max(run, p.nodes[sol.slots[i].cpu].use(c.vcpus, 0).CPU)
+			run = max(run, p.nodes[sol.slots[i].cpu].demand(c.vcpus))
 			mem = max(mem, p.nodes[sol.slots[i].mem].use(0, c.take).Memory)
 		}
 		return fmt.Sprintf("fullest node after placing: CPUs %.0f %%, memory %.0f %%", 100*run, 100*mem)

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/host/lock"
 )
@@ -32,7 +34,7 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	case err != nil:
 		return nil, fmt.Errorf("the daemon's socket: %w; run as root, or choose another path with --socket", err)
 	}
-	if err := removeSocket(path); err != nil {
+	if err := removeSocket(ctx, path); err != nil {
 		_ = held.Close()
 		return nil, fmt.Errorf("the daemon's socket: %w", err)
 	}
@@ -44,8 +46,9 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	return &locked{l, held}, os.Chmod(path, 0o660)
 }
 
-// removeSocket removes the socket of a killed daemon, and nothing else.
-func removeSocket(path string) error {
+// removeSocket removes the socket of a killed daemon, and nothing else: no
+// socket at which a program listens.
+func removeSocket(ctx context.Context, path string) error {
 	switch found, err := os.Lstat(path); {
 	case errors.Is(err, os.ErrNotExist):
 		return nil
@@ -53,6 +56,15 @@ func removeSocket(path string) error {
 		return err
 	case found.Mode().Type() != os.ModeSocket:
 		return fmt.Errorf("%s exists and is no socket; choose another path with --socket", path)
+	}
+	// The kernel refuses a connection to a socket only if no program has it open.
+	dialer := net.Dialer{Timeout: time.Second}
+	conn, err := dialer.DialContext(ctx, "unix", path)
+	if err == nil {
+		_ = conn.Close()
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return fmt.Errorf("another program uses %s; choose another path with --socket", path)
 	}
 	return os.Remove(path)
 }

@@ -119,6 +119,39 @@ func TestListen_ReplacesNoFile(t *testing.T) {
 	}
 }
 
+// Listen leaves the socket of another program alone: a wrong --socket must not
+// cut that program off.
+func TestListen_LeavesTheSocketOfAnotherProgram(t *testing.T) {
+	stream, packets := filepath.Join(t.TempDir(), "stream"), filepath.Join(t.TempDir(), "packets")
+	other, err := net.ListenUnix("unix", &net.UnixAddr{Name: stream, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	log, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: packets, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	for path, network := range map[string]string{stream: "unix", packets: "unixgram"} {
+		l, err := daemon.Listen(t.Context(), path)
+		if err == nil {
+			t.Errorf("%s: the daemon took the place of another program", network)
+			_ = l.Close()
+			continue
+		}
+		if !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "--socket") {
+			t.Errorf("%s: error is %v; want one that names the socket and the flag", network, err)
+		}
+		conn, err := net.Dial(network, path)
+		if err != nil {
+			t.Errorf("%s: the other program is cut off: %v", network, err)
+			continue
+		}
+		_ = conn.Close()
+	}
+}
+
 // A malformed order is refused: it must not pause the daemon until an operator
 // resumes it.
 func TestServe_RefusesAMalformedPause(t *testing.T) {
