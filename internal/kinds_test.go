@@ -139,7 +139,7 @@ func TestDeciding_DoesNotAskForAHypervisor(t *testing.T) {
 // The rules find what they forbid.
 func TestDecidesByText(t *testing.T) {
 	for code, want := range map[string]string{
-		`strings.HasPrefix(stay.Why, "rests")`:  "strings.HasPrefix on .Why",
+		`strings.HasPrefix(stay.Why, "waits")`:  "strings.HasPrefix on .Why",
 		`strings.Contains(err.Error(), "busy")`: "strings.Contains on the text of an error",
 		`strings.Cut(a.Object.String(), ": ")`:  "strings.Cut on .Object",
 		`g.Object == "guest " + name`:           ".Object compared with a text",

@@ -44,12 +44,12 @@ const (
 )
 
 // ErrSilent means that the emulator has locked up: the lab's agent sends a
-// heartbeat every two seconds, and none came for a minute. It is seen now and
-// then when QEMU emulates several busy CPUs on few real ones. Kill the lab and
+// heartbeat every two seconds, and none came for a minute. It happens
+// occasionally when QEMU emulates several busy CPUs on few real ones. Kill the lab and
 // boot another.
 var ErrSilent = errors.New("the lab gives no sign of life")
 
-// silence is how long a living lab may be silent, on a machine with much else to do.
+// silence is how long a working lab may be silent on a busy machine.
 const silence = time.Minute
 
 // agentLink is the connection to the agent in a lab. QEMU has the other end
@@ -57,7 +57,7 @@ const silence = time.Minute
 type agentLink struct {
 	conn  net.Conn
 	up    chan struct{} // closed when the agent has said that it takes commands
-	gone  chan struct{} // one for each order to go on that was obeyed
+	gone  chan struct{} // one for each order to go on that was carried out
 	ended chan struct{} // closed when receive has returned
 
 	writing sync.Mutex

@@ -35,7 +35,7 @@ type Options struct {
 	// Files are programs that are first on the lab's PATH; by default
 	// the running program, as "numavisor".
 	Files map[string]string
-	// Progress receives progress messages; nil: they are dropped.
+	// Progress receives progress messages; nil: they are discarded.
 	Progress func(format string, args ...any)
 	// Share is a folder of this machine that the lab sees, and may write to,
 	// as /lab/share; default none.
@@ -130,7 +130,7 @@ func Boot(ctx context.Context, o Options) (*Host, error) {
 func enoughMemory(s Shape) error {
 	data, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
-		return nil // without the figure QEMU itself will say what fails
+		return nil // without the figure, QEMU itself reports a failure
 	}
 	for line := range strings.Lines(string(data)) {
 		if kib, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
@@ -228,7 +228,7 @@ func sweep() {
 			os.RemoveAll(folder)
 		}
 		if err != nil {
-			continue // or another user's
+			continue // or it belongs to another user
 		}
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
 			os.RemoveAll(folder)

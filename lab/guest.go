@@ -28,10 +28,10 @@ const (
 // Guest describes a KVM guest of the lab that libvirt starts without Numavisor.
 type Guest struct {
 	Name   string
-	Tuning string // its <cputune>, <numatune> and alike; default none
+	Tuning string // its <cputune>, <numatune> and similar elements; default none
 }
 
-// xml is the guest's domain XML: two vCPUs and 192 MiB, which a lab's node holds four times.
+// xml is the guest's domain XML: two vCPUs and 192 MiB; a node of the lab has room for four.
 func (g Guest) xml() string {
 	return fmt.Sprintf(`<domain type='kvm'><name>%s</name><memory unit='MiB'>192</memory><vcpu>2</vcpu>%s
 <os><type arch='x86_64' machine='q35'>hvm</type>
@@ -47,7 +47,7 @@ func (h *Host) StartGuest(ctx context.Context, g Guest) error {
 	status, err := h.Run(ctx, []string{"sh", "-c", `printf %s "$1" > "/run/$0.xml" && virsh -q create "/run/$0.xml"`,
 		g.Name, g.xml()}, io.Discard, &errOut)
 	if err != nil || status != 0 {
-		return fmt.Errorf("starting guest %s in the lab: status %d %s: %w", g.Name, status, lastLine(errOut.Bytes()),
+		return fmt.Errorf("starting VM %s in the lab: status %d %s: %w", g.Name, status, lastLine(errOut.Bytes()),
 			err)
 	}
 	return nil
@@ -62,7 +62,7 @@ var guestSource []byte
 func (h *Host) AddGuest(ctx context.Context) error {
 	program, err := compileGuest(ctx)
 	if err != nil {
-		return fmt.Errorf("the lab's guest: %w", err)
+		return fmt.Errorf("the lab's VM: %w", err)
 	}
 	init, err := os.ReadFile(program)
 	if err != nil {
@@ -71,7 +71,7 @@ func (h *Host) AddGuest(ctx context.Context) error {
 	// Written under another name first: tools inside never see half of it.
 	fresh := filepath.Join(h.folder, "guest.initrd")
 	if err := packInitramfs(init, nil, []string{"proc", "sys", "dev"}, fresh); err != nil {
-		return fmt.Errorf("the lab's guest: %w", err)
+		return fmt.Errorf("the lab's VM: %w", err)
 	}
 	return os.Rename(fresh, h.share("files", "guest.initrd"))
 }
@@ -131,7 +131,7 @@ done`)
 // Bandwidth asks a guest for its memory bandwidth in MB/s: the mean over its
 // vCPUs, one at a time, each measured for that long by the guest's own clock.
 func (h *Host) Bandwidth(ctx context.Context, name string, each time.Duration) (float64, error) {
-	// The carriage return ends the line: before it comes the figure may be half there.
+	// The carriage return ends the line: before it arrives the figure may be incomplete.
 	answer, err := h.onConsole(ctx, name, fmt.Sprintf(`from=$(($(wc -c < "$log") + 1)); printf 'bw %d\n' > "$tty"
 until tail -c +$from "$log" | grep -aE $'^BW [0-9.]+\r'; do sleep 0.2; done | tr -d '\r' | cut -d' ' -f2`, each.Milliseconds()))
 	if err != nil {
@@ -139,14 +139,14 @@ until tail -c +$from "$log" | grep -aE $'^BW [0-9.]+\r'; do sleep 0.2; done | tr
 	}
 	rate, err := strconv.ParseFloat(strings.TrimSpace(answer), 64)
 	if err != nil {
-		return 0, fmt.Errorf("guest %s in the lab answered %q for its bandwidth", name, answer)
+		return 0, fmt.Errorf("VM %s in the lab answered %q for its bandwidth", name, answer)
 	}
 	return rate, nil
 }
 
-// Work is how far a guest has got with its work.
+// Work is the progress of a guest's work.
 type Work struct {
-	Elapsed time.Duration // of the guest's own clock, since it began
+	Elapsed time.Duration // by the guest's own clock, since it began
 	Lines   uint64        // cache lines changed, over and over, by all vCPUs
 }
 
@@ -154,18 +154,18 @@ type Work struct {
 // memory, every vCPU on its own part. The parameter every is the time between
 // their reports of progress, times the number of reports: see Worked.
 func (h *Host) StartWork(ctx context.Context, names []string, every time.Duration, times int) error {
-	return h.tell(ctx, names, fmt.Sprintf("work %d %d", every.Milliseconds(), times))
+	return h.typeLine(ctx, names, fmt.Sprintf("work %d %d", every.Milliseconds(), times))
 }
 
-// tell types a line on the consoles of guests that have answered AwaitGuest.
-func (h *Host) tell(ctx context.Context, names []string, order string) error {
+// typeLine types a line on the consoles of guests that have answered AwaitGuest.
+func (h *Host) typeLine(ctx context.Context, names []string, order string) error {
 	// Find all terminals before starting the first guest.
 	script := `order=$1; shift; ttys=; for g; do ttys="$ttys $(virsh -q ttyconsole "$g")" || exit; done
 for tty in $ttys; do printf '%s\n' "$order" > "$tty" || exit; done`
 	var errOut bytes.Buffer
 	status, err := h.Run(ctx, append([]string{"bash", "-c", script, "tell", order}, names...), io.Discard, &errOut)
 	if err != nil || status != 0 {
-		return fmt.Errorf("telling guests %v in the lab %q: status %d %s: %w", names, order, status,
+		return fmt.Errorf("sending %q to VMs %v in the lab: status %d %s: %w", order, names, status,
 			lastLine(errOut.Bytes()), err)
 	}
 	return nil
@@ -178,18 +178,18 @@ func (h *Host) Worked(name string) ([]Work, error) {
 	return parseWork(text), err
 }
 
-// console is all that a guest that has answered AwaitGuest has said up to now.
+// console returns the output so far of a guest that has answered AwaitGuest.
 func (h *Host) console(name string) ([]byte, error) {
 	logs, err := filepath.Glob(h.share("files", "console-"+name+"-*"))
 	if err != nil || len(logs) != 1 {
-		return nil, fmt.Errorf("guest %s has %d consoles: %w", name, len(logs),
+		return nil, fmt.Errorf("VM %s has %d consoles: %w", name, len(logs),
 			errors.Join(err, errors.New("one is wanted")))
 	}
 	return os.ReadFile(logs[0])
 }
 
-// parseWork reads the lines of guest.c's command work. One that has not ended
-// is not there yet; what else is on a console is not ours.
+// parseWork reads the lines of guest.c's command work. It ignores an incomplete
+// line, and everything else on the console.
 func parseWork(console []byte) []Work {
 	var all []Work
 	for line := range bytes.Lines(console) {
@@ -205,7 +205,7 @@ func parseWork(console []byte) []Work {
 }
 
 // onConsole runs a script in the lab with a guest's serial console, a pty of
-// libvirt's: $tty to write to, $log with all that it has said.
+// libvirt's: $tty to write to, $log with all its output.
 func (h *Host) onConsole(ctx context.Context, name, script string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -215,7 +215,7 @@ func (h *Host) onConsole(ctx context.Context, name, script string) (string, erro
 	var out, errOut bytes.Buffer
 	status, err := h.Run(ctx, []string{"bash", "-c", script, "console", name}, &out, &errOut)
 	if err = errors.Join(err, ctx.Err()); err != nil || status != 0 {
-		return "", fmt.Errorf("guest %s in the lab does not answer on its console: status %d %s: %w", name, status,
+		return "", fmt.Errorf("VM %s in the lab does not answer on its console: status %d %s: %w", name, status,
 			lastLine(errOut.Bytes()), err)
 	}
 	return out.String(), nil

@@ -12,7 +12,7 @@ func TestParseWork(t *testing.T) {
 		"8192\r\nWORK 15000 12"
 	want := []Work{{5002 * time.Millisecond, 4096}, {10001 * time.Millisecond, 8192}}
 	if diff := cmp.Diff(want, parseWork([]byte(console))); diff != "" {
-		t.Errorf("the last line has not ended (-want +got):\n%s", diff)
+		t.Errorf("with an incomplete last line (-want +got):\n%s", diff)
 	}
 	for _, none := range []string{"", "WORK", "WORK x 1\r\n", "NETWORK 1 2\r\n", "WORK -1 -2\r\n"} {
 		if got := parseWork([]byte(none)); len(got) != 0 {

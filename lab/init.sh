@@ -5,7 +5,7 @@
 export PATH=/bin; /bin/busybox --install -s /bin
 mount -t proc none /proc; mount -t sysfs none /sys; mount -t devtmpfs none /dev
 cd /mod
-# virtio_ring before virtio, which needs it; virtio once more for kernels where it is the other way round.
+# virtio_ring before virtio, which needs it; virtio again for kernels with the opposite order.
 for m in virtio virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_console netfs fscache 9pnet 9pnet_virtio 9p overlay; do insmod $m.ko 2>/dev/null; done
 if grep -qw lab.root=image /proc/cmdline; then
 	for m in virtio_blk crc16 crc32c_generic libcrc32c mbcache jbd2 ext4; do insmod $m.ko 2>/dev/null; done

@@ -85,7 +85,7 @@ func fetchKernel(ctx context.Context, progress func(string, ...any)) (kernel, er
 
 func downloadKernel(ctx context.Context, folder string) error {
 	name, err := kernelName(ctx)
-	if err != nil { // a machine whose package lists are missing or were cleaned
+	if err != nil { // a machine whose package lists are missing or were removed
 		if out, failed := exec.CommandContext(ctx, "apt-get", "update", "-q").CombinedOutput(); failed != nil {
 			return errors.Join(err, fmt.Errorf("apt-get update: %w: %s", failed, lastLine(out)))
 		}

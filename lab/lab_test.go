@@ -49,7 +49,7 @@ func bootForTest(t *testing.T, shape string, o Options) *Host {
 	return h
 }
 
-// in runs a command and wants status 0.
+// in runs a command and requires status 0.
 func (h *Host) in(t *testing.T, argv ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -96,7 +96,7 @@ func TestLabRunsCommands(t *testing.T) {
 		t.Errorf("a command past its deadline: %v", err)
 	}
 	if got := h.in(t, "sh", "-c", "pgrep -c sleep || true"); strings.TrimSpace(got) != "0" {
-		t.Errorf("%s of the ended command's children live on", strings.TrimSpace(got))
+		t.Errorf("%s of the ended command's children still run", strings.TrimSpace(got))
 	}
 	endsLikeItsCommand(t, h)
 	if got := h.in(t, "stat", "-fc", "%T", "/sys/fs/cgroup"); strings.TrimSpace(got) != "cgroup2fs" {
@@ -109,8 +109,9 @@ func TestLabRunsCommands(t *testing.T) {
 	runsTwoAtATime(t, h)
 }
 
-// endsLikeItsCommand wants exit statuses as a shell has them, whole output of
-// any size, and no wait for what a command leaves behind.
+// endsLikeItsCommand checks that exit statuses are those of a shell, that output of
+// any size is complete, and that Run does not wait for processes that a command
+// leaves behind.
 func endsLikeItsCommand(t *testing.T, h *Host) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -197,7 +198,7 @@ func TestLabShowsThreadsAndCaches(t *testing.T) {
 	}
 }
 
-// QEMU may still hold a stale breakpoint, which is then hit over and over
+// QEMU may still hold a stale breakpoint, which is then hit repeatedly
 // (numascope.c, breakpoint). This test has no such breakpoint, so it only
 // requires that the plugin notices the repeated hits and that the lab
 // continues.
@@ -223,8 +224,8 @@ int main(void) { signal(SIGTRAP, on); for (int i = 0; i < 100000; i++) __asm__ v
 	if err != nil {
 		t.Fatal(err)
 	}
-	if seen := bytes.Contains(console, []byte("translating all code anew")); seen != version.staleCode() {
-		t.Errorf("breakpoints over and over were noticed: %v, want %v for QEMU %v", seen, version.staleCode(), version)
+	if seen := bytes.Contains(console, []byte("translating all code again")); seen != version.staleCode() {
+		t.Errorf("repeated breakpoints were noticed: %v, want %v for QEMU %v", seen, version.staleCode(), version)
 	}
 	h.in(t, "true")
 }
@@ -256,7 +257,7 @@ func TestLabScopeCountsWhatIsKnown(t *testing.T) {
 			return m.CPUs[c.cpu][c.node]
 		}
 		// The difference of two runs leaves out what starting the program costs.
-		passes := max(1, 192/c.mib) // one of what takes long
+		passes := max(1, 192/c.mib) // the longest measurements take turns
 		few, many := count(1), count(1+passes)
 		counted, truth := float64(many)-float64(few), float64(passes)*float64(c.mib<<20)/64
 		t.Logf("CPU %d, node %d, %d MiB: counted %.0f of %.0f known misses (%.2f %%)", c.cpu, c.node, c.mib, counted,
@@ -321,11 +322,11 @@ func TestLabDistanceIsFelt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again := nanos(2); again > 5*off {
-		t.Errorf("switched off, an access takes %.0f ns; %.0f before it was ever on", again, off)
+		t.Errorf("switched off, an access takes %.0f ns; %.0f before it was first on", again, off)
 	}
 }
 
-// The counter is switched and read from inside; and obeys while no CPU is ever idle.
+// The counter is switched and read from inside; and reacts while no CPU is ever idle.
 func TestLabScopeObeysFromInside(t *testing.T) {
 	t.Parallel()
 	program, err := filepath.Abs("../bin/numavisor")
@@ -349,7 +350,7 @@ func TestLabScopeObeysFromInside(t *testing.T) {
 		return sum
 	}
 	if n := misses(); n != 0 {
-		t.Errorf("%d misses counted before it was ever on", n)
+		t.Errorf("%d misses were counted before it was first on", n)
 	}
 	h.in(t, "numavisor", "lab", "scope", "count")
 	if misses() == 0 {
@@ -370,7 +371,7 @@ func TestLabScopeObeysFromInside(t *testing.T) {
 		t.Error("nothing was counted")
 	}
 	if again := misses(); again != counted {
-		t.Errorf("off, and yet %d misses more", again-counted)
+		t.Errorf("%d misses were counted while it was off", again-counted)
 	}
 	h.in(t, "numavisor", "lab", "scope", "reset")
 	if n := misses(); n != 0 {
@@ -378,7 +379,7 @@ func TestLabScopeObeysFromInside(t *testing.T) {
 	}
 }
 
-// switches goes through all modes, from the outside so that its time is the counter's, and ends with off.
+// switches goes through all modes, from outside, so that its duration is that of the counter, and ends with off.
 func switches(t *testing.T, h *Host, cpus string) {
 	t.Helper()
 	scope, err := h.Scope()
@@ -390,7 +391,7 @@ func switches(t *testing.T, h *Host, cpus string) {
 		modes = append(modes, labcounter.Count, labcounter.Off)
 	}
 	for _, mode := range modes {
-		time.Sleep(100 * time.Millisecond) // so that each mode is lived in
+		time.Sleep(100 * time.Millisecond) // so that each mode is in force for a while
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		begin := time.Now()
@@ -428,7 +429,7 @@ func TestLabEndsWithItsProgram(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := program.Wait(); err == nil {
-				t.Error("an interrupted lab ended as if nothing was")
+				t.Error("an interrupted lab ended with status 0")
 			}
 			waitFor(t, "no QEMU process", func() bool { return len(emulators(temp)) == 0 })
 			t.Logf("gone after %v", time.Since(begin).Round(time.Millisecond))
@@ -459,7 +460,7 @@ func waitFor(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("still not: %s", what)
+			t.Fatalf("timeout waiting for: %s", what)
 		}
 	}
 }

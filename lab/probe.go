@@ -13,8 +13,8 @@ type Probe struct {
 	Touches int
 	// Touch is how long the touch itself took: it waits while its page is moved.
 	Touch Delays
-	// Answer is from when a touch was due to when it was done: also seen is a
-	// vCPU that does not get to run, and all that was due during a stall.
+	// Answer is the time from when a touch was due until it was done: it includes
+	// the wait of a vCPU that does not run, and all touches due during a stall.
 	Answer Delays
 }
 
@@ -44,10 +44,10 @@ func (h *Host) Probe(ctx context.Context, name string, d time.Duration) (Probe, 
 		}
 		select {
 		case <-ctx.Done():
-			return Probe{}, fmt.Errorf("guest %s in the lab does not say how its probe of %v went: %w", name, d,
+			return Probe{}, fmt.Errorf("VM %s in the lab does not say how its probe of %v went: %w", name, d,
 				ctx.Err())
 		case <-h.ended:
-			return Probe{}, fmt.Errorf("the lab ended while its guest %s was probing: %w", name, h.cause)
+			return Probe{}, fmt.Errorf("the lab ended while its VM %s was probing: %w", name, h.cause)
 		case <-time.After(poll):
 		}
 	}
@@ -57,13 +57,13 @@ func (h *Host) Probe(ctx context.Context, name string, d time.Duration) (Probe, 
 // parameter every is the time between its reports (a minute at most), times the
 // number of reports. StopProbe ends the probe earlier: see Probed.
 func (h *Host) StartProbe(ctx context.Context, name string, every time.Duration, times int) error {
-	return h.tell(ctx, []string{name}, fmt.Sprintf("probe %d %d", every.Milliseconds(), times))
+	return h.typeLine(ctx, []string{name}, fmt.Sprintf("probe %d %d", every.Milliseconds(), times))
 }
 
 // StopProbe ends the probe that StartProbe began and drops the results that the
 // guest has not reported yet.
 func (h *Host) StopProbe(ctx context.Context, name string) error {
-	return h.tell(ctx, []string{name}, "") // any line ends it, and an empty one asks for nothing
+	return h.typeLine(ctx, []string{name}, "") // any line ends it; an empty one has no other effect
 }
 
 // Probed returns the results that a guest has reported so far. It reads a file
@@ -73,8 +73,8 @@ func (h *Host) Probed(name string) ([]Probe, error) {
 	return parseProbes(text), err
 }
 
-// parseProbes reads the lines of guest.c's command probe. One that has not
-// ended is not there yet; what else is on a console is not ours.
+// parseProbes reads the lines of guest.c's command probe. It ignores an incomplete
+// line, and everything else on the console.
 func parseProbes(console []byte) []Probe {
 	var all []Probe
 	for line := range bytes.Lines(console) {

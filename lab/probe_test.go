@@ -16,13 +16,13 @@ func TestParseProbes(t *testing.T) {
 		{1, Delays{1 * us, 2 * us, 3 * us, 4 * us}, Delays{5 * us, 6 * us, 7 * us, 8 * us}},
 	}
 	if diff := cmp.Diff(want, parseProbes([]byte(console))); diff != "" {
-		t.Errorf("the last line has not ended (-want +got):\n%s", diff)
+		t.Errorf("with an incomplete last line (-want +got):\n%s", diff)
 	}
 	for _, none := range []string{"", "PROBE", "PROBE\r\n",
 		"PROBE 0 touch 1 2 3 4 answer 5 6 7 8\r\n",  // of no touch
 		"PROBE 9 touch 1 2 3 answer 5 6 7 8\r\n",    // a figure is missing
 		"PROBE 9 touch 1 2 3 4 answer 5 6 7\r\n",    // at the end, too
-		"PROBE 9 touch 1 2 3 4 answer 5 6 7 8",      // on its way
+		"PROBE 9 touch 1 2 3 4 answer 5 6 7 8",      // incomplete
 		"PROBE 9 touch -1 2 3 4 answer 5 6 7 8\r\n", // no delay
 		"PROBE 9 touch 1 2 nan 4 answer 5 6 7 8\r\n",
 		"PROBE 9 touch 1 2 3 99999999999 answer 5 6 7 8\r\n",

@@ -13,7 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// machine says where a lab's root, start and memory come from.
+// machine names the sources of a lab's root, start and memory.
 type machine struct {
 	root     string // image of the root file system; empty: this machine's own, over 9p
 	initrd   string
@@ -27,7 +27,7 @@ const (
 	monitorDescriptor = 4
 )
 
-// arguments returns QEMU's command line for the shape, and what it needs in its environment.
+// arguments returns QEMU's command line and environment for the shape.
 func (h *Host) arguments(ctx context.Context, o Options, k kernel, m machine) (args, env []string, err error) {
 	args = h.machineArguments(o.Shape, k, m)
 	if o.Share != "" {
@@ -41,7 +41,7 @@ func (h *Host) arguments(ctx context.Context, o Options, k kernel, m machine) (a
 	return append(args, scope...), env, nil
 }
 
-// machineArguments are those that a saved lab and one restored from it have alike.
+// machineArguments are those that a saved lab and one restored from it share.
 func (h *Host) machineArguments(s Shape, k kernel, m machine) []string {
 	args := []string{"-accel", "tcg,thread=multi", "-cpu", cpuModel(s), "-nographic", "-no-reboot", "-nodefaults",
 		"-serial", "stdio", "-machine", fmt.Sprintf("pc,max-ram-below-4g=%d", uint64(lowMemory)), "-m",
@@ -148,5 +148,5 @@ func askQEMUVersion(ctx context.Context, qemu string) (qemuVersion, error) {
 	return qemuVersion{major, minor}, errors.Join(majorErr, minorErr)
 }
 
-// optionValue writes a value so that QEMU's options take its commas as they are.
+// optionValue escapes the commas of a value for QEMU's options.
 func optionValue(s string) string { return strings.ReplaceAll(s, ",", ",,") }

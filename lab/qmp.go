@@ -22,7 +22,7 @@ func (m *monitor) greet(ctx context.Context) error {
 		return err
 	}
 	if _, err := m.in.ReadBytes('\n'); err != nil {
-		return fmt.Errorf("QEMU's monitor says nothing: %w", err)
+		return fmt.Errorf("QEMU's monitor does not answer: %w", err)
 	}
 	return m.do(ctx, "qmp_capabilities", nil, nil)
 }
@@ -68,7 +68,7 @@ func (m *monitor) do(ctx context.Context, command string, arguments map[string]a
 	}
 }
 
-// until asks again and again until done says so.
+// until repeats a command until done returns true.
 func (m *monitor) until(ctx context.Context, command string, done func(status string) (bool, error)) error {
 	for {
 		var answer struct {

@@ -15,9 +15,9 @@ import (
 	"strings"
 )
 
-// rootPackages are the packages of a saved lab's root file system; what they
-// depend on comes with them. Names that this machine lacks are left out: they
-// differ between releases.
+// rootPackages are the packages of a saved lab's root file system; their
+// dependencies are added. Names that this machine lacks are omitted: they differ
+// between releases.
 var rootPackages = []string{
 	"base-files", "base-passwd", "bash", "coreutils", "dash", "debianutils", "findutils", "gawk", "grep", "hostname",
 	"hwloc-nox",

@@ -63,7 +63,7 @@ func (h *Host) Run(ctx context.Context, argv []string, stdout, stderr io.Writer)
 		case <-c.changed:
 		case <-look.C:
 		case <-done:
-			done = nil // ask once, then give it a moment to end
+			done = nil // order it once, then give it time to end
 			if given, err = h.kill(c); err != nil {
 				return 0, errors.Join(ctx.Err(), err)
 			}
@@ -82,5 +82,5 @@ func (h *Host) kill(c *command) (<-chan time.Time, error) {
 	return time.After(killTime), h.agent.send(killMessage, c.id, nil)
 }
 
-// quote makes a word that a POSIX shell takes as it is.
+// quote makes a word that a POSIX shell does not interpret.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -22,8 +22,8 @@ const (
 	mostSaved   = 3                // labs on disk; each has some 0.5 GB
 )
 
-// warmScript starts a VM once, since libvirt asks QEMU then what it can do,
-// and leaves nothing of it but what was learned.
+// warmScript starts a VM once, so that libvirt queries and stores QEMU's
+// capabilities, and removes the VM.
 const warmScript = `cat > /run/warm.xml <<'X'
 <domain type='kvm'><name>warm</name><memory unit='MiB'>64</memory><vcpu>2</vcpu><numatune><memory mode='strict' nodeset='0'/></numatune>
 <memoryBacking><source type='memfd'/><access mode='shared'/><allocation mode='immediate'/></memoryBacking>
@@ -194,7 +194,7 @@ func (h *Host) bootToSave(ctx context.Context, o Options, k kernel, m machine) e
 
 // forgetSaved removes all but the newest saved labs, what an interrupted save
 // left, and other root images than the present one. QEMU processes that use
-// one go on: their files are open.
+// one continue: their files are open.
 func forgetSaved(folder string, most int, image rootImage) {
 	type saved struct {
 		path string
@@ -225,8 +225,8 @@ func forgetSaved(folder string, most int, image rootImage) {
 //go:embed enter.sh
 var enterScript string
 
-// enter sets the lab's clock and mounts its share: what neither a boot nor a
-// restore can bring along.
+// enter sets the lab's clock and mounts its share, which neither a boot nor a
+// restore does.
 func (h *Host) enter(ctx context.Context) error {
 	if err := h.agent.goOn(ctx); err != nil {
 		return fmt.Errorf("the lab's agent does not answer: %w", err)
@@ -234,7 +234,7 @@ func (h *Host) enter(ctx context.Context) error {
 	return h.script(ctx, enterScript)
 }
 
-// script runs a shell script in the lab and wants status 0.
+// script runs a shell script in the lab and requires status 0.
 func (h *Host) script(ctx context.Context, script string) error {
 	var said strings.Builder
 	status, err := h.Run(ctx, []string{"bash", "-c", script}, io.Discard, &said)

@@ -31,7 +31,7 @@ func (v qemuVersion) physicalAddresses() bool { return v.major > 8 || v.major ==
 
 // staleCode reports whether code may run that was overwritten while another CPU
 // translated it: before QEMU 8.1 ("accel/tcg: Always lock pages before
-// translation" of July 2023). The plugin sees it and mends it.
+// translation" of July 2023). The plugin detects it and retranslates the code.
 func (v qemuVersion) staleCode() bool { return v.major < 8 || v.major == 8 && v.minor < 1 }
 
 // danglingCallbacks reports whether CPUs may follow pointers to callbacks that
@@ -41,7 +41,7 @@ func (v qemuVersion) staleCode() bool { return v.major < 8 || v.major == 8 && v.
 func (v qemuVersion) danglingCallbacks() bool { return v.major < 8 }
 
 // pluginVersion is the plugin interface to ask for: QEMU from 9.0 on accepts
-// none before 2, and from 9.1 on works as 3 says whatever is asked for.
+// none before 2, and from 9.1 on behaves as version 3 whichever is requested.
 func (v qemuVersion) pluginVersion() int {
 	switch {
 	case v.major > 9 || v.major == 9 && v.minor >= 1:

@@ -1,5 +1,5 @@
-// Package lab boots a real multi-node NUMA host out of nothing, under QEMU's
-// software emulation, on any machine: a real kernel with real per-node memory
+// Package lab boots a real multi-node NUMA host on any machine, under QEMU's
+// software emulation: a real kernel with real per-node memory
 // and distances, real KVM, real libvirt. Its root is the root file system of
 // the machine it runs on, read-only, below a memory file system.
 //
@@ -37,16 +37,16 @@ type Shape struct {
 	L3PerNode int `json:"l3_per_node,omitempty"`
 	// Distances is the SLIT, a row per node; default 10 and 20.
 	Distances [][]int `json:"distances,omitempty"`
-	// LatencyNanos is what an access costs on the imitated machine, a row per
+	// LatencyNanos is the duration of an access on the imitated machine, a row per
 	// CPU node; felt distance follows it. Default: SLIT x 8.5, since real
 	// 8-node processors have about 85 ns at distance 10.
 	LatencyNanos [][]float64 `json:"latency_ns,omitempty"`
 	// DelayScale stretches the felt extra cost: the emulated CPU is slower than
 	// a real one, so far memory must be too. Default DefaultDelayScale.
 	DelayScale float64 `json:"delay_scale,omitempty"`
-	// DelayLocal delays local accesses too, by all that they cost. Then what a
-	// program gets done follows distance alone, and hardly how slow or busy
-	// the emulation is: for measuring, at the price of a slower lab.
+	// DelayLocal delays local accesses too, by their full cost. The progress of
+	// a program then depends on distance alone, and hardly on how slow or busy
+	// the emulation is: for measurements, at the price of a slower lab.
 	DelayLocal bool `json:"delay_local,omitempty"`
 }
 
@@ -136,7 +136,7 @@ func (s Shape) withDefaults() Shape {
 	return s
 }
 
-// Validate names every field that no lab can be booted with.
+// Validate returns an error for each field with which no lab can be booted.
 func (s Shape) Validate() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -236,7 +236,7 @@ func (s Shape) equalNodes() bool {
 func (s Shape) ExtraNanos(from, to int) int64 {
 	best := math.Inf(1)
 	for i, n := range s.Nodes {
-		if n.CPUs > 0 { // who has none makes no local access
+		if n.CPUs > 0 { // a node that lacks one makes no local access
 			best = min(best, s.Latency(i, i))
 		}
 	}

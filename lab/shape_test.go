@@ -14,7 +14,7 @@ func TestBuiltInShapesAreValid(t *testing.T) {
 	}
 	for _, s := range shapes {
 		if s.About == "" {
-			t.Errorf("shape %s does not say what it imitates", s.Name)
+			t.Errorf("shape %s does not name the machine that it imitates", s.Name)
 		}
 		for i := range s.Nodes {
 			if s.Nodes[i].CPUs > 0 && s.Nodes[i].Memory > 0 && s.ExtraNanos(i, i) > 40 {
@@ -49,8 +49,8 @@ func TestParseShapeNamesFieldAndValue(t *testing.T) {
 	}
 }
 
-// A shape's felt costs are its latencies less the least local one; what a node
-// without CPUs has for itself does not count.
+// A shape's felt costs are its latencies less the least local one; the latency of
+// a node without CPUs to itself does not count.
 func TestExtraNanosFollowsLatency(t *testing.T) {
 	for _, c := range []struct {
 		shape    string
@@ -71,7 +71,7 @@ func TestExtraNanosFollowsLatency(t *testing.T) {
 	}
 }
 
-func TestFindShapeTellsWhatThereIs(t *testing.T) {
+func TestFindShape_NamesTheCommandThatListsShapes(t *testing.T) {
 	if _, err := FindShape("no-such"); err == nil || !strings.Contains(err.Error(), "lab shapes") {
 		t.Errorf("got %v", err)
 	}

@@ -6,6 +6,6 @@ for m in irqbypass ccp kvm kvm-amd; do /sbin/insmod /run/lab/mod/$m.ko 2>/dev/nu
 # libvirt probes its capabilities for ever if its QEMU user cannot open /dev/kvm.
 [ -e /dev/kvm ] && chmod 666 /dev/kvm
 [ -d /etc/libvirt ] && printf 'namespaces = []\nuser = "root"\ngroup = "root"\nstdio_handler = "file"\nsecurity_driver = "none"\n' >> /etc/libvirt/qemu.conf
-# No polkit here: without this every client starts an agent that complains.
+# There is no polkit: without this setting every client starts an agent that prints errors.
 [ -d /etc/libvirt ] && echo 'auth_unix_rw = "none"' >> /etc/libvirt/libvirtd.conf
 exec /run/lab/agent

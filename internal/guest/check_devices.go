@@ -33,7 +33,7 @@ func (c *checker) devices() {
 		}
 		if d.Passthrough && c.spec.IsMovable() {
 			c.fail(at+".passthrough", d.Passthrough,
-				"false, or movable false: vfio pins all of the guest's memory, which then cannot move")
+				"false, or movable false: vfio pins all of the VM's memory, which then cannot move")
 		}
 	}
 }

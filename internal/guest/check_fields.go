@@ -90,7 +90,7 @@ func (c *checker) memory() {
 		c.fail(
 			"memory_binding.mode",
 			string(mode),
-			"preferred, strict, interleave or none for a guest that may see several cells; restrictive does not "+
+			"preferred, strict, interleave or none for a VM that may see several cells; restrictive does not "+
 				"place cells' memory (libvirt gives QEMU no policy for them), so give it with topology off or one cell",
 		)
 	}

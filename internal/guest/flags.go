@@ -41,7 +41,7 @@ func BindFlags(fs *pflag.FlagSet, names ...string) *FlagSpec {
 		}
 		return one
 	}
-	add("name", "name", "the guest's name", func(s *Spec, v string) error { s.Name = v; return nil })
+	add("name", "name", "the VM's name", func(s *Spec, v string) error { s.Name = v; return nil })
 	add("vcpus", "n", "number of vCPUs", func(s *Spec, v string) error { return number(&s.VCPUs, v) })
 	add("memory", "size", "memory, for example 16G", func(s *Spec, v string) error { return size(&s.Memory, v) })
 	add("page-size", "size", "size of the huge pages behind it, for example 2M; 0: the host's small pages",
@@ -53,16 +53,16 @@ func BindFlags(fs *pflag.FlagSet, names ...string) *FlagSpec {
 	add("immediate", "bool", "allocate all memory at start",
 		func(s *Spec, v string) error { return truth(&s.Binding.Immediate, v) })
 	add("topology", "shape",
-		"NUMA topology that the guest sees: off, auto, mirror or a number of equal cells (default auto)",
+		"NUMA topology that the VM sees: off, auto, mirror or a number of equal cells (default auto)",
 		setTopology).choices = []string{string(TopologyOff), string(TopologyAuto), string(TopologyMirror)}
-	add("cells", "list", "cells that the guest sees, as vCPUs:memory, for example 4:8G,4:8G", setCells)
+	add("cells", "list", "cells that the VM sees, as vCPUs:memory, for example 4:8G,4:8G", setCells)
 	f.limitFlags(add)
-	add("device", "address", "PCI device near which the guest belongs: ADDRESS[,required][,passthrough]; may be "+
+	add("device", "address", "PCI device near which the VM belongs: ADDRESS[,required][,passthrough]; may be "+
 		"repeated", addDevice).many = true
 	add(
 		"movable",
 		"bool",
-		"keep memory movable while the guest runs (default true, but with passthrough)",
+		"keep memory movable while the VM runs (default true; false with passthrough devices)",
 		func(s *Spec, v string) error {
 			movable := true
 			err := truth(&movable, v)
@@ -116,9 +116,9 @@ func (f *FlagSpec) Choices() map[string][]string {
 }
 
 func (f *FlagSpec) limitFlags(add addFlag) {
-	add("max-distance", "n", "greatest SLIT distance between the guest's nodes; 0: no limit",
+	add("max-distance", "n", "greatest SLIT distance between the VM's nodes; 0: no limit",
 		func(s *Spec, v string) error { return number(&s.Limits.MaxDistance, v) })
-	choose(add("max-class", "class", "farthest class between the guest's nodes: local, neighbour or remote", nil),
+	choose(add("max-class", "class", "farthest class between the VM's nodes: local, neighbour or remote", nil),
 		func(s *Spec) *topology.Class { return &s.Limits.MaxClass },
 		topology.Local, topology.Neighbour, topology.Remote)
 	add("nodes", "list", "use only these nodes, for example 0-1",
@@ -139,7 +139,7 @@ func (f *FlagSpec) Changed() bool {
 // result nor fills in defaults: see Normalize.
 func (f *FlagSpec) Apply(s Spec) (Spec, error) {
 	if f.given("topology") && f.given("cells") {
-		return Spec{}, errors.New("--topology and --cells both say what cells the guest sees; give one of them")
+		return Spec{}, errors.New("--topology and --cells both say what cells the VM sees; give one of them")
 	}
 	if f.given("device") {
 		s.Devices = nil

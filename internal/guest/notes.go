@@ -20,7 +20,7 @@ func (s Spec) Notes() []string {
 		notes = append(
 			notes,
 			fmt.Sprintf(
-				"movable is false: vfio pins all of the guest's memory for %s, so it cannot move while the guest runs",
+				"movable is false: vfio pins all of the VM's memory for %s, so it cannot move while the VM runs",
 				strings.Join(passed, ", ")),
 		)
 	}
@@ -31,8 +31,8 @@ func (s Spec) Notes() []string {
 	if s.Binding.Mode == MemoryInterleave && s.seesCells() {
 		notes = append(
 			notes,
-			"memory_binding.mode interleave spreads each cell over all of the guest's nodes: the distances that "+
-				"the guest sees between its cells mean nothing",
+			"memory_binding.mode interleave spreads each cell over all of the VM's nodes: the distances that "+
+				"the VM sees between its cells mean nothing",
 		)
 	}
 	return notes

@@ -11,7 +11,7 @@ import (
 // Columns of a guest and of a node, in the order in which a frame holds them.
 // NaN stands for what was not measured.
 const (
-	guestWindow = iota // seconds; 0: the guest was not there
+	guestWindow = iota // seconds; 0: the guest was absent
 	guestCPU
 	guestWait
 	guestRemote
@@ -137,7 +137,7 @@ func orNaN(v float64) float32 {
 	return float32(v)
 }
 
-// in returns the frame in a shape that has room for it.
+// in returns the frame in a shape that includes its own.
 func (f *frame) in(s *shape) *frame {
 	if f.shape == s {
 		return f
@@ -162,8 +162,8 @@ func (f *frame) in(s *shape) *frame {
 }
 
 // merge returns the mean of two frames, weighted by their windows, remote
-// shares also by the CPUs used (see Load). Where one did not measure, the other
-// counts; of remote shares from different sources the later.
+// shares also by the CPUs used (see Load). Where one frame has no measurement,
+// the other counts; of remote shares from different sources, the later counts.
 func merge(earlier, later *frame) frame {
 	s := union(earlier.shape, later.shape)
 	a, b := earlier.in(s), later.in(s)

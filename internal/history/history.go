@@ -1,9 +1,9 @@
-// Package history holds what was measured on a host over the last hour, in
-// bounded memory: every sample of the last minutes, means of 10 seconds before
-// that. Balancing takes its loads from it, charts their lines.
+// Package history stores the measurements of a host over the last hour in bounded
+// memory: every sample of the last minutes, and means of 10 seconds before that.
+// Balancing uses its loads, and charts use its series.
 //
-// It has no clock: the latest sample's time is now. It has no lock either; the
-// caller keeps Add apart from everything else.
+// It has no clock: the latest sample's time is now. It has no lock either:
+// the caller must not call Add concurrently with other methods.
 package history
 
 import (
@@ -12,11 +12,11 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// Options bound a history. Fields left at zero have the default.
+// Options bound a history. Zero fields mean the default.
 type Options struct {
 	// Whole is the time that the history covers; default 1h.
 	Whole time.Duration
-	// Fine is for how long the history holds samples unchanged; default 5m. It
+	// Fine is how long the history stores samples unchanged; default 5m. It
 	// holds older samples as means over Step; default 10s.
 	Fine, Step time.Duration
 	// Resolution is the shortest window that the history holds. It joins faster
@@ -50,7 +50,7 @@ type History struct {
 	coarse []frame // oldest first, all older than fine
 	fine   []frame // oldest first; empty only before the first sample
 	bytes  int     // memory of frames and their shapes
-	// sources are those seen, by the number that frames hold; 0 is "not measured".
+	// sources are the sources so far, by the number that frames contain; 0 is "not measured".
 	sources []inventory.AccessSource
 }
 
@@ -61,8 +61,8 @@ func New(o Options) *History {
 
 // Add takes in a sample. It ignores a sample without a window, the first of a
 // watch, which measured no rates, and likewise a guest's first sample. If the
-// clock was set back, Add moves earlier samples back by the same time: they
-// stay as old as they are.
+// clock was set back, Add moves earlier samples back by the same time, so
+// that their age does not change.
 func (h *History) Add(s inventory.Sample) {
 	if s.Window <= 0 {
 		return
@@ -90,8 +90,8 @@ func (h *History) last() *frame {
 	return &h.fine[len(h.fine)-1]
 }
 
-// joins reports whether the last frame is still too short to stand alone, and
-// the next follows on it without a gap.
+// joins reports whether the last frame is shorter than the resolution, and the
+// next one follows it without a gap.
 func (h *History) joins(last, next *frame) bool {
 	resolution := h.limits.Resolution.Seconds()
 	gap := float64(next.end-last.end)/1e9 - float64(next.window)
@@ -133,7 +133,7 @@ func (h *History) coarsen(f frame) {
 
 func (h *History) dropFirst(frames *[]frame) {
 	h.release(&(*frames)[0])
-	(*frames)[0] = frame{} // its backing array lives on
+	(*frames)[0] = frame{} // its backing array remains allocated
 	*frames = (*frames)[1:]
 }
 
@@ -160,8 +160,8 @@ func (h *History) shift(nanos int64) {
 	}
 }
 
-// since calls see for the frames that reach into the last duration, the latest
-// first, with the seconds that they reach into it.
+// since calls see for the frames that overlap the last duration, the latest first,
+// with the seconds of the overlap.
 func (h *History) since(over time.Duration, see func(f *frame, reach float64)) {
 	if len(h.fine) == 0 {
 		return

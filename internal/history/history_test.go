@@ -47,7 +47,7 @@ func TestMeansWeighByWindow(t *testing.T) {
 	h.Add(sampleAt(start.Add(4*time.Second), 3*time.Second, 4))
 	for over, want := range map[time.Duration]float64{
 		10 * time.Second:        5,
-		3500 * time.Millisecond: (3*4 + 0.5*8) / 3.5, // half of the first reaches into it
+		3500 * time.Millisecond: (3*4 + 0.5*8) / 3.5, // half of the first sample is in it
 		2 * time.Second:         4,
 	} {
 		l, ok := h.Load("web", over)
@@ -61,14 +61,14 @@ func TestMeansWeighByWindow(t *testing.T) {
 	if l, _ := h.Load("web", 10*time.Second); l.Window != 4*time.Second {
 		t.Errorf("4 s were measured, not %v", l.Window)
 	}
-	if _, ok := h.Load("nobody", time.Minute); ok {
-		t.Error("a guest that never was has a load")
+	if _, ok := h.Load("unknown", time.Minute); ok {
+		t.Error("an unknown guest has a load")
 	}
 }
 
-// A guest that begins to work is judged by its accesses from then on, not by
+// Once a guest begins to work, its accesses from then on determine the share, not
 // the few accesses before.
-func TestSharesOfAccessesCountByTheWorkDone(t *testing.T) {
+func TestLoad_SharesAreWeightedByCPUs(t *testing.T) {
 	h := New(Options{})
 	for i, share := range []float64{0, 0, 0, 0, 0.99} {
 		s := sampleAt(start.Add(time.Duration(i)*time.Second), time.Second, 0)
@@ -83,10 +83,10 @@ func TestSharesOfAccessesCountByTheWorkDone(t *testing.T) {
 	}
 }
 
-// Joined samples count as they would have apart.
-func TestSharesOfAccessesCountByTheWorkDoneWhenJoined(t *testing.T) {
-	for name, o := range map[string]Options{"as they came": {}, "short ones joined": {Resolution: 4 * time.Second},
-		"means of what is old": {Fine: time.Second}} {
+// Joined samples have the same weight as separate ones.
+func TestLoad_SharesOfJoinedSamplesAreWeightedByCPUs(t *testing.T) {
+	for name, o := range map[string]Options{"separate samples": {}, "short samples joined": {Resolution: 4 * time.Second},
+		"old samples as means": {Fine: time.Second}} {
 		h := New(o)
 		for i, cpu := range []float64{1, 0, 0, 0, 0, 0, 0, 0} {
 			s := sampleAt(start.Add(time.Duration(1+i)*time.Second), time.Second, cpu)
@@ -94,7 +94,7 @@ func TestSharesOfAccessesCountByTheWorkDoneWhenJoined(t *testing.T) {
 			h.Add(s)
 		}
 		if l, _ := h.Load("web", time.Minute); l.Remote == nil || l.Remote.Share > 0.01 {
-			t.Errorf("%s: %+v, want next to nothing: what it did it did locally", name, l.Remote)
+			t.Errorf("%s: %+v, want almost 0: nearly all its accesses were local", name, l.Remote)
 		}
 	}
 }
@@ -121,7 +121,7 @@ func TestTheLatestSourceCounts(t *testing.T) {
 	}
 }
 
-func TestWhatIsOldIsAMean(t *testing.T) {
+func TestSeries_OldSamplesAreMeans(t *testing.T) {
 	h := New(Options{})
 	for i := range 7200 {
 		h.Add(sampleAt(start.Add(time.Duration(i)*time.Second), time.Second, float64(i)))
@@ -131,13 +131,13 @@ func TestWhatIsOldIsAMean(t *testing.T) {
 		t.Errorf("%d points for an hour", n)
 	}
 	if s.Times[len(s.Times)-300].Sub(start) != 6900*time.Second || s.Window[len(s.Times)-300] != 1 {
-		t.Error("the last 5 minutes are not as they came")
+		t.Error("the last 5 minutes are not separate samples")
 	}
 	if s.Window[5] != 10 || !near(float64(s.CPU[5]), s.Times[5].Sub(start).Seconds()-4.5) {
 		t.Errorf("a mean of %v s ending %v is %v", s.Window[5], s.Times[5], s.CPU[5])
 	}
 	if slope, ok := s.Trend(s.CPU); !ok || !near(slope, 3600) {
-		t.Errorf("a CPU more each second is %v an hour", slope)
+		t.Errorf("a trend of one CPU a second is %v an hour", slope)
 	}
 	if l, _ := h.Load("web", time.Hour); !near(l.CPU, 7199-1799.5) || l.Window != time.Hour {
 		t.Errorf("mean of the hour: %+v", l)
@@ -174,7 +174,7 @@ func TestASuspendedDaemonLeavesAGap(t *testing.T) {
 	}
 	h.Add(sampleAt(start.Add(3*time.Hour), time.Second, 5))
 	if s := h.Guest("web"); len(s.Times) != 1 {
-		t.Errorf("older than an hour is kept: %v", s.Times)
+		t.Errorf("older than an hour is stored: %v", s.Times)
 	}
 }
 
@@ -190,9 +190,9 @@ func TestAClockSetBackKeepsAges(t *testing.T) {
 	}
 	s := h.Guest("web")
 	if !slices.IsSortedFunc(s.Times, time.Time.Compare) || s.Times[0].Before(back.Add(-601*time.Second)) {
-		t.Errorf("times run from %v to %v", s.Times[0], s.Times[len(s.Times)-1])
+		t.Errorf("times are from %v to %v", s.Times[0], s.Times[len(s.Times)-1])
 	}
-	h.Add(sampleAt(back, time.Second, 12)) // the very same time is one, too
+	h.Add(sampleAt(back, time.Second, 12)) // an identical time is also accepted
 	if l, _ := h.Load("web", 2*time.Second); l.CPU != 12 || l.Window != 2*time.Second {
 		t.Errorf("%+v", l)
 	}
@@ -225,25 +225,25 @@ func TestMemoryFollowsTheGuest(t *testing.T) {
 	}
 }
 
-func TestAShortTimeHasNoTrend(t *testing.T) {
+func TestTrend_NeedsAMinute(t *testing.T) {
 	h := New(Options{})
 	for i := range 30 {
 		h.Add(sampleAt(start.Add(time.Duration(i)*time.Second), time.Second, 1))
 	}
 	s := h.Guest("web")
 	if _, ok := s.Trend(s.CPU); ok {
-		t.Error("half a minute is called a trend")
+		t.Error("half a minute has a trend")
 	}
 	if _, ok := s.Trend(s.Remote); ok {
-		t.Error("what was not measured has a trend")
+		t.Error("an unmeasured column has a trend")
 	}
 }
 
-// The naive twin stores every sample.
+// The reference implementation stores every sample.
 func TestLoadsAreThoseOfAllSamples(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := New(Options{Resolution: time.Nanosecond})
-		var kept []inventory.Sample
+		var all []inventory.Sample
 		now := start
 		for range rapid.IntRange(1, 60).Draw(t, "samples") {
 			window := time.Duration(rapid.IntRange(1, 4000).Draw(t, "window")) * time.Millisecond
@@ -253,11 +253,11 @@ func TestLoadsAreThoseOfAllSamples(t *testing.T) {
 				s.Guests = nil
 			}
 			h.Add(s)
-			kept = append(kept, s)
+			all = append(all, s)
 		}
 		over := time.Duration(rapid.IntRange(1, 250_000).Draw(t, "over")) * time.Millisecond
 		var total, weight float64
-		for _, s := range kept {
+		for _, s := range all {
 			reach := s.Taken.Sub(now.Add(-over)).Seconds()
 			if w := min(s.Window.Seconds(), reach); w > 0 && len(s.Guests) > 0 {
 				total, weight = total+w*s.Guests[0].Load.CPU, weight+w
@@ -346,7 +346,7 @@ func TestAnHourOf200GuestsTakesUnder8MiB(t *testing.T) {
 	for name, c := range map[string]struct {
 		window time.Duration
 		churn  bool
-		least  time.Duration // of history, for all that
+		least  time.Duration // of history in any case
 	}{
 		"each second":        {time.Second, false, 59 * time.Minute},
 		"four times in one":  {250 * time.Millisecond, false, 59 * time.Minute},

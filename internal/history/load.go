@@ -26,13 +26,12 @@ func (s *sum) mean() float64 {
 }
 
 // idle is the number of used CPUs that an idle guest counts for in averages of
-// shares of accesses: it makes hardly any accesses.
+// shares of accesses, because it makes hardly any accesses.
 const idle = 0.001
 
 // Load returns a guest's average load over the last duration before the latest
 // sample; its Window is how much of that was measured. The remote share is that
-// of the latest source only, and times count by the CPUs that the guest used in
-// them. False: the guest was not measured in that time.
+// of the latest source only, weighted by the CPUs that the guest used. False: the guest was not measured in that time.
 func (h *History) Load(guest string, over time.Duration) (inventory.GuestLoad, bool) {
 	var cpu, wait, mbps, remote sum
 	var source uint8
@@ -67,7 +66,7 @@ func (h *History) Load(guest string, over time.Duration) (inventory.GuestLoad, b
 }
 
 // NodeLoads returns the nodes' average load over the last duration before the
-// latest sample, ascending; of nodes that sample had.
+// latest sample, ascending, for the nodes of that sample.
 func (h *History) NodeLoads(over time.Duration) []inventory.NodeLoad {
 	if len(h.fine) == 0 {
 		return nil

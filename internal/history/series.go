@@ -17,12 +17,12 @@ type Series struct {
 	Times  []time.Time `json:"times"`
 	Window Column      `json:"window_seconds"`
 	CPU    Column      `json:"cpu"`         // CPUs in use
-	Wait   Column      `json:"wait"`        // CPUs more that were wanted; of a node, threads that waited
+	Wait   Column      `json:"wait"`        // additional CPUs that were wanted; of a node: threads that waited
 	MBps   Column      `json:"memory_mbps"` // traffic to memory
 	// Memory is bytes by node: the guest's, or what the node has in use.
 	Memory map[topology.NodeID]Column `json:"memory_by_node"`
 	// Remote is the share of a guest's accesses that leave the node, Local the
-	// others, Sources where each figure is from; all nil of a node.
+	// rest, Sources the source of each figure; all nil for a node.
 	Remote  Column                   `json:"remote,omitempty"`
 	Local   Column                   `json:"local,omitempty"`
 	Sources []inventory.AccessSource `json:"sources,omitempty"`
@@ -92,21 +92,21 @@ func (s *Series) add(end int64, window, cpu, wait, mbps float32) {
 	s.MBps = append(s.MBps, mbps)
 }
 
-// remember notes the memory of the latest point; 0 in those before it that had none.
+// remember stores the memory of the latest point; earlier points without any get 0.
 func (s *Series) remember(n topology.NodeID, bytes float32) {
 	column := s.Memory[n]
 	column = append(column, make(Column, len(s.Times)-1-len(column))...)
 	s.Memory[n] = append(column, bytes)
 }
 
-// fill makes the columns of memory as long as the others.
+// fill extends the columns of memory to the length of the others.
 func (s *Series) fill() {
 	for n, column := range s.Memory {
 		s.Memory[n] = append(column, make(Column, len(s.Times)-len(column))...)
 	}
 }
 
-// leastTrend is the span below which a change is not called a trend.
+// leastTrend is the shortest span from which a trend is computed.
 const leastTrend = time.Minute
 
 // Trend returns by how much a column of the series changes per hour: the slope

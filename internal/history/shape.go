@@ -8,13 +8,13 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// shape names the guests and nodes of a frame's figures. Frames share it:
-// guests seldom come and go, and their memory seldom changes nodes.
+// shape names the guests and nodes of a frame's figures. Frames share shapes:
+// guests seldom start and end, and their memory seldom changes nodes.
 type shape struct {
 	nodes  []topology.NodeID // ascending
 	guests []string          // ascending
-	// first is where the cells of each guest begin, and after the last one
-	// their number; a cell is a node that holds memory of the guest, ascending.
+	// first is the index of the first cell of each guest, followed by the number of
+	// cells; a cell is a node that has memory of the guest, ascending.
 	first []int32
 	cells []int32
 	users int // frames that have this shape
@@ -38,15 +38,15 @@ func allocated(bytes int) int { return (bytes + bytes/8 + 15) &^ 15 }
 // cellsOf returns the nodes that hold memory of guest i.
 func (s *shape) cellsOf(i int) []int32 { return s.cells[s.first[i]:s.first[i+1]] }
 
-// shapeOf returns the shape that a sample needs: like, if that has room for
-// all its figures.
+// shapeOf returns the shape that a sample needs: like, if that includes all its
+// figures.
 func shapeOf(nodes []inventory.NodeSample, guests []inventory.GuestSample, like *shape) *shape {
 	s := &shape{first: make([]int32, 1, len(guests)+1)}
 	for i := range nodes {
 		s.nodes = append(s.nodes, nodes[i].Node)
 	}
 	for i := range guests {
-		s.guests = append(s.guests, strings.Clone(guests[i].Name)) // its owner may be a file's whole text
+		s.guests = append(s.guests, strings.Clone(guests[i].Name)) // a clone: the name may be part of a whole file's text
 		from := len(s.cells)
 		for n, bytes := range guests[i].MemoryByNode {
 			if bytes > 0 {
@@ -60,12 +60,12 @@ func shapeOf(nodes []inventory.NodeSample, guests []inventory.GuestSample, like 
 		return like
 	}
 	if like != nil && slices.Equal(s.guests, like.guests) {
-		s.guests = like.guests // the same names, held once
+		s.guests = like.guests // the same names, stored once
 	}
 	return s
 }
 
-// fits reports whether s has the very guests and nodes of other, and its cells at least.
+// fits reports whether s has the same guests and nodes as other, and at least its cells.
 func (s *shape) fits(other *shape) bool {
 	if s == other {
 		return true
@@ -93,7 +93,7 @@ func covers(a, b []int32) bool {
 	return true
 }
 
-// union returns a shape with room for the figures of both shapes.
+// union returns a shape that includes the figures of both shapes.
 func union(a, b *shape) *shape {
 	if b.fits(a) {
 		return b

@@ -11,7 +11,7 @@ import (
 // zero value can do nothing.
 type Capabilities struct {
 	// PinVCPU: the hypervisor itself pins vCPUs, emulator and I/O threads of a
-	// running guest and remembers the pins. Without it only the affinity of the
+	// running guest and stores the pins. Without it only the affinity of the
 	// guest's threads can be set, if it has threads on this host.
 	PinVCPU bool `json:"pin_vcpu"`
 	// MoveMemory: the memory of a running guest can be copied to other nodes.

@@ -9,7 +9,7 @@ import (
 )
 
 // A guest of an older document gets the capabilities of its hypervisor; those
-// that a document has are taken as they are.
+// in a document are used unchanged.
 func TestGuest_CapabilitiesFromJSON(t *testing.T) {
 	for text, want := range map[string]inventory.Capabilities{
 		`{"name":"g","hypervisor":"qemu"}`: {PinVCPU: true, MoveMemory: true, LiveNodeset: true,

@@ -26,7 +26,7 @@ type GapKind string
 // Kinds of gaps. The object is a guest unless the comment names another.
 const (
 	GuestsUnseen     GapKind = "guests-unseen"     // host: some or all guests of a hypervisor
-	ClaimsUnread     GapKind = "claims-unread"     // host: reservations in flight; hides room, but no guests
+	ClaimsUnread     GapKind = "claims-unread"     // host: reservations in flight; hides resources, but no guests
 	HypervisorAbsent GapKind = "hypervisor-absent" // host: a hypervisor that is not installed; hides no guests
 	HostUnread       GapKind = "host-unread"       // host: the whole inventory; the daemon shows an earlier one
 	GuestGone        GapKind = "guest-gone"        // the guest ended while it was read
@@ -138,7 +138,7 @@ func (g Gap) HidesGuests() bool { return g.Kind == GuestsUnseen }
 func (g Gap) HidesGuestsOf(h guest.Hypervisor) bool { return g.HidesGuests() && g.Hypervisor == h }
 
 // HiddenBy returns the gaps that can hide guests. With such a gap, neither the
-// absence of a guest nor the free room is known.
+// absence of a guest nor the free resources are known.
 func (h *Host) HiddenBy() []Gap {
 	var all []Gap
 	for _, g := range h.Gaps {
@@ -149,8 +149,8 @@ func (h *Host) HiddenBy() []Gap {
 	return all
 }
 
-// RoomHiddenBy returns the gaps that make free room unknown: those that can
-// hide guests, and reservations that cannot be read.
+// RoomHiddenBy returns the gaps that make the free resources unknown: those that
+// can hide guests, and reservations that cannot be read.
 func (h *Host) RoomHiddenBy() []Gap {
 	var all []Gap
 	for _, g := range h.Gaps {

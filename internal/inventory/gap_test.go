@@ -85,12 +85,12 @@ func TestGap_Refused(t *testing.T) {
 	}
 }
 
-// Room is hidden by hidden guests and by reservations that cannot be read.
+// Hidden guests and unreadable reservations make the free resources unknown.
 func TestHost_RoomHiddenBy(t *testing.T) {
 	away, damaged := inventory.UnseenGap(guest.LibvirtQEMU, "it is away"), inventory.ClaimsGap("damaged")
 	h := inventory.Host{Gaps: []inventory.Gap{{Kind: inventory.OtherGap, What: "its name", Why: "lost"}, away, damaged}}
 	if diff := cmp.Diff([]inventory.Gap{away, damaged}, h.RoomHiddenBy()); diff != "" {
-		t.Errorf("gaps that hide room (-want +got):\n%s", diff)
+		t.Errorf("gaps that hide resources (-want +got):\n%s", diff)
 	}
 	if damaged.HidesGuests() {
 		t.Error("a damaged reservation hides guests")

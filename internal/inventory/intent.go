@@ -89,7 +89,7 @@ type intentCheck struct {
 	guest     *Guest
 	placement *guest.Placement
 	topology  *topology.Topology
-	cpus      topology.CPUSet // those of the host, switched off or not
+	cpus      topology.CPUSet // those of the host, online or offline
 }
 
 func (c *intentCheck) modes() error {

@@ -31,15 +31,15 @@ func intentHost(t *testing.T) Host {
 	return Host{Topology: two, Guests: []Guest{g}}
 }
 
-func TestCheckIntents_KeepsWhatTheHostCanHave(t *testing.T) {
+func TestCheckIntents_AcceptsPossibleIntents(t *testing.T) {
 	cpu := func(ids ...topology.CPUID) topology.CPUSet { return topology.SetOf(ids...) }
 	for what, change := range map[string]func(*Guest){
-		"as it was placed":      func(*Guest) {},
-		"on a CPU switched off": func(g *Guest) { g.Placement.VCPUs[0].CPUs = cpu(4) },
+		"unchanged":             func(*Guest) {},
+		"on an offline CPU":     func(g *Guest) { g.Placement.VCPUs[0].CPUs = cpu(4) },
 		"without CPU binding":   func(g *Guest) { g.Placement.CPUMode = guest.CPUNone; g.Placement.VCPUs[0].CPUs = cpu() },
 		"memory rounded to MiB": func(g *Guest) { g.Config.Memory += 700 * topology.KiB },
 		"memory plugged in":     func(g *Guest) { g.Config.Cells = []ConfigCell{{Memory: g.Config.Memory}}; g.Config.Memory *= 2 },
-		"CPUs to itself":        func(g *Guest) { ownCPUs(g, 2, 3) },
+		"dedicated CPUs":        func(g *Guest) { ownCPUs(g, 2, 3) },
 		"vCPUs on another node": func(g *Guest) { g.Placement.Reservations = vcpusOnNode0(g) },
 	} {
 		h := intentHost(t)
@@ -64,7 +64,7 @@ func vcpusOnNode0(g *Guest) []guest.Reservation {
 	return []guest.Reservation{{Node: 0, VCPUs: 2}, memory}
 }
 
-func TestCheckIntents_TakesAwayWhatCannotBe(t *testing.T) {
+func TestCheckIntents_RemovesImpossibleIntents(t *testing.T) {
 	const huge = 1<<64 - 900<<20
 	reservation := func(change func(*guest.Reservation)) func(*Guest) {
 		return func(g *Guest) { change(&g.Placement.Reservations[0]) }
@@ -121,7 +121,7 @@ func TestCheckIntents_TakesAwayWhatCannotBe(t *testing.T) {
 	}
 }
 
-// A guest whose intent is not used takes its configured size.
+// A guest whose intent is not used counts with its configured size.
 func TestCheckIntents_CountsTheGuestAsConfigured(t *testing.T) {
 	h := intentHost(t)
 	h.Guests[0].Placement.Reservations[0].Memory = 1<<64 - 900<<20
@@ -150,6 +150,6 @@ func TestCheckIntents_OfASavedInventory(t *testing.T) {
 	}
 	again.CheckIntents()
 	if len(again.Gaps) != 1 || again.Guests[0].IntentError != h.Guests[0].IntentError {
-		t.Errorf("gaps %+v, error %q; wanted the one of before", again.Gaps, again.Guests[0].IntentError)
+		t.Errorf("gaps %+v, error %q; want the same as before", again.Gaps, again.Guests[0].IntentError)
 	}
 }

@@ -83,8 +83,8 @@ type Kernel struct {
 type Claim struct {
 	Name string `json:"name"`
 	PID  int    `json:"pid,omitempty"` // of the plain process; 0: the claim is of a guest
-	// Holder is the process that creates, binds or moves the guest, By who asked
-	// for that as the journal names it, Since the beginning; each may be unknown.
+	// Holder is the process that creates, binds or moves the guest, By the user as
+	// the journal names it, Since the time of the beginning; each may be unknown.
 	Holder    int             `json:"holder_pid,omitempty"`
 	By        string          `json:"by,omitempty"`
 	Since     time.Time       `json:"since,omitzero"`
@@ -175,7 +175,7 @@ func (g *Guest) VCPUNodes(t *topology.Topology) topology.NodeSet {
 	return nodes
 }
 
-// Config is the part of the hypervisor's configuration that is about locality.
+// Config is the part of the hypervisor's configuration that affects locality.
 type Config struct {
 	VCPUs     int            `json:"vcpus"`
 	Memory    topology.Bytes `json:"memory_bytes"`
@@ -229,10 +229,10 @@ type Seen struct {
 	Ranges []MemoryRange `json:"ranges,omitempty"`
 	// Threads are the VM process's threads.
 	Threads []Thread `json:"threads,omitempty"`
-	// ThreadSource says where run and wait times are from.
+	// ThreadSource is the source of run and wait times.
 	ThreadSource string `json:"thread_source,omitempty"`
-	// Throttled is how long the guest's own quota of CPU time has held its vCPUs
-	// back since the guest started. The wait times of its threads include that
+	// Throttled is how long the guest's own quota of CPU time has throttled its
+	// vCPUs since the guest started. The wait times of its threads include that
 	// time.
 	Throttled  time.Duration `json:"throttled_ns,omitempty"`
 	CgroupPath string        `json:"cgroup,omitempty"` // below /sys/fs/cgroup

@@ -14,8 +14,8 @@ type GuestLoad struct {
 	// would have used: the time they were runnable and did not run (steal).
 	CPU  float64 `json:"cpu"`
 	Wait float64 `json:"wait"`
-	// Throttled is the further number of CPUs that the guest's own quota held
-	// back; that is no waiting for a CPU, and is not in Wait.
+	// Throttled is the additional number of CPUs that its vCPUs would have used
+	// without the guest's own quota. It is not waiting for a CPU, and not in Wait.
 	Throttled float64 `json:"throttled,omitempty"`
 	// Remote is the share of its accesses that leaves the node; nil: not measured.
 	Remote *Remote `json:"remote,omitempty"`
@@ -42,8 +42,8 @@ const (
 
 func possible(v, most float64) bool { return !math.IsNaN(v) && v >= 0 && v <= most }
 
-// Remote is the part of a guest's accesses to memory on other nodes than that
-// of the CPU which makes them, from 0 to 1, and where the figure is from.
+// Remote is the share of a guest's accesses that leave the node of the CPU that
+// makes them, from 0 to 1, and the source of the figure.
 type Remote struct {
 	Share  float64      `json:"share"`
 	Source AccessSource `json:"source"`

@@ -8,14 +8,14 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Holding is the room that one guest or claim takes from one node, touched or
+// Holding is the resources that one guest or claim takes from one node, touched or
 // not.
 type Holding struct {
 	Name    string          `json:"name"`
 	Node    topology.NodeID `json:"node"`
 	Managed bool            `json:"managed"`
 	// Reserved is the memory promised, Seen what is resident already. The
-	// node has lost the greater of the two.
+	// greater of the two is unavailable on the node.
 	Reserved topology.Bytes `json:"reserved_bytes"`
 	Seen     topology.Bytes `json:"seen_bytes"`
 	PageSize topology.Bytes `json:"page_size,omitempty"` // 0: small pages
@@ -28,8 +28,8 @@ type Holding struct {
 	Pinned    topology.CPUSet `json:"pinned,omitzero"`
 }
 
-// Memory returns the memory that the node has lost: the greater of reserved and
-// seen.
+// Memory returns the memory that is unavailable on the node: the greater of
+// reserved and seen.
 func (h Holding) Memory() topology.Bytes { return max(h.Reserved, h.Seen) }
 
 // Untouched returns the memory that is reserved and not yet resident.
@@ -39,10 +39,10 @@ func (h Holding) Untouched() topology.Bytes { return h.Memory() - h.Seen }
 // those of the guest named ignore, ordered by name and node.
 //
 // A guest with a placement takes its reservations, a claim likewise; where
-// both have one name (a guest on the move) a node loses the greater of the
-// two. A guest that others made takes its whole configured memory, on the
-// nodes of its numatune, else of its pins, else in the proportions in which
-// its memory is seen, else of all nodes. Shut off, it takes nothing.
+// both have one name (a guest that is being moved) the greater of the two counts
+// on a node. An unmanaged guest takes its whole configured memory, on the nodes
+// of its numatune, else of its pins, else in the proportions of its resident
+// memory by node, else on all nodes. Shut off, it takes nothing.
 //
 // No amount is more than any host has, so that sums of thousands stay in range.
 func (h *Host) Holdings(ignore string) []Holding {
@@ -120,7 +120,7 @@ func addSeen(all []Holding, from int, g *Guest) []Holding {
 	return all
 }
 
-// unmanaged derives what a guest takes that Numavisor did not place.
+// unmanaged derives the resources of a guest that Numavisor did not place.
 func (h *Host) unmanaged(g *Guest) []Holding {
 	t := &h.Topology
 	memory, cpu := map[topology.NodeID]float64{}, map[topology.NodeID]float64{}
@@ -128,7 +128,7 @@ func (h *Host) unmanaged(g *Guest) []Holding {
 	for v := range g.Config.VCPUs {
 		pin, ok := g.Config.Pins[guest.VCPUID(v)]
 		if !ok || pin.IsEmpty() {
-			addShares(cpu, h.looseShares(g), 1)
+			addShares(cpu, h.unpinnedShares(g), 1)
 			continue
 		}
 		for _, n := range t.Nodes {
@@ -177,20 +177,20 @@ func (h *Host) spreadMemory(g *Guest, memory, cpu map[topology.NodeID]float64) {
 			return
 		}
 	}
-	addShares(memory, h.looseShares(g), rest)
+	addShares(memory, h.unpinnedShares(g), rest)
 }
 
-// looseShares estimates where a guest is that is not pinned: within its
-// numatune nodes, else where its memory is seen, else evenly on all nodes.
-func (h *Host) looseShares(g *Guest) map[topology.NodeID]float64 {
+// unpinnedShares estimates the location of a guest that is not pinned: within its
+// numatune nodes, else where its memory is resident, else evenly on all nodes.
+func (h *Host) unpinnedShares(g *Guest) map[topology.NodeID]float64 {
 	if tune := g.Config.NUMATune; tune != nil && !tune.Nodes.IsEmpty() {
 		return h.sharesWithin(g, tune.Nodes)
 	}
 	return h.sharesWithin(g, h.Topology.NodeSet())
 }
 
-// sharesWithin divides 1 over the given nodes as the guest's memory is seen
-// there; evenly over those with memory where none is seen.
+// sharesWithin divides 1 over the given nodes in proportion to the guest's resident
+// memory there; evenly over the nodes with memory if none is resident.
 func (h *Host) sharesWithin(g *Guest, nodes topology.NodeSet) map[topology.NodeID]float64 {
 	shares := map[topology.NodeID]float64{}
 	for _, n := range sortedNodes(g.Seen.MemoryByNode) {
@@ -216,13 +216,13 @@ func (h *Host) sharesWithin(g *Guest, nodes topology.NodeSet) map[topology.NodeI
 
 // withMemory returns the shares of nodes that have memory.
 func (h *Host) withMemory(shares map[topology.NodeID]float64) map[topology.NodeID]float64 {
-	kept := map[topology.NodeID]float64{}
+	present := map[topology.NodeID]float64{}
 	for _, n := range h.Topology.Nodes {
 		if n.Memory > 0 && shares[n.ID] > 0 {
-			kept[n.ID] = shares[n.ID]
+			present[n.ID] = shares[n.ID]
 		}
 	}
-	return normalised(kept)
+	return normalised(present)
 }
 
 // normalised scales shares to a sum of 1; it returns nil where the sum is 0.

@@ -63,22 +63,22 @@ func TestHoldings(t *testing.T) {
 		ignore string
 		want   []row
 	}{
-		"placement counts untouched": {
+		"a placement counts untouched memory": {
 			guests: []Guest{{Name: "a", Managed: true, Placement: placement("a", guest.Reservation{Node: 4,
 				Memory: 4 * gib, VCPUs: 2}), Seen: Seen{MemoryByNode: byNode(4, 1)}}},
 			want: []row{{"a", 4, 4 * gib, gib, 2}},
 		},
-		"smeared memory counts where it is": {
+		"memory on other nodes counts there": {
 			guests: []Guest{{Name: "a", Managed: true, Placement: placement("a", guest.Reservation{Node: 4,
 				Memory: 4 * gib, VCPUs: 2}), Seen: Seen{MemoryByNode: byNode(0, 2)}}},
 			want: []row{{"a", 0, 0, 2 * gib, 0}, {"a", 4, 4 * gib, 0, 2}},
 		},
-		"shut off with a placement keeps it": {
+		"shut off with a placement": {
 			guests: []Guest{{Name: "a", State: "shutoff", Placement: placement("a", guest.Reservation{Node: 0,
 				Memory: gib, VCPUs: 1})}},
 			want: []row{{"a", 0, gib, 0, 1}},
 		},
-		"shut off without one holds nothing": {
+		"shut off without a placement": {
 			guests: []Guest{{Name: "a", State: "shutoff", Config: Config{VCPUs: 2, Memory: gib}}},
 		},
 		"ignored": {
@@ -86,7 +86,7 @@ func TestHoldings(t *testing.T) {
 			claims: []Claim{{Name: "a", Placement: *placement("a", guest.Reservation{Node: 0, Memory: gib, VCPUs: 1})}},
 			ignore: "a",
 		},
-		"on the move: the greater of claim and placement": {
+		"being moved: the greater of claim and placement": {
 			guests: []Guest{{Name: "a", Placement: placement("a", guest.Reservation{Node: 0, Memory: gib, VCPUs: 1})}},
 			claims: []Claim{{Name: "a", Placement: *placement("a", guest.Reservation{Node: 0, Memory: 2 * gib,
 				VCPUs: 1}, guest.Reservation{Node: 4, Memory: gib, VCPUs: 1})}},
@@ -109,12 +109,12 @@ func TestHoldings(t *testing.T) {
 				Pins: map[guest.VCPUID]topology.CPUSet{0: pin("4-7"), 1: pin("3-4")}}}},
 			want: []row{{"a", 0, gib, 0, 0.5}, {"a", 4, 3 * gib, 0, 1.5}},
 		},
-		"unmanaged, seen, scaled to all of it": {
+		"unmanaged, by resident memory, scaled to the configured": {
 			guests: []Guest{{Name: "a", Config: Config{VCPUs: 4, Memory: 8 * gib},
 				Seen: Seen{MemoryByNode: byNode(0, 1, 4, 3)}}},
 			want: []row{{"a", 0, 2 * gib, gib, 1}, {"a", 4, 6 * gib, 3 * gib, 3}},
 		},
-		"unmanaged, nothing known: everywhere with CPUs and memory": {
+		"unmanaged, nothing known: all nodes with CPUs and memory": {
 			guests: []Guest{{Name: "a", Config: Config{VCPUs: 3, Memory: 2 * gib}}},
 			want:   []row{{"a", 0, gib, 0, 1.5}, {"a", 4, gib, 0, 1.5}},
 		},

@@ -18,7 +18,7 @@ type Sample struct {
 	Moves    KernelMoves    `json:"kernel_moves"`
 	Accesses []AccessSource `json:"access_sources"` // those in use on this host, the best first
 	Gaps     []Gap          `json:"gaps,omitempty"`
-	// Cost is the CPU time that taking the sample took.
+	// Cost is the CPU time used to take the sample.
 	Cost time.Duration `json:"cost_ns"`
 }
 

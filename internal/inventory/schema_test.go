@@ -19,7 +19,7 @@ import (
 var update = flag.Bool("update", false, "rewrite docs/inventory.schema.json")
 
 // The schema in docs matches what the code writes; -update rewrites it.
-func TestSchemaIsTrue(t *testing.T) {
+func TestSchemaMatchesTheCode(t *testing.T) {
 	const file = "../../docs/inventory.schema.json"
 	lists := map[reflect.Type]string{
 		reflect.TypeFor[topology.CPUSet](): "CPUs, as a Linux list", reflect.TypeFor[topology.NodeSet](): "nodes, " +

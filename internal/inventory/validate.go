@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxVCPUs is more than any hypervisor gives a guest: QEMU ends at 4096.
+	// maxVCPUs is more than any hypervisor supports: QEMU supports up to 4096.
 	maxVCPUs = 16384
 	// maxMemory is more than any host has, and leaves room to add.
 	maxMemory = 1024 * topology.TiB
@@ -19,9 +19,9 @@ const (
 	maxCPUs = 1e6
 )
 
-// Validate returns an error for each guest and node that rules out a decision:
-// a guest without a name or with that of another, and figures that no host
-// shows. A document may come from any source. The topology has a separate
+// Validate returns an error for each guest and node that makes a decision
+// impossible: a guest without a name or with a duplicate one, and figures that no
+// host can have. A document may come from any source. The topology has a separate
 // Validate, which also holds for a live host: there figures of memory may
 // change from one line to the next.
 func (h *Host) Validate() error {
@@ -44,11 +44,11 @@ func (h *Host) Validate() error {
 			continue
 		}
 		if seen[g.Name] {
-			errs = append(errs, fmt.Errorf("guest %s: is there twice", g.Name))
+			errs = append(errs, fmt.Errorf("VM %s: occurs twice", g.Name))
 		}
 		seen[g.Name] = true
 		if err := g.validate(); err != nil {
-			errs = append(errs, fmt.Errorf("guest %s: %w", g.Name, err))
+			errs = append(errs, fmt.Errorf("VM %s: %w", g.Name, err))
 		}
 	}
 	return errors.Join(errs...)

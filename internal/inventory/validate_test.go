@@ -22,16 +22,16 @@ func TestValidateNamesTheGuestAndTheField(t *testing.T) {
 		t.Error(err)
 	}
 	for want, wrong := range map[string]func(*Guest){
-		"guests[1]: has no name":                             func(g *Guest) { g.Name = "" },
-		"guest web: is there twice":                          func(g *Guest) { g.Name = "web" },
-		"guest db: config.vcpus -4: allowed are 0 to 16384":  func(g *Guest) { g.Config.VCPUs = -4 },
-		"guest db: config.vcpus 1099511627776":               func(g *Guest) { g.Config.VCPUs = 1 << 40 },
-		"guest db: config.memory_bytes 18446744073709551615": func(g *Guest) { g.Config.Memory = 1<<64 - 1 },
-		"guest db: seen.memory_by_node.1 " +
+		"guests[1]: has no name":                          func(g *Guest) { g.Name = "" },
+		"VM web: occurs twice":                            func(g *Guest) { g.Name = "web" },
+		"VM db: config.vcpus -4: allowed are 0 to 16384":  func(g *Guest) { g.Config.VCPUs = -4 },
+		"VM db: config.vcpus 1099511627776":               func(g *Guest) { g.Config.VCPUs = 1 << 40 },
+		"VM db: config.memory_bytes 18446744073709551615": func(g *Guest) { g.Config.Memory = 1<<64 - 1 },
+		"VM db: seen.memory_by_node.1 " +
 			"9223372036854775808": func(g *Guest) { g.Seen.MemoryByNode = topology.MemoryByNode{1: 1 << 63} },
-		"guest db: seen.load.cpu -3: allowed are 0 to 1e+06 CPUs":  func(g *Guest) { g.Seen.Load.CPU = -3 },
-		"guest db: seen.load.wait 1e+300":                          func(g *Guest) { g.Seen.Load.Wait = 1e300 },
-		"guest db: seen.load.remote.share 1.5: allowed are 0 to 1": func(g *Guest) { g.Seen.Load.Remote.Share = 1.5 },
+		"VM db: seen.load.cpu -3: allowed are 0 to 1e+06 CPUs":  func(g *Guest) { g.Seen.Load.CPU = -3 },
+		"VM db: seen.load.wait 1e+300":                          func(g *Guest) { g.Seen.Load.Wait = 1e300 },
+		"VM db: seen.load.remote.share 1.5: allowed are 0 to 1": func(g *Guest) { g.Seen.Load.Remote.Share = 1.5 },
 	} {
 		h := Host{Guests: []Guest{{Name: "web"}, g(wrong)}}
 		if err := h.Validate(); err == nil || !strings.Contains(err.Error(), want) {
@@ -89,7 +89,7 @@ func TestValidate_RefusesAmountsThatWrapAround(t *testing.T) {
 		"claim db: placement.reservations[0].page_size 9223372036854775808": func(h *Host) {
 			claim(h, guest.Reservation{Memory: topology.GiB, PageSize: wraps})
 		},
-		"guest db: config.page_size 9223372036854775808": func(h *Host) {
+		"VM db: config.page_size 9223372036854775808": func(h *Host) {
 			h.Guests = []Guest{{Name: "db", Config: Config{PageSize: wraps}}}
 		},
 	} {

@@ -96,9 +96,9 @@ func (e Entry) Fails() bool {
 	return e.Kind == MoveFailed || e.Kind == MoveUndone && !e.Cancelled
 }
 
-// CutShort returns the interrupted moves, which began and did not end, oldest
+// InterruptedMoves returns the interrupted moves, which began and did not end, oldest
 // first.
-func CutShort(entries []Entry) []Entry {
+func InterruptedMoves(entries []Entry) []Entry {
 	var open []Entry
 	for _, e := range entries {
 		switch {

@@ -69,7 +69,7 @@ func TestLasting(t *testing.T) {
 		if got := Lasting(c.entries); !slices.EqualFunc(got, c.want, same) {
 			t.Errorf("%s: %+v", c.name, got)
 		}
-		if open := CutShort(c.entries); c.name == "carried along twice" && len(open) > 0 {
+		if open := InterruptedMoves(c.entries); c.name == "carried along twice" && len(open) > 0 {
 			t.Errorf("%s: interrupted: %+v", c.name, open)
 		}
 	}

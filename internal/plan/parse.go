@@ -57,15 +57,15 @@ func kinds() string {
 // once.
 func (m Move) Validate() error {
 	if len(m.Guests) == 0 {
-		return errors.New("it names no guest")
+		return errors.New("it names no VM")
 	}
 	seen := map[string]bool{}
 	for _, g := range m.Guests {
 		switch {
 		case g.Guest == "" || g.Guest != g.Placement.Guest:
-			return fmt.Errorf("guest %q is to get the placement of guest %q", g.Guest, g.Placement.Guest)
+			return fmt.Errorf("VM %q has the placement of VM %q", g.Guest, g.Placement.Guest)
 		case seen[g.Guest]:
-			return fmt.Errorf("guest %s is in it twice", g.Guest)
+			return fmt.Errorf("VM %s is in it twice", g.Guest)
 		}
 		seen[g.Guest] = true
 	}

@@ -15,8 +15,8 @@ const (
 	maxGaps  = 400
 )
 
-// SeenCPU is an online CPU in the words of a source, before cores, dies and
-// caches get numbers that are unique on the host.
+// SeenCPU is an online CPU as a source describes it, before cores, dies and caches
+// get numbers that are unique on the host.
 type SeenCPU struct {
 	ID CPUID
 	// Socket, Die and Core are the source's numbers: a die's need only be
@@ -26,9 +26,9 @@ type SeenCPU struct {
 	L3                CPUSet // CPUs that share the last-level cache; empty: unknown
 }
 
-// Assemble makes a Topology that holds the package's invariants from a source's
-// report, which may contradict itself: Assemble leaves out what cannot be true
-// and names it in Gaps. seen has Nodes (their CPUs may list CPUs that are not
+// Assemble makes a Topology that satisfies the package's invariants from a source's
+// report, which may contradict itself: Assemble omits impossible values and names
+// them in Gaps. seen has Nodes (their CPUs may list CPUs that are not
 // online), Devices, Housekeeping, Offline, Measured, Source and Gaps in any
 // order; its CPUs are ignored. Assemble numbers dies, like cores, by their
 // lowest CPU. It fails only if the host has no node, or no node has a CPU.
@@ -85,7 +85,7 @@ func (a *assembly) takeCPUs(cpus []SeenCPU) {
 		ids = append(ids, c.ID)
 	}
 	if !twice.IsEmpty() {
-		a.gap("CPUs %s are described twice; the first description is taken", twice)
+		a.gap("CPUs %s are described twice; the first description is used", twice)
 	}
 	a.online = SetOf(ids...)
 }
@@ -107,7 +107,7 @@ func (a *assembly) takeNodes(nodes []Node) {
 		n := &a.Nodes[i]
 		n.CPUs = n.CPUs.Intersect(a.online)
 		if both := n.CPUs.Intersect(taken); !both.IsEmpty() {
-			a.gap("CPUs %s of node %d are also listed by a node of lower number, which keeps them", both, n.ID)
+			a.gap("CPUs %s of node %d are also listed by a node of lower number, to which they are assigned", both, n.ID)
 			n.CPUs = n.CPUs.Minus(taken)
 		}
 		taken = taken.Union(n.CPUs)
@@ -244,7 +244,7 @@ func (a *assembly) checkDevices(devices []Device) {
 		slices.Sort(d.Names)
 		d.Names = slices.Compact(d.Names)
 		if _, ok := a.Node(d.Node); !ok && d.Node != NoNode {
-			a.gap("device %s: says node %d, which is not there", d.Address, d.Node)
+			a.gap("device %s: names node %d, which does not exist", d.Address, d.Node)
 			d.Node = NoNode
 		}
 	}

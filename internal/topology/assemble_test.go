@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestAssembleSettlesContradictions(t *testing.T) {
+func TestAssembleResolvesContradictions(t *testing.T) {
 	plain := func() (Topology, []SeenCPU) {
 		cpus := []SeenCPU{{ID: 3, Socket: 1}, {ID: 0, Core: 5}, {ID: 1, Core: 5}, {ID: 2, Socket: 1, Core: 5}}
 		return Topology{Nodes: []Node{
@@ -46,7 +46,7 @@ func TestAssembleSettlesContradictions(t *testing.T) {
 			s.Devices = []Device{{Address: "0000:00:01.0",
 				Node: 2}}
 		},
-			"device 0000:00:01.0: says node 2", func(t Topology) bool { return t.Devices[0].Node == NoNode }},
+			"device 0000:00:01.0: names node 2", func(t Topology) bool { return t.Devices[0].Node == NoNode }},
 		"one-sided siblings": {func(_ *Topology, c *[]SeenCPU) { (*c)[1].Siblings = MustParseSet[CPUID]("0-2") },
 			"siblings of CPUs 0", func(t Topology) bool { return t.CPUs[0].Siblings.String() == "0" }},
 		"unknown socket": {func(_ *Topology, c *[]SeenCPU) { (*c)[0].Socket = -1 },

@@ -81,8 +81,8 @@ func ParseBytes(s string) (Bytes, error) {
 }
 
 // ParseSize reads an amount that a person wrote, as ParseBytes does, but only
-// with a unit: other tools take a number alone for KiB (virsh) or MiB
-// (virt-install). 0 needs none.
+// with a unit: other tools interpret a number alone as KiB (virsh) or
+// MiB (virt-install). 0 needs none.
 func ParseSize(s string) (Bytes, error) {
 	size, err := ParseBytes(s)
 	if err != nil || size == 0 {

@@ -18,7 +18,7 @@ func (Class) Words() []string { return []string{string(Local), string(Neighbour)
 // slitUnreachable marks a pair with no path (ACPI SLIT).
 const slitUnreachable = 255
 
-// SLIT is what firmware authors wrote; latency is the truth with noise of a few percent.
+// SLIT is what firmware authors wrote; latency is measured, with noise of a few percent.
 const (
 	sameClassRatio = 1.10 // figures closer than this never fall into different classes
 	// With one kind of non-local memory, this times the local figure or more is
@@ -37,11 +37,11 @@ type figures struct {
 // Classify fills every node's Classes. Measured latency decides where it is
 // known for all pairs of memory, else SLIT. The figures between different
 // nodes that have CPUs are sorted and cut at their widest relative gap: below
-// is neighbour, above is remote. That finds the socket border on every machine
-// in testdata/hosts without a constant for any of them. Where there is only
+// is neighbour, above is remote. That finds the boundary between sockets on every
+// machine in testdata/hosts without a constant for any of them. Where there is only
 // one kind of such memory, a multiple of the local figure is the border.
 // Memory without CPUs (CXL, HBM) is classed by that border and does not shift
-// it: the other socket does not come near because CXL is farther.
+// it: another socket does not become a neighbour because CXL is farther.
 func (t *Topology) Classify() {
 	cost := t.accessFigures()
 	cut := t.classCut(cost)
@@ -106,7 +106,7 @@ func (t *Topology) accessFigures() figures {
 }
 
 // LatencyComplete reports whether latency is measured for every CPU node to
-// every memory node: only then it decides classes and placement, else SLIT.
+// every memory node: only then does it decide classes and placement; otherwise SLIT does.
 func (t *Topology) LatencyComplete() bool {
 	if t.Measured == nil {
 		return false

@@ -73,7 +73,7 @@ var machines = []machine{
 		"l r r r\nr l r r\nr r l r\nr r r l"},
 	{"POWER9", "10 40\n40 10", "", "l r\nr l"},
 	{"one socket with SNC2", "10 11\n11 10", "", "l n\nn l"},
-	{"HBM beside DRAM", "10 21 13 23\n21 10 23 13\n-\n-", "", "l r n r\nr l r n\nr r l r\nr r r l"},
+	{"HBM and DRAM", "10 21 13 23\n21 10 23 13\n-\n-", "", "l r n r\nr l r n\nr r l r\nr r r l"},
 	{"one node and CXL", "10 20\n-", "", "l r\nr l"},
 	{"one node", "10", "", "l"},
 	{"lab square", "10 16 16 28\n16 10 28 16\n16 28 10 16\n28 16 16 10", "", "l n n r\nn l r n\nn r l n\nr n n l"},
@@ -173,7 +173,7 @@ func (m machine) topology(t *testing.T) Topology {
 				n.Distances[NodeID(j)] = d
 			}
 		}
-		if row == "-" && m.slit != "" { // what such rows really hold
+		if row == "-" && m.slit != "" { // the real contents of such rows
 			for j := range rows {
 				n.Distances[NodeID(j)] = slitUnreachable
 			}

@@ -10,8 +10,8 @@ import (
 	"github.com/numavisor/numavisor/internal/text"
 )
 
-// measuredFormat has room for a matrix pair of 512 nodes. A file of this size
-// takes up to 0.5 GB while it is read.
+// measuredFormat has room for a matrix pair of 512 nodes. Parsing a file of this
+// size needs up to 0.5 GB of memory.
 var measuredFormat = strictyaml.Format{Kind: "measured matrix", MaxBytes: 4 << 20}
 
 // ParseMeasured reads a latency and bandwidth matrix in YAML or JSON:
@@ -31,9 +31,9 @@ func ParseMeasured(r io.Reader) (*Measured, error) {
 	return &m, nil
 }
 
-// Validate checks that nodes are distinct and that each matrix given is square
-// with one row and one column a node, of figures that are not negative. The
-// error joins one *strictyaml.FieldError for each field at fault.
+// Validate checks that nodes are distinct and that each given matrix is square,
+// with one row and one column for each node, and without negative figures. The
+// error joins one *strictyaml.FieldError for each invalid field.
 func (m *Measured) Validate() error {
 	var errs []error
 	fail := func(field, value, allowed string, args ...any) {
@@ -57,7 +57,7 @@ func (m *Measured) Validate() error {
 	return errors.Join(errs...)
 }
 
-// checkMatrix returns the first field at fault.
+// checkMatrix returns the first invalid field.
 func checkMatrix(field string, rows [][]float64, n int) error {
 	if rows == nil {
 		return nil

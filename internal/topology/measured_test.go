@@ -23,7 +23,7 @@ func TestParseMeasured(t *testing.T) {
 			t.Errorf("bandwidth 0 to 0: %v, %v", v, ok)
 		}
 		if _, ok := topo.Bandwidth(0, 2); ok {
-			t.Error("0 is unknown, but told")
+			t.Error("0 means unknown, but was returned")
 		}
 		if _, ok := topo.Latency(1, 0); ok {
 			t.Error("node 1 is not in the matrix, but has a latency")

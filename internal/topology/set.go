@@ -129,7 +129,7 @@ func parseID(s string) (int, error) {
 
 func abbreviate(s string) string { return text.Shorten(s, 80) }
 
-// MustParseSet is ParseSet for text known to be right; it panics otherwise.
+// MustParseSet is ParseSet for text known to be valid; it panics otherwise.
 func MustParseSet[ID ~int](s string) Set[ID] {
 	set, err := ParseSet[ID](s)
 	if err != nil {

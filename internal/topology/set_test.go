@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// slowSet is the obviously right twin of Set.
+// slowSet is a simple reference implementation of Set.
 type slowSet map[CPUID]bool
 
 func drawSet(t *rapid.T, name string) (CPUSet, slowSet) {

@@ -156,7 +156,7 @@ func (s *synthetic) check() error {
 	}
 	switch {
 	case n == 0:
-		return errors.New("nodes: missing; say for example nodes:4")
+		return errors.New("nodes: missing; for example nodes:4")
 	case s.cores < 1 || s.threads < 1 || s.l3 < 1:
 		return errors.New("cores, threads, l3: must be at least 1")
 	case s.dry >= n:

@@ -7,8 +7,8 @@ import (
 )
 
 type (
-	// CoreID numbers physical cores, unique over the host by the readers' doing
-	// (the kernel's core_id repeats in every socket): the lowest CPU of the core.
+	// CoreID numbers physical cores: the lowest CPU of the core. Readers make it unique
+	// on the host, because the kernel's core_id repeats in every socket.
 	CoreID int
 	// DieID numbers the dies of a socket.
 	DieID int
@@ -215,7 +215,7 @@ func (t *Topology) Validate() error {
 			fail("CPU %d: ids must be non-negative, ascending and unique", c.ID)
 		}
 		if n, ok := t.Node(c.Node); !ok || !n.CPUs.Contains(c.ID) {
-			fail("CPU %d: says node %d, which does not list it", c.ID, c.Node)
+			fail("CPU %d: names node %d, which does not list it", c.ID, c.Node)
 		}
 		if !c.Siblings.Contains(c.ID) {
 			fail("CPU %d: its siblings %q leave it out", c.ID, c.Siblings)

@@ -25,8 +25,8 @@ func TestValidateNamesEveryViolation(t *testing.T) {
 			"claimed by node 0 and node 1"}},
 		"unknown CPU": {func(t *Topology) { t.Nodes[1].CPUs = t.Nodes[1].CPUs.With(99) }, []string{"node " +
 			"1: lists CPU 99"}},
-		"CPU of another node": {func(t *Topology) { t.CPUs[0].Node = 3 }, []string{"CPU 0: says node 3"}},
-		"CPU of no node":      {func(t *Topology) { t.CPUs[0].Node = 9 }, []string{"CPU 0: says node 9"}},
+		"CPU of another node": {func(t *Topology) { t.CPUs[0].Node = 3 }, []string{"CPU 0: names node 3"}},
+		"CPU of no node":      {func(t *Topology) { t.CPUs[0].Node = 9 }, []string{"CPU 0: names node 9"}},
 		"lonely siblings": {func(t *Topology) { t.CPUs[1].Siblings = SetOf[CPUID](0) },
 			[]string{`CPU 1: its siblings "0"`}},
 		"too many free pages": {func(t *Topology) { t.Nodes[2].HugePages[0].Free = 9 }, []string{"node 2: huge " +
@@ -34,7 +34,7 @@ func TestValidateNamesEveryViolation(t *testing.T) {
 		"distance below 1": {func(t *Topology) { t.Nodes[0].Distances[1] = 0 }, []string{"node 0: distance to " +
 			"node 1 is 0"}},
 		"two at once": {func(t *Topology) { t.Nodes[0].Distances[1] = -4; t.CPUs[0].Node = 9 },
-			[]string{"distance to node 1 is -4", "CPU 0: says node 9"}},
+			[]string{"distance to node 1 is -4", "CPU 0: names node 9"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			topo := square(t)
@@ -79,6 +79,6 @@ func TestLookups(t *testing.T) {
 		t.Errorf("Distance 3 to 7: %d, %v", d, ok)
 	}
 	if _, ok := topo.Distance(1, 0); ok {
-		t.Error("a node that is not there has a distance")
+		t.Error("a missing node has a distance")
 	}
 }

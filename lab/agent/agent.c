@@ -33,8 +33,8 @@
 
 enum { HEADER = 9, CHUNK = 32 << 10, LONGEST = 1 << 20, PIPE_CHUNKS = 4, BEAT_MS = 2000, GRACE_MS = 1000 };
 
-// A command whose leader has ended stays until nobody holds its pipes any
-// more, so that processes it left behind can go on writing.
+// A command whose leader has ended remains until no process has its pipes open,
+// so that processes it left behind can continue to write.
 struct command {
 	struct command *next;
 	uint32_t id;
@@ -61,7 +61,7 @@ static void send_all(const void *data, size_t size)
 		if (n > 0)
 			at += n, size -= n;
 		else if (n < 0 && errno != EINTR && errno != EAGAIN)
-			usleep(50000); // nobody listens at the moment
+			usleep(50000); // no reader at the moment
 	}
 }
 
@@ -79,7 +79,7 @@ static void send_message(char type, uint32_t id, const void *payload, uint32_t s
 	send_all(message, HEADER + size);
 }
 
-// open_port waits for the port: its driver finds it in its own time.
+// open_port waits for the port, which its driver may create later.
 static int open_port(void)
 {
 	for (;; usleep(20000)) {
@@ -212,7 +212,7 @@ static void receive(void)
 	static size_t have;
 	ssize_t n = read(port, buffer + have, sizeof buffer - have);
 	if (n <= 0) {
-		usleep(20000); // nobody is connected
+		usleep(20000); // no peer is connected
 		return;
 	}
 	have += n;

@@ -97,7 +97,7 @@ func TestLabBindsTheNextStart(t *testing.T) {
 		kinds = append(kinds, foreign{name: "preferred", numatune: "<memory mode='preferred' nodeset='0'/>"})
 	}
 	for i := range kinds {
-		kinds[i].memoryMiB, kinds[i].vcpus, kinds[i].kept = 64, 2, true
+		kinds[i].memoryMiB, kinds[i].vcpus, kinds[i].persistent = 64, 2, true
 	}
 	l.startAllForeign(t, kinds...)
 	for _, c := range kinds {
@@ -123,7 +123,7 @@ func TestLabRepairsDrift(t *testing.T) {
 	away := (int(home[0]-'0') + 1) % 4
 	l.sh(t, fmt.Sprintf("virsh -q vcpupin d 0 %d --live", 2*away))
 	if v := l.show(t, "d"); len(v.Truth.Differences) == 0 {
-		t.Fatal("somebody pinned a vCPU elsewhere and no drift was seen")
+		t.Fatal("a vCPU was pinned to another CPU, and no drift was reported")
 	}
 	l.must(t, "bind", "d")
 	if v := l.show(t, "d"); len(v.Truth.Differences) > 0 {

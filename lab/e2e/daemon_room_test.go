@@ -14,7 +14,7 @@ import (
 	"github.com/numavisor/numavisor/lab/rotate"
 )
 
-// keepFree is what placing leaves free of each node of 1 GiB: policy's default of 2 %.
+// keepFree is the memory that placing leaves free on each node of 1 GiB: the policy's default of 2 %.
 const keepFree = 20 * topology.MiB
 
 // ebb samples the free memory of all nodes twice a second until the caller
@@ -127,7 +127,7 @@ func (l *labHost) goesOn(t *testing.T, name string) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Errorf("VM %s has got no further", name)
+			t.Errorf("VM %s made no progress", name)
 			return
 		}
 	}
@@ -180,7 +180,7 @@ func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
 		}
 	}
 	if rate := l.status(t).MoverBytesPerSecond; copied > 128*topology.MiB && rate == 0 {
-		t.Errorf("%v were copied, and the daemon has not learned how fast", copied)
+		t.Errorf("%v were copied, and the daemon has not learned the rate", copied)
 	} else {
 		t.Logf("learned: %v a second", rate)
 	}
@@ -188,18 +188,18 @@ func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
 	t.Logf("node %d was full, it went to node %d; the least that was free: %v", full, home, least)
 	for node, free := range least {
 		if free < keepFree {
-			t.Errorf("only %v of node %d were free meanwhile; %v are kept", free, node, keepFree)
+			t.Errorf("only %v of node %d were free meanwhile; %v must stay free", free, node, keepFree)
 		}
 	}
 	if n := l.killed(t) - before; n > 0 {
-		t.Errorf("%d processes were killed for want of memory", n)
+		t.Errorf("%d processes were killed for lack of memory", n)
 	}
 	l.goesOn(t, "h0")
 }
 
 // No node has room for one more VM: nodes 0 and 3 neither for its vCPUs nor for
-// its memory, nodes 1 and 2 not for its vCPUs. Each of two VMs runs where the
-// other's memory is: the daemon exchanges them.
+// its memory, nodes 1 and 2 not for its vCPUs. Each of two VMs runs on the node of
+// the other's memory: the daemon exchanges them.
 func TestLabDaemonSwapsTwo(t *testing.T) {
 	rotate.Test(t, 0)
 	l := boot(t, "square4")
@@ -234,7 +234,7 @@ func TestLabDaemonSwapsTwo(t *testing.T) {
 	if homes["i0"] == homes["i1"] {
 		t.Errorf("homes %v: a node has room for one", homes)
 	}
-	for _, e := range l.told(t, journal.MoveBegan) {
+	for _, e := range l.journal(t, journal.MoveBegan) {
 		t.Logf("%s: %s: %s", e.Kind, e.What, e.Why)
 		if e.Move == nil || e.Move.Kind != plan.Swap || len(e.Move.Guests) != 2 {
 			t.Errorf("no exchange, and nothing else has room: %+v", e)
@@ -244,15 +244,15 @@ func TestLabDaemonSwapsTwo(t *testing.T) {
 	t.Logf("homes %v; the least that was free: %v", homes, least)
 	for node, free := range least {
 		if free < keepFree {
-			t.Errorf("only %v of node %d were free meanwhile; %v are kept", free, node, keepFree)
+			t.Errorf("only %v of node %d were free meanwhile; %v must stay free", free, node, keepFree)
 		}
 	}
 	if n := l.killed(t) - before; n > 0 {
-		t.Errorf("%d processes were killed for want of memory", n)
+		t.Errorf("%d processes were killed for lack of memory", n)
 	}
 	for i, node := range []topology.NodeID{1, 2} {
 		if name := fmt.Sprintf("iown%d", i); l.homes(t, name)[name] != node {
-			t.Errorf("%s was well on node %d, and is there no more", name, node)
+			t.Errorf("%s was well placed on node %d, and is no longer there", name, node)
 		}
 	}
 	l.goesOn(t, "i0")

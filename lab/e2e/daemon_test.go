@@ -25,13 +25,14 @@ type worker struct {
 	vcpus     int
 	memory    int    // the node that its memory begins on; it may move from there
 	cpus      string // it runs there; empty: anywhere
-	// quota is what its vCPUs may use of a CPU in percent; 0: a quarter. All CPUs
-	// of the lab are two real ones: who works all the time, takes from the host.
+	// quota is the share of a CPU that its vCPUs may use, in percent; 0: a quarter.
+	// All CPUs of the lab share two real ones: a VM that works all the time slows
+	// the host down.
 	quota int
 }
 
 // startWorker starts a VM with its memory on one node and its vCPUs elsewhere,
-// without any limits: a mass start or an operator may leave it so.
+// without any limits: the result of a mass start or of an operator's change.
 func (l *labHost) startWorker(t *testing.T, w worker) {
 	t.Helper()
 	l.startWorkers(t, w)
@@ -67,7 +68,7 @@ func (l *labHost) createWorker(t *testing.T, w worker) {
 		lab.GuestInitrd,
 		lab.GuestCommandLine,
 	)
-	// The kernel's own balancing would move memory before anything is looked at,
+	// The kernel's own balancing would move memory before the test observes anything,
 	// and makes every change of a busy VM's limits wait for its scans, which run
 	// some 30 times slower here.
 	l.sh(t, "echo 0 > /proc/sys/kernel/numa_balancing; cat > /run/w.xml <<'X'\n"+xml+"\nX\nvirsh -q create /run/w.xml")
@@ -77,8 +78,7 @@ func (l *labHost) createWorker(t *testing.T, w worker) {
 	})
 }
 
-// letGo pins a VM's vCPUs to their CPUs; its memory may be on any node from
-// then on.
+// letGo pins a VM's vCPUs to their CPUs and lets its memory be on any node.
 func (l *labHost) letGo(t *testing.T, w worker) {
 	t.Helper()
 	on := w.cpus
@@ -132,9 +132,9 @@ func (l *labHost) stopDaemon(t *testing.T, signal string) {
 	)
 }
 
-// told returns the entries of the given kinds from the daemon's journal; all
+// journal returns the entries of the given kinds from the daemon's journal; all
 // entries if no kind is given.
-func (l *labHost) told(t *testing.T, kinds ...journal.Kind) []journal.Entry {
+func (l *labHost) journal(t *testing.T, kinds ...journal.Kind) []journal.Entry {
 	t.Helper()
 	return slices.DeleteFunc(l.history(t, "--records", "/run/records"),
 		func(e journal.Entry) bool { return len(kinds) > 0 && !slices.Contains(kinds, e.Kind) })
@@ -176,7 +176,7 @@ done; exit 1`, int(within.Seconds()*2), strings.Join(patterns, "|"), count)
 func (l *labHost) settled(t *testing.T, moves int, within time.Duration) []journal.Entry {
 	t.Helper()
 	l.awaitEntries(t, moves, within, ends...)
-	return l.told(t, ends...)
+	return l.journal(t, ends...)
 }
 
 // homes returns for each VM the node that holds its memory and runs its vCPUs; -1 if there is no one such node.
@@ -230,7 +230,7 @@ func TestLabDaemonAfterAMassStart(t *testing.T) {
 	l.daemon(t, "", names...)
 	l.settled(t, 1, 4*time.Minute)
 	l.atMostTwoOnANode(t, names)
-	for _, e := range l.told(t, journal.MoveBegan) {
+	for _, e := range l.journal(t, journal.MoveBegan) {
 		if e.Why == "" || e.Move == nil {
 			t.Errorf("a move without a reason: %+v", e)
 		}
@@ -266,9 +266,9 @@ func TestLabDaemonRelievesAnOverloadedNode(t *testing.T) {
 	l.atMostTwoOnANode(t, names)
 }
 
-// Two VMs whose memory is where the other runs, and no room anywhere else: each
-// ends on one node, and not on the same.
-func TestLabDaemonUntanglesTwo(t *testing.T) {
+// Two VMs each run on the node of the other's memory, and no other node has room:
+// each ends on one node, and not on the same.
+func TestLabDaemonExchangesTwoOrMovesOne(t *testing.T) {
 	rotate.Test(t, 1)
 	l := boot(t, "square4")
 	const size, left = 160, 128 // MiB
@@ -286,13 +286,13 @@ func TestLabDaemonUntanglesTwo(t *testing.T) {
 }
 
 // The daemon records a VM that dies in the middle of a move, and continues.
-func TestLabDaemonLosesAGuestInMidMove(t *testing.T) {
+func TestLabDaemonLosesAGuestDuringAMove(t *testing.T) {
 	rotate.Test(t, 2)
 	l := boot(t, "square4")
 	l.startWorker(t, worker{name: "f0", memoryMiB: 160, vcpus: 1, memory: 0, cpus: "6-7"})
 	l.work(t, 600, "f0")
 	l.daemon(t, "  pace: 8MiB\nhousekeeping: 0-1",
-		"f0") // its memory must leave node 0, slowly enough to be met on its way
+		"f0") // its memory must leave node 0, slowly enough for the test to interrupt the move
 	l.awaitEntries(t, 1, 2*time.Minute, journal.MoveBegan)
 	l.sh(t, "virsh -q destroy f0")
 	ended := l.settled(t, 1, time.Minute)
@@ -307,8 +307,8 @@ func TestLabDaemonLosesAGuestInMidMove(t *testing.T) {
 	}
 }
 
-// kill -9 in mid-move: the VM runs on, and the next daemon finishes the move.
-func TestLabDaemonKilledInMidMove(t *testing.T) {
+// kill -9 during a move: the VM keeps running, and the next daemon finishes the move.
+func TestLabDaemonKilledDuringAMove(t *testing.T) {
 	rotate.Test(t, 2)
 	l := boot(t, "square4")
 	l.startWorker(t, worker{name: "g0", memoryMiB: 160, vcpus: 1, memory: 0, cpus: "6-7"})
@@ -320,8 +320,8 @@ func TestLabDaemonKilledInMidMove(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if open := journal.CutShort(l.told(t)); len(open) != 1 {
-		t.Fatalf("not cut short: %+v", l.told(t))
+	if open := journal.InterruptedMoves(l.journal(t)); len(open) != 1 {
+		t.Fatalf("not interrupted: %+v", l.journal(t))
 	}
 	l.startDaemon(t)
 	ended := l.settled(t, 1, 4*time.Minute)
@@ -336,8 +336,8 @@ func TestLabDaemonKilledInMidMove(t *testing.T) {
 	}
 }
 
-// The daemon uses the access counter as its source while the counter counts, by
-// vCPU and node.
+// The daemon uses the access counter as its source while the counter is on, by vCPU
+// and node.
 func TestLabDaemonSeesAccesses(t *testing.T) {
 	rotate.Test(t, 2)
 	l := boot(t, "square4")
@@ -365,7 +365,7 @@ func TestLabDaemonSeesAccesses(t *testing.T) {
 	// A plan by hand uses the same source.
 	if r := l.must(t, "balance", "--explain"); strings.Contains(r.stderr, "loads are not known") ||
 		!strings.Contains(r.stdout, "lab access counter") {
-		t.Errorf("balance beside a daemon: %s%s", r.stderr, r.stdout)
+		t.Errorf("balance while a daemon runs: %s%s", r.stderr, r.stdout)
 	}
 	var inv inventory.Host
 	if err := json.Unmarshal([]byte(l.must(t, "capture").stdout), &inv); err != nil {
@@ -373,7 +373,7 @@ func TestLabDaemonSeesAccesses(t *testing.T) {
 	}
 	for _, g := range inv.Guests {
 		if g.Seen.Load == nil || len(inv.Load) != len(l.Shape.Nodes) {
-			t.Errorf("captured beside a daemon: load of %s %+v, of %d nodes", g.Name, g.Seen.Load, len(inv.Load))
+			t.Errorf("captured while a daemon runs: load of %s %+v, of %d nodes", g.Name, g.Seen.Load, len(inv.Load))
 		}
 	}
 }

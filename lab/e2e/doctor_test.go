@@ -14,7 +14,7 @@ import (
 	"github.com/numavisor/numavisor/lab/rotate"
 )
 
-// findings asks the doctor, and returns what it found by rule.
+// findings runs the doctor and returns its findings by rule.
 func (l *labHost) findings(t *testing.T, flags ...string) map[string][]diagnose.Finding {
 	t.Helper()
 	var d struct {
@@ -39,8 +39,8 @@ func rulesOf(found map[string][]diagnose.Finding) (names []string) {
 	return names
 }
 
-// Faults made on a real host: each is found where it is, and no longer found
-// when it is gone.
+// Faults of VMs on a real host: each is found on its VM, and no longer found after
+// it is gone.
 func TestLabDoctorFindsFaultsOfGuests(t *testing.T) {
 	l := boot(t, "square4")
 	quiet := rulesOf(l.findings(t))
@@ -95,15 +95,15 @@ func TestLabDoctorFindsFaultsOfGuests(t *testing.T) {
 	}
 }
 
-// Faults of the host: found, mended by --fix where that is safe, and gone.
-func TestLabDoctorMendsTheHost(t *testing.T) {
+// Faults of the host: found, corrected by --fix where that is safe, and gone.
+func TestLabDoctorFixesTheHost(t *testing.T) {
 	l := boot(t, "square4")
 	l.must(t, "create", "--name", "d", "--vcpus", "2", "--memory", "64M", "--immediate", "--memory-binding",
 		"restrictive")
 	defer l.must(t, "delete", "d")
 	for i, c := range []struct {
 		rule, make, undo string
-		mended           bool
+		fixed            bool
 	}{
 		{"numa-balancing-against-binding", "sysctl -qw kernel.numa_balancing=1", "sysctl -qw " +
 			"kernel.numa_balancing=0", true},
@@ -126,7 +126,7 @@ func TestLabDoctorMendsTheHost(t *testing.T) {
 		t.Run(c.rule, func(t *testing.T) {
 			l.sh(t, c.undo)
 			if found := l.findings(t); len(found[c.rule]) > 0 {
-				t.Fatalf("found before it is made: %+v", found[c.rule])
+				t.Fatalf("found before the fault exists: %+v", found[c.rule])
 			}
 			l.sh(t, c.make)
 			defer l.sh(t, c.undo)
@@ -134,11 +134,11 @@ func TestLabDoctorMendsTheHost(t *testing.T) {
 				t.Fatalf("not found; found were %v", rulesOf(found))
 			}
 			r := l.numavisor(t, "doctor", "--fix")
-			if r.status != 0 || c.mended != strings.Contains(r.stdout, "fixed: "+c.rule) {
-				t.Errorf("status %d; mended is to be %v:\n%s%s", r.status, c.mended, r.stdout, r.stderr)
+			if r.status != 0 || c.fixed != strings.Contains(r.stdout, "fixed: "+c.rule) {
+				t.Errorf("status %d; fixed, want %v:\n%s%s", r.status, c.fixed, r.stdout, r.stderr)
 			}
-			if found := l.findings(t); c.mended != (len(found[c.rule]) == 0) {
-				t.Errorf("mended is to be %v, and it finds %+v", c.mended, found[c.rule])
+			if found := l.findings(t); c.fixed != (len(found[c.rule]) == 0) {
+				t.Errorf("fixed, want %v; it finds %+v", c.fixed, found[c.rule])
 			}
 		})
 	}

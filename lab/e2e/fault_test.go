@@ -50,7 +50,7 @@ func (l *labHost) stateOf(t *testing.T, name string) string {
 	return strings.TrimSpace(l.sh(t, "virsh -q domstate "+name))
 }
 
-// finishes binds again without naming nodes, and requires all memory there.
+// finishes binds again without naming nodes, and requires that all memory is on the recorded nodes.
 func (l *labHost) finishes(t *testing.T, name string) {
 	t.Helper()
 	l.must(t, "bind", name)
@@ -67,7 +67,7 @@ func (l *labHost) finishes(t *testing.T, name string) {
 
 // A bind may be interrupted in several ways: the guest stays as it is, the
 // command shows what is missing, and the next bind finishes it.
-func TestLabBindCutShort(t *testing.T) {
+func TestLabBindInterrupted(t *testing.T) {
 	l := boot(t, "square4")
 	const again = "run 'numavisor bind f' again to finish"
 	for i, c := range []struct {
@@ -91,7 +91,7 @@ func TestLabBindCutShort(t *testing.T) {
 				t.Errorf("the guest is %s, was paused", s)
 			}
 			if v := l.show(t, "f"); len(v.Truth.Differences) == 0 {
-				t.Errorf("half-bound, and nothing says so: %+v", v.Truth)
+				t.Errorf("partly bound, and no difference is shown: %+v", v.Truth)
 			}
 			l.finishes(t, "f")
 		})
@@ -136,7 +136,7 @@ func TestLabLibvirtdRestartsDuringBind(t *testing.T) {
 	r := l.endOfBind(t)
 	t.Logf("libvirtd restarted during a bind: status %d", r.status)
 	if r.status != 0 && (r.status != 3 || !strings.Contains(r.stderr, "binding f ")) {
-		t.Errorf("status %d, want 0, or 3 and what was not done:\n%s%s", r.status, r.stdout, r.stderr)
+		t.Errorf("status %d, want 0, or 3 and the steps that failed:\n%s%s", r.status, r.stdout, r.stderr)
 	}
 	l.finishes(t, "f")
 	l.restartLibvirtd(t)
@@ -185,8 +185,8 @@ func TestLabTargetNodeFillsUp(t *testing.T) {
 	l.finishes(t, "f")
 }
 
-// Five processes at once want two CPUs each for themselves, on a host of
-// eight: four get them, and no CPU is given twice.
+// Five processes at once request two exclusive CPUs each, on a host of eight: four
+// get them, and no CPU is exclusive to two VMs.
 func TestLabCreatesAtOnceNeverShareRoom(t *testing.T) {
 	l := boot(t, "square4")
 	names := []string{"e1", "e2", "e3", "e4", "e5"}
@@ -219,15 +219,15 @@ done; wait`)
 		}
 	}
 	if made != 4 || taken.Len() != 8 {
-		t.Errorf("%d of 4 were made, on CPUs %s", made, taken)
+		t.Errorf("%d of 4 were created, on CPUs %s", made, taken)
 	}
 	if left := l.claims(t); left != "" {
 		t.Errorf("claims left behind: %s", left)
 	}
 }
 
-// Without libvirt's daemon Numavisor does not place by guesswork; it shows what
-// it can observe.
+// Without libvirt's daemon Numavisor refuses to place; it shows what it can
+// observe.
 func TestLabWithoutLibvirtd(t *testing.T) {
 	l := boot(t, "square4")
 	l.stopLibvirtd(t)
@@ -246,7 +246,7 @@ func TestLabWithoutLibvirtd(t *testing.T) {
 	for _, command := range []string{"list", "doctor", "capture"} {
 		if r := l.numavisor(t, command); r.status != 3 || r.stdout == "" ||
 			!strings.Contains(r.stderr, "incomplete: the VMs of qemu were not seen") {
-			t.Errorf("numavisor %s: status %d, want 3, what can be seen, and what not: %q", command, r.status, r.stderr)
+			t.Errorf("numavisor %s: status %d, want 3, the visible part, and the missing part: %q", command, r.status, r.stderr)
 		}
 	}
 	if r := l.numavisor(t, "topology"); r.status != 0 {

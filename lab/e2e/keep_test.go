@@ -7,10 +7,10 @@ import (
 
 // Numavisor leaves elements of a domain XML that it does not know unchanged,
 // also in the configuration that libvirt stores.
-func TestLabCreateKeepsWhatOthersWrote(t *testing.T) {
+func TestLabCreatePreservesForeignXML(t *testing.T) {
 	l := boot(t, "square4")
 	xml := `<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'><name>k</name>
-<title>kept</title><description>made &amp; kept by others</description>
+<title>preserved</title><description>written &amp; owned by others</description>
 <metadata><own:app xmlns:own="http://example.org/own"><own:owner>someone</own:owner></own:app></metadata>
 <memory unit='MiB'>64</memory><vcpu>2</vcpu>
 <os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features><cpu mode='host-passthrough'/>
@@ -24,11 +24,11 @@ func TestLabCreateKeepsWhatOthersWrote(t *testing.T) {
 	v.vcpusIn(t, 1)
 	v.memoryIn(t, 0.98)
 	stored := l.sh(t, "virsh dumpxml k --inactive")
-	for _, kept := range []string{"<title>kept</title>", "made &amp; kept by others", "<own:owner>someone</own:owner>",
+	for _, part := range []string{"<title>preserved</title>", "written &amp; owned by others", "<own:owner>someone</own:owner>",
 		"<on_crash>preserve</on_crash>",
 		"<backend model='random'>/dev/urandom</backend>", "<qemu:arg value='k,debug-threads=on'/>"} {
-		if !strings.Contains(stored, kept) {
-			t.Errorf("lost: %s\n%s", kept, stored)
+		if !strings.Contains(stored, part) {
+			t.Errorf("lost: %s\n%s", part, stored)
 		}
 	}
 	if !strings.Contains(stored, "<numatune>") || !strings.Contains(stored, "https://numavisor.dev/xmlns/1") {

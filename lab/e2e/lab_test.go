@@ -169,7 +169,7 @@ type foreign struct {
 	numatune, backing, cells string
 	cputune                  string
 	onDemand                 bool // else all memory is allocated at start
-	kept                     bool // with a stored configuration
+	persistent               bool // with a stored configuration
 }
 
 // startForeign starts a VM by libvirt alone.
@@ -184,7 +184,7 @@ func (l *labHost) startAllForeign(t *testing.T, all ...foreign) {
 	var script strings.Builder
 	for _, f := range all {
 		start := "virsh -q create /tmp/" + f.name + ".xml --paused"
-		if f.kept {
+		if f.persistent {
 			start = "virsh -q define /tmp/" + f.name + ".xml && virsh -q start " + f.name + " --paused"
 		}
 		fmt.Fprintf(&script, "cat > /tmp/%s.xml <<'X'\n%s\nX\n{ %s || touch /run/failed; } &\n", f.name, f.xml(), start)

@@ -21,7 +21,7 @@ import (
 	"github.com/numavisor/numavisor/lab/rotate"
 )
 
-// placement returns the placement that a guest would get on nodes; it changes
+// placement returns the placement of a guest for the given nodes; it changes
 // nothing.
 func (l *labHost) placement(t *testing.T, name, nodes string) guest.Placement {
 	t.Helper()
@@ -59,7 +59,7 @@ func home(name string, memoryMiB, node int) foreign {
 		cputune:  fmt.Sprintf("<vcpupin vcpu='0' cpuset='%d-%d'/>", 2*node, 2*node+1)}
 }
 
-// isOn requires that a guest is on one node, by measurement, and as recorded.
+// isOn requires that a guest is on one node, as measured and as recorded.
 func (v view) isOn(t *testing.T, node string) {
 	t.Helper()
 	v.vcpusIn(t, 1)
@@ -159,7 +159,7 @@ func TestLabMoveKilledAtRandomPoints(t *testing.T) {
 			p := on[to]
 			at, had = to, &p
 		} else if k.status == 0 || len(k.resumed) > 0 {
-			t.Fatalf("killed after %.2f s (status %d, resumed %d): on nodes %s, was to go to "+
+			t.Fatalf("killed after %.2f s (status %d, resumed %d): on nodes %s, should go to "+
 				"%d", delay, k.status, len(k.resumed), v.Truth.Nodes, to)
 		}
 		if k.seen.Truth.Managed {
@@ -172,10 +172,10 @@ func TestLabMoveKilledAtRandomPoints(t *testing.T) {
 			at)
 	}
 	if killed < points/2 || resumed < points/4 {
-		t.Errorf("killed %d times of %d, and %d moves resumed: that shows nothing", killed, points, resumed)
+		t.Errorf("killed %d times of %d, and %d moves resumed: this run tested nothing", killed, points, resumed)
 	}
-	if open := journal.CutShort(l.history(t)); len(open) > 0 {
-		t.Errorf("still cut short: %+v", open)
+	if open := journal.InterruptedMoves(l.history(t)); len(open) > 0 {
+		t.Errorf("still interrupted: %+v", open)
 	}
 }
 

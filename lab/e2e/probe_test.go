@@ -23,7 +23,7 @@ const (
 	// mostTouch is how many batches longer a touch may wait than on a host that is
 	// busy elsewhere: the copying thread may lose its CPU during a batch.
 	mostTouch = 2
-	// mostAnswer is how many batches later than there the guest may answer:
+	// mostAnswer is how many batches later than on such a host the guest may answer:
 	// scheduling included, but a quarter of the smallest slice.
 	mostAnswer = 8
 	// slice is the smallest amount that the mover copies without a check of the
@@ -83,7 +83,7 @@ func (l *labHost) during(t *testing.T, name string, do func()) responses {
 		t.Fatal(err)
 	}
 	if len(said) < 2 {
-		t.Fatalf("guest %s probed itself for %d s: that shows nothing", name, len(said))
+		t.Fatalf("guest %s probed itself for %d s: this run tested nothing", name, len(said))
 	}
 	return said
 }
@@ -152,8 +152,8 @@ func (s *shuttle) move(t *testing.T, args ...string) (responses, time.Duration) 
 func TestLabPacedMoveLeavesTheGuestResponsive(t *testing.T) {
 	rotate.Test(t, 0)
 	p := startProbed(t, "always")
-	perBatch := p.keepsTheBound(t, 0)
-	p.keepsTheBound(t, perBatch, "--pace", "32M")
+	perBatch := p.staysWithinBound(t, 0)
+	p.staysWithinBound(t, perBatch, "--pace", "32M")
 	said, took := p.move(t, "--full-speed")
 	p.note("full speed", said)
 	stop := time.Duration(slice/batch) * took
@@ -171,8 +171,8 @@ func TestLabPacedMoveLeavesTheGuestResponsive(t *testing.T) {
 	p.note(fmt.Sprintf("stopped twice for %.2f s", stop.Seconds()), stopped)
 	if stopped.exceeds(p.elsewhere, perBatch) == "" {
 		t.Errorf(
-			"a guest that was stopped for %v, as long as a slice of %v takes, keeps the bound, too: the probe does "+
-				"not see what it should",
+			"a guest that was stopped for %v, as long as a slice of %v takes, stays within the bound, too: the probe does "+
+				"not detect the stop",
 			stop,
 			slice,
 		)
@@ -182,7 +182,7 @@ func TestLabPacedMoveLeavesTheGuestResponsive(t *testing.T) {
 // The same for a guest whose pages are all small.
 func TestLabPacedMoveOfSmallPagesLeavesTheGuestResponsive(t *testing.T) {
 	rotate.Test(t, 1)
-	startProbed(t, "never").keepsTheBound(t, 0)
+	startProbed(t, "never").staysWithinBound(t, 0)
 }
 
 // probed is a guest that is moved and probes itself meanwhile.
@@ -240,11 +240,11 @@ func (p *probed) note(how string, r responses) {
 		w.Answer.Max)
 }
 
-// keepsTheBound moves the guest up to three times, and requires that it stays
-// within the bound at least once: the real machine may have other things to do.
-// perBatch is how long a batch takes; 0: keepsTheBound takes the time from the
+// staysWithinBound moves the guest up to three times, and requires that it stays
+// within the bound at least once: the real machine may be busy with something else.
+// perBatch is how long a batch takes; 0: staysWithinBound takes the time from the
 // move itself, which must then not pause within a slice. It returns that time.
-func (p *probed) keepsTheBound(t *testing.T, perBatch time.Duration, args ...string) time.Duration {
+func (p *probed) staysWithinBound(t *testing.T, perBatch time.Duration, args ...string) time.Duration {
 	t.Helper()
 	beyond, bound := "", perBatch
 	for range 3 {

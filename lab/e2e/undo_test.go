@@ -12,9 +12,9 @@ import (
 func TestLabUndoesAFirstBind(t *testing.T) {
 	l := boot(t, "square4")
 	l.startAllForeign(t,
-		foreign{name: "tuned", memoryMiB: 64, vcpus: 2, kept: true, backing: "<source type='memfd'/>",
+		foreign{name: "tuned", memoryMiB: 64, vcpus: 2, persistent: true, backing: "<source type='memfd'/>",
 			numatune: "<memory mode='strict' nodeset='0'/>", cputune: "<vcpupin vcpu='0' cpuset='0-1'/>"},
-		foreign{name: "plain", memoryMiB: 64, vcpus: 2, kept: true})
+		foreign{name: "plain", memoryMiB: 64, vcpus: 2, persistent: true})
 	for _, name := range []string{"tuned", "plain"} {
 		before := l.stored(t, name)
 		l.must(t, "bind", name, "--nodes", "3")

@@ -1,21 +1,21 @@
-/* The first and only process of the lab's KVM guests: fills the guest's memory, so that it is really there, measures
+/* The first and only process of the lab's KVM guests: fills the guest's memory, so that it is allocated, measures
  * memory bandwidth or works on the memory when asked to. It talks over the serial console, a line at a time:
  *
  *   hello            ->  NUMAVISOR-GUEST READY <MiB filled> <cells>     also said once after boot
  *   bw MILLISECONDS  ->  BW <MB/s>                 mean over all vCPUs, one at a time, each for that long: best of five tries
  *                                                  (STREAM triad's traffic, 24 bytes an element, over all of the filled memory)
  *   work MILLISECONDS TIMES
- *                    ->  WORK <ms> <lines>         TIMES lines, one each so many milliseconds: the guest's own time since the
+ *                    ->  WORK <ms> <lines>         TIMES lines, one each MILLISECONDS: the guest's own time since the
  *                                                  work began, and how many cache lines all vCPUs together have changed.
  *                                                  A thread on each vCPU sweeps its own part of the memory all the time.
  *   probe MILLISECONDS TIMES
  *                    ->  PROBE <touches> touch <p50> <p99> <p99.9> <max> answer <p50> <p99> <p99.9> <max>
- *                                                  TIMES lines, one each so many milliseconds, fewer where a line is typed
+ *                                                  TIMES lines, one each MILLISECONDS, fewer where a line is typed
  *                                                  meanwhile: delays in microseconds of touches, one due each BEAT, each a
  *                                                  write to a page anywhere in the filled memory while nothing else works.
  *                                                  "touch" is how long the write itself took (it waits while its page is
  *                                                  moved); "answer" is from when it was due to when it was done, so that a
- *                                                  vCPU that does not get to run is seen, and what is late after a stall.
+ *                                                  vCPU that does not get to run shows, and touches that are late after a stall.
  *   quit                                           powers off
  */
 #define _GNU_SOURCE
@@ -64,7 +64,7 @@ static double triad(double seconds)
     return done * 24 / 1e6 / (end - begin);
 }
 
-/* The best of five tries, as STREAM reports: a try in which the real machine had other things to do tells nothing. */
+/* The best of five tries, as STREAM reports: a try while the real machine was busy does not count. */
 static double bandwidth(int millis)
 {
     int cpus = get_nprocs();
@@ -256,11 +256,11 @@ int main(void)
     mkdir("/sys", 0755);
     mount("none", "/proc", "proc", 0, NULL);
     mount("none", "/sys", "sysfs", 0, NULL);
-    if (!tcgetattr(0, &raw)) { /* no echo: what is typed shall not be taken for an answer */
+    if (!tcgetattr(0, &raw)) { /* no echo: typed lines must not be mistaken for answers */
         raw.c_lflag &= ~(ECHO | ECHONL);
         tcsetattr(0, TCSANOW, &raw);
     }
-    prctl(PR_SET_TIMERSLACK, 1L); /* a probe's beat shall not wait for other timers */
+    prctl(PR_SET_TIMERSLACK, 1L); /* a probe's beat must not wait for other timers */
     size_t filled = fill();
     hello(filled);
     while (fgets(line, sizeof line, stdin)) {

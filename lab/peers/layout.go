@@ -68,8 +68,8 @@ func (l Layout) names() []string {
 	return names
 }
 
-// home is the node of a guest that is placed by hand: node 0, where the host
-// has booted and its services are, is left to the host.
+// home is the node of a guest that is pinned by hand: never node 0, where the host's
+// own services run.
 func (l Layout) home(guest int) int { return 1 + guest%(nodes-1) }
 
 func (l Layout) cpusOf(node int) string {
@@ -86,7 +86,7 @@ func (l Layout) pins(guest int) string {
 	return "<cputune>" + b.String() + "<emulatorpin cpuset='" + l.cpusOf(l.home(guest)) + "'/></cputune>"
 }
 
-// domain is a guest for libvirt: like the demo's, of any management.
+// domain is a guest's definition for libvirt, like those of the demo, under any manager.
 func (l Layout) domain(guest int, vcpuPlacement, tuning string) string {
 	return fmt.Sprintf(
 		`<domain type='kvm'><name>w%d</name><memory unit='MiB'>%d</memory><vcpu placement='%s'>%d</vcpu>%s
@@ -104,7 +104,7 @@ func (l Layout) domain(guest int, vcpuPlacement, tuning string) string {
 }
 
 // release is a script that takes all limits of the worst-case start from the guests.
-// It moves nothing: a nodeset that grows lets memory be where it is.
+// It moves nothing: memory stays in place when a nodeset grows.
 func (l Layout) release() string {
 	all := fmt.Sprintf("0-%d", nodes*l.NodeCPUs-1)
 	var b strings.Builder

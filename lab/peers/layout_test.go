@@ -19,13 +19,13 @@ func TestValidateRefusesWhatCannotRun(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]func(*Layout){
-		"no guest":            func(l *Layout) { l.Guests = 0 },
-		"seven":               func(l *Layout) { l.Guests = 7 },
-		"no room for vCPUs":   func(l *Layout) { l.VCPUs = 5 },
-		"two share three":     func(l *Layout) { l.Guests, l.NodeCPUs = 4, 3 },
-		"no vCPU":             func(l *Layout) { l.VCPUs = 0 },
-		"half a MiB":          func(l *Layout) { l.GuestMemory += topology.KiB },
-		"distance is no cost": func(l *Layout) { l.DelayScale = 0 },
+		"no guest":          func(l *Layout) { l.Guests = 0 },
+		"seven":             func(l *Layout) { l.Guests = 7 },
+		"no room for vCPUs": func(l *Layout) { l.VCPUs = 5 },
+		"two share three":   func(l *Layout) { l.Guests, l.NodeCPUs = 4, 3 },
+		"no vCPU":           func(l *Layout) { l.VCPUs = 0 },
+		"half a MiB":        func(l *Layout) { l.GuestMemory += topology.KiB },
+		"delay scale 0":     func(l *Layout) { l.DelayScale = 0 },
 	} {
 		l := layoutOf(3)
 		change(&l)
@@ -36,7 +36,7 @@ func TestValidateRefusesWhatCannotRun(t *testing.T) {
 }
 
 // Pinned by hand, no two vCPUs share a CPU, none is on node 0, and a guest is on one node.
-func TestPinsAreIdeal(t *testing.T) {
+func TestPins_AreOneNodeForEachGuest(t *testing.T) {
 	l, taken := layoutOf(mostGuests), map[string]bool{}
 	host := topology.Range[topology.CPUID](0, 3)
 	for g := range l.Guests {
@@ -84,7 +84,7 @@ func TestDomains(t *testing.T) {
 			t.Errorf("%s: guest %q: %v", m.Name, d.Name, err)
 		}
 		if bad := d.Memory.Mode == "restrictive" && d.Memory.Nodeset == "0"; bad != m.worstStart {
-			t.Errorf("%s: begins badly: %v, wanted %v", m.Name, bad, m.worstStart)
+			t.Errorf("%s: worst-case start: %v, wanted %v", m.Name, bad, m.worstStart)
 		}
 		if auto := d.VCPU.Placement == "auto"; auto != (m.Name == Auto || m.Name == AutoMass) {
 			t.Errorf("%s: vcpu placement %q", m.Name, d.VCPU.Placement)
@@ -94,7 +94,7 @@ func TestDomains(t *testing.T) {
 			t.Errorf("%s is not found: %v", m.Name, err)
 		}
 	}
-	if _, err := FindManager("nobody"); err == nil || !strings.Contains(err.Error(), Numad) {
+	if _, err := FindManager("unknown"); err == nil || !strings.Contains(err.Error(), Numad) {
 		t.Errorf("an unknown manager: %v; the error should list the known ones", err)
 	}
 }

@@ -22,11 +22,11 @@ type Manager struct {
 	tuning    func(Layout, int) string
 	// Scripts: before the guests are started; after one was created ($1 its
 	// name, $2 the process); when all are ready, before they work; when they
-	// have worked, to print what the manager has to say about it.
+	// have worked, to print the manager's log.
 	before, created, ready, after string
 }
 
-// Names of the managers that the comparison speaks of.
+// Names of the managers that the comparison mentions.
 const (
 	None      = "none"
 	Kernel    = "kernel"
@@ -46,8 +46,8 @@ func Managers() []Manager {
 		{Name: Kernel, About: "kernel.numa_balancing=1, worst-case start", worstStart: true, balancing: true},
 		{Name: Numad, About: "numad -i 5, started before the guests, worst-case start", worstStart: true,
 			before: startNumad,
-			// Not until the worst-case start is made: else numad binds a guest in vain
-			// where limits still hold it, and leaves it so for minutes.
+			// Not before the worst-case start is complete: otherwise numad binds a guest in
+			// vain while limits still restrict it, and leaves it there for minutes.
 			created: "numad -x $2", ready: releaseToNumad, after: "grep -E 'Advising|PID' /var/log/numad.log | " +
 				"tail -60"},
 		// numad -w does not see memory that guests have not touched yet, but what their boots use of CPUs.
@@ -95,9 +95,9 @@ const startNumad = `unshare --time --monotonic 600 --fork numad -l 6 -i 5 && sle
 const releaseToNumad = `for g; do numad -r "$(cat "/run/libvirt/qemu/$g.pid")" || exit; done`
 
 // startDaemon leaves a daemon behind that outlives the script, when it answers.
-// It samples every two seconds, not every one: what it takes of a CPU that is
-// emulated some thirty times slower than a real one, it takes from the VMs,
-// since all the lab's CPUs are two real ones.
+// It samples every two seconds, not every second: an emulated CPU is some thirty
+// times slower than a real one, and the daemon's CPU time is lost to the VMs,
+// because all CPUs of the lab share two real ones.
 const startDaemon = `{ printf 'balance:\n  mode: auto\n  degraded_for: 1s\n  guests:\n'; for g; do echo "    $g: auto"; done; } > /run/bench-policy.yaml
 setsid numavisor daemon --every 2s --policy /run/bench-policy.yaml > /run/bench-daemon.log 2>&1 &
 echo $! > /run/bench-daemon.pid

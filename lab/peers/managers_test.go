@@ -9,7 +9,7 @@ import (
 // A syntax error in a script would otherwise show only after the minutes that a
 // lab takes.
 func TestScriptsAreShell(t *testing.T) {
-	scripts := map[string]string{"release": layoutOf(3).release(), "whereabouts": whereabouts, "moved": moved}
+	scripts := map[string]string{"release": layoutOf(3).release(), "locations": locations, "moved": moved}
 	for _, m := range Managers() {
 		for when, script := range map[string]string{"before": m.before, "created": m.created, "ready": m.ready,
 			"after": m.after} {
@@ -25,7 +25,7 @@ func TestScriptsAreShell(t *testing.T) {
 	}
 }
 
-// The daemon's policy names every guest, in mode auto: those that others made are else only advised about.
+// The daemon's policy names every guest, in mode auto: unmanaged guests would otherwise only get advice.
 func TestThePolicyNamesEveryGuest(t *testing.T) {
 	policy, _, _ := strings.Cut(startDaemon, " > /run/bench-policy.yaml")
 	out, err := exec.Command("bash", "-c", policy, "bench", "w0", "w1").CombinedOutput()
@@ -35,9 +35,9 @@ func TestThePolicyNamesEveryGuest(t *testing.T) {
 	}
 }
 
-// Managers that repair start alike, and only kernel balancing has the kernel's
-// balancing switched on.
-func TestManagersBeginAlike(t *testing.T) {
+// Managers that repair have the same start, and only kernel balancing has the
+// kernel's balancing enabled.
+func TestManagers_HaveTheSameStart(t *testing.T) {
 	bad := ""
 	for _, m := range Managers() {
 		if m.worstStart {
@@ -47,10 +47,10 @@ func TestManagersBeginAlike(t *testing.T) {
 			t.Errorf("%s: kernel balancing %v", m.Name, m.balancing)
 		}
 		if m.worstStart && (m.tuning != nil || m.placement != "" || m.atOnce) {
-			t.Errorf("%s begins badly, and differs from the others that do", m.Name)
+			t.Errorf("%s has a worst-case start that differs from the others", m.Name)
 		}
 	}
 	if bad != "none kernel numad numavisor " {
-		t.Errorf("begin badly: %s", bad)
+		t.Errorf("managers with a worst-case start: %s", bad)
 	}
 }

@@ -56,10 +56,10 @@ func TestVerdicts(t *testing.T) {
 		want    string
 	}{
 		{"all met", allOf(runOf(Numavisor, 96e6, 97, 3, true)), "++++++++"},
-		{"a failed run says nothing", allOf(failed, runOf(Numavisor, 96e6, 97, 3, true)), "++++++++"},
+		{"a failed run does not count", allOf(failed, runOf(Numavisor, 96e6, 97, 3, true)), "++++++++"},
 		{"too little work", allOf(runOf(Numavisor, 94e6, 97, 3, true)), "-+++++++"},
 		{"local share too small", allOf(runOf(Numavisor, 96e6, 94, 6, true)), "+-+++++-"},
-		{"one run of three bad: medians hold, each run does " +
+		{"one bad run of three: medians are met, each run is " +
 			"not", allOf(runOf(Numavisor, 96e6, 97, 3, true), runOf(Numavisor, 96e6, 97, 3, true),
 			runOf(Numavisor, 10e6, 10, 90, true)), "+++++++-"},
 		{"peers are better", allOf(runOf(Numavisor, 40e6, 50, 50, false)), "--------"},
@@ -73,7 +73,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-func TestMovesThatNeverEndLeaveNothingToCompare(t *testing.T) {
+func TestVerdicts_UnknownIfMovesNeverEnd(t *testing.T) {
 	r := runOf(Numavisor, 96e6, 97, 3, true)
 	r.Windows[15].PagesMoved = 5000
 	if got := verdicts(allOf(r)); got != "??++++++" {

@@ -32,7 +32,7 @@ type Window struct {
 	PagesMoved uint64 `json:"pages_moved"`
 }
 
-// Accesses are what the lab's counter saw, by the distance of the memory.
+// Accesses are those that the lab's counter counted, by the distance of the memory.
 type Accesses struct {
 	Local     uint64 `json:"local"`
 	Neighbour uint64 `json:"neighbour"`
@@ -49,7 +49,7 @@ func (a Accesses) Minus(b Accesses) Accesses {
 	return Accesses{a.Local - b.Local, a.Neighbour - b.Neighbour, a.Remote - b.Remote}
 }
 
-// Shares are from 0 to 1; all 0 where nothing was seen.
+// Shares are from 0 to 1; all 0 where nothing was counted.
 func (a Accesses) Shares() (local, neighbour, remote float64) {
 	all := float64(a.Local + a.Neighbour + a.Remote)
 	if all == 0 {
@@ -65,7 +65,7 @@ const (
 	remoteNanos    = 240
 )
 
-// MeanNanos is what the mean access costs on the imitated machine.
+// MeanNanos is the duration of the mean access on the imitated machine.
 func (a Accesses) MeanNanos() float64 {
 	local, neighbour, remote := a.Shares()
 	return local*localNanos + neighbour*neighbourNanos + remote*remoteNanos

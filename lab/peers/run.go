@@ -102,8 +102,8 @@ func (s *session) start(ctx context.Context, _ *Run) error {
 	return nil
 }
 
-// whereabouts prints a line per guest: its memory by node, and the CPUs on which its vCPUs are.
-const whereabouts = `for g; do pid=$(cat /run/libvirt/qemu/$g.pid) || exit
+// locations prints a line per guest: its memory by node, and the CPUs on which its vCPUs are.
+const locations = `for g; do pid=$(cat /run/libvirt/qemu/$g.pid) || exit
 echo "$g:$(grep -h "^anon " /sys/fs/cgroup/machine/qemu-*-$g.libvirt-qemu/memory.numa_stat | awk '{for (i = 2; i <= NF; i++) {split($i, a, "="); printf " %s %.0f MiB", a[1], a[2] / 1048576}}'), vCPUs on CPUs$(
 for t in /proc/$pid/task/*; do grep -q KVM $t/comm && awk '{printf " %s", $40}' $t/stat; done)"; done`
 
@@ -123,7 +123,7 @@ func (s *session) begin(ctx context.Context, run *Run) error {
 		return err
 	}
 	var err error
-	if run.Start, err = s.lines(ctx, whereabouts, s.names()...); err != nil {
+	if run.Start, err = s.lines(ctx, locations, s.names()...); err != nil {
 		return err
 	}
 	if err := s.scope.Set(ctx, labcounter.Felt); err != nil {
@@ -169,8 +169,8 @@ func (s *session) watch(ctx context.Context, run *Run) error {
 	return s.fillMoved(run)
 }
 
-// tardiness is how much later than the lab's host a guest may report its work
-// of the last window: it started a moment after the other guests.
+// tardiness is how long after the end of the last window a guest may report its
+// work: it started a moment after the other guests.
 const tardiness = 20 * time.Second
 
 func (s *session) fillWork(ctx context.Context, run *Run, name string) error {
@@ -184,7 +184,7 @@ func (s *session) fillWork(ctx context.Context, run *Run, name string) error {
 			break
 		}
 		if time.Now().After(end) || ctx.Err() != nil {
-			return fmt.Errorf("guest %s told of %d windows of %d: %w", name, len(said), s.Windows,
+			return fmt.Errorf("VM %s reported %d windows of %d: %w", name, len(said), s.Windows,
 				errors.Join(ctx.Err(), errors.New("it has stopped or is too slow")))
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -226,14 +226,14 @@ func (s *session) end(ctx context.Context, run *Run) error {
 		return err
 	}
 	var err error
-	if run.End, err = s.lines(ctx, whereabouts, s.names()...); err != nil {
+	if run.End, err = s.lines(ctx, locations, s.names()...); err != nil {
 		return err
 	}
 	run.Notes, err = s.sh(ctx, s.manager.after, s.names()...)
 	return err
 }
 
-// sh runs a script in the lab and wants status 0.
+// sh runs a script in the lab and requires status 0.
 func (s *session) sh(ctx context.Context, script string, args ...string) (string, error) {
 	var out, errOut bytes.Buffer
 	status, err := s.host.Run(ctx, append([]string{"bash", "-c", script, "bench"}, args...), &out, &errOut)

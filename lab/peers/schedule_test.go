@@ -21,7 +21,7 @@ func turns(names, failing, once string, repeats int) string {
 		}
 		r := Run{Manager: m.Name}
 		if strings.Contains(failing, m.Name) || strings.Contains(once, m.Name) {
-			r.Failed = "so it shall"
+			r.Failed = "the test makes it fail"
 			once = strings.ReplaceAll(once, m.Name, "")
 		}
 		runs = append(runs, r)
@@ -36,10 +36,10 @@ func TestManagersTakeTurns(t *testing.T) {
 		want                          string
 	}{
 		{"all valid", "abc", "", "", 3, "abcabcabc"},
-		{"one fails once and is made up for", "abc", "", "b", 2, "abcabcb"},
+		{"one fails once and is repeated", "abc", "", "b", 2, "abcabcb"},
 		{"one always fails: tried again as often as there are repeats", "abc", "b", "", 2, "abcabcbb"},
-		{"nothing wanted", "abc", "", "", 0, ""},
-		{"nobody", "", "", "", 3, ""},
+		{"no runs wanted", "abc", "", "", 0, ""},
+		{"no manager", "", "", "", 3, ""},
 	} {
 		if got := turns(c.managers, c.failing, c.once, c.repeats); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)

@@ -33,7 +33,7 @@ func ScoreOf(windows []Window) Score {
 }
 
 // quietPages is how many pages may move in a window that counts as one without
-// moves: 1 MiB. The kernel moves a few now and then, to make room in a row.
+// moves: 1 MiB. The kernel moves some to get contiguous memory.
 const quietPages = 256
 
 // Settled returns the windows after the last one in which memory moved, and

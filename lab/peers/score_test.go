@@ -38,7 +38,7 @@ func TestScoreAddsUpByEachGuestsOwnClock(t *testing.T) {
 		t.Errorf("mean access %v ns, want %v", s.MeanNanos(), want)
 	}
 	if none := ScoreOf(nil); none.Work != 0 || none.MeanNanos() != 0 {
-		t.Errorf("nothing scores %+v", none)
+		t.Errorf("no windows have the score %+v", none)
 	}
 }
 
@@ -79,7 +79,7 @@ func TestMovesAreDoneAfterTheLastWindowThatMoved(t *testing.T) {
 	}
 }
 
-func TestGoodIsToTheEnd(t *testing.T) {
+func TestGood_LastsToTheEnd(t *testing.T) {
 	good, bad := windowOf(1, 96, 4, 0, 0), windowOf(1, 94, 6, 0, 0)
 	for _, c := range []struct {
 		name    string
@@ -88,8 +88,8 @@ func TestGoodIsToTheEnd(t *testing.T) {
 		ok      bool
 	}{
 		{"at once", []Window{good, good}, 0, true},
-		{"not for good at first", []Window{bad, good, bad, good}, 15, true},
-		{"lost in the end", []Window{good, bad}, 10, false},
+		{"good, then bad, then good", []Window{bad, good, bad, good}, 15, true},
+		{"not good at the end", []Window{good, bad}, 10, false},
 		{"nothing measured", nil, 0, false},
 		{"local, but the rest is far", []Window{windowOf(1, 95, 0, 5, 0)}, 5, false},
 	} {

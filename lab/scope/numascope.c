@@ -1,19 +1,19 @@
-/* numascope: a TCG plugin that makes an emulated NUMA host measurable, and far memory as slow as it shall feel.
+/* numascope: a TCG plugin that makes an emulated NUMA host measurable, and far memory slow.
  *
  * It sees every access to memory of every emulated CPU, with the place of the memory, and filters it through a
  * direct-mapped cache per CPU. Each miss is counted by (CPU, memory node). In mode FELT the CPU is also made to
- * wait as long as that miss costs more than a local one. Waiting is real time: the clocks inside see it, so an
+ * wait by the difference to the cost of a local miss. Waiting is real time: the clocks inside see it, so an
  * unmodified program, in a KVM guest too, runs slower on far memory. Debts are slept off in pieces of 0.1 ms, which
  * leaves the real processor to the other emulated CPUs.
  *
- * Counters and the mode live in a file that is mapped here and read and written from inside the host, through 9p.
- * While the mode is OFF no access is instrumented: a change from or to it throws all translated code away, and
- * translation starts anew with or without the callbacks. Counters only ever grow, and only their CPU's thread writes
- * them: who wants them from zero remembers where they stood (the file has room for that, unused here).
+ * Counters and the mode are in a file that is mapped here and read and written from inside the host, through 9p.
+ * While the mode is OFF no access is instrumented: a change from or to it discards all translated code, which
+ * QEMU then translates again with or without the callbacks. Counters only grow, and only their CPU's thread writes
+ * them: a reader that counts from zero stores their values (the file has room for that, unused here).
  *
  * The plugin's only argument is config=FILE with one item a line:
  *
- *   shared PATH                where counters and the mode live
+ *   shared PATH                file of the counters and the mode
  *   cpu INDEX NODE             the node of an emulated CPU
  *   range START SIZE NODE      memory, in the numbers that this QEMU gives for an address (see addressRanges in Go)
  *   delay FROM TO NANOSECONDS  what a miss from a CPU of node FROM to memory of node TO costs more than a local one
@@ -71,8 +71,8 @@ static void copy_code(struct qemu_plugin_insn *insn, void *to, size_t size) { me
 
 enum { CPUS = 256, NODES = 64, RANGES = 2 * NODES, LINES = 16384 };   /* LINES x 64 B = 1 MiB of cache per CPU */
 enum mode { OFF, COUNT, FELT };
-/* Sleep lasts longer than asked for, the longer the busier the machine. What a CPU waited too long is to its credit, up
- * to this: more would let it run freely for long after the machine was busy with something else. */
+/* Sleep lasts longer than requested, the longer the busier the machine. The excess is credited to the CPU, up to this
+ * limit: more would let it run without delays for long after the machine was busy with something else. */
 enum { MOST_CREDIT_NS = -1000000 };
 
 /* The shared file. Go's scope.go knows this layout. A CPU's row begins a cache line: no two threads write to one. */
@@ -83,7 +83,7 @@ static struct shared {
     uint64_t unused[3];
     uint64_t node_id[NODES];
     volatile uint64_t misses[CPUS][NODES];
-    uint64_t zero[CPUS][NODES];     /* what readers take for zero */
+    uint64_t zero[CPUS][NODES];     /* the values that readers subtract */
 } *shared;
 static const uint64_t MAGIC = 0x45504f4353414d55; /* "UMASCOPE" */
 
@@ -131,7 +131,7 @@ static void listen_again(qemu_plugin_id_t id)
     changing = false;
 }
 
-/* Puts the wanted mode into force; between COUNT and FELT the code need not be translated anew. Called on the first
+/* Puts the wanted mode into force; between COUNT and FELT the code need not be translated again. Called on the first
  * CPU only: QEMU 8.0 to 9.2.3 keep a lock after a reset, and hang when another thread asks for the next one. */
 static void obey(unsigned index)
 {
@@ -166,7 +166,7 @@ static void access_memory(unsigned index, qemu_plugin_meminfo_t info, uint64_t v
     if (shared->active == OFF || index >= CPUS)
         return;
     struct cpu *c = &cpus[index];
-    /* What was read last or written last is in the cache: known without asking where it lies, which takes long. Copying
+    /* What was read last or written last is in the cache: known without a lookup of its node, which takes long. Copying
      * word by word takes a quarter of the time so. */
     uint64_t virtual = vaddr >> 6;
     if (c->recent[0] == virtual || c->recent[1] == virtual)
@@ -212,7 +212,7 @@ EXPORT char *g_array_free(struct array *a, int with_data)
 /* A CPU is about to run int3. Linux puts one over each instruction that it is about to change (text_poke_bp), and what
  * hits one that is gone already just tries again. But QEMU before 8.1 looks up code without the lock that keeps it from
  * being written meanwhile ("accel/tcg: Always lock pages before translation"): the block with int3 may outlive it, and
- * all CPUs try again for ever. Translating all code anew ends that; where nothing was wrong it costs a second. */
+ * all CPUs try again for ever. Translating all code again ends that; without the fault it takes a second. */
 static void breakpoint(unsigned index, void *unused)
 {
     (void)index, (void)unused;
@@ -222,7 +222,7 @@ static void breakpoint(unsigned index, void *unused)
     if (second != this)
         second = this, hits = 0;
     if (++hits % 1000 == 0) {
-        fprintf(stderr, "numascope: 1000 breakpoints in a second: translating all code anew\n");
+        fprintf(stderr, "numascope: 1000 breakpoints in a second: translating all code again\n");
         qemu_plugin_reset(self, listen_again);
     }
 }

@@ -43,7 +43,7 @@ func (j *judgement) guestRemote(g *inventory.GuestSample, known Guest) reading {
 	switch m, source := g.Load.Remote, j.measuring(); {
 	case m == nil && source != "" && g.Load.Window > 0 && g.Load.Demand() < leastDemand:
 		r.source = string(source)
-		r.says = "it makes no accesses worth counting"
+		r.says = "it makes too few accesses to judge"
 	case m != nil:
 		r.source = string(m.Source)
 		if m.Source == inventory.AccessEstimate || g.Load.Demand() >= leastDemand {

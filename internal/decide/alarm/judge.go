@@ -93,7 +93,7 @@ func (j *judgement) judge(r *reading) {
 		j.clear(t, "no longer watched: disabled by the policy")
 		return
 	}
-	if r.unread || known && blinded(&t, r) {
+	if r.unread || known && estimateOnly(&t, r) {
 		if known {
 			j.after.Tracks = append(j.after.Tracks, t)
 		}
@@ -113,9 +113,9 @@ func (j *judgement) judge(r *reading) {
 	}
 }
 
-// blinded reports whether an alarm that measured accesses raised would now be
+// estimateOnly reports whether an alarm that measured accesses raised would now be
 // judged by an estimate. An estimate must not clear it.
-func blinded(t *alarm.Track, r *reading) bool {
+func estimateOnly(t *alarm.Track, r *reading) bool {
 	const estimate = string(inventory.AccessEstimate)
 	return t.Alarm != nil && r.quantity == alarm.GuestRemote && r.source == estimate && t.Source != estimate
 }

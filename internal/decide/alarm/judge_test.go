@@ -138,11 +138,11 @@ func TestAnAlarmFromRaisedToCleared(t *testing.T) {
 		t.Errorf("not cleared: %+v", a)
 	}
 	if len(s.state.Tracks) != 0 {
-		t.Errorf("%+v is remembered for nothing", s.state)
+		t.Errorf("%+v is remembered although no alarm is active", s.state)
 	}
 }
 
-func TestEachQuantityIsSeen(t *testing.T) {
+func TestEachQuantityRaisesAnAlarm(t *testing.T) {
 	half, all := 0.5, 1.0
 	for name, c := range map[string]struct {
 		harm     func(*scene)
@@ -155,7 +155,7 @@ func TestEachQuantityIsSeen(t *testing.T) {
 			[]string{"web", "db"}},
 		"memory": {func(s *scene) { s.node().Free = topology.GiB / 8 }, alarm.NodeMemory, "node 2", "98.8 %",
 			[]string{"db", "web"}},
-		"memory beside pools": {func(s *scene) {
+		"memory outside pools": {func(s *scene) {
 			s.node().HugePages = []topology.HugePagePool{{Size: topology.GiB, Total: 9, Free: 9}}
 			s.node().Free = 0
 		}, alarm.NodeMemory, "node 2", "1 GiB of 1 GiB", []string{"db", "web"}},
@@ -188,7 +188,7 @@ func TestEachQuantityIsSeen(t *testing.T) {
 				Answer: "moves wait"}}
 		},
 			alarm.CompetingMover, "host: numad", "it runs; moves wait", nil},
-		"competitor that is not expected, beside one that is": {func(s *scene) {
+		"an expected competitor and an unexpected one": {func(s *scene) {
 			s.in.Competitors = []status.Competitor{{Name: "kernel NUMA balancing", What: "on", Expected: true},
 				{Name: "numad", What: "it runs"}}
 		}, alarm.CompetingMover, "host: numad", "it runs", nil},
@@ -219,7 +219,7 @@ func TestEachQuantityIsSeen(t *testing.T) {
 	}
 }
 
-func TestWhatVanishesClears(t *testing.T) {
+func TestAlarmsOfVanishedObjectsClear(t *testing.T) {
 	s := newScene(t)
 	s.db().Load.Wait = 1
 	s.node().CPU = 4
@@ -241,11 +241,11 @@ func TestWhatVanishesClears(t *testing.T) {
 	s.wantNone(s.pass(time.Minute)) // and does not become an alarm again at once
 }
 
-func TestABlindSourceClearsNothing(t *testing.T) {
-	for name, blind := range map[string]func(*scene){
-		"not told":         func(s *scene) { s.db().Load.Remote = nil },
+func TestAnUnreadableSourceClearsNothing(t *testing.T) {
+	for name, makeUnreadable := range map[string]func(*scene){
+		"not measured":     func(s *scene) { s.db().Load.Remote = nil },
 		"only an estimate": func(s *scene) { s.db().Load.Remote = &inventory.Remote{Source: inventory.AccessEstimate} },
-		"or by its memory": func(s *scene) {
+		"only its memory": func(s *scene) {
 			s.db().Load.Remote = nil
 			s.in.Guests = []Guest{{Name: "db", LocalShare: new(1.0)}}
 		},
@@ -265,11 +265,11 @@ func TestABlindSourceClearsNothing(t *testing.T) {
 			s.wantOnly(s.pass(6*time.Minute), alarm.GuestRemote, "guest db")
 			sample, known := s.in, s.in.Guests
 			sample.Sample.Guests = slices.Clone(s.in.Sample.Guests)
-			blind(s)
+			makeUnreadable(s)
 			changes := s.pass(time.Hour)
 			other := func(a alarm.Alarm) bool { return a.Quantity != alarm.SourceUnreadable || !a.Active() }
 			if len(changes) == 0 || slices.ContainsFunc(changes, other) {
-				t.Fatalf("changes are %+v, want blind to be raised and no more", changes)
+				t.Fatalf("changes are %+v, want only source-unreadable to be raised", changes)
 			}
 			active := s.state.Active()
 			if len(active) != 1+len(changes) || active[0].Quantity != alarm.GuestRemote || active[0].Value != 0.4 {
@@ -304,7 +304,7 @@ func TestTrafficEndsWithTheGuestsThatMadeIt(t *testing.T) {
 		}, []alarm.Quantity{alarm.NodeTraffic}},
 		"they idle": {func(s *scene) { s.db().Load.CPU, s.in.Sample.Guests[1].Load.CPU = 0, 0.01 },
 			[]alarm.Quantity{alarm.NodeTraffic}},
-		"it is no more measured": {func(*scene) {}, []alarm.Quantity{alarm.SourceUnreadable}},
+		"it is no longer measured": {func(*scene) {}, []alarm.Quantity{alarm.SourceUnreadable}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)

@@ -133,7 +133,7 @@ func lawOfLasting(t *rapid.T, s alarm.State, before *alarm.Alarm, v float64, cha
 	all := s.Active()
 	if len(all) == 0 {
 		if before != nil && len(changes) == 0 {
-			t.Fatal("an alarm went without a word")
+			t.Fatal("an alarm ended silently")
 		}
 		return nil
 	}
@@ -143,7 +143,7 @@ func lawOfLasting(t *rapid.T, s alarm.State, before *alarm.Alarm, v float64, cha
 		t.Fatalf("%+v at %v, before %+v", a, v, before)
 	}
 	if (before == nil || before.Severity != a.Severity) && len(changes) == 0 {
-		t.Fatal("an alarm changed without a word")
+		t.Fatal("an alarm changed silently")
 	}
 	return &a
 }

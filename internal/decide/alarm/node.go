@@ -54,27 +54,27 @@ func (j *judgement) busiest(n topology.NodeID) []cause {
 // nodeMemory counts memory outside the huge page pools, because a pool uses its
 // memory from the start. It omits memory that the kernel can reclaim, if known.
 func (j *judgement) nodeMemory(n *inventory.NodeSample) (reading, bool) {
-	all, kept := float64(n.Memory), float64(n.Free)
+	all, available := float64(n.Memory), float64(n.Free)
 	for _, p := range n.HugePages {
 		all -= float64(p.Size) * float64(p.Total)
 	}
 	if j.in.Topology != nil {
 		for i := range j.in.Topology.Nodes {
 			if t := &j.in.Topology.Nodes[i]; t.ID == n.Node {
-				kept += float64(t.Reclaimable)
+				available += float64(t.Reclaimable)
 			}
 		}
 	}
 	if all <= 0 {
 		return reading{}, false
 	}
-	used := max(all-kept, 0)
+	used := max(all-available, 0)
 	return reading{
 		quantity: alarm.NodeMemory,
 		object:   inventory.NodeRef(n.Node),
 		value:    used / all,
 		source:   "the node's meminfo",
-		says: fmt.Sprintf("%v of %v are in use (%s), huge page pools and memory that the kernel gives back left out",
+		says: fmt.Sprintf("%v of %v are in use (%s), without huge page pools and reclaimable memory",
 			topology.Bytes(used), topology.Bytes(all), text.Percent(used/all)),
 		causes: func() []cause { return j.holders(n.Node, nil) },
 	}, true

@@ -58,7 +58,7 @@ func (j *judgement) readings() []reading {
 	}
 	all = append(all, j.host()...)
 	all = append(all, j.competitors()...)
-	return append(all, j.blind(all)...)
+	return append(all, j.unreadable(all)...)
 }
 
 // host returns the readings of the host as a whole.
@@ -101,12 +101,12 @@ func (j *judgement) competitors() []reading {
 		all = append(all,
 			reading{quantity: alarm.CompetingMover, object: inventory.HostPartRef(r.Name), value: 1, says: says})
 	}
-	return append(all, j.faded(alarm.CompetingMover)...)
+	return append(all, j.ended(alarm.CompetingMover)...)
 }
 
-// faded returns readings of 0 for objects that may still have an alarm and are no
+// ended returns readings of 0 for objects that may still have an alarm and are no
 // longer named. If the object is still named, its earlier reading counts.
-func (j *judgement) faded(q alarm.Quantity) []reading {
+func (j *judgement) ended(q alarm.Quantity) []reading {
 	var all []reading
 	for k := range j.before {
 		if k.quantity == q && !j.gone(k.object) {
@@ -116,9 +116,9 @@ func (j *judgement) faded(q alarm.Quantity) []reading {
 	return all
 }
 
-// blind returns a reading for each object with an unreadable source: an object
+// unreadable returns a reading for each object with an unreadable source: an object
 // with a gap, or with an alarm that has no reading.
-func (j *judgement) blind(read []reading) []reading {
+func (j *judgement) unreadable(read []reading) []reading {
 	lacks := map[inventory.Ref][]string{}
 	for _, g := range j.gaps() {
 		lacks[g.Object] = append(lacks[g.Object], fmt.Sprintf("%s: %s", g.What, g.Why))
@@ -127,14 +127,14 @@ func (j *judgement) blind(read []reading) []reading {
 	for i := range read {
 		k := key{read[i].quantity, read[i].object}
 		if t, known := j.before[k]; known {
-			readable[k] = !read[i].unread && !blinded(&t, &read[i])
+			readable[k] = !read[i].unread && !estimateOnly(&t, &read[i])
 		}
 	}
 	for k, t := range j.before {
 		disabled := j.rules[k.quantity].Disabled
 		if t.Alarm != nil && k.quantity != alarm.SourceUnreadable && !readable[k] && !disabled && !j.gone(k.object) {
 			whole := k.object.Whole()
-			lacks[whole] = append(lacks[whole], fmt.Sprintf("%s: its alarm cannot be followed, and stays", k.quantity))
+			lacks[whole] = append(lacks[whole], fmt.Sprintf("%s: its value cannot be read, so its alarm remains", k.quantity))
 		}
 	}
 	var all []reading
@@ -150,7 +150,7 @@ func (j *judgement) blind(read []reading) []reading {
 			},
 		)
 	}
-	return append(all, j.faded(alarm.SourceUnreadable)...)
+	return append(all, j.ended(alarm.SourceUnreadable)...)
 }
 
 func (j *judgement) gaps() []inventory.Gap { return slices.Concat(j.in.Sample.Gaps, j.in.Gaps) }

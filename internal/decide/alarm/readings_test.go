@@ -97,14 +97,14 @@ func TestReadings_OfNodeTraffic(t *testing.T) {
 	}{
 		{"half of the bandwidth", 500, 1000, func(*scene) {}, 0.5},
 		{"bandwidth not measured", 500, 0, func(*scene) {}, nil},
-		{"no traffic told, a guest works there", 0, 1000, func(*scene) {}, math.NaN()},
-		{"no traffic told, all guests idle", 0, 1000, func(s *scene) {
+		{"traffic unknown, a guest works there", 0, 1000, func(*scene) {}, math.NaN()},
+		{"traffic unknown, all guests idle", 0, 1000, func(s *scene) {
 			s.in.Sample.Guests[0].Load.CPU, s.in.Sample.Guests[1].Load.CPU = 0.09, 0
 		}, 0.0},
-		{"no traffic told, the guest has just enough demand", 0, 1000, func(s *scene) {
+		{"traffic unknown, the guest has just enough demand", 0, 1000, func(s *scene) {
 			s.in.Sample.Guests[0].Load.CPU, s.in.Sample.Guests[1].Load.CPU = 0.1, 0
 		}, math.NaN()},
-		{"no traffic told, guests work elsewhere", 0, 1000, func(s *scene) {
+		{"traffic unknown, guests work elsewhere", 0, 1000, func(s *scene) {
 			for i := range s.in.Sample.Guests {
 				s.in.Sample.Guests[i].MemoryByNode = topology.MemoryByNode{3: topology.GiB}
 			}
@@ -127,15 +127,15 @@ func TestReadings_OfNodeTraffic(t *testing.T) {
 
 func TestShareTo(t *testing.T) {
 	const gib = topology.GiB
-	lies := topology.MemoryByNode{1: gib, 2: 3 * gib}
+	byNode := topology.MemoryByNode{1: gib, 2: 3 * gib}
 	for _, c := range []struct {
 		name  string
 		guest inventory.GuestSample
 		want  float64
 	}{
-		{"as its memory lies", inventory.GuestSample{MemoryByNode: lies}, 0.75},
+		{"by the location of its memory", inventory.GuestSample{MemoryByNode: byNode}, 0.75},
 		{"no memory", inventory.GuestSample{}, 0},
-		{"as measured", inventory.GuestSample{MemoryByNode: lies, Accesses: []inventory.AccessShare{
+		{"as measured", inventory.GuestSample{MemoryByNode: byNode, Accesses: []inventory.AccessShare{
 			{To: 2, Share: 0.25}, {To: 1, Share: 0.625}, {To: 2, Share: 0.125},
 		}}, 0.375},
 	} {

@@ -35,9 +35,9 @@ type Request struct {
 	Basis     plan.Basis
 	// Persistent says that the guest has a stored configuration for its next start.
 	Persistent bool
-	// CutShort: an earlier bind to this placement was interrupted. The configuration
+	// Interrupted: an earlier bind to this placement was interrupted. The configuration
 	// is written last, so it may not have been written.
-	CutShort bool
+	Interrupted bool
 }
 
 // Steps returns the ordered steps that bring the guest to the placement. It omits
@@ -56,7 +56,7 @@ func Steps(r Request) plan.Steps {
 	b.moveMemory()
 	b.hold()
 	b.reportGuestView()
-	if len(b.plan.Steps) > 0 || b.intentDiffers() || r.CutShort {
+	if len(b.plan.Steps) > 0 || b.intentDiffers() || r.Interrupted {
 		b.frame()
 	}
 	return b.plan
@@ -86,7 +86,7 @@ func (b *builder) frame() {
 	}
 	b.plan.Steps = append([]plan.Step{record}, b.plan.Steps...)
 	if b.Persistent {
-		b.add(plan.Step{Kind: plan.Configure, Why: "the next start of the guest shall use the same placement"})
+		b.add(plan.Step{Kind: plan.Configure, Why: "the next start of the VM uses the same placement"})
 	}
 }
 
@@ -122,12 +122,12 @@ func (b *builder) reportGuestView() {
 			for to, d := range c.Distances {
 				if was, ok := have.Distances[guest.CellID(to)]; ok && was != d {
 					b.refuse(
-						"the guest's view of its topology",
-						"it was told at boot that cell %d is at distance %d from cell %d; here that is %d; it "+
-							"learns so at its next start",
-						to,
+						"the VM's view of its topology",
+						"it sees distance %d from cell %d to cell %d (set at boot), and the new placement has %d; "+
+							"restart the VM to update it",
 						was,
 						c.ID,
+						to,
 						d,
 					)
 					return

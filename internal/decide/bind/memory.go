@@ -67,7 +67,7 @@ func (b *builder) widen() {
 		return
 	}
 	both := b.current.Union(b.Placement.Nodes)
-	why := fmt.Sprintf("move_pages obeys the guest's cpuset, which allows nodes %s only; widening copies nothing",
+	why := fmt.Sprintf("move_pages obeys the VM's cpuset, which allows nodes %s only; widening copies nothing",
 		b.current)
 	if b.takesNodeset() {
 		b.add(plan.Step{Kind: plan.TuneLive, Mode: guest.MemoryRestrictive, Nodes: both, Why: why})
@@ -159,8 +159,8 @@ func (b *builder) moveMemory() {
 		case b.pinnedByDevice():
 			b.refuse(
 				fmt.Sprintf("%v of memory at %#x", bytes, r.Address),
-				"a device (%s) is assigned by vfio, which pins all guest memory; detach it, bind, attach it again, "+
-					"or restart the guest",
+				"a device (%s) is assigned by vfio, which pins all memory of the VM; detach it, bind, attach it again, "+
+					"or restart the VM",
 				b.Guest.Config.Devices[0],
 			)
 		default:
@@ -173,7 +173,7 @@ func (b *builder) moveMemory() {
 					Bytes:    bytes,
 					Nodes:    b.targetOf(r),
 					Mode:     b.Placement.MemoryMode,
-					Why:      fmt.Sprintf("%v %s", r.Backing, lieOn(r)),
+					Why:      fmt.Sprintf("%v %s", r.Backing, locationText(r)),
 				},
 			)
 		}
@@ -183,13 +183,13 @@ func (b *builder) moveMemory() {
 	}
 }
 
-func lieOn(r inventory.MemoryRange) string {
+func locationText(r inventory.MemoryRange) string {
 	nodes := make([]topology.NodeID, 0, len(r.ByNode))
 	for n := range r.ByNode {
 		nodes = append(nodes, n)
 	}
 	slices.Sort(nodes)
-	text := "memory lies on"
+	text := "memory is on"
 	for _, n := range nodes {
 		text += fmt.Sprintf(" node %d: %v", n, r.ByNode[n])
 	}
@@ -216,12 +216,12 @@ func (b *builder) hold() {
 				Kind:  plan.TuneLive,
 				Mode:  guest.MemoryRestrictive,
 				Nodes: b.Placement.Nodes,
-				Why: "the guest as a whole stays within its nodes; its pages are there already, so this copies " +
+				Why: "the VM as a whole stays within its nodes; its pages are there already, so this copies " +
 					"nothing",
 			},
 		)
 	} else if !allowed.Equal(b.Placement.Nodes) {
-		b.add(plan.Step{Kind: plan.HoldNodes, Nodes: b.Placement.Nodes, Why: "the guest as a whole stays within " +
+		b.add(plan.Step{Kind: plan.HoldNodes, Nodes: b.Placement.Nodes, Why: "the VM as a whole stays within " +
 			"its nodes; its pages are there already, so this copies nothing"})
 	}
 	b.reportPolicies(allowed)
@@ -249,7 +249,7 @@ func (b *builder) reportPolicies(allowed topology.NodeSet) {
 		b.refuse(
 			fmt.Sprintf("memory policy of cell %d (%s)", *r.Cell, b.Placement.MemoryMode),
 			"%s memory takes no policy from outside: it stays %q; pages it has are on nodes %s, pages touched "+
-				"later go by that policy within nodes %s; a restart of the guest makes it right",
+				"later go by that policy within nodes %s; restart the VM to apply the new one",
 			r.Backing,
 			after,
 			target,

@@ -189,9 +189,9 @@ func TestSteps_IntentAndNextStart(t *testing.T) {
 	}{
 		{"settled", func(*bind.Request) {}, ""},
 		{"settled, with a stored configuration", func(r *bind.Request) { r.Persistent = true }, ""},
-		{"cut short before", func(r *bind.Request) { r.CutShort = true }, "record-intent"},
-		{"cut short before, with a stored configuration", func(r *bind.Request) {
-			r.CutShort, r.Persistent = true,
+		{"interrupted before", func(r *bind.Request) { r.Interrupted = true }, "record-intent"},
+		{"interrupted before, with a stored configuration", func(r *bind.Request) {
+			r.Interrupted, r.Persistent = true,
 				true
 		},
 			"record-intent write-configuration"},
@@ -300,7 +300,7 @@ func TestSteps_Memory(t *testing.T) {
 			r.Guest.Config.NUMATune = &inventory.NUMATune{Nodes: nodes("2")}
 			r.Guest.Seen.Threads[0].Mems = nodes("1-2")
 		}, want("numatune-live: mode restrictive, nodes 2")},
-		{"held by nothing",
+		{"not restricted",
 			func(r *bind.Request) { r.Guest.Config.NUMATune = nil },
 			want("numatune-live: mode restrictive, nodes 2")},
 	})

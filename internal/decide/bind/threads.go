@@ -82,7 +82,7 @@ func (b *builder) pinEmulator(want topology.CPUSet) {
 			plan.Step{
 				Kind: plan.PinHelper,
 				CPUs: want,
-				Why:  "emulator threads and their buffers belong near the guest's memory",
+				Why:  "emulator threads and their buffers belong near the VM's memory",
 			},
 		)
 	}
@@ -102,7 +102,7 @@ func (b *builder) pinIOThreads(want topology.CPUSet) {
 				Kind:     plan.PinIO,
 				IOThread: id,
 				CPUs:     want,
-				Why:      "I/O threads copy between device and guest memory",
+				Why:      "I/O threads copy between device and VM memory",
 			},
 		)
 	}

@@ -73,7 +73,7 @@ func TestAnswer(t *testing.T) {
 		{name: "a failed exclusion is retried", kernel: inventory.Kernel{NumadRunning: true},
 			guests: []competitors.Guest{excluding(competitors.RetryAfter,
 				"no numad")}, competitor: "numad", answer: "could not be excluded", do: []plan.Remedy{{Kind: plan.ExcludeFromNumad, Guest: "db", PID: 7}}},
-		{name: "kernel balancing that was switched off, and not looked at " +
+		{name: "kernel balancing that was switched off, and not read " +
 			"since", kernel: inventory.Kernel{NUMABalancing: "1"}, movers: policy.Movers{KernelBalancing: "off"},
 			guests: []competitors.Guest{ours},
 			tried:  map[plan.RemedyKind]competitors.Attempt{plan.WriteSetting: {At: noon}}, competitor: "kernel NUMA " +

@@ -276,7 +276,7 @@ func (c *Controller) restoreLeft(now string) {
 
 // restore restores kernel balancing to its former value, also if an earlier daemon
 // changed it and was killed. It does not restore KSM: merging across nodes again
-// would require unmerging all pages once more. It returns false if there is
+// would require unmerging all pages again. It returns false if there is
 // nothing to restore.
 func (c *Controller) restore(why string) bool {
 	if c.competition.balancing == "" {

@@ -28,7 +28,7 @@ func (r *recovery) moved(m *Moved) {
 // recover queues a job that finishes the moves that the journal shows as
 // interrupted, before all other jobs.
 func (c *Controller) recover(entries []journal.Entry) {
-	open := journal.CutShort(entries)
+	open := journal.InterruptedMoves(entries)
 	clear(c.recovery.cut)
 	for _, e := range open {
 		for _, name := range e.Guests {

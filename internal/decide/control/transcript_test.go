@@ -222,7 +222,7 @@ func (w *world) jobCommand(d *datadriven.TestData) {
 			e.Moved = append(e.Moved, w.end(j.ID, j.Move, how))
 		}
 	case control.RecoverJob:
-		for _, open := range journal.CutShort(w.journal) {
+		for _, open := range journal.InterruptedMoves(w.journal) {
 			e.Moved = append(e.Moved, w.end(open.ID, *open.Move, how))
 		}
 	}

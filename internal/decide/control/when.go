@@ -19,7 +19,7 @@ type when struct {
 	early       time.Time       // when a plan was last made for a guest newly over a threshold
 	waited      time.Time       // when moves last waited for the degraded_for of another guest to end
 	answered    time.Time       // when competitors were last answered
-	interrupted bool            // in mid-turn, until the journal was read
+	interrupted bool            // a turn that waits for the journal
 }
 
 // moment returns the time of the event, rounded to a tenth of the time between

@@ -228,7 +228,7 @@ func (w *world) sample(g *vm, window time.Duration, used map[topology.NodeID]flo
 	return s
 }
 
-// add adds a guest of others: memory on one node, vCPUs on another.
+// add adds an unmanaged guest: memory on one node, vCPUs on another.
 func (w *world) add(name string, vcpus int, memory topology.Bytes, on, runs topology.NodeID) *vm {
 	g := &vm{Guest: inventory.Guest{
 		Name: name, Hypervisor: guest.LibvirtQEMU, Can: inventory.CapabilitiesOf(guest.LibvirtQEMU), State: "running",
@@ -256,7 +256,7 @@ func (w *world) runOn(g *vm, node topology.NodeID) {
 	}
 }
 
-// place makes a guest one of ours, placed on a node.
+// place makes a guest managed, with a placement on a node.
 func (w *world) place(g *vm, node topology.NodeID) {
 	s := adopt.Spec(g.Guest)
 	nodes := topology.SetOf(node)
@@ -271,7 +271,7 @@ func (w *world) place(g *vm, node topology.NodeID) {
 	g.Managed, g.Spec, g.Placement = true, &s, &p
 }
 
-// moved brings the guests of a move where it has them, all but the memory if it is not copied.
+// moved applies a move to its guests: vCPUs and, if the move copies it, memory.
 func (w *world) moved(m plan.Move) {
 	for _, gm := range m.Guests {
 		g := w.guests[gm.Guest]

@@ -32,7 +32,7 @@ var faults = []struct {
 		unbind(g)
 		g.Config.PageSize = 2 * mib
 	}, "guest foreign", diagnose.Warning, "numavisor bind foreign", false},
-	{"preallocated-unbound", "1 GiB pages move only into free ones", func(h *inventory.Host) {
+	{"preallocated-unbound", "pages of 1 GiB", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
 		g.Config.PageSize = gib
@@ -52,13 +52,13 @@ var faults = []struct {
 		unbind(g)
 		g.Config.Devices = []string{"0000:3b:00.0"}
 	}, "guest wide", diagnose.Warning, "--memory-binding preferred", false},
-	{"preallocated-unbound", "the emulator starts on either of two nodes", func(h *inventory.Host) {
+	{"preallocated-unbound", "an emulator that starts on one of two nodes", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
 		g.Config.PageSize, g.Config.EmulatorPin = 2*mib, cpus("4,8")
 		g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = cpus("4-11"), cpus("4-11")
 	}, "guest foreign", diagnose.Warning, "huge pages of 2 MiB", false},
-	{"preallocated-unbound", "shut off: its next start", func(h *inventory.Host) {
+	{"preallocated-unbound", "shut off, so its next start", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
 		g.State, g.Seen, g.Config.Immediate = "shutoff", inventory.Seen{}, true
@@ -73,12 +73,12 @@ var faults = []struct {
 		g.Config.NUMATune = nil
 		g.Seen.MemoryByNode = byNode{3: 4 * gib}
 	}, "guest foreign", diagnose.Warning, "local share 0 %", false},
-	{"memory-far", "loose: by where it last ran", func(h *inventory.Host) {
+	{"memory-far", "not pinned: by the CPUs it last ran on", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
 		g.Seen.Threads[0].LastCPU, g.Seen.Threads[1].LastCPU = 2, 5
 	}, "guest foreign", diagnose.Warning, "last ran on CPUs 2,5, nodes 0-1 (/proc/PID/task)\nlocal share 50 %", false},
-	{"memory-far", "one vCPU, memory smeared over two nodes", func(h *inventory.Host) {
+	{"memory-far", "one vCPU, memory on two nodes", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
 		g.Config.VCPUs, g.Seen.Threads = 1, g.Seen.Threads[:1]
@@ -94,7 +94,7 @@ var faults = []struct {
 		g.Hypervisor, g.Can = guest.Xen, inventory.CapabilitiesOf(guest.Xen)
 		g.Config.NUMATune, g.Seen.MemoryByNode = nil, byNode{3: 4 * gib}
 	}, "guest foreign", diagnose.Warning, "recreate the VM", false},
-	{"helpers-far", "vhost elsewhere", func(h *inventory.Host) {
+	{"helpers-far", "vhost on another node", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		g.Seen.Threads = append(g.Seen.Threads, thread(inventory.RoleVhost, "8-9", "0-1,3"))
 	}, "guest foreign", diagnose.Warning, "vhost threads may run on CPUs 8-9, nodes 3", false},
@@ -112,7 +112,7 @@ var faults = []struct {
 			g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = cpus("4"), cpus("5")
 		}
 	}, "guest foreign", diagnose.Error, "CPUs 4-5", false},
-	{"exclusive-overlap", "a loose guest on promised CPUs", func(h *inventory.Host) {
+	{"exclusive-overlap", "an unpinned guest on dedicated CPUs", func(h *inventory.Host) {
 		find(h, "web").Placement.Reservations[0].Exclusive = cpus("6-7")
 	}, "guest web", diagnose.Warning, "of web and of foreign may run on CPUs 6-7", false},
 	{"restrictive-memnodes", "cells on different nodes", func(h *inventory.Host) {
@@ -124,7 +124,7 @@ var faults = []struct {
 		g := find(h, "foreign")
 		g.State, g.Seen, g.Config.AutoPlacement = "shutoff", inventory.Seen{}, true
 	}, "guest foreign", diagnose.Info, "numad is not running", false},
-	{"auto-placement-without-numad", "it is not there", func(h *inventory.Host) {
+	{"auto-placement-without-numad", "not installed", func(h *inventory.Host) {
 		h.Kernel.NumadInstalled, find(h, "foreign").Config.NUMATune.Auto = new(bool), true
 	}, "guest foreign", diagnose.Error, "numad is not installed", false},
 	{"numa-hidden", "more vCPUs than a node has CPUs", func(h *inventory.Host) { find(h, "foreign").Config.VCPUs = 5 },
@@ -139,7 +139,7 @@ var faults = []struct {
 		find(h, "wide").Seen.Ranges = []inventory.MemoryRange{ram(0, "bind:3", byNode{3: gib}),
 			ram(1, "bind:3", byNode{3: gib})}
 	}, "guest wide", diagnose.Warning, "bind:3", true},
-	{"drift", "a user changed a pin",
+	{"drift", "an operator pinned it to other CPUs",
 		func(h *inventory.Host) { find(h, "web").Seen.Threads[0].Affinity = cpus("4") }, "guest web", diagnose.Warning,
 		"vCPU 0 may run on CPUs 4, not 0-3", true},
 	{"placed-for-another-host", "it migrated in", func(h *inventory.Host) {
@@ -147,11 +147,11 @@ var faults = []struct {
 		g.PlacedFor = &guest.HostIdentity{ID: "1f", Name: "far"}
 		g.KeepIntentOf(h.Identity())
 	}, "guest web", diagnose.Warning, "a placement for host far", false},
-	{"strict-without-room", "node full before the guest is", func(h *inventory.Host) {
+	{"strict-without-room", "the node is full before the guest has all its memory", func(h *inventory.Host) {
 		find(h, "foreign").Seen.MemoryByNode = byNode{1: gib}
 		h.Topology.Nodes[1].Free = 2 * gib
 	}, "guest foreign", diagnose.Warning, "3 GiB of its memory on node 1 is untouched", false},
-	{"node-over-bound", "promised twice", func(h *inventory.Host) {
+	{"node-over-bound", "more memory bound than the node has", func(h *inventory.Host) {
 		find(h, "web").Placement.Reservations[0].Memory = 12 * gib
 		find(h, "wide").Placement.Reservations[0].Memory = 6 * gib
 	}, "node 0", diagnose.Error, "numavisor bind wide --recompute", false},
@@ -166,13 +166,13 @@ var faults = []struct {
 		"/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", false},
 	{"ksm-across-nodes", "nothing merged yet", func(h *inventory.Host) { h.Kernel.KSMRun = "1" }, "host",
 		diagnose.Warning, "merge_across_nodes", true},
-	{"ksm-across-nodes", "splitting takes memory",
+	{"ksm-across-nodes", "unmerging takes memory",
 		func(h *inventory.Host) { h.Kernel.KSMRun, h.Kernel.KSMPagesShared = "1", 1000 }, "host", diagnose.Warning,
 		"1000", false},
 	{"numa-balancing-against-binding", "all bound", func(h *inventory.Host) {
 		h.Kernel.NUMABalancing, find(h, "foreign").Config.NUMATune.Mode = "3", "restrictive"
 	}, "host", diagnose.Warning, "sysctl -w kernel.numa_balancing=2", true},
-	{"numa-balancing-against-binding", "placed, but nothing takes a policy from outside", func(h *inventory.Host) {
+	{"numa-balancing-against-binding", "placed, with memory that takes no policy from outside", func(h *inventory.Host) {
 		h.Kernel.NUMABalancing = "1"
 		c := &find(h, "web").Config
 		c.NUMATune, c.Source = nil, "anonymous"
@@ -181,7 +181,7 @@ var faults = []struct {
 		h.Kernel.NUMABalancing = "1"
 		find(h, "foreign").Seen.Ranges = []inventory.MemoryRange{ram(0, "default", byNode{1: 4 * gib})}
 	}, "host", diagnose.Warning, "without a policy: foreign", true},
-	{"numa-balancing-against-binding", "unbound guests use it", func(h *inventory.Host) {
+	{"numa-balancing-against-binding", "unbound guests profit from it", func(h *inventory.Host) {
 		h.Kernel.NUMABalancing, find(h, "web").Config.NUMATune.Mode = "1", "restrictive"
 		find(h, "web").Placement.MemoryMode = guest.MemoryRestrictive
 		unbind(find(h, "foreign"))
@@ -194,7 +194,7 @@ var faults = []struct {
 		"vm.zone_reclaim_mode is 1", true},
 	{"distances-missing", "unreachable", func(h *inventory.Host) { h.Topology.Nodes[0].Distances[3] = 255 }, "host",
 		diagnose.Warning, "node 0 to node 3: 255", false},
-	{"distances-missing", "none at all", func(h *inventory.Host) {
+	{"distances-missing", "all missing", func(h *inventory.Host) {
 		for i := range h.Topology.Nodes {
 			h.Topology.Nodes[i].Distances = nil
 		}
@@ -216,7 +216,7 @@ var faults = []struct {
 	}, "node 8", diagnose.Info, "CPUs 90-91 of the host are offline", false},
 	{"memory-only-node", "", func(h *inventory.Host) { addMemoryNode(h) }, "node 8", diagnose.Info,
 		"nearest to node 3 (distance 17)", false},
-	{"bound-to-nothing", "pins to a CPU that is off", func(h *inventory.Host) {
+	{"bound-to-nothing", "pinned to offline CPUs", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		g.State, g.Seen, g.Config.Pins[1] = "shutoff", inventory.Seen{}, cpus("12-15")
 	}, "guest foreign", diagnose.Error, "vCPU 1 is pinned to CPUs 12-15 (configuration); online CPUs are 0-11", false},
@@ -237,19 +237,19 @@ var faults = []struct {
 		g := find(h, "wide")
 		g.Placement, g.Config.NUMATune.Cells[1].Nodes = nil, nodes("0")
 	}, "guest wide", diagnose.Warning, "cells 0 and 1 are both bound to node 0", false},
-	{"cells-contradicted", "vCPUs away from their cell, before it starts", func(h *inventory.Host) {
+	{"cells-contradicted", "vCPUs on another node than their cell, shut off", func(h *inventory.Host) {
 		g := find(h, "wide")
 		g.Placement, g.State, g.Seen = nil, "shutoff", inventory.Seen{}
 		g.Config.Pins = map[guest.VCPUID]topology.CPUSet{0: cpus("0"), 4: cpus("1-2")}
 	}, "guest wide", diagnose.Warning, "vCPU 4 of cell 1 is pinned to CPUs 1-2; the cell's memory is on nodes " +
 		"3", false},
-	{"demotion-against-binding", "to CXL", func(h *inventory.Host) {
+	{"demotion-against-binding", "to CXL memory", func(h *inventory.Host) {
 		addMemoryNode(h)
 		h.Kernel.Demotion, h.Kernel.Release = "true", "6.12.1"
 	}, "host", diagnose.Warning, "Linux 6.12.1", false},
-	{"distances-asymmetric", "one direction longer", func(h *inventory.Host) { h.Topology.Nodes[0].Distances[3] = 30 },
+	{"distances-asymmetric", "one direction is longer", func(h *inventory.Host) { h.Topology.Nodes[0].Distances[3] = 30 },
 		"host", diagnose.Info, "node 0 to node 3: 30, back: 20", false},
-	{"memory-lopsided", "a module short", func(h *inventory.Host) { h.Topology.Nodes[1].Memory = 12 * gib }, "node 1",
+	{"memory-lopsided", "a memory module is missing", func(h *inventory.Host) { h.Topology.Nodes[1].Memory = 12 * gib }, "node 1",
 		diagnose.Info, "12 GiB of memory; node 0 has 16 GiB", false},
 	{"topology-incomplete", "", func(h *inventory.Host) { h.Topology.Gaps = []string{"node 1: no distances"} }, "host",
 		diagnose.Info, "node 1: no distances", false},
@@ -313,14 +313,14 @@ func TestRun_FindsEveryFault(t *testing.T) {
 	}
 }
 
-// silences are states close to a fault that are none.
-var silences = []struct {
+// healthy are states close to a fault in which the rule reports nothing.
+var healthy = []struct {
 	rule, name string
 	change     func(h *inventory.Host)
 }{
 	{"preallocated-unbound", "bound from outside", func(h *inventory.Host) {
 		g := find(h, "foreign")
-		g.Config.NUMATune, g.Config.PageSize = nil, 2*mib // its threads' cpusets hold it
+		g.Config.NUMATune, g.Config.PageSize = nil, 2*mib // the cpusets of its threads restrict it
 	}},
 	{"preallocated-unbound", "the emulator starts where the vCPUs are", func(h *inventory.Host) {
 		g := find(h, "foreign")
@@ -332,16 +332,16 @@ var silences = []struct {
 	{"binding-matters-little", "a large one", func(h *inventory.Host) { unbind(find(h, "foreign")) }},
 	{"memory-far", "a little",
 		func(h *inventory.Host) { find(h, "foreign").Seen.MemoryByNode = byNode{1: 4 * gib, 0: 200 * mib} }},
-	{"memory-far", "loose, but first touch left it near", func(h *inventory.Host) {
+	{"memory-far", "unpinned, with memory near its vCPUs by first touch", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
 		g.Seen.Threads[0].LastCPU, g.Seen.Threads[1].LastCPU = 4, 7
 	}},
-	{"memory-far", "spread as it was asked for", func(h *inventory.Host) {
+	{"memory-far", "interleaved as requested", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		g.Config.NUMATune.Mode, g.Seen.MemoryByNode = "interleave", byNode{0: 2 * gib, 1: 2 * gib}
 	}},
-	{"memory-far", "cells at home, seen as a whole", func(h *inventory.Host) { find(h, "wide").Placement = nil }},
+	{"memory-far", "cells on their nodes, observed in total", func(h *inventory.Host) { find(h, "wide").Placement = nil }},
 	{"helpers-far", "on housekeeping CPUs", func(h *inventory.Host) {
 		h.Topology.Housekeeping = cpus("0")
 		find(h, "foreign").Seen.Threads[2].Affinity = cpus("0")
@@ -357,7 +357,7 @@ var silences = []struct {
 		g.Seen.Threads[2].Affinity = cpus("0")
 	}},
 	{"device-far", "near", func(h *inventory.Host) { find(h, "foreign").Config.Devices = []string{"0000:3b:00.0"} }},
-	{"device-far", "of a node that firmware does not tell", func(h *inventory.Host) {
+	{"device-far", "on a node that the firmware does not name", func(h *inventory.Host) {
 		h.Topology.Devices[0].Node = topology.NoNode
 		find(h, "web").Config.Devices = []string{"0000:3b:00.0"}
 	}},
@@ -369,45 +369,45 @@ var silences = []struct {
 			c.Mode, c.Nodes = "restrictive", nodes("0,3")
 		}
 	}},
-	{"auto-placement-without-numad", "numad is there", func(h *inventory.Host) {
+	{"auto-placement-without-numad", "numad is running", func(h *inventory.Host) {
 		h.Kernel.NumadRunning, find(h, "foreign").Config.AutoPlacement = true, true
 	}},
-	{"auto-placement-without-numad", "libvirt runs it, no daemon needed", func(h *inventory.Host) {
+	{"auto-placement-without-numad", "installed, and not running as a daemon", func(h *inventory.Host) {
 		there := true
 		h.Kernel.NumadInstalled, find(h, "foreign").Config.AutoPlacement = &there, true
 	}},
-	{"numa-hidden", "asked for", func(h *inventory.Host) {
+	{"numa-hidden", "requested", func(h *inventory.Host) {
 		g := find(h, "wide")
 		g.Config.Cells, g.Spec = nil, &guest.Spec{Topology: guest.TopologySpec{Mode: guest.TopologyOff}}
 	}},
-	{"numa-hidden", "shown", func(h *inventory.Host) { find(h, "wide").Config.Memory = 20 * gib }},
+	{"numa-hidden", "cells are visible", func(h *inventory.Host) { find(h, "wide").Config.Memory = 20 * gib }},
 	{"cells-folded", "cells that share a node on purpose", func(h *inventory.Host) {
 		g := find(h, "wide")
 		g.Placement, g.Seen.MemoryByNode = nil, byNode{0: 2 * gib}
 		g.Config.NUMATune.Cells[1].Nodes = nodes("0")
 	}},
-	{"cells-folded", "one cell touched more than the other", func(h *inventory.Host) {
+	{"cells-folded", "one cell has touched more memory than the other", func(h *inventory.Host) {
 		g := find(h, "wide")
 		g.Placement, g.Seen.MemoryByNode = nil, byNode{0: gib, 3: 200 * mib}
 	}},
-	{"cells-folded", "one cell touched so far", func(h *inventory.Host) {
+	{"cells-folded", "one cell has touched memory", func(h *inventory.Host) {
 		g := find(h, "wide")
 		g.Placement, g.Seen.MemoryByNode = nil, byNode{0: 200 * mib}
 	}},
-	{"drift", "nobody's guest", func(h *inventory.Host) { find(h, "foreign").Seen.Threads[0].Affinity = cpus("5") }},
-	{"placed-for-another-host", "of this host", func(h *inventory.Host) {
+	{"drift", "an unmanaged guest", func(h *inventory.Host) { find(h, "foreign").Seen.Threads[0].Affinity = cpus("5") }},
+	{"placed-for-another-host", "placed for this host", func(h *inventory.Host) {
 		h.ID = "1f"
 		g := find(h, "web")
 		g.PlacedFor = &guest.HostIdentity{ID: "1f", Name: "its former name"}
 		g.KeepIntentOf(h.Identity())
 	}},
-	{"strict-without-room", "all touched", func(h *inventory.Host) { h.Topology.Nodes[1].Free = mib }},
-	{"strict-without-room", "may overflow", func(h *inventory.Host) {
+	{"strict-without-room", "all its memory is touched", func(h *inventory.Host) { h.Topology.Nodes[1].Free = mib }},
+	{"strict-without-room", "its memory may overflow", func(h *inventory.Host) {
 		find(h, "web").Seen.MemoryByNode = byNode{0: gib}
 		h.Topology.Nodes[0].Free = mib
 	}},
-	{"node-over-bound", "full", func(h *inventory.Host) { find(h, "web").Placement.Reservations[0].Memory = 15 * gib }},
-	{"node-over-bound", "guests that may go elsewhere", func(h *inventory.Host) {
+	{"node-over-bound", "just full", func(h *inventory.Host) { find(h, "web").Placement.Reservations[0].Memory = 15 * gib }},
+	{"node-over-bound", "guests that may use other nodes", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
 		g.Config.Memory, g.Seen.MemoryByNode = 40*gib, byNode{1: gib}
@@ -417,7 +417,7 @@ var silences = []struct {
 		g := find(h, "web")
 		g.Placement.Nodes, g.Seen.MemoryByNode = nodes("0,8"), byNode{0: gib, 8: gib}
 	}},
-	{"uneven-huge-pages", "grown for a guest", func(h *inventory.Host) {
+	{"uneven-huge-pages", "a pool enlarged for a guest", func(h *inventory.Host) {
 		h.Topology.Nodes[0].HugePages[0].Total = 512 + 4096
 		find(h, "web").Placement.Reservations = []guest.Reservation{
 			{Node: 0, Memory: 8 * gib, PageSize: 2 * mib, VCPUs: 2}}
@@ -428,24 +428,24 @@ var silences = []struct {
 	{"ksm-across-nodes", "off", func(h *inventory.Host) { h.Kernel.KSMPagesShared = 5 }},
 	{"ksm-across-nodes", "within nodes",
 		func(h *inventory.Host) { h.Kernel.KSMRun, h.Kernel.KSMAcrossNodes = "1", "0" }},
-	{"numa-balancing-against-binding", "memory with a policy is left alone",
+	{"numa-balancing-against-binding", "memory with a policy",
 		func(h *inventory.Host) { h.Kernel.NUMABalancing = "1" }},
-	{"numa-balancing-against-binding", "so is memfd memory whose policy was set from outside", func(h *inventory.Host) {
+	{"numa-balancing-against-binding", "memfd memory whose policy was set from outside", func(h *inventory.Host) {
 		h.Kernel.NUMABalancing, find(h, "web").Config.NUMATune = "1", nil
 	}},
-	{"numa-balancing-against-binding", "so are huge pages of a pool", func(h *inventory.Host) {
+	{"numa-balancing-against-binding", "huge pages of a pool", func(h *inventory.Host) {
 		h.Kernel.NUMABalancing, find(h, "foreign").Config.NUMATune.Mode = "1", "restrictive"
 		find(h, "foreign").Config.PageSize = 2 * mib
 	}},
 	{"numa-balancing-against-binding", "tiering only", func(h *inventory.Host) { h.Kernel.NUMABalancing = "2" }},
-	{"numa-balancing-against-binding", "nobody bound", func(h *inventory.Host) {
+	{"numa-balancing-against-binding", "no guest is bound", func(h *inventory.Host) {
 		h.Kernel.NUMABalancing, h.Guests = "1", h.Guests[:1]
 		unbind(&h.Guests[0])
 	}},
 	{"numad-with-bindings", "no guest", func(h *inventory.Host) { h.Kernel.NumadRunning, h.Guests = true, nil }},
-	{"cpusets-missing", "there", func(h *inventory.Host) { has := true; h.Kernel.Cpusets = &has }},
-	{"cpusets-missing", "not looked for", func(h *inventory.Host) { h.Kernel.Cpusets = nil }},
-	{"zone-reclaim", "not readable", func(h *inventory.Host) { h.Kernel.ZoneReclaim = "" }},
+	{"cpusets-missing", "present", func(h *inventory.Host) { has := true; h.Kernel.Cpusets = &has }},
+	{"cpusets-missing", "unknown", func(h *inventory.Host) { h.Kernel.Cpusets = nil }},
+	{"zone-reclaim", "unreadable", func(h *inventory.Host) { h.Kernel.ZoneReclaim = "" }},
 	{"distances-missing", "measured", func(h *inventory.Host) {
 		h.Topology.Nodes[0].Distances[3] = 255
 		h.Topology.Measured = &topology.Measured{
@@ -457,33 +457,33 @@ var silences = []struct {
 		func(h *inventory.Host) { h.Topology.Nodes = append(h.Topology.Nodes, topology.Node{ID: 9}) }},
 	{"memory-only-node", "a node with neither",
 		func(h *inventory.Host) { h.Topology.Nodes = append(h.Topology.Nodes, topology.Node{ID: 9}) }},
-	{"bound-to-nothing", "one of the CPUs is on",
+	{"bound-to-nothing", "one of the CPUs is online",
 		func(h *inventory.Host) { find(h, "foreign").Config.Pins[0] = cpus("7-40") }},
-	{"bound-to-nothing", "CPUs not known", func(h *inventory.Host) { h.Topology.CPUs = nil }},
+	{"bound-to-nothing", "CPUs unknown", func(h *inventory.Host) { h.Topology.CPUs = nil }},
 	{"vcpus-crowded", "a CPU for each", func(h *inventory.Host) { find(h, "foreign").Config.VCPUs = 4 }},
 	{"vcpus-crowded", "anywhere on the host", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
 		g.Config.VCPUs = 40
 	}},
-	{"housekeeping-taken", "loose guests are the scheduler's matter", func(h *inventory.Host) {
+	{"housekeeping-taken", "an unpinned guest", func(h *inventory.Host) {
 		h.Topology.Housekeeping = cpus("4")
 		unbind(find(h, "foreign"))
 	}},
-	{"housekeeping-taken", "the emulator may", func(h *inventory.Host) {
+	{"housekeeping-taken", "only the emulator uses them", func(h *inventory.Host) {
 		h.Topology.Housekeeping, find(h, "foreign").Seen.Threads[0].Affinity = cpus("4"), cpus("5-7")
 		find(h, "foreign").Seen.Threads[1].Affinity, find(h, "foreign").Seen.Threads[2].Affinity = cpus("5-7"), cpus(
 			"4")
 	}},
-	{"cells-contradicted", "cells that overflow to each other's nodes", func(h *inventory.Host) {
+	{"cells-contradicted", "cells that may overflow to each other's nodes", func(h *inventory.Host) {
 		g := find(h, "wide")
 		g.Placement = nil
 		g.Config.NUMATune.Cells[0].Nodes, g.Config.NUMATune.Cells[1].Nodes = nodes("0,3"), nodes("0,3")
 	}},
-	{"cells-contradicted", "placed: judged before it was carried out", func(h *inventory.Host) {
+	{"cells-contradicted", "placed, so it was checked before", func(h *inventory.Host) {
 		find(h, "wide").Config.NUMATune.Cells[1].Nodes = nodes("0")
 	}},
-	{"cells-contradicted", "each cell at home", func(h *inventory.Host) {
+	{"cells-contradicted", "each cell on its node", func(h *inventory.Host) {
 		g := find(h, "wide")
 		g.Placement = nil
 		g.Config.Pins = map[guest.VCPUID]topology.CPUSet{0: cpus("0-3"), 4: cpus("2,8")}
@@ -492,29 +492,29 @@ var silences = []struct {
 		addMemoryNode(h)
 		h.Kernel.Demotion = "false"
 	}},
-	{"demotion-against-binding", "nowhere to go", func(h *inventory.Host) { h.Kernel.Demotion = "true" }},
-	{"distances-asymmetric", "memory-only nodes have no row", func(h *inventory.Host) {
+	{"demotion-against-binding", "no slow memory", func(h *inventory.Host) { h.Kernel.Demotion = "true" }},
+	{"distances-asymmetric", "a memory-only node has no distances", func(h *inventory.Host) {
 		addMemoryNode(h)
 		h.Topology.Nodes[3].Distances = map[topology.NodeID]int{0: 255, 1: 255, 3: 255, 8: 10}
 	}},
-	{"distances-asymmetric", "nor does it matter what they say there", func(h *inventory.Host) {
+	{"distances-asymmetric", "distances of a memory-only node", func(h *inventory.Host) {
 		addMemoryNode(h)
 		h.Topology.Nodes[3].Distances = map[topology.NodeID]int{0: 50, 1: 50, 3: 50, 8: 10}
 	}},
-	{"memory-lopsided", "what the kernel keeps", func(h *inventory.Host) { h.Topology.Nodes[0].Memory = 15 * gib }},
-	{"memory-lopsided", "slow memory may be larger", func(h *inventory.Host) { addMemoryNode(h) }},
-	{"intent-unusable", "nobody placed the VM", func(h *inventory.Host) {
+	{"memory-lopsided", "memory that the kernel reserves", func(h *inventory.Host) { h.Topology.Nodes[0].Memory = 15 * gib }},
+	{"memory-lopsided", "a memory-only node of another size", func(h *inventory.Host) { addMemoryNode(h) }},
+	{"intent-unusable", "no placement is recorded", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		g.Managed, g.Spec, g.Placement = false, nil, nil
 	}},
-	{"topology-incomplete", "gaps of the inventory are no fault of the host", func(h *inventory.Host) {
+	{"topology-incomplete", "gaps of the inventory", func(h *inventory.Host) {
 		h.Gaps = []inventory.Gap{
 			{Kind: inventory.ThreadsUnread, Object: inventory.GuestRef("web"), What: "its threads", Why: "not root"}}
 	}},
 }
 
 func TestRun_ReportsNoFalsePositives(t *testing.T) {
-	for _, c := range silences {
+	for _, c := range healthy {
 		t.Run(c.rule+" "+c.name, func(t *testing.T) {
 			h := host()
 			c.change(h)
@@ -537,7 +537,7 @@ func TestRun_EveryRuleHasBothTests(t *testing.T) {
 			t.Errorf("no test makes rule %s find something", rule)
 		}
 		silent := false
-		for _, s := range silences {
+		for _, s := range healthy {
 			silent = silent || s.rule == rule
 		}
 		if !silent {

@@ -26,21 +26,28 @@ const (
 	CPUsOffline      = "cpus-offline"  // all CPUs of a thread are offline, so the kernel lets it run anywhere
 )
 
+// wholeGuest is the Object of a difference of a guest as a whole.
+const wholeGuest = "guest"
+
 // String gives the observed and the intended value in one clause.
 func (d Difference) String() string {
+	object := d.Object
+	if object == wholeGuest {
+		object = "the VM"
+	}
 	switch d.Kind {
 	case Memory:
-		return fmt.Sprintf("%s has memory on nodes other than %s: %s", d.Object, d.Intended, d.Seen)
+		return fmt.Sprintf("%s has memory on nodes other than %s: %s", object, d.Intended, d.Seen)
 	case MemoryPolicy:
-		return fmt.Sprintf("%s has memory policy %s, not %s", d.Object, d.Seen, d.Intended)
+		return fmt.Sprintf("%s has memory policy %s, not %s", object, d.Seen, d.Intended)
 	case MemoryLimit:
-		return fmt.Sprintf("%s may take memory from nodes %s, not %s", d.Object, orNone(d.Seen), orNone(d.Intended))
+		return fmt.Sprintf("%s may take memory from nodes %s, not %s", object, orNone(d.Seen), orNone(d.Intended))
 	}
 	if d.Kind == CPUsOffline {
-		return fmt.Sprintf("%s may run on CPUs %s, as its CPUs %s are all offline", d.Object, orNone(d.Seen),
+		return fmt.Sprintf("%s may run on CPUs %s, as its CPUs %s are all offline", object, orNone(d.Seen),
 			d.Intended)
 	}
-	return fmt.Sprintf("%s may run on CPUs %s, not %s", d.Object, orNone(d.Seen), orNone(d.Intended))
+	return fmt.Sprintf("%s may run on CPUs %s, not %s", object, orNone(d.Seen), orNone(d.Intended))
 }
 
 func orNone(list string) string {

@@ -97,7 +97,7 @@ func TestOf(t *testing.T) {
 		want   []string
 	}{
 		{"as intended", func(*inventory.Guest, *topology.Topology) {}, nil},
-		{"a guest that nobody placed", func(g *inventory.Guest, _ *topology.Topology) {
+		{"a guest without a placement", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Placement, g.Seen.Threads[0].Affinity = nil, cpus("4")
 		}, nil},
 		{"a vCPU pinned elsewhere", func(g *inventory.Guest,
@@ -105,7 +105,7 @@ func TestOf(t *testing.T) {
 			g.Seen.Threads[0].Affinity = cpus("2")
 		},
 			[]string{"vCPU 0 may run on CPUs 2, not 0-1"}},
-		{"a vCPU pinned to less", func(g *inventory.Guest,
+		{"a vCPU pinned to fewer CPUs", func(g *inventory.Guest,
 			_ *topology.Topology) {
 			g.Seen.Threads[0].Affinity = cpus("0")
 		},
@@ -113,20 +113,20 @@ func TestOf(t *testing.T) {
 		{"a vCPU not bound by intent", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Placement.CPUMode, g.Seen.Threads[0].Affinity = guest.CPUNone, cpus("0-5")
 		}, nil},
-		{"a CPU switched off", func(g *inventory.Guest, t *topology.Topology) {
+		{"a CPU that is offline", func(g *inventory.Guest, t *topology.Topology) {
 			t.CPUs = t.CPUs[1:]
 			t.Nodes[0].CPUs = cpus("1")
 			g.Seen.Threads[0].Affinity = cpus("1")
 		}, nil},
-		{"the emulator loose", func(g *inventory.Guest,
+		{"the emulator unpinned", func(g *inventory.Guest,
 			_ *topology.Topology) {
 			g.Seen.Threads[2].Affinity = cpus("0-5")
 		},
 			[]string{"emulator threads may run on CPUs 0-5, not 0-3"}},
-		{"vhost workers far", func(g *inventory.Guest, _ *topology.Topology) {
+		{"vhost workers on another node", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Threads = append(g.Seen.Threads, helper(inventory.RoleVhost, "4-5", "0-2,7"))
 		}, []string{"vhost threads may run on CPUs 4-5, not 0-3"}},
-		{"an I/O thread far", func(g *inventory.Guest, _ *topology.Topology) { g.Seen.Threads[3].Affinity = cpus("5") },
+		{"an I/O thread on another node", func(g *inventory.Guest, _ *topology.Topology) { g.Seen.Threads[3].Affinity = cpus("5") },
 			[]string{"I/O threads may run on CPUs 5, not 0-3"}},
 		{"cells exchanged", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Ranges[0].ByNode, g.Seen.Ranges[1].ByNode = g.Seen.Ranges[1].ByNode, g.Seen.Ranges[0].ByNode
@@ -139,30 +139,30 @@ func TestOf(t *testing.T) {
 			g.Seen.Ranges[0].ByNode = byNode{0: 124 * mib, 1: 4 * mib}
 		},
 			[]string{"cell 0 has memory on nodes other than 0: node 0: 124 MiB, node 1: 4 MiB"}},
-		{"memory smeared, by cgroup", func(g *inventory.Guest, _ *topology.Topology) {
+		{"memory spread over nodes, by cgroup", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 128 * mib, 2: 100 * mib}
-		}, []string{"guest has memory on nodes other than 0-1: node 0: 128 MiB, node 2: 100 MiB"}},
+		}, []string{"the VM has memory on nodes other than 0-1: node 0: 128 MiB, node 2: 100 MiB"}},
 		{"the emulator's own heap elsewhere, by cgroup", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 128 * mib, 1: 128 * mib, 2: 20 * mib}
 		}, nil},
-		{"a small guest is not mistaken for the process's own", func(g *inventory.Guest, _ *topology.Topology) {
+		{"memory of a small guest does not count as the process's own", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 44 * mib, 2: 20 * mib}
-		}, []string{"guest has memory on nodes other than 0-1: node 0: 44 MiB, node 2: 20 MiB"}},
-		{"memory that nobody bound", func(g *inventory.Guest, _ *topology.Topology) {
+		}, []string{"the VM has memory on nodes other than 0-1: node 0: 44 MiB, node 2: 20 MiB"}},
+		{"memory without a binding", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Placement.MemoryMode = guest.MemoryNone
 			g.Seen.Ranges = []inventory.MemoryRange{ram(0, "memfd", "default", byNode{2: 128 * mib})}
 			g.Seen.Threads[0].Mems = nodes("0-2,7")
 		}, nil},
-		{"the limit wide open", func(g *inventory.Guest,
+		{"the limit allows all nodes", func(g *inventory.Guest,
 			_ *topology.Topology) {
 			g.Seen.Threads[2].Mems = nodes("0-2,7")
 		},
-			[]string{"guest may take memory from nodes 0-2,7, not 0-1"}},
+			[]string{"the VM may take memory from nodes 0-2,7, not 0-1"}},
 		{"the limit too narrow", func(g *inventory.Guest, _ *topology.Topology) {
 			for i := range g.Seen.Threads {
 				g.Seen.Threads[i].Mems = nodes("0")
 			}
-		}, []string{"guest may take memory from nodes 0, not 0-1"}},
+		}, []string{"the VM may take memory from nodes 0, not 0-1"}},
 		{"each vCPU limited to its cell", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Threads[0].Mems, g.Seen.Threads[1].Mems = nodes("0"), nodes("1")
 		}, nil},
@@ -171,11 +171,10 @@ func TestOf(t *testing.T) {
 			g.Seen.Ranges[1].Policy = "prefer:0"
 		},
 			[]string{"cell 1 has memory policy prefer:0, not prefer:1"}},
-		{"huge pages of a memfd keep their policy, and the limit " +
-			"holds", func(g *inventory.Guest, _ *topology.Topology) {
+		{"huge pages of a memfd retain their policy, within the limit", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Ranges[1].Policy, g.Seen.Ranges[1].PageSize = "default", 2*mib
 		}, nil},
-		{"on one node the limit says it all", func(g *inventory.Guest, _ *topology.Topology) {
+		{"on one node the limit is enough", func(g *inventory.Guest, _ *topology.Topology) {
 			p := g.Placement
 			p.Nodes, p.Cells[1].Nodes, p.VCPUs[1].CPUs, p.Emulator, p.IOThread = nodes("0"), nodes("0"), cpus("0-1"), cpus("0-1"), cpus("0-1")
 			g.Seen.Ranges[0].Policy, g.Seen.Ranges[1].Policy, g.Seen.Ranges[1].ByNode = "default", "default", byNode{0: 128 * mib}
@@ -183,17 +182,17 @@ func TestOf(t *testing.T) {
 				g.Seen.Threads[i].Affinity, g.Seen.Threads[i].Mems = cpus("0-1"), nodes("0")
 			}
 		}, nil},
-		{"a split cell is told once", func(g *inventory.Guest, _ *topology.Topology) {
+		{"a split cell is reported once", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Ranges[1].Policy = "default"
 			g.Seen.Ranges = append(g.Seen.Ranges, g.Seen.Ranges[1])
 		}, []string{"cell 1 has memory policy default, not prefer:1"}},
-		{"anonymous memory cannot take one, and the limit holds", func(g *inventory.Guest, _ *topology.Topology) {
+		{"anonymous memory takes no policy, and stays within the limit", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Ranges[1].Policy, g.Seen.Ranges[1].Backing = "bind:2", "anonymous"
 		}, nil},
-		{"anonymous memory goes outside", func(g *inventory.Guest, _ *topology.Topology) {
+		{"anonymous memory is allocated outside", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Ranges[1].Policy, g.Seen.Ranges[1].Backing = "bind:2", "anonymous"
 			g.Seen.Threads[0].Mems = nodes("0-2")
-		}, []string{"guest may take memory from nodes 0-2, not 0-1", "cell 1 has memory policy bind:2, not prefer:1"}},
+		}, []string{"the VM may take memory from nodes 0-2, not 0-1", "cell 1 has memory policy bind:2, not prefer:1"}},
 		{"bound to the node is as good as preferring it",
 			func(g *inventory.Guest, _ *topology.Topology) { g.Seen.Ranges[1].Policy = "bind:1" }, nil},
 		{"flags of a policy do not matter",
@@ -213,7 +212,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-func TestOnePieceOfMemoryBelongsOnAllOfTheGuestsNodes(t *testing.T) {
+func TestOf_MemoryWithoutCellsMayBeOnAllNodesOfTheGuest(t *testing.T) {
 	g := twoCells()
 	g.Placement.Visible, g.Config.Cells = false, nil
 	g.Seen.Ranges = []inventory.MemoryRange{ram(0, "memfd", "bind:0-1", byNode{0: 100 * mib, 1: 156 * mib})}
@@ -238,7 +237,7 @@ func TestOnIntended(t *testing.T) {
 	}{
 		{"as intended", func(*inventory.Guest) {}, "1.00", "1.00"},
 		{"no placement", func(g *inventory.Guest) { g.Placement = nil }, "unknown", "unknown"},
-		{"half the vCPUs, a quarter of memory away", func(g *inventory.Guest) {
+		{"half the vCPUs and a quarter of the memory on other nodes", func(g *inventory.Guest) {
 			g.Seen.Threads[1].Affinity = cpus("2-4")
 			g.Seen.Ranges[0].ByNode = byNode{0: 64 * mib, 1: 64 * mib}
 		}, "0.75", "0.50"},
@@ -275,50 +274,49 @@ func TestLocalShare(t *testing.T) {
 		change func(g *inventory.Guest)
 		want   string
 	}{
-		{"every cell at home", func(*inventory.Guest) {}, "1.00"},
+		{"every cell on its node", func(*inventory.Guest) {}, "1.00"},
 		{"cells exchanged", func(g *inventory.Guest) {
 			g.Seen.Ranges[0].ByNode, g.Seen.Ranges[1].ByNode = g.Seen.Ranges[1].ByNode, g.Seen.Ranges[0].ByNode
 		}, "0.00"},
 		{"cells count by their memory", func(g *inventory.Guest) {
 			g.Seen.Ranges[0].ByNode, g.Seen.Ranges[1].ByNode = byNode{0: 3 * mib}, byNode{0: mib}
 		}, "0.75"},
-		{"a vCPU loose over two nodes", func(g *inventory.Guest) { g.Seen.Threads[0].Affinity = cpus("0-3") }, "0.75"},
+		{"a vCPU that may run on two nodes", func(g *inventory.Guest) { g.Seen.Threads[0].Affinity = cpus("0-3") }, "0.75"},
 		{"CPUs count, not nodes", func(g *inventory.Guest) { g.Seen.Threads[0].Affinity = cpus("0-2") }, "0.83"},
-		{"cells known only together: each node's memory is its own " +
-			"cell's", func(g *inventory.Guest) {
+		{"total of cells known: memory counts for the cell on its node", func(g *inventory.Guest) {
 			g.Seen.Ranges, g.Seen.MemoryByNode = nil,
 				byNode{0: 3, 1: 1}
 		}, "1.00"},
-		{"cells known only together: no cell has more than its size", func(g *inventory.Guest) {
+		{"total of cells known: no cell has more than its size", func(g *inventory.Guest) {
 			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 192 * mib, 1: 64 * mib}
 		}, "0.75"},
-		{"cells known only together, and more than they have", func(g *inventory.Guest) {
+		{"total of cells known, greater than their sizes", func(g *inventory.Guest) {
 			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 512 * mib}
 		}, "0.50"},
-		{"cells known only together: a cell that idles uses none of another's", func(g *inventory.Guest) {
+		{"total of cells known: an idle cell uses no memory of the other", func(g *inventory.Guest) {
 			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 128 * mib, 1: 128 * mib}
 			g.Seen.Threads[0].RunTime, g.Seen.Threads[1].RunTime = 9*time.Second, time.Second
 		}, "1.00"},
-		{"cells known only together, one loose over both nodes", func(g *inventory.Guest) {
+		{"total of cells known, one vCPU on both nodes", func(g *inventory.Guest) {
 			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{0: 128 * mib, 1: 128 * mib}
 			g.Seen.Threads[0].Affinity = cpus("0-3")
 		}, "0.75"},
-		{"cells known only together, half of it on a node of neither", func(g *inventory.Guest) {
+		{"total of cells known, half of it on a third node", func(g *inventory.Guest) {
 			g.Seen.Ranges, g.Seen.MemoryByNode = nil, byNode{1: 64 * mib, 2: 64 * mib}
 		}, "0.50"},
 		{"one piece of memory, used by all", func(g *inventory.Guest) {
 			g.Config.Cells, g.Seen.Ranges, g.Seen.MemoryByNode = nil, nil, byNode{0: 1, 1: 1}
 		}, "0.50"},
-		{"who runs more counts more", func(g *inventory.Guest) {
+		{"a vCPU that runs more counts more", func(g *inventory.Guest) {
 			g.Config.Cells, g.Seen.Ranges, g.Seen.MemoryByNode = nil, nil, byNode{0: 1}
 			g.Seen.Threads[0].RunTime, g.Seen.Threads[1].RunTime = 3*time.Second, time.Second
 		}, "0.75"},
-		{"memory without CPUs is local to nobody", func(g *inventory.Guest) {
+		{"memory on a node without CPUs is remote", func(g *inventory.Guest) {
 			g.Config.Cells, g.Seen.Ranges, g.Seen.MemoryByNode = nil, nil, byNode{7: 1}
 		}, "0.00"},
 		{"no memory seen", func(g *inventory.Guest) { g.Seen.Ranges, g.Seen.MemoryByNode = nil, nil }, "unknown"},
 		{"no vCPU seen", func(g *inventory.Guest) { g.Seen.Threads = g.Seen.Threads[2:] }, "unknown"},
-		{"nobody's guest is judged too", func(g *inventory.Guest) { g.Placement = nil }, "1.00"},
+		{"an unmanaged guest", func(g *inventory.Guest) { g.Placement = nil }, "1.00"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := twoCells()

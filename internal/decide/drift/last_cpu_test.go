@@ -24,13 +24,13 @@ func TestLocalShare_GoesByWhereVCPUsRan(t *testing.T) {
 		want    float64
 		source  drift.LocalSource
 	}{
-		"both ran near the memory": {[]inventory.Thread{ran(0, "0-5", 2, time.Second),
+		"both ran on the node of the memory": {[]inventory.Thread{ran(0, "0-5", 2, time.Second),
 			ran(1, "0-5", 3, time.Second)}, 1, drift.ByLastCPU},
-		"one ran far, for a third of the time": {[]inventory.Thread{ran(0, "0-5", 2, 2*time.Second),
+		"one ran on another node, for a third of the time": {[]inventory.Thread{ran(0, "0-5", 2, 2*time.Second),
 			ran(1, "0-5", 4, time.Second)}, 2. / 3, drift.ByLastCPU},
 		"no run times are known": {[]inventory.Thread{ran(0, "0-5", 2, 0), ran(1, "0-5", 4, 0)}, 0.5,
 			drift.ByLastCPU},
-		"pinned away since, idle": {[]inventory.Thread{ran(0, "4-5", 2, time.Second),
+		"pinned to another node since, idle": {[]inventory.Thread{ran(0, "4-5", 2, time.Second),
 			ran(1, "4-5", 4, time.Second)}, 0, drift.ByAffinity},
 		"the last CPU is offline": {[]inventory.Thread{ran(0, "2-3", 9, time.Second)}, 1,
 			drift.ByAffinity},

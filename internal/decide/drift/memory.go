@@ -49,7 +49,7 @@ func parts(g *inventory.Guest) []part {
 		all[at].byNode.Add(r.ByNode)
 	}
 	if len(all) == 0 && len(g.Seen.MemoryByNode) > 0 {
-		return []part{{name: "guest", intended: g.Placement.Nodes, byNode: g.Seen.MemoryByNode, process: true}}
+		return []part{{name: wholeGuest, intended: g.Placement.Nodes, byNode: g.Seen.MemoryByNode, process: true}}
 	}
 	slices.SortFunc(all, func(a, b part) int { return strings.Compare(a.name, b.name) })
 	return all
@@ -115,7 +115,7 @@ func (c *comparison) limit() {
 		seen, intended = seen.Intersect(memory), intended.Intersect(memory)
 	}
 	if !seen.IsEmpty() && !seen.Equal(intended) {
-		c.add(MemoryLimit, "guest", intended.String(), seen.String())
+		c.add(MemoryLimit, wholeGuest, intended.String(), seen.String())
 	}
 }
 

@@ -23,8 +23,8 @@ func (c *comparison) policies() {
 		return
 	}
 	mems := allowed(c.guest)
-	held := !mems.IsEmpty() && mems.SubsetOf(c.placed.Nodes)
-	told := map[string]bool{}
+	within := !mems.IsEmpty() && mems.SubsetOf(c.placed.Nodes)
+	reported := map[string]bool{}
 	for i := range c.guest.Seen.Ranges {
 		r := &c.guest.Seen.Ranges[i]
 		if r.Cell == nil || r.Policy == "" {
@@ -33,8 +33,8 @@ func (c *comparison) policies() {
 		target := targetOf(c.placed, *r.Cell)
 		have := parsePolicy(r.Policy)
 		settable := r.Backing == "memfd" && r.PageSize <= largestPolicyPage
-		differs := !held && have.leaves(c.placed.Nodes)
-		if settable && !(held && c.placed.Nodes.Len() == 1) {
+		differs := !within && have.leaves(c.placed.Nodes)
+		if settable && !(within && c.placed.Nodes.Len() == 1) {
 			differs = differs || !have.serves(mode, target)
 		}
 		d := Difference{
@@ -43,8 +43,8 @@ func (c *comparison) policies() {
 			Intended: policyText(mode, target),
 			Seen:     r.Policy,
 		}
-		if differs && !told[d.String()] {
-			told[d.String()] = true
+		if differs && !reported[d.String()] {
+			reported[d.String()] = true
 			c.found = append(c.found, d)
 		}
 	}

@@ -62,7 +62,7 @@ func TestMoreRoomIsNeverWorse(t *testing.T) {
 		r.Host = &fewer
 		after, _, errAfter := solved(t, r)
 		if errAfter {
-			t.Fatal("a guest left, and now there is no room")
+			t.Fatal("a guest left, and nothing fits")
 		}
 		if after>>nodesBit > before>>nodesBit+1 {
 			t.Fatalf("a guest left, and the key rose from %d to %d", before, after)
@@ -177,10 +177,10 @@ func renameKeys[V any](m map[topology.NodeID]V, to map[topology.NodeID]topology.
 	return out
 }
 
-// TestObjectiveFromTheBook computes the objective in plain floating point from the
+// TestObjectiveAgreesWithTheDocumentation computes the objective in plain floating point from the
 // package comments alone, for every choice of nodes that package check finds
 // legal, and compares the least with Place's answer.
-func TestObjectiveFromTheBook(t *testing.T) {
+func TestObjectiveAgreesWithTheDocumentation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := &inventory.Host{Name: "plain", Topology: made(shape{
 			nodes: rapid.IntRange(1, 4).Draw(t, "nodes"), cpus: 4, threads: rapid.IntRange(1, 2).Draw(t, "threads"),
@@ -197,7 +197,7 @@ func TestObjectiveFromTheBook(t *testing.T) {
 			Name: "new", VCPUs: rapid.IntRange(1, 9).Draw(t, "vcpus"), Memory: topology.Bytes(rapid.IntRange(1,
 				9).Draw(t, "memory")) * gib,
 		}
-		best := byTheBook(h, spec)
+		best := byDocumentation(h, spec)
 		placed, why, err := Place(Request{Host: h, Spec: spec})
 		if err != nil {
 			if best.found {
@@ -211,7 +211,7 @@ func TestObjectiveFromTheBook(t *testing.T) {
 		got := objective{true, why.SharingCores, placed.Nodes.Len(), why.Cost}
 		if !best.found || got.sharing != best.sharing || got.nodes != best.nodes ||
 			math.Abs(got.cost-best.cost) > 1e-4 {
-			t.Fatalf("placed at %+v, by the book the best is %+v\n%s", got, best, why.Text())
+			t.Fatalf("placed at %+v, by the documentation the best is %+v\n%s", got, best, why.Text())
 		}
 	})
 }
@@ -244,15 +244,15 @@ func (o objective) better(than objective) bool {
 	return o.cost < than.cost
 }
 
-func byTheBook(h *inventory.Host, spec guest.Spec) objective {
+func byDocumentation(h *inventory.Host, spec guest.Spec) objective {
 	var best objective
 	for k := 1; k <= min(len(h.Topology.Nodes), spec.VCPUs); k++ {
 		choices(len(h.Topology.Nodes), k, func(at []int) {
-			placed := bookPlacement(h, spec, at)
+			placed := documentedPlacement(h, spec, at)
 			if len(check.Placement(h, policy.Policy{}, spec, placed)) > 0 {
 				return
 			}
-			if o := bookCost(h, spec, &placed, at); o.better(best) {
+			if o := documentedCost(h, spec, &placed, at); o.better(best) {
 				best = o
 			}
 		})
@@ -280,8 +280,8 @@ func choices(n, k int, f func([]int)) {
 	try()
 }
 
-// bookPlacement divides the guest into equal cells on the given nodes.
-func bookPlacement(h *inventory.Host, spec guest.Spec, at []int) guest.Placement {
+// documentedPlacement divides the guest into equal cells on the given nodes.
+func documentedPlacement(h *inventory.Host, spec guest.Spec, at []int) guest.Placement {
 	p := guest.Placement{
 		Guest:      spec.Name,
 		CPUMode:    guest.CPURange,
@@ -324,7 +324,7 @@ func bookPlacement(h *inventory.Host, spec guest.Spec, at []int) guest.Placement
 	return p
 }
 
-func bookCost(h *inventory.Host, spec guest.Spec, p *guest.Placement, at []int) objective {
+func documentedCost(h *inventory.Host, spec guest.Spec, p *guest.Placement, at []int) objective {
 	w := policy.DefaultWeights
 	o := objective{found: true, nodes: len(at)}
 	threads := h.Topology.CPUs[0].Siblings.Len()
@@ -362,14 +362,14 @@ func bookCost(h *inventory.Host, spec guest.Spec, p *guest.Placement, at []int) 
 	return o
 }
 
-func TestKeysHoldTheirFigures(t *testing.T) {
+func TestKeysContainTheirFigures(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sharing := rapid.IntRange(0, 4095).Draw(t, "shared cores")
 		nodes := rapid.IntRange(1, 1000).Draw(t, "nodes")
 		amount := cost.Micro(rapid.Int64Range(-30_000_000_000, 30_000_000_000).Draw(t, "cost"))
 		k := key(sharing)<<sharingBit + key(nodes)<<nodesBit + key(amount)
 		if sharingOf(k) != sharing || costOf(k) != amount || k >= impossible {
-			t.Fatalf("squeeze %d, nodes %d, cost %d became %d, %d", sharing, nodes, amount, sharingOf(k), costOf(k))
+			t.Fatalf("%d sharing cores, nodes %d, cost %d became %d, %d", sharing, nodes, amount, sharingOf(k), costOf(k))
 		}
 	})
 }

@@ -28,7 +28,7 @@ type oracle struct {
 	held   []inventory.Holding
 }
 
-// home is where a cell runs, and where its memory is, as positions in Topology.Nodes.
+// home is the node where a cell runs and the node of its memory, as positions in Topology.Nodes.
 type home struct{ run, mem int }
 
 // verdict is the objective: the first figure that differs decides.
@@ -421,7 +421,7 @@ func TestPlace_AgreesWithTheOracle(t *testing.T) {
 			t.Fatalf("placed, although no placement is legal:\n%s", why.Text())
 		}
 		if why.SharingCores != want.sharing {
-			t.Fatalf("squeeze %d, the best is %d:\n%s", why.SharingCores, want.sharing, why.Text())
+			t.Fatalf("%d sharing cores, the best is %d:\n%s", why.SharingCores, want.sharing, why.Text())
 		}
 		if got := why.Nodes.Len(); got != want.nodes {
 			t.Fatalf("%d nodes, the best takes %d:\n%s", got, want.nodes, why.Text())

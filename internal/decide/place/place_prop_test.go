@@ -77,7 +77,7 @@ func TestPlaceFindsTheOptimum(t *testing.T) {
 			t.Fatalf("found key %d (cost %v), the best is %d (cost %v)", sol.key, costOf(sol.key).Float(), want,
 				costOf(want).Float())
 		case sol != nil && wholeKey(p, sol, sol.slots) != want:
-			t.Fatalf("slots %v have key %d, said was %d", sol.slots, wholeKey(p, sol, sol.slots), want)
+			t.Fatalf("slots %v have key %d, reported was %d", sol.slots, wholeKey(p, sol, sol.slots), want)
 		case sol != nil && !sol.proven():
 			t.Fatal("small search not proven")
 		}

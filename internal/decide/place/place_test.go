@@ -59,7 +59,7 @@ func noFit(t *testing.T, r Request) *NoFitError {
 
 // numad and two concurrent xl create commands give both guests the same memory,
 // because neither guest has touched any yet.
-func TestGuestsStartedTogetherGetTheirOwnRoom(t *testing.T) {
+func TestGuestsStartedTogetherDoNotShareResources(t *testing.T) {
 	h := fourNodes()
 	var seen topology.NodeSet
 	for i := range 4 {
@@ -93,7 +93,7 @@ func TestClaimAndGuestOfOneNameCountOnce(t *testing.T) {
 	}
 }
 
-// xapi lost 40 to 75 % by squeezing guests into one node's threads.
+// xapi lost 40 to 75 % by restricting guests to the threads of one node.
 func TestCapacityComesBeforeLocality(t *testing.T) {
 	h := &inventory.Host{
 		Name:     "smt",
@@ -115,7 +115,7 @@ func TestCapacityComesBeforeLocality(t *testing.T) {
 }
 
 // Nova uses the first permutation, kubelet the narrowest mask: neither considers distance.
-func TestNeighboursAreTakenTogether(t *testing.T) {
+func TestNeighboursAreUsedTogether(t *testing.T) {
 	h := fourNodes()
 	settle(h, mustPlaceOn(t, h, "old", 0))
 	placed, why := mustPlace(t, Request{Host: h, Spec: guest.Spec{Name: "wide", VCPUs: 16, Memory: 16 * gib}})
@@ -228,7 +228,7 @@ func TestHugePagePoolsCount(t *testing.T) {
 	}
 }
 
-func TestPoolsGrowFromFreeMemoryAndItIsTold(t *testing.T) {
+func TestPoolsGrowFromFreeMemoryAndAreReported(t *testing.T) {
 	h := fourNodes()
 	spec := guest.Spec{Name: "g", VCPUs: 2, Memory: 2 * gib, PageSize: 2 * topology.MiB}
 	placed, why := mustPlace(t, Request{Host: h, Spec: spec})
@@ -244,7 +244,7 @@ func TestPoolsGrowFromFreeMemoryAndItIsTold(t *testing.T) {
 	}
 }
 
-func TestDevicesDraw(t *testing.T) {
+func TestPlacementIsNearDevices(t *testing.T) {
 	h := fourNodes()
 	h.Topology.Devices = []topology.Device{{Address: "0000:41:00.0", Kind: topology.DeviceGPU, Node: 3}}
 	spec := small("gpu")
@@ -413,7 +413,7 @@ func TestWideGuestWithoutNUMA(t *testing.T) {
 }
 
 // A guest that is placed again may stay on its nodes: its own memory does not count against it.
-func TestIgnoreFreesTheGuestsOwnRoom(t *testing.T) {
+func TestIgnoreFreesTheGuestsOwnResources(t *testing.T) {
 	h := fourNodes()
 	for i := range h.Topology.Nodes {
 		h.Topology.Nodes[i].Free = 2 * gib
@@ -440,7 +440,7 @@ func TestIgnoreFreesTheGuestsOwnRoom(t *testing.T) {
 	_ = noFit(t, Request{Host: h, Spec: spec})
 }
 
-func TestNoFitNamesWhoHoldsIt(t *testing.T) {
+func TestNoFitNamesTheHolders(t *testing.T) {
 	h := fourNodes()
 	for n := range 4 {
 		settle(

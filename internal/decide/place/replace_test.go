@@ -44,25 +44,25 @@ func fourNodes(loads ...int) *inventory.Host {
 	return h
 }
 
-func TestAgainStaysWhereTheMemoryLies(t *testing.T) {
-	lies := func(n topology.NodeID) topology.MemoryByNode {
+func TestAgainStaysOnTheNodesOfItsMemory(t *testing.T) {
+	memoryOn := func(n topology.NodeID) topology.MemoryByNode {
 		return topology.MemoryByNode{n: 2 * topology.GiB, 0: 10 * topology.MiB}
 	}
 	for _, c := range []struct {
-		name string
-		host *inventory.Host
-		lies topology.NodeID
-		want topology.NodeID
+		name   string
+		host   *inventory.Host
+		memory topology.NodeID
+		want   topology.NodeID
 	}{
 		{"a tie is no reason to move", fourNodes(), 3, 3},
 		{"a little more load is no reason to move", fourNodes(0, 0, 0, 1), 3, 3},
-		{"no room is", fourNodes(8, 8, 0, 8), 3, 2},
-		{"a crowded node is", fourNodes(0, 6, 6, 6), 3, 0},
+		{"too little memory is a reason to move", fourNodes(8, 8, 0, 8), 3, 2},
+		{"an overloaded node is a reason to move", fourNodes(0, 6, 6, 6), 3, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, why, err := place.Again(
 				place.Request{Host: c.host, Spec: guest.Spec{Name: "g", VCPUs: 2, Memory: 2 * topology.GiB}},
-				lies(c.lies))
+				memoryOn(c.memory))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -94,13 +94,13 @@ func TestUnevenCellsAgainstExhaustion(t *testing.T) {
 		case sol == nil:
 			continue
 		case sol.key < want || wholeKey(p, sol, sol.slots) != sol.key:
-			t.Fatalf("host %d: said key %d, the slots have %d, the best is %d", seed, sol.key,
+			t.Fatalf("host %d: reported key %d, the slots have %d, the best is %d", seed, sol.key,
 				wholeKey(p, sol, sol.slots), want)
 		case sol.proven() && sol.key != want:
-			t.Fatalf("host %d: key %d (cost %v) is said to be best, %d (cost %v) is", seed, sol.key,
+			t.Fatalf("host %d: key %d (cost %v) is reported as the best, %d (cost %v) is", seed, sol.key,
 				costOf(sol.key).Float(), want, costOf(want).Float())
 		case !sol.proven() && sol.open > want:
-			t.Fatalf("host %d: said nothing is below key %d, %d is", seed, sol.open, want)
+			t.Fatalf("host %d: reported that nothing is below key %d, %d is", seed, sol.open, want)
 		case !sol.proven() && r.Policy.SearchSteps == 0:
 			t.Fatalf("host %d: not proven, of %d nodes", seed, len(p.nodes))
 		}

@@ -23,11 +23,11 @@ import (
 
 // ErrGone means that the guest ended, or was replaced by another process of
 // the same name, since the plan was made.
-var ErrGone = errors.New("the guest is not the one that the plan was made for")
+var ErrGone = errors.New("the VM is not the one that the plan was made for")
 
 // ErrUnread means that it is unknown whether a guest's process has ended: it
 // could not be read. A later attempt can succeed.
-var ErrUnread = errors.New("the guest's process could not be read")
+var ErrUnread = errors.New("the VM's process could not be read")
 
 // Kernel are the functions of the host's kernel that apply needs.
 type Kernel interface {
@@ -297,7 +297,7 @@ func Complete(outcomes []Outcome) bool {
 func Basis(k Kernel, g inventory.Guest) (plan.Basis, error) {
 	ticks, err := startTicks(k, g.PID)
 	if err != nil {
-		return plan.Basis{}, fmt.Errorf("guest %s: %w", g.Name, err)
+		return plan.Basis{}, fmt.Errorf("VM %s: %w", g.Name, err)
 	}
 	return plan.Basis{PID: g.PID, StartTicks: ticks}, nil
 }

@@ -201,7 +201,7 @@ func (l Ledger) read() ([]Claim, error) {
 		path := filepath.Join(l.Folder, "claims", e.Name())
 		err := readWhole(path, &c)
 		if err == nil && l.path("claims", c.Name) != path {
-			err = fmt.Errorf("reading %s: it names guest %q instead of the file's own; remove it", path, c.Name)
+			err = fmt.Errorf("reading %s: it names VM %q instead of the file's own; remove it", path, c.Name)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // released in the meantime

@@ -31,7 +31,7 @@ func TestLedger_FileThatIsNoClaim(t *testing.T) {
 		"two documents": {func(path string) error { return os.WriteFile(path, []byte("{}{}"), 0o600) },
 			"remove it if no VM"},
 		"claim of no guest": {func(path string) error { return os.WriteFile(path, []byte("{}"), 0o600) },
-			`names guest ""`},
+			`names VM ""`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := ledger(t)

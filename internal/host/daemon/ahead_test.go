@@ -18,7 +18,7 @@ func (w *world) balancing() string {
 	return now
 }
 
-// passes lets time pass.
+// passes advances the clock.
 func passes(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()

@@ -19,8 +19,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// recorded is a watcher that costs next to nothing: package watch measures the
-// cost of samples.
+// recorded is a watcher that costs almost nothing: package watch measures the cost
+// of samples.
 type recorded struct{ sample inventory.Sample }
 
 func (r *recorded) Follow([]inventory.Guest, *topology.Topology) {}

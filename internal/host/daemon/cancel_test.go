@@ -27,7 +27,7 @@ func cancels(t *testing.T, w *world) {
 	}
 }
 
-// notFailed wants one move that was undone, and none that counts as failed.
+// notFailed checks that one move was undone and that none counts as failed.
 func (w *world) notFailed() {
 	w.t.Helper()
 	undone := w.entries(journal.MoveUndone)

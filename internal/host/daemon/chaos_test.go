@@ -15,9 +15,8 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
-// Whatever happens to a daemon and its guests, in any order: afterwards
-// everything settles. No move stays unfinished, no claim and no memory is lost,
-// and then nothing more is done.
+// After any sequence of events everything settles: no move stays unfinished, no
+// claim and no memory is lost, and then the daemon changes nothing more.
 func TestEverythingSettles(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -49,7 +48,7 @@ func unrest(t *testing.T, w *world, p policy.Policy, r *rand.Rand) {
 		happen[r.IntN(len(happen))]()
 	}
 	w.full.Store(false)
-	w.blind.Store(false)
+	w.unobservable.Store(false)
 	w.Inject(fake.Fault{})
 	_ = w.d.Resume(t.Context())
 	if err := w.d.SetPolicy(t.Context(), p); err != nil {
@@ -95,19 +94,19 @@ func mishaps(t *testing.T, w *world, r *rand.Rand) []func() {
 		func() {
 			away := errors.New("libvirt is away")
 			w.Inject(fake.Fault{Before: func(fake.Call) error {
-				if w.blind.Load() {
+				if w.unobservable.Load() {
 					return away
 				}
 				return nil
 			}})
-			w.blind.Store(!w.blind.Load())
+			w.unobservable.Store(!w.unobservable.Load())
 		},
 		func() {
 			name := []string{"a", "c", "d", "e"}[r.IntN(4)]
 			w.rosterMu.Lock()
 			defer w.rosterMu.Unlock()
 			w.rosterNow += name
-			if w.blind.Load() {
+			if w.unobservable.Load() {
 				return
 			}
 			if _, there := w.Guest(name); !there {
@@ -118,20 +117,20 @@ func mishaps(t *testing.T, w *world, r *rand.Rand) []func() {
 		},
 		func() {
 			name := []string{"a", "c", "d"}[r.IntN(3)]
-			if _, there := w.Guest(name); there && !w.blind.Load() {
+			if _, there := w.Guest(name); there && !w.unobservable.Load() {
 				_ = w.PinVCPU(t.Context(), name, 0, cpus([]string{"0-3", "8-11"}[r.IntN(2)]))
 			}
 		},
 	}
 }
 
-// settles wants nothing unfinished after an hour, and no effects in the next
-// hour.
+// settles checks that nothing is unfinished after an hour, and that there are no
+// effects in the next hour.
 func (w *world) settles(t *testing.T) {
 	t.Helper()
 	time.Sleep(time.Hour)
 	synctest.Wait()
-	if open := journal.CutShort(w.entries()); len(open) > 0 {
+	if open := journal.InterruptedMoves(w.entries()); len(open) > 0 {
 		t.Errorf("unfinished: %+v", open)
 	}
 	if s := w.status(); len(s.Moving) > 0 || s.Pause != nil {

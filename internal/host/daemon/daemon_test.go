@@ -173,8 +173,8 @@ func TestPlan_WaitsForAGuestDueAtTheNextSample(t *testing.T) {
 }
 
 // Guests that have just begun to work count with their present demand, and not
-// with the mean of that and the idle time before: otherwise all go where memory
-// is.
+// with the mean of that and the idle time before: otherwise all would move to
+// the node of their memory.
 func TestPlan_UsesPresentDemandOfStartingGuests(t *testing.T) {
 	p := auto("a", "b", "c")
 	p.Balance.DegradedFor = policy.Duration(time.Second)
@@ -202,8 +202,8 @@ func TestPlan_UsesPresentDemandOfStartingGuests(t *testing.T) {
 	})
 }
 
-// Noise is no beginning: a noisy load counts with its mean, not with its latest
-// value, or the daemon would plan with a peak as if it were to last.
+// A noisy load counts with its mean, not with its latest value: otherwise the
+// daemon would plan as if a peak lasted.
 func TestPlan_UsesMeanDemandOfNoisyGuests(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
@@ -347,7 +347,7 @@ func TestRepair_ManualChangeIsRevertedOnce(t *testing.T) {
 		g, _ = w.Guest("a")
 		for _, thread := range g.Seen.Threads {
 			if thread.VCPU != nil && *thread.VCPU == 0 && !thread.Affinity.Equal(home) {
-				t.Errorf("its vCPU may run on %s, home is %s", thread.Affinity, home)
+				t.Errorf("its vCPU may run on %s, placed on %s", thread.Affinity, home)
 			}
 		}
 		repin()
@@ -396,7 +396,7 @@ func TestDaemon_RepairsNoPlacementOfAnotherHost(t *testing.T) {
 
 // If all CPUs of a VM go offline, the kernel lets it run anywhere: the daemon
 // places it on other nodes, even during its cooldown.
-func TestDaemon_PlacesAVMAnewWhoseCPUsGoOffline(t *testing.T) {
+func TestDaemon_PlacesAgainAVMWhoseCPUsGoOffline(t *testing.T) {
 	within(t, square, auto("a"), func(t *testing.T, w *world) {
 		t.Helper()
 		w.misplaced("a", 2, gib, "3", "0-1")

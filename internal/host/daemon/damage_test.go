@@ -34,8 +34,8 @@ func (s *said) String() string {
 	return s.text.String()
 }
 
-// notWhole finds the alarm about the journal.
-func (w *world) notWhole() (alarm.Alarm, bool) {
+// journalAlarm finds the alarm about the journal.
+func (w *world) journalAlarm() (alarm.Alarm, bool) {
 	w.t.Helper()
 	all := w.status().Alarms
 	i := slices.IndexFunc(all, func(a alarm.Alarm) bool { return strings.Contains(a.Why, "journal") })
@@ -64,8 +64,8 @@ func TestStart_ReportsADamagedJournal(t *testing.T) {
 			t.Errorf("the log says:\n%s", text)
 		}
 		passes(5 * time.Minute)
-		a, told := w.notWhole()
-		if !told || a.Quantity != alarm.SourceUnreadable {
+		a, found := w.journalAlarm()
+		if !found || a.Quantity != alarm.SourceUnreadable {
 			t.Fatalf("alarms are %+v", w.status().Alarms)
 		}
 		for _, want := range []string{"history.jsonl, line 1: ", w.folder, "numavisor list"} {
@@ -84,7 +84,7 @@ func TestStart_ReportsADamagedJournal(t *testing.T) {
 		w.start()
 		defer w.end()
 		passes(5 * time.Minute)
-		if a, told := w.notWhole(); told {
+		if a, found := w.journalAlarm(); found {
 			t.Errorf("the line was removed, but the alarm is still there: %+v", a)
 		}
 		if n := len(w.entries(journal.Started)); n != 2 {

@@ -36,7 +36,7 @@ func TestStart_RefusesRecordsInUse(t *testing.T) {
 			t.Errorf("the second wrote %+v", w.entries()[noted:])
 		}
 		if now, _ := w.settings.On(w.Host).Settings(); now.NUMABalancing != "0" {
-			t.Errorf("the second gave kernel balancing back: it is %s", now.NUMABalancing)
+			t.Errorf("the second restored kernel balancing: it is %s", now.NUMABalancing)
 		}
 		other := record.Journal{Folder: w.folder} // 'numavisor apply'
 		if err := other.Append(journal.Entry{At: time.Now(), Kind: journal.Accepted, What: "other"}); err != nil {

@@ -33,8 +33,8 @@ func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"
 func TestServe_ClosesIdleConnections(t *testing.T) {
 	for name, request := range map[string]string{
 		"nothing":                "",
-		"a request, no more":     "GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n",
-		"half a header":          "GET /metrics HTTP/1.1\r\nHo",
+		"one request":            "GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n",
+		"an incomplete header":   "GET /metrics HTTP/1.1\r\nHo",
 		"a body that never ends": "GET /metrics HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n1",
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -98,9 +98,9 @@ func TestStop_RestoresASettingInProgress(t *testing.T) {
 			w.start()
 			time.Sleep(after)
 			synctest.Wait()
-			told := time.Now()
+			began := time.Now()
 			w.end()
-			if took := time.Since(told); took > 2*time.Minute {
+			if took := time.Since(began); took > 2*time.Minute {
 				t.Errorf("stopped after %v: took %v", after, took)
 			}
 			now, _ := w.settings.On(w.Host).Settings()
@@ -177,9 +177,9 @@ func TestStop_DoesNotWaitForNumad(t *testing.T) {
 		if began, _ := w.settings.Did(); len(began) != 1 {
 			t.Fatalf("the daemon does not wait for numad: this run tested nothing: %v", began)
 		}
-		told := time.Now()
+		began := time.Now()
 		w.end()
-		if took := time.Since(told); took > 0 {
+		if took := time.Since(began); took > 0 {
 			t.Errorf("waited %v", took)
 		}
 	})
@@ -224,9 +224,9 @@ func TestNumad_FailedExclusionIsRetried(t *testing.T) {
 func TestCompetitors_AreHandledOncePerPlan(t *testing.T) {
 	for name, quiet := range map[string]func(w *world){
 		"in mode off": func(w *world) { w.policy.Balance.Mode = policy.ModeOff },
-		"while blind": func(w *world) {
+		"unobservable": func(w *world) {
 			w.Inject(fake.Fault{Before: func(c fake.Call) error {
-				if (c.Method == "Guests" || c.Method == "Topology") && w.blind.Load() {
+				if (c.Method == "Guests" || c.Method == "Topology") && w.unobservable.Load() {
 					return errors.New("libvirt is away")
 				}
 				return nil
@@ -247,7 +247,7 @@ func TestCompetitors_AreHandledOncePerPlan(t *testing.T) {
 				defer w.end()
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				w.blind.Store(true)
+				w.unobservable.Store(true)
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if planned := w.status().Planned; time.Since(planned) < 20*time.Second {

@@ -65,7 +65,7 @@ func TestObserve_RetriesTheFirstObservationAtOnce(t *testing.T) {
 }
 
 // A guest that starts during an observation may have been missed: the daemon
-// observes the host once more.
+// observes the host again.
 func TestObserve_GuestThatStartsMeanwhile(t *testing.T) {
 	within(t, square, policy.Policy{}, func(t *testing.T, w *world) {
 		t.Helper()

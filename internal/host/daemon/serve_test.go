@@ -89,7 +89,7 @@ func TestServe_InventoryHasTheLoopsLoads(t *testing.T) {
 // Listen replaces the socket of a killed daemon, and no other file.
 func TestListen_ReplacesNoFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "precious")
-	if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("content"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	l, err := daemon.Listen(t.Context(), file)
@@ -99,7 +99,7 @@ func TestListen_ReplacesNoFile(t *testing.T) {
 		}
 	}
 	if text, _ := os.ReadFile(file); err == nil || !strings.Contains(err.Error(), "is no socket") ||
-		string(text) != "kept" {
+		string(text) != "content" {
 		t.Errorf("file is %q, error %v", text, err)
 	}
 	left := filepath.Join(t.TempDir(), "left")

@@ -12,8 +12,8 @@ import (
 	"github.com/numavisor/numavisor/internal/host/daemon"
 )
 
-// Signs of life come from the loop, at their own rate, until the end.
-func TestASupervisorSeesTheDaemonsLife(t *testing.T) {
+// The loop reports Alive at a fixed rate until its end.
+func TestSupervisor_GetsReportsOfTheDaemonsState(t *testing.T) {
 	within(t, square, auto(), func(t *testing.T, w *world) {
 		t.Helper()
 		states := make(chan daemon.State, 10)
@@ -41,7 +41,7 @@ func TestASupervisorSeesTheDaemonsLife(t *testing.T) {
 }
 
 // A loop that hangs reports no Alive: the watchdog detects that.
-func TestALoopThatHangsGivesNoSignOfLife(t *testing.T) {
+func TestSupervisor_GetsNoReportOfALoopThatHangs(t *testing.T) {
 	within(t, square, auto(), func(t *testing.T, w *world) {
 		t.Helper()
 		var alive atomic.Int32
@@ -63,7 +63,7 @@ func TestALoopThatHangsGivesNoSignOfLife(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		if alive.Load() > 1 {
-			t.Errorf("%d signs of life from a loop that hangs", alive.Load())
+			t.Errorf("%d reports of Alive from a loop that hangs", alive.Load())
 		}
 		hang.Store(false)
 		w.end()

@@ -34,22 +34,22 @@ func cpus(list string) topology.CPUSet   { return topology.MustParseSet[topology
 // clock of its own (testing/synctest).
 type world struct {
 	*fake.Host
-	t          *testing.T
-	folder     string
-	policy     policy.Policy
-	settings   *fake.Settings
-	load       fake.Load
-	hostID     string      // the id of this host
-	full       atomic.Bool // the disk of the journal
-	blind      atomic.Bool // for a test's faults
-	log        *slog.Logger
-	roster     func() string
-	supervisor daemon.Supervisor
-	rosterMu   sync.Mutex
-	rosterNow  string
-	d          *daemon.Daemon
-	stop       func()
-	ended      chan error
+	t            *testing.T
+	folder       string
+	policy       policy.Policy
+	settings     *fake.Settings
+	load         fake.Load
+	hostID       string      // the id of this host
+	full         atomic.Bool // the disk of the journal
+	unobservable atomic.Bool // for a test's faults
+	log          *slog.Logger
+	roster       func() string
+	supervisor   daemon.Supervisor
+	rosterMu     sync.Mutex
+	rosterNow    string
+	d            *daemon.Daemon
+	stop         func()
+	ended        chan error
 }
 
 // within runs a test on a host with a clock of its own.

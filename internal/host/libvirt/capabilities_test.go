@@ -58,11 +58,11 @@ func TestParseCapabilitiesOfSparseHost(t *testing.T) {
 		t.Errorf("latency to node 8: %v, %v", v, ok)
 	}
 	if _, ok := topo.Bandwidth(0, 0); ok {
-		t.Error("a bandwidth matrix with gaps is taken")
+		t.Error("a bandwidth matrix with gaps is accepted")
 	}
 }
 
-func TestParseCapabilitiesKeepsGoing(t *testing.T) {
+func TestParseCapabilities_SkipsBadValues(t *testing.T) {
 	for old, c := range map[string][2]string{
 		"<memory unit='KiB'>1048576":              {"<memory unit='KiB'>much", "cell 0: memory"},
 		"<memory unit='GiB'>2":                    {"<memory unit='bushels'>2", "cell 8: memory"},

@@ -101,7 +101,7 @@ func TestDriverLifecycle(t *testing.T) {
 // Whether a guest has a stored configuration decides whether binding it writes one.
 func TestDriver_StoredConfigurations(t *testing.T) {
 	d, ctx := testDriver(t), within(t, 20*time.Second)
-	for name, transient := range map[string]bool{"kept": false, "passing": true} {
+	for name, transient := range map[string]bool{"persistent": false, "transient": true} {
 		if err := d.Start(ctx, definition(t, testXML(t, name)), transient); err != nil {
 			t.Fatal(err)
 		}
@@ -114,8 +114,8 @@ func TestDriver_StoredConfigurations(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, g := range all {
-		if g.Persistent != (g.Name != "passing") {
-			t.Errorf("%s of the list: persistent %v", g.Name, g.Persistent)
+		if g.Persistent != (g.Name != "transient") {
+			t.Errorf("%s in the list: persistent %v", g.Name, g.Persistent)
 		}
 	}
 }
@@ -132,10 +132,10 @@ func TestDriver_DistinguishesErrors(t *testing.T) {
 		want error
 		says string
 	}{
-		{"a guest that is not there", func() error { return d.Resume(ctx, "db") }, guest.ErrNotFound, "guest db: " +
-			"resuming it: there is no such guest"},
-		{"created twice", func() error { return d.Create(ctx, "web1", xml, CreateOptions{}) }, guest.ErrExists, "there is " +
-			"such a guest already"},
+		{"a guest that is not there", func() error { return d.Resume(ctx, "db") }, guest.ErrNotFound, "VM db: " +
+			"resuming it: there is no such VM"},
+		{"created twice", func() error { return d.Create(ctx, "web1", xml, CreateOptions{}) }, guest.ErrExists, "a VM of " +
+			"this name exists already"},
 		{"resumed while running", func() error { return d.Resume(ctx, "web1") }, nil, "resuming it"},
 		{"pinned to nothing", func() error { return d.PinVCPU(ctx, "web1", 0, topology.CPUSet{}) }, nil, "the CPU " +
 			"set is empty"},
@@ -185,7 +185,7 @@ func TestDriverPinsAndRecords(t *testing.T) {
 		}
 	}
 	if g, err := d.Guest(ctx, "web1"); err != nil || g.Managed || g.Placement != nil {
-		t.Errorf("forgotten, it still has an intent: %+v, %v", g.Placement, err)
+		t.Errorf("after Forget it still has an intent: %+v, %v", g.Placement, err)
 	}
 }
 
@@ -216,8 +216,8 @@ func TestDriverConfigures(t *testing.T) {
 	}
 }
 
-// libvirt has one code for everything that a guest's state does not allow: the
-// driver asks for the state and does not read libvirt's text.
+// libvirt has one error code for every change that a guest's state does not allow:
+// the driver queries the state and does not read libvirt's text.
 func TestDriver_StateThatDoesNotAllowAChange(t *testing.T) {
 	d, ctx := testDriver(t), within(t, 60*time.Second)
 	if err := d.Define(ctx, "off", testXML(t, "off")); err != nil {
@@ -240,7 +240,7 @@ func TestDriver_StateThatDoesNotAllowAChange(t *testing.T) {
 	}
 }
 
-// TestDriverValidates holds what Rewrite writes to libvirt's own schema.
+// TestDriverValidates checks the output of Rewrite against libvirt's own schema.
 func TestDriverValidates(t *testing.T) {
 	d, ctx := testDriver(t), within(t, 60*time.Second)
 	if _, err := os.Stat("/usr/share/libvirt/schemas/domain.rng"); err != nil {
@@ -296,8 +296,8 @@ func TestDriverCapabilities(t *testing.T) {
 	}
 }
 
-// TestDriverWithoutDaemon: a socket that is not there, and one whose daemon
-// accepts and then says nothing.
+// TestDriverWithoutDaemon: a missing socket, and one whose daemon accepts and does
+// not answer.
 func TestDriverWithoutDaemon(t *testing.T) {
 	testDriver(t) // skips without the library
 	folder := t.TempDir()
@@ -363,9 +363,9 @@ func TestDriverWithoutLibrary(t *testing.T) {
 func TestErrorText(t *testing.T) {
 	err := fail("pinning vCPU 3 to CPUs \"4-7\"", "web1",
 		fmt.Errorf("%w: %w", context.DeadlineExceeded, ErrUnknownOutcome))
-	const want = `guest web1: pinning vCPU 3 to CPUs "4-7": libvirt did not answer in time: its outcome is unknown` +
+	const want = `VM web1: pinning vCPU 3 to CPUs "4-7": libvirt did not answer in time: its outcome is unknown` +
 		"; check whether 'virsh list' answers: the daemon hangs, or one VM's start, stop or hook script blocks it; " +
-		"read the guest's state again before repeating it"
+		"read the VM's state again before repeating it"
 	if err.Error() != want {
 		t.Errorf("says\n%s\nwanted\n%s", err, want)
 	}

@@ -6,8 +6,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// TestEditsAtTheSamePlace: an insertion where a removal begins comes first,
-// whichever was asked for first.
+// TestEditsAtTheSamePlace: an insertion where a removal begins comes first, in
+// whichever order they were requested.
 func TestEditsAtTheSamePlace(t *testing.T) {
 	doc := &document{src: []byte("abcdef")}
 	ed := editor{doc: doc}

@@ -17,10 +17,10 @@ var (
 	ErrNoLibrary  = errors.New("libvirt's library is not installed")
 	ErrNoDaemon   = errors.New("the libvirt daemon does not answer")
 	ErrDenied     = errors.New("libvirt refuses access")
-	ErrNotRunning = errors.New("the guest is in a state that does not allow it")
-	ErrBusy       = errors.New("libvirt is busy with the guest")
+	ErrNotRunning = errors.New("the VM is in a state that does not allow it")
+	ErrBusy       = errors.New("libvirt is busy with the VM")
 	ErrTimeout    = errors.New("libvirt did not answer in time")
-	// ErrUnknownOutcome comes with a control call that was cut off: it may have
+	// ErrUnknownOutcome comes with a control call that was interrupted: it may have
 	// taken effect or not, so read the state again before anything else.
 	ErrUnknownOutcome = errors.New("its outcome is unknown")
 )
@@ -35,8 +35,8 @@ var remedies = map[error]string{
 	ErrBusy:   "wait for the other operation to end (virsh domjobinfo GUEST) and try again",
 	ErrTimeout: "check whether 'virsh list' answers: the daemon hangs, or one VM's start, stop or hook script " +
 		"blocks it",
-	ErrUnknownOutcome:  "read the guest's state again before repeating it",
-	guest.ErrTransient: "it ends with the guest; define the guest to make it persistent",
+	ErrUnknownOutcome:  "read the VM's state again before repeating it",
+	guest.ErrTransient: "it ends with the VM; define the VM to make it persistent",
 }
 
 // Error is a failed libvirt call.
@@ -51,7 +51,7 @@ type Error struct {
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Guest != "" {
-		fmt.Fprintf(&b, "guest %s: ", e.Guest)
+		fmt.Fprintf(&b, "VM %s: ", e.Guest)
 	}
 	b.WriteString(e.Op)
 	for _, k := range e.Kinds {

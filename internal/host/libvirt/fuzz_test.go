@@ -26,8 +26,9 @@ func FuzzParseDomain(f *testing.F) {
 	})
 }
 
-// FuzzRewrite: a placement made for whatever the XML says is refused, or bound
-// so that the XML stays well-formed, reads back as bound, and is bound for good.
+// FuzzRewrite: a placement made for the guest of the XML is refused, or bound so
+// that the XML is well-formed, reads back as bound, and does not change when it is
+// rewritten again.
 func FuzzRewrite(f *testing.F) {
 	for _, text := range fixtures(f) {
 		f.Add(text)
@@ -68,8 +69,8 @@ func FuzzRewrite(f *testing.F) {
 	})
 }
 
-// wellFormed holds a text to what encoding/xml checks beyond our own reading
-// (prefixes that close by other names).
+// wellFormed checks a text by encoding/xml, which is stricter than parse (prefixes
+// that differ between start and end tag).
 func wellFormed(text []byte) bool {
 	for dec := xml.NewDecoder(bytes.NewReader(text)); ; {
 		if _, err := dec.Token(); err == io.EOF {

@@ -22,8 +22,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// TestLab proves on a real multi-node host what QEMU and libvirt make of the
-// XML written here. It runs inside of the lab: at least 4 nodes with 2 CPUs
+// TestLab checks on a real multi-node host what QEMU and libvirt do with the XML
+// written here. It runs inside of the lab: at least 4 nodes with 2 CPUs
 // each, numbered in order, a kernel at /lab/vmlinuz, libvirtd installed but
 // not running.
 func TestLab(t *testing.T) {
@@ -70,7 +70,7 @@ func (l *lab) startDaemon() {
 		}
 		time.Sleep(250 * time.Millisecond)
 	}
-	l.t.Fatal("libvirtd does not come up")
+	l.t.Fatal("libvirtd does not answer")
 }
 
 func (l *lab) growPools() {
@@ -82,14 +82,14 @@ func (l *lab) growPools() {
 	}
 }
 
-// labCase is one guest and what must be seen of it.
+// labCase is one guest and its expected state.
 type labCase struct {
 	name     string
 	change   func(*guest.Placement)
 	policies []string // numa_maps policy of each memory piece, in cell order
 	mems     string   // cpuset.mems of every thread group
 	nodes    []string // "1" or "1,2": nodes of the preallocated pages of each piece; empty: none allocated
-	rotates  bool     // others prove nearly the same: it runs in one landing of three
+	rotates  bool     // similar cases exist: it runs in one of three landings
 }
 
 func labCases() []labCase {
@@ -377,7 +377,7 @@ func (l *lab) start(t *testing.T, c labCase, transient bool) (*labGuest, int) {
 	return g, pid
 }
 
-// calls proves the calls that the simulated hypervisor has not.
+// calls tests the calls that the simulated hypervisor lacks.
 func (l *lab) calls(t *testing.T) {
 	t.Helper()
 	d, ctx := l.driver, within(t, 10*time.Minute)
@@ -408,7 +408,7 @@ func (l *lab) calls(t *testing.T) {
 			t.Errorf("changing a strict guest's nodes: %v", err)
 		}
 		if err := d.PinIOThread(ctx, g.p.Guest, 1, cpus("1")); err == nil {
-			t.Error("pinned an I/O thread that is not there")
+			t.Error("pinned an I/O thread that does not exist")
 		}
 		l.configure(t, g)
 	})
@@ -442,8 +442,8 @@ func (l *lab) calls(t *testing.T) {
 	})
 }
 
-// configure binds a stored configuration that libvirt has written in its own
-// way, and finds that binding it once more is the same.
+// configure binds a stored configuration that libvirt has rewritten, and checks
+// that binding it again changes nothing.
 func (l *lab) configure(t *testing.T, g *labGuest) {
 	t.Helper()
 	d, ctx := l.driver, within(t, time.Minute)
@@ -463,11 +463,11 @@ func (l *lab) configure(t *testing.T, g *labGuest) {
 		t.Errorf("stored pins are %v", text.Config.Pins)
 	}
 	if a, b := strings.Count(string(stored), "\n"), strings.Count(string(again), "\n"); a != b {
-		t.Errorf("bound once more it has %d lines instead of %d:\n%s", b, a, again)
+		t.Errorf("bound again it has %d lines instead of %d:\n%s", b, a, again)
 	}
 }
 
-// restart: reads go on over a restart of the daemon, and the guest lives.
+// restart: reads continue over a restart of the daemon, and the guest keeps running.
 func (l *lab) restart(t *testing.T) {
 	t.Helper()
 	g, pid := l.start(t, labCases()[0], true)
@@ -495,8 +495,8 @@ func (l *lab) restart(t *testing.T) {
 	}
 }
 
-// hang: a stopped daemon costs the deadline, not more, and control says that
-// the outcome is not known.
+// hang: a stopped daemon delays a call until its deadline and no longer, and a
+// control call reports that its outcome is unknown.
 func (l *lab) hang(t *testing.T) {
 	t.Helper()
 	g, _ := l.start(t, labCases()[0], true)

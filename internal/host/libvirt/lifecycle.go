@@ -27,9 +27,9 @@ func (d *Driver) XML(ctx context.Context, name string, v View) ([]byte, error) {
 	}
 	err := d.read(ctx, "reading its XML", name, func(dom *libvirt.Domain) (err error) {
 		if v == Stored {
-			if kept, err := dom.IsPersistent(); err != nil {
+			if persistent, err := dom.IsPersistent(); err != nil {
 				return err
-			} else if !kept {
+			} else if !persistent {
 				return &Error{Op: "reading its stored XML", Guest: name, Kinds: []error{guest.ErrTransient}}
 			}
 		}
@@ -53,7 +53,7 @@ func (d *Driver) Define(ctx context.Context, name string, xml []byte) error {
 
 // CreateOptions say how to start a guest.
 type CreateOptions struct {
-	Persistent bool // keep its configuration when it ends
+	Persistent bool // store its configuration, which remains when it ends
 	Paused     bool // do not let its vCPUs run yet
 }
 

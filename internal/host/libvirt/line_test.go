@@ -12,7 +12,7 @@ import (
 	"libvirt.org/go/libvirt"
 )
 
-// fakeDaemon is a daemon that can be down, restart and hang.
+// fakeDaemon is a daemon that can be stopped, restart and hang.
 type fakeDaemon struct {
 	mu    sync.Mutex
 	down  bool
@@ -167,9 +167,9 @@ func TestLineReadGivesUpWithTheReason(t *testing.T) {
 	})
 }
 
-// TestLineReasonOutlivesAnAttemptCutShort: time is up in the middle of a later
-// attempt, which then knows no reason of its own.
-func TestLineReasonOutlivesAnAttemptCutShort(t *testing.T) {
+// TestLine_ReasonOutlivesAnInterruptedAttempt: the deadline ends a later attempt, which then
+// has no reason of its own.
+func TestLine_ReasonOutlivesAnInterruptedAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDaemon{down: true}
 		l := newLine(d)

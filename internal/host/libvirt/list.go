@@ -35,7 +35,7 @@ func (d *Driver) List(ctx context.Context) ([]Listed, error) {
 		})
 	})
 	slices.SortFunc(all, func(a, b Listed) int { return strings.Compare(a.Name, b.Name) })
-	return all, fail("listing guests", "", err)
+	return all, fail("listing VMs", "", err)
 }
 
 // eachListed calls yield for every guest until it fails. It asks which guests
@@ -186,7 +186,7 @@ func (d *Driver) Guests(ctx context.Context) ([]inventory.Guest, error) {
 		})
 	})
 	if err != nil {
-		return nil, fail("listing guests", "", err)
+		return nil, fail("listing VMs", "", err)
 	}
 	d.readings.keep(guests)
 	slices.SortFunc(guests, func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) })

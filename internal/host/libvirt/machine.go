@@ -78,7 +78,7 @@ func DomainXML(intent Metadata, m Machine) ([]byte, error) {
 // for any placement: call it before claiming resources.
 func (m Machine) Check(spec guest.Spec) error {
 	if err := m.withDefaults().check(spec); err != nil {
-		return fmt.Errorf("new guest %q: %w", spec.Name, err)
+		return fmt.Errorf("new VM %q: %w", spec.Name, err)
 	}
 	return nil
 }

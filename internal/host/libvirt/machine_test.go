@@ -200,7 +200,7 @@ func TestDomainXMLRefuses(t *testing.T) {
 	}
 }
 
-// TestCannot: what no domain XML gives is said, and nothing else.
+// TestCannot: Cannot lists the parts that no domain XML provides, and no others.
 func TestCannot(t *testing.T) {
 	for _, c := range []struct {
 		name, want string

@@ -25,7 +25,7 @@ type Metadata = guest.Intent
 func metadataText(m Metadata) (string, error) {
 	text, err := json.Marshal(m)
 	if err != nil {
-		return "", fmt.Errorf("guest %s: writing its intent: %w", m.Placement.Guest, err)
+		return "", fmt.Errorf("VM %s: writing its intent: %w", m.Placement.Guest, err)
 	}
 	return string(text), nil
 }

@@ -32,7 +32,7 @@ func argumentsIn(proc string) func(pid int) ([]string, error) {
 
 func pidOf(runDir string, arguments func(pid int) ([]string, error), name string) (int, error) {
 	if name == "" || strings.ContainsAny(name, "/\x00") {
-		return 0, &Error{Op: findingProcess, Guest: name, Err: fmt.Errorf("%q is not a valid name of a guest", name)}
+		return 0, &Error{Op: findingProcess, Guest: name, Err: fmt.Errorf("%q is not a valid name of a VM", name)}
 	}
 	pid, err := pidIn(filepath.Join(runDir, name+".pid"), arguments, name)
 	if escaped := pathEscaper.Replace(name); err != nil && escaped != name {
@@ -72,7 +72,7 @@ func pidIn(file string, arguments func(pid int) ([]string, error), name string) 
 		}
 	}
 	return 0, &Error{Op: op, Guest: name, Kinds: []error{ErrNotRunning},
-		Err: fmt.Errorf("process %d, named by %s, is not QEMU with this guest", pid, file)}
+		Err: fmt.Errorf("process %d, named by %s, is not QEMU with this VM", pid, file)}
 }
 
 // guestArgument extracts the name from QEMU's argument

@@ -14,7 +14,7 @@ func domainOn(node int) string {
 <numatune><memory mode='strict' nodeset='%d'/></numatune></domain>`, node)
 }
 
-// The XML of a guest is read again when it says something else, and only then.
+// The XML of a guest is parsed again only when it has changed.
 func TestReadings_ParseUnchangedXMLOnce(t *testing.T) {
 	var r readings
 	read := func(uuid, xml string) Domain {
@@ -34,17 +34,17 @@ func TestReadings_ParseUnchangedXMLOnce(t *testing.T) {
 		t.Error("the same text was read twice")
 	}
 	if other := read("v", domainOn(1)); other.Config.NUMATune == first.Config.NUMATune {
-		t.Error("two guests share a reading")
+		t.Error("two guests share a cached result")
 	}
 	read("u", domainOn(2))
 	if back := read("u", domainOn(1)); back.Config.NUMATune == first.Config.NUMATune {
-		t.Error("the cache has more than the last reading")
+		t.Error("the cache has more than the last result")
 	}
 	if _, err := r.read("u", "<domain>"); err == nil {
 		t.Error("text that is not XML returned the earlier result")
 	}
 	r.keep([]inventory.Guest{{UUID: "v"}})
 	if len(r.last) != 1 {
-		t.Errorf("%d readings of one guest", len(r.last))
+		t.Errorf("%d cached results of one guest", len(r.last))
 	}
 }

@@ -28,7 +28,7 @@ func Rewrite(domainXML []byte, p guest.Placement, intent Metadata) ([]byte, erro
 	for _, check := range []error{checkPlacement(p), checkSingle(doc.root), agree(d, p), hostNodesOfDevices(doc.root,
 		p.Nodes)} {
 		if check != nil {
-			return nil, fmt.Errorf("binding guest %q: %w", d.Name, check)
+			return nil, fmt.Errorf("binding VM %q: %w", d.Name, check)
 		}
 	}
 	intent.Placement = p
@@ -37,7 +37,7 @@ func Rewrite(domainXML []byte, p guest.Placement, intent Metadata) ([]byte, erro
 		func() error { return w.metadata(intent) }, w.memoryBacking, w.vcpu, w.cpuTune, w.cells, w.numaTune,
 	} {
 		if err := step(); err != nil {
-			return nil, fmt.Errorf("binding guest %q: %w", d.Name, err)
+			return nil, fmt.Errorf("binding VM %q: %w", d.Name, err)
 		}
 	}
 	return w.result(), nil
@@ -68,7 +68,7 @@ func checkPlacement(p guest.Placement) error {
 			return fmt.Errorf("placement: cell %d: memory of %v is not a whole number of pages of %v", c.ID, c.Memory,
 				p.PageSize)
 		case p.MemoryMode != guest.MemoryNone && (c.Nodes.IsEmpty() || !c.Nodes.SubsetOf(p.Nodes)):
-			return fmt.Errorf("placement: cell %d: nodes %q must be some of the guest's nodes %q", c.ID, c.Nodes,
+			return fmt.Errorf("placement: cell %d: nodes %q must be some of the VM's nodes %q", c.ID, c.Nodes,
 				p.Nodes)
 		case c.VCPUs.Intersects(all):
 			return fmt.Errorf("placement: cell %d: vCPUs %s are in another cell, too", c.ID, c.VCPUs.Intersect(all))
@@ -84,7 +84,7 @@ func checkPlacement(p guest.Placement) error {
 		}
 	}
 	if all.Len() != len(p.VCPUs) {
-		return fmt.Errorf("placement: cells have %d vCPUs, the guest has %d", all.Len(), len(p.VCPUs))
+		return fmt.Errorf("placement: cells have %d vCPUs, the VM has %d", all.Len(), len(p.VCPUs))
 	}
 	return checkMode(p)
 }

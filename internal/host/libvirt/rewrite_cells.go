@@ -30,7 +30,7 @@ func (w *writer) cells() error {
 	}
 	if ties := tiedToCells(w.root); numa != nil && len(ties) > 0 {
 		return &ContradictionError{
-			Field: "guest cells", XML: strconv.Itoa(len(w.domain.Config.Cells)) + " cells that are referred to: " +
+			Field: "VM cells", XML: strconv.Itoa(len(w.domain.Config.Cells)) + " cells that are referred to: " +
 				"" + list(ties),
 			Placement: "has others",
 			Remedy:    "place with the cells of the XML, or remove the elements that refer to them",

@@ -78,18 +78,18 @@ func Cannot(d Domain, p guest.Placement) []plan.Refusal {
 		switch {
 		case p.MemoryMode == guest.MemoryRestrictive:
 			refuse("each cell's memory on its node", "libvirt's mode restrictive gives QEMU no policy for cells; "+
-				"the guest is restricted to nodes "+p.Nodes.String()+" as a whole; "+
+				"the VM is restricted to nodes "+p.Nodes.String()+" as a whole; "+
 				"set a policy on the cells' memfd once "+
-				"the guest runs, or choose preferred")
+				"the VM runs, or choose preferred")
 		case !shown && p.MemoryMode != guest.MemoryNone:
-			refuse("each cell's memory on its node", "the guest sees no cells, so its memory is one piece to QEMU; "+
-				"make the topology visible, or bind by address once the guest runs")
+			refuse("each cell's memory on its node", "the VM sees no cells, so its memory is a single block for QEMU; "+
+				"make the topology visible, or bind by address once the VM runs")
 		}
 	}
 	if !shown && p.MemoryMode == guest.MemoryInterleave && p.Nodes.Len() > 1 {
 		refuse(
 			"the outer limit to nodes "+p.Nodes.String(),
-			"libvirt's mode interleave sets no cpuset.mems; restrict the thread groups to the nodes once the guest is "+
+			"libvirt's mode interleave sets no cpuset.mems; restrict the thread groups to the nodes once the VM is "+
 				"there",
 		)
 	}
@@ -103,7 +103,7 @@ func Cannot(d Domain, p guest.Placement) []plan.Refusal {
 			"the emulator's pin in the configuration",
 			"with allocation at start QEMU does not start if the emulator cannot reach every cell's nodes; "+
 				"set the pin "+
-				"once the guest runs",
+				"once the VM runs",
 		)
 	}
 	return found
@@ -125,7 +125,7 @@ func whyUnmovable(d Domain) string {
 	case len(c.Devices) > 0:
 		return "assigned devices (vfio) pin all of it: " + list(c.Devices)
 	case d.Confidential:
-		return "launchSecurity: the memory of confidential guests is pinned"
+		return "launchSecurity: the memory of confidential VMs is pinned"
 	case c.PageSize > 0:
 		return "pages of huge page pools can be moved, but no policy can be set on them from outside; new ones " +
 			"follow the old policy"

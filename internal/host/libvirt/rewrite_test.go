@@ -136,10 +136,10 @@ func drawThreads(t *rapid.T, d Domain, p *guest.Placement) {
 	}
 }
 
-// TestRewriteKeepsTheRest checks Rewrite on every fixture and hundreds of
+// TestRewriteChangesOnlyTheBinding checks Rewrite on every fixture and hundreds of
 // placements: the binding is written, everything else is unchanged, and
 // rewriting the result changes nothing.
-func TestRewriteKeepsTheRest(t *testing.T) {
+func TestRewriteChangesOnlyTheBinding(t *testing.T) {
 	for name, xml := range fixtures(t) {
 		t.Run(name, func(t *testing.T) {
 			d := mustParse(t, xml)
@@ -241,8 +241,8 @@ func checkTune(t *rapid.T, d Domain, p guest.Placement) {
 	}
 }
 
-// foreign gives a document without what binding may touch, as a separate DOM
-// sees it: elements, attributes, text and comments in order.
+// foreign returns a document without the parts that binding may change, as a
+// separate DOM parser reads it: elements, attributes, text and comments in order.
 func foreign(t *rapid.T, xml, original []byte, p guest.Placement) string {
 	doc, old := etree.NewDocument(), etree.NewDocument()
 	if err := errors.Join(doc.ReadFromBytes(xml), old.ReadFromBytes(original)); err != nil {
@@ -520,7 +520,7 @@ func TestRewrite_RefusesRepeatedElements(t *testing.T) {
 	}
 }
 
-func TestRewrite_KeepsCellsThatSetTheMemory(t *testing.T) {
+func TestRewrite_PreservesCellsThatSetTheMemory(t *testing.T) {
 	xml := []byte(
 		`<domain><memory>5</memory><cpu><numa><cell memory='1024'/><cell memory='2048'/></numa></cpu></domain>`,
 	)
@@ -562,7 +562,7 @@ func TestRewriteSources(t *testing.T) {
 }
 
 // TestLateEmulatorPin: QEMU does not start if allocating threads cannot run on
-// a cell's nodes, so the pin is left out unless it surely reaches them all.
+// a cell's nodes, so the pin is left out unless it certainly reaches all of them.
 func TestLateEmulatorPin(t *testing.T) {
 	xml := fixtures(t)["minimal"]
 	set := topology.MustParseSet[topology.CPUID]

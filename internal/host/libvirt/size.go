@@ -18,7 +18,7 @@ var memoryUnits = map[string]uint64{
 	"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40, "pib": 1 << 50, "eib": 1 << 60,
 }
 
-// parseMemory reads an amount with its unit attribute; without one libvirt means KiB.
+// parseMemory reads an amount with its unit attribute; without a unit libvirt assumes KiB.
 func parseMemory(field, value, unit string) (topology.Bytes, error) {
 	if unit == "" {
 		unit = "KiB"

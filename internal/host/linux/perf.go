@@ -107,7 +107,7 @@ func (e *PerfError) Error() string {
 	case errors.Is(e.Err, unix.EACCES), errors.Is(e.Err, unix.EPERM):
 		text += "; run as root, or give CAP_PERFMON"
 	case errors.Is(e.Err, unix.EOPNOTSUPP), errors.Is(e.Err, unix.ENODEV), errors.Is(e.Err, unix.ENOSYS):
-		text += ": no performance counters are available here (a virtual machine), or guests own them " +
+		text += ": no performance counters are available here (a virtual machine), or VMs own them " +
 			"(mediated vPMU)"
 	case errors.Is(e.Err, unix.EMFILE):
 		text += "; raise the number of open files (LimitNOFILE)"

@@ -20,7 +20,7 @@ type away struct{ kind error }
 
 func (away) Name() guest.Hypervisor { return "qemu" }
 func (a away) Guests(context.Context) ([]inventory.Guest, error) {
-	return nil, &libvirt.Error{Op: "listing guests", Kinds: []error{a.kind}, Err: errors.New("no")}
+	return nil, &libvirt.Error{Op: "listing VMs", Kinds: []error{a.kind}, Err: errors.New("no")}
 }
 
 // A host without libvirt has no VMs of libvirt; a host whose libvirt does not

@@ -42,7 +42,7 @@ func TestObserve_NamesTheHolderOfAClaim(t *testing.T) {
 	request := move.Request{ID: "m1", Move: m, By: "balancer", Journal: &book{},
 		Progress: func(status.Moving) { look("balancer") }}
 	if _, err := w.Joined.Move(context.Background(), request); err != nil || looks < 2 {
-		t.Fatalf("%v, looked %d times", err, looks)
+		t.Fatalf("%v, observed %d times", err, looks)
 	}
 	inv, err := w.Joined.Observe(t.Context())
 	if c, ok := inv.Claim("g"); err != nil || ok {

@@ -27,8 +27,8 @@ type scene struct {
 	make func(t tester, folder string) (world, plan.Move)
 }
 
-// scenes are moves of one guest of each kind, of one of ours, and of two that
-// make room for each other.
+// scenes are moves of one guest of each kind, of one that Numavisor created, and of
+// two that make room for each other.
 func scenes() []scene {
 	var all []scene
 	for _, k := range kinds {
@@ -37,7 +37,7 @@ func scenes() []scene {
 			return w, planned(t, w, plan.MoveGuest, map[string]string{"g": "0,2"})
 		}})
 	}
-	return append(all, scene{"one of ours", func(t tester, folder string) (world, plan.Move) {
+	return append(all, scene{"created by Numavisor", func(t tester, folder string) (world, plan.Move) {
 		w := newWorld(t, square, folder)
 		c, err := w.Create(spec(t, guest.Spec{Name: "g", VCPUs: 2, Memory: 512 * mib}))
 		if err != nil {
@@ -45,7 +45,7 @@ func scenes() []scene {
 		}
 		away, _ := nodes("0-3").Minus(c.Placement.Nodes).First()
 		return w, planned(t, w, plan.MoveGuest, map[string]string{"g": fmt.Sprint(away)})
-	}}, scene{"a swap through little room", func(t tester, folder string) (world, plan.Move) {
+	}}, scene{"a swap with little free memory", func(t tester, folder string) (world, plan.Move) {
 		w := home(t, "nodes:4 cores:4 memory:512M huge:2M=4 square distances:10,16,28", folder, 320*mib,
 			map[string]topology.NodeID{"g": 1, "h": 2})
 		m := planned(t, w, plan.Swap, map[string]string{"g": "2", "h": "1"})
@@ -55,9 +55,9 @@ func scenes() []scene {
 	}})
 }
 
-// Whichever call fails, in whatever way: the guests keep running, no claim is
-// left, no memory is lost; the journal has the move's end, or Recover finds it;
-// whatever counts as done is in place; and a bind can finish the rest.
+// Whichever call fails, in whatever way: the guests keep running, no claim
+// remains, no memory is lost; the journal has the move's end, or Recover finds it;
+// everything reported as done is in place; and a bind can finish the rest.
 func TestMoveSurvivesABreakAtEveryCall(t *testing.T) {
 	folder := folderOf(t)
 	for _, s := range scenes() {
@@ -78,8 +78,8 @@ func TestMoveSurvivesABreakAtEveryCall(t *testing.T) {
 	}
 }
 
-// away: libvirtd, or all of the host, answers no more from a call on.
-var away = breakage{Name: "nothing answers any more", Fault: func(_ world, call int, _ func()) fake.Fault {
+// away: libvirtd, or the whole host, stops answering at a call.
+var away = breakage{Name: "nothing answers any longer", Fault: func(_ world, call int, _ func()) fake.Fault {
 	return fake.Fault{Before: func(c fake.Call) error {
 		if c.N >= call {
 			return errLost
@@ -94,35 +94,35 @@ func brokenMove(t *testing.T, w world, m plan.Move, b breakage, call fake.Call) 
 	started := starts(w, m)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	kept := &book{}
+	records := &book{}
 	w.Inject(b.Fault(w, call.N, cancel))
-	moved, err := carryOut(ctx, w, m, kept)
+	moved, err := carryOut(ctx, w, m, records)
 	w.Inject(fake.Fault{})
 	w.Drain()
 	for name, ticks := range started {
 		if w.StartTicksOf(name) != ticks && !(b.Ends && name == "g") {
-			t.Fatalf("%s: guest %s does not run on", where, name)
+			t.Fatalf("%s: guest %s no longer runs", where, name)
 		}
 	}
 	w.CheckSettled(t)
-	if err != nil && len(kept.Recorded) == 0 {
+	if err != nil && len(records.Recorded) == 0 {
 		if moved.End != "" || len(moved.Guests) > 0 {
 			t.Errorf("%s: not begun, yet %+v", where, moved)
 		}
 	} else if errors.Is(err, move.ErrStopped) {
-		if moved.End != "" || len(journal.CutShort(kept.Recorded)) != 1 {
+		if moved.End != "" || len(journal.InterruptedMoves(records.Recorded)) != 1 {
 			t.Errorf("%s: stopped, and it ended as %q", where, moved.End)
 		}
-	} else if end := ended(t, kept); end != moved.End {
+	} else if end := ended(t, records); end != moved.End {
 		t.Errorf("%s: ended as %q, the journal says %q", where, moved.End, end)
 	}
 	if moved.Complete() {
 		allAt(t, w, same(w, m, started), where) // one may have ended after it was verified
 	}
 	if moved.End == journal.MovePartial && err == nil && len(moved.Shortfalls()) == 0 {
-		t.Errorf("%s: in part, without a word why", where)
+		t.Errorf("%s: in part, with no reason given", where)
 	}
-	finishes(t, w, m, kept, started, where)
+	finishes(t, w, m, records, started, where)
 }
 
 // starts are the guests of a move with when they were started.
@@ -134,39 +134,39 @@ func starts(w world, m plan.Move) map[string]uint64 {
 	return all
 }
 
-// same is the move of those guests only that still run.
+// same is the move of only those guests that still run.
 func same(w world, m plan.Move, started map[string]uint64) plan.Move {
 	m.Guests = slices.DeleteFunc(slices.Clone(m.Guests),
 		func(g plan.GuestMove) bool { return w.StartTicksOf(g.Guest) != started[g.Guest] })
 	return m
 }
 
-// allAt wants every guest of a move where it was to go.
+// allAt checks that every guest of a move is on its target.
 func allAt(t *testing.T, w world, m plan.Move, where string) {
 	t.Helper()
 	for _, g := range m.Guests {
 		if at := w.MustGuest(t, g.Guest).Placement; at == nil || !at.Nodes.Equal(g.Placement.Nodes) {
-			t.Errorf("%s: guest %s is said to be on nodes %s; recorded is %+v", where, g.Guest, g.Placement.Nodes, at)
+			t.Errorf("%s: guest %s is reported on nodes %s; recorded is %+v", where, g.Guest, g.Placement.Nodes, at)
 			continue
 		}
 		w.CheckInPlace(t, g.Guest)
 	}
 }
 
-// finishes recovers interrupted moves, and then wants each running guest on the
-// nodes of its metadata, or, without metadata, on its former nodes.
-func finishes(t *testing.T, w world, m plan.Move, kept *book, started map[string]uint64, where string) {
+// finishes recovers interrupted moves, and then checks that each running guest is
+// on the nodes of its metadata, or, without metadata, on its former nodes.
+func finishes(t *testing.T, w world, m plan.Move, records *book, started map[string]uint64, where string) {
 	t.Helper()
-	if _, err := w.Joined.Recover(context.Background(), move.Request{By: "restart", Journal: kept}); err != nil &&
+	if _, err := w.Joined.Recover(context.Background(), move.Request{By: "restart", Journal: records}); err != nil &&
 		!errors.Is(err, apply.ErrGone) {
 		t.Errorf("%s: recovering: %v", where, err)
 	}
-	if open := journal.CutShort(kept.Recorded); len(open) > 0 {
+	if open := journal.InterruptedMoves(records.Recorded); len(open) > 0 {
 		t.Errorf("%s: still unfinished: %+v", where, open)
 	}
-	entries := len(kept.Recorded)
-	again, err := w.Joined.Recover(context.Background(), move.Request{Journal: kept})
-	if err != nil || len(again) > 0 || len(kept.Recorded) != entries {
+	entries := len(records.Recorded)
+	again, err := w.Joined.Recover(context.Background(), move.Request{Journal: records})
+	if err != nil || len(again) > 0 || len(records.Recorded) != entries {
 		t.Errorf("%s: recovering again: %v, %v", where, again, err)
 	}
 	for _, g := range m.Guests {
@@ -204,22 +204,22 @@ func bindAll(t *testing.T, w world, m plan.Move, started map[string]uint64, wher
 	}
 }
 
-// asItWas wants a guest that has no placement where it was before the move, by
-// its memory and vCPUs.
+// asItWas checks that the memory and vCPUs of a guest without a placement are where
+// they were before the move.
 func asItWas(t *testing.T, w world, m plan.GuestMove, where string) {
 	t.Helper()
 	g := w.MustGuest(t, m.Guest)
-	lies, total := topology.MemoryByNode{}, topology.Bytes(0)
+	found, total := topology.MemoryByNode{}, topology.Bytes(0)
 	for _, r := range g.Seen.Ranges {
 		for node, bytes := range r.ByNode {
-			lies[node] += bytes
+			found[node] += bytes
 			total += bytes
 		}
 	}
 	top := w.Nodes()
-	for node, bytes := range lies {
+	for node, bytes := range found {
 		if m.Undo.Memory[node] == 0 && bytes > total/20 {
-			t.Errorf("%s: %v of guest %s are left on node %d; it lay on %v", where, bytes, g.Name, node, m.Undo.Memory)
+			t.Errorf("%s: %v of guest %s remain on node %d; it was on %v", where, bytes, g.Name, node, m.Undo.Memory)
 		}
 	}
 	for _, thread := range g.Seen.Threads {
@@ -241,7 +241,7 @@ func reborn(w world, old claim.Process) world {
 }
 
 // killed runs an action that ends the goroutine it runs on, as kill -9 ends a
-// process: nothing is tidied up, but what the kernel does (locks).
+// process: nothing is cleaned up except by the kernel (locks).
 func killed(do func()) {
 	done := make(chan struct{})
 	go func() {
@@ -260,8 +260,8 @@ func TestMoveKilledAtEveryPointIsRecovered(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			clean, m := s.make(t, folder)
 			clean.Inject(fake.Fault{})
-			kept := &book{}
-			if _, err := carryOut(context.Background(), clean, m, kept); err != nil {
+			records := &book{}
+			if _, err := carryOut(context.Background(), clean, m, records); err != nil {
 				t.Fatal(err)
 			}
 			for _, call := range clean.Calls() {
@@ -281,7 +281,7 @@ func TestMoveKilledAtEveryPointIsRecovered(t *testing.T) {
 						call.Method, after))
 				}
 			}
-			for n := range len(kept.Recorded) {
+			for n := range len(records.Recorded) {
 				for _, after := range []bool{false, true} {
 					w, m := s.make(t, folder)
 					b := &book{}
@@ -309,7 +309,7 @@ func recovered(t *testing.T, w world, m plan.Move, b *book, started map[string]u
 	w.Drain()
 	for name, ticks := range started {
 		if w.StartTicksOf(name) != ticks {
-			t.Fatalf("%s: guest %s does not run on", where, name)
+			t.Fatalf("%s: guest %s no longer runs", where, name)
 		}
 	}
 	begun := len(b.Recorded) > 0
@@ -320,13 +320,13 @@ func recovered(t *testing.T, w world, m plan.Move, b *book, started map[string]u
 	if end := ended(t, b); end == journal.MoveDone {
 		allAt(t, w, m, where)
 	} else {
-		t.Errorf("%s: nothing hinders it, and it ended as %s: %+v", where, end, b.Recorded[len(b.Recorded)-1])
+		t.Errorf("%s: it could be finished, but ended as %s: %+v", where, end, b.Recorded[len(b.Recorded)-1])
 	}
 }
 
-// A guest that ends in mid-move: the other one moves on, into the room that
-// becomes free, and the journal says what happened.
-func TestMoveGoesOnWithoutAGuestThatEnded(t *testing.T) {
+// A guest ends during a move: the other one is moved, into the memory that becomes
+// free, and the journal reports what happened.
+func TestMove_ContinuesWithoutAGuestThatEnded(t *testing.T) {
 	s := scenes()
 	w, m := s[len(s)-1].make(t, folderOf(t))
 	w.Inject(fake.Fault{Before: fake.NthOf("Move", 3, func() error { w.Vanish("g"); return nil })})
@@ -377,8 +377,8 @@ func TestMove_UnreadProcessIsResumed(t *testing.T) {
 }
 
 // A stopped move stays where it is, and is resumed by a restart, or by the same
-// request; one that is to be undone goes back, guests without a former
-// placement as far as their former state is known.
+// request; a cancelled one is rolled back, guests without a
+// former placement as far as their former state is known.
 func TestMoveStoppedOrUndone(t *testing.T) {
 	folder := folderOf(t)
 	for _, s := range scenes() {
@@ -413,7 +413,7 @@ func TestMoveStoppedOrUndone(t *testing.T) {
 	}
 }
 
-// Stopped while it is undone, a move is left, and Recover goes on undoing it.
+// A move that is stopped during its rollback is left, and Recover continues the rollback.
 func TestMoveStoppedWhileItIsUndone(t *testing.T) {
 	folder := folderOf(t)
 	for _, s := range scenes() {
@@ -437,7 +437,7 @@ func TestMoveStoppedWhileItIsUndone(t *testing.T) {
 			}
 			all, err := w.Joined.Recover(context.Background(), move.Request{Journal: b})
 			if err != nil || len(all) != 1 || !all[0].Cancelled || ended(t, b) != journal.MoveUndone {
-				t.Fatalf("gone on: %v, %+v", err, all)
+				t.Fatalf("continued: %v, %+v", err, all)
 			}
 			isUndone(t, w, m)
 			w.CheckSettled(t)
@@ -462,7 +462,7 @@ func isUndone(t *testing.T, w world, m plan.Move) {
 	}
 }
 
-// A move that cannot be finished because its room is gone is undone by the restart.
+// A restart rolls back a move that cannot be finished because its memory is taken.
 func TestRecover_UndoesAMoveWithoutRoom(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0})
 	m := planned(t, w, plan.MoveGuest, map[string]string{"a": "1"})
@@ -512,7 +512,7 @@ func TestRecover_IgnoresRunningMoves(t *testing.T) {
 	w.CheckInPlace(t, "a")
 }
 
-// An old journal does not move a guest that got a new placement since.
+// An old journal does not move a guest that got a new placement since then.
 func TestRecover_IgnoresGuestsPlacedSince(t *testing.T) {
 	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0})
 	m := planned(t, w, plan.MoveGuest, map[string]string{"a": "1"})

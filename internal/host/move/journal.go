@@ -69,9 +69,9 @@ func (m *mover) end(unseen error) error {
 	e := journal.Entry{Kind: journal.MoveDone, What: m.Move.String(), Shortfalls: m.moved.Shortfalls()}
 	switch {
 	case gone > 0 && gone == m.all():
-		e.Kind, e.Why = journal.MoveFailed, "the guest has ended"
+		e.Kind, e.Why = journal.MoveFailed, "the VM has ended"
 	case gone > 0:
-		e.Kind, e.Why = journal.MovePartial, fmt.Sprintf("%d of %d guests have ended", gone, m.all())
+		e.Kind, e.Why = journal.MovePartial, fmt.Sprintf("%d of %d VMs have ended", gone, m.all())
 	case failed != nil || len(e.Shortfalls) > 0:
 		e.Kind = journal.MovePartial
 	}
@@ -99,9 +99,9 @@ func (m *mover) endBack(why, err error) error {
 	}
 	switch {
 	case gone > 0 && gone == m.all():
-		e.Kind, e.Why = journal.MoveFailed, "the guest has ended"
+		e.Kind, e.Why = journal.MoveFailed, "the VM has ended"
 	case failed != nil || len(e.Shortfalls) > 0:
-		e.Kind, e.What = journal.MoveFailed, "not completely back: "+m.Move.String()
+		e.Kind, e.What = journal.MoveFailed, "not completely rolled back: "+m.Move.String()
 		if failed != nil {
 			e.Why += "; " + failed.Error()
 		}

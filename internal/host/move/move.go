@@ -181,7 +181,7 @@ func (m *mover) former(ctx context.Context, inv *inventory.Host) error {
 		seen, _ := inv.Guest(g.Guest)
 		binding, err := m.host.FormerBinding(ctx, seen)
 		if err != nil {
-			return fmt.Errorf("guest %s: %w", g.Guest, err)
+			return fmt.Errorf("VM %s: %w", g.Guest, err)
 		}
 		g.Undo.StoredBinding = binding
 		m.Move.Guests[i] = g.GuestMove
@@ -206,7 +206,7 @@ func (m *mover) observe(ctx context.Context, tx claim.Locked) (inventory.Host, e
 		names[i] = g.Guest
 		for _, c := range claims {
 			if c.Name == g.Guest {
-				return inventory.Host{}, fmt.Errorf("guest %s: %w; wait until that has ended", g.Guest, operate.ErrBusy)
+				return inventory.Host{}, fmt.Errorf("VM %s: %w; wait until that has ended", g.Guest, operate.ErrBusy)
 			}
 		}
 	}
@@ -271,12 +271,12 @@ func (m *mover) there(inv *inventory.Host, seen *inventory.Guest, g *moving) {
 	}
 	g.bound.Plan = bind.Steps(
 		bind.Request{
-			Guest:      *seen,
-			Topology:   &inv.Topology,
-			Placement:  g.Placement,
-			Basis:      g.Basis,
-			Persistent: seen.Persistent,
-			CutShort:   m.again,
+			Guest:       *seen,
+			Topology:    &inv.Topology,
+			Placement:   g.Placement,
+			Basis:       g.Basis,
+			Persistent:  seen.Persistent,
+			Interrupted: m.again,
 		},
 	)
 	g.before, g.copies, g.after = g.bound.Plan.Parts()

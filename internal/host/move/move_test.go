@@ -24,7 +24,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// planned is a move as balancing makes it: each guest to nodes of its own.
+// planned is a move as balancing plans it: each guest to its own nodes.
 func planned(t tester, w world, kind plan.MoveKind, to map[string]string) plan.Move {
 	t.Helper()
 	inv, err := w.Joined.Observe(context.Background())
@@ -34,7 +34,7 @@ func planned(t tester, w world, kind plan.MoveKind, to map[string]string) plan.M
 	m := plan.Move{Kind: kind, Why: "a test wants it"}
 	placing := inv
 	placing.Topology.Nodes = append([]topology.Node(nil), inv.Topology.Nodes...)
-	for i := range placing.Topology.Nodes { // as if the guests of the move were not there
+	for i := range placing.Topology.Nodes { // as if the guests of the move did not exist
 		n := &placing.Topology.Nodes[i]
 		for _, g := range inv.Guests {
 			if _, moves := to[g.Name]; moves && g.Config.PageSize == 0 {
@@ -140,9 +140,9 @@ func home(t tester, machine, folder string, memory topology.Bytes, at map[string
 	return w
 }
 
-// Two guests that fill their nodes all but 64 MiB exchange them: neither has
+// Two guests that fill their nodes except for 64 MiB exchange them: neither has
 // room for more than that before the other moves.
-func TestMoveSwapsThroughLittleRoom(t *testing.T) {
+func TestMove_SwapsWithLittleFreeMemory(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0, "b": 1})
 	m := planned(t, w, plan.Swap, map[string]string{"a": "1", "b": "0"})
 	w.Fill(0, 64*mib)
@@ -156,7 +156,7 @@ func TestMoveSwapsThroughLittleRoom(t *testing.T) {
 		func(c fake.Call) bool { return c.Method != "Move" })); copies < 2*int(
 		2*gib/(128*mib),
 	) {
-		t.Errorf("%d slices copied, through 64 MiB", copies)
+		t.Errorf("%d slices copied, with 64 MiB free", copies)
 	}
 	if got := w.MustGuest(t, "a").Placement.Nodes; !got.Equal(nodes("1")) {
 		t.Errorf("a is on nodes %s", got)
@@ -170,7 +170,7 @@ func TestMoveSwapsThroughLittleRoom(t *testing.T) {
 	w.CheckSettled(t)
 }
 
-// Where nothing is free anywhere, an exchange cannot begin: it says so, and ends.
+// Without any free memory an exchange cannot begin: the move reports that and ends.
 func TestMoveGivesUpWithoutRoom(t *testing.T) {
 	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0, "b": 1})
 	m := planned(t, w, plan.Swap, map[string]string{"a": "1", "b": "0"})
@@ -205,7 +205,7 @@ func TestMoveRefusesAStalePlan(t *testing.T) {
 		want string
 		is   error
 	}{
-		{"another has pinned it", func(w world) error { return w.Repin("a", 0, cpus("8-11")) }, "may run on nodes 2",
+		{"another program has pinned it", func(w world) error { return w.Repin("a", 0, cpus("8-11")) }, "may run on nodes 2",
 			move.ErrStale},
 		{"its memory has moved", func(w world) error { return w.Smear("a", nodes("0,3")) }, "has changed nodes",
 			move.ErrStale},
@@ -216,7 +216,7 @@ func TestMoveRefusesAStalePlan(t *testing.T) {
 		{"it was shut off", func(w world) error { w.Vanish("a"); return nil }, "is shutoff", move.ErrStale},
 		{"it was deleted", func(w world) error {
 			return w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: "a", Force: true})
-		}, "no such guest", move.ErrStale},
+		}, "no such VM", move.ErrStale},
 		{"the target is taken", func(w world) error {
 			s := spec(t, guest.Spec{Name: "c", VCPUs: 1, Memory: 3 * gib, Limits: guest.Limits{Nodes: nodes("1")},
 				Topology: guest.TopologySpec{Mode: guest.TopologyOff}})
@@ -276,9 +276,9 @@ func TestMove_IsRecordedBeforeAnyChange(t *testing.T) {
 	w.CheckSettled(t)
 }
 
-// While a guest is between two nodes no other guest gets its former or future
-// room; afterwards its former room is free.
-func TestMove_HoldsBothPlacesUntilItsEnd(t *testing.T) {
+// While a guest is moved, no other guest gets the resources of its former or new
+// placement; afterwards those of the former one are free.
+func TestMove_ReservesBothPlacementsUntilItsEnd(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0})
 	m := planned(t, w, plan.MoveGuest, map[string]string{"a": "1"})
 	other := spec(
@@ -295,11 +295,11 @@ func TestMove_HoldsBothPlacesUntilItsEnd(t *testing.T) {
 	b := &book{}
 	b.Fail = func(int, journal.Entry) error {
 		if b.Asked == 1 {
-			return nil // the ledger is locked still
+			return nil // the ledger is still locked
 		}
 		if tries++; len(b.Recorded) > 0 {
 			if _, err := w.Create(other); err == nil {
-				t.Error("room of a guest on the move was given away")
+				t.Error("resources of a guest that is being moved were given to another")
 			}
 		}
 		return nil
@@ -342,8 +342,8 @@ func TestMoveOfVCPUsOrMemoryOnly(t *testing.T) {
 	}
 }
 
-// Where nothing is copied, no guest is held to its nodes before the vCPUs of all
-// have moved, for that may take long; and all are verified in one look.
+// If nothing is copied, no guest is restricted to its nodes before the vCPUs of all
+// have moved, because that may take long; one observation verifies all.
 func TestMove_AllVCPUsBeforeAnyLimit(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	top := w.Nodes()
@@ -366,14 +366,14 @@ func TestMove_AllVCPUsBeforeAnyLimit(t *testing.T) {
 			pinned++
 		case "TuneLive", "SetMems":
 			if pinned < len(m.Guests[0].Placement.VCPUs)+len(m.Guests[1].Placement.VCPUs) {
-				t.Errorf("held after %d pins of vCPUs", pinned)
+				t.Errorf("restricted after %d pins of vCPUs", pinned)
 			}
 		case "Topology":
 			looks++
 		}
 	}
 	if looks != 2 {
-		t.Errorf("%d looks at the host; one before the move and one after are enough", looks)
+		t.Errorf("%d observations of the host; one before the move and one after are enough", looks)
 	}
 }
 
@@ -381,18 +381,18 @@ func TestMove_AllVCPUsBeforeAnyLimit(t *testing.T) {
 func TestMove_ReportsItsProgress(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0, "b": 1})
 	m := planned(t, w, plan.Swap, map[string]string{"a": "1", "b": "0"})
-	var told []status.Moving
+	var reported []status.Moving
 	_, err := w.Joined.Move(context.Background(),
-		move.Request{ID: "m7", Move: m, Journal: &book{}, Progress: func(s status.Moving) { told = append(told, s) }})
-	if err != nil || len(told) < 16 {
-		t.Fatalf("%v, reported %d times", err, len(told))
+		move.Request{ID: "m7", Move: m, Journal: &book{}, Progress: func(s status.Moving) { reported = append(reported, s) }})
+	if err != nil || len(reported) < 16 {
+		t.Fatalf("%v, reported %d times", err, len(reported))
 	}
-	for i, s := range told {
-		if s.ID != "m7" || s.Step == "" || s.Done > s.Total || i > 0 && s.Done < told[i-1].Done {
+	for i, s := range reported {
+		if s.ID != "m7" || s.Step == "" || s.Done > s.Total || i > 0 && s.Done < reported[i-1].Done {
 			t.Errorf("reported %+v", s)
 		}
 	}
-	if last := told[len(told)-1]; last.Done != last.Total || last.Total < 4*gib {
+	if last := reported[len(reported)-1]; last.Done != last.Total || last.Total < 4*gib {
 		t.Errorf("at the end %v of %v", last.Done, last.Total)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// slow is a kernel that copies 2 GiB a second, and whose vCPUs wait the longer
-// the more is copied: at rate bears by 5 % of their time.
+// slow is a kernel that copies 2 GiB a second. The more it copies, the longer the
+// vCPUs wait: 5 % of their time at the rate bears.
 type slow struct {
 	apply.Kernel
 	began  time.Time
@@ -59,8 +59,8 @@ func paced(t *testing.T, bears topology.Bytes, change func(*move.Host, *move.Req
 	return took
 }
 
-// A guest that bears little is copied slowly, so that it waits at most 5 %
-// longer on average; one that bears much at nearly full speed.
+// A guest that copying slows down much is copied slowly, so that it waits at most
+// 5 % longer on average; other guests at nearly full speed.
 func TestMove_IsPacedByItsEffectOnTheGuest(t *testing.T) {
 	none := func(*move.Host, *move.Request) {}
 	full := paced(t, 64*gib, func(_ *move.Host, r *move.Request) { r.FullSpeed = true })
@@ -69,18 +69,17 @@ func TestMove_IsPacedByItsEffectOnTheGuest(t *testing.T) {
 		t.Errorf("at full speed it took %v", full)
 	}
 	if took := paced(t, 64*gib, none); took > 4*full {
-		t.Errorf("a guest that hardly feels it: %v, at full speed %v", took, full)
+		t.Errorf("a guest that copying hardly slows down: %v, at full speed %v", took, full)
 	}
 	for _, bears := range []topology.Bytes{100 * mib, 500 * mib} {
 		took := paced(t, bears, none)
 		if rate := float64(8*gib) / took.Seconds(); rate > float64(bears) || rate < float64(bears)/3 {
-			t.Errorf("a guest that bears %v a second is copied at %v", bears, topology.Bytes(rate))
+			t.Errorf("a guest that tolerates %v a second is copied at %v", bears, topology.Bytes(rate))
 		}
 	}
 }
 
-// The policy's cap, and its part of the bandwidth that was measured, hold
-// whatever the guest bears.
+// The policy's cap and its part of the measured bandwidth apply to every guest.
 func TestMove_ObeysItsCaps(t *testing.T) {
 	bandwidth := func(mbps float64) *topology.Measured {
 		m := &topology.Measured{Nodes: []topology.NodeID{0, 1, 2, 3}}
@@ -102,12 +101,12 @@ func TestMove_ObeysItsCaps(t *testing.T) {
 		"a cap without a meter": {func(h *move.Host) { h.Policy.Balance.Pace, h.Meter = 200*mib, nil },
 			float64(200 * mib)},
 		"a part of bandwidth": {func(h *move.Host) { h.Sources.Measured = bandwidth(1200) }, 300e6},
-		"what others leave": {func(h *move.Host) {
+		"the bandwidth that others leave": {func(h *move.Host) {
 			h.Sources.Measured = bandwidth(1200)
 			h.Traffic = only(0,
 				1000)
 		}, 200e6},
-		"others are not in need": {func(h *move.Host) {
+		"others use little bandwidth": {func(h *move.Host) {
 			h.Sources.Measured = bandwidth(1200)
 			h.Traffic = only(3,
 				1200)
@@ -130,7 +129,7 @@ func only(node topology.NodeID, mbps float64) func(topology.NodeID) float64 {
 	}
 }
 
-// A move that waits for its pace is stopped at once.
+// A move that waits between slices stops at once.
 func TestMoveStopsWhileItWaits(t *testing.T) {
 	folder := folderOf(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -29,7 +29,7 @@ func (h *Host) Recover(ctx context.Context, r Request) ([]Result, error) {
 	}
 	var all []Result
 	var errs []error
-	for _, began := range journal.CutShort(entries) {
+	for _, began := range journal.InterruptedMoves(entries) {
 		if began.Move == nil || ctx.Err() != nil {
 			continue
 		}
@@ -78,7 +78,7 @@ func (m *mover) isOpen() (open bool, undoing *journal.Entry, err error) {
 	if err != nil {
 		return false, nil, err
 	}
-	open = slices.ContainsFunc(journal.CutShort(entries), func(e journal.Entry) bool { return e.ID == m.ID })
+	open = slices.ContainsFunc(journal.InterruptedMoves(entries), func(e journal.Entry) bool { return e.ID == m.ID })
 	at := slices.IndexFunc(entries, func(e journal.Entry) bool { return e.ID == m.ID && e.Kind == journal.MoveUndoing })
 	if at >= 0 {
 		undoing = &entries[at]
@@ -86,7 +86,7 @@ func (m *mover) isOpen() (open bool, undoing *journal.Entry, err error) {
 	return open, undoing, nil
 }
 
-// wayOn decides how to continue and claims the resources for it.
+// wayOn decides how to continue, and claims the resources for that.
 func (m *mover) wayOn(
 	tx claim.Locked, inv *inventory.Host, undoing *journal.Entry,
 ) (func(context.Context) (Result, error), error) {
@@ -101,7 +101,7 @@ func (m *mover) wayOn(
 		}
 	}
 	if len(left) == 0 {
-		return fail("the guest has ended"), nil
+		return fail("the VM has ended"), nil
 	}
 	if why := placedSince(inv, left); why != "" {
 		return fail(why + "; it stays as it is"), nil

@@ -56,7 +56,7 @@ func (m *mover) present(inv *inventory.Host, moves []plan.GuestMove) (there []pl
 		case gone != nil:
 			return nil, gone
 		case !ok || seen.PID != g.Basis.PID:
-			return nil, fmt.Errorf("guest %s: %w: its process %d is running, but its hypervisor does not show it",
+			return nil, fmt.Errorf("VM %s: %w: its process %d is running, but its hypervisor does not show it",
 				g.Guest,
 				operate.ErrUnseen, g.Basis.PID)
 		default:
@@ -142,7 +142,7 @@ func (m *mover) unmanage(ctx context.Context) {
 		if g.forget && g.err == nil {
 			g.err = operate.CleanUp(ctx, func(ctx context.Context) error {
 				if err := m.host.Control.Forget(ctx, g.Guest); err != nil {
-					return fmt.Errorf("removing the intent of guest %s: %w", g.Guest, err)
+					return fmt.Errorf("removing the intent of VM %s: %w", g.Guest, err)
 				}
 				if g.Undo.StoredBinding == "" {
 					return nil

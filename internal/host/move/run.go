@@ -16,7 +16,7 @@ import (
 // could not even begin, and records its end. If a later step fails, the move is
 // left to be resumed: the hypervisor may just be restarting, and a rollback
 // would copy everything again. If the step then fails again, the move rolls
-// back. The claims are released last, so that no process takes a running move
+// back. The claims are released last, so that no process mistakes a running move
 // for an interrupted one.
 func (m *mover) run(ctx context.Context) (Result, error) {
 	err := m.carry(ctx)

@@ -18,7 +18,7 @@ import (
 const strayed = 0.1
 
 // still returns ErrStale if a guest differs from its state in the plan of the
-// move. A guest that an earlier attempt of this move left on its way is
+// move. A guest that an earlier attempt of this move left partly moved is
 // accepted.
 func still(inv *inventory.Host, m plan.GuestMove) error {
 	g, ok := inv.Guest(m.Guest)
@@ -26,7 +26,7 @@ func still(inv *inventory.Host, m plan.GuestMove) error {
 		return fmt.Errorf("%w: %w", ErrStale, operate.Missing(*inv, m.Guest))
 	}
 	if g.State != "running" && g.State != "paused" {
-		return fmt.Errorf("%w: guest %s is %s", ErrStale, g.Name, g.State)
+		return fmt.Errorf("%w: VM %s is %s", ErrStale, g.Name, g.State)
 	}
 	if samePlacement(g.Placement, &m.Placement) && !samePlacement(m.Undo.Placement, &m.Placement) {
 		return nil
@@ -35,12 +35,12 @@ func still(inv *inventory.Host, m plan.GuestMove) error {
 		return err
 	}
 	if now := g.VCPUNodes(&inv.Topology); !now.Equal(m.Undo.VCPUNodes) {
-		return fmt.Errorf("%w: the vCPUs of guest %s may run on nodes %s; when the move was planned it was %s",
+		return fmt.Errorf("%w: the vCPUs of VM %s may run on nodes %s; when the move was planned it was %s",
 			ErrStale, g.Name, now, m.Undo.VCPUNodes)
 	}
 	if part := elsewhere(m.Undo.Memory, g.Seen.MemoryByNode); part > strayed {
 		return fmt.Errorf(
-			"%w: %.0f %% of the memory of guest %s has changed nodes since the move was planned: %v, it was %v",
+			"%w: %.0f %% of the memory of VM %s has changed nodes since the move was planned: %v, it was %v",
 			ErrStale, 100*part, g.Name, g.Seen.MemoryByNode, m.Undo.Memory)
 	}
 	return nil
@@ -53,9 +53,9 @@ func recordedAs(g *inventory.Guest, m plan.GuestMove) error {
 		return nil
 	}
 	if g.Placement == nil {
-		return fmt.Errorf("%w: guest %s no longer has a recorded placement", ErrStale, g.Name)
+		return fmt.Errorf("%w: VM %s no longer has a recorded placement", ErrStale, g.Name)
 	}
-	return fmt.Errorf("%w: guest %s has been placed on nodes %s since the move was planned", ErrStale, g.Name,
+	return fmt.Errorf("%w: VM %s has been placed on nodes %s since the move was planned", ErrStale, g.Name,
 		g.Placement.Nodes)
 }
 

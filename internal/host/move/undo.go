@@ -47,7 +47,7 @@ type Undone struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// Undo takes an effect or a move back: a setting gets its former value, guests
+// Undo reverts an effect or a move: a setting gets its former value, guests
 // go back to their former nodes and pins by the same code as any move. The undo
 // is an effect itself, in the journal with the ID of the effect that it undoes.
 // The error is ErrCannotUndo if undoing is impossible, and ErrChanged if the
@@ -176,12 +176,12 @@ func (h *Host) undoSetting(ctx context.Context, began journal.Entry, force bool)
 	return f.What, err
 }
 
-// undoMove takes the guests of a move back to their state before it.
+// undoMove returns the guests of a move to their state before it.
 func (h *Host) undoMove(
 	ctx context.Context, r Request, entries []journal.Entry, force bool,
 ) (moved Result, notes []string, err error) {
 	m := h.mover(r)
-	m.moved.Cancelled = true // a user wants it: that is not a failed move
+	m.moved.Cancelled = true // a user asked for it: that is not a failed move
 	why := errors.New("undo of " + r.Undoes)
 	err = h.Ledger.Locked(ctx, func(tx claim.Locked) error {
 		inv, err := m.observe(ctx, tx)
@@ -218,17 +218,17 @@ func (m *mover) asLeft(inv *inventory.Host, force bool) error {
 		seen, ok := inv.Guest(g.Guest)
 		switch gone := apply.StillThere(m.host.Kernel, g.Basis); {
 		case gone != nil:
-			return fmt.Errorf("%w: guest %s was restarted or has ended: %w", ErrChanged, g.Guest, gone)
+			return fmt.Errorf("%w: VM %s was restarted or has ended: %w", ErrChanged, g.Guest, gone)
 		case !ok || seen.PID != g.Basis.PID:
 			return operate.Missing(*inv, g.Guest)
 		case force:
 		case recordedAs(seen, g) != nil:
-			return fmt.Errorf("%w: guest %s was given another placement; --force undoes it anyway",
+			return fmt.Errorf("%w: VM %s was given another placement; --force undoes it anyway",
 				ErrChanged, g.Guest)
 		case !seen.VCPUNodes(&inv.Topology).
 			SubsetOf(inv.Topology.NodesOf(placedCPUs(g.Placement)).Union(g.Undo.VCPUNodes)):
 			return fmt.Errorf(
-				"%w: the vCPUs of guest %s were pinned to other nodes, %s; --force undoes it anyway",
+				"%w: the vCPUs of VM %s were pinned to other nodes, %s; --force undoes it anyway",
 				ErrChanged, g.Guest, seen.VCPUNodes(&inv.Topology))
 		}
 	}
@@ -257,7 +257,7 @@ func (m *mover) storedAsLeft(
 				"start, because the journal does not say how it was or what was written; 'virsh edit %[1]s' changes it",
 				g.Guest))
 		case m.host.BindingDigest(ctx, seen) != left:
-			return nil, fmt.Errorf("%w: the stored configuration of guest %s was changed; --force overwrites it",
+			return nil, fmt.Errorf("%w: the stored configuration of VM %s was changed; --force overwrites it",
 				ErrChanged, g.Guest)
 		}
 	}
@@ -275,7 +275,7 @@ func (m *mover) formerPlaceIsFree(inv *inventory.Host) error {
 		if g.Undo.Placement == nil {
 			seen, _ := inv.Guest(g.Guest)
 			if err := seen.CheckNodes(g.Placement.Nodes); err != nil {
-				return fmt.Errorf("guest %s: %w", g.Guest, err)
+				return fmt.Errorf("VM %s: %w", g.Guest, err)
 			}
 			if err := roomFor(g.Placement, capacity.Available(inv, m.host.Policy, g.Guest)); err != nil {
 				return err
@@ -294,7 +294,7 @@ func (m *mover) formerPlaceIsFree(inv *inventory.Host) error {
 func roomFor(p guest.Placement, rooms []capacity.Node) error {
 	for _, room := range rooms {
 		if taken := placedCPUs(p).Intersect(room.Exclusive); !taken.IsEmpty() {
-			return fmt.Errorf("CPUs %s are exclusive to another guest", taken)
+			return fmt.Errorf("CPUs %s are exclusive to another VM", taken)
 		}
 		for _, r := range p.Reservations {
 			left := room.Left

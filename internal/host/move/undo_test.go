@@ -47,7 +47,7 @@ func isBack(t *testing.T, where string, was, now inventory.Guest) {
 	}
 }
 
-// bound is a world whose guest g, of others, was bound elsewhere by a user.
+// bound is a world with an unmanaged guest g that a user bound to other nodes.
 func bound(t *testing.T) (w world, b *book, was inventory.Guest) {
 	t.Helper()
 	b = &book{}
@@ -215,9 +215,9 @@ func TestUndo_SurvivesABreakAtEveryCall(t *testing.T) {
 		w.Inject(fake.Fault{})
 		undone := err == nil && u.Moved.End == journal.MoveUndone
 		if _, err := w.Joined.Recover(t.Context(), move.Request{By: "restart", Journal: b}); err != nil {
-			t.Errorf("%s: taking it up: %v", where, err)
+			t.Errorf("%s: resuming it: %v", where, err)
 		}
-		if open := journal.CutShort(b.Recorded); len(open) > 0 {
+		if open := journal.InterruptedMoves(b.Recorded); len(open) > 0 {
 			t.Errorf("%s: still open: %+v", where, open)
 		}
 		if _, again := w.Joined.Undo(t.Context(), move.UndoRequest{ID: b.Recorded[0].ID}); (again != nil) != undone {
@@ -241,8 +241,8 @@ func TestUndo_IsResumedAfterAKill(t *testing.T) {
 		}
 		_, err := w.Joined.Undo(t.Context(), move.UndoRequest{})
 		b.Fail = nil
-		if len(journal.CutShort(b.Recorded)) == 0 {
-			break // it came to its end
+		if len(journal.InterruptedMoves(b.Recorded)) == 0 {
+			break // it ended
 		}
 		if err == nil {
 			t.Errorf("after %d entries: the end is not recorded, and no error", n)
@@ -284,7 +284,7 @@ func TestUndo_Setting(t *testing.T) {
 	}
 }
 
-// Without an ID, what has no way back is passed over.
+// Without an ID, Undo skips effects that cannot be undone.
 func TestUndo_LastEffect(t *testing.T) {
 	h, k, b := fixing(t, 0)
 	if _, err := h.Fix(t.Context(), operate.FixRequest{Remedy: balancingOff}); err != nil {

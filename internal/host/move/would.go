@@ -35,7 +35,7 @@ func (h *Host) Would(ctx context.Context, moves []plan.Move, j operate.Journal) 
 	if err != nil {
 		return p, fmt.Errorf("looking for interrupted moves: %w", err)
 	}
-	for _, began := range journal.CutShort(entries) {
+	for _, began := range journal.InterruptedMoves(entries) {
 		if began.Move != nil {
 			p.Interrupted = append(p.Interrupted, *began.Move)
 		}
@@ -72,7 +72,7 @@ func (h *Host) would(seen, now *inventory.Host, move plan.Move) (WouldMove, erro
 	}
 	for _, g := range move.Guests {
 		if _, held := seen.Claim(g.Guest); held {
-			return w, fmt.Errorf("guest %s: %w; wait until that has ended", g.Guest, operate.ErrBusy)
+			return w, fmt.Errorf("VM %s: %w; wait until that has ended", g.Guest, operate.ErrBusy)
 		}
 		if err := still(now, g); err != nil {
 			return w, err

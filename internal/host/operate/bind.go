@@ -67,7 +67,7 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 			return err
 		}
 		if !r.DryRun && slices.ContainsFunc(claims, func(c inventory.Claim) bool { return c.Name == r.Name }) {
-			return fmt.Errorf("guest %s: %w; wait until that has ended", r.Name, ErrBusy)
+			return fmt.Errorf("VM %s: %w; wait until that has ended", r.Name, ErrBusy)
 		}
 		inv, g, err := h.find(ctx, r.Name)
 		if err != nil {
@@ -102,7 +102,7 @@ func (h *Host) planBind(
 	inv *inventory.Host, g inventory.Guest, r BindRequest, b *Bound,
 ) (want guest.Intent, err error) {
 	if g.State != "running" && g.State != "paused" {
-		return want, fmt.Errorf("guest %s is %s: start it first, or change its XML with 'numavisor place --xml'",
+		return want, fmt.Errorf("VM %s is %s: start it first, or change its XML with 'numavisor place --xml'",
 			g.Name, g.State)
 	}
 	before := TruthOf(g, &inv.Topology)
@@ -111,7 +111,7 @@ func (h *Host) planBind(
 		return want, err
 	}
 	if err := g.CheckNodes(want.Placement.Nodes); err != nil {
-		return want, fmt.Errorf("binding guest %s: %w", g.Name, err)
+		return want, fmt.Errorf("binding VM %s: %w", g.Name, err)
 	}
 	if b.Why != nil {
 		b.Gaps = inv.HiddenBy()

@@ -65,7 +65,7 @@ func brokenBind(t *testing.T, w world, b breakage, call fake.Call) {
 		w.CheckInPlace(t, "g")
 	}
 	if err == nil && !bound.Complete() && len(bound.Shortfalls()) == 0 {
-		t.Errorf("%s: incomplete without a word why", where)
+		t.Errorf("%s: incomplete, with no reason given", where)
 	}
 	if w.StartTicksOf("g") == 0 {
 		return

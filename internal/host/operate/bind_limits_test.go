@@ -34,7 +34,7 @@ func TestBind_ReportsMemoryPinnedByADevice(t *testing.T) {
 		t.Errorf("falls short: %s", short)
 	}
 	if now := w.MustGuest(t, "g").Seen.Ranges[0].ByNode; now[3] != memory[3] {
-		t.Errorf("pinned memory lay on %v, now on %v", memory, now)
+		t.Errorf("pinned memory was on %v, and is now on %v", memory, now)
 	}
 	w.CheckSettled(t)
 }

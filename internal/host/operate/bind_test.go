@@ -60,8 +60,8 @@ func TestBind_EveryKindOfGuest(t *testing.T) {
 	})
 }
 
-// Between the decision and the record of it a guest on the move shows its old
-// placement only: the claim must hold the room that it goes to.
+// Before the intent is recorded, a guest that is being moved shows only its old
+// placement: the claim must reserve the resources of the new one.
 func TestMove_ReservesBothPlacements(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	s := spec(t, specs["small"])
@@ -83,11 +83,12 @@ func TestMove_ReservesBothPlacements(t *testing.T) {
 		t.Fatalf("%v %v", err, b.Shortfalls())
 	}
 	if held[1] < s.Memory || held[3] < s.Memory {
-		t.Errorf("held while it moves from node 1 to node 3: %v", held)
+		t.Errorf("reserved while it moves from node 1 to node 3: %v", held)
 	}
 }
 
-// What others do to a guest shows as drift, and a bind without further words repairs it.
+// Changes that other programs make to a guest show as drift, and a bind without
+// options repairs it.
 func TestDriftIsShownAndRepaired(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -100,8 +101,8 @@ func TestDriftIsShownAndRepaired(t *testing.T) {
 			return w.PinEmulator(context.Background(), "new",
 				cpus("12-15"))
 		}, drift.EmulatorAffinity},
-		{"memory is smeared", func(w world) error { return w.Smear("new", nodes("0-3")) }, drift.Memory},
-		{"the limit is opened", func(w world) error {
+		{"memory is on other nodes", func(w world) error { return w.Smear("new", nodes("0-3")) }, drift.Memory},
+		{"the limit allows all nodes", func(w world) error {
 			return w.SetMems(context.Background(), w.MustGuest(t, "new").PID, nodes("0-3"))
 		}, drift.MemoryLimit},
 		{"the policy is changed", func(w world) error {
@@ -138,7 +139,7 @@ func TestDriftIsShownAndRepaired(t *testing.T) {
 	}
 }
 
-// Pages that do not move are said, in words, by size and reason.
+// A bind reports the pages that did not move, by size and reason.
 func TestBind_ReportsWhatStaysBehind(t *testing.T) {
 	w := misplaced(t, kinds[1], folderOf(t))
 	if err := w.Stick("g", 4*mib); err != nil {
@@ -157,7 +158,7 @@ func TestBind_ReportsWhatStaysBehind(t *testing.T) {
 	w.CheckSettled(t)
 }
 
-func TestBindOfAGuestThatDoesNotRun(t *testing.T) {
+func TestBind_GuestThatDoesNotRun(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
 	w.Vanish("g")
 	if _, err := w.Bind("g"); err == nil || !strings.Contains(err.Error(), "is shutoff: start it first") {
@@ -180,7 +181,8 @@ func TestADryRunChangesNothing(t *testing.T) {
 	w.CheckSettled(t)
 }
 
-// What others made stays theirs, however often it is bound; balancing asks for that.
+// A guest that Numavisor did not create stays adopted, however often it is bound:
+// balancing depends on that.
 func TestBind_UnmanagedGuestStaysUnmanaged(t *testing.T) {
 	w := newWorld(t, square, t.TempDir())
 	w.MustAdd(t,

@@ -48,8 +48,8 @@ func (l late) Start(ctx context.Context, definition guest.Definition, transient 
 	return l.Domains.Start(ctx, definition, transient)
 }
 
-// Guests that are created at the same time never get the same room: no node
-// promises more memory than it has, no CPU is exclusive twice, and every
+// Guests that are created at the same time never get the same resources: no node
+// promises more memory than it has, no CPU is exclusive to two guests, and every
 // created guest is on its nodes.
 func TestCreate_ConcurrentGuestsNeverShareRoom(t *testing.T) {
 	w := newWorld(t, "nodes:4 cores:4 memory:2G huge:2M=128 square", folderOf(t))
@@ -90,7 +90,7 @@ func TestCreate_ConcurrentGuestsNeverShareRoom(t *testing.T) {
 			promised[r.Node] += r.Memory
 		}
 		if own := g.Placement.Exclusive(); own.Intersects(exclusive) {
-			t.Errorf("guest %s: CPUs %s are exclusive twice", s.Name, own.Intersect(exclusive))
+			t.Errorf("guest %s: CPUs %s are exclusive to two guests", s.Name, own.Intersect(exclusive))
 		} else {
 			exclusive = exclusive.Union(own)
 		}
@@ -125,8 +125,8 @@ func TestCreate_ConcurrentGuestsOfOneName(t *testing.T) {
 	w.CheckSettled(t)
 }
 
-// Free pages of a pool that another guest was promised are not there for this
-// one, although they are still free when it starts.
+// Free pages of a pool that are promised to another guest do not count as free
+// for this one, although they are still free when it starts.
 func TestCreate_ConcurrentGuestsGrowPools(t *testing.T) {
 	w := newWorld(t, "nodes:1 cores:4 memory:4G huge:2M=64", folderOf(t))
 	var asked []guest.Spec
@@ -153,8 +153,8 @@ func TestCreate_ConcurrentGuestsGrowPools(t *testing.T) {
 	w.CheckSettled(t)
 }
 
-// Two binds of one guest would undo each other, and the first to end would
-// release the claim of the other.
+// Two concurrent binds of one guest would undo each other, and the first to end
+// would release the claim of the other.
 func TestBind_OneAtATime(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
 	var second error
@@ -173,7 +173,7 @@ func TestBind_OneAtATime(t *testing.T) {
 	w.CheckSettled(t)
 }
 
-// partial is a hypervisor that lists its guests, but not all that is to know of them.
+// partial is a hypervisor that lists its guests with incomplete facts.
 type partial struct{ *fake.Host }
 
 func (p partial) Guests(ctx context.Context) ([]inventory.Guest, error) {
@@ -181,8 +181,8 @@ func (p partial) Guests(ctx context.Context) ([]inventory.Guest, error) {
 	return guests, errors.Join(err, errLost)
 }
 
-// Room is not given away while other guests are unknown; a recorded placement
-// can be repaired all the same.
+// Nothing is placed while other guests are unknown; a recorded placement can
+// still be repaired.
 func TestBind_NoNewPlacementWithHiddenGuests(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	if _, err := w.Create(spec(t, specs["small"])); err != nil {

@@ -66,7 +66,7 @@ func shared(w *place.Why) []string {
 		}
 		all = append(
 			all,
-			fmt.Sprintf("guest %s may also run on CPUs %s, which should be exclusive; bind it again: %s",
+			fmt.Sprintf("VM %s may also run on CPUs %s, which should be exclusive; bind it again: %s",
 				o.Guest, o.CPUs, command),
 		)
 	}
@@ -113,7 +113,7 @@ func (h *Host) create(
 	}
 	c.started = true
 	if c.Truth, err = h.Verify(ctx, name); err != nil {
-		return fmt.Errorf("guest %s was started, but could not be verified: %w", name, err)
+		return fmt.Errorf("VM %s was started, but could not be verified: %w", name, err)
 	}
 	return nil
 }
@@ -178,7 +178,7 @@ func (h *Host) WouldCreate(ctx context.Context, r CreateRequest) (CreatePlan, er
 	}
 	rendered, err := r.Render(want)
 	if err != nil {
-		return CreatePlan{}, fmt.Errorf("creating guest %s: %w", r.Spec.Name, err)
+		return CreatePlan{}, fmt.Errorf("creating VM %s: %w", r.Spec.Name, err)
 	}
 	return CreatePlan{Placement: c.Placement, Why: c.Why, Pools: short, Cannot: rendered.Cannot,
 		XML: string(rendered.Definition.Text)}, nil
@@ -200,7 +200,7 @@ func nameIsFree(inv inventory.Host, name string) error {
 	taken := slices.ContainsFunc(inv.Guests, func(g inventory.Guest) bool { return g.Name == name }) ||
 		slices.ContainsFunc(inv.Claims, func(c inventory.Claim) bool { return c.Name == name })
 	if taken {
-		return fmt.Errorf("guest %s: %w; choose another name or delete it first", name, ErrExists)
+		return fmt.Errorf("VM %s: %w; choose another name or delete it first", name, ErrExists)
 	}
 	return nil
 }
@@ -214,7 +214,7 @@ func (h *Host) start(
 		err = h.growPools(ctx, p.Guest, short)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("creating guest %s: %w", p.Guest, err)
+		return nil, fmt.Errorf("creating VM %s: %w", p.Guest, err)
 	}
 	// The error of Start names the guest and the action. Start reverts its own
 	// steps, and refuses a name that is taken: Create must not remove that guest.
@@ -300,7 +300,7 @@ func (h *Host) givePoolsOfMissing(name string, nodes topology.NodeSet) error {
 			Effect: journal.EffectDelete,
 			Guests: []string{name},
 			What:   "give back the huge pages of " + name,
-			Why:    "the guest no longer exists",
+			Why:    "the VM no longer exists",
 		},
 	)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// createBreakages are those of a bind, with the guest that is made.
+// createBreakages are those of a bind, and the end of the guest that is created.
 var createBreakages = append(
 	breakages[:4:4],
 	breakage{Name: "the guest ends at once", Fault: func(w world, call int, _ func()) fake.Fault {

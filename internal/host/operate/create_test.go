@@ -85,8 +85,8 @@ func TestCreateNeverTouchesAGuestOfThatName(t *testing.T) {
 	})
 }
 
-// Another program may define the name before Start; the hypervisor then refuses it.
-func TestCreateLosesTheNameToAnother(t *testing.T) {
+// Another program may define the name before Start; the hypervisor then refuses Start.
+func TestCreate_NameIsTakenMeanwhile(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	other := kinds[0].Guest("new", 64*mib, []topology.NodeID{1}, cpus("0"))
 	w.Inject(fake.Fault{Before: fake.NthOf("Start", 1, func() error { return w.Add(other) })})
@@ -121,8 +121,9 @@ func TestPoolsOfAStartWithUnknownEndAreGivenBackOnDelete(t *testing.T) {
 	}
 }
 
-// What could not be noted in the ledger could not be given back later, so it is given back at once.
-func TestPoolsThatCannotBeNotedAreGivenBack(t *testing.T) {
+// Pages that cannot be recorded in the ledger could not be given back later, so
+// they are given back at once.
+func TestPoolsThatCannotBeRecordedAreGivenBack(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	if err := os.WriteFile(filepath.Join(w.Joined.Ledger.Folder, "pools"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -150,7 +151,7 @@ func TestDeleteOfAMissingGuest(t *testing.T) {
 	w.CheckUnchanged(t, before)
 }
 
-// Only --force ends and forgets a VM that Numavisor did not create; binding does not make it one.
+// Deleting a VM that Numavisor did not create needs force, even after a bind.
 func TestDelete_NeedsForceForVMsOfOthers(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	for _, name := range []string{"running", "bound", "stopped"} {
@@ -186,8 +187,9 @@ func TestDelete_NeedsForceForVMsOfOthers(t *testing.T) {
 	}
 }
 
-// A guest that others undefined leaves its pools enlarged; deleting it anyway gives them back.
-func TestDeleteGivesBackThePoolsOfAGuestThatOthersRemoved(t *testing.T) {
+// A guest that another program undefined leaves its pools enlarged; Delete of its
+// name shrinks them.
+func TestDelete_ShrinksThePoolsOfAMissingGuest(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	empty := w.Nodes()
 	if _, err := w.Create(spec(t, specs["huge pages, pool must grow"])); err != nil {
@@ -229,9 +231,9 @@ func TestDeleteGivesPoolsBackAfterAMove(t *testing.T) {
 	w.CheckSettled(t)
 }
 
-// While one guest is started, its claim gives way to the guest itself. An
-// observation in between must see one or the other.
-func TestRoomIsNeverUnseenWhileAGuestStarts(t *testing.T) {
+// While a guest is started, its claim is replaced by the guest itself. An
+// observation in between must contain one of the two.
+func TestReservationIsAlwaysVisibleWhileAGuestStarts(t *testing.T) {
 	for name, asked := range map[string]guest.Spec{
 		"small pages": {VCPUs: 1, Memory: 600 * mib, Binding: guest.MemorySpec{Immediate: true}},
 		"huge pages":  {VCPUs: 1, Memory: 512 * mib, PageSize: 2 * mib},
@@ -266,7 +268,8 @@ func TestRoomIsNeverUnseenWhileAGuestStarts(t *testing.T) {
 	}
 }
 
-// half has another program decide on a guest and claim its room; finish starts it and releases the claim.
+// half makes another program decide on a guest and claim its resources; finish
+// starts the guest and releases the claim.
 func half(t *testing.T, w world, s guest.Spec) (finish func()) {
 	t.Helper()
 	trial := newWorld(t, "nodes:1 cores:4 memory:2G huge:2M=256", folderOf(t))
@@ -303,7 +306,7 @@ func TestCreate_ReportsSharedExclusiveCPUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if short := made.Shortfalls(); len(short) != 1 || !strings.Contains(short[0], "numavisor bind shared --recompute") {
-		t.Errorf("falls short: %q", short)
+		t.Errorf("shortfalls: %q", short)
 	}
 	if b, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "shared", Recompute: true}); err != nil ||
 		!b.Complete() {

@@ -85,7 +85,8 @@ func TestEffect_BeginsInTheJournalBeforeAnythingIsTouched(t *testing.T) {
 	}
 }
 
-// What cannot be recorded is not done: nothing is touched, no claim stays.
+// An effect that cannot be recorded does not begin: nothing is touched, and no
+// claim remains.
 func TestEffect_DoesNotBeginWithoutTheJournal(t *testing.T) {
 	for name, do := range effects {
 		w, pid := effectWorld(t, &book{Fail: full})

@@ -58,7 +58,7 @@ func (h *Host) Fix(ctx context.Context, r FixRequest) (Fixed, error) {
 	case plan.RestoreSetting:
 		return h.restoreSetting(a)
 	case plan.ExcludeFromNumad:
-		what := fmt.Sprintf("numad excludes guest %s (numad -x %d)", a.Guest, a.PID)
+		what := fmt.Sprintf("numad excludes VM %s (numad -x %d)", a.Guest, a.PID)
 		return Fixed{What: what}, h.Settings.ExcludeFromNumad(ctx, a.PID)
 	}
 	return Fixed{}, fmt.Errorf("%w: unknown kind of remedy %q", ErrNotBegun, r.Remedy.Kind)

@@ -85,7 +85,7 @@ func TestFix_Faults(t *testing.T) {
 	}
 }
 
-func TestFix_NothingIsChangedThatCannotBeRecorded(t *testing.T) {
+func TestFix_ChangesNothingThatCannotBeRecorded(t *testing.T) {
 	h, k, _ := fixing(t, 0)
 	h.Journal = &book{Fail: full}
 	if _, err := h.Fix(t.Context(), operate.FixRequest{Remedy: balancingOff}); !errors.Is(err, operate.ErrNotBegun) {
@@ -100,7 +100,7 @@ func TestFix_NothingIsChangedThatCannotBeRecorded(t *testing.T) {
 	}
 }
 
-// A host is not left changed because its disk is full.
+// A full disk does not prevent the restoration of a setting.
 func TestFix_RestoresWithAFullJournal(t *testing.T) {
 	h, k, _ := fixing(t, 0)
 	h.Journal = &book{Fail: full}
@@ -115,7 +115,7 @@ func TestFix_RestoresWithAFullJournal(t *testing.T) {
 	}
 }
 
-func TestFix_RefusesWhatWasDecidedOnAnotherValue(t *testing.T) {
+func TestFix_RefusesARemedyForAnotherValue(t *testing.T) {
 	h, k, b := fixing(t, 0)
 	k.Values[plan.NUMABalancingPath] = "1"
 	_, err := h.Fix(t.Context(), operate.FixRequest{Remedy: balancingOff})

@@ -29,8 +29,8 @@ func (r renamed) Guests(ctx context.Context) ([]inventory.Guest, error) {
 	return guests, errors.Join(err, r.err)
 }
 
-// A new placement needs to know the room that the other guests of the same
-// hypervisor take, whichever hypervisor that is.
+// A new placement requires a complete list of the guests of the same hypervisor,
+// whichever hypervisor that is.
 func TestBind_RefusesWhereGuestsOfItsHypervisorAreHidden(t *testing.T) {
 	for own, other := range map[guest.Hypervisor]guest.Hypervisor{guest.LibvirtQEMU: guest.PlainQEMU,
 		guest.PlainQEMU: guest.LibvirtQEMU} {

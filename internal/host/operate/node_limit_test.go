@@ -32,7 +32,7 @@ func TestBind_NodeLimitAbove(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := w.MustGuest(t, "g")
-			kept, _ := w.Joined.Journal.Entries()
+			former, _ := w.Joined.Journal.Entries()
 			_, err := w.Joined.Bind(context.Background(), request)
 			var limit *inventory.NodeLimitError
 			if !errors.As(err, &limit) || limit.File != slice || limit.Nodes.String() != "0" {
@@ -40,8 +40,8 @@ func TestBind_NodeLimitAbove(t *testing.T) {
 			}
 			w.CheckUnchanged(t, before)
 			w.CheckSettled(t)
-			if now, _ := w.Joined.Journal.Entries(); len(now) != len(kept) {
-				t.Errorf("the journal has %d entries, had %d", len(now), len(kept))
+			if now, _ := w.Joined.Journal.Entries(); len(now) != len(former) {
+				t.Errorf("the journal has %d entries, had %d", len(now), len(former))
 			}
 			if err := w.LimitNodes("g", "", topology.NodeSet{}); err != nil {
 				t.Fatal(err)

@@ -33,7 +33,7 @@ func TestBind_PlacesAVMWhoseCPUsAreOffline(t *testing.T) {
 	w.CheckSettled(t)
 }
 
-// Where some CPUs of the placement are left, it stays.
+// A placement with some CPUs still online is not replaced.
 func TestBind_KeepsAPlacementThatHasCPUsLeft(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	if _, err := w.Create(spec(t, guest.Spec{Name: "g", VCPUs: 2, Memory: 512 * mib})); err != nil {

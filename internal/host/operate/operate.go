@@ -21,21 +21,21 @@ import (
 )
 
 // ErrNoGuest means that no guest of the name exists on the host.
-var ErrNoGuest = errors.New("no such guest on this host")
+var ErrNoGuest = errors.New("no such VM on this host")
 
 // ErrUnseen means that a guest was not found but may exist: its hypervisor
 // could not be queried.
 var ErrUnseen = errors.New("cannot tell whether it exists")
 
 // ErrExists means that the name is taken.
-var ErrExists = errors.New("a guest of this name already exists")
+var ErrExists = errors.New("a VM of this name already exists")
 
 // ErrNotOurs means that Numavisor did not create the guest, so deleting it
 // requires force.
 var ErrNotOurs = errors.New("was not created by Numavisor")
 
 // ErrBusy means that another process is creating, binding or moving the guest.
-var ErrBusy = errors.New("the guest is being created, bound or moved already")
+var ErrBusy = errors.New("the VM is being created, bound or moved already")
 
 // Domains are the functions of a hypervisor for creating and deleting guests.
 type Domains interface {
@@ -88,11 +88,11 @@ func (h *Host) find(ctx context.Context, name string) (inventory.Host, inventory
 // the guest may exist all the same.
 func Missing(inv inventory.Host, name string) error {
 	if hidden := inv.HiddenBy(); len(hidden) > 0 {
-		return fmt.Errorf("guest %s: %w: could not see %s", name, ErrUnseen, gapsText(hidden))
+		return fmt.Errorf("VM %s: %w: could not see %s", name, ErrUnseen, gapsText(hidden))
 	}
 	for _, g := range inv.Gaps {
 		if g.Object == inventory.GuestRef(name) {
-			return fmt.Errorf("guest %s: %w: %s", name, ErrNoGuest, g.Why)
+			return fmt.Errorf("VM %s: %w: %s", name, ErrNoGuest, g.Why)
 		}
 	}
 	names := make([]string, len(inv.Guests))

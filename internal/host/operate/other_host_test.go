@@ -62,8 +62,8 @@ func TestObserve_IgnoresIntentsOfAnotherHost(t *testing.T) {
 	}
 }
 
-func TestObserve_KeepsIntentsOfThisHostAndOfNone(t *testing.T) {
-	renamed := guest.HostIdentity{ID: here.ID, Name: "called so before"}
+func TestObserve_UsesIntentsOfThisHostAndOfNone(t *testing.T) {
+	renamed := guest.HostIdentity{ID: here.ID, Name: "former name"}
 	for _, host := range []guest.HostIdentity{here, renamed, {}} {
 		_, g := observed(t, migrated(t, host))
 		if !g.Managed || g.Placement == nil || g.PlacedFor != nil {
@@ -73,7 +73,7 @@ func TestObserve_KeepsIntentsOfThisHostAndOfNone(t *testing.T) {
 	}
 }
 
-func TestBind_PlacesAVMThatCameFromAnotherHost(t *testing.T) {
+func TestBind_PlacesAMigratedVM(t *testing.T) {
 	w := migrated(t, there)
 	b, err := w.Bind("g")
 	if err != nil || b.Why == nil {

@@ -34,7 +34,7 @@ func (h *Host) growPool(name string, s plan.Step) error {
 	got, err := h.Kernel.GrowPool(s.Node, s.PageSize, s.Pages)
 	if err == nil && got < s.Pages {
 		err = fmt.Errorf(
-			"node %d gave %d of the %d pages of %v that its pool is short of: its free memory is fragmented; "+
+			"node %d: the kernel added %d of the %d pages of %v that the pool lacks: free memory is fragmented; "+
 				"reserve pages at boot or use smaller ones",
 			s.Node,
 			got,
@@ -47,8 +47,8 @@ func (h *Host) growPool(name string, s plan.Step) error {
 	}
 	grown := claim.Grown{Node: s.Node, Size: s.PageSize, Pages: got}
 	if unnoted := h.Ledger.PutGrown(name, []claim.Grown{grown}); unnoted != nil {
-		_, kept := h.Kernel.ShrinkPool(grown.Node, grown.Size, grown.Pages)
-		return errors.Join(err, unnoted, kept)
+		_, stuck := h.Kernel.ShrinkPool(grown.Node, grown.Size, grown.Pages)
+		return errors.Join(err, unnoted, stuck)
 	}
 	return err
 }
@@ -82,13 +82,13 @@ func poolShortages(rooms []capacity.Node, p guest.Placement) []plan.Step {
 // Pages of a guest that ran may have moved with it, so it takes them from
 // nodes, in the order in which the guest last had memory there. A guest that
 // never ran has no such nodes: its pages are where they were added, and other
-// nodes' free pages belong to others.
+// nodes' free pages belong to other guests.
 func (h *Host) givePoolsBack(name string, lay topology.MemoryByNode, nodes topology.NodeSet) error {
 	grown, err := h.Ledger.GrownFor(name)
 	if err != nil || len(grown) == 0 {
 		return err
 	}
-	var kept []claim.Grown
+	var stuck []claim.Grown
 	var errs []error
 	for _, g := range grown {
 		left, err := h.shrinkPools(g, poolsOf(g, lay, nodes))
@@ -99,7 +99,7 @@ func (h *Host) givePoolsBack(name string, lay topology.MemoryByNode, nodes topol
 			errs = append(
 				errs,
 				fmt.Errorf(
-					"%d huge pages of %v that were added for guest %s stay in the pools: %w; 'numavisor delete "+
+					"%d huge pages of %v that were added for VM %s stay in the pools: %w; 'numavisor delete "+
 						"%[3]s' tries again",
 					left,
 					g.Size,
@@ -108,14 +108,14 @@ func (h *Host) givePoolsBack(name string, lay topology.MemoryByNode, nodes topol
 				),
 			)
 			g.Pages = left
-			kept = append(kept, g)
+			stuck = append(stuck, g)
 		}
 	}
 	if err := h.Ledger.ForgetGrown(name); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	if len(kept) > 0 {
-		errs = append(errs, h.Ledger.PutGrown(name, kept))
+	if len(stuck) > 0 {
+		errs = append(errs, h.Ledger.PutGrown(name, stuck))
 	}
 	return errors.Join(errs...)
 }

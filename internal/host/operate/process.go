@@ -43,7 +43,7 @@ func (h *Host) BindProcess(ctx context.Context, r ProcessRequest) (Bound, error)
 		for _, g := range inv.Guests {
 			if g.PID == r.PID && g.Can.StoreIntent {
 				return fmt.Errorf(
-					"process %d is guest %s: run 'numavisor bind %[2]s', so that libvirt has the new binding",
+					"process %d is VM %s: run 'numavisor bind %[2]s', so that libvirt has the new binding",
 					r.PID, g.Name)
 			}
 		}

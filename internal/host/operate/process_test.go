@@ -24,8 +24,8 @@ func bindProcess(w world, pid int, to string) (operate.Bound, error) {
 	)
 }
 
-// A process is bound whole: threads, memory and what it touches later; its
-// claim ends with it.
+// All of a process is bound: threads, memory, and the pages that it touches
+// later. Its claim ends with it.
 func TestBindProcess(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	pid := w.AddProgram(3, 100*mib, 1)
@@ -66,9 +66,9 @@ func TestBindProcessWithEveryCallFailing(t *testing.T) {
 		pid := w.AddProgram(2, 100*mib, 1)
 		w.Inject(before(call.N, func() error { return errLost }))
 		b, err := bindProcess(w, pid, "2")
-		// What lists VMs is no part of this process: it is seen, or its room is counted as free.
+		// A call that lists VMs does not concern this process: its gaps are reported.
 		if err == nil && !b.Complete() && len(b.Shortfalls()) == 0 {
-			t.Errorf("%s: incomplete without a word why", where)
+			t.Errorf("%s: incomplete, with no reason given", where)
 		}
 		if err == nil && b.Complete() && b.Truth.MemoryByNode[2] != 100*mib {
 			t.Errorf("%s: complete, with memory on %v", where, b.Truth.MemoryByNode)
@@ -92,7 +92,7 @@ func TestBindProcessLeavesGuestsToTheirHypervisor(t *testing.T) {
 	w.CheckUnchanged(t, g)
 }
 
-// A process that is about to start has its room claimed for as long as it lives.
+// The claim of a process that is about to start lasts as long as the process.
 func TestPlaceNew(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	s := spec(t, guest.Spec{Name: "pid-77", VCPUs: 1, Memory: gib})
@@ -113,8 +113,8 @@ func TestPlaceNew(t *testing.T) {
 	}
 }
 
-// A process is placed without asking hypervisors for leave; where one could not
-// be asked, its VMs' room was not counted, and that is said.
+// A process is placed even if a hypervisor cannot be queried; the result then
+// lists the gap, because the resources of its VMs were not counted.
 func TestPlaceNew_NotesHiddenGuests(t *testing.T) {
 	away := []inventory.Gap{inventory.UnseenGap(guest.LibvirtQEMU, errLost.Error())}
 	unasked := func(w world) {

@@ -10,8 +10,8 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// The kernel counts the time in which its own quota held a VM back as waiting
-// for a CPU, too; no other CPU would have helped.
+// The kernel also counts the time in which its own quota throttles a VM as waiting
+// for a CPU; no other CPU would have helped.
 func TestTruths_DistinguishThrottlingFromWaiting(t *testing.T) {
 	vcpu := guest.VCPUID(0)
 	h := inventory.Host{Guests: []inventory.Guest{{Name: "capped", State: "running", Seen: inventory.Seen{
@@ -21,7 +21,7 @@ func TestTruths_DistinguishThrottlingFromWaiting(t *testing.T) {
 	}}}}
 	truth := operate.Truths(&h)[0]
 	if truth.WaitShare == nil || math.Abs(*truth.WaitShare-0.05) > 1e-9 {
-		t.Errorf("waits %v of the time, want 1 s of the 20 s in which it was not held back", text(truth.WaitShare))
+		t.Errorf("waits %v of the time, want 1 s of the 20 s in which it was not throttled", text(truth.WaitShare))
 	}
 	if truth.ThrottledShare == nil || math.Abs(*truth.ThrottledShare-0.8) > 1e-9 {
 		t.Errorf("is throttled for %v of the time, want 0.8", text(truth.ThrottledShare))

@@ -39,8 +39,8 @@ type Truth struct {
 
 	VCPUsByNode map[topology.NodeID]int `json:"vcpus_by_node,omitempty"` // by the CPU that each last ran on
 	// WaitShare is the share of the time since start in which its vCPUs wanted
-	// to run and waited for a CPU that others used, without the time in which
-	// its own quota held them back. ThrottledShare is the share of that time.
+	// to run and waited for a CPU that others used. It excludes the time in which
+	// its own quota throttled them; ThrottledShare is the share of that time.
 	WaitShare      *float64 `json:"wait_share,omitempty"`
 	ThrottledShare *float64 `json:"throttled_share,omitempty"`
 	ThreadSource   string   `json:"thread_source,omitempty"`
@@ -164,7 +164,7 @@ func Verified(inv *inventory.Host, name string) (Truth, error) {
 	case !found:
 		err = Missing(*inv, name)
 	case g.State != "running" && g.State != "paused":
-		err = fmt.Errorf("guest %s no longer runs: it is %s", name, g.State)
+		err = fmt.Errorf("VM %s no longer runs: it is %s", name, g.State)
 	case len(g.Seen.Threads) == 0 || len(g.Seen.Ranges) == 0:
 		err = Unseen(*inv, name)
 	default:
@@ -176,7 +176,7 @@ func Verified(inv *inventory.Host, name string) (Truth, error) {
 // Unseen lists what could not be observed of a guest, and why.
 func Unseen(inv inventory.Host, name string) error {
 	err := fmt.Errorf(
-		"guest %s runs, but its threads or its memory could not be observed; try again with 'numavisor show %[1]s'",
+		"VM %s runs, but its threads or its memory could not be observed; try again with 'numavisor show %[1]s'",
 		name)
 	for _, gap := range inv.Gaps {
 		if gap.Object == inventory.GuestRef(name) {

@@ -13,7 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-func TestTruthOfEveryGuest(t *testing.T) {
+func TestTruths_OfEveryGuest(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	if _, err := w.Create(spec(t, specs["small"])); err != nil {
 		t.Fatal(err)
@@ -73,27 +73,27 @@ func TestShow_EachCell(t *testing.T) {
 	}
 }
 
-// A guest whose hypervisor does not answer may be there: the error says that
-// this is not known, and blames what could not be asked and no other gap.
+// A guest whose hypervisor does not answer may exist: the error says so, and
+// names the hypervisor and no other gap.
 func TestMissing_GuestMayBeHidden(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
 	w.Joined.Sources.Kernel = unreadable{w.Host}
 	w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errLost })})
 	_, _, err := w.Joined.Show(context.Background(), "g")
-	want := "guest g: cannot tell whether it exists: could not see VMs of qemu: the machine is on fire"
+	want := "VM g: cannot tell whether it exists: could not see VMs of qemu: the machine is on fire"
 	if err == nil || err.Error() != want || !errors.Is(err, operate.ErrUnseen) || errors.Is(err, operate.ErrNoGuest) {
 		t.Errorf("error %v, want %s", err, want)
 	}
 	w.Inject(fake.Fault{})
 	_, _, err = w.Joined.Show(context.Background(), "other")
-	if want := "VM other: no such guest on this host; 'numavisor list' shows all"; err == nil ||
+	if want := "VM other: no such VM on this host; 'numavisor list' shows all"; err == nil ||
 		err.Error() != want ||
 		!errors.Is(err, operate.ErrNoGuest) {
 		t.Errorf("error %v, want %s", err, want)
 	}
 }
 
-// A guest that ends while it is looked at is not there.
+// A guest that ends during the observation does not exist.
 func TestMissing_GuestMayHaveEnded(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
 	w.Inject(fake.Fault{Before: fake.NthOf("Threads", 1, func() error { w.Vanish("g"); return nil })})
@@ -119,8 +119,8 @@ func (u unreadable) Settings() (inventory.Kernel, []inventory.Gap) {
 	)
 }
 
-// Pages that were added for a guest which others removed since are given back,
-// whatever else could not be seen, but not while the guest may be there.
+// Pages that were added for a guest are given back if another program removed the
+// guest, also if the observation has other gaps, but not while the guest may exist.
 func TestPagesOfARemovedGuestAreGivenBack(t *testing.T) {
 	w := newWorld(t, "nodes:1 cores:4 memory:4G huge:2M=64", folderOf(t))
 	w.Joined.Sources.Kernel = unreadable{w.Host}
@@ -140,7 +140,7 @@ func TestPagesOfARemovedGuestAreGivenBack(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if pages := w.Pools()[0]; pages != 128 {
-		t.Errorf("the pool has %d pages: given back while the guest may be there", pages)
+		t.Errorf("the pool has %d pages: given back while the guest may exist", pages)
 	}
 	w.Inject(fake.Fault{})
 	if err := w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); !errors.Is(
@@ -154,7 +154,7 @@ func TestPagesOfARemovedGuestAreGivenBack(t *testing.T) {
 	}
 }
 
-func TestDeleteThatFailsTakesNothing(t *testing.T) {
+func TestDelete_FailureChangesNothing(t *testing.T) {
 	w := newWorld(t, square, folderOf(t))
 	if _, err := w.Create(spec(t, specs["huge pages, pool must grow"])); err != nil {
 		t.Fatal(err)
@@ -171,8 +171,8 @@ func TestDeleteThatFailsTakesNothing(t *testing.T) {
 	w.CheckSettled(t)
 }
 
-// Pages that are in use by others when their guest is deleted stay noted, and
-// the next try gives them back.
+// Pages that are in use by others when their guest is deleted remain recorded, and
+// the next Delete gives them back.
 func TestPagesInUseAreGivenBackLater(t *testing.T) {
 	w := newWorld(t, "nodes:1 cores:4 memory:4G huge:2M=64", folderOf(t))
 	huge := guest.Spec{Name: "new", VCPUs: 1, Memory: 256 * mib, PageSize: 2 * mib}
@@ -182,7 +182,7 @@ func TestPagesInUseAreGivenBackLater(t *testing.T) {
 	greedy := kinds[12].Guest("greedy", 256*mib, []topology.NodeID{0}, cpus("0"))
 	w.Inject(fake.Fault{After: fake.NthOf("Remove", 1, func() error { return w.Add(greedy) })})
 	if err := w.Joined.Delete(context.Background(), operate.DeleteRequest{Name: "new"}); err == nil {
-		t.Error("not a word about pages that stay")
+		t.Error("no error about pages that remain")
 	}
 	if pages := w.Pools()[0]; pages != 128 {
 		t.Errorf("the pool has %d pages, all 128 are in use", pages)

@@ -117,7 +117,7 @@ func TestLoadAlarms_SetsAsideOtherFiles(t *testing.T) {
 	}
 	folder := t.TempDir()
 	path := filepath.Join(folder, "alarms.json")
-	kept := 0
+	renamed := 0
 	for text, says := range foreign {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -128,8 +128,8 @@ func TestLoadAlarms_SetsAsideOtherFiles(t *testing.T) {
 			t.Errorf("%.40q: read with %v", text, err)
 		}
 		a, err := LoadAlarms(folder)
-		kept++
-		aside := fmt.Sprintf("%s.unreadable-%d", path, kept)
+		renamed++
+		aside := fmt.Sprintf("%s.unreadable-%d", path, renamed)
 		if !errors.As(err, &bad) || bad.SetAside != aside || !strings.Contains(err.Error(), aside) ||
 			!cmp.Equal(a, Alarms{}) {
 			t.Fatalf("%.40q: loaded with %v", text, err)

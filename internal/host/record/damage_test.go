@@ -85,7 +85,7 @@ func TestRotate_LeavesStepsBehind(t *testing.T) {
 	}
 }
 
-// sick is a file on a disk that fails to read.
+// sick is a file on a disk with read errors.
 type sick struct{ *os.File }
 
 func (sick) ReadAt([]byte, int64) (int, error) { return 0, errors.New("input/output error") }

@@ -42,13 +42,13 @@ type Filter struct {
 type History struct {
 	Entries []journal.Entry `json:"entries"` // oldest first
 	// Unreadable names lines that are not entries: "history.jsonl, line 7:
-	// ...". It omits a line at the end of a file that a crash cut short.
+	// ...". It omits an incomplete line at the end of a file, which a crash leaves.
 	Unreadable []string `json:"unreadable,omitempty"`
 }
 
 // Append adds an entry by one write and returns once it is on the disk. It
-// first removes a line that was cut short before (kill -9, full disk): the
-// writer of that line never got a success.
+// first removes an incomplete line at the end (kill -9, full disk): the writer of
+// that line never got a success.
 func (j Journal) Append(e journal.Entry) error {
 	line, err := json.Marshal(e)
 	if err != nil {
@@ -83,7 +83,7 @@ func (j Journal) reading(read func() error) error {
 }
 
 // lockWait limits the wait for the journal's lock: its holder adds an entry or
-// reads a few MiB, and the daemon's loop stands still meanwhile.
+// reads a few MiB, and the daemon's loop waits meanwhile.
 const lockWait = 2 * time.Second
 
 // errNoLock means that the lock's file is missing.
@@ -255,7 +255,7 @@ func (h *History) parse(name string, data []byte, seen map[string]bool) {
 	for n := 1; ; n++ {
 		line, rest, ended := bytes.Cut(data, []byte{'\n'})
 		if !ended {
-			return // cut short, or the end of the file
+			return // an incomplete line, or the end of the file
 		}
 		data = rest
 		var e journal.Entry

@@ -162,7 +162,7 @@ func TestRotate_CarriesOverUnfinishedMoves(t *testing.T) {
 		}
 	}
 	all := mustRead(t, j, Filter{})
-	if open := journal.CutShort(all); len(open) != 1 || open[0].ID != "long" {
+	if open := journal.InterruptedMoves(all); len(open) != 1 || open[0].ID != "long" {
 		t.Errorf("unfinished: %v", open)
 	}
 	if newest := all[len(all)-1]; newest.ID != "short199" || len(all) < 15 {
@@ -184,7 +184,7 @@ func TestRotate_CarriesOverUnfinishedMoves(t *testing.T) {
 		t.Errorf("%d files of %d bytes in all: %v", len(files), total, files)
 	}
 	mustAppend(t, j, entry(999, journal.MoveUndone, "long", "a"))
-	if open := journal.CutShort(mustRead(t, j, Filter{})); len(open) > 0 {
+	if open := journal.InterruptedMoves(mustRead(t, j, Filter{})); len(open) > 0 {
 		t.Errorf("completed, but reported as unfinished: %v", open)
 	}
 }
@@ -215,7 +215,7 @@ func TestRotate_Crash(t *testing.T) {
 		j.Most = 1
 		mustAppend(t, j, entry(1, journal.Started, ""), entry(2, journal.Stopped, ""))
 		all := mustRead(t, j, Filter{})
-		if open := journal.CutShort(all); len(open) != 1 || len(all) != 3 {
+		if open := journal.InterruptedMoves(all); len(open) != 1 || len(all) != 3 {
 			t.Errorf("%v: %+v", left, all)
 		}
 	}
@@ -234,7 +234,7 @@ func TestAppend_ManyWriters(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if open := journal.CutShort(mustRead(t, j, Filter{})); len(open) != 20 {
+	if open := journal.InterruptedMoves(mustRead(t, j, Filter{})); len(open) != 20 {
 		t.Errorf("%d moves of 20", len(open))
 	}
 }

@@ -55,7 +55,7 @@ func (e *UnmeteredError) Error() string {
 	if more := len(e.Guests) - shown; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
-	return fmt.Sprintf("guests %s: %v", names, e.Err)
+	return fmt.Sprintf("VMs %s: %v", names, e.Err)
 }
 
 func (e *UnmeteredError) Unwrap() error { return e.Err }

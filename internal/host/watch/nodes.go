@@ -91,7 +91,7 @@ func (n *nodes) sample(w *Watcher, window time.Duration) []inventory.NodeSample 
 	err := n.addWaits(w, at, window)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = errors.New(
-			"this kernel has no /proc/schedstat (CONFIG_SCHEDSTATS): only the waits of guests' vCPUs are counted")
+			"this kernel has no /proc/schedstat (CONFIG_SCHEDSTATS): only the waits of VMs' vCPUs are counted")
 		addGuestWaits(w, at, window)
 	}
 	w.gaps.set(inventory.CPUUnmeasured, inventory.HostRef(), "run-queue wait by node", err)

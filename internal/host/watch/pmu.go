@@ -189,7 +189,7 @@ func (p *PMU) Read(time.Duration) (map[string]Access, error) {
 	for name, g := range p.guests {
 		a, measured, err := p.read(g)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("guest %s: %w", name, err))
+			errs = append(errs, fmt.Errorf("VM %s: %w", name, err))
 		} else if measured {
 			accesses[name] = a
 		}

@@ -218,10 +218,10 @@ func (r *Resctrl) Read(window time.Duration) (map[string]Access, error) {
 		case errors.Is(err, linux.ErrNoBandwidth):
 			if group.silent++; group.silent >= maxSilent {
 				group.gaveUp = errors.Join(err, group.remove())
-				errs = append(errs, fmt.Errorf("guest %s: %w", group.guest.Name, group.gaveUp))
+				errs = append(errs, fmt.Errorf("VM %s: %w", group.guest.Name, group.gaveUp))
 			}
 		case err != nil: // resctrl was unmounted, or another program removed our group: try again
-			errs = append(errs, fmt.Errorf("guest %s: %w", group.guest.Name, errors.Join(err, group.remove())))
+			errs = append(errs, fmt.Errorf("VM %s: %w", group.guest.Name, errors.Join(err, group.remove())))
 		default:
 			group.silent, group.since = 0, 0
 			if ok {

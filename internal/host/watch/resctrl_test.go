@@ -174,7 +174,7 @@ func TestGuestsThatResctrlCannotMeasureGetTheEstimate(t *testing.T) {
 			t.Errorf("%s: %+v, want %s", name, got, want)
 		}
 	}
-	if text := gapsOf(s); !strings.Contains(text, "guests libvirt, none-left") ||
+	if text := gapsOf(s); !strings.Contains(text, "VMs libvirt, none-left") ||
 		!strings.Contains(text, "of another program") {
 		t.Error(text)
 	}
@@ -387,7 +387,7 @@ func TestPMU_ReportsTheReason(t *testing.T) {
 		counters.refuse[102] = errno
 		watcher := w.watcher(Options{Meters: []Meter{p}})
 		watcher.Sample()
-		if text := gapsOf(watcher.Sample()); !strings.Contains(text, "guests a: ") || !strings.Contains(text, part) {
+		if text := gapsOf(watcher.Sample()); !strings.Contains(text, "VMs a: ") || !strings.Contains(text, part) {
 			t.Errorf("%v: %s", errno, text)
 		}
 		if counters.open != 2 {

@@ -38,7 +38,7 @@ func TestParseInfoKeepsGoing(t *testing.T) {
 			func(t topology.Topology) bool { return t.Nodes[1].Memory == 0 && t.Nodes[1].CPUs.Len() == 4 }},
 		"41200": {"99999", "node 0: 97.7 GiB free of 65 GiB",
 			func(t topology.Topology) bool { return t.Nodes[0].Free == t.Nodes[0].Memory }},
-		"0000:3b:00.0      1": {"0000:3b:00.0      9", "device 0000:3b:00.0: says node 9",
+		"0000:3b:00.0      1": {"0000:3b:00.0      9", "device 0000:3b:00.0: names node 9",
 			func(t topology.Topology) bool { return t.Devices[1].Node == topology.NoNode }},
 		"0000:00:1f.2      0\n0000:3b:00.0      1\n": {"No device topology data available\n", "",
 			func(t topology.Topology) bool { return len(t.Devices) == 0 }},

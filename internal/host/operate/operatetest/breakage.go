@@ -17,7 +17,7 @@ type Breakage struct {
 	Ends  bool // the guest that was to be bound is no longer there
 }
 
-// Before breaks the host before the Nth call of a driver is carried out.
+// Before breaks the host before the Nth call of a driver.
 func Before(call int, do func() error) fake.Fault { return fake.Fault{Before: fake.Nth(call, do)} }
 
 // Breakages are the ways that each action must survive.
@@ -51,6 +51,6 @@ var Breakages = []Breakage{
 	},
 }
 
-// Replacement is what takes the place of a guest: its vCPU is on other CPUs
+// Replacement is a guest that replaces another one: its vCPU is on other CPUs
 // than its memory, so that it is not in place by chance.
 var Replacement = Kinds[0].Guest("g", 32*mib, []topology.NodeID{1}, CPUs("12-15"))

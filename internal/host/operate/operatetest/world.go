@@ -104,7 +104,7 @@ func (w World) CheckSettled(t T) {
 		t.Errorf("claims left behind: %v, %v", claims, err)
 	}
 	if err := w.Audit(); err != nil {
-		t.Errorf("memory is lost or made: %v", err)
+		t.Errorf("memory is lost or duplicated: %v", err)
 	}
 	entries, err := w.Joined.Journal.Entries()
 	if open := journal.Open(entries); err != nil || len(open) > 0 {
@@ -112,7 +112,7 @@ func (w World) CheckSettled(t T) {
 	}
 }
 
-// CheckInPlace checks, from the fake's own books, that a guest is where the
+// CheckInPlace checks, from the state of the fake, that a guest is where the
 // recorded placement wants it: every touched page and every thread.
 func (w World) CheckInPlace(t T, name string) {
 	t.Helper()
@@ -150,7 +150,7 @@ func (w World) CheckInPlace(t T, name string) {
 	}
 }
 
-// CheckUnchanged checks that a guest is what it was, memory and threads included.
+// CheckUnchanged checks that a guest has not changed, memory and threads included.
 func (w World) CheckUnchanged(t T, before inventory.Guest) {
 	t.Helper()
 	if diff := cmp.Diff(before, w.MustGuest(t, before.Name)); diff != "" {
@@ -158,7 +158,7 @@ func (w World) CheckUnchanged(t T, before inventory.Guest) {
 	}
 }
 
-// Bind binds a guest as a user does who names no limits.
+// Bind binds a guest like a user who names no limits.
 func (w World) Bind(name string) (operate.Bound, error) {
 	return w.Joined.Bind(context.Background(), operate.BindRequest{Name: name})
 }
