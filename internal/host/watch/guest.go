@@ -33,6 +33,7 @@ type guestSampler struct {
 
 	throttled throttledSampler
 	memory    memorySampler
+	onNode    map[topology.NodeID]float64 // CPU use by node, of the sample in the making
 	// Last published values.
 	cpuByNode map[topology.NodeID]float64
 	shares    []inventory.AccessShare
@@ -40,7 +41,8 @@ type guestSampler struct {
 }
 
 func (w *Watcher) newSampler(g inventory.Guest, now time.Time, turn float64) *guestSampler {
-	e := &guestSampler{guest: g, object: inventory.GuestRef(g.Name), names: map[int]string{}, used: -1}
+	e := &guestSampler{guest: g, object: inventory.GuestRef(g.Name), names: map[int]string{}, used: -1,
+		onNode: map[topology.NodeID]float64{}}
 	e.listThreads(w, now)
 	e.throttled.find(w, e)
 	// Guests that start together do not list their threads in the same sample.
@@ -95,14 +97,14 @@ func (e *guestSampler) sample(w *Watcher, now time.Time) (s inventory.GuestSampl
 // addLoad sums the threads' figures for the window.
 func (e *guestSampler) addLoad(w *Watcher, s *inventory.GuestSample) {
 	window := s.Load.Window
-	var onNode nodeShares
+	clear(e.onNode)
 	for i := range e.threads {
 		t, seen := &e.threads[i], &e.guest.Seen.Threads[i]
 		seen.LastCPU, seen.RunTime, seen.WaitTime = max(0, t.cpu), max(0, t.run), t.wait // for meters
 		s.Load.CPU += share(t.ran, window)
 		s.Load.Wait += share(t.waited, window)
 		if node := w.node(t.cpu); node != topology.NoNode && t.ran > 0 {
-			onNode.add(node, share(t.ran, window))
+			e.onNode[node] += share(t.ran, window)
 		}
 	}
 	s.Load.Throttled = min(s.Load.Wait, share(e.throttled.since(), window)) // the threads' waiting time includes it
@@ -110,8 +112,8 @@ func (e *guestSampler) addLoad(w *Watcher, s *inventory.GuestSample) {
 	if e.cpuStat != nil {
 		s.Load.CPU = e.useOfGroup(w, window)
 	}
-	if !onNode.equal(e.cpuByNode) {
-		e.cpuByNode = onNode.asMap()
+	if !maps.Equal(e.onNode, e.cpuByNode) { // earlier samples share the map
+		e.cpuByNode = maps.Clone(e.onNode)
 	}
 	s.CPUByNode = e.cpuByNode
 }
@@ -134,66 +136,6 @@ func (e *guestSampler) useOfGroup(w *Watcher, window time.Duration) float64 {
 		return 0
 	}
 	return share(stat.Usage-before, window)
-}
-
-// nodeShares are amounts by node without a map: nearly all guests are on few
-// nodes.
-type nodeShares struct {
-	few  [4]nodeShare
-	used int
-	more map[topology.NodeID]float64
-}
-
-type nodeShare struct {
-	node   topology.NodeID
-	amount float64
-}
-
-func (n *nodeShares) add(node topology.NodeID, amount float64) {
-	for i := range n.few[:n.used] {
-		if n.few[i].node == node {
-			n.few[i].amount += amount
-			return
-		}
-	}
-	if n.used < len(n.few) {
-		n.few[n.used] = nodeShare{node, amount}
-		n.used++
-		return
-	}
-	if n.more == nil {
-		n.more = map[topology.NodeID]float64{}
-	}
-	n.more[node] += amount
-}
-
-func (n *nodeShares) equal(m map[topology.NodeID]float64) bool {
-	if len(m) != n.used+len(n.more) {
-		return false
-	}
-	for _, s := range n.few[:n.used] {
-		if amount, ok := m[s.node]; !ok || amount != s.amount {
-			return false
-		}
-	}
-	for node, amount := range n.more {
-		if had, ok := m[node]; !ok || had != amount {
-			return false
-		}
-	}
-	return true
-}
-
-func (n *nodeShares) asMap() map[topology.NodeID]float64 {
-	if n.used == 0 {
-		return nil
-	}
-	m := make(map[topology.NodeID]float64, n.used+len(n.more))
-	for _, s := range n.few[:n.used] {
-		m[s.node] = s.amount
-	}
-	maps.Copy(m, n.more)
-	return m
 }
 
 // vanished reports whether a file is gone because its thread or cgroup has
