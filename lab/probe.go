@@ -22,37 +22,6 @@ type Probe struct {
 // most, and the longest.
 type Delays struct{ P50, P99, P999, Max time.Duration }
 
-// Probe lets a guest that has answered AwaitGuest probe itself for the given
-// time, a minute at most, and returns its result.
-func (h *Host) Probe(ctx context.Context, name string, d time.Duration) (Probe, error) {
-	ctx, cancel := context.WithTimeout(ctx, d+askTime)
-	defer cancel()
-	before, err := h.Probed(name)
-	if err != nil {
-		return Probe{}, err
-	}
-	if err := h.StartProbe(ctx, name, d, 1); err != nil {
-		return Probe{}, err
-	}
-	for {
-		all, err := h.Probed(name)
-		if err != nil {
-			return Probe{}, err
-		}
-		if len(all) > len(before) {
-			return all[len(before)], nil
-		}
-		select {
-		case <-ctx.Done():
-			return Probe{}, fmt.Errorf("VM %s in the lab does not say how its probe of %v went: %w", name, d,
-				ctx.Err())
-		case <-h.ended:
-			return Probe{}, fmt.Errorf("the lab ended while its VM %s was probing: %w", name, h.cause)
-		case <-time.After(poll):
-		}
-	}
-}
-
 // StartProbe starts the probe of a guest that has answered AwaitGuest. The
 // parameter every is the time between its reports (a minute at most), times the
 // number of reports. StopProbe ends the probe earlier: see Probed.
