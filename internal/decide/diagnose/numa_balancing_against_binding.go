@@ -10,41 +10,6 @@ import (
 	"github.com/numavisor/numavisor/internal/text"
 )
 
-// cpusetsMissing: only the cpuset controller restricts threads and memory to nodes.
-func cpusetsMissing(v *view) []Finding {
-	if has := v.host.Kernel.Cpusets; has == nil || *has {
-		return nil
-	}
-	return []Finding{{
-		Severity: Warning, Object: "host",
-		Evidence: []string{"cgroup v2 has no cpuset controller (cgroup.controllers)"},
-		Effect: "no VM can be restricted to nodes: a bind pins vCPUs and then fails or is done in part, and memory " +
-			"goes to other nodes",
-		Fix: "boot with cgroup v2 alone (kernel parameter systemd.unified_cgroup_hierarchy=1), on a kernel that has " +
-			"the controller",
-	}}
-}
-
-// ksmAcrossNodes: a page merged across nodes is local to at most one of its users.
-func ksmAcrossNodes(v *view) []Finding {
-	k := &v.host.Kernel
-	if k.KSMRun != "1" || k.KSMAcrossNodes != "1" || k.KSMPagesShared == 0 && len(v.guests) == 0 {
-		return nil
-	}
-	return []Finding{{
-		Severity: Warning, Object: "host",
-		Evidence: []string{
-			fmt.Sprintf("run 1, merge_across_nodes 1, pages_shared %d (/sys/kernel/mm/ksm)", k.KSMPagesShared)},
-		Effect: "the kernel merges identical pages of VMs on different nodes into one page on one node, which is " +
-			"remote for all other VMs regardless of their binding",
-		Fix: "restrict KSM to merging within nodes; the kernel must unmerge all pages first, which takes memory",
-		Command: "echo 2 > /sys/kernel/mm/ksm/run && echo 0 > /sys/kernel/mm/ksm/merge_across_nodes && echo 1 > " +
-			"/sys/kernel/mm/ksm/run",
-		Safe:   k.KSMPagesShared == 0, // nothing to unmerge
-		Action: &plan.Remedy{Kind: plan.KSMWithinNodes},
-	}}
-}
-
 // balancingAgainstBinding: automatic NUMA balancing of the kernel moves pages
 // (kernel.numa_balancing, bit 0: NUMA_BALANCING_NORMAL). It does not touch huge
 // pages of a pool or memory with a policy (vma_policy_mof in mm/mempolicy.c), so
@@ -139,37 +104,4 @@ func (v *view) boundNames() (bound []string, loose int) {
 		}
 	}
 	return bound, loose
-}
-
-// numadWithBindings: numad moves whole processes without regard to bindings.
-func numadWithBindings(v *view) []Finding {
-	names, _ := v.boundNames()
-	if !v.host.Kernel.NumadRunning || len(names) == 0 {
-		return nil
-	}
-	return []Finding{{
-		Severity: Warning, Object: "host",
-		Evidence: []string{"numad is running (processes)", "bound: " + strings.Join(names, ", ")},
-		Effect:   "numad re-pins VMs and moves their memory regardless of their binding",
-		Fix:      "stop numad",
-		Command:  "systemctl disable --now numad",
-	}}
-}
-
-// zoneReclaim: the kernel reclaims a full node before it uses free memory of others.
-func zoneReclaim(v *view) []Finding {
-	mode := v.host.Kernel.ZoneReclaim
-	if mode == "" || mode == "0" || len(v.guests) == 0 {
-		return nil
-	}
-	return []Finding{{
-		Severity: Warning, Object: "host",
-		Evidence: []string{"vm.zone_reclaim_mode is " + mode + " (/proc/sys/vm/zone_reclaim_mode)"},
-		Effect: "allocations stall while the kernel reclaims page cache of a full node, although other nodes have " +
-			"free memory",
-		Fix:     "disable it: bindings decide which nodes VMs use",
-		Command: "sysctl -w vm.zone_reclaim_mode=0",
-		Safe:    true,
-		Action:  &plan.Remedy{Kind: plan.WriteSetting, Path: "/proc/sys/vm/zone_reclaim_mode", From: mode, Value: "0"},
-	}}
 }
