@@ -13,28 +13,32 @@ import (
 // ErrNoAnswer means that the kernel did not return the arguments of a process
 // in time: a thread of the process holds its memory map (mmap_lock), for
 // example while it waits for a file system that hangs.
-var ErrNoAnswer = errors.New("the kernel does not give its arguments: a thread of the process is blocked, " +
-	"perhaps on a file system that hangs")
+var ErrNoAnswer = errors.New("the kernel does not give its arguments and mappings: a thread of the process is " +
+	"blocked, perhaps on a file system that hangs")
 
 // argumentsTime limits the wait for the arguments of one process. They are
 // there at once unless the process's memory map is locked, which takes some
-// milliseconds while a thread maps memory.
-const argumentsTime = time.Second
+// milliseconds while a thread maps memory, and seconds where an emulated host
+// allocates the memory of a VM.
+const argumentsTime = 5 * time.Second
 
 // Arguments reads the arguments of processes (/proc/PID/cmdline). That read can
 // wait forever, and no signal but SIGKILL ends it. So each runs in a goroutine
-// of its own, which is abandoned after a second; a process whose read has not
+// of its own, which is abandoned after some seconds; a process whose read has not
 // returned is not read again, so that repeated observations do not fill the
 // program with blocked threads. It is safe for concurrent use.
 type Arguments struct {
-	root Root
+	root  Root
+	limit time.Duration
 
 	mu      sync.Mutex
 	pending map[int]bool // reads that were abandoned and have not returned, by process
 }
 
 // NewArguments returns a reader of the processes below a root.
-func NewArguments(r Root) *Arguments { return &Arguments{root: r, pending: map[int]bool{}} }
+func NewArguments(r Root) *Arguments {
+	return &Arguments{root: r, limit: argumentsTime, pending: map[int]bool{}}
+}
 
 // Of returns the arguments of a process, the program's name first. The error is
 // ErrNoAnswer if the kernel does not return them in time.
@@ -57,7 +61,7 @@ func (a *Arguments) Of(pid int) ([]string, error) {
 		done <- result{args, err}
 		delete(a.pending, pid)
 	}()
-	timer := time.NewTimer(argumentsTime)
+	timer := time.NewTimer(a.limit)
 	defer timer.Stop()
 	select {
 	case r := <-done:
@@ -73,6 +77,15 @@ func (a *Arguments) Of(pid int) ([]string, error) {
 	}
 	a.pending[pid] = true
 	return nil, fmt.Errorf("process %d: %w", pid, ErrNoAnswer)
+}
+
+// answers returns ErrNoAnswer if reading the memory map of a process would
+// block, as far as can be known beforehand.
+func (r Root) answers(pid int) error {
+	if _, err := NewArguments(r).Of(pid); errors.Is(err, ErrNoAnswer) {
+		return err
+	}
+	return nil
 }
 
 // mayBeQEMU reports whether a process may be a QEMU by its program's file,

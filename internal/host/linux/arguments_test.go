@@ -46,6 +46,13 @@ func release(t *testing.T, r Root, pid int) {
 	}
 }
 
+// hasty returns a reader that gives up soon.
+func hasty(r Root) *Arguments {
+	a := NewArguments(r)
+	a.limit = 200 * time.Millisecond
+	return a
+}
+
 func hostWithProcesses(t *testing.T) Root {
 	t.Helper()
 	r := Root(t.TempDir())
@@ -82,7 +89,7 @@ func TestQEMUs_NameABlockedQEMU(t *testing.T) {
 		if err := os.WriteFile(r.path("sys/fs/cgroup/cgroup.controllers"), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		a := NewArguments(r)
+		a := hasty(r)
 		found, gaps, err := a.QEMUs()
 		if err != nil || len(found) == 0 || found[0].Name != "plain" {
 			t.Errorf("%s: found %v, %v; want the VM plain", cgroup, found, err)
@@ -101,7 +108,7 @@ func TestQEMUs_NameABlockedQEMU(t *testing.T) {
 func TestArguments_BlockedReadIsNotRepeated(t *testing.T) {
 	r := hostWithProcesses(t)
 	addProcess(t, r, 12, "/usr/bin/qemu-system-x86_64", "/", "")
-	a := NewArguments(r)
+	a := hasty(r)
 	if _, err := a.Of(12); !errors.Is(err, ErrNoAnswer) {
 		t.Fatalf("error is %v; want ErrNoAnswer", err)
 	}
@@ -111,7 +118,7 @@ func TestArguments_BlockedReadIsNotRepeated(t *testing.T) {
 			t.Fatalf("error is %v; want ErrNoAnswer", err)
 		}
 	}
-	if took := time.Since(began); took >= argumentsTime {
+	if took := time.Since(began); took >= 50*a.limit {
 		t.Errorf("100 more attempts took %v", took)
 	}
 	release(t, r, 12)
@@ -129,5 +136,36 @@ func TestArguments_BlockedReadIsNotRepeated(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("after the read has returned: %v, %v", args, err)
 		}
+	}
+}
+
+// A process whose memory map is locked must not block a command that reads its
+// mappings: no signal would end it.
+func TestMappings_OfABlockedProcess(t *testing.T) {
+	t.Parallel()
+	r := hostWithProcesses(t)
+	for _, file := range []string{"cmdline", "maps", "numa_maps"} {
+		if err := os.MkdirAll(r.proc(13), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mkfifo(r.proc(13, file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, read := range map[string]func() error{
+		"numa_maps": func() error { _, _, err := r.NUMAMaps(13); return err },
+		"ranges":    func() error { _, err := r.Ranges(t.Context(), 13); return err },
+	} {
+		done := make(chan error, 1)
+		go func() { done <- read() }()
+		select {
+		case err := <-done:
+			if !errors.Is(err, ErrNoAnswer) {
+				t.Errorf("%s: error is %v; want ErrNoAnswer", name, err)
+			}
+		case <-time.After(5 * argumentsTime):
+			t.Fatalf("%s: blocked", name)
+		}
+		release(t, r, 13)
 	}
 }

@@ -30,6 +30,9 @@ const (
 // The kernel walks every page table entry (see NUMAMaps); MemoryRanges checks
 // ctx between the pieces that the kernel returns.
 func (r Root) MemoryRanges(ctx context.Context, pid int) ([]inventory.MemoryRange, []Unparsed, error) {
+	if err := r.answers(pid); err != nil {
+		return nil, nil, err
+	}
 	areas, err := r.Maps(pid)
 	if err != nil {
 		return nil, nil, err

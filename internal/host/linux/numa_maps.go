@@ -221,6 +221,9 @@ func unescape(path string) string {
 // every page table entry of the process and holds its mmap lock meanwhile: read
 // it on request only, never in a loop over large guests with small pages.
 func (r Root) NUMAMaps(pid int) ([]Mapping, []Unparsed, error) {
+	if err := r.answers(pid); err != nil {
+		return nil, nil, err
+	}
 	file, err := os.Open(r.proc(pid, "numa_maps"))
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the page locations of process %d: %w", pid, err)

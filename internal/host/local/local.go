@@ -78,7 +78,10 @@ func Open(o Options) (*Host, error) {
 		return nil, err
 	}
 	qemu, arguments := libvirt.New(uri), linux.NewArguments(root)
-	qemu.Arguments = linux.NewArguments(linux.Live).Of
+	qemu.Arguments = arguments.Of
+	if root != linux.Live {
+		qemu.Arguments = linux.NewArguments(linux.Live).Of // libvirt's VMs run here
+	}
 	kernel := kernel{Root: root, topologies: linux.NewTopologies(string(root)), pace: linux.AtMost(o.Pace)}
 	journal := record.Journal{Folder: cmp.Or(o.Records, record.DefaultFolder)}
 	ledger := claim.Ledger{Folder: cmp.Or(o.Claims, claim.DefaultFolder), Alive: alive}
