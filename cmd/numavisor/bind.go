@@ -11,6 +11,7 @@ import (
 	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
+	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/text"
 )
@@ -69,17 +70,25 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 			b, err = h.BindProcess(c.Context(), operate.ProcessRequest{PID: pid, Change: changed(spec), DryRun: dryRun})
 		} else {
 			r := operate.BindRequest{Name: args[0], Recompute: recompute, DryRun: dryRun}
-			if dryRun {
-				r.Measured = measuredLoads(c.Context(), hostapi.DefaultSocket)
-			}
-			if spec.Changed() {
-				r.Change = changed(spec)
-			}
-			b, err = h.Bind(c.Context(), r)
+			b, err = bindVM(c, h, r, spec)
 		}
 		return report(c, bindTarget(pid, args), b, err)
 	}
 	return c
+}
+
+// bindVM binds a VM, with the spec that flags change. A dry run knows the loads
+// that the daemon has measured.
+func bindVM(
+	c *cobra.Command, h *local.Host, r operate.BindRequest, spec *guest.FlagSpec,
+) (operate.Bound, error) {
+	if r.DryRun {
+		r.Measured = measuredLoads(c.Context(), hostapi.DefaultSocket)
+	}
+	if spec.Changed() {
+		r.Change = changed(spec)
+	}
+	return h.Bind(c.Context(), r)
 }
 
 // rebindFlags are the flags of a spec that affect a running VM or process.

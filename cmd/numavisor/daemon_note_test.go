@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net"
-	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -31,8 +31,12 @@ func TestNoteDaemon_Paused(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &answering{}
-	server := &http.Server{Handler: hostapi.Handler(d), ReadHeaderTimeout: time.Minute}
-	go server.Serve(l)
+	server := httptest.NewUnstartedServer(hostapi.Handler(d))
+	if err := server.Listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	server.Listener = l
+	server.Start()
 	defer server.Close()
 	until := time.Date(2026, 3, 1, 14, 0, 0, 0, time.UTC)
 	for _, c := range []struct {

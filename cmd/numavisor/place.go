@@ -17,6 +17,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/text"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 func placeCommand() *cobra.Command {
@@ -170,6 +171,19 @@ func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {
 		printf(w, ", %d I/O threads on CPUs %s", p.IOThreads, text.Set(p.IOThread))
 	}
 	fmt.Fprintln(w)
+	shared := p.Emulator.Union(p.IOThread).Intersect(vcpusOf(p))
+	if p.CPUMode == guest.CPUExclusive && !shared.IsEmpty() {
+		printf(w, "note: QEMU's own threads may run on CPUs of the exclusive vCPUs (%s); to keep them off: --emulator "+
+			"and --io-thread-policy housekeeping or exclusive\n", text.Set(shared))
+	}
+}
+
+// vcpusOf returns the CPUs of all vCPUs of a placement.
+func vcpusOf(p guest.Placement) (cpus topology.CPUSet) {
+	for _, v := range p.VCPUs {
+		cpus = cpus.Union(v.CPUs)
+	}
+	return cpus
 }
 
 // specFrom reads the request: a spec file or a domain XML, changed by flags.

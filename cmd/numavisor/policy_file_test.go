@@ -85,7 +85,7 @@ func TestNotePolicies_WhereTheDaemonDecidesByAnotherOne(t *testing.T) {
 	}{
 		{status.Policy{File: "/b", Digest: used.Digest()}, ""},
 		{status.Policy{}, ""}, // a daemon of an earlier version
-		{status.Policy{File: "/b", Digest: other.Digest()}, "by the policy in /a, the daemon by another one, in /b"},
+		{status.Policy{File: "/b", Digest: other.Digest()}, "uses the policy in /a; the daemon uses another one, in /b"},
 		{status.Policy{File: "/a", Digest: other.Digest()}, "earlier content of /a"},
 	} {
 		var noted strings.Builder
