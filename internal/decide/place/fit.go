@@ -38,25 +38,26 @@ type Shortage struct {
 
 // String gives one phrase: "node 1 has 3.2 GiB too little memory (needs 8 GiB, has
 // 4.8 GiB free); held by db1 (10 GiB)".
-func (s Shortage) String() string {
+func (s Shortage) String() string { return fmt.Sprintf("node %d %s", s.Node, s.lack()) }
+
+// lack is the phrase without the node, for a line that names the node already.
+func (s Shortage) lack() string {
 	var text string
 	switch s.Constraint {
 	case NotAllowed:
-		return fmt.Sprintf("node %d is outside the limits, or has no CPUs or no memory", s.Node)
+		return "is outside the limits, or has no CPUs or no memory"
 	case TooFewCPUs:
-		text = fmt.Sprintf("node %d has %s for %s", s.Node, some(s.There, "usable CPU"), some(s.Asked, "vCPU"))
+		text = fmt.Sprintf("has %s for %s", some(s.There, "usable CPU"), some(s.Asked, "vCPU"))
 	case TooFewAlone:
-		text = fmt.Sprintf("node %d has %s; the VM needs %v exclusive ones", s.Node, some(s.There, "free CPU"), s.Asked)
+		text = fmt.Sprintf("has %s; the VM needs %v exclusive ones", some(s.There, "free CPU"), s.Asked)
 	case Overcommitted:
-		text = fmt.Sprintf("the overcommit limit allows %s on node %d; the VM needs %v", some(s.There, "more vCPU"),
-			s.Node, s.Asked)
+		text = fmt.Sprintf("has room for %s under the overcommit limit; the VM needs %v", some(s.There, "more vCPU"),
+			s.Asked)
 	case TooLittle:
 		asked, there := topology.Bytes(s.Asked), topology.Bytes(s.There)
-		text = fmt.Sprintf("node %[2]d has %[1]v too little memory (needs %[3]v, has %[4]v free)", asked-there, s.Node,
-			asked, there)
+		text = fmt.Sprintf("has %v too little memory (needs %v, has %v free)", asked-there, asked, there)
 	case TooFewPages:
-		text = fmt.Sprintf("node %d has %s of %v; the VM needs %v", s.Node, some(s.There, "free page"), s.PageSize,
-			s.Asked)
+		text = fmt.Sprintf("has %s of %v; the VM needs %v", some(s.There, "free page"), s.PageSize, s.Asked)
 	}
 	if len(s.Holders) > 0 {
 		text += "; held by " + strings.Join(s.Holders, ", ")

@@ -289,7 +289,7 @@ func (p *problem) tooSmall(sol *solution) []Alternative {
 				Alternative{
 					Nodes:   topology.SetOf(short.Node),
 					Decided: string(short.Constraint),
-					Reason:  short.String(),
+					Reason:  short.lack(),
 				},
 			)
 		}
