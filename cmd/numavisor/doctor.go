@@ -171,7 +171,5 @@ func printDiagnosis(w io.Writer, t *topology.Topology, d diagnosis) {
 		}
 		printf(w, "%s: %s of %s: %s\n", state, f.Rule, f.Object, f.Detail)
 	}
-	for _, g := range d.Gaps {
-		printf(w, "not seen: %s: %s: %s\n", g.Object, g.What, g.Why)
-	}
+	printGaps(w, d.Gaps)
 }

@@ -95,8 +95,14 @@ func printList(w io.Writer, t *topology.Topology, list guestList, wide bool) {
 	for _, g := range list.Guests {
 		notePlacedFor(w, g)
 	}
-	for _, g := range list.Gaps {
-		printf(w, "not seen: %s: %s: %s\n", g.Object, g.What, g.Why)
+	printGaps(w, list.Gaps)
+}
+
+// printGaps lists what the inventory lacks, each gap with its cause below it.
+func printGaps(w io.Writer, gaps []inventory.Gap) {
+	for _, g := range gaps {
+		printf(w, "not seen: %s: %s\n", g.Object, g.What)
+		printCauses(w, g.Why)
 	}
 }
 

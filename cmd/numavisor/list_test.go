@@ -26,9 +26,9 @@ func TestAnEmptyListSaysWhetherAllWasSeen(t *testing.T) {
 	}{
 		{nil, "no VMs on this host\n"},
 		{[]inventory.Gap{{Kind: inventory.OtherGap, Object: inventory.HostRef(), What: "its name", Why: "lost"}},
-			"no VMs on this host\nnot seen: host: its name: lost\n"},
+			"no VMs on this host\nnot seen: host: its name\n  cause: lost\n"},
 		{[]inventory.Gap{inventory.UnseenGap(guest.LibvirtQEMU, "away")}, "no VMs were seen\nnot seen: host: VMs " +
-			"of qemu: away\n"},
+			"of qemu\n  cause: away\n"},
 	} {
 		var printed strings.Builder
 		printList(&printed, &topology.Topology{}, guestList{Gaps: c.gaps}, false)

@@ -151,8 +151,36 @@ func statusOf(err error) int {
 	return exitFailed
 }
 
-// printError writes an error in one line, or as {"error":{...}} where JSON was
-// asked for. The errors of a file have a line each.
+// causal is an error that separates what failed, and what to do, from its causes.
+type causal interface {
+	error
+	Brief() string
+	Causes() []string
+}
+
+// parts splits the text of an error: a line that says what failed and what to do,
+// and its causes. An error that is not causal has the causes in its line.
+func parts(err error) (line string, causes []string) {
+	oneLine := func(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ") }
+	var of causal
+	if !errors.As(err, &of) || len(of.Causes()) == 0 {
+		return oneLine(err.Error()), nil
+	}
+	for _, cause := range of.Causes() {
+		causes = append(causes, oneLine(cause))
+	}
+	return oneLine(strings.Replace(err.Error(), of.Error(), of.Brief(), 1)), causes
+}
+
+// printCauses writes each cause in a line of its own, below the line that it explains.
+func printCauses(w io.Writer, causes ...string) {
+	for _, cause := range causes {
+		printf(w, "  cause: %s\n", cause)
+	}
+}
+
+// printError writes an error in one line and its causes below it, or all as
+// {"error":{...}} if JSON is requested. The errors of a file have a line each.
 func printError(w io.Writer, format string, err error) {
 	var faults *strictyaml.Error
 	if format != "json" && errors.As(err, &faults) {
@@ -161,9 +189,10 @@ func printError(w io.Writer, format string, err error) {
 		}
 		return
 	}
-	text := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+	line, causes := parts(err)
 	if format != "json" {
-		printf(w, "numavisor: %s\n", text)
+		printf(w, "numavisor: %s\n", line)
+		printCauses(w, causes...)
 		return
 	}
 	kind := map[int]string{exitFailed: "failed", exitUsage: "usage", exitPartial: "partial"}[statusOf(err)]
@@ -174,11 +203,12 @@ func printError(w io.Writer, format string, err error) {
 			Detail  any    `json:"detail,omitempty"`
 		} `json:"error"`
 	}
-	document.Error.Kind, document.Error.Message = kind, text
+	document.Error.Kind = kind
+	document.Error.Message = strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
 	var noFit *place.NoFitError
 	if errors.As(err, &noFit) {
 		document.Error.Detail = noFit
 	}
-	line, _ := json.Marshal(document) // strings and plain values only
-	fmt.Fprintf(w, "%s\n", line)
+	data, _ := json.Marshal(document) // strings and plain values only
+	fmt.Fprintf(w, "%s\n", data)
 }

@@ -130,8 +130,9 @@ func emitBound(c *cobra.Command, xml []byte, intent guest.Intent, p placed, expl
 // noteUncounted names the VMs and reservations whose CPUs and memory were not counted.
 func noteUncounted(c *cobra.Command, notSeen string, hidden []inventory.Gap) {
 	for _, g := range hidden {
-		printf(c.ErrOrStderr(), "numavisor: note: %s %s (%s); Numavisor counts their CPUs and memory as free\n",
-			notSeen, g.What, g.Why)
+		printf(c.ErrOrStderr(), "numavisor: note: %s %s; Numavisor counts their CPUs and memory as free\n", notSeen,
+			g.What)
+		printCauses(c.ErrOrStderr(), g.Why)
 	}
 }
 

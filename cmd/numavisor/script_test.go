@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,8 +54,8 @@ func TestScripts(t *testing.T) {
 }
 
 // wantStatus runs numavisor and requires an exit status: "status 2 place
-// --vcpus 0". The program reports an error in one line; the errors of a file
-// have a line each.
+// --vcpus 0". The program reports an error in one line, with its causes below it;
+// the errors of a file have a line each.
 func wantStatus(ts *testscript.TestScript, _ bool, args []string) {
 	status := 0
 	var ended *exec.ExitError
@@ -67,7 +68,9 @@ func wantStatus(ts *testscript.TestScript, _ bool, args []string) {
 	if fmt.Sprint(status) != args[0] {
 		ts.Fatalf("exit status %d, want %s: %s", status, args[0], said)
 	}
-	lines := strings.Split(said, "\n")
+	lines := slices.DeleteFunc(strings.Split(said, "\n"), func(line string) bool {
+		return strings.HasPrefix(line, "  cause: ")
+	})
 	for len(lines) > 1 && strings.HasPrefix(lines[0], "numavisor: note:") {
 		lines = lines[1:]
 	}

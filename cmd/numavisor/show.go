@@ -64,9 +64,7 @@ func printView(w io.Writer, t *topology.Topology, v operate.View) {
 	for _, d := range v.Truth.Differences {
 		printf(w, "drift: %s\n", d)
 	}
-	for _, g := range v.Gaps {
-		printf(w, "not seen: %s: %s\n", g.What, g.Why)
-	}
+	printGaps(w, v.Gaps)
 }
 
 func cellRows(v operate.View) [][]string {

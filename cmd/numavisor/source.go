@@ -172,7 +172,7 @@ func (f *hostFlags) inventory(c *cobra.Command) (inventory.Host, error) {
 	err = operate.RoomIsKnown(&inv)
 	ofLibvirt := func(g inventory.Gap) bool { return g.HidesGuestsOf(guest.LibvirtQEMU) }
 	if err != nil && slices.ContainsFunc(inv.Gaps, ofLibvirt) {
-		err = fmt.Errorf("%w; to decide as if libvirt had no VMs, add --without-libvirt", err)
+		err = fmt.Errorf("%w; or add --without-libvirt, to decide as if libvirt had no VMs", err)
 	}
 	return inv, err
 }

@@ -237,10 +237,11 @@ func TestLabWithoutLibvirtd(t *testing.T) {
 			"64M"}, {"balance"}, {"bind", "n"}, {"delete", "n"}, {"show", "n"},
 	} {
 		r := l.numavisor(t, args...)
-		if r.status != 1 || !strings.Contains(r.stderr, "libvirtd") ||
-			strings.Count(strings.TrimSpace(r.stderr), "\n") > 0 {
-			t.Errorf("numavisor %s: status %d, want 1 and one line on libvirtd: %q", strings.Join(args, " "), r.status,
-				r.stderr)
+		lines := strings.Split(strings.TrimSpace(r.stderr), "\n")
+		if r.status != 1 || len(lines) != 2 || !strings.HasPrefix(lines[1], "  cause: ") ||
+			!strings.Contains(lines[1], "libvirtd") {
+			t.Errorf("numavisor %s: status %d, want 1, one line, and libvirtd as its cause: %q",
+				strings.Join(args, " "), r.status, r.stderr)
 		}
 	}
 	for _, command := range []string{"list", "doctor", "capture"} {

@@ -48,7 +48,22 @@ type Error struct {
 }
 
 // Error says what was tried on what, why it failed and what to do.
-func (e *Error) Error() string {
+func (e *Error) Error() string { return e.text(plain(e.Err)) }
+
+// Brief is the error without libvirt's own message.
+func (e *Error) Brief() string { return e.text("") }
+
+// Causes returns libvirt's own message. If the error has no kind, its brief text
+// does not say why the call failed: Causes then returns nothing.
+func (e *Error) Causes() []string {
+	if message := plain(e.Err); message != "" && len(e.Kinds) > 0 {
+		return []string{message}
+	}
+	return nil
+}
+
+// text joins the parts of the error around libvirt's own message.
+func (e *Error) text(message string) string {
 	var b strings.Builder
 	if e.Guest != "" {
 		fmt.Fprintf(&b, "VM %s: ", e.Guest)
@@ -57,8 +72,8 @@ func (e *Error) Error() string {
 	for _, k := range e.Kinds {
 		b.WriteString(": " + k.Error())
 	}
-	if text := plain(e.Err); text != "" {
-		fmt.Fprintf(&b, ": %s", text)
+	if message != "" {
+		fmt.Fprintf(&b, ": %s", message)
 	}
 	for _, k := range e.Kinds {
 		if r := remedies[k]; r != "" {

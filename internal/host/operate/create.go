@@ -189,11 +189,11 @@ func (h *Host) WouldCreate(ctx context.Context, r CreateRequest) (CreatePlan, er
 func RoomIsKnown(inv *inventory.Host) error { return roomIsKnown(inv.RoomHiddenBy()) }
 
 func roomIsKnown(hidden []inventory.Gap) error {
-	var errs []error
-	for _, g := range hidden {
-		errs = append(errs, fmt.Errorf("cannot see %s, so the free resources are unknown: %s", g.What, g.Why))
+	if len(hidden) == 0 {
+		return nil
 	}
-	return errors.Join(errs...)
+	return &HiddenError{Gaps: hidden,
+		What: fmt.Sprintf("cannot see %s, so the free resources are unknown", whatOf(hidden))}
 }
 
 func nameIsFree(inv inventory.Host, name string) error {

@@ -312,7 +312,8 @@ func TestCreate_ReportsSharedExclusiveCPUs(t *testing.T) {
 		!b.Complete() {
 		t.Fatalf("%v, falls short: %v", err, b.Shortfalls())
 	}
-	if b, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "alone", Recompute: true}); err != nil || !b.Complete() {
+	again := operate.BindRequest{Name: "alone", Recompute: true}
+	if b, err := w.Joined.Bind(t.Context(), again); err != nil || !b.Complete() {
 		t.Errorf("no other guest may run there now: %v, falls short: %v", err, b.Shortfalls())
 	}
 }

@@ -45,7 +45,8 @@ func TestBind_RefusesWhereGuestsOfItsHypervisorAreHidden(t *testing.T) {
 					shows.err = errLost
 					w.Joined.Sources.Hypervisors = []observe.Hypervisor{shows}
 				}
-				b, err := w.Joined.Bind(context.Background(), operate.BindRequest{Name: "g", Recompute: true, DryRun: true})
+				b, err := w.Joined.Bind(context.Background(),
+					operate.BindRequest{Name: "g", Recompute: true, DryRun: true})
 				if hides == other {
 					if err != nil || len(b.Gaps) != 1 || !b.Gaps[0].HidesGuestsOf(other) {
 						t.Errorf("%v; gaps %v", err, b.Gaps)

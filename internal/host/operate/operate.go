@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/check"
@@ -88,7 +87,8 @@ func (h *Host) find(ctx context.Context, name string) (inventory.Host, inventory
 // the guest may exist all the same.
 func Missing(inv inventory.Host, name string) error {
 	if hidden := inv.HiddenBy(); len(hidden) > 0 {
-		return fmt.Errorf("VM %s: %w: could not see %s", name, ErrUnseen, gapsText(hidden))
+		return &HiddenError{Kind: ErrUnseen, Gaps: hidden,
+			What: fmt.Sprintf("VM %s: %v: could not see %s", name, ErrUnseen, whatOf(hidden))}
 	}
 	for _, g := range inv.Gaps {
 		if g.Object == inventory.GuestRef(name) {
@@ -103,15 +103,6 @@ func Missing(inv inventory.Host, name string) error {
 		return fmt.Errorf("VM %s: %w; did you mean %s? ('numavisor list' shows all)", name, ErrNoGuest, near)
 	}
 	return fmt.Errorf("VM %s: %w; 'numavisor list' shows all", name, ErrNoGuest)
-}
-
-// gapsText lists the gaps with their reasons.
-func gapsText(gaps []inventory.Gap) string {
-	var all []string
-	for _, g := range gaps {
-		all = append(all, g.What+": "+g.Why)
-	}
-	return strings.Join(all, "; ")
 }
 
 // CleanUp runs a function that must run even if the caller's context has ended,
