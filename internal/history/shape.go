@@ -46,7 +46,8 @@ func shapeOf(nodes []inventory.NodeSample, guests []inventory.GuestSample, like 
 		s.nodes = append(s.nodes, nodes[i].Node)
 	}
 	for i := range guests {
-		s.guests = append(s.guests, strings.Clone(guests[i].Name)) // a clone: the name may be part of a whole file's text
+		// A clone: the name may be part of a whole file's text.
+		s.guests = append(s.guests, strings.Clone(guests[i].Name))
 		from := len(s.cells)
 		for n, bytes := range guests[i].MemoryByNode {
 			if bytes > 0 {

@@ -107,7 +107,8 @@ func (a *assembly) takeNodes(nodes []Node) {
 		n := &a.Nodes[i]
 		n.CPUs = n.CPUs.Intersect(a.online)
 		if both := n.CPUs.Intersect(taken); !both.IsEmpty() {
-			a.gap("CPUs %s of node %d are also listed by a node of lower number, to which they are assigned", both, n.ID)
+			a.gap("CPUs %s of node %d are also listed by a node of lower number, to which they are assigned", both,
+				n.ID)
 			n.CPUs = n.CPUs.Minus(taken)
 		}
 		taken = taken.Union(n.CPUs)

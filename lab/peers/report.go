@@ -63,8 +63,8 @@ func afterMoves(run Run) []string {
 // MedianTable has a row per manager: the medians over its valid runs.
 func (r Results) MedianTable() [][]string {
 	rows := [][]string{
-		{"MANAGER", "RUNS", "FAILED", "WORK/S", "OF BASELINE", "LOCAL", "MEAN", "THEN WORK/S", "OF BASELINE", "LOCAL", "MEAN",
-			"WHAT"},
+		{"MANAGER", "RUNS", "FAILED", "WORK/S", "OF BASELINE", "LOCAL", "MEAN", "THEN WORK/S", "OF BASELINE", "LOCAL",
+			"MEAN", "WHAT"},
 	}
 	baseline, _ := r.medians(Baseline)
 	for _, m := range Managers() {

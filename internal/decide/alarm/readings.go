@@ -134,7 +134,8 @@ func (j *judgement) unreadable(read []reading) []reading {
 		disabled := j.rules[k.quantity].Disabled
 		if t.Alarm != nil && k.quantity != alarm.SourceUnreadable && !readable[k] && !disabled && !j.gone(k.object) {
 			whole := k.object.Whole()
-			lacks[whole] = append(lacks[whole], fmt.Sprintf("%s: its value cannot be read, so its alarm remains", k.quantity))
+			lacks[whole] = append(lacks[whole],
+				fmt.Sprintf("%s: its value cannot be read, so its alarm remains", k.quantity))
 		}
 	}
 	var all []reading

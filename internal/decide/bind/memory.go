@@ -159,8 +159,8 @@ func (b *builder) moveMemory() {
 		case b.pinnedByDevice():
 			b.refuse(
 				fmt.Sprintf("%v of memory at %#x", bytes, r.Address),
-				"a device (%s) is assigned by vfio, which pins all memory of the VM; detach it, bind, attach it again, "+
-					"or restart the VM",
+				"a device (%s) is assigned by vfio, which pins all memory of the VM; detach it, bind, attach it "+
+					"again, or restart the VM",
 				b.Guest.Config.Devices[0],
 			)
 		default:

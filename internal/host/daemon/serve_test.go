@@ -127,12 +127,12 @@ func TestListen_LeavesTheSocketOfAnotherProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer other.Close()
+	defer func() { _ = other.Close() }()
 	log, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: packets, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()
 	for path, network := range map[string]string{stream: "unix", packets: "unixgram"} {
 		l, err := daemon.Listen(t.Context(), path)
 		if err == nil {
