@@ -8,7 +8,7 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
-// State is the state of the rules between two samples: alarms that last, and
+// State is the state of the rules between two samples: active alarms, and
 // values that approach a threshold. A restarted daemon resumes from it.
 type State struct {
 	Tracks []Track `json:"tracks,omitempty"` // ascending by quantity and object
@@ -44,7 +44,7 @@ type Stay struct {
 	Lasted time.Duration `json:"lasted_ns"`
 }
 
-// Active returns the alarms that last, critical ones first, then the oldest.
+// Active returns the active alarms, critical ones first, then the oldest.
 func (s State) Active() []Alarm {
 	var active []Alarm
 	for _, t := range s.Tracks {

@@ -85,7 +85,7 @@ func TestLoad_SharesAreWeightedByCPUs(t *testing.T) {
 
 // Joined samples have the same weight as separate ones.
 func TestLoad_SharesOfJoinedSamplesAreWeightedByCPUs(t *testing.T) {
-	for name, o := range map[string]Options{"separate samples": {}, "short samples joined": {Resolution: 4 * time.Second},
+	for name, o := range map[string]Options{"separate samples": {}, "joined samples": {Resolution: 4 * time.Second},
 		"old samples as means": {Fine: time.Second}} {
 		h := New(o)
 		for i, cpu := range []float64{1, 0, 0, 0, 0, 0, 0, 0} {

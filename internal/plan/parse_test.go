@@ -30,7 +30,8 @@ func TestParse(t *testing.T) {
 		"no guest":       {`{"host": "h", "moves": [{"kind": "move"}]}`, "move 1: it names no VM"},
 		"another's": {strings.Replace(string(text), `"guest":"db","nodes"`, `"guest":"web","nodes"`, 1),
 			`VM "db" has the placement of VM "web"`},
-		"the same, twice": {`{"host": "h", "moves": [{"guests": [{"guest": "a", "placement": {"guest": "a"}}, {"guest": "a", "placement": {"guest": "a"}}]}]}`, "VM a is in it twice"},
+		"the same, twice": {`{"host": "h", "moves": [{"guests": [{"guest": "a", "placement": {"guest": "a"}}, ` +
+			`{"guest": "a", "placement": {"guest": "a"}}]}]}`, "VM a is in it twice"},
 		"an unknown kind": {strings.Replace(string(text), `"kind":"move"`, `"kind":"teleport"`, 1),
 			`move 1: kind "teleport": allowed are repin, move-guest-memory, move, swap, split, consolidate, spread, batch`},
 		"no kind": {strings.Replace(string(text), `"kind":"move",`, ``, 1),

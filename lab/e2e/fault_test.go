@@ -247,7 +247,7 @@ func TestLabWithoutLibvirtd(t *testing.T) {
 	for _, command := range []string{"list", "doctor", "capture"} {
 		if r := l.numavisor(t, command); r.status != 3 || r.stdout == "" ||
 			!strings.Contains(r.stderr, "incomplete: the VMs of qemu were not seen") {
-			t.Errorf("numavisor %s: status %d, want 3, the visible part, and the missing part: %q", command, r.status, r.stderr)
+			t.Errorf("numavisor %s: status %d, want 3, what is seen and what is not: %q", command, r.status, r.stderr)
 		}
 	}
 	if r := l.numavisor(t, "topology"); r.status != 0 {

@@ -24,7 +24,8 @@ func TestLabCreatePreservesForeignXML(t *testing.T) {
 	v.vcpusIn(t, 1)
 	v.memoryIn(t, 0.98)
 	stored := l.sh(t, "virsh dumpxml k --inactive")
-	for _, part := range []string{"<title>preserved</title>", "written &amp; owned by others", "<own:owner>someone</own:owner>",
+	for _, part := range []string{"<title>preserved</title>", "written &amp; owned by others",
+		"<own:owner>someone</own:owner>",
 		"<on_crash>preserve</on_crash>",
 		"<backend model='random'>/dev/urandom</backend>", "<qemu:arg value='k,debug-threads=on'/>"} {
 		if !strings.Contains(stored, part) {

@@ -171,7 +171,7 @@ func TestLabPacedMoveLeavesTheGuestResponsive(t *testing.T) {
 	p.note(fmt.Sprintf("stopped twice for %.2f s", stop.Seconds()), stopped)
 	if stopped.exceeds(p.elsewhere, perBatch) == "" {
 		t.Errorf(
-			"a guest that was stopped for %v, as long as a slice of %v takes, stays within the bound, too: the probe does "+
+			"a guest that was stopped for %v, as long as a slice of %v takes, is within the bound: the probe does "+
 				"not detect the stop",
 			stop,
 			slice,

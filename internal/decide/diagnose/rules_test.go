@@ -172,7 +172,7 @@ var faults = []struct {
 	{"numa-balancing-against-binding", "all bound", func(h *inventory.Host) {
 		h.Kernel.NUMABalancing, find(h, "foreign").Config.NUMATune.Mode = "3", "restrictive"
 	}, "host", diagnose.Warning, "sysctl -w kernel.numa_balancing=2", true},
-	{"numa-balancing-against-binding", "placed, with memory that takes no policy from outside", func(h *inventory.Host) {
+	{"numa-balancing-against-binding", "placed, memory takes no policy from outside", func(h *inventory.Host) {
 		h.Kernel.NUMABalancing = "1"
 		c := &find(h, "web").Config
 		c.NUMATune, c.Source = nil, "anonymous"
@@ -247,9 +247,9 @@ var faults = []struct {
 		addMemoryNode(h)
 		h.Kernel.Demotion, h.Kernel.Release = "true", "6.12.1"
 	}, "host", diagnose.Warning, "Linux 6.12.1", false},
-	{"distances-asymmetric", "one direction is longer", func(h *inventory.Host) { h.Topology.Nodes[0].Distances[3] = 30 },
+	{"distances-asymmetric", "one is longer", func(h *inventory.Host) { h.Topology.Nodes[0].Distances[3] = 30 },
 		"host", diagnose.Info, "node 0 to node 3: 30, back: 20", false},
-	{"memory-lopsided", "a memory module is missing", func(h *inventory.Host) { h.Topology.Nodes[1].Memory = 12 * gib }, "node 1",
+	{"memory-lopsided", "a missing module", func(h *inventory.Host) { h.Topology.Nodes[1].Memory = 12 * gib }, "node 1",
 		diagnose.Info, "12 GiB of memory; node 0 has 16 GiB", false},
 	{"topology-incomplete", "", func(h *inventory.Host) { h.Topology.Gaps = []string{"node 1: no distances"} }, "host",
 		diagnose.Info, "node 1: no distances", false},
@@ -341,7 +341,7 @@ var healthy = []struct {
 		g := find(h, "foreign")
 		g.Config.NUMATune.Mode, g.Seen.MemoryByNode = "interleave", byNode{0: 2 * gib, 1: 2 * gib}
 	}},
-	{"memory-far", "cells on their nodes, observed in total", func(h *inventory.Host) { find(h, "wide").Placement = nil }},
+	{"memory-far", "cells on their nodes, in total", func(h *inventory.Host) { find(h, "wide").Placement = nil }},
 	{"helpers-far", "on housekeeping CPUs", func(h *inventory.Host) {
 		h.Topology.Housekeeping = cpus("0")
 		find(h, "foreign").Seen.Threads[2].Affinity = cpus("0")
@@ -394,7 +394,8 @@ var healthy = []struct {
 		g := find(h, "wide")
 		g.Placement, g.Seen.MemoryByNode = nil, byNode{0: 200 * mib}
 	}},
-	{"drift", "an unmanaged guest", func(h *inventory.Host) { find(h, "foreign").Seen.Threads[0].Affinity = cpus("5") }},
+	{"drift", "an unmanaged guest",
+		func(h *inventory.Host) { find(h, "foreign").Seen.Threads[0].Affinity = cpus("5") }},
 	{"placed-for-another-host", "placed for this host", func(h *inventory.Host) {
 		h.ID = "1f"
 		g := find(h, "web")
@@ -406,7 +407,7 @@ var healthy = []struct {
 		find(h, "web").Seen.MemoryByNode = byNode{0: gib}
 		h.Topology.Nodes[0].Free = mib
 	}},
-	{"node-over-bound", "just full", func(h *inventory.Host) { find(h, "web").Placement.Reservations[0].Memory = 15 * gib }},
+	{"node-over-bound", "full", func(h *inventory.Host) { find(h, "web").Placement.Reservations[0].Memory = 15 * gib }},
 	{"node-over-bound", "guests that may use other nodes", func(h *inventory.Host) {
 		g := find(h, "foreign")
 		unbind(g)
@@ -501,7 +502,7 @@ var healthy = []struct {
 		addMemoryNode(h)
 		h.Topology.Nodes[3].Distances = map[topology.NodeID]int{0: 50, 1: 50, 3: 50, 8: 10}
 	}},
-	{"memory-lopsided", "memory that the kernel reserves", func(h *inventory.Host) { h.Topology.Nodes[0].Memory = 15 * gib }},
+	{"memory-lopsided", "reserved memory", func(h *inventory.Host) { h.Topology.Nodes[0].Memory = 15 * gib }},
 	{"memory-lopsided", "a memory-only node of another size", func(h *inventory.Host) { addMemoryNode(h) }},
 	{"intent-unusable", "no placement is recorded", func(h *inventory.Host) {
 		g := find(h, "foreign")

@@ -126,7 +126,8 @@ func TestOf(t *testing.T) {
 		{"vhost workers on another node", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Threads = append(g.Seen.Threads, helper(inventory.RoleVhost, "4-5", "0-2,7"))
 		}, []string{"vhost threads may run on CPUs 4-5, not 0-3"}},
-		{"an I/O thread on another node", func(g *inventory.Guest, _ *topology.Topology) { g.Seen.Threads[3].Affinity = cpus("5") },
+		{"an I/O thread on another node",
+			func(g *inventory.Guest, _ *topology.Topology) { g.Seen.Threads[3].Affinity = cpus("5") },
 			[]string{"I/O threads may run on CPUs 5, not 0-3"}},
 		{"cells exchanged", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Ranges[0].ByNode, g.Seen.Ranges[1].ByNode = g.Seen.Ranges[1].ByNode, g.Seen.Ranges[0].ByNode
@@ -186,7 +187,7 @@ func TestOf(t *testing.T) {
 			g.Seen.Ranges[1].Policy = "default"
 			g.Seen.Ranges = append(g.Seen.Ranges, g.Seen.Ranges[1])
 		}, []string{"cell 1 has memory policy default, not prefer:1"}},
-		{"anonymous memory takes no policy, and stays within the limit", func(g *inventory.Guest, _ *topology.Topology) {
+		{"anonymous memory within the limit", func(g *inventory.Guest, _ *topology.Topology) {
 			g.Seen.Ranges[1].Policy, g.Seen.Ranges[1].Backing = "bind:2", "anonymous"
 		}, nil},
 		{"anonymous memory is allocated outside", func(g *inventory.Guest, _ *topology.Topology) {
@@ -281,7 +282,7 @@ func TestLocalShare(t *testing.T) {
 		{"cells count by their memory", func(g *inventory.Guest) {
 			g.Seen.Ranges[0].ByNode, g.Seen.Ranges[1].ByNode = byNode{0: 3 * mib}, byNode{0: mib}
 		}, "0.75"},
-		{"a vCPU that may run on two nodes", func(g *inventory.Guest) { g.Seen.Threads[0].Affinity = cpus("0-3") }, "0.75"},
+		{"a vCPU on two nodes", func(g *inventory.Guest) { g.Seen.Threads[0].Affinity = cpus("0-3") }, "0.75"},
 		{"CPUs count, not nodes", func(g *inventory.Guest) { g.Seen.Threads[0].Affinity = cpus("0-2") }, "0.83"},
 		{"total of cells known: memory counts for the cell on its node", func(g *inventory.Guest) {
 			g.Seen.Ranges, g.Seen.MemoryByNode = nil,

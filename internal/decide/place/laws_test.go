@@ -369,7 +369,7 @@ func TestKeysContainTheirFigures(t *testing.T) {
 		amount := cost.Micro(rapid.Int64Range(-30_000_000_000, 30_000_000_000).Draw(t, "cost"))
 		k := key(sharing)<<sharingBit + key(nodes)<<nodesBit + key(amount)
 		if sharingOf(k) != sharing || costOf(k) != amount || k >= impossible {
-			t.Fatalf("%d sharing cores, nodes %d, cost %d became %d, %d", sharing, nodes, amount, sharingOf(k), costOf(k))
+			t.Fatalf("%d sharing, %d nodes, cost %d became %d, %d", sharing, nodes, amount, sharingOf(k), costOf(k))
 		}
 	})
 }

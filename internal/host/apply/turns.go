@@ -78,7 +78,7 @@ func (t *Turn) Done() (done, total topology.Bytes) {
 }
 
 // Turns copies memory slice by slice, one slice of each guest in turn, so that
-// each makes room for the next. A slice that finds no room is tried again after
+// each makes room for the next. A slice without room on its target is tried again after
 // the others; if a whole round moves nothing, the waiting guests end with
 // ENOMEM. One guest's failure does not stop the others. The error is the end of
 // the context, at the boundary of a slice: memory copied until then stays.

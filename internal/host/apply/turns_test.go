@@ -123,7 +123,7 @@ func TestTurns_RetryPagesInUseOnce(t *testing.T) {
 	}
 }
 
-// One failing turn does not stop the others; one that finds no room ends when
+// One failing turn does not stop the others; one without room on its target ends when
 // no other turn makes room.
 func TestTurns_ContinueWithoutAFailingOne(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -134,8 +134,8 @@ func TestDriver_DistinguishesErrors(t *testing.T) {
 	}{
 		{"a guest that is not there", func() error { return d.Resume(ctx, "db") }, guest.ErrNotFound, "VM db: " +
 			"resuming it: there is no such VM"},
-		{"created twice", func() error { return d.Create(ctx, "web1", xml, CreateOptions{}) }, guest.ErrExists, "a VM of " +
-			"this name exists already"},
+		{"created twice", func() error { return d.Create(ctx, "web1", xml, CreateOptions{}) }, guest.ErrExists,
+			"a VM of this name exists already"},
 		{"resumed while running", func() error { return d.Resume(ctx, "web1") }, nil, "resuming it"},
 		{"pinned to nothing", func() error { return d.PinVCPU(ctx, "web1", 0, topology.CPUSet{}) }, nil, "the CPU " +
 			"set is empty"},

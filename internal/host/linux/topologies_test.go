@@ -63,10 +63,10 @@ func TestTopologies_ReadsCPUsAgainWhenOthersAreOnline(t *testing.T) {
 // Devices are read again when other devices exist, and after ten minutes.
 func TestTopologies_ReadsDevicesAgain(t *testing.T) {
 	root := t.TempDir()
-	synctest.Test(t, func(t *testing.T) { readDevicesAnew(t, root) })
+	synctest.Test(t, func(t *testing.T) { readDevicesAgain(t, root) })
 }
 
-func readDevicesAnew(t *testing.T, root string) {
+func readDevicesAgain(t *testing.T, root string) {
 	t.Helper()
 	write := func(name, text string) {
 		t.Helper()

@@ -205,7 +205,7 @@ func TestMoveRefusesAStalePlan(t *testing.T) {
 		want string
 		is   error
 	}{
-		{"another program has pinned it", func(w world) error { return w.Repin("a", 0, cpus("8-11")) }, "may run on nodes 2",
+		{"a user pinned it", func(w world) error { return w.Repin("a", 0, cpus("8-11")) }, "may run on nodes 2",
 			move.ErrStale},
 		{"its memory has moved", func(w world) error { return w.Smear("a", nodes("0,3")) }, "has changed nodes",
 			move.ErrStale},
@@ -381,18 +381,18 @@ func TestMove_AllVCPUsBeforeAnyLimit(t *testing.T) {
 func TestMove_ReportsItsProgress(t *testing.T) {
 	w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0, "b": 1})
 	m := planned(t, w, plan.Swap, map[string]string{"a": "1", "b": "0"})
-	var reported []status.Moving
+	var all []status.Moving
 	_, err := w.Joined.Move(context.Background(),
-		move.Request{ID: "m7", Move: m, Journal: &book{}, Progress: func(s status.Moving) { reported = append(reported, s) }})
-	if err != nil || len(reported) < 16 {
-		t.Fatalf("%v, reported %d times", err, len(reported))
+		move.Request{ID: "m7", Move: m, Journal: &book{}, Progress: func(s status.Moving) { all = append(all, s) }})
+	if err != nil || len(all) < 16 {
+		t.Fatalf("%v, reported %d times", err, len(all))
 	}
-	for i, s := range reported {
-		if s.ID != "m7" || s.Step == "" || s.Done > s.Total || i > 0 && s.Done < reported[i-1].Done {
+	for i, s := range all {
+		if s.ID != "m7" || s.Step == "" || s.Done > s.Total || i > 0 && s.Done < all[i-1].Done {
 			t.Errorf("reported %+v", s)
 		}
 	}
-	if last := reported[len(reported)-1]; last.Done != last.Total || last.Total < 4*gib {
+	if last := all[len(all)-1]; last.Done != last.Total || last.Total < 4*gib {
 		t.Errorf("at the end %v of %v", last.Done, last.Total)
 	}
 }
