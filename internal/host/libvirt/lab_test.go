@@ -73,11 +73,29 @@ func (l *lab) startDaemon() {
 	l.t.Fatal("libvirtd does not answer")
 }
 
+// poolPages is the size of each pool of huge pages: the largest VM needs 20.
+const poolPages = 40
+
+// growPools gives nodes 1 and 2 a pool. The kernel stops adding pages when the
+// thread gets a signal, by which Go preempts threads: growPools then asks again.
 func (l *lab) growPools() {
 	for _, node := range []int{1, 2} {
 		pool := fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-2048kB/nr_hugepages", node)
-		if err := os.WriteFile(pool, []byte("100"), 0o644); err != nil {
-			l.t.Fatal(err)
+		for got, before := 0, -1; got < poolPages; {
+			if got == before {
+				l.t.Fatalf("node %d: the kernel gives %d huge pages of %d", node, got, poolPages)
+			}
+			before = got
+			if err := os.WriteFile(pool, []byte(strconv.Itoa(poolPages)), 0o644); err != nil {
+				l.t.Fatal(err)
+			}
+			text, err := os.ReadFile(pool)
+			if err != nil {
+				l.t.Fatal(err)
+			}
+			if got, err = strconv.Atoi(strings.TrimSpace(string(text))); err != nil {
+				l.t.Fatal(err)
+			}
 		}
 	}
 }

@@ -82,8 +82,24 @@ func (r Root) GrowPool(node topology.NodeID, size topology.Bytes, pages uint64) 
 	if err := r.Compact(node); err != nil && !errors.Is(err, os.ErrNotExist) { // kernels without compaction
 		return 0, err
 	}
-	after, err := r.resizePool(node, size, before.Total+pages)
+	after, err := growTo(before, before.Total+pages, func(total uint64) (HugePool, error) {
+		return r.resizePool(node, size, total)
+	})
 	return after.Total - min(after.Total, before.Total), err
+}
+
+// growTo repeats the request for a total until the pool has it or a request adds
+// nothing. A single request is not enough: the kernel adds a page, and stops if
+// the thread has a signal (set_max_huge_pages in mm/hugetlb.c). The Go runtime
+// preempts its threads by signals.
+func growTo(now HugePool, total uint64, request func(uint64) (HugePool, error)) (HugePool, error) {
+	for {
+		before := now.Total
+		after, err := request(total)
+		if now = after; err != nil || now.Total >= total || now.Total <= before {
+			return now, err
+		}
+	}
 }
 
 // ShrinkPool takes free pages out of a node's pool and returns how many it

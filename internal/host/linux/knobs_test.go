@@ -131,6 +131,35 @@ func poolFiles(total, free string) map[string]string {
 	}
 }
 
+func TestGrowTo_AsksAgainAfterASignal(t *testing.T) {
+	for _, c := range []struct {
+		about string
+		gives []uint64 // total after each request; the last one stays
+		want  uint64
+		asked int
+	}{
+		{"all at once", []uint64{20}, 20, 1},
+		{"a signal after the first page", []uint64{11, 20}, 20, 2},
+		{"a signal each time", []uint64{11, 15, 19, 20}, 20, 4},
+		{"no free memory", []uint64{10}, 10, 1},
+		{"memory for a few", []uint64{14, 14}, 14, 2},
+		{"another program takes pages out", []uint64{4}, 4, 1},
+	} {
+		asked := 0
+		got, err := growTo(HugePool{Total: 10}, 20, func(total uint64) (HugePool, error) {
+			if total != 20 {
+				t.Errorf("%s: asked for %d", c.about, total)
+			}
+			asked++
+			return HugePool{Total: c.gives[min(asked, len(c.gives))-1]}, nil
+		})
+		if err != nil || got.Total != c.want || asked != c.asked {
+			t.Errorf("%s: %d pages after %d requests, error %v; want %d after %d", c.about, got.Total, asked, err,
+				c.want, c.asked)
+		}
+	}
+}
+
 func TestHugePools(t *testing.T) {
 	root := files(t, poolFiles("40\n", "8\n"))
 	pools, err := root.HugePools(2)
