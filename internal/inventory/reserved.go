@@ -189,8 +189,9 @@ func (h *Host) unpinnedShares(g *Guest) map[topology.NodeID]float64 {
 	return h.sharesWithin(g, h.Topology.NodeSet())
 }
 
-// sharesWithin divides 1 over the given nodes in proportion to the guest's resident
-// memory there; evenly over the nodes with memory if none is resident.
+// sharesWithin divides 1 over the given nodes in proportion to the guest's memory
+// on each. A guest without memory there gets equal shares of those of the nodes
+// that have both memory and CPUs.
 func (h *Host) sharesWithin(g *Guest, nodes topology.NodeSet) map[topology.NodeID]float64 {
 	shares := map[topology.NodeID]float64{}
 	for _, n := range sortedNodes(g.Seen.MemoryByNode) {

@@ -173,7 +173,7 @@ func TestMoveError_DistinguishesAnEndingProcess(t *testing.T) {
 	if err := hold.Close(); err != nil {
 		t.Fatal(err)
 	}
-	defer child.Wait() //nolint:errcheck // cat has no failure to report
+	defer func() { _ = child.Wait() }() // cat has no failure to report
 	stat := Live.proc(child.Process.Pid, "stat")
 	for text := []byte{}; !bytes.Contains(text, []byte(") Z ")); {
 		if text, err = os.ReadFile(stat); err != nil {
