@@ -37,6 +37,10 @@ SEQUENTIAL = $(filter-out $(CONCURRENT),$(patsubst $(CURDIR)/%,./%,$(shell $(GO)
 # number of commits, and in 'make test-all'. The lab's long tests rotate alike.
 THIRD      = $(shell echo $$(( $$(git rev-list --count HEAD 2>/dev/null || echo 0) % 3 )))
 SHORT      = $(if $(filter 0,$(THIRD)),,-short)
+# Property tests draw the same hosts in each 'make test', so that a commit that
+# passed passes again. 'make explore' and 'make test-all' draw new ones.
+RAPID_SEED ?= 1
+export RAPID_SEED
 
 # Packages have a version that sorts: commits after a tag count up.
 EPOCH     := $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
@@ -46,7 +50,7 @@ PREFIX    ?= /usr/local
 SYSCONF   ?= /etc
 ROOT       = $(DESTDIR)$(PREFIX)
 
-.PHONY: install uninstall package package-test man build print-ldflags demo test test-all unit quick lab-test lab-test-all lab-one fuzz bench bench-lab bench-daemon lint vuln mutate packages clean
+.PHONY: install uninstall package package-test man build print-ldflags demo test test-all unit quick lab-test lab-test-all lab-one explore fuzz bench bench-lab bench-daemon lint vuln mutate packages clean
 
 build: packages
 	$(GO) build -trimpath -ldflags="$(LDFLAGS)" -o $(BIN) ./cmd/numavisor
@@ -62,6 +66,7 @@ test: lint unit package-test lab-test
 
 # Everything, without rotation: before a release.
 test-all: SHORT =
+test-all: RAPID_SEED = 0
 test-all: lint unit package-test lab-test-all
 
 unit: packages
@@ -93,6 +98,13 @@ lab-one: build
 	@folder=$$(grep -rl --include='*_test.go' "^func $(T)(" lab | xargs -r -n1 dirname); \
 	test -n "$$folder" || { echo "lab/ has no test $(T)"; exit 2; }; \
 	NUMAVISOR_LAB=1 $(GO) test -count=1 -v -timeout=30m -run '^$(T)$$' ./$$folder
+
+# Property tests with new random hosts: make explore CHECKS=1000. A failure prints
+# its seed; it becomes a test of its own.
+explore: RAPID_SEED = 0
+explore:
+	RAPID_CHECKS=$(or $(CHECKS),1000) $(GO) test -short -count=1 -timeout=60m \
+		$(addprefix ./,$(shell grep -rl --include='*_test.go' '"pgregory.net/rapid"' cmd internal lab | xargs -n1 dirname | sort -u))
 
 fuzz:
 	./testdata/fuzz-all $(or $(FUZZTIME),20s)
