@@ -14,7 +14,6 @@ import (
 
 func balanceCommand() *cobra.Command {
 	var on hostFlags
-	var socket string
 	var explain bool
 	c := &cobra.Command{
 		Use:   "balance",
@@ -35,7 +34,7 @@ often.`,
 	}
 	on.flags(c, withTopology, withPolicy, withoutLibvirt, withSources)
 	c.Flags().BoolVar(&explain, "explain", false, "show reasons, prices, and why degraded VMs stay")
-	socketFlag(c, &socket)
+	socketFlag(c, &on.socket)
 	onlyHere(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		wanted, err := on.readPolicy(c.Context())
@@ -43,15 +42,11 @@ often.`,
 			return err
 		}
 		if !on.from.elsewhere() {
-			on.notePolicyOfDaemon(c, socket, wanted)
+			on.notePolicyOfDaemon(c, on.socket, wanted)
 		}
-		ctx := c.Context() // that of reading the host ends with it
 		inv, err := on.inventory(c)
 		if err != nil {
 			return err
-		}
-		if !on.from.elsewhere() {
-			addLoads(ctx, socket, &inv)
 		}
 		noteNoLoads(c, &inv)
 		p, err := balance.Plan(balance.Request{Host: &inv, Policy: wanted, Now: inv.Taken, Lasting: true})

@@ -77,14 +77,10 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 	return c
 }
 
-// bindVM binds a VM, with the spec that flags change. A dry run knows the loads
-// that the daemon has measured.
+// bindVM binds a VM, with the spec that flags change.
 func bindVM(
 	c *cobra.Command, h *local.Host, r operate.BindRequest, spec *guest.FlagSpec,
 ) (operate.Bound, error) {
-	if r.DryRun {
-		r.Measured = measuredLoads(c.Context(), hostapi.DefaultSocket)
-	}
 	if spec.Changed() {
 		r.Change = changed(spec)
 	}

@@ -12,7 +12,6 @@ import (
 
 func captureCommand() *cobra.Command {
 	var on hostFlags
-	var socket string
 	c := &cobra.Command{
 		Use:   "capture",
 		Short: "Write the inventory: all that a decision needs, as one document",
@@ -30,7 +29,7 @@ has this gap.`,
   numavisor place --vcpus 8 --memory 16G --inventory host.json --explain`,
 		Args: takes(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
-			inv, err := on.captured(c, socket)
+			inv, err := on.captured(c)
 			if err != nil {
 				return err
 			}
@@ -48,14 +47,14 @@ has this gap.`,
 		},
 	}
 	on.flags(c, withTopology, withoutLibvirt, withSources)
-	socketFlag(c, &socket)
+	socketFlag(c, &on.socket)
 	onlyHere(c)
 	return c
 }
 
 // captured observes this host, with the loads that its daemon has measured, or
 // reads the description of another host.
-func (f *hostFlags) captured(c *cobra.Command, socket string) (inventory.Host, error) {
+func (f *hostFlags) captured(c *cobra.Command) (inventory.Host, error) {
 	if f.from.elsewhere() {
 		return f.described(c.Context())
 	}
@@ -64,9 +63,5 @@ func (f *hostFlags) captured(c *cobra.Command, socket string) (inventory.Host, e
 		return inventory.Host{}, err
 	}
 	defer done()
-	inv, err := h.Observe(c.Context())
-	if err == nil {
-		addLoads(c.Context(), socket, &inv)
-	}
-	return inv, err
+	return h.ObserveLoads(c.Context())
 }

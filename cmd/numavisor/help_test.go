@@ -98,7 +98,7 @@ var usedBy = map[string]string{
 	"share":            "lab/run lab/shell",
 	"since":            "history",
 	"smt":              "bind create place run",
-	"socket":           "balance capture daemon pause resume top",
+	"socket":           "balance capture daemon pause place resume top",
 	"sort":             "list",
 	"spec":             "create place",
 	"state":            "apply balance bind capture create daemon delete doctor list place run show undo",

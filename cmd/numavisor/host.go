@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/policy"
@@ -18,6 +20,7 @@ import (
 // hostFlags hold how to reach this host, and what the operator set aside.
 type hostFlags struct {
 	uri, state, records, measured, housekeeping, policy, pace string
+	socket                                                    string // of the daemon; empty: the default
 	timeout                                                   time.Duration
 	withoutLibvirt                                            bool
 	from                                                      hostSource
@@ -92,6 +95,7 @@ func (f *hostFlags) open(c *cobra.Command) (h *local.Host, done func(), err erro
 	ctx, cancel := context.WithTimeout(c.Context(), f.timeout)
 	c.SetContext(ctx)
 	recordEffects(c, h)
+	h.Loads = loadsOf(cmp.Or(f.socket, hostapi.DefaultSocket))
 	return h, func() { h.Close(); cancel() }, nil
 }
 

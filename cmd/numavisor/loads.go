@@ -6,37 +6,23 @@ import (
 	"time"
 
 	hostapi "github.com/numavisor/numavisor/internal/api/host"
+	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
 // loadsTime is how long a daemon may take to return its measurements.
 const loadsTime = 10 * time.Second
 
-// addLoads adds the loads that this host's daemon has measured. Loads take time
-// to measure: without a daemon, they are a gap.
-func addLoads(ctx context.Context, socket string, inv *inventory.Host) {
-	ctx, cancel := context.WithTimeout(ctx, loadsTime)
-	defer cancel()
-	measured, err := hostapi.Dial(socket).Inventory(ctx)
-	if err != nil {
-		why := err.Error()
+// loadsOf returns the loads that the daemon at a socket has measured. A load takes
+// time to measure, so no command measures any itself.
+func loadsOf(socket string) operate.Loads {
+	return func(ctx context.Context) (inventory.Host, error) {
+		ctx, cancel := context.WithTimeout(ctx, loadsTime)
+		defer cancel()
+		measured, err := hostapi.Dial(socket).Inventory(ctx)
 		if errors.Is(err, hostapi.ErrNotRunning) {
-			why = "no daemon measures them ('numavisor daemon')"
+			err = errors.New("no daemon measures them ('numavisor daemon')")
 		}
-		inv.Gaps = append(inv.Gaps, inventory.LoadsGap(why))
-		return
+		return measured, err
 	}
-	inv.TakeLoads(measured)
-}
-
-// measuredLoads returns the inventory of this host's daemon, which has loads; nil
-// without a daemon.
-func measuredLoads(ctx context.Context, socket string) *inventory.Host {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	measured, err := hostapi.Dial(socket).Inventory(ctx)
-	if err != nil {
-		return nil
-	}
-	return &measured
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/decide/adopt"
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -33,7 +32,8 @@ describes (--inventory, --root, --capabilities, --hwloc, --xl-info), and changes
 nothing. For the host of a file, the default policy applies unless --policy names a
 file. --xml reads a libvirt domain XML and prints it with a changed binding; the rest
 stays as it is. Like create, place refuses if it cannot list all VMs of this host,
-because it must know which CPUs and memory are free.`,
+because it must know which CPUs and memory are free. It counts the loads that the
+daemon of this host has measured; without a daemon, each vCPU counts as busy.`,
 		Example: `  numavisor place --vcpus 8 --memory 16G --explain
   numavisor place --spec web.yaml --inventory host.json -o json
   virsh dumpxml web1 --inactive | numavisor place --xml - > bound.xml`,
@@ -44,6 +44,7 @@ because it must know which CPUs and memory are free.`,
 	c.Flags().StringVar(&specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
 	c.Flags().StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
 	c.Flags().BoolVar(&explain, "explain", false, "show the terms of the cost, and the rejected alternatives")
+	socketFlag(c, &on.socket)
 	exclusive(c, "spec", "xml")
 	onlyHere(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -60,7 +61,7 @@ because it must know which CPUs and memory are free.`,
 			return err
 		}
 		if !on.from.elsewhere() {
-			on.notePolicyOfDaemon(c, hostapi.DefaultSocket, weights)
+			on.notePolicyOfDaemon(c, on.socket, weights)
 		}
 		inv, err := on.inventory(c)
 		if err != nil {

@@ -1,20 +1,28 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
 
+	hostapi "github.com/numavisor/numavisor/internal/api/host"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/status"
 	"github.com/numavisor/numavisor/internal/topology/topologytest"
 )
 
@@ -49,6 +57,7 @@ func TestScripts(t *testing.T) {
 			"status": wantStatus,
 			"field":  wantField,
 			"large":  largeFile,
+			"daemon": serveLoads,
 		},
 	})
 }
@@ -120,6 +129,32 @@ func wantField(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%s is %s, want %s", args[1], text, args[2])
 	}
 }
+
+// serveLoads answers as a daemon that has measured the given number of CPUs in use
+// on node 0: "daemon d.sock 900". It ends with the script.
+func serveLoads(ts *testscript.TestScript, _ bool, args []string) {
+	cpus, err := strconv.ParseFloat(args[1], 64)
+	ts.Check(err)
+	l, err := net.Listen("unix", ts.MkAbs(args[0])) //nolint:noctx // it ends with the script
+	ts.Check(err)
+	load := []inventory.NodeLoad{{Node: 0, CPU: cpus}}
+	measured := inventory.Host{Version: inventory.Version, Name: "here", Load: load}
+	s := http.Server{Handler: hostapi.Handler(measuring{inventory: measured}), ReadHeaderTimeout: time.Minute}
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = s.Serve(l) }()
+	ts.Defer(func() { _ = s.Close(); <-ended })
+}
+
+// measuring is a daemon that only returns an inventory.
+type measuring struct {
+	hostapi.Daemon
+	inventory inventory.Host
+}
+
+func (m measuring) Inventory(context.Context) (inventory.Host, error) { return m.inventory, nil }
+
+// Status implements hostapi.Daemon.
+func (m measuring) Status(context.Context) (status.Status, error) { return status.Status{}, nil }
 
 // largeFile makes a sparse file of 100 MB of zeros.
 func largeFile(ts *testscript.TestScript, _ bool, args []string) {

@@ -165,7 +165,7 @@ func (f *hostFlags) inventory(c *cobra.Command) (inventory.Host, error) {
 		return inventory.Host{}, err
 	}
 	defer done()
-	inv, err := h.Observe(c.Context())
+	inv, err := h.ObserveLoads(c.Context())
 	if err != nil {
 		return inv, err
 	}

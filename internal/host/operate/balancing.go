@@ -26,10 +26,7 @@ type Balancing struct {
 
 // balancing compares a new placement of bind with the balancer's decision; nil:
 // they agree, or the balancer cannot decide on this inventory.
-func (h *Host) balancing(inv *inventory.Host, g inventory.Guest, b *Bound, measured *inventory.Host) *Balancing {
-	if measured != nil {
-		inv.TakeLoads(*measured)
-	}
+func (h *Host) balancing(inv *inventory.Host, g inventory.Guest, b *Bound) *Balancing {
 	p, err := balance.Plan(balance.Request{Host: inv, Policy: h.Policy, Now: inv.Taken, Lasting: true})
 	if err != nil {
 		return nil

@@ -27,9 +27,7 @@ type BindRequest struct {
 	// Recompute computes a new placement even if one is recorded.
 	Recompute bool
 	DryRun    bool
-	// Measured has the loads by which a dry run asks the balancer; nil: not known.
-	Measured *inventory.Host
-	Why      string // the reason, for the journal; empty: an operator asked for it
+	Why       string // the reason, for the journal; empty: an operator asked for it
 }
 
 // Bound is the result of Bind.
@@ -61,6 +59,7 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 	var b Bound
 	var want guest.Intent
 	var x *effect
+	loads := h.measure(ctx)
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
 		claims, err := tx.Claims()
 		if err != nil {
@@ -73,9 +72,10 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 		if err != nil {
 			return err
 		}
+		loads.addTo(&inv)
 		if want, err = h.planBind(&inv, g, r, &b); err != nil || r.DryRun {
 			if err == nil && b.Why != nil && r.Change == nil {
-				b.Balancing = h.balancing(&inv, g, &b, r.Measured)
+				b.Balancing = h.balancing(&inv, g, &b)
 			}
 			return err
 		}

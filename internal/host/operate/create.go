@@ -83,8 +83,9 @@ func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	var short []plan.Step
 	var x *effect
 	name := r.Spec.Name
+	loads := h.measure(ctx)
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) (err error) {
-		if want, short, err = h.decide(ctx, tx, r.Spec, &c); err != nil {
+		if want, short, err = h.decide(ctx, tx, r.Spec, loads, &c); err != nil {
 			return err
 		}
 		x, err = h.begin(journal.Entry{Effect: journal.EffectCreate, Guests: []string{name}, Why: c.Why.Summary,
@@ -122,12 +123,12 @@ func (h *Host) create(
 // returns the intent to record with the guest, and the huge pages that the
 // pools lack.
 func (h *Host) decide(
-	ctx context.Context, tx claim.Locked, spec guest.Spec, c *Created,
+	ctx context.Context, tx claim.Locked, spec guest.Spec, loads *measured, c *Created,
 ) (want guest.Intent, short []plan.Step, err error) {
 	if _, err := tx.Claims(); err != nil { // removes void claims before the observation
 		return want, nil, err
 	}
-	if want, short, err = h.placeNew(ctx, spec, c); err != nil {
+	if want, short, err = h.placeNew(ctx, spec, loads, c); err != nil {
 		return want, nil, err
 	}
 	return want, short, tx.Put(h.claimFor(spec.Name, c.Placement))
@@ -137,12 +138,13 @@ func (h *Host) decide(
 // returns the intent to record with the guest, and the huge pages that the pools
 // lack.
 func (h *Host) placeNew(
-	ctx context.Context, spec guest.Spec, c *Created,
+	ctx context.Context, spec guest.Spec, loads *measured, c *Created,
 ) (want guest.Intent, short []plan.Step, err error) {
 	inv, err := h.Observe(ctx)
 	if err != nil {
 		return want, nil, err
 	}
+	loads.addTo(&inv)
 	if err := errors.Join(RoomIsKnown(&inv), nameIsFree(inv, spec.Name)); err != nil {
 		return want, nil, err
 	}
@@ -172,7 +174,7 @@ type CreatePlan struct {
 // with which Create would refuse. Another process may take the room afterwards.
 func (h *Host) WouldCreate(ctx context.Context, r CreateRequest) (CreatePlan, error) {
 	var c Created
-	want, short, err := h.placeNew(ctx, r.Spec, &c)
+	want, short, err := h.placeNew(ctx, r.Spec, h.measure(ctx), &c)
 	if err != nil {
 		return CreatePlan{}, err
 	}

@@ -55,10 +55,13 @@ type Host struct {
 	// effect begins.
 	Journal Journal
 	// By is the user of this Host, as the journal names it.
-	By       string
-	Ledger   claim.Ledger
-	Self     claim.Process // the running process, holder of claims
-	Policy   policy.Policy
+	By     string
+	Ledger claim.Ledger
+	Self   claim.Process // the running process, holder of claims
+	Policy policy.Policy
+	// Loads returns the loads that placing, binding and balancing count; nil: each
+	// vCPU counts as busy.
+	Loads    Loads
 	Clock    func() time.Time
 	Progress apply.Progress
 }

@@ -36,7 +36,7 @@ func (h *Host) BindProcess(ctx context.Context, r ProcessRequest) (Bound, error)
 		if _, err := tx.Claims(); err != nil {
 			return err
 		}
-		inv, err := h.Observe(ctx)
+		inv, err := h.Observe(ctx) // without loads: those of its node contain its own
 		if err != nil {
 			return err
 		}
@@ -139,6 +139,7 @@ type NewProcess struct {
 // reports the outcome by Starting or Failed.
 func (h *Host) PlaceNew(ctx context.Context, spec guest.Spec, command string) (NewProcess, error) {
 	var n NewProcess
+	loads := h.measure(ctx)
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
 		if _, err := tx.Claims(); err != nil {
 			return err
@@ -148,6 +149,7 @@ func (h *Host) PlaceNew(ctx context.Context, spec guest.Spec, command string) (N
 			return err
 		}
 		n.Gaps = inv.HiddenBy()
+		loads.addTo(&inv)
 		if n.Placement, _, err = h.placeProcess(&inv, spec); err != nil {
 			return err
 		}
