@@ -2,7 +2,6 @@ package balance
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/adopt"
@@ -124,21 +123,11 @@ func (m *model) subject(g *inventory.Guest) subject {
 	for _, b := range g.Seen.MemoryByNode {
 		s.resident += b
 	}
-	s.pinned = !g.Can.MoveMemory || len(g.Config.Devices) > 0 ||
-		slices.ContainsFunc(s.spec.Devices, func(d guest.DeviceSpec) bool { return d.Passthrough })
-	switch {
-	case s.mode == policy.ModeOff:
-		s.blocked = plan.Blocked{Kind: plan.BlockedModeOff, Why: "mode off"}
-	case g.State != "running":
-		s.blocked = plan.Blocked{Kind: plan.BlockedNotRunning, Why: "is " + g.State}
-	case s.size < 0:
+	s.pinned = MemoryPinned(g)
+	if s.blocked = Immovable(g, m.policy); s.blocked.Kind == "" && s.size < 0 {
 		s.blocked = plan.Blocked{Kind: plan.BlockedPageSize,
 			Why: fmt.Sprintf("uses pages of %v, and the planner supports only %d page sizes for each host",
 				s.spec.PageSize, maxSizes)}
-	case s.spec.CPU.Binding == guest.CPUNone || s.spec.Binding.Mode == guest.MemoryNone:
-		s.blocked = plan.Blocked{Kind: plan.BlockedUnbound, Why: "its spec asks for no binding"}
-	case s.spec.Topology.Mode == guest.TopologyMirror:
-		s.blocked = plan.Blocked{Kind: plan.BlockedMirror, Why: "mirrors the host's topology and so uses all nodes"}
 	}
 	return s
 }

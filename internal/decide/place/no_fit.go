@@ -35,6 +35,14 @@ type Change struct {
 
 // Error gives the tightest constraints and the first change in one line.
 func (e *NoFitError) Error() string {
+	if len(e.Changes) == 0 {
+		return e.Shortages() + "; choose another host"
+	}
+	return e.Shortages() + "; would fit with: " + e.Changes[0].Text
+}
+
+// Shortages gives the tightest constraints in one line.
+func (e *NoFitError) Shortages() string {
 	var parts []string
 	for _, n := range e.Nodes {
 		if len(parts) == alternativesShown {
@@ -47,11 +55,7 @@ func (e *NoFitError) Error() string {
 	if e.Reason != "" {
 		parts = append(parts, e.Reason)
 	}
-	text := fmt.Sprintf("VM %s does not fit: %s", e.Guest, strings.Join(parts, "; "))
-	if len(e.Changes) == 0 {
-		return text + "; choose another host"
-	}
-	return text + "; would fit with: " + e.Changes[0].Text
+	return fmt.Sprintf("VM %s does not fit: %s", e.Guest, strings.Join(parts, "; "))
 }
 
 // Text lists everything for people.
