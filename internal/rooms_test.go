@@ -50,6 +50,7 @@ var rooms = map[string][]string{
 	"internal/decide/check":       {"WORDS", "internal/decide/cost"},
 	"internal/decide/drift":       {"WORDS"},
 	"internal/decide/throttle":    {"WORDS"},
+	"internal/decide/schedule":    {"WORDS"},
 	"internal/decide/competitors": {"WORDS"},
 	"internal/decide/diagnose":    {"WORDS", "internal/decide/cost", "internal/decide/drift", "internal/decide/check"},
 	"internal/decide/control": {"WORDS", "internal/decide/alarm", "internal/decide/balance",

@@ -56,8 +56,8 @@ var moveKinds = []MoveKind{Repin, FetchLocal, MoveGuest, Swap, Split, Consolidat
 func (k MoveKind) IsValid() bool { return slices.Contains(moveKinds, k) }
 
 // Move is one move of one guest, or of a few guests whose moves help only together:
-// their vCPUs move first, then their memory in turns, so that each makes room for
-// the next.
+// their memory moves one after the other, and in turns where they make room for
+// each other.
 type Move struct {
 	Kind   MoveKind    `json:"kind"`
 	Guests []GuestMove `json:"guests"`
@@ -76,7 +76,10 @@ type GuestMove struct {
 	Kind MoveKind `json:"kind,omitempty"`
 	// Bytes is the amount of memory on other nodes, which has to be copied.
 	Bytes topology.Bytes `json:"bytes"`
-	Undo  Undo           `json:"undo"`
+	// Saves is the CPU time that the guest itself no longer loses, in CPUs (seconds
+	// a second); 0: not known. The guest that saves most per byte is copied first.
+	Saves float64 `json:"saves_cpus,omitempty"`
+	Undo  Undo    `json:"undo"`
 	// Basis is the process for which a move began, for the journal; a plan that was
 	// not executed has none.
 	Basis Basis `json:"basis,omitzero"`

@@ -151,6 +151,11 @@ func (s Step) narrows() bool {
 // Copies reports whether the step copies memory.
 func (s Step) Copies() bool { return s.Kind == MoveOwn || s.Kind == MoveRange }
 
+// Pins reports whether the step moves threads to other CPUs.
+func (s Step) Pins() bool {
+	return s.Kind == PinVCPU || s.Kind == PinHelper || s.Kind == PinIO || s.Kind == Affinity
+}
+
 // Text formats the steps for people: each step on a line, with its reason.
 func (p Steps) Text() string {
 	var b strings.Builder

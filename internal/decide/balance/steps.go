@@ -6,6 +6,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/adopt"
 	"github.com/numavisor/numavisor/internal/decide/check"
+	"github.com/numavisor/numavisor/internal/decide/cost"
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -181,15 +182,31 @@ func (p *planner) commit(group []change) (why string) {
 	move.Advised = p.advised(group)
 	move.Why = p.why(group, relief, benefit, price)
 	p.host = host
-	p.model.apply(group...)
-	for _, c := range group {
-		p.model.guests[c.guest].moved = true
-	}
+	p.applyMove(group, moves)
 	p.budget.bytes -= min(bytes, p.budget.bytes)
 	p.budget.guests -= len(group)
 	p.round.Moves = append(p.round.Moves, move)
 	p.groups = append(p.groups, slices.Clone(group))
 	return ""
+}
+
+// applyMove brings the model to the state after a move, and fills in what each
+// guest of the move saves.
+func (p *planner) applyMove(group []change, moves []plan.GuestMove) {
+	m := p.model
+	weight := m.list.Weight(cost.Latency) // a cost equal to it is one CPU that waits for memory
+	before := make([]float64, len(group))
+	for i, c := range group {
+		before[i] = m.ownCost(&m.guests[c.guest])
+	}
+	m.apply(group...)
+	for i, c := range group {
+		g := &m.guests[c.guest]
+		g.moved = true
+		if saved := before[i] - m.ownCost(g); saved > 0 && weight > 0 {
+			moves[i].Saves = g.demand * saved / weight
+		}
+	}
 }
 
 const noRoom = "a target node has too few CPUs or too little memory"

@@ -25,7 +25,7 @@ type Pacer interface {
 // fraction of a second.
 const FullSlice = 256 * topology.MiB
 
-// Turn is one guest's part of copying in turns: the steps of its plan that copy
+// Turn is one guest's part of copying: the steps of its plan that copy
 // memory, and their outcomes.
 type Turn struct {
 	Plan     plan.Steps
@@ -35,7 +35,6 @@ type Turn struct {
 	Err error
 
 	copies []*copying
-	now    int // index of the step that is copied next
 }
 
 // copying is one step in progress: mappings that are cut into disjoint slices.
@@ -47,6 +46,7 @@ type copying struct {
 	moved  plan.Moved
 	took   time.Duration
 	ended  bool
+	full   bool  // its target had no room, and no other step has copied since
 	failed error // why the step ended early, or cannot continue for now
 }
 
@@ -77,37 +77,52 @@ func (t *Turn) Done() (done, total topology.Bytes) {
 	return done, total
 }
 
-// Turns copies memory slice by slice, one slice of each guest in turn, so that
-// each makes room for the next. A slice without room on its target is tried again after
-// the others; if a whole round moves nothing, the waiting guests end with
-// ENOMEM. One guest's failure does not stop the others. The error is the end of
-// the context, at the boundary of a slice: memory copied until then stays.
+// Turns copies memory slice by slice, one guest after the other in the given
+// order: a guest is complete before the next one begins. A step without room on
+// its target waits until other steps have copied a slice, so guests that make
+// room for each other take turns in the smallest slices that free enough. If no
+// step has room, the waiting guests end with ENOMEM. One guest's failure does not
+// stop the others. The error is the end of the context, at the boundary of a
+// slice: memory copied until then stays.
 func (x Executor) Turns(ctx context.Context, turns []*Turn, pace Pacer, progressed func()) error {
-	for idle := 0; ; idle++ { // rounds since the last copied slice
-		waiting := 0
-		for _, t := range turns {
-			if !t.pending() {
-				continue
-			}
-			copied, err := x.slice(ctx, t, pace)
-			if err != nil {
-				return err
-			}
-			progressed()
-			if waiting = max(waiting, t.waits()); copied {
-				idle = -1
-			}
-		}
-		if waiting == 0 {
-			return nil
-		}
-		if idle > waiting { // every step has been tried in these rounds
+	for freed := false; ; { // since all steps were last tried
+		t := nextTurn(turns)
+		switch {
+		case t == nil && !freed:
 			for _, t := range turns {
 				t.giveUp()
 			}
 			return nil
+		case t == nil:
+			freed = false
+			for _, t := range turns {
+				t.retry(nil)
+			}
+			continue
+		}
+		c := t.next()
+		copied, err := x.slice(ctx, t, c, pace)
+		if err != nil {
+			return err
+		}
+		progressed()
+		if copied {
+			freed = true
+			for _, t := range turns {
+				t.retry(c)
+			}
 		}
 	}
+}
+
+// nextTurn returns the first turn with a step that may have room.
+func nextTurn(turns []*Turn) *Turn {
+	for _, t := range turns {
+		if t.next() != nil {
+			return t
+		}
+	}
+	return nil
 }
 
 // Finish writes the outcomes of all steps, finished or not.
@@ -116,20 +131,6 @@ func (t *Turn) Finish() {
 	for _, c := range t.copies {
 		t.Outcomes = append(t.Outcomes, c.outcome())
 	}
-}
-
-// pending reports whether the guest has something to copy, now or once there is
-// room.
-func (t *Turn) pending() bool { return t.Err == nil && t.waits() > 0 }
-
-// waits returns how many of its steps are in progress.
-func (t *Turn) waits() (n int) {
-	for _, c := range t.copies {
-		if !c.ended && t.Err == nil {
-			n++
-		}
-	}
-	return n
 }
 
 // giveUp ends the steps that found no room.
@@ -141,21 +142,28 @@ func (t *Turn) giveUp() {
 	}
 }
 
-// next is the step to copy next.
+// retry lets the steps that found no room try again, except the one that has
+// just been tried.
+func (t *Turn) retry(tried *copying) {
+	for _, c := range t.copies {
+		c.full = c.full && c == tried
+	}
+}
+
+// next is the step to copy next: the first that has not found its target full;
+// nil if there is none.
 func (t *Turn) next() *copying {
-	for range t.copies {
-		if c := t.copies[t.now%len(t.copies)]; !c.ended {
+	for _, c := range t.copies {
+		if t.Err == nil && !c.ended && !c.full {
 			return c
 		}
-		t.now++
 	}
 	return nil
 }
 
 // slice copies one slice of a guest. It reports whether it made progress; the
 // error is the context's.
-func (x Executor) slice(ctx context.Context, t *Turn, pace Pacer) (bool, error) {
-	c := t.next()
+func (x Executor) slice(ctx context.Context, t *Turn, c *copying, pace Pacer) (bool, error) {
 	size, err := pace.Next(ctx)
 	if err == nil {
 		err = ctx.Err()
@@ -193,7 +201,7 @@ func (x Executor) slice(ctx context.Context, t *Turn, pace Pacer) (bool, error) 
 		t.Err = c.failed
 		return false, nil
 	}
-	t.now++ // another node may have room
+	c.full = true // another step's node may have room
 	return moved.Moved > 0, nil
 }
 

@@ -3,6 +3,7 @@ package apply_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -199,5 +200,42 @@ func TestTurnsStopBetweenSlices(t *testing.T) {
 	if done != 128*mib || total != 256*mib || pace.copied != done || len(k.slices) != 2 ||
 		turn.Outcomes[0].Status == apply.Done || turn.Outcomes[0].Arrived() != done {
 		t.Errorf("%v of %v in %d slices: %+v", done, total, len(k.slices), turn.Outcomes)
+	}
+}
+
+// Guests are copied one after the other. Only guests that make room for each
+// other take turns: a guest whose target is full continues after each slice that
+// another one copies, since that may have made room.
+func TestTurns_OneAfterTheOther(t *testing.T) {
+	for name, c := range map[string]struct {
+		free int // slices that the first guest's target has room for
+		want []int
+	}{
+		"room for all":             {4, []int{1, 1, 1, 2, 2, 2}},
+		"they exchange their room": {1, []int{1, 2, 1, 2, 1, 2}},
+	} {
+		free := c.free
+		var order []int
+		k := &looked{Host: fake.MustNew("nodes:1 cores:1")}
+		k.fail = func(s plan.Step) (plan.Moved, error) {
+			if s.Address >= 0x40000000 {
+				order, free = append(order, 2), free+1
+				return plan.Moved{}, nil
+			}
+			if free == 0 {
+				return plan.Moved{}, unix.ENOMEM
+			}
+			order, free = append(order, 1), free-1
+			return plan.Moved{}, nil
+		}
+		turns := []*apply.Turn{apply.NewTurn(plan.Steps{}, oneRange(0, 192*mib)),
+			apply.NewTurn(plan.Steps{}, oneRange(0x40000000, 192*mib))}
+		x := apply.Executor{Kernel: k, Clock: time.Now}
+		if err := x.Turns(context.Background(), turns, &slicing{size: 64 * mib}, func() {}); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(order, c.want) || turns[0].Err != nil || turns[1].Err != nil {
+			t.Errorf("%s: copied in the order %v, want %v; %v, %v", name, order, c.want, turns[0].Err, turns[1].Err)
+		}
 	}
 }

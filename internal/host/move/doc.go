@@ -1,6 +1,7 @@
 // Package move carries out one move of one guest, or of a few guests that make
-// room for each other: it claims their room, moves their vCPUs, copies their
-// memory in turns, narrows their limits and verifies the result.
+// room for each other: it claims their room, moves their vCPUs and copies their
+// memory in the order of package schedule, narrows their limits and verifies the
+// result.
 //
 // A move is a state machine. Its state is in the journal, so that any process
 // can resume the move of another one:
@@ -10,7 +11,7 @@
 //	                                                           nothing was touched)
 //	begun         move-began     the guests are claimed        copying; rolling back if a first step
 //	                                                           fails
-//	copying       move-step      vCPUs are on their new nodes  done; partial; stopped; rolling back
+//	copying       move-step      the new nodes are allowed     done; partial; stopped; rolling back
 //	stopped       move-step      the context ended, or a step  copying (Recover); rolling back if its
 //	              (no end)       failed for the first time     resources are taken, or a step fails
 //	                                                           again
@@ -27,8 +28,8 @@
 // Recover finds a beginning without an end and measures what is in place before
 // it continues. Undo reverts a completed move by the steps of a rollback.
 //
-// Files: move.go begins a move, run.go carries it out, pacer.go sets the speed
-// of copying, rollback.go plans the rollback, recover.go resumes interrupted
+// Files: move.go begins a move, run.go carries it out, order.go sets the order
+// of the guests and when their vCPUs move, pacer.go sets the speed of copying, rollback.go plans the rollback, recover.go resumes interrupted
 // moves, stale.go compares a plan with the host, journal.go records and
 // reports, undo.go reverts completed effects.
 package move

@@ -106,6 +106,7 @@ type mover struct {
 	Request
 	began      time.Time
 	guests     []*moving // guests of the move that still exist
+	order      []*moving // the same, in the order in which they are completed
 	gone       int       // number of guests that do not
 	again      bool      // it was interrupted, and is being resumed
 	moved      Result
@@ -120,17 +121,22 @@ type moving struct {
 	intent                guest.Intent
 	bound                 operate.Bound
 	before, copies, after []plan.Step
-	turn                  *apply.Turn
-	err                   error  // why it did not complete
-	unprepared            bool   // err occurred before anything was copied
-	counted               bool   // its copied memory is in the sum
-	forget                bool   // it had no placement before: after the rollback it has no intent
-	digest                string // of the binding in its stored configuration, when verified
+	// pins move the vCPUs, if these follow their memory: once switchAt bytes have
+	// been copied. Otherwise before has these steps.
+	pins       []plan.Step
+	switchAt   topology.Bytes
+	turn       *apply.Turn
+	err        error  // why it did not complete
+	unprepared bool   // err occurred before anything was copied
+	counted    bool   // its copied memory is in the sum
+	forget     bool   // it had no placement before: after the rollback it has no intent
+	digest     string // of the binding in its stored configuration, when verified
 }
 
 // Move carries out one move of one guest, or of a few that make room for each
-// other: it claims all of them, then moves all vCPUs, then copies the memory in
-// turns, then narrows policies and limits, and verifies the result.
+// other: it claims all of them, then copies the memory of one after the other
+// (in turns where they exchange room), moves the vCPUs of each when that makes
+// its accesses faster, then narrows policies and limits, and verifies the result.
 //
 // It refuses a move whose guests are no longer as its plan says (ErrStale), are
 // claimed by another process (operate.ErrBusy), or whose placements have become
@@ -257,6 +263,7 @@ func (m *mover) ways(
 		g.turn = apply.NewTurn(g.bound.Plan, g.copies)
 		m.guests = append(m.guests, g)
 	}
+	m.schedule(inv)
 	m.pace = m.newPacer(inv)
 	return nil
 }

@@ -43,7 +43,9 @@ type times struct{ ran, waited time.Duration }
 // newPacer makes the pacer of a move, for its guests as observed.
 func (m *mover) newPacer(inv *inventory.Host) *pacer {
 	bandwidth, used := m.bandwidth(inv)
-	p := &pacer{clock: m.host.Clock, meter: m.host.Meter, bounds: throttle.Of(m.host.Policy.Balance, bandwidth, used)}
+	bounds := throttle.Of(m.host.Policy.Balance, bandwidth, used)
+	bounds.MostWait = max(bounds.MostWait, m.loses())
+	p := &pacer{clock: m.host.Clock, meter: m.host.Meter, bounds: bounds}
 	watched := false
 	for _, move := range m.guests {
 		var tids []int
@@ -59,6 +61,20 @@ func (m *mover) newPacer(inv *inventory.Host) *pacer {
 	p.free = m.FullSpeed || !watched && p.bounds.Cap == 0
 	p.rate = throttle.First(p.bounds)
 	return p
+}
+
+// loses is the share of their time that the guests of the move lose until they
+// are copied. Copying may slow them as much: a slower copy would only make them
+// lose it for longer.
+func (m *mover) loses() float64 {
+	saves, vcpus := 0.0, 0
+	for _, g := range m.guests {
+		saves, vcpus = saves+g.Saves, vcpus+len(g.Placement.VCPUs)
+	}
+	if vcpus == 0 {
+		return 0
+	}
+	return min(1, saves/float64(vcpus))
 }
 
 // bandwidth is the lowest measured bandwidth of the nodes that memory is copied

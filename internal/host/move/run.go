@@ -93,11 +93,11 @@ func (m *mover) refused() error {
 // result.
 func (m *mover) carry(ctx context.Context) error {
 	x := apply.Executor{Kernel: m.host.Kernel, Hypervisor: m.host.Control, Clock: m.host.Clock}
-	for _, g := range m.guests {
-		m.steps(ctx, x, g, g.before, "moving the vCPUs of "+g.Guest)
+	for _, g := range m.order {
+		m.steps(ctx, x, g, g.before, "preparing "+g.Guest)
 		g.unprepared = g.err != nil
 	}
-	m.note("vCPUs moved")
+	m.note("prepared")
 	stopped := m.copyMemory(ctx, x)
 	m.note("memory copied")
 	for _, g := range m.guests {
@@ -109,17 +109,24 @@ func (m *mover) carry(ctx context.Context) error {
 	return errors.Join(stopped, m.verify(ctx))
 }
 
-// copyMemory copies the memory of all guests in turns.
+// copyMemory copies the memory of one guest after the other, and moves the vCPUs
+// of those that follow their memory.
 func (m *mover) copyMemory(ctx context.Context, x apply.Executor) error {
 	var turns []*apply.Turn
 	if m.refused() == nil {
-		for _, g := range m.guests {
+		for _, g := range m.order {
 			if g.err == nil {
 				turns = append(turns, g.turn)
 			}
 		}
 	}
-	stopped := x.Turns(ctx, turns, m.pace, func() { m.tell("copying memory", m.pace.reached) })
+	stopped := x.Turns(ctx, turns, m.pace, func() {
+		m.tell("copying memory", m.pace.reached)
+		m.follow(ctx, x, false)
+	})
+	if m.refused() == nil {
+		m.follow(ctx, x, true)
+	}
 	for _, g := range m.guests {
 		g.turn.Finish()
 		g.bound.Outcomes = append(g.bound.Outcomes, g.turn.Outcomes...)

@@ -1,0 +1,134 @@
+package move
+
+import (
+	"context"
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/decide/cost"
+	"github.com/numavisor/numavisor/internal/decide/schedule"
+	"github.com/numavisor/numavisor/internal/host/apply"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// schedule sets the order of the guests, and which of them keep their vCPUs where
+// these are until part of the memory has been copied.
+func (m *mover) schedule(inv *inventory.Host) {
+	access := cost.NewAccess(&inv.Topology)
+	copies := make([]schedule.Copy, len(m.guests))
+	for i, g := range m.guests {
+		seen, _ := inv.Guest(g.Guest)
+		copies[i] = g.copy(access, seen, &inv.Topology)
+		if m.mayFollow(i, seen, &inv.Topology) {
+			g.switchAt = copies[i].SwitchAt()
+		}
+		if g.switchAt > 0 {
+			g.before, g.pins = apart(g.before)
+		}
+	}
+	m.order = m.order[:0]
+	for _, i := range schedule.Order(copies) {
+		m.order = append(m.order, m.guests[i])
+	}
+}
+
+// copy describes the copying of a guest's memory.
+func (g *moving) copy(access *cost.Access, seen *inventory.Guest, t *topology.Topology) schedule.Copy {
+	c := schedule.Copy{Loses: g.Saves}
+	_, c.Bytes = g.turn.Done()
+	here, target := seen.VCPUNodes(t), vcpuTargets(g.GuestMove, t)
+	old, there := topology.MemoryByNode{}, topology.MemoryByNode{}
+	for node, bytes := range seen.Seen.MemoryByNode {
+		if g.Placement.Nodes.Contains(node) {
+			there[node], c.There = bytes, c.There+bytes
+		} else {
+			old[node] = bytes
+		}
+	}
+	if c.There == 0 {
+		for node := range g.Placement.Nodes.All() {
+			there[node] = 1
+		}
+	}
+	c.Latency = schedule.Latency{
+		HereToOld: latency(access, t, here, old), HereToNew: latency(access, t, here, there),
+		TargetToOld: latency(access, t, target, old), TargetToNew: latency(access, t, target, there),
+	}
+	return c
+}
+
+// vcpuTargets returns the nodes to whose CPUs the vCPUs move.
+func vcpuTargets(g plan.GuestMove, t *topology.Topology) (nodes topology.NodeSet) {
+	for _, v := range g.Placement.VCPUs {
+		nodes = nodes.Union(t.NodesOf(v.CPUs))
+	}
+	return nodes
+}
+
+// latency is the mean latency from the CPUs of some nodes to memory, relative to
+// the best of the host; 0 if there is no memory.
+func latency(access *cost.Access, t *topology.Topology, from topology.NodeSet, memory topology.MemoryByNode) float64 {
+	var sum, weight float64
+	for i := range t.Nodes {
+		if !from.Contains(t.Nodes[i].ID) {
+			continue
+		}
+		for k := range t.Nodes {
+			if bytes := float64(memory[t.Nodes[k].ID]); bytes > 0 {
+				sum, weight = sum+bytes*access.Latency(i, k), weight+bytes
+			}
+		}
+	}
+	if weight == 0 {
+		return 0
+	}
+	return sum / weight
+}
+
+// mayFollow reports whether the vCPUs of a guest may stay where they are while
+// its memory is copied. They may not if waiting for CPUs is the reason for the
+// move, or if other guests of the move need the CPUs: CPUs come before latency.
+func (m *mover) mayFollow(i int, seen *inventory.Guest, t *topology.Topology) bool {
+	g := m.guests[i]
+	kind, _ := m.Move.Way(g.GuestMove)
+	exchanges := kind == plan.Swap || len(m.guests) > 1 && g.Kind == ""
+	if exchanges || m.Move.Benefit.WaitCPUs > m.Move.Benefit.AccessCPUs {
+		return false
+	}
+	var taken topology.NodeSet
+	for k, other := range m.guests {
+		if k != i {
+			taken = taken.Union(vcpuTargets(other.GuestMove, t))
+		}
+	}
+	return !seen.VCPUNodes(t).SubsetOf(taken)
+}
+
+// apart separates the steps that move threads to other CPUs from the others.
+func apart(steps []plan.Step) (others, pins []plan.Step) {
+	pins = slices.DeleteFunc(slices.Clone(steps), func(s plan.Step) bool { return !s.Pins() })
+	others = slices.DeleteFunc(slices.Clone(steps), plan.Step.Pins)
+	return others, pins
+}
+
+// follow moves the vCPUs of guests whose memory has been copied far enough. If
+// copying has ended, that is all of them but those whose memory could not be
+// copied so far: their vCPUs stay with it.
+func (m *mover) follow(ctx context.Context, x apply.Executor, ended bool) {
+	for _, g := range m.order {
+		done, _ := g.turn.Done()
+		if len(g.pins) == 0 || done < g.switchAt && !ended {
+			continue
+		}
+		steps, failed := g.pins, g.err
+		g.pins = nil
+		if g.err == nil && done < g.switchAt {
+			g.err = g.turn.Err
+		}
+		m.steps(ctx, x, g, steps, "moving the vCPUs of "+g.Guest)
+		if failed == nil && g.err != nil && g.turn.Err == nil {
+			g.turn.Err = g.err
+		}
+	}
+}
