@@ -31,11 +31,11 @@ func applyCommand() *cobra.Command {
 		Use:   "apply PLAN.json | - | --resume",
 		Short: "Carry out a plan of 'balance' while the VMs run",
 		Long: `Carries out the moves of a plan ('numavisor balance -o json') one after the other,
-advised moves included: vCPUs first, then memory. Before each move, apply checks
-that its VMs are still on the nodes that the plan names; if not, it refuses the move
-and changes nothing. If several VMs of one move make room for each other, apply
-copies their memory in turns. It limits the copy rate so that the VMs hardly slow
-down (policy: balance.max_guest_wait, balance.max_bandwidth).
+advised moves included. Before each move, apply checks that its VMs are still on the
+nodes that the plan names; if not, it refuses the move and changes nothing. If
+several VMs of one move make room for each other, apply copies their memory in
+turns. It limits the copy rate so that the VMs hardly slow down (policy:
+balance.max_guest_wait, balance.max_bandwidth).
 
 The journal records each move ('numavisor history'). A move can be interrupted: by
 Ctrl-C, by --timeout, or by the end of the process. The next apply finishes this move
