@@ -77,16 +77,37 @@ func (h *Host) AddGuest(ctx context.Context) error {
 }
 
 func compileGuest(ctx context.Context) (string, error) {
+	return compileStatic(ctx, "guest", guestSource)
+}
+
+//go:embed guest/scatter.c
+var scatterSource []byte
+
+// Scatter is where the lab finds the program that AddScatter adds.
+const Scatter = "/lab/files/scatter"
+
+// AddScatter puts the program scatter into the lab's share: it distributes a
+// process's memory over nodes, without a memory policy (guest/scatter.c says how).
+func (h *Host) AddScatter(ctx context.Context) error {
+	program, err := compileStatic(ctx, "scatter", scatterSource)
+	if err != nil {
+		return fmt.Errorf("the lab's program scatter: %w", err)
+	}
+	return copyFile(program, h.share("files", "scatter"))
+}
+
+// compileStatic returns a program in the cache folder, and compiles it if it is not there.
+func compileStatic(ctx context.Context, name string, source []byte) (string, error) {
 	cache, err := cacheFolder()
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(guestSource)
-	target := filepath.Join(cache, "guest-"+hex.EncodeToString(sum[:6]))
+	sum := sha256.Sum256(source)
+	target := filepath.Join(cache, name+"-"+hex.EncodeToString(sum[:6]))
 	if _, err := os.Stat(target); err == nil {
 		return target, nil
 	}
-	return target, compileC(ctx, guestSource, target, "-static")
+	return target, compileC(ctx, source, target, "-static")
 }
 
 // compileC compiles one C source into the cache, in one step as others see it.
@@ -154,18 +175,56 @@ type Work struct {
 // memory, every vCPU on its own part. The parameter every is the time between
 // their reports of progress, times the number of reports: see Worked.
 func (h *Host) StartWork(ctx context.Context, names []string, every time.Duration, times int) error {
-	return h.typeLine(ctx, names, fmt.Sprintf("work %d %d", every.Milliseconds(), times))
+	var orders []WorkOrder
+	for _, name := range names {
+		orders = append(orders, WorkOrder{Name: name, Times: times})
+	}
+	return h.StartOrders(ctx, every, orders)
 }
 
-// typeLine types a line on the consoles of guests that have answered AwaitGuest.
-func (h *Host) typeLine(ctx context.Context, names []string, order string) error {
+// WorkOrder is the work of one guest.
+type WorkOrder struct {
+	Name   string
+	Times  int // number of reports
+	Phases []Phase
+}
+
+// Phase is the part of its memory on which a guest works from a time on.
+type Phase struct {
+	At       time.Duration // since the guest began to work
+	From, To int           // percent of each vCPU's part; equal: the guest is idle
+}
+
+// StartOrders starts guests like StartWork, each with its own number of reports
+// and, if it has phases, on only a part of its memory. Before its first phase a
+// guest works on all of it. Eight phases are the most.
+func (h *Host) StartOrders(ctx context.Context, every time.Duration, orders []WorkOrder) error {
+	var pairs []string
+	for _, o := range orders {
+		pairs = append(pairs, o.Name, o.line(every))
+	}
+	return h.typeLines(ctx, pairs)
+}
+
+// line is what guest.c reads.
+func (o WorkOrder) line(every time.Duration) string {
+	line := fmt.Sprintf("work %d %d", every.Milliseconds(), o.Times)
+	for _, p := range o.Phases {
+		line += fmt.Sprintf(" %d %d %d", p.At.Milliseconds(), p.From, p.To)
+	}
+	return line
+}
+
+// typeLines types lines on the consoles of guests that have answered AwaitGuest:
+// a name, then its line, then the next name.
+func (h *Host) typeLines(ctx context.Context, pairs []string) error {
 	// Find all terminals before starting the first guest.
-	script := `order=$1; shift; ttys=; for g; do ttys="$ttys $(virsh -q ttyconsole "$g")" || exit; done
-for tty in $ttys; do printf '%s\n' "$order" > "$tty" || exit; done`
+	script := `ttys=; for ((i = 1; i <= $#; i += 2)); do ttys="$ttys $(virsh -q ttyconsole "${!i}")" || exit; done
+for tty in $ttys; do printf '%s\n' "$2" > "$tty" || exit; shift 2; done`
 	var errOut bytes.Buffer
-	status, err := h.Run(ctx, append([]string{"bash", "-c", script, "tell", order}, names...), io.Discard, &errOut)
+	status, err := h.Run(ctx, append([]string{"bash", "-c", script, "tell"}, pairs...), io.Discard, &errOut)
 	if err != nil || status != 0 {
-		return fmt.Errorf("sending %q to VMs %v in the lab: status %d %s: %w", order, names, status,
+		return fmt.Errorf("sending %q to VMs in the lab: status %d %s: %w", pairs, status,
 			lastLine(errOut.Bytes()), err)
 	}
 	return nil

@@ -20,3 +20,13 @@ func TestParseWork(t *testing.T) {
 		}
 	}
 }
+
+func TestWorkOrder_IsALineOfTheGuests(t *testing.T) {
+	o := WorkOrder{Name: "w0", Times: 24, Phases: []Phase{{At: 0, From: 0, To: 33}, {At: time.Minute, From: 33, To: 100}}}
+	if got := o.line(5 * time.Second); got != "work 5000 24 0 0 33 60000 33 100" {
+		t.Errorf("with two phases: %q", got)
+	}
+	if got := (WorkOrder{Times: 3}).line(time.Second); got != "work 1000 3" {
+		t.Errorf("without phases: %q", got)
+	}
+}

@@ -26,13 +26,13 @@ type Delays struct{ P50, P99, P999, Max time.Duration }
 // parameter every is the time between its reports (a minute at most), times the
 // number of reports. StopProbe ends the probe earlier: see Probed.
 func (h *Host) StartProbe(ctx context.Context, name string, every time.Duration, times int) error {
-	return h.typeLine(ctx, []string{name}, fmt.Sprintf("probe %d %d", every.Milliseconds(), times))
+	return h.typeLines(ctx, []string{name, fmt.Sprintf("probe %d %d", every.Milliseconds(), times)})
 }
 
 // StopProbe ends the probe that StartProbe began and drops the results that the
 // guest has not reported yet.
 func (h *Host) StopProbe(ctx context.Context, name string) error {
-	return h.typeLine(ctx, []string{name}, "") // any line ends it; an empty one has no other effect
+	return h.typeLines(ctx, []string{name, ""}) // any line ends it; an empty one has no other effect
 }
 
 // Probed returns the results that a guest has reported so far. It reads a file

@@ -4,10 +4,12 @@
  *   hello            ->  NUMAVISOR-GUEST READY <MiB filled> <cells>     also said once after boot
  *   bw MILLISECONDS  ->  BW <MB/s>                 mean over all vCPUs, one at a time, each for that long: best of five tries
  *                                                  (STREAM triad's traffic, 24 bytes an element, over all of the filled memory)
- *   work MILLISECONDS TIMES
+ *   work MILLISECONDS TIMES [AT FROM TO]...
  *                    ->  WORK <ms> <lines>         TIMES lines, one each MILLISECONDS: the guest's own time since the
  *                                                  work began, and how many cache lines all vCPUs together have changed.
- *                                                  A thread on each vCPU sweeps its own part of the memory all the time.
+ *                                                  A thread on each vCPU sweeps its own part of the memory all the time:
+ *                                                  all of it, or from AT ms on only from FROM to TO percent of it. The
+ *                                                  threads sleep if FROM is TO.
  *   probe MILLISECONDS TIMES
  *                    ->  PROBE <touches> touch <p50> <p99> <p99.9> <max> answer <p50> <p99> <p99.9> <max>
  *                                                  TIMES lines, one each MILLISECONDS, fewer where a line is typed
@@ -93,6 +95,11 @@ static struct part {
 } __attribute__((aligned(64))) parts[256];
 static int working;
 
+/* What the threads sweep, in percent of their parts: from << 8 | to, so that they read both at once. */
+static int swept;
+
+static void sweep_from_to(int from, int to) { __atomic_store_n(&swept, from << 8 | to, __ATOMIC_RELAXED); }
+
 /* Changes one word of each cache line, in order, over and over. */
 static void *sweep(void *arg)
 {
@@ -102,11 +109,20 @@ static void *sweep(void *arg)
     CPU_ZERO(&one);
     CPU_SET(p->cpu, &one);
     sched_setaffinity(0, sizeof one, &one);
-    for (size_t at = 0; __atomic_load_n(&working, __ATOMIC_RELAXED); at = at + step < p->lines ? at + step : 0) {
-        size_t end = at + step < p->lines ? at + step : p->lines;
+    for (size_t at = 0; __atomic_load_n(&working, __ATOMIC_RELAXED);) {
+        int both = __atomic_load_n(&swept, __ATOMIC_RELAXED);
+        size_t first = p->lines * (both >> 8) / 100, last = p->lines * (both & 0xff) / 100;
+        if (first >= last) {
+            usleep(10000);
+            continue;
+        }
+        if (at < first || at >= last)
+            at = first;
+        size_t end = at + step < last ? at + step : last;
         for (volatile long *w = (long *)(p->from + at * line), *stop = (long *)(p->from + end * line); w < stop; w += line)
             *w += 1;
         __atomic_fetch_add(&p->done, end - at, __ATOMIC_RELAXED);
+        at = end;
     }
     return NULL;
 }
@@ -118,8 +134,18 @@ static void until(double when)
         usleep(left * 1e6 + 1);
 }
 
-static void work(int millis, int times)
+#define PHASES 8 /* of one order */
+
+/* The phases are "AT FROM TO" in order of time. */
+static void work(int millis, int times, const char *phases)
 {
+    int at[PHASES], from[PHASES], to[PHASES], count = 0, next = 0;
+    for (int used; count < PHASES &&
+         sscanf(phases, " %d %d %d%n", &at[count], &from[count], &to[count], &used) == 3; phases += used)
+        count++;
+    sweep_from_to(0, 100);
+    for (; next < count && at[next] <= 0; next++)
+        sweep_from_to(from[next], to[next]);
     pthread_t threads[256];
     int cpus = get_nprocs() < 256 ? get_nprocs() : 256;
     size_t lines = 3 * elements / 8 / cpus; /* of each vCPU */
@@ -131,7 +157,12 @@ static void work(int millis, int times)
             cpus = c;
     }
     for (int i = 1; i <= times; i++) {
-        until(begin + i * millis / 1e3);
+        double due = begin + i * (millis / 1e3);
+        for (; next < count && begin + at[next] / 1e3 <= due; next++) {
+            until(begin + at[next] / 1e3);
+            sweep_from_to(from[next], to[next]);
+        }
+        until(due);
         size_t done = 0;
         for (int c = 0; c < cpus; c++)
             done += __atomic_load_n(&parts[c].done, __ATOMIC_RELAXED);
@@ -251,7 +282,7 @@ static void hello(size_t filled)
 int main(void)
 {
     struct termios raw;
-    char line[64];
+    char line[256];
     mkdir("/proc", 0755);
     mkdir("/sys", 0755);
     mount("none", "/proc", "proc", 0, NULL);
@@ -264,11 +295,11 @@ int main(void)
     size_t filled = fill();
     hello(filled);
     while (fgets(line, sizeof line, stdin)) {
-        int millis, times;
+        int millis, times, used;
         if (sscanf(line, "bw %d", &millis) == 1)
             printf("BW %.1f\n", bandwidth(millis));
-        else if (sscanf(line, "work %d %d", &millis, &times) == 2)
-            work(millis, times);
+        else if (sscanf(line, "work %d %d%n", &millis, &times, &used) == 2)
+            work(millis, times, line + used);
         else if (sscanf(line, "probe %d %d", &millis, &times) == 2)
             probe(millis, times);
         else if (!strncmp(line, "hello", 5))
