@@ -112,11 +112,12 @@ fuzz:
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./internal/...
 
-# Numavisor against kernel balancing, numad, placement='auto' and the hand-pinned baseline:
-# three runs of each take more than an hour. Interrupted, it goes on where it was.
+# Numavisor against none, kernel balancing, numad and the hand-pinned baseline in all layouts, three rounds:
+# some eight hours on two CPUs that do nothing else. Interrupted, it continues with the first missing run.
+# make bench-lab BENCHFLAGS='--layout tight --rounds 1' RESULTS=tight.json measures less.
 bench-lab: PACKAGES += numad
 bench-lab: build
-	$(BIN) lab bench --results $(or $(RESULTS),bench-lab.json) $(BENCHFLAGS)
+	$(BIN) lab bench --results $(or $(RESULTS),bench-lab.json) $(or $(BENCHFLAGS),--layout all)
 
 # What the daemon takes with 200 guests of libvirt: as root, 10 GiB, some minutes.
 bench-daemon: build

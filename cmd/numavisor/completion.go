@@ -12,6 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/lab"
+	"github.com/numavisor/numavisor/lab/peers"
 )
 
 // completionCommand replaces cobra's own, which the help would not explain.
@@ -49,6 +50,9 @@ func addCompletions(root *cobra.Command) {
 	choices["scope"] = []string{"off", "count", "felt"}
 	choices["hypervisor-type"] = []string{"kvm", "qemu"}
 	choices["managers"] = managerNames()
+	choices["layout"] = layoutNames()
+	choices["start"] = peers.Starts()
+	choices["change"] = peers.Changes()
 	for _, c := range allCommands(root) {
 		complete := func(f *pflag.Flag) {
 			_ = c.RegisterFlagCompletionFunc(f.Name, completionOf(f, choices)) // the flag exists

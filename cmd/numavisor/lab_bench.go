@@ -2,16 +2,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"reflect"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/lab/peers"
@@ -20,68 +19,105 @@ import (
 // bench is one call of lab bench.
 type bench struct {
 	peers.Options
-	managers []string
-	repeats  int
-	most     int
-	file     string
+	names      []string // of layouts
+	dimensions peers.Dimensions
+	memoryMiB  []uint
+	idleMiB    uint
+	seconds    int
+	managers   []string
+	rounds     int
+	most       int
+	file       string
 }
+
+// listLayouts is the value of --layout that lists the layouts.
+const listLayouts = "list"
 
 func labBenchCommand() *cobra.Command {
 	var b bench
-	var memoryMiB uint64
-	var length time.Duration
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure Numavisor against its peers and the hand-pinned baseline, in the lab",
-		Long: `For each run, boots a NUMA host of four nodes in which far memory is slow, and starts
-memory-bound VMs in it under one manager: none, kernel NUMA balancing, numad,
-libvirt's placement='auto', Numavisor's daemon, pinning by hand, or none with VMs
-placed by libvirt's defaults. Reports the work that the VMs complete, the distance of
-their memory accesses (from the lab's access counter), and which of Numavisor's
-promises are met.
+		Long: `For each run, boots a NUMA host in which far memory is slow, and starts memory-bound
+VMs in it under one manager: none, kernel NUMA balancing, numad, Numavisor's daemon, or
+pinning by hand (baseline); on request also libvirt's placement='auto' or none with VMs
+placed by libvirt's defaults. --layout says which host and VMs (--layout list describes
+them); without it, the flags below describe a layout. Reports, for each layout, the work
+that the VMs complete as a share of hand pinning's, the local share of their memory
+accesses (from the lab's access counter), the bytes copied against those of the cheapest
+plan, and which goals are met.
 
-Managers take turns. A failed run is reported and repeated, at most as often as
---repeats. With --results, the command adds runs to those in the file, so that an
-interrupted benchmark can continue. Exit status 1 means that a promise was broken, 3
-that runs failed.`,
-		Example: `  numavisor lab bench --results bench.json
-  numavisor lab bench --managers kernel,baseline --repeats 1 --length 30s
-  numavisor lab bench --results bench.json --most 0   # only the report`,
+Hand pinning puts each VM that ever works on one node for the whole run, with a CPU for
+each vCPU, on nodes other than node 0 if they have room; idle VMs stay where they are. It
+knows from the beginning what the VMs will do, and moves nothing. The cheapest plan is
+the one with which the fewest bytes are copied until each of these VMs is on one node; it
+is found by trying all. VMs of all managers but baseline, auto, auto-mass and default
+begin with their memory where the layout says, and vCPUs on other nodes.
+
+Managers take turns in each round. A failed run is reported and repeated, at most as
+often as --rounds. With --results, the command adds runs to those in the file, so that
+an interrupted benchmark continues with the first run that is missing; runs of a layout
+that is defined in another way there are refused.
+
+Exit status: 0 if all goals that were measured are met, 1 if a goal is missed, 2 for
+wrong use, 3 if only runs failed.`,
+		Example: `  numavisor lab bench --layout list
+  numavisor lab bench --layout all --results bench.json
+  numavisor lab bench --layout tight --layout late --managers numavisor,kernel,baseline --rounds 1
+  numavisor lab bench --guests 4 --node-cpus 2 --vcpus 1,1,2,2 --start spread --rounds 1
+  numavisor lab bench --layout all --results bench.json --most 0   # only the report`,
 		Args: takes(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
-			b.GuestMemory = topology.Bytes(memoryMiB) * topology.MiB
-			if b.Window < time.Second || length < b.Window {
-				return wrongUse(
-					"--window %v, --length %v: windows last a second or more, and a run at least one window", b.Window,
-					length)
+			if slices.Contains(b.names, listLayouts) {
+				return emitLayouts(c)
 			}
-			if b.repeats < 1 {
-				return wrongUse("--repeats %d: allowed are 1 or more", b.repeats)
-			}
-			b.Windows = int(length / b.Window)
-			if err := b.Validate(); err != nil {
+			layouts, err := b.layouts(c.Flags())
+			if err != nil {
 				return usageError{err}
 			}
-			b.Progress = progressLines(c.ErrOrStderr())
-			return b.run(c)
+			return b.run(c, layouts)
 		},
 	}
-	f := c.Flags()
-	f.IntVar(&b.Guests, "guests", 3, "number of VMs, up to 6")
-	f.IntVar(&b.VCPUs, "vcpus", 1,
-		"vCPUs of each VM; all of them work all the time, and the emulated host has two real cores")
-	f.Uint64Var(&memoryMiB, "memory", 352, "memory of each VM in MiB; numad leaves VMs alone that use less than 300")
-	f.IntVar(&b.NodeCPUs, "node-cpus", 4, "CPUs of each of the host's four nodes")
-	f.Float64Var(&b.DelayScale, "delay-scale", 3, "multiply the delays of accesses (85, 140 and 240 ns) by this")
+	b.flags(c.Flags())
+	return c
+}
+
+func (b *bench) flags(f *pflag.FlagSet) {
+	d := peers.DefaultDimensions()
+	f.StringSliceVar(&b.names, "layout", nil, "a named layout, 'all' or 'list'; may be repeated")
+	f.IntVar(&b.dimensions.Guests, "guests", d.Guests, "number of VMs that work, up to 8")
+	f.IntSliceVar(&b.dimensions.VCPUs, "vcpus", d.VCPUs,
+		"vCPUs of each VM, one figure or one for each VM; all of them work all the time, and the emulated host has "+
+			"two real cores")
+	f.UintSliceVar(&b.memoryMiB, "memory", []uint{uint(d.Memory[0] / topology.MiB)},
+		"memory of each VM in MiB, one figure or one for each VM; numad leaves VMs alone that use less than 300")
+	f.IntVar(&b.dimensions.Nodes, "host-nodes", d.Nodes, "number of nodes of the host: 4 or 8")
+	f.IntVar(&b.dimensions.NodeCPUs, "node-cpus", d.NodeCPUs, "CPUs of each node, 1 to 16")
+	f.StringVar(&b.dimensions.Start, "start", d.Start, "where the VMs' memory is at the beginning: node0, or "+
+		"spread over all nodes")
+	f.IntVar(&b.dimensions.Idle, "idle-guests", 0, "idle VMs in addition, each on a node of its own")
+	f.UintVar(&b.idleMiB, "idle-memory", uint(d.IdleMemory/topology.MiB), "memory of each idle VM in MiB")
+	f.StringVar(&b.dimensions.Change, "change", d.Change, "what happens in the midst of a run: none, half of the VMs "+
+		"become idle, or busy, or all change their working-set")
+	f.IntVar(&b.dimensions.ChangeAt, "change-at", d.ChangeAt, "seconds from the beginning to the change")
+	f.IntVar(&b.dimensions.Late, "late-guests", 0, "of the VMs that work, those that are created in the midst of a run")
+	f.Float64Var(&b.dimensions.DelayScale, "delay-scale", d.DelayScale,
+		"multiply the delays of accesses (85, 140 and 240 ns) by this")
 	f.DurationVar(&b.Window, "window", 5*time.Second, "length of the parts of a run for which figures are reported")
-	f.DurationVar(&length, "length", 75*time.Second, "length of a run, by the clocks of the VMs")
+	f.IntVar(&b.seconds, "seconds", 0, "length of a run, by the clocks of the VMs; 0: what the layout says")
 	b.Limit = 8 * time.Minute
 	f.Var((*timeLimit)(&b.Limit), "limit", "a run that takes longer, boot included, has failed")
-	f.StringSliceVar(&b.managers, "managers", managerNames(), "managers to measure")
-	f.IntVar(&b.repeats, "repeats", 3, "valid runs of each manager")
+	f.StringSliceVar(&b.managers, "managers",
+		[]string{peers.None, peers.Kernel, peers.Numad, peers.Numavisor, peers.Baseline}, "managers to measure")
+	f.IntVar(&b.rounds, "rounds", 3, "valid runs of each manager in each layout")
 	f.IntVar(&b.most, "most", -1, "number of runs to make now; -1: all that are missing")
 	f.StringVar(&b.file, "results", "", "add runs to this JSON file, and report all runs in it")
-	return c
+}
+
+// dimensionFlags describe a layout; they have no effect on a named one.
+func dimensionFlags() []string {
+	return []string{"guests", "vcpus", "memory", "host-nodes", "node-cpus", "start", "idle-guests", "idle-memory",
+		"change", "change-at", "late-guests", "delay-scale"}
 }
 
 func managerNames() []string {
@@ -92,7 +128,74 @@ func managerNames() []string {
 	return names
 }
 
-func (b *bench) run(c *cobra.Command) error {
+// layoutNames are the values of --layout.
+func layoutNames() []string {
+	return append([]string{peers.AllLayouts, listLayouts}, peers.LayoutNames()...)
+}
+
+// layouts returns the layouts to measure, checked.
+func (b *bench) layouts(f *pflag.FlagSet) ([]peers.Layout, error) {
+	if b.Window < time.Second {
+		return nil, fmt.Errorf("--window %v: a window lasts a second or more", b.Window)
+	}
+	if b.rounds < 1 {
+		return nil, fmt.Errorf("--rounds %d: allowed are 1 or more", b.rounds)
+	}
+	layouts, err := b.chosen(f)
+	if err != nil {
+		return nil, err
+	}
+	for i := range layouts {
+		l := &layouts[i]
+		if b.seconds != 0 {
+			l.Seconds = b.seconds
+		}
+		if err := l.Validate(); err != nil {
+			return nil, fmt.Errorf("layout %s: %w", l.Name, err)
+		}
+		if length := time.Duration(l.Seconds) * time.Second; length < b.Window {
+			return nil, fmt.Errorf("--window %v: a run of layout %s lasts %v, less than a window", b.Window, l.Name,
+				length)
+		}
+	}
+	return layouts, nil
+}
+
+// chosen returns the named layouts, or the one that the other flags describe.
+func (b *bench) chosen(f *pflag.FlagSet) ([]peers.Layout, error) {
+	if len(b.names) > 0 {
+		for _, name := range dimensionFlags() {
+			if f.Changed(name) {
+				return nil, fmt.Errorf("--layout and --%s: a named layout has all dimensions; give one or the other", name)
+			}
+		}
+		layouts, err := peers.FindLayouts(b.names)
+		if err != nil {
+			return nil, fmt.Errorf("--%w", err)
+		}
+		return layouts, nil
+	}
+	b.dimensions.Memory = nil
+	for _, mib := range b.memoryMiB {
+		b.dimensions.Memory = append(b.dimensions.Memory, topology.Bytes(mib)*topology.MiB)
+	}
+	b.dimensions.IdleMemory = topology.Bytes(b.idleMiB) * topology.MiB
+	l, err := b.dimensions.Layout()
+	return []peers.Layout{l}, err
+}
+
+func emitLayouts(c *cobra.Command) error {
+	layouts := peers.Layouts()
+	return emit(c, layouts, func(w io.Writer) {
+		rows := [][]string{{"LAYOUT", "ABOUT", "HOST AND VMS"}}
+		for _, l := range layouts {
+			rows = append(rows, []string{l.Name, l.About, l.String()})
+		}
+		columns(w, rows)
+	})
+}
+
+func (b *bench) run(c *cobra.Command, layouts []peers.Layout) error {
 	var managers []peers.Manager
 	for _, name := range b.managers {
 		m, err := peers.FindManager(name)
@@ -101,111 +204,89 @@ func (b *bench) run(c *cobra.Command) error {
 		}
 		managers = append(managers, m)
 	}
-	results, err := b.load()
-	if err != nil {
-		return err
-	}
-	for made := 0; b.most < 0 || made < b.most; made++ {
-		m, ok := peers.Next(results.Runs, managers, b.repeats)
-		if !ok {
-			break
-		}
-		if err := b.one(c.Context(), m, &results); err != nil {
+	results := peers.Results{Version: peers.ResultsVersion}
+	if b.file != "" {
+		var err error
+		if results, err = peers.Read(b.file); err != nil {
 			return err
 		}
 	}
-	if err := emit(c, results, func(w io.Writer) { printBench(w, results) }); err != nil {
+	if err := results.Add(b.Window.Seconds(), layouts); err != nil {
+		return fmt.Errorf("results in %s: %w; give the same flags or another file", b.file, err)
+	}
+	b.Progress, b.Build = progressLines(c.ErrOrStderr()), thisBuild().Version
+	for made := 0; b.most < 0 || made < b.most; made++ {
+		tasks := peers.Tasks(results.Runs, layouts, managers, b.rounds)
+		if len(tasks) == 0 {
+			break
+		}
+		b.Progress("run %d of %d: layout %s, %s, round %d; about %v left", len(results.Runs)+1,
+			len(results.Runs)+len(tasks), tasks[0].Layout.Name, tasks[0].Manager.Name, tasks[0].Round,
+			peers.Left(tasks, results.Runs, layouts))
+		if err := b.one(c.Context(), tasks[0], &results); err != nil {
+			return err
+		}
+	}
+	if err := emit(c, benchReport{results, results.Summaries(), results.Verdicts()}, func(w io.Writer) {
+		printBench(w, results)
+	}); err != nil {
 		return err
 	}
 	return benchOutcome(results)
 }
 
-func (b *bench) one(ctx context.Context, m peers.Manager, results *peers.Results) error {
-	run, err := peers.Measure(ctx, b.Options, m)
+// benchReport is what -o json shows: the file of results, and what follows from it.
+type benchReport struct {
+	peers.Results
+	Summaries []peers.Summary `json:"summaries"`
+	Verdicts  []peers.Verdict `json:"verdicts"`
+}
+
+func (b *bench) one(ctx context.Context, task peers.Task, results *peers.Results) error {
+	run, err := peers.Measure(ctx, b.Options, task)
 	if err != nil {
-		return fmt.Errorf("benchmark of %s: %w", m.Name, err)
+		return fmt.Errorf("benchmark of %s in layout %s: %w", task.Manager.Name, task.Layout.Name, err)
 	}
 	if run.Failed != "" {
-		b.Progress("%s: the run failed: %s", m.Name, run.Failed)
+		b.Progress("%s: the run failed: %s", task.Manager.Name, run.Failed)
 	}
 	results.Runs = append(results.Runs, run)
-	return b.save(*results)
-}
-
-// load returns the earlier results. It refuses those of another layout: they are
-// not comparable.
-func (b *bench) load() (peers.Results, error) {
-	fresh := peers.Results{Layout: b.Layout, Window: b.Window.Seconds(), Windows: b.Windows}
-	if b.file == "" {
-		return fresh, nil
-	}
-	data, err := os.ReadFile(b.file)
-	if errors.Is(err, os.ErrNotExist) {
-		return fresh, nil
-	}
-	if err != nil {
-		return fresh, err
-	}
-	var old peers.Results
-	if err := json.Unmarshal(data, &old); err != nil {
-		return fresh, fmt.Errorf("results in %s: %w", b.file, err)
-	}
-	fresh.Runs = old.Runs
-	if !reflect.DeepEqual(old, fresh) {
-		return fresh, fmt.Errorf(
-			"results in %s are from another host, other VMs or other windows: %+v; give the same flags or another file",
-			b.file, old.Layout)
-	}
-	return old, nil
-}
-
-// save replaces the file in one step.
-func (b *bench) save(results peers.Results) error {
 	if b.file == "" {
 		return nil
 	}
-	data, err := json.MarshalIndent(results, "", " ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(b.file+".new", append(data, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(b.file+".new", b.file)
+	return results.Write(b.file)
 }
 
 func printBench(w io.Writer, r peers.Results) {
-	fmt.Fprintf(w,
-		"Runs: %d VMs of %d vCPUs and %v on 4 nodes of %d CPUs. Work is millions of cache lines a second.\n\n",
-		r.Layout.Guests, r.Layout.VCPUs, r.Layout.GuestMemory, r.Layout.NodeCPUs)
+	fmt.Fprint(w, "Runs: work in millions of cache lines a second; OTHERS is the share of this machine's CPU time "+
+		"that other programs used\n\n")
 	columns(w, r.RunTable())
 	for _, failure := range r.Failures() {
 		fmt.Fprintln(w, failure)
 	}
-	fmt.Fprint(w, "\nMedians of valid runs: whole run, then after the last move\n\n")
-	columns(w, r.MedianTable())
-	fmt.Fprint(w, "\nPromises\n\n")
+	fmt.Fprintf(w, "\nLayouts: medians (and spread) of the valid runs; Numavisor's settled part, then the whole run of "+
+		"each manager, as shares of hand pinning; Numavisor %s\n\n", strings.Join(r.Builds(), " and "))
+	columns(w, r.LayoutTable())
+	fmt.Fprint(w, "\nGoals\n\n")
 	rows := [][]string{}
 	for _, v := range r.Verdicts() {
-		state := map[bool]string{true: "met", false: "BROKEN"}[v.Met]
-		if !v.Known {
-			state = "-"
-		}
-		rows = append(rows, []string{state, v.Promise, v.Measured})
+		rows = append(rows, []string{v.State(), v.Layout, v.Goal, v.Measured})
 	}
-	columns(w, rows)
+	if len(rows) > 0 {
+		columns(w, rows)
+	}
 }
 
-// benchOutcome returns an error if a promise is broken or runs have failed.
+// benchOutcome returns an error if a goal is missed or runs have failed.
 func benchOutcome(r peers.Results) error {
-	var broken []string
+	var missed []string
 	for _, v := range r.Verdicts() {
 		if v.Known && !v.Met {
-			broken = append(broken, v.Promise+" ("+v.Measured+")")
+			missed = append(missed, v.Layout+": "+v.Goal+" ("+v.Measured+")")
 		}
 	}
-	if len(broken) > 0 {
-		return fmt.Errorf("not met: %s", strings.Join(broken, "; "))
+	if len(missed) > 0 {
+		return errors.New("not met: " + strings.Join(missed, "; "))
 	}
 	failed := 0
 	for _, run := range r.Runs {

@@ -12,7 +12,8 @@ type Manager struct {
 	About string
 	// balancing is the kernel's automatic NUMA balancing.
 	balancing bool
-	// worstStart: the guests begin with all memory on node 0 and vCPUs elsewhere.
+	// worstStart: the guests begin with their memory where the layout starts it,
+	// and their vCPUs elsewhere.
 	worstStart bool
 	// atOnce: the guests are started without waiting for each other, as at the
 	// boot of a host. Else each has filled its memory before the next begins.
@@ -21,9 +22,11 @@ type Manager struct {
 	placement string
 	tuning    func(Layout, int) string
 	// Scripts: before the guests are started; after one was created ($1 its
-	// name, $2 the process); when all are ready, before they work; when they
-	// have worked, to print the manager's log.
-	before, created, ready, after string
+	// name, $2 the process); after the limits of its worst-case start are gone
+	// (alike); when all that are there at the beginning are ready, before they
+	// work (names of all guests, also of those that come later); when they have
+	// worked, to print the manager's log.
+	before, created, released, ready, after string
 }
 
 // Names of the managers that the comparison mentions.
@@ -48,7 +51,7 @@ func Managers() []Manager {
 			before: startNumad,
 			// Not before the worst-case start is complete: otherwise numad binds a guest in
 			// vain while limits still restrict it, and leaves it there for minutes.
-			created: "numad -x $2", ready: releaseToNumad, after: "grep -E 'Advising|PID' /var/log/numad.log | " +
+			created: "numad -x $2", released: "numad -r $2", after: "grep -E 'Advising|PID' /var/log/numad.log | " +
 				"tail -60"},
 		// numad -w does not see memory that guests have not touched yet, but what their boots use of CPUs.
 		{
@@ -65,10 +68,7 @@ func Managers() []Manager {
 			ready:      startDaemon,
 			after:      stopDaemon,
 		},
-		{Name: Baseline, About: "pinned by hand, memory strict", tuning: func(l Layout, guest int) string {
-			return l.pins(guest) + fmt.Sprintf("<numatune><memory mode='strict' nodeset='%d'/></numatune>",
-				l.home(guest))
-		}},
+		{Name: Baseline, About: "pinned by hand, memory strict", tuning: Layout.byHand},
 		{Name: Default, About: "no binding, libvirt's own start, guests started at once", atOnce: true},
 	}
 }
@@ -92,8 +92,6 @@ func FindManager(name string) (Manager, error) {
 // (numad.c, manage_loads: 0 is when it was bound), so its clock is put forward.
 const startNumad = `unshare --time --monotonic 600 --fork numad -l 6 -i 5 && sleep 12 && pgrep -x numad >/dev/null || { echo "numad does not run" >&2; exit 1; }`
 
-const releaseToNumad = `for g; do numad -r "$(cat "/run/libvirt/qemu/$g.pid")" || exit; done`
-
 // startDaemon leaves a daemon behind that outlives the script, when it answers.
 // It samples every two seconds, not every second: an emulated CPU is some thirty
 // times slower than a real one, and the daemon's CPU time is lost to the VMs,
@@ -114,7 +112,7 @@ func (m Manager) domain(l Layout, guest int) string {
 	}
 	switch {
 	case m.worstStart:
-		tuning = l.pins(guest) + "<numatune><memory mode='restrictive' nodeset='0'/></numatune>"
+		tuning = l.worstStart(guest)
 	case m.tuning != nil:
 		tuning = m.tuning(l, guest)
 	}

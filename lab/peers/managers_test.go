@@ -9,10 +9,12 @@ import (
 // A syntax error in a script would otherwise show only after the minutes that a
 // lab takes.
 func TestScriptsAreShell(t *testing.T) {
-	scripts := map[string]string{"release": layoutOf(3).release(), "locations": locations, "moved": moved}
+	smeared := Layout{VMs: times(1, VM{VCPUs: 2, Memory: 1 << 28, Start: []int{0, 2}})}.completed()
+	scripts := map[string]string{"release": smeared.release(0), "scatter": smeared.scatter(0), "locations": locations,
+		"moved": moved, "with process": withProcess + "true"}
 	for _, m := range Managers() {
-		for when, script := range map[string]string{"before": m.before, "created": m.created, "ready": m.ready,
-			"after": m.after} {
+		for when, script := range map[string]string{"before": m.before, "created": m.created,
+			"released": m.released, "ready": m.ready, "after": m.after} {
 			scripts[m.Name+" "+when] = script
 		}
 	}

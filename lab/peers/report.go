@@ -7,24 +7,17 @@ import (
 	"time"
 )
 
-// Results are all runs of one layout.
-type Results struct {
-	Layout  Layout  `json:"layout"`
-	Window  float64 `json:"window_seconds"`
-	Windows int     `json:"windows"` // of each run
-	Runs    []Run   `json:"runs"`
-}
-
 const linesPerMega = 1e6
 
 // RunTable has a row per run, in the order in which they were made.
 func (r Results) RunTable() [][]string {
 	rows := [][]string{
-		{"BEGAN", "MANAGER", "WORK/S BY GUEST", "WORK/S", "LOCAL", "NEIGHBOUR", "REMOTE", "MEAN", "MOVED", "UNTIL",
-			"THEN WORK/S", "LOCAL", "MEAN", "GOOD FROM"},
+		{"BEGAN", "LAYOUT", "ROUND", "MANAGER", "TOOK", "OTHERS", "WORK/S BY GUEST", "WORK/S", "LOCAL", "NEIGHBOUR",
+			"REMOTE", "MEAN", "MOVED", "UNTIL", "THEN WORK/S", "LOCAL", "MEAN", "GOOD FROM"},
 	}
 	for _, run := range r.Runs {
-		row := []string{run.Began.Format(time.TimeOnly), run.Manager}
+		row := []string{run.Began.Format(time.TimeOnly), run.Layout, fmt.Sprint(run.Round), run.Manager,
+			fmt.Sprintf("%.0f s", run.Took), fmt.Sprintf("%.0f %%", 100*run.Others)}
 		if run.Failed != "" {
 			row = append(row, "failed")
 			for len(row) < len(rows[0]) { // else the columns below would not line up
@@ -36,22 +29,24 @@ func (r Results) RunTable() [][]string {
 		whole := ScoreOf(run.Windows)
 		row = append(row, perGuest(whole), mega(whole.Work))
 		row = append(row, shares(whole.Accesses)...)
-		row = append(row, nanos(whole.Accesses), fmt.Sprintf("%d MiB", run.PagesMoved()/256))
-		rows = append(rows, append(row, afterMoves(run)...))
+		row = append(row, nanos(whole.Accesses), fmt.Sprintf("%d MiB", run.PagesMoved()/pageInMiB))
+		rows = append(rows, append(row, r.afterMoves(run)...))
 	}
 	return rows
 }
 
-// afterMoves describes when the moves ended, the results after them, and from
-// when on all values were good.
-func afterMoves(run Run) []string {
-	after, seconds := run.Settled()
+// afterMoves describes when moves and changes ended, the results after them, and
+// from when on all values were good.
+func (r Results) afterMoves(run Run) []string {
+	l, _ := r.layout(run.Layout)
+	first := run.settled(l.lastChange())
 	cells := []string{"-", "-", "-", "-"}
-	switch s := ScoreOf(after); {
-	case len(after) == 0:
+	switch s := ScoreOf(run.Windows[first:]); {
+	case first == len(run.Windows):
 		cells[0] = "never"
-	case seconds > 0:
-		cells = []string{fmt.Sprintf("%.0f s", seconds), mega(s.Work), shares(s.Accesses)[0], nanos(s.Accesses)}
+	case first > 0:
+		cells = []string{fmt.Sprintf("%.0f s", run.seconds(first)), mega(s.Work), shares(s.Accesses)[0],
+			nanos(s.Accesses)}
 	}
 	good, ok := run.Good()
 	if !ok {
@@ -60,94 +55,240 @@ func afterMoves(run Run) []string {
 	return append(cells, fmt.Sprintf("%.0f s", good))
 }
 
-// MedianTable has a row per manager: the medians over its valid runs.
-func (r Results) MedianTable() [][]string {
-	rows := [][]string{
-		{"MANAGER", "RUNS", "FAILED", "WORK/S", "OF BASELINE", "LOCAL", "MEAN", "THEN WORK/S", "OF BASELINE", "LOCAL",
-			"MEAN", "WHAT"},
+// Summary is the outcome of one layout: Numavisor's settled part and bytes, and
+// the whole run of each manager, against the hand-pinned baseline.
+type Summary struct {
+	Layout string `json:"layout"`
+	Rounds int    `json:"rounds"` // valid runs of Numavisor
+	Failed int    `json:"failed"` // runs of any manager
+	// NeverSettled is the number of Numavisor's runs whose moves never ended.
+	NeverSettled int `json:"never_settled,omitempty"`
+	// SettledWork and SettledLocal are Numavisor's work and local share after its
+	// moves, of the baseline's in the same part of a run.
+	SettledWork  Figure `json:"settled_work"`
+	SettledLocal Figure `json:"settled_local"`
+	// Whole is each manager's work over the whole run, of the baseline's.
+	Whole map[string]Figure `json:"whole"`
+	// CopiedMiB is what the kernel moved under Numavisor, CheapestMiB what the
+	// cheapest plan would copy.
+	CopiedMiB   Figure `json:"copied_mib"`
+	CheapestMiB Figure `json:"cheapest_mib"`
+	// GoodFrom is after how many seconds at least 95 % of the accesses were local
+	// to the end, of the runs under Numavisor where that was so; the others are NeverGood.
+	GoodFrom  Figure `json:"good_from_seconds"`
+	NeverGood int    `json:"never_good,omitempty"`
+}
+
+// Figure is the median over runs, with its spread.
+type Figure struct {
+	Runs   int     `json:"runs"` // 0: not measured
+	Median float64 `json:"median"`
+	Least  float64 `json:"least"`
+	Most   float64 `json:"most"`
+}
+
+func figureOf(all []float64) Figure {
+	if len(all) == 0 {
+		return Figure{}
 	}
-	baseline, _ := r.medians(Baseline)
+	return Figure{len(all), median(all), slices.Min(all), slices.Max(all)}
+}
+
+// Summaries has one for each layout of which there are runs.
+func (r Results) Summaries() []Summary {
+	var all []Summary
+	for _, l := range r.Layouts {
+		if slices.ContainsFunc(r.Runs, func(run Run) bool { return run.Layout == l.Name }) {
+			all = append(all, r.summary(l))
+		}
+	}
+	return all
+}
+
+func (r Results) summary(l Layout) Summary {
+	s := Summary{Layout: l.Name, Whole: map[string]Figure{}}
+	for _, run := range r.Runs {
+		if run.Layout == l.Name && run.Failed != "" {
+			s.Failed++
+		}
+	}
+	baseline := r.valid(l.Name, Baseline)
 	for _, m := range Managers() {
-		figures, failed := r.medians(m.Name)
-		if figures.runs+failed == 0 {
+		if ratios := ratiosTo(baseline, r.valid(l.Name, m.Name)); len(ratios) > 0 {
+			s.Whole[m.Name] = figureOf(ratios)
+		}
+	}
+	ours := r.valid(l.Name, Numavisor)
+	s.Rounds = len(ours)
+	s.settle(l, ours, baseline)
+	var copied, cheapest, good []float64
+	for _, run := range ours {
+		copied = append(copied, float64(run.PagesMoved())/pageInMiB)
+		if mib, ok := l.cheapest(run.startMemory(l)); ok {
+			cheapest = append(cheapest, float64(mib))
+		}
+		if seconds, ok := run.Good(); ok {
+			good = append(good, seconds)
+		} else {
+			s.NeverGood++
+		}
+	}
+	s.CopiedMiB, s.CheapestMiB, s.GoodFrom = figureOf(copied), figureOf(cheapest), figureOf(good)
+	return s
+}
+
+// ratiosTo is the work of each run over its whole length, of the baseline's median.
+func ratiosTo(baseline, runs []Run) (ratios []float64) {
+	if len(baseline) == 0 {
+		return nil
+	}
+	whole := medianOf(baseline, func(run Run) float64 { return ScoreOf(run.Windows).Work })
+	for _, run := range runs {
+		if whole > 0 {
+			ratios = append(ratios, ScoreOf(run.Windows).Work/whole)
+		}
+	}
+	return ratios
+}
+
+// settle compares the settled part of each run with the same part of the
+// baseline's: what the guests do may change in a run.
+func (s *Summary) settle(l Layout, ours, baseline []Run) {
+	var work, local []float64
+	for _, run := range ours {
+		first := run.settled(l.lastChange())
+		if first == len(run.Windows) {
+			s.NeverSettled++
 			continue
 		}
-		row := []string{m.Name, fmt.Sprint(figures.runs), fmt.Sprint(failed)}
-		row = append(row, figures.whole.cells(baseline.whole.work)...)
-		row = append(row, figures.after.cells(baseline.whole.work)...)
-		rows = append(rows, append(row, m.About))
-	}
-	return rows
-}
-
-// figures are medians over a manager's valid runs.
-type figures struct {
-	runs         int
-	whole, after part
-}
-
-// part is a whole run, or the part of a run after its moves.
-type part struct {
-	known              bool
-	work, local, nanos float64
-}
-
-func (p part) cells(baseline float64) []string {
-	if !p.known {
-		return []string{"-", "-", "-", "-"}
-	}
-	ofBaseline := "-"
-	if baseline > 0 {
-		ofBaseline = share(p.work / baseline)
-	}
-	return []string{mega(p.work), ofBaseline, share(p.local), fmt.Sprintf("%.0f ns", p.nanos)}
-}
-
-func (r Results) medians(manager string) (f figures, failed int) {
-	var whole, after []Score
-	settled := true
-	for _, run := range r.Runs {
-		switch {
-		case run.Manager != manager:
-		case run.Failed != "":
-			failed++
-		default:
-			whole = append(whole, ScoreOf(run.Windows))
-			windows, _ := run.Settled()
-			settled = settled && len(windows) > 0
-			after = append(after, ScoreOf(windows))
+		if len(baseline) == 0 {
+			continue
+		}
+		after := ScoreOf(run.Windows[first:])
+		at := medianOf(baseline, func(b Run) float64 { return ScoreOf(b.Windows[first:]).Work })
+		near := medianOf(baseline, func(b Run) float64 { return localOf(b.Windows[first:]) })
+		if at > 0 && near > 0 {
+			work = append(work, after.Work/at)
+			local = append(local, localOf(run.Windows[first:])/near)
 		}
 	}
-	f = figures{runs: len(whole), whole: medianPart(whole)}
-	if settled {
-		f.after = medianPart(after)
-	}
-	return f, failed
+	s.SettledWork, s.SettledLocal = figureOf(work), figureOf(local)
 }
 
-func medianPart(scores []Score) part {
-	if len(scores) == 0 {
-		return part{}
-	}
-	of := func(figure func(Score) float64) float64 {
-		var all []float64
-		for _, s := range scores {
-			all = append(all, figure(s))
+func localOf(windows []Window) float64 {
+	local, _, _ := ScoreOf(windows).Shares()
+	return local
+}
+
+// startMemory is what was measured, or what the layout says where nothing was.
+func (r Run) startMemory(l Layout) [][]uint64 {
+	memory := l.nominal()
+	for vm := range memory {
+		if vm < len(r.Memory) && r.Memory[vm] != nil {
+			memory[vm] = r.Memory[vm]
 		}
-		return median(all)
 	}
-	return part{
-		known: true,
-		work:  of(func(s Score) float64 { return s.Work }),
-		local: of(func(s Score) float64 { local, _, _ := s.Shares(); return local }),
-		nanos: of(func(s Score) float64 { return s.MeanNanos() }),
+	return memory
+}
+
+func medianOf(runs []Run, figure func(Run) float64) float64 {
+	var all []float64
+	for _, run := range runs {
+		all = append(all, figure(run))
 	}
+	return median(all)
 }
 
 func median(all []float64) float64 {
 	all = slices.Sorted(slices.Values(all))
 	n := len(all)
 	return (all[(n-1)/2] + all[n/2]) / 2
+}
+
+// LayoutTable has a row per layout: medians over rounds, with their spread.
+// Shares of work are of the hand-pinned baseline's.
+func (r Results) LayoutTable() [][]string {
+	rows := [][]string{{"LAYOUT", "ROUNDS", "FAILED", "SETTLED WORK", "SETTLED LOCAL"}}
+	measured := r.measured()
+	for _, m := range measured {
+		rows[0] = append(rows[0], strings.ToUpper(m))
+	}
+	rows[0] = append(rows[0], "COPIED", "CHEAPEST", "OF CHEAPEST", "GOOD FROM", "GOALS")
+	verdicts := r.Verdicts()
+	for _, s := range r.Summaries() {
+		row := []string{s.Layout, fmt.Sprint(s.Rounds), fmt.Sprint(s.Failed),
+			orNever(s.SettledWork.percent(), s.NeverSettled), orNever(s.SettledLocal.percent(), s.NeverSettled)}
+		for _, m := range measured {
+			row = append(row, s.Whole[m].percent())
+		}
+		ratio := "-"
+		if s.CheapestMiB.Median > 0 {
+			ratio = fmt.Sprintf("%.2f", s.CopiedMiB.Median/s.CheapestMiB.Median)
+		}
+		row = append(row, s.CopiedMiB.text("%.0f", " MiB"), s.CheapestMiB.text("%.0f", " MiB"), ratio,
+			orNever(s.GoodFrom.text("%.0f", " s"), s.NeverGood), goals(verdicts, s.Layout))
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// measured are the managers whose whole runs the table compares, Numavisor first.
+func (r Results) measured() []string {
+	var names []string
+	for _, run := range r.Runs {
+		if run.Manager != Baseline && run.Failed == "" && !slices.Contains(names, run.Manager) {
+			names = append(names, run.Manager)
+		}
+	}
+	order := []string{Numavisor}
+	for _, m := range Managers() {
+		order = append(order, m.Name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return slices.Index(order, a) - slices.Index(order, b) })
+	return names
+}
+
+// orNever adds in how many runs a figure was never reached.
+func orNever(text string, never int) string {
+	switch {
+	case never == 0:
+		return text
+	case text == "-":
+		return "never"
+	}
+	return fmt.Sprintf("%s, %d never", text, never)
+}
+
+func goals(verdicts []Verdict, layout string) string {
+	met, known := 0, 0
+	for _, v := range verdicts {
+		if v.Layout == layout && v.Known {
+			known++
+			if v.Met {
+				met++
+			}
+		}
+	}
+	if known == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d of %d", met, known)
+}
+
+// text writes the median, and the spread of several runs: "98 (96-99) s".
+func (f Figure) text(format, unit string) string {
+	if f.Runs == 0 {
+		return "-"
+	}
+	text := fmt.Sprintf(format, f.Median)
+	if f.Runs > 1 {
+		text += fmt.Sprintf(" ("+format+"-"+format+")", f.Least, f.Most)
+	}
+	return text + unit
+}
+
+func (f Figure) percent() string {
+	return Figure{f.Runs, 100 * f.Median, 100 * f.Least, 100 * f.Most}.text("%.1f", " %")
 }
 
 func perGuest(s Score) string {
@@ -172,7 +313,8 @@ func (r Results) Failures() []string {
 		if run.Failed == "" {
 			continue
 		}
-		line := []rune(fmt.Sprintf("%s %s failed: %s", run.Began.Format(time.TimeOnly), run.Manager, run.Failed))
+		line := []rune(fmt.Sprintf("%s %s, %s failed: %s", run.Began.Format(time.TimeOnly), run.Layout, run.Manager,
+			run.Failed))
 		if len(line) > most {
 			line = append(line[:most], '…')
 		}

@@ -9,8 +9,14 @@ import (
 
 // Run is the result of one run of one manager.
 type Run struct {
+	Layout  string    `json:"layout"`
 	Manager string    `json:"manager"`
+	Round   int       `json:"round"` // from 1 on; a failed run is repeated in the same round
 	Began   time.Time `json:"began"`
+	Took    float64   `json:"took_seconds"`
+	// Others is the share of this machine's CPU time that other programs used meanwhile, 0 to 1.
+	Others float64 `json:"others"`
+	Build  string  `json:"build,omitempty"` // version of Numavisor
 	// Failed is the reason why the run does not count; empty: it counts.
 	Failed  string   `json:"failed,omitempty"`
 	Windows []Window `json:"windows,omitempty"`
@@ -18,6 +24,8 @@ type Run struct {
 	// began to work and at the end.
 	Start []string `json:"start,omitempty"`
 	End   []string `json:"end,omitempty"`
+	// Memory is each VM's memory by node, in MiB, when it began to work.
+	Memory [][]uint64 `json:"memory_mib,omitempty"`
 	// Notes is the manager's own output at the end.
 	Notes string `json:"notes,omitempty"`
 }
@@ -58,7 +66,7 @@ func (a Accesses) Shares() (local, neighbour, remote float64) {
 	return float64(a.Local) / all, float64(a.Neighbour) / all, float64(a.Remote) / all
 }
 
-// Latencies of the square's distances on the machine that it imitates.
+// Latencies of the distances on the machine that the shapes imitate.
 const (
 	localNanos     = 85
 	neighbourNanos = 140

@@ -7,49 +7,67 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/lab"
+	"github.com/numavisor/numavisor/lab/cputime"
 )
 
 // Options set the length of a run and the receiver of its progress.
 type Options struct {
-	Layout
 	Window   time.Duration // of which each gets figures of its own
-	Windows  int           // that a run has
 	Limit    time.Duration // a run that is not done by then has failed
+	Build    string        // version of Numavisor, for the record
 	Progress func(format string, args ...any)
 }
 
+// windows is how many windows a run of this layout has.
+func (o Options) windows(l Layout) int { return int(time.Duration(l.Seconds) * time.Second / o.Window) }
+
 // Measure makes one run in a lab of its own. The run's Failed describes a
 // failure; an error means that no run can be made at all.
-func Measure(ctx context.Context, o Options, m Manager) (Run, error) {
-	shape, err := o.shape()
-	if err := errors.Join(err, o.Validate()); err != nil {
+func Measure(ctx context.Context, o Options, next Task) (Run, error) {
+	shape, err := next.Layout.shape()
+	if err := errors.Join(err, next.Layout.Validate()); err != nil {
 		return Run{}, err
 	}
-	run := Run{Manager: m.Name, Began: time.Now().UTC().Truncate(time.Second)}
+	run := Run{Layout: next.Layout.Name, Manager: next.Manager.Name, Round: next.Round, Build: o.Build,
+		Began: time.Now().UTC().Truncate(time.Second)}
+	clock := cputime.Start()
 	limited, cancel := context.WithTimeout(ctx, o.Limit)
 	defer cancel()
-	if err := measure(limited, o, shape, m, &run); err != nil {
+	s := &session{Options: o, layout: next.Layout, manager: next.Manager}
+	if err := s.measure(limited, shape, &run); err != nil {
 		run.Failed = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
+	run.Took, run.Others = clock.Wall().Seconds(), clock.Others()
 	return run, ctx.Err()
 }
 
-func measure(ctx context.Context, o Options, shape lab.Shape, m Manager, run *Run) (err error) {
-	h, err := lab.Boot(ctx, lab.Options{Shape: shape, Libvirt: true, Progress: o.Progress})
+// session is one run while it lasts.
+type session struct {
+	Options
+	layout  Layout
+	manager Manager
+	host    *lab.Host
+	scope   *labcounter.Counter
+	began   time.Time // when the guests began to work
+}
+
+func (s *session) measure(ctx context.Context, shape lab.Shape, run *Run) (err error) {
+	s.host, err = lab.Boot(ctx, lab.Options{Shape: shape, Libvirt: true, Progress: s.Progress})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, h.Kill()) }()
-	s := &session{Options: o, manager: m, host: h}
-	if s.scope, err = h.Scope(); err != nil {
+	defer func() { err = errors.Join(err, s.host.Kill()) }()
+	if s.scope, err = s.host.Scope(); err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context, *Run) error{s.start, s.begin, s.watch, s.end} {
+	for _, step := range []func(context.Context, *Run) error{s.start, s.begin, s.work, s.end} {
 		if err := step(ctx, run); err != nil {
 			return err
 		}
@@ -57,49 +75,69 @@ func measure(ctx context.Context, o Options, shape lab.Shape, m Manager, run *Ru
 	return nil
 }
 
-// session is one run while it lasts.
-type session struct {
-	Options
-	manager Manager
-	host    *lab.Host
-	scope   *labcounter.Counter
-}
-
-// start brings the guests up, until all have filled their memory.
+// start brings those guests up that are there at the beginning, until all have
+// filled their memory.
 func (s *session) start(ctx context.Context, _ *Run) error {
-	if err := s.host.AddGuest(ctx); err != nil {
+	if err := errors.Join(s.host.AddGuest(ctx), s.host.AddScatter(ctx)); err != nil {
 		return err
 	}
-	balancing := 0
-	if s.manager.balancing {
-		balancing = 1
-	}
-	if _, err := s.sh(ctx, fmt.Sprintf("echo %d > /proc/sys/kernel/numa_balancing || exit; "+
-		"%s", balancing, s.manager.before)); err != nil {
+	if _, err := s.sh(ctx, "echo 0 > /proc/sys/kernel/numa_balancing || exit; "+s.manager.before); err != nil {
 		return err
 	}
-	for i, name := range s.names() {
-		create := "cat > /run/$1.xml <<'X'\n" + s.manager.domain(
-			s.Layout,
-			i,
-		) + "\nX\nvirsh -q create /run/$1.xml || exit; set -- $1 $(cat /run/libvirt/qemu/$1.pid)\n" + s.manager.created
-		if _, err := s.sh(ctx, create, name); err != nil {
+	for i, v := range s.layout.VMs {
+		if v.Created > 0 {
+			continue
+		}
+		if err := s.create(ctx, i); err != nil {
 			return err
 		}
 		if s.manager.atOnce {
 			continue
 		}
-		if err := s.host.AwaitGuest(ctx, name); err != nil {
+		if err := s.host.AwaitGuest(ctx, nameOf(i)); err != nil {
 			return err
 		}
 	}
-	for _, name := range s.names() {
-		if err := s.host.AwaitGuest(ctx, name); err != nil {
+	for i, v := range s.layout.VMs {
+		if v.Created > 0 {
+			continue
+		}
+		if err := s.host.AwaitGuest(ctx, nameOf(i)); err != nil {
 			return err
 		}
 	}
-	s.Progress("%s: %d guests are ready", s.manager.Name, s.Guests)
+	s.Progress("%s: the VMs are ready", s.manager.Name)
 	return nil
+}
+
+// withProcess makes a script's $2 the guest's process.
+const withProcess = "set -- $1 $(cat /run/libvirt/qemu/$1.pid)\n"
+
+func (s *session) create(ctx context.Context, vm int) error {
+	_, err := s.sh(ctx, "cat > /run/$1.xml <<'X'\n"+s.manager.domain(s.layout, vm)+
+		"\nX\nvirsh -q create /run/$1.xml || exit; "+withProcess+s.manager.created, nameOf(vm))
+	return err
+}
+
+// distribute puts the memory of a guest with a worst-case start onto its nodes.
+func (s *session) distribute(ctx context.Context, vm int) error {
+	if !s.manager.worstStart {
+		return nil
+	}
+	_, err := s.sh(ctx, s.layout.scatter(vm), nameOf(vm))
+	return err
+}
+
+// release takes the limits of a worst-case start from a guest.
+func (s *session) release(ctx context.Context, vm int) error {
+	if !s.manager.worstStart {
+		return nil
+	}
+	_, err := s.sh(ctx, s.layout.release(vm), nameOf(vm))
+	if err == nil {
+		_, err = s.sh(ctx, withProcess+s.manager.released, nameOf(vm))
+	}
+	return err
 }
 
 // locations prints a line per guest: its memory by node, and the CPUs on which its vCPUs are.
@@ -114,17 +152,40 @@ const moved = `setsid sh -c 'while :; do awk "/^pgmigrate_success/ {print \$2}" 
 // begin removes the limits of a worst-case start, switches distance on and lets
 // the guests work.
 func (s *session) begin(ctx context.Context, run *Run) error {
-	if s.manager.worstStart {
-		if _, err := s.sh(ctx, s.release()); err != nil {
+	var ready []int
+	var names []string
+	for i, v := range s.layout.VMs {
+		if v.Created == 0 {
+			ready, names = append(ready, i), append(names, nameOf(i))
+		}
+	}
+	for _, vm := range ready {
+		if err := s.distribute(ctx, vm); err != nil {
 			return err
 		}
 	}
-	if _, err := s.sh(ctx, s.manager.ready, s.names()...); err != nil {
+	if s.manager.balancing { // not before: it would begin with what is distributed and still restricted
+		if _, err := s.sh(ctx, "echo 1 > /proc/sys/kernel/numa_balancing"); err != nil {
+			return err
+		}
+	}
+	for _, vm := range ready {
+		if err := s.release(ctx, vm); err != nil {
+			return err
+		}
+	}
+	if _, err := s.sh(ctx, s.manager.ready, s.layout.names()...); err != nil {
 		return err
 	}
 	var err error
-	if run.Start, err = s.lines(ctx, locations, s.names()...); err != nil {
+	if run.Start, err = s.lines(ctx, locations, names...); err != nil {
 		return err
+	}
+	run.Memory = make([][]uint64, len(s.layout.VMs))
+	for i, vm := range ready {
+		if run.Memory[vm], err = parseMemory(run.Start[i], s.layout.Nodes); err != nil {
+			return err
+		}
 	}
 	if err := s.scope.Set(ctx, labcounter.Felt); err != nil {
 		return err
@@ -132,23 +193,122 @@ func (s *session) begin(ctx context.Context, run *Run) error {
 	if _, err := s.sh(ctx, fmt.Sprintf(moved, s.Window.Seconds())); err != nil {
 		return err
 	}
-	return s.host.StartWork(ctx, s.names(), s.Window, s.Windows)
-}
-
-// watch reads the counter at the end of each window, from outside, and the
-// guests' reports for the window.
-func (s *session) watch(ctx context.Context, run *Run) error {
-	shape := s.host.Shape
-	if err := s.scope.Reset(); err != nil {
+	if err := s.host.StartOrders(ctx, s.Window, s.orders(ready)); err != nil {
 		return err
 	}
-	began := time.Now()
+	s.began = time.Now()
+	return s.scope.Reset()
+}
+
+// orders tells those of the guests to work that ever work.
+func (s *session) orders(vms []int) []lab.WorkOrder {
+	var orders []lab.WorkOrder
+	for _, vm := range vms {
+		v := s.layout.VMs[vm]
+		if !v.busy() {
+			continue
+		}
+		o := lab.WorkOrder{Name: nameOf(vm), Times: s.windows(s.layout) - s.firstWindow(v)}
+		for _, p := range v.Phases {
+			o.Phases = append(o.Phases, lab.Phase{At: time.Duration(p.At) * time.Second, From: p.From, To: p.To})
+		}
+		orders = append(orders, o)
+	}
+	return orders
+}
+
+// firstWindow is the first window in which a guest works.
+func (s *session) firstWindow(v VM) int {
+	if v.Created == 0 {
+		return 0
+	}
+	after := time.Duration(v.Created+bootSeconds) * time.Second
+	return int((after + s.Window - 1) / s.Window)
+}
+
+// work lets the guests work for the length of a run, those that come in its
+// midst too.
+func (s *session) work(ctx context.Context, run *Run) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan error, 1)
+	go func() {
+		err := s.late(ctx, run)
+		if err != nil {
+			cancel(err)
+		}
+		done <- err
+	}()
+	err := s.watch(ctx, run)
+	cancel(err)
+	if late := <-done; late != nil && (err == nil || errors.Is(err, context.Canceled)) {
+		return late
+	}
+	if err != nil {
+		return err
+	}
+	return s.fill(ctx, run)
+}
+
+// late creates the guests that come in the midst of the run, one after the other.
+func (s *session) late(ctx context.Context, run *Run) error {
+	for vm, v := range s.layout.VMs {
+		if v.Created == 0 {
+			continue
+		}
+		if err := s.sleepUntil(ctx, time.Duration(v.Created)*time.Second); err != nil {
+			return err
+		}
+		steps := []func(context.Context, int) error{s.create,
+			func(ctx context.Context, vm int) error { return s.host.AwaitGuest(ctx, nameOf(vm)) },
+			s.distribute, s.release}
+		for _, step := range steps {
+			if err := step(ctx, vm); err != nil {
+				return err
+			}
+		}
+		where, err := s.lines(ctx, locations, nameOf(vm))
+		if err == nil {
+			run.Memory[vm], err = parseMemory(where[0], s.layout.Nodes)
+		}
+		if err != nil {
+			return err
+		}
+		took := time.Since(s.began) - time.Duration(v.Created)*time.Second
+		due := time.Duration(s.firstWindow(v)) * s.Window
+		if time.Since(s.began) > due+s.Window/2 {
+			return fmt.Errorf("VM %s was ready only %.0f s after its creation; %d s are allowed", nameOf(vm),
+				took.Seconds(), bootSeconds)
+		}
+		s.Progress("%s: VM %s is ready %.0f s after its creation", s.manager.Name, nameOf(vm), took.Seconds())
+		if err := s.sleepUntil(ctx, due); err != nil {
+			return err
+		}
+		if err := s.host.StartOrders(ctx, s.Window, s.orders([]int{vm})); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sleepUntil waits for a time after the beginning.
+func (s *session) sleepUntil(ctx context.Context, after time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Until(s.began.Add(after))):
+		return nil
+	}
+}
+
+// watch reads the counter at the end of each window, from outside.
+func (s *session) watch(ctx context.Context, run *Run) error {
+	shape := s.host.Shape
 	var before Accesses
-	for i := range s.Windows {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("window %d of %d: %w", i+1, s.Windows, ctx.Err())
-		case <-time.After(time.Until(began.Add(time.Duration(i+1) * s.Window))):
+	windows := s.windows(s.layout)
+	for i := range windows {
+		if err := s.sleepUntil(ctx, time.Duration(i+1)*s.Window); err != nil {
+			return fmt.Errorf("window %d of %d: %w", i+1, windows, err)
 		}
 		misses, err := s.scope.Read()
 		if err != nil {
@@ -157,12 +317,17 @@ func (s *session) watch(ctx context.Context, run *Run) error {
 		sum := classify(shape, misses)
 		run.Windows = append(run.Windows, Window{Accesses: sum.Minus(before)})
 		local, _, _ := sum.Minus(before).Shares()
-		s.Progress("%s: %v, %.1f %% local, %.0f ns", s.manager.Name, time.Duration(i+1)*s.Window, 100*local,
-			sum.Minus(before).MeanNanos())
+		s.Progress("%s: %v of %d s, %.1f %% local, %.0f ns", s.manager.Name, time.Duration(i+1)*s.Window,
+			s.layout.Seconds, 100*local, sum.Minus(before).MeanNanos())
 		before = sum
 	}
-	for _, name := range s.names() {
-		if err := s.fillWork(ctx, run, name); err != nil {
+	return nil
+}
+
+// fill adds the guests' own reports and the kernel's count of moved pages.
+func (s *session) fill(ctx context.Context, run *Run) error {
+	for i, v := range s.layout.VMs {
+		if err := s.fillWork(ctx, run, nameOf(i), v); err != nil {
 			return err
 		}
 	}
@@ -173,30 +338,70 @@ func (s *session) watch(ctx context.Context, run *Run) error {
 // work: it started a moment after the other guests.
 const tardiness = 20 * time.Second
 
-func (s *session) fillWork(ctx context.Context, run *Run, name string) error {
-	var said []lab.Work
-	for end := time.Now().Add(tardiness); ; {
-		var err error
-		if said, err = s.host.Worked(name); err != nil {
-			return err
+// fillWork adds a guest's reports to the windows; where the guest did not work
+// yet, or never works, it did nothing.
+func (s *session) fillWork(ctx context.Context, run *Run, name string, v VM) error {
+	first := s.firstWindow(v)
+	if !v.busy() {
+		first = len(run.Windows)
+	}
+	for i := range first {
+		run.Windows[i].Seconds = append(run.Windows[i].Seconds, s.Window.Seconds())
+		run.Windows[i].Lines = append(run.Windows[i].Lines, 0)
+	}
+	said, err := s.reports(ctx, name, len(run.Windows)-first)
+	if err != nil {
+		return err
+	}
+	var before lab.Work
+	for i, now := range said {
+		w := &run.Windows[first+i]
+		w.Seconds = append(w.Seconds, (now.Elapsed - before.Elapsed).Seconds())
+		w.Lines = append(w.Lines, now.Lines-before.Lines)
+		before = now
+	}
+	return nil
+}
+
+// reports waits for a guest's last report of that number, and returns all.
+func (s *session) reports(ctx context.Context, name string, number int) ([]lab.Work, error) {
+	for end := time.Now().Add(tardiness); number > 0; {
+		said, err := s.host.Worked(name)
+		if err != nil {
+			return nil, err
 		}
-		if len(said) >= s.Windows {
-			break
+		if len(said) >= number {
+			return said[:number], nil
 		}
 		if time.Now().After(end) || ctx.Err() != nil {
-			return fmt.Errorf("VM %s reported %d windows of %d: %w", name, len(said), s.Windows,
+			return nil, fmt.Errorf("VM %s reported %d windows of %d: %w", name, len(said), number,
 				errors.Join(ctx.Err(), errors.New("it has stopped or is too slow")))
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	var before lab.Work
-	for i := range run.Windows {
-		w := &run.Windows[i]
-		w.Seconds = append(w.Seconds, (said[i].Elapsed - before.Elapsed).Seconds())
-		w.Lines = append(w.Lines, said[i].Lines-before.Lines)
-		before = said[i]
+	return nil, nil
+}
+
+// nodeMemory matches a figure of the script locations.
+var nodeMemory = regexp.MustCompile(`N([0-9]+) ([0-9]+) MiB`)
+
+// parseMemory reads a line of the script locations: MiB by node.
+func parseMemory(line string, nodes int) ([]uint64, error) {
+	byNode := make([]uint64, nodes)
+	found := nodeMemory.FindAllStringSubmatch(line, -1)
+	for _, m := range found {
+		node, err := strconv.Atoi(m[1])
+		if err != nil || node >= nodes {
+			return nil, fmt.Errorf("memory by node: %q names node %s of %d", line, m[1], nodes)
+		}
+		if byNode[node], err = strconv.ParseUint(m[2], 10, 64); err != nil {
+			return nil, fmt.Errorf("memory by node: %q: %w", line, err)
+		}
 	}
-	return nil
+	if len(found) == 0 {
+		return nil, fmt.Errorf("memory by node: %q has no figure", line)
+	}
+	return byNode, nil
 }
 
 func (s *session) fillMoved(run *Run) error {
@@ -226,10 +431,10 @@ func (s *session) end(ctx context.Context, run *Run) error {
 		return err
 	}
 	var err error
-	if run.End, err = s.lines(ctx, locations, s.names()...); err != nil {
+	if run.End, err = s.lines(ctx, locations, s.layout.names()...); err != nil {
 		return err
 	}
-	run.Notes, err = s.sh(ctx, s.manager.after, s.names()...)
+	run.Notes, err = s.sh(ctx, s.manager.after, s.layout.names()...)
 	return err
 }
 

@@ -36,18 +36,28 @@ func ScoreOf(windows []Window) Score {
 // moves: 1 MiB. The kernel moves some to get contiguous memory.
 const quietPages = 256
 
-// Settled returns the windows after the last one in which memory moved, and
-// how many seconds had passed then. None are left where moves never ended.
-func (r Run) Settled() (after []Window, seconds float64) {
-	after = r.Windows
+// settled is the first window of the settled part of a run: after the last
+// window in which memory moved, and after the last change of what the guests
+// do, given in seconds. It is len(r.Windows) where moves never ended.
+func (r Run) settled(lastChange int) int {
+	first := 0
 	var passed float64
 	for i, w := range r.Windows {
-		passed += longest(w)
-		if w.PagesMoved > quietPages {
-			after, seconds = r.Windows[i+1:], passed
+		if w.PagesMoved > quietPages || passed+1 < float64(lastChange) { // a window may be a little longer
+			first = i + 1
 		}
+		passed += longest(w)
 	}
-	return after, seconds
+	return first
+}
+
+// seconds is the length of the windows before this one.
+func (r Run) seconds(before int) float64 {
+	var passed float64
+	for _, w := range r.Windows[:before] {
+		passed += longest(w)
+	}
+	return passed
 }
 
 // PagesMoved is how many pages of 4 KiB moved in all.
@@ -67,20 +77,16 @@ func longest(w Window) float64 {
 	return most
 }
 
-// The daemon's target from a worst-case start, and within how many seconds.
-const (
-	goodNanos   = 89
-	goodLocal   = 0.95
-	goodSeconds = 60
-)
+// goodLocal is the local share of a window whose guests are where they should be.
+const goodLocal = 0.95
 
 func (a Accesses) good() bool {
 	local, _, _ := a.Shares()
-	return local >= goodLocal && a.MeanNanos() <= goodNanos
+	return local >= goodLocal
 }
 
-// Good returns after how many seconds all windows to the end are good, and
-// whether any is: at most 89 ns, at least 95 % local.
+// Good returns after how many seconds all windows to the end are at least 95 %
+// local, and whether any is.
 func (r Run) Good() (seconds float64, ok bool) {
 	var passed float64
 	for _, w := range r.Windows {

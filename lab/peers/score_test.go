@@ -43,8 +43,7 @@ func TestScoreAddsUpByEachGuestsOwnClock(t *testing.T) {
 }
 
 func TestClassifyFollowsTheSquare(t *testing.T) {
-	l := Layout{Guests: 1, VCPUs: 1, NodeCPUs: 1, GuestMemory: 256 << 20, DelayScale: 1}
-	s, err := l.shape()
+	s, err := Layout{Nodes: 4, NodeCPUs: 1, NodeRoom: 256 << 20, DelayScale: 1}.shape()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,21 +59,24 @@ func TestClassifyFollowsTheSquare(t *testing.T) {
 	}
 }
 
-func TestMovesAreDoneAfterTheLastWindowThatMoved(t *testing.T) {
+func TestSettled(t *testing.T) {
 	quiet, busy := windowOf(1, 1, 0, 0, quietPages), windowOf(1, 1, 0, 0, quietPages+1)
 	for _, c := range []struct {
-		name    string
-		windows []Window
-		left    int
-		seconds float64
+		name       string
+		windows    []Window
+		lastChange int
+		first      int
+		seconds    float64
 	}{
-		{"none ever", []Window{quiet, quiet}, 2, 0},
-		{"with a pause between", []Window{quiet, busy, quiet, busy, quiet, quiet}, 2, 20},
-		{"to the end", []Window{quiet, busy}, 0, 10},
+		{"no moves ever", []Window{quiet, quiet}, 0, 0, 0},
+		{"moves with a pause between", []Window{quiet, busy, quiet, busy, quiet, quiet}, 0, 4, 20},
+		{"moves to the end", []Window{quiet, busy}, 0, 2, 10},
+		{"a change after the last move", []Window{busy, quiet, quiet, quiet}, 10, 2, 10},
+		{"a change before the last move", []Window{quiet, quiet, busy, quiet}, 5, 3, 15},
 	} {
-		left, seconds := Run{Windows: c.windows}.Settled()
-		if len(left) != c.left || seconds != c.seconds {
-			t.Errorf("%s: %d windows left after %v s, want %d after %v", c.name, len(left), seconds, c.left, c.seconds)
+		r := Run{Windows: c.windows}
+		if first := r.settled(c.lastChange); first != c.first || r.seconds(first) != c.seconds {
+			t.Errorf("%s: window %d after %v s, want %d after %v", c.name, first, r.seconds(first), c.first, c.seconds)
 		}
 	}
 }
@@ -91,7 +93,7 @@ func TestGood_LastsToTheEnd(t *testing.T) {
 		{"good, then bad, then good", []Window{bad, good, bad, good}, 15, true},
 		{"not good at the end", []Window{good, bad}, 10, false},
 		{"nothing measured", nil, 0, false},
-		{"local, but the rest is far", []Window{windowOf(1, 95, 0, 5, 0)}, 5, false},
+		{"just good", []Window{windowOf(1, 95, 0, 5, 0)}, 0, true},
 	} {
 		if seconds, ok := (Run{Windows: c.windows}).Good(); seconds != c.seconds || ok != c.ok {
 			t.Errorf("%s: from %v s, %v; want %v, %v", c.name, seconds, ok, c.seconds, c.ok)

@@ -2,88 +2,84 @@ package peers
 
 import "fmt"
 
-// Verdict is one promise and its measurement.
+// Verdict is one goal of a layout and its measurement.
 type Verdict struct {
-	Promise  string `json:"promise"`
+	Layout   string `json:"layout"`
+	Goal     string `json:"goal"`
 	Measured string `json:"measured"`
 	// Known is false where the runs that would decide are missing.
 	Known bool `json:"known"`
 	Met   bool `json:"met"`
 }
 
-// ofBaseline is the share of the hand-pinned baseline that Numavisor's guests
-// must reach.
-const ofBaseline = 0.95
+// State is how a verdict is printed.
+func (v Verdict) State() string {
+	switch {
+	case !v.Known:
+		return "-"
+	case v.Met:
+		return "PASS"
+	}
+	return "FAIL"
+}
 
-// Verdicts compare Numavisor with the hand-pinned baseline and with its peers, by medians.
+// The goals. The kernel's count of moved pages has those of QEMU and its
+// libraries, which move when libvirt restricts a VM, and those that the kernel
+// moves to get contiguous memory: up to 20 MiB were seen where no VM's memory
+// was copied. Therefore this much is allowed in any case.
+const (
+	ofBaseline      = 0.97
+	ofCheapest      = 1.2
+	otherPagesInMiB = 32
+)
+
+// Verdicts judge Numavisor in each layout, by medians.
 func (r Results) Verdicts() []Verdict {
-	ours, _ := r.medians(Numavisor)
-	baseline, _ := r.medians(Baseline)
-	known := ours.after.known && baseline.whole.known
-	all := []Verdict{
-		atLeast(known, "work after its moves, of the hand-pinned baseline's", ours.after.work, baseline.whole.work),
-		atLeast(known, "local share after its moves, of the hand-pinned baseline's",
-			ours.after.local, baseline.whole.local),
+	var all []Verdict
+	for _, s := range r.Summaries() {
+		all = append(all,
+			s.atLeast("settled work", s.SettledWork),
+			s.atLeast("settled local share", s.SettledLocal),
+			s.better(Kernel), s.better(Numad), s.better(None),
+			s.cheap())
 	}
-	for _, name := range []string{None, Kernel, Numad, Auto, AutoMass} {
-		peer, _ := r.medians(name)
-		all = append(all, better(name, ours.whole, peer.whole))
-	}
-	return append(all, r.goodInTime())
+	return all
 }
 
-func atLeast(known bool, what string, ours, baseline float64) Verdict {
-	v := Verdict{
-		Promise:  fmt.Sprintf("numavisor: %s: at least %.0f %%", what, 100*ofBaseline),
-		Measured: "not measured",
-		Known:    known,
-	}
-	if known {
-		v.Measured, v.Met = share(ours/baseline), ours >= ofBaseline*baseline
+func (s Summary) atLeast(what string, f Figure) Verdict {
+	v := Verdict{Layout: s.Layout, Measured: "not measured",
+		Goal: fmt.Sprintf("%s at least %.0f %% of hand pinning", what, 100*ofBaseline)}
+	switch {
+	case s.NeverSettled > 0 && 2*s.NeverSettled >= s.Rounds:
+		v.Known, v.Measured = true, fmt.Sprintf("moves did not end in %d of %d runs", s.NeverSettled, s.Rounds)
+	case f.Runs > 0:
+		v.Known, v.Met, v.Measured = true, f.Median >= ofBaseline, f.percent()
 	}
 	return v
 }
 
-// better compares the work done. The report shows the mean access too, but it
-// does not decide: it counts accesses, so a manager that stops its guests for
-// as long as they are badly placed would look good by it.
-func better(peer string, ours, theirs part) Verdict {
-	v := Verdict{
-		Promise:  "numavisor: more work than " + peer + " over the whole run, moves included",
-		Measured: "not measured",
-		Known:    ours.known && theirs.known,
-	}
+// better compares the work done over whole runs, moves included. Accesses do not
+// decide: a manager that stops its guests for as long as they are badly placed
+// would look good by them.
+func (s Summary) better(peer string) Verdict {
+	ours, theirs := s.Whole[Numavisor], s.Whole[peer]
+	v := Verdict{Layout: s.Layout, Goal: "work over the whole run above " + peer, Measured: "not measured",
+		Known: ours.Runs > 0 && theirs.Runs > 0}
 	if v.Known {
-		v.Measured = fmt.Sprintf("work %s against %s a second, mean access %.0f against %.0f ns", mega(ours.work),
-			mega(theirs.work), ours.nanos, theirs.nanos)
-		v.Met = ours.work > theirs.work
+		v.Met = ours.Median > theirs.Median
+		v.Measured = fmt.Sprintf("%s against %s of hand pinning", ours.percent(), theirs.percent())
 	}
 	return v
 }
 
-// goodInTime looks at every valid run: the slowest counts.
-func (r Results) goodInTime() Verdict {
-	v := Verdict{
-		Promise: fmt.Sprintf("numavisor: at most %d ns and at least %.0f %% local within %d s, in each run", goodNanos,
-			100*goodLocal, goodSeconds),
-		Measured: "not measured",
-		Met:      true,
+func (s Summary) cheap() Verdict {
+	v := Verdict{Layout: s.Layout, Measured: "not measured", Known: s.CheapestMiB.Runs > 0,
+		Goal: fmt.Sprintf("copies at most %.1f times the bytes of the cheapest plan, or %d MiB more", ofCheapest,
+			otherPagesInMiB)}
+	if v.Known {
+		most := max(ofCheapest*s.CheapestMiB.Median, s.CheapestMiB.Median+otherPagesInMiB)
+		v.Met = s.CopiedMiB.Median <= most
+		v.Measured = fmt.Sprintf("%s against %s", s.CopiedMiB.text("%.0f", " MiB"), s.CheapestMiB.text("%.0f", " MiB"))
 	}
-	slowest := 0.0
-	for _, run := range r.Runs {
-		if run.Manager != Numavisor || run.Failed != "" {
-			continue
-		}
-		seconds, ok := run.Good()
-		v.Known = true
-		v.Met = v.Met && ok && seconds <= goodSeconds
-		if !ok {
-			v.Measured = "not at the end of the run that began at " + run.Began.String()
-			return v
-		}
-		slowest = max(slowest, seconds)
-		v.Measured = fmt.Sprintf("within %.0f s", slowest)
-	}
-	v.Met = v.Met && v.Known
 	return v
 }
