@@ -3,14 +3,20 @@
 //
 // # Objective
 //
-// Placements are compared by three figures; the first that differs decides:
+// Placements are compared by four figures; the first that differs decides:
 //
-//  1. sharing: vCPUs that would have to share a core with another of the same
+//  1. overload: the demand for CPUs of a node beyond its CPUs, in whole CPUs, but no
+//     more than the cell adds. The guest counts with all its vCPUs, others as
+//     measured (package capacity). To avoid overload, the guest may use more
+//     nodes, but only in parts of two vCPUs and more. If every such placement
+//     overloads a node, figures 1 and 2 are one sum: a vCPU of overload counts 2, a
+//     shared core 1, and each of several parts with less than two vCPUs 1;
+//  2. sharing: vCPUs that would have to share a core with another of the same
 //     guest because a node has fewer usable cores than the cell has vCPUs.
 //     Capacity comes before locality. Not counted where the policy counts
 //     threads, or the guest asks for siblings together;
-//  2. the number of nodes;
-//  3. the cost, a weighted sum of access, load, stranding, devices, caches and
+//  3. the number of nodes;
+//  4. the cost, a weighted sum of access, load, stranding, devices, caches and
 //     page pool growth: package cost.
 //
 // Among equal placements the one with the lowest node ids wins.
@@ -25,7 +31,7 @@
 // the same way, and then configured with one cell.
 //
 // Where the spec leaves the cells to placing (topology auto and off), they are equal.
-// If equal cells do not fit, need more nodes, or share more cores, the cells are as
+// If equal cells do not fit, need more nodes, share more cores, or overload more, the cells are as
 // even as a set of nodes allows: vCPUs evenly, each cell with memory in proportion to
 // its vCPUs. If no set of that size holds the guest in proportion, memory that does
 // not fit near its vCPUs goes to other nodes, also without vCPUs; the guest then sees no NUMA.
@@ -44,6 +50,9 @@
 // It also bounds the missing cells, each with half its cheapest ways to the others
 // (Gilmore and Lawler), and excludes groups by their cost above the bound. Of
 // several interchangeable groups the search tries only one.
+//
+// It first ignores overload. Only if its answer overloads a node does it search again, for
+// placements without overload, and then for the one with the least shortfall.
 //
 // The search is exact unless it reaches policy.SearchSteps, a limit that depends on
 // no clock; Why then says how much better another placement could be. The package's

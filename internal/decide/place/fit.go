@@ -21,6 +21,7 @@ const (
 	Overcommitted Constraint = "overcommit"     // vCPUs of all guests per CPU
 	TooLittle     Constraint = "memory"         // small pages
 	TooFewPages   Constraint = "huge_pages"     // free pages of the size, and the allowed growth of the pool
+	Overloaded    Constraint = "overload"       // demand for CPUs; only if another placement overloads no node
 )
 
 // Shortage is a resource that a node lacks for a cell. Asked is the amount that the
@@ -53,6 +54,9 @@ func (s Shortage) lack() string {
 	case Overcommitted:
 		text = fmt.Sprintf("has room for %s under the overcommit limit; the VM needs %v", some(s.There, "more vCPU"),
 			s.Asked)
+	case Overloaded:
+		text = fmt.Sprintf("would be overloaded: its CPUs have room for %s, the VM needs %v",
+			some(s.There, "more vCPU"), s.Asked)
 	case TooLittle:
 		asked, there := topology.Bytes(s.Asked), topology.Bytes(s.There)
 		text = fmt.Sprintf("has %v too little memory (needs %v, has %v free)", asked-there, asked, there)
@@ -98,6 +102,7 @@ type demand struct {
 //     node;
 //   - the vCPUs of all guests that share CPUs do not exceed policy.Overcommit per
 //     shared CPU, also after exclusive CPUs have been taken away;
+//   - demand does not exceed the node's CPUs, if the search aims at no overload;
 //   - exclusive CPUs are free under the SMT policy;
 //   - memory is not promised to other guests; huge pages are in their pool or, if the
 //     policy allows the pool to grow, can be made from small pages.
@@ -108,7 +113,19 @@ func (p *problem) fit(s slot, d *demand) (short Shortage, ok bool) {
 	if short, ok = p.fitCPUs(&p.nodes[s.cpu], d); !ok {
 		return short, false
 	}
-	return p.fitMemory(&p.nodes[s.mem], d.take)
+	if short, ok = p.fitMemory(&p.nodes[s.mem], d.take); !ok {
+		return short, false
+	}
+	return p.fitDemand(&p.nodes[s.cpu], d)
+}
+
+// fitDemand comes last: an overload is the reason only where the cell would fit otherwise.
+func (p *problem) fitDemand(n *nodeState, d *demand) (Shortage, bool) {
+	if p.aim != noOverload || p.overloadOf(n, d) == 0 {
+		return Shortage{}, true
+	}
+	return Shortage{Node: n.node.ID, Constraint: Overloaded, Asked: float64(d.vcpus + d.helpers),
+		There: float64(n.withoutOverload())}, false
 }
 
 func (p *problem) fitCPUs(n *nodeState, d *demand) (Shortage, bool) {

@@ -26,6 +26,8 @@ type oracle struct {
 	policy policy.Policy
 	cells  []guest.CellSpec
 	held   []inventory.Holding
+	// divides says that placing divides the guest, not its spec.
+	divides bool
 }
 
 // home is the node where a cell runs and the node of its memory, as positions in Topology.Nodes.
@@ -35,6 +37,11 @@ type home struct{ run, mem int }
 type verdict struct {
 	sharing, nodes int
 	cost           float64
+	overload       int // demand beyond the CPUs of nodes, in whole CPUs
+	parts, lone    int // lone ones have less than two vCPUs; counted if placing divides the guest
+	// uneven says that placing sized the cells for their nodes: they come after equal
+	// ones with the same first figures.
+	uneven bool
 }
 
 const rounding = 1e-4 // the price list rounds each price to millionths
@@ -45,20 +52,62 @@ func (v verdict) better(w verdict) bool {
 		return v.sharing < w.sharing
 	case v.nodes != w.nodes:
 		return v.nodes < w.nodes
+	case v.uneven != w.uneven:
+		return w.uneven
 	}
 	return v.cost < w.cost
 }
 
+// aim is what a search looks for, see choose.
+type aim int
+
+const (
+	best aim = iota
+	noOverload
+	leastOverload
+)
+
+// choose picks from all legal placements: the best one if it overloads no node, then
+// the best one that overloads none and leaves no vCPU alone to do so, then
+// the one with the least shortfall.
+func choose(all func(aim) []verdict) (verdict, bool) {
+	pick := func(aim aim, may func(v verdict) bool, as func(v verdict) verdict) (top verdict, ok bool) {
+		for _, v := range all(aim) {
+			if may(v) && (!ok || as(v).better(as(top))) {
+				top, ok = v, true
+			}
+		}
+		return top, ok
+	}
+	same := func(v verdict) verdict { return v }
+	every := func(verdict) bool { return true }
+	first, ok := pick(best, every, same)
+	if !ok || first.overload == 0 {
+		return first, ok
+	}
+	within, ok := pick(noOverload, func(v verdict) bool {
+		return v.overload == 0 && (v.lone == 0 || v.parts <= first.parts)
+	}, same)
+	if ok {
+		return within, true
+	}
+	also := all
+	all = func(aim aim) []verdict { return append(also(aim), first) } // cells may have other sizes there
+	return pick(leastOverload, every, func(v verdict) verdict {
+		v.sharing += 2*v.overload + v.lone
+		return v
+	})
+}
+
 // best returns the best legal placement's figures; ok is false where none is legal.
-func (o *oracle) best() (best verdict, ok bool) {
+func (o *oracle) best() (verdict, bool) {
 	homes := make([]home, 0, len(o.cells))
+	var all []verdict
 	var try func()
 	try = func() {
 		if len(homes) == len(o.cells) {
 			if placed := o.placement(homes); len(check.Placement(o.host, o.policy, o.spec, placed)) == 0 {
-				if v := o.price(homes); !ok || v.better(best) {
-					best, ok = v, true
-				}
+				all = append(all, o.price(homes))
 			}
 			return
 		}
@@ -73,7 +122,7 @@ func (o *oracle) best() (best verdict, ok bool) {
 		}
 	}
 	try()
-	return best, ok
+	return choose(func(aim) []verdict { return all })
 }
 
 // isHome: a cell uses CPUs and memory of one node, or two nodes that each lack one of them.
@@ -144,6 +193,11 @@ func (o *oracle) price(homes []home) verdict {
 		}
 		cpu, mem := o.cpuUse(h.run, c.VCPUs), o.memoryUse(h.mem, c.Memory)
 		v.cost += w.Load * (vcpus*o.cpuLoad(o.cpuDemand(h.run, c.VCPUs)) + memory*o.memoryLoad(mem)) / 2
+		v.parts = len(homes)
+		if o.divides && len(homes) > 1 && c.VCPUs < 2 {
+			v.lone++
+		}
+		v.overload += o.overload(h.run, c.VCPUs)
 		v.nodes++
 		if h.run != h.mem {
 			v.nodes++
@@ -221,6 +275,22 @@ func (o *oracle) cpuDemand(at, vcpus int) float64 {
 		}
 	}
 	return (shared + float64(exclusive.Intersect(guests).Len())) / float64(guests.Len())
+}
+
+// overload is how many of the vCPUs exceed the CPUs of the node, after the demand of others.
+func (o *oracle) overload(at, vcpus int) int {
+	cpus := o.host.Topology.Nodes[at].CPUs.Minus(o.host.Topology.Housekeeping).Len()
+	return max(0, min(vcpus, int(math.Floor((o.cpuDemand(at, vcpus)-1)*float64(cpus)+1e-6))))
+}
+
+// ample is how many vCPUs the node takes without overload.
+func (o *oracle) ample(at, most int) int {
+	for v := most; v > 0; v-- {
+		if o.overload(at, v) == 0 {
+			return v
+		}
+	}
+	return 0
 }
 
 // drawLoads measures some guests, and on some hosts the nodes.
@@ -422,6 +492,9 @@ func TestPlace_AgreesWithTheOracle(t *testing.T) {
 		}
 		if why.SharingCores != want.sharing {
 			t.Fatalf("%d sharing cores, the best is %d:\n%s", why.SharingCores, want.sharing, why.Text())
+		}
+		if why.Overload != want.overload {
+			t.Fatalf("overload of %d, the best has %d:\n%s", why.Overload, want.overload, why.Text())
 		}
 		if got := why.Nodes.Len(); got != want.nodes {
 			t.Fatalf("%d nodes, the best takes %d:\n%s", got, want.nodes, why.Text())

@@ -8,14 +8,15 @@ import (
 )
 
 // A key holds the three figures of the objective in one number, so that keys
-// add up and compare like the figures: sharing, nodes, cost.
+// add up and compare like the figures: shortfall (of cores or CPUs), nodes, cost.
 type key = int64
 
 const (
 	nodesBit   = 36 // costs stay below 2^35 either way, see package cost
 	sharingBit = 46 // up to 1024 nodes
-	// impossible is above every key, and 16 of it can be added up.
-	impossible key = 1 << 58
+	// impossible is above every key of a guest of up to 2047 vCPUs, and 8 of it can be
+	// added up.
+	impossible key = 1 << 59
 )
 
 func costOf(k key) cost.Micro {
@@ -25,8 +26,8 @@ func costOf(k key) cost.Micro {
 // headOf returns the first two figures of a key, which decide before the cost does.
 func headOf(k key) key { return (k + 1<<(nodesBit-1)) >> nodesBit }
 
-// sharingOf returns the first figure of a key.
-func sharingOf(k key) int { return int((k + 1<<(nodesBit-1)) >> sharingBit) }
+// shortfallOf returns the first figure of a key.
+func shortfallOf(k key) int { return int((k + 1<<(nodesBit-1)) >> sharingBit) }
 
 // nodeCountOf returns the second figure of a key.
 func nodeCountOf(k key) int {
@@ -92,7 +93,7 @@ func (p *problem) single(s slot, d *demand, cells int) key {
 		return impossible
 	}
 	t := p.terms(s, d, cells)
-	return key(p.sharing(&p.nodes[s.cpu], d))<<sharingBit + key(s.nodeCount())<<nodesBit + key(t.Sum())
+	return key(p.shortfall(&p.nodes[s.cpu], d, cells))<<sharingBit + key(s.nodeCount())<<nodesBit + key(t.Sum())
 }
 
 // way is the weighted price of access to memory of slot b from CPUs of slot a, for

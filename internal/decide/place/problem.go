@@ -2,6 +2,7 @@ package place
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/numavisor/numavisor/internal/decide/capacity"
@@ -26,7 +27,10 @@ type problem struct {
 	devices  []int // positions of the nodes of the guest's devices
 	// anyFit says that any uneven cells that fit will do: advice is tried, not placed.
 	anyFit bool
-	rooms  []room // see uneven; nil until needed
+	aim    aim
+	// unavoidable is the number of parts that the guest needs regardless of overload.
+	unavoidable int
+	rooms       []room // see uneven; nil until needed
 }
 
 // nodeState is a node with the resources available to this guest.
@@ -183,6 +187,21 @@ func (n *nodeState) demand(cpus int) float64 {
 	}
 	taken := n.room.Exclusive.Minus(n.room.Housekeeping).Len()
 	return (n.room.Demand + float64(taken+cpus)) / float64(n.all)
+}
+
+// overload returns how many of the given CPUs, added to the node, exceed the node's
+// CPUs, in whole CPUs: a measured demand that exceeds them by a fraction of a CPU does
+// not count.
+func (n *nodeState) overload(cpus int) int {
+	taken := n.room.Exclusive.Minus(n.room.Housekeeping).Len()
+	excess := n.room.Demand + float64(taken+cpus-n.all)
+	return max(0, min(cpus, int(excess+roundingSlack)))
+}
+
+// withoutOverload returns how many CPUs can be added to the node.
+func (n *nodeState) withoutOverload() int {
+	taken := n.room.Exclusive.Minus(n.room.Housekeeping).Len()
+	return max(0, int(math.Ceil(float64(n.all-taken+1)-n.room.Demand-roundingSlack))-1)
 }
 
 // countCores walks the CPUs once. It counts cores with a usable CPU and, for

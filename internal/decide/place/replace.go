@@ -12,7 +12,7 @@ import (
 
 // Again recomputes the placement of a running guest whose memory is on the given
 // nodes. It prefers those nodes unless another placement is better by more than the
-// price of the move: fewer vCPUs share cores, it uses fewer nodes, or its cost is
+// price of the move: it overloads its nodes less, fewer vCPUs share cores, it uses fewer nodes, or its cost is
 // lower by more than the price of copying (package cost), which balancing charges
 // too. A tie never moves a guest.
 func Again(r Request, memory topology.MemoryByNode) (guest.Placement, Why, error) {
@@ -32,7 +32,8 @@ func Again(r Request, memory topology.MemoryByNode) (guest.Placement, Why, error
 		return best, why, nil //nolint:nilerr // the best placement stands
 	}
 	saved := copied(memory, best.Nodes) - copied(memory, here.Nodes)
-	if whyHere.SharingCores > why.SharingCores || here.Nodes.Len() > best.Nodes.Len() ||
+	if whyHere.Overload > why.Overload || whyHere.SharingCores > why.SharingCores ||
+		here.Nodes.Len() > best.Nodes.Len() ||
 		whyHere.Cost-why.Cost > cost.Copying(saved).Float() {
 		return best, why, nil
 	}

@@ -37,28 +37,28 @@ type refusal struct {
 	unproven bool
 }
 
-// solve finds the best placement over all divisions, or returns nil and the
-// divisions that do not fit.
+// search finds the best placement over all divisions for the problem's aim, or collects
+// the divisions that do not fit. The answer must be better than a known one, if any.
 //
 // It tries divisions with the fewest cells first, equal cells before uneven ones. It
-// defers those in which vCPUs must share cores until all others have been tried, and
+// defers those with a shortfall of CPUs or cores until all others have been tried, and
 // then tries the most promising first.
-func (p *problem) solve() (*solution, []refusal) {
-	r := run{p: p, steps: p.policy.SearchSteps, open: impossible}
+func (r *run) search(known *solution) {
+	r.best, r.refused, r.open, r.p.rooms = known, nil, impossible, nil
 	var later []division
-	for _, cells := range p.shapes() {
+	for _, cells := range r.p.shapes() {
 		if r.best != nil && key(len(cells))<<nodesBit-1<<(nodesBit-1) > r.best.key {
-			break // more nodes, even with no sharing and at no cost
+			break // more nodes, even with no shortfall and at no cost
 		}
-		d := p.divide(cells)
-		if d.least < impossible && sharingOf(d.least) > 0 {
+		d := r.p.divide(cells)
+		if d.least < impossible && shortfallOf(d.least) > 0 {
 			later = append(later, d)
 			continue
 		}
 		r.try(&d)
 		r.tryUneven(len(cells))
 	}
-	for k := p.equalParts() + 1; k <= p.mostParts(); k++ {
+	for k := r.p.equalParts() + 1; k <= r.p.mostParts(); k++ {
 		r.tryUneven(k)
 	}
 	slices.SortStableFunc(later, func(a, b division) int { return cmp.Compare(a.least, b.least) })
@@ -66,6 +66,10 @@ func (p *problem) solve() (*solution, []refusal) {
 		r.try(&later[i])
 		r.tryUneven(len(later[i].cells))
 	}
+}
+
+// result returns the best placement with the figures for Why, or the divisions that do not fit.
+func (r *run) result() (*solution, []refusal) {
 	if r.best == nil {
 		return nil, r.refused
 	}
@@ -111,13 +115,17 @@ type run struct {
 
 // try searches one division for a solution better than the best so far.
 func (r *run) try(d *division) {
+	k := len(d.cells)
+	if r.p.tears(d.cells[k-1].vcpus, k) {
+		return
+	}
 	beat := r.beat(false)
 	refused := refusal{cells: len(d.cells), kinds: d.kinds, fitting: len(d.slots)}
 	r.considered += len(d.slots)
 	var found *solution
 	switch {
 	case d.least >= beat:
-	case len(d.cells) == 1:
+	case k == 1:
 		found = r.p.solveOne(d)
 	default:
 		s := newSearch(r.p, d.kinds, d.slots, d.single, max(1, r.steps))

@@ -30,7 +30,7 @@ type uneven struct {
 type room struct {
 	slot  slot
 	vcpus int
-	cores int // vCPUs up to which none shares a core
+	cores int // vCPUs up to which none shares a core, or overloads the node if that counts
 	units int
 }
 
@@ -63,7 +63,7 @@ func (p *problem) listRooms(units int, unit topology.Bytes) []room {
 	rooms := make([]room, 0, len(p.slots))
 	for _, s := range p.slots {
 		r := room{slot: s, vcpus: p.mostVCPUs(&p.nodes[s.cpu]), units: min(units, p.mostUnits(&p.nodes[s.mem], unit))}
-		r.cores = min(r.vcpus, p.coresFor(&p.nodes[s.cpu]))
+		r.cores = min(r.vcpus, p.coresFor(&p.nodes[s.cpu]), p.ample(&p.nodes[s.cpu]))
 		if r.units > 0 {
 			rooms = append(rooms, r)
 		}
@@ -79,13 +79,22 @@ func (p *problem) mostVCPUs(n *nodeState) int {
 	low, high := 0, min(p.spec.VCPUs, n.cpus)
 	for low < high {
 		middle := (low + high + 1) / 2
-		if _, ok := p.fitCPUs(n, &demand{cellSize: cellSize{vcpus: middle, node: -1}}); ok {
+		if p.carries(n, &demand{cellSize: cellSize{vcpus: middle, node: -1}}) {
 			low = middle
 		} else {
 			high = middle - 1
 		}
 	}
 	return low
+}
+
+// carries reports whether the cell fits on the node's CPUs.
+func (p *problem) carries(n *nodeState, d *demand) bool {
+	if _, ok := p.fitCPUs(n, d); !ok {
+		return false
+	}
+	_, ok := p.fitDemand(n, d)
+	return ok
 }
 
 // mostUnits returns how much memory the node has for one guest, in units.
@@ -215,7 +224,7 @@ func (u *uneven) divide() (cells []cellSize, homes []slot, ok bool) {
 	if ok && s.Binding.Mode == guest.MemoryInterleave && slices.Contains(units, 0) {
 		units, _ = level(u.units, slices.Repeat([]int{u.units}, u.k), make([]int, u.k)) // as the kernel spreads it
 	}
-	if !ok || slices.Contains(units, 0) {
+	if !ok || slices.Contains(units, 0) || u.p.tears(slices.Min(vcpus), u.k) {
 		return nil, nil, false
 	}
 	order := make([]int, len(members))
@@ -249,7 +258,7 @@ func (u *uneven) reserveHelpers(members []room) {
 	n := &u.p.nodes[members[0].slot.cpu]
 	for members[0].vcpus > 0 {
 		d := demand{cellSize: cellSize{vcpus: members[0].vcpus, helpers: helpers, node: -1}}
-		if _, ok := u.p.fitCPUs(n, &d); ok {
+		if u.p.carries(n, &d) {
 			break
 		}
 		members[0].vcpus--

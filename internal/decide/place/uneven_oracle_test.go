@@ -16,28 +16,16 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// ranked is a verdict on an answer whose cells placing sized itself: uneven cells
-// come after equal ones with the same first figures.
-type ranked struct {
-	verdict
-	uneven bool
-}
-
-func (r ranked) better(than ranked) bool {
-	switch {
-	case r.sharing != than.sharing:
-		return r.sharing < than.sharing
-	case r.nodes != than.nodes:
-		return r.nodes < than.nodes
-	case r.uneven != than.uneven:
-		return !r.uneven
-	}
-	return r.cost < than.cost
-}
-
 // bestDivision tries every number of cells, equal and uneven, on every set of homes
 // in every order.
-func (o *oracle) bestDivision() (best ranked, ok bool) {
+func (o *oracle) bestDivision() (best verdict, ok bool) {
+	o.divides = true
+	return choose(o.divisions)
+}
+
+// divisions returns a verdict on each of them; how uneven cells are sized depends on
+// the aim of the search.
+func (o *oracle) divisions(aim aim) (all []verdict) {
 	offer := func(homes []home, uneven bool) {
 		placed := o.placement(homes)
 		if slices.ContainsFunc(o.cells, func(c guest.CellSpec) bool { return c.VCPUs == 0 }) {
@@ -46,9 +34,9 @@ func (o *oracle) bestDivision() (best ranked, ok bool) {
 		if len(check.Placement(o.host, o.policy, o.spec, placed)) > 0 {
 			return
 		}
-		if r := (ranked{o.price(homes), uneven}); !ok || r.better(best) {
-			best, ok = r, true
-		}
+		v := o.price(homes)
+		v.uneven = uneven
+		all = append(all, v)
 	}
 	for k := 1; k <= len(o.host.Topology.Nodes); k++ {
 		o.eachHomes(k, nil, func(homes []home) {
@@ -58,12 +46,12 @@ func (o *oracle) bestDivision() (best ranked, ok bool) {
 			if !ascending(homes) || k == 1 {
 				return
 			}
-			if o.cells = o.uneven(homes); o.cells != nil {
+			if o.cells = o.uneven(homes, aim); o.cells != nil {
 				permuted(homes, 0, func(order []home) { offer(order, true) })
 			}
 		})
 	}
-	return best, ok
+	return all
 }
 
 func (o *oracle) eachHomes(k int, homes []home, do func([]home)) {
@@ -120,14 +108,24 @@ func (o *oracle) equal(k int) (cells []guest.CellSpec) {
 
 // uneven deals vCPUs one by one, each to the home that has fewest, first as long as
 // cores and memory in proportion last. If that does not place all vCPUs, each goes to
-// the home with the most memory that is not used in proportion.
-func (o *oracle) uneven(homes []home) []guest.CellSpec {
+// the home with the most memory that is not used in proportion. Cells do not overload
+// homes if the search aims at no overload, and as a last resort if at the least.
+func (o *oracle) uneven(homes []home, aim aim) []guest.CellSpec {
 	k, total, mebi := len(homes), o.spec.VCPUs, int(o.spec.Memory/topology.MiB)
 	cpus, cores, memory := make([]int, k), make([]int, k), make([]int, k)
 	for i, h := range homes {
 		cpus[i] = o.roomCPUs(h.run)
 		cores[i] = o.cores(&o.host.Topology.Nodes[h.run])
 		memory[i] = min(mebi, o.roomMebi(h.mem))
+		if aim == noOverload {
+			cpus[i] = o.ample(h.run, cpus[i])
+		}
+		if o.policy.Count == "threads" {
+			cores[i] = cpus[i]
+		}
+		if aim == leastOverload {
+			cores[i] = o.ample(h.run, cores[i])
+		}
 	}
 	vcpus, dealt := make([]int, k), 0
 	deal := func(may func(i int) bool, before func(i, j int) bool) {
@@ -148,7 +146,7 @@ func (o *oracle) uneven(homes []home) []guest.CellSpec {
 	fewest := func(i, j int) bool { return vcpus[i] < vcpus[j] }
 	backed := func(i int) bool { return vcpus[i] < cpus[i] && (vcpus[i]+1)*mebi <= memory[i]*total }
 	deal(func(i int) bool { return backed(i) && vcpus[i] < cores[i] }, fewest)
-	if o.policy.Count != "threads" {
+	if o.policy.Count != "threads" || aim == leastOverload {
 		// with cores exhausted the rest is dealt evenly on its own
 		first := slices.Clone(vcpus)
 		most := func(i int) int { return min(cpus[i], memory[i]*total/mebi) - first[i] }
@@ -300,8 +298,9 @@ func TestPlace_SizesCellsAsTheOracleDoes(t *testing.T) {
 		case !fits:
 			t.Fatalf("placed, although no placement is legal:\n%s", why.Text())
 		}
-		got := verdict{why.SharingCores, why.Nodes.Len(), why.Cost}
-		if got.sharing != want.sharing || got.nodes != want.nodes || math.Abs(got.cost-want.cost) > o.aMebi() {
+		got := verdict{sharing: why.SharingCores, nodes: why.Nodes.Len(), cost: why.Cost, overload: why.Overload}
+		if got.overload != want.overload || got.sharing != want.sharing || got.nodes != want.nodes ||
+			math.Abs(got.cost-want.cost) > o.aMebi() {
 			t.Fatalf("%+v, the best is %+v:\n%s", got, want, why.Text())
 		}
 		placed++

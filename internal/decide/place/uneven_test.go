@@ -86,8 +86,8 @@ func TestUnevenCellsAgainstExhaustion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := exhaust(p, p.shapes()[0])
 		sol, refused := p.solve()
+		want := exhaust(p, p.shapes()[0]) // with the aim of the last search
 		switch {
 		case sol == nil && want < impossible && !refused[0].unproven:
 			t.Fatalf("host %d: found nothing, there is key %d", seed, want)

@@ -18,9 +18,12 @@ type Why struct {
 	Summary string           `json:"summary"` // one sentence
 	Nodes   topology.NodeSet `json:"nodes"`   // of CPUs and memory
 	// SharingCores is how many vCPUs must share a core with another vCPU of the guest.
-	SharingCores int     `json:"vcpus_sharing_cores,omitempty"`
-	Cost         float64 `json:"cost"`
-	Terms        []Term  `json:"terms"`
+	SharingCores int `json:"vcpus_sharing_cores,omitempty"`
+	// Overload is how many vCPUs exceed the CPUs of their nodes, with the demand of others
+	// counted first: every placement overloads a node.
+	Overload int     `json:"vcpus_overloading,omitempty"`
+	Cost     float64 `json:"cost"`
+	Terms    []Term  `json:"terms"`
 	// Alternatives are rejected sets of nodes: the next best ones, those that are
 	// closest to fitting, and fewer nodes.
 	Alternatives []Alternative `json:"alternatives,omitempty"`
@@ -55,7 +58,7 @@ type Term struct {
 // Gap is the first figure of the objective in which a placement that the search
 // did not evaluate could be better.
 type Gap struct {
-	Figure string  `json:"figure"` // "shared cores" (vCPUs), "nodes" or "cost"
+	Figure string  `json:"figure"` // "overload", "shared cores" (both in vCPUs), "nodes" or "cost"
 	Most   float64 `json:"most"`   // the largest possible improvement
 }
 
@@ -64,8 +67,8 @@ func gapOf(best, open key) *Gap {
 	switch {
 	case open >= best:
 		return nil
-	case sharingOf(open) < sharingOf(best):
-		return &Gap{"shared cores", float64(sharingOf(best) - sharingOf(open))}
+	case shortfallOf(open) < shortfallOf(best):
+		return &Gap{"shared cores", float64(shortfallOf(best) - shortfallOf(open))}
 	case nodeCountOf(open) < nodeCountOf(best):
 		return &Gap{"nodes", float64(nodeCountOf(best) - nodeCountOf(open))}
 	}
@@ -100,13 +103,17 @@ type Overlap struct {
 // why explains a solution.
 func (p *problem) why(sol *solution, placed *guest.Placement) Why {
 	w := Why{
-		Guest: p.spec.Name, Nodes: p.nodesOf(sol.slots), SharingCores: sharingOf(sol.key),
+		Guest: p.spec.Name, Nodes: p.nodesOf(sol.slots), SharingCores: p.sharingCores(sol.slots, sol),
+		Overload:   p.overload(sol.slots, sol),
 		Cost:       costOf(sol.key).Float(),
 		Considered: sol.considered, Pruned: sol.pruned, Optimal: sol.proven(), Gap: gapOf(sol.key, sol.open),
 		Access: "SLIT, damped",
 	}
 	if p.access.Measured() {
 		w.Access = "measured latency"
+	}
+	if p.aim == leastOverload && w.Gap != nil && w.Gap.Figure == "shared cores" {
+		w.Gap = &Gap{Figure: "overload", Most: w.Gap.Most / 2} // the shortfall counts each vCPU twice
 	}
 	chosen := p.bill(sol.slots, sol)
 	w.Terms = p.termList(chosen, sol)
@@ -230,6 +237,9 @@ func (p *problem) fewer(sol *solution) []Alternative {
 	reason := "no set of that size satisfies all limits"
 	decided := string(NotAllowed)
 	if last.fitting < last.cells && len(short) > 0 {
+		if i := slices.IndexFunc(short, func(s Shortage) bool { return s.Constraint == Overloaded }); i > 0 {
+			short[0] = short[i] // else the guest would fit there
+		}
 		reason, decided = short[0].String(), string(short[0].Constraint)
 	}
 	return []Alternative{
@@ -361,10 +371,8 @@ func (p *problem) compare(sol *solution, chosen cost.Terms, k key, slots []slot)
 		alt.Decided = string(NotAllowed)
 		alt.Reason = "lacks the node of a required device or uses more nodes than allowed"
 		return alt
-	case sharingOf(k) > sharingOf(sol.key):
-		alt.Decided = "shared cores"
-		alt.Reason = fmt.Sprintf("%s would share cores, instead of %d", text.Count(sharingOf(k), "vCPU", "vCPUs"),
-			sharingOf(sol.key))
+	case shortfallOf(k) > shortfallOf(sol.key):
+		alt.Decided, alt.Reason = p.compareShortfall(sol, slots)
 		return alt
 	case p.nodesOf(slots).Len() > p.nodesOf(sol.slots).Len():
 		alt.Decided, alt.Reason = "nodes", "uses more nodes than necessary"
@@ -397,6 +405,25 @@ func (p *problem) compare(sol *solution, chosen cost.Terms, k key, slots []slot)
 	return alt
 }
 
+// compareShortfall explains why an alternative has a larger shortfall.
+func (p *problem) compareShortfall(sol *solution, slots []slot) (decided, reason string) {
+	ours, theirs := p.overload(sol.slots, sol), p.overload(slots, sol)
+	if p.aim == leastOverload && theirs > ours {
+		return string(Overloaded), fmt.Sprintf("demand would exceed its CPUs by %s, instead of %d",
+			text.Count(theirs, "vCPU", "vCPUs"), ours)
+	}
+	return "shared cores", fmt.Sprintf("%s would share cores, instead of %d",
+		text.Count(p.sharingCores(slots, sol), "vCPU", "vCPUs"), p.sharingCores(sol.slots, sol))
+}
+
+// sharingCores returns how many vCPUs of the cells share a core.
+func (p *problem) sharingCores(slots []slot, sol *solution) (sum int) {
+	for cell, s := range slots {
+		sum += p.sharing(&p.nodes[s.cpu], sol.demandOf(cell))
+	}
+	return sum
+}
+
 func (p *problem) keepsConditions(slots []slot) bool {
 	nodes := p.nodesOf(slots)
 	return p.required.SubsetOf(nodes) && (p.spec.Limits.MaxNodes == 0 || nodes.Len() <= p.spec.Limits.MaxNodes)
@@ -424,7 +451,7 @@ func (p *problem) holders(short Shortage) []string {
 					continue // it holds none of these pages
 				}
 				s = share{fmt.Sprintf("%s (%v)", h.Name, h.Memory()), float64(h.Memory())}
-			case Overcommitted:
+			case Overcommitted, Overloaded:
 				s = share{fmt.Sprintf("%s (%s)", h.Name, some(h.VCPUs, "vCPU")), h.VCPUs}
 			default:
 				own := h.Exclusive.Union(h.Pinned)

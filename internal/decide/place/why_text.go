@@ -2,6 +2,7 @@ package place
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/numavisor/numavisor/internal/guest"
@@ -30,6 +31,9 @@ func (w *Why) summary(s *guest.Spec, sol *solution) string {
 	if w.SharingCores > 0 {
 		fmt.Fprintf(&b, "; %s share cores, because no set of nodes has a core for each",
 			text.Count(w.SharingCores, "vCPU must", "vCPUs must"))
+	}
+	if w.Overload > 0 {
+		fmt.Fprintf(&b, "; demand exceeds the CPUs of its nodes by %s", text.Count(w.Overload, "vCPU", "vCPUs"))
 	}
 	return b.String()
 }
@@ -79,6 +83,8 @@ func (w *Why) proof() string {
 	switch w.Gap.Figure {
 	case "shared cores":
 		better = fmt.Sprintf("up to %s fewer sharing a core", text.Count(int(w.Gap.Most), "vCPU", "vCPUs"))
+	case "overload":
+		better = fmt.Sprintf("up to %s less overload", text.Count(int(math.Ceil(w.Gap.Most)), "vCPU", "vCPUs"))
 	case "nodes":
 		better = fmt.Sprintf("up to %s fewer", text.Count(int(w.Gap.Most), "node", "nodes"))
 	}
