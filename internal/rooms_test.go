@@ -45,6 +45,8 @@ var rooms = map[string][]string{
 	"internal/decide/bind":     {"WORDS"},
 	"internal/decide/balance": {"WORDS", "internal/decide/cost", "internal/decide/capacity", "internal/decide/place",
 		"internal/decide/adopt", "internal/decide/check"},
+	"internal/decide/room": {"WORDS", "internal/decide/capacity", "internal/decide/place",
+		"internal/decide/adopt", "internal/decide/check", "internal/decide/balance"},
 	"internal/decide/alarm":       {"WORDS"},
 	"internal/decide/adopt":       {"WORDS"},
 	"internal/decide/check":       {"WORDS", "internal/decide/cost"},

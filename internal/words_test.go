@@ -30,6 +30,7 @@ var valueSections = map[string]string{
 	"internal/guest.TopologyMode":       "Topology that the VM sees",
 	"internal/decide/place.Constraint":  "Limits that exclude a node",
 	"internal/decide/check.Rule":        "Rules of a legal placement",
+	"internal/decide/room.Obstacle":     "Reasons why no moves make room",
 	"internal/plan.Kind":                "Steps",
 	"internal/host/apply.Status":        "Results of a step",
 	"internal/plan.MoveKind":            "Kinds of moves",

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/decide/room"
 	"github.com/numavisor/numavisor/internal/strictyaml"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -206,7 +207,11 @@ func printError(w io.Writer, format string, err error) {
 	document.Error.Kind = kind
 	document.Error.Message = strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
 	var noFit *place.NoFitError
-	if errors.As(err, &noFit) {
+	var refusal *room.RefusalError
+	switch {
+	case errors.As(err, &refusal):
+		document.Error.Detail = refusal
+	case errors.As(err, &noFit):
 		document.Error.Detail = noFit
 	}
 	data, _ := json.Marshal(document) // strings and plain values only

@@ -12,6 +12,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/adopt"
 	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/decide/room"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -72,6 +73,7 @@ daemon of this host has measured; without a daemon, each vCPU counts as busy.`,
 		}
 		p, why, err := place.Place(place.Request{Host: &inv, Spec: asked, Policy: weights, Ignore: asked.Name})
 		if err != nil {
+			err = room.Advise(room.Request{Host: &inv, Spec: asked, Policy: weights}, err)
 			return refusal(c, asked.Name, err, explain)
 		}
 		if xml != nil {
@@ -95,11 +97,11 @@ func noteTaken(c *cobra.Command, inv *inventory.Host, name string) {
 // refusal returns the error for a VM that was not placed. If asked to explain, it
 // prints the reasons first, each on a line.
 func refusal(c *cobra.Command, name string, err error, explain bool) error {
-	var noFit *place.NoFitError
-	if !explain || !errors.As(err, &noFit) {
+	var refused *room.RefusalError
+	if !explain || !errors.As(err, &refused) {
 		return err
 	}
-	fmt.Fprint(c.ErrOrStderr(), text.VisibleLines(noFit.Text()))
+	fmt.Fprint(c.ErrOrStderr(), text.VisibleLines(refused.Text()))
 	return explainedError{err, name}
 }
 

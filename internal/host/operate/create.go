@@ -9,11 +9,13 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/capacity"
 	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/decide/room"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -22,6 +24,9 @@ type CreateRequest struct {
 	Spec      guest.Spec // normalized, with a name
 	Render    Renderer
 	Transient bool
+	// Mover moves other guests if the guest does not fit otherwise; nil: Create refuses
+	// then.
+	Mover Mover
 }
 
 // Renderer makes the definition that is bound to an intent's placement and
@@ -41,7 +46,11 @@ type Created struct {
 	Why       place.Why       `json:"why"`
 	Cannot    []plan.Refusal  `json:"cannot,omitempty"`
 	Truth     Truth           `json:"truth"`
+	// MakeRoom are the moves of other guests that came first; nil: none were needed.
+	MakeRoom  *room.Plan `json:"make_room,omitempty"`
 	started   bool
+	roomTaken bool            // not all guests that made room are back
+	seen      *inventory.Host // on which it does not fit
 }
 
 // Shortfalls lists in words how the running guest differs from the request. A
@@ -75,8 +84,9 @@ func shared(w *place.Why) []string {
 
 // Create places a guest, claims its resources, starts it bound from its first
 // page, and verifies it. If it does not start, Create reverts the enlarged
-// pools and the claim. A guest that started but cannot be verified keeps
-// running; the error says so.
+// pools, the claim, and the moves that made room. A guest that started but cannot be
+// verified keeps running; the error says so. If the guest does not fit, the error is a
+// *room.RefusalError.
 func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	var c Created
 	var want guest.Intent
@@ -85,23 +95,49 @@ func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	name := r.Spec.Name
 	loads := h.measure(ctx)
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) (err error) {
-		if want, short, err = h.decide(ctx, tx, r.Spec, loads, &c); err != nil {
+		if want, short, err = h.decide(ctx, tx, r, loads, &c); err != nil {
 			return err
 		}
 		x, err = h.begin(journal.Entry{Effect: journal.EffectCreate, Guests: []string{name}, Why: c.Why.Summary,
-			What: fmt.Sprintf("create %s with %d vCPUs and %v on nodes %s", name, r.Spec.VCPUs, r.Spec.Memory,
-				c.Placement.Nodes)})
+			What: c.what(&r.Spec)})
 		if err != nil {
 			return errors.Join(err, h.Ledger.Release(name))
 		}
 		return nil
 	})
 	if err != nil {
-		return c, err
+		return c, h.advise(&c, &r.Spec, err)
 	}
-	err = h.create(ctx, r, want, short, &c)
-	x.inPart = c.started
+	if c.MakeRoom != nil {
+		short, err = h.makeRoom(ctx, r, &c)
+	}
+	if err == nil {
+		err = h.create(ctx, r, want, short, &c)
+	}
+	if err != nil && !c.started && c.MakeRoom != nil {
+		err = errors.Join(err, h.giveRoomBack(ctx, r, &c))
+	}
+	x.inPart = c.started || c.roomTaken
 	return c, errors.Join(err, x.end(err, c.Shortfalls()), h.Ledger.Release(name))
+}
+
+// what describes the creation for the journal.
+func (c *Created) what(s *guest.Spec) string {
+	what := fmt.Sprintf("create %s with %d vCPUs and %v on nodes %s", s.Name, s.VCPUs, s.Memory, c.Placement.Nodes)
+	if c.MakeRoom != nil {
+		what += fmt.Sprintf(", after %s of other VMs", text.Count(len(c.MakeRoom.Moves), "move", "moves"))
+	}
+	return what
+}
+
+// advise adds to a refusal the moves that would make room. The ledger is not locked:
+// the search may take a second.
+func (h *Host) advise(c *Created, s *guest.Spec, refused error) error {
+	var advised *room.RefusalError
+	if c.seen == nil || errors.As(refused, &advised) {
+		return refused
+	}
+	return room.Advise(room.Request{Host: c.seen, Spec: *s, Policy: h.Policy}, refused)
 }
 
 // create starts a guest whose resources are claimed.
@@ -123,39 +159,46 @@ func (h *Host) create(
 // returns the intent to record with the guest, and the huge pages that the
 // pools lack.
 func (h *Host) decide(
-	ctx context.Context, tx claim.Locked, spec guest.Spec, loads *measured, c *Created,
+	ctx context.Context, tx claim.Locked, r CreateRequest, loads *measured, c *Created,
 ) (want guest.Intent, short []plan.Step, err error) {
 	if _, err := tx.Claims(); err != nil { // removes void claims before the observation
 		return want, nil, err
 	}
-	if want, short, err = h.placeNew(ctx, spec, loads, c); err != nil {
+	if want, short, err = h.placeNew(ctx, r, loads, c); err != nil {
 		return want, nil, err
 	}
-	return want, short, tx.Put(h.claimFor(spec.Name, c.Placement))
+	return want, short, tx.Put(h.claimFor(r.Spec.Name, c.Placement))
 }
 
 // placeNew observes the host and places a guest whose name must be free. It
 // returns the intent to record with the guest, and the huge pages that the pools
 // lack.
 func (h *Host) placeNew(
-	ctx context.Context, spec guest.Spec, loads *measured, c *Created,
+	ctx context.Context, r CreateRequest, loads *measured, c *Created,
 ) (want guest.Intent, short []plan.Step, err error) {
 	inv, err := h.Observe(ctx)
 	if err != nil {
 		return want, nil, err
 	}
 	loads.addTo(&inv)
-	if err := errors.Join(RoomIsKnown(&inv), nameIsFree(inv, spec.Name)); err != nil {
+	if err := errors.Join(RoomIsKnown(&inv), nameIsFree(inv, r.Spec.Name)); err != nil {
 		return want, nil, err
 	}
-	c.Placement, c.Why, err = place.Place(place.Request{Host: &inv, Spec: spec, Policy: h.Policy})
-	if err == nil {
-		err = h.legal(&inv, spec, c.Placement)
+	c.Placement, c.Why, err = place.Place(place.Request{Host: &inv, Spec: r.Spec, Policy: h.Policy})
+	switch {
+	case err == nil:
+		err = h.legal(&inv, r.Spec, c.Placement)
+		want = guest.Intent{Host: inv.Identity(), Spec: r.Spec, Placement: c.Placement}
+	case r.Mover != nil:
+		if want, err = h.roomPlan(&inv, r.Spec, err, c); err == nil {
+			inv = afterMoves(inv, c.MakeRoom)
+		}
+	default:
+		c.seen = &inv
 	}
 	if err != nil {
 		return want, nil, err
 	}
-	want = guest.Intent{Host: inv.Identity(), Spec: spec, Placement: c.Placement}
 	return want, poolShortages(capacity.Available(&inv, h.Policy, ""), c.Placement), nil
 }
 
@@ -163,6 +206,8 @@ func (h *Host) placeNew(
 type CreatePlan struct {
 	Placement guest.Placement `json:"placement"`
 	Why       place.Why       `json:"why"`
+	// MakeRoom are the moves of other guests that would come first; nil: none are needed.
+	MakeRoom *room.Plan `json:"make_room,omitempty"`
 	// Pools are the huge pages that would be added to pools.
 	Pools []plan.Step `json:"pools,omitempty"`
 	// Cannot are parts of the placement that the domain XML cannot express.
@@ -174,15 +219,15 @@ type CreatePlan struct {
 // with which Create would refuse. Another process may take the room afterwards.
 func (h *Host) WouldCreate(ctx context.Context, r CreateRequest) (CreatePlan, error) {
 	var c Created
-	want, short, err := h.placeNew(ctx, r.Spec, h.measure(ctx), &c)
+	want, short, err := h.placeNew(ctx, r, h.measure(ctx), &c)
 	if err != nil {
-		return CreatePlan{}, err
+		return CreatePlan{}, h.advise(&c, &r.Spec, err)
 	}
 	rendered, err := r.Render(want)
 	if err != nil {
 		return CreatePlan{}, fmt.Errorf("creating VM %s: %w", r.Spec.Name, err)
 	}
-	return CreatePlan{Placement: c.Placement, Why: c.Why, Pools: short, Cannot: rendered.Cannot,
+	return CreatePlan{Placement: c.Placement, Why: c.Why, MakeRoom: c.MakeRoom, Pools: short, Cannot: rendered.Cannot,
 		XML: string(rendered.Definition.Text)}, nil
 }
 
