@@ -1,6 +1,8 @@
 package peers
 
 import (
+	"math"
+
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -18,7 +20,7 @@ type problem struct {
 	even    bool // among equals, vCPUs are spread over nodes
 }
 
-// most is the weight of a cost against the evenness of vCPUs: larger than any
+// costWeight is the weight of a cost against the evenness of vCPUs: larger than any
 // sum of squares of vCPUs.
 const costWeight = 1 << 16
 
@@ -26,7 +28,14 @@ const costWeight = 1 << 16
 // choices. ok is false if there is none.
 func (p problem) solve() (best []int, cost int64, ok bool) {
 	s := search{problem: p, at: make([]int, len(p.VMs)), vcpus: make([]int, p.Nodes),
-		memory: make([]topology.Bytes, p.Nodes)}
+		memory: make([]topology.Bytes, p.Nodes), rest: make([]int64, len(p.VMs)+1)}
+	for vm := len(p.VMs) - 1; vm >= 0; vm-- {
+		least := int64(math.MaxInt64 / costWeight)
+		for _, node := range p.choices[vm] {
+			least = min(least, p.cost(vm, node)*costWeight)
+		}
+		s.rest[vm] = s.rest[vm+1] + least
+	}
 	s.from(0, 0)
 	if s.best == nil {
 		return nil, 0, false
@@ -42,13 +51,14 @@ type search struct {
 	at       []int
 	vcpus    []int            // by node, of working VMs
 	memory   []topology.Bytes // by node
+	rest     []int64          // what this VM and those after it cost at least
 	best     []int
 	bestCost int64
 }
 
 // from tries all choices of this VM and those after it.
 func (s *search) from(vm int, cost int64) {
-	if s.best != nil && cost >= s.bestCost {
+	if s.best != nil && cost+s.rest[vm] >= s.bestCost {
 		return
 	}
 	if vm == len(s.VMs) {

@@ -3,6 +3,8 @@ package peers
 import (
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -55,4 +57,47 @@ func TestNoAssignment(t *testing.T) {
 	if got, ok := l.cheapest(l.nominal()); ok {
 		t.Errorf("five VMs on four CPUs: a plan of %d MiB", got)
 	}
+}
+
+// naive tries all assignments without any bound; all VMs work and have one vCPU.
+func naive(l Layout, memory [][]uint64) (least uint64, ok bool) {
+	all := 1
+	for range l.VMs {
+		all *= l.Nodes
+	}
+	for code := range all {
+		vcpus, bytes, copied, fits := make([]int, l.Nodes), make([]topology.Bytes, l.Nodes), uint64(0), true
+		for vm, rest := 0, code; vm < len(l.VMs); vm, rest = vm+1, rest/l.Nodes {
+			node := rest % l.Nodes
+			vcpus[node] += l.VMs[vm].VCPUs
+			bytes[node] += l.VMs[vm].Memory
+			fits = fits && vcpus[node] <= l.NodeCPUs && bytes[node] <= l.NodeRoom
+			for n, part := range memory[vm] {
+				if n != node {
+					copied += part
+				}
+			}
+		}
+		if fits && (!ok || copied < least) {
+			least, ok = copied, true
+		}
+	}
+	return least, ok
+}
+
+func TestCheapestPlan_IsThatOfANaiveSearch(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		l := Layout{Nodes: 4, NodeCPUs: rapid.IntRange(1, 4).Draw(r, "CPUs"),
+			NodeRoom: topology.Bytes(rapid.IntRange(200, 900).Draw(r, "room")) * topology.MiB}
+		var memory [][]uint64
+		for range rapid.IntRange(1, 4).Draw(r, "VMs") {
+			l.VMs = append(l.VMs, VM{VCPUs: rapid.IntRange(1, 3).Draw(r, "vCPUs"),
+				Memory: topology.Bytes(rapid.IntRange(64, 512).Draw(r, "MiB")) * topology.MiB, Start: []int{0}})
+			memory = append(memory, rapid.SliceOfN(rapid.Uint64Range(0, 300), 4, 4).Draw(r, "memory"))
+		}
+		got, ok := l.cheapest(memory)
+		if want, possible := naive(l, memory); got != want || ok != possible {
+			r.Fatalf("%d MiB, %v; the naive search says %d, %v", got, ok, want, possible)
+		}
+	})
 }

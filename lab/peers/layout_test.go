@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -141,31 +143,78 @@ func nodesOf(t *testing.T, l Layout, cpus string) (nodes []int) {
 // CPUs and memory are on one node, and no node holds more memory than it has.
 func TestBaseline_IsLegalInEveryLayout(t *testing.T) {
 	for _, l := range Layouts() {
-		taken, memory := map[string]bool{}, make([]topology.Bytes, l.Nodes)
-		for vm, v := range l.VMs {
-			d := tuningOf(t, Baseline, l, vm)
-			if d.Memory.Mode != "strict" || len(d.Pins) != v.VCPUs {
-				t.Errorf("%s, VM %d: memory %s, %d pins", l.Name, vm, d.Memory.Mode, len(d.Pins))
+		checkBaseline(t, l)
+	}
+}
+
+func checkBaseline(t *testing.T, l Layout) {
+	t.Helper()
+	taken, memory := map[string]bool{}, make([]topology.Bytes, l.Nodes)
+	for vm, v := range l.VMs {
+		d := tuningOf(t, Baseline, l, vm)
+		if d.Memory.Mode != "strict" || len(d.Pins) != v.VCPUs {
+			t.Errorf("%s, VM %d: memory %s, %d pins", l.Name, vm, d.Memory.Mode, len(d.Pins))
+		}
+		home := nodesOf(t, l, d.Emulator.CPUs)
+		if list(home) != d.Memory.Nodeset {
+			t.Errorf("%s, VM %d: memory on %s, emulator on nodes %v", l.Name, vm, d.Memory.Nodeset, home)
+		}
+		for _, pin := range d.Pins {
+			if on := nodesOf(t, l, pin.CPUs); !slices.Equal(on, home) || v.busy() && (len(on) != 1 || taken[pin.CPUs]) {
+				t.Errorf("%s, VM %d: a vCPU on CPUs %s, nodes %v; home %v", l.Name, vm, pin.CPUs, on, home)
 			}
-			home := nodesOf(t, l, d.Emulator.CPUs)
-			if list(home) != d.Memory.Nodeset {
-				t.Errorf("%s, VM %d: memory on %s, emulator on nodes %v", l.Name, vm, d.Memory.Nodeset, home)
-			}
-			for _, pin := range d.Pins {
-				if on := nodesOf(t, l, pin.CPUs); !slices.Equal(on, home) || v.busy() && (len(on) != 1 || taken[pin.CPUs]) {
-					t.Errorf("%s, VM %d: a vCPU on CPUs %s, nodes %v; home %v", l.Name, vm, pin.CPUs, on, home)
+			taken[pin.CPUs] = taken[pin.CPUs] || v.busy()
+		}
+		for _, n := range home {
+			memory[n] += v.Memory / topology.Bytes(len(home))
+		}
+	}
+	for n, bytes := range memory {
+		if bytes > l.NodeRoom {
+			t.Errorf("%s: %v on node %d", l.Name, bytes, n)
+		}
+	}
+}
+
+// Layouts that are in no list have a legal baseline too, or are refused.
+func TestBaseline_IsLegalInRandomLayouts(t *testing.T) {
+	measured := 0
+	rapid.Check(t, func(r *rapid.T) {
+		d := DefaultDimensions()
+		d.Nodes = rapid.SampledFrom([]int{4, 8}).Draw(r, "nodes")
+		d.NodeCPUs = rapid.IntRange(1, 4).Draw(r, "CPUs")
+		d.Guests = rapid.IntRange(1, 6).Draw(r, "VMs")
+		d.VCPUs = rapid.SliceOfN(rapid.IntRange(1, 3), d.Guests, d.Guests).Draw(r, "vCPUs")
+		d.Start = rapid.SampledFrom(Starts()).Draw(r, "start")
+		d.Change = rapid.SampledFrom(Changes()).Draw(r, "change")
+		d.Late = rapid.IntRange(0, d.Guests-1).Draw(r, "late")
+		d.Idle = rapid.IntRange(0, 2).Draw(r, "idle")
+		l, err := d.Layout()
+		if err != nil {
+			r.Fatal(err)
+		}
+		if l.Validate() != nil {
+			return
+		}
+		measured++
+		checkBaseline(t, l)
+		nominal := l.nominal()
+		mib, ok := l.cheapest(nominal)
+		byHand := uint64(0)
+		homes, _ := l.homes()
+		for vm, byNode := range nominal {
+			for n, part := range byNode {
+				if homes[vm] != stays && n != homes[vm] {
+					byHand += part
 				}
-				taken[pin.CPUs] = taken[pin.CPUs] || v.busy()
-			}
-			for _, n := range home {
-				memory[n] += v.Memory / topology.Bytes(len(home))
 			}
 		}
-		for n, bytes := range memory {
-			if bytes > l.NodeRoom {
-				t.Errorf("%s: %v on node %d", l.Name, bytes, n)
-			}
+		if !ok || mib > byHand {
+			r.Fatalf("%v: the cheapest plan copies %d MiB, %v; to the baseline's nodes it would be %d", l, mib, ok, byHand)
 		}
+	})
+	if measured == 0 {
+		t.Error("no layout could run")
 	}
 }
 
