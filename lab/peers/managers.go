@@ -15,9 +15,10 @@ type Manager struct {
 	// worstStart: the guests begin with their memory where the layout starts it,
 	// and their vCPUs elsewhere.
 	worstStart bool
-	// atOnce: the guests are started without waiting for each other, as at the
-	// boot of a host. Else each has filled its memory before the next begins.
-	atOnce bool
+	// oneByOne: each guest has filled its memory before the next is started. Else
+	// they are started at once, as at the boot of a host; where limits say where
+	// each goes, that makes no difference.
+	oneByOne bool
 	// placement is libvirt's for vCPUs, tuning its elements for a guest.
 	placement string
 	tuning    func(Layout, int) string
@@ -59,8 +60,9 @@ func Managers() []Manager {
 			About:     "libvirt's placement='auto' (numad -w), memory strict, guests started one after the other",
 			placement: "auto",
 			tuning:    advised,
+			oneByOne:  true,
 		},
-		{Name: AutoMass, About: "the same, guests started at once", placement: "auto", tuning: advised, atOnce: true},
+		{Name: AutoMass, About: "the same, guests started at once", placement: "auto", tuning: advised},
 		{
 			Name:       Numavisor,
 			About:      "numavisor daemon, balance auto, worst-case start",
@@ -69,7 +71,7 @@ func Managers() []Manager {
 			after:      stopDaemon,
 		},
 		{Name: Baseline, About: "pinned by hand, memory strict", tuning: Layout.byHand},
-		{Name: Default, About: "no binding, libvirt's own start, guests started at once", atOnce: true},
+		{Name: Default, About: "no binding, libvirt's own start, guests started at once"},
 	}
 }
 

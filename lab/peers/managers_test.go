@@ -48,7 +48,7 @@ func TestManagers_HaveTheSameStart(t *testing.T) {
 		if m.balancing != (m.Name == Kernel) {
 			t.Errorf("%s: kernel balancing %v", m.Name, m.balancing)
 		}
-		if m.worstStart && (m.tuning != nil || m.placement != "" || m.atOnce) {
+		if m.worstStart && (m.tuning != nil || m.placement != "" || m.oneByOne) {
 			t.Errorf("%s has a worst-case start that differs from the others", m.Name)
 		}
 	}

@@ -91,7 +91,7 @@ func (s *session) start(ctx context.Context, _ *Run) error {
 		if err := s.create(ctx, i); err != nil {
 			return err
 		}
-		if s.manager.atOnce {
+		if !s.manager.oneByOne {
 			continue
 		}
 		if err := s.host.AwaitGuest(ctx, nameOf(i)); err != nil {
