@@ -229,18 +229,18 @@ func (s *session) firstWindow(v VM) int {
 // work lets the guests work for the length of a run, those that come in its
 // midst too.
 func (s *session) work(ctx context.Context, run *Run) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		err := s.late(ctx, run)
+		err := s.late(both, run)
 		if err != nil {
-			cancel(err)
+			cancel()
 		}
 		done <- err
 	}()
-	err := s.watch(ctx, run)
-	cancel(err)
+	err := s.watch(both, run)
+	cancel()
 	if late := <-done; late != nil && (err == nil || errors.Is(err, context.Canceled)) {
 		return late
 	}
