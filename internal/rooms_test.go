@@ -52,11 +52,11 @@ var rooms = map[string][]string{
 	"internal/decide/check":       {"WORDS", "internal/decide/cost"},
 	"internal/decide/drift":       {"WORDS"},
 	"internal/decide/throttle":    {"WORDS"},
-	"internal/decide/schedule":    {"WORDS"},
+	"internal/decide/order":       {"WORDS"},
 	"internal/decide/competitors": {"WORDS"},
 	"internal/decide/diagnose":    {"WORDS", "internal/decide/cost", "internal/decide/drift", "internal/decide/check"},
 	"internal/decide/control": {"WORDS", "internal/decide/alarm", "internal/decide/balance",
-		"internal/decide/competitors", "internal/decide/drift", "internal/decide/throttle"},
+		"internal/decide/competitors", "internal/decide/drift", "internal/decide/order", "internal/decide/throttle"},
 
 	"internal/host/linux":   {"WORDS"},
 	"internal/host/libvirt": {"WORDS"},

@@ -46,6 +46,7 @@ var valueSections = map[string]string{
 	"internal/decide/diagnose.Severity": "Severities of findings",
 	"internal/journal.Kind":             "Journal entries",
 	"internal/journal.Effect":           "Effects",
+	"internal/journal.TraceStep":        "Steps of a timeline",
 	"internal/decide/control.Initiator": "Who began a move",
 	"internal/inventory.GapKind":        "Gaps",
 	"internal/inventory.ThreadRole":     "Threads",

@@ -42,7 +42,7 @@ func flagGroups() []helpGroup {
 		{"What the command does", []string{"pid", "dry-run", "explain", "recompute", "guest", "resume", "fix", "force",
 			"full-speed", "pace", "for", "why", "timeout"}},
 		{"What the command shows", []string{"unmanaged", "drifted", "sort", "all", "since",
-			"last", "picture", "watch", "once", "interval"}},
+			"last", "timeline", "picture", "watch", "once", "interval"}},
 		{"The daemon", []string{"metrics", "every", "verbose", "socket"}},
 		{"The lab", []string{"shape", "guests", "scope", "libvirt", "share", "qemu"}},
 		{"The benchmark", []string{"layout", "managers", "rounds", "host-nodes", "node-cpus", "start", "idle-guests",

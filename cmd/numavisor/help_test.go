@@ -69,6 +69,7 @@ var usedBy = map[string]string{
 	"last":             "history",
 	"late-guests":      "lab/bench",
 	"layout":           "lab/bench",
+	"timeline":         "history",
 	"libvirt":          "lab/run lab/shell",
 	"limit":            "lab/bench",
 	"managers":         "lab/bench",

@@ -17,25 +17,37 @@ func historyCommand() *cobra.Command {
 	var folder string
 	var since time.Duration
 	var last int
+	var timeline bool
 	c := &cobra.Command{
-		Use:   "history [VM]",
+		Use:   "history [VM | --timeline [ID]]",
 		Short: "Show what was done on this host, when and why",
 		Long: `Shows the journal of this host, for one VM or for all: every move, bind, create,
 delete, run and changed setting, with its beginning, its end and the user who
 requested it; repairs and alarms; and what other programs did: changes to VMs, moves
 of pages. If the process of an effect was killed, the effect ends as 'interrupted'.
--o json and -o yaml print all recorded values, the former ones included.`,
+-o json and -o yaml print all recorded values, the former ones included.
+
+--timeline shows what one move (its ID, else the latest move) did in each second: what
+was copied, which VMs waited for others, and where copying waited for the allowed rate.`,
 		Example: `  numavisor history
   numavisor history db1 --since 24h
-  numavisor history --last 20 -o json`,
+  numavisor history --last 20 -o json
+  numavisor history --timeline`,
 		Args: takes(0, 1),
 	}
 	recordsFlag(c.Flags(), &folder)
 	spanFlag(c.Flags(), &since, "since", "only entries that are not older than this, for example 24h or 7d")
 	c.Flags().IntVar(&last, "last", 0, "only this number of the newest entries")
+	c.Flags().BoolVar(&timeline, "timeline", false, "show what one move did in each second")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if since < 0 || last < 0 {
 			return wrongUse("--since %v, --last %d: must not be negative", since, last)
+		}
+		switch {
+		case timeline && (since > 0 || last > 0):
+			return wrongUse("--timeline excludes --since and --last")
+		case timeline:
+			return showTimeline(c, folder, strings.Join(args, ""))
 		}
 		f := record.Filter{Last: last}
 		if since > 0 {

@@ -58,6 +58,9 @@ type Entry struct {
 	Moved  topology.Bytes `json:"moved_bytes,omitempty"`
 	Took   time.Duration  `json:"took_ns,omitempty"`
 	Copied time.Duration  `json:"copied_ns,omitempty"`
+	// Trace is what the move did in each second of Took, on the entry of its end and
+	// of a stop.
+	Trace []Moment `json:"trace,omitempty"`
 	// Cancelled: the operator requested that the move be rolled back, and it has
 	// been since.
 	Cancelled bool `json:"cancelled,omitempty"`

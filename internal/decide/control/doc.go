@@ -63,7 +63,7 @@
 //	Observed with an error    -                    -> idle; the failure is reported
 //
 // Files: controller.go has Step, event.go and ready.go its arguments and results;
-// host.go the state of the host, loads.go measured loads, when.go when to plan,
+// host.go the state of the host, loads.go measured loads, when.go when to plan, order.go the order of a round,
 // queue.go jobs, recover.go interrupted moves, pause.go pauses and maintenance
 // windows, advice.go advised moves, competitors.go others that move pages,
 // cooldown.go cooldowns after moves, alarms.go thresholds, policy.go changes of

@@ -104,7 +104,7 @@ func (c *Controller) plan() {
 	if len(moves) > 0 && c.awaitsOthers() {
 		moves = nil
 	}
-	for _, m := range plan.Join(moves, c.small(&h)) {
+	for _, m := range plan.Join(inOrder(&h, c.rules.policy, moves), c.small(&h)) {
 		c.queueMove(m, Balancer)
 	}
 	c.advise(advised)

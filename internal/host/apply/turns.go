@@ -83,8 +83,9 @@ func (t *Turn) Done() (done, total topology.Bytes) {
 // room for each other take turns in the smallest slices that free enough. If no
 // step has room, the waiting guests end with ENOMEM. One guest's failure does not
 // stop the others. The error is the end of the context, at the boundary of a
-// slice: memory copied until then stays.
-func (x Executor) Turns(ctx context.Context, turns []*Turn, pace Pacer, progressed func()) error {
+// slice: memory copied until then stays. progressed is called after each slice
+// with its guest.
+func (x Executor) Turns(ctx context.Context, turns []*Turn, pace Pacer, progressed func(*Turn)) error {
 	for freed := false; ; { // since all steps were last tried
 		t := nextTurn(turns)
 		switch {
@@ -105,7 +106,7 @@ func (x Executor) Turns(ctx context.Context, turns []*Turn, pace Pacer, progress
 		if err != nil {
 			return err
 		}
-		progressed()
+		progressed(t)
 		if copied {
 			freed = true
 			for _, t := range turns {

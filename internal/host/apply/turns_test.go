@@ -62,7 +62,7 @@ func TestSlicesCoverAMappingOnce(t *testing.T) {
 		turn := apply.NewTurn(plan.Steps{},
 			[]plan.Step{{Kind: plan.MoveRange, Address: 0x1000, Size: size, PageSize: page, Bytes: size}})
 		x := apply.Executor{Kernel: k, Clock: time.Now}
-		if err := x.Turns(context.Background(), []*apply.Turn{turn}, &slicing{size: slice}, func() {}); err != nil ||
+		if err := x.Turns(context.Background(), []*apply.Turn{turn}, &slicing{size: slice}, func(*apply.Turn) {}); err != nil ||
 			turn.Err != nil {
 			t.Fatal(err, turn.Err)
 		}
@@ -109,7 +109,7 @@ func TestTurns_RetryPagesInUseOnce(t *testing.T) {
 		}
 		turn := apply.NewTurn(plan.Steps{}, oneRange(0, 256*mib))
 		x := apply.Executor{Kernel: k, Clock: time.Now}
-		if err := x.Turns(context.Background(), []*apply.Turn{turn}, &slicing{size: 64 * mib}, func() {}); err != nil {
+		if err := x.Turns(context.Background(), []*apply.Turn{turn}, &slicing{size: 64 * mib}, func(*apply.Turn) {}); err != nil {
 			t.Fatal(err)
 		}
 		turn.Finish()
@@ -144,7 +144,7 @@ func TestTurns_ContinueWithoutAFailingOne(t *testing.T) {
 		turns := []*apply.Turn{apply.NewTurn(plan.Steps{}, oneRange(0, 128*mib)),
 			apply.NewTurn(plan.Steps{}, oneRange(0x10000000, 256*mib))}
 		x := apply.Executor{Kernel: k, Clock: time.Now}
-		if err := x.Turns(context.Background(), turns, &slicing{size: 64 * mib}, func() {}); err != nil {
+		if err := x.Turns(context.Background(), turns, &slicing{size: 64 * mib}, func(*apply.Turn) {}); err != nil {
 			t.Fatal(err)
 		}
 		for _, turn := range turns {
@@ -175,7 +175,7 @@ func TestTurns_FullTargetDoesNotDelayOthers(t *testing.T) {
 	steps[0].Nodes, steps[1].Nodes = nodes("1"), nodes("2")
 	turn := apply.NewTurn(plan.Steps{}, steps)
 	x := apply.Executor{Kernel: k, Clock: time.Now}
-	if err := x.Turns(context.Background(), []*apply.Turn{turn}, &slicing{size: 64 * mib}, func() {}); err != nil {
+	if err := x.Turns(context.Background(), []*apply.Turn{turn}, &slicing{size: 64 * mib}, func(*apply.Turn) {}); err != nil {
 		t.Fatal(err)
 	}
 	turn.Finish()
@@ -192,7 +192,7 @@ func TestTurnsStopBetweenSlices(t *testing.T) {
 	turn := apply.NewTurn(plan.Steps{}, oneRange(0, 256*mib))
 	x := apply.Executor{Kernel: k, Clock: time.Now}
 	pace := &slicing{size: 64 * mib, stopAt: 3}
-	if err := x.Turns(context.Background(), []*apply.Turn{turn}, pace, func() {}); !errors.Is(err, context.Canceled) {
+	if err := x.Turns(context.Background(), []*apply.Turn{turn}, pace, func(*apply.Turn) {}); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 	turn.Finish()
@@ -231,7 +231,7 @@ func TestTurns_OneAfterTheOther(t *testing.T) {
 		turns := []*apply.Turn{apply.NewTurn(plan.Steps{}, oneRange(0, 192*mib)),
 			apply.NewTurn(plan.Steps{}, oneRange(0x40000000, 192*mib))}
 		x := apply.Executor{Kernel: k, Clock: time.Now}
-		if err := x.Turns(context.Background(), turns, &slicing{size: 64 * mib}, func() {}); err != nil {
+		if err := x.Turns(context.Background(), turns, &slicing{size: 64 * mib}, func(*apply.Turn) {}); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Equal(order, c.want) || turns[0].Err != nil || turns[1].Err != nil {

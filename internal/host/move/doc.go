@@ -1,6 +1,6 @@
 // Package move carries out one move of one guest, or of a few guests that make
 // room for each other: it claims their room, moves their vCPUs and copies their
-// memory in the order of package schedule, narrows their limits and verifies the
+// memory in the order of package order, narrows their limits and verifies the
 // result.
 //
 // A move is a state machine. Its state is in the journal, so that any process

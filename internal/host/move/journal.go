@@ -112,7 +112,7 @@ func (m *mover) endBack(why, err error) error {
 // close records the move's end.
 func (m *mover) close(e journal.Entry) error {
 	m.moved.End, m.moved.Why = e.Kind, e.Why
-	e.Moved, e.Took, e.Copied = m.moved.Bytes, m.host.Clock().Sub(m.began), m.moved.Copied
+	e.Moved, e.Took, e.Copied, e.Trace = m.moved.Bytes, m.elapsed(), m.moved.Copied, m.trace.Moments()
 	if err := m.record(e); err != nil {
 		return fmt.Errorf("recording its end in the journal: %w", err)
 	}
@@ -129,7 +129,7 @@ func (m *mover) leave(why error) error {
 			journal.Entry{
 				Kind: journal.MoveStep,
 				What: fmt.Sprintf("stopped with %v of %v copied; to be resumed", done, total),
-				Why:  why.Error(),
+				Why:  why.Error(), Took: m.elapsed(), Trace: m.trace.Moments(),
 			},
 		),
 	)

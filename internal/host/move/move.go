@@ -111,6 +111,7 @@ type mover struct {
 	again      bool      // it was interrupted, and is being resumed
 	moved      Result
 	pace       *pacer
+	trace      journal.Trace
 	unrecorded error // steps that could not be recorded in the journal
 }
 

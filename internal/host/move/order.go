@@ -5,9 +5,10 @@ import (
 	"slices"
 
 	"github.com/numavisor/numavisor/internal/decide/cost"
-	"github.com/numavisor/numavisor/internal/decide/schedule"
+	"github.com/numavisor/numavisor/internal/decide/order"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -16,7 +17,7 @@ import (
 // these are until part of the memory has been copied.
 func (m *mover) schedule(inv *inventory.Host) {
 	access := cost.NewAccess(&inv.Topology)
-	copies := make([]schedule.Copy, len(m.guests))
+	copies := make([]order.Copy, len(m.guests))
 	for i, g := range m.guests {
 		seen, _ := inv.Guest(g.Guest)
 		copies[i] = g.copy(access, seen, &inv.Topology)
@@ -28,14 +29,14 @@ func (m *mover) schedule(inv *inventory.Host) {
 		}
 	}
 	m.order = m.order[:0]
-	for _, i := range schedule.Order(copies) {
+	for _, i := range order.Of(copies) {
 		m.order = append(m.order, m.guests[i])
 	}
 }
 
 // copy describes the copying of a guest's memory.
-func (g *moving) copy(access *cost.Access, seen *inventory.Guest, t *topology.Topology) schedule.Copy {
-	c := schedule.Copy{Loses: g.Saves}
+func (g *moving) copy(access *cost.Access, seen *inventory.Guest, t *topology.Topology) order.Copy {
+	c := order.Copy{Loses: g.Saves}
 	_, c.Bytes = g.turn.Done()
 	here, target := seen.VCPUNodes(t), vcpuTargets(g.GuestMove, t)
 	old, there := topology.MemoryByNode{}, topology.MemoryByNode{}
@@ -51,7 +52,7 @@ func (g *moving) copy(access *cost.Access, seen *inventory.Guest, t *topology.To
 			there[node] = 1
 		}
 	}
-	c.Latency = schedule.Latency{
+	c.Latency = order.Latency{
 		HereToOld: latency(access, t, here, old), HereToNew: latency(access, t, here, there),
 		TargetToOld: latency(access, t, target, old), TargetToNew: latency(access, t, target, there),
 	}
@@ -126,7 +127,7 @@ func (m *mover) follow(ctx context.Context, x apply.Executor, ended bool) {
 		if g.err == nil && done < g.switchAt {
 			g.err = g.turn.Err
 		}
-		m.steps(ctx, x, g, steps, "moving the vCPUs of "+g.Guest)
+		m.steps(ctx, x, g, steps, journal.TracePin)
 		if failed == nil && g.err != nil && g.turn.Err == nil {
 			g.turn.Err = g.err
 		}

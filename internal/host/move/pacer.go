@@ -36,6 +36,9 @@ type pacer struct {
 	copied  topology.Bytes // since last
 	began   time.Time      // when last was taken
 	reached topology.Bytes // bytes a second of the last slice, pauses included
+	waited  time.Duration  // before the last slice
+	slice   topology.Bytes // copied by the last slice
+	took    time.Duration  // of the last slice
 }
 
 type times struct{ ran, waited time.Duration }
@@ -108,6 +111,8 @@ func (m *mover) bandwidth(inv *inventory.Host) (least, used topology.Bytes) {
 // Next waits as long as the rate requires after the last slice, measures its
 // effect on the guests, and returns how much to copy next.
 func (p *pacer) Next(ctx context.Context) (topology.Bytes, error) {
+	began := p.clock()
+	defer func() { p.waited = p.clock().Sub(began) }()
 	switch {
 	case p.free:
 		return apply.FullSlice, ctx.Err()
@@ -137,7 +142,7 @@ func (p *pacer) Next(ctx context.Context) (topology.Bytes, error) {
 
 // Copied adds memory copied since the last measurement.
 func (p *pacer) Copied(bytes topology.Bytes, took time.Duration) {
-	p.copied += bytes
+	p.copied, p.slice, p.took = p.copied+bytes, bytes, took
 	if p.free && bytes > 0 && took > 0 {
 		p.reached = topology.Bytes(float64(bytes) / took.Seconds())
 	}

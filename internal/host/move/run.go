@@ -9,6 +9,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
@@ -94,14 +95,14 @@ func (m *mover) refused() error {
 func (m *mover) carry(ctx context.Context) error {
 	x := apply.Executor{Kernel: m.host.Kernel, Hypervisor: m.host.Control, Clock: m.host.Clock}
 	for _, g := range m.order {
-		m.steps(ctx, x, g, g.before, "preparing "+g.Guest)
+		m.steps(ctx, x, g, g.before, journal.TracePrepare)
 		g.unprepared = g.err != nil
 	}
 	m.note("prepared")
 	stopped := m.copyMemory(ctx, x)
 	m.note("memory copied")
 	for _, g := range m.guests {
-		m.steps(ctx, x, g, g.after, "restricting "+g.Guest+" to its nodes")
+		m.steps(ctx, x, g, g.after, journal.TraceRestrict)
 	}
 	if stopped == nil {
 		m.unmanage(ctx)
@@ -120,7 +121,8 @@ func (m *mover) copyMemory(ctx context.Context, x apply.Executor) error {
 			}
 		}
 	}
-	stopped := x.Turns(ctx, turns, m.pace, func() {
+	stopped := x.Turns(ctx, turns, m.pace, func(t *apply.Turn) {
+		m.traceSlice(t)
 		m.tell("copying memory", m.pace.reached)
 		m.follow(ctx, x, false)
 	})
@@ -138,18 +140,20 @@ func (m *mover) copyMemory(ctx context.Context, x apply.Executor) error {
 }
 
 // steps runs one part of a guest's plan, or skips it if an earlier one failed.
-func (m *mover) steps(ctx context.Context, x apply.Executor, g *moving, steps []plan.Step, what string) {
+func (m *mover) steps(ctx context.Context, x apply.Executor, g *moving, steps []plan.Step, what journal.TraceStep) {
 	if g.err != nil {
 		for _, s := range steps {
 			g.bound.Outcomes = append(g.bound.Outcomes, apply.Outcome{Step: s, Status: apply.Skipped})
 		}
 		return
 	}
-	m.tell(what, 0)
+	m.tell(progressText[what]+" "+g.Guest, 0)
 	p := g.bound.Plan
 	p.Steps = steps
 	var outcomes []apply.Outcome
+	began := m.elapsed()
 	outcomes, g.err = x.Run(ctx, p, g.intent)
+	m.traceSteps(g.Guest, began, what, outcomes)
 	g.bound.Outcomes = append(g.bound.Outcomes, outcomes...)
 }
 
@@ -162,7 +166,9 @@ func (m *mover) verify(ctx context.Context) error {
 	for i, g := range m.guests {
 		names[i] = g.Guest
 	}
+	began := m.elapsed()
 	inv, unread := m.host.Observe(ctx, names...)
+	m.trace.Add("", journal.TraceVerify, began, m.elapsed(), 0)
 	var errs []error
 	if unread != nil {
 		errs = append(errs, fmt.Errorf("verifying: %w", unread))

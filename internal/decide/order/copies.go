@@ -1,4 +1,4 @@
-// Package schedule decides in which order VMs are copied, and when the vCPUs of
+// Package order decides in which order VMs are copied, and when the vCPUs of
 // a VM follow its memory, so that the VMs lose as little work as possible until
 // all of them are well. It only computes.
 //
@@ -8,7 +8,7 @@
 // least weighted sum of completion times (W. E. Smith, Various optimizers for
 // single-stage production, 1956). It is the same for every copy rate, so bytes
 // stand for time. A copy of zero bytes comes first and delays nobody.
-package schedule
+package order
 
 import (
 	"cmp"
@@ -36,9 +36,9 @@ type Latency struct {
 	TargetToOld, TargetToNew float64
 }
 
-// Order returns the indices of the copies in the order in which they should be
+// Of returns the indices of the copies in the order in which they should be
 // completed. Of equal copies the earlier one comes first.
-func Order(copies []Copy) []int {
+func Of(copies []Copy) []int {
 	order := make([]int, len(copies))
 	for i := range order {
 		order[i] = i
