@@ -102,7 +102,7 @@ func (p *planner) blocked() []plan.Blocked {
 		if !g.degraded || g.moved || p.relieved(g) {
 			continue
 		}
-		blocked := plan.Blocked{Kind: plan.BlockedRefused, Why: cmp.Or(p.refused[g.name()], p.obstacle(i))}
+		blocked := plan.Blocked{Kind: plan.BlockedRefused, Why: p.reason(i)}
 		switch {
 		case g.fixed():
 			blocked = g.blocked
@@ -124,6 +124,15 @@ func (p *planner) blocked() []plan.Blocked {
 	return out
 }
 
+// reason returns why a guest stays: the layout that would help most has no room, or
+// the move that the search proposed was refused.
+func (p *planner) reason(guest int) string {
+	if why := p.obstacle(guest); why == noRoom {
+		return why
+	}
+	return cmp.Or(p.refused[p.model.guests[guest].name()], p.obstacle(guest))
+}
+
 // obstacle returns what speaks against the layout that would help most if its price did
 // not count; "" if none would help.
 func (p *planner) obstacle(guest int) string {
@@ -134,22 +143,17 @@ func (p *planner) obstacle(guest int) string {
 	best, most, room := -1, enough, true
 	for l := range g.layouts {
 		rise, ok := m.try(change{guest, l})
-		helps := g.layouts[l].price - g.layout().price - rise
-		switch {
-		case l == g.at || helps <= enough:
-		case !ok:
-			room = false
-		case helps > most:
-			best, most = l, helps
+		if helps := g.layouts[l].price - g.layout().price - rise; l != g.at && helps > most {
+			best, most, room = l, helps, ok
 		}
 	}
 	switch {
-	case best >= 0:
-		return p.refusal([]change{{guest, best}})
+	case best < 0:
+		return ""
 	case !room:
 		return noRoom
 	}
-	return ""
+	return p.refusal([]change{{guest, best}})
 }
 
 // relieved reports whether the moves of others have ended a guest's degradation.

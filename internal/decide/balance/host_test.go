@@ -151,11 +151,12 @@ func legal(t fataler, h *inventory.Host, p policy.Policy, round plan.Plan) inven
 	t.Helper()
 	now := *h
 	for i, m := range round.Moves {
-		now = carriedOut(now, m)
+		eased := withCredit(&now, p)
+		now, eased = carriedOut(now, m), carriedOut(eased, m)
 		for _, g := range m.Guests {
 			for _, have := range now.Guests {
 				if have.Name == g.Guest {
-					if broken := check.Placement(&now, p, *have.Spec, g.Placement); len(broken) > 0 {
+					if broken := check.Placement(&eased, p, *have.Spec, g.Placement); len(broken) > 0 {
 						t.Fatalf("after move %d (%s): %v\n%s", i+1, m, check.Error(g.Guest, broken), round.Text())
 					}
 				}

@@ -279,7 +279,7 @@ func (m *model) largeEnough(g *subject, divided []part, homes []topology.NodeID)
 }
 
 // fitsNow reports whether the homes have enough CPUs and memory left for the
-// cells in the current state.
+// cells in the current state, or lack no more memory than now.
 func (m *model) fitsNow(g *subject, divided []part, homes []topology.NodeID) bool {
 	for i, id := range homes {
 		n := m.position(id)
@@ -294,7 +294,8 @@ func (m *model) fitsNow(g *subject, divided []part, homes []topology.NodeID) boo
 		if g.size > 0 && m.policy.MayGrow(m.sizes[g.size]) {
 			a.left[g.size] += a.left[0]
 		}
-		if a.left[g.size] < divided[i].mem*float64(g.spec.Memory)-1 ||
+		left := a.left[g.size] - divided[i].mem*float64(g.spec.Memory)
+		if left < min(0, m.usage[n].left[g.size])-1 ||
 			a.vcpus+divided[i].cpu*float64(g.spec.VCPUs) > m.policy.Overcommit*(m.nodes[n].cpus-a.dedicated)+slack {
 			return false
 		}

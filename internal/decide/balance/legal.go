@@ -17,8 +17,9 @@ import (
 func SpecOf(g *inventory.Guest) guest.Spec { return specOf(g) }
 
 // Legal checks the placements of a move on a host as it is now. It checks each
-// guest with the other guests of the move on their target nodes. All guests of
-// the move must be on the host. The error lists every broken rule; it wraps an
+// guest with the other guests of the move on their target nodes. A node on which more
+// memory is promised than it has may stay so: it must not lack more than now. All
+// guests of the move must be on the host. The error lists every broken rule; it wraps an
 // inventory.NodeLimitError if a cgroup above a guest excludes its new nodes.
 func Legal(h *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
 	for _, m := range moves {
@@ -26,8 +27,9 @@ func Legal(h *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
 			return fmt.Errorf("VM %s is not on the host", m.Guest)
 		}
 	}
-	host := After(h, moves)
-	var errs []error
+	eased := withCredit(h, p)
+	host := After(&eased, moves)
+	errs := []error{arrives(h, &host, p, moves)}
 	for _, m := range moves {
 		g, _ := h.Guest(m.Guest)
 		if err := g.CheckNodes(m.Placement.Nodes); err != nil {

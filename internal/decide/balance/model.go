@@ -36,6 +36,7 @@ type node struct {
 	usable    topology.CPUSet
 	cores     int     // physical cores of the usable CPUs
 	memory    float64 // bytes that guests may use
+	free      float64 // bytes that can be allocated now
 	bandwidth float64 // MB a second; 0: not measured
 	host      float64 // CPUs that the host's own processes use
 	began     float64 // CPU use before the first move of the plan
@@ -51,6 +52,7 @@ type usage struct {
 	dedicated float64           // CPUs dedicated to one guest, whether it uses them or not
 	alone     float64           // the part of cpu on dedicated CPUs
 	held      float64           // bytes promised
+	resident  float64           // bytes of memory here
 	left      [maxSizes]float64 // bytes not promised, by page size; [0]: small pages
 	homes     int               // guests with a new layout that uses this node
 }
@@ -99,6 +101,7 @@ func (m *model) addNode(i int, room *capacity.Node) {
 	n.usable = room.Shared
 	n.cpus = float64(room.CPUs.Len() - room.Housekeeping.Len())
 	n.memory = float64(room.Memory - room.KeepFree)
+	n.free = float64(spare(&t.Nodes[i], m.policy))
 	n.bandwidth, _ = t.Bandwidth(n.id, n.id)
 	for c := range n.usable.All() {
 		if cpu, ok := t.CPU(c); ok {
@@ -291,6 +294,7 @@ func (m *model) add(g *subject, l *layout, sign float64) {
 		a.dedicated += sign * s.dedicated
 		a.alone += sign * g.demand * s.alone
 		a.held += sign * s.bytes
+		a.resident += sign * s.mem * float64(g.resident)
 		if g.size >= 0 {
 			a.left[g.size] -= sign * s.bytes
 		}
@@ -355,31 +359,35 @@ const slack = 1e-6
 
 // allowed reports whether a node's usage may change from before to the present
 // one. A node without new guests always may. Otherwise every guest must get the
-// CPUs and memory promised to it, and CPU use must not rise beyond the greatest of
-// the policy's MaxNodeCPU, this node's use when the plan began, and peak, the
-// highest present use of the nodes involved.
+// CPUs and memory promised to it, or the node must lack no more of them than before;
+// and CPU use must not rise beyond the greatest of the policy's MaxNodeCPU, this
+// node's use when the plan began, and peak, the highest present use of the nodes
+// involved.
 func (m *model) allowed(i int, before *usage, peak float64) bool {
 	a, n := &m.usage[i], &m.nodes[i]
 	if a.homes == 0 {
 		return true
 	}
-	if a.vcpus > m.limit(i)+slack {
-		return false
-	}
-	small := a.left[0]
-	for s := 1; s < len(m.sizes); s++ {
-		if lack := min(0, a.left[s]); lack < 0 {
-			small += lack
-			if a.left[s] < before.left[s]-slack && !m.policy.MayGrow(m.sizes[s]) {
-				return false
-			}
-		}
-	}
-	if small < -1 {
+	if a.vcpus > m.limit(i)+slack || !m.memoryAllowed(i, before) {
 		return false
 	}
 	use := n.use(a)
 	return use <= max(m.policy.Balance.MaxNodeCPU, n.began, peak)+slack || use <= n.use(before)+slack
+}
+
+// memoryAllowed reports whether a node has the memory promised to its guests, or
+// lacks no more than before and has the free memory for what is copied to it.
+func (m *model) memoryAllowed(i int, before *usage) bool {
+	a := &m.usage[i]
+	small, was := a.left[0], before.left[0]
+	for s := 1; s < len(m.sizes); s++ {
+		lack, lacked := min(0, a.left[s]), min(0, before.left[s])
+		small, was = small+lack, was+lacked
+		if lack < lacked-1 && !m.policy.MayGrow(m.sizes[s]) {
+			return false
+		}
+	}
+	return small >= -1 || small >= was-1 && a.resident-before.resident <= m.nodes[i].free
 }
 
 // apply makes the changes in the model.

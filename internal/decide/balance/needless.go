@@ -20,15 +20,15 @@ func (m *model) leastSaved(group []change) float64 {
 }
 
 // needless returns the changes of the plan without which its other moves would save
-// as much: those of whole moves, and those of single guests of an exchange. A
-// change that makes room for another is not needless.
+// as much, except for less than changes must save: those of whole moves, and those of
+// single guests of an exchange. A change that makes room for another is not needless.
 func (p *planner) needless() []change {
 	for _, group := range p.groups {
-		if p.saves(group) < minSaved {
+		if p.saves(group) < p.model.leastSaved(group) {
 			return group
 		}
 		for _, c := range group {
-			if len(group) > 1 && p.saves([]change{c}) < minSaved {
+			if len(group) > 1 && p.saves([]change{c}) < p.model.leastSaved([]change{c}) {
 				return []change{c}
 			}
 		}

@@ -246,10 +246,11 @@ func (p *planner) advised(group []change) bool {
 // after the moves planned so far. It returns the host after the group's move, the
 // moves, and the reason if a rule forbids them.
 func (p *planner) placeGroup(group []change) (inventory.Host, []plan.GuestMove, string) {
-	host := p.host
+	host, eased := p.host, withCredit(&p.host, p.model.policy)
 	removed := make([]inventory.Guest, len(group))
 	for i, c := range group {
 		host, removed[i] = without(host, p.model.guests[c.guest].name())
+		eased, _ = without(eased, p.model.guests[c.guest].name())
 	}
 	if len(group) > 1 && !p.canExchange(group) {
 		return host, nil, "no node has free memory through which the VMs could exchange theirs"
@@ -258,12 +259,13 @@ func (p *planner) placeGroup(group []change) (inventory.Host, []plan.GuestMove, 
 	for i, c := range group {
 		g := &p.model.guests[c.guest]
 		l := &g.layouts[c.layout]
-		placed, err := place.On(place.Request{Host: &host, Spec: g.spec, Policy: p.model.policy}, l.homes)
+		placed, err := place.On(place.Request{Host: &eased, Spec: g.spec, Policy: p.model.policy}, l.homes)
 		if err != nil {
 			return host, nil, err.Error()
 		}
 		placed = adopt.Align(placed, removed[i].Config)
 		host = with(host, removed[i], g.spec, placed)
+		eased = with(eased, removed[i], g.spec, placed)
 		moves[i] = plan.GuestMove{
 			Guest: g.name(), Placement: placed, Bytes: topology.Bytes(l.copied * float64(g.resident)),
 			Undo: plan.Undo{
@@ -275,9 +277,12 @@ func (p *planner) placeGroup(group []change) (inventory.Host, []plan.GuestMove, 
 	}
 	for i, c := range group {
 		spec := p.model.guests[c.guest].spec
-		if broken := check.Placement(&host, p.model.policy, spec, moves[i].Placement); len(broken) > 0 {
+		if broken := check.Placement(&eased, p.model.policy, spec, moves[i].Placement); len(broken) > 0 {
 			return host, nil, check.Error(spec.Name, broken).Error()
 		}
+	}
+	if err := arrives(&p.host, &host, p.model.policy, moves); err != nil {
+		return host, nil, err.Error()
 	}
 	return host, moves, ""
 }

@@ -101,6 +101,7 @@ func (m *model) addGuests(r Request) {
 			a.alone += s.demand * on.alone
 			a.bound += s.demand * s.intensity * on.mem
 			a.traffic += s.mbps * on.mem
+			a.resident += on.mem * float64(s.resident)
 		}
 	}
 	for i := range m.guests {

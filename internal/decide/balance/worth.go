@@ -95,10 +95,13 @@ func (m *model) ownCosts() []float64 {
 type losses struct {
 	access float64 // CPUs that wait for memory; see wasted
 	wait   float64 // CPUs in demand that wait for CPUs; see overloaded
-	// steady is wait if demand did not vary: the demand beyond all CPUs of each node
-	// and beyond MaxNodeCPU of them.
-	steady [2]float64
+	// beyond is the demand beyond all CPUs of each node, beyond MaxNodeCPU of them, and
+	// beyond roomy of them.
+	beyond [3]float64
 }
+
+// roomy is the CPU use up to which a node has clear room: less than 0.2 % of the demand waits.
+const roomy = 0.6
 
 // lost returns what the guests lose. With slow = excess latency + contention, an
 // access takes 1 + slow times as long as at best; demand times intensity is the number
@@ -116,10 +119,10 @@ func (m *model) lost() losses {
 	for i := range m.nodes {
 		a, use := &m.usage[i], m.use(i)
 		l.wait += a.waiting(use)
-		for k, most := range [2]float64{1, m.policy.Balance.MaxNodeCPU} {
-			l.steady[k] += a.bursts * use
+		for k, most := range [...]float64{1, m.policy.Balance.MaxNodeCPU, roomy} {
+			l.beyond[k] += a.bursts * use
 			if use > most {
-				l.steady[k] += (a.cpu - a.alone) * (1 - most/use)
+				l.beyond[k] += (a.cpu - a.alone) * (1 - most/use)
 			}
 		}
 	}
@@ -127,11 +130,14 @@ func (m *model) lost() losses {
 }
 
 // saved returns how many CPUs less are lost after than before. Demand that only goes
-// from one full node to another saves nothing, even if it would even out variations.
+// from one full node to another saves nothing, even if it would even out variations:
+// less waiting counts up to the demand that leaves the part of nodes that is full.
 func (l losses) saved(after losses) float64 {
-	access := l.access - after.access
-	steady := max(l.steady[0]-after.steady[0], l.steady[1]-after.steady[1])
-	return access + min(l.wait-after.wait, steady)
+	left := 0.0
+	for k := range l.beyond {
+		left = max(left, l.beyond[k]-after.beyond[k])
+	}
+	return l.access - after.access + min(l.wait-after.wait, left)
 }
 
 // gate returns the reason why a move is not worth making, or "" if it is.

@@ -1,0 +1,99 @@
+package balance
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// withCredit returns a host whose nodes have exactly as much more memory as they lack
+// now for what is promised to guests. On this host a placement has room if no node
+// lacks more after it than now. Unmanaged guests that promise more than a node
+// has, and guests with memory on other nodes than reserved, would otherwise keep all
+// others where they are.
+func withCredit(h *inventory.Host, p policy.Policy) inventory.Host {
+	host, holdings := *h, h.Holdings("")
+	known := slices.ContainsFunc(h.Topology.Nodes, func(n topology.Node) bool { return n.Free > 0 })
+	host.Topology.Nodes = slices.Clone(h.Topology.Nodes)
+	for i := range host.Topology.Nodes {
+		n := &host.Topology.Nodes[i]
+		n.HugePages = slices.Clone(n.HugePages)
+		for {
+			total, _ := lack(n, p, holdings)
+			if total == 0 {
+				break
+			}
+			n.Memory += total // the reserve of the node grows by a few percent of this
+		}
+		if _, free := lack(n, p, holdings); known {
+			n.Free += free
+		}
+	}
+	return host
+}
+
+// lack returns how much more memory is promised on a node than it has, and how much
+// more than is free is not touched yet. It adds the pages that pools lack to them.
+func lack(n *topology.Node, p policy.Policy, holdings []inventory.Holding) (total, free topology.Bytes) {
+	bound := int64(0)
+	capacity := int64(n.Memory) - int64(p.KeepFreeOn(n))
+	unused := int64(n.Free) + int64(n.Reclaimable) - int64(p.KeepFreeOn(n))
+	for k := range n.HugePages {
+		capacity -= int64(n.HugePages[k].Total) * int64(n.HugePages[k].Size)
+	}
+	for i := range holdings {
+		held := &holdings[i]
+		if held.Node != n.ID {
+			continue
+		}
+		bound += int64(held.Memory())
+		pool := slices.IndexFunc(n.HugePages, func(p topology.HugePagePool) bool { return p.Size == held.PageSize })
+		if held.PageSize == 0 || pool < 0 {
+			capacity -= int64(held.Memory())
+			unused -= int64(held.Untouched())
+		}
+	}
+	for k := range n.HugePages {
+		pool := &n.HugePages[k]
+		pages := uint64(0)
+		for _, held := range holdings {
+			if held.Node == n.ID && held.PageSize == pool.Size {
+				pages += uint64((held.Untouched() + pool.Size - 1) / pool.Size)
+			}
+		}
+		pool.Free = max(pool.Free, pages)
+	}
+	return topology.Bytes(max(0, -capacity, bound-int64(n.Memory))), topology.Bytes(max(0, -unused))
+}
+
+// spare returns the memory of a node that can be allocated now without using its reserve.
+func spare(n *topology.Node, p policy.Policy) topology.Bytes {
+	free, reserve := n.Free+n.Reclaimable, p.KeepFreeOn(n)
+	return free - min(free, reserve)
+}
+
+// arrives returns an error if more memory is copied to a node that lacks memory than can be
+// allocated there. Elsewhere the promises to guests ensure that.
+func arrives(h, after *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
+	eased := withCredit(h, p)
+	for i := range h.Topology.Nodes {
+		n := &h.Topology.Nodes[i]
+		if eased.Topology.Nodes[i].Memory == n.Memory && eased.Topology.Nodes[i].Free == n.Free {
+			continue
+		}
+		var more, less topology.Bytes
+		for _, m := range moves {
+			was, _ := h.Guest(m.Guest)
+			is, _ := after.Guest(m.Guest)
+			more, less = more+is.Seen.MemoryByNode[n.ID], less+was.Seen.MemoryByNode[n.ID]
+		}
+		if room := spare(n, p); more > less+room {
+			return fmt.Errorf("node %d has %v of free memory for %v", n.ID, room, more-less)
+		}
+	}
+	return nil
+}
