@@ -22,21 +22,43 @@ func SpecOf(g *inventory.Guest) guest.Spec { return specOf(g) }
 // guests of the move must be on the host. The error lists every broken rule; it wraps an
 // inventory.NodeLimitError if a cgroup above a guest excludes its new nodes.
 func Legal(h *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
+	if err := onHost(h, moves); err != nil {
+		return err
+	}
+	eased := withCredit(h, p)
+	host := After(&eased, moves)
+	return errors.Join(arrives(h, &host, p, moves), legalAfter(h, &host, p, moves))
+}
+
+// Fits is Legal without leniency: every promise must be met. It decides whether an
+// interrupted move can be finished. Such a move has changed the host, so that its
+// present state is not the standard.
+func Fits(h *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
+	if err := onHost(h, moves); err != nil {
+		return err
+	}
+	host := After(h, moves)
+	return legalAfter(h, &host, p, moves)
+}
+
+func onHost(h *inventory.Host, moves []plan.GuestMove) error {
 	for _, m := range moves {
 		if _, ok := h.Guest(m.Guest); !ok {
 			return fmt.Errorf("VM %s is not on the host", m.Guest)
 		}
 	}
-	eased := withCredit(h, p)
-	host := After(&eased, moves)
-	errs := []error{arrives(h, &host, p, moves)}
+	return nil
+}
+
+func legalAfter(h, after *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
+	var errs []error
 	for _, m := range moves {
 		g, _ := h.Guest(m.Guest)
 		if err := g.CheckNodes(m.Placement.Nodes); err != nil {
 			errs = append(errs, fmt.Errorf("VM %s: %w", m.Guest, err))
 		}
 		spec := specOf(g)
-		errs = append(errs, check.Error(spec.Name, check.Placement(&host, p, spec, m.Placement)))
+		errs = append(errs, check.Error(spec.Name, check.Placement(after, p, spec, m.Placement)))
 	}
 	return errors.Join(errs...)
 }

@@ -82,6 +82,11 @@ func (p *planner) commitAll(wanted []change) (again bool) {
 			return again
 		}
 		why := p.commit(group)
+		if why != "" {
+			if joined := p.commitJoined(group, wanted); joined != nil {
+				group, why = joined, ""
+			}
+		}
 		for _, c := range group {
 			g := &p.model.guests[c.guest]
 			if why != "" {
@@ -95,6 +100,26 @@ func (p *planner) commitAll(wanted []change) (again bool) {
 		again = true
 	}
 	return again
+}
+
+// commitJoined commits a group that was refused together with the changes that follow it
+// and are worth it only then. It returns them all; nil if there are none. A step
+// that saves next to nothing may be what makes the next one possible.
+func (p *planner) commitJoined(group, wanted []change) []change {
+	all := slices.Clone(group)
+	for {
+		was := p.model.inverse(all)
+		p.model.apply(all...)
+		following := p.next(minus(wanted, all))
+		p.model.apply(was...)
+		if following == nil || len(all)+len(following) > exchangedAtOnce {
+			return nil
+		}
+		all = append(all, following...)
+		if p.commit(all) == "" {
+			return all
+		}
+	}
 }
 
 // orderable reports whether all changes can be made in the order that next gives.

@@ -114,7 +114,7 @@ func (m *mover) wayOn(
 		m.moved.Cancelled = undoing.Cancelled
 		return m.goBack(tx, inv, left, errors.New(undoing.Why))
 	}
-	if err := balance.Legal(inv, m.host.Policy, left); err != nil {
+	if err := balance.Fits(inv, m.host.Policy, left); err != nil {
 		return m.goBack(tx, inv, left, fmt.Errorf("it cannot be finished: %w", err))
 	}
 	if err := m.ways(inv, left, m.there); err != nil {
