@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -13,14 +14,16 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/host/local"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/text"
 )
 
 func createCommand() *cobra.Command {
 	var on hostFlags
 	var specFile, xmlFile string
-	var transient, dryRun bool
+	var transient, dryRun, makeRoom, fullSpeed bool
 	var m libvirt.Machine
 	var disks []string
 	c := &cobra.Command{
@@ -32,12 +35,18 @@ placement, and verifies the result with the kernel's statistics. --xml starts an
 existing domain XML, of which create changes only the binding. If a pool of huge
 pages is too small, create enlarges it, and 'numavisor delete' shrinks it again.
 
+If the VM does not fit, the error names the moves of other VMs that would make room
+for it. --make-room makes them first: it reserves the room, moves the VMs as 'apply'
+does, and starts the new one. If a move or the start fails, or the command is
+interrupted, it moves the VMs back. VMs whose balancing mode is off do not move.
+
 --dry-run prints the placement, each step and the domain XML (with --xml, what
 changes in it), or the error with which create would refuse. It changes nothing and
 records nothing.`,
 		Example: `  numavisor create --name web1 --vcpus 8 --memory 16G --disk /srv/web1.qcow2 --network default
   numavisor create --spec db.yaml --disk /srv/db.qcow2
-  numavisor create --xml existing.xml --memory-binding strict --dry-run`,
+  numavisor create --xml existing.xml --memory-binding strict --dry-run
+  numavisor create --spec db.yaml --disk /srv/db.qcow2 --make-room --dry-run`,
 		Args: takes(0, 0),
 	}
 	spec := guest.BindFlags(c.Flags())
@@ -47,11 +56,17 @@ records nothing.`,
 	f.StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
 	f.BoolVar(&dryRun, "dry-run", false, "print the placement, the steps and the domain XML, and change nothing")
 	f.BoolVar(&transient, "transient", false, "remove the VM from libvirt when it ends")
+	f.BoolVar(&makeRoom, "make-room", false, "if the VM does not fit, move other VMs first")
+	f.BoolVar(&fullSpeed, "full-speed", false,
+		"with --make-room: do not limit the copy rate, even if VMs slow down")
 	machineFlags(c, &m, &disks)
 	exclusive(c, "spec", "xml")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := absolute(&m, disks); err != nil {
+		if err := errors.Join(absolute(&m, disks), onlyWith(c, "make-room", "full-speed")); err != nil {
 			return err
+		}
+		if makeRoom && !c.Flags().Changed("timeout") {
+			on.timeout = applyTime
 		}
 		asked, xml, err := guestToMake(c, specFile, xmlFile, spec, m)
 		if err != nil {
@@ -62,7 +77,7 @@ records nothing.`,
 			return err
 		}
 		defer done()
-		r := operate.CreateRequest{Spec: asked, Transient: transient, Render: renderer(xml, m)}
+		r := operate.CreateRequest{Spec: asked, Transient: transient, Render: renderer(xml, m), MakeRoom: makeRoom}
 		on.noteDaemon(c, hostapi.DefaultSocket, h.Policy)
 		if dryRun {
 			would, err := h.WouldCreate(c.Context(), r)
@@ -71,19 +86,30 @@ records nothing.`,
 			}
 			return emit(c, would, func(w io.Writer) { printWouldCreate(w, r, would, xml) })
 		}
-		return createVM(c, h, r)
+		return createVM(c, h, r, fullSpeed)
 	}
 	return c
 }
 
 // createVM creates the VM and reports what differs from the request.
-func createVM(c *cobra.Command, h *local.Host, r operate.CreateRequest) error {
+func createVM(c *cobra.Command, h *local.Host, r operate.CreateRequest, fullSpeed bool) error {
 	closeInterrupted(c, h)
-	made, err := h.Create(c.Context(), r)
+	var all created
+	var err error
+	if r.MakeRoom {
+		how := move.Request{FullSpeed: fullSpeed, Progress: progressOn(c.ErrOrStderr()).moving()}
+		all.Created, all.Moves, err = h.CreateMakingRoom(c.Context(), r, how)
+	} else {
+		all.Created, err = h.Create(c.Context(), r)
+	}
 	if err != nil {
+		if len(all.Moves) > 0 {
+			printRoomMoves(c.ErrOrStderr(), all.Moves)
+		}
 		return err
 	}
-	if err := emit(c, made, func(w io.Writer) { printCreated(w, made) }); err != nil {
+	made := &all.Created
+	if err := emit(c, all, func(w io.Writer) { printRoomMoves(w, all.Moves); printCreated(w, *made) }); err != nil {
 		return err
 	}
 	if short := made.Shortfalls(); len(short) > 0 {
@@ -91,6 +117,27 @@ func createVM(c *cobra.Command, h *local.Host, r operate.CreateRequest) error {
 			fmt.Errorf("VM %s runs, but not all is as requested: %s", r.Spec.Name, strings.Join(short, "; "))}
 	}
 	return nil
+}
+
+// created is what create prints.
+type created struct {
+	operate.Created
+	Moves []move.RoomMove `json:"moves,omitempty"` // that made room
+}
+
+// printRoomMoves prints the moves that made room, each with its end.
+func printRoomMoves(w io.Writer, moves []move.RoomMove) {
+	for i := range moves {
+		m := &moves[i]
+		end := string(m.End)
+		switch {
+		case m.Back != nil && m.Back.Moved != nil && m.Back.Moved.End == journal.MoveUndone:
+			end = "moved back"
+		case end == "":
+			end = "interrupted"
+		}
+		printf(w, "%s: %s; %v copied in %.1f s\n", m.Move, end, m.Bytes, m.Took.Seconds())
+	}
 }
 
 // guestToMake reads the spec and refuses a guest that cannot be created, before
@@ -191,6 +238,9 @@ func printWouldCreate(w io.Writer, r operate.CreateRequest, p operate.CreatePlan
 	printPlaced(w, p.Placement, p.Why, false)
 	steps := []string{fmt.Sprintf("reserve %s and %v on nodes %s", text.Count(r.Spec.VCPUs, "vCPU", "vCPUs"),
 		r.Spec.Memory, p.Placement.Nodes)}
+	if p.MakeRoom != nil {
+		steps = append(steps, p.MakeRoom.Lines()...)
+	}
 	for _, s := range p.Pools {
 		steps = append(steps, s.String())
 	}

@@ -40,7 +40,7 @@ func flagGroups() []helpGroup {
 		{"The virtual machine", []string{"disk", "network", "kernel", "initrd", "append", "uefi", "serial-log",
 			"emulator-path", "hypervisor-type", "transient"}},
 		{"What the command does", []string{"pid", "dry-run", "explain", "recompute", "guest", "resume", "fix", "force",
-			"full-speed", "pace", "for", "why", "timeout"}},
+			"make-room", "full-speed", "pace", "for", "why", "timeout"}},
 		{"What the command shows", []string{"unmanaged", "drifted", "sort", "all", "since",
 			"last", "timeline", "picture", "watch", "once", "interval"}},
 		{"The daemon", []string{"metrics", "every", "verbose", "socket"}},

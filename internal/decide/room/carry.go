@@ -104,6 +104,9 @@ func (s *search) move(host *inventory.Host, c choice) (plan.GuestMove, inventory
 // bearable reports whether no target of a move becomes busier than the policy allows,
 // and than the busiest of the nodes that the guest leaves was.
 func (s *search) bearable(next *inventory.Host, c choice) bool {
+	if !s.measured {
+		return true
+	}
 	limit := s.policy.Balance.MaxNodeCPU
 	for _, n := range c.candidate.sources {
 		limit = max(limit, s.use[n])

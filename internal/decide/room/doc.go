@@ -16,7 +16,8 @@
 //     (balance.Legal).
 //   - No move raises the CPU use of a node beyond policy.Balance.MaxNodeCPU, unless it
 //     was higher there, or on a node that the guest leaves, before. A guest that was
-//     not measured counts with all its vCPUs, as in balancing.
+//     not measured counts with all its vCPUs. If nothing was measured, only the policy's
+//     overcommit bounds the vCPUs of a node, as in placing.
 //   - A guest does not get more nodes than it has, nor nodes that are farther apart.
 //
 // # Search

@@ -222,6 +222,13 @@ func (o *oracle) shift(h, next *inventory.Host, name string) {
 }
 
 func (o *oracle) tooBusy(next *inventory.Host, g *inventory.Guest, homes []topology.NodeID) bool {
+	measured := len(o.Host.Load) > 0
+	for i := range o.Host.Guests {
+		measured = measured || o.Host.Guests[i].Seen.Load != nil
+	}
+	if !measured {
+		return false
+	}
 	limit := o.Policy.Balance.MaxNodeCPU
 	began, _ := o.Host.Guest(g.Name)
 	for i, n := range capacity.Available(o.Host, o.Policy, "") {

@@ -40,7 +40,7 @@ func (e *RefusalError) Error() string {
 	if len(e.Changes) > 0 {
 		all = e.NoFitError.Error()
 	}
-	return all + "; make room: " + strings.Join(e.MakeRoom.lines(), ", ")
+	return all + "; make room: " + strings.Join(e.MakeRoom.Lines(), ", ")
 }
 
 // Text lists everything for people.
@@ -50,20 +50,24 @@ func (e *RefusalError) Text() string { return e.NoFitError.Text() + e.MakeRoom.T
 func (p Plan) Text() string {
 	var b strings.Builder
 	b.WriteString("make room:\n")
-	for _, line := range p.lines() {
+	for _, line := range p.Lines() {
 		fmt.Fprintf(&b, "  %s\n", line)
 	}
 	switch {
 	case len(p.Moves) == 0:
 		fmt.Fprintf(&b, "  %s\n", p.Reason)
-	case !p.Proven:
-		b.WriteString("  there may be cheaper moves: the search stopped at its limit\n")
+	case p.Proven:
+		b.WriteString(makes)
+	default:
+		b.WriteString(makes + "  there may be cheaper moves: the search stopped at its limit\n")
 	}
 	return b.String()
 }
 
-// lines describe each move: "move web3 to node 2: 4 GiB, about 3 s".
-func (p Plan) lines() []string {
+const makes = "  'numavisor create --make-room' makes these moves first\n"
+
+// Lines describe each move: "move web3 to node 2: 4 GiB, about 3 s".
+func (p Plan) Lines() []string {
 	all := make([]string, len(p.Moves))
 	for i, m := range p.Moves {
 		all[i] = line(m)

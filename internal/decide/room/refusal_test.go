@@ -29,7 +29,7 @@ func TestAdvise(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 	var refusal *RefusalError
-	if !errors.As(err, &refusal) || !strings.HasSuffix(refusal.Text(), "make room:\n  "+line+"\n") {
+	if !errors.As(err, &refusal) || !strings.HasSuffix(refusal.Text(), "make room:\n  "+line+"\n"+makes) {
 		t.Errorf("%q", refusal.Text())
 	}
 	data, err := json.Marshal(refusal)

@@ -19,6 +19,7 @@ type search struct {
 	policy   policy.Policy
 	nodes    []capacity.Node
 	position map[topology.NodeID]int
+	measured bool      // the loads of nodes or guests are known
 	use      []float64 // CPU use of each node now
 	all      []candidate
 
@@ -51,6 +52,8 @@ func newSearch(r Request) *search {
 		s.position[s.nodes[i].Node] = i
 	}
 	s.use = uses(s.nodes)
+	s.measured = len(r.Host.Load) > 0 || slices.ContainsFunc(r.Host.Guests,
+		func(g inventory.Guest) bool { return g.Seen.Load != nil })
 	s.where()
 	s.all = s.candidates()
 	s.measure(s.nodes)

@@ -24,9 +24,10 @@ type CreateRequest struct {
 	Spec      guest.Spec // normalized, with a name
 	Render    Renderer
 	Transient bool
-	// Mover moves other guests if the guest does not fit otherwise; nil: Create refuses
-	// then.
-	Mover Mover
+	// MakeRoom moves other guests if the guest does not fit otherwise, by means of Mover.
+	// A dry run needs no Mover.
+	MakeRoom bool
+	Mover    Mover
 }
 
 // Renderer makes the definition that is bound to an intent's placement and
@@ -189,7 +190,7 @@ func (h *Host) placeNew(
 	case err == nil:
 		err = h.legal(&inv, r.Spec, c.Placement)
 		want = guest.Intent{Host: inv.Identity(), Spec: r.Spec, Placement: c.Placement}
-	case r.Mover != nil:
+	case r.MakeRoom:
 		if want, err = h.roomPlan(&inv, r.Spec, err, c); err == nil {
 			inv = afterMoves(inv, c.MakeRoom)
 		}
