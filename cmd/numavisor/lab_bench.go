@@ -52,7 +52,8 @@ each vCPU, on nodes other than node 0 if they have room; idle VMs stay where the
 knows from the beginning what the VMs will do, and moves nothing. The cheapest plan is
 the one with which the fewest bytes are copied until each of these VMs is on one node; it
 is found by trying all. VMs of all managers but baseline, auto, auto-mass and default
-begin with their memory where the layout says, and vCPUs on other nodes.
+begin with their memory where the layout says, and vCPUs on other nodes; VMs that are
+created in the midst of a run begin where libvirt and the kernel put them.
 
 Managers take turns in each round. A failed run is reported and repeated, at most as
 often as --rounds. With --results, the command adds runs to those in the file, so that

@@ -38,8 +38,10 @@ type VM struct {
 	// Phases say which part of its memory the VM works on; none: all of it, all
 	// the time. Before the first phase it works on all of it.
 	Phases []Phase `json:"phases,omitempty"`
-	// Created is how many seconds after the beginning the VM is created. It
-	// begins to work bootSeconds later. 0: it is ready before the beginning.
+	// Created is how many seconds after the beginning the VM is created, where
+	// libvirt and the kernel put it unless the manager places it; what counts is
+	// where its memory is when it begins to work, bootSeconds later. 0: it is
+	// ready before the beginning.
 	Created int `json:"created,omitempty"`
 }
 
@@ -239,7 +241,11 @@ func (l Layout) String() string {
 
 // kind describes a VM: VMs with equal descriptions are alike.
 func (v VM) kind() string {
-	kind := fmt.Sprintf("%s, %v on %s", text.Count(v.VCPUs, "vCPU", "vCPUs"), v.Memory, list(v.Start))
+	kind := fmt.Sprintf("%s, %v", text.Count(v.VCPUs, "vCPU", "vCPUs"), v.Memory)
+	if v.Created > 0 {
+		return fmt.Sprintf("%s, created after %d s", kind, v.Created) // such a VM has no phases
+	}
+	kind += " on " + list(v.Start)
 	for _, p := range v.Phases {
 		what := fmt.Sprintf("works on %d to %d %%", p.From, p.To)
 		if p.From == p.To {
@@ -249,9 +255,6 @@ func (v VM) kind() string {
 			what = fmt.Sprintf("from %d s on %s", p.At, what)
 		}
 		kind += ", " + what
-	}
-	if v.Created > 0 {
-		kind += fmt.Sprintf(", created after %d s", v.Created)
 	}
 	return kind
 }

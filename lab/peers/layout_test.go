@@ -244,6 +244,12 @@ func TestWorstStart_IsFarInEveryLayout(t *testing.T) {
 		taken := map[string]bool{}
 		for vm, v := range l.VMs {
 			d := tuningOf(t, None, l, vm)
+			if v.Created > 0 {
+				if d.Memory.Mode != "" || d.Pins != nil {
+					t.Errorf("%s, VM %d is created in the midst, and limited to %s, %v", l.Name, vm, d.Memory.Nodeset, d.Pins)
+				}
+				continue
+			}
 			if d.Memory.Mode != "restrictive" || d.Memory.Nodeset != list(v.Start) {
 				t.Errorf("%s, VM %d: memory %s on %s", l.Name, vm, d.Memory.Mode, d.Memory.Nodeset)
 			}
@@ -307,7 +313,7 @@ func TestDimensions(t *testing.T) {
 	got := l.String()
 	want := "4 nodes of 2 CPUs and 2.4 GiB; VMs: 1 x 1 vCPU, 352 MiB on 0,1,2,3, 1 x 2 vCPUs, 352 MiB on 0,1,2,3, " +
 		"1 x 1 vCPU, 352 MiB on 0,1,2,3, idle, from 60 s on works on 0 to 100 %, " +
-		"1 x 1 vCPU, 352 MiB on 0,1,2,3, created after 15 s, 1 x 2 vCPUs, 1 GiB on 3, idle; 120 s"
+		"1 x 1 vCPU, 352 MiB, created after 15 s, 1 x 2 vCPUs, 1 GiB on 3, idle; 120 s"
 	if got != want {
 		t.Errorf("\n got %s\nwant %s", got, want)
 	}

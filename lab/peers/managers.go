@@ -13,7 +13,8 @@ type Manager struct {
 	// balancing is the kernel's automatic NUMA balancing.
 	balancing bool
 	// worstStart: the guests begin with their memory where the layout starts it,
-	// and their vCPUs elsewhere.
+	// and their vCPUs elsewhere. A guest that is created in the midst of a run has
+	// no such limits: the manager, which works already, would have to follow them.
 	worstStart bool
 	// oneByOne: each guest has filled its memory before the next is started. Else
 	// they are started at once, as at the boot of a host; where limits say where
@@ -22,8 +23,8 @@ type Manager struct {
 	// placement is libvirt's for vCPUs, tuning its elements for a guest.
 	placement string
 	tuning    func(Layout, int) string
-	// Scripts: before the guests are started; after one was created ($1 its
-	// name, $2 the process); after the limits of its worst-case start are gone
+	// Scripts: before the guests are started; after one with a worst-case start
+	// was created ($1 its name, $2 the process); after the limits of its worst-case start are gone
 	// (alike); when all that are there at the beginning are ready, before they
 	// work (names of all guests, also of those that come later); when they have
 	// worked, to print the manager's log.
@@ -113,7 +114,7 @@ func (m Manager) domain(l Layout, guest int) string {
 		placement = m.placement
 	}
 	switch {
-	case m.worstStart:
+	case m.worstStart && l.VMs[guest].Created == 0:
 		tuning = l.worstStart(guest)
 	case m.tuning != nil:
 		tuning = m.tuning(l, guest)

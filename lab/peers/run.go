@@ -114,8 +114,11 @@ func (s *session) start(ctx context.Context, _ *Run) error {
 const withProcess = "set -- $1 $(cat /run/libvirt/qemu/$1.pid)\n"
 
 func (s *session) create(ctx context.Context, vm int) error {
-	_, err := s.sh(ctx, "cat > /run/$1.xml <<'X'\n"+s.manager.domain(s.layout, vm)+
-		"\nX\nvirsh -q create /run/$1.xml || exit; "+withProcess+s.manager.created, nameOf(vm))
+	script := "cat > /run/$1.xml <<'X'\n" + s.manager.domain(s.layout, vm) + "\nX\nvirsh -q create /run/$1.xml"
+	if s.layout.VMs[vm].Created == 0 {
+		script += " || exit; " + withProcess + s.manager.created
+	}
+	_, err := s.sh(ctx, script, nameOf(vm))
 	return err
 }
 
@@ -259,13 +262,11 @@ func (s *session) late(ctx context.Context, run *Run) error {
 		if err := s.sleepUntil(ctx, time.Duration(v.Created)*time.Second); err != nil {
 			return err
 		}
-		steps := []func(context.Context, int) error{s.create,
-			func(ctx context.Context, vm int) error { return s.host.AwaitGuest(ctx, nameOf(vm)) },
-			s.distribute, s.release}
-		for _, step := range steps {
-			if err := step(ctx, vm); err != nil {
-				return err
-			}
+		if err := s.create(ctx, vm); err != nil {
+			return err
+		}
+		if err := s.host.AwaitGuest(ctx, nameOf(vm)); err != nil {
+			return err
 		}
 		where, err := s.lines(ctx, locations, nameOf(vm))
 		if err == nil {
