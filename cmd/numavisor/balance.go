@@ -41,9 +41,7 @@ often.`,
 		if err != nil {
 			return err
 		}
-		if !on.from.elsewhere() {
-			on.notePolicyOfDaemon(c, on.socket, wanted)
-		}
+		on.notePolicyOfDaemon(c, on.socket, wanted)
 		inv, err := on.inventory(c)
 		if err != nil {
 			return err

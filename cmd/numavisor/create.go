@@ -22,10 +22,7 @@ import (
 
 func createCommand() *cobra.Command {
 	var on hostFlags
-	var specFile, xmlFile string
-	var transient, dryRun, makeRoom, fullSpeed bool
-	var m libvirt.Machine
-	var disks []string
+	var how createFlags
 	c := &cobra.Command{
 		Use:                   "create --spec FILE | --xml FILE | FLAGS",
 		DisableFlagsInUseLine: true,
@@ -51,24 +48,15 @@ records nothing.`,
 	}
 	spec := guest.BindFlags(c.Flags())
 	on.flags(c, withTopology, withPolicy, withRecords)
-	f := c.Flags()
-	f.StringVar(&specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
-	f.StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
-	f.BoolVar(&dryRun, "dry-run", false, "print the placement, the steps and the domain XML, and change nothing")
-	f.BoolVar(&transient, "transient", false, "remove the VM from libvirt when it ends")
-	f.BoolVar(&makeRoom, "make-room", false, "if the VM does not fit, move other VMs first")
-	f.BoolVar(&fullSpeed, "full-speed", false,
-		"with --make-room: do not limit the copy rate, even if VMs slow down")
-	machineFlags(c, &m, &disks)
-	exclusive(c, "spec", "xml")
+	how.define(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := errors.Join(absolute(&m, disks), onlyWith(c, "make-room", "full-speed")); err != nil {
+		if err := errors.Join(absolute(&how.machine, how.disks), onlyWith(c, "make-room", "full-speed")); err != nil {
 			return err
 		}
-		if makeRoom && !c.Flags().Changed("timeout") {
+		if how.makeRoom && !c.Flags().Changed("timeout") {
 			on.timeout = applyTime
 		}
-		asked, xml, err := guestToMake(c, specFile, xmlFile, spec, m)
+		asked, xml, err := guestToMake(c, how.specFile, how.xmlFile, spec, how.machine)
 		if err != nil {
 			return err
 		}
@@ -77,18 +65,40 @@ records nothing.`,
 			return err
 		}
 		defer done()
-		r := operate.CreateRequest{Spec: asked, Transient: transient, Render: renderer(xml, m), MakeRoom: makeRoom}
+		r := operate.CreateRequest{Spec: asked, Transient: how.transient, Render: renderer(xml, how.machine),
+			MakeRoom: how.makeRoom}
 		on.noteDaemon(c, hostapi.DefaultSocket, h.Policy)
-		if dryRun {
+		if how.dryRun {
 			would, err := h.WouldCreate(c.Context(), r)
 			if err != nil {
 				return err
 			}
 			return emit(c, would, func(w io.Writer) { printWouldCreate(w, r, would, xml) })
 		}
-		return createVM(c, h, r, fullSpeed)
+		return createVM(c, h, r, how.fullSpeed)
 	}
 	return c
+}
+
+// createFlags are the flags of create, in addition to those of the spec.
+type createFlags struct {
+	specFile, xmlFile                      string
+	transient, dryRun, makeRoom, fullSpeed bool
+	machine                                libvirt.Machine
+	disks                                  []string
+}
+
+func (x *createFlags) define(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&x.specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
+	f.StringVar(&x.xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
+	f.BoolVar(&x.dryRun, "dry-run", false, "print the placement, the steps and the domain XML, and change nothing")
+	f.BoolVar(&x.transient, "transient", false, "remove the VM from libvirt when it ends")
+	f.BoolVar(&x.makeRoom, "make-room", false, "if the VM does not fit, move other VMs first")
+	f.BoolVar(&x.fullSpeed, "full-speed", false,
+		"with --make-room: do not limit the copy rate, even if VMs slow down")
+	machineFlags(c, &x.machine, &x.disks)
+	exclusive(c, "spec", "xml")
 }
 
 // createVM creates the VM and reports what differs from the request.

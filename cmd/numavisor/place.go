@@ -16,6 +16,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -61,9 +62,7 @@ daemon of this host has measured; without a daemon, each vCPU counts as busy.`,
 		if err != nil {
 			return err
 		}
-		if !on.from.elsewhere() {
-			on.notePolicyOfDaemon(c, on.socket, weights)
-		}
+		on.notePolicyOfDaemon(c, on.socket, weights)
 		inv, err := on.inventory(c)
 		if err != nil {
 			return err
@@ -71,9 +70,8 @@ daemon of this host has measured; without a daemon, each vCPU counts as busy.`,
 		if xml == nil {
 			noteTaken(c, &inv, asked.Name)
 		}
-		p, why, err := place.Place(place.Request{Host: &inv, Spec: asked, Policy: weights, Ignore: asked.Name})
+		p, why, err := placeOn(&inv, asked, weights)
 		if err != nil {
-			err = room.Advise(room.Request{Host: &inv, Spec: asked, Policy: weights}, err)
 			return refusal(c, asked.Name, err, explain)
 		}
 		if xml != nil {
@@ -84,6 +82,16 @@ daemon of this host has measured; without a daemon, each vCPU counts as busy.`,
 			func(w io.Writer) { printPlaced(w, p, why, explain) })
 	}
 	return c
+}
+
+// placeOn places a VM on a host. A refusal of a new VM names the moves of others that
+// make room for it; the room of one that exists is not theirs to give.
+func placeOn(inv *inventory.Host, asked guest.Spec, p policy.Policy) (guest.Placement, place.Why, error) {
+	placed, why, err := place.Place(place.Request{Host: inv, Spec: asked, Policy: p, Ignore: asked.Name})
+	if _, taken := inv.Guest(asked.Name); err != nil && !taken {
+		err = room.Advise(room.Request{Host: inv, Spec: asked, Policy: p}, err)
+	}
+	return placed, why, err
 }
 
 // noteTaken prints a note if a VM of the new VM's name exists.
@@ -97,7 +105,10 @@ func noteTaken(c *cobra.Command, inv *inventory.Host, name string) {
 // refusal returns the error for a VM that was not placed. If asked to explain, it
 // prints the reasons first, each on a line.
 func refusal(c *cobra.Command, name string, err error, explain bool) error {
-	var refused *room.RefusalError
+	var refused interface {
+		error
+		Text() string
+	}
 	if !explain || !errors.As(err, &refused) {
 		return err
 	}

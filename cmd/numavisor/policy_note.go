@@ -13,8 +13,12 @@ import (
 )
 
 // notePolicyOfDaemon prints a note if this host's daemon uses another policy
-// than the command. If no daemon answers, it prints no note.
+// than the command. If no daemon answers, or the command decides about another
+// host, it prints no note.
 func (f *hostFlags) notePolicyOfDaemon(c *cobra.Command, socket string, used policy.Policy) {
+	if f.from.elsewhere() {
+		return
+	}
 	ctx, cancel := context.WithTimeout(c.Context(), 2*time.Second)
 	defer cancel()
 	if s, err := hostapi.Dial(socket).Status(ctx); err == nil {

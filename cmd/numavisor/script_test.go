@@ -135,7 +135,7 @@ func wantField(ts *testscript.TestScript, neg bool, args []string) {
 func serveLoads(ts *testscript.TestScript, _ bool, args []string) {
 	cpus, err := strconv.ParseFloat(args[1], 64)
 	ts.Check(err)
-	l, err := net.Listen("unix", ts.MkAbs(args[0])) //nolint:noctx // it ends with the script
+	l, err := net.Listen("unix", ts.MkAbs(args[0]))
 	ts.Check(err)
 	load := []inventory.NodeLoad{{Node: 0, CPU: cpus}}
 	measured := inventory.Host{Version: inventory.Version, Name: "here", Load: load}

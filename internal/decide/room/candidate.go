@@ -148,7 +148,8 @@ func (s *search) sets(c *candidate, now []topology.NodeID, k int) (sets [][]topo
 	var homes []topology.NodeID
 	for i := range s.nodes {
 		n := &s.host.Topology.Nodes[i]
-		if limit := c.spec.Limits.Nodes; !n.CPUs.IsEmpty() && n.Memory > 0 && (limit.IsEmpty() || limit.Contains(n.ID)) {
+		limit := c.spec.Limits.Nodes
+		if !n.CPUs.IsEmpty() && n.Memory > 0 && (limit.IsEmpty() || limit.Contains(n.ID)) {
 			homes = append(homes, n.ID)
 		}
 	}

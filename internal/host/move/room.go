@@ -44,7 +44,7 @@ type roomMaker struct {
 // command would do: it is finished then, or rolled back.
 func (m *roomMaker) Move(ctx context.Context, move plan.Move) error {
 	r := m.how
-	r.ID, r.Move, r.By, r.Journal = operate.NewEffectID(m.host.Clock()), move, m.host.By, m.host.Host.Journal
+	r.ID, r.Move, r.By, r.Journal = operate.NewEffectID(m.host.Clock()), move, m.host.By, m.host.Journal
 	moving, end := backAtEnd(ctx)
 	defer end()
 	moved, err := m.host.Move(moving, r)

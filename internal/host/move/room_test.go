@@ -248,7 +248,8 @@ func TestCreateMakingRoom_NobodyElseGetsTheRoom(t *testing.T) {
 			return nil
 		}
 		tried++
-		_, err := w.Joined.WouldCreate(context.Background(), operate.CreateRequest{Spec: other, Render: operatetest.Render})
+		request := operate.CreateRequest{Spec: other, Render: operatetest.Render}
+		_, err := w.Joined.WouldCreate(context.Background(), request)
 		var refused *room.RefusalError
 		if !errors.As(err, &refused) {
 			t.Errorf("another VM would get the room: %v", err)
