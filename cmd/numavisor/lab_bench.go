@@ -265,8 +265,12 @@ func printBench(w io.Writer, r peers.Results) {
 	for _, failure := range r.Failures() {
 		fmt.Fprintln(w, failure)
 	}
+	builds := ""
+	if b := r.Builds(); len(b) > 0 {
+		builds = "; Numavisor " + strings.Join(b, " and ")
+	}
 	fmt.Fprintf(w, "\nLayouts: medians (and spread) of the valid runs; Numavisor's settled part, then the whole run of "+
-		"each manager, as shares of hand pinning; Numavisor %s\n\n", strings.Join(r.Builds(), " and "))
+		"each manager, as shares of hand pinning%s\n\n", builds)
 	columns(w, r.LayoutTable())
 	fmt.Fprint(w, "\nGoals\n\n")
 	rows := [][]string{}

@@ -28,7 +28,7 @@ const costWeight = 1 << 16
 // choices. ok is false if there is none.
 func (p problem) solve() (best []int, cost int64, ok bool) {
 	s := search{problem: p, at: make([]int, len(p.VMs)), vcpus: make([]int, p.Nodes),
-		memory: make([]topology.Bytes, p.Nodes), rest: make([]int64, len(p.VMs)+1)}
+		memory: make([]topology.Bytes, p.Nodes), rooms: p.rooms(), rest: make([]int64, len(p.VMs)+1)}
 	for vm := len(p.VMs) - 1; vm >= 0; vm-- {
 		least := int64(math.MaxInt64 / costWeight)
 		for _, node := range p.choices[vm] {
@@ -51,6 +51,7 @@ type search struct {
 	at       []int
 	vcpus    []int            // by node, of working VMs
 	memory   []topology.Bytes // by node
+	rooms    []topology.Bytes // that each node has for it
 	rest     []int64          // what this VM and those after it cost at least
 	best     []int
 	bestCost int64
@@ -94,7 +95,7 @@ func (s *search) put(vm, node, sign int) bool {
 		} else {
 			s.memory[n] -= part
 		}
-		fits = fits && s.memory[n] <= s.NodeRoom
+		fits = fits && s.memory[n] <= s.rooms[n]
 	}
 	if v.busy() {
 		s.vcpus[node] += sign * v.VCPUs

@@ -61,7 +61,7 @@ func TestNoAssignment(t *testing.T) {
 
 // naive tries all assignments without any bound; all VMs work and have one vCPU.
 func naive(l Layout, memory [][]uint64) (least uint64, ok bool) {
-	all := 1
+	all, rooms := 1, l.rooms()
 	for range l.VMs {
 		all *= l.Nodes
 	}
@@ -71,7 +71,7 @@ func naive(l Layout, memory [][]uint64) (least uint64, ok bool) {
 			node := rest % l.Nodes
 			vcpus[node] += l.VMs[vm].VCPUs
 			bytes[node] += l.VMs[vm].Memory
-			fits = fits && vcpus[node] <= l.NodeCPUs && bytes[node] <= l.NodeRoom
+			fits = fits && vcpus[node] <= l.NodeCPUs && bytes[node] <= rooms[node]
 			for n, part := range memory[vm] {
 				if n != node {
 					copied += part

@@ -17,8 +17,8 @@ type Layout struct {
 	Name  string `json:"name"`
 	About string `json:"about,omitempty"`
 	Nodes int    `json:"nodes"` // of the host: 4, a square, or 8, two halves of four
-	// NodeCPUs and NodeRoom are the CPUs of each node, and its memory for VMs;
-	// the node has hostMemory in addition.
+	// NodeCPUs and NodeRoom are the CPUs of each node, and its memory for VMs; a
+	// node where more memory begins has as much. It has hostMemory in addition.
 	NodeCPUs int            `json:"node_cpus"`
 	NodeRoom topology.Bytes `json:"node_room"`
 	// DelayScale is how many times 85, 140 and 240 ns an access is delayed:
@@ -156,24 +156,27 @@ func (v VM) wrong(l Layout) []error {
 
 // wrongTogether returns what is wrong with all VMs together.
 func (l Layout) wrongTogether() []error {
-	used := make([]topology.Bytes, l.Nodes)
-	for _, v := range l.VMs {
-		for _, n := range v.Start {
-			used[n] += v.Memory / topology.Bytes(len(v.Start))
-		}
-	}
-	for n, bytes := range used {
-		if bytes > l.NodeRoom {
-			return []error{fmt.Errorf("node %d: %v of VMs' memory at the beginning; a node has %v for VMs", n, bytes,
-				l.NodeRoom)}
-		}
-	}
 	if _, ok := l.homes(); !ok {
 		return []error{fmt.Errorf("VMs: they do not fit on %d nodes of %s and %v of memory for VMs, each working "+
 			"VM on one node with a CPU for each vCPU: there would be no hand-pinned baseline", l.Nodes,
 			text.Count(l.NodeCPUs, "CPU", "CPUs"), l.NodeRoom)}
 	}
 	return nil
+}
+
+// rooms are the memory of each node for VMs.
+func (l Layout) rooms() []topology.Bytes {
+	rooms := make([]topology.Bytes, l.Nodes)
+	for _, v := range l.VMs {
+		for _, n := range v.Start {
+			rooms[n] += (v.Memory + topology.Bytes(len(v.Start)) - 1) / topology.Bytes(len(v.Start))
+		}
+	}
+	const unit = 2 * topology.MiB // of a node's memory
+	for n := range rooms {
+		rooms[n] = max(l.NodeRoom, (rooms[n]+unit-1)/unit*unit)
+	}
+	return rooms
 }
 
 // sameAs reports whether two layouts give runs that can be compared.
@@ -193,8 +196,8 @@ func (l Layout) shape() (lab.Shape, error) {
 		return s, err
 	}
 	s.Name, s.DelayScale, s.DelayLocal = "peers", l.DelayScale, true
-	for i := range s.Nodes {
-		s.Nodes[i] = lab.Node{CPUs: l.NodeCPUs, Memory: l.NodeRoom + hostMemory}
+	for i, room := range l.rooms() {
+		s.Nodes[i] = lab.Node{CPUs: l.NodeCPUs, Memory: room + hostMemory}
 	}
 	return s, s.Validate()
 }

@@ -33,6 +33,9 @@ func TestLayouts_CanRun(t *testing.T) {
 		if err != nil || shape.CPUs() != l.Nodes*l.NodeCPUs || !shape.HasKVM() {
 			t.Errorf("%s: shape %+v: %v", l.Name, shape, err)
 		}
+		if shape.Memory() > 16*topology.GiB {
+			t.Errorf("%s needs %v of memory", l.Name, shape.Memory())
+		}
 		for _, other := range all[:i] {
 			if other.Name == l.Name || other.sameAs(l) {
 				t.Errorf("%s is %s", l.Name, other.Name)
@@ -62,19 +65,22 @@ func TestLayouts_CoverTheDimensions(t *testing.T) {
 
 func TestValidateRefusesWhatCannotRun(t *testing.T) {
 	for want, change := range map[string]func(*Layout){
-		"VMs: 0":                      func(l *Layout) { l.VMs = nil },
-		"VMs: 9":                      func(l *Layout) { l.VMs = times(9, l.VMs[0]) },
-		"nodes: 5":                    func(l *Layout) { l.Nodes = 5 },
-		"CPUs of a node: 0":           func(l *Layout) { l.NodeCPUs = 0 },
-		"a node has 4 CPUs":           func(l *Layout) { l.VMs[1].VCPUs = 5 },
-		"vCPUs: 0":                    func(l *Layout) { l.VMs[2].VCPUs = 0 },
-		"do not fit on 4 nodes":       func(l *Layout) { l.NodeCPUs, l.NodeRoom, l.VMs = 3, 4*topology.GiB, times(5, l.VMs[0]) },
-		"whole MiB":                   func(l *Layout) { l.VMs[0].Memory += topology.KiB },
-		"delay scale: 0":              func(l *Layout) { l.DelayScale = 0 },
-		"start: no node":              func(l *Layout) { l.VMs[0].Start = nil },
-		"start: node 4":               func(l *Layout) { l.VMs[0].Start = []int{4} },
-		"start: node 1":               func(l *Layout) { l.VMs[0].Start = []int{1, 1} },
-		"a node has 800 MiB for VMs":  func(l *Layout) { l.NodeRoom = 800 * topology.MiB },
+		"VMs: 0":                func(l *Layout) { l.VMs = nil },
+		"VMs: 9":                func(l *Layout) { l.VMs = times(9, l.VMs[0]) },
+		"nodes: 5":              func(l *Layout) { l.Nodes = 5 },
+		"CPUs of a node: 0":     func(l *Layout) { l.NodeCPUs = 0 },
+		"a node has 4 CPUs":     func(l *Layout) { l.VMs[1].VCPUs = 5 },
+		"vCPUs: 0":              func(l *Layout) { l.VMs[2].VCPUs = 0 },
+		"do not fit on 4 nodes": func(l *Layout) { l.NodeCPUs, l.NodeRoom, l.VMs = 3, 4*topology.GiB, times(5, l.VMs[0]) },
+		"whole MiB":             func(l *Layout) { l.VMs[0].Memory += topology.KiB },
+		"delay scale: 0":        func(l *Layout) { l.DelayScale = 0 },
+		"start: no node":        func(l *Layout) { l.VMs[0].Start = nil },
+		"start: node 4":         func(l *Layout) { l.VMs[0].Start = []int{4} },
+		"start: node 1":         func(l *Layout) { l.VMs[0].Start = []int{1, 1} },
+		"and 400 MiB of memory": func(l *Layout) {
+			l.NodeRoom, l.VMs = 400*topology.MiB,
+				times(1, VM{VCPUs: 1, Memory: 448 * topology.MiB, Start: []int{0, 1}})
+		},
 		"the times must ascend":       func(l *Layout) { l.VMs[0].Phases = []Phase{{At: 20}, {At: 20, To: 1}} },
 		"allowed are 0 to 100":        func(l *Layout) { l.VMs[0].Phases = []Phase{{To: 101}} },
 		"phase at 75 s":               func(l *Layout) { l.VMs[0].Phases = []Phase{{At: 75}} },
@@ -170,7 +176,7 @@ func checkBaseline(t *testing.T, l Layout) {
 		}
 	}
 	for n, bytes := range memory {
-		if bytes > l.NodeRoom {
+		if bytes > l.rooms()[n] {
 			t.Errorf("%s: %v on node %d", l.Name, bytes, n)
 		}
 	}

@@ -91,10 +91,8 @@ func (l Layout) completed() Layout {
 	if l.DelayScale == 0 {
 		l.DelayScale = usualDelay
 	}
-	if l.NodeRoom == 0 { // any node may have all memory
-		for _, v := range l.VMs {
-			l.NodeRoom += v.Memory
-		}
+	if l.NodeRoom == 0 {
+		l.NodeRoom = l.usualRoom()
 	}
 	l.NodeRoom += l.NodeRoom % (2 * topology.MiB)
 	if l.Seconds == 0 {
@@ -104,6 +102,19 @@ func (l Layout) completed() Layout {
 		}
 	}
 	return l
+}
+
+// usualRoom is room for all VMs on any of four nodes. Eight nodes have half of it
+// each, or as much as the largest VM needs: this machine must have all of it.
+func (l Layout) usualRoom() topology.Bytes {
+	var all, largest topology.Bytes
+	for _, v := range l.VMs {
+		all, largest = all+v.Memory, max(largest, v.Memory)
+	}
+	if l.Nodes == nodesOfEight {
+		return max(all/2/(2*topology.MiB)*(2*topology.MiB), largest)
+	}
+	return all
 }
 
 // LayoutNames returns the names of all layouts.
