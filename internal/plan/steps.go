@@ -77,6 +77,10 @@ type Step struct {
 	File  string          `json:"file,omitempty"`
 	Pages uint64          `json:"pages,omitempty"`
 	Node  topology.NodeID `json:"node,omitempty"`
+
+	// Quick leaves pages that are in use where they are, instead of trying each of
+	// them again: the caller does that later.
+	Quick bool `json:"-"`
 }
 
 // Part is one mapping of a step that covers several.

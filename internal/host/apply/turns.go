@@ -78,7 +78,9 @@ func (t *Turn) Done() (done, total topology.Bytes) {
 }
 
 // Turns copies memory slice by slice, one guest after the other in the given
-// order: a guest is complete before the next one begins. A step without room on
+// order: the guest memory of one is copied before that of the next one. Pages that
+// were in use and the memory of the processes themselves come last, for all guests:
+// they are little, take many calls, and matter least. A step without room on
 // its target waits until other steps have copied a slice, so guests that make
 // room for each other take turns in the smallest slices that free enough. If no
 // step has room, the waiting guests end with ENOMEM. One guest's failure does not
@@ -87,7 +89,7 @@ func (t *Turn) Done() (done, total topology.Bytes) {
 // with its guest.
 func (x Executor) Turns(ctx context.Context, turns []*Turn, pace Pacer, progressed func(*Turn)) error {
 	for freed := false; ; { // since all steps were last tried
-		t := nextTurn(turns)
+		t, c := next(turns)
 		switch {
 		case t == nil && !freed:
 			for _, t := range turns {
@@ -101,7 +103,6 @@ func (x Executor) Turns(ctx context.Context, turns []*Turn, pace Pacer, progress
 			}
 			continue
 		}
-		c := t.next()
 		copied, err := x.slice(ctx, t, c, pace)
 		if err != nil {
 			return err
@@ -116,15 +117,23 @@ func (x Executor) Turns(ctx context.Context, turns []*Turn, pace Pacer, progress
 	}
 }
 
-// nextTurn returns the first turn with a step that may have room.
-func nextTurn(turns []*Turn) *Turn {
-	for _, t := range turns {
-		if t.next() != nil {
-			return t
+// next returns the first step that may have room, and its guest; nil if there is
+// none.
+func next(turns []*Turn) (*Turn, *copying) {
+	for _, late := range []bool{false, true} {
+		for _, t := range turns {
+			for _, c := range t.copies {
+				if t.Err == nil && !c.ended && !c.full && c.late() == late {
+					return t, c
+				}
+			}
 		}
 	}
-	return nil
+	return nil, nil
 }
+
+// late reports whether the step waits for the guest memory of all guests.
+func (c *copying) late() bool { return c.step.Kind == plan.MoveOwn || c.swept }
 
 // Finish writes the outcomes of all steps, finished or not.
 func (t *Turn) Finish() {
@@ -151,17 +160,6 @@ func (t *Turn) retry(tried *copying) {
 	}
 }
 
-// next is the step to copy next: the first that has not found its target full;
-// nil if there is none.
-func (t *Turn) next() *copying {
-	for _, c := range t.copies {
-		if t.Err == nil && !c.ended && !c.full {
-			return c
-		}
-	}
-	return nil
-}
-
 // slice copies one slice of a guest. It reports whether it made progress; the
 // error is the context's.
 func (x Executor) slice(ctx context.Context, t *Turn, c *copying, pace Pacer) (bool, error) {
@@ -178,7 +176,7 @@ func (x Executor) slice(ctx context.Context, t *Turn, c *copying, pace Pacer) (b
 	}
 	part := cut(&c.parts, size)
 	s := c.step
-	s.Address, s.Size, s.PageSize = part.Address, part.Size, part.PageSize
+	s.Address, s.Size, s.PageSize, s.Quick = part.Address, part.Size, part.PageSize, !c.swept
 	begin := x.Clock()
 	moved, err := x.Kernel.Move(ctx, t.Plan.PID, s, func(topology.Bytes, topology.Bytes) {})
 	took := x.Clock().Sub(begin)

@@ -239,3 +239,38 @@ func TestTurns_OneAfterTheOther(t *testing.T) {
 		}
 	}
 }
+
+// Pages that were in use, and the memory of the processes themselves, come after
+// the guest memory of all guests, and only those are tried again page by page.
+func TestTurns_LeavesTheRestToTheEnd(t *testing.T) {
+	k := &looked{Host: fake.MustNew("nodes:1 cores:1")}
+	busy := map[uint64]bool{0x40000000: true}
+	var quick []bool
+	k.fail = func(s plan.Step) (plan.Moved, error) {
+		quick = append(quick, s.Quick)
+		if busy[s.Address] {
+			busy[s.Address] = false
+			return plan.Moved{Moved: s.Size - 4096, Failed: 4096}, nil
+		}
+		return plan.Moved{}, nil
+	}
+	own := func(address uint64) plan.Step {
+		return plan.Step{Kind: plan.MoveOwn, Bytes: mib, Parts: []plan.Part{{Address: address, Size: mib, PageSize: 4096}}}
+	}
+	turns := []*apply.Turn{
+		apply.NewTurn(plan.Steps{}, append(oneRange(0x40000000, 64*mib), own(1<<40))),
+		apply.NewTurn(plan.Steps{}, append([]plan.Step{own(1 << 41)}, oneRange(0x80000000, 64*mib)...)),
+	}
+	x := apply.Executor{Kernel: k, Clock: time.Now}
+	if err := x.Turns(context.Background(), turns, &slicing{size: 64 * mib}, func(*apply.Turn) {}); err != nil {
+		t.Fatal(err)
+	}
+	var order []uint64
+	for _, s := range k.slices {
+		order = append(order, s.Address)
+	}
+	want := []uint64{0x40000000, 0x80000000, 0x40000000, 1 << 40, 1 << 41}
+	if !slices.Equal(order, want) || !slices.Equal(quick, []bool{true, true, false, true, true}) {
+		t.Errorf("copied %#x, quick %v", order, quick)
+	}
+}

@@ -23,6 +23,10 @@ type Mover struct {
 	// Spread asks to fill the target nodes evenly (interleave), instead of only
 	// moving in pages from other nodes.
 	Spread bool
+	// Quick tries again only as many pages together as make a call worth it, and
+	// leaves the others. Each call makes all CPUs of the host drain their page
+	// lists, which takes as long as copying some hundred pages or more.
+	Quick bool
 	// Pace is called with the bytes to copy before each chunk moves, and may
 	// wait as long as necessary; nil is full speed.
 	Pace func(ctx context.Context, bytes topology.Bytes) error
@@ -203,6 +207,11 @@ func (c *chunk) moveAllPasses(ctx context.Context) error {
 	}
 	left := c.left()
 	for pass, pieces := 1, 1; pass <= passes && len(left) > 0; pass, pieces = pass+1, pieces*8 {
+		if c.mover.Quick && pass > 1 {
+			if pieces = min(pieces, len(left)/worthACall); pieces == 0 {
+				return nil
+			}
+		}
 		if err := ctx.Err(); err != nil {
 			return c.stopped(err)
 		}
@@ -216,6 +225,9 @@ func (c *chunk) moveAllPasses(ctx context.Context) error {
 	}
 	return nil
 }
+
+// worthACall is the number of pages for which Quick makes another call.
+const worthACall = 256
 
 // tryHeads asks for the first page of each unit. If the second page moved too,
 // the unit is a huge page, and tryHeads queries all of it again; if not, the

@@ -194,3 +194,30 @@ func outside(r MoveResult, targets topology.NodeSet) (sum topology.Bytes) {
 	}
 	return sum
 }
+
+// Quick makes a call only for many pages: of small pages of which some are in
+// use, it leaves some hundred, and a move that is not quick moves them later.
+func TestQuickLeavesFewPages(t *testing.T) {
+	space := func() *fakeSpace {
+		f := &fakeSpace{room: map[int32]int{}}
+		for i := range 16 * 512 {
+			f.node, f.huge = append(f.node, 0), append(f.huge, false)
+			f.hidden, f.pinned = append(f.hidden, false), append(f.pinned, i%1000 == 999)
+		}
+		return f
+	}
+	f, thorough := space(), space()
+	r := inventory.MemoryRange{Size: topology.Bytes(len(f.node)) * 4096, PageSize: 4096}
+	if _, err := (Mover{space: thorough}).Move(t.Context(), r, nodes("2")); err != nil {
+		t.Fatal(err)
+	}
+	quick, err := Mover{space: f, Quick: true}.Move(t.Context(), r, nodes("2"))
+	if err != nil || f.calls > thorough.calls/4 || quick.Failed == 0 || quick.Failed > r.Size/8 {
+		t.Errorf("quick: %v left behind in %d calls (else %d), error %v", quick.Failed, f.calls, thorough.calls, err)
+	}
+	f.pinned = make([]bool, len(f.node)) // no page is in use any more
+	rest, err := Mover{space: f}.Move(t.Context(), r, nodes("2"))
+	if err != nil || rest.Failed != 0 || rest.After[2] != r.Size || rest.Moved != quick.Failed {
+		t.Errorf("later: %+v, error %v", rest, err)
+	}
+}

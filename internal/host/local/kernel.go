@@ -50,7 +50,8 @@ func (k kernel) Move(ctx context.Context, pid int, s plan.Step,
 		return plan.Moved{}, fmt.Errorf("moving pages of process %d at %#x to nodes %s: %w", pid, s.Address, s.Nodes,
 			err)
 	}
-	m := linux.Mover{PID: pid, Spread: s.Mode == guest.MemoryInterleave, Pace: k.pace, Progress: progress}
+	m := linux.Mover{PID: pid, Spread: s.Mode == guest.MemoryInterleave, Quick: s.Quick, Pace: k.pace,
+		Progress: progress}
 	if k.pace == nil {
 		m.Chunk = apply.FullSlice
 	}
