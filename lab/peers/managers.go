@@ -105,7 +105,10 @@ echo $! > /run/bench-daemon.pid
 for i in $(seq 60); do [ -S /run/numavisor/daemon.sock ] && exit; kill -0 $(cat /run/bench-daemon.pid) || break; sleep 0.5; done
 cat /run/bench-daemon.log >&2; exit 1`
 
-const stopDaemon = `numavisor history; kill $(cat /run/bench-daemon.pid); tail -60 /run/bench-daemon.log`
+// stopDaemon ends the daemon first: a move that it stops is in the journal with its trace.
+const stopDaemon = `kill $(cat /run/bench-daemon.pid)
+for i in $(seq 20); do kill -0 $(cat /run/bench-daemon.pid) 2>/dev/null || break; sleep 0.5; done
+numavisor history; numavisor history --timeline || true; tail -60 /run/bench-daemon.log`
 
 // domain is a guest under this manager's control.
 func (m Manager) domain(l Layout, guest int) string {
