@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,6 +62,40 @@ var marks = map[journal.TraceStep]byte{
 const marksText = "p prepare   v move vCPUs   # copy   . wait for the allowed rate   - wait for other VMs   " +
 	"r restrict to the nodes"
 
+// timelineBar draws the line of one VM. A step that lasts longer than a character
+// fills as many as it lasts.
+func timelineBar(t *journal.Timeline, guest string, length time.Duration) string {
+	var line []byte
+	draw := func(from, to int, mark byte) {
+		for len(line) <= to {
+			line = append(line, ' ')
+		}
+		for at := from; at <= to; at++ {
+			if line[at] == ' ' || line[at] == '-' || at == from {
+				line[at] = mark
+			}
+		}
+	}
+	for i := range t.Seconds {
+		s := &t.Seconds[i]
+		at := int(max(0, s.Since) / length)
+		step, took := s.Longest(guest)
+		mark, ok := marks[step]
+		switch {
+		case ok:
+			draw(at, at+int((took-1)/length), mark)
+		case slices.Contains(s.Waiting, guest):
+			_, busy := s.Longest("")
+			for _, other := range t.Guests {
+				_, took := s.Longest(other)
+				busy = max(busy, took)
+			}
+			draw(at, at+int(max(0, busy-1)/length), '-')
+		}
+	}
+	return strings.TrimRight(string(line), " ")
+}
+
 // timelinePicture draws a line for each VM, with a character for each second: the
 // step that took most of it.
 func timelinePicture(t *journal.Timeline) string {
@@ -74,20 +109,7 @@ func timelinePicture(t *journal.Timeline) string {
 	}
 	var b strings.Builder
 	for _, guest := range t.Guests {
-		var line []byte
-		for i := range t.Seconds {
-			s := &t.Seconds[i]
-			at := int(s.Since / length)
-			for len(line) <= at {
-				line = append(line, ' ')
-			}
-			if mark, ok := marks[s.Longest(guest)]; ok {
-				line[at] = mark
-			} else if strings.Contains(" "+strings.Join(s.Waiting, " ")+" ", " "+guest+" ") {
-				line[at] = '-'
-			}
-		}
-		fmt.Fprintf(&b, "%-*s  %s\n", width, guest, strings.TrimRight(string(line), " "))
+		fmt.Fprintf(&b, "%-*s  %s\n", width, guest, timelineBar(t, guest, length))
 	}
 	fmt.Fprintf(&b, "one character: %v\n%s\n", length, marksText)
 	return b.String()

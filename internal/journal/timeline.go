@@ -98,13 +98,14 @@ func (s *Second) Copied() (sum topology.Bytes) {
 	return sum
 }
 
-// Longest is the step that took most of a guest's time in a second; "": none.
-func (s *Second) Longest(guest string) TraceStep {
+// Longest is the step that took most of a guest's time in a second, and that time;
+// "": none.
+func (s *Second) Longest(guest string) (TraceStep, time.Duration) {
 	var most Moment
 	for _, m := range s.Did {
 		if m.Guest == guest && cmp.Compare(m.Took, most.Took) > 0 {
 			most = m
 		}
 	}
-	return most.Step
+	return most.Step, most.Took
 }

@@ -126,6 +126,9 @@ func (c *Controller) jobEnded(e JobEnded) {
 	if e.Err != nil || j.Kind == RecoverJob && len(c.recovery.cut) > 0 { // another process may hold some
 		c.recovery.failed = c.turn.now
 	}
+	if e.Err == nil && !c.turn.stopping {
+		defer c.startJob() // the next one does not wait for a sample
+	}
 	switch {
 	case j.Kind == RepairJob:
 		c.repaired(j, e)
