@@ -36,7 +36,7 @@ func BenchmarkFind(b *testing.B) {
 				vm   vm
 			}{
 				{"one-node", vm{name: "new", vcpus: 2, memory: 6 * gib, spec: oneNode}},
-				{"nothing-helps", vm{name: "new", vcpus: 16, memory: 13 * gib, spec: func(s *guest.Spec) {
+				{"nearly-a-node", vm{name: "new", vcpus: 16, memory: 13 * gib, spec: func(s *guest.Spec) {
 					s.Limits.MaxNodes, s.CPU.Binding = 1, guest.CPURange
 				}}},
 				{"too-large", vm{name: "new", vcpus: 2, memory: 17 * gib, spec: oneNode}},

@@ -28,15 +28,19 @@ type choice struct {
 	option    *option
 }
 
-// carryOut finds an order in which the moves of a set are legal with the room of the
-// new guest reserved; nil if there is none, or the new guest does not fit after them.
-func (s *search) carryOut(of *set) *carried {
-	var choices []choice
+// choices lists the moves of a set, those of the first candidate first.
+func (s *search) choices(of *set) (all []choice) {
 	for ; of.before != nil; of = of.before {
 		c := &s.all[of.candidate]
-		choices = append(choices, choice{c, &c.options[of.option]})
+		all = append(all, choice{c, &c.options[of.option]})
 	}
-	slices.Reverse(choices)
+	slices.Reverse(all)
+	return all
+}
+
+// carryOut finds an order in which moves are legal with the room of the
+// new guest reserved; nil if there is none, or the new guest does not fit after them.
+func (s *search) carryOut(choices []choice) *carried {
 	_, last, ok := s.inOrder(*s.host, choices, nil, nil)
 	if !ok {
 		return nil

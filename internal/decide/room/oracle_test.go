@@ -282,7 +282,8 @@ func TestFind_IsTheOptimum(t *testing.T) {
 }
 
 // carriedOutLegally makes the moves one by one, with the new guest's room reserved.
-func carriedOutLegally(t *rapid.T, r Request, p Plan) {
+func carriedOutLegally(t fataler, r Request, p Plan) {
+	t.Helper()
 	h := *r.Host
 	h.Claims = []inventory.Claim{{Name: r.Spec.Name, Placement: *p.Placement}}
 	for i, m := range p.Moves {
@@ -292,7 +293,7 @@ func carriedOutLegally(t *rapid.T, r Request, p Plan) {
 		h = balance.After(&h, m.Guests)
 	}
 	if err := check.Error("new", check.Placement(&h, r.Policy, r.Spec, *p.Placement)); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 }
 

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/decide/check"
+	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -146,6 +149,41 @@ func TestFind(t *testing.T) {
 			}
 		})
 	}
+}
+
+// On hosts where the search cannot prove the optimum it still finds legal moves, none of
+// which is dispensable.
+func TestFind_OnALargeHost(t *testing.T) {
+	h := crowded(t, 8)
+	r := Request{Host: h, Spec: vm{name: "new", vcpus: 16, memory: 13 * gib, spec: oneNode}.normal(t)}
+	p := Find(r)
+	if len(p.Moves) < 5 || p.Proven {
+		t.Fatalf("%q, proven %t", moved(p), p.Proven)
+	}
+	carriedOutLegally(t, r, p)
+	for i := range p.Moves {
+		others := slices.Delete(slices.Clone(p.Moves), i, i+1)
+		if suffice(r, others) {
+			t.Errorf("%s is dispensable in %q", p.Moves[i], moved(p))
+		}
+	}
+}
+
+// suffice reports whether the new guest fits after moves, and all guests that moved have
+// what they need.
+func suffice(r Request, moves []plan.Move) bool {
+	h := *r.Host
+	for _, m := range moves {
+		h = balance.After(&h, m.Guests)
+	}
+	for _, m := range moves {
+		g, _ := h.Guest(m.Guests[0].Guest)
+		if len(check.Placement(&h, r.Policy, *g.Spec, m.Guests[0].Placement)) > 0 {
+			return false
+		}
+	}
+	_, _, err := place.Place(place.Request{Host: &h, Spec: r.Spec, Policy: r.Policy, WithoutAdvice: true})
+	return err == nil
 }
 
 // A plan says what it costs, and where the new guest goes.

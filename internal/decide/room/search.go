@@ -1,6 +1,7 @@
 package room
 
 import (
+	"cmp"
 	"container/heap"
 	"math"
 	"slices"
@@ -38,11 +39,11 @@ type search struct {
 
 // Limits of the search. On small hosts none of them is reached.
 const (
-	mostWaiting  = 200_000    // sets that wait to be extended
-	mostWork     = 10_000_000 // bounds of sets and placements, each times nodes: about a second
-	workOfTry    = 400        // of one placement, in bounds
-	mostChildren = 1024       // options of all candidates together
-	fewNodes     = 8          // nodes that are emptied, and targets, beyond that
+	mostWaiting  = 200_000   // sets that wait to be extended
+	mostWork     = 4_000_000 // bounds of sets and placements, each times nodes: some tenths of a second
+	workOfTry    = 400       // of one placement, in bounds
+	mostChildren = 1024      // options of all candidates together
+	fewNodes     = 8         // nodes that are emptied, and targets, beyond that
 )
 
 func newSearch(r Request) *search {
@@ -147,7 +148,7 @@ type set struct {
 	option    int
 	moves     int
 	bytes     topology.Bytes
-	bound     topology.Bytes // at least as much is copied in each plan that contains the set
+	bound     topology.Bytes // of what a plan that contains the set copies; in haste no bound, but a rank
 	order     int            // in which it was made
 }
 
@@ -197,8 +198,9 @@ func (s *search) run() *carried {
 		best := heap.Pop(waiting).(*set) //nolint:forcetypeassert // the queue has only sets
 		now, targets := s.after(best)
 		if best.moves > 0 && s.missing(now, targets, len(s.all)) == 0 {
-			if found := s.carryOut(best); found != nil {
-				return found
+			choices := s.choices(best)
+			if found := s.carryOut(choices); found != nil {
+				return s.trimmed(choices, found)
 			}
 		}
 		if made >= mostWaiting || s.exhausted() {
@@ -212,6 +214,21 @@ func (s *search) run() *carried {
 		}
 	}
 	return nil
+}
+
+// trimmed leaves out moves without which the others suffice: in haste there may be some.
+func (s *search) trimmed(choices []choice, found *carried) *carried {
+	if s.weight == 1 {
+		return found
+	}
+	byBytes := func(a, b choice) int { return cmp.Compare(b.option.bytes, a.option.bytes) }
+	for _, dear := range slices.SortedFunc(slices.Values(choices), byBytes) {
+		fewer := slices.DeleteFunc(slices.Clone(choices), func(c choice) bool { return c == dear })
+		if less := s.carryOut(fewer); less != nil {
+			choices, found = fewer, less
+		}
+	}
+	return found
 }
 
 // exhausted reports whether the search has done as much as it may.
@@ -262,8 +279,11 @@ func (s *search) extend(of *set, now []left, targets []int) []*set {
 			}
 			bytes := of.bytes + o.bytes
 			bound := bytes + topology.Bytes(s.weight*max(0, more-1)) // less 1: the sum of parts was rounded
-			all = append(all, &set{before: of, candidate: i, option: k, moves: of.moves + 1, bytes: bytes,
-				bound: max(bound, of.bound)})
+			if s.weight == 1 {
+				bound = max(bound, of.bound) // what is missing was rounded
+			}
+			all = append(all,
+				&set{before: of, candidate: i, option: k, moves: of.moves + 1, bytes: bytes, bound: bound})
 		}
 	}
 	return all
