@@ -36,9 +36,13 @@ func ScoreOf(windows []Window) Score {
 // moves: 1 MiB. The kernel moves some to get contiguous memory.
 const quietPages = 256
 
+// leastSettled is how many seconds a settled part lasts at least.
+const leastSettled = 9 // two windows of five seconds, by a clock that is not exact
+
 // settled is the first window of the settled part of a run: after the last
 // window in which memory moved, and after the last change of what the guests
-// do, given in seconds. It is len(r.Windows) where moves never ended.
+// do, given in seconds. It is len(r.Windows) where moves never ended, or so late
+// that what is left is too short to say anything.
 func (r Run) settled(lastChange int) int {
 	first := 0
 	var passed float64
@@ -47,6 +51,9 @@ func (r Run) settled(lastChange int) int {
 			first = i + 1
 		}
 		passed += longest(w)
+	}
+	if passed-r.seconds(first) < leastSettled {
+		return len(r.Windows)
 	}
 	return first
 }

@@ -69,10 +69,11 @@ func TestSettled(t *testing.T) {
 		seconds    float64
 	}{
 		{"no moves ever", []Window{quiet, quiet}, 0, 0, 0},
+		{"moves until five seconds before the end", []Window{quiet, busy, quiet}, 0, 3, 15},
 		{"moves with a pause between", []Window{quiet, busy, quiet, busy, quiet, quiet}, 0, 4, 20},
 		{"moves to the end", []Window{quiet, busy}, 0, 2, 10},
 		{"a change after the last move", []Window{busy, quiet, quiet, quiet}, 10, 2, 10},
-		{"a change before the last move", []Window{quiet, quiet, busy, quiet}, 5, 3, 15},
+		{"a change before the last move", []Window{quiet, quiet, busy, quiet, quiet}, 5, 3, 15},
 	} {
 		r := Run{Windows: c.windows}
 		if first := r.settled(c.lastChange); first != c.first || r.seconds(first) != c.seconds {
