@@ -16,10 +16,9 @@ const (
 	usualMemory  = 352 * topology.MiB
 	usualDelay   = 3
 	usualSeconds = 75
-	// A run with a change lasts longer: as long after the change as before.
-	changeSeconds = 120
-	changeAt      = 60
-	createdAt     = 15 // works from changeAt on
+	changeAt     = 60
+	afterChange  = 60 // that a run lasts after its last change
+	createdAt    = 15
 )
 
 // DefaultLayout is measured where none is named.
@@ -66,7 +65,7 @@ func Layouts() []Layout {
 		{Name: "working-set", About: "work on a third of the memory, after 60 s on the other two thirds",
 			NodeCPUs: 1, VMs: times(3, VM{VCPUs: 1, Memory: usualMemory, Start: n0,
 				Phases: []Phase{{At: 0, From: 0, To: 33}, {At: changeAt, From: 33, To: 100}}})},
-		{Name: "late", About: "a fourth VM is created in the midst, and works after 60 s",
+		{Name: "late", About: "a fourth VM is created after 15 s, and works after 90 s",
 			NodeCPUs: 2, VMs: append(times(3, usual),
 				VM{VCPUs: 1, Memory: usualMemory, Start: n0, Created: createdAt})},
 		{Name: "eight", About: "eight nodes of one CPU",
@@ -97,8 +96,8 @@ func (l Layout) completed() Layout {
 	l.NodeRoom += l.NodeRoom % (2 * topology.MiB)
 	if l.Seconds == 0 {
 		l.Seconds = usualSeconds
-		if l.lastChange() > 0 {
-			l.Seconds = changeSeconds
+		if last := l.lastChange(); last > 0 {
+			l.Seconds = last + afterChange
 		}
 	}
 	return l

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/host/labcounter"
@@ -253,43 +254,53 @@ func (s *session) work(ctx context.Context, run *Run) error {
 	return s.fill(ctx, run)
 }
 
-// late creates the guests that come in the midst of the run, one after the other.
+// late creates the guests that come in the midst of the run, each in its time.
 func (s *session) late(ctx context.Context, run *Run) error {
+	errs := make([]error, len(s.layout.VMs))
+	var all sync.WaitGroup
 	for vm, v := range s.layout.VMs {
-		if v.Created == 0 {
-			continue
-		}
-		if err := s.sleepUntil(ctx, time.Duration(v.Created)*time.Second); err != nil {
-			return err
-		}
-		if err := s.create(ctx, vm); err != nil {
-			return err
-		}
-		if err := s.host.AwaitGuest(ctx, nameOf(vm)); err != nil {
-			return err
-		}
-		where, err := s.lines(ctx, locations, nameOf(vm))
-		if err == nil {
-			run.Memory[vm], err = parseMemory(where[0], s.layout.Nodes)
-		}
-		if err != nil {
-			return err
-		}
-		took := time.Since(s.began) - time.Duration(v.Created)*time.Second
-		due := time.Duration(s.firstWindow(v)) * s.Window
-		if time.Since(s.began) > due+s.Window/2 {
-			return fmt.Errorf("VM %s was ready only %.0f s after its creation; %d s are allowed", nameOf(vm),
-				took.Seconds(), bootSeconds)
-		}
-		s.Progress("%s: VM %s is ready %.0f s after its creation", s.manager.Name, nameOf(vm), took.Seconds())
-		if err := s.sleepUntil(ctx, due); err != nil {
-			return err
-		}
-		if err := s.host.StartOrders(ctx, s.Window, s.orders([]int{vm})); err != nil {
-			return err
+		if v.Created > 0 {
+			all.Go(func() { errs[vm] = s.lateGuest(ctx, vm, run) })
 		}
 	}
-	return nil
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (s *session) lateGuest(ctx context.Context, vm int, run *Run) error {
+	v := s.layout.VMs[vm]
+	if err := s.sleepUntil(ctx, time.Duration(v.Created)*time.Second); err != nil {
+		return err
+	}
+	due := time.Duration(s.firstWindow(v)) * s.Window
+	if err := s.createBy(ctx, vm, s.began.Add(due), run); err != nil {
+		return err
+	}
+	if err := s.sleepUntil(ctx, due); err != nil {
+		return err
+	}
+	return s.host.StartOrders(ctx, s.Window, s.orders([]int{vm}))
+}
+
+// createBy creates a guest that must be ready at a time, and records where its
+// memory is then.
+func (s *session) createBy(ctx context.Context, vm int, due time.Time, run *Run) error {
+	name, begin := nameOf(vm), time.Now()
+	limited, cancel := context.WithDeadline(ctx, due)
+	defer cancel()
+	err := s.create(limited, vm)
+	if err == nil {
+		err = s.host.AwaitGuest(limited, name)
+	}
+	if err != nil {
+		return fmt.Errorf("VM %s was not ready %.0f s after its creation: %w", name, time.Since(begin).Seconds(), err)
+	}
+	s.Progress("%s: VM %s is ready %.0f s after its creation", s.manager.Name, name, time.Since(begin).Seconds())
+	where, err := s.lines(ctx, locations, name)
+	if err == nil {
+		run.Memory[vm], err = parseMemory(where[0], s.layout.Nodes)
+	}
+	return err
 }
 
 // sleepUntil waits for a time after the beginning.
