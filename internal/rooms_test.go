@@ -42,6 +42,7 @@ var rooms = map[string][]string{
 	"internal/decide/cost":     {"WORDS"},
 	"internal/decide/capacity": {"WORDS"},
 	"internal/decide/place":    {"WORDS", "internal/decide/cost", "internal/decide/capacity"},
+	"internal/decide/schedule": {"WORDS", "internal/decide/capacity", "internal/decide/place"},
 	"internal/decide/bind":     {"WORDS"},
 	"internal/decide/balance": {"WORDS", "internal/decide/cost", "internal/decide/capacity", "internal/decide/place",
 		"internal/decide/adopt", "internal/decide/check"},

@@ -1,0 +1,201 @@
+package schedule
+
+import (
+	"fmt"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/strictyaml"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Together says where the VMs of a group belong, at one level.
+type Together string
+
+// The rules of a group at a level.
+const (
+	AnyWhere Together = ""
+	Same     Together = "same"      // all on one
+	Differ   Together = "different" // each on its own
+)
+
+// Words returns the words that a file may use.
+func (Together) Words() []string { return []string{string(Same), string(Differ)} }
+
+// Affinity relates a VM to the other VMs of its group.
+type Affinity struct {
+	Group string   `json:"group,omitempty"`
+	Racks Together `json:"racks,omitempty"` // without a rule, a group is spread over racks where that costs little
+	Hosts Together `json:"hosts,omitempty"`
+	Nodes Together `json:"nodes,omitempty"` // of one host; VMs on other hosts do not count
+}
+
+// Validate checks that rules have a group and do not contradict each other.
+func (a Affinity) Validate() error {
+	for _, rule := range []struct {
+		field string
+		value Together
+	}{{"racks", a.Racks}, {"hosts", a.Hosts}, {"nodes", a.Nodes}} {
+		if rule.value != AnyWhere && rule.value != Same && rule.value != Differ {
+			return &strictyaml.FieldError{Field: rule.field, Value: string(rule.value), Allowed: "same or different"}
+		}
+		if rule.value != AnyWhere && a.Group == "" {
+			return &strictyaml.FieldError{Field: rule.field, Value: string(rule.value),
+				Allowed: "only with a group: name the group of VMs that the rule is about"}
+		}
+	}
+	switch {
+	case a.Racks == Differ && a.Hosts == Same:
+		return &strictyaml.FieldError{Field: "hosts", Value: string(Same), Allowed: "different, as racks are different"}
+	case a.Hosts == Differ && a.Nodes == Same:
+		return &strictyaml.FieldError{Field: "nodes", Value: string(Same), Allowed: "different, as hosts are different"}
+	}
+	return nil
+}
+
+// reason is why a host is not a candidate.
+type reason string
+
+const (
+	cordoned  reason = "cordoned"
+	ofGroup   reason = "excluded by the rules of the VM's group"
+	fewCPUs   reason = "too few free vCPUs"
+	fewAlone  reason = "too few CPUs for exclusive vCPUs"
+	little    reason = "too little free memory"
+	fewPages  reason = "too little free memory in pages of the size"
+	noDivided reason = "enough in sum, but not on one node for each cell"
+)
+
+var reasons = []reason{cordoned, ofGroup, fewCPUs, fewAlone, little, fewPages, noDivided}
+
+// Excluded is a number of hosts that were not candidates for one reason.
+type Excluded struct {
+	Reason reason `json:"reason"`
+	Hosts  int    `json:"hosts"`
+}
+
+// rule is what a VM's group means for each host.
+type rule struct {
+	Affinity
+	others []member // of the group
+	racks  map[string]int
+	hosts  map[int]bool
+}
+
+// rule prepares the rules of a VM's group. In a group without members, all hosts are allowed.
+func (f *Fleet) rule(a Affinity) *rule {
+	r := &rule{Affinity: a, others: f.groups[a.Group], racks: map[string]int{}, hosts: map[int]bool{}}
+	if a.Group == "" {
+		r.others = nil
+	}
+	for _, m := range r.others {
+		r.racks[f.rack(m.host)]++
+		r.hosts[m.host] = true
+	}
+	return r
+}
+
+// rack returns the rack of a host. A host without a rack is one of its own.
+func (f *Fleet) rack(i int) string { return f.hosts[i].rack() }
+
+func (h *host) rack() string {
+	if h.Rack == "" {
+		return "\x00" + h.Name
+	}
+	return h.Rack
+}
+
+// excludes returns why a host is not a candidate; "" if it is.
+func (r *rule) excludes(i int, h *host) reason {
+	if h.Cordoned {
+		return cordoned
+	}
+	if len(r.others) > 0 {
+		inRack, onHost := r.racks[h.rack()] > 0, r.hosts[i]
+		if r.Racks == Same && !inRack || r.Racks == Differ && inRack ||
+			(r.Hosts == Same || r.Nodes == Same) && !onHost || r.Hosts == Differ && onHost {
+			return ofGroup
+		}
+	}
+	return ""
+}
+
+// sameRack returns the share of the group's VMs that are in a host's rack, as far as
+// the group is to be spread.
+func (r *rule) sameRack(h *host) float64 {
+	if len(r.others) == 0 || r.Racks == Same || r.Hosts == Same || r.Nodes == Same {
+		return 0
+	}
+	return float64(r.racks[h.rack()]) / float64(len(r.others))
+}
+
+// limitNodes restricts a spec to the nodes of a host that the group's rule allows.
+func (r *rule) limitNodes(s *guest.Spec, i int, h *host) error {
+	if r.Nodes == AnyWhere {
+		return nil
+	}
+	var used topology.NodeSet
+	for _, m := range r.others {
+		if m.host == i {
+			used = used.Union(m.nodes)
+		}
+	}
+	allowed := used
+	if r.Nodes == Differ {
+		allowed = withCPUs(&h.Inventory.Topology).Minus(used)
+	} else if used.IsEmpty() {
+		return nil // the first VM of the group
+	}
+	if !s.Limits.Nodes.IsEmpty() {
+		allowed = allowed.Intersect(s.Limits.Nodes)
+	}
+	if allowed.IsEmpty() {
+		return fmt.Errorf("the rule 'nodes: %s' of group %s leaves no node", r.Nodes, r.Group)
+	}
+	s.Limits.Nodes = allowed
+	return nil
+}
+
+// withCPUs returns the nodes with CPUs. A limit that names another node would allow its use.
+func withCPUs(t *topology.Topology) topology.NodeSet {
+	var ids []topology.NodeID
+	for i := range t.Nodes {
+		if !t.Nodes[i].CPUs.IsEmpty() {
+			ids = append(ids, t.Nodes[i].ID)
+		}
+	}
+	return topology.SetOf(ids...)
+}
+
+// lacks returns what the nodes of a host lack in sum for a VM; "" if they have enough.
+func (f *Fleet) lacks(h *host, s shape) reason {
+	vcpus, alone, cpus := 0.0, 0, 0
+	for _, rooms := range [][]room{h.rooms, h.others} {
+		for i := range rooms {
+			r := &rooms[i]
+			vcpus, alone, cpus = vcpus+max(0, r.vcpus), alone+r.alone, cpus+r.cpus
+		}
+	}
+	switch memory := h.memory(s.page); {
+	case s.exclusive && alone < s.vcpus:
+		return fewAlone
+	case !s.exclusive && vcpus < float64(s.vcpus), cpus < s.vcpus:
+		return fewCPUs
+	case memory < s.memory && s.page == 0:
+		return little
+	case memory < s.memory:
+		return fewPages
+	case s.cells > 0 && s.cells > len(h.Inventory.Topology.Nodes):
+		return noDivided
+	}
+	return ""
+}
+
+// memory returns the free memory of all nodes in pages of a size.
+func (h *host) memory(page topology.Bytes) (sum topology.Bytes) {
+	for _, rooms := range [][]room{h.rooms, h.others} {
+		for i := range rooms {
+			sum += rooms[i].memory(page)
+		}
+	}
+	return sum
+}

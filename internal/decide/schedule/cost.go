@@ -1,0 +1,248 @@
+package schedule
+
+import (
+	"math"
+	"slices"
+)
+
+// rank compares hosts for a VM: see the package comment. The smaller one is better.
+type rank struct {
+	sharing    int // vCPUs
+	overloaded int // nodes
+	cells      int // 0: the VM does not fit, divided equally
+	cost       float64
+}
+
+// Figure is one of the figures by which hosts are compared.
+type Figure string
+
+// The figures, in the order in which they decide.
+const (
+	SharedCores     Figure = "shared cores"
+	OverloadedNodes Figure = "overloaded nodes"
+	Nodes           Figure = "nodes"
+	Cost            Figure = "cost"
+)
+
+// decides returns the first figure in which two ranks differ.
+func (r rank) decides(o rank) Figure {
+	switch {
+	case r.sharing != o.sharing:
+		return SharedCores
+	case r.overloaded != o.overloaded:
+		return OverloadedNodes
+	case r.cells != o.cells:
+		return Nodes
+	}
+	return Cost
+}
+
+func (r rank) less(o rank) bool {
+	switch r.decides(o) {
+	case SharedCores:
+		return r.sharing < o.sharing
+	case OverloadedNodes:
+		return r.overloaded < o.overloaded
+	case Nodes:
+		return r.cells < o.cells
+	case Cost:
+	}
+	return r.cost < o.cost
+}
+
+// class is the memory of what one shape costs on each host.
+type class struct {
+	on   []ranked // by host
+	next int      // the host whose cost is computed again next
+	used uint64   // the last decision that used it
+}
+
+type ranked struct {
+	rank
+	version uint32 // of the host, plus one; 0: not computed
+}
+
+const (
+	// refreshed is the number of hosts whose cost is computed again in each decision, in
+	// turn, since the weights of the shapes change. All hosts that changed are, too.
+	refreshed = 64
+	// mostClasses bounds the remembered shapes: 10,000 hosts need 0.5 MB for each.
+	mostClasses = 128
+)
+
+// ranks returns the rank of each host for a shape.
+func (f *Fleet) ranks(s shape) []ranked {
+	f.clock++
+	c := f.classes[s]
+	if c == nil {
+		if len(f.classes) >= mostClasses {
+			f.forget()
+		}
+		c = &class{on: make([]ranked, len(f.hosts))}
+		f.classes[s] = c
+	}
+	c.used = f.clock
+	for range min(refreshed, len(f.hosts)) {
+		c.on[c.next].version = 0
+		c.next = (c.next + 1) % len(f.hosts)
+	}
+	weights := f.scarcity()
+	asked := likely{shape: s}
+	for i, h := range f.hosts {
+		if on := &c.on[i]; on.version != h.version+1 {
+			*on = ranked{f.price(h, &asked, weights), h.version + 1}
+		}
+	}
+	return c.on
+}
+
+// forget drops the class that was not used for the longest time.
+func (f *Fleet) forget() {
+	var oldest shape
+	least := uint64(math.MaxUint64)
+	for s, c := range f.classes {
+		if c.used < least {
+			oldest, least = s, c.used
+		}
+	}
+	delete(f.classes, oldest)
+}
+
+// scarcity returns the weights of the likely shapes: (share / number that fit)^2,
+// scaled to a sum of 1. A shape that no longer fits counts as half a fit.
+func (f *Fleet) scarcity() []float64 {
+	w := make([]float64, len(f.likely))
+	sum := 0.0
+	for s := range f.likely {
+		if f.left[s] > 0 {
+			rate := f.likely[s].share / f.left[s]
+			w[s] = rate * rate
+			sum += w[s]
+		}
+	}
+	for s := range w {
+		w[s] /= max(sum, math.SmallestNonzeroFloat64)
+	}
+	return w
+}
+
+// price computes the rank of a host for a shape. The nodes that package place will
+// choose are not known yet: the cheapest ones count.
+func (f *Fleet) price(h *host, asked *likely, weights []float64) rank {
+	best := rank{}
+	least, most := asked.divisions(len(h.rooms))
+	for k := least; k <= most; k++ {
+		p := asked.part(k)
+		at := f.cheapest(h, p, k, weights)
+		if len(at) < k {
+			continue
+		}
+		r := rank{cells: k}
+		load := 0.0
+		for _, c := range at {
+			r.sharing += c.sharing
+			r.overloaded += c.overloaded
+			load = max(load, h.rooms[c.room].use(p))
+		}
+		r.cost = f.weights.Scarcity*f.taken(h, at, p, weights) + f.weights.Load*load +
+			f.weights.Fill*f.free(h, p, k) + h.Preference
+		if best.cells == 0 || r.less(best) {
+			best = r
+		}
+		if r.sharing == 0 && r.overloaded == 0 {
+			break // more cells are not better
+		}
+	}
+	return best
+}
+
+// taken returns how many fits of the likely shapes a host loses by parts on some of
+// its rooms, weighted.
+func (f *Fleet) taken(h *host, at []choice, p *part, weights []float64) float64 {
+	sum := 0.0
+	for s := range f.likely {
+		fit := &h.fits[s]
+		if fit.cells == 0 || weights[s] == 0 {
+			continue
+		}
+		likely := f.likely[s].part(fit.cells)
+		f.counts = append(f.counts[:0], fit.on...)
+		lost := 0.0
+		for _, c := range at {
+			after := h.rooms[c.room].without(p)
+			f.counts[c.room] = after.fits(likely)
+			lost += fit.on[c.room] - f.counts[c.room]
+		}
+		if fit.cells > 1 && lost > 0 {
+			lost = fit.vms - several(f.counts, fit.cells)
+		}
+		sum += weights[s] * lost
+	}
+	return sum
+}
+
+// free returns the vCPUs and the memory that remain free on a host with k more
+// parts, each as a share of what the fleet's largest host has.
+func (f *Fleet) free(h *host, p *part, k int) float64 {
+	vcpus, memory := -float64(k*p.vcpus), -float64(k)*float64(p.memory)
+	for i := range h.rooms {
+		vcpus += max(0, h.rooms[i].vcpus)
+		memory += float64(h.rooms[i].left)
+	}
+	return (vcpus/f.largest.vcpus + memory/f.largest.memory) / 2
+}
+
+// choice is a room for a part.
+type choice struct {
+	room int // index
+	rank
+}
+
+// cheapest returns k rooms of a host that a part fits on, cheapest first: those
+// without overload and with the fewest fits of the likely shapes taken away. The result is
+// valid until the next call.
+func (f *Fleet) cheapest(h *host, p *part, k int, weights []float64) []choice {
+	f.choices = f.choices[:0]
+	for i := range h.rooms {
+		room := &h.rooms[i]
+		if room.fits(p) < 1 {
+			continue
+		}
+		c := choice{room: i}
+		c.sharing = max(0, p.vcpus-room.cores)
+		if room.use(p) > 1 {
+			c.overloaded = 1
+		}
+		if twin := slices.IndexFunc(f.choices, func(o choice) bool { return h.rooms[o.room].equal(room) }); twin >= 0 {
+			c.cost = f.choices[twin].cost
+		} else {
+			c.cost = f.takenOn(h, i, p, weights)
+		}
+		f.choices = append(f.choices, c)
+	}
+	if len(f.choices) < k {
+		return nil
+	}
+	for i := range k { // k is small, and the best rooms suffice
+		best := i
+		for j := i + 1; j < len(f.choices); j++ {
+			if f.choices[j].less(f.choices[best].rank) {
+				best = j
+			}
+		}
+		f.choices[i], f.choices[best] = f.choices[best], f.choices[i]
+	}
+	return f.choices[:k]
+}
+
+// takenOn returns how many fits a part takes from a room. A fit in several cells counts in parts.
+func (f *Fleet) takenOn(h *host, i int, p *part, weights []float64) float64 {
+	after := h.rooms[i].without(p)
+	sum := 0.0
+	for s := range f.likely {
+		if fit := &h.fits[s]; fit.cells > 0 && weights[s] > 0 {
+			sum += weights[s] * (fit.on[i] - after.fits(f.likely[s].part(fit.cells))) / float64(fit.cells)
+		}
+	}
+	return sum
+}

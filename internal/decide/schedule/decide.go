@@ -1,0 +1,201 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/guest"
+)
+
+// Request asks for a host and nodes for a VM.
+type Request struct {
+	Spec     guest.Spec // with a name; zero fields have their documented defaults
+	Affinity Affinity
+}
+
+// Decision is the host and the placement that was chosen, with the reasons.
+type Decision struct {
+	Host      string          `json:"host"`
+	Group     string          `json:"group,omitempty"`
+	Spec      guest.Spec      `json:"spec"` // normalized
+	Placement guest.Placement `json:"placement"`
+	Why       Why             `json:"why"`
+}
+
+// Why gives the reasons for a host. Place has those for its nodes.
+type Why struct {
+	Cost   float64 `json:"cost"`   // see the package comment; 0 if the VM needs uneven cells
+	Fitted int     `json:"fitted"` // hosts that the VM fits on, by their summaries
+	// Excluded are the hosts that were not candidates, and why.
+	Excluded []Excluded `json:"excluded,omitempty"`
+	// Next are the best of the other hosts.
+	Next  []Next    `json:"next,omitempty"`
+	Place place.Why `json:"place"`
+}
+
+// Next is a host that was ranked below the chosen one, or that refused the VM.
+type Next struct {
+	Host    string   `json:"host"`
+	Cost    *float64 `json:"cost,omitempty"`
+	Behind  Figure   `json:"behind,omitempty"`  // the figure that decided against it
+	Refused string   `json:"refused,omitempty"` // by package place, which is exact
+}
+
+// tries is the number of hosts that package place is asked about before a decision
+// ends without a host, if summaries rank more of them.
+const tries = 64
+
+// candidate is a host that a VM fits on by the host's summary.
+type candidate struct {
+	host int
+	rank
+}
+
+// Decide chooses the host and the nodes for a VM. It does not change the hosts: call
+// Add. The error is a *NoHostError if no host takes the VM, else it says what is wrong with
+// the request.
+func (f *Fleet) Decide(r Request) (*Decision, error) {
+	spec, err := r.Spec.Normalize()
+	if err != nil {
+		return nil, err
+	}
+	if spec.Name == "" {
+		return nil, errors.New("a VM without a name: give each request a name, which must differ on a host")
+	}
+	if err := r.Affinity.Validate(); err != nil {
+		return nil, fmt.Errorf("VM %s: %w", spec.Name, err)
+	}
+	s := shapeOf(&spec)
+	f.mix.add(s)
+	if f.mix.sum >= f.mix.next {
+		f.recount()
+	}
+	rule := f.rule(r.Affinity)
+	d := &Decision{Group: r.Affinity.Group, Spec: spec}
+	found, counts := f.candidates(s, rule)
+	d.Why.Fitted = len(found)
+	d.Why.Excluded = excluded(counts)
+	placed, more := f.try(d, found, rule)
+	if !placed && !more {
+		others, counts := f.uneven(s, rule, d.Why.Next, counts)
+		d.Why.Excluded = excluded(counts)
+		placed, more = f.try(d, others, rule)
+	}
+	if !placed {
+		return nil, &NoHostError{VM: spec.Name, Excluded: d.Why.Excluded, Refused: d.Why.Next, Unproven: more}
+	}
+	return d, nil
+}
+
+// try asks package place about candidates, best first, until it places the VM on one. more
+// says that there are more of them than it may be asked about.
+func (f *Fleet) try(d *Decision, found []candidate, rule *rule) (placed, more bool) {
+	for i := range min(tries, len(found)) {
+		best := nth(found, i)
+		if f.place(d, best, rule) == nil {
+			d.Why.Next = append(d.Why.Next, f.next(best, found[i+1:])...)
+			return true, false
+		}
+	}
+	return false, len(found) > tries
+}
+
+func excluded(counts map[reason]int) []Excluded {
+	var out []Excluded
+	for _, reason := range reasons {
+		if n := counts[reason]; n > 0 {
+			out = append(out, Excluded{reason, n})
+		}
+	}
+	return out
+}
+
+// place asks package place for the nodes on a candidate.
+func (f *Fleet) place(d *Decision, c candidate, rule *rule) error {
+	h := f.hosts[c.host]
+	p, why, err := f.placeOn(h, d.Spec, c.host, rule)
+	if err != nil {
+		d.Why.Next = append(d.Why.Next, Next{Host: h.Name, Refused: err.Error()})
+		return err
+	}
+	d.Host, d.Placement, d.Why.Cost, d.Why.Place = h.Name, p, c.cost, why
+	return nil
+}
+
+func (f *Fleet) placeOn(h *host, spec guest.Spec, i int, rule *rule) (guest.Placement, place.Why, error) {
+	if _, taken := find(h.Inventory.Guests, spec.Name); taken {
+		return guest.Placement{}, place.Why{}, fmt.Errorf("the host has a VM named %s", spec.Name)
+	}
+	if err := rule.limitNodes(&spec, i, h); err != nil {
+		return guest.Placement{}, place.Why{}, err
+	}
+	return place.Place(place.Request{Host: h.Inventory, Spec: spec, Policy: f.policy, WithoutAdvice: true})
+}
+
+// candidates returns the hosts on which a VM, divided equally, fits by their summaries. It
+// counts the hosts that cannot be candidates.
+func (f *Fleet) candidates(s shape, r *rule) ([]candidate, map[reason]int) {
+	ranks := f.ranks(s)
+	var found []candidate
+	counts := map[reason]int{}
+	for i, h := range f.hosts {
+		if reason := r.excludes(i, h); reason != "" {
+			counts[reason]++
+		} else if ranks[i].cells > 0 {
+			at := candidate{i, ranks[i].rank}
+			at.cost += f.weights.Spread * r.sameRack(h)
+			found = append(found, at)
+		}
+	}
+	return found, counts
+}
+
+// uneven returns the other hosts whose nodes in sum have what the VM needs, most memory
+// first: package place may divide it into cells that differ. It counts the rest by what they
+// lack. Refused are the hosts that were asked already.
+func (f *Fleet) uneven(s shape, r *rule, refused []Next, counts map[reason]int) ([]candidate, map[reason]int) {
+	var found []candidate
+	for i, h := range f.hosts {
+		if r.excludes(i, h) != "" || slices.ContainsFunc(refused, func(n Next) bool { return n.Host == h.Name }) {
+			continue
+		}
+		reason := f.lacks(h, s)
+		switch {
+		case reason != "":
+			counts[reason]++
+		case s.uneven:
+			found = append(found, candidate{host: i, rank: rank{cost: -float64(h.memory(s.page))}})
+		default:
+			counts[noDivided]++
+		}
+	}
+	return found, counts
+}
+
+// nth moves the best candidate from position n on to n, and returns it.
+func nth(all []candidate, n int) candidate {
+	best := n
+	for i := n + 1; i < len(all); i++ {
+		if all[i].less(all[best].rank) {
+			best = i
+		}
+	}
+	all[n], all[best] = all[best], all[n]
+	return all[n]
+}
+
+// next names the three best of the other candidates.
+func (f *Fleet) next(chosen candidate, others []candidate) []Next {
+	var out []Next
+	for i := range min(3, len(others)) {
+		c := nth(others, i)
+		n := Next{Host: f.hosts[c.host].Name, Behind: chosen.decides(c.rank)}
+		if c.cells > 0 {
+			n.Cost = &c.cost
+		}
+		out = append(out, n)
+	}
+	return out
+}

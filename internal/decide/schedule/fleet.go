@@ -1,0 +1,244 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Host is one host of a fleet.
+type Host struct {
+	Name string
+	Rack string // hosts that fail together; empty: the host alone
+	// Preference is added to the cost of a placement on the host, negative for
+	// hosts to be filled first. Costs are usually from 0 to 10.
+	Preference float64
+	// Cordoned hosts get no new VMs.
+	Cordoned  bool
+	Inventory *inventory.Host
+}
+
+// Weights are the weights of the terms of a placement's cost. The zero value means
+// DefaultWeights.
+type Weights struct {
+	Scarcity float64 `json:"scarcity"` // of the fits taken away, each weighted by how scarce its shape is
+	Load     float64 `json:"load"`     // of the CPU use of the VM's node that is used most, 0 to 1 and more
+	Fill     float64 `json:"fill"`     // of what stays free on the host, 0 to 1
+	Spread   float64 `json:"spread"`   // of the share of the group's VMs that are in the host's rack, 0 to 1
+}
+
+// DefaultWeights fill hosts so that room for all shapes remains. Where hosts are nearly
+// equal in that, fuller hosts come first, and then nodes with a lower CPU use.
+var DefaultWeights = Weights{Scarcity: 1, Fill: 0.02, Load: 0.001, Spread: 1}
+
+// Fleet is the state of all hosts. It is not safe for concurrent use.
+type Fleet struct {
+	policy  policy.Policy
+	weights Weights
+	hosts   []*host
+	byName  map[string]int
+	groups  map[string][]member
+	mix     mix
+	likely  []likely
+	left    []float64 // VMs of each likely shape that still fit into the fleet
+	classes map[shape]*class
+	clock   uint64                          // counts decisions
+	scratch []float64                       // of several
+	counts  []float64                       // of taken
+	choices []choice                        // of cheapest
+	largest struct{ vcpus, memory float64 } // the most that any host has for VMs
+}
+
+// host is a Host with its summary.
+type host struct {
+	Host
+	rooms   []room // of nodes with CPUs and memory
+	others  []room // of the other nodes
+	fits    []fit  // of each likely shape
+	version uint32 // counts changes
+}
+
+// fit is how many VMs of a shape fit on a host.
+type fit struct {
+	vms   float64
+	cells int       // of each VM: as few as possible; 0: none fits
+	on    []float64 // cells that fit on each room
+}
+
+// member is a VM of a group.
+type member struct {
+	vm    string
+	host  int
+	nodes topology.NodeSet
+}
+
+// New returns a fleet of these hosts. Their names must differ. The inventories are
+// not changed. The shapes of the VMs on the hosts are the first guess of
+// what will be asked for.
+func New(hosts []Host, p policy.Policy, w Weights) (*Fleet, error) {
+	if w == (Weights{}) {
+		w = DefaultWeights
+	}
+	f := &Fleet{policy: p.WithDefaults(), weights: w, byName: map[string]int{}, groups: map[string][]member{},
+		classes: map[shape]*class{}}
+	for _, h := range hosts {
+		if _, twice := f.byName[h.Name]; twice {
+			return nil, fmt.Errorf("host %s: is in the fleet twice; names of hosts must differ", h.Name)
+		}
+		f.byName[h.Name] = len(f.hosts)
+		copied := *h.Inventory
+		copied.Guests = slices.Clone(copied.Guests)
+		h.Inventory = &copied
+		f.hosts = append(f.hosts, &host{Host: h})
+		for i := range copied.Guests {
+			f.mix.add(shapeOfGuest(&copied.Guests[i]))
+		}
+	}
+	for _, h := range f.hosts {
+		h.rooms, h.others = rooms(h.Inventory, &f.policy)
+		f.measure(h)
+	}
+	if f.mix.sum == 0 {
+		f.guessShapes()
+	}
+	f.recount()
+	return f, nil
+}
+
+// measure notes the size of a host.
+func (f *Fleet) measure(h *host) {
+	memory := topology.Bytes(0)
+	t := &h.Inventory.Topology
+	for i := range t.Nodes {
+		memory += t.Nodes[i].Memory
+	}
+	f.largest.vcpus = max(f.largest.vcpus, f.policy.Overcommit*float64(len(t.CPUs)))
+	f.largest.memory = max(f.largest.memory, float64(memory))
+}
+
+// guessShapes stands in for requests that a fleet without VMs has not seen: a
+// quarter of a node of the first host, a whole node, and two nodes.
+func (f *Fleet) guessShapes() {
+	for _, h := range f.hosts {
+		if len(h.rooms) == 0 {
+			continue
+		}
+		r := &h.rooms[0]
+		for _, eighths := range []int{1, 2, 8, 16} {
+			s := shape{vcpus: max(1, r.cpus*eighths/8), memory: r.left * topology.Bytes(eighths) / 8}
+			if eighths > 8 {
+				s.cells = eighths / 8
+			}
+			f.mix.add(s)
+		}
+		return
+	}
+}
+
+// recount chooses the likely shapes and counts how many of them fit. The next
+// recount is when the mix has grown by half, and at most 1024 requests later.
+func (f *Fleet) recount() {
+	f.likely = f.mix.likely()
+	f.mix.next = f.mix.sum + min(max(16, f.mix.sum/2), 1024)
+	f.left = make([]float64, len(f.likely))
+	for _, h := range f.hosts {
+		h.fits = make([]fit, len(f.likely))
+		space := make([]float64, len(f.likely)*len(h.rooms))
+		for s := range h.fits {
+			h.fits[s].on = space[s*len(h.rooms) : (s+1)*len(h.rooms)]
+		}
+		f.count(h)
+	}
+}
+
+// count counts how many VMs of the likely shapes fit on a host.
+func (f *Fleet) count(h *host) {
+	for s := range f.likely {
+		fit := &h.fits[s]
+		f.left[s] -= fit.vms
+		f.fit(h, &f.likely[s], fit)
+		f.left[s] += fit.vms
+	}
+}
+
+// fit counts how many VMs of a shape fit on a host, divided into as few cells as possible.
+func (f *Fleet) fit(h *host, l *likely, out *fit) {
+	out.vms, out.cells = 0, 0
+	least, most := l.divisions(len(h.rooms))
+	for k := least; k <= most; k++ {
+		p := l.part(k)
+		for i := range h.rooms {
+			out.on[i] = h.rooms[i].fits(p)
+		}
+		if out.vms = f.several(out.on, k); out.vms > 0 {
+			out.cells = k
+			return
+		}
+	}
+}
+
+// several is the function of the same name. It leaves counts as they are.
+func (f *Fleet) several(counts []float64, k int) float64 {
+	f.scratch = append(f.scratch[:0], counts...)
+	return several(f.scratch, k)
+}
+
+// Add puts a VM on a host, as a decision placed it.
+func (f *Fleet) Add(d *Decision) error {
+	i, known := f.byName[d.Host]
+	if !known {
+		return fmt.Errorf("VM %s: host %s is not in the fleet", d.Spec.Name, d.Host)
+	}
+	h := f.hosts[i]
+	at, taken := find(h.Inventory.Guests, d.Spec.Name)
+	if taken {
+		return fmt.Errorf("VM %s: host %s has a VM of this name", d.Spec.Name, d.Host)
+	}
+	spec, placement := d.Spec, d.Placement
+	vm := inventory.Guest{
+		Name: spec.Name, State: "running", Managed: true, Spec: &spec, Placement: &placement,
+		Config: inventory.Config{VCPUs: spec.VCPUs, Memory: spec.Memory, PageSize: spec.PageSize},
+	}
+	h.Inventory.Guests = slices.Insert(h.Inventory.Guests, at, vm)
+	if d.Group != "" {
+		f.groups[d.Group] = append(f.groups[d.Group], member{spec.Name, i, placement.Nodes})
+	}
+	f.changed(h)
+	return nil
+}
+
+// Remove takes a VM off its host.
+func (f *Fleet) Remove(hostName, vm string) error {
+	i, known := f.byName[hostName]
+	if !known {
+		return fmt.Errorf("VM %s: host %s is not in the fleet", vm, hostName)
+	}
+	h := f.hosts[i]
+	at, found := find(h.Inventory.Guests, vm)
+	if !found {
+		return fmt.Errorf("VM %s is not on host %s", vm, hostName)
+	}
+	h.Inventory.Guests = slices.Delete(h.Inventory.Guests, at, at+1)
+	for group, members := range f.groups {
+		f.groups[group] = slices.DeleteFunc(members, func(m member) bool { return m.host == i && m.vm == vm })
+	}
+	f.changed(h)
+	return nil
+}
+
+// changed brings a host's summary up to date.
+func (f *Fleet) changed(h *host) {
+	h.rooms, h.others = rooms(h.Inventory, &f.policy)
+	h.version++
+	f.count(h)
+}
+
+func find(guests []inventory.Guest, name string) (int, bool) {
+	return slices.BinarySearchFunc(guests, name, func(g inventory.Guest, name string) int {
+		return strings.Compare(g.Name, name)
+	})
+}

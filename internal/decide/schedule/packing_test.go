@@ -1,0 +1,298 @@
+package schedule
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// whole is a policy without overcommit: one vCPU for each CPU, all memory.
+var whole = policy.Policy{Overcommit: 1, Count: policy.CountThreads, KeepFree: new(topology.Bytes)}
+
+// demandedVM is a request of a trace: vCPUs and GiB in total, divided into cells.
+type demandedVM struct{ vcpus, gib, cells int }
+
+// freeNode is what is free on a node of a trace's host.
+type freeNode struct{ cpus, gib int }
+
+// trace is a fleet of hosts with two nodes and the requests that come.
+type trace struct {
+	hosts    [][2]freeNode
+	requests []demandedVM
+}
+
+// readTrace reads hosts.csv and requests-N.csv of the data set 'Dataset for
+// topology-aware VM placement' (mdl1104, CC0).
+func readTrace(tb testing.TB, folder string, n int) trace {
+	tb.Helper()
+	var tr trace
+	for _, r := range readNumbers(tb, filepath.Join(folder, "hosts.csv"), 4) {
+		tr.hosts = append(tr.hosts, [2]freeNode{{r[0], r[1]}, {r[2], r[3]}})
+	}
+	for _, r := range readNumbers(tb, filepath.Join(folder, fmt.Sprintf("requests-%d.csv", n)), 3) {
+		tr.requests = append(tr.requests, demandedVM{r[0], r[1], r[2]})
+	}
+	return tr
+}
+
+func readNumbers(tb testing.TB, path string, columns int) (rows [][]int) {
+	tb.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer file.Close()
+	lines, err := csv.NewReader(file).ReadAll()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, line := range lines[1:] {
+		row := make([]int, columns)
+		for i := range row {
+			if row[i], err = strconv.Atoi(line[i]); err != nil {
+				tb.Fatal(err)
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// sample draws hosts from a trace, and its requests from a random one on.
+func (tr trace) sample(hosts, requests int, seed uint64) trace {
+	r := rand.New(rand.NewPCG(seed, 7))
+	var out trace
+	for _, i := range r.Perm(len(tr.hosts))[:hosts] {
+		out.hosts = append(out.hosts, tr.hosts[i])
+	}
+	first := r.IntN(len(tr.requests))
+	for i := range requests {
+		out.requests = append(out.requests, tr.requests[(first+i)%len(tr.requests)])
+	}
+	return out
+}
+
+// fleet makes the trace's hosts. The CPUs by which the smaller node is short are
+// housekeeping CPUs.
+func (tr trace) fleet(tb testing.TB) *Fleet {
+	tb.Helper()
+	var hosts []Host
+	for i, nodes := range tr.hosts {
+		cores := max(nodes[0].cpus, nodes[1].cpus)
+		text := fmt.Sprintf("nodes:2 cores:%d memory:%dG,%dG distances:10,20", cores, nodes[0].gib, nodes[1].gib)
+		for n, node := range nodes {
+			if short := cores - node.cpus; short > 0 {
+				text += fmt.Sprintf(" housekeeping:%d-%d", n*cores, n*cores+short-1)
+			}
+		}
+		hosts = append(hosts, Host{Name: fmt.Sprintf("h%04d", i), Inventory: machine(tb, text)})
+	}
+	f, err := New(hosts, whole, Weights{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return f
+}
+
+func machine(t interface{ Fatal(...any) }, description string) *inventory.Host {
+	topo, err := topology.Synthetic(description)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &inventory.Host{Version: inventory.Version, Name: "host", Topology: topo}
+}
+
+func (v demandedVM) spec(name string) guest.Spec {
+	s := guest.Spec{Name: name, VCPUs: v.vcpus, Memory: topology.Bytes(v.gib) * topology.GiB}
+	if v.cells > 1 {
+		s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: v.cells}
+	} else {
+		s.Limits.MaxNodes = 1
+	}
+	return s
+}
+
+// ours places the requests through a fleet.
+func (tr trace) ours(tb testing.TB) (first, accepted int) {
+	tb.Helper()
+	f := tr.fleet(tb)
+	first = len(tr.requests)
+	for i, r := range tr.requests {
+		d, err := f.Decide(Request{Spec: r.spec(fmt.Sprintf("vm%05d", i))})
+		var none *NoHostError
+		switch {
+		case errors.As(err, &none):
+			first = min(first, i)
+			continue
+		case err != nil:
+			tb.Fatal(err)
+		}
+		if err := f.Add(d); err != nil {
+			tb.Fatal(err)
+		}
+		accepted++
+	}
+	return first, accepted
+}
+
+// rule chooses between states of hosts after a placement: the smallest wins.
+type packingRule struct {
+	name  string
+	score func(host int, before, after [2]freeNode) float64
+}
+
+var packingRules = []packingRule{
+	{"first fit", func(host int, _, _ [2]freeNode) float64 { return float64(host) }},
+	{"best fit", func(_ int, _, after [2]freeNode) float64 {
+		return float64(after[0].cpus+after[1].cpus) + float64(after[0].gib+after[1].gib)/3
+	}},
+	// Nova's RAM weigher prefers the host with the most free memory; its NUMA filter
+	// takes the first nodes that fit (nova/virt/hardware.py).
+	{"Nova", func(_ int, before, _ [2]freeNode) float64 { return -float64(before[0].gib + before[1].gib) }},
+	// libxl_get_numa_candidates prefers the node with the most free memory, of the host that
+	// is asked; hosts are asked in turn.
+	{"libxl", func(host int, before, after [2]freeNode) float64 {
+		free := 0
+		for n := range after {
+			if after[n] != before[n] {
+				free = max(free, before[n].gib)
+			}
+		}
+		return float64(host)*1e6 - float64(free)
+	}},
+}
+
+// by places the requests by a rule on plain figures.
+func (tr trace) by(rule packingRule) (first, accepted int) {
+	hosts := append([][2]freeNode{}, tr.hosts...)
+	first = len(tr.requests)
+	for i, r := range tr.requests {
+		at, low := -1, 0.0
+		var then [2]freeNode
+		for h, before := range hosts {
+			for _, after := range placements(before, r) {
+				if score := rule.score(h, before, after); at < 0 || score < low {
+					at, low, then = h, score, after
+				}
+			}
+		}
+		if at < 0 {
+			first = min(first, i)
+			continue
+		}
+		hosts[at] = then
+		accepted++
+	}
+	return first, accepted
+}
+
+// placements returns the states of a host after each way to place a VM on it.
+func placements(host [2]freeNode, v demandedVM) (out [][2]freeNode) {
+	take := func(at ...int) {
+		after := host
+		for _, n := range at {
+			after[n].cpus -= v.vcpus / len(at)
+			after[n].gib -= v.gib / len(at)
+			if after[n].cpus < 0 || after[n].gib < 0 {
+				return
+			}
+		}
+		out = append(out, after)
+	}
+	if v.cells == 2 {
+		take(0, 1)
+	} else {
+		take(0)
+		take(1)
+	}
+	return out
+}
+
+// The table of docs/benchmarks.md: VMs placed before the first refusal.
+// NUMAVISOR_TRACE names a folder with the data set that readTrace reads.
+func BenchmarkPackingTrace(b *testing.B) {
+	folder := os.Getenv("NUMAVISOR_TRACE")
+	if folder == "" {
+		b.Skip("NUMAVISOR_TRACE is not set: it names a folder with hosts.csv, requests-1.csv and requests-2.csv")
+	}
+	const rounds = 6
+	for n := 1; n <= 2; n++ {
+		all := readTrace(b, folder, n)
+		for _, hosts := range []int{40, 200} {
+			for _, rule := range append(packingRules, packingRule{name: "schedule"}) {
+				b.Run(fmt.Sprintf("requests-%d/hosts=%d/%s", n, hosts, rule.name), func(b *testing.B) {
+					first, accepted := 0, 0
+					for range b.N {
+						for seed := range rounds {
+							f, a := all.sample(hosts, 400+hosts*6, uint64(seed)).place(b, rule)
+							first, accepted = first+f, accepted+a
+						}
+					}
+					b.ReportMetric(float64(first)/float64(b.N*rounds), "VMs-before-refusal")
+					b.ReportMetric(float64(accepted)/float64(b.N*rounds), "VMs-accepted")
+				})
+			}
+		}
+	}
+}
+
+func (tr trace) place(tb testing.TB, rule packingRule) (first, accepted int) {
+	tb.Helper()
+	if rule.score == nil {
+		return tr.ours(tb)
+	}
+	return tr.by(rule)
+}
+
+// drawTrace draws hosts of uneven free room, as hosts are that have run for some time, and
+// requests of a few shapes that the scheduler does not know before.
+func drawTrace(seed uint64, hosts, requests int) trace {
+	r := rand.New(rand.NewPCG(seed, 11))
+	var tr trace
+	for range hosts {
+		var h [2]freeNode
+		for n := range h {
+			h[n] = freeNode{cpus: 8 + 4*r.IntN(12), gib: 16 + 16*r.IntN(8)}
+		}
+		tr.hosts = append(tr.hosts, h)
+	}
+	shapes := []demandedVM{{2, 4, 1}, {2, 8, 1}, {4, 8, 1}, {4, 16, 1}, {8, 16, 1}, {8, 32, 1}, {16, 64, 1},
+		{32, 64, 2}}
+	r.Shuffle(len(shapes)-1, func(i, k int) { shapes[i], shapes[k] = shapes[k], shapes[i] })
+	for range requests {
+		tr.requests = append(tr.requests, shapes[int(float64(len(shapes))*r.Float64()*(0.3+0.7*r.Float64()))])
+	}
+	return tr
+}
+
+// On random fleets, more VMs are placed before the first refusal than by each of the usual
+// rules.
+func TestMoreVMsBeforeTheFirstRefusal(t *testing.T) {
+	const fleets = 12
+	sums := map[string]int{}
+	for seed := range uint64(fleets) {
+		tr := drawTrace(seed, 40, 700)
+		for _, rule := range append(packingRules, packingRule{name: "schedule"}) {
+			first, _ := tr.place(t, rule)
+			sums[rule.name] += first
+		}
+	}
+	t.Logf("VMs before the first refusal, mean of %d fleets:", fleets)
+	for _, rule := range packingRules {
+		t.Logf("  %-10s %d", rule.name, sums[rule.name]/fleets)
+		if sums["schedule"] <= sums[rule.name] {
+			t.Errorf("%s places %d, schedule %d", rule.name, sums[rule.name]/fleets, sums["schedule"]/fleets)
+		}
+	}
+	t.Logf("  %-10s %d", "schedule", sums["schedule"]/fleets)
+}
