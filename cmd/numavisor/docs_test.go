@@ -122,6 +122,7 @@ func TestExamples_AreAccepted(t *testing.T) {
 		"policies/*.yaml":    {"balance", "--inventory", host, "--policy"},
 		"specs/*.yaml":       {"place", "--inventory", host, "--spec"},
 		"virt-install/*.xml": {"place", "--inventory", host, "--xml"},
+		"fleets/req*.yaml":   {"schedule", "--hosts", "fleets/rack.yaml", "--requests"},
 	} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {

@@ -21,7 +21,7 @@ type helpGroup struct {
 func commandGroups() []helpGroup {
 	return []helpGroup{
 		{"First look (nothing is changed)", []string{"topology", "list", "show", "doctor", "top"}},
-		{"Placing VMs and processes", []string{"place", "create", "bind", "run", "delete"}},
+		{"Placing VMs and processes", []string{"place", "schedule", "create", "bind", "run", "delete"}},
 		{"Monitoring and balancing a host",
 			[]string{"daemon", "balance", "apply", "pause", "resume", "alarms", "history", "undo", "capture"}},
 		{"Trying it out in a lab", []string{"lab"}},
@@ -33,7 +33,8 @@ func commandGroups() []helpGroup {
 // wherever it is offered.
 func flagGroups() []helpGroup {
 	return []helpGroup{
-		{"What the VM or process needs", []string{"spec", "xml", "name", "vcpus", "memory", "page-size", "topology",
+		{"What the VM or process needs", []string{"spec", "xml", "requests", "name", "vcpus", "memory", "page-size",
+			"topology",
 			"cells", "io-threads", "device", "movable", "immediate"}},
 		{"Where it may go", []string{"nodes", "cpus", "max-nodes", "max-distance", "max-class"}},
 		{"How it is bound", []string{"cpu-binding", "memory-binding", "smt", "emulator", "io-thread-policy"}},
@@ -48,7 +49,7 @@ func flagGroups() []helpGroup {
 		{"The benchmark", []string{"layout", "managers", "rounds", "host-nodes", "node-cpus", "start", "idle-guests",
 			"idle-memory", "change", "change-at", "late-guests", "delay-scale", "window", "seconds", "limit", "results",
 			"most"}},
-		{"Host and sources", []string{"inventory", "root", "capabilities", "xl-info", "hwloc", "measured",
+		{"Host and sources", []string{"hosts", "inventory", "root", "capabilities", "xl-info", "hwloc", "measured",
 			"housekeeping", "policy", "connect", "without-libvirt", "state", "records"}},
 		{"Output and help", []string{"output", "help", "version"}},
 	}

@@ -46,7 +46,7 @@ var usedBy = map[string]string{
 	"emulator":         "bind create place",
 	"emulator-path":    "create",
 	"every":            "daemon",
-	"explain":          "balance place",
+	"explain":          "balance place schedule",
 	"fix":              "doctor",
 	"for":              "pause",
 	"force":            "delete undo",
@@ -54,6 +54,7 @@ var usedBy = map[string]string{
 	"guest":            "apply",
 	"guests":           "lab/bench lab/run lab/shell",
 	"host-nodes":       "lab/bench",
+	"hosts":            "schedule",
 	"housekeeping":     "apply balance bind capture create daemon doctor place run topology undo",
 	"hwloc":            "balance capture doctor place topology",
 	"hypervisor-type":  "create",
@@ -92,11 +93,12 @@ var usedBy = map[string]string{
 	"page-size":        "create place",
 	"picture":          "topology",
 	"pid":              "bind",
-	"policy":           "apply balance bind create daemon doctor place run undo", // doctor: with --fix
+	"policy":           "apply balance bind create daemon doctor place run schedule undo", // doctor: with --fix
 	"qemu":             "lab/run lab/shell",
 	"recompute":        "bind",
 	"records":          "alarms apply bind create daemon delete doctor history run undo", // doctor: with --fix
 	"results":          "lab/bench",
+	"requests":         "schedule",
 	"resume":           "apply",
 	"root":             "balance capture doctor place topology",
 	"rounds":           "lab/bench",

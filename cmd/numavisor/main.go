@@ -81,7 +81,7 @@ Exit status: 0 done, 1 failed, 2 wrong use (arguments, or the content of a file)
 	root.SetHelpCommand(helpCommand())
 	root.SetUsageFunc(printUsage)
 	root.AddCommand(
-		topologyCommand(), captureCommand(), placeCommand(), balanceCommand(),
+		topologyCommand(), captureCommand(), placeCommand(), scheduleCommand(), balanceCommand(),
 		createCommand(), deleteCommand(), listCommand(), showCommand(),
 		bindCommand(), runCommand(), applyCommand(), undoCommand(), historyCommand(),
 		daemonCommand(), alarmsCommand(), topCommand(dialDaemon), pauseCommand(), resumeCommand(),

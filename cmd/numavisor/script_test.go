@@ -91,7 +91,7 @@ func wantStatus(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-var faultLine = regexp.MustCompile(`^numavisor: (spec|policy|measured matrix) \S+:\d+:\d+: `)
+var faultLine = regexp.MustCompile(`^numavisor: (spec|policy|measured matrix|hosts|requests) \S+:\d+:\d+: `)
 
 // wantField checks a field of the last printed JSON: "field stdout nodes.0.cpus
 // 0-1".

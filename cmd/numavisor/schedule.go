@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/decide/schedule"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/text"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+func scheduleCommand() *cobra.Command {
+	var hostsFile, requestsFile, policyFile string
+	var explain bool
+	c := &cobra.Command{
+		Use:                   "schedule --hosts FILE --requests FILE",
+		DisableFlagsInUseLine: true,
+		Short:                 "Choose hosts and nodes for VMs among the hosts of a file; changes nothing",
+		Long: `Decides on the VMs of a file of requests, one after the other: on which of the hosts
+of a file each VM goes, and on which NUMA nodes of the host. Each VM counts as running
+from then on. The hosts are inventories ('numavisor capture') or machines described in
+one line. The command changes nothing and needs neither root nor a hypervisor.
+
+Exit status 3: at least one VM was refused.`,
+		Example: `  numavisor schedule --hosts rack.yaml --requests wanted.yaml
+  numavisor schedule --hosts rack.yaml --requests wanted.yaml --explain
+  numavisor schedule --hosts rack.yaml --requests wanted.yaml -o json | jq .summary`,
+		Args: takes(0, 0),
+	}
+	c.Flags().StringVar(&hostsFile, "hosts", "", "file with the hosts, YAML or JSON ('-': standard input)")
+	c.Flags().StringVar(&requestsFile, "requests", "", "file with the requests, YAML or JSON ('-': standard input)")
+	c.Flags().StringVar(&policyFile, "policy", "", "file with the policy of all hosts (default: the default policy)")
+	c.Flags().BoolVar(&explain, "explain", false, "show why each VM got its host, and the next best hosts")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if hostsFile == "" || requestsFile == "" {
+			return wrongUse("--hosts and --requests are both needed; see '%s --help'", c.CommandPath())
+		}
+		fleet, err := readFleet(c.Context(), hostsFile, policyFile)
+		if err != nil {
+			return err
+		}
+		requests, err := readFile(c.Context(), requestsFile, schedule.ParseRequests)
+		if err != nil {
+			return err
+		}
+		result, err := fleet.Replay(requests)
+		if err != nil {
+			return err
+		}
+		if err := emit(c, result, func(w io.Writer) { printScheduled(w, &result, explain) }); err != nil {
+			return err
+		}
+		if n := result.Summary.Refused; n > 0 {
+			return partialError{fmt.Errorf("%s refused: see REASON", text.Count(n, "VM was", "VMs were"))}
+		}
+		return nil
+	}
+	return c
+}
+
+// readFleet reads a file of hosts, and the inventories that it names.
+func readFleet(ctx context.Context, hostsFile, policyFile string) (*schedule.Fleet, error) {
+	entries, err := readFile(ctx, hostsFile, schedule.ParseHosts)
+	if err != nil {
+		return nil, err
+	}
+	p := policy.Policy{}
+	if policyFile != "" {
+		if p, err = readFile(ctx, policyFile, policy.Parse); err != nil {
+			return nil, err
+		}
+	}
+	var hosts []schedule.Host
+	for i := range entries {
+		e := &entries[i]
+		inv, err := inventoryOf(ctx, e, hostsFile)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range e.Names() {
+			hosts = append(hosts, schedule.Host{
+				Name: name, Rack: e.Rack, Preference: e.Preference, Cordoned: e.Cordoned, Inventory: inv,
+			})
+		}
+	}
+	fleet, err := schedule.New(hosts, p, schedule.Weights{})
+	if err != nil {
+		return nil, wrongUse("%s: %w", hostsFile, err)
+	}
+	return fleet, nil
+}
+
+// inventoryOf returns the inventory of the hosts that an entry makes.
+func inventoryOf(ctx context.Context, e *schedule.HostEntry, file string) (*inventory.Host, error) {
+	if e.Inventory != "" {
+		path := e.Inventory
+		if !filepath.IsAbs(path) && file != "-" {
+			path = filepath.Join(filepath.Dir(file), path)
+		}
+		inv, err := readFile(ctx, path, inventory.Parse)
+		return &inv, err
+	}
+	t, err := topology.Synthetic(e.Machine)
+	return &inventory.Host{Version: inventory.Version, Name: e.Name, Topology: t}, err
+}
+
+func printScheduled(w io.Writer, r *schedule.Result, explain bool) {
+	rows := [][]string{{"VM", "HOST", "NODES", "REASON"}}
+	for _, o := range r.Outcomes {
+		if o.Decision == nil {
+			rows = append(rows, []string{text.Visible(o.VM), "-", "-", text.Visible(o.Message)})
+			continue
+		}
+		d := o.Decision
+		rows = append(rows,
+			[]string{text.Visible(o.VM), text.Visible(d.Host), text.Set(d.Placement.Nodes), reasonFor(d)})
+	}
+	columns(w, rows)
+	if explain {
+		for _, o := range r.Outcomes {
+			if o.Decision != nil {
+				fmt.Fprintf(w, "\n%s", text.VisibleLines(o.Decision.Text()))
+			}
+		}
+	}
+	s := &r.Summary
+	printf(w, "\n%d placed, %d refused", s.Placed, s.Refused)
+	if s.Refused > 0 {
+		printf(w, " (the first after %s)", text.Count(s.BeforeRefusal, "VM", "VMs"))
+	}
+	printf(w, "; %s, %d empty\n", text.Count(s.Hosts, "host", "hosts"), s.EmptyHosts)
+	printf(w, "free: %.0f vCPUs and %v; of these %.0f vCPUs and %v on nodes where no VM of these shapes fits\n",
+		s.FreeVCPUs, s.FreeMemory, s.StrandedVCPUs, s.StrandedMemory)
+}
+
+// reasonFor says in a few words why a host was chosen.
+func reasonFor(d *schedule.Decision) string {
+	if len(d.Why.Next) == 0 {
+		return "the only host with room"
+	}
+	var names []string
+	for _, n := range d.Why.Next {
+		if n.Refused == "" {
+			names = append(names, n.Host)
+		}
+	}
+	return fmt.Sprintf("best of %s; next: %s", text.Count(d.Why.Fitted, "host", "hosts"), strings.Join(names, ", "))
+}
