@@ -95,7 +95,7 @@ func (f *hostFlags) open(c *cobra.Command) (h *local.Host, done func(), err erro
 	ctx, cancel := context.WithTimeout(c.Context(), f.timeout)
 	c.SetContext(ctx)
 	recordEffects(c, h)
-	h.Loads = loadsOf(cmp.Or(f.socket, hostapi.DefaultSocket))
+	h.Loads = loadsOf(cmp.Or(f.socket, hostapi.DefaultSocket), c.ErrOrStderr())
 	return h, func() { h.Close(); cancel() }, nil
 }
 

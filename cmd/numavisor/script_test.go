@@ -131,13 +131,17 @@ func wantField(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // serveLoads answers as a daemon that has measured the given number of CPUs in use
-// on node 0: "daemon d.sock 900". It ends with the script.
+// on node 0: "daemon d.sock 900", or "daemon d.sock none" for one that has no loads
+// yet. It ends with the script.
 func serveLoads(ts *testscript.TestScript, _ bool, args []string) {
-	cpus, err := strconv.ParseFloat(args[1], 64)
-	ts.Check(err)
+	var load []inventory.NodeLoad
+	if args[1] != "none" {
+		cpus, err := strconv.ParseFloat(args[1], 64)
+		ts.Check(err)
+		load = []inventory.NodeLoad{{Node: 0, CPU: cpus}}
+	}
 	l, err := net.Listen("unix", ts.MkAbs(args[0]))
 	ts.Check(err)
-	load := []inventory.NodeLoad{{Node: 0, CPU: cpus}}
 	measured := inventory.Host{Version: inventory.Version, Name: "here", Load: load}
 	s := http.Server{Handler: hostapi.Handler(measuring{inventory: measured}), ReadHeaderTimeout: time.Minute}
 	ended := make(chan struct{})
@@ -151,7 +155,12 @@ type measuring struct {
 	inventory inventory.Host
 }
 
-func (m measuring) Inventory(context.Context) (inventory.Host, error) { return m.inventory, nil }
+func (m measuring) Inventory(context.Context) (inventory.Host, error) {
+	if m.inventory.Load == nil {
+		return m.inventory, errors.New("nothing measured yet")
+	}
+	return m.inventory, nil
+}
 
 // Status implements hostapi.Daemon.
 func (m measuring) Status(context.Context) (status.Status, error) { return status.Status{}, nil }
