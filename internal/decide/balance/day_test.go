@@ -27,7 +27,9 @@ type day struct {
 	demand []float64 // without noise, by guest
 	past   Past
 
+	minutes        int // how long it lasts
 	moves, returns int
+	late           int // moves after hour 1
 	copied         topology.Bytes
 	lost, still    float64 // mean CPUs of overload after hour 1: as it was, and had the moves stopped then
 }
@@ -35,7 +37,7 @@ type day struct {
 // newDay draws a host of 4 nodes with 16 CPUs each and 10 guests that ask for the
 // given share of all CPUs.
 func newDay(r *rand.Rand, fill float64) *day {
-	d := &day{host: *machine("nodes:4 cores:16 memory:128G distances:10,16,28 square")}
+	d := &day{minutes: 24 * 60, host: *machine("nodes:4 cores:16 memory:128G distances:10,16,28 square")}
 	weights, sum := make([]float64, 10), 0.0
 	for i := range weights {
 		weights[i] = 0.5 + r.Float64()
@@ -91,7 +93,7 @@ func (d *day) run(t testing.TB, r *rand.Rand, load dayLoad) {
 	left := map[string]topology.NodeSet{}
 	var first inventory.Host
 	start := append([]float64(nil), d.demand...)
-	for minute := range 24 * 60 {
+	for minute := range d.minutes {
 		now := noon.Add(time.Duration(minute) * time.Minute)
 		if load == walkLoad {
 			for i := range d.demand {
@@ -108,6 +110,9 @@ func (d *day) run(t testing.TB, r *rand.Rand, load dayLoad) {
 			for _, g := range m.Guests {
 				was, _ := d.host.Guest(g.Guest)
 				d.moves++
+				if minute > 60 {
+					d.late++
+				}
 				d.copied += g.Bytes
 				if left[g.Guest].Intersects(g.Placement.Nodes) {
 					d.returns++
@@ -122,8 +127,8 @@ func (d *day) run(t testing.TB, r *rand.Rand, load dayLoad) {
 			first = d.host
 		}
 		if minute > 60 {
-			d.lost += d.overload(&d.host) / (23 * 60)
-			d.still += d.overload(&first) / (23 * 60)
+			d.lost += d.overload(&d.host) / float64(d.minutes-61)
+			d.still += d.overload(&first) / float64(d.minutes-61)
 		}
 	}
 }

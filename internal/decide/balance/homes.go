@@ -95,23 +95,41 @@ func (m *model) home(g *subject, i int) bool {
 // nearest returns the seed and the k-1 nodes with the lowest latency to and
 // from it. Among equals it prefers nodes with the lowest CPU use.
 func (m *model) nearest(g *subject, seed, k int) []int {
-	var others []int
+	set := append(make([]int, 0, k), seed)
+	for _, i := range m.neighbours(seed) {
+		if len(set) == k {
+			break
+		}
+		if m.home(g, i) {
+			set = append(set, i)
+		}
+	}
+	if len(set) < k {
+		return nil
+	}
+	slices.Sort(set)
+	return set
+}
+
+// neighbours returns all nodes but the seed in the order of nearest. The order is that
+// of the first call for a seed; nearest is called only before the plan changes the use.
+func (m *model) neighbours(seed int) []int {
+	if m.nearTo[seed] != nil {
+		return m.nearTo[seed]
+	}
+	latency := make([]float64, len(m.nodes))
+	others := make([]int, 0, len(m.nodes))
 	for i := range m.nodes {
-		if i != seed && m.home(g, i) {
+		latency[i] = m.access.Latency(seed, i) + m.access.Latency(i, seed)
+		if i != seed {
 			others = append(others, i)
 		}
 	}
-	if len(others) < k-1 {
-		return nil
-	}
 	slices.SortStableFunc(others, func(a, b int) int {
-		near := cmp.Compare(m.access.Latency(seed, a)+m.access.Latency(a, seed),
-			m.access.Latency(seed, b)+m.access.Latency(b, seed))
-		return cmp.Or(near, cmp.Compare(m.use(a), m.use(b)))
+		return cmp.Or(cmp.Compare(latency[a], latency[b]), cmp.Compare(m.use(a), m.use(b)))
 	})
-	set := append([]int{seed}, others[:k-1]...)
-	slices.Sort(set)
-	return set
+	m.nearTo[seed] = others
+	return others
 }
 
 // homesNow returns the current homes of a guest's cells: those of its placement,

@@ -142,22 +142,27 @@ func remote(l *layout) float64 {
 // each node in proportion to the node's CPUs in its affinity. It returns nil if
 // no vCPU thread was observed.
 func (m *model) vcpuShares(g *inventory.Guest) []float64 {
-	out := make([]float64, len(m.nodes))
-	count := 0.0
+	out, row := make([]float64, len(m.nodes)), make([]float64, len(m.nodes))
+	var known topology.CPUSet // the affinity of row: mostly all vCPUs have the same
+	count, all := 0.0, 0.0
 	for i := range g.Seen.Threads {
 		t := &g.Seen.Threads[i]
-		all := 0
-		if t.VCPU != nil {
+		if t.VCPU == nil {
+			continue
+		}
+		if !known.Equal(t.Affinity) {
+			known, all = t.Affinity, 0
 			for k := range m.host.Topology.Nodes {
-				all += m.host.Topology.Nodes[k].CPUs.Intersect(t.Affinity).Len()
+				row[k] = float64(m.host.Topology.Nodes[k].CPUs.Intersect(known).Len())
+				all += row[k]
 			}
 		}
 		if all == 0 {
 			continue
 		}
 		count++
-		for k := range m.host.Topology.Nodes {
-			out[k] += float64(m.host.Topology.Nodes[k].CPUs.Intersect(t.Affinity).Len()) / float64(all)
+		for k := range row {
+			out[k] += row[k] / all
 		}
 	}
 	if count == 0 {

@@ -24,6 +24,7 @@ type model struct {
 	usage  []usage   // by node, in the model's state
 	saved  []usage   // buffer of try
 	near   []int     // buffer of touched
+	nearTo [][]int   // see neighbours
 	priced []float64 // nodeCost of each node for its usage; NaN: not computed yet
 
 	copyRate float64 // bytes a second
@@ -76,6 +77,7 @@ func newModel(r Request) *model {
 	m.nodes = make([]node, len(rooms))
 	m.usage = make([]usage, len(rooms))
 	m.saved = make([]usage, len(rooms))
+	m.nearTo = make([][]int, len(rooms))
 	for i := range rooms {
 		m.addNode(i, &rooms[i])
 	}

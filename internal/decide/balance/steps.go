@@ -71,7 +71,7 @@ func (p *planner) movable(mode policy.Mode) []int {
 
 // commitAll commits the wanted changes in the best order, in groups as small as
 // possible, skipping those that are not worth making. again reports whether
-// another search may find more.
+// another search may find more: a move was made, or a layout was rejected.
 func (p *planner) commitAll(wanted []change) (again bool) {
 	if few := len(wanted) > 1 && len(wanted) <= exchangedAtOnce; few && !p.orderable(wanted) && p.commit(wanted) == "" {
 		return true
@@ -96,8 +96,8 @@ func (p *planner) commitAll(wanted []change) (again bool) {
 		if why != "" && len(group) == 1 {
 			p.model.guests[group[0].guest].layouts[group[0].layout].rejected = true
 		}
+		again = again || why == "" || len(group) == 1
 		wanted = minus(wanted, group)
-		again = true
 	}
 	return again
 }
