@@ -27,6 +27,9 @@ type Plan struct {
 	// Degraded lists the guests that have a reason to move, and since when.
 	// It belongs to the history of the next round.
 	Degraded []Degraded `json:"degraded,omitempty"`
+	// Waiting lists the guests that wait for CPUs, but less than degraded ones. They move if
+	// that lasts and the move is cheap. The next plan needs them; they are not written to files.
+	Waiting []Degraded `json:"-"`
 	// Blocked gives the reason for each guest that does not move although it is degraded or would have to make room.
 	Blocked []Blocked `json:"blocked,omitempty"`
 	// Before and After are the host's cost now and after all moves (advised ones
@@ -172,6 +175,16 @@ type Degraded struct {
 	// Reasons are the figures above that reach their threshold; Why gives the same in words.
 	Reasons []DegradedReason `json:"reasons,omitempty"`
 	Why     string           `json:"why"`
+
+	// Proposed are moves that would relieve it and have to prove worth it for longer. The
+	// next plan needs them; they are not written to files.
+	Proposed []Proposal `json:"-"`
+}
+
+// Proposal is a move that a plan found worth making but did not make yet, because loads vary.
+type Proposal struct {
+	Nodes map[string]topology.NodeSet // target nodes by guest
+	Since time.Time                   // worth it in every plan since then
 }
 
 // DegradedReason is a cause that slows a guest.

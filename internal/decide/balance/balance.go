@@ -25,10 +25,10 @@ type Request struct {
 }
 
 // Past is the history that a plan depends on: the moves made, and the guests
-// that were degraded at the last plan.
+// that were degraded, or waited a little, at the last plan.
 type Past struct {
-	Moves    []Moved
-	Degraded []plan.Degraded
+	Moves             []Moved
+	Degraded, Waiting []plan.Degraded
 }
 
 // Moved is a completed move of one guest.
@@ -70,13 +70,17 @@ func newPlanner(r Request, excluded []change) *planner {
 		model: m, host: *r.Host, budget: budget{bytes: m.policy.Balance.BytesPerRound,
 			guests: m.policy.Balance.GuestsPerRound},
 		refused: map[string]string{}, began: slices.Clone(m.usage),
+		now: r.Now, lasting: r.Lasting, proposed: map[string][]plan.Proposal{},
+		past: slices.Concat(r.Past.Degraded, r.Past.Waiting),
 	}
 	p.round = plan.Plan{Host: r.Host.Name, Taken: r.Host.Taken, Moves: []plan.Move{}, Before: m.total()}
-	p.round.Degraded = m.markDegraded(r)
+	p.round.Degraded, p.round.Waiting = m.markDegraded(r)
 	if m.anyEligible() {
 		p.pass(policy.ModeAuto)
 		p.pass(policy.ModeAdvise)
 	}
+	p.withProposals(p.round.Degraded)
+	p.withProposals(p.round.Waiting)
 	p.round.After = m.total()
 	return p
 }

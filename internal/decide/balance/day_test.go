@@ -105,7 +105,7 @@ func (d *day) run(t testing.TB, r *rand.Rand, load dayLoad) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.past.Degraded = p.Degraded
+		d.past.Degraded, d.past.Waiting = p.Degraded, p.Waiting
 		for _, m := range p.Moves {
 			for _, g := range m.Guests {
 				was, _ := d.host.Guest(g.Guest)
@@ -154,9 +154,11 @@ func BenchmarkDay(b *testing.B) {
 					d := newDay(r, c.fill)
 					d.run(b, r, c.load)
 					all.moves, all.returns, all.copied = all.moves+d.moves, all.returns+d.returns, all.copied+d.copied
+					all.late += d.late
 					all.lost, all.still = all.lost+d.lost/hosts, all.still+d.still/hosts
 				}
 				b.ReportMetric(float64(all.moves)/hosts/10, "moves/guest")
+				b.ReportMetric(float64(all.late)/hosts/10, "moves/guest-after-hour-1")
 				b.ReportMetric(float64(all.returns), "returns")
 				b.ReportMetric(float64(all.copied/gib), "GiB")
 				b.ReportMetric(all.lost, "overload-CPUs")

@@ -9,16 +9,12 @@ import (
 	"github.com/numavisor/numavisor/internal/plan"
 )
 
-// markDegraded marks the degraded guests and lists them. A guest that was
-// degraded at the last plan remains so until its figures are below Clear times
-// the threshold, so that a figure that fluctuates around the threshold does not
-// restart the time for which the guest has been degraded.
-func (m *model) markDegraded(r Request) []plan.Degraded {
-	since := map[string]time.Time{}
-	for _, s := range r.Past.Degraded {
-		since[s.Guest] = s.Since
-	}
-	var out []plan.Degraded
+// markDegraded marks the degraded guests and lists them, and those that wait a little.
+// A guest that was degraded at the last plan remains so until its figures are below
+// Clear times the threshold, so that a figure that fluctuates around the threshold does
+// not restart the time for which the guest has been degraded.
+func (m *model) markDegraded(r Request) (degraded, waiting []plan.Degraded) {
+	since, waited := times(r.Past.Degraded), times(r.Past.Waiting)
 	for i := range m.guests {
 		g := &m.guests[i]
 		g.initialCost = m.ownCost(g)
@@ -33,15 +29,62 @@ func (m *model) markDegraded(r Request) []plan.Degraded {
 			at = r.Now
 		}
 		if !m.isDegraded(g, threshold) {
+			if !known {
+				at = waited[g.name()]
+			}
+			waiting = m.markWaiting(g, at, r, waiting)
 			continue
 		}
 		s := m.degradation(g, threshold)
 		s.Since = at
 		g.degraded = true
 		g.eligible = r.Lasting || r.Now.Sub(at) >= time.Duration(m.policy.Balance.DegradedFor) && !m.spansMove(g, r)
-		out = append(out, s)
+		degraded = append(degraded, s)
 	}
-	return out
+	return degraded, waiting
+}
+
+func times(of []plan.Degraded) map[string]time.Time {
+	since := map[string]time.Time{}
+	for _, s := range of {
+		since[s.Guest] = s.Since
+	}
+	return since
+}
+
+// A guest that waits less than a degraded one moves as well if its wait is at least
+// mildShare of the threshold and lasts mildFor times DegradedFor; with the defaults
+// 5 % and 5 minutes. A node at 90 % makes its guests wait 4 %.
+const (
+	mildShare = 0.5
+	mildFor   = 30
+)
+
+// markWaiting marks a guest that waits a little and adds it to the list. since is zero
+// if it did not at the last plan. Only a measured wait counts.
+func (m *model) markWaiting(g *subject, since time.Time, r Request, list []plan.Degraded) []plan.Degraded {
+	part := mildShare
+	if since.IsZero() {
+		since = r.Now
+	} else {
+		part *= m.policy.Balance.Clear
+	}
+	wait := m.waits(g)
+	if g.load == nil || wait < part*m.policy.Balance.Wait {
+		return list
+	}
+	g.mild = true
+	lasts := mildFor * time.Duration(m.policy.Balance.DegradedFor)
+	g.eligible = r.Lasting || r.Now.Sub(since) >= lasts && !m.spansMove(g, r)
+	return append(list, plan.Degraded{Guest: g.name(), Since: since, Wait: wait, Reasons: []plan.DegradedReason{plan.CPUWait}})
+}
+
+// counts reports whether a guest that was marked still has a reason to move.
+func (m *model) counts(g *subject) bool {
+	if g.mild {
+		return m.waits(g) >= mildShare*m.policy.Balance.Clear*m.policy.Balance.Wait
+	}
+	return m.isDegraded(g, m.policy.Balance.Clear)
 }
 
 // spansMove reports whether the figures of a guest are means over a time in which

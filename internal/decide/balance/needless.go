@@ -14,7 +14,12 @@ func (m *model) leastSaved(group []change) float64 {
 	least := 0.0
 	for _, c := range group {
 		g := &m.guests[c.guest]
-		least += m.policy.Balance.MinGain * g.demand * g.layouts[c.layout].copied * math.Exp2(float64(g.recentMoves))
+		l := &g.layouts[c.layout]
+		evidence := g.recentMoves
+		if l.homes != nil && m.nodeSet(l).Intersects(g.everLeft) {
+			evidence++
+		}
+		least += m.policy.Balance.MinGain * g.demand * l.copied * math.Exp2(float64(evidence))
 	}
 	return max(minSaved, least)
 }

@@ -35,6 +35,9 @@ type occupant struct {
 	wait     float64 // share of the demand
 }
 
+// mildShare is the share of the threshold from which a lasting wait counts as well.
+const mildShare = 0.5
+
 // stay is a guest's target if it is not moved.
 const stay topology.NodeID = -1
 
@@ -183,7 +186,7 @@ func (o *oracle) mayGain() (may bool) {
 		left := 1 - o.policy.Balance.MinGain + 1e-9
 		for i, g := range o.guests {
 			was, is := before.guests[i], after.guests[i]
-			if g.wait < o.policy.Balance.Wait && was.far <= o.policy.Balance.Access {
+			if g.wait < mildShare*o.policy.Balance.Wait && was.far <= o.policy.Balance.Access {
 				continue // not degraded: its gain justifies nothing
 			}
 			if is.far < was.far || is.cpu*is.cpu < left*was.cpu*was.cpu {
@@ -275,9 +278,9 @@ func drawOracle(t *rapid.T) *oracle {
 			g.memory *= 3
 		}
 		g.demand = float64(g.vcpus) * rapid.Float64Range(0.3, 1).Draw(t, "demand")
-		g.wait = rapid.SampledFrom([]float64{0, 0.05, 0.2, 0.4}).Draw(t, "wait")
+		g.wait = rapid.SampledFrom([]float64{0, 0.04, 0.2, 0.4}).Draw(t, "wait")
 		if calm {
-			g.mem, g.wait = g.run, min(g.wait, 0.05)
+			g.mem, g.wait = g.run, min(g.wait, 0.04)
 		}
 		if at := &o.host.Topology.Nodes[g.mem]; at.Free >= g.memory {
 			at.Free -= g.memory

@@ -3,6 +3,7 @@ package balance
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/adopt"
 	"github.com/numavisor/numavisor/internal/decide/check"
@@ -25,6 +26,11 @@ type planner struct {
 	refused map[string]string // why a wanted move of a guest was refused, by name
 	groups  [][]change        // of each move of the plan
 	began   []usage           // before the first move
+
+	now      time.Time
+	lasting  bool                       // as in Request
+	past     []plan.Degraded            // guests of the last plan, with its proposals
+	proposed map[string][]plan.Proposal // moves to be made later, by the guest that they relieve
 }
 
 // budget is what remains of the policy's limits for one plan.
@@ -40,6 +46,7 @@ const searches = 12
 // pass plans the moves of one mode: auto considers guests in mode auto; advise
 // considers all guests, on top of the moves already planned.
 func (p *planner) pass(mode policy.Mode) {
+	p.confirm(p.past, mode)
 	for range searches {
 		movable := p.movable(mode)
 		if len(movable) == 0 || p.budget.guests == 0 {
@@ -62,7 +69,7 @@ func (p *planner) movable(mode policy.Mode) []int {
 	var out []int
 	for i := range p.model.guests {
 		g := &p.model.guests[i]
-		if !g.fixed() && !g.moved && (g.mode == policy.ModeAuto || mode == policy.ModeAdvise) && len(g.layouts) > 1 {
+		if !g.fixed() && !g.moved && !g.waiting && (g.mode == policy.ModeAuto || mode == policy.ModeAdvise) && len(g.layouts) > 1 {
 			out = append(out, i)
 		}
 	}
@@ -196,6 +203,15 @@ func (p *planner) commit(group []change) (why string) {
 	if why := p.refusal(group); why != "" {
 		return why
 	}
+	if benefit, _, relief := p.weigh(group, p.bytes(group)); !p.proven(group, benefit, relief) {
+		return p.propose(group, relief.guest.name())
+	}
+	return p.make(group)
+}
+
+// make adds a move to the plan if all placement rules permit it. Otherwise it returns
+// the reason.
+func (p *planner) make(group []change) (why string) {
 	bytes := p.bytes(group)
 	benefit, price, relief := p.weigh(group, bytes)
 	host, moves, why := p.placeGroup(group)

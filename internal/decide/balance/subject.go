@@ -43,9 +43,12 @@ type subject struct {
 	at          int              // index of the layout in the model's state
 	leftNodes   topology.NodeSet // nodes that it left within policy.Balance.NoReturn
 	recentMoves int              // moves that Remembered covers
+	everLeft    topology.NodeSet // nodes that these moves left
 	limited     error            // the inventory.NodeLimitError of an excluded layout
 
 	degraded, eligible, moved bool
+	mild                      bool // it waits less than degraded guests
+	waiting                   bool // a move of it is proposed for a later plan
 	initialCost               float64
 }
 
@@ -161,6 +164,7 @@ func (g *subject) applyCooldown(r Request, b policy.Balance) {
 			continue
 		}
 		recent++
+		g.everLeft = g.everLeft.Union(past.From.Minus(past.To))
 		if r.Now.Sub(past.At) < time.Duration(b.NoReturn) {
 			g.leftNodes = g.leftNodes.Union(past.From.Minus(past.To))
 		}

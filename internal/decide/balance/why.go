@@ -47,7 +47,11 @@ func (p *planner) why(group []change, r relief, benefit plan.Benefit, price plan
 	m := p.model
 	var b strings.Builder
 	degraded := m.degradation(r.guest, m.policy.Balance.Clear).Why
-	if degraded == "" {
+	switch {
+	case r.guest.mild:
+		degraded = fmt.Sprintf("its vCPUs have waited for CPUs for a while, now %.0f %% of the time they are runnable",
+			100*m.waits(r.guest))
+	case degraded == "":
 		degraded = "earlier moves of this plan end its degradation"
 	}
 	fmt.Fprintf(&b, "%s: %s; the move lowers its cost by %.0f %%", r.guest.name(), degraded,

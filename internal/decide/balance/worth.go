@@ -84,7 +84,7 @@ func (m *model) inverse(group []change) []change {
 func (m *model) ownCosts() []float64 {
 	own := make([]float64, len(m.guests))
 	for i := range m.guests {
-		if g := &m.guests[i]; g.eligible && m.isDegraded(g, m.policy.Balance.Clear) {
+		if g := &m.guests[i]; g.eligible && m.counts(g) {
 			own[i] = m.ownCost(g)
 		}
 	}
@@ -140,6 +140,10 @@ func (l losses) saved(after losses) float64 {
 	return l.access - after.access + min(l.wait-after.wait, left)
 }
 
+// cheap is how many times the CPU time that copying takes a move must save within the
+// horizon to relieve a guest that waits only a little.
+const cheap = 10
+
 // gate returns the reason why a move is not worth making, or "" if it is.
 func (p *planner) gate(group []change, benefit plan.Benefit, price plan.Price, r relief) string {
 	m := p.model
@@ -164,6 +168,9 @@ func (p *planner) gate(group []change, benefit plan.Benefit, price plan.Price, r
 			benefit.Cost, price.Cost)
 	case r.guest == nil || r.after > r.before*(1-margin):
 		return fmt.Sprintf("the move would not lower any degraded VM's cost by %.2g %%", 100*margin)
+	}
+	if r.guest.mild && r.saved < cheap*price.Cost/cost.Waiting {
+		return fmt.Sprintf("%s waits too little for the price of the move", r.guest.name())
 	}
 	if least := m.leastSaved(group); r.saved < least {
 		return fmt.Sprintf("the move would save %.2g CPUs, and %.2g are the least that is worth it", r.saved, least)

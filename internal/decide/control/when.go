@@ -90,7 +90,8 @@ func (c *Controller) plan() {
 	}
 	c.when.planned, c.when.over = c.moment(), balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance)
 	h, _ := c.Inventory(c.turn.now)
-	past := balance.Past{Moves: c.cooldown.moves, Degraded: c.when.plan.Degraded}
+	last := &c.when.plan
+	past := balance.Past{Moves: c.cooldown.moves, Degraded: last.Degraded, Waiting: last.Waiting}
 	p, err := balance.Plan(balance.Request{Host: &h, Policy: c.rules.policy, Past: past, Now: c.when.planned})
 	c.turn.ready.Planned = true
 	if err != nil {
