@@ -76,7 +76,9 @@ func (m *model) markWaiting(g *subject, since time.Time, r Request, list []plan.
 	g.mild = true
 	lasts := mildFor * time.Duration(m.policy.Balance.DegradedFor)
 	g.eligible = r.Lasting || r.Now.Sub(since) >= lasts && !m.spansMove(g, r)
-	return append(list, plan.Degraded{Guest: g.name(), Since: since, Wait: wait, Reasons: []plan.DegradedReason{plan.CPUWait}})
+	return append(list, plan.Degraded{
+		Guest: g.name(), Since: since, Wait: wait, Reasons: []plan.DegradedReason{plan.CPUWait},
+	})
 }
 
 // counts reports whether a guest that was marked still has a reason to move.

@@ -30,21 +30,27 @@
 //
 // # Conditions
 //
-// Nothing moves unless a guest has been degraded for policy.Balance.DegradedFor.
-// A move must
+// Nothing moves unless a guest has been degraded for policy.Balance.DegradedFor, or has
+// waited for CPUs half as much as a degraded one for 30 times as long. In the second
+// case a move must save ten times the CPU time that copying takes. A move must
 //
 //   - lower a degraded guest's cost by at least policy.Balance.MinGain,
 //   - lower the host's cost by more than the price of the move,
 //   - save more CPU time within policy.Balance.Horizon than the copy takes, and
 //   - save at least MinGain of the CPU demand whose memory it copies, twice as much
-//     for each move that the guest made within the last day.
+//     for each move that the guest made within the last day, and twice as much again
+//     for a return to a node that it left, and
+//   - be worth it in every plan for two samples, twice as long for each move within the
+//     last day, unless it saves accesses or half of the demand that it copies.
 //
+// Steps that are only worth it together are one move.
 // No move of the plan is one without which the others would save as much.
 // A guest already helped by an earlier move of the plan does not justify
 // another. If repinning a guest's vCPUs to its memory ends its degradation, its
 // memory is not copied. No move raises a node's CPU use beyond
 // policy.Balance.MaxNodeCPU, unless one of the nodes involved was above it
-// before: capacity comes before locality. After a move a guest is in cooldown,
+// before: capacity comes before locality. A node that lacks memory for what is
+// promised to guests may lack as much afterwards. After a move a guest is in cooldown,
 // which doubles with each further move within a day, and for a while it does not return to
 // the nodes it left. Degradation begins and ends at different thresholds.
 //

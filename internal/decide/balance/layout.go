@@ -215,8 +215,22 @@ func wasted(slow float64) float64 { return slow / (1 + slow) }
 // with the damping of package cost).
 const noPathLatency = 10
 
+// saturates reports whether a guest alone uses so much of the memory bandwidth of any k
+// nodes that it would be degraded.
+func (m *model) saturates(g *subject, k int) bool {
+	most := 0.0
+	for i := range m.nodes {
+		if m.nodes[i].bandwidth == 0 {
+			return false
+		}
+		most = max(most, m.nodes[i].bandwidth)
+	}
+	return g.mbps >= m.policy.Balance.Traffic*most*float64(k)
+}
+
 // addLayouts adds the layouts to which a guest could move. It uses the fewest
-// cells that fit, and only layouts in which the fewest vCPUs share a core.
+// cells that fit and do not use up the memory bandwidth of their nodes, and only
+// layouts in which the fewest vCPUs share a core.
 func (m *model) addLayouts(g *subject) {
 	type option struct {
 		homes   []topology.NodeID
@@ -239,7 +253,7 @@ func (m *model) addLayouts(g *subject) {
 			room = room || m.fitsNow(g, divided, homes)
 			options = append(options, option{homes, sharing})
 		}
-		if least == 0 && room {
+		if least == 0 && room && !m.saturates(g, k) {
 			break // more nodes than necessary are never better: see package place
 		}
 	}

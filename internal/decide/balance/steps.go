@@ -69,7 +69,8 @@ func (p *planner) movable(mode policy.Mode) []int {
 	var out []int
 	for i := range p.model.guests {
 		g := &p.model.guests[i]
-		if !g.fixed() && !g.moved && !g.waiting && (g.mode == policy.ModeAuto || mode == policy.ModeAdvise) && len(g.layouts) > 1 {
+		free := !g.fixed() && !g.moved && !g.waiting && len(g.layouts) > 1
+		if free && (g.mode == policy.ModeAuto || mode == policy.ModeAdvise) {
 			out = append(out, i)
 		}
 	}
