@@ -3,6 +3,7 @@ package strictyaml
 import (
 	"bytes"
 	"encoding"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -50,7 +51,7 @@ func Decode(r io.Reader, f Format, v any, check func() error) (*Document, error)
 		return nil, err
 	}
 	target := reflect.ValueOf(v).Elem()
-	d := decoder{faults: &wrong, whole: target.Type(), unread: map[string]bool{}}
+	d := decoder{faults: &wrong, whole: target.Type(), unread: map[string]bool{}, json: json.Valid(data)}
 	d.decode(&path{}, doc.root, target)
 	if check != nil {
 		doc.locate(check(), &wrong, d.unread)
@@ -111,6 +112,7 @@ type decoder struct {
 	*faults
 	whole  reflect.Type    // of the document, for suggestions
 	unread map[string]bool // the parents of fields whose value could not be read
+	json   bool            // the document is JSON
 }
 
 // unreadable reports a value that its field cannot hold.

@@ -17,6 +17,10 @@ import (
 // Worded is a text type that allows certain words only.
 type Worded interface{ Words() []string }
 
+// NumberUnmarshaler is a text type that also has a form as a whole number without quotes
+// in documents that are JSON. Programs write those; what a person writes is YAML.
+type NumberUnmarshaler interface{ UnmarshalNumber(number []byte) error }
+
 // wordsOf returns the words that a value's type allows, nil: it has no such list.
 func wordsOf(v reflect.Value) []string {
 	if w, ok := v.Interface().(Worded); ok {
@@ -77,7 +81,11 @@ func (d *decoder) decodeText(p *path, n *yaml.Node, v encoding.TextUnmarshaler) 
 		d.unreadable(p, n, "; allowed: one value")
 		return
 	}
-	if err := v.UnmarshalText([]byte(n.Value)); err != nil {
+	read := v.UnmarshalText
+	if number, is := v.(NumberUnmarshaler); is && d.json && n.ShortTag() == "!!int" {
+		read = number.UnmarshalNumber
+	}
+	if err := read([]byte(n.Value)); err != nil {
 		d.unreadable(p, n, ": %s", err)
 	}
 }

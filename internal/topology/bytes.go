@@ -105,6 +105,19 @@ func (b *Bytes) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
+// UnmarshalNumber reads a number of bytes from a JSON document: Numavisor writes sizes
+// so. It refuses less than 1 MiB, which a person meant in another unit.
+func (b *Bytes) UnmarshalNumber(number []byte) error {
+	size, err := ParseBytes(string(number))
+	if err == nil && size < MiB {
+		size, err = ParseSize(string(number))
+	}
+	if err == nil {
+		*b = size
+	}
+	return err
+}
+
 // UnmarshalJSON accepts a number of bytes or a string such as "16G".
 func (b *Bytes) UnmarshalJSON(data []byte) error {
 	text := strings.Trim(string(data), `"`)
