@@ -78,7 +78,7 @@ type Weights struct {
 	Bandwidth float64 `json:"bandwidth"` // of the host's best bandwidth over the path's, less 1
 	Load      float64 `json:"load"`      // of the share of CPUs and memory in use afterwards
 	Stranding float64 `json:"stranding"` // of the growth of |free CPUs - free memory|, as shares of the node
-	WideRoom  float64 `json:"wide_room"` // of the unused rest of a node that was empty before
+	WideRoom  float64 `json:"wide_room"` // of the lost room for future VMs of typical sizes, as shares of a node
 	Devices   float64 `json:"devices"`   // of latency between the guest's memory and its devices, less 1
 	Cache     float64 `json:"cache"`     // of last-level caches more than one that exclusive vCPUs of a cell span
 	Growth    float64 `json:"growth"`    // of the share of huge pages that must be added to the pools first
@@ -86,7 +86,7 @@ type Weights struct {
 
 // DefaultWeights rank access above load, and load above fragmentation.
 var DefaultWeights = Weights{
-	Latency: 4, Bandwidth: 2, Load: 1, Stranding: 0.5, WideRoom: 0.1, Devices: 2, Cache: 0.2, Growth: 0.25,
+	Latency: 4, Bandwidth: 2, Load: 1, Stranding: 0.5, WideRoom: 1, Devices: 2, Cache: 0.2, Growth: 0.25,
 }
 
 // Defaults of the fields that have a plain one.

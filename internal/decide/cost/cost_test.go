@@ -52,21 +52,18 @@ func TestList_LoadGrowsAndOvercommitWaits(t *testing.T) {
 	})
 }
 
-func TestUse_StrandingAndRestOfEmpty(t *testing.T) {
+func TestUse_StrandingGrowth(t *testing.T) {
 	for _, c := range []struct {
-		before, after   Use
-		stranding, rest float64
+		before, after Use
+		stranding     float64
 	}{
-		{Use{0, 0}, Use{0.5, 0.5}, 0, 0.5},
-		{Use{0, 0}, Use{1, 0.25}, 0.75, 0},
-		{Use{0.5, 0}, Use{0.5, 0.5}, -0.5, 0},
-		{Use{0.5, 0.5}, Use{3, 0.5}, 0.5, 0},
+		{Use{0, 0}, Use{0.5, 0.5}, 0},
+		{Use{0, 0}, Use{1, 0.25}, 0.75},
+		{Use{0.5, 0}, Use{0.5, 0.5}, -0.5},
+		{Use{0.5, 0.5}, Use{3, 0.5}, 0.5},
 	} {
 		if got := StrandingGrowth(c.before, c.after); !near(got, c.stranding) {
 			t.Errorf("%+v to %+v: stranding grows by %v, want %v", c.before, c.after, got, c.stranding)
-		}
-		if got := RestOfEmpty(c.before, c.after); !near(got, c.rest) {
-			t.Errorf("%+v to %+v: rest %v, want %v", c.before, c.after, got, c.rest)
 		}
 	}
 }

@@ -10,7 +10,7 @@
 //	bandwidth  sum over i,j of c(i) m(j) (B(p(i),q(j)) - 1)
 //	load       sum over i of half c(i) wait(CPU use of p(i)) + half m(i) (memory use of q(i))
 //	stranding  mean over i of the growth of |free CPUs - free memory|, as shares of the node
-//	wide room  mean over i of the unused rest of a node that was empty before
+//	wide room  sum over i of the room for typical cells that is lost: package place
 //	devices    sum over devices d and cells i of m(i) (L(d,q(i)) - 1)
 //	cache      sum over i of c(i) (last-level caches of the cell's exclusive vCPUs - 1)
 //	growth     sum over i of m(i) (huge pages missing in the pool of q(i), as a share)

@@ -112,12 +112,3 @@ func StrandingGrowth(before, after Use) float64 { return stranded(after) - stran
 func stranded(u Use) float64 {
 	return math.Abs(max(0, 1-u.CPU) - max(0, 1-u.Memory))
 }
-
-// RestOfEmpty returns the capacity for wide guests that a node loses if it was
-// empty and is then used in part.
-func RestOfEmpty(before, after Use) float64 {
-	if before.CPU > 0 || before.Memory > 0 {
-		return 0
-	}
-	return max(0, 1-max(after.CPU, after.Memory))
-}

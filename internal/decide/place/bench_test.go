@@ -129,6 +129,8 @@ func BenchmarkPlace(b *testing.B) {
 				CPU:    guest.CPUSpec{Binding: guest.CPUExclusive},
 			},
 		},
+		{"thin/64nodes/loaded+measured", 64, true, 0.03,
+			guest.Spec{Name: "thin", VCPUs: 1, Memory: 100 * topology.GiB}},
 		{"1cell/64nodes/loaded+measured", 64, true, 0.03,
 			guest.Spec{Name: "small", VCPUs: 4, Memory: 4 * topology.GiB}},
 	}

@@ -19,7 +19,18 @@
 //  4. the cost, a weighted sum of access, load, stranding, devices, caches and
 //     page pool growth: package cost.
 //
-// Among equal placements the one with the lowest node ids wins.
+// # Room for other guests
+//
+// The room of a host is the number of cells of typical sizes that fit: a whole node, half of it,
+// a quarter and an eighth of its CPUs, with as large a part of its memory and with half
+// of that; pairs of them on neighbours count 0.4 more. Each counts its share of a node's
+// CPUs, divided by 8 for the mean over the sizes. The term wide room is the room that is
+// lost, plus 0.1 for the unused rest of the node's CPUs and memory in shares: so ties are
+// broken by what is left over. Nodes that are equal in that, too, are interchangeable.
+//
+// Load and room compete. Without overcommit no VM waits for promised CPUs, so room
+// counts in full and the load of nodes that stay below 100 % 0.02. At an overcommit of 2 and
+// more, load counts in full and room 0.1; in between, linearly.
 //
 // # Constraints
 //

@@ -370,30 +370,53 @@ func documentedCost(h *inventory.Host, spec guest.Spec, p *guest.Placement, at [
 			o.cost += w.Latency * cpu * float64(d.Memory) / float64(
 				spec.Memory) * (math.Pow(float64(slit)/10, 0.65) - 1)
 		}
-		load, held := 0.0, 0.0
-		for _, g := range h.Guests {
-			for _, r := range g.Placement.Reservations {
-				if r.Node == n.ID {
-					load, held = load+float64(r.VCPUs), held+float64(r.Memory)
-				}
-			}
-		}
 		room := float64(n.Memory - policy.Policy{}.WithDefaults().KeepFreeOn(&n))
-		before := [2]float64{load / 4, held / room}
-		after := [2]float64{(load + float64(c.VCPUs.Len())) / 4, (held + float64(c.Memory)) / room}
-		o.overload += max(0, min(c.VCPUs.Len(), int(load)+c.VCPUs.Len()-4))
+		before := documentedUse(h, at[i])
+		after := [2]float64{before[0] + float64(c.VCPUs.Len())/4, before[1] + float64(c.Memory)/room}
+		o.overload += max(0, min(c.VCPUs.Len(), int(4*before[0]+0.5)+c.VCPUs.Len()-4))
 		wait := after[0]
 		if wait > 1 {
 			wait *= wait
 		}
-		o.cost += w.Load * (cpu*wait + memory*after[1]) / 2
+		o.cost += w.Load * (cpu*wait + memory*after[1]) / 2 // in full, with overcommit 2
 		left := func(use [2]float64) float64 { return math.Abs(max(0, 1-use[0]) - max(0, 1-use[1])) }
 		o.cost += w.Stranding * (left(after) - left(before)) / float64(len(at))
-		if before == [2]float64{} {
-			o.cost += w.WideRoom * max(0, 1-max(after[0], after[1])) / float64(len(at))
-		}
+		o.cost += 0.1 * w.WideRoom * documentedRoom(h, at[i], before, after)
 	}
 	return o
+}
+
+// documentedRoom is the room that typical cells lose if the use of a node changes.
+func documentedRoom(h *inventory.Host, at int, before, after [2]float64) float64 {
+	lost := 0.1 * (max(0, 2-after[0]) + max(0, 1-after[1]))
+	for _, c := range typical {
+		count := func(use [2]float64) float64 {
+			return math.Floor(min(max(0, 2-use[0])/c.cpus, max(0, 1-use[1])/c.memory) + 1e-6)
+		}
+		pairs := func(own float64) float64 {
+			neighbour := at ^ 1 // two nodes to a socket
+			if neighbour >= len(h.Topology.Nodes) {
+				return 0
+			}
+			return min(own, count(documentedUse(h, neighbour)))
+		}
+		lost += c.cpus / 8 * (count(before) - count(after) + 0.4*(pairs(count(before))-pairs(count(after))))
+	}
+	return lost
+}
+
+// documentedUse is the promised shares of CPUs and memory of a node of 4 CPUs.
+func documentedUse(h *inventory.Host, at int) [2]float64 {
+	n := &h.Topology.Nodes[at]
+	load, held := 0.0, 0.0
+	for _, g := range h.Guests {
+		for _, r := range g.Placement.Reservations {
+			if r.Node == n.ID {
+				load, held = load+float64(r.VCPUs), held+float64(r.Memory)
+			}
+		}
+	}
+	return [2]float64{load / 4, held / float64(n.Memory-policy.Policy{}.WithDefaults().KeepFreeOn(n))}
 }
 
 func TestKeysContainTheirFigures(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -192,7 +193,12 @@ func (o *oracle) price(homes []home) verdict {
 			v.cost += vcpus * share * w.Bandwidth * (o.bandwidth(h.run, other.mem) - 1)
 		}
 		cpu, mem := o.cpuUse(h.run, c.VCPUs), o.memoryUse(h.mem, c.Memory)
-		v.cost += w.Load * (vcpus*o.cpuLoad(o.cpuDemand(h.run, c.VCPUs)) + memory*o.memoryLoad(mem)) / 2
+		demand := o.cpuDemand(h.run, c.VCPUs)
+		load := w.Load * (vcpus*o.cpuLoad(demand) + memory*o.memoryLoad(mem)) / 2
+		if demand <= 1 && o.policy.Prefer != policy.PreferPack {
+			load *= max(0.02, min(1, o.overcommit()-1))
+		}
+		v.cost += load
 		v.parts = len(homes)
 		if o.divides && len(homes) > 1 && c.VCPUs < 2 {
 			v.lone++
@@ -204,15 +210,53 @@ func (o *oracle) price(homes []home) verdict {
 		} else {
 			cpuBefore, memBefore := o.cpuUse(h.run, 0), o.memoryUse(h.mem, 0)
 			v.cost += w.Stranding / cells * (stranded(cpu, mem) - stranded(cpuBefore, memBefore))
-			if cpuBefore == 0 && memBefore == 0 {
-				v.cost += w.WideRoom / cells * max(0, 1-max(cpu, mem))
-			}
+			before, after := o.room(h.run, cpuBefore, memBefore), o.room(h.run, cpu, mem)
+			rest := max(0, o.overcommit()-cpu) + max(0, 1-mem)
+			v.cost += w.WideRoom * max(0.1, 2-o.overcommit()) * (before - after + 0.1*rest)
 		}
 		if o.policy.Count != policy.CountThreads {
 			v.sharing += max(0, c.VCPUs-o.cores(&o.host.Topology.Nodes[h.run]))
 		}
 	}
 	return v
+}
+
+// room is how much of the room for typical cells depends on a node with the given use:
+// cells of 1, 1/2, 1/4 and 1/8 of its CPUs with as large a part of its memory, or half of
+// that, and pairs of them on it and its neighbours, matched one by one.
+func (o *oracle) room(at int, cpu, memory float64) (room float64) {
+	t := &o.host.Topology
+	for _, size := range []float64{1, 0.5, 0.25, 0.125} {
+		for _, rich := range []float64{0.98, 0.49} {
+			count := func(cpu, memory float64) int {
+				return int(min(max(0, o.overcommit()-cpu)/size, max(0, 1-memory)/(size*rich)) + 1e-6)
+			}
+			own := count(cpu, memory)
+			cells := []int{own}
+			for i := range t.Nodes {
+				n := &t.Nodes[i]
+				whole := n.Memory > 0 && !n.CPUs.Minus(t.Housekeeping).IsEmpty()
+				if whole && i != at && t.Nodes[at].Classes[t.Nodes[i].ID] == topology.Neighbour {
+					cells = append(cells, count(o.cpuUse(i, 0), o.memoryUse(i, 0)))
+				}
+			}
+			pairs := 0
+			for slices.Sort(cells); len(cells) > 1 && cells[len(cells)-2] > 0; slices.Sort(cells) {
+				cells[len(cells)-1]-- // one on each of the two roomiest nodes
+				cells[len(cells)-2]--
+				pairs++
+			}
+			room += size * (float64(own) + 0.4*float64(pairs)) / 8
+		}
+	}
+	return room
+}
+
+func (o *oracle) overcommit() float64 {
+	if o.policy.Overcommit == 0 {
+		return policy.DefaultOvercommit
+	}
+	return o.policy.Overcommit
 }
 
 // shares are a cell's parts of the guest's vCPUs and memory.

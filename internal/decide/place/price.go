@@ -51,16 +51,13 @@ func (p *problem) terms(s slot, d *demand, cells int) cost.Terms {
 		t[cost.Cache] = l.Price(cost.Cache, d.cpuShare*float64(max(0, k.caches-1)))
 	}
 	each := 1 / float64(cells)
+	demand, memory := run.demand(cpus), mem.use(0, d.take).Memory
+	t[cost.Load] = l.Price(cost.Load,
+		p.spreading(demand)*(d.cpuShare*l.CPULoad(demand)+d.memoryShare*l.MemoryLoad(memory))/2)
 	if s.whole() {
 		after := run.use(cpus, d.take)
-		t[cost.Load] = l.Price(cost.Load,
-			d.cpuShare*l.CPULoad(run.demand(cpus))/2+d.memoryShare*l.MemoryLoad(after.Memory)/2)
 		t[cost.Stranding] = l.Price(cost.Stranding, each*cost.StrandingGrowth(run.before, after))
-		t[cost.WideRoom] = l.Price(cost.WideRoom, each*cost.RestOfEmpty(run.before, after))
-	} else {
-		there := mem.use(0, d.take)
-		t[cost.Load] = l.Price(cost.Load,
-			d.cpuShare*l.CPULoad(run.demand(cpus))/2+d.memoryShare*l.MemoryLoad(there.Memory)/2)
+		t[cost.WideRoom] = l.Price(cost.WideRoom, p.roomLost(run, after))
 	}
 	far := 0.0
 	for _, at := range p.devices {

@@ -28,6 +28,8 @@ type problem struct {
 	// anyFit says that any uneven cells that fit will do: advice is tried, not placed.
 	anyFit bool
 	aim    aim
+	// counted says that the vacancies of all nodes are known.
+	counted bool
 	// unavoidable is the number of parts that the guest needs regardless of overload.
 	unavoidable int
 	rooms       []room // see uneven; nil until needed
@@ -45,6 +47,8 @@ type nodeState struct {
 	all     int             // all CPUs except housekeeping
 	before  cost.Use
 	free    []core // for exclusive CPUs; nil unless requested
+	// vacancies of the node before placing, and of its neighbours, see addVacancies
+	vacant, nearSum, nearMost vacancies
 }
 
 // slot is a location for a cell: CPUs of one node and memory of one node, usually the same.

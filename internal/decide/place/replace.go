@@ -12,9 +12,9 @@ import (
 
 // Again recomputes the placement of a running guest whose memory is on the given
 // nodes. It prefers those nodes unless another placement is better by more than the
-// price of the move: it overloads its nodes less, fewer vCPUs share cores, it uses fewer nodes, or its cost is
-// lower by more than the price of copying (package cost), which balancing charges
-// too. A tie never moves a guest.
+// price of the move: it overloads its nodes less, fewer vCPUs share cores, it uses fewer
+// nodes, or its cost, without room for others, is lower by more than the price of copying
+// (package cost), which balancing charges too. A tie never moves a guest.
 func Again(r Request, memory topology.MemoryByNode) (guest.Placement, Why, error) {
 	best, why, err := Place(r)
 	if err != nil {
@@ -32,15 +32,27 @@ func Again(r Request, memory topology.MemoryByNode) (guest.Placement, Why, error
 		return best, why, nil //nolint:nilerr // the best placement stands
 	}
 	saved := copied(memory, best.Nodes) - copied(memory, here.Nodes)
+	gain := whyHere.ofGuest() - why.ofGuest()
 	if whyHere.Overload > why.Overload || whyHere.SharingCores > why.SharingCores ||
 		here.Nodes.Len() > best.Nodes.Len() ||
-		whyHere.Cost-why.Cost > cost.Copying(saved).Float() {
+		gain > cost.Copying(saved).Float() {
 		return best, why, nil
 	}
 	whyHere.Summary += fmt.Sprintf(
 		"; its memory is there: moving %.0f %% of it to nodes %s would lower the cost by only %.3g", 100*saved,
-		best.Nodes, whyHere.Cost-why.Cost)
+		best.Nodes, gain)
 	return here, whyHere, nil
+}
+
+// ofGuest is the cost without the room for other guests: that is no reason to move one.
+func (w *Why) ofGuest() float64 {
+	own := w.Cost
+	for _, t := range w.Terms {
+		if t.Name == cost.WideRoom.String() {
+			own -= t.Cost
+		}
+	}
+	return own
 }
 
 func (r Request) allowed() topology.NodeSet {

@@ -378,7 +378,7 @@ func (p *problem) compare(sol *solution, chosen cost.Terms, k key, slots []slot)
 		alt.Decided, alt.Reason = "nodes", "uses more nodes than necessary"
 		return alt
 	case k == sol.key:
-		alt.Decided, alt.Reason = "none", fmt.Sprintf("same cost %.3g; the lower node numbers win", figure)
+		alt.Decided, alt.Reason = "none", fmt.Sprintf("same cost %.3g, and as much is left over", figure)
 		return alt
 	}
 	theirs := p.bill(slots, sol)
