@@ -16,12 +16,16 @@ import (
 // has, and guests with memory on other nodes than reserved, would otherwise keep all
 // others where they are.
 func withCredit(h *inventory.Host, p policy.Policy) inventory.Host {
-	host, holdings := *h, h.Holdings("")
+	host, byNode := *h, map[topology.NodeID][]inventory.Holding{}
+	for _, held := range h.Holdings("") {
+		byNode[held.Node] = append(byNode[held.Node], held)
+	}
 	known := slices.ContainsFunc(h.Topology.Nodes, func(n topology.Node) bool { return n.Free > 0 })
 	host.Topology.Nodes = slices.Clone(h.Topology.Nodes)
 	for i := range host.Topology.Nodes {
 		n := &host.Topology.Nodes[i]
 		n.HugePages = slices.Clone(n.HugePages)
+		holdings := byNode[n.ID]
 		for {
 			total, _ := lack(n, p, holdings)
 			if total == 0 {
@@ -36,7 +40,7 @@ func withCredit(h *inventory.Host, p policy.Policy) inventory.Host {
 	return host
 }
 
-// lack returns how much more memory is promised on a node than it has, and how much
+// lack returns how much more memory the holdings of a node promise than it has, and how much
 // more than is free is not touched yet. It adds the pages that pools lack to them.
 func lack(n *topology.Node, p policy.Policy, holdings []inventory.Holding) (total, free topology.Bytes) {
 	bound := int64(0)
@@ -47,9 +51,6 @@ func lack(n *topology.Node, p policy.Policy, holdings []inventory.Holding) (tota
 	}
 	for i := range holdings {
 		held := &holdings[i]
-		if held.Node != n.ID {
-			continue
-		}
 		bound += int64(held.Memory())
 		pool := slices.IndexFunc(n.HugePages, func(p topology.HugePagePool) bool { return p.Size == held.PageSize })
 		if held.PageSize == 0 || pool < 0 {
@@ -61,7 +62,7 @@ func lack(n *topology.Node, p policy.Policy, holdings []inventory.Holding) (tota
 		pool := &n.HugePages[k]
 		pages := uint64(0)
 		for _, held := range holdings {
-			if held.Node == n.ID && held.PageSize == pool.Size {
+			if held.PageSize == pool.Size {
 				pages += uint64((held.Untouched() + pool.Size - 1) / pool.Size)
 			}
 		}
@@ -77,9 +78,8 @@ func spare(n *topology.Node, p policy.Policy) topology.Bytes {
 }
 
 // arrives returns an error if more memory is copied to a node that lacks memory than can be
-// allocated there. Elsewhere the promises to guests ensure that.
-func arrives(h, after *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
-	eased := withCredit(h, p)
+// allocated there. Elsewhere the promises to guests ensure that. eased is h withCredit.
+func arrives(h, eased, after *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
 	for i := range h.Topology.Nodes {
 		n := &h.Topology.Nodes[i]
 		if eased.Topology.Nodes[i].Memory == n.Memory && eased.Topology.Nodes[i].Free == n.Free {

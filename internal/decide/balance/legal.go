@@ -27,7 +27,7 @@ func Legal(h *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
 	}
 	eased := withCredit(h, p)
 	host := After(&eased, moves)
-	return errors.Join(arrives(h, &host, p, moves), legalAfter(h, &host, p, moves))
+	return errors.Join(arrives(h, &eased, &host, p, moves), legalAfter(h, &host, p, moves))
 }
 
 // Fits is Legal without leniency: every promise must be met. It decides whether an

@@ -288,7 +288,8 @@ func (p *planner) advised(group []change) bool {
 // after the moves planned so far. It returns the host after the group's move, the
 // moves, and the reason if a rule forbids them.
 func (p *planner) placeGroup(group []change) (inventory.Host, []plan.GuestMove, string) {
-	host, eased := p.host, withCredit(&p.host, p.model.policy)
+	host, credit := p.host, withCredit(&p.host, p.model.policy)
+	eased := credit
 	removed := make([]inventory.Guest, len(group))
 	for i, c := range group {
 		host, removed[i] = without(host, p.model.guests[c.guest].name())
@@ -323,7 +324,7 @@ func (p *planner) placeGroup(group []change) (inventory.Host, []plan.GuestMove, 
 			return host, nil, check.Error(spec.Name, broken).Error()
 		}
 	}
-	if err := arrives(&p.host, &host, p.model.policy, moves); err != nil {
+	if err := arrives(&p.host, &credit, &host, p.model.policy, moves); err != nil {
 		return host, nil, err.Error()
 	}
 	return host, moves, ""
