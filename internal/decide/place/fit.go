@@ -187,16 +187,30 @@ func (p *problem) mostAlone(n *nodeState) int {
 	return sum
 }
 
-// pickFor chooses the exclusive CPUs of a cell on a node.
+// pickedCPUs is a choice of exclusive CPUs; ok is false if the node has too few.
+type pickedCPUs struct {
+	picked
+	ok bool
+}
+
+// pickFor chooses the exclusive CPUs of a cell on a node, once for each size of cells.
 func (p *problem) pickFor(n *nodeState, d *demand) (picked, bool) {
 	vcpus := d.vcpus
 	if p.spec.CPU.Binding != guest.CPUExclusive {
 		vcpus = 0
 	}
-	if n.freeCPUs() < vcpus+d.helpers {
-		return picked{}, false
+	size := [2]int{vcpus, d.helpers}
+	k, known := n.picks[size]
+	if !known {
+		if n.freeCPUs() >= vcpus+d.helpers {
+			k.picked, k.ok = n.pick(vcpus, d.helpers, p.spec.CPU.SMT)
+		}
+		if n.picks == nil {
+			n.picks = map[[2]int]pickedCPUs{}
+		}
+		n.picks[size] = k
 	}
-	return n.pick(vcpus, d.helpers, p.spec.CPU.SMT)
+	return k.picked, k.ok
 }
 
 func (p *problem) fitMemory(n *nodeState, take topology.Bytes) (Shortage, bool) {

@@ -46,7 +46,8 @@ type nodeState struct {
 	shared  int             // CPUs that guests share, regardless of the limits
 	all     int             // all CPUs except housekeeping
 	before  cost.Use
-	free    []core // for exclusive CPUs; nil unless requested
+	free    []core                // for exclusive CPUs; nil unless requested
+	picks   map[[2]int]pickedCPUs // by vCPUs and helpers, see pickFor
 	// vacancies of the node before placing, and of its neighbours, see addVacancies
 	vacant, nearSum, nearMost vacancies
 }
