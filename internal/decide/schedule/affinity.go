@@ -104,12 +104,15 @@ func (h *host) rack() string {
 	return h.Rack
 }
 
+// hasOthers reports whether the VM's group has members.
+func (r *rule) hasOthers() bool { return len(r.others) > 0 }
+
 // excludes returns why a host is not a candidate; "" if it is.
 func (r *rule) excludes(i int, h *host) reason {
 	if h.Cordoned {
 		return cordoned
 	}
-	if len(r.others) > 0 {
+	if r.hasOthers() {
 		inRack, onHost := r.racks[h.rack()] > 0, r.hosts[i]
 		if r.Racks == Same && !inRack || r.Racks == Differ && inRack ||
 			(r.Hosts == Same || r.Nodes == Same) && !onHost || r.Hosts == Differ && onHost {

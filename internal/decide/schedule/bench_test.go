@@ -80,7 +80,7 @@ func decide(b *testing.B, hosts int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	vms := 1_000_000
+	vms, refused := 1_000_000, 0
 	round := func() time.Duration {
 		request := draw(r, vms)
 		vms++
@@ -88,7 +88,8 @@ func decide(b *testing.B, hosts int) {
 		d, err := f.Decide(request)
 		decided := time.Since(begin)
 		if err != nil {
-			b.Fatal(err)
+			refused++
+			return decided
 		}
 		if err := f.Add(d); err != nil {
 			b.Fatal(err)
@@ -111,6 +112,9 @@ func decide(b *testing.B, hosts int) {
 		took = append(took, round())
 	}
 	b.StopTimer()
+	if refused > 10+b.N/20 {
+		b.Fatalf("%d VMs of %d were refused", refused, b.N)
+	}
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-us")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-us")

@@ -52,48 +52,63 @@ func (r rank) less(o rank) bool {
 
 // class is the memory of what one shape costs on each host.
 type class struct {
-	on   []ranked // by host
-	next int      // the host whose cost is computed again next
-	used uint64   // the last decision that used it
-}
-
-type ranked struct {
-	rank
-	version uint32 // of the host, plus one; 0: not computed
+	on   []rank // by host; without cells: the VM does not fit, or the host gets no VMs
+	seen int    // how many of the fleet's changes the costs include
+	next int    // the host whose cost is computed again next
+	used uint64 // the last decision that used it
 }
 
 const (
 	// refreshed is the number of hosts whose cost is computed again in each decision, in
 	// turn, since the weights of the shapes change. All hosts that changed are, too.
 	refreshed = 64
-	// mostClasses bounds the remembered shapes: 10,000 hosts need 0.5 MB for each.
+	// mostClasses bounds the remembered shapes: 10,000 hosts need 0.3 MB for each.
 	mostClasses = 128
+	// mostChanges bounds the list of changed hosts.
+	mostChanges = 1 << 16
 )
 
 // ranks returns the rank of each host for a shape.
-func (f *Fleet) ranks(s shape) []ranked {
+func (f *Fleet) ranks(s shape) []rank {
 	f.clock++
+	weights := f.scarcity()
+	asked := likely{shape: s}
 	c := f.classes[s]
 	if c == nil {
 		if len(f.classes) >= mostClasses {
 			f.forget()
 		}
-		c = &class{on: make([]ranked, len(f.hosts))}
+		c = &class{on: make([]rank, len(f.hosts))}
 		f.classes[s] = c
-	}
-	c.used = f.clock
-	for range min(refreshed, len(f.hosts)) {
-		c.on[c.next].version = 0
-		c.next = (c.next + 1) % len(f.hosts)
-	}
-	weights := f.scarcity()
-	asked := likely{shape: s}
-	for i, h := range f.hosts {
-		if on := &c.on[i]; on.version != h.version+1 {
-			*on = ranked{f.price(h, &asked, weights), h.version + 1}
+		for i := range f.hosts {
+			c.on[i] = f.price(f.hosts[i], &asked, weights)
+		}
+	} else {
+		for _, i := range f.changes[c.seen:] {
+			c.on[i] = f.price(f.hosts[i], &asked, weights)
+		}
+		for range min(refreshed, len(f.hosts)) {
+			c.on[c.next] = f.price(f.hosts[c.next], &asked, weights)
+			c.next = (c.next + 1) % len(f.hosts)
 		}
 	}
+	c.used, c.seen = f.clock, len(f.changes)
 	return c.on
+}
+
+// noteChange records that the costs of a host must be computed again. Shapes that were
+// not asked for during half of the recorded changes are forgotten.
+func (f *Fleet) noteChange(i int) {
+	if f.changes = append(f.changes, i); len(f.changes) < mostChanges {
+		return
+	}
+	const half = mostChanges / 2
+	for s, c := range f.classes {
+		if c.seen -= half; c.seen < 0 {
+			delete(f.classes, s)
+		}
+	}
+	f.changes = append([]int{}, f.changes[half:]...)
 }
 
 // forget drops the class that was not used for the longest time.
@@ -130,6 +145,9 @@ func (f *Fleet) scarcity() []float64 {
 // choose are not known yet: the cheapest ones count.
 func (f *Fleet) price(h *host, asked *likely, weights []float64) rank {
 	best := rank{}
+	if h.Cordoned {
+		return best
+	}
 	least, most := asked.divisions(len(h.rooms))
 	for k := least; k <= most; k++ {
 		p := asked.part(k)

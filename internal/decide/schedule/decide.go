@@ -135,20 +135,24 @@ func (f *Fleet) placeOn(h *host, spec guest.Spec, i int, rule *rule) (guest.Plac
 }
 
 // candidates returns the hosts on which a VM, divided equally, fits by their summaries. It
-// counts the hosts that cannot be candidates.
+// counts the hosts that cannot be candidates. The candidates are valid until the next call.
 func (f *Fleet) candidates(s shape, r *rule) ([]candidate, map[reason]int) {
-	ranks := f.ranks(s)
-	var found []candidate
-	counts := map[reason]int{}
-	for i, h := range f.hosts {
-		if reason := r.excludes(i, h); reason != "" {
-			counts[reason]++
-		} else if ranks[i].cells > 0 {
-			at := candidate{i, ranks[i].rank}
-			at.cost += f.weights.Spread * r.sameRack(h)
-			found = append(found, at)
+	found := f.found[:0]
+	counts := map[reason]int{cordoned: f.cordoned}
+	for i, on := range f.ranks(s) {
+		if r.hasOthers() {
+			h := f.hosts[i]
+			if reason := r.excludes(i, h); reason == ofGroup {
+				counts[reason]++
+				continue
+			}
+			on.cost += f.weights.Spread * r.sameRack(h)
+		}
+		if on.cells > 0 {
+			found = append(found, candidate{i, on})
 		}
 	}
+	f.found = found
 	return found, counts
 }
 

@@ -37,29 +37,31 @@ var DefaultWeights = Weights{Scarcity: 1, Fill: 0.02, Load: 0.001, Spread: 1}
 
 // Fleet is the state of all hosts. It is not safe for concurrent use.
 type Fleet struct {
-	policy  policy.Policy
-	weights Weights
-	hosts   []*host
-	byName  map[string]int
-	groups  map[string][]member
-	mix     mix
-	likely  []likely
-	left    []float64 // VMs of each likely shape that still fit into the fleet
-	classes map[shape]*class
-	clock   uint64                          // counts decisions
-	scratch []float64                       // of several
-	counts  []float64                       // of taken
-	choices []choice                        // of cheapest
-	largest struct{ vcpus, memory float64 } // the most that any host has for VMs
+	policy   policy.Policy
+	weights  Weights
+	hosts    []*host
+	byName   map[string]int
+	groups   map[string][]member
+	mix      mix
+	likely   []likely
+	left     []float64 // VMs of each likely shape that still fit into the fleet
+	classes  map[shape]*class
+	clock    uint64                          // counts decisions
+	changes  []int                           // hosts that changed, in order
+	cordoned int                             // hosts
+	found    []candidate                     // of candidates
+	scratch  []float64                       // of several
+	counts   []float64                       // of taken
+	choices  []choice                        // of cheapest
+	largest  struct{ vcpus, memory float64 } // the most that any host has for VMs
 }
 
 // host is a Host with its summary.
 type host struct {
 	Host
-	rooms   []room // of nodes with CPUs and memory
-	others  []room // of the other nodes
-	fits    []fit  // of each likely shape
-	version uint32 // counts changes
+	rooms  []room // of nodes with CPUs and memory
+	others []room // of the other nodes
+	fits   []fit  // of each likely shape
 }
 
 // fit is how many VMs of a shape fit on a host.
@@ -94,6 +96,9 @@ func New(hosts []Host, p policy.Policy, w Weights) (*Fleet, error) {
 		copied.Guests = slices.Clone(copied.Guests)
 		h.Inventory = &copied
 		f.hosts = append(f.hosts, &host{Host: h})
+		if h.Cordoned {
+			f.cordoned++
+		}
 		for i := range copied.Guests {
 			f.mix.add(shapeOfGuest(&copied.Guests[i]))
 		}
@@ -207,7 +212,7 @@ func (f *Fleet) Add(d *Decision) error {
 	if d.Group != "" {
 		f.groups[d.Group] = append(f.groups[d.Group], member{spec.Name, i, placement.Nodes})
 	}
-	f.changed(h)
+	f.changed(i)
 	return nil
 }
 
@@ -226,15 +231,16 @@ func (f *Fleet) Remove(hostName, vm string) error {
 	for group, members := range f.groups {
 		f.groups[group] = slices.DeleteFunc(members, func(m member) bool { return m.host == i && m.vm == vm })
 	}
-	f.changed(h)
+	f.changed(i)
 	return nil
 }
 
 // changed brings a host's summary up to date.
-func (f *Fleet) changed(h *host) {
+func (f *Fleet) changed(i int) {
+	h := f.hosts[i]
 	h.rooms, h.others = rooms(h.Inventory, &f.policy)
-	h.version++
 	f.count(h)
+	f.noteChange(i)
 }
 
 func find(guests []inventory.Guest, name string) (int, bool) {

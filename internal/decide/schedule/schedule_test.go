@@ -231,9 +231,14 @@ func fleetOf(t *testing.T, machines ...string) *Fleet {
 }
 
 func TestARefusalNamesTheReasons(t *testing.T) {
-	f := fleetOf(t, "nodes:2 cores:2 memory:64G", "nodes:2 cores:32 memory:4G")
-	f.hosts[0].Cordoned = true
-	_, err := f.Decide(Request{Spec: guest.Spec{Name: "big", VCPUs: 8, Memory: 32 * gib}})
+	f, err := New([]Host{
+		{Name: "h0", Cordoned: true, Inventory: machine(t, "nodes:2 cores:2 memory:64G")},
+		{Name: "h1", Inventory: machine(t, "nodes:2 cores:32 memory:4G")},
+	}, policy.Policy{}, Weights{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Decide(Request{Spec: guest.Spec{Name: "big", VCPUs: 8, Memory: 32 * gib}})
 	want := "no host for VM big: 1 host: cordoned; 1 host: too little free memory"
 	if err == nil || err.Error() != want {
 		t.Errorf("%v; want %s", err, want)
