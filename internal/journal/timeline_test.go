@@ -13,7 +13,8 @@ import (
 func TestTimelineOf(t *testing.T) {
 	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	copies := func(guest string, at time.Duration) journal.Moment {
-		return journal.Moment{At: at, Length: time.Second, Guest: guest, Step: journal.TraceCopy, Took: 900 * time.Millisecond, Copied: 7}
+		return journal.Moment{At: at, Length: time.Second, Guest: guest, Step: journal.TraceCopy,
+			Took: 900 * time.Millisecond, Copied: 7}
 	}
 	entries := []journal.Entry{
 		{Kind: journal.MoveBegan, ID: "m1", At: began.Add(-time.Hour), Guests: []string{"x"}},
@@ -35,7 +36,8 @@ func TestTimelineOf(t *testing.T) {
 	}{{0, []string{"b"}, journal.TraceCopy}, {time.Second, []string{"b"}, journal.TraceCopy}, {101 * time.Second, nil, ""}} {
 		s := line.Seconds[i]
 		longest, _ := s.Longest("a")
-		if s.Since != want.since || !slices.Equal(s.Waiting, want.waiting) || longest != want.longest || s.Copied() != 7 {
+		if s.Since != want.since || !slices.Equal(s.Waiting, want.waiting) || longest != want.longest ||
+			s.Copied() != 7 {
 			t.Errorf("second %d: %+v", i, s)
 		}
 	}

@@ -255,7 +255,8 @@ func TestTurns_LeavesTheRestToTheEnd(t *testing.T) {
 		return plan.Moved{}, nil
 	}
 	own := func(address uint64) plan.Step {
-		return plan.Step{Kind: plan.MoveOwn, Bytes: mib, Parts: []plan.Part{{Address: address, Size: mib, PageSize: 4096}}}
+		part := plan.Part{Address: address, Size: mib, PageSize: 4096}
+		return plan.Step{Kind: plan.MoveOwn, Bytes: mib, Parts: []plan.Part{part}}
 	}
 	turns := []*apply.Turn{
 		apply.NewTurn(plan.Steps{}, append(oneRange(0x40000000, 64*mib), own(1<<40))),

@@ -245,8 +245,8 @@ func TestMove_InParts(t *testing.T) {
 			}
 			last = done
 		}}
-		r, err := m.Move(context.Background(), inventory.MemoryRange{Address: uint64(first) * 4096, Size: size, PageSize: 4096},
-			nodes("2"))
+		memory := inventory.MemoryRange{Address: uint64(first) * 4096, Size: size, PageSize: 4096}
+		r, err := m.Move(context.Background(), memory, nodes("2"))
 		if err != nil || r.Moved != size-4096 || r.Failed != 4096 || r.Before[1] != size || r.After[2] != size-4096 ||
 			last != size {
 			t.Errorf("%d pages in %d threads: %+v, %v, %v", pages, threads, r, last, err)

@@ -30,7 +30,8 @@
 //
 // Files: move.go begins a move, run.go carries it out, order.go sets the order
 // of the guests and when their vCPUs move, pacer.go sets the speed of copying,
-// rollback.go plans the rollback, recover.go resumes interrupted moves, stale.go
-// compares a plan with the host, journal.go records and reports, undo.go
-// reverts completed effects, room.go creates a guest that others make room for.
+// trace.go records what a move does in each second, rollback.go plans the
+// rollback, recover.go resumes interrupted moves, stale.go compares a plan with
+// the host, journal.go records and reports, undo.go reverts completed effects,
+// room.go creates a guest that others make room for.
 package move
