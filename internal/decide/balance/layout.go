@@ -23,6 +23,7 @@ type layout struct {
 	tables        float64 // share of its page tables that stay on other nodes, 0 to 1
 	price         float64 // one-time price of the move to this layout, in units of the price list times CPUs
 	rejected      bool    // the full check refused it
+	tried         tried   // what model.tryOne returned last
 }
 
 // share is the part of a guest on one node.

@@ -25,6 +25,8 @@ type model struct {
 	saved  []usage   // buffer of try
 	near   []int     // buffer of touched
 	nearTo [][]int   // see neighbours
+	clock  int       // number of changes of usage
+	stamps []int     // clock at the last change of each node's usage
 	priced []float64 // nodeCost of each node for its usage; NaN: not computed yet
 
 	copyRate float64 // bytes a second
@@ -78,6 +80,7 @@ func newModel(r Request) *model {
 	m.usage = make([]usage, len(rooms))
 	m.saved = make([]usage, len(rooms))
 	m.nearTo = make([][]int, len(rooms))
+	m.stamps = make([]int, len(rooms))
 	for i := range rooms {
 		m.addNode(i, &rooms[i])
 	}
@@ -333,6 +336,38 @@ func (m *model) try(changes ...change) (rise float64, ok bool) {
 	return rise - before, ok
 }
 
+// tried is a result of tryOne.
+type tried struct {
+	rise  float64
+	ok    bool
+	from  int // layout of the guest then
+	clock int // 1 + model.clock then; 0: never tried
+}
+
+// tryOne is try for one change. It returns the last result again if the usage of the nodes
+// that the change touches has not changed since.
+func (m *model) tryOne(c change) (rise float64, ok bool) {
+	g := &m.guests[c.guest]
+	last := &g.layouts[c.layout].tried
+	if last.clock > 0 && last.from == g.at && m.unchanged(g.layout(), last.clock-1) &&
+		m.unchanged(&g.layouts[c.layout], last.clock-1) {
+		return last.rise, last.ok
+	}
+	rise, ok = m.try(c)
+	*last = tried{rise, ok, g.at, 1 + m.clock}
+	return rise, ok
+}
+
+// unchanged reports whether the usage of the nodes of a layout is that of the given clock.
+func (m *model) unchanged(l *layout, clock int) bool {
+	for i := range l.on {
+		if m.stamps[l.on[i].node] > clock {
+			return false
+		}
+	}
+	return true
+}
+
 // touched returns the nodes that changes leave or go to, each once. The result
 // is valid until the next call.
 func (m *model) touched(changes []change) []int {
@@ -394,6 +429,7 @@ func (m *model) memoryAllowed(i int, before *usage) bool {
 
 // apply makes the changes in the model.
 func (m *model) apply(changes ...change) {
+	m.clock++
 	for _, c := range changes {
 		g := &m.guests[c.guest]
 		was := g.layout()
@@ -402,7 +438,7 @@ func (m *model) apply(changes ...change) {
 		m.add(g, g.layout(), 1)
 		for _, l := range [2]*layout{was, g.layout()} {
 			for _, s := range l.on {
-				m.priced[s.node] = math.NaN()
+				m.priced[s.node], m.stamps[s.node] = math.NaN(), m.clock
 			}
 		}
 	}

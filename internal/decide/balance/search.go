@@ -147,8 +147,9 @@ func (s *search) enumerate() []int {
 	try(0)
 	s.m.restore(first)
 	copy(s.m.usage, began) // discard rounding errors
+	s.m.clock++
 	for i := range s.m.priced {
-		s.m.priced[i] = math.NaN()
+		s.m.priced[i], s.m.stamps[i] = math.NaN(), s.m.clock
 	}
 	return best
 }
@@ -193,7 +194,7 @@ func (s *search) single() (best []change, low float64) {
 	low = math.Inf(1)
 	for _, g := range s.movable {
 		s.options(g, func(c change) {
-			if rise, ok := s.m.try(c); ok && rise < low-enough {
+			if rise, ok := s.m.tryOne(c); ok && rise < low-enough {
 				best, low = []change{c}, rise
 			}
 		})
