@@ -11,6 +11,7 @@ type rank struct {
 	overloaded int // nodes
 	cells      int // 0: the VM does not fit, divided equally
 	cost       float64
+	room       int // the cheapest room for a VM of one cell
 }
 
 // Figure is one of the figures by which hosts are compared.
@@ -155,7 +156,7 @@ func (f *Fleet) price(h *host, asked *likely, weights []float64) rank {
 		if len(at) < k {
 			continue
 		}
-		r := rank{cells: k}
+		r := rank{cells: k, room: at[0].room}
 		load := 0.0
 		for _, c := range at {
 			r.sharing += c.sharing

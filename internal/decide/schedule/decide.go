@@ -7,6 +7,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // Request asks for a host and nodes for a VM.
@@ -115,7 +116,10 @@ func excluded(counts map[reason]int) []Excluded {
 // place asks package place for the nodes on a candidate.
 func (f *Fleet) place(d *Decision, c candidate, rule *rule) error {
 	h := f.hosts[c.host]
-	p, why, err := f.placeOn(h, d.Spec, c.host, rule)
+	p, why, err := f.placeOn(h, d.Spec, c.host, rule, f.cheapestNode(c))
+	if err != nil && f.cheapestNode(c).Len() > 0 {
+		p, why, err = f.placeOn(h, d.Spec, c.host, rule, topology.NodeSet{})
+	}
 	if err != nil {
 		d.Why.Next = append(d.Why.Next, Next{Host: h.Name, Refused: err.Error()})
 		return err
@@ -124,7 +128,28 @@ func (f *Fleet) place(d *Decision, c candidate, rule *rule) error {
 	return nil
 }
 
-func (f *Fleet) placeOn(h *host, spec guest.Spec, i int, rule *rule) (guest.Placement, place.Why, error) {
+// cheapestNode returns the node of a VM of one cell that takes the least from scarce
+// shapes; empty: package place chooses. It knows distances, which matter for several cells, and
+// measured load, which matters where CPUs are overcommitted.
+func (f *Fleet) cheapestNode(c candidate) topology.NodeSet {
+	if c.cells != 1 || f.policy.Overcommit > 1 {
+		return topology.NodeSet{}
+	}
+	return topology.SetOf(f.hosts[c.host].rooms[c.room].node)
+}
+
+// placeOn asks package place about a host, within some of its nodes unless that set is empty.
+func (f *Fleet) placeOn(
+	h *host, spec guest.Spec, i int, rule *rule, within topology.NodeSet,
+) (guest.Placement, place.Why, error) {
+	if !within.IsEmpty() {
+		if !spec.Limits.Nodes.IsEmpty() {
+			within = within.Intersect(spec.Limits.Nodes)
+		}
+		if spec.Limits.Nodes = within; within.IsEmpty() {
+			return guest.Placement{}, place.Why{}, errors.New("the cheapest node is outside limits.nodes")
+		}
+	}
 	if _, taken := find(h.Inventory.Guests, spec.Name); taken {
 		return guest.Placement{}, place.Why{}, fmt.Errorf("the host has a VM named %s", spec.Name)
 	}

@@ -5,7 +5,8 @@
 //
 // A fleet keeps a summary of the free resources of every node of every host. A
 // decision compares the hosts by their summaries. Package place then decides on the
-// nodes of the best one exactly, under its own rules and price list; if it refuses,
+// nodes of the best one exactly, under its own rules and price list (without overcommit, a VM
+// of one cell goes to the cheapest node, if place accepts that); if it refuses,
 // the next host is asked. A summary is optimistic where it cannot be exact: no host
 // that place would accept is left out.
 //
