@@ -15,7 +15,7 @@
 // Hosts are compared by these figures; the first that differs decides:
 //
 //  1. vCPUs that would share a core with another vCPU of the VM;
-//  2. nodes of the VM that have more than busyCPU of their CPUs in demand;
+//  2. nodes of the VM with more CPUs in demand than they have;
 //  3. the number of nodes that the VM needs there;
 //  4. the cost: a weighted sum of scarcity, load, spread over racks and the operator's
 //     preference (Weights).
