@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"runtime"
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
@@ -52,20 +51,13 @@ func (k kernel) Move(ctx context.Context, pid int, s plan.Step,
 			err)
 	}
 	m := linux.Mover{PID: pid, Spread: s.Mode == guest.MemoryInterleave, Quick: s.Quick, Pace: k.pace,
-		Progress: progress, Threads: copyThreads()}
+		Progress: progress}
 	if k.pace == nil {
 		m.Chunk = apply.FullSlice
 	}
 	r, err := m.Move(ctx, inventory.MemoryRange{Address: s.Address, Size: s.Size, PageSize: s.PageSize}, s.Nodes)
 	return plan.Moved{Moved: r.Moved, Failed: r.Failed, Why: r.Why}, err
 }
-
-// copyThreads is how many threads copy memory at the same time: one alone does not
-// use the bandwidth between two nodes, and shares its CPU with what else runs
-// there. At least half of the CPUs are left to VMs.
-func copyThreads() int { return max(1, min(mostCopyThreads, runtime.NumCPU()/2)) }
-
-const mostCopyThreads = 4
 
 // plainQEMU lists VMs whose QEMU was started without libvirt.
 type plainQEMU struct{ *linux.Arguments }
