@@ -7,11 +7,12 @@ import (
 
 // rank compares hosts for a VM: see the package comment. The smaller one is better.
 type rank struct {
-	sharing    int // vCPUs
-	overloaded int // nodes
-	cells      int // 0: the VM does not fit, divided equally
-	cost       float64
-	room       int // the cheapest room for a VM of one cell
+	cost float64
+	// Small numbers, since a decision compares as many ranks as there are hosts.
+	sharing    int16 // vCPUs
+	overloaded int16 // nodes
+	cells      int16 // 0: the VM does not fit, divided equally
+	room       int16 // the cheapest room for a VM of one cell
 }
 
 // Figure is one of the figures by which hosts are compared.
@@ -26,7 +27,7 @@ const (
 )
 
 // decides returns the first figure in which two ranks differ.
-func (r rank) decides(o rank) Figure {
+func (r *rank) decides(o *rank) Figure {
 	switch {
 	case r.sharing != o.sharing:
 		return SharedCores
@@ -38,15 +39,15 @@ func (r rank) decides(o rank) Figure {
 	return Cost
 }
 
-func (r rank) less(o rank) bool {
-	switch r.decides(o) {
-	case SharedCores:
+func (r *rank) less(o *rank) bool {
+	if r.sharing != o.sharing {
 		return r.sharing < o.sharing
-	case OverloadedNodes:
+	}
+	if r.overloaded != o.overloaded {
 		return r.overloaded < o.overloaded
-	case Nodes:
+	}
+	if r.cells != o.cells {
 		return r.cells < o.cells
-	case Cost:
 	}
 	return r.cost < o.cost
 }
@@ -156,16 +157,16 @@ func (f *Fleet) price(h *host, asked *likely, weights []float64) rank {
 		if len(at) < k {
 			continue
 		}
-		r := rank{cells: k, room: at[0].room}
+		r := rank{cells: int16(k), room: int16(at[0].index)}
 		load := 0.0
 		for _, c := range at {
 			r.sharing += c.sharing
 			r.overloaded += c.overloaded
-			load = max(load, h.rooms[c.room].use(p))
+			load = max(load, h.rooms[c.index].use(p))
 		}
 		r.cost = f.weights.Scarcity*f.taken(h, at, p, weights) + f.weights.Load*load +
 			f.weights.Fill*f.free(h, p, k) + h.Preference
-		if best.cells == 0 || r.less(best) {
+		if best.cells == 0 || r.less(&best) {
 			best = r
 		}
 		if r.sharing == 0 && r.overloaded == 0 {
@@ -188,9 +189,9 @@ func (f *Fleet) taken(h *host, at []choice, p *part, weights []float64) float64 
 		f.counts = append(f.counts[:0], fit.on...)
 		lost := 0.0
 		for _, c := range at {
-			after := h.rooms[c.room].without(p)
-			f.counts[c.room] = after.fits(likely)
-			lost += fit.on[c.room] - f.counts[c.room]
+			after := h.rooms[c.index].without(p)
+			f.counts[c.index] = after.fits(likely)
+			lost += fit.on[c.index] - f.counts[c.index]
 		}
 		if fit.cells > 1 && lost > 0 {
 			lost = fit.vms - several(f.counts, fit.cells)
@@ -213,7 +214,7 @@ func (f *Fleet) free(h *host, p *part, k int) float64 {
 
 // choice is a room for a part.
 type choice struct {
-	room int // index
+	index int
 	rank
 }
 
@@ -227,12 +228,12 @@ func (f *Fleet) cheapest(h *host, p *part, k int, weights []float64) []choice {
 		if room.fits(p) < 1 {
 			continue
 		}
-		c := choice{room: i}
-		c.sharing = max(0, p.vcpus-room.cores)
+		c := choice{index: i}
+		c.sharing = int16(max(0, p.vcpus-room.cores))
 		if room.use(p) > 1 {
 			c.overloaded = 1
 		}
-		if twin := slices.IndexFunc(f.choices, func(o choice) bool { return h.rooms[o.room].equal(room) }); twin >= 0 {
+		if twin := slices.IndexFunc(f.choices, func(o choice) bool { return h.rooms[o.index].equal(room) }); twin >= 0 {
 			c.cost = f.choices[twin].cost
 		} else {
 			c.cost = f.takenOn(h, i, p, weights)
@@ -245,7 +246,7 @@ func (f *Fleet) cheapest(h *host, p *part, k int, weights []float64) []choice {
 	for i := range k { // k is small, and the best rooms suffice
 		best := i
 		for j := i + 1; j < len(f.choices); j++ {
-			if f.choices[j].less(f.choices[best].rank) {
+			if f.choices[j].less(&f.choices[best].rank) {
 				best = j
 			}
 		}

@@ -76,7 +76,7 @@ func (f *Fleet) Decide(r Request) (*Decision, error) {
 	rule := f.rule(r.Affinity)
 	d := &Decision{Group: r.Affinity.Group, Spec: spec}
 	found, counts := f.candidates(s, rule)
-	d.Why.Fitted = len(found)
+	d.Why.Fitted = found.all
 	d.Why.Excluded = excluded(counts)
 	placed, more := f.try(d, found, rule)
 	if !placed && !more {
@@ -92,15 +92,14 @@ func (f *Fleet) Decide(r Request) (*Decision, error) {
 
 // try asks package place about candidates, best first, until it places the VM on one. more
 // says that there are more of them than it may be asked about.
-func (f *Fleet) try(d *Decision, found []candidate, rule *rule) (placed, more bool) {
-	for i := range min(tries, len(found)) {
-		best := nth(found, i)
-		if f.place(d, best, rule) == nil {
-			d.Why.Next = append(d.Why.Next, f.next(best, found[i+1:])...)
+func (f *Fleet) try(d *Decision, found shortlist, rule *rule) (placed, more bool) {
+	for i, c := range found.best {
+		if f.place(d, c, rule) == nil {
+			d.Why.Next = append(d.Why.Next, f.next(c, found.best[i+1:])...)
 			return true, false
 		}
 	}
-	return false, len(found) > tries
+	return false, found.all > len(found.best)
 }
 
 func excluded(counts map[reason]int) []Excluded {
@@ -159,33 +158,57 @@ func (f *Fleet) placeOn(
 	return place.Place(place.Request{Host: h.Inventory, Spec: spec, Policy: f.policy, WithoutAdvice: true})
 }
 
-// candidates returns the hosts on which a VM, divided equally, fits by their summaries. It
-// counts the hosts that cannot be candidates. The candidates are valid until the next call.
-func (f *Fleet) candidates(s shape, r *rule) ([]candidate, map[reason]int) {
-	found := f.found[:0]
-	counts := map[reason]int{cordoned: f.cordoned}
-	for i, on := range f.ranks(s) {
-		if r.hasOthers() {
-			h := f.hosts[i]
-			if reason := r.excludes(i, h); reason == ofGroup {
-				counts[reason]++
-				continue
-			}
-			on.cost += f.weights.Spread * r.sameRack(h)
+// shortlist are the best candidates, in order.
+type shortlist struct {
+	best []candidate // at most tries
+	all  int         // candidates
+}
+
+func (l *shortlist) add(host int, r *rank) {
+	l.all++
+	if len(l.best) == tries {
+		if !r.less(&l.best[tries-1].rank) {
+			return
 		}
-		if on.cells > 0 {
-			found = append(found, candidate{i, on})
+		l.best = l.best[:tries-1]
+	}
+	l.best = append(l.best, candidate{host, *r})
+	for i := len(l.best) - 1; i > 0 && l.best[i].less(&l.best[i-1].rank); i-- {
+		l.best[i], l.best[i-1] = l.best[i-1], l.best[i]
+	}
+}
+
+// candidates returns the hosts on which a VM, divided equally, fits by their summaries. It
+// counts the hosts that cannot be candidates.
+func (f *Fleet) candidates(s shape, r *rule) (shortlist, map[reason]int) {
+	var found shortlist
+	counts := map[reason]int{cordoned: f.cordoned}
+	ranks := f.ranks(s)
+	for i := range ranks {
+		on := &ranks[i]
+		if !r.hasOthers() {
+			if on.cells > 0 {
+				found.add(i, on)
+			}
+			continue
+		}
+		h := f.hosts[i]
+		if r.excludes(i, h) == ofGroup {
+			counts[ofGroup]++
+		} else if on.cells > 0 {
+			spread := *on
+			spread.cost += f.weights.Spread * r.sameRack(h)
+			found.add(i, &spread)
 		}
 	}
-	f.found = found
 	return found, counts
 }
 
 // uneven returns the other hosts whose nodes in sum have what the VM needs, most memory
 // first: package place may divide it into cells that differ. It counts the rest by what they
 // lack. Refused are the hosts that were asked already.
-func (f *Fleet) uneven(s shape, r *rule, refused []Next, counts map[reason]int) ([]candidate, map[reason]int) {
-	var found []candidate
+func (f *Fleet) uneven(s shape, r *rule, refused []Next, counts map[reason]int) (shortlist, map[reason]int) {
+	var found shortlist
 	for i, h := range f.hosts {
 		if r.excludes(i, h) != "" || slices.ContainsFunc(refused, func(n Next) bool { return n.Host == h.Name }) {
 			continue
@@ -195,7 +218,7 @@ func (f *Fleet) uneven(s shape, r *rule, refused []Next, counts map[reason]int) 
 		case reason != "":
 			counts[reason]++
 		case s.uneven:
-			found = append(found, candidate{host: i, rank: rank{cost: -float64(h.memory(s.page))}})
+			found.add(i, &rank{cost: -float64(h.memory(s.page))})
 		default:
 			counts[noDivided]++
 		}
@@ -203,24 +226,12 @@ func (f *Fleet) uneven(s shape, r *rule, refused []Next, counts map[reason]int) 
 	return found, counts
 }
 
-// nth moves the best candidate from position n on to n, and returns it.
-func nth(all []candidate, n int) candidate {
-	best := n
-	for i := n + 1; i < len(all); i++ {
-		if all[i].less(all[best].rank) {
-			best = i
-		}
-	}
-	all[n], all[best] = all[best], all[n]
-	return all[n]
-}
-
 // next names the three best of the other candidates.
 func (f *Fleet) next(chosen candidate, others []candidate) []Next {
 	var out []Next
 	for i := range min(3, len(others)) {
-		c := nth(others, i)
-		n := Next{Host: f.hosts[c.host].Name, Behind: chosen.decides(c.rank)}
+		c := others[i]
+		n := Next{Host: f.hosts[c.host].Name, Behind: chosen.decides(&c.rank)}
 		if c.cells > 0 {
 			n.Cost = &c.cost
 		}

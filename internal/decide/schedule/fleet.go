@@ -49,7 +49,6 @@ type Fleet struct {
 	clock    uint64                          // counts decisions
 	changes  []int                           // hosts that changed, in order
 	cordoned int                             // hosts
-	found    []candidate                     // of candidates
 	scratch  []float64                       // of several
 	counts   []float64                       // of taken
 	choices  []choice                        // of cheapest

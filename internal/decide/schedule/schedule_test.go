@@ -206,7 +206,7 @@ func TestTheBestRankIsChosen(t *testing.T) {
 			for _, h := range f.hosts {
 				refused := slices.ContainsFunc(d.Why.Next, func(n Next) bool { return n.Host == h.Name && n.Refused != "" })
 				other := f.price(h, &asked, weights)
-				if other.cells > 0 && !h.Cordoned && !refused && other.less(chosen) {
+				if other.cells > 0 && !h.Cordoned && !refused && other.less(&chosen) {
 					t.Fatalf("%s: host %s has %+v, host %s %+v", d.Spec.Name, d.Host, chosen, h.Name, other)
 				}
 			}
