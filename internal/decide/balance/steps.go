@@ -124,10 +124,40 @@ func (p *planner) commitJoined(group, wanted []change) []change {
 			return nil
 		}
 		all = append(all, following...)
+		if p.refusal(all) != "" {
+			continue
+		}
+		if alone := p.cheaperAlone(all); alone != nil && p.commit(alone) == "" {
+			return alone
+		}
 		if p.commit(all) == "" {
 			return all
 		}
 	}
+}
+
+// cheaperAlone returns one change of the guest that a group relieves that saves about as much
+// as the whole group and copies less; nil if there is none.
+func (p *planner) cheaperAlone(group []change) []change {
+	bytes := p.bytes(group)
+	_, _, relieved := p.weigh(group, bytes)
+	var best []change
+	for i := range p.model.guests {
+		if g := &p.model.guests[i]; g != relieved.guest || g.moved || g.fixed() {
+			continue
+		}
+		for l := range p.model.guests[i].layouts {
+			alone := []change{{i, l}}
+			copied := p.bytes(alone)
+			if l == p.model.guests[i].at || copied >= bytes || p.refusal(alone) != "" {
+				continue
+			}
+			if _, _, r := p.weigh(alone, copied); r.saved >= relieved.saved*(1-p.model.policy.Balance.MinGain) {
+				best, bytes = alone, copied
+			}
+		}
+	}
+	return best
 }
 
 // orderable reports whether all changes can be made in the order that next gives.
