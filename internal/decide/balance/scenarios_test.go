@@ -409,3 +409,17 @@ func TestPlan_RefusesCopyThatDoesNotPay(t *testing.T) {
 		t.Fatalf("34 minutes of copying for a third of a CPU\n%s", round.Text())
 	}
 }
+
+// A VM could come to its memory if another one left, which copies 400 MiB. Its own memory
+// is 128 MiB.
+func TestOneMoveIsCheaperThanTwo(t *testing.T) {
+	h := machine("nodes:4 cores:4 memory:4G distances:10,16,28 square")
+	for _, name := range []string{"o0", "o1", "o2"} {
+		add(h, vm{name: name, vcpus: 1, memory: 400 << 20, cpus: on(0), unmeasured: true})
+	}
+	add(h, vm{name: "g", vcpus: 1, memory: 128 << 20, cpus: on(3), memOn: bytesOn(0, 128<<20), unmeasured: true})
+	round := planned(t, h, policy.Policy{})
+	if len(round.Moves) != 1 || len(round.Moves[0].Guests) != 1 || round.Moves[0].Guests[0].Bytes != 128<<20 {
+		t.Errorf("want one move of 128 MiB\n%s", round.Text())
+	}
+}

@@ -136,23 +136,25 @@ func (p *planner) commitJoined(group, wanted []change) []change {
 	}
 }
 
-// cheaperAlone returns one change of the guest that a group relieves that saves about as much
-// as the whole group and copies less; nil if there is none.
+// cheaperAlone returns another change of the guest that a group moves and relieves, one that
+// saves about as much as the whole group and copies less; nil if there is none.
 func (p *planner) cheaperAlone(group []change) []change {
 	bytes := p.bytes(group)
 	_, _, relieved := p.weigh(group, bytes)
+	enough := relieved.saved * (1 - p.model.policy.Balance.MinGain)
 	var best []change
-	for i := range p.model.guests {
-		if g := &p.model.guests[i]; g != relieved.guest || g.moved || g.fixed() {
+	for _, c := range group {
+		g := &p.model.guests[c.guest]
+		if g != relieved.guest {
 			continue
 		}
-		for l := range p.model.guests[i].layouts {
-			alone := []change{{i, l}}
+		for l := range g.layouts {
+			alone := []change{{c.guest, l}}
 			copied := p.bytes(alone)
-			if l == p.model.guests[i].at || copied >= bytes || p.refusal(alone) != "" {
+			if l == g.at || g.layouts[l].rejected || copied >= bytes || p.refusal(alone) != "" {
 				continue
 			}
-			if _, _, r := p.weigh(alone, copied); r.saved >= relieved.saved*(1-p.model.policy.Balance.MinGain) {
+			if _, _, r := p.weigh(alone, copied); r.saved >= enough {
 				best, bytes = alone, copied
 			}
 		}
