@@ -91,7 +91,7 @@ func (w *twin) cost(to []topology.NodeID) (cost float64, cpu []float64, ok bool)
 			seconds := 1 + float64(w.h.Guests[i].Config.Memory)/float64(gib)
 			cost += 4 * seconds * (1 + w.demand[i]/4) / time.Duration(ungated.Balance.Horizon).Seconds()
 		} else if to[i] >= 0 && to[i] != w.home[i] {
-			cost += w.demand[i] * 0.0005
+			cost += w.demand[i] * 0.00001
 		}
 	}
 	for k := range nodes {

@@ -423,3 +423,18 @@ func TestOneMoveIsCheaperThanTwo(t *testing.T) {
 		t.Errorf("want one move of 128 MiB\n%s", round.Text())
 	}
 }
+
+// Two small VMs each run on the node of the other's memory: their vCPUs change nodes, and
+// nothing is copied, however little that is.
+func TestSmallVMsExchangeTheirCPUs(t *testing.T) {
+	h := machine("nodes:4 cores:2 memory:1G distances:10,16,28 square")
+	add(h, vm{name: "e0", vcpus: 1, memory: 160 << 20, cpus: on(3), memOn: bytesOn(0, 160<<20), used: 0.98})
+	add(h, vm{name: "e1", vcpus: 1, memory: 160 << 20, cpus: on(0), memOn: bytesOn(3, 160<<20), used: 0.98})
+	for i := range h.Topology.Nodes {
+		h.Topology.Nodes[i].Free = 128 << 20
+	}
+	round := planned(t, h, policy.Policy{})
+	if len(round.Moves) != 1 || round.Moves[0].Kind != plan.Swap || round.Moves[0].Cost.Bytes != 0 {
+		t.Errorf("want a swap that copies nothing\n%s", round.Text())
+	}
+}

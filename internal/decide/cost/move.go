@@ -29,7 +29,7 @@ const MovingSeconds = 1
 // between moves that are equal otherwise, and never justifies a copy.
 func PageTables(share float64) float64 { return pageTablesLeft * share }
 
-const pageTablesLeft = 0.0005
+const pageTablesLeft = 0.00001
 
 // Waiting is the price of one CPU in demand that waits for a CPU, in weights of the
 // term Load. With the default weights it is that of one CPU that waits for memory.
