@@ -46,8 +46,8 @@ func given(n int) []int {
 	return order
 }
 
-// firstPossible takes the first possible move of the wanted ones each time. It
-// returns fewer than all if it comes to a state in which none is possible.
+// firstPossible orders the wanted moves: at each step it takes the first one that is
+// possible. It stops, and leaves the others out, where none is possible.
 func firstPossible(wanted []int, may func(done []int, next int) bool) []int {
 	left, order := slices.Clone(wanted), []int{}
 	for len(left) > 0 {
