@@ -101,8 +101,8 @@ func (b *bench) flags(f *pflag.FlagSet) {
 	f.StringVar(&b.dimensions.Change, "change", d.Change, "what happens in the midst of a run: none, half of the VMs "+
 		"become idle, or busy, or all change their working-set")
 	f.IntVar(&b.dimensions.ChangeAt, "change-at", d.ChangeAt, "seconds from the beginning to the change")
-	f.IntVar(&b.dimensions.Late, "late-guests", 0, "of the VMs that work, those that are created after 15 s; they must boot within 75 s, which a busy machine is too "+
-		"slow for")
+	f.IntVar(&b.dimensions.Late, "late-guests", 0,
+		"number of VMs to create 15 s after the others; a busy machine is too slow to boot them within 75 s")
 	f.Float64Var(&b.dimensions.DelayScale, "delay-scale", d.DelayScale,
 		"multiply the delays of accesses (85, 140 and 240 ns) by this")
 	f.DurationVar(&b.Window, "window", 5*time.Second, "length of the parts of a run for which figures are reported")

@@ -21,7 +21,7 @@ const (
 	createdAt    = 15
 )
 
-// DefaultLayout is measured where none is named.
+// DefaultLayout is the layout of a benchmark whose command names none.
 const DefaultLayout = "default"
 
 // AllLayouts names all layouts together.
