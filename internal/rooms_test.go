@@ -35,7 +35,12 @@ var rooms = map[string][]string{
 
 	"internal/topology/topologytest": {"WORDS", "internal/host/archive"}, // for tests
 
-	"internal/api/host": {"WORDS"},
+	"internal/fleet": {"internal/topology", "internal/guest", "internal/inventory", "internal/strictyaml"},
+
+	"internal/api/host":  {"WORDS"},
+	"internal/api/agent": {"WORDS"},
+
+	"internal/server/store": {},
 
 	"internal/decide/transcripttest": {"WORDS"}, // for tests
 
@@ -95,7 +100,8 @@ var rooms = map[string][]string{
 }
 
 var words = []string{"internal/topology", "internal/text", "internal/strictyaml", "internal/guest",
-	"internal/inventory", "internal/policy", "internal/plan", "internal/alarm", "internal/journal", "internal/history", "internal/status"}
+	"internal/inventory", "internal/policy", "internal/plan", "internal/alarm", "internal/journal", "internal/history", "internal/status",
+	"internal/fleet"}
 
 func TestRoomsLookOnlyWhereTheyMay(t *testing.T) {
 	seen := map[string]bool{}

@@ -3,54 +3,10 @@ package schedule
 import (
 	"fmt"
 
+	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
-	"github.com/numavisor/numavisor/internal/strictyaml"
 	"github.com/numavisor/numavisor/internal/topology"
 )
-
-// Together says where the VMs of a group belong, at one level.
-type Together string
-
-// The rules of a group at a level.
-const (
-	AnyWhere Together = ""
-	Same     Together = "same"      // all on one
-	Differ   Together = "different" // each on its own
-)
-
-// Words returns the words that a file may use.
-func (Together) Words() []string { return []string{string(Same), string(Differ)} }
-
-// Affinity relates a VM to the other VMs of its group.
-type Affinity struct {
-	Group string   `json:"group,omitempty"`
-	Racks Together `json:"racks,omitempty"` // without a rule, a group is spread over racks where that costs little
-	Hosts Together `json:"hosts,omitempty"`
-	Nodes Together `json:"nodes,omitempty"` // of one host; VMs on other hosts do not count
-}
-
-// Validate checks that rules have a group and do not contradict each other.
-func (a Affinity) Validate() error {
-	for _, rule := range []struct {
-		field string
-		value Together
-	}{{"racks", a.Racks}, {"hosts", a.Hosts}, {"nodes", a.Nodes}} {
-		if rule.value != AnyWhere && rule.value != Same && rule.value != Differ {
-			return &strictyaml.FieldError{Field: rule.field, Value: string(rule.value), Allowed: "same or different"}
-		}
-		if rule.value != AnyWhere && a.Group == "" {
-			return &strictyaml.FieldError{Field: rule.field, Value: string(rule.value),
-				Allowed: "only with a group: name the group of VMs that the rule is about"}
-		}
-	}
-	switch {
-	case a.Racks == Differ && a.Hosts == Same:
-		return &strictyaml.FieldError{Field: "hosts", Value: string(Same), Allowed: "different, as racks are different"}
-	case a.Hosts == Differ && a.Nodes == Same:
-		return &strictyaml.FieldError{Field: "nodes", Value: string(Same), Allowed: "different, as hosts are different"}
-	}
-	return nil
-}
 
 // reason is why a host is not a candidate.
 type reason string
@@ -75,14 +31,14 @@ type Excluded struct {
 
 // rule is what a VM's group means for each host.
 type rule struct {
-	Affinity
+	fleet.Affinity
 	others []member // of the group
 	racks  map[string]int
 	hosts  map[int]bool
 }
 
 // rule prepares the rules of a VM's group. In a group without members, all hosts are allowed.
-func (f *Fleet) rule(a Affinity) *rule {
+func (f *Fleet) rule(a fleet.Affinity) *rule {
 	r := &rule{Affinity: a, others: f.groups[a.Group], racks: map[string]int{}, hosts: map[int]bool{}}
 	if a.Group == "" {
 		r.others = nil
@@ -114,8 +70,8 @@ func (r *rule) excludes(i int, h *host) reason {
 	}
 	if r.hasOthers() {
 		inRack, onHost := r.racks[h.rack()] > 0, r.hosts[i]
-		if r.Racks == Same && !inRack || r.Racks == Differ && inRack ||
-			(r.Hosts == Same || r.Nodes == Same) && !onHost || r.Hosts == Differ && onHost {
+		if r.Racks == fleet.Same && !inRack || r.Racks == fleet.Differ && inRack ||
+			(r.Hosts == fleet.Same || r.Nodes == fleet.Same) && !onHost || r.Hosts == fleet.Differ && onHost {
 			return ofGroup
 		}
 	}
@@ -125,7 +81,7 @@ func (r *rule) excludes(i int, h *host) reason {
 // sameRack returns the share of the group's VMs that are in a host's rack, as far as
 // the group is to be spread.
 func (r *rule) sameRack(h *host) float64 {
-	if len(r.others) == 0 || r.Racks == Same || r.Hosts == Same || r.Nodes == Same {
+	if len(r.others) == 0 || r.Racks == fleet.Same || r.Hosts == fleet.Same || r.Nodes == fleet.Same {
 		return 0
 	}
 	return float64(r.racks[h.rack()]) / float64(len(r.others))
@@ -133,7 +89,7 @@ func (r *rule) sameRack(h *host) float64 {
 
 // limitNodes restricts a spec to the nodes of a host that the group's rule allows.
 func (r *rule) limitNodes(s *guest.Spec, i int, h *host) error {
-	if r.Nodes == AnyWhere {
+	if r.Nodes == fleet.AnyWhere {
 		return nil
 	}
 	var used topology.NodeSet
@@ -143,7 +99,7 @@ func (r *rule) limitNodes(s *guest.Spec, i int, h *host) error {
 		}
 	}
 	allowed := used
-	if r.Nodes == Differ {
+	if r.Nodes == fleet.Differ {
 		allowed = withCPUs(&h.Inventory.Topology).Minus(used)
 	} else if used.IsEmpty() {
 		return nil // the first VM of the group

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -13,7 +14,7 @@ import (
 // Request asks for a host and nodes for a VM.
 type Request struct {
 	Spec     guest.Spec // with a name; zero fields have their documented defaults
-	Affinity Affinity
+	Affinity fleet.Affinity
 }
 
 // Decision is the host and the placement that was chosen, with the reasons.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/strictyaml"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -87,11 +88,11 @@ func copies(name string, count int) []string {
 // RequestEntry is one entry of a file of requests: a number of equal VMs, or the
 // removal of one that an earlier entry placed.
 type RequestEntry struct {
-	Name     string     `json:"name,omitempty"`
-	Count    int        `json:"count,omitempty"` // VMs NAME-1, NAME-2 and so on; 0: one VM called NAME
-	Affinity Affinity   `json:"affinity,omitzero"`
-	Spec     guest.Spec `json:"spec,omitzero"`
-	Remove   string     `json:"remove,omitempty"` // the name of the VM to remove; excludes all other fields
+	Name     string         `json:"name,omitempty"`
+	Count    int            `json:"count,omitempty"` // VMs NAME-1, NAME-2 and so on; 0: one VM called NAME
+	Affinity fleet.Affinity `json:"affinity,omitzero"`
+	Spec     guest.Spec     `json:"spec,omitzero"`
+	Remove   string         `json:"remove,omitempty"` // the name of the VM to remove; excludes all other fields
 }
 
 // ParseRequests reads a file of requests, in YAML or JSON. The error is one *strictyaml.Error.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/check"
 	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -97,11 +98,11 @@ func TestStreams(t *testing.T) {
 			}
 			r := Request{Spec: drawSpec(t, fmt.Sprintf("vm%d", i))}
 			if rapid.Bool().Draw(t, "in a group") {
-				level := rapid.SampledFrom([]Together{AnyWhere, Same, Differ})
-				r.Affinity = Affinity{Group: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "group"),
+				level := rapid.SampledFrom([]fleet.Together{fleet.AnyWhere, fleet.Same, fleet.Differ})
+				r.Affinity = fleet.Affinity{Group: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "group"),
 					Racks: level.Draw(t, "racks"), Hosts: level.Draw(t, "hosts"), Nodes: level.Draw(t, "nodes")}
 				if r.Affinity.Validate() != nil {
-					r.Affinity = Affinity{}
+					r.Affinity = fleet.Affinity{}
 				}
 			}
 			d, err := f.Decide(r)
@@ -140,14 +141,14 @@ func legal(t *rapid.T, f *Fleet, r Request, d *Decision) {
 		if f.hosts[m.host] == h {
 			onHost++
 			shared := !m.nodes.Intersect(d.Placement.Nodes).IsEmpty()
-			if r.Affinity.Nodes == Differ && shared {
+			if r.Affinity.Nodes == fleet.Differ && shared {
 				t.Fatalf("%s: shares nodes %s with %s of its group", d.Spec.Name, d.Placement.Nodes, m.vm)
 			}
 		}
 	}
 	a := r.Affinity
-	if a.Hosts == Same && onHost == 0 || a.Hosts == Differ && onHost > 0 || a.Racks == Same && inRack == 0 ||
-		a.Racks == Differ && inRack > 0 || a.Nodes == Same && onHost == 0 {
+	if a.Hosts == fleet.Same && onHost == 0 || a.Hosts == fleet.Differ && onHost > 0 || a.Racks == fleet.Same && inRack == 0 ||
+		a.Racks == fleet.Differ && inRack > 0 || a.Nodes == fleet.Same && onHost == 0 {
 		t.Fatalf("%s: host %s has %d VMs of its group, its rack %d; rules %+v", d.Spec.Name, d.Host, onHost, inRack, a)
 	}
 }

@@ -1,0 +1,100 @@
+// Package store keeps the records of a fleet. Etcd implements it for servers (package
+// etcd), a map for tests (package memory); package storetest is the suite that both pass.
+//
+// Each write is a transaction on the revisions that it was computed from: a decision that
+// was made from state that has changed since is refused as a whole (ConflictError), and its
+// author decides again.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Record is a stored value.
+type Record struct {
+	Key   string
+	Value []byte
+	// Revision is that of the transaction that wrote the value. Revisions of a store
+	// ascend with each transaction.
+	Revision int64
+}
+
+// Txn is a transaction: if all conditions hold, all changes are made.
+type Txn struct {
+	If     []Condition
+	Put    []Put
+	Delete []string
+}
+
+// Condition requires that a key has not been written since a revision.
+type Condition struct {
+	Key      string
+	Revision int64 // of its record; 0: the key must not exist
+}
+
+// Put writes a value.
+type Put struct {
+	Key   string
+	Value []byte
+	Lease LeaseID // the key is deleted when the lease ends; 0: none
+}
+
+// LeaseID identifies a lease.
+type LeaseID int64
+
+// Event is a change of a key.
+type Event struct {
+	Record  // of a deletion: the key and the revision
+	Deleted bool
+}
+
+// Errors of a store.
+var (
+	// ErrNotFound means that the key has no value.
+	ErrNotFound = errors.New("not found")
+	// ErrCompacted means that the store does not have the events after the revision any
+	// more: list again, and watch from there.
+	ErrCompacted = errors.New("the history after this revision was compacted")
+	// ErrUnavailable means that the store cannot write now, for example without a quorum.
+	// It is not known whether a transaction that failed so was made.
+	ErrUnavailable = errors.New("the store is not available")
+)
+
+// ConflictError means that a condition of a transaction did not hold; nothing was changed.
+type ConflictError struct {
+	Key string // one of those that changed
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("%s was changed meanwhile: read it again and decide again", e.Key)
+}
+
+// Store is the state of a fleet. It is safe for concurrent use. Calls end with their context.
+type Store interface {
+	// Get returns the record of a key, or ErrNotFound.
+	Get(ctx context.Context, key string) (Record, error)
+	// List returns the records of a prefix, ascending by key, all as of one revision.
+	List(ctx context.Context, prefix string) (records []Record, revision int64, err error)
+	// Commit makes a transaction and returns its revision. The error is a *ConflictError if a
+	// condition does not hold.
+	Commit(ctx context.Context, t Txn) (revision int64, err error)
+	// Watch sends the changes of a prefix after a revision, in order, until ctx ends or the
+	// watch fails; then it closes the channel. The last message has the reason if it failed.
+	Watch(ctx context.Context, prefix string, after int64) <-chan Changes
+	// Lease makes a lease that ends when it was not renewed for the time.
+	Lease(ctx context.Context, ttl time.Duration) (LeaseID, error)
+	// Renew renews a lease; ErrNotFound if it has ended.
+	Renew(ctx context.Context, id LeaseID) error
+	// Revoke ends a lease.
+	Revoke(ctx context.Context, id LeaseID) error
+}
+
+// Changes are the changes of one transaction, or the error that ended a watch.
+type Changes struct {
+	Revision int64
+	Events   []Event
+	Err      error
+}
