@@ -40,7 +40,9 @@ var rooms = map[string][]string{
 	"internal/api/host":  {"WORDS"},
 	"internal/api/agent": {"WORDS"},
 
-	"internal/server/store": {},
+	"internal/server/store":           {},
+	"internal/server/store/memory":    {"internal/server/store"},
+	"internal/server/store/storetest": {"internal/server/store"}, // for tests
 
 	"internal/decide/transcripttest": {"WORDS"}, // for tests
 

@@ -29,6 +29,42 @@ type Txn struct {
 	Delete []string
 }
 
+// Validate checks that a transaction writes each of its keys once, and is within the bounds.
+func (t Txn) Validate() error {
+	size, seen := 0, map[string]bool{}
+	write := func(key string, value []byte) error {
+		size += len(key) + len(value)
+		switch {
+		case key == "":
+			return errors.New("a transaction writes a record without a key")
+		case seen[key]:
+			return fmt.Errorf("a transaction writes %s twice", key)
+		}
+		seen[key] = true
+		return nil
+	}
+	for _, p := range t.Put {
+		if err := write(p.Key, p.Value); err != nil {
+			return err
+		}
+	}
+	for _, key := range t.Delete {
+		if err := write(key, nil); err != nil {
+			return err
+		}
+	}
+	for _, c := range t.If {
+		size += len(c.Key)
+	}
+	if size > MaxSize {
+		return fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, size, MaxSize)
+	}
+	if keys := max(len(seen), len(t.If)); keys > MaxKeys {
+		return fmt.Errorf("%w: %d keys of at most %d", ErrTooLarge, keys, MaxKeys)
+	}
+	return nil
+}
+
 // Condition requires that a key has not been written since a revision.
 type Condition struct {
 	Key      string
@@ -61,6 +97,18 @@ var (
 	// ErrUnavailable means that the store cannot write now, for example without a quorum.
 	// It is not known whether a transaction that failed so was made.
 	ErrUnavailable = errors.New("the store is not available")
+	// ErrStale comes with records: Get and List return them as the server that was asked knows
+	// them, since it cannot confirm now that they are current. A caller that only shows
+	// records can show these and say so. For all others it is an ErrUnavailable.
+	ErrStale = fmt.Errorf("%w: the records may be old", ErrUnavailable)
+	// ErrTooLarge means that a transaction exceeds MaxSize or MaxKeys.
+	ErrTooLarge = errors.New("the transaction is too large")
+)
+
+// Bounds of a transaction. Clusters of etcd accept them with their default configuration.
+const (
+	MaxSize = 1 << 20 // bytes of keys and values
+	MaxKeys = 128     // of each: conditions; puts and deletions
 )
 
 // ConflictError means that a condition of a transaction did not hold; nothing was changed.
@@ -73,22 +121,25 @@ func (e *ConflictError) Error() string {
 }
 
 // Store is the state of a fleet. It is safe for concurrent use. Calls end with their context.
+// Receivers of a record do not change the bytes of its value.
 type Store interface {
 	// Get returns the record of a key, or ErrNotFound.
 	Get(ctx context.Context, key string) (Record, error)
 	// List returns the records of a prefix, ascending by key, all as of one revision.
 	List(ctx context.Context, prefix string) (records []Record, revision int64, err error)
-	// Commit makes a transaction and returns its revision. The error is a *ConflictError if a
-	// condition does not hold.
+	// Commit makes a transaction and returns its revision; one without changes returns the
+	// store's. The error is a *ConflictError if a condition does not hold, and wraps
+	// ErrNotFound if a lease has ended. To delete a key that does not exist is no change.
 	Commit(ctx context.Context, t Txn) (revision int64, err error)
 	// Watch sends the changes of a prefix after a revision, in order, until ctx ends or the
 	// watch fails; then it closes the channel. The last message has the reason if it failed.
 	Watch(ctx context.Context, prefix string, after int64) <-chan Changes
-	// Lease makes a lease that ends when it was not renewed for the time.
+	// Lease makes a lease that ends when it was not renewed for the time, which is at least 2
+	// seconds; it may end a second or two later.
 	Lease(ctx context.Context, ttl time.Duration) (LeaseID, error)
 	// Renew renews a lease; ErrNotFound if it has ended.
 	Renew(ctx context.Context, id LeaseID) error
-	// Revoke ends a lease.
+	// Revoke ends a lease and deletes its keys; ErrNotFound if it has ended.
 	Revoke(ctx context.Context, id LeaseID) error
 }
 
