@@ -39,6 +39,7 @@ var rooms = map[string][]string{
 
 	"internal/api/host":  {"WORDS"},
 	"internal/api/agent": {"WORDS"},
+	"internal/api/fleet": {"WORDS"},
 
 	"internal/server/store":           {},
 	"internal/server/store/memory":    {"internal/server/store"},

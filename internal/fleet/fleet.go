@@ -83,14 +83,15 @@ type VMLoad struct {
 
 // VM is the desired state of a VM. Names are unique in the fleet.
 type VM struct {
-	Name     string     `json:"name"`
-	Project  string     `json:"project"`
-	Created  time.Time  `json:"created"`
-	By       string     `json:"by"` // the user who asked for it
-	Spec     guest.Spec `json:"spec"`
-	Machine  Machine    `json:"machine,omitzero"`
-	Affinity Affinity   `json:"affinity,omitzero"`
-	Run      RunState   `json:"run"`
+	Name     string            `json:"name"`
+	Project  string            `json:"project"`
+	Created  time.Time         `json:"created"`
+	By       string            `json:"by"` // the user who asked for it
+	Spec     guest.Spec        `json:"spec"`
+	Machine  Machine           `json:"machine,omitzero"`
+	Affinity Affinity          `json:"affinity,omitzero"`
+	Labels   map[string]string `json:"labels,omitempty"` // for filters only
+	Run      RunState          `json:"run"`
 	// Delete says that the VM is to be removed from its host, and then from the fleet.
 	Delete bool `json:"delete,omitempty"`
 	// Generation counts changes of the desired state; a VMStatus names the one that
