@@ -32,6 +32,7 @@ var valueSections = map[string]string{
 	"internal/fleet.Together":           "Rules of a group of VMs",
 	"internal/fleet.RunState":           "States that a VM should have",
 	"internal/fleet.Phase":              "Phases of a VM in a fleet",
+	"internal/fleet.MigrationPhase":     "Phases of a migration",
 	"internal/api/fleet.VMState":        "States of a VM in a fleet",
 	"internal/api/fleet.HostState":      "States of a host in a fleet",
 	"internal/api/fleet.Role":           "Roles of users",

@@ -149,12 +149,64 @@ const (
 // Words returns the run states.
 func (RunState) Words() []string { return []string{string(Running), string(Stopped)} }
 
-// Migration is a live migration from VM.Host to another host.
+// Migration is a live migration from VM.Host to another host. Both hosts act on it, and
+// each reports its own part (VMStatus.Migration, one status for each host):
+//
+//	target   prepared    the room is claimed: the server copies Arrival into Ready; or refused
+//	source   copying     begins once Ready is set; then gone, or stays
+//	target   arrived     the VM runs here, verified: the server sets VM.Host and VM.Placement, and ends it
+//	source   stays       it failed, or Cancel is set: the VM runs here. The server sets Cancel
+//	target   given-back  Cancel is set and nothing of the VM is here: the room is free
+//
+// The server ends a migration (Migration becomes nil) only after arrived, or after
+// given-back with stays or undecided: so one host alone runs the VM. A source that is
+// undecided has the VM paused, and cannot tell whether the target runs it. It resumes the VM once the
+// record has no migration and still names this host, and removes its paused copy once
+// the record names another host.
 type Migration struct {
 	To        string          `json:"to"`
 	Placement guest.Placement `json:"placement"` // reserved there
-	Began     time.Time       `json:"began"`
+	Began     time.Time       `json:"began"`     // identifies the migration
 	Why       string          `json:"why"`
+	// Ready is how the target is reached. The source does not begin without it.
+	Ready *Arrival `json:"ready,omitempty"`
+	// Cancel says why both hosts should give the migration up; empty: they should not.
+	Cancel string `json:"cancel,omitempty"`
+}
+
+// Arrival is how the hypervisor of a source reaches the target of a migration.
+type Arrival struct {
+	// Host is the target: the placement that travels with the VM is for it.
+	Host guest.HostIdentity `json:"host"`
+	// URI is the libvirt connection from the source's libvirt daemon to the target's.
+	URI string `json:"uri"`
+	// Data is the URI for the memory's copy; empty: libvirt chooses it.
+	Data string `json:"data,omitempty"`
+}
+
+// MigrationPhase is how far one of the two hosts is with a migration.
+type MigrationPhase string
+
+// Phases of a migration; see Migration.
+const (
+	MigrationPrepared  MigrationPhase = "prepared"
+	MigrationCopying   MigrationPhase = "copying"
+	MigrationGone      MigrationPhase = "gone"
+	MigrationArrived   MigrationPhase = "arrived"
+	MigrationStays     MigrationPhase = "stays"
+	MigrationUndecided MigrationPhase = "undecided"
+	MigrationGivenBack MigrationPhase = "given-back"
+	MigrationRefused   MigrationPhase = "refused" // the target has no room: nothing is claimed; Message says why
+)
+
+// MigrationStatus is what one of the two hosts reports of a migration.
+type MigrationStatus struct {
+	Began   time.Time      `json:"began"` // Migration.Began of the migration that it is about
+	Phase   MigrationPhase `json:"phase"`
+	Arrival *Arrival       `json:"arrival,omitempty"` // with prepared
+	Message string         `json:"message,omitempty"`
+	// Remaining is the memory that is still to be copied; with copying.
+	Remaining topology.Bytes `json:"remaining_bytes,omitempty"`
 }
 
 // Phase is how far a host is with a VM's desired state.
@@ -182,6 +234,9 @@ type VMStatus struct {
 	// Downtime and Copied are those of the last live migration.
 	Downtime time.Duration  `json:"downtime_ns,omitempty"`
 	Copied   topology.Bytes `json:"copied_bytes,omitempty"`
+	// Migration is this host's part of the VM's migration; nil: none is in progress.
+	// The statuses of both hosts are stored: a status belongs to VM and host.
+	Migration *MigrationStatus `json:"migration,omitempty"`
 }
 
 // Desired is all that a host should have: every VM whose record names the host, or
