@@ -27,6 +27,13 @@ type Mover struct {
 	// leaves the others. Each call makes all CPUs of the host drain their page
 	// lists, which takes as long as copying some hundred pages or more.
 	Quick bool
+	// Threads is how many parts of a range of 32 MiB and more move at the same
+	// time; 0 is 1.
+	Threads int
+	// CPUs returns the CPUs of some nodes: while pages move between nodes, the
+	// calling thread runs on CPUs of these nodes. From a third node, each access of
+	// the copy would go to another node, both to read and to write. Nil: anywhere.
+	CPUs func(topology.NodeSet) topology.CPUSet
 	// Pace is called with the bytes to copy before each chunk moves, and may
 	// wait as long as necessary; nil is full speed.
 	Pace func(ctx context.Context, bytes topology.Bytes) error
@@ -68,6 +75,9 @@ func (m Mover) Move(ctx context.Context, r inventory.MemoryRange, targets topolo
 	result := MoveResult{Before: topology.MemoryByNode{}, After: topology.MemoryByNode{}, Why: map[string]uint64{}}
 	if targets.IsEmpty() {
 		return result, fmt.Errorf("moving pages of process %d at %#x: no target node given", m.PID, r.Address)
+	}
+	if parts := m.divide(r); len(parts) > 1 {
+		return m.moveTogether(ctx, parts, targets)
 	}
 	step := pageSizeOf(r)
 	perChunk := uint64(max(m.chunk()/step, 1))
@@ -140,7 +150,7 @@ func (c *chunk) moveMisplaced(ctx context.Context) error {
 			return c.stopped(err)
 		}
 	}
-	return c.moveAllPasses(ctx)
+	return c.near(func() error { return c.moveAllPasses(ctx) })
 }
 
 func (c *chunk) stopped(err error) error {

@@ -1,8 +1,10 @@
 package linux
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -220,4 +222,52 @@ func TestQuickLeavesFewPages(t *testing.T) {
 	if err != nil || rest.Failed != 0 || rest.After[2] != r.Size || rest.Moved != quick.Failed {
 		t.Errorf("later: %+v, error %v", rest, err)
 	}
+}
+
+// Parts of a range that move at the same time give the sum of their results, and
+// the progress of the whole. Every page is visited once.
+func TestMove_InParts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pages := rapid.IntRange(1, 64<<20/4096).Draw(t, "pages")
+		first := rapid.IntRange(0, 1000).Draw(t, "first page")
+		threads := rapid.IntRange(0, 5).Draw(t, "threads")
+		f := &lockedSpace{fakeSpace: fakeSpace{room: map[int32]int{}}}
+		for range first + pages {
+			f.node, f.huge = append(f.node, 1), append(f.huge, false)
+		}
+		f.hidden, f.pinned = make([]bool, first+pages), make([]bool, first+pages)
+		f.pinned[first+pages-1] = true
+		size := topology.Bytes(pages) * 4096
+		var last topology.Bytes
+		m := Mover{space: f, Threads: threads, Progress: func(done, total topology.Bytes) {
+			if done < last || total != size {
+				t.Errorf("%v of %v after %v", done, total, last)
+			}
+			last = done
+		}}
+		r, err := m.Move(context.Background(),
+			inventory.MemoryRange{Address: uint64(first) * 4096, Size: size, PageSize: 4096}, nodes("2"))
+		if err != nil || r.Moved != size-4096 || r.Failed != 4096 || r.Before[1] != size || r.After[2] != size-4096 ||
+			last != size {
+			t.Errorf("%d pages in %d threads: %+v, %v, %v", pages, threads, r, last, err)
+		}
+	})
+}
+
+// lockedSpace is a fakeSpace for several threads.
+type lockedSpace struct {
+	mu sync.Mutex
+	fakeSpace
+}
+
+func (l *lockedSpace) query(addresses []uint64, statuses []int32) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fakeSpace.query(addresses, statuses)
+}
+
+func (l *lockedSpace) move(addresses []uint64, nodes, statuses []int32) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fakeSpace.move(addresses, nodes, statuses)
 }
