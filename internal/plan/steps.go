@@ -81,6 +81,8 @@ type Step struct {
 	// Quick leaves pages that are in use where they are, instead of trying each of
 	// them again: the caller does that later.
 	Quick bool `json:"-"`
+	// Threads is how many threads copy at the same time; 0 is 1.
+	Threads int `json:"-"`
 }
 
 // Part is one mapping of a step that covers several.
@@ -150,6 +152,12 @@ func (p Steps) Parts() (before, copies, after []Step) {
 // its next start.
 func (s Step) narrows() bool {
 	return s.Kind == TuneLive || s.Kind == HoldNodes || s.Kind == Configure
+}
+
+// Limits reports whether the step changes the nodes from which a guest may take
+// memory.
+func (s Step) Limits() bool {
+	return s.Kind == TuneLive || s.Kind == AllowNodes || s.Kind == HoldNodes
 }
 
 // Copies reports whether the step copies memory.

@@ -104,7 +104,9 @@ func (c *Controller) differences(g *inventory.Guest) []string {
 	}
 	var all []string
 	for _, d := range drift.Of(*g, &c.host.inventory.Topology) {
-		all = append(all, d.String())
+		if d.Kind != drift.MemoryLimit || !c.rest.left[g.Name] {
+			all = append(all, d.String())
+		}
 	}
 	return all
 }

@@ -33,6 +33,7 @@ type Controller struct {
 	advice      advice
 	competition competition
 	cooldown    cooldown
+	rest        rest
 	alarms      alarms
 	totals      status.Totals
 }
@@ -57,6 +58,7 @@ func New(o Options) *Controller {
 	c.advice.noted = map[string]time.Time{}
 	c.competition = newCompetition()
 	c.cooldown.failed = map[string][]time.Time{}
+	c.rest.left = map[string]bool{}
 	return c
 }
 
@@ -186,6 +188,7 @@ func (c *Controller) act() {
 	if c.planDue() {
 		c.plan()
 	}
+	c.finishRest()
 	c.changeSetting()
 	c.startJob()
 }

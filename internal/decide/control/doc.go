@@ -66,6 +66,6 @@
 // host.go the state of the host, loads.go measured loads, when.go when to plan, order.go the order of a round,
 // queue.go jobs, recover.go interrupted moves, pause.go pauses and maintenance
 // windows, advice.go advised moves, competitors.go others that move pages,
-// cooldown.go cooldowns after moves, alarms.go thresholds, policy.go changes of
-// the policy, status.go the report.
+// cooldown.go cooldowns after moves, rest.go what moves leave for a quiet time,
+// alarms.go thresholds, policy.go changes of the policy, status.go the report.
 package control

@@ -58,6 +58,8 @@ type Moved struct {
 	Bytes     topology.Bytes
 	Copied    time.Duration // time spent copying memory, without pauses
 	Cancelled bool          // an operator wanted it rolled back
+	// Left are guests whose memory limit and process's own memory the move left as they were.
+	Left []string
 }
 
 // SettingChanged answers Ready.Remedy.

@@ -105,6 +105,7 @@ func (c *Controller) observed(e Observed) {
 		c.noteDrift()
 	}
 	c.competition.forgetGone(h.inventory.Guests)
+	c.rest.forgetGone(h.inventory.Guests)
 }
 
 // follow selects the present guests for sampling. The watcher keeps its rates as

@@ -38,7 +38,7 @@ func (j *jobs) recovering() bool {
 // concerns reports whether the running job is about a guest.
 func (j *jobs) concerns(guest string) bool {
 	r := j.running
-	return r != nil && (r.job.Kind == RepairJob && r.job.Guest == guest || slices.Contains(r.job.Move.Names(), guest))
+	return r != nil && (r.job.Guest == guest || slices.Contains(r.job.Move.Names(), guest))
 }
 
 func (j *jobs) progressed(m status.Moving) {
@@ -132,6 +132,8 @@ func (c *Controller) jobEnded(e JobEnded) {
 	switch {
 	case j.Kind == RepairJob:
 		c.repaired(j, e)
+	case j.Kind == RestJob:
+		c.restEnded(j, e)
 	case e.Stopped:
 		c.log(Info, "a move was interrupted", "id", j.ID, "why", e.Err)
 	case e.Err != nil:
@@ -164,6 +166,7 @@ func (c *Controller) notBegun(j Job, err error) {
 func (c *Controller) count(m *Moved) {
 	t := &c.totals
 	t.MovedBytes += m.Bytes
+	c.rest.add(m, c.turn.now)
 	e := journal.Entry{
 		Kind: m.End, At: c.turn.now, Guests: m.Move.Names(), Moved: m.Bytes, Copied: m.Copied, Cancelled: m.Cancelled,
 	}

@@ -72,6 +72,7 @@ const (
 	MoveJob    JobKind = "move"    // execute Move
 	RecoverJob JobKind = "recover" // finish or roll back interrupted moves
 	RepairJob  JobKind = "repair"  // bind Guest to its recorded placement
+	RestJob    JobKind = "rest"    // alike, to finish what a move of Guest left for a quiet time
 )
 
 // Initiator is who ordered a job.
@@ -90,7 +91,7 @@ type Job struct {
 	ID     string // empty for a recovery: its moves have their own
 	Kind   JobKind
 	Move   plan.Move // of a MoveJob
-	Guest  string    // of a RepairJob
+	Guest  string    // of a RepairJob or RestJob
 	By     Initiator
 	Why    string        // of a RepairJob
 	Policy policy.Policy // under which it runs

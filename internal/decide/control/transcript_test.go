@@ -34,7 +34,8 @@ import (
 //	start                            of the daemon; again: after kill -9
 //	run LENGTH                       a sample every second
 //	clock back=D                     it is set back
-//	job (done|undone|cancelled|stopped|failed|refused|killed)   the running job ends; why below
+//	job (done|undone|cancelled|stopped|failed|refused|killed) [left=NAME]
+//	                                 the running job ends; why below; what it left of a guest
 //	setting (done|failed|not-begun)  the change of a setting ends; why below
 //	pause [for=D], resume, accept [ID], cancel [ID]             orders; why below
 //	journal (full|writable)          whether it can be appended to
@@ -212,7 +213,7 @@ func (w *world) jobCommand(d *datadriven.TestData) {
 		e.Err = errors.New(why)
 	}
 	switch j.Kind {
-	case control.RepairJob:
+	case control.RepairJob, control.RestJob:
 		if how == "done" {
 			w.settle(w.guests[j.Guest])
 		}
@@ -220,6 +221,7 @@ func (w *world) jobCommand(d *datadriven.TestData) {
 		if how != "refused" {
 			w.journalMove(journal.MoveBegan, j.ID, j.Move, false)
 			e.Moved = append(e.Moved, w.end(j.ID, j.Move, how))
+			w.leave(&e.Moved[0], d)
 		}
 	case control.RecoverJob:
 		for _, open := range journal.InterruptedMoves(w.journal) {
@@ -227,6 +229,19 @@ func (w *world) jobCommand(d *datadriven.TestData) {
 		}
 	}
 	w.step(e)
+}
+
+// leave gives a guest of a move the limit to all nodes that it had before.
+func (w *world) leave(m *control.Moved, d *datadriven.TestData) {
+	var name string
+	if !d.MaybeScanArgs(w.t, "left", &name) {
+		return
+	}
+	m.Left = []string{name}
+	g := w.guests[name]
+	for i := range g.Seen.Threads {
+		g.Seen.Threads[i].Mems = w.topology.NodeSet()
+	}
 }
 
 // end ends a move as the transcript says.

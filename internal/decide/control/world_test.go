@@ -286,7 +286,7 @@ func (w *world) moved(m plan.Move) {
 func (w *world) settle(g *vm) {
 	g.Seen.Threads = slices.Clone(g.Seen.Threads)
 	for i, v := range g.Placement.VCPUs {
-		g.Seen.Threads[i].Affinity = v.CPUs
+		g.Seen.Threads[i].Affinity, g.Seen.Threads[i].Mems = v.CPUs, g.Placement.Nodes
 	}
 	g.Seen.MemoryByNode = topology.MemoryByNode{}
 	for _, r := range g.Placement.Reservations {

@@ -30,6 +30,8 @@ const FullSlice = 256 * topology.MiB
 type Turn struct {
 	Plan     plan.Steps
 	Outcomes []Outcome // one for each step
+	// Threads is how many threads copy a slice; 0 is 1.
+	Threads int
 	// Err says why the turn ended early: a full node (ENOMEM), ErrGone, or
 	// another failure.
 	Err error
@@ -176,7 +178,8 @@ func (x Executor) slice(ctx context.Context, t *Turn, c *copying, pace Pacer) (b
 	}
 	part := cut(&c.parts, size)
 	s := c.step
-	s.Address, s.Size, s.PageSize, s.Quick = part.Address, part.Size, part.PageSize, !c.swept
+	s.Address, s.Size, s.PageSize = part.Address, part.Size, part.PageSize
+	s.Quick, s.Threads = !c.swept, t.Threads
 	begin := x.Clock()
 	moved, err := x.Kernel.Move(ctx, t.Plan.PID, s, func(topology.Bytes, topology.Bytes) {})
 	took := x.Clock().Sub(begin)

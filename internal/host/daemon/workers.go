@@ -104,7 +104,7 @@ func (d *Daemon) run(ctx, within context.Context, j control.Job) control.JobEnde
 		r.By = "restart"
 		moved, err := host.Recover(ctx, r)
 		return ended(moved, err)
-	case control.RepairJob:
+	case control.RepairJob, control.RestJob:
 		b, err := host.Bind(ctx, operate.BindRequest{Name: j.Guest})
 		e := control.JobEnded{Err: err, Stopped: errors.Is(err, context.Canceled)}
 		if !b.Complete() {
@@ -113,6 +113,7 @@ func (d *Daemon) run(ctx, within context.Context, j control.Job) control.JobEnde
 		return e
 	case control.MoveJob:
 	}
+	r.Later = j.By == control.Balancer
 	moved, err := host.Move(ctx, r)
 	if len(moved.Guests) == 0 {
 		return ended(nil, err)
@@ -127,6 +128,7 @@ func ended(moved []move.Result, err error) control.JobEnded {
 	for _, m := range moved {
 		e.Moved = append(e.Moved, control.Moved{
 			Move: m.Move, End: m.End, Bytes: m.Bytes, Copied: m.Copied, Cancelled: m.Cancelled,
+			Left: m.Left,
 		})
 	}
 	return e

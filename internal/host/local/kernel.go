@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"runtime"
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
@@ -51,12 +52,27 @@ func (k kernel) Move(ctx context.Context, pid int, s plan.Step,
 			err)
 	}
 	m := linux.Mover{PID: pid, Spread: s.Mode == guest.MemoryInterleave, Quick: s.Quick, Pace: k.pace,
-		Progress: progress}
+		Progress: progress, CPUs: k.cpusOf,
+		Threads: min(s.Threads, k.cpusOf(s.Nodes).Len(), runtime.NumCPU()/2)}
 	if k.pace == nil {
 		m.Chunk = apply.FullSlice
 	}
 	r, err := m.Move(ctx, inventory.MemoryRange{Address: s.Address, Size: s.Size, PageSize: s.PageSize}, s.Nodes)
 	return plan.Moved{Moved: r.Moved, Failed: r.Failed, Why: r.Why}, err
+}
+
+// cpusOf returns the CPUs of nodes; none if the topology cannot be read.
+func (k kernel) cpusOf(nodes topology.NodeSet) (cpus topology.CPUSet) {
+	t, err := k.topologies.Read()
+	if err != nil {
+		return cpus
+	}
+	for i := range t.Nodes {
+		if n := &t.Nodes[i]; nodes.Contains(n.ID) {
+			cpus = cpus.Union(n.CPUs)
+		}
+	}
+	return cpus
 }
 
 // plainQEMU lists VMs whose QEMU was started without libvirt.

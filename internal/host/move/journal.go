@@ -146,8 +146,11 @@ func (m *mover) finish(err error) (Result, error) {
 
 // sum adds up the guests' copied memory so far.
 func (m *mover) sum() {
-	m.moved.Guests = nil
+	m.moved.Guests, m.moved.Left = nil, nil
 	for _, g := range m.guests {
+		if g.left {
+			m.moved.Left = append(m.moved.Left, g.Guest)
+		}
 		m.moved.Guests = append(m.moved.Guests, g.bound)
 		if !g.counted {
 			for _, o := range g.bound.Outcomes {

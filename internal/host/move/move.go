@@ -57,6 +57,12 @@ type Request struct {
 	Progress func(status.Moving)
 	// FullSpeed copies without regard to the effect on the guests.
 	FullSpeed bool
+	// Later leaves for another time what the guests do not wait for: copying the
+	// memory of their processes themselves, and the limit to their nodes. These are
+	// small pages: the kernel interrupts all CPUs of the guest for each, and copies
+	// libraries that guests share once for each of them. The result lists the
+	// guests in Left; operate.Bind does what is left.
+	Later bool
 	// Back ends a rollback within a slice: Recover continues it later. Nil:
 	// what ends the move also ends its rollback, except for the ErrUndo that
 	// asked for it.
@@ -76,8 +82,10 @@ type Result struct {
 	// Guests are those that were changed, in the order of the move, each as
 	// Bind reports it.
 	Guests []operate.Bound `json:"guests,omitempty"`
-	Bytes  topology.Bytes  `json:"moved_bytes"`
-	Took   time.Duration   `json:"took_ns"`
+	// Left are the guests of which Request.Later left something to do.
+	Left  []string       `json:"left,omitempty"`
+	Bytes topology.Bytes `json:"moved_bytes"`
+	Took  time.Duration  `json:"took_ns"`
 	// Copied is the time in which memory was copied: Took without pauses and
 	// other steps.
 	Copied time.Duration `json:"copied_ns"`
@@ -128,6 +136,7 @@ type moving struct {
 	switchAt   topology.Bytes
 	turn       *apply.Turn
 	err        error  // why it did not complete
+	left       bool   // Request.Later left something to do
 	unprepared bool   // err occurred before anything was copied
 	counted    bool   // its copied memory is in the sum
 	forget     bool   // it had no placement before: after the rollback it has no intent
@@ -165,7 +174,7 @@ func (h *Host) Move(ctx context.Context, r Request) (Result, error) {
 		if err := balance.Legal(&inv, h.Policy, m.Move.Guests); err != nil {
 			return fmt.Errorf("%w: %w", ErrStale, err)
 		}
-		if err := m.ways(&inv, m.Move.Guests, m.there); err != nil {
+		if err := m.ways(&inv, m.Move.Guests, m.asked); err != nil {
 			return err
 		}
 		if err := m.former(ctx, &inv); err != nil {
@@ -262,6 +271,7 @@ func (m *mover) ways(
 		g.bound.Before = &before
 		way(inv, seen, g)
 		g.turn = apply.NewTurn(g.bound.Plan, g.copies)
+		g.turn.Threads = g.threads(m.host.Policy.Balance)
 		m.guests = append(m.guests, g)
 	}
 	m.schedule(inv)

@@ -23,6 +23,7 @@ type witness struct {
 	events []string
 	copied map[string]topology.Bytes
 	pinned map[string]topology.Bytes // copied when the first vCPU was pinned
+	most   int                       // threads that copied
 }
 
 func (w *witness) Move(
@@ -31,6 +32,7 @@ func (w *witness) Move(
 	moved, err := w.Kernel.Move(ctx, pid, s, progress)
 	name := w.names[pid]
 	w.copied[name] += moved.Moved
+	w.most = max(w.most, s.Threads)
 	if n := len(w.events); n == 0 || w.events[n-1] != name {
 		w.events = append(w.events, name)
 	}
@@ -128,5 +130,18 @@ func TestMove_IsNotSlowedBelowWhatWaitingCosts(t *testing.T) {
 	little, much := saves(0), saves(2)
 	if much > little/2 {
 		t.Errorf("a guest that loses much was copied in %v, one that loses nothing in %v", much, little)
+	}
+}
+
+// Only the memory of a guest that loses much is copied by several threads.
+func TestMove_Threads(t *testing.T) {
+	for saves, want := range map[float64]int{0: 1, 0.05: 1, 0.2: 4} {
+		w := home(t, "nodes:4 cores:8 memory:16G square distances:10,16,28", folderOf(t), gib,
+			map[string]topology.NodeID{"a": 0})
+		m := planned(t, w, plan.MoveGuest, map[string]string{"a": "1"})
+		m.Guests[0].Saves = saves
+		if got := watched(t, w, m).most; got != want {
+			t.Errorf("a guest of one vCPU that loses %v CPUs was copied by %d threads", saves, got)
+		}
 	}
 }

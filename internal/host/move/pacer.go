@@ -8,6 +8,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/throttle"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -64,6 +65,22 @@ func (m *mover) newPacer(inv *inventory.Host) *pacer {
 	p.free = m.FullSpeed || !watched && p.bounds.Cap == 0
 	p.rate = throttle.First(p.bounds)
 	return p
+}
+
+// urgentThreads is how many threads at most copy the memory of a guest that loses
+// more than copying may cost it. The kernel package allows only as many as the
+// target has CPUs: with more, copying would take the CPUs of the guests there.
+const urgentThreads = 4
+
+// threads is how many threads copy the guest's memory. A guest notices a copy by
+// several threads more. That is worth it where it loses more work until it is
+// copied than max_guest_wait allows copying to take from it.
+func (g *moving) threads(b policy.Balance) int {
+	vcpus := float64(len(g.Placement.VCPUs))
+	if g.Saves <= vcpus*b.WithDefaults().MaxGuestWait {
+		return 1
+	}
+	return urgentThreads
 }
 
 // loses is the share of their time that the guests of the move lose until they

@@ -186,6 +186,7 @@ func (m *mover) verify(ctx context.Context) error {
 		}
 		t, err := operate.Verified(&inv, g.Guest)
 		if err == nil {
+			t.Differences = g.withoutLeft(t.Differences)
 			g.bound.Truth = &t
 		}
 		errs = append(errs, err)

@@ -1,0 +1,52 @@
+package move_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/decide/drift"
+	"github.com/numavisor/numavisor/internal/host/move"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// A move may leave the memory of the guest's process and its limit for later. It
+// is complete without them, and a bind does the rest.
+func TestMove_Later(t *testing.T) {
+	w := home(t, "nodes:4 cores:8 memory:16G square distances:10,16,28", folderOf(t), gib,
+		map[string]topology.NodeID{"a": 0})
+	m, b := planned(t, w, plan.MoveGuest, map[string]string{"a": "1"}), &book{}
+	moved, err := w.Joined.Move(context.Background(),
+		move.Request{ID: "m1", Move: m, By: "test", Journal: b, Later: true})
+	if err != nil || ended(t, b) != journal.MoveDone || !slices.Equal(moved.Left, []string{"a"}) {
+		t.Fatalf("%v: %s %v, left %v", err, moved.End, moved.Shortfalls(), moved.Left)
+	}
+	for _, o := range moved.Guests[0].Outcomes {
+		if o.Step.Kind == plan.MoveOwn {
+			t.Errorf("the memory of the process was copied: %+v", o)
+		}
+	}
+	differences := func() []drift.Difference {
+		inv, err := w.Joined.Observe(context.Background(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, _ := inv.Guest("a")
+		if g.Seen.MemoryByNode[0] > gib/8 {
+			t.Errorf("memory on %v", g.Seen.MemoryByNode)
+		}
+		return drift.Of(*g, &inv.Topology)
+	}
+	if left := differences(); len(left) != 1 || left[0].Kind != drift.MemoryLimit {
+		t.Errorf("the move left %v", left)
+	}
+	if _, err := w.Bind("a"); err != nil {
+		t.Fatal(err)
+	}
+	if left := differences(); len(left) > 0 {
+		t.Errorf("the bind left %v", left)
+	}
+	w.CheckInPlace(t, "a")
+}
