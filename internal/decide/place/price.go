@@ -2,6 +2,7 @@ package place
 
 import (
 	"math"
+	"slices"
 
 	"github.com/numavisor/numavisor/internal/decide/cost"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -96,7 +97,57 @@ func (p *problem) single(s slot, d *demand, cells int) key {
 // way is the weighted price of access to memory of slot b from CPUs of slot a, for
 // a guest with no other accesses.
 func (p *problem) way(a, b slot) cost.Micro {
+	if p.ways != nil {
+		return p.ways[a.cpu*len(p.nodes)+b.mem]
+	}
 	return p.wayLatency(a, b) + p.wayBandwidth(a, b)
+}
+
+// tabulateWays computes all ways once: uneven cells are arranged on many sets of slots.
+func (p *problem) tabulateWays() {
+	if p.ways != nil {
+		return
+	}
+	ways := make([]cost.Micro, 0, len(p.nodes)*len(p.nodes))
+	for a := range p.nodes {
+		for b := range p.nodes {
+			ways = append(ways, p.way(slot{a, a}, slot{b, b}))
+		}
+	}
+	p.ways = ways
+}
+
+// partSize is a size of a cell in a division into a number of cells.
+type partSize struct {
+	cellSize
+	cells int
+}
+
+// unpriced marks a key that was not computed yet.
+const unpriced key = -1 << 62
+
+// pricesOf returns the table of the keys of a cell by slot, see priceIn. Cells of the same
+// size occur in most sets of slots.
+func (p *problem) pricesOf(d *demand, cells int) []key {
+	size := partSize{d.cellSize, cells}
+	table, known := p.priced[size]
+	if !known {
+		if p.priced == nil {
+			p.priced = map[partSize][]key{}
+		}
+		table = slices.Repeat([]key{unpriced}, len(p.nodes)*len(p.nodes))
+		p.priced[size] = table
+	}
+	return table
+}
+
+// priceIn is single, computed once for each entry of the table.
+func (p *problem) priceIn(table []key, s slot, d *demand, cells int) key {
+	at := &table[s.cpu*len(p.nodes)+s.mem]
+	if *at == unpriced {
+		*at = p.single(s, d, cells)
+	}
+	return *at
 }
 
 func (p *problem) wayLatency(a, b slot) cost.Micro {

@@ -32,7 +32,9 @@ type problem struct {
 	counted bool
 	// unavoidable is the number of parts that the guest needs regardless of overload.
 	unavoidable int
-	rooms       []room // see uneven; nil until needed
+	rooms       []room             // see uneven; nil until needed
+	priced      map[partSize][]key // see pricesOf
+	ways        []cost.Micro       // see way; nil until uneven cells are searched
 }
 
 // nodeState is a node with the resources available to this guest.

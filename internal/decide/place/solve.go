@@ -44,7 +44,8 @@ type refusal struct {
 // defers those with a shortfall of CPUs or cores until all others have been tried, and
 // then tries the most promising first.
 func (r *run) search(known *solution) {
-	r.best, r.refused, r.open, r.p.rooms = known, nil, impossible, nil
+	r.best, r.refused, r.open = known, nil, impossible
+	r.p.rooms, r.p.priced = nil, nil
 	var later []division
 	for _, cells := range r.p.shapes() {
 		if r.best != nil && key(len(cells))<<nodesBit-1<<(nodesBit-1) > r.best.key {

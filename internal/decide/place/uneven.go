@@ -42,6 +42,7 @@ func newUneven(p *problem, k int, beat key, steps int) *uneven {
 	if p.rooms == nil {
 		p.rooms = p.listRooms(u.units, unit)
 	}
+	p.tabulateWays()
 	u.rooms = p.rooms
 	if p.spec.Binding.Mode != guest.MemoryInterleave {
 		return u
@@ -392,8 +393,9 @@ func newArrangement(p *problem, cells []cellSize, slots []slot) *arrangement {
 	for i := range cells {
 		a.kind = append(a.kind, a.sol.demandOf(i))
 		a.single, flat = append(a.single, flat[:len(slots)]), flat[len(slots):]
+		prices := p.pricesOf(a.kind[i], len(cells))
 		for j, s := range slots {
-			a.single[i][j] = p.single(s, a.kind[i], len(cells))
+			a.single[i][j] = p.priceIn(prices, s, a.kind[i], len(cells))
 		}
 	}
 	a.rest = make([]key, len(cells)+1)
