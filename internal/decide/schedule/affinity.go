@@ -35,11 +35,20 @@ type rule struct {
 	others []member // of the group
 	racks  map[string]int
 	hosts  map[int]bool
+	only   int // the index of the only host allowed; -1: all are
 }
 
-// rule prepares the rules of a VM's group. In a group without members, all hosts are allowed.
-func (f *Fleet) rule(a fleet.Affinity) *rule {
-	r := &rule{Affinity: a, others: f.groups[a.Group], racks: map[string]int{}, hosts: map[int]bool{}}
+// rule prepares the rules of a VM's group. In a group without members, all hosts are allowed,
+// or the only one that the request names.
+func (f *Fleet) rule(a fleet.Affinity, only string) (*rule, error) {
+	r := &rule{Affinity: a, others: f.groups[a.Group], racks: map[string]int{}, hosts: map[int]bool{}, only: -1}
+	if only != "" {
+		i, known := f.byName[only]
+		if !known {
+			return nil, fmt.Errorf("host %s is not in the fleet", only)
+		}
+		r.only = i
+	}
 	if a.Group == "" {
 		r.others = nil
 	}
@@ -47,7 +56,7 @@ func (f *Fleet) rule(a fleet.Affinity) *rule {
 		r.racks[f.rack(m.host)]++
 		r.hosts[m.host] = true
 	}
-	return r
+	return r, nil
 }
 
 // rack returns the rack of a host. A host without a rack is one of its own.

@@ -15,6 +15,8 @@ import (
 type Request struct {
 	Spec     guest.Spec // with a name; zero fields have their documented defaults
 	Affinity fleet.Affinity
+	// Host is the only host that may be chosen; empty: any.
+	Host string
 }
 
 // Decision is the host and the placement that was chosen, with the reasons.
@@ -74,7 +76,10 @@ func (f *Fleet) Decide(r Request) (*Decision, error) {
 	if f.mix.sum >= f.mix.next {
 		f.recount()
 	}
-	rule := f.rule(r.Affinity)
+	rule, err := f.rule(r.Affinity, r.Host)
+	if err != nil {
+		return nil, fmt.Errorf("VM %s: %w", spec.Name, err)
+	}
 	d := &Decision{Group: r.Affinity.Group, Spec: spec}
 	found, counts := f.candidates(s, rule)
 	d.Why.Fitted = found.all
@@ -187,6 +192,9 @@ func (f *Fleet) candidates(s shape, r *rule) (shortlist, map[reason]int) {
 	ranks := f.ranks(s)
 	for i := range ranks {
 		on := &ranks[i]
+		if r.only >= 0 && i != r.only {
+			continue
+		}
 		if !r.hasOthers() {
 			if on.cells > 0 {
 				found.add(i, on)
@@ -211,7 +219,7 @@ func (f *Fleet) candidates(s shape, r *rule) (shortlist, map[reason]int) {
 func (f *Fleet) uneven(s shape, r *rule, refused []Next, counts map[reason]int) (shortlist, map[reason]int) {
 	var found shortlist
 	for i, h := range f.hosts {
-		if r.excludes(i, h) != "" || slices.ContainsFunc(refused, func(n Next) bool { return n.Host == h.Name }) {
+		if r.only >= 0 && i != r.only || r.excludes(i, h) != "" || slices.ContainsFunc(refused, func(n Next) bool { return n.Host == h.Name }) {
 			continue
 		}
 		reason := f.lacks(h, s)

@@ -46,14 +46,17 @@ type Fleet struct {
 	likely   []likely
 	left     []float64 // VMs of each likely shape that still fit into the fleet
 	classes  map[shape]*class
-	clock    uint64                          // counts decisions
-	changes  []int                           // hosts that changed, in order
-	cordoned int                             // hosts
-	scratch  []float64                       // of several
-	counts   []float64                       // of taken
-	choices  []choice                        // of cheapest
-	largest  struct{ vcpus, memory float64 } // the most that any host has for VMs
+	clock    uint64    // counts decisions
+	changes  []int     // hosts that changed, in order
+	cordoned int       // hosts
+	scratch  []float64 // of several
+	counts   []float64 // of taken
+	choices  []choice  // of cheapest
+	largest  size      // the most that any host has for VMs
 }
+
+// size is what a host has for VMs.
+type size struct{ vcpus, memory float64 }
 
 // host is a Host with its summary.
 type host struct {
@@ -113,8 +116,71 @@ func New(hosts []Host, p policy.Policy, w Weights) (*Fleet, error) {
 	return f, nil
 }
 
-// measure notes the size of a host.
-func (f *Fleet) measure(h *host) {
+// Set adds a host, or replaces what is known of it: its VMs, loads, and what operators say.
+// groups has the groups of its VMs by name. The inventory is not changed.
+func (f *Fleet) Set(next Host, groups map[string]string) {
+	copied := *next.Inventory
+	copied.Guests = slices.SortedFunc(slices.Values(copied.Guests), func(a, b inventory.Guest) int {
+		return strings.Compare(a.Name, b.Name)
+	})
+	next.Inventory = &copied
+	i, known := f.byName[next.Name]
+	if known {
+		f.leave(i)
+	} else {
+		i = len(f.hosts)
+		f.byName[next.Name] = i
+		f.hosts = append(f.hosts, &host{})
+		f.classes = map[shape]*class{} // they have no place for the new host
+	}
+	h := f.hosts[i]
+	h.Host = next
+	if next.Cordoned {
+		f.cordoned++
+	}
+	for g := range copied.Guests {
+		guest := &copied.Guests[g]
+		if group := groups[guest.Name]; group != "" && guest.Placement != nil {
+			f.groups[group] = append(f.groups[group], member{guest.Name, i, guest.Placement.Nodes})
+		}
+	}
+	if before := f.largest; f.measure(h) != before {
+		f.classes = map[shape]*class{} // costs are relative to the largest host
+	}
+	h.rooms, h.others = rooms(h.Inventory, &f.policy)
+	h.fits = make([]fit, len(f.likely))
+	for s := range h.fits {
+		h.fits[s].on = make([]float64, len(h.rooms))
+	}
+	f.count(h)
+	f.noteChange(i)
+	if f.mix.sum == 0 {
+		if f.guessShapes(); f.mix.sum > 0 {
+			f.recount()
+		}
+	}
+}
+
+// leave removes a host from the sums and groups.
+func (f *Fleet) leave(i int) {
+	h := f.hosts[i]
+	if h.Cordoned {
+		f.cordoned--
+	}
+	for s := range h.fits {
+		f.left[s] -= h.fits[s].vms
+	}
+	for group, members := range f.groups {
+		if members = slices.DeleteFunc(members, func(m member) bool { return m.host == i }); len(members) == 0 {
+			delete(f.groups, group)
+		} else {
+			f.groups[group] = members
+		}
+	}
+}
+
+// measure notes the size of a host, and returns the greatest of all.
+func (f *Fleet) measure(h *host) size {
 	memory := topology.Bytes(0)
 	t := &h.Inventory.Topology
 	for i := range t.Nodes {
@@ -122,6 +188,7 @@ func (f *Fleet) measure(h *host) {
 	}
 	f.largest.vcpus = max(f.largest.vcpus, f.policy.Overcommit*float64(len(t.CPUs)))
 	f.largest.memory = max(f.largest.memory, float64(memory))
+	return f.largest
 }
 
 // guessShapes stands in for requests that a fleet without VMs has not seen: a

@@ -159,7 +159,7 @@ func refusedRightly(t *rapid.T, f *Fleet, r Request, err error) {
 	if !errors.As(err, &none) {
 		t.Fatal(err)
 	}
-	rule := f.rule(r.Affinity)
+	rule, _ := f.rule(r.Affinity, r.Host)
 	for i, h := range f.hosts {
 		spec, _ := r.Spec.Normalize()
 		if rule.excludes(i, h) != "" || rule.limitNodes(&spec, i, h) != nil {
