@@ -171,6 +171,10 @@ func (r *run) tryUneven(k int) {
 		return
 	}
 	u := newUneven(r.p, k, beat, max(1, r.steps))
+	least := leastKey(r.p, k) + key(u.leastShortfall())<<sharingBit
+	if least >= beat {
+		return
+	}
 	before := u.steps
 	u.run()
 	r.steps, r.considered = r.steps-(before-u.steps), r.considered+before-u.steps
@@ -181,7 +185,7 @@ func (r *run) tryUneven(k int) {
 	if !u.cut {
 		return
 	}
-	r.open = min(r.open, leastKey(r.p, k))
+	r.open = min(r.open, least)
 	if n := len(r.refused); n > 0 {
 		r.refused[n-1].unproven = true
 	}

@@ -59,6 +59,21 @@ func newUneven(p *problem, k int, beat key, steps int) *uneven {
 	return u
 }
 
+// leastShortfall returns a lower bound of the shortfall of any k parts: the vCPUs
+// beyond the cores of the k slots with the most.
+func (u *uneven) leastShortfall() int {
+	cores := make([]int, len(u.rooms))
+	for i := range u.rooms {
+		cores[i] = u.rooms[i].cores
+	}
+	slices.SortFunc(cores, func(a, b int) int { return cmp.Compare(b, a) })
+	short := u.p.spec.VCPUs
+	for _, n := range cores[:min(u.k, len(cores))] {
+		short -= n
+	}
+	return max(0, short)
+}
+
 // listRooms measures all slots, for up to a number of units of memory.
 func (p *problem) listRooms(units int, unit topology.Bytes) []room {
 	rooms := make([]room, 0, len(p.slots))

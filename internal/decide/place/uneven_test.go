@@ -196,3 +196,16 @@ func TestGapNamesTheFirstFigure(t *testing.T) {
 		t.Errorf("nothing is better, and the gap is %+v", got)
 	}
 }
+
+// TestUneven_ExclusiveOn64NodesIsProven: fewer nodes than the eight that have a core for
+// each vCPU cannot hold the guest without sharing cores, so they are not searched.
+func TestUneven_ExclusiveOn64NodesIsProven(t *testing.T) {
+	spec := guest.Spec{Name: "wide", VCPUs: 60, Memory: 64 * topology.GiB, CPU: guest.CPUSpec{Binding: guest.CPUExclusive}}
+	_, why, err := Place(Request{Host: benchHost(64, true, 0.03), Spec: spec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !why.Optimal {
+		t.Errorf("not proven optimal after %d steps: %+v", why.Considered, *why.Gap)
+	}
+}
