@@ -164,6 +164,9 @@ func (c *Controller) sampled(e Sampled) {
 	c.totals.Samples++
 	c.host.absorb(e.Sample)
 	c.loads.history.Add(e.Sample)
+	if c.loads.moved {
+		c.loads.moved, c.loads.settled = false, c.turn.now
+	}
 	c.observe()
 	if c.host.knowledge == unknown {
 		return
@@ -191,6 +194,7 @@ func (c *Controller) act() {
 	c.finishRest()
 	c.changeSetting()
 	c.startJob()
+	c.turn.ready.SampleIn = c.soon()
 }
 
 // journalRead resumes the decisions that waited for the journal.

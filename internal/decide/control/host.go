@@ -106,6 +106,7 @@ func (c *Controller) observed(e Observed) {
 	}
 	c.competition.forgetGone(h.inventory.Guests)
 	c.rest.forgetGone(h.inventory.Guests)
+	c.turn.ready.SampleIn = c.soon()
 }
 
 // follow selects the present guests for sampling. The watcher keeps its rates as

@@ -13,10 +13,27 @@ import (
 type loads struct {
 	history *history.History
 	copies  throttle.Copies // of moves made on this host
+	// moved says that a job has ended since the last sample, settled is the first
+	// sample after the last job.
+	moved   bool
+	settled time.Time
 }
 
 // means is the time over which a plan averages loads.
 const means = 10 * time.Second
+
+// window is the time over which a plan averages loads: means, or if a job has
+// ended in that time, the time since the first sample after it. Loads from before
+// describe another layout, and no guest of its nodes moves by them.
+func (c *Controller) window() time.Duration {
+	if since := c.turn.now.Sub(c.loads.settled); !c.loads.moved && since >= least && since < means {
+		return since
+	}
+	return means
+}
+
+// least is the shortest time over which a plan averages loads.
+const least = time.Second
 
 // surge is the ratio of the latest load to its mean from which a plan uses the
 // latest load: the guest has just begun to work. Smaller ratios are noise.
@@ -47,7 +64,7 @@ func (c *Controller) Inventory(now time.Time) (h inventory.Host, ok bool) {
 	h.Taken = now.UTC()
 	h.Guests = append([]inventory.Guest(nil), h.Guests...)
 	c.addGuestLoads(h.Guests)
-	h.Load = c.loads.history.NodeLoads(means)
+	h.Load = c.loads.history.NodeLoads(c.window())
 	for i := range h.Load {
 		for _, n := range c.host.sample.Nodes {
 			if l := &h.Load[i]; n.Node == l.Node && n.CPU+n.Wait > surge*(l.CPU+l.Wait) {
@@ -67,7 +84,7 @@ func (c *Controller) addGuestLoads(guests []inventory.Guest) {
 	}
 	for i := range guests {
 		g := &guests[i]
-		load, ok := c.loads.history.Load(g.Name, means)
+		load, ok := c.loads.history.Load(g.Name, c.window())
 		if !ok {
 			continue
 		}

@@ -119,6 +119,7 @@ func (c *Controller) jobEnded(e JobEnded) {
 	j := c.jobs.running.job
 	c.jobs.running = nil
 	c.host.overtake()
+	c.loads.moved, c.turn.ready.SampleIn = true, atOnce
 	for i := range e.Moved {
 		c.count(&e.Moved[i])
 		c.recovery.moved(&e.Moved[i])

@@ -2,6 +2,7 @@ package control
 
 import (
 	"errors"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -30,6 +31,9 @@ type Ready struct {
 	Follow *Follow
 	// Observe: observe the host and answer with Observed.
 	Observe bool
+	// SampleIn: take the next sample after this time, before the regular one, because
+	// a decision waits for it. 0: with the regular one.
+	SampleIn time.Duration
 	// Remedy is a setting to change; answered with SettingChanged.
 	Remedy *plan.Remedy
 	// StartJob is a job to start; answered with JobEnded.

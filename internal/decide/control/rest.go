@@ -10,7 +10,7 @@ import (
 )
 
 // quietTime is how long no job may have run and no guest may have been degraded
-// or over a threshold before the rests of moves are finished. That copies small
+// or over a threshold before the rest of a move is finished. That copies small
 // pages, for each of which the kernel interrupts the guest's CPUs. A host that has
 // been calm for some minutes can bear it, and nothing depends on it: the guests'
 // vCPUs and the memory that they access are on their nodes.

@@ -62,6 +62,32 @@ func (c *Controller) newlyOverThreshold() bool {
 	return false
 }
 
+// atOnce is a SampleIn that does not wait.
+const atOnce = time.Millisecond
+
+// soon returns in which time a decision is due that waits for a sample, if that is
+// before the regular one: when a degraded guest reaches degraded_for, or loads have
+// been measured for long enough after a job; else 0.
+func (c *Controller) soon() time.Duration {
+	if c.State() != Idle {
+		return 0
+	}
+	next := c.options.Sample
+	due := func(at time.Time) {
+		if left := at.Sub(c.turn.now); left > 0 {
+			next = min(next, left)
+		}
+	}
+	for _, g := range c.when.plan.Degraded {
+		due(g.Since.Add(time.Duration(c.rules.policy.Balance.DegradedFor)))
+	}
+	due(c.loads.settled.Add(least))
+	if next == c.options.Sample {
+		return 0
+	}
+	return max(next, atOnce)
+}
+
 // awaitsOthers reports whether the moves of this plan should wait one sample for
 // another guest to reach degraded_for. The next plan then covers both. If the
 // first moved at once, the other would have to wait until the move has ended, on a

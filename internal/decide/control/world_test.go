@@ -48,6 +48,7 @@ type world struct {
 	remedy   *plan.Remedy
 	state    control.State
 	orders   control.OrderID
+	sampleIn time.Duration // of the last event
 	out      strings.Builder
 }
 
@@ -109,6 +110,7 @@ func (w *world) carryOut(r *control.Ready) (events []control.Event) {
 			w.print("log      %s: %s %v", f.Level, f.What, f.About)
 		}
 	}
+	w.sampleIn = r.SampleIn
 	for _, reply := range r.Replies {
 		w.print("reply    %s", replyText(reply.Err))
 	}

@@ -108,6 +108,7 @@ type loop struct {
 	orders     control.OrderID
 	replies    map[control.OrderID]error
 	stopJob    func(control.StopCause) // the running job
+	early      *time.Timer             // a sample before the regular one
 	done       bool                    // the controller has stopped
 }
 
@@ -128,6 +129,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	l := &loop{Daemon: d, ctx: ctx, replies: map[control.OrderID]error{}, controller: control.New(control.Options{
 		Policy: d.Host.Policy, Sample: d.Every, Observe: d.Look, Plan: d.Plan, SaveAlarms: record.AlarmsEvery,
 	})}
+	l.early = time.NewTimer(d.Every)
+	l.early.Stop()
+	defer l.early.Stop()
 	if err := l.begin(); err != nil {
 		return err
 	}
@@ -147,6 +151,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 		case e := <-d.events:
 			l.step(e)
 		case <-tick.C:
+			l.turn()
+		case <-l.early.C:
 			l.turn()
 		case <-alive:
 			d.Supervisor.report(Alive)
@@ -203,6 +209,9 @@ func (l *loop) carryOut(r control.Ready) (events []control.Event) {
 	}
 	if r.Observe {
 		l.observe()
+	}
+	if r.SampleIn > 0 {
+		l.early.Reset(r.SampleIn)
 	}
 	if r.Remedy != nil {
 		l.fix(*r.Remedy)
