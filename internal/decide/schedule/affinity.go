@@ -12,16 +12,17 @@ import (
 type reason string
 
 const (
-	cordoned  reason = "cordoned"
-	ofGroup   reason = "excluded by the rules of the VM's group"
-	fewCPUs   reason = "too few free vCPUs"
-	fewAlone  reason = "too few CPUs for exclusive vCPUs"
-	little    reason = "too little free memory"
-	fewPages  reason = "too little free memory in pages of the size"
-	noDivided reason = "enough in sum, but not on one node for each cell"
+	cordoned    reason = "cordoned"
+	unreachable reason = "unreachable"
+	ofGroup     reason = "excluded by the rules of the VM's group"
+	fewCPUs     reason = "too few free vCPUs"
+	fewAlone    reason = "too few CPUs for exclusive vCPUs"
+	little      reason = "too little free memory"
+	fewPages    reason = "too little free memory in pages of the size"
+	noDivided   reason = "enough in sum, but not on one node for each cell"
 )
 
-var reasons = []reason{cordoned, ofGroup, fewCPUs, fewAlone, little, fewPages, noDivided}
+var reasons = []reason{cordoned, unreachable, ofGroup, fewCPUs, fewAlone, little, fewPages, noDivided}
 
 // Excluded is a number of hosts that were not candidates for one reason.
 type Excluded struct {
@@ -74,8 +75,8 @@ func (r *rule) hasOthers() bool { return len(r.others) > 0 }
 
 // excludes returns why a host is not a candidate; "" if it is.
 func (r *rule) excludes(i int, h *host) reason {
-	if h.Cordoned {
-		return cordoned
+	if closed := h.closed(); closed != "" {
+		return closed
 	}
 	if r.hasOthers() {
 		inRack, onHost := r.racks[h.rack()] > 0, r.hosts[i]

@@ -147,7 +147,7 @@ func (f *Fleet) scarcity() []float64 {
 // choose are not known yet: the cheapest ones count.
 func (f *Fleet) price(h *host, asked *likely, weights []float64) rank {
 	best := rank{}
-	if h.Cordoned {
+	if h.closed() != "" {
 		return best
 	}
 	least, most := asked.divisions(len(h.rooms))

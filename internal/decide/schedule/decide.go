@@ -72,6 +72,9 @@ func (f *Fleet) Decide(r Request) (*Decision, error) {
 		return nil, fmt.Errorf("VM %s: %w", spec.Name, err)
 	}
 	s := shapeOf(&spec)
+	if f.mix.sum == 0 {
+		f.recount() // the fleet had no hosts when it was made
+	}
 	f.mix.add(s)
 	if f.mix.sum >= f.mix.next {
 		f.recount()
@@ -188,7 +191,7 @@ func (l *shortlist) add(host int, r *rank) {
 // counts the hosts that cannot be candidates.
 func (f *Fleet) candidates(s shape, r *rule) (shortlist, map[reason]int) {
 	var found shortlist
-	counts := map[reason]int{cordoned: f.cordoned}
+	counts := map[reason]int{cordoned: f.closed[cordoned], unreachable: f.closed[unreachable]}
 	ranks := f.ranks(s)
 	for i := range ranks {
 		on := &ranks[i]
@@ -219,7 +222,8 @@ func (f *Fleet) candidates(s shape, r *rule) (shortlist, map[reason]int) {
 func (f *Fleet) uneven(s shape, r *rule, refused []Next, counts map[reason]int) (shortlist, map[reason]int) {
 	var found shortlist
 	for i, h := range f.hosts {
-		if r.only >= 0 && i != r.only || r.excludes(i, h) != "" || slices.ContainsFunc(refused, func(n Next) bool { return n.Host == h.Name }) {
+		wasAsked := func(n Next) bool { return n.Host == h.Name }
+		if h.Inventory == nil || r.only >= 0 && i != r.only || r.excludes(i, h) != "" || slices.ContainsFunc(refused, wasAsked) {
 			continue
 		}
 		reason := f.lacks(h, s)

@@ -17,9 +17,9 @@ type Host struct {
 	// Preference is added to the cost of a placement on the host, negative for
 	// hosts to be filled first. Costs are usually from 0 to 10.
 	Preference float64
-	// Cordoned hosts get no new VMs.
-	Cordoned  bool
-	Inventory *inventory.Host
+	// Cordoned and unreachable hosts get no new VMs. The VMs on them count.
+	Cordoned, Unreachable bool
+	Inventory             *inventory.Host
 }
 
 // Weights are the weights of the terms of a placement's cost. The zero value means
@@ -37,33 +37,33 @@ var DefaultWeights = Weights{Scarcity: 1, Fill: 0.02, Load: 0.001, Spread: 1}
 
 // Fleet is the state of all hosts. It is not safe for concurrent use.
 type Fleet struct {
-	policy   policy.Policy
-	weights  Weights
-	hosts    []*host
-	byName   map[string]int
-	groups   map[string][]member
-	mix      mix
-	likely   []likely
-	left     []float64 // VMs of each likely shape that still fit into the fleet
-	classes  map[shape]*class
-	clock    uint64    // counts decisions
-	changes  []int     // hosts that changed, in order
-	cordoned int       // hosts
-	scratch  []float64 // of several
-	counts   []float64 // of taken
-	choices  []choice  // of cheapest
-	largest  size      // the most that any host has for VMs
+	policy  policy.Policy
+	weights Weights
+	hosts   []*host
+	byName  map[string]int
+	groups  map[string][]member
+	mix     mix
+	likely  []likely
+	left    []float64 // VMs of each likely shape that still fit into the fleet
+	classes map[shape]*class
+	clock   uint64         // counts decisions
+	changes []int          // hosts that changed, in order
+	vacant  []int          // positions in hosts that no host has
+	closed  map[reason]int // hosts that get no new VMs, by reason
+	scratch []float64      // of several
+	counts  []float64      // of taken
+	choices []choice       // of cheapest
+	largest size           // the most that any host has
 }
 
-// size is what a host has for VMs.
-type size struct{ vcpus, memory float64 }
-
-// host is a Host with its summary.
+// host is a Host with its summary. Its Inventory includes the claims.
 type host struct {
 	Host
-	rooms  []room // of nodes with CPUs and memory
-	others []room // of the other nodes
-	fits   []fit  // of each likely shape
+	size   size
+	claims map[string]*claim // by VM
+	rooms  []room            // of nodes with CPUs and memory
+	others []room            // of the other nodes
+	fits   []fit             // of each likely shape
 }
 
 // fit is how many VMs of a shape fit on a host.
@@ -80,115 +80,25 @@ type member struct {
 	nodes topology.NodeSet
 }
 
-// New returns a fleet of these hosts. Their names must differ. The inventories are
-// not changed. The shapes of the VMs on the hosts are the first guess of
+// New returns a fleet of these hosts, none or more. Their names must differ. The inventories
+// are not changed. The shapes of the VMs on the hosts are the first guess of
 // what will be asked for.
 func New(hosts []Host, p policy.Policy, w Weights) (*Fleet, error) {
 	if w == (Weights{}) {
 		w = DefaultWeights
 	}
 	f := &Fleet{policy: p.WithDefaults(), weights: w, byName: map[string]int{}, groups: map[string][]member{},
-		classes: map[shape]*class{}}
+		classes: map[shape]*class{}, closed: map[reason]int{}}
 	for _, h := range hosts {
 		if _, twice := f.byName[h.Name]; twice {
 			return nil, fmt.Errorf("host %s: is in the fleet twice; names of hosts must differ", h.Name)
 		}
 		f.byName[h.Name] = len(f.hosts)
-		copied := *h.Inventory
-		copied.Guests = slices.Clone(copied.Guests)
-		h.Inventory = &copied
-		f.hosts = append(f.hosts, &host{Host: h})
-		if h.Cordoned {
-			f.cordoned++
-		}
-		for i := range copied.Guests {
-			f.mix.add(shapeOfGuest(&copied.Guests[i]))
-		}
-	}
-	for _, h := range f.hosts {
-		h.rooms, h.others = rooms(h.Inventory, &f.policy)
-		f.measure(h)
-	}
-	if f.mix.sum == 0 {
-		f.guessShapes()
+		f.hosts = append(f.hosts, &host{})
+		f.set(len(f.hosts)-1, h)
 	}
 	f.recount()
 	return f, nil
-}
-
-// Set adds a host, or replaces what is known of it: its VMs, loads, and what operators say.
-// groups has the groups of its VMs by name. The inventory is not changed.
-func (f *Fleet) Set(next Host, groups map[string]string) {
-	copied := *next.Inventory
-	copied.Guests = slices.SortedFunc(slices.Values(copied.Guests), func(a, b inventory.Guest) int {
-		return strings.Compare(a.Name, b.Name)
-	})
-	next.Inventory = &copied
-	i, known := f.byName[next.Name]
-	if known {
-		f.leave(i)
-	} else {
-		i = len(f.hosts)
-		f.byName[next.Name] = i
-		f.hosts = append(f.hosts, &host{})
-		f.classes = map[shape]*class{} // they have no place for the new host
-	}
-	h := f.hosts[i]
-	h.Host = next
-	if next.Cordoned {
-		f.cordoned++
-	}
-	for g := range copied.Guests {
-		guest := &copied.Guests[g]
-		if group := groups[guest.Name]; group != "" && guest.Placement != nil {
-			f.groups[group] = append(f.groups[group], member{guest.Name, i, guest.Placement.Nodes})
-		}
-	}
-	if before := f.largest; f.measure(h) != before {
-		f.classes = map[shape]*class{} // costs are relative to the largest host
-	}
-	h.rooms, h.others = rooms(h.Inventory, &f.policy)
-	h.fits = make([]fit, len(f.likely))
-	for s := range h.fits {
-		h.fits[s].on = make([]float64, len(h.rooms))
-	}
-	f.count(h)
-	f.noteChange(i)
-	if f.mix.sum == 0 {
-		if f.guessShapes(); f.mix.sum > 0 {
-			f.recount()
-		}
-	}
-}
-
-// leave removes a host from the sums and groups.
-func (f *Fleet) leave(i int) {
-	h := f.hosts[i]
-	if h.Cordoned {
-		f.cordoned--
-	}
-	for s := range h.fits {
-		f.left[s] -= h.fits[s].vms
-	}
-	for group, members := range f.groups {
-		if members = slices.DeleteFunc(members, func(m member) bool { return m.host == i }); len(members) == 0 {
-			delete(f.groups, group)
-		} else {
-			f.groups[group] = members
-		}
-	}
-}
-
-// measure notes the size of a host, and returns the greatest of all.
-func (f *Fleet) measure(h *host) size {
-	memory := topology.Bytes(0)
-	t := &h.Inventory.Topology
-	for i := range t.Nodes {
-		memory += t.Nodes[i].Memory
-	}
-	f.largest.vcpus = max(f.largest.vcpus, f.policy.Overcommit*float64(len(t.CPUs)))
-	f.largest.memory = max(f.largest.memory, float64(memory))
-	return f.largest
 }
 
 // guessShapes stands in for requests that a fleet without VMs has not seen: a
@@ -213,26 +123,40 @@ func (f *Fleet) guessShapes() {
 // recount chooses the likely shapes and counts how many of them fit. The next
 // recount is when the mix has grown by half, and at most 1024 requests later.
 func (f *Fleet) recount() {
+	if f.mix.sum == 0 {
+		f.guessShapes()
+	}
 	f.likely = f.mix.likely()
 	f.mix.next = f.mix.sum + min(max(16, f.mix.sum/2), 1024)
 	f.left = make([]float64, len(f.likely))
 	for _, h := range f.hosts {
-		h.fits = make([]fit, len(f.likely))
-		space := make([]float64, len(f.likely)*len(h.rooms))
-		for s := range h.fits {
-			h.fits[s].on = space[s*len(h.rooms) : (s+1)*len(h.rooms)]
-		}
+		h.fits = nil
 		f.count(h)
 	}
 }
 
 // count counts how many VMs of the likely shapes fit on a host.
 func (f *Fleet) count(h *host) {
+	if len(h.fits) != len(f.likely) || len(h.fits) > 0 && len(h.fits[0].on) != len(h.rooms) {
+		f.makeFits(h)
+	}
 	for s := range f.likely {
 		fit := &h.fits[s]
 		f.left[s] -= fit.vms
 		f.fit(h, &f.likely[s], fit)
 		f.left[s] += fit.vms
+	}
+}
+
+// makeFits makes space for the counts of a host.
+func (f *Fleet) makeFits(h *host) {
+	for s := range h.fits {
+		f.left[s] -= h.fits[s].vms
+	}
+	h.fits = make([]fit, len(f.likely))
+	space := make([]float64, len(f.likely)*len(h.rooms))
+	for s := range h.fits {
+		h.fits[s].on = space[s*len(h.rooms) : (s+1)*len(h.rooms)]
 	}
 }
 
@@ -256,57 +180,6 @@ func (f *Fleet) fit(h *host, l *likely, out *fit) {
 func (f *Fleet) several(counts []float64, k int) float64 {
 	f.scratch = append(f.scratch[:0], counts...)
 	return several(f.scratch, k)
-}
-
-// Add puts a VM on a host, as a decision placed it.
-func (f *Fleet) Add(d *Decision) error {
-	i, known := f.byName[d.Host]
-	if !known {
-		return fmt.Errorf("VM %s: host %s is not in the fleet", d.Spec.Name, d.Host)
-	}
-	h := f.hosts[i]
-	at, taken := find(h.Inventory.Guests, d.Spec.Name)
-	if taken {
-		return fmt.Errorf("VM %s: host %s has a VM of this name", d.Spec.Name, d.Host)
-	}
-	spec, placement := d.Spec, d.Placement
-	vm := inventory.Guest{
-		Name: spec.Name, State: "running", Managed: true, Spec: &spec, Placement: &placement,
-		Config: inventory.Config{VCPUs: spec.VCPUs, Memory: spec.Memory, PageSize: spec.PageSize},
-	}
-	h.Inventory.Guests = slices.Insert(h.Inventory.Guests, at, vm)
-	if d.Group != "" {
-		f.groups[d.Group] = append(f.groups[d.Group], member{spec.Name, i, placement.Nodes})
-	}
-	f.changed(i)
-	return nil
-}
-
-// Remove takes a VM off its host.
-func (f *Fleet) Remove(hostName, vm string) error {
-	i, known := f.byName[hostName]
-	if !known {
-		return fmt.Errorf("VM %s: host %s is not in the fleet", vm, hostName)
-	}
-	h := f.hosts[i]
-	at, found := find(h.Inventory.Guests, vm)
-	if !found {
-		return fmt.Errorf("VM %s is not on host %s", vm, hostName)
-	}
-	h.Inventory.Guests = slices.Delete(h.Inventory.Guests, at, at+1)
-	for group, members := range f.groups {
-		f.groups[group] = slices.DeleteFunc(members, func(m member) bool { return m.host == i && m.vm == vm })
-	}
-	f.changed(i)
-	return nil
-}
-
-// changed brings a host's summary up to date.
-func (f *Fleet) changed(i int) {
-	h := f.hosts[i]
-	h.rooms, h.others = rooms(h.Inventory, &f.policy)
-	f.count(h)
-	f.noteChange(i)
 }
 
 func find(guests []inventory.Guest, name string) (int, bool) {

@@ -81,9 +81,9 @@ func (f *Fleet) Replay(entries []RequestEntry) (Result, error) {
 }
 
 func (f *Fleet) summarize(s *Summary) {
-	s.Hosts = len(f.hosts)
+	s.Hosts = len(f.byName)
 	for _, h := range f.hosts {
-		if len(h.Inventory.Guests) == 0 {
+		if h.Inventory != nil && len(h.Inventory.Guests) == 0 {
 			s.EmptyHosts++
 		}
 		for i := range h.rooms {

@@ -178,6 +178,9 @@ func asFromTheStart(t *rapid.T, f *Fleet) {
 	for s := range f.likely {
 		sum := 0.0
 		for _, h := range f.hosts {
+			if h.Inventory == nil {
+				continue
+			}
 			whole, _ := rooms(h.Inventory, &f.policy)
 			fresh := fit{on: make([]float64, len(whole))}
 			f.fit(&host{rooms: whole}, &f.likely[s], &fresh)

@@ -54,8 +54,8 @@ func TestSet_LeavesWhatANewFleetHas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f.cordoned != fresh.cordoned {
-			t.Errorf("%d hosts are cordoned, want %d", f.cordoned, fresh.cordoned)
+		if f.closed[cordoned] != fresh.closed[cordoned] {
+			t.Errorf("%d hosts are cordoned, want %d", f.closed[cordoned], fresh.closed[cordoned])
 		}
 		for s := range f.likely {
 			want := 0.0

@@ -1,0 +1,325 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// claim is the room of a VM that was decided on, whether its host's inventory shows the VM or
+// not.
+type claim struct {
+	group     string
+	spec      guest.Spec
+	placement guest.Placement
+	entered   entered
+}
+
+// entered is how a claim is entered into its host's inventory.
+type entered int
+
+const (
+	notEntered entered = iota // the inventory shows the VM with the same placement
+	asGuest                   // the inventory does not show the VM
+	asClaim                   // the inventory shows the VM with another placement
+)
+
+// SetHost adds a host, or replaces what is known of one: inventory, loads, rack, preference and
+// whether it gets VMs. The inventory is not changed. Claims remain: a VM that is claimed and
+// in the inventory counts once, on nodes where the two differ with the greater amount.
+func (f *Fleet) SetHost(h Host) {
+	i, known := f.byName[h.Name]
+	if !known {
+		i = f.vacancy()
+		f.byName[h.Name] = i
+	}
+	f.set(i, h)
+	f.noteChange(i)
+}
+
+// Set is SetHost for an inventory with all VMs that count: earlier claims on the host end. groups
+// has the groups of its VMs by name.
+func (f *Fleet) Set(next Host, groups map[string]string) {
+	if i, known := f.byName[next.Name]; known {
+		f.dropMembers(i)
+		f.hosts[i].claims = nil
+	}
+	f.SetHost(next)
+	i := f.byName[next.Name]
+	h := f.hosts[i]
+	for g := range h.Inventory.Guests {
+		vm := &h.Inventory.Guests[g]
+		group := groups[vm.Name]
+		if group == "" || vm.Placement == nil {
+			continue
+		}
+		if h.claims == nil {
+			h.claims = map[string]*claim{}
+		}
+		h.claims[vm.Name] = &claim{group: group, spec: specOf(vm), placement: *vm.Placement}
+		f.groups[group] = append(f.groups[group], member{vm.Name, i, vm.Placement.Nodes})
+	}
+}
+
+// specOf returns the spec of a VM as far as it is known.
+func specOf(g *inventory.Guest) guest.Spec {
+	if g.Spec != nil {
+		return *g.Spec
+	}
+	return guest.Spec{Name: g.Name, VCPUs: g.Config.VCPUs, Memory: g.Config.Memory, PageSize: g.Config.PageSize}
+}
+
+func (f *Fleet) dropMembers(i int) {
+	for group, members := range f.groups {
+		f.setGroup(group, slices.DeleteFunc(members, func(m member) bool { return m.host == i }))
+	}
+}
+
+// vacancy returns a position for a new host. Classes have a rank for each position.
+func (f *Fleet) vacancy() int {
+	if n := len(f.vacant); n > 0 {
+		i := f.vacant[n-1]
+		f.vacant = f.vacant[:n-1]
+		return i
+	}
+	f.hosts = append(f.hosts, &host{})
+	for _, c := range f.classes {
+		c.on = append(c.on, rank{})
+	}
+	return len(f.hosts) - 1
+}
+
+// set replaces the host at a position. A host without an inventory before is a new one.
+func (f *Fleet) set(i int, h Host) {
+	old := f.hosts[i]
+	f.closed[old.closed()]--
+	f.closed[h.closed()]++
+	if old.Inventory == nil {
+		for g := range h.Inventory.Guests {
+			f.mix.add(shapeOfGuest(&h.Inventory.Guests[g]))
+		}
+	}
+	seen := *h.Inventory
+	seen.Claims = slices.Clone(seen.Claims)
+	seen.Guests = slices.SortedStableFunc(slices.Values(seen.Guests), func(a, b inventory.Guest) int {
+		return strings.Compare(a.Name, b.Name)
+	})
+	h.Inventory = &seen
+	old.Host = h
+	for vm, c := range old.claims {
+		old.reserve(vm, c)
+	}
+	was := old.size
+	old.size = f.sizeOf(&h.Inventory.Topology)
+	f.resized(was, old.size)
+	f.summarizeHost(old)
+}
+
+// RemoveHost removes a host with its claims. A host that the fleet does not have is
+// no error.
+func (f *Fleet) RemoveHost(name string) {
+	i, known := f.byName[name]
+	if !known {
+		return
+	}
+	old := f.hosts[i]
+	f.closed[old.closed()]--
+	for s := range old.fits {
+		f.left[s] -= old.fits[s].vms
+	}
+	f.hosts[i] = &host{}
+	f.vacant = append(f.vacant, i)
+	delete(f.byName, name)
+	f.dropMembers(i)
+	f.resized(old.size, size{})
+	f.noteChange(i)
+}
+
+// SetCordoned says whether a host gets no new VMs by an operator's wish. The error says that
+// the fleet does not have the host.
+func (f *Fleet) SetCordoned(name string, cordoned bool) error {
+	return f.setClosed(name, func(h *host) { h.Cordoned = cordoned })
+}
+
+// SetUnreachable says whether a host gets no new VMs because its daemon does not report.
+// The error says that the fleet does not have the host.
+func (f *Fleet) SetUnreachable(name string, unreachable bool) error {
+	return f.setClosed(name, func(h *host) { h.Unreachable = unreachable })
+}
+
+func (f *Fleet) setClosed(name string, set func(*host)) error {
+	i, known := f.byName[name]
+	if !known {
+		return fmt.Errorf("host %s is not in the fleet", name)
+	}
+	h := f.hosts[i]
+	f.closed[h.closed()]--
+	set(h)
+	f.closed[h.closed()]++
+	f.noteChange(i)
+	return nil
+}
+
+// closed returns why a host gets no new VMs; "": it gets some.
+func (h *Host) closed() reason {
+	switch {
+	case h.Cordoned:
+		return cordoned
+	case h.Unreachable:
+		return unreachable
+	}
+	return ""
+}
+
+// Add reserves the room of a VM on a host, as a decision placed it, whether the host's
+// inventory shows the VM or not. It replaces an earlier claim of the VM on the host.
+func (f *Fleet) Add(d *Decision) error {
+	i, known := f.byName[d.Host]
+	if !known {
+		return fmt.Errorf("VM %s: host %s is not in the fleet", d.Spec.Name, d.Host)
+	}
+	h := f.hosts[i]
+	if _, claimed := h.claims[d.Spec.Name]; claimed {
+		f.release(i, d.Spec.Name)
+	}
+	if h.claims == nil {
+		h.claims = map[string]*claim{}
+	}
+	c := &claim{group: d.Group, spec: d.Spec, placement: d.Placement}
+	h.claims[d.Spec.Name] = c
+	h.reserve(d.Spec.Name, c)
+	if d.Group != "" {
+		f.groups[d.Group] = append(f.groups[d.Group], member{d.Spec.Name, i, d.Placement.Nodes})
+	}
+	f.changed(i)
+	return nil
+}
+
+// Remove releases the claim of a VM on a host, and removes the VM from the host's inventory until
+// SetHost replaces it.
+func (f *Fleet) Remove(hostName, vm string) error {
+	i, known := f.byName[hostName]
+	if !known {
+		return fmt.Errorf("VM %s: host %s is not in the fleet", vm, hostName)
+	}
+	h := f.hosts[i]
+	_, claimed := h.claims[vm]
+	if claimed {
+		f.release(i, vm)
+	}
+	at, found := find(h.Inventory.Guests, vm)
+	if found {
+		h.Inventory.Guests = slices.Delete(h.Inventory.Guests, at, at+1)
+	}
+	if !claimed && !found {
+		return fmt.Errorf("VM %s is not on host %s", vm, hostName)
+	}
+	f.changed(i)
+	return nil
+}
+
+// release removes a claim. What the inventory showed of the VM remains.
+func (f *Fleet) release(i int, vm string) {
+	h := f.hosts[i]
+	c := h.claims[vm]
+	delete(h.claims, vm)
+	if c.group != "" {
+		isIt := func(m member) bool { return m.host == i && m.vm == vm }
+		f.setGroup(c.group, slices.DeleteFunc(f.groups[c.group], isIt))
+	}
+	switch c.entered {
+	case notEntered:
+	case asGuest:
+		at, _ := find(h.Inventory.Guests, vm)
+		h.Inventory.Guests = slices.Delete(h.Inventory.Guests, at, at+1)
+	case asClaim:
+		at := slices.IndexFunc(h.Inventory.Claims, func(c inventory.Claim) bool {
+			return c.Name == vm && c.By == claimedBy
+		})
+		h.Inventory.Claims = slices.Delete(h.Inventory.Claims, at, at+1)
+	}
+}
+
+func (f *Fleet) setGroup(group string, members []member) {
+	if f.groups[group] = members; len(members) == 0 {
+		delete(f.groups, group)
+	}
+}
+
+// claimedBy is the holder of a claim that differs from what the inventory shows.
+const claimedBy = "the fleet's scheduler"
+
+// Claimed is the state of a VM that is claimed and that its host's inventory does not show.
+const Claimed = "claimed"
+
+// reserve enters a claim into a host's inventory: as a VM unless it shows one, else as a
+// reservation in addition, as for a move, if the VM's placement differs.
+func (h *host) reserve(vm string, c *claim) {
+	at, found := find(h.Inventory.Guests, vm)
+	c.entered = notEntered
+	if !found {
+		c.entered = asGuest
+		h.Inventory.Guests = slices.Insert(h.Inventory.Guests, at, inventory.Guest{
+			Name: vm, State: Claimed, Managed: true, Spec: &c.spec, Placement: &c.placement,
+			Config: inventory.Config{VCPUs: c.spec.VCPUs, Memory: c.spec.Memory, PageSize: c.spec.PageSize},
+		})
+		return
+	}
+	if p := h.Inventory.Guests[at].Placement; p == nil || !equalRoom(p, &c.placement) {
+		c.entered = asClaim
+		h.Inventory.Claims = append(h.Inventory.Claims,
+			inventory.Claim{Name: vm, By: claimedBy, Placement: c.placement})
+	}
+}
+
+// size is what a host has in all.
+type size struct{ vcpus, memory float64 }
+
+func (f *Fleet) sizeOf(t *topology.Topology) size {
+	memory := topology.Bytes(0)
+	for i := range t.Nodes {
+		memory += t.Nodes[i].Memory
+	}
+	return size{f.policy.Overcommit * float64(len(t.CPUs)), float64(memory)}
+}
+
+// resized updates the size of the fleet's largest host when one had a size and has
+// another one now.
+func (f *Fleet) resized(was, now size) {
+	if was == now {
+		return
+	}
+	if was.vcpus == f.largest.vcpus || was.memory == f.largest.memory {
+		f.largest = size{}
+		for _, h := range f.hosts {
+			f.largest = size{max(f.largest.vcpus, h.size.vcpus), max(f.largest.memory, h.size.memory)}
+		}
+		return
+	}
+	f.largest = size{max(f.largest.vcpus, now.vcpus), max(f.largest.memory, now.memory)}
+}
+
+// equalRoom reports whether two placements take the same.
+func equalRoom(a, b *guest.Placement) bool {
+	equal := func(x, y guest.Reservation) bool {
+		return x.Node == y.Node && x.Memory == y.Memory && x.PageSize == y.PageSize && x.VCPUs == y.VCPUs &&
+			x.Exclusive.Equal(y.Exclusive)
+	}
+	return a.CPUMode == b.CPUMode && slices.EqualFunc(a.Reservations, b.Reservations, equal)
+}
+
+// changed brings a host's summary up to date.
+func (f *Fleet) changed(i int) {
+	f.summarizeHost(f.hosts[i])
+	f.noteChange(i)
+}
+
+// summarizeHost computes what is free on a host.
+func (f *Fleet) summarizeHost(h *host) {
+	h.rooms, h.others = rooms(h.Inventory, &f.policy)
+	f.count(h)
+}
