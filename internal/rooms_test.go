@@ -56,6 +56,7 @@ var rooms = map[string][]string{
 		"internal/decide/adopt", "internal/decide/check"},
 	"internal/decide/room": {"WORDS", "internal/decide/capacity", "internal/decide/place",
 		"internal/decide/adopt", "internal/decide/check", "internal/decide/balance"},
+	"internal/decide/reconcile":   {"WORDS", "internal/decide/drift"},
 	"internal/decide/alarm":       {"WORDS"},
 	"internal/decide/adopt":       {"WORDS"},
 	"internal/decide/check":       {"WORDS", "internal/decide/cost"},

@@ -73,6 +73,7 @@ var notPrinted = map[string]string{
 	"internal/decide/control.StopCause": "between the controller and its shell",
 	"internal/decide/control.Level":     "levels of the log",
 	"internal/api/fleet.Scope":          "a column of the table of operations",
+	"internal/decide/reconcile.Kind":    "between the decision and the daemon that carries it out",
 	"internal/host/daemon.State":        "systemd's words",
 	"internal/host/linux.Root":          "a folder",
 	"internal/host/hosttest.Function":   "names of checks in a test suite",
