@@ -85,8 +85,10 @@ func TestValidateRefusesWhatCannotRun(t *testing.T) {
 		"allowed are 0 to 100":        func(l *Layout) { l.VMs[0].Phases = []Phase{{To: 101}} },
 		"phase at 75 s":               func(l *Layout) { l.VMs[0].Phases = []Phase{{At: 75}} },
 		"created after 30 s: it work": func(l *Layout) { l.VMs[0].Created = 30 },
-		"such a VM has no phases":     func(l *Layout) { l.Seconds, l.VMs[0].Created, l.VMs[0].Phases = 90, 5, []Phase{{At: 9}} },
-		"seconds: 4":                  func(l *Layout) { l.Seconds = 4 },
+		"such a VM has no phases": func(l *Layout) {
+			l.Seconds, l.VMs[0].Created, l.VMs[0].Phases = 170, 5, []Phase{{At: 9}}
+		},
+		"seconds: 4": func(l *Layout) { l.Seconds = 4 },
 	} {
 		l := threeOn4()
 		change(&l)
@@ -319,7 +321,7 @@ func TestDimensions(t *testing.T) {
 	got := l.String()
 	want := "4 nodes of 2 CPUs and 2.4 GiB; VMs: 1 x 1 vCPU, 352 MiB on 0,1,2,3, 1 x 2 vCPUs, 352 MiB on 0,1,2,3, " +
 		"1 x 1 vCPU, 352 MiB on 0,1,2,3, idle, from 60 s on works on 0 to 100 %, " +
-		"1 x 1 vCPU, 352 MiB, created after 15 s, 1 x 2 vCPUs, 1 GiB on 3, idle; 150 s"
+		"1 x 1 vCPU, 352 MiB, created after 15 s, 1 x 2 vCPUs, 1 GiB on 3, idle; 225 s"
 	if got != want {
 		t.Errorf("\n got %s\nwant %s", got, want)
 	}
