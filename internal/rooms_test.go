@@ -43,6 +43,7 @@ var rooms = map[string][]string{
 
 	"internal/server/store":           {},
 	"internal/server/store/memory":    {"internal/server/store"},
+	"internal/server/store/etcd":      {"internal/server/store", "internal/topology"},
 	"internal/server/store/storetest": {"internal/server/store"}, // for tests
 
 	"internal/decide/transcripttest": {"WORDS"}, // for tests
@@ -162,6 +163,45 @@ func TestRooms_InternalNeverImportsLab(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// serverOnly holds the packages outside this module that only numavisor-server links: they
+// would cost each daemon 25 MiB (docs/decisions/0019-state-in-etcd.md).
+var serverOnly = []string{"go.etcd.io", "github.com/prometheus/prometheus", "google.golang.org/grpc"}
+
+// TestRooms_TheDaemonLinksNoEtcd follows the imports of cmd/numavisor within this module.
+func TestRooms_TheDaemonLinksNoEtcd(t *testing.T) {
+	todo, from := []string{"cmd/numavisor"}, map[string]string{"cmd/numavisor": ""}
+	for len(todo) > 0 {
+		folder := todo[0]
+		todo = todo[1:]
+		files, err := filepath.Glob(filepath.Join("..", folder, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", folder, len(files), err)
+		}
+		for _, path := range files {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, imp := range file.Imports {
+				target, _ := strconv.Unquote(imp.Path.Value)
+				for _, outside := range serverOnly {
+					if target == outside || strings.HasPrefix(target, outside+"/") {
+						t.Errorf("cmd/numavisor links %s: %s imports it; imported by %s", outside, path, from[folder])
+					}
+				}
+				inside, ok := strings.CutPrefix(target, module)
+				if _, seen := from[inside]; ok && !seen {
+					from[inside] = folder
+					todo = append(todo, inside)
+				}
+			}
+		}
 	}
 }
 

@@ -426,7 +426,7 @@ func renewAndRevoke(t *testing.T, f fixture) {
 		t.Fatal(err)
 	}
 	f.commit(t, store.Txn{Put: []store.Put{{Key: f.key("a"), Value: []byte("1"), Lease: id}}})
-	for range 8 {
+	for range 5 {
 		time.Sleep(500 * time.Millisecond)
 		if err := f.Renew(t.Context(), id); err != nil {
 			t.Fatal(err)

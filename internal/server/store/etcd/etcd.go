@@ -1,0 +1,304 @@
+// Package etcd keeps a fleet's records in etcd: in a server in this process, which may be one of
+// several members, or in a cluster that others run.
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.uber.org/zap"
+
+	"github.com/numavisor/numavisor/internal/server/store"
+)
+
+// Store is a store in etcd. Open makes one.
+type Store struct {
+	config Config
+	client *clientv3.Client
+	server *server // nil: the cluster is external
+	log    *zapCore
+	// doubtful is until when reads do not wait for a quorum, since one has just done so in
+	// vain; nanoseconds.
+	doubtful atomic.Int64
+
+	stop context.CancelFunc
+	all  sync.WaitGroup // the goroutines that keep the database small
+}
+
+// Open opens the store, and waits until it can be written or ctx ends; the store itself
+// outlives ctx. Callers close it. Open does not look at the records: see store.Prepare.
+func Open(ctx context.Context, c Config) (*Store, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Store{config: c.withDefaults()}
+	s.log = newZapCore(s.config.Log)
+	var err error
+	if c.Folder != "" {
+		if s.server, err = start(ctx, s.config, s.log); err != nil {
+			return nil, err
+		}
+		s.client = v3client.New(s.server.Server)
+	} else if s.client, err = s.config.dial(ctx, s.log.logger()); err != nil {
+		return nil, err
+	}
+	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stop = stop
+	s.all.Go(func() { s.keep(keeping) })
+	return s, nil
+}
+
+// dial connects to an external cluster, and checks that it answers.
+func (c Config) dial(ctx context.Context, log *zap.Logger) (*clientv3.Client, error) {
+	var secure *tls.Config
+	if !c.TLS.empty() {
+		info := transport.TLSInfo{CertFile: c.TLS.Certificate, KeyFile: c.TLS.Key, TrustedCAFile: c.TLS.CA}
+		var err error
+		if secure, err = info.ClientConfig(); err != nil {
+			return nil, fmt.Errorf("the files for TLS with etcd: %w", err)
+		}
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: c.Endpoints, TLS: secure, Username: c.User, Password: c.Password, Logger: log,
+		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
+		Context: context.WithoutCancel(ctx), DialTimeout: c.Timeout,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd: %w", err)
+	}
+	wait, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	if _, err := client.Get(wait, store.Schema, clientv3.WithSerializable()); err != nil {
+		_ = client.Close()
+		return nil, fmt.Errorf("connect to etcd at %v: %w: %w", c.Endpoints, store.ErrUnavailable, err)
+	}
+	return client, nil
+}
+
+// Close ends the store, and the server in this process.
+func (s *Store) Close() error {
+	s.stop()
+	s.all.Wait()
+	err := s.client.Close()
+	if s.server != nil {
+		s.server.close()
+	}
+	if errors.Is(err, context.Canceled) { // how a client without a connection ends
+		return nil
+	}
+	return err
+}
+
+// Failed is closed when the server in this process can never write again, for example because its
+// disk is full. The process should then end and be started again. Failure says why.
+func (s *Store) Failed() <-chan struct{} { return s.log.fatal.failed }
+
+// Failure is why the store has failed; empty: it has not.
+func (s *Store) Failure() string { return s.log.fatal.why() }
+
+// Get returns the record of a key.
+func (s *Store) Get(ctx context.Context, key string) (store.Record, error) {
+	response, stale, err := s.read(ctx, key)
+	if err != nil {
+		return store.Record{}, err
+	}
+	if len(response.Kvs) > 0 {
+		kv := response.Kvs[0]
+		return store.Record{Key: string(kv.Key), Value: kv.Value, Revision: kv.ModRevision}, stale
+	}
+	if stale != nil {
+		return store.Record{}, fmt.Errorf("%s: %w: %w", key, store.ErrNotFound, stale)
+	}
+	return store.Record{}, fmt.Errorf("%s: %w", key, store.ErrNotFound)
+}
+
+// page is the number of records that etcd returns at once: it collects them in memory.
+const page = 1000
+
+// List returns the records of a prefix.
+func (s *Store) List(ctx context.Context, prefix string) ([]store.Record, int64, error) {
+	for {
+		records, revision, err := s.list(ctx, prefix)
+		if errors.Is(err, rpctypes.ErrCompacted) && ctx.Err() == nil {
+			continue // it took longer than the history is retained
+		}
+		return records, revision, err
+	}
+}
+
+func (s *Store) list(ctx context.Context, prefix string) (records []store.Record, revision int64, err error) {
+	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
+	if prefix == "" {
+		from, end = "\x00", "\x00"
+	}
+	var stale error
+	for {
+		options := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page)}
+		if revision > 0 {
+			options = append(options, clientv3.WithRev(revision))
+		}
+		response, old, err := s.read(ctx, from, options...)
+		if err != nil {
+			return nil, 0, err
+		}
+		if revision == 0 {
+			revision = response.Header.Revision
+		}
+		if old != nil {
+			stale = old
+		}
+		for _, kv := range response.Kvs {
+			records = append(records, store.Record{Key: string(kv.Key), Value: kv.Value, Revision: kv.ModRevision})
+		}
+		if !response.More {
+			return records, revision, stale
+		}
+		from = records[len(records)-1].Key + "\x00"
+	}
+}
+
+// read reads with the assurance of a quorum or, if there is none, from one member.
+func (s *Store) read(
+	ctx context.Context, key string, options ...clientv3.OpOption,
+) (response *clientv3.GetResponse, stale, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	if time.Now().UnixNano() >= s.doubtful.Load() {
+		certain, cancel := context.WithTimeout(ctx, s.config.Timeout*2/5)
+		response, err = s.client.Get(certain, key, options...)
+		cancel()
+		if err == nil || ctx.Err() != nil || errors.Is(err, rpctypes.ErrCompacted) {
+			return response, nil, s.explain(ctx, "read", err)
+		}
+		s.doubtful.Store(time.Now().Add(time.Second).UnixNano())
+	}
+	one, cancel := context.WithTimeout(ctx, s.config.Timeout*2/5)
+	defer cancel()
+	response, err = s.client.Get(one, key, append(options, clientv3.WithSerializable())...)
+	return response, store.ErrStale, s.explain(ctx, "read", err)
+}
+
+// Commit makes a transaction.
+func (s *Store) Commit(ctx context.Context, t store.Txn) (int64, error) {
+	if err := t.Validate(); err != nil {
+		return 0, err
+	}
+	if err := s.canWrite(ctx); err != nil {
+		return 0, err
+	}
+	var conditions []clientv3.Cmp
+	var changes, keys []clientv3.Op
+	for _, c := range t.If {
+		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(c.Key), "=", c.Revision))
+		keys = append(keys, clientv3.OpGet(c.Key, clientv3.WithKeysOnly()))
+	}
+	for _, p := range t.Put {
+		lease := clientv3.WithLease(clientv3.LeaseID(p.Lease))
+		changes = append(changes, clientv3.OpPut(p.Key, string(p.Value), lease))
+	}
+	for _, key := range t.Delete {
+		changes = append(changes, clientv3.OpDelete(key))
+	}
+	wait, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	response, err := s.client.Txn(wait).If(conditions...).Then(changes...).Else(keys...).Commit()
+	if err != nil {
+		return 0, s.explain(ctx, "write", err)
+	}
+	if !response.Succeeded {
+		return 0, conflict(t.If, response)
+	}
+	return response.Header.Revision, nil
+}
+
+// conflict finds the first condition that did not hold.
+func conflict(conditions []store.Condition, response *clientv3.TxnResponse) error {
+	for i, c := range conditions {
+		var revision int64
+		if kvs := response.Responses[i].GetResponseRange().Kvs; len(kvs) > 0 {
+			revision = kvs[0].ModRevision
+		}
+		if revision != c.Revision {
+			return &store.ConflictError{Key: c.Key}
+		}
+	}
+	return errors.New("etcd refused a transaction whose conditions hold")
+}
+
+// Lease makes a lease.
+func (s *Store) Lease(ctx context.Context, ttl time.Duration) (store.LeaseID, error) {
+	if err := s.canWrite(ctx); err != nil {
+		return 0, err
+	}
+	wait, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	response, err := s.client.Grant(wait, int64((ttl+time.Second-1)/time.Second))
+	if err != nil {
+		return 0, s.explain(ctx, "make a lease", err)
+	}
+	return store.LeaseID(response.ID), nil
+}
+
+// Renew renews a lease.
+func (s *Store) Renew(ctx context.Context, id store.LeaseID) error {
+	wait, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	_, err := s.client.KeepAliveOnce(wait, clientv3.LeaseID(id))
+	return s.explain(ctx, "renew a lease", err)
+}
+
+// Revoke ends a lease.
+func (s *Store) Revoke(ctx context.Context, id store.LeaseID) error {
+	wait, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	_, err := s.client.Revoke(wait, clientv3.LeaseID(id))
+	return s.explain(ctx, "end a lease", err)
+}
+
+// explain turns an error of etcd into one of the store.
+func (s *Store) explain(ctx context.Context, action string, err error) error {
+	var why string
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return fmt.Errorf("%w: %w", store.ErrCompacted, err)
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		return fmt.Errorf("%s: the lease has ended: %w", action, store.ErrNotFound)
+	case errors.Is(err, rpctypes.ErrRequestTooLarge), errors.Is(err, rpctypes.ErrTooManyOps):
+		return fmt.Errorf("%w: %w: raise --max-request-bytes and --max-txn-ops of etcd to their defaults",
+			store.ErrTooLarge, err)
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		why = "its database has reached its largest size. Numavisor removes old revisions, and writes again if that " +
+			"frees enough; otherwise raise the size"
+	case s.Failure() != "":
+		why = "its server has failed (" + s.Failure() +
+			"): free space on its disk or replace it, and restart numavisor-server"
+	case lacksQuorum(err):
+		why = "more than half of its members must run and reach each other: start those that are missing"
+	default:
+		return fmt.Errorf("%s: %w: %w", action, store.ErrUnavailable, err)
+	}
+	return fmt.Errorf("%s: %w: %s: %w", action, store.ErrUnavailable, why, err)
+}
+
+// lacksQuorum says whether an error is what a member returns that does not reach enough others.
+func lacksQuorum(err error) bool {
+	return slices.ContainsFunc([]error{
+		context.DeadlineExceeded, rpctypes.ErrNoLeader, rpctypes.ErrTimeout, rpctypes.ErrTimeoutDueToLeaderFail,
+		rpctypes.ErrTimeoutDueToConnectionLost, rpctypes.ErrLeaderChanged,
+	}, func(target error) bool { return errors.Is(err, target) })
+}

@@ -1,0 +1,36 @@
+package etcd_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/numavisor/numavisor/internal/server/store"
+	"github.com/numavisor/numavisor/internal/server/store/etcd"
+	"github.com/numavisor/numavisor/internal/server/store/storetest"
+)
+
+// TestMain fails when a goroutine outlives the tests: each has an owner that waits for it.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// open opens a store that the test closes.
+func open(t *testing.T, c etcd.Config) *etcd.Store {
+	t.Helper()
+	s, err := etcd.Open(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestStore(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) store.Store {
+		t.Helper()
+		return open(t, etcd.Config{Folder: t.TempDir()})
+	})
+}
