@@ -104,9 +104,10 @@ func (c *Controller) differences(g *inventory.Guest) []string {
 	}
 	var all []string
 	for _, d := range drift.Of(*g, &c.host.inventory.Topology) {
-		if d.Kind != drift.MemoryLimit || !c.rest.left[g.Name] {
-			all = append(all, d.String())
+		if c.rest.left[g.Name] && (d.Kind == drift.MemoryLimit || d.Kind == drift.Memory) {
+			continue // where its own memory counts, too
 		}
+		all = append(all, d.String())
 	}
 	return all
 }
