@@ -102,7 +102,7 @@ func (b *bench) flags(f *pflag.FlagSet) {
 		"become idle, or busy, or all change their working-set")
 	f.IntVar(&b.dimensions.ChangeAt, "change-at", d.ChangeAt, "seconds from the beginning to the change")
 	f.IntVar(&b.dimensions.Late, "late-guests", 0,
-		"number of VMs to create 15 s after the others; they work 150 s later, as booting beside the others takes long")
+		"number of VMs to create 15 s after the others; they work 150 s later, since they boot slowly while others work")
 	f.Float64Var(&b.dimensions.DelayScale, "delay-scale", d.DelayScale,
 		"multiply the delays of accesses (85, 140 and 240 ns) by this")
 	f.DurationVar(&b.Window, "window", 5*time.Second, "length of the parts of a run for which figures are reported")

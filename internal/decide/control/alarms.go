@@ -82,7 +82,7 @@ func (c *Controller) reading(g *inventory.Guest) judge.Guest {
 	}
 	if g.Placement != nil && !c.onTheMove(g.Name) {
 		known.Nodes = g.Placement.Nodes
-		if there, _ := drift.OnIntended(*g); there != nil {
+		if there, _ := drift.OnIntended(*g); there != nil && !c.rest.left[g.Name] { // what a move left counts, too
 			away := 1 - *there
 			known.DriftShare = &away
 		}
