@@ -58,7 +58,8 @@ type Balance struct {
 	// Horizon is how long a gain is expected to last: what a move costs must
 	// be earned within; default 30m.
 	Horizon Duration `json:"horizon,omitempty"`
-	// MaxNodeCPU is the highest share of a node's CPUs that moves may fill; default 0.9.
+	// MaxNodeCPU is the highest share of a node's CPUs that moves may fill, unless the node
+	// has a CPU for each vCPU; default 0.9.
 	MaxNodeCPU float64 `json:"max_node_cpu,omitempty"`
 	// Cooldown is how long a guest is left alone after a move, doubled with every
 	// further move within a day, or within NoReturn if that is longer; default 5m.

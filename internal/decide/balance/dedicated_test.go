@@ -92,7 +92,7 @@ func TestPlan_ExclusiveGuestDoesNotTakeSharedCPUs(t *testing.T) {
 // node share.
 func TestPlan_DedicatedEmulatorCPUIsNotFree(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
-	add(h, vm{name: "a", vcpus: 1, memory: gib, cpus: on(0), used: 1})
+	add(h, vm{name: "a", vcpus: 2, memory: gib, cpus: on(0), used: 1})
 	add(
 		h,
 		vm{
@@ -113,7 +113,8 @@ func TestPlan_DedicatedEmulatorCPUIsNotFree(t *testing.T) {
 	}
 	round := planned(t, h, off)
 	if b := goesTo(round, "b"); b.Contains(0) {
-		t.Errorf("b must not go to node 0: its emulator takes one CPU of four, and 2.9 are asked for\n%s", round.Text())
+		t.Errorf("b must not go to node 0: its emulator takes one CPU of four, and four vCPUs ask for 2.9\n%s",
+			round.Text())
 	}
 }
 
@@ -168,7 +169,7 @@ func TestModel_SharedGuestDoesNotReplaceExclusiveGuest(t *testing.T) {
 		},
 	)
 	h.Guests[1].Placement.Reservations[0].Exclusive = topology.SetOf[topology.CPUID](0)
-	add(h, vm{name: "others", vcpus: 2, memory: gib, cpus: on(1), used: 2})
+	add(h, vm{name: "others", vcpus: 3, memory: gib, cpus: on(1), used: 2})
 	m := newModel(Request{Host: h, Now: noon})
 	if len(m.guests[0].layouts) != 2 || len(m.guests[1].layouts) != 2 {
 		t.Fatalf("each has its own node and the other: %d and %d", len(m.guests[0].layouts), len(m.guests[1].layouts))

@@ -10,8 +10,9 @@
 //   - access: latency and bandwidth between its vCPUs and its memory, and the
 //     contention at that memory, weighted by how much the guest's speed depends
 //     on memory;
-//   - load: how much of its demand waits for the CPUs of its nodes. CPU use decides
-//     only between layouts in which equally much is lost. Memory in use costs nothing.
+//   - load: how much of its demand waits for the CPUs of its nodes: as their use
+//     predicts, but no more than the vCPUs and the host's work beyond their CPUs. CPU use
+//     decides only between layouts in which equally much is lost. Memory in use costs nothing.
 //
 // A guest's CPU demand is the CPU time it used and waited for where that was
 // measured, else its number of vCPUs. Its wait in other states is predicted from the
@@ -49,7 +50,7 @@
 // another. If repinning a guest's vCPUs to its memory ends its degradation, its
 // memory is not copied. No move raises a node's CPU use beyond
 // policy.Balance.MaxNodeCPU, unless one of the nodes involved was above it
-// before: capacity comes before locality. A node that lacks memory for what is
+// before, or the node has a CPU for each vCPU: capacity comes before locality. A node that lacks memory for what is
 // promised to guests may lack as much afterwards. After a move a guest is in cooldown,
 // which doubles with each further move within a day, and for a while it does not return to
 // the nodes it left. Degradation begins and ends at different thresholds.

@@ -31,6 +31,7 @@ type share struct {
 	node         int     // position in model.nodes
 	cpu, mem     float64 // shares of the guest's vCPUs and memory, 0 to 1
 	vcpus, bytes float64 // vCPUs on shared CPUs and bytes promised to the guest there
+	confined     bool    // a vCPU may run on some of the shared CPUs there, but not on all
 	dedicated    float64 // CPUs there that no other guest may use
 	alone        float64 // the part of cpu that runs on dedicated CPUs
 }
@@ -99,6 +100,7 @@ func (m *model) currentLayout(g *subject, held []inventory.Holding) layout {
 		if g.exclusive() && on[i].dedicated > 0 {
 			on[i].alone = on[i].cpu
 		}
+		on[i].confined = on[i].cpu > on[i].alone && m.confined(g.seen, i)
 		dedicated += on[i].dedicated
 	}
 	if g.exclusive() { // an unmanaged guest has no dedicated CPUs yet, but will need them
@@ -173,6 +175,23 @@ func (m *model) vcpuShares(g *inventory.Guest) []float64 {
 		out[k] /= count
 	}
 	return out
+}
+
+// confined reports whether a vCPU of a guest was observed that may run on some of the shared
+// CPUs of a node, but not on all.
+func (m *model) confined(g *inventory.Guest, node int) bool {
+	var known topology.CPUSet // the last affinity: mostly all vCPUs have the same
+	for i := range g.Seen.Threads {
+		t := &g.Seen.Threads[i]
+		if t.VCPU == nil || known.Equal(t.Affinity) {
+			continue
+		}
+		known = t.Affinity
+		if known.Intersects(m.host.Topology.Nodes[node].CPUs) && !m.nodes[node].usable.SubsetOf(known) {
+			return true
+		}
+	}
+	return false
 }
 
 // priceAccess computes a layout's excessLatency and access.
@@ -343,6 +362,8 @@ func (m *model) layoutOn(g *subject, homes []topology.NodeID) layout {
 			s.alone = p.cpu
 		} else {
 			s.vcpus = p.cpu * float64(g.spec.VCPUs)
+			limits := g.spec.Limits.CPUs
+			s.confined = !limits.IsEmpty() && !m.nodes[s.node].usable.SubsetOf(limits)
 		}
 		if i == 0 {
 			s.dedicated += helpers(&g.spec)

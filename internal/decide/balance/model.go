@@ -38,6 +38,7 @@ type node struct {
 	cpus      float64 // CPUs without housekeeping
 	usable    topology.CPUSet
 	cores     int     // physical cores of the usable CPUs
+	threads   bool    // some cores have several usable hardware threads
 	memory    float64 // bytes that guests may use
 	free      float64 // bytes that can be allocated now
 	bandwidth float64 // MB a second; 0: not measured
@@ -52,6 +53,8 @@ type usage struct {
 	bound     float64           // CPU demand of the guests with memory here, times their share of it and intensity
 	traffic   float64           // MB a second to memory here
 	vcpus     float64           // vCPUs that share CPUs here
+	runnable  float64           // vCPUs that run on shared CPUs here; see subject.vcpusOn
+	confined  int               // guests with a vCPU here that may not run on all shared CPUs
 	dedicated float64           // CPUs dedicated to one guest, whether it uses them or not
 	alone     float64           // the part of cpu on dedicated CPUs
 	held      float64           // bytes promised
@@ -115,6 +118,7 @@ func (m *model) addNode(i int, room *capacity.Node) {
 			}
 		}
 	}
+	n.threads = n.cores < n.usable.Len()
 	a := &m.usage[i]
 	a.held, a.vcpus, a.left[0] = float64(room.Promised), room.Load, float64(room.Left)
 	a.dedicated = n.cpus - float64(room.Shared.Len())
@@ -223,14 +227,57 @@ func (m *model) busy(i int) float64 {
 // nothing: it slows no guest.
 func (m *model) nodeCost(i int) float64 {
 	a, use := &m.usage[i], m.use(i)
-	return m.list.Weight(cost.Load)*(cost.Waiting*a.waiting(use)+cost.Spreading/2*a.cpu*m.list.CPULoad(use)) +
+	return m.list.Weight(cost.Load)*(cost.Waiting*m.waiting(i, use)+cost.Spreading/2*a.cpu*m.list.CPULoad(use)) +
 		m.list.Weight(cost.Bandwidth)*a.bound*cost.Contention(m.busy(i))
 }
 
-// waiting returns how much of the demand of a node's guests waits, in CPUs, at this
-// CPU use, except for a constant of each guest; see overloaded and explainWait.
-func (a *usage) waiting(use float64) float64 {
-	return (a.cpu-a.alone)*overloaded(use) + a.bursts*use
+// waiting returns how much of the demand of a node's guests waits, in CPUs, at this CPU use,
+// except for a constant of each guest; see waitShare and explainWait.
+func (m *model) waiting(i int, use float64) float64 {
+	a := &m.usage[i]
+	return (a.cpu-a.alone)*m.nodes[i].waitShare(a, use, m.policy.Count) + a.bursts*use
+}
+
+// waitShare returns the share of the demand for a node's shared CPUs that waits: as its
+// use predicts, and no more than the vCPUs and the host's work that may want to run at
+// once and have no CPU. A node with a CPU for each of them is not crowded, whatever
+// its use.
+func (n *node) waitShare(a *usage, use float64, count policy.Capacity) float64 {
+	share, demand := overloaded(use), a.cpu-a.alone
+	if most := n.withoutCPU(a, count); most < share*demand {
+		return most / demand
+	}
+	return share
+}
+
+// withoutCPU returns how many vCPUs and CPUs of the host's work have no CPU at most:
+//
+//	runnable + host - (cpus - dedicated)
+//
+// and at least 0. Where the policy counts cores, the hardware threads of a core are not
+// CPUs of their own. A guest that may not run on all of the shared CPUs may wait while
+// others of them are idle: the number is then not known, and infinite.
+func (n *node) withoutCPU(a *usage, count policy.Capacity) float64 {
+	if a.confined > 0 {
+		return math.Inf(1)
+	}
+	return max(0, a.runnable+n.host-n.room(a, count))
+}
+
+// room returns the number of a node's shared CPUs, or of their cores if the policy counts
+// cores and they have several hardware threads.
+func (n *node) room(a *usage, count policy.Capacity) float64 {
+	room := n.cpus - a.dedicated
+	if count == policy.CountCores && n.threads {
+		room = min(room, float64(n.cores))
+	}
+	return room
+}
+
+// full reports whether more of the demand for a node's CPUs waits than at a use of MaxNodeCPU.
+func (m *model) full(n *node, a *usage) bool {
+	use, most := n.use(a), m.policy.Balance.MaxNodeCPU+slack
+	return use > most && n.waitShare(a, use, m.policy.Count) > overloaded(most)
 }
 
 // overloaded returns the share of the demand for CPUs that waits at a CPU use u:
@@ -296,6 +343,10 @@ func (m *model) add(g *subject, l *layout, sign float64) {
 		a.bound += sign * g.demand * g.intensity * s.mem
 		a.traffic += sign * g.mbps * s.mem
 		a.vcpus += sign * s.vcpus
+		a.runnable += sign * g.vcpusOn(&s)
+		if s.confined {
+			a.confined += int(sign)
+		}
 		a.dedicated += sign * s.dedicated
 		a.alone += sign * g.demand * s.alone
 		a.held += sign * s.bytes
@@ -399,7 +450,7 @@ const slack = 1e-6
 // CPUs and memory promised to it, or the node must lack no more of them than before;
 // and CPU use must not rise beyond the greatest of the policy's MaxNodeCPU, this
 // node's use when the plan began, and peak, the highest present use of the nodes
-// involved.
+// involved. CPU use does not count if no more waits than at a use of MaxNodeCPU.
 func (m *model) allowed(i int, before *usage, peak float64) bool {
 	a, n := &m.usage[i], &m.nodes[i]
 	if a.homes == 0 {
@@ -409,7 +460,7 @@ func (m *model) allowed(i int, before *usage, peak float64) bool {
 		return false
 	}
 	use := n.use(a)
-	return use <= max(m.policy.Balance.MaxNodeCPU, n.began, peak)+slack || use <= n.use(before)+slack
+	return use <= max(n.began, peak)+slack || use <= n.use(before)+slack || !m.full(n, a)
 }
 
 // memoryAllowed reports whether a node has the memory promised to its guests, or

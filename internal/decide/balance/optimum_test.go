@@ -44,15 +44,25 @@ func newTwin(h *inventory.Host) *twin {
 		w.demand = append(w.demand, g.Seen.Load.CPU+g.Seen.Load.Wait)
 	}
 	for i, g := range h.Guests {
-		use := 0.0
+		asked, vcpus := 0.0, 0
 		for k := range h.Guests {
 			if w.home[k] == w.home[i] {
-				use += w.demand[k] / float64(h.Topology.Nodes[w.home[i]].CPUs.Len())
+				asked, vcpus = asked+w.demand[k], vcpus+h.Guests[k].Config.VCPUs
 			}
 		}
-		w.bursts = append(w.bursts, max(0, g.Seen.Load.Wait-w.demand[i]*waiting(use)))
+		waits := inQueue(asked, vcpus, h.Topology.Nodes[w.home[i]].CPUs.Len())
+		w.bursts = append(w.bursts, max(0, g.Seen.Load.Wait-w.demand[i]*waits/asked))
 	}
 	return w
+}
+
+// inQueue is how many of the vCPUs of a node wait for a CPU on average. There are never more
+// in the queue than vCPUs without a CPU.
+func inQueue(asked float64, vcpus, cpus int) float64 {
+	if vcpus <= cpus {
+		return 0
+	}
+	return min(float64(vcpus-cpus), asked*waiting(asked/float64(cpus)))
 }
 
 // waiting is the share of demand that waits at a CPU use.
@@ -60,9 +70,9 @@ func waiting(use float64) float64 { return 1 - math.Pow(1+math.Pow(use, 8), -1.0
 
 // cost returns the cost of a state: to[i] is the node of guest i, or -1 for its
 // current layout.
-func (w *twin) cost(to []topology.NodeID) (cost float64, cpu []float64, ok bool) {
+func (w *twin) cost(to []topology.NodeID) (cost float64, cpu, queues []float64, ok bool) {
 	nodes := len(w.h.Topology.Nodes)
-	cpu = make([]float64, nodes)
+	cpu, queues = make([]float64, nodes), make([]float64, nodes)
 	bursts := make([]float64, nodes)
 	vcpus, held, gains := make([]int, nodes), make([]topology.Bytes, nodes), make([]bool, nodes)
 	at := func(i int) (run, mem topology.NodeID) {
@@ -97,12 +107,13 @@ func (w *twin) cost(to []topology.NodeID) (cost float64, cpu []float64, ok bool)
 	for k := range nodes {
 		n := &w.h.Topology.Nodes[k]
 		use := cpu[k] / float64(n.CPUs.Len())
-		cost += 4*cpu[k]*waiting(use) + 4*bursts[k]*use + 0.005*cpu[k]*max(use, use*use)
+		queues[k] = inQueue(cpu[k], vcpus[k], n.CPUs.Len())
+		cost += 4*queues[k] + 4*bursts[k]*use + 0.005*cpu[k]*max(use, use*use)
 		if gains[k] && (vcpus[k] > 2*n.CPUs.Len() || held[k] > n.Memory-policy.Policy{}.KeepFreeOn(n)) {
-			return 0, nil, false
+			return 0, nil, nil, false
 		}
 	}
-	return cost, cpu, true
+	return cost, cpu, queues, true
 }
 
 // best tries all states.
@@ -111,7 +122,7 @@ func (w *twin) best() float64 {
 	for i := range to {
 		to[i] = -1
 	}
-	low, before, _ := w.cost(to)
+	low, before, _, _ := w.cost(to)
 	var try func(i int)
 	try = func(i int) {
 		if i < len(to) {
@@ -122,12 +133,12 @@ func (w *twin) best() float64 {
 			to[i] = -1
 			return
 		}
-		cost, cpu, ok := w.cost(to)
+		cost, cpu, queues, ok := w.cost(to)
 		if !ok || cost >= low {
 			return
 		}
-		for k, n := range w.h.Topology.Nodes {
-			if use := cpu[k] / float64(n.CPUs.Len()); cpu[k] > before[k]+1e-9 && use > 0.9 {
+		for k := range w.h.Topology.Nodes {
+			if cpu[k] > before[k]+1e-9 && queues[k] > cpu[k]*waiting(0.9)+1e-9 {
 				return
 			}
 		}
@@ -181,7 +192,7 @@ func within(t fataler, h *inventory.Host, p policy.Policy, part float64) (gap fl
 	for i := range to {
 		to[i] = -1
 	}
-	if before, _, _ := w.cost(to); math.Abs(before-round.Before) > 1e-3*before {
+	if before, _, _, _ := w.cost(to); math.Abs(before-round.Before) > 1e-3*before {
 		t.Fatalf("it costs %v now, the plan says %v", before, round.Before)
 	}
 	best := w.best()

@@ -1,10 +1,6 @@
 package balance
 
-import (
-	"math"
-
-	"github.com/numavisor/numavisor/internal/policy"
-)
+import "math"
 
 // preferRepin replaces a change that copies a degraded guest's memory by one
 // that only repins its vCPUs to the memory, if that alone ends the degradation.
@@ -60,11 +56,7 @@ func (m *model) adequate(guest, layout int) bool {
 	defer m.apply(change{guest, was})
 	for _, on := range g.layout().on {
 		n, a := &m.nodes[on.node], &m.usage[on.node]
-		room := n.cpus - a.dedicated
-		if m.policy.Count == policy.CountCores {
-			room = min(room, float64(n.cores))
-		}
-		if m.use(on.node) > m.policy.Balance.MaxNodeCPU || a.vcpus > room+slack {
+		if m.full(n, a) || a.vcpus > n.room(a, m.policy.Count)+slack {
 			return false
 		}
 	}

@@ -2,6 +2,7 @@ package balance
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/adopt"
@@ -102,10 +103,17 @@ func (m *model) addGuests(r Request) {
 			a := &m.usage[on.node]
 			a.cpu += s.demand * on.cpu
 			a.alone += s.demand * on.alone
+			a.runnable += s.vcpusOn(&on)
+			if on.confined {
+				a.confined++
+			}
 			a.bound += s.demand * s.intensity * on.mem
 			a.traffic += s.mbps * on.mem
 			a.resident += on.mem * float64(s.resident)
 		}
+	}
+	for i := range r.Host.Claims {
+		m.addCreated(&r.Host.Claims[i])
 	}
 	for i := range m.guests {
 		if !m.guests[i].fixed() {
@@ -113,6 +121,24 @@ func (m *model) addGuests(r Request) {
 		}
 	}
 }
+
+// addCreated adds the vCPUs of a guest that is being created: no demand of it is known
+// yet. What a claimed process uses is in the load of the nodes.
+func (m *model) addCreated(c *inventory.Claim) {
+	runs := func(g subject) bool { return g.name() == c.Name }
+	if c.PID != 0 || c.Placement.CPUMode == guest.CPUExclusive || slices.ContainsFunc(m.guests, runs) {
+		return
+	}
+	for _, r := range c.Placement.Reservations {
+		if i := m.position(r.Node); i >= 0 {
+			m.usage[i].runnable += float64(r.VCPUs)
+		}
+	}
+}
+
+// vcpusOn returns how many vCPUs of a guest run on the shared CPUs of a part of a layout. A vCPU
+// that may run on several nodes counts on each in proportion, as its demand does.
+func (g *subject) vcpusOn(s *share) float64 { return float64(g.spec.VCPUs) * (s.cpu - s.alone) }
 
 func (m *model) subject(g *inventory.Guest) subject {
 	s := subject{seen: g, mode: m.policy.Balance.ModeOf(g.Name, g.Ours()), remoteScale: 1, intensity: 1}

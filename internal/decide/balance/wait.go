@@ -24,7 +24,7 @@ func (m *model) explainWait(g *subject) {
 func (m *model) predicted(g *subject) (busy, bursts float64) {
 	for _, s := range g.layout().on {
 		use := m.use(s.node)
-		busy += (s.cpu - s.alone) * overloaded(use)
+		busy += (s.cpu - s.alone) * m.nodes[s.node].waitShare(&m.usage[s.node], use, m.policy.Count)
 		bursts += (s.cpu - s.alone) * g.bursts * use
 	}
 	return busy, bursts

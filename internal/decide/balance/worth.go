@@ -94,9 +94,9 @@ func (m *model) ownCosts() []float64 {
 // losses are estimates of the CPU time that guests lose, in CPUs.
 type losses struct {
 	access float64 // CPUs that wait for memory; see wasted
-	wait   float64 // CPUs in demand that wait for CPUs; see overloaded
+	wait   float64 // CPUs in demand that wait for CPUs; see waitShare
 	// beyond is the demand beyond all CPUs of each node, beyond MaxNodeCPU of them, and
-	// beyond roomy of them.
+	// beyond roomy of them, but no more than what has no CPU.
 	beyond [3]float64
 }
 
@@ -118,11 +118,12 @@ func (m *model) lost() losses {
 	}
 	for i := range m.nodes {
 		a, use := &m.usage[i], m.use(i)
-		l.wait += a.waiting(use)
+		l.wait += m.waiting(i, use)
+		without := m.nodes[i].withoutCPU(a, m.policy.Count)
 		for k, most := range [...]float64{1, m.policy.Balance.MaxNodeCPU, roomy} {
 			l.beyond[k] += a.bursts * use
 			if use > most {
-				l.beyond[k] += (a.cpu - a.alone) * (1 - most/use)
+				l.beyond[k] += min(without, (a.cpu-a.alone)*(1-most/use))
 			}
 		}
 	}
