@@ -41,6 +41,10 @@ var rooms = map[string][]string{
 	"internal/api/agent": {"WORDS"},
 	"internal/api/fleet": {"WORDS"},
 
+	"internal/server":        {"WORDS", "internal/api", "internal/decide", "internal/server"},
+	"internal/server/auth":   {},
+	"internal/server/leader": {"internal/server/store"},
+
 	"internal/server/store":           {},
 	"internal/server/store/memory":    {"internal/server/store"},
 	"internal/server/store/etcd":      {"internal/server/store", "internal/topology"},

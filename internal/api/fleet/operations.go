@@ -63,7 +63,7 @@ func Operations() []Operation {
 
 		{"create-vm", "POST", "/v1/vms", "vms", Operator, OfProject, http.StatusCreated,
 			"Create a VM on the best host"},
-		{"adopt-vm", "POST", "/v1/vms/adopt", "vms", Operator, OfFleet, http.StatusCreated,
+		{"adopt-vm", "POST", "/v1/adopt", "vms", Operator, OfFleet, http.StatusCreated,
 			"Take a VM into the fleet that a host runs already"},
 		{"list-vms", "GET", "/v1/vms", "vms", Viewer, OfNobody, 0, "List VMs"},
 		{"get-vm", "GET", "/v1/vms/{vm}", "vms", Viewer, OfProject, 0, "Get a VM"},

@@ -6,14 +6,24 @@ const (
 	Reports  = "/numavisor/reports/"  // fleet.Report, by host
 	Alive    = "/numavisor/alive/"    // by host, with a lease of the server that it is connected to
 	VMs      = "/numavisor/vms/"      // fleet.VM
-	Statuses = "/numavisor/statuses/" // fleet.VMStatus, by VM
+	Statuses = "/numavisor/statuses/" // fleet.VMStatus, by VM and host
+	Reasons  = "/numavisor/reasons/"  // why a VM was placed where it is, by VM
+	// Remains has the VMs that were started elsewhere after their host was declared dead, by host
+	// and VM: the host must remove them before it is used again.
+	Remains = "/numavisor/remains/"
 	// Claims has a key for each host. Each transaction that changes what is reserved on a
 	// host requires its revision and writes it, so that two decisions never use the same room.
-	Claims   = "/numavisor/claims/"
+	Claims = "/numavisor/claims/"
+	// Usage and Groups have a key for each project and for each group of VMs. As with Claims, each
+	// transaction that adds a VM requires the revision and writes the key.
+	Usage    = "/numavisor/usage/"
+	Groups   = "/numavisor/groups/"
 	Projects = "/numavisor/projects/"
 	Users    = "/numavisor/users/"
 	Joins    = "/numavisor/joins/" // one-time tokens, by their hash
 	Audit    = "/numavisor/audit/"
+	Repeats  = "/numavisor/repeats/" // results of requests with an Idempotency-Key
+	All      = "/numavisor/"
 	Leader   = "/numavisor/leader"
 	Schema   = "/numavisor/schema"
 )

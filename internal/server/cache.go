@@ -1,0 +1,350 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/server/store"
+)
+
+// record is a value with the revision that it was read at.
+type record[T any] struct {
+	value    T
+	revision int64
+}
+
+// project is a project as it is stored.
+type project struct {
+	Quota fleetapi.Quota `json:"quota,omitzero"`
+}
+
+// user is a user as it is stored.
+type user struct {
+	Role     fleetapi.Role `json:"role"`
+	Projects []string      `json:"projects,omitempty"`
+	Tokens   []storedToken `json:"tokens,omitempty"`
+}
+
+// storedToken is a token of a user, without its secret.
+type storedToken struct {
+	fleetapi.Token
+	Hash string `json:"hash"`
+}
+
+// onHost names a VM's record that belongs to a host.
+type onHost struct{ vm, host string }
+
+// state is all records that a server decides on, as of one revision of the store. Its
+// maps are complete: an absent key has no record.
+type state struct {
+	revision int64
+	hosts    map[string]record[fleet.Host]
+	reports  map[string]record[fleet.Report]
+	vms      map[string]record[fleet.VM]
+	statuses map[onHost]record[fleet.VMStatus]
+	remains  map[onHost]record[fleet.VM]
+	projects map[string]record[project]
+	users    map[string]record[user]
+	joins    map[string]record[join]
+	used     map[string]fleetapi.Quota // by project
+	// keys has the revisions of claims, usage, groups and alive.
+	keys map[string]int64
+	// on has the VMs that each host has to know of.
+	on map[string]map[string]bool
+	// deleted has the revisions of recent deletions, so that an older change that the
+	// watch brings later is ignored.
+	deleted map[string]int64
+	names   map[string][]string // sorted names by prefix; absent: to be made
+}
+
+func newState() *state {
+	return &state{
+		hosts: map[string]record[fleet.Host]{}, reports: map[string]record[fleet.Report]{},
+		vms: map[string]record[fleet.VM]{}, statuses: map[onHost]record[fleet.VMStatus]{},
+		remains: map[onHost]record[fleet.VM]{}, projects: map[string]record[project]{}, users: map[string]record[user]{},
+		joins: map[string]record[join]{}, used: map[string]fleetapi.Quota{}, keys: map[string]int64{}, on: map[string]map[string]bool{},
+		deleted: map[string]int64{}, names: map[string][]string{},
+	}
+}
+
+// change is what a change of the store concerns.
+type change struct {
+	revision int64
+	hosts    map[string]bool // whose summary or inventory may differ
+	desired  map[string]bool // whose desired state may differ
+	vms      map[string]bool
+	tokens   bool
+}
+
+func newChange(revision int64) change {
+	return change{revision: revision, hosts: map[string]bool{}, desired: map[string]bool{}, vms: map[string]bool{}}
+}
+
+// apply brings the state up to date with an event. It ignores events that it has seen.
+func (s *state) apply(e *store.Event, c *change) error {
+	if e.Revision <= s.deleted[e.Key] {
+		return nil
+	}
+	if e.Deleted {
+		s.deleted[e.Key] = e.Revision
+	}
+	name := e.Key[strings.LastIndexByte(e.Key, '/')+1:]
+	under := func(prefix string) bool { return strings.HasPrefix(e.Key, prefix) }
+	switch {
+	case under(store.Hosts):
+		delete(s.names, store.Hosts)
+		c.hosts[name], c.desired[name] = true, true // a stream of a host that was removed ends
+		return set(s.hosts, name, e)
+	case under(store.Reports):
+		c.hosts[name] = true
+		return set(s.reports, name, e)
+	case under(store.VMs):
+		return s.applyVM(name, e, c)
+	case under(store.Statuses), under(store.Remains):
+		return s.applyOnHost(e, c)
+	case under(store.Projects):
+		delete(s.names, store.Projects)
+		return set(s.projects, name, e)
+	case under(store.Users):
+		delete(s.names, store.Users)
+		c.tokens = true
+		return set(s.users, name, e)
+	case under(store.Joins):
+		return set(s.joins, name, e)
+	case under(store.Alive):
+		c.hosts[name] = true
+		s.setKey(e)
+	case under(store.Claims), under(store.Usage), under(store.Groups):
+		s.setKey(e)
+	}
+	return nil
+}
+
+func (s *state) setKey(e *store.Event) {
+	switch {
+	case e.Revision < s.keys[e.Key]:
+	case e.Deleted:
+		delete(s.keys, e.Key)
+	default:
+		s.keys[e.Key] = e.Revision
+	}
+}
+
+func set[K comparable, T any](m map[K]record[T], key K, e *store.Event) error {
+	if e.Revision <= m[key].revision {
+		return nil
+	}
+	if e.Deleted {
+		delete(m, key)
+		return nil
+	}
+	r := record[T]{revision: e.Revision}
+	if err := json.Unmarshal(e.Value, &r.value); err != nil {
+		return fmt.Errorf("record %s cannot be read: %w", e.Key, err)
+	}
+	m[key] = r
+	return nil
+}
+
+func (s *state) applyVM(name string, e *store.Event, c *change) error {
+	before, known := s.vms[name]
+	c.vms[name] = true
+	hostsOf := func(vm *fleet.VM) (out []string) {
+		if vm.Host != "" {
+			out = append(out, vm.Host)
+		}
+		if vm.Migration != nil {
+			out = append(out, vm.Migration.To)
+		}
+		return out
+	}
+	if err := set(s.vms, name, e); err != nil {
+		return err
+	}
+	for _, h := range hostsOf(&before.value) {
+		delete(s.on[h], name)
+		c.hosts[h], c.desired[h] = true, true
+	}
+	after, has := s.vms[name]
+	if known {
+		s.used[before.value.Project] = plus(s.used[before.value.Project], shareOf(&before.value), -1)
+	}
+	if has {
+		s.used[after.value.Project] = plus(s.used[after.value.Project], shareOf(&after.value), 1)
+	}
+	for _, h := range hostsOf(&after.value) {
+		if s.on[h] == nil {
+			s.on[h] = map[string]bool{}
+		}
+		s.on[h][name] = true
+		c.hosts[h], c.desired[h] = true, true
+	}
+	if known != has {
+		delete(s.names, store.VMs)
+	}
+	return nil
+}
+
+func (s *state) applyOnHost(e *store.Event, c *change) error {
+	rest, isStatus := strings.CutPrefix(e.Key, store.Statuses)
+	first, second, _ := strings.Cut(rest, "/")
+	if isStatus { // by VM and host
+		c.vms[first] = true
+		return set(s.statuses, onHost{first, second}, e)
+	}
+	first, second, _ = strings.Cut(strings.TrimPrefix(e.Key, store.Remains), "/") // by host and VM
+	c.hosts[first], c.desired[first] = true, true
+	return set(s.remains, onHost{second, first}, e)
+}
+
+func statusKey(vm, host string) string  { return store.Statuses + vm + "/" + host }
+func remainsKey(host, vm string) string { return store.Remains + host + "/" + vm }
+
+// sorted returns the names of a kind of records.
+func (s *state) sorted(prefix string) []string {
+	names, made := s.names[prefix]
+	if made {
+		return names
+	}
+	switch prefix {
+	case store.Hosts:
+		names = slices.Sorted(maps.Keys(s.hosts))
+	case store.VMs:
+		names = slices.Sorted(maps.Keys(s.vms))
+	case store.Projects:
+		names = slices.Sorted(maps.Keys(s.projects))
+	case store.Users:
+		names = slices.Sorted(maps.Keys(s.users))
+	}
+	s.names[prefix] = names
+	return names
+}
+
+// cache has the state of the store, and wakes those who wait for changes.
+type cache struct {
+	mu      sync.Mutex
+	state   *state
+	ready   bool
+	changed chan struct{} // closed by the next change
+	// listeners are called with each change, under mu.
+	listeners []func(*state, change)
+	log       *slog.Logger
+}
+
+func newCache(log *slog.Logger) *cache {
+	return &cache{state: newState(), changed: make(chan struct{}), log: log}
+}
+
+// read calls a function with the state. It must not keep references to maps.
+func (c *cache) read(f func(*state)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f(c.state)
+}
+
+// take applies the events of one transaction.
+func (c *cache) take(revision int64, events []store.Event, watched bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	what := newChange(revision)
+	for i := range events {
+		if err := c.state.apply(&events[i], &what); err != nil {
+			c.log.Error("a record was ignored", "error", err)
+		}
+	}
+	if watched { // all changes up to it are known
+		c.state.revision = max(c.state.revision, revision)
+		maps.DeleteFunc(c.state.deleted, func(_ string, at int64) bool { return at <= revision })
+	}
+	c.announce(what)
+}
+
+func (c *cache) announce(what change) {
+	for _, listen := range c.listeners {
+		listen(c.state, what)
+	}
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// wait returns once the state has changed after a revision, or after a time.
+func (c *cache) wait(ctx context.Context, after int64, most time.Duration) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	for {
+		c.mu.Lock()
+		now, changed := c.state.revision, c.changed
+		c.mu.Unlock()
+		if now > after {
+			return
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// follow fills the state from a store and follows its changes until ctx ends.
+func (c *cache) follow(ctx context.Context, from store.Store, loaded func()) {
+	for ctx.Err() == nil {
+		revision, err := c.load(ctx, from)
+		if err == nil {
+			loaded()
+			for changes := range from.Watch(ctx, store.All, revision) {
+				if err = changes.Err; err == nil {
+					c.take(changes.Revision, changes.Events, true)
+				}
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		c.log.Warn("the store is read again", "reason", err)
+		select {
+		case <-time.After(retryEvery):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// retryEvery is the pause before the store is read again.
+const retryEvery = 500 * time.Millisecond
+
+// load replaces the state by what the store has.
+func (c *cache) load(ctx context.Context, from store.Store) (int64, error) {
+	records, revision, err := from.List(ctx, store.All)
+	if err != nil {
+		return 0, err
+	}
+	fresh, what := newState(), newChange(revision)
+	fresh.revision, what.tokens = revision, true
+	for _, r := range records {
+		if err := fresh.apply(&store.Event{Record: r}, &what); err != nil {
+			c.log.Error("a record was ignored", "error", err)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name := range c.state.hosts { // some may have gone meanwhile
+		what.hosts[name], what.desired[name] = true, true
+	}
+	for name := range c.state.vms {
+		what.vms[name] = true
+	}
+	c.state, c.ready = fresh, true
+	c.announce(what)
+	return revision, nil
+}

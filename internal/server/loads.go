@@ -1,0 +1,75 @@
+package server
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/numavisor/numavisor/internal/fleet"
+)
+
+// loads has the loads of the hosts that are connected to this server. They are only in memory:
+// a server that starts has all of them after a few seconds.
+type loads struct {
+	mu sync.Mutex
+	by map[string]*hostLoad
+}
+
+func newLoads() *loads { return &loads{by: map[string]*hostLoad{}} }
+
+// of returns the load of a host, which does not change any more; nil if it is not known.
+func (l *loads) of(host string) *hostLoad {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.by[host]
+}
+
+// take merges a message. full says that the daemon must send all loads.
+func (l *loads) take(host string, m *fleet.Loads) (full bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next, ok := l.by[host].merged(m)
+	if ok {
+		l.by[host] = next
+	}
+	return !ok
+}
+
+func (l *loads) forget(host string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.by, host)
+}
+
+// Bounds of a message of loads. No host has more.
+const (
+	maxNodes  = 4096
+	maxVMs    = 20000
+	maxAlarms = 1000
+)
+
+// validLoads refuses impossible figures.
+func validLoads(m *fleet.Loads) error {
+	switch {
+	case m.Number == 0 || m.Since >= m.Number:
+		return errors.New("number: must be greater than since, and positive")
+	case len(m.Nodes) > maxNodes || len(m.VMs) > maxVMs || len(m.Gone) > maxVMs || len(m.Alarms) > maxAlarms:
+		return errors.New("more nodes, VMs or alarms than any host has")
+	}
+	for i := range m.Nodes {
+		if !m.Nodes[i].IsValid() {
+			return errors.New("nodes: an impossible load")
+		}
+	}
+	for i := range m.VMs {
+		v := &m.VMs[i]
+		if v.Name == "" || len(v.Name) > 240 || !v.IsValid() || v.LocalShare != nil && !(*v.LocalShare >= 0 && *v.LocalShare <= 1) {
+			return errors.New("vms: an impossible load, or no name")
+		}
+	}
+	for kind, n := range m.Alarms {
+		if n < 0 || kind == "" || len(kind) > 100 {
+			return errors.New("alarms: an impossible number or kind")
+		}
+	}
+	return nil
+}

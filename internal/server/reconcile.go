@@ -1,0 +1,313 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/api/fleet/rest"
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/server/store"
+
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+)
+
+const (
+	// passEvery is how often the leader looks at all VMs, whether something has changed or not.
+	passEvery = 5 * time.Second
+	// passPause collects changes before a pass.
+	passPause = 20 * time.Millisecond
+	// mostPending bounds the pending VMs that one pass decides on: the oldest first.
+	mostPending = 200
+	// drainAtOnce bounds the migrations away from one host at the same time.
+	drainAtOnce = 2
+	// retryDrain is the pause before a VM of a draining host is tried again.
+	retryDrain = 30 * time.Second
+	// pruneEvery is how often old audit entries and results of requests are deleted.
+	pruneEvery = time.Hour
+	mostAudit  = 20000
+	repeatTime = 24 * time.Hour
+)
+
+// reconcile does what no single request does: it retries pending VMs, settles what hosts report, drains hosts and
+// moves VMs off dead ones. Only the leader does so.
+func (s *Server) reconcile(ctx context.Context) {
+	tick := time.NewTicker(passEvery)
+	defer tick.Stop()
+	var pruned time.Time
+	again := map[string]time.Time{} // when a VM of a draining host may be tried again
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-s.wake:
+			select {
+			case <-time.After(passPause):
+			case <-ctx.Done():
+				return
+			}
+		}
+		if !s.leader.Leads() {
+			continue
+		}
+		s.pass(ctx, again)
+		if time.Since(pruned) > pruneEvery {
+			pruned = time.Now()
+			s.prune(ctx)
+		}
+	}
+}
+
+// work is what a pass found to do.
+type work struct {
+	settle  []string // VMs
+	pending []fleet.VM
+	drain   []string
+}
+
+// pass looks at all VMs once.
+func (s *Server) pass(ctx context.Context, again map[string]time.Time) {
+	todo := s.find(again)
+	for _, name := range todo.settle {
+		s.report("settle", name, s.settleVM(ctx, name))
+	}
+	for i := range todo.pending {
+		s.report("place", todo.pending[i].Name, s.placePending(ctx, todo.pending[i].Name))
+	}
+	for _, name := range todo.drain {
+		if err := s.drainVM(ctx, name); err != nil {
+			again[name] = time.Now().Add(retryDrain)
+			s.report("drain", name, err)
+		}
+	}
+	for name, at := range again {
+		if time.Now().After(at) {
+			delete(again, name)
+		}
+	}
+}
+
+func (s *Server) report(what, vm string, err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		s.Log.Warn("a VM waits", "to", what, "vm", vm, "error", err)
+	}
+}
+
+// find lists what is to do.
+func (s *Server) find(again map[string]time.Time) (out work) {
+	s.cache.read(func(st *state) {
+		moving := map[string]int{}
+		for name, vm := range st.vms {
+			v := &vm.value
+			if v.Migration != nil {
+				moving[v.Host]++
+			}
+			next := settle(*v, factsOf(st, v, s.Now()))
+			switch {
+			case next.changed || next.deleted, isDead(st, v.Host) && v.Migration == nil && !v.Delete:
+				out.settle = append(out.settle, name)
+			case v.Host == "" && !v.Delete:
+				out.pending = append(out.pending, *v)
+			}
+		}
+		for host, h := range st.hosts {
+			if !h.value.Draining || st.keys[store.Alive+host] == 0 {
+				continue
+			}
+			for _, name := range sortedKeys(st.on[host]) {
+				v := st.vms[name].value
+				if v.Host == host && v.Migration == nil && !v.Delete && moving[host] < drainAtOnce &&
+					v.Run == fleet.Running && !again[name].After(time.Now()) {
+					moving[host]++
+					out.drain = append(out.drain, name)
+				}
+			}
+		}
+	})
+	slices.Sort(out.settle)
+	slices.SortFunc(out.pending, func(a, b fleet.VM) int {
+		if c := a.Created.Compare(b.Created); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	out.pending = out.pending[:min(len(out.pending), mostPending)]
+	return out
+}
+
+func isDead(st *state, host string) bool { return st.hosts[host].value.Dead != nil }
+
+func factsOf(st *state, vm *fleet.VM, now time.Time) facts {
+	f := facts{now: now, sourceDead: isDead(st, vm.Host)}
+	if s, ok := st.statuses[onHost{vm.Name, vm.Host}]; ok {
+		f.source = &s.value
+	}
+	if vm.Migration != nil {
+		f.targetDead = isDead(st, vm.Migration.To)
+		if s, ok := st.statuses[onHost{vm.Name, vm.Migration.To}]; ok {
+			f.target = &s.value
+		}
+	}
+	return f
+}
+
+// settleVM carries out what the reports of hosts mean for a VM.
+func (s *Server) settleVM(ctx context.Context, name string) error {
+	_, err := s.decide(ctx, func(st *state, t *transaction) error {
+		at, ok := st.vms[name]
+		if !ok {
+			return errNothing
+		}
+		vm := at.value
+		next := settle(vm, factsOf(st, &vm, s.Now()))
+		t.require(store.VMs+name, at.revision)
+		switch {
+		case next.deleted:
+			s.deleteRecord(st, t, &vm)
+		case next.changed:
+			t.put(store.VMs+name, next.vm)
+			if next.vm.Migration == nil {
+				s.endMigration(st, t, &vm, &next.vm)
+			}
+		case isDead(st, vm.Host) && vm.Migration == nil && !vm.Delete:
+			t.require(store.Hosts+vm.Host, st.hosts[vm.Host].revision) // dead still
+			t.touch(store.Claims+vm.Host, st.keys[store.Claims+vm.Host])
+			t.put(remainsKey(vm.Host, name), remaining(vm))
+			t.put(store.VMs+name, moveOff(vm))
+			t.remove(statusKey(name, vm.Host))
+		default:
+			return errNothing
+		}
+		return nil
+	})
+	return err
+}
+
+// endMigration settles the claims of both hosts.
+func (s *Server) endMigration(st *state, t *transaction, before, after *fleet.VM) {
+	hosts := []string{before.Host, before.Migration.To}
+	slices.Sort(hosts)
+	for _, host := range hosts {
+		t.touch(store.Claims+host, st.keys[store.Claims+host])
+		if host != after.Host {
+			t.remove(statusKey(before.Name, host))
+		}
+	}
+	s.Log.Info("a migration has ended", "vm", before.Name, "from", before.Host, "to", before.Migration.To, "is_on", after.Host)
+}
+
+// deleteRecord removes all records of a VM that its host has removed.
+func (s *Server) deleteRecord(st *state, t *transaction, vm *fleet.VM) {
+	t.remove(store.VMs + vm.Name)
+	t.remove(store.Reasons + vm.Name)
+	for key := range st.statuses {
+		if key.vm == vm.Name {
+			t.remove(statusKey(key.vm, key.host))
+		}
+	}
+	if vm.Host != "" {
+		t.touch(store.Claims+vm.Host, st.keys[store.Claims+vm.Host])
+		if isDead(st, vm.Host) { // its host removes it when it comes back
+			t.put(remainsKey(vm.Host, vm.Name), remaining(*vm))
+		}
+	}
+	t.touch(store.Usage+vm.Project, st.keys[store.Usage+vm.Project])
+}
+
+// placePending tries to find a host for a VM again.
+func (s *Server) placePending(ctx context.Context, name string) error {
+	s.sched.mu.Lock()
+	defer s.sched.mu.Unlock()
+	_, err := s.decide(ctx, func(st *state, t *transaction) error {
+		at, ok := st.vms[name]
+		if !ok || at.value.Host != "" || at.value.Delete {
+			return errNothing
+		}
+		vm := at.value
+		s.sched.update(st, s.loads)
+		why, err := s.decideNew(st, t, &vm)
+		if err != nil {
+			return err
+		}
+		if same(vm, at.value) {
+			return errNothing
+		}
+		if vm.Host != "" {
+			vm.Generation++
+		}
+		if group := groupOf(&vm); group != "" {
+			t.touch(store.Groups+group, st.keys[store.Groups+group])
+		}
+		t.require(store.VMs+name, at.revision)
+		t.put(store.VMs+name, vm)
+		t.put(store.Reasons+name, why)
+		return nil
+	})
+	return err
+}
+
+// drainVM migrates a VM away from its host.
+func (s *Server) drainVM(ctx context.Context, name string) error {
+	s.sched.mu.Lock()
+	defer s.sched.mu.Unlock()
+	_, err := s.decide(ctx, func(st *state, t *transaction) error {
+		at := st.vms[name]
+		vm := at.value
+		h := st.hosts[vm.Host]
+		if at.revision == 0 || vm.Migration != nil || vm.Delete || !h.value.Draining {
+			return errNothing
+		}
+		s.sched.update(st, s.loads)
+		why, err := s.migrate(t, st, &vm, "", "host "+vm.Host+" is drained")
+		if err != nil {
+			return err
+		}
+		vm.Generation++
+		t.require(store.VMs+name, at.revision)
+		t.require(store.Hosts+vm.Host, h.revision)
+		t.put(store.VMs+name, vm)
+		t.put(store.Reasons+name, why)
+		s.audit(t, &rest.Call{Operation: fleetapi.Operation{ID: "drain-host"}}, "vm "+name, hideSecrets(at.value), hideSecrets(vm))
+		return nil
+	})
+	return err
+}
+
+// prune deletes the oldest entries of the audit, and old results of requests.
+func (s *Server) prune(ctx context.Context) {
+	var keys []string
+	entries, _, err := s.Store.List(ctx, store.Audit)
+	if err == nil && len(entries) > mostAudit {
+		for _, e := range entries[:len(entries)-mostAudit] {
+			keys = append(keys, e.Key)
+		}
+	}
+	repeats, _, err := s.Store.List(ctx, store.Repeats)
+	for _, r := range repeats {
+		var result repeat
+		if err == nil && (json.Unmarshal(r.Value, &result) != nil || s.Now().Sub(result.At) > repeatTime) {
+			keys = append(keys, r.Key)
+		}
+	}
+	s.cache.read(func(st *state) {
+		for hash, j := range st.joins {
+			if s.Now().After(j.value.Expires) {
+				keys = append(keys, store.Joins+hash)
+			}
+		}
+	})
+	for part := range slices.Chunk(keys, store.MaxKeys) {
+		t := &transaction{}
+		for _, key := range part {
+			t.remove(key)
+		}
+		if _, err := s.commit(ctx, t); err != nil {
+			s.Log.Warn("old records were not deleted", "error", err)
+			return
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package server
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/internal/decide/adopt"
+	"github.com/numavisor/numavisor/internal/decide/schedule"
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/server/store"
+)
+
+// scheduler has the hosts as package schedule sees them, in step with the state.
+type scheduler struct {
+	// mu serializes this server's decisions, up to their commit: the next one sees the room
+	// that this one takes.
+	mu     sync.Mutex
+	policy policy.Policy
+	fleet  *schedule.Fleet
+	basis  map[string]basis
+
+	dirtyMu sync.Mutex
+	dirty   map[string]bool // hosts that changed since
+}
+
+// basis is what the fleet's knowledge of a host was computed from.
+type basis struct{ claims, host int64 }
+
+func newScheduler(p policy.Policy) *scheduler {
+	f, _ := schedule.New(nil, p, schedule.Weights{}) // it fails only for hosts that are given twice
+	return &scheduler{policy: p, fleet: f, basis: map[string]basis{}, dirty: map[string]bool{}}
+}
+
+func (s *scheduler) noteChange(_ *state, c change) {
+	s.dirtyMu.Lock()
+	defer s.dirtyMu.Unlock()
+	for name := range c.hosts {
+		s.dirty[name] = true
+	}
+}
+
+// noteLoads records that the loads of a host have changed.
+func (s *scheduler) noteLoads(host string) {
+	s.dirtyMu.Lock()
+	defer s.dirtyMu.Unlock()
+	s.dirty[host] = true
+}
+
+func (s *scheduler) takeDirty() map[string]bool {
+	s.dirtyMu.Lock()
+	defer s.dirtyMu.Unlock()
+	dirty := s.dirty
+	s.dirty = map[string]bool{}
+	return dirty
+}
+
+// update brings the fleet in step with the state. The caller holds mu, and the state's lock.
+func (s *scheduler) update(st *state, l *loads) {
+	for name := range s.takeDirty() {
+		_, has := st.hosts[name]
+		if _, reported := st.reports[name]; !has || !reported {
+			s.fleet.RemoveHost(name)
+			delete(s.basis, name)
+			continue
+		}
+		s.fleet.Set(hostOf(st, name, l))
+		s.basis[name] = basis{st.keys[store.Claims+name], st.hosts[name].revision}
+	}
+}
+
+// hostOf returns a host for the scheduler, and the groups of its VMs.
+func hostOf(st *state, name string, l *loads) (schedule.Host, map[string]string) {
+	h := st.hosts[name].value
+	claimed, groups := map[string]claimedVM{}, map[string]string{}
+	for vm := range st.on[name] {
+		v := st.vms[vm].value
+		placement := v.Placement
+		if v.Host != name { // it migrates to this host
+			placement = v.Migration.Placement
+		}
+		claimed[vm] = claimedVM{&v.Spec, &placement}
+		groups[vm] = groupOf(&v)
+	}
+	report := st.reports[name].value
+	return schedule.Host{Name: name, Rack: h.Rack, Preference: h.Preference,
+		Cordoned: h.Cordoned || h.Draining || h.Dead != nil, Unreachable: st.keys[store.Alive+name] == 0,
+		Inventory: inventoryOf(&report.Inventory, claimed, l.of(name))}, groups
+}
+
+// groupOf returns a VM's group. Projects do not share groups.
+func groupOf(vm *fleet.VM) string {
+	if vm.Affinity.Group == "" {
+		return ""
+	}
+	return vm.Project + "/" + vm.Affinity.Group
+}
+
+// wish is what a decision about a VM asks for.
+type wish struct {
+	vm   *fleet.VM
+	host string // the only host allowed; empty: any
+	// fresh says that the VM's present room is free: it is placed again. Else it is
+	// reserved in addition, as for a migration.
+	fresh bool
+}
+
+// place decides on the host and nodes of a VM, and makes the transaction depend on it. The caller holds
+// mu and the state's lock, and has called update.
+func (s *scheduler) place(w wish, t *transaction) (*schedule.Decision, error) {
+	request := schedule.Request{Spec: w.vm.Spec, Affinity: w.vm.Affinity, Host: w.host}
+	request.Affinity.Group = groupOf(w.vm)
+	if w.vm.Host != "" && w.vm.Placement.Guest != "" {
+		request.Spec = adopt.Fixed(w.vm.Spec, &w.vm.Placement)
+	}
+	if w.fresh && w.vm.Host != "" {
+		if s.fleet.Remove(w.vm.Host, w.vm.Name) == nil {
+			defer s.noteLoads(w.vm.Host) // the fleet has it again with the next update
+		}
+	}
+	d, err := s.fleet.Decide(request)
+	if err != nil {
+		return nil, err
+	}
+	at := s.basis[d.Host]
+	t.touch(store.Claims+d.Host, at.claims)
+	t.require(store.Hosts+d.Host, at.host)
+	return d, nil
+}
+
+// whyOf describes a decision for the API.
+func whyOf(d *schedule.Decision, now time.Time) *fleetapi.Why {
+	why := &fleetapi.Why{Summary: d.Why.Place.Summary, Text: d.Text(), Decided: now, Cost: d.Why.Cost,
+		Fitted: d.Why.Fitted}
+	why.Excluded, why.Next = excludedOf(d.Why.Excluded), nextOf(d.Why.Next)
+	for _, term := range d.Why.Place.Terms {
+		why.Terms = append(why.Terms, fleetapi.Term{Name: term.Name, Cost: term.Cost, Why: term.Note})
+	}
+	return why
+}
+
+func excludedOf(list []schedule.Excluded) []fleetapi.Excluded {
+	var out []fleetapi.Excluded
+	for _, x := range list {
+		out = append(out, fleetapi.Excluded{Reason: string(x.Reason), Hosts: x.Hosts})
+	}
+	return out
+}
+
+func nextOf(list []schedule.Next) []fleetapi.NextHost {
+	var out []fleetapi.NextHost
+	for _, n := range list {
+		out = append(out, fleetapi.NextHost{Host: n.Host, Cost: n.Cost, Behind: string(n.Behind), Refused: n.Refused})
+	}
+	return out
+}
+
+// noHost returns the refusal in an error; nil if it is another error.
+func noHost(err error) *schedule.NoHostError {
+	var none *schedule.NoHostError
+	if errors.As(err, &none) {
+		return none
+	}
+	return nil
+}
+
+// settleOn gives a VM the host and the placement of a decision.
+func settleOn(vm *fleet.VM, d *schedule.Decision) {
+	vm.Host, vm.Placement, vm.Pending = d.Host, d.Placement, ""
+}

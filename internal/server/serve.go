@@ -1,0 +1,64 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/api/fleet/rest"
+)
+
+const (
+	headerTime = 10 * time.Second
+	idleTime   = 2 * time.Minute
+	// endTime is how long requests may still take when the server ends.
+	endTime   = 5 * time.Second
+	maxHeader = 64 << 10
+)
+
+// Handler serves users and daemons.
+func (s *Server) Handler() (http.Handler, error) {
+	api, err := rest.Handler(s, s.Log)
+	if err != nil {
+		return nil, err
+	}
+	agents := s.AgentHandler()
+	mux := http.NewServeMux()
+	mux.Handle("/agent/", agents)
+	mux.Handle("/", api)
+	return mux, nil
+}
+
+// Serve answers on a listener, with TLS, until ctx ends. Clients may have a certificate of the CA: daemons do.
+func (s *Server) Serve(ctx context.Context, l net.Listener, certificate tls.Certificate) error {
+	handler, err := s.Handler()
+	if err != nil {
+		return err
+	}
+	web := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate},
+			ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: s.CA.Pool(), NextProtos: []string{"h2", "http/1.1"}}}
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+		defer cancel()
+		if web.Shutdown(last) != nil {
+			_ = web.Close() // what is left are streams
+		}
+	})
+	err = web.ServeTLS(l, "", "")
+	if !stop() {
+		<-ended
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serving: %w", err)
+}

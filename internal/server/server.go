@@ -1,0 +1,220 @@
+// Package server is a fleet's server: it serves the REST API and the daemons of hosts, decides on which
+// host and nodes each VM goes, and stores all of it by transactions. Several servers may use one
+// store at the same time.
+//
+// Decisions about records are in pure files: settle.go, quota.go, view.go. They are made on the state
+// of one revision, and committed only if that state still holds; else the server decides again.
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/internal/api/fleet/rest"
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/server/auth"
+	"github.com/numavisor/numavisor/internal/server/leader"
+	"github.com/numavisor/numavisor/internal/server/store"
+)
+
+// Telemetry stores what does not go through consensus.
+type Telemetry interface {
+	// Loads stores the loads of a host. It must not block.
+	Loads(host string, l *fleet.Loads)
+}
+
+// Options are what a server needs.
+type Options struct {
+	Store     store.Store
+	CA        *auth.CA
+	Policy    policy.Policy // of all hosts
+	Log       *slog.Logger
+	Version   string
+	Telemetry Telemetry // nil: loads are only used for decisions
+	// Address is what hosts and users connect to, for the join command.
+	Address string
+	Now     func() time.Time // nil: time.Now
+}
+
+// Server is one of a fleet's servers.
+type Server struct {
+	Options
+	cache   *cache
+	sched   *scheduler
+	alive   *aliveness
+	loads   *loads
+	tokens  *tokens
+	events  *broadcast
+	leader  *leader.Candidate
+	wanted  *wanted
+	wake    chan struct{} // the reconciler has something to do
+	stopped chan struct{} // closed when Run ends
+}
+
+var _ rest.Service = (*Server)(nil)
+
+// New makes a server. Run starts it.
+func New(o Options) *Server {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &Server{Options: o, cache: newCache(o.Log), wake: make(chan struct{}, 1),
+		wanted: newWanted(), stopped: make(chan struct{})}
+	s.sched = newScheduler(o.Policy)
+	s.loads = newLoads()
+	s.alive = newAliveness(s)
+	s.tokens = &tokens{}
+	s.events = newBroadcast()
+	s.leader = leader.New(o.Store, o.Log)
+	s.cache.listeners = []func(*state, change){
+		s.sched.noteChange, s.tokens.noteChange, s.events.noteChange, s.wanted.noteChange,
+		func(*state, change) { s.nudge() },
+	}
+	return s
+}
+
+// nudge wakes the reconciler.
+func (s *Server) nudge() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run follows the store and does the work of a server until ctx ends. It calls ready once the
+// state has been read.
+func (s *Server) Run(ctx context.Context, ready func()) {
+	defer close(s.stopped)
+	var group sync.WaitGroup
+	var once sync.Once
+	group.Go(func() {
+		s.cache.follow(ctx, s.Store, func() { once.Do(ready) })
+		s.events.close()
+	})
+	group.Go(func() { s.alive.run(ctx) })
+	group.Go(func() { s.leader.Run(ctx) })
+	group.Go(func() { s.reconcile(ctx) })
+	group.Wait()
+}
+
+// transaction collects the changes of one decision.
+type transaction struct {
+	store.Txn
+	err error
+}
+
+// require makes the transaction conditional on the revision of a key.
+func (t *transaction) require(key string, revision int64) {
+	for _, c := range t.If {
+		if c.Key == key {
+			return
+		}
+	}
+	t.If = append(t.If, store.Condition{Key: key, Revision: revision})
+}
+
+// put writes a value as JSON.
+func (t *transaction) put(key string, value any) {
+	data, err := json.Marshal(value)
+	if err != nil && t.err == nil {
+		t.err = fmt.Errorf("encoding %s: %w", key, err)
+	}
+	t.Put = append(t.Put, store.Put{Key: key, Value: data})
+}
+
+func (t *transaction) remove(key string) { t.Delete = append(t.Delete, key) }
+
+// touch requires the revision of a key that guards a sum, and writes the key.
+func (t *transaction) touch(key string, revision int64) {
+	for _, p := range t.Put {
+		if p.Key == key {
+			return
+		}
+	}
+	t.require(key, revision)
+	t.Put = append(t.Put, store.Put{Key: key, Value: []byte("{}")})
+}
+
+const (
+	// attempts bounds how often a change is decided again after a conflict.
+	attempts = 30
+	// catchUp is how long a server waits for the change that it conflicted with.
+	catchUp = 2 * time.Second
+	// commitTime limits one transaction.
+	commitTime = 10 * time.Second
+)
+
+// errNothing means that a decision changes nothing.
+var errNothing = errors.New("nothing to change")
+
+// decide makes a change: it calls f with the state, commits what f put into the transaction, and calls f again
+// with newer state after a conflict. f returns errNothing if there is nothing to change.
+func (s *Server) decide(ctx context.Context, f func(st *state, t *transaction) error) (revision int64, err error) {
+	for range attempts {
+		var at int64
+		t := &transaction{}
+		s.cache.read(func(st *state) {
+			at = st.revision
+			err = f(st, t)
+		})
+		if errors.Is(err, errNothing) {
+			return 0, nil
+		}
+		if err == nil {
+			revision, err = s.commit(ctx, t)
+		}
+		var conflict *store.ConflictError
+		if !errors.As(err, &conflict) {
+			return revision, err
+		}
+		s.cache.wait(ctx, at, catchUp)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return 0, unavailable(err)
+}
+
+// commit makes a transaction, and applies it to this server's state at once.
+func (s *Server) commit(ctx context.Context, t *transaction) (int64, error) {
+	if t.err != nil {
+		return 0, t.err
+	}
+	ctx, cancel := context.WithTimeout(ctx, commitTime)
+	defer cancel()
+	revision, err := s.Store.Commit(ctx, t.Txn)
+	if err != nil {
+		return 0, unavailable(err)
+	}
+	var events []store.Event
+	for _, p := range t.Put {
+		events = append(events, store.Event{Record: store.Record{Key: p.Key, Value: p.Value, Revision: revision}})
+	}
+	for _, key := range t.Delete {
+		events = append(events, store.Event{Record: store.Record{Key: key, Revision: revision}, Deleted: true})
+	}
+	s.cache.take(revision, events, false)
+	return revision, nil
+}
+
+// unavailable makes a problem of an error of the store that users should read.
+func unavailable(err error) error {
+	var conflict *store.ConflictError
+	switch {
+	case errors.Is(err, store.ErrUnavailable):
+		return fleetapi.NewProblem(fleetapi.ProblemUnavailable,
+			"the store cannot write now, and a change that was under way may have been made: try again later")
+	case errors.Is(err, store.ErrTooLarge):
+		return fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
+	case errors.As(err, &conflict):
+		return err // the caller decides again
+	}
+	return err
+}

@@ -1,0 +1,478 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	agentapi "github.com/numavisor/numavisor/internal/api/agent"
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/server/auth"
+	"github.com/numavisor/numavisor/internal/server/store"
+	"github.com/numavisor/numavisor/internal/server/store/memory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// rig is a server on a store in memory, as users and daemons reach it.
+type rig struct {
+	t      testing.TB
+	server *Server
+	store  store.Store
+	url    string
+	ca     *auth.CA
+	admin  *fleetapi.Client
+	log    *bytes.Buffer
+}
+
+// newRig starts a server.
+func newRig(t testing.TB) *rig {
+	t.Helper()
+	r := &rig{t: t, store: memory.New(memory.Options{})}
+	ca, err := auth.NewCA("fleet", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := FirstAdmin(t.Context(), r.store, time.Now())
+	if err != nil || token == "" {
+		t.Fatal(token, err)
+	}
+	r.ca = ca
+	r.server, r.url = startServer(t, r.store, ca)
+	r.admin = r.client(token)
+	return r
+}
+
+// startServer starts a server on a store.
+func startServer(t testing.TB, s store.Store, ca *auth.CA) (*Server, string) {
+	t.Helper()
+	out := New(Options{Store: s, CA: ca, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Version: "test"})
+	certificate, err := ca.ServerCertificate([]string{"127.0.0.1"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, ended := make(chan struct{}), make(chan error, 2)
+	go func() { out.Run(ctx, func() { close(ready) }); ended <- nil }()
+	<-ready
+	go func() { ended <- out.Serve(ctx, l, *certificate) }()
+	t.Cleanup(func() {
+		cancel()
+		for range 2 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	out.Address = l.Addr().String()
+	return out, "https://" + l.Addr().String()
+}
+
+// client returns a client with a token.
+func (r *rig) client(token string) *fleetapi.Client {
+	r.t.Helper()
+	c, err := fleetapi.NewClient(fleetapi.Config{URL: r.url, Token: token, CA: r.ca.CertificatePEM()})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(c.Close)
+	return c
+}
+
+// fakeHost is a daemon that does at once what the server wants.
+type fakeHost struct {
+	t    testing.TB
+	name string
+	url  string
+	http *http.Client
+	inv  inventory.Host
+}
+
+// anonymous returns an HTTP client without a certificate.
+func (r *rig) anonymous() *http.Client {
+	t := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: r.ca.Pool(), MinVersion: tls.VersionTLS13}}
+	r.t.Cleanup(t.CloseIdleConnections)
+	return &http.Client{Transport: t}
+}
+
+func csrOf(t testing.TB) ([]byte, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), key
+}
+
+// join lets a host of a shape join, and reports it.
+func (r *rig) join(name, machine string) *fakeHost {
+	r.t.Helper()
+	made, err := r.admin.CreateJoin(r.t.Context(), fleetapi.JoinCreate{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	csr, key := csrOf(r.t)
+	h := &fakeHost{t: r.t, name: name, url: r.url, http: r.anonymous()}
+	var joined agentapi.Joined
+	h.send("POST", "/agent/v1/join", agentapi.Join{Token: made.Token, Host: name, ID: "id-" + name, CSR: string(csr)}, &joined)
+	block, _ := pem.Decode([]byte(joined.Certificate))
+	if block == nil {
+		r.t.Fatal("joining gave no certificate")
+	}
+	h.http.Transport.(*http.Transport).TLSClientConfig.Certificates = []tls.Certificate{
+		{Certificate: [][]byte{block.Bytes}, PrivateKey: key}}
+	h.http.CloseIdleConnections()
+	topo, err := topology.Synthetic(machine)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	h.inv = inventory.Host{Version: inventory.Version, Name: name, ID: "id-" + name, Topology: topo}
+	h.report()
+	r.eventually("host "+name+" is reachable", func() bool {
+		shown, err := r.admin.Host(r.t.Context(), name)
+		return err == nil && shown.State == fleetapi.HostReachable && shown.Nodes > 0
+	})
+	return h
+}
+
+func (r *rig) eventually(what string, f func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if f() {
+			return
+		}
+	}
+	r.t.Fatalf("not in time: %s", what)
+}
+
+func (h *fakeHost) report() {
+	h.t.Helper()
+	h.send("PUT", "/agent/v1/report", fleet.Report{Taken: time.Now(), Program: "test", Protocol: agentapi.Protocol, Inventory: h.inv}, nil)
+}
+
+// send sends a message that must succeed.
+func (h *fakeHost) send(method, path string, message, into any) {
+	h.t.Helper()
+	if p := h.try(method, path, message, into); p != nil {
+		h.t.Fatalf("%s %s: %d %v", method, path, p.Status, p)
+	}
+}
+
+// try sends a message, and returns the problem that answers it.
+func (h *fakeHost) try(method, path string, message, into any) *fleetapi.Problem {
+	h.t.Helper()
+	data, err := json.Marshal(message)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(h.t.Context(), method, h.url+path, bytes.NewReader(data))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := h.http.Do(r)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		p := &fleetapi.Problem{}
+		if err := json.Unmarshal(body, p); err != nil || p.Status != answer.StatusCode {
+			h.t.Fatalf("%s %s answers %s without a problem document: %s", method, path, answer.Status, body)
+		}
+		return p
+	}
+	if into != nil {
+		if err := json.Unmarshal(body, into); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	return nil
+}
+
+// follow carries out each desired state until the test ends: f says what to report of a VM.
+func (h *fakeHost) follow(f func(vm fleet.VM) *fleet.VMStatus) {
+	h.t.Helper()
+	r, err := http.NewRequestWithContext(h.t.Context(), http.MethodGet, h.url+"/agent/v1/desired", http.NoBody)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	answer, err := h.http.Do(r)
+	if err != nil || answer.StatusCode != http.StatusOK {
+		h.t.Fatal(answer, err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		lines := bufio.NewScanner(answer.Body)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			var d fleet.Desired
+			if err := json.Unmarshal(lines.Bytes(), &d); err != nil {
+				h.t.Error(err)
+				return
+			}
+			for _, vm := range d.VMs {
+				if s := f(vm); s != nil {
+					s.Name, s.Host, s.Generation = vm.Name, h.name, vm.Generation
+					h.tryQuietly("PUT", "/agent/v1/vms/"+vm.Name+"/status", s)
+				}
+			}
+		}
+	}()
+	h.t.Cleanup(func() { _ = answer.Body.Close(); <-done })
+}
+
+func (h *fakeHost) tryQuietly(method, path string, message any) {
+	data, err := json.Marshal(message)
+	if err != nil {
+		h.t.Error(err)
+		return
+	}
+	r, err := http.NewRequestWithContext(context.Background(), method, h.url+path, bytes.NewReader(data))
+	if err != nil {
+		h.t.Error(err)
+		return
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if answer, err := h.http.Do(r); err == nil {
+		_, _ = io.Copy(io.Discard, answer.Body)
+		_ = answer.Body.Close()
+	}
+}
+
+// obey reports what a good daemon does.
+func obey(vm fleet.VM) *fleet.VMStatus {
+	switch {
+	case vm.Delete:
+		return &fleet.VMStatus{Phase: fleet.PhaseGone}
+	case vm.Run == fleet.Stopped:
+		return &fleet.VMStatus{Phase: fleet.PhaseStopped}
+	}
+	return &fleet.VMStatus{Phase: fleet.PhaseRunning}
+}
+
+func vmOf(name string, vcpus int, memory topology.Bytes) fleetapi.VMCreate {
+	return fleetapi.VMCreate{Project: "default", Spec: guest.Spec{Name: name, VCPUs: vcpus, Memory: memory}}
+}
+
+func problemType(err error) fleetapi.ProblemType {
+	var p *fleetapi.Problem
+	if errors.As(err, &p) {
+		return p.Type
+	}
+	return ""
+}
+
+func TestServer_LifeOfAVM(t *testing.T) {
+	r := newRig(t)
+	pending, err := r.admin.CreateVM(t.Context(), vmOf("early", 1, topology.GiB), fleetapi.Change{})
+	if err != nil || pending.State != fleetapi.VMPending || pending.Pending == "" {
+		t.Fatalf("got %+v, %v", pending, err)
+	}
+	r.join("h1", "nodes:2 cores:4 memory:8G").follow(obey)
+	dry, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), fleetapi.Change{DryRun: true})
+	if err != nil || dry.Host != "h1" || dry.Why == nil || dry.Revision != 0 {
+		t.Fatalf("dry run: got %+v, %v", dry, err)
+	}
+	if _, err := r.admin.VM(t.Context(), "vm"); problemType(err) != fleetapi.ProblemNotFound {
+		t.Fatalf("the dry run made a VM: %v", err)
+	}
+	made, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), fleetapi.Change{})
+	if err != nil || made.Host != "h1" || made.Why == nil || made.Revision == 0 || made.Placement.Nodes.Len() != 1 {
+		t.Fatalf("got %+v, %v", made, err)
+	}
+	for _, name := range []string{"vm", "early"} {
+		r.eventually(name+" runs", func() bool {
+			vm, err := r.admin.VM(t.Context(), name)
+			return err == nil && vm.State == fleetapi.VMRunning && vm.Why != nil
+		})
+	}
+	if _, err := r.admin.StopVM(t.Context(), "vm", fleetapi.Change{Revision: made.Revision}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.admin.StartVM(t.Context(), "vm", fleetapi.Change{Revision: made.Revision}); problemType(err) != fleetapi.ProblemChanged {
+		t.Errorf("an old revision: got %v", err)
+	}
+	r.eventually("vm is stopped", func() bool {
+		vm, err := r.admin.VM(t.Context(), "vm")
+		return err == nil && vm.State == fleetapi.VMStopped
+	})
+	if vm, err := r.admin.ResizeVM(t.Context(), "vm", fleetapi.VMResize{VCPUs: 4}, fleetapi.Change{}); err != nil || len(vm.Placement.VCPUs) != 4 {
+		t.Errorf("got %+v, %v", vm.Placement, err)
+	}
+	if _, err := r.admin.BindVM(t.Context(), "vm", fleetapi.Change{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.admin.DeleteVM(t.Context(), "vm", fleetapi.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("vm is gone", func() bool {
+		_, err := r.admin.VM(t.Context(), "vm")
+		return problemType(err) == fleetapi.ProblemNotFound
+	})
+	projects, err := r.admin.Projects(t.Context())
+	if err != nil || len(projects.Projects) != 1 || projects.Projects[0].Used.VMs != 1 {
+		t.Errorf("got %+v, %v", projects, err)
+	}
+	audit, err := r.admin.Audit(t.Context(), 100, "")
+	if err != nil || len(audit.Entries) < 5 || audit.Entries[0].Operation != "delete-vm" || audit.Entries[0].User != "admin" {
+		t.Errorf("audit: got %+v, %v", audit, err)
+	}
+}
+
+func TestServer_MigratesInTheStepsOfTheProtocol(t *testing.T) {
+	r := newRig(t)
+	part := func(vm fleet.VM, phase fleet.MigrationPhase, a *fleet.Arrival) *fleet.VMStatus {
+		return &fleet.VMStatus{Phase: fleet.PhaseRunning, Migration: &fleet.MigrationStatus{Began: vm.Migration.Began, Phase: phase, Arrival: a}}
+	}
+	r.join("a", "nodes:2 cores:4 memory:8G").follow(func(vm fleet.VM) *fleet.VMStatus {
+		if vm.Migration != nil && vm.Migration.Ready != nil {
+			return part(vm, fleet.MigrationGone, nil)
+		}
+		return obey(vm)
+	})
+	made, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), fleetapi.Change{})
+	if err != nil || made.Host != "a" {
+		t.Fatalf("got %+v, %v", made, err)
+	}
+	r.join("b", "nodes:2 cores:4 memory:8G").follow(func(vm fleet.VM) *fleet.VMStatus {
+		switch {
+		case vm.Migration == nil:
+			return obey(vm)
+		case vm.Migration.Ready == nil:
+			return part(vm, fleet.MigrationPrepared, &fleet.Arrival{URI: "qemu+tls://b/system"})
+		}
+		return part(vm, fleet.MigrationArrived, nil)
+	})
+	if _, err := r.admin.Drain(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("vm is on b", func() bool {
+		vm, err := r.admin.VM(t.Context(), "vm")
+		return err == nil && vm.Host == "b" && vm.Migration == nil && vm.State == fleetapi.VMRunning
+	})
+	if err := r.admin.RemoveHost(t.Context(), "a"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServer_SilentHostIsNeverReplacedUnlessDeclaredDead(t *testing.T) {
+	r := newRig(t)
+	a := r.join("a", "nodes:2 cores:4 memory:8G")
+	if _, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), fleetapi.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	r.join("b", "nodes:2 cores:4 memory:8G").follow(obey)
+	if _, err := r.admin.DeclareDead(t.Context(), "a", "test"); problemType(err) != fleetapi.ProblemConflict {
+		t.Fatalf("a reachable host: got %v", err)
+	}
+	r.silence("a")
+	r.eventually("vm is unknown", func() bool {
+		vm, err := r.admin.VM(t.Context(), "vm")
+		return err == nil && vm.State == fleetapi.VMUnknown && vm.Host == "a"
+	})
+	if _, err := r.admin.DeclareDead(t.Context(), "a", "the power supply burned"); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("vm runs on b", func() bool {
+		vm, err := r.admin.VM(t.Context(), "vm")
+		return err == nil && vm.State == fleetapi.VMRunning && vm.Host == "b"
+	})
+	a.report() // it is back
+	if _, err := r.admin.DeclareAlive(t.Context(), "a"); problemType(err) != fleetapi.ProblemConflict {
+		t.Fatalf("a host that has its former VM: got %v", err)
+	}
+	a.follow(obey)
+	r.eventually("a has removed the VM", func() bool {
+		_, err := r.admin.DeclareAlive(t.Context(), "a")
+		return err == nil
+	})
+	if vm, err := r.admin.VM(t.Context(), "vm"); err != nil || vm.Host != "b" || vm.State != fleetapi.VMRunning {
+		t.Errorf("got %+v, %v", vm, err)
+	}
+}
+
+// silence makes the server believe that a host has said nothing for long.
+func (r *rig) silence(host string) {
+	r.server.alive.mu.Lock()
+	defer r.server.alive.mu.Unlock()
+	r.server.alive.heard[host] = time.Now().Add(-2 * silence)
+}
+
+func TestCreate_WithAnIdempotencyKeyIsMadeOnce(t *testing.T) {
+	r := newRig(t)
+	r.join("a", "nodes:2 cores:4 memory:8G")
+	how := fleetapi.Change{Key: "k1"}
+	first, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), how)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), how)
+	if err != nil || again.Revision != first.Revision {
+		t.Errorf("got %+v, %v", again, err)
+	}
+	if _, err := r.admin.CreateVM(t.Context(), vmOf("other", 2, topology.GiB), how); problemType(err) != fleetapi.ProblemInvalid {
+		t.Errorf("the key of another request: got %v", err)
+	}
+	if _, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), fleetapi.Change{}); problemType(err) != fleetapi.ProblemExists {
+		t.Errorf("without a key: got %v", err)
+	}
+}
+
+func TestQuota_IsNeverExceeded(t *testing.T) {
+	r := newRig(t)
+	r.join("a", "nodes:2 cores:8 memory:64G")
+	if _, err := r.admin.PutProject(t.Context(), "default", fleetapi.ProjectEdit{Quota: fleetapi.Quota{VCPUs: 5}}); err != nil {
+		t.Fatal(err)
+	}
+	errs := make(chan error)
+	for i := range 8 {
+		go func() {
+			_, err := r.admin.CreateVM(t.Context(), vmOf(fmt.Sprint("vm", i), 1, topology.GiB), fleetapi.Change{})
+			errs <- err
+		}()
+	}
+	made := 0
+	for range 8 {
+		switch err := <-errs; {
+		case err == nil:
+			made++
+		case problemType(err) != fleetapi.ProblemQuota || !strings.Contains(err.Error(), "5"):
+			t.Error(err)
+		}
+	}
+	if made != 5 {
+		t.Errorf("%d VMs were made, the quota is 5", made)
+	}
+}

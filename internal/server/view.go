@@ -1,0 +1,111 @@
+package server
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// hostLoad is the load of a host, put together from the messages of its daemon.
+type hostLoad struct {
+	number uint64 // of the last message
+	taken  time.Time
+	nodes  map[topology.NodeID]fleet.Node
+	vms    map[string]fleet.VMLoad
+	alarms map[string]int
+	mover  topology.Bytes
+}
+
+// merged returns the loads after a message; ok is false if the message is based on another one.
+func (l *hostLoad) merged(m *fleet.Loads) (next *hostLoad, ok bool) {
+	next = &hostLoad{number: m.Number, taken: m.Taken, nodes: map[topology.NodeID]fleet.Node{},
+		vms: map[string]fleet.VMLoad{}, alarms: maps.Clone(m.Alarms), mover: m.MoverBytesPerSecond}
+	if m.Since != 0 {
+		if l == nil || l.number != m.Since {
+			return nil, false
+		}
+		next.nodes, next.vms = maps.Clone(l.nodes), maps.Clone(l.vms)
+	}
+	for _, n := range m.Nodes {
+		next.nodes[n.Node] = n
+	}
+	for i := range m.VMs {
+		next.vms[m.VMs[i].Name] = m.VMs[i]
+	}
+	for _, name := range m.Gone {
+		delete(next.vms, name)
+	}
+	return next, true
+}
+
+// inventoryOf returns a host as decisions should see it: as it was reported, with the loads of the
+// last seconds, and with each VM of the fleet that is claimed there. Where the host reports another
+// placement of such a VM, both are reserved.
+func inventoryOf(reported *inventory.Host, claimed map[string]claimedVM, l *hostLoad) *inventory.Host {
+	out := *reported
+	out.Guests = make([]inventory.Guest, 0, len(reported.Guests)+len(claimed))
+	out.Claims = slices.Clone(reported.Claims)
+	seen := map[string]bool{}
+	for i := range reported.Guests {
+		g := reported.Guests[i]
+		if c, ok := claimed[g.Name]; ok {
+			seen[g.Name] = true
+			if g.Placement != nil && !samePlacement(g.Placement, c.placement) {
+				out.Claims = append(out.Claims, inventory.Claim{Name: g.Name, Placement: *g.Placement})
+			}
+			g.Managed, g.Spec, g.Placement = true, c.spec, c.placement
+		}
+		if l != nil {
+			if load, ok := l.vms[g.Name]; ok {
+				g.Seen.Load = &load.GuestLoad
+			}
+		}
+		out.Guests = append(out.Guests, g)
+	}
+	for name, c := range claimed {
+		if !seen[name] {
+			out.Guests = append(out.Guests, inventory.Guest{Name: name, State: "running", Managed: true,
+				Spec: c.spec, Placement: c.placement, Config: inventory.Config{
+					VCPUs: c.spec.VCPUs, Memory: c.spec.Memory, PageSize: c.spec.PageSize}})
+		}
+	}
+	slices.SortFunc(out.Guests, func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) })
+	if l != nil {
+		addLoads(&out, l)
+	}
+	return &out
+}
+
+// addLoads gives an inventory the loads and the free memory of its nodes. Loads of nodes that it
+// does not have are ignored.
+func addLoads(h *inventory.Host, l *hostLoad) {
+	h.Load, h.MoverBytesPerSecond = nil, l.mover
+	h.Topology.Nodes = slices.Clone(h.Topology.Nodes)
+	for i := range h.Topology.Nodes {
+		n := &h.Topology.Nodes[i]
+		if load, ok := l.nodes[n.ID]; ok {
+			h.Load = append(h.Load, load.NodeLoad)
+			n.Free = min(load.Free, n.Memory)
+		}
+	}
+}
+
+// claimedVM is a VM of the fleet with what is reserved for it on a host.
+type claimedVM struct {
+	spec      *guest.Spec
+	placement *guest.Placement
+}
+
+// samePlacement reports whether two placements reserve the same room.
+func samePlacement(a, b *guest.Placement) bool {
+	return slices.EqualFunc(a.Reservations, b.Reservations, func(x, y guest.Reservation) bool {
+		return x.Node == y.Node && x.Memory == y.Memory && x.PageSize == y.PageSize && x.VCPUs == y.VCPUs &&
+			x.Exclusive.Equal(y.Exclusive)
+	})
+}

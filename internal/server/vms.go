@@ -1,0 +1,599 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/internal/api/fleet/rest"
+	"github.com/numavisor/numavisor/internal/decide/adopt"
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/server/store"
+)
+
+// showVM returns a VM as the API shows it.
+func showVM(st *state, vm record[fleet.VM]) fleetapi.VM {
+	out := fleetapi.VM{VM: hideSecrets(vm.value), Revision: vm.revision}
+	if s, ok := st.statuses[onHost{vm.value.Name, vm.value.Host}]; ok {
+		out.Status = &s.value
+	}
+	out.State = stateOf(&vm.value, out.Status, st.keys[store.Alive+vm.value.Host] != 0)
+	return out
+}
+
+// hideSecrets removes what may contain passwords.
+func hideSecrets(vm fleet.VM) fleet.VM {
+	if vm.Machine.CloudInit != "" {
+		vm.Machine.CloudInit = fmt.Sprintf("(%d bytes, not shown)", len(vm.Machine.CloudInit))
+	}
+	return vm
+}
+
+func noSuchVM(name string) string { return "there is no VM " + name }
+
+// findVM returns a VM that a user may do an operation on.
+func findVM(st *state, c *rest.Call, name string) (record[fleet.VM], error) {
+	vm, ok := st.vms[name]
+	if !ok {
+		return vm, fleetapi.NewProblem(fleetapi.ProblemNotFound, noSuchVM(name))
+	}
+	return vm, c.Allow(vm.value.Project, noSuchVM(name))
+}
+
+// VM implements rest.Service.
+func (s *Server) VM(ctx context.Context, c rest.Call, name string) (out fleetapi.VM, err error) {
+	s.cache.read(func(st *state) {
+		var vm record[fleet.VM]
+		if vm, err = findVM(st, &c, name); err == nil {
+			out = showVM(st, vm)
+		}
+	})
+	if err == nil {
+		out.Why = s.whyStored(ctx, name)
+	}
+	return out, err
+}
+
+// whyStored returns the reasons of a VM's placement; nil if they are not known.
+func (s *Server) whyStored(ctx context.Context, name string) *fleetapi.Why {
+	r, err := s.Store.Get(ctx, store.Reasons+name)
+	why := &fleetapi.Why{}
+	if err != nil && !errors.Is(err, store.ErrStale) || json.Unmarshal(r.Value, why) != nil {
+		return nil
+	}
+	return why
+}
+
+// Placement implements rest.Service.
+func (s *Server) Placement(ctx context.Context, c rest.Call, name string) (fleetapi.Placement, error) {
+	vm, err := s.VM(ctx, c, name)
+	return fleetapi.Placement{VM: name, Host: vm.Host, Placement: vm.Placement, Pending: vm.Pending, Why: vm.Why}, err
+}
+
+// VMs implements rest.Service.
+func (s *Server) VMs(_ context.Context, c rest.Call, f fleetapi.Filter, p rest.Page) (out fleetapi.VMs, _ error) {
+	key, value, withValue := strings.Cut(f.Label, "=")
+	s.cache.read(func(st *state) {
+		wanted := func(name string) bool {
+			vm := st.vms[name]
+			v := &vm.value
+			label, has := v.Labels[key]
+			return c.User.Has(v.Project) && (f.Project == "" || v.Project == f.Project) &&
+				(f.Host == "" || st.on[f.Host][name]) &&
+				(f.Label == "" || has && (!withValue || label == value)) &&
+				(f.State == "" || showVM(st, vm).State == f.State)
+		}
+		names, next := page(st.sorted(store.VMs), p, wanted)
+		out = fleetapi.VMs{VMs: make([]fleetapi.VM, 0, len(names)), Next: next}
+		for _, name := range names {
+			out.VMs = append(out.VMs, showVM(st, st.vms[name]))
+		}
+	})
+	return out, nil
+}
+
+// newVM checks a request to create a VM, and returns its record.
+func (s *Server) newVM(c *rest.Call, v *fleetapi.VMCreate) (fleet.VM, error) {
+	invalid := func(err error) (fleet.VM, error) {
+		return fleet.VM{}, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
+	}
+	projectName := v.Project
+	if projectName == "" {
+		if len(c.User.Projects) != 1 || c.User.Projects[0] == fleetapi.AllProjects {
+			return invalid(errors.New("project: needed, since the user does not belong to exactly one"))
+		}
+		projectName = c.User.Projects[0]
+	}
+	if err := c.Allow(projectName, "there is no project "+projectName); err != nil {
+		return fleet.VM{}, err
+	}
+	spec, err := v.Spec.Normalize()
+	if err != nil {
+		return invalid(err)
+	}
+	if spec.Name == "" {
+		return invalid(errors.New("spec: name: needed"))
+	}
+	if err := v.Affinity.Validate(); err != nil {
+		return invalid(fmt.Errorf("affinity: %w", err))
+	}
+	if err := checkMachine(&v.Machine); err != nil {
+		return invalid(err)
+	}
+	if err := checkLabels(v.Labels); err != nil {
+		return fleet.VM{}, err
+	}
+	run := v.Run
+	if run == "" {
+		run = fleet.Running
+	}
+	return fleet.VM{Name: spec.Name, Project: projectName, Created: s.Now().UTC().Truncate(time.Second), By: c.User.Name,
+		Spec: spec, Machine: v.Machine, Affinity: v.Affinity, Labels: v.Labels, Run: run, Generation: 1}, nil
+}
+
+// checkMachine refuses what the host would misread: it writes these texts into files and commands.
+func checkMachine(m *fleet.Machine) error {
+	paths := []string{m.Kernel, m.Initrd, m.SerialLog}
+	for _, d := range m.Disks {
+		if d.Path == "" && (d.Pool == "" || d.Volume == "") {
+			return errors.New("machine: disks: each needs a path, or a pool and a volume")
+		}
+		if d.Path != "" && d.Pool != "" {
+			return errors.New("machine: disks: allowed is a path, or a pool and a volume, not both")
+		}
+		if d.Base != "" && d.Path == "" {
+			return errors.New("machine: disks: a base needs the path of its clone")
+		}
+		paths = append(paths, d.Path, d.Base)
+	}
+	for _, p := range paths {
+		if p != "" && (!strings.HasPrefix(p, "/") || slices.Contains(strings.Split(p, "/"), "..")) {
+			return fmt.Errorf("machine: path %q: allowed are absolute paths without '..'", p)
+		}
+	}
+	for _, text := range append(paths, m.Type, m.Arch, m.CPU, m.Cmdline, m.Network) {
+		if strings.ContainsFunc(text, unicode.IsControl) {
+			return errors.New("machine: control characters are not allowed")
+		}
+	}
+	return nil
+}
+
+// checkLabels bounds labels.
+func checkLabels(labels map[string]string) error {
+	for key, value := range labels {
+		if key == "" || len(key) > 100 || len(value) > 200 || strings.ContainsAny(key, "=\n") {
+			return fleetapi.NewProblem(fleetapi.ProblemInvalid,
+				fmt.Sprintf("labels: %.40q: allowed are keys of 1 to 100 bytes without '=', and values of up to 200", key))
+		}
+	}
+	return nil
+}
+
+// repeat is the stored result of a request with an Idempotency-Key.
+type repeat struct {
+	Body string    `json:"body"` // hash
+	VM   string    `json:"vm"`
+	At   time.Time `json:"at"`
+}
+
+// repeatOf returns the key of a request's result and the hash of its body.
+func repeatOf(c *rest.Call, body any) (key, hash string, err error) {
+	if c.Key == "" || c.DryRun {
+		return "", "", nil
+	}
+	data, err := json.Marshal(body)
+	if err != nil {
+		return "", "", fmt.Errorf("encoding the request: %w", err)
+	}
+	of := sha256.Sum256([]byte(c.User.Name + "\x00" + c.Operation.ID + "\x00" + c.Key))
+	sum := sha256.Sum256(data)
+	return store.Repeats + hex.EncodeToString(of[:]), hex.EncodeToString(sum[:]), nil
+}
+
+// repeated returns the result of an earlier request with the same key; nil if there is none.
+func (s *Server) repeated(ctx context.Context, c rest.Call, key, hash string) (*fleetapi.VM, error) {
+	if key == "" {
+		return nil, nil //nolint:nilnil // no result and no error: the request is new
+	}
+	r, err := s.Store.Get(ctx, key)
+	if errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrStale) {
+		return nil, nil //nolint:nilnil // as above
+	}
+	var earlier repeat
+	if err == nil {
+		err = json.Unmarshal(r.Value, &earlier)
+	}
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	if earlier.Body != hash {
+		return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid,
+			"Idempotency-Key: was used for another request; use a new key")
+	}
+	s.cache.wait(ctx, r.Revision-1, catchUp)
+	vm, err := s.VM(ctx, c, earlier.VM)
+	return &vm, err
+}
+
+// CreateVM implements rest.Service.
+func (s *Server) CreateVM(ctx context.Context, c rest.Call, v fleetapi.VMCreate) (fleetapi.VM, error) {
+	vm, err := s.newVM(&c, &v)
+	if err != nil {
+		return fleetapi.VM{}, err
+	}
+	return s.add(ctx, c, v, vm, s.decideNew)
+}
+
+// add stores a new VM as decided.
+func (s *Server) add(
+	ctx context.Context, c rest.Call, body any, vm fleet.VM,
+	decide func(*state, *transaction, *fleet.VM) (*fleetapi.Why, error),
+) (fleetapi.VM, error) {
+	key, hash, err := repeatOf(&c, body)
+	if err != nil {
+		return fleetapi.VM{}, err
+	}
+	if earlier, err := s.repeated(ctx, c, key, hash); err != nil || earlier != nil {
+		return *orZero(earlier), err
+	}
+	var out fleetapi.VM
+	s.sched.mu.Lock()
+	defer s.sched.mu.Unlock()
+	revision, err := s.decide(ctx, func(st *state, t *transaction) error {
+		next := vm
+		if err := admit(st, t, &next); err != nil {
+			return err
+		}
+		s.sched.update(st, s.loads)
+		why, err := decide(st, t, &next)
+		if err != nil {
+			return err
+		}
+		out = fleetapi.VM{VM: hideSecrets(next), State: stateOf(&next, nil, true), Why: why}
+		if c.DryRun {
+			return errNothing
+		}
+		t.require(store.VMs+next.Name, 0)
+		t.put(store.VMs+next.Name, next)
+		if why != nil {
+			t.put(store.Reasons+next.Name, why)
+		}
+		if key != "" {
+			t.require(key, 0)
+			t.put(key, repeat{hash, next.Name, s.Now().UTC()})
+		}
+		s.audit(t, &c, "vm "+next.Name, nil, out.VM)
+		return nil
+	})
+	if err != nil {
+		if earlier, _ := s.repeated(ctx, c, key, hash); earlier != nil { // the same request came twice at once
+			return *earlier, nil
+		}
+		return fleetapi.VM{}, err
+	}
+	out.Revision = revision
+	return out, nil
+}
+
+func orZero[T any](v *T) *T {
+	if v == nil {
+		return new(T)
+	}
+	return v
+}
+
+// admit checks that a VM may exist: its name is free, and its project has quota.
+func admit(st *state, t *transaction, vm *fleet.VM) error {
+	if _, taken := st.vms[vm.Name]; taken {
+		return fleetapi.NewProblem(fleetapi.ProblemExists, "the name "+vm.Name+" is in use")
+	}
+	p, ok := st.projects[vm.Project]
+	if !ok {
+		return fleetapi.NewProblem(fleetapi.ProblemNotFound, "there is no project "+vm.Project)
+	}
+	if over := exceeds(p.value.Quota, st.used[vm.Project], shareOf(vm)); over != "" {
+		return fleetapi.NewProblem(fleetapi.ProblemQuota, "the quota of project "+vm.Project+" is used up: "+over)
+	}
+	t.require(store.Projects+vm.Project, p.revision)
+	t.touch(store.Usage+vm.Project, st.keys[store.Usage+vm.Project])
+	if group := groupOf(vm); group != "" {
+		t.touch(store.Groups+group, st.keys[store.Groups+group])
+	}
+	return nil
+}
+
+// decideNew chooses the host of a new VM. Without one it is pending; in a dry run the caller sees the same.
+func (s *Server) decideNew(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+	d, err := s.sched.place(wish{vm: vm}, t)
+	if none := noHost(err); none != nil {
+		vm.Pending = none.Error()
+		return &fleetapi.Why{Summary: none.Error(), Decided: s.Now().UTC(), Excluded: excludedOf(none.Excluded),
+			Next: nextOf(none.Refused)}, nil
+	}
+	if err != nil {
+		return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
+	}
+	_ = st
+	settleOn(vm, d)
+	return whyOf(d, s.Now().UTC()), nil
+}
+
+// AdoptVM implements rest.Service. The VM stays where it is.
+func (s *Server) AdoptVM(ctx context.Context, c rest.Call, a fleetapi.VMAdopt) (fleetapi.VM, error) {
+	projectName := a.Project
+	if projectName == "" && len(c.User.Projects) == 1 {
+		projectName = c.User.Projects[0]
+	}
+	return s.add(ctx, c, a, fleet.VM{Name: a.Name, Project: projectName, By: c.User.Name, Adopted: true,
+		Created: s.Now().UTC().Truncate(time.Second), Generation: 1}, func(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+		h, ok := st.hosts[a.Host]
+		if !ok {
+			return nil, noSuchHost(a.Host)
+		}
+		report := st.reports[a.Host].value
+		g, ok := report.Inventory.Guest(a.Name)
+		if !ok {
+			return nil, fleetapi.NewProblem(fleetapi.ProblemNotFound, "host "+a.Host+" reports no VM "+a.Name)
+		}
+		if err := adoptGuest(g, vm); err != nil {
+			return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
+		}
+		if over := exceeds(st.projects[projectName].value.Quota, st.used[projectName], shareOf(vm)); over != "" {
+			return nil, fleetapi.NewProblem(fleetapi.ProblemQuota, "the quota of project "+projectName+" is used up: "+over)
+		}
+		t.require(store.Hosts+a.Host, h.revision)
+		if vm.Placement.Guest != "" { // it runs where Numavisor put it
+			vm.Host = a.Host
+			t.touch(store.Claims+a.Host, st.keys[store.Claims+a.Host])
+			return &fleetapi.Why{Summary: "adopted where it runs", Decided: s.Now().UTC()}, nil
+		}
+		return s.adoptUnbound(t, a.Host, vm)
+	})
+}
+
+// adoptUnbound chooses nodes for a VM that Numavisor did not place, on its host.
+func (s *Server) adoptUnbound(t *transaction, host string, vm *fleet.VM) (*fleetapi.Why, error) {
+	if err := s.sched.fleet.Remove(host, vm.Name); err == nil { // its own room is free for it
+		defer s.sched.noteLoads(host)
+	}
+	d, err := s.sched.place(wish{vm: vm, host: host}, t)
+	if err != nil {
+		return nil, fleetapi.NewProblem(fleetapi.ProblemNoHost, "host "+host+" has no nodes for VM "+vm.Name+": "+err.Error())
+	}
+	settleOn(vm, d)
+	return whyOf(d, s.Now().UTC()), nil
+}
+
+// adoptGuest fills a record from what a host reports of a VM.
+func adoptGuest(g *inventory.Guest, vm *fleet.VM) error {
+	spec := adopt.Spec(*g)
+	if g.Managed && g.Spec != nil && g.Placement != nil {
+		spec, vm.Placement = *g.Spec, *g.Placement
+	}
+	spec.Name = g.Name
+	normal, err := spec.Normalize()
+	if err != nil {
+		return err
+	}
+	vm.Spec, vm.Run = normal, fleet.Running
+	if g.State == "shutoff" {
+		vm.Run = fleet.Stopped
+	}
+	return nil
+}
+
+// same reports whether two records have the same JSON form.
+func same(a, b any) bool {
+	x, errA := json.Marshal(a)
+	y, errB := json.Marshal(b)
+	return errA == nil && errB == nil && bytes.Equal(x, y)
+}
+
+// changeVM changes the record of a VM. f may add to the transaction; it returns the reasons of a new placement.
+func (s *Server) changeVM(
+	ctx context.Context, c rest.Call, name string,
+	f func(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error),
+) (fleetapi.VM, error) {
+	var out fleetapi.VM
+	s.sched.mu.Lock()
+	defer s.sched.mu.Unlock()
+	revision, err := s.decide(ctx, func(st *state, t *transaction) error {
+		at, err := findVM(st, &c, name)
+		if err != nil {
+			return err
+		}
+		if err := checkRevision(&c, at.revision); err != nil {
+			return err
+		}
+		next := at.value
+		s.sched.update(st, s.loads)
+		why, err := f(st, t, &next)
+		if err != nil {
+			return err
+		}
+		if same(next, at.value) {
+			out = showVM(st, at)
+			return errNothing
+		}
+		next.Generation++
+		out = showVM(st, record[fleet.VM]{next, at.revision})
+		out.Why = why
+		if c.DryRun {
+			return errNothing
+		}
+		t.require(store.VMs+name, at.revision)
+		t.put(store.VMs+name, next)
+		if why != nil {
+			t.put(store.Reasons+name, why)
+		}
+		s.audit(t, &c, "vm "+name, hideSecrets(at.value), out.VM)
+		return nil
+	})
+	if err != nil {
+		return fleetapi.VM{}, err
+	}
+	if revision != 0 {
+		out.Revision = revision
+	}
+	return out, nil
+}
+
+// StartVM implements rest.Service.
+func (s *Server) StartVM(ctx context.Context, c rest.Call, name string) (fleetapi.VM, error) {
+	return s.changeVM(ctx, c, name, func(_ *state, _ *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+		vm.Run = fleet.Running
+		return nil, notDeleted(vm)
+	})
+}
+
+// StopVM implements rest.Service.
+func (s *Server) StopVM(ctx context.Context, c rest.Call, name string) (fleetapi.VM, error) {
+	return s.changeVM(ctx, c, name, func(_ *state, _ *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+		vm.Run = fleet.Stopped
+		return nil, notDeleted(vm)
+	})
+}
+
+// notDeleted refuses changes of a VM that is being removed.
+func notDeleted(vm *fleet.VM) error {
+	if vm.Delete {
+		return fleetapi.NewProblem(fleetapi.ProblemConflict, "VM "+vm.Name+" is being deleted")
+	}
+	return nil
+}
+
+// settledVM refuses changes of a VM that has no host, or has two.
+func settledVM(vm *fleet.VM) error {
+	switch {
+	case vm.Delete:
+		return notDeleted(vm)
+	case vm.Host == "":
+		return fleetapi.NewProblem(fleetapi.ProblemConflict, "VM "+vm.Name+" has no host yet: "+vm.Pending)
+	case vm.Migration != nil:
+		return fleetapi.NewProblem(fleetapi.ProblemConflict, "VM "+vm.Name+" migrates to host "+vm.Migration.To+
+			": wait until that has ended")
+	}
+	return nil
+}
+
+// BindVM implements rest.Service.
+func (s *Server) BindVM(ctx context.Context, c rest.Call, name string) (fleetapi.VM, error) {
+	return s.changeVM(ctx, c, name, func(_ *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+		if err := settledVM(vm); err != nil {
+			return nil, err
+		}
+		return s.placeAgain(t, vm)
+	})
+}
+
+// placeAgain chooses the nodes of a VM again, on its host.
+func (s *Server) placeAgain(t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+	d, err := s.sched.place(wish{vm: vm, host: vm.Host, fresh: true}, t)
+	if none := noHost(err); none != nil {
+		return nil, fleetapi.NewProblem(fleetapi.ProblemNoHost, none.Error())
+	}
+	if err != nil {
+		return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
+	}
+	settleOn(vm, d)
+	return whyOf(d, s.Now().UTC()), nil
+}
+
+// ResizeVM implements rest.Service.
+func (s *Server) ResizeVM(ctx context.Context, c rest.Call, name string, r fleetapi.VMResize) (fleetapi.VM, error) {
+	return s.changeVM(ctx, c, name, func(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+		if err := settledVM(vm); err != nil {
+			return nil, err
+		}
+		if vm.Run != fleet.Stopped {
+			return nil, fleetapi.NewProblem(fleetapi.ProblemConflict, "VM "+name+" runs: stop it before it is resized")
+		}
+		before := shareOf(vm)
+		if r.VCPUs != 0 {
+			vm.Spec.VCPUs = r.VCPUs
+		}
+		if r.Memory != 0 {
+			vm.Spec.Memory = r.Memory
+		}
+		spec, err := vm.Spec.Normalize()
+		if err != nil {
+			return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
+		}
+		vm.Spec = spec
+		p := st.projects[vm.Project]
+		if over := exceeds(p.value.Quota, plus(st.used[vm.Project], before, -1), shareOf(vm)); over != "" {
+			return nil, fleetapi.NewProblem(fleetapi.ProblemQuota, "the quota of project "+vm.Project+" is used up: "+over)
+		}
+		t.touch(store.Usage+vm.Project, st.keys[store.Usage+vm.Project])
+		vm.Placement = guest.Placement{} // cells of another size
+		return s.placeAgain(t, vm)
+	})
+}
+
+// MigrateVM implements rest.Service.
+func (s *Server) MigrateVM(ctx context.Context, c rest.Call, name string, m fleetapi.VMMigrate) (fleetapi.VM, error) {
+	return s.changeVM(ctx, c, name, func(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+		if vm.Migration != nil && (m.To == "" || m.To == vm.Migration.To) {
+			return nil, nil //nolint:nilnil // it is under way, as asked for
+		}
+		if err := settledVM(vm); err != nil {
+			return nil, err
+		}
+		if m.To == vm.Host {
+			return nil, fleetapi.NewProblem(fleetapi.ProblemConflict, "VM "+name+" is on host "+m.To+" already")
+		}
+		if _, ok := st.hosts[m.To]; m.To != "" && !ok {
+			return nil, noSuchHost(m.To)
+		}
+		if vm.Run != fleet.Running {
+			return nil, fleetapi.NewProblem(fleetapi.ProblemConflict, "VM "+name+" does not run: only running VMs migrate")
+		}
+		if st.keys[store.Alive+vm.Host] == 0 {
+			return nil, fleetapi.NewProblem(fleetapi.ProblemConflict, "host "+vm.Host+" is unreachable: its VMs cannot migrate")
+		}
+		return s.migrate(t, st, vm, m.To, orElse(m.Why, "asked for by "+c.User.Name))
+	})
+}
+
+// migrate chooses the target of a VM, and begins the migration there.
+func (s *Server) migrate(t *transaction, st *state, vm *fleet.VM, to, why string) (*fleetapi.Why, error) {
+	d, err := s.sched.place(wish{vm: vm, host: to}, t)
+	if none := noHost(err); none != nil {
+		return nil, fleetapi.NewProblem(fleetapi.ProblemNoHost, none.Error())
+	}
+	if err != nil {
+		return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
+	}
+	t.touch(store.Claims+vm.Host, st.keys[store.Claims+vm.Host])
+	vm.Migration = &fleet.Migration{To: d.Host, Placement: d.Placement, Began: s.Now().UTC(), Why: why}
+	return whyOf(d, s.Now().UTC()), nil
+}
+
+// DeleteVM implements rest.Service.
+func (s *Server) DeleteVM(ctx context.Context, c rest.Call, name string) (fleetapi.VM, error) {
+	return s.changeVM(ctx, c, name, func(_ *state, _ *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+		if vm.Migration != nil {
+			return nil, settledVM(vm)
+		}
+		vm.Delete, vm.Run = true, fleet.Stopped
+		return nil, nil //nolint:nilnil // no new placement
+	})
+}
+
+// projectsOf returns the names of the projects that a user sees.
+func projectsOf(st *state, u *fleetapi.User) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(st.projects)), func(p string) bool { return !u.Has(p) })
+}
