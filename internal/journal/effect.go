@@ -17,6 +17,9 @@ const (
 	EffectDelete  Effect = "delete"  // of a guest
 	EffectRun     Effect = "run"     // of a command that starts bound
 	EffectSetting Effect = "setting" // of the kernel
+	// The two parts of a live migration, each on its own host. A restart resumes them.
+	EffectMigrateOut Effect = "migrate-out"
+	EffectMigrateIn  Effect = "migrate-in"
 )
 
 // Began is the kind of the entry that is written before anything is touched.
@@ -84,6 +87,11 @@ func Open(entries []Entry) []Entry {
 		}
 	}
 	return open
+}
+
+// OpenMigrations returns the beginnings of migrations that have no end, oldest first.
+func OpenMigrations(entries []Entry) []Entry {
+	return slices.DeleteFunc(Open(entries), func(e Entry) bool { return e.Migration == nil })
 }
 
 // StoredBinding returns the digest of the binding that the last bind or move

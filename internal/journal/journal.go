@@ -69,6 +69,8 @@ type Entry struct {
 	// Effect is the kind of change that the entry is about, if the entry's kind is
 	// one of Effect's.
 	Effect Effect `json:"effect,omitempty"`
+	// Migration is this host's part of a live migration, on the entry that begins it.
+	Migration *plan.Migration `json:"migration,omitempty"`
 	// Process is the one that makes the effect, on the entry that begins it.
 	Process *Process `json:"process,omitempty"`
 	// Setting is the kernel setting that is changed.

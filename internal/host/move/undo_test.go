@@ -314,7 +314,12 @@ func TestUndo_Refusals(t *testing.T) {
 	add(run, "r", run.Began(), run.Done())
 	add(bind, "failed", bind.Began(), bind.Failed())
 	add(bind, "open", bind.Began())
+	for _, k := range []journal.Kind{journal.EffectMigrateIn.Began(), journal.EffectMigrateIn.Done()} {
+		b.Recorded = append(b.Recorded, journal.Entry{Kind: k, ID: "m", Effect: journal.EffectMigrateIn,
+			Guests: []string{"web1"}, Migration: &plan.Migration{Guest: "web1"}})
+	}
 	for id, want := range map[string]string{
+		"m": "migrate it back",
 		"c": "numavisor delete web1", "d": "numavisor create", "r": "ran a command", "failed": "made no lasting change",
 		"open": "has not ended", "nowhere": `no effect or move "nowhere"`,
 	} {

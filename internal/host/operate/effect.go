@@ -79,7 +79,8 @@ func (h *Host) append(e journal.Entry) error {
 
 // CloseInterrupted records an end for every effect whose process ended without
 // one: the process was killed, or the host stopped. A guest that is between its
-// old and its new placement shows as drift.
+// old and its new placement shows as drift. Migrations stay open: the process had no
+// part in the copy, and package migrate resumes them.
 func (h *Host) CloseInterrupted(ctx context.Context) error {
 	return h.Ledger.Locked(ctx, func(claim.Locked) error {
 		entries, err := h.Journal.Entries()
@@ -87,7 +88,7 @@ func (h *Host) CloseInterrupted(ctx context.Context) error {
 			return fmt.Errorf("looking for effects that were interrupted: %w", err)
 		}
 		for _, e := range journal.Open(entries) {
-			if e.Process != nil && h.Ledger.Alive(claim.Process(*e.Process)) {
+			if e.Migration != nil || e.Process != nil && h.Ledger.Alive(claim.Process(*e.Process)) {
 				continue
 			}
 			e.At, e.Kind, e.Process, e.Move = h.Clock().UTC(), e.Effect.Interrupted(), nil, nil

@@ -15,6 +15,10 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
+// ErrPagesInUse means that huge pages that were added for a guest cannot be removed from
+// the pools now. They stay recorded.
+var ErrPagesInUse = errors.New("they are in use")
+
 // growPools enlarges huge page pools by the pages that they lack for a guest,
 // and records the added pages, so that they can be given back.
 func (h *Host) growPools(ctx context.Context, name string, short []plan.Step) error {
@@ -93,7 +97,7 @@ func (h *Host) givePoolsBack(name string, lay topology.MemoryByNode, nodes topol
 	for _, g := range grown {
 		left, err := h.shrinkPools(g, poolsOf(g, lay, nodes))
 		if err == nil && left > 0 {
-			err = errors.New("they are in use")
+			err = ErrPagesInUse
 		}
 		if left > 0 {
 			errs = append(

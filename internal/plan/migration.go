@@ -1,0 +1,18 @@
+package plan
+
+import (
+	"time"
+
+	"github.com/numavisor/numavisor/internal/guest"
+)
+
+// Migration is one host's part in the live migration of a guest between two hosts.
+type Migration struct {
+	Guest string    `json:"guest"`
+	Began time.Time `json:"began"` // identifies the migration on both hosts
+	Leave bool      `json:"leave"` // the guest leaves this host; otherwise it comes
+	// Peer names the other host.
+	Peer string `json:"peer"`
+	// Intent is for the target.
+	Intent guest.Intent `json:"intent"`
+}
