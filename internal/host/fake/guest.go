@@ -20,6 +20,7 @@ type domain struct {
 	stored  *Definition // nil: transient
 	process *process    // nil: does not run
 	garbled bool        // its intent is unreadable
+	transit transit     // in a migration
 }
 
 // process is a running program.
@@ -236,6 +237,9 @@ func (h *Host) seenGuest(name string) inventory.Guest {
 	now := d.stored
 	if d.process != nil {
 		g.State, g.PID, now = "running", d.process.pid, d.live
+		if d.transit == suspended {
+			g.State = "paused"
+		}
 	}
 	g.Config = now.Config
 	g.Config.Pins, g.Config.IOThreadPins = maps.Clone(g.Config.Pins), maps.Clone(g.Config.IOThreadPins)

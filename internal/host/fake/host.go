@@ -38,6 +38,8 @@ type Host struct {
 	lastPID  int
 	ticks    uint64 // start time of the last process, grows with each
 
+	peers map[string]*Host // reachable for migrations, by URI
+
 	injection injection
 }
 
