@@ -93,6 +93,8 @@ var rooms = map[string][]string{
 	"internal/host/move": {"WORDS", "internal/decide", "internal/host/operate", "internal/host/apply",
 		"internal/host/claim"},
 
+	"internal/host/migrate": {"WORDS", "internal/host/operate"},
+
 	"internal/host/labcounter":          {"WORDS", "internal/host/linux", "internal/host/watch"}, // it is a meter
 	"internal/host/local":               {"WORDS", "internal/host"},                              // it joins the drivers
 	"internal/host/hosttest":            {"WORDS", "internal/host"},                              // for tests

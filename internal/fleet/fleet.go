@@ -153,16 +153,18 @@ func (RunState) Words() []string { return []string{string(Running), string(Stopp
 // each reports its own part (VMStatus.Migration, one status for each host):
 //
 //	target   prepared    the room is claimed: the server copies Arrival into Ready; or refused
-//	source   copying     begins once Ready is set; then gone, or stays
-//	target   arrived     the VM runs here, verified: the server sets VM.Host and VM.Placement, and ends it
-//	source   stays       it failed, or Cancel is set: the VM runs here. The server sets Cancel
+//	source   copying     begins once Ready is set; then gone, stays or undecided
+//	target   arrived     the VM runs here, verified: the server sets VM.Host and VM.Placement, and
+//	                     ends the migration, also a cancelled one
 //	target   given-back  Cancel is set and nothing of the VM is here: the room is free
 //
-// The server ends a migration (Migration becomes nil) only after arrived, or after
-// given-back with stays or undecided: so one host alone runs the VM. A source that is
-// undecided has the VM paused, and cannot tell whether the target runs it. It resumes the VM once the
-// record has no migration and still names this host, and removes its paused copy once
-// the record names another host.
+// The server sets Cancel if a user asks for it, and if the target has refused or the
+// source's part is over (stays, undecided, gone): then the target says whether it has the VM. It
+// ends a cancelled migration (Migration becomes nil) only when the target has said given-back and the
+// source's part is over: so one host alone runs the VM. A source that is undecided has
+// the VM paused, and cannot tell whether the target runs it. It resumes the VM once
+// the record has no migration and still names this host, and removes its paused copy
+// once the record names another host. Gone with given-back: the VM has ended.
 type Migration struct {
 	To        string          `json:"to"`
 	Placement guest.Placement `json:"placement"` // reserved there

@@ -115,7 +115,8 @@ func TestStorageFault(t *testing.T) {
 	}{
 		{name: "diskless"},
 		{name: "shared", devices: `<disk type='file'><source file='/nfs/a.img'/><target dev='vda'/></disk>`},
-		{name: "network", devices: `<disk type='network'><source protocol='rbd' name='p/a'/><target dev='vda'/></disk>`},
+		{name: "network",
+			devices: `<disk type='network'><source protocol='rbd' name='p/a'/><target dev='vda'/></disk>`},
 		{name: "local", devices: local, fault: "disk vda (/local/a.img) is on a file system"},
 		{name: "local, copied", devices: local, copied: true},
 		{name: "local, read only",

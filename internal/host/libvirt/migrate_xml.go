@@ -105,7 +105,10 @@ const zfsMagic = 0x2fc12fc1 // OpenZFS, include/sys/fs/zfs.h
 // asked about is libvirt's to judge.
 func isLocal(path string) bool {
 	var s unix.Statfs_t
-	return unix.Statfs(path, &s) == nil && slices.Contains(magicOfLocal, int64(s.Type)) //nolint:unconvert // int32 on s390x
+	if unix.Statfs(path, &s) != nil {
+		return false
+	}
+	return slices.Contains(magicOfLocal, int64(s.Type)) //nolint:unconvert // int32 on some platforms
 }
 
 // checkMovableByMigration refuses a guest whose storage or devices belong to this host.

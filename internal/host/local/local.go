@@ -13,6 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/host/migrate"
 	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/host/operate"
@@ -103,6 +104,12 @@ func Open(o Options) (*Host, error) {
 		Journal: journal,
 		root:    root, qemu: qemu,
 	}, nil
+}
+
+// Migrations is this host's part in live migrations between hosts of a fleet, in which it has
+// a name; uri is by which other hosts' libvirt daemons reach this one's.
+func (h *Host) Migrations(name, uri string) *migrate.Host {
+	return &migrate.Host{Host: &h.Host.Host, Port: h.qemu, Name: name, URI: uri}
 }
 
 // Close closes the connections to libvirt.
