@@ -40,6 +40,7 @@ var valueSections = map[string]string{
 	"internal/api/fleet.ProblemType":    "Problems that the fleet's server answers",
 	"internal/decide/schedule.reason":   "Reasons that exclude a host",
 	"internal/decide/schedule.Figure":   "Figures that compare hosts",
+	"internal/decide/migrate.Obstacle":  "Reasons why a VM does not migrate",
 	"internal/decide/check.Rule":        "Rules of a legal placement",
 	"internal/decide/room.Obstacle":     "Reasons why no moves make room",
 	"internal/plan.Kind":                "Steps",

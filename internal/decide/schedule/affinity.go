@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -37,22 +38,47 @@ type rule struct {
 	racks  map[string]int
 	hosts  map[int]bool
 	only   int // the index of the only host allowed; -1: all are
+	not    []int
+}
+
+// allows reports whether the request allows a host.
+func (r *rule) allows(i int) bool {
+	return (r.only < 0 || i == r.only) && !slices.Contains(r.not, i)
+}
+
+// without returns the members of a group that count: not the VM itself, which is one where it runs.
+func without(members []member, ignored func(member) bool) []member {
+	if !slices.ContainsFunc(members, ignored) {
+		return members
+	}
+	return slices.DeleteFunc(slices.Clone(members), ignored)
 }
 
 // rule prepares the rules of a VM's group. In a group without members, all hosts are allowed,
 // or the only one that the request names.
-func (f *Fleet) rule(a fleet.Affinity, only string) (*rule, error) {
+func (f *Fleet) rule(q *Request) (*rule, error) {
+	a := q.Affinity
 	r := &rule{Affinity: a, others: f.groups[a.Group], racks: map[string]int{}, hosts: map[int]bool{}, only: -1}
-	if only != "" {
-		i, known := f.byName[only]
+	if q.Host != "" {
+		i, known := f.byName[q.Host]
 		if !known {
-			return nil, fmt.Errorf("host %s is not in the fleet", only)
+			return nil, fmt.Errorf("host %s is not in the fleet", q.Host)
 		}
 		r.only = i
+	}
+	for _, name := range q.Not {
+		if i, known := f.byName[name]; known {
+			r.not = append(r.not, i)
+		}
 	}
 	if a.Group == "" {
 		r.others = nil
 	}
+	gone, known := f.byName[q.Without]
+	if known {
+		r.not = append(r.not, gone)
+	}
+	r.others = without(r.others, func(m member) bool { return m.vm == q.Spec.Name || known && m.host == gone })
 	for _, m := range r.others {
 		r.racks[f.rack(m.host)]++
 		r.hosts[m.host] = true

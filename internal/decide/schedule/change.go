@@ -2,11 +2,13 @@ package schedule
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -323,3 +325,19 @@ func (f *Fleet) summarizeHost(h *host) {
 	h.rooms, h.others = rooms(h.Inventory, &f.policy)
 	f.count(h)
 }
+
+// Names returns the names of the hosts, ascending.
+func (f *Fleet) Names() []string { return slices.Sorted(maps.Keys(f.byName)) }
+
+// Host returns a host with all VMs that count on it: those of its inventory, and claims, whose
+// state is Claimed. Its inventory must not be changed.
+func (f *Fleet) Host(name string) (Host, bool) {
+	i, known := f.byName[name]
+	if !known {
+		return Host{}, false
+	}
+	return f.hosts[i].Host, true
+}
+
+// Policy returns the policy of all hosts, with its defaults.
+func (f *Fleet) Policy() policy.Policy { return f.policy }

@@ -17,6 +17,12 @@ type Request struct {
 	Affinity fleet.Affinity
 	// Host is the only host that may be chosen; empty: any.
 	Host string
+	// Not are hosts that may not be chosen, although VMs of the group on them count.
+	Not []string
+	// Without is a host that counts as if it were not in the fleet, with the VMs of groups on it.
+	Without string
+	// WhatIf says that the request is not one of those from which the fleet learns what is asked for.
+	WhatIf bool
 }
 
 // Decision is the host and the placement that was chosen, with the reasons.
@@ -75,11 +81,13 @@ func (f *Fleet) Decide(r Request) (*Decision, error) {
 	if f.mix.sum == 0 {
 		f.recount() // the fleet had no hosts when it was made
 	}
-	f.mix.add(s)
+	if !r.WhatIf {
+		f.mix.add(s)
+	}
 	if f.mix.sum >= f.mix.next {
 		f.recount()
 	}
-	rule, err := f.rule(r.Affinity, r.Host)
+	rule, err := f.rule(&r)
 	if err != nil {
 		return nil, fmt.Errorf("VM %s: %w", spec.Name, err)
 	}
@@ -195,7 +203,7 @@ func (f *Fleet) candidates(s shape, r *rule) (shortlist, map[reason]int) {
 	ranks := f.ranks(s)
 	for i := range ranks {
 		on := &ranks[i]
-		if r.only >= 0 && i != r.only {
+		if !r.allows(i) {
 			continue
 		}
 		if !r.hasOthers() {
@@ -223,7 +231,7 @@ func (f *Fleet) uneven(s shape, r *rule, refused []Next, counts map[reason]int) 
 	var found shortlist
 	for i, h := range f.hosts {
 		wasAsked := func(n Next) bool { return n.Host == h.Name }
-		if h.Inventory == nil || r.only >= 0 && i != r.only || r.excludes(i, h) != "" || slices.ContainsFunc(refused, wasAsked) {
+		if h.Inventory == nil || !r.allows(i) || r.excludes(i, h) != "" || slices.ContainsFunc(refused, wasAsked) {
 			continue
 		}
 		reason := f.lacks(h, s)

@@ -147,8 +147,8 @@ func legal(t *rapid.T, f *Fleet, r Request, d *Decision) {
 		}
 	}
 	a := r.Affinity
-	if a.Hosts == fleet.Same && onHost == 0 || a.Hosts == fleet.Differ && onHost > 0 || a.Racks == fleet.Same && inRack == 0 ||
-		a.Racks == fleet.Differ && inRack > 0 || a.Nodes == fleet.Same && onHost == 0 {
+	if a.Hosts == fleet.Same && onHost == 0 || a.Hosts == fleet.Differ && onHost > 0 ||
+		a.Racks == fleet.Same && inRack == 0 || a.Racks == fleet.Differ && inRack > 0 || a.Nodes == fleet.Same && onHost == 0 {
 		t.Fatalf("%s: host %s has %d VMs of its group, its rack %d; rules %+v", d.Spec.Name, d.Host, onHost, inRack, a)
 	}
 }
@@ -159,7 +159,7 @@ func refusedRightly(t *rapid.T, f *Fleet, r Request, err error) {
 	if !errors.As(err, &none) {
 		t.Fatal(err)
 	}
-	rule, _ := f.rule(r.Affinity, r.Host)
+	rule, _ := f.rule(&r)
 	for i, h := range f.hosts {
 		spec, _ := r.Spec.Normalize()
 		if rule.excludes(i, h) != "" || rule.limitNodes(&spec, i, h) != nil {
