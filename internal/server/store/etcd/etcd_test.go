@@ -10,8 +10,15 @@ import (
 	"github.com/numavisor/numavisor/internal/server/store/storetest"
 )
 
-// TestMain fails when a goroutine outlives the tests: each has an owner that waits for it.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain fails when a goroutine outlives the tests: each has an owner that waits for it. etcd
+// leaves the connections between members to their timeout of some seconds.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
+		goleak.IgnoreAnyFunction("net/http.(*conn).serve"),
+		goleak.IgnoreAnyFunction("net/http.(*connReader).backgroundRead"))
+}
 
 // open opens a store that the test closes.
 func open(t *testing.T, c etcd.Config) *etcd.Store {
@@ -29,6 +36,7 @@ func open(t *testing.T, c etcd.Config) *etcd.Store {
 }
 
 func TestStore(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t *testing.T) store.Store {
 		t.Helper()
 		return open(t, etcd.Config{Folder: t.TempDir()})

@@ -98,7 +98,7 @@ func (s *Store) keep(ctx context.Context) {
 		}
 		full := s.server != nil && size.Total > s.config.Quota/4*3
 		if full {
-			to = size.Revision - 100
+			to = size.Revision
 		}
 		if to > compacted && s.Compact(ctx, to) == nil {
 			compacted = to
@@ -131,7 +131,7 @@ func (s *Store) reclaim(ctx context.Context, full bool) {
 	if pays := waste > defragmentFrom && waste > size.Total/2; !pays && !(full && waste > size.Total/10) {
 		return
 	}
-	if _, err := s.client.Defragment(ctx, ""); err != nil {
+	if err := s.server.Server.Backend().Defrag(); err != nil {
 		s.config.Log.Warn("cannot defragment the database of etcd", "error", err)
 		return
 	}

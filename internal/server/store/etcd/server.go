@@ -16,9 +16,18 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// alone is the name and the URL of the only member of a cluster. It listens nowhere; the
-// configuration of etcd requires a URL.
-const alone, aloneURL = "numavisor", "http://localhost:2380"
+// Names in the folder of a configuration.
+const (
+	lockFile   = "lock"
+	dataFolder = "etcd"
+)
+
+const clusterToken = "numavisor"
+
+// onlyMember is a member that is alone. It listens nowhere; etcd requires a URL.
+func onlyMember() Member {
+	return Member{Name: "numavisor", Peers: map[string]string{"numavisor": "http://localhost:2380"}}
+}
 
 // server is a server of etcd in this process.
 type server struct {
@@ -32,7 +41,7 @@ func start(ctx context.Context, c Config, log *zapCore) (*server, error) {
 		return nil, err
 	}
 	// etcd itself would wait for the other process without a word.
-	s := &server{lock: flock.New(filepath.Join(c.Folder, "lock"))}
+	s := &server{lock: flock.New(filepath.Join(c.Folder, lockFile))}
 	switch locked, err := s.lock.TryLock(); {
 	case err != nil:
 		return nil, fmt.Errorf("lock %s: %w", c.Folder, err)
@@ -71,7 +80,7 @@ func (s *server) close() {
 // embedded is the configuration of etcd itself.
 func (c Config) embedded(log *zapCore) (*embed.Config, error) {
 	e := embed.NewConfig()
-	e.Dir = filepath.Join(c.Folder, "etcd")
+	e.Dir = filepath.Join(c.Folder, dataFolder)
 	e.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log.logger())
 	e.QuotaBackendBytes = int64(min(c.Quota, 1<<62)) //nolint:gosec // bounded
 	e.ListenClientUrls, e.AdvertiseClientUrls = nil, nil
@@ -80,11 +89,11 @@ func (c Config) embedded(log *zapCore) (*embed.Config, error) {
 	e.SnapshotCount, e.SnapshotCatchUpEntries = 1000, 500
 	e.BootstrapDefragThresholdMegabytes = 100
 	if len(c.Member.Peers) == 0 {
-		c.Member = Member{Name: alone, Peers: map[string]string{alone: aloneURL}}
+		c.Member = onlyMember()
 		// The only member elects itself: nothing to wait for.
 		e.TickMs, e.ElectionMs = 50, 500
 	}
-	e.Name, e.InitialCluster, e.InitialClusterToken = c.Member.Name, c.Member.cluster(), "numavisor"
+	e.Name, e.InitialCluster, e.InitialClusterToken = c.Member.Name, c.Member.cluster(), clusterToken
 	if c.Member.Joins {
 		e.ClusterState = embed.ClusterStateFlagExisting
 	}
