@@ -15,6 +15,8 @@ const (
 	EffectBind    Effect = "bind"    // of a running guest or process
 	EffectCreate  Effect = "create"  // of a guest
 	EffectDelete  Effect = "delete"  // of a guest
+	EffectStart   Effect = "start"   // of a guest that exists
+	EffectStop    Effect = "stop"    // of a guest
 	EffectRun     Effect = "run"     // of a command that starts bound
 	EffectSetting Effect = "setting" // of the kernel
 	// The two parts of a live migration, each on its own host. A restart resumes them.

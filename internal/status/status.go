@@ -43,6 +43,18 @@ type Status struct {
 	Competitors []Competitor  `json:"competitors,omitempty"`
 	Totals      Totals        `json:"totals"`
 	Self        Self          `json:"self"`
+	// Fleet is the host's membership of a fleet; nil: the daemon has not joined one.
+	Fleet *Fleet `json:"fleet,omitempty"`
+}
+
+// Fleet is a host's membership of a fleet.
+type Fleet struct {
+	Server string `json:"server"` // URL
+	Host   string `json:"host"`   // the host's name in the fleet
+	// Connected says whether the server is reachable; Since is since when it is, or is not.
+	Connected bool      `json:"connected"`
+	Since     time.Time `json:"since,omitzero"`
+	Why       string    `json:"why,omitempty"` // it is not reachable
 }
 
 // Policy names the policy that a daemon decides by.

@@ -61,6 +61,8 @@ type Options struct {
 	Roster func() string
 	// Self returns the daemon's own cost; nil: not reported.
 	Self func() status.Self
+	// Fleet returns the membership of a fleet; nil: the daemon has not joined one.
+	Fleet func() status.Fleet
 	// Supervisor gets reports of the daemon's state.
 	Supervisor Supervisor
 

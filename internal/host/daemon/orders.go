@@ -55,6 +55,10 @@ func (d *Daemon) Status(ctx context.Context) (status.Status, error) {
 			r.Self = l.Self()
 		}
 		r.Self.Sample, r.Self.Plan = r.Sample.Cost, l.planning
+		if l.Fleet != nil {
+			f := l.Fleet()
+			r.Fleet = &f
+		}
 		return r, nil
 	})
 }

@@ -21,6 +21,7 @@ type domain struct {
 	process *process    // nil: does not run
 	garbled bool        // its intent is unreadable
 	transit transit     // in a migration
+	deaf    bool        // it does not power off when it is asked to
 }
 
 // process is a running program.

@@ -215,3 +215,36 @@ func (h *Host) Remove(ctx context.Context, name string) error {
 		return nil
 	})
 }
+
+// Launch starts a guest that has a stored configuration.
+func (h *Host) Launch(ctx context.Context, name string) error {
+	return h.tune(ctx, "Launch", name, func(d *domain) error {
+		if d.process != nil || d.stored == nil {
+			return fmt.Errorf("starting guest %s: it runs, or has no stored configuration: %w", name, guest.ErrRefused)
+		}
+		p, err := h.launch(*d.stored, h.nextPID())
+		if err == nil {
+			live := *d.stored
+			d.live, d.process = &live, p
+		}
+		return err
+	})
+}
+
+// ShutDown powers a guest off, unless it is deaf (Deafen).
+func (h *Host) ShutDown(ctx context.Context, name string) error {
+	return h.tune(ctx, "ShutDown", name, func(d *domain) error {
+		if !d.deaf {
+			h.vanish(name)
+		}
+		return nil
+	})
+}
+
+// PowerOff ends a guest's run.
+func (h *Host) PowerOff(ctx context.Context, name string) error {
+	return h.tune(ctx, "PowerOff", name, func(*domain) error {
+		h.vanish(name)
+		return nil
+	})
+}

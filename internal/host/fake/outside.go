@@ -279,3 +279,14 @@ func (h *Host) Stick(name string, bytes topology.Bytes) error {
 	}
 	return nil
 }
+
+// Deafen makes a guest ignore requests to power off.
+func (h *Host) Deafen(name string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, err := h.domain(name)
+	if err == nil {
+		d.deaf = true
+	}
+	return err
+}

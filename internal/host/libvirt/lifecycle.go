@@ -169,3 +169,28 @@ func undefine(dom *libvirt.Domain) error {
 func (d *Driver) Resume(ctx context.Context, name string) error {
 	return d.control(ctx, "resuming it", name, (*libvirt.Domain).Resume)
 }
+
+// Launch starts a guest that has a stored configuration and does not run.
+func (d *Driver) Launch(ctx context.Context, name string) error {
+	return d.control(ctx, "starting it", name, (*libvirt.Domain).Create)
+}
+
+// ShutDown asks a guest to power off, and does not wait for it.
+func (d *Driver) ShutDown(ctx context.Context, name string) error {
+	return d.control(ctx, "asking it to power off", name, (*libvirt.Domain).Shutdown)
+}
+
+// PowerOff ends a guest's run at once; its stored configuration stays. A guest that does not
+// run is no error.
+func (d *Driver) PowerOff(ctx context.Context, name string) error {
+	return d.control(ctx, "ending it", name, func(dom *libvirt.Domain) error {
+		active, err := dom.IsActive()
+		if err != nil || !active {
+			return err
+		}
+		if err := dom.Destroy(); err != nil && !errors.Is(err, libvirt.ERR_OPERATION_INVALID) {
+			return err
+		}
+		return nil
+	})
+}

@@ -141,6 +141,8 @@ func noWayBack(e journal.Entry) error {
 	case e.Effect == journal.EffectDelete:
 		return fmt.Errorf("%s deleted %s; its disk images are still there, 'numavisor create' makes a VM of them", e.ID,
 			name)
+	case e.Effect == journal.EffectStart, e.Effect == journal.EffectStop:
+		return fmt.Errorf("%s is the %s of %s; start or stop the VM instead", e.ID, e.Effect, name)
 	case e.Effect == journal.EffectRun:
 		return fmt.Errorf("%s ran a command, which is bound for as long as it runs", e.ID)
 	case e.Migration != nil:

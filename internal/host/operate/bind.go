@@ -26,6 +26,9 @@ type BindRequest struct {
 	Change func(guest.Spec) (guest.Spec, error)
 	// Recompute computes a new placement even if one is recorded.
 	Recompute bool
+	// Placement was decided elsewhere: it is checked, and refused if it is not legal here now
+	// (ErrPlacement). Nil: Bind decides.
+	Placement *guest.Placement
 	DryRun    bool
 	Why       string // the reason, for the journal; empty: an operator asked for it
 }
@@ -221,7 +224,7 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 	// intent.
 	fits := g.Placement != nil && g.Spec != nil && len(g.Placement.VCPUs) == g.Config.VCPUs &&
 		!g.Placement.LostCPUs(inv.Topology.CPUSet())
-	if fits && r.Change == nil && !r.Recompute {
+	if fits && r.Change == nil && !r.Recompute && r.Placement == nil {
 		return guest.Intent{Host: inv.Identity(), Spec: *g.Spec, Placement: *g.Placement, Adopted: g.Adopted}, nil, nil
 	}
 	othersHidden := func(gap inventory.Gap) bool { return !gap.HidesGuestsOf(g.Hypervisor) }
@@ -231,6 +234,10 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 	spec := adopt.Spec(g)
 	if fits {
 		spec = *g.Spec
+	}
+	if r.Placement != nil {
+		want := guest.Intent{Host: inv.Identity(), Spec: spec, Placement: *r.Placement, Adopted: !g.Created()}
+		return want, nil, h.given(inv, spec, *r.Placement)
 	}
 	if r.Change != nil {
 		var err error

@@ -28,6 +28,9 @@ type CreateRequest struct {
 	// A dry run needs no Mover.
 	MakeRoom bool
 	Mover    Mover
+	// Placement was decided elsewhere, for example by a fleet's scheduler: it is checked, and
+	// refused if it is not legal here now (ErrPlacement). Nil: Create decides.
+	Placement *guest.Placement
 }
 
 // Renderer makes the definition that is bound to an intent's placement and
@@ -53,6 +56,9 @@ type Created struct {
 	roomTaken bool            // not all guests that made room are back
 	seen      *inventory.Host // on which it does not fit
 }
+
+// Started says whether the guest was started; it may run even if Create returned an error.
+func (c *Created) Started() bool { return c.started }
 
 // Shortfalls lists in words how the running guest differs from the request. A
 // part that its configuration cannot express (Cannot) is no shortfall if the
@@ -185,6 +191,9 @@ func (h *Host) placeNew(
 	if err := errors.Join(RoomIsKnown(&inv), nameIsFree(inv, r.Spec.Name)); err != nil {
 		return want, nil, err
 	}
+	if r.Placement != nil {
+		return h.placeGiven(&inv, r.Spec, *r.Placement, c)
+	}
 	c.Placement, c.Why, err = place.Place(place.Request{Host: &inv, Spec: r.Spec, Policy: h.Policy})
 	switch {
 	case err == nil:
@@ -201,6 +210,18 @@ func (h *Host) placeNew(
 		return want, nil, err
 	}
 	return want, poolShortages(capacity.Available(&inv, h.Policy, ""), c.Placement), nil
+}
+
+// placeGiven checks a placement that was decided elsewhere.
+func (h *Host) placeGiven(
+	inv *inventory.Host, s guest.Spec, p guest.Placement, c *Created,
+) (want guest.Intent, short []plan.Step, err error) {
+	if err := h.given(inv, s, p); err != nil {
+		return want, nil, err
+	}
+	c.Placement, c.Why = p, place.Why{Summary: "the placement was given"}
+	want = guest.Intent{Host: inv.Identity(), Spec: s, Placement: p}
+	return want, poolShortages(capacity.Available(inv, h.Policy, ""), p), nil
 }
 
 // CreatePlan is what Create would do.

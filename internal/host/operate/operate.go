@@ -33,15 +33,25 @@ var ErrExists = errors.New("a VM of this name already exists")
 // requires force.
 var ErrNotOurs = errors.New("was not created by Numavisor")
 
+// ErrPlacement means that a placement that was decided elsewhere is not legal on this host now.
+var ErrPlacement = errors.New("the host cannot give the placement")
+
 // ErrBusy means that another process is creating, binding or moving the guest.
 var ErrBusy = errors.New("the VM is being created, bound or moved already")
 
-// Domains are the functions of a hypervisor for creating and deleting guests.
+// Domains are the functions of a hypervisor for guests as a whole.
 type Domains interface {
 	// Start defines a guest (unless it is transient) and starts it.
 	Start(ctx context.Context, d guest.Definition, transient bool) error
 	// Remove ends a guest and removes its configuration.
 	Remove(ctx context.Context, name string) error
+	// Launch starts a guest that has a stored configuration and does not run.
+	Launch(ctx context.Context, name string) error
+	// ShutDown asks a guest to power off, and does not wait for it.
+	ShutDown(ctx context.Context, name string) error
+	// PowerOff ends a guest's run at once; its stored configuration stays. A guest that does
+	// not run is no error.
+	PowerOff(ctx context.Context, name string) error
 }
 
 // Host is one host with all drivers that act on it.
@@ -128,4 +138,15 @@ func (h *Host) claimFor(name string, p guest.Placement) claim.Claim {
 // anything is changed.
 func (h *Host) legal(inv *inventory.Host, spec guest.Spec, p guest.Placement) error {
 	return check.Error(spec.Name, check.Placement(inv, h.Policy, spec, p))
+}
+
+// given checks a placement that was decided elsewhere.
+func (h *Host) given(inv *inventory.Host, s guest.Spec, p guest.Placement) error {
+	if p.Guest != s.Name {
+		return fmt.Errorf("%w: it is for VM %q, not %q", ErrPlacement, p.Guest, s.Name)
+	}
+	if err := h.legal(inv, s, p); err != nil {
+		return fmt.Errorf("%w: %w", ErrPlacement, err)
+	}
+	return nil
 }

@@ -1,0 +1,112 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/decide/reconcile"
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/operate"
+)
+
+// Deadlines of actions. A bind copies memory.
+const (
+	actionTime = 10 * time.Minute
+	bindTime   = 6 * time.Hour
+)
+
+// carryOut makes one action.
+func (a *Agent) carryOut(ctx context.Context, act reconcile.Action) error {
+	limit := actionTime
+	if act.Kind == reconcile.Bind || act.Kind == reconcile.Adopt {
+		limit = bindTime
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	v := &act.VM
+	switch act.Kind {
+	case reconcile.Create:
+		return a.create(ctx, v)
+	case reconcile.Replace:
+		if err := a.delete(ctx, v); err != nil {
+			return err
+		}
+		return a.create(ctx, v)
+	case reconcile.Start:
+		_, err := a.Host.StartGuest(ctx, operate.StartRequest{Name: v.Name, Placement: placementOf(v)})
+		return err
+	case reconcile.Stop:
+		return a.Host.StopGuest(ctx, v.Name, a.Grace)
+	case reconcile.Delete:
+		return a.delete(ctx, v)
+	case reconcile.Bind, reconcile.Adopt:
+		return a.bind(ctx, v)
+	}
+	return fmt.Errorf("action %q is not known", act.Kind)
+}
+
+// placementOf returns the placement that the fleet decided; nil: the host decides.
+func placementOf(v *fleet.VM) *guest.Placement {
+	if v.Placement.Nodes.IsEmpty() {
+		return nil
+	}
+	return &v.Placement
+}
+
+// create creates a VM bound to the fleet's placement.
+func (a *Agent) create(ctx context.Context, v *fleet.VM) error {
+	spec, err := v.Spec.Normalize()
+	if err != nil {
+		return fmt.Errorf("creating VM %s: %w", v.Name, err)
+	}
+	if spec.Name != v.Name {
+		return fmt.Errorf("creating VM %s: its spec names VM %q", v.Name, spec.Name)
+	}
+	render, undo, err := a.Machines.Prepare(ctx, v)
+	if err != nil {
+		return fmt.Errorf("creating VM %s: %w", v.Name, err)
+	}
+	made, err := a.Host.Create(ctx, operate.CreateRequest{Spec: spec, Render: render, Placement: placementOf(v)})
+	if err == nil {
+		for _, short := range made.Shortfalls() {
+			a.Log.Warn("not all is as requested", "vm", v.Name, "what", short)
+		}
+		return nil
+	}
+	if undo != nil && !made.Started() {
+		err = errors.Join(err, undo())
+	}
+	return err
+}
+
+// delete removes a VM. Its disks stay.
+func (a *Agent) delete(ctx context.Context, v *fleet.VM) error {
+	err := a.Host.Delete(ctx, operate.DeleteRequest{Name: v.Name, Force: v.Adopted})
+	if errors.Is(err, operate.ErrNoGuest) {
+		return nil
+	}
+	return err
+}
+
+// bind binds a running VM to the fleet's placement.
+func (a *Agent) bind(ctx context.Context, v *fleet.VM) error {
+	b, err := a.Host.Bind(ctx, operate.BindRequest{Name: v.Name, Placement: placementOf(v),
+		Why: "the fleet chose its nodes"})
+	if err == nil && !b.Complete() {
+		a.Log.Warn("not all is as requested", "vm", v.Name, "what", b.Shortfalls())
+	}
+	return err
+}
+
+// sameStatus compares two statuses but for their times.
+func sameStatus(a, b fleet.VMStatus) bool {
+	b.Since = a.Since
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}
