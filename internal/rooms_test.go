@@ -108,7 +108,8 @@ var rooms = map[string][]string{
 	"internal/picture": {"WORDS"},
 	"internal/top":     {"WORDS"},
 
-	"cmd/numavisor": {"ALL"},
+	"cmd/numavisor":        {"ALL"},
+	"cmd/numavisor-server": {"ALL"},
 
 	"tools/mutate": {}, // for developers: which changes to the code the tests notice
 	"tools/words":  {},

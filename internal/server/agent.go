@@ -193,7 +193,7 @@ func (a *agents) join(ctx context.Context, j *agentapi.Join) (*agentapi.Joined, 
 		return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, "id, rack: too long")
 	}
 	refused := fleetapi.NewProblem(fleetapi.ProblemRole,
-		"the token is unknown, was used already or has expired: make another one with 'numavisor server token'")
+		"the token is unknown, was used already or has expired: make another one with POST /v1/joins")
 	if !auth.IsJoin(j.Token) {
 		return nil, refused
 	}

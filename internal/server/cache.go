@@ -297,6 +297,55 @@ func (c *cache) wait(ctx context.Context, after int64, most time.Duration) {
 	}
 }
 
+// waitFor returns once the state has the change of a key that a transaction conflicted with, or
+// after a time.
+func (c *cache) waitFor(ctx context.Context, key string, t *transaction, most time.Duration) {
+	assumed := int64(0)
+	for _, condition := range t.If {
+		if condition.Key == key {
+			assumed = condition.Revision
+		}
+	}
+	end := time.Now().Add(most)
+	for time.Now().Before(end) && ctx.Err() == nil {
+		var now, at int64
+		c.read(func(st *state) { now, at = st.revisionOf(key), st.revision })
+		if now != assumed {
+			return
+		}
+		c.wait(ctx, at, min(50*time.Millisecond, time.Until(end)))
+	}
+}
+
+// revisionOf returns the revision of a key; 0: it does not exist, or only the store knows it.
+func (s *state) revisionOf(key string) int64 {
+	of := func(prefix string) (string, bool) { return strings.CutPrefix(key, prefix) }
+	if name, ok := of(store.VMs); ok {
+		return s.vms[name].revision
+	}
+	if name, ok := of(store.Hosts); ok {
+		return s.hosts[name].revision
+	}
+	if name, ok := of(store.Projects); ok {
+		return s.projects[name].revision
+	}
+	if name, ok := of(store.Users); ok {
+		return s.users[name].revision
+	}
+	if name, ok := of(store.Joins); ok {
+		return s.joins[name].revision
+	}
+	if rest, ok := of(store.Statuses); ok {
+		vm, host, _ := strings.Cut(rest, "/")
+		return s.statuses[onHost{vm, host}].revision
+	}
+	if rest, ok := of(store.Remains); ok {
+		host, vm, _ := strings.Cut(rest, "/")
+		return s.remains[onHost{vm, host}].revision
+	}
+	return s.keys[key]
+}
+
 // follow fills the state from a store and follows its changes until ctx ends.
 func (c *cache) follow(ctx context.Context, from store.Store, loaded func()) {
 	for ctx.Err() == nil {

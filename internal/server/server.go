@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -157,13 +158,9 @@ var errNothing = errors.New("nothing to change")
 // decide makes a change: it calls f with the state, commits what f put into the transaction, and calls f again
 // with newer state after a conflict. f returns errNothing if there is nothing to change.
 func (s *Server) decide(ctx context.Context, f func(st *state, t *transaction) error) (revision int64, err error) {
-	for range attempts {
-		var at int64
+	for n := range attempts {
 		t := &transaction{}
-		s.cache.read(func(st *state) {
-			at = st.revision
-			err = f(st, t)
-		})
+		s.cache.read(func(st *state) { err = f(st, t) })
 		if errors.Is(err, errNothing) {
 			return 0, nil
 		}
@@ -174,12 +171,15 @@ func (s *Server) decide(ctx context.Context, f func(st *state, t *transaction) e
 		if !errors.As(err, &conflict) {
 			return revision, err
 		}
-		s.cache.wait(ctx, at, catchUp)
-		if ctx.Err() != nil {
-			break
+		s.cache.waitFor(ctx, conflict.Key, t, catchUp)
+		select { // servers that conflict with each other should not do so again
+		case <-time.After(rand.N(time.Duration(n+1) * time.Millisecond)):
+		case <-ctx.Done():
+			return 0, ctx.Err()
 		}
 	}
-	return 0, unavailable(err)
+	return 0, fleetapi.NewProblem(fleetapi.ProblemUnavailable,
+		"others have changed the same records all the time; nothing was changed: try again")
 }
 
 // commit makes a transaction, and applies it to this server's state at once.

@@ -136,11 +136,8 @@ func problemOf(_ huma.Context, _ string, v any) (any, error) {
 	p := &fleetapi.Problem{Type: fleetapi.ProblemInvalid, Title: m.Title, Status: m.Status, Detail: m.Detail}
 	for _, e := range m.Errors {
 		d := fleetapi.ProblemDetail{Message: e.Message, Location: e.Location}
-		switch e.Value.(type) {
-		case string, float64, bool, int, int64: // other values may be as large as the request
-			if text := fmt.Sprint(e.Value); len(text) <= 200 {
-				d.Value = e.Value
-			}
+		if !strings.HasPrefix(e.Location, "body") { // a body may have secrets
+			d.Value = e.Value
 		}
 		p.Errors = append(p.Errors, d)
 	}

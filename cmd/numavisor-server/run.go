@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/server"
+	"github.com/numavisor/numavisor/internal/server/store/etcd"
+)
+
+// options are the flags of the server.
+type options struct {
+	folder, listen, policy string
+	verbose                bool
+}
+
+func runCommand() *cobra.Command {
+	var o options
+	c := &cobra.Command{
+		Use:   "numavisor-server",
+		Short: "Serve a fleet of hosts: REST API, scheduler, daemons of hosts",
+		Long: `Serves the fleet whose records are in the data folder, which 'numavisor-server init'
+made. The REST API, its description (/docs, /openapi.json) and the daemons of
+hosts share one port, with TLS.
+
+Runs in the foreground until it receives SIGTERM. Hosts and VMs run on without it.`,
+		Example: `  numavisor-server --data /var/lib/numavisor-server`,
+		Args:    noArguments,
+		RunE:    func(c *cobra.Command, _ []string) error { return serve(c.Context(), c, &o) },
+	}
+	c.Flags().StringVar(&o.folder, "data", defaultData, "folder of the server's data")
+	c.Flags().StringVar(&o.listen, "listen", "", "address to listen on (default: all addresses, with the port of 'init --address')")
+	c.Flags().StringVar(&o.policy, "policy", "", "file with the policy of all hosts (default: the default policy)")
+	c.Flags().BoolVar(&o.verbose, "verbose", false, "log more")
+	return c
+}
+
+// serve runs the server until ctx ends.
+func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
+	level := slog.LevelInfo
+	if o.verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+	conf, err := readConfig(o.folder)
+	if err != nil {
+		return err
+	}
+	p, err := readPolicy(o.policy)
+	if err != nil {
+		return err
+	}
+	ca, err := readCA(o.folder)
+	if err != nil {
+		return err
+	}
+	host, port, err := net.SplitHostPort(conf.Address)
+	if err != nil {
+		return fmt.Errorf("the address in %s: %w", configFile, err)
+	}
+	certificate, err := ca.ServerCertificate(append([]string{host, "localhost", "127.0.0.1", "::1"}, conf.Names...), time.Now())
+	if err != nil {
+		return err
+	}
+	listen := o.listen
+	if listen == "" {
+		listen = ":" + port
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
+	if err != nil {
+		return fmt.Errorf("listening: %w; choose another address with --listen", err)
+	}
+	defer func() { _ = l.Close() }() // what serves closes it first
+	records, err := openStore(ctx, o.folder, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, records.Close()) }()
+	s := server.New(server.Options{Store: records, CA: ca, Policy: p, Log: log, Version: version(), Address: conf.Address})
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		s.Run(ctx, func() { log.Info("ready", "address", l.Addr().String(), "ca", ca.Fingerprint()) })
+		return nil
+	})
+	group.Go(func() error { return s.Serve(ctx, l, *certificate) })
+	group.Go(func() error { return watchRecords(ctx, records) })
+	return group.Wait()
+}
+
+// watchRecords ends the server when its records can never be written again, so that it is started again.
+func watchRecords(ctx context.Context, records *etcd.Store) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-records.Failed():
+		return fmt.Errorf("the records cannot be written any more: %s", records.Failure())
+	}
+}
+
+func readPolicy(path string) (policy.Policy, error) {
+	if path == "" {
+		return policy.Policy{}, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return policy.Policy{}, usageError{fmt.Errorf("reading the policy: %w", err)}
+	}
+	defer f.Close()
+	p, err := policy.Parse(f)
+	if err != nil {
+		return p, usageError{fmt.Errorf("%s: %w", path, err)}
+	}
+	return p, nil
+}
