@@ -326,7 +326,7 @@ func (s *Server) CreateJoin(ctx context.Context, c rest.Call, j fleetapi.JoinCre
 
 // JoinCommand returns the command by which a host joins.
 func JoinCommand(address, fingerprint, token string) string {
-	return fmt.Sprintf("numavisor daemon --join %s --ca %s --token %s", address, fingerprint, token)
+	return fmt.Sprintf("numavisor daemon --join %s --ca-fingerprint %s --token %s", address, fingerprint, token)
 }
 
 // Alarms implements rest.Service.
