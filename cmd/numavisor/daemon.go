@@ -39,13 +39,21 @@ degraded VMs. It moves VMs in mode auto; for VMs in mode advise it only shows th
 moves ('numavisor top', 'numavisor history'). Without a policy, VMs that Numavisor
 created are in mode auto and all others in mode advise.
 
+With --join, the daemon joins a fleet first: 'numavisor server init', or the fleet's
+administrator, gives the address, the token and the fingerprint. From then on each
+start takes part in the fleet; 'numavisor daemon --leave' ends that. Without the server,
+the daemon does all of its other work.
+
 Runs in the foreground until it receives SIGTERM. It then stops a move in progress
 at the next slice; the next start of the daemon finishes this move or rolls it back.
 VMs run on without the daemon. On SIGHUP, the daemon reads its policy again.`,
 		Example: `  numavisor daemon
-  numavisor daemon --metrics :9177`,
+  numavisor daemon --metrics :9177
+  numavisor daemon --join server1:9443 --token TOKEN --ca-fingerprint sha256:FINGERPRINT`,
 		Args: takes(0, 0),
 	}
+	var in membership
+	in.flags(c)
 	on.flags(c, withTopology, withPolicy, withPace, withRecords)
 	_ = c.Flags().MarkHidden("timeout")
 	socketFlag(c, &socket)
@@ -53,6 +61,9 @@ VMs run on without the daemon. On SIGHUP, the daemon reads its policy again.`,
 	c.Flags().DurationVar(&every, "every", time.Second, "time between samples")
 	c.Flags().BoolVar(&verbose, "verbose", false, "log each observation and each plan, with its duration")
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		if in.leave {
+			return leaveFleet(c, on.records)
+		}
 		frugal()
 		if every < 100*time.Millisecond || every > time.Minute {
 			return wrongUse("--every %v: allowed are 100ms to 1m", every)
@@ -79,10 +90,14 @@ VMs run on without the daemon. On SIGHUP, the daemon reads its policy again.`,
 			return err
 		}
 		o.Supervisor = service.supervisor(o.Log)
+		takePart, err := in.agent(c.Context(), h, &o)
+		if err != nil {
+			return err
+		}
 		d := daemon.New(o)
 		stop := obeyChanges(c.Context(), d, &on, service)
 		defer stop()
-		return serveAndRun(c.Context(), d, l, listen)
+		return serveAndRun(c.Context(), d, l, listen, takePart)
 	}
 	return c
 }
@@ -148,8 +163,11 @@ const forever = 100 * 365 * 24 * time.Hour
 // the deadline of the daemon is no limit.
 const decisionTime = time.Minute
 
-// serveAndRun runs the daemon's loop and its servers. The first error ends all of them.
-func serveAndRun(ctx context.Context, d *daemon.Daemon, l net.Listener, listen string) error {
+// serveAndRun runs the daemon's loop, its servers, and its part in a fleet. The first error ends all of them.
+func serveAndRun(
+	ctx context.Context, d *daemon.Daemon, l net.Listener, listen string,
+	takePart func(context.Context, *daemon.Daemon) error,
+) error {
 	var public net.Listener
 	if listen != "" {
 		var err error
@@ -164,6 +182,7 @@ func serveAndRun(ctx context.Context, d *daemon.Daemon, l net.Listener, listen s
 	}
 	group.Go(func() error { return d.Serve(ctx, l, map[string]http.Handler{"GET /metrics": page}) })
 	group.Go(func() error { return d.Run(ctx) })
+	group.Go(func() error { return takePart(ctx, d) })
 	return group.Wait()
 }
 

@@ -45,6 +45,7 @@ func flagGroups() []helpGroup {
 		{"What the command shows", []string{"unmanaged", "drifted", "sort", "all", "since",
 			"last", "timeline", "picture", "watch", "once", "interval"}},
 		{"The daemon", []string{"metrics", "every", "verbose", "socket"}},
+		{"The fleet", []string{"join", "token", "ca-fingerprint", "host-name", "rack", "images", "leave"}},
 		{"The lab", []string{"shape", "guests", "scope", "libvirt", "share", "qemu"}},
 		{"The benchmark", []string{"layout", "managers", "rounds", "host-nodes", "node-cpus", "start", "idle-guests",
 			"idle-memory", "change", "change-at", "late-guests", "delay-scale", "window", "seconds", "limit", "results",

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numavisor/numavisor/internal/host/agent"
+	"github.com/numavisor/numavisor/internal/host/daemon"
+	"github.com/numavisor/numavisor/internal/host/local"
+	"github.com/numavisor/numavisor/internal/host/record"
+	"github.com/numavisor/numavisor/internal/inventory"
+)
+
+// membership are the daemon's flags about its fleet.
+type membership struct {
+	server, token, fingerprint, name, rack string
+	images                                 []string
+	leave                                  bool
+}
+
+func (m *membership) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&m.server, "join", "", "join the fleet of this server, HOST:PORT")
+	f.StringVar(&m.token, "token", "", "with --join: one-time token")
+	f.StringVar(&m.fingerprint, "ca-fingerprint", "", "with --join: fingerprint of the fleet's CA, sha256:HEX")
+	f.StringVar(&m.name, "host-name", "", "with --join: name of this host in the fleet (default: its host name)")
+	f.StringVar(&m.rack, "rack", "", "with --join: hosts of one rack fail together")
+	f.BoolVar(&m.leave, "leave", false, "end the membership of a fleet, and exit; VMs run on")
+	exclusive(c, "join", "leave")
+	f.StringArrayVar(&m.images, "images", nil,
+		"folder in which the files of the fleet's VMs may be; may be repeated (default "+local.DefaultImages+")")
+}
+
+// fleetFolder is the folder of the membership below that of the records.
+func fleetFolder(records string) string { return filepath.Join(records, "fleet") }
+
+// agent adds the part in the fleet to a daemon's options, and returns what runs it. It does nothing
+// if this host is in no fleet. The first start with --join joins.
+func (m *membership) agent(
+	ctx context.Context, h *local.Host, o *daemon.Options,
+) (run func(context.Context, *daemon.Daemon) error, err error) {
+	folder := fleetFolder(o.Records)
+	of, err := agent.LoadMember(folder)
+	switch {
+	case err != nil && !errors.Is(err, agent.ErrNotMember):
+		return nil, err
+	case err != nil && m.server == "":
+		return func(context.Context, *daemon.Daemon) error { return nil }, nil
+	case err != nil:
+		if of, err = m.join(ctx, h, folder); err != nil {
+			return nil, err
+		}
+	case m.server != "": // a restart with the same command line
+		o.Log.Info("this host has joined a fleet already: --join has no effect", "server", of.Server, "as", of.Host)
+	}
+	host := h.Host.Host
+	host.Journal = o.Journal
+	var d *daemon.Daemon // set before the agent runs
+	a := agent.New(agent.Options{Member: of, Folder: folder, Host: &host, Machines: h.Machines(m.images),
+		Loads:  func(ctx context.Context) (inventory.Host, error) { return d.Inventory(ctx) },
+		Alarms: func(ctx context.Context) (map[string]int, error) { return alarmsByKind(ctx, d) },
+		Roster: o.Roster, Program: thisBuild().Version, Log: o.Log})
+	o.Fleet = a.Status
+	return func(ctx context.Context, made *daemon.Daemon) error {
+		d = made
+		return a.Run(ctx)
+	}, nil
+}
+
+// join joins the fleet that the flags name.
+func (m *membership) join(ctx context.Context, h *local.Host, folder string) (*agent.Member, error) {
+	if m.token == "" || m.fingerprint == "" {
+		return nil, wrongUse("--join needs --token and --ca-fingerprint: the fleet's administrator gives both")
+	}
+	name, err := h.Sources.HostName()
+	if err != nil && m.name == "" {
+		return nil, fmt.Errorf("the name of this host: %w; give --host-name", err)
+	}
+	id, err := h.Sources.HostID()
+	if err != nil {
+		return nil, fmt.Errorf("the identity of this machine: %w", err)
+	}
+	name = cmp.Or(m.name, name)
+	return agent.Join(ctx, folder, agent.JoinRequest{Server: m.server, Token: m.token, Fingerprint: m.fingerprint,
+		Host: name, ID: id, Rack: m.rack})
+}
+
+// alarmsByKind counts the alarms that last.
+func alarmsByKind(ctx context.Context, d *daemon.Daemon) (map[string]int, error) {
+	s, err := d.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]int{}
+	for _, a := range s.Alarms {
+		all[string(a.Quantity)]++
+	}
+	return all, nil
+}
+
+// leaveFleet ends the membership, while no daemon uses it.
+func leaveFleet(c *cobra.Command, records string) error {
+	held, err := record.Hold(records)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = held.Close() }() // nothing is written any more
+	if err := agent.Leave(fleetFolder(records)); err != nil {
+		return err
+	}
+	return said(c, "left", "this host takes part in no fleet; remove it there, too")
+}
