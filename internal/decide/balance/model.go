@@ -44,6 +44,7 @@ type node struct {
 	bandwidth float64 // MB a second; 0: not measured
 	host      float64 // CPUs that the host's own processes use
 	began     float64 // CPU use before the first move of the plan
+	resident  float64 // bytes of guests there before the first move of the plan
 }
 
 // usage is what guests use of a node or were promised.
@@ -94,7 +95,7 @@ func newModel(r Request) *model {
 		}
 	}
 	for i := range m.nodes {
-		m.nodes[i].began = m.use(i)
+		m.nodes[i].began, m.nodes[i].resident = m.use(i), m.usage[i].resident
 	}
 	for i := range m.guests {
 		m.explainWait(&m.guests[i])
@@ -464,7 +465,7 @@ func (m *model) allowed(i int, before *usage, peak float64) bool {
 }
 
 // memoryAllowed reports whether a node has the memory promised to its guests, or
-// lacks no more than before and has the free memory for what is copied to it.
+// lacks no more than before and has the free memory for what the plan copies to it.
 func (m *model) memoryAllowed(i int, before *usage) bool {
 	a := &m.usage[i]
 	small, was := a.left[0], before.left[0]
@@ -475,7 +476,7 @@ func (m *model) memoryAllowed(i int, before *usage) bool {
 			return false
 		}
 	}
-	return small >= -1 || small >= was-1 && a.resident-before.resident <= m.nodes[i].free
+	return small >= -1 || small >= was-1 && a.resident-m.nodes[i].resident <= m.nodes[i].free
 }
 
 // apply makes the changes in the model.
