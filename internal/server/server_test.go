@@ -18,6 +18,8 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,7 +42,31 @@ type rig struct {
 	url    string
 	ca     *auth.CA
 	admin  *fleetapi.Client
-	log    *bytes.Buffer
+	setup  setup
+}
+
+// setup is what tests observe and change of a server.
+type setup struct {
+	log    lockedBuffer
+	offset atomic.Int64 // of the server's clock, nanoseconds
+}
+
+// lockedBuffer is a log that several goroutines write.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
 
 // newRig starts a server.
@@ -56,15 +82,16 @@ func newRig(t testing.TB) *rig {
 		t.Fatal(token, err)
 	}
 	r.ca = ca
-	r.server, r.url = startServer(t, r.store, ca)
+	r.server, r.url = startServer(t, r.store, ca, &r.setup)
 	r.admin = r.client(token)
 	return r
 }
 
 // startServer starts a server on a store.
-func startServer(t testing.TB, s store.Store, ca *auth.CA) (*Server, string) {
+func startServer(t testing.TB, s store.Store, ca *auth.CA, set *setup) (*Server, string) {
 	t.Helper()
-	out := New(Options{Store: s, CA: ca, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Version: "test"})
+	out := New(Options{Store: s, CA: ca, Log: slog.New(slog.NewTextHandler(&set.log, nil)), Version: "test",
+		Now: func() time.Time { return time.Now().Add(time.Duration(set.offset.Load())) }})
 	certificate, err := ca.ServerCertificate([]string{"127.0.0.1"}, time.Now())
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,224 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	agentapi "github.com/numavisor/numavisor/internal/api/agent"
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+func TestJoin_ATokenWorksOnce(t *testing.T) {
+	r := newRig(t)
+	a := r.join("a", "nodes:1 cores:2 memory:4G")
+	csr, _ := csrOf(t)
+	outside := &fakeHost{t: t, url: r.url, http: r.anonymous()}
+	try := func(token, host, id string) *fleetapi.Problem {
+		return outside.try("POST", "/agent/v1/join", agentapi.Join{Token: token, Host: host, ID: id, CSR: string(csr)}, nil)
+	}
+	token := func(minutes int) string {
+		made, err := r.admin.CreateJoin(t.Context(), fleetapi.JoinCreate{Minutes: minutes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made.Token
+	}
+	first := token(60)
+	if p := try(first, "b", "id-b"); p != nil {
+		t.Fatal(p)
+	}
+	if p := try(first, "c", "id-c"); p == nil || p.Type != fleetapi.ProblemRole {
+		t.Errorf("the second use: got %v", p)
+	}
+	if p := try(token(60), "a", "another machine"); p == nil || p.Type != fleetapi.ProblemExists {
+		t.Errorf("the name of another machine: got %v", p)
+	}
+	if p := try(token(60), "a", "id-a"); p != nil {
+		t.Errorf("the same machine again: got %v", p)
+	}
+	old := token(1)
+	r.setup.offset.Store(int64(time.Hour))
+	if p := try(old, "d", "id-d"); p == nil || p.Type != fleetapi.ProblemRole {
+		t.Errorf("an expired token: got %v", p)
+	}
+	r.setup.offset.Store(0)
+	for _, host := range []string{"", "a/b", "a b", strings.Repeat("x", 300)} {
+		if p := try(token(60), host, ""); p == nil || p.Type != fleetapi.ProblemInvalid {
+			t.Errorf("host %.20q: got %v", host, p)
+		}
+	}
+	if p := try("", "e", ""); p == nil || p.Type != fleetapi.ProblemRole {
+		t.Errorf("no token: got %v", p)
+	}
+	var renewed agentapi.Joined
+	a.send("POST", "/agent/v1/renew", agentapi.Renew{CSR: string(csr)}, &renewed)
+	if renewed.Certificate == "" {
+		t.Error("no new certificate")
+	}
+}
+
+func TestDaemon_WritesOnlyItsOwnRecords(t *testing.T) {
+	r := newRig(t)
+	a := r.join("a", "nodes:2 cores:4 memory:8G")
+	made, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), fleetapi.Change{})
+	if err != nil || made.Host != "a" {
+		t.Fatal(made, err)
+	}
+	b := r.join("b", "nodes:2 cores:4 memory:8G")
+	status := func(host string) fleet.VMStatus {
+		return fleet.VMStatus{Name: "vm", Host: host, Generation: 1, Phase: fleet.PhaseRunning}
+	}
+	for what, p := range map[string]*fleetapi.Problem{
+		"another host's VM":      b.try("PUT", "/agent/v1/vms/vm/status", status("b"), nil),
+		"in another host's name": b.try("PUT", "/agent/v1/vms/vm/status", status("a"), nil),
+		"of another VM":          a.try("PUT", "/agent/v1/vms/other/status", status("a"), nil),
+		"of the future": a.try("PUT", "/agent/v1/vms/vm/status",
+			fleet.VMStatus{Name: "vm", Host: "a", Generation: 99, Phase: fleet.PhaseRunning}, nil),
+		"about another machine": b.try("PUT", "/agent/v1/report",
+			fleet.Report{Protocol: agentapi.Protocol, Inventory: inventory.Host{Version: 1, ID: "id-a", Topology: b.inv.Topology}}, nil),
+		"of an old protocol":  b.try("PUT", "/agent/v1/report", fleet.Report{Protocol: -1, Inventory: b.inv}, nil),
+		"of a later protocol": b.try("PUT", "/agent/v1/report", fleet.Report{Protocol: 99, Inventory: b.inv}, nil),
+		"impossible loads":    b.try("POST", "/agent/v1/loads", fleet.Loads{Number: 1, Nodes: []fleet.Node{{NodeLoad: inventory.NodeLoad{CPU: -1}}}}, nil),
+		"without a message":   b.try("POST", "/agent/v1/loads", nil, nil),
+	} {
+		if p == nil {
+			t.Errorf("%s: accepted", what)
+		}
+	}
+	a.send("PUT", "/agent/v1/vms/vm/status", status("a"), nil)
+	a.send("PUT", "/agent/v1/vms/vm/status", status("a"), nil) // repeated
+	outside := &fakeHost{t: t, url: r.url, http: r.anonymous()}
+	if p := outside.try("PUT", "/agent/v1/report", fleet.Report{}, nil); p == nil || p.Status != http.StatusUnauthorized {
+		t.Errorf("without a certificate: got %v", p)
+	}
+	if _, err := r.admin.DeleteVM(t.Context(), "vm", fleetapi.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.admin.RemoveHost(t.Context(), "b"); err != nil {
+		t.Fatal(err)
+	}
+	if p := b.try("POST", "/agent/v1/loads", fleet.Loads{Number: 1}, nil); p == nil || p.Type != fleetapi.ProblemRole {
+		t.Errorf("a host that was removed: got %v", p)
+	}
+}
+
+func TestLoads_OnlyWhatChanged(t *testing.T) {
+	r := newRig(t)
+	a := r.join("a", "nodes:2 cores:4 memory:8G")
+	load := func(node topology.NodeID, cpu float64) fleet.Node {
+		return fleet.Node{NodeLoad: inventory.NodeLoad{Node: node, CPU: cpu}, Free: topology.GiB}
+	}
+	var answer agentapi.LoadsAnswer
+	a.send("POST", "/agent/v1/loads", fleet.Loads{Number: 2, Since: 1, Nodes: []fleet.Node{load(0, 1)}}, &answer)
+	if !answer.Full {
+		t.Error("loads that build on nothing were accepted")
+	}
+	a.send("POST", "/agent/v1/loads", fleet.Loads{Number: 3, Nodes: []fleet.Node{load(0, 1), load(1, 2)},
+		Alarms: map[string]int{"cpu_wait": 2}}, nil)
+	a.send("POST", "/agent/v1/loads", fleet.Loads{Number: 4, Since: 3, Nodes: []fleet.Node{load(1, 3)},
+		Alarms: map[string]int{"cpu_wait": 2}}, nil)
+	nodes, err := r.admin.Nodes(t.Context(), "a")
+	if err != nil || len(nodes.Nodes) != 2 || *nodes.Nodes[0].CPU != 1 || *nodes.Nodes[1].CPU != 3 {
+		t.Errorf("got %+v, %v", nodes, err)
+	}
+	alarms, err := r.admin.Alarms(t.Context())
+	if err != nil || len(alarms.Alarms) != 1 || alarms.Alarms[0] != (fleetapi.Alarm{Host: "a", Kind: "cpu_wait", Count: 2}) {
+		t.Errorf("got %+v, %v", alarms, err)
+	}
+}
+
+// fuzzMessage sends data to a handler of messages: each answer is the message's, or a problem.
+func fuzzMessage[T any](f *testing.F, good T, do func(*agents, *T) error) {
+	data, err := json.Marshal(good)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(data)
+	f.Add([]byte(`null`))
+	f.Add([]byte(`{"number":1e999}`))
+	r := newRig(f)
+	r.join("a", "nodes:1 cores:2 memory:4G")
+	a := &agents{r.server}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		w := httptest.NewRecorder()
+		q := httptest.NewRequestWithContext(context.Background(), http.MethodPut, "/", bytes.NewReader(data))
+		q.Header.Set("Content-Type", "application/json")
+		answerTo(maxJoin, func(_ *http.Request, m *T) (any, error) { return nil, do(a, m) })(w, q)
+		if w.Code >= 500 {
+			t.Errorf("status %d: %s", w.Code, w.Body)
+		}
+		if w.Code != http.StatusOK && !json.Valid(w.Body.Bytes()) {
+			t.Errorf("status %d without a document: %s", w.Code, w.Body)
+		}
+	})
+}
+
+func FuzzReport(f *testing.F) {
+	topo, err := topology.Synthetic("nodes:1 cores:2 memory:4G")
+	if err != nil {
+		f.Fatal(err)
+	}
+	good := fleet.Report{Protocol: agentapi.Protocol, Inventory: inventory.Host{Version: 1, Name: "a", ID: "id-a", Topology: topo}}
+	fuzzMessage(f, good, func(a *agents, m *fleet.Report) error {
+		if err := a.Report("a", *m); err != nil {
+			return err
+		}
+		a.cache.read(func(st *state) { // a decision must survive whatever was accepted
+			a.sched.mu.Lock()
+			defer a.sched.mu.Unlock()
+			a.sched.update(st, a.Server.loads)
+			vm := &fleet.VM{Name: "v", Spec: vmOf("v", 1, topology.GiB).Spec}
+			_, _ = a.sched.place(wish{vm: vm}, &transaction{})
+		})
+		return nil
+	})
+}
+
+func FuzzLoads(f *testing.F) {
+	fuzzMessage(f, fleet.Loads{Number: 1, Nodes: []fleet.Node{{Free: 1}}, VMs: []fleet.VMLoad{{Name: "v"}}},
+		func(a *agents, m *fleet.Loads) error { _, err := a.Loads("a", *m); return err })
+}
+
+func FuzzJoin(f *testing.F) {
+	csr, _ := csrOf(f)
+	fuzzMessage(f, agentapi.Join{Token: "nvj_x", Host: "h", ID: "i", CSR: string(csr)},
+		func(a *agents, m *agentapi.Join) error { _, err := a.join(context.Background(), m); return err })
+}
+
+func FuzzStatus(f *testing.F) {
+	fuzzMessage(f, fleet.VMStatus{Name: "v", Host: "a", Generation: 1, Phase: fleet.PhaseRunning},
+		func(a *agents, m *fleet.VMStatus) error { return a.Status("a", *m) })
+}
+
+func FuzzCreateVM(f *testing.F) {
+	r := newRig(f)
+	token, err := r.admin.CreateToken(f.Context(), "admin", fleetapi.TokenCreate{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	handler, err := r.server.Handler()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(`{"project":"default","spec":{"name":"a","vcpus":1,"memory":"1G"}}`)
+	f.Add(`{"spec":{"name":"a","vcpus":1e9,"memory":-1},"affinity":{"group":"g","hosts":"same"}}`)
+	f.Fuzz(func(t *testing.T, body string) {
+		w := httptest.NewRecorder()
+		q := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/v1/vms?dry_run=true", strings.NewReader(body))
+		q.Header.Set("Content-Type", "application/json")
+		q.Header.Set("Authorization", "Bearer "+token.Secret)
+		handler.ServeHTTP(w, q)
+		if w.Code >= 500 || !json.Valid(w.Body.Bytes()) {
+			t.Errorf("status %d: %s", w.Code, w.Body)
+		}
+	})
+}

@@ -1,0 +1,161 @@
+package server
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/internal/fleet"
+)
+
+var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func migrating(ready bool, cancel string) fleet.VM {
+	vm := fleet.VM{Name: "vm", Host: "a", Generation: 3, Run: fleet.Running,
+		Migration: &fleet.Migration{To: "b", Began: began, Cancel: cancel}}
+	if ready {
+		vm.Migration.Ready = &fleet.Arrival{URI: "qemu://b"}
+	}
+	return vm
+}
+
+func part(host string, phase fleet.MigrationPhase) *fleet.VMStatus {
+	if phase == "" {
+		return nil
+	}
+	return &fleet.VMStatus{Name: "vm", Host: host, Generation: 3, Phase: fleet.PhaseRunning,
+		Migration: &fleet.MigrationStatus{Began: began, Phase: phase, Arrival: &fleet.Arrival{URI: "qemu://b"}}}
+}
+
+func TestSettle_MigrationStepByStep(t *testing.T) {
+	const ready = true
+	for _, test := range []struct {
+		name           string
+		vm             fleet.VM
+		source, target fleet.MigrationPhase
+		f              facts
+		want           string // host of the VM, then what became of the migration
+	}{
+		{"nothing yet", migrating(false, ""), "", "", facts{}, "a waits"},
+		{"prepared", migrating(false, ""), "", fleet.MigrationPrepared, facts{}, "a ready"},
+		{"prepared again", migrating(ready, ""), "", fleet.MigrationPrepared, facts{}, "a waits"},
+		{"copying", migrating(ready, ""), fleet.MigrationCopying, fleet.MigrationPrepared, facts{}, "a waits"},
+		{"gone, not arrived", migrating(ready, ""), fleet.MigrationGone, fleet.MigrationPrepared, facts{}, "a waits"},
+		{"arrived", migrating(ready, ""), fleet.MigrationGone, fleet.MigrationArrived, facts{}, "b ended"},
+		{"arrived, source undecided", migrating(ready, ""), fleet.MigrationUndecided, fleet.MigrationArrived, facts{}, "b ended"},
+		{"arrived although cancelled", migrating(ready, "x"), fleet.MigrationUndecided, fleet.MigrationArrived, facts{}, "b ended"},
+		{"refused at once", migrating(false, ""), "", fleet.MigrationRefused, facts{}, "a ended"},
+		{"stays", migrating(ready, ""), fleet.MigrationStays, fleet.MigrationPrepared, facts{}, "a cancelled"},
+		{"undecided", migrating(ready, ""), fleet.MigrationUndecided, fleet.MigrationPrepared, facts{}, "a cancelled"},
+		{"cancelled, target has it still", migrating(ready, "x"), fleet.MigrationStays, fleet.MigrationPrepared, facts{}, "a waits"},
+		{"cancelled, source copies still", migrating(ready, "x"), fleet.MigrationCopying, fleet.MigrationGivenBack, facts{}, "a waits"},
+		{"given back", migrating(ready, "x"), fleet.MigrationStays, fleet.MigrationGivenBack, facts{}, "a ended"},
+		{"given back, source undecided", migrating(ready, "x"), fleet.MigrationUndecided, fleet.MigrationGivenBack, facts{}, "a ended"},
+		{"never began", migrating(false, "x"), "", fleet.MigrationGivenBack, facts{}, "a ended"},
+		{"target dead", migrating(ready, ""), "", "", facts{targetDead: true}, "a cancelled"},
+		{"target dead, cancelled", migrating(ready, "x"), fleet.MigrationStays, "", facts{targetDead: true}, "a ended"},
+		{"target dead after it arrived", migrating(ready, "x"), fleet.MigrationGone, fleet.MigrationArrived, facts{targetDead: true}, "a waits"},
+		{"source dead", migrating(ready, ""), "", fleet.MigrationPrepared, facts{sourceDead: true}, "a cancelled"},
+		{"source dead, arrived", migrating(ready, ""), "", fleet.MigrationArrived, facts{sourceDead: true}, "b ended"},
+		{"source dead, given back", migrating(ready, "x"), "", fleet.MigrationGivenBack, facts{sourceDead: true}, "a ended"},
+		{"target silent", migrating(false, ""), "", "", facts{now: began.Add(time.Hour)}, "a cancelled"},
+		{"copies for long", migrating(ready, ""), fleet.MigrationCopying, fleet.MigrationPrepared, facts{now: began.Add(time.Hour)}, "a waits"},
+	} {
+		f := test.f
+		f.source, f.target = part("a", test.source), part("b", test.target)
+		if f.now.IsZero() {
+			f.now = began
+		}
+		if got := outcome(&test.vm, settle(test.vm, f)); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+func outcome(before *fleet.VM, s settled) string {
+	switch after := s.vm.Migration; {
+	case !s.changed:
+		return s.vm.Host + " waits"
+	case s.vm.Generation != before.Generation+1:
+		return "the generation does not change"
+	case after == nil:
+		return s.vm.Host + " ended"
+	case after.Cancel != before.Migration.Cancel:
+		return s.vm.Host + " cancelled"
+	}
+	return s.vm.Host + " ready"
+}
+
+// Whatever the hosts report, in any order, the record never says that a host has the VM while the other one may run it.
+func TestSettle_NeverTwoHosts(t *testing.T) {
+	phases := []fleet.MigrationPhase{"", fleet.MigrationPrepared, fleet.MigrationCopying, fleet.MigrationGone, fleet.MigrationArrived,
+		fleet.MigrationStays, fleet.MigrationUndecided, fleet.MigrationGivenBack, fleet.MigrationRefused}
+	rapid.Check(t, func(t *rapid.T) {
+		vm := migrating(rapid.Bool().Draw(t, "ready"), rapid.SampledFrom([]string{"", "x"}).Draw(t, "cancel"))
+		source, target := rapid.SampledFrom(phases).Draw(t, "source"), rapid.SampledFrom(phases).Draw(t, "target")
+		f := facts{source: part("a", source), target: part("b", target), now: began.Add(time.Duration(rapid.Int64Range(0, 1e12).Draw(t, "later")))}
+		if old := rapid.Bool().Draw(t, "old"); old && f.target != nil { // of an earlier migration
+			f.target.Migration.Began = began.Add(-time.Hour)
+			target = ""
+		}
+		after := settle(vm, f)
+		if after.vm.Migration != nil {
+			return
+		}
+		switch after.vm.Host {
+		case "b":
+			if target != fleet.MigrationArrived {
+				t.Fatalf("on the target, which says %q", target)
+			}
+		case "a":
+			if target != fleet.MigrationGivenBack && target != fleet.MigrationRefused {
+				t.Fatalf("ended on the source, and the target says %q", target)
+			}
+		default:
+			t.Fatalf("on host %q", after.vm.Host)
+		}
+	})
+}
+
+func TestStateOf_SaysUnknownRatherThanOld(t *testing.T) {
+	vm := fleet.VM{Name: "vm", Host: "a", Generation: 2, Run: fleet.Running}
+	at := func(generation int64, phase fleet.Phase) *fleet.VMStatus {
+		return &fleet.VMStatus{Name: "vm", Host: "a", Generation: generation, Phase: phase}
+	}
+	for _, test := range []struct {
+		status    *fleet.VMStatus
+		reachable bool
+		want      fleetapi.VMState
+	}{
+		{nil, true, fleetapi.VMWorking},
+		{at(1, fleet.PhaseRunning), true, fleetapi.VMWorking},
+		{at(2, fleet.PhaseRunning), true, fleetapi.VMRunning},
+		{at(2, fleet.PhaseRunning), false, fleetapi.VMUnknown},
+		{at(2, fleet.PhaseStopped), true, fleetapi.VMStopped},
+		{at(2, fleet.PhaseFailed), true, fleetapi.VMFailed},
+		{at(2, fleet.PhaseGone), true, fleetapi.VMWorking},
+	} {
+		if got := stateOf(&vm, test.status, test.reachable); got != test.want {
+			t.Errorf("%+v, reachable %v: got %s, want %s", test.status, test.reachable, got, test.want)
+		}
+	}
+	if got := stateOf(&fleet.VM{}, nil, true); got != fleetapi.VMPending {
+		t.Errorf("without a host: got %s", got)
+	}
+}
+
+func TestExceeds_NamesEachLimit(t *testing.T) {
+	quota := fleetapi.Quota{VCPUs: 10, Memory: 8 << 30}
+	if over := exceeds(quota, fleetapi.Quota{VCPUs: 8, Memory: 4 << 30}, fleetapi.Quota{VCPUs: 2, Memory: 4 << 30, VMs: 1}); over != "" {
+		t.Errorf("got %q", over)
+	}
+	if over := exceeds(quota, fleetapi.Quota{VCPUs: 9}, fleetapi.Quota{VCPUs: 2, Memory: 9 << 30}); over !=
+		"vCPUs: 9 of 10 in use, 2 more asked for; memory: 0 B of 8 GiB in use, 9 GiB more asked for" {
+		t.Errorf("got %q", over)
+	}
+	if over := exceeds(fleetapi.Quota{VCPUs: 1}, fleetapi.Quota{VCPUs: 9}, fleetapi.Quota{VMs: 1}); over != "" {
+		t.Errorf("a limit that was lowered refuses what does not need it: %q", over)
+	}
+}
