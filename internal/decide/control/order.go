@@ -38,7 +38,8 @@ func inOrder(h *inventory.Host, p policy.Policy, moves []plan.Move) []plan.Move 
 }
 
 // fits reports whether the nodes to which a move brings vCPUs then have CPUs for
-// the demand of all guests there, or were no less busy before the round.
+// the demand of all guests there, or a CPU for each vCPU that is bound there, or were no
+// less busy before the round. Guests that may run elsewhere, too, do not crowd a node.
 func fits(before, then *inventory.Host, p policy.Policy, m plan.Move) bool {
 	most := p.Balance.WithDefaults().MaxNodeCPU
 	was, is := demands(before), demands(then)
@@ -46,12 +47,25 @@ func fits(before, then *inventory.Host, p policy.Policy, m plan.Move) bool {
 		seen, _ := then.Guest(g.Guest)
 		for node := range seen.VCPUNodes(&then.Topology).All() {
 			n, ok := then.Topology.Node(node)
-			if ok && is[node] > max(was[node], most*float64(n.CPUs.Len())) {
+			if ok && is[node] > max(was[node], most*float64(n.CPUs.Len())) && boundTo(then, n) > n.CPUs.Len() {
 				return false
 			}
 		}
 	}
 	return true
+}
+
+// boundTo is the number of vCPUs that may run on CPUs of a node only.
+func boundTo(h *inventory.Host, n *topology.Node) int {
+	count := 0
+	for i := range h.Guests {
+		for _, thread := range h.Guests[i].Seen.Threads {
+			if thread.VCPU != nil && thread.Affinity.SubsetOf(n.CPUs) {
+				count++
+			}
+		}
+	}
+	return count
 }
 
 // demands is the CPU demand of the guests by node. That of a guest is divided

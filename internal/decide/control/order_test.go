@@ -86,3 +86,16 @@ func TestInOrder(t *testing.T) {
 		}
 	}
 }
+
+// A guest is repinned at once to a node with a CPU for each vCPU that is bound there, although
+// the guest that is copied away may still run there, too.
+func TestInOrder_ACPUForEachVCPU(t *testing.T) {
+	h := busyHost(t, "nodes:4 memory:16G cores:4", map[string]topology.NodeID{"a": 0, "b": 1, "c": 0}, 2)
+	for i := range h.Guests[2].Seen.Threads {
+		h.Guests[2].Seen.Threads[i].Affinity = h.Topology.CPUsOf(topology.MustParseSet[topology.NodeID]("0-3"))
+	}
+	moves := []plan.Move{moved(h, "c", 3, 2, topology.GiB), moved(h, "b", 0, 1, 0)}
+	if got := orderOf(inOrder(h, policy.Policy{}, moves)); got != "bc" {
+		t.Errorf("%q, want b to be repinned before c is copied", got)
+	}
+}
