@@ -38,14 +38,16 @@ The two tokens are printed once and cannot be shown again.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			host, _, err := net.SplitHostPort(address)
 			if err != nil || host == "" {
-				return usageError{fmt.Errorf("--address %q: give what hosts and users connect to, for example fleet.example.org:8443", address)}
+				return usageError{fmt.Errorf(
+					"--address %q: give what hosts and users connect to, such as fleet.example.org:8443", address)}
 			}
 			return makeFleet(c.Context(), c.OutOrStdout(), folder, config{Address: address, Names: names})
 		},
 	}
 	c.Flags().StringVar(&folder, "data", defaultData, "folder of the server's data")
 	c.Flags().StringVar(&address, "address", "", "what hosts and users connect to: HOST:PORT")
-	c.Flags().StringSliceVar(&names, "name", nil, "another name or address of the server, for its certificate; may be repeated")
+	c.Flags().StringSliceVar(&names, "name", nil,
+		"another name or address of the server, for its certificate; may be repeated")
 	return c
 }
 
@@ -65,7 +67,8 @@ func makeFleet(ctx context.Context, out io.Writer, folder string, c config) erro
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(write(folder, caFile, certificate, publicMode), write(folder, caKeyFile, key, secretMode)); err != nil {
+	if err := errors.Join(write(folder, caFile, certificate, publicMode), write(folder, caKeyFile, key,
+		secretMode)); err != nil {
 		return err
 	}
 	admin, join, err := firstTokens(ctx, folder)

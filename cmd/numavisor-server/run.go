@@ -38,7 +38,8 @@ Runs in the foreground until it receives SIGTERM. Hosts and VMs run on without i
 		RunE:    func(c *cobra.Command, _ []string) error { return serve(c.Context(), c, &o) },
 	}
 	c.Flags().StringVar(&o.folder, "data", defaultData, "folder of the server's data")
-	c.Flags().StringVar(&o.listen, "listen", "", "address to listen on (default: all addresses, with the port of 'init --address')")
+	c.Flags().StringVar(&o.listen, "listen", "",
+		"address to listen on (default: all addresses, with the port of 'init --address')")
 	c.Flags().StringVar(&o.policy, "policy", "", "file with the policy of all hosts (default: the default policy)")
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "log more")
 	return c
@@ -67,7 +68,8 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 	if err != nil {
 		return fmt.Errorf("the address in %s: %w", configFile, err)
 	}
-	certificate, err := ca.ServerCertificate(append([]string{host, "localhost", "127.0.0.1", "::1"}, conf.Names...), time.Now())
+	certificate, err := ca.ServerCertificate(append([]string{host, "localhost", "127.0.0.1", "::1"}, conf.Names...),
+		time.Now())
 	if err != nil {
 		return err
 	}
@@ -85,7 +87,8 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, records.Close()) }()
-	s := server.New(server.Options{Store: records, CA: ca, Policy: p, Log: log, Version: version(), Address: conf.Address})
+	s := server.New(server.Options{Store: records, CA: ca, Policy: p, Log: log, Version: version(),
+		Address: conf.Address})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		s.Run(ctx, func() { log.Info("ready", "address", l.Addr().String(), "ca", ca.Fingerprint()) })

@@ -18,13 +18,15 @@ import (
 
 // What each role may do, written down a second time: the table of operations must agree with it.
 var (
-	forAnybody  = []string{"info"}
+	forAnybody = []string{"info"}
+	forViewers = []string{"whoami", "list-hosts", "get-host", "list-nodes", "list-vms", "list-alarms", "watch-events",
+		"list-projects"}
 	forMembers  = []string{"get-vm", "get-placement", "get-project"} // viewers of the project
-	forViewers  = []string{"whoami", "list-hosts", "get-host", "list-nodes", "list-vms", "list-alarms", "watch-events", "list-projects"}
-	forOperator = []string{"create-vm", "start-vm", "stop-vm", "bind-vm", "resize-vm", "migrate-vm", "delete-vm"} // of the project
-	forFleetV   = []string{"get-inventory"}                                                                       // viewers of all projects
-	forFleetO   = []string{"edit-host", "cordon-host", "uncordon-host", "drain-host", "adopt-vm"}
-	forAdmins   = []string{"declare-dead", "declare-alive", "remove-host", "create-join", "put-project", "delete-project",
+	forOperator = []string{"create-vm", "start-vm", "stop-vm", "bind-vm", "resize-vm", "migrate-vm",
+		"delete-vm"} // of the project
+	forFleetV = []string{"get-inventory"} // viewers of all projects
+	forFleetO = []string{"edit-host", "cordon-host", "uncordon-host", "drain-host", "adopt-vm"}
+	forAdmins = []string{"declare-dead", "declare-alive", "remove-host", "create-join", "put-project", "delete-project",
 		"list-users", "get-user", "put-user", "delete-user", "create-token", "delete-token", "list-audit"}
 )
 
@@ -68,7 +70,8 @@ func TestRoles_EveryOperationAsEveryRoleAndAsNobody(t *testing.T) {
 	users := map[string]*fleetapi.User{}
 	clients := map[string]string{"nobody": "", "forged": "nvu_forged"}
 	for _, role := range []fleetapi.Role{fleetapi.Viewer, fleetapi.Operator, fleetapi.Admin} {
-		for place, projects := range map[string][]string{"none": nil, "other": {"other"}, "member": {"default"}, "all": {"*"}} {
+		for place, projects := range map[string][]string{"none": nil, "other": {"other"}, "member": {"default"},
+			"all": {"*"}} {
 			name := string(role) + "-" + place
 			u, err := r.admin.PutUser(t.Context(), name, fleetapi.UserEdit{Role: role, Projects: projects})
 			if err != nil {
@@ -91,7 +94,8 @@ func TestRoles_EveryOperationAsEveryRoleAndAsNobody(t *testing.T) {
 		for method, op := range item {
 			tried++
 			for name, token := range clients {
-				if _, err := r.admin.CreateVM(t.Context(), vmOf("vm", 1, topology.GiB), fleetapi.Change{}); err != nil &&
+				if _, err := r.admin.CreateVM(t.Context(), vmOf("vm", 1, topology.GiB),
+					fleetapi.Change{}); err != nil &&
 					problemType(err) != fleetapi.ProblemExists {
 					t.Fatal(err)
 				}
@@ -106,7 +110,8 @@ func TestRoles_EveryOperationAsEveryRoleAndAsNobody(t *testing.T) {
 					t.Errorf("%s as %s: status %d, want 403 or 404", op.ID, name, status)
 				case allowed && (status == http.StatusUnauthorized || status == http.StatusForbidden):
 					t.Errorf("%s as %s: status %d, and the role may do it", op.ID, name, status)
-				case allowed && status == http.StatusNotFound && slices.Contains(slices.Concat(forMembers, forOperator), op.ID):
+				case allowed && status == http.StatusNotFound && slices.Contains(slices.Concat(forMembers,
+					forOperator), op.ID):
 					t.Errorf("%s as %s: status 404, and the VM exists", op.ID, name)
 				}
 			}
@@ -118,13 +123,15 @@ func TestRoles_EveryOperationAsEveryRoleAndAsNobody(t *testing.T) {
 }
 
 func fillPath(path string) string {
-	return strings.NewReplacer("{host}", "a", "{vm}", "vm", "{project}", "default", "{user}", "nobody-else", "{token}", "none").Replace(path)
+	return strings.NewReplacer("{host}", "a", "{vm}", "vm", "{project}", "default", "{user}", "nobody-else",
+		"{token}", "none").Replace(path)
 }
 
 func bodyOf(id string) string {
 	return map[string]string{
-		"edit-host": `{}`, "create-join": `{}`, "create-vm": `{"project":"default","spec":{"name":"vm2","vcpus":1,"memory":"1G"}}`,
-		"adopt-vm": `{"host":"a","name":"none","project":"default"}`, "resize-vm": `{"vcpus":1}`, "put-project": `{}`,
+		"edit-host": `{}`, "create-join": `{}`,
+		"create-vm": `{"project":"default","spec":{"name":"vm2","vcpus":1,"memory":"1G"}}`,
+		"adopt-vm":  `{"host":"a","name":"none","project":"default"}`, "resize-vm": `{"vcpus":1}`, "put-project": `{}`,
 		"put-user": `{"role":"viewer"}`, "create-token": `{}`,
 	}[id]
 }
@@ -191,7 +198,8 @@ func TestSecrets_AreNowhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown, err := json.Marshal(map[string]any{"vm": made, "audit": audit, "users": users, "error": wrong.Error(), "log": r.setup.log.String()})
+	shown, err := json.Marshal(map[string]any{"vm": made, "audit": audit, "users": users, "error": wrong.Error(),
+		"log": r.setup.log.String()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +299,9 @@ func TestRequests_OfTheWrongForm(t *testing.T) {
 		{"POST", "/v1/vms", `{"spec":{"name":"a","vcpus":1,"memory":"1G"},"unknown":1}`, 422},
 		{"POST", "/v1/vms", `{"project":"default","spec":{"name":"a","vcpus":0,"memory":"1G"}}`, 422},
 		{"POST", "/v1/vms", `{"project":"none","spec":{"name":"a","vcpus":1,"memory":"1G"}}`, 404},
-		{"POST", "/v1/vms", `{"project":"default","spec":{"name":"a","vcpus":1,"memory":"1G"},"machine":{"disks":[{"path":"../x"}]}}`, 422},
+		{"POST", "/v1/vms",
+			`{"project":"default","spec":{"name":"a","vcpus":1,"memory":"1G"},` +
+				`"machine":{"disks":[{"path":"../x"}]}}`, 422},
 		{"POST", "/v1/vms", `{"x":"` + strings.Repeat("x", 2<<20) + `"}`, 413},
 		{"DELETE", "/v1/hosts", ``, 405},
 		{"GET", "/v1", ``, 404},

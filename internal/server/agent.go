@@ -44,13 +44,16 @@ func (s *Server) AgentHandler() http.Handler {
 	mux.HandleFunc("POST /agent/v1/join", answerTo(maxJoin, func(r *http.Request, j *agentapi.Join) (any, error) {
 		return a.join(r.Context(), j)
 	}))
-	mux.HandleFunc("POST /agent/v1/renew", ofHost(a, maxJoin, func(host string, r *http.Request, n *agentapi.Renew) (any, error) {
+	mux.HandleFunc("POST /agent/v1/renew", ofHost(a, maxJoin, func(host string, r *http.Request,
+		n *agentapi.Renew) (any, error) {
 		return a.renew(r, n)
 	}))
-	mux.HandleFunc("PUT /agent/v1/report", ofHost(a, maxReport, func(host string, _ *http.Request, m *fleet.Report) (any, error) {
+	mux.HandleFunc("PUT /agent/v1/report", ofHost(a, maxReport, func(host string, _ *http.Request,
+		m *fleet.Report) (any, error) {
 		return nil, a.Report(host, *m)
 	}))
-	mux.HandleFunc("POST /agent/v1/loads", ofHost(a, maxLoads, func(host string, _ *http.Request, m *fleet.Loads) (any, error) {
+	mux.HandleFunc("POST /agent/v1/loads", ofHost(a, maxLoads, func(host string, _ *http.Request,
+		m *fleet.Loads) (any, error) {
 		return a.Loads(host, *m)
 	}))
 	mux.HandleFunc("PUT /agent/v1/vms/{name}/status",
@@ -62,7 +65,8 @@ func (s *Server) AgentHandler() http.Handler {
 		}))
 	mux.HandleFunc("GET /agent/v1/desired", a.streamDesired)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, fleetapi.NewProblem(fleetapi.ProblemNotFound, r.Method+" "+r.URL.Path+" is not in the protocol of daemons"))
+		refuse(w, fleetapi.NewProblem(fleetapi.ProblemNotFound,
+			r.Method+" "+r.URL.Path+" is not in the protocol of daemons"))
 	})
 	return mux
 }
@@ -166,9 +170,11 @@ func (a *agents) peer(r *http.Request) (string, error) {
 		case !known && !a.cache.ready:
 			err = fleetapi.NewProblem(fleetapi.ProblemUnavailable, "the server has not read its store yet")
 		case !known:
-			err = fleetapi.NewProblem(fleetapi.ProblemRole, "host "+of.Host+" is not in the fleet (any more): it must join")
+			err = fleetapi.NewProblem(fleetapi.ProblemRole,
+				"host "+of.Host+" is not in the fleet (any more): it must join")
 		case h.value.ID != of.ID:
-			err = fleetapi.NewProblem(fleetapi.ProblemRole, "host "+of.Host+" is another machine now: this one must join")
+			err = fleetapi.NewProblem(fleetapi.ProblemRole,
+				"host "+of.Host+" is another machine now: this one must join")
 		}
 	})
 	return of.Host, err
@@ -177,7 +183,10 @@ func (a *agents) peer(r *http.Request) (string, error) {
 // checkHostName: names of hosts are parts of keys and of certificates.
 func checkHostName(name string) error {
 	if name == "" || len(name) > 240 || !utf8.ValidString(name) ||
-		strings.ContainsFunc(name, func(r rune) bool { return r == '/' || unicode.IsControl(r) || unicode.IsSpace(r) }) {
+		strings.ContainsFunc(name, func(r rune) bool {
+			return r == '/' || unicode.IsControl(r) ||
+				unicode.IsSpace(r)
+		}) {
 		return fleetapi.NewProblem(fleetapi.ProblemInvalid,
 			"host: allowed are 1 to 240 bytes of text without '/', spaces and control characters")
 	}

@@ -23,7 +23,8 @@ func TestJoin_ATokenWorksOnce(t *testing.T) {
 	csr, _ := csrOf(t)
 	outside := &fakeHost{t: t, url: r.url, http: r.anonymous()}
 	try := func(token, host, id string) *fleetapi.Problem {
-		return outside.try("POST", "/agent/v1/join", agentapi.Join{Token: token, Host: host, ID: id, CSR: string(csr)}, nil)
+		return outside.try("POST", "/agent/v1/join", agentapi.Join{Token: token, Host: host, ID: id,
+			CSR: string(csr)}, nil)
 	}
 	token := func(minutes int) string {
 		made, err := r.admin.CreateJoin(t.Context(), fleetapi.JoinCreate{Minutes: minutes})
@@ -84,11 +85,13 @@ func TestDaemon_WritesOnlyItsOwnRecords(t *testing.T) {
 		"of the future": a.try("PUT", "/agent/v1/vms/vm/status",
 			fleet.VMStatus{Name: "vm", Host: "a", Generation: 99, Phase: fleet.PhaseRunning}, nil),
 		"about another machine": b.try("PUT", "/agent/v1/report",
-			fleet.Report{Protocol: agentapi.Protocol, Inventory: inventory.Host{Version: 1, ID: "id-a", Topology: b.inv.Topology}}, nil),
+			fleet.Report{Protocol: agentapi.Protocol, Inventory: inventory.Host{Version: 1, ID: "id-a",
+				Topology: b.inv.Topology}}, nil),
 		"of an old protocol":  b.try("PUT", "/agent/v1/report", fleet.Report{Protocol: -1, Inventory: b.inv}, nil),
 		"of a later protocol": b.try("PUT", "/agent/v1/report", fleet.Report{Protocol: 99, Inventory: b.inv}, nil),
-		"impossible loads":    b.try("POST", "/agent/v1/loads", fleet.Loads{Number: 1, Nodes: []fleet.Node{{NodeLoad: inventory.NodeLoad{CPU: -1}}}}, nil),
-		"without a message":   b.try("POST", "/agent/v1/loads", nil, nil),
+		"impossible loads": b.try("POST", "/agent/v1/loads", fleet.Loads{Number: 1,
+			Nodes: []fleet.Node{{NodeLoad: inventory.NodeLoad{CPU: -1}}}}, nil),
+		"without a message": b.try("POST", "/agent/v1/loads", nil, nil),
 	} {
 		if p == nil {
 			t.Errorf("%s: accepted", what)
@@ -97,7 +100,8 @@ func TestDaemon_WritesOnlyItsOwnRecords(t *testing.T) {
 	a.send("PUT", "/agent/v1/vms/vm/status", status("a"), nil)
 	a.send("PUT", "/agent/v1/vms/vm/status", status("a"), nil) // repeated
 	outside := &fakeHost{t: t, url: r.url, http: r.anonymous()}
-	if p := outside.try("PUT", "/agent/v1/report", fleet.Report{}, nil); p == nil || p.Status != http.StatusUnauthorized {
+	if p := outside.try("PUT", "/agent/v1/report", fleet.Report{}, nil); p == nil ||
+		p.Status != http.StatusUnauthorized {
 		t.Errorf("without a certificate: got %v", p)
 	}
 	if _, err := r.admin.DeleteVM(t.Context(), "vm", fleetapi.Change{}); err != nil {
@@ -131,7 +135,8 @@ func TestLoads_OnlyWhatChanged(t *testing.T) {
 		t.Errorf("got %+v, %v", nodes, err)
 	}
 	alarms, err := r.admin.Alarms(t.Context())
-	if err != nil || len(alarms.Alarms) != 1 || alarms.Alarms[0] != (fleetapi.Alarm{Host: "a", Kind: "cpu_wait", Count: 2}) {
+	if err != nil || len(alarms.Alarms) != 1 || alarms.Alarms[0] != (fleetapi.Alarm{Host: "a", Kind: "cpu_wait",
+		Count: 2}) {
 		t.Errorf("got %+v, %v", alarms, err)
 	}
 }
@@ -167,7 +172,8 @@ func FuzzReport(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	good := fleet.Report{Protocol: agentapi.Protocol, Inventory: inventory.Host{Version: 1, Name: "a", ID: "id-a", Topology: topo}}
+	good := fleet.Report{Protocol: agentapi.Protocol, Inventory: inventory.Host{Version: 1, Name: "a", ID: "id-a",
+		Topology: topo}}
 	fuzzMessage(f, good, func(a *agents, m *fleet.Report) error {
 		if err := a.Report("a", *m); err != nil {
 			return err
@@ -213,7 +219,8 @@ func FuzzCreateVM(f *testing.F) {
 	f.Add(`{"spec":{"name":"a","vcpus":1e9,"memory":-1},"affinity":{"group":"g","hosts":"same"}}`)
 	f.Fuzz(func(t *testing.T, body string) {
 		w := httptest.NewRecorder()
-		q := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/v1/vms?dry_run=true", strings.NewReader(body))
+		q := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/v1/vms?dry_run=true",
+			strings.NewReader(body))
 		q.Header.Set("Content-Type", "application/json")
 		q.Header.Set("Authorization", "Bearer "+token.Secret)
 		handler.ServeHTTP(w, q)

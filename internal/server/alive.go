@@ -46,13 +46,6 @@ func (a *aliveness) hear(host string) {
 	}
 }
 
-// lastHeard returns when a host has sent its last message to this server; zero: not lately.
-func (a *aliveness) lastHeard(host string) time.Time {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.heard[host]
-}
-
 // run renews the lease and the keys until ctx ends.
 func (a *aliveness) run(ctx context.Context) {
 	tick := time.NewTicker(time.Second)

@@ -70,8 +70,10 @@ func newState() *state {
 	return &state{
 		hosts: map[string]record[fleet.Host]{}, reports: map[string]record[fleet.Report]{},
 		vms: map[string]record[fleet.VM]{}, statuses: map[onHost]record[fleet.VMStatus]{},
-		remains: map[onHost]record[fleet.VM]{}, projects: map[string]record[project]{}, users: map[string]record[user]{},
-		joins: map[string]record[join]{}, used: map[string]fleetapi.Quota{}, keys: map[string]int64{}, on: map[string]map[string]bool{},
+		remains:  map[onHost]record[fleet.VM]{},
+		projects: map[string]record[project]{}, users: map[string]record[user]{},
+		joins: map[string]record[join]{}, used: map[string]fleetapi.Quota{}, keys: map[string]int64{},
+		on:      map[string]map[string]bool{},
 		deleted: map[string]int64{}, names: map[string][]string{},
 	}
 }

@@ -84,7 +84,8 @@ func (o *oracle) take(c store.Changes) {
 			o.t.Error(err)
 		}
 		if before, had := o.vms[name]; had && vm.Generation < before.Generation {
-			o.t.Errorf("revision %d: %s goes back from generation %d to %d", c.Revision, name, before.Generation, vm.Generation)
+			o.t.Errorf("revision %d: %s goes back from generation %d to %d", c.Revision, name, before.Generation,
+				vm.Generation)
 		}
 		o.vms[name] = vm
 	}

@@ -262,7 +262,7 @@ func (s *Server) DeclareAlive(ctx context.Context, c rest.Call, name string) (fl
 		}
 		if h.Dead != nil && len(remain) > 0 {
 			return fleetapi.NewProblem(fleetapi.ProblemConflict, fmt.Sprintf(
-				"host %s has not removed %d of its former VMs yet, among them %s: it removes them when its daemon connects",
+				"host %s has not removed %d of its former VMs yet, among them %s: its daemon does so when it connects",
 				name, len(remain), remain[0]))
 		}
 		h.Dead = nil

@@ -62,7 +62,8 @@ func validLoads(m *fleet.Loads) error {
 	}
 	for i := range m.VMs {
 		v := &m.VMs[i]
-		if v.Name == "" || len(v.Name) > 240 || !v.IsValid() || v.LocalShare != nil && !(*v.LocalShare >= 0 && *v.LocalShare <= 1) {
+		if v.Name == "" || len(v.Name) > 240 || !v.IsValid() || v.LocalShare != nil && !(*v.LocalShare >= 0 &&
+			*v.LocalShare <= 1) {
 			return errors.New("vms: an impossible load, or no name")
 		}
 	}

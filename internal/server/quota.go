@@ -39,17 +39,15 @@ func plus(q, share fleetapi.Quota, sign int) fleetapi.Quota {
 // exceeds says in one line which limits a project would exceed; "" if none.
 func exceeds(quota, used, share fleetapi.Quota) string {
 	var over []string
-	check := func(limit, used, more uint64, format string, args ...any) {
+	number := func(limit, used, more int, what string) {
 		if limit > 0 && more > 0 && used+more > limit {
-			over = append(over, fmt.Sprintf(format, args...))
+			over = append(over, fmt.Sprintf("%s: %d of %d in use, %d more asked for", what, used, limit, more))
 		}
 	}
-	number := func(limit, used, more int, what string) {
-		check(uint64(max(0, limit)), uint64(max(0, used)), uint64(max(0, more)), "%s: %d of %d in use, %d more asked for",
-			what, used, limit, more)
-	}
 	memory := func(limit, used, more topology.Bytes, what string) {
-		check(uint64(limit), uint64(used), uint64(more), "%s: %v of %v in use, %v more asked for", what, used, limit, more)
+		if limit > 0 && more > 0 && used.Plus(more) > limit {
+			over = append(over, fmt.Sprintf("%s: %v of %v in use, %v more asked for", what, used, limit, more))
+		}
 	}
 	number(quota.VMs, used.VMs, share.VMs, "VMs")
 	number(quota.VCPUs, used.VCPUs, share.VCPUs, "vCPUs")

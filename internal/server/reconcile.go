@@ -197,7 +197,8 @@ func (s *Server) endMigration(st *state, t *transaction, before, after *fleet.VM
 			t.remove(statusKey(before.Name, host))
 		}
 	}
-	s.Log.Info("a migration has ended", "vm", before.Name, "from", before.Host, "to", before.Migration.To, "is_on", after.Host)
+	s.Log.Info("a migration has ended", "vm", before.Name, "from", before.Host, "to", before.Migration.To, "is_on",
+		after.Host)
 }
 
 // deleteRecord removes all records of a VM that its host has removed.
@@ -271,7 +272,8 @@ func (s *Server) drainVM(ctx context.Context, name string) error {
 		t.require(store.Hosts+vm.Host, h.revision)
 		t.put(store.VMs+name, vm)
 		t.put(store.Reasons+name, why)
-		s.audit(t, &rest.Call{Operation: fleetapi.Operation{ID: "drain-host"}}, "vm "+name, hideSecrets(at.value), hideSecrets(vm))
+		s.audit(t, &rest.Call{Operation: fleetapi.Operation{ID: "drain-host"}}, "vm "+name, hideSecrets(at.value),
+			hideSecrets(vm))
 		return nil
 	})
 	return err

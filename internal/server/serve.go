@@ -36,12 +36,13 @@ func (s *Server) Handler() (http.Handler, error) {
 
 // Serve answers on a listener, with TLS, until ctx ends. Clients may have a certificate of the CA: daemons do.
 func (s *Server) Serve(ctx context.Context, l net.Listener, certificate tls.Certificate) error {
-	handler, err := s.Handler()
+	handler, err := s.Handler() //nolint:contextcheck // requests have their own
 	if err != nil {
 		return err
 	}
-	web := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+	web := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime,
+		MaxHeaderBytes: maxHeader,
+		ErrorLog:       slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate},
 			ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: s.CA.Pool(), NextProtos: []string{"h2", "http/1.1"}}}
 	ended := make(chan struct{})

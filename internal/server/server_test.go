@@ -139,7 +139,8 @@ type fakeHost struct {
 
 // anonymous returns an HTTP client without a certificate.
 func (r *rig) anonymous() *http.Client {
-	t := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: r.ca.Pool(), MinVersion: tls.VersionTLS13}}
+	t := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: r.ca.Pool(),
+		MinVersion: tls.VersionTLS13}}
 	r.t.Cleanup(t.CloseIdleConnections)
 	return &http.Client{Transport: t}
 }
@@ -167,7 +168,8 @@ func (r *rig) join(name, machine string) *fakeHost {
 	csr, key := csrOf(r.t)
 	h := &fakeHost{t: r.t, name: name, url: r.url, http: r.anonymous()}
 	var joined agentapi.Joined
-	h.send("POST", "/agent/v1/join", agentapi.Join{Token: made.Token, Host: name, ID: "id-" + name, CSR: string(csr)}, &joined)
+	h.send("POST", "/agent/v1/join", agentapi.Join{Token: made.Token, Host: name, ID: "id-" + name, CSR: string(csr)},
+		&joined)
 	block, _ := pem.Decode([]byte(joined.Certificate))
 	if block == nil {
 		r.t.Fatal("joining gave no certificate")
@@ -200,7 +202,8 @@ func (r *rig) eventually(what string, f func() bool) {
 
 func (h *fakeHost) report() {
 	h.t.Helper()
-	h.send("PUT", "/agent/v1/report", fleet.Report{Taken: time.Now(), Program: "test", Protocol: agentapi.Protocol, Inventory: h.inv}, nil)
+	h.send("PUT", "/agent/v1/report", fleet.Report{Taken: time.Now(), Program: "test", Protocol: agentapi.Protocol,
+		Inventory: h.inv}, nil)
 }
 
 // send sends a message that must succeed.
@@ -348,14 +351,16 @@ func TestServer_LifeOfAVM(t *testing.T) {
 	if _, err := r.admin.StopVM(t.Context(), "vm", fleetapi.Change{Revision: made.Revision}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.admin.StartVM(t.Context(), "vm", fleetapi.Change{Revision: made.Revision}); problemType(err) != fleetapi.ProblemChanged {
+	if _, err := r.admin.StartVM(t.Context(), "vm",
+		fleetapi.Change{Revision: made.Revision}); problemType(err) != fleetapi.ProblemChanged {
 		t.Errorf("an old revision: got %v", err)
 	}
 	r.eventually("vm is stopped", func() bool {
 		vm, err := r.admin.VM(t.Context(), "vm")
 		return err == nil && vm.State == fleetapi.VMStopped
 	})
-	if vm, err := r.admin.ResizeVM(t.Context(), "vm", fleetapi.VMResize{VCPUs: 4}, fleetapi.Change{}); err != nil || len(vm.Placement.VCPUs) != 4 {
+	if vm, err := r.admin.ResizeVM(t.Context(), "vm", fleetapi.VMResize{VCPUs: 4}, fleetapi.Change{}); err != nil ||
+		len(vm.Placement.VCPUs) != 4 {
 		t.Errorf("got %+v, %v", vm.Placement, err)
 	}
 	if _, err := r.admin.BindVM(t.Context(), "vm", fleetapi.Change{}); err != nil {
@@ -373,7 +378,8 @@ func TestServer_LifeOfAVM(t *testing.T) {
 		t.Errorf("got %+v, %v", projects, err)
 	}
 	audit, err := r.admin.Audit(t.Context(), 100, "")
-	if err != nil || len(audit.Entries) < 5 || audit.Entries[0].Operation != "delete-vm" || audit.Entries[0].User != "admin" {
+	if err != nil || len(audit.Entries) < 5 || audit.Entries[0].Operation != "delete-vm" ||
+		audit.Entries[0].User != "admin" {
 		t.Errorf("audit: got %+v, %v", audit, err)
 	}
 }
@@ -381,7 +387,8 @@ func TestServer_LifeOfAVM(t *testing.T) {
 func TestServer_MigratesInTheStepsOfTheProtocol(t *testing.T) {
 	r := newRig(t)
 	part := func(vm fleet.VM, phase fleet.MigrationPhase, a *fleet.Arrival) *fleet.VMStatus {
-		return &fleet.VMStatus{Phase: fleet.PhaseRunning, Migration: &fleet.MigrationStatus{Began: vm.Migration.Began, Phase: phase, Arrival: a}}
+		return &fleet.VMStatus{Phase: fleet.PhaseRunning, Migration: &fleet.MigrationStatus{Began: vm.Migration.Began,
+			Phase: phase, Arrival: a}}
 	}
 	r.join("a", "nodes:2 cores:4 memory:8G").follow(func(vm fleet.VM) *fleet.VMStatus {
 		if vm.Migration != nil && vm.Migration.Ready != nil {
@@ -469,10 +476,12 @@ func TestCreate_WithAnIdempotencyKeyIsMadeOnce(t *testing.T) {
 	if err != nil || again.Revision != first.Revision {
 		t.Errorf("got %+v, %v", again, err)
 	}
-	if _, err := r.admin.CreateVM(t.Context(), vmOf("other", 2, topology.GiB), how); problemType(err) != fleetapi.ProblemInvalid {
+	if _, err := r.admin.CreateVM(t.Context(), vmOf("other", 2, topology.GiB),
+		how); problemType(err) != fleetapi.ProblemInvalid {
 		t.Errorf("the key of another request: got %v", err)
 	}
-	if _, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), fleetapi.Change{}); problemType(err) != fleetapi.ProblemExists {
+	if _, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB),
+		fleetapi.Change{}); problemType(err) != fleetapi.ProblemExists {
 		t.Errorf("without a key: got %v", err)
 	}
 }
@@ -480,7 +489,8 @@ func TestCreate_WithAnIdempotencyKeyIsMadeOnce(t *testing.T) {
 func TestQuota_IsNeverExceeded(t *testing.T) {
 	r := newRig(t)
 	r.join("a", "nodes:2 cores:8 memory:64G")
-	if _, err := r.admin.PutProject(t.Context(), "default", fleetapi.ProjectEdit{Quota: fleetapi.Quota{VCPUs: 5}}); err != nil {
+	if _, err := r.admin.PutProject(t.Context(), "default",
+		fleetapi.ProjectEdit{Quota: fleetapi.Quota{VCPUs: 5}}); err != nil {
 		t.Fatal(err)
 	}
 	errs := make(chan error)

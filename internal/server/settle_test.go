@@ -36,7 +36,7 @@ func TestSettle_MigrationStepByStep(t *testing.T) {
 		vm             fleet.VM
 		source, target fleet.MigrationPhase
 		f              facts
-		want           string // host of the VM, then what became of the migration
+		want           string // host of the VM, then the migration
 	}{
 		{"nothing yet", migrating(false, ""), "", "", facts{}, "a waits"},
 		{"prepared", migrating(false, ""), "", fleet.MigrationPrepared, facts{}, "a ready"},
@@ -44,24 +44,32 @@ func TestSettle_MigrationStepByStep(t *testing.T) {
 		{"copying", migrating(ready, ""), fleet.MigrationCopying, fleet.MigrationPrepared, facts{}, "a waits"},
 		{"gone, not arrived", migrating(ready, ""), fleet.MigrationGone, fleet.MigrationPrepared, facts{}, "a waits"},
 		{"arrived", migrating(ready, ""), fleet.MigrationGone, fleet.MigrationArrived, facts{}, "b ended"},
-		{"arrived, source undecided", migrating(ready, ""), fleet.MigrationUndecided, fleet.MigrationArrived, facts{}, "b ended"},
-		{"arrived although cancelled", migrating(ready, "x"), fleet.MigrationUndecided, fleet.MigrationArrived, facts{}, "b ended"},
+		{"arrived, source undecided", migrating(ready, ""), fleet.MigrationUndecided, fleet.MigrationArrived, facts{},
+			"b ended"},
+		{"arrived although cancelled", migrating(ready, "x"), fleet.MigrationUndecided, fleet.MigrationArrived,
+			facts{}, "b ended"},
 		{"refused at once", migrating(false, ""), "", fleet.MigrationRefused, facts{}, "a ended"},
 		{"stays", migrating(ready, ""), fleet.MigrationStays, fleet.MigrationPrepared, facts{}, "a cancelled"},
 		{"undecided", migrating(ready, ""), fleet.MigrationUndecided, fleet.MigrationPrepared, facts{}, "a cancelled"},
-		{"cancelled, target has it still", migrating(ready, "x"), fleet.MigrationStays, fleet.MigrationPrepared, facts{}, "a waits"},
-		{"cancelled, source copies still", migrating(ready, "x"), fleet.MigrationCopying, fleet.MigrationGivenBack, facts{}, "a waits"},
+		{"cancelled, target has it still", migrating(ready, "x"), fleet.MigrationStays, fleet.MigrationPrepared,
+			facts{}, "a waits"},
+		{"cancelled, source copies still", migrating(ready, "x"), fleet.MigrationCopying, fleet.MigrationGivenBack,
+			facts{}, "a waits"},
 		{"given back", migrating(ready, "x"), fleet.MigrationStays, fleet.MigrationGivenBack, facts{}, "a ended"},
-		{"given back, source undecided", migrating(ready, "x"), fleet.MigrationUndecided, fleet.MigrationGivenBack, facts{}, "a ended"},
+		{"given back, source undecided", migrating(ready, "x"), fleet.MigrationUndecided, fleet.MigrationGivenBack,
+			facts{}, "a ended"},
 		{"never began", migrating(false, "x"), "", fleet.MigrationGivenBack, facts{}, "a ended"},
 		{"target dead", migrating(ready, ""), "", "", facts{targetDead: true}, "a cancelled"},
 		{"target dead, cancelled", migrating(ready, "x"), fleet.MigrationStays, "", facts{targetDead: true}, "a ended"},
-		{"target dead after it arrived", migrating(ready, "x"), fleet.MigrationGone, fleet.MigrationArrived, facts{targetDead: true}, "a waits"},
+		{"target dead after it arrived", migrating(ready, "x"), fleet.MigrationGone, fleet.MigrationArrived,
+			facts{targetDead: true}, "a waits"},
 		{"source dead", migrating(ready, ""), "", fleet.MigrationPrepared, facts{sourceDead: true}, "a cancelled"},
 		{"source dead, arrived", migrating(ready, ""), "", fleet.MigrationArrived, facts{sourceDead: true}, "b ended"},
-		{"source dead, given back", migrating(ready, "x"), "", fleet.MigrationGivenBack, facts{sourceDead: true}, "a ended"},
+		{"source dead, given back", migrating(ready, "x"), "", fleet.MigrationGivenBack, facts{sourceDead: true},
+			"a ended"},
 		{"target silent", migrating(false, ""), "", "", facts{now: began.Add(time.Hour)}, "a cancelled"},
-		{"copies for long", migrating(ready, ""), fleet.MigrationCopying, fleet.MigrationPrepared, facts{now: began.Add(time.Hour)}, "a waits"},
+		{"copies for long", migrating(ready, ""), fleet.MigrationCopying, fleet.MigrationPrepared,
+			facts{now: began.Add(time.Hour)}, "a waits"},
 	} {
 		f := test.f
 		f.source, f.target = part("a", test.source), part("b", test.target)
@@ -90,12 +98,14 @@ func outcome(before *fleet.VM, s settled) string {
 
 // Whatever the hosts report, in any order, the record never says that a host has the VM while the other one may run it.
 func TestSettle_NeverTwoHosts(t *testing.T) {
-	phases := []fleet.MigrationPhase{"", fleet.MigrationPrepared, fleet.MigrationCopying, fleet.MigrationGone, fleet.MigrationArrived,
+	phases := []fleet.MigrationPhase{"", fleet.MigrationPrepared, fleet.MigrationCopying, fleet.MigrationGone,
+		fleet.MigrationArrived,
 		fleet.MigrationStays, fleet.MigrationUndecided, fleet.MigrationGivenBack, fleet.MigrationRefused}
 	rapid.Check(t, func(t *rapid.T) {
 		vm := migrating(rapid.Bool().Draw(t, "ready"), rapid.SampledFrom([]string{"", "x"}).Draw(t, "cancel"))
 		source, target := rapid.SampledFrom(phases).Draw(t, "source"), rapid.SampledFrom(phases).Draw(t, "target")
-		f := facts{source: part("a", source), target: part("b", target), now: began.Add(time.Duration(rapid.Int64Range(0, 1e12).Draw(t, "later")))}
+		f := facts{source: part("a", source), target: part("b", target),
+			now: began.Add(time.Duration(rapid.Int64Range(0, 1e12).Draw(t, "later")))}
 		if old := rapid.Bool().Draw(t, "old"); old && f.target != nil { // of an earlier migration
 			f.target.Migration.Began = began.Add(-time.Hour)
 			target = ""
@@ -148,7 +158,8 @@ func TestStateOf_SaysUnknownRatherThanOld(t *testing.T) {
 
 func TestExceeds_NamesEachLimit(t *testing.T) {
 	quota := fleetapi.Quota{VCPUs: 10, Memory: 8 << 30}
-	if over := exceeds(quota, fleetapi.Quota{VCPUs: 8, Memory: 4 << 30}, fleetapi.Quota{VCPUs: 2, Memory: 4 << 30, VMs: 1}); over != "" {
+	if over := exceeds(quota, fleetapi.Quota{VCPUs: 8, Memory: 4 << 30}, fleetapi.Quota{VCPUs: 2, Memory: 4 << 30,
+		VMs: 1}); over != "" {
 		t.Errorf("got %q", over)
 	}
 	if over := exceeds(quota, fleetapi.Quota{VCPUs: 9}, fleetapi.Quota{VCPUs: 2, Memory: 9 << 30}); over !=

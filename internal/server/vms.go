@@ -139,7 +139,8 @@ func (s *Server) newVM(c *rest.Call, v *fleetapi.VMCreate) (fleet.VM, error) {
 	if run == "" {
 		run = fleet.Running
 	}
-	return fleet.VM{Name: spec.Name, Project: projectName, Created: s.Now().UTC().Truncate(time.Second), By: c.User.Name,
+	return fleet.VM{Name: spec.Name, Project: projectName, Created: s.Now().UTC().Truncate(time.Second),
+		By:   c.User.Name,
 		Spec: spec, Machine: v.Machine, Affinity: v.Affinity, Labels: v.Labels, Run: run, Generation: 1}, nil
 }
 
@@ -176,7 +177,8 @@ func checkLabels(labels map[string]string) error {
 	for key, value := range labels {
 		if key == "" || len(key) > 100 || len(value) > 200 || strings.ContainsAny(key, "=\n") {
 			return fleetapi.NewProblem(fleetapi.ProblemInvalid,
-				fmt.Sprintf("labels: %.40q: allowed are keys of 1 to 100 bytes without '=', and values of up to 200", key))
+				fmt.Sprintf("labels: %.40q: allowed are keys of 1 to 100 bytes without '=', and values of up to 200",
+					key))
 		}
 	}
 	return nil
@@ -304,8 +306,8 @@ func admit(st *state, t *transaction, vm *fleet.VM) error {
 	if !ok {
 		return fleetapi.NewProblem(fleetapi.ProblemNotFound, "there is no project "+vm.Project)
 	}
-	if over := exceeds(p.value.Quota, st.used[vm.Project], shareOf(vm)); over != "" {
-		return fleetapi.NewProblem(fleetapi.ProblemQuota, "the quota of project "+vm.Project+" is used up: "+over)
+	if err := checkQuota(st, vm, st.used[vm.Project]); err != nil {
+		return err
 	}
 	t.require(store.Projects+vm.Project, p.revision)
 	t.touch(store.Usage+vm.Project, st.keys[store.Usage+vm.Project])
@@ -316,7 +318,7 @@ func admit(st *state, t *transaction, vm *fleet.VM) error {
 }
 
 // decideNew chooses the host of a new VM. Without one it is pending; in a dry run the caller sees the same.
-func (s *Server) decideNew(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+func (s *Server) decideNew(_ *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
 	d, err := s.sched.place(wish{vm: vm}, t)
 	if none := noHost(err); none != nil {
 		vm.Pending = none.Error()
@@ -326,7 +328,6 @@ func (s *Server) decideNew(st *state, t *transaction, vm *fleet.VM) (*fleetapi.W
 	if err != nil {
 		return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
 	}
-	_ = st
 	settleOn(vm, d)
 	return whyOf(d, s.Now().UTC()), nil
 }
@@ -337,31 +338,45 @@ func (s *Server) AdoptVM(ctx context.Context, c rest.Call, a fleetapi.VMAdopt) (
 	if projectName == "" && len(c.User.Projects) == 1 {
 		projectName = c.User.Projects[0]
 	}
-	return s.add(ctx, c, a, fleet.VM{Name: a.Name, Project: projectName, By: c.User.Name, Adopted: true,
-		Created: s.Now().UTC().Truncate(time.Second), Generation: 1}, func(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
-		h, ok := st.hosts[a.Host]
-		if !ok {
-			return nil, noSuchHost(a.Host)
-		}
-		report := st.reports[a.Host].value
-		g, ok := report.Inventory.Guest(a.Name)
-		if !ok {
-			return nil, fleetapi.NewProblem(fleetapi.ProblemNotFound, "host "+a.Host+" reports no VM "+a.Name)
-		}
-		if err := adoptGuest(g, vm); err != nil {
-			return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
-		}
-		if over := exceeds(st.projects[projectName].value.Quota, st.used[projectName], shareOf(vm)); over != "" {
-			return nil, fleetapi.NewProblem(fleetapi.ProblemQuota, "the quota of project "+projectName+" is used up: "+over)
-		}
-		t.require(store.Hosts+a.Host, h.revision)
-		if vm.Placement.Guest != "" { // it runs where Numavisor put it
-			vm.Host = a.Host
-			t.touch(store.Claims+a.Host, st.keys[store.Claims+a.Host])
-			return &fleetapi.Why{Summary: "adopted where it runs", Decided: s.Now().UTC()}, nil
-		}
-		return s.adoptUnbound(t, a.Host, vm)
+	vm := fleet.VM{Name: a.Name, Project: projectName, By: c.User.Name, Adopted: true, Generation: 1,
+		Created: s.Now().UTC().Truncate(time.Second)}
+	return s.add(ctx, c, a, vm, func(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+		return s.decideAdopted(st, t, a.Host, vm)
 	})
+}
+
+// decideAdopted fills the record of a VM that a host runs already.
+func (s *Server) decideAdopted(st *state, t *transaction, host string, vm *fleet.VM) (*fleetapi.Why, error) {
+	h, ok := st.hosts[host]
+	if !ok {
+		return nil, noSuchHost(host)
+	}
+	report := st.reports[host].value
+	g, ok := report.Inventory.Guest(vm.Name)
+	if !ok {
+		return nil, fleetapi.NewProblem(fleetapi.ProblemNotFound, "host "+host+" reports no VM "+vm.Name)
+	}
+	if err := adoptGuest(g, vm); err != nil {
+		return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
+	}
+	if err := checkQuota(st, vm, st.used[vm.Project]); err != nil {
+		return nil, err
+	}
+	t.require(store.Hosts+host, h.revision)
+	if vm.Placement.Guest == "" {
+		return s.adoptUnbound(t, host, vm)
+	}
+	vm.Host = host // it runs where Numavisor put it
+	t.touch(store.Claims+host, st.keys[store.Claims+host])
+	return &fleetapi.Why{Summary: "adopted where it runs", Decided: s.Now().UTC()}, nil
+}
+
+// checkQuota refuses a VM that its project, with what it uses without the VM, has no quota for.
+func checkQuota(st *state, vm *fleet.VM, used fleetapi.Quota) error {
+	if over := exceeds(st.projects[vm.Project].value.Quota, used, shareOf(vm)); over != "" {
+		return fleetapi.NewProblem(fleetapi.ProblemQuota, "the quota of project "+vm.Project+" is used up: "+over)
+	}
+	return nil
 }
 
 // adoptUnbound chooses nodes for a VM that Numavisor did not place, on its host.
@@ -371,7 +386,8 @@ func (s *Server) adoptUnbound(t *transaction, host string, vm *fleet.VM) (*fleet
 	}
 	d, err := s.sched.place(wish{vm: vm, host: host}, t)
 	if err != nil {
-		return nil, fleetapi.NewProblem(fleetapi.ProblemNoHost, "host "+host+" has no nodes for VM "+vm.Name+": "+err.Error())
+		return nil, fleetapi.NewProblem(fleetapi.ProblemNoHost,
+			"host "+host+" has no nodes for VM "+vm.Name+": "+err.Error())
 	}
 	settleOn(vm, d)
 	return whyOf(d, s.Now().UTC()), nil
@@ -533,9 +549,8 @@ func (s *Server) ResizeVM(ctx context.Context, c rest.Call, name string, r fleet
 			return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
 		}
 		vm.Spec = spec
-		p := st.projects[vm.Project]
-		if over := exceeds(p.value.Quota, plus(st.used[vm.Project], before, -1), shareOf(vm)); over != "" {
-			return nil, fleetapi.NewProblem(fleetapi.ProblemQuota, "the quota of project "+vm.Project+" is used up: "+over)
+		if err := checkQuota(st, vm, plus(st.used[vm.Project], before, -1)); err != nil {
+			return nil, err
 		}
 		t.touch(store.Usage+vm.Project, st.keys[store.Usage+vm.Project])
 		vm.Placement = guest.Placement{} // cells of another size
@@ -547,7 +562,7 @@ func (s *Server) ResizeVM(ctx context.Context, c rest.Call, name string, r fleet
 func (s *Server) MigrateVM(ctx context.Context, c rest.Call, name string, m fleetapi.VMMigrate) (fleetapi.VM, error) {
 	return s.changeVM(ctx, c, name, func(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
 		if vm.Migration != nil && (m.To == "" || m.To == vm.Migration.To) {
-			return nil, nil //nolint:nilnil // it is under way, as asked for
+			return nil, nil // it is under way, as asked for
 		}
 		if err := settledVM(vm); err != nil {
 			return nil, err
@@ -559,10 +574,12 @@ func (s *Server) MigrateVM(ctx context.Context, c rest.Call, name string, m flee
 			return nil, noSuchHost(m.To)
 		}
 		if vm.Run != fleet.Running {
-			return nil, fleetapi.NewProblem(fleetapi.ProblemConflict, "VM "+name+" does not run: only running VMs migrate")
+			return nil, fleetapi.NewProblem(fleetapi.ProblemConflict,
+				"VM "+name+" does not run: only running VMs migrate")
 		}
 		if st.keys[store.Alive+vm.Host] == 0 {
-			return nil, fleetapi.NewProblem(fleetapi.ProblemConflict, "host "+vm.Host+" is unreachable: its VMs cannot migrate")
+			return nil, fleetapi.NewProblem(fleetapi.ProblemConflict,
+				"host "+vm.Host+" is unreachable: its VMs cannot migrate")
 		}
 		return s.migrate(t, st, vm, m.To, orElse(m.Why, "asked for by "+c.User.Name))
 	})
@@ -589,7 +606,7 @@ func (s *Server) DeleteVM(ctx context.Context, c rest.Call, name string) (fleeta
 			return nil, settledVM(vm)
 		}
 		vm.Delete, vm.Run = true, fleet.Stopped
-		return nil, nil //nolint:nilnil // no new placement
+		return nil, nil // no new placement
 	})
 }
 

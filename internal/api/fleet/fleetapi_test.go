@@ -94,7 +94,8 @@ func TestClient_ReturnsProblems(t *testing.T) {
 		body, want string
 		kind       ProblemType
 	}{
-		{`{"type":"urn:numavisor:quota","title":"Forbidden","status":403,"detail":"too much"}`, "too much", ProblemQuota},
+		{`{"type":"urn:numavisor:quota","title":"Forbidden","status":403,"detail":"too much"}`, "too much",
+			ProblemQuota},
 		{`{"type":"about:blank","title":"Forbidden","status":403,"errors":[{"message":"m","location":"body"}]}`,
 			"Forbidden; body: m", ProblemOther},
 		{`<html>`, "Forbidden", ProblemOther},

@@ -93,7 +93,8 @@ func Operations() []Operation {
 
 		{"list-users", "GET", "/v1/users", "users", Admin, OfFleet, 0, "List users"},
 		{"get-user", "GET", "/v1/users/{user}", "users", Admin, OfFleet, 0, "Get a user"},
-		{"put-user", "PUT", "/v1/users/{user}", "users", Admin, OfFleet, 0, "Create a user or change role and projects"},
+		{"put-user", "PUT", "/v1/users/{user}", "users", Admin, OfFleet, 0,
+			"Create a user or change role and projects"},
 		{"delete-user", "DELETE", "/v1/users/{user}", "users", Admin, OfFleet, http.StatusNoContent,
 			"Remove a user and the user's tokens"},
 		{"create-token", "POST", "/v1/users/{user}/tokens", "users", Admin, OfFleet, http.StatusCreated,

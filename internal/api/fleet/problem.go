@@ -6,7 +6,7 @@ import (
 )
 
 // Problem is the answer to a request that failed (RFC 9457). Code decides by Type, people read Detail.
-type Problem struct {
+type Problem struct { //nolint:errname // the name of RFC 9457
 	Type   ProblemType     `json:"type"`
 	Title  string          `json:"title"`
 	Status int             `json:"status"`

@@ -16,7 +16,7 @@ type OnUser struct {
 	User string `path:"user" maxLength:"64"`
 }
 
-func (r *routes) access() {
+func (r *routes) access() { //nolint:funlen // a table of operations
 	s := r.service
 	add(r, "whoami", func(_ context.Context, c Call, _ *noInput) (*Plain[fleetapi.User], error) {
 		return plain(*c.User, nil)

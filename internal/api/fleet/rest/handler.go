@@ -108,8 +108,11 @@ func schemaName(t reflect.Type, hint string) string {
 	}
 	name := huma.DefaultSchemaNamer(t, hint)
 	path := t.PkgPath()
-	if path == "" || path == reflect.TypeFor[fleetapi.VM]().PkgPath() || path == reflect.TypeFor[huma.ErrorModel]().PkgPath() {
-		return name
+	for _, plain := range []reflect.Type{reflect.TypeFor[int](), reflect.TypeFor[fleetapi.VM](),
+		reflect.TypeFor[huma.ErrorModel]()} {
+		if path == plain.PkgPath() {
+			return name
+		}
 	}
 	last := path[strings.LastIndex(path, "/")+1:]
 	return strings.ToUpper(last[:1]) + last[1:] + name
@@ -224,9 +227,13 @@ func (r *routes) authenticate(op fleetapi.Operation) func(huma.Context, func(hum
 				return
 			}
 			if !op.Allows(call.User, "") {
-				write(w, fleetapi.NewProblem(fleetapi.ProblemRole, fmt.Sprintf(
-					"user %s is %s of %s: %s needs the role %s%s", call.User.Name, call.User.Role,
-					projectsText(call.User), op.ID, op.Role, map[bool]string{true: " in all projects"}[op.Scope == fleetapi.OfFleet])))
+				needed := string(op.Role)
+				if op.Scope == fleetapi.OfFleet {
+					needed += " in all projects"
+				}
+				write(w, fleetapi.NewProblem(fleetapi.ProblemRole,
+					fmt.Sprintf("user %s is %s of %s: %s needs the role %s",
+						call.User.Name, call.User.Role, projectsText(call.User), op.ID, needed)))
 				return
 			}
 		}
@@ -258,7 +265,8 @@ func (p *Precondition) fill(c *Call) error {
 		c.Revision, err = strconv.ParseInt(text, 10, 64)
 	}
 	if err != nil || c.Revision <= 0 {
-		return fleetapi.NewProblem(fleetapi.ProblemChanged, "If-Match: allowed is the ETag of one answer, such as \"7\"")
+		return fleetapi.NewProblem(fleetapi.ProblemChanged,
+			"If-Match: allowed is the ETag of one answer, such as \"7\"")
 	}
 	return nil
 }
@@ -282,10 +290,10 @@ func (e *Edit) fill(c *Call) error {
 // Creation is how something is created.
 type Creation struct {
 	Dry
-	Key string `header:"Idempotency-Key" maxLength:"200" doc:"a repeated request with the same key returns the first result"`
+	Key string `header:"Idempotency-Key" maxLength:"200" doc:"a repeated request returns the first result"`
 }
 
-func (k *Creation) fill(c *Call) error {
+func (k *Creation) fill(c *Call) error { //nolint:unparam // edits.fill
 	c.DryRun, c.Key = k.DryRun, k.Key
 	return nil
 }

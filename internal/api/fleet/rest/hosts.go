@@ -20,7 +20,7 @@ type OnHost struct {
 
 type noInput struct{}
 
-func (r *routes) hosts() {
+func (r *routes) hosts() { //nolint:funlen // a table of operations
 	s := r.service
 	add(r, "info", func(context.Context, Call, *noInput) (*Plain[fleetapi.ServerInfo], error) {
 		return plain(s.Info(), nil)

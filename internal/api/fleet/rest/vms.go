@@ -21,7 +21,7 @@ type ListVMs struct {
 	Label   string           `query:"label" doc:"KEY or KEY=VALUE"`
 }
 
-func (r *routes) vms() {
+func (r *routes) vms() { //nolint:funlen // a table of operations
 	s := r.service
 	vm := func(v fleetapi.VM, err error) (*Tagged[fleetapi.VM], error) { return tagged(v, v.Revision, err) }
 	made := func(c *Call, v fleetapi.VM, err error) (*Made[fleetapi.VM], error) {
