@@ -13,6 +13,8 @@ type Migration struct {
 	Leave bool      `json:"leave"` // the guest leaves this host; otherwise it comes
 	// Peer names the other host.
 	Peer string `json:"peer"`
+	// URI is by which the source's hypervisor reaches the target's; on the target, empty.
+	URI string `json:"uri,omitempty"`
 	// Intent is for the target.
 	Intent guest.Intent `json:"intent"`
 }

@@ -253,6 +253,18 @@ func (h *Host) Arrived(ctx context.Context, name string) (t guest.Transfer, err 
 // downtime is that of every migration of fakes.
 const downtime = 40_000_000 // 40 ms
 
+// RunsAt reports whether a connected host runs a guest of this host.
+func (h *Host) RunsAt(ctx context.Context, uri, name string) (runs bool, err error) {
+	var at *Host
+	err = h.tune(ctx, "RunsAt", name, func(*domain) error {
+		if at = h.peers[uri]; at == nil {
+			return fmt.Errorf("no connection to %s", uri)
+		}
+		return nil
+	})
+	return err == nil && at.Executes(name), err
+}
+
 // Resume lets a guest run again that is paused.
 func (h *Host) Resume(ctx context.Context, name string) error {
 	return h.tune(ctx, "Resume", name, func(d *domain) error {

@@ -239,6 +239,19 @@ func presence(state libvirt.DomainState, reason int, departing bool) guest.Prese
 	}
 }
 
+// RunsAt reports whether the libvirt daemon at a URI, of another host, runs the guest that this
+// host has under the name: by its UUID, which a migration does not change.
+func (d *Driver) RunsAt(ctx context.Context, uri, name string) (bool, error) {
+	here, err := d.Find(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	other := New(uri)
+	defer other.Close()
+	there, err := other.Presence(ctx, here.UUID)
+	return there == guest.Runs, err
+}
+
 // ErrNotSuspended means that a guest is not stopped for a migration, so its copy here
 // may be the one that runs.
 var ErrNotSuspended = errors.New("it is not paused for a migration")

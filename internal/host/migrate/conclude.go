@@ -41,6 +41,40 @@ func (h *Host) conclude(ctx context.Context, vm *fleet.VM, open *journal.Entry) 
 	return fmt.Errorf("%w %s", errPending, present)
 }
 
+// Forgotten ends a part whose VM the desired state of this host does not have any more: the
+// record names another host, or there is none. A paused copy is removed only if the target's
+// hypervisor confirms that the VM runs there: the desired state may be that of a restored server.
+func (h *Host) Forgotten(ctx context.Context, name string) error {
+	open, err := h.open(name)
+	if err != nil || open == nil {
+		return h.about(name, err)
+	}
+	present, err := h.Port.Presence(ctx, name)
+	if err != nil {
+		return h.about(name, err)
+	}
+	m := open.Migration
+	switch {
+	case m.Leave && present == guest.Suspended:
+		runs, unknown := h.Port.RunsAt(ctx, m.URI, name)
+		if err = unknown; runs {
+			return h.about(name, h.concludeSource(ctx, &fleet.VM{Name: name, Host: m.Peer}, open, present, false))
+		}
+		err = errors.Join(fmt.Errorf("%w %s", errPending, present), err)
+	case m.Leave && present == guest.Runs:
+		err = h.stays(open, "the fleet has no record of the VM on this host any more")
+	case m.Leave && (present == guest.Absent || present == guest.Stored):
+		err = h.gone(ctx, open)
+	case !m.Leave && (present == guest.Absent || present == guest.Stored):
+		err = h.giveBack(open, name, "the migration was given up")
+	case !m.Leave && present == guest.Runs:
+		_, _, err = h.settle(ctx, open) // it has arrived: the server will hear of it
+	default:
+		err = fmt.Errorf("%w %s", errPending, present)
+	}
+	return h.about(name, err)
+}
+
 func (h *Host) concludeSource(
 	ctx context.Context, vm *fleet.VM, open *journal.Entry, present guest.Presence, mine bool,
 ) error {

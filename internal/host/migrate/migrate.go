@@ -27,6 +27,9 @@ type Port interface {
 	Presence(ctx context.Context, name string) (guest.Presence, error)
 	// Arrived returns the figures of the migration by which a guest came.
 	Arrived(ctx context.Context, name string) (guest.Transfer, error)
+	// RunsAt reports whether the hypervisor at a URI runs the guest that is known here, with the same
+	// identity.
+	RunsAt(ctx context.Context, uri, name string) (bool, error)
 	// Resume lets a guest that is paused here after its migration run again.
 	Resume(ctx context.Context, name string) error
 	// DiscardSuspended removes a guest that is paused here after its migration, or is only
@@ -140,9 +143,22 @@ func (s *step) intent(to guest.HostIdentity) guest.Intent {
 func (s *step) record(leave bool, to guest.HostIdentity) *plan.Migration {
 	r := &plan.Migration{Guest: s.vm.Name, Began: s.m.Began, Leave: leave, Peer: s.vm.Host, Intent: s.intent(to)}
 	if leave {
-		r.Peer = s.m.To
+		r.Peer, r.URI = s.m.To, s.m.Ready.URI
 	}
 	return r
+}
+
+// Open names the VMs whose migrations this host has not concluded.
+func (h *Host) Open() ([]string, error) {
+	entries, err := h.Journal.Entries()
+	if err != nil {
+		return nil, fmt.Errorf("looking for migrations: %w", err)
+	}
+	var names []string
+	for _, e := range journal.OpenMigrations(entries) {
+		names = append(names, e.Migration.Guest)
+	}
+	return names, nil
 }
 
 // Recover settles what can be settled without the fleet's record: of parts whose process

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -158,6 +159,39 @@ func TestAct_UndecidedWaitsForTheRecord(t *testing.T) {
 				t.Errorf("it is on %s, not on %s", p.vm.Host, c.ends)
 			}
 		})
+	}
+}
+
+// The record names the target: the source's desired state has the VM no more. The paused copy
+// goes once the target's hypervisor says that it runs the VM, and not before.
+func TestForgotten_RemovesAPausedCopyOnlyIfTheTargetRunsTheVM(t *testing.T) {
+	for _, at := range []string{"MigrateSwitch", "MigrateConfirm"} {
+		p := newPair(t, t.TempDir(), small)
+		p.decide(1)
+		if err := p.act(p.to); err != nil {
+			t.Fatal(err)
+		}
+		p.serve()
+		fails := fake.NthOf(at, 1, func() error { return errors.New("fault") })
+		runs := at == "MigrateConfirm"
+		if runs {
+			p.inject(p.from, fake.Fault{Before: fails})
+		} else {
+			p.inject(p.from, fake.Fault{After: fails})
+		}
+		if err := p.act(p.from); err == nil || p.from.status.Phase != fleet.MigrationUndecided {
+			t.Fatalf("%+v, %v", p.from.status, err)
+		}
+		if open, err := p.from.daemon.Open(); err != nil || !slices.Equal(open, []string{small.Name}) {
+			t.Errorf("open are %v, %v", open, err)
+		}
+		err := p.from.daemon.Forgotten(t.Context(), small.Name)
+		if _, left := p.from.Guest(small.Name); left == runs || (err == nil) != runs {
+			t.Errorf("after a fault at %s: the copy is left: %v; %v", at, left, err)
+		}
+		if runs {
+			p.finish()
+		}
 	}
 }
 
