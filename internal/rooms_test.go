@@ -90,7 +90,7 @@ var rooms = map[string][]string{
 	"internal/host/daemon": {"WORDS", "internal/api/host", "internal/decide/control", "internal/host/operate",
 		"internal/host/move", "internal/host/record", "internal/host/lock"},
 	"internal/host/agent": {"WORDS", "internal/api/agent", "internal/decide/reconcile", "internal/decide/drift",
-		"internal/host/operate", "internal/host/lock"},
+		"internal/host/operate", "internal/host/migrate", "internal/host/lock"},
 	"internal/host/metrics": {"WORDS"},
 	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply",
 		"internal/host/claim"},

@@ -14,6 +14,7 @@ import (
 	agentapi "github.com/numavisor/numavisor/internal/api/agent"
 	"github.com/numavisor/numavisor/internal/decide/reconcile"
 	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/status"
@@ -34,6 +35,8 @@ type Options struct {
 	// Host is what the agent acts on.
 	Host     *operate.Host
 	Machines Machines
+	// Migrations are the host's part in live migrations; nil: it takes no part in them.
+	Migrations Migrations
 	// Loads returns the host as the daemon last observed it, with loads.
 	Loads func(context.Context) (inventory.Host, error)
 	// Alarms returns the number of alarms that last, by kind; nil: none are reported.
@@ -132,7 +135,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer close(a.stopped)
 	defer stop()
 	l := &loop{Agent: a, ctx: ctx, state: state, running: map[string]bool{}, stale: map[string]bool{},
-		reported: map[string]fleet.VMStatus{}, timer: time.NewTimer(0)}
+		reported: map[string]fleet.VMStatus{}, followers: map[string]*follower{},
+		transfers: map[string]guest.Transfer{}, timer: time.NewTimer(0)}
 	defer l.timer.Stop()
 	a.workers.Go(func() { a.stayConnected(ctx, c) })
 	a.workers.Go(func() { a.sendAll(ctx, c) })
@@ -257,10 +261,13 @@ type loop struct {
 	running  map[string]bool // VMs with an action
 	stale    map[string]bool // VMs whose action ended after the last observation began
 	reported map[string]fleet.VMStatus
-	looking  bool // an observation runs
-	again    bool // and another one is needed
-	roster   string
-	timer    *time.Timer
+	// followers carry out migrations, by VM; transfers are the figures of VMs that have come.
+	followers map[string]*follower
+	transfers map[string]guest.Transfer
+	looking   bool // an observation runs
+	again     bool // and another one is needed
+	roster    string
+	timer     *time.Timer
 }
 
 // desire takes a desired state over.
@@ -329,6 +336,10 @@ func (l *loop) observed(h inventory.Host, ended map[string]bool, err error) {
 func (l *loop) decide(h *inventory.Host) {
 	busy := maps.Clone(l.running)
 	maps.Copy(busy, l.stale)
+	if !l.followMigrations(busy) {
+		l.timer.Reset(min(l.Look, 5*time.Second))
+		return
+	}
 	d := reconcile.Decide(reconcile.Request{Now: time.Now(), Self: l.Member.Host, Host: h, Desired: *l.desired,
 		Busy: busy, State: l.state, Reported: l.reported})
 	l.state = d.State
@@ -338,7 +349,7 @@ func (l *loop) decide(h *inventory.Host) {
 		return
 	}
 	reported := map[string]fleet.VMStatus{}
-	for _, s := range d.Statuses {
+	for _, s := range l.withParts(d.Statuses) {
 		reported[s.Name] = s
 		l.outbox.status(s)
 	}

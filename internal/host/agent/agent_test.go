@@ -15,6 +15,7 @@ import (
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/agent"
+	"github.com/numavisor/numavisor/internal/host/migrate"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/operate/operatetest"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -68,7 +69,9 @@ func (m *member) start() {
 	if testing.Verbose() {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
+	part := &migrate.Host{Host: &m.Joined.Host, Port: m.Host, Name: "fake", URI: "qemu+tls://fake/system"}
 	m.agent = agent.New(agent.Options{Member: of, Folder: m.folder, Host: &m.Joined.Host, Machines: machines{},
+		Migrations: part,
 		Loads: func(ctx context.Context) (inventory.Host, error) {
 			h, err := m.Joined.Observe(ctx)
 			for i := range h.Guests {
