@@ -91,6 +91,15 @@ func (m *machine) restart() error {
 	return errors.Join(m.daemon.CloseInterrupted(ctx), m.daemon.Recover(ctx))
 }
 
+func (m *machine) isOpen(t operatetest.T) bool {
+	t.Helper()
+	open, err := m.daemon.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(open) > 0
+}
+
 // inject installs the test's fault. A daemon that was killed does nothing any more; libvirt continues.
 func (p *pair) inject(m *machine, f fake.Fault) {
 	m.fault = f
@@ -240,6 +249,9 @@ func (p *pair) finish() {
 	for range 12 {
 		errs = []error{p.act(p.from), p.act(p.to)}
 		p.serve()
+		if p.vm.Migration == nil && !p.from.isOpen(p.t) && !p.to.isOpen(p.t) {
+			break
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		p.t.Errorf("the hosts do not settle: %v", err)
