@@ -293,7 +293,7 @@ func TestAgent_SurvivesInterruptions(t *testing.T) {
 func TestAgent_ReportsTheHostAndItsLoads(t *testing.T) {
 	s := newServer(t)
 	m := joined(t, s)
-	s.until(t, "the first report", func(s *fleetServer) bool { return len(s.reports) == 1 })
+	s.until(t, "the first report", func(s *fleetServer) bool { return len(s.reports) > 0 })
 	if r := s.reports[0]; r.Program != "test" || len(r.Inventory.Topology.Nodes) != 4 {
 		t.Errorf("the report is %+v", r)
 	}
