@@ -46,6 +46,12 @@ func (r *rule) allows(i int) bool {
 	return (r.only < 0 || i == r.only) && !slices.Contains(r.not, i)
 }
 
+// excluded returns the hosts that the request does not allow, each once.
+func (r *rule) excluded() []int {
+	slices.Sort(r.not)
+	return slices.Compact(r.not)
+}
+
 // without returns the members of a group that count: not the VM itself, which is one where it runs.
 func without(members []member, ignored func(member) bool) []member {
 	if !slices.ContainsFunc(members, ignored) {

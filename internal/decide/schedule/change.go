@@ -81,7 +81,7 @@ func (f *Fleet) dropMembers(i int) {
 	}
 }
 
-// vacancy returns a position for a new host. Classes have a rank for each position.
+// vacancy returns a position for a new host.
 func (f *Fleet) vacancy() int {
 	if n := len(f.vacant); n > 0 {
 		i := f.vacant[n-1]
@@ -89,9 +89,6 @@ func (f *Fleet) vacancy() int {
 		return i
 	}
 	f.hosts = append(f.hosts, &host{})
-	for _, c := range f.classes {
-		c.on = append(c.on, rank{})
-	}
 	return len(f.hosts) - 1
 }
 
@@ -107,14 +104,17 @@ func (f *Fleet) set(i int, h Host) {
 	}
 	seen := *h.Inventory
 	seen.Claims = slices.Clone(seen.Claims)
-	seen.Guests = slices.SortedStableFunc(slices.Values(seen.Guests), func(a, b inventory.Guest) int {
-		return strings.Compare(a.Name, b.Name)
-	})
+	seen.Guests = slices.Clone(seen.Guests)
+	byName := func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) }
+	if !slices.IsSortedFunc(seen.Guests, byName) {
+		slices.SortStableFunc(seen.Guests, byName)
+	}
 	h.Inventory = &seen
 	old.Host = h
 	for vm, c := range old.claims {
 		old.reserve(vm, c)
 	}
+	old.cores = coresOf(&h.Inventory.Topology)
 	was := old.size
 	old.size = f.sizeOf(&h.Inventory.Topology)
 	f.resized(was, old.size)
@@ -322,7 +322,7 @@ func (f *Fleet) changed(i int) {
 
 // summarizeHost computes what is free on a host.
 func (f *Fleet) summarizeHost(h *host) {
-	h.rooms, h.others = rooms(h.Inventory, &f.policy)
+	h.rooms, h.others = rooms(h.Inventory, h.cores, &f.policy)
 	f.count(h)
 }
 

@@ -52,79 +52,6 @@ func (r *rank) less(o *rank) bool {
 	return r.cost < o.cost
 }
 
-// class is the memory of what one shape costs on each host.
-type class struct {
-	on   []rank // by host; without cells: the VM does not fit, or the host gets no VMs
-	seen int    // how many of the fleet's changes the costs include
-	next int    // the host whose cost is computed again next
-	used uint64 // the last decision that used it
-}
-
-const (
-	// refreshed is the number of hosts whose cost is computed again in each decision, in
-	// turn, since the weights of the shapes change. All hosts that changed are, too.
-	refreshed = 64
-	// mostClasses bounds the remembered shapes: 10,000 hosts need 0.3 MB for each.
-	mostClasses = 128
-	// mostChanges bounds the list of changed hosts.
-	mostChanges = 1 << 16
-)
-
-// ranks returns the rank of each host for a shape.
-func (f *Fleet) ranks(s shape) []rank {
-	f.clock++
-	weights := f.scarcity()
-	asked := likely{shape: s}
-	c := f.classes[s]
-	if c == nil {
-		if len(f.classes) >= mostClasses {
-			f.forget()
-		}
-		c = &class{on: make([]rank, len(f.hosts))}
-		f.classes[s] = c
-		for i := range f.hosts {
-			c.on[i] = f.price(f.hosts[i], &asked, weights)
-		}
-	} else {
-		for _, i := range f.changes[c.seen:] {
-			c.on[i] = f.price(f.hosts[i], &asked, weights)
-		}
-		for range min(refreshed, len(f.hosts)) {
-			c.on[c.next] = f.price(f.hosts[c.next], &asked, weights)
-			c.next = (c.next + 1) % len(f.hosts)
-		}
-	}
-	c.used, c.seen = f.clock, len(f.changes)
-	return c.on
-}
-
-// noteChange records that the costs of a host must be computed again. Shapes that were
-// not asked for during half of the recorded changes are forgotten.
-func (f *Fleet) noteChange(i int) {
-	if f.changes = append(f.changes, i); len(f.changes) < mostChanges {
-		return
-	}
-	const half = mostChanges / 2
-	for s, c := range f.classes {
-		if c.seen -= half; c.seen < 0 {
-			delete(f.classes, s)
-		}
-	}
-	f.changes = append([]int{}, f.changes[half:]...)
-}
-
-// forget drops the class that was not used for the longest time.
-func (f *Fleet) forget() {
-	var oldest shape
-	least := uint64(math.MaxUint64)
-	for s, c := range f.classes {
-		if c.used < least {
-			oldest, least = s, c.used
-		}
-	}
-	delete(f.classes, oldest)
-}
-
 // scarcity returns the weights of the likely shapes: (share / number that fit)^2,
 // scaled to a sum of 1. A shape that no longer fits counts as half a fit.
 func (f *Fleet) scarcity() []float64 {
@@ -144,7 +71,8 @@ func (f *Fleet) scarcity() []float64 {
 }
 
 // price computes the rank of a host for a shape. The nodes that package place will
-// choose are not known yet: the cheapest ones count.
+// choose are not known yet: the cheapest ones count. It leaves the parts of the cost in lost and
+// rest.
 func (f *Fleet) price(h *host, asked *likely, weights []float64) rank {
 	best := rank{}
 	if h.closed() != "" {
@@ -164,10 +92,12 @@ func (f *Fleet) price(h *host, asked *likely, weights []float64) rank {
 			r.overloaded += c.overloaded
 			load = max(load, h.rooms[c.index].use(p))
 		}
-		r.cost = f.weights.Scarcity*f.taken(h, at, p, weights) + f.weights.Load*load +
-			f.weights.Fill*f.free(h, p, k) + h.Preference
+		rest := f.weights.Load*load + f.weights.Fill*f.free(h, p, k) + h.Preference
+		taken := f.taken(h, at, p, weights)
+		r.cost = f.weights.Scarcity*taken + rest
 		if best.cells == 0 || r.less(&best) {
-			best = r
+			best, f.rest = r, rest
+			f.lost, f.counted = f.counted, f.lost
 		}
 		if r.sharing == 0 && r.overloaded == 0 {
 			break // more cells are not better
@@ -177,26 +107,28 @@ func (f *Fleet) price(h *host, asked *likely, weights []float64) rank {
 }
 
 // taken returns how many fits of the likely shapes a host loses by parts on some of
-// its rooms, weighted.
+// its rooms, weighted. It leaves the numbers in counted.
 func (f *Fleet) taken(h *host, at []choice, p *part, weights []float64) float64 {
 	sum := 0.0
 	for s := range f.likely {
 		fit := &h.fits[s]
-		if fit.cells == 0 || weights[s] == 0 {
+		f.counted[s] = 0
+		if fit.cells == 0 {
 			continue
 		}
-		likely := f.likely[s].part(fit.cells)
-		f.counts = append(f.counts[:0], fit.on...)
 		lost := 0.0
 		for _, c := range at {
-			after := h.rooms[c.index].without(p)
-			f.counts[c.index] = after.fits(likely)
-			lost += fit.on[c.index] - f.counts[c.index]
+			lost += f.roomLost[c.index*len(f.likely)+s]
 		}
 		if fit.cells > 1 && lost > 0 {
+			f.counts = append(f.counts[:0], fit.on...)
+			for _, c := range at {
+				f.counts[c.index] -= f.roomLost[c.index*len(f.likely)+s]
+			}
 			lost = fit.vms - several(f.counts, fit.cells)
 		}
-		sum += weights[s] * lost
+		f.counted[s] = uint16(min(lost, math.MaxUint16))
+		sum += weights[s] * float64(f.counted[s])
 	}
 	return sum
 }
@@ -223,6 +155,10 @@ type choice struct {
 // valid until the next call.
 func (f *Fleet) cheapest(h *host, p *part, k int, weights []float64) []choice {
 	f.choices = f.choices[:0]
+	n := len(f.likely)
+	if len(f.roomLost) < n*len(h.rooms) {
+		f.roomLost = make([]float64, n*len(h.rooms))
+	}
 	for i := range h.rooms {
 		room := &h.rooms[i]
 		if room.fits(p) < 1 {
@@ -235,6 +171,8 @@ func (f *Fleet) cheapest(h *host, p *part, k int, weights []float64) []choice {
 		}
 		if twin := slices.IndexFunc(f.choices, func(o choice) bool { return h.rooms[o.index].equal(room) }); twin >= 0 {
 			c.cost = f.choices[twin].cost
+			t := f.choices[twin].index
+			copy(f.roomLost[i*n:(i+1)*n], f.roomLost[t*n:(t+1)*n])
 		} else {
 			c.cost = f.takenOn(h, i, p, weights)
 		}
@@ -256,13 +194,18 @@ func (f *Fleet) cheapest(h *host, p *part, k int, weights []float64) []choice {
 }
 
 // takenOn returns how many fits a part takes from a room. A fit in several cells counts in parts.
+// It leaves the numbers in roomLost.
 func (f *Fleet) takenOn(h *host, i int, p *part, weights []float64) float64 {
 	after := h.rooms[i].without(p)
+	out := f.roomLost[i*len(f.likely):]
 	sum := 0.0
 	for s := range f.likely {
-		if fit := &h.fits[s]; fit.cells > 0 && weights[s] > 0 {
-			sum += weights[s] * (fit.on[i] - after.fits(f.likely[s].part(fit.cells))) / float64(fit.cells)
+		fit := &h.fits[s]
+		if fit.cells == 0 {
+			continue
 		}
+		out[s] = fit.on[i] - after.fits(f.likely[s].part(fit.cells))
+		sum += weights[s] * out[s] / float64(fit.cells)
 	}
 	return sum
 }

@@ -57,6 +57,9 @@ type Next struct {
 // ends without a host, if summaries rank more of them.
 const tries = 64
 
+// first is the number of candidates that are looked for first: one, and those that Why names.
+const first = 4
+
 // candidate is a host that a VM fits on by the host's summary.
 type candidate struct {
 	host int
@@ -96,6 +99,11 @@ func (f *Fleet) Decide(r Request) (*Decision, error) {
 	d.Why.Fitted = found.all
 	d.Why.Excluded = excluded(counts)
 	placed, more := f.try(d, found, rule)
+	if !placed && more && len(found.best) == first {
+		found.best = f.classes[s].best(tries, rule.allows)[first:]
+		found.all -= first
+		placed, more = f.try(d, found, rule)
+	}
 	if !placed && !more {
 		others, counts := f.uneven(s, rule, d.Why.Next, counts)
 		d.Why.Excluded = excluded(counts)
@@ -199,20 +207,35 @@ func (l *shortlist) add(host int, r *rank) {
 // counts the hosts that cannot be candidates.
 func (f *Fleet) candidates(s shape, r *rule) (shortlist, map[reason]int) {
 	var found shortlist
-	counts := map[reason]int{cordoned: f.closed[cordoned], unreachable: f.closed[unreachable]}
-	ranks := f.ranks(s)
-	for i := range ranks {
-		on := &ranks[i]
+	counts := map[reason]int{}
+	for _, reason := range []reason{cordoned, unreachable} {
+		if f.closed[reason] > 0 {
+			counts[reason] = f.closed[reason]
+		}
+	}
+	c := f.class(s)
+	if !r.hasOthers() {
+		found.all = c.fitting
+		for _, i := range r.excluded() {
+			if c.on[i].cells > 0 {
+				found.all--
+			}
+		}
+		if r.only < 0 {
+			found.best = c.best(first, r.allows)
+		} else if c.on[r.only].cells > 0 && r.allows(r.only) {
+			found.add(r.only, &c.on[r.only])
+			found.all = 1
+		} else {
+			found.all = 0
+		}
+		return found, counts
+	}
+	for i := range c.on {
 		if !r.allows(i) {
 			continue
 		}
-		if !r.hasOthers() {
-			if on.cells > 0 {
-				found.add(i, on)
-			}
-			continue
-		}
-		h := f.hosts[i]
+		on, h := &c.on[i], f.hosts[i]
 		if r.excludes(i, h) == ofGroup {
 			counts[ofGroup]++
 		} else if on.cells > 0 {

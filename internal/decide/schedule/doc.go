@@ -39,6 +39,9 @@
 // # Speed
 //
 // A cost depends on one host and on the weights of the shapes. The fleet remembers it for
-// each host and shape, and computes it again only for hosts that changed since. The weights are
+// each host and shape, and computes it again only for hosts that changed since, for the best
+// ones, and for a few others in turn. Weights change more often than hosts: for a
+// larger number of hosts in turn, the remembered fits are weighed again. A tournament of the
+// hosts gives the best ones without a look at all. The shares of the shapes are
 // recomputed after a number of requests that grows with their number.
 package schedule

@@ -37,29 +37,35 @@ var DefaultWeights = Weights{Scarcity: 1, Fill: 0.02, Load: 0.001, Spread: 1}
 
 // Fleet is the state of all hosts. It is not safe for concurrent use.
 type Fleet struct {
-	policy  policy.Policy
-	weights Weights
-	hosts   []*host
-	byName  map[string]int
-	groups  map[string][]member
-	mix     mix
-	likely  []likely
-	left    []float64 // VMs of each likely shape that still fit into the fleet
-	classes map[shape]*class
-	clock   uint64         // counts decisions
-	changes []int          // hosts that changed, in order
-	vacant  []int          // positions in hosts that no host has
-	closed  map[reason]int // hosts that get no new VMs, by reason
-	scratch []float64      // of several
-	counts  []float64      // of taken
-	choices []choice       // of cheapest
-	largest size           // the most that any host has
+	policy        policy.Policy
+	weights       Weights
+	hosts         []*host
+	byName        map[string]int
+	groups        map[string][]member
+	mix           mix
+	likely        []likely
+	left          []float64 // VMs of each likely shape that still fit into the fleet
+	classes       map[shape]*class
+	clock         uint64         // counts decisions
+	shapesChanged int            // counts changes of the likely shapes
+	lost          []uint16       // of price: fits of each likely shape that the VM takes
+	counted       []uint16       // of taken
+	rest          float64        // of price: the cost without scarcity
+	roomLost      []float64      // of cheapest: fits of each likely shape, by room
+	changes       []int          // hosts that changed, in order
+	vacant        []int          // positions in hosts that no host has
+	closed        map[reason]int // hosts that get no new VMs, by reason
+	scratch       []float64      // of several
+	counts        []float64      // of taken
+	choices       []choice       // of cheapest
+	largest       size           // the most that any host has
 }
 
 // host is a Host with its summary. Its Inventory includes the claims.
 type host struct {
 	Host
 	size   size
+	cores  []int             // of each node
 	claims map[string]*claim // by VM
 	rooms  []room            // of nodes with CPUs and memory
 	others []room            // of the other nodes
@@ -126,8 +132,15 @@ func (f *Fleet) recount() {
 	if f.mix.sum == 0 {
 		f.guessShapes()
 	}
-	f.likely = f.mix.likely()
+	next := f.mix.likely(f.likely)
+	same := slices.EqualFunc(f.likely, next, func(a, b likely) bool { return a.shape == b.shape })
+	f.likely = next
 	f.mix.next = f.mix.sum + min(max(16, f.mix.sum/2), 1024)
+	if same {
+		return
+	}
+	f.shapesChanged++
+	f.lost, f.counted = make([]uint16, len(f.likely)), make([]uint16, len(f.likely))
 	f.left = make([]float64, len(f.likely))
 	for _, h := range f.hosts {
 		h.fits = nil

@@ -33,9 +33,8 @@ func (r *room) equal(o *room) bool {
 }
 
 // rooms summarizes the nodes of a host: those with CPUs and memory, and the others, which
-// serve only VMs with uneven cells or whose spec names them.
-func rooms(h *inventory.Host, p *policy.Policy) (whole, others []room) {
-	cores := coresOf(&h.Topology)
+// serve only VMs with uneven cells or whose spec names them. cores are the cores of its nodes.
+func rooms(h *inventory.Host, cores []int, p *policy.Policy) (whole, others []room) {
 	for i, n := range capacity.Available(h, *p, "") {
 		usable := n.CPUs.Minus(n.Housekeeping).Minus(n.Exclusive)
 		r := room{node: n.Node,

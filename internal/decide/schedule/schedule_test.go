@@ -181,7 +181,7 @@ func asFromTheStart(t *rapid.T, f *Fleet) {
 			if h.Inventory == nil {
 				continue
 			}
-			whole, _ := rooms(h.Inventory, &f.policy)
+			whole, _ := rooms(h.Inventory, coresOf(&h.Inventory.Topology), &f.policy)
 			fresh := fit{on: make([]float64, len(whole))}
 			f.fit(&host{rooms: whole}, &f.likely[s], &fresh)
 			sum += fresh.vms
@@ -207,10 +207,11 @@ func TestTheBestRankIsChosen(t *testing.T) {
 			}
 			asked, weights := likely{shape: shapeOf(&d.Spec)}, f.scarcity()
 			chosen := f.price(f.hosts[f.byName[d.Host]], &asked, weights)
-			for _, h := range f.hosts {
+			for i, h := range f.hosts {
 				refused := slices.ContainsFunc(d.Why.Next, func(n Next) bool { return n.Host == h.Name && n.Refused != "" })
 				other := f.price(h, &asked, weights)
-				if other.cells > 0 && !h.Cordoned && !refused && other.less(&chosen) {
+				earlier := i < f.byName[d.Host] && !chosen.less(&other)
+				if other.cells > 0 && !h.Cordoned && !refused && (other.less(&chosen) || earlier) {
 					t.Fatalf("%s: host %s has %+v, host %s %+v", d.Spec.Name, d.Host, chosen, h.Name, other)
 				}
 			}

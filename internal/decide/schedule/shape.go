@@ -136,8 +136,9 @@ func (l *likely) part(k int) *part {
 	return &l.parts[k-1]
 }
 
-// likely returns the most frequent shapes.
-func (m *mix) likely() []likely {
+// likely returns the most frequent shapes. Those that were among them before have the same
+// places.
+func (m *mix) likely(before []likely) []likely {
 	shapes := slices.SortedFunc(maps.Keys(m.count), func(a, b shape) int {
 		return cmp.Or(cmp.Compare(m.count[b], m.count[a]), a.compare(b))
 	})
@@ -147,8 +148,21 @@ func (m *mix) likely() []likely {
 		sum += m.count[s]
 	}
 	out := make([]likely, len(shapes))
-	for i, s := range shapes {
-		out[i] = likely{shape: s, share: m.count[s] / sum}
+	place := func(i int, s shape) { out[i] = likely{shape: s, share: m.count[s] / sum} }
+	var rest []shape
+	for _, s := range shapes {
+		i := slices.IndexFunc(before, func(l likely) bool { return l.shape == s })
+		if i < 0 || i >= len(out) {
+			rest = append(rest, s)
+			continue
+		}
+		place(i, s)
+	}
+	for i := range out {
+		if out[i].share == 0 {
+			place(i, rest[0])
+			rest = rest[1:]
+		}
 	}
 	return out
 }
