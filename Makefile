@@ -4,6 +4,7 @@
 GO        ?= go
 GOFLAGS   := -tags=libvirt_dlopen -buildvcs=false
 BIN       := bin/numavisor
+SERVER    := bin/numavisor-server
 # golangci-lint is built once per version: its first build takes minutes.
 LINTER    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 LINT      := v2.5.0
@@ -54,6 +55,7 @@ ROOT       = $(DESTDIR)$(PREFIX)
 
 build: packages
 	$(GO) build -trimpath -ldflags="$(LDFLAGS)" -o $(BIN) ./cmd/numavisor
+	$(GO) build -trimpath -ldflags="$(LDFLAGS)" -o $(SERVER) ./cmd/numavisor-server
 
 print-ldflags:
 	@echo "$(LDFLAGS)"
@@ -167,11 +169,12 @@ man: build
 	$(BIN) man bin/man
 	gzip -9n bin/man/*.1
 
-# The program, its unit, pages, completions, rules and documents below
+# The programs, their units, pages, completions, rules and documents below
 # DESTDIR/PREFIX, and the policy with all defaults, unless there is one.
 install: man
 	install -D -m 755 $(BIN) $(ROOT)/bin/numavisor
-	install -D -m 644 -t $(ROOT)/lib/systemd/system deploy/systemd/numavisor.service
+	install -D -m 755 $(SERVER) $(ROOT)/bin/numavisor-server
+	install -D -m 644 -t $(ROOT)/lib/systemd/system deploy/systemd/numavisor.service deploy/systemd/numavisor-server.service
 	install -D -m 644 -t $(ROOT)/share/man/man1 bin/man/*.1.gz
 	install -d $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/site-functions \
 	  $(ROOT)/share/fish/vendor_completions.d
@@ -186,7 +189,8 @@ install: man
 
 # The policy and the records stay: docs/packages.md has the commands for them.
 uninstall:
-	rm -f $(ROOT)/bin/numavisor $(ROOT)/lib/systemd/system/numavisor.service $(ROOT)/share/man/man1/numavisor.1.gz \
+	rm -f $(ROOT)/bin/numavisor $(ROOT)/bin/numavisor-server $(ROOT)/lib/systemd/system/numavisor.service \
+	  $(ROOT)/lib/systemd/system/numavisor-server.service $(ROOT)/share/man/man1/numavisor.1.gz \
 	  $(ROOT)/share/man/man1/numavisor-*.1.gz $(ROOT)/share/bash-completion/completions/numavisor \
 	  $(ROOT)/share/zsh/site-functions/_numavisor $(ROOT)/share/fish/vendor_completions.d/numavisor.fish
 	rm -rf $(ROOT)/share/numavisor $(ROOT)/share/doc/numavisor
