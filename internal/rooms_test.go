@@ -48,6 +48,7 @@ var rooms = map[string][]string{
 	"internal/server/store":           {},
 	"internal/server/store/memory":    {"internal/server/store"},
 	"internal/server/store/etcd":      {"internal/server/store", "internal/topology"},
+	"internal/server/telemetry":       {"WORDS"},
 	"internal/server/store/storetest": {"internal/server/store"}, // for tests
 
 	"internal/decide/transcripttest": {"WORDS"}, // for tests
