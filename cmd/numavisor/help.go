@@ -24,6 +24,7 @@ func commandGroups() []helpGroup {
 		{"Placing VMs and processes", []string{"place", "schedule", "create", "bind", "run", "delete"}},
 		{"Monitoring and balancing a host",
 			[]string{"daemon", "balance", "apply", "pause", "resume", "alarms", "history", "undo", "capture"}},
+		{"Many hosts", []string{"server"}},
 		{"Trying it out in a lab", []string{"lab"}},
 		{"Other", []string{"completion", "help", "version"}},
 	}

@@ -85,7 +85,7 @@ Exit status: 0 done, 1 failed, 2 wrong use (arguments, or the content of a file)
 		createCommand(), deleteCommand(), listCommand(), showCommand(),
 		bindCommand(), runCommand(), applyCommand(), undoCommand(), historyCommand(),
 		daemonCommand(), alarmsCommand(), topCommand(dialDaemon), pauseCommand(), resumeCommand(),
-		doctorCommand(), labCommand(), versionCommand(),
+		serverCommand(), doctorCommand(), labCommand(), versionCommand(),
 		completionCommand(), manCommand(),
 	)
 	root.InitDefaultHelpCmd()
