@@ -60,6 +60,7 @@ var usedBy = map[string]string{
 	"hypervisor-type":  "create",
 	"ca-fingerprint":   "daemon",
 	"host-name":        "daemon",
+	"migration-uri":    "daemon",
 	"images":           "daemon",
 	"join":             "daemon",
 	"leave":            "daemon",

@@ -12,6 +12,8 @@ import (
 	"github.com/numavisor/numavisor/internal/host/agent"
 	"github.com/numavisor/numavisor/internal/host/daemon"
 	"github.com/numavisor/numavisor/internal/host/local"
+	"github.com/numavisor/numavisor/internal/host/migrate"
+	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/inventory"
 )
@@ -19,6 +21,7 @@ import (
 // membership are the daemon's flags about its fleet.
 type membership struct {
 	server, token, fingerprint, name, rack string
+	migrationURI                           string
 	images                                 []string
 	leave                                  bool
 }
@@ -30,6 +33,8 @@ func (m *membership) flags(c *cobra.Command) {
 	f.StringVar(&m.fingerprint, "ca-fingerprint", "", "with --join: fingerprint of the fleet's CA, sha256:HEX")
 	f.StringVar(&m.name, "host-name", "", "with --join: name of this host in the fleet (default: its host name)")
 	f.StringVar(&m.rack, "rack", "", "with --join: hosts of one rack fail together")
+	f.StringVar(&m.migrationURI, "migration-uri", "",
+		"in a fleet: URI by which other hosts' libvirt daemons reach this one's (default qemu+tls://HOST/system)")
 	f.BoolVar(&m.leave, "leave", false, "end the membership of a fleet, and exit; VMs run on")
 	exclusive(c, "join", "leave")
 	f.StringArrayVar(&m.images, "images", nil,
@@ -59,17 +64,40 @@ func (m *membership) agent(
 		o.Log.Info("this host has joined a fleet already: --join has no effect", "server", of.Server, "as", of.Host)
 	}
 	host := h.Host.Host
-	host.Journal = o.Journal
+	host.Journal, host.By = o.Journal, "fleet"
+	part, err := m.migrations(h, &host, of.Host)
+	if err != nil {
+		return nil, err
+	}
 	var d *daemon.Daemon // set before the agent runs
 	a := agent.New(agent.Options{Member: of, Folder: folder, Host: &host, Machines: h.Machines(m.images),
-		Loads:  func(ctx context.Context) (inventory.Host, error) { return d.Inventory(ctx) },
-		Alarms: func(ctx context.Context) (map[string]int, error) { return alarmsByKind(ctx, d) },
-		Roster: o.Roster, Program: thisBuild().Version, Log: o.Log})
+		Migrations: part,
+		Loads:      func(ctx context.Context) (inventory.Host, error) { return d.Inventory(ctx) },
+		Alarms:     func(ctx context.Context) (map[string]int, error) { return alarmsByKind(ctx, d) },
+		Roster:     o.Roster, Program: thisBuild().Version, Log: o.Log})
 	o.Fleet = a.Status
 	return func(ctx context.Context, made *daemon.Daemon) error {
 		d = made
+		if err := part.Recover(ctx); err != nil {
+			o.Log.Warn("interrupted migrations are not settled yet", "error", err)
+		}
 		return a.Run(ctx)
 	}, nil
+}
+
+// migrations is this host's part in the migrations of its fleet.
+func (m *membership) migrations(h *local.Host, acts *operate.Host, name string) (*migrate.Host, error) {
+	uri := m.migrationURI
+	if uri == "" {
+		at, err := h.Sources.HostName()
+		if err != nil {
+			return nil, fmt.Errorf("the name by which other hosts reach this one: %w; give --migration-uri", err)
+		}
+		uri = "qemu+tls://" + at + "/system"
+	}
+	part := h.Migrations(name, uri)
+	part.Host = acts
+	return part, nil
 }
 
 // join joins the fleet that the flags name.
