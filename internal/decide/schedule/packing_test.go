@@ -20,15 +20,31 @@ import (
 var whole = policy.Policy{Overcommit: 1, Count: policy.CountThreads, KeepFree: new(topology.Bytes)}
 
 // demandedVM is a request of a trace: vCPUs and GiB in total, divided into cells.
-type demandedVM struct{ vcpus, gib, cells int }
+type demandedVM struct {
+	vcpus int
+	gib   float64
+	cells int
+}
 
 // freeNode is what is free on a node of a trace's host.
-type freeNode struct{ cpus, gib int }
+type freeNode struct {
+	cpus int
+	gib  float64
+}
 
 // trace is a fleet of hosts with two nodes and the requests that come.
 type trace struct {
 	hosts    [][2]freeNode
 	requests []demandedVM
+	leave    [][]int // VMs that leave before each request; nil: none leaves
+}
+
+// leaving returns the VMs that leave before a request.
+func (tr trace) leaving(i int) []int {
+	if i >= len(tr.leave) {
+		return nil
+	}
+	return tr.leave[i]
 }
 
 // readTrace reads hosts.csv and requests-N.csv of the data set 'Dataset for
@@ -37,10 +53,10 @@ func readTrace(tb testing.TB, folder string, n int) trace {
 	tb.Helper()
 	var tr trace
 	for _, r := range readNumbers(tb, filepath.Join(folder, "hosts.csv"), 4) {
-		tr.hosts = append(tr.hosts, [2]freeNode{{r[0], r[1]}, {r[2], r[3]}})
+		tr.hosts = append(tr.hosts, [2]freeNode{{r[0], float64(r[1])}, {r[2], float64(r[3])}})
 	}
 	for _, r := range readNumbers(tb, filepath.Join(folder, fmt.Sprintf("requests-%d.csv", n)), 3) {
-		tr.requests = append(tr.requests, demandedVM{r[0], r[1], r[2]})
+		tr.requests = append(tr.requests, demandedVM{r[0], float64(r[1]), r[2]})
 	}
 	return tr
 }
@@ -89,7 +105,8 @@ func (tr trace) fleet(tb testing.TB) *Fleet {
 	var hosts []Host
 	for i, nodes := range tr.hosts {
 		cores := max(nodes[0].cpus, nodes[1].cpus)
-		text := fmt.Sprintf("nodes:2 cores:%d memory:%dG,%dG distances:10,20", cores, nodes[0].gib, nodes[1].gib)
+		text := fmt.Sprintf("nodes:2 cores:%d memory:%dM,%dM distances:10,20", cores,
+			int(nodes[0].gib*1024), int(nodes[1].gib*1024))
 		for n, node := range nodes {
 			if short := cores - node.cpus; short > 0 {
 				text += fmt.Sprintf(" housekeeping:%d-%d", n*cores, n*cores+short-1)
@@ -113,7 +130,7 @@ func machine(t interface{ Fatal(...any) }, description string) *inventory.Host {
 }
 
 func (v demandedVM) spec(name string) guest.Spec {
-	s := guest.Spec{Name: name, VCPUs: v.vcpus, Memory: topology.Bytes(v.gib) * topology.GiB}
+	s := guest.Spec{Name: name, VCPUs: v.vcpus, Memory: topology.Bytes(v.gib * float64(topology.GiB))}
 	if v.cells > 1 {
 		s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: v.cells}
 	} else {
@@ -122,17 +139,36 @@ func (v demandedVM) spec(name string) guest.Spec {
 	return s
 }
 
+// result is the end of a replay, and what was free at the first refusal.
+type result struct {
+	first, accepted int
+	atFirst         [][2]freeNode
+}
+
 // ours places the requests through a fleet.
-func (tr trace) ours(tb testing.TB) (first, accepted int) {
+func (tr trace) ours(tb testing.TB) result {
 	tb.Helper()
 	f := tr.fleet(tb)
-	first = len(tr.requests)
+	out := result{first: len(tr.requests)}
+	on := map[int]*Decision{}
 	for i, r := range tr.requests {
+		for _, gone := range tr.leaving(i) {
+			if d := on[gone]; d != nil {
+				if err := f.Remove(d.Host, d.Spec.Name); err != nil {
+					tb.Fatal(err)
+				}
+			}
+		}
 		d, err := f.Decide(Request{Spec: r.spec(fmt.Sprintf("vm%05d", i))})
 		var none *NoHostError
 		switch {
 		case errors.As(err, &none):
-			first = min(first, i)
+			if out.first > i {
+				out.first, out.atFirst = i, f.free2()
+			}
+			if tr.leave != nil {
+				return out
+			}
 			continue
 		case err != nil:
 			tb.Fatal(err)
@@ -140,9 +176,22 @@ func (tr trace) ours(tb testing.TB) (first, accepted int) {
 		if err := f.Add(d); err != nil {
 			tb.Fatal(err)
 		}
-		accepted++
+		on[i] = d
+		out.accepted++
 	}
-	return first, accepted
+	return out
+}
+
+// free2 returns what is free on hosts of two nodes.
+func (f *Fleet) free2() (out [][2]freeNode) {
+	for _, h := range f.hosts {
+		var free [2]freeNode
+		for n := range h.rooms {
+			free[n] = freeNode{int(h.rooms[n].vcpus), float64(h.rooms[n].left) / float64(topology.GiB)}
+		}
+		out = append(out, free)
+	}
+	return out
 }
 
 // rule chooses between states of hosts after a placement: the smallest wins.
@@ -154,29 +203,42 @@ type packingRule struct {
 var packingRules = []packingRule{
 	{"first fit", func(host int, _, _ [2]freeNode) float64 { return float64(host) }},
 	{"best fit", func(_ int, _, after [2]freeNode) float64 {
-		return float64(after[0].cpus+after[1].cpus) + float64(after[0].gib+after[1].gib)/3
+		return float64(after[0].cpus+after[1].cpus) + (after[0].gib+after[1].gib)/3
 	}},
 	// Nova's RAM weigher prefers the host with the most free memory; its NUMA filter
 	// takes the first nodes that fit (nova/virt/hardware.py).
-	{"Nova", func(_ int, before, _ [2]freeNode) float64 { return -float64(before[0].gib + before[1].gib) }},
+	{"Nova", func(_ int, before, _ [2]freeNode) float64 { return -(before[0].gib + before[1].gib) }},
 	// libxl_get_numa_candidates prefers the node with the most free memory, of the host that
 	// is asked; hosts are asked in turn.
 	{"libxl", func(host int, before, after [2]freeNode) float64 {
-		free := 0
+		free := 0.0
 		for n := range after {
 			if after[n] != before[n] {
 				free = max(free, before[n].gib)
 			}
 		}
-		return float64(host)*1e6 - float64(free)
+		return float64(host)*1e6 - free
 	}},
 }
 
 // by places the requests by a rule on plain figures.
-func (tr trace) by(rule packingRule) (first, accepted int) {
+func (tr trace) by(rule packingRule) result {
 	hosts := append([][2]freeNode{}, tr.hosts...)
-	first = len(tr.requests)
+	out := result{first: len(tr.requests)}
+	type taken struct {
+		host int
+		room [2]freeNode
+	}
+	on := map[int]taken{}
 	for i, r := range tr.requests {
+		for _, gone := range tr.leaving(i) {
+			if t, placed := on[gone]; placed {
+				for n := range t.room {
+					hosts[t.host][n].cpus += t.room[n].cpus
+					hosts[t.host][n].gib += t.room[n].gib
+				}
+			}
+		}
 		at, low := -1, 0.0
 		var then [2]freeNode
 		for h, before := range hosts {
@@ -187,13 +249,53 @@ func (tr trace) by(rule packingRule) (first, accepted int) {
 			}
 		}
 		if at < 0 {
-			first = min(first, i)
+			if out.first > i {
+				out.first, out.atFirst = i, append([][2]freeNode{}, hosts...)
+			}
+			if tr.leave != nil {
+				return out
+			}
 			continue
 		}
+		took := taken{host: at}
+		for n := range then {
+			took.room[n] = freeNode{hosts[at][n].cpus - then[n].cpus, hosts[at][n].gib - then[n].gib}
+		}
+		on[i] = took
 		hosts[at] = then
-		accepted++
+		out.accepted++
 	}
-	return first, accepted
+	return out
+}
+
+// stranded returns the free vCPUs and memory, and the parts of them on nodes where none of
+// the shapes fits that need at least least vCPUs, as shares of all vCPUs and memory.
+func (r result) stranded(tr trace, least int) (freeCPUs, freeMemory, cpus, memory float64) {
+	var all freeNode
+	for _, h := range tr.hosts {
+		for _, n := range h {
+			all = freeNode{all.cpus + n.cpus, all.gib + n.gib}
+		}
+	}
+	for _, h := range r.atFirst {
+		for _, n := range h {
+			useful := false
+			for _, v := range tr.requests {
+				if v.vcpus >= least && v.vcpus/v.cells <= n.cpus && v.gib/float64(v.cells) <= n.gib {
+					useful = true
+					break
+				}
+			}
+			freeCPUs += float64(n.cpus)
+			freeMemory += n.gib
+			if !useful {
+				cpus += float64(n.cpus)
+				memory += n.gib
+			}
+		}
+	}
+	c := float64(all.cpus)
+	return freeCPUs / c, freeMemory / all.gib, cpus / c, memory / all.gib
 }
 
 // placements returns the states of a host after each way to place a VM on it.
@@ -202,7 +304,7 @@ func placements(host [2]freeNode, v demandedVM) (out [][2]freeNode) {
 		after := host
 		for _, n := range at {
 			after[n].cpus -= v.vcpus / len(at)
-			after[n].gib -= v.gib / len(at)
+			after[n].gib -= v.gib / float64(len(at))
 			if after[n].cpus < 0 || after[n].gib < 0 {
 				return
 			}
@@ -231,22 +333,27 @@ func BenchmarkPackingTrace(b *testing.B) {
 		for _, hosts := range []int{40, 200} {
 			for _, rule := range append(packingRules, packingRule{name: "schedule"}) {
 				b.Run(fmt.Sprintf("requests-%d/hosts=%d/%s", n, hosts, rule.name), func(b *testing.B) {
-					first, accepted := 0, 0
+					first, accepted, strandedCPUs, strandedMemory := 0, 0, 0.0, 0.0
 					for range b.N {
 						for seed := range rounds {
-							f, a := all.sample(hosts, 400+hosts*6, uint64(seed)).place(b, rule)
-							first, accepted = first+f, accepted+a
+							tr := all.sample(hosts, 400+hosts*6, uint64(seed))
+							r := tr.place(b, rule)
+							first, accepted = first+r.first, accepted+r.accepted
+							_, _, cpus, memory := r.stranded(tr, strandedBelow)
+							strandedCPUs, strandedMemory = strandedCPUs+cpus, strandedMemory+memory
 						}
 					}
 					b.ReportMetric(float64(first)/float64(b.N*rounds), "VMs-before-refusal")
 					b.ReportMetric(float64(accepted)/float64(b.N*rounds), "VMs-accepted")
+					b.ReportMetric(100*strandedCPUs/float64(b.N*rounds), "%vCPUs-stranded")
+					b.ReportMetric(100*strandedMemory/float64(b.N*rounds), "%memory-stranded")
 				})
 			}
 		}
 	}
 }
 
-func (tr trace) place(tb testing.TB, rule packingRule) (first, accepted int) {
+func (tr trace) place(tb testing.TB, rule packingRule) result {
 	tb.Helper()
 	if rule.score == nil {
 		return tr.ours(tb)
@@ -262,7 +369,7 @@ func drawTrace(seed uint64, hosts, requests int) trace {
 	for range hosts {
 		var h [2]freeNode
 		for n := range h {
-			h[n] = freeNode{cpus: 8 + 4*r.IntN(12), gib: 16 + 16*r.IntN(8)}
+			h[n] = freeNode{cpus: 8 + 4*r.IntN(12), gib: float64(16 + 16*r.IntN(8))}
 		}
 		tr.hosts = append(tr.hosts, h)
 	}
@@ -283,8 +390,7 @@ func TestNoRulePlacesMoreVMsBeforeTheFirstRefusal(t *testing.T) {
 	for seed := range uint64(fleets) {
 		tr := drawTrace(seed, 40, 700)
 		for _, rule := range append(packingRules, packingRule{name: "schedule"}) {
-			first, _ := tr.place(t, rule)
-			sums[rule.name] += first
+			sums[rule.name] += tr.place(t, rule).first
 		}
 	}
 	t.Logf("VMs before the first refusal, mean of %d fleets:", fleets)
