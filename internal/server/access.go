@@ -382,8 +382,8 @@ func FirstAdmin(ctx context.Context, to store.Store, now time.Time) (string, err
 	t.require(store.Users+"admin", 0)
 	t.put(store.Users+"admin", user{Role: fleetapi.Admin, Projects: []string{fleetapi.AllProjects},
 		Tokens: []storedToken{{fleetapi.Token{ID: token.ID, Created: now.UTC().Truncate(time.Second)}, token.Hash}}})
-	t.require(store.Projects+"default", 0)
-	t.put(store.Projects+"default", project{})
+	t.require(store.Projects+fleetapi.DefaultProject, 0)
+	t.put(store.Projects+fleetapi.DefaultProject, project{})
 	if t.err != nil {
 		return "", t.err
 	}

@@ -376,6 +376,7 @@ func (a *agents) streamDesired(w http.ResponseWriter, r *http.Request) {
 		if json.NewEncoder(w).Encode(desired) != nil || out.Flush() != nil {
 			return
 		}
+		_ = out.SetWriteDeadline(time.Time{}) // else it ends the stream between two messages
 		beat := time.NewTimer(agentapi.HeartbeatEvery)
 		select {
 		case <-changed:

@@ -324,6 +324,17 @@ func problemType(err error) fleetapi.ProblemType {
 	return ""
 }
 
+// A VM of a user of all projects belongs to the fleet's default project, unless the request names another one.
+func TestCreate_WithoutAProject(t *testing.T) {
+	r := newRig(t)
+	wanted := vmOf("web", 1, topology.GiB)
+	wanted.Project = ""
+	made, err := r.admin.CreateVM(t.Context(), wanted, fleetapi.Change{})
+	if err != nil || made.Project != fleetapi.DefaultProject {
+		t.Fatalf("project %q, %v", made.Project, err)
+	}
+}
+
 func TestServer_LifeOfAVM(t *testing.T) {
 	r := newRig(t)
 	pending, err := r.admin.CreateVM(t.Context(), vmOf("early", 1, topology.GiB), fleetapi.Change{})

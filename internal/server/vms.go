@@ -111,10 +111,14 @@ func (s *Server) newVM(c *rest.Call, v *fleetapi.VMCreate) (fleet.VM, error) {
 	}
 	projectName := v.Project
 	if projectName == "" {
-		if len(c.User.Projects) != 1 || c.User.Projects[0] == fleetapi.AllProjects {
-			return invalid(errors.New("project: needed, since the user does not belong to exactly one"))
+		switch {
+		case len(c.User.Projects) != 1:
+			return invalid(errors.New("project: needed, since the user belongs to several"))
+		case c.User.Projects[0] == fleetapi.AllProjects:
+			projectName = fleetapi.DefaultProject
+		default:
+			projectName = c.User.Projects[0]
 		}
-		projectName = c.User.Projects[0]
 	}
 	if err := c.Allow(projectName, "there is no project "+projectName); err != nil {
 		return fleet.VM{}, err

@@ -18,6 +18,10 @@ func (Role) Words() []string { return []string{string(Viewer), string(Operator),
 // AllProjects in the list of a user's projects stands for all projects and the fleet itself.
 const AllProjects = "*"
 
+// DefaultProject is the project that each new fleet has. VMs of users of all projects belong to it
+// unless they name another one.
+const DefaultProject = "default"
+
 // Quota limits what the VMs of a project may have in sum. 0: no limit.
 type Quota struct {
 	VMs       int   `json:"vms,omitempty" minimum:"0"`
