@@ -19,13 +19,14 @@ import (
 
 // Files of the data folder.
 const (
-	caFile      = "ca.pem"
-	caKeyFile   = "ca.key"
-	configFile  = "server.json"
-	etcdFolder  = "etcd"
-	secretMode  = 0o600
-	publicMode  = 0o644
-	folderModes = 0o700
+	caFile       = "ca.pem"
+	caKeyFile    = "ca.key"
+	configFile   = "server.json"
+	etcdFolder   = "etcd"
+	seriesFolder = "series"
+	secretMode   = 0o600
+	publicMode   = 0o644
+	folderModes  = 0o700
 )
 
 // config is what 'init' decides for each start of the server.

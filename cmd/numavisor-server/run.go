@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/server"
 	"github.com/numavisor/numavisor/internal/server/store/etcd"
+	"github.com/numavisor/numavisor/internal/server/telemetry"
 )
 
 // options are the flags of the server.
@@ -87,7 +89,12 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, records.Close()) }()
-	s := server.New(server.Options{Store: records, CA: ca, Policy: p, Log: log, Version: version(),
+	series, err := telemetry.Open(telemetry.Options{Folder: filepath.Join(o.folder, seriesFolder), Log: log})
+	if err != nil {
+		return fmt.Errorf("opening the time series in %s: %w", o.folder, err)
+	}
+	defer func() { err = errors.Join(err, series.Close()) }()
+	s := server.New(server.Options{Store: records, CA: ca, Telemetry: series, Policy: p, Log: log, Version: version(),
 		Address: conf.Address})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {

@@ -307,7 +307,9 @@ func (a *agents) Loads(host string, m fleet.Loads) (agentapi.LoadsAnswer, error)
 	}
 	a.sched.noteLoads(host)
 	if a.Telemetry != nil {
-		a.Telemetry.Loads(host, &m)
+		if err := a.Telemetry.Report(context.Background(), host, a.Server.loads.of(host).complete()); err != nil {
+			a.Log.Warn("the loads of a host were not stored", "host", host, "error", err)
+		}
 	}
 	return agentapi.LoadsAnswer{}, nil
 }

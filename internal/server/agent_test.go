@@ -143,6 +143,7 @@ func TestLoads_OnlyWhatChanged(t *testing.T) {
 
 // fuzzMessage sends data to a handler of messages: each answer is the message's, or a problem.
 func fuzzMessage[T any](f *testing.F, good T, do func(*agents, *T) error) {
+	f.Helper()
 	data, err := json.Marshal(good)
 	if err != nil {
 		f.Fatal(err)

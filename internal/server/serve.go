@@ -8,8 +8,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/api/fleet/rest"
 )
 
@@ -31,7 +33,31 @@ func (s *Server) Handler() (http.Handler, error) {
 	mux := http.NewServeMux()
 	mux.Handle("/agent/", agents)
 	mux.Handle("/", api)
+	if s.Telemetry != nil {
+		mux.Handle("/api/v1/", s.forViewers(s.Telemetry.Handler()))
+	}
 	return mux, nil
+}
+
+// forViewers lets users pass who may read of all projects: series are of all VMs.
+func (s *Server) forViewers(to http.Handler) http.Handler {
+	op, _ := fleetapi.OperationByID("get-inventory") // it needs the same
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		u, err := s.Authenticate(r.Context(), token)
+		switch {
+		case err != nil:
+			refuse(w, fleetapi.NewProblem(fleetapi.ProblemUnavailable, "the token cannot be checked now"))
+		case u == nil:
+			p := fleetapi.NewProblem(fleetapi.ProblemRole, "a valid token is needed: send 'Authorization: Bearer TOKEN'")
+			p.Status = http.StatusUnauthorized
+			refuse(w, p)
+		case !op.Allows(u, ""):
+			refuse(w, fleetapi.NewProblem(fleetapi.ProblemRole, "queries need a viewer of all projects"))
+		default:
+			to.ServeHTTP(w, r)
+		}
+	})
 }
 
 // Serve answers on a listener, with TLS, until ctx ends. Clients may have a certificate of the CA: daemons do.

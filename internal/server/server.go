@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"sync"
 	"time"
 
@@ -23,12 +24,18 @@ import (
 	"github.com/numavisor/numavisor/internal/server/auth"
 	"github.com/numavisor/numavisor/internal/server/leader"
 	"github.com/numavisor/numavisor/internal/server/store"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // Telemetry stores what does not go through consensus.
 type Telemetry interface {
-	// Loads stores the loads of a host. It must not block.
-	Loads(host string, l *fleet.Loads)
+	// Report stores the loads of a host, which are complete.
+	Report(ctx context.Context, host string, l fleet.Loads) error
+	// Place says on which nodes of which host a VM is, Remove that it is on no host.
+	Place(vm, host string, nodes topology.NodeSet)
+	Remove(vm string)
+	// Handler answers queries below /api/v1/, as Prometheus does. It does not authenticate.
+	Handler() http.Handler
 }
 
 // Options are what a server needs.
@@ -78,7 +85,21 @@ func New(o Options) *Server {
 		s.sched.noteChange, s.tokens.noteChange, s.events.noteChange, s.wanted.noteChange,
 		func(*state, change) { s.nudge() },
 	}
+	if s.Telemetry != nil {
+		s.cache.listeners = append(s.cache.listeners, s.notePlaces)
+	}
 	return s
+}
+
+// notePlaces records where VMs are.
+func (s *Server) notePlaces(st *state, c change) {
+	for name := range c.vms {
+		if vm := st.vms[name].value; vm.Host == "" {
+			s.Telemetry.Remove(name)
+		} else {
+			s.Telemetry.Place(name, vm.Host, vm.Placement.Nodes)
+		}
+	}
 }
 
 // nudge wakes the reconciler.
@@ -173,7 +194,7 @@ func (s *Server) decide(ctx context.Context, f func(st *state, t *transaction) e
 		}
 		s.cache.waitFor(ctx, conflict.Key, t, catchUp)
 		select { // servers that conflict with each other should not do so again
-		case <-time.After(rand.N(time.Duration(n+1) * time.Millisecond)):
+		case <-time.After(rand.N(time.Duration(n+1) * time.Millisecond)): //nolint:gosec // no secret
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		}

@@ -49,6 +49,7 @@ type rig struct {
 type setup struct {
 	log    lockedBuffer
 	offset atomic.Int64 // of the server's clock, nanoseconds
+	series Telemetry
 }
 
 // lockedBuffer is a log that several goroutines write.
@@ -72,7 +73,14 @@ func (b *lockedBuffer) String() string {
 // newRig starts a server.
 func newRig(t testing.TB) *rig {
 	t.Helper()
+	return newRigWith(t, nil)
+}
+
+// newRigWith starts a server with a place for time series.
+func newRigWith(t testing.TB, series Telemetry) *rig {
+	t.Helper()
 	r := &rig{t: t, store: memory.New(memory.Options{})}
+	r.setup.series = series
 	ca, err := auth.NewCA("fleet", time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +98,7 @@ func newRig(t testing.TB) *rig {
 // startServer starts a server on a store.
 func startServer(t testing.TB, s store.Store, ca *auth.CA, set *setup) (*Server, string) {
 	t.Helper()
-	out := New(Options{Store: s, CA: ca, Log: slog.New(slog.NewTextHandler(&set.log, nil)), Version: "test",
+	out := New(Options{Store: s, CA: ca, Log: slog.New(slog.NewTextHandler(&set.log, nil)), Version: "test", Telemetry: set.series,
 		Now: func() time.Time { return time.Now().Add(time.Duration(set.offset.Load())) }})
 	certificate, err := ca.ServerCertificate([]string{"127.0.0.1"}, time.Now())
 	if err != nil {
@@ -258,8 +266,11 @@ func (h *fakeHost) follow(f func(vm fleet.VM) *fleet.VMStatus) {
 		h.t.Fatal(err)
 	}
 	answer, err := h.http.Do(r)
-	if err != nil || answer.StatusCode != http.StatusOK {
-		h.t.Fatal(answer, err)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		h.t.Fatal(answer.Status)
 	}
 	done := make(chan struct{})
 	go func() {

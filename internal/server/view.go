@@ -44,6 +44,18 @@ func (l *hostLoad) merged(m *fleet.Loads) (next *hostLoad, ok bool) {
 	return next, true
 }
 
+// complete returns the loads as one message.
+func (l *hostLoad) complete() fleet.Loads {
+	out := fleet.Loads{Number: l.number, Taken: l.taken, Alarms: l.alarms, MoverBytesPerSecond: l.mover}
+	for _, node := range slices.Sorted(maps.Keys(l.nodes)) {
+		out.Nodes = append(out.Nodes, l.nodes[node])
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.vms)) {
+		out.VMs = append(out.VMs, l.vms[name])
+	}
+	return out
+}
+
 // inventoryOf returns a host as decisions should see it: as it was reported, with the loads of the
 // last seconds, and with each VM of the fleet that is claimed there. Where the host reports another
 // placement of such a VM, both are reserved.

@@ -1,0 +1,98 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"testing"
+
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// fakeSeries remembers the last call for each host and VM.
+type fakeSeries struct {
+	mu     sync.Mutex
+	loads  map[string]fleet.Loads
+	places map[string]string
+}
+
+func (f *fakeSeries) Report(_ context.Context, host string, l fleet.Loads) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.loads[host] = l
+	return nil
+}
+
+func (f *fakeSeries) Place(vm, host string, _ topology.NodeSet) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.places[vm] = host
+}
+
+func (f *fakeSeries) Remove(vm string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.places, vm)
+}
+
+func (f *fakeSeries) Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+}
+
+func (f *fakeSeries) placeOf(vm string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.places[vm]
+}
+
+func TestTelemetry_GetsCompleteLoadsAndPlaces(t *testing.T) {
+	series := &fakeSeries{loads: map[string]fleet.Loads{}, places: map[string]string{}}
+	r := newRigWith(t, series)
+	a := r.join("a", "nodes:2 cores:4 memory:8G")
+	a.follow(obey)
+	load := func(node topology.NodeID, cpu float64) fleet.Node {
+		return fleet.Node{NodeLoad: inventory.NodeLoad{Node: node, CPU: cpu}, Free: topology.GiB}
+	}
+	a.send("POST", "/agent/v1/loads", fleet.Loads{Number: 1, Nodes: []fleet.Node{load(0, 1), load(1, 2)}}, nil)
+	a.send("POST", "/agent/v1/loads", fleet.Loads{Number: 2, Since: 1, Nodes: []fleet.Node{load(1, 3)}}, nil)
+	series.mu.Lock()
+	got := series.loads["a"]
+	series.mu.Unlock()
+	if len(got.Nodes) != 2 || got.Nodes[0].CPU != 1 || got.Nodes[1].CPU != 3 || got.Since != 0 {
+		t.Errorf("got %+v", got)
+	}
+	if _, err := r.admin.CreateVM(t.Context(), vmOf("vm", 1, topology.GiB), fleetapi.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("vm is placed", func() bool { return series.placeOf("vm") == "a" })
+	if _, err := r.admin.DeleteVM(t.Context(), "vm", fleetapi.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("vm is removed", func() bool { return series.placeOf("vm") == "" })
+}
+
+func TestTelemetry_IsForViewersOfAllProjects(t *testing.T) {
+	r := newRigWith(t, &fakeSeries{loads: map[string]fleet.Loads{}, places: map[string]string{}})
+	web := r.anonymous()
+	for projects, want := range map[string]int{"": http.StatusUnauthorized, "default": http.StatusForbidden,
+		"*": http.StatusOK} {
+		token := ""
+		if projects != "" {
+			if _, err := r.admin.PutUser(t.Context(), "u",
+				fleetapi.UserEdit{Role: fleetapi.Viewer, Projects: []string{projects}}); err != nil {
+				t.Fatal(err)
+			}
+			made, err := r.admin.CreateToken(t.Context(), "u", fleetapi.TokenCreate{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			token = made.Secret
+		}
+		if status := ask(t, web, r.url, http.MethodGet, "/api/v1/query", token, "", nil); status != want {
+			t.Errorf("member of %q: status %d, want %d", projects, status, want)
+		}
+	}
+}
