@@ -19,6 +19,7 @@ import (
 func alarmsCommand() *cobra.Command {
 	var folder string
 	var all bool
+	var in remote
 	c := &cobra.Command{
 		Use:   "alarms",
 		Short: "List what is wrong on this host, since when, and which VMs cause it",
@@ -34,6 +35,13 @@ part of the reason; -o yaml and -o json have all of it.`,
   numavisor alarms --all -o json`,
 		Args: takes(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
+			client, err := in.client(c)
+			if err != nil {
+				return err
+			}
+			if client != nil {
+				return alarmsRemote(c, client)
+			}
 			list, err := readAlarms(folder, all, time.Now())
 			if err != nil {
 				return err
@@ -43,6 +51,7 @@ part of the reason; -o yaml and -o json have all of it.`,
 	}
 	c.Flags().BoolVar(&all, "all", false, "also list alarms that have ended")
 	recordsFlag(c.Flags(), &folder)
+	in.flag(c)
 	return c
 }
 

@@ -20,6 +20,7 @@ func bindCommand() *cobra.Command {
 	var on hostFlags
 	var pid int
 	var dryRun, recompute bool
+	var in remote
 	c := &cobra.Command{
 		Use:   "bind VM | --pid PID",
 		Short: "Bind a running VM or process to nodes, its CPUs and memory together",
@@ -45,15 +46,17 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 	c.Flags().IntVar(&pid, "pid", 0, "bind this process instead of a VM")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "print the plan and change nothing")
 	c.Flags().BoolVar(&recompute, "recompute", false, "compute a new placement even if one is recorded with the VM")
+	in.flag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if c.Flags().Changed("pid") == (len(args) == 1) {
-			return wrongUse("name one VM, or a process with --pid; see 'numavisor bind --help'")
-		}
-		if c.Flags().Changed("pid") && pid <= 0 {
-			return wrongUse("--pid %d: must be the number of a process, 1 or more", pid)
-		}
-		if err := onlyWith(c, "pid", "vcpus", "memory"); err != nil {
+		if err := oneTarget(c, pid, args); err != nil {
 			return err
+		}
+		client, err := in.client(c, "dry-run", "timeout", "recompute")
+		if err != nil {
+			return err
+		}
+		if client != nil {
+			return bindRemote(c, client, args[0], dryRun, on.timeout)
 		}
 		h, done, err := on.open(c)
 		if err != nil {
@@ -75,6 +78,17 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 		return report(c, bindTarget(pid, args), b, err)
 	}
 	return c
+}
+
+// oneTarget refuses arguments that name no target, or two.
+func oneTarget(c *cobra.Command, pid int, args []string) error {
+	if c.Flags().Changed("pid") == (len(args) == 1) {
+		return wrongUse("name one VM, or a process with --pid; see 'numavisor bind --help'")
+	}
+	if c.Flags().Changed("pid") && pid <= 0 {
+		return wrongUse("--pid %d: must be the number of a process, 1 or more", pid)
+	}
+	return onlyWith(c, "pid", "vcpus", "memory")
 }
 
 // bindVM binds a VM, with the spec that flags change.

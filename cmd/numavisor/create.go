@@ -23,6 +23,7 @@ import (
 func createCommand() *cobra.Command {
 	var on hostFlags
 	var how createFlags
+	var in remote
 	c := &cobra.Command{
 		Use:                   "create --spec FILE | --xml FILE | FLAGS",
 		DisableFlagsInUseLine: true,
@@ -49,35 +50,49 @@ records nothing.`,
 	spec := guest.BindFlags(c.Flags())
 	on.flags(c, withTopology, withPolicy, withRecords)
 	how.define(c)
+	in.flag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := errors.Join(absolute(&how.machine, how.disks), onlyWith(c, "make-room", "full-speed")); err != nil {
-			return err
-		}
-		if how.makeRoom && !c.Flags().Changed("timeout") {
-			on.timeout = applyTime
-		}
-		asked, xml, err := guestToMake(c, how.specFile, how.xmlFile, spec, how.machine)
+		client, err := in.client(c, remoteCreateFlags()...)
 		if err != nil {
 			return err
 		}
-		h, done, err := on.open(c)
-		if err != nil {
-			return err
+		if client != nil {
+			return createRemote(c, client, spec, &how, on.timeout)
 		}
-		defer done()
-		r := operate.CreateRequest{Spec: asked, Transient: how.transient, Render: renderer(xml, how.machine),
-			MakeRoom: how.makeRoom}
-		on.noteDaemon(c, hostapi.DefaultSocket, h.Policy)
-		if how.dryRun {
-			would, err := h.WouldCreate(c.Context(), r)
-			if err != nil {
-				return err
-			}
-			return emit(c, would, func(w io.Writer) { printWouldCreate(w, r, would, xml) })
-		}
-		return createVM(c, h, r, how.fullSpeed)
+		return createHere(c, &on, &how, spec)
 	}
 	return c
+}
+
+// createHere creates a VM on this host.
+func createHere(c *cobra.Command, on *hostFlags, how *createFlags, spec *guest.FlagSpec) error {
+	if err := errors.Join(absolute(&how.machine, how.disks), onlyWith(c, "make-room", "full-speed"),
+		onlyWith(c, "server", "project")); err != nil {
+		return err
+	}
+	if how.makeRoom && !c.Flags().Changed("timeout") {
+		on.timeout = applyTime
+	}
+	asked, xml, err := guestToMake(c, how.specFile, how.xmlFile, spec, how.machine)
+	if err != nil {
+		return err
+	}
+	h, done, err := on.open(c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	r := operate.CreateRequest{Spec: asked, Transient: how.transient, Render: renderer(xml, how.machine),
+		MakeRoom: how.makeRoom}
+	on.noteDaemon(c, hostapi.DefaultSocket, h.Policy)
+	if how.dryRun {
+		would, err := h.WouldCreate(c.Context(), r)
+		if err != nil {
+			return err
+		}
+		return emit(c, would, func(w io.Writer) { printWouldCreate(w, r, would, xml) })
+	}
+	return createVM(c, h, r, how.fullSpeed)
 }
 
 // createFlags are the flags of create, in addition to those of the spec.
@@ -86,6 +101,7 @@ type createFlags struct {
 	transient, dryRun, makeRoom, fullSpeed bool
 	machine                                libvirt.Machine
 	disks                                  []string
+	project                                string // of a fleet
 }
 
 func (x *createFlags) define(c *cobra.Command) {
@@ -97,6 +113,7 @@ func (x *createFlags) define(c *cobra.Command) {
 	f.BoolVar(&x.makeRoom, "make-room", false, "if the VM does not fit, move other VMs first")
 	f.BoolVar(&x.fullSpeed, "full-speed", false,
 		"with --make-room: do not limit the copy rate, even if VMs slow down")
+	f.StringVar(&x.project, "project", "", "with --server: project of the VM (default: your only one)")
 	machineFlags(c, &x.machine, &x.disks)
 	exclusive(c, "spec", "xml")
 }

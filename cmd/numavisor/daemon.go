@@ -61,45 +61,59 @@ VMs run on without the daemon. On SIGHUP, the daemon reads its policy again.`,
 	c.Flags().DurationVar(&every, "every", time.Second, "time between samples")
 	c.Flags().BoolVar(&verbose, "verbose", false, "log each observation and each plan, with its duration")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if in.leave {
-			return leaveFleet(c, on.records)
-		}
-		frugal()
-		if every < 100*time.Millisecond || every > time.Minute {
-			return wrongUse("--every %v: allowed are 100ms to 1m", every)
-		}
-		on.timeout = forever
-		h, done, err := on.open(c)
-		if err != nil {
-			return err
-		}
-		defer done()
-		h.Ledger.Wait = decisionTime
-		l, err := daemon.Listen(c.Context(), socket)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = l.Close() }() // what serves closes it first
-		watcher := h.Watch()
-		defer func() { _ = watcher.Close() }() // it only read
-		o := h.DaemonOptions(watcher)
-		o.Every, o.PolicyFile = every, on.policy
-		o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: logLevel(verbose)}))
-		service, err := systemdService()
-		if err != nil {
-			return err
-		}
-		o.Supervisor = service.supervisor(o.Log)
-		takePart, err := in.agent(c.Context(), h, &o)
-		if err != nil {
-			return err
-		}
-		d := daemon.New(o)
-		stop := obeyChanges(c.Context(), d, &on, service)
-		defer stop()
-		return serveAndRun(c.Context(), d, l, listen, takePart)
+		return startDaemon(c, daemonFlags{&on, &in, socket, listen, every, verbose})
 	}
 	return c
+}
+
+// daemonFlags are the flags of daemon.
+type daemonFlags struct {
+	on             *hostFlags
+	in             *membership
+	socket, listen string
+	every          time.Duration
+	verbose        bool
+}
+
+// startDaemon runs the daemon until its context ends.
+func startDaemon(c *cobra.Command, f daemonFlags) error {
+	if f.in.leave {
+		return leaveFleet(c, f.on.records)
+	}
+	frugal()
+	if f.every < 100*time.Millisecond || f.every > time.Minute {
+		return wrongUse("--every %v: allowed are 100ms to 1m", f.every)
+	}
+	f.on.timeout = forever
+	h, done, err := f.on.open(c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	h.Ledger.Wait = decisionTime
+	l, err := daemon.Listen(c.Context(), f.socket)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }() // what serves closes it first
+	watcher := h.Watch()
+	defer func() { _ = watcher.Close() }() // it only read
+	o := h.DaemonOptions(watcher)
+	o.Every, o.PolicyFile = f.every, f.on.policy
+	o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: logLevel(f.verbose)}))
+	service, err := systemdService()
+	if err != nil {
+		return err
+	}
+	o.Supervisor = service.supervisor(o.Log)
+	takePart, err := f.in.agent(c.Context(), h, &o)
+	if err != nil {
+		return err
+	}
+	d := daemon.New(o)
+	stop := obeyChanges(c.Context(), d, f.on, service)
+	defer stop()
+	return serveAndRun(c.Context(), d, l, f.listen, takePart)
 }
 
 // obeyChanges reads the policy file again at each SIGHUP. An invalid file

@@ -10,6 +10,7 @@ import (
 
 func deleteCommand() *cobra.Command {
 	var on hostFlags
+	var in remote
 	var force, dryRun bool
 	c := &cobra.Command{
 		Use:   "delete VM",
@@ -21,6 +22,13 @@ Numavisor did not create needs --force.`,
   numavisor delete web1`,
 		Args: takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
+			client, err := in.client(c, "dry-run", "timeout")
+			if err != nil {
+				return err
+			}
+			if client != nil {
+				return deleteRemote(c, client, args[0], dryRun, on.timeout)
+			}
 			h, done, err := on.open(c)
 			if err != nil {
 				return err
@@ -43,6 +51,7 @@ Numavisor did not create needs --force.`,
 		},
 	}
 	on.flags(c, withRecords)
+	in.flag(c)
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be deleted, and delete nothing")
 	c.Flags().BoolVar(&force, "force", false, "also delete a VM that Numavisor did not create")
 	return c

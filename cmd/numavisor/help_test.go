@@ -42,7 +42,7 @@ var usedBy = map[string]string{
 	"device":           "bind create place run",
 	"disk":             "create",
 	"drifted":          "list",
-	"dry-run":          "apply bind create delete doctor", // doctor: with --fix
+	"dry-run":          "apply bind create delete doctor migrate start stop", // doctor: with --fix
 	"emulator":         "bind create place",
 	"emulator-path":    "create",
 	"every":            "daemon",
@@ -65,6 +65,9 @@ var usedBy = map[string]string{
 	"join":             "daemon",
 	"leave":            "daemon",
 	"rack":             "daemon",
+	"project":          "create",
+	"server":           "alarms bind create delete host/cordon host/drain host/uncordon hosts list migrate show start stop",
+	"to":               "migrate",
 	"token":            "daemon",
 	"idle-guests":      "lab/bench",
 	"idle-memory":      "lab/bench",
@@ -123,7 +126,7 @@ var usedBy = map[string]string{
 	"start":            "lab/bench",
 	"state":            "apply balance bind capture create daemon delete doctor list place run show undo",
 	"timeout": "apply balance bind capture create daemon delete doctor lab/demo lab/run lab/shell list " +
-		"place run show undo",
+		"migrate place run show start stop undo",
 	"topology":        "create place",
 	"transient":       "create",
 	"uefi":            "create",
@@ -131,7 +134,7 @@ var usedBy = map[string]string{
 	"vcpus":           "bind create lab/bench place run", // bind: of a process
 	"verbose":         "daemon",
 	"watch":           "list",
-	"why":             "pause",
+	"why":             "migrate pause",
 	"window":          "lab/bench",
 	"without-libvirt": "balance capture list place",
 	"xl-info":         "balance capture doctor place topology",

@@ -20,6 +20,7 @@ import (
 func listCommand() *cobra.Command {
 	var on hostFlags
 	var show listing
+	var in remote
 	c := &cobra.Command{
 		Use:     "list [VM...]",
 		Aliases: []string{"ls"},
@@ -37,6 +38,13 @@ Exit status 3 means that Numavisor could not list all VMs of this host.`,
   numavisor list --drifted --sort memory
   numavisor list --watch 2s`,
 		RunE: func(c *cobra.Command, names []string) error {
+			client, err := in.client(c)
+			if err != nil {
+				return err
+			}
+			if client != nil {
+				return listRemote(c, client, names)
+			}
 			show.names = names
 			if err := show.check(); err != nil {
 				return err
@@ -56,6 +64,7 @@ Exit status 3 means that Numavisor could not list all VMs of this host.`,
 		},
 	}
 	on.flags(c, withoutLibvirt)
+	in.flag(c)
 	show.flags(c)
 	return c
 }

@@ -15,6 +15,7 @@ import (
 
 func showCommand() *cobra.Command {
 	var on hostFlags
+	var in remote
 	c := &cobra.Command{
 		Use:   "show VM",
 		Short: "Show one VM in detail: every cell and thread",
@@ -28,6 +29,13 @@ Use 'list' to look often.`,
   numavisor show web1 -o json`,
 		Args: takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
+			client, err := in.client(c)
+			if err != nil {
+				return err
+			}
+			if client != nil {
+				return showRemote(c, client, args[0])
+			}
 			h, done, err := on.open(c)
 			if err != nil {
 				return err
@@ -41,6 +49,7 @@ Use 'list' to look often.`,
 		},
 	}
 	on.flags(c)
+	in.flag(c)
 	return c
 }
 

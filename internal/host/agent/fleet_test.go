@@ -105,10 +105,10 @@ func newFleet(t *testing.T) *aFleet {
 // start starts a server on the fleet's store, at the same address as the one before.
 func (f *aFleet) start() {
 	f.t.Helper()
-	l, err := net.Listen("tcp", f.address) //nolint:noctx // a test's listener
+	l, err := net.Listen("tcp", f.address)
 	for end := time.Now().Add(10 * time.Second); err != nil && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
-		l, err = net.Listen("tcp", f.address) //nolint:noctx // as above
+		l, err = net.Listen("tcp", f.address)
 	}
 	if err != nil {
 		f.t.Fatal(err)
@@ -227,7 +227,7 @@ func TestFleet_CreatesStopsAndDeletesAVM(t *testing.T) {
 // is created once, and all ends as the users want it.
 func TestFleet_SurvivesRestarts(t *testing.T) {
 	f := newFleet(t)
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's faults
+	random := rand.New(rand.NewPCG(1, 2))
 	const vms = 3
 	for i := range vms {
 		f.create(fmt.Sprintf("vm%d", i))

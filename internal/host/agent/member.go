@@ -122,8 +122,8 @@ type JoinRequest struct {
 // It trusts a server only if the server's CA has the fingerprint.
 func Join(ctx context.Context, folder string, r JoinRequest) (*Member, error) {
 	if m, err := LoadMember(folder); err == nil {
-		return nil, fmt.Errorf("%w, as host %s of the server %s; 'numavisor daemon --leave' ends that", ErrMember, m.Host,
-			m.Server)
+		return nil, fmt.Errorf("%w, as host %s of the server %s; 'numavisor daemon --leave' ends that", ErrMember,
+			m.Host, m.Server)
 	} else if !errors.Is(err, ErrNotMember) {
 		return nil, err
 	}

@@ -159,9 +159,9 @@ func (m *Machines) seed(ctx context.Context, v *fleet.VM) (string, error) {
 		return "", err
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
+	instance := v.Name + "-" + v.Created.UTC().Format("20060102150405")
 	for name, text := range map[string]string{"user-data": v.Machine.CloudInit,
-		"meta-data": fmt.Sprintf("instance-id: %q\nlocal-hostname: %q\n", v.Name+"-"+v.Created.UTC().Format("20060102150405"),
-			v.Name)} {
+		"meta-data": fmt.Sprintf("instance-id: %q\nlocal-hostname: %q\n", instance, v.Name)} {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 			return "", err
 		}

@@ -35,7 +35,8 @@ func TestMachines_StayInTheirFolders(t *testing.T) {
 		"/etc/shadow":                            false,
 		"web.raw":                                false,
 	} {
-		for _, machine := range []fleet.Machine{{Disks: []fleet.Disk{{Path: path}}}, {Kernel: path}, {SerialLog: path}} {
+		for _, machine := range []fleet.Machine{{Disks: []fleet.Disk{{Path: path}}}, {Kernel: path},
+			{SerialLog: path}} {
 			_, _, err := m.Prepare(t.Context(), newVM(machine))
 			if (err == nil) != ok {
 				t.Errorf("%+v: error %v, allowed %v", machine, err, ok)
