@@ -55,7 +55,7 @@ func (f *Fleet) class(s shape) *class {
 		c = &class{}
 		f.classes[s] = c
 	}
-	if len(c.on) != len(f.hosts) || c.shapes != f.shapesChanged {
+	if c.winners == nil || len(c.on) != len(f.hosts) || c.shapes != f.shapesChanged {
 		c.reset(len(f.hosts), len(weights))
 		c.shapes = f.shapesChanged
 		for i := range f.hosts {

@@ -275,3 +275,28 @@ func FuzzParseHosts(f *testing.F) {
 	f.Add("hosts:\n- {name: a, count: 2, rack: r, machine: 'nodes:2 cores:2 memory:1G'}\n- {name: b, inventory: b.json}\n")
 	f.Fuzz(func(_ *testing.T, text string) { _, _ = ParseHosts(strings.NewReader(text)) })
 }
+
+// A fleet may have no hosts yet, or none any more.
+func TestDecide_WithoutHosts(t *testing.T) {
+	h := Host{Name: "h", Inventory: machine(t, "nodes:2 cores:4 memory:8G")}
+	f, err := New(nil, policy.Policy{}, Weights{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func() error {
+		_, err := f.Decide(Request{Spec: guest.Spec{Name: "vm", VCPUs: 1, Memory: topology.GiB}})
+		return err
+	}
+	var none *NoHostError
+	if err := ask(); !errors.As(err, &none) {
+		t.Errorf("no host: %v", err)
+	}
+	f.SetHost(h)
+	if err := ask(); err != nil {
+		t.Errorf("one host: %v", err)
+	}
+	f.RemoveHost("h")
+	if err := ask(); !errors.As(err, &none) {
+		t.Errorf("the host left: %v", err)
+	}
+}
