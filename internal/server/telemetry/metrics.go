@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 
@@ -21,7 +22,8 @@ var (
 	hostAlarms = metric{"numavisor_fleet_host_alarms", "Alarms of the host that last, by kind. Labels: host, kind."}
 	hostCopy   = metric{"numavisor_fleet_host_copy_bytes_per_second",
 		"Measured rate of copying memory between nodes of the host. Labels: host."}
-	nodeCPUs    = metric{"numavisor_fleet_node_cpus_used", "CPUs of the node in use by any program. Labels: host, node."}
+	nodeCPUs = metric{"numavisor_fleet_node_cpus_used",
+		"CPUs of the node in use by any program. Labels: host, node."}
 	nodeWaiting = metric{"numavisor_fleet_node_threads_waiting",
 		"Threads that were runnable on the node and waited for a CPU. Labels: host, node."}
 	nodeFree = metric{"numavisor_fleet_node_free_bytes", "Free memory of the node. Labels: host, node."}
@@ -85,7 +87,7 @@ func (b *batch) add(m metric, value float64, pairs ...string) {
 		return
 	}
 	b.labels.Reset()
-	b.labels.Add(labels.MetricName, m.name)
+	b.labels.Add(model.MetricNameLabel, m.name)
 	for i := 0; i < len(pairs); i += 2 {
 		b.labels.Add(pairs[i], pairs[i+1])
 	}

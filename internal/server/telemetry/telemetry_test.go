@@ -317,7 +317,7 @@ func TestDB_ForgetsOldSamples(t *testing.T) {
 		t.Skip("the database compacts in the background, which takes seconds")
 	}
 	c := newClock()
-	d := open(t, telemetry.Options{Folder: memoryFolder(t), Now: c.Now, Retention: 6 * time.Hour})
+	d := open(t, telemetry.Options{Folder: t.TempDir(), Now: c.Now, Retention: 6 * time.Hour})
 	defer closeDB(t, d)
 	for range 16 * 4 {
 		report(t, d, "h", loads(c.add(15*time.Minute), 1))
@@ -332,18 +332,6 @@ func TestDB_ForgetsOldSamples(t *testing.T) {
 	wantAnswer(t, d, nothing, "query", "query", first)
 	wantAnswer(t, d, `{"result":[{"metric":{"host":"h"},"value":[1795406400,"20"]}],"resultType":"vector"}`,
 		"query", "query", "count_over_time(numavisor_fleet_host_up[5h])")
-}
-
-// memoryFolder returns a folder in memory, if the machine has one, for tests that write many files:
-// each waits for the disk.
-func memoryFolder(t *testing.T) string {
-	t.Helper()
-	folder, err := os.MkdirTemp("/dev/shm", "numavisor-test-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	return folder
 }
 
 func TestOpen_RefusesAFolderInUseAndBadOptions(t *testing.T) {

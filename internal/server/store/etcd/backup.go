@@ -75,7 +75,7 @@ func CheckBackup(path string) (Backup, error) {
 	if err != nil {
 		return Backup{}, fmt.Errorf("check the backup: %w", err)
 	}
-	return Backup{Revision: status.Revision, Records: status.TotalKey, Size: bytes(info.Size())}, nil
+	return Backup{Revision: status.Revision, Records: status.TotalKey, Size: amount(info.Size())}, nil
 }
 
 // checkSum compares a file with the SHA-256 sum at its end.
@@ -147,7 +147,7 @@ func restore(path string, c Config) (Backup, error) {
 			return Backup{}, fmt.Errorf("the folder contains %s: restore into an empty folder", e.Name())
 		}
 	}
-	if err := unpack(path, part, c.Member); err != nil {
+	if err := lay(path, part, c.Member); err != nil {
 		return Backup{}, err
 	}
 	if err := os.Rename(part, filepath.Join(c.Folder, dataFolder)); err != nil {
@@ -156,7 +156,8 @@ func restore(path string, c Config) (Backup, error) {
 	return b, syncFolder(c.Folder)
 }
 
-func unpack(path, to string, m Member) error {
+// lay makes the data folder of a member.
+func lay(path, to string, m Member) error {
 	if len(m.Peers) == 0 {
 		m = onlyMember()
 	}

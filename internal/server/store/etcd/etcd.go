@@ -27,6 +27,7 @@ type Store struct {
 	client *clientv3.Client
 	server *server // nil: the cluster is external
 	log    *zapCore
+	packer packer
 	// doubtful is until when reads do not wait for a quorum, since one has just done so in
 	// vain; nanoseconds.
 	doubtful atomic.Int64
@@ -113,8 +114,11 @@ func (s *Store) Get(ctx context.Context, key string) (store.Record, error) {
 		return store.Record{}, err
 	}
 	if len(response.Kvs) > 0 {
-		kv := response.Kvs[0]
-		return store.Record{Key: string(kv.Key), Value: kv.Value, Revision: kv.ModRevision}, stale
+		r, err := record(response.Kvs[0])
+		if err != nil {
+			return store.Record{}, err
+		}
+		return r, stale
 	}
 	if stale != nil {
 		return store.Record{}, fmt.Errorf("%s: %w: %w", key, store.ErrNotFound, stale)
@@ -158,7 +162,11 @@ func (s *Store) list(ctx context.Context, prefix string) (records []store.Record
 			stale = old
 		}
 		for _, kv := range response.Kvs {
-			records = append(records, store.Record{Key: string(kv.Key), Value: kv.Value, Revision: kv.ModRevision})
+			r, err := record(kv)
+			if err != nil {
+				return nil, 0, err
+			}
+			records = append(records, r)
 		}
 		if !response.More {
 			return records, revision, stale
@@ -205,7 +213,11 @@ func (s *Store) Commit(ctx context.Context, t store.Txn) (int64, error) {
 	}
 	for _, p := range t.Put {
 		lease := clientv3.WithLease(clientv3.LeaseID(p.Lease))
-		changes = append(changes, clientv3.OpPut(p.Key, string(p.Value), lease))
+		value, err := s.packer.pack(p.Value)
+		if err != nil {
+			return 0, fmt.Errorf("compress %s: %w", p.Key, err)
+		}
+		changes = append(changes, clientv3.OpPut(p.Key, value, lease))
 	}
 	for _, key := range t.Delete {
 		changes = append(changes, clientv3.OpDelete(key))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -40,16 +41,16 @@ func (s *Store) Size(ctx context.Context) (Size, error) {
 	if err != nil {
 		return Size{}, s.explain(ctx, "query the size", err)
 	}
-	return Size{bytes(status.DbSize), bytes(status.DbSizeInUse), status.Header.Revision}, nil
+	return Size{amount(status.DbSize), amount(status.DbSizeInUse), status.Header.Revision}, nil
 }
 
-func bytes(n int64) topology.Bytes { return topology.Bytes(max(n, 0)) } //nolint:gosec // not negative
+func amount(n int64) topology.Bytes { return topology.Bytes(max(n, 0)) } //nolint:gosec // not negative
 
 // free returns the free space in the file system of a folder.
 func free(folder string) (topology.Bytes, error) {
 	var at unix.Statfs_t
 	err := unix.Statfs(folder, &at)
-	return topology.Bytes(at.Bavail) * bytes(at.Bsize), err
+	return topology.Bytes(at.Bavail) * amount(at.Bsize), err
 }
 
 // canWrite refuses writes before the disk is so full that etcd fails.
@@ -96,7 +97,8 @@ func (s *Store) keep(ctx context.Context) {
 			to = max(to, past[0].revision)
 			past = past[1:]
 		}
-		full := s.server != nil && size.Total > s.config.Quota/4*3
+		refuses := s.server != nil && s.refuses(ctx)
+		full := s.server != nil && (refuses || size.Total > s.config.Quota/4*3)
 		if full {
 			to = size.Revision
 		}
@@ -104,7 +106,10 @@ func (s *Store) keep(ctx context.Context) {
 			compacted = to
 		}
 		if s.server != nil {
-			s.reclaim(ctx, full)
+			s.defragment(ctx, full)
+		}
+		if refuses {
+			s.letWrite(ctx)
 		}
 	}
 }
@@ -120,9 +125,34 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 	return s.explain(ctx, "compact", err)
 }
 
-// reclaim defragments the database in this process if that pays, and lets etcd write again
-// if it had become too large.
-func (s *Store) reclaim(ctx context.Context, full bool) {
+// refuses says whether etcd refuses writes because the database has reached its largest size. It
+// continues to refuse them when the database is small again, until letWrite.
+func (s *Store) refuses(ctx context.Context) bool {
+	wait, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	alarms, err := s.client.AlarmList(wait)
+	return err == nil && slices.ContainsFunc(alarms.Alarms, func(a *pb.AlarmMember) bool {
+		return a.Alarm == pb.AlarmType_NOSPACE
+	})
+}
+
+// letWrite lets etcd write again if the database is small enough.
+func (s *Store) letWrite(ctx context.Context) {
+	size, err := s.Size(ctx)
+	if err != nil || size.Total > s.config.Quota/10*9 {
+		return
+	}
+	wait, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	_, err = s.client.AlarmDisarm(wait, &clientv3.AlarmMember{Alarm: pb.AlarmType_NOSPACE,
+		MemberID: uint64(s.server.Server.MemberID())})
+	if err != nil && ctx.Err() == nil {
+		s.config.Log.Warn("cannot let etcd write again", "error", err)
+	}
+}
+
+// defragment returns unused room to the file system if that pays.
+func (s *Store) defragment(ctx context.Context, full bool) {
 	size, err := s.Size(ctx)
 	if err != nil {
 		return
@@ -133,13 +163,5 @@ func (s *Store) reclaim(ctx context.Context, full bool) {
 	}
 	if err := s.server.Server.Backend().Defrag(); err != nil {
 		s.config.Log.Warn("cannot defragment the database of etcd", "error", err)
-		return
-	}
-	if size, err = s.Size(ctx); err == nil && size.Total < s.config.Quota/10*9 {
-		_, err = s.client.AlarmDisarm(ctx, &clientv3.AlarmMember{
-			MemberID: uint64(s.server.Server.MemberID()), Alarm: pb.AlarmType_NOSPACE})
-	}
-	if err != nil && ctx.Err() == nil {
-		s.config.Log.Warn("cannot let etcd write again", "error", err)
 	}
 }

@@ -40,7 +40,11 @@ func (s *Store) watch(ctx context.Context, prefix string, after int64, out chan<
 		case err != nil:
 			return s.explain(ctx, "watch", err)
 		}
-		for _, c := range split(response.Events) {
+		all, err := split(response.Events)
+		if err != nil {
+			return err
+		}
+		for _, c := range all {
 			if !send(ctx, out, c) {
 				return nil
 			}
@@ -53,18 +57,19 @@ var errEnded = errors.New("the watch has ended")
 
 // split returns the events by transaction: etcd may send those of several at once, but
 // never part of those of one.
-func split(events []*clientv3.Event) (all []store.Changes) {
+func split(events []*clientv3.Event) (all []store.Changes, err error) {
 	for _, e := range events {
 		if n := len(all); n == 0 || all[n-1].Revision != e.Kv.ModRevision {
 			all = append(all, store.Changes{Revision: e.Kv.ModRevision})
 		}
 		c := &all[len(all)-1]
-		c.Events = append(c.Events, store.Event{
-			Record:  store.Record{Key: string(e.Kv.Key), Value: e.Kv.Value, Revision: e.Kv.ModRevision},
-			Deleted: e.Type == clientv3.EventTypeDelete,
-		})
+		r, err := record(e.Kv)
+		if err != nil {
+			return nil, err
+		}
+		c.Events = append(c.Events, store.Event{Record: r, Deleted: e.Type == clientv3.EventTypeDelete})
 	}
-	return all
+	return all, nil
 }
 
 func send(ctx context.Context, out chan<- store.Changes, c store.Changes) bool {

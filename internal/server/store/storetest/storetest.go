@@ -51,6 +51,7 @@ func Run(t *testing.T, open func(*testing.T) store.Store) {
 			"a slow watch misses nothing":      slowWatch,
 			"a transaction of the most keys":   mostKeys,
 			"random transactions, as in a map": random,
+			"values of all kinds":              values,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -505,6 +506,30 @@ func mostKeys(t *testing.T, f fixture) {
 	big := store.Put{Key: f.key("big"), Value: make([]byte, store.MaxSize-len(f.key("big")))}
 	if _, err := f.Commit(t.Context(), store.Txn{Put: []store.Put{big}}); err != nil {
 		t.Errorf("a value of the most bytes: %v", err)
+	}
+}
+
+// values reads what it has written, by a read, a list and a watch.
+func values(t *testing.T, f fixture) {
+	t.Helper()
+	watch := f.Watch(t.Context(), f.prefix, f.put(t, "before", ""))
+	draw := rand.New(rand.NewPCG(9, 9))
+	noise := make([]byte, 100_000)
+	for i := range noise {
+		noise[i] = byte(draw.Uint32())
+	}
+	for name, value := range map[string]string{
+		"empty": "", "zero": "\x00", "large": strings.Repeat("numa ", 100_000), "noise": string(noise),
+		"gzip": "\x1f\x8b", "like gzip": "\x1f\x8b\x08 and so on",
+	} {
+		f.put(t, name, value)
+		r, err := f.Get(t.Context(), f.key(name))
+		if c := receive(t, watch); err != nil || string(r.Value) != value || string(c.Events[0].Value) != value {
+			t.Errorf("%s: read %.20q, watched %.20q, %v", name, r.Value, c.Events[0].Value, err)
+		}
+		if all, _ := f.all(t); all[name] != value {
+			t.Errorf("%s: listed %.20q", name, all[name])
+		}
 	}
 }
 
