@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -125,5 +126,18 @@ func TestSet_ReplacesTheMembersOfGroups(t *testing.T) {
 	f.Set(on, nil)
 	if len(f.groups["g"]) != 0 {
 		t.Errorf("the group still has %v", f.groups["g"])
+	}
+}
+
+func TestDecide_FleetWithoutHosts(t *testing.T) {
+	f, err := New(nil, policy.Policy{}, Weights{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		var none *NoHostError
+		if _, err := f.Decide(Request{Spec: guest.Spec{Name: "vm", VCPUs: 2, Memory: topology.GiB}}); !errors.As(err, &none) {
+			t.Errorf("got %v, want a refusal", err)
+		}
 	}
 }
