@@ -47,6 +47,7 @@ var usedBy = map[string]string{
 	"emulator-path":    "create",
 	"every":            "daemon",
 	"explain":          "balance place schedule",
+	"headroom":         "schedule",
 	"fix":              "doctor",
 	"for":              "pause",
 	"force":            "delete undo",

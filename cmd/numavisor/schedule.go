@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/numavisor/numavisor/internal/decide/migrate"
 	"github.com/numavisor/numavisor/internal/decide/schedule"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/policy"
@@ -18,9 +19,9 @@ import (
 
 func scheduleCommand() *cobra.Command {
 	var hostsFile, requestsFile, policyFile string
-	var explain bool
+	var explain, headroom bool
 	c := &cobra.Command{
-		Use:                   "schedule --hosts FILE --requests FILE",
+		Use:                   "schedule --hosts FILE [--requests FILE] [--headroom]",
 		DisableFlagsInUseLine: true,
 		Short:                 "Choose hosts and nodes for VMs among the hosts of a file; changes nothing",
 		Long: `Decides on the VMs of a file of requests, one after the other: on which of the hosts
@@ -28,9 +29,13 @@ of a file each VM goes, and on which NUMA nodes of the host. Each VM counts as r
 from then on. The hosts are inventories ('numavisor capture') or machines described in
 one line. The command changes nothing and needs neither root nor a hypervisor.
 
-Exit status 3: at least one VM was refused.`,
+With --headroom it then says for each host whether all its VMs would fit on the other hosts
+if it failed. That needs no requests.
+
+Exit status 3: at least one VM was refused, or would not fit if its host failed.`,
 		Example: `  numavisor schedule --hosts rack.yaml --requests wanted.yaml
   numavisor schedule --hosts rack.yaml --requests wanted.yaml --explain
+  numavisor schedule --hosts rack.yaml --headroom
   numavisor schedule --hosts rack.yaml --requests wanted.yaml -o json | jq .summary`,
 		Args: takes(0, 0),
 	}
@@ -38,31 +43,92 @@ Exit status 3: at least one VM was refused.`,
 	c.Flags().StringVar(&requestsFile, "requests", "", "file with the requests, YAML or JSON ('-': standard input)")
 	c.Flags().StringVar(&policyFile, "policy", "", "file with the policy of all hosts (default: the default policy)")
 	c.Flags().BoolVar(&explain, "explain", false, "show why each VM got its host, and the next best hosts")
+	c.Flags().BoolVar(&headroom, "headroom", false, "show whether the VMs of any one host would fit on the others")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if hostsFile == "" || requestsFile == "" {
-			return wrongUse("--hosts and --requests are both needed; see '%s --help'", c.CommandPath())
+		if hostsFile == "" || requestsFile == "" && !headroom {
+			return wrongUse("--hosts is needed, and --requests or --headroom; see '%s --help'", c.CommandPath())
 		}
 		fleet, err := readFleet(c.Context(), hostsFile, policyFile)
 		if err != nil {
 			return err
 		}
-		requests, err := readFile(c.Context(), requestsFile, schedule.ParseRequests)
-		if err != nil {
+		var requests []schedule.RequestEntry
+		if requestsFile != "" {
+			if requests, err = readFile(c.Context(), requestsFile, schedule.ParseRequests); err != nil {
+				return err
+			}
+		}
+		var result scheduled
+		if result.Result, err = fleet.Replay(requests); err != nil {
 			return err
 		}
-		result, err := fleet.Replay(requests)
-		if err != nil {
+		if headroom {
+			result.Headroom = migrate.Headroom(fleet, groups(requests))
+		}
+		if err := emit(c, result, func(w io.Writer) { result.print(w, explain, requestsFile != "") }); err != nil {
 			return err
 		}
-		if err := emit(c, result, func(w io.Writer) { printScheduled(w, &result, explain) }); err != nil {
-			return err
-		}
-		if n := result.Summary.Refused; n > 0 {
-			return partialError{fmt.Errorf("%s refused: see REASON", text.Count(n, "VM was", "VMs were"))}
-		}
-		return nil
+		return result.partial()
 	}
 	return c
+}
+
+// scheduled is the result of the command.
+type scheduled struct {
+	schedule.Result
+	Headroom []migrate.HostHeadroom `json:"headroom,omitempty"`
+}
+
+// groups returns what requests say of the groups of their VMs.
+func groups(requests []schedule.RequestEntry) map[string]migrate.VM {
+	vms := map[string]migrate.VM{}
+	for i := range requests {
+		for _, name := range requests[i].Names() {
+			vms[name] = migrate.VM{Affinity: requests[i].Affinity}
+		}
+	}
+	return vms
+}
+
+func (s *scheduled) print(w io.Writer, explain, withRequests bool) {
+	if withRequests {
+		printScheduled(w, &s.Result, explain)
+	}
+	if len(s.Headroom) == 0 {
+		return
+	}
+	if withRequests {
+		printf(w, "\n")
+	}
+	rows := [][]string{{"IF IT FAILS", "VMS", "FIT ELSEWHERE", "REASON"}}
+	for _, h := range s.Headroom {
+		row := []string{text.Visible(h.Host), fmt.Sprint(h.VMs), "all", ""}
+		if n := len(h.Missing); n > 0 {
+			row[2] = fmt.Sprint(h.VMs - n)
+			row[3] = text.Visible(h.Missing[0].VM + ": " + h.Missing[0].Why)
+			if !h.Proven {
+				row[3] += " (not proven)"
+			}
+		}
+		rows = append(rows, row)
+	}
+	columns(w, rows)
+}
+
+// partial is the error for VMs that were refused, or would not fit if their host failed.
+func (s *scheduled) partial() error {
+	if n := s.Summary.Refused; n > 0 {
+		return partialError{fmt.Errorf("%s refused: see REASON", text.Count(n, "VM was", "VMs were"))}
+	}
+	missing := 0
+	for _, h := range s.Headroom {
+		missing += len(h.Missing)
+	}
+	if missing > 0 {
+		return partialError{fmt.Errorf("%s no other host if their host failed: see REASON",
+			text.Count(missing, "VM has", "VMs have"))}
+	}
+	return nil
 }
 
 // readFleet reads a file of hosts, and the inventories that it names.

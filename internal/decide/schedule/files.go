@@ -95,6 +95,14 @@ type RequestEntry struct {
 	Remove   string         `json:"remove,omitempty"` // the name of the VM to remove; excludes all other fields
 }
 
+// Names returns the names of the VMs that an entry requests; none for a removal.
+func (q *RequestEntry) Names() []string {
+	if q.Remove != "" {
+		return nil
+	}
+	return copies(q.Name, q.Count)
+}
+
 // ParseRequests reads a file of requests, in YAML or JSON. The error is one *strictyaml.Error.
 func ParseRequests(r io.Reader) ([]RequestEntry, error) {
 	var file struct {
