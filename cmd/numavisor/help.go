@@ -22,10 +22,9 @@ func commandGroups() []helpGroup {
 	return []helpGroup{
 		{"First look (nothing is changed)", []string{"topology", "list", "show", "doctor", "top"}},
 		{"Placing VMs and processes", []string{"place", "schedule", "create", "bind", "run", "delete"}},
-		{"A fleet of hosts", []string{"hosts", "host", "start", "stop", "migrate"}},
+		{"A fleet of hosts", []string{"server", "hosts", "host", "start", "stop", "migrate"}},
 		{"Monitoring and balancing a host",
 			[]string{"daemon", "balance", "apply", "pause", "resume", "alarms", "history", "undo", "capture"}},
-		{"Many hosts", []string{"server"}},
 		{"Trying it out in a lab", []string{"lab"}},
 		{"Other", []string{"completion", "help", "version"}},
 	}
