@@ -102,7 +102,7 @@ func (l *loop) follow(name string, v *fleet.VM) {
 	l.workers.Go(func() {
 		defer stop()
 		l.migrate(ctx, record, f)
-		l.tell(func(l *loop) {
+		l.tell(func(l *loop) { //nolint:contextcheck // the loop has the context of Run
 			f.over = true
 			l.stale[name] = true
 			l.observe()
@@ -113,7 +113,7 @@ func (l *loop) follow(name string, v *fleet.VM) {
 // migrate takes one step after the other until the part is over for this record.
 func (a *Agent) migrate(ctx context.Context, vm fleet.VM, f *follower) {
 	for {
-		over := false
+		var over bool
 		if f.gone {
 			err := a.Migrations.Forgotten(ctx, vm.Name)
 			if over = err == nil; !over {

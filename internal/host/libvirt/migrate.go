@@ -174,7 +174,7 @@ func (d *Driver) Arrived(ctx context.Context, name string) (t guest.Transfer, er
 func transferOf(job *libvirt.DomainJobInfo) guest.Transfer {
 	milliseconds := func(n uint64) time.Duration {
 		n = min(n, math.MaxInt64/uint64(time.Millisecond))
-		return time.Duration(n) * time.Millisecond //nolint:gosec // bounded above
+		return time.Duration(n) * time.Millisecond
 	}
 	return guest.Transfer{
 		Copied: topology.Bytes(job.DataProcessed), Remaining: topology.Bytes(job.DataRemaining),
