@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/server"
 	"github.com/numavisor/numavisor/internal/server/auth"
 )
@@ -23,7 +24,7 @@ import (
 const joinTime = time.Hour
 
 func initCommand() *cobra.Command {
-	var folder, address string
+	var folder, address, joinFile string
 	var names []string
 	c := &cobra.Command{
 		Use:   "init --address HOST:PORT",
@@ -41,18 +42,19 @@ The two tokens are printed once and cannot be shown again.`,
 				return usageError{fmt.Errorf(
 					"--address %q: give what hosts and users connect to, such as fleet.example.org:8443", address)}
 			}
-			return makeFleet(c.Context(), c.OutOrStdout(), folder, config{Address: address, Names: names})
+			return makeFleet(c.Context(), c.OutOrStdout(), folder, joinFile, config{Address: address, Names: names})
 		},
 	}
 	c.Flags().StringVar(&folder, "data", defaultData, "folder of the server's data")
 	c.Flags().StringVar(&address, "address", "", "what hosts and users connect to: HOST:PORT")
+	c.Flags().StringVar(&joinFile, "join-file", "", "also write what the first host needs to join to this file, JSON")
 	c.Flags().StringSliceVar(&names, "name", nil,
 		"another name or address of the server, for its certificate; may be repeated")
 	return c
 }
 
 // makeFleet makes the data folder, and prints how to go on.
-func makeFleet(ctx context.Context, out io.Writer, folder string, c config) error {
+func makeFleet(ctx context.Context, out io.Writer, folder, joinFile string, c config) error {
 	if err := os.MkdirAll(folder, folderModes); err != nil {
 		return fmt.Errorf("making the data folder: %w", err)
 	}
@@ -74,6 +76,16 @@ func makeFleet(ctx context.Context, out io.Writer, folder string, c config) erro
 	admin, join, err := firstTokens(ctx, folder)
 	if err != nil {
 		return err
+	}
+	if joinFile != "" {
+		data, err := json.Marshal(fleetapi.NewJoin{Token: join, Expires: time.Now().Add(joinTime).UTC(),
+			Fingerprint: ca.Fingerprint()})
+		if err == nil {
+			err = os.WriteFile(joinFile, data, secretMode)
+		}
+		if err != nil {
+			return fmt.Errorf("writing the file for the first host: %w", err)
+		}
 	}
 	data, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {

@@ -22,7 +22,7 @@ func commandGroups() []helpGroup {
 	return []helpGroup{
 		{"First look (nothing is changed)", []string{"topology", "list", "show", "doctor", "top"}},
 		{"Placing VMs and processes", []string{"place", "schedule", "create", "bind", "run", "delete"}},
-		{"A fleet of hosts", []string{"server", "hosts", "host", "start", "stop", "migrate"}},
+		{"A fleet of hosts", []string{"up", "server", "hosts", "host", "start", "stop", "migrate"}},
 		{"Monitoring and balancing a host",
 			[]string{"daemon", "balance", "apply", "pause", "resume", "alarms", "history", "undo", "capture"}},
 		{"Trying it out in a lab", []string{"lab"}},
@@ -47,7 +47,7 @@ func flagGroups() []helpGroup {
 			"last", "timeline", "picture", "watch", "once", "interval"}},
 		{"The daemon", []string{"metrics", "every", "verbose", "socket"}},
 		{"The fleet", []string{"join", "token", "ca-fingerprint", "host-name", "rack", "images", "migration-uri",
-			"leave", "server", "project", "to"}},
+			"leave", "server", "project", "to", "address", "data"}},
 		{"The lab", []string{"shape", "guests", "scope", "libvirt", "share", "qemu"}},
 		{"The benchmark", []string{"layout", "managers", "rounds", "host-nodes", "node-cpus", "start", "idle-guests",
 			"idle-memory", "change", "change-at", "late-guests", "delay-scale", "window", "seconds", "limit", "results",

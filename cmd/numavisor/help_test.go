@@ -59,7 +59,9 @@ var usedBy = map[string]string{
 	"housekeeping":     "apply balance bind capture create daemon doctor place run topology undo",
 	"hwloc":            "balance capture doctor place topology",
 	"hypervisor-type":  "create",
+	"address":          "up",
 	"ca-fingerprint":   "daemon",
+	"data":             "up",
 	"host-name":        "daemon",
 	"migration-uri":    "daemon",
 	"images":           "daemon",
@@ -108,7 +110,7 @@ var usedBy = map[string]string{
 	"policy":           "apply balance bind create daemon doctor place run schedule undo", // doctor: with --fix
 	"qemu":             "lab/run lab/shell",
 	"recompute":        "bind",
-	"records":          "alarms apply bind create daemon delete doctor history run undo", // doctor: with --fix
+	"records":          "alarms apply bind create daemon delete doctor history run undo up", // doctor: with --fix
 	"results":          "lab/bench",
 	"requests":         "schedule",
 	"resume":           "apply",
@@ -121,11 +123,11 @@ var usedBy = map[string]string{
 	"share":            "lab/run lab/shell",
 	"since":            "history",
 	"smt":              "bind create place run",
-	"socket":           "balance capture daemon pause place resume top",
+	"socket":           "balance capture daemon pause place resume top up",
 	"sort":             "list",
 	"spec":             "create place",
 	"start":            "lab/bench",
-	"state":            "apply balance bind capture create daemon delete doctor list place run show undo",
+	"state":            "apply balance bind capture create daemon delete doctor list place run show undo up",
 	"timeout": "apply balance bind capture create daemon delete doctor lab/demo lab/run lab/shell list " +
 		"migrate place run show start stop undo",
 	"topology":        "create place",

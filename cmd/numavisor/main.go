@@ -83,7 +83,7 @@ Exit status: 0 done, 1 failed, 2 wrong use (arguments, or the content of a file)
 	root.AddCommand(
 		topologyCommand(), captureCommand(), placeCommand(), scheduleCommand(), balanceCommand(),
 		createCommand(), deleteCommand(), listCommand(), showCommand(),
-		hostsCommand(), hostCommand(), startCommand(), stopCommand(), migrateCommand(),
+		hostsCommand(), hostCommand(), upCommand(), startCommand(), stopCommand(), migrateCommand(),
 		bindCommand(), runCommand(), applyCommand(), undoCommand(), historyCommand(),
 		daemonCommand(), alarmsCommand(), topCommand(dialDaemon), pauseCommand(), resumeCommand(),
 		serverCommand(), doctorCommand(), labCommand(), versionCommand(),
