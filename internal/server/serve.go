@@ -49,7 +49,7 @@ func (s *Server) forViewers(to http.Handler) http.Handler {
 		case err != nil:
 			refuse(w, fleetapi.NewProblem(fleetapi.ProblemUnavailable, "the token cannot be checked now"))
 		case u == nil:
-			p := fleetapi.NewProblem(fleetapi.ProblemRole, "a valid token is needed: send 'Authorization: Bearer TOKEN'")
+			p := fleetapi.NewProblem(fleetapi.ProblemRole, "a token is needed: send 'Authorization: Bearer TOKEN'")
 			p.Status = http.StatusUnauthorized
 			refuse(w, p)
 		case !op.Allows(u, ""):

@@ -181,6 +181,7 @@ func (r *rig) join(name, machine string) *fakeHost {
 	block, _ := pem.Decode([]byte(joined.Certificate))
 	if block == nil {
 		r.t.Fatal("joining gave no certificate")
+		return nil
 	}
 	h.http.Transport.(*http.Transport).TLSClientConfig.Certificates = []tls.Certificate{
 		{Certificate: [][]byte{block.Bytes}, PrivateKey: key}}
@@ -265,7 +266,7 @@ func (h *fakeHost) follow(f func(vm fleet.VM) *fleet.VMStatus) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	answer, err := h.http.Do(r)
+	answer, err := h.http.Do(r) //nolint:bodyclose // the end of the test closes it
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ package leader
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -57,13 +56,9 @@ func (c *Candidate) step(ctx context.Context, lease store.LeaseID) store.LeaseID
 	ctx, cancel := context.WithTimeout(ctx, renewEvery)
 	defer cancel()
 	if lease != 0 {
-		err := c.store.Renew(ctx, lease)
-		if errors.Is(err, store.ErrNotFound) {
-			lease = 0
-		}
-		if err != nil {
+		if c.store.Renew(ctx, lease) != nil {
 			c.leads.Store(false)
-			return lease
+			return 0 // the key ends with the lease, and then anybody may lead
 		}
 	}
 	if lease == 0 {

@@ -253,7 +253,7 @@ type edits interface{ fill(c *Call) error }
 
 // Precondition is the header that limits a change to one revision.
 type Precondition struct {
-	IfMatch string `header:"If-Match" pattern:"^([*]|\"[0-9]{1,18}\")$" doc:"change only this revision: the ETag of an earlier answer"`
+	IfMatch string `header:"If-Match" pattern:"^([*]|\"[0-9]{1,18}\")$" doc:"change only the revision with this ETag"`
 }
 
 func (p *Precondition) fill(c *Call) error {
