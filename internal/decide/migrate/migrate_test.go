@@ -132,7 +132,8 @@ func TestRebalance_IsLegalAndNeverWorse(t *testing.T) {
 	count, worlds := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawCrowded(t)
-		limits := Limits{PerHost: rapid.IntRange(1, 4).Draw(t, "per host"), Fleet: rapid.IntRange(1, 6).Draw(t, "fleet")}
+		limits := Limits{PerHost: rapid.IntRange(1, 4).Draw(t, "per host"),
+			Fleet: rapid.IntRange(1, 6).Draw(t, "fleet")}
 		p := w.rebalance(limits)
 		f, at := w.fleet(), map[string]int{}
 		for _, m := range p.Migrations {

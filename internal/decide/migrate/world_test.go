@@ -209,7 +209,8 @@ func oneNode(name string, vcpus, memory int) guest.Spec {
 func drawWorld(t *rapid.T, p policy.Policy, mostVMs int) *world {
 	var machines []string
 	for range rapid.IntRange(2, 3).Draw(t, "hosts") {
-		machines = append(machines, rapid.SampledFrom([]string{"nodes:2 cores:4 memory:8G", "nodes:1 cores:4 memory:16G",
+		machines = append(machines, rapid.SampledFrom([]string{"nodes:2 cores:4 memory:8G",
+			"nodes:1 cores:4 memory:16G",
 			"nodes:2 cores:8 memory:8G"}).Draw(t, "machine"))
 	}
 	w := newWorld(t, p, machines...)
@@ -227,7 +228,8 @@ func drawWorld(t *rapid.T, p policy.Policy, mostVMs int) *world {
 func drawCrowded(t *rapid.T) *world {
 	machines := []string{"nodes:2 cores:4 memory:32G"}
 	for range rapid.IntRange(1, 3).Draw(t, "others") {
-		machines = append(machines, rapid.SampledFrom([]string{"nodes:2 cores:4 memory:16G", "nodes:1 cores:4 memory:16G",
+		machines = append(machines, rapid.SampledFrom([]string{"nodes:2 cores:4 memory:16G",
+			"nodes:1 cores:4 memory:16G",
 			"nodes:2 cores:8 memory:8G"}).Draw(t, "machine"))
 	}
 	w := newWorld(t, twice, machines...)

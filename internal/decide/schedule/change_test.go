@@ -54,7 +54,8 @@ func (w *world) reported(t *rapid.T, h Host) Host {
 	for _, vm := range slices.Sorted(mapKeys(w.claims)) {
 		d := w.claims[vm]
 		if d.Host == h.Name && rapid.Bool().Draw(t, "shown") {
-			copied.Guests = append(copied.Guests, inventory.Guest{Name: vm, State: "running", Managed: true, Spec: &d.Spec,
+			copied.Guests = append(copied.Guests, inventory.Guest{Name: vm, State: "running", Managed: true,
+				Spec:      &d.Spec,
 				Placement: &d.Placement, Config: inventory.Config{VCPUs: d.Spec.VCPUs, Memory: d.Spec.Memory}})
 		}
 	}
@@ -171,7 +172,8 @@ func (f *Fleet) membersOf(group string) map[string]string {
 // nodes of both placements.
 func TestAClaimedVMOfTheInventoryCountsOnce(t *testing.T) {
 	f := fleetOf(t, "nodes:2 cores:8 memory:16G")
-	d, err := f.Decide(Request{Spec: guest.Spec{Name: "vm", VCPUs: 4, Memory: 4 * gib, Limits: guest.Limits{MaxNodes: 1}}})
+	d, err := f.Decide(Request{Spec: guest.Spec{Name: "vm", VCPUs: 4, Memory: 4 * gib,
+		Limits: guest.Limits{MaxNodes: 1}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +182,8 @@ func TestAClaimedVMOfTheInventoryCountsOnce(t *testing.T) {
 	}
 	claimed := slices.Clone(f.hosts[0].rooms)
 	h := Host{Name: "h0", Inventory: machine(t, "nodes:2 cores:8 memory:16G")}
-	h.Inventory.Guests = []inventory.Guest{{Name: "vm", State: "running", Managed: true, Spec: &d.Spec, Placement: &d.Placement}}
+	h.Inventory.Guests = []inventory.Guest{{Name: "vm", State: "running", Managed: true, Spec: &d.Spec,
+		Placement: &d.Placement}}
 	f.SetHost(h)
 	if !equalRooms(f.hosts[0].rooms, claimed) {
 		t.Errorf("claimed: %+v; shown: %+v", claimed, f.hosts[0].rooms)

@@ -17,7 +17,8 @@ import (
 func TestTournament(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func() rank {
-			return rank{cells: int16(rapid.IntRange(0, 2).Draw(t, "cells")), cost: float64(rapid.IntRange(0, 3).Draw(t, "cost"))}
+			return rank{cells: int16(rapid.IntRange(0, 2).Draw(t, "cells")),
+				cost: float64(rapid.IntRange(0, 3).Draw(t, "cost"))}
 		}
 		c := class{}
 		for range rapid.IntRange(1, 40).Draw(t, "hosts") {
@@ -79,7 +80,8 @@ func TestCostsAreThoseOfTheMoment(t *testing.T) {
 			for k, h := range f.hosts {
 				want, got := f.price(h, &asked, weights), c.on[k]
 				if got.cells != want.cells || got.sharing != want.sharing || got.overloaded != want.overloaded ||
-					got.room == want.room && math.Abs(got.cost-want.cost) > 1e-9 || got.cost < want.cost-1e-9 && got.cells == 1 {
+					got.room == want.room && math.Abs(got.cost-want.cost) > 1e-9 || got.cost < want.cost-1e-9 &&
+					got.cells == 1 {
 					t.Fatalf("host %s: %+v; want %+v", h.Name, got, want)
 				}
 			}

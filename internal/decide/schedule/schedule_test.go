@@ -208,7 +208,9 @@ func TestTheBestRankIsChosen(t *testing.T) {
 			asked, weights := likely{shape: shapeOf(&d.Spec)}, f.scarcity()
 			chosen := f.price(f.hosts[f.byName[d.Host]], &asked, weights)
 			for i, h := range f.hosts {
-				refused := slices.ContainsFunc(d.Why.Next, func(n Next) bool { return n.Host == h.Name && n.Refused != "" })
+				refused := slices.ContainsFunc(d.Why.Next, func(n Next) bool {
+					return n.Host == h.Name && n.Refused != ""
+				})
 				other := f.price(h, &asked, weights)
 				earlier := i < f.byName[d.Host] && !chosen.less(&other)
 				if other.cells > 0 && !h.Cordoned && !refused && (other.less(&chosen) || earlier) {
