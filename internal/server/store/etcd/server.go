@@ -40,7 +40,7 @@ func start(ctx context.Context, c Config, log *zapCore) (*server, error) {
 	if err := os.MkdirAll(c.Folder, 0o700); err != nil {
 		return nil, err
 	}
-	// etcd itself would wait for the other process without a word.
+	// etcd itself would wait silently for the other process.
 	s := &server{lock: flock.New(filepath.Join(c.Folder, lockFile))}
 	switch locked, err := s.lock.TryLock(); {
 	case err != nil:
