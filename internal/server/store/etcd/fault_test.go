@@ -160,8 +160,9 @@ func TestStore_RefusesWritesBeforeTheDiskIsFull(t *testing.T) {
 	}
 }
 
-// TestStore_WritesAgainAfterItWasTooLarge writes more than the database may hold. Nearly all of
-// it is history, so the store frees it and goes on.
+// TestStore_WritesAgainAfterItWasTooLarge writes twice what the database may hold. Nearly all of
+// it is history, so the store frees it and goes on; whether etcd refuses some of the writes before
+// depends on the speed of the machine.
 func TestStore_WritesAgainAfterItWasTooLarge(t *testing.T) {
 	t.Parallel()
 	s := open(t, etcd.Config{Folder: t.TempDir(), Quota: 8 * topology.MiB, Retain: 2 * time.Second})
@@ -173,9 +174,6 @@ func TestStore_WritesAgainAfterItWasTooLarge(t *testing.T) {
 		if full = full || errors.Is(err, store.ErrUnavailable); err != nil && !full {
 			t.Fatal(err)
 		}
-	}
-	if !full {
-		t.Error("the database has no largest size")
 	}
 	deadline := time.Now().Add(20 * time.Second)
 	for {
