@@ -68,13 +68,12 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 		}
 		on.noteDaemon(c, hostapi.DefaultSocket, h.Policy)
 		h.Progress = progressOn(c.ErrOrStderr()).binding()
-		var b operate.Bound
 		if pid != 0 {
-			b, err = h.BindProcess(c.Context(), operate.ProcessRequest{PID: pid, Change: changed(spec), DryRun: dryRun})
-		} else {
-			r := operate.BindRequest{Name: args[0], Recompute: recompute, DryRun: dryRun}
-			b, err = bindVM(c, h, r, spec)
+			r := operate.ProcessRequest{PID: pid, Change: changed(spec), DryRun: dryRun}
+			b, err := h.BindProcess(c.Context(), r)
+			return report(c, bindTarget(pid, args), b, err)
 		}
+		b, err := bindVM(c, h, operate.BindRequest{Name: args[0], Recompute: recompute, DryRun: dryRun}, spec)
 		return report(c, bindTarget(pid, args), b, err)
 	}
 	return c

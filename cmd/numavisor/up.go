@@ -119,7 +119,7 @@ func part(ctx context.Context, c *cobra.Command, program string, args ...string)
 	p.WaitDelay = time.Minute
 	err := p.Run()
 	if ctx.Err() != nil {
-		return nil // it was stopped
+		return nil //nolint:nilerr // the program was stopped
 	}
 	if err == nil && args[0] != "init" {
 		err = errors.New("it ended")

@@ -65,7 +65,7 @@ const (
 	mostSeconds   = 3600
 	wholePercent  = 100
 	hostMemory    = 768 * topology.MiB // of each node, for the kernel, libvirt, QEMU and the memory file system
-	bootSeconds   = 150                // from a VM's creation in the midst of a run to its first work, while others work
+	bootSeconds   = 150                // from a VM's creation in the midst of a run to its first work
 	pageInMiB     = 256
 	shapeOfFour   = "square4"
 	shapeOfEight  = "eight"

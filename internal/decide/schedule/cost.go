@@ -93,7 +93,7 @@ func (f *Fleet) price(h *host, asked *likely, weights []float64) rank {
 			load = max(load, h.rooms[c.index].use(p))
 		}
 		rest := f.weights.Load*load + f.weights.Fill*f.free(h, p, k) + h.Preference
-		taken := f.taken(h, at, p, weights)
+		taken := f.taken(h, at, weights)
 		r.cost = f.weights.Scarcity*taken + rest
 		if best.cells == 0 || r.less(&best) {
 			best, f.rest = r, rest
@@ -108,7 +108,7 @@ func (f *Fleet) price(h *host, asked *likely, weights []float64) rank {
 
 // taken returns how many fits of the likely shapes a host loses by parts on some of
 // its rooms, weighted. It leaves the numbers in counted.
-func (f *Fleet) taken(h *host, at []choice, p *part, weights []float64) float64 {
+func (f *Fleet) taken(h *host, at []choice, weights []float64) float64 {
 	sum := 0.0
 	for s := range f.likely {
 		fit := &h.fits[s]

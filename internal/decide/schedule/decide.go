@@ -221,12 +221,13 @@ func (f *Fleet) candidates(s shape, r *rule) (shortlist, map[reason]int) {
 				found.all--
 			}
 		}
-		if r.only < 0 {
+		switch {
+		case r.only < 0:
 			found.best = c.best(first, r.allows)
-		} else if c.on[r.only].cells > 0 && r.allows(r.only) {
+		case c.on[r.only].cells > 0 && r.allows(r.only):
 			found.add(r.only, &c.on[r.only])
 			found.all = 1
-		} else {
+		default:
 			found.all = 0
 		}
 		return found, counts

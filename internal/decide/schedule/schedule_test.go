@@ -148,7 +148,8 @@ func legal(t *rapid.T, f *Fleet, r Request, d *Decision) {
 	}
 	a := r.Affinity
 	if a.Hosts == fleet.Same && onHost == 0 || a.Hosts == fleet.Differ && onHost > 0 ||
-		a.Racks == fleet.Same && inRack == 0 || a.Racks == fleet.Differ && inRack > 0 || a.Nodes == fleet.Same && onHost == 0 {
+		a.Racks == fleet.Same && inRack == 0 || a.Racks == fleet.Differ && inRack > 0 ||
+		a.Nodes == fleet.Same && onHost == 0 {
 		t.Fatalf("%s: host %s has %d VMs of its group, its rack %d; rules %+v", d.Spec.Name, d.Host, onHost, inRack, a)
 	}
 }
