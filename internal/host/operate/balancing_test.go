@@ -86,8 +86,8 @@ func TestBind_DryRunNamesTheBalancersMove(t *testing.T) {
 		kind     plan.MoveKind
 	}{
 		{others: 0, bind: "0"},
-		{others: 3, bind: "1"}, // node 0 has no CPUs for g
-		{others: 5, bind: "1", balancer: "0", kind: plan.Repin},
+		{others: 3, bind: "1", balancer: "0", kind: plan.Repin}, // node 0 has a CPU for each vCPU
+		{others: 5, bind: "1"},                                  // node 0 has no CPUs for g
 	} {
 		w := newWorld(t, square, folderOf(t))
 		for i := range c.others {
