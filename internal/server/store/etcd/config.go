@@ -52,7 +52,7 @@ type Member struct {
 	// Peers are the URLs of all members by name, this one included. Other members may see
 	// this one at another URL than Listen.
 	Peers map[string]string
-	// Joins says that the cluster exists already and has this member on its list (AddMember).
+	// Joins says that the cluster exists already and has this member on its list.
 	Joins bool
 	TLS   TLS // between members; required unless all of them are on this machine
 }
