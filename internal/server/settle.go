@@ -67,12 +67,17 @@ func settleMigration(vm fleet.VM, f facts) settled {
 	case m.Cancel != "" && (target.Phase == fleet.MigrationGivenBack || target.Phase == fleet.MigrationRefused ||
 		f.targetDead) && (stays || m.Ready == nil || f.sourceDead):
 		return end()
+	case m.Cancel != "" && source.Phase == fleet.MigrationGone && !f.targetDead &&
+		(target.Phase == fleet.MigrationGivenBack || target.Phase == fleet.MigrationRefused): // the VM has ended
+		return end()
 	case f.targetDead:
 		return cancel("host " + m.To + " was declared dead")
 	case f.sourceDead:
 		return cancel("host " + vm.Host + " was declared dead")
 	case stays:
 		return cancel(orElse(source.Message, "the source has the VM still"))
+	case source.Phase == fleet.MigrationGone:
+		return cancel(orElse(source.Message, "the source has the VM no more"))
 	case target.Phase == fleet.MigrationRefused:
 		return cancel(orElse(target.Message, "the target has no room"))
 	case target.Phase == fleet.MigrationPrepared && m.Ready == nil && m.Cancel == "" && target.Arrival != nil:
