@@ -17,7 +17,7 @@ NFPMBIN   := bin/tools/nfpm-$(NFPM)
 VULN      := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 VULNDB    ?= https://vuln.go.dev
 TESTSUM   := gotest.tools/gotestsum@v1.13.0
-PACKAGES  := gcc libc6-dev qemu-system-x86 libvirt-daemon-system libvirt-clients numactl busybox-static e2fsprogs kmod hwloc-nox
+PACKAGES  := gcc libc6-dev qemu-system-x86 qemu-utils libvirt-daemon-system libvirt-clients numactl busybox-static e2fsprogs kmod hwloc-nox
 export GOFLAGS
 
 # What the program says of itself. All of it depends on the commit only, so that
