@@ -65,9 +65,9 @@ func (c *Controller) newlyOverThreshold() bool {
 // atOnce is a SampleIn that does not wait.
 const atOnce = time.Millisecond
 
-// soon returns in which time a decision is due that waits for a sample, if that is
-// before the regular one: when a degraded guest reaches degraded_for, or loads have
-// been measured for long enough after a job; else 0.
+// soon returns the time until a decision needs a sample before the regular one: a
+// degraded guest reaches degraded_for, or loads have been measured for long enough
+// after a job. 0: the regular sample comes first.
 func (c *Controller) soon() time.Duration {
 	if c.State() != Idle {
 		return 0

@@ -26,7 +26,7 @@ const targets = 4
 // minSaved is the least that a migration must save, in CPUs, as for moves within a host.
 const minSaved = 0.01
 
-// candidate returns the migration of a VM away from a source, or why none is worth making.
+// candidate returns the best migration of a VM from a source, or why no migration pays.
 func (p *planner) candidate(s *source, g *inventory.Guest) (*candidate, Blocked) {
 	if b := p.immovable(s.name, g); b.Kind != "" {
 		return nil, b

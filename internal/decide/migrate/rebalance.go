@@ -198,7 +198,7 @@ func (p *planner) withoutPlan(name string, h *inventory.Host) *inventory.Host {
 	return &copied
 }
 
-// improve adds the best migration from a source to the plan; false: none is worth it.
+// improve adds the best migration from a source to the plan. It returns false if no migration pays.
 func (p *planner) improve(s *source, mode policy.Mode) bool {
 	if p.limitsReached(s.name) && mode == policy.ModeAuto {
 		return false

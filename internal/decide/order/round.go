@@ -47,7 +47,7 @@ func given(n int) []int {
 }
 
 // firstPossible orders the wanted moves: at each step it takes the first one that is
-// possible. It stops, and leaves the others out, where none is possible.
+// possible. When no move is possible, it stops and omits the rest.
 func firstPossible(wanted []int, may func(done []int, next int) bool) []int {
 	left, order := slices.Clone(wanted), []int{}
 	for len(left) > 0 {

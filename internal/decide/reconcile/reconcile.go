@@ -55,7 +55,7 @@ type Decision struct {
 	Actions  []Action
 	Statuses []fleet.VMStatus // of all VMs of the desired state that are this host's, ascending by name
 	State    State            // to be stored before the actions begin
-	// Next is when an attempt is due that waits now; zero: none waits.
+	// Next is the time of the next retry; zero: no retry is pending.
 	Next time.Time
 }
 

@@ -188,7 +188,7 @@ func (d *DB) Report(ctx context.Context, host string, l fleet.Loads) error {
 	return nil
 }
 
-// due says whether a host's next sample is due, and returns its VMs' nodes.
+// due reports whether a host's next sample is due, and returns the nodes of the host's VMs.
 func (d *DB) due(host string, at time.Time) (map[string]string, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
