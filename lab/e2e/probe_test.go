@@ -240,14 +240,15 @@ func (p *probed) note(how string, r responses) {
 		w.Answer.Max)
 }
 
-// staysWithinBound moves the guest up to three times, and requires that it stays
+// staysWithinBound moves the guest up to five times, and requires that it stays
 // within the bound at least once: the real machine may be busy with something else.
 // perBatch is how long a batch takes; 0: staysWithinBound takes the time from the
 // move itself, which must then not pause within a slice. It returns that time.
 func (p *probed) staysWithinBound(t *testing.T, perBatch time.Duration, args ...string) time.Duration {
 	t.Helper()
 	beyond, bound := "", perBatch
-	for range 3 {
+	const tries = 5
+	for range tries {
 		p.busyElsewhere(t)
 		said, took := p.move(t, args...)
 		if bound = perBatch; bound == 0 {
@@ -259,7 +260,7 @@ func (p *probed) staysWithinBound(t *testing.T, perBatch time.Duration, args ...
 			return bound
 		}
 	}
-	t.Errorf("paced %v, three times: %s", args, beyond)
+	t.Errorf("paced %v, %d times: %s", args, tries, beyond)
 	return bound
 }
 
