@@ -50,7 +50,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
-// usageError is wrong use: exit status 2.
+// usageError marks an error of usage: exit status 2.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }

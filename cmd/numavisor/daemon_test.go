@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// An invalid address is wrong use; an unavailable one is a failure.
+// An invalid address is a usage error; an unavailable one is a failure.
 func TestWhereMetricsCannotBeServed(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -61,7 +61,7 @@ an interrupted benchmark continues with the first run that is missing; runs of a
 that is defined in another way there are refused.
 
 Exit status: 0 if all goals that were measured are met, 1 if a goal is missed, 2 for
-wrong use, 3 if only runs failed.`,
+a usage error, 3 if only runs failed.`,
 		Example: `  numavisor lab bench --layout list
   numavisor lab bench --layout all --results bench.json
   numavisor lab bench --layout tight --layout late --managers numavisor,kernel,baseline --rounds 1

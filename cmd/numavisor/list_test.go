@@ -94,7 +94,7 @@ func TestList_ChoosesAndSorts(t *testing.T) {
 	}
 	for _, bad := range []listing{{sortBy: "names"}, {sortBy: "name", every: 1}} {
 		if err := bad.check(); statusOf(err) != exitUsage {
-			t.Errorf("%+v: got %v, want wrong use", bad, err)
+			t.Errorf("%+v: got %v, want a usage error", bad, err)
 		}
 	}
 }

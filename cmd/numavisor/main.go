@@ -61,7 +61,7 @@ func rootCommand() *cobra.Command {
 (VM) of a host, binds the VM to them, and verifies the result with the kernel's
 statistics.
 
-Exit status: 0 done, 1 failed, 2 wrong use (arguments, or the content of a file),
+Exit status: 0 done, 1 failed, 2 usage error (arguments, or the content of a file),
 3 done in part (the output says what is missing).`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -108,7 +108,7 @@ func knownCommand(c *cobra.Command, args []string) error {
 }
 
 // explainArgs makes cobra's errors about arguments, and about flags that exclude
-// each other, wrong use.
+// each other, usage errors.
 func explainArgs(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
@@ -123,7 +123,7 @@ func explainArgs(c *cobra.Command) {
 	}
 }
 
-// usageError is wrong use of a command: exit status 2.
+// usageError marks a usage error of a command: exit status 2.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }

@@ -24,7 +24,7 @@ done
 failed; the message names what was changed, if anything
 .TP
 \fB2\fP
-wrong use
+usage error
 .TP
 \fB3\fP
 done in part; the output says what was not done, and why

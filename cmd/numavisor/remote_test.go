@@ -156,7 +156,7 @@ func TestRemote_CommandsActOnAFleet(t *testing.T) {
 		{"delete --server test web1 --dry-run", exitDone, "would delete web1"},
 		{"delete --server test web1", exitDone, "web1: deleted"},
 		{"list --server test", exitDone, "no VMs"},
-		// What only this host can do is wrong use, and says so.
+		// A flag that only works on this host is a usage error with a server.
 		{"list --server test --drifted", exitUsage, "--drifted works only on this host"},
 		{"create --server test --project default --name x --vcpus 1 --memory 64M --make-room", exitUsage, "--make-room works only"},
 		{"create --server test --project default --name x --vcpus 1 --memory 64M --disk x.qcow2", exitUsage, "absolute path"},

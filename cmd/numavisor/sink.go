@@ -34,7 +34,7 @@ func fileOf(stream any) (*os.File, bool) {
 }
 
 // check adds to a command's error that some or all of its output was lost. The
-// user then has no report, so the error is neither wrong use nor partial
+// user then has no report, so the error is neither a usage error nor partial
 // success.
 func (s *sink) check(ended error) error {
 	if s.err == nil {
