@@ -70,6 +70,7 @@ var rooms = map[string][]string{
 	"internal/decide/check":       {"WORDS", "internal/decide/cost"},
 	"internal/decide/drift":       {"WORDS"},
 	"internal/decide/throttle":    {"WORDS"},
+	"internal/decide/handoff":     {"WORDS"},
 	"internal/decide/order":       {"WORDS"},
 	"internal/decide/competitors": {"WORDS"},
 	"internal/decide/diagnose":    {"WORDS", "internal/decide/cost", "internal/decide/drift", "internal/decide/check"},

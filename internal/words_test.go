@@ -48,6 +48,7 @@ var valueSections = map[string]string{
 	"internal/plan.MoveKind":            "Kinds of moves",
 	"internal/plan.DegradedReason":      "Reasons why a VM is degraded",
 	"internal/plan.BlockKind":           "Reasons why a VM is blocked",
+	"internal/decide/handoff.Reason":    "Reasons of a hand-over",
 	"internal/plan.RemedyKind":          "Remedies",
 	"internal/policy.Mode":              "Modes",
 	"internal/policy.Answer":            "Answers to a competitor",
