@@ -78,6 +78,7 @@ var notPrinted = map[string]string{
 	"internal/decide/reconcile.Kind":    "between the decision and the daemon that carries it out",
 	"internal/host/daemon.State":        "systemd's words",
 	"internal/host/linux.Root":          "a folder",
+	"lab.Hypervisor":                    "a value of the flag --hypervisor, which its help explains",
 	"internal/host/hosttest.Function":   "names of checks in a test suite",
 }
 

@@ -30,6 +30,9 @@ import (
 // Options configure the lab to boot.
 type Options struct {
 	Shape Shape
+	// Hypervisor runs the lab's VMs; default KVM. A Xen lab has no libvirt, is not
+	// saved, and its commands run in Xen's first domain, dom0.
+	Hypervisor Hypervisor
 	// Libvirt starts libvirtd and waits until it answers.
 	Libvirt bool
 	// Files are programs that are first on the lab's PATH; by default
@@ -52,7 +55,8 @@ type Options struct {
 // Host is a booted lab.
 type Host struct {
 	Shape  Shape
-	folder string // its share is /lab inside
+	xen    *xenFiles // nil: a lab with KVM
+	folder string    // its share is /lab inside
 	ended  chan struct{}
 	cause  error // why QEMU ended; valid after ended is closed
 	stop   context.CancelFunc
@@ -65,6 +69,7 @@ type Host struct {
 
 const (
 	bootTime     = 3 * time.Minute // some 15 s when the machine is idle
+	xenBootTime  = 8 * time.Minute // Xen's first domain boots more slowly: some 40 s
 	libvirtTime  = 2 * time.Minute
 	powerOffTime = 20 * time.Second
 	poll         = 30 * time.Millisecond
@@ -101,7 +106,11 @@ func Boot(ctx context.Context, o Options) (*Host, error) {
 	if o.Saved {
 		return restore(ctx, o, k)
 	}
-	h, err := prepare(ctx, o, k)
+	x, err := o.xenParts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h, err := prepare(ctx, o, k, x)
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +135,23 @@ func Boot(ctx context.Context, o Options) (*Host, error) {
 	return h, nil
 }
 
+// xenParts returns the parts of Xen that the options need; nil for a lab with KVM.
+func (o *Options) xenParts(ctx context.Context) (*xenFiles, error) {
+	switch {
+	case o.Hypervisor == "" || o.Hypervisor == KVM:
+		return nil, nil //nolint:nilnil // a lab without Xen
+	case o.Hypervisor != Xen:
+		return nil, fmt.Errorf("lab: hypervisor %q; allowed are kvm and xen", o.Hypervisor)
+	case o.Libvirt || o.Saved:
+		return nil, errors.New("lab: a Xen lab has no libvirt: its driver for Xen refuses the emulated CPU")
+	}
+	if err := o.Shape.supportsXen(); err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
+	}
+	x, err := fetchXen(ctx, o.Progress)
+	return &x, err
+}
+
 // enoughMemory refuses a lab that would make this machine swap or kill.
 func enoughMemory(s Shape) error {
 	data, err := os.ReadFile("/proc/meminfo")
@@ -146,7 +172,11 @@ func enoughMemory(s Shape) error {
 
 // awaitUp waits until the agent takes commands.
 func (h *Host) awaitUp(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, bootTime)
+	limit := bootTime
+	if h.xen != nil {
+		limit = xenBootTime
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var err error
 	select {
@@ -173,15 +203,15 @@ var initScript []byte
 var startScript []byte
 
 // prepare makes the lab's folder: its share and initial file system.
-func prepare(ctx context.Context, o Options, k kernel) (*Host, error) {
+func prepare(ctx context.Context, o Options, k kernel, x *xenFiles) (*Host, error) {
 	h, err := claimFolder(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("preparing the lab: %w", err)
 	}
-	h.Shape = o.Shape
+	h.Shape, h.xen = o.Shape, x
 	err = h.fillShare(o, k)
 	if err == nil {
-		err = buildInitramfs(ctx, k, filepath.Join(h.folder, "initrd"))
+		err = buildInitramfs(ctx, k, x, filepath.Join(h.folder, "initrd"))
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("preparing the lab: %w", err), h.Close())
@@ -284,8 +314,9 @@ func copyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// buildInitramfs packs busybox, the agent, the modules that reach the root and KVM's, and init.
-func buildInitramfs(ctx context.Context, k kernel, target string) error {
+// buildInitramfs packs busybox, the agent, the modules that reach the root and KVM's or
+// Xen's, Xen's tools, and init.
+func buildInitramfs(ctx context.Context, k kernel, x *xenFiles, target string) error {
 	modules := []string{"drivers/virtio/virtio", "drivers/virtio/virtio_ring", "drivers/virtio/virtio_pci_legacy_dev",
 		"drivers/virtio/virtio_pci_modern_dev", "drivers/virtio/virtio_pci", "drivers/char/virtio_console",
 		"net/9p/9pnet", "net/9p/9pnet_virtio", "fs/netfs/netfs", "fs/fscache/fscache", "fs/9p/9p",
@@ -306,6 +337,12 @@ func buildInitramfs(ctx context.Context, k kernel, target string) error {
 	}
 	defer os.Remove(start)
 	files := map[string]string{"bin/busybox": busybox, "agent": agent, "start.sh": start}
+	if x != nil {
+		files["xen.tar"] = x.tools
+		for _, m := range []string{"xen-privcmd", "xen-evtchn", "xen-gntdev", "xen-gntalloc", "xenfs/xenfs"} {
+			modules = append(modules, "drivers/xen/"+m)
+		}
+	}
 	for _, m := range modules {
 		files["mod/"+filepath.Base(m)+".ko"] = filepath.Join(k.modules, m+".ko")
 	}

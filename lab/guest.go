@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Where the lab's KVM guests find their kernel and initial file system, inside the lab.
+// Where the lab's guests find their kernel and initial file system, inside the lab.
 const (
 	GuestKernel = "/lab/vmlinuz"
 	GuestInitrd = "/lab/files/guest.initrd"
@@ -25,10 +25,24 @@ const (
 	GuestCommandLine = "console=ttyS0 quiet panic=-1 transparent_hugepage=never tsc=reliable"
 )
 
-// Guest describes a KVM guest of the lab that libvirt starts without Numavisor.
+// Guest describes a guest of the lab that libvirt or, in a Xen lab, xl starts without Numavisor.
 type Guest struct {
 	Name   string
-	Tuning string // its <cputune>, <numatune> and similar elements; default none
+	Tuning string // its <cputune>, <numatune> and similar elements, or lines of xl's configuration; default none
+}
+
+// xl is the guest's configuration for Xen, as a PVH guest: two vCPUs and 192 MiB.
+func (g Guest) xl() string {
+	return fmt.Sprintf(`# A guest of the lab.
+name = "%s"
+type = "pvh"
+kernel = "%s"
+ramdisk = "%s"
+extra = "%s"
+memory = 192
+vcpus = 2
+%s
+`, g.Name, GuestKernel, GuestInitrd, strings.Replace(GuestCommandLine, "ttyS0", "hvc0", 1), g.Tuning)
 }
 
 // xml is the guest's domain XML: two vCPUs and 192 MiB; a node of the lab has room for four.
@@ -41,11 +55,14 @@ func (g Guest) xml() string {
 `, g.Name, g.Tuning, GuestKernel, GuestInitrd, GuestCommandLine)
 }
 
-// StartGuest starts a guest through libvirt; AddGuest has been called. AwaitGuest waits until it has booted.
+// StartGuest starts a guest through libvirt or xl; AddGuest has been called. AwaitGuest waits until it has booted.
 func (h *Host) StartGuest(ctx context.Context, g Guest) error {
 	var errOut bytes.Buffer
-	status, err := h.Run(ctx, []string{"sh", "-c", `printf %s "$1" > "/run/$0.xml" && virsh -q create "/run/$0.xml"`,
-		g.Name, g.xml()}, io.Discard, &errOut)
+	script, text := `printf %s "$1" > "/run/$0.xml" && virsh -q create "/run/$0.xml"`, g.xml()
+	if h.xen != nil {
+		script, text = `printf %s "$1" > "/run/$0.cfg" && xl create "/run/$0.cfg"`, g.xl()
+	}
+	status, err := h.Run(ctx, []string{"sh", "-c", script, g.Name, text}, io.Discard, &errOut)
 	if err != nil || status != 0 {
 		return fmt.Errorf("starting VM %s in the lab: status %d %s: %w", g.Name, status, lastLine(errOut.Bytes()),
 			err)
@@ -56,7 +73,7 @@ func (h *Host) StartGuest(ctx context.Context, g Guest) error {
 //go:embed guest/guest.c
 var guestSource []byte
 
-// AddGuest puts the KVM guest's initial file system into the lab's share: a
+// AddGuest puts the guests' initial file system into the lab's share: a
 // small program that fills the guest's memory and measures its bandwidth when
 // asked to over the serial console (guest/guest.c says how).
 func (h *Host) AddGuest(ctx context.Context) error {
@@ -264,11 +281,15 @@ func parseWork(console []byte) []Work {
 }
 
 // onConsole runs a script in the lab with a guest's serial console, a pty of
-// libvirt's: $tty to write to, $log with all its output.
+// libvirt's or of xenconsoled's: $tty to write to, $log with all its output.
 func (h *Host) onConsole(ctx context.Context, name, script string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	script = `tty=$(virsh -q ttyconsole "$1") || exit; log=/lab/files/console-$1-${tty##*/}
+	find := `tty=$(virsh -q ttyconsole "$1")`
+	if h.xen != nil {
+		find = `tty=$(xenstore-read "/local/domain/$(xl domid "$1")/console/tty")`
+	}
+	script = find + ` || exit; log=/lab/files/console-$1-${tty##*/}
 [ -e "$log" ] || { : > "$log"; setsid cat "$tty" >> "$log" 2>/dev/null & }
 ` + script
 	var out, errOut bytes.Buffer

@@ -15,7 +15,9 @@ else
 	mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,ro,cache=loose rootfs /root || { dmesg | tail; poweroff -f; }
 fi
 mount -t tmpfs none /ov; mkdir /ov/u /ov/w
-mount -t overlay -o lowerdir=/root,upperdir=/ov/u,workdir=/ov/w none /new
+lower=/root
+[ -e /xen.tar ] && { mkdir /xen && tar xf /xen.tar -C /xen && rm /xen.tar && lower=/xen:/root; }
+mount -t overlay -o lowerdir=$lower,upperdir=/ov/u,workdir=/ov/w none /new
 mount --move /proc /new/proc; mount --move /sys /new/sys; mount --move /dev /new/dev
 mount -t tmpfs -o mode=0755 none /new/run; mount -t tmpfs none /new/tmp; mkdir -p /new/dev/pts /new/lab; mount -t devpts none /new/dev/pts
 mount -t cgroup2 none /new/sys/fs/cgroup

@@ -52,73 +52,98 @@ var kernelPackage = regexp.MustCompile(`linux-image-\d[\w.+-]*-amd64\b`)
 // fetchKernel returns Debian's kernel from the cache; the first time it is
 // downloaded and unpacked. The cloud kernel would not do: it lacks 9p.
 func fetchKernel(ctx context.Context, progress func(string, ...any)) (kernel, error) {
-	cache, err := cacheFolder()
+	folder, err := fetchOnce(ctx, "kernel", func(fresh string) error {
+		progress("fetching the kernel, once")
+		name, err := kernelName(ctx)
+		if err != nil {
+			return err
+		}
+		return download(ctx, fresh, name)
+	})
 	if err != nil {
 		return kernel{}, err
+	}
+	return openKernel(folder)
+}
+
+// fetchOnce returns a folder of the cache, and makes it if it does not exist: fetch fills a
+// new folder, which then gets the name.
+func fetchOnce(ctx context.Context, name string, fetch func(fresh string) error) (string, error) {
+	cache, err := cacheFolder()
+	if err != nil {
+		return "", err
 	}
 	unlock, err := lockFile(ctx, filepath.Join(cache, "lock"))
 	if err != nil {
-		return kernel{}, err
+		return "", err
 	}
 	defer unlock()
-	if k, err := openKernel(filepath.Join(cache, "kernel")); err == nil {
-		return k, nil
+	target := filepath.Join(cache, name)
+	if _, err := os.Stat(target); err == nil {
+		return target, nil
 	}
-	progress("fetching the kernel, once")
-	fresh, err := os.MkdirTemp(cache, "kernel.new-")
+	fresh, err := os.MkdirTemp(cache, name+".new-")
 	if err != nil {
-		return kernel{}, err
+		return "", err
 	}
 	defer os.RemoveAll(fresh)
-	if err := downloadKernel(ctx, fresh); err != nil {
-		return kernel{}, fmt.Errorf("fetching the lab's kernel: %w", err)
+	if err := fetch(fresh); err != nil {
+		return "", fmt.Errorf("fetching the lab's %s: %w", name, err)
 	}
-	target := filepath.Join(cache, "kernel")
-	if err := os.RemoveAll(target); err != nil {
-		return kernel{}, err
-	}
-	if err := os.Rename(fresh, target); err != nil {
-		return kernel{}, err
-	}
-	return openKernel(target)
+	return target, errors.Join(os.Chmod(fresh, 0o755), os.Rename(fresh, target))
 }
 
-func downloadKernel(ctx context.Context, folder string) error {
-	name, err := kernelName(ctx)
-	if err != nil { // a machine whose package lists are missing or were removed
-		if out, failed := exec.CommandContext(ctx, "apt-get", "update", "-q").CombinedOutput(); failed != nil {
-			return errors.Join(err, fmt.Errorf("apt-get update: %w: %s", failed, lastLine(out)))
-		}
-		if name, err = kernelName(ctx); err != nil {
-			return err
-		}
+// updateLists fetches the package lists, for a machine on which they are missing or were removed.
+func updateLists(ctx context.Context) error {
+	if out, err := exec.CommandContext(ctx, "apt-get", "update", "-q").CombinedOutput(); err != nil {
+		return fmt.Errorf("apt-get update: %w: %s", err, lastLine(out))
 	}
+	return nil
+}
+
+// download unpacks Debian packages into a folder, without installing them.
+func download(ctx context.Context, folder string, names ...string) error {
 	// apt drops its privileges for downloads, so the folder must be open to it.
 	if err := os.Chmod(folder, 0o777); err != nil {
 		return err
 	}
-	get := exec.CommandContext(ctx, "apt-get", "download", "-q", name)
+	get := exec.CommandContext(ctx, "apt-get", append([]string{"download", "-q"}, names...)...)
 	get.Dir = folder
 	if out, err := get.CombinedOutput(); err != nil {
-		return fmt.Errorf("apt-get download %s: %w: %s", name, err, lastLine(out))
+		return fmt.Errorf("apt-get download %s: %w: %s", strings.Join(names, " "), err, lastLine(out))
 	}
 	debs, err := filepath.Glob(filepath.Join(folder, "*.deb"))
-	if err != nil || len(debs) != 1 {
-		return fmt.Errorf("apt-get download %s left %d packages", name, len(debs))
+	if err != nil || len(debs) != len(names) {
+		return errors.Join(err, fmt.Errorf("apt-get download %s left %d packages", strings.Join(names, " "), len(debs)))
 	}
-	if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", debs[0], folder).CombinedOutput(); err != nil {
-		return fmt.Errorf("unpacking %s: %w: %s", debs[0], err, lastLine(out))
+	for _, deb := range debs {
+		if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", deb, folder).CombinedOutput(); err != nil {
+			return fmt.Errorf("unpacking %s: %w: %s", deb, err, lastLine(out))
+		}
+		if err := os.Remove(deb); err != nil {
+			return err
+		}
 	}
-	return errors.Join(os.Remove(debs[0]), os.Chmod(folder, 0o755))
+	return os.Chmod(folder, 0o755)
 }
 
 // kernelName is the package that linux-image-amd64 stands for.
 func kernelName(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "apt-cache", "depends", "linux-image-amd64").Output()
-	if name := kernelPackage.FindString(string(out)); name != "" {
+	look := func() (string, error) {
+		out, err := exec.CommandContext(ctx, "apt-cache", "depends", "linux-image-amd64").Output()
+		if name := kernelPackage.FindString(string(out)); name != "" {
+			return name, nil
+		}
+		return "", errors.Join(errors.New("apt-cache names no kernel package behind linux-image-amd64"), err)
+	}
+	name, err := look()
+	if err == nil {
 		return name, nil
 	}
-	return "", errors.Join(errors.New("apt-cache names no kernel package behind linux-image-amd64"), err)
+	if failed := updateLists(ctx); failed != nil {
+		return "", errors.Join(err, failed)
+	}
+	return look()
 }
 
 func openKernel(folder string) (kernel, error) {

@@ -43,7 +43,7 @@ func (h *Host) arguments(ctx context.Context, o Options, k kernel, m machine) (a
 
 // machineArguments are those that a saved lab and one restored from it share.
 func (h *Host) machineArguments(s Shape, k kernel, m machine) []string {
-	args := []string{"-accel", "tcg,thread=multi", "-cpu", cpuModel(s), "-nographic", "-no-reboot", "-nodefaults",
+	args := []string{"-accel", "tcg,thread=multi", "-cpu", h.cpuModel(s), "-nographic", "-no-reboot", "-nodefaults",
 		"-serial", "stdio", "-machine", fmt.Sprintf("pc,max-ram-below-4g=%d", uint64(lowMemory)), "-m",
 		fmt.Sprintf("%dM", s.Memory()>>20)}
 	args = append(args, processors(s)...)
@@ -60,9 +60,13 @@ func (h *Host) machineArguments(s Shape, k kernel, m machine) []string {
 	args = append(args, "-fsdev", "local,id=l,security_model=none,path="+optionValue(h.share()), "-device",
 		"virtio-9p-pci,fsdev=l,mount_tag=lab", "-chardev", fmt.Sprintf("socket,id=agent,fd=%d", agentDescriptor),
 		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=agent,name=agent", "-chardev",
-		fmt.Sprintf("socket,id=monitor,fd=%d", monitorDescriptor), "-mon", "chardev=monitor,mode=control", "-kernel",
-		k.image, "-initrd", m.initrd, "-append",
-		"console=ttyS0 quiet panic=-1 cgroup_no_v1=all tsc=reliable lab.root="+root)
+		fmt.Sprintf("socket,id=monitor,fd=%d", monitorDescriptor), "-mon", "chardev=monitor,mode=control")
+	commandLine := "quiet panic=-1 cgroup_no_v1=all tsc=reliable lab.root=" + root
+	if h.xen != nil {
+		args = append(args, h.xen.bootArguments(k, m.initrd, "console=hvc0 "+commandLine)...)
+	} else {
+		args = append(args, "-kernel", k.image, "-initrd", m.initrd, "-append", "console=ttyS0 "+commandLine)
+	}
 	if m.incoming {
 		args = append(args, "-incoming", "defer")
 	}
@@ -72,9 +76,12 @@ func (h *Host) machineArguments(s Shape, k kernel, m machine) []string {
 // cpuModel is an AMD model where possible: then the lab has KVM, which TCG
 // emulates as SVM. QEMU reports threads and dies of an AMD CPU through a
 // feature that TCG lacks (TOPOEXT), so shapes with them have Intel CPUs, and no
-// KVM.
-func cpuModel(s Shape) string {
-	if s.HasKVM() {
+// KVM. Xen's first domain dies of the features of model max.
+func (h *Host) cpuModel(s Shape) string {
+	switch {
+	case h.xen != nil:
+		return "qemu64,+svm,+npt"
+	case s.HasKVM():
 		return "max"
 	}
 	return "max,vendor=GenuineIntel"

@@ -149,7 +149,7 @@ func save(ctx context.Context, o Options, k kernel, image rootImage, folder stri
 	}
 	defer os.RemoveAll(fresh)
 	m := machine{root: image.path, initrd: filepath.Join(fresh, "initrd"), memory: fresh}
-	if err := buildInitramfs(ctx, k, m.initrd); err != nil {
+	if err := buildInitramfs(ctx, k, nil, m.initrd); err != nil {
 		return err
 	}
 	h, err := claimFolder(ctx)

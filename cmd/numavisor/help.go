@@ -48,7 +48,7 @@ func flagGroups() []helpGroup {
 		{"The daemon", []string{"metrics", "every", "verbose", "socket"}},
 		{"The fleet", []string{"join", "token", "ca-fingerprint", "host-name", "rack", "images", "migration-uri",
 			"leave", "server", "project", "to", "address", "data"}},
-		{"The lab", []string{"shape", "guests", "scope", "libvirt", "share", "qemu"}},
+		{"The lab", []string{"shape", "hypervisor", "guests", "scope", "libvirt", "share", "qemu"}},
 		{"The benchmark", []string{"layout", "managers", "rounds", "host-nodes", "node-cpus", "start", "idle-guests",
 			"idle-memory", "change", "change-at", "late-guests", "delay-scale", "window", "seconds", "limit", "results",
 			"most"}},

@@ -58,6 +58,7 @@ var usedBy = map[string]string{
 	"hosts":            "schedule",
 	"housekeeping":     "apply balance bind capture create daemon doctor place run topology undo",
 	"hwloc":            "balance capture doctor place topology",
+	"hypervisor":       "lab/run lab/shell",
 	"hypervisor-type":  "create",
 	"address":          "up",
 	"ca-fingerprint":   "daemon",

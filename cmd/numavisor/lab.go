@@ -34,18 +34,20 @@ to memory: the lab does not change this machine, and leaves nothing behind.`,
 
 // labFlags hold which lab to boot.
 type labFlags struct {
-	shape, scope, share, qemu string
-	libvirt                   bool
-	vms                       int
-	timeout                   time.Duration
+	shape, scope, share, qemu, hypervisor string
+	libvirt                               bool
+	vms                                   int
+	timeout                               time.Duration
 }
 
 func (l *labFlags) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&l.shape, "shape", "square4", "a built-in shape ('numavisor lab shapes') or a file")
+	f.StringVar(&l.hypervisor, "hypervisor", "kvm", "what runs VMs in the lab: kvm, or xen (commands run in dom0)")
 	f.StringVar(&l.scope, "scope", "off", "the access counter: off, count, or felt (far memory is slow)")
 	f.BoolVar(&l.libvirt, "libvirt", false, "start libvirtd and wait until it answers")
-	f.IntVar(&l.vms, "guests", 0, "start this number of VMs by libvirt alone (vm1, vm2, ...), 2 vCPUs and 192 MiB each")
+	f.IntVar(&l.vms, "guests", 0,
+		"start this number of VMs by libvirt or xl alone (vm1, vm2, ...), 2 vCPUs and 192 MiB each")
 	f.StringVar(&l.share, "share", "", "a folder of this machine that the lab sees, and may write to, as /lab/share")
 	f.StringVar(&l.qemu, "qemu", "", "QEMU program (default: qemu-system-x86_64 from PATH)")
 	timeLimitFlag(f, &l.timeout, "end the lab after this time")
@@ -64,12 +66,17 @@ func (l *labFlags) boot(ctx context.Context, c *cobra.Command) (*lab.Host, error
 	switch {
 	case err != nil:
 		return nil, wrongUse("--scope: %w", err)
+	case l.hypervisor != string(lab.KVM) && l.hypervisor != string(lab.Xen):
+		return nil, wrongUse("--hypervisor %q: allowed are kvm and xen", l.hypervisor)
+	case l.hypervisor == string(lab.Xen) && l.libvirt:
+		return nil, wrongUse("--libvirt: libvirt's driver for Xen refuses the emulated CPU; use xl in a Xen lab")
 	case l.vms < 0 || l.vms > mostVMs:
 		return nil, wrongUse("--guests %d: allowed are 0 to %d", l.vms, mostVMs)
 	}
-	libvirt := l.libvirt || l.vms > 0
+	libvirt := l.libvirt || l.vms > 0 && l.hypervisor != string(lab.Xen)
 	progress := progressLines(c.ErrOrStderr())
-	h, err := lab.Boot(ctx, lab.Options{Shape: s, Libvirt: libvirt, Share: l.share, QEMU: l.qemu, Progress: progress})
+	h, err := lab.Boot(ctx, lab.Options{Shape: s, Hypervisor: lab.Hypervisor(l.hypervisor), Libvirt: libvirt,
+		Share: l.share, QEMU: l.qemu, Progress: progress})
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +90,7 @@ func (l *labFlags) boot(ctx context.Context, c *cobra.Command) (*lab.Host, error
 func (l *labFlags) prepare(
 	ctx context.Context, h *lab.Host, mode labcounter.Mode, libvirt bool, progress func(string, ...any),
 ) error {
-	if libvirt {
+	if libvirt || l.vms > 0 || l.hypervisor == string(lab.Xen) {
 		if err := h.AddGuest(ctx); err != nil {
 			return err
 		}
@@ -119,9 +126,14 @@ func labRunCommand() *cobra.Command {
 		Long: `Boots a lab, which takes about 15 seconds, runs a command in it as root, prints the
 output of the command, and exits with its status. 'numavisor' is on the lab's PATH.
 Files that the command writes are lost when the lab ends, except those below
-/lab/share (--share). With --libvirt, /lab/vmlinuz and /lab/files/guest.initrd are a
-kernel and an initial file system for VMs.`,
+/lab/share (--share). With --libvirt or Xen, /lab/vmlinuz and /lab/files/guest.initrd are a
+kernel and an initial file system for VMs.
+
+With --hypervisor xen the lab boots Debian's Xen, and the command runs in its control
+domain (dom0), which has 1 GiB and 2 vCPUs; 'xl' is on the PATH. The first such lab
+downloads Xen's packages, without installing them on this machine.`,
 		Example: `  numavisor lab run -- numactl --hardware
+  numavisor lab run --hypervisor xen --guests 2 -- xl vcpu-list
   numavisor lab run --guests 3 -- numavisor list
   numavisor lab run --shape genoa-cxl --scope felt --share . -- /lab/share/benchmark`,
 		Args: takes(1, anyNumber),
