@@ -47,7 +47,7 @@ The two tokens are printed once and cannot be shown again.`,
 	}
 	c.Flags().StringVar(&folder, "data", defaultData, "folder of the server's data")
 	c.Flags().StringVar(&address, "address", "", "what hosts and users connect to: HOST:PORT")
-	c.Flags().StringVar(&joinFile, "join-file", "", "also write what the first host needs to join to this file, JSON")
+	c.Flags().StringVar(&joinFile, "join-file", "", "also write what the first host needs to this file, for 'numavisor daemon --join-file'")
 	c.Flags().StringSliceVar(&names, "name", nil,
 		"another name or address of the server, for its certificate; may be repeated")
 	return c
@@ -79,7 +79,7 @@ func makeFleet(ctx context.Context, out io.Writer, folder, joinFile string, c co
 	}
 	if joinFile != "" {
 		data, err := json.Marshal(fleetapi.NewJoin{Token: join, Expires: time.Now().Add(joinTime).UTC(),
-			Fingerprint: ca.Fingerprint()})
+			Fingerprint: ca.Fingerprint(), Address: c.Address})
 		if err == nil {
 			err = os.WriteFile(joinFile, data, secretMode)
 		}

@@ -46,7 +46,7 @@ func flagGroups() []helpGroup {
 		{"What the command shows", []string{"unmanaged", "drifted", "sort", "all", "since",
 			"last", "timeline", "picture", "watch", "once", "interval"}},
 		{"The daemon", []string{"metrics", "every", "verbose", "socket"}},
-		{"The fleet", []string{"join", "token", "ca-fingerprint", "host-name", "rack", "images", "migration-uri",
+		{"The fleet", []string{"join", "join-file", "token", "ca-fingerprint", "host-name", "rack", "images", "migration-uri",
 			"leave", "server", "project", "to", "address", "data"}},
 		{"The lab", []string{"shape", "hypervisor", "guests", "scope", "libvirt", "share", "qemu"}},
 		{"The benchmark", []string{"layout", "managers", "rounds", "host-nodes", "node-cpus", "start", "idle-guests",

@@ -3,12 +3,16 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/host/agent"
 	"github.com/numavisor/numavisor/internal/host/daemon"
 	"github.com/numavisor/numavisor/internal/host/local"
@@ -20,10 +24,10 @@ import (
 
 // membership are the daemon's flags about its fleet.
 type membership struct {
-	server, token, fingerprint, name, rack string
-	migrationURI                           string
-	images                                 []string
-	leave                                  bool
+	server, token, fingerprint, file, name, rack string
+	migrationURI                                 string
+	images                                       []string
+	leave                                        bool
 }
 
 func (m *membership) flags(c *cobra.Command) {
@@ -31,13 +35,22 @@ func (m *membership) flags(c *cobra.Command) {
 	f.StringVar(&m.server, "join", "", "join the fleet of this server, HOST:PORT")
 	f.StringVar(&m.token, "token", "", "with --join: one-time token")
 	f.StringVar(&m.fingerprint, "ca-fingerprint", "", "with --join: fingerprint of the fleet's CA, sha256:HEX")
+	f.StringVar(&m.file, "join-file", "",
+		"join a fleet with the file that 'numavisor server init --join-file' wrote: address, token and fingerprint")
 	f.StringVar(&m.name, "host-name", "", "with --join: name of this host in the fleet (default: its host name)")
 	f.StringVar(&m.rack, "rack", "", "with --join: hosts of one rack fail together")
-	f.StringVar(&m.migrationURI, "migration-uri", "",
-		"in a fleet: URI by which other hosts' libvirt daemons reach this one's (default qemu+tls://HOST/system)")
 	f.BoolVar(&m.leave, "leave", false, "end the membership of a fleet, and exit; VMs run on")
-	exclusive(c, "join", "leave")
-	f.StringArrayVar(&m.images, "images", nil,
+	exclusive(c, "join", "leave", "join-file")
+	exclusive(c, "join-file", "token")
+	exclusive(c, "join-file", "ca-fingerprint")
+	memberFlags(f, &m.migrationURI, &m.images)
+}
+
+// memberFlags are the flags about a host's part in its fleet.
+func memberFlags(f *pflag.FlagSet, migrationURI *string, images *[]string) {
+	f.StringVar(migrationURI, "migration-uri", "",
+		"in a fleet: URI by which other hosts' libvirt daemons reach this one's (default qemu+tls://HOST/system)")
+	f.StringArrayVar(images, "images", nil,
 		"folder in which the files of the fleet's VMs may be; may be repeated (default "+local.DefaultImages+")")
 }
 
@@ -54,14 +67,14 @@ func (m *membership) agent(
 	switch {
 	case err != nil && !errors.Is(err, agent.ErrNotMember):
 		return nil, err
-	case err != nil && m.server == "":
+	case err != nil && m.server == "" && m.file == "":
 		return func(context.Context, *daemon.Daemon) error { return nil }, nil
 	case err != nil:
 		if of, err = m.join(ctx, h, folder); err != nil {
 			return nil, err
 		}
-	case m.server != "": // a restart with the same command line
-		o.Log.Info("this host has joined a fleet already: --join has no effect", "server", of.Server, "as", of.Host)
+	case m.server != "" || m.file != "": // a restart with the same command line
+		o.Log.Info("this host has joined a fleet already: --join and --join-file have no effect", "server", of.Server, "as", of.Host)
 	}
 	host := h.Host.Host
 	host.Journal, host.By = o.Journal, "fleet"
@@ -102,6 +115,11 @@ func (m *membership) migrations(h *local.Host, acts *operate.Host, name string) 
 
 // join joins the fleet that the flags name.
 func (m *membership) join(ctx context.Context, h *local.Host, folder string) (*agent.Member, error) {
+	if m.file != "" {
+		if err := m.readJoinFile(); err != nil {
+			return nil, err
+		}
+	}
 	if m.token == "" || m.fingerprint == "" {
 		return nil, wrongUse("--join needs --token and --ca-fingerprint: the fleet's administrator gives both")
 	}
@@ -116,6 +134,25 @@ func (m *membership) join(ctx context.Context, h *local.Host, folder string) (*a
 	name = cmp.Or(m.name, name)
 	return agent.Join(ctx, folder, agent.JoinRequest{Server: m.server, Token: m.token, Fingerprint: m.fingerprint,
 		Host: name, ID: id, Rack: m.rack})
+}
+
+// readJoinFile takes the server's address, the token and the fingerprint from the file that
+// --join-file names.
+func (m *membership) readJoinFile() error {
+	data, err := os.ReadFile(m.file)
+	if err != nil {
+		return fmt.Errorf("--join-file: %w", err)
+	}
+	var j fleetapi.NewJoin
+	if err := json.Unmarshal(data, &j); err != nil {
+		return wrongUse("--join-file %s: %v", m.file, err)
+	}
+	if j.Address == "" || j.Token == "" || j.Fingerprint == "" {
+		return wrongUse("--join-file %s: address, token or fingerprint is missing: "+
+			"give the file that 'numavisor server init --join-file' wrote", m.file)
+	}
+	m.server, m.token, m.fingerprint = j.Address, j.Token, j.Fingerprint
+	return nil
 }
 
 // alarmsByKind counts the alarms that last.

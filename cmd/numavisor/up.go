@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,7 +15,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/host/claim"
 )
 
@@ -24,7 +22,8 @@ import (
 const serverData = "/var/lib/numavisor-server"
 
 func upCommand() *cobra.Command {
-	var address, folder, records, socket, state string
+	var address, folder, records, socket, state, migrationURI string
+	var images []string
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Run the server of a fleet and the daemon of this host together",
@@ -50,6 +49,12 @@ the other is stopped.`,
 				return err
 			}
 			args := append([]string{"daemon", "--records", records, "--socket", socket, "--state", state}, join...)
+			if migrationURI != "" {
+				args = append(args, "--migration-uri", migrationURI)
+			}
+			for _, i := range images {
+				args = append(args, "--images", i)
+			}
 			group, ctx := errgroup.WithContext(c.Context())
 			group.Go(func() error { return part(ctx, c, server, "--data", folder) })
 			group.Go(func() error {
@@ -67,11 +72,13 @@ the other is stopped.`,
 	recordsFlag(f, &records)
 	f.StringVar(&state, "state", claim.DefaultFolder, "folder for reservations of commands in progress")
 	socketFlag(c, &socket)
+	memberFlags(f, &migrationURI, &images)
 	return c
 }
 
 // firstFleet makes a fleet if the folder has none. It returns the daemon's flags to join it; none if
-// the fleet existed before.
+// the fleet existed before. The one-time token is in a file, because any user can read the arguments
+// of a process.
 func firstFleet(c *cobra.Command, server, folder, address string) ([]string, error) {
 	path := filepath.Join(folder, "first-join.json")
 	if _, err := os.Stat(filepath.Join(folder, "server.json")); errors.Is(err, fs.ErrNotExist) {
@@ -80,18 +87,10 @@ func firstFleet(c *cobra.Command, server, folder, address string) ([]string, err
 			return nil, err
 		}
 	}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	var j fleetapi.NewJoin
-	if err == nil {
-		err = json.Unmarshal(data, &j)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("the first host's token: %w", err)
-	}
-	return []string{"--join", address, "--token", j.Token, "--ca-fingerprint", j.Fingerprint}, nil
+	return []string{"--join-file", path}, nil
 }
 
 // awaitServer waits until a server listens.

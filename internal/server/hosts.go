@@ -320,7 +320,7 @@ func (s *Server) CreateJoin(ctx context.Context, c rest.Call, j fleetapi.JoinCre
 	if err != nil {
 		return fleetapi.NewJoin{}, err
 	}
-	return fleetapi.NewJoin{Token: token.Secret, Expires: expires, Fingerprint: s.CA.Fingerprint(),
+	return fleetapi.NewJoin{Address: s.Address, Token: token.Secret, Expires: expires, Fingerprint: s.CA.Fingerprint(),
 		Command: JoinCommand(s.Address, s.CA.Fingerprint(), token.Secret)}, nil
 }
 

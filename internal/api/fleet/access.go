@@ -94,7 +94,9 @@ type JoinCreate struct {
 }
 
 // NewJoin is what the daemon of a host needs to join. The token works once.
+// 'numavisor daemon --join-file' reads it.
 type NewJoin struct {
+	Address     string    `json:"address"` // of the server: HOST:PORT
 	Token       string    `json:"token"`
 	Expires     time.Time `json:"expires"`
 	Fingerprint string    `json:"fingerprint"` // of the CA: sha256:HEX
