@@ -195,6 +195,8 @@ type Config struct {
 
 	Cells   []ConfigCell `json:"cells,omitempty"`   // guest NUMA cells; empty: the guest sees none
 	Devices []string     `json:"devices,omitempty"` // assigned host PCI addresses (vfio)
+	// SharedStorage says that other hosts can reach all disks that the guest writes to; nil: not known.
+	SharedStorage *bool `json:"shared_storage,omitempty"`
 }
 
 // ConfigCell is a guest NUMA cell as configured.

@@ -30,10 +30,15 @@ func (r *readings) read(uuid, xml string) (Domain, error) {
 	if known && before.text == text {
 		return before.domain, nil
 	}
-	domain, err := ParseDomain([]byte(xml))
+	doc, err := parse([]byte(xml))
+	if err != nil {
+		return Domain{}, err
+	}
+	domain, err := doc.domain()
 	if err != nil {
 		return domain, err
 	}
+	domain.Config.SharedStorage = sharedStorage(doc.root, mountTable().reach)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.last == nil {
