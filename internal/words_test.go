@@ -37,6 +37,8 @@ var valueSections = map[string]string{
 	"internal/api/fleet.HostState":      "States of a host in a fleet",
 	"internal/api/fleet.Role":           "Roles of users",
 	"internal/api/fleet.EventKind":      "Kinds of events of a fleet",
+	"internal/api/fleet.MoveOutcome":    "Outcomes of migrations in a fleet",
+	"internal/api/fleet.AuditKind":      "Kinds of objects of the audit",
 	"internal/api/fleet.ProblemType":    "Problems that the fleet's server answers",
 	"internal/decide/schedule.reason":   "Reasons that exclude a host",
 	"internal/decide/schedule.Figure":   "Figures that compare hosts",

@@ -33,6 +33,9 @@ type Balance struct {
 	// Guests has modes by guest name. Default: auto for guests that Numavisor
 	// created, advise for all others, even if Numavisor bound them.
 	Guests map[string]Mode `json:"guests,omitempty"`
+	// Migrate limits what a fleet's server may do by itself: migrations to other hosts that
+	// relieve a host; default auto. It never exceeds the guest's mode.
+	Migrate Mode `json:"migrate,omitempty"`
 
 	// Windows are the times in which moves may be made; at others they are
 	// only advised. None: always.
@@ -87,7 +90,7 @@ type Balance struct {
 // defaultBalance follows what is in use elsewhere where that is known: numad
 // pauses for 5 minutes, ESXi wants 10 % of imbalance.
 var defaultBalance = Balance{
-	Mode: ModeAuto, Wait: 0.1, Access: 0.1, Traffic: 0.8, Clear: 0.7,
+	Mode: ModeAuto, Migrate: ModeAuto, Wait: 0.1, Access: 0.1, Traffic: 0.8, Clear: 0.7,
 	DegradedFor: Duration(10 * time.Second), MinCPUDemand: 0.1,
 	MinGain: 0.1, Horizon: Duration(30 * time.Minute), MaxNodeCPU: 0.9,
 	Cooldown: Duration(5 * time.Minute), NoReturn: Duration(time.Hour),
@@ -99,6 +102,7 @@ var defaultBalance = Balance{
 func (b Balance) WithDefaults() Balance {
 	d := defaultBalance
 	b.Mode = cmp.Or(b.Mode, d.Mode)
+	b.Migrate = cmp.Or(b.Migrate, d.Migrate)
 	b.Wait = cmp.Or(b.Wait, d.Wait)
 	b.Access = cmp.Or(b.Access, d.Access)
 	b.Traffic = cmp.Or(b.Traffic, d.Traffic)
@@ -121,8 +125,6 @@ func (b Balance) WithDefaults() Balance {
 // ModeOf returns the mode of a guest: its own mode or the default for its kind,
 // and never more than the host's.
 func (b Balance) ModeOf(name string, ours bool) Mode {
-	rank := map[Mode]int{ModeOff: 0, ModeAdvise: 1, ModeAuto: 2}
-	host := cmp.Or(b.Mode, ModeAuto)
 	mode, named := b.Guests[name]
 	switch {
 	case named:
@@ -131,10 +133,21 @@ func (b Balance) ModeOf(name string, ours bool) Mode {
 	default:
 		mode = ModeAdvise
 	}
-	if rank[host] < rank[mode] {
-		return host
+	return lesser(mode, cmp.Or(b.Mode, ModeAuto))
+}
+
+// MigrateModeOf returns the mode of a guest for migrations that a fleet's server plans by itself.
+func (b Balance) MigrateModeOf(name string, ours bool) Mode {
+	return lesser(b.ModeOf(name, ours), cmp.Or(b.Migrate, ModeAuto))
+}
+
+// lesser returns the mode that allows less.
+func lesser(a, b Mode) Mode {
+	rank := map[Mode]int{ModeOff: 0, ModeAdvise: 1, ModeAuto: 2}
+	if rank[b] < rank[a] {
+		return b
 	}
-	return mode
+	return a
 }
 
 // CopyRate returns how fast a plan assumes that memory is copied, in bytes a
@@ -158,6 +171,7 @@ const mostMemory = Duration(100 * 365 * 24 * time.Hour)
 
 func (b Balance) check(c *checker) {
 	oneOf(c, "balance.mode", b.Mode)
+	oneOf(c, "balance.migrate", b.Migrate)
 	for _, name := range slices.Sorted(maps.Keys(b.Guests)) {
 		field, mode := strictyaml.Join("balance.guests", name), b.Guests[name]
 		if mode == "" {

@@ -13,7 +13,7 @@ import (
 
 func TestBalance_Defaults(t *testing.T) {
 	want := Balance{
-		Mode: "auto", Wait: 0.1, Access: 0.1, Traffic: 0.8, Clear: 0.7,
+		Mode: "auto", Migrate: "auto", Wait: 0.1, Access: 0.1, Traffic: 0.8, Clear: 0.7,
 		DegradedFor: Duration(10 * time.Second), MinCPUDemand: 0.1,
 		MinGain: 0.1, Horizon: Duration(30 * time.Minute), MaxNodeCPU: 0.9,
 		Cooldown: Duration(5 * time.Minute), NoReturn: Duration(time.Hour),
@@ -35,8 +35,8 @@ func TestBalance_Defaults(t *testing.T) {
 
 func TestBalance_WithDefaultsKeepsWhatIsSet(t *testing.T) {
 	set := Balance{
-		Mode: ModeAdvise, Wait: 0.2, Access: 0.3, Traffic: 0.4, Clear: 0.5, DegradedFor: 1, MinCPUDemand: 0.6,
-		MinGain: 0.7, Horizon: 2, MaxNodeCPU: 0.8, Cooldown: 3, NoReturn: 4, BytesPerRound: 5, GuestsPerRound: 6,
+		Mode: ModeAdvise, Migrate: ModeOff, Wait: 0.2, Access: 0.3, Traffic: 0.4, Clear: 0.5, DegradedFor: 1,
+		MinCPUDemand: 0.6, MinGain: 0.7, Horizon: 2, MaxNodeCPU: 0.8, Cooldown: 3, NoReturn: 4, BytesPerRound: 5, GuestsPerRound: 6,
 		BytesPerSecond: 7, MaxGuestWait: 0.9, MaxBandwidth: 0.15, Pace: 8,
 	}
 	if diff := cmp.Diff(set, set.WithDefaults()); diff != "" {

@@ -138,7 +138,7 @@ func (s *Server) PutProject(
 		}
 		t.require(store.Projects+name, at.revision)
 		t.put(store.Projects+name, next)
-		s.audit(t, &c, "project "+name, before(at, exists), next)
+		s.audit(t, &c, fleetapi.AboutProject, name, before(at, exists), next)
 		return nil
 	})
 	if err != nil {
@@ -172,7 +172,7 @@ func (s *Server) DeleteProject(ctx context.Context, c rest.Call, name string) er
 		t.require(store.Usage+name, st.keys[store.Usage+name])
 		t.remove(store.Projects + name)
 		t.remove(store.Usage + name)
-		s.audit(t, &c, "project "+name, at.value, nil)
+		s.audit(t, &c, fleetapi.AboutProject, name, at.value, nil)
 		return nil
 	})
 	return err
@@ -249,7 +249,7 @@ func (s *Server) changeUser(
 		} else {
 			t.put(store.Users+name, next)
 		}
-		s.audit(t, &c, "user "+name, shown(at, exists), shown(record[user]{value: next}, next.Role != ""))
+		s.audit(t, &c, fleetapi.AboutUser, name, shown(at, exists), shown(record[user]{value: next}, next.Role != ""))
 		return nil
 	})
 	return err
@@ -342,15 +342,15 @@ func (s *Server) DeleteToken(ctx context.Context, c rest.Call, name, id string) 
 }
 
 // audit adds to a transaction who makes it.
-func (s *Server) audit(t *transaction, c *rest.Call, object string, before, after any) {
+func (s *Server) audit(t *transaction, c *rest.Call, kind fleetapi.AuditKind, name string, before, after any) {
 	by := "server"
 	if c.User != nil {
 		by = c.User.Name
 	}
 	now := s.Now().UTC()
 	id := fmt.Sprintf("%016x-%s", now.UnixNano(), auth.NewToken().ID[:6]) // ascending by time
-	t.put(store.Audit+id, fleetapi.AuditEntry{ID: id, At: now, User: by, Operation: c.Operation.ID, Object: object,
-		Before: before, After: after})
+	t.put(store.Audit+id, fleetapi.AuditEntry{ID: id, At: now, User: by, Operation: c.Operation.ID, Kind: kind,
+		Name: name, Object: string(kind) + " " + name, Before: before, After: after})
 }
 
 // Audit implements rest.Service.

@@ -20,11 +20,11 @@ import (
 var (
 	forAnybody = []string{"info"}
 	forViewers = []string{"whoami", "list-hosts", "get-host", "list-nodes", "list-vms", "list-alarms", "watch-events",
-		"list-projects"}
+		"list-projects", "list-moves", "list-history"}
 	forMembers  = []string{"get-vm", "get-placement", "get-project"} // viewers of the project
 	forOperator = []string{"create-vm", "start-vm", "stop-vm", "bind-vm", "resize-vm", "migrate-vm",
 		"delete-vm"} // of the project
-	forFleetV = []string{"get-inventory"} // viewers of all projects
+	forFleetV = []string{"get-inventory", "get-plan", "get-headroom"} // viewers of all projects
 	forFleetO = []string{"edit-host", "cordon-host", "uncordon-host", "drain-host", "adopt-vm"}
 	forAdmins = []string{"declare-dead", "declare-alive", "remove-host", "create-join", "put-project", "delete-project",
 		"list-users", "get-user", "put-user", "delete-user", "create-token", "delete-token", "list-audit"}

@@ -229,7 +229,7 @@ func (a *agents) join(ctx context.Context, j *agentapi.Join) (*agentapi.Joined, 
 			t.put(store.Hosts+j.Host, h)
 			t.put(store.Audit+fmt.Sprintf("%016x-%s", a.Now().UnixNano(), hash[:6]), fleetapi.AuditEntry{
 				ID: fmt.Sprintf("%016x-%s", a.Now().UnixNano(), hash[:6]), At: a.Now().UTC(), User: token.value.By,
-				Operation: "join", Object: "host " + j.Host, After: h})
+				Operation: "join", Kind: fleetapi.AboutHost, Name: j.Host, Object: "host " + j.Host, After: h})
 		}
 		return nil
 	})

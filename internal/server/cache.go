@@ -56,7 +56,7 @@ type state struct {
 	users    map[string]record[user]
 	joins    map[string]record[join]
 	used     map[string]fleetapi.Quota // by project
-	// keys has the revisions of claims, usage, groups and alive.
+	// keys has the revisions of claims, usage, groups, alive and balancing.
 	keys map[string]int64
 	// on has the VMs that each host has to know of.
 	on map[string]map[string]bool
@@ -125,7 +125,7 @@ func (s *state) apply(e *store.Event, c *change) error {
 	case under(store.Alive):
 		c.hosts[name] = true
 		s.setKey(e)
-	case under(store.Claims), under(store.Usage), under(store.Groups):
+	case under(store.Claims), under(store.Usage), under(store.Groups), under(store.Balancing):
 		s.setKey(e)
 	}
 	return nil

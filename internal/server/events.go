@@ -114,7 +114,7 @@ func (s *Server) eventsOf(what change, u *fleetapi.User) (out []fleetapi.Event) 
 			case ok && !u.Has(vm.value.Project):
 				continue
 			case ok:
-				shown := showVM(st, vm)
+				shown := s.showVM(st, vm)
 				e.VM = &shown
 			case !u.Has(fleetapi.AllProjects): // the project of a VM that is gone is not known
 				continue

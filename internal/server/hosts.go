@@ -61,6 +61,13 @@ func (s *Server) showHost(st *state, name string, h record[fleet.Host]) fleetapi
 	if l := s.loads.of(name); l != nil {
 		out.Alarms = maps.Clone(l.alarms)
 	}
+	if l := s.loads.recent(name); l != nil {
+		out.CPU, out.Wait = new(float64), new(float64)
+		for _, n := range l.nodes {
+			*out.CPU += n.CPU
+			*out.Wait += n.Wait
+		}
+	}
 	for key := range st.remains {
 		if key.host == name {
 			out.Remaining = append(out.Remaining, key.vm)
@@ -175,7 +182,7 @@ func (s *Server) changeHost(
 		}
 		t.require(store.Hosts+name, at.revision)
 		t.put(store.Hosts+name, h)
-		s.audit(t, &c, "host "+name, at.value, h)
+		s.audit(t, &c, fleetapi.AboutHost, name, at.value, h)
 		return nil
 	})
 	if err != nil {
@@ -294,7 +301,7 @@ func (s *Server) RemoveHost(ctx context.Context, c rest.Call, name string) error
 				t.remove(remainsKey(name, key.vm))
 			}
 		}
-		s.audit(t, &c, "host "+name, at.value, nil)
+		s.audit(t, &c, fleetapi.AboutHost, name, at.value, nil)
 		return nil
 	})
 	if err == nil {
@@ -314,7 +321,7 @@ func (s *Server) CreateJoin(ctx context.Context, c rest.Call, j fleetapi.JoinCre
 	_, err := s.decide(ctx, func(_ *state, t *transaction) error {
 		t.require(store.Joins+token.Hash, 0)
 		t.put(store.Joins+token.Hash, join{Expires: expires, By: c.User.Name})
-		s.audit(t, &c, "join "+token.ID, nil, map[string]any{"expires": expires})
+		s.audit(t, &c, fleetapi.AboutJoin, token.ID, nil, map[string]any{"expires": expires})
 		return nil
 	})
 	if err != nil {

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/fleet"
 )
@@ -23,12 +24,24 @@ func (l *loads) of(host string) *hostLoad {
 	return l.by[host]
 }
 
+// recent returns the load of a host that this server has heard of lately; nil: it has not.
+func (l *loads) recent(host string) *hostLoad {
+	if at := l.of(host); at != nil && time.Since(at.heard) < recentLoads {
+		return at
+	}
+	return nil
+}
+
+// recentLoads is for how long a load says something about the present.
+const recentLoads = time.Minute
+
 // take merges a message. full says that the daemon must send all loads.
 func (l *loads) take(host string, m *fleet.Loads) (full bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next, ok := l.by[host].merged(m)
 	if ok {
+		next.heard = time.Now() // monotonic: a jump of the clock does not count
 		l.by[host] = next
 	}
 	return !ok

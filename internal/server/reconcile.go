@@ -197,6 +197,8 @@ func (s *Server) endMigration(st *state, t *transaction, before, after *fleet.VM
 			t.remove(statusKey(before.Name, host))
 		}
 	}
+	move := ended(moveOf(st, before), after, s.Now().UTC())
+	t.put(store.Moves+move.ID, move)
 	s.Log.Info("a migration has ended", "vm", before.Name, "from", before.Host, "to", before.Migration.To, "is_on",
 		after.Host)
 }
@@ -272,20 +274,26 @@ func (s *Server) drainVM(ctx context.Context, name string) error {
 		t.require(store.Hosts+vm.Host, h.revision)
 		t.put(store.VMs+name, vm)
 		t.put(store.Reasons+name, why)
-		s.audit(t, &rest.Call{Operation: fleetapi.Operation{ID: "drain-host"}}, "vm "+name, hideSecrets(at.value),
+		s.audit(t, &rest.Call{Operation: fleetapi.Operation{ID: "drain-host"}}, fleetapi.AboutVM, name, hideSecrets(at.value),
 			hideSecrets(vm))
 		return nil
 	})
 	return err
 }
 
-// prune deletes the oldest entries of the audit, and old results of requests.
+// prune deletes the oldest entries of the audit, the oldest migrations, and old results of requests.
 func (s *Server) prune(ctx context.Context) {
 	var keys []string
 	entries, _, err := s.Store.List(ctx, store.Audit)
 	if err == nil && len(entries) > mostAudit {
 		for _, e := range entries[:len(entries)-mostAudit] {
 			keys = append(keys, e.Key)
+		}
+	}
+	moves, _, err := s.Store.List(ctx, store.Moves)
+	if err == nil && len(moves) > mostMoves {
+		for _, m := range moves[:len(moves)-mostMoves] {
+			keys = append(keys, m.Key)
 		}
 	}
 	repeats, _, err := s.Store.List(ctx, store.Repeats)

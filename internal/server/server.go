@@ -19,6 +19,7 @@ import (
 
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/api/fleet/rest"
+	"github.com/numavisor/numavisor/internal/decide/migrate"
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/server/auth"
@@ -49,21 +50,27 @@ type Options struct {
 	// Address is what hosts and users connect to, for the join command.
 	Address string
 	Now     func() time.Time // nil: time.Now
+	// Limits bound the migrations that the leader begins by itself.
+	Limits migrate.Limits
+	// PlanEvery is how often the leader looks for them; 0: 30s.
+	PlanEvery time.Duration
 }
 
 // Server is one of a fleet's servers.
 type Server struct {
 	Options
-	cache   *cache
-	sched   *scheduler
-	alive   *aliveness
-	loads   *loads
-	tokens  *tokens
-	events  *broadcast
-	leader  *leader.Candidate
-	wanted  *wanted
-	wake    chan struct{} // the reconciler has something to do
-	stopped chan struct{} // closed when Run ends
+	cache  *cache
+	sched  *scheduler
+	alive  *aliveness
+	loads  *loads
+	tokens *tokens
+	events *broadcast
+	leader *leader.Candidate
+	wanted *wanted
+	// surveying is held while a copy of the fleet is made and used: one at a time bounds the memory.
+	surveying sync.Mutex
+	wake      chan struct{} // the reconciler has something to do
+	stopped   chan struct{} // closed when Run ends
 }
 
 var _ rest.Service = (*Server)(nil)
@@ -123,6 +130,7 @@ func (s *Server) Run(ctx context.Context, ready func()) {
 	group.Go(func() { s.alive.run(ctx) })
 	group.Go(func() { s.leader.Run(ctx) })
 	group.Go(func() { s.reconcile(ctx) })
+	group.Go(func() { s.rebalance(ctx) })
 	group.Wait()
 }
 

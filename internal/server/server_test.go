@@ -25,9 +25,11 @@ import (
 
 	agentapi "github.com/numavisor/numavisor/internal/api/agent"
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/internal/decide/migrate"
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/server/auth"
 	"github.com/numavisor/numavisor/internal/server/store"
 	"github.com/numavisor/numavisor/internal/server/store/memory"
@@ -50,6 +52,9 @@ type setup struct {
 	log    lockedBuffer
 	offset atomic.Int64 // of the server's clock, nanoseconds
 	series Telemetry
+	policy policy.Policy
+	limits migrate.Limits
+	plans  time.Duration // PlanEvery
 }
 
 // lockedBuffer is a log that several goroutines write.
@@ -79,8 +84,20 @@ func newRig(t testing.TB) *rig {
 // newRigWith starts a server with a place for time series.
 func newRigWith(t testing.TB, series Telemetry) *rig {
 	t.Helper()
-	r := &rig{t: t, store: memory.New(memory.Options{})}
+	r := newUnstartedRig(t)
 	r.setup.series = series
+	r.start()
+	return r
+}
+
+func newUnstartedRig(t testing.TB) *rig { //nolint:thelper // nothing fails here
+	return &rig{t: t, store: memory.New(memory.Options{})}
+}
+
+// start starts the server of a rig.
+func (r *rig) start() {
+	t := r.t
+	t.Helper()
 	ca, err := auth.NewCA("fleet", time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -92,13 +109,13 @@ func newRigWith(t testing.TB, series Telemetry) *rig {
 	r.ca = ca
 	r.server, r.url = startServer(t, r.store, ca, &r.setup)
 	r.admin = r.client(token)
-	return r
 }
 
 // startServer starts a server on a store.
 func startServer(t testing.TB, s store.Store, ca *auth.CA, set *setup) (*Server, string) {
 	t.Helper()
 	out := New(Options{Store: s, CA: ca, Log: slog.New(slog.NewTextHandler(&set.log, nil)), Version: "test", Telemetry: set.series,
+		Policy: set.policy, Limits: set.limits, PlanEvery: set.plans,
 		Now: func() time.Time { return time.Now().Add(time.Duration(set.offset.Load())) }})
 	certificate, err := ca.ServerCertificate([]string{"127.0.0.1"}, time.Now())
 	if err != nil {
@@ -281,7 +298,9 @@ func (h *fakeHost) follow(f func(vm fleet.VM) *fleet.VMStatus) {
 		for lines.Scan() {
 			var d fleet.Desired
 			if err := json.Unmarshal(lines.Bytes(), &d); err != nil {
-				h.t.Error(err)
+				if h.t.Context().Err() == nil { // else the end of the test has cut it off
+					h.t.Error(err)
+				}
 				return
 			}
 			for _, vm := range d.VMs {

@@ -16,6 +16,7 @@ import (
 type hostLoad struct {
 	number uint64 // of the last message
 	taken  time.Time
+	heard  time.Time // when the server got the message
 	nodes  map[topology.NodeID]fleet.Node
 	vms    map[string]fleet.VMLoad
 	alarms map[string]int

@@ -24,10 +24,15 @@ import (
 )
 
 // showVM returns a VM as the API shows it.
-func showVM(st *state, vm record[fleet.VM]) fleetapi.VM {
+func (s *Server) showVM(st *state, vm record[fleet.VM]) fleetapi.VM {
 	out := fleetapi.VM{VM: hideSecrets(vm.value), Revision: vm.revision}
-	if s, ok := st.statuses[onHost{vm.value.Name, vm.value.Host}]; ok {
-		out.Status = &s.value
+	if status, ok := st.statuses[onHost{vm.value.Name, vm.value.Host}]; ok {
+		out.Status = &status.value
+	}
+	if l := s.loads.recent(vm.value.Host); l != nil {
+		if load, ok := l.vms[vm.value.Name]; ok {
+			out.Load = &load
+		}
 	}
 	out.State = stateOf(&vm.value, out.Status, st.keys[store.Alive+vm.value.Host] != 0)
 	return out
@@ -57,7 +62,7 @@ func (s *Server) VM(ctx context.Context, c rest.Call, name string) (out fleetapi
 	s.cache.read(func(st *state) {
 		var vm record[fleet.VM]
 		if vm, err = findVM(st, &c, name); err == nil {
-			out = showVM(st, vm)
+			out = s.showVM(st, vm)
 		}
 	})
 	if err == nil {
@@ -93,12 +98,12 @@ func (s *Server) VMs(_ context.Context, c rest.Call, f fleetapi.Filter, p rest.P
 			return c.User.Has(v.Project) && (f.Project == "" || v.Project == f.Project) &&
 				(f.Host == "" || st.on[f.Host][name]) &&
 				(f.Label == "" || has && (!withValue || label == value)) &&
-				(f.State == "" || showVM(st, vm).State == f.State)
+				(f.State == "" || s.showVM(st, vm).State == f.State)
 		}
 		names, next := page(st.sorted(store.VMs), p, wanted)
 		out = fleetapi.VMs{VMs: make([]fleetapi.VM, 0, len(names)), Next: next}
 		for _, name := range names {
-			out.VMs = append(out.VMs, showVM(st, st.vms[name]))
+			out.VMs = append(out.VMs, s.showVM(st, st.vms[name]))
 		}
 	})
 	return out, nil
@@ -281,7 +286,7 @@ func (s *Server) add(
 			t.require(key, 0)
 			t.put(key, repeat{hash, next.Name, s.Now().UTC()})
 		}
-		s.audit(t, &c, "vm "+next.Name, nil, out.VM)
+		s.audit(t, &c, fleetapi.AboutVM, next.Name, nil, out.VM)
 		return nil
 	})
 	if err != nil {
@@ -445,11 +450,11 @@ func (s *Server) changeVM(
 			return err
 		}
 		if same(next, at.value) {
-			out = showVM(st, at)
+			out = s.showVM(st, at)
 			return errNothing
 		}
 		next.Generation++
-		out = showVM(st, record[fleet.VM]{next, at.revision})
+		out = s.showVM(st, record[fleet.VM]{next, at.revision})
 		out.Why = why
 		if c.DryRun {
 			return errNothing
@@ -459,7 +464,7 @@ func (s *Server) changeVM(
 		if why != nil {
 			t.put(store.Reasons+name, why)
 		}
-		s.audit(t, &c, "vm "+name, hideSecrets(at.value), out.VM)
+		s.audit(t, &c, fleetapi.AboutVM, name, hideSecrets(at.value), out.VM)
 		return nil
 	})
 	if err != nil {

@@ -103,13 +103,32 @@ type NewJoin struct {
 	Command     string    `json:"command,omitempty"`
 }
 
+// AuditKind is what a change is about.
+type AuditKind string
+
+// Kinds of objects of the audit.
+const (
+	AboutHost    AuditKind = "host"
+	AboutVM      AuditKind = "vm"
+	AboutProject AuditKind = "project"
+	AboutUser    AuditKind = "user"
+	AboutJoin    AuditKind = "join" // a token with which a host joins
+)
+
+// Words returns the kinds of objects of the audit.
+func (AuditKind) Words() []string {
+	return []string{string(AboutHost), string(AboutVM), string(AboutProject), string(AboutUser), string(AboutJoin)}
+}
+
 // AuditEntry is a change that somebody made. Secrets are not in it.
 type AuditEntry struct {
 	ID        string    `json:"id"`
 	At        time.Time `json:"at"`
 	User      string    `json:"user"`
 	Operation string    `json:"operation"`
-	Object    string    `json:"object"`
+	Kind      AuditKind `json:"kind"`   // of the object
+	Name      string    `json:"name"`   // of the object
+	Object    string    `json:"object"` // both, for people
 	Before    any       `json:"before,omitempty"`
 	After     any       `json:"after,omitempty"`
 }

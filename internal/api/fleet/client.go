@@ -241,6 +241,38 @@ func (c *Client) DeleteVM(ctx context.Context, name string, how Change) (vm VM, 
 	return vm, c.send(ctx, request{op: "delete-vm", path: []string{name}, how: how}, &vm)
 }
 
+// Plan returns the migrations that would relieve hosts.
+func (c *Client) Plan(ctx context.Context) (p Plan, err error) {
+	return p, c.call(ctx, "get-plan", nil, nil, &p)
+}
+
+// Moves returns a page of migrations, the newest first; vm is empty for those of all VMs.
+func (c *Client) Moves(ctx context.Context, vm string, limit int, cursor string) (m Moves, err error) {
+	q := url.Values{"limit": {strconv.Itoa(limit)}, "cursor": {cursor}, "vm": {vm}}
+	return m, c.send(ctx, request{op: "list-moves", query: q}, &m)
+}
+
+// History returns a page of what was done, the newest first; vm is empty for all VMs and hosts.
+func (c *Client) History(ctx context.Context, vm string, limit int, cursor string) (h History, err error) {
+	q := url.Values{"limit": {strconv.Itoa(limit)}, "cursor": {cursor}, "vm": {vm}}
+	return h, c.send(ctx, request{op: "list-history", query: q}, &h)
+}
+
+// Headroom says for each host whether its VMs would fit on the others.
+func (c *Client) Headroom(ctx context.Context) (h Headroom, err error) {
+	for cursor := ""; ; {
+		var page Headroom
+		q := url.Values{"limit": {"20"}, "cursor": {cursor}} // a host may take a second
+		if err := c.send(ctx, request{op: "get-headroom", query: q}, &page); err != nil {
+			return h, err
+		}
+		h.Hosts = append(h.Hosts, page.Hosts...)
+		if cursor = page.Next; cursor == "" {
+			return h, nil
+		}
+	}
+}
+
 // Alarms returns the alarms of all hosts.
 func (c *Client) Alarms(ctx context.Context) (a Alarms, err error) {
 	return a, c.call(ctx, "list-alarms", nil, nil, &a)

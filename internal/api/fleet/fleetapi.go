@@ -43,6 +43,9 @@ type Host struct {
 	Left   Bytes          `json:"left_bytes"`
 	VMs    int            `json:"vms"` // of the fleet, those that migrate to it included
 	Alarms map[string]int `json:"alarms,omitempty"`
+	// CPU is how many CPUs are in use, Wait how many threads wait; nil: this server has not heard lately.
+	CPU  *float64 `json:"cpu,omitempty"`
+	Wait *float64 `json:"wait,omitempty"`
 	// Remaining are VMs that the fleet started elsewhere and the host has not removed yet.
 	Remaining []string `json:"remaining,omitempty"`
 }
@@ -128,6 +131,8 @@ type VM struct {
 	State    VMState `json:"state"`
 	// Status is the last report of the host.
 	Status *fleet.VMStatus `json:"status,omitempty"`
+	// Load is the load of the last seconds; nil: this server has not heard lately.
+	Load *fleet.VMLoad `json:"load,omitempty"`
 	// Why gives the reasons for the host and the nodes. Lists do not have it.
 	Why *Why `json:"why,omitempty"`
 }

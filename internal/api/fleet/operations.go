@@ -80,6 +80,15 @@ func Operations() []Operation {
 		{"delete-vm", "DELETE", "/v1/vms/{vm}", "vms", Operator, OfProject, http.StatusAccepted,
 			"Remove a VM from its host, then from the fleet"},
 
+		{"get-plan", "GET", "/v1/plan", "plans", Viewer, OfFleet, 0,
+			"Get the migrations that would relieve hosts which cannot do so themselves, and why VMs stay"},
+		{"list-moves", "GET", "/v1/moves", "plans", Viewer, OfNobody, 0,
+			"List migrations in progress and those that have ended, newest first"},
+		{"list-history", "GET", "/v1/history", "plans", Viewer, OfNobody, 0,
+			"List what was done with VMs and hosts, newest first"},
+		{"get-headroom", "GET", "/v1/headroom", "plans", Viewer, OfFleet, 0,
+			"Say for each host whether its VMs would fit on the others if it failed"},
+
 		{"list-alarms", "GET", "/v1/alarms", "hosts", Viewer, OfNobody, 0, "List the alarms of all hosts"},
 		{"watch-events", "GET", "/v1/events", "events", Viewer, OfNobody, 0,
 			"Follow changes of hosts and VMs as server-sent events"},

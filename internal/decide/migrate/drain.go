@@ -102,35 +102,43 @@ type Missing struct {
 func Headroom(f *schedule.Fleet, vms map[string]VM) []HostHeadroom {
 	var out []HostHeadroom
 	for _, name := range f.Names() {
-		h, _ := f.Host(name)
-		one := HostHeadroom{Host: name, Proven: true}
-		var all []*wanted
-		for i := range h.Inventory.Guests {
-			g := &h.Inventory.Guests[i]
-			if g.State == "shutoff" && g.Placement == nil {
-				continue
-			}
-			one.VMs++
-			if len(g.Config.Devices) > 0 {
-				one.Missing = append(one.Missing, Missing{g.Name, "a host device is assigned to it"})
-				continue
-			}
-			spec := adopt.Spec(*g)
-			if g.Spec != nil {
-				spec = *g.Spec
-			}
-			spec.Name = g.Name
-			all = append(all, &wanted{vm: g.Name, request: schedule.Request{Spec: spec, Without: name,
-				Affinity: vms[g.Name].Affinity, WhatIf: true}})
-		}
-		proven := assign(f, all)
-		for _, w := range all {
-			if w.at == nil {
-				one.Missing = append(one.Missing, Missing{w.vm, w.why})
-				one.Proven = proven
-			}
-		}
-		out = append(out, one)
+		out = append(out, HeadroomOf(f, vms, name))
 	}
 	return out
+}
+
+// HeadroomOf is Headroom for one host of the fleet.
+func HeadroomOf(f *schedule.Fleet, vms map[string]VM, host string) HostHeadroom {
+	one := HostHeadroom{Host: host, Proven: true}
+	h, known := f.Host(host)
+	if !known {
+		return one
+	}
+	var all []*wanted
+	for i := range h.Inventory.Guests {
+		g := &h.Inventory.Guests[i]
+		if g.State == "shutoff" && g.Placement == nil {
+			continue
+		}
+		one.VMs++
+		if len(g.Config.Devices) > 0 {
+			one.Missing = append(one.Missing, Missing{g.Name, "a host device is assigned to it"})
+			continue
+		}
+		spec := adopt.Spec(*g)
+		if g.Spec != nil {
+			spec = *g.Spec
+		}
+		spec.Name = g.Name
+		all = append(all, &wanted{vm: g.Name, request: schedule.Request{Spec: spec, Without: host,
+			Affinity: vms[g.Name].Affinity, WhatIf: true}})
+	}
+	proven := assign(f, all)
+	for _, w := range all {
+		if w.at == nil {
+			one.Missing = append(one.Missing, Missing{w.vm, w.why})
+			one.Proven = proven
+		}
+	}
+	return one
 }

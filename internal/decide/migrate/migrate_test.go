@@ -52,7 +52,17 @@ func TestRebalance_NamesWhatBlocks(t *testing.T) {
 				v.paused = true
 			}
 		}, nil},
-		{Storage, nil, func(_ *world, r *Request) { r.VMs = nil }},
+		{Unmanaged, nil, func(_ *world, r *Request) { r.VMs = nil }},
+		{Storage, nil, func(_ *world, r *Request) {
+			for name := range r.VMs {
+				r.VMs[name] = VM{}
+			}
+		}},
+		{Cooldown, nil, func(w *world, r *Request) {
+			for name := range r.VMs {
+				r.VMs[name] = VM{SharedStorage: new(true), NotBefore: w.now.Add(time.Minute)}
+			}
+		}},
 		{NoHost, func(w *world) {
 			for i := range 4 {
 				w.run(1, oneNode(fmt.Sprintf("idle%d", i), 4, 1), 0, topology.NodeID(i%2))
@@ -124,6 +134,28 @@ func TestRebalance_AdvisesWhatTheModeForbids(t *testing.T) {
 	if p := w.rebalance(Limits{}); len(p.Migrations) > 0 {
 		t.Errorf("%+v", p)
 	}
+	for _, b := range []policy.Balance{
+		{Migrate: policy.ModeAdvise},
+		{Windows: []policy.Window{mustWindow(t, "02:00-03:00")}}, // it is noon
+	} {
+		w.policy.Balance = b
+		if p := w.rebalance(Limits{}); len(p.Migrations) == 0 || !p.Migrations[0].Advised {
+			t.Errorf("%+v: %+v", b, p)
+		}
+	}
+	w.policy.Balance = policy.Balance{Migrate: policy.ModeOff}
+	if p := w.rebalance(Limits{}); len(p.Migrations) > 0 {
+		t.Errorf("%+v", p)
+	}
+}
+
+func mustWindow(t *testing.T, text string) policy.Window {
+	t.Helper()
+	w, err := policy.ParseWindow(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
 }
 
 // After any plan, the hosts have room for each VM on both sides, less demand waits than before,

@@ -30,20 +30,31 @@ func (p *planner) immovable(host string, g *inventory.Guest) Blocked {
 	switch {
 	case slices.ContainsFunc(p.Running, func(r Running) bool { return r.VM == g.Name }):
 		b.Kind, b.Why = Migrating, "migrates already"
-	case p.policy.Balance.ModeOf(g.Name, g.Ours()) == policy.ModeOff:
+	case p.modeOf(g) == policy.ModeOff:
 		b.Kind, b.Why = ModeOff, "mode off"
 	case g.State != "running":
 		b.Kind, b.Why = NotRunning, "is "+g.State
 	case !g.Managed || g.Placement == nil:
 		b.Kind, b.Why = Unmanaged, "is not managed: bind it first"
+	case !known:
+		b.Kind, b.Why = Unmanaged, "is not a VM of the fleet: adopt it first"
 	case len(g.Config.Devices) > 0 || slices.ContainsFunc(specOf(g).Devices, passthrough):
 		b.Kind, b.Why = Devices, "a host device is assigned to it"
-	case !known || facts.SharedStorage == nil:
+	case facts.SharedStorage == nil:
 		b.Kind, b.Why = Storage, "its disks are not known to be reachable from other hosts"
 	case !*facts.SharedStorage:
 		b.Kind, b.Why = Storage, "its disks are on this host only"
 	}
 	return b
+}
+
+// modeOf returns what may be done with a VM now.
+func (p *planner) modeOf(g *inventory.Guest) policy.Mode {
+	mode := p.policy.Balance.MigrateModeOf(g.Name, g.Ours())
+	if mode == policy.ModeAuto && !p.policy.Balance.Open(p.Now) {
+		return policy.ModeAdvise
+	}
+	return mode
 }
 
 func passthrough(d guest.DeviceSpec) bool { return d.Passthrough }
@@ -82,6 +93,10 @@ func (p *planner) pastOf(vm string) past {
 
 // cooling says whether a VM is in cooldown.
 func (p *planner) cooling(host, vm string, m past) Blocked {
+	if failed := p.VMs[vm].NotBefore; p.Now.Before(failed) && m.until.Before(failed) {
+		return Blocked{VM: vm, Host: host, Kind: Cooldown, Until: failed.UTC(),
+			Why: "its last migration failed; not tried again until " + failed.UTC().Format(time.RFC3339)}
+	}
 	if !p.Now.Before(m.until) {
 		return Blocked{}
 	}

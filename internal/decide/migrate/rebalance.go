@@ -57,7 +57,7 @@ func Rebalance(r Request) (Plan, error) {
 func newPlanner(r Request) *planner {
 	p := &planner{Request: r, policy: r.Fleet.Policy(), base: map[string]*balance.View{},
 		views: map[string]*balance.View{}, busy: map[string]int{}}
-	p.limits = r.Limits.withDefaults(len(r.Fleet.Names()))
+	p.limits = r.Limits.WithDefaults(len(r.Fleet.Names()))
 	for _, m := range r.Running {
 		p.busy[m.From]++
 		p.busy[m.To]++
@@ -117,12 +117,15 @@ func (p *planner) pressed(h *inventory.Host, before balance.Past) bool {
 	if len(before.Degraded) > 0 || p.Lasting {
 		return true
 	}
-	b := p.policy.Balance
 	return slices.ContainsFunc(h.Guests, func(g inventory.Guest) bool {
-		l := g.Seen.Load
-		return l != nil && (l.Wait >= b.Clear*b.Wait*l.Demand() || l.MemoryMBps > 0 ||
-			l.Remote != nil && l.Remote.Share >= b.Clear*b.Access)
+		return g.Seen.Load != nil && Pressed(p.policy.Balance, g.Seen.Load)
 	})
+}
+
+// Pressed reports whether a VM with this load may be degraded. The policy has its defaults.
+func Pressed(b policy.Balance, l *inventory.GuestLoad) bool {
+	return l.Demand() >= b.MinCPUDemand && (l.Wait >= b.Clear*b.Wait*l.Demand() || l.MemoryMBps > 0 ||
+		l.Remote != nil && l.Remote.Share >= b.Clear*b.Access)
 }
 
 // source plans a host's own moves, and returns what these do not relieve.
@@ -206,7 +209,7 @@ func (p *planner) improve(s *source, mode policy.Mode) bool {
 	var best *candidate
 	for i := range s.host.Guests {
 		g := &s.host.Guests[i]
-		if p.policy.Balance.ModeOf(g.Name, g.Ours()) != mode || p.excluded[g.Name] || p.planned(g.Name) {
+		if p.modeOf(g) != mode || p.excluded[g.Name] || p.planned(g.Name) {
 			continue
 		}
 		if c, _ := p.candidate(s, g); c != nil && (best == nil || c.net > best.net) {

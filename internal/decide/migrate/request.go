@@ -35,6 +35,8 @@ type VM struct {
 	Affinity fleet.Affinity
 	// SharedStorage says that its disks are reachable from all hosts; nil: not known.
 	SharedStorage *bool
+	// NotBefore is the end of the pause after a migration that has failed; zero: none.
+	NotBefore time.Time
 }
 
 // Migrated is a completed migration.
@@ -58,7 +60,8 @@ type Limits struct {
 	Lasts time.Duration
 }
 
-func (l Limits) withDefaults(hosts int) Limits {
+// WithDefaults returns the limits for a number of hosts, with the defaults for zero fields.
+func (l Limits) WithDefaults(hosts int) Limits {
 	l.PerHost = cmp.Or(l.PerHost, 1)
 	l.Fleet = cmp.Or(l.Fleet, max(2, hosts/50))
 	l.BytesPerSecond = cmp.Or(l.BytesPerSecond, topology.GiB)

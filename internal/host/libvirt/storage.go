@@ -96,7 +96,8 @@ func unescape(s string) string {
 }
 
 var (
-	localKinds = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay", "f2fs", "zfs", "bcachefs"}
+	localKinds = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay", "f2fs", "zfs",
+		"bcachefs"}
 	sharedKind = []string{"nfs", "nfs4", "ceph", "fuse.ceph", "fuse.glusterfs", "glusterfs", "gfs2", "ocfs2", "cifs",
 		"smb3", "lustre", "gpfs", "beegfs", "afs"}
 )

@@ -23,7 +23,12 @@ const (
 	Joins    = "/numavisor/joins/" // one-time tokens, by their hash
 	Audit    = "/numavisor/audit/"
 	Repeats  = "/numavisor/repeats/" // results of requests with an Idempotency-Key
-	All      = "/numavisor/"
-	Leader   = "/numavisor/leader"
-	Schema   = "/numavisor/schema"
+	Moves    = "/numavisor/moves/"   // migrations that have ended, ascending by the time of their beginning
+	// Plans has the migrations that each server advises or makes, with a lease of the server.
+	Plans = "/numavisor/plans/"
+	// Balancing is required and written by each transaction that begins a migration of a plan.
+	Balancing = "/numavisor/balancing"
+	All       = "/numavisor/"
+	Leader    = "/numavisor/leader"
+	Schema    = "/numavisor/schema"
 )

@@ -42,6 +42,7 @@ func Handler(s Service, log *slog.Logger) (http.Handler, error) {
 	r := &routes{api: humago.New(mux, config), service: s, log: log, added: map[string]bool{}}
 	r.hosts()
 	r.vms()
+	r.plans()
 	r.access()
 	methods := map[string][]string{}
 	for _, op := range fleetapi.Operations() {

@@ -42,6 +42,7 @@ type Service interface {
 	Info() fleetapi.ServerInfo
 	HostService
 	VMService
+	PlanService
 	AccessService
 }
 
@@ -77,6 +78,14 @@ type VMService interface {
 	ResizeVM(ctx context.Context, c Call, name string, r fleetapi.VMResize) (fleetapi.VM, error)
 	MigrateVM(ctx context.Context, c Call, name string, m fleetapi.VMMigrate) (fleetapi.VM, error)
 	DeleteVM(ctx context.Context, c Call, name string) (fleetapi.VM, error)
+}
+
+// PlanService does the operations on plans of migrations.
+type PlanService interface {
+	Plan(ctx context.Context, c Call) (fleetapi.Plan, error)
+	Moves(ctx context.Context, c Call, vm string, p Page) (fleetapi.Moves, error)
+	History(ctx context.Context, c Call, vm string, p Page) (fleetapi.History, error)
+	Headroom(ctx context.Context, c Call, p Page) (fleetapi.Headroom, error)
 }
 
 // AccessService does the operations on projects, users and the audit.
