@@ -15,6 +15,7 @@ import (
 func balanceCommand() *cobra.Command {
 	var on hostFlags
 	var explain bool
+	var in remote
 	c := &cobra.Command{
 		Use:   "balance",
 		Short: "Plan moves of running VMs to other nodes, and say why; changes nothing",
@@ -27,7 +28,10 @@ default policy applies unless --policy names a file.
 The plan uses the CPU demand, the wait and the remote accesses of VMs. The daemon of
 this host measures them, and a saved inventory can have them. Without them, the plan
 assumes that all vCPUs are busy and that a VM accesses all of its memory equally
-often.`,
+often.
+
+With --server, shows the plan of a fleet's server instead: migrations that would relieve
+hosts whose own moves do not help. Those in mode advised wait for 'numavisor migrate'.`,
 		Example: `  numavisor balance --inventory host.json --explain
   numavisor capture > host.json; numavisor balance --inventory host.json -o json`,
 		Args: takes(0, 0),
@@ -35,8 +39,14 @@ often.`,
 	on.flags(c, withTopology, withPolicy, withoutLibvirt, withSources)
 	c.Flags().BoolVar(&explain, "explain", false, "show reasons, prices, and why degraded VMs stay")
 	socketFlag(c, &on.socket)
+	in.flag(c)
 	onlyHere(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		if !on.from.elsewhere() {
+			if client, err := in.client(c, "explain"); client != nil || err != nil {
+				return errorOr(err, func() error { return balanceRemote(c, client, explain) })
+			}
+		}
 		wanted, err := on.readPolicy(c.Context())
 		if err != nil {
 			return err

@@ -71,7 +71,7 @@ var usedBy = map[string]string{
 	"leave":            "daemon",
 	"rack":             "daemon",
 	"project":          "create",
-	"server":           "alarms bind create delete host/cordon host/drain host/uncordon hosts list migrate show start stop",
+	"server":           "alarms balance bind create delete history host/cordon host/drain host/uncordon hosts list migrate schedule show start stop top",
 	"to":               "migrate",
 	"token":            "daemon",
 	"idle-guests":      "lab/bench",

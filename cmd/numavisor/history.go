@@ -18,6 +18,7 @@ func historyCommand() *cobra.Command {
 	var since time.Duration
 	var last int
 	var timeline bool
+	var in remote
 	c := &cobra.Command{
 		Use:   "history [VM | --timeline [ID]]",
 		Short: "Show what was done on this host, when and why",
@@ -28,7 +29,9 @@ of pages. If the process of an effect was killed, the effect ends as 'interrupte
 -o json and -o yaml print all recorded values, the former ones included.
 
 --timeline shows what one move (its ID, else the latest move) did in each second: what
-was copied, which VMs waited for others, and where copying waited for the allowed rate.`,
+was copied, which VMs waited for others, and where copying waited for the allowed rate.
+
+With --server, shows what users and the server did with the VMs and hosts of a fleet.`,
 		Example: `  numavisor history
   numavisor history db1 --since 24h
   numavisor history --last 20 -o json
@@ -36,6 +39,7 @@ was copied, which VMs waited for others, and where copying waited for the allowe
 		Args: takes(0, 1),
 	}
 	recordsFlag(c.Flags(), &folder)
+	in.flag(c)
 	spanFlag(c.Flags(), &since, "since", "only entries that are not older than this, for example 24h or 7d")
 	c.Flags().IntVar(&last, "last", 0, "only this number of the newest entries")
 	c.Flags().BoolVar(&timeline, "timeline", false, "show what one move did in each second")
@@ -43,33 +47,38 @@ was copied, which VMs waited for others, and where copying waited for the allowe
 		if since < 0 || last < 0 {
 			return wrongUse("--since %v, --last %d: must not be negative", since, last)
 		}
+		if client, err := in.client(c, "since", "last"); client != nil || err != nil {
+			return errorOr(err, func() error { return historyRemote(c, client, strings.Join(args, ""), since, last) })
+		}
 		switch {
 		case timeline && (since > 0 || last > 0):
 			return wrongUse("--timeline excludes --since and --last")
 		case timeline:
 			return showTimeline(c, folder, strings.Join(args, ""))
 		}
-		f := record.Filter{Last: last}
-		if since > 0 {
-			f.Since = time.Now().Add(-since)
-		}
-		if len(args) == 1 {
-			f.Guest = args[0]
-		}
-		h, err := record.Journal{Folder: folder}.Read(f)
-		if err != nil {
-			return err
-		}
-		if err := emit(c, h, func(w io.Writer) { printHistory(w, h) }); err != nil {
-			return err
-		}
-		if len(h.Unreadable) > 0 {
-			return partialError{
-				fmt.Errorf("could not read all of the journal in %s: %s", folder, strings.Join(h.Unreadable, "; "))}
-		}
-		return nil
+		return historyHere(c, folder, strings.Join(args, ""), since, last)
 	}
 	return c
+}
+
+// historyHere shows the journal of this host, for one VM or, without a name, for all.
+func historyHere(c *cobra.Command, folder, vm string, since time.Duration, last int) error {
+	f := record.Filter{Last: last, Guest: vm}
+	if since > 0 {
+		f.Since = time.Now().Add(-since)
+	}
+	h, err := record.Journal{Folder: folder}.Read(f)
+	if err != nil {
+		return err
+	}
+	if err := emit(c, h, func(w io.Writer) { printHistory(w, h) }); err != nil {
+		return err
+	}
+	if len(h.Unreadable) > 0 {
+		return partialError{
+			fmt.Errorf("could not read all of the journal in %s: %s", folder, strings.Join(h.Unreadable, "; "))}
+	}
+	return nil
 }
 
 func printHistory(w io.Writer, h record.History) {

@@ -162,6 +162,14 @@ func (r *remote) client(c *cobra.Command, works ...string) (*fleetapi.Client, er
 	return client, nil
 }
 
+// errorOr returns an error, or does something if there is none.
+func errorOr(err error, do func() error) error {
+	if err != nil {
+		return err
+	}
+	return do()
+}
+
 // fleet returns a client, for commands that act on fleets only.
 func (r *remote) fleet(c *cobra.Command, works ...string) (*fleetapi.Client, error) {
 	client, err := r.client(c, works...)

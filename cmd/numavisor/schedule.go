@@ -20,8 +20,9 @@ import (
 func scheduleCommand() *cobra.Command {
 	var hostsFile, requestsFile, policyFile string
 	var explain, headroom bool
+	var in remote
 	c := &cobra.Command{
-		Use:                   "schedule --hosts FILE [--requests FILE] [--headroom]",
+		Use:                   "schedule {--hosts FILE [--requests FILE] [--headroom] | --server URL --headroom}",
 		DisableFlagsInUseLine: true,
 		Short:                 "Choose hosts and nodes for VMs among the hosts of a file; changes nothing",
 		Long: `Decides on the VMs of a file of requests, one after the other: on which of the hosts
@@ -30,12 +31,14 @@ from then on. The hosts are inventories ('numavisor capture') or machines descri
 one line. The command changes nothing and needs neither root nor a hypervisor.
 
 With --headroom it then says for each host whether all its VMs would fit on the other hosts
-if it failed. That needs no requests.
+if it failed. That needs no requests. With --server instead of --hosts, the server says so for
+the hosts and VMs of its fleet as they are now.
 
 Exit status 3: at least one VM was refused, or would not fit if its host failed.`,
 		Example: `  numavisor schedule --hosts rack.yaml --requests wanted.yaml
   numavisor schedule --hosts rack.yaml --requests wanted.yaml --explain
   numavisor schedule --hosts rack.yaml --headroom
+  numavisor schedule --server prod --headroom
   numavisor schedule --hosts rack.yaml --requests wanted.yaml -o json | jq .summary`,
 		Args: takes(0, 0),
 	}
@@ -44,33 +47,44 @@ Exit status 3: at least one VM was refused, or would not fit if its host failed.
 	c.Flags().StringVar(&policyFile, "policy", "", "file with the policy of all hosts (default: the default policy)")
 	c.Flags().BoolVar(&explain, "explain", false, "show why each VM got its host, and the next best hosts")
 	c.Flags().BoolVar(&headroom, "headroom", false, "show whether the VMs of any one host would fit on the others")
+	in.flag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		if hostsFile == "" && headroom {
+			if client, err := in.client(c, "headroom"); client != nil || err != nil {
+				return errorOr(err, func() error { return headroomRemote(c, client) })
+			}
+		}
 		if hostsFile == "" || requestsFile == "" && !headroom {
 			return wrongUse("--hosts is needed, and --requests or --headroom; see '%s --help'", c.CommandPath())
 		}
-		fleet, err := readFleet(c.Context(), hostsFile, policyFile)
-		if err != nil {
-			return err
-		}
-		var requests []schedule.RequestEntry
-		if requestsFile != "" {
-			if requests, err = readFile(c.Context(), requestsFile, schedule.ParseRequests); err != nil {
-				return err
-			}
-		}
-		var result scheduled
-		if result.Result, err = fleet.Replay(requests); err != nil {
-			return err
-		}
-		if headroom {
-			result.Headroom = migrate.Headroom(fleet, groups(requests))
-		}
-		if err := emit(c, result, func(w io.Writer) { result.print(w, explain, requestsFile != "") }); err != nil {
-			return err
-		}
-		return result.partial()
+		return scheduleFiles(c, hostsFile, requestsFile, policyFile, explain, headroom)
 	}
 	return c
+}
+
+// scheduleFiles decides on the VMs of one file among the hosts of another one.
+func scheduleFiles(c *cobra.Command, hostsFile, requestsFile, policyFile string, explain, headroom bool) error {
+	fleet, err := readFleet(c.Context(), hostsFile, policyFile)
+	if err != nil {
+		return err
+	}
+	var requests []schedule.RequestEntry
+	if requestsFile != "" {
+		if requests, err = readFile(c.Context(), requestsFile, schedule.ParseRequests); err != nil {
+			return err
+		}
+	}
+	var result scheduled
+	if result.Result, err = fleet.Replay(requests); err != nil {
+		return err
+	}
+	if headroom {
+		result.Headroom = migrate.Headroom(fleet, groups(requests))
+	}
+	if err := emit(c, result, func(w io.Writer) { result.print(w, explain, requestsFile != "") }); err != nil {
+		return err
+	}
+	return result.partial()
 }
 
 // scheduled is the result of the command.

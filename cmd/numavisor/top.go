@@ -22,6 +22,7 @@ func topCommand(dial func(socket string) top.Daemon) *cobra.Command {
 		socket   string
 		once     bool
 		interval time.Duration
+		in       remote
 	)
 	c := &cobra.Command{
 		Use:   "top",
@@ -30,7 +31,10 @@ func topCommand(dial func(socket string) top.Daemon) *cobra.Command {
 accesses of each node and VM, moves in progress, advised moves, and alarms. Keys
 sort, filter and inspect; 'a' makes an advised move, 'c' cancels a move, 'p' pauses
 all moves, and '?' lists all keys. Without a terminal, with --once, and with -o json
-or yaml, it prints the current state once.`,
+or yaml, it prints the current state once.
+
+With --server, shows the hosts of a fleet, its migrations in progress, and the VMs that
+wait most for CPUs.`,
 		Example: `  numavisor top
   numavisor top --once | grep degraded
   numavisor top -o json | jq '.guests[].local_share'`,
@@ -38,6 +42,9 @@ or yaml, it prints the current state once.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if interval < 100*time.Millisecond {
 				return wrongUse("--interval %v: allowed is 100ms or more", interval)
+			}
+			if client, err := in.client(c, "once", "interval"); client != nil || err != nil {
+				return errorOr(err, func() error { return topRemote(c, client, once, interval) })
 			}
 			d := dial(socket)
 			format, err := c.Flags().GetString("output")
@@ -52,6 +59,7 @@ or yaml, it prints the current state once.`,
 		},
 	}
 	socketFlag(c, &socket)
+	in.flag(c)
 	c.Flags().BoolVar(&once, "once", false, "print the current state once")
 	c.Flags().DurationVar(&interval, "interval", time.Second, "time between two requests to the daemon")
 	return c
