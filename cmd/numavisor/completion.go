@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/lab"
@@ -50,6 +51,7 @@ func addCompletions(root *cobra.Command) {
 	choices["scope"] = []string{"off", "count", "felt"}
 	choices["hypervisor"] = []string{"kvm", "xen"}
 	choices["hypervisor-type"] = []string{"kvm", "qemu"}
+	choices["role"] = fleetapi.Role("").Words()
 	choices["managers"] = managerNames()
 	choices["layout"] = layoutNames()
 	choices["start"] = peers.Starts()

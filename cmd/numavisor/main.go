@@ -83,7 +83,8 @@ Exit status: 0 done, 1 failed, 2 usage error (arguments, or the content of a fil
 	root.AddCommand(
 		topologyCommand(), captureCommand(), placeCommand(), scheduleCommand(), balanceCommand(),
 		createCommand(), deleteCommand(), listCommand(), showCommand(),
-		hostsCommand(), hostCommand(), upCommand(), startCommand(), stopCommand(), migrateCommand(),
+		hostsCommand(), hostCommand(), userCommand(), tokenCommand(), projectCommand(), auditCommand(),
+		upCommand(), startCommand(), stopCommand(), migrateCommand(),
 		bindCommand(), runCommand(), applyCommand(), undoCommand(), historyCommand(),
 		daemonCommand(), alarmsCommand(), topCommand(dialDaemon), pauseCommand(), resumeCommand(),
 		serverCommand(), doctorCommand(), labCommand(), versionCommand(),
