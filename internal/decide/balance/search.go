@@ -50,16 +50,19 @@ func (m *model) costAfter(changes []change) float64 {
 // them and one from each of their other layouts. All share the same steps.
 func (m *model) descent(movable []int, moves int) []change {
 	s := &search{m: m, movable: movable, steps: sweepSteps * m.policy.SearchSteps}
-	first := m.state()
-	s.descend(moves)
-	best, low := m.state(), m.total()
+	first, began := m.state(), slices.Clone(m.usage)
+	best, low := first, m.total()
+	s.descend(moves, func() {
+		if m.allowedSince(first, began) {
+			best, low = m.state(), m.total()
+		}
+	})
 	m.restore(first)
 	if len(movable) > fewMovable {
 		return m.changes(first, best)
 	}
-	began := slices.Clone(m.usage)
 	again := func() {
-		s.descend(moves)
+		s.descend(moves, func() {})
 		if total := m.total(); total < low-enough && m.allAllowed(began, 0) {
 			best, low = m.state(), total
 		}
@@ -165,9 +168,25 @@ func (m *model) allAllowed(began []usage, peak float64) bool {
 	return true
 }
 
+// allowedSince reports whether the changes from an earlier state to the present one are
+// allowed together; began is the usage then. Allowed steps are not always: a guest that
+// comes from a crowded node may fill a calm one as much, also if it was only on the way there.
+func (m *model) allowedSince(first []int, began []usage) bool {
+	touched, peak := m.touched(m.changes(m.state(), first)), 0.0
+	for _, i := range touched {
+		peak = max(peak, m.nodes[i].use(&began[i]))
+	}
+	for _, i := range touched {
+		if !m.allowed(i, &began[i], peak) {
+			return false
+		}
+	}
+	return true
+}
+
 // descend repeatedly makes the best single move, or the best pair if no single
-// move helps, until nothing helps or the number of moves is reached.
-func (s *search) descend(moves int) {
+// move helps, until nothing helps or the number of moves is reached. It calls made after each.
+func (s *search) descend(moves int, made func()) {
 	for range moves {
 		found, rise := s.single()
 		if rise > -enough {
@@ -177,6 +196,7 @@ func (s *search) descend(moves int) {
 			return
 		}
 		s.m.apply(found...)
+		made()
 	}
 }
 

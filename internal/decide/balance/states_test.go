@@ -173,3 +173,40 @@ func TestSearch_RespectsLimits(t *testing.T) {
 		t.Error("nothing was found anywhere: the test proves nothing")
 	}
 }
+
+// A VM that goes by way of the most crowded node may not fill its target more than one
+// that goes there directly.
+func TestSearch_DetoursAvoidNoLimit(t *testing.T) {
+	h := machine("nodes:4 cores:4 threads:2 memory:16G huge:2M=1024 distances:10,16,28 square")
+	lies := func(gibs ...topology.Bytes) topology.MemoryByNode {
+		by := topology.MemoryByNode{}
+		for n, b := range gibs {
+			if b > 0 {
+				by[topology.NodeID(n)] = b * gib
+			}
+		}
+		return by
+	}
+	huge := func(s *guest.Spec) { s.PageSize = 2 * topology.MiB }
+	near := func(s *guest.Spec) { s.Limits.Nodes = topology.SetOf[topology.NodeID](0, 1) }
+	hugeNear := func(s *guest.Spec) { huge(s); near(s) }
+	stays := func(g *inventory.Guest) { g.Config.Devices = []string{"0000:01:00.0"} }
+	add(h, vm{name: "g0", vcpus: 8, memory: 4 * gib, cpus: on(0, 2), memOn: lies(0, 1, 3), unmeasured: true, spec: huge})
+	add(h, vm{name: "g1", vcpus: 4, memory: 4 * gib, cpus: on(3), memOn: lies(4), used: 1, wait: 3})
+	add(h, vm{name: "g2", vcpus: 4, memory: gib, cpus: on(1), memOn: lies(0, 0, 0, 1), unmeasured: true, spec: near, change: stays})
+	add(h, vm{name: "g3", vcpus: 8, memory: 2 * gib, cpus: on(0, 2), memOn: lies(0, 2), wait: 8 * 0.00010976776134715219})
+	add(h, vm{name: "g4", vcpus: 5, memory: 4 * gib, cpus: on(3), memOn: lies(3, 1), unmeasured: true, change: stays})
+	add(h, vm{name: "g5", vcpus: 5, memory: 2 * gib, cpus: on(0), memOn: lies(0, 2), unmeasured: true, spec: hugeNear})
+	add(h, vm{name: "g6", vcpus: 5, memory: 2 * gib, cpus: on(2), memOn: lies(2), unmeasured: true})
+	add(h, vm{name: "g7", vcpus: 1, memory: 3 * gib, cpus: on(3), memOn: lies(0, 0, 3), used: 0.004425338353030384, spec: huge})
+	add(h, vm{name: "g8", vcpus: 6, memory: gib, cpus: on(1), memOn: lies(0, 1), unmeasured: true})
+	r := Request{Host: h, Now: noon, Lasting: true,
+		Policy: policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"g0": "off", "g6": "off"}}}}
+	m := newModel(r)
+	m.markDegraded(r)
+	for _, wanted := range m.targets([]int{1, 2, 3, 4, 5, 7, 8}, 16) {
+		if _, ok := m.try(wanted...); !ok {
+			t.Errorf("%swanted is what cannot be: %v", described(h), wanted)
+		}
+	}
+}
