@@ -17,7 +17,7 @@ import (
 
 // ungated lets every move that pays be made at once.
 var ungated = policy.Policy{Balance: policy.Balance{
-	Wait: 1e-9, MinCPUDemand: 1e-9, MinGain: 1e-12, Horizon: policy.Duration(100_000 * time.Hour),
+	Wait: 1e-9, Access: 1e-9, MinCPUDemand: 1e-9, MinGain: 1e-12, Horizon: policy.Duration(100_000 * time.Hour),
 	BytesPerRound: topology.TiB, GuestsPerRound: 1000,
 }}
 

@@ -63,7 +63,7 @@ func (m *model) descent(movable []int, moves int) []change {
 	}
 	again := func() {
 		s.descend(moves, func() {})
-		if total := m.total(); total < low-enough && m.allAllowed(began, 0) {
+		if total := m.total(); total < low-enough && m.allowedSince(first, began) {
 			best, low = m.state(), total
 		}
 		m.restore(first)
@@ -132,7 +132,7 @@ func (s *search) enumerate() []int {
 	var try func(k int)
 	try = func(k int) {
 		if k == len(s.movable) {
-			if cost := s.m.total(); cost < low && s.m.allAllowed(began, 0) {
+			if cost := s.m.total(); cost < low && s.m.allowedSince(first, began) {
 				best, low = s.m.state(), cost-enough
 			}
 			return

@@ -2,12 +2,14 @@ package balance
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -77,18 +79,65 @@ func TestWideGuestsReachTheOptimum(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawWide(t)
 		round := drawnPlan(t, h, ungated)
-		m := newModel(Request{Host: h, Policy: ungated, Now: noon})
+		r := Request{Host: h, Policy: ungated, Now: noon, Lasting: true}
+		m := newModel(r)
+		m.markDegraded(r)
 		everywhere(m)
-		all := &search{m: m}
-		for i := range m.guests {
-			all.movable = append(all.movable, i)
-		}
-		best := m.costAfter(m.changes(m.state(), all.enumerate()))
-		if round.After > best+0.02*(round.Before-best)+0.04*float64(len(h.Guests)) { // see within
-			t.Fatalf("%sthe plan reaches %v, possible is %v; %v now\n%s", described(h), round.After, best, round.Before,
-				round.Text())
+		if less := m.better(reached(m, round)); less > 0.02*(round.Before-round.After+less)+0.04*float64(len(h.Guests)) {
+			t.Fatalf("%sthe plan reaches %v, %v less is possible; %v now\n%s", described(h), round.After, less, round.Before,
+				round.Text()) // for the tolerance see within
 		}
 	})
+}
+
+// reached returns the layouts that guests have after a plan.
+func reached(m *model, round plan.Plan) []int {
+	at := m.state()
+	for _, move := range round.Moves {
+		for _, g := range move.Guests {
+			i := slices.IndexFunc(m.guests, func(s subject) bool { return s.name() == g.Guest })
+			at[i] = 1 + slices.IndexFunc(m.guests[i].layouts[1:],
+				func(l layout) bool { return m.nodeSet(&l).Equal(g.Placement.Nodes) })
+		}
+	}
+	return at
+}
+
+// better tries all combinations of layouts, and returns by how much one of them costs less
+// than a plan. Waiting that goes with demand from one full node to another is no gain
+// (see docs/decisions/0011), and only a guest that is still degraded justifies a move.
+func (m *model) better(plan []int) float64 {
+	first, began := m.state(), slices.Clone(m.usage)
+	m.restore(plan)
+	cost, lost, own, most := m.total(), m.lost(), m.ownCosts(), 0.0
+	m.restore(first)
+	var try func(i int)
+	try = func(i int) {
+		if i < len(m.guests) {
+			was := m.guests[i].at
+			for l := range m.guests[i].layouts {
+				m.apply(change{i, l})
+				try(i + 1)
+			}
+			m.apply(change{i, was})
+			return
+		}
+		gain := cost - m.total()
+		if gain <= most || !m.allowedSince(first, began) {
+			return
+		}
+		after := m.lost()
+		uncounted := lost.access - after.access + lost.wait - after.wait - lost.saved(after)
+		relieves := false
+		for k := range own {
+			relieves = relieves || own[k] > 0 && m.ownCost(&m.guests[k]) < own[k]-enough
+		}
+		if relieves {
+			most = max(most, gain-4*uncounted)
+		}
+	}
+	try(0)
+	return most
 }
 
 // Where all nodes are equally far, a guest that must leave both of its nodes
@@ -125,5 +174,23 @@ func TestAWideGuestLeavesBothNodesAtOnce(t *testing.T) {
 		).Equal(idle) {
 			t.Errorf("of %d nodes %s are idle\n%s", nodes, idle, round.Text())
 		}
+	}
+}
+
+// A node may become as crowded as the most crowded one that the plan relieves, also where
+// all combinations are tried: node 2 is filled to 125 %, because node 1 was to 137 %.
+func TestPlan_FillsANodeAsMuchAsThePlanRelieves(t *testing.T) {
+	h := machine("nodes:4 cores:4 memory:16G distances:10,16,28 square")
+	wide := func(name string, vcpus int, used, wait float64, nodes ...topology.NodeID) {
+		add(h, vm{name: name, vcpus: vcpus, memory: 2 * gib, cpus: nodes, used: used, wait: wait,
+			memOn: topology.MemoryByNode{nodes[0]: gib, nodes[1]: gib}})
+	}
+	add(h, vm{name: "small", vcpus: 2, memory: gib, cpus: on(0), used: 2})
+	wide("bursts", 6, 1.8, 3.15, 0, 1)
+	wide("steady", 6, 6, 0, 1, 2)
+	round := planned(t, h, ungated)
+	if !goesTo(round, "steady").Equal(topology.SetOf[topology.NodeID](2, 3)) ||
+		!goesTo(round, "small").Equal(topology.SetOf[topology.NodeID](2)) {
+		t.Errorf("bursts should have nodes 0-1 to itself\n%s", round.Text())
 	}
 }
