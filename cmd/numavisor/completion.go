@@ -85,7 +85,8 @@ func allCommands(c *cobra.Command) []*cobra.Command {
 // completionOf returns what completes the value of a flag.
 func completionOf(f *pflag.Flag, choices map[string][]string) cobra.CompletionFunc {
 	switch f.Name {
-	case "spec", "xml", "inventory", "capabilities", "xl-info", "hwloc", "measured", "policy", "root", "disk", "kernel",
+	case "spec", "xml", "xl", "inventory", "capabilities", "xl-info", "hwloc", "measured", "policy", "root", "disk",
+		"kernel",
 		"initrd", "serial-log", "emulator-path", "qemu", "results", "socket":
 		return files(cobra.ShellCompDirectiveDefault)
 	case "state", "records", "share":

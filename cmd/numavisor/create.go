@@ -25,13 +25,17 @@ func createCommand() *cobra.Command {
 	var how createFlags
 	var in remote
 	c := &cobra.Command{
-		Use:                   "create --spec FILE | --xml FILE | FLAGS",
+		Use:                   "create --spec FILE | --xml FILE | --xl FILE | FLAGS",
 		DisableFlagsInUseLine: true,
-		Short:                 "Create a VM through libvirt, bound from its first page",
+		Short:                 "Create a VM through libvirt or xl, bound from its first page",
 		Long: `Places a VM, reserves its CPUs and memory, starts it through libvirt bound to its
 placement, and verifies the result with the kernel's statistics. --xml starts an
 existing domain XML, of which create changes only the binding. If a pool of huge
 pages is too small, create enlarges it, and 'numavisor delete' shrinks it again.
+
+On a Xen host, --xl creates a VM from an xl configuration, of which create changes only
+cpus and cpus_soft; the rest, comments included, stays as it is. CPUs and the pool that
+it names limit the choice.
 
 If the VM does not fit, the error names the moves of other VMs that would make room
 for it. --make-room makes them first: it reserves the room, moves the VMs as 'apply'
@@ -44,7 +48,8 @@ records nothing.`,
 		Example: `  numavisor create --name web1 --vcpus 8 --memory 16G --disk /srv/web1.qcow2 --network default
   numavisor create --spec db.yaml --disk /srv/db.qcow2
   numavisor create --xml existing.xml --memory-binding strict --dry-run
-  numavisor create --spec db.yaml --disk /srv/db.qcow2 --make-room --dry-run`,
+  numavisor create --spec db.yaml --disk /srv/db.qcow2 --make-room --dry-run
+  numavisor create --xl /etc/xen/web1.cfg --dry-run`,
 		Args: takes(0, 0),
 	}
 	spec := guest.BindFlags(c.Flags())
@@ -58,6 +63,9 @@ records nothing.`,
 		}
 		if client != nil {
 			return createRemote(c, client, spec, &how, on.timeout)
+		}
+		if how.xlFile != "" {
+			return createOnXen(c, &on, &how, spec)
 		}
 		return createHere(c, &on, &how, spec)
 	}
@@ -82,6 +90,9 @@ func createHere(c *cobra.Command, on *hostFlags, how *createFlags, spec *guest.F
 		return err
 	}
 	defer done()
+	if err := checkHypervisor(h.Xen); err != nil {
+		return err
+	}
 	r := operate.CreateRequest{Spec: asked, Transient: how.transient, Render: renderer(xml, how.machine),
 		MakeRoom: how.makeRoom}
 	on.noteDaemon(c, hostapi.DefaultSocket, h.Policy)
@@ -97,7 +108,7 @@ func createHere(c *cobra.Command, on *hostFlags, how *createFlags, spec *guest.F
 
 // createFlags are the flags of create, in addition to those of the spec.
 type createFlags struct {
-	specFile, xmlFile                      string
+	specFile, xmlFile, xlFile              string
 	transient, dryRun, makeRoom, fullSpeed bool
 	machine                                libvirt.Machine
 	disks                                  []string
@@ -108,6 +119,7 @@ func (x *createFlags) define(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&x.specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
 	f.StringVar(&x.xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
+	f.StringVar(&x.xlFile, "xl", "", "on a Xen host: file with an xl configuration ('-': standard input)")
 	f.BoolVar(&x.dryRun, "dry-run", false, "print the placement, the steps and the domain XML, and change nothing")
 	f.BoolVar(&x.transient, "transient", false, "remove the VM from libvirt when it ends")
 	f.BoolVar(&x.makeRoom, "make-room", false, "if the VM does not fit, move other VMs first")
@@ -116,6 +128,11 @@ func (x *createFlags) define(c *cobra.Command) {
 	f.StringVar(&x.project, "project", "", "with --server: project of the VM (default: your only one)")
 	machineFlags(c, &x.machine, &x.disks)
 	exclusive(c, "spec", "xml")
+	for _, name := range notWithXL() {
+		if c.Flags().Lookup(name) != nil {
+			exclusive(c, "xl", name)
+		}
+	}
 }
 
 // createVM creates the VM and reports what differs from the request.

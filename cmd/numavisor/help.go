@@ -35,10 +35,10 @@ func commandGroups() []helpGroup {
 // wherever it is offered.
 func flagGroups() []helpGroup {
 	return []helpGroup{
-		{"What the VM or process needs", []string{"spec", "xml", "requests", "name", "vcpus", "memory", "page-size",
-			"topology",
+		{"What the VM or process needs", []string{"spec", "xml", "xl", "requests", "name", "vcpus", "memory",
+			"page-size", "topology",
 			"cells", "io-threads", "device", "movable", "immediate"}},
-		{"Where it may go", []string{"nodes", "cpus", "max-nodes", "max-distance", "max-class"}},
+		{"Where it may go", []string{"nodes", "cpus", "pool", "max-nodes", "max-distance", "max-class"}},
 		{"How it is bound", []string{"cpu-binding", "memory-binding", "smt", "emulator", "io-thread-policy"}},
 		{"The virtual machine", []string{"disk", "network", "kernel", "initrd", "append", "uefi", "serial-log",
 			"emulator-path", "hypervisor-type", "transient"}},

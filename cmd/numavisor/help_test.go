@@ -70,6 +70,7 @@ var usedBy = map[string]string{
 	"join-file":       "daemon",
 	"leave":           "daemon",
 	"rack":            "daemon",
+	"pool":            "create place",
 	"project":         "create",
 	"role":            "user/set",
 	"projects":        "user/set",
@@ -153,6 +154,7 @@ var usedBy = map[string]string{
 	"window":          "lab/bench",
 	"without-libvirt": "balance capture list place",
 	"xl-info":         "balance capture doctor place topology",
+	"xl":              "create",
 	"xml":             "create place",
 }
 

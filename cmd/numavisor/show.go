@@ -95,10 +95,14 @@ func threadRows(threads []inventory.Thread) [][]string {
 		if t.VCPU != nil {
 			role = fmt.Sprintf("vcpu %d", *t.VCPU)
 		}
+		name, mems := t.Name, text.Set(t.Mems)
+		if t.TID != 0 {
+			name, mems = fmt.Sprintf("%d %s", t.TID, t.Name), "nodes "+mems
+		}
 		rows = append(
 			rows,
-			[]string{fmt.Sprintf("%d %s", t.TID, t.Name), role, text.Set(t.Affinity), fmt.Sprint(t.LastCPU),
-				"nodes " + text.Set(t.Mems), fmt.Sprintf("%.1f s", t.RunTime.Seconds()),
+			[]string{name, role, text.Set(t.Affinity), fmt.Sprint(t.LastCPU),
+				mems, fmt.Sprintf("%.1f s", t.RunTime.Seconds()),
 				fmt.Sprintf("%.1f s", t.WaitTime.Seconds())},
 		)
 	}

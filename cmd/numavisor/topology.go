@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/numavisor/numavisor/internal/host/linux"
+	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -65,7 +65,7 @@ func (f *hostFlags) topologyOf(c *cobra.Command, vms bool) (inventory.Host, erro
 		}
 		printf(c.ErrOrStderr(), "numavisor: note: the picture shows no VMs: %v\n", err)
 	}
-	t, err := linux.ReadTopology("/")
+	t, err := local.Topology()
 	if err == nil {
 		err = f.adjust(c.Context(), &t)
 	}

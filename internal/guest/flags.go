@@ -125,6 +125,8 @@ func (f *FlagSpec) limitFlags(add addFlag) {
 		func(s *Spec, v string) error { return set(&s.Limits.Nodes, v) })
 	add("cpus", "list", "use only these CPUs, for example 0-15,32",
 		func(s *Spec, v string) error { return set(&s.Limits.CPUs, v) })
+	add("pool", "name", "use the CPUs of this CPU pool (Xen)",
+		func(s *Spec, v string) error { s.Limits.Pool = v; return nil })
 	add("max-nodes", "n", "greatest number of nodes; 0: no limit",
 		func(s *Spec, v string) error { return number(&s.Limits.MaxNodes, v) })
 }

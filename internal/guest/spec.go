@@ -158,6 +158,9 @@ type Limits struct {
 	// Nodes and CPUs are hard affinity: nothing outside is used. Empty means all.
 	Nodes topology.NodeSet `json:"nodes,omitzero"`
 	CPUs  topology.CPUSet  `json:"cpus,omitzero"`
+	// Pool names the CPU pool whose CPUs the guest may use; empty: the hypervisor's default pool, if it has
+	// pools.
+	Pool string `json:"pool,omitempty"`
 	// MaxNodes bounds how many nodes the guest may take; 0 is no limit.
 	MaxNodes int `json:"max_nodes,omitempty"`
 }

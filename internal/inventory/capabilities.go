@@ -22,6 +22,8 @@ type Capabilities struct {
 	// StoreIntent: the hypervisor stores the guest's spec and placement with its
 	// configuration, and the configuration for its next start.
 	StoreIntent bool `json:"store_intent"`
+	// NoHelpers: the guest has no emulator or I/O threads on this host that could be pinned.
+	NoHelpers bool `json:"no_helpers,omitempty"`
 }
 
 // CapabilitiesOf returns the capabilities of this version's drivers for guests
@@ -33,7 +35,7 @@ func CapabilitiesOf(h guest.Hypervisor) Capabilities {
 	case guest.PlainQEMU, guest.NoHypervisor:
 		return Capabilities{MoveMemory: true}
 	case guest.Xen:
-		return Capabilities{PinVCPU: true}
+		return Capabilities{PinVCPU: true, StoreIntent: true, NoHelpers: true}
 	}
 	return Capabilities{}
 }

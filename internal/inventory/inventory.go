@@ -26,6 +26,8 @@ type Host struct {
 	Topology topology.Topology `json:"topology"`
 	Kernel   Kernel            `json:"kernel"`
 	Guests   []Guest           `json:"guests"` // ascending by name
+	// Pools are the hypervisor's CPU pools, of which each guest is in one; none on most hypervisors.
+	Pools []Pool `json:"cpu_pools,omitempty"`
 	// Claims are reservations of guests that are being created, bound or moved, and of plain processes.
 	Claims []Claim `json:"claims,omitempty"`
 	// Load is the recent load of the nodes, ascending by node; nil: not measured.
@@ -111,7 +113,9 @@ type Guest struct {
 	Hypervisor guest.Hypervisor `json:"hypervisor"`
 	Can        Capabilities     `json:"capabilities"`
 	State      string           `json:"state"` // running, paused, shutoff
-	PID        int              `json:"pid,omitempty"`
+	// Pool is the CPU pool to which the hypervisor restricts the guest; empty: the host has none.
+	Pool string `json:"cpu_pool,omitempty"`
+	PID  int    `json:"pid,omitempty"`
 	// Persistent says that the hypervisor stores a configuration for the next start.
 	Persistent bool `json:"persistent,omitempty"`
 	// Managed says that Numavisor created or bound it; then Spec and Placement are the intent.
@@ -170,6 +174,29 @@ func (g *Guest) VCPUNodes(t *topology.Topology) topology.NodeSet {
 	for _, thread := range g.Seen.Threads {
 		if thread.VCPU != nil {
 			nodes = nodes.Union(t.NodesOf(thread.Affinity))
+		}
+	}
+	return nodes
+}
+
+// ReadClosely reports whether threads and memory of the running guest were read closely. Of a guest
+// without a process on this host the hypervisor reports memory by node, and no mappings.
+func (g *Guest) ReadClosely() bool {
+	if g.PID == 0 {
+		return len(g.Seen.Threads) > 0 && len(g.Seen.MemoryByNode) > 0
+	}
+	return len(g.Seen.Threads) > 0 && len(g.Seen.Ranges) > 0
+}
+
+// HomeNodes returns the nodes that hold a notable part (a twentieth) of the guest's memory.
+func (g *Guest) HomeNodes() (nodes topology.NodeSet) {
+	var all topology.Bytes
+	for _, bytes := range g.Seen.MemoryByNode {
+		all = all.Plus(bytes)
+	}
+	for node, bytes := range g.Seen.MemoryByNode {
+		if bytes > 0 && bytes >= all/20 {
+			nodes = nodes.With(node)
 		}
 	}
 	return nodes
@@ -270,13 +297,16 @@ const (
 
 // Thread is one thread of a VM process.
 type Thread struct {
-	TID      int              `json:"tid"`
-	Name     string           `json:"name"`
-	Role     ThreadRole       `json:"role"`
-	VCPU     *guest.VCPUID    `json:"vcpu,omitempty"`
-	LastCPU  topology.CPUID   `json:"last_cpu"`
-	Affinity topology.CPUSet  `json:"affinity"` // effective: Cpus_allowed_list
-	Mems     topology.NodeSet `json:"mems"`     // effective: Mems_allowed_list
-	RunTime  time.Duration    `json:"run_ns"`   // since start
-	WaitTime time.Duration    `json:"wait_ns"`  // runnable but not running, since start (steal)
+	TID      int             `json:"tid"`
+	Name     string          `json:"name"`
+	Role     ThreadRole      `json:"role"`
+	VCPU     *guest.VCPUID   `json:"vcpu,omitempty"`
+	LastCPU  topology.CPUID  `json:"last_cpu"`
+	Affinity topology.CPUSet `json:"affinity"` // effective: Cpus_allowed_list
+	// Preferred are the CPUs among these on which the scheduler runs the thread if it can (Xen's soft
+	// affinity); empty: no preference.
+	Preferred topology.CPUSet  `json:"preferred,omitzero"`
+	Mems      topology.NodeSet `json:"mems"`    // effective: Mems_allowed_list
+	RunTime   time.Duration    `json:"run_ns"`  // since start
+	WaitTime  time.Duration    `json:"wait_ns"` // runnable but not running, since start (steal)
 }

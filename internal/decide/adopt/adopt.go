@@ -23,6 +23,7 @@ func Spec(g inventory.Guest) guest.Spec {
 		Binding:  guest.MemorySpec{Mode: memoryMode(g), Immediate: c.Immediate},
 		Topology: cells(c),
 	}
+	s.Limits.Pool = g.Pool
 	for _, address := range c.Devices {
 		s.Devices = append(s.Devices, guest.DeviceSpec{Address: address, Passthrough: true})
 	}

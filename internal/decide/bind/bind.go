@@ -106,7 +106,7 @@ func (b *builder) allowedNow() topology.NodeSet {
 		s = s.Union(t.Mems)
 	}
 	if s.IsEmpty() {
-		return b.Topology.MemoryNodes()
+		return b.Topology.MemoryNodes() // no thread on this host is restricted
 	}
 	return s.Intersect(b.Topology.NodeSet())
 }

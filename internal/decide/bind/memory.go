@@ -143,6 +143,10 @@ func (b *builder) moveMemory() {
 	if !b.limited() {
 		return
 	}
+	if !b.Guest.Can.MoveMemory {
+		b.reportImmovable()
+		return
+	}
 	own := plan.Step{
 		Kind:  plan.MoveOwn,
 		Nodes: b.Placement.Nodes,
@@ -196,12 +200,28 @@ func locationText(r inventory.MemoryRange) string {
 	return text
 }
 
+// reportImmovable reports memory on other nodes of a guest whose hypervisor does not move it.
+func (b *builder) reportImmovable() {
+	var outside topology.Bytes
+	var on topology.NodeSet
+	for node, bytes := range b.Guest.Seen.MemoryByNode {
+		if !b.Placement.Nodes.Contains(node) && bytes > 0 {
+			outside = outside.Plus(bytes)
+			on = on.With(node)
+		}
+	}
+	if outside > strayOwn {
+		b.refuse(fmt.Sprintf("%v of memory on nodes %s", outside, on), "the hypervisor %s does not move the memory of "+
+			"a running VM; create the VM again, or migrate it to this host itself", b.Guest.Hypervisor)
+	}
+}
+
 func (b *builder) pinnedByDevice() bool { return len(b.Guest.Config.Devices) > 0 }
 
 // hold restricts the guest to its nodes once its memory is there. It also reports
 // the outcome for policies that cannot be set from outside.
 func (b *builder) hold() {
-	if !b.limited() || b.Placement.Nodes.IsEmpty() {
+	if !b.limited() || b.Placement.Nodes.IsEmpty() || !b.Guest.Can.MoveMemory {
 		return
 	}
 	allowed := b.current.Union(b.Placement.Nodes)

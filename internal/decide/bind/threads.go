@@ -29,6 +29,9 @@ func (b *builder) pinThreads() {
 		}
 		b.affinity(want, func(t inventory.Thread) bool { return t.VCPU != nil && *t.VCPU == v.ID })
 	}
+	if b.Guest.Can.NoHelpers {
+		return
+	}
 	emulator := orAll(b.Placement.Emulator, all)
 	b.pinEmulator(emulator)
 	b.pinIOThreads(orAll(b.Placement.IOThread, all))

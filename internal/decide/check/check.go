@@ -59,6 +59,10 @@ func Placement(h *inventory.Host, p policy.Policy, spec guest.Spec, placed guest
 		host: h, topology: &h.Topology, policy: p.WithDefaults(), spec: spec, placed: &placed,
 		others: h.Holdings(placed.Guest),
 	}
+	var err error
+	if c.spec.Limits, err = h.WithinPool(spec.Limits); err != nil {
+		c.fail(RuleCPUs, "guest", "%v", err)
+	}
 	c.housekeeping = h.Topology.Housekeeping.Union(p.Housekeeping)
 	c.mine = placed.Exclusive()
 	for _, o := range c.others {

@@ -76,6 +76,10 @@ func newProblem(r Request) (*problem, error) {
 		return nil, err
 	}
 	p := &problem{host: r.Host, spec: withDefaults(r.Spec), policy: r.Policy.WithDefaults()}
+	var err error
+	if p.spec.Limits, err = r.Host.WithinPool(p.spec.Limits); err != nil {
+		return nil, fmt.Errorf("placing VM %s: %w", r.Spec.Name, err)
+	}
 	p.list = cost.NewList(p.policy)
 	if err := p.validate(); err != nil {
 		return nil, err

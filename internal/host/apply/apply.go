@@ -295,6 +295,9 @@ func Complete(outcomes []Outcome) bool {
 
 // Basis identifies the process that a plan is made for.
 func Basis(k Kernel, g inventory.Guest) (plan.Basis, error) {
+	if g.PID == 0 {
+		return plan.Basis{}, nil // its hypervisor runs it without a process on this host
+	}
 	ticks, err := startTicks(k, g.PID)
 	if err != nil {
 		return plan.Basis{}, fmt.Errorf("VM %s: %w", g.Name, err)

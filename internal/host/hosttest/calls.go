@@ -50,7 +50,7 @@ func testNoSuchGuest(s *suite) {
 // without an effect.
 func testEndedContext(s *suite) {
 	const name, never = "hosttest-there", "hosttest-never"
-	s.start(name, guest.MemoryRestrictive, false)
+	s.start(name, guest.MemoryRestrictive, s.lacks(StoreConfiguration))
 	before := s.find(name)
 	spec, p := s.small(never, guest.MemoryStrict)
 	definition, err := s.Render(spec, p)

@@ -126,6 +126,9 @@ func (s *suite) restore(name string, want guest.Intent) bool {
 			return false
 		}
 	}
+	if s.lacks(PinHelpers) {
+		return true
+	}
 	return (g.Config.EmulatorPin.Equal(p.Emulator) || h.PinEmulator(s.ctx, name, p.Emulator) == nil) &&
 		(g.Config.IOThreadPins[1].Equal(p.IOThread) || h.PinIOThread(s.ctx, name, 1, p.IOThread) == nil)
 }
@@ -232,7 +235,7 @@ func (s *suite) unchanged(before inventory.Guest) {
 // target lacks the function. It reports whether there is a result to check.
 func (s *suite) can(f Function, before inventory.Guest, err error) bool {
 	s.Helper()
-	if !slices.Contains(s.Lacks, f) {
+	if !s.lacks(f) {
 		if err != nil {
 			s.Fatalf("%s: %v", f, err)
 		}
@@ -245,11 +248,42 @@ func (s *suite) can(f Function, before inventory.Guest, err error) bool {
 	return false
 }
 
-// bothKinds runs a test for a guest with a stored configuration and for a transient one.
+func (s *suite) lacks(f Function) bool { return slices.Contains(s.Lacks, f) }
+
+// bothKinds runs a test for a guest with a stored configuration and for a transient one. A target
+// that stores none refuses the former, and starts nothing.
 func (s *suite) bothKinds(test func(s *suite, name string, transient bool)) {
 	for name, transient := range map[string]bool{"stored": false, "transient": true} {
-		s.Run(name, func(t *testing.T) { test(s.as(t), "hosttest-"+name, transient) })
+		s.Run(name, func(t *testing.T) {
+			if !transient && s.lacks(StoreConfiguration) {
+				s.as(t).refusesStored("hosttest-" + name)
+				return
+			}
+			test(s.as(t), "hosttest-"+name, transient)
+		})
 	}
+}
+
+// refusesStored checks that no guest with a stored configuration can be started.
+func (s *suite) refusesStored(name string) {
+	s.Helper()
+	spec, p := s.small(name, guest.MemoryStrict)
+	if err := s.define(spec, p, false); !errors.Is(err, guest.ErrRefused) {
+		s.Errorf("starting a guest with a stored configuration: error is %v, want guest.ErrRefused", err)
+	}
+	s.absent(name)
+}
+
+// secondShared returns a shared guest other than the transient one.
+func (s *suite) secondShared() string {
+	s.Helper()
+	if !s.lacks(StoreConfiguration) {
+		name, _, _ := s.shared(false)
+		return name
+	}
+	const name = "hosttest-second"
+	s.start(name, guest.MemoryStrict, true)
+	return name
 }
 
 // bothShared runs a test for the shared guests of both kinds.

@@ -73,7 +73,7 @@ func testHostileIntents(s *suite) {
 // unreadable one.
 func testUnreadableIntent(s *suite) {
 	garbled, spec, p := s.shared(true)
-	other, _, _ := s.shared(false)
+	other := s.secondShared()
 	if err := s.Garble(s.ctx, garbled); err != nil {
 		s.Fatal(err)
 	}
@@ -98,6 +98,10 @@ func testUnreadableIntent(s *suite) {
 
 // Configure binds the next start and leaves the running guest as it is.
 func testConfigure(s *suite) {
+	if s.lacks(StoreConfiguration) {
+		s.refusesStored("hosttest-stored")
+		return
+	}
 	name, spec, p := s.shared(false)
 	before := s.find(name)
 	next := p
@@ -130,6 +134,10 @@ func testConfigureTransient(s *suite) {
 // RestoreBinding gives the next start the pins and nodes of before. The running
 // guest, the intent and the rest of the configuration stay.
 func testRestoreBinding(s *suite) {
+	if s.lacks(StoreConfiguration) {
+		s.refusesStored("hosttest-stored")
+		return
+	}
 	name, spec, p := s.shared(false)
 	former := s.binding(name)
 	before := s.find(name)

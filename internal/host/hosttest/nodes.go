@@ -12,7 +12,10 @@ func testRetuneRestrictive(s *suite) {
 	const name = "hosttest-restrictive"
 	s.start(name, guest.MemoryRestrictive, true)
 	before := s.find(name)
-	if tune := before.Config.NUMATune; tune == nil || tune.Mode != "restrictive" {
+	if tune := before.Config.NUMATune; s.lacks(BindMemory) {
+		s.can(RetuneRunning, before, s.Hypervisor.TuneLive(s.ctx, name, s.Topology.MemoryNodes()))
+		return
+	} else if tune == nil || tune.Mode != "restrictive" {
 		s.Fatalf("numatune is %+v, want mode restrictive", tune)
 	}
 	wide := s.Topology.MemoryNodes()

@@ -26,6 +26,9 @@ func testPinHelpers(s *suite) {
 		err := errors.Join(s.Hypervisor.PinEmulator(s.ctx, name, s.last()),
 			s.Hypervisor.PinIOThread(s.ctx, name, 1, s.last()))
 		switch {
+		case s.lacks(PinHelpers):
+			s.can(PinHelpers, before, err)
+			return
 		case !transient && !s.can(PinStoredHelpers, before, err):
 			return
 		case err != nil:

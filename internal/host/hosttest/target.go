@@ -44,6 +44,10 @@ const (
 	PinRunningVCPU   Function = "pin a running guest's vCPU"
 	PinStoredHelpers Function = "pin emulator and I/O threads of a running guest that has a stored configuration"
 	RetuneRunning    Function = "change the nodes of a running guest"
+	// Guests of a hypervisor without them have no memory modes, emulator or I/O threads, either.
+	StoreConfiguration Function = "store a configuration for a guest's next start"
+	PinHelpers         Function = "pin emulator and I/O threads"
+	BindMemory         Function = "report the memory mode and nodes of a guest's configuration"
 )
 
 // Target is one implementation. A field without a comment must be set.

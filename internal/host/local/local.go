@@ -1,5 +1,5 @@
 // Package local joins this host's drivers: the kernel, libvirt, QEMU processes
-// without libvirt, the ledger of reservations, the journal and the meters.
+// without libvirt, Xen where this is its control domain, the ledger of reservations, the journal and the meters.
 // Commands, the daemon and tests open a host here, so that all of them read it
 // and act on it in the same way. The package makes no decisions.
 package local
@@ -18,6 +18,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
+	"github.com/numavisor/numavisor/internal/host/xen"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -49,6 +50,8 @@ type Options struct {
 type Host struct {
 	*move.Host
 	Journal record.Journal
+	// Xen drives the host's guests if it is a Xen host; nil: libvirt and the kernel do.
+	Xen *xen.Driver
 
 	root linux.Root
 	qemu *libvirt.Driver
@@ -90,7 +93,7 @@ func Open(o Options) (*Host, error) {
 	if o.WithoutLibvirt {
 		hypervisors = hypervisors[1:]
 	}
-	return &Host{
+	h := &Host{
 		Host: &move.Host{Host: operate.Host{
 			Sources: observe.Sources{
 				Kernel:      kernel,
@@ -103,7 +106,18 @@ func Open(o Options) (*Host, error) {
 		}, Meter: kernel},
 		Journal: journal,
 		root:    root, qemu: qemu,
-	}, nil
+	}
+	if xen.Here(string(root)) {
+		h.useXen(xenKernel{kernel, xen.New(nil)})
+	}
+	return h, nil
+}
+
+// useXen makes Xen the host's only hypervisor: this is its control domain, in which no VM runs.
+func (h *Host) useXen(k xenKernel) {
+	h.Sources.Kernel, h.Sources.Hypervisors, h.Sources.Pools = k, []observe.Hypervisor{k.xen}, k.xen.Pools
+	h.Kernel, h.Control, h.Domains = k, k.xen, k.xen
+	h.Xen = k.xen
 }
 
 // Migrations is this host's part in live migrations between hosts of a fleet, in which it has

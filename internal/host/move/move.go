@@ -259,7 +259,7 @@ func (m *mover) ways(
 		if !ok {
 			return operate.Missing(*inv, move.Guest)
 		}
-		if len(seen.Seen.Threads) == 0 || len(seen.Seen.Ranges) == 0 {
+		if !seen.ReadClosely() {
 			return operate.Unseen(*inv, move.Guest)
 		}
 		g := &moving{GuestMove: move}

@@ -42,7 +42,9 @@ type Kernel interface {
 	NodeLimits(pid int) ([]inventory.NodeLimit, error)
 }
 
-// Hypervisor lists its VMs, with Config filled and Seen empty.
+// Hypervisor lists its VMs, with Config filled and Seen empty, or filled for VMs without a process
+// on this host. An error that has a method Gaps() []inventory.Gap means that all VMs are listed, and
+// something else about them is unknown.
 type Hypervisor interface {
 	Name() guest.Hypervisor
 	Guests(ctx context.Context) ([]inventory.Guest, error)
@@ -54,7 +56,9 @@ var ErrNotInstalled = errors.New("not on this host")
 
 // Sources are the sources for one host.
 type Sources struct {
-	Kernel      Kernel
+	Kernel Kernel
+	// Pools returns the CPU pools of the hypervisor; nil: it has none.
+	Pools       func(ctx context.Context) ([]inventory.Pool, error)
 	Hypervisors []Hypervisor // in order of precedence: a process in two lists is the first one's
 	// Claims returns the reservations that could be read, with an error for the
 	// others.
@@ -91,6 +95,11 @@ func Host(ctx context.Context, s Sources, closely ...string) (inventory.Host, er
 	h.Kernel, h.Gaps = settings, append(h.Gaps, gaps...)
 	for _, v := range s.Hypervisors {
 		s.addGuests(ctx, v, &h, closely)
+	}
+	if s.Pools != nil {
+		if h.Pools, err = s.Pools(ctx); err != nil {
+			return h, fmt.Errorf("reading the host's CPU pools: %w", err)
+		}
 	}
 	slices.SortFunc(h.Guests, func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) })
 	if err := ctx.Err(); err != nil {
@@ -131,7 +140,10 @@ func (s Sources) topology() (topology.Topology, error) {
 
 func (s Sources) addGuests(ctx context.Context, v Hypervisor, h *inventory.Host, closely []string) {
 	guests, err := v.Guests(ctx)
+	var partly interface{ Gaps() []inventory.Gap }
 	switch {
+	case errors.As(err, &partly):
+		h.Gaps = append(h.Gaps, partly.Gaps()...)
 	case errors.Is(err, ErrNotInstalled):
 		absent := gap(inventory.HypervisorAbsent, inventory.HostRef(), "the hypervisor "+v.Name().String(), err)
 		absent.Hypervisor = v.Name()

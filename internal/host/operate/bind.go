@@ -234,6 +234,7 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 	spec := adopt.Spec(g)
 	if fits {
 		spec = *g.Spec
+		spec.Limits.Pool = g.Pool // an operator may have moved it to another pool since
 	}
 	if r.Placement != nil {
 		want := guest.Intent{Host: inv.Identity(), Spec: spec, Placement: *r.Placement, Adopted: !g.Created()}
@@ -248,6 +249,9 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 	placing := spec
 	if fits && g.State == "running" {
 		placing = adopt.Fixed(spec, g.Placement)
+	}
+	if placing.Limits.Nodes.IsEmpty() && !g.Can.MoveMemory {
+		placing.Limits.Nodes = g.HomeNodes()
 	}
 	p, why, err := place.Again(place.Request{Host: inv, Spec: placing, Policy: h.Policy, Ignore: g.Name},
 		g.Seen.MemoryByNode)

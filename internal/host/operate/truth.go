@@ -108,6 +108,9 @@ func vcpusByNode(g inventory.Guest, t *topology.Topology) map[topology.NodeID]in
 // for a CPU, and in which their own quota held them back; nil if no times were
 // observed. The wait share is that of GuestLoad: Wait / (CPU + Wait).
 func waitShares(g inventory.Guest) (wait, throttled *float64) {
+	if g.Can.NoHelpers { // its vCPUs are no threads of this host's kernel, which alone counts waiting
+		return nil, nil
+	}
 	var ran, waited time.Duration
 	for _, thread := range g.Seen.Threads {
 		if thread.VCPU != nil {
@@ -165,7 +168,7 @@ func Verified(inv *inventory.Host, name string) (Truth, error) {
 		err = Missing(*inv, name)
 	case g.State != "running" && g.State != "paused":
 		err = fmt.Errorf("VM %s no longer runs: it is %s", name, g.State)
-	case len(g.Seen.Threads) == 0 || len(g.Seen.Ranges) == 0:
+	case !g.ReadClosely():
 		err = Unseen(*inv, name)
 	default:
 		return TruthOf(*g, &inv.Topology), nil

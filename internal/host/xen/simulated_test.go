@@ -1,0 +1,243 @@
+package xen
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// simulated is a Xen host in memory: it answers the tools' command lines with outputs in the form
+// of xl 4.17, and with its exit statuses.
+type simulated struct {
+	mu       sync.Mutex
+	topology topology.Topology
+	domains  map[int]*simDomain
+	next     int
+	store    map[string]string
+	dumps    []string
+	calls    []string
+	now      int
+	failing  map[string]error // by the command's first words
+}
+
+type simDomain struct {
+	name, uuid string
+	memory     int // MiB
+	hard, soft []topology.CPUSet
+	node       topology.NodeID
+	pool       string
+	paused     bool
+}
+
+func newSimulated(t topology.Topology) *simulated {
+	return &simulated{topology: t, next: 1, store: map[string]string{}, failing: map[string]error{},
+		domains: map[int]*simDomain{0: {name: "Domain-0", memory: 1024, hard: make([]topology.CPUSet, 2),
+			soft: make([]topology.CPUSet, 2), pool: "Pool-0"}}}
+}
+
+func (s *simulated) fail(command string, status int, said string) ([]byte, error) {
+	return nil, &FailedError{Command: command, Status: status, Said: said}
+}
+
+func (s *simulated) run(ctx context.Context, program string, args ...string) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	line := strings.Join(append([]string{program}, args...), " ")
+	s.calls = append(s.calls, line)
+	for prefix, err := range s.failing {
+		if strings.HasPrefix(line, prefix) {
+			return nil, err
+		}
+	}
+	switch program {
+	case "xl":
+		return s.xl(line, args)
+	case "xenstore-ls":
+		return s.list(args[1])
+	case "xenstore-write":
+		for i := 0; i+1 < len(args); i += 2 {
+			s.store[args[i]] = args[i+1]
+		}
+		return nil, nil
+	case "xenstore-rm":
+		maps.DeleteFunc(s.store, func(k, _ string) bool { return strings.HasPrefix(k, args[0]+"/") })
+		return nil, nil
+	}
+	return nil, fmt.Errorf("%s %w", program, ErrNoTool)
+}
+
+func (s *simulated) list(folder string) ([]byte, error) {
+	var out strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(s.store)) {
+		if strings.HasPrefix(k, folder+"/") {
+			fmt.Fprintf(&out, "%s = %q\n", k, s.store[k])
+		}
+	}
+	if out.Len() == 0 {
+		return s.fail("xenstore-ls", 1, "No such file or directory")
+	}
+	return []byte(out.String()), nil
+}
+
+func (s *simulated) ids() []int { return slices.Sorted(maps.Keys(s.domains)) }
+
+func (s *simulated) xl(line string, args []string) ([]byte, error) {
+	var out strings.Builder
+	switch args[0] {
+	case "list":
+		if args[1] == "-l" {
+			return s.configs()
+		}
+		out.WriteString("Name                                        ID   Mem VCPUs\tState\tTime(s)         Cpupool         NODE Affinity\n")
+		for _, id := range s.ids() {
+			d := s.domains[id]
+			fmt.Fprintf(&out, "%-40s %5d %5d %5d     %s  %8.1f%16s %s\n", d.name, id, d.memory, len(d.hard),
+				map[bool]string{true: "-bp---", false: "-b----"}[d.paused], 1.5, d.pool, "all")
+		}
+	case "vcpu-list":
+		out.WriteString("Name                                ID  VCPU   CPU State   Time(s) Affinity (Hard / Soft)\n")
+		for _, id := range s.ids() {
+			for v := range s.domains[id].hard {
+				d := s.domains[id]
+				fmt.Fprintf(&out, "%-32s %5d %5d %5d   -b- %9.1f  %s / %s\n", d.name, id, v, 0, 0.5, all(d.hard[v]),
+					all(d.soft[v]))
+			}
+		}
+	case "cpupool-list":
+		if len(args) > 1 {
+			return fmt.Appendf(nil, "Name               CPU list\nPool-0             %s\n", s.topology.CPUSet()), nil
+		}
+		return fmt.Appendf(nil, "Name               CPUs   Sched     Active   Domain count\nPool-0 %d credit2 y %d\n",
+			len(s.topology.CPUs), len(s.domains)), nil
+	case "debug-keys":
+		s.now++
+		s.dumps = append(s.dumps, s.dump())
+	case "dmesg":
+		out.WriteString("(XEN) Xen version 4.17\n" + strings.Join(s.dumps, ""))
+	case "create":
+		return s.create(args[len(args)-1])
+	case "destroy":
+		id, _ := strconv.Atoi(args[1])
+		if s.domains[id] == nil {
+			return s.fail(line, 1, args[1]+" is an invalid domain identifier (rc=-6)")
+		}
+		delete(s.domains, id)
+	case "vcpu-pin":
+		return s.pin(line, args)
+	default:
+		return s.fail(line, 2, "command not implemented: "+args[0])
+	}
+	return []byte(out.String()), nil
+}
+
+func all(set topology.CPUSet) string {
+	if set.IsEmpty() {
+		return "all"
+	}
+	return set.String()
+}
+
+func (s *simulated) configs() ([]byte, error) {
+	type object = map[string]any
+	var list []object
+	for _, id := range s.ids() {
+		d := s.domains[id]
+		create := object{"type": "pvh", "name": d.name}
+		if d.uuid != "" {
+			create["uuid"] = d.uuid
+		}
+		list = append(list, object{"domid": id, "config": object{"c_info": create, "b_info": object{
+			"max_vcpus": len(d.hard), "max_memkb": d.memory << 10, "target_memkb": d.memory << 10}}})
+	}
+	return json.MarshalIndent(list, "", "    ")
+}
+
+func (s *simulated) dump() string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "(XEN) 'u' pressed -> dumping numa info (now = %d)\n", s.now)
+	out.WriteString("(XEN) Memory location of each domain:\n")
+	for _, id := range s.ids() {
+		d := s.domains[id]
+		fmt.Fprintf(&out, "(XEN) Domain %d (total: %d):\n", id, d.memory*256)
+		for i := range s.topology.Nodes {
+			pages := 0
+			if s.topology.Nodes[i].ID == d.node {
+				pages = d.memory * 256
+			}
+			fmt.Fprintf(&out, "(XEN)     Node %d: %d\n", s.topology.Nodes[i].ID, pages)
+		}
+	}
+	return out.String()
+}
+
+func (s *simulated) create(file string) ([]byte, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	c, err := ParseConfig(text)
+	if err != nil {
+		return s.fail("xl create", 1, "Failed to parse config: Invalid argument")
+	}
+	spec, err := c.Spec(&s.topology)
+	if err != nil {
+		return s.fail("xl create", 1, err.Error())
+	}
+	for _, d := range s.domains {
+		if d.name == spec.Name {
+			return s.fail("xl create", 3, "Domain with name already exists")
+		}
+	}
+	d := &simDomain{name: spec.Name, memory: int(spec.Memory >> 20), pool: "Pool-0",
+		uuid: fmt.Sprintf("%08x-0000-4000-8000-%012x", s.next, s.next)}
+	hard, _ := c.get("cpus")
+	for v := range spec.VCPUs {
+		var pin topology.CPUSet
+		switch hard.is {
+		case isList:
+			pin = topology.MustParseSet[topology.CPUID](hard.list[v].text)
+		case isString:
+			pin = topology.MustParseSet[topology.CPUID](hard.text)
+		case isNone, isNumber:
+		}
+		d.hard, d.soft = append(d.hard, pin), append(d.soft, pin)
+	}
+	if first, ok := d.hard[0].First(); ok {
+		cpu, _ := s.topology.CPU(first)
+		d.node = cpu.Node
+	}
+	s.domains[s.next] = d
+	s.next++
+	return nil, nil
+}
+
+func (s *simulated) pin(line string, args []string) ([]byte, error) {
+	id, _ := strconv.Atoi(args[1])
+	v, _ := strconv.Atoi(args[2])
+	d := s.domains[id]
+	if d == nil || v >= len(d.hard) {
+		return s.fail(line, 1, "Could not set affinity for vcpu")
+	}
+	for i, to := range []*topology.CPUSet{&d.hard[v], &d.soft[v]} {
+		set := topology.CPUSet{}
+		if args[3+i] != "all" {
+			set = topology.MustParseSet[topology.CPUID](args[3+i])
+		}
+		if !set.SubsetOf(s.topology.CPUSet()) {
+			return s.fail(line, 1, "vcpu hard affinity map is empty")
+		}
+		*to = set
+	}
+	return nil, nil
+}

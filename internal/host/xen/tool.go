@@ -1,0 +1,92 @@
+package xen
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/text"
+)
+
+// ErrNoTool means that a program of Xen's tools is not installed, or not in the PATH.
+var ErrNoTool = errors.New("is not installed or not in the PATH; install Xen's tools (on Debian, xen-utils)")
+
+// ErrHangs means that a program of Xen's tools did not end within its deadline.
+var ErrHangs = errors.New("does not answer")
+
+// CallTime is the deadline of a call that reads or pins. xl answers in milliseconds; it hangs
+// if xenstored does not run, or another xl holds its lock.
+const CallTime = 15 * time.Second
+
+// graceTime is how long a program that was ended may hold its output open.
+const graceTime = time.Second
+
+// Run runs a program of Xen's tools and returns its output. The error has what the program
+// wrote to its standard error.
+type Run func(ctx context.Context, program string, args ...string) ([]byte, error)
+
+// FailedError means that a program ended with a status other than 0.
+type FailedError struct {
+	Command string
+	Status  int
+	Said    string // the last lines of its standard error
+}
+
+func (e *FailedError) Error() string {
+	return fmt.Sprintf("%s: exit status %d: %s", e.Command, e.Status, e.Said)
+}
+
+// runTool runs an installed program.
+func runTool(ctx context.Context, program string, args ...string) ([]byte, error) {
+	command := exec.CommandContext(ctx, program, args...)
+	command.WaitDelay = graceTime
+	var out, said bytes.Buffer
+	command.Stdout, command.Stderr = &out, &said
+	err := command.Run()
+	name := strings.Join(append([]string{program}, args[:min(len(args), 1)]...), " ")
+	var status *exec.ExitError
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return nil, fmt.Errorf("%s %w", program, ErrNoTool)
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("%s: %w", name, ctx.Err())
+	case errors.As(err, &status):
+		return out.Bytes(), &FailedError{Command: name, Status: status.ExitCode(), Said: lastLines(said.String())}
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return out.Bytes(), nil
+}
+
+// lastLines returns the end of a program's messages in one line.
+func lastLines(said string) string {
+	const most = 3
+	lines := strings.Split(strings.TrimSpace(said), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return text.Shorten(strings.Join(lines[max(0, len(lines)-most):], "; "), 500)
+}
+
+// call runs a program with a deadline of its own, within that of the context.
+func (d *Driver) call(ctx context.Context, limit time.Duration, program string, args ...string) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	out, err := d.run(bounded, program, args...)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("%s %s: %w within %v; check that xenstored runs and that no other xl command waits "+
+			"('ps -C xl')", program, strings.Join(args[:min(len(args), 1)], ""), ErrHangs, limit)
+	}
+	return out, err
+}
+
+func (d *Driver) xl(ctx context.Context, args ...string) ([]byte, error) {
+	return d.call(ctx, d.limit, "xl", args...)
+}
