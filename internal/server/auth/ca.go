@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"slices"
 	"time"
 )
 
@@ -121,13 +122,51 @@ func (c *CA) SignHost(of Identity, request []byte, now time.Time) ([]byte, error
 
 // ServerCertificate returns a certificate for a server that is reached by these names and addresses.
 func (c *CA) ServerCertificate(names []string, now time.Time) (*tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, fmt.Errorf("making the key of the server: %w", err)
-	}
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: "numavisor-server"}, NotAfter: now.AddDate(0, 0, ServerDays),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	return c.certify(template, names, now)
+}
+
+// MemberName is in the certificates by which the servers of a fleet recognise each other. The CA signs
+// it for no host.
+const MemberName = "member.numavisor.internal"
+
+// MemberCertificate returns a certificate for both sides of the connections between servers. It has no
+// common name, so that it is not taken for that of a host.
+func (c *CA) MemberCertificate(names []string, now time.Time) (*tls.Certificate, error) {
+	return c.certify(&x509.Certificate{
+		NotAfter:    now.AddDate(0, 0, ServerDays),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}, append([]string{MemberName}, names...), now)
+}
+
+// MemberPEM returns such a certificate and its key, PEM.
+func (c *CA) MemberPEM(names []string, now time.Time) (certificate, key []byte, err error) {
+	pair, err := c.MemberCertificate(names, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		return nil, nil, fmt.Errorf("writing the key of the server: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+// IsMember reports whether a verified client certificate is that of one of the fleet's servers.
+func IsMember(state *tls.ConnectionState) bool {
+	return state != nil && len(state.VerifiedChains) > 0 && len(state.VerifiedChains[0]) > 0 &&
+		slices.Contains(state.VerifiedChains[0][0].DNSNames, MemberName)
+}
+
+// certify signs a certificate for names and addresses, with a new key.
+func (c *CA) certify(template *x509.Certificate, names []string, now time.Time) (*tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("making the key of the server: %w", err)
 	}
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {

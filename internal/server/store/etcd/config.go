@@ -58,7 +58,11 @@ type Member struct {
 }
 
 // TLS names the PEM files of one side of mutually authenticated connections.
-type TLS struct{ CA, Certificate, Key string }
+type TLS struct {
+	CA, Certificate, Key string
+	// Name must be in the certificates of other members; empty: any certificate of the CA is accepted.
+	Name string
+}
 
 func (t TLS) empty() bool { return t == TLS{} }
 

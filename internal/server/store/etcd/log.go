@@ -53,7 +53,17 @@ func (c *zapCore) With(fields []zapcore.Field) zapcore.Core {
 	return &with
 }
 
+// harmless are warnings at each start about what Numavisor does not use: etcd listens for no clients, and has no
+// users.
+func harmless(message string) bool {
+	return message == "Running http and grpc server on single port. This is not recommended for production." ||
+		message == "simple token is not cryptographically signed"
+}
+
 func (c *zapCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if e.Level == zapcore.WarnLevel && harmless(e.Message) {
+		e.Level = zapcore.DebugLevel
+	}
 	if c.Enabled(e.Level) {
 		return ce.AddCore(e, c)
 	}

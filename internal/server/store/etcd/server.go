@@ -116,7 +116,12 @@ func (m Member) cluster() string {
 }
 
 func (t TLS) info() transport.TLSInfo {
-	return transport.TLSInfo{CertFile: t.Certificate, KeyFile: t.Key, TrustedCAFile: t.CA, ClientCertAuth: !t.empty()}
+	info := transport.TLSInfo{CertFile: t.Certificate, KeyFile: t.Key, TrustedCAFile: t.CA, ClientCertAuth: !t.empty()}
+	if t.Name != "" {
+		// The name replaces etcd's comparison of the certificate with the address of the connection.
+		info.AllowedHostnames, info.SkipClientSANVerify = []string{t.Name}, true
+	}
+	return info
 }
 
 func urls(text string) ([]url.URL, error) {
