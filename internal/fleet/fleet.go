@@ -246,4 +246,7 @@ type VMStatus struct {
 type Desired struct {
 	Revision int64 `json:"revision"` // of the store; a later Desired replaces an earlier one
 	VMs      []VM  `json:"vms"`      // ascending by name
+	// Servers are the addresses, HOST:PORT, of the fleet's servers that run, ascending. A daemon
+	// connects to another one of them when its server stops.
+	Servers []string `json:"servers,omitempty"`
 }

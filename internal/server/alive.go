@@ -2,9 +2,11 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,11 +26,14 @@ type aliveness struct {
 	heard map[string]time.Time
 	lease store.LeaseID
 	mine  map[string]int64 // revisions of the keys that this server wrote
+	self  int64            // revision of this server's own key
 	wake  chan struct{}
+	// renewed is when the store last wrote for this server; under mu.
+	renewed time.Time
 }
 
 func newAliveness(s *Server) *aliveness {
-	return &aliveness{server: s, heard: map[string]time.Time{}, mine: map[string]int64{},
+	return &aliveness{server: s, heard: map[string]time.Time{}, mine: map[string]int64{}, renewed: time.Now(),
 		wake: make(chan struct{}, 1)}
 }
 
@@ -46,6 +51,24 @@ func (a *aliveness) hear(host string) {
 	}
 }
 
+// hears reports whether a host is connected to this server.
+func (a *aliveness) hears(host string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at, known := a.heard[host]
+	return known && time.Since(at) <= silence
+}
+
+// isolated reports whether the store has not written for this server for so long that its lease has ended.
+func (a *aliveness) isolated() bool { return a.unconfirmed() > silence }
+
+// unconfirmed is the time since the store last wrote for this server.
+func (a *aliveness) unconfirmed() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return time.Since(a.renewed)
+}
+
 // run renews the lease and the keys until ctx ends.
 func (a *aliveness) run(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
@@ -55,6 +78,9 @@ func (a *aliveness) run(ctx context.Context) {
 		if time.Since(renewed) >= silence/3 || a.lease == 0 {
 			if a.renew(ctx) {
 				renewed = time.Now()
+				a.mu.Lock()
+				a.renewed = renewed
+				a.mu.Unlock()
 			}
 		}
 		if a.lease != 0 {
@@ -80,6 +106,7 @@ func (a *aliveness) renew(ctx context.Context) bool {
 		}
 		a.lease = 0
 		clear(a.mine) // the keys have ended with the lease
+		a.self = 0
 	}
 	lease, err := a.server.Store.Lease(ctx, silence)
 	if err != nil {
@@ -99,13 +126,18 @@ func (a *aliveness) step(ctx context.Context) {
 		}
 	}
 	a.mu.Unlock()
-	now := map[string]int64{}
+	now, self := map[string]int64{}, false
 	a.server.cache.read(func(st *state) {
+		self = a.self != 0 && st.servers[a.server.Name].revision != 0
 		for host := range heard {
 			now[host] = st.keys[store.Alive+host]
 		}
 	})
 	t := &transaction{}
+	if !self {
+		value, _ := json.Marshal(peer{a.server.Address})
+		t.Put = append(t.Put, store.Put{Key: store.Servers + a.server.Name, Value: value, Lease: a.lease})
+	}
 	for _, host := range slices.Sorted(maps.Keys(heard)) {
 		if len(t.Put)+len(t.Delete) >= store.MaxKeys/2 {
 			break // the others follow with the next tick
@@ -131,6 +163,10 @@ func (a *aliveness) step(ctx context.Context) {
 		return
 	}
 	for _, p := range t.Put {
-		a.mine[p.Key[len(store.Alive):]] = revision
+		if host, is := strings.CutPrefix(p.Key, store.Alive); is {
+			a.mine[host] = revision
+		} else {
+			a.self = revision
+		}
 	}
 }

@@ -55,6 +55,7 @@ type state struct {
 	projects map[string]record[project]
 	users    map[string]record[user]
 	joins    map[string]record[join]
+	servers  map[string]record[peer]
 	used     map[string]fleetapi.Quota // by project
 	// keys has the revisions of claims, usage, groups, alive and balancing.
 	keys map[string]int64
@@ -72,7 +73,8 @@ func newState() *state {
 		vms: map[string]record[fleet.VM]{}, statuses: map[onHost]record[fleet.VMStatus]{},
 		remains:  map[onHost]record[fleet.VM]{},
 		projects: map[string]record[project]{}, users: map[string]record[user]{},
-		joins: map[string]record[join]{}, used: map[string]fleetapi.Quota{}, keys: map[string]int64{},
+		joins: map[string]record[join]{}, servers: map[string]record[peer]{},
+		used: map[string]fleetapi.Quota{}, keys: map[string]int64{},
 		on:      map[string]map[string]bool{},
 		deleted: map[string]int64{}, names: map[string][]string{},
 	}
@@ -122,6 +124,8 @@ func (s *state) apply(e *store.Event, c *change) error {
 		return set(s.users, name, e)
 	case under(store.Joins):
 		return set(s.joins, name, e)
+	case under(store.Servers):
+		return set(s.servers, name, e)
 	case under(store.Alive):
 		c.hosts[name] = true
 		s.setKey(e)

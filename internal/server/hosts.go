@@ -362,7 +362,7 @@ func (s *Server) Info() fleetapi.ServerInfo {
 
 // desiredOf returns what a host should have.
 func desiredOf(st *state, host string) fleet.Desired {
-	d := fleet.Desired{Revision: st.revision, VMs: []fleet.VM{}}
+	d := fleet.Desired{Revision: st.revision, VMs: []fleet.VM{}, Servers: st.addresses()}
 	for name := range st.on[host] {
 		d.VMs = append(d.VMs, st.vms[name].value)
 	}

@@ -1,18 +1,21 @@
 package server
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/fleet"
 )
 
-// loads has the loads of the hosts that are connected to this server. They are only in memory:
-// a server that starts has all of them after a few seconds.
+// loads has the loads of all hosts: of those that are connected to this server, and those that the other
+// servers relay. They are only in memory: a server that starts has all of them after a few seconds.
 type loads struct {
-	mu sync.Mutex
-	by map[string]*hostLoad
+	mu   sync.Mutex
+	by   map[string]*hostLoad
+	last uint64 // counts the messages of hosts
 }
 
 func newLoads() *loads { return &loads{by: map[string]*hostLoad{}} }
@@ -42,9 +45,39 @@ func (l *loads) take(host string, m *fleet.Loads) (full bool) {
 	next, ok := l.by[host].merged(m)
 	if ok {
 		next.heard = time.Now() // monotonic: a jump of the clock does not count
+		l.last++
+		next.change = l.last
 		l.by[host] = next
 	}
 	return !ok
+}
+
+// put takes what another server relays. It is not relayed again.
+func (l *loads) put(host string, m *fleet.Loads) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next, _ := (*hostLoad)(nil).merged(m)
+	next.heard = time.Now()
+	l.by[host] = next
+}
+
+// since returns the loads of at most `most` hosts that have reported after a message, oldest first, and
+// the number of the last one; more says whether there are others.
+func (l *loads) since(change uint64, most int) (out relayed, last uint64, more bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var names []string
+	for host, load := range l.by {
+		if load.change > change {
+			names = append(names, host)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(l.by[a].change, l.by[b].change) })
+	out.Hosts, last = map[string]fleet.Loads{}, change
+	for _, host := range names[:min(len(names), most)] {
+		out.Hosts[host], last = l.by[host].complete(), l.by[host].change
+	}
+	return out, last, len(names) > most
 }
 
 func (l *loads) forget(host string) {

@@ -32,6 +32,7 @@ func (s *Server) Handler() (http.Handler, error) {
 	agents := s.AgentHandler()
 	mux := http.NewServeMux()
 	mux.Handle("/agent/", agents)
+	mux.Handle("POST /server/v1/loads", s.peerHandler())
 	mux.Handle("/", api)
 	if s.Telemetry != nil {
 		mux.Handle("/api/v1/", s.forViewers(s.Telemetry.Handler()))

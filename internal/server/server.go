@@ -7,7 +7,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -49,7 +51,11 @@ type Options struct {
 	Telemetry Telemetry // nil: loads are only used for decisions
 	// Address is what hosts and users connect to, for the join command.
 	Address string
-	Now     func() time.Time // nil: time.Now
+	// Name identifies the server among those of the fleet; empty: Address. Member is its certificate for the
+	// others; nil: it is the only one.
+	Name   string
+	Member *tls.Certificate
+	Now    func() time.Time // nil: time.Now
 	// Limits bound the migrations that the leader begins by itself.
 	Limits migrate.Limits
 	// PlanEvery is how often the leader looks for them; 0: 30s.
@@ -80,6 +86,7 @@ func New(o Options) *Server {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	o.Name = cmp.Or(o.Name, o.Address)
 	s := &Server{Options: o, cache: newCache(o.Log), wake: make(chan struct{}, 1),
 		wanted: newWanted(), stopped: make(chan struct{})}
 	s.sched = newScheduler(o.Policy)
@@ -131,6 +138,7 @@ func (s *Server) Run(ctx context.Context, ready func()) {
 	group.Go(func() { s.leader.Run(ctx) })
 	group.Go(func() { s.reconcile(ctx) })
 	group.Go(func() { s.rebalance(ctx) })
+	group.Go(func() { s.relay(ctx) })
 	group.Wait()
 }
 

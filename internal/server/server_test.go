@@ -114,14 +114,19 @@ func (r *rig) start() {
 // startServer starts a server on a store.
 func startServer(t testing.TB, s store.Store, ca *auth.CA, set *setup) (*Server, string) {
 	t.Helper()
-	out := New(Options{Store: s, CA: ca, Log: slog.New(slog.NewTextHandler(&set.log, nil)), Version: "test", Telemetry: set.series,
-		Policy: set.policy, Limits: set.limits, PlanEvery: set.plans,
-		Now: func() time.Time { return time.Now().Add(time.Duration(set.offset.Load())) }})
-	certificate, err := ca.ServerCertificate([]string{"127.0.0.1"}, time.Now())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	member, err := ca.MemberCertificate([]string{"127.0.0.1"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := New(Options{Store: s, CA: ca, Log: slog.New(slog.NewTextHandler(&set.log, nil)), Version: "test",
+		Telemetry: set.series, Address: l.Addr().String(), Member: member, Policy: set.policy,
+		Limits: set.limits, PlanEvery: set.plans,
+		Now: func() time.Time { return time.Now().Add(time.Duration(set.offset.Load())) }})
+	certificate, err := ca.ServerCertificate([]string{"127.0.0.1"}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +143,6 @@ func startServer(t testing.TB, s store.Store, ca *auth.CA, set *setup) (*Server,
 			}
 		}
 	})
-	out.Address = l.Addr().String()
 	return out, "https://" + l.Addr().String()
 }
 

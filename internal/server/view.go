@@ -15,6 +15,7 @@ import (
 // hostLoad is the load of a host, put together from the messages of its daemon.
 type hostLoad struct {
 	number uint64 // of the last message
+	change uint64 // counts the messages of all hosts of this server; 0: another server relayed it
 	taken  time.Time
 	heard  time.Time // when the server got the message
 	nodes  map[topology.NodeID]fleet.Node

@@ -100,20 +100,23 @@ func (a *Agent) Status() status.Fleet {
 }
 
 // connected records whether the server is reachable; why is nil if it is.
-func (a *Agent) connected(why error) {
+func (a *Agent) connected(why error, server string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	was := a.status.Connected
 	a.status.Connected, a.status.Why = why == nil, ""
+	if why == nil {
+		a.status.Server = server
+	}
 	if why != nil {
 		a.status.Why = why.Error()
 	}
 	if was != a.status.Connected || a.status.Since.IsZero() {
 		a.status.Since = time.Now().UTC()
 		if why == nil {
-			a.Log.Info("connected to the fleet", "server", a.Member.Server, "as", a.Member.Host)
+			a.Log.Info("connected to the fleet", "server", server, "as", a.Member.Host)
 		} else {
-			a.Log.Warn("not connected to the fleet", "server", a.Member.Server, "error", why)
+			a.Log.Warn("not connected to the fleet", "server", server, "error", why)
 		}
 	}
 }
@@ -174,16 +177,21 @@ func (a *Agent) stayConnected(ctx context.Context, c *connection) {
 		err := c.follow(ctx, 3*a.HeartbeatEvery, func(d fleet.Desired, first bool) {
 			if first {
 				wait = a.LeastWait
-				a.connected(nil)
+				a.connected(nil, c.server())
 				a.outbox.repeat()
+			}
+			if err := a.identity.note(d.Servers, a.Folder); err != nil {
+				a.Log.Warn("the fleet's servers are not stored", "error", err)
 			}
 			a.tell(func(l *loop) { l.desire(d, first) })
 		})
 		if ctx.Err() != nil {
 			return
 		}
-		a.connected(err)
+		a.connected(err, c.server())
 		c.quit()
+		member := a.identity.get()
+		c.next(member.servers())
 		// Jitter: after a server's restart not all hosts connect in the same second.
 		sleep(ctx, wait/2+rand.N(wait)) //nolint:gosec // no secret
 		wait = min(2*wait, a.MostWait)

@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,11 +27,27 @@ const (
 	maxDesired = 64 << 20         // bytes of a desired state: thousands of VMs
 )
 
-// connection is the one to the fleet's server. HTTP/2 multiplexes its requests.
+// connection is the one to one of the fleet's servers. HTTP/2 multiplexes its requests.
 type connection struct {
-	base string
 	http *http.Client
 	quit func()
+
+	mu   sync.Mutex
+	base string // URL
+}
+
+// server returns the URL of the server.
+func (c *connection) server() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.base
+}
+
+// next changes to the next one of the servers.
+func (c *connection) next(servers []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.base = servers[(slices.Index(servers, c.base)+1)%len(servers)]
 }
 
 // identity is the certificate that the connection uses; renewing replaces it.
@@ -96,13 +113,13 @@ func (c *connection) send(ctx context.Context, method, path string, body, into a
 	defer func() { _ = answer.Body.Close() }()
 	data, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
 	if err != nil {
-		return fmt.Errorf("the answer of the server %s: %w", c.base, err)
+		return fmt.Errorf("the answer of the server %s: %w", c.server(), err)
 	}
 	if into == nil {
 		return nil
 	}
 	if err := json.Unmarshal(data, into); err != nil {
-		return fmt.Errorf("the answer of the server %s to %s: %w", c.base, path, err)
+		return fmt.Errorf("the answer of the server %s to %s: %w", c.server(), path, err)
 	}
 	return nil
 }
@@ -117,7 +134,8 @@ func (c *connection) open(ctx context.Context, method, path string, body any) (*
 		}
 		send = bytes.NewReader(data)
 	}
-	r, err := http.NewRequestWithContext(ctx, method, c.base+path, send)
+	base := c.server()
+	r, err := http.NewRequestWithContext(ctx, method, base+path, send)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +147,7 @@ func (c *connection) open(ctx context.Context, method, path string, body any) (*
 		if at, ok := errors.AsType[*url.Error](err); ok {
 			err = at.Err // the rest is in the text below
 		}
-		return nil, fmt.Errorf("the server %s: %w", c.base, err)
+		return nil, fmt.Errorf("the server %s: %w", base, err)
 	}
 	if answer.StatusCode >= 300 {
 		defer func() { _ = answer.Body.Close() }()
@@ -173,14 +191,14 @@ func (c *connection) follow(ctx context.Context, silence time.Duration, pass fun
 		watch.Reset(silence)
 		var d fleet.Desired
 		if err := json.Unmarshal(lines.Bytes(), &d); err != nil {
-			return fmt.Errorf("a desired state from the server %s: %w", c.base, err)
+			return fmt.Errorf("a desired state from the server %s: %w", c.server(), err)
 		}
 		pass(d, first)
 	}
 	if err := lines.Err(); err != nil {
-		return causeOf(ctx, fmt.Errorf("the stream of the server %s: %w", c.base, err))
+		return causeOf(ctx, fmt.Errorf("the stream of the server %s: %w", c.server(), err))
 	}
-	return fmt.Errorf("the server %s ended the stream", c.base)
+	return fmt.Errorf("the server %s ended the stream", c.server())
 }
 
 // causeOf prefers the reason for which this side ended a request.
@@ -214,5 +232,21 @@ func (c *connection) renew(ctx context.Context, of *identity, folder string) err
 		return err
 	}
 	of.set(next)
+	return nil
+}
+
+// note stores the servers that the fleet has named.
+func (i *identity) note(servers []string, folder string) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(servers) == 0 || slices.Equal(servers, i.member.Others) {
+		return nil
+	}
+	next := i.member
+	next.Others = slices.Clone(servers)
+	if err := next.store(folder); err != nil {
+		return err
+	}
+	i.member = next
 	return nil
 }

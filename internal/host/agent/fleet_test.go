@@ -262,3 +262,33 @@ func TestFleet_SurvivesRestarts(t *testing.T) {
 		}
 	}
 }
+
+// A host learns of the other servers, and connects to one of them when its own stops.
+func TestFleet_AHostChangesServers(t *testing.T) {
+	f := newFleet(t)
+	other := &aFleet{t: t, store: f.store, ca: f.ca, address: "127.0.0.1:0"}
+	other.start()
+	t.Cleanup(func() { other.stop() })
+	var token string
+	f.change("making a token", func(ctx context.Context) error {
+		made, err := f.client.CreateToken(ctx, "admin", fleetapi.TokenCreate{})
+		token = made.Secret
+		return err
+	})
+	known := 0
+	for end := time.Now().Add(30 * time.Second); known < 2 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if m, err := agent.LoadMember(f.host.folder); err == nil {
+			known = len(m.Others)
+		}
+	}
+	f.stop()
+	f.stop = func() {}
+	var err error
+	if f.client, err = fleetapi.NewClient(fleetapi.Config{URL: "https://" + other.address, Token: token,
+		CA: f.ca.CertificatePEM()}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.client.Close)
+	f.create("web")
+	f.until("web", fleetapi.VMRunning)
+}

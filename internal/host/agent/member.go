@@ -23,6 +23,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,6 +47,19 @@ type Member struct {
 	CA          string `json:"ca"`     // PEM, of the servers
 	Certificate string `json:"certificate"`
 	Key         string `json:"key"`
+	// Others are the addresses, HOST:PORT, of the servers that the fleet last named.
+	Others []string `json:"others,omitempty"`
+}
+
+// servers are the URLs of all servers that the host knows, that at which it has joined first.
+func (m *Member) servers() []string {
+	out := []string{m.Server}
+	for _, address := range m.Others {
+		if u, err := serverURL(address); err == nil && !slices.Contains(out, u) {
+			out = append(out, u)
+		}
+	}
+	return out
 }
 
 const memberFile = "member.json"

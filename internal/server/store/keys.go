@@ -5,6 +5,7 @@ const (
 	Hosts    = "/numavisor/hosts/"    // fleet.Host
 	Reports  = "/numavisor/reports/"  // fleet.Report, by host
 	Alive    = "/numavisor/alive/"    // by host, with a lease of the server that it is connected to
+	Servers  = "/numavisor/servers/"  // the servers that run, by name, with their lease
 	VMs      = "/numavisor/vms/"      // fleet.VM
 	Statuses = "/numavisor/statuses/" // fleet.VMStatus, by VM and host
 	Reasons  = "/numavisor/reasons/"  // why a VM was placed where it is, by VM

@@ -1,0 +1,124 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/server/store"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// loadsOf are the loads of a host with one node.
+func loadsOf(number uint64, cpu float64) fleet.Loads {
+	return fleet.Loads{Number: number, Taken: time.Unix(int64(number), 0), Nodes: []fleet.Node{{
+		NodeLoad: inventory.NodeLoad{Node: 0, CPU: cpu}, Free: topology.GiB}}}
+}
+
+// Any server may decide on any host, so each has the loads of all: also those of a host that is connected to
+// another one, and of one that changes servers.
+func TestServers_ShareTheLoadsOfTheirHosts(t *testing.T) {
+	r := newRig(t)
+	other, at := startServer(t, r.store, r.ca, &setup{})
+	h := r.join("a", "nodes:1 cores:4 memory:4G")
+	h.send("POST", "/agent/v1/loads", loadsOf(1, 1.5), nil)
+	seen := func(s *Server, cpu float64) func() bool {
+		return func() bool {
+			l := s.loads.of("a")
+			return l != nil && l.nodes[0].CPU == cpu
+		}
+	}
+	r.eventually("the other server has the loads", seen(other, 1.5))
+	h.send("POST", "/agent/v1/loads", loadsOf(2, 2.5), nil)
+	r.eventually("and the next ones", seen(other, 2.5))
+	h.url = at
+	h.send("POST", "/agent/v1/loads", loadsOf(3, 3.5), nil)
+	if !seen(other, 3.5)() {
+		t.Error("the server does not use what the host says itself")
+	}
+	if err := r.server.takeRelayed(t.Context(), "a", loadsOf(4, 4)); err != nil || seen(r.server, 4)() {
+		t.Errorf("loads that were relayed replaced those of a connected host: %v", err)
+	}
+	if err := r.server.takeRelayed(t.Context(), "b", loadsOf(0, 1)); err == nil {
+		t.Error("impossible loads were taken")
+	}
+}
+
+// Only servers may say what hosts of other servers do.
+func TestServer_TakesRelayedLoadsOfServersOnly(t *testing.T) {
+	r := newRig(t)
+	h := r.join("member.numavisor.internal", "nodes:1 cores:4 memory:4G") // the name that servers have
+	body := `{"hosts": {"x": {"number": 1}}}`
+	for who, client := range map[string]*http.Client{"a host": h.http, "anybody": r.anonymous()} {
+		q, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, r.url+"/server/v1/loads", strings.NewReader(body))
+		q.Header.Set("Content-Type", "application/json")
+		answer, err := client.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s: %s", who, answer.Status)
+		}
+	}
+	if r.server.loads.of("x") != nil {
+		t.Error("the loads were taken")
+	}
+}
+
+// lost is a store that has lost its quorum.
+type lost struct {
+	store.Store
+	is atomic.Bool
+}
+
+func (l *lost) List(ctx context.Context, prefix string) ([]store.Record, int64, error) {
+	records, revision, err := l.Store.List(ctx, prefix)
+	if err == nil && l.is.Load() {
+		err = store.ErrStale
+	}
+	return records, revision, err
+}
+
+// desiredAt opens a stream of desired states at a server, and returns the first one.
+func (h *fakeHost) desiredAt(url string) (fleet.Desired, int) {
+	h.t.Helper()
+	q, _ := http.NewRequestWithContext(h.t.Context(), http.MethodGet, url+"/agent/v1/desired", nil)
+	answer, err := h.http.Do(q)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	var d fleet.Desired
+	if answer.StatusCode == http.StatusOK {
+		line, _ := bufio.NewReader(answer.Body).ReadBytes('\n')
+		if err := json.Unmarshal(line, &d); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	return d, answer.StatusCode
+}
+
+// A server whose records may be old does not tell a host what to do: the host may have heard newer things from
+// another server, such as that a VM runs elsewhere.
+func TestServer_TellsHostsNothingOld(t *testing.T) {
+	r := newRig(t)
+	behind := &lost{Store: r.store}
+	_, at := startServer(t, behind, r.ca, &setup{})
+	h := r.join("a", "nodes:1 cores:4 memory:4G")
+	r.eventually("both servers are known", func() bool {
+		d, status := h.desiredAt(at)
+		return status == http.StatusOK && len(d.Servers) == 2
+	})
+	behind.is.Store(true)
+	if d, status := h.desiredAt(at); status != http.StatusServiceUnavailable {
+		t.Errorf("the server without a quorum answers %d, %+v", status, d)
+	}
+}
