@@ -27,6 +27,9 @@ const (
 	secretMode   = 0o600
 	publicMode   = 0o644
 	folderModes  = 0o700
+	firstFile    = "first.json"
+	peerFile     = "member.pem"
+	peerKeyFile  = "member.key"
 )
 
 // config is what 'init' decides for each start of the server.
@@ -35,6 +38,9 @@ type config struct {
 	Address string `json:"address"`
 	// Names are further names and addresses in the server's certificate.
 	Names []string `json:"names,omitempty"`
+	// Member is set if this server is one of several, Etcd if others run the cluster of etcd.
+	Member *member  `json:"member,omitempty"`
+	Etcd   *cluster `json:"etcd,omitempty"`
 }
 
 func write(folder, name string, data []byte, mode fs.FileMode) error {
@@ -75,13 +81,21 @@ func readCA(folder string) (*auth.CA, error) {
 	return auth.ParseCA(certificate, key)
 }
 
-// openStore opens the records of the data folder. Callers close them.
-func openStore(ctx context.Context, folder string, log *slog.Logger) (*etcd.Store, error) {
-	s, err := etcd.Open(ctx, etcd.Config{Folder: filepath.Join(folder, etcdFolder), Log: log})
+// openStore opens the records of the data folder, and writes the first ones of a new fleet. Callers close
+// them.
+func openStore(ctx context.Context, folder string, c config, ca *auth.CA, log *slog.Logger) (*etcd.Store, error) {
+	where, err := c.records(folder, ca, log)
 	if err != nil {
-		return nil, fmt.Errorf("opening the records in %s: %w", folder, err)
+		return nil, err
 	}
-	if err := store.Prepare(ctx, s); err != nil {
+	if c.Member != nil {
+		log.Info("waiting for more than half of the servers", "of", len(c.Member.Members))
+	}
+	s, err := etcd.Open(ctx, where)
+	if err != nil {
+		return nil, fmt.Errorf("opening the records: %w", err)
+	}
+	if err := errors.Join(store.Prepare(ctx, s), writeFirst(ctx, s, folder)); err != nil {
 		_ = s.Close() // the first error counts
 		return nil, err
 	}

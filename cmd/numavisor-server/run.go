@@ -70,8 +70,8 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 	if err != nil {
 		return fmt.Errorf("the address in %s: %w", configFile, err)
 	}
-	certificate, err := ca.ServerCertificate(append([]string{host, "localhost", "127.0.0.1", "::1"}, conf.Names...),
-		time.Now())
+	names := append([]string{host, "localhost", "127.0.0.1", "::1"}, conf.Names...)
+	certificate, err := ca.ServerCertificate(names, time.Now())
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 		return fmt.Errorf("listening: %w; choose another address with --listen", err)
 	}
 	defer func() { _ = l.Close() }() // what serves closes it first
-	records, err := openStore(ctx, o.folder, log)
+	records, err := openStore(ctx, o.folder, conf, ca, log)
 	if err != nil {
 		return err
 	}
@@ -94,8 +94,12 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 		return fmt.Errorf("opening the time series in %s: %w", o.folder, err)
 	}
 	defer func() { err = errors.Join(err, series.Close()) }()
+	own, err := ca.MemberCertificate(names, time.Now())
+	if err != nil {
+		return err
+	}
 	s := server.New(server.Options{Store: records, CA: ca, Telemetry: series, Policy: p, Log: log, Version: version(),
-		Address: conf.Address})
+		Address: conf.Address, Name: conf.name(), Member: own})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		s.Run(ctx, func() { log.Info("ready", "address", l.Addr().String(), "ca", ca.Fingerprint()) })
