@@ -5,6 +5,7 @@ GO        ?= go
 GOFLAGS   := -tags=libvirt_dlopen -buildvcs=false
 BIN       := bin/numavisor
 SERVER    := bin/numavisor-server
+GUEST     := bin/numavisor-guest
 # golangci-lint is built once per version: its first build takes minutes.
 LINTER    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 LINT      := v2.5.0
@@ -51,11 +52,12 @@ PREFIX    ?= /usr/local
 SYSCONF   ?= /etc
 ROOT       = $(DESTDIR)$(PREFIX)
 
-.PHONY: install uninstall package package-test man build print-ldflags demo test test-all unit quick lab-test lab-test-all lab-one explore fuzz bench bench-lab bench-daemon lint vuln mutate packages clean
+.PHONY: install uninstall package package-test man build print-ldflags demo test test-all unit quick lab-test lab-test-all lab-one explore fuzz bench bench-lab bench-daemon bench-handoff install-guest lint vuln mutate packages clean
 
 build: packages
 	$(GO) build -trimpath -ldflags="$(LDFLAGS)" -o $(BIN) ./cmd/numavisor
 	$(GO) build -trimpath -ldflags="$(LDFLAGS)" -o $(SERVER) ./cmd/numavisor-server
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w -X main.linkedVersion=$(VERSION)" -o $(GUEST) ./cmd/numavisor-guest
 
 print-ldflags:
 	@echo "$(LDFLAGS)"
@@ -121,6 +123,11 @@ bench-lab: PACKAGES += numad
 bench-lab: build
 	$(BIN) lab bench --results $(or $(RESULTS),bench-lab.json) $(or $(BENCHFLAGS),--layout all)
 
+# What it takes to park a vCPU: an isolated partition's CPU list against a flip and CPU offline, in turn, in the lab.
+bench-handoff: build
+	NUMAVISOR_LAB=1 NUMAVISOR_HANDOFF_ROUNDS=$(or $(ROUNDS),100) $(GO) test -count=1 -v -timeout=30m \
+	  -run '^TestLabHandOffCost$$' ./lab/e2e
+
 # What the daemon takes with 200 guests of libvirt: as root, 10 GiB, some minutes.
 bench-daemon: build
 	testdata/daemon-cost $(GUESTS)
@@ -185,6 +192,12 @@ install: man
 	  -exec install -D -m 644 {} $(ROOT)/share/doc/numavisor/{} \;
 	@test -z "$(SYSCONF)" || test -e $(DESTDIR)$(SYSCONF)/numavisor/policy.yaml || \
 	  install -D -m 644 deploy/packages/policy.yaml $(DESTDIR)$(SYSCONF)/numavisor/policy.yaml
+
+# The agent of mirrored VMs, into the root file system of such a VM: make install-guest DESTDIR=/mnt PREFIX=/usr
+install-guest: build
+	install -D -m 755 $(GUEST) $(ROOT)/bin/numavisor-guest
+	install -D -m 644 -t $(ROOT)/lib/systemd/system deploy/systemd/numavisor-guest.service
+	install -D -m 755 -t $(DESTDIR)/etc/init.d deploy/openrc/numavisor-guest
 
 # The policy and the records stay: docs/packages.md has the commands for them.
 uninstall:

@@ -40,6 +40,9 @@ var rooms = map[string][]string{
 	"internal/api/host":  {"WORDS"},
 	"internal/api/agent": {"WORDS"},
 	"internal/api/fleet": {"WORDS"},
+	// Only the standard library: it is linked into the agent in guests.
+	"internal/api/guest":  {},
+	"internal/guestagent": {"internal/api/guest"},
 
 	"internal/server":        {"WORDS", "internal/api", "internal/decide", "internal/server"},
 	"internal/server/auth":   {},
@@ -112,6 +115,7 @@ var rooms = map[string][]string{
 
 	"cmd/numavisor":        {"ALL"},
 	"cmd/numavisor-server": {"ALL"},
+	"cmd/numavisor-guest":  {"internal/api/guest", "internal/guestagent"},
 
 	"tools/mutate": {}, // for developers: which changes to the code the tests notice
 	"tools/words":  {},

@@ -51,6 +51,7 @@ var valueSections = map[string]string{
 	"internal/plan.DegradedReason":      "Reasons why a VM is degraded",
 	"internal/plan.BlockKind":           "Reasons why a VM is blocked",
 	"internal/decide/handoff.Reason":    "Reasons of a hand-over",
+	"internal/api/guest.Means":          "Means of parking a vCPU",
 	"internal/plan.RemedyKind":          "Remedies",
 	"internal/policy.Mode":              "Modes",
 	"internal/policy.Answer":            "Answers to a competitor",

@@ -1,0 +1,152 @@
+package guestagent
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/api/guest"
+)
+
+// epochFile holds the last epoch, for the next start of the agent. It is gone when
+// the guest boots, as are the changes that the agent made.
+const epochFile = "/run/numavisor-guest/epoch"
+
+// agent carries out grants and makes reports. It has no clock and no channel of its
+// own: Run feeds it.
+type agent struct {
+	k       kernel
+	parker  *parker
+	meter   meter
+	boot    string
+	seq     uint64
+	epoch   uint64
+	granted guest.VCPUs // of that epoch; empty: no grant since the agent's start
+	// restless are parked vCPUs that run.
+	restless guest.VCPUs
+	last     demand
+	log      func(format string, args ...any)
+}
+
+func newAgent(k kernel, wait func(time.Duration), log func(format string, args ...any)) (*agent, error) {
+	id, err := k.read("/proc/sys/kernel/random/boot_id")
+	if err != nil || len(id) < 8 {
+		return nil, fmt.Errorf("reading the guest's boot_id: %w", errors.Join(err, errors.New("/proc is incomplete")))
+	}
+	a := &agent{k: k, parker: newParker(k, wait), meter: meter{k: k}, boot: id[:8], log: log}
+	if text, err := k.read(epochFile); err == nil {
+		a.epoch, _ = strconv.ParseUint(text, 10, 53)
+	}
+	return a, nil
+}
+
+// grant carries out a grant unless a later one has been. Whether all of it could be
+// done shows in the next report.
+func (a *agent) grant(g guest.Grant) {
+	if g.Epoch < a.epoch {
+		return
+	}
+	if g.Epoch > a.epoch {
+		a.epoch = g.Epoch
+		a.save()
+	}
+	a.granted = g.VCPUs
+	a.enforce()
+}
+
+func (a *agent) save() {
+	if err := a.k.write(epochFile, strconv.FormatUint(a.epoch, 10)); err != nil {
+		a.log("the epoch is not stored: after its restart the agent could repeat an old grant: %v", err)
+	}
+}
+
+// enforce makes the guest use exactly the granted vCPUs. It does nothing if that is
+// so.
+func (a *agent) enforce() {
+	if a.granted == (guest.VCPUs{}) {
+		return
+	}
+	present, before, err := a.parker.state()
+	if err != nil {
+		a.log("the state of the vCPUs is unknown: %v", err)
+		return
+	}
+	used := present.And(a.granted)
+	if before == present.Without(used) {
+		if a.restless != (guest.VCPUs{}) {
+			a.restless = a.parker.settle(a.restless, used)
+		}
+		return
+	}
+	means := a.parker.means
+	if err := a.parker.park(present.Without(used)); err != nil {
+		a.log("vCPUs %v: %v", present.Without(used), err)
+	}
+	if a.parker.means != means {
+		a.log("vCPUs are parked by means %q from here on", a.parker.means)
+	}
+	a.parker.moveWork(used)
+	_, parked, err := a.parker.state()
+	if err != nil {
+		a.log("the state of the vCPUs is unknown: %v", err)
+		return
+	}
+	a.restless = a.restless.And(parked)
+	if released := parked.Without(before); released != (guest.VCPUs{}) {
+		a.restless = a.restless.Or(a.parker.settle(released, used))
+	}
+}
+
+// runsAnyway is the share of time from which on a parked vCPU counts as used. The
+// timers of a vCPU that nothing else uses take far less.
+const runsAnyway = 0.25
+
+// measure takes the mean demand since the last time.
+func (a *agent) measure(now time.Time) error {
+	present, parked, err := a.parker.state()
+	if err != nil {
+		return err
+	}
+	if a.last, err = a.meter.mean(now, present); err != nil {
+		return err
+	}
+	for _, id := range parked.IDs() {
+		if a.last.by[id] >= runsAnyway {
+			a.restless = a.restless.Or(guest.Of(id))
+		}
+	}
+	a.enforce()
+	return nil
+}
+
+// report makes the next report. now is the number of threads that run or wait at
+// this time, which may be more than the mean; -1: unknown.
+func (a *agent) report(now int64) (guest.Report, error) {
+	present, parked, err := a.parker.state()
+	if err != nil {
+		return guest.Report{}, err
+	}
+	used := present.Without(parked).Or(a.restless.And(present))
+	used.Add(0)
+	r := guest.Report{
+		V: guest.Version, Boot: a.boot, Epoch: a.epoch, Present: present, Used: used, Means: a.parker.means,
+		Running: a.last.running, Waiting: a.last.waiting, Stalled: a.last.stalled, Use: a.last.use,
+	}
+	if now >= 0 {
+		busy := min(now, int64(used.Len()))
+		r.Running, r.Waiting = max(r.Running, 1000*busy), max(r.Waiting, 1000*(now-busy))
+	}
+	a.seq++
+	r.Seq = a.seq
+	return r, nil
+}
+
+// usedNow is the number of vCPUs in the guest's scheduling.
+func (a *agent) usedNow() int {
+	present, parked, err := a.parker.state()
+	if err != nil {
+		return 1
+	}
+	return present.Without(parked).Len()
+}

@@ -1,0 +1,135 @@
+package guestagent
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/api/guest"
+)
+
+// tick is the unit of /proc/stat: USER_HZ is 100 on all architectures that have KVM.
+const tick = 10 * time.Millisecond
+
+// meter measures demand.
+type meter struct {
+	k    kernel
+	at   time.Time
+	busy map[int]uint64 // ticks, by vCPU
+	// stall is the total of PSI "some", in microseconds.
+	stall   uint64
+	waiting int64 // sum of samples
+	samples int64
+}
+
+// demand is what a report says of it; see guest.Report.
+type demand struct {
+	running, waiting, stalled int64
+	use                       string
+	// by is the share of time in which each vCPU was busy.
+	by map[int]float64
+}
+
+// runnable returns the number of threads that run or wait for a vCPU, without the
+// agent's, which runs.
+func (m *meter) runnable() (int64, bool) {
+	text, err := m.k.read("/proc/loadavg")
+	fields := strings.Fields(text)
+	if err != nil || len(fields) < 4 {
+		return 0, false
+	}
+	count, _, _ := strings.Cut(fields[3], "/")
+	n, err := strconv.ParseInt(count, 10, 32)
+	return max(0, n-1), err == nil
+}
+
+// sample notes how many threads wait now; used is the number of vCPUs in use.
+func (m *meter) sample(used int) (runnable int64, ok bool) {
+	runnable, ok = m.runnable()
+	if ok {
+		m.waiting += max(0, runnable-int64(used))
+		m.samples++
+	}
+	return runnable, ok
+}
+
+// mean returns the demand since the last call; the first call has no use yet.
+func (m *meter) mean(now time.Time, present guest.VCPUs) (demand, error) {
+	busy, err := m.ticks()
+	if err != nil {
+		return demand{}, err
+	}
+	d := demand{stalled: -1, by: map[int]float64{}}
+	elapsed := now.Sub(m.at)
+	stall, psi := m.stalls()
+	if m.busy != nil && elapsed > 0 {
+		for id, t := range busy {
+			if old, ok := m.busy[id]; ok && t >= old {
+				d.by[id] = min(1, float64(t-old)*float64(tick)/float64(elapsed))
+				d.running += int64(1000 * d.by[id])
+			}
+		}
+		if psi && stall >= m.stall {
+			d.stalled = min(1000, int64(1000*float64(stall-m.stall)/float64(elapsed.Microseconds())))
+		}
+	}
+	if m.samples > 0 {
+		d.waiting = 1000 * m.waiting / m.samples
+	}
+	ids := present.IDs()
+	if last := ids[len(ids)-1]; last < guest.MaxUse {
+		digits := make([]byte, last+1)
+		for id := range digits {
+			digits[id] = '0' + byte(min(9, 10*d.by[id]))
+		}
+		d.use = string(digits)
+	}
+	m.at, m.busy, m.stall, m.waiting, m.samples = now, busy, stall, 0, 0
+	return d, nil
+}
+
+// ticks reads from /proc/stat how long each vCPU executed something. Stolen time is
+// none of that.
+func (m *meter) ticks() (map[int]uint64, error) {
+	text, err := m.k.read("/proc/stat")
+	if err != nil {
+		return nil, err
+	}
+	busy := map[int]uint64{}
+	for line := range strings.SplitSeq(text, "\n") {
+		// user nice system idle iowait irq softirq steal
+		if id, f, ok := cpuLine(line); ok && len(f) >= 7 {
+			busy[id] = f[0] + f[1] + f[2] + f[5] + f[6]
+		}
+	}
+	return busy, nil
+}
+
+func (m *meter) stalls() (uint64, bool) {
+	text, err := m.k.read(pressureFile)
+	if err != nil {
+		return 0, false
+	}
+	some, _, _ := strings.Cut(text, "\n")
+	_, total, ok := strings.Cut(some, "total=")
+	n, err := strconv.ParseUint(total, 10, 64)
+	return n, ok && err == nil
+}
+
+// cpuLine reads a line of /proc/stat or /proc/schedstat: "cpu7 1 2 3".
+func cpuLine(line string) (id int, figures []uint64, ok bool) {
+	rest, ok := strings.CutPrefix(line, "cpu")
+	name, rest, _ := strings.Cut(rest, " ")
+	id, err := strconv.Atoi(name)
+	if !ok || err != nil || id < 0 {
+		return 0, nil, false
+	}
+	for f := range strings.FieldsSeq(rest) {
+		n, err := strconv.ParseUint(f, 10, 64)
+		if err != nil {
+			return 0, nil, false
+		}
+		figures = append(figures, n)
+	}
+	return id, figures, true
+}

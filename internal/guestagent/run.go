@@ -1,0 +1,241 @@
+package guestagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/api/guest"
+)
+
+const pressureFile = "/proc/pressure/cpu"
+
+// trigger makes the kernel wake the agent when threads have waited for a vCPU for 10
+// of 500 ms, the shortest window that it allows (Documentation/accounting/psi.rst).
+const trigger = "some 10000 500000\x00"
+
+const (
+	// every is the time between two reports of a guest whose demand does not change.
+	every = time.Second
+	// mid is the time between two measurements.
+	mid = 250 * time.Millisecond
+	// fast is the time between two samples while threads wait for a vCPU, and without
+	// PSI always.
+	fast = 20 * time.Millisecond
+	// alert is how long samples are fast after the kernel's last wake-up.
+	alert = 2 * time.Second
+	// reconnect is the time between two attempts to open the channel.
+	reconnect = time.Second
+	// step is the change of demand, in thousandths of a vCPU, that is worth a report.
+	step = 250
+)
+
+// Options say how the agent runs.
+type Options struct {
+	// Channel is a character device, or the Unix socket of the host in a test.
+	Channel string
+	Log     func(format string, args ...any)
+}
+
+// Run carries out grants and reports demand until ctx ends. Then the vCPUs stay as
+// they are. It returns an error only if the guest's kernel cannot be read at all.
+func Run(ctx context.Context, o Options) error {
+	if err := os.MkdirAll(filepath.Dir(epochFile), 0o755); err != nil {
+		return err
+	}
+	if f, err := os.OpenFile(epochFile, os.O_CREATE, 0o600); err == nil {
+		_ = f.Close()
+	}
+	a, err := newAgent(linux{}, time.Sleep, o.Log)
+	if err != nil {
+		return err
+	}
+	l := &loop{agent: a, options: o, channel: -1, pressure: openPressure()}
+	o.Log("means %q; pressure events: %t", a.parker.means, l.pressure >= 0)
+	if err := a.measure(time.Now()); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		l.turn(time.Now())
+	}
+	return nil
+}
+
+// openPressure returns a file that poll(2) reports when threads wait; -1: no PSI.
+func openPressure() int {
+	fd, err := unix.Open(pressureFile, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	if _, err := unix.Write(fd, []byte(trigger)); err != nil {
+		_ = unix.Close(fd)
+		return -1
+	}
+	return fd
+}
+
+// loop waits for the host and for pressure.
+type loop struct {
+	agent    *agent
+	options  Options
+	channel  int // -1: not open
+	pressure int // -1: no PSI
+	lines    guest.Lines
+	buffer   [4096]byte
+
+	opened   time.Time // last attempt
+	measured time.Time
+	sent     time.Time
+	alerted  time.Time // the kernel's last wake-up
+	last     guest.Report
+	refused  string // why the last attempt to open failed, so that it is logged once
+}
+
+// turn waits once, at most until the next measurement, and does what is due.
+func (l *loop) turn(now time.Time) {
+	if l.channel < 0 && now.Sub(l.opened) >= reconnect {
+		l.open(now)
+	}
+	timeout := mid
+	if l.pressure < 0 || now.Sub(l.alerted) < alert {
+		timeout = fast
+	}
+	fds := []unix.PollFd{{Fd: int32(l.channel), Events: unix.POLLIN}, //nolint:gosec // file descriptors are small
+		{Fd: int32(l.pressure), Events: unix.POLLPRI}} //nolint:gosec // as above
+	if _, err := unix.Poll(fds, int(timeout.Milliseconds())); err != nil && !errors.Is(err, unix.EINTR) {
+		time.Sleep(timeout)
+	}
+	now = time.Now()
+	answered := fds[0].Revents != 0 && l.receive()
+	rise := false
+	if fds[1].Revents&unix.POLLPRI != 0 {
+		l.alerted = now
+	}
+	count := int64(-1)
+	if l.pressure < 0 || now.Sub(l.alerted) < alert {
+		used := l.agent.usedNow()
+		if n, ok := l.agent.meter.sample(used); ok && n > int64(used) {
+			count = n
+			rise = 1000*n >= l.last.Running+l.last.Waiting+1000
+		}
+	}
+	if now.Sub(l.measured) >= mid {
+		l.measured = now
+		if err := l.agent.measure(now); err != nil {
+			l.options.Log("measuring demand: %v", err)
+		}
+	}
+	l.send(now, count, answered || rise)
+}
+
+// send sends a report if it is due: at once after a grant or a rise, soon after other
+// changes, else every second.
+func (l *loop) send(now time.Time, count int64, due bool) {
+	if l.channel < 0 {
+		return
+	}
+	r, err := l.agent.report(count)
+	if err != nil {
+		l.options.Log("the state of the vCPUs is unknown: %v", err)
+		return
+	}
+	changed := r.Used != l.last.Used || r.Epoch != l.last.Epoch || r.Means != l.last.Means
+	moved := now.Sub(l.sent) >= mid && (far(r.Running, l.last.Running) || far(r.Waiting, l.last.Waiting))
+	if !due && !changed && !moved && now.Sub(l.sent) < every {
+		return
+	}
+	line, err := guest.Encode(&r)
+	if err != nil {
+		l.options.Log("a report: %v", err)
+		return
+	}
+	n, err := unix.Write(l.channel, line)
+	switch {
+	case errors.Is(err, unix.EAGAIN): // the host does not read: the next report holds all
+	case err != nil || n < len(line):
+		l.close(err)
+	default:
+		l.last = r
+	}
+	l.sent = now
+}
+
+func far(a, b int64) bool { return a-b >= step || b-a >= step }
+
+// receive carries out the newest of the grants that have arrived, and reports whether
+// there was one.
+func (l *loop) receive() bool {
+	var newest guest.Grant
+	for {
+		n, err := unix.Read(l.channel, l.buffer[:])
+		if n > 0 {
+			l.lines.Add(l.buffer[:n], func(line []byte) {
+				g, err := guest.DecodeGrant(line)
+				if err != nil {
+					l.options.Log("a message of the host is not carried out: %v", err)
+				} else if g.Epoch >= newest.Epoch {
+					newest = g
+				}
+			})
+			continue
+		}
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			l.close(err) // 0 bytes: the host has closed its side
+		}
+		break
+	}
+	if newest.Epoch > 0 {
+		l.agent.grant(newest)
+	}
+	return newest.Epoch > 0
+}
+
+func (l *loop) open(now time.Time) {
+	l.opened = now
+	fd, err := openChannel(l.options.Channel)
+	if err != nil {
+		if reason := err.Error(); reason != l.refused {
+			l.refused = reason
+			l.options.Log("opening the channel %s: %v; retrying every second", l.options.Channel, err)
+		}
+		return
+	}
+	l.channel, l.lines, l.refused, l.sent = fd, guest.Lines{}, "", time.Time{}
+}
+
+func (l *loop) close(err error) {
+	_ = unix.Close(l.channel)
+	l.channel = -1
+	if reason := fmt.Sprint(err); reason != l.refused && err != nil {
+		l.refused = reason
+		l.options.Log("the channel: %v; opening it again", err)
+	}
+}
+
+// openChannel opens a device or connects to a Unix socket.
+func openChannel(path string) (int, error) {
+	var stat unix.Stat_t
+	if err := unix.Stat(path, &stat); err != nil {
+		return -1, err
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
