@@ -54,6 +54,7 @@ type state struct {
 	guests []figures
 	cpu    []float64 // demand over CPUs, by node
 	gains  []bool    // a guest is moved to the node
+	roomy  []bool    // a CPU for each vCPU, by node
 	fits   bool      // memory and vCPUs, on every node that a guest is moved to
 }
 
@@ -61,7 +62,8 @@ type state struct {
 // guest runs as well as where it is; without it, only where it is.
 func (o *oracle) after(to []topology.NodeID, reserved bool) state {
 	nodes := o.host.Topology.Nodes
-	s := state{cpu: make([]float64, len(nodes)), gains: make([]bool, len(nodes)), fits: true}
+	s := state{cpu: make([]float64, len(nodes)), gains: make([]bool, len(nodes)),
+		roomy: make([]bool, len(nodes)), fits: true}
 	held, vcpus := make([]topology.Bytes, len(nodes)), make([]int, len(nodes))
 	for i := range o.guests {
 		g := o.at(i, to[i])
@@ -83,6 +85,7 @@ func (o *oracle) after(to []topology.NodeID, reserved bool) state {
 		})
 	}
 	for k := range nodes {
+		s.roomy[k] = vcpus[k] <= nodes[k].CPUs.Len()
 		room := nodes[k].Memory - o.policy.KeepFreeOn(&nodes[k])
 		if s.gains[k] && (held[k] > room || float64(vcpus[k]) > o.policy.Overcommit*float64(nodes[k].CPUs.Len())) {
 			s.fits = false
@@ -166,7 +169,7 @@ func (o *oracle) better() (found []topology.NodeID) {
 // min_gain, whatever each figure costs: if none of the figures falls by that
 // share, no weighted sum of them does. CPU use beyond 1 may count squared. A
 // node may become as full as the fullest one was, which is more than
-// max_node_cpu where the host is overloaded.
+// max_node_cpu where the host is overloaded, and a node with a CPU for each vCPU is not full.
 func (o *oracle) mayGain() (may bool) {
 	before := o.after(slices.Repeat([]topology.NodeID{stay}, len(o.guests)), false)
 	crowded := 0.0
@@ -179,7 +182,7 @@ func (o *oracle) mayGain() (may bool) {
 			return
 		}
 		for k, use := range after.cpu {
-			if after.gains[k] && use > max(o.policy.Balance.MaxNodeCPU, crowded)+1e-9 {
+			if after.gains[k] && !after.roomy[k] && use > max(o.policy.Balance.MaxNodeCPU, crowded)+1e-9 {
 				return
 			}
 		}
