@@ -44,7 +44,8 @@
 //   - be worth it in every plan for two samples, twice as long for each move within the
 //     last day, unless it saves accesses or half of the demand that it copies.
 //
-// Steps that are only worth it together are one move.
+// Steps that are only worth it together are one move: at most five, or any number that
+// copy none of the guests' RAM.
 // No move of the plan is one without which the others would save as much.
 // A guest already helped by an earlier move of the plan does not justify
 // another. If repinning a guest's vCPUs to its memory ends its degradation, its

@@ -2,6 +2,7 @@ package balance
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -178,8 +179,8 @@ func (p *planner) orderable(wanted []change) bool {
 }
 
 // next returns the change that lowers the cost most in the current state. If no
-// single change lowers it, next returns the best smallest group that does; nil
-// if there is none.
+// single change lowers it, next returns the best smallest group that does, or a larger
+// one that copies nothing; nil if there is none.
 func (p *planner) next(wanted []change) []change {
 	for size := 1; size <= exchangedAtOnce; size++ {
 		if size > 2 && len(wanted) > fewWanted {
@@ -196,7 +197,41 @@ func (p *planner) next(wanted []change) []change {
 			return best
 		}
 	}
+	return p.cycle(wanted)
+}
+
+// cycle returns changes that copy none of the guests' RAM, are only allowed together, and lower the cost:
+// each makes room for the one before it, and the last one needs no more room. They take
+// effect at once, so their number is not limited. It returns nil if there are none.
+func (p *planner) cycle(wanted []change) []change {
+	repins := slices.DeleteFunc(slices.Clone(wanted),
+		func(c change) bool { return p.model.guests[c.guest].layouts[c.layout].copied > maxUnmovable })
+	for _, first := range repins {
+		group, rest := []change{first}, minus(repins, []change{first})
+		for len(group) > 0 {
+			if rise, ok := p.model.try(group...); ok && rise < -enough {
+				return group
+			}
+			group, rest = p.withRoom(group, rest)
+		}
+	}
 	return nil
+}
+
+// withRoom adds to a group the change by which a guest leaves a target node of the group's last
+// change, the cheapest if there are several, and removes it from the rest; nil if there is none.
+func (p *planner) withRoom(group, rest []change) (more, left []change) {
+	low := math.Inf(1)
+	for _, c := range rest {
+		if !p.model.meets(c.guest, group[len(group)-1]) {
+			continue
+		}
+		next := append(slices.Clone(group), c)
+		if rise, _ := p.model.try(next...); rise < low {
+			more, low = next, rise
+		}
+	}
+	return more, minus(rest, more)
 }
 
 // Limits of the search for guests that only help if they move together.
