@@ -72,6 +72,7 @@ var rooms = map[string][]string{
 	"internal/decide/adopt":       {"WORDS"},
 	"internal/decide/check":       {"WORDS", "internal/decide/cost"},
 	"internal/decide/drift":       {"WORDS"},
+	"internal/decide/libxl":       {"WORDS"},
 	"internal/decide/throttle":    {"WORDS"},
 	"internal/decide/handoff":     {"WORDS"},
 	"internal/decide/order":       {"WORDS"},

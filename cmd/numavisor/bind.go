@@ -69,9 +69,7 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 		on.noteDaemon(c, hostapi.DefaultSocket, h.Policy)
 		h.Progress = progressOn(c.ErrOrStderr()).binding()
 		if pid != 0 {
-			r := operate.ProcessRequest{PID: pid, Change: changed(spec), DryRun: dryRun}
-			b, err := h.BindProcess(c.Context(), r)
-			return report(c, bindTarget(pid, args), b, err)
+			return bindProcess(c, h, operate.ProcessRequest{PID: pid, Change: changed(spec), DryRun: dryRun})
 		}
 		b, err := bindVM(c, h, operate.BindRequest{Name: args[0], Recompute: recompute, DryRun: dryRun}, spec)
 		return report(c, bindTarget(pid, args), b, err)
@@ -88,6 +86,14 @@ func oneTarget(c *cobra.Command, pid int, args []string) error {
 		return wrongUse("--pid %d: must be the number of a process, 1 or more", pid)
 	}
 	return onlyWith(c, "pid", "vcpus", "memory")
+}
+
+func bindProcess(c *cobra.Command, h *local.Host, r operate.ProcessRequest) error {
+	if err := notOnXen(h.Xen, "bind --pid"); err != nil {
+		return err
+	}
+	b, err := h.BindProcess(c.Context(), r)
+	return report(c, bindTarget(r.PID, nil), b, err)
 }
 
 // bindVM binds a VM, with the spec that flags change.

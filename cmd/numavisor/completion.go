@@ -49,6 +49,7 @@ In bash, the script needs the package bash-completion.`,
 func addCompletions(root *cobra.Command) {
 	choices := guest.BindFlags(pflag.NewFlagSet("choices", pflag.ContinueOnError)).Choices()
 	choices["scope"] = []string{"off", "count", "felt"}
+	choices["rule"] = []string{ruleNumavisor, ruleLibxl}
 	choices["hypervisor"] = []string{"kvm", "xen"}
 	choices["hypervisor-type"] = []string{"kvm", "qemu"}
 	choices["role"] = fleetapi.Role("").Words()

@@ -193,9 +193,7 @@ func guestToMake(
 	if err != nil {
 		return asked, nil, err
 	}
-	for _, note := range asked.Notes() {
-		printf(c.ErrOrStderr(), "numavisor: note: %s\n", note)
-	}
+	printNotes(c, &asked)
 	if asked.Name == "" {
 		return asked, nil, wrongUse("a VM needs a name: give --name, or name in the spec")
 	}

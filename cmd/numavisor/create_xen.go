@@ -82,6 +82,15 @@ func specOfXL(config *xen.Config, t *topology.Topology, flags *guest.FlagSpec) (
 	return asked.Normalize()
 }
 
+// notOnXen refuses an action that works through processes of the kernel: those of dom0 are no VMs, and its
+// kernel does not know the host's nodes.
+func notOnXen(driver *xen.Driver, what string) error {
+	if driver == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: not possible on a Xen host: dom0's kernel sees neither the VMs nor the nodes", what)
+}
+
 // errXenNeedsXL is the answer to a libvirt VM on a Xen host.
 var errXenNeedsXL = errors.New("this is a Xen host, where libvirt creates no VMs: give an xl configuration with --xl")
 

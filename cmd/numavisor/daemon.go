@@ -90,6 +90,9 @@ func startDaemon(c *cobra.Command, f daemonFlags) error {
 		return err
 	}
 	defer done()
+	if err := notOnXen(h.Xen, "the daemon"); err != nil {
+		return err
+	}
 	h.Ledger.Wait = decisionTime
 	l, err := daemon.Listen(c.Context(), f.socket)
 	if err != nil {

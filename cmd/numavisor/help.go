@@ -42,7 +42,7 @@ func flagGroups() []helpGroup {
 		{"How it is bound", []string{"cpu-binding", "memory-binding", "smt", "emulator", "io-thread-policy"}},
 		{"The virtual machine", []string{"disk", "network", "kernel", "initrd", "append", "uefi", "serial-log",
 			"emulator-path", "hypervisor-type", "transient"}},
-		{"What the command does", []string{"pid", "dry-run", "explain", "headroom", "recompute", "guest", "resume",
+		{"What the command does", []string{"pid", "dry-run", "explain", "rule", "headroom", "recompute", "guest", "resume",
 			"fix", "force", "make-room", "full-speed", "pace", "for", "why", "timeout"}},
 		{"What the command shows", []string{"unmanaged", "drifted", "sort", "all", "since",
 			"last", "timeline", "picture", "watch", "once", "interval"}},

@@ -73,6 +73,7 @@ var usedBy = map[string]string{
 	"pool":            "create place",
 	"project":         "create",
 	"role":            "user/set",
+	"rule":            "place",
 	"projects":        "user/set",
 	"expires":         "token/create token/join",
 	"max-vms":         "project/set",

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/numavisor/numavisor/internal/decide/adopt"
+	"github.com/numavisor/numavisor/internal/decide/libxl"
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/decide/room"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -25,6 +26,7 @@ func placeCommand() *cobra.Command {
 	var on hostFlags
 	var specFile, xmlFile string
 	var explain bool
+	rule := ruleNumavisor
 	c := &cobra.Command{
 		Use:                   "place --spec FILE | --xml FILE | FLAGS",
 		DisableFlagsInUseLine: true,
@@ -35,7 +37,10 @@ nothing. For the host of a file, the default policy applies unless --policy name
 file. --xml reads a libvirt domain XML and prints it with a changed binding; the rest
 stays as it is. Like create, place refuses if it cannot list all VMs of this host,
 because it must know which CPUs and memory are free. It counts the loads that the
-daemon of this host has measured; without a daemon, each vCPU counts as busy.`,
+daemon of this host has measured; without a daemon, each vCPU counts as busy.
+
+--rule libxl chooses the nodes as Xen's toolstack does by itself (fewest nodes, then
+fewest vCPUs there, then most free memory), and shows their cost.`,
 		Example: `  numavisor place --vcpus 8 --memory 16G --explain
   numavisor place --spec web.yaml --inventory host.json -o json
   virsh dumpxml web1 --inactive | numavisor place --xml - > bound.xml`,
@@ -43,9 +48,11 @@ daemon of this host has measured; without a daemon, each vCPU counts as busy.`,
 	}
 	spec := guest.BindFlags(c.Flags())
 	on.flags(c, withTopology, withPolicy, withoutLibvirt, withSources)
-	c.Flags().StringVar(&specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
-	c.Flags().StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
-	c.Flags().BoolVar(&explain, "explain", false, "show the terms of the cost, and the rejected alternatives")
+	f := c.Flags()
+	f.StringVar(&specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
+	f.StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
+	f.BoolVar(&explain, "explain", false, "show the terms of the cost, and the rejected alternatives")
+	f.StringVar(&rule, "rule", rule, "how nodes are chosen: numavisor, or libxl (as Xen does by itself)")
 	socketFlag(c, &on.socket)
 	exclusive(c, "spec", "xml")
 	onlyHere(c)
@@ -54,9 +61,7 @@ daemon of this host has measured; without a daemon, each vCPU counts as busy.`,
 		if err != nil {
 			return err
 		}
-		for _, note := range asked.Notes() {
-			printf(c.ErrOrStderr(), "numavisor: note: %s\n", note)
-		}
+		printNotes(c, &asked)
 		asked.Name = cmp.Or(asked.Name, "new-vm")
 		weights, err := on.readPolicy(c.Context())
 		if err != nil {
@@ -70,18 +75,49 @@ daemon of this host has measured; without a daemon, each vCPU counts as busy.`,
 		if xml == nil {
 			noteTaken(c, &inv, asked.Name)
 		}
-		p, why, err := placeOn(&inv, asked, weights)
+		p, why, err := placeBy(rule, &inv, asked, weights)
 		if err != nil {
 			return refusal(c, asked.Name, err, explain)
 		}
+		chosen := placed{Placement: p, Why: why, Gaps: inv.RoomHiddenBy()}
 		if xml != nil {
-			return emitBound(c, xml, guest.Intent{Host: inv.Identity(), Spec: asked, Placement: p},
-				placed{Placement: p, Why: why, Gaps: inv.RoomHiddenBy()}, explain)
+			return emitBound(c, xml, guest.Intent{Host: inv.Identity(), Spec: asked, Placement: p}, chosen, explain)
 		}
-		return emit(c, placed{Placement: p, Why: why, Gaps: inv.RoomHiddenBy()},
-			func(w io.Writer) { printPlaced(w, p, why, explain) })
+		return emit(c, chosen, func(w io.Writer) { printPlaced(w, p, why, explain) })
 	}
 	return c
+}
+
+// printNotes prints what in a request has no effect or a surprising one.
+func printNotes(c *cobra.Command, asked *guest.Spec) {
+	for _, note := range asked.Notes() {
+		printf(c.ErrOrStderr(), "numavisor: note: %s\n", note)
+	}
+}
+
+// The rules by which place chooses nodes.
+const (
+	ruleNumavisor = "numavisor"
+	ruleLibxl     = "libxl"
+)
+
+// placeBy places a VM on the nodes that a rule chooses.
+func placeBy(
+	rule string, inv *inventory.Host, asked guest.Spec, p policy.Policy,
+) (placed guest.Placement, why place.Why, err error) {
+	switch rule {
+	case ruleNumavisor:
+	case ruleLibxl:
+		nodes, ok := libxl.Choose(inv, &asked)
+		if !ok {
+			return placed, why, fmt.Errorf("VM %s: libxl would choose no nodes: no set of nodes has enough free memory "+
+				"and CPUs, or the host has one node or more than 16", asked.Name)
+		}
+		asked.Limits.Nodes = nodes
+	default:
+		return placed, why, wrongUse("--rule %q: allowed are %s and %s", rule, ruleNumavisor, ruleLibxl)
+	}
+	return placeOn(inv, asked, p)
 }
 
 // placeOn places a VM on a host. A refusal of a new VM names the moves of others that

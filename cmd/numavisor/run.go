@@ -50,6 +50,9 @@ memory policy and a cgroup. Exits with the status of the command.`,
 			return err
 		}
 		defer done()
+		if err := notOnXen(h.Xen, "run"); err != nil {
+			return err
+		}
 		closeInterrupted(c, h)
 		return launch(c, h, asked, args)
 	}

@@ -139,6 +139,22 @@ func TestSteps_HelperThreads(t *testing.T) {
 	})
 }
 
+// Of a guest without a process on this host, only vCPUs are pinned. Memory that its hypervisor does not move is reported.
+func TestSteps_MemoryThatDoesNotMove(t *testing.T) {
+	g := inventory.Guest{Name: "g", Hypervisor: guest.Xen, Can: inventory.CapabilitiesOf(guest.Xen), State: "running",
+		Config: inventory.Config{VCPUs: 1, Memory: 128 * topology.MiB},
+		Seen: inventory.Seen{MemoryByNode: placed(2, 128*topology.MiB), Threads: []inventory.Thread{
+			{Role: inventory.RoleVCPU, VCPU: ptr(guest.VCPUID(0)), Affinity: cpus("0-7")}}}}
+	p := bind.Steps(bind.Request{Guest: g, Topology: square(), Placement: onNode(2, guest.MemoryStrict)})
+	if got := kinds(p); got != "record-intent pin-vcpu" || len(p.Cannot) > 0 {
+		t.Errorf("on the nodes of its memory: %s, cannot %v", got, p.Cannot)
+	}
+	p = bind.Steps(bind.Request{Guest: g, Topology: square(), Placement: onNode(1, guest.MemoryStrict)})
+	if got := kinds(p); got != "record-intent pin-vcpu" || len(p.Cannot) != 1 {
+		t.Errorf("on another node: %s, cannot %v; want the memory to be reported", got, p.Cannot)
+	}
+}
+
 // If libvirt does not run the process, each thread is set separately.
 func TestSteps_PlainProcess(t *testing.T) {
 	plain := func(change func(*bind.Request)) func(*bind.Request) {

@@ -1,0 +1,137 @@
+package xen
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/host/observe"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/host/record"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// dom0 is the kernel of the control domain: no guest has a process there.
+type dom0 struct {
+	observe.Kernel
+	driver *Driver
+	topo   topology.Topology
+}
+
+func (k dom0) Topology() (topology.Topology, error)               { return k.topo, nil }
+func (dom0) Settings() (k inventory.Kernel, gaps []inventory.Gap) { return k, gaps }
+
+// joined makes a host to act on from a simulated Xen, as host/local joins the real drivers.
+func joined(t *testing.T) (*operate.Host, *simulated) {
+	t.Helper()
+	topo := synthetic(t)
+	for i := range topo.Nodes {
+		topo.Nodes[i].Free = topo.Nodes[i].Memory
+	}
+	s := newSimulated(topo)
+	d := New(s.run)
+	folder := t.TempDir()
+	self := claim.Process{PID: 77, StartTicks: 7}
+	ledger := claim.Ledger{Folder: folder, Alive: func(p claim.Process) bool { return p == self }}
+	return &operate.Host{
+		Sources: observe.Sources{Kernel: dom0{driver: d, topo: topo}, Hypervisors: []observe.Hypervisor{d}, Pools: d.Pools,
+			Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "xenhost", nil }},
+		Control: d, Domains: d, Journal: record.Journal{Folder: t.TempDir()}, By: "test", Ledger: ledger, Self: self,
+		Clock: time.Now,
+	}, s
+}
+
+func request(t *testing.T, h *operate.Host, text string) operate.CreateRequest {
+	t.Helper()
+	c, err := ParseConfig([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	topo, err := h.Sources.Kernel.Topology()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := c.Spec(&topo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if spec, err = spec.Normalize(); err != nil {
+		t.Fatal(err)
+	}
+	return operate.CreateRequest{Spec: spec, Transient: true, Render: func(i guest.Intent) (operate.Rendered, error) {
+		return operate.Rendered{Definition: guest.Definition{Name: spec.Name, Text: c.Rewrite(&i.Placement), Intent: &i}}, nil
+	}}
+}
+
+// A guest is created on the node of its CPUs, is as intended, and is deleted with its intent.
+func TestCreateAndDelete(t *testing.T) {
+	h, s := joined(t)
+	made, err := h.Create(t.Context(), request(t, h, "name = 'web'\nvcpus = 2\nmemory = 512\ncpus = 'nodes:1'\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if made.Placement.Nodes.String() != "1" || len(made.Shortfalls()) > 0 || made.Truth.LocalShare == nil ||
+		*made.Truth.LocalShare != 1 {
+		t.Errorf("placed on nodes %s, shortfalls %v, truth %+v; want node 1, as its configuration says", made.Placement.Nodes,
+			made.Shortfalls(), made.Truth)
+	}
+	if made.Truth.WaitShare != nil {
+		t.Error("Xen does not report waiting, and a share of it is shown")
+	}
+	if _, err := h.Create(t.Context(), request(t, h, "name = 'web'\n")); !errors.Is(err, operate.ErrExists) {
+		t.Errorf("a second VM of the name: error %v, want ErrExists", err)
+	}
+	if err := h.Delete(t.Context(), operate.DeleteRequest{Name: "web"}); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.domains) != 1 || len(s.store) != 0 {
+		t.Errorf("after the deletion %d domains and %d values in xenstore, want the control domain only", len(s.domains),
+			len(s.store))
+	}
+}
+
+// libxl puts memory on a node other than that of the CPUs: bind follows the memory. Other nodes are possible, and
+// the memory that stays is a shortfall.
+func TestBind_FollowsTheMemory(t *testing.T) {
+	h, s := joined(t)
+	s.domains[1] = &simDomain{name: "vm", uuid: "00000001-0000-4000-8000-000000000001", memory: 512, node: 1, pool: "Pool-0",
+		hard: []topology.CPUSet{s.topology.Nodes[0].CPUs}, soft: make([]topology.CPUSet, 1)}
+	b, err := h.Bind(t.Context(), operate.BindRequest{Name: "vm"})
+	if err != nil || !b.Complete() {
+		t.Fatalf("error %v, shortfalls %v", err, b.Shortfalls())
+	}
+	if got := s.domains[1]; got.hard[0].String() != "4-7" || got.soft[0].String() != "4-7" {
+		t.Errorf("affinities are %s and %s, want 4-7, the CPUs of its memory's node", got.hard[0], got.soft[0])
+	}
+	b, err = h.Bind(t.Context(), operate.BindRequest{Name: "vm", Change: func(s guest.Spec) (guest.Spec, error) {
+		s.Limits.Nodes = topology.SetOf[topology.NodeID](0)
+		return s, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Complete() || !strings.Contains(strings.Join(b.Shortfalls(), "\n"), "512 MiB") ||
+		s.domains[1].hard[0].String() != "0-3" {
+		t.Errorf("shortfalls %v, hard affinity %s; want the memory on node 1 reported", b.Shortfalls(), s.domains[1].hard[0])
+	}
+}
+
+// An xl that does not answer hides the guests: nothing is placed, and nothing is changed.
+func TestCreate_WithoutAnAnswerOfXL(t *testing.T) {
+	h, s := joined(t)
+	s.failing["xl list"] = ErrHangs
+	_, err := h.Create(t.Context(), request(t, h, "name = 'web'\n"))
+	var hidden *operate.HiddenError
+	if !errors.As(err, &hidden) {
+		t.Errorf("error is %v, want a HiddenError", err)
+	}
+	for _, c := range s.calls {
+		if strings.HasPrefix(c, "xl create") {
+			t.Errorf("%s was run", c)
+		}
+	}
+}
