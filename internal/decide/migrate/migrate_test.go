@@ -115,6 +115,26 @@ func TestRebalance_LocalMovesComeFirst(t *testing.T) {
 	}
 }
 
+// Nothing migrates before the host's own plan could say that it helps, however short the limit is.
+func TestRebalance_WaitsForTheHostsOwnPlan(t *testing.T) {
+	for _, step := range []time.Duration{time.Second, 5 * time.Second, 30 * time.Second} {
+		w := newWorld(t, twice, "nodes:2 cores:4 memory:16G", "nodes:2 cores:4 memory:16G")
+		for i := range 3 {
+			w.run(0, oneNode(fmt.Sprintf("vm%d", i), 2, 2), 2, 0)
+		}
+		for round := range 40 {
+			r := w.request()
+			r.Limits.Lasts = time.Millisecond
+			p, err := Rebalance(r)
+			if err != nil || len(p.Migrations) > 0 {
+				t.Fatalf("every %v, plan %d: %+v, %v", step, round, p.Migrations, err)
+			}
+			w.local.Local = p.Local
+			w.now = w.now.Add(step)
+		}
+	}
+}
+
 func TestRebalance_GainsMustLast(t *testing.T) {
 	w := crowded(t)
 	p, err := Rebalance(w.request())

@@ -143,12 +143,14 @@ func (p *planner) source(name string, h *inventory.Host) (*source, error) {
 	for _, d := range local.Degraded {
 		own = own || len(d.Proposed) > 0
 	}
+	// Before that the host's own plan has no moves, whatever they would save.
+	lasts := max(p.limits.Lasts, time.Duration(p.policy.Balance.DegradedFor))
 	for _, d := range local.Degraded {
 		switch {
 		case own:
 			p.block(name, d.Guest, LocalFirst, "the host's own plan comes first")
-		case !p.Lasting && p.Now.Sub(d.Since) < p.limits.Lasts:
-			p.block(name, d.Guest, TooShort, fmt.Sprintf("degraded for less than %v", p.limits.Lasts))
+		case !p.Lasting && p.Now.Sub(d.Since) < lasts:
+			p.block(name, d.Guest, TooShort, fmt.Sprintf("degraded for less than %v", lasts))
 		default:
 			s.degraded[d.Guest] = true
 		}
