@@ -122,12 +122,15 @@ func schemaName(t reflect.Type, hint string) string {
 // amount is the schema of an amount of memory.
 type amount struct{}
 
+// amountPattern matches the amounts that topology.ParseBytes reads.
+const amountPattern = `^[0-9]+(\.[0-9]+)? ?([kKmMgGtT]([iI]?[bB])?|[bB])?$`
+
 // Schema implements huma.SchemaProvider.
 func (amount) Schema(huma.Registry) *huma.Schema {
 	least := 0.0
 	return &huma.Schema{Description: "bytes, or text such as 16G", AnyOf: []*huma.Schema{
 		{Type: huma.TypeInteger, Format: "int64", Minimum: &least},
-		{Type: huma.TypeString, Examples: []any{"16G"}},
+		{Type: huma.TypeString, Examples: []any{"16G"}, Pattern: amountPattern},
 	}}
 }
 
@@ -168,7 +171,7 @@ func add[I, O any](r *routes, id string, handle func(ctx context.Context, c Call
 	r.added[id] = true
 	h := huma.Operation{OperationID: op.ID, Method: op.Method, Path: op.Path, Summary: op.What,
 		Tags: []string{op.Tag}, DefaultStatus: op.Status, MaxBodyBytes: maxBody,
-		Middlewares: huma.Middlewares{r.authenticate(op)},
+		Middlewares: huma.Middlewares{r.authenticate(op), strict},
 	}
 	if op.Role != "" {
 		h.Security = []map[string][]string{{"token": {}}}

@@ -1,0 +1,55 @@
+package rest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+)
+
+// strict refuses what the OpenAPI document does not allow and huma accepts: a parameter of the query that is given
+// twice, of which the first one would count, and null for a field, which would count as left out.
+func strict(ctx huma.Context, next func(huma.Context)) {
+	r, w := humago.Unwrap(ctx)
+	for name, values := range r.URL.Query() {
+		if len(values) > 1 {
+			write(w, fleetapi.NewProblem(fleetapi.ProblemInvalid,
+				fmt.Sprintf("query: %.60q is given %d times", name, len(values))))
+			return
+		}
+	}
+	if r.Body != nil && r.Body != http.NoBody && r.Method != http.MethodGet {
+		data, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+		if at := nullIn(data); err == nil && at >= 0 && len(data) <= maxBody {
+			write(w, fleetapi.NewProblem(fleetapi.ProblemInvalid,
+				fmt.Sprintf("body: null at byte %d is no value: leave the field out", at)))
+			return
+		}
+		rest := r.Body // what is left of a body that is too large, or the error
+		r.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(bytes.NewReader(data), rest), rest}
+	}
+	next(ctx)
+}
+
+// nullIn returns where a JSON text has null as a value; -1: nowhere, or it is no JSON.
+func nullIn(data []byte) int64 {
+	d := json.NewDecoder(bytes.NewReader(data))
+	for {
+		token, err := d.Token()
+		if err != nil {
+			return -1
+		}
+		if token == nil {
+			return d.InputOffset()
+		}
+	}
+}
