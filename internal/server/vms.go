@@ -594,8 +594,29 @@ func (s *Server) MigrateVM(ctx context.Context, c rest.Call, name string, m flee
 	})
 }
 
+// migratable refuses the migration of a VM that its host would refuse to send.
+func migratable(st *state, vm *fleet.VM) error {
+	report := st.reports[vm.Host].value
+	g, ok := report.Inventory.Guest(vm.Name)
+	switch {
+	case !ok: // not reported yet: its host decides
+	case len(g.Config.Devices) > 0:
+		return fleetapi.NewProblem(fleetapi.ProblemConflict, fmt.Sprintf(
+			"VM %s cannot migrate: device %s of host %s is assigned to it; detach it first", vm.Name,
+			strings.Join(g.Config.Devices, ", "), vm.Host))
+	case g.Config.SharedStorage != nil && !*g.Config.SharedStorage:
+		return fleetapi.NewProblem(fleetapi.ProblemConflict, fmt.Sprintf(
+			"VM %s cannot migrate: a disk or folder of it is on host %s alone; put it on shared storage first", vm.Name,
+			vm.Host))
+	}
+	return nil
+}
+
 // migrate chooses the target of a VM, and begins the migration there.
 func (s *Server) migrate(t *transaction, st *state, vm *fleet.VM, to, why string) (*fleetapi.Why, error) {
+	if err := migratable(st, vm); err != nil {
+		return nil, err
+	}
 	d, err := s.sched.place(wish{vm: vm, host: to}, t)
 	if none := noHost(err); none != nil {
 		return nil, fleetapi.NewProblem(fleetapi.ProblemNoHost, none.Error())
