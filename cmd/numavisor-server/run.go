@@ -107,6 +107,12 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 	})
 	group.Go(func() error { return s.Serve(ctx, l, *certificate) })
 	group.Go(func() error { return watchRecords(ctx, records) })
+	group.Go(func() error {
+		if err := takeBackups(ctx, o.folder, records); err != nil { // the fleet does not need it
+			log.Warn("backups need the server to be stopped", "error", err)
+		}
+		return nil
+	})
 	return group.Wait()
 }
 

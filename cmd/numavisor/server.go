@@ -15,14 +15,15 @@ const serverProgram = "numavisor-server"
 
 func serverCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:                "server [init] [flags]",
+		Use:                "server [init | backup | restore] [flags]",
 		DisableFlagParsing: true,
 		Short:              "Serve a fleet of hosts ('server init' makes one)",
 		Long: `Runs the program numavisor-server with the same arguments: the one in the folder of
 this program, else in PATH. It serves a REST API, chooses hosts and nodes for VMs,
 and commands the daemons of the hosts ('numavisor daemon --join').`,
 		Example: `  numavisor server init --address fleet.example.org:8443
-  numavisor server`,
+  numavisor server
+  numavisor server backup /backup/fleet.tar`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 && (args[0] == "--help" || args[0] == "-h") {
 				return c.Help()
