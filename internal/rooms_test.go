@@ -58,7 +58,8 @@ var rooms = map[string][]string{
 
 	"internal/decide/cost":     {"WORDS"},
 	"internal/decide/capacity": {"WORDS"},
-	"internal/decide/place":    {"WORDS", "internal/decide/cost", "internal/decide/capacity"},
+	"internal/decide/place": {"WORDS", "internal/decide/cost", "internal/decide/capacity",
+		"internal/decide/handoff"},
 	"internal/decide/schedule": {"WORDS", "internal/decide/capacity", "internal/decide/place"},
 	"internal/decide/bind":     {"WORDS"},
 	"internal/decide/balance": {"WORDS", "internal/decide/cost", "internal/decide/capacity", "internal/decide/place",
@@ -70,7 +71,7 @@ var rooms = map[string][]string{
 	"internal/decide/reconcile":   {"WORDS", "internal/decide/drift"},
 	"internal/decide/alarm":       {"WORDS"},
 	"internal/decide/adopt":       {"WORDS"},
-	"internal/decide/check":       {"WORDS", "internal/decide/cost"},
+	"internal/decide/check":       {"WORDS", "internal/decide/cost", "internal/decide/handoff"},
 	"internal/decide/drift":       {"WORDS"},
 	"internal/decide/libxl":       {"WORDS"},
 	"internal/decide/throttle":    {"WORDS"},

@@ -25,6 +25,7 @@ var valueSections = map[string]string{
 	"internal/guest.Hypervisor":         "Hypervisors",
 	"internal/guest.CPUMode":            "CPU binding",
 	"internal/guest.SMTPolicy":          "SMT",
+	"internal/guest.SharingMode":        "CPU sharing",
 	"internal/guest.HelperPolicy":       "Helper threads",
 	"internal/guest.MemoryMode":         "Memory binding",
 	"internal/guest.TopologyMode":       "Topology that the VM sees",

@@ -274,11 +274,19 @@ func printCreated(w io.Writer, c operate.Created) {
 	printTruth(w, nil, &c.Truth)
 }
 
+// reserved counts the vCPUs for which a placement reserves CPUs.
+func reserved(s guest.Spec, p guest.Placement) int {
+	if p.Handoff != nil {
+		return p.Handoff.Min
+	}
+	return s.VCPUs
+}
+
 // printWouldCreate prints the placement, the steps in their order, and the domain
 // XML, or its difference to the given one.
 func printWouldCreate(w io.Writer, r operate.CreateRequest, p operate.CreatePlan, given []byte) {
 	printPlaced(w, p.Placement, p.Why, false)
-	steps := []string{fmt.Sprintf("reserve %s and %v on nodes %s", text.Count(r.Spec.VCPUs, "vCPU", "vCPUs"),
+	steps := []string{fmt.Sprintf("reserve %s and %v on nodes %s", text.Count(reserved(r.Spec, p.Placement), "vCPU", "vCPUs"),
 		r.Spec.Memory, p.Placement.Nodes)}
 	if p.MakeRoom != nil {
 		steps = append(steps, p.MakeRoom.Lines()...)

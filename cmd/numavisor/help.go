@@ -40,6 +40,7 @@ func flagGroups() []helpGroup {
 			"cells", "io-threads", "device", "movable", "immediate"}},
 		{"Where it may go", []string{"nodes", "cpus", "pool", "max-nodes", "max-distance", "max-class"}},
 		{"How it is bound", []string{"cpu-binding", "memory-binding", "smt", "emulator", "io-thread-policy"}},
+		{"CPUs that VMs hand to each other", []string{"sharing", "min-vcpus", "weight", "home"}},
 		{"The virtual machine", []string{"disk", "network", "kernel", "initrd", "append", "uefi", "serial-log",
 			"emulator-path", "hypervisor-type", "transient"}},
 		{"What the command does", []string{"pid", "dry-run", "explain", "rule", "headroom", "recompute", "guest", "resume",

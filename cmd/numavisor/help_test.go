@@ -55,6 +55,7 @@ var usedBy = map[string]string{
 	"guest":           "apply",
 	"guests":          "lab/bench lab/run lab/shell",
 	"host-nodes":      "lab/bench",
+	"home":            "create place",
 	"hosts":           "schedule",
 	"housekeeping":    "apply balance bind capture create daemon doctor place run topology undo",
 	"hwloc":           "balance capture doctor place topology",
@@ -113,6 +114,7 @@ var usedBy = map[string]string{
 	"most":             "lab/bench",
 	"movable":          "create place",
 	"name":             "create place",
+	"min-vcpus":        "create place",
 	"network":          "create",
 	"node-cpus":        "lab/bench",
 	"nodes":            "bind create place run",
@@ -136,6 +138,7 @@ var usedBy = map[string]string{
 	"shape":            "lab/demo lab/run lab/shell",
 	"share":            "lab/run lab/shell",
 	"since":            "history",
+	"sharing":          "create place",
 	"smt":              "bind create place run",
 	"socket":           "balance capture daemon pause place resume top up",
 	"sort":             "list",
@@ -156,6 +159,7 @@ var usedBy = map[string]string{
 	"without-libvirt": "balance capture list place",
 	"xl-info":         "balance capture doctor place topology",
 	"xl":              "create",
+	"weight":          "create place",
 	"xml":             "create place",
 }
 

@@ -81,7 +81,8 @@ fewest vCPUs there, then most free memory), and shows their cost.`,
 		}
 		chosen := placed{Placement: p, Why: why, Gaps: inv.RoomHiddenBy()}
 		if xml != nil {
-			return emitBound(c, xml, guest.Intent{Host: inv.Identity(), Spec: asked, Placement: p}, chosen, explain)
+			intent := guest.Intent{Host: inv.Identity(), Spec: asked.Resolve(&p), Placement: p}
+			return emitBound(c, xml, intent, chosen, explain)
 		}
 		return emit(c, chosen, func(w io.Writer) { printPlaced(w, p, why, explain) })
 	}
@@ -204,8 +205,12 @@ func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {
 	rows := [][]string{{"CELL", "NODES", "MEMORY", "VCPUS", "CPUS"}}
 	for _, cell := range p.Cells {
 		var cpus []string
+		if p.Handoff != nil {
+			cpus = []string{text.Set(mirroredBy(p, cell))}
+		}
 		for _, v := range p.VCPUs {
-			if cell.VCPUs.Contains(v.ID) && (len(cpus) == 0 || cpus[len(cpus)-1] != text.Set(v.CPUs)) {
+			if p.Handoff == nil && cell.VCPUs.Contains(v.ID) &&
+				(len(cpus) == 0 || cpus[len(cpus)-1] != text.Set(v.CPUs)) {
 				cpus = append(cpus, text.Set(v.CPUs))
 			}
 		}
@@ -222,11 +227,26 @@ func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {
 		printf(w, ", %d I/O threads on CPUs %s", p.IOThreads, text.Set(p.IOThread))
 	}
 	fmt.Fprintln(w)
+	if h := p.Handoff; h != nil {
+		printf(w, "hand-over: at least %s, first CPUs %s; home node %d, anchor CPU %s, weight %d; the VM sees %d "+
+			"sockets, %d dies in each, %d cores in a die, %d threads in a core\n", text.Count(h.Min, "CPU", "CPUs"),
+			h.First, h.Home, p.VCPUs[0].CPUs, h.Weight, h.Seen.Sockets, h.Seen.Dies, h.Seen.Cores, h.Seen.Threads)
+	}
 	shared := p.Emulator.Union(p.IOThread).Intersect(vcpusOf(p))
 	if p.CPUMode == guest.CPUExclusive && !shared.IsEmpty() {
 		printf(w, "note: QEMU's own threads may run on CPUs of the exclusive vCPUs (%s); to keep them off: --emulator "+
 			"and --io-thread-policy housekeeping or exclusive\n", text.Set(shared))
 	}
+}
+
+// mirroredBy returns the CPUs of a cell of a VM that mirrors a host, a CPU for each vCPU.
+func mirroredBy(p guest.Placement, cell guest.Cell) (cpus topology.CPUSet) {
+	for _, v := range p.VCPUs {
+		if cell.VCPUs.Contains(v.ID) {
+			cpus = cpus.Union(v.CPUs)
+		}
+	}
+	return cpus
 }
 
 // vcpusOf returns the CPUs of all vCPUs of a placement.

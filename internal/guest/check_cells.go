@@ -9,6 +9,10 @@ import (
 func (c *checker) cells() {
 	t := &c.spec.Topology
 	oneOf(c, "topology.mode", t.Mode)
+	if t.Mode == TopologyMirror && c.spec.IsHandoff() && t.Count == 0 {
+		c.mirroredCells()
+		return
+	}
 	if t.Mode != TopologyCells {
 		if t.Count != 0 {
 			c.fail("topology.count", t.Count, "0 with topology.mode %s; a number of cells needs mode cells", t.Mode)
@@ -24,6 +28,32 @@ func (c *checker) cells() {
 		return
 	}
 	c.equalCells()
+}
+
+// mirroredCells: the memory of each cell, if it is listed; the host says how many vCPUs
+// a cell has.
+func (c *checker) mirroredCells() {
+	cells := c.spec.Topology.Cells
+	if len(cells) == 0 {
+		return
+	}
+	for i, cell := range cells {
+		at := fmt.Sprintf("topology.cells[%d]", i)
+		if cell.VCPUs != 0 {
+			c.fail(at+".vcpus", cell.VCPUs, "0 with cpu.sharing handoff: a cell has the vCPUs of its node's CPUs")
+		}
+		if cell.Memory == 0 || cell.Memory > maxMemory || cell.Memory%c.unit() != 0 {
+			c.fail(at+".memory", cell.Memory, "a whole number of pages of %v, at least one", c.unit())
+			return
+		}
+	}
+	if len(cells) > maxVCPUs {
+		return // sums could overflow
+	}
+	if _, memory := c.spec.Topology.sum(); memory != c.spec.Memory {
+		c.fail("topology.cells", fmt.Sprintf("%v in all", memory), "cells whose memory sums up to memory, %v",
+			c.spec.Memory)
+	}
 }
 
 // equalCells: each cell has at least a vCPU and a page.

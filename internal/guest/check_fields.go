@@ -29,7 +29,11 @@ func (c *checker) name() {
 
 func (c *checker) size() {
 	s := c.spec
-	c.between("vcpus", s.VCPUs, 1, maxVCPUs)
+	least := 1
+	if s.IsHandoff() {
+		least = 0 // as many as the host's CPUs
+	}
+	c.between("vcpus", s.VCPUs, least, maxVCPUs)
 	c.pageSize()
 	unit := c.unit()
 	switch {

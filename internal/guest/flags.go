@@ -87,6 +87,18 @@ func (f *FlagSpec) cpuFlags(add addFlag) {
 	choose(add("emulator", "policy",
 		"where emulator threads run: nodes, housekeeping, exclusive or none (default nodes)", nil),
 		func(s *Spec) *HelperPolicy { return &s.CPU.Emulator }, helpers...)
+	choose(add("sharing", "mode",
+		"handoff: the VM mirrors its nodes' CPUs and is granted some of them at a time, by demand", nil),
+		func(s *Spec) *SharingMode { return &s.CPU.Sharing }, SharingHandoff)
+	add("min-vcpus", "n", "with --sharing handoff: CPUs that the VM always has (default 1)",
+		func(s *Spec, v string) error { return number(&s.CPU.MinVCPUs, v) })
+	add("weight", "n", "with --sharing handoff: share of the CPUs if they do not suffice (default 100)",
+		func(s *Spec, v string) error { return number(&s.CPU.Weight, v) })
+	add("home", "node", "with --sharing handoff: node whose CPUs the VM takes first and releases last",
+		func(s *Spec, v string) error {
+			s.CPU.Home = new(topology.NodeID)
+			return number((*int)(s.CPU.Home), v)
+		})
 	add("io-threads", "n", "number of I/O threads",
 		func(s *Spec, v string) error { return number(&s.CPU.IOThreads, v) })
 	choose(add("io-thread-policy", "policy",

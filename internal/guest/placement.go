@@ -21,6 +21,9 @@ type Placement struct {
 	IOThread  topology.CPUSet `json:"io_threads,omitzero"` // CPUs of every I/O thread; empty: not bound
 	IOThreads int             `json:"io_thread_count,omitempty"`
 
+	// Handoff is set if the guest hands CPUs to other guests.
+	Handoff *Handoff `json:"handoff,omitempty"`
+
 	MemoryMode MemoryMode     `json:"memory_binding"`
 	PageSize   topology.Bytes `json:"page_size,omitempty"` // 0: small pages
 	Immediate  bool           `json:"immediate,omitempty"`

@@ -44,6 +44,16 @@ type CPUSpec struct {
 	Emulator  HelperPolicy `json:"emulator,omitempty"`         // default nodes
 	IOThreads int          `json:"io_threads,omitempty"`       // number of I/O threads, default 0
 	IOPolicy  HelperPolicy `json:"io_thread_policy,omitempty"` // default nodes
+	// Sharing handoff: the guest has a vCPU for each CPU of its nodes, and is granted some
+	// of these CPUs at a time, by demand.
+	Sharing SharingMode `json:"sharing,omitempty"`
+	// MinVCPUs is the number of CPUs that the guest always has; default 1. Weight is its
+	// share of the others if they do not suffice; default 100. Both need sharing handoff.
+	MinVCPUs int `json:"min_vcpus,omitempty"`
+	Weight   int `json:"weight,omitempty"`
+	// Home is the node whose CPUs the guest takes first and releases last; nil: the one
+	// with most room. It needs sharing handoff.
+	Home *topology.NodeID `json:"home,omitempty"`
 }
 
 // CPUMode is how vCPUs are bound.
@@ -54,9 +64,12 @@ const (
 	CPUNone      CPUMode = "none"      // not bound
 	CPURange     CPUMode = "range"     // any CPU of the cell's nodes
 	CPUExclusive CPUMode = "exclusive" // one CPU each, for this guest alone
+	// CPUHandoff is the mode of placements of guests that hand CPUs over: one CPU each,
+	// while the guest is granted it.
+	CPUHandoff CPUMode = "handoff"
 )
 
-// Words returns the ways to bind vCPUs.
+// Words returns the ways to bind vCPUs that a spec may ask for.
 func (CPUMode) Words() []string {
 	return []string{string(CPUNone), string(CPURange), string(CPUExclusive)}
 }

@@ -94,7 +94,7 @@ type intentCheck struct {
 
 func (c *intentCheck) modes() error {
 	switch m := c.placement.CPUMode; m {
-	case guest.CPUNone, guest.CPURange, guest.CPUExclusive:
+	case guest.CPUNone, guest.CPURange, guest.CPUExclusive, guest.CPUHandoff:
 	default:
 		return fmt.Errorf("placement.cpu_binding is %.60q, which does not exist", m)
 	}
@@ -118,9 +118,10 @@ func (c *intentCheck) vcpus() error {
 		if err := c.known(fmt.Sprintf("placement.vcpus[%d].cpus", i), v[i].CPUs); err != nil {
 			return err
 		}
-		if c.placement.CPUMode == guest.CPUExclusive && v[i].CPUs.Len() != 1 {
-			return fmt.Errorf("placement.vcpus[%d].cpus is %s; exclusive binding gives each vCPU one CPU", i,
-				orNone(v[i].CPUs))
+		mode := c.placement.CPUMode
+		if (mode == guest.CPUExclusive || mode == guest.CPUHandoff) && v[i].CPUs.Len() != 1 {
+			return fmt.Errorf("placement.vcpus[%d].cpus is %s; %s binding gives each vCPU one CPU", i,
+				orNone(v[i].CPUs), mode)
 		}
 	}
 	return nil
@@ -197,10 +198,40 @@ func (c *intentCheck) reservations() error {
 	if !c.guest.fits(memory) {
 		return fmt.Errorf("placement.reservations have %v of memory, the VM has %v", memory, c.guest.Config.Memory)
 	}
+	if c.placement.Handoff != nil {
+		all = c.placement.Handoff.Min
+	}
 	if vcpus != all {
 		return fmt.Errorf("placement.reservations have %d vCPUs, the VM has %d", vcpus, all)
 	}
-	return c.pageSize()
+	return errors.Join(c.handoff(), c.pageSize())
+}
+
+// handoff: what the decision on hand-overs relies on.
+func (c *intentCheck) handoff() error {
+	h := c.placement.Handoff
+	if (h != nil) != (c.placement.CPUMode == guest.CPUHandoff) {
+		return fmt.Errorf("placement.cpu_binding is %s, which does not agree with placement.handoff",
+			c.placement.CPUMode)
+	}
+	if h == nil {
+		return nil
+	}
+	mirror := c.placement.Mirror()
+	cpus := topology.SetOf(mirror...)
+	switch _, ok := c.topology.Node(h.Home); {
+	case !ok:
+		return fmt.Errorf("placement.handoff.home is %d, this host has nodes %s", h.Home, c.topology.NodeSet())
+	case cpus.Len() != len(mirror):
+		return errors.New("placement.vcpus give one CPU to several vCPUs")
+	case h.Weight < 1 || h.Min < 1 || h.Min > len(mirror):
+		return fmt.Errorf("placement.handoff has weight %d and min_vcpus %d; wanted 1 and more, and at most %d vCPUs",
+			h.Weight, h.Min, len(mirror))
+	case !h.First.SubsetOf(cpus) || !h.First.Contains(mirror[0]):
+		return fmt.Errorf("placement.handoff.first is %.60s; wanted CPUs of its vCPUs, CPU %d among them",
+			orNone(h.First), mirror[0])
+	}
+	return nil
 }
 
 func (c *intentCheck) pageSize() error {

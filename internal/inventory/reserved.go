@@ -96,7 +96,7 @@ func addPlacement(all []Holding, from int, name string, managed bool, p *guest.P
 		h.Managed = managed
 		h.Reserved = max(h.Reserved, min(r.Memory, maxMemory))
 		h.Exclusive = h.Exclusive.Union(r.Exclusive)
-		if p.CPUMode != guest.CPUExclusive {
+		if p.CPUMode != guest.CPUExclusive && p.CPUMode != guest.CPUHandoff { // neither shares CPUs with all
 			h.VCPUs = max(h.VCPUs, float64(r.VCPUs))
 		}
 	}

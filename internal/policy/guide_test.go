@@ -159,7 +159,7 @@ func fieldDefaults(path string, v reflect.Value) map[string]string {
 		}
 		switch value := field.Interface().(type) {
 		case Alarms:
-		case Weights, Balance, Movers:
+		case Weights, Balance, Movers, Handoff:
 			for inner, text := range fieldDefaults(name, field) {
 				all[inner] = text
 			}

@@ -23,6 +23,8 @@ type Policy struct {
 	Count Capacity `json:"count,omitempty"`
 	// Housekeeping CPUs are not given to guests, in addition to those that the topology names.
 	Housekeeping topology.CPUSet `json:"housekeeping,omitzero"`
+	// Handoff is about CPUs that mirrored guests hand to each other.
+	Handoff Handoff `json:"handoff,omitzero"`
 	// GrowHugePagesUpTo is the largest huge page whose pools may be grown from
 	// free memory. Nil means 32 MiB: larger pages are seldom found in one piece
 	// on a host that has run for a while. Zero forbids growing.
@@ -43,6 +45,19 @@ type Policy struct {
 	// Alarms.WithDefaults.
 	Alarms Alarms `json:"alarms,omitempty"`
 }
+
+// Handoff names the CPUs that guests with cpu.sharing handoff share. No other guest
+// gets them.
+type Handoff struct {
+	CPUs topology.CPUSet `json:"cpus,omitzero"`
+	// WholeCores gives all SMT siblings of a core to one guest, always: siblings share
+	// caches and buffers through which one guest could observe the other.
+	WholeCores bool `json:"whole_cores,omitempty"`
+}
+
+// NotShared are the CPUs that guests do not get, except those that hand CPUs to each
+// other.
+func (p Policy) NotShared() topology.CPUSet { return p.Housekeeping.Union(p.Handoff.CPUs) }
 
 // Capacity is what vCPUs are counted against.
 type Capacity string

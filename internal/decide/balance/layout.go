@@ -97,7 +97,7 @@ func (m *model) currentLayout(g *subject, held []inventory.Holding) layout {
 		if g.resident > 0 {
 			on[i].mem = float64(g.seen.Seen.MemoryByNode[m.nodes[i].id]) / float64(g.resident)
 		}
-		if g.exclusive() && on[i].dedicated > 0 {
+		if g.exclusive() && on[i].dedicated > 0 || g.spec.IsHandoff() { // on CPUs that are no other guest's
 			on[i].alone = on[i].cpu
 		}
 		on[i].confined = on[i].cpu > on[i].alone && m.confined(g.seen, i)

@@ -1,6 +1,8 @@
 package bind
 
 import (
+	"slices"
+
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -13,7 +15,10 @@ import (
 func (b *builder) pinThreads() {
 	all := b.Topology.CPUSet()
 	for _, v := range b.Placement.VCPUs {
-		want := orAll(v.CPUs, all)
+		if b.handedOver(v.ID) {
+			continue
+		}
+		want := orAll(b.Placement.StartPin(v), all)
 		if b.Guest.Can.PinVCPU {
 			if b.vcpuDiffers(v.ID, want) {
 				b.add(
@@ -37,6 +42,18 @@ func (b *builder) pinThreads() {
 	b.pinIOThreads(orAll(b.Placement.IOThread, all))
 	// vhost workers are kernel threads of their own before Linux 6.4: libvirt does not pin them.
 	b.affinity(emulator, func(t inventory.Thread) bool { return t.Role == inventory.RoleVhost })
+}
+
+// handedOver reports whether a vCPU of a guest that hands CPUs over runs within the
+// CPUs that the guest mirrors. Which of them it has changes all the time.
+func (b *builder) handedOver(id guest.VCPUID) bool {
+	if b.Placement.CPUMode != guest.CPUHandoff {
+		return false
+	}
+	mirror := topology.SetOf(b.Placement.Mirror()...)
+	return slices.ContainsFunc(b.Guest.Seen.Threads, func(t inventory.Thread) bool {
+		return t.VCPU != nil && *t.VCPU == id && !t.Affinity.IsEmpty() && t.Affinity.SubsetOf(mirror)
+	})
 }
 
 func orAll(want, all topology.CPUSet) topology.CPUSet {

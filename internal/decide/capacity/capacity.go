@@ -12,7 +12,8 @@ import (
 // Node is the free part of one node, with the holders of the rest.
 type Node struct {
 	Node topology.NodeID `json:"node"`
-	// CPUs are all online CPUs. Shared are those that guests may share: neither
+	// CPUs are all online CPUs. Exclusive are those of one guest each, and those that
+	// guests hand to each other. Shared are those that guests may share: neither
 	// housekeeping nor exclusive. Pinned carry a vCPU that can run on no other CPU.
 	CPUs         topology.CPUSet `json:"cpus"`
 	Housekeeping topology.CPUSet `json:"housekeeping,omitzero"`
@@ -68,7 +69,7 @@ func Available(h *inventory.Host, p policy.Policy, ignore string) []Node {
 		position[n.ID] = i
 		rooms[i] = Node{
 			Node: n.ID, CPUs: n.CPUs, Housekeeping: n.CPUs.Intersect(housekeeping),
-			Memory: n.Memory, KeepFree: p.KeepFreeOn(n),
+			Exclusive: n.CPUs.Intersect(p.Handoff.CPUs), Memory: n.Memory, KeepFree: p.KeepFreeOn(n),
 		}
 	}
 	for _, held := range h.Holdings(ignore) {
@@ -106,7 +107,7 @@ func demand(h *inventory.Host, ignore string, rooms []Node, position map[topolog
 	for _, p := range held {
 		total[p.Name] += p.VCPUs + float64(p.Exclusive.Len())
 	}
-	counted := make([]float64, len(rooms))
+	counted := handedOver(h, measured, position, len(rooms))
 	for _, p := range held {
 		i, ok := position[p.Node]
 		run := p.VCPUs + float64(p.Exclusive.Len())
@@ -127,6 +128,25 @@ func demand(h *inventory.Host, ignore string, rooms []Node, position map[topolog
 			rooms[i].Demand += max(0, l.CPU+l.Wait-counted[i])
 		}
 	}
+}
+
+// handedOver returns by node how many CPUs guests use that hand CPUs to each other: these
+// CPUs are no other guest's, so their load is not the host's own either. Where a guest
+// has its CPUs at the moment is not known; the nodes of its minimum stand for them.
+func handedOver(h *inventory.Host, measured map[string]float64, position map[topology.NodeID]int, n int) []float64 {
+	used := make([]float64, n)
+	for i := range h.Guests {
+		p := h.Guests[i].Placement
+		if p == nil || p.Handoff == nil {
+			continue
+		}
+		for _, r := range p.Reservations {
+			if at, ok := position[r.Node]; ok && p.Handoff.Min > 0 {
+				used[at] += measured[h.Guests[i].Name] * float64(r.VCPUs) / float64(p.Handoff.Min)
+			}
+		}
+	}
+	return used
 }
 
 func (r *Node) add(held inventory.Holding) {

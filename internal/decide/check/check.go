@@ -27,6 +27,7 @@ const (
 	RuleDistance     Rule = "distance"     // between the guest's nodes
 	RuleDevices      Rule = "devices"      // required devices are attached to the guest's nodes
 	RuleHelpers      Rule = "helpers"      // emulator and I/O threads
+	RuleHandoff      Rule = "handoff"      // one CPU of the policy's for each vCPU, an anchor, and the minimum of all
 	RuleReservations Rule = "reservations" // equal what the placement uses
 )
 
@@ -63,7 +64,7 @@ func Placement(h *inventory.Host, p policy.Policy, spec guest.Spec, placed guest
 	if c.spec.Limits, err = h.WithinPool(spec.Limits); err != nil {
 		c.fail(RuleCPUs, "guest", "%v", err)
 	}
-	c.housekeeping = h.Topology.Housekeeping.Union(p.Housekeeping)
+	c.housekeeping = h.Topology.Housekeeping.Union(p.NotShared())
 	c.mine = placed.Exclusive()
 	for _, o := range c.others {
 		c.taken = c.taken.Union(o.Exclusive)
@@ -71,12 +72,16 @@ func Placement(h *inventory.Host, p policy.Policy, spec guest.Spec, placed guest
 	}
 	c.shape()
 	c.nodes()
-	c.cpus()
-	c.exclusive()
-	c.smt()
+	if placed.CPUMode == guest.CPUHandoff {
+		c.handoff()
+	} else {
+		c.cpus()
+		c.exclusive()
+		c.smt()
+		c.overcommit()
+	}
 	c.reservations()
 	c.memory()
-	c.overcommit()
 	c.distances()
 	c.devices()
 	c.helpers()

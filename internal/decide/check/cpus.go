@@ -202,6 +202,10 @@ func (c *checker) helpers() {
 }
 
 func (c *checker) helper(name string, cpus topology.CPUSet, policy guest.HelperPolicy, count int) {
+	if c.placed.Handoff != nil && policy != guest.HelperNone {
+		c.handoffHelper(name, cpus)
+		return
+	}
 	if policy == guest.HelperNone {
 		if !cpus.IsEmpty() {
 			c.fail(RuleHelpers, name, "bound to CPUs %v; the spec requests no binding", cpus)
@@ -213,8 +217,8 @@ func (c *checker) helper(name string, cpus topology.CPUSet, policy guest.HelperP
 		return
 	}
 	if policy == guest.HelperHousekeeping {
-		if !cpus.SubsetOf(c.housekeeping) {
-			c.fail(RuleHelpers, name, "CPUs %v are not for housekeeping", cpus.Minus(c.housekeeping))
+		if keep := c.topology.Housekeeping.Union(c.policy.Housekeeping); !cpus.SubsetOf(keep) {
+			c.fail(RuleHelpers, name, "CPUs %v are not for housekeeping", cpus.Minus(keep))
 		}
 		return
 	}

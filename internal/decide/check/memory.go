@@ -30,9 +30,13 @@ func (c *checker) reservations() {
 				r.PageSize)
 		}
 	}
-	if memory != c.spec.Memory || vcpus != c.spec.VCPUs {
+	want := c.spec.VCPUs
+	if c.placed.Handoff != nil {
+		want = c.placed.Handoff.Min
+	}
+	if memory != c.spec.Memory || vcpus != want {
 		c.fail(RuleReservations, "guest", "reserves %d vCPUs and %v; the spec requests %d and %v",
-			vcpus, memory, c.spec.VCPUs, c.spec.Memory)
+			vcpus, memory, want, c.spec.Memory)
 	}
 	for _, cell := range c.placed.Cells {
 		if held := c.reservedOn(cell.Nodes); held < cell.Memory {

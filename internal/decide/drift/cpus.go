@@ -14,6 +14,10 @@ func (c *comparison) vcpus() {
 	if c.placed.CPUMode == guest.CPUNone {
 		return
 	}
+	if c.placed.CPUMode == guest.CPUHandoff {
+		c.mirror()
+		return
+	}
 	for _, v := range c.placed.VCPUs {
 		intended := c.online(v.CPUs)
 		for _, thread := range c.guest.Seen.Threads {
@@ -27,6 +31,20 @@ func (c *comparison) vcpus() {
 			case !seen.Equal(intended):
 				c.add(VCPUAffinity, object, intended.String(), seen.String())
 			}
+		}
+	}
+}
+
+// mirror checks that the vCPUs of a guest that hands CPUs over run on CPUs that it
+// mirrors: each on its own, or on CPUs that the guest has meanwhile.
+func (c *comparison) mirror() {
+	var all topology.CPUSet
+	for _, v := range c.placed.VCPUs {
+		all = all.Union(v.CPUs)
+	}
+	for _, thread := range c.guest.Seen.Threads {
+		if seen := c.online(thread.Affinity); thread.VCPU != nil && !seen.SubsetOf(all) {
+			c.add(VCPUAffinity, fmt.Sprintf("vCPU %d", *thread.VCPU), all.String(), seen.String())
 		}
 	}
 }

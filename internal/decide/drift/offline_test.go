@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numavisor/numavisor/internal/decide/drift"
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -41,6 +42,22 @@ func TestOf_VCPUThatHasCPUsLeft(t *testing.T) {
 	g.Seen.Threads[1] = vcpu(1, "2", "0-1")
 	if got := drift.Of(g, without("3")); len(got) > 0 {
 		t.Errorf("CPU 3 of 2-3 is offline, drift is %v", got)
+	}
+}
+
+// Which of its CPUs a guest that hands CPUs over has changes all the time; others are
+// not its.
+func TestOf_VCPUsThatAreHandedOver(t *testing.T) {
+	g := twoCells()
+	g.Placement.CPUMode, g.Placement.Handoff = guest.CPUHandoff, &guest.Handoff{Min: 1}
+	g.Placement.VCPUs = []guest.VCPU{{ID: 0, CPUs: cpus("0")}, {ID: 1, CPUs: cpus("2")}}
+	g.Seen.Threads[0], g.Seen.Threads[1] = vcpu(0, "0", "0-1"), vcpu(1, "0", "0-1")
+	if got := drift.Of(g, host()); len(got) > 0 {
+		t.Errorf("vCPU 1 waits on the CPU of vCPU 0; drift is %v", got)
+	}
+	g.Seen.Threads[1] = vcpu(1, "2-3", "0-1")
+	if got := drift.Of(g, host()); len(got) != 1 || got[0].Kind != drift.VCPUAffinity {
+		t.Errorf("vCPU 1 may run on CPU 3 of others; drift is %v", got)
 	}
 }
 

@@ -26,6 +26,9 @@ func (e *NotThereError) Error() string {
 // into as many cells as there are nodes. The error is a *NotThereError if that is not
 // possible.
 func On(r Request, homes []topology.NodeID) (guest.Placement, error) {
+	if r.Spec.IsHandoff() {
+		return guest.Placement{}, &NotThereError{r.Spec.Name, homes, "it mirrors all of its nodes"}
+	}
 	p, err := newProblem(r)
 	if err != nil {
 		return guest.Placement{}, err

@@ -23,6 +23,9 @@ type Request struct {
 // not fit, the error is a *NoFitError; other errors mean that the request is invalid.
 // The same request gives the same result.
 func Place(r Request) (guest.Placement, Why, error) {
+	if r.Spec.IsHandoff() {
+		return placeMirror(r)
+	}
 	p, err := newProblem(r)
 	if err != nil {
 		return guest.Placement{}, Why{}, err

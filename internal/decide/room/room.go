@@ -56,6 +56,9 @@ func Find(r Request) Plan {
 	if why := tooSmall(r); why != "" {
 		return Plan{Proven: true, Obstacle: TooSmall, Reason: why}
 	}
+	if r.Spec.IsHandoff() {
+		return Plan{Obstacle: NoMoves, Reason: "moves of other VMs are not searched for a VM that hands CPUs over"}
+	}
 	if why := full(r); why != "" {
 		return Plan{Proven: true, Obstacle: Full, Reason: why}
 	}

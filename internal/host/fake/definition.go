@@ -54,7 +54,7 @@ func (d Definition) bound(intent guest.Intent) Definition {
 	c.Pins = nil
 	for _, v := range p.VCPUs {
 		if !v.CPUs.IsEmpty() {
-			pinVCPU(c, v.ID, v.CPUs)
+			pinVCPU(c, v.ID, p.StartPin(v))
 		}
 	}
 	c.EmulatorPin, c.IOThreads, c.IOThreadPins = p.Emulator, p.IOThreads, nil

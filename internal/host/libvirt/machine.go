@@ -106,7 +106,7 @@ func (m Machine) check(spec guest.Spec) error {
 		return fmt.Errorf("machine CPU=%q; allowed: host-passthrough, host-model, maximum", m.CPU)
 	case m.Kernel == "" && (m.Initrd != "" || m.Cmdline != ""):
 		return errors.New("initrd and cmdline need a kernel")
-	case spec.VCPUs < 1:
+	case spec.VCPUs < 1 && !spec.IsHandoff():
 		return fmt.Errorf("vcpus=%d: at least 1 is needed", spec.VCPUs)
 	case spec.Memory == 0 || spec.Memory%topology.MiB != 0:
 		return fmt.Errorf("memory=%d: must be a whole number of MiB (%d bytes each); libvirt would round it up",
@@ -157,6 +157,9 @@ func (m Machine) os() tag {
 // share a socket, and so a cache, across NUMA nodes.
 func (m Machine) cpu(p guest.Placement) tag {
 	t := tag{name: "cpu", attrs: []pair{{"mode", m.CPU}}}
+	if p.Handoff != nil {
+		return m.mirror(t, p.Handoff.Seen)
+	}
 	sockets, cores := 1, len(p.VCPUs)
 	if p.Visible && len(p.Cells) > 1 {
 		sockets, cores = len(p.VCPUs), 1
@@ -169,6 +172,26 @@ func (m Machine) cpu(p guest.Placement) tag {
 	}}}
 	return t
 }
+
+// mirror shows the host's sockets, dies, cores and threads, and its caches where the
+// guest sees the host's CPU model (QEMU's host-cache-info).
+func (m Machine) mirror(t tag, seen guest.CPUTopology) tag {
+	shape := tag{name: "topology", attrs: []pair{{"sockets", strconv.Itoa(seen.Sockets)}}}
+	if seen.Dies > 1 {
+		shape.attrs = append(shape.attrs, pair{"dies", strconv.Itoa(seen.Dies)})
+	}
+	shape.attrs = append(shape.attrs, pair{"cores", strconv.Itoa(seen.Cores)},
+		pair{"threads", strconv.Itoa(seen.Threads)})
+	t.children = append(t.children, shape)
+	if m.CPU == "host-passthrough" && m.Arch == "x86_64" {
+		t.children = append(t.children, tag{name: "cache", attrs: []pair{{"mode", "passthrough"}}})
+	}
+	return t
+}
+
+// GuestPort is the virtio-serial port through which the agent in a guest that hands
+// CPUs over talks with the host.
+const GuestPort = "org.numavisor.guest.0"
 
 // even reports whether all cells have the same number of vCPUs, in ascending
 // runs.
@@ -211,6 +234,11 @@ func (m Machine) devices(spec guest.Spec) []tag {
 		}
 	}
 	all = append(all, serial)
+	if spec.IsHandoff() {
+		all = append(all, tag{name: "channel", attrs: []pair{{"type", "unix"}}, children: []tag{
+			{name: "target", attrs: []pair{{"type", "virtio"}, {"name", GuestPort}}},
+		}})
+	}
 	for _, d := range spec.Devices {
 		if d.Passthrough {
 			all = append(all, hostdev(d.Address))

@@ -170,6 +170,31 @@ func TestDomainXMLSockets(t *testing.T) {
 	}
 }
 
+// A guest that hands CPUs over sees the host's cores and caches, starts on the CPUs of its
+// minimum, and has a port for its agent.
+func TestDomainXML_Mirror(t *testing.T) {
+	s, p := newGuest(8, 2*topology.GiB)
+	s.CPU.Sharing, p.CPUMode = guest.SharingHandoff, guest.CPUHandoff
+	p.Handoff = &guest.Handoff{Home: 1, Min: 2, Weight: 100, First: cpus("4-5"),
+		Seen: guest.CPUTopology{Sockets: 2, Dies: 2, Cores: 1, Threads: 2}}
+	for v := range p.VCPUs {
+		p.VCPUs[v].CPUs = topology.SetOf(topology.CPUID(4 + v))
+	}
+	got, err := DomainXML(Metadata{Spec: s, Placement: p}, Machine{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"<topology sockets='2' dies='2' cores='1' threads='2'/>", "<cache mode='passthrough'/>",
+		"<vcpupin vcpu='0' cpuset='4'/>", "<vcpupin vcpu='1' cpuset='5'/>", "<vcpupin vcpu='7' cpuset='4-5'/>",
+		"<target type='virtio' name='org.numavisor.guest.0'/>", "<sibling id='1' value='16'/>",
+	} {
+		if !strings.Contains(strings.ReplaceAll(string(got), `"`, "'"), want) {
+			t.Errorf("%s is missing in:\n%s", want, got)
+		}
+	}
+}
+
 func TestDomainXMLRefuses(t *testing.T) {
 	for _, c := range []struct {
 		says   string

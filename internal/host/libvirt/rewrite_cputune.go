@@ -34,7 +34,7 @@ func (w *writer) cpuTune() error {
 		pins = append(pins, t)
 	}
 	for _, v := range w.placement.VCPUs {
-		pin("vcpupin", "vcpu", strconv.Itoa(int(v.ID)), v.CPUs)
+		pin("vcpupin", "vcpu", strconv.Itoa(int(v.ID)), w.placement.StartPin(v))
 	}
 	if !w.latePin() {
 		pin("emulatorpin", "", "", w.placement.Emulator)

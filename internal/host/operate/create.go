@@ -130,7 +130,8 @@ func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 
 // what describes the creation for the journal.
 func (c *Created) what(s *guest.Spec) string {
-	what := fmt.Sprintf("create %s with %d vCPUs and %v on nodes %s", s.Name, s.VCPUs, s.Memory, c.Placement.Nodes)
+	what := fmt.Sprintf("create %s with %d vCPUs and %v on nodes %s", s.Name, len(c.Placement.VCPUs), s.Memory,
+		c.Placement.Nodes)
 	if c.MakeRoom != nil {
 		what += fmt.Sprintf(", after %s of other VMs", text.Count(len(c.MakeRoom.Moves), "move", "moves"))
 	}
@@ -197,6 +198,7 @@ func (h *Host) placeNew(
 	c.Placement, c.Why, err = place.Place(place.Request{Host: &inv, Spec: r.Spec, Policy: h.Policy})
 	switch {
 	case err == nil:
+		r.Spec = r.Spec.Resolve(&c.Placement)
 		err = h.legal(&inv, r.Spec, c.Placement)
 		want = guest.Intent{Host: inv.Identity(), Spec: r.Spec, Placement: c.Placement}
 	case r.MakeRoom:
@@ -216,6 +218,7 @@ func (h *Host) placeNew(
 func (h *Host) placeGiven(
 	inv *inventory.Host, s guest.Spec, p guest.Placement, c *Created,
 ) (want guest.Intent, short []plan.Step, err error) {
+	s = s.Resolve(&p)
 	if err := h.given(inv, s, p); err != nil {
 		return want, nil, err
 	}
