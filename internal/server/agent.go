@@ -340,6 +340,15 @@ func (a *agents) Status(host string, m fleet.VMStatus) error {
 		vm := st.vms[m.Name]
 		key := statusKey(m.Name, host)
 		at := st.statuses[onHost{m.Name, host}]
+		if report, ok := st.reports[host]; ok {
+			t := &report.value.Inventory.Topology
+			for _, r := range m.Placement.Reservations {
+				if _, has := t.Node(r.Node); !has {
+					return fleetapi.NewProblem(fleetapi.ProblemInvalid,
+						fmt.Sprintf("placement: host %s reports no node %d", host, r.Node))
+				}
+			}
+		}
 		if m.Generation > vm.value.Generation {
 			return fleetapi.NewProblem(fleetapi.ProblemInvalid, "generation: the VM has no such generation yet")
 		}

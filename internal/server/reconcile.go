@@ -168,6 +168,9 @@ func (s *Server) settleVM(ctx context.Context, name string) error {
 		switch {
 		case next.deleted:
 			s.deleteRecord(st, t, &vm)
+		case next.moved:
+			t.touch(store.Claims+vm.Host, st.keys[store.Claims+vm.Host])
+			t.put(store.VMs+name, next.vm)
 		case next.changed:
 			t.put(store.VMs+name, next.vm)
 			if next.vm.Migration == nil {

@@ -12,6 +12,7 @@ import (
 type settled struct {
 	vm      fleet.VM
 	changed bool
+	moved   bool // the host has moved the VM to other nodes of its own
 	deleted bool // the host has removed the VM: the record goes
 }
 
@@ -37,7 +38,20 @@ func settle(vm fleet.VM, f facts) settled {
 		f.source.Generation >= vm.Generation && f.source.Phase == fleet.PhaseGone) {
 		return settled{vm: vm, deleted: true}
 	}
+	if s := f.source; movedByHost(&vm, s) {
+		vm.Placement = s.Placement
+		vm.Generation++ // the host has it already: it only says so
+		return settled{vm: vm, changed: true, moved: true}
+	}
 	return settled{vm: vm}
+}
+
+// movedByHost reports whether a VM's host has carried out the record and then, by its own balancing, moved the VM
+// to other nodes: the claim must follow, or the room there could be claimed twice.
+func movedByHost(vm *fleet.VM, s *fleet.VMStatus) bool {
+	return s != nil && vm.Host != "" && s.Host == vm.Host && s.Generation == vm.Generation && !vm.Delete &&
+		vm.Run == fleet.Running && s.Phase == fleet.PhaseRunning && s.Placement.Guest == vm.Name &&
+		len(s.Placement.Reservations) > 0 && !samePlacement(&s.Placement, &vm.Placement)
 }
 
 func settleMigration(vm fleet.VM, f facts) settled {

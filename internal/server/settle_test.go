@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -8,6 +9,8 @@ import (
 
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -170,5 +173,49 @@ func TestExceeds_NamesEachLimit(t *testing.T) {
 	}
 	if over := exceeds(fleetapi.Quota{VCPUs: 1}, fleetapi.Quota{VCPUs: 9}, fleetapi.Quota{VMs: 1}); over != "" {
 		t.Errorf("a limit that was lowered refuses what does not need it: %q", over)
+	}
+}
+
+// A host that moves a VM between its nodes takes the claim with it: the room that the VM left is free, and the
+// room that it has is not.
+func TestServer_ClaimFollowsTheHostsOwnMoves(t *testing.T) {
+	r := fieldRig(t)
+	a := r.join("a", "nodes:2 cores:4 memory:8G")
+	vm := r.create(oneNode("vm", 3, 4*topology.GiB))
+	from := vm.Placement.Reservations[0].Node
+	moved := vm.Placement
+	moved.Nodes = topology.SetOf(1 - from)
+	moved.Reservations = slices.Clone(moved.Reservations)
+	moved.Reservations[0].Node = 1 - from
+	report := func(generation int64, p guest.Placement) *fleetapi.Problem {
+		return a.try("PUT", "/agent/v1/vms/vm/status", fleet.VMStatus{Name: "vm", Host: "a", Generation: generation,
+			Phase: fleet.PhaseRunning, Placement: p}, nil)
+	}
+	// What is about an older record, or about a node that the host does not have, changes nothing.
+	nowhere := moved
+	nowhere.Reservations = slices.Clone(moved.Reservations)
+	nowhere.Reservations[0].Node = 7
+	if p := report(vm.Generation, nowhere); p == nil || p.Type != fleetapi.ProblemInvalid {
+		t.Errorf("a node that does not exist: %v", p)
+	}
+	if p := report(vm.Generation-1, moved); p != nil {
+		t.Error(p)
+	}
+	if now, err := r.admin.VM(t.Context(), "vm"); err != nil || !now.Placement.Nodes.Equal(vm.Placement.Nodes) {
+		t.Errorf("got %+v, %v", now.Placement, err)
+	}
+	if p := report(vm.Generation, moved); p != nil {
+		t.Fatal(p)
+	}
+	r.eventually("the claim follows", func() bool {
+		now, err := r.admin.VM(t.Context(), "vm")
+		return err == nil && now.Placement.Nodes.Equal(moved.Nodes) && now.Generation == vm.Generation+1
+	})
+	n, err := r.admin.Nodes(t.Context(), "a")
+	if err != nil || n.Nodes[from].Promised != 0 || n.Nodes[1-from].Promised != 4*topology.GiB {
+		t.Errorf("got %+v, %v", n, err)
+	}
+	if other := r.create(oneNode("other", 4, topology.GiB)); !other.Placement.Nodes.Equal(topology.SetOf(from)) {
+		t.Errorf("the room that it left is not used: nodes %v", other.Placement.Nodes)
 	}
 }
