@@ -30,6 +30,13 @@ func (m Model) header() []string {
 		m.firstLine(),
 		edges(m.width, tally(s), selfText(s, m.seen)...),
 	}
+	if f := s.Fleet; f != nil {
+		tone := plain
+		if !f.Connected {
+			tone = warn
+		}
+		lines = append(lines, tone.render(fit(fleetText(f, m.now), m.width)))
+	}
 	for _, w := range m.warnings() {
 		lines = append(lines, fit(w, m.width))
 		lines[len(lines)-1] = warn.render(lines[len(lines)-1])
@@ -170,6 +177,23 @@ func selfText(s *status.Status, seen []moment) []string {
 		text = fmt.Sprintf("daemon %.1f%% CPU %s", 100*share, short(s.Self.Resident))
 	}
 	return []string{fmt.Sprintf("%s, sample %s, plan %s", text, fine(s.Self.Sample), fine(s.Self.Plan)), text}
+}
+
+// fleetText says of which fleet the host is a member, and whether the daemon reaches its server.
+func fleetText(f *status.Fleet, now time.Time) string {
+	out := fmt.Sprintf("host %s of the fleet of %s: ", oneLine(f.Host), oneLine(f.Server))
+	if f.Connected {
+		out += "connected"
+	} else {
+		out += "NOT CONNECTED"
+	}
+	if !f.Since.IsZero() {
+		out += " for " + span(now.Sub(f.Since))
+	}
+	if !f.Connected && f.Why != "" {
+		out += ": " + oneLine(f.Why)
+	}
+	return out
 }
 
 // stale reports whether the daemon takes no samples though it answers.

@@ -184,6 +184,7 @@ func TestControlCharactersAreNotShown(t *testing.T) {
 	s.Alarms[0].Why, s.Alarms[0].Object = evil, inventory.GuestRef(evil)
 	s.Advice[0].Move.Why, s.Advice[0].ID = evil, evil
 	s.Moving[0].Step, s.Competitors[0].What = evil, evil
+	s.Fleet = &status.Fleet{Server: evil, Host: evil, Why: evil}
 	m := after(t, New(nil, time.Second, noon), tea.WindowSizeMsg{Width: 200, Height: 60},
 		statusMsg{status: s, at: noon})
 	for _, pressed := range [][]string{nil, {"enter"}, {"tab", "enter"}, {"tab", "tab", "enter"}, {"tab", "tab", "a"},
@@ -414,4 +415,35 @@ func TestHeader_HasNoCPUShareOfADaemonThatHasJustStarted(t *testing.T) {
 	if got := ansi.Strip(Plain(&s, s.Sample.Taken, 120)); !strings.Contains(got, "daemon 0.4% CPU") {
 		t.Errorf("20 seconds after the start:\n%s", got)
 	}
+}
+
+func TestHeader_SaysWhetherTheFleetIsReached(t *testing.T) {
+	member := func(connected bool) func(*status.Status) {
+		return func(s *status.Status) {
+			s.Fleet = &status.Fleet{Server: "https://fleet:8443", Host: "h7", Connected: connected,
+				Since: noon.Add(-3 * time.Minute), Why: "no route"}
+		}
+	}
+	for _, c := range []struct {
+		change func(*status.Status)
+		want   string
+	}{
+		{func(*status.Status) {}, ""},
+		{member(true), "host h7 of the fleet of https://fleet:8443: connected for 3m\n"},
+		{member(false), "host h7 of the fleet of https://fleet:8443: NOT CONNECTED for 3m: no route\n"},
+	} {
+		got := shownWith(t, 120, noon, c.change)
+		if c.want == "" && strings.Contains(got, "of the fleet") || !strings.Contains(unpadded(got), c.want) {
+			t.Errorf("want %q in:\n%s", c.want, got)
+		}
+	}
+}
+
+// unpadded removes blanks at the ends of lines.
+func unpadded(picture string) string {
+	var out strings.Builder
+	for line := range strings.Lines(picture) {
+		out.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+	return out.String()
 }
