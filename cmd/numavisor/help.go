@@ -20,7 +20,7 @@ type helpGroup struct {
 // commandGroups holds each command of the program once.
 func commandGroups() []helpGroup {
 	return []helpGroup{
-		{"First look (nothing is changed)", []string{"topology", "list", "show", "doctor", "top"}},
+		{"First look (nothing is changed)", []string{"topology", "list", "show", "pool", "doctor", "top"}},
 		{"Placing VMs and processes", []string{"place", "schedule", "create", "bind", "run", "delete"}},
 		{"A fleet of hosts", []string{"up", "server", "hosts", "host", "start", "stop", "migrate",
 			"user", "token", "project", "audit"}},

@@ -29,13 +29,14 @@ func everyCommand(t *testing.T) []*cobra.Command {
 // usedBy says which commands offer a flag. A command offers a flag only where
 // it has an effect: verify that before adding an entry here.
 var usedBy = map[string]string{
-	"all":             "alarms",
-	"append":          "create",
-	"capabilities":    "balance capture doctor place topology",
-	"cells":           "create place",
-	"change":          "lab/bench",
-	"change-at":       "lab/bench",
-	"connect":         "apply balance bind capture create daemon delete doctor list place run show undo",
+	"all":          "alarms",
+	"append":       "create",
+	"capabilities": "balance capture doctor place topology",
+	"cells":        "create place",
+	"change":       "lab/bench",
+	"change-at":    "lab/bench",
+	"connect": "apply balance bind capture create daemon delete doctor list place pool/list run show " +
+		"undo",
 	"cpu-binding":     "bind create place run",
 	"cpus":            "bind create place run",
 	"delay-scale":     "lab/bench",
@@ -144,9 +145,10 @@ var usedBy = map[string]string{
 	"sort":             "list",
 	"spec":             "create place",
 	"start":            "lab/bench",
-	"state":            "apply balance bind capture create daemon delete doctor list place run show undo up",
-	"timeout": "apply balance bind capture create daemon delete doctor lab/demo lab/run lab/shell list " +
-		"migrate place run show start stop undo",
+	"state": "apply balance bind capture create daemon delete doctor list place pool/list run show " +
+		"undo up",
+	"timeout": "apply balance bind capture create daemon delete doctor lab/demo lab/run lab/shell " +
+		"list migrate place pool/list run show start stop undo",
 	"topology":        "create place",
 	"transient":       "create",
 	"uefi":            "create",

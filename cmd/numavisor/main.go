@@ -81,7 +81,7 @@ Exit status: 0 done, 1 failed, 2 usage error (arguments, or the content of a fil
 	root.SetHelpCommand(helpCommand())
 	root.SetUsageFunc(printUsage)
 	root.AddCommand(
-		topologyCommand(), captureCommand(), placeCommand(), scheduleCommand(), balanceCommand(),
+		topologyCommand(), poolCommand(), captureCommand(), placeCommand(), scheduleCommand(), balanceCommand(),
 		createCommand(), deleteCommand(), listCommand(), showCommand(),
 		hostsCommand(), hostCommand(), userCommand(), tokenCommand(), projectCommand(), auditCommand(),
 		upCommand(), startCommand(), stopCommand(), migrateCommand(),

@@ -139,7 +139,8 @@ func TestSteps_HelperThreads(t *testing.T) {
 	})
 }
 
-// Of a guest without a process on this host, only vCPUs are pinned. Memory that its hypervisor does not move is reported.
+// Of a guest without a process on this host, only vCPUs are pinned. Memory that its hypervisor does not move is
+// reported.
 func TestSteps_MemoryThatDoesNotMove(t *testing.T) {
 	g := inventory.Guest{Name: "g", Hypervisor: guest.Xen, Can: inventory.CapabilitiesOf(guest.Xen), State: "running",
 		Config: inventory.Config{VCPUs: 1, Memory: 128 * topology.MiB},

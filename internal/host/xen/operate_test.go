@@ -38,8 +38,8 @@ func joined(t *testing.T) (*operate.Host, *simulated) {
 	self := claim.Process{PID: 77, StartTicks: 7}
 	ledger := claim.Ledger{Folder: folder, Alive: func(p claim.Process) bool { return p == self }}
 	return &operate.Host{
-		Sources: observe.Sources{Kernel: dom0{driver: d, topo: topo}, Hypervisors: []observe.Hypervisor{d}, Pools: d.Pools,
-			Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "xenhost", nil }},
+		Sources: observe.Sources{Kernel: dom0{driver: d, topo: topo}, Hypervisors: []observe.Hypervisor{d},
+			Pools: d.Pools, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "xenhost", nil }},
 		Control: d, Domains: d, Journal: record.Journal{Folder: t.TempDir()}, By: "test", Ledger: ledger, Self: self,
 		Clock: time.Now,
 	}, s
