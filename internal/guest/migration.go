@@ -48,6 +48,8 @@ const (
 	// Suspended is stopped for a migration: on the target it is arriving; on the source
 	// all of its memory is copied, and the hypervisor does not know whether it runs on the target.
 	Suspended
+	// Changing starts or ends at this moment: only a later answer says what it becomes.
+	Changing
 )
 
 // String returns the presence in words.
@@ -63,6 +65,8 @@ func (p Presence) String() string {
 		return "being copied to another host"
 	case Suspended:
 		return "paused for a migration"
+	case Changing:
+		return "starting or ending"
 	}
 	return "unknown"
 }

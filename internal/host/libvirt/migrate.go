@@ -205,6 +205,10 @@ func presenceOf(dom *libvirt.Domain) (guest.Presence, error) {
 	if err != nil {
 		return guest.Absent, err
 	}
+	persistent, err := dom.IsPersistent()
+	if err != nil {
+		return guest.Absent, err
+	}
 	departing := false
 	if state == libvirt.DOMAIN_RUNNING || state == libvirt.DOMAIN_PAUSED {
 		// The target's libvirt refuses to report a job of an arriving guest.
@@ -216,13 +220,18 @@ func presenceOf(dom *libvirt.Domain) (guest.Presence, error) {
 		departing = err == nil && job.Type != libvirt.DOMAIN_JOB_NONE &&
 			job.Operation == libvirt.DOMAIN_JOB_OPERATION_MIGRATION_OUT
 	}
-	return presence(state, reason, departing), nil
+	return presence(state, reason, departing, persistent), nil
 }
 
 // presence interprets libvirt's state of a guest and the reason for it; departing says that a
-// job migrates it to another host.
-func presence(state libvirt.DomainState, reason int, departing bool) guest.Presence {
+// job migrates it to another host. libvirt lists a guest without a stored configuration as
+// shut off before its QEMU runs and after it has ended, and an arriving one that is destroyed
+// as shutting down: neither has arrived.
+func presence(state libvirt.DomainState, reason int, departing, persistent bool) guest.Presence {
 	switch {
+	case state == libvirt.DOMAIN_NOSTATE || state == libvirt.DOMAIN_SHUTDOWN,
+		state == libvirt.DOMAIN_SHUTOFF && !persistent:
+		return guest.Changing
 	case state == libvirt.DOMAIN_SHUTOFF || state == libvirt.DOMAIN_CRASHED:
 		return guest.Stored
 	case departing:

@@ -151,17 +151,22 @@ func TestPresence(t *testing.T) {
 		state     libvirt.DomainState
 		reason    libvirt.DomainPausedReason
 		departing bool
+		transient bool
 		want      guest.Presence
 	}{
-		{"runs", libvirt.DOMAIN_RUNNING, 0, false, guest.Runs},
-		{"is copied", libvirt.DOMAIN_RUNNING, 0, true, guest.Departing},
-		{"last step", libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_MIGRATION, true, guest.Departing},
-		{"arriving, or left", libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_MIGRATION, false, guest.Suspended},
-		{"post-copy broke", libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED, false, guest.Suspended},
-		{"a user paused it", libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_USER, false, guest.Runs},
-		{"shut off", libvirt.DOMAIN_SHUTOFF, 0, false, guest.Stored},
+		{"runs", libvirt.DOMAIN_RUNNING, 0, false, false, guest.Runs},
+		{"is copied", libvirt.DOMAIN_RUNNING, 0, true, false, guest.Departing},
+		{"last step", libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_MIGRATION, true, false, guest.Departing},
+		{"arriving, or left", libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_MIGRATION, false, false, guest.Suspended},
+		{"post-copy broke", libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED, false, false, guest.Suspended},
+		{"a user paused it", libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_USER, false, false, guest.Runs},
+		{"shut off", libvirt.DOMAIN_SHUTOFF, 0, false, false, guest.Stored},
+		{"starts to arrive, or was destroyed", libvirt.DOMAIN_SHUTOFF, 0, false, true, guest.Changing},
+		{"is destroyed while it arrives", libvirt.DOMAIN_SHUTDOWN, 0, false, true, guest.Changing},
+		{"its guest shuts down", libvirt.DOMAIN_SHUTDOWN, 0, false, false, guest.Changing},
+		{"is not known", libvirt.DOMAIN_NOSTATE, 0, false, false, guest.Changing},
 	} {
-		if got := presence(c.state, int(c.reason), c.departing); got != c.want {
+		if got := presence(c.state, int(c.reason), c.departing, !c.transient); got != c.want {
 			t.Errorf("%s: %v, not %v", c.name, got, c.want)
 		}
 	}

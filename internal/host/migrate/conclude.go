@@ -36,7 +36,7 @@ func (h *Host) conclude(ctx context.Context, vm *fleet.VM, open *journal.Entry) 
 			return errors.Join(h.Ledger.Release(vm.Name), h.close(open, errors.New("the VM has ended"), nil))
 		}
 		return h.giveBack(open, vm.Name, "the migration was given up")
-	case guest.Suspended, guest.Departing:
+	case guest.Suspended, guest.Departing, guest.Changing:
 	}
 	return fmt.Errorf("%w %s", errPending, present)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/migrate"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/operate/operatetest"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -55,6 +56,48 @@ func TestAct_MigratesAndVerifies(t *testing.T) {
 			if p.vm.Host != "beta" {
 				t.Errorf("the VM is on %s", p.vm.Host)
 			}
+		})
+	}
+}
+
+// answers is a hypervisor that answers with these presences before it says what is true.
+type answers struct {
+	migrate.Port
+	presences []guest.Presence
+}
+
+func (a *answers) Presence(ctx context.Context, name string) (guest.Presence, error) {
+	if len(a.presences) == 0 {
+		return a.Port.Presence(ctx, name)
+	}
+	p := a.presences[0]
+	a.presences = a.presences[1:]
+	return p, nil
+}
+
+// An arriving VM that is destroyed looks for a moment like one that shuts down, and may end while the target
+// verifies it. A target that reported its arrival then would get the VM from the record, and start it again
+// while the source runs it.
+func TestAct_AVMThatIsDestroyedOnTheWayHasNotArrived(t *testing.T) {
+	for _, seen := range []guest.Presence{guest.Changing, guest.Runs} {
+		t.Run(seen.String(), func(t *testing.T) {
+			p := newPair(t, t.TempDir(), small)
+			p.decide(1)
+			if err := p.act(p.to); err != nil {
+				t.Fatal(err)
+			}
+			p.serve()
+			p.to.daemon.Port = &answers{p.to.daemon.Port, []guest.Presence{seen}}
+			part, _, err := p.to.daemon.Act(t.Context(), &p.vm, nil)
+			if err == nil || part.Status.Phase != "" {
+				t.Errorf("the target reports %q, %v", part.Status.Phase, err)
+			}
+			p.from.daemon.Port = &answers{p.from.daemon.Port, []guest.Presence{guest.Changing}}
+			part, _, err = p.from.daemon.Act(t.Context(), &p.vm, nil)
+			if err == nil || part.Status.Phase != "" {
+				t.Errorf("the source reports %q, %v", part.Status.Phase, err)
+			}
+			p.finish()
 		})
 	}
 }

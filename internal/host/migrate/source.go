@@ -28,6 +28,8 @@ func (s *step) source(ctx context.Context) error {
 	case guest.Absent, guest.Stored:
 		s.become(fleet.MigrationGone)
 		return s.host.gone(ctx, s.open)
+	case guest.Changing:
+		return fmt.Errorf("it is %s", s.present)
 	case guest.Runs:
 	}
 	ended, err := s.host.ended(s.vm.Name, s.m.Began)
@@ -95,6 +97,7 @@ func (s *step) leave(ctx context.Context) error {
 			s.become(fleet.MigrationUndecided)
 		case guest.Departing:
 			s.become(fleet.MigrationCopying)
+		case guest.Changing: // the part stays open: the next step asks again
 		}
 		return nil
 	}))

@@ -23,7 +23,7 @@ func (s *step) target(ctx context.Context) error {
 		s.become(fleet.MigrationPrepared)
 		s.part.Status.Message = "its memory is arriving"
 		return s.arrival(ctx)
-	case guest.Departing:
+	case guest.Departing, guest.Changing:
 		return fmt.Errorf("it is %s", s.present)
 	case guest.Stored:
 		if s.open != nil { // it has come, and was shut down since
@@ -121,6 +121,13 @@ func (s *step) arrive(ctx context.Context) error {
 	}
 	truth, transfer, err := s.host.settle(ctx, s.open)
 	s.part.Truth, s.part.Transfer = truth, transfer
+	if err != nil {
+		// A VM that ended while it was verified may be one that never ran: the source may have it still.
+		if now, unknown := s.host.Port.Presence(ctx, s.vm.Name); unknown != nil || now != guest.Runs {
+			s.become("")
+			return errors.Join(err, unknown)
+		}
+	}
 	return err
 }
 
