@@ -123,7 +123,10 @@ func (h *Host) useXen(k xenKernel) {
 // Migrations is this host's part in live migrations between hosts of a fleet, in which it has
 // a name; uri is by which other hosts' libvirt daemons reach this one's.
 func (h *Host) Migrations(name, uri string) *migrate.Host {
-	return &migrate.Host{Host: &h.Host.Host, Port: h.qemu, Name: name, URI: uri}
+	// A VM that changes its memory faster than the network copies it would migrate for a day, and a
+	// drain would not end.
+	return &migrate.Host{Host: &h.Host.Host, Port: h.qemu, Name: name, URI: uri,
+		Options: migrate.Options{AutoConverge: true}}
 }
 
 // Close closes the connections to libvirt.
