@@ -24,8 +24,20 @@ type fleetLabs struct {
 	daemon string
 }
 
-// fleetCA is the certificate that users of the fleet need.
-const fleetCA = "/var/lib/numavisor-server/ca.pem"
+const (
+	fleetCA = "/var/lib/numavisor-server/ca.pem" // what users of the fleet need
+	images  = "/var/lib/libvirt/images"
+)
+
+// serverProgram returns the program of the fleet's server as a lab needs it.
+func serverProgram(t *testing.T) map[string]string {
+	t.Helper()
+	program, err := filepath.Abs("../../bin/numavisor-server")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]string{"numavisor-server": program}
+}
 
 // migrationURI is how the other host's libvirt daemon reaches this one's.
 func migrationURI(c lab.Cabled) string { return "qemu+tcp://" + c.Address + "/system" }
@@ -34,11 +46,7 @@ func migrationURI(c lab.Cabled) string { return "qemu+tcp://" + c.Address + "/sy
 func bootFleet(t *testing.T) *fleetLabs {
 	t.Helper()
 	labtest.NeedsLab(t)
-	server, err := filepath.Abs("../../bin/numavisor-server")
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := map[string]string{"numavisor-server": server}
+	files := serverProgram(t)
 	first := bootWith(t, "square4", lab.Options{Saved: true, Files: files})
 	second := bootWith(t, "square4", lab.Options{Saved: true, Files: files})
 	a, b, err := lab.Connect(t.Context(), first.Host, second.Host)
@@ -48,21 +56,39 @@ func bootFleet(t *testing.T) *fleetLabs {
 	f := &fleetLabs{hosts: map[string]*labHost{"lab1": first, "lab2": second}, first: first}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("lab1:\n%s\nlab2:\n%s", first.run(t, "tail", "-n", "60", "/run/up.log").stdout,
-				second.run(t, "tail", "-n", "40", "/run/daemon.log").stdout)
+			t.Logf("lab2:\n%s", second.run(t, "tail", "-n", "40", "/run/daemon.log").stdout)
 		}
 	})
-	first.sh(t, "setsid numavisor up --address lab1:8443 --images /lab --migration-uri "+migrationURI(a)+
-		" >/run/up.log 2>&1 </dev/null &")
-	f.token = strings.TrimSpace(first.sh(t, `until grep -A1 '^Token of user admin' /run/up.log | grep -o 'nv._[^ ]*'; do
-  sleep 0.2; pgrep -f 'numavisor up' >/dev/null || { cat /run/up.log; exit 1; }; done
-until curl -s --cacert `+fleetCA+` https://lab1:8443/openapi.json >/dev/null; do sleep 0.5; done`))
+	f.up(t, "--migration-uri", migrationURI(a))
 	var join fleetapi.NewJoin
 	f.curl(t, "POST", "/v1/joins", `{}`, &join)
 	f.daemon = "setsid numavisor daemon --images /lab --migration-uri " + migrationURI(b)
 	second.sh(t, fmt.Sprintf("%s --join %s --ca-fingerprint %s --token %s >/run/daemon.log 2>&1 </dev/null &", f.daemon,
 		join.Address, join.Fingerprint, join.Token))
-	f.await(t, 2*time.Minute, "both hosts are ready", func() bool {
+	f.ready(t)
+	return f
+}
+
+// up starts 'numavisor up' on lab1, and returns when the server answers.
+func (f *fleetLabs) up(t *testing.T, flags ...string) {
+	t.Helper()
+	first := f.first
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("lab1:\n%s", first.run(t, "tail", "-n", "60", "/run/up.log").stdout)
+		}
+	})
+	first.sh(t, "setsid numavisor up --address lab1:8443 --images /lab --images "+images+" "+strings.Join(flags, " ")+
+		" >/run/up.log 2>&1 </dev/null &")
+	f.token = strings.TrimSpace(first.sh(t, `until grep -A1 '^Token of user admin' /run/up.log | grep -o 'nv._[^ ]*'; do
+  sleep 0.2; pgrep -f 'numavisor up' >/dev/null || { cat /run/up.log; exit 1; }; done
+until curl -s --cacert `+fleetCA+` https://lab1:8443/openapi.json >/dev/null; do sleep 0.5; done`))
+}
+
+// ready waits until the server knows the nodes of all hosts.
+func (f *fleetLabs) ready(t *testing.T) {
+	t.Helper()
+	f.await(t, 2*time.Minute, "all hosts are reachable", func() bool {
 		var all fleetapi.Hosts
 		f.curl(t, "GET", "/v1/hosts", "", &all)
 		ready := 0
@@ -73,18 +99,23 @@ until curl -s --cacert `+fleetCA+` https://lab1:8443/openapi.json >/dev/null; do
 		}
 		return ready == len(f.hosts)
 	})
-	return f
 }
 
-// curl sends a request as a user does, and decodes the answer.
-func (f *fleetLabs) curl(t *testing.T, method, path, body string, answer any) {
+// request sends a request as a user does.
+func (f *fleetLabs) request(t *testing.T, method, path, body string) result {
 	t.Helper()
 	argv := []string{"curl", "-sS", "--fail-with-body", "--max-time", "60", "--cacert", fleetCA,
 		"-H", "Authorization: Bearer " + f.token, "-X", method, "https://lab1:8443" + path}
 	if body != "" {
 		argv = append(argv, "-H", "Content-Type: application/json", "-d", body)
 	}
-	r := f.first.run(t, argv...)
+	return f.first.run(t, argv...)
+}
+
+// curl sends a request, requires that it succeeds, and decodes the answer.
+func (f *fleetLabs) curl(t *testing.T, method, path, body string, answer any) {
+	t.Helper()
+	r := f.request(t, method, path, body)
 	if r.status != 0 {
 		t.Fatalf("%s %s: status %d\n%s%s", method, path, r.status, r.stdout, r.stderr)
 	}
@@ -100,6 +131,11 @@ func (f *fleetLabs) await(t *testing.T, within time.Duration, what string, done 
 	t.Helper()
 	for end := time.Now().Add(within); !done(); time.Sleep(time.Second) {
 		if time.Now().After(end) {
+			t.Log(f.request(t, "GET", "/v1/vms", "").stdout)
+			for name, l := range f.hosts {
+				t.Logf("%s: %s", name, l.run(t, "bash", "-c", "virsh list --all; for d in $(virsh -q list --name); do virsh domjobinfo $d; done; "+
+					"tail -n 5 /run/libvirtd.log").stdout)
+			}
 			t.Fatalf("after %v: not yet: %s", within, what)
 		}
 	}
@@ -173,7 +209,8 @@ func TestLabFleetCreatesMigratesAndDrains(t *testing.T) {
 		t.Errorf("downtime and copied bytes are unknown: %+v", arrived.Status)
 	} else {
 		t.Logf("migrated to %s, nodes %s: %v copied, downtime %v, running and verified after %v (an emulated host)", to,
-			arrived.Placement.Nodes, arrived.Status.Copied, arrived.Status.Downtime, time.Since(began).Round(time.Second))
+			arrived.Placement.Nodes, arrived.Status.Copied, arrived.Status.Downtime,
+			time.Since(began).Round(time.Second))
 	}
 	f.worksOn(t, to, "m")
 
@@ -267,4 +304,59 @@ func (f *fleetLabs) settles(t *testing.T, name string) (host string) {
 		}
 	}
 	return v.Host
+}
+
+// The server has libvirt make a VM's disks, stop, start and delete the VM, and adopts one that others
+// created. Each time the kernel shows the VM where the server says.
+func TestLabFleetRunsTheLifeOfAVM(t *testing.T) {
+	rotate.Test(t, 2)
+	labtest.NeedsLab(t)
+	l := bootWith(t, "square4", lab.Options{Saved: true, Files: serverProgram(t)})
+	f := &fleetLabs{hosts: map[string]*labHost{"lab1": l}, first: l}
+	l.sh(t, "echo '127.0.0.1 localhost lab1' > /etc/hosts; hostname lab1; ip link set lo up; mkdir -p "+images+`
+qemu-img create -q -f qcow2 `+images+`/base.qcow2 64M
+virsh -q pool-create-as pool dir --target /run/pool --build
+virsh -q vol-create-as pool data.qcow2 32M --format qcow2`)
+	f.up(t)
+	f.ready(t)
+	var v fleetapi.VM
+	f.curl(t, "POST", "/v1/vms", fmt.Sprintf(`{"project": "default", "spec": {"name": "d", "vcpus": 1, "memory": "96M"},
+	"machine": {"kernel": %q, "initrd": %q, "cmdline": %q, "disks": [{"path": "%s/d.qcow2", "base": "%[4]s/base.qcow2"},
+	{"pool": "pool", "volume": "data.qcow2"}]}}`, lab.GuestKernel, lab.GuestInitrd, lab.GuestCommandLine, images), &v)
+	v = f.runsOn(t, "d", "lab1", 3*time.Minute)
+	disk := l.sh(t, "qemu-img info -U "+images+"/d.qcow2")
+	if !strings.Contains(disk, "backing file: "+images+"/base.qcow2") {
+		t.Errorf("the disk is no clone of the base image:\n%s", disk)
+	}
+	disks := l.sh(t, "virsh -q domblklist d")
+	if !strings.Contains(disks, "d.qcow2") || !strings.Contains(disks, "data.qcow2") {
+		t.Errorf("the VM's disks: %s", disks)
+	}
+
+	f.curl(t, "POST", "/v1/vms/d/stop", "", nil)
+	f.await(t, 2*time.Minute, "d is stopped", func() bool { return f.vm(t, "d").State == fleetapi.VMStopped })
+	if s := l.stateOf(t, "d"); s != "shut off" {
+		t.Errorf("libvirt says that d is %s", s)
+	}
+	f.curl(t, "POST", "/v1/vms/d/start", "", nil)
+	f.runsOn(t, "d", "lab1", 2*time.Minute)
+
+	if err := l.StartGuest(l.ctx, lab.Guest{Name: "f"}); err != nil {
+		t.Fatal(err)
+	}
+	f.await(t, time.Minute, "the server can adopt f", func() bool {
+		return f.request(t, "POST", "/v1/adopt", `{"host": "lab1", "name": "f", "project": "default"}`).status == 0
+	})
+	f.runsOn(t, "f", "lab1", 2*time.Minute)
+
+	for _, name := range []string{"d", "f"} {
+		f.curl(t, "DELETE", "/v1/vms/"+name, "", nil)
+	}
+	f.await(t, 2*time.Minute, "both VMs are deleted", func() bool {
+		return strings.TrimSpace(l.sh(t, "virsh -q list --all --name")) == ""
+	})
+	l.sh(t, "test -e "+images+"/d.qcow2 && virsh -q vol-info data.qcow2 --pool pool") // disks are not deleted
+	if left := l.claims(t); left != "" {
+		t.Errorf("reservations of commands in progress: %s", left)
+	}
 }
