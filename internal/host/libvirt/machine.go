@@ -28,6 +28,7 @@ type Machine struct {
 
 	Disks     []Disk
 	Network   string // name of a libvirt network; empty: none
+	UUID, MAC string // of the guest and of its network interface; empty: libvirt chooses
 	SerialLog string // file for the output of the guest's serial port; empty: a pty
 }
 
@@ -55,9 +56,12 @@ func DomainXML(intent Metadata, m Machine) ([]byte, error) {
 	}
 	domain := tag{name: "domain", attrs: []pair{{"type", m.Type}}, children: []tag{
 		{name: "name", text: spec.Name},
-		{name: "memory", attrs: []pair{{"unit", "KiB"}}, text: kib(spec.Memory)},
 	}}
+	if m.UUID != "" {
+		domain.children = append(domain.children, tag{name: "uuid", text: m.UUID})
+	}
 	add := func(t ...tag) { domain.children = append(domain.children, t...) }
+	add(tag{name: "memory", attrs: []pair{{"unit", "KiB"}}, text: kib(spec.Memory)})
 	if spec.PageSize > 0 { // needs no hugetlbfs mount, unlike hugetlbfs files
 		add(tag{name: "memoryBacking", children: []tag{
 			{name: "source", attrs: []pair{{"type", "memfd"}}}, {name: "access", attrs: []pair{{"mode", "shared"}}},
@@ -114,7 +118,7 @@ func (m Machine) check(spec guest.Spec) error {
 	case len(m.Disks) > 26:
 		return fmt.Errorf("%d disks; allowed: up to 26", len(m.Disks))
 	}
-	texts := []string{spec.Name, m.Kernel, m.Initrd, m.Cmdline, m.Network, m.SerialLog, m.Emulator}
+	texts := []string{spec.Name, m.Kernel, m.Initrd, m.Cmdline, m.Network, m.SerialLog, m.Emulator, m.UUID, m.MAC}
 	paths := []string{m.Kernel, m.Initrd, m.SerialLog, m.Emulator}
 	for i, d := range m.Disks {
 		if d.Path == "" {
@@ -221,9 +225,12 @@ func (m Machine) devices(spec guest.Spec) []tag {
 	}
 	all = append(all, tag{name: "controller", attrs: []pair{{"type", "usb"}, {"model", "none"}}})
 	if m.Network != "" {
-		all = append(all, tag{name: "interface", attrs: []pair{{"type", "network"}}, children: []tag{
-			{name: "source", attrs: []pair{{"network", m.Network}}}, {name: "model", attrs: []pair{{"type", "virtio"}}},
-		}})
+		parts := []tag{{name: "source", attrs: []pair{{"network", m.Network}}}}
+		if m.MAC != "" {
+			parts = append(parts, tag{name: "mac", attrs: []pair{{"address", m.MAC}}})
+		}
+		parts = append(parts, tag{name: "model", attrs: []pair{{"type", "virtio"}}})
+		all = append(all, tag{name: "interface", attrs: []pair{{"type", "network"}}, children: parts})
 	}
 	serial := tag{name: "serial", attrs: []pair{{"type", "pty"}}}
 	if m.SerialLog != "" {

@@ -48,6 +48,7 @@ func (m *Machines) Prepare(ctx context.Context, v *fleet.VM) (
 	w := &v.Machine
 	of := libvirt.Machine{Type: w.Type, Arch: w.Arch, CPU: w.CPU, UEFI: w.UEFI, Kernel: w.Kernel, Initrd: w.Initrd,
 		Cmdline: w.Cmdline, Network: w.Network, SerialLog: w.SerialLog}
+	of.UUID, of.MAC = identity(v)
 	var made []string
 	undo = func() error {
 		var errs []error
@@ -60,7 +61,7 @@ func (m *Machines) Prepare(ctx context.Context, v *fleet.VM) (
 	for i := 0; err == nil && i < len(w.Disks); i++ {
 		var d libvirt.Disk
 		var cloned bool
-		if d, cloned, err = m.disk(ctx, &w.Disks[i]); err == nil {
+		if d, cloned, err = m.disk(ctx, v, &w.Disks[i]); err == nil {
 			of.Disks = append(of.Disks, d)
 		}
 		if cloned {
@@ -69,8 +70,11 @@ func (m *Machines) Prepare(ctx context.Context, v *fleet.VM) (
 	}
 	if err == nil && w.CloudInit != "" {
 		var seed string
-		if seed, err = m.seed(ctx, v); err == nil {
+		var written bool
+		if seed, written, err = m.seed(ctx, v); written {
 			made = append(made, seed)
+		}
+		if err == nil {
 			of.Disks = append(of.Disks, libvirt.Disk{Path: seed, Format: "raw", ReadOnly: true})
 		}
 	}
@@ -91,7 +95,9 @@ func (m *Machines) Prepare(ctx context.Context, v *fleet.VM) (
 }
 
 // disk returns a disk of a VM with its path on this host; cloned says that it was made now.
-func (m *Machines) disk(ctx context.Context, d *fleet.Disk) (disk libvirt.Disk, cloned bool, err error) {
+func (m *Machines) disk(ctx context.Context, v *fleet.VM, d *fleet.Disk) (
+	disk libvirt.Disk, cloned bool, err error,
+) {
 	disk = libvirt.Disk{Path: d.Path, Format: d.Format, ReadOnly: d.ReadOnly}
 	switch {
 	case d.Pool != "" || d.Volume != "":
@@ -107,30 +113,32 @@ func (m *Machines) disk(ctx context.Context, d *fleet.Disk) (disk libvirt.Disk, 
 		return disk, false, err
 	}
 	disk.Format = cmp.Or(d.Format, "qcow2")
-	if err := clone(ctx, d, disk.Format); err != nil {
-		return disk, false, err
-	}
-	return disk, true, nil
+	cloned, err = clone(ctx, v, d, disk.Format)
+	return disk, cloned, err
 }
 
-// clone makes a copy-on-write clone of a base image. It never overwrites a file.
-func clone(ctx context.Context, d *fleet.Disk, format string) error {
+// clone makes a copy-on-write clone of a base image, unless the VM has it already. It never overwrites a file.
+func clone(ctx context.Context, v *fleet.VM, d *fleet.Disk, format string) (cloned bool, err error) {
 	if format != "qcow2" {
-		return fmt.Errorf("disk %s: a clone of a base image has format qcow2, not %s", d.Path, format)
-	}
-	if _, err := os.Lstat(d.Path); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("disk %s: it exists already, and may have the data of another VM; remove it, or name "+
-			"another path", d.Path)
+		return false, fmt.Errorf("disk %s: a clone of a base image has format qcow2, not %s", d.Path, format)
 	}
 	base, err := imageFormat(ctx, d.Base)
 	if err != nil {
-		return err
+		return false, err
 	}
-	args := []string{"create", "-q", "-f", format, "-b", d.Base, "-F", base, "--", d.Path}
-	if d.Size > 0 {
-		args = append(args, strconv.FormatUint(uint64(d.Size), 10))
+	args := []string{"create", "-q", "-f", format, "-b", d.Base, "-F", base, "--"}
+	cloned, err = makeFile(d.Path, diskOf, v, func(path string) error {
+		of := append(slices.Clone(args), path)
+		if d.Size > 0 {
+			of = append(of, strconv.FormatUint(uint64(d.Size), 10))
+		}
+		return command(ctx, "qemu-img", of...)
+	})
+	if errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("disk %s: it exists already, and may have the data of another VM; remove it, or name "+
+			"another path", d.Path)
 	}
-	return command(ctx, "qemu-img", args...)
+	return cloned, err
 }
 
 // imageFormat returns the format of a base image by its name: probing its content would let the
@@ -148,29 +156,39 @@ func imageFormat(_ context.Context, path string) (string, error) {
 // seedTools write ISO 9660 images, with the same flags.
 var seedTools = []string{"genisoimage", "mkisofs", "xorrisofs"}
 
-// seed writes the disk from which cloud-init reads its data at the first boot.
-func (m *Machines) seed(ctx context.Context, v *fleet.VM) (string, error) {
+// seed writes the disk from which cloud-init reads its data at the first boot, unless the VM has it already.
+func (m *Machines) seed(ctx context.Context, v *fleet.VM) (path string, written bool, err error) {
 	i := slices.IndexFunc(seedTools, func(name string) bool { _, err := exec.LookPath(name); return err == nil })
 	if i < 0 {
-		return "", fmt.Errorf("cloud-init needs one of %s on the host; install one", strings.Join(seedTools, ", "))
+		return "", false, fmt.Errorf("cloud-init needs one of %s on the host; install one",
+			strings.Join(seedTools, ", "))
 	}
 	folder, err := os.MkdirTemp("", "numavisor-seed-")
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
 	instance := v.Name + "-" + v.Created.UTC().Format("20060102150405")
 	for name, text := range map[string]string{"user-data": v.Machine.CloudInit,
 		"meta-data": fmt.Sprintf("instance-id: %q\nlocal-hostname: %q\n", instance, v.Name)} {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			return "", err
+			return "", false, err
 		}
 	}
-	path := filepath.Join(m.Images[0], v.Name+"-seed.iso")
+	path = filepath.Join(m.Images[0], v.Name+"-seed.iso")
 	if err := m.allow(path); err != nil {
-		return "", err
+		return "", false, err
 	}
-	return path, command(ctx, seedTools[i], "-quiet", "-o", path, "-V", "cidata", "-J", "-r", folder)
+	if err := removeFormer(path, seedOf, v); err != nil {
+		return "", false, err
+	}
+	written, err = makeFile(path, seedOf, v, func(path string) error {
+		return command(ctx, seedTools[i], "-quiet", "-o", path, "-V", "cidata", "-J", "-r", folder)
+	})
+	if errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("cloud-init needs the file %s, which exists and may be a disk of another VM; remove it", path)
+	}
+	return path, written, err
 }
 
 // command runs a program of the host.

@@ -6,8 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -45,7 +48,8 @@ func TestMachines_StayInTheirFolders(t *testing.T) {
 	}
 }
 
-// A clone refers to its base, is not made over a file, and goes if the VM is not created.
+// A clone refers to its base, and goes if the VM is not created. It belongs to its VM: that VM gets it
+// again as it is, and no other VM gets it.
 func TestMachines_Clone(t *testing.T) {
 	if _, err := exec.LookPath("qemu-img"); err != nil {
 		t.Skip("needs qemu-img")
@@ -57,6 +61,7 @@ func TestMachines_Clone(t *testing.T) {
 	}
 	m := &local.Machines{Images: []string{images}}
 	v := newVM(fleet.Machine{Disks: []fleet.Disk{{Path: path, Base: base, Size: 8 << 20}}})
+	v.Created = time.Unix(1e9, 0)
 	_, undo, err := m.Prepare(t.Context(), v)
 	if err != nil {
 		t.Fatal(err)
@@ -65,11 +70,24 @@ func TestMachines_Clone(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), base) || !strings.Contains(string(out), "8 MiB") {
 		t.Errorf("the clone is %s, %v", out, err)
 	}
-	if _, _, err := m.Prepare(t.Context(), v); err == nil {
-		t.Error("a clone overwrites a file")
+	// A resize, or a daemon that was killed, prepares the same VM again.
+	if err := os.WriteFile(path, []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := os.Stat(path); err != nil {
-		t.Errorf("a refused clone removed the file: %v", err)
+	_, undoSecond, err := m.Prepare(t.Context(), v)
+	if err == nil {
+		err = undoSecond()
+	}
+	if err != nil {
+		t.Errorf("preparing the same VM again: %v", err)
+	}
+	other := newVM(v.Machine)
+	other.Created = v.Created.Add(time.Second)
+	if _, _, err := m.Prepare(t.Context(), other); err == nil {
+		t.Error("a VM gets the clone of an earlier VM of its name")
+	}
+	if data, err := os.ReadFile(path); string(data) != "data" {
+		t.Errorf("the clone of the VM was changed: %q, %v", data, err)
 	}
 	if err := undo(); err != nil {
 		t.Fatal(err)
@@ -85,21 +103,66 @@ func TestMachines_Volume(t *testing.T) {
 		Volume: func(_ context.Context, pool, volume string) (string, error) {
 			return "/pools/" + pool + "/" + volume, nil
 		}}
-	render, _, err := m.Prepare(t.Context(), newVM(fleet.Machine{Disks: []fleet.Disk{{Pool: "p", Volume: "v"}}}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	nodes := topology.SetOf[topology.NodeID](0)
-	placed := guest.Placement{Guest: "web", Nodes: nodes, MemoryMode: guest.MemoryStrict,
-		CPUMode: guest.CPUNone, VCPUs: []guest.VCPU{{ID: 0}},
-		Cells: []guest.Cell{{Nodes: nodes, VCPUs: topology.SetOf[guest.VCPUID](0), Memory: topology.GiB}}}
-	r, err := render(guest.Intent{Spec: newVM(fleet.Machine{}).Spec, Placement: placed})
-	if err != nil || !strings.Contains(string(r.Definition.Text), "/pools/p/v") {
-		t.Errorf("definition %s, error %v", r.Definition.Text, err)
+	text := definition(t, m, newVM(fleet.Machine{Disks: []fleet.Disk{{Pool: "p", Volume: "v"}}}))
+	if !strings.Contains(text, "/pools/p/v") {
+		t.Errorf("definition %s", text)
 	}
 	for _, d := range []fleet.Disk{{Pool: "p"}, {Volume: "v"}, {Pool: "p", Volume: "v", Path: "/x"}, {}} {
 		if _, _, err := m.Prepare(t.Context(), newVM(fleet.Machine{Disks: []fleet.Disk{d}})); err == nil {
 			t.Errorf("%+v is accepted", d)
+		}
+	}
+}
+
+// definition returns the domain XML of a VM on node 0.
+func definition(t *testing.T, m *local.Machines, v *fleet.VM) string {
+	t.Helper()
+	render, _, err := m.Prepare(t.Context(), v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := topology.SetOf[topology.NodeID](0)
+	placed := guest.Placement{Guest: v.Name, Nodes: nodes, MemoryMode: guest.MemoryStrict,
+		CPUMode: guest.CPUNone, VCPUs: []guest.VCPU{{ID: 0}},
+		Cells: []guest.Cell{{Nodes: nodes, VCPUs: topology.SetOf[guest.VCPUID](0), Memory: v.Spec.Memory}}}
+	r, err := render(guest.Intent{Spec: v.Spec, Placement: placed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(r.Definition.Text)
+}
+
+// What a guest recognizes its machine and its network by does not change when its VM is defined
+// again, for example with another size or on another host. No two VMs have the same.
+func TestMachines_GiveAVMItsIdentity(t *testing.T) {
+	m := &local.Machines{Images: []string{t.TempDir()}}
+	identity := func(change func(*fleet.VM)) []string {
+		v := newVM(fleet.Machine{Network: "default"})
+		v.Created = time.Unix(1e9, 0)
+		change(v)
+		text := definition(t, m, v)
+		found := regexp.MustCompile(`<uuid>.*</uuid>|<mac address='52:54:00:.*'/>`).FindAllString(text, -1)
+		if len(found) != 2 {
+			t.Fatalf("UUID and MAC address are %q in %s", found, text)
+		}
+		return found
+	}
+	before := identity(func(*fleet.VM) {})
+	for _, change := range []func(*fleet.VM){
+		func(v *fleet.VM) { v.Spec.Memory *= 2 },
+		func(v *fleet.VM) { v.Host, v.Generation = "other", 7 },
+		func(v *fleet.VM) { v.Created = v.Created.UTC() },
+	} {
+		if now := identity(change); !slices.Equal(now, before) {
+			t.Errorf("the VM has %q, it had %q", now, before)
+		}
+	}
+	for _, change := range []func(*fleet.VM){
+		func(v *fleet.VM) { v.Name, v.Spec.Name = "web2", "web2" },
+		func(v *fleet.VM) { v.Created = v.Created.Add(time.Nanosecond) },
+	} {
+		if now := identity(change); now[0] == before[0] || now[1] == before[1] {
+			t.Errorf("another VM has %q, as %q", now, before)
 		}
 	}
 }
