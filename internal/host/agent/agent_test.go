@@ -25,10 +25,16 @@ import (
 const square = "nodes:4 cores:4 memory:4G square distances:10,16,28"
 
 // machines makes definitions for the fake.
-type machines struct{ refuse error }
+type machines struct{}
 
-func (m machines) Prepare(context.Context, *fleet.VM) (operate.Renderer, func() error, error) {
-	return operatetest.Render, nil, m.refuse
+// refused is a kernel that no host has.
+const refused = "/refused"
+
+func (machines) Prepare(_ context.Context, v *fleet.VM) (operate.Renderer, func() error, error) {
+	if v.Machine.Kernel == refused {
+		return nil, nil, errors.New("no such kernel")
+	}
+	return operatetest.Render, nil, nil
 }
 
 // member is a fake host under an agent.
@@ -202,6 +208,24 @@ func TestAgent_Resizes(t *testing.T) {
 	if g := m.MustGuest(t, "web"); g.Config.VCPUs != 3 {
 		t.Errorf("it has %d vCPUs, want 3", g.Config.VCPUs)
 	}
+}
+
+// A resize whose files cannot be made leaves the VM as it was.
+func TestAgent_KeepsAVMThatItCannotResize(t *testing.T) {
+	s := newServer(t)
+	m := joined(t, s)
+	v := m.vm("web", "")
+	s.want(v)
+	s.phase(t, "web", fleet.PhaseRunning)
+	v.Run, v.Generation = fleet.Stopped, 2
+	s.want(v)
+	s.phase(t, "web", fleet.PhaseStopped)
+	before := m.MustGuest(t, "web")
+	v.Run, v.Generation, v.Spec.VCPUs = fleet.Running, 3, 3
+	v.Machine.Kernel = refused
+	s.want(v)
+	s.phase(t, "web", fleet.PhaseFailed)
+	m.CheckUnchanged(t, before)
 }
 
 // A placement that the host cannot give now is refused with the reason, and tried again.

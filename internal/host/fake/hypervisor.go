@@ -216,6 +216,17 @@ func (h *Host) Remove(ctx context.Context, name string) error {
 	})
 }
 
+// Undefine removes the configuration of a guest that does not run.
+func (h *Host) Undefine(ctx context.Context, name string) error {
+	return h.tune(ctx, "Undefine", name, func(d *domain) error {
+		if d.process != nil {
+			return fmt.Errorf("removing the configuration of guest %s: it runs: %w", name, guest.ErrRefused)
+		}
+		delete(h.domains, name)
+		return nil
+	})
+}
+
 // Launch starts a guest that has a stored configuration.
 func (h *Host) Launch(ctx context.Context, name string) error {
 	return h.tune(ctx, "Launch", name, func(d *domain) error {

@@ -108,6 +108,7 @@ func Run(t *testing.T, open func(t *testing.T) Target) {
 	}{
 		{"StartAndRemove", testStartAndRemove},
 		{"PowerOff", testPowerOff},
+		{"Undefine", testUndefine},
 		{"BadDefinition", testBadDefinition},
 		{"HostileNames", testHostileNames},
 		{"RetuneRestrictive", testRetuneRestrictive},

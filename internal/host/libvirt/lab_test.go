@@ -450,6 +450,7 @@ func (l *lab) calls(t *testing.T) {
 			t.Errorf("its process: %v", err)
 		}
 	})
+	t.Run("firmware variables", func(t *testing.T) { l.firmware(t) })
 	t.Run("pool", func(t *testing.T) {
 		if err := d.SetPages(ctx, 3, 2*topology.MiB, 7); err != nil {
 			t.Fatal(err)
@@ -458,6 +459,40 @@ func (l *lab) calls(t *testing.T) {
 			t.Errorf("%d free pages, %v", free, err)
 		}
 	})
+}
+
+// firmware checks that the variables of a guest's firmware survive Undefine, and not Remove.
+func (l *lab) firmware(t *testing.T) {
+	t.Helper()
+	ctx := within(t, time.Minute)
+	loader, variables := filepath.Join(t.TempDir(), "code.fd"), filepath.Join(t.TempDir(), "vars.fd")
+	for _, path := range []string{loader, variables} {
+		if err := os.WriteFile(path, make([]byte, 4096), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	define := func() {
+		t.Helper()
+		if err := l.driver.Define(ctx, "firm", fmt.Appendf(nil, `<domain type='qemu'><name>firm</name>
+  <memory unit='MiB'>64</memory><os><type arch='x86_64' machine='q35'>hvm</type>
+  <loader readonly='yes' type='pflash'>%s</loader><nvram>%s</nvram></os></domain>`, loader, variables)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	define()
+	if err := l.driver.Undefine(ctx, "firm"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(variables); err != nil {
+		t.Errorf("after Undefine: %v", err)
+	}
+	define()
+	if err := l.driver.Remove(ctx, "firm"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(variables); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("after Remove: %v", err)
+	}
 }
 
 // configure binds a stored configuration that libvirt has rewritten, and checks

@@ -154,10 +154,30 @@ func (d *Driver) Remove(ctx context.Context, name string) error {
 	})
 }
 
+// Undefine removes the configuration of a guest that does not run. Its NVRAM, the variables of
+// its firmware, stays; libvirt gives it to the next guest of that name.
+func (d *Driver) Undefine(ctx context.Context, name string) error {
+	const op = "removing its configuration"
+	return d.control(ctx, op, name, func(dom *libvirt.Domain) error {
+		active, err := dom.IsActive()
+		if err != nil {
+			return err
+		}
+		if active {
+			return &Error{Op: op, Guest: name, Kinds: []error{guest.ErrRefused}, Err: errors.New("it runs")}
+		}
+		return undefineWith(dom, libvirt.DOMAIN_UNDEFINE_KEEP_NVRAM)
+	})
+}
+
 // undefine removes a guest's stored configuration with everything that libvirt
 // stores with it (saved memory, NVRAM, snapshot records). Disks stay.
 func undefine(dom *libvirt.Domain) error {
-	err := dom.UndefineFlags(libvirt.DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.DOMAIN_UNDEFINE_NVRAM |
+	return undefineWith(dom, libvirt.DOMAIN_UNDEFINE_NVRAM)
+}
+
+func undefineWith(dom *libvirt.Domain, nvram libvirt.DomainUndefineFlagsValues) error {
+	err := dom.UndefineFlags(nvram | libvirt.DOMAIN_UNDEFINE_MANAGED_SAVE |
 		libvirt.DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | libvirt.DOMAIN_UNDEFINE_CHECKPOINTS_METADATA)
 	if errors.Is(err, libvirt.ERR_INVALID_ARG) { // a driver without these flags
 		return dom.Undefine()

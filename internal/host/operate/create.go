@@ -301,6 +301,9 @@ func (h *Host) start(
 type DeleteRequest struct {
 	Name  string
 	Force bool
+	// Redefine says that the VM, which does not run, will be defined again: the variables of
+	// its firmware stay.
+	Redefine bool
 }
 
 // Delete ends a guest, removes its configuration, and shrinks huge page pools
@@ -329,7 +332,11 @@ func (h *Host) Delete(ctx context.Context, r DeleteRequest) error {
 	if err != nil {
 		return fmt.Errorf("deleting VM %s: %w", name, err)
 	}
-	if err := h.Domains.Remove(ctx, name); err != nil {
+	remove := h.Domains.Remove
+	if r.Redefine {
+		remove = h.Domains.Undefine
+	}
+	if err := remove(ctx, name); err != nil {
 		err = fmt.Errorf("deleting VM %s: %w", name, err)
 		return errors.Join(err, x.end(err, nil))
 	}

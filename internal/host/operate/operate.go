@@ -45,6 +45,9 @@ type Domains interface {
 	Start(ctx context.Context, d guest.Definition, transient bool) error
 	// Remove ends a guest and removes its configuration.
 	Remove(ctx context.Context, name string) error
+	// Undefine removes the configuration of a guest that does not run. The variables of its
+	// firmware stay, for the next guest of that name.
+	Undefine(ctx context.Context, name string) error
 	// Launch starts a guest that has a stored configuration and does not run.
 	Launch(ctx context.Context, name string) error
 	// ShutDown asks a guest to power off, and does not wait for it.

@@ -89,6 +89,14 @@ func (d *Driver) Remove(ctx context.Context, name string) error {
 	return errors.Join(err, d.forget(ctx, name, uuid))
 }
 
+// Undefine implements operate.Domains; a guest of Xen that does not run does not exist.
+func (d *Driver) Undefine(ctx context.Context, name string) error {
+	if _, _, err := d.find(ctx, name); err != nil {
+		return err
+	}
+	return fmt.Errorf("removing the configuration of VM %s: it runs: %w", name, guest.ErrRefused)
+}
+
 // Launch implements operate.Domains; a guest of Xen that does not run does not exist.
 func (d *Driver) Launch(ctx context.Context, name string) error {
 	if _, _, err := d.find(ctx, name); err != nil {
