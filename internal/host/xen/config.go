@@ -256,6 +256,7 @@ func (c *Config) Type() string {
 // where the VM may be placed.
 func (c *Config) Spec(t *topology.Topology) (guest.Spec, error) {
 	s := guest.Spec{Binding: guest.MemorySpec{Mode: guest.MemoryStrict},
+		CPU:      guest.CPUSpec{Emulator: guest.HelperNone, IOPolicy: guest.HelperNone}, // it has none on the host
 		Topology: guest.TopologySpec{Mode: guest.TopologyOff}}
 	var errs [4]error
 	s.Name, errs[0] = c.Name()
