@@ -363,27 +363,6 @@ func (a *agents) Status(host string, m fleet.VMStatus) error {
 	return err
 }
 
-// confirm waits until this server's state is at least as new as the store was when confirm was called. A host that
-// connects may have heard newer things from another server, and must not act on older ones.
-func (a *agents) confirm(ctx context.Context) error {
-	unsure := fleetapi.NewProblem(fleetapi.ProblemUnavailable,
-		"this server cannot confirm that its records are current: it does not reach enough of the others")
-	_, revision, err := a.Store.List(ctx, store.Schema)
-	if err != nil { // also store.ErrStale
-		return unsure
-	}
-	a.cache.wait(ctx, revision-1, catchUp)
-	a.cache.read(func(st *state) {
-		if st.revision >= revision {
-			unsure = nil
-		}
-	})
-	if unsure != nil {
-		return unsure
-	}
-	return nil
-}
-
 // streamDesired sends a host what it should have, whenever that changes, until the host is gone.
 func (a *agents) streamDesired(w http.ResponseWriter, r *http.Request) {
 	host, err := a.peer(r)
@@ -391,6 +370,7 @@ func (a *agents) streamDesired(w http.ResponseWriter, r *http.Request) {
 		refuse(w, err)
 		return
 	}
+	// The host may have heard newer things from another server, and must not act on older ones.
 	if err := a.confirm(r.Context()); err != nil {
 		refuse(w, err)
 		return

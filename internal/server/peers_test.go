@@ -4,13 +4,16 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/server/store"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -57,7 +60,8 @@ func TestServer_TakesRelayedLoadsOfServersOnly(t *testing.T) {
 	h := r.join("member.numavisor.internal", "nodes:1 cores:4 memory:4G") // the name that servers have
 	body := `{"hosts": {"x": {"number": 1}}}`
 	for who, client := range map[string]*http.Client{"a host": h.http, "anybody": r.anonymous()} {
-		q, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, r.url+"/server/v1/loads", strings.NewReader(body))
+		q, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, r.url+"/server/v1/loads",
+			strings.NewReader(body))
 		q.Header.Set("Content-Type", "application/json")
 		answer, err := client.Do(q)
 		if err != nil {
@@ -120,5 +124,79 @@ func TestServer_TellsHostsNothingOld(t *testing.T) {
 	behind.is.Store(true)
 	if d, status := h.desiredAt(at); status != http.StatusServiceUnavailable {
 		t.Errorf("the server without a quorum answers %d, %+v", status, d)
+	}
+}
+
+// behind is a store whose watches are held back.
+type behind struct {
+	store.Store
+	held chan struct{} // closed: they are not
+}
+
+func (b *behind) Watch(ctx context.Context, prefix string, after int64) <-chan store.Changes {
+	out := make(chan store.Changes)
+	go func() {
+		defer close(out)
+		select {
+		case <-b.held:
+		case <-ctx.Done():
+			return
+		}
+		for c := range b.Store.Watch(ctx, prefix, after) {
+			select {
+			case out <- c:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return out
+}
+
+// A server that is behind the others neither refuses a change nor finds that it is done already: the record may differ.
+func TestServer_RefusesNothingByOldRecords(t *testing.T) {
+	r := newRig(t)
+	r.join("a", "nodes:1 cores:4 memory:4G")
+	token, err := r.admin.CreateToken(t.Context(), "admin", fleetapi.TokenCreate{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := func(name string) fleetapi.VMCreate {
+		return fleetapi.VMCreate{Project: fleetapi.DefaultProject, Run: fleet.Stopped,
+			Spec: guest.Spec{Name: name, VCPUs: 1, Memory: topology.GiB / 4}}
+	}
+	if _, err := r.admin.CreateVM(t.Context(), spec("early"), fleetapi.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	late := &behind{Store: r.store, held: make(chan struct{})}
+	_, url := startServer(t, late, r.ca, &setup{})
+	other, err := fleetapi.NewClient(fleetapi.Config{URL: url, Token: token.Secret, CA: r.ca.CertificatePEM()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(other.Close)
+	if _, err := r.admin.CreateVM(t.Context(), spec("web"), fleetapi.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.admin.StartVM(t.Context(), "early", fleetapi.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	unsure := func(err error) bool {
+		var p *fleetapi.Problem
+		return errors.As(err, &p) && p.Type == fleetapi.ProblemUnavailable
+	}
+	if _, err := other.DeleteVM(t.Context(), "web", fleetapi.Change{}); !unsure(err) {
+		t.Errorf("deleting a VM that the server does not know yet: %v", err)
+	}
+	if _, err := other.StopVM(t.Context(), "early", fleetapi.Change{}); !unsure(err) {
+		t.Errorf("stopping a VM that was started elsewhere: %v", err)
+	}
+	close(late.held)
+	r.eventually("the VM is stopped, and the other one is deleted", func() bool {
+		_, stopped := other.StopVM(t.Context(), "early", fleetapi.Change{})
+		_, deleted := other.DeleteVM(t.Context(), "web", fleetapi.Change{})
+		return stopped == nil && deleted == nil
+	})
+	if vm, err := r.admin.VM(t.Context(), "early"); err != nil || vm.Run != fleet.Stopped {
+		t.Errorf("early is %s: %v", vm.Run, err)
 	}
 }

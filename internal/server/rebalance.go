@@ -163,7 +163,7 @@ func (r *rebalancer) show(p *migrate.Plan) fleetapi.Plan {
 func (r *rebalancer) begin(ctx context.Context, m *migrate.Migration) error {
 	r.sched.mu.Lock()
 	defer r.sched.mu.Unlock()
-	_, err := r.decide(ctx, func(st *state, t *transaction) error {
+	_, err := r.attempt(ctx, func(st *state, t *transaction) error {
 		at := st.vms[m.VM]
 		vm := at.value
 		if at.revision == 0 || vm.Host != m.From || settledVM(&vm) != nil || vm.Run != fleet.Running ||

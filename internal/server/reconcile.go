@@ -157,7 +157,7 @@ func factsOf(st *state, vm *fleet.VM, now time.Time) facts {
 
 // settleVM carries out what the reports of hosts mean for a VM.
 func (s *Server) settleVM(ctx context.Context, name string) error {
-	_, err := s.decide(ctx, func(st *state, t *transaction) error {
+	_, err := s.attempt(ctx, func(st *state, t *transaction) error {
 		at, ok := st.vms[name]
 		if !ok {
 			return errNothing
@@ -228,7 +228,7 @@ func (s *Server) deleteRecord(st *state, t *transaction, vm *fleet.VM) {
 func (s *Server) placePending(ctx context.Context, name string) error {
 	s.sched.mu.Lock()
 	defer s.sched.mu.Unlock()
-	_, err := s.decide(ctx, func(st *state, t *transaction) error {
+	_, err := s.attempt(ctx, func(st *state, t *transaction) error {
 		at, ok := st.vms[name]
 		if !ok || at.value.Host != "" || at.value.Delete {
 			return errNothing
@@ -260,7 +260,7 @@ func (s *Server) placePending(ctx context.Context, name string) error {
 func (s *Server) drainVM(ctx context.Context, name string) error {
 	s.sched.mu.Lock()
 	defer s.sched.mu.Unlock()
-	_, err := s.decide(ctx, func(st *state, t *transaction) error {
+	_, err := s.attempt(ctx, func(st *state, t *transaction) error {
 		at := st.vms[name]
 		vm := at.value
 		h := st.hosts[vm.Host]

@@ -194,7 +194,45 @@ var errNothing = errors.New("nothing to change")
 
 // decide makes a change: it calls f with the state, commits what f put into the transaction, and calls f again
 // with newer state after a conflict. f returns errNothing if there is nothing to change.
+//
+// No transaction proves that a refusal, or that nothing is to change, follows from the present state: this server
+// may be behind the others. So f is called again with a state that is at least as new as the store was.
 func (s *Server) decide(ctx context.Context, f func(st *state, t *transaction) error) (revision int64, err error) {
+	var refused *fleetapi.Problem
+	unfounded := false
+	judged := func(st *state, t *transaction) error {
+		err := f(st, t)
+		unfounded = errors.Is(err, errNothing) || errors.As(err, &refused)
+		return err
+	}
+	revision, err = s.attempt(ctx, judged)
+	if !unfounded {
+		return revision, err
+	}
+	if unsure := s.confirm(ctx); unsure != nil {
+		return 0, unsure
+	}
+	return s.attempt(ctx, f)
+}
+
+// confirm waits until this server's state is at least as new as the store was when confirm was called.
+func (s *Server) confirm(ctx context.Context) error {
+	_, revision, err := s.Store.List(ctx, store.Schema)
+	known := false
+	if err == nil { // store.ErrStale is an error too
+		s.cache.wait(ctx, revision-1, catchUp)
+		s.cache.read(func(st *state) { known = st.revision >= revision })
+	}
+	if !known {
+		return fleetapi.NewProblem(fleetapi.ProblemUnavailable,
+			"this server cannot confirm that its records are current, as it does not reach enough of the others; "+
+				"nothing was changed: try again, or ask another server")
+	}
+	return nil
+}
+
+// attempt is decide on the state that this server knows, for work that is repeated anyway.
+func (s *Server) attempt(ctx context.Context, f func(st *state, t *transaction) error) (revision int64, err error) {
 	for n := range attempts {
 		t := &transaction{}
 		s.cache.read(func(st *state) { err = f(st, t) })

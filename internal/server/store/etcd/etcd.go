@@ -86,8 +86,28 @@ func (c Config) dial(ctx context.Context, log *zap.Logger) (*clientv3.Client, er
 	return client, nil
 }
 
-// Close ends the store, and the server in this process.
+// closeTime limits how long a server of etcd that has failed may take to end.
+const closeTime = 5 * time.Second
+
+// Close ends the store, and the server in this process. A goroutine of etcd that has failed may hold a lock for
+// ever; Close does not wait for it, so that the process can end and be started again.
 func (s *Store) Close() error {
+	ended := make(chan error, 1)
+	go func() { ended <- s.end() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-s.Failed():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(closeTime):
+		return fmt.Errorf("etcd does not end after its failure: %s", s.Failure())
+	}
+}
+
+func (s *Store) end() error {
 	s.stop()
 	s.all.Wait()
 	err := s.client.Close()
