@@ -52,7 +52,7 @@ PREFIX    ?= /usr/local
 SYSCONF   ?= /etc
 ROOT       = $(DESTDIR)$(PREFIX)
 
-.PHONY: install uninstall package package-test man build print-ldflags demo test test-all unit quick lab-test lab-test-all lab-one explore fuzz bench bench-lab bench-daemon bench-handoff install-guest lint vuln mutate packages clean
+.PHONY: install uninstall package package-test man build print-ldflags demo test test-all unit quick lab-test lab-test-all lab-one explore fuzz bench bench-lab bench-daemon bench-handoff test-faults install-guest lint vuln mutate packages clean
 
 build: packages
 	$(GO) build -trimpath -ldflags="$(LDFLAGS)" -o $(BIN) ./cmd/numavisor
@@ -131,6 +131,12 @@ bench-handoff: build
 # What the daemon takes with 200 guests of libvirt: as root, 10 GiB, some minutes.
 bench-daemon: build
 	testdata/daemon-cost $(GUESTS)
+
+# A fleet of processes whose servers, daemons, disks and networks break at random, under load: as root.
+# make test-faults FAULTFLAGS='-seed 7' repeats the schedule of one run.
+test-faults: build
+	$(GO) build -trimpath -o bin/faults ./tools/faults
+	bin/faults -server $(SERVER) $(or $(FAULTFLAGS),-runs 200)
 
 # Small changes to the code that its tests do not notice: make mutate ROOM=./internal/decide/check
 mutate:

@@ -121,6 +121,9 @@ var rooms = map[string][]string{
 
 	"tools/mutate": {}, // for developers: which changes to the code the tests notice
 	"tools/words":  {},
+	// for developers: a fleet of processes that break
+	"tools/faults": {"WORDS", "internal/api/fleet", "internal/host/agent", "internal/host/fake", "internal/host/hosttest",
+		"internal/host/operate"},
 }
 
 var words = []string{"internal/topology", "internal/text", "internal/strictyaml", "internal/guest",

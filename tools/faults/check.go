@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// place is a node of a host.
+type place struct {
+	host string
+	node topology.NodeID
+}
+
+// checkClaims finds CPUs and memory, huge pages included, that are claimed twice, in one server's state of one moment.
+func checkClaims(vms []fleetapi.VM) error {
+	t, err := topology.Synthetic(machine)
+	if err != nil {
+		return err
+	}
+	limits := map[topology.NodeID]topology.Bytes{} // of all page sizes: pools of huge pages grow and shrink
+	for _, n := range t.Nodes {
+		limits[n.ID] = n.Memory
+	}
+	memory, owner := map[place]topology.Bytes{}, map[string]string{}
+	var broken []error
+	for i := range vms {
+		v := &vms[i]
+		if v.Host == "" {
+			continue
+		}
+		for _, r := range v.Placement.Reservations {
+			at := place{v.Host, r.Node}
+			if memory[at] += r.Memory; memory[at] > limits[r.Node] {
+				broken = append(broken, fmt.Errorf("host %s, node %d: %v claimed of %v", v.Host, r.Node, memory[at],
+					limits[r.Node]))
+			}
+			for cpu := range r.Exclusive.All() {
+				key := fmt.Sprintf("%s/%d", v.Host, cpu)
+				if other := owner[key]; other != "" && other != v.Name {
+					broken = append(broken, fmt.Errorf("CPU %d of host %s is claimed by %s and %s", cpu, v.Host, other,
+						v.Name))
+				}
+				owner[key] = v.Name
+			}
+		}
+	}
+	return errors.Join(broken...)
+}
+
+// watch checks the claims that each server knows, until ctx ends.
+func (f *aFleet) watch(ctx context.Context) error {
+	for ctx.Err() == nil {
+		for i, c := range f.clients {
+			one, cancel := context.WithTimeout(ctx, requestTime)
+			vms, err := c.VMs(one, fleetapi.Filter{})
+			cancel()
+			if err == nil {
+				if err := checkClaims(vms); err != nil {
+					return fmt.Errorf("server s%d: %w", i, err)
+				}
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return nil
+}
+
+// agree returns once all servers know what users were answered, and all hosts run it.
+func (f *aFleet) agree(ctx context.Context, h *history) error {
+	err := errors.New("not checked")
+	for err != nil && ctx.Err() == nil {
+		time.Sleep(200 * time.Millisecond)
+		now := f.allAlive()
+		for i := range f.clients {
+			if at := f.compare(ctx, i, h); at != nil {
+				now = fmt.Errorf("server s%d: %w", i, at)
+				break
+			}
+		}
+		if now == nil || ctx.Err() == nil { // else it is only that the time is over
+			err = now
+		}
+	}
+	return err
+}
+
+// compare checks one server's state, and the hosts against it.
+func (f *aFleet) compare(ctx context.Context, server int, h *history) error {
+	one, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	vms, err := f.clients[server].VMs(one, fleetapi.Filter{})
+	if err != nil {
+		return err
+	}
+	if err := checkClaims(vms); err != nil {
+		return err
+	}
+	found, runs := map[string]bool{}, map[string]string{}
+	for i := range vms {
+		v := &vms[i]
+		want, ok := h.vms[v.Name]
+		switch {
+		case !ok:
+			return fmt.Errorf("VM %s was deleted and is %s", v.Name, v.State)
+		case v.Run != want:
+			return fmt.Errorf("VM %s should be %s, and the record says %s", v.Name, want, v.Run)
+		case v.State == fleetapi.VMFailed: // its host has said why
+			h.failed[v.Name] = v.Status.Message
+			found[v.Name] = true
+			continue
+		case v.Host != "" && want == fleet.Running && v.State != fleetapi.VMRunning,
+			v.Host != "" && want == fleet.Stopped && v.State != fleetapi.VMStopped:
+			return fmt.Errorf("VM %s on %s should be %s, and is %s", v.Name, v.Host, want, v.State)
+		}
+		found[v.Name] = true
+		if v.Host != "" && want == fleet.Running {
+			runs[v.Name] = v.Host
+		}
+	}
+	for name := range h.vms {
+		if !found[name] {
+			return fmt.Errorf("VM %s is lost", name)
+		}
+	}
+	return f.compareHosts(runs, found)
+}
+
+// compareHosts checks what the hosts have against the records.
+func (f *aFleet) compareHosts(runs map[string]string, known map[string]bool) error {
+	for _, p := range f.hosts {
+		vms := map[string]stored{}
+		data, err := os.ReadFile(filepath.Join(f.folder, p.name, "vms.json"))
+		if err == nil {
+			err = json.Unmarshal(data, &vms)
+		}
+		if err != nil {
+			continue // it has had no VM
+		}
+		for name, vm := range vms {
+			switch {
+			case vm.Running && runs[name] != p.name:
+				return fmt.Errorf("VM %s runs on %s, and the record says %q", name, p.name, runs[name])
+			case !known[name]:
+				return fmt.Errorf("VM %s was deleted and is on %s", name, p.name)
+			case !vm.Running && runs[name] == p.name:
+				return fmt.Errorf("VM %s does not run on %s", name, p.name)
+			}
+			if vm.Running {
+				delete(runs, name)
+			}
+		}
+	}
+	for name, host := range runs {
+		return fmt.Errorf("VM %s is not on host %s", name, host)
+	}
+	return nil
+}
+
+// violations returns what the hosts have seen at once: a second start.
+func (f *aFleet) violations() error {
+	text, err := os.ReadFile(filepath.Join(f.shared, "violations"))
+	if err == nil {
+		return errors.New(string(text))
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// TestMain also is the program of the simulated hosts.
+func TestMain(m *testing.M) {
+	if is, err := asHost(os.Args); is {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// The short form of 'make test-faults': three servers and three hosts on loopback, processes killed and stopped.
+func TestFaults_LoseAndClaimTwiceNothing(t *testing.T) {
+	server := filepath.Join(t.TempDir(), "numavisor-server")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", server, "../../cmd/numavisor-server")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	o := options{server: server, seed: 2, time: 3 * time.Second, id: os.Getpid() % 200}
+	report, err := o.run(t.Context())
+	if err != nil {
+		t.Fatalf("%s: %v", report, err)
+	}
+	t.Log(report)
+}
+
+// The checker finds what it looks for.
+func TestCheckClaims(t *testing.T) {
+	vm := func(name string, cpus string, memory topology.Bytes) fleetapi.VM {
+		return fleetapi.VM{VM: fleet.VM{Name: name, Host: "h0",
+			Placement: guest.Placement{Reservations: []guest.Reservation{{
+				Node: 0, Memory: memory, Exclusive: topology.MustParseSet[topology.CPUID](cpus)}}}}}
+	}
+	for _, c := range []struct {
+		what string
+		vms  []fleetapi.VM
+		want string
+	}{
+		{"two VMs that fit", []fleetapi.VM{vm("a", "0-1", topology.GiB), vm("b", "2", topology.GiB)}, ""},
+		{"a CPU twice", []fleetapi.VM{vm("a", "0-1", topology.GiB), vm("b", "1-2", topology.GiB)}, "CPU 1 of host h0"},
+		{"memory twice", []fleetapi.VM{vm("a", "0", topology.GiB), vm("b", "1", 4*topology.GiB)}, "claimed of"},
+	} {
+		err := checkClaims(c.vms)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+}
+
+// A VM that starts on a second host is a violation, whatever the records say.
+func TestHypervisor_SeesASecondStart(t *testing.T) {
+	shared := t.TempDir()
+	if err := os.Mkdir(filepath.Join(shared, "running"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	a, b := &hypervisor{shared: shared, name: "a"}, &hypervisor{shared: shared, name: "b"}
+	f := &aFleet{shared: shared}
+	if err := a.mark("web"); err != nil || a.mark("web") != nil || f.violations() != nil {
+		t.Fatal(err, f.violations())
+	}
+	if err := b.mark("web"); err == nil || f.violations() == nil {
+		t.Error("the second start was not seen")
+	}
+}

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/agent"
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/hosttest"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
+)
+
+// machine is the shape of each simulated host.
+const machine = "nodes:2 cores:4 memory:4G huge:2M=256"
+
+// hypervisor is a host in memory whose VMs survive the process: they are in a file, as libvirt's VMs survive a
+// daemon. Running VMs are files in a folder that all hosts share, so that a second start is seen at once.
+type hypervisor struct {
+	*fake.Host
+	folder, shared, name string
+
+	mu  sync.Mutex
+	vms map[string]*stored
+}
+
+// stored is a VM in the file.
+type stored struct {
+	Definition []byte
+	Running    bool
+}
+
+func (h *hypervisor) path() string { return filepath.Join(h.folder, "vms.json") }
+
+// load starts the VMs of the file again.
+func (h *hypervisor) load() error {
+	h.vms = map[string]*stored{}
+	data, err := os.ReadFile(h.path())
+	if err == nil {
+		err = json.Unmarshal(data, &h.vms)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for name, vm := range h.vms {
+		definition := guest.Definition{Name: name, Text: vm.Definition}
+		if err := h.Host.Start(context.Background(), definition, false); err != nil {
+			return err
+		}
+		if !vm.Running {
+			if err := h.Host.PowerOff(context.Background(), name); err != nil {
+				return err
+			}
+		}
+	}
+	return h.settle()
+}
+
+// settle removes the marks of VMs that did not start before the process was killed.
+func (h *hypervisor) settle() error {
+	marks, err := os.ReadDir(filepath.Join(h.shared, "running"))
+	for _, m := range marks {
+		path := filepath.Join(h.shared, "running", m.Name())
+		of, err := os.ReadFile(path)
+		if err == nil && string(of) == h.name && (h.vms[m.Name()] == nil || !h.vms[m.Name()].Running) {
+			_ = os.Remove(path) // it is gone already if another host took it
+		}
+	}
+	return err
+}
+
+func (h *hypervisor) save() error {
+	data, err := json.Marshal(h.vms)
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(h.path(), data, 0o600, renameio.WithTempDir(h.folder))
+}
+
+// mark notes that a VM runs here. It reports a VM that runs elsewhere.
+func (h *hypervisor) mark(name string) error {
+	path := filepath.Join(h.shared, "running", name)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		of, err := os.ReadFile(path)
+		if err == nil && string(of) == h.name {
+			return nil
+		}
+		return violation(h.shared, fmt.Sprintf("VM %s runs on host %s and was started on %s too", name, of, h.name))
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(h.name)
+	return errors.Join(err, f.Close())
+}
+
+// violation records a broken invariant.
+func violation(shared, text string) error {
+	f, err := os.OpenFile(filepath.Join(shared, "violations"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, "%s %s\n", time.Now().Format(time.StampMilli), text)
+	return errors.Join(err, f.Close(), errors.New(text))
+}
+
+// change records what has happened to a VM.
+func (h *hypervisor) change(name string, change func(), running bool) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if running {
+		if err := h.mark(name); err != nil {
+			return err
+		}
+	}
+	change()
+	err := h.save()
+	if !running {
+		_ = os.Remove(filepath.Join(h.shared, "running", name)) // there is none if it did not run
+	}
+	return err
+}
+
+// Start starts a new VM.
+func (h *hypervisor) Start(ctx context.Context, d guest.Definition, transient bool) error {
+	if err := h.Host.Start(ctx, d, transient); err != nil {
+		return err
+	}
+	return h.change(d.Name, func() { h.vms[d.Name] = &stored{d.Text, true} }, true)
+}
+
+// Launch starts a VM that was stopped.
+func (h *hypervisor) Launch(ctx context.Context, name string) error {
+	if err := h.Host.Launch(ctx, name); err != nil {
+		return err
+	}
+	return h.change(name, func() { h.vms[name].Running = true }, true)
+}
+
+// Remove ends a VM and removes it.
+func (h *hypervisor) Remove(ctx context.Context, name string) error {
+	if err := h.Host.Remove(ctx, name); err != nil {
+		return err
+	}
+	return h.change(name, func() { delete(h.vms, name) }, false)
+}
+
+// ShutDown ends a VM.
+func (h *hypervisor) ShutDown(ctx context.Context, name string) error {
+	if err := h.Host.ShutDown(ctx, name); err != nil {
+		return err
+	}
+	return h.change(name, func() { h.vms[name].Running = false }, false)
+}
+
+// PowerOff ends a VM.
+func (h *hypervisor) PowerOff(ctx context.Context, name string) error {
+	if err := h.Host.PowerOff(ctx, name); err != nil {
+		return err
+	}
+	return h.change(name, func() { h.vms[name].Running = false }, false)
+}
+
+// machines makes definitions for the fake.
+type machines struct{}
+
+func (machines) Prepare(context.Context, *fleet.VM) (operate.Renderer, func() error, error) {
+	return func(i guest.Intent) (operate.Rendered, error) {
+		definition, err := fake.Render(i)
+		return operate.Rendered{Definition: definition}, err
+	}, nil, nil
+}
+
+// book is a journal in memory: VMs of the tool do not move.
+type book struct{}
+
+func (book) Append(journal.Entry) error        { return nil }
+func (book) Entries() ([]journal.Entry, error) { return nil, nil }
+
+// runHost is a daemon of a simulated host: the real agent on a host in memory.
+func runHost(ctx context.Context, name, folder, shared string, join agent.JoinRequest) error {
+	h := &hypervisor{Host: fake.MustNew(machine), folder: folder, shared: shared, name: name}
+	if err := h.load(); err != nil {
+		return err
+	}
+	claims, err := os.MkdirTemp(folder, "claims") // those of a killed process are void
+	if err != nil {
+		return err
+	}
+	on := hosttest.Join(h.Host, claims, time.Now)
+	on.Control, on.Domains, on.Journal = h, h, book{}
+	membership := filepath.Join(folder, "fleet")
+	of, err := agent.LoadMember(membership)
+	if errors.Is(err, agent.ErrNotMember) {
+		of, err = agent.Join(ctx, membership, join)
+	}
+	if err != nil {
+		return err
+	}
+	return agent.New(agent.Options{Member: of, Folder: membership, Host: &on.Host, Machines: machines{},
+		Loads: func(ctx context.Context) (inventory.Host, error) { return on.Observe(ctx) }, Program: "faults",
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Look: time.Second, Grace: 100 * time.Millisecond,
+		LeastWait: 100 * time.Millisecond, MostWait: time.Second}).Run(ctx)
+}
