@@ -118,7 +118,7 @@ func closure(installed map[string][]debianPackage, wanted []string) []debianPack
 
 // rootImage is the image of a small root file system.
 type rootImage struct {
-	path, key string
+	path string
 }
 
 // makeRootImage returns the image from the cache, and makes it when this
@@ -135,7 +135,7 @@ func makeRootImage(ctx context.Context, cache string, progress func(string, ...a
 		fmt.Fprintln(sum, p.name, p.version)
 	}
 	key := hex.EncodeToString(sum.Sum(nil)[:6])
-	image := rootImage{filepath.Join(cache, "root-"+key+".img"), key}
+	image := rootImage{filepath.Join(cache, "root-"+key+".img")}
 	if _, err := os.Stat(image.path); err == nil {
 		return image, nil
 	}

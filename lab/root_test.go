@@ -40,7 +40,7 @@ func TestForgetSaved_LeavesTheNewestAndThePresentRoot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	forgetSaved(saved, 2, rootImage{filepath.Join(cache, "root-2.img"), "2"})
+	forgetSaved(saved, 2, rootImage{filepath.Join(cache, "root-2.img")})
 	var left []string
 	for _, pattern := range []string{saved + "/*", cache + "/*.img"} {
 		paths, _ := filepath.Glob(pattern)
@@ -50,5 +50,42 @@ func TestForgetSaved_LeavesTheNewestAndThePresentRoot(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"newer", "newest", "root-2.img"}, left); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// An image that was removed and made again from the same packages has other blocks than those that the
+// saved memory knows.
+func TestSavedKey_ChangesWithTheRootImage(t *testing.T) {
+	folder := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	shape, err := FindShape("square4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := Options{Shape: shape, QEMU: file("qemu", "#!/bin/sh\necho 'QEMU emulator version 7.2.0'\n")}
+	k, image := kernel{image: file("vmlinuz", "")}, rootImage{path: file("root-1.img", "x")}
+	name := func() string {
+		t.Helper()
+		key, err := savedKey(t.Context(), options, k, image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	first := name()
+	if again := name(); again != first {
+		t.Errorf("%s, then %s: nothing has changed", first, again)
+	}
+	if err := os.Chtimes(image.path, time.Time{}, time.Unix(1e9, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if again := name(); again == first {
+		t.Errorf("%s again, although the image was made again", first)
 	}
 }

@@ -117,14 +117,16 @@ func savedKey(ctx context.Context, o Options, k kernel, image rootImage) (string
 		return "", err
 	}
 	sum := sha256.New()
-	for _, file := range []string{k.image, o.QEMU} {
+	// An image that was removed and made again has the same packages and other blocks: the memory of
+	// a saved lab, with what its kernel has read, does not fit it.
+	for _, file := range []string{k.image, o.QEMU, image.path} {
 		info, err := os.Stat(file)
 		if err != nil {
 			return "", err
 		}
 		fmt.Fprintln(sum, file, info.Size(), info.ModTime().UnixNano())
 	}
-	fmt.Fprintln(sum, version, image.key, string(shape), warmScript)
+	fmt.Fprintln(sum, version, string(shape), warmScript)
 	for _, source := range [][]byte{initScript, startScript, agentSource} {
 		fmt.Fprintln(sum, len(source))
 		sum.Write(source)
