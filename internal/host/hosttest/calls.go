@@ -29,6 +29,7 @@ func (s *suite) changes(name string) map[string]func(context.Context) error {
 		},
 		"RestoreBinding": func(ctx context.Context) error { return h.RestoreBinding(ctx, name, "") },
 		"Remove":         func(ctx context.Context) error { return h.Remove(ctx, name) },
+		"Undefine":       func(ctx context.Context) error { return h.Undefine(ctx, name) },
 	}
 }
 

@@ -96,28 +96,28 @@ func testPowerOff(s *suite) {
 
 // Only a guest that does not run is undefined; a guest of its name can be started again.
 func testUndefine(s *suite) {
-	const name = "hosttest-undefine"
-	spec, p := s.start(name, guest.MemoryStrict, false)
-	if err := s.Hypervisor.Undefine(s.ctx, name); !errors.Is(err, guest.ErrRefused) {
-		s.Errorf("a guest that runs: error is %v, want guest.ErrRefused", err)
-	}
-	if g := s.find(name); g.State != "running" || !g.Persistent {
-		s.Errorf("the guest is %s, persistent %v; want running, persistent", g.State, g.Persistent)
-	}
-	if err := errors.Join(s.PowerOff(s.ctx, name), s.Hypervisor.Undefine(s.ctx, name)); err != nil {
-		s.Fatal(err)
-	}
-	s.absent(name)
-	definition, err := s.Render(spec, p)
-	if err == nil {
-		err = errors.Join(s.Hypervisor.Start(s.ctx, definition, false), s.Hypervisor.Remove(s.ctx, name))
-	}
-	if err != nil {
-		s.Errorf("a guest of the same name: %v", err)
-	}
-	if err := s.Hypervisor.Undefine(s.ctx, name); !errors.Is(err, guest.ErrNotFound) {
-		s.Errorf("a guest that is not there: error is %v, want guest.ErrNotFound", err)
-	}
+	s.bothKinds(func(s *suite, name string, transient bool) {
+		spec, p := s.start(name, guest.MemoryStrict, transient)
+		before := s.find(name)
+		if err := s.Hypervisor.Undefine(s.ctx, name); !errors.Is(err, guest.ErrRefused) {
+			s.Errorf("a guest that runs: error is %v, want guest.ErrRefused", err)
+		}
+		s.unchanged(before)
+		if transient {
+			return
+		}
+		if err := errors.Join(s.PowerOff(s.ctx, name), s.Hypervisor.Undefine(s.ctx, name)); err != nil {
+			s.Fatal(err)
+		}
+		s.absent(name)
+		definition, err := s.Render(spec, p)
+		if err == nil {
+			err = errors.Join(s.Hypervisor.Start(s.ctx, definition, false), s.Hypervisor.Remove(s.ctx, name))
+		}
+		if err != nil {
+			s.Errorf("a guest of the same name: %v", err)
+		}
+	})
 }
 
 // A second guest of the same name is refused, and the first one does not
