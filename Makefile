@@ -52,7 +52,7 @@ PREFIX    ?= /usr/local
 SYSCONF   ?= /etc
 ROOT       = $(DESTDIR)$(PREFIX)
 
-.PHONY: install uninstall package package-test man build print-ldflags demo test test-all unit quick lab-test lab-test-all lab-one explore fuzz bench bench-lab bench-daemon bench-handoff test-faults install-guest lint vuln mutate packages clean
+.PHONY: install uninstall package package-test man build print-ldflags demo test test-all unit quick lab-test lab-test-all lab-one explore fuzz bench bench-lab bench-daemon bench-handoff simulate-handoff test-faults install-guest lint vuln mutate packages clean
 
 build: packages
 	$(GO) build -trimpath -ldflags="$(LDFLAGS)" -o $(BIN) ./cmd/numavisor
@@ -112,6 +112,10 @@ explore:
 
 fuzz:
 	./testdata/fuzz-all $(or $(FUZZTIME),20s)
+
+# Thirds of the CPUs, overcommitted vCPUs and hand-over, compared in a simulation.
+simulate-handoff:
+	$(GO) test -count=1 -run Simulated -v ./internal/decide/handoff
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./internal/...

@@ -12,7 +12,8 @@ import (
 //  2. the fewest of them taken by force,
 //  3. the least sum of distances of the units that guests retain: a guest
 //     releases the units that are farthest from its home,
-//  4. the least sum of distances of the units that guests take,
+//  4. the least sum of distances of the units that guests take; a guest below its
+//     minimum takes what it gets soonest, and of that the nearest,
 //  5. the fewest releases for it: free units first, then those that leave already,
 //  6. the most units whose SMT siblings the taker has, the fewest whose siblings others
 //     have.
@@ -31,44 +32,58 @@ type class struct {
 	may   []bool
 }
 
-// price orders assignments: first by hi, then by lo.
-type price struct{ hi, lo int64 }
+// price orders assignments: first by hi, then by lo, then by tie.
+type price struct{ hi, lo, tie int64 }
 
-func (p price) plus(q price) price  { return price{p.hi + q.hi, p.lo + q.lo} }
-func (p price) minus(q price) price { return price{p.hi - q.hi, p.lo - q.lo} }
-func (p price) below(q price) bool  { return p.hi < q.hi || p.hi == q.hi && p.lo < q.lo }
+func (p price) plus(q price) price  { return price{p.hi + q.hi, p.lo + q.lo, p.tie + q.tie} }
+func (p price) minus(q price) price { return price{p.hi - q.hi, p.lo - q.lo, p.tie - q.tie} }
+
+func (p price) below(q price) bool {
+	switch {
+	case p.hi != q.hi:
+		return p.hi < q.hi
+	case p.lo != q.lo:
+		return p.lo < q.lo
+	}
+	return p.tie < q.tie
+}
 
 // The parts of a price. Sums over 8192 units (the most CPUs that Linux supports,
 // CONFIG_NR_CPUS) stay within the bits of each part.
 const (
 	change   = 1 << 16 // in hi: a unit changes hands; below it: by force
 	retained = 1 << 28 // in lo: distance of a retained unit; below it: what follows
-	taken    = 16      // distance of a taken unit
-	released = 4       // the state of a taken unit; below it: its siblings
+	awaited  = 1 << 12 // the wait for a unit, if the taker is below its minimum; below it: distance
+	released = 1 << 16 // in tie: the wait for a unit; below it: its siblings
 )
 
 // price is what it costs to assign a unit to a guest.
 func (t *table) price(g int, u *unit) price {
 	away := int64(t.away(g, u))
 	if u.holder == g && !u.leaving {
-		return price{0, away * retained}
+		return price{lo: away * retained}
 	}
-	p := price{change, taken * away}
+	p := price{hi: change, lo: away}
+	wait := int64(0)
 	switch {
 	case u.stuck:
 		p.hi++
-		p.lo += 2 * released
+		wait = 2
 	case u.leaving:
-		p.lo += released
+		wait = 1
 	case u.holder != nobody:
-		p.lo += 2 * released
+		wait = 2
 	}
+	if t.held[g] < t.least[g] {
+		p.lo += wait * awaited
+	}
+	p.tie = wait * released
 	switch {
 	case u.core.has(g):
 	case len(u.core.guests) == 0:
-		p.lo++
+		p.tie++
 	default:
-		p.lo += 2
+		p.tie += 2
 	}
 	return p
 }

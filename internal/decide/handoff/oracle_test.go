@@ -137,6 +137,9 @@ func (o *oracle) handCost(to []int) [4]int {
 		cost[2] += away
 		if o.holds[i] >= 0 {
 			cost[3]++
+			if o.has(g) < o.least[g] { // it takes what is free before what is near
+				cost[2] += 1 << 13
+			}
 		}
 	}
 	return cost
@@ -227,6 +230,17 @@ func (o *oracle) decided(d *handoff.Decision, n []int) []int {
 		}
 	}
 	return to
+}
+
+// has counts the units that a guest has before the decision.
+func (o *oracle) has(g int) int {
+	n := 0
+	for _, h := range o.holds {
+		if h == g {
+			n++
+		}
+	}
+	return n
 }
 
 func (o *oracle) away(g, unit int) int {

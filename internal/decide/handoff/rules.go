@@ -20,7 +20,8 @@ type Rules struct {
 	// its minimum; then the host takes it by force. Default 50 ms.
 	Period time.Duration `json:"period_ns,omitempty"`
 	// Settle is how long a guest's demand must stay lower before the guest counts as
-	// wanting less. Default 500 ms.
+	// wanting less. Default 100 ms: a hand-over takes some milliseconds, and in simulation
+	// 500 ms cost 6 % of the work.
 	Settle time.Duration `json:"settle_ns,omitempty"`
 	// Margin is the part of a CPU by which demand may exceed a whole number without
 	// counting as one CPU more. Default 0.1.
@@ -33,7 +34,7 @@ type Rules struct {
 // Defaults of Rules.
 const (
 	defaultPeriod = 50 * time.Millisecond
-	defaultSettle = 500 * time.Millisecond
+	defaultSettle = 100 * time.Millisecond
 	defaultMargin = 0.1
 	defaultTidy   = time.Second
 )

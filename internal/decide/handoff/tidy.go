@@ -4,9 +4,9 @@ import "slices"
 
 // Tidying exchanges CPUs between guests that have the number that they are due, so
 // that guests come nearer to their homes, or the siblings of a core to one guest.
-// It waits until demands have settled, makes one exchange at a time, and leaves the
-// takes to the next decision, whose assignment is at least as good as the
-// exchange: the sum of distances, and then the number of divided cores, falls with each.
+// It waits until demands have settled, and makes one exchange at a time. The sum of
+// distances, and then the number of divided cores, falls with each. Two guests swap
+// only if both have more than their minimums, since each has one less meanwhile.
 
 // exchange is two units that change hands; v may be free.
 type exchange struct {
@@ -51,18 +51,33 @@ func (d *decider) tidy() {
 	if best.reason == ReasonCore {
 		d.memory.Divided = divided
 	}
-	u, v := &d.units[best.u], &d.units[best.v]
-	for _, c := range u.cpus {
-		taker := v.holder
-		if taker == nobody {
-			taker = u.holder
-		}
-		d.release(c, taker, best.reason)
-	}
+	d.trade(best)
+}
+
+// trade begins an exchange. No guest has less than its minimum meanwhile: a free unit
+// is taken while the other one is released, and units that are beyond their holder's
+// share are freed first.
+func (d *decider) trade(e exchange) {
+	u, v := &d.units[e.u], &d.units[e.v]
 	for _, c := range v.cpus {
-		if c.granted {
-			d.release(c, u.holder, best.reason)
+		switch {
+		case c.granted:
+			d.release(c, u.holder, e.reason)
+		case v.holder == nobody:
+			d.out.Takes = append(d.out.Takes, Take{
+				CPU: c.id, Guest: d.guests[u.holder].Name, VCPU: d.vcpu(u.holder, c.id), Reason: e.reason,
+			})
 		}
+	}
+	if v.holder != nobody && d.held[v.holder] > d.shares[v.holder] {
+		return
+	}
+	taker := v.holder
+	if taker == nobody {
+		taker = u.holder
+	}
+	for _, c := range u.cpus {
+		d.release(c, taker, e.reason)
 	}
 }
 
@@ -136,7 +151,7 @@ func (d *decider) exchange(i, j int, needed []bool) (exchange, bool) {
 	surplus := a != nobody && d.held[a] > d.shares[a]
 	switch {
 	case a == nobody || surplus && !needed[j]:
-	case surplus || !u.may[a]:
+	case surplus || !u.may[a] || d.held[a] <= d.least[a] || d.held[b] <= d.least[b]:
 		return exchange{}, false
 	default:
 		gain += d.away(a, v) - d.away(a, u)
