@@ -30,8 +30,8 @@ const (
 	longestPause = 24 * time.Hour
 )
 
-// rebalancer migrates VMs away from hosts that cannot relieve them. Loads are not in the store, so each server
-// plans for the hosts that are connected to it.
+// rebalancer migrates VMs away from hosts that cannot relieve them. Only the leader does so: the other servers
+// relay the loads of their hosts to it.
 type rebalancer struct {
 	*Server
 	balance policy.Balance
@@ -53,10 +53,22 @@ func (s *Server) rebalance(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
+		if !s.leader.Leads() {
+			r.stop(ctx)
+			continue
+		}
 		if err := r.round(ctx, every); err != nil && ctx.Err() == nil {
 			s.Log.Warn("the hosts' balance was not planned", "error", err)
 		}
 	}
+}
+
+// stop withdraws the plan of a server that does not lead any more.
+func (r *rebalancer) stop(ctx context.Context) {
+	if r.lease != 0 {
+		_ = r.Store.Revoke(ctx, r.lease) // else it ends by itself
+	}
+	r.lease, r.local = 0, nil
 }
 
 // round makes a plan, and begins its migrations.
@@ -176,7 +188,7 @@ func (r *rebalancer) begin(ctx context.Context, m *migrate.Migration) error {
 			return err
 		}
 		vm.Generation++
-		t.touch(store.Balancing, st.keys[store.Balancing]) // servers begin no more than the limit together
+		t.touch(store.Balancing, st.keys[store.Balancing]) // two servers that believe to lead keep the limit
 		t.require(store.VMs+m.VM, at.revision)
 		t.put(store.VMs+m.VM, vm)
 		t.put(store.Reasons+m.VM, why)
@@ -238,7 +250,7 @@ func (r *rebalancer) write(ctx context.Context, p fleetapi.Plan, every time.Dura
 	return nil
 }
 
-// Plan implements rest.Service. It joins the plans of all servers.
+// Plan implements rest.Service. While the lead changes there may be two plans.
 func (s *Server) Plan(ctx context.Context, _ rest.Call) (fleetapi.Plan, error) {
 	records, _, err := s.Store.List(ctx, store.Plans)
 	if err != nil && !errors.Is(err, store.ErrStale) {

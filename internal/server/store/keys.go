@@ -25,7 +25,7 @@ const (
 	Audit    = "/numavisor/audit/"
 	Repeats  = "/numavisor/repeats/" // results of requests with an Idempotency-Key
 	Moves    = "/numavisor/moves/"   // migrations that have ended, ascending by the time of their beginning
-	// Plans has the migrations that each server advises or makes, with a lease of the server.
+	// Plans has the migrations that the leader advises or makes, with a lease of the server.
 	Plans = "/numavisor/plans/"
 	// Balancing is required and written by each transaction that begins a migration of a plan.
 	Balancing = "/numavisor/balancing"
