@@ -35,7 +35,7 @@ var rooms = map[string][]string{
 
 	"internal/topology/topologytest": {"WORDS", "internal/host/archive"}, // for tests
 
-	"internal/fleet": {"internal/topology", "internal/guest", "internal/inventory", "internal/strictyaml"},
+	"internal/fleet": {"internal/topology", "internal/guest", "internal/inventory", "internal/alarm", "internal/strictyaml"},
 
 	"internal/api/host":  {"WORDS"},
 	"internal/api/agent": {"WORDS"},

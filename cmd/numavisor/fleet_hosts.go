@@ -5,10 +5,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/internal/text"
 )
 
 func hostsCommand() *cobra.Command {
@@ -113,6 +115,17 @@ func alarmsRemote(c *cobra.Command, client *fleetapi.Client) error {
 	return emit(c, list, func(w io.Writer) {
 		if len(list.Alarms) == 0 {
 			fmt.Fprintln(w, "no alarms")
+			return
+		}
+		if len(list.Lasting) > 0 {
+			rows := [][]string{{"HOST", "SEVERITY", "QUANTITY", "OBJECT", "WORST", "SINCE", "VMS", "WHY"}}
+			for i := range list.Lasting {
+				a := &list.Lasting[i]
+				rows = append(rows, []string{a.Host, string(a.Severity), string(a.Quantity), a.Object,
+					a.Quantity.Amount(a.Worst), moment(a.Since), cmp.Or(strings.Join(a.VMs, ", "), "-"),
+					text.FirstClause(a.Why)})
+			}
+			columns(w, rows)
 			return
 		}
 		rows := [][]string{{"HOST", "QUANTITY", "NUMBER"}}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/numavisor/numavisor/internal/alarm"
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/host/agent"
 	"github.com/numavisor/numavisor/internal/host/daemon"
@@ -86,7 +87,7 @@ func (m *membership) agent(
 	a := agent.New(agent.Options{Member: of, Folder: folder, Host: &host, Machines: h.Machines(m.images),
 		Migrations: part,
 		Loads:      func(ctx context.Context) (inventory.Host, error) { return d.Inventory(ctx) },
-		Alarms:     func(ctx context.Context) (map[string]int, error) { return alarmsByKind(ctx, d) },
+		Alarms:     func(ctx context.Context) ([]alarm.Alarm, error) { return lastingAlarms(ctx, d) },
 		Roster:     o.Roster, Program: thisBuild().Version, Log: o.Log})
 	o.Fleet = a.Status
 	return func(ctx context.Context, made *daemon.Daemon) error {
@@ -155,17 +156,10 @@ func (m *membership) readJoinFile() error {
 	return nil
 }
 
-// alarmsByKind counts the alarms that last.
-func alarmsByKind(ctx context.Context, d *daemon.Daemon) (map[string]int, error) {
+// lastingAlarms returns the alarms that last.
+func lastingAlarms(ctx context.Context, d *daemon.Daemon) ([]alarm.Alarm, error) {
 	s, err := d.Status(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all := map[string]int{}
-	for _, a := range s.Alarms {
-		all[string(a.Quantity)]++
-	}
-	return all, nil
+	return s.Alarms, err
 }
 
 // leaveFleet ends the membership, while no daemon uses it.

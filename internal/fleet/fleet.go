@@ -11,6 +11,7 @@ package fleet
 import (
 	"time"
 
+	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -66,6 +67,8 @@ type Loads struct {
 	MoverBytesPerSecond topology.Bytes `json:"mover_bytes_per_second,omitempty"`
 	// Alarms are those that last: their number by kind.
 	Alarms map[string]int `json:"alarms,omitempty"`
+	// Lasting are these alarms themselves; nil: as in the message before, or not known.
+	Lasting []alarm.Alarm `json:"lasting_alarms,omitzero"`
 }
 
 // Node is the load and the free memory of a host's node.

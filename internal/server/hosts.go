@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/alarm"
 	agentapi "github.com/numavisor/numavisor/internal/api/agent"
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/api/fleet/rest"
@@ -337,8 +338,8 @@ func JoinCommand(address, fingerprint, token string) string {
 }
 
 // Alarms implements rest.Service.
-func (s *Server) Alarms(context.Context, rest.Call) (fleetapi.Alarms, error) {
-	out := fleetapi.Alarms{Alarms: []fleetapi.Alarm{}}
+func (s *Server) Alarms(_ context.Context, c rest.Call) (fleetapi.Alarms, error) {
+	out := fleetapi.Alarms{Alarms: []fleetapi.Alarm{}, Lasting: []fleetapi.LastingAlarm{}}
 	var names []string
 	s.cache.read(func(st *state) { names = st.sorted(store.Hosts) })
 	for _, name := range names {
@@ -351,8 +352,34 @@ func (s *Server) Alarms(context.Context, rest.Call) (fleetapi.Alarms, error) {
 				out.Alarms = append(out.Alarms, fleetapi.Alarm{Host: name, Kind: kind, Count: n})
 			}
 		}
+		for i := range l.lasting {
+			if a := &l.lasting[i]; s.maySeeAlarm(c.User, a) {
+				out.Lasting = append(out.Lasting, fleetapi.LastingAlarm{Host: name, Severity: a.Severity,
+					Quantity: a.Quantity, Object: a.Object.String(), Worst: a.Worst, Threshold: a.Threshold,
+					Since: a.First, VMs: a.Guests, Why: a.Why})
+			}
+		}
 	}
 	return out, nil
+}
+
+// maySeeAlarm reports whether a user may see an alarm: its text names the VMs that cause it.
+func (s *Server) maySeeAlarm(u *fleetapi.User, a *alarm.Alarm) (may bool) {
+	if u.Has(fleetapi.AllProjects) {
+		return true
+	}
+	name, isVM := a.Object.Guest()
+	if !isVM {
+		return false
+	}
+	s.cache.read(func(st *state) {
+		may = len(a.Guests) <= 1
+		for _, vm := range append([]string{name}, a.Guests...) {
+			of, known := st.vms[vm]
+			may = may && known && u.Has(of.value.Project)
+		}
+	})
+	return may
 }
 
 // Info implements rest.Service.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/fleet"
 )
 
@@ -98,7 +99,8 @@ func validLoads(m *fleet.Loads) error {
 	switch {
 	case m.Number == 0 || m.Since >= m.Number:
 		return errors.New("number: must be greater than since, and positive")
-	case len(m.Nodes) > maxNodes || len(m.VMs) > maxVMs || len(m.Gone) > maxVMs || len(m.Alarms) > maxAlarms:
+	case len(m.Nodes) > maxNodes || len(m.VMs) > maxVMs || len(m.Gone) > maxVMs || len(m.Alarms) > maxAlarms ||
+		len(m.Lasting) > maxAlarms:
 		return errors.New("more nodes, VMs or alarms than any host has")
 	}
 	for i := range m.Nodes {
@@ -111,6 +113,13 @@ func validLoads(m *fleet.Loads) error {
 		if v.Name == "" || len(v.Name) > 240 || !v.IsValid() || v.LocalShare != nil && !(*v.LocalShare >= 0 &&
 			*v.LocalShare <= 1) {
 			return errors.New("vms: an impossible load, or no name")
+		}
+	}
+	for i := range m.Lasting {
+		a := &m.Lasting[i]
+		if a.Severity != alarm.Warning && a.Severity != alarm.Critical || len(a.Quantity) > 100 ||
+			len(a.Why) > 4000 || len(a.Guests) > maxAlarms {
+			return errors.New("lasting_alarms: an impossible alarm")
 		}
 	}
 	for kind, n := range m.Alarms {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/numavisor/numavisor/internal/alarm"
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -94,5 +95,36 @@ func TestTelemetry_IsForViewersOfAllProjects(t *testing.T) {
 		if status := ask(t, web, r.url, http.MethodGet, "/api/v1/query", token, "", nil); status != want {
 			t.Errorf("member of %q: status %d, want %d", projects, status, want)
 		}
+	}
+}
+
+// The alarms themselves are listed; those of VMs of other projects, and of nodes, are not for everybody.
+func TestAlarms_AreListed(t *testing.T) {
+	r := fieldRig(t)
+	a := r.join("a", "nodes:2 cores:4 memory:8G")
+	ann := r.member("ann", "shop", fleetapi.Quota{})
+	of := func(name, project string) alarm.Alarm {
+		v := vmOf(name, 1, topology.GiB)
+		v.Project = project
+		r.create(v)
+		return alarm.Alarm{Quantity: alarm.GuestWait, Object: inventory.GuestRef(name),
+			Severity: alarm.Warning, Worst: 0.5, Why: name + " waits", Guests: []string{name}}
+	}
+	all := []alarm.Alarm{of("own", "shop"), of("other", "default"), {Quantity: alarm.NodeCPU,
+		Object: inventory.NodeRef(1), Severity: alarm.Critical, Why: "other is busy"}}
+	counts := map[string]int{"guest-wait": 2, "node-cpu": 1}
+	a.send("POST", "/agent/v1/loads", fleet.Loads{Number: 1, Alarms: counts, Lasting: all}, nil)
+	a.send("POST", "/agent/v1/loads", fleet.Loads{Number: 2, Since: 1, Alarms: counts}, nil) // the same ones
+	list, err := r.admin.Alarms(t.Context())
+	if err != nil || len(list.Lasting) != 3 || list.Lasting[2].Object != "node 1" || list.Lasting[0].Host != "a" {
+		t.Errorf("got %+v, %v", list, err)
+	}
+	list, err = ann.Alarms(t.Context())
+	if err != nil || len(list.Lasting) != 1 || list.Lasting[0].Why != "own waits" {
+		t.Errorf("got %+v, %v", list, err)
+	}
+	a.send("POST", "/agent/v1/loads", fleet.Loads{Number: 3, Since: 2, Lasting: []alarm.Alarm{}}, nil)
+	if list, err = r.admin.Alarms(t.Context()); err != nil || len(list.Lasting) > 0 {
+		t.Errorf("got %+v, %v", list, err)
 	}
 }

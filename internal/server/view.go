@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -21,7 +22,9 @@ type hostLoad struct {
 	nodes  map[topology.NodeID]fleet.Node
 	vms    map[string]fleet.VMLoad
 	alarms map[string]int
-	mover  topology.Bytes
+	// lasting are the alarms themselves; nil: an older daemon does not send them.
+	lasting []alarm.Alarm
+	mover   topology.Bytes
 }
 
 // merged returns the loads after a message; ok is false if the message is based on another one.
@@ -32,7 +35,10 @@ func (l *hostLoad) merged(m *fleet.Loads) (next *hostLoad, ok bool) {
 		if l == nil || l.number != m.Since {
 			return nil, false
 		}
-		next.nodes, next.vms = maps.Clone(l.nodes), maps.Clone(l.vms)
+		next.nodes, next.vms, next.lasting = maps.Clone(l.nodes), maps.Clone(l.vms), l.lasting
+	}
+	if m.Lasting != nil {
+		next.lasting = m.Lasting
 	}
 	for _, n := range m.Nodes {
 		next.nodes[n.Node] = n
@@ -48,7 +54,8 @@ func (l *hostLoad) merged(m *fleet.Loads) (next *hostLoad, ok bool) {
 
 // complete returns the loads as one message.
 func (l *hostLoad) complete() fleet.Loads {
-	out := fleet.Loads{Number: l.number, Taken: l.taken, Alarms: l.alarms, MoverBytesPerSecond: l.mover}
+	out := fleet.Loads{Number: l.number, Taken: l.taken, Alarms: l.alarms, Lasting: l.lasting,
+		MoverBytesPerSecond: l.mover}
 	for _, node := range slices.Sorted(maps.Keys(l.nodes)) {
 		out.Nodes = append(out.Nodes, l.nodes[node])
 	}

@@ -8,6 +8,7 @@ package fleetapi
 import (
 	"time"
 
+	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -229,7 +230,23 @@ type Alarm struct {
 
 // Alarms are the alarms of all hosts.
 type Alarms struct {
-	Alarms []Alarm `json:"alarms"`
+	Alarms []Alarm `json:"alarms"` // their numbers
+	// Lasting are the alarms themselves: those of VMs of the user's projects and, for users of all projects, of
+	// hosts and nodes.
+	Lasting []LastingAlarm `json:"lasting"`
+}
+
+// LastingAlarm is a quantity that went beyond its threshold and has not come back.
+type LastingAlarm struct {
+	Host      string         `json:"host"`
+	Severity  alarm.Severity `json:"severity"`
+	Quantity  alarm.Quantity `json:"quantity"`
+	Object    string         `json:"object"` // host, node N or guest NAME
+	Worst     float64        `json:"worst"`
+	Threshold float64        `json:"threshold"`
+	Since     time.Time      `json:"since"`
+	VMs       []string       `json:"vms,omitempty"` // that cause it
+	Why       string         `json:"why"`
 }
 
 // EventKind is what an event is about.

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/alarm"
 	agentapi "github.com/numavisor/numavisor/internal/api/agent"
 	"github.com/numavisor/numavisor/internal/decide/reconcile"
 	"github.com/numavisor/numavisor/internal/fleet"
@@ -39,8 +40,8 @@ type Options struct {
 	Migrations Migrations
 	// Loads returns the host as the daemon last observed it, with loads.
 	Loads func(context.Context) (inventory.Host, error)
-	// Alarms returns the number of alarms that last, by kind; nil: none are reported.
-	Alarms func(context.Context) (map[string]int, error)
+	// Alarms returns the alarms that last; nil: none are reported.
+	Alarms func(context.Context) ([]alarm.Alarm, error)
 	// Roster identifies the running guests at little cost: when it changes, the agent observes
 	// the host at once. Nil: only every Look.
 	Roster  func() string
@@ -241,7 +242,7 @@ func (a *Agent) sendLoads(ctx context.Context, c *connection) {
 		if err != nil { // the daemon has not observed the host yet; the server should still hear from it
 			h = inventory.Host{Taken: time.Now()}
 		}
-		var alarms map[string]int
+		var alarms []alarm.Alarm
 		if a.Alarms != nil {
 			alarms, _ = a.Alarms(ctx)
 		}

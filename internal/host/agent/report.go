@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/decide/drift"
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -51,9 +52,24 @@ func digest(h inventory.Host) [sha256.Size]byte {
 	return sha256.Sum256(text)
 }
 
+// mostAlarms bounds the alarms of a message; their numbers are complete.
+const mostAlarms = 200
+
+// sameAlarms compares alarms but for the values that change with each sample.
+func sameAlarms(a, b []alarm.Alarm) bool {
+	return slices.EqualFunc(a, b, func(x, y alarm.Alarm) bool {
+		return x.Quantity == y.Quantity && x.Object == y.Object && x.Severity == y.Severity && x.Worst == y.Worst &&
+			x.First.Equal(y.First)
+	})
+}
+
 // loadsOf returns all loads of an inventory.
-func loadsOf(h *inventory.Host, alarms map[string]int) fleet.Loads {
-	l := fleet.Loads{Taken: h.Taken.UTC(), MoverBytesPerSecond: h.MoverBytesPerSecond, Alarms: alarms}
+func loadsOf(h *inventory.Host, alarms []alarm.Alarm) fleet.Loads {
+	l := fleet.Loads{Taken: h.Taken.UTC(), MoverBytesPerSecond: h.MoverBytesPerSecond, Alarms: map[string]int{},
+		Lasting: append([]alarm.Alarm{}, alarms[:min(len(alarms), mostAlarms)]...)}
+	for i := range alarms {
+		l.Alarms[string(alarms[i].Quantity)]++
+	}
 	for i := range h.Topology.Nodes {
 		n := fleet.Node{NodeLoad: inventory.NodeLoad{Node: h.Topology.Nodes[i].ID}, Free: h.Topology.Nodes[i].Free}
 		for _, load := range h.Load {
@@ -83,6 +99,9 @@ func loadsOf(h *inventory.Host, alarms map[string]int) fleet.Loads {
 func changes(sent, now fleet.Loads) fleet.Loads {
 	out := now
 	out.Nodes, out.VMs, out.Since = nil, nil, sent.Number
+	if sameAlarms(sent.Lasting, now.Lasting) {
+		out.Lasting = nil
+	}
 	for _, n := range now.Nodes {
 		i := slices.IndexFunc(sent.Nodes, func(o fleet.Node) bool { return o.Node == n.Node })
 		if i < 0 || sent.Nodes[i] != n {
