@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -47,13 +48,18 @@ Runs in the foreground until it receives SIGTERM. Hosts and VMs run on without i
 	return c
 }
 
-// serve runs the server until ctx ends.
-func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
+// logTo returns the server's log.
+func (o *options) logTo(w io.Writer) *slog.Logger {
 	level := slog.LevelInfo
 	if o.verbose {
 		level = slog.LevelDebug
 	}
-	log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// serve runs the server until ctx ends.
+func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
+	log := o.logTo(c.ErrOrStderr())
 	conf, err := readConfig(o.folder)
 	if err != nil {
 		return err

@@ -143,7 +143,7 @@ func (f *aFleet) endVMs(host string) error {
 
 // breakThings makes faults one after the other, sometimes two at once, until ctx ends, and repairs all.
 func (f *aFleet) breakThings(ctx context.Context, seed uint64, log func(string)) error {
-	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // reproducible
+	random := rand.New(rand.NewPCG(seed, 0))
 	pause := func(most time.Duration) {
 		select {
 		case <-ctx.Done():

@@ -32,7 +32,6 @@ func (p *program) start() error {
 		return err
 	}
 	defer func() { _ = log.Close() }() // the process has its own
-	//nolint:gosec // the tool's own commands
 	p.run = exec.CommandContext(context.Background(), p.args[0], p.args[1:]...)
 	p.run.Stdout, p.run.Stderr = log, log
 	p.run.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
@@ -95,7 +94,7 @@ func (n *network) port(i, of int) int {
 func (n *network) space(i int) string { return fmt.Sprintf("%s-%d", n.id, i) }
 
 func command(args ...string) error {
-	out, err := exec.CommandContext(context.Background(), args[0], args[1:]...).CombinedOutput() //nolint:gosec // own
+	out, err := exec.CommandContext(context.Background(), args[0], args[1:]...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(out))
 	}
@@ -228,7 +227,7 @@ func (f *aFleet) addServer(path string, i int, peers []string) error {
 			args = append(args, "--peer", p)
 		}
 	}
-	out, err := exec.CommandContext(context.Background(), args[0], args[1:]...).CombinedOutput() //nolint:gosec // own
+	out, err := exec.CommandContext(context.Background(), args[0], args[1:]...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, out)
 	}

@@ -39,7 +39,7 @@ const requestTime = 10 * time.Second
 // user makes, stops, starts and deletes VMs of its own until ctx ends. Each request is repeated until a server
 // has answered, also after ctx has ended.
 func (f *aFleet) user(ctx, life context.Context, id int, seed uint64, h *history) error {
-	random := rand.New(rand.NewPCG(seed, uint64(id)+1)) //nolint:gosec // reproducible
+	random := rand.New(rand.NewPCG(seed, uint64(id)+1))
 	var own []string
 	for n := 0; ctx.Err() == nil; n++ {
 		if len(own) < 4 && random.IntN(2) == 0 || len(own) == 0 {
