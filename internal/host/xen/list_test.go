@@ -145,6 +145,14 @@ func TestCall_HangingAndAbsent(t *testing.T) {
 	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("returned after %v", took)
 	}
+	hangs := New(func(ctx context.Context, _ string, _ ...string) ([]byte, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	hangs.limit = time.Millisecond
+	if _, err := hangs.Topology(); !errors.Is(err, ErrHangs) {
+		t.Errorf("reading the topology: error is %v, want ErrHangs", err)
+	}
 	t.Setenv("PATH", t.TempDir())
 	if _, err := d.xl(t.Context(), "list"); !errors.Is(err, ErrNoTool) {
 		t.Errorf("error is %v, want ErrNoTool", err)
