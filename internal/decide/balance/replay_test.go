@@ -1,0 +1,104 @@
+package balance
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// saved reads an inventory of testdata/cases.
+func saved(t *testing.T, name string) *inventory.Host {
+	t.Helper()
+	f, err := os.Open(filepath.Join("testdata", "cases", name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	h, err := inventory.Parse(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &h
+}
+
+// Saved inventories on which earlier versions copied for nothing or moved nothing.
+func TestPlan_SavedInventories(t *testing.T) {
+	for name, c := range map[string]struct {
+		moves map[string]string // nodes by VM, all that move
+		most  topology.Bytes    // that are copied
+	}{
+		"cheapest-to-move": {map[string]string{"busy1": "1"}, 2 * gib},
+		"db-400G-far":      {map[string]string{"db": "1", "blk": "0"}, 80 * gib},
+		"needless-move":    {map[string]string{"g05": "2", "g06": "0", "g07": "2", "g08": "1"}, 21 * gib},
+		"overpromised-20G": {map[string]string{"ours": "1"}, 0},
+		"overpromised-40G": {map[string]string{"ours": "1"}, 0},
+	} {
+		round, err := Plan(Request{Host: saved(t, name), Now: noon, Lasting: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		bytes, moved := topology.Bytes(0), 0
+		for _, m := range round.Moves {
+			bytes += m.Cost.Bytes
+			moved += len(m.Guests)
+		}
+		for vm, nodes := range c.moves {
+			if got := goesTo(round, vm).String(); got != nodes {
+				t.Errorf("%s: %s goes to nodes %q, want %s\n%s", name, vm, got, nodes, round.Text())
+			}
+		}
+		if moved != len(c.moves) || bytes > c.most {
+			t.Errorf("%s: %d VMs move and %v are copied\n%s", name, moved, bytes, round.Text())
+		}
+	}
+}
+
+// Saved inventories on which earlier versions refused a VM, or chose a crowded node.
+func TestPlace_SavedInventories(t *testing.T) {
+	for name, c := range map[string]struct {
+		vcpus  int
+		memory topology.Bytes
+		nodes  string
+	}{
+		"busy-beside-idle":      {4, 4 * gib, "1"},
+		"overload-for-nearness": {8, 20 * gib, "2-3"},
+		"thin":                  {1, 100 * gib, "0-1"},
+		"uneven-memory":         {8, 56 * gib, "0-1"},
+	} {
+		for _, mode := range []guest.TopologyMode{guest.TopologyAuto, guest.TopologyOff} {
+			got, why, err := place.Place(place.Request{Host: saved(t, name), Spec: guest.Spec{Name: "new", VCPUs: c.vcpus,
+				Memory: c.memory, Topology: guest.TopologySpec{Mode: mode}}})
+			if err != nil || !why.Optimal || got.Nodes.String() != c.nodes {
+				t.Errorf("%s, topology %s: nodes %s, proven %v, error %v; want nodes %s", name, mode, got.Nodes, why.Optimal,
+					err, c.nodes)
+			}
+		}
+	}
+}
+
+// A VM that is placed next to measured loads stays where it is: the earlier answer was a node
+// that balancing would have left at once.
+func TestPlan_LeavesWhatWasPlacedByMeasuredLoads(t *testing.T) {
+	h := saved(t, "place-then-balance")
+	rest, placed := without(*h, "new")
+	rest.Load = nil // it contains the load of the VM on its former node
+	s := specOf(&placed)
+	got, _, err := place.Place(place.Request{Host: &rest, Spec: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	load := *placed.Seen.Load
+	load.CPU, load.Wait = load.Demand(), 0
+	placed.Seen.Load = &load
+	*h = with(rest, placed, s, got)
+	if round := planned(t, h, policy.Policy{}); !got.Nodes.Equal(topology.SetOf[topology.NodeID](1)) ||
+		!goesTo(round, "new").IsEmpty() {
+		t.Errorf("placed on nodes %s\n%s", got.Nodes, round.Text())
+	}
+}
