@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
@@ -169,4 +171,71 @@ func judged(round plan.Plan, v variant, most float64, guests string, repair bool
 		}
 	}
 	return ""
+}
+
+// An expert's answers to placing on hosts of other sizes, with other nodes.
+func TestPlace_AnswersAsAnExpertOnOtherHosts(t *testing.T) {
+	cases := map[string]struct {
+		build  func(v variant) *inventory.Host
+		vcpus  float64
+		memory float64 // GiB
+		on     []int   // nodes of the case with CPUs for it
+	}{
+		"the node that is idle by measurement": {func(v variant) *inventory.Host {
+			h := v.machine(8, 32)
+			v.add(h, "busy", 8, 8, 0, 0, 7.8, 0.2)
+			v.add(h, "calm", 9, 9, 1, 1, 0.05, 0)
+			v.others(h, 2, 8, 7.8)
+			return h
+		}, 4, 4, []int{1}},
+		"the node that the host's own programs leave idle": {func(v variant) *inventory.Host {
+			h := v.machine(8, 32)
+			for n := range v.nodes {
+				if n != 1 {
+					h.Load = append(h.Load, inventory.NodeLoad{Node: v.node(n), CPU: 8 * v.scale, Wait: 6 * v.scale})
+				}
+			}
+			return h
+		}, 4, 4, []int{1}},
+		"unequal nodes": {func(v variant) *inventory.Host {
+			h := v.machine(8, 48)
+			for n := 1; n < v.nodes; n++ {
+				memory := 32.
+				if n > 1 {
+					memory = 46
+				}
+				v.add(h, fmt.Sprintf("old%d", n), 2, memory, n, n, 1, 0)
+			}
+			return h
+		}, 8, 56, []int{0, 1}},
+		"one vCPU with more memory than a node": {func(v variant) *inventory.Host {
+			h := v.machine(8, 64)
+			v.others(h, 2, 8, 8) // their CPUs are all in use
+			return h
+		}, 1, 100, []int{0, 1}},
+	}
+	for name, c := range cases {
+		for _, v := range variants() {
+			h := c.build(v)
+			got, why, err := place.Place(place.Request{Host: h, Spec: guest.Spec{Name: "new",
+				VCPUs: int(c.vcpus * v.scale), Memory: topology.Bytes(c.memory*v.scale) * gib}})
+			var nodes topology.NodeSet
+			for _, n := range c.on {
+				nodes = nodes.With(v.node(n))
+			}
+			if err != nil || !why.Optimal || !runsOn(got).SubsetOf(h.Topology.CPUsOf(nodes)) {
+				t.Errorf("%s, %s: on nodes %s, its vCPUs should be on %s; proven %v, error %v\n%s", name, v, got.Nodes, nodes,
+					why.Optimal, err, described(h))
+			}
+		}
+	}
+}
+
+// runsOn returns the CPUs of all vCPUs of a placement.
+func runsOn(p guest.Placement) topology.CPUSet {
+	var cpus topology.CPUSet
+	for _, v := range p.VCPUs {
+		cpus = cpus.Union(v.CPUs)
+	}
+	return cpus
 }
