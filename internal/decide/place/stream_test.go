@@ -194,8 +194,69 @@ func rounds(streams, nodes int, load float64, auto bool, choose chooser) (sum ou
 	return sum
 }
 
+// clairvoyant is how many VMs any chooser can place before its first rejection, even one that knows
+// the whole stream and may move every VM at any time: so long as the cells of the VMs that are
+// there may fit into the nodes by the bounds of unpackable.
+func clairvoyant(nodes int, requests []arrival) int {
+	for now := range requests {
+		var cpus, memory []float64 // of each cell, as shares of a node
+		for then, a := range requests[:now+1] {
+			for range a.cells {
+				if a.stays > now-then {
+					cpus = append(cpus, float64(a.vcpus)/float64(a.cells)/32)
+					memory = append(memory, float64(a.gib)/float64(a.cells)/127)
+				}
+			}
+		}
+		if unpackable(cpus, nodes) || unpackable(memory, nodes) {
+			return now
+		}
+	}
+	return len(requests)
+}
+
+// unpackable reports whether items surely do not fit into bins of size 1. An item greater than
+// 1-small shares its bin only with items smaller than small: without those it fills the bin
+// (the bound L2 of Martello and Toth).
+func unpackable(items []float64, bins int) bool {
+	for _, small := range append(slices.Clone(items), 0, 0.5) {
+		sum := 0.0
+		for _, size := range items {
+			switch {
+			case small > 0.5 || size < small:
+			case size > 1-small+1e-9:
+				sum++
+			default:
+				sum += size
+			}
+		}
+		if sum > float64(bins)+1e-9 {
+			return true
+		}
+	}
+	return false
+}
+
+func TestUnpackable(t *testing.T) {
+	for _, c := range []struct {
+		items []float64
+		bins  int
+		want  bool
+	}{
+		{[]float64{0.5, 0.5, 0.5, 0.5}, 2, false},
+		{[]float64{0.6, 0.6, 0.6}, 2, true},
+		{[]float64{0.7, 0.4, 0.4}, 2, false},
+		{[]float64{0.7, 0.7, 0.4, 0.1}, 2, true},
+		{[]float64{0.9, 0.9, 0.3}, 2, true},
+	} {
+		if got := unpackable(c.items, c.bins); got != c.want {
+			t.Errorf("%v in %d bins: %v", c.items, c.bins, got)
+		}
+	}
+}
+
 // Without overcommit, the default keeps at least as much room as best fit, and
-// keeps pairs of cells near.
+// keeps pairs of cells near. No chooser is above the bound in any stream.
 func TestPlace_KeepsRoomForWideVMs(t *testing.T) {
 	streams, least, loads := 32, 1.0, []float64{0, 0.7, 0.85}
 	if testing.Short() {
@@ -208,6 +269,21 @@ func TestPlace_KeepsRoomForWideVMs(t *testing.T) {
 			if float64(ours.first) < least*float64(best.first) {
 				t.Errorf("%d nodes, load %v: first rejection after %d VMs in %d streams, with best fit after %d",
 					nodes, load, ours.first, streams, best.first)
+			}
+			bound := 0
+			for seed := range uint64(streams) {
+				requests := stream(seed, 300, 32*nodes, load)
+				most := clairvoyant(nodes, requests)
+				if first := play(nodes, requests, false, bestFit).first; first > most {
+					t.Errorf("%d nodes, load %v, stream %d: %d VMs before the first rejection, %d are possible", nodes, load,
+						seed, first, most)
+				}
+				bound += most
+			}
+			t.Logf("%d nodes, load %v: %d VMs before the first rejection, best fit %d, at most %d", nodes, load, ours.first,
+				best.first, bound)
+			if ours.first > bound {
+				t.Errorf("%d nodes, load %v: first rejection after %d VMs, the bound is %d", nodes, load, ours.first, bound)
 			}
 			if ours.near*100 < ours.pairs*85 {
 				t.Errorf("%d nodes, load %v: %d of %d pairs are near", nodes, load, ours.near, ours.pairs)
@@ -248,6 +324,13 @@ func BenchmarkStreams(b *testing.B) {
 						}
 						b.ReportMetric(float64(sum.first)/streams, "first")
 						b.ReportMetric(float64(sum.accepted)/streams, "accepted")
+						if !auto {
+							bound := 0
+							for seed := range uint64(streams) {
+								bound += clairvoyant(nodes, stream(seed, 300, 32*nodes, load))
+							}
+							b.ReportMetric(float64(bound)/streams, "first-at-most")
+						}
 						b.ReportMetric(100*float64(sum.near)/float64(max(1, sum.pairs)), "%near")
 						b.ReportMetric(float64(sum.torn), "torn")
 					})
