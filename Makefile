@@ -120,6 +120,12 @@ simulate-handoff:
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./internal/...
 
+# Benchmarks of deciding at an earlier commit and now, in turn, in one table of CPU times:
+# make bench-decide ROUNDS=5 BEFORE=27d9484.
+.PHONY: bench-decide
+bench-decide:
+	./testdata/bench-decide $(or $(ROUNDS),3) $(BEFORE)
+
 # Numavisor against none, kernel balancing, numad and the hand-pinned baseline in all layouts, three rounds:
 # some eight hours on two CPUs that do nothing else. Interrupted, it continues with the first missing run.
 # make bench-lab BENCHFLAGS='--layout tight --rounds 1' RESULTS=tight.json measures less.

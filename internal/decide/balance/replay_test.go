@@ -66,7 +66,7 @@ func TestPlace_SavedInventories(t *testing.T) {
 		memory topology.Bytes
 		nodes  string
 	}{
-		"busy-beside-idle":      {4, 4 * gib, "1"},
+		"busy-and-idle":         {4, 4 * gib, "1"},
 		"overload-for-nearness": {8, 20 * gib, "2-3"},
 		"thin":                  {1, 100 * gib, "0-1"},
 		"uneven-memory":         {8, 56 * gib, "0-1"},

@@ -83,7 +83,8 @@ func TestWideGuestsReachTheOptimum(t *testing.T) {
 		m := newModel(r)
 		m.markDegraded(r)
 		everywhere(m)
-		if less := m.better(reached(m, round)); less > 0.02*(round.Before-round.After+less)+0.04*float64(len(h.Guests)) {
+		less := m.better(reached(m, round))
+		if less > 0.02*(round.Before-round.After+less)+0.04*float64(len(h.Guests)) {
 			t.Fatalf("%sthe plan reaches %v, %v less is possible; %v now\n%s", described(h), round.After, less, round.Before,
 				round.Text()) // for the tolerance see within
 		}

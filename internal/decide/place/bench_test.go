@@ -156,7 +156,7 @@ func BenchmarkPlace(b *testing.B) {
 // BenchmarkNoFit measures a refusal, with and without all the changes tried.
 func BenchmarkNoFit(b *testing.B) {
 	for _, nodes := range []int{4, 16, 64} {
-		for name, without := range map[string]bool{"": false, "/without-advice": true} {
+		for name, without := range map[string]bool{"": false, "-without-advice": true} {
 			b.Run(fmt.Sprintf("%dnodes%s", nodes, name), func(b *testing.B) {
 				h := benchHost(nodes, true, 0.03)
 				b.ReportAllocs()
