@@ -474,7 +474,7 @@ func (l *lab) firmware(t *testing.T) {
 	define := func() {
 		t.Helper()
 		if err := l.driver.Define(ctx, "firm", fmt.Appendf(nil, `<domain type='qemu'><name>firm</name>
-  <memory unit='MiB'>64</memory><os><type arch='x86_64' machine='q35'>hvm</type>
+  <memory unit='MiB'>64</memory><features><acpi/></features><os><type arch='x86_64' machine='q35'>hvm</type>
   <loader readonly='yes' type='pflash'>%s</loader><nvram>%s</nvram></os></domain>`, loader, variables)); err != nil {
 			t.Fatal(err)
 		}
