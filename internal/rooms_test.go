@@ -111,7 +111,7 @@ var rooms = map[string][]string{
 	"internal/host/hosttest":            {"WORDS", "internal/host"},                              // for tests
 	"internal/host/operate/operatetest": {"WORDS", "internal/host"},                              // for tests
 
-	"lab":              {"WORDS", "internal/host/labcounter"},
+	"lab":              {"WORDS", "internal/host/labcounter", "internal/api/guest"},
 	"internal/picture": {"WORDS"},
 	"internal/top":     {"WORDS"},
 

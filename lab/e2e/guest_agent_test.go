@@ -1,0 +1,122 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/api/guest"
+	"github.com/numavisor/numavisor/lab"
+)
+
+// bootGuest boots a lab whose kernel stands for that of a guest, with the agent.
+func bootGuest(t *testing.T) *labHost {
+	t.Helper()
+	agent, err := filepath.Abs("../../bin/numavisor-guest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	grant := filepath.Join(t.TempDir(), "grant")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", grant, "../grant")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return bootWith(t, "square4", lab.Options{Saved: true,
+		Files: map[string]string{"numavisor-guest": agent, "grant": grant}})
+}
+
+// answer is a line of lab/grant.
+type answer struct {
+	guest.Report
+
+	UsedList string  `json:"used_list"`
+	Millis   float64 `json:"ms"`
+	Ran      float64 `json:"ran"`
+}
+
+// grants starts the agent, sends it grants, waits until it has reported a demand in
+// thousandths of a vCPU, and ends it by SIGKILL.
+func (l *labHost) grants(t *testing.T, demand int, lists ...string) []answer {
+	t.Helper()
+	out := l.sh(t, fmt.Sprintf(`grant /run/g.sock %d %s & grant=$!
+numavisor-guest --channel /run/g.sock >/run/agent.log 2>&1 & agent=$!
+wait $grant; rc=$?; grep VmHWM /proc/$agent/status >/run/agent.rss; kill -KILL $agent; wait $agent 2>/dev/null
+[ $rc = 0 ] || cat /run/agent.log; exit $rc`, demand, strings.Join(lists, " ")))
+	var answers []answer
+	for line := range strings.Lines(out) {
+		var a answer
+		if err := json.Unmarshal([]byte(line), &a); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		t.Logf("epoch %d: used %s by %s, acknowledged after %.1f ms, then ran %.3f; running %d waiting %d stalled %d",
+			a.Epoch, a.UsedList, a.Means, a.Millis, a.Ran, a.Running, a.Waiting, a.Stalled)
+		answers = append(answers, a)
+	}
+	return answers
+}
+
+// The agent frees vCPUs of a busy kernel: nothing runs on them when it says so. It
+// continues after its own kill with what the kernel has, and finds other means where
+// a partition is not possible.
+func TestLabGuestAgent(t *testing.T) {
+	l := bootGuest(t)
+	l.sh(t, "for i in 1 2 3 4 5 6 7 8; do (while :; do :; done) >/dev/null 2>&1 & done")
+	check := func(answers []answer, means guest.Means, want ...string) {
+		t.Helper()
+		if len(answers) != len(want) {
+			t.Fatalf("%d answers to %d grants", len(answers), len(want))
+		}
+		for i, a := range answers {
+			if a.UsedList != want[i] || a.Means != means {
+				t.Errorf("grant %d: used %s by %q, want %s by %q", i, a.UsedList, a.Means, want[i], means)
+			}
+			if a.Ran > 0.1 {
+				t.Errorf("grant %d: a released vCPU ran tasks for %.0f %% of the time", i, 100*a.Ran)
+			}
+		}
+	}
+	lists := []string{"0-3", "0-2", "0-3,6", "0,6", "0-5"}
+	first := l.grants(t, 8000, lists...)
+	check(first, guest.Partition, lists...)
+	if kib := residentKiB(t, l); kib >= 10<<10 {
+		t.Errorf("the agent's resident memory is %d KiB; limit 10 MiB", kib)
+	}
+	again := l.grants(t, 0, "0-1")
+	check(again, guest.Partition, "0-1")
+	if before := first[len(first)-1].Epoch; again[0].Epoch <= before {
+		t.Errorf("the agent forgot epoch %d when it was killed: %d", before, again[0].Epoch)
+	}
+	// A group that wants the same CPUs for itself makes the partition invalid.
+	l.sh(t, "echo member > /sys/fs/cgroup/numavisor-parked/cpuset.cpus.partition; mkdir /sys/fs/cgroup/other; "+
+		"echo 0-7 > /sys/fs/cgroup/other/cpuset.cpus")
+	lists = []string{"0-3", "0-1,5", "0-7"}
+	check(l.grants(t, 0, lists...), guest.Offline, lists...)
+}
+
+// residentKiB is the greatest resident memory of the last agent.
+func residentKiB(t *testing.T, l *labHost) int {
+	t.Helper()
+	var kib int
+	_, err := fmt.Sscanf(l.sh(t, "cat /run/agent.rss"), "VmHWM: %d kB", &kib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the agent's resident memory: at most %d KiB", kib)
+	return kib
+}
+
+// What parking a vCPU costs by each means that the agent has, in the same run on the
+// same kernel. 'make bench-handoff' prints the figures.
+func TestLabHandOffCost(t *testing.T) {
+	rounds := os.Getenv("NUMAVISOR_HANDOFF_ROUNDS")
+	if rounds == "" {
+		t.Skip("a measurement: 'make bench-handoff' runs it")
+	}
+	l := bootGuest(t)
+	t.Log("\n" + l.sh(t, "numavisor-guest --bench "+rounds))
+}
