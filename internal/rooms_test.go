@@ -98,6 +98,7 @@ var rooms = map[string][]string{
 		"internal/host/move", "internal/host/record", "internal/host/lock"},
 	"internal/host/agent": {"WORDS", "internal/api/agent", "internal/decide/reconcile", "internal/decide/drift",
 		"internal/host/operate", "internal/host/migrate", "internal/host/lock"},
+	"internal/host/handoff": {"WORDS", "internal/api/guest", "internal/decide/handoff"},
 	"internal/host/metrics": {"WORDS"},
 	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply",
 		"internal/host/claim"},
@@ -107,7 +108,7 @@ var rooms = map[string][]string{
 	"internal/host/migrate": {"WORDS", "internal/host/operate"},
 
 	"internal/host/labcounter":          {"WORDS", "internal/host/linux", "internal/host/watch"}, // it is a meter
-	"internal/host/local":               {"WORDS", "internal/host"},                              // it joins the drivers
+	"internal/host/local":               {"WORDS", "internal/host", "internal/decide/handoff"},   // it joins the drivers
 	"internal/host/hosttest":            {"WORDS", "internal/host"},                              // for tests
 	"internal/host/operate/operatetest": {"WORDS", "internal/host"},                              // for tests
 

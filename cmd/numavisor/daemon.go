@@ -113,10 +113,11 @@ func startDaemon(c *cobra.Command, f daemonFlags) error {
 	if err != nil {
 		return err
 	}
+	handOver := h.HandOver(&o)
 	d := daemon.New(o)
 	stop := obeyChanges(c.Context(), d, f.on, service)
 	defer stop()
-	return serveAndRun(c.Context(), d, l, f.listen, takePart)
+	return serveAndRun(c.Context(), d, l, f.listen, takePart, handOver)
 }
 
 // obeyChanges reads the policy file again at each SIGHUP. An invalid file
@@ -180,10 +181,10 @@ const forever = 100 * 365 * 24 * time.Hour
 // the deadline of the daemon is no limit.
 const decisionTime = time.Minute
 
-// serveAndRun runs the daemon's loop, its servers, and its part in a fleet. The first error ends all of them.
+// serveAndRun runs the daemon's loop, its servers, its part in a fleet, and the hand-over of CPUs. The first error ends all of them.
 func serveAndRun(
 	ctx context.Context, d *daemon.Daemon, l net.Listener, listen string,
-	takePart func(context.Context, *daemon.Daemon) error,
+	takePart func(context.Context, *daemon.Daemon) error, handOver func(context.Context) error,
 ) error {
 	var public net.Listener
 	if listen != "" {
@@ -200,6 +201,7 @@ func serveAndRun(
 	group.Go(func() error { return d.Serve(ctx, l, map[string]http.Handler{"GET /metrics": page}) })
 	group.Go(func() error { return d.Run(ctx) })
 	group.Go(func() error { return takePart(ctx, d) })
+	group.Go(func() error { return handOver(ctx) })
 	return group.Wait()
 }
 

@@ -1,9 +1,17 @@
 package local
 
 import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/numavisor/numavisor/internal/decide/handoff"
 	"github.com/numavisor/numavisor/internal/host/daemon"
+	hands "github.com/numavisor/numavisor/internal/host/handoff"
 	"github.com/numavisor/numavisor/internal/host/labcounter"
 	"github.com/numavisor/numavisor/internal/host/watch"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // Watch opens the meters of this host and returns a watcher that samples its
@@ -23,4 +31,31 @@ func (h *Host) DaemonOptions(w daemon.Watcher) daemon.Options {
 		Host: h.Host, Watcher: w, Journal: h.Journal, Records: h.Journal.Folder,
 		Roster: h.root.GuestRoster, Self: OwnCost,
 	}
+}
+
+// HandOver returns what hands CPUs over between mirrored guests while the daemon with
+// these options runs. It does nothing if the policy names no CPUs for that.
+func (h *Host) HandOver(o *daemon.Options) (run func(context.Context) error) {
+	rules := handoff.RulesOf(h.Policy)
+	if rules.CPUs.IsEmpty() {
+		return func(context.Context) error { return nil }
+	}
+	r := &hands.Runner{
+		Rules: rules, Threads: h.root, File: filepath.Join(h.Ledger.Folder, "handoff.json"),
+		Log: func(format string, args ...any) { o.Log.Warn(fmt.Sprintf(format, args...)) },
+	}
+	o.Watcher = handedOver{o.Watcher, r}
+	return r.Run
+}
+
+// handedOver passes what the daemon observes on to the hand-over of CPUs as well.
+type handedOver struct {
+	daemon.Watcher
+
+	runner *hands.Runner
+}
+
+func (w handedOver) Follow(guests []inventory.Guest, t *topology.Topology) {
+	w.Watcher.Follow(guests, t)
+	w.runner.Follow(guests, t)
 }

@@ -1,0 +1,434 @@
+package handoff
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/api/guest"
+	"github.com/numavisor/numavisor/internal/decide/handoff"
+	words "github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Kernel is what the host's kernel does with vCPUs.
+type Kernel interface {
+	// Confine lets a vCPU run on these CPUs only; it returns when that is so.
+	Confine(guest string, vcpu words.VCPUID, cpus topology.CPUSet) error
+	// RunTime returns how long a vCPU has run since it was made.
+	RunTime(guest string, vcpu words.VCPUID) (time.Duration, error)
+}
+
+// Record is what survives this program: the grants, and the last epoch of each guest.
+type Record struct {
+	Grants []handoff.Grant          `json:"grants"`
+	Epochs map[string]handoff.Epoch `json:"epochs"`
+}
+
+// Options are the parts that Hands works with. All must be set.
+type Options struct {
+	Topology *topology.Topology
+	Rules    handoff.Rules
+	Kernel   Kernel
+	// Save stores the record; a later start gets it even after kill -9.
+	Save func(Record) error
+	// Send sends a message to a guest's agent. It may be lost.
+	Send func(guest string, message []byte)
+	// Log reports what an operator should know.
+	Log func(format string, args ...any)
+}
+
+const (
+	// silence is how long an agent may send nothing: it reports every second.
+	silence = 3 * time.Second
+	// patience is how long a guest may take to release a CPU that no minimum needs.
+	patience = time.Second
+	// resend is the time after which a grant that a report does not show is sent again.
+	resend = 100 * time.Millisecond
+	// look is the least time over which a vCPU is seen idle or not.
+	look = 5 * time.Millisecond
+	// idleBelow is the share of a look in which an idle vCPU may run, for the timers
+	// of its kernel.
+	idleBelow = 0.25
+)
+
+// Member is a guest with the state of its agent.
+type Member struct {
+	handoff.Guest
+
+	Paused bool
+	// Means is how the agent frees vCPUs; empty: no agent has reported.
+	Means guest.Means
+	// Misbehaved counts the vCPUs that ran after the guest had released them, and were
+	// stopped.
+	Misbehaved int
+
+	report  guest.Report
+	heard   time.Time
+	sent    time.Time
+	demand  handoff.Demand
+	confine map[words.VCPUID]topology.CPUSet // what the kernel was last ordered
+}
+
+// watch is a vCPU that its guest has released, until it has been seen idle.
+type watch struct {
+	since, last     time.Time
+	ran, ranAtFirst time.Duration
+}
+
+// Hands carries out hand-overs. It has no clock and no goroutine: its caller passes
+// on guests, messages and time, from one goroutine.
+type Hands struct {
+	Options
+	record  Record
+	members map[string]*Member
+	memory  handoff.Memory
+	watches map[topology.CPUID]watch
+	unsaved bool
+}
+
+// New continues from a record; the zero record is the first start.
+func New(o Options, r Record) *Hands {
+	h := &Hands{Options: o, record: r, members: map[string]*Member{}, watches: map[topology.CPUID]watch{}}
+	if h.record.Epochs == nil {
+		h.record.Epochs = map[string]handoff.Epoch{}
+	}
+	h.record.Grants = slices.Clone(r.Grants)
+	return h
+}
+
+// Guest adds a guest, or changes what is known of it. A guest of which there is no
+// record has the CPUs on which it was started, as far as no other guest has them.
+func (h *Hands) Guest(g handoff.Guest, first topology.CPUSet, paused bool) {
+	m := h.members[g.Name]
+	if m == nil {
+		m = &Member{confine: map[words.VCPUID]topology.CPUSet{}}
+		h.members[g.Name] = m
+	}
+	m.Guest, m.Paused = g, paused
+	if !h.open(m).IsEmpty() {
+		return
+	}
+	for cpu := range first.All() {
+		if _, mirrored := m.VCPUOn(cpu); mirrored && h.find(cpu) < 0 {
+			h.advance(m)
+			h.record.Grants = append(h.record.Grants,
+				handoff.Grant{CPU: cpu, Guest: g.Name, Epoch: h.record.Epochs[g.Name]})
+		}
+	}
+}
+
+// Gone removes a guest that has stopped. Its CPUs are free with the next Step.
+func (h *Hands) Gone(name string) {
+	delete(h.members, name)
+	delete(h.record.Epochs, name)
+}
+
+// Members returns the guests, by name.
+func (h *Hands) Members() map[string]*Member { return h.members }
+
+// Record returns the grants as they are now.
+func (h *Hands) Record() Record { return h.record }
+
+// Report takes a message of a guest's agent. The error says what is wrong with it;
+// nothing has changed then.
+func (h *Hands) Report(name string, line []byte, now time.Time) error {
+	m := h.members[name]
+	if m == nil {
+		return fmt.Errorf("a report of VM %s, which hands over no CPUs", name)
+	}
+	r, err := guest.DecodeReport(line)
+	if err != nil {
+		return fmt.Errorf("a report of VM %s: %w", name, err)
+	}
+	if r.Boot == m.report.Boot && r.Seq < m.report.Seq && m.report.Seq-r.Seq < reordered {
+		return nil // a later one has arrived
+	}
+	if r.Boot != m.report.Boot {
+		m.sent = time.Time{} // another kernel: it uses all vCPUs
+	}
+	m.report, m.heard, m.Means = r, now, r.Means
+	m.demand = handoff.Demand{
+		Guest: name, At: now, Running: float64(r.Running) / 1000, Waiting: float64(r.Waiting) / 1000,
+	}
+	if epoch := handoff.Epoch(r.Epoch); epoch > h.record.Epochs[name] && epoch < guest.MaxEpoch {
+		h.record.Epochs[name] = epoch // a record was lost: the next grant must be newer than any before
+		h.advance(m)
+	}
+	return nil
+}
+
+// reordered is how far apart reports can overtake each other. A smaller number than
+// that means that the agent has started again.
+const reordered = 8
+
+// Step does what can be done now, and returns when to call it next even if nothing
+// happens before.
+func (h *Hands) Step(now time.Time) (next time.Time, err error) {
+	h.settle(now)
+	err = h.enforce()
+	d, memory, decided := handoff.Decide(h.input(now))
+	if decided != nil {
+		return now.Add(time.Second), errors.Join(err, fmt.Errorf("deciding on hand-overs: %w", decided))
+	}
+	h.memory = memory
+	for _, r := range d.Releases {
+		h.release(r, now)
+	}
+	for _, t := range d.Takes {
+		h.take(t, now)
+	}
+	err = errors.Join(err, h.enforce())
+	h.sendDue(now)
+	next = now.Add(resend)
+	if len(h.watches) > 0 {
+		next = now.Add(look)
+	}
+	if !d.Again.IsZero() && d.Again.Before(next) {
+		next = d.Again
+	}
+	return next, err
+}
+
+func (h *Hands) input(now time.Time) handoff.Input {
+	in := handoff.Input{Now: now, Topology: h.Topology, Rules: h.Rules, Grants: slices.Clone(h.record.Grants),
+		Memory: h.memory}
+	for _, name := range h.names() {
+		m := h.members[name]
+		g := m.Guest
+		g.Frozen = m.Paused || now.Sub(m.heard) > silence || m.Means == guest.None
+		in.Guests = append(in.Guests, g)
+		if m.demand.Guest != "" {
+			in.Demands = append(in.Demands, m.demand)
+		}
+	}
+	return in
+}
+
+func (h *Hands) names() []string {
+	var names []string
+	for name := range h.members {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (h *Hands) find(cpu topology.CPUID) int {
+	return slices.IndexFunc(h.record.Grants, func(g handoff.Grant) bool { return g.CPU == cpu })
+}
+
+// advance gives a guest's grant a new epoch, and sends it with this Step.
+func (h *Hands) advance(m *Member) {
+	if h.record.Epochs[m.Name] < guest.MaxEpoch-1 {
+		h.record.Epochs[m.Name]++
+	}
+	m.sent, h.unsaved = time.Time{}, true
+}
+
+func (h *Hands) take(t handoff.Take, now time.Time) {
+	m := h.members[t.Guest]
+	if m == nil || h.find(t.CPU) >= 0 {
+		return
+	}
+	h.advance(m)
+	h.record.Grants = append(h.record.Grants,
+		handoff.Grant{CPU: t.CPU, Guest: t.Guest, Epoch: h.record.Epochs[t.Guest], Since: now})
+}
+
+func (h *Hands) release(r handoff.Release, now time.Time) {
+	i := h.find(r.CPU)
+	if i < 0 || h.record.Grants[i].Guest != r.Guest {
+		return
+	}
+	m := h.members[r.Guest]
+	if m == nil { // the guest has stopped: none of its threads exists
+		h.free(i)
+		return
+	}
+	g := &h.record.Grants[i]
+	if !g.Leaving {
+		g.Leaving, g.Since, g.Stuck = true, now, false
+		h.advance(m)
+		g.Epoch = h.record.Epochs[r.Guest]
+	}
+	if r.Force {
+		h.Log("VM %s does not release vCPU %d: it is confined to the VM's other CPUs, and CPU %d goes to %s", r.Guest,
+			r.VCPU, r.CPU, r.For)
+		h.confineAndFree(m, i)
+	}
+}
+
+func (h *Hands) free(i int) {
+	delete(h.watches, h.record.Grants[i].CPU)
+	h.record.Grants = slices.Delete(h.record.Grants, i, i+1)
+	h.unsaved = true
+}
+
+// confineAndFree takes a CPU away from all vCPUs of its guest, and then it is free. If
+// the kernel does not do so, the CPU stays with the guest.
+func (h *Hands) confineAndFree(m *Member, i int) {
+	cpu := h.record.Grants[i].CPU
+	rest := h.open(m).Minus(topology.SetOf(cpu))
+	if rest.IsEmpty() {
+		return
+	}
+	for v := range m.Mirror {
+		id := words.VCPUID(v)
+		to := rest
+		if own := m.Mirror[v]; rest.Contains(own) {
+			to = topology.SetOf(own)
+		}
+		if err := h.confine(m, id, to); err != nil {
+			h.Log("VM %s keeps CPU %d: %v", m.Name, cpu, err)
+			return
+		}
+	}
+	h.free(i)
+}
+
+// open returns the CPUs that a guest's vCPUs may use.
+func (h *Hands) open(m *Member) topology.CPUSet {
+	var cpus topology.CPUSet
+	for _, g := range h.record.Grants {
+		if g.Guest == m.Name {
+			cpus = cpus.With(g.CPU)
+		}
+	}
+	return cpus
+}
+
+// confine orders the kernel, unless that is its last order.
+func (h *Hands) confine(m *Member, v words.VCPUID, cpus topology.CPUSet) error {
+	if last, ok := m.confine[v]; ok && last.Equal(cpus) {
+		return nil
+	}
+	delete(m.confine, v)
+	if err := h.Kernel.Confine(m.Name, v, cpus); err != nil {
+		return err
+	}
+	m.confine[v] = cpus
+	return nil
+}
+
+// enforce saves the record, and lets each vCPU run on its CPU if the record grants it,
+// else on all that the record grants its guest. Nothing is opened that is not saved.
+func (h *Hands) enforce() error {
+	if h.unsaved {
+		if err := h.Save(h.record); err != nil {
+			return fmt.Errorf("the record of grants cannot be stored, so no CPU changes hands: %w", err)
+		}
+		h.unsaved = false
+	}
+	var errs []error
+	for _, name := range h.names() {
+		m := h.members[name]
+		open := h.open(m)
+		if open.IsEmpty() {
+			continue // other guests have the CPUs on which it was started: its minimum comes first
+		}
+		for v, own := range m.Mirror {
+			to := open
+			if open.Contains(own) {
+				to = topology.SetOf(own)
+			}
+			if err := h.confine(m, words.VCPUID(v), to); err != nil {
+				errs = append(errs, fmt.Errorf("VM %s, vCPU %d: %w", name, v, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// settle frees the CPUs whose release is complete, and gives up on those that a guest
+// does not release.
+func (h *Hands) settle(now time.Time) {
+	for _, g := range slices.Clone(h.record.Grants) {
+		m := h.members[g.Guest]
+		if m == nil || !g.Leaving && !g.Stuck {
+			continue
+		}
+		v, ok := m.VCPUOn(g.CPU)
+		if !ok {
+			continue
+		}
+		answers := !m.Paused && now.Sub(m.heard) <= silence
+		switch i := h.find(g.CPU); {
+		case g.Stuck:
+			h.record.Grants[i].Stuck = !answers || now.Sub(g.Since) < 10*patience
+		case m.report.Epoch >= uint64(g.Epoch) && !m.report.Used.Has(int(v)):
+			h.acknowledged(m, i, v, now)
+		case now.Sub(g.Since) > patience:
+			h.Log("VM %s has not released vCPU %d within %v: it keeps CPU %d", g.Guest, v, patience, g.CPU)
+			h.record.Grants[i].Leaving, h.record.Grants[i].Stuck, h.record.Grants[i].Since = false, true, now
+			delete(h.watches, g.CPU)
+			h.advance(m)
+		}
+	}
+}
+
+// acknowledged frees a CPU when its vCPU has been seen idle, or after a period in
+// which it runs all the same: then it is stopped.
+func (h *Hands) acknowledged(m *Member, i int, v words.VCPUID, now time.Time) {
+	g := h.record.Grants[i]
+	ran, err := h.Kernel.RunTime(m.Name, v)
+	if err != nil {
+		h.Log("VM %s: the run time of vCPU %d is unknown, so it keeps CPU %d: %v", m.Name, v, g.CPU, err)
+		return
+	}
+	w, seen := h.watches[g.CPU]
+	elapsed := now.Sub(w.last)
+	switch {
+	case !seen:
+		h.watches[g.CPU] = watch{now, now, ran, ran}
+	case elapsed < look:
+	case float64(ran-w.ran) < idleBelow*float64(elapsed):
+		h.confineAndFree(m, i)
+	case now.Sub(w.since) < h.period():
+		h.watches[g.CPU] = watch{w.since, now, ran, w.ranAtFirst}
+	default:
+		m.Misbehaved++
+		h.Log("VM %s misbehaves: vCPU %d ran for %v of %v after its release; it is confined to the VM's other CPUs",
+			m.Name, v, ran-w.ranAtFirst, now.Sub(w.since))
+		h.confineAndFree(m, i)
+	}
+}
+
+func (h *Hands) period() time.Duration {
+	if h.Rules.Period > 0 {
+		return h.Rules.Period
+	}
+	return defaultPeriod
+}
+
+// defaultPeriod is that of handoff.Rules.
+const defaultPeriod = 50 * time.Millisecond
+
+// sendDue sends grants that are new, or that the last report does not show.
+func (h *Hands) sendDue(now time.Time) {
+	if h.unsaved {
+		return
+	}
+	for _, name := range h.names() {
+		m := h.members[name]
+		vcpus := guest.Of()
+		for _, g := range h.record.Grants {
+			if v, ok := m.VCPUOn(g.CPU); ok && g.Guest == name && !g.Leaving {
+				vcpus.Add(int(v))
+			}
+		}
+		epoch := h.record.Epochs[name]
+		shown := m.report.Epoch == uint64(epoch) && m.report.Used == vcpus
+		if epoch == 0 || !vcpus.Has(0) || now.Sub(m.sent) < resend || shown && !m.sent.IsZero() {
+			continue
+		}
+		line, err := guest.Encode(&guest.Grant{V: guest.Version, Epoch: uint64(epoch), VCPUs: vcpus})
+		if err != nil {
+			h.Log("a grant for VM %s: %v", name, err)
+			continue
+		}
+		h.Send(name, line)
+		m.sent = now
+	}
+}

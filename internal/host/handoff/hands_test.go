@@ -1,0 +1,155 @@
+package handoff_test
+
+import (
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/api/guest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Guests boot, pause, lose their agents, lie and shout; messages are lost, repeated
+// and reordered; the daemon is killed at any of its effects and its saves fail. Never
+// is a CPU open to two guests, no guest is below its minimum for two periods, and
+// when the faults end, all guests soon have what they want. NUMAVISOR_SEEDS=1000
+// runs more.
+func TestNoCPUEverServesTwoGuests(t *testing.T) {
+	seeds := 8
+	if text := os.Getenv("NUMAVISOR_SEEDS"); text != "" {
+		seeds, _ = strconv.Atoi(text)
+	}
+	kills := 0
+	for seed := range seeds {
+		t.Run(strconv.Itoa(seed), func(t *testing.T) {
+			w := newWorld(t, uint64(seed))
+			for range 2000 {
+				w.advance()
+			}
+			w.faults = false
+			for _, v := range w.vms {
+				v.paused, v.deaf, v.want = false, false, 2
+				w.report(v)
+			}
+			for range 13000 {
+				w.advance()
+			}
+			for _, v := range w.vms {
+				held := 0
+				for _, g := range w.hands.Record().Grants {
+					if g.Guest == v.Name && !g.Leaving && !g.Stuck {
+						held++
+					}
+				}
+				want := max(v.Min, v.want)
+				if w.vms[0].hostile {
+					want = v.Min // only a minimum is taken by force
+				}
+				if !v.hostile && held < want {
+					t.Errorf("%s wants %d CPUs and has %d: %+v", v.Name, want, held, w.hands.Record())
+				}
+			}
+			kills += w.kills
+		})
+	}
+	if kills == 0 {
+		t.Error("the daemon was never killed")
+	}
+}
+
+// calm is a world of two guests without faults, in which both have their minimum.
+func calm(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t, 1)
+	w.faults = false
+	w.vms = w.vms[:2]
+	for _, v := range w.vms {
+		v.hostile, v.Min, v.Weight, v.want = false, 1, 1, 0
+	}
+	w.saved.Grants, w.saved.Epochs = nil, nil
+	w.start()
+	for range 2000 {
+		w.advance()
+	}
+	return w
+}
+
+func (w *world) held(v *vm) topology.CPUSet {
+	var cpus topology.CPUSet
+	for _, g := range w.hands.Record().Grants {
+		if g.Guest == v.Name && !g.Leaving {
+			cpus = cpus.With(g.CPU)
+		}
+	}
+	return cpus
+}
+
+// A rise of demand gets free CPUs within a control period.
+func TestARiseGetsCPUsWithinAPeriod(t *testing.T) {
+	w := calm(t)
+	v := w.vms[0]
+	v.want = 4
+	w.report(v)
+	start := w.now
+	for w.held(v).Len() < 4 || v.used.Len() != 4 {
+		w.advance()
+		if w.now.Sub(start) > period {
+			t.Fatalf("%v after the rise it has CPUs %v and uses %v", w.now.Sub(start), w.held(v), v.used)
+		}
+	}
+}
+
+// A guest that acknowledges a release and goes on running is stopped within a
+// period, and counted.
+func TestAReleasedVCPUThatRunsIsStopped(t *testing.T) {
+	w := calm(t)
+	liar, other := w.vms[0], w.vms[1]
+	liar.want = len(liar.Mirror) - 1
+	w.report(liar)
+	for range 500 {
+		w.advance()
+	}
+	before := w.held(liar)
+	liar.hostile = true // it runs on all vCPUs from here on
+	other.want = len(other.Mirror) / 2
+	w.report(other)
+	for range 200 {
+		liar.epoch = uint64(w.hands.Record().Epochs[liar.Name])
+		liar.used = guest.Of()
+		for v, cpu := range liar.Mirror {
+			if w.held(liar).Contains(cpu) {
+				liar.used.Add(v)
+			}
+		}
+		liar.hostile = false
+		w.report(liar)
+		liar.hostile = true
+		w.advance()
+	}
+	if w.hands.Members()[liar.Name].Misbehaved == 0 {
+		t.Errorf("nobody noticed: had %v, has %v", before, w.held(liar))
+	}
+	if w.held(other).Len() < other.want {
+		t.Errorf("the other guest has CPUs %v of the %d that are its share", w.held(other), other.want)
+	}
+}
+
+// Without an answer, a guest keeps what it has, but for the minimum of another one.
+func TestAnAgentThatDoesNotAnswerKeepsItsCPUs(t *testing.T) {
+	w := calm(t)
+	v, other := w.vms[0], w.vms[1]
+	v.want = 4
+	w.report(v)
+	for range 500 {
+		w.advance()
+	}
+	v.deaf = true
+	other.want = len(other.Mirror)
+	w.report(other)
+	for range 3000 {
+		w.advance()
+	}
+	if got := w.held(v); got.Len() != 4 {
+		t.Errorf("it has CPUs %v, had 4", got)
+	}
+}

@@ -1,0 +1,331 @@
+package handoff
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/api/guest"
+	"github.com/numavisor/numavisor/internal/decide/handoff"
+	words "github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Threads is what Linux does with the threads of VMs.
+type Threads interface {
+	// ConfineVCPU restricts a vCPU's thread, and its cgroup, to CPUs.
+	ConfineVCPU(pid, tid int, vcpu words.VCPUID, cpus topology.CPUSet) error
+	// RunTimeOf returns how long a thread has run.
+	RunTimeOf(pid, tid int) (time.Duration, error)
+	// SocketOf returns the path of a listening Unix socket of a process that has this
+	// name; empty: there is none.
+	SocketOf(pid int, name string) (string, error)
+}
+
+// Runner hands CPUs over between the guests of one host, for its daemon.
+type Runner struct {
+	// Rules are the operator's, with the CPUs.
+	Rules   handoff.Rules
+	Threads Threads
+	// File holds the record. It belongs into a folder that a boot of the host empties.
+	File string
+	Log  func(format string, args ...any)
+
+	once    sync.Once
+	updates chan update
+}
+
+// update is what an observation says.
+type update struct {
+	topology *topology.Topology
+	guests   []inventory.Guest
+}
+
+func (r *Runner) channel() chan update {
+	r.once.Do(func() { r.updates = make(chan update, 1) })
+	return r.updates
+}
+
+// Follow takes the guests of an observation; the latest counts.
+func (r *Runner) Follow(guests []inventory.Guest, t *topology.Topology) {
+	select {
+	case <-r.channel():
+	default:
+	}
+	r.channel() <- update{t, guests}
+}
+
+// Run hands CPUs over until ctx ends; then all guests keep what they have.
+func (r *Runner) Run(ctx context.Context) error {
+	var first update
+	select {
+	case <-ctx.Done():
+		return nil
+	case first = <-r.channel():
+	}
+	record, err := r.load()
+	if err != nil {
+		return err
+	}
+	l := &loop{Runner: r, guests: map[string]*connection{}, messages: make(chan message)}
+	defer l.workers.Wait()
+	defer l.close()
+	l.hands = New(Options{Topology: first.topology, Rules: r.Rules, Kernel: l, Save: r.save, Send: l.send, Log: r.Log},
+		record)
+	l.follow(ctx, first)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case u := <-r.channel():
+			l.follow(ctx, u)
+		case m := <-l.messages:
+			if err := l.hands.Report(m.guest, m.line, time.Now()); err != nil {
+				l.complain(err)
+			}
+		case <-timer.C:
+		}
+		next, err := l.hands.Step(time.Now())
+		if err != nil {
+			l.complain(err)
+		}
+		timer.Reset(time.Until(next))
+	}
+}
+
+// load reads the record of the former start. Without one, what guests run on counts
+// as theirs once they are granted it.
+func (r *Runner) load() (Record, error) {
+	var record Record
+	text, err := os.ReadFile(r.File)
+	if errors.Is(err, fs.ErrNotExist) {
+		return record, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &record)
+	}
+	if err != nil {
+		return record, fmt.Errorf("the record of granted CPUs: %w; stop the mirrored VMs, remove %s, and start again",
+			err, r.File)
+	}
+	return record, nil
+}
+
+// save replaces the file: a reader, after kill -9 too, finds the old or the new
+// record. A boot of the host ends all guests, so nothing need reach a disk.
+func (r *Runner) save(record Record) error {
+	text, err := json.Marshal(record)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(r.File), 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(r.File+".new", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(r.File+".new", r.File)
+}
+
+// loop is what the goroutine of Run owns.
+type loop struct {
+	*Runner
+	hands    *Hands
+	guests   map[string]*connection
+	messages chan message
+	workers  sync.WaitGroup
+	said     string
+}
+
+// message is a line from a guest.
+type message struct {
+	guest string
+	line  []byte
+}
+
+// complain logs an error once, until another one occurs.
+func (l *loop) complain(err error) {
+	if text := err.Error(); text != l.said {
+		l.said = text
+		l.Log("%s", text)
+	}
+}
+
+// follow takes an observation: guests come, go and are paused.
+func (l *loop) follow(ctx context.Context, u update) {
+	l.hands.Topology = u.topology
+	seen := map[string]bool{}
+	for i := range u.guests {
+		g := &u.guests[i]
+		member, ok := handoff.GuestOf(g.Name, g.Placement)
+		if !ok || g.PID == 0 {
+			continue
+		}
+		seen[g.Name] = true
+		if c := l.guests[g.Name]; c != nil && c.pid != g.PID {
+			l.leave(g.Name) // it has been started again
+		}
+		c := l.guests[g.Name]
+		if c == nil {
+			ctx, stop := context.WithCancel(ctx)
+			c = &connection{name: g.Name, pid: g.PID, stop: stop, Runner: l.Runner, messages: l.messages}
+			l.guests[g.Name] = c
+			l.workers.Go(func() { c.run(ctx) })
+		}
+		c.tids = map[words.VCPUID]int{}
+		for _, t := range g.Seen.Threads {
+			if t.VCPU != nil {
+				c.tids[*t.VCPU] = t.TID
+			}
+		}
+		l.hands.Guest(member, g.Placement.Handoff.First, g.State == "paused")
+	}
+	for name := range l.guests {
+		if !seen[name] {
+			l.leave(name)
+		}
+	}
+}
+
+func (l *loop) leave(name string) {
+	l.guests[name].stop()
+	delete(l.guests, name)
+	l.hands.Gone(name)
+}
+
+func (l *loop) close() {
+	for _, c := range l.guests {
+		c.stop()
+	}
+}
+
+var errNoThread = errors.New("its thread has not been observed yet")
+
+// Confine is part of Kernel.
+func (l *loop) Confine(name string, v words.VCPUID, cpus topology.CPUSet) error {
+	c := l.guests[name]
+	if c == nil || c.tids[v] == 0 {
+		return errNoThread
+	}
+	return l.Threads.ConfineVCPU(c.pid, c.tids[v], v, cpus)
+}
+
+// RunTime is part of Kernel.
+func (l *loop) RunTime(name string, v words.VCPUID) (time.Duration, error) {
+	c := l.guests[name]
+	if c == nil || c.tids[v] == 0 {
+		return 0, errNoThread
+	}
+	return l.Threads.RunTimeOf(c.pid, c.tids[v])
+}
+
+func (l *loop) send(name string, text []byte) {
+	if c := l.guests[name]; c != nil {
+		c.send(text)
+	}
+}
+
+// connection is the channel to one guest's agent.
+type connection struct {
+	*Runner
+	name     string
+	pid      int
+	stop     func()
+	messages chan<- message
+	tids     map[words.VCPUID]int // of the loop's goroutine
+
+	lock sync.Mutex
+	conn net.Conn // nil: not connected
+}
+
+const (
+	// again is the time between two attempts to connect.
+	again = time.Second
+	// sending bounds a write: QEMU takes what fits into the port, and more when the guest
+	// has read it.
+	sending = 5 * time.Millisecond
+)
+
+// send sends a message, or drops it: the next one replaces it.
+func (c *connection) send(text []byte) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if c.conn == nil {
+		return
+	}
+	err := c.conn.SetWriteDeadline(time.Now().Add(sending))
+	if err == nil {
+		_, err = c.conn.Write(text)
+	}
+	if err != nil { // part of it may be written: only a new connection begins with a message
+		_ = c.conn.Close()
+	}
+}
+
+// run connects, passes lines on, and connects again, until ctx ends.
+func (c *connection) run(ctx context.Context) {
+	said := ""
+	for {
+		err := c.serve(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if text := fmt.Sprint(err); text != said {
+			said = text
+			c.Log("VM %s: its agent cannot be reached: %v; trying again every second", c.name, err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(again):
+		}
+	}
+}
+
+func (c *connection) serve(ctx context.Context) error {
+	path, err := c.Threads.SocketOf(c.pid, guest.Port)
+	if err != nil {
+		return err
+	}
+	if path == "" {
+		return fmt.Errorf("it has no port %s", guest.Port)
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	defer func() { _ = conn.Close() }()
+	c.set(conn)
+	defer c.set(nil)
+	var lines guest.Lines
+	var buffer [4096]byte
+	for {
+		n, err := conn.Read(buffer[:])
+		lines.Add(buffer[:n], func(line []byte) {
+			select {
+			case c.messages <- message{c.name, append([]byte(nil), line...)}:
+			case <-ctx.Done():
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (c *connection) set(conn net.Conn) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	c.conn = conn
+}
