@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -152,6 +153,14 @@ func TestCall_HangingAndAbsent(t *testing.T) {
 	hangs.limit = time.Millisecond
 	if _, err := hangs.Topology(); !errors.Is(err, ErrHangs) {
 		t.Errorf("reading the topology: error is %v, want ErrHangs", err)
+	}
+	slow := New(func(ctx context.Context, program string, _ ...string) ([]byte, error) {
+		<-ctx.Done() // the machine is busy: the deadline passes before the answer is looked at
+		return nil, fmt.Errorf("%s %w", program, ErrNoTool)
+	})
+	slow.limit = time.Millisecond
+	if _, err := slow.xl(t.Context(), "list"); !errors.Is(err, ErrNoTool) {
+		t.Errorf("a missing program, noticed late: error is %v, want ErrNoTool", err)
 	}
 	t.Setenv("PATH", t.TempDir())
 	if _, err := d.xl(t.Context(), "list"); !errors.Is(err, ErrNoTool) {

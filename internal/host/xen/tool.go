@@ -80,7 +80,8 @@ func (d *Driver) call(ctx context.Context, limit time.Duration, program string, 
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	out, err := d.run(bounded, program, args...)
-	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+	// A program that failed otherwise, late or not, is reported as it failed.
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		return nil, fmt.Errorf("%s %s: %w within %v; check that xenstored runs and that no other xl command waits "+
 			"('ps -C xl')", program, strings.Join(args[:min(len(args), 1)], ""), ErrHangs, limit)
 	}
