@@ -19,14 +19,14 @@ import (
 // dependencies are added. Names that this machine lacks are omitted: they differ
 // between releases.
 var rootPackages = []string{
-	"base-files", "base-passwd", "bash", "coreutils", "curl", "dash", "debianutils", "findutils", "gawk", "grep", "hostname",
-	"hwloc-nox",
+	"base-files", "base-passwd", "bash", "coreutils", "curl", "dash", "debianutils", "findutils", "gawk", "grep",
+	"hostname", "hwloc-nox",
 	"iproute2", "kmod", "libc-bin", "libvirt-clients", "libvirt-daemon", "libvirt-daemon-config-network",
 	"libvirt-daemon-driver-qemu",
 	"libvirt-daemon-system", "login", "mawk", "mount", "ncurses-bin", "netbase", "numactl", "passwd", "procps",
 	"psmisc",
-	"qemu-system-common", "qemu-system-data", "qemu-system-x86", "qemu-utils", "seabios", "sed", "sysvinit-utils", "tar",
-	"util-linux",
+	"qemu-system-common", "qemu-system-data", "qemu-system-x86", "qemu-utils", "seabios", "sed", "sysvinit-utils",
+	"tar", "util-linux",
 	"util-linux-extra",
 }
 

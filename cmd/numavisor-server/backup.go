@@ -66,8 +66,8 @@ owner can read it. Time series are not in it.`,
 			}
 			b, err := backUp(c.Context(), folder, args[0])
 			if err == nil {
-				_, err = fmt.Fprintf(c.OutOrStdout(), "%s: %d records of revision %d, %v\n", args[0], b.Records, b.Revision,
-					b.Size)
+				_, err = fmt.Fprintf(c.OutOrStdout(), "%s: %d records of revision %d, %v\n",
+					args[0], b.Records, b.Revision, b.Size)
 			}
 			return err
 		},
@@ -193,7 +193,8 @@ func addTo(w *tar.Writer, name, path string) error {
 // takeBackups serves the socket of the data folder until ctx ends.
 func takeBackups(ctx context.Context, folder string, records *etcd.Store) error {
 	path := filepath.Join(folder, socketFile)
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a killed server: the records are ours
+	// A killed server leaves its socket: the records are ours.
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing the old socket: %w", err)
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "unix", path)
@@ -240,8 +241,8 @@ func restore(path, folder string) (b etcd.Backup, err error) {
 		return b, fmt.Errorf("the backup's %s: %w", configFile, err)
 	}
 	if c.Member != nil {
-		return b, errors.New("the backup is of one of several servers, which must all have the same records: on each, " +
-			"restore the file's " + recordsEntry + " with etcdutl")
+		return b, errors.New("the backup is of one of several servers, which must all have the same records: " +
+			"on each, restore the file's " + recordsEntry + " with etcdutl")
 	}
 	ca, err := auth.ParseCA(settings[caFile], settings[caKeyFile])
 	if err != nil {

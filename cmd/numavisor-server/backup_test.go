@@ -18,7 +18,7 @@ import (
 // newFleet makes a data folder.
 func newFleet(t *testing.T) string {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "fleet") // a socket's path must be short
+	folder, err := os.MkdirTemp("", "fleet") //nolint:usetesting // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -286,8 +286,8 @@ func reserved(s guest.Spec, p guest.Placement) int {
 // XML, or its difference to the given one.
 func printWouldCreate(w io.Writer, r operate.CreateRequest, p operate.CreatePlan, given []byte) {
 	printPlaced(w, p.Placement, p.Why, false)
-	steps := []string{fmt.Sprintf("reserve %s and %v on nodes %s", text.Count(reserved(r.Spec, p.Placement), "vCPU", "vCPUs"),
-		r.Spec.Memory, p.Placement.Nodes)}
+	steps := []string{fmt.Sprintf("reserve %s and %v on nodes %s",
+		text.Count(reserved(r.Spec, p.Placement), "vCPU", "vCPUs"), r.Spec.Memory, p.Placement.Nodes)}
 	if p.MakeRoom != nil {
 		steps = append(steps, p.MakeRoom.Lines()...)
 	}

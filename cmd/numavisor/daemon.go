@@ -181,7 +181,8 @@ const forever = 100 * 365 * 24 * time.Hour
 // the deadline of the daemon is no limit.
 const decisionTime = time.Minute
 
-// serveAndRun runs the daemon's loop, its servers, its part in a fleet, and the hand-over of CPUs. The first error ends all of them.
+// serveAndRun runs the daemon's loop, its servers, its part in a fleet, and the hand-over of CPUs.
+// The first error ends all of them.
 func serveAndRun(
 	ctx context.Context, d *daemon.Daemon, l net.Listener, listen string,
 	takePart func(context.Context, *daemon.Daemon) error, handOver func(context.Context) error,

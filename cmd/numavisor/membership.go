@@ -75,7 +75,8 @@ func (m *membership) agent(
 			return nil, err
 		}
 	case m.server != "" || m.file != "": // a restart with the same command line
-		o.Log.Info("this host has joined a fleet already: --join and --join-file have no effect", "server", of.Server, "as", of.Host)
+		o.Log.Info("this host has joined a fleet already: --join and --join-file have no effect",
+			"server", of.Server, "as", of.Host)
 	}
 	host := h.Host.Host
 	host.Journal, host.By = o.Journal, "fleet"

@@ -46,9 +46,9 @@ fewest vCPUs there, then most free memory), and shows their cost.`,
   virsh dumpxml web1 --inactive | numavisor place --xml - > bound.xml`,
 		Args: takes(0, 0),
 	}
-	spec := guest.BindFlags(c.Flags())
-	on.flags(c, withTopology, withPolicy, withoutLibvirt, withSources)
 	f := c.Flags()
+	spec := guest.BindFlags(f)
+	on.flags(c, withTopology, withPolicy, withoutLibvirt, withSources)
 	f.StringVar(&specFile, "spec", "", "file with the spec, YAML or JSON ('-': standard input)")
 	f.StringVar(&xmlFile, "xml", "", "file with a libvirt domain XML ('-': standard input)")
 	f.BoolVar(&explain, "explain", false, "show the terms of the cost, and the rejected alternatives")
@@ -61,32 +61,37 @@ fewest vCPUs there, then most free memory), and shows their cost.`,
 		if err != nil {
 			return err
 		}
-		printNotes(c, &asked)
-		asked.Name = cmp.Or(asked.Name, "new-vm")
-		weights, err := on.readPolicy(c.Context())
-		if err != nil {
-			return err
-		}
-		on.notePolicyOfDaemon(c, on.socket, weights)
-		inv, err := on.inventory(c)
-		if err != nil {
-			return err
-		}
-		if xml == nil {
-			noteTaken(c, &inv, asked.Name)
-		}
-		p, why, err := placeBy(rule, &inv, asked, weights)
-		if err != nil {
-			return refusal(c, asked.Name, err, explain)
-		}
-		chosen := placed{Placement: p, Why: why, Gaps: inv.RoomHiddenBy()}
-		if xml != nil {
-			intent := guest.Intent{Host: inv.Identity(), Spec: asked.Resolve(&p), Placement: p}
-			return emitBound(c, xml, intent, chosen, explain)
-		}
-		return emit(c, chosen, func(w io.Writer) { printPlaced(w, p, why, explain) })
+		return runPlace(c, &on, asked, xml, rule, explain)
 	}
 	return c
+}
+
+// runPlace decides where a VM belongs, and prints that or the XML that was bound.
+func runPlace(c *cobra.Command, on *hostFlags, asked guest.Spec, xml []byte, rule string, explain bool) error {
+	printNotes(c, &asked)
+	asked.Name = cmp.Or(asked.Name, "new-vm")
+	weights, err := on.readPolicy(c.Context())
+	if err != nil {
+		return err
+	}
+	on.notePolicyOfDaemon(c, on.socket, weights)
+	inv, err := on.inventory(c)
+	if err != nil {
+		return err
+	}
+	if xml == nil {
+		noteTaken(c, &inv, asked.Name)
+	}
+	p, why, err := placeBy(rule, &inv, asked, weights)
+	if err != nil {
+		return refusal(c, asked.Name, err, explain)
+	}
+	chosen := placed{Placement: p, Why: why, Gaps: inv.RoomHiddenBy()}
+	if xml != nil {
+		intent := guest.Intent{Host: inv.Identity(), Spec: asked.Resolve(&p), Placement: p}
+		return emitBound(c, xml, intent, chosen, explain)
+	}
+	return emit(c, chosen, func(w io.Writer) { printPlaced(w, p, why, explain) })
 }
 
 // printNotes prints what in a request has no effect or a surprising one.
@@ -111,8 +116,8 @@ func placeBy(
 	case ruleLibxl:
 		nodes, ok := libxl.Choose(inv, &asked)
 		if !ok {
-			return placed, why, fmt.Errorf("VM %s: libxl would choose no nodes: no set of nodes has enough free memory "+
-				"and CPUs, or the host has one node or more than 16", asked.Name)
+			return placed, why, fmt.Errorf("VM %s: libxl would choose no nodes: no set of nodes has enough free "+
+				"memory and CPUs, or the host has one node or more than 16", asked.Name)
 		}
 		asked.Limits.Nodes = nodes
 	default:

@@ -36,8 +36,8 @@ func TestBalance_Defaults(t *testing.T) {
 func TestBalance_WithDefaultsKeepsWhatIsSet(t *testing.T) {
 	set := Balance{
 		Mode: ModeAdvise, Migrate: ModeOff, Wait: 0.2, Access: 0.3, Traffic: 0.4, Clear: 0.5, DegradedFor: 1,
-		MinCPUDemand: 0.6, MinGain: 0.7, Horizon: 2, MaxNodeCPU: 0.8, Cooldown: 3, NoReturn: 4, BytesPerRound: 5, GuestsPerRound: 6,
-		BytesPerSecond: 7, MaxGuestWait: 0.9, MaxBandwidth: 0.15, Pace: 8,
+		MinCPUDemand: 0.6, MinGain: 0.7, Horizon: 2, MaxNodeCPU: 0.8, Cooldown: 3, NoReturn: 4, BytesPerRound: 5,
+		GuestsPerRound: 6, BytesPerSecond: 7, MaxGuestWait: 0.9, MaxBandwidth: 0.15, Pace: 8,
 	}
 	if diff := cmp.Diff(set, set.WithDefaults()); diff != "" {
 		t.Errorf("changed by defaults (-set +got):\n%s", diff)

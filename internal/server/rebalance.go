@@ -192,8 +192,8 @@ func (r *rebalancer) begin(ctx context.Context, m *migrate.Migration) error {
 		t.require(store.VMs+m.VM, at.revision)
 		t.put(store.VMs+m.VM, vm)
 		t.put(store.Reasons+m.VM, why)
-		r.audit(t, &rest.Call{Operation: fleetapi.Operation{ID: "balance"}}, fleetapi.AboutVM, m.VM, hideSecrets(at.value),
-			hideSecrets(vm))
+		r.audit(t, &rest.Call{Operation: fleetapi.Operation{ID: "balance"}}, fleetapi.AboutVM, m.VM,
+			hideSecrets(at.value), hideSecrets(vm))
 		return nil
 	})
 	if err == nil {

@@ -277,8 +277,8 @@ func (s *Server) drainVM(ctx context.Context, name string) error {
 		t.require(store.Hosts+vm.Host, h.revision)
 		t.put(store.VMs+name, vm)
 		t.put(store.Reasons+name, why)
-		s.audit(t, &rest.Call{Operation: fleetapi.Operation{ID: "drain-host"}}, fleetapi.AboutVM, name, hideSecrets(at.value),
-			hideSecrets(vm))
+		s.audit(t, &rest.Call{Operation: fleetapi.Operation{ID: "drain-host"}}, fleetapi.AboutVM, name,
+			hideSecrets(at.value), hideSecrets(vm))
 		return nil
 	})
 	return err

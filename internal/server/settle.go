@@ -73,7 +73,8 @@ func settleMigration(vm fleet.VM, f facts) settled {
 	}
 	stays := source.Phase == fleet.MigrationStays || source.Phase == fleet.MigrationUndecided
 	switch {
-	case target.Phase == fleet.MigrationArrived && source.Phase == fleet.MigrationStays && !f.sourceDead && !f.targetDead:
+	case target.Phase == fleet.MigrationArrived && source.Phase == fleet.MigrationStays && !f.sourceDead &&
+		!f.targetDead:
 		// One of the reports is wrong. As long as they contradict each other, neither host may start the VM.
 		return cancel("both hosts report that they run the VM")
 	case target.Phase == fleet.MigrationArrived && !f.targetDead:

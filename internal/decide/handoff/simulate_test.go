@@ -292,9 +292,10 @@ func simulate(way sharing, seed uint64, length int) outcome {
 	return sum
 }
 
-// TestSimulated_HandOverBeatsThirdsAndOvercommit: more work than with thirds and with
-// overcommitted vCPUs, and no vCPU waits for a CPU of the host. All figures are simulated.
-func TestSimulated_HandOverBeatsThirdsAndOvercommit(t *testing.T) {
+// TestSimulated_HandOverBeatsThirds: a fifth more work than with thirds, about as much as with
+// overcommitted vCPUs, and no vCPU waits for a CPU of the host. All figures are simulated. The lead
+// over overcommitted vCPUs depends on how the host's scheduler is modelled, so no test asks for one.
+func TestSimulated_HandOverBeatsThirds(t *testing.T) {
 	const length = 30_000
 	seeds := uint64(5)
 	if testing.Short() {
@@ -320,7 +321,7 @@ func TestSimulated_HandOverBeatsThirdsAndOvercommit(t *testing.T) {
 	slices.Sort(latency)
 	t.Logf("simulated; work done, worst second's mean barrier round, steal:\n%shand-overs: %d, median %d ms, p99 %d ms",
 		&table, len(latency), latency[len(latency)/2], latency[len(latency)*99/100])
-	if sum[2].work < sum[0].work || sum[2].work < sum[1].work || sum[2].stolen > 0 {
+	if sum[2].work < 1.2*sum[0].work || sum[2].work < 0.9*sum[1].work || sum[2].stolen > 0 {
 		t.Errorf("thirds, overcommitted, hand-over: %+v", sum)
 	}
 }

@@ -122,7 +122,7 @@ func drawThreads(t *rapid.T, d Domain, p *guest.Placement) {
 			one.CPUs = topology.Range(topology.CPUID(node)*16, topology.CPUID(node)*16+7)
 		case guest.CPUExclusive:
 			one.CPUs = topology.SetOf(topology.CPUID(int(node)*16 + v))
-		case guest.CPUNone:
+		case guest.CPUNone, guest.CPUHandoff: // a mirrored VM has no nodes of its own
 		}
 		p.VCPUs = append(p.VCPUs, one)
 	}
