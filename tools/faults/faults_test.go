@@ -12,6 +12,7 @@ import (
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/fake"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -75,5 +76,35 @@ func TestHypervisor_SeesASecondStart(t *testing.T) {
 	}
 	if err := b.mark("web"); err == nil || f.violations() == nil {
 		t.Error("the second start was not seen")
+	}
+}
+
+// The kernel's pools of huge pages survive a daemon, like the VMs that use them.
+func TestHypervisor_RestartsWithVMsInAGrownPool(t *testing.T) {
+	shared := t.TempDir()
+	if err := os.Mkdir(filepath.Join(shared, "running"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h := &hypervisor{Host: fake.MustNew(machine), folder: t.TempDir(), shared: shared, name: "h0"}
+	if err := h.load(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.GrowPool(1, 2*topology.MiB, 512); err != nil {
+		t.Fatal(err)
+	}
+	nodes := topology.SetOf[topology.NodeID](1)
+	p := guest.Placement{Guest: "web", Nodes: nodes, PageSize: 2 * topology.MiB, MemoryMode: guest.MemoryStrict,
+		Cells: []guest.Cell{{Memory: topology.GiB, VCPUs: topology.SetOf[guest.VCPUID](0), Nodes: nodes}}}
+	definition, err := fake.Render(guest.Intent{Spec: guest.Spec{Name: "web", VCPUs: 1, Memory: topology.GiB,
+		PageSize: 2 * topology.MiB}, Placement: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Start(t.Context(), definition, false); err != nil {
+		t.Fatal(err)
+	}
+	again := &hypervisor{Host: fake.MustNew(machine), folder: h.folder, shared: shared, name: "h0"}
+	if err := again.load(); err != nil {
+		t.Error(err)
 	}
 }

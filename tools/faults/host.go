@@ -22,6 +22,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // machine is the shape of each simulated host.
@@ -55,6 +56,9 @@ func (h *hypervisor) load() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	if err := h.loadPools(); err != nil {
+		return err
+	}
 	for name, vm := range h.vms {
 		definition := guest.Definition{Name: name, Text: vm.Definition}
 		if err := h.Host.Start(context.Background(), definition, false); err != nil {
@@ -82,7 +86,43 @@ func (h *hypervisor) settle() error {
 	return err
 }
 
+// loadPools makes the pools of huge pages as large as they were: the kernel's survive a daemon too.
+func (h *hypervisor) loadPools() error {
+	data, err := os.ReadFile(h.poolPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var nodes []topology.Node
+	if err == nil {
+		err = json.Unmarshal(data, &nodes)
+	}
+	if err != nil {
+		return err
+	}
+	for _, now := range h.Nodes().Nodes {
+		for _, n := range nodes {
+			for i, pool := range n.HugePages {
+				if n.ID == now.ID && pool.Total > now.HugePages[i].Total {
+					if _, err := h.GrowPool(n.ID, pool.Size, pool.Total-now.HugePages[i].Total); err != nil {
+						return err
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (h *hypervisor) poolPath() string { return filepath.Join(h.folder, "pools.json") }
+
 func (h *hypervisor) save() error {
+	pools, err := json.Marshal(h.Nodes().Nodes)
+	if err != nil {
+		return err
+	}
+	if err := renameio.WriteFile(h.poolPath(), pools, 0o600, renameio.WithTempDir(h.folder)); err != nil {
+		return err
+	}
 	data, err := json.Marshal(h.vms)
 	if err != nil {
 		return err
