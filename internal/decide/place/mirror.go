@@ -382,7 +382,8 @@ func (m *mirror) why() Why {
 	w := Why{
 		Guest: m.p.spec.Name, Nodes: m.out.Nodes, Optimal: true, Considered: 1, Access: "SLIT, damped",
 		Summary: fmt.Sprintf("nodes %s: mirrors their %d CPUs for hand-over and has at least %d of them, "+
-			"first CPUs %s; home node %d, anchor CPU %s", m.out.Nodes, len(m.out.VCPUs), h.Min, h.First, h.Home, m.out.VCPUs[0].CPUs),
+			"first CPUs %s; home node %d, anchor CPU %s",
+			m.out.Nodes, len(m.out.VCPUs), h.Min, h.First, h.Home, m.out.VCPUs[0].CPUs),
 	}
 	if m.p.access.Measured() {
 		w.Access = "measured latency"
