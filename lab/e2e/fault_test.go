@@ -165,6 +165,7 @@ func (l *labHost) restartLibvirtd(t *testing.T) {
 // where it is and reports it, and the next bind moves it when the node has room
 // again.
 func TestLabTargetNodeFillsUp(t *testing.T) {
+	rotate.Test(t, 1)
 	l := boot(t, "square4")
 	l.startForeign(t, foreign{name: "f", memoryMiB: 192, vcpus: 2, numatune: onNode0})
 	l.startBind(t, "f")
@@ -188,6 +189,7 @@ func TestLabTargetNodeFillsUp(t *testing.T) {
 // Five processes at once request two exclusive CPUs each, on a host of eight: four
 // get them, and no CPU is exclusive to two VMs.
 func TestLabCreatesAtOnceNeverShareRoom(t *testing.T) {
+	rotate.Test(t, 0)
 	l := boot(t, "square4")
 	names := []string{"e1", "e2", "e3", "e4", "e5"}
 	defer l.sh(t, "for n in "+strings.Join(names, " ")+"; do numavisor delete $n >/dev/null 2>&1; done; true")

@@ -8,11 +8,13 @@ import (
 
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/lab/rotate"
 )
 
 // A VM fits on no node until another one moves: create refuses and names the move, and
 // with --make-room it makes it. The kernel shows the memory of both where they belong.
 func TestLabCreateMakesRoom(t *testing.T) {
+	rotate.Test(t, 2)
 	l := boot(t, "haswell")
 	for _, name := range []string{"a", "b"} {
 		l.must(t, "create", "--name", name, "--vcpus", "1", "--memory", "160M", "--immediate")

@@ -82,6 +82,7 @@ func (l *labHost) history(t *testing.T, args ...string) []journal.Entry {
 // Two guests that do not fit on one node together exchange their nodes, which
 // only works in turns; apply refuses a plan whose assumptions no longer hold.
 func TestLabSwapsInTurns(t *testing.T) {
+	rotate.Test(t, 0)
 	l := boot(t, "square4")
 	const size, left = 160, 96 // MiB: room for a slice
 	l.startAllForeign(t, home("a", size, 2), home("b", size, 3))

@@ -4,12 +4,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/numavisor/numavisor/lab/rotate"
 )
 
 // The undo of a first bind takes the running VM back, and its stored
 // configuration too: else the next start would be bound to nodes that
 // Numavisor does not reserve any more.
 func TestLabUndoesAFirstBind(t *testing.T) {
+	rotate.Test(t, 2)
 	l := boot(t, "square4")
 	l.startAllForeign(t,
 		foreign{name: "tuned", memoryMiB: 64, vcpus: 2, persistent: true, backing: "<source type='memfd'/>",
