@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -59,10 +60,40 @@ func (p *planner) pass(mode policy.Mode) {
 				break // the other state may be reachable if this one is not
 			}
 		}
-		if !again {
+		if !again && !p.commitAlone(movable) {
 			return
 		}
 	}
+}
+
+// commitAlone commits the single change that lowers the cost most and is worth making. The search
+// looks for the best state; where no group that leads there is worth its copies, a guest of it
+// or another one may still be worth moving alone.
+func (p *planner) commitAlone(movable []int) bool {
+	type single struct {
+		change
+		rise float64
+	}
+	var helping []single
+	for _, i := range movable {
+		for l := range p.model.guests[i].layouts {
+			c := change{i, l}
+			if l == p.model.guests[i].at || p.model.guests[i].layouts[l].rejected {
+				continue
+			}
+			if rise, ok := p.model.tryOne(c); ok && rise < -enough {
+				helping = append(helping, single{c, rise})
+			}
+		}
+	}
+	slices.SortStableFunc(helping, func(a, b single) int { return cmp.Compare(a.rise, b.rise) })
+	for _, each := range helping {
+		group := p.model.preferRepin([]change{each.change})
+		if !p.model.guests[each.guest].waiting && p.refusal(group) == "" && p.commit(group) == "" {
+			return true
+		}
+	}
+	return false
 }
 
 // movable lists the guests that a pass may move.
