@@ -110,27 +110,31 @@ func StoredBinding(entries []Entry, guest string) string {
 
 // HeldFormer returns the value that the daemon must restore for a setting, as
 // of the last entry; empty: none.
-func HeldFormer(entries []Entry, path string) string {
-	former := ""
+func HeldFormer(entries []Entry, path string) string { return Held(entries, path).Former }
+
+// Held returns the change of a setting that the daemon must restore, as of the
+// last entry; the zero value: none.
+func Held(entries []Entry, path string) SettingChange {
+	held := SettingChange{}
 	for _, e := range entries {
-		former = e.heldFormer(path, former)
+		held = e.held(path, held)
 	}
-	return former
+	return held
 }
 
-// heldFormer returns the value to restore for a setting after the entry; former
-// is the value before it.
-func (e Entry) heldFormer(path, former string) string {
+// held returns the change to restore for a setting after the entry, and before
+// it.
+func (e Entry) held(path string, before SettingChange) SettingChange {
 	s := e.Setting
 	switch {
 	case s == nil || s.Path != path:
-		return former
+		return before
 	case s.Held && (e.Begins() || e.Takes()):
-		return s.Former
+		return *s
 	case s.Held && e.Kind == e.Effect.Failed(): // never changed
-		return ""
+		return SettingChange{}
 	case !s.Held && e.Takes(): // restored, or changed by an operator since
-		return ""
+		return SettingChange{}
 	}
-	return former
+	return before
 }

@@ -160,7 +160,7 @@ func (e Entry) holdEffect(i int, holds map[string]int) {
 		return
 	}
 	const unchanged = "?"
-	switch key := "setting " + e.Setting.Path; e.heldFormer(e.Setting.Path, unchanged) {
+	switch key := "setting " + e.Setting.Path; e.held(e.Setting.Path, SettingChange{Former: unchanged}).Former {
 	case unchanged:
 	case "":
 		delete(holds, key)

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -27,8 +28,11 @@ type competition struct {
 	// balancing is the value of kernel.numa_balancing before this daemon, or an
 	// earlier one that was killed, changed it; empty: no daemon changed it.
 	balancing string
-	drifted   map[string]time.Time           // since when a guest differs from its placement
-	repairs   map[string]competitors.Attempt // the last repair, by guest
+	// set is the value that it was changed to, where a journal says so; empty:
+	// the one without balancing.
+	set     string
+	drifted map[string]time.Time           // since when a guest differs from its placement
+	repairs map[string]competitors.Attempt // the last repair, by guest
 }
 
 func newCompetition() competition {
@@ -55,7 +59,8 @@ func (c *competition) remember(e journal.Entry) {
 
 // rememberSettings reads from the journal which setting must be restored.
 func (c *competition) rememberSettings(entries []journal.Entry) {
-	c.balancing = journal.HeldFormer(entries, plan.NUMABalancingPath)
+	held := journal.Held(entries, plan.NUMABalancingPath)
+	c.balancing, c.set = held.Former, held.Value
 }
 
 // forgetGone drops the state of guests that have ended.
@@ -237,9 +242,9 @@ func (c *Controller) changed(r plan.Remedy, e SettingChanged) {
 		r.Kind == plan.RestoreSetting && e.Err != nil && news:
 		c.noteChange(r, e)
 	case r.Kind == plan.WriteSetting && e.Err == nil:
-		o.balancing = e.Former
+		o.balancing, o.set = e.Former, r.Value
 	case r.Kind == plan.RestoreSetting && e.Err == nil:
-		o.balancing = ""
+		o.balancing, o.set = "", ""
 		delete(o.tried, plan.WriteSetting) // a later policy may disable it again
 	}
 	c.logChange(r, e)
@@ -272,7 +277,9 @@ func (c *Controller) logChange(r plan.Remedy, e SettingChanged) {
 // set it since; the remedy then only ends the journal's record, so that the value
 // is not overwritten later.
 func (c *Controller) restoreLeft(now string) {
-	if b := c.competition.balancing; b != "" && now != "" && now != competitors.Off(b) {
+	o := &c.competition
+	off := competitors.Off(o.balancing)
+	if o.balancing != "" && now != "" && (now != off || o.set != off) {
 		c.restore("the daemon starts")
 	}
 }
@@ -286,7 +293,9 @@ func (c *Controller) restore(why string) bool {
 		return false
 	}
 	c.competition.restoring = true
-	c.startChange(competitors.RestoreBalancing(c.competition.balancing, why))
+	r := competitors.RestoreBalancing(c.competition.balancing, why)
+	r.From = cmp.Or(c.competition.set, r.From)
+	c.startChange(r)
 	return true
 }
 
@@ -294,7 +303,7 @@ func (c *Controller) restore(why string) bool {
 func (c *Controller) restored(r plan.Remedy, e SettingChanged) {
 	c.logChange(r, e)
 	if e.Err == nil {
-		c.competition.balancing = ""
+		c.competition.balancing, c.competition.set = "", ""
 	}
 	switch {
 	case !c.turn.stopping:

@@ -27,6 +27,7 @@ import (
 //
 //	host                             what topology.Synthetic takes, below
 //	kernel numa-balancing=V numad=BOOL
+//	held former=V value=V            a move of a daemon that was killed has set kernel.numa_balancing
 //	guest NAME vcpus=N memory=GIB on=NODE runs=NODE cpu=N [wait=N] [placed=NODE]
 //	change NAME [on=NODE] [runs=NODE] [cpu=N] [wait=N]     others change it
 //	policy                           YAML below; before start
@@ -66,6 +67,7 @@ func TestTranscripts(t *testing.T) {
 var commands = map[string]func(*world, *datadriven.TestData){
 	"host":   (*world).hostCommand,
 	"kernel": (*world).kernelCommand,
+	"held":   (*world).heldCommand,
 	"guest":  (*world).guestCommand,
 	"change": (*world).changeCommand,
 	"policy": func(w *world, d *datadriven.TestData) { w.policy = w.parsePolicy(d) },
@@ -122,6 +124,14 @@ func (w *world) hostCommand(d *datadriven.TestData) {
 func (w *world) kernelCommand(d *datadriven.TestData) {
 	d.MaybeScanArgs(w.t, "numa-balancing", &w.kernel.NUMABalancing)
 	d.MaybeScanArgs(w.t, "numad", &w.kernel.NumadRunning)
+}
+
+func (w *world) heldCommand(d *datadriven.TestData) {
+	s := journal.SettingChange{Path: plan.NUMABalancingPath, Held: true}
+	d.ScanArgs(w.t, "former", &s.Former)
+	d.ScanArgs(w.t, "value", &s.Value)
+	w.journal = append(w.journal, journal.Entry{At: w.now, ID: "e1", Effect: journal.EffectSetting,
+		Kind: journal.EffectSetting.Began(), Setting: &s})
 }
 
 func (w *world) guestCommand(d *datadriven.TestData) {
