@@ -55,11 +55,11 @@ func printTimeline(w io.Writer, t *journal.Timeline) {
 
 // marks are the characters of steps in the picture.
 var marks = map[journal.TraceStep]byte{
-	journal.TracePrepare: 'p', journal.TracePin: 'v', journal.TraceCopy: '#', journal.TracePace: '.',
+	journal.TracePrepare: 'p', journal.TracePin: 'v', journal.TraceCopy: '#', journal.TracePull: '+', journal.TracePace: '.',
 	journal.TraceRestrict: 'r',
 }
 
-const marksText = "p prepare   v move vCPUs   # copy   . wait for the allowed rate   - wait for other VMs   " +
+const marksText = "p prepare   v move vCPUs   + the kernel brings memory   # copy   . wait for the allowed rate   - wait for other VMs   " +
 	"r restrict to the nodes"
 
 // timelineBar draws the line of one VM. A step that lasts longer than a character

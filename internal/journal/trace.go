@@ -30,6 +30,7 @@ type TraceStep string
 const (
 	TracePrepare  TraceStep = "prepare"  // the intent is recorded, the new nodes are allowed
 	TraceCopy     TraceStep = "copy"     // memory is copied
+	TracePull     TraceStep = "pull"     // the kernel brings memory to the vCPUs
 	TracePace     TraceStep = "pace"     // copying waits, to stay within the allowed rate
 	TracePin      TraceStep = "pin"      // vCPUs move
 	TraceRestrict TraceStep = "restrict" // the VM is restricted to its nodes

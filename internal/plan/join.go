@@ -18,9 +18,21 @@ const Batch MoveKind = "batch"
 // moved should not wait for the memory of others. Advised moves are not joined:
 // the operator accepts each one separately.
 func Join(moves []Move, most topology.Bytes) []Move {
+	return joinIf(moves, func(a, b Move) bool { return a.Cost.Bytes+b.Cost.Bytes <= most })
+}
+
+// JoinPulled combines adjacent moves of a round like Join, whatever they copy, if
+// the CPU time that their guests lose to remote memory is their reason: the kernel
+// may bring the memory of all these guests to their vCPUs at the same time.
+func JoinPulled(moves []Move) []Move {
+	remote := func(m Move) bool { return m.Benefit.AccessCPUs > 0 && m.Benefit.AccessCPUs >= m.Benefit.WaitCPUs }
+	return joinIf(moves, func(a, b Move) bool { return remote(a) && remote(b) })
+}
+
+func joinIf(moves []Move, may func(a, b Move) bool) []Move {
 	var out []Move
 	for _, m := range moves {
-		if n := len(out); n > 0 && joins(out[n-1], m, most) {
+		if n := len(out); n > 0 && joins(out[n-1], m) && may(out[n-1], m) {
 			out[n-1] = join(out[n-1], m)
 			continue
 		}
@@ -29,8 +41,8 @@ func Join(moves []Move, most topology.Bytes) []Move {
 	return out
 }
 
-func joins(a, b Move, most topology.Bytes) bool {
-	if a.Advised || b.Advised || a.Cost.Bytes+b.Cost.Bytes > most {
+func joins(a, b Move) bool {
+	if a.Advised || b.Advised {
 		return false
 	}
 	for _, g := range a.Guests {

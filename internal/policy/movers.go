@@ -11,6 +11,10 @@ type Movers struct {
 	// policy alone, and brings other pages to the vCPUs that use them, where
 	// Numavisor has placed these.
 	KernelBalancing Answer `json:"kernel_balancing,omitempty"`
+	// KernelCopies lets the daemon use kernel balancing as a mover; default auto: while
+	// it moves VMs for which that is the better one, and only if no other VM's memory
+	// would be moved. off: never. It has no effect if KernelBalancing is off.
+	KernelCopies Answer `json:"kernel_copies,omitempty"`
 	// Numad is about a running numad; default exclude: the daemon asks it to leave
 	// alone (numad -x) the guests that Numavisor may move.
 	Numad Answer `json:"numad,omitempty"`
@@ -34,16 +38,18 @@ const (
 	AnswerExclude Answer = "exclude" // have it leave managed guests alone
 	AnswerRepair  Answer = "repair"  // undo what it did
 	AnswerWithin  Answer = "within"  // let it act within nodes only
+	AnswerAuto    Answer = "auto"    // use it where that is better
 )
 
 // Words returns the answers. Each field takes some of them.
 func (Answer) Words() []string {
 	return []string{string(AnswerLeave), string(AnswerOff), string(AnswerExclude), string(AnswerRepair),
-		string(AnswerWithin)}
+		string(AnswerWithin), string(AnswerAuto)}
 }
 
 func (m Movers) withDefaults() Movers {
 	m.KernelBalancing = cmp.Or(m.KernelBalancing, AnswerLeave)
+	m.KernelCopies = cmp.Or(m.KernelCopies, AnswerAuto)
 	m.Numad = cmp.Or(m.Numad, AnswerExclude)
 	m.KSM = cmp.Or(m.KSM, AnswerLeave)
 	m.Changes = cmp.Or(m.Changes, AnswerRepair)
@@ -52,6 +58,7 @@ func (m Movers) withDefaults() Movers {
 
 func (m Movers) check(c *checker) {
 	oneOf(c, "movers.kernel_balancing", m.KernelBalancing, AnswerLeave, AnswerOff)
+	oneOf(c, "movers.kernel_copies", m.KernelCopies, AnswerAuto, AnswerOff)
 	oneOf(c, "movers.numad", m.Numad, AnswerLeave, AnswerExclude)
 	oneOf(c, "movers.ksm", m.KSM, AnswerLeave, AnswerWithin)
 	oneOf(c, "movers.changes", m.Changes, AnswerLeave, AnswerRepair)

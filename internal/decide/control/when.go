@@ -7,6 +7,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -131,7 +132,12 @@ func (c *Controller) plan() {
 	if len(moves) > 0 && c.awaitsOthers() {
 		moves = nil
 	}
-	for _, m := range plan.Join(inOrder(&h, c.rules.policy, moves), c.small(&h)) {
+	moves = plan.Join(inOrder(&h, c.rules.policy, moves), c.small(&h))
+	if p := c.rules.policy.Movers; p.KernelCopies == policy.AnswerAuto && p.KernelBalancing != policy.AnswerOff &&
+		h.Kernel.NUMABalancing != "" {
+		moves = plan.JoinPulled(moves)
+	}
+	for _, m := range moves {
 		c.queueMove(m, Balancer)
 	}
 	c.advise(advised)

@@ -10,6 +10,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/status"
 )
 
@@ -113,7 +114,7 @@ func (d *Daemon) run(ctx, within context.Context, j control.Job) control.JobEnde
 		return e
 	case control.MoveJob:
 	}
-	r.Later = j.By == control.Balancer
+	r.Later, r.Pull = j.By == control.Balancer, j.Policy.Movers.KernelCopies == policy.AnswerAuto
 	moved, err := host.Move(ctx, r)
 	if len(moved.Guests) == 0 {
 		return ended(nil, err)

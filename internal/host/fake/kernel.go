@@ -219,6 +219,34 @@ func (h *Host) Move(
 	return moved, err
 }
 
+// Pull brings up to bytes of each guest's anonymous memory with the default policy
+// to the first node of its vCPUs' CPUs, as kernel balancing does with memory that
+// the vCPUs use. It returns how much.
+func (h *Host) Pull(bytes topology.Bytes) (pulled topology.Bytes) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.processes() {
+		to, found := topology.NodeSet{}, false
+		for _, t := range p.threads {
+			if t.VCPU != nil {
+				to, found = h.topology.NodesOf(t.Affinity).Intersect(t.Mems), true
+				break
+			}
+		}
+		if !found || to.Len() != 1 {
+			continue
+		}
+		left := bytes
+		for _, m := range p.mappings {
+			if m.Backing == "anonymous" && m.Policy == "default" {
+				moved := h.bringPart(m, 0, min(left, m.Size), to, false)
+				pulled, left = pulled+moved.Moved, left-moved.Moved
+			}
+		}
+	}
+	return pulled
+}
+
 // bring moves the misplaced pages of a whole mapping.
 func (h *Host) bring(m *mapping, targets topology.NodeSet, spread bool) plan.Moved {
 	return h.bringPart(m, 0, m.Size, targets, spread)

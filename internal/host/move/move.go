@@ -63,6 +63,10 @@ type Request struct {
 	// libraries that guests share once for each of them. The result lists the
 	// guests in Left; operate.Bind does what is left.
 	Later bool
+	// Pull lets the kernel bring memory to the vCPUs, by NUMA balancing, where that
+	// is the better mover. The caller restores a setting that is held when this
+	// process is killed.
+	Pull bool
 	// Back ends a rollback within a slice: Recover continues it later. Nil:
 	// what ends the move also ends its rollback, except for the ErrUndo that
 	// asked for it.
@@ -120,7 +124,8 @@ type mover struct {
 	moved      Result
 	pace       *pacer
 	trace      journal.Trace
-	unrecorded error // steps that could not be recorded in the journal
+	unrecorded error          // steps that could not be recorded in the journal
+	fetched    topology.Bytes // that the kernel brought to the vCPUs
 }
 
 // moving is one guest of a move. Its plan is cut in three parts, see
@@ -135,12 +140,14 @@ type moving struct {
 	pins       []plan.Step
 	switchAt   topology.Bytes
 	turn       *apply.Turn
-	err        error  // why it did not complete
-	left       bool   // Request.Later left something to do
-	unprepared bool   // err occurred before anything was copied
-	counted    bool   // its copied memory is in the sum
-	forget     bool   // it had no placement before: after the rollback it has no intent
-	digest     string // of the binding in its stored configuration, when verified
+	seen       inventory.Guest // when the steps were planned
+	pulls      bool            // the kernel brings its memory to its vCPUs first
+	err        error           // why it did not complete
+	left       bool            // Request.Later left something to do
+	unprepared bool            // err occurred before anything was copied
+	counted    bool            // its copied memory is in the sum
+	forget     bool            // it had no placement before: after the rollback it has no intent
+	digest     string          // of the binding in its stored configuration, when verified
 }
 
 // Move carries out one move of one guest, or of a few that make room for each
@@ -262,7 +269,7 @@ func (m *mover) ways(
 		if !seen.ReadClosely() {
 			return operate.Unseen(*inv, move.Guest)
 		}
-		g := &moving{GuestMove: move}
+		g := &moving{GuestMove: move, seen: *seen}
 		var err error
 		if g.Basis, err = apply.Basis(m.host.Kernel, *seen); err != nil {
 			return err
@@ -273,6 +280,9 @@ func (m *mover) ways(
 		g.turn = apply.NewTurn(g.bound.Plan, g.copies)
 		g.turn.Threads = g.threads(m.host.Policy.Balance)
 		m.guests = append(m.guests, g)
+	}
+	for _, g := range m.pulled(inv) {
+		g.pulls = true
 	}
 	m.schedule(inv)
 	m.pace = m.newPacer(inv)

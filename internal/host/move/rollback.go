@@ -23,6 +23,7 @@ func (m *mover) turnBack(ctx context.Context, why error) error {
 		Why: why.Error()}); err != nil {
 		return err
 	}
+	m.Pull = false // the way back is paced for the guests, and no second change of a setting
 	names := make([]string, len(m.guests))
 	moves := make([]plan.GuestMove, len(m.guests))
 	for i, g := range m.guests {

@@ -121,11 +121,14 @@ func (m *mover) copyMemory(ctx context.Context, x apply.Executor) error {
 			}
 		}
 	}
-	stopped := x.Turns(ctx, turns, m.pace, func(t *apply.Turn) {
-		m.traceSlice(t)
-		m.tell("copying memory", m.pace.reached)
-		m.follow(ctx, x, false)
-	})
+	stopped := m.pull(ctx)
+	if stopped == nil {
+		stopped = x.Turns(ctx, turns, m.pace, func(t *apply.Turn) {
+			m.traceSlice(t)
+			m.tell("copying memory", m.pace.reached)
+			m.follow(ctx, x, false)
+		})
+	}
 	if m.refused() == nil {
 		m.follow(ctx, x, true)
 	}

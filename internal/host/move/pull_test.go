@@ -1,0 +1,155 @@
+package move_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/move"
+	"github.com/numavisor/numavisor/internal/host/observe"
+	"github.com/numavisor/numavisor/internal/host/operate/operatetest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// pulling is a kernel whose balancing, if it is on, brings memory of each guest to
+// its vCPUs at each reading of a guest's memory.
+type pulling struct {
+	observe.Kernel
+	host     *fake.Host
+	settings *operatetest.Settings
+	each     topology.Bytes
+	pulled   topology.Bytes
+}
+
+func (p *pulling) Memory(g inventory.Guest) (topology.MemoryByNode, string, error) {
+	if p.settings.Values[plan.NUMABalancingPath] == "1" {
+		p.pulled += p.host.Pull(p.each)
+	}
+	return p.Kernel.Memory(g)
+}
+
+// pulledMove moves two guests of 1 GiB from node 0, which lose half of their time to
+// remote memory.
+func pulledMove(
+	t *testing.T, each topology.Bytes, change func(*world, *move.Request),
+) (w world, p *pulling, b *book, moved move.Result, err error) {
+	t.Helper()
+	w = newWorld(t, "nodes:4 cores:8 memory:16G square distances:10,16,28", folderOf(t))
+	none := topology.Bytes(0)
+	w.Joined.Policy.KeepFree = &none
+	top := w.Nodes()
+	for _, name := range []string{"a", "b"} {
+		d := kinds[0].Guest(name, gib, []topology.NodeID{0}, top.CPUsOf(nodes("0")))
+		d.Config.Immediate = true
+		w.MustAdd(t, d)
+	}
+	b = &book{}
+	p = &pulling{Kernel: w.Joined.Sources.Kernel, host: w.Host, each: each,
+		settings: &operatetest.Settings{Values: map[string]string{plan.NUMABalancingPath: "0"}}}
+	w.Joined.Sources.Kernel, w.Joined.Settings, w.Joined.Journal, w.Joined.Clock = p, p.settings, b, time.Now
+	m := planned(t, w, plan.Batch, map[string]string{"a": "1", "b": "2"})
+	m.Benefit.AccessCPUs = 1
+	for i := range m.Guests {
+		m.Guests[i].Kind, m.Guests[i].Saves = plan.MoveGuest, 0.5
+	}
+	r := move.Request{ID: "m1", Move: m, Journal: b, Pull: true}
+	change(&w, &r)
+	moved, err = w.Joined.Move(context.Background(), r)
+	return w, p, b, moved, err
+}
+
+// settingsOf lists the changes of settings in a journal: "0>1" and so on.
+func settingsOf(b *book) string {
+	var all []string
+	for _, e := range b.Recorded {
+		if e.Setting != nil && e.Takes() {
+			all = append(all, e.Setting.Former+">"+e.Setting.Value)
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// The kernel brings the memory of both guests to their vCPUs, which move first; what
+// it does not bring is copied. Kernel balancing is then as before.
+func TestMove_KernelBringsMemory(t *testing.T) {
+	for name, each := range map[string]topology.Bytes{"all": 64 * mib, "a little": 4 * mib, "nothing": 0} {
+		synctest.Test(t, func(t *testing.T) {
+			w, p, b, moved, err := pulledMove(t, each, func(*world, *move.Request) {})
+			if err != nil || !moved.Complete() {
+				t.Fatalf("%s: %v: %s %v", name, err, moved.End, moved.Shortfalls())
+			}
+			w.CheckInPlace(t, "a")
+			w.CheckInPlace(t, "b")
+			if (p.pulled > 0) != (each > 0) {
+				t.Errorf("%s: the kernel brought %v", name, p.pulled)
+			}
+			if moved.Bytes+p.pulled < 2*gib {
+				t.Errorf("%s: the kernel brought %v and %v were copied", name, p.pulled, moved.Bytes)
+			}
+			if got := settingsOf(b); got != "0>1 1>0" {
+				t.Errorf("%s: settings %q", name, got)
+			}
+			if held := journal.Held(b.Recorded, plan.NUMABalancingPath); held.Former != "" {
+				t.Errorf("%s: the journal still holds %+v", name, held)
+			}
+		})
+	}
+}
+
+// Kernel balancing stays as it is if the policy or the request does not allow it, if
+// waiting for CPUs is the reason for the move, and if it would move the memory of
+// another guest.
+func TestMove_KernelBalancingStaysOff(t *testing.T) {
+	for name, change := range map[string]func(*world, *move.Request){
+		"not asked for": func(_ *world, r *move.Request) { r.Pull = false },
+		"the policy":    func(w *world, _ *move.Request) { w.Joined.Policy.Movers.KernelBalancing = policy.AnswerOff },
+		"they wait":     func(_ *world, r *move.Request) { r.Move.Benefit.WaitCPUs = 2 },
+		"another guest is far from its memory": func(w *world, _ *move.Request) {
+			top := w.Nodes()
+			d := kinds[0].Guest("c", gib, []topology.NodeID{0}, top.CPUsOf(nodes("3")))
+			d.Config.Immediate = true
+			w.MustAdd(t, d)
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			_, p, b, moved, err := pulledMove(t, 64*mib, change)
+			if err != nil || !moved.Complete() {
+				t.Fatalf("%s: %v: %s %v", name, err, moved.End, moved.Shortfalls())
+			}
+			if got := settingsOf(b); got != "" || p.pulled > 0 {
+				t.Errorf("%s: settings %q, the kernel brought %v", name, got, p.pulled)
+			}
+		})
+	}
+}
+
+// A move that is cancelled while the kernel brings memory restores the setting and
+// rolls back.
+func TestMove_CancelledWhileTheKernelBringsMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		time.AfterFunc(2*time.Second, func() { cancel(move.ErrUndo) })
+		defer cancel(nil)
+		var w world
+		var b *book
+		w, _, b, _, _ = pulledMove(t, 8*mib, func(w *world, r *move.Request) {
+			moved, err := w.Joined.Move(ctx, *r)
+			if !errors.Is(err, move.ErrUndo) || moved.End != journal.MoveUndone {
+				t.Errorf("%v: %s %s", err, moved.End, moved.Why)
+			}
+			r.ID = "m2"
+		})
+		if got := settingsOf(b); got != "0>1 1>0 0>1 1>0" {
+			t.Errorf("settings %q", got)
+		}
+		w.CheckInPlace(t, "a")
+	})
+}
