@@ -64,7 +64,7 @@ func TestPulling_Continue(t *testing.T) {
 		"slow, but all we know": {func(float64) topology.Bytes { return 1 }, 0, 60},
 	} {
 		var p Pulling
-		left, at := topology.Bytes(all), time.Duration(0)
+		left, at := all, time.Duration(0)
 		for goesOn := true; goesOn; {
 			at += 500 * time.Millisecond
 			left -= min(left, c.rate(at.Seconds())*topology.MiB/2)

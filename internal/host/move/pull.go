@@ -101,7 +101,7 @@ func (m *mover) pull(ctx context.Context) error {
 	restore, err := m.balance(ctx)
 	if err != nil {
 		m.note("the kernel does not bring memory to the vCPUs: " + err.Error())
-		return nil //nolint:nilerr // all memory is copied instead
+		return nil //nolint:nilerr // noted; all memory is copied instead
 	}
 	stopped := m.watchPull(ctx, guests)
 	if err := restore(); err != nil {
