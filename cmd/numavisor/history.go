@@ -102,7 +102,11 @@ func printHistory(w io.Writer, h record.History) {
 func historyText(e journal.Entry) string {
 	text := e.What
 	if e.Ends() || e.Closes() && e.Moved > 0 {
-		text += fmt.Sprintf("; %v copied in %.1f s", e.Moved, e.Took.Seconds())
+		text += fmt.Sprintf("; %v copied", e.Moved)
+		if e.Pulled > 0 {
+			text += fmt.Sprintf(" and %v brought to the vCPUs by the kernel", e.Pulled)
+		}
+		text += fmt.Sprintf(" in %.1f s", e.Took.Seconds())
 	}
 	if e.Undoes != "" {
 		text += "; undoes " + e.Undoes

@@ -55,12 +55,12 @@ func printTimeline(w io.Writer, t *journal.Timeline) {
 
 // marks are the characters of steps in the picture.
 var marks = map[journal.TraceStep]byte{
-	journal.TracePrepare: 'p', journal.TracePin: 'v', journal.TraceCopy: '#', journal.TracePull: '+', journal.TracePace: '.',
-	journal.TraceRestrict: 'r',
+	journal.TracePrepare: 'p', journal.TracePin: 'v', journal.TraceCopy: '#', journal.TracePull: '+',
+	journal.TracePace: '.', journal.TraceRestrict: 'r',
 }
 
-const marksText = "p prepare   v move vCPUs   + the kernel brings memory   # copy   . wait for the allowed rate   - wait for other VMs   " +
-	"r restrict to the nodes"
+const marksText = "p prepare   v move vCPUs   # copy   + the kernel brings memory   . wait for the allowed rate   " +
+	"- wait for other VMs   r restrict to the nodes"
 
 // timelineBar draws the line of one VM. A step that lasts longer than a character
 // fills as many as it lasts.

@@ -55,7 +55,9 @@ type Entry struct {
 	Move *plan.Move `json:"move,omitempty"`
 	// Moved and Took are what a move that ended came to, Copied for how long of
 	// that it copied memory: pauses are not counted. 0: not known.
-	Moved  topology.Bytes `json:"moved_bytes,omitempty"`
+	Moved topology.Bytes `json:"moved_bytes,omitempty"`
+	// Pulled is the memory that kernel balancing brought to the vCPUs meanwhile.
+	Pulled topology.Bytes `json:"pulled_bytes,omitempty"`
 	Took   time.Duration  `json:"took_ns,omitempty"`
 	Copied time.Duration  `json:"copied_ns,omitempty"`
 	// Trace is what the move did in each second of Took, on the entry of its end and

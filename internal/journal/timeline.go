@@ -73,7 +73,9 @@ func (t *Timeline) add(began time.Time, m Moment) {
 func (t *Timeline) fillWaiting() {
 	slices.SortStableFunc(t.Seconds, func(a, b Second) int { return a.At.Compare(b.At) })
 	copies := func(s Second, guest string) bool {
-		return slices.ContainsFunc(s.Did, func(m Moment) bool { return m.Guest == guest && m.Step == TraceCopy })
+		return slices.ContainsFunc(s.Did, func(m Moment) bool {
+			return m.Guest == guest && (m.Step == TraceCopy || m.Step == TracePull)
+		})
 	}
 	for _, guest := range t.Guests {
 		last := -1

@@ -134,6 +134,8 @@ type Totals struct {
 	MovesCancelled uint64         `json:"moves_cancelled"` // but those that an operator wanted undone
 	Repairs        uint64         `json:"repairs"`
 	MovedBytes     topology.Bytes `json:"moved_bytes"`
+	// PulledBytes is the memory that kernel balancing brought to the vCPUs of moved VMs.
+	PulledBytes topology.Bytes `json:"pulled_bytes"`
 }
 
 // Self is the daemon's own use of resources.

@@ -26,6 +26,8 @@ type Facts struct {
 	// Former is kernel.numa_balancing before the daemon disabled it; empty: the
 	// daemon has not changed it.
 	Former string
+	// Set is the value that the daemon gave it; empty: the one without balancing.
+	Set string
 	// Moves are the pages that the kernel moved within Window, in bytes.
 	Moves  inventory.KernelMoves
 	Window time.Duration

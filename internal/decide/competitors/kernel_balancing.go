@@ -1,6 +1,7 @@
 package competitors
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 
@@ -60,22 +61,27 @@ func kernelBalancing(f Facts) (*status.Competitor, []plan.Remedy) {
 // restoreBalancing enables kernel balancing again if the policy no longer
 // disables it, in any mode.
 func restoreBalancing(f Facts) []plan.Remedy {
-	if f.Former == "" || f.Movers.KernelBalancing == policy.AnswerOff && f.Mode == policy.ModeAuto {
+	disabled := f.Set == "" || f.Set == Off(f.Former)
+	if f.Former == "" || disabled && f.Movers.KernelBalancing == policy.AnswerOff && f.Mode == policy.ModeAuto {
 		return nil
 	}
 	if t := f.Tried[plan.RestoreSetting]; t.Failed != "" && f.Now.Sub(t.At) < RetryAfter {
 		return nil
 	}
-	return []plan.Remedy{RestoreBalancing(f.Former, "the policy no longer disables it")}
+	why := "the policy no longer disables it"
+	if !disabled {
+		why = "a move that had enabled it has ended"
+	}
+	return []plan.Remedy{RestoreBalancing(f.Former, f.Set, why)}
 }
 
 // RestoreBalancing restores kernel balancing to its former value, unless it no
-// longer has the value that the daemon set.
-func RestoreBalancing(former, why string) plan.Remedy {
+// longer has the value that the daemon set; empty: the one without balancing.
+func RestoreBalancing(former, set, why string) plan.Remedy {
 	return plan.Remedy{
 		Kind:  plan.RestoreSetting,
 		Path:  plan.NUMABalancingPath,
-		From:  Off(former),
+		From:  cmp.Or(set, Off(former)),
 		Value: former,
 		Why:   why,
 	}

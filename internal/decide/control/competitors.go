@@ -1,7 +1,6 @@
 package control
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -30,7 +29,9 @@ type competition struct {
 	balancing string
 	// set is the value that it was changed to, where a journal says so; empty:
 	// the one without balancing.
-	set     string
+	set string
+	// found is that setting when the host was last observed without a running job.
+	found   string
 	drifted map[string]time.Time           // since when a guest differs from its placement
 	repairs map[string]competitors.Attempt // the last repair, by guest
 }
@@ -143,8 +144,9 @@ func (c *Controller) facts() competitors.Facts {
 	o, h, sample := &c.competition, &c.host.inventory, &c.host.sample
 	f := competitors.Facts{
 		Kernel: h.Kernel, Seen: h.Taken, Moves: sample.Moves, Window: sample.Window, Mode: c.rules.policy.Balance.Mode,
-		Movers: c.rules.policy.Movers, Tried: o.tried, Former: o.balancing, Now: c.turn.now,
+		Movers: c.rules.policy.Movers, Tried: o.tried, Former: o.balancing, Set: o.set, Now: c.turn.now,
 	}
+	f.Kernel.NUMABalancing = c.ownBalancing()
 	if !f.Kernel.NumadRunning {
 		clear(o.excluded) // numad forgets its exclusions when it ends
 	}
@@ -293,9 +295,7 @@ func (c *Controller) restore(why string) bool {
 		return false
 	}
 	c.competition.restoring = true
-	r := competitors.RestoreBalancing(c.competition.balancing, why)
-	r.From = cmp.Or(c.competition.set, r.From)
-	c.startChange(r)
+	c.startChange(competitors.RestoreBalancing(c.competition.balancing, c.competition.set, why))
 	return true
 }
 

@@ -56,10 +56,13 @@ type Moved struct {
 	Move      plan.Move
 	End       journal.Kind // empty: it was stopped, or a step failed, and it will be resumed
 	Bytes     topology.Bytes
-	Copied    time.Duration // time spent copying memory, without pauses
-	Cancelled bool          // an operator wanted it rolled back
+	Pulled    topology.Bytes // that the kernel brought to the vCPUs
+	Copied    time.Duration  // time spent copying memory, without pauses
+	Cancelled bool           // an operator wanted it rolled back
 	// Left are guests whose memory limit and process's own memory the move left as they were.
 	Left []string
+	// Held is a setting that the move could not restore; nil: none.
+	Held *journal.SettingChange
 }
 
 // SettingChanged answers Ready.Remedy.

@@ -100,6 +100,9 @@ func (c *Controller) observed(e Observed) {
 	if read == running {
 		h.knowledge = current
 	}
+	if read == running && c.jobs.running == nil {
+		c.competition.found = h.inventory.Kernel.NUMABalancing
+	}
 	c.follow()
 	if h.knowledge == current { // else the observation may show a partial move
 		c.noteDrift()

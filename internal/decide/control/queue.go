@@ -167,6 +167,10 @@ func (c *Controller) notBegun(j Job, err error) {
 func (c *Controller) count(m *Moved) {
 	t := &c.totals
 	t.MovedBytes += m.Bytes
+	t.PulledBytes += m.Pulled
+	if m.Held != nil {
+		c.competition.balancing, c.competition.set = m.Held.Former, m.Held.Value
+	}
 	c.rest.add(m, c.turn.now)
 	e := journal.Entry{
 		Kind: m.End, At: c.turn.now, Guests: m.Move.Names(), Moved: m.Bytes, Copied: m.Copied, Cancelled: m.Cancelled,

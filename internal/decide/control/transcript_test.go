@@ -29,14 +29,16 @@ import (
 //	kernel numa-balancing=V numad=BOOL
 //	held former=V value=V            a move of a daemon that was killed has set kernel.numa_balancing
 //	guest NAME vcpus=N memory=GIB on=NODE runs=NODE cpu=N [wait=N] [placed=NODE]
+//	    [source=S]                   of its memory; memfd without it
 //	change NAME [on=NODE] [runs=NODE] [cpu=N] [wait=N]     others change it
 //	policy                           YAML below; before start
 //	set-policy                       an order; YAML below
 //	start                            of the daemon; again: after kill -9
 //	run LENGTH                       a sample every second
 //	clock back=D                     it is set back
-//	job (done|undone|cancelled|stopped|failed|refused|killed) [left=NAME]
-//	                                 the running job ends; why below; what it left of a guest
+//	job (done|undone|cancelled|stopped|failed|refused|killed) [left=NAME] [held=V]
+//	                                 the running job ends; why below; what it left of a guest; the value of
+//	                                 kernel.numa_balancing that it set, was 0, and could not restore
 //	setting (done|failed|not-begun)  the change of a setting ends; why below
 //	pause [for=D], resume, accept [ID], cancel [ID]             orders; why below
 //	journal (full|writable)          whether it can be appended to
@@ -141,6 +143,7 @@ func (w *world) guestCommand(d *datadriven.TestData) {
 	d.ScanArgs(w.t, "on", &on)
 	d.ScanArgs(w.t, "runs", &runs)
 	g := w.add(first(d), vcpus, topology.Bytes(gib)*topology.GiB, topology.NodeID(on), topology.NodeID(runs))
+	d.MaybeScanArgs(w.t, "source", &g.Config.Source)
 	w.load(g, d)
 	if d.MaybeScanArgs(w.t, "placed", &placed) {
 		w.place(g, topology.NodeID(placed))
@@ -232,6 +235,7 @@ func (w *world) jobCommand(d *datadriven.TestData) {
 			w.journalMove(journal.MoveBegan, j.ID, j.Move, false)
 			e.Moved = append(e.Moved, w.end(j.ID, j.Move, how))
 			w.leave(&e.Moved[0], d)
+			w.hold(&e.Moved[0], d)
 		}
 	case control.RecoverJob:
 		for _, open := range journal.InterruptedMoves(w.journal) {
@@ -251,6 +255,15 @@ func (w *world) leave(m *control.Moved, d *datadriven.TestData) {
 	g := w.guests[name]
 	for i := range g.Seen.Threads {
 		g.Seen.Threads[i].Mems = w.topology.NodeSet()
+	}
+}
+
+// hold leaves kernel balancing with a value that a move could not restore.
+func (w *world) hold(m *control.Moved, d *datadriven.TestData) {
+	var value string
+	if d.MaybeScanArgs(w.t, "held", &value) {
+		w.kernel.NUMABalancing = value
+		m.Held = &journal.SettingChange{Path: plan.NUMABalancingPath, Former: "0", Value: value, Held: true}
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
-	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -132,12 +131,7 @@ func (c *Controller) plan() {
 	if len(moves) > 0 && c.awaitsOthers() {
 		moves = nil
 	}
-	moves = plan.Join(inOrder(&h, c.rules.policy, moves), c.small(&h))
-	if p := c.rules.policy.Movers; p.KernelCopies == policy.AnswerAuto && p.KernelBalancing != policy.AnswerOff &&
-		h.Kernel.NUMABalancing != "" {
-		moves = plan.JoinPulled(moves)
-	}
-	for _, m := range moves {
+	for _, m := range c.join(&h, inOrder(&h, c.rules.policy, moves)) {
 		c.queueMove(m, Balancer)
 	}
 	c.advise(advised)
@@ -157,6 +151,17 @@ func (c *Controller) divide(all []plan.Move) (advised, made []plan.Move) {
 		}
 	}
 	return advised, made
+}
+
+// join joins moves that are small together, and moves of VMs whose memory the kernel can
+// bring to their vCPUs at the same time.
+func (c *Controller) join(h *inventory.Host, moves []plan.Move) []plan.Move {
+	moves = plan.Join(moves, c.small(h))
+	joined := plan.JoinPulled(moves)
+	if slices.ContainsFunc(joined, func(m plan.Move) bool { return !c.canPull(h, m) }) {
+		return moves
+	}
+	return joined
 }
 
 // small returns the bytes that moves may copy together to be made as one batch: as

@@ -1,8 +1,13 @@
 package order
 
 import (
+	"strconv"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -24,33 +29,154 @@ type Pull struct {
 	VCPUs int
 }
 
+// PullOf describes the memory of a VM that a move brings to its placement. Without
+// the VM's mappings (inventory.Seen.Ranges) its configuration says what is movable.
+func PullOf(g *inventory.Guest, m plan.GuestMove, t *topology.Topology) Pull {
+	p := Pull{Targets: m.Placement.Nodes.Len(), Loses: m.Saves, VCPUs: len(m.Placement.VCPUs)}
+	far := func(memory topology.MemoryByNode) (sum topology.Bytes) {
+		for node, bytes := range memory {
+			if !m.Placement.Nodes.Contains(node) {
+				sum += bytes
+			}
+		}
+		return sum
+	}
+	for _, r := range g.Seen.Ranges {
+		p.Bytes += far(r.ByNode)
+		if r.Policy == "default" && r.Backing == "anonymous" {
+			p.Movable += far(r.ByNode)
+		}
+	}
+	if c := &g.Config; len(g.Seen.Ranges) == 0 {
+		p.Bytes = far(g.Seen.MemoryByNode)
+		bound := c.NUMATune != nil && (c.NUMATune.Mode == string(guest.MemoryStrict) || len(c.NUMATune.Cells) > 0)
+		if (c.Source == "" || c.Source == "anonymous") && !c.Shared && !bound {
+			p.Movable = p.Bytes
+		}
+	}
+	for node := range m.Placement.Nodes.All() {
+		if n, ok := t.Node(node); ok {
+			p.Free += n.Free + n.Reclaimable
+		}
+	}
+	return p
+}
+
+// Level gives each VM of a move the highest loss for each vCPU among them. The vCPUs of
+// all of them move before the memory, also those of a VM that makes room for another
+// and loses nothing yet: from then on each runs far from its memory.
+func Level(pulls []Pull) {
+	worst := 0.0
+	for _, p := range pulls {
+		worst = max(worst, p.Loses/float64(max(1, p.VCPUs)))
+	}
+	for i := range pulls {
+		pulls[i].Loses = worst * float64(max(1, pulls[i].VCPUs))
+	}
+}
+
 // leastPulled is the share of a VM's memory that hinting faults must be able to
 // move. Below it our own copy has the greater part of the work in any case.
 const leastPulled = 0.9
 
 // Possible reports whether the kernel can bring the VM's memory to its vCPUs. It
 // needs one target: it brings pages to the node of the CPU that touches them, which
-// with several nodes need not be the node of the cell.
-func (p Pull) Possible() bool {
-	return p.Bytes > 0 && p.Targets == 1 && p.Free >= p.Bytes &&
+// with several nodes need not be the node of the cell. It is not possible either
+// under a policy that limits the rate, because the kernel does not obey that, and for
+// a VM that loses less than copying may cost it (max_guest_wait): its vCPUs copy.
+func (p Pull) Possible(b policy.Balance) bool {
+	return p.Bytes > 0 && p.Targets == 1 && p.Free >= p.Bytes && b.Pace == 0 &&
+		p.Loses > float64(p.VCPUs)*b.WithDefaults().MaxGuestWait &&
 		float64(p.Movable) >= leastPulled*float64(p.Bytes)
 }
 
+// Exposed returns the name of a VM whose memory kernel balancing, which acts on all
+// processes, would move although the VM is not part of the moves; empty: none. A VM
+// that Numavisor has placed runs near its memory. One in mode auto is not exposed as
+// long as it runs near its memory, because kernel balancing prefers to run a
+// thread there; the daemon may move it anyway. With kernel balancing on, nothing
+// more is exposed than before. near reports whether a VM in mode auto runs near its
+// memory.
+func Exposed(
+	h *inventory.Host, b policy.Balance, moved func(guest string) bool, near func(*inventory.Guest) bool,
+) string {
+	if mode, err := strconv.Atoi(h.Kernel.NUMABalancing); err == nil && mode&1 == 1 {
+		return ""
+	}
+	for i := range h.Guests {
+		g := &h.Guests[i]
+		if g.Placement != nil || g.State != "running" || moved(g.Name) {
+			continue
+		}
+		nodes := g.VCPUNodes(&h.Topology)
+		auto := b.ModeOf(g.Name, g.Ours()) == policy.ModeAuto
+		if !holds(nodes, g) || nodes.Len() > 1 && !(auto && near(g)) {
+			return g.Name
+		}
+	}
+	return ""
+}
+
+// RunsNear reports whether a VM's vCPUs ran last on nodes that hold its memory.
+func RunsNear(g *inventory.Guest, t *topology.Topology) bool {
+	var nodes topology.NodeSet
+	for _, thread := range g.Seen.Threads {
+		if thread.VCPU != nil {
+			nodes = nodes.Union(t.NodesOf(topology.SetOf(thread.LastCPU)))
+		}
+	}
+	return holds(nodes, g)
+}
+
+// strays is the share of a VM's memory that may be elsewhere, as nobody places it:
+// pages of libraries, and of QEMU itself.
+const strays = 0.1
+
+// holds reports whether a VM's memory is on these nodes.
+func holds(nodes topology.NodeSet, g *inventory.Guest) bool {
+	var there, all topology.Bytes
+	for node, bytes := range g.Seen.MemoryByNode {
+		if all += bytes; nodes.Contains(node) {
+			there += bytes
+		}
+	}
+	return float64(there) >= (1-strays)*float64(all)
+}
+
+const (
+	// alone is how fast at least a thread copies memory if it has a CPU of its own: the
+	// kernel takes 1 to 4 microseconds for a page of 4 KiB (docs/benchmarks.md, moving
+	// memory). One that is slower shares the CPU, with VMs of this host or, where
+	// this host is a VM itself, with others.
+	alone = float64(topology.GiB)
+	// scanned is how much memory of one VM the kernel brings in a second at most:
+	// task_numa_work takes the mapping of 256 MiB away at once (scan_size_mb), and
+	// begins at most once a second of the vCPUs' time (scan_period_min_ms).
+	scanned = float64(256 * topology.MiB)
+)
+
 // Pays reports whether the kernel is the better mover for VMs that are copied in
-// this order otherwise. A vCPU that copies a page does not work meanwhile, so each
-// VM loses all of its vCPUs' time for that. Our own thread takes none, but the VMs
-// wait for one another: it copies one after the other, and pages in the order of
-// their addresses. spare is how many CPUs of the host nobody uses: without one, our
-// thread takes its time from the VMs, too. The rates per CPU are equal (the same
-// code of the kernel copies), so bytes stand for time.
-func Pays(pulls []Pull, spare float64) bool {
-	copied, waits, pulled := 0.0, 0.0, 0.0
-	taken := 1 - min(1, max(0, spare))
+// this order otherwise, by the work that they lose. rate is how fast our own
+// thread copies now, in bytes a second; 0: not known, then our own copy is preferred.
+//
+// A vCPU that copies a page does not work meanwhile, so each VM loses that time. Our
+// thread takes its time from VMs, too, as far as it has no CPU of its own, and
+// the VMs wait for one another: it copies one after the other. The same code of the
+// kernel copies, so a vCPU is taken to copy as fast as our thread. Pages that are used
+// come first, so a VM loses half of Loses on average while it is served. Both prices
+// are derived; in the lab the kernel was up to twice as fast as our thread
+// (docs/benchmarks/2026-11.md), which this does not count.
+func Pays(pulls []Pull, rate topology.Bytes) bool {
+	if rate == 0 {
+		return false
+	}
+	own, copied, waits, pulled := float64(rate), 0.0, 0.0, 0.0
+	taken := 1 - min(1, own/alone)
 	for _, p := range pulls {
-		waits += float64(p.Bytes)
-		copied += p.Loses*waits + taken*float64(p.Bytes)
-		each := float64(p.Bytes) / float64(max(1, p.VCPUs))
-		pulled += float64(p.Bytes) + p.Loses*each/2
+		took := float64(p.Bytes) / own
+		waits += took
+		copied += p.Loses*waits + taken*took
+		pulled += took + p.Loses*max(took/float64(max(1, p.VCPUs)), float64(p.Bytes)/scanned)/2
 	}
 	return pulled < copied
 }
@@ -67,18 +193,21 @@ type pulled struct {
 }
 
 const (
-	pullLasts = time.Minute // at most
+	pullLasts = 10 * time.Minute // at most: no other move begins meanwhile
 	// The rate is measured in this time: faults come in bursts, one for each scan of
 	// the memory, which the kernel begins once a second of the vCPUs' time at most.
 	pullWindow = 5 * time.Second
 	pullDone   = 1.0 / 50 // the share that remains: not touched, or in use
 	pullEbbs   = 0.25     // of the highest rate: what is left is hardly used
 	pullSlower = 0.5      // of our own rate: what is pulled is in use, what we copy may not be
+	pullTail   = 30 * time.Second
 )
 
-// Continue reports whether the kernel should go on: at a time since it began,
-// so much is left of all, and our own copy has this rate in bytes a second; 0:
-// not known.
+// Continue reports whether the kernel should go on: at a time since it began, so much
+// is left of all, and our own copy has this rate in bytes a second; 0: not known. As
+// long as much is left, the kernel must not be much slower than our own copy. Of
+// the last pages (see Cold) our own copy would move few with each call, so the
+// kernel goes on as long as it needs no more than half a minute for them.
 func (p *Pulling) Continue(at time.Duration, left, all, own topology.Bytes) bool {
 	p.window = append(p.window, pulled{at, left})
 	for len(p.window) > 2 && at-p.window[1].at >= pullWindow {
@@ -93,5 +222,15 @@ func (p *Pulling) Continue(at time.Duration, left, all, own topology.Bytes) bool
 	}
 	rate := (float64(first.left) - float64(left)) / (at - first.at).Seconds()
 	p.best = max(p.best, rate)
+	if Cold(left, all) {
+		return rate >= float64(left)/pullTail.Seconds()
+	}
 	return rate > max(pullSlower*float64(own), pullEbbs*p.best)
 }
+
+// coldPart is the share of a VM's memory that may wait for a quiet time.
+const coldPart = 0.1
+
+// Cold reports whether what the kernel has left of a VM's memory may wait for a
+// quiet time: it is little, and the VM's vCPUs have hardly used it.
+func Cold(left, all topology.Bytes) bool { return float64(left) <= coldPart*float64(all) }

@@ -4,47 +4,130 @@ import (
 	"testing"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
 func TestPull_Possible(t *testing.T) {
-	well := Pull{Bytes: 100, Movable: 95, Free: 100, Targets: 1}
+	well := Pull{Bytes: 100, Movable: 95, Free: 100, Targets: 1, Loses: 0.3, VCPUs: 1}
 	for name, c := range map[string]struct {
-		change func(*Pull)
+		change func(*Pull, *policy.Balance)
 		want   bool
 	}{
-		"the default policy":             {func(*Pull) {}, true},
-		"nothing to copy":                {func(p *Pull) { p.Bytes, p.Movable = 0, 0 }, false},
-		"a part is bound":                {func(p *Pull) { p.Movable = 89 }, false},
-		"the target has too little room": {func(p *Pull) { p.Free = 99 }, false},
-		"two targets":                    {func(p *Pull) { p.Targets = 2 }, false},
+		"the default policy":             {func(*Pull, *policy.Balance) {}, true},
+		"nothing to copy":                {func(p *Pull, _ *policy.Balance) { p.Bytes, p.Movable = 0, 0 }, false},
+		"a part is bound":                {func(p *Pull, _ *policy.Balance) { p.Movable = 89 }, false},
+		"the target has too little room": {func(p *Pull, _ *policy.Balance) { p.Free = 99 }, false},
+		"two targets":                    {func(p *Pull, _ *policy.Balance) { p.Targets = 2 }, false},
+		"it loses little":                {func(p *Pull, _ *policy.Balance) { p.Loses = 0.01 }, false},
+		"the policy limits the rate":     {func(_ *Pull, b *policy.Balance) { b.Pace = 1000 }, false},
 	} {
-		p := well
-		c.change(&p)
-		if got := p.Possible(); got != c.want {
+		p, b := well, policy.Balance{}
+		c.change(&p, &b)
+		if got := p.Possible(b); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
 
-// One VM that loses half of its time gets its memory faster from a thread that has
-// a CPU of its own. Where that thread takes the CPU time of VMs, or many VMs wait
-// for it, the kernel is better.
+// Only anonymous memory with the default policy is moved by hinting faults.
+func TestPullOf(t *testing.T) {
+	var top topology.Topology
+	to := plan.GuestMove{Placement: guest.Placement{Nodes: topology.SetOf[topology.NodeID](1)}}
+	mapped := func(backing, policy string) inventory.Guest {
+		return inventory.Guest{Seen: inventory.Seen{Ranges: []inventory.MemoryRange{
+			{Backing: backing, Policy: policy, ByNode: topology.MemoryByNode{0: 90, 1: 10}}}}}
+	}
+	configured := func(c inventory.Config) inventory.Guest {
+		return inventory.Guest{Config: c, Seen: inventory.Seen{MemoryByNode: topology.MemoryByNode{0: 90, 1: 10}}}
+	}
+	strict := &inventory.NUMATune{Mode: "strict", Nodes: topology.SetOf[topology.NodeID](0)}
+	for name, c := range map[string]struct {
+		guest   inventory.Guest
+		movable topology.Bytes
+	}{
+		"anonymous":              {mapped("anonymous", "default"), 90},
+		"bound":                  {mapped("anonymous", "bind:0"), 0},
+		"memfd":                  {mapped("memfd", "default"), 0},
+		"huge page pool":         {mapped("hugetlbfs", "default"), 0},
+		"configured":             {configured(inventory.Config{}), 90},
+		"configured, memfd":      {configured(inventory.Config{Source: "memfd"}), 0},
+		"configured, shared":     {configured(inventory.Config{Shared: true}), 0},
+		"configured, bound":      {configured(inventory.Config{NUMATune: strict}), 0},
+		"configured, restricted": {configured(inventory.Config{NUMATune: &inventory.NUMATune{Mode: "restrictive"}}), 90},
+	} {
+		if p := PullOf(&c.guest, to, &top); p.Bytes != 90 || p.Movable != c.movable || p.Targets != 1 {
+			t.Errorf("%s: %+v", name, p)
+		}
+	}
+}
+
+func TestExposed(t *testing.T) {
+	one := topology.SetOf[topology.CPUID](0)
+	both := topology.SetOf[topology.CPUID](0, 1)
+	v := guest.VCPUID(0)
+	guestOn := func(cpus topology.CPUSet, node topology.NodeID) inventory.Guest {
+		return inventory.Guest{Name: "x", State: "running", Seen: inventory.Seen{
+			Threads:      []inventory.Thread{{VCPU: &v, Affinity: cpus, LastCPU: 0}},
+			MemoryByNode: topology.MemoryByNode{node: 1000, 3: 10}}}
+	}
+	auto := policy.Balance{Mode: policy.ModeAuto, Guests: map[string]policy.Mode{"x": policy.ModeAuto}}
+	off := policy.Balance{Mode: policy.ModeAuto, Guests: map[string]policy.Mode{"x": policy.ModeOff}}
+	for name, c := range map[string]struct {
+		guest     inventory.Guest
+		policy    policy.Balance
+		balancing string
+		moved     bool
+		exposed   bool
+	}{
+		"pinned to its memory":                      {guestOn(one, 0), off, "0", false, false},
+		"pinned elsewhere":                          {guestOn(one, 1), off, "0", false, true},
+		"pinned elsewhere, with tiering":            {guestOn(one, 1), off, "2", false, true},
+		"may run anywhere":                          {guestOn(both, 0), off, "0", false, true},
+		"auto, runs near its memory":                {guestOn(both, 0), auto, "0", false, false},
+		"auto, runs far from its memory":            {guestOn(both, 1), auto, "0", false, true},
+		"auto, pinned elsewhere":                    {guestOn(one, 1), auto, "0", false, true},
+		"part of the move":                          {guestOn(one, 1), off, "0", true, false},
+		"kernel balancing is on":                    {guestOn(one, 1), off, "1", false, false},
+		"kernel balancing is on, and tiering is on": {guestOn(one, 1), off, "3", false, false},
+	} {
+		h := inventory.Host{Kernel: inventory.Kernel{NUMABalancing: c.balancing}, Guests: []inventory.Guest{c.guest}}
+		for id := range topology.NodeID(2) {
+			h.Topology.Nodes = append(h.Topology.Nodes, topology.Node{ID: id, CPUs: topology.SetOf(topology.CPUID(id))})
+		}
+		got := Exposed(&h, c.policy, func(string) bool { return c.moved },
+			func(g *inventory.Guest) bool { return RunsNear(g, &h.Topology) })
+		if (got == "x") != c.exposed {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+// The kernel is the better mover where our thread shares its CPU, which its rate shows.
+// One with a CPU of its own is better: VMs do nothing while they copy.
 func TestPays(t *testing.T) {
-	one := Pull{Bytes: 100, Loses: 0.5, VCPUs: 1}
-	many := []Pull{one, one, one, one}
+	one := Pull{Bytes: 350 * topology.MiB, Loses: 0.35, VCPUs: 1}
+	four := []Pull{one, one, one, one}
+	large := Pull{Bytes: 64 * topology.GiB, Loses: 4, VCPUs: 16}
 	for name, c := range map[string]struct {
 		pulls []Pull
-		spare float64
+		rate  topology.Bytes
 		want  bool
 	}{
-		"none":                   {nil, 0, false},
-		"one, with a free CPU":   {[]Pull{one}, 1, false},
-		"one, without":           {[]Pull{one}, 0, true},
-		"four, with a free CPU":  {many, 1, false},
-		"seven, with a free CPU": {append(many, one, one, one), 1, true},
+		"none":                          {nil, 30 * topology.MiB, false},
+		"the rate is not known":         {four, 0, false},
+		"one, in the lab":               {[]Pull{one}, 30 * topology.MiB, true},
+		"two, in the lab":               {[]Pull{one, one}, 30 * topology.MiB, true},
+		"one that loses little":         {[]Pull{{Bytes: one.Bytes, Loses: 0.02, VCPUs: 1}}, 100 * topology.MiB, false},
+		"one, with a free CPU":          {[]Pull{one}, 2 * topology.GiB, false},
+		"four, with a free CPU":         {four, 2 * topology.GiB, false},
+		"a large one, with a free CPU":  {[]Pull{large}, 4 * topology.GiB, false},
+		"a large one, on a loaded host": {[]Pull{large}, 100 * topology.MiB, true},
 	} {
-		if got := Pays(c.pulls, c.spare); got != c.want {
+		if got := Pays(c.pulls, c.rate); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -61,7 +144,19 @@ func TestPulling_Continue(t *testing.T) {
 		"no faults":             {func(float64) topology.Bytes { return 0 }, 0, 5},
 		"it ebbs":               {func(s float64) topology.Bytes { return topology.Bytes(max(5, 100-20*s)) }, 0, 8},
 		"slower than our copy":  {func(float64) topology.Bytes { return 20 }, 50 * topology.MiB, 5},
-		"slow, but all we know": {func(float64) topology.Bytes { return 1 }, 0, 60},
+		"slow, but all we know": {func(float64) topology.Bytes { return 2 }, 0, 450},
+		"the last pages are slow": {func(s float64) topology.Bytes {
+			if s > 9 {
+				return 10
+			}
+			return 100
+		}, 100 * topology.MiB, 17},
+		"the last pages are not used": {func(s float64) topology.Bytes {
+			if s > 9 {
+				return 0
+			}
+			return 100
+		}, 100 * topology.MiB, 14},
 	} {
 		var p Pulling
 		left, at := all, time.Duration(0)

@@ -145,6 +145,14 @@ func (t *Turn) Finish() {
 	}
 }
 
+// Leave ends the copying of what has not been copied. The caller leaves that for
+// another time, so it does not count as missing.
+func (t *Turn) Leave() {
+	for _, c := range t.copies {
+		c.parts, c.again, c.ended, c.failed = nil, nil, true, nil
+	}
+}
+
 // giveUp ends the steps that found no room.
 func (t *Turn) giveUp() {
 	for _, c := range t.copies {

@@ -170,7 +170,9 @@ var (
 			"(includes moves undone for another reason).",
 		"result",
 	)
-	movedBytes = add("moved_bytes_total", counter, "bytes", "Memory that moves have copied.")
+	movedBytes  = add("moved_bytes_total", counter, "bytes", "Memory that moves have copied.")
+	pulledBytes = add("pulled_bytes_total", counter, "bytes",
+		"Memory that kernel balancing has brought to the vCPUs of moved VMs, enabled for that by the daemon.")
 	repairs    = add("repairs_total", counter, "repairs", "VMs that had drifted and were bound again.")
 	moving     = add("moves_in_progress", gauge, "moves", "Moves in progress.")
 	movingDone = add("moves_in_progress_copied_bytes", gauge, "bytes", "Memory that the moves in progress have copied.")

@@ -12,6 +12,7 @@ func (e *exposition) moves(s *status.Status) {
 	e.send(moves, float64(s.Totals.MovesFailed), "failed")
 	e.send(moves, float64(s.Totals.MovesCancelled), "cancelled")
 	e.send(movedBytes, float64(s.Totals.MovedBytes))
+	e.send(pulledBytes, float64(s.Totals.PulledBytes))
 	e.send(repairs, float64(s.Totals.Repairs))
 	var done, total float64
 	for _, m := range s.Moving {

@@ -1,6 +1,7 @@
 package move
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -112,7 +113,8 @@ func (m *mover) endBack(why, err error) error {
 // close records the move's end.
 func (m *mover) close(e journal.Entry) error {
 	m.moved.End, m.moved.Why = e.Kind, e.Why
-	e.Moved, e.Took, e.Copied, e.Trace = m.moved.Bytes, m.elapsed(), m.moved.Copied, m.trace.Moments()
+	e.Moved, e.Pulled, e.Took = m.moved.Bytes, m.moved.Pulled, m.elapsed()
+	e.Copied, e.Trace = m.moved.Copied, m.trace.Moments()
 	if err := m.record(e); err != nil {
 		return fmt.Errorf("recording its end in the journal: %w", err)
 	}
@@ -146,7 +148,7 @@ func (m *mover) finish(err error) (Result, error) {
 
 // sum adds up the guests' copied memory so far.
 func (m *mover) sum() {
-	m.moved.Guests, m.moved.Left = nil, nil
+	m.moved.Guests, m.moved.Left, m.moved.Held = nil, nil, cmp.Or(m.pulling.held, m.moved.Held)
 	for _, g := range m.guests {
 		if g.left {
 			m.moved.Left = append(m.moved.Left, g.Guest)

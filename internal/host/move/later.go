@@ -33,5 +33,7 @@ func (g *moving) withoutLeft(all []drift.Difference) []drift.Difference {
 	if !g.left {
 		return all
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(d drift.Difference) bool { return d.Kind == drift.MemoryLimit })
+	return slices.DeleteFunc(slices.Clone(all), func(d drift.Difference) bool {
+		return d.Kind == drift.MemoryLimit || g.cold && d.Kind == drift.Memory
+	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/decide/bind"
+	"github.com/numavisor/numavisor/internal/decide/order"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/claim"
@@ -89,7 +90,12 @@ type Result struct {
 	// Left are the guests of which Request.Later left something to do.
 	Left  []string       `json:"left,omitempty"`
 	Bytes topology.Bytes `json:"moved_bytes"`
-	Took  time.Duration  `json:"took_ns"`
+	// Pulled is the memory that the kernel brought to the vCPUs (Request.Pull).
+	Pulled topology.Bytes `json:"pulled_bytes,omitempty"`
+	// Held is the kernel setting that could not be restored; nil: none. The caller
+	// restores it.
+	Held *journal.SettingChange `json:"held_setting,omitempty"`
+	Took time.Duration          `json:"took_ns"`
 	// Copied is the time in which memory was copied: Took without pauses and
 	// other steps.
 	Copied time.Duration `json:"copied_ns"`
@@ -124,8 +130,8 @@ type mover struct {
 	moved      Result
 	pace       *pacer
 	trace      journal.Trace
-	unrecorded error          // steps that could not be recorded in the journal
-	fetched    topology.Bytes // that the kernel brought to the vCPUs
+	unrecorded error // steps that could not be recorded in the journal
+	pulling    pulling
 }
 
 // moving is one guest of a move. Its plan is cut in three parts, see
@@ -141,13 +147,14 @@ type moving struct {
 	switchAt   topology.Bytes
 	turn       *apply.Turn
 	seen       inventory.Guest // when the steps were planned
-	pulls      bool            // the kernel brings its memory to its vCPUs first
-	err        error           // why it did not complete
-	left       bool            // Request.Later left something to do
-	unprepared bool            // err occurred before anything was copied
-	counted    bool            // its copied memory is in the sum
-	forget     bool            // it had no placement before: after the rollback it has no intent
-	digest     string          // of the binding in its stored configuration, when verified
+	pull       order.Pull
+	cold       bool   // the kernel has left a little memory that is hardly used
+	err        error  // why it did not complete
+	left       bool   // Request.Later left something to do
+	unprepared bool   // err occurred before anything was copied
+	counted    bool   // its copied memory is in the sum
+	forget     bool   // it had no placement before: after the rollback it has no intent
+	digest     string // of the binding in its stored configuration, when verified
 }
 
 // Move carries out one move of one guest, or of a few that make room for each
@@ -281,10 +288,8 @@ func (m *mover) ways(
 		g.turn.Threads = g.threads(m.host.Policy.Balance)
 		m.guests = append(m.guests, g)
 	}
-	for _, g := range m.pulled(inv) {
-		g.pulls = true
-	}
 	m.schedule(inv)
+	m.canPull(inv)
 	m.pace = m.newPacer(inv)
 	return nil
 }

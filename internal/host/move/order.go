@@ -21,7 +21,7 @@ func (m *mover) schedule(inv *inventory.Host) {
 	for i, g := range m.guests {
 		seen, _ := inv.Guest(g.Guest)
 		copies[i] = g.copy(access, seen, &inv.Topology)
-		if !g.pulls && m.mayFollow(i, seen, &inv.Topology) {
+		if m.mayFollow(i, seen, &inv.Topology) {
 			g.switchAt = copies[i].SwitchAt()
 		}
 		if g.switchAt > 0 {

@@ -3,11 +3,12 @@ package move
 import (
 	"context"
 	"errors"
-	"slices"
+	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/order"
+	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
@@ -20,94 +21,125 @@ import (
 // costs as much as a sample of the guests.
 const pullEvery = 500 * time.Millisecond
 
-// pulled are the guests whose memory the kernel brings to their vCPUs before the
-// rest is copied; none unless Request.Pull.
-func (m *mover) pulled(inv *inventory.Host) (chosen []*moving) {
+// pulling is what Request.Pull needs to know of the move.
+type pulling struct {
+	guests []*moving // whose memory the kernel can bring to their vCPUs
+	// exposed is a guest outside the move that forbids it: kernel balancing would
+	// move its memory, too. Empty: none.
+	exposed string
+	// held is the setting that could not be restored.
+	held *journal.SettingChange
+}
+
+// canPull notes which guests' memory the kernel can bring to their vCPUs.
+func (m *mover) canPull(inv *inventory.Host) {
+	m.pulling = pulling{}
 	balancing, err := strconv.Atoi(inv.Kernel.NUMABalancing)
-	if !m.Pull || err != nil || balancing < 0 || m.host.Policy.Movers.KernelBalancing == policy.AnswerOff ||
-		m.Move.Benefit.WaitCPUs > m.Move.Benefit.AccessCPUs || m.exposed(inv) {
-		return nil
+	p := &m.host.Policy
+	if !m.Pull || err != nil || balancing < 0 || p.Movers.KernelBalancing == policy.AnswerOff ||
+		m.Move.Benefit.WaitCPUs > m.Move.Benefit.AccessCPUs {
+		return
 	}
-	var pulls []order.Pull
-	for _, g := range m.guests {
-		seen, _ := inv.Guest(g.Guest)
-		if p := g.pull(seen, &inv.Topology); p.Possible() {
-			chosen, pulls = append(chosen, g), append(pulls, p)
+	ours := map[string]bool{}
+	pulls := make([]order.Pull, len(m.guests))
+	for i, g := range m.guests {
+		ours[g.Guest] = true
+		pulls[i] = order.PullOf(&g.seen, g.GuestMove, &inv.Topology)
+	}
+	order.Level(pulls)
+	for i, g := range m.guests {
+		g.pull = pulls[i]
+	}
+	m.pulling.exposed = order.Exposed(inv, p.Balance, func(name string) bool { return ours[name] },
+		func(g *inventory.Guest) bool { return order.RunsNear(g, &inv.Topology) })
+	for _, g := range m.order {
+		if g.pull.Possible(p.Balance) {
+			m.pulling.guests = append(m.pulling.guests, g)
 		}
 	}
-	if !order.Pays(pulls, 0) {
-		return nil
-	}
-	return chosen
 }
 
-// pull describes the guest's memory for the kernel's hinting faults.
-func (g *moving) pull(seen *inventory.Guest, t *topology.Topology) order.Pull {
-	p := order.Pull{Targets: g.Placement.Nodes.Len(), Loses: g.Saves, VCPUs: len(g.Placement.VCPUs)}
-	_, p.Bytes = g.turn.Done()
-	for _, r := range seen.Seen.Ranges {
-		if r.Policy != "default" || r.Backing != "anonymous" {
-			continue
-		}
-		for node, bytes := range r.ByNode {
-			if !g.Placement.Nodes.Contains(node) {
-				p.Movable += bytes
-			}
-		}
-	}
-	for node := range g.Placement.Nodes.All() {
-		if n, ok := t.Node(node); ok {
-			p.Free += n.Free + n.Reclaimable
-		}
-	}
-	return p
+// errTried ends the trial of our own copy.
+var errTried = errors.New("the rate is known")
+
+// trialSlice is how much our own copy may copy to show its rate.
+const trialSlice = 16 * topology.MiB
+
+// trial is a pacer that ends copying once a slice has shown the rate.
+type trial struct {
+	apply.Pacer
+	copied topology.Bytes
+	took   time.Duration
 }
 
-// exposed reports whether kernel balancing, which acts on all processes, would move
-// memory of a guest that is not part of the move: one that Numavisor has not placed
-// and whose memory is not where its vCPUs run. With kernel balancing on, that happens anyway.
-func (m *mover) exposed(inv *inventory.Host) bool {
-	if inv.Kernel.NUMABalancing != "0" {
-		return false
+func (t *trial) Next(ctx context.Context) (topology.Bytes, error) {
+	if t.copied > 0 {
+		return 0, errTried
 	}
-	for i := range inv.Guests {
-		g := &inv.Guests[i]
-		if g.Placement != nil || slices.Contains(m.Move.Names(), g.Name) || g.State != "running" {
-			continue
-		}
-		near := g.VCPUNodes(&inv.Topology)
-		for node := range g.Seen.MemoryByNode {
-			if !near.Contains(node) || near.Len() > 1 {
-				return true
-			}
-		}
+	size, err := t.Pacer.Next(ctx)
+	return min(size, trialSlice), err
+}
+
+func (t *trial) Copied(bytes topology.Bytes, took time.Duration) {
+	t.copied, t.took = t.copied+bytes, t.took+took
+	t.Pacer.Copied(bytes, took)
+}
+
+// rate is in bytes a second; 0: too fast to be measured, or nothing was copied.
+func (t *trial) rate() topology.Bytes {
+	if t.took <= 0 {
+		return 0
 	}
-	return false
+	return topology.Bytes(float64(t.copied) / t.took.Seconds())
 }
 
 // pull lets the kernel bring memory to the vCPUs of the guests for which that is
-// the better mover, until it gets slower than copying. Its error is the end of the
+// the better mover, until it gets slower than copying. A first slice shows how fast
+// copying is. copyAll copies at the pace of a pacer. The error is the end of the
 // context; without kernel balancing all memory is copied.
-func (m *mover) pull(ctx context.Context) error {
+func (m *mover) pull(ctx context.Context, x apply.Executor, copyAll func(apply.Pacer) error) error {
 	var guests []*moving
-	for _, g := range m.order {
-		if g.pulls && g.err == nil {
+	for _, g := range m.pulling.guests {
+		if g.err == nil {
 			guests = append(guests, g)
 		}
 	}
 	if len(guests) == 0 || m.refused() != nil {
 		return nil
 	}
+	if m.pulling.exposed != "" {
+		m.note(fmt.Sprintf("memory is copied: kernel balancing would also move that of VM %s", m.pulling.exposed))
+		return nil
+	}
+	t := &trial{Pacer: m.pace}
+	if err := copyAll(t); err != nil && !errors.Is(err, errTried) {
+		return err
+	}
+	var pulls []order.Pull
+	for _, g := range guests {
+		done, all := g.turn.Done()
+		g.pull.Bytes = all - done
+		pulls = append(pulls, g.pull)
+	}
+	if !order.Pays(pulls, t.rate()) {
+		m.note(fmt.Sprintf("memory is copied: at %v a second that is better than kernel balancing", t.rate()))
+		return nil
+	}
+	for _, g := range guests {
+		steps := g.pins
+		g.pins = nil
+		m.steps(ctx, x, g, steps, journal.TracePin)
+	}
 	restore, err := m.balance(ctx)
 	if err != nil {
-		m.note("the kernel does not bring memory to the vCPUs: " + err.Error())
+		m.note("memory is copied: kernel balancing cannot be enabled: " + err.Error())
 		return nil //nolint:nilerr // noted; all memory is copied instead
 	}
-	stopped := m.watchPull(ctx, guests)
-	if err := restore(); err != nil {
-		m.unrecorded = errors.Join(m.unrecorded, err)
+	err = m.watchPull(ctx, guests, t.rate())
+	if failed := restore(); failed != nil {
+		m.unrecorded = errors.Join(m.unrecorded, failed)
 	}
-	return stopped
+	return err
 }
 
 // balance enables kernel balancing, unless it is, and returns how to restore it.
@@ -123,31 +155,36 @@ func (m *mover) balance(ctx context.Context) (restore func() error, err error) {
 		return func() error { return nil }, err
 	}
 	on := strconv.Itoa(mode | 1)
-	why := "the kernel brings memory to the vCPUs of " + m.Move.String()
 	_, err = m.host.Fix(ctx, operate.FixRequest{Held: true, Remedy: plan.Remedy{
-		Kind: plan.WriteSetting, Path: plan.NUMABalancingPath, From: now, Value: on, Why: why}})
-	if err != nil {
-		return nil, err
-	}
-	return func() error {
+		Kind: plan.WriteSetting, Path: plan.NUMABalancingPath, From: now, Value: on,
+		Why: "the kernel brings memory to the vCPUs, for move " + m.ID}})
+	back := func() error {
 		_, err := m.host.Fix(context.WithoutCancel(ctx), operate.FixRequest{Remedy: plan.Remedy{
-			Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: on, Value: now, Why: why + ": done"}})
+			Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: on, Value: now,
+			Why: "the kernel has brought memory to the vCPUs, for move " + m.ID}})
+		if err != nil {
+			m.pulling.held = &journal.SettingChange{Path: plan.NUMABalancingPath, Former: now, Value: on, Held: true}
+		}
 		return err
-	}, nil
+	}
+	if err != nil { // it may have been changed: only its entry in the journal may have failed
+		return nil, errors.Join(err, back())
+	}
+	return back, nil
 }
 
 // watchPull waits until the kernel has brought the memory, or is slower than
-// copying would be.
-func (m *mover) watchPull(ctx context.Context, guests []*moving) error {
+// copying would be, at its rate in bytes a second. What it leaves of a guest waits for a
+// quiet time if it is little, and is copied otherwise.
+func (m *mover) watchPull(ctx context.Context, guests []*moving, rate topology.Bytes) error {
 	var all topology.Bytes
-	left := make([]topology.Bytes, len(guests))
+	left, own := make([]topology.Bytes, len(guests)), make([]topology.Bytes, len(guests))
 	for i, g := range guests {
-		_, left[i] = g.turn.Done()
+		left[i] = g.pull.Bytes
 		all += left[i]
-	}
-	var own topology.Bytes // our rate; 0: not known
-	if m.Move.Cost.RateMeasured {
-		own = m.Move.Cost.BytesPerSecond
+		if now, ok := m.misplaced(g); ok && now > left[i] {
+			own[i] = now - left[i] // memory of its process, which stays
+		}
 	}
 	var state order.Pulling
 	for began := m.elapsed(); ; {
@@ -159,18 +196,25 @@ func (m *mover) watchPull(ctx context.Context, guests []*moving) error {
 		for i, g := range guests {
 			now, ok := m.misplaced(g)
 			if !ok {
-				now = left[i] // the guest has ended, or its memory cannot be read: copying finds out
+				now = left[i] + own[i] // the guest has ended, or its memory cannot be read: copying finds out
 			}
-			now = min(now, left[i])
+			now = min(now-min(now, own[i]), left[i])
 			m.trace.Add(g.Guest, journal.TracePull, from, m.elapsed(), left[i]-now)
-			m.fetched += left[i] - now
+			m.moved.Pulled += left[i] - now
 			left[i], sum = now, sum+now
 		}
 		m.tell("the kernel brings memory to the vCPUs", 0)
-		if !state.Continue(m.elapsed()-began, sum, all, own) {
-			return nil
+		if !state.Continue(m.elapsed()-began, sum, all, rate) {
+			break
 		}
 	}
+	for i, g := range guests {
+		if m.Later && g.err == nil && order.Cold(left[i], g.pull.Bytes) {
+			g.turn.Leave()
+			g.left, g.cold = true, true
+		}
+	}
+	return nil
 }
 
 // misplaced is how much of a guest's memory is not on its nodes.

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/fake"
 	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/observe"
@@ -26,14 +27,26 @@ type pulling struct {
 	host     *fake.Host
 	settings *operatetest.Settings
 	each     topology.Bytes
+	most     topology.Bytes // brings no more than that; 0: all
 	pulled   topology.Bytes
 }
 
 func (p *pulling) Memory(g inventory.Guest) (topology.MemoryByNode, string, error) {
-	if p.settings.Values[plan.NUMABalancingPath] == "1" {
+	if p.settings.Values[plan.NUMABalancingPath] == "1" && (p.most == 0 || p.pulled < p.most) {
 		p.pulled += p.host.Pull(p.each)
 	}
 	return p.Kernel.Memory(g)
+}
+
+// crawling is a kernel that copies 30 MiB a second, as in the lab.
+type crawling struct{ apply.Kernel }
+
+func (c crawling) Move(
+	ctx context.Context, pid int, step plan.Step, progress func(done, total topology.Bytes),
+) (plan.Moved, error) {
+	moved, err := c.Kernel.Move(ctx, pid, step, progress)
+	time.Sleep(time.Duration(float64(moved.Moved) / float64(30*mib) * float64(time.Second)))
+	return moved, err
 }
 
 // pulledMove moves two guests of 1 GiB from node 0, which lose half of their time to
@@ -55,6 +68,7 @@ func pulledMove(
 	p = &pulling{Kernel: w.Joined.Sources.Kernel, host: w.Host, each: each,
 		settings: &operatetest.Settings{Values: map[string]string{plan.NUMABalancingPath: "0"}}}
 	w.Joined.Sources.Kernel, w.Joined.Settings, w.Joined.Journal, w.Joined.Clock = p, p.settings, b, time.Now
+	w.Joined.Kernel = crawling{w.Joined.Kernel}
 	m := planned(t, w, plan.Batch, map[string]string{"a": "1", "b": "2"})
 	m.Benefit.AccessCPUs = 1
 	for i := range m.Guests {
@@ -91,6 +105,10 @@ func TestMove_KernelBringsMemory(t *testing.T) {
 			if (p.pulled > 0) != (each > 0) {
 				t.Errorf("%s: the kernel brought %v", name, p.pulled)
 			}
+			end := b.Recorded[len(b.Recorded)-1]
+			if more := p.pulled - moved.Pulled; more > 2*each || end.Pulled != moved.Pulled {
+				t.Errorf("%s: %v reported, %v in the journal, %v brought", name, moved.Pulled, end.Pulled, p.pulled)
+			}
 			if moved.Bytes+p.pulled < 2*gib {
 				t.Errorf("%s: the kernel brought %v and %v were copied", name, p.pulled, moved.Bytes)
 			}
@@ -104,17 +122,71 @@ func TestMove_KernelBringsMemory(t *testing.T) {
 	}
 }
 
+// What the kernel has hardly brought is little, and waits for a quiet time.
+func TestMove_LeavesUnusedMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p, _, moved, err := pulledMove(t, 64*mib, func(w *world, r *move.Request) {
+			k, ok := w.Joined.Sources.Kernel.(*pulling)
+			if !ok {
+				t.Fatal("another kernel")
+			}
+			k.most, r.Later = 2*gib-100*mib, true
+		})
+		if err != nil || !moved.Complete() {
+			t.Fatalf("%v: %s %v", err, moved.End, moved.Shortfalls())
+		}
+		if moved.Bytes > 64*mib || p.pulled < 2*gib-200*mib || len(moved.Left) != 2 {
+			t.Errorf("%v copied, %v brought, left of %v", moved.Bytes, p.pulled, moved.Left)
+		}
+	})
+}
+
+// A setting that cannot be restored is reported, for the caller to restore it.
+func TestMove_ReportsASettingThatItCannotRestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, _, _, moved, err := pulledMove(t, 64*mib, func(w *world, _ *move.Request) {
+			k, ok := w.Joined.Sources.Kernel.(*pulling)
+			if !ok {
+				t.Fatal("another kernel")
+			}
+			w.Joined.Settings = &stuck{k.settings}
+		})
+		if err == nil || moved.Held == nil || moved.Held.Former != "0" || moved.Held.Value != "1" {
+			t.Errorf("%v: held %+v", err, moved.Held)
+		}
+	})
+}
+
+// stuck are settings that cannot be written back.
+type stuck struct{ *operatetest.Settings }
+
+func (s *stuck) WriteSetting(path, value string) error {
+	if value == "0" {
+		return errLost
+	}
+	return s.Settings.WriteSetting(path, value)
+}
+
 // Kernel balancing stays as it is if the policy or the request does not allow it, if
-// waiting for CPUs is the reason for the move, and if it would move the memory of
-// another guest.
+// it limits the rate, if waiting for CPUs is the reason for the move, if copying is
+// fast, if hinting faults do not move the memory, and if kernel balancing would move
+// the memory of another guest.
 func TestMove_KernelBalancingStaysOff(t *testing.T) {
 	for name, change := range map[string]func(*world, *move.Request){
 		"not asked for": func(_ *world, r *move.Request) { r.Pull = false },
 		"the policy":    func(w *world, _ *move.Request) { w.Joined.Policy.Movers.KernelBalancing = policy.AnswerOff },
-		"they wait":     func(_ *world, r *move.Request) { r.Move.Benefit.WaitCPUs = 2 },
-		"another guest is far from its memory": func(w *world, _ *move.Request) {
+		"a rate":        func(w *world, _ *move.Request) { w.Joined.Policy.Balance.Pace = 100 * mib },
+		"copying is fast": func(w *world, _ *move.Request) {
+			k, ok := w.Joined.Kernel.(crawling)
+			if !ok {
+				t.Fatal("another kernel")
+			}
+			w.Joined.Kernel = &slow{Kernel: k.Kernel, began: time.Now()}
+		},
+		"they wait": func(_ *world, r *move.Request) { r.Move.Benefit.WaitCPUs = 2 },
+		"another guest may run far from its memory": func(w *world, _ *move.Request) {
 			top := w.Nodes()
-			d := kinds[0].Guest("c", gib, []topology.NodeID{0}, top.CPUsOf(nodes("3")))
+			d := kinds[0].Guest("c", gib, []topology.NodeID{0}, top.CPUsOf(nodes("2-3")))
 			d.Config.Immediate = true
 			w.MustAdd(t, d)
 		},

@@ -121,13 +121,16 @@ func (m *mover) copyMemory(ctx context.Context, x apply.Executor) error {
 			}
 		}
 	}
-	stopped := m.pull(ctx)
-	if stopped == nil {
-		stopped = x.Turns(ctx, turns, m.pace, func(t *apply.Turn) {
+	copyAll := func(pace apply.Pacer) error {
+		return x.Turns(ctx, turns, pace, func(t *apply.Turn) {
 			m.traceSlice(t)
 			m.tell("copying memory", m.pace.reached)
 			m.follow(ctx, x, false)
 		})
+	}
+	stopped := m.pull(ctx, x, copyAll)
+	if stopped == nil {
+		stopped = copyAll(m.pace)
 	}
 	if m.refused() == nil {
 		m.follow(ctx, x, true)

@@ -40,6 +40,7 @@ func BusyHost(nodes, guests, second int) status.Status {
 			MovesFailed: 1,
 			Repairs:     7,
 			MovedBytes:  812 * topology.GiB,
+			PulledBytes: 31 * topology.GiB,
 		},
 		Self: status.Self{
 			CPU:      9*time.Minute + time.Duration(second)*8*time.Millisecond,
