@@ -11,9 +11,9 @@ type Movers struct {
 	// policy alone, and brings other pages to the vCPUs that use them, where
 	// Numavisor has placed these.
 	KernelBalancing Answer `json:"kernel_balancing,omitempty"`
-	// KernelCopies lets the daemon use kernel balancing as a mover; default auto: while
-	// it moves VMs for which that is the better one, and only if no other VM's memory
-	// would be moved. off: never. It has no effect if KernelBalancing is off.
+	// KernelCopies lets the daemon enable kernel balancing while it moves VMs for which
+	// that is the better mover, if no other VM's memory would be moved; default auto.
+	// off: never. It has no effect if KernelBalancing is off, or with Balance.Pace.
 	KernelCopies Answer `json:"kernel_copies,omitempty"`
 	// Numad is about a running numad; default exclude: the daemon asks it to leave
 	// alone (numad -x) the guests that Numavisor may move.

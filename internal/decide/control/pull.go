@@ -2,12 +2,14 @@ package control
 
 import (
 	"slices"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/decide/order"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // mayPull reports whether the policy lets the kernel bring memory to vCPUs.
@@ -23,10 +25,7 @@ func (c *Controller) canPull(h *inventory.Host, m plan.Move) bool {
 	if !mayPull(p.Movers) || h.Kernel.NUMABalancing == "" {
 		return false
 	}
-	over := balance.OverThreshold(c.host.sample.Guests, p.Balance)
-	moved := func(name string) bool { return slices.Contains(m.Names(), name) }
-	near := func(g *inventory.Guest) bool { return !over[g.Name] }
-	if order.Exposed(h, p.Balance, moved, near) != "" {
+	if len(order.Exposed(h, func(name string) bool { return slices.Contains(m.Names(), name) })) > 0 {
 		return false
 	}
 	var pulls []order.Pull
@@ -43,6 +42,57 @@ func (c *Controller) canPull(h *inventory.Host, m plan.Move) bool {
 		return false
 	}
 	return len(pulls) > 0 && (h.MoverBytesPerSecond == 0 || order.Pays(pulls, h.MoverBytesPerSecond))
+}
+
+// withExposed returns the moves of a plan. If the kernel could bring memory to vCPUs, but
+// for VMs in mode auto that have no reason to move now and may run far from their
+// memory, which kernel balancing would then move, it plans again with these as if they
+// were degraded: by where they may run, not by where they happened to run. A plan that
+// pins all of them and copies no more replaces the first one.
+func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Move {
+	p := c.rules.policy
+	pulls := func(m plan.Move) bool { return m.Cost.Bytes > 0 && m.Benefit.AccessCPUs > m.Benefit.WaitCPUs }
+	if !mayPull(p.Movers) || r.Host.Kernel.NUMABalancing == "" || !slices.ContainsFunc(first, pulls) {
+		return first
+	}
+	exposed := order.Exposed(r.Host, func(name string) bool { return moves(first, name) })
+	h := *r.Host
+	h.Guests = slices.Clone(h.Guests)
+	r.Host, r.Past.Degraded = &h, slices.Clone(r.Past.Degraded)
+	for _, name := range exposed {
+		g, ok := h.Guest(name)
+		if !ok || g.Seen.Load == nil || c.modeOf(g) != policy.ModeAuto {
+			return first
+		}
+		load := *g.Seen.Load
+		load.Remote, g.Seen.Load = nil, &load
+		since := r.Now.Add(-time.Duration(p.Balance.DegradedFor))
+		r.Past.Degraded = slices.DeleteFunc(r.Past.Degraded, func(d plan.Degraded) bool { return d.Guest == name })
+		r.Past.Degraded = append(r.Past.Degraded, plan.Degraded{Guest: name, Since: since})
+	}
+	if len(exposed) == 0 {
+		return first
+	}
+	second, err := balance.Plan(r)
+	pinned := func(name string) bool { return moves(second.Moves, name) }
+	if err != nil || copied(second.Moves) > copied(first) || slices.ContainsFunc(second.Moves, func(m plan.Move) bool { return m.Advised }) ||
+		slices.ContainsFunc(exposed, func(name string) bool { return !pinned(name) }) {
+		return first
+	}
+	return second.Moves
+}
+
+// moves reports whether one of the moves is of a guest.
+func moves(all []plan.Move, guest string) bool {
+	return slices.ContainsFunc(all, func(m plan.Move) bool { return slices.Contains(m.Names(), guest) })
+}
+
+// copied is what moves copy in all.
+func copied(all []plan.Move) (sum topology.Bytes) {
+	for _, m := range all {
+		sum += m.Cost.Bytes
+	}
+	return sum
 }
 
 // ownBalancing returns kernel.numa_balancing as it is without this daemon's moves,

@@ -118,7 +118,8 @@ func (c *Controller) plan() {
 	h, _ := c.Inventory(c.turn.now)
 	last := &c.when.plan
 	past := balance.Past{Moves: c.cooldown.moves, Degraded: last.Degraded, Waiting: last.Waiting}
-	p, err := balance.Plan(balance.Request{Host: &h, Policy: c.rules.policy, Past: past, Now: c.when.planned})
+	r := balance.Request{Host: &h, Policy: c.rules.policy, Past: past, Now: c.when.planned}
+	p, err := balance.Plan(r)
 	c.turn.ready.Planned = true
 	if err != nil {
 		c.log(Error, "planning failed", "error", err)
@@ -130,6 +131,9 @@ func (c *Controller) plan() {
 	advised, moves := c.divide(p.Moves)
 	if len(moves) > 0 && c.awaitsOthers() {
 		moves = nil
+	}
+	if len(moves) == len(p.Moves) {
+		moves = c.withExposed(r, moves)
 	}
 	for _, m := range c.join(&h, inOrder(&h, c.rules.policy, moves)) {
 		c.queueMove(m, Balancer)

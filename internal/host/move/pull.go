@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/order"
@@ -24,9 +25,9 @@ const pullEvery = 500 * time.Millisecond
 // pulling is what Request.Pull needs to know of the move.
 type pulling struct {
 	guests []*moving // whose memory the kernel can bring to their vCPUs
-	// exposed is a guest outside the move that forbids it: kernel balancing would
-	// move its memory, too. Empty: none.
-	exposed string
+	// exposed are guests outside the move that forbid it: kernel balancing could
+	// move their memory, too.
+	exposed []string
 	// held is the setting that could not be restored.
 	held *journal.SettingChange
 }
@@ -50,8 +51,7 @@ func (m *mover) canPull(inv *inventory.Host) {
 	for i, g := range m.guests {
 		g.pull = pulls[i]
 	}
-	m.pulling.exposed = order.Exposed(inv, p.Balance, func(name string) bool { return ours[name] },
-		func(g *inventory.Guest) bool { return order.RunsNear(g, &inv.Topology) })
+	m.pulling.exposed = order.Exposed(inv, func(name string) bool { return ours[name] })
 	for _, g := range m.order {
 		if g.pull.Possible(p.Balance) {
 			m.pulling.guests = append(m.pulling.guests, g)
@@ -107,8 +107,9 @@ func (m *mover) pull(ctx context.Context, x apply.Executor, copyAll func(apply.P
 	if len(guests) == 0 || m.refused() != nil {
 		return nil
 	}
-	if m.pulling.exposed != "" {
-		m.note(fmt.Sprintf("memory is copied: kernel balancing would also move that of VM %s", m.pulling.exposed))
+	if len(m.pulling.exposed) > 0 {
+		m.note("memory is copied: kernel balancing could also move that of VM " +
+			strings.Join(m.pulling.exposed, ", "))
 		return nil
 	}
 	t := &trial{Pacer: m.pace}
