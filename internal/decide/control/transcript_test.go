@@ -30,6 +30,7 @@ import (
 //	held former=V value=V            a move of a daemon that was killed has set kernel.numa_balancing
 //	guest NAME vcpus=N memory=GIB on=NODE runs=NODE cpu=N [wait=N] [placed=NODE]
 //	    [source=S]                   of its memory; memfd without it
+//	    [strays]                     its vCPUs may run anywhere, and happen to run at its memory
 //	change NAME [on=NODE] [runs=NODE] [cpu=N] [wait=N]     others change it
 //	policy                           YAML below; before start
 //	set-policy                       an order; YAML below
@@ -144,6 +145,11 @@ func (w *world) guestCommand(d *datadriven.TestData) {
 	d.ScanArgs(w.t, "runs", &runs)
 	g := w.add(first(d), vcpus, topology.Bytes(gib)*topology.GiB, topology.NodeID(on), topology.NodeID(runs))
 	d.MaybeScanArgs(w.t, "source", &g.Config.Source)
+	if g.near = d.HasArg("strays"); g.near {
+		for i := range g.Seen.Threads {
+			g.Seen.Threads[i].Affinity = w.topology.CPUSet()
+		}
+	}
 	w.load(g, d)
 	if d.MaybeScanArgs(w.t, "placed", &placed) {
 		w.place(g, topology.NodeID(placed))

@@ -25,6 +25,7 @@ import (
 type vm struct {
 	inventory.Guest
 	cpu, wait float64 // CPUs that it uses and waits for
+	near      bool    // its accesses are measured, and all are local
 }
 
 // world is what a controller sees of its host in a transcript, and what it
@@ -218,6 +219,9 @@ func (w *world) sample(g *vm, window time.Duration, used map[topology.NodeID]flo
 	s := inventory.GuestSample{
 		Name: g.Name, PID: g.PID, Load: inventory.GuestLoad{Window: window, CPU: g.cpu, Wait: g.wait},
 		MemoryByNode: maps.Clone(g.Seen.MemoryByNode), CPUByNode: map[topology.NodeID]float64{},
+	}
+	if g.near {
+		s.Load.Remote = &inventory.Remote{Source: inventory.AccessCounter}
 	}
 	for _, t := range g.Seen.Threads {
 		on := w.topology.NodesOf(t.Affinity)
