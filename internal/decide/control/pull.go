@@ -75,8 +75,9 @@ func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Mo
 	}
 	second, err := balance.Plan(r)
 	pinned := func(name string) bool { return moves(second.Moves, name) }
-	if err != nil || copied(second.Moves) > copied(first) || slices.ContainsFunc(second.Moves, func(m plan.Move) bool { return m.Advised }) ||
-		slices.ContainsFunc(exposed, func(name string) bool { return !pinned(name) }) {
+	advised := slices.ContainsFunc(second.Moves, func(m plan.Move) bool { return m.Advised })
+	out := slices.ContainsFunc(exposed, func(name string) bool { return !pinned(name) })
+	if err != nil || advised || out || copied(second.Moves) > copied(first) {
 		return first
 	}
 	return second.Moves

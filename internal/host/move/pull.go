@@ -104,7 +104,7 @@ func (m *mover) pull(ctx context.Context, x apply.Executor, copyAll func(apply.P
 			guests = append(guests, g)
 		}
 	}
-	if len(guests) == 0 || m.refused() != nil {
+	if refused := m.refused() != nil; refused || len(guests) == 0 {
 		return nil
 	}
 	if len(m.pulling.exposed) > 0 {
@@ -122,8 +122,10 @@ func (m *mover) pull(ctx context.Context, x apply.Executor, copyAll func(apply.P
 		g.pull.Bytes = all - done
 		pulls = append(pulls, g.pull)
 	}
-	if !order.Pays(pulls, t.rate()) {
-		m.note(fmt.Sprintf("memory is copied: at %v a second that is better than kernel balancing", t.rate()))
+	if rate := t.rate(); !order.Pays(pulls, rate) {
+		if rate > 0 {
+			m.note(fmt.Sprintf("memory is copied: at %v a second that is better than kernel balancing", rate))
+		}
 		return nil
 	}
 	for _, g := range guests {
