@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -99,12 +100,10 @@ func (t *trial) rate() topology.Bytes {
 // context; without kernel balancing all memory is copied.
 func (m *mover) pull(ctx context.Context, x apply.Executor, copyAll func(apply.Pacer) error) error {
 	var guests []*moving
-	for _, g := range m.pulling.guests {
-		if g.err == nil {
-			guests = append(guests, g)
-		}
+	if m.refused() == nil {
+		guests = slices.DeleteFunc(slices.Clone(m.pulling.guests), func(g *moving) bool { return g.err != nil })
 	}
-	if refused := m.refused() != nil; refused || len(guests) == 0 {
+	if len(guests) == 0 {
 		return nil
 	}
 	if len(m.pulling.exposed) > 0 {
