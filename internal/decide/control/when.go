@@ -169,9 +169,12 @@ func (c *Controller) join(h *inventory.Host, moves []plan.Move) []plan.Move {
 }
 
 // small returns the bytes that moves may copy together to be made as one batch: as
-// much as the host copies in 4 s.
+// much as the host copies in 4 s. Where nothing was copied yet, no amount is known to be small.
 func (c *Controller) small(h *inventory.Host) topology.Bytes {
 	const seconds = 4
+	if h.MoverBytesPerSecond == 0 {
+		return 0
+	}
 	rate, _ := c.rules.policy.Balance.CopyRate(h.MoverBytesPerSecond)
 	return seconds * rate
 }
