@@ -122,14 +122,20 @@ func (m *mover) follow(ctx context.Context, x apply.Executor, ended bool) {
 		if len(g.pins) == 0 || done < g.switchAt && !ended {
 			continue
 		}
-		steps, failed := g.pins, g.err
-		g.pins = nil
 		if g.err == nil && done < g.switchAt {
 			g.err = g.turn.Err
 		}
-		m.steps(ctx, x, g, steps, journal.TracePin)
-		if failed == nil && g.err != nil && g.turn.Err == nil {
-			g.turn.Err = g.err
-		}
+		m.moveVCPUs(ctx, x, g)
+	}
+}
+
+// moveVCPUs moves the vCPUs of a guest that follow its memory. If that fails, no more
+// of its memory is copied: it would go away from the vCPUs.
+func (m *mover) moveVCPUs(ctx context.Context, x apply.Executor, g *moving) {
+	steps, failed := g.pins, g.err
+	g.pins = nil
+	m.steps(ctx, x, g, steps, journal.TracePin)
+	if failed == nil && g.err != nil && g.turn.Err == nil {
+		g.turn.Err = g.err
 	}
 }

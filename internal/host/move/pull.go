@@ -52,7 +52,9 @@ func (m *mover) canPull(inv *inventory.Host) {
 	for i, g := range m.guests {
 		g.pull = pulls[i]
 	}
-	m.pulling.exposed = order.Exposed(inv, func(name string) bool { return ours[name] })
+	m.pulling.exposed = order.Exposed(inv, func(name string) bool {
+		return ours[name]
+	})
 	for _, g := range m.order {
 		if g.pull.Possible(p.Balance) {
 			m.pulling.guests = append(m.pulling.guests, g)
@@ -128,9 +130,12 @@ func (m *mover) pull(ctx context.Context, x apply.Executor, copyAll func(apply.P
 		return nil
 	}
 	for _, g := range guests {
-		steps := g.pins
-		g.pins = nil
-		m.steps(ctx, x, g, steps, journal.TracePin)
+		if len(g.pins) > 0 {
+			m.moveVCPUs(ctx, x, g)
+		}
+	}
+	if guests = slices.DeleteFunc(guests, func(g *moving) bool { return g.err != nil }); len(guests) == 0 {
+		return nil
 	}
 	restore, err := m.balance(ctx)
 	if err != nil {
@@ -175,17 +180,22 @@ func (m *mover) balance(ctx context.Context) (restore func() error, err error) {
 	return back, nil
 }
 
+// watched is a guest whose memory the kernel brings.
+type watched struct {
+	*moving
+	left  topology.Bytes // to be brought
+	stays topology.Bytes // memory of its process, which is not copied
+}
+
 // watchPull waits until the kernel has brought the memory, or is slower than
 // copying would be, at its rate in bytes a second. What it leaves of a guest waits for a
 // quiet time if it is little, and is copied otherwise.
 func (m *mover) watchPull(ctx context.Context, guests []*moving, rate topology.Bytes) error {
-	var all topology.Bytes
-	left, own := make([]topology.Bytes, len(guests)), make([]topology.Bytes, len(guests))
+	all := make([]*watched, len(guests))
 	for i, g := range guests {
-		left[i] = g.pull.Bytes
-		all += left[i]
-		if now, ok := m.misplaced(g); ok && now > left[i] {
-			own[i] = now - left[i] // memory of its process, which stays
+		all[i] = &watched{moving: g, left: g.pull.Bytes}
+		if now, ok := m.misplaced(g); ok && now > g.pull.Bytes {
+			all[i].stays = now - g.pull.Bytes
 		}
 	}
 	var state order.Pulling
@@ -194,29 +204,38 @@ func (m *mover) watchPull(ctx context.Context, guests []*moving, rate topology.B
 		if err := sleep(ctx, pullEvery); err != nil {
 			return err
 		}
-		var sum topology.Bytes
-		for i, g := range guests {
-			now, ok := m.misplaced(g)
-			if !ok {
-				now = left[i] + own[i] // the guest has ended, or its memory cannot be read: copying finds out
-			}
-			now = min(now-min(now, own[i]), left[i])
-			m.trace.Add(g.Guest, journal.TracePull, from, m.elapsed(), left[i]-now)
-			m.moved.Pulled += left[i] - now
-			left[i], sum = now, sum+now
+		// A guest that has ended, or whose memory cannot be read, delays no other one.
+		all = slices.DeleteFunc(all, func(g *watched) bool { return !m.brought(g, from) })
+		var left, of topology.Bytes
+		for _, g := range all {
+			left, of = left+g.left, of+g.pull.Bytes
 		}
 		m.tell("the kernel brings memory to the vCPUs", 0)
-		if !state.Continue(m.elapsed()-began, sum, all, rate) {
+		if !state.Continue(m.elapsed()-began, left, of, rate) {
 			break
 		}
 	}
-	for i, g := range guests {
-		if m.Later && g.err == nil && order.Cold(left[i], g.pull.Bytes) {
+	for _, g := range all {
+		if m.Later && order.Cold(g.left, g.pull.Bytes) {
 			g.turn.Leave()
-			g.left, g.cold = true, true
+			g.moving.left, g.cold = true, true
 		}
 	}
 	return nil
+}
+
+// brought counts what the kernel has brought of a guest's memory since it was last
+// read, and reports whether that could be read.
+func (m *mover) brought(g *watched, from time.Duration) bool {
+	now, ok := m.misplaced(g.moving)
+	if !ok {
+		return false
+	}
+	now = min(now-min(now, g.stays), g.left)
+	m.trace.Add(g.Guest, journal.TracePull, from, m.elapsed(), g.left-now)
+	m.moved.Pulled += g.left - now
+	g.left = now
+	return true
 }
 
 // misplaced is how much of a guest's memory is not on its nodes.

@@ -3,6 +3,8 @@ package move_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -224,4 +226,88 @@ func TestMove_CancelledWhileTheKernelBringsMemory(t *testing.T) {
 		}
 		w.CheckInPlace(t, "a")
 	})
+}
+
+// A guest whose vCPUs cannot be moved keeps its memory, too. The other one is moved.
+func TestMove_NoMemoryWithoutItsVCPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _, _, moved, err := pulledMove(t, 64*mib, func(w *world, _ *move.Request) {
+			w.Inject(fake.Fault{Before: fake.NthOf("PinVCPU", 1, func() error { return errLost })})
+		})
+		if !errors.Is(err, move.ErrStopped) || moved.End != "" {
+			t.Fatalf("%v: %s", err, moved.End)
+		}
+		at := map[string]topology.Bytes{} // away from node 0
+		for _, name := range []string{"a", "b"} {
+			memory, _, err := w.Memory(w.MustGuest(t, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for node, bytes := range memory {
+				if node != 0 {
+					at[name] += bytes
+				}
+			}
+		}
+		if low, high := min(at["a"], at["b"]), max(at["a"], at["b"]); low > 64*mib || high < gib-64*mib {
+			t.Errorf("moved: %v", at)
+		}
+	})
+}
+
+// Whichever call fails or ends the process, and whichever entry of the journal does:
+// kernel balancing is as before, or the journal has its former value.
+func TestMove_KernelBalancingIsRestoredAfterABreakAtEveryPoint(t *testing.T) {
+	die := func() error { runtime.Goexit(); return nil }
+	lose := func() error { return errLost }
+	const each = 128 * mib
+	var calls, entries int
+	synctest.Test(t, func(t *testing.T) {
+		w, _, b, _, _ := pulledMove(t, each, func(w *world, _ *move.Request) { w.Inject(fake.Fault{}) })
+		calls, entries = len(w.Calls()), len(b.Recorded)
+	})
+	broken := func(where string, inject func(world, *book)) {
+		synctest.Test(t, func(t *testing.T) {
+			var settings *operatetest.Settings
+			var records *book
+			var moved move.Result
+			killed(func() {
+				_, _, _, moved, _ = pulledMove(t, each, func(w *world, r *move.Request) {
+					p, ok := w.Joined.Sources.Kernel.(*pulling)
+					if records, _ = r.Journal.(*book); !ok || records == nil {
+						panic("another world")
+					}
+					settings = p.settings
+					inject(*w, records)
+				})
+			})
+			now := settings.Values[plan.NUMABalancingPath]
+			held := journal.Held(records.Recorded, plan.NUMABalancingPath)
+			if now != "0" && (held.Former != "0" || held.Value != now) {
+				t.Errorf("%s: kernel balancing is %s, the journal holds %+v", where, now, held)
+			}
+			if now != "0" && moved.ID != "" && moved.Held == nil {
+				t.Errorf("%s: kernel balancing is %s, and the result does not say so", where, now)
+			}
+		})
+	}
+	for n := 1; n <= calls; n++ {
+		for how, do := range map[string]func() error{"fails": lose, "kills": die} {
+			where := fmt.Sprintf("call %d %s", n, how)
+			broken(where, func(w world, _ *book) { w.Inject(fake.Fault{Before: fake.Nth(n, do)}) })
+			broken(where+" after it", func(w world, _ *book) { w.Inject(fake.Fault{After: fake.Nth(n, do)}) })
+		}
+	}
+	for n := 1; n <= entries; n++ {
+		for how, do := range map[string]func() error{"fails": lose, "kills": die} {
+			broken(fmt.Sprintf("entry %d %s", n, how), func(_ world, b *book) {
+				b.Fail = func(at int, _ journal.Entry) error {
+					if at == n {
+						return do()
+					}
+					return nil
+				}
+			})
+		}
+	}
 }
