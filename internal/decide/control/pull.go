@@ -25,7 +25,8 @@ func (c *Controller) canPull(h *inventory.Host, m plan.Move) bool {
 	if !mayPull(p.Movers) || h.Kernel.NUMABalancing == "" {
 		return false
 	}
-	if len(order.Exposed(h, func(name string) bool { return slices.Contains(m.Names(), name) })) > 0 {
+	not := slices.Concat(m.Names(), c.idle(h))
+	if len(order.Exposed(h, func(name string) bool { return slices.Contains(not, name) })) > 0 {
 		return false
 	}
 	var pulls []order.Pull
@@ -44,6 +45,19 @@ func (c *Controller) canPull(h *inventory.Host, m plan.Move) bool {
 	return len(pulls) > 0 && (h.MoverBytesPerSecond == 0 || order.Pays(pulls, h.MoverBytesPerSecond))
 }
 
+// idle returns the guests whose measured demand is below min_cpu_demand. The kernel takes
+// the mapping of a process's memory away in proportion to the CPU time that it uses, and
+// moves only what it touches then.
+func (c *Controller) idle(h *inventory.Host) (names []string) {
+	least := c.rules.policy.Balance.WithDefaults().MinCPUDemand
+	for i := range h.Guests {
+		if g := &h.Guests[i]; g.Seen.Load != nil && g.Seen.Load.Demand() < least {
+			names = append(names, g.Name)
+		}
+	}
+	return names
+}
+
 // withExposed returns the moves of a plan. If the kernel could bring memory to vCPUs, but
 // for VMs in mode auto that have no reason to move now and may run far from their
 // memory, which kernel balancing would then move, it plans again with these as if they
@@ -55,7 +69,10 @@ func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Mo
 	if !mayPull(p.Movers) || r.Host.Kernel.NUMABalancing == "" || !slices.ContainsFunc(first, pulls) {
 		return first
 	}
-	exposed := order.Exposed(r.Host, func(name string) bool { return moves(first, name) })
+	idle := c.idle(r.Host)
+	exposed := order.Exposed(r.Host, func(name string) bool {
+		return moves(first, name) || slices.Contains(idle, name)
+	})
 	h := *r.Host
 	h.Guests = slices.Clone(h.Guests)
 	r.Host, r.Past.Degraded = &h, slices.Clone(r.Past.Degraded)

@@ -76,6 +76,9 @@ func (c *Controller) startJob() {
 	}
 	j := c.jobs.queue[next]
 	j.Policy = c.rules.policy
+	if h, known := c.Inventory(c.turn.now); known && j.Kind == MoveJob {
+		j.Idle = c.idle(&h)
+	}
 	c.jobs.queue = slices.Delete(c.jobs.queue, next, next+1)
 	c.jobs.running = &runningJob{
 		job:   j,

@@ -99,6 +99,8 @@ type Job struct {
 	By     Initiator
 	Why    string        // of a RepairJob
 	Policy policy.Policy // under which it runs
+	// Idle are guests that hardly use CPUs: kernel balancing hardly moves their memory.
+	Idle []string
 }
 
 // StopCause is why a running job is stopped.

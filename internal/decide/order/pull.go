@@ -93,14 +93,15 @@ func (p Pull) Possible(b policy.Balance) bool {
 // Exposed returns the names of the VMs whose memory kernel balancing, which acts on all
 // processes, could move although they are not part of the moves: those that Numavisor
 // has not placed, unless they can only run at their memory. With kernel balancing
-// on, nothing more is exposed than before.
-func Exposed(h *inventory.Host, moved func(guest string) bool) (names []string) {
+// on, nothing more is exposed than before. exempt says which VMs do not count: those that
+// move, and idle ones.
+func Exposed(h *inventory.Host, exempt func(guest string) bool) (names []string) {
 	if mode, err := strconv.Atoi(h.Kernel.NUMABalancing); err == nil && mode&1 == 1 {
 		return nil
 	}
 	for i := range h.Guests {
 		g := &h.Guests[i]
-		if g.Placement != nil || g.State != "running" || moved(g.Name) {
+		if g.Placement != nil || g.State != "running" || exempt(g.Name) {
 			continue
 		}
 		if nodes := g.VCPUNodes(&h.Topology); nodes.Len() > 1 || !holds(nodes, g) {

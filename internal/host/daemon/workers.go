@@ -115,6 +115,7 @@ func (d *Daemon) run(ctx, within context.Context, j control.Job) control.JobEnde
 	case control.MoveJob:
 	}
 	r.Later, r.Pull = j.By == control.Balancer, j.Policy.Movers.KernelCopies == policy.AnswerAuto
+	r.Idle = j.Idle
 	moved, err := host.Move(ctx, r)
 	if len(moved.Guests) == 0 {
 		return ended(nil, err)

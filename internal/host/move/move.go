@@ -68,6 +68,9 @@ type Request struct {
 	// is the better mover. The caller restores a setting that is held when this
 	// process is killed.
 	Pull bool
+	// Idle are guests that do not prevent Pull, wherever they may run: they hardly use
+	// CPUs, so kernel balancing hardly moves their memory.
+	Idle []string
 	// Back ends a rollback within a slice: Recover continues it later. Nil:
 	// what ends the move also ends its rollback, except for the ErrUndo that
 	// asked for it.

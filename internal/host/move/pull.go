@@ -53,7 +53,7 @@ func (m *mover) canPull(inv *inventory.Host) {
 		g.pull = pulls[i]
 	}
 	m.pulling.exposed = order.Exposed(inv, func(name string) bool {
-		return ours[name]
+		return ours[name] || slices.Contains(m.Idle, name)
 	})
 	for _, g := range m.order {
 		if g.pull.Possible(p.Balance) {

@@ -205,6 +205,23 @@ func TestMove_KernelBalancingStaysOff(t *testing.T) {
 	}
 }
 
+// A guest outside the move that hardly uses CPUs does not prevent that the kernel brings
+// memory, wherever it may run.
+func TestMove_AnIdleGuestDoesNotPreventAPull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p, _, moved, err := pulledMove(t, 64*mib, func(w *world, r *move.Request) {
+			top := w.Nodes()
+			d := kinds[0].Guest("idle", gib, []topology.NodeID{0}, top.CPUsOf(nodes("0-3")))
+			d.Config.Immediate = true
+			w.MustAdd(t, d)
+			r.Idle = []string{"idle"}
+		})
+		if err != nil || !moved.Complete() || p.pulled == 0 {
+			t.Fatalf("%v: %s %v, %v brought", err, moved.End, moved.Shortfalls(), p.pulled)
+		}
+	})
+}
+
 // A move that is cancelled while the kernel brings memory restores the setting and
 // rolls back.
 func TestMove_CancelledWhileTheKernelBringsMemory(t *testing.T) {
