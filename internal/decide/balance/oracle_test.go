@@ -167,7 +167,8 @@ func (o *oracle) better() (found []topology.NodeID) {
 
 // mayGain reports whether an assignment might lower a degraded guest's cost by
 // min_gain, whatever each figure costs: if none of the figures falls by that
-// share, no weighted sum of them does. CPU use beyond 1 may count squared. A
+// share, no weighted sum of them does. CPU use beyond 1 may count squared, and a guest
+// that comes to a CPU for each vCPU waits no longer. A
 // node may become as full as the fullest one was, which is more than
 // max_node_cpu where the host is overloaded, and a node with a CPU for each vCPU is not full.
 func (o *oracle) mayGain() (may bool) {
@@ -192,7 +193,9 @@ func (o *oracle) mayGain() (may bool) {
 			if g.wait < mildShare*o.policy.Balance.Wait && was.far <= o.policy.Balance.Access {
 				continue // not degraded: its gain justifies nothing
 			}
-			if is.far < was.far || is.cpu*is.cpu < left*was.cpu*was.cpu {
+			// Where each vCPU has a CPU none waits, however busy the CPUs are.
+			calmer := after.roomy[o.at(i, to[i]).run] && !before.roomy[g.run]
+			if is.far < was.far || is.cpu*is.cpu < left*was.cpu*was.cpu || calmer {
 				may = true
 			}
 		}
