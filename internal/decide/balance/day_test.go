@@ -139,8 +139,8 @@ func (d *day) run(t testing.TB, r *rand.Rand, load dayLoad) {
 	}
 }
 
-// VMs stay calm for a day although their loads are noisy, also on full hosts, and still
-// follow loads that change. Up to 85 % of the CPUs the moves of the first hour count as well.
+// VMs stay calm although their loads are noisy, also on full hosts, and still follow loads that change:
+// the mean of several hosts. Up to 85 % of the CPUs the moves of the first hour count as well.
 func TestPlan_CalmForADay(t *testing.T) {
 	const guests = 10
 	for _, c := range []struct {
@@ -157,31 +157,47 @@ func TestPlan_CalmForADay(t *testing.T) {
 		{"110%", 1.1, steadyLoad, 1, true, 1},
 		{"110% walk", 1.1, walkLoad, 2.5, false, 3},
 	} {
-		full := c.fill >= 1
-		if testing.Short() && c.fill > 1 {
-			continue
+		hosts, minutes := uint64(4), 24*60
+		if c.fill >= 1 {
+			minutes = 6 * 60 // plans of full hosts take longer
 		}
-		r := rand.New(rand.NewPCG(0, 1))
-		d := newDay(r, c.fill)
-		if testing.Short() && full {
-			d.minutes = 3 * 60
+		if testing.Short() {
+			if hosts = 1; c.fill > 1 {
+				continue
+			}
 		}
-		d.run(t, r, c.load)
-		moves := d.moves
+		var sum day
+		for host := range hosts {
+			r := rand.New(rand.NewPCG(host, 1))
+			d := newDay(r, c.fill)
+			d.minutes = minutes
+			d.run(t, r, c.load)
+			sum.add(d)
+		}
+		moves := sum.moves
 		if c.settles {
-			moves = d.late
+			moves = sum.late
 		}
-		days := max(0.5, float64(d.minutes)/(24*60)) // a short simulation has few moves
+		days := max(0.5, float64(minutes)/(24*60)) * float64(hosts) // a short simulation has few moves
 		if per := float64(moves) / guests / days; per > c.most {
 			t.Errorf("%s: %.2f moves of a VM and day, at most %v are wanted", c.name, per, c.most)
 		}
-		if !testing.Short() && d.lost > d.least+c.overrun || d.lost > d.still+0.5 {
-			t.Errorf("%s: %.2f CPUs of overload; %.2f without moves after hour 1, %.2f are unavoidable", c.name, d.lost,
-				d.still, d.least)
+		// On a single host the moves that noise causes may cost up to 1 % of its CPUs, or save as much.
+		lost, still, least := sum.lost/float64(hosts), sum.still/float64(hosts), sum.least/float64(hosts)
+		if !testing.Short() && lost > least+c.overrun || lost > still+0.5 {
+			t.Errorf("%s: %.2f CPUs of overload; %.2f without moves after hour 1, %.2f are unavoidable", c.name, lost,
+				still, least)
 		}
 		t.Logf("%s: %d moves, %d after hour 1, %d returns, %v copied; overload %.2f CPUs (%.2f had moves stopped, "+
-			"%.2f unavoidable)", c.name, d.moves, d.late, d.returns, d.copied, d.lost, d.still, d.least)
+			"%.2f unavoidable)", c.name, sum.moves, sum.late, sum.returns, sum.copied, lost, still, least)
 	}
+}
+
+// add adds the figures of another day.
+func (d *day) add(other *day) {
+	d.moves, d.late, d.returns = d.moves+other.moves, d.late+other.late, d.returns+other.returns
+	d.copied += other.copied
+	d.lost, d.still, d.least = d.lost+other.lost, d.still+other.still, d.least+other.least
 }
 
 // BenchmarkDay simulates a day of two hosts: how often guests move, how many of these
