@@ -74,6 +74,7 @@ var rooms = map[string][]string{
 	"internal/decide/check":       {"WORDS", "internal/decide/cost", "internal/decide/handoff"},
 	"internal/decide/drift":       {"WORDS"},
 	"internal/decide/libxl":       {"WORDS"},
+	"internal/decide/pools":       {"WORDS"},
 	"internal/decide/throttle":    {"WORDS"},
 	"internal/decide/handoff":     {"WORDS"},
 	"internal/decide/order":       {"WORDS"},

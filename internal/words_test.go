@@ -54,6 +54,7 @@ var valueSections = map[string]string{
 	"internal/decide/handoff.Reason":    "Reasons of a hand-over",
 	"internal/api/guest.Means":          "Means of parking a vCPU",
 	"internal/plan.RemedyKind":          "Remedies",
+	"internal/plan.PoolStepKind":        "Steps that change CPU pools",
 	"internal/policy.Mode":              "Modes",
 	"internal/policy.Answer":            "Answers to a competitor",
 	"internal/policy.Capacity":          "Count",

@@ -50,6 +50,7 @@ func addCompletions(root *cobra.Command) {
 	choices := guest.BindFlags(pflag.NewFlagSet("choices", pflag.ContinueOnError)).Choices()
 	choices["scope"] = []string{"off", "count", "felt"}
 	choices["rule"] = []string{ruleNumavisor, ruleLibxl}
+	choices["scheduler"] = []string{"credit", "credit2", "null", "rtds", "arinc653"}
 	choices["hypervisor"] = []string{"kvm", "xen"}
 	choices["hypervisor-type"] = []string{"kvm", "qemu"}
 	choices["role"] = fleetapi.Role("").Words()

@@ -43,7 +43,7 @@ func flagGroups() []helpGroup {
 		{"CPUs that VMs hand to each other", []string{"sharing", "min-vcpus", "weight", "home"}},
 		{"The virtual machine", []string{"disk", "network", "kernel", "initrd", "append", "uefi", "serial-log",
 			"emulator-path", "hypervisor-type", "transient"}},
-		{"What the command does", []string{"pid", "dry-run", "explain", "rule", "headroom", "recompute", "guest",
+		{"What the command does", []string{"pid", "dry-run", "explain", "rule", "scheduler", "headroom", "recompute", "guest",
 			"resume", "fix", "force", "make-room", "full-speed", "pace", "for", "why", "timeout"}},
 		{"What the command shows", []string{"unmanaged", "drifted", "sort", "all", "since",
 			"last", "timeline", "picture", "watch", "once", "interval"}},

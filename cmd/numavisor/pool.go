@@ -14,13 +14,15 @@ import (
 func poolCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pool",
-		Short: "Show the CPU pools of a Xen host",
+		Short: "Show and change the CPU pools of a Xen host",
 		Long: `A CPU pool of Xen is a part of the host's CPUs with a scheduler of its own. A VM runs on
-the CPUs of its pool only; place, create and bind obey that.`,
+the CPUs of its pool only; place, create and bind obey that. 'numavisor undo' takes
+changes of the pools back.`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(poolListCommand())
+	c.AddCommand(poolListCommand(), poolSplitCommand(), poolCreateCommand(), poolDeleteCommand(), poolAssignCommand(),
+		poolMoveCommand())
 	return c
 }
 

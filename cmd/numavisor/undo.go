@@ -16,11 +16,11 @@ func undoCommand() *cobra.Command {
 	var force, fullSpeed bool
 	c := &cobra.Command{
 		Use:   "undo [ID]",
-		Short: "Undo a bind, a move or a changed setting of the journal",
+		Short: "Undo a bind, a move, a changed setting or changed CPU pools of the journal",
 		Long: `Undoes the effect with an ID ('numavisor history' shows IDs); without an ID, the
-last bind, move or changed setting that a user requested and that is not undone
-yet. VMs return to their former nodes, pins and limits while they run; a setting of
-the kernel gets its former value. The journal records the undo.
+last bind, move, changed setting or change of CPU pools that a user requested and that
+is not undone yet. VMs return to their former nodes, pins and limits while they run; a
+setting of the kernel gets its former value. The journal records the undo.
 
 undo refuses if the VM was restarted, if its former CPUs or memory are taken, or if
 the VM or the setting was changed since; --force undoes in this last case, too. To
@@ -75,6 +75,10 @@ func reportUndone(c *cobra.Command, u move.Undone, err error) error {
 
 func printUndone(w io.Writer, u move.Undone) {
 	fmt.Fprintf(w, "undoes %s of %s by %s: %s\n", u.Of.ID, moment(u.Of.At), u.Of.By, u.Of.What)
+	if u.Pools != nil {
+		printPoolSteps(w, u.Pools, false)
+		return
+	}
 	if u.Moved == nil {
 		fmt.Fprintln(w, u.What)
 		return

@@ -16,6 +16,15 @@ type Pool struct {
 	CPUs      topology.CPUSet `json:"cpus,omitzero"`
 }
 
+// SoftAffinity reports whether the pool's scheduler obeys soft affinity. rtds and arinc653 accept and ignore it.
+func (p *Pool) SoftAffinity() bool {
+	switch p.Scheduler {
+	case "credit", "credit2", "null":
+		return true
+	}
+	return false
+}
+
 // PoolError means that a spec names a CPU pool that the host does not have, or that has no CPUs
 // within the other limits.
 type PoolError struct {

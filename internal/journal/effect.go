@@ -19,6 +19,7 @@ const (
 	EffectStop    Effect = "stop"    // of a guest
 	EffectRun     Effect = "run"     // of a command that starts bound
 	EffectSetting Effect = "setting" // of the kernel
+	EffectPools   Effect = "pools"   // of Xen's CPU pools
 	// The two parts of a live migration, each on its own host. A restart resumes them.
 	EffectMigrateOut Effect = "migrate-out"
 	EffectMigrateIn  Effect = "migrate-in"

@@ -77,6 +77,8 @@ type Entry struct {
 	Process *Process `json:"process,omitempty"`
 	// Setting is the kernel setting that is changed.
 	Setting *SettingChange `json:"setting,omitempty"`
+	// Pools is the change of the CPU pools.
+	Pools *plan.CPUPoolChange `json:"pools,omitempty"`
 	// StoredBindings identify, for each guest, the binding in its stored
 	// configuration at the end of a bind or move (SHA-256, hexadecimal).
 	StoredBindings map[string]string `json:"stored_bindings,omitempty"`

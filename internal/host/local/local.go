@@ -117,7 +117,7 @@ func Open(o Options) (*Host, error) {
 func (h *Host) useXen(k xenKernel) {
 	h.Sources.Kernel, h.Sources.Hypervisors, h.Sources.Pools = k, []observe.Hypervisor{k.xen}, k.xen.Pools
 	h.Kernel, h.Control, h.Domains = k, k.xen, k.xen
-	h.Xen = k.xen
+	h.Xen, h.CPUPools = k.xen, k.xen
 }
 
 // Migrations is this host's part in live migrations between hosts of a fleet, in which it has

@@ -43,6 +43,8 @@ type Undone struct {
 	Of    journal.Entry `json:"of"` // beginning of the undone effect
 	What  string        `json:"what"`
 	Moved *Result       `json:"moved,omitempty"` // where guests were moved
+	// Pools is the change of CPU pools, if the effect was one.
+	Pools *operate.PoolsChanged `json:"pools,omitempty"`
 	// Notes list what stays as the effect left it.
 	Notes []string `json:"notes,omitempty"`
 }
@@ -65,6 +67,9 @@ func (h *Host) Undo(ctx context.Context, r UndoRequest) (Undone, error) {
 	if began.Setting != nil {
 		u.What, err = h.undoSetting(ctx, began, r.Force)
 		return u, err
+	}
+	if began.Pools != nil {
+		return h.undoPools(ctx, u, entries, r.Force)
 	}
 	r.Move.ID, r.Move.Move, r.Move.Undoes = operate.NewEffectID(h.Clock()), *began.Move, began.ID
 	r.Move.By, r.Move.Journal = h.By, h.Journal
@@ -150,7 +155,7 @@ func noWayBack(e journal.Entry) error {
 	case e.Setting != nil && e.Setting.Held:
 		return fmt.Errorf("%s is a setting that the daemon restores when it ends; change the policy (movers) instead",
 			e.ID)
-	case e.Setting == nil && e.Move == nil:
+	case e.Setting == nil && e.Move == nil && e.Pools == nil:
 		return fmt.Errorf("%s has no former state in the journal", e.ID)
 	case e.Move != nil && e.Move.Guests[0].Process:
 		return fmt.Errorf("%s bound a plain process; 'numavisor bind --pid %d --nodes NODES' binds it elsewhere", e.ID,
@@ -178,6 +183,19 @@ func (h *Host) undoSetting(ctx context.Context, began journal.Entry, force bool)
 			s.Value, f.Former, s.Former)
 	}
 	return f.What, err
+}
+
+// undoPools restores the former CPU pools.
+func (h *Host) undoPools(ctx context.Context, u Undone, entries []journal.Entry, force bool) (Undone, error) {
+	interrupted := slices.ContainsFunc(entries, func(e journal.Entry) bool {
+		return e.ID == u.Of.ID && (e.Kind == journal.EffectPools.Interrupted() || e.Kind == journal.EffectPools.Partial())
+	})
+	changed, err := h.UndoPools(ctx, u.Of, interrupted, force)
+	if errors.Is(err, operate.ErrPoolsChanged) {
+		err = fmt.Errorf("%w: %w", ErrChanged, err)
+	}
+	u.What, u.Pools = "back: "+u.Of.What, &changed
+	return u, err
 }
 
 // undoMove returns the guests of a move to their state before it.

@@ -224,6 +224,14 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 	// intent.
 	fits := g.Placement != nil && g.Spec != nil && len(g.Placement.VCPUs) == g.Config.VCPUs &&
 		!g.Placement.LostCPUs(inv.Topology.CPUSet())
+	pooled, err := inv.WithinPool(guest.Limits{Pool: g.Pool})
+	if err != nil {
+		return guest.Intent{}, nil, fmt.Errorf("binding VM %s: %w", g.Name, err)
+	}
+	// An operator may have moved the guest to another pool since, or taken CPUs from its pool.
+	if fits && !pooled.CPUs.IsEmpty() && !vcpuCPUs(g.Placement).SubsetOf(pooled.CPUs) {
+		r.Recompute = true
+	}
 	if fits && r.Change == nil && !r.Recompute && r.Placement == nil {
 		return guest.Intent{Host: inv.Identity(), Spec: *g.Spec, Placement: *g.Placement, Adopted: g.Adopted}, nil, nil
 	}
@@ -234,14 +242,13 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 	spec := adopt.Spec(g)
 	if fits {
 		spec = *g.Spec
-		spec.Limits.Pool = g.Pool // an operator may have moved it to another pool since
+		spec.Limits.Pool = g.Pool
 	}
 	if r.Placement != nil {
 		want := guest.Intent{Host: inv.Identity(), Spec: spec, Placement: *r.Placement, Adopted: !g.Created()}
 		return want, nil, h.given(inv, spec, *r.Placement)
 	}
 	if r.Change != nil {
-		var err error
 		if spec, err = r.Change(spec); err != nil {
 			return guest.Intent{}, nil, err
 		}
@@ -250,8 +257,10 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 	if fits && g.State == "running" {
 		placing = adopt.Fixed(spec, g.Placement)
 	}
-	if placing.Limits.Nodes.IsEmpty() && !g.Can.MoveMemory {
-		placing.Limits.Nodes = g.HomeNodes()
+	home := g.HomeNodes()
+	homeHasCPUs := pooled.CPUs.IsEmpty() || inv.Topology.NodesOf(pooled.CPUs).Intersects(home)
+	if placing.Limits.Nodes.IsEmpty() && !g.Can.MoveMemory && homeHasCPUs {
+		placing.Limits.Nodes = home
 	}
 	p, why, err := place.Again(place.Request{Host: inv, Spec: placing, Policy: h.Policy, Ignore: g.Name},
 		g.Seen.MemoryByNode)
@@ -267,6 +276,14 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 		Placement: adopt.Align(p, g.Config),
 		Adopted:   !g.Created(),
 	}, &why, nil
+}
+
+// vcpuCPUs returns the CPUs to which a placement binds vCPUs.
+func vcpuCPUs(p *guest.Placement) (cpus topology.CPUSet) {
+	for _, v := range p.VCPUs {
+		cpus = cpus.Union(v.CPUs)
+	}
+	return cpus
 }
 
 // Shortfalls lists in words what a bind did not achieve.

@@ -64,6 +64,7 @@ type Host struct {
 	Control  apply.Hypervisor
 	Domains  Domains
 	Settings Settings
+	CPUPools CPUPools // nil: the hypervisor has none
 	// Journal records every effect before it begins; without a journal, no
 	// effect begins.
 	Journal Journal

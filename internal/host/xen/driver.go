@@ -28,7 +28,9 @@ type Driver struct {
 	dumpFor string // the domains and their sizes when dumped was read
 	dumpAt  time.Time
 	stamp   string // of the last dump that was read
-	clock   func() time.Time
+	// hardOnly are the domains, when they were last listed, whose scheduler ignores soft affinity.
+	hardOnly map[int]bool
+	clock    func() time.Time
 }
 
 // buildTime is the deadline of xl create and xl destroy: Xen scrubs and assigns all memory of a guest.
@@ -135,19 +137,6 @@ func (s *state) cpus(pool string) (cpus topology.CPUSet) {
 	return cpus
 }
 
-// Pools returns the host's cpupools: the one of new guests comes first.
-func (d *Driver) Pools(ctx context.Context) ([]inventory.Pool, error) {
-	list, err := d.xl(ctx, "cpupool-list")
-	if err != nil {
-		return nil, err
-	}
-	cpus, err := d.xl(ctx, "cpupool-list", "-c")
-	if err != nil {
-		return nil, err
-	}
-	return parsePools(list, cpus)
-}
-
 func (d *Driver) look(ctx context.Context) (state, error) {
 	var s state
 	var err error
@@ -173,6 +162,7 @@ func (d *Driver) look(ctx context.Context) (state, error) {
 		return s, err
 	}
 	s.configs, err = parseConfigs(configs)
+	d.rememberSchedulers(&s)
 	return s, err
 }
 
@@ -351,13 +341,13 @@ func refused(err error) error {
 }
 
 // PinVCPU implements apply.Hypervisor: the vCPU runs on no other CPUs (hard affinity), and prefers
-// the same (soft affinity), so that a preference from before does not lead it away.
+// the same (soft affinity).
 func (d *Driver) PinVCPU(ctx context.Context, name string, v guest.VCPUID, cpus topology.CPUSet) error {
 	if cpus.IsEmpty() {
 		return fmt.Errorf("pinning vCPU %d of VM %s: %w: no CPU is given", v, name, guest.ErrRefused)
 	}
 	return d.on(ctx, fmt.Sprintf("pinning vCPU %d of", v), name, d.limit, func(id string) []string {
-		return []string{"vcpu-pin", id, strconv.Itoa(int(v)), cpus.String(), cpus.String()}
+		return []string{"vcpu-pin", id, strconv.Itoa(int(v)), cpus.String(), d.soft(number(id), cpus.String())}
 	})
 }
 

@@ -40,7 +40,7 @@ func joined(t *testing.T) (*operate.Host, *simulated) {
 	return &operate.Host{
 		Sources: observe.Sources{Kernel: dom0{driver: d, topo: topo}, Hypervisors: []observe.Hypervisor{d},
 			Pools: d.Pools, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "xenhost", nil }},
-		Control: d, Domains: d, Journal: record.Journal{Folder: t.TempDir()}, By: "test", Ledger: ledger, Self: self,
+		Control: d, Domains: d, CPUPools: d, Journal: record.Journal{Folder: t.TempDir()}, By: "test", Ledger: ledger, Self: self,
 		Clock: time.Now,
 	}, s
 }

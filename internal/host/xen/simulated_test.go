@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -26,6 +27,7 @@ type simulated struct {
 	calls    []string
 	now      int
 	failing  map[string]error // by the command's first words
+	pools    []inventory.Pool
 }
 
 type simDomain struct {
@@ -38,7 +40,8 @@ type simDomain struct {
 }
 
 func newSimulated(t topology.Topology) *simulated {
-	return &simulated{topology: t, next: 1, store: map[string]string{}, failing: map[string]error{},
+	return &simulated{pools: []inventory.Pool{{Name: "Pool-0", Scheduler: "credit2", CPUs: t.CPUSet()}},
+		topology: t, next: 1, store: map[string]string{}, failing: map[string]error{},
 		domains: map[int]*simDomain{0: {name: "Domain-0", memory: 1024, hard: make([]topology.CPUSet, 2),
 			soft: make([]topology.CPUSet, 2), pool: "Pool-0"}}}
 }
@@ -115,11 +118,10 @@ func (s *simulated) xl(line string, args []string) ([]byte, error) {
 			}
 		}
 	case "cpupool-list":
-		if len(args) > 1 {
-			return fmt.Appendf(nil, "Name               CPU list\nPool-0             %s\n", s.topology.CPUSet()), nil
-		}
-		return fmt.Appendf(nil, "Name               CPUs   Sched     Active   Domain count\nPool-0 %d credit2 y %d\n",
-			len(s.topology.CPUs), len(s.domains)), nil
+		return s.listPools(len(args) > 1), nil
+	case "cpupool-rename", "cpupool-destroy", "cpupool-create", "cpupool-cpu-remove", "cpupool-cpu-add",
+		"cpupool-migrate":
+		return s.changePool(line, args)
 	case "debug-keys":
 		s.now++
 		s.dumps = append(s.dumps, s.dump())
@@ -234,10 +236,120 @@ func (s *simulated) pin(line string, args []string) ([]byte, error) {
 		if args[3+i] != "all" {
 			set = topology.MustParseSet[topology.CPUID](args[3+i])
 		}
-		if !set.SubsetOf(s.topology.CPUSet()) {
-			return s.fail(line, 1, "vcpu hard affinity map is empty")
+		if i == 0 && !set.IsEmpty() && !set.Intersects(s.pools[s.pool(d.pool)].CPUs) || !set.SubsetOf(s.topology.CPUSet()) {
+			return s.fail(line, 1, "Could not set affinity for vcpu `"+args[2]+"': Invalid argument")
 		}
 		*to = set
 	}
 	return nil, nil
+}
+
+func (s *simulated) pool(name string) int {
+	return slices.IndexFunc(s.pools, func(p inventory.Pool) bool { return p.Name == name })
+}
+
+func (s *simulated) in(pool string) (all []*simDomain) {
+	for _, id := range s.ids() {
+		if s.domains[id].pool == pool {
+			all = append(all, s.domains[id])
+		}
+	}
+	return all
+}
+
+func (s *simulated) listPools(cpus bool) []byte {
+	out := []byte("Name               CPUs   Sched     Active   Domain count\n")
+	if cpus {
+		out = []byte("Name               CPU list\n")
+	}
+	for _, p := range s.pools {
+		if cpus {
+			out = fmt.Appendf(out, "%-19s%s\n", p.Name, p.CPUs)
+		} else {
+			out = fmt.Appendf(out, "%-19s%3d%9s       y       %4d\n", p.Name, p.CPUs.Len(), p.Scheduler, len(s.in(p.Name)))
+		}
+	}
+	return out
+}
+
+// changePool obeys Xen's rules: a pool with domains has a CPU, CPUs are in one pool at most, and a change resets
+// hard affinities that are outside.
+func (s *simulated) changePool(line string, args []string) ([]byte, error) {
+	if args[0] == "cpupool-create" {
+		var p inventory.Pool
+		for _, a := range args[1:] {
+			key, value, _ := strings.Cut(a, "=")
+			value = strings.Trim(value, "\"")
+			switch key {
+			case "name":
+				p.Name = value
+			case "sched":
+				p.Scheduler = value
+			case "cpus":
+				p.CPUs = topology.MustParseSet[topology.CPUID](value)
+			}
+		}
+		if s.pool(p.Name) >= 0 || !p.CPUs.SubsetOf(s.freeCPUs()) {
+			return s.fail(line, 1, "cpu not free")
+		}
+		s.pools = append(s.pools, p)
+		return nil, nil
+	}
+	name := args[1]
+	if args[0] == "cpupool-migrate" {
+		name = args[2]
+	}
+	i := s.pool(name)
+	if i < 0 {
+		return s.fail(line, 1, "unknown cpupool "+name)
+	}
+	switch args[0] {
+	case "cpupool-rename":
+		for _, d := range s.in(name) {
+			d.pool = args[2]
+		}
+		s.pools[i].Name = args[2]
+	case "cpupool-destroy":
+		if len(s.in(name)) > 0 {
+			return s.fail(line, 1, "Can't destroy cpupool: Device or resource busy")
+		}
+		s.pools = slices.Delete(s.pools, i, i+1)
+	case "cpupool-cpu-remove":
+		rest := s.pools[i].CPUs.Minus(topology.MustParseSet[topology.CPUID](args[2]))
+		if rest.IsEmpty() && len(s.in(name)) > 0 {
+			return s.fail(line, 1, "some cpus may have not or only partially been removed from '"+name+"'")
+		}
+		s.pools[i].CPUs = rest
+		s.resetAffinities(s.in(name), rest)
+	case "cpupool-cpu-add":
+		more := topology.MustParseSet[topology.CPUID](args[2])
+		if !more.SubsetOf(s.freeCPUs()) {
+			return s.fail(line, 1, "cpu not free")
+		}
+		s.pools[i].CPUs = s.pools[i].CPUs.Union(more)
+	case "cpupool-migrate":
+		id, _ := strconv.Atoi(args[1])
+		s.domains[id].pool = name
+		s.resetAffinities([]*simDomain{s.domains[id]}, topology.CPUSet{})
+	}
+	return nil, nil
+}
+
+// resetAffinities widens hard affinities that allow none of the CPUs.
+func (s *simulated) resetAffinities(domains []*simDomain, cpus topology.CPUSet) {
+	for _, d := range domains {
+		for v := range d.hard {
+			if !d.hard[v].Intersects(cpus) {
+				d.hard[v] = topology.CPUSet{}
+			}
+		}
+	}
+}
+
+func (s *simulated) freeCPUs() topology.CPUSet {
+	free := s.topology.CPUSet()
+	for _, p := range s.pools {
+		free = free.Minus(p.CPUs)
+	}
+	return free
 }
