@@ -211,3 +211,17 @@ func TestMovable(t *testing.T) {
 		}
 	}
 }
+
+// A guest without udev has no links by the ports' names.
+func TestAPortIsFoundByItsNameWithoutUdev(t *testing.T) {
+	f := newFake(2)
+	f.files["/sys/class/virtio-ports/vport1p1/name"] = "org.qemu.guest_agent.0"
+	f.files["/sys/class/virtio-ports/vport2p1/name"] = guest.Port
+	for channel, want := range map[string]string{
+		"/dev/virtio-ports/" + guest.Port: "/dev/vport2p1", "/dev/virtio-ports/other": "", "/run/" + guest.Port: "",
+	} {
+		if got := deviceOf(f, channel); got != want {
+			t.Errorf("the device of %s is %q, want %q", channel, got, want)
+		}
+	}
+}

@@ -200,7 +200,11 @@ func (l *loop) receive() bool {
 
 func (l *loop) open(now time.Time) {
 	l.opened = now
-	fd, err := openChannel(l.options.Channel)
+	path := l.options.Channel
+	if device := deviceOf(l.agent.k, path); device != "" {
+		path = device
+	}
+	fd, err := openChannel(path)
 	if err != nil {
 		if reason := err.Error(); reason != l.refused {
 			l.refused = reason
@@ -218,6 +222,30 @@ func (l *loop) close(err error) {
 		l.refused = reason
 		l.options.Log("the channel: %v; opening it again", err)
 	}
+}
+
+const (
+	portFolder = "/dev/virtio-ports" // udev's links by name
+	portClass  = "/sys/class/virtio-ports"
+)
+
+// deviceOf returns the device of a virtio-serial port, by the last part of the channel's
+// path; empty: the channel is something else, or does not exist. In a guest without
+// udev nothing makes links to the devices.
+func deviceOf(k kernel, channel string) string {
+	if filepath.Dir(channel) != portFolder {
+		return ""
+	}
+	ports, err := k.list(portClass)
+	if err != nil {
+		return ""
+	}
+	for _, port := range ports {
+		if name, err := k.read(filepath.Join(portClass, port, "name")); err == nil && name == filepath.Base(channel) {
+			return "/dev/" + port
+		}
+	}
+	return ""
 }
 
 // openChannel opens a device or connects to a Unix socket.
