@@ -412,6 +412,9 @@ func (h *Hands) sendDue(now time.Time) {
 	}
 	for _, name := range h.names() {
 		m := h.members[name]
+		if now.Sub(m.heard) > silence {
+			continue // messages would only fill the port; a report asks for the grant
+		}
 		vcpus := guest.Of()
 		for _, g := range h.record.Grants {
 			if v, ok := m.VCPUOn(g.CPU); ok && g.Guest == name && !g.Leaving {

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/numavisor/numavisor/internal/api/guest"
 	"github.com/numavisor/numavisor/internal/decide/handoff"
 	words "github.com/numavisor/numavisor/internal/guest"
@@ -245,30 +247,30 @@ type connection struct {
 	tids     map[words.VCPUID]int // of the loop's goroutine
 
 	lock sync.Mutex
-	conn net.Conn // nil: not connected
+	conn *net.UnixConn // nil: not connected
 }
 
-const (
-	// again is the time between two attempts to connect.
-	again = time.Second
-	// sending bounds a write: QEMU takes what fits into the port, and more when the guest
-	// has read it.
-	sending = 5 * time.Millisecond
-)
+// again is the time between two attempts to connect.
+const again = time.Second
 
-// send sends a message, or drops it: the next one replaces it.
+// send sends a message, or drops it if the socket has no room: a later one replaces
+// it. It never waits: QEMU reads no more than the guest has room for.
 func (c *connection) send(text []byte) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	if c.conn == nil {
 		return
 	}
-	err := c.conn.SetWriteDeadline(time.Now().Add(sending))
-	if err == nil {
-		_, err = c.conn.Write(text)
+	raw, err := c.conn.SyscallConn()
+	if err != nil {
+		return
 	}
-	if err != nil { // part of it may be written: only a new connection begins with a message
-		_ = c.conn.Close()
+	n := len(text)
+	if controlled := raw.Control(func(fd uintptr) { n, err = unix.Write(int(fd), text) }); controlled != nil {
+		return
+	}
+	if err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) || n > 0 && n < len(text) {
+		_ = c.conn.Close() // part of it may be written: only a new connection begins with a message
 	}
 }
 
@@ -300,7 +302,7 @@ func (c *connection) serve(ctx context.Context) error {
 	if path == "" {
 		return fmt.Errorf("it has no port %s", guest.Port)
 	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return err
 	}
@@ -324,7 +326,7 @@ func (c *connection) serve(ctx context.Context) error {
 	}
 }
 
-func (c *connection) set(conn net.Conn) {
+func (c *connection) set(conn *net.UnixConn) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	c.conn = conn
