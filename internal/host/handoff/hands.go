@@ -3,6 +3,7 @@ package handoff
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -21,9 +22,24 @@ type Kernel interface {
 }
 
 // Record is what survives this program: the grants, and the last epoch of each guest.
+// Commands show Guests; nothing depends on them.
 type Record struct {
 	Grants []handoff.Grant          `json:"grants"`
 	Epochs map[string]handoff.Epoch `json:"epochs"`
+	Guests map[string]State         `json:"guests,omitempty"`
+}
+
+// State is what an operator sees of a guest.
+type State struct {
+	// Means is how the agent frees vCPUs; empty: no agent has reported.
+	Means guest.Means `json:"means,omitempty"`
+	// Silent says that the agent has sent nothing for three seconds.
+	Silent bool `json:"silent,omitempty"`
+	// Taken counts the CPUs that the guest has been granted since it was first seen.
+	Taken int `json:"taken,omitempty"`
+	// Misbehaved counts the vCPUs that ran after the guest had released them, and were
+	// stopped.
+	Misbehaved int `json:"misbehaved,omitempty"`
 }
 
 // Options are the parts that Hands works with. All must be set.
@@ -53,22 +69,21 @@ const (
 	idleBelow = 0.25
 )
 
-// Member is a guest with the state of its agent.
-type Member struct {
+// member is a guest with the state of its agent.
+type member struct {
 	handoff.Guest
 
 	Paused bool
 	// Means is how the agent frees vCPUs; empty: no agent has reported.
 	Means guest.Means
-	// Misbehaved counts the vCPUs that ran after the guest had released them, and were
-	// stopped.
-	Misbehaved int
 
-	report  guest.Report
-	heard   time.Time
-	sent    time.Time
-	demand  handoff.Demand
-	confine map[words.VCPUID]topology.CPUSet // what the kernel was last ordered
+	// starting says that the guest is being created: it has no threads yet.
+	starting bool
+	report   guest.Report
+	heard    time.Time
+	sent     time.Time
+	demand   handoff.Demand
+	confine  map[words.VCPUID]topology.CPUSet // what the kernel was last ordered
 }
 
 // watch is a vCPU that its guest has released, until it has been seen idle.
@@ -82,7 +97,7 @@ type watch struct {
 type Hands struct {
 	Options
 	record  Record
-	members map[string]*Member
+	members map[string]*member
 	memory  handoff.Memory
 	watches map[topology.CPUID]watch
 	unsaved bool
@@ -90,12 +105,25 @@ type Hands struct {
 
 // New continues from a record; the zero record is the first start.
 func New(o Options, r Record) *Hands {
-	h := &Hands{Options: o, record: r, members: map[string]*Member{}, watches: map[topology.CPUID]watch{}}
+	h := &Hands{Options: o, record: r, members: map[string]*member{}, watches: map[topology.CPUID]watch{}}
 	if h.record.Epochs == nil {
 		h.record.Epochs = map[string]handoff.Epoch{}
 	}
-	h.record.Grants = slices.Clone(r.Grants)
+	h.record.Grants, h.record.Guests = slices.Clone(r.Grants), maps.Clone(r.Guests)
+	if h.record.Guests == nil {
+		h.record.Guests = map[string]State{}
+	}
 	return h
+}
+
+// note changes what an operator sees of a guest, and stores it with the next grants.
+func (h *Hands) note(name string, change func(*State)) {
+	s := h.record.Guests[name]
+	before := s
+	if change(&s); s != before {
+		h.record.Guests[name] = s
+		h.unsaved = true
+	}
 }
 
 // Guest adds a guest, or changes what is known of it. A guest of which there is no
@@ -103,18 +131,37 @@ func New(o Options, r Record) *Hands {
 func (h *Hands) Guest(g handoff.Guest, first topology.CPUSet, paused bool) {
 	m := h.members[g.Name]
 	if m == nil {
-		m = &Member{confine: map[words.VCPUID]topology.CPUSet{}}
+		m = &member{confine: map[words.VCPUID]topology.CPUSet{}}
 		h.members[g.Name] = m
 	}
-	m.Guest, m.Paused = g, paused
-	if !h.open(m).IsEmpty() {
+	m.Guest, m.Paused, m.starting = g, paused, false
+	if h.open(m).IsEmpty() {
+		h.begin(m, first)
+	}
+}
+
+// Starting reserves the CPUs with which a guest starts, before it does: other guests
+// release them. The record shows when they are its own.
+func (h *Hands) Starting(g handoff.Guest, first topology.CPUSet) {
+	if m := h.members[g.Name]; m != nil && !m.starting {
 		return
 	}
+	g.Mirror = slices.DeleteFunc(slices.Clone(g.Mirror), func(cpu topology.CPUID) bool { return !first.Contains(cpu) })
+	g.Min = len(g.Mirror)
+	if g.Min == 0 {
+		return
+	}
+	h.Guest(g, first, false)
+	h.members[g.Name].starting = true
+}
+
+// begin grants a guest the CPUs with which it starts, as far as no other guest has them.
+func (h *Hands) begin(m *member, first topology.CPUSet) {
 	for cpu := range first.All() {
 		if _, mirrored := m.VCPUOn(cpu); mirrored && h.find(cpu) < 0 {
 			h.advance(m)
 			h.record.Grants = append(h.record.Grants,
-				handoff.Grant{CPU: cpu, Guest: g.Name, Epoch: h.record.Epochs[g.Name]})
+				handoff.Grant{CPU: cpu, Guest: m.Name, Epoch: h.record.Epochs[m.Name]})
 		}
 	}
 }
@@ -123,10 +170,8 @@ func (h *Hands) Guest(g handoff.Guest, first topology.CPUSet, paused bool) {
 func (h *Hands) Gone(name string) {
 	delete(h.members, name)
 	delete(h.record.Epochs, name)
+	delete(h.record.Guests, name)
 }
-
-// Members returns the guests, by name.
-func (h *Hands) Members() map[string]*Member { return h.members }
 
 // Record returns the grants as they are now.
 func (h *Hands) Record() Record { return h.record }
@@ -149,6 +194,7 @@ func (h *Hands) Report(name string, line []byte, now time.Time) error {
 		m.sent = time.Time{} // another kernel: it uses all vCPUs
 	}
 	m.report, m.heard, m.Means = r, now, r.Means
+	h.note(name, func(s *State) { s.Means = r.Means })
 	m.demand = handoff.Demand{
 		Guest: name, At: now, Running: float64(r.Running) / 1000, Waiting: float64(r.Waiting) / 1000,
 	}
@@ -197,7 +243,9 @@ func (h *Hands) input(now time.Time) handoff.Input {
 	for _, name := range h.names() {
 		m := h.members[name]
 		g := m.Guest
-		g.Frozen = m.Paused || now.Sub(m.heard) > silence || m.Means == guest.None
+		silent := now.Sub(m.heard) > silence
+		h.note(name, func(s *State) { s.Silent = silent && s.Means != "" })
+		g.Frozen = m.Paused || silent || m.Means == guest.None
 		in.Guests = append(in.Guests, g)
 		if m.demand.Guest != "" {
 			in.Demands = append(in.Demands, m.demand)
@@ -220,7 +268,7 @@ func (h *Hands) find(cpu topology.CPUID) int {
 }
 
 // advance gives a guest's grant a new epoch, and sends it with this Step.
-func (h *Hands) advance(m *Member) {
+func (h *Hands) advance(m *member) {
 	if h.record.Epochs[m.Name] < guest.MaxEpoch-1 {
 		h.record.Epochs[m.Name]++
 	}
@@ -235,6 +283,7 @@ func (h *Hands) take(t handoff.Take, now time.Time) {
 	h.advance(m)
 	h.record.Grants = append(h.record.Grants,
 		handoff.Grant{CPU: t.CPU, Guest: t.Guest, Epoch: h.record.Epochs[t.Guest], Since: now})
+	h.note(t.Guest, func(s *State) { s.Taken++ })
 }
 
 func (h *Hands) release(r handoff.Release, now time.Time) {
@@ -268,7 +317,7 @@ func (h *Hands) free(i int) {
 
 // confineAndFree takes a CPU away from all vCPUs of its guest, and then it is free. If
 // the kernel does not do so, the CPU stays with the guest.
-func (h *Hands) confineAndFree(m *Member, i int) {
+func (h *Hands) confineAndFree(m *member, i int) {
 	cpu := h.record.Grants[i].CPU
 	rest := h.open(m).Minus(topology.SetOf(cpu))
 	if rest.IsEmpty() {
@@ -289,7 +338,7 @@ func (h *Hands) confineAndFree(m *Member, i int) {
 }
 
 // open returns the CPUs that a guest's vCPUs may use.
-func (h *Hands) open(m *Member) topology.CPUSet {
+func (h *Hands) open(m *member) topology.CPUSet {
 	var cpus topology.CPUSet
 	for _, g := range h.record.Grants {
 		if g.Guest == m.Name {
@@ -300,7 +349,7 @@ func (h *Hands) open(m *Member) topology.CPUSet {
 }
 
 // confine orders the kernel, unless that is its last order.
-func (h *Hands) confine(m *Member, v words.VCPUID, cpus topology.CPUSet) error {
+func (h *Hands) confine(m *member, v words.VCPUID, cpus topology.CPUSet) error {
 	if last, ok := m.confine[v]; ok && last.Equal(cpus) {
 		return nil
 	}
@@ -325,8 +374,8 @@ func (h *Hands) enforce() error {
 	for _, name := range h.names() {
 		m := h.members[name]
 		open := h.open(m)
-		if open.IsEmpty() {
-			continue // other guests have the CPUs on which it was started: its minimum comes first
+		if m.starting || open.IsEmpty() {
+			continue // without threads; or others have the CPUs on which it was started: its minimum comes first
 		}
 		for v, own := range m.Mirror {
 			to := open
@@ -370,7 +419,7 @@ func (h *Hands) settle(now time.Time) {
 
 // acknowledged frees a CPU when its vCPU has been seen idle, or after a period in
 // which it runs all the same: then it is stopped.
-func (h *Hands) acknowledged(m *Member, i int, v words.VCPUID, now time.Time) {
+func (h *Hands) acknowledged(m *member, i int, v words.VCPUID, now time.Time) {
 	g := h.record.Grants[i]
 	ran, err := h.Kernel.RunTime(m.Name, v)
 	if err != nil {
@@ -388,7 +437,7 @@ func (h *Hands) acknowledged(m *Member, i int, v words.VCPUID, now time.Time) {
 	case now.Sub(w.since) < h.period():
 		h.watches[g.CPU] = watch{w.since, now, ran, w.ranAtFirst}
 	default:
-		m.Misbehaved++
+		h.note(m.Name, func(s *State) { s.Misbehaved++ })
 		h.Log("VM %s misbehaves: vCPU %d ran for %v of %v after its release; it is confined to the VM's other CPUs",
 			m.Name, v, ran-w.ranAtFirst, now.Sub(w.since))
 		h.confineAndFree(m, i)

@@ -1,11 +1,16 @@
 package handoff_test
 
 import (
+	"context"
+	"errors"
 	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/api/guest"
+	"github.com/numavisor/numavisor/internal/host/handoff"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -126,7 +131,7 @@ func TestAReleasedVCPUThatRunsIsStopped(t *testing.T) {
 		liar.hostile = true
 		w.advance()
 	}
-	if w.hands.Members()[liar.Name].Misbehaved == 0 {
+	if w.hands.Record().Guests[liar.Name].Misbehaved == 0 {
 		t.Errorf("nobody noticed: had %v, has %v", before, w.held(liar))
 	}
 	if w.held(other).Len() < other.want {
@@ -151,5 +156,64 @@ func TestAnAgentThatDoesNotAnswerKeepsItsCPUs(t *testing.T) {
 	}
 	if got := w.held(v); got.Len() != 4 {
 		t.Errorf("it has CPUs %v, had 4", got)
+	}
+}
+
+// The CPUs with which a VM is about to start are its own before it starts, although another
+// one uses them.
+func TestAStartingVMGetsItsFirstCPUsBefore(t *testing.T) {
+	w := calm(t)
+	busy, starts := w.vms[0], w.vms[1]
+	w.hands.Gone(starts.Name)
+	w.vms = w.vms[:1]
+	busy.want = len(busy.Mirror)
+	w.report(busy)
+	for range 500 {
+		w.advance()
+	}
+	first := topology.SetOf(starts.Mirror[0], starts.Mirror[2]) // Mirror[1] is the anchor of the other
+	if got := w.held(busy); got.Len() != len(busy.Mirror) {
+		t.Fatalf("the busy VM has only CPUs %v", got)
+	}
+	for range 200 {
+		w.hands.Starting(starts.Guest, first)
+		w.advance()
+	}
+	if got := w.held(starts); !got.Equal(first) {
+		t.Errorf("the starting VM has CPUs %v, and starts on %v", got, first)
+	}
+	w.hands.Gone(starts.Name) // it was not created
+	for range 200 {
+		w.advance()
+	}
+	if got := w.held(busy); got.Len() != len(busy.Mirror) {
+		t.Errorf("the CPUs stay reserved: the busy VM has %v", got)
+	}
+}
+
+// Create waits until the daemon has handed the first CPUs over, and fails without a daemon.
+func TestAwaitStart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "handoff.json")
+	runs := func(vm string) bool { return vm == "m1" }
+	first := topology.SetOf[topology.CPUID](2)
+	await := func(record string) error {
+		if err := os.WriteFile(file, []byte(record), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer stop()
+		return handoff.AwaitStart(ctx, file, "m2", first, runs)
+	}
+	if err := handoff.AwaitStart(t.Context(), file, "m2", first, runs); err != nil {
+		t.Error("without a record:", err)
+	}
+	for _, free := range []string{`{"grants":[]}`, `{"grants":[{"cpu":2,"guest":"m2"},{"cpu":1,"guest":"m1"}]}`,
+		`{"grants":[{"cpu":2,"guest":"stopped"}]}`} {
+		if err := await(free); err != nil {
+			t.Errorf("%s: %v", free, err)
+		}
+	}
+	if err := await(`{"grants":[{"cpu":2,"guest":"m1","leaving":true}]}`); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a CPU of another VM: %v", err)
 	}
 }

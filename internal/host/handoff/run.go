@@ -40,6 +40,8 @@ type Runner struct {
 	// File holds the record. It belongs into a folder that a boot of the host empties.
 	File string
 	Log  func(format string, args ...any)
+	// Claims returns what is reserved for VMs that are being created; nil: nothing is.
+	Claims func() ([]inventory.Claim, error)
 
 	once    sync.Once
 	updates chan update
@@ -73,11 +75,12 @@ func (r *Runner) Run(ctx context.Context) error {
 		return nil
 	case first = <-r.channel():
 	}
-	record, err := r.load()
+	record, err := ReadRecord(r.File)
 	if err != nil {
 		return err
 	}
-	l := &loop{Runner: r, guests: map[string]*connection{}, messages: make(chan message)}
+	l := &loop{Runner: r, guests: map[string]*connection{}, messages: make(chan message),
+		starting: map[string]time.Time{}}
 	defer l.workers.Wait()
 	defer l.close()
 	l.hands = New(Options{Topology: first.topology, Rules: r.Rules, Kernel: l, Save: r.save, Send: l.send, Log: r.Log},
@@ -97,6 +100,7 @@ func (r *Runner) Run(ctx context.Context) error {
 			}
 		case <-timer.C:
 		}
+		l.reserve(time.Now())
 		next, err := l.hands.Step(time.Now())
 		if err != nil {
 			l.complain(err)
@@ -105,11 +109,11 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 }
 
-// load reads the record of the former start. Without one, what guests run on counts
-// as theirs once they are granted it.
-func (r *Runner) load() (Record, error) {
+// ReadRecord reads the record of granted CPUs. Without the file, the zero record: what
+// guests run on counts as theirs once they are granted it.
+func ReadRecord(file string) (Record, error) {
 	var record Record
-	text, err := os.ReadFile(r.File)
+	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return record, nil
 	}
@@ -118,7 +122,7 @@ func (r *Runner) load() (Record, error) {
 	}
 	if err != nil {
 		return record, fmt.Errorf("the record of granted CPUs: %w; stop the mirrored VMs, remove %s, and start again",
-			err, r.File)
+			err, file)
 	}
 	return record, nil
 }
@@ -147,6 +151,8 @@ type loop struct {
 	messages chan message
 	workers  sync.WaitGroup
 	said     string
+	// starting has the time when a claim of a VM that has not been observed was last read.
+	starting map[string]time.Time
 }
 
 // message is a line from a guest.
@@ -195,6 +201,36 @@ func (l *loop) follow(ctx context.Context, u update) {
 	for name := range l.guests {
 		if !seen[name] {
 			l.leave(name)
+		}
+	}
+}
+
+// unseen is how long the CPUs of a claim stay reserved after it has been released,
+// until an observation shows its VM.
+const unseen = 5 * time.Second
+
+// reserve reserves CPUs for the VMs that are being created.
+func (l *loop) reserve(now time.Time) {
+	if l.Claims == nil {
+		return
+	}
+	claims, err := l.Claims() // with an error, those that could be read
+	if err != nil {
+		l.complain(err)
+	}
+	for i := range claims {
+		c := &claims[i]
+		if member, ok := handoff.GuestOf(c.Name, &c.Placement); ok && l.guests[c.Name] == nil {
+			l.hands.Starting(member, c.Placement.Handoff.First)
+			l.starting[c.Name] = now
+		}
+	}
+	for name, at := range l.starting {
+		if l.guests[name] != nil {
+			delete(l.starting, name)
+		} else if now.Sub(at) > unseen {
+			delete(l.starting, name)
+			l.hands.Gone(name)
 		}
 	}
 }

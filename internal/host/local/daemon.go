@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/numavisor/numavisor/internal/decide/handoff"
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/daemon"
 	hands "github.com/numavisor/numavisor/internal/host/handoff"
 	"github.com/numavisor/numavisor/internal/host/labcounter"
@@ -41,11 +42,51 @@ func (h *Host) HandOver(o *daemon.Options) (run func(context.Context) error) {
 		return func(context.Context) error { return nil }
 	}
 	r := &hands.Runner{
-		Rules: rules, Threads: h.root, File: filepath.Join(h.Ledger.Folder, "handoff.json"),
+		Rules: rules, Threads: h.root, File: h.granted(), Claims: h.Ledger.Claims,
 		Log: func(format string, args ...any) { o.Log.Warn(fmt.Sprintf(format, args...)) },
 	}
 	o.Watcher = handedOver{o.Watcher, r}
 	return r.Run
+}
+
+// granted is the file with the record of granted CPUs.
+func (h *Host) granted() string { return filepath.Join(h.Ledger.Folder, "handoff.json") }
+
+// Granted is what a mirrored VM has at present.
+type Granted struct {
+	CPUs topology.CPUSet `json:"cpus"`
+	Min  int             `json:"min_vcpus"`
+	hands.State
+}
+
+// GrantedTo returns what a mirrored VM has, as the daemon records it; nil: it hands no CPUs over.
+func (h *Host) GrantedTo(name string, p *guest.Placement) (*Granted, error) {
+	if p == nil || p.Handoff == nil {
+		return nil, nil //nolint:nilnil // documented
+	}
+	record, err := hands.ReadRecord(h.granted())
+	if err != nil {
+		return nil, err
+	}
+	g := Granted{Min: p.Handoff.Min, State: record.Guests[name]}
+	for _, grant := range record.Grants {
+		if grant.Guest == name {
+			g.CPUs = g.CPUs.With(grant.CPU)
+		}
+	}
+	return &g, nil
+}
+
+// awaitStart waits until the CPUs with which a mirrored VM starts serve no running VM.
+func (h *Host) awaitStart(ctx context.Context, name string, first topology.CPUSet) error {
+	inv, err := h.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	return hands.AwaitStart(ctx, h.granted(), name, first, func(vm string) bool {
+		g, ok := inv.Guest(vm)
+		return ok && g.PID != 0
+	})
 }
 
 // handedOver passes what the daemon observes on to the hand-over of CPUs as well.

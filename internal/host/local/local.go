@@ -107,6 +107,7 @@ func Open(o Options) (*Host, error) {
 		Journal: journal,
 		root:    root, qemu: qemu,
 	}
+	h.AwaitStart = h.awaitStart
 	if xen.Here(string(root)) {
 		h.useXen(xenKernel{kernel, xen.New(nil)})
 	}

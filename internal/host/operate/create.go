@@ -153,6 +153,11 @@ func (h *Host) create(
 	ctx context.Context, r CreateRequest, want guest.Intent, short []plan.Step, c *Created,
 ) (err error) {
 	name := r.Spec.Name
+	if p := want.Placement.Handoff; p != nil && h.AwaitStart != nil {
+		if err := h.AwaitStart(ctx, name, p.First); err != nil {
+			return fmt.Errorf("creating VM %s: %w", name, err)
+		}
+	}
 	if c.Cannot, err = h.start(ctx, r, want, short); err != nil {
 		return err
 	}

@@ -1,6 +1,8 @@
 package operate_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/numavisor/numavisor/internal/guest"
@@ -41,5 +43,34 @@ func TestCreate_Mirror(t *testing.T) {
 	bound, err := w.Bind("first")
 	if err != nil || len(bound.Outcomes) > 0 {
 		t.Errorf("bind of a VM that is in place: %+v, %v", bound.Outcomes, err)
+	}
+}
+
+// A mirrored VM is not started on CPUs that others have, and its claim ends with that.
+func TestCreate_MirrorWaitsForItsCPUs(t *testing.T) {
+	w := newWorld(t, square, folderOf(t))
+	w.Joined.Policy.Handoff = policy.Handoff{CPUs: topology.MustParseSet[topology.CPUID]("1-7")}
+	asked := spec(t, guest.Spec{Name: "m", Memory: 512 * mib, CPU: guest.CPUSpec{Sharing: guest.SharingHandoff}})
+	refused := errors.New("CPU 1 serves VM other")
+	claimed := false
+	w.Joined.AwaitStart = func(_ context.Context, name string, first topology.CPUSet) error {
+		claims, err := w.Joined.Ledger.Claims()
+		if err != nil {
+			t.Error(err)
+		}
+		for _, c := range claims {
+			claimed = claimed || c.Name == name && c.Placement.Handoff.First.Equal(first)
+		}
+		return refused
+	}
+	if _, err := w.Create(asked); !errors.Is(err, refused) {
+		t.Errorf("created: %v", err)
+	}
+	inv, err := w.Joined.Observe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, runs := inv.Guest("m"); runs || !claimed || len(inv.Claims) > 0 {
+		t.Errorf("it runs: %t; it was claimed before: %t; claims left: %v", runs, claimed, inv.Claims)
 	}
 }

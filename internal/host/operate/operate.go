@@ -17,6 +17,7 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/text"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // ErrNoGuest means that no guest of the name exists on the host.
@@ -75,9 +76,12 @@ type Host struct {
 	Policy policy.Policy
 	// Loads returns the loads that placing, binding and balancing count; nil: each
 	// vCPU counts as busy.
-	Loads    Loads
-	Clock    func() time.Time
-	Progress apply.Progress
+	Loads Loads
+	// AwaitStart waits until the CPUs with which a mirrored VM starts serve no other VM; nil: they
+	// never do.
+	AwaitStart func(ctx context.Context, name string, first topology.CPUSet) error
+	Clock      func() time.Time
+	Progress   apply.Progress
 }
 
 // Observe reads the host; it reads mappings only of the guests named in
