@@ -355,6 +355,10 @@ func (a *agents) Status(host string, m fleet.VMStatus) error {
 		if at.revision != 0 && same(at.value, m) {
 			return errNothing
 		}
+		// A delayed report. A status of a later generation than the VM's is about an earlier VM of the name.
+		if m.Generation < at.value.Generation && at.value.Generation <= vm.value.Generation {
+			return errNothing
+		}
 		t.require(store.VMs+m.Name, vm.revision) // it is a VM of this host still
 		t.require(key, at.revision)
 		t.put(key, m)

@@ -115,6 +115,31 @@ func TestDaemon_WritesOnlyItsOwnRecords(t *testing.T) {
 	}
 }
 
+// A network may delay a report until the next one has arrived, and repeat both.
+func TestStatus_AnEarlierReportReplacesNoLaterOne(t *testing.T) {
+	r := newRig(t)
+	a := r.join("a", "nodes:2 cores:4 memory:8G")
+	made, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), fleetapi.Change{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := fleet.VMStatus{Name: "vm", Host: "a", Generation: made.Generation, Phase: fleet.PhaseRunning}
+	a.send("PUT", "/agent/v1/vms/vm/status", running, nil)
+	changed, err := r.admin.StopVM(t.Context(), "vm", fleetapi.Change{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := fleet.VMStatus{Name: "vm", Host: "a", Generation: changed.Generation, Phase: fleet.PhaseStopped}
+	a.send("PUT", "/agent/v1/vms/vm/status", stopped, nil)
+	a.send("PUT", "/agent/v1/vms/vm/status", running, nil) // late
+	a.send("PUT", "/agent/v1/vms/vm/status", stopped, nil) // repeated
+	a.send("PUT", "/agent/v1/vms/vm/status", running, nil)
+	shown, err := r.admin.VM(t.Context(), "vm")
+	if err != nil || shown.State != fleetapi.VMStopped || shown.Status.Generation != changed.Generation {
+		t.Errorf("got %s, %+v, %v", shown.State, shown.Status, err)
+	}
+}
+
 func TestLoads_OnlyWhatChanged(t *testing.T) {
 	r := newRig(t)
 	a := r.join("a", "nodes:2 cores:4 memory:8G")
