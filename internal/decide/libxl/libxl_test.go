@@ -1,8 +1,10 @@
 package libxl_test
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/numavisor/numavisor/internal/decide/libxl"
@@ -102,6 +104,77 @@ func random(t *testing.T, r *rand.Rand) (*inventory.Host, guest.Spec) {
 	}
 	s := guest.Spec{Name: "new", VCPUs: 1 + r.IntN(2*cores), Memory: topology.Bytes(1+r.IntN(20)) * topology.GiB}
 	return h, s
+}
+
+// published is libxl's rule written again from libxl_numa.c and libxl_dom.c, as one sorted list of all sets of
+// nodes: a set is a candidate if its nodes have the memory and the CPUs together; numa_cmpf prefers fewer vCPUs, then
+// more free memory; sets of more nodes count only if no smaller set is a candidate, and none with fewer nodes than
+// the vCPUs need by the CPUs of a node; of equal sets the first in the order of their nodes stays.
+func published(h *inventory.Host, s *guest.Spec) (topology.NodeSet, bool) {
+	type set struct {
+		nodes             []topology.NodeID
+		cpus, load, count int
+		free              topology.Bytes
+	}
+	all := h.Topology.Nodes
+	if len(all) < 2 || len(all) > 16 {
+		return topology.NodeSet{}, false
+	}
+	var sets []set
+	for mask := 1; mask < 1<<len(all); mask++ {
+		var c set
+		for i := range all {
+			if mask&(1<<i) == 0 {
+				continue
+			}
+			c.nodes = append(c.nodes, all[i].ID)
+			c.cpus += all[i].CPUs.Len()
+			c.free += all[i].Free
+			for _, g := range h.Guests {
+				for _, v := range g.Seen.Threads { // nr_vcpus: on each node that the soft affinity allows
+					if v.Preferred.Intersects(all[i].CPUs) || v.Preferred.IsEmpty() && v.Affinity.Intersects(all[i].CPUs) {
+						c.load++
+					}
+				}
+			}
+		}
+		c.count = len(c.nodes)
+		if c.free >= s.Memory && c.cpus >= s.VCPUs && c.count*all[0].CPUs.Len() >= s.VCPUs {
+			sets = append(sets, c)
+		}
+	}
+	if len(sets) == 0 {
+		return topology.NodeSet{}, false
+	}
+	best := slices.MinFunc(sets, func(a, b set) int {
+		return cmp.Or(cmp.Compare(a.count, b.count), cmp.Compare(a.load, b.load), cmp.Compare(b.free, a.free),
+			slices.Compare(a.nodes, b.nodes))
+	})
+	return topology.SetOf(best.nodes...), true
+}
+
+// Where libxl's rule is chosen, the nodes are those of an independent implementation of its published order.
+func TestChoose_IsThePublishedOrder(t *testing.T) {
+	const hosts = 1000
+	r := rand.New(rand.NewPCG(2, 30))
+	var several, none int
+	for range hosts {
+		h, s := random(t, r)
+		got, ok := libxl.Choose(h, &s)
+		want, fits := published(h, &s)
+		if ok != fits || !got.Equal(want) {
+			t.Fatalf("%d vCPUs, %v: nodes %q, %v; want %q, %v", s.VCPUs, s.Memory, got, ok, want, fits)
+		}
+		if want.Len() > 1 {
+			several++
+		}
+		if !fits {
+			none++
+		}
+	}
+	if several == 0 || none == 0 {
+		t.Errorf("of %d requests %d needed several nodes and %d did not fit: the hosts are too easy", hosts, several, none)
+	}
 }
 
 // uneven reports whether the guest's memory is divided into parts of unequal size, or in one part on several nodes.
