@@ -28,6 +28,8 @@ type Host struct {
 	Guests   []Guest           `json:"guests"` // ascending by name
 	// Pools are the hypervisor's CPU pools, of which each guest is in one; none on most hypervisors.
 	Pools []Pool `json:"cpu_pools,omitempty"`
+	// ControlDomain is the guest that manages a Xen host (dom0); nil: the host has none, or it could not be read.
+	ControlDomain *ControlDomain `json:"control_domain,omitempty"`
 	// Claims are reservations of guests that are being created, bound or moved, and of plain processes.
 	Claims []Claim `json:"claims,omitempty"`
 	// Load is the recent load of the nodes, ascending by node; nil: not measured.
@@ -220,6 +222,9 @@ type Config struct {
 	// AutoPlacement: <vcpu placement='auto'> or numatune placement='auto'.
 	AutoPlacement bool `json:"auto_placement,omitempty"`
 
+	// NodeAffinity are the nodes from which Xen takes further memory of the guest; empty: all.
+	NodeAffinity topology.NodeSet `json:"node_affinity,omitzero"`
+
 	Cells   []ConfigCell `json:"cells,omitempty"`   // guest NUMA cells; empty: the guest sees none
 	Devices []string     `json:"devices,omitempty"` // assigned host PCI addresses (vfio)
 	// SharedStorage says that other hosts can reach all disks that the guest writes to; nil: not known.
@@ -232,6 +237,9 @@ type ConfigCell struct {
 	VCPUs     guest.VCPUSet        `json:"vcpus"`
 	Memory    topology.Bytes       `json:"memory_bytes"`
 	Distances map[guest.CellID]int `json:"distances,omitempty"`
+	// Node is the host's node from which the hypervisor should take the cell's memory (pnode of Xen); nil: none is
+	// named. libvirt's nodes of cells are in NUMATune.
+	Node *topology.NodeID `json:"node,omitempty"`
 }
 
 // NUMATune is libvirt's numatune element.

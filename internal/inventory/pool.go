@@ -16,6 +16,17 @@ type Pool struct {
 	CPUs      topology.CPUSet `json:"cpus,omitzero"`
 }
 
+// ControlDomain is what dom0 takes of the host, and how Xen's tools make room for guests.
+type ControlDomain struct {
+	VCPUs  int             `json:"vcpus"`
+	CPUs   topology.CPUSet `json:"cpus,omitzero"` // on which its vCPUs may run
+	Memory topology.Bytes  `json:"memory_bytes"`
+	// Balloons: xl takes memory from it for a new guest.
+	Balloons bool `json:"balloons,omitempty"`
+	// ClaimsOff: xl reserves no memory before it builds a guest.
+	ClaimsOff bool `json:"claims_off,omitempty"`
+}
+
 // SoftAffinity reports whether the pool's scheduler obeys soft affinity. rtds and arinc653 accept and ignore it.
 func (p *Pool) SoftAffinity() bool {
 	switch p.Scheduler {

@@ -48,6 +48,14 @@ var rules = []rule{
 	{"memory-lopsided", memoryLopsided},
 	{"topology-incomplete", topologyIncomplete},
 	{"intent-unusable", intentUnusable},
+	{"control-domain-unlimited", controlDomainUnlimited},
+	{"control-domain-unpinned", controlDomainUnpinned},
+	{"control-domain-balloons", controlDomainBalloons},
+	{"claims-off", claimsOff},
+	{"node-affinity-far", nodeAffinityFar},
+	{"cell-memory-elsewhere", cellMemoryElsewhere},
+	{"pins-outside-pool", pinsOutsidePool},
+	{"soft-affinity-ignored", softAffinityIgnored},
 }
 
 // Run returns the findings of a host, the most severe first, then by object.

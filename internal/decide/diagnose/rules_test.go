@@ -253,6 +253,31 @@ var faults = []struct {
 		diagnose.Info, "12 GiB of memory; node 0 has 16 GiB", false},
 	{"topology-incomplete", "", func(h *inventory.Host) { h.Topology.Gaps = []string{"node 1: no distances"} }, "host",
 		diagnose.Info, "node 1: no distances", false},
+	{"control-domain-unlimited", "", func(h *inventory.Host) {
+		h.ControlDomain = &inventory.ControlDomain{VCPUs: h.Topology.CPUSet().Len(), CPUs: h.Topology.CPUSet()}
+	}, "host", diagnose.Warning, "dom0_max_vcpus=N", false},
+	{"control-domain-unpinned", "", func(h *inventory.Host) {
+		h.ControlDomain = &inventory.ControlDomain{VCPUs: 2, CPUs: h.Topology.CPUSet()}
+	}, "host", diagnose.Info, "xl vcpu-pin 0 all 0-3", false},
+	{"control-domain-balloons", "", func(h *inventory.Host) {
+		h.ControlDomain = &inventory.ControlDomain{VCPUs: 2, CPUs: cpus("0-1"), Memory: 14 * gib, Balloons: true}
+	}, "host", diagnose.Warning, "dom0 has 14 GiB", false},
+	{"claims-off", "", func(h *inventory.Host) {
+		h.ControlDomain = &inventory.ControlDomain{VCPUs: 2, CPUs: cpus("0-1"), ClaimsOff: true}
+	}, "host", diagnose.Info, "claim_mode=0", false},
+	{"node-affinity-far", "", func(h *inventory.Host) { find(h, "foreign").Config.NodeAffinity = nodes("3") },
+		"guest foreign", diagnose.Warning, "node affinity 3 (xl list -n)\n4 GiB of 4 GiB on other nodes, 1", false},
+	{"cell-memory-elsewhere", "", func(h *inventory.Host) {
+		node := topology.NodeID(3)
+		g := find(h, "foreign")
+		g.Config.Cells = []inventory.ConfigCell{{Memory: 4 * gib, Node: &node}}
+	}, "guest foreign", diagnose.Warning, "node 3: virtual nodes of 4 GiB (xl list -l), 0 B of the memory", false},
+	{"pins-outside-pool", "", func(h *inventory.Host) { pool(h, "credit2", "4-5") }, "guest foreign", diagnose.Warning,
+		"hard affinity to CPUs 4-7", false},
+	{"soft-affinity-ignored", "", func(h *inventory.Host) {
+		pool(h, "rtds", "0-11")
+		find(h, "foreign").Seen.Threads[0].Preferred = cpus("4")
+	}, "guest foreign", diagnose.Warning, "scheduler rtds", false},
 	{"intent-unusable", "running", func(h *inventory.Host) {
 		find(h, "foreign").IntentError = "placement.nodes is 77"
 	}, "guest foreign", diagnose.Warning, "numavisor bind foreign", false},
@@ -512,6 +537,41 @@ var healthy = []struct {
 		h.Gaps = []inventory.Gap{
 			{Kind: inventory.ThreadsUnread, Object: inventory.GuestRef("web"), What: "its threads", Why: "not root"}}
 	}},
+	{"control-domain-unlimited", "limited and pinned", func(h *inventory.Host) {
+		h.ControlDomain = &inventory.ControlDomain{VCPUs: 2, CPUs: cpus("0-1")}
+	}},
+	{"control-domain-unpinned", "on one node", func(h *inventory.Host) {
+		h.ControlDomain = &inventory.ControlDomain{VCPUs: 2, CPUs: cpus("0-3")}
+	}},
+	{"control-domain-unpinned", "wider than a node", func(h *inventory.Host) {
+		h.ControlDomain = &inventory.ControlDomain{VCPUs: 9, CPUs: h.Topology.CPUSet()}
+	}},
+	{"control-domain-balloons", "fixed memory, claims", func(h *inventory.Host) {
+		h.ControlDomain = &inventory.ControlDomain{VCPUs: 2, CPUs: cpus("0-1"), Memory: 2 * gib}
+	}},
+	{"claims-off", "no Xen", func(h *inventory.Host) { h.ControlDomain = nil }},
+	{"node-affinity-far", "where the memory is", func(h *inventory.Host) {
+		find(h, "foreign").Config.NodeAffinity = nodes("1")
+	}},
+	{"node-affinity-far", "memory not read", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		g.Config.NodeAffinity, g.Seen.MemoryByNode = nodes("3"), nil
+	}},
+	{"cell-memory-elsewhere", "on its node", func(h *inventory.Host) {
+		node := topology.NodeID(1)
+		find(h, "foreign").Config.Cells = []inventory.ConfigCell{{Memory: 4 * gib, Node: &node}}
+	}},
+	{"pins-outside-pool", "within the pool", func(h *inventory.Host) { pool(h, "credit2", "4-11") }},
+	{"soft-affinity-ignored", "credit2 obeys it", func(h *inventory.Host) {
+		pool(h, "credit2", "0-11")
+		find(h, "foreign").Seen.Threads[0].Preferred = cpus("4")
+	}},
+	{"soft-affinity-ignored", "the hard affinity is as narrow", func(h *inventory.Host) {
+		pool(h, "rtds", "0-11")
+		for i := range find(h, "foreign").Seen.Threads {
+			find(h, "foreign").Seen.Threads[i].Preferred = cpus("4-7")
+		}
+	}},
 }
 
 func TestRun_ReportsNoFalsePositives(t *testing.T) {
@@ -613,4 +673,12 @@ func TestRun_DriftBelowANodeLimit(t *testing.T) {
 		return
 	}
 	t.Error("no drift is found")
+}
+
+// pool puts the VM foreign, whose vCPUs are pinned to CPUs 4-7, into a CPU pool.
+func pool(h *inventory.Host, scheduler, list string) {
+	g := find(h, "foreign")
+	g.Pool = "db"
+	g.Config.Pins = map[guest.VCPUID]topology.CPUSet{0: cpus("4-7"), 1: cpus("4-7")}
+	h.Pools = append(h.Pools, inventory.Pool{Name: "db", Scheduler: scheduler, CPUs: cpus(list)})
 }

@@ -241,7 +241,8 @@ func shifts(now, to *plan.CPUPools) (steps []plan.PoolStep, err error) {
 	for _, p := range to.Pools {
 		i := now.Find(p.Name)
 		if i < 0 {
-			steps = append(steps, plan.PoolStep{Kind: plan.CreatePool, Pool: p.Name, Scheduler: p.Scheduler, CPUs: p.CPUs})
+			steps = append(steps, plan.PoolStep{Kind: plan.CreatePool, Pool: p.Name, Scheduler: p.Scheduler,
+				CPUs: p.CPUs})
 			now.Pools = append(now.Pools, p)
 		} else if more := p.CPUs.Minus(now.Pools[i].CPUs); !more.IsEmpty() {
 			steps = append(steps, plan.PoolStep{Kind: plan.AddCPUs, Pool: p.Name, CPUs: more})

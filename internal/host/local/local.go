@@ -117,6 +117,7 @@ func Open(o Options) (*Host, error) {
 // useXen makes Xen the host's only hypervisor: this is its control domain, in which no VM runs.
 func (h *Host) useXen(k xenKernel) {
 	h.Sources.Kernel, h.Sources.Hypervisors, h.Sources.Pools = k, []observe.Hypervisor{k.xen}, k.xen.Pools
+	h.Sources.ControlDomain = k.xen.ControlDomain
 	h.Kernel, h.Control, h.Domains = k, k.xen, k.xen
 	h.Xen, h.CPUPools = k.xen, k.xen
 }

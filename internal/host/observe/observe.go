@@ -58,8 +58,10 @@ var ErrNotInstalled = errors.New("not on this host")
 type Sources struct {
 	Kernel Kernel
 	// Pools returns the CPU pools of the hypervisor; nil: it has none.
-	Pools       func(ctx context.Context) ([]inventory.Pool, error)
-	Hypervisors []Hypervisor // in order of precedence: a process in two lists is the first one's
+	Pools func(ctx context.Context) ([]inventory.Pool, error)
+	// ControlDomain returns the guest that manages the host; nil: the hypervisor has none.
+	ControlDomain func(ctx context.Context) (*inventory.ControlDomain, error)
+	Hypervisors   []Hypervisor // in order of precedence: a process in two lists is the first one's
 	// Claims returns the reservations that could be read, with an error for the
 	// others.
 	Claims   func() ([]inventory.Claim, error)
@@ -99,6 +101,12 @@ func Host(ctx context.Context, s Sources, closely ...string) (inventory.Host, er
 	if s.Pools != nil {
 		if h.Pools, err = s.Pools(ctx); err != nil {
 			return h, fmt.Errorf("reading the host's CPU pools: %w", err)
+		}
+	}
+	if s.ControlDomain != nil {
+		if h.ControlDomain, err = s.ControlDomain(ctx); err != nil {
+			h.Gaps = append(h.Gaps, inventory.Gap{Kind: inventory.SettingsUnread, Object: inventory.HostRef(),
+				What: "the control domain", Why: err.Error()})
 		}
 	}
 	slices.SortFunc(h.Guests, func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) })

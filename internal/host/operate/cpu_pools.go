@@ -52,7 +52,8 @@ func (h *Host) ChangePools(ctx context.Context, r PoolRequest) (PoolsChanged, er
 		}
 		for i := range claims {
 			if claims[i].PID == 0 && !r.DryRun {
-				return fmt.Errorf("VM %s: %w by %s; wait until that has ended", claims[i].Name, ErrBusy, claims[i].HeldBy())
+				return fmt.Errorf("VM %s: %w by %s; wait until that has ended", claims[i].Name, ErrBusy,
+					claims[i].HeldBy())
 			}
 		}
 		inv, err := h.Observe(ctx)

@@ -19,9 +19,11 @@ import (
 
 // Driver acts on the Xen host of which this is the control domain. Its calls may run at the same time.
 type Driver struct {
-	run   Run
-	limit time.Duration // of a call that reads or pins
-	build time.Duration // of a call that builds or ends a guest
+	run Run
+	// settings is the file with the settings of xl.
+	settings string
+	limit    time.Duration // of a call that reads or pins
+	build    time.Duration // of a call that builds or ends a guest
 
 	mu      sync.Mutex // one debug key at a time: its answers share the console ring
 	dumped  dump
@@ -30,6 +32,7 @@ type Driver struct {
 	stamp   string // of the last dump that was read
 	// hardOnly are the domains, when they were last listed, whose scheduler ignores soft affinity.
 	hardOnly map[int]bool
+	control  inventory.ControlDomain // dom0 when the domains were last listed
 	clock    func() time.Time
 }
 
@@ -41,7 +44,7 @@ func New(run Run) *Driver {
 	if run == nil {
 		run = runTool
 	}
-	return &Driver{run: run, limit: CallTime, build: buildTime, clock: time.Now}
+	return &Driver{run: run, settings: toolSettings, limit: CallTime, build: buildTime, clock: time.Now}
 }
 
 // Here reports whether the root belongs to the control domain of a running Xen.
@@ -162,7 +165,9 @@ func (d *Driver) look(ctx context.Context) (state, error) {
 		return s, err
 	}
 	s.configs, err = parseConfigs(configs)
-	d.rememberSchedulers(&s)
+	if err == nil {
+		d.remember(&s)
+	}
 	return s, err
 }
 
@@ -177,14 +182,14 @@ func (s *state) guest(dom *domain) inventory.Guest {
 	if g.Config.Memory == 0 {
 		g.Config.Memory = dom.Memory
 	}
+	if nodes, err := topology.ParseSet[topology.NodeID](dom.Nodes); err == nil {
+		g.Config.NodeAffinity = nodes // "all" and "none" are no lists
+	}
 	pool := s.cpus(dom.Pool)
 	for _, v := range s.vcpus[dom.ID] {
 		id := guest.VCPUID(v.ID)
 		t := inventory.Thread{Name: fmt.Sprintf("vCPU %d", v.ID), Role: inventory.RoleVCPU, VCPU: &id,
-			LastCPU: topology.CPUID(v.CPU), Affinity: pool, RunTime: v.Run}
-		if both := v.Hard.Intersect(pool); !both.IsEmpty() {
-			t.Affinity = both
-		}
+			LastCPU: topology.CPUID(v.CPU), Affinity: effective(v.Hard, pool), RunTime: v.Run}
 		t.Preferred = v.Soft.Intersect(t.Affinity)
 		g.Seen.Threads = append(g.Seen.Threads, t)
 		if !v.Hard.IsEmpty() {
@@ -214,6 +219,9 @@ func (c *config) inventory() inventory.Config {
 			if v >= 0 && v < maxVCPUs {
 				cell.VCPUs = cell.VCPUs.With(guest.VCPUID(v))
 			}
+		}
+		if node := topology.NodeID(n.Node); n.Node >= 0 {
+			cell.Node = &node
 		}
 		for to, distance := range n.Distances {
 			if cell.Distances == nil {

@@ -50,8 +50,8 @@ func (d *Driver) ChangePool(ctx context.Context, s plan.PoolStep) error {
 	return nil
 }
 
-// rememberSchedulers records which domains are in a pool whose scheduler ignores soft affinity.
-func (d *Driver) rememberSchedulers(s *state) {
+// remember records which domains are in a pool whose scheduler ignores soft affinity, and what dom0 takes.
+func (d *Driver) remember(s *state) {
 	hardOnly := map[int]bool{}
 	for i := range s.domains {
 		for j := range s.pools {
@@ -62,7 +62,7 @@ func (d *Driver) rememberSchedulers(s *state) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.hardOnly = hardOnly
+	d.hardOnly, d.control = hardOnly, s.control()
 }
 
 // soft returns the soft affinity to set with a hard one: the same CPUs, so that a preference from before does

@@ -28,6 +28,7 @@ type simulated struct {
 	now      int
 	failing  map[string]error // by the command's first words
 	pools    []inventory.Pool
+	booted   string // options of Xen
 }
 
 type simDomain struct {
@@ -108,6 +109,8 @@ func (s *simulated) xl(line string, args []string) ([]byte, error) {
 			fmt.Fprintf(&out, "%-40s %5d %5d %5d     %s  %8.1f%16s %s\n", d.name, id, d.memory, len(d.hard),
 				map[bool]string{true: "-bp---", false: "-b----"}[d.paused], 1.5, d.pool, "all")
 		}
+	case "info":
+		out.WriteString("xen_scheduler          : credit2\nxen_commandline        : placeholder " + s.booted + "\n")
 	case "vcpu-list":
 		out.WriteString("Name                                ID  VCPU   CPU State   Time(s) Affinity (Hard / Soft)\n")
 		for _, id := range s.ids() {
