@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-
+	"maps"
 	"regexp"
 	"slices"
 	"sync"
@@ -233,9 +233,14 @@ func (s *Server) changeUser(
 		if exists && same(next, at.value) {
 			return errNothing
 		}
-		if at.value.Role == fleetapi.Admin && next.Role != fleetapi.Admin && !otherAdmin(st, name) {
-			return fleetapi.NewProblem(fleetapi.ProblemConflict,
-				"user "+name+" is the last admin with a token: make another one first")
+		if s.administers(at.value) && !s.administers(next) {
+			other := s.otherAdmin(st, name)
+			if other == "" {
+				return fleetapi.NewProblem(fleetapi.ProblemConflict,
+					"user "+name+" is the last admin with a valid token: make another one first")
+			}
+			// Of two admins who remove each other at the same time, one conflicts.
+			t.require(store.Users+other, st.users[other].revision)
 		}
 		shown := func(u record[user], has bool) any {
 			if !has {
@@ -255,14 +260,21 @@ func (s *Server) changeUser(
 	return err
 }
 
-// otherAdmin reports whether another admin has a token.
-func otherAdmin(st *state, name string) bool {
-	for other, u := range st.users {
-		if other != name && u.value.Role == fleetapi.Admin && len(u.value.Tokens) > 0 {
-			return true
+// administers reports whether a user is an admin who has a token that is valid now.
+func (s *Server) administers(u user) bool {
+	return u.Role == fleetapi.Admin && slices.ContainsFunc(u.Tokens, func(t storedToken) bool {
+		return t.Expires.IsZero() || s.Now().Before(t.Expires)
+	})
+}
+
+// otherAdmin returns the first other admin with a valid token; empty: there is none.
+func (s *Server) otherAdmin(st *state, name string) string {
+	for _, other := range slices.Sorted(maps.Keys(st.users)) {
+		if other != name && s.administers(st.users[other].value) {
+			return other
 		}
 	}
-	return false
+	return ""
 }
 
 // PutUser implements rest.Service.

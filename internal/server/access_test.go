@@ -251,6 +251,38 @@ func TestTokens_ExpireAndAreRevoked(t *testing.T) {
 	}
 }
 
+// Nothing leaves a fleet without an admin who can use the API.
+func TestUsers_OneAdminStays(t *testing.T) {
+	r := newRig(t)
+	users, err := r.admin.Users(t.Context())
+	if err != nil || len(users.Users) != 1 {
+		t.Fatal(users, err)
+	}
+	if _, err := r.admin.PutUser(t.Context(), "second", fleetapi.UserEdit{Role: fleetapi.Admin}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.admin.CreateToken(t.Context(), "second", fleetapi.TokenCreate{Hours: 1}); err != nil {
+		t.Fatal(err)
+	}
+	r.setup.offset.Store(int64(2 * time.Hour)) // the token has expired
+	_, demoted := r.admin.PutUser(t.Context(), "admin", fleetapi.UserEdit{Role: fleetapi.Viewer})
+	for what, err := range map[string]error{
+		"token revoked": r.admin.DeleteToken(t.Context(), "admin", users.Users[0].Tokens[0].ID),
+		"removed":       r.admin.DeleteUser(t.Context(), "admin"),
+		"demoted":       demoted,
+	} {
+		if problemType(err) != fleetapi.ProblemConflict {
+			t.Errorf("the last admin, %s: %v", what, err)
+		}
+	}
+	if _, err := r.admin.CreateToken(t.Context(), "second", fleetapi.TokenCreate{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.admin.DeleteUser(t.Context(), "admin"); err != nil {
+		t.Errorf("another admin has a valid token: %v", err)
+	}
+}
+
 func TestEvents_HaveTheNewState(t *testing.T) {
 	r := newRig(t)
 	r.join("a", "nodes:2 cores:4 memory:8G")
