@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +23,7 @@ import (
 type options struct {
 	folder, listen, policy string
 	verbose                bool
+	series                 seriesOptions
 }
 
 func runCommand() *cobra.Command {
@@ -44,6 +44,7 @@ Runs in the foreground until it receives SIGTERM. Hosts and VMs run on without i
 	c.Flags().StringVar(&o.listen, "listen", "",
 		"address to listen on (default: all addresses, with the port of 'init --address')")
 	c.Flags().StringVar(&o.policy, "policy", "", "file with the policy of all hosts (default: the default policy)")
+	o.series.flags(c.Flags())
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "log more")
 	return c
 }
@@ -68,6 +69,9 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 	if err != nil {
 		return err
 	}
+	if _, err := o.series.receiver(); err != nil {
+		return err
+	}
 	ca, err := readCA(o.folder)
 	if err != nil {
 		return err
@@ -81,13 +85,9 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 	if err != nil {
 		return err
 	}
-	listen := o.listen
-	if listen == "" {
-		listen = ":" + port
-	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
+	l, err := o.listenAt(ctx, port)
 	if err != nil {
-		return fmt.Errorf("listening: %w; choose another address with --listen", err)
+		return err
 	}
 	defer func() { _ = l.Close() }() // what serves closes it first
 	records, err := openStore(ctx, o.folder, conf, ca, log)
@@ -95,9 +95,9 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, records.Close()) }()
-	series, err := telemetry.Open(telemetry.Options{Folder: filepath.Join(o.folder, seriesFolder), Log: log})
+	series, err := o.series.open(o.folder, log)
 	if err != nil {
-		return fmt.Errorf("opening the time series in %s: %w", o.folder, err)
+		return err
 	}
 	defer func() { err = errors.Join(err, series.Close()) }()
 	own, err := ca.MemberCertificate(names, time.Now())
@@ -113,13 +113,39 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 	})
 	group.Go(func() error { return s.Serve(ctx, l, *certificate) })
 	group.Go(func() error { return watchRecords(ctx, records) })
+	o.alongside(ctx, group, records, series, log)
+	return group.Wait()
+}
+
+// alongside starts what the fleet does not need: if it fails, the server goes on.
+func (o *options) alongside(
+	ctx context.Context, group *errgroup.Group, records *etcd.Store, series *telemetry.DB, log *slog.Logger,
+) {
 	group.Go(func() error {
-		if err := takeBackups(ctx, o.folder, records); err != nil { // the fleet does not need it
+		if err := takeBackups(ctx, o.folder, records); err != nil {
 			log.Warn("backups need the server to be stopped", "error", err)
 		}
 		return nil
 	})
-	return group.Wait()
+	group.Go(func() error {
+		if err := o.series.send(ctx, series); err != nil {
+			log.Error("loads are not sent", "error", err)
+		}
+		return nil
+	})
+}
+
+// listenAt listens at the address of --listen, or at all addresses with a port.
+func (o *options) listenAt(ctx context.Context, port string) (net.Listener, error) {
+	listen := o.listen
+	if listen == "" {
+		listen = ":" + port
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
+	if err != nil {
+		return nil, fmt.Errorf("listening: %w; choose another address with --listen", err)
+	}
+	return l, nil
 }
 
 // watchRecords ends the server when its records can never be written again, so that it is started again.

@@ -37,8 +37,10 @@ type Options struct {
 	// MaxSeries bounds the series in memory, which are about 1 KiB each. Beyond it, VMs get no
 	// new series; beyond twice the number, nothing does. 0: 150,000.
 	MaxSeries int64
-	Log       *slog.Logger     // nil: nothing is logged
-	Now       func() time.Time // nil: time.Now
+	// ForwardEvery is the interval at which Forward looks for samples to send, and retries. 0: 15 s.
+	ForwardEvery time.Duration
+	Log          *slog.Logger     // nil: nothing is logged
+	Now          func() time.Time // nil: time.Now
 }
 
 // DB is the database. It is safe for concurrent use.
@@ -69,6 +71,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxSeries == 0 {
 		o.MaxSeries = 150_000
+	}
+	if o.ForwardEvery == 0 {
+		o.ForwardEvery = 15 * time.Second
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
