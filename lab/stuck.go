@@ -25,7 +25,7 @@ const (
 func (h *Host) CheckCPUs(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, wakeTime)
 	defer cancel()
-	ends := make([]error, h.Shape.CPUs())
+	ends := make([]error, h.commandCPUs())
 	var running sync.WaitGroup
 	for cpu := range ends {
 		running.Go(func() {
@@ -39,6 +39,14 @@ func (h *Host) CheckCPUs(ctx context.Context) error {
 	}
 	running.Wait()
 	return stoppedCPUs(ends)
+}
+
+// commandCPUs is the number of CPUs on which commands run: all of the lab, or the vCPUs of Xen's first domain.
+func (h *Host) commandCPUs() int {
+	if h.xen != nil {
+		return min(dom0VCPUs, h.Shape.CPUs())
+	}
+	return h.Shape.CPUs()
 }
 
 // stoppedCPUs judges how the process on each CPU ended. If none ended in time,

@@ -45,3 +45,18 @@ func TestBootArguments(t *testing.T) {
 		t.Errorf("Xen's command line is %q", args)
 	}
 }
+
+// Commands of a Xen lab run in dom0, which has fewer CPUs than the host.
+func TestCommandCPUs(t *testing.T) {
+	shape, err := FindShape("square4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &Host{Shape: shape.withDefaults()}
+	if got := h.commandCPUs(); got != 8 {
+		t.Errorf("commands of a lab with KVM run on %d CPUs, want 8", got)
+	}
+	if h.xen = (&xenFiles{}); h.commandCPUs() != dom0VCPUs {
+		t.Errorf("commands of a Xen lab run on %d CPUs, want %d", h.commandCPUs(), dom0VCPUs)
+	}
+}
