@@ -118,6 +118,9 @@ type Guest struct {
 	// Pool is the CPU pool to which the hypervisor restricts the guest; empty: the host has none.
 	Pool string `json:"cpu_pool,omitempty"`
 	PID  int    `json:"pid,omitempty"`
+	// Run identifies the run of a guest without a process on this host (Xen's number of the domain): a restarted
+	// guest has another one. Empty: PID identifies it.
+	Run string `json:"run,omitempty"`
 	// Persistent says that the hypervisor stores a configuration for the next start.
 	Persistent bool `json:"persistent,omitempty"`
 	// Managed says that Numavisor created or bound it; then Spec and Placement are the intent.

@@ -19,11 +19,12 @@ type Steps struct {
 	Cannot []Refusal `json:"cannot,omitempty"`
 }
 
-// Basis identifies the process that the steps were computed for. A restarted guest
-// has another process.
+// Basis identifies the run of the guest that the steps were computed for. A restarted guest has another process,
+// or, without one on the host, another Run.
 type Basis struct {
 	PID        int    `json:"pid,omitempty"`
 	StartTicks uint64 `json:"start_ticks,omitempty"` // field 22 of /proc/PID/stat
+	Run        string `json:"run,omitempty"`         // of the hypervisor, for a guest without a process
 }
 
 // Refusal is an action that is impossible, with the reason.

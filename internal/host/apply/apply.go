@@ -152,7 +152,34 @@ func (x Executor) guard(ctx context.Context, p plan.Steps) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return StillThere(x.Kernel, p.Basis)
+	if err := StillThere(x.Kernel, p.Basis); err != nil {
+		return err
+	}
+	return StillRuns(ctx, x.Hypervisor, p.Guest, p.Basis)
+}
+
+// Runs is a hypervisor whose guests have no process on this host.
+type Runs interface {
+	// RunOf identifies the present run of a guest, as inventory.Guest.Run does.
+	RunOf(ctx context.Context, name string) (string, error)
+}
+
+// StillRuns returns ErrGone if a guest without a process has ended or was restarted since the plan was made.
+func StillRuns(ctx context.Context, h Hypervisor, name string, b plan.Basis) error {
+	runs, ok := h.(Runs)
+	if !ok || b.Run == "" {
+		return nil
+	}
+	run, err := runs.RunOf(ctx, name)
+	switch {
+	case errors.Is(err, guest.ErrNotFound):
+		return fmt.Errorf("%w: VM %s has ended", ErrGone, name)
+	case err != nil:
+		return fmt.Errorf("%w: VM %s: %w", ErrUnread, name, err)
+	case run != b.Run:
+		return fmt.Errorf("%w: VM %s was restarted: its number was %s and is %s", ErrGone, name, b.Run, run)
+	}
+	return nil
 }
 
 // StillThere returns ErrGone if a plan's process has ended or another process
@@ -296,7 +323,7 @@ func Complete(outcomes []Outcome) bool {
 // Basis identifies the process that a plan is made for.
 func Basis(k Kernel, g inventory.Guest) (plan.Basis, error) {
 	if g.PID == 0 {
-		return plan.Basis{}, nil // its hypervisor runs it without a process on this host
+		return plan.Basis{Run: g.Run}, nil // its hypervisor runs it without a process on this host
 	}
 	ticks, err := startTicks(k, g.PID)
 	if err != nil {

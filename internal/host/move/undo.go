@@ -243,6 +243,8 @@ func (m *mover) asLeft(inv *inventory.Host, force bool) error {
 			return fmt.Errorf("%w: VM %s was restarted or has ended: %w", ErrChanged, g.Guest, gone)
 		case !ok || seen.PID != g.Basis.PID:
 			return operate.Missing(*inv, g.Guest)
+		case g.Basis.Run != "" && seen.Run != g.Basis.Run:
+			return fmt.Errorf("%w: VM %s was restarted", ErrChanged, g.Guest)
 		case force:
 		case recordedAs(seen, g) != nil:
 			return fmt.Errorf("%w: VM %s was given another placement; --force undoes it anyway",

@@ -211,7 +211,8 @@ func (h *Host) carryOut(ctx context.Context, b *Bound, want guest.Intent, x *eff
 		t, err := h.Verify(ctx, b.Plan.Guest)
 		if err == nil {
 			b.Truth = &t
-			err = apply.StillThere(h.Kernel, b.Plan.Basis)
+			err = errors.Join(apply.StillThere(h.Kernel, b.Plan.Basis),
+				apply.StillRuns(ctx, h.Control, b.Plan.Guest, b.Plan.Basis))
 		}
 		return err
 	}))

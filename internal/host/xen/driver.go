@@ -174,7 +174,7 @@ func (d *Driver) look(ctx context.Context) (state, error) {
 // guest returns a domain as a guest, without its memory by node and its intent.
 func (s *state) guest(dom *domain) inventory.Guest {
 	g := inventory.Guest{Name: dom.Name, Hypervisor: guest.Xen, Can: inventory.CapabilitiesOf(guest.Xen),
-		State: dom.runState(), Pool: dom.Pool}
+		State: dom.runState(), Pool: dom.Pool, Run: strconv.Itoa(dom.ID)}
 	if c, ok := s.configs[dom.ID]; ok {
 		g.UUID, g.Config = c.Config.Create.UUID, c.inventory()
 	}
@@ -322,6 +322,12 @@ func (d *Driver) find(ctx context.Context, name string) (id int, uuid string, er
 		}
 	}
 	return 0, "", fmt.Errorf("VM %s: %w", name, guest.ErrNotFound)
+}
+
+// RunOf implements apply.Runs: the number of the domain, which Xen gives to no later one before 32,752 others.
+func (d *Driver) RunOf(ctx context.Context, name string) (string, error) {
+	id, _, err := d.find(ctx, name)
+	return strconv.Itoa(id), err
 }
 
 // on runs an xl command on the guest of a name. A guest that ended meanwhile is guest.ErrNotFound.

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/claim"
+	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
@@ -133,5 +135,51 @@ func TestCreate_WithoutAnAnswerOfXL(t *testing.T) {
 		if strings.HasPrefix(c, "xl create") {
 			t.Errorf("%s was run", c)
 		}
+	}
+}
+
+// A VM that ends or restarts while it is bound is noticed: the new one is not pinned, and no success is reported. The
+// effect on the former one is not undone on the new one.
+func TestBind_OfAVMThatRestartsMeanwhile(t *testing.T) {
+	for name, restarts := range map[string]bool{"restarts": true, "ends": false} {
+		h, s := joined(t)
+		s.add("vm", 1, "0-3", 2)
+		var pinned, replaced bool
+		s.before = func(line string) { // after the first pin and before the second one
+			if !pinned || replaced {
+				pinned = pinned || strings.HasPrefix(line, "xl vcpu-pin")
+				return
+			}
+			replaced = true
+			again := *s.domains[1]
+			again.hard, again.soft = make([]topology.CPUSet, 2), make([]topology.CPUSet, 2)
+			delete(s.domains, 1)
+			if restarts {
+				s.domains[s.next] = &again
+				s.next++
+			}
+		}
+		_, err := h.Bind(t.Context(), operate.BindRequest{Name: "vm"})
+		if !errors.Is(err, apply.ErrGone) || !replaced {
+			t.Errorf("%s: replaced %v, error %v; want ErrGone", name, replaced, err)
+		}
+		if restarts && s.domains[2].hard[1].String() != "" {
+			t.Errorf("%s: the new VM is pinned to CPUs %s", name, s.domains[2].hard[1])
+		}
+	}
+}
+
+// An undo of a bind leaves a VM alone that was restarted since.
+func TestUndo_OfAVMThatWasRestarted(t *testing.T) {
+	h, s := joined(t)
+	s.add("vm", 1, "0-3", 1)
+	if _, err := h.Bind(t.Context(), operate.BindRequest{Name: "vm"}); err != nil {
+		t.Fatal(err)
+	}
+	s.domains[s.next] = s.domains[1]
+	delete(s.domains, 1)
+	m := &move.Host{Host: *h}
+	if _, err := m.Undo(t.Context(), move.UndoRequest{Force: true}); !errors.Is(err, move.ErrChanged) {
+		t.Errorf("error %v, want ErrChanged", err)
 	}
 }

@@ -28,7 +28,8 @@ type simulated struct {
 	now      int
 	failing  map[string]error // by the command's first words
 	pools    []inventory.Pool
-	booted   string // options of Xen
+	booted   string            // options of Xen
+	before   func(line string) // called before each command, with the lock held
 }
 
 type simDomain struct {
@@ -59,6 +60,9 @@ func (s *simulated) run(ctx context.Context, program string, args ...string) ([]
 	}
 	line := strings.Join(append([]string{program}, args...), " ")
 	s.calls = append(s.calls, line)
+	if s.before != nil {
+		s.before(line)
+	}
 	for prefix, err := range s.failing {
 		if strings.HasPrefix(line, prefix) {
 			return nil, err
