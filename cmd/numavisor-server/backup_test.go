@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/server/auth"
 	"github.com/numavisor/numavisor/internal/server/store"
 )
 
@@ -23,7 +24,11 @@ func newFleet(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	if err := makeFleet(t.Context(), io.Discard, folder, "", config{Address: "127.0.0.1:0"}); err != nil {
+	ca, err := auth.NewCA("fleet", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := makeFleet(t.Context(), io.Discard, folder, "", config{Address: "127.0.0.1:0"}, ca); err != nil {
 		t.Fatal(err)
 	}
 	return folder
@@ -92,10 +97,16 @@ func TestBackup_WhileTheServerRuns(t *testing.T) {
 	ended := make(chan error, 1)
 	c := runCommand()
 	c.SetErr(io.Discard)
-	go func() { ended <- serve(ctx, c, &options{folder: folder, listen: "127.0.0.1:0"}) }()
+	c.SetArgs([]string{"--data", folder, "--listen", "127.0.0.1:0"})
+	go func() { ended <- c.ExecuteContext(ctx) }()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if _, err := os.Stat(filepath.Join(folder, socketFile)); err == nil {
 			break
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("the server ended: %v", err)
+		default:
 		}
 		if time.Now().After(end) {
 			t.Fatal("the server does not take backups")

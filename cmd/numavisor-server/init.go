@@ -27,6 +27,7 @@ const joinTime = time.Hour
 // newServer is what the flags of 'init' ask for.
 type newServer struct {
 	folder, joinFile, from string
+	caCert, caKey          string
 	config
 	member
 	cluster
@@ -47,7 +48,11 @@ With --member and --peer, the server is one of several. Each has a copy of the
 records, and the fleet works as long as more than half of them run and reach each
 other. Make the first one's folder, copy ca.pem, ca.key, server.json and first.json
 from it to the machines of the others, and make theirs with --from. The other way is
-a cluster of etcd that you run: name it by --etcd; all servers use it.`,
+a cluster of etcd that you run: name it by --etcd; all servers use it.
+
+With --ca-cert and --ca-key, the fleet's CA is one of your PKI: an intermediate CA for
+this fleet alone, since every certificate of a client that it signs is that of a host.
+Users who trust the PKI's root need no other CA then.`,
 		Example: `  numavisor-server init --address fleet.example.org:8443
   numavisor-server init --address a.example.org:8443 --member a \
     --peer a=https://10.0.0.1:2380,b=https://10.0.0.2:2380,c=https://10.0.0.3:2380
@@ -60,7 +65,11 @@ a cluster of etcd that you run: name it by --etcd; all servers use it.`,
 			if n.from != "" {
 				return addServer(c.OutOrStdout(), n)
 			}
-			return makeFleet(c.Context(), c.OutOrStdout(), n.folder, n.joinFile, n.config)
+			ca, err := n.ownCA(time.Now())
+			if err != nil {
+				return usageError{err}
+			}
+			return makeFleet(c.Context(), c.OutOrStdout(), n.folder, n.joinFile, n.config, ca)
 		},
 	}
 	f := c.Flags()
@@ -68,6 +77,8 @@ a cluster of etcd that you run: name it by --etcd; all servers use it.`,
 	f.StringVar(&n.Address, "address", "", "what hosts and users connect to: HOST:PORT")
 	f.StringVar(&n.joinFile, "join-file", "",
 		"also write what the first host needs to this file, for 'numavisor daemon --join-file'")
+	f.StringVar(&n.caCert, "ca-cert", "", "file with the certificate of a CA to use, PEM (default: a new CA)")
+	f.StringVar(&n.caKey, "ca-key", "", "file with the key of --ca-cert, PEM")
 	f.StringSliceVar(&n.Names, "name", nil,
 		"another name or address of the server, for its certificate; may be repeated")
 	f.StringVar(&n.Name, "member", "", "name of this server among several")
@@ -116,6 +127,30 @@ func (n *newServer) check() error {
 		return errors.New("both --peer and --etcd: choose one")
 	}
 	return nil
+}
+
+// ownCA returns the CA of --ca-cert, or a new one.
+func (n *newServer) ownCA(now time.Time) (*auth.CA, error) {
+	if n.caCert == "" && n.caKey == "" {
+		return auth.NewCA("Numavisor fleet at "+n.Address, now)
+	}
+	certificate, err := os.ReadFile(n.caCert)
+	if err != nil {
+		return nil, fmt.Errorf("--ca-cert: %w", err)
+	}
+	key, err := os.ReadFile(n.caKey)
+	if err != nil {
+		return nil, fmt.Errorf("--ca-key: %w", err)
+	}
+	ca, err := auth.ParseCA(certificate, key)
+	if err != nil {
+		return nil, fmt.Errorf("--ca-cert and --ca-key: %w", err)
+	}
+	if c := ca.Certificate; now.Before(c.NotBefore) || now.After(c.NotAfter) {
+		return nil, fmt.Errorf("--ca-cert: valid from %s to %s only", c.NotBefore.Format(time.DateOnly),
+			c.NotAfter.Format(time.DateOnly))
+	}
+	return ca, nil
 }
 
 // addServer makes the data folder of another server of a fleet.
@@ -168,15 +203,11 @@ func writeConfig(folder string, c config) error {
 }
 
 // makeFleet makes the data folder, and prints how to go on.
-func makeFleet(ctx context.Context, out io.Writer, folder, joinFile string, c config) error {
+func makeFleet(ctx context.Context, out io.Writer, folder, joinFile string, c config, ca *auth.CA) error {
 	if err := os.MkdirAll(folder, folderModes); err != nil {
 		return fmt.Errorf("making the data folder: %w", err)
 	}
 	if err := isNew(folder); err != nil {
-		return err
-	}
-	ca, err := auth.NewCA("Numavisor fleet at "+c.Address, time.Now())
-	if err != nil {
 		return err
 	}
 	certificate, key, err := ca.PEM()
