@@ -246,8 +246,9 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 		spec.Limits.Pool = g.Pool
 	}
 	if r.Placement != nil {
-		want := guest.Intent{Host: inv.Identity(), Spec: spec, Placement: *r.Placement, Adopted: !g.Created()}
-		return want, nil, h.given(inv, spec, *r.Placement)
+		p := withoutDedicated(inv, *r.Placement)
+		want := guest.Intent{Host: inv.Identity(), Spec: spec, Placement: p, Adopted: !g.Created()}
+		return want, nil, h.given(inv, spec, p)
 	}
 	if r.Change != nil {
 		if spec, err = r.Change(spec); err != nil {

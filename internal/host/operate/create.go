@@ -223,7 +223,7 @@ func (h *Host) placeNew(
 func (h *Host) placeGiven(
 	inv *inventory.Host, s guest.Spec, p guest.Placement, c *Created,
 ) (want guest.Intent, short []plan.Step, err error) {
-	s = s.Resolve(&p)
+	s, p = s.Resolve(&p), withoutDedicated(inv, p)
 	if err := h.given(inv, s, p); err != nil {
 		return want, nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/check"
@@ -146,6 +147,32 @@ func (h *Host) claimFor(name string, p guest.Placement) claim.Claim {
 // anything is changed.
 func (h *Host) legal(inv *inventory.Host, spec guest.Spec, p guest.Placement) error {
 	return check.Error(spec.Name, check.Placement(inv, h.Policy, spec, p))
+}
+
+// withoutDedicated returns a placement that was decided elsewhere without the CPUs that have been dedicated to
+// other guests since: those that a guest shares are all that its nodes have left, so a guest that was stopped
+// meanwhile shares fewer. CPUs that nothing would be left of stay, for the check to refuse them.
+func withoutDedicated(inv *inventory.Host, p guest.Placement) guest.Placement {
+	var taken topology.CPUSet
+	for _, o := range inv.Holdings(p.Guest) {
+		taken = taken.Union(o.Exclusive)
+	}
+	narrow := func(cpus *topology.CPUSet) {
+		if left := cpus.Minus(taken); !left.IsEmpty() {
+			*cpus = left
+		}
+	}
+	if p.CPUMode == guest.CPURange {
+		p.VCPUs = slices.Clone(p.VCPUs)
+		for i := range p.VCPUs {
+			narrow(&p.VCPUs[i].CPUs)
+		}
+	}
+	if p.CPUMode != guest.CPUHandoff {
+		narrow(&p.Emulator)
+		narrow(&p.IOThread)
+	}
+	return p
 }
 
 // given checks a placement that was decided elsewhere.

@@ -1,0 +1,46 @@
+package operate_test
+
+import (
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/host/operate/operatetest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// A fleet gives the CPUs that a VM shared before it was stopped. Since then, some were dedicated to another VM.
+func TestStartGuest_SharesOnlyCPUsThatAreNotDedicated(t *testing.T) {
+	w := operatetest.New(t, "nodes:2 cores:4 memory:4G", operatetest.Folder(t))
+	on := func(name string, vcpus int, binding guest.CPUMode) operate.Created {
+		t.Helper()
+		s := guest.Spec{Name: name, VCPUs: vcpus, Memory: 128 * topology.MiB}
+		s.CPU.Binding, s.Limits.Nodes = binding, operatetest.Nodes("1")
+		made, err := w.Create(operatetest.Spec(t, s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made
+	}
+	before := on("shared", 1, guest.CPURange).Placement
+	if err := w.Joined.StopGuest(t.Context(), "shared", 0); err != nil {
+		t.Fatal(err)
+	}
+	own := on("own", 2, guest.CPUExclusive).Placement
+	dedicated := own.Exclusive()
+	if !before.VCPUs[0].CPUs.Intersects(dedicated) {
+		t.Fatalf("CPUs %v and %v: this tests nothing", before.VCPUs[0].CPUs, dedicated)
+	}
+	given := before
+	if _, err := w.Joined.StartGuest(t.Context(), operate.StartRequest{Name: "shared", Placement: &given}); err != nil {
+		t.Fatal(err)
+	}
+	w.CheckInPlace(t, "shared")
+	if p := w.MustGuest(t, "shared").Placement; p.VCPUs[0].CPUs.Intersects(dedicated) ||
+		p.Emulator.Intersects(dedicated) || !p.Nodes.Equal(before.Nodes) {
+		t.Errorf("got %v, emulator %v, nodes %v; dedicated are %v", p.VCPUs, p.Emulator, p.Nodes, dedicated)
+	}
+	if !given.VCPUs[0].CPUs.Intersects(dedicated) {
+		t.Error("the caller's placement was changed")
+	}
+}
