@@ -223,13 +223,14 @@ uninstall:
 	  $(ROOT)/share/zsh/site-functions/_numavisor $(ROOT)/share/fish/vendor_completions.d/numavisor.fish
 	rm -rf $(ROOT)/share/numavisor $(ROOT)/share/doc/numavisor
 
-# deb and rpm, in bin/packages. Two builds of one commit are equal.
+# deb and rpm of the programs for hosts and of the agent for VMs, in bin/packages. Two builds of one commit are equal.
 package: build $(NFPMBIN)
-	@rm -rf bin/stage bin/packages && mkdir -p bin/packages
+	@rm -rf bin/stage bin/stage-guest bin/packages && mkdir -p bin/packages
 	$(MAKE) -s install DESTDIR=bin/stage PREFIX=/usr SYSCONF=
-	for kind in deb rpm; do \
+	$(MAKE) -s install-guest DESTDIR=bin/stage-guest PREFIX=/usr
+	for kind in deb rpm; do for what in nfpm nfpm-guest; do \
 	  SOURCE_DATE_EPOCH=$(EPOCH) ARCH=$(ARCH) PACKAGE_VERSION=$(PACKAGE_VERSION) \
-	    $(NFPMBIN) package -f deploy/packages/nfpm.yaml -p $$kind -t bin/packages || exit 1; done
+	    $(NFPMBIN) package -f deploy/packages/$$what.yaml -p $$kind -t bin/packages || exit 1; done; done
 
 # Installs, runs under systemd, upgrades and removes the deb and the rpm in a
 # copy of this machine's root in memory.
