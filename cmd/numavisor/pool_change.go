@@ -95,9 +95,10 @@ Exit status 3 means done in part: 'numavisor undo' restores the former pools.`,
   numavisor pool split-by-node`,
 		Args: takes(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return f.change(c, "split the CPU pool by node", func(now plan.CPUPools, inv *inventory.Host) (plan.CPUPools, error) {
-				return pools.Split(now, &inv.Topology)
-			})
+			return f.change(c, "split the CPU pool by node",
+				func(now plan.CPUPools, inv *inventory.Host) (plan.CPUPools, error) {
+					return pools.Split(now, &inv.Topology)
+				})
 		},
 	}
 	f.flags(c)

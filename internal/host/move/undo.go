@@ -188,7 +188,8 @@ func (h *Host) undoSetting(ctx context.Context, began journal.Entry, force bool)
 // undoPools restores the former CPU pools.
 func (h *Host) undoPools(ctx context.Context, u Undone, entries []journal.Entry, force bool) (Undone, error) {
 	interrupted := slices.ContainsFunc(entries, func(e journal.Entry) bool {
-		return e.ID == u.Of.ID && (e.Kind == journal.EffectPools.Interrupted() || e.Kind == journal.EffectPools.Partial())
+		return e.ID == u.Of.ID &&
+			(e.Kind == journal.EffectPools.Interrupted() || e.Kind == journal.EffectPools.Partial())
 	})
 	changed, err := h.UndoPools(ctx, u.Of, interrupted, force)
 	if errors.Is(err, operate.ErrPoolsChanged) {
