@@ -38,7 +38,8 @@ func AwaitStart(
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s, and no daemon hands it over to VM %s, which starts on it: start the daemon", busy, name)
+			return fmt.Errorf("%s, and no daemon hands it over to VM %s, which starts on it: start the daemon", busy,
+				name)
 		}
 		select {
 		case <-ctx.Done():
