@@ -148,6 +148,23 @@ test-faults: build
 	$(GO) build -trimpath -o bin/faults ./tools/faults
 	bin/faults -server $(SERVER) $(or $(FAULTFLAGS),-runs 200)
 
+# Servers and daemons of an earlier commit are replaced one by one under load: make test-upgrade BEFORE=HEAD~100.
+# Each of the three runs has another order. The earlier commit must have tools/faults.
+.PHONY: test-upgrade
+test-upgrade: build
+	$(GO) build -trimpath -o bin/faults ./tools/faults
+	rm -rf bin/before && mkdir -p bin/before/source
+	git archive $(or $(BEFORE),HEAD~1) | tar x -C bin/before/source
+	cd bin/before/source && $(GO) build -trimpath -o .. ./cmd/numavisor-server ./tools/faults
+	bin/faults -server $(SERVER) -before-server bin/before/numavisor-server -before-hosts bin/before/faults \
+	  $(or $(FAULTFLAGS),-runs 3)
+
+# Requests of users at three servers with late state, by seeds: nothing is claimed twice. SEEDS=5000 takes minutes.
+.PHONY: test-claims
+test-claims:
+	CLAIM_RUNS=$(or $(SEEDS),5000) CLAIM_SEED=$(or $(SEED),0) $(GO) test -count=1 -timeout 2h -parallel 16 \
+	  -run '^TestServers_ClaimNothingTwice$$' ./internal/server
+
 # Small changes to the code that its tests do not notice: make mutate ROOM=./internal/decide/check
 mutate:
 	$(GO) run ./tools/mutate $(ROOM)

@@ -113,10 +113,8 @@ func (f *aFleet) compare(ctx context.Context, server int, h *history) error {
 			return fmt.Errorf("VM %s was deleted and is %s", v.Name, v.State)
 		case v.Run != want:
 			return fmt.Errorf("VM %s should be %s, and the record says %s", v.Name, want, v.Run)
-		case v.State == fleetapi.VMFailed: // its host has said why
-			h.failed[v.Name] = v.Status.Message
-			found[v.Name] = true
-			continue
+		case v.State == fleetapi.VMFailed: // its host retries: a failure that lasts until the end is one of the fleet
+			return fmt.Errorf("VM %s on %s should be %s, and is failed: %s", v.Name, v.Host, want, v.Status.Message)
 		case v.Host != "" && want == fleet.Running && v.State != fleetapi.VMRunning,
 			v.Host != "" && want == fleet.Stopped && v.State != fleetapi.VMStopped:
 			return fmt.Errorf("VM %s on %s should be %s, and is %s", v.Name, v.Host, want, v.State)

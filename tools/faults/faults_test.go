@@ -25,14 +25,20 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The short form of 'make test-faults': three servers and three hosts on loopback, processes killed and stopped.
-func TestFaults_LoseAndClaimTwiceNothing(t *testing.T) {
+// build makes the program of the server.
+func build(t *testing.T) string {
+	t.Helper()
 	server := filepath.Join(t.TempDir(), "numavisor-server")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", server, "../../cmd/numavisor-server")
-	if out, err := build.CombinedOutput(); err != nil {
+	run := exec.CommandContext(t.Context(), "go", "build", "-o", server, "../../cmd/numavisor-server")
+	if out, err := run.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	o := options{server: server, seed: 2, time: 3 * time.Second, id: os.Getpid() % 200}
+	return server
+}
+
+// The short form of 'make test-faults': three servers and three hosts on loopback, processes killed and stopped.
+func TestFaults_LoseAndClaimTwiceNothing(t *testing.T) {
+	o := options{server: build(t), seed: 2, time: 3 * time.Second, id: os.Getpid() % 200}
 	report, err := o.run(t.Context())
 	if err != nil {
 		t.Fatalf("%s: %v", report, err)

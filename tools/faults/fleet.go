@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,6 +47,18 @@ func (p *program) kill() {
 	_ = p.run.Process.Kill() // it may have ended
 	_ = p.run.Wait()
 	p.run = nil
+}
+
+// quit ends a program as systemd does: by SIGTERM, and after a time by SIGKILL.
+func (p *program) quit() {
+	p.signal(unix.SIGTERM)
+	for range 200 {
+		if p.run == nil || zombie(p.run.Process.Pid) {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	p.kill()
 }
 
 // alive restarts a program that has ended by itself, as systemd does.
@@ -173,7 +186,8 @@ type aFleet struct {
 }
 
 // make makes a fleet of servers, each with a small disk of its own where that is possible, and starts it.
-func (f *aFleet) make(ctx context.Context, programPath string, servers, hosts int) error {
+// hostPath is the program of the hosts; empty: this one.
+func (f *aFleet) make(ctx context.Context, programPath string, servers, hosts int, hostPath string) error {
 	if err := f.net.make(servers); err != nil {
 		return err
 	}
@@ -202,7 +216,7 @@ func (f *aFleet) make(ctx context.Context, programPath string, servers, hosts in
 		}
 		f.clients = append(f.clients, c)
 	}
-	return f.addHosts(ctx, hosts)
+	return f.addHosts(ctx, hosts, hostPath)
 }
 
 func (f *aFleet) api(i int) string {
@@ -253,11 +267,12 @@ func (f *aFleet) addServer(path string, i int, peers []string) error {
 }
 
 // addHosts lets hosts join, once the servers answer.
-func (f *aFleet) addHosts(ctx context.Context, hosts int) error {
+func (f *aFleet) addHosts(ctx context.Context, hosts int, path string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
+	path = cmp.Or(path, self)
 	for i := range hosts {
 		var made fleetapi.NewJoin
 		err := f.retry(ctx, func(c *fleetapi.Client) (err error) {
@@ -278,7 +293,7 @@ func (f *aFleet) addHosts(ctx context.Context, hosts int) error {
 			return err
 		}
 		p := &program{name: name, log: filepath.Join(f.folder, name+".log"),
-			args: []string{self, "-host", string(args)}}
+			args: []string{path, "-host", string(args)}}
 		f.hosts = append(f.hosts, p)
 	}
 	return f.allJoined(ctx)

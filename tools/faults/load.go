@@ -16,10 +16,9 @@ import (
 
 // history is what users were answered. Each VM has one user, so its last answer says what must be there.
 type history struct {
-	mu     sync.Mutex
-	vms    map[string]fleet.RunState // deleted ones are absent
-	ops    int
-	failed map[string]string // VMs that a host could not start, with its reason
+	mu  sync.Mutex
+	vms map[string]fleet.RunState // deleted ones are absent
+	ops int
 }
 
 func (h *history) note(vm string, run fleet.RunState) {

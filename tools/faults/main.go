@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,6 +50,10 @@ func main() {
 	flag.StringVar(&o.server, "server", "bin/numavisor-server", "program of the server")
 	flag.DurationVar(&o.time, "time", 8*time.Second, "time of faults in each run")
 	flag.BoolVar(&o.apart, "apart", os.Getuid() == 0, "servers in network namespaces, with small disks: needs root")
+	flag.StringVar(&o.before.server, "before-server", "", "an earlier program of the server: the runs upgrade from it")
+	flag.StringVar(&o.before.hosts, "before-hosts", "", "an earlier program of this tool, with the daemon of its time")
+	flag.BoolVar(&o.reorder, "reorder", false, "repeat reports of a VM's present generation too: servers do not order "+
+		"these, so that runs fail")
 	flag.IntVar(&o.id, "id", 0, "number of this tool, if several run at the same time")
 	flag.Parse()
 	failed := 0
@@ -75,6 +80,9 @@ type options struct {
 	time   time.Duration
 	apart  bool
 	id     int
+	before earlier
+	// reorder repeats also reports that servers do not order.
+	reorder bool
 }
 
 const (
@@ -105,11 +113,11 @@ func (o options) run(ctx context.Context) (report string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if err := f.make(life, path, servers, hosts); err != nil {
+	if err := f.make(life, cmp.Or(o.before.server, path), servers, hosts, o.before.hosts); err != nil {
 		return "", fmt.Errorf("making the fleet: %w", err)
 	}
-	h := &history{vms: map[string]fleet.RunState{}, failed: map[string]string{}}
-	faults, err := o.load(life, f, h)
+	h := &history{vms: map[string]fleet.RunState{}}
+	faults, err := o.load(life, f, h, path)
 	report = fmt.Sprintf("%d requests, %d VMs at the end, faults: %s", h.ops, len(h.vms), strings.Join(faults, ", "))
 	if err != nil {
 		return report, err
@@ -119,16 +127,16 @@ func (o options) run(ctx context.Context) (report string, err error) {
 	}
 	last, cancelLast := context.WithTimeout(life, settleTime)
 	defer cancelLast()
-	err = f.agree(last, h)
-	for vm, why := range h.failed {
-		report += fmt.Sprintf("; %s could not start: %s", vm, why)
-	}
-	return report, err
+	return report, f.agree(last, h)
 }
 
 // load has users and faults at work, until the time is over and all is repaired.
-func (o options) load(life context.Context, f *aFleet, h *history) (faults []string, err error) {
-	busy, end := context.WithTimeout(life, o.time)
+func (o options) load(life context.Context, f *aFleet, h *history, program string) (faults []string, err error) {
+	limit := o.time
+	if o.before.server != "" {
+		limit = settleTime // until all programs are replaced
+	}
+	busy, end := context.WithTimeout(life, limit)
 	defer end()
 	var all sync.WaitGroup
 	errs := make(chan error, users+2)
@@ -138,8 +146,16 @@ func (o options) load(life context.Context, f *aFleet, h *history) (faults []str
 	watched, stop := context.WithCancel(life)
 	var watch sync.WaitGroup
 	watch.Go(func() { errs <- f.watch(watched) })
-	all.Go(func() { errs <- f.breakThings(busy, o.seed, func(name string) { faults = append(faults, name) }) })
+	log := func(name string) { faults = append(faults, name) }
+	if o.before.server == "" {
+		all.Go(func() { errs <- f.breakThings(busy, o.seed, log) })
+	} else {
+		all.Go(func() { defer end(); errs <- f.upgrade(life, o.seed, program, log) })
+	}
+	repeated := 0
+	all.Go(func() { repeated = f.replay(busy, o.seed, o.reorder) })
 	all.Wait()
+	faults = append(faults, fmt.Sprintf("%d reports repeated", repeated))
 	stop()
 	watch.Wait()
 	close(errs)
