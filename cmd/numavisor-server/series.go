@@ -34,7 +34,8 @@ func (o *seriesOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.forward, "remote-write", "",
 		"also send all loads to this URL by Prometheus' remote write, for example https://mimir:9009/api/v1/push")
 	f.StringVar(&o.token, "remote-write-token", "", "file with the bearer token for --remote-write")
-	f.StringVar(&o.roots, "remote-write-ca", "", "file with the CA of --remote-write, PEM (default: those of this machine)")
+	f.StringVar(&o.roots, "remote-write-ca", "",
+		"file with the CA of --remote-write, PEM (default: those of this machine)")
 }
 
 // open opens the time series of a data folder.
@@ -44,8 +45,8 @@ func (o *seriesOptions) open(folder string, log *slog.Logger) (*telemetry.DB, er
 		return nil, usageError{fmt.Errorf("--series-size: %w", err)}
 	}
 	if o.days < 1 || o.days > 3650 || size < topology.MiB {
-		return nil, usageError{fmt.Errorf("--series-days %d --series-size %s: allowed are 1 to 3650 days, and 1M and more",
-			o.days, o.size)}
+		return nil, usageError{fmt.Errorf(
+			"--series-days %d --series-size %s: allowed are 1 to 3650 days, and 1M and more", o.days, o.size)}
 	}
 	series, err := telemetry.Open(telemetry.Options{Folder: filepath.Join(folder, seriesFolder), Log: log,
 		Retention: time.Duration(o.days) * day, MaxSize: size})

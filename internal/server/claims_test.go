@@ -142,6 +142,7 @@ func (o *oracle) check(revision int64) {
 // the same requests and delays again; the order in which goroutines run differs. CLAIM_RUNS is the number of seeds,
 // CLAIM_SEED the first one.
 func TestServers_ClaimNothingTwice(t *testing.T) {
+	t.Parallel()
 	runs, _ := strconv.Atoi(os.Getenv("CLAIM_RUNS"))
 	first, _ := strconv.Atoi(os.Getenv("CLAIM_SEED"))
 	for i := range max(1, runs) {

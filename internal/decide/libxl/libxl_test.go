@@ -132,7 +132,11 @@ func published(h *inventory.Host, s *guest.Spec) (topology.NodeSet, bool) {
 			c.free += all[i].Free
 			for _, g := range h.Guests {
 				for _, v := range g.Seen.Threads { // nr_vcpus: on each node that the soft affinity allows
-					if v.Preferred.Intersects(all[i].CPUs) || v.Preferred.IsEmpty() && v.Affinity.Intersects(all[i].CPUs) {
+					soft := v.Preferred
+					if soft.IsEmpty() {
+						soft = v.Affinity
+					}
+					if soft.Intersects(all[i].CPUs) {
 						c.load++
 					}
 				}

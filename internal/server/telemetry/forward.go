@@ -75,7 +75,7 @@ func (d *DB) Forward(ctx context.Context, to Receiver) error {
 		err := d.forwardUntil(ctx, to, &at, d.options.Now().Add(-late))
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the program ends: what is left is sent after its next start
 		case err != nil && !failing:
 			d.options.Log.Warn("samples cannot be sent; retrying", "error", err)
 		case err == nil && failing:
