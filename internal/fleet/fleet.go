@@ -228,12 +228,15 @@ const (
 
 // VMStatus is what a host's daemon reports of a VM of the fleet.
 type VMStatus struct {
-	Name       string    `json:"name"`
-	Host       string    `json:"host"`       // that reports
-	Generation int64     `json:"generation"` // of the desired state that it is about
-	Phase      Phase     `json:"phase"`
-	Since      time.Time `json:"since"`
-	Message    string    `json:"message,omitempty"`
+	Name       string `json:"name"`
+	Host       string `json:"host"`       // that reports
+	Generation int64  `json:"generation"` // of the desired state that it is about
+	Phase      Phase  `json:"phase"`
+	// Sequence orders the statuses of a host, also of different runs of its daemon: servers ignore an
+	// earlier one that arrives late. 0: of a daemon that does not number them.
+	Sequence int64     `json:"sequence,omitempty"`
+	Since    time.Time `json:"since"`
+	Message  string    `json:"message,omitempty"`
 	// Placement is where the VM is according to the host's kernel; zero: not measured.
 	Placement guest.Placement `json:"placement,omitzero"`
 	// Downtime and Copied are those of the last live migration.

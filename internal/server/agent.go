@@ -355,8 +355,7 @@ func (a *agents) Status(host string, m fleet.VMStatus) error {
 		if at.revision != 0 && same(at.value, m) {
 			return errNothing
 		}
-		// A delayed report. A status of a later generation than the VM's is about an earlier VM of the name.
-		if m.Generation < at.value.Generation && at.value.Generation <= vm.value.Generation {
+		if at.revision != 0 && delayed(&m, &at.value, vm.value.Generation) {
 			return errNothing
 		}
 		t.require(store.VMs+m.Name, vm.revision) // it is a VM of this host still
@@ -365,6 +364,16 @@ func (a *agents) Status(host string, m fleet.VMStatus) error {
 		return nil
 	})
 	return err
+}
+
+// delayed reports whether a status was sent before the stored one of the same VM and host. generation is
+// the VM's: a stored status of a later one is about an earlier VM of the name.
+func delayed(m, stored *fleet.VMStatus, generation int64) bool {
+	if stored.Generation > generation {
+		return false
+	}
+	unordered := m.Sequence == 0 || stored.Sequence == 0
+	return m.Generation < stored.Generation || m.Generation == stored.Generation && !unordered && m.Sequence < stored.Sequence
 }
 
 // streamDesired sends a host what it should have, whenever that changes, until the host is gone.

@@ -140,6 +140,37 @@ func TestStatus_AnEarlierReportReplacesNoLaterOne(t *testing.T) {
 	}
 }
 
+// The statuses of one generation are in order by their numbers, also where a message is repeated.
+func TestStatus_AnEarlierNumberReplacesNoLaterOne(t *testing.T) {
+	r := newRig(t)
+	a := r.join("a", "nodes:2 cores:4 memory:8G")
+	made, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), fleetapi.Change{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(phase fleet.Phase, sequence int64) {
+		t.Helper()
+		a.send("PUT", "/agent/v1/vms/vm/status", fleet.VMStatus{Name: "vm", Host: "a", Generation: made.Generation,
+			Phase: phase, Sequence: sequence}, nil)
+	}
+	shows := func(want fleet.Phase) {
+		t.Helper()
+		shown, err := r.admin.VM(t.Context(), "vm")
+		if err != nil || shown.Status == nil || shown.Status.Phase != want {
+			t.Errorf("%s is expected, got %+v, %v", want, shown.Status, err)
+		}
+	}
+	send(fleet.PhaseWorking, 7)
+	send(fleet.PhaseRunning, 8)
+	send(fleet.PhaseWorking, 7) // repeated
+	shows(fleet.PhaseRunning)
+	send(fleet.PhaseFailed, 9)
+	send(fleet.PhaseRunning, 8)
+	shows(fleet.PhaseFailed)
+	send(fleet.PhaseRunning, 0) // of an older daemon, after a downgrade
+	shows(fleet.PhaseRunning)
+}
+
 func TestLoads_OnlyWhatChanged(t *testing.T) {
 	r := newRig(t)
 	a := r.join("a", "nodes:2 cores:4 memory:8G")

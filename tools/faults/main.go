@@ -52,8 +52,6 @@ func main() {
 	flag.BoolVar(&o.apart, "apart", os.Getuid() == 0, "servers in network namespaces, with small disks: needs root")
 	flag.StringVar(&o.before.server, "before-server", "", "an earlier program of the server: the runs upgrade from it")
 	flag.StringVar(&o.before.hosts, "before-hosts", "", "an earlier program of this tool, with the daemon of its time")
-	flag.BoolVar(&o.reorder, "reorder", false, "repeat reports of a VM's present generation too: servers do not order "+
-		"these, so that runs fail")
 	flag.IntVar(&o.id, "id", 0, "number of this tool, if several run at the same time")
 	flag.Parse()
 	failed := 0
@@ -81,8 +79,6 @@ type options struct {
 	apart  bool
 	id     int
 	before earlier
-	// reorder repeats also reports that servers do not order.
-	reorder bool
 }
 
 const (
@@ -153,7 +149,7 @@ func (o options) load(life context.Context, f *aFleet, h *history, program strin
 		all.Go(func() { defer end(); errs <- f.upgrade(life, o.seed, program, log) })
 	}
 	repeated := 0
-	all.Go(func() { repeated = f.replay(busy, o.seed, o.reorder) })
+	all.Go(func() { repeated = f.replay(busy, o.seed) })
 	all.Wait()
 	faults = append(faults, fmt.Sprintf("%d reports repeated", repeated))
 	stop()

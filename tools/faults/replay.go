@@ -19,14 +19,10 @@ import (
 )
 
 // replayer sends reports of hosts a second time and out of order: a network that repeats and delays messages.
-// Unless all is set, it sends only reports of earlier generations of a VM. Servers do not order the reports of one
-// generation: an earlier one that arrives last is what users see until the host reports a change or connects again.
 type replayer struct {
-	all    bool
 	fleet  *aFleet
 	random *rand.Rand
 	seen   []fleet.VMStatus // reports that servers have had, oldest first
-	latest map[string]int64 // the latest generation by VM
 	hosts  map[string]*http.Client
 }
 
@@ -34,9 +30,8 @@ type replayer struct {
 const remembered = 200
 
 // replay repeats reports until ctx ends, and returns how many a server has accepted.
-func (f *aFleet) replay(ctx context.Context, seed uint64, all bool) (accepted int) {
-	r := replayer{all: all, fleet: f, random: rand.New(rand.NewPCG(seed, 1000)), latest: map[string]int64{},
-		hosts: map[string]*http.Client{}}
+func (f *aFleet) replay(ctx context.Context, seed uint64) (accepted int) {
+	r := replayer{fleet: f, random: rand.New(rand.NewPCG(seed, 1000)), hosts: map[string]*http.Client{}}
 	defer func() {
 		for _, c := range r.hosts {
 			c.CloseIdleConnections()
@@ -68,7 +63,6 @@ func (r *replayer) look(ctx context.Context) {
 	for i := range vms {
 		if s := vms[i].Status; s != nil {
 			r.seen = append(r.seen, *s)
-			r.latest[s.Name] = max(r.latest[s.Name], s.Generation)
 		}
 	}
 	r.seen = r.seen[max(0, len(r.seen)-remembered):]
@@ -80,9 +74,6 @@ func (r *replayer) repeat(ctx context.Context) bool {
 		return false
 	}
 	s := r.seen[r.random.IntN(len(r.seen))]
-	if !r.all && s.Generation >= r.latest[s.Name] {
-		return false
-	}
 	client, err := r.client(s.Host)
 	if err != nil {
 		return false // it joins

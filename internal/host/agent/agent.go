@@ -128,6 +128,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		a.Log.Warn("starting without the agent's state", "error", err)
 	}
+	if a.outbox.sequence, err = beginSequence(a.Folder, time.Now()); err != nil {
+		a.Log.Warn("the reports of VMs may be numbered twice", "error", err)
+	}
 	c, err := dial(&a.identity)
 	if err != nil {
 		close(a.stopped)

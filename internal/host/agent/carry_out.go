@@ -137,7 +137,7 @@ func (a *Agent) bind(ctx context.Context, v *fleet.VM) error {
 
 // sameStatus compares two statuses but for their times.
 func sameStatus(a, b fleet.VMStatus) bool {
-	b.Since = a.Since
+	b.Since, b.Sequence = a.Since, a.Sequence
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)

@@ -24,6 +24,7 @@ type outbox struct {
 	pending  bool              // latest is not sent yet
 	statuses map[string]fleet.VMStatus
 	unsent   map[string]bool
+	sequence int64 // of the last status; see beginSequence
 }
 
 func newOutbox() outbox {
@@ -58,6 +59,8 @@ func (o *outbox) status(s fleet.VMStatus) {
 	if last, ok := o.statuses[s.Name]; ok && sameStatus(last, s) {
 		return
 	}
+	o.sequence++
+	s.Sequence = o.sequence
 	o.statuses[s.Name], o.unsent[s.Name] = s, true
 	o.ring()
 }
