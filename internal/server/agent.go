@@ -372,8 +372,10 @@ func delayed(m, stored *fleet.VMStatus, generation int64) bool {
 	if stored.Generation > generation {
 		return false
 	}
-	unordered := m.Sequence == 0 || stored.Sequence == 0
-	return m.Generation < stored.Generation || m.Generation == stored.Generation && !unordered && m.Sequence < stored.Sequence
+	if m.Generation == stored.Generation && m.Sequence > 0 {
+		return m.Sequence < stored.Sequence
+	}
+	return m.Generation < stored.Generation
 }
 
 // streamDesired sends a host what it should have, whenever that changes, until the host is gone.

@@ -49,7 +49,8 @@ func cellMemoryElsewhere(v *view) (found []Finding) {
 		for _, n := range v.topology.Nodes {
 			if has := s.Seen.MemoryByNode[n.ID]; has < want[n.ID]-want[n.ID]/10 {
 				evidence = append(evidence, fmt.Sprintf(
-					"node %d: virtual nodes of %v (xl list -l), %v of the memory (%s)", n.ID, want[n.ID], has, orUnknown(s.Seen.MemorySource)))
+					"node %d: virtual nodes of %v (xl list -l), %v of the memory (%s)",
+					n.ID, want[n.ID], has, orUnknown(s.Seen.MemorySource)))
 			}
 		}
 		if len(evidence) == 0 {
