@@ -33,7 +33,7 @@ type Run func(ctx context.Context, program string, args ...string) ([]byte, erro
 type FailedError struct {
 	Command string
 	Status  int
-	Said    string // the last lines of its standard error
+	Said    string // its messages in one line; see said
 }
 
 func (e *FailedError) Error() string {
@@ -44,8 +44,8 @@ func (e *FailedError) Error() string {
 func runTool(ctx context.Context, program string, args ...string) ([]byte, error) {
 	command := exec.CommandContext(ctx, program, args...)
 	command.WaitDelay = graceTime
-	var out, said bytes.Buffer
-	command.Stdout, command.Stderr = &out, &said
+	var out, messages bytes.Buffer
+	command.Stdout, command.Stderr = &out, &messages
 	err := command.Run()
 	name := strings.Join(append([]string{program}, args[:min(len(args), 1)]...), " ")
 	var status *exec.ExitError
@@ -55,21 +55,25 @@ func runTool(ctx context.Context, program string, args ...string) ([]byte, error
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("%s: %w", name, ctx.Err())
 	case errors.As(err, &status):
-		return out.Bytes(), &FailedError{Command: name, Status: status.ExitCode(), Said: lastLines(said.String())}
+		return out.Bytes(), &FailedError{Command: name, Status: status.ExitCode(), Said: said(messages.String())}
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return out.Bytes(), nil
 }
 
-// lastLines returns the end of a program's messages in one line.
-func lastLines(said string) string {
-	const most = 3
-	lines := strings.Split(strings.TrimSpace(said), "\n")
+// said returns a program's messages in one line: the first ones, which name the cause, and the last one. Between
+// them libxl reports how it cleans up.
+func said(messages string) string {
+	const first = 3
+	lines := strings.Split(strings.TrimSpace(messages), "\n")
 	for i := range lines {
 		lines[i] = strings.TrimSpace(lines[i])
 	}
-	return text.Shorten(strings.Join(lines[max(0, len(lines)-most):], "; "), 500)
+	if len(lines) > first+1 {
+		lines = append(lines[:first:first], "...", lines[len(lines)-1])
+	}
+	return text.Shorten(strings.Join(lines, "; "), 700)
 }
 
 // call runs a program with a deadline of its own, within that of the context.
