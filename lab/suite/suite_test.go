@@ -91,8 +91,8 @@ func TestOverBudget_FailsOnlyOnAnIdleMachine(t *testing.T) {
 		others float64
 		fails  bool
 	}{
-		{16 * time.Minute, 0, false}, {25 * time.Minute, 0, false}, {26 * time.Minute, 0.1, true},
-		{26 * time.Minute, 0.5, false},
+		{16 * time.Minute, 0, false}, {hardBudget, 0, false}, {hardBudget + time.Minute, 0.1, true},
+		{hardBudget + time.Minute, 0.5, false},
 	} {
 		if err := overBudget(c.wall, c.others); (err != nil) != c.fails {
 			t.Errorf("%v with others at %v: %v", c.wall, c.others, err)
