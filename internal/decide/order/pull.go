@@ -215,6 +215,7 @@ func (p *Pulling) Continue(at time.Duration, left, all, own topology.Bytes) bool
 // VM of 350 MiB has some 40 MiB that its program does not use.
 const coldPart = 0.2
 
-// Cold reports whether what the kernel has left of a VM's memory may wait for a
-// quiet time: it is little, and the VM's vCPUs have hardly used it.
+// Cold reports whether what is left elsewhere of a VM's memory may wait for a quiet time: it
+// is little, and the VM's vCPUs have hardly used it. For a VM both count the memory of QEMU
+// itself: a small VM with that and its system elsewhere would soon be degraded again.
 func Cold(left, all topology.Bytes) bool { return float64(left) <= coldPart*float64(all) }

@@ -216,7 +216,7 @@ func (m *mover) watchPull(ctx context.Context, guests []*moving, rate topology.B
 		}
 	}
 	for _, g := range all {
-		if m.Later && order.Cold(g.left, g.pull.Bytes) {
+		if m.Later && order.Cold(g.left+g.stays, g.seen.Seen.MemoryByNode.Total()) {
 			g.turn.Leave()
 			g.moving.left, g.cold = true, true
 		}
