@@ -1,0 +1,208 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/lab"
+	"github.com/numavisor/numavisor/lab/labtest"
+)
+
+// xenVariable is set by 'make lab-xen'. A Xen lab boots in full, since it is not saved, and its commands are slow:
+// the test takes longer than a test of each landing may.
+const xenVariable = "NUMAVISOR_LAB_XEN"
+
+// xlGuest is a guest of the lab as an xl configuration.
+const xlGuest = `# how the lab's guest boots
+name = "NAME"
+type = "pvh"
+kernel = "/lab/vmlinuz"
+ramdisk = "/lab/files/guest.initrd"
+extra = "console=hvc0 quiet panic=-1"
+memory = 192
+vcpus = 2 # as many as a node has CPUs
+`
+
+// bootXen boots a Xen lab; its commands run in dom0.
+func bootXen(t *testing.T) *labHost {
+	t.Helper()
+	labtest.NeedsLab(t)
+	binary, err := filepath.Abs("../../bin/numavisor")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := labtest.Boot(t, "square4", lab.Options{Hypervisor: lab.Xen, Files: map[string]string{"numavisor": binary}})
+	if err := h.AddGuest(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return &labHost{Host: h, ctx: context.Background()}
+}
+
+// writeXL writes the configuration of a guest, with more lines, to /run/NAME.cfg and returns the path.
+func (l *labHost) writeXL(t *testing.T, name, more string) string {
+	t.Helper()
+	path := "/run/" + name + ".cfg"
+	text := strings.Replace(xlGuest, "NAME", name, 1) + more
+	if r := l.run(t, "sh", "-c", `printf %s "$1" > "$0"`, path, text); r.status != 0 {
+		t.Fatal(r.stderr)
+	}
+	return path
+}
+
+// expect runs a command and requires its exit status.
+func (l *labHost) expect(t *testing.T, status int, argv ...string) result {
+	t.Helper()
+	r := l.run(t, argv...)
+	if r.status != status {
+		t.Fatalf("%v: status %d, want %d\n%s%s", argv, r.status, status, r.stdout, r.stderr)
+	}
+	return r
+}
+
+// On a Xen host a VM is created on one node, its memory is where its vCPUs are, and what bind does is undone.
+// What cannot be done is refused and changes nothing.
+func TestLabXen(t *testing.T) {
+	labtest.NeedsLab(t)
+	if os.Getenv(xenVariable) != "1" {
+		t.Skip("boots Xen: run with 'make lab-xen'")
+	}
+	t.Parallel()
+	l := bootXen(t)
+	if out := l.must(t, "topology").stdout; strings.Count(out, "1 GiB") != 4 {
+		t.Errorf("topology does not show four nodes of 1 GiB:\n%s", out)
+	}
+	given := l.writeXL(t, "web", "")
+	before := l.sh(t, "cat "+given)
+	l.must(t, "create", "--xl", given)
+	if after := l.sh(t, "cat "+given); after != before {
+		t.Errorf("create changed the operator's file:\n%s", after)
+	}
+	v := l.show(t, "web")
+	v.memoryIn(t, 1)
+	v.vcpusIn(t, 1)
+	home, ok := v.onlyNode()
+	if !ok || v.total() < 190*topology.MiB {
+		t.Fatalf("memory by node is %v, want 192 MiB on one node", v.Truth.MemoryByNode)
+	}
+	if out := l.must(t, "list").stdout; !strings.Contains(out, fmt.Sprint("node ", home)) ||
+		!strings.Contains(out, "100.0 %") {
+		t.Errorf("list does not show the VM on node %d with local memory:\n%s", home, out)
+	}
+	other := (home + 1) % 4
+	l.expect(t, 3, "numavisor", "bind", "web", "--nodes", fmt.Sprint(other)) // its memory stays
+	l.affinityIs(t, "web", other)
+	if node, ok := l.show(t, "web").onlyNode(); !ok || node != home {
+		t.Errorf("after the bind to node %d the memory is no longer on node %d", other, home)
+	}
+	l.must(t, "bind", "web", "--nodes", fmt.Sprint(home))
+	l.affinityIs(t, "web", home)
+	l.refusesOnXen(t)
+	l.withoutXL(t)
+	l.must(t, "delete", "web")
+	if out := l.sh(t, "xl list"); strings.Contains(out, "web") {
+		t.Errorf("the deleted VM is there:\n%s", out)
+	}
+	if left := l.sh(t, "xenstore-ls /tool/numavisor/guest 2>/dev/null || true"); left != "" {
+		t.Errorf("the deleted VM's intent is there:\n%s", left)
+	}
+	l.usesPools(t)
+}
+
+// affinityIs requires that the hard and soft affinity of both vCPUs of a guest are the CPUs of a node.
+func (l *labHost) affinityIs(t *testing.T, name string, node topology.NodeID) {
+	t.Helper()
+	want := fmt.Sprintf("%d-%d / %d-%d", 2*node, 2*node+1, 2*node, 2*node+1) // square4 has two CPUs for each node
+	if out := l.expect(t, 0, "xl", "vcpu-list", name).stdout; strings.Count(out, want) != 2 {
+		t.Errorf("the affinities of %s are not %s:\n%s", name, want, out)
+	}
+}
+
+// onlyNode returns the node that has all memory of the VM.
+func (v view) onlyNode() (topology.NodeID, bool) {
+	for node, amount := range v.Truth.MemoryByNode {
+		if amount == v.total() && amount > 0 {
+			return node, true
+		}
+	}
+	return 0, false
+}
+
+// stateOfXen is what a refused command must not change: guests, affinities and intents.
+func (l *labHost) stateOfXen(t *testing.T) string {
+	t.Helper()
+	return l.sh(t, `xl list | awk '{print $1, $2, $3, $4}'; xl vcpu-list | grep -o '[^ ]* / .*'; xenstore-ls /tool/numavisor`)
+}
+
+// refusesOnXen gives configurations that cannot be created.
+func (l *labHost) refusesOnXen(t *testing.T) {
+	t.Helper()
+	before := l.stateOfXen(t)
+	for _, c := range []struct {
+		name, more string
+		status     int
+		says       string
+	}{
+		{"large", "maxmem = 64000\n", 1, "large"},
+		{"broken", "cpus = [[\n", 2, "line"},
+		{"nowhere", `cpus = "nodes:9"` + "\n", 2, "cpus"},
+		{"virtual", `vnuma = [ [ "pnode=0","size=192","vcpus=0-1","vdistances=10" ] ]` + "\n", 2, "vnuma"},
+		{"poolless", `pool = "nope"` + "\n", 1, "nope"},
+		{"kernelless", `kernel = "/nowhere"` + "\n", 1, "nowhere"}, // only xl finds it
+		{"web", "", 1, "web"},
+	} {
+		path := "/run/refused-" + c.name + ".cfg"
+		text := strings.Replace(xlGuest, "NAME", c.name, 1) + c.more
+		l.expect(t, 0, "sh", "-c", `printf %s "$1" > "$0"`, path, text)
+		if r := l.expect(t, c.status, "numavisor", "create", "--xl", path); !strings.Contains(r.stderr, c.says) {
+			t.Errorf("configuration %s: the error does not name %q:\n%s", c.name, c.says, r.stderr)
+		}
+	}
+	if after := l.stateOfXen(t); after != before {
+		t.Errorf("refused configurations changed the host from\n%s\nto\n%s", before, after)
+	}
+}
+
+// withoutXL runs numavisor with an xl that hangs, and with none.
+func (l *labHost) withoutXL(t *testing.T) {
+	t.Helper()
+	before := l.stateOfXen(t)
+	l.sh(t, `mkdir -p /run/hanging /run/none && printf '#!/bin/sh\nexec sleep 600\n' > /run/hanging/xl && chmod +x /run/hanging/xl
+cp -P "$(command -v numavisor)" /run/none/numavisor 2>/dev/null || ln -s "$(command -v numavisor)" /run/none/numavisor`)
+	r := l.expect(t, 1, "sh", "-c", `PATH=/run/hanging:$PATH numavisor list`)
+	if !strings.Contains(r.stderr, "xl") || !strings.Contains(r.stderr, "15s") {
+		t.Errorf("the error does not name xl and its deadline:\n%s", r.stderr)
+	}
+	r = l.expect(t, 1, "env", "PATH=/run/none", "numavisor", "list")
+	if !strings.Contains(r.stderr, "not installed") {
+		t.Errorf("the error does not say that xl is missing:\n%s", r.stderr)
+	}
+	if after := l.stateOfXen(t); after != before {
+		t.Errorf("without xl the host changed from\n%s\nto\n%s", before, after)
+	}
+}
+
+// usesPools places in pools, and not where there is none. Other guests than dom0 are gone.
+func (l *labHost) usesPools(t *testing.T) {
+	t.Helper()
+	l.must(t, "pool", "split-by-node")
+	out := l.must(t, "pool", "list").stdout
+	for _, pool := range []string{"Pool-node0", "Pool-node3"} {
+		if !strings.Contains(out, pool) {
+			t.Errorf("pool list does not show %s:\n%s", pool, out)
+		}
+	}
+	l.must(t, "create", "--xl", l.writeXL(t, "pooled", `pool = "Pool-node3"`+"\n"))
+	l.affinityIs(t, "pooled", 3)
+	v := l.show(t, "pooled")
+	if node, ok := v.onlyNode(); !ok || node != 3 || v.total() < 190*topology.MiB {
+		t.Errorf("memory by node is %v, want 192 MiB on node 3", v.Truth.MemoryByNode)
+	}
+	l.expect(t, 1, "numavisor", "bind", "pooled", "--nodes", "0") // its pool has no CPU there
+	l.affinityIs(t, "pooled", 3)
+	l.must(t, "delete", "pooled")
+}
