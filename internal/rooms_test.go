@@ -123,9 +123,12 @@ var rooms = map[string][]string{
 
 	"tools/mutate": {}, // for developers: which changes to the code the tests notice
 	"tools/words":  {},
-	// for developers: a fleet of processes that break
-	"tools/faults": {"WORDS", "internal/api/fleet", "internal/host/agent", "internal/host/fake", "internal/host/hosttest",
+	// for developers: processes and simulated hosts; a fleet of them that break
+	"tools/process": {"WORDS"},
+	"tools/simhost": {"WORDS", "internal/host/agent", "internal/host/fake", "internal/host/hosttest",
 		"internal/host/operate"},
+	"tools/faults": {"WORDS", "internal/api/fleet", "internal/host/agent", "internal/host/fake", "tools/process",
+		"tools/simhost"},
 }
 
 var words = []string{"internal/topology", "internal/text", "internal/strictyaml", "internal/guest",

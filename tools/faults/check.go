@@ -136,7 +136,7 @@ func (f *aFleet) compare(ctx context.Context, server int, h *history) error {
 func (f *aFleet) compareHosts(runs map[string]string, known map[string]bool) error {
 	for _, p := range f.hosts {
 		vms := map[string]stored{}
-		data, err := os.ReadFile(filepath.Join(f.folder, p.name, "vms.json"))
+		data, err := os.ReadFile(filepath.Join(f.folder, p.Name, "vms.json"))
 		if err == nil {
 			err = json.Unmarshal(data, &vms)
 		}
@@ -145,12 +145,12 @@ func (f *aFleet) compareHosts(runs map[string]string, known map[string]bool) err
 		}
 		for name, vm := range vms {
 			switch {
-			case vm.Running && runs[name] != p.name:
-				return fmt.Errorf("VM %s runs on %s, and the record says %q", name, p.name, runs[name])
+			case vm.Running && runs[name] != p.Name:
+				return fmt.Errorf("VM %s runs on %s, and the record says %q", name, p.Name, runs[name])
 			case !known[name]:
-				return fmt.Errorf("VM %s was deleted and is on %s", name, p.name)
-			case !vm.Running && runs[name] == p.name:
-				return fmt.Errorf("VM %s does not run on %s", name, p.name)
+				return fmt.Errorf("VM %s was deleted and is on %s", name, p.Name)
+			case !vm.Running && runs[name] == p.Name:
+				return fmt.Errorf("VM %s does not run on %s", name, p.Name)
 			}
 			if vm.Running {
 				delete(runs, name)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/tools/process"
 )
 
 // fault is something that breaks, for a time, and is repaired.
@@ -32,11 +33,11 @@ func (f *aFleet) draw(ctx context.Context, random *rand.Rand) fault {
 		kinds = 10
 	}
 	done := func(do func()) func() error { return func() error { do(); return nil } }
-	stop := func(p *program) fault {
-		return fault{"stop " + p.name, done(func() { p.signal(unix.SIGSTOP) }), done(func() { p.signal(unix.SIGCONT) })}
+	stop := func(p *process.Program) fault {
+		return fault{"stop " + p.Name, done(func() { p.Signal(unix.SIGSTOP) }), done(func() { p.Signal(unix.SIGCONT) })}
 	}
-	kill := func(why string, p *program) fault {
-		return fault{"kill " + why + p.name, done(p.kill), p.start}
+	kill := func(why string, p *process.Program) fault {
+		return fault{"kill " + why + p.Name, done(p.Kill), p.Start}
 	}
 	switch random.IntN(kinds) {
 	case 0:
@@ -70,7 +71,7 @@ func (f *aFleet) draw(ctx context.Context, random *rand.Rand) fault {
 func (f *aFleet) leader() int {
 	at, last := 0, ""
 	for i, p := range f.servers {
-		text, err := os.ReadFile(p.log)
+		text, err := os.ReadFile(p.Log)
 		if err != nil {
 			continue
 		}
@@ -101,19 +102,19 @@ func (f *aFleet) fill(i int) error {
 // powerOff ends a host and its VMs, and declares it dead; then it comes back.
 func (f *aFleet) powerOff(ctx context.Context, i int) fault {
 	p := f.hosts[i]
-	return fault{"power off " + p.name, func() error {
-		p.kill()
-		if err := f.endVMs(p.name); err != nil {
+	return fault{"power off " + p.Name, func() error {
+		p.Kill()
+		if err := f.endVMs(p.Name); err != nil {
 			return err
 		}
 		_ = f.retry(ctx, func(c *fleetapi.Client) error { // without a quorum it is not declared dead
 			one, cancel := context.WithTimeout(ctx, requestTime)
 			defer cancel()
-			_, err := c.DeclareDead(one, p.name, "power off")
+			_, err := c.DeclareDead(one, p.Name, "power off")
 			return err
 		})
 		return nil
-	}, p.start}
+	}, p.Start}
 }
 
 // endVMs ends the VMs of a host without power.
@@ -184,8 +185,8 @@ func (f *aFleet) breakThings(ctx context.Context, seed uint64, log func(string))
 // allAlive restarts what has ended, as systemd does: a server ends when its disk is full.
 func (f *aFleet) allAlive() error {
 	var err error
-	for _, p := range append(append([]*program(nil), f.servers...), f.hosts...) {
-		err = errors.Join(err, p.alive())
+	for _, p := range append(append([]*process.Program(nil), f.servers...), f.hosts...) {
+		err = errors.Join(err, p.Alive())
 	}
 	return err
 }

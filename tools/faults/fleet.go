@@ -17,70 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/tools/process"
 )
-
-// program is a process of the fleet, started again after each end.
-type program struct {
-	name string
-	args []string
-	log  string
-	run  *exec.Cmd
-}
-
-func (p *program) start() error {
-	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = log.Close() }() // the process has its own
-	p.run = exec.CommandContext(context.Background(), p.args[0], p.args[1:]...)
-	p.run.Stdout, p.run.Stderr = log, log
-	p.run.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	return p.run.Start()
-}
-
-// kill is kill -9.
-func (p *program) kill() {
-	if p.run == nil {
-		return
-	}
-	_ = p.run.Process.Kill() // it may have ended
-	_ = p.run.Wait()
-	p.run = nil
-}
-
-// quit ends a program as systemd does: by SIGTERM, and after a time by SIGKILL.
-func (p *program) quit() {
-	p.signal(unix.SIGTERM)
-	for range 200 {
-		if p.run == nil || zombie(p.run.Process.Pid) {
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	p.kill()
-}
-
-// alive restarts a program that has ended by itself, as systemd does.
-func (p *program) alive() error {
-	if p.run != nil && unix.Kill(p.run.Process.Pid, 0) == nil && !zombie(p.run.Process.Pid) {
-		return nil
-	}
-	p.kill()
-	return p.start()
-}
-
-func zombie(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	i := bytes.LastIndexByte(text, ')')
-	return err != nil || i+2 >= len(text) || text[i+2] == 'Z'
-}
-
-func (p *program) signal(s unix.Signal) {
-	if p.run != nil {
-		_ = p.run.Process.Signal(s) // it may have ended
-	}
-}
 
 // network says where servers and hosts are: in network namespaces, if the tool may make them, else on loopback.
 type network struct {
@@ -180,7 +118,7 @@ func (n *network) fast(i int) error {
 type aFleet struct {
 	folder, shared string
 	net            network
-	servers, hosts []*program
+	servers, hosts []*process.Program
 	clients        []*fleetapi.Client
 	token          string
 }
@@ -250,15 +188,15 @@ func (f *aFleet) addServer(path string, i int, peers []string) error {
 			f.token = t
 		}
 	}
-	p := &program{name: fmt.Sprintf("s%d", i), log: filepath.Join(f.folder, fmt.Sprintf("s%d.log", i))}
-	p.args = []string{path, "--data", f.data(i)}
+	p := &process.Program{Name: fmt.Sprintf("s%d", i), Log: filepath.Join(f.folder, fmt.Sprintf("s%d.log", i))}
+	p.Args = []string{path, "--data", f.data(i)}
 	if f.net.apart {
-		p.args = append([]string{"ip", "netns", "exec", f.net.space(i)}, p.args...)
+		p.Args = append([]string{"ip", "netns", "exec", f.net.space(i)}, p.Args...)
 	}
 	f.servers = append(f.servers, p)
 	if i == len(peers)-1 {
 		for _, p := range f.servers {
-			if err := p.start(); err != nil {
+			if err := p.Start(); err != nil {
 				return err
 			}
 		}
@@ -292,8 +230,8 @@ func (f *aFleet) addHosts(ctx context.Context, hosts int, path string) error {
 		if err != nil {
 			return err
 		}
-		p := &program{name: name, log: filepath.Join(f.folder, name+".log"),
-			args: []string{path, "-host", string(args)}}
+		p := &process.Program{Name: name, Log: filepath.Join(f.folder, name+".log"),
+			Args: []string{path, "-host", string(args)}}
 		f.hosts = append(f.hosts, p)
 	}
 	return f.allJoined(ctx)
@@ -303,12 +241,12 @@ func (f *aFleet) addHosts(ctx context.Context, hosts int, path string) error {
 func (f *aFleet) allJoined(ctx context.Context) error {
 	for _, p := range f.hosts {
 		err := f.retry(ctx, func(c *fleetapi.Client) error {
-			if err := p.alive(); err != nil {
+			if err := p.Alive(); err != nil {
 				return err
 			}
-			h, err := c.Host(ctx, p.name)
+			h, err := c.Host(ctx, p.Name)
 			if err == nil && (h.State != fleetapi.HostReachable || h.Nodes == 0) {
-				err = fmt.Errorf("host %s is %s", p.name, h.State)
+				err = fmt.Errorf("host %s is %s", p.Name, h.State)
 			}
 			return err
 		})
@@ -333,8 +271,8 @@ func (f *aFleet) retry(ctx context.Context, do func(*fleetapi.Client) error) err
 
 // end ends all processes, and removes what make has made.
 func (f *aFleet) end() {
-	for _, p := range append(append([]*program(nil), f.servers...), f.hosts...) {
-		p.kill()
+	for _, p := range append(append([]*process.Program(nil), f.servers...), f.hosts...) {
+		p.Kill()
 	}
 	for i := range f.servers {
 		if f.net.apart {

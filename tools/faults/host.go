@@ -14,15 +14,12 @@ import (
 
 	"github.com/google/renameio/v2"
 
-	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/agent"
 	"github.com/numavisor/numavisor/internal/host/fake"
-	"github.com/numavisor/numavisor/internal/host/hosttest"
-	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
-	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/tools/simhost"
 )
 
 // machine is the shape of each simulated host.
@@ -215,44 +212,23 @@ func (h *hypervisor) PowerOff(ctx context.Context, name string) error {
 	return h.change(name, func() { h.vms[name].Running = false }, false)
 }
 
-// machines makes definitions for the fake.
-type machines struct{}
-
-func (machines) Prepare(context.Context, *fleet.VM) (operate.Renderer, func() error, error) {
-	return func(i guest.Intent) (operate.Rendered, error) {
-		definition, err := fake.Render(i)
-		return operate.Rendered{Definition: definition}, err
-	}, nil, nil
-}
-
-// book is a journal in memory: VMs of the tool do not move.
-type book struct{}
-
-func (book) Append(journal.Entry) error        { return nil }
-func (book) Entries() ([]journal.Entry, error) { return nil, nil }
-
 // runHost is a daemon of a simulated host: the real agent on a host in memory.
 func runHost(ctx context.Context, name, folder, shared string, join agent.JoinRequest) error {
 	h := &hypervisor{Host: fake.MustNew(machine), folder: folder, shared: shared, name: name}
 	if err := h.load(); err != nil {
 		return err
 	}
-	claims, err := os.MkdirTemp(folder, "claims") // those of a killed process are void
+	on, err := simhost.Join(h.Host, folder)
 	if err != nil {
 		return err
 	}
-	on := hosttest.Join(h.Host, claims, time.Now)
-	on.Control, on.Domains, on.Journal = h, h, book{}
-	membership := filepath.Join(folder, "fleet")
-	of, err := agent.LoadMember(membership)
-	if errors.Is(err, agent.ErrNotMember) {
-		of, err = agent.Join(ctx, membership, join)
-	}
-	if err != nil {
-		return err
-	}
-	return agent.New(agent.Options{Member: of, Folder: membership, Host: &on.Host, Machines: machines{},
+	on.Control, on.Domains = h, h
+	a, err := simhost.Agent(ctx, join, agent.Options{Folder: filepath.Join(folder, "fleet"), Host: on,
 		Loads: func(ctx context.Context) (inventory.Host, error) { return on.Observe(ctx) }, Program: "faults",
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Look: time.Second, Grace: 100 * time.Millisecond,
-		LeastWait: 100 * time.Millisecond, MostWait: time.Second}).Run(ctx)
+		LeastWait: 100 * time.Millisecond, MostWait: time.Second})
+	if err != nil {
+		return err
+	}
+	return a.Run(ctx)
 }

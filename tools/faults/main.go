@@ -165,15 +165,15 @@ func (o options) load(life context.Context, f *aFleet, h *history, program strin
 func (f *aFleet) revive(ctx context.Context) error {
 	for _, p := range f.hosts {
 		err := f.retry(ctx, func(c *fleetapi.Client) error {
-			h, err := c.Host(ctx, p.name)
+			h, err := c.Host(ctx, p.Name)
 			if err != nil || h.Dead == nil {
 				return err
 			}
-			_, err = c.DeclareAlive(ctx, p.name)
+			_, err = c.DeclareAlive(ctx, p.Name)
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("host %s is not used again: %w", p.name, err)
+			return fmt.Errorf("host %s is not used again: %w", p.Name, err)
 		}
 	}
 	return nil

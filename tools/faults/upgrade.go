@@ -9,6 +9,7 @@ import (
 	"time"
 
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/tools/process"
 )
 
 // earlier are the programs that a fleet is upgraded from; empty: it is not upgraded.
@@ -30,19 +31,19 @@ func (f *aFleet) upgrade(ctx context.Context, seed uint64, server string, log fu
 		random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 	}
 	for _, p := range order {
-		log("upgrade " + p.name)
-		p.quit()
+		log("upgrade " + p.Name)
+		p.Quit()
 		i := slices.Index(f.servers, p)
 		if i < 0 {
-			p.args[0] = self
+			p.Args[0] = self
 		} else {
-			p.args[slices.Index(p.args, "--data")-1] = server
+			p.Args[slices.Index(p.Args, "--data")-1] = server
 		}
-		if err := p.start(); err != nil {
+		if err := p.Start(); err != nil {
 			return err
 		}
 		if err := f.ready(ctx, p, i); err != nil {
-			return fmt.Errorf("%s after its upgrade: %w", p.name, err)
+			return fmt.Errorf("%s after its upgrade: %w", p.Name, err)
 		}
 		select { // work with this mix of versions
 		case <-ctx.Done():
@@ -53,9 +54,9 @@ func (f *aFleet) upgrade(ctx context.Context, seed uint64, server string, log fu
 }
 
 // ready waits until a server, or a host if server is negative, works again.
-func (f *aFleet) ready(ctx context.Context, p *program, server int) error {
+func (f *aFleet) ready(ctx context.Context, p *process.Program, server int) error {
 	return f.retry(ctx, func(c *fleetapi.Client) error {
-		if err := p.alive(); err != nil {
+		if err := p.Alive(); err != nil {
 			return err
 		}
 		one, cancel := context.WithTimeout(ctx, requestTime)
@@ -64,9 +65,9 @@ func (f *aFleet) ready(ctx context.Context, p *program, server int) error {
 			_, err := f.clients[server].VMs(one, fleetapi.Filter{})
 			return err
 		}
-		h, err := c.Host(one, p.name)
+		h, err := c.Host(one, p.Name)
 		if err == nil && h.State != fleetapi.HostReachable {
-			err = fmt.Errorf("host %s is %s", p.name, h.State)
+			err = fmt.Errorf("host %s is %s", p.Name, h.State)
 		}
 		return err
 	})
