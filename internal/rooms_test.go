@@ -129,6 +129,9 @@ var rooms = map[string][]string{
 		"internal/host/operate"},
 	"tools/faults": {"WORDS", "internal/api/fleet", "internal/host/agent", "internal/host/fake", "tools/process",
 		"tools/simhost"},
+	"tools/fleetload": {"WORDS", "internal/api/fleet", "internal/host/agent", "internal/host/fake",
+		"internal/host/operate", "internal/decide/schedule", "internal/server/store", "lab/cputime", "tools/process",
+		"tools/simhost"}, // what a server takes with many hosts
 }
 
 var words = []string{"internal/topology", "internal/text", "internal/strictyaml", "internal/guest",
