@@ -339,7 +339,7 @@ func (a *agents) Status(host string, m fleet.VMStatus) error {
 		}
 		vm := st.vms[m.Name]
 		key := statusKey(m.Name, host)
-		at := st.statuses[onHost{m.Name, host}]
+		at, _ := st.statusOf(m.Name, host)
 		if report, ok := st.reports[host]; ok {
 			t := &report.value.Inventory.Topology
 			for _, r := range m.Placement.Reservations {

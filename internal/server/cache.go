@@ -50,7 +50,7 @@ type state struct {
 	hosts    map[string]record[fleet.Host]
 	reports  map[string]record[fleet.Report]
 	vms      map[string]record[fleet.VM]
-	statuses map[onHost]record[fleet.VMStatus]
+	statuses map[string][]record[fleet.VMStatus] // by VM: of its host, and of those that it was on or migrates to
 	remains  map[onHost]record[fleet.VM]
 	projects map[string]record[project]
 	users    map[string]record[user]
@@ -61,21 +61,25 @@ type state struct {
 	keys map[string]int64
 	// on has the VMs that each host has to know of.
 	on map[string]map[string]bool
+	// pending are the VMs that wait for a host, migrating those with a migration, draining the hosts that are drained.
+	pending, migrating, draining map[string]bool
 	// deleted has the revisions of recent deletions, so that an older change that the
 	// watch brings later is ignored.
 	deleted map[string]int64
-	names   map[string][]string // sorted names by prefix; absent: to be made
+	// names are sorted names by prefix; absent: to be made. Those of VMs change in place.
+	names map[string][]string
 }
 
 func newState() *state {
 	return &state{
 		hosts: map[string]record[fleet.Host]{}, reports: map[string]record[fleet.Report]{},
-		vms: map[string]record[fleet.VM]{}, statuses: map[onHost]record[fleet.VMStatus]{},
+		vms: map[string]record[fleet.VM]{}, statuses: map[string][]record[fleet.VMStatus]{},
 		remains:  map[onHost]record[fleet.VM]{},
 		projects: map[string]record[project]{}, users: map[string]record[user]{},
 		joins: map[string]record[join]{}, servers: map[string]record[peer]{},
 		used: map[string]fleetapi.Quota{}, keys: map[string]int64{},
 		on:      map[string]map[string]bool{},
+		pending: map[string]bool{}, migrating: map[string]bool{}, draining: map[string]bool{},
 		deleted: map[string]int64{}, names: map[string][]string{},
 	}
 }
@@ -107,7 +111,9 @@ func (s *state) apply(e *store.Event, c *change) error {
 	case under(store.Hosts):
 		delete(s.names, store.Hosts)
 		c.hosts[name], c.desired[name] = true, true // a stream of a host that was removed ends
-		return set(s.hosts, name, e)
+		err := set(s.hosts, name, e)
+		mark(s.draining, name, s.hosts[name].value.Draining)
+		return err
 	case under(store.Reports):
 		c.hosts[name] = true
 		return set(s.reports, name, e)
@@ -146,18 +152,62 @@ func (s *state) setKey(e *store.Event) {
 }
 
 func set[K comparable, T any](m map[K]record[T], key K, e *store.Event) error {
-	if e.Revision <= m[key].revision {
-		return nil
+	next, err := updated(m[key], e)
+	switch {
+	case err != nil:
+		return err
+	case next.revision == 0:
+		delete(m, key)
+	default:
+		m[key] = next
+	}
+	return nil
+}
+
+// updated returns a record after an event; its revision is 0 if there is none.
+func updated[T any](r record[T], e *store.Event) (record[T], error) {
+	if e.Revision <= r.revision {
+		return r, nil
 	}
 	if e.Deleted {
-		delete(m, key)
-		return nil
+		return record[T]{}, nil
 	}
-	r := record[T]{revision: e.Revision}
-	if err := json.Unmarshal(e.Value, &r.value); err != nil {
-		return fmt.Errorf("record %s cannot be read: %w", e.Key, err)
+	next := record[T]{revision: e.Revision}
+	if err := json.Unmarshal(e.Value, &next.value); err != nil {
+		return r, fmt.Errorf("record %s cannot be read: %w", e.Key, err)
 	}
-	m[key] = r
+	return next, nil
+}
+
+// statusOf returns what a host reports of a VM.
+func (s *state) statusOf(vm, host string) (record[fleet.VMStatus], bool) {
+	for i := range s.statuses[vm] {
+		if at := &s.statuses[vm][i]; at.value.Host == host {
+			return *at, true
+		}
+	}
+	return record[fleet.VMStatus]{}, false
+}
+
+func (s *state) setStatus(vm, host string, e *store.Event) error {
+	before, known := s.statusOf(vm, host)
+	next, err := updated(before, e)
+	if err != nil {
+		return err
+	}
+	next.value.Host = host // as in the key
+	all := s.statuses[vm]
+	of := func(at record[fleet.VMStatus]) bool { return at.value.Host == host }
+	switch {
+	case next.revision != 0 && known:
+		all[slices.IndexFunc(all, of)] = next
+	case next.revision != 0:
+		s.statuses[vm] = append(slices.Clip(all), next)
+	case known && len(all) == 1:
+		delete(s.statuses, vm)
+	case known:
+		s.statuses[vm] = slices.DeleteFunc(all, of)
+	}
 	return nil
 }
 
@@ -194,10 +244,36 @@ func (s *state) applyVM(name string, e *store.Event, c *change) error {
 		s.on[h][name] = true
 		c.hosts[h], c.desired[h] = true, true
 	}
+	mark(s.pending, name, has && after.value.Host == "" && !after.value.Delete)
+	mark(s.migrating, name, has && after.value.Migration != nil)
 	if known != has {
-		delete(s.names, store.VMs)
+		s.rename(name, has)
 	}
 	return nil
+}
+
+// mark puts a name into a set, or removes it.
+func mark(set map[string]bool, name string, is bool) {
+	if is {
+		set[name] = true
+	} else {
+		delete(set, name)
+	}
+}
+
+// rename adds a VM's name to the sorted ones, or removes it. There are too many to sort them after each change.
+func (s *state) rename(vm string, has bool) {
+	names, made := s.names[store.VMs]
+	if !made {
+		return
+	}
+	i, found := slices.BinarySearch(names, vm)
+	switch {
+	case has && !found:
+		s.names[store.VMs] = slices.Insert(names, i, vm)
+	case !has && found:
+		s.names[store.VMs] = slices.Delete(names, i, i+1)
+	}
 }
 
 func (s *state) applyOnHost(e *store.Event, c *change) error {
@@ -205,7 +281,7 @@ func (s *state) applyOnHost(e *store.Event, c *change) error {
 	first, second, _ := strings.Cut(rest, "/")
 	if isStatus { // by VM and host
 		c.vms[first] = true
-		return set(s.statuses, onHost{first, second}, e)
+		return s.setStatus(first, second, e)
 	}
 	first, second, _ = strings.Cut(strings.TrimPrefix(e.Key, store.Remains), "/") // by host and VM
 	c.hosts[first], c.desired[first] = true, true
@@ -215,7 +291,7 @@ func (s *state) applyOnHost(e *store.Event, c *change) error {
 func statusKey(vm, host string) string  { return store.Statuses + vm + "/" + host }
 func remainsKey(host, vm string) string { return store.Remains + host + "/" + vm }
 
-// sorted returns the names of a kind of records.
+// sorted returns the names of a kind of records. Those of VMs are only valid while the state is locked.
 func (s *state) sorted(prefix string) []string {
 	names, made := s.names[prefix]
 	if made {
@@ -343,7 +419,8 @@ func (s *state) revisionOf(key string) int64 {
 	}
 	if rest, ok := of(store.Statuses); ok {
 		vm, host, _ := strings.Cut(rest, "/")
-		return s.statuses[onHost{vm, host}].revision
+		at, _ := s.statusOf(vm, host)
+		return at.revision
 	}
 	if rest, ok := of(store.Remains); ok {
 		host, vm, _ := strings.Cut(rest, "/")

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -22,17 +21,16 @@ import (
 
 func sortedKeys(m map[string]bool) []string { return slices.Sorted(maps.Keys(m)) }
 
+// defaultLimit is how many records a page has unless its user asks for another number.
+const defaultLimit = 100
+
 // page returns the part of sorted names that follows a cursor, and the next cursor.
 func page(names []string, p rest.Page, wanted func(string) bool) (out []string, next string) {
 	limit := p.Limit
 	if limit <= 0 {
-		limit = 100
+		limit = defaultLimit
 	}
-	from := sort.SearchStrings(names, p.Cursor)
-	if from < len(names) && names[from] == p.Cursor && p.Cursor != "" {
-		from++
-	}
-	for _, name := range names[from:] {
+	for _, name := range after(names, p.Cursor) {
 		if !wanted(name) {
 			continue
 		}

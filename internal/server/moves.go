@@ -27,7 +27,8 @@ func moveOf(st *state, vm *fleet.VM) fleetapi.Move {
 	out := fleetapi.Move{ID: moveID(vm.Name, m.Began), VM: vm.Name, Project: vm.Project, From: vm.Host, To: m.To,
 		Began: m.Began, Outcome: fleetapi.MoveRunning, Why: m.Why, Message: m.Cancel}
 	for _, host := range []string{vm.Host, m.To} {
-		s := st.statuses[onHost{vm.Name, host}].value
+		at, _ := st.statusOf(vm.Name, host)
+		s := at.value
 		part := partOf(&s, m.Began)
 		if part.Phase == "" {
 			continue
@@ -75,10 +76,9 @@ func (s *Server) Moves(ctx context.Context, c rest.Call, vm string, p rest.Page)
 		return fleetapi.Moves{}, err
 	}
 	s.cache.read(func(st *state) {
-		for _, at := range st.vms {
-			if v := at.value; v.Migration != nil {
-				all = append(all, moveOf(st, &v))
-			}
+		for name := range st.migrating {
+			v := st.vms[name].value
+			all = append(all, moveOf(st, &v))
 		}
 	})
 	slices.SortFunc(all, func(a, b fleetapi.Move) int {

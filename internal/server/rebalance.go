@@ -179,7 +179,7 @@ func (r *rebalancer) begin(ctx context.Context, m *migrate.Migration) error {
 		at := st.vms[m.VM]
 		vm := at.value
 		if at.revision == 0 || vm.Host != m.From || settledVM(&vm) != nil || vm.Run != fleet.Running ||
-			st.keys[store.Alive+vm.Host] == 0 || inProgress(st) >= r.mostAtOnce(st) {
+			st.keys[store.Alive+vm.Host] == 0 || len(st.migrating) >= r.mostAtOnce(st) {
 			return errNothing
 		}
 		r.sched.update(st, r.loads)
@@ -200,16 +200,6 @@ func (r *rebalancer) begin(ctx context.Context, m *migrate.Migration) error {
 		r.Log.Info("a migration relieves a host", "vm", m.VM, "from", m.From, "to", m.To, "relieves", m.Relieves)
 	}
 	return err
-}
-
-// inProgress returns the number of migrations that have not ended.
-func inProgress(st *state) (n int) {
-	for _, vm := range st.vms {
-		if vm.value.Migration != nil {
-			n++
-		}
-	}
-	return n
 }
 
 // mostAtOnce returns how many migrations may run at once.

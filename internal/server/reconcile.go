@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/api/fleet/rest"
@@ -39,11 +41,13 @@ func (s *Server) reconcile(ctx context.Context) {
 	defer tick.Stop()
 	var pruned time.Time
 	again := map[string]time.Time{} // when a VM of a draining host may be tried again
-	for {
+	for led := false; ; {
+		whole := !led
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			whole = true
 		case <-s.wake:
 			select {
 			case <-time.After(passPause):
@@ -51,15 +55,68 @@ func (s *Server) reconcile(ctx context.Context) {
 				return
 			}
 		}
-		if !s.leader.Leads() {
+		if led = s.leader.Leads(); !led {
+			s.touched.take() // the first pass of a server that leads is a whole one
 			continue
 		}
-		s.pass(ctx, again)
+		s.pass(ctx, again, whole)
 		if time.Since(pruned) > pruneEvery {
 			pruned = time.Now()
 			s.prune(ctx)
 		}
 	}
+}
+
+// touched are the VMs that changes concern: a pass looks at them alone, as there may be 100,000 others.
+type touched struct {
+	mu  sync.Mutex
+	vms map[string]bool
+	// all says that there are too many: the next pass is a whole one.
+	all bool
+}
+
+// mostTouched bounds the VMs in touched.
+const mostTouched = 10_000
+
+// noteChange notes the VMs of a change, and those of hosts that were declared dead.
+func (t *touched) noteChange(st *state, c change) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.add(c.vms)
+	for host := range c.hosts {
+		if isDead(st, host) {
+			t.add(st.on[host])
+		}
+	}
+}
+
+func (t *touched) add(vms map[string]bool) {
+	if len(t.vms)+len(vms) > mostTouched {
+		t.vms, t.all = nil, true
+	}
+	if t.all || len(vms) == 0 {
+		return
+	}
+	if t.vms == nil {
+		t.vms = map[string]bool{}
+	}
+	maps.Copy(t.vms, vms)
+}
+
+// note has the next pass look at a VM again.
+func (t *touched) note(vm string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.add(map[string]bool{vm: true})
+}
+
+// take returns what was noted since the last call.
+func (t *touched) take() (vms map[string]bool, all bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	vms, all = t.vms, t.all
+	t.vms, t.all = nil, false
+	return vms, all
 }
 
 // work is what a pass found to do.
@@ -69,11 +126,15 @@ type work struct {
 	drain   []string
 }
 
-// pass looks at all VMs once.
-func (s *Server) pass(ctx context.Context, again map[string]time.Time) {
-	todo := s.find(again)
+// pass looks once at the VMs that changes concern; a whole pass looks at all VMs.
+func (s *Server) pass(ctx context.Context, again map[string]time.Time, whole bool) {
+	todo := s.find(again, whole)
 	for _, name := range todo.settle {
-		s.report("settle", name, s.settleVM(ctx, name))
+		err := s.settleVM(ctx, name)
+		if err != nil {
+			s.touched.note(name)
+		}
+		s.report("settle", name, err)
 	}
 	for i := range todo.pending {
 		s.report("place", todo.pending[i].Name, s.placePending(ctx, todo.pending[i].Name))
@@ -98,37 +159,26 @@ func (s *Server) report(what, vm string, err error) {
 }
 
 // find lists what is to do.
-func (s *Server) find(again map[string]time.Time) (out work) {
-	s.cache.read(func(st *state) {
-		moving := map[string]int{}
-		for name, vm := range st.vms {
-			v := &vm.value
-			if v.Migration != nil {
-				moving[v.Host]++
-			}
-			next := settle(*v, factsOf(st, v, s.Now()))
-			switch {
-			case next.changed || next.deleted, isDead(st, v.Host) && v.Migration == nil && !v.Delete:
-				out.settle = append(out.settle, name)
-			case v.Host == "" && !v.Delete:
-				out.pending = append(out.pending, *v)
-			}
-		}
-		for host, h := range st.hosts {
-			if !h.value.Draining || st.keys[store.Alive+host] == 0 {
-				continue
-			}
-			for _, name := range sortedKeys(st.on[host]) {
-				v := st.vms[name].value
-				if v.Host == host && v.Migration == nil && !v.Delete && moving[host] < drainAtOnce &&
-					v.Run == fleet.Running && !again[name].After(time.Now()) {
-					moving[host]++
-					out.drain = append(out.drain, name)
+func (s *Server) find(again map[string]time.Time, whole bool) (out work) {
+	vms, all := s.touched.take()
+	if whole || all {
+		out.settle = s.unsettled()
+	} else {
+		s.cache.read(func(st *state) {
+			for name := range vms {
+				if vm, ok := st.vms[name]; ok && s.toSettle(st, &vm.value) {
+					out.settle = append(out.settle, name)
 				}
 			}
+		})
+		slices.Sort(out.settle)
+	}
+	s.cache.read(func(st *state) {
+		for name := range st.pending {
+			out.pending = append(out.pending, st.vms[name].value)
 		}
+		out.drain = toDrain(st, again)
 	})
-	slices.Sort(out.settle)
 	slices.SortFunc(out.pending, func(a, b fleet.VM) int {
 		if c := a.Created.Compare(b.Created); c != 0 {
 			return c
@@ -139,16 +189,74 @@ func (s *Server) find(again map[string]time.Time) (out work) {
 	return out
 }
 
+// atOnce is how many VMs are looked at while the state is locked: requests wait meanwhile.
+const atOnce = 500
+
+// unsettled returns all VMs that are to be settled.
+func (s *Server) unsettled() (out []string) {
+	for cursor, more := "", true; more; {
+		s.cache.read(func(st *state) {
+			names := after(st.sorted(store.VMs), cursor)
+			names, more = names[:min(len(names), atOnce)], len(names) > atOnce
+			for _, name := range names {
+				vm := st.vms[name]
+				if s.toSettle(st, &vm.value) {
+					out = append(out, name)
+				}
+				cursor = name
+			}
+		})
+	}
+	return out
+}
+
+// after returns the sorted names that follow one.
+func after(names []string, cursor string) []string {
+	i, found := slices.BinarySearch(names, cursor)
+	if found && cursor != "" {
+		i++
+	}
+	return names[i:]
+}
+
+// toSettle reports whether something follows for a VM from what is known of its hosts.
+func (s *Server) toSettle(st *state, v *fleet.VM) bool {
+	next := settle(*v, factsOf(st, v, s.Now()))
+	return next.changed || next.deleted || isDead(st, v.Host) && v.Migration == nil && !v.Delete
+}
+
+// toDrain returns VMs that should leave their hosts now.
+func toDrain(st *state, again map[string]time.Time) (out []string) {
+	moving := map[string]int{}
+	for name := range st.migrating {
+		moving[st.vms[name].value.Host]++
+	}
+	for host := range st.draining {
+		if st.keys[store.Alive+host] == 0 {
+			continue
+		}
+		for _, name := range sortedKeys(st.on[host]) {
+			v := st.vms[name].value
+			if v.Host == host && v.Migration == nil && !v.Delete && moving[host] < drainAtOnce &&
+				v.Run == fleet.Running && !again[name].After(time.Now()) {
+				moving[host]++
+				out = append(out, name)
+			}
+		}
+	}
+	return out
+}
+
 func isDead(st *state, host string) bool { return st.hosts[host].value.Dead != nil }
 
 func factsOf(st *state, vm *fleet.VM, now time.Time) facts {
 	f := facts{now: now, sourceDead: isDead(st, vm.Host)}
-	if s, ok := st.statuses[onHost{vm.Name, vm.Host}]; ok {
+	if s, ok := st.statusOf(vm.Name, vm.Host); ok {
 		f.source = &s.value
 	}
 	if vm.Migration != nil {
 		f.targetDead = isDead(st, vm.Migration.To)
-		if s, ok := st.statuses[onHost{vm.Name, vm.Migration.To}]; ok {
+		if s, ok := st.statusOf(vm.Name, vm.Migration.To); ok {
 			f.target = &s.value
 		}
 	}
@@ -210,10 +318,8 @@ func (s *Server) endMigration(st *state, t *transaction, before, after *fleet.VM
 func (s *Server) deleteRecord(st *state, t *transaction, vm *fleet.VM) {
 	t.remove(store.VMs + vm.Name)
 	t.remove(store.Reasons + vm.Name)
-	for key := range st.statuses {
-		if key.vm == vm.Name {
-			t.remove(statusKey(key.vm, key.host))
-		}
+	for i := range st.statuses[vm.Name] {
+		t.remove(statusKey(vm.Name, st.statuses[vm.Name][i].value.Host))
 	}
 	if vm.Host != "" {
 		t.touch(store.Claims+vm.Host, st.keys[store.Claims+vm.Host])

@@ -73,6 +73,8 @@ type Server struct {
 	events *broadcast
 	leader *leader.Candidate
 	wanted *wanted
+	// touched are the VMs that the reconciler looks at next.
+	touched touched
 	// surveying is held while a copy of the fleet is made and used: one at a time bounds the memory.
 	surveying sync.Mutex
 	wake      chan struct{} // the reconciler has something to do
@@ -97,6 +99,7 @@ func New(o Options) *Server {
 	s.leader = leader.New(o.Store, o.Log)
 	s.cache.listeners = []func(*state, change){
 		s.sched.noteChange, s.tokens.noteChange, s.events.noteChange, s.wanted.noteChange,
+		s.touched.noteChange,
 		func(*state, change) { s.nudge() },
 	}
 	if s.Telemetry != nil {

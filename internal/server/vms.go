@@ -26,7 +26,7 @@ import (
 // showVM returns a VM as the API shows it.
 func (s *Server) showVM(st *state, vm record[fleet.VM]) fleetapi.VM {
 	out := fleetapi.VM{VM: hideSecrets(vm.value), Revision: vm.revision}
-	if status, ok := st.statuses[onHost{vm.value.Name, vm.value.Host}]; ok {
+	if status, ok := st.statusOf(vm.value.Name, vm.value.Host); ok {
 		out.Status = &status.value
 	}
 	if l := s.loads.recent(vm.value.Host); l != nil {
@@ -87,26 +87,60 @@ func (s *Server) Placement(ctx context.Context, c rest.Call, name string) (fleet
 	return fleetapi.Placement{VM: name, Host: vm.Host, Placement: vm.Placement, Pending: vm.Pending, Why: vm.Why}, err
 }
 
-// VMs implements rest.Service.
+// VMs implements rest.Service. It locks the state for some VMs at a time: a filter may pass few of 100,000.
 func (s *Server) VMs(_ context.Context, c rest.Call, f fleetapi.Filter, p rest.Page) (out fleetapi.VMs, _ error) {
-	key, value, withValue := strings.Cut(f.Label, "=")
-	s.cache.read(func(st *state) {
-		wanted := func(name string) bool {
-			vm := st.vms[name]
-			v := &vm.value
-			label, has := v.Labels[key]
-			return c.User.Has(v.Project) && (f.Project == "" || v.Project == f.Project) &&
-				(f.Host == "" || st.on[f.Host][name]) &&
-				(f.Label == "" || has && (!withValue || label == value)) &&
-				(f.State == "" || s.showVM(st, vm).State == f.State)
-		}
-		names, next := page(st.sorted(store.VMs), p, wanted)
-		out = fleetapi.VMs{VMs: make([]fleetapi.VM, 0, len(names)), Next: next}
-		for _, name := range names {
-			out.VMs = append(out.VMs, s.showVM(st, st.vms[name]))
-		}
-	})
+	if p.Limit <= 0 {
+		p.Limit = defaultLimit
+	}
+	out = fleetapi.VMs{VMs: []fleetapi.VM{}}
+	for cursor, more := p.Cursor, true; more; {
+		s.cache.read(func(st *state) {
+			names := after(st.vmNames(f.Host), cursor)
+			names, more = names[:min(len(names), atOnce)], len(names) > atOnce
+			for _, name := range names {
+				cursor = name
+				if !s.passes(st, &c, &f, name) {
+					continue
+				}
+				if len(out.VMs) == p.Limit {
+					out.Next, more = out.VMs[p.Limit-1].Name, false
+					return
+				}
+				out.VMs = append(out.VMs, s.showVM(st, st.vms[name]))
+			}
+		})
+	}
 	return out, nil
+}
+
+// vmNames returns the sorted names of the VMs of a host; empty: of all.
+func (s *state) vmNames(host string) []string {
+	if host != "" {
+		return sortedKeys(s.on[host])
+	}
+	return s.sorted(store.VMs)
+}
+
+// passes reports whether a user sees a VM, and a filter passes it.
+func (s *Server) passes(st *state, c *rest.Call, f *fleetapi.Filter, name string) bool {
+	at := st.vms[name]
+	v := &at.value
+	key, value, withValue := strings.Cut(f.Label, "=")
+	label, has := v.Labels[key]
+	if !c.User.Has(v.Project) || f.Project != "" && v.Project != f.Project ||
+		f.Label != "" && (!has || withValue && label != value) {
+		return false
+	}
+	return f.State == "" || s.state(st, v) == f.State
+}
+
+// state says in one word how a VM is.
+func (s *Server) state(st *state, v *fleet.VM) fleetapi.VMState {
+	var status *fleet.VMStatus
+	if at, ok := st.statusOf(v.Name, v.Host); ok {
+		status = &at.value
+	}
+	return stateOf(v, status, st.keys[store.Alive+v.Host] != 0)
 }
 
 // newVM checks a request to create a VM, and returns its record.

@@ -1,0 +1,121 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/server/store"
+)
+
+// All that the state derives from records agrees with the records after any changes, whether an event comes once or
+// twice.
+func TestState_DerivesWhatItsRecordsSay(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		st := newState()
+		hosts, vms := []string{"", "a", "b"}, []string{"v1", "v2", "v3", "v4"}
+		pick := func(from []string) string { return rapid.SampledFrom(from).Draw(t, "name") }
+		for revision := int64(1); revision < 40; revision++ {
+			e := store.Event{Record: store.Record{Revision: revision}, Deleted: rapid.Bool().Draw(t, "deleted")}
+			name, host := pick(vms), pick(hosts[1:])
+			var value any
+			switch rapid.IntRange(0, 2).Draw(t, "kind") {
+			case 0:
+				vm := fleet.VM{Name: name, Host: pick(hosts), Delete: rapid.Bool().Draw(t, "delete")}
+				if rapid.Bool().Draw(t, "migrates") && vm.Host != "" {
+					vm.Migration = &fleet.Migration{To: pick(hosts[1:])}
+				}
+				e.Key, value = store.VMs+name, vm
+			case 1:
+				e.Key, value = statusKey(name, host), fleet.VMStatus{Name: name, Host: host, Generation: revision}
+			default:
+				e.Key, value = store.Hosts+host, fleet.Host{Name: host, Draining: rapid.Bool().Draw(t, "draining")}
+			}
+			e.Value, _ = json.Marshal(value)
+			if rapid.Bool().Draw(t, "read") {
+				st.sorted(store.VMs)
+			}
+			for range rapid.IntRange(1, 2).Draw(t, "times") {
+				c := newChange(revision)
+				if err := st.apply(&e, &c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			checkState(t, st)
+			if at := st.revisionOf(e.Key); e.Deleted && at != 0 || !e.Deleted && at != revision {
+				t.Fatalf("%s has revision %d after %d, deleted %v", e.Key, at, revision, e.Deleted)
+			}
+		}
+	})
+}
+
+// checkState compares what the state derives with its records.
+func checkState(t *rapid.T, st *state) {
+	pending, migrating, draining := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	on := map[string]map[string]bool{"a": {}, "b": {}}
+	for name, at := range st.vms {
+		v := at.value
+		mark(pending, name, v.Host == "" && !v.Delete)
+		mark(migrating, name, v.Migration != nil)
+		if v.Host != "" {
+			on[v.Host][name] = true
+		}
+		if v.Migration != nil {
+			on[v.Migration.To][name] = true
+		}
+	}
+	for name, h := range st.hosts {
+		mark(draining, name, h.value.Draining)
+	}
+	for what, pair := range map[string][2]map[string]bool{"pending": {pending, st.pending},
+		"migrating": {migrating, st.migrating}, "draining": {draining, st.draining}, "on a": {on["a"], st.on["a"]},
+		"on b": {on["b"], st.on["b"]}} {
+		if !maps.Equal(pair[0], pair[1]) {
+			t.Fatalf("%s: %v, want %v", what, pair[1], pair[0])
+		}
+	}
+	if names := st.sorted(store.VMs); !slices.Equal(names, slices.Sorted(maps.Keys(st.vms))) {
+		t.Fatalf("sorted VMs: %v", names)
+	}
+	for vm, all := range st.statuses {
+		seen := map[string]bool{}
+		for _, at := range all {
+			if seen[at.value.Host] || at.value.Name != vm {
+				t.Fatalf("statuses of %s: %+v", vm, all)
+			}
+			seen[at.value.Host] = true
+		}
+		if len(all) == 0 {
+			t.Fatalf("%s has an empty list of statuses", vm)
+		}
+	}
+}
+
+// A pass looks at what has changed, and at all if that is too much.
+func TestTouched(t *testing.T) {
+	t.Parallel()
+	st := newState()
+	st.hosts["dead"] = record[fleet.Host]{value: fleet.Host{Dead: &fleet.Declared{}}}
+	st.on["dead"], st.on["alive"] = map[string]bool{"v1": true}, map[string]bool{"v2": true}
+	var of touched
+	of.noteChange(st, change{vms: map[string]bool{"v3": true}, hosts: map[string]bool{"dead": true, "alive": true}})
+	of.note("v4")
+	if vms, all := of.take(); all || !maps.Equal(vms, map[string]bool{"v1": true, "v3": true, "v4": true}) {
+		t.Errorf("%v, %v", vms, all)
+	}
+	for i := range mostTouched + 1 {
+		of.note(fmt.Sprint(i))
+	}
+	if vms, all := of.take(); !all || len(vms) > 0 {
+		t.Errorf("%d VMs, %v", len(vms), all)
+	}
+	if vms, all := of.take(); all || len(vms) > 0 {
+		t.Errorf("%d VMs, %v, after all were taken", len(vms), all)
+	}
+}
