@@ -1,7 +1,10 @@
 package server
 
 import (
+	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +27,7 @@ type scheduler struct {
 
 	dirtyMu sync.Mutex
 	dirty   map[string]bool // hosts that changed since
+	loaded  map[string]bool // hosts whose loads alone changed since
 }
 
 // basis is what the fleet's knowledge of a host was computed from.
@@ -31,7 +35,8 @@ type basis struct{ claims, host int64 }
 
 func newScheduler(p policy.Policy) *scheduler {
 	f, _ := schedule.New(nil, p, schedule.Weights{}) // it fails only for hosts that are given twice
-	return &scheduler{policy: p, fleet: f, basis: map[string]basis{}, dirty: map[string]bool{}}
+	return &scheduler{policy: p, fleet: f, basis: map[string]basis{}, dirty: map[string]bool{},
+		loaded: map[string]bool{}}
 }
 
 func (s *scheduler) noteChange(_ *state, c change) {
@@ -42,33 +47,130 @@ func (s *scheduler) noteChange(_ *state, c change) {
 	}
 }
 
-// noteLoads records that the loads of a host have changed.
-func (s *scheduler) noteLoads(host string) {
+// noteHost records that a host has changed: the next decision must know it.
+func (s *scheduler) noteHost(host string) {
 	s.dirtyMu.Lock()
 	defer s.dirtyMu.Unlock()
 	s.dirty[host] = true
 }
 
-func (s *scheduler) takeDirty() map[string]bool {
+// noteLoads records that the loads of a host have changed.
+func (s *scheduler) noteLoads(host string) {
 	s.dirtyMu.Lock()
 	defer s.dirtyMu.Unlock()
-	dirty := s.dirty
-	s.dirty = map[string]bool{}
-	return dirty
+	s.loaded[host] = true
 }
+
+// take returns hosts that changed: all of them, and with them at most a number of those whose loads alone changed.
+func (s *scheduler) take(mostLoaded int) []string {
+	s.dirtyMu.Lock()
+	defer s.dirtyMu.Unlock()
+	out := slices.Collect(maps.Keys(s.dirty))
+	clear(s.dirty)
+	return s.takeLoaded(out, mostLoaded)
+}
+
+// takeSome returns at most a number of hosts that changed, whatever has changed of them.
+func (s *scheduler) takeSome(most int) (out []string) {
+	s.dirtyMu.Lock()
+	defer s.dirtyMu.Unlock()
+	for host := range s.dirty {
+		if len(out) == most {
+			break
+		}
+		out = append(out, host)
+		delete(s.dirty, host)
+	}
+	return s.takeLoaded(out, most-len(out))
+}
+
+// takeLoaded adds hosts whose loads changed. The caller holds dirtyMu.
+func (s *scheduler) takeLoaded(out []string, most int) []string {
+	for host := range s.loaded {
+		if most == 0 {
+			break
+		}
+		out = append(out, host)
+		delete(s.loaded, host)
+		most--
+	}
+	return out
+}
+
+const (
+	// loadsAtOnce bounds the hosts that a request brings up to date because of their loads alone: the reports of
+	// 2,000 hosts would hold it up.
+	loadsAtOnce = 10
+	// refreshEvery is how often the loads of all hosts are brought up to date, hostsAtOnce at a time.
+	refreshEvery = 100 * time.Millisecond
+	hostsAtOnce  = 20
+)
 
 // update brings the fleet in step with the state. The caller holds mu, and the state's lock.
 func (s *scheduler) update(st *state, l *loads) {
-	for name := range s.takeDirty() {
-		_, has := st.hosts[name]
-		if _, reported := st.reports[name]; !has || !reported {
-			s.fleet.RemoveHost(name)
-			delete(s.basis, name)
-			continue
-		}
-		s.fleet.Set(hostOf(st, name, l))
-		s.basis[name] = basis{st.keys[store.Claims+name], st.hosts[name].revision}
+	for _, name := range s.take(loadsAtOnce) {
+		s.set(seenHost(st, name, l))
 	}
+}
+
+// refresh brings the fleet up to date until ctx ends, so that decisions find little to do.
+func (s *scheduler) refresh(ctx context.Context, of *cache, l *loads) {
+	tick := time.NewTicker(refreshEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for s.refreshSome(of, l) && ctx.Err() == nil {
+		}
+	}
+}
+
+// refreshSome brings some hosts up to date, and reports whether there may be others.
+func (s *scheduler) refreshSome(of *cache, l *loads) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := s.takeSome(hostsAtOnce)
+	all := make([]seen, 0, len(names))
+	of.read(func(st *state) {
+		for _, name := range names {
+			all = append(all, seenHost(st, name, l))
+		}
+	})
+	for _, h := range all { // what has changed meanwhile is noted again
+		s.set(h)
+	}
+	return len(names) == hostsAtOnce
+}
+
+// seen is what the state says about a host.
+type seen struct {
+	schedule.Host // without an inventory: the fleet does not have the host
+	groups        map[string]string
+	basis         basis
+}
+
+func seenHost(st *state, name string, l *loads) (out seen) {
+	_, has := st.hosts[name]
+	if _, reported := st.reports[name]; !has || !reported {
+		out.Name = name
+		return out
+	}
+	out.Host, out.groups = hostOf(st, name, l)
+	out.basis = basis{st.keys[store.Claims+name], st.hosts[name].revision}
+	return out
+}
+
+func (s *scheduler) set(h seen) {
+	if h.Inventory == nil {
+		s.fleet.RemoveHost(h.Name)
+		delete(s.basis, h.Name)
+		return
+	}
+	s.fleet.Set(h.Host, h.groups)
+	s.basis[h.Name] = h.basis
 }
 
 // hostOf returns a host for the scheduler, and the groups of its VMs.
@@ -117,7 +219,7 @@ func (s *scheduler) place(w wish, t *transaction) (*schedule.Decision, error) {
 	}
 	if w.fresh && w.vm.Host != "" {
 		if s.fleet.Remove(w.vm.Host, w.vm.Name) == nil {
-			defer s.noteLoads(w.vm.Host) // the fleet has it again with the next update
+			defer s.noteHost(w.vm.Host) // the fleet has it again with the next update
 		}
 	}
 	d, err := s.fleet.Decide(request)

@@ -138,6 +138,7 @@ func (s *Server) Run(ctx context.Context, ready func()) {
 		s.events.close()
 	})
 	group.Go(func() { s.alive.run(ctx) })
+	group.Go(func() { s.sched.refresh(ctx, s.cache, s.loads) })
 	group.Go(func() { s.leader.Run(ctx) })
 	group.Go(func() { s.reconcile(ctx) })
 	group.Go(func() { s.rebalance(ctx) })

@@ -425,7 +425,7 @@ func checkQuota(st *state, vm *fleet.VM, used fleetapi.Quota) error {
 // adoptUnbound chooses nodes for a VM that Numavisor did not place, on its host.
 func (s *Server) adoptUnbound(t *transaction, host string, vm *fleet.VM) (*fleetapi.Why, error) {
 	if err := s.sched.fleet.Remove(host, vm.Name); err == nil { // its own room is free for it
-		defer s.sched.noteLoads(host)
+		defer s.sched.noteHost(host)
 	}
 	d, err := s.sched.place(wish{vm: vm, host: host}, t)
 	if err != nil {

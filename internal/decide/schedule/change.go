@@ -75,9 +75,12 @@ func specOf(g *inventory.Guest) guest.Spec {
 	return guest.Spec{Name: g.Name, VCPUs: g.Config.VCPUs, Memory: g.Config.Memory, PageSize: g.Config.PageSize}
 }
 
+// dropMembers removes the VMs of a host from their groups: each of them has a claim.
 func (f *Fleet) dropMembers(i int) {
-	for group, members := range f.groups {
-		f.setGroup(group, slices.DeleteFunc(members, func(m member) bool { return m.host == i }))
+	for _, c := range f.hosts[i].claims {
+		if c.group != "" {
+			f.setGroup(c.group, slices.DeleteFunc(f.groups[c.group], func(m member) bool { return m.host == i }))
+		}
 	}
 }
 
@@ -133,10 +136,10 @@ func (f *Fleet) RemoveHost(name string) {
 	for s := range old.fits {
 		f.left[s] -= old.fits[s].vms
 	}
+	f.dropMembers(i)
 	f.hosts[i] = &host{}
 	f.vacant = append(f.vacant, i)
 	delete(f.byName, name)
-	f.dropMembers(i)
 	f.resized(old.size, size{})
 	f.noteChange(i)
 }
