@@ -337,9 +337,9 @@ func (a *agents) Status(host string, m fleet.VMStatus) error {
 			}
 			return fleetapi.NewProblem(fleetapi.ProblemNotFound, "VM "+m.Name+" is not a VM of host "+host)
 		}
-		vm := st.vms[m.Name]
+		vm := st.vmOf(m.Name)
 		key := statusKey(m.Name, host)
-		at, _ := st.statusOf(m.Name, host)
+		at := orZero(st.statusOf(m.Name, host))
 		if report, ok := st.reports[host]; ok {
 			t := &report.value.Inventory.Topology
 			for _, r := range m.Placement.Reservations {

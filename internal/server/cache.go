@@ -48,9 +48,9 @@ type onHost struct{ vm, host string }
 type state struct {
 	revision int64
 	hosts    map[string]record[fleet.Host]
-	reports  map[string]record[fleet.Report]
-	vms      map[string]record[fleet.VM]
-	statuses map[string][]record[fleet.VMStatus] // by VM: of its host, and of those that it was on or migrates to
+	reports  map[string]record[fleet.Report]      // nothing in them is changed in place
+	vms      map[string]*record[fleet.VM]         // never changed in place: the scheduler shares them
+	statuses map[string][]*record[fleet.VMStatus] // by VM: of its host, and of those that it was on or migrates to
 	remains  map[onHost]record[fleet.VM]
 	projects map[string]record[project]
 	users    map[string]record[user]
@@ -63,6 +63,7 @@ type state struct {
 	on map[string]map[string]bool
 	// pending are the VMs that wait for a host, migrating those with a migration, draining the hosts that are drained.
 	pending, migrating, draining map[string]bool
+	parts                        parts // of all records
 	// deleted has the revisions of recent deletions, so that an older change that the
 	// watch brings later is ignored.
 	deleted map[string]int64
@@ -73,7 +74,7 @@ type state struct {
 func newState() *state {
 	return &state{
 		hosts: map[string]record[fleet.Host]{}, reports: map[string]record[fleet.Report]{},
-		vms: map[string]record[fleet.VM]{}, statuses: map[string][]record[fleet.VMStatus]{},
+		vms: map[string]*record[fleet.VM]{}, statuses: map[string][]*record[fleet.VMStatus]{},
 		remains:  map[onHost]record[fleet.VM]{},
 		projects: map[string]record[project]{}, users: map[string]record[user]{},
 		joins: map[string]record[join]{}, servers: map[string]record[peer]{},
@@ -116,7 +117,7 @@ func (s *state) apply(e *store.Event, c *change) error {
 		return err
 	case under(store.Reports):
 		c.hosts[name] = true
-		return set(s.reports, name, e)
+		return s.setReport(name, e)
 	case under(store.VMs):
 		return s.applyVM(name, e, c)
 	case under(store.Statuses), under(store.Remains):
@@ -179,40 +180,69 @@ func updated[T any](r record[T], e *store.Event) (record[T], error) {
 	return next, nil
 }
 
-// statusOf returns what a host reports of a VM.
-func (s *state) statusOf(vm, host string) (record[fleet.VMStatus], bool) {
-	for i := range s.statuses[vm] {
-		if at := &s.statuses[vm][i]; at.value.Host == host {
-			return *at, true
+func (s *state) setReport(host string, e *store.Event) error {
+	before := s.reports[host]
+	if err := set(s.reports, host, e); err != nil {
+		return err
+	}
+	if at := s.reports[host]; at.revision > before.revision {
+		s.parts.ofReport(&at.value, s.vms)
+		s.reports[host] = at
+	}
+	return nil
+}
+
+// vm returns the record of a VM.
+func (s *state) vm(name string) (record[fleet.VM], bool) {
+	if at := s.vms[name]; at != nil {
+		return *at, true
+	}
+	return record[fleet.VM]{}, false
+}
+
+// vmOf is vm without saying whether there is one: its revision is 0 then.
+func (s *state) vmOf(name string) record[fleet.VM] {
+	at, _ := s.vm(name)
+	return at
+}
+
+// statusOf returns what a host reports of a VM; nil: nothing. It is never changed in place.
+func (s *state) statusOf(vm, host string) *record[fleet.VMStatus] {
+	for _, at := range s.statuses[vm] {
+		if at.value.Host == host {
+			return at
 		}
 	}
-	return record[fleet.VMStatus]{}, false
+	return nil
 }
 
 func (s *state) setStatus(vm, host string, e *store.Event) error {
-	before, known := s.statusOf(vm, host)
-	next, err := updated(before, e)
+	before := s.statusOf(vm, host)
+	next, err := updated(*orZero(before), e)
 	if err != nil {
 		return err
 	}
 	next.value.Host = host // as in the key
+	if next.revision > orZero(before).revision {
+		s.parts.ofStatus(&next.value)
+	}
 	all := s.statuses[vm]
-	of := func(at record[fleet.VMStatus]) bool { return at.value.Host == host }
+	of := func(at *record[fleet.VMStatus]) bool { return at == before }
 	switch {
-	case next.revision != 0 && known:
-		all[slices.IndexFunc(all, of)] = next
+	case next.revision != 0 && before != nil:
+		all[slices.IndexFunc(all, of)] = &next
 	case next.revision != 0:
-		s.statuses[vm] = append(slices.Clip(all), next)
-	case known && len(all) == 1:
+		s.statuses[vm] = append(slices.Clip(all), &next)
+	case before != nil && len(all) == 1:
 		delete(s.statuses, vm)
-	case known:
+	case before != nil:
 		s.statuses[vm] = slices.DeleteFunc(all, of)
 	}
 	return nil
 }
 
 func (s *state) applyVM(name string, e *store.Event, c *change) error {
-	before, known := s.vms[name]
+	before, known := s.vm(name)
 	c.vms[name] = true
 	hostsOf := func(vm *fleet.VM) (out []string) {
 		if vm.Host != "" {
@@ -223,14 +253,21 @@ func (s *state) applyVM(name string, e *store.Event, c *change) error {
 		}
 		return out
 	}
-	if err := set(s.vms, name, e); err != nil {
+	after, err := updated(before, e)
+	if err != nil {
 		return err
+	}
+	has := after.revision != 0
+	if has && after.revision != before.revision {
+		s.parts.ofVM(&after.value)
+		s.vms[name] = &after
+	} else if !has {
+		delete(s.vms, name)
 	}
 	for _, h := range hostsOf(&before.value) {
 		delete(s.on[h], name)
 		c.hosts[h], c.desired[h] = true, true
 	}
-	after, has := s.vms[name]
 	if known {
 		s.used[before.value.Project] = plus(s.used[before.value.Project], shareOf(&before.value), -1)
 	}
@@ -403,7 +440,7 @@ func (c *cache) waitFor(ctx context.Context, key string, t *transaction, most ti
 func (s *state) revisionOf(key string) int64 {
 	of := func(prefix string) (string, bool) { return strings.CutPrefix(key, prefix) }
 	if name, ok := of(store.VMs); ok {
-		return s.vms[name].revision
+		return s.vmOf(name).revision
 	}
 	if name, ok := of(store.Hosts); ok {
 		return s.hosts[name].revision
@@ -419,8 +456,7 @@ func (s *state) revisionOf(key string) int64 {
 	}
 	if rest, ok := of(store.Statuses); ok {
 		vm, host, _ := strings.Cut(rest, "/")
-		at, _ := s.statusOf(vm, host)
-		return at.revision
+		return orZero(s.statusOf(vm, host)).revision
 	}
 	if rest, ok := of(store.Remains); ok {
 		host, vm, _ := strings.Cut(rest, "/")
@@ -463,9 +499,14 @@ func (c *cache) load(ctx context.Context, from store.Store) (int64, error) {
 	}
 	fresh, what := newState(), newChange(revision)
 	fresh.revision, what.tokens = revision, true
-	for _, r := range records {
-		if err := fresh.apply(&store.Event{Record: r}, &what); err != nil {
-			c.log.Error("a record was ignored", "error", err)
+	for _, vms := range []bool{true, false} { // reports refer to the records of VMs
+		for _, r := range records {
+			if strings.HasPrefix(r.Key, store.VMs) != vms {
+				continue
+			}
+			if err := fresh.apply(&store.Event{Record: r}, &what); err != nil {
+				c.log.Error("a record was ignored", "error", err)
+			}
 		}
 	}
 	c.mu.Lock()

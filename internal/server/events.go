@@ -109,7 +109,7 @@ func (s *Server) eventsOf(what change, u *fleetapi.User) (out []fleetapi.Event) 
 		}
 		for _, name := range sortedKeys(what.vms) {
 			e := fleetapi.Event{Revision: what.revision, Kind: fleetapi.EventVM, Name: name}
-			vm, ok := st.vms[name]
+			vm, ok := st.vm(name)
 			switch {
 			case ok && !u.Has(vm.value.Project):
 				continue

@@ -373,7 +373,7 @@ func (s *Server) maySeeAlarm(u *fleetapi.User, a *alarm.Alarm) (may bool) {
 	s.cache.read(func(st *state) {
 		may = len(a.Guests) <= 1
 		for _, vm := range append([]string{name}, a.Guests...) {
-			of, known := st.vms[vm]
+			of, known := st.vm(vm)
 			may = may && known && u.Has(of.value.Project)
 		}
 	})
@@ -389,7 +389,7 @@ func (s *Server) Info() fleetapi.ServerInfo {
 func desiredOf(st *state, host string) fleet.Desired {
 	d := fleet.Desired{Revision: st.revision, VMs: []fleet.VM{}, Servers: st.addresses()}
 	for name := range st.on[host] {
-		d.VMs = append(d.VMs, st.vms[name].value)
+		d.VMs = append(d.VMs, st.vmOf(name).value)
 	}
 	for key, vm := range st.remains {
 		if key.host == host && !st.on[host][key.vm] {

@@ -27,8 +27,7 @@ func moveOf(st *state, vm *fleet.VM) fleetapi.Move {
 	out := fleetapi.Move{ID: moveID(vm.Name, m.Began), VM: vm.Name, Project: vm.Project, From: vm.Host, To: m.To,
 		Began: m.Began, Outcome: fleetapi.MoveRunning, Why: m.Why, Message: m.Cancel}
 	for _, host := range []string{vm.Host, m.To} {
-		at, _ := st.statusOf(vm.Name, host)
-		s := at.value
+		s := orZero(st.statusOf(vm.Name, host)).value
 		part := partOf(&s, m.Began)
 		if part.Phase == "" {
 			continue
@@ -77,7 +76,7 @@ func (s *Server) Moves(ctx context.Context, c rest.Call, vm string, p rest.Page)
 	}
 	s.cache.read(func(st *state) {
 		for name := range st.migrating {
-			v := st.vms[name].value
+			v := st.vmOf(name).value
 			all = append(all, moveOf(st, &v))
 		}
 	})

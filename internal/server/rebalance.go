@@ -176,7 +176,7 @@ func (r *rebalancer) begin(ctx context.Context, m *migrate.Migration) error {
 	r.sched.mu.Lock()
 	defer r.sched.mu.Unlock()
 	_, err := r.attempt(ctx, func(st *state, t *transaction) error {
-		at := st.vms[m.VM]
+		at := st.vmOf(m.VM)
 		vm := at.value
 		if at.revision == 0 || vm.Host != m.From || settledVM(&vm) != nil || vm.Run != fleet.Running ||
 			st.keys[store.Alive+vm.Host] == 0 || len(st.migrating) >= r.mostAtOnce(st) {

@@ -166,7 +166,7 @@ func (s *Server) find(again map[string]time.Time, whole bool) (out work) {
 	} else {
 		s.cache.read(func(st *state) {
 			for name := range vms {
-				if vm, ok := st.vms[name]; ok && s.toSettle(st, &vm.value) {
+				if at := st.vms[name]; at != nil && s.toSettle(st, &at.value) {
 					out.settle = append(out.settle, name)
 				}
 			}
@@ -175,7 +175,7 @@ func (s *Server) find(again map[string]time.Time, whole bool) (out work) {
 	}
 	s.cache.read(func(st *state) {
 		for name := range st.pending {
-			out.pending = append(out.pending, st.vms[name].value)
+			out.pending = append(out.pending, st.vmOf(name).value)
 		}
 		out.drain = toDrain(st, again)
 	})
@@ -199,8 +199,7 @@ func (s *Server) unsettled() (out []string) {
 			names := after(st.sorted(store.VMs), cursor)
 			names, more = names[:min(len(names), atOnce)], len(names) > atOnce
 			for _, name := range names {
-				vm := st.vms[name]
-				if s.toSettle(st, &vm.value) {
+				if s.toSettle(st, &st.vms[name].value) {
 					out = append(out, name)
 				}
 				cursor = name
@@ -229,14 +228,14 @@ func (s *Server) toSettle(st *state, v *fleet.VM) bool {
 func toDrain(st *state, again map[string]time.Time) (out []string) {
 	moving := map[string]int{}
 	for name := range st.migrating {
-		moving[st.vms[name].value.Host]++
+		moving[st.vmOf(name).value.Host]++
 	}
 	for host := range st.draining {
 		if st.keys[store.Alive+host] == 0 {
 			continue
 		}
 		for _, name := range sortedKeys(st.on[host]) {
-			v := st.vms[name].value
+			v := st.vmOf(name).value
 			if v.Host == host && v.Migration == nil && !v.Delete && moving[host] < drainAtOnce &&
 				v.Run == fleet.Running && !again[name].After(time.Now()) {
 				moving[host]++
@@ -251,12 +250,12 @@ func isDead(st *state, host string) bool { return st.hosts[host].value.Dead != n
 
 func factsOf(st *state, vm *fleet.VM, now time.Time) facts {
 	f := facts{now: now, sourceDead: isDead(st, vm.Host)}
-	if s, ok := st.statusOf(vm.Name, vm.Host); ok {
+	if s := st.statusOf(vm.Name, vm.Host); s != nil {
 		f.source = &s.value
 	}
 	if vm.Migration != nil {
 		f.targetDead = isDead(st, vm.Migration.To)
-		if s, ok := st.statusOf(vm.Name, vm.Migration.To); ok {
+		if s := st.statusOf(vm.Name, vm.Migration.To); s != nil {
 			f.target = &s.value
 		}
 	}
@@ -266,7 +265,7 @@ func factsOf(st *state, vm *fleet.VM, now time.Time) facts {
 // settleVM carries out what the reports of hosts mean for a VM.
 func (s *Server) settleVM(ctx context.Context, name string) error {
 	_, err := s.attempt(ctx, func(st *state, t *transaction) error {
-		at, ok := st.vms[name]
+		at, ok := st.vm(name)
 		if !ok {
 			return errNothing
 		}
@@ -318,8 +317,8 @@ func (s *Server) endMigration(st *state, t *transaction, before, after *fleet.VM
 func (s *Server) deleteRecord(st *state, t *transaction, vm *fleet.VM) {
 	t.remove(store.VMs + vm.Name)
 	t.remove(store.Reasons + vm.Name)
-	for i := range st.statuses[vm.Name] {
-		t.remove(statusKey(vm.Name, st.statuses[vm.Name][i].value.Host))
+	for _, at := range st.statuses[vm.Name] {
+		t.remove(statusKey(vm.Name, at.value.Host))
 	}
 	if vm.Host != "" {
 		t.touch(store.Claims+vm.Host, st.keys[store.Claims+vm.Host])
@@ -335,7 +334,7 @@ func (s *Server) placePending(ctx context.Context, name string) error {
 	s.sched.mu.Lock()
 	defer s.sched.mu.Unlock()
 	_, err := s.attempt(ctx, func(st *state, t *transaction) error {
-		at, ok := st.vms[name]
+		at, ok := st.vm(name)
 		if !ok || at.value.Host != "" || at.value.Delete {
 			return errNothing
 		}
@@ -367,7 +366,7 @@ func (s *Server) drainVM(ctx context.Context, name string) error {
 	s.sched.mu.Lock()
 	defer s.sched.mu.Unlock()
 	_, err := s.attempt(ctx, func(st *state, t *transaction) error {
-		at := st.vms[name]
+		at := st.vmOf(name)
 		vm := at.value
 		h := st.hosts[vm.Host]
 		if at.revision == 0 || vm.Migration != nil || vm.Delete || !h.value.Draining {

@@ -178,13 +178,15 @@ func hostOf(st *state, name string, l *loads) (schedule.Host, map[string]string)
 	h := st.hosts[name].value
 	claimed, groups := map[string]claimedVM{}, map[string]string{}
 	for vm := range st.on[name] {
-		v := st.vms[vm].value
-		placement := v.Placement
+		v := &st.vms[vm].value
+		placement := &v.Placement
 		if v.Host != name { // it migrates to this host
-			placement = v.Migration.Placement
+			placement = &v.Migration.Placement
 		}
-		claimed[vm] = claimedVM{&v.Spec, &placement}
-		groups[vm] = groupOf(&v)
+		claimed[vm] = claimedVM{&v.Spec, placement}
+		if group := groupOf(v); group != "" {
+			groups[vm] = group
+		}
 	}
 	report := st.reports[name].value
 	return schedule.Host{Name: name, Rack: h.Rack, Preference: h.Preference,

@@ -111,7 +111,7 @@ func New(o Options) *Server {
 // notePlaces records where VMs are.
 func (s *Server) notePlaces(st *state, c change) {
 	for name := range c.vms {
-		if vm := st.vms[name].value; vm.Host == "" {
+		if vm := st.vmOf(name).value; vm.Host == "" {
 			s.Telemetry.Remove(name)
 		} else {
 			s.Telemetry.Place(name, vm.Host, vm.Placement.Nodes)

@@ -40,7 +40,7 @@ func (s *Server) survey(ctx context.Context, onlyLoaded bool) (*survey, error) {
 			h.Unreachable = h.Unreachable || onlyLoaded && s.loads.recent(name) == nil
 			out.fleet.Set(h, groups)
 			for vm := range st.on[name] {
-				out.add(name, st.vms[vm].value, &report.value)
+				out.add(name, st.vmOf(vm).value, &report.value)
 			}
 		})
 	}

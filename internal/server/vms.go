@@ -26,7 +26,7 @@ import (
 // showVM returns a VM as the API shows it.
 func (s *Server) showVM(st *state, vm record[fleet.VM]) fleetapi.VM {
 	out := fleetapi.VM{VM: hideSecrets(vm.value), Revision: vm.revision}
-	if status, ok := st.statusOf(vm.value.Name, vm.value.Host); ok {
+	if status := st.statusOf(vm.value.Name, vm.value.Host); status != nil {
 		out.Status = &status.value
 	}
 	if l := s.loads.recent(vm.value.Host); l != nil {
@@ -50,7 +50,7 @@ func noSuchVM(name string) string { return "there is no VM " + name }
 
 // findVM returns a VM that a user may do an operation on.
 func findVM(st *state, c *rest.Call, name string) (record[fleet.VM], error) {
-	vm, ok := st.vms[name]
+	vm, ok := st.vm(name)
 	if !ok {
 		return vm, fleetapi.NewProblem(fleetapi.ProblemNotFound, noSuchVM(name))
 	}
@@ -106,7 +106,7 @@ func (s *Server) VMs(_ context.Context, c rest.Call, f fleetapi.Filter, p rest.P
 					out.Next, more = out.VMs[p.Limit-1].Name, false
 					return
 				}
-				out.VMs = append(out.VMs, s.showVM(st, st.vms[name]))
+				out.VMs = append(out.VMs, s.showVM(st, st.vmOf(name)))
 			}
 		})
 	}
@@ -123,8 +123,7 @@ func (s *state) vmNames(host string) []string {
 
 // passes reports whether a user sees a VM, and a filter passes it.
 func (s *Server) passes(st *state, c *rest.Call, f *fleetapi.Filter, name string) bool {
-	at := st.vms[name]
-	v := &at.value
+	v := &st.vms[name].value
 	key, value, withValue := strings.Cut(f.Label, "=")
 	label, has := v.Labels[key]
 	if !c.User.Has(v.Project) || f.Project != "" && v.Project != f.Project ||
@@ -137,7 +136,7 @@ func (s *Server) passes(st *state, c *rest.Call, f *fleetapi.Filter, name string
 // state says in one word how a VM is.
 func (s *Server) state(st *state, v *fleet.VM) fleetapi.VMState {
 	var status *fleet.VMStatus
-	if at, ok := st.statusOf(v.Name, v.Host); ok {
+	if at := st.statusOf(v.Name, v.Host); at != nil {
 		status = &at.value
 	}
 	return stateOf(v, status, st.keys[store.Alive+v.Host] != 0)
@@ -342,7 +341,7 @@ func orZero[T any](v *T) *T {
 
 // admit checks that a VM may exist: its name is free, and its project has quota.
 func admit(st *state, t *transaction, vm *fleet.VM) error {
-	if _, taken := st.vms[vm.Name]; taken {
+	if st.vms[vm.Name] != nil {
 		return fleetapi.NewProblem(fleetapi.ProblemExists, "the name "+vm.Name+" is in use")
 	}
 	p, ok := st.projects[vm.Project]

@@ -132,8 +132,15 @@ func (s *served) fill(ctx context.Context, d *drawn) (err error) {
 		}
 	}
 	w.commit()
+	for range inLog { // etcd has its last transactions in memory: those above are larger than any of a server
+		w.put(store.Claims+hostName(0), struct{}{})
+		w.commit()
+	}
 	return w.err
 }
+
+// inLog is more transactions than etcd has in memory.
+const inLog = 1600
 
 // unreach makes all hosts unreachable whose daemons do not connect: the records of the server, which does not run,
 // lose the keys that fill made.

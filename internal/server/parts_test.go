@@ -1,0 +1,129 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/server/store"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// fill sets all fields of a value below a depth, with numbers that count up.
+func fill(v reflect.Value, depth int, n *int) {
+	*n++
+	if depth == 0 || v.Type().PkgPath() == "time" {
+		return
+	}
+	switch v.Kind() { //nolint:exhaustive // the others are not in records
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Field(i).CanSet() {
+				fill(v.Field(i), depth-1, n)
+			}
+		}
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), depth-1, n)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		for i := range 2 {
+			fill(v.Index(i), depth-1, n)
+		}
+	case reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key, depth-1, n)
+		fill(value, depth-1, n)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
+	case reflect.String:
+		v.SetString(fmt.Sprintf("text%d", *n))
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int64:
+		v.SetInt(int64(*n))
+	case reflect.Uint64:
+		v.SetUint(uint64(*n))
+	case reflect.Float64:
+		v.SetFloat(float64(*n))
+	}
+}
+
+// Records with all their fields, also those that a later version adds, are as they were written, however many others
+// share their parts.
+func TestParts_ChangeNoRecord(t *testing.T) {
+	t.Parallel()
+	st := newState()
+	cpus := topology.SetOf[topology.CPUID](3, 70)
+	for round := range 3 {
+		var vm fleet.VM
+		var status fleet.VMStatus
+		var report fleet.Report
+		n := 100 * (round / 2) // the first two are equal but for their names
+		fill(reflect.ValueOf(&vm).Elem(), 7, &n)
+		fill(reflect.ValueOf(&status).Elem(), 7, &n)
+		fill(reflect.ValueOf(&report).Elem(), 7, &n)
+		vm.Name = fmt.Sprint("vm", round)
+		vm.Spec.Name, vm.Placement.Guest, vm.Placement.VCPUs[0].CPUs = vm.Name, vm.Name, cpus
+		status.Name, status.Host, status.Placement.Guest = vm.Name, "h", vm.Name
+		report.Inventory.Guests[0].Name = vm.Name
+		report.Inventory.Guests[0].Spec, report.Inventory.Guests[0].Placement = &vm.Spec, &vm.Placement
+		report.Inventory.Gaps = nil // their kinds are checked
+		report.Inventory.Topology.Nodes[1].Free = topology.Bytes(round)
+		for key, value := range map[string]any{store.VMs + vm.Name: vm, statusKey(vm.Name, "h"): status,
+			store.Reports + fmt.Sprint("h", round): report} {
+			text, err := json.Marshal(value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := newChange(1)
+			if err := st.apply(&store.Event{Record: store.Record{Key: key, Value: text, Revision: 1}}, &c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		compare(t, vm, st.vmOf(vm.Name).value)
+		compare(t, status, st.statusOf(vm.Name, "h").value)
+		compare(t, report, st.reports[fmt.Sprint("h", round)].value)
+	}
+	if a, b := st.vmOf("vm0").value.Placement.VCPUs, st.vmOf("vm1").value.Placement.VCPUs; &a[0] != &b[0] {
+		t.Error("equal placements are not shared")
+	}
+	if a, b := st.reports["h0"].value.Inventory.Topology.CPUs, st.reports["h1"].value.Inventory.Topology.CPUs; &a[0] != &b[0] {
+		t.Error("equal topologies are not shared")
+	}
+}
+
+// compare compares the JSON forms.
+func compare[T any](t *testing.T, want, got T) {
+	t.Helper()
+	x, errX := json.MarshalIndent(want, "", " ")
+	y, errY := json.MarshalIndent(got, "", " ")
+	if diff := cmp.Diff(string(x), string(y)); diff != "" || errX != nil || errY != nil {
+		t.Errorf("(-want +got) %v %v:\n%s", errX, errY, diff)
+	}
+}
+
+// A pool does not grow without end.
+func TestPool_IsBounded(t *testing.T) {
+	t.Parallel()
+	var p parts
+	for i := range 2*mostParts + 10 {
+		text := fmt.Sprint(i)
+		p.word(&text)
+		config := p.configs.one(inventory.Config{VCPUs: i})
+		spec := guest.Spec{Name: "a", VCPUs: i}
+		p.spec(&spec)
+		if text != fmt.Sprint(i) || config.VCPUs != i || spec.VCPUs != i || spec.Name != "a" {
+			t.Fatal(text, config, spec)
+		}
+	}
+	if len(p.words) > mostParts || len(p.configs) > mostParts || len(p.specs) > mostParts {
+		t.Errorf("%d words, %d configurations, %d specs", len(p.words), len(p.configs), len(p.specs))
+	}
+}
