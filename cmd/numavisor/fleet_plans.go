@@ -213,8 +213,8 @@ func printFleetView(w io.Writer, v *fleetView) {
 	columns(w, rows)
 	for i := range v.Moves {
 		m := &v.Moves[i]
-		printf(w, "%s migrates from %s to %s since %s, %v left: %s\n", m.VM, m.From, m.To, moment(m.Began), m.Remaining,
-			m.Why)
+		printf(w, "%s migrates from %s to %s since %s, %v left: %s%s\n", m.VM, m.From, m.To, moment(m.Began),
+			m.Remaining, m.Why, optionsText(m.Options))
 	}
 	if len(v.VMs) == 0 {
 		return

@@ -95,11 +95,19 @@ func printVM(w io.Writer, v *fleetapi.VM) {
 		fmt.Fprint(w, text.VisibleLines(v.Why.Text))
 	}
 	if m := v.Migration; m != nil {
-		printf(w, "migrates to %s since %s: %s\n", m.To, moment(m.Began), m.Why)
+		printf(w, "migrates to %s since %s: %s%s\n", m.To, moment(m.Began), m.Why, optionsText(m.Options))
 	}
 	if message := messageOf(v); message != "" && (v.Why == nil || v.Why.Summary != message) {
 		printf(w, "message: %s\n", message)
 	}
+}
+
+// optionsText describes the options of a migration, for the end of a line.
+func optionsText(o fleet.MigrationOptions) string {
+	if o == (fleet.MigrationOptions{}) {
+		return ""
+	}
+	return " (" + o.String() + ")"
 }
 
 // machineOf returns the machine of a new VM of a fleet. Paths are those of its host.
@@ -241,7 +249,7 @@ func vmCommand(
 		Example: "  numavisor " + use + " web1",
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		client, err := on.fleet(c, "dry-run", "timeout", "to", "why")
+		client, err := on.fleet(c, "dry-run", "timeout", "to", "why", "max-downtime", "post-copy", "copy-storage")
 		if err != nil {
 			return err
 		}
@@ -276,14 +284,29 @@ VM keeps its host, its nodes and its room.`,
 
 func migrateCommand() *cobra.Command {
 	var m fleetapi.VMMigrate
+	var longest time.Duration
 	c := vmCommand("migrate", "Migrate a running VM of a fleet to another host",
 		`Migrates a VM of a fleet to another host while it runs, and waits for the end. Its
 room on the target, with NUMA nodes and CPUs, is reserved before anything is copied.`,
 		func(ctx context.Context, client *fleetapi.Client, name string, how fleetapi.Change) (fleetapi.VM, error) {
+			m.MaxDowntime = int(longest / time.Millisecond)
+			if longest != 0 && (longest < time.Millisecond || longest%time.Millisecond != 0) {
+				return fleetapi.VM{}, wrongUse("--max-downtime: %v: allowed are whole milliseconds, such as 50ms", longest)
+			}
+			if err := m.Validate(); err != nil {
+				return fleetapi.VM{}, wrongUse("%w", err)
+			}
 			return client.MigrateVM(ctx, name, m, how)
 		})
-	c.Example = "  numavisor migrate web1 --dry-run\n  numavisor migrate web1 --to host7"
+	c.Example = `  numavisor migrate web1 --dry-run
+  numavisor migrate web1 --to host7
+  numavisor migrate web1 --max-downtime 50ms
+  numavisor migrate web1 --copy-storage   # its disks are on its host alone`
 	c.Flags().StringVar(&m.To, "to", "", "target host (default: the best one)")
 	c.Flags().StringVar(&m.Why, "why", "", "reason, for the audit")
+	c.Flags().DurationVar(&longest, "max-downtime", 0, "longest stop of the VM (default: the hypervisor's)")
+	c.Flags().BoolVar(&m.PostCopy, "post-copy", false,
+		"let it run on the target before all of its memory is there; a broken connection then loses the VM")
+	c.Flags().BoolVar(&m.CopyStorage, "copy-storage", false, "copy the disks that the target does not share")
 	return c
 }

@@ -173,6 +173,8 @@ type Migration struct {
 	Placement guest.Placement `json:"placement"` // reserved there
 	Began     time.Time       `json:"began"`     // identifies the migration
 	Why       string          `json:"why"`
+	// Options are how the source copies memory and disks.
+	Options MigrationOptions `json:"options,omitzero"`
 	// Ready is how the target is reached. The source does not begin without it.
 	Ready *Arrival `json:"ready,omitempty"`
 	// Cancel says why both hosts should give the migration up; empty: they should not.

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -364,6 +366,61 @@ func TestField_K2_RefusedBeforeItBegins(t *testing.T) {
 	}
 	if got, err := r.admin.VM(t.Context(), vm.Name); err != nil || got.Migration != nil {
 		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// The options of a migration travel with the record to both hosts and are shown; what no host can do is refused
+// before anything is claimed.
+func TestField_K2_OptionsOfAMigration(t *testing.T) {
+	r := fieldRig(t)
+	a := r.join("a", "nodes:2 cores:4 memory:8G")
+	a.follow(obey)
+	vm := r.create(oneNode("vm", 2, topology.GiB))
+	a.reported(&vm, func(c *inventory.Config) { c.SharedStorage = new(false) })
+	seen := make(chan fleet.MigrationOptions, 100)
+	r.join("b", "nodes:2 cores:4 memory:8G").follow(func(v fleet.VM) *fleet.VMStatus {
+		if v.Migration != nil {
+			select {
+			case seen <- v.Migration.Options:
+			default:
+			}
+		}
+		return nil
+	})
+	ask := func(o fleet.MigrationOptions, dry bool) (fleetapi.VM, error) {
+		return r.admin.MigrateVM(t.Context(), "vm", fleetapi.VMMigrate{To: "b", MigrationOptions: o},
+			fleetapi.Change{DryRun: dry})
+	}
+	for _, o := range []fleet.MigrationOptions{
+		{MaxDowntime: -1}, {MaxDowntime: 2_000_001}, {MaxDowntime: 50, PostCopy: true}, {PostCopy: true, CopyStorage: true},
+	} {
+		var p *fleetapi.Problem
+		if _, err := ask(o, false); !errors.As(err, &p) || p.Status != http.StatusUnprocessableEntity {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if _, err := ask(fleet.MigrationOptions{PostCopy: true}, true); problemType(err) != fleetapi.ProblemConflict {
+		t.Errorf("a disk of the source alone, not copied: %v", err)
+	}
+	want := fleet.MigrationOptions{MaxDowntime: 50, CopyStorage: true}
+	if got, err := ask(want, true); err != nil || got.Migration == nil || got.Migration.Options != want {
+		t.Errorf("a dry run: %+v, %v", got.Migration, err)
+	}
+	if got, err := ask(want, false); err != nil || got.Migration == nil || got.Migration.Options != want {
+		t.Fatalf("got %+v, %v", got.Migration, err)
+	}
+	if got := <-seen; got != want {
+		t.Errorf("the target is asked for %+v", got)
+	}
+	if _, err := ask(want, false); err != nil {
+		t.Errorf("asked for again: %v", err)
+	}
+	if _, err := ask(fleet.MigrationOptions{CopyStorage: true}, false); problemType(err) != fleetapi.ProblemConflict {
+		t.Errorf("other options for a migration that has begun: %v", err)
+	}
+	moves, err := r.admin.Moves(t.Context(), "vm", 10, "")
+	if err != nil || len(moves.Moves) != 1 || moves.Moves[0].Options != want {
+		t.Errorf("got %+v, %v", moves, err)
 	}
 }
 

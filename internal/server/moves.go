@@ -25,7 +25,7 @@ func moveID(vm string, began time.Time) string { return fmt.Sprintf("%016x-%s", 
 func moveOf(st *state, vm *fleet.VM) fleetapi.Move {
 	m := vm.Migration
 	out := fleetapi.Move{ID: moveID(vm.Name, m.Began), VM: vm.Name, Project: vm.Project, From: vm.Host, To: m.To,
-		Began: m.Began, Outcome: fleetapi.MoveRunning, Why: m.Why, Message: m.Cancel}
+		Began: m.Began, Outcome: fleetapi.MoveRunning, Why: m.Why, Options: m.Options, Message: m.Cancel}
 	for _, host := range []string{vm.Host, m.To} {
 		s := orZero(st.statusOf(vm.Name, host)).value
 		part := partOf(&s, m.Began)

@@ -183,7 +183,7 @@ func (r *rebalancer) begin(ctx context.Context, m *migrate.Migration) error {
 			return errNothing
 		}
 		r.sched.update(st, r.loads)
-		why, err := r.migrate(t, st, &vm, m.To, m.Why)
+		why, err := r.migrate(t, st, &vm, fleet.Migration{To: m.To, Why: m.Why})
 		if err != nil {
 			return err
 		}

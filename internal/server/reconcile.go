@@ -373,7 +373,7 @@ func (s *Server) drainVM(ctx context.Context, name string) error {
 			return errNothing
 		}
 		s.sched.update(st, s.loads)
-		why, err := s.migrate(t, st, &vm, "", "host "+vm.Host+" is drained")
+		why, err := s.migrate(t, st, &vm, fleet.Migration{Why: "host " + vm.Host + " is drained"})
 		if err != nil {
 			return err
 		}

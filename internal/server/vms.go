@@ -602,8 +602,12 @@ func (s *Server) ResizeVM(ctx context.Context, c rest.Call, name string, r fleet
 
 // MigrateVM implements rest.Service.
 func (s *Server) MigrateVM(ctx context.Context, c rest.Call, name string, m fleetapi.VMMigrate) (fleetapi.VM, error) {
+	if err := m.Validate(); err != nil {
+		return fleetapi.VM{}, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
+	}
 	return s.changeVM(ctx, c, name, func(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
-		if vm.Migration != nil && (m.To == "" || m.To == vm.Migration.To) {
+		if now := vm.Migration; now != nil && (m.To == "" || m.To == now.To) &&
+			(m.MigrationOptions == fleet.MigrationOptions{} || m.MigrationOptions == now.Options) {
 			return nil, nil // it is under way, as asked for
 		}
 		if err := settledVM(vm); err != nil {
@@ -623,12 +627,13 @@ func (s *Server) MigrateVM(ctx context.Context, c rest.Call, name string, m flee
 			return nil, fleetapi.NewProblem(fleetapi.ProblemConflict,
 				"host "+vm.Host+" is unreachable: its VMs cannot migrate")
 		}
-		return s.migrate(t, st, vm, m.To, orElse(m.Why, "asked for by "+c.User.Name))
+		return s.migrate(t, st, vm, fleet.Migration{To: m.To, Why: orElse(m.Why, "asked for by "+c.User.Name),
+			Options: m.MigrationOptions})
 	})
 }
 
 // migratable refuses the migration of a VM that its host would refuse to send.
-func migratable(st *state, vm *fleet.VM) error {
+func migratable(st *state, vm *fleet.VM, copyStorage bool) error {
 	report := st.reports[vm.Host].value
 	g, ok := report.Inventory.Guest(vm.Name)
 	switch {
@@ -637,20 +642,20 @@ func migratable(st *state, vm *fleet.VM) error {
 		return fleetapi.NewProblem(fleetapi.ProblemConflict, fmt.Sprintf(
 			"VM %s cannot migrate: device %s of host %s is assigned to it; detach it first", vm.Name,
 			strings.Join(g.Config.Devices, ", "), vm.Host))
-	case g.Config.SharedStorage != nil && !*g.Config.SharedStorage:
+	case !copyStorage && g.Config.SharedStorage != nil && !*g.Config.SharedStorage:
 		return fleetapi.NewProblem(fleetapi.ProblemConflict, fmt.Sprintf(
-			"VM %s cannot migrate: a disk or folder of it is on host %s alone; put it on shared storage first", vm.Name,
-			vm.Host))
+			"VM %s cannot migrate: a disk or folder of it is on host %s alone; put it on shared storage first, "+
+				"or ask for a copy of its disks", vm.Name, vm.Host))
 	}
 	return nil
 }
 
-// migrate chooses the target of a VM, and begins the migration there.
-func (s *Server) migrate(t *transaction, st *state, vm *fleet.VM, to, why string) (*fleetapi.Why, error) {
-	if err := migratable(st, vm); err != nil {
+// migrate chooses the target of a VM, unless the migration names one, and begins the migration there.
+func (s *Server) migrate(t *transaction, st *state, vm *fleet.VM, m fleet.Migration) (*fleetapi.Why, error) {
+	if err := migratable(st, vm, m.Options.CopyStorage); err != nil {
 		return nil, err
 	}
-	d, err := s.sched.place(wish{vm: vm, host: to}, t)
+	d, err := s.sched.place(wish{vm: vm, host: m.To}, t)
 	if none := noHost(err); none != nil {
 		return nil, fleetapi.NewProblem(fleetapi.ProblemNoHost, none.Error())
 	}
@@ -658,7 +663,8 @@ func (s *Server) migrate(t *transaction, st *state, vm *fleet.VM, to, why string
 		return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
 	}
 	t.touch(store.Claims+vm.Host, st.keys[store.Claims+vm.Host])
-	vm.Migration = &fleet.Migration{To: d.Host, Placement: d.Placement, Began: s.Now().UTC(), Why: why}
+	m.To, m.Placement, m.Began = d.Host, d.Placement, s.Now().UTC()
+	vm.Migration = &m
 	return whyOf(d, s.Now().UTC()), nil
 }
 

@@ -219,6 +219,7 @@ type VMResize struct {
 type VMMigrate struct {
 	To  string `json:"to,omitempty" maxLength:"240"` // empty: the best host
 	Why string `json:"why,omitempty" maxLength:"1000"`
+	fleet.MigrationOptions
 }
 
 // Alarm is a number of alarms of one kind that last on a host.

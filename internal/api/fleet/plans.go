@@ -3,6 +3,7 @@ package fleetapi
 import (
 	"time"
 
+	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -67,18 +68,20 @@ func (MoveOutcome) Words() []string {
 
 // Move is a live migration of a VM between two hosts.
 type Move struct {
-	ID       string        `json:"id"` // descending by the time of the beginning
-	VM       string        `json:"vm"`
-	Project  string        `json:"project"`
-	From     string        `json:"from"`
-	To       string        `json:"to"`
-	Began    time.Time     `json:"began"`
-	Ended    time.Time     `json:"ended,omitzero"`
-	Outcome  MoveOutcome   `json:"outcome"`
-	Why      string        `json:"why"`
-	Message  string        `json:"message,omitempty"`   // why it stayed
-	Downtime time.Duration `json:"stopped_ns,omitzero"` // for how long the VM stopped
-	Copied   Bytes         `json:"copied_bytes,omitempty"`
+	ID      string      `json:"id"` // descending by the time of the beginning
+	VM      string      `json:"vm"`
+	Project string      `json:"project"`
+	From    string      `json:"from"`
+	To      string      `json:"to"`
+	Began   time.Time   `json:"began"`
+	Ended   time.Time   `json:"ended,omitzero"`
+	Outcome MoveOutcome `json:"outcome"`
+	Why     string      `json:"why"`
+	// Options are how memory and disks are copied.
+	Options  fleet.MigrationOptions `json:"options,omitzero"`
+	Message  string                 `json:"message,omitempty"`   // why it stayed
+	Downtime time.Duration          `json:"stopped_ns,omitzero"` // for how long the VM stopped
+	Copied   Bytes                  `json:"copied_bytes,omitempty"`
 	// Remaining is the memory that is still to be copied, of one that runs.
 	Remaining Bytes `json:"remaining_bytes,omitempty"`
 }

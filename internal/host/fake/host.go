@@ -23,6 +23,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -39,6 +40,8 @@ type Host struct {
 	ticks    uint64 // start time of the last process, grows with each
 
 	peers map[string]*Host // reachable for migrations, by URI
+	// departures are the migrations that have begun here.
+	departures []guest.Departure
 
 	injection injection
 }

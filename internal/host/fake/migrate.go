@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -52,6 +53,13 @@ func (h *Host) Executes(name string) bool {
 	return ok && d.process != nil && d.transit != suspended
 }
 
+// Departures returns the migrations that have begun here.
+func (h *Host) Departures() []guest.Departure {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.departures)
+}
+
 // Migrate migrates a running guest to a connected host. If ctx has ended after the copy, the
 // migration is aborted.
 func (h *Host) Migrate(ctx context.Context, m guest.Departure) (guest.Transfer, error) {
@@ -77,6 +85,9 @@ func (h *Host) Migrate(ctx context.Context, m guest.Departure) (guest.Transfer, 
 	if !done {
 		return t, err
 	}
+	h.mu.Lock()
+	h.departures = append(h.departures, m)
+	h.mu.Unlock()
 	lost := err // the answer of a complete migration is lost
 	t, err = h.migrate(ctx, m)
 	return t, errors.Join(err, lost)

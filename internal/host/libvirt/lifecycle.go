@@ -185,9 +185,27 @@ func undefineWith(dom *libvirt.Domain, nvram libvirt.DomainUndefineFlagsValues) 
 	return err
 }
 
-// Resume lets its vCPUs run.
+// Resume lets its vCPUs run. It refuses a guest whose post-copy migration has broken: the guest ran on the
+// target after it was paused here, and wrote to its disks there.
 func (d *Driver) Resume(ctx context.Context, name string) error {
-	return d.control(ctx, "resuming it", name, (*libvirt.Domain).Resume)
+	return d.control(ctx, "resuming it", name, func(dom *libvirt.Domain) error {
+		state, reason, err := dom.GetState()
+		if err != nil {
+			return err
+		}
+		if brokenPostCopy(state, reason) {
+			return fmt.Errorf("%w: its post-copy migration broke after it ran on the target, so its memory here is "+
+				"out of date: 'virsh migrate --postcopy-resume' continues the migration; if the target has lost it, "+
+				"end it here with 'virsh destroy'", guest.ErrRefused)
+		}
+		return dom.Resume()
+	})
+}
+
+// brokenPostCopy reports whether a guest was paused on the source after the target had let it run.
+func brokenPostCopy(state libvirt.DomainState, reason int) bool {
+	return state == libvirt.DOMAIN_PAUSED && (reason == int(libvirt.DOMAIN_PAUSED_POSTCOPY) ||
+		reason == int(libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED))
 }
 
 // Launch starts a guest that has a stored configuration and does not run.

@@ -126,7 +126,7 @@ func (d *Driver) departure(
 	}
 	params := &libvirt.DomainMigrateParameters{DestXMLSet: true, DestXML: string(bound),
 		URISet: m.Data != "", URI: m.Data}
-	flags := libvirt.MIGRATE_LIVE | libvirt.MIGRATE_PEER2PEER | libvirt.MIGRATE_ABORT_ON_ERROR
+	flags := migrationFlags(&m)
 	if stored != "" {
 		next, err := RewriteForTarget([]byte(stored), m.Intent)
 		if err != nil {
@@ -135,6 +135,12 @@ func (d *Driver) departure(
 		params.PersistXMLSet, params.PersistXML = true, string(next)
 		flags |= libvirt.MIGRATE_PERSIST_DEST | libvirt.MIGRATE_UNDEFINE_SOURCE
 	}
+	return params, flags, nil
+}
+
+// migrationFlags returns libvirt's flags for how a guest is copied.
+func migrationFlags(m *guest.Departure) libvirt.DomainMigrateFlags {
+	flags := libvirt.MIGRATE_LIVE | libvirt.MIGRATE_PEER2PEER | libvirt.MIGRATE_ABORT_ON_ERROR
 	for flag, wanted := range map[libvirt.DomainMigrateFlags]bool{
 		libvirt.MIGRATE_AUTO_CONVERGE: m.AutoConverge, libvirt.MIGRATE_POSTCOPY: m.PostCopy,
 		libvirt.MIGRATE_NON_SHARED_DISK: m.CopyStorage,
@@ -143,7 +149,7 @@ func (d *Driver) departure(
 			flags |= flag
 		}
 	}
-	return params, flags, nil
+	return flags
 }
 
 // progress reads how far a migration is, and the number of passes over the memory.
@@ -236,6 +242,9 @@ func presence(state libvirt.DomainState, reason int, departing, persistent bool)
 		return guest.Stored
 	case departing:
 		return guest.Departing
+	case state == libvirt.DOMAIN_RUNNING && (reason == int(libvirt.DOMAIN_RUNNING_POSTCOPY) ||
+		reason == int(libvirt.DOMAIN_RUNNING_POSTCOPY_FAILED)):
+		return guest.Suspended // a part of its memory is on the source still
 	case state != libvirt.DOMAIN_PAUSED:
 		return guest.Runs
 	}

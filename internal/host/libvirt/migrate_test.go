@@ -159,6 +159,10 @@ func TestPresence(t *testing.T) {
 		{"last step", libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_MIGRATION, true, false, guest.Departing},
 		{"arriving, or left", libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_MIGRATION, false, false, guest.Suspended},
 		{"post-copy broke", libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED, false, false, guest.Suspended},
+		{"runs, and its memory is arriving", libvirt.DOMAIN_RUNNING,
+			libvirt.DomainPausedReason(libvirt.DOMAIN_RUNNING_POSTCOPY), false, false, guest.Suspended},
+		{"runs, and the rest of its memory is lost", libvirt.DOMAIN_RUNNING,
+			libvirt.DomainPausedReason(libvirt.DOMAIN_RUNNING_POSTCOPY_FAILED), false, false, guest.Suspended},
 		{"a user paused it", libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_USER, false, false, guest.Runs},
 		{"shut off", libvirt.DOMAIN_SHUTOFF, 0, false, false, guest.Stored},
 		{"starts to arrive, or was destroyed", libvirt.DOMAIN_SHUTOFF, 0, false, true, guest.Changing},
@@ -168,6 +172,42 @@ func TestPresence(t *testing.T) {
 	} {
 		if got := presence(c.state, int(c.reason), c.departing, !c.transient); got != c.want {
 			t.Errorf("%s: %v, not %v", c.name, got, c.want)
+		}
+	}
+}
+
+// A guest that ran on the target must not run here again: its disks are those of a later moment.
+func TestBrokenPostCopy(t *testing.T) {
+	for _, c := range []struct {
+		state  libvirt.DomainState
+		reason libvirt.DomainPausedReason
+		want   bool
+	}{
+		{libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED, true},
+		{libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_POSTCOPY, true},
+		{libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_MIGRATION, false},
+		{libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PAUSED_USER, false},
+		{libvirt.DOMAIN_RUNNING, libvirt.DOMAIN_PAUSED_POSTCOPY, false},
+	} {
+		if got := brokenPostCopy(c.state, int(c.reason)); got != c.want {
+			t.Errorf("state %d, reason %d: %v, not %v", c.state, c.reason, got, c.want)
+		}
+	}
+}
+
+func TestMigrationFlags(t *testing.T) {
+	const always = libvirt.MIGRATE_LIVE | libvirt.MIGRATE_PEER2PEER | libvirt.MIGRATE_ABORT_ON_ERROR
+	for _, c := range []struct {
+		how  guest.Departure
+		want libvirt.DomainMigrateFlags
+	}{
+		{guest.Departure{}, 0},
+		{guest.Departure{AutoConverge: true}, libvirt.MIGRATE_AUTO_CONVERGE},
+		{guest.Departure{PostCopy: true}, libvirt.MIGRATE_POSTCOPY},
+		{guest.Departure{CopyStorage: true}, libvirt.MIGRATE_NON_SHARED_DISK},
+	} {
+		if got := migrationFlags(&c.how); got != always|c.want {
+			t.Errorf("%+v: flags %#x, not %#x", c.how, got, always|c.want)
 		}
 	}
 }

@@ -128,7 +128,7 @@ func (h *Host) Migrations(name, uri string) *migrate.Host {
 	// A VM that changes its memory faster than the network copies it would migrate for a day, and a
 	// drain would not end.
 	return &migrate.Host{Host: &h.Host.Host, Port: h.qemu, Name: name, URI: uri,
-		Options: migrate.Options{AutoConverge: true}}
+		AutoConverge: true}
 }
 
 // Close closes the connections to libvirt.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -44,13 +43,8 @@ type Host struct {
 	Name string // of the host in the fleet
 	// URI and Data are by which other hosts' hypervisors reach this one's (fleet.Arrival).
 	URI, Data string
-	Options   Options
-}
-
-// Options are how memory and disks are copied; see guest.Departure.
-type Options struct {
-	AutoConverge, PostCopy, CopyStorage bool
-	MaxDowntime                         time.Duration
+	// AutoConverge slows down the vCPUs of VMs that leave, if need be; see guest.Departure.
+	AutoConverge bool
 }
 
 // Part is this host's part of a migration after a step.

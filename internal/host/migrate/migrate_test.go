@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -55,6 +56,29 @@ func TestAct_MigratesAndVerifies(t *testing.T) {
 			p.finish()
 			if p.vm.Host != "beta" {
 				t.Errorf("the VM is on %s", p.vm.Host)
+			}
+		})
+	}
+}
+
+// What users ask for in the record is what the hypervisor of the source is asked for.
+func TestAct_MigratesAsTheRecordSays(t *testing.T) {
+	for _, options := range []fleet.MigrationOptions{
+		{}, {MaxDowntime: 50}, {PostCopy: true}, {CopyStorage: true}, {MaxDowntime: 1, CopyStorage: true},
+	} {
+		t.Run(options.String(), func(t *testing.T) {
+			p := newPair(t, t.TempDir(), small)
+			p.decide(1)
+			p.vm.Migration.Options = options
+			p.finish()
+			begun := p.from.Departures()
+			if len(begun) != 1 || p.vm.Host != "beta" {
+				t.Fatalf("%d migrations began, and the VM is on %s", len(begun), p.vm.Host)
+			}
+			got := begun[0]
+			if got.MaxDowntime != time.Duration(options.MaxDowntime)*time.Millisecond ||
+				got.PostCopy != options.PostCopy || got.CopyStorage != options.CopyStorage {
+				t.Errorf("the hypervisor is asked for %+v, not %+v", got, options)
 			}
 		})
 	}

@@ -74,8 +74,8 @@ func (s *step) leave(ctx context.Context) error {
 	}
 	s.tell(guest.Transfer{})
 	transfer, failed := h.Port.Migrate(ctx, guest.Departure{Name: s.vm.Name, Intent: record.Intent,
-		URI: s.m.Ready.URI, Data: s.m.Ready.Data, AutoConverge: h.Options.AutoConverge, PostCopy: h.Options.PostCopy,
-		CopyStorage: h.Options.CopyStorage, MaxDowntime: h.Options.MaxDowntime, Progress: s.tell})
+		URI: s.m.Ready.URI, Data: s.m.Ready.Data, AutoConverge: h.AutoConverge, PostCopy: s.m.Options.PostCopy,
+		CopyStorage: s.m.Options.CopyStorage, MaxDowntime: s.m.Options.Downtime(), Progress: s.tell})
 	s.part.Transfer = transfer
 	return errors.Join(failed, operate.CleanUp(ctx, func(ctx context.Context) error {
 		present, err := h.Port.Presence(ctx, s.vm.Name)
