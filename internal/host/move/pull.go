@@ -21,7 +21,7 @@ import (
 
 // pullEvery is the time between two readings of where the memory is. One reading
 // costs as much as a sample of the guests.
-const pullEvery = 500 * time.Millisecond
+const pullEvery = time.Second
 
 // pulling is what Request.Pull needs to know of the move.
 type pulling struct {
@@ -65,12 +65,13 @@ func (m *mover) canPull(inv *inventory.Host) {
 // errTried ends the trial of our own copy.
 var errTried = errors.New("the rate is known")
 
-// trialSlice is how much our own copy may copy to show its rate.
-const trialSlice = 16 * topology.MiB
+// trialSlice is how much our own copy copies to show its rate: two transparent huge
+// pages, some milliseconds for a thread with a CPU of its own. The VMs of the move wait
+// for the trial far from their memory.
+const trialSlice = 4 * topology.MiB
 
 // trial is a pacer that ends copying once a slice has shown the rate.
 type trial struct {
-	apply.Pacer
 	copied topology.Bytes
 	took   time.Duration
 }
@@ -79,13 +80,11 @@ func (t *trial) Next(ctx context.Context) (topology.Bytes, error) {
 	if t.copied > 0 {
 		return 0, errTried
 	}
-	size, err := t.Pacer.Next(ctx)
-	return min(size, trialSlice), err
+	return trialSlice, ctx.Err()
 }
 
 func (t *trial) Copied(bytes topology.Bytes, took time.Duration) {
 	t.copied, t.took = t.copied+bytes, t.took+took
-	t.Pacer.Copied(bytes, took)
 }
 
 // rate is in bytes a second; 0: too fast to be measured, or nothing was copied.
@@ -113,7 +112,7 @@ func (m *mover) pull(ctx context.Context, x apply.Executor, copyAll func(apply.P
 			strings.Join(m.pulling.exposed, ", "))
 		return nil
 	}
-	t := &trial{Pacer: m.pace}
+	t := &trial{}
 	if err := copyAll(t); err != nil && !errors.Is(err, errTried) {
 		return err
 	}
