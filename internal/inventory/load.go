@@ -67,10 +67,32 @@ type NodeLoad struct {
 	// how many threads were runnable and waited.
 	CPU  float64 `json:"cpu"`
 	Wait float64 `json:"wait"`
+	// VCPUs is the part of CPU that vCPUs of guests used; 0: none, or not measured.
+	VCPUs float64 `json:"vcpus,omitempty"`
 }
 
 // IsValid reports whether all figures are possible ones, as GuestLoad.IsValid does.
-func (l *NodeLoad) IsValid() bool { return possible(l.CPU, mostCPUs) && possible(l.Wait, mostCPUs) }
+func (l *NodeLoad) IsValid() bool {
+	return possible(l.CPU, mostCPUs) && possible(l.Wait, mostCPUs) && possible(l.VCPUs, mostCPUs)
+}
+
+// VCPUsMeasured reports whether the loads of the nodes contain what vCPUs used on each: they then
+// have nearly all that the guests used.
+func (h *Host) VCPUsMeasured() bool {
+	const nearly = 0.9 // the windows of both may differ a little
+	guests, vcpus := 0.0, 0.0
+	for i := range h.Guests {
+		if l := h.Guests[i].Seen.Load; l != nil && l.IsValid() {
+			guests += l.CPU
+		}
+	}
+	for i := range h.Load {
+		if h.Load[i].IsValid() {
+			vcpus += h.Load[i].VCPUs
+		}
+	}
+	return vcpus > 0 && vcpus >= nearly*guests
+}
 
 // TakeLoads adds to h the measurements of the same host: loads of its nodes and
 // of guests that are still the same process, and the rate of copying memory.

@@ -11,7 +11,8 @@
 //     contention at that memory, weighted by how much the guest's speed depends
 //     on memory;
 //   - load: how much of its demand waits for the CPUs of its nodes: as their use
-//     predicts, but no more than the vCPUs and the host's work beyond their CPUs. CPU use
+//     predicts, but no more than the vCPUs and the host's work beyond their CPUs. vCPUs that
+//     may run on every node make room while other nodes have idle CPUs. CPU use
 //     decides only between layouts in which equally much is lost. Memory in use costs nothing.
 //
 // A guest's CPU demand is the CPU time it used and waited for where that was

@@ -34,6 +34,7 @@ type share struct {
 	confined     bool    // a vCPU may run on some of the shared CPUs there, but not on all
 	dedicated    float64 // CPUs there that no other guest may use
 	alone        float64 // the part of cpu that runs on dedicated CPUs
+	roaming      float64 // the part of cpu that may run on the CPUs of every node
 }
 
 // nodeSet returns the nodes a layout uses.
@@ -84,10 +85,10 @@ func (m *model) currentLayout(g *subject, held []inventory.Holding) layout {
 			bytes += float64(h.Memory())
 		}
 	}
-	if runs := m.vcpuShares(g.seen); runs != nil {
+	if runs, roams := m.vcpuShares(g.seen); runs != nil {
 		vcpus = 1
 		for i := range on {
-			on[i].cpu = runs[i]
+			on[i].cpu, on[i].roaming = runs[i], roams[i]
 		}
 	}
 	for i := range on {
@@ -98,7 +99,7 @@ func (m *model) currentLayout(g *subject, held []inventory.Holding) layout {
 			on[i].mem = float64(g.seen.Seen.MemoryByNode[m.nodes[i].id]) / float64(g.resident)
 		}
 		if g.exclusive() && on[i].dedicated > 0 || g.spec.IsHandoff() { // on CPUs that are no other guest's
-			on[i].alone = on[i].cpu
+			on[i].alone, on[i].roaming = on[i].cpu, 0
 		}
 		on[i].confined = on[i].cpu > on[i].alone && m.confined(g.seen, i)
 		dedicated += on[i].dedicated
@@ -142,22 +143,24 @@ func remote(l *layout) float64 {
 }
 
 // vcpuShares returns the share of a guest's vCPUs on each node: a vCPU counts on
-// each node in proportion to the node's CPUs in its affinity. It returns nil if
-// no vCPU thread was observed.
-func (m *model) vcpuShares(g *inventory.Guest) []float64 {
-	out, row := make([]float64, len(m.nodes)), make([]float64, len(m.nodes))
+// each node in proportion to the node's CPUs in its affinity. roams is the part of
+// vCPUs that may run on every node that has CPUs. Both are nil if no vCPU thread was observed.
+func (m *model) vcpuShares(g *inventory.Guest) (runs, roams []float64) {
+	runs, roams = make([]float64, len(m.nodes)), make([]float64, len(m.nodes))
+	row := make([]float64, len(m.nodes))
 	var known topology.CPUSet // the affinity of row: mostly all vCPUs have the same
-	count, all := 0.0, 0.0
+	count, all, everywhere := 0.0, 0.0, false
 	for i := range g.Seen.Threads {
 		t := &g.Seen.Threads[i]
 		if t.VCPU == nil {
 			continue
 		}
 		if !known.Equal(t.Affinity) {
-			known, all = t.Affinity, 0
+			known, all, everywhere = t.Affinity, 0, true
 			for k := range m.host.Topology.Nodes {
 				row[k] = float64(m.host.Topology.Nodes[k].CPUs.Intersect(known).Len())
 				all += row[k]
+				everywhere = everywhere && (row[k] > 0 || m.nodes[k].cpus == 0)
 			}
 		}
 		if all == 0 {
@@ -165,16 +168,20 @@ func (m *model) vcpuShares(g *inventory.Guest) []float64 {
 		}
 		count++
 		for k := range row {
-			out[k] += row[k] / all
+			runs[k] += row[k] / all
+			if everywhere {
+				roams[k] += row[k] / all
+			}
 		}
 	}
 	if count == 0 {
-		return nil
+		return nil, nil
 	}
-	for k := range out {
-		out[k] /= count
+	for k := range runs {
+		runs[k] /= count
+		roams[k] /= count
 	}
-	return out
+	return runs, roams
 }
 
 // confined reports whether a vCPU of a guest was observed that may run on some of the shared

@@ -42,7 +42,9 @@ type node struct {
 	memory    float64 // bytes that guests may use
 	free      float64 // bytes that can be allocated now
 	bandwidth float64 // MB a second; 0: not measured
-	host      float64 // CPUs that the host's own processes use
+	host      float64 // CPUs that the host's own processes use and that they use on this node only
+	errands   float64 // CPUs that the host's own processes use here, and may as well use elsewhere
+	avoidable bool    // all nodes together have a CPU for all demand; see stays
 	began     float64 // CPU use before the first move of the plan
 	resident  float64 // bytes of guests there before the first move of the plan
 }
@@ -55,6 +57,7 @@ type usage struct {
 	traffic   float64           // MB a second to memory here
 	vcpus     float64           // vCPUs that share CPUs here
 	runnable  float64           // vCPUs that run on shared CPUs here; see subject.vcpusOn
+	roaming   roaming           // the part of vCPUs that may run on every node
 	confined  int               // guests with a vCPU here that may not run on all shared CPUs
 	dedicated float64           // CPUs dedicated to one guest, whether it uses them or not
 	alone     float64           // the part of cpu on dedicated CPUs
@@ -62,6 +65,12 @@ type usage struct {
 	resident  float64           // bytes of memory here
 	left      [maxSizes]float64 // bytes not promised, by page size; [0]: small pages
 	homes     int               // guests with a new layout that uses this node
+}
+
+// roaming is a part of a node's usage by vCPUs that may run on every node.
+type roaming struct {
+	cpu      float64 // CPU demand
+	runnable float64 // vCPUs
 }
 
 // maxSizes is the number of page sizes that the model distinguishes: small
@@ -89,11 +98,7 @@ func newModel(r Request) *model {
 		m.addNode(i, &rooms[i])
 	}
 	m.addGuests(r)
-	for _, l := range r.Host.Load { // the host's own use is the rest after that of guests
-		if i := m.position(l.Node); i >= 0 && l.IsValid() {
-			m.nodes[i].host = max(0, l.CPU-m.usedByGuests(i))
-		}
-	}
+	m.measureHost()
 	for i := range m.nodes {
 		m.nodes[i].began, m.nodes[i].resident = m.use(i), m.usage[i].resident
 	}
@@ -165,8 +170,45 @@ func (m *model) position(id topology.NodeID) int {
 	return -1
 }
 
-// usedByGuests returns how many of a node's CPUs guests used, in CPUs. A guest's
-// use is divided over the nodes on which its vCPUs may run.
+// measureHost computes the host's own work: the rest of the nodes' loads after the use of
+// guests. It also finds out whether the host has a CPU for all demand.
+func (m *model) measureHost() {
+	rest, known := make([]float64, len(m.nodes)), m.host.VCPUsMeasured()
+	for _, l := range m.host.Load {
+		if i := m.position(l.Node); i >= 0 && l.IsValid() {
+			if rest[i] = l.CPU - l.VCPUs; !known {
+				rest[i] = l.CPU - m.usedByGuests(i)
+			}
+		}
+	}
+	demand, cpus := 0.0, 0.0
+	for i, own := range capacity.HostWork(rest) {
+		n, a := &m.nodes[i], &m.usage[i]
+		if bound := a.cpu - a.roaming.cpu; own < leastBound && bound < full*n.cpus {
+			n.errands = own
+		} else {
+			n.host = own
+		}
+		demand += own + a.cpu - a.alone
+		cpus += n.cpus - a.dedicated
+	}
+	for i := range m.nodes {
+		m.nodes[i].avoidable = demand <= cpus
+	}
+}
+
+const (
+	// leastBound is the least work of the host on a node, in CPUs, that is taken to be bound to
+	// the node, as threads that poll a device are. The kernel moves less than that to idle
+	// CPUs of other nodes.
+	leastBound = 1.0
+	// full is the use of a node by vCPUs bound to it from which the host's work that was
+	// measured there is bound, too: otherwise the kernel would have moved it.
+	full = 0.95
+)
+
+// usedByGuests returns how many of a node's CPUs guests used, in CPUs, where that was not
+// measured. A guest's use is divided over the nodes on which its vCPUs may run.
 func (m *model) usedByGuests(i int) float64 {
 	used := 0.0
 	for k := range m.guests {
@@ -189,19 +231,33 @@ func (m *model) use(i int) float64 { return m.nodes[i].use(&m.usage[i]) }
 //	(cpu + host) / cpus    and    (cpu - alone + host) / (cpus - dedicated)
 //
 // all in CPUs. The second matters because idle dedicated CPUs do not help the
-// guests that share the others.
+// guests that share the others. Of vCPUs and of the host's work that may run elsewhere, only
+// what stays on the node counts; see stays.
 func (n *node) use(a *usage) float64 {
 	if n.cpus == 0 {
 		return 0
 	}
-	use := (a.cpu + n.host) / n.cpus
+	roaming, bound := a.roaming.cpu+n.errands, a.cpu-a.roaming.cpu+n.host
+	use := (bound + n.stays(roaming, n.cpus-bound)) / n.cpus
 	if a.dedicated > slack && a.dedicated < n.cpus-slack {
-		use = max(use, (a.cpu-a.alone+n.host)/(n.cpus-a.dedicated))
+		bound -= a.alone
+		shared := n.cpus - a.dedicated
+		use = max(use, (bound+n.stays(roaming, shared-bound))/shared)
 	}
 	if use > 1 && use < 1+slack {
 		return 1 // rounding errors must not make a full node overloaded, which costs far more
 	}
 	return use
+}
+
+// stays returns how much of what may run on every node stays on this one, which has this much
+// room for it, both in CPUs: the kernel moves the rest to idle CPUs of other nodes, as long as
+// all nodes together have a CPU for each.
+func (n *node) stays(roaming, room float64) float64 {
+	if n.avoidable && roaming > room {
+		return max(0, room)
+	}
+	return roaming
 }
 
 // limit returns how many vCPUs may share a node's CPUs.
@@ -262,7 +318,9 @@ func (n *node) withoutCPU(a *usage, count policy.Capacity) float64 {
 	if a.confined > 0 {
 		return math.Inf(1)
 	}
-	return max(0, a.runnable+n.host-n.room(a, count))
+	room := n.room(a, count)
+	bound := a.runnable - a.roaming.runnable + n.host
+	return max(0, bound+n.stays(a.roaming.runnable+n.errands, room-bound)-room)
 }
 
 // room returns the number of a node's shared CPUs, or of their cores if the policy counts
@@ -345,6 +403,10 @@ func (m *model) add(g *subject, l *layout, sign float64) {
 		a.traffic += sign * g.mbps * s.mem
 		a.vcpus += sign * s.vcpus
 		a.runnable += sign * g.vcpusOn(&s)
+		a.roaming.cpu += sign * g.demand * s.roaming
+		if s.cpu > 0 {
+			a.roaming.runnable += sign * g.vcpusOn(&s) * s.roaming / s.cpu
+		}
 		if s.confined {
 			a.confined += int(sign)
 		}

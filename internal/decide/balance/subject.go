@@ -104,6 +104,10 @@ func (m *model) addGuests(r Request) {
 			a.cpu += s.demand * on.cpu
 			a.alone += s.demand * on.alone
 			a.runnable += s.vcpusOn(&on)
+			a.roaming.cpu += s.demand * on.roaming
+			if on.cpu > 0 {
+				a.roaming.runnable += s.vcpusOn(&on) * on.roaming / on.cpu
+			}
 			if on.confined {
 				a.confined++
 			}

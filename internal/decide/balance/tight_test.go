@@ -67,6 +67,66 @@ func TestPlan_CopiesOnlyWhatHasNoCPU(t *testing.T) {
 	}
 }
 
+// smearedOverEight is the start of the benchmark's layout eight-smeared: six VMs of a busy vCPU that
+// may run on each of eight nodes of one CPU, with memory on four of them.
+func smearedOverEight() (h *inventory.Host, names []string) {
+	h = machine("nodes:8 cores:1 memory:960M distances:10,16,28")
+	for i := range 6 {
+		names = append(names, fmt.Sprintf("w%d", i))
+		v := vm{name: names[i], vcpus: 1, memory: 320 * topology.MiB, cpus: on(0, 1, 2, 3, 4, 5, 6, 7), used: 1,
+			memOn: topology.MemoryByNode{}, notOurs: true}
+		for _, n := range on(0, 2, 4, 6) {
+			v.memOn[n] = topology.Bytes(76+(i*7+int(n)*3)%11) * topology.MiB
+		}
+		add(h, v)
+	}
+	for n := range 8 {
+		h.Load = append(h.Load, inventory.NodeLoad{Node: topology.NodeID(n), CPU: 0.8})
+	}
+	return h, names
+}
+
+// vCPUs that may run on every node leave a node that fills up, as long as other nodes have idle
+// CPUs: each VM moves to a node of one CPU, although the vCPUs of the others counted there.
+func TestPlan_RoamingVCPUsLeaveFullNodes(t *testing.T) {
+	h, names := smearedOverEight()
+	round := planned(t, h, auto(names...))
+	homes := map[topology.NodeID]bool{}
+	for _, name := range names {
+		to := goesTo(round, name)
+		home, one := to.First()
+		if !one || to.Len() != 1 || homes[home] {
+			t.Errorf("%s goes to nodes %v", name, to)
+		}
+		homes[home] = true
+	}
+	if t.Failed() {
+		t.Log(round.Text())
+	}
+}
+
+// Where vCPUs happened to run is not the host's work: two VMs stay with their memory on a node
+// with a CPU for each vCPU, although the node's load and the mean use of the VMs differ.
+func TestPlan_LoadsOfRoamingVCPUsAreNotTheHosts(t *testing.T) {
+	h := machine("nodes:4 cores:3 memory:1536M distances:10,16,28 square")
+	for i, vcpus := range []int{1, 2, 3} {
+		home := topology.NodeID(i / 2 * 3) // 0, 0, 3
+		memory := topology.Bytes(352+144*i) * topology.MiB
+		add(h, vm{name: fmt.Sprintf("w%d", i), vcpus: vcpus, memory: memory, cpus: on(0, 1, 2, 3), used: float64(vcpus),
+			memOn: bytesOn(home, memory), notOurs: true})
+	}
+	vcpus := []float64{2.15, 2.6, 0.85, 0.4} // by the CPUs on which they ran
+	for n, cpus := range []float64{2.2, 3, 1.1, 0.6} {
+		h.Load = append(h.Load, inventory.NodeLoad{Node: topology.NodeID(n), CPU: cpus, VCPUs: vcpus[n]})
+	}
+	round := planned(t, h, auto("w0", "w1", "w2"))
+	for name, want := range map[string]string{"w0": "0", "w1": "0", "w2": "3"} {
+		if got := goesTo(round, name).String(); got != want {
+			t.Errorf("%s goes to nodes %s, want %s\n%s", name, got, want, round.Text())
+		}
+	}
+}
+
 // How much may wait on a node whose vCPUs keep all of its CPUs busy.
 func TestModel_NoMoreWaitsThanHasNoCPU(t *testing.T) {
 	const four = "nodes:2 cores:4 memory:16G"

@@ -123,11 +123,38 @@ func demand(h *inventory.Host, ignore string, rooms []Node, position map[topolog
 			rooms[i].Demand += wants * p.VCPUs / run // exclusive CPUs count as used, whether they are or not
 		}
 	}
+	rest, known := make([]float64, len(rooms)), h.VCPUsMeasured()
 	for _, l := range h.Load {
 		if i, ok := position[l.Node]; ok && l.IsValid() {
-			rooms[i].Demand += max(0, l.CPU+l.Wait-counted[i])
+			if rest[i] = l.CPU + l.Wait - counted[i]; known {
+				rest[i] = l.CPU - l.VCPUs
+			}
 		}
 	}
+	for i, own := range HostWork(rest) {
+		rooms[i].Demand += own
+	}
+}
+
+// HostWork returns the host's own work on each node, in CPUs. rest is the load of each node
+// without what guests use there; it is changed. Where that was not measured, a guest that may run
+// on several nodes is taken to use each of them in proportion: then rest is negative on some
+// nodes and too large on others. The sum over all nodes has no such error, so the
+// host's work is no more than that, divided in proportion to what is positive.
+func HostWork(rest []float64) []float64 {
+	sum, positive := 0.0, 0.0
+	for i, r := range rest {
+		sum += r
+		rest[i] = max(0, r)
+		positive += rest[i]
+	}
+	if positive > 0 {
+		part := max(0, min(1, sum/positive))
+		for i := range rest {
+			rest[i] *= part
+		}
+	}
+	return rest
 }
 
 // handedOver returns by node how many CPUs guests use that hand CPUs to each other: these

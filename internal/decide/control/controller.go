@@ -163,7 +163,7 @@ func (c *Controller) tick() {
 func (c *Controller) sampled(e Sampled) {
 	c.totals.Samples++
 	c.host.absorb(e.Sample)
-	c.loads.history.Add(e.Sample)
+	c.loads.add(e.Sample, c.turn.now)
 	if c.loads.moved {
 		c.loads.moved, c.loads.settled = false, c.turn.now
 	}

@@ -1,22 +1,32 @@
 package control
 
 import (
+	"slices"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/throttle"
 	"github.com/numavisor/numavisor/internal/history"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // loads holds measured figures.
 type loads struct {
 	history *history.History
+	vcpus   []vcpuUse       // of the samples in the last means, the oldest first
 	copies  throttle.Copies // of moves made on this host
 	// moved says that a job has ended since the last sample, settled is the first
 	// sample after the last job.
 	moved   bool
 	settled time.Time
+}
+
+// vcpuUse is how many CPUs of each node vCPUs of guests used in the window of a sample.
+type vcpuUse struct {
+	at     time.Time
+	window time.Duration
+	byNode map[topology.NodeID]float64
 }
 
 // means is the time over which a plan averages loads.
@@ -40,6 +50,35 @@ const least = time.Second
 const surge = 1.5
 
 func newLoads() loads { return loads{history: history.New(history.Options{})} }
+
+// add adds the figures of a sample.
+func (l *loads) add(s inventory.Sample, now time.Time) {
+	l.history.Add(s)
+	l.vcpus = slices.DeleteFunc(l.vcpus, func(u vcpuUse) bool { return now.Sub(u.at) > means })
+	byNode := map[topology.NodeID]float64{}
+	for i := range s.Guests {
+		for node, cpus := range s.Guests[i].CPUByNode {
+			byNode[node] += cpus
+		}
+	}
+	l.vcpus = append(l.vcpus, vcpuUse{now, s.Window, byNode})
+}
+
+// vcpusOn returns how many CPUs of a node vCPUs have used on average since a time, at least
+// in the last sample.
+func (l *loads) vcpusOn(node topology.NodeID, since time.Time) float64 {
+	sum, all := 0.0, 0.0
+	for i, u := range slices.Backward(l.vcpus) {
+		if u.at.Before(since) && i+1 < len(l.vcpus) {
+			break
+		}
+		sum, all = sum+u.byNode[node]*u.window.Seconds(), all+u.window.Seconds()
+	}
+	if all == 0 {
+		return 0
+	}
+	return sum / all
+}
 
 // remember learns the host's copy rate from a move that ended.
 func (l *loads) remember(e journal.Entry) {
@@ -66,9 +105,11 @@ func (c *Controller) Inventory(now time.Time) (h inventory.Host, ok bool) {
 	c.addGuestLoads(h.Guests)
 	h.Load = c.loads.history.NodeLoads(c.window())
 	for i := range h.Load {
+		l := &h.Load[i]
+		l.VCPUs = c.loads.vcpusOn(l.Node, now.Add(-c.window()))
 		for _, n := range c.host.sample.Nodes {
-			if l := &h.Load[i]; n.Node == l.Node && n.CPU+n.Wait > surge*(l.CPU+l.Wait) {
-				l.CPU, l.Wait = n.CPU, n.Wait
+			if n.Node == l.Node && n.CPU+n.Wait > surge*(l.CPU+l.Wait) {
+				l.CPU, l.Wait, l.VCPUs = n.CPU, n.Wait, c.loads.vcpusOn(l.Node, now)
 			}
 		}
 	}
