@@ -60,7 +60,9 @@
 // # Search
 //
 // The search descends by the best single move, then by the best pair (a swap,
-// or a move that makes room for another). It tries all combinations where there
-// are few. It then orders the moves of the best state found so that every
-// intermediate state is legal and none costs more than the initial one.
+// or a move that makes room for another). A branch and bound over all combinations finds
+// a better state, or proves that none saves more than 1 % of the price of the moves. If it is not
+// finished after policy.SearchSteps, further descents begin from other states. The search then
+// orders the moves of the best state found so that every intermediate state is legal and none
+// costs more than the initial one.
 package balance

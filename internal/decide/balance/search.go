@@ -21,19 +21,28 @@ const enough = 1e-9
 // an evaluation here is a few sums and much cheaper than a step of package place.
 const sweepSteps = 10
 
+// equal is the part of the price of all moves by which a better state must be cheaper to be
+// looked for: VMs with memory on the same nodes can be exchanged in many ways that differ
+// by a few MiB.
+const equal = 0.01
+
 // targets returns the changes that lead to the best states found, best first. It
 // leaves the model unchanged.
 func (m *model) targets(movable []int, moves int) [][]change {
 	s := &search{m: m, movable: movable}
-	near := m.descent(movable, moves)
-	if !s.few() {
-		return [][]change{near}
+	near := m.descent(movable, moves, false)
+	price := 0.0
+	for _, c := range near {
+		price += m.guests[c.guest].layouts[c.layout].price
 	}
-	far := m.changes(m.state(), s.enumerate())
-	if m.costAfter(far) < m.costAfter(near) {
+	best, exact := s.bestOfAll(m.costAfter(near), equal*price)
+	if !exact {
+		return [][]change{m.descent(movable, moves, true)}
+	}
+	if far := m.changes(m.state(), best); len(far) > 0 {
 		return [][]change{far, near}
 	}
-	return [][]change{near, far}
+	return [][]change{near}
 }
 
 // costAfter returns the host's cost after changes.
@@ -46,9 +55,9 @@ func (m *model) costAfter(changes []change) float64 {
 }
 
 // descent returns the changes of the best of several descents: one from the
-// current state and, if at most fewMovable guests can move, one without each of
-// them and one from each of their other layouts. All share the same steps.
-func (m *model) descent(movable []int, moves int) []change {
+// current state and, if it starts again and at most fewMovable guests can move, one without
+// each of them and one from each of their other layouts. All share the same steps.
+func (m *model) descent(movable []int, moves int, again bool) []change {
 	s := &search{m: m, movable: movable, steps: sweepSteps * m.policy.SearchSteps}
 	first, began := m.state(), slices.Clone(m.usage)
 	best, low := first, m.total()
@@ -58,10 +67,10 @@ func (m *model) descent(movable []int, moves int) []change {
 		}
 	})
 	m.restore(first)
-	if len(movable) > fewMovable {
+	if !again || len(movable) > fewMovable {
 		return m.changes(first, best)
 	}
-	again := func() {
+	restart := func() {
 		s.descend(moves, func() {})
 		if total := m.total(); total < low-enough && m.allowedSince(first, began) {
 			best, low = m.state(), total
@@ -70,12 +79,12 @@ func (m *model) descent(movable []int, moves int) []change {
 	}
 	for k, g := range movable {
 		s.movable = slices.Delete(slices.Clone(movable), k, k+1)
-		again()
+		restart()
 		for l := range m.guests[g].layouts {
 			c := change{g, l}
 			if l != m.guests[g].at && !m.guests[g].layouts[l].rejected {
 				m.apply(c) // it need not be allowed alone: further changes may make room
-				again()
+				restart()
 			}
 		}
 	}
@@ -112,49 +121,121 @@ func (m *model) changes(from, to []int) []change {
 	return out
 }
 
-// few reports whether the combinations of all layouts are few enough to try all.
-func (s *search) few() bool {
-	product := 1
-	for _, g := range s.movable {
-		product *= len(s.m.guests[g].layouts)
-		if product > s.m.policy.SearchSteps {
-			return false
+// bestOfAll returns the best allowed combination of all layouts, and whether it is proven:
+// the search ends without an answer after the policy's SearchSteps. near is the cost of a
+// state that is known; another one must cost less by a margin.
+//
+// It is a branch and bound: the movable guests leave the host, and come back one by one. A part
+// of a combination is not continued if, with the cheapest layout of each missing guest, it
+// costs more than the best combination so far.
+func (s *search) bestOfAll(near, margin float64) (best []int, exact bool) {
+	m := s.m
+	first, began := m.state(), slices.Clone(m.usage)
+	now := m.total()
+	defer func() {
+		copy(m.usage, began) // discard rounding errors
+		m.clock++
+		for i := range m.priced {
+			m.priced[i], m.stamps[i] = math.NaN(), m.clock
 		}
+	}()
+	fixed := 0.0
+	for i := range m.guests {
+		fixed += m.guests[i].fixedCost()
 	}
-	return true
+	for _, g := range s.movable {
+		fixed -= m.guests[g].fixedCost()
+		m.put(g, -1)
+	}
+	missing := make([]float64, len(s.movable)+1) // by position: the least for this guest and those after it
+	for k, g := range slices.Backward(s.movable) {
+		missing[k] = missing[k+1] + m.cheapest(g)
+	}
+	b := &branching{search: s, first: first, began: began, missing: missing,
+		best: slices.Clone(first), low: min(now, near-margin) - enough, steps: m.policy.SearchSteps}
+	b.extend(0, fixed)
+	return b.best, b.steps > 0
 }
 
-// enumerate returns the best allowed combination of all layouts.
-func (s *search) enumerate() []int {
-	first := s.m.state()
-	began := slices.Clone(s.m.usage)
-	best, low := first, s.m.total()-enough
-	var try func(k int)
-	try = func(k int) {
-		if k == len(s.movable) {
-			if cost := s.m.total(); cost < low && s.m.allowedSince(first, began) {
-				best, low = s.m.state(), cost-enough
-			}
-			return
+// cheapest returns what a guest that left the host adds to its cost at least when it comes
+// back: with other guests on its nodes it adds no less.
+func (m *model) cheapest(guest int) float64 {
+	g := &m.guests[guest]
+	was, low := g.at, math.Inf(1)
+	for l := range g.layouts {
+		if g.layouts[l].rejected && l != was {
+			continue
 		}
-		g := s.movable[k]
-		was := s.m.guests[g].at
-		for l := range s.m.guests[g].layouts {
-			if !s.m.guests[g].layouts[l].rejected {
-				s.m.apply(change{g, l})
-				try(k + 1)
-			}
+		g.at = l
+		before := m.costOn(&g.layouts[l])
+		m.put(guest, 1)
+		low = min(low, g.fixedCost()+m.costOn(&g.layouts[l])-before)
+		m.put(guest, -1)
+	}
+	g.at = was
+	return low
+}
+
+// costOn returns what the nodes of a layout cost.
+func (m *model) costOn(l *layout) (sum float64) {
+	for _, s := range l.on {
+		sum += m.costNow(s.node)
+	}
+	return sum
+}
+
+// put adds a guest's layout to the usage of its nodes (sign 1), or subtracts it (sign -1).
+func (m *model) put(guest int, sign float64) {
+	g := &m.guests[guest]
+	m.add(g, g.layout(), sign)
+	for _, s := range g.layout().on {
+		m.priced[s.node] = math.NaN()
+	}
+}
+
+// branching is the state of bestOfAll.
+type branching struct {
+	*search
+	first   []int
+	began   []usage
+	missing []float64
+	best    []int
+	low     float64 // an answer must cost less
+	steps   int     // left
+}
+
+// extend tries all layouts of the guest at position k. own is what the guests that are on the
+// host cost without their nodes.
+func (b *branching) extend(k int, own float64) {
+	m := b.m
+	if b.steps--; b.steps <= 0 {
+		return
+	}
+	least := own + b.missing[k]
+	for i := range m.nodes {
+		least += m.costNow(i)
+	}
+	if least >= b.low {
+		return
+	}
+	if k == len(b.movable) {
+		if m.allowedSince(b.first, b.began) {
+			b.best, b.low = m.state(), least-enough
 		}
-		s.m.apply(change{g, was})
+		return
 	}
-	try(0)
-	s.m.restore(first)
-	copy(s.m.usage, began) // discard rounding errors
-	s.m.clock++
-	for i := range s.m.priced {
-		s.m.priced[i], s.m.stamps[i] = math.NaN(), s.m.clock
+	g := &m.guests[b.movable[k]]
+	was := g.at
+	for l := range g.layouts {
+		if g.layouts[l].rejected && l != was {
+			continue
+		}
+		g.at = l
+		m.put(b.movable[k], 1)
+		b.extend(k+1, own+g.fixedCost())
+		m.put(b.movable[k], -1)
 	}
-	return best
+	g.at = was
 }
 
 // allAllowed reports whether every node allows the change from its usage in began
