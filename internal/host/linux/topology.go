@@ -65,6 +65,7 @@ func (k *Topologies) Read() (topology.Topology, error) {
 	}
 	defer dir.Close()
 	t := &tree{root: dir}
+	defer t.close()
 	cpus, offline := k.readCPUs(t)
 	if len(cpus) == 0 {
 		return topology.Topology{}, errors.Join(fmt.Errorf(
@@ -100,6 +101,7 @@ func (k *Topologies) readCPUs(t *tree) ([]topology.SeenCPU, topology.CPUSet) {
 	defer k.mu.Unlock()
 	if k.cpus == nil || !found || online != k.cpus.online {
 		fresh := &tree{root: t.root}
+		defer fresh.close()
 		seen, offline := fresh.cpus()
 		k.cpus = &knownCPUs{online, seen, offline, fresh.gaps}
 	}
@@ -120,6 +122,7 @@ func (k *Topologies) readDevices(t *tree, nodes []topology.Node) []topology.Devi
 	if d := k.devices; d == nil || time.Since(d.at) > devicesMaxAge || !d.nodes.Equal(ids) ||
 		!slices.Equal(addresses, d.addresses) {
 		fresh := &tree{root: t.root}
+		defer fresh.close()
 		seen := fresh.devices(addresses, nodes)
 		k.devices = &knownDevices{addresses, ids, time.Now(), seen, fresh.gaps}
 	}

@@ -29,6 +29,42 @@ const (
 type tree struct {
 	root *os.Root
 	gaps []string
+
+	folder string   // of the file that was read last
+	within *os.Root // that folder; nil: it cannot be opened
+}
+
+// close closes what was opened, but for the root.
+func (t *tree) close() {
+	if t.within != nil {
+		_ = t.within.Close() // nothing was written
+	}
+	t.folder, t.within = "", nil
+}
+
+// open opens a file for reading. os.Root opens each folder of a path, six for a file of a
+// node's huge page pool, so the folder of the last file stays open for the next one.
+func (t *tree) open(name string) (*os.File, error) {
+	// Without O_NONBLOCK a named pipe in a hostile tree would hang us.
+	const flags = os.O_RDONLY | syscall.O_NONBLOCK
+	folder, file := path.Split(name)
+	if folder == "" {
+		return t.root.OpenFile(name, flags, 0)
+	}
+	if folder != t.folder {
+		t.close()
+		t.folder = folder
+		if within, err := t.root.OpenRoot(path.Clean(folder)); err == nil {
+			t.within = within
+		}
+	}
+	if t.within != nil {
+		f, err := t.within.OpenFile(file, flags, 0)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			return f, err
+		}
+	}
+	return t.root.OpenFile(name, flags, 0) // a link may leave the folder
 }
 
 func (t *tree) gap(format string, args ...any) {
@@ -69,8 +105,7 @@ func missing(err error) bool {
 }
 
 func (t *tree) read(name string) ([]byte, error) {
-	// Without O_NONBLOCK a named pipe in a hostile tree would hang us.
-	file, err := t.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	file, err := t.open(name)
 	if err != nil {
 		return nil, reason(err)
 	}
