@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -108,7 +109,10 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 		Address: conf.Address, Name: conf.name(), Member: own})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		s.Run(ctx, func() { log.Info("ready", "address", l.Addr().String(), "ca", ca.Fingerprint()) })
+		s.Run(ctx, func() {
+			log.Info("ready", "address", l.Addr().String(), "ca", ca.Fingerprint())
+			debug.FreeOSMemory() // reading the records took more than they need
+		})
 		return nil
 	})
 	group.Go(func() error { return s.Serve(ctx, l, *certificate) })

@@ -65,8 +65,8 @@ func (s *Server) Authenticate(_ context.Context, token string) (found *fleetapi.
 		return nil, nil //nolint:nilnil // no user and no error: the token is unknown
 	}
 	hash := auth.Hash(token)
-	s.cache.mu.Lock()
-	defer s.cache.mu.Unlock()
+	s.cache.mu.RLock()
+	defer s.cache.mu.RUnlock()
 	if !s.cache.ready {
 		return nil, errors.New("the state of the store has not been read yet")
 	}

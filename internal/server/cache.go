@@ -67,8 +67,9 @@ type state struct {
 	// deleted has the revisions of recent deletions, so that an older change that the
 	// watch brings later is ignored.
 	deleted map[string]int64
-	// names are sorted names by prefix; absent: to be made. Those of VMs change in place.
-	names map[string][]string
+	// names are sorted names by prefix; absent: to be made, under namesMu. Those of VMs change in place.
+	namesMu sync.Mutex
+	names   map[string][]string
 }
 
 func newState() *state {
@@ -330,6 +331,8 @@ func remainsKey(host, vm string) string { return store.Remains + host + "/" + vm
 
 // sorted returns the names of a kind of records. Those of VMs are only valid while the state is locked.
 func (s *state) sorted(prefix string) []string {
+	s.namesMu.Lock()
+	defer s.namesMu.Unlock()
 	names, made := s.names[prefix]
 	if made {
 		return names
@@ -350,7 +353,7 @@ func (s *state) sorted(prefix string) []string {
 
 // cache has the state of the store, and wakes those who wait for changes.
 type cache struct {
-	mu      sync.Mutex
+	mu      sync.RWMutex
 	state   *state
 	ready   bool
 	changed chan struct{} // closed by the next change
@@ -363,10 +366,11 @@ func newCache(log *slog.Logger) *cache {
 	return &cache{state: newState(), changed: make(chan struct{}), log: log}
 }
 
-// read calls a function with the state. It must not keep references to maps.
+// read calls a function with the state, which it must not change. It must not keep references to maps. Readers do not
+// wait for each other: with many hosts they would stand in line more than they read.
 func (c *cache) read(f func(*state)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	f(c.state)
 }
 
@@ -400,9 +404,9 @@ func (c *cache) wait(ctx context.Context, after int64, most time.Duration) {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	for {
-		c.mu.Lock()
+		c.mu.RLock()
 		now, changed := c.state.revision, c.changed
-		c.mu.Unlock()
+		c.mu.RUnlock()
 		if now > after {
 			return
 		}

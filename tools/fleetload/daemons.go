@@ -210,13 +210,8 @@ func (f *fleetOf) start(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	made, err := f.users.CreateJoin(ctx, fleetapi.JoinCreate{})
-	if err != nil {
-		return err
-	}
 	l := &loads{host: on, count: &f.reports, random: rand.New(rand.NewPCG(4, uint64(i)))}
-	a, err := simhost.Agent(ctx, agent.JoinRequest{Server: f.Address, Token: made.Token, Fingerprint: made.Fingerprint,
-		Host: name, ID: hostID(name)}, agent.Options{Folder: filepath.Join(folder, "fleet"), Host: on, Loads: l.next,
+	a, err := f.join(ctx, name, agent.Options{Folder: filepath.Join(folder, "fleet"), Host: on, Loads: l.next,
 		Program: "fleetload", Grace: 100 * time.Millisecond,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))})
 	if err != nil {
@@ -233,7 +228,30 @@ func (f *fleetOf) start(ctx context.Context, i int) error {
 	return nil
 }
 
+// joinTries is how often a daemon tries to join, a second apart: a server may be too busy, as an operator would see.
+const joinTries = 30
+
+// join lets a daemon join, each time with a token of its own.
+func (f *fleetOf) join(ctx context.Context, name string, o agent.Options) (*agent.Agent, error) {
+	for n := 1; ; n++ {
+		made, err := f.users.CreateJoin(ctx, fleetapi.JoinCreate{})
+		if err == nil {
+			var a *agent.Agent
+			a, err = simhost.Agent(ctx, agent.JoinRequest{Server: f.Address, Token: made.Token,
+				Fingerprint: made.Fingerprint, Host: name, ID: hostID(name)}, o)
+			if err == nil {
+				return a, nil
+			}
+		}
+		if n == joinTries {
+			return nil, err
+		}
+		time.Sleep(time.Second)
+	}
+}
+
 // loads makes the loads of a host up. All of them differ from those before: the largest report that such a host sends.
+// No VM waits for CPUs long enough to be moved.
 type loads struct {
 	host   *operate.Host
 	count  *atomic.Int64
@@ -256,12 +274,12 @@ func (l *loads) next(ctx context.Context) (inventory.Host, error) {
 	out := l.seen
 	out.Taken, out.Guests, out.Load = time.Now(), slices.Clone(l.seen.Guests), nil
 	for i := range out.Topology.Nodes {
-		out.Load = append(out.Load, inventory.NodeLoad{Node: out.Topology.Nodes[i].ID, CPU: 8 * l.random.Float64(),
-			Wait: l.random.Float64()})
+		out.Load = append(out.Load, inventory.NodeLoad{Node: out.Topology.Nodes[i].ID, CPU: 6 * l.random.Float64(),
+			Wait: l.random.Float64() / 100})
 	}
 	for i := range out.Guests {
 		out.Guests[i].Seen.Load = &inventory.GuestLoad{Window: 10 * time.Second, CPU: l.random.Float64(),
-			Wait: l.random.Float64() / 10}
+			Wait: l.random.Float64() / 1000}
 	}
 	l.count.Add(1)
 	return out, nil

@@ -132,7 +132,7 @@ func (s *served) fill(ctx context.Context, d *drawn) (err error) {
 		}
 	}
 	w.commit()
-	for range inLog { // etcd has its last transactions in memory: those above are larger than any of a server
+	for range min(inLog, w.commits) { // etcd has its last transactions in memory: those above are larger than any other
 		w.put(store.Claims+hostName(0), struct{}{})
 		w.commit()
 	}
@@ -165,6 +165,8 @@ type writer struct {
 	txn store.Txn
 	n   int // bytes
 	err error
+	// commits counts the transactions.
+	commits int
 }
 
 func (w *writer) put(key string, value any) {
@@ -192,5 +194,5 @@ func (w *writer) commit() {
 	if w.err == nil {
 		_, w.err = w.to.Commit(w.ctx, w.txn)
 	}
-	w.txn, w.n = store.Txn{}, 0
+	w.txn, w.n, w.commits = store.Txn{}, 0, w.commits+1
 }

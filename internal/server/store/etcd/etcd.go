@@ -146,8 +146,13 @@ func (s *Store) Get(ctx context.Context, key string) (store.Record, error) {
 	return store.Record{}, fmt.Errorf("%s: %w", key, store.ErrNotFound)
 }
 
-// page is the number of records that etcd returns at once: it collects them in memory.
-const page = 1000
+// etcd returns records in pages, which it collects in memory. It counts all records after a page too, so a list of many
+// small records needs large pages: their number doubles until they have largePage bytes.
+const (
+	page      = 1000
+	mostPage  = 32 * page
+	largePage = 4 << 20
+)
 
 // List returns the records of a prefix.
 func (s *Store) List(ctx context.Context, prefix string) ([]store.Record, int64, error) {
@@ -166,8 +171,8 @@ func (s *Store) list(ctx context.Context, prefix string) (records []store.Record
 		from, end = "\x00", "\x00"
 	}
 	var stale error
-	for {
-		options := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page)}
+	for limit := int64(page); ; {
+		options := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(limit)}
 		if revision > 0 {
 			options = append(options, clientv3.WithRev(revision))
 		}
@@ -181,12 +186,18 @@ func (s *Store) list(ctx context.Context, prefix string) (records []store.Record
 		if old != nil {
 			stale = old
 		}
+		size := 0
 		for _, kv := range response.Kvs {
 			r, err := record(kv)
 			if err != nil {
 				return nil, 0, err
 			}
-			records = append(records, r)
+			records, size = append(records, r), size+len(kv.Value)
+		}
+		if size < largePage {
+			limit = min(2*limit, mostPage)
+		} else {
+			limit = max(limit/2, page)
 		}
 		if !response.More {
 			return records, revision, stale
