@@ -17,10 +17,12 @@ func (Together) Words() []string { return []string{string(Same), string(Differ)}
 
 // Affinity relates a VM to the other VMs of its group.
 type Affinity struct {
-	Group string   `json:"group,omitempty"`
-	Racks Together `json:"racks,omitempty"` // without a rule, a group is spread over racks where that costs little
-	Hosts Together `json:"hosts,omitempty"`
-	Nodes Together `json:"nodes,omitempty"` // of one host; VMs on other hosts do not count
+	Group string `json:"group,omitempty"`
+	// Racks: without a rule, a group is spread over racks where that costs little.
+	Racks Together `json:"racks,omitempty" enum:"same,different" dependentRequired:"group"`
+	Hosts Together `json:"hosts,omitempty" enum:"same,different" dependentRequired:"group"`
+	// Nodes of one host: VMs on other hosts do not count.
+	Nodes Together `json:"nodes,omitempty" enum:"same,different" dependentRequired:"group"`
 }
 
 // Validate checks that rules have a group and do not contradict each other.

@@ -113,17 +113,17 @@ type VM struct {
 
 // Machine is what a VM is in addition to its CPUs and memory. Paths are those of the host.
 type Machine struct {
-	Type    string `json:"type,omitempty"` // kvm (default) or qemu
-	Arch    string `json:"arch,omitempty"` // x86_64 (default) or aarch64
-	CPU     string `json:"cpu,omitempty"`
+	Type    string `json:"type,omitempty" enum:"kvm,qemu"`       // kvm (default) or qemu
+	Arch    string `json:"arch,omitempty" enum:"x86_64,aarch64"` // x86_64 (default) or aarch64
+	CPU     string `json:"cpu,omitempty" enum:"host-passthrough,host-model,maximum"`
 	UEFI    bool   `json:"uefi,omitempty"`
-	Kernel  string `json:"kernel,omitempty"`
-	Initrd  string `json:"initrd,omitempty"`
-	Cmdline string `json:"cmdline,omitempty"`
-	Disks   []Disk `json:"disks,omitempty"`
-	Network string `json:"network,omitempty"` // a libvirt network; empty: none
+	Kernel  string `json:"kernel,omitempty" pattern:"^/[^\\x00-\\x1f\\x7f]*$"`
+	Initrd  string `json:"initrd,omitempty" pattern:"^/[^\\x00-\\x1f\\x7f]*$" dependentRequired:"kernel"`
+	Cmdline string `json:"cmdline,omitempty" pattern:"^[^\\x00-\\x1f\\x7f]*$" dependentRequired:"kernel"`
+	Disks   []Disk `json:"disks,omitempty" maxItems:"26"`
+	Network string `json:"network,omitempty" pattern:"^[^\\x00-\\x1f\\x7f]*$"` // a libvirt network; empty: none
 	// SerialLog is the file for the output of the serial port; empty: none.
-	SerialLog string `json:"serial_log,omitempty"`
+	SerialLog string `json:"serial_log,omitempty" pattern:"^/[^\\x00-\\x1f\\x7f]*$"`
 	// CloudInit is user data for the first boot; empty: no seed.
 	CloudInit string `json:"cloud_init,omitempty"`
 }
@@ -131,10 +131,11 @@ type Machine struct {
 // Disk is a disk of a VM: a path, a volume of a libvirt pool, or a copy-on-write clone of a
 // base image, which the host makes before the first start.
 type Disk struct {
-	Path     string         `json:"path,omitempty"`
-	Pool     string         `json:"pool,omitempty"`
-	Volume   string         `json:"volume,omitempty"`
-	Base     string         `json:"base,omitempty"` // path of the image that Path is a clone of
+	Path   string `json:"path,omitempty" pattern:"^/[^\\x00-\\x1f\\x7f]*$"`
+	Pool   string `json:"pool,omitempty" pattern:"^[^\\x00-\\x1f\\x7f]*$"`
+	Volume string `json:"volume,omitempty" pattern:"^[^\\x00-\\x1f\\x7f]*$"`
+	// Base is the path of the image that Path is a clone of.
+	Base     string         `json:"base,omitempty" pattern:"^/[^\\x00-\\x1f\\x7f]*$"`
 	Size     topology.Bytes `json:"size,omitempty"` // of a clone; 0: that of its base
 	Format   string         `json:"format,omitempty"`
 	ReadOnly bool           `json:"read_only,omitempty"`

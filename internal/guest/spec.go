@@ -19,11 +19,11 @@ type VCPUSet = topology.Set[VCPUID]
 // field has a default that Normalize fills in.
 type Spec struct {
 	Name   string         `json:"name,omitempty"`
-	VCPUs  int            `json:"vcpus"`
-	Memory topology.Bytes `json:"memory"`
+	VCPUs  int            `json:"vcpus" minimum:"0" maximum:"4096"`
+	Memory topology.Bytes `json:"memory" minimum:"1048576" maximum:"70368744177664" multipleOf:"1048576"`
 	// PageSize backs the guest's memory: 0 is the host's small pages (with
 	// transparent huge pages as the host has them), else a huge page size.
-	PageSize topology.Bytes `json:"page_size,omitempty"`
+	PageSize topology.Bytes `json:"page_size,omitempty" minimum:"65536" maximum:"17179869184" multipleOf:"65536"`
 
 	CPU      CPUSpec      `json:"cpu,omitzero"`
 	Binding  MemorySpec   `json:"memory_binding,omitzero"`
@@ -39,21 +39,21 @@ type Spec struct {
 
 // CPUSpec says how vCPUs and helper threads are bound to CPUs.
 type CPUSpec struct {
-	Binding   CPUMode      `json:"binding,omitempty"`          // default range
-	SMT       SMTPolicy    `json:"smt,omitempty"`              // default any; matters for exclusive binding
-	Emulator  HelperPolicy `json:"emulator,omitempty"`         // default nodes
-	IOThreads int          `json:"io_threads,omitempty"`       // number of I/O threads, default 0
-	IOPolicy  HelperPolicy `json:"io_thread_policy,omitempty"` // default nodes
+	Binding   CPUMode      `json:"binding,omitempty" enum:"none,range,exclusive"`                       // default range
+	SMT       SMTPolicy    `json:"smt,omitempty" enum:"any,prefer,require,isolate"`                     // default any
+	Emulator  HelperPolicy `json:"emulator,omitempty" enum:"nodes,housekeeping,exclusive,none"`         // default nodes
+	IOThreads int          `json:"io_threads,omitempty" minimum:"0" maximum:"1024"`                     // default 0
+	IOPolicy  HelperPolicy `json:"io_thread_policy,omitempty" enum:"nodes,housekeeping,exclusive,none"` // default nodes
 	// Sharing handoff: the guest has a vCPU for each CPU of its nodes, and is granted some
 	// of these CPUs at a time, by demand.
-	Sharing SharingMode `json:"sharing,omitempty"`
+	Sharing SharingMode `json:"sharing,omitempty" enum:"handoff"`
 	// MinVCPUs is the number of CPUs that the guest always has; default 1. Weight is its
 	// share of the others if they do not suffice; default 100. Both need sharing handoff.
-	MinVCPUs int `json:"min_vcpus,omitempty"`
-	Weight   int `json:"weight,omitempty"`
+	MinVCPUs int `json:"min_vcpus,omitempty" minimum:"1" maximum:"4096"`
+	Weight   int `json:"weight,omitempty" minimum:"1" maximum:"10000"`
 	// Home is the node whose CPUs the guest takes first and releases last; nil: the one
 	// with most room. It needs sharing handoff.
-	Home *topology.NodeID `json:"home,omitempty"`
+	Home *topology.NodeID `json:"home,omitempty" minimum:"0" maximum:"65535"`
 }
 
 // CPUMode is how vCPUs are bound.
@@ -109,7 +109,7 @@ func (HelperPolicy) Words() []string {
 
 // MemorySpec says how memory is bound to nodes.
 type MemorySpec struct {
-	Mode MemoryMode `json:"mode,omitempty"` // default preferred
+	Mode MemoryMode `json:"mode,omitempty" enum:"none,preferred,strict,interleave,restrictive"` // default preferred
 	// Immediate asks to allocate all memory at start. Always so with huge pages.
 	Immediate bool `json:"immediate,omitempty"`
 }
@@ -135,9 +135,10 @@ func (MemoryMode) Words() []string {
 
 // TopologySpec says what NUMA topology the guest sees.
 type TopologySpec struct {
-	Mode  TopologyMode `json:"mode,omitempty"`  // default auto
-	Cells []CellSpec   `json:"cells,omitempty"` // for mode cells: sizes; empty means Count equal cells
-	Count int          `json:"count,omitempty"` // for mode cells
+	Mode TopologyMode `json:"mode,omitempty" enum:"off,auto,cells,mirror"` // default auto
+	// Cells are the sizes of the cells, for mode cells; empty means Count equal cells.
+	Cells []CellSpec `json:"cells,omitempty" maxItems:"4096"`
+	Count int        `json:"count,omitempty" minimum:"1" maximum:"4096"` // for mode cells
 }
 
 // TopologyMode chooses the guest's cells.
@@ -158,16 +159,16 @@ func (TopologyMode) Words() []string {
 
 // CellSpec is the size of one cell.
 type CellSpec struct {
-	VCPUs  int            `json:"vcpus"`
-	Memory topology.Bytes `json:"memory"`
+	VCPUs  int            `json:"vcpus" minimum:"0" maximum:"4096"`
+	Memory topology.Bytes `json:"memory" minimum:"4096" maximum:"70368744177664" multipleOf:"4096"`
 }
 
 // Limits narrow what placement may choose.
 type Limits struct {
 	// MaxDistance is the greatest SLIT distance allowed between any two of the guest's nodes; 0 is no limit.
-	MaxDistance int `json:"max_distance,omitempty"`
+	MaxDistance int `json:"max_distance,omitempty" minimum:"10" maximum:"254"`
 	// MaxClass is the farthest class allowed between any two of the guest's nodes; empty is no limit.
-	MaxClass topology.Class `json:"max_class,omitempty"`
+	MaxClass topology.Class `json:"max_class,omitempty" enum:"local,neighbour,remote"`
 	// Nodes and CPUs are hard affinity: nothing outside is used. Empty means all.
 	Nodes topology.NodeSet `json:"nodes,omitzero"`
 	CPUs  topology.CPUSet  `json:"cpus,omitzero"`
@@ -175,12 +176,12 @@ type Limits struct {
 	// pools.
 	Pool string `json:"pool,omitempty"`
 	// MaxNodes bounds how many nodes the guest may take; 0 is no limit.
-	MaxNodes int `json:"max_nodes,omitempty"`
+	MaxNodes int `json:"max_nodes,omitempty" minimum:"0" maximum:"65536"`
 }
 
 // DeviceSpec names a host device.
 type DeviceSpec struct {
-	Address string `json:"address"`
+	Address string `json:"address" pattern:"^([0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\\.[0-7]$"`
 	// Required refuses placements away from the device's node; else nearness is a cost.
 	Required bool `json:"required,omitempty"`
 	// Passthrough says the device is assigned by vfio, which pins all guest memory.

@@ -21,6 +21,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/server/store"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // showVM returns a VM as the API shows it.
@@ -168,6 +169,9 @@ func (s *Server) newVM(c *rest.Call, v *fleetapi.VMCreate) (fleet.VM, error) {
 	if spec.Name == "" {
 		return invalid(errors.New("spec: name: needed"))
 	}
+	if err := wholeMiB(spec.Memory); err != nil {
+		return invalid(err)
+	}
 	if err := v.Affinity.Validate(); err != nil {
 		return invalid(fmt.Errorf("affinity: %w", err))
 	}
@@ -186,8 +190,26 @@ func (s *Server) newVM(c *rest.Call, v *fleetapi.VMCreate) (fleet.VM, error) {
 		Spec: spec, Machine: v.Machine, Affinity: v.Affinity, Labels: v.Labels, Run: run, Generation: 1}, nil
 }
 
-// checkMachine refuses what the host would misread: it writes these texts into files and commands.
+// wholeMiB refuses a size that libvirt would round up.
+func wholeMiB(memory topology.Bytes) error {
+	if memory%topology.MiB != 0 {
+		return fmt.Errorf("memory: %d bytes: allowed is a whole number of MiB", uint64(memory))
+	}
+	return nil
+}
+
+// mostDisks is how many disks of one kind have names.
+const mostDisks = 26
+
+// checkMachine refuses what the host would refuse later, and what it would misread: it writes these texts into files
+// and commands. The schema of the API says the same; a host may also read records of an earlier server.
 func checkMachine(m *fleet.Machine) error {
+	switch {
+	case m.Kernel == "" && (m.Initrd != "" || m.Cmdline != ""):
+		return errors.New("machine: initrd and cmdline need a kernel")
+	case len(m.Disks) > mostDisks:
+		return fmt.Errorf("machine: %d disks: allowed are up to %d", len(m.Disks), mostDisks)
+	}
 	paths := []string{m.Kernel, m.Initrd, m.SerialLog}
 	for _, d := range m.Disks {
 		if d.Path == "" && (d.Pool == "" || d.Volume == "") {
@@ -588,6 +610,9 @@ func (s *Server) ResizeVM(ctx context.Context, c rest.Call, name string, r fleet
 		}
 		spec, err := vm.Spec.Normalize()
 		if err != nil {
+			return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
+		}
+		if err := wholeMiB(spec.Memory); err != nil {
 			return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
 		}
 		vm.Spec = spec

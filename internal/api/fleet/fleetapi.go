@@ -211,8 +211,8 @@ type VMAdopt struct {
 
 // VMResize changes the size of a VM that is stopped.
 type VMResize struct {
-	VCPUs  int   `json:"vcpus,omitempty" minimum:"0" maximum:"4096"` // 0: as it is
-	Memory Bytes `json:"memory,omitempty"`                           // 0: as it is
+	VCPUs  int   `json:"vcpus,omitempty" minimum:"0" maximum:"4096"`                     // 0: as it is
+	Memory Bytes `json:"memory,omitempty" maximum:"70368744177664" multipleOf:"1048576"` // 0: as it is
 }
 
 // VMMigrate moves a VM to another host while it runs.

@@ -110,6 +110,21 @@ func TestClient_ReturnsProblems(t *testing.T) {
 	}
 }
 
+func TestHideTokens(t *testing.T) {
+	for text, want := range map[string]string{
+		"there is no VM nvu_AbC-_0123456789": "there is no VM nvu_(hidden)",
+		"nvj_0123456789 and nvu_9876543210.": "nvj_(hidden) and nvu_(hidden).",
+		"host nvu_1, nvidia_driver_version":  "host nvu_1, nvidia_driver_version",
+	} {
+		if got := HideTokens(text); got != want {
+			t.Errorf("%q: got %q", text, got)
+		}
+	}
+	if p := NewProblem(ProblemNotFound, "there is no VM nvu_0123456789"); strings.Contains(p.Error(), "01234") {
+		t.Errorf("got %v", p)
+	}
+}
+
 func TestClient_ReportsThatNobodyAnswersWithoutTheToken(t *testing.T) {
 	c, err := NewClient(Config{URL: "http://127.0.0.1:1", Token: "secret"})
 	if err != nil {

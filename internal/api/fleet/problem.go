@@ -2,6 +2,7 @@ package fleetapi
 
 import (
 	"net/http"
+	"regexp"
 	"strings"
 )
 
@@ -58,8 +59,15 @@ func NewProblem(t ProblemType, detail string) *Problem {
 	if status == 0 {
 		status = http.StatusInternalServerError
 	}
-	return &Problem{Type: t, Title: http.StatusText(status), Status: status, Detail: detail}
+	return &Problem{Type: t, Title: http.StatusText(status), Status: status, Detail: HideTokens(detail)}
 }
+
+// tokens match users' and hosts' tokens: see package auth.
+var tokens = regexp.MustCompile(`(nv[uj]_)[A-Za-z0-9_-]{6,}`)
+
+// HideTokens replaces the secret part of tokens in a text: people paste them in wrong places, and a problem that
+// quotes its cause ends in logs and in tickets.
+func HideTokens(text string) string { return tokens.ReplaceAllString(text, "${1}(hidden)") }
 
 // Error returns the detail, and each single error.
 func (p *Problem) Error() string {

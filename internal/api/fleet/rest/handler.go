@@ -17,7 +17,6 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
-	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // maxBody limits the body of a request: a VM with its cloud-init data fits.
@@ -30,7 +29,7 @@ var docsPage []byte
 func Handler(s Service, log *slog.Logger) (http.Handler, error) {
 	mux := http.NewServeMux()
 	registry := huma.NewMapRegistry("#/components/schemas/", schemaName)
-	registry.RegisterTypeAlias(reflect.TypeFor[topology.Bytes](), reflect.TypeFor[amount]())
+	aliases(registry)
 	config := huma.Config{
 		OpenAPI: &huma.OpenAPI{OpenAPI: "3.1.0",
 			Info: &huma.Info{Title: "Numavisor fleet API", Version: "v1", Description: description},
@@ -50,6 +49,9 @@ func Handler(s Service, log *slog.Logger) (http.Handler, error) {
 			return nil, fmt.Errorf("operation %s has no handler", op.ID)
 		}
 		methods[op.Path] = append(methods[op.Path], op.Method)
+	}
+	if err := narrow(registry.Map()); err != nil {
+		return nil, err
 	}
 	document, err := json.Marshal(r.api.OpenAPI())
 	if err != nil {
@@ -87,8 +89,9 @@ func otherMethod(allowed []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
 		write(w, &fleetapi.Problem{Type: fleetapi.ProblemOther, Status: http.StatusMethodNotAllowed,
-			Title:  http.StatusText(http.StatusMethodNotAllowed),
-			Detail: fmt.Sprintf("%s %s: allowed are %s", r.Method, r.URL.Path, strings.Join(allowed, ", "))})
+			Title: http.StatusText(http.StatusMethodNotAllowed),
+			Detail: fleetapi.HideTokens(fmt.Sprintf("%s %s: allowed are %s", r.Method, r.URL.Path,
+				strings.Join(allowed, ", ")))})
 	}
 }
 
@@ -119,32 +122,21 @@ func schemaName(t reflect.Type, hint string) string {
 	return strings.ToUpper(last[:1]) + last[1:] + name
 }
 
-// amount is the schema of an amount of memory.
-type amount struct{}
-
-// amountPattern matches the amounts that topology.ParseBytes reads.
-const amountPattern = `^[0-9]+(\.[0-9]+)? ?([kKmMgGtT]([iI]?[bB])?|[bB])?$`
-
-// Schema implements huma.SchemaProvider.
-func (amount) Schema(huma.Registry) *huma.Schema {
-	least := 0.0
-	return &huma.Schema{Description: "bytes, or text such as 16G", AnyOf: []*huma.Schema{
-		{Type: huma.TypeInteger, Format: "int64", Minimum: &least},
-		{Type: huma.TypeString, Examples: []any{"16G"}, Pattern: amountPattern},
-	}}
-}
-
 // problemOf gives the errors that huma finds the form of all others.
 func problemOf(_ huma.Context, _ string, v any) (any, error) {
 	m, ok := v.(*huma.ErrorModel)
 	if !ok {
 		return v, nil
 	}
-	p := &fleetapi.Problem{Type: fleetapi.ProblemInvalid, Title: m.Title, Status: m.Status, Detail: m.Detail}
+	p := &fleetapi.Problem{Type: fleetapi.ProblemInvalid, Title: m.Title, Status: m.Status,
+		Detail: fleetapi.HideTokens(m.Detail)}
 	for _, e := range m.Errors {
-		d := fleetapi.ProblemDetail{Message: e.Message, Location: e.Location}
+		d := fleetapi.ProblemDetail{Message: fleetapi.HideTokens(e.Message), Location: fleetapi.HideTokens(e.Location)}
 		if !strings.HasPrefix(e.Location, "body") { // a body may have secrets
 			d.Value = e.Value
+			if value, ok := e.Value.(string); ok {
+				d.Value = fleetapi.HideTokens(value)
+			}
 		}
 		p.Errors = append(p.Errors, d)
 	}
