@@ -90,9 +90,9 @@ func TestBackup_RestoresRecordsCAAndConfiguration(t *testing.T) {
 	}
 }
 
-// A running server makes the backup itself: its records are locked.
-func TestBackup_WhileTheServerRuns(t *testing.T) {
-	folder, file := newFleet(t), filepath.Join(t.TempDir(), "fleet.tar")
+// runServer runs a server until the function that it returns is called.
+func runServer(t *testing.T, folder string) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	c := runCommand()
@@ -112,13 +112,22 @@ func TestBackup_WhileTheServerRuns(t *testing.T) {
 			t.Fatal("the server does not take backups")
 		}
 	}
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A running server makes the backup itself: its records are locked.
+func TestBackup_WhileTheServerRuns(t *testing.T) {
+	folder, file := newFleet(t), filepath.Join(t.TempDir(), "fleet.tar")
+	stop := runServer(t, folder)
 	if status, out := command("backup", "--data", folder, file); status != exitDone {
 		t.Errorf("status %d: %s", status, out)
 	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	stop()
 	if status, out := command("backup", "--data", folder, file); status != exitDone {
 		t.Errorf("after its end: status %d: %s", status, out)
 	}

@@ -69,7 +69,7 @@ func rootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 	})
-	root.AddCommand(initCommand(), backupCommand(), restoreCommand())
+	root.AddCommand(initCommand(), backupCommand(), restoreCommand(), recoverAdminCommand())
 	root.CompletionOptions.DisableDefaultCmd = true
 	return root
 }

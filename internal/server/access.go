@@ -355,11 +355,17 @@ func (s *Server) DeleteToken(ctx context.Context, c rest.Call, name, id string) 
 
 // audit adds to a transaction who makes it.
 func (s *Server) audit(t *transaction, c *rest.Call, kind fleetapi.AuditKind, name string, before, after any) {
+	auditAt(t, c, kind, name, before, after, s.Now().UTC())
+}
+
+// auditAt is audit at a time.
+func auditAt(
+	t *transaction, c *rest.Call, kind fleetapi.AuditKind, name string, before, after any, now time.Time,
+) {
 	by := "server"
 	if c.User != nil {
 		by = c.User.Name
 	}
-	now := s.Now().UTC()
 	id := fmt.Sprintf("%016x-%s", now.UnixNano(), auth.NewToken().ID[:6]) // ascending by time
 	t.put(store.Audit+id, fleetapi.AuditEntry{ID: id, At: now, User: by, Operation: c.Operation.ID, Kind: kind,
 		Name: name, Object: string(kind) + " " + name, Before: before, After: after})
