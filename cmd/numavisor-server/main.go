@@ -32,7 +32,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // heapGrowth is by how many percent the heap may grow before garbage is collected. A fleet's records are most of the
 // heap and stay: Go's default, 100, would leave as much memory again to garbage.
-const heapGrowth = 40
+const heapGrowth = 25
 
 // run carries out one command line and returns its exit status.
 func run(args []string, stdout, stderr io.Writer) int {

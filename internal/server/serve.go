@@ -21,6 +21,9 @@ const (
 	// endTime is how long requests may still take when the server ends.
 	endTime   = 5 * time.Second
 	maxHeader = 64 << 10
+	// headerTable is the size of the tables of headers of a connection, in bytes. A host's daemon sends few headers;
+	// HTTP/2's default, 4096, takes 25 KiB of memory for each of thousands of hosts.
+	headerTable = 256
 )
 
 // Handler serves users and daemons.
@@ -69,6 +72,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, certificate tls.Cert
 	}
 	web := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime,
 		MaxHeaderBytes: maxHeader,
+		HTTP2:          &http.HTTP2Config{MaxDecoderHeaderTableSize: headerTable, MaxEncoderHeaderTableSize: headerTable},
 		ErrorLog:       slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate},
 			ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: s.CA.Pool(), NextProtos: []string{"h2", "http/1.1"}}}
