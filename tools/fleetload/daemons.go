@@ -314,17 +314,14 @@ func (s *served) measure(ctx context.Context, r *report, d *daemons, o *options)
 		return err
 	}
 	wall := clock.Wall().Seconds()
-	server, simulated := (after.server - before.server).Seconds(), (after.daemons - before.daemons).Seconds()
-	r.below(fmt.Sprintf("server with %d daemons that report every 5 s, CPUs used", o.daemons), server/wall, 1)
+	server, simulated := after.server-before.server, after.daemons-before.daemons
+	r.below(fmt.Sprintf("server with %d daemons that report every 5 s, CPUs used", o.daemons), server.Seconds()/wall, 1)
 	r.add("  reports of loads a second", "%.0f", float64(after.reports-before.reports)/wall)
+	r.add("  simulated daemons, CPUs used", "%.2f", simulated.Seconds()/wall)
+	r.add("  simulated users, CPUs used", "%.2f", clock.Own().Seconds()/wall)
+	r.others(clock, server+simulated)
 	if err := m.report(r); err != nil {
 		return err
 	}
-	if err := r.memory(fmt.Sprintf("with these %d daemons", o.daemons), s.program.PID()); err != nil {
-		return err
-	}
-	r.add("simulated daemons, CPUs used", "%.2f", simulated/wall)
-	r.add("simulated users, CPUs used", "%.2f", clock.Own().Seconds()/wall)
-	r.add("other programs on this machine, CPUs used", "%.2f", others(clock, server+simulated))
-	return nil
+	return r.memory(fmt.Sprintf("with these %d daemons", o.daemons), s.program.PID())
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/schedule"
 	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/lab/cputime"
 )
 
 // decisions measures decisions in this process, in one thread: each VM is decided on and added, and an earlier one
@@ -50,6 +51,7 @@ func (r *report) decisions(d *drawn, limit time.Duration) error {
 		}
 	}
 	elapsed, onCPU = nil, nil
+	clock := cputime.Start()
 	began, beganCPU := time.Now(), threadTime()
 	for time.Since(began) < limit {
 		if err := round(); err != nil {
@@ -62,9 +64,10 @@ func (r *report) decisions(d *drawn, limit time.Duration) error {
 	}
 	of := fmt.Sprintf("decision over %d hosts of 8 nodes, in process: ", d.hosts)
 	r.below(of+"p99, ms", milliseconds(percentile(elapsed, 99)), 1)
-	r.add(of+"p99 of its CPU time, ms", "%.2f", milliseconds(percentile(onCPU, 99)))
+	r.add("  p99 of its CPU time, ms", "%.2f", milliseconds(percentile(onCPU, 99)))
 	r.atLeast("placements a second, in process", float64(len(elapsed))/took.Seconds(), 5000)
-	r.add("placements a CPU second of that thread", "%.0f", float64(len(elapsed))/tookCPU.Seconds())
+	r.add("  placements a CPU second of that thread", "%.0f", float64(len(elapsed))/tookCPU.Seconds())
+	r.others(clock, 0)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/lab/cputime"
@@ -79,7 +80,9 @@ func (r *report) table() string {
 
 func (r row) cells() [4]string { return [4]string{r.figure, r.measured, r.goal, r.verdict} }
 
-// others is how many CPUs other programs used: not this one, nor processes that used some seconds of CPU time.
-func others(c cputime.Clock, known float64) float64 {
-	return max(0, c.Others()*float64(runtime.NumCPU())-known/c.Wall().Seconds())
+// others adds how many CPUs other programs used since the clock's start: not this one, nor processes of this tool that
+// used some CPU time meanwhile. They make all times longer.
+func (r *report) others(c cputime.Clock, known time.Duration) {
+	used := c.Others()*float64(runtime.NumCPU()) - known.Seconds()/c.Wall().Seconds()
+	r.add("  other programs on this machine meanwhile, CPUs used", "%.2f", max(0, used))
 }

@@ -18,6 +18,7 @@ import (
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/lab/cputime"
 	"github.com/numavisor/numavisor/tools/process"
 )
 
@@ -69,7 +70,7 @@ func (s *served) place(ctx context.Context, r *report, clients int, limit time.D
 	if err != nil {
 		return err
 	}
-	pending := 0
+	pending, clock := 0, cputime.Start()
 	began := time.Now()
 	var all sync.WaitGroup
 	for id := range clients {
@@ -106,6 +107,7 @@ func (s *served) place(ctx context.Context, r *report, clients int, limit time.D
 	r.add(fmt.Sprintf("  p99 of a request of these %d users, ms", clients), "%.1f",
 		milliseconds(percentile(l.by["create"], 99)))
 	r.add("  CPU time of the server for each, ms", "%.2f", milliseconds(after-before)/float64(made))
+	r.others(clock, after-before)
 	return nil
 }
 
