@@ -33,8 +33,8 @@ func ScoreOf(windows []Window) Score {
 }
 
 // quietPages is how many pages may move in a window that counts as one without
-// moves: 1 MiB. The kernel moves some to get contiguous memory.
-const quietPages = 256
+// moves: 3 MiB, a huge page and some small ones. The kernel moves some to get contiguous memory.
+const quietPages = 768
 
 // leastSettled is how many seconds a settled part lasts at least.
 const leastSettled = 9 // two windows of five seconds, by a clock that is not exact
