@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/decide/room"
 	"github.com/numavisor/numavisor/internal/strictyaml"
@@ -164,7 +165,9 @@ type causal interface {
 // parts splits the text of an error: a line that says what failed and what to do,
 // and its causes. An error that is not causal has the causes in its line.
 func parts(err error) (line string, causes []string) {
-	oneLine := func(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ") }
+	oneLine := func(s string) string {
+		return fleetapi.HideTokens(strings.ReplaceAll(strings.TrimSpace(s), "\n", "; "))
+	}
 	var of causal
 	if !errors.As(err, &of) || len(of.Causes()) == 0 {
 		return oneLine(err.Error()), nil
@@ -188,7 +191,7 @@ func printError(w io.Writer, format string, err error) {
 	var faults *strictyaml.Error
 	if format != "json" && errors.As(err, &faults) {
 		for line := range strings.Lines(faults.Error()) {
-			printf(w, "numavisor: %s\n", strings.TrimSuffix(line, "\n"))
+			printf(w, "numavisor: %s\n", fleetapi.HideTokens(strings.TrimSuffix(line, "\n")))
 		}
 		return
 	}

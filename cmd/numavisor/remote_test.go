@@ -27,6 +27,23 @@ import (
 // context "test" for it.
 func oneHostFleet(t *testing.T) operatetest.World {
 	t.Helper()
+	w, _ := oneHostFleetWith(t, slog.New(slog.DiscardHandler))
+	return w
+}
+
+// testFleet is the server of a fleet with its secrets.
+type testFleet struct {
+	address string
+	ca      *auth.CA
+	admin   *fleetapi.Client
+	// token is the admin's, join the one with which the host joined; folder has the host's key.
+	token, join, folder string
+	log                 *slog.Logger
+}
+
+// oneHostFleetWith is oneHostFleet with a log of server and daemon.
+func oneHostFleetWith(t *testing.T, log *slog.Logger) (operatetest.World, *testFleet) {
+	t.Helper()
 	records := memory.New(memory.Options{})
 	ca, err := auth.NewCA("fleet", time.Now())
 	if err != nil {
@@ -44,7 +61,7 @@ func oneHostFleet(t *testing.T) operatetest.World {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := server.New(server.Options{Store: records, CA: ca, Log: slog.New(slog.DiscardHandler), Version: "test",
+	s := server.New(server.Options{Store: records, CA: ca, Log: log, Version: "test",
 		Address: l.Addr().String()})
 	background(t, func(ctx context.Context) { s.Run(ctx, func() {}) })
 	background(t, func(ctx context.Context) {
@@ -66,7 +83,8 @@ func oneHostFleet(t *testing.T) operatetest.World {
 			t.Fatal(err)
 		}
 	}
-	return joinFleet(t, l.Addr().String(), token, ca)
+	f := &testFleet{address: l.Addr().String(), ca: ca, token: token, log: log}
+	return f.joinFleet(t), f
 }
 
 // background runs a function until the test has ended.
@@ -85,9 +103,10 @@ func (plainMachines) Prepare(context.Context, *fleet.VM) (operate.Renderer, func
 }
 
 // joinFleet lets a host in memory join.
-func joinFleet(t *testing.T, address, token string, ca *auth.CA) operatetest.World {
+func (f *testFleet) joinFleet(t *testing.T) operatetest.World {
 	t.Helper()
-	admin, err := fleetapi.NewClient(fleetapi.Config{URL: "https://" + address, Token: token, CA: ca.CertificatePEM()})
+	admin, err := fleetapi.NewClient(fleetapi.Config{URL: "https://" + f.address, Token: f.token,
+		CA: f.ca.CertificatePEM()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,12 +123,13 @@ func joinFleet(t *testing.T, address, token string, ca *auth.CA) operatetest.Wor
 	w := operatetest.New(t, operatetest.Square, t.TempDir())
 	w.Joined.Clock, w.Joined.Sources.Now = time.Now, time.Now
 	folder := filepath.Join(t.TempDir(), "fleet")
-	of, err := agent.Join(t.Context(), folder, agent.JoinRequest{Server: address, Token: made.Token,
+	f.admin, f.join, f.folder = admin, made.Token, folder
+	of, err := agent.Join(t.Context(), folder, agent.JoinRequest{Server: f.address, Token: made.Token,
 		Fingerprint: made.Fingerprint, Host: "host7", ID: "id", Rack: "r1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := agent.New(agent.Options{Member: of, Folder: folder, Host: &w.Joined.Host, Machines: plainMachines{},
+	a := agent.New(agent.Options{Member: of, Folder: folder, Log: f.log, Host: &w.Joined.Host, Machines: plainMachines{},
 		Loads: func(ctx context.Context) (inventory.Host, error) { return w.Joined.Observe(ctx) },
 		Look:  100 * time.Millisecond, LoadsEvery: 50 * time.Millisecond})
 	background(t, func(ctx context.Context) {
