@@ -94,7 +94,8 @@ func TestParts_ChangeNoRecord(t *testing.T) {
 	if a, b := st.vmOf("vm0").value.Placement.VCPUs, st.vmOf("vm1").value.Placement.VCPUs; &a[0] != &b[0] {
 		t.Error("equal placements are not shared")
 	}
-	if a, b := st.reports["h0"].value.Inventory.Topology.CPUs, st.reports["h1"].value.Inventory.Topology.CPUs; &a[0] != &b[0] {
+	cpusOf := func(host string) []topology.CPU { return st.reports[host].value.Inventory.Topology.CPUs }
+	if a, b := cpusOf("h0"), cpusOf("h1"); &a[0] != &b[0] {
 		t.Error("equal topologies are not shared")
 	}
 }

@@ -72,8 +72,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, certificate tls.Cert
 	}
 	web := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime,
 		MaxHeaderBytes: maxHeader,
-		HTTP2:          &http.HTTP2Config{MaxDecoderHeaderTableSize: headerTable, MaxEncoderHeaderTableSize: headerTable},
-		ErrorLog:       slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		HTTP2: &http.HTTP2Config{MaxDecoderHeaderTableSize: headerTable,
+			MaxEncoderHeaderTableSize: headerTable},
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate},
 			ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: s.CA.Pool(), NextProtos: []string{"h2", "http/1.1"}}}
 	ended := make(chan struct{})

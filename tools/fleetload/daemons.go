@@ -75,14 +75,14 @@ func (s *served) startDaemons(ctx context.Context, o *options) (*daemons, error)
 	if d.folder, err = os.MkdirTemp(in, "fleetload"); err != nil {
 		return nil, err
 	}
-	text, err := json.Marshal(daemonsArgs{Folder: d.folder, Address: s.address, Token: s.token, CA: s.ca, Hosts: o.hosts,
-		VMs: o.vms, Daemons: o.daemons})
+	text, err := json.Marshal(daemonsArgs{Folder: d.folder, Address: s.address, Token: s.token, CA: s.ca,
+		Hosts: o.hosts, VMs: o.vms, Daemons: o.daemons})
 	if err != nil {
 		return nil, err
 	}
 	d.program = &process.Program{Name: "daemons", Log: filepath.Join(s.folder, "daemons.log"),
 		Args: []string{self, "-daemons-of", string(text)}}
-	if err := d.program.Start(); err != nil {
+	if err := d.program.Start(); err != nil { //nolint:contextcheck // it ends with this process
 		return nil, err
 	}
 	for last, moved := 0, time.Now(); ; time.Sleep(200 * time.Millisecond) {
@@ -143,7 +143,7 @@ func (a *daemonsArgs) run(ctx context.Context) error {
 	if err := raiseFiles(a.Daemons); err != nil {
 		return err
 	}
-	sample, err := drawFleet(a.Hosts, a.VMs)
+	sample, err := drawFleet(ctx, a.Hosts, a.VMs)
 	if err != nil {
 		return err
 	}
@@ -202,7 +202,7 @@ func (f *fleetOf) start(ctx context.Context, i int) error {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return err
 	}
-	h, err := f.sample.simulated(i)
+	h, err := f.sample.simulated(ctx, i)
 	if err != nil {
 		return err
 	}

@@ -61,11 +61,11 @@ func (d *drawn) vmsOn(host int) int {
 }
 
 // drawFleet draws the kinds of a fleet. The same numbers give the same fleet.
-func drawFleet(hosts, vms int) (*drawn, error) {
+func drawFleet(ctx context.Context, hosts, vms int) (*drawn, error) {
 	d := &drawn{hosts: hosts, vms: vms}
 	random := rand.New(rand.NewPCG(1, 0))
 	for range min(kinds, hosts) {
-		k, err := drawKind(random)
+		k, err := drawKind(ctx, random)
 		if err != nil {
 			return nil, err
 		}
@@ -75,7 +75,7 @@ func drawFleet(hosts, vms int) (*drawn, error) {
 }
 
 // drawKind fills a host.
-func drawKind(random *rand.Rand) (k kind, err error) {
+func drawKind(ctx context.Context, random *rand.Rand) (k kind, err error) {
 	h := fake.MustNew(machine)
 	f, err := schedule.New([]schedule.Host{{Name: "kind", Inventory: &inventory.Host{Topology: h.Nodes()}}},
 		policy.Policy{}, schedule.Weights{})
@@ -91,25 +91,25 @@ func drawKind(random *rand.Rand) (k kind, err error) {
 			return k, err
 		}
 		k.decisions = append(k.decisions, d)
-		if err := startVM(h, d.Spec, d.Placement); err != nil {
+		if err := startVM(ctx, h, d.Spec, d.Placement); err != nil {
 			return k, err
 		}
 	}
-	k.inventory, err = observe(h)
+	k.inventory, err = observe(ctx, h)
 	return k, err
 }
 
 // startVM starts a VM as the daemon would have.
-func startVM(h *fake.Host, s guest.Spec, p guest.Placement) error {
+func startVM(ctx context.Context, h *fake.Host, s guest.Spec, p guest.Placement) error {
 	definition, err := fake.Render(guest.Intent{Spec: s, Placement: p})
 	if err != nil {
 		return err
 	}
-	return h.Start(context.Background(), definition, false)
+	return h.Start(ctx, definition, false)
 }
 
 // observe returns the inventory of a host as its daemon reports it: without loads and threads.
-func observe(h *fake.Host) (inventory.Host, error) {
+func observe(ctx context.Context, h *fake.Host) (inventory.Host, error) {
 	folder, err := os.MkdirTemp("", "claims")
 	if err != nil {
 		return inventory.Host{}, err
@@ -119,7 +119,7 @@ func observe(h *fake.Host) (inventory.Host, error) {
 	if err != nil {
 		return inventory.Host{}, err
 	}
-	seen, err := on.Observe(context.Background())
+	seen, err := on.Observe(ctx)
 	for i := range seen.Guests {
 		s := &seen.Guests[i].Seen
 		s.Load, s.Threads, s.Ranges = nil, nil, nil
@@ -159,11 +159,11 @@ func (d *drawn) inventory(host int) inventory.Host {
 }
 
 // simulated returns a host in memory with its VMs.
-func (d *drawn) simulated(host int) (*fake.Host, error) {
+func (d *drawn) simulated(ctx context.Context, host int) (*fake.Host, error) {
 	h := fake.MustNew(machine)
 	for i := range d.vmsOn(host) {
 		spec, placement := d.vm(host, i)
-		if err := startVM(h, spec, placement); err != nil {
+		if err := startVM(ctx, h, spec, placement); err != nil {
 			return nil, err
 		}
 	}

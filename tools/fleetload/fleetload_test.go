@@ -69,7 +69,7 @@ other            2.0
 
 // All VMs are on the hosts, no node has more than it has room for, and records and reports agree.
 func TestDrawFleet(t *testing.T) {
-	d, err := drawFleet(45, 400)
+	d, err := drawFleet(t.Context(), 45, 400)
 	if err != nil {
 		t.Fatal(err)
 	}

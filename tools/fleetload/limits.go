@@ -21,7 +21,7 @@ func raiseFiles(daemons int) error {
 		return nil
 	}
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: need, Max: need}); err != nil {
-		return fmt.Errorf("%d daemons need %d open files, this process may have %d, and the limit cannot be raised: %w; "+
+		return fmt.Errorf("%d daemons need %d open files; the limit is %d and cannot be raised: %w; "+
 			"run it as root, or with fewer daemons", daemons, need, now.Max, err)
 	}
 	return nil

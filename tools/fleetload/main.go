@@ -94,7 +94,7 @@ func (o *options) run(ctx context.Context, log func(string, ...any)) (r report, 
 		return r, err
 	}
 	log("drawing %d hosts", o.hosts)
-	sample, err := drawFleet(o.hosts, o.vms)
+	sample, err := drawFleet(ctx, o.hosts, o.vms)
 	if err != nil {
 		return r, err
 	}
@@ -105,7 +105,7 @@ func (o *options) run(ctx context.Context, log func(string, ...any)) (r report, 
 	s := &served{path: path, folder: folder}
 	defer s.stop()
 	log("writing the records of %d hosts and %d VMs", o.hosts, o.vms)
-	if err := s.init(); err != nil {
+	if err := s.init(ctx); err != nil {
 		return r, err
 	}
 	if err := s.fill(ctx, sample); err != nil {

@@ -35,8 +35,8 @@ type served struct {
 func (s *served) data() string { return filepath.Join(s.folder, "server") }
 
 // init makes the fleet as an operator does.
-func (s *served) init() error {
-	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+func (s *served) init(ctx context.Context) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (s *served) init() error {
 	if err := l.Close(); err != nil {
 		return err
 	}
-	out, err := exec.CommandContext(context.Background(), s.path, "init", "--data", s.data(), "--address",
+	out, err := exec.CommandContext(ctx, s.path, "init", "--data", s.data(), "--address",
 		s.address).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s init: %w: %s", s.path, err, bytes.TrimSpace(out))
@@ -63,7 +63,7 @@ func (s *served) start(ctx context.Context) (time.Duration, error) {
 	s.program = &process.Program{Name: "server", Log: filepath.Join(s.folder, "server.log"),
 		Args: []string{s.path, "--data", s.data(), "--listen", s.address}}
 	began := time.Now()
-	if err := s.program.Start(); err != nil {
+	if err := s.program.Start(); err != nil { //nolint:contextcheck // it ends with this process
 		return 0, err
 	}
 	c, err := s.client()

@@ -179,7 +179,7 @@ func (m *mixture) next(ctx context.Context) func() {
 	case n < 10:
 		return get("list a host's VMs", "/v1/vms?host="+hostName(host))
 	case n < 20: // a page somewhere in the middle of all that match
-		return get("list by label, 100 a page", fmt.Sprintf("/v1/vms?label=tier=gold&limit=100&cursor=%s", hostName(host)))
+		return get("list by label, 100 a page", "/v1/vms?label=tier=gold&limit=100&cursor="+hostName(host))
 	case n < 25:
 		return get("list by state, 100 a page", "/v1/vms?state=running&limit=100&cursor="+hostName(host))
 	case n < 35:
