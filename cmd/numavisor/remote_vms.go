@@ -291,7 +291,8 @@ room on the target, with NUMA nodes and CPUs, is reserved before anything is cop
 		func(ctx context.Context, client *fleetapi.Client, name string, how fleetapi.Change) (fleetapi.VM, error) {
 			m.MaxDowntime = int(longest / time.Millisecond)
 			if longest != 0 && (longest < time.Millisecond || longest%time.Millisecond != 0) {
-				return fleetapi.VM{}, wrongUse("--max-downtime: %v: allowed are whole milliseconds, such as 50ms", longest)
+				return fleetapi.VM{}, wrongUse("--max-downtime: %v: allowed are whole milliseconds, such as 50ms",
+					longest)
 			}
 			if err := m.Validate(); err != nil {
 				return fleetapi.VM{}, wrongUse("%w", err)

@@ -168,7 +168,8 @@ func (f *testFleet) misplace(t *testing.T, seen *transcript, secrets map[string]
 			if !strings.HasPrefix(secret, "nv") && !strings.Contains(q.body, "cloud_init") {
 				continue // it is a word like any other
 			}
-			r, err := http.NewRequestWithContext(t.Context(), q.method, "https://"+f.address+q.path, strings.NewReader(q.body))
+			r, err := http.NewRequestWithContext(t.Context(), q.method, "https://"+f.address+q.path,
+				strings.NewReader(q.body))
 			if err != nil {
 				t.Fatal(err)
 			}

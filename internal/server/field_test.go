@@ -392,7 +392,8 @@ func TestField_K2_OptionsOfAMigration(t *testing.T) {
 			fleetapi.Change{DryRun: dry})
 	}
 	for _, o := range []fleet.MigrationOptions{
-		{MaxDowntime: -1}, {MaxDowntime: 2_000_001}, {MaxDowntime: 50, PostCopy: true}, {PostCopy: true, CopyStorage: true},
+		{MaxDowntime: -1}, {MaxDowntime: 2_000_001}, {MaxDowntime: 50, PostCopy: true},
+		{PostCopy: true, CopyStorage: true},
 	} {
 		var p *fleetapi.Problem
 		if _, err := ask(o, false); !errors.As(err, &p) || p.Status != http.StatusUnprocessableEntity {
