@@ -46,7 +46,8 @@ const (
 	// Departing runs here while its memory is copied to another host.
 	Departing
 	// Suspended is stopped for a migration: on the target it is arriving, or runs (post-copy) while a
-	// part of its memory is on the source; on the source all of its memory is copied, and the hypervisor does not know whether it runs on the target.
+	// part of its memory is on the source; on the source all of its memory is copied, and the hypervisor
+	// does not know whether it runs on the target.
 	Suspended
 	// Changing starts or ends at this moment: only a later answer says what it becomes.
 	Changing
