@@ -232,7 +232,7 @@ func TestFleet_SurvivesRestarts(t *testing.T) {
 	for i := range vms {
 		f.create(fmt.Sprintf("vm%d", i))
 	}
-	want := map[string]fleet.RunState{}
+	want, ends := map[string]fleet.RunState{}, 0
 	for range 10 {
 		name := fmt.Sprintf("vm%d", random.IntN(vms))
 		want[name] = []fleet.RunState{fleet.Running, fleet.Stopped}[random.IntN(2)]
@@ -242,6 +242,7 @@ func TestFleet_SurvivesRestarts(t *testing.T) {
 			f.stop()
 			f.start()
 		case 1:
+			ends++
 			f.host.end()
 			f.host.start()
 		case 2:
@@ -257,8 +258,13 @@ func TestFleet_SurvivesRestarts(t *testing.T) {
 			f.until(name, fleetapi.VMRunning)
 			f.host.CheckInPlace(t, name)
 		}
-		if n := f.host.creates(name); n != 1 {
-			t.Errorf("%s was created %d times", name, n)
+		// A daemon need not create a VM of which it first hears when a user has stopped it. A creation
+		// that the end of the daemon interrupts begins again.
+		switch n := f.host.creates(name); {
+		case n == 0 && want[name] != fleet.Stopped:
+			t.Errorf("%s runs and was not created", name)
+		case n > 1+ends:
+			t.Errorf("%s was created %d times, and the daemon ended %d times", name, n, ends)
 		}
 	}
 }
