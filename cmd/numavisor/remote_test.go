@@ -129,7 +129,8 @@ func (f *testFleet) joinFleet(t *testing.T) operatetest.World {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := agent.New(agent.Options{Member: of, Folder: folder, Log: f.log, Host: &w.Joined.Host, Machines: plainMachines{},
+	a := agent.New(agent.Options{
+		Member: of, Folder: folder, Log: f.log, Host: &w.Joined.Host, Machines: plainMachines{},
 		Loads: func(ctx context.Context) (inventory.Host, error) { return w.Joined.Observe(ctx) },
 		Look:  100 * time.Millisecond, LoadsEvery: 50 * time.Millisecond})
 	background(t, func(ctx context.Context) {
