@@ -108,7 +108,7 @@ func printPlan(w io.Writer, r plan.Plan, explain bool) {
 				saves = fmt.Sprintf("%.2f CPUs", m.Benefit.AccessCPUs+m.Benefit.WaitCPUs)
 			}
 			kind, from := m.Way(g)
-			rows = append(rows, []string{string(kind), g.Guest, text.Set(from), text.Set(g.Placement.Nodes),
+			rows = append(rows, []string{string(kind), g.Guest, text.Set(from), text.Set(g.To()),
 				g.Bytes.String(), takes, saves, mode})
 		}
 	}

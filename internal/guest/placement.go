@@ -82,6 +82,22 @@ func (p *Placement) MemoryOn(node topology.NodeID) topology.Bytes {
 	return sum
 }
 
+// Apart returns the nodes of the vCPUs if they are other nodes than those of the memory: Nodes has both. Memory that
+// cannot move stays where it is while vCPUs go where there are CPUs for them. Empty: Nodes has CPUs and memory.
+func (p *Placement) Apart() (vcpus topology.NodeSet) {
+	away := false
+	for _, r := range p.Reservations {
+		if r.VCPUs > 0 {
+			vcpus = vcpus.With(r.Node)
+			away = away || r.Memory == 0
+		}
+	}
+	if !away || !vcpus.SubsetOf(p.Nodes) || vcpus.Equal(p.Nodes) {
+		return topology.NodeSet{}
+	}
+	return vcpus
+}
+
 // LostCPUs reports whether some thread of the guest is bound to CPUs of which
 // none is online: the placement cannot be carried out any more.
 func (p *Placement) LostCPUs(online topology.CPUSet) bool {

@@ -43,7 +43,7 @@ type MoveKind string
 
 // The kinds of moves.
 const (
-	Repin       MoveKind = "repin"             // vCPUs move to the memory
+	Repin       MoveKind = "repin"             // vCPUs move, to the memory or away from busy CPUs
 	FetchLocal  MoveKind = "move-guest-memory" // memory moves to the vCPUs
 	MoveGuest   MoveKind = "move"              // vCPUs and memory move to other nodes
 	Swap        MoveKind = "swap"              // guests exchange nodes, or one makes room for another
@@ -221,11 +221,22 @@ func (m Move) Way(g GuestMove) (kind MoveKind, from topology.NodeSet) {
 	return kind, from
 }
 
+// To returns the nodes to which the guest goes: those of its vCPUs, if its memory cannot follow them.
+func (g GuestMove) To() topology.NodeSet {
+	if vcpus := g.Placement.Apart(); !vcpus.IsEmpty() {
+		return vcpus
+	}
+	return g.Placement.Nodes
+}
+
 // String returns the move in one line, without its reason.
 func (m Move) String() string {
 	parts := make([]string, len(m.Guests))
 	for i, g := range m.Guests {
-		parts[i] = fmt.Sprintf("%s to nodes %s (%v to copy)", g.Guest, g.Placement.Nodes, g.Bytes)
+		parts[i] = fmt.Sprintf("%s to nodes %s (%v to copy)", g.Guest, g.To(), g.Bytes)
+		if apart := g.Placement.Apart(); !apart.IsEmpty() {
+			parts[i] = fmt.Sprintf("vCPUs of %s to nodes %s (memory stays)", g.Guest, apart)
+		}
 		if g.Kind != "" {
 			parts[i] = fmt.Sprintf("%s %s", g.Kind, parts[i])
 		}

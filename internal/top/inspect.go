@@ -240,7 +240,7 @@ func moveLines(v plan.Move) []string {
 	for _, g := range v.Guests {
 		kind, from := v.Way(g)
 		texts = append(texts, said("move", "%s: %s from nodes %s to nodes %s, %v to copy", kind, g.Guest,
-			text.Set(from), text.Set(g.Placement.Nodes), g.Bytes))
+			text.Set(from), text.Set(g.To()), g.Bytes))
 	}
 	texts = append(
 		texts,

@@ -106,7 +106,7 @@ func saved(m plan.Move) float64 { return m.Benefit.AccessCPUs + m.Benefit.WaitCP
 func journeys(m plan.Move) string {
 	var parts []string
 	for _, g := range m.Guests {
-		to := text.Set(g.Placement.Nodes)
+		to := text.Set(g.To())
 		switch kind, from := m.Way(g); kind {
 		case plan.FetchLocal:
 			parts = append(parts, "mem "+text.Set(from)+">"+to)

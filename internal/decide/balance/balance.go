@@ -3,6 +3,7 @@ package balance
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -117,7 +118,8 @@ func (p *planner) blocked() []plan.Blocked {
 		case blocked.Why == "" && g.pinned:
 			blocked = plan.Blocked{
 				Kind: plan.BlockedMemoryPinned,
-				Why:  "its memory cannot move, and moving only its vCPUs would not help enough",
+				Why: fmt.Sprintf("its memory cannot move (%s), and moving only its vCPUs would not help enough",
+					whyPinned(g.seen)),
 			}
 		case blocked.Why == "":
 			blocked = plan.Blocked{Kind: plan.BlockedNoGain, Why: "no move would help enough"}

@@ -27,8 +27,9 @@
 // is therefore legal for the guest's spec. If the memory or the vCPUs are on
 // the new nodes already, the move only repins vCPUs or only copies memory. A
 // guest without virtual NUMA cells may be divided differently; a guest with
-// cells keeps them. Memory pinned by vfio and memory of Xen guests cannot move;
-// such a guest may only be pinned back to the nodes of its memory.
+// cells keeps them. A guest whose memory is pinned by vfio may only be pinned back to the nodes of
+// its memory. If the hypervisor moves no memory of a running guest, only the vCPUs move: to
+// the memory, or away from it to a node with CPUs for them.
 //
 // # Conditions
 //

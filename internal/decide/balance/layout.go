@@ -22,6 +22,7 @@ type layout struct {
 	copied        float64 // share of its resident memory to copy, 0 to 1
 	tables        float64 // share of its page tables that stay on other nodes, 0 to 1
 	price         float64 // one-time price of the move to this layout, in units of the price list times CPUs
+	apart         bool    // vCPUs are on the homes, and memory stays where it is
 	rejected      bool    // the full check refused it
 	tried         tried   // what model.tryOne returned last
 }
@@ -267,6 +268,9 @@ func (m *model) addLayouts(g *subject) {
 	least, room := 1<<30, false
 	for _, k := range m.cells(g) {
 		divided := parts(&g.spec, k)
+		if g.mayPart() {
+			divided = withoutMemory(divided)
+		}
 		for _, homes := range m.homeSets(g, divided) {
 			sharing, ok := m.largeEnough(g, divided, homes)
 			if !ok {
@@ -289,7 +293,11 @@ func (m *model) addLayouts(g *subject) {
 			continue
 		}
 		l := m.layoutOn(g, o.homes)
-		if (g.pinned && l.copied > maxUnmovable) || m.same(&l, &g.layouts[0]) || m.nodeSet(&l).Intersects(g.leftNodes) {
+		back := m.nodeSet(&l)
+		if l.copied > maxUnmovable && g.mayPart() {
+			l = m.apart(g, l)
+		}
+		if (g.pinned && l.copied > maxUnmovable) || m.same(&l, &g.layouts[0]) || back.Intersects(g.leftNodes) {
 			continue
 		}
 		g.layouts = append(g.layouts, l)

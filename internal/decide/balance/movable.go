@@ -28,7 +28,16 @@ func Immovable(g *inventory.Guest, p policy.Policy) plan.Blocked {
 
 // MemoryPinned reports whether a guest's memory cannot move: vfio pins it, or its
 // hypervisor moves none of a running guest.
-func MemoryPinned(g *inventory.Guest) bool {
-	return !g.Can.MoveMemory || len(g.Config.Devices) > 0 ||
-		slices.ContainsFunc(specOf(g).Devices, func(d guest.DeviceSpec) bool { return d.Passthrough })
+func MemoryPinned(g *inventory.Guest) bool { return whyPinned(g) != "" }
+
+// whyPinned says why a guest's memory cannot move; "": it can.
+func whyPinned(g *inventory.Guest) string {
+	switch {
+	case !g.Can.MoveMemory:
+		return "its hypervisor does not move the memory of a running VM"
+	case len(g.Config.Devices) > 0 ||
+		slices.ContainsFunc(specOf(g).Devices, func(d guest.DeviceSpec) bool { return d.Passthrough }):
+		return "an assigned device pins it"
+	}
+	return ""
 }

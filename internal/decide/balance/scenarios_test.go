@@ -281,22 +281,74 @@ func TestHugePagesOfManySizes(t *testing.T) {
 	}
 }
 
-// Xen leaves the memory of a running guest where it is.
-func TestPlan_XenMemoryDoesNotMove(t *testing.T) {
+// immobile is a guest whose hypervisor leaves the memory of a running guest where it is.
+func immobile(g *inventory.Guest) {
+	g.Hypervisor, g.Can = guest.Xen, inventory.CapabilitiesOf(guest.Xen)
+}
+
+// A busy node is relieved by vCPUs alone where memory cannot move, and the plan says why it stays. vCPUs
+// that are away from their memory go back when there is room.
+func TestPlan_MemoryThatCannotMoveStays(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G")
-	xen := func(g *inventory.Guest) { g.Hypervisor, g.Can = guest.Xen, inventory.CapabilitiesOf(guest.Xen) }
 	for _, name := range []string{"a", "b"} {
-		add(h, vm{name: name, vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2, change: xen})
+		add(h, vm{name: name, vcpus: 4, memory: 2 * gib, cpus: on(0), used: 2, wait: 2, change: immobile})
 	}
 	round := planned(t, h, policy.Policy{})
-	if len(round.Moves) != 0 || len(round.Blocked) != 2 || !strings.Contains(round.Blocked[0].Why,
-		"memory cannot move") {
-		t.Fatalf("memory of a running Xen guest was moved\n%s", round.Text())
+	if len(round.Moves) != 1 || round.Moves[0].Kind != plan.Repin || len(round.Moves[0].Guests) != 1 {
+		t.Fatalf("the vCPUs of one of both must go to node 1\n%s", round.Text())
 	}
-	h = machine("nodes:2 cores:4 memory:16G")
-	add(h, vm{name: "a", vcpus: 4, memory: 6 * gib, cpus: on(1), memOn: bytesOn(0, 6*gib), used: 3, change: xen})
-	if round := planned(t, h, policy.Policy{}); len(round.Moves) != 1 || round.Moves[0].Kind != plan.Repin {
-		t.Fatalf("its vCPUs can go to its memory\n%s", round.Text())
+	move := round.Moves[0].Guests[0]
+	if p := move.Placement; move.Bytes != 0 || move.To().String() != "1" || p.Nodes.String() != "0-1" ||
+		p.MemoryOn(0) != 2*gib || p.VCPUs[0].CPUs.String() != "4-7" {
+		t.Errorf("placement is %+v, %v to copy; want vCPUs on node 1 and memory on node 0", p, move.Bytes)
+	}
+	if why := round.Moves[0].Why; !strings.Contains(why, "memory stays on nodes 0: its hypervisor") {
+		t.Errorf("the move does not say why the memory stays: %s", why)
+	}
+	for name, c := range map[string]vm{
+		"an unbound VM":               {cpus: on(1)},
+		"after the node was relieved": {cpus: on(1), change: func(g *inventory.Guest) { g.Placement = &move.Placement }},
+	} {
+		h = machine("nodes:2 cores:4 memory:16G")
+		add(h, vm{name: "a", vcpus: 4, memory: 2 * gib, cpus: c.cpus, memOn: bytesOn(0, 2*gib), used: 3,
+			change: func(g *inventory.Guest) {
+				immobile(g)
+				if c.change != nil {
+					c.change(g)
+				}
+			}})
+		if round := planned(t, h, policy.Policy{}); len(round.Moves) != 1 || round.Moves[0].Kind != plan.Repin ||
+			goesTo(round, "a").String() != "0" {
+			t.Errorf("%s: its vCPUs can go to its memory\n%s", name, round.Text())
+		}
+	}
+}
+
+// Where memory cannot move, vCPUs stay if no other node helps: all are busy, or the guest expects its cells where
+// they are.
+func TestPlan_MemoryThatCannotMoveBlocks(t *testing.T) {
+	full := machine("nodes:2 cores:4 memory:16G")
+	for i, node := range []topology.NodeID{0, 0, 1, 1} {
+		add(full, vm{name: string(rune('a' + i)), vcpus: 4, memory: 2 * gib, cpus: on(node), used: 2, wait: 2,
+			change: immobile})
+	}
+	cells := machine("nodes:3 cores:4 memory:16G")
+	for _, name := range []string{"a", "b"} {
+		add(cells, vm{name: name, vcpus: 4, memory: 4 * gib, cpus: on(0, 1), used: 2, wait: 2, change: immobile,
+			memOn: topology.MemoryByNode{0: 2 * gib, 1: 2 * gib}, spec: func(s *guest.Spec) {
+				s.Topology = guest.TopologySpec{Mode: guest.TopologyCells, Count: 2}
+			}})
+	}
+	for name, h := range map[string]*inventory.Host{"all nodes are busy": full, "visible cells": cells} {
+		round := planned(t, h, policy.Policy{})
+		if len(round.Moves) != 0 {
+			t.Errorf("%s: moved\n%s", name, round.Text())
+		}
+		for _, b := range round.Blocked {
+			if name == "visible cells" && (b.Kind != plan.BlockedMemoryPinned || !strings.Contains(b.Why, "hypervisor")) {
+				t.Errorf("%s: blocked %+v, want the reason why its memory cannot move", name, b)
+			}
+		}
 	}
 }
 

@@ -400,7 +400,11 @@ func (p *planner) placeGroup(group []change) (inventory.Host, []plan.GuestMove, 
 	for i, c := range group {
 		g := &p.model.guests[c.guest]
 		l := &g.layouts[c.layout]
-		placed, err := place.On(place.Request{Host: &eased, Spec: g.spec, Policy: p.model.policy}, l.homes)
+		r := place.Request{Host: &eased, Spec: g.spec, Policy: p.model.policy}
+		placed, err := place.On(r, l.homes)
+		if l.apart {
+			placed, err = placeApart(r, l.homes, g.seen.Seen.MemoryByNode)
+		}
 		if err != nil {
 			return host, nil, err.Error()
 		}

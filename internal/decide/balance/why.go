@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // kind classifies a group of changes.
@@ -61,6 +62,10 @@ func (p *planner) why(group []change, r relief, benefit plan.Benefit, price plan
 		then := &g.layouts[c.layout]
 		fmt.Fprintf(&b, "; %s (CPU demand %.3g) moves from vCPUs on nodes %s and memory %s to nodes %s", g.name(),
 			g.demand, m.vcpuNodes(g.layout()), m.memoryOf(g.layout()), m.vcpuNodes(then))
+		if then.apart {
+			fmt.Fprintf(&b, "; its memory stays on nodes %s: %s", topology.SetOf(g.seen.Seen.MemoryByNode.Nodes()...),
+				whyPinned(g.seen))
+		}
 	}
 	var uses []string
 	before := map[int]float64{}

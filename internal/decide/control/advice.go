@@ -77,7 +77,7 @@ func (c *Controller) accept(e Accept) {
 func adviceID(m plan.Move) string {
 	h := sha256.New()
 	for _, g := range m.Guests {
-		fmt.Fprintf(h, "%s>%s;", g.Guest, g.Placement.Nodes)
+		fmt.Fprintf(h, "%s>%s;", g.Guest, g.To())
 	}
 	return "a" + hex.EncodeToString(h.Sum(nil)[:4])
 }

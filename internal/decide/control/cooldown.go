@@ -24,7 +24,7 @@ const failedFor = time.Hour
 // Guests that stayed on their nodes have left none to which they must not return.
 func (c *cooldown) begin(m *plan.Move, at time.Time, stayed bool) {
 	for _, g := range m.Guests {
-		moved := balance.Moved{Guest: g.Guest, At: at, From: g.Undo.VCPUNodes, To: g.Placement.Nodes}
+		moved := balance.Moved{Guest: g.Guest, At: at, From: g.Undo.VCPUNodes, To: g.To()}
 		if stayed {
 			moved.From = topology.NodeSet{}
 		}

@@ -34,7 +34,7 @@ func (h *Host) balancing(inv *inventory.Host, g inventory.Guest, b *Bound) *Bala
 	for _, m := range p.Moves {
 		for _, part := range m.Guests {
 			if part.Guest == g.Name {
-				return h.otherMove(inv, g, b, m, part.Placement.Nodes)
+				return h.otherMove(inv, g, b, m, part.To())
 			}
 		}
 	}
