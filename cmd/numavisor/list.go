@@ -28,9 +28,10 @@ func listCommand() *cobra.Command {
 		Long: `Shows for each VM, from the kernel's statistics: the nodes that it is placed on,
 its memory by node, the share of this memory that is local to its vCPUs, the share
 of time that the vCPUs wait for a CPU, and drift: what differs from the placement
-that is recorded with the VM. -o wide adds the nodes that the vCPUs ran on last,
-and the share of time that the VM's CPU quota stops it (throttled; this is not part
-of the wait).
+that is recorded with the VM. Of a mirrored VM, VCPUS also shows how many of its vCPUs
+have a CPU now, and no wait is shown: vCPUs without a CPU wait by design. -o wide
+adds the nodes that the vCPUs ran on last, and the share of time that the VM's CPU
+quota stops it (throttled; this is not part of the wait).
 
 Exit status 3 means that Numavisor could not list all VMs of this host.`,
 		Example: `  numavisor list
@@ -148,7 +149,7 @@ func listRows(t *topology.Topology, guests []operate.Truth, wide bool) [][]strin
 	}
 	rows := [][]string{heading}
 	for _, g := range guests {
-		row := []string{g.Guest, g.State, fmt.Sprint(g.VCPUs), g.Memory.String(), placedText(g),
+		row := []string{g.Guest, g.State, vcpusText(g), g.Memory.String(), placedText(g),
 			g.MemoryByNode.String(),
 			shareText(g.LocalShare), shareText(g.WaitShare), driftText(g)}
 		if wide {
@@ -157,6 +158,14 @@ func listRows(t *topology.Topology, guests []operate.Truth, wide bool) [][]strin
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// vcpusText shows the number of vCPUs; of a mirrored VM that runs, those of them that have a CPU: "4 of 16".
+func vcpusText(g operate.Truth) string {
+	if h := g.HandedOver; h != nil && !h.CPUs.IsEmpty() {
+		return fmt.Sprintf("%d of %d", h.CPUs.Len(), g.VCPUs)
+	}
+	return fmt.Sprint(g.VCPUs)
 }
 
 func placedText(g operate.Truth) string {

@@ -116,3 +116,18 @@ func TestList_WatchEndsInTheMiddleOfALook(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Of a mirrored VM, the list shows how many of its vCPUs have a CPU.
+func TestListShowsHowManyCPUsAMirroredVMHas(t *testing.T) {
+	g := operate.Truth{Guest: "m1", State: "running", VCPUs: 14, HandedOver: &inventory.HandedOver{
+		CPUs: topology.SetOf[topology.CPUID](1, 2, 3, 4)}}
+	var printed strings.Builder
+	printList(&printed, &topology.Topology{}, guestList{Guests: []operate.Truth{g}}, false)
+	if !strings.Contains(printed.String(), " 4 of 14 ") {
+		t.Errorf("printed\n%s", printed.String())
+	}
+	g.HandedOver.CPUs = topology.CPUSet{}
+	if got := vcpusText(g); got != "14" {
+		t.Errorf("without a record: %q", got)
+	}
+}

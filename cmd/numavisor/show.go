@@ -7,8 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	guestapi "github.com/numavisor/numavisor/internal/api/guest"
-	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/text"
@@ -47,14 +45,7 @@ Use 'list' to look often.`,
 			if err != nil {
 				return err
 			}
-			granted, err := h.GrantedTo(args[0], view.Placement)
-			if err != nil {
-				return err
-			}
-			return emit(c, shownVM{view, granted}, func(w io.Writer) {
-				printView(w, &inv.Topology, view)
-				printGranted(w, granted)
-			})
+			return emit(c, view, func(w io.Writer) { printView(w, &inv.Topology, view) })
 		},
 	}
 	on.flags(c)
@@ -62,31 +53,16 @@ Use 'list' to look often.`,
 	return c
 }
 
-// shownVM is what show prints of a VM of this host.
-type shownVM struct {
-	operate.View
-	HandOver *local.Granted `json:"hand_over,omitempty"`
-}
-
-// printGranted prints what a mirrored VM has and how its agent frees vCPUs.
-func printGranted(w io.Writer, g *local.Granted) {
+// printHandedOver prints what a mirrored VM has and how its agent frees vCPUs.
+func printHandedOver(w io.Writer, g *inventory.HandedOver) {
 	if g == nil {
 		return
-	}
-	agent := "no agent has reported"
-	switch {
-	case g.Silent:
-		agent = fmt.Sprintf("its agent (means %s) has sent nothing for 3 s", g.Means)
-	case g.Means == guestapi.None:
-		agent = "its agent has no means to free vCPUs"
-	case g.Means != "":
-		agent = fmt.Sprintf("its agent frees vCPUs by means %s", g.Means)
 	}
 	cpus := "no CPUs on record"
 	if !g.CPUs.IsEmpty() {
 		cpus = "CPUs " + g.CPUs.String()
 	}
-	printf(w, "hand-over: has %s, at least %d; took %d; %s\n", cpus, g.Min, g.Taken, agent)
+	printf(w, "hand-over: has %s, at least %d; took %d; %s\n", cpus, g.Min, g.Taken, g.AgentText())
 	if g.Misbehaved > 0 {
 		printf(w, "hand-over: %s stopped\n", text.Count(g.Misbehaved, "vCPU ran after its release, and was",
 			"vCPUs ran after their release, and were"))
@@ -110,6 +86,7 @@ func printView(w io.Writer, t *topology.Topology, v operate.View) {
 	printf(w, "\nmemory by node from %s; cells from %s; threads from %s\n",
 		cmp.Or(v.Truth.MemorySource, none), cells, cmp.Or(v.Truth.ThreadSource, none))
 	notePlacedFor(w, v.Truth)
+	printHandedOver(w, v.Truth.HandedOver)
 	for _, d := range v.Truth.Differences {
 		printf(w, "drift: %s\n", d)
 	}

@@ -5,9 +5,8 @@ import (
 	"testing"
 
 	guestapi "github.com/numavisor/numavisor/internal/api/guest"
-	"github.com/numavisor/numavisor/internal/host/handoff"
-	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -26,19 +25,19 @@ func TestAVMThatDoesNotRunIsShown(t *testing.T) {
 // A mirrored VM is shown with its CPUs and the means of its agent.
 func TestWhatAMirroredVMHasIsShown(t *testing.T) {
 	cpus := topology.SetOf[topology.CPUID](0, 1, 2)
-	for want, g := range map[string]*local.Granted{
+	for want, g := range map[string]*inventory.HandedOver{
 		"": nil,
 		"hand-over: has no CPUs on record, at least 1; took 0; no agent has reported\n": {Min: 1},
 		"hand-over: has CPUs 0-2, at least 1; took 5; its agent frees vCPUs by means offline\n": {CPUs: cpus, Min: 1,
-			State: handoff.State{Means: guestapi.Offline, Taken: 5}},
+			Means: string(guestapi.Offline), Taken: 5},
 		"hand-over: has CPUs 0-2, at least 1; took 0; its agent has no means to free vCPUs\n": {CPUs: cpus, Min: 1,
-			State: handoff.State{Means: guestapi.None}},
+			Means: string(guestapi.None)},
 		"hand-over: has CPUs 0-2, at least 1; took 0; its agent (means flip) has sent nothing for 3 s\n" +
 			"hand-over: 1 vCPU ran after its release, and was stopped\n": {CPUs: cpus, Min: 1,
-			State: handoff.State{Means: guestapi.Flip, Silent: true, Misbehaved: 1}},
+			Means: string(guestapi.Flip), Silent: true, Misbehaved: 1},
 	} {
 		var printed strings.Builder
-		printGranted(&printed, g)
+		printHandedOver(&printed, g)
 		if got := printed.String(); got != want {
 			t.Errorf("printed %q, want %q", got, want)
 		}

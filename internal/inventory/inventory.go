@@ -280,6 +280,9 @@ type Seen struct {
 	NodeLimits []NodeLimit `json:"node_limits,omitempty"`
 	// Load is the guest's recent load; nil: not measured.
 	Load *GuestLoad `json:"load,omitempty"`
+	// HandedOver is what a mirrored guest has of the CPUs that guests hand to each other, as the
+	// daemon records it; nil: it hands none over, or there is no record.
+	HandedOver *HandedOver `json:"handed_over,omitempty"`
 }
 
 // MemoryRange is a mapping that holds guest RAM.

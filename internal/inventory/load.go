@@ -17,6 +17,9 @@ type GuestLoad struct {
 	// Throttled is the additional number of CPUs that its vCPUs would have used
 	// without the guest's own quota. It is not waiting for a CPU, and not in Wait.
 	Throttled float64 `json:"throttled,omitempty"`
+	// Ungranted is, of a mirrored guest, the additional number of CPUs that its vCPUs would
+	// have used on CPUs that the guest is not granted. It is not waiting for a CPU, and not in Wait.
+	Ungranted float64 `json:"ungranted,omitempty"`
 	// Remote is the share of its accesses that leaves the node; nil: not measured.
 	Remote *Remote `json:"remote,omitempty"`
 	// MemoryMBps is its traffic to memory, in MB (10^6 bytes) a second; 0: not measured.
@@ -30,6 +33,7 @@ func (l *GuestLoad) Demand() float64 { return l.CPU + l.Wait }
 // or not a number, and none is beyond any host.
 func (l *GuestLoad) IsValid() bool {
 	return possible(l.CPU, mostCPUs) && possible(l.Wait, mostCPUs) && possible(l.Throttled, mostCPUs) &&
+		possible(l.Ungranted, mostCPUs) &&
 		possible(l.MemoryMBps, mostMBps) &&
 		(l.Remote == nil || possible(l.Remote.Share, 1+1e-6)) // shares are sums of parts
 }

@@ -48,6 +48,9 @@ type GuestSample struct {
 	// Accesses are shares of its accesses to memory by the node that holds it
 	// and the node of the CPU that makes them; they sum to 1. Empty: not measured.
 	Accesses []AccessShare `json:"accesses,omitempty"`
+	// HandedOver is what a mirrored guest has of the CPUs that guests hand to each other; nil:
+	// it hands none over, or the daemon does not.
+	HandedOver *HandedOver `json:"handed_over,omitempty"`
 }
 
 // AccessShare is the part of a guest's accesses that goes from CPUs of one

@@ -38,8 +38,9 @@ type State struct {
 	// Taken counts the CPUs that the guest has been granted since it was first seen.
 	Taken int `json:"taken,omitempty"`
 	// Misbehaved counts the vCPUs that ran after the guest had released them, and were
-	// stopped.
-	Misbehaved int `json:"misbehaved,omitempty"`
+	// stopped; the last one at MisbehavedAt.
+	Misbehaved   int       `json:"misbehaved,omitempty"`
+	MisbehavedAt time.Time `json:"misbehaved_at,omitzero"`
 }
 
 // Options are the parts that Hands works with. All must be set.
@@ -437,7 +438,7 @@ func (h *Hands) acknowledged(m *member, i int, v words.VCPUID, now time.Time) {
 	case now.Sub(w.since) < h.period():
 		h.watches[g.CPU] = watch{w.since, now, ran, w.ranAtFirst}
 	default:
-		h.note(m.Name, func(s *State) { s.Misbehaved++ })
+		h.note(m.Name, func(s *State) { s.Misbehaved, s.MisbehavedAt = s.Misbehaved+1, now.UTC() })
 		h.Log("VM %s misbehaves: vCPU %d ran for %v of %v after its release; it is confined to the VM's other CPUs",
 			m.Name, v, ran-w.ranAtFirst, now.Sub(w.since))
 		h.confineAndFree(m, i)

@@ -45,6 +45,7 @@ type Runner struct {
 
 	once    sync.Once
 	updates chan update
+	tally   tally
 }
 
 // update is what an observation says.
@@ -85,6 +86,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	defer l.close()
 	l.hands = New(Options{Topology: first.topology, Rules: r.Rules, Kernel: l, Save: r.save, Send: l.send, Log: r.Log},
 		record)
+	r.tally.record(record, time.Now())
 	l.follow(ctx, first)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -102,6 +104,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		}
 		l.reserve(time.Now())
 		next, err := l.hands.Step(time.Now())
+		r.tally.guests(l.hands)
 		if err != nil {
 			l.complain(err)
 		}
@@ -140,7 +143,11 @@ func (r *Runner) save(record Record) error {
 	if err := os.WriteFile(r.File+".new", text, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(r.File+".new", r.File)
+	if err := os.Rename(r.File+".new", r.File); err != nil {
+		return err
+	}
+	r.tally.record(record, time.Now())
+	return nil
 }
 
 // loop is what the goroutine of Run owns.

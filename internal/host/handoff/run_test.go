@@ -131,6 +131,9 @@ func TestRunnerContinuesAfterItsEnd(t *testing.T) {
 		}
 		before := a.epoch
 		a.wants(start.used, start.running, start.granted)
+		if h := r.Holdings()["m"]; h.CPUs.Len() != start.granted || h.Min != 1 || h.Means != string(guest.Partition) {
+			t.Errorf("those who watch see %+v", h)
+		}
 		if a.epoch < before {
 			t.Errorf("epoch %d after %d", a.epoch, before)
 		}

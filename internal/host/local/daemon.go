@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 
 	"github.com/numavisor/numavisor/internal/decide/handoff"
-	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/daemon"
 	hands "github.com/numavisor/numavisor/internal/host/handoff"
 	"github.com/numavisor/numavisor/internal/host/labcounter"
@@ -52,29 +51,33 @@ func (h *Host) HandOver(o *daemon.Options) (run func(context.Context) error) {
 // granted is the file with the record of granted CPUs.
 func (h *Host) granted() string { return filepath.Join(h.Ledger.Folder, "handoff.json") }
 
-// Granted is what a mirrored VM has at present.
-type Granted struct {
-	CPUs topology.CPUSet `json:"cpus"`
-	Min  int             `json:"min_vcpus"`
-	hands.State
-}
-
-// GrantedTo returns what a mirrored VM has, as the daemon records it; nil: it hands no CPUs over.
-func (h *Host) GrantedTo(name string, p *guest.Placement) (*Granted, error) {
-	if p == nil || p.Handoff == nil {
-		return nil, nil //nolint:nilnil // documented
+// addHandedOver adds to the observed guests what the daemon records of the CPUs that they hand over.
+func (h *Host) addHandedOver(inv *inventory.Host) {
+	var mirrored []*inventory.Guest
+	for i := range inv.Guests {
+		if g := &inv.Guests[i]; g.PID != 0 && g.Placement != nil && g.Placement.Handoff != nil {
+			mirrored = append(mirrored, g)
+		}
+	}
+	if len(mirrored) == 0 {
+		return
 	}
 	record, err := hands.ReadRecord(h.granted())
 	if err != nil {
-		return nil, err
+		inv.Gaps = append(inv.Gaps, inventory.Gap{Kind: inventory.OtherGap, Object: inventory.HostRef(),
+			What: "which CPUs mirrored VMs are granted", Why: err.Error()})
+		return
 	}
-	g := Granted{Min: p.Handoff.Min, State: record.Guests[name]}
-	for _, grant := range record.Grants {
-		if grant.Guest == name {
-			g.CPUs = g.CPUs.With(grant.CPU)
+	for _, g := range mirrored {
+		state, cpus := record.Guests[g.Name], handoff.CPUsOf(record.Grants, g.Name)
+		if cpus.IsEmpty() && state == (hands.State{}) {
+			continue // no daemon has handed CPUs over since it started
+		}
+		g.Seen.HandedOver = &inventory.HandedOver{
+			CPUs: cpus, Min: g.Placement.Handoff.Min, Weight: g.Placement.Handoff.Weight, Means: string(state.Means),
+			Silent: state.Silent, Taken: state.Taken, Misbehaved: state.Misbehaved, MisbehavedAt: state.MisbehavedAt,
 		}
 	}
-	return &g, nil
 }
 
 // awaitStart waits until the CPUs with which a mirrored VM starts serve no running VM.
@@ -99,4 +102,10 @@ type handedOver struct {
 func (w handedOver) Follow(guests []inventory.Guest, t *topology.Topology) {
 	w.Watcher.Follow(guests, t)
 	w.runner.Follow(guests, t)
+}
+
+func (w handedOver) Sample() inventory.Sample {
+	s := w.Watcher.Sample()
+	handoff.Attribute(&s, w.runner.Holdings())
+	return s
 }

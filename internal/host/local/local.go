@@ -108,6 +108,7 @@ func Open(o Options) (*Host, error) {
 		root:    root, qemu: qemu,
 	}
 	h.AwaitStart = h.awaitStart
+	h.Sources.Complete = h.addHandedOver
 	if xen.Here(string(root)) {
 		h.useXen(xenKernel{kernel, xen.New(nil)})
 	}

@@ -64,7 +64,9 @@ type Sources struct {
 	Hypervisors   []Hypervisor // in order of precedence: a process in two lists is the first one's
 	// Claims returns the reservations that could be read, with an error for the
 	// others.
-	Claims   func() ([]inventory.Claim, error)
+	Claims func() ([]inventory.Claim, error)
+	// Complete adds what programs of this host have recorded about the guests; nil: nothing.
+	Complete func(*inventory.Host)
 	Now      func() time.Time
 	HostName func() (string, error)
 	// HostID returns the host's stable id, empty if it has none; nil: the same.
@@ -118,6 +120,9 @@ func Host(ctx context.Context, s Sources, closely ...string) (inventory.Host, er
 		return h, err
 	}
 	h.CheckIntents()
+	if s.Complete != nil {
+		s.Complete(&h)
+	}
 	return h, nil
 }
 

@@ -40,10 +40,14 @@ type Truth struct {
 	VCPUsByNode map[topology.NodeID]int `json:"vcpus_by_node,omitempty"` // by the CPU that each last ran on
 	// WaitShare is the share of the time since start in which its vCPUs wanted
 	// to run and waited for a CPU that others used. It excludes the time in which
-	// its own quota throttled them; ThrottledShare is the share of that time.
+	// its own quota throttled them; ThrottledShare is the share of that time. Of a guest
+	// that hands CPUs over, WaitShare is unknown: its vCPUs without a CPU wait by design.
 	WaitShare      *float64 `json:"wait_share,omitempty"`
 	ThrottledShare *float64 `json:"throttled_share,omitempty"`
 	ThreadSource   string   `json:"thread_source,omitempty"`
+	// HandedOver is what a guest that hands CPUs over has of them; nil: it hands none over, or
+	// does not run.
+	HandedOver *inventory.HandedOver `json:"hand_over,omitempty"`
 
 	Differences []drift.Difference `json:"drift,omitempty"`
 	// InProgress says that the guest is being bound or moved: differences are expected.
@@ -87,7 +91,19 @@ func TruthOf(g inventory.Guest, t *topology.Topology) Truth {
 	r.Differences = drift.Of(g, t)
 	r.VCPUsByNode = vcpusByNode(g, t)
 	r.WaitShare, r.ThrottledShare = waitShares(g)
+	if g.Placement != nil && g.Placement.Handoff != nil {
+		r.WaitShare, r.HandedOver = nil, handedOver(g)
+	}
 	return r
+}
+
+// handedOver returns what is recorded of a running guest that hands CPUs over; without a record,
+// its minimum and weight.
+func handedOver(g inventory.Guest) *inventory.HandedOver {
+	if g.Seen.HandedOver != nil {
+		return g.Seen.HandedOver
+	}
+	return &inventory.HandedOver{Min: g.Placement.Handoff.Min, Weight: g.Placement.Handoff.Weight}
 }
 
 // vcpusByNode counts vCPUs by the node that they last ran on.
