@@ -28,12 +28,16 @@ const (
 	CompetingMover   Quantity = "competitor"        // 1 while another program moves pages (numad, KSM, ...)
 	SourceUnreadable Quantity = "source-unreadable" // 1 while a source cannot be read
 	StuckMove        Quantity = "move-failed"       // moves of a guest that failed within the last hour
+	GuestAgent       Quantity = "guest-agent"       // 1 while the agent of a mirrored guest does not answer
+	// vCPUs of a mirrored guest that ran after it had released them, while the last hour has one
+	GuestMisbehaves Quantity = "guest-misbehaves"
 )
 
 // Words returns all quantities.
 func (Quantity) Words() []string {
 	all := []Quantity{NodeCPU, NodeWait, NodeMemory, NodeHugePages, NodeTraffic, HostPressure, GuestWait, GuestRemote,
-		GuestDrift, KernelMoves, CompetingMover, SourceUnreadable, StuckMove}
+		GuestDrift, KernelMoves, CompetingMover, SourceUnreadable, StuckMove, GuestAgent,
+		GuestMisbehaves}
 	words := make([]string, len(all))
 	for i, q := range all {
 		words[i] = string(q)
@@ -48,7 +52,7 @@ func (q Quantity) Amount(v float64) string {
 		return fmt.Sprintf("%.2f per CPU", v)
 	case KernelMoves:
 		return fmt.Sprintf("%.1f MB/s", v)
-	case CompetingMover, SourceUnreadable, StuckMove:
+	case CompetingMover, SourceUnreadable, StuckMove, GuestAgent, GuestMisbehaves:
 		return fmt.Sprintf("%.0f", v)
 	case NodeCPU, NodeMemory, NodeHugePages, NodeTraffic, HostPressure, GuestWait, GuestRemote, GuestDrift: // shares
 	}

@@ -82,6 +82,10 @@ var alarmDefaults = []watched{
 	{alarm.SourceUnreadable, many, Threshold{Warning: 1, Clear: 1, For: Duration(30 * time.Second), Quiet: minutes(1)}},
 	// The count is over an hour already. One may be bad luck; three of the same guest are not.
 	{alarm.StuckMove, many, Threshold{Warning: 1, Critical: 3, Clear: 1}},
+	// A guest boots and starts its agent within two minutes.
+	{alarm.GuestAgent, share, Threshold{Warning: 1, Clear: 1, For: minutes(2), Quiet: minutes(1)}},
+	// The guest promised that the vCPU was idle: one that runs has a faulty agent or kernel, or a hostile one.
+	{alarm.GuestMisbehaves, many, Threshold{Warning: 1, Clear: 1, Quiet: minutes(1)}},
 }
 
 func minutes(n int) Duration { return Duration(time.Duration(n) * time.Minute) }

@@ -2,6 +2,7 @@ package alarm
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -18,6 +19,7 @@ func (j *judgement) guest(g *inventory.GuestSample, known Guest) []reading {
 	failed := j.in.FailedMoves[g.Name]
 	all = append(all, reading{quantity: alarm.StuckMove, value: float64(failed), source: "the journal",
 		says: fmt.Sprintf("%d of its moves failed within the last hour", failed)})
+	all = append(all, j.handOver(g, known)...)
 	for i := range all {
 		all[i].object = inventory.GuestRef(g.Name)
 		all[i].causes = func() []cause { return []cause{{guest: g.Name}} }
@@ -82,4 +84,30 @@ func guestDrift(known Guest) reading {
 		r.says = fmt.Sprintf("%s of its memory is not on its intended nodes %v", text.Percent(r.value), known.Nodes)
 	}
 	return r
+}
+
+// handOver returns the readings of a guest that hands CPUs over, and of one that has done so.
+func (j *judgement) handOver(g *inventory.GuestSample, known Guest) []reading {
+	agent := reading{quantity: alarm.GuestAgent, source: "the daemon's hand-over of CPUs"}
+	ran := reading{quantity: alarm.GuestMisbehaves, source: agent.source}
+	h := g.HandedOver
+	if h == nil {
+		ref := inventory.GuestRef(g.Name)
+		_, a := j.before[key{agent.quantity, ref}]
+		_, b := j.before[key{ran.quantity, ref}]
+		if !a && !b {
+			return nil
+		}
+		return []reading{agent, ran}
+	}
+	if runs := known.Name != ""; runs && !h.Answers() { // a paused guest's agent is paused, too
+		agent.value = 1
+		agent.says = h.AgentText() + ": it keeps the CPUs that it has, until another VM lacks its minimum"
+	}
+	if h.Misbehaved > 0 && j.now.Sub(h.MisbehavedAt) < time.Hour {
+		ran.value = float64(h.Misbehaved)
+		ran.says = fmt.Sprintf("%s after the VM had released it, the last at %s; each was confined to the VM's other CPUs",
+			text.Count(h.Misbehaved, "vCPU ran", "vCPUs ran"), h.MisbehavedAt.UTC().Format(time.RFC3339))
+	}
+	return []reading{agent, ran}
 }

@@ -198,10 +198,13 @@ func largest(of map[string]float64, say func(float64) string) []cause {
 	return all
 }
 
+// facts are quantities of which the value says no more than the words.
+var facts = []alarm.Quantity{alarm.CompetingMover, alarm.SourceUnreadable, alarm.GuestAgent, alarm.GuestMisbehaves}
+
 // explain returns the guests that cause the reading, and the reason for the alarm.
 func (r *reading) explain(threshold float64) (guests []string, why string) {
 	why = fmt.Sprintf("%s; threshold %s", r.says, r.quantity.Amount(threshold))
-	if r.quantity == alarm.CompetingMover || r.quantity == alarm.SourceUnreadable {
+	if slices.Contains(facts, r.quantity) {
 		why = r.says
 	}
 	if r.causes != nil {

@@ -279,3 +279,76 @@ func TestJudge_OrderOfChanges(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// mirrored makes db a guest that hands CPUs over, whose agent answers.
+func (s *scene) mirrored() *inventory.HandedOver {
+	s.in.Guests = []Guest{{Name: "db"}}
+	s.db().HandedOver = &inventory.HandedOver{Min: 1, Weight: 100, Means: "partition"}
+	return s.db().HandedOver
+}
+
+func TestReadings_OfAMirroredGuest(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		change     func(*scene, *inventory.HandedOver)
+		agent, ran float64
+	}{
+		{"at ease", func(*scene, *inventory.HandedOver) {}, 0, 0},
+		{"its agent is silent", func(_ *scene, h *inventory.HandedOver) { h.Silent = true }, 1, 0},
+		{"no agent has reported", func(_ *scene, h *inventory.HandedOver) { h.Means = "" }, 1, 0},
+		{"it is paused, and so is its agent", func(s *scene, h *inventory.HandedOver) {
+			h.Silent, s.in.Guests = true, nil
+		}, 0, 0},
+		{"released vCPUs ran", func(s *scene, h *inventory.HandedOver) {
+			h.Misbehaved, h.MisbehavedAt = 3, s.now.Add(-59*time.Minute)
+		}, 0, 3},
+		{"they ran long ago", func(s *scene, h *inventory.HandedOver) {
+			h.Misbehaved, h.MisbehavedAt = 3, s.now.Add(-time.Hour)
+		}, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newScene(t)
+			c.change(s, s.mirrored())
+			got := s.values("guest db")
+			if got[alarm.GuestAgent] != c.agent || got[alarm.GuestMisbehaves] != c.ran {
+				t.Errorf("agent %v and misbehaving %v, want %v and %v", got[alarm.GuestAgent],
+					got[alarm.GuestMisbehaves], c.agent, c.ran)
+			}
+			if _, has := s.values("guest web")[alarm.GuestAgent]; has {
+				t.Error("a guest that hands no CPUs over has an agent")
+			}
+		})
+	}
+}
+
+// An agent has two minutes to start; its alarm names the guest, and ends with its silence.
+func TestJudge_TheAgentOfAMirroredGuest(t *testing.T) {
+	s := newScene(t)
+	s.mirrored().Means = ""
+	s.wantNone(s.pass(2 * time.Minute))
+	a := s.wantOnly(s.pass(2*time.Second), alarm.GuestAgent, "guest db")
+	if want := "no agent has reported: it keeps the CPUs that it has, until another VM lacks its minimum; from the " +
+		"daemon's hand-over of CPUs"; a.Why != want || a.Severity != alarm.Warning || len(a.Guests) != 1 {
+		t.Errorf("raised %+v\nwant %s", a, want)
+	}
+	s.db().HandedOver = nil // the policy no longer hands CPUs over
+	s.wantNone(s.pass(time.Minute))
+	if a := s.wantOnly(s.pass(2*time.Second), alarm.GuestAgent, "guest db"); a.Active() {
+		t.Errorf("not cleared: %+v", a)
+	}
+}
+
+// A vCPU that ran after its release raises an alarm at once, for an hour.
+func TestJudge_AMisbehavingGuest(t *testing.T) {
+	s := newScene(t)
+	h := s.mirrored()
+	h.Misbehaved, h.MisbehavedAt = 1, s.now
+	a := s.wantOnly(s.pass(2*time.Second), alarm.GuestMisbehaves, "guest db")
+	if want := "1 vCPU ran after the VM had released it, the last at 2026-03-01T12:00:00Z; each was confined to the " +
+		"VM's other CPUs; from the daemon's hand-over of CPUs"; a.Why != want {
+		t.Errorf("why: %s\nwant %s", a.Why, want)
+	}
+	if a := s.wantOnly(s.pass(62*time.Minute), alarm.GuestMisbehaves, "guest db"); a.Active() {
+		t.Errorf("not cleared after an hour: %+v", a)
+	}
+}
