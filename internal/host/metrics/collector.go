@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/status"
 )
 
@@ -59,15 +60,36 @@ type exposition struct {
 // send sends one value. A series sent twice would fail the whole scrape: the
 // first value counts. So would a label value that is not UTF-8.
 func (e *exposition) send(d *described, value float64, labels ...string) {
+	if e.first(d, labels) {
+		e.to <- prometheus.MustNewConstMetric(d.desc, d.Type, value, labels...)
+	}
+}
+
+// first reports whether a series has not been sent yet. It makes its labels UTF-8.
+func (e *exposition) first(d *described, labels []string) bool {
 	for i := range labels {
 		labels[i] = strings.ToValidUTF8(labels[i], "\uFFFD")
 	}
 	series := d.Name + "\xff" + strings.Join(labels, "\xff")
-	if e.sent[series] {
+	known := e.sent[series]
+	e.sent[series] = true
+	return !known
+}
+
+// sendTimes sends a histogram.
+func (e *exposition) sendTimes(d *described, times *inventory.HandoverTimes, labels ...string) {
+	if !e.first(d, labels) {
 		return
 	}
-	e.sent[series] = true
-	e.to <- prometheus.MustNewConstMetric(d.desc, d.Type, value, labels...)
+	upTo := make(map[float64]uint64, len(d.Bounds))
+	var below uint64
+	for i, bound := range d.Bounds {
+		if i < len(times.Counts) {
+			below += times.Counts[i]
+		}
+		upTo[bound] = below
+	}
+	e.to <- prometheus.MustNewConstHistogram(d.desc, times.Count(), times.Sum.Seconds(), upTo, labels...)
 }
 
 // sendTime sends a time unless it is zero.

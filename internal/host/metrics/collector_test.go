@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -74,7 +75,19 @@ func whole() status.Status {
 		},
 	}
 	s.Pause = &status.Pause{Since: statustest.Noon}
+	s.Sample.Guests[1].Load.Ungranted = 2.5
+	s.Sample.Guests[1].HandedOver = mirrored()
 	return s
+}
+
+// mirrored is what a mirrored guest has, with every field set.
+func mirrored() *inventory.HandedOver {
+	h := &inventory.HandedOver{CPUs: topology.SetOf[topology.CPUID](0, 1, 2), Min: 2, Weight: 100, Demand: new(4.5),
+		Means: "partition", Taken: 9, Misbehaved: 1, Refused: 3}
+	for _, ms := range []time.Duration{2, 4, 4, 60, 2000} {
+		h.Times.Add(ms * time.Millisecond)
+	}
+	return h
 }
 
 func TestExposition(t *testing.T) {
@@ -227,11 +240,12 @@ func TestCollector_SeriesAreBounded(t *testing.T) {
 				g.MemoryByNode[n.ID] = topology.GiB
 			}
 		}
-		n, err := testutil.GatherAndCount(registryOf(t, func() status.Status { return s }))
-		if err != nil {
-			t.Fatal(err)
+		half := len(s.Sample.Guests) / 2
+		for i := range half {
+			s.Sample.Guests[i].HandedOver = mirrored()
 		}
-		if most := c.guests*(c.nodes+20) + 20*c.nodes + 2*len(s.Alarms) + 60; n > most {
+		n := seriesOf(t, scraped(t, registryOf(t, func() status.Status { return s })))
+		if most := c.guests*(c.nodes+20) + 20*c.nodes + 25*half + 2*len(s.Alarms) + 60; n > most {
 			t.Errorf("%d nodes, %d guests: %d series; the limit is %d", c.nodes, c.guests, n, most)
 		}
 	}
@@ -241,6 +255,46 @@ func TestCollector_SeriesAreBounded(t *testing.T) {
 		t.Errorf("200 guests on 8 nodes: %d series (%v), the package comment says about 3600", n, err)
 	}
 	t.Logf("200 guests on 8 nodes: %d series", n)
+}
+
+// seriesOf counts the series of a scrape; a histogram has one for each bucket.
+func seriesOf(t *testing.T, text string) (n int) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "#") {
+			n++
+		}
+	}
+	if n == 0 {
+		t.Fatal("the scrape is empty")
+	}
+	return n
+}
+
+// From the histogram a reader gets the median and the 99th percentile, and a status from
+// elsewhere with odd counts does not fail the scrape.
+func TestCollector_TimesOfReleases(t *testing.T) {
+	s := whole()
+	text := exposed(t, s)
+	name := s.Sample.Guests[1].Name
+	for _, want := range []string{
+		`numavisor_guest_cpu_release_seconds_bucket{guest="` + name + `",le="0.002"} 1`,
+		`numavisor_guest_cpu_release_seconds_bucket{guest="` + name + `",le="0.005"} 3`,
+		`numavisor_guest_cpu_release_seconds_bucket{guest="` + name + `",le="0.1"} 4`,
+		`numavisor_guest_cpu_release_seconds_bucket{guest="` + name + `",le="1"} 4`,
+		`numavisor_guest_cpu_release_seconds_bucket{guest="` + name + `",le="+Inf"} 5`,
+		`numavisor_guest_cpu_release_seconds_sum{guest="` + name + `"} 2.07`,
+		`numavisor_guest_cpu_release_seconds_count{guest="` + name + `"} 5`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("no line %s in\n%s", want, text)
+		}
+	}
+	s.Sample.Guests[1].HandedOver = &inventory.HandedOver{Times: inventory.HandoverTimes{Counts: []uint64{7}}}
+	if text := exposed(t, s); !strings.Contains(text, "_release_seconds_count{guest=\""+name+"\"} 7\n") ||
+		!strings.Contains(text, `numavisor_guest_agent_up{guest="`+name+`",means="unknown"} 0`) {
+		t.Errorf("the scrape is\n%s", text)
+	}
 }
 
 func BenchmarkScrape200Guests(b *testing.B) {

@@ -36,6 +36,10 @@ func known() map[string]metrics.Metric {
 	all := map[string]metrics.Metric{"up": {Name: "up", Type: prometheus.GaugeValue}}
 	for _, m := range metrics.All() {
 		all[m.Name] = m
+		if m.Bounds != nil {
+			all[m.Name+"_bucket"] = metrics.Metric{Name: m.Name, Type: prometheus.CounterValue,
+				Labels: append([]string{"le"}, m.Labels...)}
+		}
 	}
 	return all
 }
@@ -183,6 +187,9 @@ func TestDashboard_UsesExistingMetrics(t *testing.T) {
 		}
 	}
 	for _, m := range metrics.All() {
+		if m.Bounds != nil {
+			m.Name += "_bucket"
+		}
 		if !slices.Contains(used, m.Name) && !slices.Contains(notShown, m.Name) {
 			t.Errorf("%s: no panel shows it; if that is intended, add it to notShown", m.Name)
 		}
@@ -191,7 +198,7 @@ func TestDashboard_UsesExistingMetrics(t *testing.T) {
 
 // notShown are metrics for other purposes than the dashboard.
 var notShown = []string{
-	"numavisor_guest_cpus_throttled",
+	"numavisor_guest_cpus_throttled", "numavisor_guest_weight", "numavisor_guest_cpus_ungranted",
 	"numavisor_moves_in_progress_copied_bytes", "numavisor_moves_in_progress_bytes", // shown by guest, as progress
 	"numavisor_guest_advised", "numavisor_alarm", // for alerts and joins
 	// for debugging the daemon itself
@@ -383,6 +390,9 @@ func metricTable() string {
 		kind := "gauge"
 		if m.Type == prometheus.CounterValue {
 			kind = "counter"
+		}
+		if m.Bounds != nil {
+			kind = "histogram"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", m.Name, kind, strings.Join(m.Labels, ", "), m.Unit, m.Help)
 	}

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -37,7 +38,28 @@ func (e *exposition) guests(s *status.Status) {
 	}
 	for i := range s.Sample.Guests {
 		e.measured(&s.Topology, &s.Sample.Guests[i])
+		e.handedOver(&s.Sample.Guests[i])
 	}
+}
+
+// handedOver sends what a mirrored guest has of the CPUs that guests hand to each other.
+func (e *exposition) handedOver(g *inventory.GuestSample) {
+	h := g.HandedOver
+	if h == nil {
+		return
+	}
+	e.send(guestGranted, float64(h.CPUs.Len()), g.Name)
+	e.send(guestMinimum, float64(h.Min), g.Name)
+	e.send(guestWeight, float64(h.Weight), g.Name)
+	e.send(guestUngranted, g.Load.Ungranted, g.Name)
+	if h.Demand != nil {
+		e.send(guestDemanded, *h.Demand, g.Name)
+	}
+	e.send(guestAgentUp, oneIf(h.Answers()), g.Name, cmp.Or(h.Means, "unknown"))
+	e.send(guestTaken, float64(h.Taken), g.Name)
+	e.sendTimes(guestRelease, &h.Times, g.Name)
+	e.send(guestRefused, float64(h.Refused), g.Name)
+	e.send(guestMisbehaved, float64(h.Misbehaved), g.Name)
 }
 
 // measured sends the last sample of a guest.

@@ -1,16 +1,22 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/numavisor/numavisor/internal/inventory"
 )
 
 // Metric describes one metric, as docs/metrics.md lists it.
 type Metric struct {
 	Name   string
-	Type   prometheus.ValueType // counter or gauge
+	Type   prometheus.ValueType // counter or gauge; of a histogram untyped
 	Labels []string
 	Unit   string
 	Help   string // in one sentence
+	// Bounds are the upper bounds of a histogram's buckets, ascending; none: it is no histogram.
+	Bounds []float64
 }
 
 const (
@@ -123,6 +129,29 @@ var (
 	guestMovePace = add("guest_move_bytes_per_second", gauge, "bytes per second",
 		"Copy rate of the VM's current move; absent without a move.", "guest", "kind")
 
+	guestGranted = add("guest_cpus_granted", gauge, "CPUs",
+		"CPUs that a mirrored VM is granted of those that VMs hand to each other; absent for other VMs.", "guest")
+	guestMinimum  = add("guest_cpus_minimum", gauge, "CPUs", "CPUs that a mirrored VM always has.", "guest")
+	guestDemanded = add("guest_cpus_demanded", gauge, "CPUs",
+		"CPUs that a mirrored VM could use, by the last report of its agent; absent without a report.", "guest")
+	guestUngranted = add("guest_cpus_ungranted", gauge, "CPUs",
+		"CPUs that vCPUs of a mirrored VM would use in addition on CPUs that it is not granted; not in guest_cpus_waited.",
+		"guest")
+	guestWeight = add("guest_weight", gauge, "1",
+		"Share of a mirrored VM if the CPUs do not suffice, relative to the weights of others.", "guest")
+	guestAgentUp = add("guest_agent_up", gauge, "0 or 1",
+		"Whether the agent of a mirrored VM answers, and the means by which it frees vCPUs: "+
+			"partition, flip, offline, none; unknown if it has never reported.", "guest", "means")
+	guestTaken = add("guest_cpus_taken_total", counter, "CPUs",
+		"CPUs that a mirrored VM has been granted since the daemon first saw it run.", "guest")
+	guestRelease = addHistogram("guest_cpu_release_seconds", "seconds",
+		"Time from the request to a mirrored VM to release a CPU until the CPU is free for another VM.",
+		inventory.HandoverBounds(), "guest")
+	guestRefused = add("guest_cpu_releases_refused_total", counter, "requests",
+		"Requests to a mirrored VM to release a CPU that it has not obeyed within a second.", "guest")
+	guestMisbehaved = add("guest_vcpus_misbehaved_total", counter, "vCPUs",
+		"vCPUs of a mirrored VM that ran after it had released them, and were confined to its other CPUs.", "guest")
+
 	pressure = add(
 		"pressure_ratio",
 		gauge,
@@ -222,8 +251,17 @@ type described struct {
 var all []*described
 
 func add(name string, kind prometheus.ValueType, unit, help string, labels ...string) *described {
-	d := &described{Metric{prefix + name, kind, labels, unit, help}, prometheus.NewDesc(prefix+name, help, labels, nil)}
+	d := &described{Metric{prefix + name, kind, labels, unit, help, nil},
+		prometheus.NewDesc(prefix+name, help, labels, nil)}
 	all = append(all, d)
+	return d
+}
+
+func addHistogram(name, unit, help string, bounds []time.Duration, labels ...string) *described {
+	d := add(name, prometheus.UntypedValue, unit, help, labels...)
+	for _, b := range bounds {
+		d.Bounds = append(d.Bounds, b.Seconds())
+	}
 	return d
 }
 
