@@ -128,6 +128,14 @@ func guestRow(s *status.Status, p vmState, seen []moment, now time.Time) row {
 	}}
 }
 
+// handedOver is what a mirrored guest has; nil: it hands no CPUs over.
+func (p *vmState) handedOver() *inventory.HandedOver {
+	if p.sample == nil {
+		return nil
+	}
+	return p.sample.HandedOver
+}
+
 // state puts the most urgent first: the running move, problems, then conditions
 // that prevent a move.
 func (p *vmState) state(now time.Time) cell {
@@ -159,6 +167,12 @@ func (p *vmState) state(now time.Time) cell {
 	}
 	if p.State != "running" {
 		say(p.State, quiet, 0.5)
+	}
+	if h := p.handedOver(); h != nil {
+		if p.State == "running" && !h.Answers() {
+			say("no agent", warn, 3.5)
+		}
+		say(fmt.Sprintf("has %d of %d", h.CPUs.Len(), p.VCPUs), quiet, 0.2)
 	}
 	c.text = strings.Join(parts, ", ")
 	c.draw = func(width int) string {

@@ -104,6 +104,9 @@ func (m Model) guestDetails(p *vmState) []string {
 	for _, d := range p.Drift {
 		texts = append(texts, said("drift", "%s", d))
 	}
+	if h := p.handedOver(); h != nil {
+		texts = append(texts, handOver(h)...)
+	}
 	if p.sample != nil {
 		texts = append(texts, m.measured(p)...)
 	}
@@ -116,6 +119,38 @@ func (m Model) guestDetails(p *vmState) []string {
 		texts = append(texts, moveLines(p.advice.Move)...)
 	}
 	return append(texts, m.alarmsOf(inventory.GuestRef(p.Name), p.Name)...)
+}
+
+// handOver shows what a mirrored guest has of the CPUs that guests hand to each other.
+func handOver(h *inventory.HandedOver) []string {
+	demand := "its demand is unknown"
+	if h.Demand != nil {
+		demand = fmt.Sprintf("demands %.1f", *h.Demand)
+	}
+	times := "none was asked for"
+	if n := h.Times.Count(); n > 0 {
+		times = fmt.Sprintf("%d, median %s, 99 %% %s", n, within(&h.Times, 0.5), within(&h.Times, 0.99))
+	}
+	texts := []string{
+		said("hand-over", "has %s (CPUs %s), %s; at least %d, weight %d", text.Count(h.CPUs.Len(), "CPU", "CPUs"),
+			text.Set(h.CPUs), demand, h.Min, h.Weight),
+		said("agent", "%s", h.AgentText()),
+		said("taken", "%s since the daemon first saw it", text.Count(h.Taken, "CPU", "CPUs")),
+		said("releases", "%s; refused %d", times, h.Refused),
+	}
+	if h.Misbehaved > 0 {
+		texts = append(texts, said("misbehaved", "%s after the VM had released it, the last at %s",
+			text.Count(h.Misbehaved, "vCPU ran", "vCPUs ran"), h.MisbehavedAt.Local().Format(time.TimeOnly)))
+	}
+	return texts
+}
+
+// within says under which time a share of the releases was.
+func within(times *inventory.HandoverTimes, share float64) string {
+	if most, ok := times.Quantile(share); ok {
+		return fmt.Sprintf("under %v", most)
+	}
+	return "over 1 s"
 }
 
 // measured shows the last sample of a guest, and the trends.
@@ -142,6 +177,9 @@ func (m Model) measured(p *vmState) []string {
 		func(v guestMoment) float64 { return v.wait })
 	if g.Load.Throttled > 0 {
 		texts = append(texts, said("throttled", "%.2f CPUs held back by its own quota", g.Load.Throttled))
+	}
+	if g.Load.Ungranted > 0 {
+		texts = append(texts, said("ungranted", "%.2f CPUs that it is not granted", g.Load.Ungranted))
 	}
 	if r := g.Load.Remote; r != nil {
 		line("remote", fmt.Sprintf("%s by %s", percent(r.Share), r.Source), 0.1,

@@ -447,3 +447,55 @@ func unpadded(picture string) string {
 	}
 	return out.String()
 }
+
+// mirroredHost is a host whose only VM is a mirrored one.
+func mirroredHost(second int) status.Status {
+	s := statustest.BusyHost(2, 1, second)
+	g := &s.Sample.Guests[0]
+	g.Load.Wait, g.Load.Ungranted = 0, 1.25
+	g.HandedOver = &inventory.HandedOver{CPUs: topology.SetOf[topology.CPUID](0, 1, 8), Min: 2, Weight: 100,
+		Demand: new(4.5), Means: "partition", Taken: 12, Refused: 1, Misbehaved: 2, MisbehavedAt: noon}
+	for range 99 {
+		g.HandedOver.Times.Add(4 * time.Millisecond)
+	}
+	g.HandedOver.Times.Add(time.Minute)
+	s.Guests[0].VCPUs = 14
+	return s
+}
+
+// The table shows how many CPUs a mirrored VM has, the details show all of its hand-overs.
+func TestAMirroredVM(t *testing.T) {
+	m := New(nil, time.Second, noon)
+	show := func(s status.Status) string {
+		t.Helper()
+		m = after(t, m, tea.WindowSizeMsg{Width: 120, Height: 60}, statusMsg{status: s, at: s.Sample.Taken})
+		return pictured(m)
+	}
+	if text := show(mirroredHost(0)); !strings.Contains(text, "has 3 of 14") {
+		t.Errorf("the table is\n%s", text)
+	}
+	m = after(t, m, keys("enter")...)
+	wants := func(text string, lines ...string) {
+		t.Helper()
+		for _, want := range lines {
+			if !strings.Contains(text, want) {
+				t.Errorf("no %q in\n%s", want, text)
+			}
+		}
+	}
+	wants(show(mirroredHost(1)),
+		"hand-over     has 3 CPUs (CPUs 0-1,8), demands 4.5; at least 2, weight 100",
+		"agent         its agent frees vCPUs by means partition", "taken         12 CPUs",
+		"releases      100, median under 5ms, 99 % under 5ms; refused 1",
+		"misbehaved    2 vCPUs ran after", "ungranted     1.25 CPUs")
+	s := mirroredHost(2)
+	s.Sample.Guests[0].HandedOver = &inventory.HandedOver{Min: 1}
+	wants(show(s), "its demand is unknown", "no agent has reported", "releases      none was asked for")
+	s = mirroredHost(3)
+	s.Sample.Guests[0].HandedOver.Times.Add(time.Minute)
+	wants(show(s), "99 % over 1 s")
+	m = after(t, m, keys("esc")...)
+	s = mirroredHost(4)
+	s.Sample.Guests[0].HandedOver.Silent = true
+	wants(show(s), "no agent")
+}
