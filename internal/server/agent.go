@@ -341,7 +341,7 @@ func (a *agents) Status(host string, m fleet.VMStatus) error {
 		key := statusKey(m.Name, host)
 		at := orZero(st.statusOf(m.Name, host))
 		if report, ok := st.reports[host]; ok {
-			t := &report.value.Inventory.Topology
+			t := &report.Inventory.Topology
 			for _, r := range m.Placement.Reservations {
 				if _, has := t.Node(r.Node); !has {
 					return fleetapi.NewProblem(fleetapi.ProblemInvalid,

@@ -238,7 +238,7 @@ func FuzzReport(f *testing.F) {
 		a.cache.read(func(st *state) { // a decision must survive whatever was accepted
 			a.sched.mu.Lock()
 			defer a.sched.mu.Unlock()
-			a.sched.update(st, a.loads)
+			defer a.sched.update(st, a.loads)()
 			vm := &fleet.VM{Name: "v", Spec: vmOf("v", 1, topology.GiB).Spec}
 			_, _ = a.sched.place(wish{vm: vm}, &transaction{})
 		})

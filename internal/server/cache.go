@@ -48,9 +48,9 @@ type onHost struct{ vm, host string }
 type state struct {
 	revision int64
 	hosts    map[string]record[fleet.Host]
-	reports  map[string]record[fleet.Report]      // nothing in them is changed in place
-	vms      map[string]*record[fleet.VM]         // never changed in place: the scheduler shares them
-	statuses map[string][]*record[fleet.VMStatus] // by VM: of its host, and of those that it was on or migrates to
+	reports  map[string]*reportRecord
+	vms      map[string]*vmRecord
+	statuses map[string][]statusRecord // by VM: of its host, and of those that it was on or migrates to
 	remains  map[onHost]record[fleet.VM]
 	projects map[string]record[project]
 	users    map[string]record[user]
@@ -74,8 +74,8 @@ type state struct {
 
 func newState() *state {
 	return &state{
-		hosts: map[string]record[fleet.Host]{}, reports: map[string]record[fleet.Report]{},
-		vms: map[string]*record[fleet.VM]{}, statuses: map[string][]*record[fleet.VMStatus]{},
+		hosts: map[string]record[fleet.Host]{}, reports: map[string]*reportRecord{},
+		vms: map[string]*vmRecord{}, statuses: map[string][]statusRecord{},
 		remains:  map[onHost]record[fleet.VM]{},
 		projects: map[string]record[project]{}, users: map[string]record[user]{},
 		joins: map[string]record[join]{}, servers: map[string]record[peer]{},
@@ -102,6 +102,10 @@ func newChange(revision int64) change {
 // apply brings the state up to date with an event. It ignores events that it has seen.
 func (s *state) apply(e *store.Event, c *change) error {
 	if e.Revision <= s.deleted[e.Key] {
+		return nil
+	}
+	if e.Revision <= s.revisionOf(e.Key) {
+		s.noteEcho(e.Key, c)
 		return nil
 	}
 	if e.Deleted {
@@ -141,6 +145,20 @@ func (s *state) apply(e *store.Event, c *change) error {
 		s.setKey(e)
 	}
 	return nil
+}
+
+// noteEcho notes a change that the state has since this server made it. Its revision is new: hosts compare those of their
+// desired states.
+func (s *state) noteEcho(key string, c *change) {
+	if name, is := strings.CutPrefix(key, store.VMs); is {
+		for _, host := range s.vms[name].hosts() {
+			c.desired[host] = true
+		}
+	}
+	if rest, is := strings.CutPrefix(key, store.Remains); is {
+		host, _, _ := strings.Cut(rest, "/")
+		c.desired[host] = true
+	}
 }
 
 func (s *state) setKey(e *store.Event) {
@@ -183,12 +201,14 @@ func updated[T any](r record[T], e *store.Event) (record[T], error) {
 
 func (s *state) setReport(host string, e *store.Event) error {
 	before := s.reports[host]
-	if err := set(s.reports, host, e); err != nil {
+	next, err := updated(record[fleet.Report]{revision: orZero(before).revision}, e)
+	switch {
+	case err != nil:
 		return err
-	}
-	if at := s.reports[host]; at.revision > before.revision {
-		s.parts.ofReport(&at.value, s.vms)
-		s.reports[host] = at
+	case next.revision == 0:
+		delete(s.reports, host)
+	default:
+		s.reports[host] = s.parts.ofReport(next.value, next.revision)
 	}
 	return nil
 }
@@ -196,7 +216,7 @@ func (s *state) setReport(host string, e *store.Event) error {
 // vm returns the record of a VM.
 func (s *state) vm(name string) (record[fleet.VM], bool) {
 	if at := s.vms[name]; at != nil {
-		return *at, true
+		return record[fleet.VM]{at.value(), at.revision}, true
 	}
 	return record[fleet.VM]{}, false
 }
@@ -207,87 +227,103 @@ func (s *state) vmOf(name string) record[fleet.VM] {
 	return at
 }
 
-// statusOf returns what a host reports of a VM; nil: nothing. It is never changed in place.
-func (s *state) statusOf(vm, host string) *record[fleet.VMStatus] {
-	for _, at := range s.statuses[vm] {
-		if at.value.Host == host {
-			return at
+// statusAt returns the record of what a host reports of a VM; nil: nothing.
+func (s *state) statusAt(vm, host string) *statusRecord {
+	all := s.statuses[vm]
+	for i := range all {
+		if all[i].host == host {
+			return &all[i]
 		}
+	}
+	return nil
+}
+
+// statusOf returns what a host reports of a VM; nil: nothing.
+func (s *state) statusOf(vm, host string) *record[fleet.VMStatus] {
+	if at := s.statusAt(vm, host); at != nil {
+		return &record[fleet.VMStatus]{at.value(), at.revision}
 	}
 	return nil
 }
 
 func (s *state) setStatus(vm, host string, e *store.Event) error {
-	before := s.statusOf(vm, host)
-	next, err := updated(*orZero(before), e)
-	if err != nil {
+	before := orZero(s.statusAt(vm, host)).revision
+	next, err := updated(record[fleet.VMStatus]{revision: before}, e)
+	if err != nil || next.revision == before {
 		return err
 	}
-	next.value.Host = host // as in the key
-	if next.revision > orZero(before).revision {
-		s.parts.ofStatus(&next.value)
+	all := make([]statusRecord, 0, len(s.statuses[vm])+1) // readers may have the old list
+	for _, at := range s.statuses[vm] {
+		if at.host != host {
+			all = append(all, at)
+		}
 	}
-	all := s.statuses[vm]
-	of := func(at *record[fleet.VMStatus]) bool { return at == before }
-	switch {
-	case next.revision != 0 && before != nil:
-		all[slices.IndexFunc(all, of)] = &next
-	case next.revision != 0:
-		s.statuses[vm] = append(slices.Clip(all), &next)
-	case before != nil && len(all) == 1:
+	if next.revision != 0 {
+		next.value.Host = host // as in the key
+		if at := s.vms[vm]; at != nil {
+			vm = at.name // its memory is the record's
+		}
+		next.value.Name = vm
+		all = append(all, s.parts.ofStatus(next.value, next.revision))
+	}
+	if s.statuses[vm] = slices.Clip(all); len(all) == 0 {
 		delete(s.statuses, vm)
-	case before != nil:
-		s.statuses[vm] = slices.DeleteFunc(all, of)
 	}
 	return nil
 }
 
 func (s *state) applyVM(name string, e *store.Event, c *change) error {
-	before, known := s.vm(name)
-	c.vms[name] = true
-	hostsOf := func(vm *fleet.VM) (out []string) {
-		if vm.Host != "" {
-			out = append(out, vm.Host)
-		}
-		if vm.Migration != nil {
-			out = append(out, vm.Migration.To)
-		}
-		return out
-	}
-	after, err := updated(before, e)
+	before := s.vms[name]
+	after, err := s.nextVM(name, before, e)
 	if err != nil {
 		return err
 	}
-	has := after.revision != 0
-	if has && after.revision != before.revision {
-		s.parts.ofVM(&after.value)
-		s.vms[name] = &after
-	} else if !has {
-		delete(s.vms, name)
+	delete(s.vms, name)
+	if after != nil {
+		name = after.name // its memory is the record's
+		s.vms[name] = after
 	}
-	for _, h := range hostsOf(&before.value) {
+	c.vms[name] = true
+	for _, h := range before.hosts() {
 		delete(s.on[h], name)
 		c.hosts[h], c.desired[h] = true, true
 	}
-	if known {
-		s.used[before.value.Project] = plus(s.used[before.value.Project], shareOf(&before.value), -1)
-	}
-	if has {
-		s.used[after.value.Project] = plus(s.used[after.value.Project], shareOf(&after.value), 1)
-	}
-	for _, h := range hostsOf(&after.value) {
+	for _, h := range after.hosts() {
 		if s.on[h] == nil {
 			s.on[h] = map[string]bool{}
 		}
 		s.on[h][name] = true
 		c.hosts[h], c.desired[h] = true, true
 	}
-	mark(s.pending, name, has && after.value.Host == "" && !after.value.Delete)
-	mark(s.migrating, name, has && after.value.Migration != nil)
-	if known != has {
-		s.rename(name, has)
+	s.use(before, -1)
+	s.use(after, 1)
+	mark(s.pending, name, after != nil && after.host == "" && !after.rest.Delete)
+	mark(s.migrating, name, after != nil && after.migration != nil)
+	if (before != nil) != (after != nil) {
+		s.rename(name, after != nil)
 	}
 	return nil
+}
+
+// nextVM returns the record of a VM after an event; nil: there is none.
+func (s *state) nextVM(name string, before *vmRecord, e *store.Event) (*vmRecord, error) {
+	next, err := updated(record[fleet.VM]{revision: orZero(before).revision}, e)
+	if err != nil || next.revision == 0 {
+		return nil, err
+	}
+	if next.value.Name != name {
+		next.value.Name = strings.Clone(name) // as in the key
+	}
+	return s.parts.ofVM(next.value, next.revision), nil
+}
+
+// use adds a VM to what its project uses, or removes it.
+func (s *state) use(r *vmRecord, sign int) {
+	if r == nil {
+		return
+	}
+	share := shareOf(r.rest) // the spec is all that it reads
+	s.used[r.rest.Project] = plus(s.used[r.rest.Project], share, sign)
 }
 
 // mark puts a name into a set, or removes it.
@@ -444,7 +480,13 @@ func (c *cache) waitFor(ctx context.Context, key string, t *transaction, most ti
 func (s *state) revisionOf(key string) int64 {
 	of := func(prefix string) (string, bool) { return strings.CutPrefix(key, prefix) }
 	if name, ok := of(store.VMs); ok {
-		return s.vmOf(name).revision
+		return orZero(s.vms[name]).revision
+	}
+	if name, ok := of(store.Reports); ok {
+		return orZero(s.reports[name]).revision
+	}
+	if name, ok := of(store.Servers); ok {
+		return s.servers[name].revision
 	}
 	if name, ok := of(store.Hosts); ok {
 		return s.hosts[name].revision
@@ -460,7 +502,7 @@ func (s *state) revisionOf(key string) int64 {
 	}
 	if rest, ok := of(store.Statuses); ok {
 		vm, host, _ := strings.Cut(rest, "/")
-		return orZero(s.statusOf(vm, host)).revision
+		return orZero(s.statusAt(vm, host)).revision
 	}
 	if rest, ok := of(store.Remains); ok {
 		host, vm, _ := strings.Cut(rest, "/")
@@ -470,11 +512,11 @@ func (s *state) revisionOf(key string) int64 {
 }
 
 // follow fills the state from a store and follows its changes until ctx ends.
-func (c *cache) follow(ctx context.Context, from store.Store, loaded func()) {
+func (c *cache) follow(ctx context.Context, from store.Store, ready func()) {
 	for ctx.Err() == nil {
 		revision, err := c.load(ctx, from)
 		if err == nil {
-			loaded()
+			ready()
 			for changes := range from.Watch(ctx, store.All, revision) {
 				if err = changes.Err; err == nil {
 					c.take(changes.Revision, changes.Events, true)
@@ -495,24 +537,25 @@ func (c *cache) follow(ctx context.Context, from store.Store, loaded func()) {
 // retryEvery is the pause before the store is read again.
 const retryEvery = 500 * time.Millisecond
 
+// loaded are the records of a state. Reports refer to the records of VMs.
+var loaded = []string{store.VMs, store.Statuses, store.Hosts, store.Alive, store.Claims, store.Reports, store.Remains,
+	store.Projects, store.Users, store.Joins, store.Servers, store.Usage, store.Groups, store.Balancing}
+
 // load replaces the state by what the store has.
 func (c *cache) load(ctx context.Context, from store.Store) (int64, error) {
-	records, revision, err := from.List(ctx, store.All)
-	if err != nil {
-		return 0, err
-	}
-	fresh, what := newState(), newChange(revision)
-	fresh.revision, what.tokens = revision, true
-	for _, vms := range []bool{true, false} { // reports refer to the records of VMs
-		for _, r := range records {
-			if strings.HasPrefix(r.Key, store.VMs) != vms {
-				continue
-			}
-			if err := fresh.apply(&store.Event{Record: r}, &what); err != nil {
+	fresh, what := newState(), newChange(0)
+	revision, err := from.Scan(ctx, loaded, func(records []store.Record) error {
+		for i := range records {
+			if err := fresh.apply(&store.Event{Record: records[i]}, &what); err != nil {
 				c.log.Error("a record was ignored", "error", err)
 			}
 		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
 	}
+	fresh.revision, what.revision, what.tokens = revision, revision, true
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name := range c.state.hosts { // some may have gone meanwhile

@@ -55,12 +55,37 @@ func TestState_DerivesWhatItsRecordsSay(t *testing.T) {
 	})
 }
 
+// The watch brings the changes that this server has made again: only streams of hosts need to know, since hosts compare
+// revisions.
+func TestState_IgnoresTheEchoOfItsChanges(t *testing.T) {
+	t.Parallel()
+	st := newState()
+	values := map[string]any{store.VMs + "v": fleet.VM{Name: "v", Host: "a", Migration: &fleet.Migration{To: "b"}},
+		statusKey("v", "a"): fleet.VMStatus{}, store.Hosts + "a": fleet.Host{}, store.Reports + "a": fleet.Report{},
+		store.Users + "u": user{}, store.Alive + "a": struct{}{}, remainsKey("c", "v"): fleet.VM{}}
+	for _, again := range []bool{false, true} {
+		c := newChange(5)
+		for key, value := range values {
+			text, _ := json.Marshal(value)
+			if err := st.apply(&store.Event{Record: store.Record{Key: key, Value: text, Revision: 5}}, &c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want := map[string]bool{"a": true, "b": true, "c": true}; !maps.Equal(c.desired, want) {
+			t.Errorf("again %v: desired %v", again, c.desired)
+		}
+		if (len(c.vms) == 0) != again || (len(c.hosts) == 0) != again || c.tokens == again {
+			t.Errorf("again %v: VMs %v, hosts %v, tokens %v", again, c.vms, c.hosts, c.tokens)
+		}
+	}
+}
+
 // checkState compares what the state derives with its records.
 func checkState(t *rapid.T, st *state) {
 	pending, migrating, draining := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	on := map[string]map[string]bool{"a": {}, "b": {}}
 	for name, at := range st.vms {
-		v := at.value
+		v := at.value()
 		mark(pending, name, v.Host == "" && !v.Delete)
 		mark(migrating, name, v.Migration != nil)
 		if v.Host != "" {
@@ -86,10 +111,10 @@ func checkState(t *rapid.T, st *state) {
 	for vm, all := range st.statuses {
 		seen := map[string]bool{}
 		for _, at := range all {
-			if seen[at.value.Host] || at.value.Name != vm {
+			if seen[at.host] || at.name != vm {
 				t.Fatalf("statuses of %s: %+v", vm, all)
 			}
-			seen[at.value.Host] = true
+			seen[at.host] = true
 		}
 		if len(all) == 0 {
 			t.Fatalf("%s has an empty list of statuses", vm)

@@ -241,7 +241,7 @@ func addHosts(t *testing.T, servers []*Server, base store.Store, hosts []string,
 			ok = true
 			s.cache.read(func(st *state) {
 				for _, h := range hosts {
-					ok = ok && st.keys[store.Alive+h] != 0 && st.reports[h].revision != 0
+					ok = ok && st.keys[store.Alive+h] != 0 && st.reports[h] != nil
 				}
 			})
 			return ok

@@ -191,7 +191,7 @@ func TestField_H8_DecisionsOverManyNodesAreFast(t *testing.T) {
 		t.Fatal(err)
 	}
 	fleetOf := func(hosts int) *schedule.Fleet {
-		f := newScheduler(policy.Policy{}).fleet
+		f := newFleet(policy.Policy{})
 		for i := range hosts {
 			f.Set(schedule.Host{Name: fmt.Sprintf("h%04d", i),
 				Inventory: &inventory.Host{Version: inventory.Version, Topology: topo}}, nil)

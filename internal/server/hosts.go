@@ -51,8 +51,8 @@ func (s *Server) showHost(st *state, name string, h record[fleet.Host]) fleetapi
 		out.State = fleetapi.HostUnreachable
 	}
 	if r, ok := st.reports[name]; ok {
-		t := &r.value.Inventory.Topology
-		out.Reported, out.Daemon, out.Nodes, out.CPUs = r.value.Taken, r.value.Program, len(t.Nodes), len(t.CPUs)
+		t := &r.Inventory.Topology
+		out.Reported, out.Daemon, out.Nodes, out.CPUs = r.Taken, r.Program, len(t.Nodes), len(t.CPUs)
 		for i := range t.Nodes {
 			out.Memory = out.Memory.Plus(t.Nodes[i].Memory)
 		}
@@ -154,7 +154,7 @@ func (s *Server) Inventory(_ context.Context, _ rest.Call, host string) (out inv
 			err = fleetapi.NewProblem(fleetapi.ProblemNotFound, "host "+host+" has not reported its inventory yet")
 			return
 		}
-		out = *inventoryOf(&r.value.Inventory, nil, s.loads.of(host))
+		out = *inventoryOf(r.inventory(true), nil, s.loads.of(host))
 	})
 	return out, err
 }

@@ -89,14 +89,36 @@ func TestParts_ChangeNoRecord(t *testing.T) {
 		}
 		compare(t, vm, st.vmOf(vm.Name).value)
 		compare(t, status, st.statusOf(vm.Name, "h").value)
-		compare(t, report, st.reports[fmt.Sprint("h", round)].value)
+		got := st.reports[fmt.Sprint("h", round)]
+		shown := got.Report
+		shown.Inventory = *got.inventory(true)
+		compare(t, report, shown)
 	}
-	if a, b := st.vmOf("vm0").value.Placement.VCPUs, st.vmOf("vm1").value.Placement.VCPUs; &a[0] != &b[0] {
-		t.Error("equal placements are not shared")
+	if a, b := st.vms["vm0"], st.vms["vm1"]; a.placement != b.placement || a.rest != b.rest {
+		t.Error("equal parts of VMs are not shared")
 	}
-	cpusOf := func(host string) []topology.CPU { return st.reports[host].value.Inventory.Topology.CPUs }
+	cpusOf := func(host string) []topology.CPU { return st.reports[host].Inventory.Topology.CPUs }
 	if a, b := cpusOf("h0"), cpusOf("h1"); &a[0] != &b[0] {
 		t.Error("equal topologies are not shared")
+	}
+}
+
+// Specs and placements without a name, or with that of another VM, are as they were written.
+func TestParts_ChangeNoName(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"", "a", "b"} {
+		var p parts
+		vm := fleet.VM{Name: "a", Host: "h", Spec: guest.Spec{Name: name}, Placement: guest.Placement{Guest: name}}
+		compare(t, vm, p.ofVM(vm, 1).value())
+		status := fleet.VMStatus{Name: "a", Host: "h", Placement: guest.Placement{Guest: name}}
+		of := p.ofStatus(status, 1)
+		compare(t, status, of.value())
+		g := inventory.Guest{Name: "a", Spec: &vm.Spec, Placement: &vm.Placement}
+		reported := p.ofGuest(g)
+		compare(t, g, reported.value(true))
+		alone := inventory.Guest{Name: "a"}
+		reported = p.ofGuest(alone)
+		compare(t, alone, reported.value(true))
 	}
 }
 
@@ -117,14 +139,15 @@ func TestPool_IsBounded(t *testing.T) {
 	for i := range 2*mostParts + 10 {
 		text := fmt.Sprint(i)
 		p.word(&text)
-		config := p.configs.one(inventory.Config{VCPUs: i})
-		spec := guest.Spec{Name: "a", VCPUs: i}
-		p.spec(&spec)
-		if text != fmt.Sprint(i) || config.VCPUs != i || spec.VCPUs != i || spec.Name != "a" {
-			t.Fatal(text, config, spec)
+		vm := p.ofVM(fleet.VM{Name: "a", Spec: guest.Spec{Name: "a", VCPUs: i}}, 1).value()
+		of := p.ofGuest(inventory.Guest{Name: "a", Config: inventory.Config{VCPUs: i}, Spec: &vm.Spec})
+		g := of.value(true)
+		if text != fmt.Sprint(i) || g.Config.VCPUs != i || g.Spec.VCPUs != i || g.Spec.Name != "a" || vm.Spec.VCPUs != i ||
+			vm.Spec.Name != "a" {
+			t.Fatal(text, g, vm)
 		}
 	}
-	if len(p.words) > mostParts || len(p.configs) > mostParts || len(p.specs) > mostParts {
-		t.Errorf("%d words, %d configurations, %d specs", len(p.words), len(p.configs), len(p.specs))
+	if len(p.words) > mostParts || len(p.vms) > mostParts || len(p.guests) > mostParts || len(p.specs) > mostParts {
+		t.Errorf("%d words, %d VMs, %d VMs of reports, %d specs", len(p.words), len(p.vms), len(p.guests), len(p.specs))
 	}
 }

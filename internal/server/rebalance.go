@@ -182,7 +182,7 @@ func (r *rebalancer) begin(ctx context.Context, m *migrate.Migration) error {
 			st.keys[store.Alive+vm.Host] == 0 || len(st.migrating) >= r.mostAtOnce(st) {
 			return errNothing
 		}
-		r.sched.update(st, r.loads)
+		defer r.sched.update(st, r.loads)()
 		why, err := r.migrate(t, st, &vm, fleet.Migration{To: m.To, Why: m.Why})
 		if err != nil {
 			return err

@@ -166,7 +166,7 @@ func (s *Server) find(again map[string]time.Time, whole bool) (out work) {
 	} else {
 		s.cache.read(func(st *state) {
 			for name := range vms {
-				if at := st.vms[name]; at != nil && s.toSettle(st, &at.value) {
+				if at := st.vms[name]; at != nil && s.toSettle(st, at) {
 					out.settle = append(out.settle, name)
 				}
 			}
@@ -199,7 +199,7 @@ func (s *Server) unsettled() (out []string) {
 			names := after(st.sorted(store.VMs), cursor)
 			names, more = names[:min(len(names), atOnce)], len(names) > atOnce
 			for _, name := range names {
-				if s.toSettle(st, &st.vms[name].value) {
+				if s.toSettle(st, st.vms[name]) {
 					out = append(out, name)
 				}
 				cursor = name
@@ -219,8 +219,14 @@ func after(names []string, cursor string) []string {
 }
 
 // toSettle reports whether something follows for a VM from what is known of its hosts.
-func (s *Server) toSettle(st *state, v *fleet.VM) bool {
-	next := settle(*v, factsOf(st, v, s.Now()))
+func (s *Server) toSettle(st *state, r *vmRecord) bool {
+	if dead := isDead(st, r.host); r.migration == nil && !r.rest.Delete && !dead {
+		if at := st.statusAt(r.name, r.host); at == nil || at.placement == r.placement {
+			return false // the host has not moved it: most VMs
+		}
+	}
+	v := r.value()
+	next := settle(v, factsOf(st, &v, s.Now()))
 	return next.changed || next.deleted || isDead(st, v.Host) && v.Migration == nil && !v.Delete
 }
 
@@ -318,7 +324,7 @@ func (s *Server) deleteRecord(st *state, t *transaction, vm *fleet.VM) {
 	t.remove(store.VMs + vm.Name)
 	t.remove(store.Reasons + vm.Name)
 	for _, at := range st.statuses[vm.Name] {
-		t.remove(statusKey(vm.Name, at.value.Host))
+		t.remove(statusKey(vm.Name, at.host))
 	}
 	if vm.Host != "" {
 		t.touch(store.Claims+vm.Host, st.keys[store.Claims+vm.Host])
@@ -339,7 +345,7 @@ func (s *Server) placePending(ctx context.Context, name string) error {
 			return errNothing
 		}
 		vm := at.value
-		s.sched.update(st, s.loads)
+		defer s.sched.update(st, s.loads)()
 		why, err := s.decideNew(st, t, &vm)
 		if err != nil {
 			return err
@@ -372,7 +378,7 @@ func (s *Server) drainVM(ctx context.Context, name string) error {
 		if at.revision == 0 || vm.Migration != nil || vm.Delete || !h.value.Draining {
 			return errNothing
 		}
-		s.sched.update(st, s.loads)
+		defer s.sched.update(st, s.loads)()
 		why, err := s.migrate(t, st, &vm, fleet.Migration{Why: "host " + vm.Host + " is drained"})
 		if err != nil {
 			return err

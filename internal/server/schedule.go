@@ -12,6 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/adopt"
 	"github.com/numavisor/numavisor/internal/decide/schedule"
 	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/server/store"
 )
@@ -24,6 +25,8 @@ type scheduler struct {
 	policy policy.Policy
 	fleet  *schedule.Fleet
 	basis  map[string]basis
+	state  *state // that the fleet looks hosts up in; nil: no decision is made
+	loads  *loads
 
 	dirtyMu sync.Mutex
 	dirty   map[string]bool // hosts that changed since
@@ -34,9 +37,30 @@ type scheduler struct {
 type basis struct{ claims, host int64 }
 
 func newScheduler(p policy.Policy) *scheduler {
-	f, _ := schedule.New(nil, p, schedule.Weights{}) // it fails only for hosts that are given twice
-	return &scheduler{policy: p, fleet: f, basis: map[string]basis{}, dirty: map[string]bool{},
+	s := &scheduler{policy: p, fleet: newFleet(p), basis: map[string]basis{}, dirty: map[string]bool{},
 		loaded: map[string]bool{}}
+	s.fleet.LookUp(s.look)
+	return s
+}
+
+func newFleet(p policy.Policy) *schedule.Fleet {
+	f, _ := schedule.New(nil, p, schedule.Weights{}) // it fails only for hosts that are given twice
+	return f
+}
+
+// look returns the inventory of a host in the state that the present decision is made on.
+func (s *scheduler) look(host string) *inventory.Host {
+	if s.state == nil {
+		return nil
+	}
+	h := seenHost(s.state, host, s.loads)
+	return h.Inventory
+}
+
+// see lets the fleet look hosts up in a state. The caller holds mu, and the state's lock until it has called done.
+func (s *scheduler) see(st *state, l *loads) (done func()) {
+	s.state, s.loads = st, l
+	return func() { s.state = nil }
 }
 
 func (s *scheduler) noteChange(_ *state, c change) {
@@ -106,11 +130,13 @@ const (
 	hostsAtOnce  = 20
 )
 
-// update brings the fleet in step with the state. The caller holds mu, and the state's lock.
-func (s *scheduler) update(st *state, l *loads) {
+// update brings the fleet in step with the state. The caller holds mu, and the state's lock until it has called
+// done.
+func (s *scheduler) update(st *state, l *loads) (done func()) {
 	for _, name := range s.take(loadsAtOnce) {
 		s.set(seenHost(st, name, l))
 	}
+	return s.see(st, l)
 }
 
 // refresh brings the fleet up to date until ctx ends, so that decisions find little to do.
@@ -173,25 +199,25 @@ func (s *scheduler) set(h seen) {
 	s.basis[h.Name] = h.basis
 }
 
-// hostOf returns a host for the scheduler, and the groups of its VMs.
+// hostOf returns a host for the scheduler, and the groups of its VMs. Their specs and placements have no names: see
+// guestRecord.value.
 func hostOf(st *state, name string, l *loads) (schedule.Host, map[string]string) {
 	h := st.hosts[name].value
 	claimed, groups := map[string]claimedVM{}, map[string]string{}
 	for vm := range st.on[name] {
-		v := &st.vms[vm].value
-		placement := &v.Placement
-		if v.Host != name { // it migrates to this host
-			placement = &v.Migration.Placement
+		r := st.vms[vm]
+		placement := r.placement
+		if r.host != name { // it migrates to this host
+			placement = &r.migration.Placement
 		}
-		claimed[vm] = claimedVM{&v.Spec, placement}
-		if group := groupOf(v); group != "" {
+		claimed[vm] = claimedVM{&r.rest.Spec, placement}
+		if group := groupOf(r.rest); group != "" {
 			groups[vm] = group
 		}
 	}
-	report := st.reports[name].value
 	return schedule.Host{Name: name, Rack: h.Rack, Preference: h.Preference,
 		Cordoned: h.Cordoned || h.Draining || h.Dead != nil, Unreachable: st.keys[store.Alive+name] == 0,
-		Inventory: inventoryOf(&report.Inventory, claimed, l.of(name))}, groups
+		Inventory: inventoryOf(st.reports[name].inventory(false), claimed, l.of(name))}, groups
 }
 
 // groupOf returns a VM's group. Projects do not share groups.

@@ -9,6 +9,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/migrate"
 	"github.com/numavisor/numavisor/internal/decide/schedule"
 	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/server/store"
 )
 
@@ -23,7 +24,7 @@ type survey struct {
 // survey copies the fleet. The caller holds surveying. Hosts whose loads this server does not know
 // count as unreachable if onlyLoaded is set.
 func (s *Server) survey(ctx context.Context, onlyLoaded bool) (*survey, error) {
-	out := &survey{fleet: newScheduler(s.Policy).fleet, vms: map[string]migrate.VM{}}
+	out := &survey{fleet: newFleet(s.Policy), vms: map[string]migrate.VM{}}
 	var names []string
 	s.cache.read(func(st *state) { names = st.sorted(store.Hosts) })
 	for _, name := range names { // one at a time: others wait for the state
@@ -37,24 +38,36 @@ func (s *Server) survey(ctx context.Context, onlyLoaded bool) (*survey, error) {
 				return
 			}
 			h, groups := hostOf(st, name, s.loads)
+			giveNames(h.Inventory)
 			h.Unreachable = h.Unreachable || onlyLoaded && s.loads.recent(name) == nil
 			out.fleet.Set(h, groups)
 			for vm := range st.on[name] {
-				out.add(name, st.vmOf(vm).value, &report.value)
+				out.add(name, st.vmOf(vm).value, report)
 			}
 		})
 	}
 	return out, nil
 }
 
+// giveNames gives the specs of VMs their names: requests to place them elsewhere are made of them.
+func giveNames(h *inventory.Host) {
+	for i := range h.Guests {
+		g := &h.Guests[i]
+		if g.Spec != nil {
+			spec := *g.Spec
+			spec.Name, g.Spec = g.Name, &spec
+		}
+	}
+}
+
 // add notes a VM of a host.
-func (s *survey) add(host string, vm fleet.VM, report *fleet.Report) {
+func (s *survey) add(host string, vm fleet.VM, report *reportRecord) {
 	if vm.Host != host {
 		return // it migrates to this host: its own host has it
 	}
 	known := migrate.VM{Affinity: vm.Affinity}
 	known.Affinity.Group = groupOf(&vm)
-	if g, ok := report.Inventory.Guest(vm.Name); ok {
+	if g, ok := report.guest(vm.Name); ok {
 		known.SharedStorage = g.Config.SharedStorage
 	}
 	if vm.Migration != nil {

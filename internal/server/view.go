@@ -67,14 +67,12 @@ func (l *hostLoad) complete() fleet.Loads {
 
 // inventoryOf returns a host as decisions should see it: as it was reported, with the loads of the
 // last seconds, and with each VM of the fleet that is claimed there. Where the host reports another
-// placement of such a VM, both are reserved.
-func inventoryOf(reported *inventory.Host, claimed map[string]claimedVM, l *hostLoad) *inventory.Host {
-	out := *reported
-	out.Guests = make([]inventory.Guest, 0, len(reported.Guests)+len(claimed))
-	out.Claims = slices.Clone(reported.Claims)
+// placement of such a VM, both are reserved. It changes the inventory, but not what the inventory shares with others.
+func inventoryOf(out *inventory.Host, claimed map[string]claimedVM, l *hostLoad) *inventory.Host {
+	out.Claims = slices.Clone(out.Claims)
 	seen := map[string]bool{}
-	for i := range reported.Guests {
-		g := reported.Guests[i]
+	for i := range out.Guests {
+		g := &out.Guests[i]
 		if c, ok := claimed[g.Name]; ok {
 			seen[g.Name] = true
 			if g.Placement != nil && !samePlacement(g.Placement, c.placement) {
@@ -87,7 +85,6 @@ func inventoryOf(reported *inventory.Host, claimed map[string]claimedVM, l *host
 				g.Seen.Load = &load.GuestLoad
 			}
 		}
-		out.Guests = append(out.Guests, g)
 	}
 	for name, c := range claimed {
 		if !seen[name] {
@@ -98,9 +95,9 @@ func inventoryOf(reported *inventory.Host, claimed map[string]claimedVM, l *host
 	}
 	slices.SortFunc(out.Guests, func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) })
 	if l != nil {
-		addLoads(&out, l)
+		addLoads(out, l)
 	}
-	return &out
+	return out
 }
 
 // addLoads gives an inventory the loads and the free memory of its nodes. Loads of nodes that it

@@ -124,23 +124,25 @@ func (s *state) vmNames(host string) []string {
 
 // passes reports whether a user sees a VM, and a filter passes it.
 func (s *Server) passes(st *state, c *rest.Call, f *fleetapi.Filter, name string) bool {
-	v := &st.vms[name].value
+	at := st.vms[name]
+	v := at.rest // without what tells VMs apart: to make up all of 100,000 takes time
 	key, value, withValue := strings.Cut(f.Label, "=")
 	label, has := v.Labels[key]
 	if !c.User.Has(v.Project) || f.Project != "" && v.Project != f.Project ||
 		f.Label != "" && (!has || withValue && label != value) {
 		return false
 	}
-	return f.State == "" || s.state(st, v) == f.State
+	return f.State == "" || st.stateOf(at) == f.State
 }
 
-// state says in one word how a VM is.
-func (s *Server) state(st *state, v *fleet.VM) fleetapi.VMState {
+// stateOf says in one word how a VM is.
+func (s *state) stateOf(r *vmRecord) fleetapi.VMState {
+	v := fleet.VM{Delete: r.rest.Delete, Host: r.host, Generation: r.generation, Migration: r.migration}
 	var status *fleet.VMStatus
-	if at := st.statusOf(v.Name, v.Host); at != nil {
-		status = &at.value
+	if at := s.statusAt(r.name, r.host); at != nil {
+		status = &fleet.VMStatus{Host: at.host, Generation: at.generation, Phase: at.rest.Phase}
 	}
-	return stateOf(v, status, st.keys[store.Alive+v.Host] != 0)
+	return stateOf(&v, status, s.keys[store.Alive+r.host] != 0)
 }
 
 // newVM checks a request to create a VM, and returns its record.
@@ -323,7 +325,7 @@ func (s *Server) add(
 		if err := admit(st, t, &next); err != nil {
 			return err
 		}
-		s.sched.update(st, s.loads)
+		defer s.sched.update(st, s.loads)()
 		why, err := decide(st, t, &next)
 		if err != nil {
 			return err
@@ -415,12 +417,11 @@ func (s *Server) decideAdopted(st *state, t *transaction, host string, vm *fleet
 	if !ok {
 		return nil, noSuchHost(host)
 	}
-	report := st.reports[host].value
-	g, ok := report.Inventory.Guest(vm.Name)
+	g, ok := orZero(st.reports[host]).guest(vm.Name)
 	if !ok {
 		return nil, fleetapi.NewProblem(fleetapi.ProblemNotFound, "host "+host+" reports no VM "+vm.Name)
 	}
-	if err := adoptGuest(g, vm); err != nil {
+	if err := adoptGuest(&g, vm); err != nil {
 		return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
 	}
 	if err := checkQuota(st, vm, st.used[vm.Project]); err != nil {
@@ -499,7 +500,7 @@ func (s *Server) changeVM(
 			return err
 		}
 		next := at.value
-		s.sched.update(st, s.loads)
+		defer s.sched.update(st, s.loads)()
 		why, err := f(st, t, &next)
 		if err != nil {
 			return err
@@ -659,8 +660,7 @@ func (s *Server) MigrateVM(ctx context.Context, c rest.Call, name string, m flee
 
 // migratable refuses the migration of a VM that its host would refuse to send.
 func migratable(st *state, vm *fleet.VM, copyStorage bool) error {
-	report := st.reports[vm.Host].value
-	g, ok := report.Inventory.Guest(vm.Name)
+	g, ok := orZero(st.reports[vm.Host]).guest(vm.Name)
 	switch {
 	case !ok: // not reported yet: its host decides
 	case len(g.Config.Devices) > 0:

@@ -129,8 +129,8 @@ func (r *rule) sameRack(h *host) float64 {
 	return float64(r.racks[h.rack()]) / float64(len(r.others))
 }
 
-// limitNodes restricts a spec to the nodes of a host that the group's rule allows.
-func (r *rule) limitNodes(s *guest.Spec, i int, h *host) error {
+// limitNodes restricts a spec to the nodes of host i that the group's rule allows.
+func (r *rule) limitNodes(s *guest.Spec, i int, t *topology.Topology) error {
 	if r.Nodes == fleet.AnyWhere {
 		return nil
 	}
@@ -142,7 +142,7 @@ func (r *rule) limitNodes(s *guest.Spec, i int, h *host) error {
 	}
 	allowed := used
 	if r.Nodes == fleet.Differ {
-		allowed = withCPUs(&h.Inventory.Topology).Minus(used)
+		allowed = withCPUs(t).Minus(used)
 	} else if used.IsEmpty() {
 		return nil // the first VM of the group
 	}
@@ -185,7 +185,7 @@ func (f *Fleet) lacks(h *host, s shape) reason {
 		return little
 	case memory < s.memory:
 		return fewPages
-	case s.cells > 0 && s.cells > len(h.Inventory.Topology.Nodes):
+	case s.cells > 0 && s.cells > len(h.cores): // one of each node
 		return noDivided
 	}
 	return ""

@@ -53,8 +53,8 @@ func (f *Fleet) Set(next Host, groups map[string]string) {
 	f.SetHost(next)
 	i := f.byName[next.Name]
 	h := f.hosts[i]
-	for g := range h.Inventory.Guests {
-		vm := &h.Inventory.Guests[g]
+	for g := range next.Inventory.Guests {
+		vm := &next.Inventory.Guests[g]
 		group := groups[vm.Name]
 		if group == "" || vm.Placement == nil {
 			continue
@@ -95,25 +95,57 @@ func (f *Fleet) vacancy() int {
 	return len(f.hosts) - 1
 }
 
-// set replaces the host at a position. A host without an inventory before is a new one.
+// LookUp has the fleet ask for the inventory of a host when it needs more than its summary, instead of having all of
+// them: with 10,000 hosts they are much memory. look returns the inventory as Set would get it now, which may be newer
+// than the last Set, in memory of its own; nil: the host has left. It is only called in calls of the fleet's methods.
+func (f *Fleet) LookUp(look func(host string) *inventory.Host) { f.look = look }
+
+// inventory returns the inventory of a host with its claims; nil: the host has left.
+func (f *Fleet) inventory(h *host) *inventory.Host {
+	if h.Inventory != nil || f.look == nil {
+		return h.Inventory
+	}
+	seen := f.look(h.Name)
+	if seen != nil {
+		sortGuests(seen)
+	}
+	return seen
+}
+
+// hold makes sure that the fleet has the inventory of a host until the next Set, since it is to differ from what look
+// returns.
+func (f *Fleet) hold(h *host) error {
+	if h.Inventory = f.inventory(h); h.Inventory == nil {
+		return fmt.Errorf("host %s has left the fleet", h.Name)
+	}
+	return nil
+}
+
+func sortGuests(h *inventory.Host) {
+	byName := func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) }
+	if !slices.IsSortedFunc(h.Guests, byName) {
+		slices.SortStableFunc(h.Guests, byName)
+	}
+}
+
+// set replaces the host at a position.
 func (f *Fleet) set(i int, h Host) {
 	old := f.hosts[i]
 	f.closed[old.closed()]--
 	f.closed[h.closed()]++
-	if old.Inventory == nil {
+	if !old.known {
 		for g := range h.Inventory.Guests {
 			f.mix.add(shapeOfGuest(&h.Inventory.Guests[g]))
 		}
 	}
-	seen := *h.Inventory
-	seen.Claims = slices.Clone(seen.Claims)
-	seen.Guests = slices.Clone(seen.Guests)
-	byName := func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) }
-	if !slices.IsSortedFunc(seen.Guests, byName) {
-		slices.SortStableFunc(seen.Guests, byName)
+	if f.look == nil || len(old.claims) > 0 { // else it is only summarized
+		seen := *h.Inventory
+		seen.Claims = slices.Clone(seen.Claims)
+		seen.Guests = slices.Clone(seen.Guests)
+		sortGuests(&seen)
+		h.Inventory = &seen
 	}
-	h.Inventory = &seen
-	old.Host = h
+	old.Host, old.known = h, true
 	for vm, c := range old.claims {
 		old.reserve(vm, c)
 	}
@@ -122,6 +154,9 @@ func (f *Fleet) set(i int, h Host) {
 	old.size = f.sizeOf(&h.Inventory.Topology)
 	f.resized(was, old.size)
 	f.summarizeHost(old)
+	if f.look != nil && len(old.claims) == 0 {
+		old.Inventory = nil
+	}
 }
 
 // RemoveHost removes a host with its claims. A host that the fleet does not have is
@@ -188,6 +223,9 @@ func (f *Fleet) Add(d *Decision) error {
 		return fmt.Errorf("VM %s: host %s is not in the fleet", d.Spec.Name, d.Host)
 	}
 	h := f.hosts[i]
+	if err := f.hold(h); err != nil {
+		return fmt.Errorf("VM %s: %w", d.Spec.Name, err)
+	}
 	if _, claimed := h.claims[d.Spec.Name]; claimed {
 		f.release(i, d.Spec.Name)
 	}
@@ -212,6 +250,9 @@ func (f *Fleet) Remove(hostName, vm string) error {
 		return fmt.Errorf("VM %s: host %s is not in the fleet", vm, hostName)
 	}
 	h := f.hosts[i]
+	if err := f.hold(h); err != nil {
+		return fmt.Errorf("VM %s: %w", vm, err)
+	}
 	_, claimed := h.claims[vm]
 	if claimed {
 		f.release(i, vm)
@@ -339,7 +380,9 @@ func (f *Fleet) Host(name string) (Host, bool) {
 	if !known {
 		return Host{}, false
 	}
-	return f.hosts[i].Host, true
+	out := f.hosts[i].Host
+	out.Inventory = f.inventory(f.hosts[i])
+	return out, out.Inventory != nil
 }
 
 // Policy returns the policy of all hosts, with its defaults.

@@ -174,13 +174,17 @@ func (f *Fleet) placeOn(
 			return guest.Placement{}, place.Why{}, errors.New("the cheapest node is outside limits.nodes")
 		}
 	}
-	if _, taken := find(h.Inventory.Guests, spec.Name); taken {
+	seen := f.inventory(h)
+	if seen == nil {
+		return guest.Placement{}, place.Why{}, errors.New("the host has left the fleet")
+	}
+	if _, taken := find(seen.Guests, spec.Name); taken {
 		return guest.Placement{}, place.Why{}, fmt.Errorf("the host has a VM named %s", spec.Name)
 	}
-	if err := rule.limitNodes(&spec, i, h); err != nil {
+	if err := rule.limitNodes(&spec, i, &seen.Topology); err != nil {
 		return guest.Placement{}, place.Why{}, err
 	}
-	return place.Place(place.Request{Host: h.Inventory, Spec: spec, Policy: f.policy, WithoutAdvice: true})
+	return place.Place(place.Request{Host: seen, Spec: spec, Policy: f.policy, WithoutAdvice: true})
 }
 
 // shortlist are the best candidates, in order.
@@ -255,7 +259,7 @@ func (f *Fleet) uneven(s shape, r *rule, refused []Next, counts map[reason]int) 
 	var found shortlist
 	for i, h := range f.hosts {
 		wasAsked := func(n Next) bool { return n.Host == h.Name }
-		if h.Inventory == nil || !r.allows(i) || r.excludes(i, h) != "" || slices.ContainsFunc(refused, wasAsked) {
+		if !h.known || !r.allows(i) || r.excludes(i, h) != "" || slices.ContainsFunc(refused, wasAsked) {
 			continue
 		}
 		reason := f.lacks(h, s)

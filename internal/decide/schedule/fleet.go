@@ -46,24 +46,26 @@ type Fleet struct {
 	likely        []likely
 	left          []float64 // VMs of each likely shape that still fit into the fleet
 	classes       map[shape]*class
-	clock         uint64         // counts decisions
-	shapesChanged int            // counts changes of the likely shapes
-	lost          []uint16       // of price: fits of each likely shape that the VM takes
-	counted       []uint16       // of taken
-	rest          float64        // of price: the cost without scarcity
-	roomLost      []float64      // of cheapest: fits of each likely shape, by room
-	changes       []int          // hosts that changed, in order
-	vacant        []int          // positions in hosts that no host has
-	closed        map[reason]int // hosts that get no new VMs, by reason
-	scratch       []float64      // of several
-	counts        []float64      // of taken
-	choices       []choice       // of cheapest
-	largest       size           // the most that any host has
+	clock         uint64                            // counts decisions
+	shapesChanged int                               // counts changes of the likely shapes
+	lost          []uint16                          // of price: fits of each likely shape that the VM takes
+	counted       []uint16                          // of taken
+	rest          float64                           // of price: the cost without scarcity
+	roomLost      []float64                         // of cheapest: fits of each likely shape, by room
+	changes       []int                             // hosts that changed, in order
+	vacant        []int                             // positions in hosts that no host has
+	closed        map[reason]int                    // hosts that get no new VMs, by reason
+	scratch       []float64                         // of several
+	counts        []float64                         // of taken
+	look          func(host string) *inventory.Host // see LookUp; nil: the fleet has all inventories
+	choices       []choice                          // of cheapest
+	largest       size                              // the most that any host has
 }
 
-// host is a Host with its summary. Its Inventory includes the claims.
+// host is a Host with its summary. Its Inventory includes the claims; with LookUp it may be nil.
 type host struct {
 	Host
+	known  bool // else no host has this position
 	size   size
 	cores  []int             // of each node
 	claims map[string]*claim // by VM

@@ -83,7 +83,7 @@ func (f *Fleet) Replay(entries []RequestEntry) (Result, error) {
 func (f *Fleet) summarize(s *Summary) {
 	s.Hosts = len(f.byName)
 	for _, h := range f.hosts {
-		if h.Inventory != nil && len(h.Inventory.Guests) == 0 {
+		if h.known && len(h.Inventory.Guests) == 0 {
 			s.EmptyHosts++
 		}
 		for i := range h.rooms {

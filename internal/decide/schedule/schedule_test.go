@@ -163,7 +163,7 @@ func refusedRightly(t *rapid.T, f *Fleet, r Request, err error) {
 	rule, _ := f.rule(&r)
 	for i, h := range f.hosts {
 		spec, _ := r.Spec.Normalize()
-		if rule.excludes(i, h) != "" || rule.limitNodes(&spec, i, h) != nil {
+		if rule.excludes(i, h) != "" || rule.limitNodes(&spec, i, &h.Inventory.Topology) != nil {
 			continue
 		}
 		request := place.Request{Host: h.Inventory, Spec: spec, Policy: f.policy, WithoutAdvice: true}

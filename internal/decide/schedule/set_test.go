@@ -3,8 +3,10 @@ package schedule
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/numavisor/numavisor/internal/fleet"
@@ -67,6 +69,79 @@ func TestSet_LeavesWhatANewFleetHas(t *testing.T) {
 			}
 			if f.left[s] != want {
 				t.Errorf("shape %+v: %v fit, want %v", f.likely[s].shape, f.left[s], want)
+			}
+		}
+	})
+}
+
+// A fleet that looks inventories up decides as one that has them.
+func TestLookUp_DecidesTheSame(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		hosts, groups := map[string]*inventory.Host{}, map[string]string{}
+		full, err := New(nil, policy.Policy{}, Weights{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lean, err := New(nil, policy.Policy{}, Weights{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lean.LookUp(func(name string) *inventory.Host {
+			out := *hosts[name]
+			out.Guests, out.Claims = slices.Clone(out.Guests), slices.Clone(out.Claims)
+			slices.Reverse(out.Guests) // in any order
+			return &out
+		})
+		both := func(f func(*Fleet) error) {
+			a, b := f(full), f(lean)
+			if (a == nil) != (b == nil) {
+				t.Fatalf("with inventories: %v; with look-ups: %v", a, b)
+			}
+		}
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "host")
+			vm := fmt.Sprint("vm", rapid.IntRange(0, 9).Draw(t, "vm"))
+			switch rapid.IntRange(0, 3).Draw(t, "what") {
+			case 0, 1:
+				h := syntheticHost(t, name, "nodes:2 cores:4 memory:8G")
+				if old := hosts[name]; old != nil {
+					h.Inventory.Guests = old.Guests
+				}
+				hosts[name] = h.Inventory
+				both(func(f *Fleet) error { f.Set(h, groups); return nil })
+			case 2:
+				both(func(f *Fleet) error { return f.Remove(name, vm) })
+			default:
+				r := Request{Spec: guest.Spec{Name: vm, VCPUs: rapid.IntRange(1, 4).Draw(t, "vcpus"), Memory: topology.GiB}}
+				if rapid.Bool().Draw(t, "grouped") {
+					r.Affinity = fleet.Affinity{Group: "g", Nodes: fleet.Differ}
+				}
+				var made []*Decision
+				both(func(f *Fleet) error {
+					d, err := f.Decide(r)
+					if err == nil {
+						made = append(made, d)
+						err = f.Add(d)
+					}
+					return err
+				})
+				if len(made) == 0 {
+					continue
+				}
+				if diff := cmp.Diff(made[0].Text(), made[1].Text()); diff != "" || made[0].Host != made[1].Host {
+					t.Fatalf("with inventories, with look-ups:\n%s", diff)
+				}
+				on := *hosts[made[0].Host]
+				on.Guests = append(slices.Clone(on.Guests), inventory.Guest{Name: vm, State: "running",
+					Spec: &made[0].Spec, Placement: &made[0].Placement})
+				hosts[made[0].Host], groups[vm] = &on, made[0].Group
+			}
+		}
+		for name := range hosts {
+			a, _ := full.Host(name)
+			b, _ := lean.Host(name)
+			if len(a.Inventory.Guests) > len(b.Inventory.Guests) { // those looked up are of the present
+				t.Errorf("%s: %d VMs, %d looked up", name, len(a.Inventory.Guests), len(b.Inventory.Guests))
 			}
 		}
 	})

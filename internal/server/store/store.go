@@ -127,6 +127,10 @@ type Store interface {
 	Get(ctx context.Context, key string) (Record, error)
 	// List returns the records of a prefix, ascending by key, all as of one revision.
 	List(ctx context.Context, prefix string) (records []Record, revision int64, err error)
+	// Scan calls take with the records of some prefixes, some at a time: prefix after prefix, ascending by key, all as
+	// of one revision, which it returns. It does not have all of them in memory at the same time. The error is that of
+	// take, or is ErrCompacted if it took longer than the history is retained.
+	Scan(ctx context.Context, prefixes []string, take func([]Record) error) (revision int64, err error)
 	// Commit makes a transaction and returns its revision; one without changes returns the
 	// store's. The error is a *ConflictError if a condition does not hold, and wraps
 	// ErrNotFound if a lease has ended. To delete a key that does not exist is no change.

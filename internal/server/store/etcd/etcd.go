@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -166,11 +167,42 @@ func (s *Store) List(ctx context.Context, prefix string) ([]store.Record, int64,
 }
 
 func (s *Store) list(ctx context.Context, prefix string) (records []store.Record, revision int64, err error) {
+	revision, stale, err := s.pages(ctx, prefix, 0, func(part []store.Record) error {
+		records = append(records, part...)
+		return nil
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	return records, revision, stale
+}
+
+// Scan calls take with the records of some prefixes, a page at a time.
+func (s *Store) Scan(
+	ctx context.Context, prefixes []string, take func([]store.Record) error,
+) (revision int64, err error) {
+	var stale error
+	for _, prefix := range prefixes {
+		var old error
+		revision, old, err = s.pages(ctx, prefix, revision, take)
+		if err != nil {
+			return 0, err
+		}
+		stale = errors.Join(stale, old)
+	}
+	return revision, stale
+}
+
+// pages calls take with each page of the records of a prefix, as of a revision; 0: of the present one, which it
+// returns.
+func (s *Store) pages(
+	ctx context.Context, prefix string, at int64, take func([]store.Record) error,
+) (revision int64, stale, err error) {
 	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 	if prefix == "" {
 		from, end = "\x00", "\x00"
 	}
-	var stale error
+	revision = at
 	for limit := int64(page); ; {
 		options := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(limit)}
 		if revision > 0 {
@@ -178,7 +210,7 @@ func (s *Store) list(ctx context.Context, prefix string) (records []store.Record
 		}
 		response, old, err := s.read(ctx, from, options...)
 		if err != nil {
-			return nil, 0, err
+			return 0, nil, err
 		}
 		if revision == 0 {
 			revision = response.Header.Revision
@@ -186,24 +218,33 @@ func (s *Store) list(ctx context.Context, prefix string) (records []store.Record
 		if old != nil {
 			stale = old
 		}
-		size := 0
-		for _, kv := range response.Kvs {
-			r, err := record(kv)
-			if err != nil {
-				return nil, 0, err
-			}
-			records, size = append(records, r), size+len(kv.Value)
+		records, size, err := recordsOf(response.Kvs)
+		if err == nil {
+			err = take(records)
+		}
+		if err != nil || !response.More {
+			return revision, stale, err
 		}
 		if size < largePage {
 			limit = min(2*limit, mostPage)
 		} else {
 			limit = max(limit/2, page)
 		}
-		if !response.More {
-			return records, revision, stale
-		}
 		from = records[len(records)-1].Key + "\x00"
 	}
+}
+
+// recordsOf returns records as etcd has them, and how many bytes it has of their values.
+func recordsOf(kvs []*mvccpb.KeyValue) (records []store.Record, size int, err error) {
+	records = make([]store.Record, 0, len(kvs))
+	for _, kv := range kvs {
+		r, err := record(kv)
+		if err != nil {
+			return nil, 0, err
+		}
+		records, size = append(records, r), size+len(kv.Value)
+	}
+	return records, size, nil
 }
 
 // read reads with the assurance of a quorum or, if there is none, from one member.

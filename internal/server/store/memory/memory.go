@@ -97,15 +97,42 @@ func (s *Store) List(ctx context.Context, prefix string) ([]store.Record, int64,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var found []store.Record
+	return s.under(prefix), s.revision, s.stale()
+}
+
+// under returns the records of a prefix. The caller holds mu.
+func (s *Store) under(prefix string) (found []store.Record) {
 	for key, e := range s.records {
 		if strings.HasPrefix(key, prefix) {
 			found = append(found, e.Record)
 		}
 	}
 	slices.SortFunc(found, func(a, b store.Record) int { return strings.Compare(a.Key, b.Key) })
-	return found, s.revision, s.stale()
+	return found
 }
+
+// Scan calls take with the records of some prefixes.
+func (s *Store) Scan(ctx context.Context, prefixes []string, take func([]store.Record) error) (int64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	var parts [][]store.Record
+	for _, prefix := range prefixes {
+		parts = append(parts, slices.Collect(slices.Chunk(s.under(prefix), scanned))...)
+	}
+	revision, stale := s.revision, s.stale()
+	s.mu.Unlock()
+	for _, part := range parts {
+		if err := take(part); err != nil {
+			return 0, err
+		}
+	}
+	return revision, stale
+}
+
+// scanned is how many records Scan passes on at a time.
+const scanned = 100
 
 func (s *Store) stale() error {
 	if s.alone {

@@ -37,6 +37,8 @@ func Run(t *testing.T, open func(*testing.T) store.Store) {
 			"no changes":                       noChanges,
 			"lists":                            lists,
 			"a big list is of one revision":    bigList,
+			"a scan has all prefixes in order": scans,
+			"a big scan is of one revision":    bigScan,
 			"writers at once":                  counter,
 			"readers see whole transactions":   wholeTransactions,
 			"a watch shows changes in order":   watchOrder,
@@ -238,8 +240,58 @@ func lists(t *testing.T, f fixture) {
 	}
 }
 
-// bigList writes two large sets at once, many times, while it lists them.
+// scanned returns what a scan passes on.
+func (f fixture) scanned(t *testing.T, prefixes ...string) (records []store.Record, revision int64, err error) {
+	t.Helper()
+	revision, err = f.Scan(t.Context(), prefixes, func(part []store.Record) error {
+		records = append(records, part...)
+		return nil
+	})
+	return records, revision, err
+}
+
+func scans(t *testing.T, f fixture) {
+	t.Helper()
+	if records, revision, err := f.scanned(t, f.key("none")); err != nil || len(records) > 0 || revision < 1 {
+		t.Errorf("an empty scan: %v, revision %d, error %v", records, revision, err)
+	}
+	for _, name := range []string{"b/2", "a/1", "c/1", "b/10"} {
+		f.put(t, name, name)
+	}
+	last := f.commit(t, store.Txn{Delete: []string{f.key("c/1")}})
+	records, revision, err := f.scanned(t, f.key("c/"), f.key("b/"), f.key("a/"))
+	var names []string
+	for _, r := range records {
+		names = append(names, strings.TrimPrefix(r.Key, f.prefix)+" "+string(r.Value))
+	}
+	if want := []string{"b/10 b/10", "b/2 b/2", "a/1 a/1"}; err != nil || revision < last || !slices.Equal(names, want) {
+		t.Errorf("%q, revision %d, error %v; want %q", names, revision, err, want)
+	}
+	enough := errors.New("enough")
+	if _, err := f.Scan(t.Context(), []string{f.prefix}, func([]store.Record) error { return enough }); !errors.Is(err,
+		enough) {
+		t.Errorf("a scan that its caller ends: %v", err)
+	}
+}
+
+// bigList lists large sets while others write them.
 func bigList(t *testing.T, f fixture) {
+	t.Helper()
+	bigSets(t, f, func() ([]store.Record, int64, error) { return f.List(t.Context(), f.prefix) })
+}
+
+// bigScan scans the same, which it sorts.
+func bigScan(t *testing.T, f fixture) {
+	t.Helper()
+	bigSets(t, f, func() ([]store.Record, int64, error) {
+		records, revision, err := f.scanned(t, f.key("04"), f.key("03"), f.key("02"), f.key("01"), f.key("00"))
+		slices.SortStableFunc(records, func(a, b store.Record) int { return strings.Compare(a.Key, b.Key) })
+		return records, revision, err
+	})
+}
+
+// bigSets writes two large sets at once, many times, while it reads all of them.
+func bigSets(t *testing.T, f fixture, read func() ([]store.Record, int64, error)) {
 	t.Helper()
 	const sets = 50
 	value := strings.Repeat("x", 1000)
@@ -277,7 +329,7 @@ func bigList(t *testing.T, f fixture) {
 		}
 	})
 	for range 10 {
-		records, revision, err := f.List(t.Context(), f.prefix)
+		records, revision, err := read()
 		if err != nil || len(records) != 100*sets {
 			t.Fatalf("%d records, error %v", len(records), err)
 		}
