@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/numavisor/numavisor/internal/topology"
@@ -23,6 +24,12 @@ const (
 	defaultWeight   = 100
 	maxWeight       = 10_000 // as cgroup v2's cpu.weight
 )
+
+// ErrMirrored says why a guest that hands CPUs over cannot migrate. Its kernel has booted with a
+// vCPU for each CPU of its host, and uses those that this host grants it. On another host these
+// vCPUs would have no CPUs of their own.
+var ErrMirrored = errors.New("it mirrors the CPUs of its host, which grants it some of them at a time; create a " +
+	"mirrored VM on the other host and move the work")
 
 // IsHandoff reports whether the guest hands CPUs to other guests.
 func (s *Spec) IsHandoff() bool { return s.CPU.Sharing == SharingHandoff }

@@ -448,6 +448,35 @@ func TestField_K3_AssignedDevices(t *testing.T) {
 	}
 }
 
+// A VM that hands CPUs over stays on its host, with the reason; a drain says so as well.
+func TestMigrateVM_AMirroredVMStays(t *testing.T) {
+	r := newUnstartedRig(t)
+	r.setup.policy = policy.Policy{Handoff: policy.Handoff{CPUs: topology.MustParseSet[topology.CPUID]("1-7")}}
+	r.start()
+	r.join("a", "nodes:2 cores:4 memory:8G").follow(obey)
+	asked := vmOf("vm", 0, topology.GiB)
+	asked.Spec.CPU.Sharing = guest.SharingHandoff
+	r.create(asked)
+	r.eventually("it runs", func() bool {
+		vm, err := r.admin.VM(t.Context(), "vm")
+		return err == nil && vm.State == fleetapi.VMRunning
+	})
+	r.join("b", "nodes:2 cores:4 memory:8G")
+	_, err := r.admin.MigrateVM(t.Context(), "vm", fleetapi.VMMigrate{To: "b"}, fleetapi.Change{})
+	if problemType(err) != fleetapi.ProblemConflict || !strings.Contains(err.Error(), guest.ErrMirrored.Error()) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := r.admin.Drain(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("the drain says why the VM stays", func() bool {
+		return strings.Contains(r.setup.log.String(), "mirrors the CPUs of its host")
+	})
+	if got, err := r.admin.VM(t.Context(), "vm"); err != nil || got.Host != "a" || got.Migration != nil {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
 // The record names the target only once the target has verified the VM; what it measured is shown.
 func TestField_K4_VerifiedAfterTheMigration(t *testing.T) {
 	r := fieldRig(t)

@@ -660,6 +660,10 @@ func (s *Server) MigrateVM(ctx context.Context, c rest.Call, name string, m flee
 
 // migratable refuses the migration of a VM that its host would refuse to send.
 func migratable(st *state, vm *fleet.VM, copyStorage bool) error {
+	if vm.Spec.IsHandoff() {
+		return fleetapi.NewProblem(fleetapi.ProblemConflict, fmt.Sprintf("VM %s cannot migrate: %v", vm.Name,
+			guest.ErrMirrored))
+	}
 	g, ok := orZero(st.reports[vm.Host]).guest(vm.Name)
 	switch {
 	case !ok: // not reported yet: its host decides

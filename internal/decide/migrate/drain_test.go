@@ -1,10 +1,12 @@
 package migrate
 
 import (
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -116,6 +118,17 @@ func TestDrain_NamesWhatStays(t *testing.T) {
 	}
 	if _, err := Drain(w.request(), "h9"); err == nil {
 		t.Error("an unknown host is no error")
+	}
+}
+
+// A mirrored VM stays on a host that is drained, with the reason.
+func TestDrain_AMirroredVMStays(t *testing.T) {
+	w := crowded(t)
+	w.vms[0].placement.Handoff = &guest.Handoff{Min: 1, Weight: 1}
+	d, err := Drain(w.request(), "h0")
+	if err != nil || len(d.Blocked) != 1 || d.Blocked[0].Kind != Mirrored || d.Blocked[0].VM != w.vms[0].spec.Name ||
+		!strings.Contains(d.Blocked[0].Why, "mirrors the CPUs of its host") {
+		t.Errorf("%+v, %v", d.Blocked, err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/check"
 	"github.com/numavisor/numavisor/internal/decide/schedule"
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -45,6 +46,11 @@ func TestRebalance_NamesWhatBlocks(t *testing.T) {
 		{Devices, func(w *world) {
 			for _, v := range w.vms {
 				v.devices = []string{"0000:01:00.0"}
+			}
+		}, nil},
+		{Mirrored, func(w *world) {
+			for _, v := range w.vms {
+				v.placement.Handoff = &guest.Handoff{Min: 1, Weight: 1}
 			}
 		}, nil},
 		{NotRunning, func(w *world) {

@@ -38,6 +38,8 @@ func (p *planner) immovable(host string, g *inventory.Guest) Blocked {
 		b.Kind, b.Why = Unmanaged, "is not managed: bind it first"
 	case !known:
 		b.Kind, b.Why = Unmanaged, "is not a VM of the fleet: adopt it first"
+	case g.Placement.Handoff != nil:
+		b.Kind, b.Why = Mirrored, guest.ErrMirrored.Error()
 	case len(g.Config.Devices) > 0 || slices.ContainsFunc(specOf(g).Devices, passthrough):
 		b.Kind, b.Why = Devices, "a host device is assigned to it"
 	case facts.SharedStorage == nil:

@@ -116,6 +116,7 @@ const (
 	NotRunning Obstacle = "not-running" // stopped, paused, or not created yet
 	Unmanaged  Obstacle = "unmanaged"   // Numavisor has no spec and no placement of it
 	Devices    Obstacle = "devices"     // a host device is assigned to it
+	Mirrored   Obstacle = "mirrored"    // it mirrors its host's CPUs and is granted some of them
 	Storage    Obstacle = "storage"     // its disks are not known to be reachable from other hosts
 	Migrating  Obstacle = "migrating"   // it migrates already
 	Cooldown   Obstacle = "cooldown"    // it migrated recently

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -276,6 +277,50 @@ func TestAct_RefusesAPlacementThatDoesNotFit(t *testing.T) {
 	p.finish()
 	if p.vm.Host != "alpha" {
 		t.Errorf("the VM is on %s", p.vm.Host)
+	}
+}
+
+// mirrored is a VM that hands CPUs over.
+var mirrored = guest.Spec{Name: "m1", Memory: 512 * mib, CPU: guest.CPUSpec{Sharing: guest.SharingHandoff}}
+
+// A VM that hands CPUs over stays where it runs: the target does not take it.
+func TestAct_TheTargetRefusesAMirroredVM(t *testing.T) {
+	p := newPair(t, t.TempDir(), mirrored)
+	p.decide(1)
+	err := p.act(p.to)
+	if !errors.Is(err, guest.ErrMirrored) || p.to.status.Phase != fleet.MigrationRefused || p.to.status.Arrival != nil {
+		t.Fatalf("%+v, %v", p.to.status, err)
+	}
+	if !strings.Contains(p.to.status.Message, "mirrors the CPUs of its host") {
+		t.Errorf("the reason is %q", p.to.status.Message)
+	}
+	if claims, err := p.to.daemon.Ledger.Claims(); err != nil || len(claims) > 0 || p.to.isOpen(t) {
+		t.Errorf("claims %+v, %v; an open effect: %v", claims, err, p.to.isOpen(t))
+	}
+	p.serve()
+	p.finish()
+	if p.vm.Host != "alpha" {
+		t.Errorf("the VM is on %s", p.vm.Host)
+	}
+}
+
+// The source does not send it either, also if a target of an older version is ready for it, and also if
+// the fleet's record does not say what the VM is.
+func TestAct_TheSourceKeepsAMirroredVM(t *testing.T) {
+	p := newPair(t, t.TempDir(), mirrored)
+	p.decide(1)
+	p.vm.Spec = operatetest.Spec(t, guest.Spec{Name: mirrored.Name, VCPUs: 2, Memory: 512 * mib})
+	p.vm.Migration.Placement.Handoff = nil
+	p.vm.Migration.Ready = &fleet.Arrival{URI: p.to.daemon.URI}
+	err := p.act(p.from)
+	if !errors.Is(err, guest.ErrMirrored) || p.from.status.Phase != fleet.MigrationStays {
+		t.Fatalf("%+v, %v", p.from.status, err)
+	}
+	if claims, err := p.from.daemon.Ledger.Claims(); err != nil || len(claims) > 0 || p.from.isOpen(t) {
+		t.Errorf("claims %+v, %v; an open effect: %v", claims, err, p.from.isOpen(t))
+	}
+	if !p.from.Executes(mirrored.Name) || p.to.Executes(mirrored.Name) {
+		t.Error("the VM does not run on its host alone")
 	}
 }
 

@@ -60,6 +60,9 @@ func (s *step) stay(why string) {
 func (s *step) leave(ctx context.Context) error {
 	h, record := s.host, s.record(true, s.m.Ready.Host)
 	inv, before, err := h.Hold(ctx, s.vm.Name, func(g *inventory.Guest) (err error) {
+		if g.Placement != nil && g.Placement.Handoff != nil {
+			return guest.ErrMirrored
+		}
 		record.Intent.Adopted = !g.Created()
 		what := fmt.Sprintf("%s leaves for %s", s.vm.Name, s.m.To)
 		s.open, err = h.begin(journal.EffectMigrateOut, record, what, s.m.Why)

@@ -50,6 +50,9 @@ func (s *step) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.vm.Spec.IsHandoff() || s.m.Placement.Handoff != nil {
+		return s.refuse(guest.ErrMirrored)
+	}
 	s.part.Status.Arrival = s.host.arrivalAt(identity)
 	s.become(fleet.MigrationPrepared)
 	if s.open != nil && s.host.holds(s.vm.Name) {
@@ -65,13 +68,19 @@ func (s *step) prepare(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		s.become(fleet.MigrationRefused)
-		s.part.Status.Arrival = nil
-		if s.open != nil {
-			err = errors.Join(err, s.host.close(s.open, err, nil))
-		}
+		return s.refuse(err)
 	}
-	return err
+	return nil
+}
+
+// refuse reports that the host does not take the VM, and closes the part if it is open.
+func (s *step) refuse(why error) error {
+	s.become(fleet.MigrationRefused)
+	s.part.Status.Arrival = nil
+	if s.open == nil {
+		return why
+	}
+	return errors.Join(why, s.host.close(s.open, why, nil))
 }
 
 // arrival reports how this host is reached.

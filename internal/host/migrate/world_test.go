@@ -19,6 +19,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/operate/operatetest"
 	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -32,6 +33,7 @@ type machine struct {
 	*fake.Host
 	name   string
 	folder string
+	policy policy.Policy
 	book   *operatetest.Book
 	fault  fake.Fault // of the test, asked while the daemon lives
 	pid    int
@@ -70,7 +72,7 @@ func (m *machine) boot() {
 	self := claim.Process{PID: m.pid, StartTicks: uint64(m.pid)}
 	joined := hosttest.Join(m.Host, m.folder, func() time.Time { return time.Unix(1700000000, 0) })
 	host := &joined.Host
-	host.Self, host.By, host.Journal = self, "fleet", m.book
+	host.Self, host.By, host.Journal, host.Policy = self, "fleet", m.book, m.policy
 	host.Ledger.Alive = func(p claim.Process) bool { return p == self && !dead.Load() }
 	host.Sources.Claims = host.Ledger.Claims
 	host.Sources.HostName = func() (string, error) { return m.name, nil }
@@ -145,6 +147,12 @@ func newPair(t operatetest.T, folder string, spec guest.Spec) *pair {
 	t.Helper()
 	const shape = "nodes:4 cores:4 memory:4G huge:2M=16 square distances:10,16,28"
 	p := &pair{t: t, from: newMachine(t, folder, "alpha", shape), to: newMachine(t, folder, "beta", shape)}
+	if spec.IsHandoff() {
+		for _, m := range []*machine{p.from, p.to} {
+			m.policy.Handoff.CPUs = topology.MustParseSet[topology.CPUID]("1-15")
+			m.daemon.Policy = m.policy
+		}
+	}
 	p.from.Connect(p.to.daemon.URI, p.to.Host)
 	p.to.Connect(p.from.daemon.URI, p.from.Host)
 	spec = operatetest.Spec(t, spec)
@@ -170,7 +178,7 @@ func (p *pair) decide(number int) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	placed, _, err := place.Place(place.Request{Host: &inv, Spec: p.vm.Spec})
+	placed, _, err := place.Place(place.Request{Host: &inv, Spec: p.vm.Spec, Policy: p.other().policy})
 	if err != nil {
 		p.t.Fatal(err)
 	}

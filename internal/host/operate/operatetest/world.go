@@ -137,7 +137,7 @@ func (w World) CheckInPlace(t T, name string) {
 		want := p.Emulator
 		switch {
 		case thread.VCPU != nil:
-			want = p.VCPUs[*thread.VCPU].CPUs
+			want = p.StartPin(p.VCPUs[*thread.VCPU])
 		case thread.Role == inventory.RoleIOThread:
 			want = p.IOThread
 		}
