@@ -26,6 +26,7 @@ type agent struct {
 	// restless are parked vCPUs that run.
 	restless guest.VCPUs
 	last     demand
+	irqs     time.Time // when the interrupts were last read
 	log      func(format string, args ...any)
 }
 
@@ -102,6 +103,9 @@ func (a *agent) enforce() {
 // timers of a vCPU that nothing else uses take far less.
 const runsAnyway = 0.25
 
+// irqsEvery is the time between two readings of all interrupts: devices come and go.
+const irqsEvery = 10 * time.Second
+
 // measure takes the mean demand since the last time.
 func (a *agent) measure(now time.Time) error {
 	present, parked, err := a.parker.state()
@@ -117,16 +121,29 @@ func (a *agent) measure(now time.Time) error {
 		}
 	}
 	a.enforce()
+	if now.Sub(a.irqs) >= irqsEvery {
+		a.irqs = now
+		a.parker.readIRQs()
+	}
 	return nil
 }
 
-// report makes the next report. now is the number of threads that run or wait at
-// this time, which may be more than the mean; -1: unknown.
+// report makes the next report, of vCPUs as the kernel has them now. The parameter now is the number
+// of threads that run or wait at this time, which may be more than the mean; -1: unknown.
 func (a *agent) report(now int64) (guest.Report, error) {
-	present, parked, err := a.parker.state()
-	if err != nil {
+	if _, _, err := a.parker.state(); err != nil {
 		return guest.Report{}, err
 	}
+	r := a.draft(now)
+	a.seq++
+	r.Seq = a.seq
+	return r, nil
+}
+
+// draft is what the next report would say, of vCPUs as they were when they were last read. It reads
+// nothing: samples follow each other so fast that reading each time would be work of its own.
+func (a *agent) draft(now int64) guest.Report {
+	present, parked := a.parker.present, a.parker.parked
 	used := present.Without(parked).Or(a.restless.And(present))
 	used.Add(0)
 	r := guest.Report{
@@ -137,16 +154,8 @@ func (a *agent) report(now int64) (guest.Report, error) {
 		busy := min(now, int64(used.Len()))
 		r.Running, r.Waiting = max(r.Running, 1000*busy), max(r.Waiting, 1000*(now-busy))
 	}
-	a.seq++
-	r.Seq = a.seq
-	return r, nil
+	return r
 }
 
-// usedNow is the number of vCPUs in the guest's scheduling.
-func (a *agent) usedNow() int {
-	present, parked, err := a.parker.state()
-	if err != nil {
-		return 1
-	}
-	return present.Without(parked).Len()
-}
+// usedNow is the number of vCPUs in the guest's scheduling, when they were last read.
+func (a *agent) usedNow() int { return max(1, a.parker.present.Without(a.parker.parked).Len()) }

@@ -197,6 +197,11 @@ func TestDemand(t *testing.T) {
 	if err != nil || d.running != 1000 || d.waiting != 1000 || d.stalled != 250 || d.use != "09" {
 		t.Errorf("%+v, %v; want 1 vCPU busy, 1 of 3 threads waiting, 25 %% stalled", d, err)
 	}
+	f.wait(time.Second)
+	f.own = 400 * time.Millisecond
+	if d, err = m.mean(time.Unix(0, int64(f.now)), f.present); err != nil || d.running != 600 {
+		t.Errorf("%+v, %v; want 0.6 vCPUs: the agent itself took 0.4", d, err)
+	}
 }
 
 func TestMovable(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 // of one change, with what the agent reads before and after it, and of the writes
 // alone. In partitions the last vCPU but one is parked throughout: they exist.
 func Bench(out io.Writer, rounds int) error {
-	p := newParker(linux{}, time.Sleep)
+	p := newParker(newLinux(), time.Sleep)
 	if p.means != guest.Partition {
 		return errors.New("the kernel has no cpuset partitions: cgroup v2 with the cpuset controller is needed")
 	}

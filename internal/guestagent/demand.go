@@ -16,6 +16,7 @@ type meter struct {
 	k    kernel
 	at   time.Time
 	busy map[int]uint64 // ticks, by vCPU
+	own  time.Duration  // for which the agent itself has run
 	// stall is the total of PSI "some", in microseconds.
 	stall   uint64
 	waiting int64 // sum of samples
@@ -62,6 +63,7 @@ func (m *meter) mean(now time.Time, present guest.VCPUs) (demand, error) {
 	d := demand{stalled: -1, by: map[int]float64{}}
 	elapsed := now.Sub(m.at)
 	stall, psi := m.stalls()
+	own := m.k.ownTime()
 	if m.busy != nil && elapsed > 0 {
 		for id, t := range busy {
 			if old, ok := m.busy[id]; ok && t >= old {
@@ -69,6 +71,8 @@ func (m *meter) mean(now time.Time, present guest.VCPUs) (demand, error) {
 				d.running += int64(1000 * d.by[id])
 			}
 		}
+		// What the agent itself takes is no demand: else the work of a hand-over would cause the next one.
+		d.running = max(0, d.running-int64(1000*float64(own-m.own)/float64(elapsed)))
 		if psi && stall >= m.stall {
 			d.stalled = min(1000, int64(1000*float64(stall-m.stall)/float64(elapsed.Microseconds())))
 		}
@@ -84,7 +88,7 @@ func (m *meter) mean(now time.Time, present guest.VCPUs) (demand, error) {
 		}
 		d.use = string(digits)
 	}
-	m.at, m.busy, m.stall, m.waiting, m.samples = now, busy, stall, 0, 0
+	m.at, m.busy, m.own, m.stall, m.waiting, m.samples = now, busy, own, stall, 0, 0
 	return d, nil
 }
 

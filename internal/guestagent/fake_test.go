@@ -17,7 +17,7 @@ type fake struct {
 	present  guest.VCPUs
 	off      guest.VCPUs // offline
 	files    map[string]string
-	now      time.Duration
+	now, own time.Duration
 	busy     map[int]bool // vCPUs that run something even when parked
 	sweeps   int
 	writes   []string
@@ -136,5 +136,7 @@ func (f *fake) moveThreads(from, _ guest.VCPUs) {
 }
 
 func (f *fake) mountCgroup(string) error { return syscall.EPERM }
+
+func (f *fake) ownTime() time.Duration { return f.own }
 
 func (f *fake) wait(d time.Duration) { f.now += d }

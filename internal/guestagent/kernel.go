@@ -1,11 +1,13 @@
 package guestagent
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,17 +23,62 @@ type kernel interface {
 	// moveThreads moves kernel threads that may run elsewhere away from CPUs.
 	moveThreads(from, to guest.VCPUs)
 	mountCgroup(path string) error
+	// ownTime is for how long this program has run.
+	ownTime() time.Duration
 }
 
 // linux is the kernel that the program runs on.
-type linux struct{}
-
-func (linux) read(path string) (string, error) {
-	text, err := os.ReadFile(path)
-	return strings.TrimSpace(string(text)), err
+type linux struct {
+	// open are files that are read again and again: one system call each time.
+	open map[string]int
+	text []byte
 }
 
-func (linux) write(path, text string) error {
+func newLinux() *linux {
+	return &linux{open: map[string]int{}, text: make([]byte, 16<<10)}
+}
+
+// often reports whether a file is read all the time.
+func often(path string) bool {
+	switch path {
+	case "/proc/loadavg", "/proc/stat", "/proc/schedstat", pressureFile, cpuFolder + "present", cpuFolder + "online":
+		return true
+	}
+	return strings.HasSuffix(filepath.Dir(path), partition)
+}
+
+func (k *linux) read(path string) (string, error) {
+	if !often(path) {
+		text, err := os.ReadFile(path)
+		return strings.TrimSpace(string(text)), err
+	}
+	fd, ok := k.open[path]
+	if !ok {
+		var err error
+		if fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			return "", fmt.Errorf("opening %s: %w", path, err)
+		}
+		k.open[path] = fd
+	}
+	for length := 0; ; {
+		n, err := unix.Pread(fd, k.text[length:], int64(length))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil: // its cgroup is gone: another one may have its name
+			delete(k.open, path)
+			_ = unix.Close(fd)
+			return "", fmt.Errorf("reading %s: %w", path, err)
+		case n == 0: // the kernel may give long files a page at a time
+			return strings.TrimSpace(string(k.text[:length])), nil
+		default:
+			if length += n; length == len(k.text) {
+				k.text = append(k.text, make([]byte, length)...)
+			}
+		}
+	}
+}
+
+func (*linux) write(path, text string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
@@ -43,11 +90,11 @@ func (linux) write(path, text string) error {
 	return err
 }
 
-func (linux) mkdir(path string) error {
+func (*linux) mkdir(path string) error {
 	return os.MkdirAll(path, 0o755)
 }
 
-func (linux) list(path string) ([]string, error) {
+func (*linux) list(path string) ([]string, error) {
 	entries, err := os.ReadDir(path)
 	names := make([]string, 0, len(entries))
 	for _, e := range entries {
@@ -56,7 +103,15 @@ func (linux) list(path string) ([]string, error) {
 	return names, err
 }
 
-func (linux) mountCgroup(path string) error { return unix.Mount("cgroup2", path, "cgroup2", 0, "") }
+func (*linux) mountCgroup(path string) error { return unix.Mount("cgroup2", path, "cgroup2", 0, "") }
+
+func (*linux) ownTime() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
 
 // Flags of a task in the 9th field of /proc/PID/stat (include/linux/sched.h).
 const (
@@ -64,7 +119,7 @@ const (
 	fixedThread  = 0x04000000 // PF_NO_SETAFFINITY
 )
 
-func (k linux) moveThreads(from, to guest.VCPUs) {
+func (k *linux) moveThreads(from, to guest.VCPUs) {
 	names, err := k.list("/proc")
 	if err != nil {
 		return

@@ -26,14 +26,24 @@ type parker struct {
 	means guest.Means
 	// group is the folder of the partition; empty: there is none.
 	group string
-	// irqs are the affinities, by IRQ, that the agent has changed.
-	irqs map[string]guest.VCPUs
+	// present and parked are the vCPUs when they were last read.
+	present, parked guest.VCPUs
+	// irqs are the interrupts by number, as they were last read or written; nil: not yet.
+	irqs map[string]*irq
 	wait func(time.Duration)
+}
+
+// irq is an interrupt.
+type irq struct {
+	// first is its affinity when the agent first saw it, now the present one.
+	first, now guest.VCPUs
+	// fixed says that the kernel refuses to move it: a managed interrupt, or that of a timer.
+	fixed bool
 }
 
 // newParker finds the fastest means that the kernel offers.
 func newParker(k kernel, wait func(time.Duration)) *parker {
-	p := &parker{k: k, means: guest.Offline, irqs: map[string]guest.VCPUs{}, wait: wait}
+	p := &parker{k: k, means: guest.Offline, wait: wait}
 	root := systemRoot
 	if _, err := k.read(root + "/cgroup.controllers"); err != nil {
 		root = ownRoot
@@ -71,6 +81,7 @@ func (p *parker) state() (present, parked guest.VCPUs, err error) {
 		}
 		parked = parked.Or(cpus.And(present))
 	}
+	p.present, p.parked = present, parked
 	return present, parked, nil
 }
 
@@ -182,33 +193,52 @@ func (p *parker) offline(present, want guest.VCPUs) error {
 	return errors.Join(errs...)
 }
 
-// moveWork lets interrupts and unbound workqueues use only these vCPUs. Managed
-// interrupts and those of a timer stay: the kernel refuses to move them.
+// moveWork lets interrupts and unbound workqueues use only these vCPUs. It reads the interrupts the
+// first time only: a guest has dozens of them, and a hand-over waits for this.
 func (p *parker) moveWork(used guest.VCPUs) {
 	_ = p.k.write(workqueues, mask(used)) // Linux 4.2 and later
 	_ = p.k.write("/proc/irq/default_smp_affinity", mask(used))
+	if p.irqs == nil {
+		p.readIRQs()
+	}
+	for name, q := range p.irqs {
+		to := q.first.And(used)
+		if to == (guest.VCPUs{}) {
+			to = used
+		}
+		if to == q.now || q.fixed {
+			continue
+		}
+		if err := p.k.write(irqFile(name), to.String()); err != nil {
+			q.fixed = true
+			continue
+		}
+		q.now = to
+	}
+}
+
+func irqFile(name string) string { return "/proc/irq/" + name + "/smp_affinity_list" }
+
+// readIRQs reads the affinities of all interrupts.
+func (p *parker) readIRQs() {
 	names, err := p.k.list("/proc/irq")
 	if err != nil {
 		return
 	}
-	for _, irq := range names {
-		file := "/proc/irq/" + irq + "/smp_affinity_list"
-		now, err := p.set(file)
+	fresh := map[string]*irq{}
+	for _, name := range names {
+		now, err := p.set(irqFile(name))
 		if err != nil {
 			continue
 		}
-		first, moved := p.irqs[irq]
-		if !moved {
-			first = now
+		q := p.irqs[name]
+		if q == nil {
+			q = &irq{first: now}
 		}
-		to := first.And(used)
-		if to == (guest.VCPUs{}) {
-			to = used
-		}
-		if to != now && p.k.write(file, to.String()) == nil {
-			p.irqs[irq] = first
-		}
+		q.now = now
+		fresh[name] = q
 	}
+	p.irqs = fresh
 }
 
 const (
@@ -217,6 +247,9 @@ const (
 	// looks bounds the looks before an acknowledgement; later looks are those of the
 	// reports.
 	looks = 20
+	// patient is the number of looks before kernel threads are moved: most vCPUs are idle sooner, and
+	// finding the threads takes longer than that.
+	patient = 3
 	// idleBelow is the share of a look in which an idle vCPU may run: kernel
 	// threads of its own (timers, RCU) stay.
 	idleBelow = 0.25
@@ -240,7 +273,7 @@ func (p *parker) settle(parked, used guest.VCPUs) guest.VCPUs {
 		if busy == (guest.VCPUs{}) {
 			return busy
 		}
-		if i == 0 {
+		if i == patient {
 			p.k.moveThreads(parked, used)
 		}
 		before = after

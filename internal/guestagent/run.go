@@ -27,8 +27,12 @@ const (
 	// fast is the time between two samples while threads wait for a vCPU, and without
 	// PSI always.
 	fast = 20 * time.Millisecond
-	// alert is how long samples are fast after the kernel's last wake-up.
-	alert = 2 * time.Second
+	// confirm is the time to the second sample after one in which threads wait.
+	confirm = 5 * time.Millisecond
+	// alert is how long samples are fast after the kernel's last wake-up, unless mostCalm samples
+	// one after the other find no waiting thread.
+	alert    = 2 * time.Second
+	mostCalm = 10
 	// reconnect is the time between two attempts to open the channel.
 	reconnect = time.Second
 	// step is the change of demand, in thousandths of a vCPU, that is worth a report.
@@ -51,7 +55,7 @@ func Run(ctx context.Context, o Options) error {
 	if f, err := os.OpenFile(epochFile, os.O_CREATE, 0o600); err == nil {
 		_ = f.Close()
 	}
-	a, err := newAgent(linux{}, time.Sleep, o.Log)
+	a, err := newAgent(newLinux(), time.Sleep, o.Log)
 	if err != nil {
 		return err
 	}
@@ -92,6 +96,8 @@ type loop struct {
 	measured time.Time
 	sent     time.Time
 	alerted  time.Time // the kernel's last wake-up
+	calm     int       // looks since then, or since threads waited, at which none waited
+	doubt    int64     // threads that ran or waited at the last look, more than vCPUs, seen once; else 0
 	last     guest.Report
 	refused  string // why the last attempt to open failed, so that it is logged once
 }
@@ -101,29 +107,24 @@ func (l *loop) turn(now time.Time) {
 	if l.channel < 0 && now.Sub(l.opened) >= reconnect {
 		l.open(now)
 	}
-	timeout := mid
-	if l.pressure < 0 || now.Sub(l.alerted) < alert {
-		timeout = fast
-	}
 	fds := []unix.PollFd{{Fd: int32(l.channel), Events: unix.POLLIN}, //nolint:gosec // file descriptors are small
 		{Fd: int32(l.pressure), Events: unix.POLLPRI}} //nolint:gosec // as above
-	if _, err := unix.Poll(fds, int(timeout.Milliseconds())); err != nil && !errors.Is(err, unix.EINTR) {
+	timeout := l.timeout(now)
+	ready, err := unix.Poll(fds, int(timeout.Milliseconds()))
+	if err != nil && !errors.Is(err, unix.EINTR) {
 		time.Sleep(timeout)
 	}
 	now = time.Now()
-	answered := fds[0].Revents != 0 && l.receive()
-	rise := false
 	if fds[1].Revents&unix.POLLPRI != 0 {
-		l.alerted = now
+		l.alerted, l.calm = now, 0
 	}
+	// After a message the agent looks the next time: threads that wait now may wait for the agent itself.
 	count := int64(-1)
-	if l.pressure < 0 || now.Sub(l.alerted) < alert {
-		used := l.agent.usedNow()
-		if n, ok := l.agent.meter.sample(used); ok && n > int64(used) {
-			count = n
-			rise = 1000*n >= l.last.Running+l.last.Waiting+1000
-		}
+	if l.alert(now) && (ready <= 0 || fds[0].Revents == 0) {
+		count = l.look()
 	}
+	rise := 1000*count >= l.last.Running+l.last.Waiting+1000
+	answered := fds[0].Revents != 0 && l.receive()
 	if now.Sub(l.measured) >= mid {
 		l.measured = now
 		if err := l.agent.measure(now); err != nil {
@@ -133,20 +134,55 @@ func (l *loop) turn(now time.Time) {
 	l.send(now, count, answered || rise)
 }
 
+// alert reports whether the agent looks for waiting threads now.
+func (l *loop) alert(now time.Time) bool {
+	return l.pressure < 0 || now.Sub(l.alerted) < alert && l.calm < mostCalm
+}
+
+func (l *loop) timeout(now time.Time) time.Duration {
+	switch {
+	case l.doubt > 0:
+		return confirm
+	case l.alert(now):
+		return fast
+	}
+	return mid
+}
+
+// look returns the number of threads that run or wait, if it is more than the vCPUs in use, and was so at the
+// look before: what is there once, the kernel's own work for the most part, is gone a moment later. Else -1.
+func (l *loop) look() int64 {
+	used := l.agent.usedNow()
+	n, ok := l.agent.meter.sample(used)
+	before := l.doubt
+	if !ok || n <= int64(used) {
+		l.doubt = 0
+		l.calm++
+		return -1
+	}
+	l.doubt, l.calm = n, 0
+	if before == 0 {
+		return -1
+	}
+	l.doubt = 0
+	return min(n, before)
+}
+
 // send sends a report if it is due: at once after a grant or a rise, soon after other
 // changes, else every second.
 func (l *loop) send(now time.Time, count int64, due bool) {
 	if l.channel < 0 {
 		return
 	}
-	r, err := l.agent.report(count)
-	if err != nil {
-		l.options.Log("the state of the vCPUs is unknown: %v", err)
-		return
-	}
+	r := l.agent.draft(count)
 	changed := r.Used != l.last.Used || r.Epoch != l.last.Epoch || r.Means != l.last.Means
 	moved := now.Sub(l.sent) >= mid && (far(r.Running, l.last.Running) || far(r.Waiting, l.last.Waiting))
 	if !due && !changed && !moved && now.Sub(l.sent) < every {
+		return
+	}
+	r, err := l.agent.report(count)
+	if err != nil {
+		l.options.Log("the state of the vCPUs is unknown: %v", err)
 		return
 	}
 	line, err := guest.Encode(&r)

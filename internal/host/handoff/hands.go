@@ -59,8 +59,11 @@ type Options struct {
 const (
 	// silence is how long an agent may send nothing: it reports every second.
 	silence = 3 * time.Second
-	// patience is how long a guest may take to release a CPU that no minimum needs.
-	patience = time.Second
+	// patience is how long a guest may go on using a CPU that no minimum needs, once it has
+	// carried out the grant without it; slowPatience, how long it may take to do so. A guest whose vCPUs
+	// are slow, as while it boots, releases late: to ask it again would only take longer.
+	patience     = time.Second
+	slowPatience = 5 * time.Second
 	// resend is the time after which a grant that a report does not show is sent again.
 	resend = 100 * time.Millisecond
 	// look is the least time over which a vCPU is seen idle or not.
@@ -409,8 +412,8 @@ func (h *Hands) settle(now time.Time) {
 			h.record.Grants[i].Stuck = !answers || now.Sub(g.Since) < 10*patience
 		case m.report.Epoch >= uint64(g.Epoch) && !m.report.Used.Has(int(v)):
 			h.acknowledged(m, i, v, now)
-		case now.Sub(g.Since) > patience:
-			h.Log("VM %s has not released vCPU %d within %v: it keeps CPU %d", g.Guest, v, patience, g.CPU)
+		case now.Sub(g.Since) > slowPatience, now.Sub(g.Since) > patience && m.report.Epoch >= uint64(g.Epoch):
+			h.Log("VM %s has not released vCPU %d within %v: it keeps CPU %d", g.Guest, v, now.Sub(g.Since), g.CPU)
 			h.record.Grants[i].Leaving, h.record.Grants[i].Stuck, h.record.Grants[i].Since = false, true, now
 			delete(h.watches, g.CPU)
 			h.advance(m)

@@ -62,14 +62,19 @@ func TestNoCPUEverServesTwoGuests(t *testing.T) {
 	}
 }
 
-// calm is a world of two guests without faults, in which both have their minimum.
-func calm(t *testing.T) *world {
+// calm is a world of two guests without faults, in which both have their minimum. With N
+// given, they mirror only N CPUs.
+func calm(t *testing.T, cpus ...int) *world {
 	t.Helper()
 	w := newWorld(t, 1)
 	w.faults = false
 	w.vms = w.vms[:2]
 	for _, v := range w.vms {
 		v.hostile, v.Min, v.Weight, v.want = false, 1, 1, 0
+		for _, n := range cpus {
+			v.Mirror = v.Mirror[:n]
+			v.used = v.all()
+		}
 	}
 	w.saved.Grants, w.saved.Epochs = nil, nil
 	w.start()
@@ -156,6 +161,43 @@ func TestAnAgentThatDoesNotAnswerKeepsItsCPUs(t *testing.T) {
 	}
 	if got := w.held(v); got.Len() != 4 {
 		t.Errorf("it has CPUs %v, had 4", got)
+	}
+}
+
+// A guest whose vCPUs are slow, as those of a VM that boots, releases late: it is not asked again from the
+// beginning, and the other one need not wait for that. A guest that refuses has been asked for long enough.
+func TestASlowGuestMayReleaseLate(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		refuses bool
+		gets    bool
+	}{{"slow", false, true}, {"refuses", true, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			w := calm(t, 3) // one CPU besides the anchors
+			v, other := w.vms[0], w.vms[1]
+			v.want = len(v.Mirror)
+			w.report(v)
+			for range 500 {
+				w.advance()
+			}
+			v.slow, v.keeps = !c.refuses, c.refuses
+			v.want, other.want = 0, 2
+			w.report(v)
+			w.report(other)
+			for range 2500 {
+				w.advance()
+			}
+			if got := w.held(other).Len(); got != 1 {
+				t.Fatalf("the other has %d CPUs, although none was released", got)
+			}
+			v.slow, v.keeps = false, false
+			for range 300 {
+				w.advance()
+			}
+			if got := w.held(other).Len() == other.want; got != c.gets {
+				t.Errorf("%v after the release the other has CPUs %v", 300*millisecond, w.held(other))
+			}
+		})
 	}
 }
 

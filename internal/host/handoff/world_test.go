@@ -26,6 +26,8 @@ type vm struct {
 	decide.Guest
 
 	hostile, paused, deaf bool
+	slow                  bool // it reports, and has not carried out the last grants yet
+	keeps                 bool // it takes note of grants, and uses all vCPUs that it has used
 	boot                  int
 	seq, epoch            uint64
 	used                  guest.VCPUs
@@ -239,11 +241,11 @@ func (w *world) grant(v *vm, message []byte) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if g.Epoch < v.epoch || v.paused || v.deaf {
+	if g.Epoch < v.epoch || v.paused || v.deaf || v.slow {
 		return
 	}
 	v.epoch = g.Epoch
-	if !v.hostile {
+	if !v.hostile && !v.keeps {
 		v.used = v.all().And(g.VCPUs)
 	}
 	w.report(v)

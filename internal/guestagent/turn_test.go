@@ -1,0 +1,137 @@
+package guestagent
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// counting notes which files are read.
+type counting struct {
+	*fake
+	reads map[string]int
+}
+
+func (c *counting) read(path string) (string, error) {
+	c.reads[path]++
+	return c.fake.read(path)
+}
+
+// While threads wait, the agent looks 50 times a second. On a slow vCPU a look that reads
+// all that a report says takes the whole vCPU: the VM then neither works nor acknowledges in time.
+func TestALookReadsOneFile(t *testing.T) {
+	f := newFake(4)
+	f.files["/proc/loadavg"] = "0.00 0.00 0.00 3/120 99"
+	c := &counting{f, map[string]int{}}
+	a := start(t, f)
+	a.k, a.parker.k, a.meter.k = c, c, c
+	a.grant(grantOf(1, 0, 1, 2))
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = unix.Close(ends[0]), unix.Close(ends[1]) }()
+	l := &loop{agent: a, options: Options{Log: t.Logf}, channel: ends[0], pressure: -1}
+	l.turn(time.Now()) // measures and reports
+	if l.last.Epoch != 1 {
+		t.Fatalf("the first report is %+v", l.last)
+	}
+	l.measured = time.Now().Add(time.Hour)
+	clear(c.reads)
+	const turns = 5
+	for range turns {
+		l.turn(time.Now())
+	}
+	looks := c.reads["/proc/loadavg"]
+	delete(c.reads, "/proc/loadavg")
+	if looks != turns || len(c.reads) > 0 {
+		t.Errorf("%d looks read /proc/loadavg %d times, and others: %v", turns, looks, c.reads)
+	}
+}
+
+// Threads that wait once are no demand: the kernel's own work is over a moment later. Those that wait at two looks are
+// reported at once, with the lesser number. Without a waiting thread looks soon end, until the kernel reports pressure.
+func TestARiseIsSeenTwice(t *testing.T) {
+	f := newFake(2)
+	l := &loop{agent: start(t, f), channel: -1, pressure: 0, alerted: time.Now()}
+	l.agent.grant(grantOf(1, 0, 1))
+	var got []int64
+	for _, threads := range []string{"3", "2", "6", "5", "2"} { // one of them is the agent
+		f.files["/proc/loadavg"] = "0.00 0.00 0.00 " + threads + "/120 99"
+		wait := l.timeout(time.Now())
+		if n := l.look(); n > 0 && wait != confirm {
+			t.Errorf("%d threads are reported after %v", n, wait)
+		}
+		got = append(got, l.doubt)
+	}
+	if want := []int64{0, 0, 5, 0, 0}; !slices.Equal(got, want) {
+		t.Errorf("seen once: %v, want %v", got, want)
+	}
+	for range mostCalm {
+		l.look()
+	}
+	if wait := l.timeout(time.Now()); wait != mid {
+		t.Errorf("in a calm VM the agent looks every %v", wait)
+	}
+}
+
+// A hand-over does not read all interrupts: that takes as long as all the rest of it.
+func TestAHandOverReadsNoInterrupts(t *testing.T) {
+	f := newFake(4)
+	c := &counting{f, map[string]int{}}
+	a := start(t, f)
+	a.k, a.parker.k, a.meter.k = c, c, c
+	a.grant(grantOf(1, 0, 1, 2))
+	clear(c.reads)
+	a.grant(grantOf(2, 0, 1))
+	if n := c.reads["/proc/irq/9/smp_affinity_list"]; n != 0 || f.files[irqFile("9")] != "0-1" {
+		t.Errorf("IRQ 9 is read %d times, and goes to vCPUs %s", n, f.files["/proc/irq/9/smp_affinity_list"])
+	}
+	// A device that came since is found before long.
+	f.files["/proc/irq/10/smp_affinity_list"] = "0-3"
+	for _, at := range []time.Time{time.Unix(100, 0), time.Unix(111, 0)} {
+		if err := a.measure(at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.grant(grantOf(3, 0))
+	if f.files["/proc/irq/10/smp_affinity_list"] != "0" {
+		t.Errorf("IRQ 10 goes to vCPUs %s", f.files["/proc/irq/10/smp_affinity_list"])
+	}
+}
+
+// Files that stay open show what is in them now, however long they are, also after they were
+// replaced by others of their name.
+func TestFilesThatStayOpen(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), partition)
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path, k := filepath.Join(folder, "cpuset.cpus"), newLinux()
+	for _, text := range []string{"0-3", "7", strings.Repeat("x", 100_000), ""} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := k.read(path); err != nil || got != text {
+			t.Errorf("read %d bytes of %d: %v", len(got), len(text), err)
+		}
+	}
+	if len(k.open) != 1 {
+		t.Errorf("%d files are open", len(k.open))
+	}
+	whole, err := os.ReadFile("/proc/schedstat")
+	if err != nil {
+		t.Skip("the kernel has no CONFIG_SCHEDSTATS:", err)
+	}
+	got, err := k.read("/proc/schedstat")
+	if err != nil || strings.Count(got, "\n")+1 != strings.Count(string(whole), "\n") {
+		t.Errorf("read %s lines of %s: %v", strconv.Itoa(strings.Count(got, "\n")+1),
+			strconv.Itoa(strings.Count(string(whole), "\n")), err)
+	}
+}
