@@ -75,8 +75,25 @@ func hostCommand() *cobra.Command {
 	c.AddCommand(
 		oneHostCommand("cordon", "Put no new VMs on a host; its VMs stay", (*fleetapi.Client).Cordon),
 		oneHostCommand("uncordon", "Put VMs on a host again, and end its draining", (*fleetapi.Client).Uncordon),
-		oneHostCommand("drain", "Migrate all VMs of a host to other hosts", (*fleetapi.Client).Drain),
+		drainCommand(),
 	)
+	return c
+}
+
+func drainCommand() *cobra.Command {
+	var how migrationFlags
+	c := oneHostCommand("drain", "Migrate all VMs of a host to other hosts",
+		func(client *fleetapi.Client, ctx context.Context, name string) (h fleetapi.Host, err error) {
+			options, err := how.options()
+			if err != nil {
+				return h, err
+			}
+			return client.Drain(ctx, name, options)
+		})
+	c.Long = `Migrates all running VMs of a host to other hosts, two at a time, and puts no new VMs on
+it. The command returns at once; 'numavisor list' says why a VM stays.`
+	c.Example += "\n  numavisor host drain host7 --copy-storage   # disks are on the host alone"
+	how.add(c.Flags())
 	return c
 }
 

@@ -66,7 +66,7 @@ func messageOf(v *fleetapi.VM) string {
 	if v.Status != nil && v.Status.Message != "" {
 		return v.Status.Message
 	}
-	return v.Pending
+	return cmp.Or(v.Pending, v.Stays)
 }
 
 // showRemote shows a VM of a fleet, and why it is where it is.
@@ -284,19 +284,16 @@ VM keeps its host, its nodes and its room.`,
 
 func migrateCommand() *cobra.Command {
 	var m fleetapi.VMMigrate
-	var longest time.Duration
+	var migration migrationFlags
 	c := vmCommand("migrate", "Migrate a running VM of a fleet to another host",
 		`Migrates a VM of a fleet to another host while it runs, and waits for the end. Its
 room on the target, with NUMA nodes and CPUs, is reserved before anything is copied.`,
 		func(ctx context.Context, client *fleetapi.Client, name string, how fleetapi.Change) (fleetapi.VM, error) {
-			m.MaxDowntime = int(longest / time.Millisecond)
-			if longest != 0 && (longest < time.Millisecond || longest%time.Millisecond != 0) {
-				return fleetapi.VM{}, wrongUse("--max-downtime: %v: allowed are whole milliseconds, such as 50ms",
-					longest)
+			options, err := migration.options()
+			if err != nil {
+				return fleetapi.VM{}, err
 			}
-			if err := m.Validate(); err != nil {
-				return fleetapi.VM{}, wrongUse("%w", err)
-			}
+			m.MigrationOptions = options
 			return client.MigrateVM(ctx, name, m, how)
 		})
 	c.Example = `  numavisor migrate web1 --dry-run
@@ -305,9 +302,31 @@ room on the target, with NUMA nodes and CPUs, is reserved before anything is cop
   numavisor migrate web1 --copy-storage   # its disks are on its host alone`
 	c.Flags().StringVar(&m.To, "to", "", "target host (default: the best one)")
 	c.Flags().StringVar(&m.Why, "why", "", "reason, for the audit")
-	c.Flags().DurationVar(&longest, "max-downtime", 0, "longest stop of the VM (default: the hypervisor's)")
-	c.Flags().BoolVar(&m.PostCopy, "post-copy", false,
-		"let it run on the target before all of its memory is there; a broken connection then loses the VM")
-	c.Flags().BoolVar(&m.CopyStorage, "copy-storage", false, "copy the disks that the target does not share")
+	migration.add(c.Flags())
 	return c
+}
+
+// migrationFlags are the flags that say how VMs migrate.
+type migrationFlags struct {
+	chosen  fleet.MigrationOptions
+	longest time.Duration
+}
+
+func (f *migrationFlags) add(flags *pflag.FlagSet) {
+	flags.DurationVar(&f.longest, "max-downtime", 0, "longest stop of a VM (default: the hypervisor's)")
+	flags.BoolVar(&f.chosen.PostCopy, "post-copy", false,
+		"let a VM run on the target before all of its memory is there; a broken connection then loses the VM")
+	flags.BoolVar(&f.chosen.CopyStorage, "copy-storage", false, "copy the disks that the target does not share")
+}
+
+// options returns what the flags ask for. Values that no host carries out are a usage error.
+func (f *migrationFlags) options() (fleet.MigrationOptions, error) {
+	if f.longest != 0 && (f.longest < time.Millisecond || f.longest%time.Millisecond != 0) {
+		return f.chosen, wrongUse("--max-downtime: %v: allowed are whole milliseconds, such as 50ms", f.longest)
+	}
+	f.chosen.MaxDowntime = int(f.longest / time.Millisecond)
+	if err := f.chosen.Validate(); err != nil {
+		return f.chosen, wrongUse("%w", err)
+	}
+	return f.chosen, nil
 }

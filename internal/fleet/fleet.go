@@ -27,10 +27,12 @@ type Host struct {
 	Rack   string            `json:"rack,omitempty"` // hosts that fail together; empty: the host alone
 	Labels map[string]string `json:"labels,omitempty"`
 	// Preference is added to the cost of a placement on the host; negative: filled first.
-	Preference float64   `json:"preference,omitempty"`
-	Cordoned   bool      `json:"cordoned,omitempty"` // gets no new VMs
-	Draining   bool      `json:"draining,omitempty"` // its VMs migrate to other hosts; implies Cordoned
-	Joined     time.Time `json:"joined"`
+	Preference float64 `json:"preference,omitempty"`
+	Cordoned   bool    `json:"cordoned,omitempty"` // gets no new VMs
+	Draining   bool    `json:"draining,omitempty"` // its VMs migrate to other hosts; implies Cordoned
+	// DrainOptions are how they migrate.
+	DrainOptions MigrationOptions `json:"drain_options,omitzero"`
+	Joined       time.Time        `json:"joined"`
 	// Dead is an operator's word that the host does not run and will not run its VMs
 	// again: only then may they be started elsewhere. A dead host that comes back must
 	// stop them before it is used again.
@@ -105,6 +107,8 @@ type VM struct {
 	Host      string          `json:"host,omitempty"`
 	Placement guest.Placement `json:"placement,omitzero"`
 	Pending   string          `json:"pending,omitempty"`
+	// Stays says why the drain of its host has not moved it; empty: no attempt has failed.
+	Stays string `json:"stays,omitempty"`
 	// Migration is a live migration in progress. Both hosts are reserved meanwhile.
 	Migration *Migration `json:"migration,omitempty"`
 	// Adopted says that the VM ran on the host before the fleet knew it.

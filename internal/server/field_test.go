@@ -437,14 +437,52 @@ func TestField_K3_AssignedDevices(t *testing.T) {
 	if problemType(err) != fleetapi.ProblemConflict || !strings.Contains(err.Error(), "0000:3b:00.0") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := r.admin.Drain(t.Context(), "a"); err != nil {
+	if _, err := r.admin.Drain(t.Context(), "a", fleet.MigrationOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	r.eventually("the drain says why the VM stays", func() bool {
-		return strings.Contains(r.setup.log.String(), "0000:3b:00.0")
+	r.eventually("the VM says why the drain leaves it", func() bool {
+		got, err := r.admin.VM(t.Context(), "vm")
+		return err == nil && strings.Contains(got.Stays, "0000:3b:00.0") && got.Host == "a" && got.Migration == nil
 	})
-	if got, err := r.admin.VM(t.Context(), "vm"); err != nil || got.Host != "a" || got.Migration != nil {
-		t.Errorf("got %+v, %v", got, err)
+	if _, err := r.admin.Uncordon(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.admin.VM(t.Context(), "vm"); err != nil || got.Stays != "" {
+		t.Errorf("after the drain: got %q, %v", got.Stays, err)
+	}
+}
+
+// A drain migrates VMs with the options that it was asked for with: here, with disks that are on its host alone.
+func TestField_K3_DrainWithOptions(t *testing.T) {
+	r := fieldRig(t)
+	a := r.join("a", "nodes:2 cores:4 memory:8G")
+	a.follow(obey)
+	vm := r.create(oneNode("vm", 2, topology.GiB))
+	a.reported(&vm, func(c *inventory.Config) { c.SharedStorage = new(false) })
+	r.join("b", "nodes:2 cores:4 memory:8G")
+	var p *fleetapi.Problem
+	if _, err := r.admin.Drain(t.Context(), "a", fleet.MigrationOptions{PostCopy: true, CopyStorage: true}); !errors.As(
+		err, &p) || p.Status != http.StatusUnprocessableEntity {
+		t.Errorf("options that exclude each other: %v", err)
+	}
+	if _, err := r.admin.Drain(t.Context(), "a", fleet.MigrationOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("the VM says why the drain leaves it", func() bool {
+		got, err := r.admin.VM(t.Context(), "vm")
+		return err == nil && strings.Contains(got.Stays, "storage") && got.Migration == nil
+	})
+	want := fleet.MigrationOptions{CopyStorage: true}
+	h, err := r.admin.Drain(t.Context(), "a", want)
+	if err != nil || h.DrainOptions != want {
+		t.Fatalf("got %+v, %v", h.DrainOptions, err)
+	}
+	r.eventually("the VM migrates with its disks", func() bool {
+		got, err := r.admin.VM(t.Context(), "vm")
+		return err == nil && got.Migration != nil && got.Migration.Options == want && got.Stays == ""
+	})
+	if h, err := r.admin.Uncordon(t.Context(), "a"); err != nil || h.DrainOptions != (fleet.MigrationOptions{}) {
+		t.Errorf("after the drain: got %+v, %v", h.DrainOptions, err)
 	}
 }
 
@@ -466,15 +504,14 @@ func TestMigrateVM_AMirroredVMStays(t *testing.T) {
 	if problemType(err) != fleetapi.ProblemConflict || !strings.Contains(err.Error(), guest.ErrMirrored.Error()) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := r.admin.Drain(t.Context(), "a"); err != nil {
+	if _, err := r.admin.Drain(t.Context(), "a", fleet.MigrationOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	r.eventually("the drain says why the VM stays", func() bool {
-		return strings.Contains(r.setup.log.String(), "mirrors the CPUs of its host")
+	r.eventually("the VM says why the drain leaves it", func() bool {
+		got, err := r.admin.VM(t.Context(), "vm")
+		return err == nil && strings.Contains(got.Stays, guest.ErrMirrored.Error()) && got.Host == "a" &&
+			got.Migration == nil
 	})
-	if got, err := r.admin.VM(t.Context(), "vm"); err != nil || got.Host != "a" || got.Migration != nil {
-		t.Errorf("got %+v, %v", got, err)
-	}
 }
 
 // The record names the target only once the target has verified the VM; what it measured is shown.

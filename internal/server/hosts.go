@@ -228,19 +228,22 @@ func (s *Server) Cordon(ctx context.Context, c rest.Call, name string) (fleetapi
 // Uncordon implements rest.Service.
 func (s *Server) Uncordon(ctx context.Context, c rest.Call, name string) (fleetapi.Host, error) {
 	return s.changeHost(ctx, c, name, func(_ *state, h *fleet.Host) error {
-		h.Cordoned, h.Draining = false, false
+		h.Cordoned, h.Draining, h.DrainOptions = false, false, fleet.MigrationOptions{}
 		return nil
 	})
 }
 
 // Drain implements rest.Service.
-func (s *Server) Drain(ctx context.Context, c rest.Call, name string) (fleetapi.Host, error) {
+func (s *Server) Drain(ctx context.Context, c rest.Call, name string, how fleetapi.HostDrain) (fleetapi.Host, error) {
+	if err := how.Validate(); err != nil {
+		return fleetapi.Host{}, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
+	}
 	return s.changeHost(ctx, c, name, func(_ *state, h *fleet.Host) error {
 		if h.Dead != nil {
 			return fleetapi.NewProblem(fleetapi.ProblemConflict,
 				"host "+name+" was declared dead: its VMs are started elsewhere, and cannot migrate")
 		}
-		h.Cordoned, h.Draining = true, true
+		h.Cordoned, h.Draining, h.DrainOptions = true, true, how.MigrationOptions
 		return nil
 	})
 }

@@ -40,7 +40,7 @@ func (s *Server) reconcile(ctx context.Context) {
 	tick := time.NewTicker(passEvery)
 	defer tick.Stop()
 	var pruned time.Time
-	again := map[string]time.Time{} // when a VM of a draining host may be tried again
+	again := map[string]retry{} // VMs of draining hosts
 	for led := false; ; {
 		whole := !led
 		select {
@@ -126,8 +126,17 @@ type work struct {
 	drain   []string
 }
 
+// retry is when a VM that a drain could not move is tried again: at a time, or once the record of its host has
+// another revision.
+type retry struct {
+	at   time.Time
+	host int64
+}
+
+func (r retry) now(host int64) bool { return !r.at.After(time.Now()) || r.host != host }
+
 // pass looks once at the VMs that changes concern; a whole pass looks at all VMs.
-func (s *Server) pass(ctx context.Context, again map[string]time.Time, whole bool) {
+func (s *Server) pass(ctx context.Context, again map[string]retry, whole bool) {
 	todo := s.find(again, whole)
 	for _, name := range todo.settle {
 		err := s.settleVM(ctx, name)
@@ -140,13 +149,13 @@ func (s *Server) pass(ctx context.Context, again map[string]time.Time, whole boo
 		s.report("place", todo.pending[i].Name, s.placePending(ctx, todo.pending[i].Name))
 	}
 	for _, name := range todo.drain {
-		if err := s.drainVM(ctx, name); err != nil {
-			again[name] = time.Now().Add(retryDrain)
+		if host, err := s.drainVM(ctx, name); err != nil {
+			again[name] = retry{time.Now().Add(retryDrain), host}
 			s.report("drain", name, err)
 		}
 	}
-	for name, at := range again {
-		if time.Now().After(at) {
+	for name, r := range again {
+		if time.Now().After(r.at) {
 			delete(again, name)
 		}
 	}
@@ -159,7 +168,7 @@ func (s *Server) report(what, vm string, err error) {
 }
 
 // find lists what is to do.
-func (s *Server) find(again map[string]time.Time, whole bool) (out work) {
+func (s *Server) find(again map[string]retry, whole bool) (out work) {
 	vms, all := s.touched.take()
 	if whole || all {
 		out.settle = s.unsettled()
@@ -231,7 +240,7 @@ func (s *Server) toSettle(st *state, r *vmRecord) bool {
 }
 
 // toDrain returns VMs that should leave their hosts now.
-func toDrain(st *state, again map[string]time.Time) (out []string) {
+func toDrain(st *state, again map[string]retry) (out []string) {
 	moving := map[string]int{}
 	for name := range st.migrating {
 		moving[st.vmOf(name).value.Host]++
@@ -243,7 +252,7 @@ func toDrain(st *state, again map[string]time.Time) (out []string) {
 		for _, name := range sortedKeys(st.on[host]) {
 			v := st.vmOf(name).value
 			if v.Host == host && v.Migration == nil && !v.Delete && moving[host] < drainAtOnce &&
-				v.Run == fleet.Running && !again[name].After(time.Now()) {
+				v.Run == fleet.Running && again[name].now(st.hosts[host].revision) {
 				moving[host]++
 				out = append(out, name)
 			}
@@ -367,11 +376,13 @@ func (s *Server) placePending(ctx context.Context, name string) error {
 	return err
 }
 
-// drainVM migrates a VM away from its host.
-func (s *Server) drainVM(ctx context.Context, name string) error {
+// drainVM migrates a VM away from its host, and returns the revision of that host's record. If the migration is
+// refused, the VM's record says why.
+func (s *Server) drainVM(ctx context.Context, name string) (host int64, err error) {
 	s.sched.mu.Lock()
 	defer s.sched.mu.Unlock()
-	_, err := s.attempt(ctx, func(st *state, t *transaction) error {
+	var refused *fleetapi.Problem
+	_, err = s.attempt(ctx, func(st *state, t *transaction) error {
 		at := st.vmOf(name)
 		vm := at.value
 		h := st.hosts[vm.Host]
@@ -379,7 +390,13 @@ func (s *Server) drainVM(ctx context.Context, name string) error {
 			return errNothing
 		}
 		defer s.sched.update(st, s.loads)()
-		why, err := s.migrate(t, st, &vm, fleet.Migration{Why: "host " + vm.Host + " is drained"})
+		host, refused = h.revision, nil
+		why, err := s.migrate(t, st, &vm, fleet.Migration{Why: "host " + vm.Host + " is drained",
+			Options: h.value.DrainOptions})
+		if errors.As(err, &refused) {
+			*t = transaction{} // what a migration would have claimed
+			return stays(t, at, refused.Detail)
+		}
 		if err != nil {
 			return err
 		}
@@ -392,7 +409,21 @@ func (s *Server) drainVM(ctx context.Context, name string) error {
 			hideSecrets(at.value), hideSecrets(vm))
 		return nil
 	})
-	return err
+	if err == nil && refused != nil {
+		err = refused
+	}
+	return host, err
+}
+
+// stays records why a drain has not moved a VM.
+func stays(t *transaction, at record[fleet.VM], why string) error {
+	if at.value.Stays == why {
+		return errNothing
+	}
+	at.value.Stays = why
+	t.require(store.VMs+at.value.Name, at.revision)
+	t.put(store.VMs+at.value.Name, at.value)
+	return nil
 }
 
 // prune deletes the oldest entries of the audit, the oldest migrations, and old results of requests.

@@ -455,7 +455,7 @@ func TestServer_MigratesInTheStepsOfTheProtocol(t *testing.T) {
 		}
 		return part(vm, fleet.MigrationArrived, nil)
 	})
-	if _, err := r.admin.Drain(t.Context(), "a"); err != nil {
+	if _, err := r.admin.Drain(t.Context(), "a", fleet.MigrationOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.eventually("vm is on b", func() bool {

@@ -27,6 +27,9 @@ import (
 // showVM returns a VM as the API shows it.
 func (s *Server) showVM(st *state, vm record[fleet.VM]) fleetapi.VM {
 	out := fleetapi.VM{VM: hideSecrets(vm.value), Revision: vm.revision}
+	if !st.hosts[vm.value.Host].value.Draining {
+		out.Stays = ""
+	}
 	if status := st.statusOf(vm.value.Name, vm.value.Host); status != nil {
 		out.Status = &status.value
 	}
@@ -693,7 +696,7 @@ func (s *Server) migrate(t *transaction, st *state, vm *fleet.VM, m fleet.Migrat
 	}
 	t.touch(store.Claims+vm.Host, st.keys[store.Claims+vm.Host])
 	m.To, m.Placement, m.Began = d.Host, d.Placement, s.Now().UTC()
-	vm.Migration = &m
+	vm.Migration, vm.Stays = &m, ""
 	return whyOf(d, s.Now().UTC()), nil
 }
 

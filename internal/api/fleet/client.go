@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
@@ -149,8 +150,8 @@ func (c *Client) Uncordon(ctx context.Context, name string) (h Host, err error) 
 }
 
 // Drain migrates all VMs of a host to other hosts.
-func (c *Client) Drain(ctx context.Context, name string) (h Host, err error) {
-	return h, c.call(ctx, "drain-host", []string{name}, nil, &h)
+func (c *Client) Drain(ctx context.Context, name string, how fleet.MigrationOptions) (h Host, err error) {
+	return h, c.call(ctx, "drain-host", []string{name}, HostDrain{how}, &h)
 }
 
 // DeclareDead declares that a host does not run its VMs and will not run them again.

@@ -222,6 +222,11 @@ type VMMigrate struct {
 	fleet.MigrationOptions
 }
 
+// HostDrain migrates all VMs of a host to other hosts.
+type HostDrain struct {
+	fleet.MigrationOptions
+}
+
 // Alarm is a number of alarms of one kind that last on a host.
 type Alarm struct {
 	Host  string `json:"host"`

@@ -54,7 +54,7 @@ func (r *routes) hosts() { //nolint:funlen // a table of operations
 		return host(s.EditHost(ctx, c, in.Host, in.Body))
 	})
 	for id, do := range map[string]func(context.Context, Call, string) (fleetapi.Host, error){
-		"cordon-host": s.Cordon, "uncordon-host": s.Uncordon, "drain-host": s.Drain, "declare-alive": s.DeclareAlive,
+		"cordon-host": s.Cordon, "uncordon-host": s.Uncordon, "declare-alive": s.DeclareAlive,
 	} {
 		add(r, id, func(ctx context.Context, c Call, in *struct {
 			OnHost
@@ -64,6 +64,18 @@ func (r *routes) hosts() { //nolint:funlen // a table of operations
 			return host(do(ctx, c, in.Host))
 		})
 	}
+	add(r, "drain-host", func(ctx context.Context, c Call, in *struct {
+		OnHost
+		Precondition
+		Body *fleetapi.HostDrain `required:"false"`
+	},
+	) (*Tagged[fleetapi.Host], error) {
+		how := fleetapi.HostDrain{}
+		if in.Body != nil {
+			how = *in.Body
+		}
+		return host(s.Drain(ctx, c, in.Host, how))
+	})
 	add(r, "declare-dead", func(ctx context.Context, c Call, in *struct {
 		OnHost
 		Precondition

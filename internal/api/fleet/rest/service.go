@@ -55,7 +55,7 @@ type HostService interface {
 	EditHost(ctx context.Context, c Call, name string, e fleetapi.HostEdit) (fleetapi.Host, error)
 	Cordon(ctx context.Context, c Call, name string) (fleetapi.Host, error)
 	Uncordon(ctx context.Context, c Call, name string) (fleetapi.Host, error)
-	Drain(ctx context.Context, c Call, name string) (fleetapi.Host, error)
+	Drain(ctx context.Context, c Call, name string, how fleetapi.HostDrain) (fleetapi.Host, error)
 	DeclareDead(ctx context.Context, c Call, name, why string) (fleetapi.Host, error)
 	DeclareAlive(ctx context.Context, c Call, name string) (fleetapi.Host, error)
 	RemoveHost(ctx context.Context, c Call, name string) error
