@@ -147,8 +147,8 @@ func (s *state) apply(e *store.Event, c *change) error {
 	return nil
 }
 
-// noteEcho notes a change that the state has since this server made it. Its revision is new: hosts compare those of their
-// desired states.
+// noteEcho notes a change that the state has since this server made it. Its revision is new: hosts compare those of
+// their desired states.
 func (s *state) noteEcho(key string, c *change) {
 	if name, is := strings.CutPrefix(key, store.VMs); is {
 		for _, host := range s.vms[name].hosts() {

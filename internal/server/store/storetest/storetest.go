@@ -264,7 +264,8 @@ func scans(t *testing.T, f fixture) {
 	for _, r := range records {
 		names = append(names, strings.TrimPrefix(r.Key, f.prefix)+" "+string(r.Value))
 	}
-	if want := []string{"b/10 b/10", "b/2 b/2", "a/1 a/1"}; err != nil || revision < last || !slices.Equal(names, want) {
+	want := []string{"b/10 b/10", "b/2 b/2", "a/1 a/1"}
+	if err != nil || revision < last || !slices.Equal(names, want) {
 		t.Errorf("%q, revision %d, error %v; want %q", names, revision, err, want)
 	}
 	enough := errors.New("enough")
