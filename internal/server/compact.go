@@ -1,6 +1,8 @@
 package server
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/fleet"
@@ -135,11 +137,18 @@ type guestRecord struct {
 	name, uuid, run, cgroup string
 	pid                     int
 	rest                    *inventory.Guest // without what is here
-	memory                  topology.MemoryByNode
+	memory                  []nodeMemory     // ascending by node
 	spec                    *guest.Spec      // without a name; nil: none
 	placement               *guest.Placement // the same
 	// specNamed, placementNamed say that they have the VM's name.
 	specNamed, placementNamed bool
+	measured                  bool // there is memory, if only of no node
+}
+
+// nodeMemory is the memory of a VM on a node. A map takes four times as much.
+type nodeMemory struct {
+	node  topology.NodeID
+	bytes topology.Bytes
 }
 
 // ofReport returns the record of a report.
@@ -159,7 +168,10 @@ func (p *parts) ofReport(r fleet.Report, revision int64) *reportRecord {
 
 func (p *parts) ofGuest(g inventory.Guest) guestRecord {
 	r := guestRecord{name: g.Name, uuid: g.UUID, run: g.Run, cgroup: g.Seen.CgroupPath, pid: g.PID,
-		memory: g.Seen.MemoryByNode}
+		memory: make([]nodeMemory, 0, len(g.Seen.MemoryByNode)), measured: g.Seen.MemoryByNode != nil}
+	for _, node := range slices.Sorted(maps.Keys(g.Seen.MemoryByNode)) {
+		r.memory = append(r.memory, nodeMemory{node, g.Seen.MemoryByNode[node]})
+	}
 	if g.Spec != nil {
 		spec := *g.Spec
 		if r.specNamed = spec.Name == g.Name; r.specNamed {
@@ -180,18 +192,24 @@ func (p *parts) ofGuest(g inventory.Guest) guestRecord {
 	return r
 }
 
-// value returns the VM. Its spec and placement have no names unless they are to be named: decisions about hosts do not
-// read them, and share what many VMs have.
-func (r *guestRecord) value(named bool) inventory.Guest {
+// value returns the VM; unless it is to be whole, without its memory on nodes and without the names in its spec and
+// placement: the choice of hosts does not read them.
+func (r *guestRecord) value(whole bool) inventory.Guest {
 	g := *r.rest
 	g.Name, g.UUID, g.Run, g.PID, g.Spec, g.Placement = r.name, r.uuid, r.run, r.pid, r.spec, r.placement
-	g.Seen.CgroupPath, g.Seen.MemoryByNode = r.cgroup, r.memory
-	if named && r.specNamed {
+	g.Seen.CgroupPath = r.cgroup
+	if whole && r.measured {
+		g.Seen.MemoryByNode = topology.MemoryByNode{}
+		for _, m := range r.memory {
+			g.Seen.MemoryByNode[m.node] = m.bytes
+		}
+	}
+	if whole && r.specNamed {
 		spec := *r.spec
 		spec.Name = r.name
 		g.Spec = &spec
 	}
-	if named && r.placementNamed {
+	if whole && r.placementNamed {
 		placement := *r.placement
 		placement.Guest = r.name
 		g.Placement = &placement
@@ -199,12 +217,12 @@ func (r *guestRecord) value(named bool) inventory.Guest {
 	return g
 }
 
-// inventory returns the reported inventory. See guestRecord.value for named.
-func (r *reportRecord) inventory(named bool) *inventory.Host {
+// inventory returns the reported inventory. See guestRecord.value for whole.
+func (r *reportRecord) inventory(whole bool) *inventory.Host {
 	out := r.Inventory
 	out.Guests = make([]inventory.Guest, 0, len(r.guests)+1)
 	for i := range r.guests {
-		out.Guests = append(out.Guests, r.guests[i].value(named))
+		out.Guests = append(out.Guests, r.guests[i].value(whole))
 	}
 	return &out
 }

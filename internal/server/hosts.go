@@ -98,7 +98,7 @@ func (s *Server) Host(_ context.Context, _ rest.Call, name string) (out fleetapi
 		}
 		out = s.showHost(st, name, h)
 		if _, reported := st.reports[name]; reported {
-			view, _ := hostOf(st, name, s.loads)
+			view, _ := hostOf(st, name, s.loads, false)
 			for _, n := range capacity.Available(view.Inventory, s.sched.policy.WithDefaults(), "") {
 				out.Left = out.Left.Plus(n.Left)
 			}
@@ -118,7 +118,7 @@ func (s *Server) Nodes(_ context.Context, _ rest.Call, host string) (out fleetap
 		if _, ok := st.hosts[host]; !ok {
 			err = noSuchHost(host)
 		} else if _, reported := st.reports[host]; reported {
-			h, _ := hostOf(st, host, s.loads)
+			h, _ := hostOf(st, host, s.loads, false)
 			view = h.Inventory
 		}
 	})

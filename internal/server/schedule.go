@@ -184,7 +184,7 @@ func seenHost(st *state, name string, l *loads) (out seen) {
 		out.Name = name
 		return out
 	}
-	out.Host, out.groups = hostOf(st, name, l)
+	out.Host, out.groups = hostOf(st, name, l, false)
 	out.basis = basis{st.keys[store.Claims+name], st.hosts[name].revision}
 	return out
 }
@@ -199,9 +199,9 @@ func (s *scheduler) set(h seen) {
 	s.basis[h.Name] = h.basis
 }
 
-// hostOf returns a host for the scheduler, and the groups of its VMs. Their specs and placements have no names: see
-// guestRecord.value.
-func hostOf(st *state, name string, l *loads) (schedule.Host, map[string]string) {
+// hostOf returns a host for decisions, and the groups of its VMs. See guestRecord.value for whole; specs and placements of
+// the fleet's VMs have no names.
+func hostOf(st *state, name string, l *loads, whole bool) (schedule.Host, map[string]string) {
 	h := st.hosts[name].value
 	claimed, groups := map[string]claimedVM{}, map[string]string{}
 	for vm := range st.on[name] {
@@ -217,7 +217,7 @@ func hostOf(st *state, name string, l *loads) (schedule.Host, map[string]string)
 	}
 	return schedule.Host{Name: name, Rack: h.Rack, Preference: h.Preference,
 		Cordoned: h.Cordoned || h.Draining || h.Dead != nil, Unreachable: st.keys[store.Alive+name] == 0,
-		Inventory: inventoryOf(st.reports[name].inventory(false), claimed, l.of(name))}, groups
+		Inventory: inventoryOf(st.reports[name].inventory(whole), claimed, l.of(name))}, groups
 }
 
 // groupOf returns a VM's group. Projects do not share groups.

@@ -37,7 +37,7 @@ func (s *Server) survey(ctx context.Context, onlyLoaded bool) (*survey, error) {
 			if !has || !reported {
 				return
 			}
-			h, groups := hostOf(st, name, s.loads)
+			h, groups := hostOf(st, name, s.loads, true)
 			giveNames(h.Inventory)
 			h.Unreachable = h.Unreachable || onlyLoaded && s.loads.recent(name) == nil
 			out.fleet.Set(h, groups)

@@ -75,9 +75,9 @@ func (b *batch) host(name string, l fleet.Loads) {
 	}
 }
 
-func (b *batch) placements(host string, nodes map[string]string) {
-	for _, vm := range slices.Sorted(maps.Keys(nodes)) {
-		b.add(vmPlaced, 1, "host", host, "vm", vm, "nodes", nodes[vm])
+func (b *batch) placements(host string, places []place) {
+	for _, p := range places {
+		b.add(vmPlaced, 1, "host", host, "vm", p.vm, "nodes", p.nodes)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,9 +56,10 @@ type DB struct {
 	limit *limit
 
 	mu     sync.Mutex
-	last   map[string]int64             // the time of the last sample of a host, in ms
-	places map[string]map[string]string // by host and VM: its nodes
-	homes  map[string]string            // the host of a VM in places
+	last   map[string]int64   // the time of the last sample of a host, in ms
+	places map[string][]place // of VMs, by host
+	homes  map[string]string  // the host of a VM in places
+	nodes  map[string]string  // one copy of each text about nodes
 }
 
 func (o Options) withDefaults() Options {
@@ -111,9 +114,15 @@ func Open(o Options) (*DB, error) {
 			NoStepSubqueryIntervalFn: func(int64) int64 { return o.Every.Milliseconds() },
 		}),
 		limit: bound,
-		last:  map[string]int64{}, places: map[string]map[string]string{}, homes: map[string]string{},
+		last:  map[string]int64{}, places: map[string][]place{}, homes: map[string]string{},
 	}, nil
 }
+
+// place says on which nodes of its host a VM is.
+type place struct{ vm, nodes string }
+
+// mostNodes bounds the texts about nodes that are remembered.
+const mostNodes = 1 << 12
 
 // Close writes what is in memory and closes the files.
 func (d *DB) Close() error { return errors.Join(d.engine.Close(), d.db.Close()) }
@@ -143,10 +152,16 @@ func (d *DB) Place(vm, host string, nodes topology.NodeSet) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.remove(vm)
-	if d.places[host] == nil {
-		d.places[host] = map[string]string{}
+	text := nodes.String()
+	if one, known := d.nodes[text]; known {
+		text = one
+	} else {
+		if d.nodes == nil || len(d.nodes) >= mostNodes {
+			d.nodes = map[string]string{}
+		}
+		d.nodes[text] = text
 	}
-	d.places[host][vm], d.homes[vm] = nodes.String(), host
+	d.places[host], d.homes[vm] = append(d.places[host], place{vm, text}), host
 }
 
 // Remove says that a VM is on no host any more.
@@ -158,7 +173,7 @@ func (d *DB) Remove(vm string) {
 
 func (d *DB) remove(vm string) {
 	if host, placed := d.homes[vm]; placed {
-		delete(d.places[host], vm)
+		d.places[host] = slices.DeleteFunc(d.places[host], func(p place) bool { return p.vm == vm })
 		delete(d.homes, vm)
 	}
 }
@@ -193,8 +208,8 @@ func (d *DB) Report(ctx context.Context, host string, l fleet.Loads) error {
 	return nil
 }
 
-// due reports whether a host's next sample is due, and returns the nodes of the host's VMs.
-func (d *DB) due(host string, at time.Time) (map[string]string, bool) {
+// due reports whether a host's next sample is due, and returns where the host's VMs are, ascending by name.
+func (d *DB) due(host string, at time.Time) ([]place, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	last, seen := d.last[host]
@@ -203,11 +218,9 @@ func (d *DB) due(host string, at time.Time) (map[string]string, bool) {
 		return nil, false
 	}
 	d.last[host] = at.UnixMilli()
-	places := make(map[string]string, len(d.places[host]))
-	for vm, nodes := range d.places[host] {
-		places[vm] = nodes
-	}
-	return places, true
+	return slices.SortedFunc(slices.Values(d.places[host]), func(a, b place) int {
+		return strings.Compare(a.vm, b.vm)
+	}), true
 }
 
 // ErrAhead means that the database has samples of a time that is still to come, because this
