@@ -44,3 +44,35 @@ func TestStartGuest_SharesOnlyCPUsThatAreNotDedicated(t *testing.T) {
 		t.Error("the caller's placement was changed")
 	}
 }
+
+// All CPUs that the emulator thread of a stopped VM shared were dedicated to other VMs since. The VM has CPUs of its
+// own, on which the thread runs then.
+func TestStartGuest_EmulatorWithoutSharedCPUs(t *testing.T) {
+	w := operatetest.New(t, "nodes:2 cores:4 memory:4G", operatetest.Folder(t))
+	own := func(name string) guest.Placement {
+		t.Helper()
+		s := guest.Spec{Name: name, VCPUs: 2, Memory: 128 * topology.MiB}
+		s.CPU.Binding, s.CPU.IOThreads, s.Limits.Nodes = guest.CPUExclusive, 1, operatetest.Nodes("1")
+		made, err := w.Create(operatetest.Spec(t, s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made.Placement
+	}
+	before := own("first")
+	if err := w.Joined.StopGuest(t.Context(), "first", 0); err != nil {
+		t.Fatal(err)
+	}
+	second := own("second")
+	if other := second.Exclusive(); !before.Emulator.SubsetOf(other) {
+		t.Fatalf("CPUs %v and %v: this tests nothing", before.Emulator, other)
+	}
+	if _, err := w.Joined.StartGuest(t.Context(), operate.StartRequest{Name: "first", Placement: &before}); err != nil {
+		t.Fatal(err)
+	}
+	w.CheckInPlace(t, "first")
+	if p := w.MustGuest(t, "first").Placement; !p.Emulator.Equal(before.Exclusive()) ||
+		!p.IOThread.Equal(before.Exclusive()) {
+		t.Errorf("emulator %v, I/O threads %v; the VM's own CPUs are %v", p.Emulator, p.IOThread, before.Exclusive())
+	}
+}

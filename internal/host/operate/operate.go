@@ -151,15 +151,23 @@ func (h *Host) legal(inv *inventory.Host, spec guest.Spec, p guest.Placement) er
 
 // withoutDedicated returns a placement that was decided elsewhere without the CPUs that have been dedicated to
 // other guests since: those that a guest shares are all that its nodes have left, so a guest that was stopped
-// meanwhile shares fewer. CPUs that nothing would be left of stay, for the check to refuse them.
+// meanwhile shares fewer. If no shared CPU is left, the emulator and I/O threads of a guest with CPUs of its own
+// run on these, as package place decides. CPUs that nothing would be left of stay, for the check to refuse them.
 func withoutDedicated(inv *inventory.Host, p guest.Placement) guest.Placement {
-	var taken topology.CPUSet
+	var taken, own topology.CPUSet
 	for _, o := range inv.Holdings(p.Guest) {
 		taken = taken.Union(o.Exclusive)
+	}
+	if p.CPUMode == guest.CPUExclusive {
+		for _, v := range p.VCPUs {
+			own = own.Union(v.CPUs)
+		}
 	}
 	narrow := func(cpus *topology.CPUSet) {
 		if left := cpus.Minus(taken); !left.IsEmpty() {
 			*cpus = left
+		} else if !cpus.IsEmpty() && !own.IsEmpty() {
+			*cpus = own
 		}
 	}
 	if p.CPUMode == guest.CPURange {
