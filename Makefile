@@ -171,6 +171,19 @@ test-upgrade: build
 	bin/faults -server $(SERVER) -before-server bin/before/numavisor-server -before-hosts bin/before/faults \
 	  $(or $(FAULTFLAGS),-runs 3)
 
+# The REST API of a real server with simulated hosts, tested from its OpenAPI document by schemathesis (PyPI), as users
+# of each role: no 5xx, and no answer that the document does not have. make test-api SECONDS=600 APIFLAGS='-seed 7'
+.PHONY: test-api
+test-api: build bin/api/bin/st
+	$(GO) build -trimpath -o bin/apitest ./tools/apitest
+	bin/apitest -server $(SERVER) -schemathesis bin/api/bin/st -time $(or $(SECONDS),120)s $(APIFLAGS)
+
+bin/api/bin/st: tools/apitest/requirements.txt
+	@echo "== installing schemathesis below bin/api, once"
+	@python3 -m venv --clear bin/api || { echo "make test-api: needs python3 with venv: apt-get install python3-venv"; exit 1; }
+	bin/api/bin/pip install --quiet --disable-pip-version-check -r tools/apitest/requirements.txt
+	@touch $@
+
 # Requests of users at three servers with late state, by seeds: nothing is claimed twice. SEEDS=5000 takes minutes.
 .PHONY: test-claims
 test-claims:

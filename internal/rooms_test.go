@@ -132,6 +132,9 @@ var rooms = map[string][]string{
 	"tools/fleetload": {"WORDS", "internal/api/fleet", "internal/host/agent", "internal/host/fake",
 		"internal/host/operate", "internal/decide/schedule", "internal/server/store", "lab/cputime", "tools/process",
 		"tools/simhost"}, // what a server takes with many hosts
+	// the REST API, tested from its own description
+	"tools/apitest": {"WORDS", "internal/api/fleet", "internal/host/agent", "internal/host/fake",
+		"internal/host/migrate", "tools/process", "tools/simhost"},
 }
 
 var words = []string{"internal/topology", "internal/text", "internal/strictyaml", "internal/guest",

@@ -341,6 +341,10 @@ func TestRequests_OfTheWrongForm(t *testing.T) {
 		{"GET", "/v1/vms?state=happy", ``, 422},
 		{"GET", "/v1/vms?limit=1&limit=x", ``, 422},
 		{"GET", "/v1/vms?limit=1", ``, 200},
+		{"GET", "/v1/vms?limit=", ``, 422},
+		{"GET", "/v1/vms?state=", ``, 422},
+		{"GET", "/v1/vms?project=&cursor=", ``, 200},
+		{"POST", "/v1/vms?dry_run=", `{"spec":{"name":"a","vcpus":1,"memory":"1G"}}`, 422},
 		{"POST", "/v1/joins", `{"minutes":null}`, 422},
 		{"POST", "/v1/joins", `{"minutes":"null"}`, 422},
 		{"POST", "/v1/joins", `{"minutes":1}`, 201},
@@ -352,9 +356,51 @@ func TestRequests_OfTheWrongForm(t *testing.T) {
 		{"GET", "/v1/hosts/none", ``, 404},
 		{"PUT", "/v1/users/a%2Fb", `{"role":"viewer"}`, 422},
 		{"PUT", "/v1/users/x", `{"role":"root"}`, 422},
+		{"PUT", "/v1/projects/default", `{"quota":{"memory_bytes":9223372036854775808}}`, 422},
+		{"PUT", "/v1/projects/default", `{"quota":{"memory_bytes":1152921504606846976}}`, 200},
+		{"PUT", "/v1/projects/default", `{"quota":{"memory_bytes":"16777216T"}}`, 422},
 	} {
 		if status := ask(t, web, r.url, test.method, test.path, made.Secret, test.body, nil); status != test.want {
 			t.Errorf("%s %s %.60s: status %d, want %d", test.method, test.path, test.body, status, test.want)
+		}
+	}
+}
+
+// A header that limits a change, or makes it once, counts as it was sent: an empty one is not one that is absent.
+func TestRequests_WithEmptyOrRepeatedHeaders(t *testing.T) {
+	r := newRig(t)
+	made, err := r.admin.CreateToken(t.Context(), "admin", fleetapi.TokenCreate{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name, method, path, body string
+		values                   []string
+		want                     int
+	}{
+		{"If-Match", "PUT", "/v1/projects/new", `{}`, []string{""}, 422},
+		{"If-Match", "PUT", "/v1/projects/new", `{}`, []string{"*", `"1"`}, 422},
+		{"If-Match", "PUT", "/v1/projects/new", `{}`, []string{`"1"`}, 412},
+		{"Idempotency-Key", "POST", "/v1/vms", `{"spec":{"name":"a","vcpus":1,"memory":"1G"}}`, []string{""}, 422},
+		{"Idempotency-Key", "POST", "/v1/vms", `{"spec":{"name":"a","vcpus":1,"memory":"1G"}}`,
+			[]string{"a", "b"}, 422},
+		{"Idempotency-Key", "POST", "/v1/vms", `{"spec":{"name":"a","vcpus":1,"memory":"1G"}}`, []string{"a"}, 201},
+	} {
+		q, err := http.NewRequestWithContext(t.Context(), test.method, r.url+test.path, strings.NewReader(test.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Header = http.Header{"Authorization": {"Bearer " + made.Secret}, "Content-Type": {"application/json"},
+			test.name: test.values}
+		answer, err := r.anonymous().Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer.StatusCode != test.want {
+			t.Errorf("%s: %q: status %d, want %d", test.name, test.values, answer.StatusCode, test.want)
+		}
+		if err := answer.Body.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
@@ -101,5 +102,68 @@ func TestCreate_RefusesWhatNoHostMakes(t *testing.T) {
 	}
 	if _, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), fleetapi.Change{DryRun: true}); err != nil {
 		t.Errorf("a VM that can be made: %v", err)
+	}
+}
+
+// documented is an operation of the OpenAPI document.
+type documented struct {
+	ID        string `json:"operationId"`
+	Responses map[string]struct {
+		Content map[string]struct {
+			Schema map[string]any `json:"schema"`
+		} `json:"content"`
+	} `json:"responses"`
+}
+
+// Each operation has its statuses in the document: a test of the served document sees any other one.
+func TestSchema_NamesTheStatusesOfEachOperation(t *testing.T) {
+	r := newRig(t)
+	var doc struct {
+		Paths map[string]map[string]documented `json:"paths"`
+	}
+	if status := ask(t, r.anonymous(), r.url, http.MethodGet, "/openapi.json", "", "", &doc); status != http.StatusOK {
+		t.Fatal(status)
+	}
+	want := map[string][]string{
+		"info":           {"200", "422", "500", "503"},
+		"whoami":         {"200", "401", "422", "500", "503"},
+		"list-users":     {"200", "401", "403", "422", "500", "503"},
+		"get-vm":         {"200", "401", "404", "422", "500", "503"},
+		"start-vm":       {"200", "401", "403", "404", "409", "412", "422", "500", "503"},
+		"delete-user":    {"204", "401", "403", "404", "409", "412", "422", "500", "503"},
+		"create-vm":      {"200", "201", "400", "401", "403", "404", "408", "409", "413", "415", "422", "500", "503"},
+		"adopt-vm":       {"200", "201", "400", "401", "403", "404", "408", "409", "413", "415", "422", "500", "503"},
+		"edit-host":      {"200", "400", "401", "403", "404", "408", "409", "412", "413", "415", "422", "500", "503"},
+		"watch-events":   {"200", "401", "422", "500", "503"},
+		"create-join":    {"201", "400", "401", "403", "408", "413", "415", "422", "500", "503"},
+		"get-inventory":  {"200", "401", "403", "404", "422", "500", "503"},
+		"delete-project": {"204", "401", "403", "404", "409", "412", "422", "500", "503"},
+	}
+	for path, methods := range doc.Paths {
+		for method, op := range methods {
+			var got []string
+			for status, a := range op.Responses {
+				got = append(got, status)
+				if problem := a.Content["application/problem+json"]; status >= "400" &&
+					problem.Schema["$ref"] != "#/components/schemas/Problem" {
+					t.Errorf("%s, status %s: %v", op.ID, status, a.Content)
+				}
+			}
+			slices.Sort(got)
+			if slices.Contains(got, "default") {
+				t.Errorf("%s %s: any status is documented", method, path)
+			}
+			if w, has := want[op.ID]; has && !slices.Equal(got, w) {
+				t.Errorf("%s: statuses %v, want %v", op.ID, got, w)
+			}
+			delete(want, op.ID)
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("the document does not have %v", want)
+	}
+	stream := doc.Paths["/v1/events"]["get"].Responses["200"].Content["text/event-stream"].Schema
+	if stream["type"] != "object" {
+		t.Errorf("the schema of one server-sent event: %v", stream)
 	}
 }

@@ -370,6 +370,20 @@ func TestCreate_WithoutAProject(t *testing.T) {
 	}
 }
 
+// So does a VM that such a user adopts.
+func TestAdopt_WithoutAProject(t *testing.T) {
+	r := newRig(t)
+	a := r.join("a", "nodes:2 cores:4 memory:8G")
+	at := r.dryRun(vmOf("web", 1, topology.GiB))
+	a.inv.Guests = append(a.inv.Guests, inventory.Guest{Name: "web", State: "running", Managed: true,
+		Spec: &at.Spec, Placement: &at.Placement, Config: inventory.Config{VCPUs: 1, Memory: topology.GiB}})
+	a.report()
+	made, err := r.admin.AdoptVM(t.Context(), fleetapi.VMAdopt{Host: "a", Name: "web"}, fleetapi.Change{})
+	if err != nil || made.Project != fleetapi.DefaultProject {
+		t.Fatalf("project %q, %v", made.Project, err)
+	}
+}
+
 func TestServer_LifeOfAVM(t *testing.T) {
 	r := newRig(t)
 	pending, err := r.admin.CreateVM(t.Context(), vmOf("early", 1, topology.GiB), fleetapi.Change{})

@@ -153,16 +153,9 @@ func (s *Server) newVM(c *rest.Call, v *fleetapi.VMCreate) (fleet.VM, error) {
 	invalid := func(err error) (fleet.VM, error) {
 		return fleet.VM{}, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
 	}
-	projectName := v.Project
-	if projectName == "" {
-		switch {
-		case len(c.User.Projects) != 1:
-			return invalid(errors.New("project: needed, since the user belongs to several"))
-		case c.User.Projects[0] == fleetapi.AllProjects:
-			projectName = fleetapi.DefaultProject
-		default:
-			projectName = c.User.Projects[0]
-		}
+	projectName, err := projectOf(c.User, v.Project)
+	if err != nil {
+		return invalid(err)
 	}
 	if err := c.Allow(projectName, "there is no project "+projectName); err != nil {
 		return fleet.VM{}, err
@@ -193,6 +186,19 @@ func (s *Server) newVM(c *rest.Call, v *fleetapi.VMCreate) (fleet.VM, error) {
 	return fleet.VM{Name: spec.Name, Project: projectName, Created: s.Now().UTC().Truncate(time.Second),
 		By:   c.User.Name,
 		Spec: spec, Machine: v.Machine, Affinity: v.Affinity, Labels: v.Labels, Run: run, Generation: 1}, nil
+}
+
+// projectOf returns the project of a new VM: the one that the request names, else the user's only one.
+func projectOf(u *fleetapi.User, named string) (string, error) {
+	switch {
+	case named != "":
+		return named, nil
+	case len(u.Projects) != 1:
+		return "", errors.New("project: needed, since the user belongs to several")
+	case u.Projects[0] == fleetapi.AllProjects:
+		return fleetapi.DefaultProject, nil
+	}
+	return u.Projects[0], nil
 }
 
 // wholeMiB refuses a size that libvirt would round up.
@@ -403,9 +409,9 @@ func (s *Server) decideNew(_ *state, t *transaction, vm *fleet.VM) (*fleetapi.Wh
 
 // AdoptVM implements rest.Service. The VM stays where it is.
 func (s *Server) AdoptVM(ctx context.Context, c rest.Call, a fleetapi.VMAdopt) (fleetapi.VM, error) {
-	projectName := a.Project
-	if projectName == "" && len(c.User.Projects) == 1 {
-		projectName = c.User.Projects[0]
+	projectName, err := projectOf(c.User, a.Project)
+	if err != nil {
+		return fleetapi.VM{}, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
 	}
 	vm := fleet.VM{Name: a.Name, Project: projectName, By: c.User.Name, Adopted: true, Generation: 1,
 		Created: s.Now().UTC().Truncate(time.Second)}

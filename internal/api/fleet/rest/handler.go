@@ -50,6 +50,7 @@ func Handler(s Service, log *slog.Logger) (http.Handler, error) {
 		}
 		methods[op.Path] = append(methods[op.Path], op.Method)
 	}
+	r.problems()
 	if err := narrow(registry.Map()); err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -110,11 +111,21 @@ func (r *routes) hosts() { //nolint:funlen // a table of operations
 		return &huma.StreamResponse{Body: func(ctx huma.Context) { sendEvents(ctx, events) }}, nil
 	})
 	op := r.api.OpenAPI().Paths["/v1/events"].Get
-	op.Responses["200"] = &huma.Response{Description: "a stream of fleetapi events, one JSON document in each",
-		Content: map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString}}}}
+	op.Responses["200"] = &huma.Response{Description: "a stream of server-sent events; the schema is that of each one",
+		Content: map[string]*huma.MediaType{"text/event-stream": {Schema: r.eventSchema()}}}
 	op = r.api.OpenAPI().Paths["/v1/hosts/{host}/inventory"].Get
 	op.Responses["200"] = &huma.Response{Description: "the inventory, described by docs/inventory.schema.json",
 		Content: map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{Type: huma.TypeObject}}}}
+}
+
+// eventSchema describes one server-sent event.
+func (r *routes) eventSchema() *huma.Schema {
+	content := r.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[fleetapi.Event](), true, "Event")
+	return &huma.Schema{Type: huma.TypeObject, Required: []string{"id", "data"}, Properties: map[string]*huma.Schema{
+		"id": {Type: huma.TypeString, Description: "the revision"},
+		"data": {Type: huma.TypeString, Extensions: map[string]any{"contentMediaType": "application/json",
+			"contentSchema": content}},
+	}}
 }
 
 const (

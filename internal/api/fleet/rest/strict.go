@@ -14,10 +14,25 @@ import (
 )
 
 // strict refuses what the OpenAPI document does not allow and huma accepts: a parameter of the query that is given
-// twice, of which the first one would count, and null for a field, which would count as left out.
+// twice, of which the first one would count, such a header, an empty parameter or header, which would count as absent,
+// and null for a field, which would count as left out.
 func strict(ctx huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(ctx)
-	for name, values := range r.URL.Query() {
+	query := r.URL.Query()
+	for _, p := range ctx.Operation().Parameters {
+		if text := p.Schema.Type == huma.TypeString && len(p.Schema.Enum) == 0; p.In == "query" && !text &&
+			query.Has(p.Name) && query.Get(p.Name) == "" {
+			write(w, fleetapi.NewProblem(fleetapi.ProblemInvalid, "query: "+p.Name+" has no value: leave it out"))
+			return
+		}
+		values := r.Header.Values(p.Name)
+		if p.In == "header" && (len(values) > 1 || len(values) == 1 && values[0] == "") {
+			write(w, fleetapi.NewProblem(fleetapi.ProblemInvalid,
+				p.Name+": allowed is one header with a value; to do without it, leave the header out"))
+			return
+		}
+	}
+	for name, values := range query {
 		if len(values) > 1 {
 			write(w, fleetapi.NewProblem(fleetapi.ProblemInvalid,
 				fmt.Sprintf("query: %.60q is given %d times", name, len(values))))
