@@ -242,9 +242,7 @@ func (m Machine) devices(spec guest.Spec) []tag {
 	}
 	all = append(all, serial)
 	if spec.IsHandoff() {
-		all = append(all, tag{name: "channel", attrs: []pair{{"type", "unix"}}, children: []tag{
-			{name: "target", attrs: []pair{{"type", "virtio"}, {"name", GuestPort}}},
-		}})
+		all = append(all, agentChannel())
 	}
 	for _, d := range spec.Devices {
 		if d.Passthrough {

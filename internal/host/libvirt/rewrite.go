@@ -10,7 +10,8 @@ import (
 )
 
 // Rewrite returns the domain XML bound to a placement: pins, numatune, cells,
-// memory backing, and the intent as metadata. It leaves every other byte
+// memory backing, the intent as metadata, and the agent's port of a guest that hands CPUs
+// over. It leaves every other byte
 // unchanged. Rewriting the result again changes nothing.
 //
 // If XML and placement disagree about the guest itself the error is a
@@ -35,6 +36,7 @@ func Rewrite(domainXML []byte, p guest.Placement, intent Metadata) ([]byte, erro
 	w := &writer{editor: editor{doc: doc}, root: doc.root, domain: d, placement: p}
 	for _, step := range []func() error{
 		func() error { return w.metadata(intent) }, w.memoryBacking, w.vcpu, w.cpuTune, w.cells, w.numaTune,
+		w.agentPort,
 	} {
 		if err := step(); err != nil {
 			return nil, fmt.Errorf("binding VM %q: %w", d.Name, err)
