@@ -36,6 +36,7 @@ type share struct {
 	dedicated    float64 // CPUs there that no other guest may use
 	alone        float64 // the part of cpu that runs on dedicated CPUs
 	roaming      float64 // the part of cpu that may run on the CPUs of every node
+	handed       float64 // share of the guest's vCPUs, 0 to 1, on CPUs that guests hand to each other; not in cpu
 }
 
 // nodeSet returns the nodes a layout uses.
@@ -99,7 +100,7 @@ func (m *model) currentLayout(g *subject, held []inventory.Holding) layout {
 		if g.resident > 0 {
 			on[i].mem = float64(g.seen.Seen.MemoryByNode[m.nodes[i].id]) / float64(g.resident)
 		}
-		if g.exclusive() && on[i].dedicated > 0 || g.spec.IsHandoff() { // on CPUs that are no other guest's
+		if g.exclusive() && on[i].dedicated > 0 {
 			on[i].alone, on[i].roaming = on[i].cpu, 0
 		}
 		on[i].confined = on[i].cpu > on[i].alone && m.confined(g.seen, i)
@@ -120,6 +121,12 @@ func (m *model) currentLayout(g *subject, held []inventory.Holding) layout {
 		}
 	}
 	m.priceAccess(g, &l)
+	if g.spec.IsHandoff() { // its CPUs are no part of what nodes have for others
+		for i := range l.on {
+			s := &l.on[i]
+			s.handed, s.cpu, s.roaming, s.confined = s.cpu, 0, 0, false
+		}
+	}
 	return l
 }
 

@@ -35,7 +35,7 @@ type model struct {
 // node holds the capacity of a node.
 type node struct {
 	id        topology.NodeID
-	cpus      float64 // CPUs without housekeeping
+	cpus      float64 // CPUs without housekeeping and those that guests hand to each other
 	usable    topology.CPUSet
 	cores     int     // physical cores of the usable CPUs
 	threads   bool    // some cores have several usable hardware threads
@@ -113,7 +113,7 @@ func (m *model) addNode(i int, room *capacity.Node) {
 	n, t := &m.nodes[i], &m.host.Topology
 	n.id = room.Node
 	n.usable = room.Shared
-	n.cpus = float64(room.CPUs.Len() - room.Housekeeping.Len())
+	n.cpus = float64(room.CPUs.Minus(room.Housekeeping).Minus(m.policy.Handoff.CPUs).Len())
 	n.memory = float64(room.Memory - room.KeepFree)
 	n.free = float64(spare(&t.Nodes[i], m.policy))
 	n.bandwidth, _ = t.Bandwidth(n.id, n.id)
@@ -215,7 +215,7 @@ func (m *model) usedByGuests(i int) float64 {
 		g := &m.guests[k]
 		for _, s := range g.layout().on {
 			if s.node == i && g.load != nil {
-				used += s.cpu * g.load.CPU
+				used += (s.cpu + s.handed) * g.load.CPU
 			}
 		}
 	}
