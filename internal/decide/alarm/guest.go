@@ -43,6 +43,9 @@ func guestWait(g *inventory.GuestSample) reading {
 func (j *judgement) guestRemote(g *inventory.GuestSample, known Guest) reading {
 	r := reading{quantity: alarm.GuestRemote}
 	switch m, source := g.Load.Remote, j.measuring(); {
+	case g.HandedOver != nil && (m == nil || m.Source == inventory.AccessEstimate):
+		r.source = string(inventory.AccessEstimate)
+		r.says = "its own kernel places its memory on the nodes that it mirrors; that memory is elsewhere says little"
 	case m == nil && source != "" && g.Load.Window > 0 && g.Load.Demand() < leastDemand:
 		r.source = string(source)
 		r.says = "it makes too few accesses to judge"

@@ -321,6 +321,25 @@ func TestReadings_OfAMirroredGuest(t *testing.T) {
 	}
 }
 
+// Where a mirrored guest's memory is says little about its accesses: its kernel knows the nodes, and its CPUs come and
+// go. Measured accesses count.
+func TestReadings_RemoteAccessesOfAMirroredGuest(t *testing.T) {
+	s := newScene(t)
+	s.mirrored()
+	s.in.Guests[0].LocalShare = new(0.25)
+	if got := s.values("guest db")[alarm.GuestRemote]; got != 0 {
+		t.Errorf("by the location of its memory %v are remote", got)
+	}
+	s.db().Load.Remote = &inventory.Remote{Share: 0.75, Source: inventory.AccessEstimate}
+	if got := s.values("guest db")[alarm.GuestRemote]; got != 0 {
+		t.Errorf("by estimate %v are remote", got)
+	}
+	s.db().Load.Remote = &inventory.Remote{Share: 0.75, Source: inventory.AccessPMU}
+	if got := s.values("guest db")[alarm.GuestRemote]; got != 0.75 {
+		t.Errorf("measured %v are remote", got)
+	}
+}
+
 // An agent has two minutes to start; its alarm names the guest, and ends with its silence.
 func TestJudge_TheAgentOfAMirroredGuest(t *testing.T) {
 	s := newScene(t)
