@@ -459,6 +459,9 @@ func (c *cache) wait(ctx context.Context, after int64, most time.Duration) {
 // waitFor returns once the state has the change of a key that a transaction conflicted with, or
 // after a time.
 func (c *cache) waitFor(ctx context.Context, key string, t *transaction, most time.Duration) {
+	if strings.HasPrefix(key, store.Repeats) {
+		return // they are not in the state
+	}
 	assumed := int64(0)
 	for _, condition := range t.If {
 		if condition.Key == key {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -285,6 +286,7 @@ func bother(t *testing.T, s *Server, random *rand.Rand, call func(string) rest.C
 			if _, err = s.CreateVM(t.Context(), call("create-vm"), v); err == nil {
 				mine = append(mine, v.Spec.Name)
 			}
+			mine = append(mine, burst(t, s, random, call, v, refused)...)
 		case 3:
 			_, err = s.MigrateVM(t.Context(), call("migrate-vm"), some, fleetapi.VMMigrate{})
 		case 4:
@@ -295,6 +297,30 @@ func bother(t *testing.T, s *Server, random *rand.Rand, call func(string) rest.C
 		refused(err)
 		obeyAll(s, hosts[random.IntN(len(hosts))], random)
 	}
+}
+
+// burst creates some VMs like one at the same time, and returns their names.
+func burst(
+	t *testing.T, s *Server, random *rand.Rand, call func(string) rest.Call, like fleetapi.VMCreate, refused func(error),
+) (made []string) {
+	t.Helper()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	for i := range random.IntN(4) {
+		v := like
+		v.Spec.Name = fmt.Sprint(like.Spec.Name, "-", i)
+		all.Go(func() {
+			_, err := s.CreateVM(t.Context(), call("create-vm"), v)
+			mu.Lock()
+			defer mu.Unlock()
+			if refused(err); err == nil {
+				made = append(made, v.Spec.Name)
+			}
+		})
+	}
+	all.Wait()
+	slices.Sort(made)
+	return made
 }
 
 // obeyAll reports for a host that it has done what the server wants, as far as its state is known.

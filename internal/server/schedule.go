@@ -199,8 +199,8 @@ func (s *scheduler) set(h seen) {
 	s.basis[h.Name] = h.basis
 }
 
-// hostOf returns a host for decisions, and the groups of its VMs. See guestRecord.value for whole; specs and placements of
-// the fleet's VMs have no names.
+// hostOf returns a host for decisions, and the groups of its VMs. See guestRecord.value for whole; specs and placements
+// of the fleet's VMs have no names.
 func hostOf(st *state, name string, l *loads, whole bool) (schedule.Host, map[string]string) {
 	h := st.hosts[name].value
 	claimed, groups := map[string]claimedVM{}, map[string]string{}

@@ -65,14 +65,16 @@ type Options struct {
 // Server is one of a fleet's servers.
 type Server struct {
 	Options
-	cache  *cache
-	sched  *scheduler
-	alive  *aliveness
-	loads  *loads
-	tokens *tokens
-	events *broadcast
-	leader *leader.Candidate
-	wanted *wanted
+	cache *cache
+	sched *scheduler
+	// creations are VMs that users create at the same time.
+	creations creations
+	alive     *aliveness
+	loads     *loads
+	tokens    *tokens
+	events    *broadcast
+	leader    *leader.Candidate
+	wanted    *wanted
 	// touched are the VMs that the reconciler looks at next.
 	touched touched
 	// surveying is held while a copy of the fleet is made and used: one at a time bounds the memory.
@@ -173,6 +175,32 @@ func (t *transaction) put(key string, value any) {
 
 func (t *transaction) remove(key string) { t.Delete = append(t.Delete, key) }
 
+// add adds the changes of another decision on the same state. What both touch is written once.
+func (t *transaction) add(o *transaction) {
+	written := map[string]bool{}
+	for _, p := range t.Put {
+		written[p.Key] = true
+	}
+	for _, c := range o.If {
+		t.require(c.Key, c.Revision)
+	}
+	for _, p := range o.Put {
+		if !written[p.Key] {
+			t.Put = append(t.Put, p)
+		}
+	}
+	t.Delete = append(t.Delete, o.Delete...)
+	t.err = errors.Join(t.err, o.err)
+}
+
+// size returns the bytes that the transaction writes.
+func (t *transaction) size() (n int) {
+	for _, p := range t.Put {
+		n += len(p.Key) + len(p.Value)
+	}
+	return n
+}
+
 // touch requires the revision of a key that guards a sum, and writes the key.
 func (t *transaction) touch(key string, revision int64) {
 	for _, p := range t.Put {
@@ -237,6 +265,13 @@ func (s *Server) confirm(ctx context.Context) error {
 
 // attempt is decide on the state that this server knows, for work that is repeated anyway.
 func (s *Server) attempt(ctx context.Context, f func(st *state, t *transaction) error) (revision int64, err error) {
+	return s.attemptWith(ctx, f, func(string) {})
+}
+
+// attemptWith is attempt that says which key each conflict was about.
+func (s *Server) attemptWith(
+	ctx context.Context, f func(st *state, t *transaction) error, note func(key string),
+) (revision int64, err error) {
 	for n := range attempts {
 		t := &transaction{}
 		s.cache.read(func(st *state) { err = f(st, t) })
@@ -250,6 +285,7 @@ func (s *Server) attempt(ctx context.Context, f func(st *state, t *transaction) 
 		if !errors.As(err, &conflict) {
 			return revision, err
 		}
+		note(conflict.Key)
 		s.cache.waitFor(ctx, conflict.Key, t, catchUp)
 		select { // servers that conflict with each other should not do so again
 		case <-time.After(rand.N(time.Duration(n+1) * time.Millisecond)): //nolint:gosec // no secret

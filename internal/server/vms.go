@@ -17,6 +17,7 @@ import (
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/api/fleet/rest"
 	"github.com/numavisor/numavisor/internal/decide/adopt"
+	"github.com/numavisor/numavisor/internal/decide/schedule"
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -311,10 +312,10 @@ func (s *Server) CreateVM(ctx context.Context, c rest.Call, v fleetapi.VMCreate)
 	if err != nil {
 		return fleetapi.VM{}, err
 	}
-	return s.add(ctx, c, v, vm, s.decideNew)
+	return s.add(ctx, c, v, vm, nil)
 }
 
-// add stores a new VM as decided.
+// add stores a new VM as decided; decide is nil if the server chooses its host.
 func (s *Server) add(
 	ctx context.Context, c rest.Call, body any, vm fleet.VM,
 	decide func(*state, *transaction, *fleet.VM) (*fleetapi.Why, error),
@@ -326,12 +327,34 @@ func (s *Server) add(
 	if earlier, err := s.repeated(ctx, c, key, hash); err != nil || earlier != nil {
 		return *orZero(earlier), err
 	}
-	var out fleetapi.VM
+	n := &creation{call: c, vm: vm, key: key, hash: hash, alone: true}
+	if decide == nil {
+		decide = s.decideNew
+		if !c.DryRun {
+			s.createTogether(ctx, n)
+		}
+	}
+	if n.alone {
+		n.err = s.addAlone(ctx, n, decide)
+	}
+	if n.err != nil {
+		if earlier, _ := s.repeated(ctx, c, key, hash); earlier != nil { // the same request came twice at once
+			return *earlier, nil
+		}
+		return fleetapi.VM{}, n.err
+	}
+	return n.out, nil
+}
+
+// addAlone stores one new VM.
+func (s *Server) addAlone(
+	ctx context.Context, n *creation, decide func(*state, *transaction, *fleet.VM) (*fleetapi.Why, error),
+) error {
 	s.sched.mu.Lock()
 	defer s.sched.mu.Unlock()
 	revision, err := s.decide(ctx, func(st *state, t *transaction) error {
-		next := vm
-		if err := admit(st, t, &next); err != nil {
+		next := n.vm
+		if err := admit(st, t, &next, fleetapi.Quota{}); err != nil {
 			return err
 		}
 		defer s.sched.update(st, s.loads)()
@@ -339,30 +362,15 @@ func (s *Server) add(
 		if err != nil {
 			return err
 		}
-		out = fleetapi.VM{VM: hideSecrets(next), State: stateOf(&next, nil, true), Why: why}
-		if c.DryRun {
+		n.out = created(&next, why)
+		if n.call.DryRun {
 			return errNothing
 		}
-		t.require(store.VMs+next.Name, 0)
-		t.put(store.VMs+next.Name, next)
-		if why != nil {
-			t.put(store.Reasons+next.Name, why)
-		}
-		if key != "" {
-			t.require(key, 0)
-			t.put(key, repeat{hash, next.Name, s.Now().UTC()})
-		}
-		s.audit(t, &c, fleetapi.AboutVM, next.Name, nil, out.VM)
+		s.putNew(t, n, &next)
 		return nil
 	})
-	if err != nil {
-		if earlier, _ := s.repeated(ctx, c, key, hash); earlier != nil { // the same request came twice at once
-			return *earlier, nil
-		}
-		return fleetapi.VM{}, err
-	}
-	out.Revision = revision
-	return out, nil
+	n.out.Revision = revision
+	return err
 }
 
 func orZero[T any](v *T) *T {
@@ -372,8 +380,9 @@ func orZero[T any](v *T) *T {
 	return v
 }
 
-// admit checks that a VM may exist: its name is free, and its project has quota.
-func admit(st *state, t *transaction, vm *fleet.VM) error {
+// admit checks that a VM may exist: its name is free, and its project has quota. more is what the project uses in
+// addition to what the state knows.
+func admit(st *state, t *transaction, vm *fleet.VM, more fleetapi.Quota) error {
 	if st.vms[vm.Name] != nil {
 		return fleetapi.NewProblem(fleetapi.ProblemExists, "the name "+vm.Name+" is in use")
 	}
@@ -381,7 +390,7 @@ func admit(st *state, t *transaction, vm *fleet.VM) error {
 	if !ok {
 		return fleetapi.NewProblem(fleetapi.ProblemNotFound, "there is no project "+vm.Project)
 	}
-	if err := checkQuota(st, vm, st.used[vm.Project]); err != nil {
+	if err := checkQuota(st, vm, plus(st.used[vm.Project], more, 1)); err != nil {
 		return err
 	}
 	t.require(store.Projects+vm.Project, p.revision)
@@ -394,17 +403,23 @@ func admit(st *state, t *transaction, vm *fleet.VM) error {
 
 // decideNew chooses the host of a new VM. Without one it is pending; in a dry run the caller sees the same.
 func (s *Server) decideNew(_ *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+	_, why, err := s.decideHost(t, vm)
+	return why, err
+}
+
+// decideHost is decideNew with the decision; nil: the VM is pending.
+func (s *Server) decideHost(t *transaction, vm *fleet.VM) (*schedule.Decision, *fleetapi.Why, error) {
 	d, err := s.sched.place(wish{vm: vm}, t)
 	if none := noHost(err); none != nil {
 		vm.Pending = none.Error()
-		return &fleetapi.Why{Summary: none.Error(), Decided: s.Now().UTC(), Excluded: excludedOf(none.Excluded),
+		return nil, &fleetapi.Why{Summary: none.Error(), Decided: s.Now().UTC(), Excluded: excludedOf(none.Excluded),
 			Next: nextOf(none.Refused)}, nil
 	}
 	if err != nil {
-		return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
+		return nil, nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
 	}
 	settleOn(vm, d)
-	return whyOf(d, s.Now().UTC()), nil
+	return d, whyOf(d, s.Now().UTC()), nil
 }
 
 // AdoptVM implements rest.Service. The VM stays where it is.
