@@ -15,6 +15,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -28,7 +29,8 @@ func doctorCommand() *cobra.Command {
 		Long: `Looks for misconfigurations of the host and its VMs. Each finding has the figures
 that show it, its effect, and the command that corrects it. --fix applies the safe
 fixes: those that lose nothing and can be undone, on the host and on VMs that
-Numavisor placed. --inventory checks a saved inventory. --root, --capabilities,
+Numavisor placed. What mirrored VMs hand over is checked against the policy.
+--inventory checks a saved inventory. --root, --capabilities,
 --hwloc and --xl-info check the host that a file describes, without VMs.
 
 Exit status 3 means that a fix failed, or that Numavisor could not list all VMs of
@@ -43,12 +45,15 @@ this host.`,
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "with --fix: show which fixes would be applied, and apply none")
 	onlyHere(c, "fix")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := onlyWith(c, "fix", "pace", "policy", "records", "dry-run"); err != nil {
+		if err := onlyWith(c, "fix", "pace", "records", "dry-run"); err != nil {
 			return err
 		}
 		var inv inventory.Host
 		var h *local.Host
-		var err error
+		p, err := on.readPolicy(c.Context())
+		if err != nil {
+			return err
+		}
 		if on.from.elsewhere() {
 			inv, err = on.described(c.Context())
 		} else {
@@ -62,14 +67,16 @@ this host.`,
 		if err != nil {
 			return err
 		}
-		return diagnoseHost(c, h, &inv, fix, dryRun)
+		return diagnoseHost(c, h, &inv, p, fix, dryRun)
 	}
 	return c
 }
 
 // diagnoseHost prints the findings. With fix, it applies the safe fixes, or shows them if dryRun is set.
-func diagnoseHost(c *cobra.Command, h *local.Host, inv *inventory.Host, fix, dryRun bool) (err error) {
-	report := diagnosis{Findings: append([]diagnose.Finding{}, diagnose.Run(inv)...), Gaps: inv.Gaps}
+func diagnoseHost(
+	c *cobra.Command, h *local.Host, inv *inventory.Host, p policy.Policy, fix, dryRun bool,
+) (err error) {
+	report := diagnosis{Findings: append([]diagnose.Finding{}, diagnose.RunUnder(inv, p)...), Gaps: inv.Gaps}
 	switch {
 	case fix && dryRun:
 		report.WouldFix = safeFixes(report.Findings)

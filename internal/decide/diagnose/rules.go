@@ -3,8 +3,10 @@ package diagnose
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
 )
 
 // rule looks for one kind of problem.
@@ -56,21 +58,38 @@ var rules = []rule{
 	{"cell-memory-elsewhere", cellMemoryElsewhere},
 	{"pins-outside-pool", pinsOutsidePool},
 	{"soft-affinity-ignored", softAffinityIgnored},
+	{"handoff-without-agent", handoffWithoutAgent},
+	{"handoff-slow", handoffSlow},
+	{"handoff-outside-policy", handoffOutsidePolicy},
+	{"handoff-taken", handoffTaken},
+	{"handoff-cores-split", handoffCoresSplit},
 }
 
-// Run returns the findings of a host, the most severe first, then by object.
-func Run(h *inventory.Host) []Finding {
+// Run returns the findings of a host under the policy's defaults, as RunUnder does.
+func Run(h *inventory.Host) []Finding { return RunUnder(h, policy.Policy{}) }
+
+// RunUnder returns the findings of a host under a policy, the most severe first, then by
+// object.
+func RunUnder(h *inventory.Host, p policy.Policy) []Finding {
 	if h == nil {
 		return nil
 	}
 	v := newView(h)
+	v.policy = p
 	if v.memoryNodes.Len() < 2 && v.topology.NodesOf(v.topology.CPUSet()).Len() < 2 {
-		// With one node everything is local. An unusable intent matters on any host.
-		return v.postponed(named("intent-unusable", intentUnusable(v)))
+		return v.findings(func(rule string) bool { // everything is local
+			return rule == "intent-unusable" || strings.HasPrefix(rule, "handoff-")
+		})
 	}
-	var found []Finding
+	return v.findings(func(string) bool { return true })
+}
+
+// findings returns those of some rules.
+func (v *view) findings(of func(rule string) bool) (found []Finding) {
 	for _, r := range rules {
-		found = append(found, named(r.name, r.find(v))...)
+		if of(r.name) {
+			found = append(found, named(r.name, r.find(v))...)
+		}
 	}
 	found = v.postponed(found)
 	slices.SortStableFunc(found, func(a, b Finding) int {

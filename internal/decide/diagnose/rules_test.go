@@ -594,11 +594,17 @@ func TestRun_EveryRuleHasBothTests(t *testing.T) {
 		for _, f := range faults {
 			loud = loud || f.rule == rule
 		}
+		for _, f := range handoffFaults {
+			loud = loud || f.rule == rule
+		}
 		if !loud {
 			t.Errorf("no test makes rule %s find something", rule)
 		}
 		silent := false
 		for _, s := range healthy {
+			silent = silent || s.rule == rule
+		}
+		for _, s := range handoffHealthy {
 			silent = silent || s.rule == rule
 		}
 		if !silent {

@@ -3,11 +3,12 @@ package diagnose
 import "fmt"
 
 // vcpusCrowded: capacity comes before locality. The vCPUs of a guest restricted
-// to fewer CPUs than it has vCPUs wait for each other.
+// to fewer CPUs than it has vCPUs wait for each other. A mirrored guest has few of its
+// CPUs at times, and its agent frees the other vCPUs.
 func vcpusCrowded(v *view) (found []Finding) {
 	for _, s := range v.guests {
 		online := s.vcpus.Intersect(v.topology.CPUSet())
-		if !s.cpuRestricted || online.IsEmpty() || s.Config.VCPUs <= online.Len() {
+		if s.handsOver() || !s.cpuRestricted || online.IsEmpty() || s.Config.VCPUs <= online.Len() {
 			continue
 		}
 		found = append(found, s.binding(Finding{

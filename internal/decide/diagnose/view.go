@@ -10,6 +10,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -17,6 +18,7 @@ import (
 // view is a host with facts that several rules need.
 type view struct {
 	host        *inventory.Host
+	policy      policy.Policy
 	topology    *topology.Topology
 	memoryNodes topology.NodeSet
 	guests      []*subject // running or paused
