@@ -15,6 +15,8 @@ type tally struct {
 	lock   sync.Mutex
 	at     time.Time // of the latest record
 	grants map[topology.CPUID]handoff.Grant
+	// asked has the CPUs that a guest was asked to release and still has, and since when.
+	asked  map[topology.CPUID]time.Time
 	counts map[string]*count
 }
 
@@ -66,16 +68,15 @@ func (t *tally) record(r Record, now time.Time) {
 	for cpu, before := range t.grants {
 		now, still := after[cpu]
 		_, runs := r.Epochs[before.Guest]
-		still = still && now.Guest == before.Guest
-		switch {
-		case !before.Leaving || !runs: // not asked; or the guest has stopped
-		case !still:
-			t.of(before.Guest).times.Add(t.at.Sub(before.Since))
-		case now.Stuck:
+		asked, known := t.asked[cpu]
+		switch still = still && now.Guest == before.Guest; {
+		case !still && known && runs: // also late, after it was not asked any more
+			t.of(before.Guest).times.Add(t.at.Sub(asked))
+		case still && now.Stuck && !before.Stuck:
 			t.of(before.Guest).refused++
 		}
 	}
-	t.grants = after
+	t.remember(after)
 	for name, c := range t.counts {
 		c.cpus, c.state = handoff.CPUsOf(r.Grants, name), r.Guests[name]
 	}
@@ -85,6 +86,24 @@ func (t *tally) record(r Record, now time.Time) {
 			c.cpus, c.state = handoff.CPUsOf(r.Grants, g.Guest), r.Guests[g.Guest]
 		}
 	}
+}
+
+// remember takes the grants of a record, and which of them their guests are asked to release.
+func (t *tally) remember(grants map[topology.CPUID]handoff.Grant) {
+	asked := map[topology.CPUID]time.Time{}
+	for cpu, g := range grants {
+		since, known := t.asked[cpu]
+		if before := t.grants[cpu]; before.Guest != g.Guest || !g.Leaving && !g.Stuck {
+			known = false
+		}
+		switch {
+		case known:
+			asked[cpu] = since
+		case g.Leaving:
+			asked[cpu] = g.Since
+		}
+	}
+	t.grants, t.asked = grants, asked
 }
 
 // guests takes what is known of the guests. Those that are gone are forgotten.

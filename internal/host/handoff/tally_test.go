@@ -89,6 +89,15 @@ func TestTallyCountsRefusals(t *testing.T) {
 	if h := c.holdings(c.at(1200))["a"]; h.Refused != 1 || h.Times.Count() != 0 {
 		t.Errorf("a has %+v", h)
 	}
+	c.play(1300, both, has(0, "a")) // it released the CPU late
+	if h := c.holdings(c.at(1400))["a"]; h.Refused != 1 || h.Times.Count() != 1 || h.Times.Sum != 1300*time.Millisecond {
+		t.Errorf("after a late release a has %+v", h)
+	}
+	c.play(1500, both, has(1, "b"))
+	c.play(1600, both)
+	if h := c.holdings(c.at(1700))["b"]; h.Times.Count() != 0 {
+		t.Errorf("b was not asked, and has %+v", h.Times)
+	}
 }
 
 // A guest that stops releases nothing, and is forgotten.
