@@ -4,7 +4,9 @@
 package leader
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -71,13 +73,20 @@ func (c *Candidate) step(ctx context.Context, lease store.LeaseID) store.LeaseID
 	if c.leads.Load() {
 		return lease
 	}
+	value := fmt.Appendf(nil, `{"lease":"%x"}`, lease)
 	_, err := c.store.Commit(ctx, store.Txn{
 		If:  []store.Condition{{Key: store.Leader}},
-		Put: []store.Put{{Key: store.Leader, Value: []byte("{}"), Lease: lease}},
+		Put: []store.Put{{Key: store.Leader, Value: value, Lease: lease}},
 	})
-	if err == nil {
+	if err == nil || c.holds(ctx, value) {
 		c.log.Info("this server leads")
 		c.leads.Store(true)
 	}
 	return lease
+}
+
+// holds reports whether the leader's key is the candidate's: a transaction without an answer may have been made.
+func (c *Candidate) holds(ctx context.Context, value []byte) bool {
+	r, err := c.store.Get(ctx, store.Leader)
+	return err == nil && bytes.Equal(r.Value, value)
 }
