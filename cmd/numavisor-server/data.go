@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/google/renameio/v2"
 
@@ -95,9 +96,31 @@ func openStore(ctx context.Context, folder string, c config, ca *auth.CA, log *s
 	if err != nil {
 		return nil, fmt.Errorf("opening the records: %w", err)
 	}
-	if err := errors.Join(store.Prepare(ctx, s), writeFirst(ctx, s, folder)); err != nil {
+	if err := prepare(ctx, s, folder); err != nil {
 		_ = s.Close() // the first error counts
 		return nil, err
 	}
 	return s, nil
+}
+
+// prepareTime is how long a server that starts waits for a store that cannot be written: the other servers may start,
+// too, and choose who writes.
+const prepareTime = time.Minute
+
+// prepare brings the records to the schema of this program, and writes the first ones of a new fleet.
+func prepare(ctx context.Context, s store.Store, folder string) error {
+	for began := time.Now(); ; {
+		err := store.Prepare(ctx, s)
+		if err == nil {
+			err = writeFirst(ctx, s, folder)
+		}
+		if !errors.Is(err, store.ErrUnavailable) || time.Since(began) > prepareTime {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
 }

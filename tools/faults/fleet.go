@@ -237,11 +237,12 @@ func (f *aFleet) addHosts(ctx context.Context, hosts int, path string) error {
 	return f.allJoined(ctx)
 }
 
-// allJoined returns once all hosts are reachable. Their processes end if a server is not ready yet.
+// allJoined returns once all hosts are reachable. Their processes end if a server is not ready yet, and a server ends
+// if it finds no quorum for a minute: both are started again, as systemd does.
 func (f *aFleet) allJoined(ctx context.Context) error {
 	for _, p := range f.hosts {
 		err := f.retry(ctx, func(c *fleetapi.Client) error {
-			if err := p.Alive(); err != nil {
+			if err := f.allAlive(); err != nil {
 				return err
 			}
 			h, err := c.Host(ctx, p.Name)
