@@ -192,14 +192,14 @@ func (p *parts) ofGuest(g inventory.Guest) guestRecord {
 	return r
 }
 
-// value returns the VM; unless it is to be whole, without its memory on nodes and without the names in its spec and
-// placement: the choice of hosts does not read them.
+// value returns the VM; unless it is to be whole, without the names in its spec and placement: the choice of hosts does
+// not read them.
 func (r *guestRecord) value(whole bool) inventory.Guest {
 	g := *r.rest
 	g.Name, g.UUID, g.Run, g.PID, g.Spec, g.Placement = r.name, r.uuid, r.run, r.pid, r.spec, r.placement
 	g.Seen.CgroupPath = r.cgroup
-	if whole && r.measured {
-		g.Seen.MemoryByNode = topology.MemoryByNode{}
+	if r.measured {
+		g.Seen.MemoryByNode = make(topology.MemoryByNode, len(r.memory))
 		for _, m := range r.memory {
 			g.Seen.MemoryByNode[m.node] = m.bytes
 		}

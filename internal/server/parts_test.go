@@ -8,9 +8,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/numavisor/numavisor/internal/decide/capacity"
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/server/store"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -119,6 +121,39 @@ func TestParts_ChangeNoName(t *testing.T) {
 		alone := inventory.Guest{Name: "a"}
 		reported = p.ofGuest(alone)
 		compare(t, alone, reported.value(true))
+	}
+}
+
+// The scheduler counts the same room on a host as those who read all of it.
+func TestHostOf_HasAllThatCounts(t *testing.T) {
+	t.Parallel()
+	topo, err := topology.Synthetic("nodes:2 cores:4 memory:8G")
+	if err != nil {
+		t.Fatal(err)
+	}
+	topo.Nodes[0].Free = 2 * topology.GiB
+	placement := func(name string) *guest.Placement {
+		return &guest.Placement{Guest: name, Reservations: []guest.Reservation{{Node: 0, Memory: 4 * topology.GiB, VCPUs: 2}}}
+	}
+	seen := inventory.Seen{MemoryByNode: topology.MemoryByNode{0: 3 * topology.GiB}}
+	host := inventory.Host{Topology: topo, Guests: []inventory.Guest{
+		{Name: "ours", State: "running", Managed: true, Spec: &guest.Spec{Name: "ours", VCPUs: 2}, Placement: placement("ours"),
+			Seen: seen},
+		{Name: "other", State: "running", Config: inventory.Config{VCPUs: 2, Memory: 2 * topology.GiB}, Seen: seen}}}
+	st := newState()
+	for key, value := range map[string]any{store.Hosts + "h": fleet.Host{Name: "h"},
+		store.Reports + "h": fleet.Report{Inventory: host}, store.VMs + "ours": fleet.VM{Name: "ours", Host: "h",
+			Spec: *host.Guests[0].Spec, Placement: *placement("ours")}} {
+		text, _ := json.Marshal(value)
+		c := newChange(1)
+		if err := st.apply(&store.Event{Record: store.Record{Key: key, Value: text, Revision: 1}}, &c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := capacity.Available(&host, policy.Policy{}.WithDefaults(), "")
+	for _, whole := range []bool{false, true} {
+		got, _ := hostOf(st, "h", newLoads(), whole)
+		compare(t, want, capacity.Available(got.Inventory, policy.Policy{}.WithDefaults(), ""))
 	}
 }
 
