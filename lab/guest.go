@@ -236,7 +236,7 @@ func (o WorkOrder) line(every time.Duration) string {
 // a name, then its line, then the next name.
 func (h *Host) typeLines(ctx context.Context, pairs []string) error {
 	// Find all terminals before starting the first guest.
-	script := `ttys=; for ((i = 1; i <= $#; i += 2)); do ttys="$ttys $(virsh -q ttyconsole "${!i}")" || exit; done
+	script := `ttys=; for ((i = 1; i <= $#; i += 2)); do ttys="$ttys $(` + h.findTTY("${!i}") + `)" || exit; done
 for tty in $ttys; do printf '%s\n' "$2" > "$tty" || exit; shift 2; done`
 	var errOut bytes.Buffer
 	status, err := h.Run(ctx, append([]string{"bash", "-c", script, "tell"}, pairs...), io.Discard, &errOut)
@@ -280,16 +280,20 @@ func parseWork(console []byte) []Work {
 	return all
 }
 
+// findTTY is a command that prints the console's terminal of the guest that a word of the shell names.
+func (h *Host) findTTY(word string) string {
+	if h.xen != nil {
+		return fmt.Sprintf(`xenstore-read "/local/domain/$(xl domid "%s")/console/tty"`, word)
+	}
+	return fmt.Sprintf(`virsh -q ttyconsole "%s"`, word)
+}
+
 // onConsole runs a script in the lab with a guest's serial console, a pty of
 // libvirt's or of xenconsoled's: $tty to write to, $log with all its output.
 func (h *Host) onConsole(ctx context.Context, name, script string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	find := `tty=$(virsh -q ttyconsole "$1")`
-	if h.xen != nil {
-		find = `tty=$(xenstore-read "/local/domain/$(xl domid "$1")/console/tty")`
-	}
-	script = find + ` || exit; log=/lab/files/console-$1-${tty##*/}
+	script = `tty=$(` + h.findTTY("$1") + `) || exit; log=/lab/files/console-$1-${tty##*/}
 [ -e "$log" ] || { : > "$log"; setsid cat "$tty" >> "$log" 2>/dev/null & }
 ` + script
 	var out, errOut bytes.Buffer

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -22,7 +23,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	hostapi "github.com/numavisor/numavisor/internal/api/host"
+	"github.com/numavisor/numavisor/internal/decide/handoff"
+	"github.com/numavisor/numavisor/internal/host/agent"
 	"github.com/numavisor/numavisor/internal/host/daemon"
+	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/host/metrics"
 	"github.com/numavisor/numavisor/internal/status"
 )
@@ -91,7 +95,7 @@ func startDaemon(c *cobra.Command, f daemonFlags) error {
 		return err
 	}
 	defer done()
-	if err := notOnXen(h.Xen, "the daemon"); err != nil {
+	if err := checkXenDaemon(h, f); err != nil {
 		return err
 	}
 	h.Ledger.Wait = decisionTime
@@ -119,6 +123,22 @@ func startDaemon(c *cobra.Command, f daemonFlags) error {
 	stop := obeyChanges(c.Context(), d, f.on, service)
 	defer stop()
 	return serveAndRun(c.Context(), d, l, f.listen, takePart, handOver)
+}
+
+// checkXenDaemon refuses what the daemon of a Xen host cannot do yet.
+func checkXenDaemon(h *local.Host, f daemonFlags) error {
+	if h.Xen == nil {
+		return nil
+	}
+	_, err := agent.LoadMember(fleetFolder(h.Journal.Folder))
+	if f.in.server != "" || f.in.file != "" || !errors.Is(err, agent.ErrNotMember) {
+		return errors.New("a Xen host cannot take part in a fleet: a fleet's VMs are libvirt's; start the daemon " +
+			"without --join, or end a membership with 'numavisor daemon --leave'")
+	}
+	if !handoff.RulesOf(h.Policy).CPUs.IsEmpty() {
+		return errors.New("the policy names CPUs that VMs hand over, which a Xen host cannot do: remove handoff from it")
+	}
+	return nil
 }
 
 // obeyChanges reads the policy file again at each SIGHUP. An invalid file

@@ -43,6 +43,7 @@ const (
 	PressureUnread   GapKind = "pressure-unread"   // host: pressure (PSI)
 	MovesUnread      GapKind = "moves-unread"      // host: pages that the kernel moved
 	JournalUnread    GapKind = "journal-unread"    // host: lines of the journal
+	NotReported      GapKind = "not-reported"      // host: what its hypervisor never reports; no alarm
 	OtherGap         GapKind = "other"             // what no decision depends on
 )
 
@@ -50,7 +51,7 @@ var gapKinds = []GapKind{
 	GuestsUnseen, HypervisorAbsent, HostUnread, GuestGone, ConfigUnread, IntentUnused, ThreadsUnread, CgroupUnread,
 	MemoryUnread,
 	MappingsUnread, SettingsUnread, CPUUnmeasured, AccessUnmeasured, LoadsUnmeasured, PressureUnread, MovesUnread,
-	JournalUnread, ClaimsUnread, OtherGap,
+	JournalUnread, ClaimsUnread, NotReported, OtherGap,
 }
 
 // UnmarshalText reads a known kind only: an unknown one could hide guests.

@@ -17,7 +17,9 @@ type Sample struct {
 	Pressure Pressure       `json:"pressure"`
 	Moves    KernelMoves    `json:"kernel_moves"`
 	Accesses []AccessSource `json:"access_sources"` // those in use on this host, the best first
-	Gaps     []Gap          `json:"gaps,omitempty"`
+	// CPUSource is the source of CPU use and waits; empty: the kernel's scheduler.
+	CPUSource string `json:"cpu_source,omitempty"`
+	Gaps      []Gap  `json:"gaps,omitempty"`
 	// Cost is the CPU time used to take the sample.
 	Cost time.Duration `json:"cost_ns"`
 }

@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/lab"
 	"github.com/numavisor/numavisor/lab/labtest"
@@ -110,7 +112,56 @@ func TestLabXen(t *testing.T) {
 	if left := l.sh(t, "xenstore-ls /tool/numavisor/guest 2>/dev/null || true"); left != "" {
 		t.Errorf("the deleted VM's intent is there:\n%s", left)
 	}
+	l.relievesOnXen(t)
 	l.usesPools(t)
+}
+
+// relievesOnXen lets two guests overload the CPUs of node 2, where their memory is. The daemon moves the vCPUs of one
+// of them, is killed meanwhile, and its next start finishes the move. A guest that vanishes is no longer shown.
+func (l *labHost) relievesOnXen(t *testing.T) {
+	t.Helper()
+	names := []string{"busy1", "busy2"}
+	for _, name := range names {
+		l.expect(t, 0, "xl", "create", l.writeXL(t, name, "cpus = \"4-5\"\ncpus_soft = \"4-5\"\n"))
+		if err := l.AwaitGuest(l.ctx, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.work(t, 3600, names...)
+	// Between the first and the second pin of a move there is time for a kill.
+	l.sh(t, `mkdir -p /run/first; printf '#!/bin/sh\n[ "$1" = vcpu-pin ] && [ "$3" != 0 ] && touch /run/pinning && sleep 600\nexec %s "$@"\n' "$(command -v xl)" > /run/first/xl
+chmod +x /run/first/xl`)
+	l.daemon(t, "", names...)
+	l.sh(t, `for i in $(seq 240); do [ -e /run/pinning ] && exit; sleep 0.5; done; cat /run/daemon.log; numavisor top --once; exit 1`)
+	l.stopDaemon(t, "KILL")
+	l.sh(t, "rm -r /run/first")
+	l.startDaemon(t)
+	l.awaitEntries(t, 1, time.Minute, ends...)
+	end := l.journal(t, ends...)[0]
+	if end.Kind != journal.MoveDone || len(end.Guests) != 1 {
+		t.Fatalf("the move ended as %+v, want move-done of one guest\n%s", end, l.sh(t, "cat /run/daemon.log"))
+	}
+	moved := end.Guests[0]
+	if out := l.expect(t, 0, "xl", "vcpu-list", moved).stdout; strings.Contains(out, "4-5 /") {
+		t.Errorf("after the move %s is on node 2:\n%s", moved, out)
+	}
+	s := l.status(t)
+	t.Logf("the daemon used %v of CPU time in %v; the last sample %v", s.Self.CPU, s.Sample.Taken.Sub(s.Started),
+		s.Sample.Cost)
+	for _, g := range s.Sample.Guests {
+		t.Logf("%s: %+v", g.Name, g.Load)
+	}
+	l.sh(t, "xl destroy "+moved)
+	l.sh(t, `for i in $(seq 120); do numavisor top -o json | grep -q '"name": *"`+moved+`"' || exit 0; sleep 0.5; done; exit 1`)
+	if left := l.status(t); len(left.Guests) != 1 || len(left.Sample.Guests) != 1 {
+		t.Errorf("the daemon shows %d guests, and measures %d; want one", len(left.Guests), len(left.Sample.Guests))
+	}
+	l.stopDaemon(t, "TERM")
+	for _, name := range names {
+		if name != moved {
+			l.must(t, "delete", name)
+		}
+	}
 }
 
 // affinityIs requires that the hard and soft affinity of both vCPUs of a guest are the CPUs of a node.

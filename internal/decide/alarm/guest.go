@@ -1,6 +1,7 @@
 package alarm
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -15,7 +16,7 @@ const leastDemand = 0.1
 
 // guest returns the readings of a running guest.
 func (j *judgement) guest(g *inventory.GuestSample, known Guest) []reading {
-	all := []reading{guestWait(g), j.guestRemote(g, known), guestDrift(known)}
+	all := []reading{j.guestWait(g), j.guestRemote(g, known), guestDrift(known)}
 	failed := j.in.FailedMoves[g.Name]
 	all = append(all, reading{quantity: alarm.StuckMove, value: float64(failed), source: "the journal",
 		says: fmt.Sprintf("%d of its moves failed within the last hour", failed)})
@@ -27,9 +28,9 @@ func (j *judgement) guest(g *inventory.GuestSample, known Guest) []reading {
 	return all
 }
 
-func guestWait(g *inventory.GuestSample) reading {
+func (j *judgement) guestWait(g *inventory.GuestSample) reading {
 	l := &g.Load
-	r := reading{quantity: alarm.GuestWait, unread: l.Window <= 0, source: "its vCPU threads' schedstat"}
+	r := reading{quantity: alarm.GuestWait, unread: l.Window <= 0, source: cmp.Or(j.in.Sample.CPUSource, "its vCPU threads' schedstat")}
 	if l.Demand() >= leastDemand {
 		r.value = l.Wait / l.Demand()
 		r.says = fmt.Sprintf("it wants %.1f CPUs and gets %.1f: %s of the time it waits", l.Demand(), l.CPU,

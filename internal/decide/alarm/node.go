@@ -1,6 +1,7 @@
 package alarm
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -32,14 +33,14 @@ func (j *judgement) node(n *inventory.NodeSample, facts map[string]Guest) []read
 
 func (j *judgement) nodeCPU(n *inventory.NodeSample) reading {
 	return reading{quantity: alarm.NodeCPU, object: inventory.NodeRef(n.Node), unread: j.in.Sample.Window <= 0,
-		value: n.CPU / float64(n.CPUs), source: "/proc/stat",
+		value: n.CPU / float64(n.CPUs), source: cmp.Or(j.in.Sample.CPUSource, "/proc/stat"),
 		says:   fmt.Sprintf("%.1f of %d CPUs are in use (%s)", n.CPU, n.CPUs, text.Percent(n.CPU/float64(n.CPUs))),
 		causes: func() []cause { return j.busiest(n.Node) }}
 }
 
 func (j *judgement) nodeWait(n *inventory.NodeSample) reading {
 	return reading{quantity: alarm.NodeWait, object: inventory.NodeRef(n.Node), unread: j.in.Sample.Window <= 0,
-		value: n.Wait / float64(n.CPUs), source: "/proc/schedstat",
+		value: n.Wait / float64(n.CPUs), source: cmp.Or(j.in.Sample.CPUSource, "/proc/schedstat"),
 		says: fmt.Sprintf("%.1f threads wait for one of %d CPUs (%.2f per CPU)", n.Wait, n.CPUs,
 			n.Wait/float64(n.CPUs)),
 		causes: func() []cause { return j.busiest(n.Node) }}

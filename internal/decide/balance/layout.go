@@ -300,11 +300,11 @@ func (m *model) addLayouts(g *subject) {
 			continue
 		}
 		l := m.layoutOn(g, o.homes)
-		back := m.nodeSet(&l)
+		returns := m.nodeSet(&l).Intersects(g.leftNodes) && !g.mayPart() // to its memory a guest always returns
 		if l.copied > maxUnmovable && g.mayPart() {
 			l = m.apart(g, l)
 		}
-		if (g.pinned && l.copied > maxUnmovable) || m.same(&l, &g.layouts[0]) || back.Intersects(g.leftNodes) {
+		if (g.pinned && l.copied > maxUnmovable) || m.same(&l, &g.layouts[0]) || returns {
 			continue
 		}
 		g.layouts = append(g.layouts, l)

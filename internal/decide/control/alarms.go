@@ -41,11 +41,11 @@ func (c *Controller) saveAlarms(changes []alarm.Alarm) {
 }
 
 // readings collects the input of the alarms. A host without a means to measure
-// accesses raises no alarm for that.
+// accesses raises no alarm for that, nor for what its hypervisor never reports.
 func (c *Controller) readings() judge.Input {
 	sample, h := c.host.sample, &c.host.inventory
 	sample.Gaps = slices.DeleteFunc(slices.Clone(sample.Gaps), func(g inventory.Gap) bool {
-		return g.Kind == inventory.AccessUnmeasured
+		return g.Kind == inventory.AccessUnmeasured || g.Kind == inventory.NotReported
 	})
 	in := judge.Input{
 		Sample: sample, Topology: &h.Topology, Competitors: c.competition.seen,

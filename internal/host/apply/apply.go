@@ -152,10 +152,15 @@ func (x Executor) guard(ctx context.Context, p plan.Steps) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := StillThere(x.Kernel, p.Basis); err != nil {
+	return Still(ctx, x.Kernel, x.Hypervisor, p.Guest, p.Basis)
+}
+
+// Still returns ErrGone if the guest of a plan has ended or was restarted, and ErrUnread if that is unknown.
+func Still(ctx context.Context, k Kernel, h Hypervisor, name string, b plan.Basis) error {
+	if err := StillThere(k, b); err != nil {
 		return err
 	}
-	return StillRuns(ctx, x.Hypervisor, p.Guest, p.Basis)
+	return StillRuns(ctx, h, name, b)
 }
 
 // Runs is a hypervisor whose guests have no process on this host.

@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"fmt"
+	"io"
 	"path/filepath"
 
 	"github.com/numavisor/numavisor/internal/decide/handoff"
@@ -14,9 +15,18 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
+// Watcher samples the guests of this host.
+type Watcher interface {
+	daemon.Watcher
+	io.Closer
+}
+
 // Watch opens the meters of this host and returns a watcher that samples its
 // guests. The caller closes it.
-func (h *Host) Watch() *watch.Watcher {
+func (h *Host) Watch() Watcher {
+	if h.Xen != nil {
+		return h.Xen.NewWatcher()
+	}
 	return watch.New(watch.Options{Root: h.root, Meters: []watch.Meter{
 		// The first meter that can measure a guest gets it. A meter that this
 		// host does not have reports that itself.
@@ -27,10 +37,14 @@ func (h *Host) Watch() *watch.Watcher {
 // DaemonOptions returns the daemon's options for this host, with w as its
 // watcher. The caller sets Log and the intervals.
 func (h *Host) DaemonOptions(w daemon.Watcher) daemon.Options {
-	return daemon.Options{
+	o := daemon.Options{
 		Host: h.Host, Watcher: w, Journal: h.Journal, Records: h.Journal.Folder,
 		Roster: h.root.GuestRoster, Self: OwnCost,
 	}
+	if lists, ok := w.(interface{ Roster() string }); ok {
+		o.Roster = lists.Roster // the watcher itself sees which guests there are
+	}
+	return o
 }
 
 // HandOver returns what hands CPUs over between mirrored guests while the daemon with

@@ -120,6 +120,7 @@ func (h *Host) useXen(k xenKernel) {
 	h.Sources.Kernel, h.Sources.Hypervisors, h.Sources.Pools = k, []observe.Hypervisor{k.xen}, k.xen.Pools
 	h.Sources.ControlDomain = k.xen.ControlDomain
 	h.Kernel, h.Control, h.Domains = k, k.xen, k.xen
+	h.Meter = nil // it measures threads of the kernel
 	h.Xen, h.CPUPools = k.xen, k.xen
 }
 

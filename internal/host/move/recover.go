@@ -56,7 +56,7 @@ func (h *Host) resume(ctx context.Context, r Request) (moved Result, ok bool, er
 		if err != nil {
 			return err
 		}
-		goOn, err = m.wayOn(tx, &inv, undoing)
+		goOn, err = m.wayOn(ctx, tx, &inv, undoing)
 		return err
 	})
 	switch {
@@ -88,10 +88,10 @@ func (m *mover) isOpen() (open bool, undoing *journal.Entry, err error) {
 
 // wayOn decides how to continue, and claims the resources for that.
 func (m *mover) wayOn(
-	tx claim.Locked, inv *inventory.Host, undoing *journal.Entry,
+	ctx context.Context, tx claim.Locked, inv *inventory.Host, undoing *journal.Entry,
 ) (func(context.Context) (Result, error), error) {
 	m.began, m.again = m.host.Clock(), true
-	left, err := m.present(inv, m.Move.Guests)
+	left, err := m.present(ctx, inv, m.Move.Guests)
 	if err != nil {
 		return nil, err
 	}

@@ -36,7 +36,7 @@ func (m *mover) turnBack(ctx context.Context, why error) error {
 	if err != nil {
 		return err
 	}
-	if moves, err = m.present(&inv, moves); err != nil {
+	if moves, err = m.present(ctx, &inv, moves); err != nil {
 		return err
 	}
 	return m.ways(&inv, moves, m.backAgain)
@@ -46,20 +46,21 @@ func (m *mover) turnBack(ctx context.Context, why error) error {
 // if a guest is not listed, or is listed without its process, while that
 // process lives: a restarting hypervisor shows that, and the guest must not
 // stay between two placements.
-func (m *mover) present(inv *inventory.Host, moves []plan.GuestMove) (there []plan.GuestMove, err error) {
+func (m *mover) present(
+	ctx context.Context, inv *inventory.Host, moves []plan.GuestMove,
+) (there []plan.GuestMove, err error) {
 	m.gone = len(m.Move.Guests) - len(moves)
 	for _, g := range moves {
 		seen, ok := inv.Guest(g.Guest)
-		gone := apply.StillThere(m.host.Kernel, g.Basis)
+		gone := apply.Still(ctx, m.host.Kernel, m.host.Control, g.Guest, g.Basis)
 		switch {
 		case errors.Is(gone, apply.ErrGone):
 			m.gone++
 		case gone != nil:
 			return nil, gone
 		case !ok || seen.PID != g.Basis.PID:
-			return nil, fmt.Errorf("VM %s: %w: its process %d is running, but its hypervisor does not show it",
-				g.Guest,
-				operate.ErrUnseen, g.Basis.PID)
+			return nil, fmt.Errorf("VM %s: %w: it is running, but its hypervisor does not show it (process %d, run %q)",
+				g.Guest, operate.ErrUnseen, g.Basis.PID, g.Basis.Run)
 		default:
 			there = append(there, g)
 		}

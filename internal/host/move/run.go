@@ -180,7 +180,7 @@ func (m *mover) verify(ctx context.Context) error {
 		errs = append(errs, fmt.Errorf("verifying: %w", unread))
 	}
 	for _, g := range m.guests {
-		if gone := apply.StillThere(m.host.Kernel, g.Basis); gone != nil {
+		if gone := apply.Still(ctx, m.host.Kernel, m.host.Control, g.Guest, g.Basis); gone != nil {
 			g.err = errors.Join(g.err, gone)
 			continue // that guest was not observed
 		}

@@ -194,24 +194,8 @@ func estimate(e *guestSampler, g *inventory.GuestSample, w *Watcher) Access {
 			}
 		}
 	}
-	var memory float64
-	for _, amount := range g.MemoryByNode {
-		memory += float64(amount)
-	}
-	if cpu == 0 || memory == 0 {
-		return Access{}
-	}
-	a := Access{Shares: make([]inventory.AccessShare, 0, len(from)*len(g.MemoryByNode))}
-	for f, used := range from {
-		for t, amount := range g.MemoryByNode {
-			if part := used / cpu * float64(amount) / memory; part > 0 {
-				a.Shares = append(a.Shares, inventory.AccessShare{From: f, To: t, Share: part})
-			}
-		}
-	}
-	sortShares(a.Shares)
-	a.Remote = RemoteOf(a.Shares)
-	return a
+	shares := inventory.EstimateAccesses(from, g.MemoryByNode)
+	return Access{Shares: shares, Remote: RemoteOf(shares)}
 }
 
 func sortShares(shares []inventory.AccessShare) {
@@ -221,15 +205,7 @@ func sortShares(shares []inventory.AccessShare) {
 }
 
 // RemoteOf sums the shares that leave the node, from 0 to 1.
-func RemoteOf(shares []inventory.AccessShare) float64 {
-	var remote float64
-	for _, s := range shares {
-		if s.From != s.To {
-			remote += s.Share
-		}
-	}
-	return min(1, remote)
-}
+func RemoteOf(shares []inventory.AccessShare) float64 { return inventory.RemoteShare(shares) }
 
 // resolve divides shares that go to an unknown other node among the other nodes
 // with memory of the guest, by amount; if none is known, among all other nodes

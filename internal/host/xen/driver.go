@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/guest"
@@ -34,6 +35,8 @@ type Driver struct {
 	hardOnly map[int]bool
 	control  inventory.ControlDomain // dom0 when the domains were last listed
 	clock    func() time.Time
+	spent    atomic.Int64                       // CPU time of the programs that were run, in nanoseconds
+	free     map[topology.NodeID]topology.Bytes // memory, when the topology was last read
 }
 
 // buildTime is the deadline of xl create and xl destroy: Xen scrubs and assigns all memory of a guest.
@@ -41,10 +44,11 @@ const buildTime = 5 * time.Minute
 
 // New returns a driver. A nil run runs the installed programs.
 func New(run Run) *Driver {
+	d := &Driver{run: run, settings: toolSettings, limit: CallTime, build: buildTime, clock: time.Now}
 	if run == nil {
-		run = runTool
+		d.run = d.runTool
 	}
-	return &Driver{run: run, settings: toolSettings, limit: CallTime, build: buildTime, clock: time.Now}
+	return d
 }
 
 // Here reports whether the root belongs to the control domain of a running Xen.
@@ -62,7 +66,17 @@ func (d *Driver) Topology() (topology.Topology, error) {
 	if err != nil {
 		return topology.Topology{}, err
 	}
-	return ParseInfo(bytes.NewReader(out))
+	t, err := ParseInfo(bytes.NewReader(out))
+	if err == nil {
+		free := make(map[topology.NodeID]topology.Bytes, len(t.Nodes))
+		for i := range t.Nodes {
+			free[t.Nodes[i].ID] = t.Nodes[i].Free
+		}
+		d.mu.Lock()
+		d.free = free
+		d.mu.Unlock()
+	}
+	return t, err
 }
 
 // Guests implements observe.Hypervisor. Guests of Xen have no process here, so that Seen is

@@ -89,6 +89,8 @@ func (d *domain) runState() string {
 type vcpu struct {
 	ID         int
 	CPU        int // on which it last ran; -1: offline
+	Running    bool
+	Blocked    bool // idle; a vCPU that is neither this nor running waits for a CPU
 	Run        time.Duration
 	Hard, Soft topology.CPUSet // nil set: all CPUs
 }
@@ -110,7 +112,7 @@ func parseVCPUs(out []byte) (map[int][]vcpu, error) {
 		if f == nil {
 			return nil, fmt.Errorf("xl vcpu-list: cannot parse %.120q", line)
 		}
-		v := vcpu{ID: number(f[3]), CPU: -1,
+		v := vcpu{ID: number(f[3]), CPU: -1, Running: f[5][0] == 'r', Blocked: f[5][1] == 'b',
 			Run: time.Duration(number(f[6]))*time.Second + time.Duration(number(f[7]))*100*time.Millisecond}
 		if f[4] != "-" {
 			v.CPU = number(f[4])

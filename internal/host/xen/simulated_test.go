@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -28,8 +29,10 @@ type simulated struct {
 	now      int
 	failing  map[string]error // by the command's first words
 	pools    []inventory.Pool
-	booted   string            // options of Xen
-	before   func(line string) // called before each command, with the lock held
+	booted   string                 // options of Xen
+	before   func(line string)      // called before each command, with the lock held
+	hangs    func(line string) bool // whether a command waits until its context ends
+	worked   time.Time              // until when busy vCPUs have run
 }
 
 type simDomain struct {
@@ -39,6 +42,60 @@ type simDomain struct {
 	node       topology.NodeID
 	pool       string
 	paused     bool
+	busy       bool            // all vCPUs want to run
+	ran        []time.Duration // by vCPU
+	cpu        []topology.CPUID
+	running    []bool
+}
+
+// work lets busy vCPUs run until now. Each is on the CPU of its affinity with the fewest others, and the vCPUs of a
+// CPU take turns of equal length.
+func (s *simulated) work(now time.Time) {
+	elapsed := now.Sub(s.worked)
+	if s.worked.IsZero() {
+		elapsed = 0
+	}
+	s.worked = now
+	type place struct {
+		d *simDomain
+		v int
+	}
+	on := map[topology.CPUID][]place{}
+	for _, id := range s.ids() {
+		d := s.domains[id]
+		d.ran, d.cpu, d.running = append(d.ran, make([]time.Duration, len(d.hard)-len(d.ran))...),
+			make([]topology.CPUID, len(d.hard)), make([]bool, len(d.hard))
+		for v := range d.hard {
+			may := effective(d.hard[v], s.pools[s.pool(d.pool)].CPUs)
+			d.cpu[v], _ = may.First()
+			if !d.busy || d.paused {
+				continue
+			}
+			for c := range may.All() {
+				if len(on[c]) < len(on[d.cpu[v]]) {
+					d.cpu[v] = c
+				}
+			}
+			on[d.cpu[v]] = append(on[d.cpu[v]], place{d, v})
+		}
+	}
+	for _, all := range on {
+		for i, p := range all {
+			p.d.ran[p.v] += elapsed / time.Duration(len(all))
+			p.d.running[p.v] = i == int(now.Unix()/int64(Between.Seconds()))%len(all)
+		}
+	}
+}
+
+// state is what xl prints about a vCPU.
+func (d *simDomain) state(v int) string {
+	switch {
+	case d.running[v]:
+		return "r--"
+	case d.busy || d.paused:
+		return "---"
+	}
+	return "-b-"
 }
 
 func newSimulated(t topology.Topology) *simulated {
@@ -53,12 +110,15 @@ func (s *simulated) fail(command string, status int, said string) ([]byte, error
 }
 
 func (s *simulated) run(ctx context.Context, program string, args ...string) ([]byte, error) {
+	line := strings.Join(append([]string{program}, args...), " ")
+	if s.hangs != nil && s.hangs(line) {
+		<-ctx.Done()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	line := strings.Join(append([]string{program}, args...), " ")
 	s.calls = append(s.calls, line)
 	if s.before != nil {
 		s.before(line)
@@ -117,11 +177,12 @@ func (s *simulated) xl(line string, args []string) ([]byte, error) {
 		out.WriteString("xen_scheduler          : credit2\nxen_commandline        : placeholder " + s.booted + "\n")
 	case "vcpu-list":
 		out.WriteString("Name                                ID  VCPU   CPU State   Time(s) Affinity (Hard / Soft)\n")
+		s.work(time.Now())
 		for _, id := range s.ids() {
 			for v := range s.domains[id].hard {
 				d := s.domains[id]
-				fmt.Fprintf(&out, "%-32s %5d %5d %5d   -b- %9.1f  %s / %s\n", d.name, id, v, 0, 0.5, all(d.hard[v]),
-					all(d.soft[v]))
+				fmt.Fprintf(&out, "%-32s %5d %5d %5d   %s %9.1f  %s / %s\n", d.name, id, v, d.cpu[v], d.state(v),
+					d.ran[v].Seconds(), all(d.hard[v]), all(d.soft[v]))
 			}
 		}
 	case "cpupool-list":

@@ -40,13 +40,16 @@ func (e *FailedError) Error() string {
 	return fmt.Sprintf("%s: exit status %d: %s", e.Command, e.Status, e.Said)
 }
 
-// runTool runs an installed program.
-func runTool(ctx context.Context, program string, args ...string) ([]byte, error) {
+// runTool runs an installed program and adds the CPU time that it used.
+func (d *Driver) runTool(ctx context.Context, program string, args ...string) ([]byte, error) {
 	command := exec.CommandContext(ctx, program, args...)
 	command.WaitDelay = graceTime
 	var out, messages bytes.Buffer
 	command.Stdout, command.Stderr = &out, &messages
 	err := command.Run()
+	if ended := command.ProcessState; ended != nil {
+		d.spent.Add(int64(ended.UserTime() + ended.SystemTime()))
+	}
 	name := strings.Join(append([]string{program}, args[:min(len(args), 1)]...), " ")
 	var status *exec.ExitError
 	switch {

@@ -11,7 +11,7 @@ func TestRunTool_ReportsTheCause(t *testing.T) {
 	const script = `echo 'xc: error: panic: xg_dom_boot.c: failed to open /nowhere' >&2
 	for i in 1 2 3 4 5 6; do echo "libxl: error: domain_destroy_cb $i" >&2; done
 	exit 3`
-	_, err := runTool(t.Context(), "sh", "-c", script)
+	_, err := New(nil).runTool(t.Context(), "sh", "-c", script)
 	failed := new(FailedError)
 	if !errors.As(err, &failed) || failed.Status != 3 {
 		t.Fatalf("got %v", err)
