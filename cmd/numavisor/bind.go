@@ -13,13 +13,15 @@ import (
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/host/xen"
 	"github.com/numavisor/numavisor/internal/text"
 )
 
 func bindCommand() *cobra.Command {
 	var on hostFlags
 	var pid int
-	var dryRun, recompute bool
+	var dryRun, recompute, recreate bool
+	var xlFile string
 	var in remote
 	c := &cobra.Command{
 		Use:   "bind VM | --pid PID",
@@ -34,6 +36,12 @@ may go or how it is bound, compute a new placement. --dry-run also names the
 balancer's choice where it differs: bind chooses the best nodes for this VM, the
 balancer weighs the gain against the price of the move.
 
+On Xen, memory of a running VM does not move. --recreate lets bind make the VM again on
+this host by a live migration to itself, if the policy allows it (movers.recreate:
+operator). The VM pauses while the last pages are copied, and its memory is needed twice
+until then. Its configuration is computed from what Xen reports; for a VM with disks or
+network cards, --xl names the file with which it was created.
+
 Exit status 3 means done in part: the output says what was not done, and why.`,
 		Example: `  numavisor bind web1
   numavisor bind web1 --nodes 2 --dry-run
@@ -45,10 +53,17 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 	on.flags(c, withTopology, withPolicy, withPace, withRecords)
 	c.Flags().IntVar(&pid, "pid", 0, "bind this process instead of a VM")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "print the plan and change nothing")
+	c.Flags().BoolVar(&recreate, "recreate", false,
+		"Xen: make the VM again on this host if its memory must move; it pauses for that")
+	c.Flags().StringVar(&xlFile, "xl", "", "with --recreate: the VM's xl configuration (default: computed)")
 	c.Flags().BoolVar(&recompute, "recompute", false, "compute a new placement even if one is recorded with the VM")
 	in.flag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := oneTarget(c, pid, args); err != nil {
+			return err
+		}
+		definition, err := recreation(c, recreate, xlFile)
+		if err != nil {
 			return err
 		}
 		client, err := in.client(c, "dry-run", "timeout", "recompute")
@@ -71,10 +86,30 @@ Exit status 3 means done in part: the output says what was not done, and why.`,
 		if pid != 0 {
 			return bindProcess(c, h, operate.ProcessRequest{PID: pid, Change: changed(spec), DryRun: dryRun})
 		}
-		b, err := bindVM(c, h, operate.BindRequest{Name: args[0], Recompute: recompute, DryRun: dryRun}, spec)
+		b, err := bindVM(c, h, operate.BindRequest{Name: args[0], Recompute: recompute, DryRun: dryRun,
+			Recreate: recreate, Definition: definition}, spec)
 		return report(c, bindTarget(pid, args), b, err)
 	}
 	return c
+}
+
+// recreation checks the flags with which a VM is made again, and reads its configuration if one is given.
+func recreation(c *cobra.Command, recreate bool, xlFile string) (definition []byte, err error) {
+	switch {
+	case recreate && c.Flags().Changed("pid"):
+		return nil, wrongUse("--recreate: a process is not made again; name a VM")
+	case xlFile == "":
+		return nil, nil
+	case !recreate:
+		return nil, wrongUse("--xl %s: only --recreate uses a configuration", xlFile)
+	}
+	if definition, err = readFile(c.Context(), xlFile, io.ReadAll); err != nil {
+		return nil, err
+	}
+	if _, err := xen.ParseConfig(definition); err != nil {
+		return nil, wrongFile(xlFile, err)
+	}
+	return definition, nil
 }
 
 // oneTarget refuses arguments that name no target, or two.

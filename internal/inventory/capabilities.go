@@ -16,6 +16,9 @@ type Capabilities struct {
 	PinVCPU bool `json:"pin_vcpu"`
 	// MoveMemory: the memory of a running guest can be copied to other nodes.
 	MoveMemory bool `json:"move_memory"`
+	// Recreate: the hypervisor can make a running guest again on this host, with its memory on
+	// other nodes: a live migration to the host itself. The host needs the memory of both for a time.
+	Recreate bool `json:"recreate,omitempty"`
 	// LiveNodeset: the hypervisor takes a new set of nodes for a running guest,
 	// if the guest's memory mode allows it.
 	LiveNodeset bool `json:"live_nodeset"`
@@ -35,7 +38,7 @@ func CapabilitiesOf(h guest.Hypervisor) Capabilities {
 	case guest.PlainQEMU, guest.NoHypervisor:
 		return Capabilities{MoveMemory: true}
 	case guest.Xen:
-		return Capabilities{PinVCPU: true, StoreIntent: true, NoHelpers: true}
+		return Capabilities{PinVCPU: true, StoreIntent: true, NoHelpers: true, Recreate: true}
 	}
 	return Capabilities{}
 }

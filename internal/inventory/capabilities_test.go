@@ -15,7 +15,7 @@ func TestGuest_CapabilitiesFromJSON(t *testing.T) {
 		`{"name":"g","hypervisor":"qemu"}`: {PinVCPU: true, MoveMemory: true, LiveNodeset: true,
 			StoreIntent: true},
 		`{"name":"g","hypervisor":"qemu-plain"}`:               {MoveMemory: true},
-		`{"name":"g","hypervisor":"xen"}`:                      {PinVCPU: true, StoreIntent: true, NoHelpers: true},
+		`{"name":"g","hypervisor":"xen"}`:                      {PinVCPU: true, StoreIntent: true, NoHelpers: true, Recreate: true},
 		`{"name":"g","hypervisor":"bhyve"}`:                    {},
 		`{"name":"g","hypervisor":"qemu","capabilities":{}}`:   {},
 		`{"name":"g","capabilities":{"move_memory":true}}`:     {MoveMemory: true},

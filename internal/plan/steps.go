@@ -52,6 +52,7 @@ const (
 	SetPolicy  Kind = "set-policy"      // mbind of a memfd from outside
 	MoveOwn    Kind = "move-own-memory" // move_pages of all memory except guest RAM: heap, stacks, device buffers
 	MoveRange  Kind = "move-memory"     // move_pages of one mapping
+	Recreate   Kind = "recreate"        // a live migration of the guest to its own host, with its vCPUs bound
 	HoldNodes  Kind = "hold-to-nodes"   // narrow cpuset.mems of the guest's thread groups
 	ShrinkPool Kind = "shrink-huge-page-pool"
 	Configure  Kind = "write-configuration" // persistent XML, for the next start
@@ -78,6 +79,8 @@ type Step struct {
 	File  string          `json:"file,omitempty"`
 	Pages uint64          `json:"pages,omitempty"`
 	Node  topology.NodeID `json:"node,omitempty"`
+	// Definition is the operator's definition of the guest for recreate; empty: that of its hypervisor.
+	Definition []byte `json:"-"`
 
 	// Quick leaves pages that are in use where they are, instead of trying each of
 	// them again: the caller does that later.
@@ -121,6 +124,8 @@ func (s Step) String() string {
 		return fmt.Sprintf("%s of %v at %#x: %s on nodes %s", s.Kind, s.Size, s.Address, s.Mode, s.Nodes)
 	case MoveOwn:
 		return fmt.Sprintf("%s: %v in %d mappings to nodes %s", s.Kind, s.Bytes, len(s.Parts), s.Nodes)
+	case Recreate:
+		return fmt.Sprintf("%s: %v to nodes %s", s.Kind, s.Bytes, s.Nodes)
 	case MoveRange:
 		return fmt.Sprintf("%s: %v at %#x to nodes %s", s.Kind, s.Bytes, s.Address, s.Nodes)
 	default:

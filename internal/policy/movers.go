@@ -15,6 +15,10 @@ type Movers struct {
 	// that is the better mover, if no other VM's memory would be moved; default auto.
 	// off: never. It has no effect if KernelBalancing is off, or with Balance.Pace.
 	KernelCopies Answer `json:"kernel_copies,omitempty"`
+	// Recreate is about moving the memory of a running guest whose hypervisor moves none, by making the guest
+	// again on the same host (a live migration to itself): it pauses for a time, and needs its memory twice.
+	// Default off: never; operator: when an operator asks for it (bind --recreate).
+	Recreate Answer `json:"recreate,omitempty"`
 	// Numad is about a running numad; default exclude: the daemon asks it to leave
 	// alone (numad -x) the guests that Numavisor may move.
 	Numad Answer `json:"numad,omitempty"`
@@ -39,17 +43,20 @@ const (
 	AnswerRepair  Answer = "repair"  // undo what it did
 	AnswerWithin  Answer = "within"  // let it act within nodes only
 	AnswerAuto    Answer = "auto"    // use it where that is better
+
+	AnswerOperator Answer = "operator" // use it when an operator asks for it
 )
 
 // Words returns the answers. Each field takes some of them.
 func (Answer) Words() []string {
 	return []string{string(AnswerLeave), string(AnswerOff), string(AnswerExclude), string(AnswerRepair),
-		string(AnswerWithin), string(AnswerAuto)}
+		string(AnswerWithin), string(AnswerAuto), string(AnswerOperator)}
 }
 
 func (m Movers) withDefaults() Movers {
 	m.KernelBalancing = cmp.Or(m.KernelBalancing, AnswerLeave)
 	m.KernelCopies = cmp.Or(m.KernelCopies, AnswerAuto)
+	m.Recreate = cmp.Or(m.Recreate, AnswerOff)
 	m.Numad = cmp.Or(m.Numad, AnswerExclude)
 	m.KSM = cmp.Or(m.KSM, AnswerLeave)
 	m.Changes = cmp.Or(m.Changes, AnswerRepair)
@@ -59,6 +66,7 @@ func (m Movers) withDefaults() Movers {
 func (m Movers) check(c *checker) {
 	oneOf(c, "movers.kernel_balancing", m.KernelBalancing, AnswerLeave, AnswerOff)
 	oneOf(c, "movers.kernel_copies", m.KernelCopies, AnswerAuto, AnswerOff)
+	oneOf(c, "movers.recreate", m.Recreate, AnswerOff, AnswerOperator)
 	oneOf(c, "movers.numad", m.Numad, AnswerLeave, AnswerExclude)
 	oneOf(c, "movers.ksm", m.KSM, AnswerLeave, AnswerWithin)
 	oneOf(c, "movers.changes", m.Changes, AnswerLeave, AnswerRepair)

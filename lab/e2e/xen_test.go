@@ -103,6 +103,7 @@ func TestLabXen(t *testing.T) {
 	}
 	l.must(t, "bind", "web", "--nodes", fmt.Sprint(home))
 	l.affinityIs(t, "web", home)
+	home = l.recreatesOnXen(t, "web", home)
 	l.refusesOnXen(t)
 	l.withoutXL(t)
 	l.must(t, "delete", "web")
@@ -114,6 +115,32 @@ func TestLabXen(t *testing.T) {
 	}
 	l.relievesOnXen(t)
 	l.usesPools(t)
+}
+
+// recreatesOnXen moves a VM with its memory to another node, by a live migration to the host itself with a computed
+// configuration, and returns the node. The policy must allow it.
+func (l *labHost) recreatesOnXen(t *testing.T, name string, home topology.NodeID) topology.NodeID {
+	t.Helper()
+	to := (home + 2) % 4
+	args := []string{"numavisor", "bind", name, "--nodes", fmt.Sprint(to), "--recreate"}
+	if r := l.expect(t, 1, args...); !strings.Contains(r.stderr, "movers.recreate") {
+		t.Errorf("without the policy the error does not name it:\n%s", r.stderr)
+	}
+	before := l.sh(t, "xl list -l "+name+" | grep uuid")
+	l.sh(t, "printf 'movers: {recreate: operator}\n' > /run/recreate.yaml")
+	r := l.expect(t, 0, append(args, "--policy", "/run/recreate.yaml")...)
+	t.Log(r.stdout)
+	if node, ok := l.show(t, name).onlyNode(); !ok || node != to {
+		t.Errorf("made again, the memory of %s is not on node %d:\n%s", name, to, r.stdout)
+	}
+	l.affinityIs(t, name, to)
+	if after := l.sh(t, "xl list -l "+name+" | grep uuid"); after != before {
+		t.Errorf("the UUID was%sand is%s", before, after)
+	}
+	if out := l.sh(t, "xl list"); strings.Contains(out, "incoming") {
+		t.Errorf("a copy is left:\n%s", out)
+	}
+	return to
 }
 
 // relievesOnXen lets two guests overload the CPUs of node 2, where their memory is. The daemon moves the vCPUs of one

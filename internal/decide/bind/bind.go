@@ -38,6 +38,10 @@ type Request struct {
 	// Interrupted: an earlier bind to this placement was interrupted. The configuration
 	// is written last, so it may not have been written.
 	Interrupted bool
+	// Recreate: memory that the hypervisor does not move may be moved by making the guest again on
+	// this host, from Definition or, if that is empty, from the hypervisor's own.
+	Recreate   bool
+	Definition []byte
 }
 
 // Steps returns the ordered steps that bring the guest to the placement. It omits
@@ -51,7 +55,9 @@ func Steps(r Request) plan.Steps {
 	b.current = b.allowedNow()
 	b.growPools()
 	b.widen()
-	b.pinThreads()
+	if !b.recreates() { // it is made with its vCPUs bound
+		b.pinThreads()
+	}
 	b.setPolicies()
 	b.moveMemory()
 	b.hold()

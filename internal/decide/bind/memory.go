@@ -200,20 +200,62 @@ func locationText(r inventory.MemoryRange) string {
 	return text
 }
 
-// reportImmovable reports memory on other nodes of a guest whose hypervisor does not move it.
-func (b *builder) reportImmovable() {
-	var outside topology.Bytes
-	var on topology.NodeSet
+// outside returns how much of the guest's memory is on other nodes than those of the placement, and on which.
+func (b *builder) outside() (outside topology.Bytes, on topology.NodeSet) {
 	for node, bytes := range b.Guest.Seen.MemoryByNode {
 		if !b.Placement.Nodes.Contains(node) && bytes > 0 {
 			outside = outside.Plus(bytes)
 			on = on.With(node)
 		}
 	}
-	if outside > strayOwn {
+	return outside, on
+}
+
+// reportImmovable reports memory on other nodes of a guest whose hypervisor does not move it, or
+// makes the guest again.
+func (b *builder) reportImmovable() {
+	outside, on := b.outside()
+	switch {
+	case outside <= strayOwn:
+	case b.recreates():
+		b.add(plan.Step{Kind: plan.Recreate, Bytes: b.Guest.Seen.MemoryByNode.Total(), Nodes: b.Placement.Nodes,
+			Definition: b.Definition, Why: fmt.Sprintf("the hypervisor moves no memory of a running VM: the VM is made "+
+				"again on this host and takes over; it pauses while the last pages are copied, and %v of memory are "+
+				"needed a second time until then", b.Guest.Seen.MemoryByNode.Total())})
+	case b.Recreate:
+		b.refuse(fmt.Sprintf("%v of memory on nodes %s", outside, on), "%s", b.notRecreated())
+	default:
 		b.refuse(fmt.Sprintf("%v of memory on nodes %s", outside, on), "the hypervisor %s does not move the memory of "+
-			"a running VM; create the VM again, or migrate it to this host itself", b.Guest.Hypervisor)
+			"a running VM; create the VM again, or let bind make it again on this host (--recreate)", b.Guest.Hypervisor)
 	}
+}
+
+// recreates reports whether the guest is made again to move its memory.
+func (b *builder) recreates() bool {
+	outside, _ := b.outside()
+	return b.Recreate && !b.Guest.Can.MoveMemory && b.limited() && outside > strayOwn && b.notRecreated() == ""
+}
+
+// notRecreated says why the guest cannot be made again on this host; "": it can.
+func (b *builder) notRecreated() string {
+	switch {
+	case !b.Guest.Can.Recreate:
+		return "its hypervisor cannot make a running VM again on the same host"
+	case len(b.Guest.Config.Cells) > 0:
+		return "a VM with virtual NUMA nodes cannot be migrated, and so not be made again on this host; create it again"
+	case b.pinnedByDevice():
+		return fmt.Sprintf("a device (%s) is assigned, so the VM cannot be migrated, nor be made again on this host; "+
+			"detach it first", b.Guest.Config.Devices[0])
+	case b.Guest.State != "running":
+		return "the VM is " + b.Guest.State + "; resume it first"
+	}
+	for _, r := range b.Placement.Reservations {
+		if n, ok := b.Topology.Node(r.Node); ok && n.Free < r.Memory {
+			return fmt.Sprintf("node %d has %v free, and the VM needs %v there while both of its copies exist; free "+
+				"memory there, or name other nodes", r.Node, n.Free, r.Memory)
+		}
+	}
+	return ""
 }
 
 func (b *builder) pinnedByDevice() bool { return len(b.Guest.Config.Devices) > 0 }

@@ -90,6 +90,8 @@ type Outcome struct {
 	Detail string        `json:"detail,omitempty"`
 	Moved  *plan.Moved   `json:"moved,omitempty"`
 	Took   time.Duration `json:"took_ns"`
+	// Run is the guest's new run, if the step made it again; see Runs.
+	Run string `json:"run,omitempty"`
 	// Unfinished means that copying ended before all of the step's memory was visited.
 	Unfinished bool `json:"unfinished,omitempty"`
 }
@@ -134,6 +136,9 @@ func (x Executor) Run(ctx context.Context, p plan.Steps, intent guest.Intent) ([
 		begin := x.Clock()
 		o, err := x.step(ctx, p, s, intent)
 		o.Step, o.Took = s, x.Clock().Sub(begin)
+		if o.Run != "" {
+			p.Basis.Run = o.Run // from here on the plan is for this run
+		}
 		if err != nil {
 			o.Status, o.Detail = Failed, err.Error()
 			stop = fmt.Errorf("%s: %w", s, err)
@@ -241,12 +246,31 @@ func (x Executor) step(ctx context.Context, p plan.Steps, s plan.Step, intent gu
 		return x.move(ctx, p, s)
 	case plan.MoveOwn:
 		return x.moveOwn(ctx, p, s)
+	case plan.Recreate:
+		return x.recreate(ctx, p, s)
 	case plan.GrowPool:
 		return pool(x.Kernel.GrowPool, s)
 	case plan.ShrinkPool:
 		return pool(x.Kernel.ShrinkPool, s)
 	}
 	return Outcome{}, fmt.Errorf("unknown kind of step %q", s.Kind)
+}
+
+// Recreator is a hypervisor that can make a running guest again on this host.
+type Recreator interface {
+	// Recreate makes the guest again with its vCPUs and its memory as placed, and lets it take over; the former one
+	// ends. It returns the new run (see Runs). On error the former guest runs on, unless the error says otherwise.
+	// The definition is the operator's; empty: the hypervisor's own.
+	Recreate(ctx context.Context, name string, placed guest.Placement, definition []byte) (run string, err error)
+}
+
+func (x Executor) recreate(ctx context.Context, p plan.Steps, s plan.Step) (Outcome, error) {
+	again, ok := x.Hypervisor.(Recreator)
+	if !ok {
+		return Outcome{}, fmt.Errorf("VM %s: its hypervisor cannot make it again", p.Guest)
+	}
+	run, err := again.Recreate(ctx, p.Guest, p.Placement, s.Definition)
+	return Outcome{Status: Done, Run: run}, err
 }
 
 func (x Executor) move(ctx context.Context, p plan.Steps, s plan.Step) (Outcome, error) {

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -30,8 +32,15 @@ type BindRequest struct {
 	// (ErrPlacement). Nil: Bind decides.
 	Placement *guest.Placement
 	DryRun    bool
-	Why       string // the reason, for the journal; empty: an operator asked for it
+	// Recreate lets memory that the hypervisor does not move go by making the guest again on this host, from
+	// Definition or, if that is empty, from the hypervisor's own. The policy must allow it (ErrRecreate).
+	Recreate   bool
+	Definition []byte
+	Why        string // the reason, for the journal; empty: an operator asked for it
 }
+
+// ErrRecreate means that the policy does not let bind make a running guest again.
+var ErrRecreate = errors.New("the policy does not allow it; movers.recreate: operator allows it")
 
 // Bound is the result of Bind.
 type Bound struct {
@@ -62,6 +71,9 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 	var b Bound
 	var want guest.Intent
 	var x *effect
+	if r.Recreate && h.Policy.WithDefaults().Movers.Recreate != policy.AnswerOperator {
+		return b, fmt.Errorf("making VM %s again on this host: %w", r.Name, ErrRecreate)
+	}
 	loads := h.measure(ctx)
 	err := h.Ledger.Locked(ctx, func(tx claim.Locked) error {
 		claims, err := tx.Claims()
@@ -130,6 +142,8 @@ func (h *Host) planBind(
 			Placement:  want.Placement,
 			Basis:      basis,
 			Persistent: g.Persistent,
+			Recreate:   r.Recreate,
+			Definition: r.Definition,
 		},
 	)
 	return want, nil
@@ -206,6 +220,9 @@ func (h *Host) carryOut(ctx context.Context, b *Bound, want guest.Intent, x *eff
 	executor := apply.Executor{Kernel: h.Kernel, Hypervisor: h.Control, Clock: h.Clock, Progress: h.Progress}
 	outcomes, failed := executor.Run(ctx, b.Plan, want)
 	b.Outcomes = outcomes
+	for i := range outcomes {
+		b.Plan.Basis.Run = cmp.Or(outcomes[i].Run, b.Plan.Basis.Run)
+	}
 	return errors.Join(failed, CleanUp(ctx, func(ctx context.Context) error {
 		x.identifyBinding(ctx)
 		t, err := h.Verify(ctx, b.Plan.Guest)

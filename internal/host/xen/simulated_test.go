@@ -32,6 +32,7 @@ type simulated struct {
 	booted   string                 // options of Xen
 	before   func(line string)      // called before each command, with the lock held
 	hangs    func(line string) bool // whether a command waits until its context ends
+	migrated string                 // the configuration of the last migration
 	worked   time.Time              // until when busy vCPUs have run
 }
 
@@ -43,6 +44,7 @@ type simDomain struct {
 	pool       string
 	paused     bool
 	busy       bool            // all vCPUs want to run
+	config     string          // additions to its configuration, in JSON
 	ran        []time.Duration // by vCPU
 	cpu        []topology.CPUID
 	running    []bool
@@ -165,7 +167,7 @@ func (s *simulated) xl(line string, args []string) ([]byte, error) {
 	switch args[0] {
 	case "list":
 		if args[1] == "-l" {
-			return s.configs()
+			return s.configs(args[2:]...)
 		}
 		out.WriteString("Name                                        ID   Mem VCPUs\tState\tTime(s)         Cpupool         NODE Affinity\n")
 		for _, id := range s.ids() {
@@ -205,6 +207,8 @@ func (s *simulated) xl(line string, args []string) ([]byte, error) {
 		delete(s.domains, id)
 	case "vcpu-pin":
 		return s.pin(line, args)
+	case "migrate":
+		return s.migrate(args)
 	default:
 		return s.fail(line, 2, "command not implemented: "+args[0])
 	}
@@ -218,17 +222,29 @@ func all(set topology.CPUSet) string {
 	return set.String()
 }
 
-func (s *simulated) configs() ([]byte, error) {
+func (s *simulated) configs(only ...string) ([]byte, error) {
 	type object = map[string]any
 	var list []object
 	for _, id := range s.ids() {
 		d := s.domains[id]
+		if len(only) > 0 && only[0] != strconv.Itoa(id) {
+			continue
+		}
 		create := object{"type": "pvh", "name": d.name}
 		if d.uuid != "" {
 			create["uuid"] = d.uuid
 		}
-		list = append(list, object{"domid": id, "config": object{"c_info": create, "b_info": object{
-			"max_vcpus": len(d.hard), "max_memkb": d.memory << 10, "target_memkb": d.memory << 10}}})
+		build := object{"max_vcpus": len(d.hard), "max_memkb": d.memory << 10, "target_memkb": d.memory << 10}
+		more := object{}
+		if err := json.Unmarshal([]byte("{"+d.config+"}"), &more); err != nil {
+			return nil, err
+		}
+		if b, ok := more["b_info"].(object); ok {
+			maps.Copy(build, b)
+		}
+		whole := maps.Clone(more)
+		whole["c_info"], whole["b_info"] = create, build
+		list = append(list, object{"domid": id, "config": whole})
 	}
 	return json.MarshalIndent(list, "", "    ")
 }
@@ -249,6 +265,28 @@ func (s *simulated) dump() string {
 		}
 	}
 	return out.String()
+}
+
+// migrate is xl migrate to the same host: -s "" -C FILE ID COMMAND.
+func (s *simulated) migrate(args []string) ([]byte, error) {
+	id, _ := strconv.Atoi(args[5])
+	old := s.domains[id]
+	if old == nil || args[1] != "-s" || args[2] != "" || args[3] != "-C" || args[6] != "xl migrate-receive" {
+		return s.fail("xl migrate", 1, strings.Join(args, " "))
+	}
+	delete(s.domains, id)
+	next := s.next
+	if _, err := s.create(args[4]); err != nil {
+		s.domains[id] = old
+		return s.fail("xl migrate", 1, "Migration failed, resuming at sender.")
+	}
+	text, _ := os.ReadFile(args[4])
+	s.migrated = string(text)
+	c, _ := ParseConfig(text)
+	if uuid, ok := c.get("uuid"); ok {
+		s.domains[next].uuid = uuid.text
+	}
+	return nil, nil
 }
 
 func (s *simulated) create(file string) ([]byte, error) {

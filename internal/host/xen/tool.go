@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/text"
@@ -21,6 +24,9 @@ var ErrHangs = errors.New("does not answer")
 // CallTime is the deadline of a call that reads or pins. xl answers in milliseconds; it hangs
 // if xenstored does not run, or another xl holds its lock.
 const CallTime = 15 * time.Second
+
+// maxLog bounds what is read of the messages of xl migrate.
+const maxLog = 1 << 20
 
 // graceTime is how long a program that was ended may hold its output open.
 const graceTime = time.Second
@@ -44,9 +50,23 @@ func (e *FailedError) Error() string {
 func (d *Driver) runTool(ctx context.Context, program string, args ...string) ([]byte, error) {
 	command := exec.CommandContext(ctx, program, args...)
 	command.WaitDelay = graceTime
+	// Ctrl-C in a terminal reaches a whole process group, and xl must not end while it builds or migrates a VM.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var out, messages bytes.Buffer
 	command.Stdout, command.Stderr = &out, &messages
+	readLog := func() {}
+	if len(args) > 0 && args[0] == "migrate" {
+		log, err := os.CreateTemp("", "numavisor-migrate-*.log")
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _, _ = log.Close(), os.Remove(log.Name()) }()
+		// xl writes its progress here, also if this process is killed: with a pipe, that would end xl and leave the VM suspended.
+		command.Stdout, command.Stderr = log, log
+		readLog = func() { _, _ = io.Copy(&messages, io.NewSectionReader(log, 0, maxLog)) }
+	}
 	err := command.Run()
+	readLog()
 	if ended := command.ProcessState; ended != nil {
 		d.spent.Add(int64(ended.UserTime() + ended.SystemTime()))
 	}
