@@ -136,7 +136,8 @@ func checkXenDaemon(h *local.Host, f daemonFlags) error {
 			"without --join, or end a membership with 'numavisor daemon --leave'")
 	}
 	if !handoff.RulesOf(h.Policy).CPUs.IsEmpty() {
-		return errors.New("the policy names CPUs that VMs hand over, which a Xen host cannot do: remove handoff from it")
+		return errors.New("the policy names CPUs that VMs hand over, which a Xen host cannot do: remove handoff from " +
+			"the policy")
 	}
 	return nil
 }

@@ -128,6 +128,7 @@ var usedBy = map[string]string{
 	"policy":           "apply balance bind create daemon doctor place run schedule undo", // doctor: with --fix
 	"qemu":             "lab/run lab/shell",
 	"recompute":        "bind",
+	"recreate":         "bind",
 	"records": "alarms apply bind create daemon delete doctor history " + // doctor: with --fix
 		"pool/assign pool/create pool/delete pool/move pool/split-by-node run undo up",
 	"results":    "lab/bench",
@@ -167,7 +168,7 @@ var usedBy = map[string]string{
 	"window":          "lab/bench",
 	"without-libvirt": "balance capture list place",
 	"xl-info":         "balance capture doctor place topology",
-	"xl":              "create",
+	"xl":              "bind create",
 	"weight":          "create place",
 	"xml":             "create place",
 }

@@ -30,7 +30,8 @@ func (j *judgement) guest(g *inventory.GuestSample, known Guest) []reading {
 
 func (j *judgement) guestWait(g *inventory.GuestSample) reading {
 	l := &g.Load
-	r := reading{quantity: alarm.GuestWait, unread: l.Window <= 0, source: cmp.Or(j.in.Sample.CPUSource, "its vCPU threads' schedstat")}
+	r := reading{quantity: alarm.GuestWait, unread: l.Window <= 0,
+		source: cmp.Or(j.in.Sample.CPUSource, "its vCPU threads' schedstat")}
 	if l.Demand() >= leastDemand {
 		r.value = l.Wait / l.Demand()
 		r.says = fmt.Sprintf("it wants %.1f CPUs and gets %.1f: %s of the time it waits", l.Demand(), l.CPU,

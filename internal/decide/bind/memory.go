@@ -226,7 +226,8 @@ func (b *builder) reportImmovable() {
 		b.refuse(fmt.Sprintf("%v of memory on nodes %s", outside, on), "%s", b.notRecreated())
 	default:
 		b.refuse(fmt.Sprintf("%v of memory on nodes %s", outside, on), "the hypervisor %s does not move the memory of "+
-			"a running VM; create the VM again, or let bind make it again on this host (--recreate)", b.Guest.Hypervisor)
+			"a running VM; create the VM again, or let bind make it again on this host (--recreate)",
+			b.Guest.Hypervisor)
 	}
 }
 
@@ -242,7 +243,7 @@ func (b *builder) notRecreated() string {
 	case !b.Guest.Can.Recreate:
 		return "its hypervisor cannot make a running VM again on the same host"
 	case len(b.Guest.Config.Cells) > 0:
-		return "a VM with virtual NUMA nodes cannot be migrated, and so not be made again on this host; create it again"
+		return "a VM with virtual NUMA nodes cannot be migrated, nor be made again on this host; create it again"
 	case b.pinnedByDevice():
 		return fmt.Sprintf("a device (%s) is assigned, so the VM cannot be migrated, nor be made again on this host; "+
 			"detach it first", b.Guest.Config.Devices[0])

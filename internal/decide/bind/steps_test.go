@@ -154,6 +154,16 @@ func TestSteps_MemoryThatDoesNotMove(t *testing.T) {
 	if got := kinds(p); got != "record-intent pin-vcpu" || len(p.Cannot) != 1 {
 		t.Errorf("on another node: %s, cannot %v; want the memory to be reported", got, p.Cannot)
 	}
+	again := bind.Request{Guest: g, Topology: square(), Placement: onNode(1, guest.MemoryStrict), Recreate: true,
+		Definition: []byte("name = 'g'")}
+	p = bind.Steps(again)
+	if got := kinds(p); got != "record-intent recreate" || len(p.Cannot) > 0 || len(p.Steps[1].Definition) == 0 {
+		t.Errorf("to be made again: %s, cannot %v", got, p.Cannot)
+	}
+	again.Placement = onNode(2, guest.MemoryStrict)
+	if got := kinds(bind.Steps(again)); got != "record-intent pin-vcpu" {
+		t.Errorf("with its memory in place it needs not be made again: %s", got)
+	}
 }
 
 // If libvirt does not run the process, each thread is set separately.

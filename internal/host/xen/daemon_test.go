@@ -270,6 +270,35 @@ func TestDaemon_GuestVanishes(t *testing.T) {
 	})
 }
 
+// A sample does not wait for an observation that hangs either.
+func TestWatcher_DoesNotWaitForAnObservation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSimulated(synthetic(t))
+		s.add("vm", 0, "0-3", 2).config = `"b_info": {"sched_params": {"cap": 50}}`
+		d := New(s.run)
+		if _, err := d.Guests(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w := d.NewWatcher()
+		s.hangs = func(line string) bool { return strings.HasPrefix(line, "xl debug-keys") }
+		s.domains[1].memory++ // the key is pressed again
+		go func() { _, _ = d.Guests(t.Context()) }()
+		synctest.Wait()
+		begin := time.Now()
+		w.Sample()
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("a sample took %v while the debug key hung", took)
+		}
+		if _, capped := d.lastSeen(); !capped[1] {
+			t.Errorf("capped domains are %v, want domain 1", capped)
+		}
+		time.Sleep(2 * CallTime)
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A sample never waits for xl, and Close ends a reading that hangs.
 func TestWatcher_DoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

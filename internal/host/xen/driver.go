@@ -35,8 +35,11 @@ type Driver struct {
 	hardOnly map[int]bool
 	control  inventory.ControlDomain // dom0 when the domains were last listed
 	clock    func() time.Time
-	spent    atomic.Int64                       // CPU time of the programs that were run, in nanoseconds
-	free     map[topology.NodeID]topology.Bytes // memory, when the topology was last read
+	spent    atomic.Int64 // CPU time of the programs that were run, in nanoseconds
+
+	seen   sync.Mutex                         // held for no call: the daemon's samples wait for it
+	free   map[topology.NodeID]topology.Bytes // memory, when the topology was last read
+	capped map[int]bool                       // domains whose scheduler limits their CPU time, when they were last listed
 }
 
 // buildTime is the deadline of xl create and xl destroy: Xen scrubs and assigns all memory of a guest.
@@ -72,9 +75,9 @@ func (d *Driver) Topology() (topology.Topology, error) {
 		for i := range t.Nodes {
 			free[t.Nodes[i].ID] = t.Nodes[i].Free
 		}
-		d.mu.Lock()
+		d.seen.Lock()
 		d.free = free
-		d.mu.Unlock()
+		d.seen.Unlock()
 	}
 	return t, err
 }

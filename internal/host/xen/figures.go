@@ -33,7 +33,8 @@ type figures struct {
 	topology *topology.Topology
 	window   time.Duration // of the sample
 	free     map[topology.NodeID]topology.Bytes
-	readings []reading // the oldest first; none: no current figures
+	capped   map[int]bool // domains whose vCPUs may not use all of their CPUs' time: they wait for that, too
+	readings []reading    // the oldest first; none: no current figures
 	nodeOf   map[topology.CPUID]topology.NodeID
 }
 
@@ -127,6 +128,9 @@ func (f *figures) guest(g *inventory.Guest) (s inventory.GuestSample, there bool
 // waits estimates the share of time in which the vCPUs of a domain waited for a CPU, from their states in all
 // readings: the lower end of the range (leastShare) that the number of states allows, so that chance raises no alarm.
 func (f *figures) waits(id int) float64 {
+	if f.capped[id] {
+		return 0
+	}
 	waited, seen := 0, 0
 	for i := range f.readings {
 		displaced := f.readings[i].displaced()
@@ -185,8 +189,8 @@ func (f *figures) addNodes(nodes []inventory.NodeSample) {
 		for node, used := range byNode {
 			at[node].CPU = min(float64(at[node].CPUs), at[node].CPU+used)
 		}
-		if len(byNode) == 0 {
-			continue // a paused domain: its vCPUs are neither running nor idle
+		if len(byNode) == 0 || f.capped[id] {
+			continue // vCPUs of a paused domain are neither running nor idle, and those of a capped one wait for its cap
 		}
 		for i := range f.readings {
 			displaced := f.readings[i].displaced()

@@ -93,6 +93,17 @@ func TestFigures_Waits(t *testing.T) {
 	if l := displaced.Guests[0].Load; l.Wait != 0 {
 		t.Errorf("displaced by xl itself it waits %v", l.Wait)
 	}
+	topo := synthetic(t)
+	capped := figures{guests: []inventory.Guest{domU("1")}, topology: &topo, window: time.Second,
+		capped: map[int]bool{1: true}}
+	for i, v := range waiting {
+		capped.readings = append(capped.readings, reading{at: time.Unix(int64(5*i), 0), vcpus: v})
+	}
+	var limited inventory.Sample
+	capped.fill(&limited)
+	if l := limited.Guests[0].Load; l.Wait != 0 || limited.Nodes[0].Wait != 0 || !near(l.CPU, 1) {
+		t.Errorf("a domain with a cap has %+v, its node a wait of %v; a cap is no waiting", l, limited.Nodes[0].Wait)
+	}
 	paused := measured(t, []inventory.Guest{domU("1")}, table("1 0 1 --- 10.0"), table("1 0 1 --- 10.0"))
 	if l := paused.Guests[0].Load; l.Wait != 0 || paused.Nodes[0].Wait != 0 {
 		t.Errorf("a paused domain waits %v, its node %v", l.Wait, paused.Nodes[0].Wait)

@@ -147,7 +147,10 @@ type config struct {
 			UUID string `json:"uuid"`
 		} `json:"c_info"`
 		Build struct {
-			MaxVCPUs  int    `json:"max_vcpus"`
+			MaxVCPUs  int `json:"max_vcpus"`
+			Scheduler struct {
+				Cap int `json:"cap"` // percent of a CPU; 0: none
+			} `json:"sched_params"`
 			MaxKiB    uint64 `json:"max_memkb"`
 			TargetKiB uint64 `json:"target_memkb"`
 			VNUMA     []struct {

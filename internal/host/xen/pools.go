@@ -52,7 +52,7 @@ func (d *Driver) ChangePool(ctx context.Context, s plan.PoolStep) error {
 
 // remember records which domains are in a pool whose scheduler ignores soft affinity, and what dom0 takes.
 func (d *Driver) remember(s *state) {
-	hardOnly := map[int]bool{}
+	hardOnly, capped := map[int]bool{}, map[int]bool{}
 	for i := range s.domains {
 		for j := range s.pools {
 			if s.pools[j].Name == s.domains[i].Pool && !s.pools[j].SoftAffinity() {
@@ -60,6 +60,14 @@ func (d *Driver) remember(s *state) {
 			}
 		}
 	}
+	for id, c := range s.configs {
+		if c.Config.Build.Scheduler.Cap > 0 {
+			capped[id] = true
+		}
+	}
+	d.seen.Lock()
+	d.capped = capped
+	d.seen.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.hardOnly, d.control = hardOnly, s.control()

@@ -105,7 +105,8 @@ func (w *Watcher) Sample() inventory.Sample {
 		w.busy, w.began = true, now
 		w.active.Go(w.read)
 	}
-	f := figures{guests: w.guests, topology: w.topology, window: s.Window, free: w.driver.freeMemory()}
+	f := figures{guests: w.guests, topology: w.topology, window: s.Window}
+	f.free, f.capped = w.driver.lastSeen()
 	if n := len(w.readings); n > 0 && now.Sub(w.readings[n-1].at) < outdated {
 		f.readings = w.readings
 	}
@@ -162,9 +163,10 @@ func sameAffinities(before, now map[int][]vcpu) bool {
 	return true
 }
 
-// freeMemory returns the free memory of the nodes when the topology was last read.
-func (d *Driver) freeMemory() map[topology.NodeID]topology.Bytes {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.free
+// lastSeen returns the free memory of the nodes when the topology was last read, and the capped domains when they were
+// last listed.
+func (d *Driver) lastSeen() (free map[topology.NodeID]topology.Bytes, capped map[int]bool) {
+	d.seen.Lock()
+	defer d.seen.Unlock()
+	return d.free, d.capped
 }
