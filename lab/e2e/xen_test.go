@@ -197,7 +197,7 @@ chmod +x /run/first/xl`)
 	l.stopDaemon(t, "TERM")
 	for _, name := range names {
 		if name != moved {
-			l.must(t, "delete", name)
+			l.must(t, "delete", "--force", name) // Numavisor did not create it
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/handoff"
 	"github.com/numavisor/numavisor/internal/host/daemon"
@@ -44,8 +45,15 @@ func (h *Host) DaemonOptions(w daemon.Watcher) daemon.Options {
 	if lists, ok := w.(interface{ Roster() string }); ok {
 		o.Roster = lists.Roster // the watcher itself sees which guests there are
 	}
+	if h.Xen != nil {
+		o.Look = xenLook
+	}
 	return o
 }
+
+// xenLook is the time between observations of a Xen host: each runs a dozen programs. Guests that come or go are
+// observed at once.
+const xenLook = time.Minute
 
 // HandOver returns what hands CPUs over between mirrored guests while the daemon with
 // these options runs. It does nothing if the policy names no CPUs for that.
