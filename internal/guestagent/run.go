@@ -97,6 +97,7 @@ type loop struct {
 	sent     time.Time
 	alerted  time.Time // the kernel's last wake-up
 	calm     int       // looks since then, or since threads waited, at which none waited
+	quiet    time.Time // until then what waits is not counted
 	doubt    int64     // threads that ran or waited at the last look, more than vCPUs, seen once; else 0
 	last     guest.Report
 	refused  string // why the last attempt to open failed, so that it is logged once
@@ -120,11 +121,17 @@ func (l *loop) turn(now time.Time) {
 	}
 	// After a message the agent looks the next time: threads that wait now may wait for the agent itself.
 	count := int64(-1)
-	if l.alert(now) && (ready <= 0 || fds[0].Revents == 0) {
+	if l.alert(now) && !now.Before(l.quiet) && (ready <= 0 || fds[0].Revents == 0) {
 		count = l.look()
 	}
 	rise := 1000*count >= l.last.Running+l.last.Waiting+1000
 	answered := fds[0].Revents != 0 && l.receive()
+	if answered {
+		// The kernel's work for a change goes on after it, longer in a slow VM: it is no demand.
+		done := time.Now()
+		l.quiet = done.Add(max(fast, 2*done.Sub(now)))
+		l.doubt = 0
+	}
 	if now.Sub(l.measured) >= mid {
 		l.measured = now
 		if err := l.agent.measure(now); err != nil {
@@ -144,7 +151,7 @@ func (l *loop) timeout(now time.Time) time.Duration {
 	case l.doubt > 0:
 		return confirm
 	case l.alert(now):
-		return fast
+		return max(fast, l.quiet.Sub(now).Round(time.Millisecond)+time.Millisecond)
 	}
 	return mid
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/internal/api/guest"
 )
 
 // counting notes which files are read.
@@ -78,6 +80,39 @@ func TestARiseIsSeenTwice(t *testing.T) {
 	}
 	if wait := l.timeout(time.Now()); wait != mid {
 		t.Errorf("in a calm VM the agent looks every %v", wait)
+	}
+}
+
+// After a grant threads wait for the kernel's own work: they are no demand, else each hand-over would cause the next.
+func TestWorkOfAGrantIsNoDemand(t *testing.T) {
+	f := newFake(4)
+	f.files["/proc/loadavg"] = "0.00 0.00 0.00 4/120 99"
+	a := start(t, f)
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = unix.Close(ends[0]), unix.Close(ends[1]) }()
+	l := &loop{agent: a, options: Options{Log: t.Logf}, channel: ends[0], pressure: -1, doubt: 3,
+		measured: time.Now().Add(time.Hour)}
+	g := grantOf(1, 0, 1)
+	line, err := guest.Encode(&g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Write(ends[1], line); err != nil {
+		t.Fatal(err)
+	}
+	l.turn(time.Now())
+	if wait := l.timeout(time.Now()); l.last.Epoch != 1 || l.last.Waiting != 0 || l.doubt != 0 || wait < fast/2 {
+		t.Errorf("after a grant: %+v, %d seen once, the next look in %v", l.last, l.doubt, wait)
+	}
+	// Real demand is still there.
+	for range 2 {
+		l.turn(time.Now())
+	}
+	if l.last.Running != 2000 || l.last.Waiting != 1000 {
+		t.Errorf("three threads on two vCPUs are reported as %+v", l.last)
 	}
 }
 

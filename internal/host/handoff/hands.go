@@ -60,7 +60,8 @@ const (
 	// silence is how long an agent may send nothing: it reports every second.
 	silence = 3 * time.Second
 	// patience is how long a guest may go on using a CPU that no minimum needs, once it has
-	// carried out the grant without it; slowPatience, how long it may take to do so. A guest whose vCPUs
+	// carried out the grant without it; slowPatience, how long it may take to do so, or its agent
+	// to start again and do so. A guest whose vCPUs
 	// are slow, as while it boots, releases late: to ask it again would only take longer.
 	patience     = time.Second
 	slowPatience = 5 * time.Second
@@ -85,6 +86,7 @@ type member struct {
 	starting bool
 	report   guest.Report
 	heard    time.Time
+	began    time.Time // when the agent's first report came, or the first one since it has started again
 	sent     time.Time
 	demand   handoff.Demand
 	confine  map[words.VCPUID]topology.CPUSet // what the kernel was last ordered
@@ -196,6 +198,9 @@ func (h *Hands) Report(name string, line []byte, now time.Time) error {
 	}
 	if r.Boot != m.report.Boot {
 		m.sent = time.Time{} // another kernel: it uses all vCPUs
+	}
+	if r.Boot != m.report.Boot || r.Seq < m.report.Seq {
+		m.began = now
 	}
 	m.report, m.heard, m.Means = r, now, r.Means
 	h.note(name, func(s *State) { s.Means = r.Means })
@@ -412,7 +417,8 @@ func (h *Hands) settle(now time.Time) {
 			h.record.Grants[i].Stuck = !answers || now.Sub(g.Since) < 10*patience
 		case m.report.Epoch >= uint64(g.Epoch) && !m.report.Used.Has(int(v)):
 			h.acknowledged(m, i, v, now)
-		case now.Sub(g.Since) > slowPatience, now.Sub(g.Since) > patience && m.report.Epoch >= uint64(g.Epoch):
+		case now.Sub(g.Since) > slowPatience, m.report.Epoch >= uint64(g.Epoch) && m.heard.Sub(g.Since) > patience &&
+			m.heard.Sub(m.began) > patience:
 			h.Log("VM %s has not released vCPU %d within %v: it keeps CPU %d", g.Guest, v, now.Sub(g.Since), g.CPU)
 			h.record.Grants[i].Leaving, h.record.Grants[i].Stuck, h.record.Grants[i].Since = false, true, now
 			delete(h.watches, g.CPU)

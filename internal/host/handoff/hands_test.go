@@ -201,6 +201,38 @@ func TestASlowGuestMayReleaseLate(t *testing.T) {
 	}
 }
 
+// An agent that was killed between its epoch and the release starts again, and then releases: the second for which
+// the host waits begins then.
+func TestAnAgentThatStartsAgainMayReleaseLate(t *testing.T) {
+	w := calm(t, 3)
+	v, other := w.vms[0], w.vms[1]
+	v.want = len(v.Mirror)
+	w.report(v)
+	for range 500 {
+		w.advance()
+	}
+	v.keeps, v.want, other.want = true, 0, 2
+	w.report(v)
+	w.report(other)
+	for range 200 {
+		w.advance()
+	}
+	v.deaf = true // killed
+	for range 1000 {
+		w.advance()
+	}
+	if w.held(other).Len() != 1 {
+		t.Fatal("the CPU was released")
+	}
+	v.deaf, v.seq, v.keeps = false, 0, false
+	for range 500 {
+		w.advance()
+	}
+	if w.held(other).Len() != other.want {
+		t.Errorf("0.5 s after the agent's start the other has CPUs %v", w.held(other))
+	}
+}
+
 // The CPUs with which a VM is about to start are its own before it starts, although another
 // one uses them.
 func TestAStartingVMGetsItsFirstCPUsBefore(t *testing.T) {
