@@ -142,6 +142,13 @@ bench-handoff: build
 	NUMAVISOR_LAB=1 NUMAVISOR_HANDOFF_ROUNDS=$(or $(ROUNDS),100) $(GO) test -count=1 -v -timeout=30m \
 	  -run '^TestLabHandOffCost$$' ./lab/e2e
 
+# Three mirrored VMs that are busy by turns share CPUs in three ways, in the lab: thirds, overcommitted, hand-over.
+# make bench-sharing REPEATS=3 takes some 15 minutes on two CPUs that do nothing else.
+.PHONY: bench-sharing
+bench-sharing: build
+	NUMAVISOR_LAB=1 NUMAVISOR_HANDOFF_REPEATS=$(or $(REPEATS),3) $(GO) test -count=1 -v -timeout=60m \
+	  -run '^TestLabHandoffCompared$$' ./lab/e2e
+
 # What the daemon takes with 200 guests of libvirt: as root, 10 GiB, some minutes.
 bench-daemon: build
 	testdata/daemon-cost $(GUESTS)

@@ -124,7 +124,7 @@ func compileStatic(ctx context.Context, name string, source []byte) (string, err
 	if _, err := os.Stat(target); err == nil {
 		return target, nil
 	}
-	return target, compileC(ctx, source, target, "-static")
+	return target, compileC(ctx, source, target, "-static", "-pthread")
 }
 
 // compileC compiles one C source into the cache, in one step as others see it.

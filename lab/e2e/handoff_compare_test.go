@@ -1,0 +1,290 @@
+package e2e_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/labcounter"
+	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/lab/cputime"
+)
+
+// sharedShape is a host of two nodes. Every access to memory that misses the cache is delayed, and the delays take no
+// time of the real processors: so an emulated CPU hardly works faster when others are idle.
+const sharedShape = `name: shared
+nodes: [{cpus: 4, memory: 2G}, {cpus: 4, memory: 2G}]
+distances: [[10, 16], [16, 10]]
+latency_ns: [[85, 140], [140, 85]]
+delay_local: true
+delay_scale: 20
+`
+
+const (
+	sharedPolicy = "handoff:\n  cpus: 1-3,5-7\n"
+	sharedHost   = "0,4"
+	sharedCPUs   = "1-3,5-7"
+	// sharedLines is the work of a thread between two barriers: some 3.4 ms of delays.
+	sharedLines = 2000
+	// slot is how long a number of threads stays, in ms.
+	slot = 4000
+)
+
+// sharedThreads are the threads of each VM in each slot: each is busy with as many threads as there are CPUs for a
+// third of the time, and in the second half others overlap.
+var sharedThreads = map[string][]int{"m1": {6, 1, 1, 6, 1, 1}, "m2": {1, 6, 1, 1, 6, 3}, "m3": {1, 1, 6, 3, 1, 6}}
+
+// outcome is what one way to share gave.
+type outcome struct {
+	way     string
+	steps   int
+	worst   time.Duration // mean time between two barriers in the worst second of any VM
+	longest time.Duration
+	steal   float64 // seconds, as the VMs' kernels saw it
+	local   float64 // share of misses of the VMs' CPUs
+	seen    testimony
+	rises   []float64 // ms until a vCPU that was not in use worked
+	others  float64   // share of the real machine that other programs used
+}
+
+// Three mirrored VMs, busy by turns, share six CPUs in three ways, in turn: each has a third of them; all vCPUs run on
+// all CPUs under the host's scheduler; CPUs are handed over. 'make bench-sharing' prints the figures.
+func TestLabHandoffCompared(t *testing.T) {
+	repeats, err := strconv.Atoi(os.Getenv("NUMAVISOR_HANDOFF_REPEATS"))
+	if err != nil {
+		t.Skip("a measurement: 'make bench-sharing' runs it")
+	}
+	l := bootShared(t)
+	var all []outcome
+	for i := range repeats {
+		ways := []string{"thirds", "overcommitted", "hand-over"}
+		for j := range ways {
+			all = append(all, l.share(t, ways[(i+j)%len(ways)]))
+			t.Log("\n" + tableOf(all[len(all)-1:]))
+		}
+	}
+	slices.SortStableFunc(all, func(a, b outcome) int { return strings.Compare(a.way, b.way) })
+	t.Log("\n" + tableOf(all))
+}
+
+func bootShared(t *testing.T) *labHost {
+	t.Helper()
+	shape := filepath.Join(t.TempDir(), "shared.yaml")
+	if err := os.WriteFile(shape, []byte(sharedShape), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := bootHandoff(t, shape, sharedPolicy, sharedHost)
+	l.createMirrored(t, "m1", "m2", "m3")
+	l.awaitGuests(t, "m1", "m2", "m3")
+	counter, err := l.Scope()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := counter.Set(t.Context(), labcounter.Felt); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// share lets the VMs work once.
+func (l *labHost) share(t *testing.T, way string) outcome {
+	t.Helper()
+	names := []string{"m1", "m2", "m3"}
+	l.prepare(t, way, names)
+	counter, err := l.Scope()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := counter.Reset(); err != nil {
+		t.Fatal(err)
+	}
+	runs, rises := map[string]int{}, map[string]int{}
+	for _, name := range names {
+		runs[name], rises[name] = len(l.said(t, name, "RUN")), len(l.said(t, name, "RISE"))
+	}
+	end, clock := l.witness(t), cputime.Start()
+	dones := len(l.said(t, "m1", "DONE"))
+	for _, name := range names {
+		l.types(t, name, orderOf(name))
+	}
+	l.awaitDone(t, names, dones+1)
+	o := outcome{way: way, others: clock.Others(), seen: end()}
+	misses, err := counter.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.local = localShare(misses)
+	for _, name := range names {
+		o.add(t, l.said(t, name, "RUN")[runs[name]:])
+		for _, f := range l.said(t, name, "RISE")[rises[name]:] {
+			if us, err := strconv.Atoi(f[1]); err == nil {
+				o.rises = append(o.rises, float64(us)/1000)
+			}
+		}
+	}
+	if way == "hand-over" {
+		for _, v := range o.seen.Violations {
+			t.Error(v)
+		}
+	}
+	return o
+}
+
+func orderOf(name string) string {
+	order := fmt.Sprintf("run %d %d", sharedLines, len(sharedThreads[name])*slot/1000)
+	for i, n := range sharedThreads[name] {
+		order += fmt.Sprintf(" %d %d", i*slot, n)
+	}
+	return order
+}
+
+// add adds the reports of a VM.
+func (o *outcome) add(t *testing.T, lines [][]string) {
+	t.Helper()
+	var before, last report
+	for _, f := range lines {
+		last = parseReport(t, f)
+		if last.rounds > 0 {
+			o.worst = max(o.worst, (last.at-before.at)/time.Duration(last.rounds))
+			o.longest = max(o.longest, last.longest)
+		}
+		before = last
+	}
+	o.steps += last.steps
+	o.steal += last.steal
+}
+
+// awaitDone waits until each VM has said DONE this number of times.
+func (l *labHost) awaitDone(t *testing.T, names []string, times int) {
+	t.Helper()
+	for _, name := range names {
+		for end := time.Now().Add(10 * time.Minute); len(l.said(t, name, "DONE")) < times; {
+			if time.Now().After(end) {
+				t.Fatalf("VM %s does not end its work", name)
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+	}
+}
+
+// localShare is the share of misses on the CPU's own node, of the CPUs for hand-over.
+func localShare(m labcounter.Misses) float64 {
+	own, sum := 0.0, 0.0
+	for cpu, row := range m.CPUs {
+		if strings.Contains(","+sharedHost+",", fmt.Sprintf(",%d,", cpu)) {
+			continue
+		}
+		for node, n := range row {
+			sum += float64(n)
+			if node == cpu/4 {
+				own += float64(n)
+			}
+		}
+	}
+	return own / sum
+}
+
+// prepare makes the VMs share in this way.
+func (l *labHost) prepare(t *testing.T, way string, names []string) {
+	t.Helper()
+	if way == "hand-over" {
+		for _, name := range names {
+			l.types(t, name, "park none")
+			l.types(t, name, "agent on")
+		}
+		if l.run(t, "sh", "-c", "kill -0 $(cat /run/daemon.pid)").status != 0 {
+			l.startDaemon(t)
+			l.hostAside(t, sharedHost)
+		}
+		for _, name := range names {
+			l.awaitRecord(t, 2*time.Minute, `"`+name+`":\{"means":"partition","taken"`)
+		}
+		return
+	}
+	if l.run(t, "sh", "-c", "kill -0 $(cat /run/daemon.pid)").status == 0 {
+		l.stopDaemon(t, "TERM")
+	}
+	mirrors := map[string][]topology.CPUID{}
+	for _, name := range names {
+		l.types(t, name, "agent off")
+		mirrors[name] = mirrorOf(t, l, name)
+	}
+	parts := thirds(names, mirrors)
+	for _, name := range names {
+		var parked, script []string
+		var own []string
+		for v, cpu := range mirrors[name] {
+			if parts[cpu] != name {
+				parked = append(parked, strconv.Itoa(v))
+			} else {
+				own = append(own, strconv.Itoa(int(cpu)))
+			}
+		}
+		for v, cpu := range mirrors[name] {
+			to := sharedCPUs
+			if way == "thirds" {
+				if to = strings.Join(own, ","); parts[cpu] == name {
+					to = strconv.Itoa(int(cpu))
+				}
+			}
+			script = append(script, fmt.Sprintf("virsh -q vcpupin %s %d %s --live", name, v, to))
+		}
+		l.sh(t, strings.Join(script, " && "))
+		if way != "thirds" {
+			parked = []string{"none"}
+		}
+		l.types(t, name, "park "+strings.Join(parked, ","))
+	}
+}
+
+func mirrorOf(t *testing.T, l *labHost, name string) []topology.CPUID {
+	t.Helper()
+	p := l.show(t, name).Placement
+	if p == nil || p.Handoff == nil || p.VCPUs[0].ID != guest.VCPUID(0) {
+		t.Fatalf("VM %s has no placement for hand-over", name)
+	}
+	return p.Mirror()
+}
+
+// thirds divides the CPUs: each VM has its anchor, and then in turn the next CPU in the order of its vCPUs.
+func thirds(names []string, mirrors map[string][]topology.CPUID) map[topology.CPUID]string {
+	parts := map[topology.CPUID]string{}
+	for _, name := range names {
+		parts[mirrors[name][0]] = name
+	}
+	for len(parts) < len(mirrors[names[0]]) {
+		for _, name := range names {
+			for _, cpu := range mirrors[name] {
+				if _, taken := parts[cpu]; !taken {
+					parts[cpu] = name
+					break
+				}
+			}
+		}
+	}
+	return parts
+}
+
+// tableOf writes outcomes for docs/benchmarks.
+func tableOf(all []outcome) string {
+	var b strings.Builder
+	b.WriteString("| way | steps | worst second's mean time between barriers | longest | steal in the VMs | vCPUs ran | " +
+		"steps for each second that they ran | local | hand-overs, ms | until the first instruction, ms | others |\n" +
+		strings.Repeat("|---", 11) + "|\n")
+	for _, o := range all {
+		ran := 0.0
+		for _, s := range o.seen.Ran {
+			ran += s
+		}
+		fmt.Fprintf(&b, "| %s | %d | %.0f ms | %.0f ms | %.1f s | %.1f s | %.1f | %.0f %% | %d: %s | %d: %s | %.0f %% |\n",
+			o.way, o.steps, o.worst.Seconds()*1000, o.longest.Seconds()*1000, o.steal, ran, float64(o.steps)/ran, 100*o.local,
+			len(o.seen.HandOvers), quantiles(o.seen.times()), len(o.rises), quantiles(o.rises), 100*o.others)
+	}
+	return b.String()
+}

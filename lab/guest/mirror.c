@@ -1,0 +1,414 @@
+/* The first process of the lab's mirrored KVM guests: loads the modules of the port to the host, runs the agent
+ * numavisor-guest, and works with as many threads as asked to. It talks over the serial console, a line at a time:
+ *
+ *   hello             ->  NUMAVISOR-GUEST READY <vCPUs>     also said once after boot
+ *   agent kill|off|on|stop|cont
+ *                     ->  AGENT <word>      SIGKILL (the agent is started again), end for good, start, SIGSTOP, SIGCONT
+ *   park LIST|none    ->  PARKED <list>     takes vCPUs out of the scheduling without an agent, which must be off
+ *   stat              ->  STAT <steal> <busy>   ticks of all vCPUs since boot, from /proc/stat
+ *   run LINES REPORTS [AT THREADS]...
+ *                     ->  RUN <ms> <steps> <barriers> <longest us> <steal>   REPORTS lines, one each second
+ *                         MORE <threads> <mask of the vCPUs that are parked>   when there are more threads than before
+ *                         RISE <us> <vCPU>
+ *                         DONE
+ *   stop              ->  the run ends: DONE
+ *       A program of which each of THREADS threads changes LINES cache lines of its own memory and then waits for
+ *       all others, again and again; AT is in ms since the order. A thread that waits spins for SPIN and sleeps then,
+ *       as OpenMP's do. "steps" counts threads' steps since the order, "barriers" those in the last second,
+ *       "longest" is the longest time between two of these, "steal" ticks since the order. RISE is said for each
+ *       vCPU that a thread uses for the first time after more threads came, unless it was in use before: the time
+ *       since then.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysinfo.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+#define THREADS 64
+#define PHASES 64
+#define MEMORY (4 << 20) /* bytes of each thread: no cache of the lab holds them */
+#define SPIN 1e-3        /* seconds */
+#define PARTITION "/sys/fs/cgroup/numavisor-parked/"
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static void until(double when)
+{
+    double left;
+    while ((left = when - now()) > 0)
+        usleep(left * 1e6 + 1);
+}
+
+static int put(const char *path, const char *text)
+{
+    int f = open(path, O_WRONLY | O_CLOEXEC), ok;
+    if (f < 0)
+        return 0;
+    ok = write(f, text, strlen(text)) == (ssize_t)strlen(text);
+    close(f);
+    return ok;
+}
+
+/* The sums of all vCPUs, in ticks. */
+static void ticks(long *steal, long *busy)
+{
+    long user = 0, nice = 0, system = 0, irq = 0, soft = 0;
+    FILE *f = fopen("/proc/stat", "re");
+    *steal = 0;
+    if (f && fscanf(f, "cpu %ld %ld %ld %*d %*d %ld %ld %ld", &user, &nice, &system, &irq, &soft, steal) != 6)
+        *steal = -1;
+    if (f)
+        fclose(f);
+    *busy = user + nice + system + irq + soft;
+}
+
+/* The agent. */
+
+static pthread_mutex_t agent_lock = PTHREAD_MUTEX_INITIALIZER;
+static pid_t agent;
+static int agent_wanted = 1;
+
+static void *keep_agent(void *none)
+{
+    for (;;) {
+        pthread_mutex_lock(&agent_lock);
+        if (agent_wanted && !agent && !(agent = fork())) {
+            prctl(PR_SET_PDEATHSIG, 0);
+            execl("/numavisor-guest", "numavisor-guest", NULL);
+            _exit(127);
+        }
+        pid_t waited = agent;
+        pthread_mutex_unlock(&agent_lock);
+        if (waited > 0 && waitpid(waited, NULL, 0) == waited) {
+            pthread_mutex_lock(&agent_lock);
+            agent = 0;
+            pthread_mutex_unlock(&agent_lock);
+        }
+        usleep(20000);
+    }
+    return none;
+}
+
+static void order_agent(const char *word)
+{
+    pthread_mutex_lock(&agent_lock);
+    if (!strcmp(word, "on") || !strcmp(word, "off"))
+        agent_wanted = !strcmp(word, "on");
+    int signal = !strcmp(word, "stop") ? SIGSTOP : !strcmp(word, "cont") ? SIGCONT :
+        !strcmp(word, "kill") || !strcmp(word, "off") ? SIGKILL : 0;
+    if (agent > 0 && signal)
+        kill(agent, signal);
+    pthread_mutex_unlock(&agent_lock);
+    printf("AGENT %s\n", word);
+}
+
+static void park(const char *list)
+{
+    char now_parked[128] = "";
+    put(PARTITION "cpuset.cpus.partition", "member");
+    if (strcmp(list, "none")) {
+        put(PARTITION "cpuset.cpus", list);
+        put(PARTITION "cpuset.cpus.partition", "isolated");
+    }
+    FILE *f = fopen(PARTITION "cpuset.cpus.partition", "re");
+    if (f && fgets(now_parked, sizeof now_parked, f))
+        now_parked[strcspn(now_parked, "\n")] = 0;
+    if (f)
+        fclose(f);
+    printf("PARKED %s %s\n", list, now_parked);
+}
+
+/* The work. */
+
+static struct worker {
+    pthread_t thread;
+    int id;
+    _Atomic unsigned turn;  /* the step to do; the leader counts it up */
+    _Atomic unsigned asleep;
+    volatile long *memory;
+    size_t at;
+    _Atomic long steps;
+} __attribute__((aligned(128))) workers[THREADS];
+static int n_workers;
+static int lines; /* of a step */
+static _Atomic unsigned left __attribute__((aligned(128)));
+static _Atomic unsigned leader_asleep;
+
+static _Atomic unsigned long fresh; /* vCPUs that have not been used since the rise */
+static double rose;
+
+static void futex_wait(_Atomic unsigned *word, unsigned value)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic unsigned *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+static void look_where(void)
+{
+    unsigned long here = 1ul << (sched_getcpu() & 63);
+    if (atomic_load_explicit(&fresh, memory_order_relaxed) & here && atomic_fetch_and(&fresh, ~here) & here)
+        printf("RISE %.0f %d\n", (now() - rose) * 1e6, __builtin_ctzl(here));
+}
+
+/* Changes cache lines of a thread's own memory, a chunk after the other. */
+static void sweep(struct worker *w, int count)
+{
+    const size_t words = MEMORY / sizeof *w->memory, line = 64 / sizeof *w->memory;
+    for (int i = 0; i < count; i++) {
+        if (i % 64 == 0)
+            look_where();
+        w->memory[w->at] += 1;
+        w->at = (w->at + line) % words;
+    }
+}
+
+/* Waits until *word differs from value (or, for the leader, is 0): spins, and then sleeps. Spinning sweeps, too, as a
+ * thread that polls shared memory does: in the lab it then takes no more of the real processors than work does. */
+static void wait_for(struct worker *w, _Atomic unsigned *word, _Atomic unsigned *asleep, unsigned value, int zero)
+{
+    double begin = now();
+    for (;;) {
+        unsigned seen = atomic_load(word);
+        if (zero ? seen == 0 : seen != value)
+            return;
+        if (now() - begin < SPIN) {
+            sweep(w, 16);
+            continue;
+        }
+        atomic_store(asleep, 1);
+        seen = atomic_load(word);
+        if (zero ? seen != 0 : seen == value)
+            futex_wait(word, seen);
+        atomic_store(asleep, 0);
+    }
+}
+
+static void step(struct worker *w)
+{
+    sweep(w, lines);
+    atomic_fetch_add_explicit(&w->steps, 1, memory_order_relaxed);
+}
+
+static void *work(void *arg)
+{
+    struct worker *w = arg;
+    for (unsigned done = 0;; done++) {
+        wait_for(w, &w->turn, &w->asleep, done, 0);
+        step(w);
+        if (atomic_fetch_sub(&left, 1) == 1 && atomic_load(&leader_asleep))
+            futex_wake(&left);
+    }
+    return NULL;
+}
+
+static int worker_ready(int id)
+{
+    struct worker *w = &workers[id];
+    if (w->memory)
+        return 1;
+    w->id = id;
+    w->memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return w->memory != MAP_FAILED && (id == 0 || !pthread_create(&w->thread, NULL, work, w));
+}
+
+/* One step of all threads, the leader among them. */
+static void together(int threads)
+{
+    atomic_store(&left, threads - 1);
+    for (int i = 1; i < threads; i++) {
+        atomic_fetch_add(&workers[i].turn, 1);
+        if (atomic_load(&workers[i].asleep))
+            futex_wake(&workers[i].turn);
+    }
+    step(&workers[0]);
+    if (threads > 1)
+        wait_for(&workers[0], &left, &leader_asleep, 0, 1);
+}
+
+/* The vCPUs that are parked now, from the agent's partition: a list such as 1-3,5. */
+static unsigned long unused(void)
+{
+    char state[128] = "", list[256] = "";
+    unsigned long set = 0;
+    FILE *f = fopen(PARTITION "cpuset.cpus.partition", "re");
+    if (f && fgets(state, sizeof state, f) && (!strcmp(state, "isolated\n") || !strcmp(state, "root\n"))) {
+        FILE *l = fopen(PARTITION "cpuset.cpus.effective", "re");
+        if (l && !fgets(list, sizeof list, l))
+            list[0] = 0;
+        if (l)
+            fclose(l);
+    }
+    if (f)
+        fclose(f);
+    for (char *part = strtok(list, ",\n"); part; part = strtok(NULL, ",\n")) {
+        int from, to, n = sscanf(part, "%d-%d", &from, &to);
+        for (int i = from; n > 0 && i <= (n == 2 ? to : from) && i < 64; i++)
+            set |= 1ul << i;
+    }
+    return set;
+}
+
+static struct { int reports, count, at[PHASES], threads[PHASES]; } order;
+static _Atomic int running, stopping;
+
+static void *run(void *none)
+{
+    double begin = now(), last = begin, longest = 0;
+    int threads = 0, next = 0;
+    long barriers = 0, steal0, steal, busy;
+    ticks(&steal0, &busy);
+    for (int report = 1; report <= order.reports && !atomic_load(&stopping);) {
+        for (; next < order.count && (now() - begin) * 1e3 >= order.at[next]; next++) {
+            if (order.threads[next] > threads) {
+                rose = now();
+                unsigned long parked = unused();
+                atomic_store(&fresh, parked);
+                printf("MORE %d %lx\n", order.threads[next], parked);
+            }
+            threads = order.threads[next];
+        }
+        double due = begin + report;
+        if (threads)
+            together(threads);
+        else {
+            double soon = now() + 0.05; /* an order to stop need not wait for long */
+            double wake = next < order.count && begin + order.at[next] / 1e3 < due ? begin + order.at[next] / 1e3 : due;
+            until(wake < soon ? wake : soon);
+        }
+        double end = now();
+        if (threads) {
+            barriers++;
+            longest = end - last > longest ? end - last : longest;
+        }
+        last = end;
+        if (end < due)
+            continue;
+        long steps = 0;
+        for (int i = 0; i < THREADS; i++)
+            steps += atomic_load_explicit(&workers[i].steps, memory_order_relaxed);
+        ticks(&steal, &busy);
+        printf("RUN %.0f %ld %ld %.0f %ld\n", (end - begin) * 1e3, steps, barriers, longest * 1e6, steal - steal0);
+        barriers = 0, longest = 0;
+        while (report <= order.reports && begin + report <= end)
+            report++;
+    }
+    atomic_store(&fresh, 0);
+    printf("DONE\n");
+    atomic_store(&running, 0);
+    return none;
+}
+
+static void start_run(const char *text)
+{
+    int used, most = 1;
+    if (atomic_exchange(&running, 1)) {
+        printf("BUSY\n");
+        return;
+    }
+    atomic_store(&stopping, 0);
+    order.count = 0;
+    if (sscanf(text, " %d %d%n", &lines, &order.reports, &used) != 2)
+        order.reports = 0, used = 0;
+    for (text += used; order.count < PHASES &&
+         sscanf(text, " %d %d%n", &order.at[order.count], &order.threads[order.count], &used) == 2; text += used) {
+        int *n = &order.threads[order.count++];
+        *n = *n < 0 ? 0 : *n > THREADS ? THREADS : *n;
+        most = *n > most ? *n : most;
+    }
+    for (; n_workers < most && worker_ready(n_workers); n_workers++)
+        ;
+    for (int i = 0; i < THREADS; i++)
+        atomic_store(&workers[i].steps, 0);
+    pthread_t t;
+    if (n_workers < most || pthread_create(&t, NULL, run, NULL)) {
+        printf("NO MEMORY\n");
+        atomic_store(&running, 0);
+        return;
+    }
+    pthread_detach(t);
+}
+
+static void load_modules(void)
+{
+    /* virtio_ring before virtio for some kernels, virtio first for others: each is tried twice. */
+    static const char *const names[] = { "virtio", "virtio_ring", "virtio", "virtio_pci_legacy_dev",
+                                         "virtio_pci_modern_dev", "virtio_pci", "virtio_console" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "/mod/%s.ko", names[i]);
+        int f = open(path, O_RDONLY | O_CLOEXEC);
+        if (f >= 0) {
+            syscall(SYS_finit_module, f, "", 0);
+            close(f);
+        }
+    }
+}
+
+int main(void)
+{
+    struct termios raw;
+    char line[1024], word[128];
+    mkdir("/run", 0755);
+    mount("none", "/proc", "proc", 0, NULL);
+    mount("none", "/sys", "sysfs", 0, NULL);
+    mount("none", "/dev", "devtmpfs", 0, NULL);
+    mount("none", "/sys/fs/cgroup", "cgroup2", 0, NULL);
+    if (!tcgetattr(0, &raw)) { /* no echo: typed lines must not be mistaken for answers */
+        raw.c_lflag &= ~(ECHO | ECHONL);
+        tcsetattr(0, TCSANOW, &raw);
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    load_modules();
+    pthread_t t;
+    pthread_create(&t, NULL, keep_agent, NULL);
+    printf("NUMAVISOR-GUEST READY %d\n", get_nprocs_conf());
+    while (fgets(line, sizeof line, stdin)) {
+        if (sscanf(line, "agent %127s", word) == 1)
+            order_agent(word);
+        else if (sscanf(line, "park %127s", word) == 1)
+            park(word);
+        else if (!strncmp(line, "run ", 4))
+            start_run(line + 4);
+        else if (!strncmp(line, "stop", 4))
+            atomic_store(&stopping, 1);
+        else if (!strncmp(line, "stat", 4)) {
+            long steal, busy;
+            ticks(&steal, &busy);
+            printf("STAT %ld %ld\n", steal, busy);
+        } else if (!strncmp(line, "hello", 5))
+            printf("NUMAVISOR-GUEST READY %d\n", get_nprocs_conf());
+        else if (!strncmp(line, "quit", 4))
+            break;
+    }
+    sync();
+    reboot(RB_POWER_OFF);
+    return 0;
+}

@@ -1,0 +1,60 @@
+package lab
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// MirrorInitrd is where the lab finds the initial file system that AddMirror adds.
+const MirrorInitrd = "/lab/files/mirror.initrd"
+
+//go:embed guest/mirror.c
+var mirrorSource []byte
+
+// AddMirror puts the initial file system of mirrored guests into the lab's share: a program that works with
+// barriers when asked to over the serial console (guest/mirror.c says how), and the agent, a static program
+// of this machine.
+func (h *Host) AddMirror(ctx context.Context, agent string) error {
+	program, err := compileStatic(ctx, "mirror", mirrorSource)
+	if err != nil {
+		return fmt.Errorf("the lab's mirrored VM: %w", err)
+	}
+	init, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	k, err := fetchKernel(ctx, func(string, ...any) {})
+	if err != nil {
+		return err
+	}
+	files := map[string]string{"numavisor-guest": agent}
+	for _, m := range portModules {
+		files["mod/"+filepath.Base(m)+".ko"] = filepath.Join(k.modules, m+".ko")
+	}
+	// Written under another name first: tools inside never see half of it.
+	fresh := filepath.Join(h.folder, "mirror.initrd")
+	if err := packInitramfs(init, files, []string{"mod", "proc", "sys", "dev", "run"}, fresh); err != nil {
+		return fmt.Errorf("the lab's mirrored VM: %w", err)
+	}
+	return os.Rename(fresh, h.share("files", "mirror.initrd"))
+}
+
+// portModules are those of a virtio-serial port.
+var portModules = []string{"drivers/virtio/virtio", "drivers/virtio/virtio_ring",
+	"drivers/virtio/virtio_pci_legacy_dev", "drivers/virtio/virtio_pci_modern_dev", "drivers/virtio/virtio_pci",
+	"drivers/char/virtio_console"}
+
+// Type types a line on the console of a guest that has answered AwaitGuest.
+func (h *Host) Type(ctx context.Context, name, line string) error {
+	return h.typeLines(ctx, []string{name, line})
+}
+
+// Said returns the output so far of a guest that has answered AwaitGuest. It reads a file outside the
+// lab, so that the call costs the lab nothing.
+func (h *Host) Said(name string) (string, error) {
+	text, err := h.console(name)
+	return string(text), err
+}
