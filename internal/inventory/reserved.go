@@ -46,7 +46,7 @@ func (h Holding) Untouched() topology.Bytes { return h.Memory() - h.Seen }
 //
 // No amount is more than any host has, so that sums of thousands stay in range.
 func (h *Host) Holdings(ignore string) []Holding {
-	var all []Holding
+	all := make([]Holding, 0, len(h.Guests)+len(h.Claims)) // most guests are on one node
 	for i := range h.Guests {
 		g, from := &h.Guests[i], len(all)
 		switch {
@@ -65,13 +65,17 @@ func (h *Host) Holdings(ignore string) []Holding {
 			all = addPlacement(all, 0, c.Name, true, &c.Placement)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Holding) int {
-		if c := strings.Compare(a.Name, b.Name); c != 0 {
-			return c
-		}
-		return int(a.Node - b.Node)
-	})
+	if !slices.IsSortedFunc(all, byNameAndNode) { // guests ascend by name
+		slices.SortStableFunc(all, byNameAndNode)
+	}
 	return all
+}
+
+func byNameAndNode(a, b Holding) int {
+	if c := strings.Compare(a.Name, b.Name); c != 0 {
+		return c
+	}
+	return int(a.Node - b.Node)
 }
 
 // holding returns the entry for name, node and page size, and adds it if it is

@@ -118,6 +118,9 @@ func (a Alarms) WithDefaults() Alarms {
 const mostTime = Duration(24 * time.Hour)
 
 func (a Alarms) check(c *checker) {
+	if len(a) == 0 {
+		return // the defaults are valid
+	}
 	whole := a.WithDefaults()
 	for _, q := range slices.Sorted(maps.Keys(a)) {
 		if words := q.Words(); !slices.Contains(words, string(q)) {

@@ -72,12 +72,24 @@ func Available(h *inventory.Host, p policy.Policy, ignore string) []Node {
 			Exclusive: n.CPUs.Intersect(p.Handoff.CPUs), Memory: n.Memory, KeepFree: p.KeepFreeOn(n),
 		}
 	}
-	for _, held := range h.Holdings(ignore) {
-		if i, ok := position[held.Node]; ok {
-			rooms[i].add(held)
+	all := h.Holdings(ignore)
+	on := make([]int, len(rooms))
+	for i := range all {
+		if at, ok := position[all[i].Node]; ok {
+			on[at]++
 		}
 	}
-	demand(h, ignore, rooms, position)
+	for i := range rooms {
+		if on[i] > 0 {
+			rooms[i].Holders = make([]inventory.Holding, 0, on[i])
+		}
+	}
+	for i := range all {
+		if at, ok := position[all[i].Node]; ok {
+			rooms[at].add(&all[i])
+		}
+	}
+	demand(h, ignore, all, rooms, position)
 	given := givenBack(h, ignore)
 	known := freeKnown(&h.Topology)
 	for i := range rooms {
@@ -89,8 +101,11 @@ func Available(h *inventory.Host, p policy.Policy, ignore string) []Node {
 }
 
 // demand computes the demand on each node. A guest's demand is divided over its nodes
-// as its vCPUs are. The host's own is the rest of a node's load.
-func demand(h *inventory.Host, ignore string, rooms []Node, position map[topology.NodeID]int) {
+// as its vCPUs are. The host's own is the rest of a node's load. held are the holdings without those of the guest named
+// ignore.
+func demand(
+	h *inventory.Host, ignore string, held []inventory.Holding, rooms []Node, position map[topology.NodeID]int,
+) {
 	total, measured := map[string]float64{}, map[string]float64{}
 	for i := range h.Guests {
 		if l := h.Guests[i].Seen.Load; l != nil && l.IsValid() {
@@ -103,12 +118,15 @@ func demand(h *inventory.Host, ignore string, rooms []Node, position map[topolog
 		}
 		return
 	}
-	held := h.Holdings("")
-	for _, p := range held {
-		total[p.Name] += p.VCPUs + float64(p.Exclusive.Len())
+	if ignore != "" {
+		held = h.Holdings("")
+	}
+	for i := range held {
+		total[held[i].Name] += held[i].VCPUs + float64(held[i].Exclusive.Len())
 	}
 	counted := handedOver(h, measured, position, len(rooms))
-	for _, p := range held {
+	for at := range held {
+		p := &held[at]
 		i, ok := position[p.Node]
 		run := p.VCPUs + float64(p.Exclusive.Len())
 		if !ok || run == 0 {
@@ -176,8 +194,8 @@ func handedOver(h *inventory.Host, measured map[string]float64, position map[top
 	return used
 }
 
-func (r *Node) add(held inventory.Holding) {
-	r.Holders = append(r.Holders, held)
+func (r *Node) add(held *inventory.Holding) {
+	r.Holders = append(r.Holders, *held)
 	r.Load += held.VCPUs
 	r.Promised = r.Promised.Plus(held.Memory())
 	if !held.Exclusive.IsEmpty() {
