@@ -142,24 +142,16 @@ func BenchmarkPackingArrivals(b *testing.B) {
 func packArrivals(b *testing.B, all []arrival, hosts int, gib float64, rule packingRule) {
 	b.Helper()
 	const rounds = 6
-	first := 0
-	var freeCPUs, freeMemory, cpus, memory float64
+	var sum packed
 	for range b.N {
 		for i := range rounds {
 			tr := replay(all, i*len(all)/(rounds+2), hosts, 60_000, gib)
 			r := tr.place(b, rule)
-			if r.atFirst == nil {
-				b.Fatalf("nothing of %d was refused", len(tr.requests))
+			if r.first == len(tr.requests) {
+				b.Fatalf("none of %d requests was refused", len(tr.requests))
 			}
-			first += r.first
-			fc, fm, c, m := r.stranded(tr, strandedBelow)
-			freeCPUs, freeMemory, cpus, memory = freeCPUs+fc, freeMemory+fm, cpus+c, memory+m
+			sum.add(tr, r, tr.bound(b))
 		}
 	}
-	n := float64(b.N * rounds)
-	b.ReportMetric(float64(first)/n, "VMs-before-refusal")
-	b.ReportMetric(100*freeCPUs/n, "%vCPUs-free")
-	b.ReportMetric(100*freeMemory/n, "%memory-free")
-	b.ReportMetric(100*cpus/n, "%vCPUs-stranded")
-	b.ReportMetric(100*memory/n, "%memory-stranded")
+	sum.report(b)
 }

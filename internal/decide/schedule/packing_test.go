@@ -139,10 +139,15 @@ func (v demandedVM) spec(name string) guest.Spec {
 	return s
 }
 
-// result is the end of a replay, and what was free at the first refusal.
+// result is the end of a replay. If no request was refused, first is their number.
 type result struct {
 	first, accepted int
-	atFirst         [][2]freeNode
+	free            [][2]freeNode // at the first refusal, or after the last request
+}
+
+// before returns the trace without the requests from the n-th on.
+func (tr trace) before(n int) trace {
+	return trace{hosts: tr.hosts, requests: tr.requests[:n], leave: tr.leave}
 }
 
 // ours places the requests through a fleet.
@@ -164,7 +169,7 @@ func (tr trace) ours(tb testing.TB) result {
 		switch {
 		case errors.As(err, &none):
 			if out.first > i {
-				out.first, out.atFirst = i, f.free2()
+				out.first, out.free = i, f.free2()
 			}
 			if tr.leave != nil {
 				return out
@@ -178,6 +183,9 @@ func (tr trace) ours(tb testing.TB) result {
 		}
 		on[i] = d
 		out.accepted++
+	}
+	if out.free == nil {
+		out.free = f.free2()
 	}
 	return out
 }
@@ -250,7 +258,7 @@ func (tr trace) by(rule packingRule) result {
 		}
 		if at < 0 {
 			if out.first > i {
-				out.first, out.atFirst = i, append([][2]freeNode{}, hosts...)
+				out.first, out.free = i, append([][2]freeNode{}, hosts...)
 			}
 			if tr.leave != nil {
 				return out
@@ -265,7 +273,27 @@ func (tr trace) by(rule packingRule) result {
 		hosts[at] = then
 		out.accepted++
 	}
+	if out.free == nil {
+		out.free = hosts
+	}
 	return out
+}
+
+// wanted returns what the VMs that are there after the last request want, as shares of all vCPUs and memory.
+func (tr trace) wanted() (cpus, memory float64) {
+	var all freeNode
+	for _, h := range tr.hosts {
+		for _, n := range h {
+			all = freeNode{all.cpus + n.cpus, all.gib + n.gib}
+		}
+	}
+	for i, r := range tr.requests {
+		for _, gone := range tr.leaving(i) {
+			cpus, memory = cpus-float64(tr.requests[gone].vcpus), memory-tr.requests[gone].gib
+		}
+		cpus, memory = cpus+float64(r.vcpus), memory+r.gib
+	}
+	return cpus / float64(all.cpus), memory / all.gib
 }
 
 // stranded returns the free vCPUs and memory, and the parts of them on nodes where none of
@@ -277,7 +305,7 @@ func (r result) stranded(tr trace, least int) (freeCPUs, freeMemory, cpus, memor
 			all = freeNode{all.cpus + n.cpus, all.gib + n.gib}
 		}
 	}
-	for _, h := range r.atFirst {
+	for _, h := range r.free {
 		for _, n := range h {
 			useful := false
 			for _, v := range tr.requests {
@@ -331,25 +359,68 @@ func BenchmarkPackingTrace(b *testing.B) {
 	for n := 1; n <= 2; n++ {
 		all := readTrace(b, folder, n)
 		for _, hosts := range []int{40, 200} {
+			bounds := make([]int, rounds)
+			for seed := range bounds {
+				bounds[seed] = all.sample(hosts, 400+hosts*6, uint64(seed)).bound(b)
+			}
 			for _, rule := range append(packingRules, packingRule{name: "schedule"}) {
 				b.Run(fmt.Sprintf("requests-%d/hosts=%d/%s", n, hosts, rule.name), func(b *testing.B) {
-					first, accepted, strandedCPUs, strandedMemory := 0, 0, 0.0, 0.0
+					var sum packed
 					for range b.N {
 						for seed := range rounds {
 							tr := all.sample(hosts, 400+hosts*6, uint64(seed))
 							r := tr.place(b, rule)
-							first, accepted = first+r.first, accepted+r.accepted
-							_, _, cpus, memory := r.stranded(tr, strandedBelow)
-							strandedCPUs, strandedMemory = strandedCPUs+cpus, strandedMemory+memory
+							sum.add(tr, r, bounds[seed])
+							sum.pair(b, tr, r)
 						}
 					}
-					b.ReportMetric(float64(first)/float64(b.N*rounds), "VMs-before-refusal")
-					b.ReportMetric(float64(accepted)/float64(b.N*rounds), "VMs-accepted")
-					b.ReportMetric(100*strandedCPUs/float64(b.N*rounds), "%vCPUs-stranded")
-					b.ReportMetric(100*strandedMemory/float64(b.N*rounds), "%memory-stranded")
+					sum.report(b)
 				})
 			}
 		}
+	}
+}
+
+// packed is the sum of some replays: VMs, and shares of all vCPUs and memory.
+type packed struct {
+	replays, first, accepted, bound int
+	cpus, memory                    float64 // stranded
+	ours                            struct{ cpus, memory float64 }
+	wanted                          struct{ cpus, memory float64 } // by as many VMs as the bound
+}
+
+// add adds a replay, and the bound of its trace.
+func (p *packed) add(tr trace, r result, bound int) {
+	p.replays++
+	p.first += r.first
+	p.accepted += r.accepted
+	p.bound += bound
+	cpus, memory := tr.before(bound).wanted()
+	p.wanted.cpus, p.wanted.memory = p.wanted.cpus+cpus, p.wanted.memory+memory
+	_, _, cpus, memory = r.stranded(tr, strandedBelow)
+	p.cpus, p.memory = p.cpus+cpus, p.memory+memory
+}
+
+// pair adds what schedule strands with the same VMs: those before the rule's first refusal.
+func (p *packed) pair(tb testing.TB, tr trace, r result) {
+	tb.Helper()
+	_, _, cpus, memory := tr.before(r.first).ours(tb).stranded(tr, strandedBelow)
+	p.ours.cpus, p.ours.memory = p.ours.cpus+cpus, p.ours.memory+memory
+}
+
+func (p *packed) report(b *testing.B) {
+	b.Helper()
+	n := float64(p.replays)
+	b.ReportMetric(float64(p.first)/n, "VMs-before-refusal")
+	b.ReportMetric(float64(p.bound)/n, "bound")
+	b.ReportMetric(100*p.wanted.cpus/n, "%vCPUs-bound")
+	b.ReportMetric(100*p.wanted.memory/n, "%memory-bound")
+	b.ReportMetric(float64(p.accepted)/n, "VMs-accepted")
+	b.ReportMetric(100*p.cpus/n, "%vCPUs-stranded")
+	b.ReportMetric(100*p.memory/n, "%memory-stranded")
+	if p.ours.cpus+p.ours.memory > 0 {
+		b.ReportMetric(100*p.ours.cpus/n, "%vCPUs-schedule")
+		b.ReportMetric(100*p.ours.memory/n, "%memory-schedule")
 	}
 }
 
