@@ -27,6 +27,12 @@ type Wanted struct {
 	LowMost  int       `json:"low_most,omitempty"`
 }
 
+// Want returns how many CPUs a guest is taken to want after a demand, from least to most.
+func (r Rules) Want(before Wanted, d Demand, least, most int, now time.Time) Wanted {
+	r = r.withDefaults()
+	return r.want(before, r.need(d, least, most), now)
+}
+
 // want applies a guest's demand: a rise counts at once, a fall after it has
 // lasted for Settle, and then with the most that was needed meanwhile. So demand
 // that varies faster than Settle moves nothing.
