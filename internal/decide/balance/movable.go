@@ -33,6 +33,8 @@ func MemoryPinned(g *inventory.Guest) bool { return whyPinned(g) != "" }
 // whyPinned says why a guest's memory cannot move; "": it can.
 func whyPinned(g *inventory.Guest) string {
 	switch {
+	case !g.Can.MoveMemory && g.Can.Recreate:
+		return "its hypervisor does not move the memory of a running VM; 'numavisor bind --recreate' makes the VM again"
 	case !g.Can.MoveMemory:
 		return "its hypervisor does not move the memory of a running VM"
 	case len(g.Config.Devices) > 0 ||

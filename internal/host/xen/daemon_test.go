@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/alarm"
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/daemon"
 	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/operate"
@@ -266,6 +267,48 @@ func TestDaemon_GuestVanishes(t *testing.T) {
 		}
 		if len(s.Sample.Guests) != 2 {
 			t.Errorf("the sample has %d guests, want 2", len(s.Sample.Guests))
+		}
+	})
+}
+
+// After vCPUs got other CPUs, their waits before that do not count any more.
+func TestWatcher_ForgetsWaitsOfAnotherLayout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		topo := synthetic(t)
+		s := newSimulated(topo)
+		for _, name := range []string{"a", "b"} {
+			s.add(name, 0, "0-3", 4).busy = true
+		}
+		d := New(s.run)
+		guests, err := d.Guests(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := d.NewWatcher()
+		w.Follow(guests, &topo)
+		waits := func(readings int) (wait, node float64) {
+			var last inventory.Sample
+			for range readings {
+				last = w.Sample()
+				time.Sleep(Between)
+			}
+			last = w.Sample()
+			return last.Guests[0].Load.Wait, last.Nodes[0].Wait
+		}
+		if wait, node := waits(8); wait < 1 || node < 3 {
+			t.Errorf("eight vCPUs on four CPUs: guest a waits %v, %v on the node", wait, node)
+		}
+		cpus := topo.Nodes[1].CPUs
+		for v := range 4 {
+			if err := d.PinVCPU(t.Context(), "b", guest.VCPUID(v), cpus); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if wait, node := waits(2); wait != 0 || node != 0 {
+			t.Errorf("with a CPU for each vCPU: guest a waits %v, %v on the node", wait, node)
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -133,6 +133,9 @@ func (f *figures) waits(id int) float64 {
 	}
 	waited, seen := 0, 0
 	for i := range f.readings {
+		if f.readings[i].moved {
+			continue
+		}
 		displaced := f.readings[i].displaced()
 		for _, v := range f.readings[i].vcpus[id] {
 			if v.CPU < 0 {
@@ -145,6 +148,16 @@ func (f *figures) waits(id int) float64 {
 		}
 	}
 	return leastShare(waited, seen)
+}
+
+// moved returns how many readings have states of another layout.
+func (f *figures) moved() (n int) {
+	for i := range f.readings {
+		if f.readings[i].moved {
+			n++
+		}
+	}
+	return n
 }
 
 // waits reports whether the vCPU wants to run and does not.
@@ -193,10 +206,13 @@ func (f *figures) addNodes(nodes []inventory.NodeSample) {
 			continue // vCPUs of a paused domain are neither running nor idle, and those of a capped one wait for its cap
 		}
 		for i := range f.readings {
+			if f.readings[i].moved {
+				continue
+			}
 			displaced := f.readings[i].displaced()
 			for _, v := range f.readings[i].vcpus[id] {
 				if node, known := f.nodeOf[topology.CPUID(v.CPU)]; known && v.waits(displaced) {
-					at[node].Wait += 1 / float64(len(f.readings))
+					at[node].Wait += 1 / float64(len(f.readings)-f.moved())
 				}
 			}
 		}

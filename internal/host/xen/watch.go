@@ -51,6 +51,8 @@ const (
 type reading struct {
 	at    time.Time
 	vcpus map[int][]vcpu // by domain
+	// moved: vCPUs got other CPUs since, so that its states describe another layout. Its run times count.
+	moved bool
 }
 
 // NewWatcher makes a watcher. Close ends it.
@@ -139,9 +141,11 @@ func (w *Watcher) read() {
 	if err != nil {
 		return
 	}
-	r := reading{w.now(), vcpus}
+	r := reading{at: w.now(), vcpus: vcpus}
 	if n := len(w.readings); n > 0 && !sameAffinities(w.readings[n-1].vcpus, vcpus) {
-		w.readings = w.readings[n-1:] // states of vCPUs before that describe another layout
+		last := w.readings[n-1]
+		last.moved = true
+		w.readings = []reading{last}
 	}
 	old := func(o reading) bool { return r.at.Sub(o.at) > stateSpan }
 	w.readings = append(slices.DeleteFunc(slices.Clone(w.readings), old), r)
