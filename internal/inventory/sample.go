@@ -19,7 +19,10 @@ type Sample struct {
 	Accesses []AccessSource `json:"access_sources"` // those in use on this host, the best first
 	// CPUSource is the source of CPU use and waits; empty: the kernel's scheduler.
 	CPUSource string `json:"cpu_source,omitempty"`
-	Gaps      []Gap  `json:"gaps,omitempty"`
+	// Unmeasured means that the CPU use of a guest is not known yet, or not any more: its source is slow. Plans wait,
+	// since a guest without a load counts as busy.
+	Unmeasured bool  `json:"unmeasured,omitempty"`
+	Gaps       []Gap `json:"gaps,omitempty"`
 	// Cost is the CPU time used to take the sample.
 	Cost time.Duration `json:"cost_ns"`
 }

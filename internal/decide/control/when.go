@@ -109,9 +109,10 @@ func (c *Controller) awaitsOthers() bool {
 }
 
 // plan decides which guests should move. It decides nothing while a job runs or
-// before the next observation, because the host may be between two states.
+// before the next observation, because the host may be between two states, nor while a
+// slow source has not measured all guests.
 func (c *Controller) plan() {
-	if s := c.State(); s != Held && s != Idle {
+	if s := c.State(); s != Held && s != Idle || c.host.sample.Unmeasured {
 		return
 	}
 	c.when.planned, c.when.over = c.moment(), balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance)

@@ -145,6 +145,26 @@ func TestDaemon_RelievesANode(t *testing.T) {
 	})
 }
 
+// Guests that are not measured yet are not moved: without figures they would count as busy.
+func TestDaemon_WaitsForFigures(t *testing.T) {
+	underDaemon(t, func(t *testing.T, w *watched) {
+		w.crowd()
+		for _, id := range w.ids()[1:] {
+			w.domains[id].busy = false
+		}
+		w.slow = time.Second // a reading every 15 s
+		w.start(policy.ModeAuto)
+		time.Sleep(2 * time.Minute)
+		if w.status().Planned.IsZero() {
+			t.Error("it has never planned")
+		}
+		w.end()
+		if began := w.entries(journal.MoveBegan); len(began) > 0 {
+			t.Errorf("idle guests were moved: %+v", began)
+		}
+	})
+}
+
 // In mode advise the daemon raises the alarms, gives the advice, and moves nothing. What Xen never reports raises no alarm.
 func TestDaemon_Advises(t *testing.T) {
 	underDaemon(t, func(t *testing.T, w *watched) {

@@ -54,9 +54,11 @@ func (f *figures) fill(s *inventory.Sample) {
 			Memory: n.Memory, Free: free})
 	}
 	s.Guests = make([]inventory.GuestSample, 0, len(f.guests))
+	s.Unmeasured = len(f.readings) < 2
 	for i := range f.guests {
 		if g, there := f.guest(&f.guests[i]); there {
 			s.Guests = append(s.Guests, g)
+			s.Unmeasured = s.Unmeasured || f.fresh(&f.guests[i])
 		}
 	}
 	slices.SortFunc(s.Guests, func(a, b inventory.GuestSample) int { return strings.Compare(a.Name, b.Name) })
@@ -89,6 +91,15 @@ func (f *figures) use(id int) (byNode map[topology.NodeID]float64, ok bool) {
 		}
 	}
 	return byNode, true
+}
+
+// fresh reports whether a guest has come since the reading before the last one.
+func (f *figures) fresh(g *inventory.Guest) bool {
+	id, err := strconv.Atoi(g.Run)
+	if n := len(f.readings); err == nil && n >= 2 {
+		return len(f.readings[n-1].vcpus[id]) > 0 && len(f.readings[n-2].vcpus[id]) == 0
+	}
+	return false
 }
 
 // guest measures one guest. there is false if the last reading does not have it: it has ended.

@@ -124,13 +124,16 @@ func TestFigures_ComeAndGo(t *testing.T) {
 	s := measured(t, []inventory.Guest{domU("1"), domU("2"), domU("3")},
 		table("1 0 1 r-- 10.0", "3 0 0 r-- 1.0", "3 1 - --p 0.0"),
 		table("2 0 1 r-- 1.0", "3 0 0 r-- 6.0", "3 1 - --p 0.0"))
-	if len(s.Guests) != 2 || s.Guests[0].Name != "vm2" || s.Guests[0].Load.Window != 0 {
-		t.Fatalf("guests are %+v, want vm2 without figures, and vm3", s.Guests)
+	if len(s.Guests) != 2 || s.Guests[0].Name != "vm2" || s.Guests[0].Load.Window != 0 || !s.Unmeasured {
+		t.Fatalf("guests are %+v, unmeasured %v; want vm2 without figures, and vm3", s.Guests, s.Unmeasured)
 	}
 	if l := s.Guests[1].Load; !near(l.CPU, 1) || l.Wait != 0 {
 		t.Errorf("vm3 with an offline vCPU has %+v", l)
 	}
-	if s := measured(t, []inventory.Guest{domU("1")}); len(s.Guests) != 1 || s.Guests[0].Load.Window != 0 {
+	if s := measured(t, []inventory.Guest{domU("3")}, table("3 0 0 r-- 1.0"), table("3 0 0 r-- 2.0")); s.Unmeasured {
+		t.Error("a measured guest counts as unmeasured")
+	}
+	if s := measured(t, []inventory.Guest{domU("1")}); len(s.Guests) != 1 || s.Guests[0].Load.Window != 0 || !s.Unmeasured {
 		t.Errorf("without readings the guests are %+v, want one that is not measured", s.Guests)
 	}
 }

@@ -32,6 +32,7 @@ type simulated struct {
 	booted   string                 // options of Xen
 	before   func(line string)      // called before each command, with the lock held
 	hangs    func(line string) bool // whether a command waits until its context ends
+	slow     time.Duration          // that long takes xl vcpu-list
 	migrated string                 // the configuration of the last migration
 	worked   time.Time              // until when busy vCPUs have run
 }
@@ -115,6 +116,9 @@ func (s *simulated) run(ctx context.Context, program string, args ...string) ([]
 	line := strings.Join(append([]string{program}, args...), " ")
 	if s.hangs != nil && s.hangs(line) {
 		<-ctx.Done()
+	}
+	if line == "xl vcpu-list" {
+		time.Sleep(s.slow)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
