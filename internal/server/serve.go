@@ -1,10 +1,12 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -15,14 +17,29 @@ import (
 	"github.com/numavisor/numavisor/internal/api/fleet/rest"
 )
 
+// Deadlines limit how long a slow client holds a connection. 0: the defaults.
+type Deadlines struct {
+	// Header limits the handshake and the reading of headers; Body that of a body; Answer the deciding and the writing
+	// of an answer. Streams have a limit for each message instead.
+	Header, Body, Answer time.Duration
+}
+
+func (d Deadlines) withDefaults() Deadlines {
+	return Deadlines{cmp.Or(d.Header, 10*time.Second), cmp.Or(d.Body, 20*time.Second), cmp.Or(d.Answer, 5*time.Minute)}
+}
+
 const (
-	headerTime = 10 * time.Second
-	idleTime   = 2 * time.Minute
+	idleTime = 2 * time.Minute
+	// pingAfter is how long a client may send nothing over HTTP/2 before the server asks it, pingTime how long it may
+	// take to answer: connections that are half open end so.
+	pingAfter = 30 * time.Second
+	pingTime  = 15 * time.Second
 	// endTime is how long requests may still take when the server ends.
 	endTime   = 5 * time.Second
 	maxHeader = 64 << 10
-	// headerTable is the size of the tables of headers of a connection, in bytes. A host's daemon sends few headers;
-	// HTTP/2's default, 4096, takes 25 KiB of memory for each of thousands of hosts.
+	// headerTable is the size of the table of headers for the answers of a connection, in bytes: HTTP/2's default, 4096,
+	// takes memory for each of thousands of hosts. The table of requests has HTTP/2's size, as clients may use all of
+	// it before they have read the server's settings; hosts' daemons use as little (package agent).
 	headerTable = 256
 )
 
@@ -40,7 +57,36 @@ func (s *Server) Handler() (http.Handler, error) {
 	if s.Telemetry != nil {
 		mux.Handle("/api/v1/", s.forViewers(s.Telemetry.Handler()))
 	}
-	return mux, nil
+	return s.limited(mux), nil
+}
+
+// limited ends requests whose body comes too slowly, and answers that are not read.
+func (s *Server) limited(to http.Handler) http.Handler {
+	limits := s.Deadlines.withDefaults()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := http.NewResponseController(w)
+		_ = c.SetWriteDeadline(time.Now().Add(limits.Answer)) // tests have connections without
+		if r.Body != nil && r.Body != http.NoBody {
+			_ = c.SetReadDeadline(time.Now().Add(limits.Body))
+			r.Body = &timedBody{r.Body, c}
+		}
+		to.ServeHTTP(w, r)
+	})
+}
+
+// timedBody is a body with a deadline, which ends with the body: over HTTP/1, it would else end the request.
+type timedBody struct {
+	io.ReadCloser
+	connection *http.ResponseController
+}
+
+// Read reads from the body.
+func (b *timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		_ = b.connection.SetReadDeadline(time.Time{}) // as above
+	}
+	return n, err
 }
 
 // forViewers lets users pass who may read of all projects: series are of all VMs.
@@ -70,10 +116,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, certificate tls.Cert
 	if err != nil {
 		return err
 	}
-	web := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime,
+	web := &http.Server{Handler: handler, ReadHeaderTimeout: s.Deadlines.withDefaults().Header, IdleTimeout: idleTime,
 		MaxHeaderBytes: maxHeader,
-		HTTP2: &http.HTTP2Config{MaxDecoderHeaderTableSize: headerTable,
-			MaxEncoderHeaderTableSize: headerTable},
+		HTTP2: &http.HTTP2Config{MaxEncoderHeaderTableSize: headerTable, SendPingTimeout: pingAfter,
+			PingTimeout: pingTime},
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate},
 			ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: s.CA.Pool(), NextProtos: []string{"h2", "http/1.1"}}}

@@ -60,6 +60,7 @@ type Options struct {
 	Limits migrate.Limits
 	// PlanEvery is how often the leader looks for them; 0: 30s.
 	PlanEvery time.Duration
+	Deadlines Deadlines
 }
 
 // Server is one of a fleet's servers.

@@ -44,6 +44,7 @@ type rig struct {
 	url    string
 	ca     *auth.CA
 	admin  *fleetapi.Client
+	token  string // of admin
 	setup  setup
 }
 
@@ -55,6 +56,8 @@ type setup struct {
 	policy policy.Policy
 	limits migrate.Limits
 	plans  time.Duration // PlanEvery
+
+	deadlines Deadlines
 }
 
 // lockedBuffer is a log that several goroutines write.
@@ -108,7 +111,7 @@ func (r *rig) start() {
 	}
 	r.ca = ca
 	r.server, r.url = startServer(t, r.store, ca, &r.setup)
-	r.admin = r.client(token)
+	r.admin, r.token = r.client(token), token
 }
 
 // startServer starts a server on a store.
@@ -124,7 +127,7 @@ func startServer(t testing.TB, s store.Store, ca *auth.CA, set *setup) (*Server,
 	}
 	out := New(Options{Store: s, CA: ca, Log: slog.New(slog.NewTextHandler(&set.log, nil)), Version: "test",
 		Telemetry: set.series, Address: l.Addr().String(), Member: member, Policy: set.policy,
-		Limits: set.limits, PlanEvery: set.plans,
+		Limits: set.limits, PlanEvery: set.plans, Deadlines: set.deadlines,
 		Now: func() time.Time { return time.Now().Add(time.Duration(set.offset.Load())) }})
 	certificate, err := ca.ServerCertificate([]string{"127.0.0.1"}, time.Now())
 	if err != nil {

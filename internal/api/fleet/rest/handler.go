@@ -164,7 +164,8 @@ func add[I, O any](r *routes, id string, handle func(ctx context.Context, c Call
 	r.added[id] = true
 	h := huma.Operation{OperationID: op.ID, Method: op.Method, Path: op.Path, Summary: op.What,
 		Tags: []string{op.Tag}, DefaultStatus: op.Status, MaxBodyBytes: maxBody,
-		Middlewares: huma.Middlewares{r.authenticate(op), strict},
+		BodyReadTimeout: -1, // the server has a deadline: see strict
+		Middlewares:     huma.Middlewares{r.authenticate(op), strict},
 	}
 	if op.Role != "" {
 		h.Security = []map[string][]string{{"token": {}}}

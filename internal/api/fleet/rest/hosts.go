@@ -151,6 +151,7 @@ func sendEvents(ctx huma.Context, events <-chan fleetapi.Event) {
 		if _, err := fmt.Fprint(w, text); err != nil || out.Flush() != nil {
 			return
 		}
+		_ = out.SetWriteDeadline(time.Time{}) // else it ends the stream between two events
 		select {
 		case e, more := <-events:
 			if !more {

@@ -3,9 +3,11 @@ package rest
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -41,7 +43,13 @@ func strict(ctx huma.Context, next func(huma.Context)) {
 	}
 	if r.Body != nil && r.Body != http.NoBody && r.Method != http.MethodGet {
 		data, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
-		if at := nullIn(data); err == nil && at >= 0 && len(data) <= maxBody {
+		switch at := nullIn(data); {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			w.Header().Set("Connection", "close") // else the server would wait for the rest
+			write(w, &fleetapi.Problem{Type: fleetapi.ProblemInvalid, Status: http.StatusRequestTimeout,
+				Title: http.StatusText(http.StatusRequestTimeout), Detail: "the body came too slowly"})
+			return
+		case err == nil && at >= 0 && len(data) <= maxBody:
 			write(w, fleetapi.NewProblem(fleetapi.ProblemInvalid,
 				fmt.Sprintf("body: null at byte %d is no value: leave the field out", at)))
 			return
