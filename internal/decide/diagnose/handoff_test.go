@@ -175,6 +175,9 @@ var handoffHealthy = []struct {
 		h.Claims = append(h.Claims, inventory.Claim{Name: "backup", PID: 99, Placement: guest.Placement{
 			VCPUs: []guest.VCPU{{CPUs: cpus("4")}}}})
 	}},
+	{"handoff-taken", "a mirrored VM that is being created", func(h *inventory.Host, _ *policy.Policy) {
+		h.Claims = append(h.Claims, inventory.Claim{Name: "m3", Placement: *find(h, "m1").Placement})
+	}},
 	{"handoff-taken", "no CPUs are handed over", func(h *inventory.Host, p *policy.Policy) {
 		h.Guests = append(h.Guests, foreign())
 		p.Handoff.CPUs = topology.CPUSet{}

@@ -120,3 +120,18 @@ func TestTallyShowsTheDemand(t *testing.T) {
 		t.Errorf("demand %v", d)
 	}
 }
+
+// A guest that is being created has CPUs reserved, and is not shown before it runs.
+func TestTallyShowsNoGuestBeforeItRuns(t *testing.T) {
+	c := newCounted(t)
+	c.hands.members["a"].starting = true
+	c.play(0, both, has(0, "a"), has(1, "b"))
+	if holds := c.holdings(c.at(1)); len(holds) != 1 || holds["b"].CPUs.Len() != 1 {
+		t.Errorf("holdings %+v", holds)
+	}
+	c.hands.members["a"].starting = false
+	c.play(2, both, has(0, "a"), has(1, "b"))
+	if holds := c.holdings(c.at(3)); len(holds) != 2 {
+		t.Errorf("once it runs: %+v", holds)
+	}
+}
