@@ -15,13 +15,13 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// reported returns the part of an inventory that a report has: no loads and no threads.
+// reported returns the part of an inventory that a report has: no loads, no threads, and not what guests hand over.
 func reported(h inventory.Host) inventory.Host {
 	h.Load, h.MoverBytesPerSecond = nil, 0
 	h.Guests = slices.Clone(h.Guests)
 	for i := range h.Guests {
 		s := &h.Guests[i].Seen
-		s.Load, s.Threads, s.Ranges, s.Throttled = nil, nil, nil, 0
+		s.Load, s.Threads, s.Ranges, s.Throttled, s.HandedOver = nil, nil, nil, 0, nil
 	}
 	return h
 }
