@@ -190,7 +190,8 @@ func TestDemand(t *testing.T) {
 	if _, err := m.mean(time.Unix(0, int64(f.now)), f.present); err != nil {
 		t.Fatal(err)
 	}
-	m.sample(2)
+	m.note(2)
+	m.note(0)
 	f.wait(time.Second)
 	f.files[pressureFile] = "some avg10=0.00 avg60=0.00 avg300=0.00 total=251000\nfull avg10=0.00 total=9"
 	d, err := m.mean(time.Unix(0, int64(f.now)), f.present)

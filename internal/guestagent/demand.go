@@ -44,14 +44,10 @@ func (m *meter) runnable() (int64, bool) {
 	return max(0, n-1), err == nil
 }
 
-// sample notes how many threads wait now; used is the number of vCPUs in use.
-func (m *meter) sample(used int) (runnable int64, ok bool) {
-	runnable, ok = m.runnable()
-	if ok {
-		m.waiting += max(0, runnable-int64(used))
-		m.samples++
-	}
-	return runnable, ok
+// note notes how many threads wait at a look, for the mean.
+func (m *meter) note(waiting int64) {
+	m.waiting += waiting
+	m.samples++
 }
 
 // mean returns the demand since the last call; the first call has no use yet.

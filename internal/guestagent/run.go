@@ -159,20 +159,25 @@ func (l *loop) timeout(now time.Time) time.Duration {
 // look returns the number of threads that run or wait, if it is more than the vCPUs in use, and was so at the
 // look before: what is there once, the kernel's own work for the most part, is gone a moment later. Else -1.
 func (l *loop) look() int64 {
-	used := l.agent.usedNow()
-	n, ok := l.agent.meter.sample(used)
+	used := int64(l.agent.usedNow())
+	n, ok := l.agent.meter.runnable()
 	before := l.doubt
-	if !ok || n <= int64(used) {
-		l.doubt = 0
-		l.calm++
-		return -1
-	}
-	l.doubt, l.calm = n, 0
-	if before == 0 {
-		return -1
-	}
 	l.doubt = 0
-	return min(n, before)
+	switch {
+	case !ok || n <= used:
+		l.calm++
+		if ok {
+			l.agent.meter.note(0)
+		}
+		return -1
+	case before == 0:
+		l.doubt, l.calm = n, 0
+		return -1
+	}
+	l.calm = 0
+	n = min(n, before)
+	l.agent.meter.note(n - used)
+	return n
 }
 
 // send sends a report if it is due: at once after a grant or a rise, soon after other

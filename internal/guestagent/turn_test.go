@@ -75,6 +75,10 @@ func TestARiseIsSeenTwice(t *testing.T) {
 	if want := []int64{0, 0, 5, 0, 0}; !slices.Equal(got, want) {
 		t.Errorf("seen once: %v, want %v", got, want)
 	}
+	if m := l.agent.meter; m.samples != 4 || m.waiting != 2 {
+		t.Errorf("the mean is of %d threads at %d looks; 2 waited at one of 4, and what waits once does not count", m.waiting,
+			m.samples)
+	}
 	for range mostCalm {
 		l.look()
 	}

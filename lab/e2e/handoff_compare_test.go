@@ -30,8 +30,8 @@ const (
 	sharedPolicy = "handoff:\n  cpus: 1-3,5-7\n"
 	sharedHost   = "0,4"
 	sharedCPUs   = "1-3,5-7"
-	// sharedLines is the work of a thread between two barriers: some 3.4 ms of delays.
-	sharedLines = 2000
+	// sharedLines is the work of a thread between two barriers: some 14 ms of delays.
+	sharedLines = 8000
 	// slot is how long a number of threads stays, in ms.
 	slot = 4000
 )

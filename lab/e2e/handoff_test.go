@@ -228,8 +228,8 @@ func (l *labHost) handsOver(t *testing.T) {
 		}
 		first, last := l.twoReports(t, busy, before)
 		steal, seconds := last.steal-first.steal, (last.at - first.at).Seconds()
-		t.Logf("turn %d: %s lost %.3f s in %.1f s on 3 CPUs; first used after us: %v", turn, busy, steal, seconds,
-			l.said(t, busy, "RISE"))
+		t.Logf("turn %d: %s lost %.3f s in %.1f s on 3 CPUs; %v; us until a vCPU was used first: %v", turn, busy, steal,
+			seconds, l.said(t, busy, "MORE"), l.said(t, busy, "RISE"))
 		if steal > mostSteal*3*seconds {
 			t.Errorf("turn %d: steal of %.2f s in %.1f s", turn, steal, seconds)
 		}

@@ -154,6 +154,7 @@ static struct worker {
     _Atomic long steps;
 } __attribute__((aligned(128))) workers[THREADS];
 static int n_workers;
+static _Atomic int n_ready;
 static int lines; /* of a step */
 static _Atomic unsigned left __attribute__((aligned(128)));
 static _Atomic unsigned leader_asleep;
@@ -217,9 +218,19 @@ static void step(struct worker *w)
     atomic_fetch_add_explicit(&w->steps, 1, memory_order_relaxed);
 }
 
+/* Memory is there, on the node where its thread begins, before any work is measured. */
+static void touch(struct worker *w)
+{
+    const size_t page = 4096 / sizeof *w->memory;
+    for (size_t at = 0; at < MEMORY / sizeof *w->memory; at += page)
+        w->memory[at] = 1;
+    atomic_fetch_add(&n_ready, 1);
+}
+
 static void *work(void *arg)
 {
     struct worker *w = arg;
+    touch(w);
     for (unsigned done = 0;; done++) {
         wait_for(w, &w->turn, &w->asleep, done, 0);
         step(w);
@@ -236,7 +247,11 @@ static int worker_ready(int id)
         return 1;
     w->id = id;
     w->memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return w->memory != MAP_FAILED && (id == 0 || !pthread_create(&w->thread, NULL, work, w));
+    if (w->memory == MAP_FAILED)
+        return 0;
+    if (id == 0)
+        touch(w);
+    return id == 0 || !pthread_create(&w->thread, NULL, work, w);
 }
 
 /* One step of all threads, the leader among them. */
@@ -345,6 +360,8 @@ static void start_run(const char *text)
     }
     for (; n_workers < most && worker_ready(n_workers); n_workers++)
         ;
+    while (atomic_load(&n_ready) < n_workers)
+        usleep(10000);
     for (int i = 0; i < THREADS; i++)
         atomic_store(&workers[i].steps, 0);
     pthread_t t;
