@@ -378,7 +378,28 @@ func delayed(m, stored *fleet.VMStatus, generation int64) bool {
 	return m.Generation < stored.Generation
 }
 
-// streamDesired sends a host what it should have, whenever that changes, until the host is gone.
+// wholeEvery is how often a host gets its whole desired state although nothing has changed.
+const wholeEvery = time.Minute
+
+// repeats says which messages of a stream are whole. The zero value: the desired state has changed. The message
+// after the next one is whole too: the first one may have the revision of the state before the change, and hosts
+// ignore what has no new revision.
+type repeats struct {
+	sent  time.Time // the last whole message
+	twice bool
+}
+
+// whole reports whether the next message is whole, and takes it as sent.
+func (r *repeats) whole(now time.Time) bool {
+	if !r.sent.IsZero() && r.twice && now.Sub(r.sent) < wholeEvery {
+		return false
+	}
+	r.sent, r.twice = now, !r.sent.IsZero()
+	return true
+}
+
+// streamDesired sends a host what it should have, whenever that changes, until the host is gone. Meanwhile heartbeats
+// have the last message's revision and no VMs: to encode those of thousands of hosts takes a part of a CPU.
 func (a *agents) streamDesired(w http.ResponseWriter, r *http.Request) {
 	host, err := a.peer(r)
 	if err != nil {
@@ -392,13 +413,16 @@ func (a *agents) streamDesired(w http.ResponseWriter, r *http.Request) {
 	}
 	out := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	for {
-		var desired fleet.Desired
-		var changed <-chan struct{}
-		known := false
+	var desired fleet.Desired
+	var changed <-chan struct{}
+	for due := (repeats{}); ; {
+		known, whole := false, due.whole(time.Now())
 		a.cache.read(func(st *state) {
-			_, known = st.hosts[host]
-			desired, changed = desiredOf(st, host), a.wanted.of(host)
+			if _, known = st.hosts[host]; whole { // else the last message still holds, and the channel
+				desired, changed = desiredOf(st, host), a.wanted.of(host)
+			} else {
+				desired = fleet.Desired{Revision: desired.Revision, VMs: []fleet.VM{}, Servers: st.addresses()}
+			}
 		})
 		if !known {
 			return // it was removed: the next request says so
@@ -411,9 +435,10 @@ func (a *agents) streamDesired(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		_ = out.SetWriteDeadline(time.Time{}) // else it ends the stream between two messages
-		beat := time.NewTimer(agentapi.HeartbeatEvery)
+		beat := time.NewTimer(a.heartbeat)
 		select {
 		case <-changed:
+			due = repeats{}
 		case <-beat.C:
 		case <-a.stopped:
 			beat.Stop()

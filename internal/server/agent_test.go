@@ -1,11 +1,13 @@
 package server
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -222,6 +224,71 @@ func fuzzMessage[T any](f *testing.F, good T, do func(*agents, *T) error) {
 			t.Errorf("status %d without a document: %s", w.Code, w.Body)
 		}
 	})
+}
+
+// A change is sent whole, twice: the first message may have the revision before the change, which hosts ignore.
+func TestRepeats(t *testing.T) {
+	t.Parallel()
+	begun := time.Now()
+	var r repeats
+	for _, c := range []struct {
+		after time.Duration
+		want  bool
+	}{{0, true}, {10 * time.Second, true}, {20 * time.Second, false}, {60 * time.Second, false},
+		{70 * time.Second, true}, {80 * time.Second, false}} {
+		if got := r.whole(begun.Add(c.after)); got != c.want {
+			t.Errorf("after %v: whole %v", c.after, got)
+		}
+	}
+}
+
+// Heartbeats without VMs have the revision of the last message: a host that follows the stream misses no change.
+func TestStreamDesired_Heartbeats(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	_, at := startServer(t, r.store, r.ca, &setup{beats: 10 * time.Millisecond})
+	h := r.join("a", "nodes:1 cores:4 memory:4G")
+	var lines *bufio.Scanner
+	r.eventually("the second server knows the host", func() bool {
+		q, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, at+"/agent/v1/desired", http.NoBody)
+		answer, err := h.http.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = answer.Body.Close() })
+		lines = bufio.NewScanner(answer.Body)
+		return answer.StatusCode == http.StatusOK
+	})
+	names, revision, beats := []string{}, int64(0), 0
+	next := func(done func() bool) {
+		t.Helper()
+		for !done() {
+			var d fleet.Desired
+			if !lines.Scan() || json.Unmarshal(lines.Bytes(), &d) != nil {
+				t.Fatalf("the stream ended: %v", lines.Err())
+			}
+			if d.Revision == revision { // as a daemon does
+				beats++
+				continue
+			}
+			names, revision = names[:0], d.Revision
+			for _, vm := range d.VMs {
+				names = append(names, vm.Name)
+			}
+		}
+	}
+	next(func() bool { return beats > 3 })
+	for _, name := range []string{"v1", "v2"} {
+		if _, err := r.admin.CreateVM(t.Context(), vmOf(name, 1, topology.GiB), fleetapi.Change{}); err != nil {
+			t.Fatal(err)
+		}
+		next(func() bool { return slices.Contains(names, name) })
+		beats = 0
+		next(func() bool { return beats > 3 })
+	}
+	if !slices.Equal(names, []string{"v1", "v2"}) {
+		t.Errorf("the host has %q", names)
+	}
 }
 
 func FuzzReport(f *testing.F) {

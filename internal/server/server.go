@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	agentapi "github.com/numavisor/numavisor/internal/api/agent"
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/api/fleet/rest"
 	"github.com/numavisor/numavisor/internal/decide/migrate"
@@ -80,6 +81,7 @@ type Server struct {
 	touched touched
 	// surveying is held while a copy of the fleet is made and used: one at a time bounds the memory.
 	surveying sync.Mutex
+	heartbeat time.Duration // between messages to a host
 	wake      chan struct{} // the reconciler has something to do
 	stopped   chan struct{} // closed when Run ends
 }
@@ -93,7 +95,8 @@ func New(o Options) *Server {
 	}
 	o.Name = cmp.Or(o.Name, o.Address)
 	s := &Server{Options: o, cache: newCache(o.Log), wake: make(chan struct{}, 1),
-		wanted: newWanted(), stopped: make(chan struct{})}
+		wanted: newWanted(), heartbeat: agentapi.HeartbeatEvery,
+		stopped: make(chan struct{})}
 	s.sched = newScheduler(o.Policy)
 	s.loads = newLoads()
 	s.alive = newAliveness(s)

@@ -3,6 +3,7 @@ package server
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -56,6 +57,7 @@ type setup struct {
 	policy policy.Policy
 	limits migrate.Limits
 	plans  time.Duration // PlanEvery
+	beats  time.Duration // between messages to hosts; 0: the default
 
 	deadlines Deadlines
 }
@@ -129,6 +131,7 @@ func startServer(t testing.TB, s store.Store, ca *auth.CA, set *setup) (*Server,
 		Telemetry: set.series, Address: l.Addr().String(), Member: member, Policy: set.policy,
 		Limits: set.limits, PlanEvery: set.plans, Deadlines: set.deadlines,
 		Now: func() time.Time { return time.Now().Add(time.Duration(set.offset.Load())) }})
+	out.heartbeat = cmp.Or(set.beats, out.heartbeat)
 	certificate, err := ca.ServerCertificate([]string{"127.0.0.1"}, time.Now())
 	if err != nil {
 		t.Fatal(err)

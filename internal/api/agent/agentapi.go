@@ -12,8 +12,9 @@
 //
 // All messages are level-triggered: each replaces the one before it, so a lost or repeated
 // message never matters. The stream of desired states begins with the present state, sends
-// the whole state after each change, and repeats it every HeartbeatEvery; a daemon that
-// receives nothing for three times as long connects again. An error is a
+// the whole state after each change, and a message every HeartbeatEvery; a daemon that
+// receives nothing for three times as long connects again. A message with the revision of the one before
+// it is only a heartbeat, and may lack the VMs. An error is a
 // problem document (RFC 9457, application/problem+json).
 package agentapi
 
@@ -27,7 +28,7 @@ import (
 // one before it.
 const Protocol = 1
 
-// HeartbeatEvery is how often the server repeats the desired state.
+// HeartbeatEvery is how often the server sends something on the stream of desired states.
 const HeartbeatEvery = 10 * time.Second
 
 // LoadsEvery is how often a daemon sends its loads. A host that sent nothing for three
