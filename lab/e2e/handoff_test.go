@@ -210,8 +210,8 @@ func TestLabHandoff(t *testing.T) {
 	}
 }
 
-// mostSteal is the share of its CPUs' time that a VM may lose: vCPUs without a grant have their kernel's timers, and run
-// on their own VM's CPUs. Two VMs that share CPUs lose half.
+// mostSteal is the share of its CPUs' time that a VM may lose: vCPUs without a grant have their kernel's timers, and
+// run on their own VM's CPUs. Two VMs that share CPUs lose half.
 const mostSteal = 0.1
 
 func (l *labHost) handsOver(t *testing.T) {
