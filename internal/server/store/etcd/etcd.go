@@ -135,7 +135,7 @@ func (s *Store) Get(ctx context.Context, key string) (store.Record, error) {
 		return store.Record{}, err
 	}
 	if len(response.Kvs) > 0 {
-		r, err := record(response.Kvs[0])
+		r, err := s.packer.record(response.Kvs[0])
 		if err != nil {
 			return store.Record{}, err
 		}
@@ -218,7 +218,7 @@ func (s *Store) pages(
 		if old != nil {
 			stale = old
 		}
-		records, size, err := recordsOf(response.Kvs)
+		records, size, err := s.packer.recordsOf(response.Kvs)
 		if err == nil {
 			err = take(records)
 		}
@@ -235,10 +235,10 @@ func (s *Store) pages(
 }
 
 // recordsOf returns records as etcd has them, and how many bytes it has of their values.
-func recordsOf(kvs []*mvccpb.KeyValue) (records []store.Record, size int, err error) {
+func (p *packer) recordsOf(kvs []*mvccpb.KeyValue) (records []store.Record, size int, err error) {
 	records = make([]store.Record, 0, len(kvs))
 	for _, kv := range kvs {
-		r, err := record(kv)
+		r, err := p.record(kv)
 		if err != nil {
 			return nil, 0, err
 		}

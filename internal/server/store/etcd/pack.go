@@ -21,8 +21,11 @@ const packFrom = 256
 // is compressed, whatever its size.
 const packed = "\x1f\x8b"
 
-// packer compresses values.
-type packer struct{ writers sync.Pool } // of *gzip.Writer
+// packer compresses values, and unpacks them. Each writer and reader takes tens of KiB.
+type packer struct {
+	writers sync.Pool // of *gzip.Writer
+	readers sync.Pool // of *gzip.Reader
+}
 
 func (p *packer) pack(value []byte) (string, error) {
 	must := bytes.HasPrefix(value, []byte(packed))
@@ -47,18 +50,15 @@ func (p *packer) pack(value []byte) (string, error) {
 	return b.String(), err
 }
 
-// readers has *gzip.Reader: each takes 40 KiB.
-var readers sync.Pool
-
-func unpack(value []byte) ([]byte, error) {
+func (p *packer) unpack(value []byte) ([]byte, error) {
 	if !bytes.HasPrefix(value, []byte(packed)) {
 		return value, nil
 	}
-	r, ok := readers.Get().(*gzip.Reader)
+	r, ok := p.readers.Get().(*gzip.Reader)
 	if !ok {
 		r = &gzip.Reader{}
 	}
-	defer readers.Put(r)
+	defer p.readers.Put(r)
 	if err := r.Reset(bytes.NewReader(value)); err != nil {
 		return nil, err
 	}
@@ -70,8 +70,8 @@ func unpack(value []byte) ([]byte, error) {
 }
 
 // record is a record as etcd has it.
-func record(kv *mvccpb.KeyValue) (store.Record, error) {
-	value, err := unpack(kv.Value)
+func (p *packer) record(kv *mvccpb.KeyValue) (store.Record, error) {
+	value, err := p.unpack(kv.Value)
 	if err != nil {
 		err = fmt.Errorf("record %s, revision %d: %w", kv.Key, kv.ModRevision, err)
 	}

@@ -21,7 +21,7 @@ func TestPack_ShrinksValues(t *testing.T) {
 		if strings.HasPrefix(name, "from") && len(got) > packFrom/4 {
 			t.Errorf("%s: %d bytes", name, len(got))
 		}
-		again, err := unpack([]byte(got))
+		again, err := p.unpack([]byte(got))
 		if err != nil || string(again) != value {
 			t.Errorf("%s: %d bytes come back, %v", name, len(again), err)
 		}
@@ -47,11 +47,11 @@ func TestUnpack_DamagedValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := len(packed); n < len(good); n++ {
-		if _, err := unpack([]byte(good[:n])); err == nil {
+		if _, err := p.unpack([]byte(good[:n])); err == nil {
 			t.Errorf("%d of %d bytes were accepted", n, len(good))
 		}
 	}
-	if value, err := unpack([]byte(good)); err != nil || len(value) != 5000 {
+	if value, err := p.unpack([]byte(good)); err != nil || len(value) != 5000 {
 		t.Errorf("%d bytes, %v", len(value), err)
 	}
 }

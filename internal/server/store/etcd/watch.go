@@ -40,7 +40,7 @@ func (s *Store) watch(ctx context.Context, prefix string, after int64, out chan<
 		case err != nil:
 			return s.explain(ctx, "watch", err)
 		}
-		all, err := split(response.Events)
+		all, err := s.packer.split(response.Events)
 		if err != nil {
 			return err
 		}
@@ -57,13 +57,13 @@ var errEnded = errors.New("the watch has ended")
 
 // split returns the events by transaction: etcd may send those of several at once, but
 // never part of those of one.
-func split(events []*clientv3.Event) (all []store.Changes, err error) {
+func (p *packer) split(events []*clientv3.Event) (all []store.Changes, err error) {
 	for _, e := range events {
 		if n := len(all); n == 0 || all[n-1].Revision != e.Kv.ModRevision {
 			all = append(all, store.Changes{Revision: e.Kv.ModRevision})
 		}
 		c := &all[len(all)-1]
-		r, err := record(e.Kv)
+		r, err := p.record(e.Kv)
 		if err != nil {
 			return nil, err
 		}
