@@ -19,6 +19,9 @@ import (
 // the test takes longer than a test of each landing may.
 const xenVariable = "NUMAVISOR_LAB_XEN"
 
+// xenDriver is the package whose tests run in dom0 of the lab.
+const xenDriver = "../../internal/host/xen"
+
 // xlGuest is a guest of the lab as an xl configuration.
 const xlGuest = `# how the lab's guest boots
 name = "NAME"
@@ -64,6 +67,17 @@ func (l *labHost) expect(t *testing.T, status int, argv ...string) result {
 		t.Fatalf("%v: status %d, want %d\n%s%s", argv, r.status, status, r.stdout, r.stderr)
 	}
 	return r
+}
+
+// xl and real guests pass the suite that the simulated Xen passes.
+func TestLabXenDriver(t *testing.T) {
+	labtest.NeedsLab(t)
+	if os.Getenv(xenVariable) != "1" {
+		t.Skip("boots Xen: run with 'make lab-xen'")
+	}
+	h := labtest.Boot(t, "square4", lab.Options{Hypervisor: lab.Xen,
+		Files: map[string]string{"xen-tests": labtest.Build(t, xenDriver)}})
+	labtest.Inside(t, h, "xen-tests", xenDriver)
 }
 
 // On a Xen host a VM is created on one node, its memory is where its vCPUs are, and what bind does is undone.
@@ -143,8 +157,8 @@ func (l *labHost) recreatesOnXen(t *testing.T, name string, home topology.NodeID
 	return to
 }
 
-// until waits until a command of the shell succeeds in the lab. It asks again and again from outside: busy VMs slow the lab
-// down so much that no bound for a single command holds.
+// until waits until a command of the shell succeeds in the lab. It asks again and again from outside: busy VMs slow the
+// lab down so much that no bound for a single command holds.
 func (l *labHost) until(t *testing.T, condition string) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Minute); l.run(t, "sh", "-c", condition).status != 0; time.Sleep(2 * time.Second) {

@@ -165,7 +165,8 @@ func TestDaemon_WaitsForFigures(t *testing.T) {
 	})
 }
 
-// In mode advise the daemon raises the alarms, gives the advice, and moves nothing. What Xen never reports raises no alarm.
+// In mode advise the daemon raises the alarms, gives the advice, and moves nothing. What Xen never reports raises no
+// alarm.
 func TestDaemon_Advises(t *testing.T) {
 	underDaemon(t, func(t *testing.T, w *watched) {
 		w.crowd()

@@ -133,7 +133,8 @@ func TestFigures_ComeAndGo(t *testing.T) {
 	if s := measured(t, []inventory.Guest{domU("3")}, table("3 0 0 r-- 1.0"), table("3 0 0 r-- 2.0")); s.Unmeasured {
 		t.Error("a measured guest counts as unmeasured")
 	}
-	if s := measured(t, []inventory.Guest{domU("1")}); len(s.Guests) != 1 || s.Guests[0].Load.Window != 0 || !s.Unmeasured {
+	s = measured(t, []inventory.Guest{domU("1")})
+	if len(s.Guests) != 1 || s.Guests[0].Load.Window != 0 || !s.Unmeasured {
 		t.Errorf("without readings the guests are %+v, want one that is not measured", s.Guests)
 	}
 }

@@ -22,7 +22,8 @@ func toNode1() operate.BindRequest {
 	}}
 }
 
-// A VM is made again on another node: its memory is there, its UUID and its intent stay, and the next bind has nothing to do.
+// A VM is made again on another node: its memory is there, its UUID and its intent stay, and the next bind has nothing
+// to do.
 func TestBind_Recreates(t *testing.T) {
 	h, s := joined(t)
 	h.Policy = policy.Policy{Movers: policy.Movers{Recreate: policy.AnswerOperator}}
@@ -40,8 +41,8 @@ func TestBind_Recreates(t *testing.T) {
 	}
 }
 
-// Without the policy, with devices or virtual nodes, without room, or with a copy that was left, nothing is changed, and the
-// reason is named.
+// Without the policy, with devices or virtual nodes, without room, or with a copy that was left, nothing is changed,
+// and the reason is named.
 func TestBind_RefusesToRecreate(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(h *operate.Host, s *simulated)
@@ -50,8 +51,9 @@ func TestBind_RefusesToRecreate(t *testing.T) {
 	}{
 		"the policy": {change: func(h *operate.Host, _ *simulated) { h.Policy = policy.Policy{} },
 			says: "movers.recreate"},
-		"a device":      {config: `"pcidevs": [{"bus": 1}]`, says: "0000:01:00.0"},
-		"virtual nodes": {config: `"b_info": {"vnuma_nodes": [{"memkb": 524288, "vcpus": [0,1]}]}`, says: "virtual NUMA nodes"},
+		"a device": {config: `"pcidevs": [{"bus": 1}]`, says: "0000:01:00.0"},
+		"virtual nodes": {config: `"b_info": {"vnuma_nodes": [{"memkb": 524288, "vcpus": [0,1]}]}`,
+			says: "virtual NUMA nodes"},
 		"no room": {change: func(h *operate.Host, s *simulated) {
 			k := h.Sources.Kernel.(dom0)
 			k.topo.Nodes = slices.Clone(k.topo.Nodes)

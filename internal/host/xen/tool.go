@@ -61,7 +61,8 @@ func (d *Driver) runTool(ctx context.Context, program string, args ...string) ([
 			return nil, err
 		}
 		defer func() { _, _ = log.Close(), os.Remove(log.Name()) }()
-		// xl writes its progress here, also if this process is killed: with a pipe, that would end xl and leave the VM suspended.
+		// xl writes its progress here, also if this process is killed: with a pipe, that would end xl and leave the VM
+		// suspended.
 		command.Stdout, command.Stderr = log, log
 		readLog = func() { _, _ = io.Copy(&messages, io.NewSectionReader(log, 0, maxLog)) }
 	}
