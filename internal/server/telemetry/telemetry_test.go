@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -157,6 +158,48 @@ func TestHandler_AnswersAsPrometheusDoes(t *testing.T) {
 	want := `{"status":"success","data":{"result":[{"metric":{},"value":[1795348800.5,"7"]}],"resultType":"vector"}}`
 	if strings.TrimSpace(w.Body.String()) != want {
 		t.Errorf("a posted query: %s", w.Body)
+	}
+}
+
+// The requests of Grafana's data source for Prometheus: its health check, the query builder with its suggestions,
+// variables, and panels. It may send each as GET or POST; only names of labels and metadata are always read by GET.
+func TestHandler_AnswersGrafana(t *testing.T) {
+	c := newClock()
+	d := open(t, telemetry.Options{Folder: t.TempDir(), Now: c.Now})
+	defer closeDB(t, d)
+	report(t, d, "h1", loads(c.Now(), 1))
+	now := strconv.FormatInt(c.Now().Unix(), 10)
+	for _, q := range []struct {
+		path string
+		form url.Values
+		want string
+	}{
+		{"query", url.Values{"query": {"1+1"}, "time": {now}}, `"scalar"`},
+		{"query", url.Values{"query": {`count by (__name__) ({__name__=~".+"})`}, "time": {now}}, "numavisor_fleet_node"},
+		{"query_range", url.Values{"query": {`rate(numavisor_fleet_node_cpus_used{host="h1"}[1m])`}, "start": {now},
+			"end": {now}, "step": {"15"}}, `"matrix"`},
+		{"series", url.Values{"match[]": {`{__name__="numavisor_fleet_node_cpus_used"}`}, "start": {now}, "end": {now}},
+			`"host":"h1"`},
+		{"labels", url.Values{"match[]": {`{__name__="numavisor_fleet_node_cpus_used"}`}, "start": {now}, "end": {now},
+			"limit": {"40000"}}, `"host"`},
+		{"label/__name__/values", url.Values{"start": {now}, "end": {now}}, "numavisor_fleet_node_cpus_used"},
+		{"metadata", url.Values{"limit": {"10"}}, `"gauge"`},
+		{"status/buildinfo", url.Values{}, `"version"`},
+	} {
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			r := httptest.NewRequestWithContext(t.Context(), method, "/api/v1/"+q.path+"?"+q.form.Encode(), http.NoBody)
+			if method == http.MethodPost {
+				r = httptest.NewRequestWithContext(t.Context(), method, "/api/v1/"+q.path,
+					strings.NewReader(q.form.Encode()))
+				r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			}
+			w := httptest.NewRecorder()
+			d.Handler().ServeHTTP(w, r)
+			if text := w.Body.String(); w.Code != http.StatusOK || !strings.Contains(text, `"status":"success"`) ||
+				!strings.Contains(text, q.want) {
+				t.Errorf("%s %s: status %d: %s; want %s", method, q.path, w.Code, text, q.want)
+			}
+		}
 	}
 }
 
