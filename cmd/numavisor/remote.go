@@ -155,6 +155,14 @@ func (r *remote) client(c *cobra.Command, works ...string) (*fleetapi.Client, er
 			return nil, fmt.Errorf("the CA of server %s: %w", x.Server, err)
 		}
 	}
+	said := false
+	config.Old = func(age time.Duration) {
+		if !said {
+			fmt.Fprintf(c.ErrOrStderr(), "note: the records may be old: the server could not confirm them for %v, "+
+				"since it does not reach enough of the others\n", age)
+		}
+		said = true
+	}
 	client, err := fleetapi.NewClient(config)
 	if err != nil {
 		return nil, usageError{err}

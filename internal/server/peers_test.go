@@ -16,6 +16,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/server/store"
+	"github.com/numavisor/numavisor/internal/server/store/memory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -198,5 +199,40 @@ func TestServer_RefusesNothingByOldRecords(t *testing.T) {
 	})
 	if vm, err := r.admin.VM(t.Context(), "early"); err != nil || vm.Run != fleet.Stopped {
 		t.Errorf("early is %s: %v", vm.Run, err)
+	}
+}
+
+// Without a quorum, changes fail with a clear error, and reads answer with the server's records and say how old they may
+// be.
+func TestServer_WithoutAQuorumReadsSaySo(t *testing.T) {
+	r := newRig(t)
+	r.join("a", "nodes:1 cores:4 memory:4G")
+	var ages []time.Duration
+	c, err := fleetapi.NewClient(fleetapi.Config{URL: r.url, Token: r.token, CA: r.ca.CertificatePEM(),
+		Old: func(age time.Duration) { ages = append(ages, age) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Hosts(t.Context()); err != nil || len(ages) > 0 {
+		t.Fatalf("with a quorum: %v, ages %v", err, ages)
+	}
+	records, ok := r.store.(*memory.Store)
+	if !ok {
+		t.Fatalf("the store is a %T", r.store)
+	}
+	records.LoseQuorum(true)
+	defer records.LoseQuorum(false)
+	r.server.alive.mu.Lock()
+	r.server.alive.renewed = time.Now().Add(-time.Minute)
+	r.server.alive.mu.Unlock()
+	if hosts, err := c.Hosts(t.Context()); err != nil || len(hosts) != 1 {
+		t.Errorf("%d hosts, %v", len(hosts), err)
+	}
+	if len(ages) != 1 || ages[0] < time.Minute || ages[0] > 10*time.Minute {
+		t.Errorf("the answer says that its records may be old by %v, want a minute", ages)
+	}
+	if _, err := c.Cordon(t.Context(), "a"); problemType(err) != fleetapi.ProblemUnavailable {
+		t.Errorf("a change: %v", err)
 	}
 }

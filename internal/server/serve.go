@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,7 +61,8 @@ func (s *Server) Handler() (http.Handler, error) {
 	return s.limited(mux), nil
 }
 
-// limited ends requests whose body comes too slowly, and answers that are not read.
+// limited ends requests whose body comes too slowly, and answers that are not read. Answers to reads say if the records
+// may be old.
 func (s *Server) limited(to http.Handler) http.Handler {
 	limits := s.Deadlines.withDefaults()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -69,6 +71,9 @@ func (s *Server) limited(to http.Handler) http.Handler {
 		if r.Body != nil && r.Body != http.NoBody {
 			_ = c.SetReadDeadline(time.Now().Add(limits.Body))
 			r.Body = &timedBody{r.Body, c}
+		}
+		if age := s.alive.unconfirmed(); age > silence && r.Method == http.MethodGet {
+			w.Header().Set(fleetapi.AgeHeader, strconv.Itoa(int(age.Seconds())))
 		}
 		to.ServeHTTP(w, r)
 	})

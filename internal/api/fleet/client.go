@@ -39,13 +39,20 @@ type Config struct {
 	Token string
 	// CA has the certificates that sign the server's, PEM; empty: those of the system.
 	CA []byte
+	// Old is called when an answer has AgeHeader, with its value; nil: nothing is.
+	Old func(age time.Duration)
 }
+
+// AgeHeader is a header of answers to reads while the server does not reach enough of the others: for how many seconds it
+// could not confirm that its records are current.
+const AgeHeader = "Numavisor-Records-Age"
 
 // Client sends requests to a server. An error is a *Problem if the server answered it.
 type Client struct {
 	base  string
 	token string
 	http  *http.Client
+	old   func(age time.Duration)
 }
 
 // NewClient returns a client. It does not connect yet.
@@ -69,7 +76,7 @@ func NewClient(c Config) (*Client, error) {
 		}
 		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}
 	}
-	return &Client{base: base, token: c.Token, http: &http.Client{Transport: t}}, nil
+	return &Client{base: base, token: c.Token, http: &http.Client{Transport: t}, old: c.Old}, nil
 }
 
 // Close ends idle connections.
@@ -417,6 +424,9 @@ func (c *Client) open(ctx context.Context, r request) (*http.Response, error) {
 			err = at.Err // the URL is in the text below
 		}
 		return nil, fmt.Errorf("%w at %s: %w", ErrNoAnswer, c.base, err)
+	}
+	if seconds, err := strconv.Atoi(answer.Header.Get(AgeHeader)); err == nil && c.old != nil {
+		c.old(time.Duration(seconds) * time.Second)
 	}
 	return answer, nil
 }
