@@ -202,7 +202,7 @@ func TestServer_RefusesNothingByOldRecords(t *testing.T) {
 	}
 }
 
-// Without a quorum, changes fail with a clear error, and reads answer with the server's records and say how old they may
+// Without a quorum, changes fail with a clear error. Reads answer with the server's records, and say how old these may
 // be.
 func TestServer_WithoutAQuorumReadsSaySo(t *testing.T) {
 	r := newRig(t)

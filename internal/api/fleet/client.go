@@ -43,8 +43,8 @@ type Config struct {
 	Old func(age time.Duration)
 }
 
-// AgeHeader is a header of answers to reads while the server does not reach enough of the others: for how many seconds it
-// could not confirm that its records are current.
+// AgeHeader is a header of answers to reads while the server does not reach enough of the others: for how many seconds
+// it could not confirm that its records are current.
 const AgeHeader = "Numavisor-Records-Age"
 
 // Client sends requests to a server. An error is a *Problem if the server answered it.
