@@ -317,7 +317,8 @@ func copyFile(from, to string) error {
 // buildInitramfs packs busybox, the agent, the modules that reach the root and KVM's or
 // Xen's, Xen's tools, and init.
 func buildInitramfs(ctx context.Context, k kernel, x *xenFiles, target string) error {
-	modules := append(slices.Clone(portModules), "net/9p/9pnet", "net/9p/9pnet_virtio", "fs/netfs/netfs", "fs/fscache/fscache", "fs/9p/9p",
+	modules := append(slices.Clone(portModules), "net/9p/9pnet", "net/9p/9pnet_virtio", "fs/netfs/netfs",
+		"fs/fscache/fscache", "fs/9p/9p",
 		"fs/overlayfs/overlay", "drivers/block/virtio_blk", "lib/crc16", "crypto/crc32c_generic", "lib/libcrc32c",
 		"fs/mbcache", "fs/jbd2/jbd2", "fs/ext4/ext4", "virt/lib/irqbypass", "drivers/crypto/ccp/ccp",
 		"arch/x86/kvm/kvm", "arch/x86/kvm/kvm-amd")

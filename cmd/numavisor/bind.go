@@ -17,16 +17,7 @@ import (
 	"github.com/numavisor/numavisor/internal/text"
 )
 
-func bindCommand() *cobra.Command {
-	var on hostFlags
-	var pid int
-	var dryRun, recompute, recreate bool
-	var xlFile string
-	var in remote
-	c := &cobra.Command{
-		Use:   "bind VM | --pid PID",
-		Short: "Bind a running VM or process to nodes, its CPUs and memory together",
-		Long: `Moves a running VM to a placement and binds it there, also a VM that Numavisor did
+const bindLong = `Moves a running VM to a placement and binds it there, also a VM that Numavisor did
 not create: pins vCPUs, emulator and I/O threads, copies the memory, changes memory
 policies and limits, and reads the result back from the kernel.
 
@@ -42,7 +33,18 @@ operator). The VM pauses while the last pages are copied, and its memory is need
 until then. Its configuration is computed from what Xen reports; for a VM with disks or
 network cards, --xl names the file with which it was created.
 
-Exit status 3 means done in part: the output says what was not done, and why.`,
+Exit status 3 means done in part: the output says what was not done, and why.`
+
+func bindCommand() *cobra.Command {
+	var on hostFlags
+	var pid int
+	var dryRun, recompute, recreate bool
+	var xlFile string
+	var in remote
+	c := &cobra.Command{
+		Use:   "bind VM | --pid PID",
+		Short: "Bind a running VM or process to nodes, its CPUs and memory together",
+		Long:  bindLong,
 		Example: `  numavisor bind web1
   numavisor bind web1 --nodes 2 --dry-run
   numavisor bind --pid 4711 --nodes 1`,

@@ -117,7 +117,7 @@ func TestLabXen(t *testing.T) {
 	}
 	l.must(t, "bind", "web", "--nodes", fmt.Sprint(home))
 	l.affinityIs(t, "web", home)
-	home = l.recreatesOnXen(t, "web", home)
+	l.recreatesOnXen(t, "web", home)
 	l.refusesOnXen(t)
 	l.withoutXL(t)
 	l.must(t, "delete", "web")
@@ -132,8 +132,8 @@ func TestLabXen(t *testing.T) {
 }
 
 // recreatesOnXen moves a VM with its memory to another node, by a live migration to the host itself with a computed
-// configuration, and returns the node. The policy must allow it.
-func (l *labHost) recreatesOnXen(t *testing.T, name string, home topology.NodeID) topology.NodeID {
+// configuration. The policy must allow it.
+func (l *labHost) recreatesOnXen(t *testing.T, name string, home topology.NodeID) {
 	t.Helper()
 	to := (home + 2) % 4
 	args := []string{"numavisor", "bind", name, "--nodes", fmt.Sprint(to), "--recreate"}
@@ -154,7 +154,6 @@ func (l *labHost) recreatesOnXen(t *testing.T, name string, home topology.NodeID
 	if out := l.sh(t, "xl list"); strings.Contains(out, "incoming") {
 		t.Errorf("a copy is left:\n%s", out)
 	}
-	return to
 }
 
 // until waits until a command of the shell succeeds in the lab. It asks again and again from outside: busy VMs slow the

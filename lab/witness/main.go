@@ -11,6 +11,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -35,7 +36,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 1 {
-		return fmt.Errorf("usage: witness RECORD NAME=MINIMUM")
+		return errors.New("usage: witness RECORD NAME=MINIMUM")
 	}
 	w := newWatch(args[0])
 	for _, arg := range args[1:] {
@@ -59,7 +60,7 @@ func run(args []string) error {
 			if left <= 0 {
 				break
 			}
-			fds := []unix.PollFd{{Fd: int32(changes), Events: unix.POLLIN}} //nolint:gosec // a descriptor is small
+			fds := []unix.PollFd{{Fd: int32(changes), Events: unix.POLLIN}}
 			if n, _ := unix.Poll(fds, int(left.Milliseconds())+1); n > 0 {
 				var buffer [4096]byte
 				_, _ = unix.Read(changes, buffer[:])

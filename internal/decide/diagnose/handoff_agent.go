@@ -32,14 +32,15 @@ func handoffWithoutAgent(v *view) (found []Finding) {
 		}
 		f := Finding{
 			Severity: Warning, Object: s.object(), Evidence: s.grantEvidence(),
-			Effect: "it neither gets CPUs when its load rises nor releases any when it is idle; all of its vCPUs share " +
-				"the CPUs that it has",
-			Fix: "install and start the agent in the VM (docs/howto/guest-agent.md); the domain needs the virtio-serial " +
-				"port org.numavisor.guest.0",
+			Effect: "it neither gets CPUs when its load rises nor releases any when it is idle; all of its vCPUs " +
+				"share the CPUs that it has",
+			Fix: "install and start the agent in the VM (docs/howto/guest-agent.md); the domain needs the " +
+				"virtio-serial port org.numavisor.guest.0",
 			Command: "systemctl enable --now numavisor-guest # in the VM",
 		}
 		if h == nil {
-			f.Fix, f.Command = "start the daemon, which hands CPUs over while it runs", "systemctl enable --now numavisor"
+			f.Fix = "start the daemon, which hands CPUs over while it runs"
+			f.Command = "systemctl enable --now numavisor"
 		}
 		found = append(found, f)
 	}
@@ -59,8 +60,8 @@ func handoffSlow(v *view) (found []Finding) {
 		switch h.Means {
 		case inventory.OfflineMeans:
 			f.Severity = Info
-			f.Effect = "its kernel has no partitions of cgroup v2: each hand-over takes a vCPU offline, which takes 10 to " +
-				"200 times as long as a change of a partition"
+			f.Effect = "its kernel has no partitions of cgroup v2: each hand-over takes a vCPU offline, which takes " +
+				"10 to 200 times as long as a change of a partition"
 		case inventory.NoMeans:
 			f.Severity = Warning
 			f.Effect = "it releases no CPU that it has; only another VM's minimum takes some by force"

@@ -31,8 +31,8 @@ func handoffOutsidePolicy(v *view) (found []Finding) {
 			Severity: Warning, Object: s.object(),
 			Evidence: []string{fmt.Sprintf("it mirrors CPUs %s (placement), and the policy's handoff.cpus is %s", own,
 				text.Set(v.policy.Handoff.CPUs))},
-			Effect: fmt.Sprintf("the daemon does not hand CPUs %s over: the VM has its first CPUs, %s, at most, or other "+
-				"VMs use them, too", outside, s.Placement.Handoff.First),
+			Effect: fmt.Sprintf("the daemon does not hand CPUs %s over: the VM has its first CPUs, %s, at most, or "+
+				"other VMs use them, too", outside, s.Placement.Handoff.First),
 			Fix: fmt.Sprintf("add CPUs %s to handoff.cpus in the policy and restart the daemon, or create the VM again",
 				outside),
 			Command: "systemctl restart numavisor",
@@ -136,8 +136,8 @@ func handoffCoresSplit(v *view) (found []Finding) {
 				c.Siblings.Intersect(handed)))
 		}
 		if names := split(c.Siblings, serves); names != "" {
-			shared = append(shared, fmt.Sprintf("CPUs %s are one core and serve %s (the daemon's handoff.json)", c.Siblings,
-				names))
+			shared = append(shared, fmt.Sprintf("CPUs %s are one core and serve %s (the daemon's handoff.json)",
+				c.Siblings, names))
 		}
 	}
 	const effect = "one VM can observe another, or the host, through the caches and buffers of a core"
@@ -147,7 +147,8 @@ func handoffCoresSplit(v *view) (found []Finding) {
 	}
 	if len(shared) > 0 {
 		found = append(found, Finding{Severity: Warning, Object: "host", Evidence: shared, Effect: effect,
-			Fix:     "start the daemon, which brings the siblings together; VMs whose agent does not answer keep theirs",
+			Fix: "start the daemon, which brings the siblings together; " +
+				"VMs whose agent does not answer keep theirs",
 			Command: "systemctl restart numavisor"})
 	}
 	return found

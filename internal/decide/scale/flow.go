@@ -21,17 +21,17 @@ func (g *graph) add(from, to, capacity, cost int) int {
 // flow returns the flow over an edge.
 func (g *graph) flow(i int) int { return g.edges[i^1].left }
 
-// augment sends one unit from a vertex to another, on a way of least cost; false: there is none. Flows to which
+// augment sends one unit from the source to a vertex, on a way of least cost; false: there is none. Flows to which
 // it is applied alone have the least cost of all flows of the same amount, so there are no circles of negative cost.
-func (g *graph) augment(from, to int) bool {
+func (g *graph) augment(to int) bool {
 	const far = 1 << 40
 	least, by := make([]int, len(g.out)), make([]int, len(g.out))
 	queued := make([]bool, len(g.out))
 	for v := range least {
 		least[v], by[v] = far, -1
 	}
-	least[from] = 0
-	for queue := []int{from}; len(queue) > 0; queue = queue[1:] {
+	least[source] = 0
+	for queue := []int{source}; len(queue) > 0; queue = queue[1:] {
 		v := queue[0]
 		queued[v] = false
 		for _, i := range g.out[v] {
@@ -49,7 +49,7 @@ func (g *graph) augment(from, to int) bool {
 	if by[to] < 0 {
 		return false
 	}
-	for v := to; v != from; v = g.edges[by[v]].from {
+	for v := to; v != source; v = g.edges[by[v]].from {
 		g.edges[by[v]].left--
 		g.edges[by[v]^1].left++
 	}

@@ -84,8 +84,8 @@ func whole() status.Status {
 func mirrored() *inventory.HandedOver {
 	h := &inventory.HandedOver{CPUs: topology.SetOf[topology.CPUID](0, 1, 2), Min: 2, Weight: 100, Demand: new(4.5),
 		Means: "partition", Taken: 9, Misbehaved: 1, Refused: 3}
-	for _, ms := range []time.Duration{2, 4, 4, 60, 2000} {
-		h.Times.Add(ms * time.Millisecond)
+	for _, ms := range []int{2, 4, 4, 60, 2000} {
+		h.Times.Add(time.Duration(ms) * time.Millisecond)
 	}
 	return h
 }

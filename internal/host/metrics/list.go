@@ -135,7 +135,8 @@ var (
 	guestDemanded = add("guest_cpus_demanded", gauge, "CPUs",
 		"CPUs that a mirrored VM could use, by the last report of its agent; absent without a report.", "guest")
 	guestUngranted = add("guest_cpus_ungranted", gauge, "CPUs",
-		"CPUs that vCPUs of a mirrored VM would use in addition on CPUs that it is not granted; not in guest_cpus_waited.",
+		"CPUs that vCPUs of a mirrored VM would use in addition on CPUs that it is not granted; "+
+			"not in guest_cpus_waited.",
 		"guest")
 	guestWeight = add("guest_weight", gauge, "1",
 		"Share of a mirrored VM if the CPUs do not suffice, relative to the weights of others.", "guest")

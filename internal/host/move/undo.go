@@ -245,8 +245,8 @@ func (m *mover) asLeft(inv *inventory.Host, force bool) error {
 		case !ok || seen.PID != g.Basis.PID:
 			return operate.Missing(*inv, g.Guest)
 		case g.Basis.Run != "" && seen.Run != g.Basis.Run:
-			return fmt.Errorf("%w: VM %s was restarted, or made again on other nodes; 'numavisor bind %[2]s --nodes NODES "+
-				"--recreate' moves it and its memory", ErrChanged, g.Guest)
+			return fmt.Errorf("%w: VM %s was restarted, or made again on other nodes; 'numavisor bind %[2]s "+
+				"--nodes NODES --recreate' moves it and its memory", ErrChanged, g.Guest)
 		case force:
 		case recordedAs(seen, g) != nil:
 			return fmt.Errorf("%w: VM %s was given another placement; --force undoes it anyway",

@@ -118,6 +118,7 @@ func (w *watched) onNode1() (names []string) {
 // move back.
 func TestDaemon_RelievesANode(t *testing.T) {
 	underDaemon(t, func(t *testing.T, w *watched) {
+		t.Helper()
 		w.crowd()
 		w.start(policy.ModeAuto)
 		time.Sleep(2 * time.Minute)
@@ -148,6 +149,7 @@ func TestDaemon_RelievesANode(t *testing.T) {
 // Guests that are not measured yet are not moved: without figures they would count as busy.
 func TestDaemon_WaitsForFigures(t *testing.T) {
 	underDaemon(t, func(t *testing.T, w *watched) {
+		t.Helper()
 		w.crowd()
 		for _, id := range w.ids()[1:] {
 			w.domains[id].busy = false
@@ -169,6 +171,7 @@ func TestDaemon_WaitsForFigures(t *testing.T) {
 // alarm.
 func TestDaemon_Advises(t *testing.T) {
 	underDaemon(t, func(t *testing.T, w *watched) {
+		t.Helper()
 		w.crowd()
 		w.start(policy.ModeAdvise)
 		time.Sleep(3 * time.Minute)
@@ -193,6 +196,7 @@ func TestDaemon_Advises(t *testing.T) {
 // While xl hangs the daemon goes on with a gap, plans nothing, and goes on when xl answers again.
 func TestDaemon_WhileXLHangs(t *testing.T) {
 	underDaemon(t, func(t *testing.T, w *watched) {
+		t.Helper()
 		w.start(policy.ModeAuto)
 		time.Sleep(20 * time.Second)
 		w.mu.Lock()
@@ -223,6 +227,7 @@ func TestDaemon_RecoversAMove(t *testing.T) {
 	for name, ends := range map[string]bool{"the guest runs": false, "the guest has ended": true} {
 		t.Run(name, func(t *testing.T) {
 			underDaemon(t, func(t *testing.T, w *watched) {
+				t.Helper()
 				w.crowd()
 				var pins atomic.Int32
 				second := make(chan struct{})
@@ -253,7 +258,8 @@ func TestDaemon_RecoversAMove(t *testing.T) {
 				if len(end) == 0 || end[0].ID != cut.ID {
 					t.Fatalf("the move has not ended: %+v", end)
 				}
-				if want := map[bool]journal.Kind{false: journal.MoveDone, true: journal.MoveFailed}[ends]; end[0].Kind != want {
+				want := map[bool]journal.Kind{false: journal.MoveDone, true: journal.MoveFailed}[ends]
+				if end[0].Kind != want {
 					t.Errorf("the move ended as %s (%s), want %s", end[0].Kind, end[0].Why, want)
 				}
 			})
@@ -264,6 +270,7 @@ func TestDaemon_RecoversAMove(t *testing.T) {
 // A guest that ends while it is moved ends its move, and the daemon goes on.
 func TestDaemon_GuestVanishes(t *testing.T) {
 	underDaemon(t, func(t *testing.T, w *watched) {
+		t.Helper()
 		w.crowd()
 		gone := ""
 		w.before = func(line string) {
@@ -308,12 +315,11 @@ func TestWatcher_ForgetsWaitsOfAnotherLayout(t *testing.T) {
 		w := d.NewWatcher()
 		w.Follow(guests, &topo)
 		waits := func(readings int) (wait, node float64) {
-			var last inventory.Sample
 			for range readings {
-				last = w.Sample()
+				w.Sample()
 				time.Sleep(Between)
 			}
-			last = w.Sample()
+			last := w.Sample()
 			return last.Guests[0].Load.Wait, last.Nodes[0].Wait
 		}
 		if wait, node := waits(8); wait < 1 || node < 3 {
