@@ -39,8 +39,8 @@ const (
 	endTime   = 5 * time.Second
 	maxHeader = 64 << 10
 	// headerTable is the size of the table of headers for the answers of a connection, in bytes: HTTP/2's default,
-	// 4096, takes memory for each of thousands of hosts. The table of requests has HTTP/2's size, as clients may use all of
-	// it before they have read the server's settings; hosts' daemons use as little (package agent).
+	// 4096, takes memory for each of thousands of hosts. The table of requests has HTTP/2's size, as clients may use
+	// all of it before they have read the server's settings; hosts' daemons use as little (package agent).
 	headerTable = 256
 )
 

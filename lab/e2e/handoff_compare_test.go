@@ -284,7 +284,8 @@ func tableOf(all []outcome) string {
 		}
 		fmt.Fprintf(&b, "| %s | %d | %.0f ms | %.0f ms | %.1f s | %.1f s | %.1f | %.0f %% | %d: %s | %d: %s | %.0f %% |\n",
 			o.way, o.steps, o.worst.Seconds()*1000, o.longest.Seconds()*1000, o.steal, ran, float64(o.steps)/ran,
-			100*o.local, len(o.seen.HandOvers), quantiles(o.seen.times()), len(o.rises), quantiles(o.rises), 100*o.others)
+			100*o.local, len(o.seen.HandOvers), quantiles(o.seen.times()), len(o.rises), quantiles(o.rises),
+			100*o.others)
 	}
 	return b.String()
 }

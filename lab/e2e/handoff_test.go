@@ -215,6 +215,7 @@ func TestLabHandoff(t *testing.T) {
 const mostSteal = 0.1
 
 func (l *labHost) handsOver(t *testing.T) {
+	t.Helper()
 	names := []string{"m1", "m2"}
 	for turn := range 3 {
 		busy, idle := names[turn%2], names[1-turn%2]
@@ -274,6 +275,7 @@ func (l *labHost) twoReports(t *testing.T, name string, skip int) (first, last r
 // handsOverWhenKilled kills the daemon and the agents in turn while a CPU changes hands.
 // NUMAVISOR_HANDOFF_KILLS is the number of kills.
 func (l *labHost) handsOverWhenKilled(t *testing.T) {
+	t.Helper()
 	kills := 4
 	if text := os.Getenv("NUMAVISOR_HANDOFF_KILLS"); text != "" {
 		var err error
@@ -307,6 +309,7 @@ done`)
 
 // handsOverMinimum creates a VM whose first CPU serves another one, which does not answer.
 func (l *labHost) handsOverMinimum(t *testing.T) {
+	t.Helper()
 	holder := "m1"
 	l.load(t, holder, "m2")
 	l.awaitCPUs(t, 2*time.Minute, holder, 3)

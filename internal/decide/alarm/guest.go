@@ -111,7 +111,8 @@ func (j *judgement) handOver(g *inventory.GuestSample, known Guest) []reading {
 	}
 	if h.Misbehaved > 0 && j.now.Sub(h.MisbehavedAt) < time.Hour {
 		ran.value = float64(h.Misbehaved)
-		ran.says = fmt.Sprintf("%s after the VM had released it, the last at %s; each was confined to the VM's other CPUs",
+		ran.says = fmt.Sprintf(
+			"%s after the VM had released it, the last at %s; each was confined to the VM's other CPUs",
 			text.Count(h.Misbehaved, "vCPU ran", "vCPUs ran"), h.MisbehavedAt.UTC().Format(time.RFC3339))
 	}
 	return []reading{agent, ran}

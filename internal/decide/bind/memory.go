@@ -220,8 +220,8 @@ func (b *builder) reportImmovable() {
 	case b.recreates():
 		b.add(plan.Step{Kind: plan.Recreate, Bytes: b.Guest.Seen.MemoryByNode.Total(), Nodes: b.Placement.Nodes,
 			Definition: b.Definition, Why: fmt.Sprintf("the hypervisor moves no memory of a running VM: the VM is "+
-				"made again on this host and takes over; it pauses while the last pages are copied, and %v of memory are "+
-				"needed a second time until then", b.Guest.Seen.MemoryByNode.Total())})
+				"made again on this host and takes over; it pauses while the last pages are copied, and %v of memory "+
+				"are needed a second time until then", b.Guest.Seen.MemoryByNode.Total())})
 	case b.Recreate:
 		b.refuse(fmt.Sprintf("%v of memory on nodes %s", outside, on), "%s", b.notRecreated())
 	default:

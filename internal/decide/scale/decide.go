@@ -65,7 +65,8 @@ func (in *Input) Check() error {
 		}
 		if names[g.Name] || g.Weight < 1 || g.Min < 1 || g.Min > all.Len() || !all.Contains(0) {
 			errs = append(errs, fmt.Errorf("VM %s: weight %d, minimum %d, vCPUs %s; allowed: one VM of a name, "+
-				"1 and more, vCPU 0 among the vCPUs, and a minimum of at most their number", g.Name, g.Weight, g.Min, all))
+				"1 and more, vCPU 0 among the vCPUs, and a minimum of at most their number",
+				g.Name, g.Weight, g.Min, all))
 		}
 		names[g.Name] = true
 	}
@@ -224,12 +225,12 @@ func (d *decider) anchor() {
 // give sends one more unit, for which there is an edge from the source. If no node has a CPU for it, the least
 // exceeded node of these cells gets one more than it has; with nil, there is no unit then.
 func (d *decider) give(s *state, exceed func(cell int) bool) bool {
-	if !d.graph.augment(sink) {
+	if !d.graph.augment() {
 		if exceed == nil {
 			return false
 		}
 		d.exceed(s, exceed)
-		if !d.graph.augment(sink) {
+		if !d.graph.augment() {
 			return false
 		}
 	}
@@ -312,7 +313,7 @@ func (d *decider) choose() []Target {
 		d.graph.add(source, s.vertex+1+s.anchor, 1, 0)
 		d.graph.add(source, s.vertex, s.units-1, 0)
 	}
-	for d.graph.augment(sink) {
+	for d.graph.augment() {
 		continue // until all have their number
 	}
 	targets := make([]Target, 0, len(d.guests))

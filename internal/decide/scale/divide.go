@@ -127,7 +127,7 @@ func (d *division) divide() []topology.NodeID {
 		g.add(all+k, sink, d.room[n], 0)
 	}
 	for range d.accesses {
-		g.augment(sink) // Divide has checked that there is room
+		g.augment() // Divide has checked that there is room
 	}
 	at := make([]topology.NodeID, vcpus)
 	for i := range to {

@@ -21,9 +21,9 @@ func (g *graph) add(from, to, capacity, cost int) int {
 // flow returns the flow over an edge.
 func (g *graph) flow(i int) int { return g.edges[i^1].left }
 
-// augment sends one unit from the source to a vertex, on a way of least cost; false: there is none. Flows to which
+// augment sends one unit from the source to the sink, on a way of least cost; false: there is none. Flows to which
 // it is applied alone have the least cost of all flows of the same amount, so there are no circles of negative cost.
-func (g *graph) augment(to int) bool {
+func (g *graph) augment() bool {
 	const far = 1 << 40
 	least, by := make([]int, len(g.out)), make([]int, len(g.out))
 	queued := make([]bool, len(g.out))
@@ -46,10 +46,10 @@ func (g *graph) augment(to int) bool {
 			}
 		}
 	}
-	if by[to] < 0 {
+	if by[sink] < 0 {
 		return false
 	}
-	for v := to; v != source; v = g.edges[by[v]].from {
+	for v := sink; v != source; v = g.edges[by[v]].from {
 		g.edges[by[v]].left--
 		g.edges[by[v]^1].left++
 	}

@@ -37,9 +37,10 @@ type Driver struct {
 	clock    func() time.Time
 	spent    atomic.Int64 // CPU time of the programs that were run, in nanoseconds
 
-	seen   sync.Mutex                         // held for no call: the daemon's samples wait for it
-	free   map[topology.NodeID]topology.Bytes // memory, when the topology was last read
-	capped map[int]bool                       // domains whose scheduler limits their CPU time, when they were last listed
+	seen sync.Mutex                         // held for no call: the daemon's samples wait for it
+	free map[topology.NodeID]topology.Bytes // memory, when the topology was last read
+	// capped are domains whose scheduler limits their CPU time, when they were last listed.
+	capped map[int]bool
 }
 
 // buildTime is the deadline of xl create and xl destroy: Xen scrubs and assigns all memory of a guest.

@@ -214,7 +214,8 @@ func (f *figures) addNodes(nodes []inventory.NodeSample) {
 			at[node].CPU = min(float64(at[node].CPUs), at[node].CPU+used)
 		}
 		if len(byNode) == 0 || f.capped[id] {
-			continue // vCPUs of a paused domain are neither running nor idle, and those of a capped one wait for its cap
+			// vCPUs of a paused domain are neither running nor idle, and those of a capped one wait for its cap.
+			continue
 		}
 		for i := range f.readings {
 			if f.readings[i].moved {

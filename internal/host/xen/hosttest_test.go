@@ -68,7 +68,8 @@ func idleKernel() []byte {
 	}
 	size := uint32(code + len(wait))
 	put([]byte("\x7fELF\x01\x01\x01"), make([]byte, 9), uint16(2), uint16(3), uint32(1), uint32(load+code),
-		uint32(header), uint32(0), uint32(0), uint16(header), uint16(segment), uint16(2), uint16(0), uint16(0), uint16(0))
+		uint32(header), uint32(0), uint32(0), uint16(header), uint16(segment), uint16(2), uint16(0),
+		uint16(0), uint16(0))
 	// PT_LOAD, then PT_NOTE
 	put(uint32(1), uint32(0), uint32(load), uint32(load), size, size, uint32(7), uint32(0x1000))
 	put(uint32(4), uint32(note), uint32(load+note), uint32(load+note), uint32(20), uint32(20), uint32(4), uint32(4))

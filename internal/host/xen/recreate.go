@@ -30,8 +30,8 @@ func (d *Driver) Recreate(
 		return "", err
 	}
 	if _, _, err := d.find(ctx, name+incoming); !errors.Is(err, guest.ErrNotFound) {
-		return "", fail(errors.Join(err, fmt.Errorf("%w: a copy of it, %s%s, exists; if no 'xl migrate' runs, an earlier "+
-			"attempt left it: end it with 'xl destroy %[2]s%[3]s'", guest.ErrRefused, name, incoming)))
+		return "", fail(errors.Join(err, fmt.Errorf("%w: a copy of it, %s%s, exists; if no 'xl migrate' runs, an "+
+			"earlier attempt left it: end it with 'xl destroy %[2]s%[3]s'", guest.ErrRefused, name, incoming)))
 	}
 	text, err := d.configFor(ctx, id, name, definition)
 	if err != nil {
@@ -50,7 +50,8 @@ func (d *Driver) Recreate(
 		return "", fail(err)
 	}
 	whole := context.WithoutCancel(ctx)
-	_, failed := d.call(whole, recreateTime, "xl", "migrate", "-s", "", "-C", file, strconv.Itoa(id), "xl migrate-receive")
+	_, failed := d.call(whole, recreateTime, "xl", "migrate", "-s", "", "-C", file, strconv.Itoa(id),
+		"xl migrate-receive")
 	if failed != nil {
 		return "", fail(errors.Join(refused(failed), d.dropCopy(whole, name)))
 	}
@@ -109,8 +110,8 @@ func checkDefinition(name string, definition []byte) error {
 	cards, _ := c.get("vif")
 	for _, card := range cards.list {
 		if !strings.Contains(strings.ToLower(card.text), "mac=") {
-			return fmt.Errorf("vif %q has no mac, so that the VM would get another network address: add the present one "+
-				"('xl network-list %s')", card.text, name)
+			return fmt.Errorf("vif %q has no mac, so that the VM would get another network address: add the present "+
+				"one ('xl network-list %s')", card.text, name)
 		}
 	}
 	return nil

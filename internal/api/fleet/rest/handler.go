@@ -71,9 +71,9 @@ func Handler(s Service, log *slog.Logger) (http.Handler, error) {
 
 const description = `Hosts, VMs and their placements in a fleet of NUMA hosts. ` +
 	`A change with If-Match is made only to that revision; a repeated request to create with the same ` +
-	`Idempotency-Key returns the first one's result. Errors are problem documents (RFC 9457). While the server does not ` +
-	`reach enough of the others, the header ` + fleetapi.AgeHeader + ` of a read says for how many seconds it could not ` +
-	`confirm its records, and changes are answered with status 503.`
+	`Idempotency-Key returns the first one's result. Errors are problem documents (RFC 9457). While the server ` +
+	`does not reach enough of the others, the header ` + fleetapi.AgeHeader + ` of a read says for how many seconds ` +
+	`it could not confirm its records, and changes are answered with status 503.`
 
 func static(contentType string, data []byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
