@@ -45,7 +45,6 @@ func TestEachKernelHasAMeans(t *testing.T) {
 	}{
 		"Linux 6.1":               {func(*fake) {}, guest.Partition, guest.Of(0, 3)},
 		"lists are fixed":         {func(f *fake) { f.inPlace = false }, guest.Flip, guest.Of(0, 3)},
-		"no isolated partition":   {func(f *fake) { f.isolated = false }, guest.Partition, guest.Of(0, 3)},
 		"partitions are invalid":  {func(f *fake) { f.partitions = false }, guest.Offline, guest.Of(0, 3)},
 		"no cgroups":              {func(f *fake) { f.noGroups = true }, guest.Offline, guest.Of(0, 3)},
 		"no cgroups, no hotplug":  {func(f *fake) { f.noGroups, f.hotplug = true, false }, guest.None, guest.Of(0, 1, 2, 3)},
@@ -147,6 +146,25 @@ type stubborn struct {
 }
 
 func (s *stubborn) moveThreads(guest.VCPUs, guest.VCPUs) { s.tried++ }
+
+// The kernel gives work to a vCPU that has come back, also where an earlier agent has made the partition. Before Linux 6.6
+// it did not after a change of an isolated partition's list.
+func TestAReturnedVCPUGetsWork(t *testing.T) {
+	for _, before := range []string{"member", "isolated"} {
+		f := newFake(4)
+		a := start(t, f)
+		f.files[group+"/cpuset.cpus.partition"] = before
+		if before == "isolated" {
+			f.files[group+"/cpuset.cpus"] = "1-3"
+		}
+		for i, want := range []guest.VCPUs{guest.Of(0), guest.Of(0, 2), guest.Of(0, 1, 2), guest.Of(0, 3)} {
+			a.grant(guest.Grant{V: guest.Version, Epoch: uint64(i + 1), VCPUs: want})
+			if used := a.mustReport(t).Used; i > 0 && (f.balanced != want || used != want) {
+				t.Errorf("%s before, grant %d: vCPUs %v get work, %v are used, want %v", before, i, f.balanced, used, want)
+			}
+		}
+	}
+}
 
 // Someone else's change of the guest is undone with the next measurement.
 func TestDriftIsUndone(t *testing.T) {

@@ -24,11 +24,13 @@ type fake struct {
 	noGroups bool
 	// inPlace says whether the list of a partition may change while it is in effect;
 	// partitions whether there are any; hotplug whether CPUs can go offline.
-	inPlace, partitions, isolated, hotplug bool
+	inPlace, partitions, hotplug bool
+	// balanced are the vCPUs that are in the scheduling domains of the guest's threads: the others get no work.
+	balanced guest.VCPUs
 }
 
 func newFake(n int) *fake {
-	f := &fake{files: map[string]string{}, busy: map[int]bool{}, inPlace: true, partitions: true, isolated: true,
+	f := &fake{files: map[string]string{}, busy: map[int]bool{}, inPlace: true, partitions: true,
 		hotplug: true}
 	for id := range n {
 		f.present.Add(id)
@@ -94,8 +96,6 @@ func (f *fake) write(name, text string) error {
 	case n == 1:
 		f.off = f.off.Without(guest.Of(id))
 		return nil
-	case name == kind && text == "isolated" && !f.isolated:
-		return syscall.EINVAL
 	case name == kind && text != "member" && (f.files[group+"/cpuset.cpus"] == "" || !f.partitions):
 		text += " invalid (no reason)"
 	case name == group+"/cpuset.cpus" && f.files[kind] != "member" && !f.inPlace:
@@ -105,6 +105,14 @@ func (f *fake) write(name, text string) error {
 		return fs.ErrNotExist
 	}
 	f.files[name] = text
+	// Before Linux 6.6 the kernel rebuilds the domains for these changes only.
+	if name == kind || name == group+"/cpuset.cpus" && f.files[kind] == "root" {
+		f.balanced = f.online()
+		if now := f.files[kind]; now == "root" || now == "isolated" {
+			parked, _ := guest.ParseList(f.files[group+"/cpuset.cpus"])
+			f.balanced = f.online().Without(parked)
+		}
+	}
 	return nil
 }
 

@@ -150,7 +150,8 @@ func (p *parker) next() {
 
 // change changes the CPU list of the partition, which remains in effect.
 func (p *parker) change(want guest.VCPUs) error {
-	if want == (guest.VCPUs{}) || !p.separate() {
+	// An isolated one is that of an earlier agent: see flip.
+	if now, err := p.k.read(p.group + "/cpuset.cpus.partition"); want == (guest.VCPUs{}) || err != nil || now != "root" {
 		return p.flip(want)
 	}
 	return p.k.write(p.group+"/cpuset.cpus", want.String())
@@ -165,10 +166,10 @@ func (p *parker) flip(want guest.VCPUs) error {
 	if err := p.k.write(p.group+"/cpuset.cpus", want.String()); err != nil {
 		return err
 	}
-	if err := p.k.write(file, "isolated"); err == nil && p.separate() {
-		return nil
-	}
-	return p.k.write(file, "root") // kernels before 6.1
+	// Not "isolated": kernels before 6.6 do not rebuild the scheduling domains when the list of such a partition
+	// changes (fixed by "cgroup/cpuset: Extract out CS_CPU_EXCLUSIVE & CS_SCHED_LOAD_BALANCE handling" of 2023). A
+	// vCPU that comes back would get no work. No task is in the partition, so none is balanced in it.
+	return p.k.write(file, "root")
 }
 
 // offline takes vCPUs offline and brings others online.

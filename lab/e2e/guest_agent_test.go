@@ -37,6 +37,7 @@ type answer struct {
 	UsedList string  `json:"used_list"`
 	Millis   float64 `json:"ms"`
 	Ran      float64 `json:"ran"`
+	Least    float64 `json:"least"`
 }
 
 // grants starts the agent, sends it grants, waits until it has reported a demand in
@@ -53,8 +54,8 @@ wait $grant; rc=$?; grep VmHWM /proc/$agent/status >/run/agent.rss; kill -KILL $
 		if err := json.Unmarshal([]byte(line), &a); err != nil {
 			t.Fatalf("%v: %s", err, line)
 		}
-		t.Logf("epoch %d: used %s by %s, acknowledged after %.1f ms, then ran %.3f; running %d waiting %d stalled %d",
-			a.Epoch, a.UsedList, a.Means, a.Millis, a.Ran, a.Running, a.Waiting, a.Stalled)
+		t.Logf("epoch %d: used %s by %s, acknowledged after %.1f ms, then ran %.3f, others %.3f; running %d waiting %d stalled %d",
+			a.Epoch, a.UsedList, a.Means, a.Millis, a.Ran, a.Least, a.Running, a.Waiting, a.Stalled)
 		answers = append(answers, a)
 	}
 	return answers
@@ -77,6 +78,10 @@ func TestLabGuestAgent(t *testing.T) {
 			}
 			if a.Ran > 0.1 {
 				t.Errorf("grant %d: a released vCPU ran tasks for %.0f %% of the time", i, 100*a.Ran)
+			}
+			if a.Least < 0.2 {
+				t.Errorf("grant %d: a vCPU of %s ran tasks for only %.0f %% of the time, and there is work for all", i,
+					a.UsedList, 100*a.Least)
 			}
 		}
 	}

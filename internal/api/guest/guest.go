@@ -48,7 +48,7 @@ type Means string
 
 // Means, the fastest first.
 const (
-	// Partition changes the CPU list of an isolated cpuset partition that exists.
+	// Partition changes the CPU list of a cpuset partition that exists.
 	Partition Means = "partition"
 	// Flip removes and makes the partition for each change: the kernel refuses to change
 	// the list of a partition in place.
