@@ -296,29 +296,55 @@ func (o *oracle) cpuUse(at, vcpus int) float64 {
 func (o *oracle) cpuDemand(at, vcpus int) float64 {
 	n := &o.host.Topology.Nodes[at]
 	guests := n.CPUs.Minus(o.host.Topology.Housekeeping)
-	shared, all, exclusive := float64(vcpus), 0.0, topology.CPUSet{}
+	shared, exclusive := float64(vcpus)+o.hostWork(n.ID), topology.CPUSet{}
 	for i := range o.host.Guests {
-		g := &o.host.Guests[i]
-		r := g.Placement.Reservations[0] // each guest of the oracle's has one
-		if r.Node != n.ID {
-			continue
-		}
-		exclusive = exclusive.Union(r.Exclusive)
-		wants := float64(r.VCPUs)
-		if l := g.Seen.Load; l != nil {
-			wants = min(wants, l.CPU+l.Wait)
-		}
-		all += wants
-		if r.Exclusive.IsEmpty() {
-			shared += wants
-		}
-	}
-	for _, l := range o.host.Load {
-		if l.Node == n.ID {
-			shared += max(0, l.CPU+l.Wait-all)
+		if node, wants, own := o.guestDemand(i); node == n.ID {
+			exclusive = exclusive.Union(own)
+			if own.IsEmpty() {
+				shared += wants
+			}
 		}
 	}
 	return (shared + float64(exclusive.Intersect(guests).Len())) / float64(guests.Len())
+}
+
+// guestDemand is how many CPUs a guest wants, and on which node: each guest of the oracle's is on one.
+func (o *oracle) guestDemand(i int) (node topology.NodeID, wants float64, exclusive topology.CPUSet) {
+	g := &o.host.Guests[i]
+	r := g.Placement.Reservations[0]
+	wants = float64(r.VCPUs)
+	if l := g.Seen.Load; l != nil {
+		wants = min(wants, l.CPU+l.Wait)
+	}
+	return r.Node, wants, r.Exclusive
+}
+
+// hostWork is how many CPUs the host itself uses on a node: what guests do not want of its load. On all nodes together
+// it uses no more than guests do not want of all loads.
+func (o *oracle) hostWork(node topology.NodeID) float64 {
+	own, sum, positive := 0.0, 0.0, 0.0
+	for _, l := range o.host.Load {
+		rest := l.CPU + l.Wait
+		for i := range o.host.Guests {
+			if at, wants, _ := o.guestDemand(i); at == l.Node {
+				rest -= wants
+			}
+		}
+		sum += rest
+		if rest > 0 {
+			positive += rest
+		}
+		if l.Node == node {
+			own = max(0, rest)
+		}
+	}
+	switch {
+	case sum <= 0:
+		return 0
+	case sum < positive:
+		return own * sum / positive
+	}
+	return own
 }
 
 // overload is how many of the vCPUs exceed the CPUs of the node, after the demand of others.
