@@ -147,8 +147,8 @@ type stubborn struct {
 
 func (s *stubborn) moveThreads(guest.VCPUs, guest.VCPUs) { s.tried++ }
 
-// The kernel gives work to a vCPU that has come back, also where an earlier agent has made the partition. Before Linux 6.6
-// it did not after a change of an isolated partition's list.
+// The kernel gives work to a vCPU that has come back, also where an earlier agent has made the partition. Before
+// Linux 6.6 it did not after a change of an isolated partition's list.
 func TestAReturnedVCPUGetsWork(t *testing.T) {
 	for _, before := range []string{"member", "isolated"} {
 		f := newFake(4)

@@ -151,7 +151,8 @@ func (p *parker) next() {
 // change changes the CPU list of the partition, which remains in effect.
 func (p *parker) change(want guest.VCPUs) error {
 	// An isolated one is that of an earlier agent: see flip.
-	if now, err := p.k.read(p.group + "/cpuset.cpus.partition"); want == (guest.VCPUs{}) || err != nil || now != "root" {
+	now, err := p.k.read(p.group + "/cpuset.cpus.partition")
+	if want == (guest.VCPUs{}) || err != nil || now != "root" {
 		return p.flip(want)
 	}
 	return p.k.write(p.group+"/cpuset.cpus", want.String())

@@ -48,7 +48,8 @@ func TestFigures_CPUUse(t *testing.T) {
 		table("0 0 2 r-- 10.0", "1 0 1 r-- 20.0", "1 1 5 -b- 30.0"),
 		table("0 0 2 r-- 11.0", "1 0 1 r-- 24.0", "1 1 5 -b- 30.5"))
 	g := s.Guests[0]
-	if !near(g.Load.CPU, 0.9) || !near(g.CPUByNode[0], 0.8) || !near(g.CPUByNode[1], 0.1) || g.Load.Window != time.Second {
+	if !near(g.Load.CPU, 0.9) || !near(g.CPUByNode[0], 0.8) || !near(g.CPUByNode[1], 0.1) ||
+		g.Load.Window != time.Second {
 		t.Errorf("load is %+v, by node %v; want 0.9 CPUs, 0.8 of them on node 0", g.Load, g.CPUByNode)
 	}
 	if g.Load.Wait != 0 {
