@@ -145,12 +145,15 @@ var words = []string{"internal/topology", "internal/text", "internal/strictyaml"
 func TestRoomsLookOnlyWhereTheyMay(t *testing.T) {
 	seen := map[string]bool{}
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if path == "../bin" { // what was built, and the source of an earlier version for 'make test-upgrade'
+			return filepath.SkipDir
+		}
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		room := roomOf(filepath.ToSlash(filepath.Dir(strings.TrimPrefix(path, "../"))))
 		if room == "" {
-			t.Errorf("%s: lies in no room of the floor plan; add its room to the table with what it may import", path)
+			t.Errorf("%s: is in no room of the floor plan; add its room to the table with what it may import", path)
 			return nil
 		}
 		seen[room] = true
