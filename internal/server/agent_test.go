@@ -302,10 +302,7 @@ func FuzzReport(f *testing.F) {
 		if err := a.Report("a", *m); err != nil {
 			return err
 		}
-		a.cache.read(func(st *state) { // a decision must survive whatever was accepted
-			a.sched.mu.Lock()
-			defer a.sched.mu.Unlock()
-			defer a.sched.update(st, a.loads)()
+		a.readPlacing(func(*state) { // a decision must survive whatever was accepted
 			vm := &fleet.VM{Name: "v", Spec: vmOf("v", 1, topology.GiB).Spec}
 			_, _ = a.sched.place(wish{vm: vm}, &transaction{})
 		})

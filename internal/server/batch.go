@@ -58,7 +58,7 @@ func (s *Server) createTogether(ctx context.Context, n *creation) {
 // createWaiting makes transactions until no request waits.
 func (s *Server) createWaiting(ctx context.Context) {
 	for {
-		s.sched.mu.Lock() // those that come until then are in the next transaction
+		s.sched.turn.Lock() // those that come until then are in the next transaction
 		s.creations.mu.Lock()
 		all := s.creations.waiting
 		some := all[:min(len(all), mostTogether)]
@@ -68,7 +68,7 @@ func (s *Server) createWaiting(ctx context.Context) {
 		if len(some) > 0 {
 			s.createSome(ctx, some)
 		}
-		s.sched.mu.Unlock()
+		s.sched.turn.Unlock()
 		if len(some) == 0 {
 			return
 		}
@@ -78,17 +78,16 @@ func (s *Server) createWaiting(ctx context.Context) {
 	}
 }
 
-// createSome decides on VMs and stores them. The caller holds the scheduler's mu.
+// createSome decides on VMs and stores them. The caller holds the scheduler's turn.
 func (s *Server) createSome(ctx context.Context, all []*creation) {
 	var in []*creation
-	revision, err := s.attemptWith(ctx, func(st *state, t *transaction) error {
-		s.forgetClaims(in)
-		defer s.sched.update(st, s.loads)()
+	revision, err := s.attemptWith(ctx, s.readPlacing, func(st *state, t *transaction) error {
 		if in = s.decideSome(st, t, all); len(in) == 0 {
 			return errNothing
 		}
 		return nil
 	}, func(key string) {
+		s.forgetClaims(in)
 		for _, n := range all { // another server has the same request, or has answered it
 			n.apart = n.apart || n.key == key
 		}

@@ -43,7 +43,12 @@ type together struct {
 
 func newTogether(t *testing.T) *together {
 	t.Helper()
-	base := &spoilingStore{Store: memory.New(memory.Options{}), key: store.Usage + "default"}
+	return newTogetherOn(t, memory.New(memory.Options{}))
+}
+
+func newTogetherOn(t *testing.T, in store.Store) *together {
+	t.Helper()
+	base := &spoilingStore{Store: in, key: store.Usage + "default"}
 	if _, err := FirstAdmin(t.Context(), base, time.Now()); err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +70,7 @@ func newTogether(t *testing.T) *together {
 // create creates VMs at the same time: their requests wait until all of them are there.
 func (s *together) create(t *testing.T, all []fleetapi.VMCreate, keys ...string) ([]fleetapi.VM, []error) {
 	t.Helper()
-	s.sched.mu.Lock()
+	s.sched.turn.Lock()
 	made, errs := make([]fleetapi.VM, len(all)), make([]error, len(all))
 	var requests sync.WaitGroup
 	for i, v := range all {
@@ -80,7 +85,7 @@ func (s *together) create(t *testing.T, all []fleetapi.VMCreate, keys ...string)
 		defer s.creations.mu.Unlock()
 		return len(s.creations.waiting) == len(all)
 	})
-	s.sched.mu.Unlock()
+	s.sched.turn.Unlock()
 	requests.Wait()
 	return made, errs
 }
@@ -186,7 +191,7 @@ func TestCreateTogether_WithoutThoseThatHaveLeft(t *testing.T) {
 	end()
 	left := &creation{call: s.call, vm: fleet.VM{Name: "left", Project: "default"}}
 	var other *creation
-	s.sched.mu.Lock()
+	s.sched.turn.Lock()
 	var requests sync.WaitGroup
 	requests.Go(func() { s.createTogether(ended, left) })
 	requests.Go(func() {
@@ -202,7 +207,7 @@ func TestCreateTogether_WithoutThoseThatHaveLeft(t *testing.T) {
 		defer s.creations.mu.Unlock()
 		return len(s.creations.waiting) == 2
 	})
-	s.sched.mu.Unlock()
+	s.sched.turn.Unlock()
 	requests.Wait()
 	if !left.alone || left.err != nil || other.alone || other.err != nil || other.out.Host != "a" {
 		t.Errorf("left: %+v; other: %+v", left, other)

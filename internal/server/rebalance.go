@@ -173,16 +173,13 @@ func (r *rebalancer) show(p *migrate.Plan) fleetapi.Plan {
 
 // begin begins a migration of a plan, if its reasons still hold.
 func (r *rebalancer) begin(ctx context.Context, m *migrate.Migration) error {
-	r.sched.mu.Lock()
-	defer r.sched.mu.Unlock()
-	_, err := r.attempt(ctx, func(st *state, t *transaction) error {
+	_, err := r.attemptPlacing(ctx, func(st *state, t *transaction) error {
 		at := st.vmOf(m.VM)
 		vm := at.value
 		if at.revision == 0 || vm.Host != m.From || settledVM(&vm) != nil || vm.Run != fleet.Running ||
 			st.keys[store.Alive+vm.Host] == 0 || len(st.migrating) >= r.mostAtOnce(st) {
 			return errNothing
 		}
-		defer r.sched.update(st, r.loads)()
 		why, err := r.migrate(t, st, &vm, fleet.Migration{To: m.To, Why: m.Why})
 		if err != nil {
 			return err

@@ -346,15 +346,12 @@ func (s *Server) deleteRecord(st *state, t *transaction, vm *fleet.VM) {
 
 // placePending tries to find a host for a VM again.
 func (s *Server) placePending(ctx context.Context, name string) error {
-	s.sched.mu.Lock()
-	defer s.sched.mu.Unlock()
-	_, err := s.attempt(ctx, func(st *state, t *transaction) error {
+	_, err := s.attemptPlacing(ctx, func(st *state, t *transaction) error {
 		at, ok := st.vm(name)
 		if !ok || at.value.Host != "" || at.value.Delete {
 			return errNothing
 		}
 		vm := at.value
-		defer s.sched.update(st, s.loads)()
 		why, err := s.decideNew(st, t, &vm)
 		if err != nil {
 			return err
@@ -379,17 +376,14 @@ func (s *Server) placePending(ctx context.Context, name string) error {
 // drainVM migrates a VM away from its host, and returns the revision of that host's record. If the migration is
 // refused, the VM's record says why.
 func (s *Server) drainVM(ctx context.Context, name string) (host int64, err error) {
-	s.sched.mu.Lock()
-	defer s.sched.mu.Unlock()
 	var refused *fleetapi.Problem
-	_, err = s.attempt(ctx, func(st *state, t *transaction) error {
+	_, err = s.attemptPlacing(ctx, func(st *state, t *transaction) error {
 		at := st.vmOf(name)
 		vm := at.value
 		h := st.hosts[vm.Host]
 		if at.revision == 0 || vm.Migration != nil || vm.Delete || !h.value.Draining {
 			return errNothing
 		}
-		defer s.sched.update(st, s.loads)()
 		host, refused = h.revision, nil
 		why, err := s.migrate(t, st, &vm, fleet.Migration{Why: "host " + vm.Host + " is drained",
 			Options: h.value.DrainOptions})

@@ -19,8 +19,11 @@ import (
 
 // scheduler has the hosts as package schedule sees them, in step with the state.
 type scheduler struct {
-	// mu serializes this server's decisions, up to their commit: the next one sees the room
-	// that this one takes.
+	// turn serializes this server's decisions that are stored, up to their commit: the next one sees the room
+	// that this one takes. It is locked before mu.
+	turn sync.Mutex
+	// mu protects the fleet. It is held while a decision is computed, never during a call of the store: dry runs
+	// wait for no commit. It is locked before the state.
 	mu     sync.Mutex
 	policy policy.Policy
 	fleet  *schedule.Fleet
@@ -171,6 +174,33 @@ func (s *scheduler) refreshSome(of *cache, l *loads) bool {
 	return len(names) == hostsAtOnce
 }
 
+// readPlacing calls a function with the state and the fleet in step with it.
+func (s *Server) readPlacing(f func(*state)) {
+	s.sched.mu.Lock()
+	defer s.sched.mu.Unlock()
+	s.cache.read(func(st *state) {
+		defer s.sched.update(st, s.loads)()
+		f(st)
+	})
+}
+
+// attemptPlacing is attempt for decisions about the room of hosts.
+func (s *Server) attemptPlacing(ctx context.Context, f decision) (revision int64, err error) {
+	s.sched.turn.Lock()
+	defer s.sched.turn.Unlock()
+	return s.attemptWith(ctx, s.readPlacing, f, func(string) {})
+}
+
+// decidePlacing is decide for decisions about the room of hosts. f stores nothing in a dry run.
+func (s *Server) decidePlacing(ctx context.Context, dryRun bool, f decision) (revision int64, err error) {
+	if !dryRun {
+		return s.confirmed(ctx, f, s.attemptPlacing)
+	}
+	return s.confirmed(ctx, f, func(ctx context.Context, f decision) (int64, error) {
+		return s.attemptWith(ctx, s.readPlacing, f, func(string) {})
+	})
+}
+
 // seen is what the state says about a host.
 type seen struct {
 	schedule.Host // without an inventory: the fleet does not have the host
@@ -237,8 +267,8 @@ type wish struct {
 	fresh bool
 }
 
-// place decides on the host and nodes of a VM, and makes the transaction depend on it. The caller holds
-// mu and the state's lock, and has called update.
+// place decides on the host and nodes of a VM, and makes the transaction depend on it. Its callers are
+// called by readPlacing.
 func (s *scheduler) place(w wish, t *transaction) (*schedule.Decision, error) {
 	request := schedule.Request{Spec: w.vm.Spec, Affinity: w.vm.Affinity, Host: w.host}
 	request.Affinity.Group = groupOf(w.vm)

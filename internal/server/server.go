@@ -233,7 +233,17 @@ var errNothing = errors.New("nothing to change")
 //
 // No transaction proves that a refusal, or that nothing is to change, follows from the present state: this server
 // may be behind the others. So f is called again with a state that is at least as new as the store was.
-func (s *Server) decide(ctx context.Context, f func(st *state, t *transaction) error) (revision int64, err error) {
+func (s *Server) decide(ctx context.Context, f decision) (revision int64, err error) {
+	return s.confirmed(ctx, f, s.attempt)
+}
+
+// decision puts a change into a transaction on the state.
+type decision func(st *state, t *transaction) error
+
+// confirmed is decide with a way to make attempts. It calls confirm between them.
+func (s *Server) confirmed(
+	ctx context.Context, f decision, attempt func(context.Context, decision) (int64, error),
+) (revision int64, err error) {
 	var refused *fleetapi.Problem
 	unfounded := false
 	judged := func(st *state, t *transaction) error {
@@ -241,14 +251,14 @@ func (s *Server) decide(ctx context.Context, f func(st *state, t *transaction) e
 		unfounded = errors.Is(err, errNothing) || errors.As(err, &refused)
 		return err
 	}
-	revision, err = s.attempt(ctx, judged)
+	revision, err = attempt(ctx, judged)
 	if !unfounded {
 		return revision, err
 	}
 	if unsure := s.confirm(ctx); unsure != nil {
 		return 0, unsure
 	}
-	return s.attempt(ctx, f)
+	return attempt(ctx, f)
 }
 
 // confirm waits until this server's state is at least as new as the store was when confirm was called.
@@ -268,17 +278,17 @@ func (s *Server) confirm(ctx context.Context) error {
 }
 
 // attempt is decide on the state that this server knows, for work that is repeated anyway.
-func (s *Server) attempt(ctx context.Context, f func(st *state, t *transaction) error) (revision int64, err error) {
-	return s.attemptWith(ctx, f, func(string) {})
+func (s *Server) attempt(ctx context.Context, f decision) (revision int64, err error) {
+	return s.attemptWith(ctx, s.cache.read, f, func(string) {})
 }
 
-// attemptWith is attempt that says which key each conflict was about.
+// attemptWith is attempt with a way to read the state; note gets the key of each conflict.
 func (s *Server) attemptWith(
-	ctx context.Context, f func(st *state, t *transaction) error, note func(key string),
+	ctx context.Context, read func(func(*state)), f decision, note func(key string),
 ) (revision int64, err error) {
 	for n := range attempts {
 		t := &transaction{}
-		s.cache.read(func(st *state) { err = f(st, t) })
+		read(func(st *state) { err = f(st, t) })
 		if errors.Is(err, errNothing) {
 			return 0, nil
 		}

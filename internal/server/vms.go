@@ -350,14 +350,11 @@ func (s *Server) add(
 func (s *Server) addAlone(
 	ctx context.Context, n *creation, decide func(*state, *transaction, *fleet.VM) (*fleetapi.Why, error),
 ) error {
-	s.sched.mu.Lock()
-	defer s.sched.mu.Unlock()
-	revision, err := s.decide(ctx, func(st *state, t *transaction) error {
+	revision, err := s.decidePlacing(ctx, n.call.DryRun, func(st *state, t *transaction) error {
 		next := n.vm
 		if err := admit(st, t, &next, fleetapi.Quota{}); err != nil {
 			return err
 		}
-		defer s.sched.update(st, s.loads)()
 		why, err := decide(st, t, &next)
 		if err != nil {
 			return err
@@ -507,15 +504,33 @@ func same(a, b any) bool {
 	return errA == nil && errB == nil && bytes.Equal(x, y)
 }
 
-// changeVM changes the record of a VM. f may add to the transaction; it returns the reasons of a new placement.
+// changeVM changes the record of a VM, and not its placement.
 func (s *Server) changeVM(
+	ctx context.Context, c rest.Call, name string, f func(vm *fleet.VM) error,
+) (fleetapi.VM, error) {
+	return s.changeBy(ctx, s.decide, c, name, func(_ *state, _ *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+		return nil, f(vm)
+	})
+}
+
+// placeVM changes the record of a VM and where it is placed. f may add to the transaction; it returns the reasons of a
+// new placement.
+func (s *Server) placeVM(
 	ctx context.Context, c rest.Call, name string,
 	f func(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error),
 ) (fleetapi.VM, error) {
+	return s.changeBy(ctx, func(ctx context.Context, f decision) (int64, error) {
+		return s.decidePlacing(ctx, c.DryRun, f)
+	}, c, name, f)
+}
+
+// changeBy is placeVM with a way to decide.
+func (s *Server) changeBy(
+	ctx context.Context, decide func(context.Context, decision) (int64, error), c rest.Call, name string,
+	f func(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error),
+) (fleetapi.VM, error) {
 	var out fleetapi.VM
-	s.sched.mu.Lock()
-	defer s.sched.mu.Unlock()
-	revision, err := s.decide(ctx, func(st *state, t *transaction) error {
+	revision, err := decide(ctx, func(st *state, t *transaction) error {
 		at, err := findVM(st, &c, name)
 		if err != nil {
 			return err
@@ -524,7 +539,6 @@ func (s *Server) changeVM(
 			return err
 		}
 		next := at.value
-		defer s.sched.update(st, s.loads)()
 		why, err := f(st, t, &next)
 		if err != nil {
 			return err
@@ -558,17 +572,17 @@ func (s *Server) changeVM(
 
 // StartVM implements rest.Service.
 func (s *Server) StartVM(ctx context.Context, c rest.Call, name string) (fleetapi.VM, error) {
-	return s.changeVM(ctx, c, name, func(_ *state, _ *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+	return s.changeVM(ctx, c, name, func(vm *fleet.VM) error {
 		vm.Run = fleet.Running
-		return nil, notDeleted(vm)
+		return notDeleted(vm)
 	})
 }
 
 // StopVM implements rest.Service.
 func (s *Server) StopVM(ctx context.Context, c rest.Call, name string) (fleetapi.VM, error) {
-	return s.changeVM(ctx, c, name, func(_ *state, _ *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+	return s.changeVM(ctx, c, name, func(vm *fleet.VM) error {
 		vm.Run = fleet.Stopped
-		return nil, notDeleted(vm)
+		return notDeleted(vm)
 	})
 }
 
@@ -596,7 +610,7 @@ func settledVM(vm *fleet.VM) error {
 
 // BindVM implements rest.Service.
 func (s *Server) BindVM(ctx context.Context, c rest.Call, name string) (fleetapi.VM, error) {
-	return s.changeVM(ctx, c, name, func(_ *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+	return s.placeVM(ctx, c, name, func(_ *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
 		if err := settledVM(vm); err != nil {
 			return nil, err
 		}
@@ -619,7 +633,7 @@ func (s *Server) placeAgain(t *transaction, vm *fleet.VM) (*fleetapi.Why, error)
 
 // ResizeVM implements rest.Service.
 func (s *Server) ResizeVM(ctx context.Context, c rest.Call, name string, r fleetapi.VMResize) (fleetapi.VM, error) {
-	return s.changeVM(ctx, c, name, func(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+	return s.placeVM(ctx, c, name, func(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
 		if err := settledVM(vm); err != nil {
 			return nil, err
 		}
@@ -655,7 +669,7 @@ func (s *Server) MigrateVM(ctx context.Context, c rest.Call, name string, m flee
 	if err := m.Validate(); err != nil {
 		return fleetapi.VM{}, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
 	}
-	return s.changeVM(ctx, c, name, func(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+	return s.placeVM(ctx, c, name, func(st *state, t *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
 		if now := vm.Migration; now != nil && (m.To == "" || m.To == now.To) &&
 			(m.MigrationOptions == fleet.MigrationOptions{} || m.MigrationOptions == now.Options) {
 			return nil, nil // it is under way, as asked for
@@ -723,12 +737,12 @@ func (s *Server) migrate(t *transaction, st *state, vm *fleet.VM, m fleet.Migrat
 
 // DeleteVM implements rest.Service.
 func (s *Server) DeleteVM(ctx context.Context, c rest.Call, name string) (fleetapi.VM, error) {
-	return s.changeVM(ctx, c, name, func(_ *state, _ *transaction, vm *fleet.VM) (*fleetapi.Why, error) {
+	return s.changeVM(ctx, c, name, func(vm *fleet.VM) error {
 		if vm.Migration != nil {
-			return nil, settledVM(vm)
+			return settledVM(vm)
 		}
 		vm.Delete, vm.Run = true, fleet.Stopped
-		return nil, nil // no new placement
+		return nil
 	})
 }
 
