@@ -306,11 +306,7 @@ func (a *agents) Loads(host string, m fleet.Loads) (agentapi.LoadsAnswer, error)
 		return agentapi.LoadsAnswer{Full: true}, nil
 	}
 	a.sched.noteLoads(host)
-	if a.Telemetry != nil {
-		if err := a.Telemetry.Report(context.Background(), host, a.Server.loads.of(host).complete()); err != nil {
-			a.Log.Warn("the loads of a host were not stored", "host", host, "error", err)
-		}
-	}
+	a.record(context.Background(), host, m.Taken)
 	return agentapi.LoadsAnswer{}, nil
 }
 

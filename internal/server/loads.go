@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // loads has the loads of all hosts: of those that are connected to this server, and those that the other
@@ -85,6 +87,33 @@ func (l *loads) forget(host string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.by, host)
+}
+
+// record stores what is known of a host as time series, if that is due.
+func (s *Server) record(ctx context.Context, host string, taken time.Time) {
+	if s.Telemetry == nil || !s.Telemetry.Due(host, taken) {
+		return
+	}
+	l := s.loads.of(host)
+	if l == nil {
+		return // it was removed meanwhile
+	}
+	if err := s.Telemetry.Report(ctx, host, l.complete(), s.placedOn(host)); err != nil {
+		s.Log.Warn("the loads of a host were not stored", "host", host, "error", err)
+	}
+}
+
+// placedOn returns the nodes of the VMs of a host.
+func (s *Server) placedOn(host string) map[string]topology.NodeSet {
+	out := map[string]topology.NodeSet{}
+	s.cache.read(func(st *state) {
+		for name := range st.on[host] {
+			if r := st.vms[name]; r.host == host {
+				out[name] = r.placement.Nodes
+			}
+		}
+	})
+	return out
 }
 
 // Bounds of a message of loads. No host has more.

@@ -172,10 +172,6 @@ func (s *Server) takeRelayed(ctx context.Context, host string, l fleet.Loads) er
 	}
 	s.loads.put(host, &l)
 	s.sched.noteLoads(host)
-	if s.Telemetry != nil {
-		if err := s.Telemetry.Report(ctx, host, l); err != nil {
-			s.Log.Warn("the loads of a host were not stored", "host", host, "error", err)
-		}
-	}
+	s.record(ctx, host, l.Taken)
 	return nil
 }

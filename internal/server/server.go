@@ -33,11 +33,10 @@ import (
 
 // Telemetry stores what does not go through consensus.
 type Telemetry interface {
-	// Report stores the loads of a host, which are complete.
-	Report(ctx context.Context, host string, l fleet.Loads) error
-	// Place says on which nodes of which host a VM is, Remove that it is on no host.
-	Place(vm, host string, nodes topology.NodeSet)
-	Remove(vm string)
+	// Due reports whether Report would store what a host took at a time.
+	Due(host string, taken time.Time) bool
+	// Report stores the loads of a host, which are complete, and the nodes of the fleet's VMs on it, by their names.
+	Report(ctx context.Context, host string, l fleet.Loads, placed map[string]topology.NodeSet) error
 	// Handler answers queries below /api/v1/, as Prometheus does. It does not authenticate.
 	Handler() http.Handler
 }
@@ -108,21 +107,7 @@ func New(o Options) *Server {
 		s.touched.noteChange,
 		func(*state, change) { s.nudge() },
 	}
-	if s.Telemetry != nil {
-		s.cache.listeners = append(s.cache.listeners, s.notePlaces)
-	}
 	return s
-}
-
-// notePlaces records where VMs are.
-func (s *Server) notePlaces(st *state, c change) {
-	for name := range c.vms {
-		if vm := st.vmOf(name).value; vm.Host == "" {
-			s.Telemetry.Remove(name)
-		} else {
-			s.Telemetry.Place(name, vm.Host, vm.Placement.Nodes)
-		}
-	}
 }
 
 // nudge wakes the reconciler.

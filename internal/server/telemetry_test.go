@@ -2,9 +2,12 @@ package server
 
 import (
 	"context"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/alarm"
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
@@ -13,44 +16,38 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// fakeSeries remembers the last call for each host and VM.
+// fakeSeries remembers the last call for each host.
 type fakeSeries struct {
 	mu     sync.Mutex
 	loads  map[string]fleet.Loads
-	places map[string]string
+	places map[string]map[string]topology.NodeSet
 }
 
-func (f *fakeSeries) Report(_ context.Context, host string, l fleet.Loads) error {
+func newFakeSeries() *fakeSeries {
+	return &fakeSeries{loads: map[string]fleet.Loads{}, places: map[string]map[string]topology.NodeSet{}}
+}
+
+func (f *fakeSeries) Due(string, time.Time) bool { return true }
+
+func (f *fakeSeries) Report(_ context.Context, host string, l fleet.Loads, placed map[string]topology.NodeSet) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.loads[host] = l
+	f.loads[host], f.places[host] = l, placed
 	return nil
-}
-
-func (f *fakeSeries) Place(vm, host string, _ topology.NodeSet) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.places[vm] = host
-}
-
-func (f *fakeSeries) Remove(vm string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.places, vm)
 }
 
 func (f *fakeSeries) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 }
 
-func (f *fakeSeries) placeOf(vm string) string {
+func (f *fakeSeries) placed(host string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.places[vm]
+	return slices.Sorted(maps.Keys(f.places[host]))
 }
 
 func TestTelemetry_GetsCompleteLoadsAndPlaces(t *testing.T) {
-	series := &fakeSeries{loads: map[string]fleet.Loads{}, places: map[string]string{}}
+	series := newFakeSeries()
 	r := newRigWith(t, series)
 	a := r.join("a", "nodes:2 cores:4 memory:8G")
 	a.follow(obey)
@@ -68,15 +65,23 @@ func TestTelemetry_GetsCompleteLoadsAndPlaces(t *testing.T) {
 	if _, err := r.admin.CreateVM(t.Context(), vmOf("vm", 1, topology.GiB), fleetapi.Change{}); err != nil {
 		t.Fatal(err)
 	}
-	r.eventually("vm is placed", func() bool { return series.placeOf("vm") == "a" })
+	number := uint64(2)
+	report := func() []string {
+		number++
+		a.send("POST", "/agent/v1/loads", fleet.Loads{Number: number, Since: number - 1}, nil)
+		return series.placed("a")
+	}
+	if got := report(); len(got) != 1 || got[0] != "vm" {
+		t.Errorf("VMs on the host: %v", got)
+	}
 	if _, err := r.admin.DeleteVM(t.Context(), "vm", fleetapi.Change{}); err != nil {
 		t.Fatal(err)
 	}
-	r.eventually("vm is removed", func() bool { return series.placeOf("vm") == "" })
+	r.eventually("vm is removed", func() bool { return len(report()) == 0 })
 }
 
 func TestTelemetry_IsForViewersOfAllProjects(t *testing.T) {
-	r := newRigWith(t, &fakeSeries{loads: map[string]fleet.Loads{}, places: map[string]string{}})
+	r := newRigWith(t, newFakeSeries())
 	web := r.anonymous()
 	for projects, want := range map[string]int{"": http.StatusUnauthorized, "default": http.StatusForbidden,
 		"*": http.StatusOK} {

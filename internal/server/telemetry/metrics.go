@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 
 	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // metric is a metric as the interface describes it. All are gauges.
@@ -75,9 +76,9 @@ func (b *batch) host(name string, l fleet.Loads) {
 	}
 }
 
-func (b *batch) placements(host string, places []place) {
-	for _, p := range places {
-		b.add(vmPlaced, 1, "host", host, "vm", p.vm, "nodes", p.nodes)
+func (b *batch) placements(host string, placed map[string]topology.NodeSet) {
+	for _, vm := range slices.Sorted(maps.Keys(placed)) {
+		b.add(vmPlaced, 1, "host", host, "vm", vm, "nodes", placed[vm].String())
 	}
 }
 

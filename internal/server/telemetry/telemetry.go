@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,11 +53,8 @@ type DB struct {
 
 	limit *limit
 
-	mu     sync.Mutex
-	last   map[string]int64   // the time of the last sample of a host, in ms
-	places map[string][]place // of VMs, by host
-	homes  map[string]string  // the host of a VM in places
-	nodes  map[string]string  // one copy of each text about nodes
+	mu   sync.Mutex
+	last map[string]int64 // the time of the last sample of a host, in ms
 }
 
 func (o Options) withDefaults() Options {
@@ -114,15 +109,9 @@ func Open(o Options) (*DB, error) {
 			NoStepSubqueryIntervalFn: func(int64) int64 { return o.Every.Milliseconds() },
 		}),
 		limit: bound,
-		last:  map[string]int64{}, places: map[string][]place{}, homes: map[string]string{},
+		last:  map[string]int64{},
 	}, nil
 }
-
-// place says on which nodes of its host a VM is.
-type place struct{ vm, nodes string }
-
-// mostNodes bounds the texts about nodes that are remembered.
-const mostNodes = 1 << 12
 
 // Close writes what is in memory and closes the files.
 func (d *DB) Close() error { return errors.Join(d.engine.Close(), d.db.Close()) }
@@ -146,56 +135,19 @@ func (d *DB) Size() Size {
 	}
 }
 
-// Place says on which nodes of which host a VM is. Its series has the next sample with the
-// next report of the host.
-func (d *DB) Place(vm, host string, nodes topology.NodeSet) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.remove(vm)
-	text := nodes.String()
-	if one, known := d.nodes[text]; known {
-		text = one
-	} else {
-		if d.nodes == nil || len(d.nodes) >= mostNodes {
-			d.nodes = map[string]string{}
-		}
-		d.nodes[text] = text
-	}
-	d.places[host], d.homes[vm] = append(d.places[host], place{vm, text}), host
-}
-
-// Remove says that a VM is on no host any more.
-func (d *DB) Remove(vm string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.remove(vm)
-}
-
-func (d *DB) remove(vm string) {
-	if host, placed := d.homes[vm]; placed {
-		d.places[host] = slices.DeleteFunc(d.places[host], func(p place) bool { return p.vm == vm })
-		delete(d.homes, vm)
-	}
-}
-
 // Report adds the loads of a host, which are complete: the changes of one message are merged into
-// what the messages before it said. Reports that are repeated, older than another or too close to it are
-// left out. A host whose clock differs by more than a minute gets the server's time. The error is
-// ErrAhead if the clock of this server was ahead for some time.
-func (d *DB) Report(ctx context.Context, host string, l fleet.Loads) error {
-	now := d.options.Now()
-	at := l.Taken
-	if at.After(now) || now.Sub(at) > time.Minute {
-		at = now
-	}
-	places, due := d.due(host, at)
-	if !due {
+// what the messages before it said. placed has the nodes of the fleet's VMs on the host, by their names. Reports that
+// are repeated, older than another or too close to it are left out. A host whose clock differs by more than a minute
+// gets the server's time. The error is ErrAhead if the clock of this server was ahead for some time.
+func (d *DB) Report(ctx context.Context, host string, l fleet.Loads, placed map[string]topology.NodeSet) error {
+	at := d.timeOf(l.Taken)
+	if !d.due(host, at, true) {
 		return nil
 	}
 	a := d.db.Appender(ctx)
 	b := batch{to: a, at: at.UnixMilli()}
 	b.host(host, l)
-	b.placements(host, places)
+	b.placements(host, placed)
 	if b.err == nil && b.added == 0 {
 		b.err = b.old
 	}
@@ -208,19 +160,31 @@ func (d *DB) Report(ctx context.Context, host string, l fleet.Loads) error {
 	return nil
 }
 
-// due reports whether a host's next sample is due, and returns where the host's VMs are, ascending by name.
-func (d *DB) due(host string, at time.Time) ([]place, bool) {
+// timeOf returns the time of a sample that a host took at a time by its own clock.
+func (d *DB) timeOf(taken time.Time) time.Time {
+	if now := d.options.Now(); taken.After(now) || now.Sub(taken) > time.Minute {
+		return now
+	}
+	return taken
+}
+
+// Due reports whether Report would add a sample that a host took at a time: most messages of a host are too close to
+// the one before.
+func (d *DB) Due(host string, taken time.Time) bool { return d.due(host, d.timeOf(taken), false) }
+
+// due reports whether a host's next sample is due, and takes it as added if take is set.
+func (d *DB) due(host string, at time.Time, take bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	last, seen := d.last[host]
 	ahead := last > d.options.Now().Add(time.Minute).UnixMilli() // the clock was set back
 	if seen && !ahead && at.UnixMilli() < last+d.options.Every.Milliseconds()*9/10 {
-		return nil, false
+		return false
 	}
-	d.last[host] = at.UnixMilli()
-	return slices.SortedFunc(slices.Values(d.places[host]), func(a, b place) int {
-		return strings.Compare(a.vm, b.vm)
-	}), true
+	if take {
+		d.last[host] = at.UnixMilli()
+	}
+	return true
 }
 
 // ErrAhead means that the database has samples of a time that is still to come, because this

@@ -80,7 +80,14 @@ func loads(taken time.Time, cpu float64) fleet.Loads {
 
 func report(t *testing.T, d *telemetry.DB, host string, l fleet.Loads) {
 	t.Helper()
-	if err := d.Report(t.Context(), host, l); err != nil {
+	reportPlaced(t, d, host, l, nil)
+}
+
+func reportPlaced(
+	t *testing.T, d *telemetry.DB, host string, l fleet.Loads, placed map[string]topology.NodeSet,
+) {
+	t.Helper()
+	if err := d.Report(t.Context(), host, l, placed); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -121,12 +128,10 @@ func TestHandler_AnswersAsPrometheusDoes(t *testing.T) {
 	c := newClock()
 	d := open(t, telemetry.Options{Folder: t.TempDir(), Now: c.Now})
 	defer closeDB(t, d)
-	d.Place("web", "h1", topology.SetOf[topology.NodeID](0, 1))
-	d.Place("old", "h1", topology.SetOf[topology.NodeID](0))
-	d.Remove("old")
-	report(t, d, "h1", loads(c.Now(), 1))
+	web := map[string]topology.NodeSet{"web": topology.SetOf[topology.NodeID](0, 1)}
+	reportPlaced(t, d, "h1", loads(c.Now(), 1), web)
 	report(t, d, "h2", loads(c.Now(), 4))
-	report(t, d, "h1", loads(c.add(time.Minute), 1.5))
+	reportPlaced(t, d, "h1", loads(c.add(time.Minute), 1.5), web)
 
 	wantAnswer(t, d, `{"result":[{"metric":{"host":"h1"},"value":[1795348860,"4.5"]},`+
 		`{"metric":{"host":"h2"},"value":[1795348860,"12"]}],"resultType":"vector"}`,
@@ -210,8 +215,7 @@ func TestHandler_DescribesEachMetric(t *testing.T) {
 	defer closeDB(t, d)
 	l := loads(c.Now(), 1)
 	l.MoverBytesPerSecond = topology.GiB
-	d.Place("web", "h", topology.SetOf[topology.NodeID](0))
-	report(t, d, "h", l)
+	reportPlaced(t, d, "h", l, map[string]topology.NodeSet{"web": topology.SetOf[topology.NodeID](0)})
 	text, _ := ask(t, d, "metadata")
 	described := map[string]any{}
 	if err := json.Unmarshal([]byte(text), &described); err != nil {
@@ -308,7 +312,7 @@ func TestReport_ClocksThatDiffer(t *testing.T) {
 	c.add(48 * time.Hour) // the server's clock jumps ahead, and back
 	report(t, d, "ahead", loads(c.Now(), 1))
 	c.add(-47 * time.Hour)
-	if err := d.Report(t.Context(), "ahead", loads(c.Now(), 1)); !errors.Is(err, telemetry.ErrAhead) {
+	if err := d.Report(t.Context(), "ahead", loads(c.Now(), 1), nil); !errors.Is(err, telemetry.ErrAhead) {
 		t.Errorf("before what the database has: %v", err)
 	}
 }
