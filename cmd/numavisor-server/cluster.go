@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -74,16 +75,48 @@ func (c config) records(folder string, ca *auth.CA, log *slog.Logger) (etcd.Conf
 	if err := out.Validate(); err != nil {
 		return out, fmt.Errorf("the members in %s: %w", configFile, err)
 	}
-	at, err := url.Parse(own)
+	return out, c.certify(folder, ca, time.Now())
+}
+
+// certify writes a new certificate of this member for the other members. etcd reads the files in each handshake.
+func (c config) certify(folder string, ca *auth.CA, now time.Time) error {
+	at, err := url.Parse(c.Member.Members[c.Member.Name])
 	if err != nil {
-		return out, fmt.Errorf("the members in %s: %w", configFile, err)
+		return fmt.Errorf("the members in %s: %w", configFile, err)
 	}
-	certificate, key, err := ca.MemberPEM([]string{at.Hostname()}, time.Now())
+	certificate, key, err := ca.MemberPEM([]string{at.Hostname()}, now)
 	if err != nil {
-		return out, err
+		return err
 	}
-	return out, errors.Join(write(folder, peerFile, certificate, publicMode),
-		write(folder, peerKeyFile, key, secretMode))
+	return errors.Join(write(folder, peerFile, certificate, publicMode), write(folder, peerKeyFile, key, secretMode))
+}
+
+// renewCertificate calls certify if the certificate expires soon, or is not valid yet since the clock was ahead.
+func (c config) renewCertificate(folder string, ca *auth.CA, now time.Time) error {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(folder, peerFile), filepath.Join(folder, peerKeyFile))
+	if err == nil && auth.Current(pair.Leaf, now) {
+		return nil
+	}
+	return c.certify(folder, ca, now)
+}
+
+// stayCertified renews this member's certificate until ctx ends.
+func (c config) stayCertified(ctx context.Context, folder string, ca *auth.CA, log *slog.Logger) {
+	if c.Member == nil {
+		return
+	}
+	tick := time.NewTicker(10 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := c.renewCertificate(folder, ca, time.Now()); err != nil {
+			log.Warn("this server's certificate for the others is not renewed yet", "error", err)
+		}
+	}
 }
 
 // storeFirst writes the first records of a fleet into a file, from which the first server that has a

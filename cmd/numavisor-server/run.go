@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -82,10 +81,6 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 		return fmt.Errorf("the address in %s: %w", configFile, err)
 	}
 	names := append([]string{host, "localhost", "127.0.0.1", "::1"}, conf.Names...)
-	certificate, err := ca.ServerCertificate(names, time.Now())
-	if err != nil {
-		return err
-	}
 	l, err := o.listenAt(ctx, port)
 	if err != nil {
 		return err
@@ -101,12 +96,8 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, series.Close()) }()
-	own, err := ca.MemberCertificate(names, time.Now())
-	if err != nil {
-		return err
-	}
 	s := server.New(server.Options{Store: records, CA: ca, Telemetry: series, Policy: p, Log: log, Version: version(),
-		Address: conf.Address, Name: conf.name(), Member: own})
+		Address: conf.Address, Name: conf.name(), Names: names})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		s.Run(ctx, func() {
@@ -115,8 +106,12 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 		})
 		return nil
 	})
-	group.Go(func() error { return s.Serve(ctx, l, *certificate) })
+	group.Go(func() error { return s.Serve(ctx, l) })
 	group.Go(func() error { return watchRecords(ctx, records) })
+	group.Go(func() error {
+		conf.stayCertified(ctx, o.folder, ca, log)
+		return nil
+	})
 	o.alongside(ctx, group, records, series, log)
 	return group.Wait()
 }

@@ -57,15 +57,11 @@ func oneHostFleetWith(t *testing.T, log *slog.Logger) (operatetest.World, *testF
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificate, err := ca.ServerCertificate([]string{"127.0.0.1"}, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := server.New(server.Options{Store: records, CA: ca, Log: log, Version: "test",
-		Address: l.Addr().String()})
+		Address: l.Addr().String(), Names: []string{"127.0.0.1"}})
 	background(t, func(ctx context.Context) { s.Run(ctx, func() {}) })
 	background(t, func(ctx context.Context) {
-		if err := s.Serve(ctx, l, *certificate); err != nil {
+		if err := s.Serve(ctx, l); err != nil {
 			t.Error(err)
 		}
 	})

@@ -181,3 +181,29 @@ func TestEvents_StayWhileNothingHappens(t *testing.T) {
 	}
 	t.Errorf("the stream has ended: %v", lines.Err())
 }
+
+// The clock of a server may be set while it runs: what it showed to clients meanwhile is no certificate for later.
+func TestServe_ItsCertificateFollowsItsClock(t *testing.T) {
+	r := newRig(t)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(r.ca.CertificatePEM())
+	dial := func() error {
+		d := tls.Dialer{Config: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}}
+		c, err := d.DialContext(t.Context(), "tcp", strings.TrimPrefix(r.url, "https://"))
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	}
+	if err := dial(); err != nil {
+		t.Fatal(err)
+	}
+	r.setup.offset.Store(int64(400 * 24 * time.Hour)) // the first certificate has expired
+	if err := dial(); err == nil {
+		t.Error("a certificate that is not valid yet was accepted")
+	}
+	r.setup.offset.Store(0)
+	if err := dial(); err != nil {
+		t.Errorf("with the right time: %v", err)
+	}
+}

@@ -50,12 +50,14 @@ const (
 
 // relay sends the loads that this server receives to all others, until ctx ends: each of them decides on them.
 func (s *Server) relay(ctx context.Context) {
-	if s.Member == nil {
-		return
-	}
+	certificate := auth.Renewing(func(now time.Time) (*tls.Certificate, error) {
+		return s.CA.MemberCertificate(s.Names, now)
+	}, s.Now)
 	client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSHandshakeTimeout: relayTime,
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: s.CA.Pool(),
-			Certificates: []tls.Certificate{*s.Member}}}}
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				return certificate()
+			}}}}
 	defer client.CloseIdleConnections()
 	var all sync.WaitGroup
 	defer all.Wait()

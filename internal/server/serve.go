@@ -16,6 +16,7 @@ import (
 
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/api/fleet/rest"
+	"github.com/numavisor/numavisor/internal/server/auth"
 )
 
 // Deadlines limit how long a slow client holds a connection. 0: the defaults.
@@ -116,7 +117,10 @@ func (s *Server) forViewers(to http.Handler) http.Handler {
 }
 
 // Serve answers on a listener, with TLS, until ctx ends. Clients may have a certificate of the CA: daemons do.
-func (s *Server) Serve(ctx context.Context, l net.Listener, certificate tls.Certificate) error {
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	certificate := auth.Renewing(func(now time.Time) (*tls.Certificate, error) {
+		return s.CA.ServerCertificate(s.Names, now)
+	}, s.Now)
 	handler, err := s.Handler() //nolint:contextcheck // requests have their own
 	if err != nil {
 		return err
@@ -126,8 +130,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, certificate tls.Cert
 		HTTP2: &http.HTTP2Config{MaxEncoderHeaderTableSize: headerTable, SendPingTimeout: pingAfter,
 			PingTimeout: pingTime},
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate},
-			ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: s.CA.Pool(), NextProtos: []string{"h2", "http/1.1"}}}
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13,
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate() },
+			ClientAuth:     tls.VerifyClientCertIfGiven, ClientCAs: s.CA.Pool(),
+			NextProtos: []string{"h2", "http/1.1"}}}
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)

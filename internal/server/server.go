@@ -9,7 +9,6 @@ package server
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,11 +50,11 @@ type Options struct {
 	Telemetry Telemetry // nil: loads are only used for decisions
 	// Address is what hosts and users connect to, for the join command.
 	Address string
-	// Name identifies the server among those of the fleet; empty: Address. Member is its certificate for the
-	// others; nil: it is the only one.
-	Name   string
-	Member *tls.Certificate
-	Now    func() time.Time // nil: time.Now
+	// Names are the names and IP addresses in the server's certificates.
+	Names []string
+	// Name identifies the server among those of the fleet; empty: Address.
+	Name string
+	Now  func() time.Time // nil: time.Now
 	// Limits bound the migrations that the leader begins by itself.
 	Limits migrate.Limits
 	// PlanEvery is how often the leader looks for them; 0: 30s.

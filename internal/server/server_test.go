@@ -123,24 +123,16 @@ func startServer(t testing.TB, s store.Store, ca *auth.CA, set *setup) (*Server,
 	if err != nil {
 		t.Fatal(err)
 	}
-	member, err := ca.MemberCertificate([]string{"127.0.0.1"}, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
 	out := New(Options{Store: s, CA: ca, Log: slog.New(slog.NewTextHandler(&set.log, nil)), Version: "test",
-		Telemetry: set.series, Address: l.Addr().String(), Member: member, Policy: set.policy,
+		Telemetry: set.series, Address: l.Addr().String(), Names: []string{"127.0.0.1"}, Policy: set.policy,
 		Limits: set.limits, PlanEvery: set.plans, Deadlines: set.deadlines,
 		Now: func() time.Time { return time.Now().Add(time.Duration(set.offset.Load())) }})
 	out.heartbeat = cmp.Or(set.beats, out.heartbeat)
-	certificate, err := ca.ServerCertificate([]string{"127.0.0.1"}, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}), make(chan error, 2)
 	go func() { out.Run(ctx, func() { close(ready) }); ended <- nil }()
 	<-ready
-	go func() { ended <- out.Serve(ctx, l, *certificate) }()
+	go func() { ended <- out.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
 		for range 2 {

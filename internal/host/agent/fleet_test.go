@@ -115,18 +115,14 @@ func (f *aFleet) start() {
 	}
 	f.address = l.Addr().String()
 	f.conns = &cutter{Listener: l, made: make(chan net.Conn, 1000)}
-	certificate, err := f.ca.ServerCertificate([]string{"127.0.0.1"}, time.Now())
-	if err != nil {
-		f.t.Fatal(err)
-	}
 	s := server.New(server.Options{Store: f.store, CA: f.ca, Log: slog.New(slog.DiscardHandler), Version: "test",
-		Address: f.address})
+		Address: f.address, Names: []string{"127.0.0.1"}})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}), make(chan error, 2)
 	go func() { s.Run(ctx, func() { close(ready) }); ended <- nil }()
 	<-ready
 	conns := f.conns
-	go func() { ended <- s.Serve(ctx, conns, *certificate) }()
+	go func() { ended <- s.Serve(ctx, conns) }()
 	f.stop = func() {
 		cancel()
 		for open := 2; open > 0; {
