@@ -21,50 +21,101 @@ import (
 type fault struct {
 	name  string
 	begin func() error
-	end   func() error
+	// during checks, while it lasts, what must work all the same; nil: nothing.
+	during func(context.Context) error
+	end    func() error
 }
 
-// draw draws the next fault.
-func (f *aFleet) draw(ctx context.Context, random *rand.Rand) fault {
-	server, host := random.IntN(len(f.servers)), random.IntN(len(f.hosts))
-	other := (server + 1 + random.IntN(max(1, len(f.servers)-1))) % len(f.servers)
-	kinds := 6
+// kind is a kind of fault: of it, draw draws one.
+type kind func(ctx context.Context, random *rand.Rand) fault
+
+// kinds are those that can be made here.
+func (f *aFleet) kinds() []kind {
+	kinds := []kind{f.killPlace, f.killPlace, f.killLeader, f.killHost, f.stopPlace, f.stopHost, f.powerOff, f.quorum,
+		f.clog, f.libvirtdRestarts, f.libvirtdRestarts}
+	if process.CanShift {
+		kinds = append(kinds, f.clockJumps, f.clockJumps, f.startWithWrongClock)
+	}
 	if f.net.apart {
-		kinds = 10
+		kinds = append(kinds, f.cut, f.part, f.part, f.slow, f.mute, f.deafen, f.fillDisk)
 	}
-	done := func(do func()) func() error { return func() error { do(); return nil } }
-	stop := func(p *process.Program) fault {
-		return fault{"stop " + p.Name, done(func() { p.Signal(unix.SIGSTOP) }), done(func() { p.Signal(unix.SIGCONT) })}
+	return kinds
+}
+
+// draw draws the next fault; its name begins with f.only.
+func (f *aFleet) draw(ctx context.Context, random *rand.Rand) fault {
+	for kinds := f.kinds(); ; {
+		if next := one(random, kinds)(ctx, random); strings.HasPrefix(next.name, f.only) {
+			return next
+		}
 	}
-	kill := func(why string, p *process.Program) fault {
-		return fault{"kill " + why + p.Name, done(p.Kill), p.Start}
-	}
-	switch random.IntN(kinds) {
-	case 0:
-		return kill("", f.servers[server])
-	case 1:
-		return kill("leader ", f.servers[f.leader()])
-	case 2:
-		return kill("", f.hosts[host])
-	case 3:
-		return stop(f.servers[server])
-	case 4:
-		return stop(f.hosts[host])
-	case 5:
-		return f.powerOff(ctx, host)
-	case 6:
-		return fault{fmt.Sprintf("cut s%d", server), func() error { return f.net.cut(server) },
-			func() error { return f.net.heal(server) }}
-	case 7:
-		return fault{fmt.Sprintf("part s%d s%d", server, other), func() error { return f.net.part(server, other) },
-			func() error { return f.net.join(server, other) }}
-	case 8:
-		return fault{fmt.Sprintf("slow s%d", server), func() error { return f.net.slow(server) },
-			func() error { return f.net.fast(server) }}
-	default:
-		return fault{fmt.Sprintf("fill s%d", server), func() error { return f.fill(server) },
-			func() error { return os.Remove(f.filler(server)) }}
-	}
+}
+
+func one[T any](random *rand.Rand, of []T) T { return of[random.IntN(len(of))] }
+
+func kill(why string, p *process.Program) fault {
+	return fault{name: "kill " + why + p.Name, begin: func() error { p.Kill(); return nil }, end: p.Start}
+}
+
+func (f *aFleet) killPlace(_ context.Context, random *rand.Rand) fault {
+	return kill("", one(random, f.places()))
+}
+func (f *aFleet) killHost(_ context.Context, random *rand.Rand) fault {
+	return kill("", one(random, f.hosts))
+}
+func (f *aFleet) killLeader(context.Context, *rand.Rand) fault {
+	return kill("leader ", f.servers[f.leader()])
+}
+
+func stop(p *process.Program) fault {
+	return fault{name: "stop " + p.Name, begin: func() error { p.Signal(unix.SIGSTOP); return nil },
+		end: func() error { p.Signal(unix.SIGCONT); return nil }}
+}
+
+func (f *aFleet) stopPlace(_ context.Context, random *rand.Rand) fault {
+	return stop(one(random, f.places()))
+}
+func (f *aFleet) stopHost(_ context.Context, random *rand.Rand) fault {
+	return stop(one(random, f.hosts))
+}
+
+func (f *aFleet) libvirtdRestarts(_ context.Context, random *rand.Rand) fault {
+	return f.libvirtd(one(random, f.hosts), one(random, []libvirtd{libvirtdDown, libvirtdFlaky}))
+}
+
+// atPlace is a fault of the network or the disk of one place.
+func (f *aFleet) atPlace(random *rand.Rand, name string, begin, end func(place int) error) fault {
+	i := random.IntN(len(f.places()))
+	return fault{name: name + " " + f.places()[i].Name, begin: func() error { return begin(i) },
+		end: func() error { return end(i) }}
+}
+
+func (f *aFleet) cut(_ context.Context, random *rand.Rand) fault {
+	return f.atPlace(random, "cut", f.net.cut, f.net.heal)
+}
+
+func (f *aFleet) slow(_ context.Context, random *rand.Rand) fault {
+	return f.atPlace(random, "slow", f.net.slow, f.net.fast)
+}
+
+func (f *aFleet) mute(_ context.Context, random *rand.Rand) fault {
+	return f.atPlace(random, "mute", f.net.mute, f.net.speak)
+}
+
+func (f *aFleet) deafen(_ context.Context, random *rand.Rand) fault {
+	return f.atPlace(random, "deafen", f.net.deafen, f.net.hear)
+}
+
+func (f *aFleet) fillDisk(_ context.Context, random *rand.Rand) fault {
+	return f.atPlace(random, "fill", f.fill, func(i int) error { return os.Remove(f.filler(i)) })
+}
+
+func (f *aFleet) part(_ context.Context, random *rand.Rand) fault {
+	places := f.places()
+	a := random.IntN(len(places))
+	b := (a + 1 + random.IntN(len(places)-1)) % len(places)
+	return fault{name: fmt.Sprintf("part %s %s", places[a].Name, places[b].Name),
+		begin: func() error { return f.net.part(a, b) }, end: func() error { return f.net.join(a, b) }}
 }
 
 // leader returns the server that has begun to lead last, by the logs.
@@ -84,11 +135,13 @@ func (f *aFleet) leader() int {
 	return at
 }
 
-func (f *aFleet) filler(i int) string { return filepath.Join(f.data(i), "filler") }
+func (f *aFleet) filler(place int) string {
+	return filepath.Join(f.data(f.places()[place].Name), "filler")
+}
 
-// fill writes to a server's disk until it is full.
-func (f *aFleet) fill(i int) error {
-	file, err := os.Create(f.filler(i))
+// fill writes to the disk of a place until it is full.
+func (f *aFleet) fill(place int) error {
+	file, err := os.Create(f.filler(place))
 	if err != nil {
 		return err
 	}
@@ -100,9 +153,9 @@ func (f *aFleet) fill(i int) error {
 }
 
 // powerOff ends a host and its VMs, and declares it dead; then it comes back.
-func (f *aFleet) powerOff(ctx context.Context, i int) fault {
-	p := f.hosts[i]
-	return fault{"power off " + p.Name, func() error {
+func (f *aFleet) powerOff(ctx context.Context, random *rand.Rand) fault {
+	p := one(random, f.hosts)
+	return fault{name: "power off " + p.Name, end: p.Start, begin: func() error {
 		p.Kill()
 		if err := f.endVMs(p.Name); err != nil {
 			return err
@@ -114,7 +167,7 @@ func (f *aFleet) powerOff(ctx context.Context, i int) fault {
 			return err
 		})
 		return nil
-	}, p.Start}
+	}}
 }
 
 // endVMs ends the VMs of a host without power.
@@ -142,8 +195,9 @@ func (f *aFleet) endVMs(host string) error {
 	return os.WriteFile(path, data, 0o600)
 }
 
-// breakThings makes faults one after the other, sometimes two at once, until ctx ends, and repairs all.
-func (f *aFleet) breakThings(ctx context.Context, seed uint64, log func(string)) error {
+// breakThings makes faults one after the other, sometimes two at once, until ctx ends, and repairs all before life
+// ends.
+func (f *aFleet) breakThings(ctx, life context.Context, seed uint64, log func(string)) error {
 	random := rand.New(rand.NewPCG(seed, 0))
 	pause := func(most time.Duration) {
 		select {
@@ -154,7 +208,7 @@ func (f *aFleet) breakThings(ctx context.Context, seed uint64, log func(string))
 	for ctx.Err() == nil {
 		var now []fault
 		for len(now) == 0 || len(now) < 2 && random.IntN(3) == 0 {
-			next := f.draw(ctx, random)
+			next := f.draw(life, random)
 			if len(now) == 1 && overlap(now[0].name, next.name) {
 				break
 			}
@@ -169,6 +223,11 @@ func (f *aFleet) breakThings(ctx context.Context, seed uint64, log func(string))
 			pause(500 * time.Millisecond)
 		}
 		pause(4 * time.Second)
+		if check := now[0].during; check != nil && len(now) == 1 { // two faults together may break what one must not
+			if err := check(life); err != nil {
+				return fmt.Errorf("during %s: %w", now[0].name, err)
+			}
+		}
 		for _, n := range now {
 			if err := n.end(); err != nil {
 				return fmt.Errorf("repair of %s: %w", n.name, err)
@@ -185,7 +244,7 @@ func (f *aFleet) breakThings(ctx context.Context, seed uint64, log func(string))
 // allAlive restarts what has ended, as systemd does: a server ends when its disk is full.
 func (f *aFleet) allAlive() error {
 	var err error
-	for _, p := range append(append([]*process.Program(nil), f.servers...), f.hosts...) {
+	for _, p := range f.all() {
 		err = errors.Join(err, p.Alive())
 	}
 	return err

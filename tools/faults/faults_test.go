@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,11 +15,12 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/fake"
 	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/tools/process"
 )
 
-// TestMain also is the program of the simulated hosts.
+// TestMain also is the program of the simulated hosts and of members of etcd.
 func TestMain(m *testing.M) {
-	if is, err := asHost(os.Args); is {
+	if is, err := asProcess(os.Args); is {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -36,14 +38,77 @@ func build(t *testing.T) string {
 	return server
 }
 
-// The short form of 'make test-faults': three servers and three hosts on loopback, processes killed and stopped.
+// The short form of 'make test-faults': three servers and three hosts on loopback, with their own etcd and with an
+// external one of three members.
 func TestFaults_LoseAndClaimTwiceNothing(t *testing.T) {
-	o := options{server: build(t), seed: 2, time: 3 * time.Second, id: os.Getpid() % 200}
-	report, err := o.run(t.Context())
-	if err != nil {
-		t.Fatalf("%s: %v", report, err)
+	server := build(t)
+	for i, etcd := range []string{etcdOwn, etcdExternal} {
+		t.Run(etcd, func(t *testing.T) {
+			o := options{server: server, seed: 2, time: 3 * time.Second, etcd: etcd, id: (2*os.Getpid() + i) % 200}
+			report, err := o.run(t.Context())
+			if err != nil {
+				t.Fatalf("%s: %v", report, err)
+			}
+			t.Log(report)
+		})
 	}
-	t.Log(report)
+}
+
+// The schedule of a seed has each kind of fault, and two at once never concern the same program.
+func TestKinds_AllAreDrawn(t *testing.T) {
+	f := &aFleet{net: network{apart: true}, servers: []*process.Program{{Name: "s0"}, {Name: "s1"}, {Name: "s2"}},
+		members: []*process.Program{{Name: "e0"}, {Name: "e1"}, {Name: "e2"}}, hosts: []*process.Program{{Name: "h0"}}}
+	random, missing := rand.New(rand.NewPCG(1, 0)), map[string]bool{"kill s": true, "kill e": true, "kill h": true,
+		"stop": true, "power off": true, "no quorum": true, "clog": true, "libvirtd down": true, "libvirtd flaky": true,
+		"cut": true, "part": true, "slow": true, "mute": true, "deafen": true, "fill": true,
+		"clock": process.CanShift, "start": process.CanShift}
+	for range 2000 {
+		next := f.draw(t.Context(), random)
+		for name := range missing {
+			if strings.HasPrefix(next.name, name) {
+				delete(missing, name)
+			}
+		}
+	}
+	for name, must := range missing {
+		if must {
+			t.Errorf("no fault %q was drawn", name)
+		}
+	}
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{{"no quorum: kill e0 e1", "stop e1", true}, {"clock s1 3h0m0s ahead", "cut s1", true},
+		{"clock s1 3h0m0s ahead", "clock s2 30s behind", false}, {"libvirtd down h0", "kill h0", true}} {
+		if overlap(c.a, c.b) != c.same {
+			t.Errorf("%q and %q: the same program: want %v", c.a, c.b, c.same)
+		}
+	}
+}
+
+// A libvirtd that ends during calls loses answers, of calls that it has carried out too, and goes on after it.
+func TestConnection_LosesAnswers(t *testing.T) {
+	c := connection{filepath.Join(t.TempDir(), "libvirtd")}
+	count := func() (made, answered int) {
+		for range 300 {
+			if c.ask(func() error { made++; return nil }) == nil {
+				answered++
+			}
+		}
+		return made, answered
+	}
+	for state, want := range map[libvirtd]func(made, answered int) bool{
+		libvirtdRuns:  func(made, answered int) bool { return made == 300 && answered == 300 },
+		libvirtdDown:  func(made, answered int) bool { return made == 0 && answered == 0 },
+		libvirtdFlaky: func(made, answered int) bool { return made < 300 && answered < made && answered > 0 },
+	} {
+		if err := os.WriteFile(c.file, []byte(state), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if made, answered := count(); !want(made, answered) {
+			t.Errorf("%q: %d calls made, %d answered", state, made, answered)
+		}
+	}
 }
 
 // The checker finds what it looks for.

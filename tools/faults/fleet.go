@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -11,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,166 +20,116 @@ import (
 	"github.com/numavisor/numavisor/tools/process"
 )
 
-// network says where servers and hosts are: in network namespaces, if the tool may make them, else on loopback.
-type network struct {
-	id     string
-	subnet string // the first three bytes of addresses
-	apart  bool
-	base   int // first port on loopback
-}
-
-func (n *network) address(i int) string {
-	if n.apart {
-		return fmt.Sprintf("%s.%d", n.subnet, i+1)
-	}
-	return "127.0.0.1"
-}
-
-func (n *network) port(i, of int) int {
-	if n.apart {
-		return of
-	}
-	return n.base + 2*i + of%2
-}
-
-func (n *network) space(i int) string { return fmt.Sprintf("%s-%d", n.id, i) }
-
-func command(args ...string) error {
-	out, err := exec.CommandContext(context.Background(), args[0], args[1:]...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(out))
-	}
-	return nil
-}
-
-// make makes a namespace for each server, joined by a bridge.
-func (n *network) make(servers int) error {
-	if !n.apart {
-		return nil
-	}
-	ip := func(line string) error { return command(append([]string{"ip"}, strings.Fields(line)...)...) }
-	if err := errors.Join(ip("link add "+n.id+" type bridge"), ip("addr add "+n.subnet+".254/24 dev "+n.id),
-		ip("link set "+n.id+" up")); err != nil {
-		return err
-	}
-	for i := range servers {
-		s := n.space(i)
-		for _, line := range []string{
-			"netns add " + s, "link add " + s + " type veth peer name eth0 netns " + s,
-			"link set " + s + " master " + n.id + " up", "-n " + s + " link set lo up", "-n " + s + " link set eth0 up",
-			"-n " + s + " addr add " + n.address(i) + "/24 dev eth0",
-		} {
-			if err := ip(line); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// remove removes what make has made.
-func (n *network) remove(servers int) {
-	if !n.apart {
-		return
-	}
-	for i := range servers {
-		_ = command("ip", "netns", "del", n.space(i))
-		_ = command("ip", "link", "del", n.space(i)) // it may have ended with its namespace
-	}
-	_ = command("ip", "link", "del", n.id)
-}
-
-// cut separates a server from all others, hosts and users included; heal ends that.
-func (n *network) cut(i int) error  { return command("ip", "link", "set", n.space(i), "down") }
-func (n *network) heal(i int) error { return command("ip", "link", "set", n.space(i), "up") }
-
-// part separates two servers from each other; hosts and users reach both.
-func (n *network) part(a, b int) error {
-	return errors.Join(command("ip", "-n", n.space(a), "route", "add", "blackhole", n.address(b)+"/32"),
-		command("ip", "-n", n.space(b), "route", "add", "blackhole", n.address(a)+"/32"))
-}
-
-func (n *network) join(a, b int) error {
-	return errors.Join(command("ip", "-n", n.space(a), "route", "del", "blackhole", n.address(b)+"/32"),
-		command("ip", "-n", n.space(b), "route", "del", "blackhole", n.address(a)+"/32"))
-}
-
-// slow lets a server receive 100 kbit a second; fast ends that.
-func (n *network) slow(i int) error {
-	return command("tc", "qdisc", "add", "dev", n.space(i), "root", "tbf", "rate", "100kbit", "burst", "10kb",
-		"latency", "2s")
-}
-
-func (n *network) fast(i int) error {
-	return command("tc", "qdisc", "del", "dev", n.space(i), "root")
-}
-
 // aFleet is the processes of a run.
 type aFleet struct {
 	folder, shared string
 	net            network
 	servers, hosts []*process.Program
-	clients        []*fleetapi.Client
-	token          string
+	// members are those of an external cluster of etcd; none: the servers are the members. endpoints are their URLs.
+	members     []*process.Program
+	endpoints   []string
+	serverCount int
+	clients     []*fleetapi.Client
+	token, ca   string
+	only        string // how the names of faults begin
 }
 
-// make makes a fleet of servers, each with a small disk of its own where that is possible, and starts it.
-// hostPath is the program of the hosts; empty: this one.
-func (f *aFleet) make(ctx context.Context, programPath string, servers, hosts int, hostPath string) error {
-	if err := f.net.make(servers); err != nil {
+// size says of how many processes a fleet is, and which programs they run. hostPath is the program of the hosts;
+// empty: this one.
+type size struct {
+	servers, members, hosts int
+	serverPath, hostPath    string
+}
+
+// make makes a fleet, each server and member with a small disk of its own where that is possible, and starts it.
+func (f *aFleet) make(ctx context.Context, of size) error {
+	f.serverCount = of.servers
+	if err := f.net.make(of.servers + of.members); err != nil {
 		return err
 	}
 	f.shared = filepath.Join(f.folder, "shared")
 	if err := os.MkdirAll(filepath.Join(f.shared, "running"), 0o750); err != nil {
 		return err
 	}
-	var peers []string
-	for i := range servers {
-		peers = append(peers, fmt.Sprintf("s%d=https://%s", i,
-			net.JoinHostPort(f.net.address(i), fmt.Sprint(f.net.port(i, 2380)))))
+	if err := f.addMembers(of.members); err != nil {
+		return err
 	}
-	for i := range servers {
-		if err := f.addServer(programPath, i, peers); err != nil {
+	for i := range of.servers {
+		if err := f.addServer(ctx, of.serverPath, i); err != nil {
 			return err
 		}
 	}
-	ca, err := os.ReadFile(filepath.Join(f.data(0), "ca.pem"))
+	for _, p := range f.servers {
+		if err := p.Start(); err != nil {
+			return err
+		}
+	}
+	ca, err := os.ReadFile(filepath.Join(f.data("s0"), caFile))
 	if err != nil {
 		return err
 	}
-	for i := range servers {
+	f.ca = string(ca)
+	for i := range of.servers {
 		c, err := fleetapi.NewClient(fleetapi.Config{URL: "https://" + f.api(i), Token: f.token, CA: ca})
 		if err != nil {
 			return err
 		}
 		f.clients = append(f.clients, c)
 	}
-	return f.addHosts(ctx, hosts, hostPath)
+	return f.addHosts(ctx, of.hosts, of.hostPath)
+}
+
+// places are the processes that have a network and a disk of their own: servers, then members.
+func (f *aFleet) places() []*process.Program { return slices.Concat(f.servers, f.members) }
+
+// voters are the processes of which more than half must run: the members of etcd.
+func (f *aFleet) voters() []*process.Program {
+	if len(f.members) > 0 {
+		return f.members
+	}
+	return f.servers
 }
 
 func (f *aFleet) api(i int) string {
 	return net.JoinHostPort(f.net.address(i), fmt.Sprint(f.net.port(i, 8443)))
 }
-func (f *aFleet) data(i int) string { return filepath.Join(f.folder, fmt.Sprintf("s%d", i)) }
 
-func (f *aFleet) addServer(path string, i int, peers []string) error {
-	if err := os.MkdirAll(f.data(i), 0o700); err != nil {
+func (f *aFleet) data(name string) string { return filepath.Join(f.folder, name) }
+
+// disk makes a folder, on a small disk of its own where that is possible.
+func (f *aFleet) disk(folder string) error {
+	if err := os.MkdirAll(folder, 0o700); err != nil || !f.net.apart {
 		return err
 	}
-	if f.net.apart {
-		if err := command("mount", "-t", "tmpfs", "-o", "size=420M", "none", f.data(i)); err != nil {
-			return err
-		}
+	return command("mount", "-t", "tmpfs", "-o", "size=420M", "none", folder)
+}
+
+func serverName(i int) string { return fmt.Sprintf("s%d", i) }
+
+// addServer makes a server. The first one of those with an external etcd writes into it, once that has a quorum.
+func (f *aFleet) addServer(ctx context.Context, path string, i int) error {
+	name := serverName(i)
+	if err := f.disk(f.data(name)); err != nil {
+		return err
 	}
-	args := []string{path, "init", "--data", f.data(i), "--address", f.api(i), "--member", fmt.Sprintf("s%d", i)}
+	args := []string{path, "init", "--data", f.data(name), "--address", f.api(i)}
+	if len(f.members) == 0 {
+		args = append(args, "--member", name)
+	}
 	if i > 0 {
-		args = append(args, "--from", f.data(0))
+		args = append(args, "--from", f.data("s0"))
 	} else {
-		for _, p := range peers {
-			args = append(args, "--peer", p)
-		}
+		args = append(args, f.records()...)
 	}
-	out, err := exec.CommandContext(context.Background(), args[0], args[1:]...).CombinedOutput()
+	var out []byte
+	var err error
+	for range 30 {
+		if out, err = exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err == nil ||
+			len(f.members) == 0 {
+			break
+		}
+		time.Sleep(time.Second)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, out)
 	}
@@ -188,20 +138,26 @@ func (f *aFleet) addServer(path string, i int, peers []string) error {
 			f.token = t
 		}
 	}
-	p := &process.Program{Name: fmt.Sprintf("s%d", i), Log: filepath.Join(f.folder, fmt.Sprintf("s%d.log", i))}
-	p.Args = []string{path, "--data", f.data(i)}
-	if f.net.apart {
-		p.Args = append([]string{"ip", "netns", "exec", f.net.space(i)}, p.Args...)
-	}
-	f.servers = append(f.servers, p)
-	if i == len(peers)-1 {
-		for _, p := range f.servers {
-			if err := p.Start(); err != nil {
-				return err
-			}
-		}
-	}
+	f.servers = append(f.servers, &process.Program{Name: name, Log: f.data(name) + ".log",
+		Args: f.net.inSpace(i, path, "--data", f.data(name))})
 	return nil
+}
+
+// records are the flags that say where the first server's records are.
+func (f *aFleet) records() (flags []string) {
+	if len(f.members) == 0 {
+		for i := range f.serverCount {
+			flags = append(flags, "--peer", fmt.Sprintf("%s=https://%s", serverName(i),
+				net.JoinHostPort(f.net.address(i), fmt.Sprint(f.net.port(i, 2380)))))
+		}
+		return flags
+	}
+	for _, at := range f.endpoints {
+		flags = append(flags, "--etcd", at)
+	}
+	of := f.data(memberName(0))
+	return append(flags, "--etcd-ca", filepath.Join(of, caFile), "--etcd-cert", filepath.Join(of, certificateFile),
+		"--etcd-key", filepath.Join(of, keyFile))
 }
 
 // addHosts lets hosts join, once the servers answer.
@@ -270,15 +226,18 @@ func (f *aFleet) retry(ctx context.Context, do func(*fleetapi.Client) error) err
 	return errors.Join(err, ctx.Err())
 }
 
+// all are all processes.
+func (f *aFleet) all() []*process.Program { return slices.Concat(f.members, f.servers, f.hosts) }
+
 // end ends all processes, and removes what make has made.
 func (f *aFleet) end() {
-	for _, p := range append(append([]*process.Program(nil), f.servers...), f.hosts...) {
+	for _, p := range f.all() {
 		p.Kill()
 	}
-	for i := range f.servers {
+	for _, p := range f.places() {
 		if f.net.apart {
-			_ = unix.Unmount(f.data(i), unix.MNT_DETACH)
+			_ = unix.Unmount(f.data(p.Name), unix.MNT_DETACH)
 		}
 	}
-	f.net.remove(len(f.servers))
+	f.net.remove()
 }

@@ -30,6 +30,7 @@ const machine = "nodes:2 cores:4 memory:4G huge:2M=256"
 type hypervisor struct {
 	*fake.Host
 	folder, shared, name string
+	libvirtd             connection
 
 	mu  sync.Mutex
 	vms map[string]*stored
@@ -174,50 +175,62 @@ func (h *hypervisor) change(name string, change func(), running bool) error {
 
 // Start starts a new VM.
 func (h *hypervisor) Start(ctx context.Context, d guest.Definition, transient bool) error {
-	if err := h.Host.Start(ctx, d, transient); err != nil {
-		return err
-	}
-	return h.change(d.Name, func() { h.vms[d.Name] = &stored{d.Text, true} }, true)
+	return h.libvirtd.ask(func() error {
+		if err := h.Host.Start(ctx, d, transient); err != nil {
+			return err
+		}
+		return h.change(d.Name, func() { h.vms[d.Name] = &stored{d.Text, true} }, true)
+	})
 }
 
 // Launch starts a VM that was stopped.
 func (h *hypervisor) Launch(ctx context.Context, name string) error {
-	if err := h.Host.Launch(ctx, name); err != nil {
-		return err
-	}
-	return h.change(name, func() { h.vms[name].Running = true }, true)
+	return h.libvirtd.ask(func() error {
+		if err := h.Host.Launch(ctx, name); err != nil {
+			return err
+		}
+		return h.change(name, func() { h.vms[name].Running = true }, true)
+	})
 }
 
 // Remove ends a VM and removes it.
 func (h *hypervisor) Remove(ctx context.Context, name string) error {
-	if err := h.Host.Remove(ctx, name); err != nil {
-		return err
-	}
-	return h.change(name, func() { delete(h.vms, name) }, false)
+	return h.lose(name, func() error { return h.Host.Remove(ctx, name) }, func() { delete(h.vms, name) })
+}
+
+// Undefine removes a VM that does not run.
+func (h *hypervisor) Undefine(ctx context.Context, name string) error {
+	return h.lose(name, func() error { return h.Host.Undefine(ctx, name) }, func() { delete(h.vms, name) })
 }
 
 // ShutDown ends a VM.
 func (h *hypervisor) ShutDown(ctx context.Context, name string) error {
-	if err := h.Host.ShutDown(ctx, name); err != nil {
-		return err
-	}
-	return h.change(name, func() { h.vms[name].Running = false }, false)
+	return h.lose(name, func() error { return h.Host.ShutDown(ctx, name) }, func() { h.vms[name].Running = false })
 }
 
 // PowerOff ends a VM.
 func (h *hypervisor) PowerOff(ctx context.Context, name string) error {
-	if err := h.Host.PowerOff(ctx, name); err != nil {
-		return err
-	}
-	return h.change(name, func() { h.vms[name].Running = false }, false)
+	return h.lose(name, func() error { return h.Host.PowerOff(ctx, name) }, func() { h.vms[name].Running = false })
+}
+
+// lose ends the run of a VM, and records that.
+func (h *hypervisor) lose(name string, end func() error, change func()) error {
+	return h.libvirtd.ask(func() error {
+		if err := end(); err != nil {
+			return err
+		}
+		return h.change(name, change, false)
+	})
 }
 
 // runHost is a daemon of a simulated host: the real agent on a host in memory.
 func runHost(ctx context.Context, name, folder, shared string, join agent.JoinRequest) error {
-	h := &hypervisor{Host: fake.MustNew(machine), folder: folder, shared: shared, name: name}
+	h := &hypervisor{Host: fake.MustNew(machine), folder: folder, shared: shared, name: name,
+		libvirtd: connection{libvirtdFile(folder)}}
 	if err := h.load(); err != nil {
 		return err
 	}
+	h.libvirtd.inject(h.Host)
 	on, err := simhost.Join(h.Host, folder)
 	if err != nil {
 		return err

@@ -1,6 +1,6 @@
-// Faults runs a fleet of real processes under load, breaks servers, daemons, disks and networks at random, and
-// checks that nothing is lost, started twice or claimed twice. A seed gives the same schedule of requests and
-// faults again; how the processes interleave differs.
+// Faults runs a fleet of real processes under load, breaks servers, members of etcd, daemons, libvirtd, clocks, disks
+// and networks at random, and checks that nothing is lost, started twice or claimed twice. A seed gives the same
+// schedule of requests and faults again; how the processes interleave differs.
 //
 //	go run ./tools/faults -server bin/numavisor-server -runs 200
 package main
@@ -39,8 +39,16 @@ func asHost(args []string) (is bool, err error) {
 		Token: a.Token, Fingerprint: a.Fingerprint, Host: a.Name, ID: "id-" + a.Name})
 }
 
+// asProcess runs one of the processes of a fleet, if this is one.
+func asProcess(args []string) (is bool, err error) {
+	if is, err = asHost(args); !is {
+		is, err = asMember(args)
+	}
+	return is, err
+}
+
 func main() {
-	if is, err := asHost(os.Args); is {
+	if is, err := asProcess(os.Args); is {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -50,6 +58,9 @@ func main() {
 	flag.StringVar(&o.server, "server", "bin/numavisor-server", "program of the server")
 	flag.DurationVar(&o.time, "time", 8*time.Second, "time of faults in each run")
 	flag.BoolVar(&o.apart, "apart", os.Getuid() == 0, "servers in network namespaces, with small disks: needs root")
+	flag.StringVar(&o.etcd, "etcd", etcdByTurns,
+		"where the records are: in the servers (own), in three members of etcd elsewhere (external), or by turns")
+	flag.StringVar(&o.only, "only", "", "make only faults whose name begins so, such as 'clock s'")
 	flag.StringVar(&o.before.server, "before-server", "", "an earlier program of the server: the runs upgrade from it")
 	flag.StringVar(&o.before.hosts, "before-hosts", "", "an earlier program of this tool, with the daemon of its time")
 	flag.IntVar(&o.id, "id", 0, "number of this tool, if several run at the same time")
@@ -78,7 +89,19 @@ type options struct {
 	time   time.Duration
 	apart  bool
 	id     int
+	etcd   string
+	only   string
 	before earlier
+}
+
+const etcdOwn, etcdExternal, etcdByTurns = "own", "external", "turns"
+
+// members is how many members an external cluster of etcd has; 0: the servers have the records.
+func (o options) members() int {
+	if o.etcd == etcdExternal || o.etcd == etcdByTurns && o.before.server == "" && o.seed%2 == 1 {
+		return 3
+	}
+	return 0
 }
 
 const (
@@ -93,7 +116,7 @@ func (o options) run(ctx context.Context) (report string, err error) {
 	if err != nil {
 		return "", err
 	}
-	f := &aFleet{folder: folder, net: network{id: fmt.Sprintf("nvf%d", o.id), apart: o.apart,
+	f := &aFleet{folder: folder, only: o.only, net: network{id: fmt.Sprintf("nvf%d", o.id), apart: o.apart,
 		subnet: fmt.Sprintf("10.231.%d", o.id), base: 18100 + 50*o.id}}
 	defer func() {
 		if err == nil {
@@ -109,7 +132,9 @@ func (o options) run(ctx context.Context) (report string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if err := f.make(life, cmp.Or(o.before.server, path), servers, hosts, o.before.hosts); err != nil {
+	of := size{servers: servers, members: o.members(), hosts: hosts, serverPath: cmp.Or(o.before.server, path),
+		hostPath: o.before.hosts}
+	if err := f.make(life, of); err != nil {
 		return "", fmt.Errorf("making the fleet: %w", err)
 	}
 	h := &history{vms: map[string]fleet.RunState{}}
@@ -144,7 +169,7 @@ func (o options) load(life context.Context, f *aFleet, h *history, program strin
 	watch.Go(func() { errs <- f.watch(watched) })
 	log := func(name string) { faults = append(faults, name) }
 	if o.before.server == "" {
-		all.Go(func() { errs <- f.breakThings(busy, o.seed, log) })
+		all.Go(func() { errs <- f.breakThings(busy, life, o.seed, log) })
 	} else {
 		all.Go(func() { defer end(); errs <- f.upgrade(life, o.seed, program, log) })
 	}
