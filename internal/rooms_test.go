@@ -40,6 +40,9 @@ var rooms = map[string][]string{
 	"internal/api/host":  {"WORDS"},
 	"internal/api/agent": {"WORDS"},
 	"internal/api/fleet": {"WORDS"},
+	// documents made from inventories and decisions, for the server and for one host
+	"internal/api/fleet/show": {"WORDS", "internal/api/fleet", "internal/decide/adopt", "internal/decide/capacity",
+		"internal/decide/place"},
 	// Only the standard library: it is linked into the agent in guests.
 	"internal/api/guest":  {},
 	"internal/guestagent": {"internal/api/guest"},
@@ -100,8 +103,9 @@ var rooms = map[string][]string{
 		"internal/host/move", "internal/host/record", "internal/host/lock"},
 	"internal/host/agent": {"WORDS", "internal/api/agent", "internal/decide/reconcile", "internal/decide/drift",
 		"internal/host/operate", "internal/host/migrate", "internal/host/lock"},
-	"internal/host/handoff": {"WORDS", "internal/api/guest", "internal/decide/handoff"},
-	"internal/host/metrics": {"WORDS"},
+	"internal/host/fleetofone": {"WORDS", "internal/api/fleet", "internal/decide/place", "internal/host/operate"},
+	"internal/host/handoff":    {"WORDS", "internal/api/guest", "internal/decide/handoff"},
+	"internal/host/metrics":    {"WORDS"},
 	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply",
 		"internal/host/claim"},
 	"internal/host/move": {"WORDS", "internal/decide", "internal/host/operate", "internal/host/apply",

@@ -129,7 +129,7 @@ func (s *Server) PutProject(
 	}
 	_, err := s.decide(ctx, func(st *state, t *transaction) error {
 		at, exists := st.projects[name]
-		if err := checkRevision(&c, at.revision); err != nil {
+		if err := c.CheckRevision(at.revision); err != nil {
 			return err
 		}
 		next := project{Quota: e.Quota}
@@ -162,7 +162,7 @@ func (s *Server) DeleteProject(ctx context.Context, c rest.Call, name string) er
 		if !ok {
 			return fleetapi.NewProblem(fleetapi.ProblemNotFound, "there is no project "+name)
 		}
-		if err := checkRevision(&c, at.revision); err != nil {
+		if err := c.CheckRevision(at.revision); err != nil {
 			return err
 		}
 		if n := st.used[name].VMs; n > 0 {
@@ -221,7 +221,7 @@ func (s *Server) changeUser(
 ) error {
 	_, err := s.decide(ctx, func(st *state, t *transaction) error {
 		at, exists := st.users[name]
-		if err := checkRevision(&c, at.revision); err != nil {
+		if err := c.CheckRevision(at.revision); err != nil {
 			return err
 		}
 		u := at.value

@@ -25,7 +25,7 @@ const mostBytes = store.MaxSize / 4
 type creation struct {
 	call      rest.Call
 	vm        fleet.VM
-	key, hash string // see repeatOf
+	key, hash string // see Call.Repeat
 	gone      <-chan struct{}
 	done      chan struct{} // closed when the rest is final
 
@@ -156,7 +156,7 @@ func (s *Server) decideOne(st *state, t *transaction, n *creation, used fleetapi
 
 // created is what the user who creates a VM sees.
 func created(vm *fleet.VM, why *fleetapi.Why) fleetapi.VM {
-	return fleetapi.VM{VM: hideSecrets(*vm), State: stateOf(vm, nil, true), Why: why}
+	return fleetapi.VM{VM: fleetapi.HideSecrets(*vm), State: fleetapi.StateOf(vm, nil, true), Why: why}
 }
 
 // putNew writes the records of a new VM.

@@ -12,7 +12,7 @@ import (
 	agentapi "github.com/numavisor/numavisor/internal/api/agent"
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/api/fleet/rest"
-	"github.com/numavisor/numavisor/internal/decide/capacity"
+	"github.com/numavisor/numavisor/internal/api/fleet/show"
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/server/auth"
@@ -20,27 +20,6 @@ import (
 )
 
 func sortedKeys(m map[string]bool) []string { return slices.Sorted(maps.Keys(m)) }
-
-// defaultLimit is how many records a page has unless its user asks for another number.
-const defaultLimit = 100
-
-// page returns the part of sorted names that follows a cursor, and the next cursor.
-func page(names []string, p rest.Page, wanted func(string) bool) (out []string, next string) {
-	limit := p.Limit
-	if limit <= 0 {
-		limit = defaultLimit
-	}
-	for _, name := range after(names, p.Cursor) {
-		if !wanted(name) {
-			continue
-		}
-		if len(out) == limit {
-			return out, out[limit-1]
-		}
-		out = append(out, name)
-	}
-	return out, ""
-}
 
 func (s *Server) showHost(st *state, name string, h record[fleet.Host]) fleetapi.Host {
 	out := fleetapi.Host{Host: h.value, Revision: h.revision, State: fleetapi.HostReachable, VMs: len(st.on[name])}
@@ -51,11 +30,8 @@ func (s *Server) showHost(st *state, name string, h record[fleet.Host]) fleetapi
 		out.State = fleetapi.HostUnreachable
 	}
 	if r, ok := st.reports[name]; ok {
-		t := &r.Inventory.Topology
-		out.Reported, out.Daemon, out.Nodes, out.CPUs = r.Taken, r.Program, len(t.Nodes), len(t.CPUs)
-		for i := range t.Nodes {
-			out.Memory = out.Memory.Plus(t.Nodes[i].Memory)
-		}
+		out.Reported, out.Daemon = r.Taken, r.Program
+		show.Size(&out, &r.Inventory.Topology)
 	}
 	if l := s.loads.of(name); l != nil {
 		out.Alarms = maps.Clone(l.alarms)
@@ -79,7 +55,7 @@ func (s *Server) showHost(st *state, name string, h record[fleet.Host]) fleetapi
 // Hosts implements rest.Service.
 func (s *Server) Hosts(_ context.Context, _ rest.Call, p rest.Page) (out fleetapi.Hosts, _ error) {
 	s.cache.read(func(st *state) {
-		names, next := page(st.sorted(store.Hosts), p, func(string) bool { return true })
+		names, next := p.Of(st.sorted(store.Hosts), func(string) bool { return true })
 		out = fleetapi.Hosts{Hosts: make([]fleetapi.Host, 0, len(names)), Next: next}
 		for _, name := range names {
 			out.Hosts = append(out.Hosts, s.showHost(st, name, st.hosts[name]))
@@ -99,9 +75,7 @@ func (s *Server) Host(_ context.Context, _ rest.Call, name string) (out fleetapi
 		out = s.showHost(st, name, h)
 		if _, reported := st.reports[name]; reported {
 			view, _ := hostOf(st, name, s.loads, false)
-			for _, n := range capacity.Available(view.Inventory, s.sched.policy.WithDefaults(), "") {
-				out.Left = out.Left.Plus(n.Left)
-			}
+			out.Left = show.Left(view.Inventory, s.sched.policy.WithDefaults())
 		}
 	})
 	return out, err
@@ -126,19 +100,7 @@ func (s *Server) Nodes(_ context.Context, _ rest.Call, host string) (out fleetap
 	if err != nil || view == nil {
 		return out, err
 	}
-	for _, n := range capacity.Available(view, s.sched.policy.WithDefaults(), "") {
-		shown := fleetapi.Node{Node: n.Node, CPUs: n.CPUs, Shared: n.Shared, Exclusive: n.Exclusive, VCPUs: n.Load,
-			Memory: n.Memory, Promised: n.Promised, Left: n.Left}
-		for _, pool := range n.Huge {
-			shown.Huge = append(shown.Huge, fleetapi.Pool{Size: pool.Size, Free: pool.Free})
-		}
-		for _, l := range view.Load {
-			if l.Node == n.Node {
-				shown.CPU, shown.Wait = &l.CPU, &l.Wait
-			}
-		}
-		out.Nodes = append(out.Nodes, shown)
-	}
+	out.Nodes = show.Nodes(view, s.sched.policy.WithDefaults())
 	return out, nil
 }
 
@@ -168,7 +130,7 @@ func (s *Server) changeHost(
 		if !ok {
 			return noSuchHost(name)
 		}
-		if err := checkRevision(&c, at.revision); err != nil {
+		if err := c.CheckRevision(at.revision); err != nil {
 			return err
 		}
 		h := at.value
@@ -190,20 +152,11 @@ func (s *Server) changeHost(
 	return s.Host(ctx, c, name)
 }
 
-// checkRevision refuses a change that was meant for another revision.
-func checkRevision(c *rest.Call, revision int64) error {
-	if c.Revision != 0 && c.Revision != revision {
-		return fleetapi.NewProblem(fleetapi.ProblemChanged, fmt.Sprintf(
-			"If-Match names revision %d, the present one is %d: read it again", c.Revision, revision))
-	}
-	return nil
-}
-
 // EditHost implements rest.Service.
 func (s *Server) EditHost(ctx context.Context, c rest.Call, name string, e fleetapi.HostEdit) (fleetapi.Host, error) {
 	if e.Labels != nil {
-		if err := checkLabels(*e.Labels); err != nil {
-			return fleetapi.Host{}, err
+		if err := fleetapi.CheckLabels(*e.Labels); err != nil {
+			return fleetapi.Host{}, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
 		}
 	}
 	return s.changeHost(ctx, c, name, func(_ *state, h *fleet.Host) error {
@@ -286,7 +239,7 @@ func (s *Server) RemoveHost(ctx context.Context, c rest.Call, name string) error
 		if !ok {
 			return noSuchHost(name)
 		}
-		if err := checkRevision(&c, at.revision); err != nil {
+		if err := c.CheckRevision(at.revision); err != nil {
 			return err
 		}
 		if n := len(st.on[name]); n > 0 {
@@ -348,16 +301,10 @@ func (s *Server) Alarms(_ context.Context, c rest.Call) (fleetapi.Alarms, error)
 		if l == nil {
 			continue
 		}
-		for _, kind := range slices.Sorted(maps.Keys(l.alarms)) {
-			if n := l.alarms[kind]; n > 0 {
-				out.Alarms = append(out.Alarms, fleetapi.Alarm{Host: name, Kind: kind, Count: n})
-			}
-		}
+		out.Alarms = append(out.Alarms, show.Counts(name, l.alarms)...)
 		for i := range l.lasting {
 			if a := &l.lasting[i]; s.maySeeAlarm(c.User, a) {
-				out.Lasting = append(out.Lasting, fleetapi.LastingAlarm{Host: name, Severity: a.Severity,
-					Quantity: a.Quantity, Object: a.Object.String(), Worst: a.Worst, Threshold: a.Threshold,
-					Since: a.First, VMs: a.Guests, Why: a.Why})
+				out.Lasting = append(out.Lasting, fleetapi.AlarmOf(name, a))
 			}
 		}
 	}

@@ -190,7 +190,7 @@ func (r *rebalancer) begin(ctx context.Context, m *migrate.Migration) error {
 		t.put(store.VMs+m.VM, vm)
 		t.put(store.Reasons+m.VM, why)
 		r.audit(t, &rest.Call{Operation: fleetapi.Operation{ID: "balance"}}, fleetapi.AboutVM, m.VM,
-			hideSecrets(at.value), hideSecrets(vm))
+			fleetapi.HideSecrets(at.value), fleetapi.HideSecrets(vm))
 		return nil
 	})
 	if err == nil {

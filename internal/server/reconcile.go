@@ -400,7 +400,7 @@ func (s *Server) drainVM(ctx context.Context, name string) (host int64, err erro
 		t.put(store.VMs+name, vm)
 		t.put(store.Reasons+name, why)
 		s.audit(t, &rest.Call{Operation: fleetapi.Operation{ID: "drain-host"}}, fleetapi.AboutVM, name,
-			hideSecrets(at.value), hideSecrets(vm))
+			fleetapi.HideSecrets(at.value), fleetapi.HideSecrets(vm))
 		return nil
 	})
 	if err == nil && refused != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
+	"github.com/numavisor/numavisor/internal/api/fleet/show"
 	"github.com/numavisor/numavisor/internal/decide/adopt"
 	"github.com/numavisor/numavisor/internal/decide/schedule"
 	"github.com/numavisor/numavisor/internal/fleet"
@@ -295,9 +296,7 @@ func whyOf(d *schedule.Decision, now time.Time) *fleetapi.Why {
 	why := &fleetapi.Why{Summary: d.Why.Place.Summary, Text: d.Text(), Decided: now, Cost: d.Why.Cost,
 		Fitted: d.Why.Fitted}
 	why.Excluded, why.Next = excludedOf(d.Why.Excluded), nextOf(d.Why.Next)
-	for _, term := range d.Why.Place.Terms {
-		why.Terms = append(why.Terms, fleetapi.Term{Name: term.Name, Cost: term.Cost, Why: term.Note})
-	}
+	why.Terms = show.Terms(&d.Why.Place)
 	return why
 }
 

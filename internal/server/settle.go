@@ -3,7 +3,6 @@ package server
 import (
 	"time"
 
-	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 )
@@ -130,32 +129,6 @@ func moveOff(vm fleet.VM) fleet.VM {
 	vm.Host, vm.Placement = "", guest.Placement{}
 	vm.Generation++
 	return vm
-}
-
-// stateOf says in one word how a VM is. Reachable says whether the server hears from its host.
-func stateOf(vm *fleet.VM, s *fleet.VMStatus, reachable bool) fleetapi.VMState {
-	switch {
-	case vm.Delete:
-		return fleetapi.VMDeleting
-	case vm.Host == "":
-		return fleetapi.VMPending
-	case !reachable:
-		return fleetapi.VMUnknown
-	case vm.Migration != nil:
-		return fleetapi.VMMigrating
-	case s == nil || s.Host != vm.Host || s.Generation < vm.Generation:
-		return fleetapi.VMWorking
-	}
-	switch s.Phase {
-	case fleet.PhaseRunning:
-		return fleetapi.VMRunning
-	case fleet.PhaseStopped:
-		return fleetapi.VMStopped
-	case fleet.PhaseFailed:
-		return fleetapi.VMFailed
-	case fleet.PhaseWorking, fleet.PhaseGone:
-	}
-	return fleetapi.VMWorking
 }
 
 // remaining returns the record by which a host that was declared dead removes a VM that was started elsewhere.

@@ -155,11 +155,11 @@ func TestStateOf_SaysUnknownRatherThanOld(t *testing.T) {
 		{at(2, fleet.PhaseFailed), true, fleetapi.VMFailed},
 		{at(2, fleet.PhaseGone), true, fleetapi.VMWorking},
 	} {
-		if got := stateOf(&vm, test.status, test.reachable); got != test.want {
+		if got := fleetapi.StateOf(&vm, test.status, test.reachable); got != test.want {
 			t.Errorf("%+v, reachable %v: got %s, want %s", test.status, test.reachable, got, test.want)
 		}
 	}
-	if got := stateOf(&fleet.VM{}, nil, true); got != fleetapi.VMPending {
+	if got := fleetapi.StateOf(&fleet.VM{}, nil, true); got != fleetapi.VMPending {
 		t.Errorf("without a host: got %s", got)
 	}
 }

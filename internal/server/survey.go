@@ -88,7 +88,7 @@ func (s *Server) Headroom(ctx context.Context, _ rest.Call, p rest.Page) (fleeta
 		return fleetapi.Headroom{}, err
 	}
 	out := fleetapi.Headroom{Hosts: []fleetapi.HostHeadroom{}}
-	names, next := page(of.fleet.Names(), p, func(string) bool { return true })
+	names, next := p.Of(of.fleet.Names(), func(string) bool { return true })
 	end := time.Now().Add(headroomTime)
 	for i, name := range names {
 		if i > 0 && time.Now().After(end) {

@@ -3,8 +3,6 @@ package server
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,22 +10,19 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/api/fleet/rest"
-	"github.com/numavisor/numavisor/internal/decide/adopt"
+	"github.com/numavisor/numavisor/internal/api/fleet/show"
 	"github.com/numavisor/numavisor/internal/decide/schedule"
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
-	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/server/store"
-	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // showVM returns a VM as the API shows it.
 func (s *Server) showVM(st *state, vm record[fleet.VM]) fleetapi.VM {
-	out := fleetapi.VM{VM: hideSecrets(vm.value), Revision: vm.revision}
+	out := fleetapi.VM{VM: fleetapi.HideSecrets(vm.value), Revision: vm.revision}
 	if !st.hosts[vm.value.Host].value.Draining {
 		out.Stays = ""
 	}
@@ -39,16 +34,8 @@ func (s *Server) showVM(st *state, vm record[fleet.VM]) fleetapi.VM {
 			out.Load = &load
 		}
 	}
-	out.State = stateOf(&vm.value, out.Status, st.keys[store.Alive+vm.value.Host] != 0)
+	out.State = fleetapi.StateOf(&vm.value, out.Status, st.keys[store.Alive+vm.value.Host] != 0)
 	return out
-}
-
-// hideSecrets removes what may contain passwords.
-func hideSecrets(vm fleet.VM) fleet.VM {
-	if vm.Machine.CloudInit != "" {
-		vm.Machine.CloudInit = fmt.Sprintf("(%d bytes, not shown)", len(vm.Machine.CloudInit))
-	}
-	return vm
 }
 
 func noSuchVM(name string) string { return "there is no VM " + name }
@@ -94,9 +81,7 @@ func (s *Server) Placement(ctx context.Context, c rest.Call, name string) (fleet
 
 // VMs implements rest.Service. It locks the state for some VMs at a time: a filter may pass few of 100,000.
 func (s *Server) VMs(_ context.Context, c rest.Call, f fleetapi.Filter, p rest.Page) (out fleetapi.VMs, _ error) {
-	if p.Limit <= 0 {
-		p.Limit = defaultLimit
-	}
+	p = p.WithDefaults()
 	out = fleetapi.VMs{VMs: []fleetapi.VM{}}
 	for cursor, more := p.Cursor, true; more; {
 		s.cache.read(func(st *state) {
@@ -130,13 +115,7 @@ func (s *state) vmNames(host string) []string {
 func (s *Server) passes(st *state, c *rest.Call, f *fleetapi.Filter, name string) bool {
 	at := st.vms[name]
 	v := at.rest // without what tells VMs apart: to make up all of 100,000 takes time
-	key, value, withValue := strings.Cut(f.Label, "=")
-	label, has := v.Labels[key]
-	if !c.User.Has(v.Project) || f.Project != "" && v.Project != f.Project ||
-		f.Label != "" && (!has || withValue && label != value) {
-		return false
-	}
-	return f.State == "" || st.stateOf(at) == f.State
+	return c.User.Has(v.Project) && f.Passes(v.Project, v.Labels) && (f.State == "" || st.stateOf(at) == f.State)
 }
 
 // stateOf says in one word how a VM is.
@@ -146,7 +125,7 @@ func (s *state) stateOf(r *vmRecord) fleetapi.VMState {
 	if at := s.statusAt(r.name, r.host); at != nil {
 		status = &fleet.VMStatus{Host: at.host, Generation: at.generation, Phase: at.rest.Phase}
 	}
-	return stateOf(&v, status, s.keys[store.Alive+r.host] != 0)
+	return fleetapi.StateOf(&v, status, s.keys[store.Alive+r.host] != 0)
 }
 
 // newVM checks a request to create a VM, and returns its record.
@@ -161,32 +140,14 @@ func (s *Server) newVM(c *rest.Call, v *fleetapi.VMCreate) (fleet.VM, error) {
 	if err := c.Allow(projectName, "there is no project "+projectName); err != nil {
 		return fleet.VM{}, err
 	}
-	spec, err := v.Spec.Normalize()
+	checked, err := v.Normalize()
 	if err != nil {
-		return invalid(err)
-	}
-	if spec.Name == "" {
-		return invalid(errors.New("spec: name: needed"))
-	}
-	if err := wholeMiB(spec.Memory); err != nil {
-		return invalid(err)
-	}
-	if err := v.Affinity.Validate(); err != nil {
-		return invalid(fmt.Errorf("affinity: %w", err))
-	}
-	if err := checkMachine(&v.Machine); err != nil {
-		return invalid(err)
-	}
-	if err := checkLabels(v.Labels); err != nil {
 		return fleet.VM{}, err
 	}
-	run := v.Run
-	if run == "" {
-		run = fleet.Running
-	}
+	spec := checked.Spec
 	return fleet.VM{Name: spec.Name, Project: projectName, Created: s.Now().UTC().Truncate(time.Second),
 		By:   c.User.Name,
-		Spec: spec, Machine: v.Machine, Affinity: v.Affinity, Labels: v.Labels, Run: run, Generation: 1}, nil
+		Spec: spec, Machine: v.Machine, Affinity: v.Affinity, Labels: v.Labels, Run: checked.Run, Generation: 1}, nil
 }
 
 // projectOf returns the project of a new VM: the one that the request names, else the user's only one.
@@ -202,83 +163,11 @@ func projectOf(u *fleetapi.User, named string) (string, error) {
 	return u.Projects[0], nil
 }
 
-// wholeMiB refuses a size that libvirt would round up.
-func wholeMiB(memory topology.Bytes) error {
-	if memory%topology.MiB != 0 {
-		return fmt.Errorf("memory: %d bytes: allowed is a whole number of MiB", uint64(memory))
-	}
-	return nil
-}
-
-// mostDisks is how many disks of one kind have names.
-const mostDisks = 26
-
-// checkMachine refuses what the host would refuse later, and what it would misread: it writes these texts into files
-// and commands. The schema of the API says the same; a host may also read records of an earlier server.
-func checkMachine(m *fleet.Machine) error {
-	switch {
-	case m.Kernel == "" && (m.Initrd != "" || m.Cmdline != ""):
-		return errors.New("machine: initrd and cmdline need a kernel")
-	case len(m.Disks) > mostDisks:
-		return fmt.Errorf("machine: %d disks: allowed are up to %d", len(m.Disks), mostDisks)
-	}
-	paths := []string{m.Kernel, m.Initrd, m.SerialLog}
-	for _, d := range m.Disks {
-		if d.Path == "" && (d.Pool == "" || d.Volume == "") {
-			return errors.New("machine: disks: each needs a path, or a pool and a volume")
-		}
-		if d.Path != "" && d.Pool != "" {
-			return errors.New("machine: disks: allowed is a path, or a pool and a volume, not both")
-		}
-		if d.Base != "" && d.Path == "" {
-			return errors.New("machine: disks: a base needs the path of its clone")
-		}
-		paths = append(paths, d.Path, d.Base)
-	}
-	for _, p := range paths {
-		if p != "" && (!strings.HasPrefix(p, "/") || slices.Contains(strings.Split(p, "/"), "..")) {
-			return fmt.Errorf("machine: path %q: allowed are absolute paths without '..'", p)
-		}
-	}
-	for _, text := range append(paths, m.Type, m.Arch, m.CPU, m.Cmdline, m.Network) {
-		if strings.ContainsFunc(text, unicode.IsControl) {
-			return errors.New("machine: control characters are not allowed")
-		}
-	}
-	return nil
-}
-
-// checkLabels bounds labels.
-func checkLabels(labels map[string]string) error {
-	for key, value := range labels {
-		if key == "" || len(key) > 100 || len(value) > 200 || strings.ContainsAny(key, "=\n") {
-			return fleetapi.NewProblem(fleetapi.ProblemInvalid,
-				fmt.Sprintf("labels: %.40q: allowed are keys of 1 to 100 bytes without '=', and values of up to 200",
-					key))
-		}
-	}
-	return nil
-}
-
 // repeat is the stored result of a request with an Idempotency-Key.
 type repeat struct {
 	Body string    `json:"body"` // hash
 	VM   string    `json:"vm"`
 	At   time.Time `json:"at"`
-}
-
-// repeatOf returns the key of a request's result and the hash of its body.
-func repeatOf(c *rest.Call, body any) (key, hash string, err error) {
-	if c.Key == "" || c.DryRun {
-		return "", "", nil
-	}
-	data, err := json.Marshal(body)
-	if err != nil {
-		return "", "", fmt.Errorf("encoding the request: %w", err)
-	}
-	of := sha256.Sum256([]byte(c.User.Name + "\x00" + c.Operation.ID + "\x00" + c.Key))
-	sum := sha256.Sum256(data)
-	return store.Repeats + hex.EncodeToString(of[:]), hex.EncodeToString(sum[:]), nil
 }
 
 // repeated returns the result of an earlier request with the same key; nil if there is none.
@@ -298,8 +187,7 @@ func (s *Server) repeated(ctx context.Context, c rest.Call, key, hash string) (*
 		return nil, unavailable(err)
 	}
 	if earlier.Body != hash {
-		return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid,
-			"Idempotency-Key: was used for another request; use a new key")
+		return nil, rest.ErrOtherRequest()
 	}
 	s.cache.wait(ctx, r.Revision-1, catchUp)
 	vm, err := s.VM(ctx, c, earlier.VM)
@@ -320,9 +208,12 @@ func (s *Server) add(
 	ctx context.Context, c rest.Call, body any, vm fleet.VM,
 	decide func(*state, *transaction, *fleet.VM) (*fleetapi.Why, error),
 ) (fleetapi.VM, error) {
-	key, hash, err := repeatOf(&c, body)
+	key, hash, err := c.Repeat(body)
 	if err != nil {
 		return fleetapi.VM{}, err
+	}
+	if key != "" {
+		key = store.Repeats + key
 	}
 	if earlier, err := s.repeated(ctx, c, key, hash); err != nil || earlier != nil {
 		return *orZero(earlier), err
@@ -442,7 +333,7 @@ func (s *Server) decideAdopted(st *state, t *transaction, host string, vm *fleet
 	if !ok {
 		return nil, fleetapi.NewProblem(fleetapi.ProblemNotFound, "host "+host+" reports no VM "+vm.Name)
 	}
-	if err := adoptGuest(&g, vm); err != nil {
+	if err := show.Adopted(&g, vm); err != nil {
 		return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
 	}
 	if err := checkQuota(st, vm, st.used[vm.Project]); err != nil {
@@ -477,24 +368,6 @@ func (s *Server) adoptUnbound(t *transaction, host string, vm *fleet.VM) (*fleet
 	}
 	settleOn(vm, d)
 	return whyOf(d, s.Now().UTC()), nil
-}
-
-// adoptGuest fills a record from what a host reports of a VM.
-func adoptGuest(g *inventory.Guest, vm *fleet.VM) error {
-	spec := adopt.Spec(*g)
-	if g.Managed && g.Spec != nil && g.Placement != nil {
-		spec, vm.Placement = *g.Spec, *g.Placement
-	}
-	spec.Name = g.Name
-	normal, err := spec.Normalize()
-	if err != nil {
-		return err
-	}
-	vm.Spec, vm.Run = normal, fleet.Running
-	if g.State == "shutoff" {
-		vm.Run = fleet.Stopped
-	}
-	return nil
 }
 
 // same reports whether two records have the same JSON form.
@@ -535,7 +408,7 @@ func (s *Server) changeBy(
 		if err != nil {
 			return err
 		}
-		if err := checkRevision(&c, at.revision); err != nil {
+		if err := c.CheckRevision(at.revision); err != nil {
 			return err
 		}
 		next := at.value
@@ -558,7 +431,7 @@ func (s *Server) changeBy(
 		if why != nil {
 			t.put(store.Reasons+name, why)
 		}
-		s.audit(t, &c, fleetapi.AboutVM, name, hideSecrets(at.value), out.VM)
+		s.audit(t, &c, fleetapi.AboutVM, name, fleetapi.HideSecrets(at.value), out.VM)
 		return nil
 	})
 	if err != nil {
@@ -641,18 +514,9 @@ func (s *Server) ResizeVM(ctx context.Context, c rest.Call, name string, r fleet
 			return nil, fleetapi.NewProblem(fleetapi.ProblemConflict, "VM "+name+" runs: stop it before it is resized")
 		}
 		before := shareOf(vm)
-		if r.VCPUs != 0 {
-			vm.Spec.VCPUs = r.VCPUs
-		}
-		if r.Memory != 0 {
-			vm.Spec.Memory = r.Memory
-		}
-		spec, err := vm.Spec.Normalize()
+		spec, err := r.Of(vm.Spec)
 		if err != nil {
-			return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
-		}
-		if err := wholeMiB(spec.Memory); err != nil {
-			return nil, fleetapi.NewProblem(fleetapi.ProblemInvalid, err.Error())
+			return nil, err
 		}
 		vm.Spec = spec
 		if err := checkQuota(st, vm, plus(st.used[vm.Project], before, -1)); err != nil {

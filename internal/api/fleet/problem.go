@@ -37,13 +37,17 @@ const (
 	ProblemChanged     ProblemType = "urn:numavisor:changed"  // If-Match names another revision
 	ProblemRole        ProblemType = "urn:numavisor:role"
 	ProblemUnavailable ProblemType = "urn:numavisor:unavailable" // the store cannot write now
+	// ProblemNeedsFleet: the daemon of one host does not do the operation, the server of a fleet does.
+	ProblemNeedsFleet ProblemType = "urn:numavisor:needs-fleet"
+	// ProblemFailed: the host did not carry the operation out; the detail says how it is left.
+	ProblemFailed ProblemType = "urn:numavisor:failed"
 )
 
 // Words returns the kinds of problems.
 func (ProblemType) Words() []string {
 	return []string{string(ProblemOther), string(ProblemInvalid), string(ProblemNoHost), string(ProblemQuota),
 		string(ProblemExists), string(ProblemNotFound), string(ProblemConflict), string(ProblemChanged),
-		string(ProblemRole), string(ProblemUnavailable)}
+		string(ProblemRole), string(ProblemUnavailable), string(ProblemNeedsFleet), string(ProblemFailed)}
 }
 
 var statuses = map[ProblemType]int{
@@ -51,6 +55,7 @@ var statuses = map[ProblemType]int{
 	ProblemQuota: http.StatusForbidden, ProblemExists: http.StatusConflict, ProblemNotFound: http.StatusNotFound,
 	ProblemConflict: http.StatusConflict, ProblemChanged: http.StatusPreconditionFailed,
 	ProblemRole: http.StatusForbidden, ProblemUnavailable: http.StatusServiceUnavailable,
+	ProblemNeedsFleet: http.StatusNotImplemented, ProblemFailed: http.StatusInternalServerError,
 }
 
 // NewProblem returns a problem of a kind.

@@ -25,20 +25,28 @@ const maxBody = 1 << 20
 //go:embed docs.html
 var docsPage []byte
 
-// Handler serves the API, its OpenAPI document at /openapi.json, and a page that shows it at /docs.
+// Handler serves the API of a fleet's server, its OpenAPI document at /openapi.json, and a page that shows it at /docs.
 func Handler(s Service, log *slog.Logger) (http.Handler, error) {
+	return handler(&routes{service: s, log: log, description: description})
+}
+
+// HostHandler serves the API for one host, without a fleet: the same operations with the same documents. Those that
+// need a fleet are answered with a problem.
+func HostHandler(s HostService, log *slog.Logger) (http.Handler, error) {
+	r := &routes{log: log, description: oneHost + description, alone: true}
+	r.service = struct {
+		HostService
+		FleetService // nil: add does not call it
+	}{HostService: s}
+	return handler(r)
+}
+
+// handler serves the routes.
+func handler(r *routes) (http.Handler, error) {
 	mux := http.NewServeMux()
 	registry := huma.NewMapRegistry("#/components/schemas/", schemaName)
 	aliases(registry)
-	config := huma.Config{
-		OpenAPI: &huma.OpenAPI{OpenAPI: "3.1.0",
-			Info: &huma.Info{Title: "Numavisor fleet API", Version: "v1", Description: description},
-			Components: &huma.Components{Schemas: registry,
-				SecuritySchemes: map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}}},
-		Formats: huma.DefaultFormats, DefaultFormat: "application/json", RejectUnknownQueryParameters: true,
-		Transformers: []huma.Transformer{problemOf},
-	}
-	r := &routes{api: humago.New(mux, config), service: s, log: log, added: map[string]bool{}}
+	r.api, r.added = humago.New(mux, configOf(registry, r.description)), map[string]bool{}
 	r.hosts()
 	r.vms()
 	r.plans()
@@ -68,6 +76,21 @@ func Handler(s Service, log *slog.Logger) (http.Handler, error) {
 	})
 	return mux, nil
 }
+
+func configOf(registry huma.Registry, text string) huma.Config {
+	return huma.Config{
+		OpenAPI: &huma.OpenAPI{OpenAPI: "3.1.0",
+			Info: &huma.Info{Title: "Numavisor fleet API", Version: "v1", Description: text},
+			Components: &huma.Components{Schemas: registry,
+				SecuritySchemes: map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}}},
+		Formats: huma.DefaultFormats, DefaultFormat: "application/json", RejectUnknownQueryParameters: true,
+		Transformers: []huma.Transformer{problemOf},
+	}
+}
+
+// oneHost begins the description of the API of one host.
+const oneHost = `This is the daemon of one host: it does the operations for this host, for the users that may open ` +
+	`its socket, without tokens. Operations that need a fleet are answered with status 501. `
 
 const description = `Hosts, VMs and their placements in a fleet of NUMA hosts. ` +
 	`A change with If-Match is made only to that revision; a repeated request to create with the same ` +
@@ -152,6 +175,9 @@ type routes struct {
 	service Service
 	log     *slog.Logger
 	added   map[string]bool
+	// alone says that the service is for one host; description is that of the document.
+	alone       bool
+	description string
 }
 
 // callKey is the key of a context's Call.
@@ -178,6 +204,9 @@ func add[I, O any](r *routes, id string, handle func(ctx context.Context, c Call
 	}
 	huma.Register(r.api, h, func(ctx context.Context, in *I) (*O, error) {
 		call, _ := ctx.Value(callKey{}).(Call)
+		if r.alone && op.Fleet {
+			return nil, needsFleet(&op)
+		}
 		if e, ok := any(in).(edits); ok {
 			if err := e.fill(&call); err != nil {
 				return nil, err
@@ -186,6 +215,12 @@ func add[I, O any](r *routes, id string, handle func(ctx context.Context, c Call
 		out, err := handle(ctx, call, in)
 		return out, r.problem(&op, err)
 	})
+}
+
+// needsFleet answers an operation that one host does not do.
+func needsFleet(op *fleetapi.Operation) error {
+	return fleetapi.NewProblem(fleetapi.ProblemNeedsFleet, op.ID+" needs a fleet, and this is the daemon of one host: "+
+		"ask the server of the host's fleet; 'numavisor server init' makes a fleet")
 }
 
 // problem hides errors that are not for users, and logs them.
@@ -211,15 +246,16 @@ func (r *routes) authenticate(op fleetapi.Operation) func(huma.Context, func(hum
 		call := Call{Operation: op}
 		if op.Role != "" {
 			token, ok := strings.CutPrefix(ctx.Header("Authorization"), "Bearer ")
-			if ok {
-				user, err := r.service.Authenticate(ctx.Context(), token)
-				if err != nil {
-					r.log.Error("a token was not checked", "error", err)
-					write(w, fleetapi.NewProblem(fleetapi.ProblemUnavailable, "the token cannot be checked now"))
-					return
-				}
-				call.User = user
+			if !ok {
+				token = ""
 			}
+			user, err := r.service.Authenticate(ctx.Context(), token)
+			if err != nil {
+				r.log.Error("a token was not checked", "error", err)
+				write(w, fleetapi.NewProblem(fleetapi.ProblemUnavailable, "the token cannot be checked now"))
+				return
+			}
+			call.User = user
 			if call.User == nil {
 				write(w, &fleetapi.Problem{Type: fleetapi.ProblemRole, Status: http.StatusUnauthorized,
 					Title:  http.StatusText(http.StatusUnauthorized),

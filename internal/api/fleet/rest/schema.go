@@ -64,10 +64,13 @@ const (
 )
 
 // statusesOf returns the statuses of the problems that an operation may answer with.
-func statusesOf(op *fleetapi.Operation, described *huma.Operation) []int {
+func (r *routes) statusesOf(op *fleetapi.Operation, described *huma.Operation) []int {
 	all := []int{http.StatusUnprocessableEntity, http.StatusInternalServerError, http.StatusServiceUnavailable}
 	if op.Role != "" {
 		all = append(all, http.StatusUnauthorized)
+	}
+	if r.alone && op.Fleet {
+		all = append(all, http.StatusNotImplemented)
 	}
 	if op.Role != "" && (op.Role != fleetapi.Viewer || op.Scope == fleetapi.OfFleet) {
 		all = append(all, http.StatusForbidden)
@@ -98,7 +101,7 @@ func (r *routes) problems() {
 				continue
 			}
 			delete(described.Responses, "default")
-			for _, status := range statusesOf(&op, described) {
+			for _, status := range r.statusesOf(&op, described) {
 				described.Responses[strconv.Itoa(status)] = &huma.Response{Description: http.StatusText(status),
 					Content: map[string]*huma.MediaType{"application/problem+json": {Schema: schema}}}
 			}
