@@ -51,6 +51,10 @@ type Entry struct {
 	What   string    `json:"what"`          // in one line
 	Why    string    `json:"why,omitempty"` // the reason, or the error
 	By     string    `json:"by,omitempty"`  // "balancer", "operator", "restart", or who was seen doing it
+	// Reasons are those for the placement that Why sums up, on the entry that begins the effect.
+	Reasons *Reasons `json:"reasons,omitempty"`
+	// Request is the request that the effect carries out, on the entry that begins it; nil: it has no key.
+	Request *Request `json:"request,omitempty"`
 	// Move is the whole move, undo included, on MoveBegan and Advised.
 	Move *plan.Move `json:"move,omitempty"`
 	// Moved and Took are what a move that ended came to, Copied for how long of
@@ -87,6 +91,26 @@ type Entry struct {
 	// Until is when a pause ends by itself; zero: it ends when the operator
 	// resumes.
 	Until time.Time `json:"until,omitzero"`
+}
+
+// Reasons are the reasons for a placement.
+type Reasons struct {
+	Text  string  `json:"text"` // in lines, for people
+	Cost  float64 `json:"cost"`
+	Terms []Term  `json:"terms,omitempty"`
+}
+
+// Term is a part of the cost of a placement.
+type Term struct {
+	Name string  `json:"name"`
+	Cost float64 `json:"cost"`
+	Why  string  `json:"why,omitempty"`
+}
+
+// Request identifies a request that a client may repeat: the hash of its user, operation and key, and that of its body.
+type Request struct {
+	Key  string `json:"key"`
+	Body string `json:"body"`
 }
 
 // Ends reports whether the entry ends the move that it names.

@@ -21,21 +21,13 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-// Machines makes definitions of new VMs.
-type Machines interface {
-	// Prepare makes what a new VM needs in addition to CPUs and memory, such as its disks, and
-	// returns how to render its definition. undo removes what Prepare has made, for a VM that
-	// was not created; it may be nil.
-	Prepare(ctx context.Context, v *fleet.VM) (render operate.Renderer, undo func() error, err error)
-}
-
 // Options are the parameters of an agent. Fields without a comment must be set.
 type Options struct {
 	Member *Member
 	Folder string // of the membership and of the agent's state
 	// Host is what the agent acts on.
 	Host     *operate.Host
-	Machines Machines
+	Machines operate.Machines
 	// Migrations are the host's part in live migrations; nil: it takes no part in them.
 	Migrations Migrations
 	// Loads returns the host as the daemon last observed it, with loads.
@@ -68,6 +60,7 @@ type Agent struct {
 
 	mu     sync.Mutex
 	status status.Fleet
+	vms    map[string]bool // of the fleet, as far as this host knows
 }
 
 // actionsAtOnce limits how many VMs are created, started, stopped or bound at the same time.
@@ -98,6 +91,29 @@ func (a *Agent) Status() status.Fleet {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.status
+}
+
+// Has reports whether a VM of this host is the fleet's.
+func (a *Agent) Has(vm string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.vms[vm]
+}
+
+// noteVMs records which VMs are the fleet's.
+func (l *loop) noteVMs() {
+	vms := map[string]bool{}
+	for name := range l.state.Known {
+		vms[name] = true
+	}
+	if l.desired != nil {
+		for i := range l.desired.VMs {
+			vms[l.desired.VMs[i].Name] = true
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.vms = vms
 }
 
 // connected records whether the server is reachable; why is nil if it is.
@@ -145,6 +161,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		reported: map[string]fleet.VMStatus{}, followers: map[string]*follower{},
 		transfers: map[string]guest.Transfer{}, timer: time.NewTimer(0)}
 	defer l.timer.Stop()
+	l.noteVMs()
 	a.workers.Go(func() { a.stayConnected(ctx, c) })
 	a.workers.Go(func() { a.sendAll(ctx, c) })
 	a.workers.Go(func() { a.sendLoads(ctx, c) })
@@ -291,6 +308,7 @@ func (l *loop) desire(d fleet.Desired, first bool) {
 		return // a heartbeat
 	}
 	l.desired = &d
+	l.noteVMs()
 	l.observe()
 }
 
@@ -355,6 +373,7 @@ func (l *loop) decide(h *inventory.Host) {
 	d := reconcile.Decide(reconcile.Request{Now: time.Now(), Self: l.Member.Host, Host: h, Desired: *l.desired,
 		Busy: busy, State: l.state, Reported: l.reported})
 	l.state = d.State
+	l.noteVMs()
 	if err := l.store(); err != nil {
 		l.Log.Error("nothing is done for the fleet, as the agent's state cannot be stored", "error", err)
 		l.timer.Reset(min(l.Look, 5*time.Second))

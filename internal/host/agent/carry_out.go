@@ -38,7 +38,7 @@ func (a *Agent) carryOut(ctx context.Context, act reconcile.Action) error {
 		_, err := a.Host.StartGuest(ctx, operate.StartRequest{Name: v.Name, Placement: placementOf(v)})
 		return err
 	case reconcile.Stop:
-		return a.Host.StopGuest(ctx, v.Name, a.Grace)
+		return a.Host.StopGuest(ctx, operate.StopRequest{Name: v.Name, Grace: a.Grace})
 	case reconcile.Delete:
 		return a.delete(ctx, v)
 	case reconcile.Bind, reconcile.Adopt:
@@ -57,7 +57,7 @@ func placementOf(v *fleet.VM) *guest.Placement {
 
 // create creates a VM bound to the fleet's placement.
 func (a *Agent) create(ctx context.Context, v *fleet.VM) error {
-	p, err := a.prepare(ctx, v)
+	p, err := operate.Prepare(ctx, a.Machines, v)
 	if err != nil {
 		return err
 	}
@@ -67,51 +67,24 @@ func (a *Agent) create(ctx context.Context, v *fleet.VM) error {
 // replace defines a VM that does not run again, with another size, and starts it. All that can fail
 // for reasons of the request is done before the VM is removed.
 func (a *Agent) replace(ctx context.Context, v *fleet.VM) error {
-	p, err := a.prepare(ctx, v)
+	p, err := operate.Prepare(ctx, a.Machines, v)
 	if err != nil {
 		return err
 	}
 	err = a.Host.Delete(ctx, operate.DeleteRequest{Name: v.Name, Redefine: true})
 	if err != nil && !errors.Is(err, operate.ErrNoGuest) {
-		return errors.Join(err, p.undo())
+		return errors.Join(err, p.Undo())
 	}
 	return a.start(ctx, v, p)
 }
 
-// prepared is a VM whose disks are made.
-type prepared struct {
-	spec   guest.Spec
-	render operate.Renderer
-	undo   func() error // removes what was made for it
-}
-
-func (a *Agent) prepare(ctx context.Context, v *fleet.VM) (p prepared, err error) {
-	if p.spec, err = v.Spec.Normalize(); err == nil && p.spec.Name != v.Name {
-		err = fmt.Errorf("its spec names VM %q", p.spec.Name)
-	}
-	if err == nil {
-		p.render, p.undo, err = a.Machines.Prepare(ctx, v)
-	}
-	if err != nil {
-		return p, fmt.Errorf("creating VM %s: %w", v.Name, err)
-	}
-	if p.undo == nil {
-		p.undo = func() error { return nil }
-	}
-	return p, nil
-}
-
 // start defines and starts a VM on the fleet's placement.
-func (a *Agent) start(ctx context.Context, v *fleet.VM, p prepared) error {
-	made, err := a.Host.Create(ctx, operate.CreateRequest{Spec: p.spec, Render: p.render, Placement: placementOf(v)})
+func (a *Agent) start(ctx context.Context, v *fleet.VM, p operate.Prepared) error {
+	made, err := a.Host.CreatePrepared(ctx, p, operate.CreateRequest{Placement: placementOf(v)})
 	if err == nil {
 		for _, short := range made.Shortfalls() {
 			a.Log.Warn("not all is as requested", "vm", v.Name, "what", short)
 		}
-		return nil
-	}
-	if !made.Started() {
-		err = errors.Join(err, p.undo())
 	}
 	return err
 }

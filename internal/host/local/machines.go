@@ -40,7 +40,7 @@ func (h *Host) Machines(images []string) *Machines {
 	return &Machines{Images: images, Volume: h.qemu.VolumePath}
 }
 
-// Prepare implements agent.Machines: it checks the paths, makes clones of base images and the
+// Prepare implements operate.Machines: it checks the paths, makes clones of base images and the
 // seed of cloud-init.
 func (m *Machines) Prepare(ctx context.Context, v *fleet.VM) (
 	render operate.Renderer, undo func() error, err error,

@@ -37,6 +37,10 @@ type BindRequest struct {
 	Recreate   bool
 	Definition []byte
 	Why        string // the reason, for the journal; empty: an operator asked for it
+	// Check may refuse the VM as it is observed; nil: it does not.
+	Check Check
+	// Request identifies the request for the journal; nil: it cannot be repeated.
+	Request *journal.Request
 }
 
 // ErrRecreate means that the policy does not let bind make a running guest again.
@@ -87,6 +91,9 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 		if err != nil {
 			return err
 		}
+		if err := r.Check.of(&g); err != nil {
+			return err
+		}
 		loads.addTo(&inv)
 		if want, err = h.planBind(&inv, g, r, &b); err != nil || r.DryRun {
 			if err == nil && b.Why != nil && r.Change == nil {
@@ -100,7 +107,7 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 		if len(b.Plan.Steps) == 0 {
 			return nil // with nothing to do, there is nothing to record
 		}
-		if x, err = h.beginBind(ctx, g, &inv, &b.Plan, false, r.Why); err != nil {
+		if x, err = h.beginBind(ctx, g, &inv, &b, r); err != nil {
 			return errors.Join(err, h.Ledger.Release(r.Name))
 		}
 		return nil
@@ -149,25 +156,27 @@ func (h *Host) planBind(
 	return want, nil
 }
 
-// beginBind records that a bind begins, with what undo needs.
+// beginBind records that a bind begins, with what undo needs. The request of a process has no name.
 func (h *Host) beginBind(
-	ctx context.Context, g inventory.Guest, inv *inventory.Host, p *plan.Steps, process bool, why string,
+	ctx context.Context, g inventory.Guest, inv *inventory.Host, b *Bound, r BindRequest,
 ) (*effect, error) {
+	p := &b.Plan
 	undo := undoOf(g, &inv.Topology)
 	former, err := h.FormerBinding(ctx, &g)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotBegun, err)
 	}
 	undo.StoredBinding = former
-	move := plan.Move{Kind: plan.MoveGuest, Why: why, Guests: []plan.GuestMove{{
-		Guest: g.Name, Placement: p.Placement, Basis: p.Basis, Undo: undo, Process: process}}}
+	move := plan.Move{Kind: plan.MoveGuest, Why: r.Why, Guests: []plan.GuestMove{{
+		Guest: g.Name, Placement: p.Placement, Basis: p.Basis, Undo: undo, Process: r.Name == ""}}}
 	for _, s := range p.Steps {
 		if s.Copies() {
 			move.Guests[0].Bytes += s.Bytes
 		}
 	}
-	x, err := h.begin(journal.Entry{Effect: journal.EffectBind, Guests: []string{g.Name}, Why: why, Move: &move,
-		What: fmt.Sprintf("bind %s to nodes %s", g.Name, p.Placement.Nodes)})
+	x, err := h.begin(journal.Entry{Effect: journal.EffectBind, Guests: []string{g.Name}, Why: r.Why, Move: &move,
+		What:    fmt.Sprintf("bind %s to nodes %s", g.Name, p.Placement.Nodes),
+		Reasons: reasonsOf(b.Why), Request: r.Request})
 	if err != nil {
 		return nil, err
 	}

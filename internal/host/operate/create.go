@@ -31,6 +31,8 @@ type CreateRequest struct {
 	// Placement was decided elsewhere, for example by a fleet's scheduler: it is checked, and
 	// refused if it is not legal here now (ErrPlacement). Nil: Create decides.
 	Placement *guest.Placement
+	// Request identifies the request for the journal; nil: it cannot be repeated.
+	Request *journal.Request
 }
 
 // Renderer makes the definition that is bound to an intent's placement and
@@ -106,7 +108,7 @@ func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 			return err
 		}
 		x, err = h.begin(journal.Entry{Effect: journal.EffectCreate, Guests: []string{name}, Why: c.Why.Summary,
-			What: c.what(&r.Spec)})
+			What: c.what(&r.Spec), Reasons: reasonsOf(&c.Why), Request: r.Request})
 		if err != nil {
 			return errors.Join(err, h.Ledger.Release(name))
 		}
@@ -126,6 +128,18 @@ func (h *Host) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	}
 	x.inPart = c.started || c.roomTaken
 	return c, errors.Join(err, x.end(err, c.Shortfalls()), h.Ledger.Release(name))
+}
+
+// reasonsOf are the reasons for a placement, for the journal; nil: it was given.
+func reasonsOf(w *place.Why) *journal.Reasons {
+	if w == nil || len(w.Terms) == 0 {
+		return nil
+	}
+	out := &journal.Reasons{Text: w.Text(), Cost: w.Cost}
+	for _, t := range w.Terms {
+		out.Terms = append(out.Terms, journal.Term{Name: t.Name, Cost: t.Cost, Why: t.Note})
+	}
+	return out
 }
 
 // what describes the creation for the journal.
@@ -309,6 +323,19 @@ type DeleteRequest struct {
 	// Redefine says that the VM, which does not run, will be defined again: the variables of
 	// its firmware stay.
 	Redefine bool
+	// Check may refuse the VM as it is observed; nil: it does not.
+	Check Check
+}
+
+// Check refuses a VM that is no longer as the request expects it.
+type Check func(*inventory.Guest) error
+
+// of applies a check, if there is one.
+func (c Check) of(g *inventory.Guest) error {
+	if c == nil {
+		return nil
+	}
+	return c(g)
 }
 
 // Delete ends a guest, removes its configuration, and shrinks huge page pools
@@ -330,7 +357,7 @@ func (h *Host) Delete(ctx context.Context, r DeleteRequest) error {
 		}
 		return err
 	}
-	if err := mayDelete(g, r.Force); err != nil {
+	if err := errors.Join(mayDelete(g, r.Force), r.Check.of(g)); err != nil {
 		return err
 	}
 	x, err := h.begin(deleteEntry(g))

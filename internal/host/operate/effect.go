@@ -57,6 +57,7 @@ func (x *effect) end(failed error, shortfalls []string) error {
 	e := x.entry
 	e.At, e.Took = x.host.Clock().UTC(), x.host.Clock().Sub(x.entry.At)
 	e.Kind, e.Why, e.Process, e.Move = e.Effect.Done(), "", nil, nil
+	e.Reasons, e.Request = nil, nil
 	e.Shortfalls = shortfalls
 	switch {
 	case failed != nil && !x.inPart:
@@ -92,6 +93,7 @@ func (h *Host) CloseInterrupted(ctx context.Context) error {
 				continue
 			}
 			e.At, e.Kind, e.Process, e.Move = h.Clock().UTC(), e.Effect.Interrupted(), nil, nil
+			e.Reasons, e.Request = nil, nil
 			e.Why = "its process ended before the effect was complete"
 			if err := h.append(e); err != nil {
 				return err

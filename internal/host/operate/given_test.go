@@ -23,7 +23,7 @@ func TestStartGuest_SharesOnlyCPUsThatAreNotDedicated(t *testing.T) {
 		return made
 	}
 	before := on("shared", 1, guest.CPURange).Placement
-	if err := w.Joined.StopGuest(t.Context(), "shared", 0); err != nil {
+	if err := w.Joined.StopGuest(t.Context(), operate.StopRequest{Name: "shared"}); err != nil {
 		t.Fatal(err)
 	}
 	own := on("own", 2, guest.CPUExclusive).Placement
@@ -60,7 +60,7 @@ func TestStartGuest_EmulatorWithoutSharedCPUs(t *testing.T) {
 		return made.Placement
 	}
 	before := own("first")
-	if err := w.Joined.StopGuest(t.Context(), "first", 0); err != nil {
+	if err := w.Joined.StopGuest(t.Context(), operate.StopRequest{Name: "first"}); err != nil {
 		t.Fatal(err)
 	}
 	second := own("second")

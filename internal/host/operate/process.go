@@ -59,7 +59,7 @@ func (h *Host) BindProcess(ctx context.Context, r ProcessRequest) (Bound, error)
 		if len(b.Plan.Steps) == 0 {
 			return nil
 		}
-		if x, err = h.beginBind(ctx, g, &inv, &b.Plan, true, ""); err != nil {
+		if x, err = h.beginBind(ctx, g, &inv, &b, BindRequest{}); err != nil {
 			return errors.Join(err, h.Ledger.Release(g.Name))
 		}
 		return nil

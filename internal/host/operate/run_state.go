@@ -23,6 +23,8 @@ type StartRequest struct {
 	Name string
 	// Placement is where it starts; nil: where its configuration says.
 	Placement *guest.Placement
+	// Check may refuse the VM as it is observed; nil: it does not.
+	Check Check
 }
 
 // StartGuest starts a guest that has a stored configuration, bound from its first page, and
@@ -83,6 +85,9 @@ func (h *Host) planStart(
 	if _, busy := inv.Claim(r.Name); busy {
 		return want, nil, false, "", ErrBusy
 	}
+	if err := r.Check.of(&g); err != nil {
+		return want, nil, false, "", err
+	}
 	if g.State != shutoff {
 		return want, nil, false, "", nil
 	}
@@ -104,12 +109,24 @@ func (h *Host) planStart(
 	return want, poolShortages(capacity.Available(&inv, h.Policy, r.Name), want.Placement), change, what, nil
 }
 
+// StopRequest names the VM to stop.
+type StopRequest struct {
+	Name  string
+	Grace time.Duration // in which it may power off by itself
+	// Check may refuse the VM as it is observed; nil: it does not.
+	Check Check
+}
+
 // StopGuest asks a guest to power off, and ends it if it still runs after the grace time. Its
 // configuration, and the resources that it holds for its next start, stay. A guest that does not
 // run is no error.
-func (h *Host) StopGuest(ctx context.Context, name string, grace time.Duration) error {
+func (h *Host) StopGuest(ctx context.Context, r StopRequest) error {
+	name := r.Name
 	_, g, err := h.find(ctx, name)
 	if err != nil {
+		return err
+	}
+	if err := r.Check.of(&g); err != nil {
 		return err
 	}
 	if g.State == shutoff {
@@ -122,7 +139,7 @@ func (h *Host) StopGuest(ctx context.Context, name string, grace time.Duration) 
 	if err != nil {
 		return fmt.Errorf("stopping VM %s: %w", name, err)
 	}
-	err = h.stop(ctx, &g, grace)
+	err = h.stop(ctx, &g, r.Grace)
 	if err != nil {
 		err = fmt.Errorf("stopping VM %s: %w", name, err)
 	}
