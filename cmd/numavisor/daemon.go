@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"os/user"
 	"runtime"
 	"runtime/debug"
 	goruntime "runtime/metrics"
+	"strconv"
 	"sync"
 	"time"
 
@@ -26,6 +28,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/handoff"
 	"github.com/numavisor/numavisor/internal/host/agent"
 	"github.com/numavisor/numavisor/internal/host/daemon"
+	"github.com/numavisor/numavisor/internal/host/fleetofone"
 	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/host/metrics"
 	"github.com/numavisor/numavisor/internal/status"
@@ -122,7 +125,8 @@ func startDaemon(c *cobra.Command, f daemonFlags) error {
 	d := daemon.New(o)
 	stop := obeyChanges(c.Context(), d, f.on, service)
 	defer stop()
-	return serveAndRun(c.Context(), d, l, f.listen, takePart, handOver)
+	return serveAndRun(c.Context(), d, l, f.listen,
+		daemonParts{takePart.run, handOver, oneHost(h, d, takePart, f.in.images)})
 }
 
 // checkXenDaemon refuses what the daemon of a Xen host cannot do yet.
@@ -229,12 +233,15 @@ const forever = 100 * 365 * 24 * time.Hour
 // the deadline of the daemon is no limit.
 const decisionTime = time.Minute
 
-// serveAndRun runs the daemon's loop, its servers, its part in a fleet, and the hand-over of CPUs.
-// The first error ends all of them.
-func serveAndRun(
-	ctx context.Context, d *daemon.Daemon, l net.Listener, listen string,
-	takePart func(context.Context, *daemon.Daemon) error, handOver func(context.Context) error,
-) error {
+// daemonParts are what runs in addition to the daemon's loop.
+type daemonParts struct {
+	takePart func(context.Context, *daemon.Daemon) error // in a fleet
+	handOver func(context.Context) error                 // of CPUs
+	api      func(context.Context) *fleetofone.Service   // the fleet's API for this host
+}
+
+// serveAndRun runs the daemon's loop, its servers, and its other parts. The first error ends all of them.
+func serveAndRun(ctx context.Context, d *daemon.Daemon, l net.Listener, listen string, p daemonParts) error {
 	var public net.Listener
 	if listen != "" {
 		var err error
@@ -243,15 +250,42 @@ func serveAndRun(
 		}
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	page := metricsPage(ctx, d)
+	page, api := metricsPage(ctx, d), p.api(ctx)
+	defer api.Wait()
 	if public != nil {
 		group.Go(func() error { return daemon.ServeMetrics(ctx, public, page) })
 	}
-	group.Go(func() error { return d.Serve(ctx, l, map[string]http.Handler{"GET /metrics": page}) })
+	group.Go(func() error { return d.Serve(ctx, l, map[string]http.Handler{"GET /metrics": page, "/": api}) })
 	group.Go(func() error { return d.Run(ctx) })
-	group.Go(func() error { return takePart(ctx, d) })
-	group.Go(func() error { return handOver(ctx) })
+	group.Go(func() error { return p.takePart(ctx, d) })
+	group.Go(func() error { return p.handOver(ctx) })
 	return group.Wait()
+}
+
+// oneHost serves the fleet's API for this host alone.
+func oneHost(
+	h *local.Host, d *daemon.Daemon, in fleetPart, images []string,
+) func(context.Context) *fleetofone.Service {
+	o := fleetofone.Options{Local: &h.Host.Host, Daemon: d, Fleet: in.has, User: peerName, Roster: d.Roster,
+		Version: thisBuild().Version, Log: d.Log}
+	if h.Xen == nil {
+		o.Machines = h.Machines(images)
+	}
+	return func(ctx context.Context) *fleetofone.Service { return fleetofone.New(ctx, o) }
+}
+
+// peerName names the user whose process sends a request through the socket.
+func peerName(ctx context.Context) string {
+	peer, ok := daemon.Peer(ctx)
+	if !ok {
+		return "a user of the socket"
+	}
+	id := strconv.FormatUint(uint64(peer.Uid), 10)
+	u, err := user.LookupId(id)
+	if err != nil {
+		return "uid " + id
+	}
+	return fmt.Sprintf("%s (uid %s)", u.Username, id)
 }
 
 // listenPublic listens on the address for metrics. An invalid address is wrong

@@ -58,21 +58,26 @@ func memberFlags(f *pflag.FlagSet, migrationURI *string, images *[]string) {
 // fleetFolder is the folder of the membership below that of the records.
 func fleetFolder(records string) string { return filepath.Join(records, "fleet") }
 
-// agent adds the part in the fleet to a daemon's options, and returns what runs it. It does nothing
+// fleetPart is a host's part in a fleet.
+type fleetPart struct {
+	run func(context.Context, *daemon.Daemon) error
+	has func(vm string) bool // reports whether a VM is the fleet's; nil: the host is in no fleet
+}
+
+// agent adds the part in the fleet to a daemon's options, and returns it. It does nothing
 // if this host is in no fleet. The first start with --join joins.
-func (m *membership) agent(
-	ctx context.Context, h *local.Host, o *daemon.Options,
-) (run func(context.Context, *daemon.Daemon) error, err error) {
+func (m *membership) agent(ctx context.Context, h *local.Host, o *daemon.Options) (in fleetPart, err error) {
 	folder := fleetFolder(o.Records)
 	of, err := agent.LoadMember(folder)
 	switch {
 	case err != nil && !errors.Is(err, agent.ErrNotMember):
-		return nil, err
+		return in, err
 	case err != nil && m.server == "" && m.file == "":
-		return func(context.Context, *daemon.Daemon) error { return nil }, nil
+		in.run = func(context.Context, *daemon.Daemon) error { return nil }
+		return in, nil
 	case err != nil:
 		if of, err = m.join(ctx, h, folder); err != nil {
-			return nil, err
+			return in, err
 		}
 	case m.server != "" || m.file != "": // a restart with the same command line
 		o.Log.Info("this host has joined a fleet already: --join and --join-file have no effect",
@@ -82,7 +87,7 @@ func (m *membership) agent(
 	host.Journal, host.By = o.Journal, "fleet"
 	part, err := m.migrations(h, &host, of.Host)
 	if err != nil {
-		return nil, err
+		return in, err
 	}
 	var d *daemon.Daemon // set before the agent runs
 	a := agent.New(agent.Options{Member: of, Folder: folder, Host: &host, Machines: h.Machines(m.images),
@@ -91,13 +96,15 @@ func (m *membership) agent(
 		Alarms:     func(ctx context.Context) ([]alarm.Alarm, error) { return lastingAlarms(ctx, d) },
 		Roster:     o.Roster, Program: thisBuild().Version, Log: o.Log})
 	o.Fleet = a.Status
-	return func(ctx context.Context, made *daemon.Daemon) error {
+	in.has = a.Has
+	in.run = func(ctx context.Context, made *daemon.Daemon) error {
 		d = made
 		if err := part.Recover(ctx); err != nil {
 			o.Log.Warn("interrupted migrations are not settled yet", "error", err)
 		}
 		return a.Run(ctx)
-	}, nil
+	}
+	return in, nil
 }
 
 // migrations is this host's part in the migrations of its fleet.

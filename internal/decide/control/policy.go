@@ -25,6 +25,9 @@ func (c *Controller) setPolicy(e SetPolicy) {
 	c.reply(e.Order, nil)
 }
 
+// Policy returns the policy in force, with defaults.
+func (c *Controller) Policy() policy.Policy { return c.rules.policy }
+
 // applyPolicy puts a new policy into force if no job runs under the old one.
 func (c *Controller) applyPolicy() {
 	if c.rules.next == nil || c.jobs.running != nil {

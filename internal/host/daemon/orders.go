@@ -132,6 +132,11 @@ func (d *Daemon) SetPolicy(ctx context.Context, p policy.Policy) error {
 	return d.order(ctx, func(o control.OrderID) control.Event { return control.SetPolicy{Order: o, Policy: p} })
 }
 
+// Policy returns the policy in force, with defaults.
+func (d *Daemon) Policy(ctx context.Context) (policy.Policy, error) {
+	return ask(ctx, d, func(l *loop) (policy.Policy, error) { return l.controller.Policy(), nil })
+}
+
 // order passes an order to the controller and returns its reply.
 func (d *Daemon) order(ctx context.Context, event func(control.OrderID) control.Event) error {
 	_, err := ask(ctx, d, func(l *loop) (struct{}, error) {

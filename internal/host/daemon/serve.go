@@ -78,7 +78,7 @@ type locked struct {
 func (l *locked) Close() error { return errors.Join(l.Listener.Close(), l.lock.Close()) }
 
 // Serve answers on a listener until ctx ends. It serves pages in addition to
-// the daemon's own routes: metrics.
+// the daemon's own routes: metrics, and the fleet's API for this host. The contexts of their requests have the Peer.
 func (d *Daemon) Serve(ctx context.Context, l net.Listener, pages map[string]http.Handler) error {
 	mux := hostapi.Handler(d)
 	for path, page := range pages {
@@ -98,7 +98,7 @@ func ServeMetrics(ctx context.Context, l net.Listener, page http.Handler) error 
 func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	s := &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute,
-		MaxHeaderBytes: 1 << 16,
+		MaxHeaderBytes: 1 << 16, ConnContext: withPeer,
 	}
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 	defer stop()
@@ -106,4 +106,32 @@ func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 		return fmt.Errorf("answering on %s: %w", l.Addr(), err)
 	}
 	return nil
+}
+
+// peerKey is the key of a context's peer.
+type peerKey struct{}
+
+// withPeer adds to the context of a connection through a Unix socket which process has made it.
+func withPeer(ctx context.Context, c net.Conn) context.Context {
+	unixConn, ok := c.(*net.UnixConn)
+	if !ok {
+		return ctx
+	}
+	raw, err := unixConn.SyscallConn()
+	if err != nil {
+		return ctx // the connection has ended
+	}
+	var peer *unix.Ucred
+	if err := raw.Control(func(fd uintptr) {
+		peer, _ = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil || peer == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, peerKey{}, *peer)
+}
+
+// Peer returns the process that has made the connection of a request, as it was then; ok is false if it is not known.
+func Peer(ctx context.Context) (peer unix.Ucred, ok bool) {
+	peer, ok = ctx.Value(peerKey{}).(unix.Ucred)
+	return peer, ok
 }
