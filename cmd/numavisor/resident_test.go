@@ -25,6 +25,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/host/daemon"
 	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/fleetofone"
 	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/local"
@@ -139,11 +140,18 @@ func anHour(t *testing.T, c crowd) {
 		ended := make(chan error)
 		go func() { ended <- d.Run(ctx) }()
 		page := metricsPage(ctx, d)
+		api := fleetofone.New(ctx, fleetofone.Options{Local: &d.Host.Host, Daemon: d, Version: "test"})
+		defer api.Wait()
 		time.Sleep(coarse)
 		for range 6 {
 			time.Sleep(time.Minute)
 			answer := httptest.NewRecorder()
 			page.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+			vms := httptest.NewRecorder()
+			api.ServeHTTP(vms, httptest.NewRequest(http.MethodGet, "/v1/vms?limit=1000", nil))
+			if !strings.Contains(vms.Body.String(), `"vm199"`) {
+				t.Errorf("the list of VMs has not the last guest: %.500s", vms.Body.String())
+			}
 			if !strings.Contains(answer.Body.String(), `"vm199"`) {
 				t.Errorf("metrics do not tell of the last guest:\n%.500s",
 					answer.Body.String()[max(0, answer.Body.Len()-500):])

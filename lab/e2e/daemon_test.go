@@ -116,11 +116,11 @@ func (l *labHost) daemon(t *testing.T, policy string, auto ...string) {
 }
 
 // startDaemon starts a daemon. It runs programs from the folder /run/first, if that exists, in place of others.
-func (l *labHost) startDaemon(t *testing.T) {
+func (l *labHost) startDaemon(t *testing.T, flags ...string) {
 	t.Helper()
 	l.sh(
 		t,
-		`PATH=/run/first:$PATH setsid numavisor daemon --policy /run/policy.yaml --records /run/records >> /run/daemon.log 2>&1 & echo $! > /run/daemon.pid
+		`PATH=/run/first:$PATH setsid numavisor daemon --policy /run/policy.yaml --records /run/records `+strings.Join(flags, " ")+` >> /run/daemon.log 2>&1 & echo $! > /run/daemon.pid
 for i in $(seq 60); do numavisor top --once >/dev/null 2>&1 && exit; kill -0 $(cat /run/daemon.pid) || break; sleep 0.5; done; cat /run/daemon.log; exit 1`,
 	)
 }

@@ -294,8 +294,8 @@ func (s *Service) StartVM(ctx context.Context, c rest.Call, name string) (fleeta
 func (s *Service) StopVM(ctx context.Context, c rest.Call, name string) (fleetapi.VM, error) {
 	check := expecting(c, func(g *inventory.Guest) error {
 		if runOf(g) == fleet.Running && !g.Persistent {
-			return fleetapi.NewProblem(fleetapi.ProblemConflict, fmt.Sprintf("VM %s would be gone: %v; delete it instead",
-				name, guest.ErrTransient))
+			return fleetapi.NewProblem(fleetapi.ProblemConflict,
+				fmt.Sprintf("VM %s would be gone: %v; delete it instead", name, guest.ErrTransient))
 		}
 		return nil
 	})

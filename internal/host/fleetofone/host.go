@@ -83,7 +83,8 @@ func (s *Service) shownHost(ctx context.Context, h *inventory.Host, name string)
 		return fleetapi.Host{}, unavailable(err)
 	}
 	out := fleetapi.Host{Host: fleet.Host{Name: name, ID: h.ID, Joined: st.Started.UTC()},
-		State: fleetapi.HostReachable, Reported: h.Taken.UTC(), Daemon: s.Version, Left: show.Left(h, p), VMs: len(h.Guests)}
+		State: fleetapi.HostReachable, Reported: h.Taken.UTC(), Daemon: s.Version, Left: show.Left(h, p),
+		VMs: len(h.Guests)}
 	show.Size(&out, &h.Topology)
 	for i := range st.Alarms {
 		if out.Alarms == nil {

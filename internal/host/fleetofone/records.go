@@ -108,12 +108,13 @@ func (s *Service) Plan(ctx context.Context, _ rest.Call) (fleetapi.Plan, error) 
 	out.Made, out.Mode = st.Planned.UTC(), st.Mode
 	for i := range st.Advice {
 		m := &st.Advice[i].Move
-		relieves := slices.MaxFunc(m.Guests, func(a, b plan.GuestMove) int { return cmp.Compare(a.Saves, b.Saves) }).Guest
+		most := slices.MaxFunc(m.Guests, func(a, b plan.GuestMove) int { return cmp.Compare(a.Saves, b.Saves) })
 		for j := range m.Guests {
 			g := &m.Guests[j]
 			out.Migrations = append(out.Migrations, fleetapi.PlannedMigration{VM: g.Guest, From: host, To: host,
-				Nodes: g.To(), Advised: true, Relieves: relieves, Saves: m.Benefit.AccessCPUs + m.Benefit.WaitCPUs,
-				Price: fleetapi.Price{Bytes: g.Bytes, Took: m.Cost.Took, CPUSeconds: m.Cost.Took.Seconds()}, Why: m.Why})
+				Nodes: g.To(), Advised: true, Relieves: most.Guest, Saves: m.Benefit.AccessCPUs + m.Benefit.WaitCPUs,
+				Price: fleetapi.Price{Bytes: g.Bytes, Took: m.Cost.Took, CPUSeconds: m.Cost.Took.Seconds()},
+				Why:   m.Why})
 		}
 	}
 	for _, b := range st.Blocked {

@@ -443,7 +443,8 @@ func TestHost_IsTheOnlyOne(t *testing.T) {
 	if err != nil || len(nodes.Nodes) != 4 || promised != 64*mib {
 		t.Errorf("%s: %v", text(nodes), err)
 	}
-	if inv, err := s.client.Inventory(ctx, host); err != nil || len(inv.Guests) != 1 || inv.Version != inventory.Version {
+	if inv, err := s.client.Inventory(ctx, host); err != nil || len(inv.Guests) != 1 ||
+		inv.Version != inventory.Version {
 		t.Errorf("%s: %v", text(inv), err)
 	}
 	if _, err := s.client.Host(ctx, "other"); problem(err) != fleetapi.ProblemNotFound {
