@@ -83,6 +83,9 @@ func New(o Options) *Agent {
 		slots: make(chan struct{}, actionsAtOnce), outbox: newOutbox()}
 	a.identity.member = *o.Member
 	a.status = status.Fleet{Server: o.Member.Server, Host: o.Member.Host}
+	if state, err := loadState(a.Folder); err == nil { // Run loads it again, and logs the error
+		a.noteVMs(state, nil)
+	}
 	return a
 }
 
@@ -100,20 +103,20 @@ func (a *Agent) Has(vm string) bool {
 	return a.vms[vm]
 }
 
-// noteVMs records which VMs are the fleet's.
-func (l *loop) noteVMs() {
+// noteVMs records which VMs are the fleet's; desired is nil until the server has sent it.
+func (a *Agent) noteVMs(state reconcile.State, desired *fleet.Desired) {
 	vms := map[string]bool{}
-	for name := range l.state.Known {
+	for name := range state.Known {
 		vms[name] = true
 	}
-	if l.desired != nil {
-		for i := range l.desired.VMs {
-			vms[l.desired.VMs[i].Name] = true
+	if desired != nil {
+		for i := range desired.VMs {
+			vms[desired.VMs[i].Name] = true
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.vms = vms
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.vms = vms
 }
 
 // connected records whether the server is reachable; why is nil if it is.
@@ -161,7 +164,6 @@ func (a *Agent) Run(ctx context.Context) error {
 		reported: map[string]fleet.VMStatus{}, followers: map[string]*follower{},
 		transfers: map[string]guest.Transfer{}, timer: time.NewTimer(0)}
 	defer l.timer.Stop()
-	l.noteVMs()
 	a.workers.Go(func() { a.stayConnected(ctx, c) })
 	a.workers.Go(func() { a.sendAll(ctx, c) })
 	a.workers.Go(func() { a.sendLoads(ctx, c) })
@@ -308,7 +310,7 @@ func (l *loop) desire(d fleet.Desired, first bool) {
 		return // a heartbeat
 	}
 	l.desired = &d
-	l.noteVMs()
+	l.noteVMs(l.state, l.desired)
 	l.observe()
 }
 
@@ -373,7 +375,7 @@ func (l *loop) decide(h *inventory.Host) {
 	d := reconcile.Decide(reconcile.Request{Now: time.Now(), Self: l.Member.Host, Host: h, Desired: *l.desired,
 		Busy: busy, State: l.state, Reported: l.reported})
 	l.state = d.State
-	l.noteVMs()
+	l.noteVMs(l.state, l.desired)
 	if err := l.store(); err != nil {
 		l.Log.Error("nothing is done for the fleet, as the agent's state cannot be stored", "error", err)
 		l.timer.Reset(min(l.Look, 5*time.Second))

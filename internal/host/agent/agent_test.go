@@ -376,6 +376,13 @@ func TestAgent_ShowsThatTheServerIsGone(t *testing.T) {
 	if g := m.MustGuest(t, "web"); g.State != "running" {
 		t.Errorf("the VM is %s", g.State)
 	}
+	for range 2 { // also after a restart
+		if !m.agent.Has("web") || m.agent.Has("mine") {
+			t.Errorf("web is the fleet's: %v, mine is: %v", m.agent.Has("web"), m.agent.Has("mine"))
+		}
+		m.end()
+		m.start()
+	}
 }
 
 // A certificate is renewed before it expires; the key is new, and the file only its owner's.
