@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -59,12 +61,54 @@ func (p process) pagemap(address uint64, entries []byte) (int, error) {
 // (Documentation/admin-guide/mm/pagemap.rst), huge zero pages included.
 const zeroPage = 1 << 24
 
-// zero returns false where the kernel does not say: the page then counts as
-// hidden.
+// zero compares with the frames that this process itself has of memory that it only read:
+// the kernel has one zero page, and one huge one as long as any process has it. To ask
+// /proc/kpageflags for each page takes longer than to copy it: once NUMA balancing has run,
+// most pages of a VM are inaccessible.
 func (p process) zero(frame uint64) bool {
-	if frame == 0 {
-		return false
+	z := zeroFrames()
+	return frame != 0 && (frame == z.small || z.huge != 0 && frame-z.huge < uint64(hugeSpan/smallPage))
+}
+
+// zeros are page frames of memory that was only read; 0: not known. A page then counts as hidden.
+type zeros struct{ small, huge uint64 }
+
+// zeroFrames finds them once: this process has the huge zero page from then on, so that it stays.
+var zeroFrames = sync.OnceValue(func() zeros {
+	return zeros{small: zeroFrame(unix.MADV_NOHUGEPAGE), huge: zeroFrame(unix.MADV_HUGEPAGE)}
+})
+
+// zeroFrame returns the first frame of the zero page that the kernel gives to memory with an advice; 0: none, or
+// this process may not know.
+func zeroFrame(advice int) uint64 {
+	const access, kind = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
+	memory, err := unix.Mmap(-1, 0, int(2*hugeSpan), access, kind)
+	if err != nil {
+		return 0
 	}
+	defer func() { _ = unix.Munmap(memory) }() // it exists
+	if err := unix.Madvise(memory, advice); err != nil {
+		return 0
+	}
+	const span = uint64(hugeSpan)
+	at := (uint64(uintptr(unsafe.Pointer(&memory[0]))) + span - 1) / span * span
+	self := process(unix.Getpid())
+	var entry [pagemapEntry]byte
+	if self.touch([]uint64{at}) != 1 {
+		return 0
+	}
+	if n, err := self.pagemap(at, entry[:]); err != nil || n != len(entry) {
+		return 0
+	}
+	frame := binary.NativeEndian.Uint64(entry[:])
+	if frame &= pagemapFrame; frame == 0 || !isZeroPage(frame) {
+		return 0
+	}
+	return frame
+}
+
+// isZeroPage asks the kernel for the flags of a frame.
+func isZeroPage(frame uint64) bool {
 	file, err := os.Open(Live.path("proc", "kpageflags"))
 	if err != nil {
 		return false

@@ -45,3 +45,29 @@ func TestLabZeroPagesAreAbsentAndNotHidden(t *testing.T) {
 		t.Errorf("%+v, %v: want all but one page absent", r, err)
 	}
 }
+
+// A transparent huge page of which nothing was written is the kernel's huge zero page.
+func TestLabHugeZeroPagesAreAbsentAndNotHidden(t *testing.T) {
+	needMovePages(t)
+	if zeroFrames().huge == 0 {
+		t.Skip("the kernel gives no huge zero page, or does not say which it is")
+	}
+	const size = 3 << 21
+	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Munmap(memory) }()
+	if err := unix.Madvise(memory, unix.MADV_HUGEPAGE); err != nil {
+		t.Fatal(err)
+	}
+	var sum byte
+	for i := 0; i < size; i += 4096 {
+		sum += memory[i]
+	}
+	r, err := Mover{PID: unix.Getpid()}.Move(t.Context(), inventory.MemoryRange{Address: addressOf(memory), Size: size,
+		PageSize: 4 * topology.KiB}, nodes("0"))
+	if err != nil || sum != 0 || r.Hidden != 0 || r.Failed != 0 || r.Absent != size {
+		t.Errorf("%+v, %v: want all pages absent", r, err)
+	}
+}
