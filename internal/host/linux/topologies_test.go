@@ -117,3 +117,21 @@ func readAgain(t *testing.T, many *Topologies) topology.Topology {
 	}
 	return topo
 }
+
+// The CPUs of nodes are those of the last reading.
+func TestTopologies_CPUsOf(t *testing.T) {
+	many := NewTopologies(topologytest.Root(t, "16cpu-4n-scattered"))
+	for range 2 { // read, then known
+		got, err := many.CPUsOf(topology.SetOf[topology.NodeID](1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := readAgain(t, many)
+		if node, _ := last.Node(1); got.IsEmpty() || !got.Equal(node.CPUs) {
+			t.Errorf("CPUs %s of node 1, which has %s", got, node.CPUs)
+		}
+	}
+	if _, err := NewTopologies(t.TempDir()).CPUsOf(topology.SetOf[topology.NodeID](1)); err == nil {
+		t.Error("a host without CPUs is no error")
+	}
+}

@@ -32,6 +32,7 @@ type Topologies struct {
 	mu      sync.Mutex
 	cpus    *knownCPUs
 	devices *knownDevices
+	last    *topology.Topology
 }
 
 const devicesMaxAge = 10 * time.Minute
@@ -89,7 +90,27 @@ func (k *Topologies) Read() (topology.Topology, error) {
 	if err != nil {
 		return topology.Topology{}, fmt.Errorf("reading the topology below %s: %w", k.root, err)
 	}
+	last := topo
+	last.Nodes = slices.Clone(topo.Nodes) // the caller may write to its own
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.last = &last
 	return topo, nil
+}
+
+// CPUsOf returns the CPUs of nodes as they were last read; it reads only if they never were.
+func (k *Topologies) CPUsOf(nodes topology.NodeSet) (topology.CPUSet, error) {
+	k.mu.Lock()
+	last := k.last
+	k.mu.Unlock()
+	if last != nil {
+		return last.CPUsOf(nodes), nil
+	}
+	t, err := k.Read()
+	if err != nil {
+		return topology.CPUSet{}, err
+	}
+	return t.CPUsOf(nodes), nil
 }
 
 // readCPUs reads the CPUs if others are online than before, or if the kernel

@@ -61,16 +61,12 @@ func (k kernel) Move(ctx context.Context, pid int, s plan.Step,
 	return plan.Moved{Moved: r.Moved, Failed: r.Failed, Why: r.Why}, err
 }
 
-// cpusOf returns the CPUs of nodes; none if the topology cannot be read.
-func (k kernel) cpusOf(nodes topology.NodeSet) (cpus topology.CPUSet) {
-	t, err := k.topologies.Read()
+// cpusOf returns the CPUs of nodes; none if the topology cannot be read. Each slice of a move asks for them:
+// to read the topology takes longer than to copy some slices.
+func (k kernel) cpusOf(nodes topology.NodeSet) topology.CPUSet {
+	cpus, err := k.topologies.CPUsOf(nodes)
 	if err != nil {
-		return cpus
-	}
-	for i := range t.Nodes {
-		if n := &t.Nodes[i]; nodes.Contains(n.ID) {
-			cpus = cpus.Union(n.CPUs)
-		}
+		return topology.CPUSet{}
 	}
 	return cpus
 }
