@@ -96,7 +96,7 @@ func chosen(text string) string {
 
 // running reports whether a process of that name exists.
 func (r Root) running(name string) (bool, error) {
-	pids, err := numberedEntries(r.path("proc"))
+	pids, err := r.programs()
 	if err != nil {
 		return false, err
 	}

@@ -43,6 +43,37 @@ func ParseCmdline(data []byte) []string {
 	return strings.Split(text, "\x00")
 }
 
+// programs lists the processes that run a program: all but the kernel's own threads, which
+// are most of the processes of an idle host.
+func (r Root) programs() ([]int, error) {
+	all, err := numberedEntries(r.path("proc"))
+	if err != nil {
+		return nil, err
+	}
+	threads := r.kernelThreads()
+	return slices.DeleteFunc(all, func(pid int) bool { return threads[pid] }), nil
+}
+
+// kernelThreads returns the kernel's own threads: the children of kthreadd, which has process id 2 outside of
+// containers. It is empty where the kernel does not list children (CONFIG_PROC_CHILDREN).
+func (r Root) kernelThreads() map[int]bool {
+	const kthreadd = 2
+	if name, err := r.word("proc", strconv.Itoa(kthreadd), "comm"); err != nil || name != "kthreadd" {
+		return nil
+	}
+	text, err := readFile(r.proc(kthreadd, "task", strconv.Itoa(kthreadd), "children"))
+	if err != nil {
+		return nil
+	}
+	threads := map[int]bool{kthreadd: true}
+	for word := range strings.FieldsSeq(string(text)) {
+		if pid, err := strconv.Atoi(word); err == nil {
+			threads[pid] = true
+		}
+	}
+	return threads
+}
+
 // Process reads one process from /proc.
 func (r Root) Process(pid int) (Process, error) {
 	p := Process{PID: pid}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -200,5 +201,24 @@ func TestUnreadOrGone_AsksTheKernel(t *testing.T) {
 	}
 	if err := unreadOrGone(1, nil); err != nil {
 		t.Errorf("no error became %v", err)
+	}
+}
+
+// The kernel's own threads run no program. In a container, process 2 is any process.
+func TestPrograms_LeavesKernelThreadsOut(t *testing.T) {
+	tree := map[string]string{
+		"proc/1/comm": "init\n", "proc/2/comm": "kthreadd\n", "proc/2/task/2/children": "3 14 ",
+		"proc/3/comm": "rcu_gp\n", "proc/14/comm": "numad\n", "proc/20/comm": "bash\n",
+	}
+	for name, want := range map[string][]int{"kthreadd": {1, 20}, "sh": {1, 2, 3, 14, 20}} {
+		tree["proc/2/comm"] = name + "\n"
+		root := files(t, tree)
+		got, err := root.programs()
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("process 2 is %s: %v, %v; want %v", name, got, err, want)
+		}
+		if runs, err := root.running("numad"); err != nil || runs != slices.Contains(want, 14) {
+			t.Errorf("process 2 is %s: numad runs: %v, %v", name, runs, err)
+		}
 	}
 }

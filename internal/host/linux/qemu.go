@@ -34,7 +34,7 @@ const (
 // leaves out those that end meanwhile; arguments that it cannot read or parse
 // are gaps. It reads the arguments only of processes that may be a QEMU.
 func (a *Arguments) QEMUs() ([]QEMU, []inventory.Gap, error) {
-	pids, err := numberedEntries(a.root.path("proc"))
+	pids, err := a.root.programs()
 	if err != nil {
 		return nil, nil, fmt.Errorf("looking for QEMU processes: %w", err)
 	}
