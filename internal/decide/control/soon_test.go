@@ -58,3 +58,44 @@ func TestDecisionsDoNotWaitForRegularSamples(t *testing.T) {
 		t.Errorf("b moves %v after the move of a\n%s", took, w.out.String())
 	}
 }
+
+// degraded_for begins when a VM is degraded, not with the sample that shows it. One that may have begun to work in
+// the midst of the window is measured again, because its demand is not known yet.
+func TestDegradedForBeginsBeforeTheSample(t *testing.T) {
+	const every = 8 * time.Second
+	for name, c := range map[string]struct {
+		degradedFor string
+		cpu         float64
+		sampleIn    time.Duration // 0: the VM moves at once
+	}{
+		"busy throughout":                 {"2s", 2, 0},
+		"busy for almost all of it":       {"6s", 1.6, 0},
+		"busy for half of it":             {"2s", 1, time.Second},
+		"busy for a tenth":                {"2s", 0.2, 1200 * time.Millisecond},
+		"busy throughout, but not enough": {"10s", 2, 2 * time.Second},
+	} {
+		w := newWorld(t)
+		var err error
+		if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
+			t.Fatal(err)
+		}
+		text := "balance: {degraded_for: " + c.degradedFor + ", guests: {a: auto}}"
+		if w.policy, err = policy.Parse(strings.NewReader(text)); err != nil {
+			t.Fatal(err)
+		}
+		w.c = control.New(control.Options{Policy: w.policy, Sample: every, Observe: time.Hour, Plan: every,
+			SaveAlarms: every})
+		w.step(control.Start{})
+		a := w.add("a", 2, topology.GiB, 0, 1)
+		for range 2 {
+			w.now = w.now.Add(every)
+			w.turn()
+		}
+		a.cpu, a.far = c.cpu, true
+		w.now = w.now.Add(every)
+		w.turn()
+		if moves := w.job != nil; moves != (c.sampleIn == 0) || !moves && w.sampleIn != c.sampleIn {
+			t.Errorf("%s: moves %v, the next sample in %v\n%s", name, moves, w.sampleIn, w.out.String())
+		}
+	}
+}

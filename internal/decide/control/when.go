@@ -118,7 +118,7 @@ func (c *Controller) plan() {
 	c.when.planned, c.when.over = c.moment(), balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance)
 	h, _ := c.Inventory(c.turn.now)
 	last := &c.when.plan
-	past := balance.Past{Moves: c.cooldown.moves, Degraded: last.Degraded, Waiting: last.Waiting}
+	past := balance.Past{Moves: c.cooldown.moves, Degraded: last.Degraded, Waiting: last.Waiting, Over: c.overFor()}
 	r := balance.Request{Host: &h, Policy: c.rules.policy, Past: past, Now: c.when.planned}
 	p, err := balance.Plan(r)
 	c.turn.ready.Planned = true
@@ -140,6 +140,31 @@ func (c *Controller) plan() {
 		c.queueMove(m, Balancer)
 	}
 	c.advise(advised)
+}
+
+// whole is the share of its vCPUs' time from which a guest was busy throughout a sample. One that was less
+// busy may have begun in the midst of it, so that its demand is greater than the sample shows.
+const whole = 0.8
+
+// overFor returns for how long, at least, the latest sample shows guests over a threshold. A sample
+// is a mean over its window: a guest that was idle until it began to use all its vCPUs used as much of their time
+// as one that used this share throughout. So it has been busy for that share of the window. A plan
+// waits for one more sample if the guest may have begun in the midst of the window.
+func (c *Controller) overFor() map[string]time.Duration {
+	s, b := &c.host.sample, c.rules.policy.Balance
+	all, over := balance.OverThreshold(s.Guests, b), map[string]time.Duration{}
+	for i := range s.Guests {
+		g, ok := c.host.inventory.Guest(s.Guests[i].Name)
+		if !ok || !all[g.Name] || g.Config.VCPUs == 0 {
+			continue
+		}
+		share := min(1, s.Guests[i].Load.Demand()/float64(g.Config.VCPUs))
+		over[g.Name] = time.Duration(share * float64(s.Window))
+		if share < whole {
+			over[g.Name] = min(over[g.Name], time.Duration(b.DegradedFor)/2)
+		}
+	}
+	return over
 }
 
 // divide separates the moves that are only advised from those that are made. It

@@ -25,7 +25,7 @@ import (
 type vm struct {
 	inventory.Guest
 	cpu, wait float64 // CPUs that it uses and waits for
-	near      bool    // its accesses are measured, and all are local
+	near, far bool    // its accesses are measured, and all are local, or remote
 }
 
 // world is what a controller sees of its host in a transcript, and what it
@@ -220,8 +220,11 @@ func (w *world) sample(g *vm, window time.Duration, used map[topology.NodeID]flo
 		Name: g.Name, PID: g.PID, Load: inventory.GuestLoad{Window: window, CPU: g.cpu, Wait: g.wait},
 		MemoryByNode: maps.Clone(g.Seen.MemoryByNode), CPUByNode: map[topology.NodeID]float64{},
 	}
-	if g.near {
+	if g.near || g.far {
 		s.Load.Remote = &inventory.Remote{Source: inventory.AccessCounter}
+	}
+	if g.far {
+		s.Load.Remote.Share = 1
 	}
 	for _, t := range g.Seen.Threads {
 		on := w.topology.NodesOf(t.Affinity)
