@@ -58,8 +58,9 @@
 //	event                     knowledge            reading
 //	Ready.Observe             -                    idle -> running
 //	JobEnded                  -> outdated          running -> overtaken
+//	JobEnded with Seen        -> current           running -> overtaken
 //	Observed, running         -> current           -> idle
-//	Observed, overtaken       -                    -> idle
+//	Observed, overtaken       -                    -> idle; ignored if current
 //	Observed with an error    -                    -> idle; the failure is reported
 //
 // Files: controller.go has Step, event.go and ready.go its arguments and results;

@@ -49,6 +49,9 @@ type JobEnded struct {
 	Shortfalls []string
 	Stopped    bool  // it ended because Ready.StopJob or the end of the daemon stopped it
 	Err        error // why it failed or was stopped
+	// Seen is the host as it was observed after the last change of the job; nil: the
+	// controller asks for an observation.
+	Seen *inventory.Host
 }
 
 // Moved is the result of a move that began.

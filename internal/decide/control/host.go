@@ -1,6 +1,7 @@
 package control
 
 import (
+	"slices"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -63,6 +64,18 @@ func (h *host) absorb(s inventory.Sample) {
 	}
 }
 
+// known returns the host as last observed, with the memory of the latest sample, if that is its present state as far
+// as the controller can see; else nil.
+func (c *Controller) known() *inventory.Host {
+	h := &c.host
+	if h.knowledge != current || h.wanted || h.reading != idle || h.failure != "" {
+		return nil
+	}
+	seen := h.inventory
+	seen.Topology.Nodes, seen.Guests = slices.Clone(seen.Topology.Nodes), slices.Clone(seen.Guests)
+	return &seen
+}
+
 // overtake marks the last observation, and one in progress, as older than the end
 // of a job.
 func (h *host) overtake() {
@@ -87,6 +100,9 @@ func (c *Controller) observed(e Observed) {
 	h := &c.host
 	read := h.reading
 	h.reading = idle
+	if read == overtaken && h.knowledge == current {
+		return // the job that ended meanwhile has shown a later state
+	}
 	if e.Err != nil {
 		if h.failure != e.Err.Error() { // the daemon may retry every second for days
 			c.log(Warn, "the host could not be observed; the daemon uses the last observation", "error", e.Err)
@@ -96,20 +112,38 @@ func (c *Controller) observed(e Observed) {
 		}
 		return
 	}
-	h.last, h.failure, h.inventory = c.turn.now, "", e.Host
-	if read == running {
+	c.learn(e.Host, read == running)
+	c.turn.ready.SampleIn = c.soon()
+}
+
+// learn replaces what is known of the host. An observation during which a job ended is not
+// whole: it may show a partial move.
+func (c *Controller) learn(seen inventory.Host, whole bool) {
+	h := &c.host
+	h.last, h.failure, h.inventory = c.turn.now, "", seen
+	if whole {
 		h.knowledge = current
 	}
-	if read == running && c.jobs.running == nil {
+	if whole && c.jobs.running == nil {
 		c.competition.found = h.inventory.Kernel.NUMABalancing
 	}
 	c.follow()
-	if h.knowledge == current { // else the observation may show a partial move
+	if h.knowledge == current {
 		c.noteDrift()
 	}
 	c.competition.forgetGone(h.inventory.Guests)
 	c.rest.forgetGone(h.inventory.Guests)
-	c.turn.ready.SampleIn = c.soon()
+}
+
+// learnFrom uses what a job observed after its last change: that is the present state of the
+// host, and to observe it again takes longer than to plan.
+func (c *Controller) learnFrom(e JobEnded) {
+	held := slices.ContainsFunc(e.Moved, func(m Moved) bool { return m.Held != nil })
+	if e.Seen == nil || e.Err != nil || e.Stopped || held {
+		return
+	}
+	c.host.wanted = false
+	c.learn(*e.Seen, true)
 }
 
 // follow selects the present guests for sampling. The watcher keeps its rates as

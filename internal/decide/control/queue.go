@@ -77,7 +77,7 @@ func (c *Controller) startJob() {
 	j := c.jobs.queue[next]
 	j.Policy = c.rules.policy
 	if h, known := c.Inventory(c.turn.now); known && j.Kind == MoveJob {
-		j.Idle = c.idle(&h)
+		j.Idle, j.Known = c.idle(&h), c.known()
 	}
 	c.jobs.queue = slices.Delete(c.jobs.queue, next, next+1)
 	c.jobs.running = &runningJob{
@@ -127,6 +127,7 @@ func (c *Controller) jobEnded(e JobEnded) {
 		c.count(&e.Moved[i])
 		c.recovery.moved(&e.Moved[i])
 	}
+	c.learnFrom(e)
 	if e.Err != nil || j.Kind == RecoverJob && len(c.recovery.cut) > 0 { // another process may hold some
 		c.recovery.failed = c.turn.now
 	}

@@ -101,6 +101,8 @@ type Job struct {
 	Policy policy.Policy // under which it runs
 	// Idle are guests that hardly use CPUs: kernel balancing hardly moves their memory.
 	Idle []string
+	// Known is the host as last observed, with the memory of the latest sample; nil: it may have changed since.
+	Known *inventory.Host
 }
 
 // StopCause is why a running job is stopped.

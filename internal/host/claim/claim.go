@@ -136,6 +136,23 @@ func (c Claim) seen() inventory.Claim {
 	return s
 }
 
+// coarse is how far the kernel's times of files may be behind the clock.
+const coarse = time.Second
+
+// UnchangedSince reports whether no claim has been put or released since a time: then no process has created,
+// bound or moved a guest since. It is false where that is not certain.
+func (t Locked) UnchangedSince(at time.Time) bool {
+	for _, folder := range []string{"claims", "pools"} {
+		info, err := os.Stat(filepath.Join(t.ledger.Folder, folder))
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // nothing was ever put
+		case err != nil, info.ModTime().Add(coarse).After(at):
+			return false
+		}
+	}
+	return true
+}
+
 // Release removes a claim; a missing claim is no error.
 func (l Ledger) Release(name string) error { return remove(l.path("claims", name)) }
 

@@ -206,3 +206,43 @@ func TestLedger_WaitsForItsLockForALimitedTime(t *testing.T) {
 		t.Errorf("got %v; wanted an error with %q", err, want)
 	}
 }
+
+// A claim that was put or released is a change; reading them is none.
+func TestUnchangedSince(t *testing.T) {
+	l := ledger(t)
+	unchanged := func(at time.Time) (is bool) {
+		t.Helper()
+		if err := l.Locked(t.Context(), func(tx claim.Locked) error {
+			if _, err := tx.Claims(); err != nil {
+				return err
+			}
+			is = tx.UnchangedSince(at)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return is
+	}
+	if !unchanged(time.Now()) {
+		t.Error("a ledger without claims has changed")
+	}
+	began := time.Now()
+	put(t, l, "a", 1)
+	if unchanged(began) || unchanged(time.Now()) || !unchanged(time.Now().Add(time.Minute)) {
+		t.Error("a claim was put a moment ago")
+	}
+	folder := filepath.Join(l.Folder, "claims")
+	hour := began.Add(-time.Hour)
+	if err := os.Chtimes(folder, hour, hour); err != nil {
+		t.Fatal(err)
+	}
+	if !unchanged(began) {
+		t.Error("the claim was put an hour ago")
+	}
+	if err := l.Release("a"); err != nil {
+		t.Fatal(err)
+	}
+	if unchanged(began) {
+		t.Error("the claim was released after that")
+	}
+}

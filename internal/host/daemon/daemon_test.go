@@ -528,7 +528,7 @@ func TestObserve_FailureStopsMovesAndRaisesAnAlarm(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		w.Inject(fake.Fault{Before: func(c fake.Call) error {
-			if c.Method == "Guests" || c.Method == "Topology" {
+			if c.Method == "Guests" || c.Method == "Topology" || c.Method == "StoredBinding" {
 				return errors.New("libvirt is away")
 			}
 			return nil

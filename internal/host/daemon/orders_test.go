@@ -76,7 +76,8 @@ func TestAccept_SurvivesTheMoveBefore(t *testing.T) {
 		t.Helper()
 		ids := twoAdvised(t, w)
 		defer w.end()
-		w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { return errors.New("libvirt is away") })})
+		away := func() error { return errors.New("libvirt is away") }
+		w.Inject(fake.Fault{Before: fake.NthOf("StoredBinding", 1, away)})
 		for _, id := range ids {
 			if err := w.d.Accept(t.Context(), id); err != nil {
 				t.Fatal(err)
@@ -186,7 +187,7 @@ func TestPause_BeforeAMoveBegins(t *testing.T) {
 		defer w.end()
 		time.Sleep(10500 * time.Millisecond) // it is planned at 11 s
 		synctest.Wait()
-		w.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error {
+		w.Inject(fake.Fault{Before: fake.NthOf("StoredBinding", 1, func() error {
 			go func() { _ = w.d.Pause(t.Context(), time.Minute, "now") }()
 			time.Sleep(100 * time.Millisecond)
 			return nil

@@ -115,12 +115,14 @@ func (d *Daemon) run(ctx, within context.Context, j control.Job) control.JobEnde
 	case control.MoveJob:
 	}
 	r.Later, r.Pull = j.By == control.Balancer, j.Policy.Movers.KernelCopies == policy.AnswerAuto
-	r.Idle = j.Idle
+	r.Idle, r.Known = j.Idle, j.Known
 	moved, err := host.Move(ctx, r)
 	if len(moved.Guests) == 0 {
 		return ended(nil, err)
 	}
-	return ended([]move.Result{moved}, err)
+	e := ended([]move.Result{moved}, err)
+	e.Seen = moved.Seen
+	return e
 }
 
 // ended returns how moves ended.

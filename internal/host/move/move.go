@@ -71,6 +71,8 @@ type Request struct {
 	// Idle are guests that do not prevent Pull, wherever they may run: they hardly use
 	// CPUs, so kernel balancing hardly moves their memory.
 	Idle []string
+	// Known is the host as it was last observed, if the same guests have run since; nil: not known.
+	Known *inventory.Host
 	// Back ends a rollback within a slice: Recover continues it later. Nil:
 	// what ends the move also ends its rollback, except for the ErrUndo that
 	// asked for it.
@@ -95,6 +97,9 @@ type Result struct {
 	Bytes topology.Bytes `json:"moved_bytes"`
 	// Pulled is the memory that the kernel brought to the vCPUs (Request.Pull).
 	Pulled topology.Bytes `json:"pulled_bytes,omitempty"`
+	// Seen is the host when the move was verified, as Observe without names shows it; nil: it
+	// could not be observed.
+	Seen *inventory.Host `json:"-"`
 	// Held is the kernel setting that could not be restored; nil: none. The caller
 	// restores it.
 	Held *journal.SettingChange `json:"held_setting,omitempty"`
@@ -243,11 +248,24 @@ func (m *mover) observe(ctx context.Context, tx claim.Locked) (inventory.Host, e
 			}
 		}
 	}
-	inv, err := m.host.Observe(ctx, names...)
+	inv, err := m.seeGuests(ctx, tx, names)
 	if err == nil {
 		err = operate.RoomIsKnown(&inv)
 	}
 	return inv, err
+}
+
+// seeGuests observes the host, the guests of the move closely. If no process has changed anything since
+// Request.Known, that and the guests themselves are enough: to observe all of a host takes longer than to
+// decide, and the guests wait for it.
+func (m *mover) seeGuests(ctx context.Context, tx claim.Locked, names []string) (inventory.Host, error) {
+	if m.Known != nil && tx.UnchangedSince(m.Known.Taken) {
+		inv, ok, err := m.host.ObserveAgain(ctx, *m.Known, names...)
+		if ok || err != nil {
+			return inv, err
+		}
+	}
+	return m.host.Observe(ctx, names...)
 }
 
 // begin claims the resources that the guests have and those of their targets,

@@ -95,28 +95,52 @@ func (t *trial) rate() topology.Bytes {
 	return topology.Bytes(float64(t.copied) / t.took.Seconds())
 }
 
-// pull lets the kernel bring memory to the vCPUs of the guests for which that is
-// the better mover, until it gets slower than copying. A first slice shows how fast
-// copying is. copyAll copies at the pace of a pacer. The error is the end of the
-// context; without kernel balancing all memory is copied.
-func (m *mover) pull(ctx context.Context, x apply.Executor, copyAll func(apply.Pacer) error) error {
-	var guests []*moving
-	if m.refused() == nil {
-		guests = slices.DeleteFunc(slices.Clone(m.pulling.guests), func(g *moving) bool { return g.err != nil })
+// mayPull reports whether the kernel may bring memory of guests of the move to their vCPUs.
+func (m *mover) mayPull() bool {
+	return m.refused() == nil && len(m.pulling.exposed) == 0 &&
+		slices.ContainsFunc(m.pulling.guests, func(g *moving) bool { return g.err == nil })
+}
+
+// urgently divides the steps before copying: those that allow nodes and move vCPUs, without which the
+// kernel brings nothing, and those that can be carried out while it does.
+func urgently(before []plan.Step) (urgent, later []plan.Step) {
+	waits := func(s plan.Step) bool {
+		return s.Kind == plan.Record || s.Kind == plan.PinHelper || s.Kind == plan.PinIO
 	}
-	if len(guests) == 0 {
-		return nil
+	for _, s := range before {
+		if waits(s) {
+			later = append(later, s)
+		} else {
+			urgent = append(urgent, s)
+		}
 	}
-	if len(m.pulling.exposed) > 0 {
-		m.note("memory is copied: kernel balancing could also move that of VM " +
-			strings.Join(m.pulling.exposed, ", "))
-		return nil
+	return urgent, later
+}
+
+// pull is memory that the kernel brings to the vCPUs of guests.
+type pull struct {
+	guests  []*watched
+	rate    topology.Bytes // of our own copy, a second
+	began   time.Duration
+	restore func() error
+}
+
+// beginPull lets the kernel bring memory to the vCPUs of the guests for which that is
+// the better mover. A first slice shows how fast copying is. nil: all memory is copied. The error is
+// the end of the context.
+func (m *mover) beginPull(ctx context.Context, x apply.Executor) (*pull, error) {
+	if exposed := m.pulling.exposed; len(m.pulling.guests) > 0 && len(exposed) > 0 {
+		m.note("memory is copied: kernel balancing could also move that of VM " + strings.Join(exposed, ", "))
+	}
+	if !m.mayPull() {
+		return nil, nil //nolint:nilnil // no pull is no error
 	}
 	t := &trial{}
-	if err := copyAll(t); err != nil && !errors.Is(err, errTried) {
-		return err
+	if err := m.copyAll(ctx, x, t); err != nil && !errors.Is(err, errTried) {
+		return nil, err
 	}
-	var pulls []order.Pull
+	well := func(g *moving) bool { return g.err == nil }
+	guests, pulls := where(m.pulling.guests, well), []order.Pull(nil)
 	for _, g := range guests {
 		done, all := g.turn.Done()
 		g.pull.Bytes = all - done
@@ -126,23 +150,48 @@ func (m *mover) pull(ctx context.Context, x apply.Executor, copyAll func(apply.P
 		if rate > 0 {
 			m.note(fmt.Sprintf("memory is copied: at %v a second that is better than kernel balancing", rate))
 		}
-		return nil
+		return nil, nil //nolint:nilnil // no pull is no error
 	}
 	for _, g := range guests {
 		if len(g.pins) > 0 {
 			m.moveVCPUs(ctx, x, g)
 		}
 	}
-	if guests = slices.DeleteFunc(guests, func(g *moving) bool { return g.err != nil }); len(guests) == 0 {
+	if guests = where(guests, well); len(guests) == 0 {
+		return nil, nil //nolint:nilnil // no pull is no error
+	}
+	p := &pull{rate: t.rate(), began: m.elapsed()}
+	for _, g := range guests {
+		w := &watched{moving: g, left: g.pull.Bytes, read: p.began}
+		if now, ok := m.misplaced(g); ok && now > g.pull.Bytes {
+			w.stays = now - g.pull.Bytes
+		}
+		p.guests = append(p.guests, w)
+	}
+	var err error
+	if p.restore, err = m.balance(ctx); err != nil {
+		m.note("memory is copied: kernel balancing cannot be enabled: " + err.Error())
+		return nil, nil //nolint:nilerr,nilnil // noted; all memory is copied instead
+	}
+	return p, nil
+}
+
+// where returns the guests of which something is true.
+func where(guests []*moving, is func(*moving) bool) []*moving {
+	return slices.DeleteFunc(slices.Clone(guests), func(g *moving) bool { return !is(g) })
+}
+
+// endPull waits until the kernel has brought the memory, or is slower than copying, and restores kernel
+// balancing. The error is the end of the context.
+func (m *mover) endPull(ctx context.Context, p *pull) error {
+	if p == nil {
 		return nil
 	}
-	restore, err := m.balance(ctx)
-	if err != nil {
-		m.note("memory is copied: kernel balancing cannot be enabled: " + err.Error())
-		return nil //nolint:nilerr // noted; all memory is copied instead
+	var err error
+	if m.refused() == nil {
+		err = m.watchPull(ctx, p)
 	}
-	err = m.watchPull(ctx, guests, t.rate())
-	if failed := restore(); failed != nil {
+	if failed := p.restore(); failed != nil {
 		m.unrecorded = errors.Join(m.unrecorded, failed)
 	}
 	return err
@@ -184,37 +233,30 @@ type watched struct {
 	*moving
 	left  topology.Bytes // to be brought
 	stays topology.Bytes // memory of its process, which is not copied
+	read  time.Duration  // when left was last read
 }
 
 // watchPull waits until the kernel has brought the memory, or is slower than
-// copying would be, at its rate in bytes a second. What it leaves of a guest waits for a
+// copying would be. What it leaves of a guest waits for a
 // quiet time if it is little, and is copied otherwise.
-func (m *mover) watchPull(ctx context.Context, guests []*moving, rate topology.Bytes) error {
-	all := make([]*watched, len(guests))
-	for i, g := range guests {
-		all[i] = &watched{moving: g, left: g.pull.Bytes}
-		if now, ok := m.misplaced(g); ok && now > g.pull.Bytes {
-			all[i].stays = now - g.pull.Bytes
-		}
-	}
+func (m *mover) watchPull(ctx context.Context, p *pull) error {
 	var state order.Pulling
-	for began := m.elapsed(); ; {
-		from := m.elapsed()
+	for {
 		if err := sleep(ctx, pullEvery); err != nil {
 			return err
 		}
 		// A guest that has ended, or whose memory cannot be read, delays no other one.
-		all = slices.DeleteFunc(all, func(g *watched) bool { return !m.brought(g, from) })
+		p.guests = slices.DeleteFunc(p.guests, func(g *watched) bool { return !m.brought(g) })
 		var left, of topology.Bytes
-		for _, g := range all {
+		for _, g := range p.guests {
 			left, of = left+g.left, of+g.pull.Bytes
 		}
 		m.tell("the kernel brings memory to the vCPUs", 0)
-		if !state.Continue(m.elapsed()-began, left, of, rate) {
+		if !state.Continue(m.elapsed()-p.began, left, of, p.rate) {
 			break
 		}
 	}
-	for _, g := range all {
+	for _, g := range p.guests {
 		if m.Later && order.Cold(g.left+g.stays, g.seen.Seen.MemoryByNode.Total()) {
 			g.turn.Leave()
 			g.moving.left, g.cold = true, true
@@ -225,13 +267,15 @@ func (m *mover) watchPull(ctx context.Context, guests []*moving, rate topology.B
 
 // brought counts what the kernel has brought of a guest's memory since it was last
 // read, and reports whether that could be read.
-func (m *mover) brought(g *watched, from time.Duration) bool {
+func (m *mover) brought(g *watched) bool {
+	from := g.read
 	now, ok := m.misplaced(g.moving)
 	if !ok {
 		return false
 	}
 	now = min(now-min(now, g.stays), g.left)
-	m.trace.Add(g.Guest, journal.TracePull, from, m.elapsed(), g.left-now)
+	g.read = m.elapsed()
+	m.trace.Add(g.Guest, journal.TracePull, from, g.read, g.left-now)
 	m.moved.Pulled += g.left - now
 	g.left = now
 	return true

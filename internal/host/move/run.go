@@ -9,6 +9,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 )
@@ -80,7 +81,8 @@ func (m *mover) cut() bool {
 	return slices.ContainsFunc(m.guests, func(g *moving) bool { return g.err != nil })
 }
 
-// refused is why a guest could not even be prepared; then nothing was copied.
+// refused is why a guest could not even be prepared; then this program has copied nothing, and the kernel
+// little.
 func (m *mover) refused() error {
 	for _, g := range m.guests {
 		if g.unprepared && !errors.Is(g.err, apply.ErrGone) {
@@ -94,12 +96,19 @@ func (m *mover) refused() error {
 // result.
 func (m *mover) carry(ctx context.Context) error {
 	x := apply.Executor{Kernel: m.host.Kernel, Hypervisor: m.host.Control, Clock: m.host.Clock}
+	if m.mayPull() {
+		for _, g := range m.order {
+			var urgent []plan.Step
+			urgent, g.before = urgently(g.before)
+			m.prepare(ctx, x, g, urgent)
+		}
+	}
+	pull, stopped := m.beginPull(ctx, x)
 	for _, g := range m.order {
-		m.steps(ctx, x, g, g.before, journal.TracePrepare)
-		g.unprepared = g.err != nil
+		m.prepare(ctx, x, g, g.before)
 	}
 	m.note("prepared")
-	stopped := m.copyMemory(ctx, x)
+	stopped = m.copyMemory(ctx, x, pull, stopped)
 	m.note("memory copied")
 	for _, g := range m.guests {
 		m.steps(ctx, x, g, g.after, journal.TraceRestrict)
@@ -110,9 +119,16 @@ func (m *mover) carry(ctx context.Context) error {
 	return errors.Join(stopped, m.verify(ctx))
 }
 
-// copyMemory copies the memory of one guest after the other, and moves the vCPUs
-// of those that follow their memory.
-func (m *mover) copyMemory(ctx context.Context, x apply.Executor) error {
+// prepare runs steps of a guest from before its memory is copied.
+func (m *mover) prepare(ctx context.Context, x apply.Executor, g *moving, steps []plan.Step) {
+	well := g.err == nil
+	m.steps(ctx, x, g, steps, journal.TracePrepare)
+	g.unprepared = g.unprepared || well && g.err != nil
+}
+
+// copyAll copies the memory of one guest after the other, at a pace, and moves the vCPUs of those
+// that follow their memory.
+func (m *mover) copyAll(ctx context.Context, x apply.Executor, pace apply.Pacer) error {
 	var turns []*apply.Turn
 	if m.refused() == nil {
 		for _, g := range m.order {
@@ -121,16 +137,21 @@ func (m *mover) copyMemory(ctx context.Context, x apply.Executor) error {
 			}
 		}
 	}
-	copyAll := func(pace apply.Pacer) error {
-		return x.Turns(ctx, turns, pace, func(t *apply.Turn) {
-			m.traceSlice(t)
-			m.tell("copying memory", m.pace.reached)
-			m.follow(ctx, x, false)
-		})
+	return x.Turns(ctx, turns, pace, func(t *apply.Turn) {
+		m.traceSlice(t)
+		m.tell("copying memory", m.pace.reached)
+		m.follow(ctx, x, false)
+	})
+}
+
+// copyMemory waits for what the kernel brings, and copies the rest. stopped is why no more is to
+// be copied; it returns why it has stopped.
+func (m *mover) copyMemory(ctx context.Context, x apply.Executor, pull *pull, stopped error) error {
+	if err := m.endPull(ctx, pull); stopped == nil {
+		stopped = err
 	}
-	stopped := m.pull(ctx, x, copyAll)
 	if stopped == nil {
-		stopped = copyAll(m.pace)
+		stopped = m.copyAll(ctx, x, m.pace)
 	}
 	if m.refused() == nil {
 		m.follow(ctx, x, true)
@@ -197,5 +218,22 @@ func (m *mover) verify(ctx context.Context) error {
 		}
 		errs = append(errs, err)
 	}
+	if m.moved.Seen = nil; unread == nil {
+		m.moved.Seen = m.ordinary(&inv)
+	}
 	return errors.Join(errs...)
+}
+
+// ordinary is an observation without what only this move has: its claims, and the mappings of
+// its guests.
+func (m *mover) ordinary(inv *inventory.Host) *inventory.Host {
+	h := *inv
+	h.Guests, h.Claims = slices.Clone(h.Guests), slices.Clone(h.Claims)
+	for _, name := range m.Move.Names() {
+		h.Claims = slices.DeleteFunc(h.Claims, func(c inventory.Claim) bool { return c.Name == name })
+		if g, ok := h.Guest(name); ok {
+			g.Seen.Ranges = nil
+		}
+	}
+	return &h
 }

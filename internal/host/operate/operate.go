@@ -91,6 +91,14 @@ func (h *Host) Observe(ctx context.Context, closely ...string) (inventory.Host, 
 	return observe.Host(ctx, h.Sources, closely...)
 }
 
+// ObserveAgain is Observe where an earlier observation is known, and nothing of it has changed since but what the
+// guests named in closely show of themselves; see observe.Again.
+func (h *Host) ObserveAgain(
+	ctx context.Context, before inventory.Host, closely ...string,
+) (inv inventory.Host, ok bool, err error) {
+	return observe.Again(ctx, h.Sources, before, closely...)
+}
+
 // find observes the host and picks one guest, closely.
 func (h *Host) find(ctx context.Context, name string) (inventory.Host, inventory.Guest, error) {
 	inv, err := h.Observe(ctx, name)

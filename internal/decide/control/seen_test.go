@@ -1,0 +1,112 @@
+package control_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/decide/control"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// movedWorld has a VM that moves, one second after its job has begun.
+func movedWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	var err error
+	if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
+		t.Fatal(err)
+	}
+	if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 2s, guests: {a: auto}}")); err != nil {
+		t.Fatal(err)
+	}
+	w.c = control.New(control.Options{Policy: w.policy, Sample: time.Second, Observe: time.Hour, Plan: time.Second,
+		SaveAlarms: time.Hour})
+	w.step(control.Start{})
+	w.add("a", 2, topology.GiB, 0, 1).cpu = 2
+	for range 10 {
+		if w.now = w.now.Add(time.Second); w.job == nil {
+			w.turn()
+		}
+	}
+	if w.job == nil {
+		t.Fatalf("nothing moves\n%s", w.out.String())
+	}
+	return w
+}
+
+// endMove ends the job with what it observed at its end, or without.
+func (w *world) endMove(e control.JobEnded) {
+	w.moved(w.job.Move)
+	e.Moved = []control.Moved{{Move: w.job.Move, End: journal.MoveDone}}
+	w.job = nil
+	w.step(e)
+}
+
+func (w *world) seen() *control.JobEnded {
+	w.moved(w.job.Move)
+	o, ok := w.observed().(control.Observed)
+	if !ok {
+		w.t.Fatal("no observation")
+	}
+	return &control.JobEnded{Seen: &o.Host}
+}
+
+// After a move that has observed the host at its end, the host is not observed again.
+func TestTheEndOfAMoveShowsTheHost(t *testing.T) {
+	w := movedWorld(t)
+	e := w.seen()
+	w.out.Reset()
+	w.endMove(*e)
+	if w.state != control.Idle {
+		t.Errorf("the state is %s", w.state)
+	}
+	for range 5 {
+		w.now = w.now.Add(time.Second)
+		w.turn()
+	}
+	if strings.Contains(w.out.String(), "observe") {
+		t.Errorf("the host was observed:\n%s", w.out.String())
+	}
+	h, _ := w.c.Inventory(w.now)
+	if g, ok := h.Guest("a"); !ok || g.Placement == nil {
+		t.Errorf("the controller does not know where a is: %+v", g)
+	}
+}
+
+// What was observed while the job ran shows an earlier state than the end of the job: it is ignored.
+func TestAnObservationDuringAMoveIsOlderThanItsEnd(t *testing.T) {
+	w := movedWorld(t)
+	w.step(control.RosterChanged{})
+	during := w.observed()
+	if r := w.c.Step(w.now, control.Sampled{}); !r.Observe {
+		t.Fatal("the host is not observed though a VM has come")
+	}
+	w.endMove(*w.seen())
+	w.step(during)
+	h, _ := w.c.Inventory(w.now)
+	if g, ok := h.Guest("a"); !ok || g.Placement == nil || w.state != control.Idle {
+		t.Errorf("state %s; the controller has forgotten where a is: %+v", w.state, g)
+	}
+}
+
+// A move that ends otherwise is followed by an observation.
+func TestAMoveThatFailsIsFollowedByAnObservation(t *testing.T) {
+	for what, change := range map[string]func(*control.JobEnded){
+		"without what it observed": func(e *control.JobEnded) { e.Seen = nil },
+		"stopped":                  func(e *control.JobEnded) { e.Stopped = true },
+	} {
+		w := movedWorld(t)
+		e := w.seen()
+		change(e)
+		w.out.Reset()
+		w.endMove(*e)
+		w.now = w.now.Add(time.Second)
+		w.turn()
+		if !strings.Contains(w.out.String(), "observe") {
+			t.Errorf("%s: the host is not observed:\n%s", what, w.out.String())
+		}
+	}
+}
