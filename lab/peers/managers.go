@@ -100,15 +100,17 @@ const startNumad = `unshare --time --monotonic 600 --fork numad -l 6 -i 5 && sle
 // times slower than a real one, and the daemon's CPU time is lost to the VMs,
 // because all CPUs of the lab share two real ones.
 const startDaemon = `{ printf 'balance:\n  mode: auto\n  degraded_for: 1s\n  guests:\n'; for g; do echo "    $g: auto"; done; } > /run/bench-policy.yaml
-setsid numavisor daemon --every 2s --policy /run/bench-policy.yaml > /run/bench-daemon.log 2>&1 &
+setsid numavisor daemon --verbose --every 2s --policy /run/bench-policy.yaml > /run/bench-daemon.log 2>&1 &
 echo $! > /run/bench-daemon.pid
 for i in $(seq 60); do [ -S /run/numavisor/daemon.sock ] && exit; kill -0 $(cat /run/bench-daemon.pid) || break; sleep 0.5; done
 cat /run/bench-daemon.log >&2; exit 1`
 
 // stopDaemon ends the daemon first: a move that it stops is in the journal with its trace.
-const stopDaemon = `kill $(cat /run/bench-daemon.pid)
+const stopDaemon = `awk '{printf "the daemon used %.1f s of CPUs, and %.1f s in the kernel\n", $14 / 100, $15 / 100}' \
+	/proc/$(cat /run/bench-daemon.pid)/stat
+kill $(cat /run/bench-daemon.pid)
 for i in $(seq 20); do kill -0 $(cat /run/bench-daemon.pid) 2>/dev/null || break; sleep 0.5; done
-numavisor history; numavisor history --timeline || true; tail -60 /run/bench-daemon.log`
+numavisor history; numavisor history --timeline || true; tail -200 /run/bench-daemon.log`
 
 // domain is a guest under this manager's control.
 func (m Manager) domain(l Layout, guest int) string {
