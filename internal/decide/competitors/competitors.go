@@ -28,6 +28,8 @@ type Facts struct {
 	Former string
 	// Set is the value that the daemon gave it; empty: the one without balancing.
 	Set string
+	// Pulling: the daemon wants kernel balancing on, for memory that moves have left behind.
+	Pulling bool
 	// Moves are the pages that the kernel moved within Window, in bytes.
 	Moves  inventory.KernelMoves
 	Window time.Duration

@@ -62,7 +62,11 @@ func kernelBalancing(f Facts) (*status.Competitor, []plan.Remedy) {
 // disables it, in any mode.
 func restoreBalancing(f Facts) []plan.Remedy {
 	disabled := f.Set == "" || f.Set == Off(f.Former)
-	if f.Former == "" || disabled && f.Movers.KernelBalancing == policy.AnswerOff && f.Mode == policy.ModeAuto {
+	wanted := f.Pulling
+	if disabled {
+		wanted = f.Movers.KernelBalancing == policy.AnswerOff && f.Mode == policy.ModeAuto
+	}
+	if f.Former == "" || wanted {
 		return nil
 	}
 	if t := f.Tried[plan.RestoreSetting]; t.Failed != "" && f.Now.Sub(t.At) < RetryAfter {
@@ -70,7 +74,7 @@ func restoreBalancing(f Facts) []plan.Remedy {
 	}
 	why := "the policy no longer disables it"
 	if !disabled {
-		why = "a move that had enabled it has ended"
+		why = "no move needs it any more"
 	}
 	return []plan.Remedy{RestoreBalancing(f.Former, f.Set, why)}
 }

@@ -145,6 +145,7 @@ func (c *Controller) facts() competitors.Facts {
 	f := competitors.Facts{
 		Kernel: h.Kernel, Seen: h.Taken, Moves: sample.Moves, Window: sample.Window, Mode: c.rules.policy.Balance.Mode,
 		Movers: c.rules.policy.Movers, Tried: o.tried, Former: o.balancing, Set: o.set, Now: c.turn.now,
+		Pulling: c.pulls(),
 	}
 	f.Kernel.NUMABalancing = c.ownBalancing()
 	if !f.Kernel.NumadRunning {

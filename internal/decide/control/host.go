@@ -124,7 +124,7 @@ func (c *Controller) learn(seen inventory.Host, whole bool) {
 	if whole {
 		h.knowledge = current
 	}
-	if whole && c.jobs.running == nil {
+	if whole && c.jobs.running == nil && !c.competition.holds() {
 		c.competition.found = h.inventory.Kernel.NUMABalancing
 	}
 	c.follow()

@@ -101,6 +101,7 @@ func (c *Controller) Inventory(now time.Time) (h inventory.Host, ok bool) {
 	}
 	h = c.host.inventory
 	h.Taken = now.UTC()
+	h.Kernel.NUMABalancing = c.ownBalancing()
 	h.Guests = append([]inventory.Guest(nil), h.Guests...)
 	c.addGuestLoads(h.Guests)
 	h.Load = c.loads.history.NodeLoads(c.window())

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/decide/competitors"
 	"github.com/numavisor/numavisor/internal/decide/order"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -113,10 +114,36 @@ func copied(all []plan.Move) (sum topology.Bytes) {
 	return sum
 }
 
+// holds reports whether kernel balancing is on because a move of this daemon has enabled it.
+func (c *competition) holds() bool {
+	return c.balancing != "" && c.set != "" && c.set != competitors.Off(c.balancing)
+}
+
+// pulls reports whether kernel balancing, which a move has left on, is to stay on: the move has left memory behind
+// that its guests did not use. The kernel brings it once they do. It ends when the rest of the moves has been
+// finished, or if another guest would be exposed.
+func (c *Controller) pulls() bool {
+	if !c.competition.holds() || len(c.rest.left) == 0 || c.held() != "" || c.turn.stopping {
+		return false
+	}
+	if c.host.knowledge == outdated {
+		return true // the guests that the move has placed seem exposed until the next observation
+	}
+	h, known := c.Inventory(c.turn.now)
+	if !known || !mayPull(c.rules.policy.Movers) || c.rules.policy.Balance.Mode != policy.ModeAuto {
+		return false
+	}
+	idle := c.idle(&h)
+	return len(order.Exposed(&h, func(name string) bool { return slices.Contains(idle, name) })) == 0
+}
+
 // ownBalancing returns kernel.numa_balancing as it is without this daemon's moves,
 // which enable it for a time: as last observed when no move ran.
 func (c *Controller) ownBalancing() string {
 	r := c.jobs.running
+	if c.competition.holds() {
+		return c.competition.balancing
+	}
 	if r != nil && r.job.Kind == MoveJob || c.host.knowledge == outdated {
 		return c.competition.found
 	}

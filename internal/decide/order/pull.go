@@ -167,7 +167,9 @@ func Pays(pulls []Pull, rate topology.Bytes) bool {
 // Pulling is the state of memory that the kernel brings.
 type Pulling struct {
 	window []pulled
-	best   float64 // highest rate so far, in bytes a second
+	best   float64       // highest rate so far, in bytes a second
+	slow   time.Duration // since when it has been slower than our own copy; 0: it is not
+	ebbed  bool
 }
 
 type pulled struct {
@@ -188,7 +190,8 @@ const (
 
 // Continue reports whether the kernel should go on: at a time since it began, so much
 // is left of all, and our own copy has this rate in bytes a second; 0: not known. As
-// long as much is left, the kernel must not be much slower than our own copy. Of
+// long as much is left, the kernel must not be much slower than our own copy; one that was
+// faster before gets a window more to show whether it ebbs. Of
 // the last pages (see Cold) our own copy would move few with each call, so the
 // kernel goes on as long as it needs no more than half a minute for them.
 func (p *Pulling) Continue(at time.Duration, left, all, own topology.Bytes) bool {
@@ -205,11 +208,31 @@ func (p *Pulling) Continue(at time.Duration, left, all, own topology.Bytes) bool
 	}
 	rate := (float64(first.left) - float64(left)) / (at - first.at).Seconds()
 	p.best = max(p.best, rate)
+	slower := pullSlower * float64(own)
 	if Cold(left, all) {
+		p.ebbed = rate < float64(left)/pullTail.Seconds() && p.best > slower
 		return rate >= float64(left)/pullTail.Seconds()
 	}
-	return rate > max(pullSlower*float64(own), pullEbbs*p.best)
+	switch {
+	case rate <= pullEbbs*p.best:
+		p.ebbed = p.best > slower
+		return false
+	case rate > slower:
+		p.slow = 0
+	case p.best <= slower:
+		return false
+	case p.slow == 0: // it may ebb: that takes a window
+		p.slow = at
+	case at-p.slow >= pullWindow:
+		return false
+	}
+	return true
 }
+
+// Ebbed reports why the kernel does not go on: it brought memory as it should, and then hardly any. So the VMs do
+// not use what is left: to copy it takes time from them, perhaps for nothing. Once they use it, the kernel brings
+// it if its balancing is still on.
+func (p *Pulling) Ebbed() bool { return p.ebbed }
 
 // coldPart is the share of a VM's memory that may wait for a quiet time. The system in a
 // VM of 350 MiB has some 40 MiB that its program does not use.

@@ -135,24 +135,31 @@ func TestPulling_Continue(t *testing.T) {
 		rate func(s float64) topology.Bytes // MiB brought a second
 		own  topology.Bytes
 		want float64 // seconds until it ends
+		ebbs bool
 	}{
-		"all is brought":        {func(float64) topology.Bytes { return 100 }, 0, 10},
-		"no faults":             {func(float64) topology.Bytes { return 0 }, 0, 5},
-		"it ebbs":               {func(s float64) topology.Bytes { return topology.Bytes(max(5, 100-20*s)) }, 0, 8},
-		"slower than our copy":  {func(float64) topology.Bytes { return 20 }, 50 * topology.MiB, 5},
-		"slow, but all we know": {func(float64) topology.Bytes { return 2 }, 0, 400},
+		"all is brought":        {func(float64) topology.Bytes { return 100 }, 0, 10, false},
+		"no faults":             {func(float64) topology.Bytes { return 0 }, 0, 5, false},
+		"it ebbs":               {func(s float64) topology.Bytes { return topology.Bytes(max(5, 100-20*s)) }, 0, 8, true},
+		"slower than our copy":  {func(float64) topology.Bytes { return 20 }, 50 * topology.MiB, 5, false},
+		"slow, but all we know": {func(float64) topology.Bytes { return 2 }, 0, 400, true},
+		"a part is not used": {func(s float64) topology.Bytes {
+			if s > 4 {
+				return 0
+			}
+			return 100
+		}, 50 * topology.MiB, 9, true},
 		"the last pages are slow": {func(s float64) topology.Bytes {
 			if s > 9 {
 				return 12
 			}
 			return 100
-		}, 100 * topology.MiB, 16},
+		}, 100 * topology.MiB, 16, false},
 		"the last pages are not used": {func(s float64) topology.Bytes {
 			if s > 9 {
 				return 0
 			}
 			return 100
-		}, 100 * topology.MiB, 14},
+		}, 100 * topology.MiB, 14, true},
 	} {
 		var p Pulling
 		left, at := all, time.Duration(0)
@@ -163,6 +170,9 @@ func TestPulling_Continue(t *testing.T) {
 		}
 		if got := at.Seconds(); got < c.want-0.5 || got > c.want+1 {
 			t.Errorf("%s: ended after %v s, want %v", name, got, c.want)
+		}
+		if p.Ebbed() != c.ebbs {
+			t.Errorf("%s: ebbed %v", name, p.Ebbed())
 		}
 	}
 }

@@ -100,8 +100,8 @@ type Result struct {
 	// Seen is the host when the move was verified, as Observe without names shows it; nil: it
 	// could not be observed.
 	Seen *inventory.Host `json:"-"`
-	// Held is the kernel setting that could not be restored; nil: none. The caller
-	// restores it.
+	// Held is the kernel setting that could not be restored, or that brings memory of the guests in Left once
+	// they use it; nil: none. The caller restores it.
 	Held *journal.SettingChange `json:"held_setting,omitempty"`
 	Took time.Duration          `json:"took_ns"`
 	// Copied is the time in which memory was copied: Took without pauses and

@@ -29,7 +29,7 @@ type pulling struct {
 	// exposed are guests outside the move that forbid it: kernel balancing could
 	// move their memory, too.
 	exposed []string
-	// held is the setting that could not be restored.
+	// held is the setting that could not be restored, or stays for memory that is not in use.
 	held *journal.SettingChange
 }
 
@@ -123,6 +123,9 @@ type pull struct {
 	rate    topology.Bytes // of our own copy, a second
 	began   time.Duration
 	restore func() error
+	held    *journal.SettingChange // the setting that restore restores; nil: it was on already
+	// unused: much is left that the guests do not use now, and kernel balancing stays on for it.
+	unused bool
 }
 
 // beginPull lets the kernel bring memory to the vCPUs of the guests for which that is
@@ -169,7 +172,7 @@ func (m *mover) beginPull(ctx context.Context, x apply.Executor) (*pull, error) 
 		p.guests = append(p.guests, w)
 	}
 	var err error
-	if p.restore, err = m.balance(ctx); err != nil {
+	if p.held, p.restore, err = m.balance(ctx); err != nil {
 		m.note("memory is copied: kernel balancing cannot be enabled: " + err.Error())
 		return nil, nil //nolint:nilerr,nilnil // noted; all memory is copied instead
 	}
@@ -191,6 +194,11 @@ func (m *mover) endPull(ctx context.Context, p *pull) error {
 	if m.refused() == nil {
 		err = m.watchPull(ctx, p)
 	}
+	if p.unused && err == nil {
+		m.note("kernel balancing stays on for memory that is not in use: " + left(p.guests))
+		m.pulling.held = p.held
+		return nil
+	}
 	if failed := p.restore(); failed != nil {
 		m.unrecorded = errors.Join(m.unrecorded, failed)
 	}
@@ -200,16 +208,17 @@ func (m *mover) endPull(ctx context.Context, p *pull) error {
 // balance enables kernel balancing, unless it is, and returns how to restore it.
 // The setting is in the journal as one that the daemon holds: after a kill, its
 // start restores the former value.
-func (m *mover) balance(ctx context.Context) (restore func() error, err error) {
+func (m *mover) balance(ctx context.Context) (held *journal.SettingChange, restore func() error, err error) {
 	now, err := m.host.Settings.ReadSetting(plan.NUMABalancingPath)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	mode, err := strconv.Atoi(now)
 	if err != nil || mode&1 == 1 {
-		return func() error { return nil }, err
+		return nil, func() error { return nil }, err
 	}
 	on := strconv.Itoa(mode | 1)
+	held = &journal.SettingChange{Path: plan.NUMABalancingPath, Former: now, Value: on, Held: true}
 	_, err = m.host.Fix(ctx, operate.FixRequest{Held: true, Remedy: plan.Remedy{
 		Kind: plan.WriteSetting, Path: plan.NUMABalancingPath, From: now, Value: on,
 		Why: "the kernel brings memory to the vCPUs, for move " + m.ID}})
@@ -218,14 +227,14 @@ func (m *mover) balance(ctx context.Context) (restore func() error, err error) {
 			Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: on, Value: now,
 			Why: "the kernel has brought memory to the vCPUs, for move " + m.ID}})
 		if err != nil {
-			m.pulling.held = &journal.SettingChange{Path: plan.NUMABalancingPath, Former: now, Value: on, Held: true}
+			m.pulling.held = held
 		}
 		return err
 	}
 	if err != nil { // it may have been changed: only its entry in the journal may have failed
-		return nil, errors.Join(err, back())
+		return nil, nil, errors.Join(err, back())
 	}
-	return back, nil
+	return held, back, nil
 }
 
 // watched is a guest whose memory the kernel brings.
@@ -257,12 +266,23 @@ func (m *mover) watchPull(ctx context.Context, p *pull) error {
 		}
 	}
 	for _, g := range p.guests {
-		if m.Later && order.Cold(g.left+g.stays, g.seen.Seen.MemoryByNode.Total()) {
+		little := order.Cold(g.left+g.stays, g.seen.Seen.MemoryByNode.Total())
+		if m.Later && (little || state.Ebbed()) {
 			g.turn.Leave()
 			g.moving.left, g.cold = true, true
+			p.unused = p.unused || !little && p.held != nil
 		}
 	}
 	return nil
+}
+
+// left says how much the kernel has left of each guest's memory.
+func left(guests []*watched) string {
+	all := make([]string, len(guests))
+	for i, g := range guests {
+		all[i] = fmt.Sprintf("%v of VM %s", g.left, g.Guest)
+	}
+	return strings.Join(all, ", ")
 }
 
 // brought counts what the kernel has brought of a guest's memory since it was last

@@ -143,6 +143,32 @@ func TestMove_LeavesUnusedMemory(t *testing.T) {
 	})
 }
 
+// What the kernel stops to bring is not in use: it is not copied, and kernel balancing stays on for it.
+func TestMove_LeavesKernelBalancingOnForUnusedMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p, b, moved, err := pulledMove(t, 64*mib, func(w *world, r *move.Request) {
+			k, ok := w.Joined.Sources.Kernel.(*pulling)
+			if !ok {
+				t.Fatal("another kernel")
+			}
+			k.most, r.Later = gib, true
+		})
+		if err != nil || !moved.Complete() {
+			t.Fatalf("%v: %s %v", err, moved.End, moved.Shortfalls())
+		}
+		if moved.Bytes > 64*mib || len(moved.Left) != 2 {
+			t.Errorf("%v copied, left of %v", moved.Bytes, moved.Left)
+		}
+		held := journal.Held(b.Recorded, plan.NUMABalancingPath)
+		if moved.Held == nil || moved.Held.Former != "0" || held.Former != "0" || settingsOf(b) != "0>1" {
+			t.Errorf("held %+v, in the journal %+v; settings %q", moved.Held, held, settingsOf(b))
+		}
+		if p.settings.Values[plan.NUMABalancingPath] != "1" {
+			t.Errorf("settings %v", p.settings.Values)
+		}
+	})
+}
+
 // A setting that cannot be restored is reported, for the caller to restore it.
 func TestMove_ReportsASettingThatItCannotRestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
