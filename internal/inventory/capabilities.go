@@ -19,12 +19,16 @@ type Capabilities struct {
 	// Recreate: the hypervisor can make a running guest again on this host, with its memory on
 	// other nodes: a live migration to the host itself. The host needs the memory of both for a time.
 	Recreate bool `json:"recreate,omitempty"`
+	// Migrate: the hypervisor's own tools migrate a running guest to another host, without a fleet.
+	Migrate bool `json:"migrate,omitempty"`
 	// LiveNodeset: the hypervisor takes a new set of nodes for a running guest,
 	// if the guest's memory mode allows it.
 	LiveNodeset bool `json:"live_nodeset"`
 	// StoreIntent: the hypervisor stores the guest's spec and placement with its
 	// configuration, and the configuration for its next start.
 	StoreIntent bool `json:"store_intent"`
+	// SoftAffinity: the hypervisor also knows CPUs on which a vCPU runs if it can.
+	SoftAffinity bool `json:"soft_affinity,omitempty"`
 	// NoHelpers: the guest has no emulator or I/O threads on this host that could be pinned.
 	NoHelpers bool `json:"no_helpers,omitempty"`
 }
@@ -38,7 +42,8 @@ func CapabilitiesOf(h guest.Hypervisor) Capabilities {
 	case guest.PlainQEMU, guest.NoHypervisor:
 		return Capabilities{MoveMemory: true}
 	case guest.Xen:
-		return Capabilities{PinVCPU: true, StoreIntent: true, NoHelpers: true, Recreate: true}
+		return Capabilities{PinVCPU: true, StoreIntent: true, NoHelpers: true, Recreate: true, Migrate: true,
+			SoftAffinity: true}
 	}
 	return Capabilities{}
 }

@@ -14,8 +14,9 @@ func TestGuest_CapabilitiesFromJSON(t *testing.T) {
 	for text, want := range map[string]inventory.Capabilities{
 		`{"name":"g","hypervisor":"qemu"}`: {PinVCPU: true, MoveMemory: true, LiveNodeset: true,
 			StoreIntent: true},
-		`{"name":"g","hypervisor":"qemu-plain"}`:               {MoveMemory: true},
-		`{"name":"g","hypervisor":"xen"}`:                      {PinVCPU: true, StoreIntent: true, NoHelpers: true, Recreate: true},
+		`{"name":"g","hypervisor":"qemu-plain"}`: {MoveMemory: true},
+		`{"name":"g","hypervisor":"xen"}`: {PinVCPU: true, StoreIntent: true, NoHelpers: true, Recreate: true, Migrate: true,
+			SoftAffinity: true},
 		`{"name":"g","hypervisor":"bhyve"}`:                    {},
 		`{"name":"g","hypervisor":"qemu","capabilities":{}}`:   {},
 		`{"name":"g","capabilities":{"move_memory":true}}`:     {MoveMemory: true},

@@ -2,6 +2,9 @@ package journal
 
 import (
 	"slices"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // Effect names a change other than a move that a command or the daemon makes.
@@ -95,6 +98,24 @@ func Open(entries []Entry) []Entry {
 // OpenMigrations returns the beginnings of migrations that have no end, oldest first.
 func OpenMigrations(entries []Entry) []Entry {
 	return slices.DeleteFunc(Open(entries), func(e Entry) bool { return e.Migration == nil })
+}
+
+// RecreateRate returns how fast the last guests were made again on this host, in bytes a second; 0: none was. A bind
+// has a copying time only if it made its guest again.
+func RecreateRate(entries []Entry) topology.Bytes {
+	const last = 4
+	var bytes topology.Bytes
+	var took time.Duration
+	n := 0
+	for _, e := range slices.Backward(entries) {
+		if e.Effect == EffectBind && e.Takes() && e.Copied > 0 && e.Moved > 0 && n < last {
+			bytes, took, n = bytes+e.Moved, took+e.Copied, n+1
+		}
+	}
+	if took <= 0 {
+		return 0
+	}
+	return topology.Bytes(float64(bytes) / took.Seconds())
 }
 
 // StoredBinding returns the digest of the binding that the last bind or move

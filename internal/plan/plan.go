@@ -99,8 +99,11 @@ type Undo struct {
 
 	// The following fields are recorded where a command binds a guest or a process.
 
-	Spec         *guest.Spec                      `json:"spec,omitempty"` // the spec that Placement was made for
-	Pins         map[guest.VCPUID]topology.CPUSet `json:"vcpu_pins,omitempty"`
+	Spec *guest.Spec                      `json:"spec,omitempty"` // the spec that Placement was made for
+	Pins map[guest.VCPUID]topology.CPUSet `json:"vcpu_pins,omitempty"`
+	// SoftPins are the CPUs that each vCPU preferred, all CPUs for one without a preference; nil: the hypervisor
+	// knows none.
+	SoftPins     map[guest.VCPUID]topology.CPUSet `json:"vcpu_soft_pins,omitempty"`
 	EmulatorPin  topology.CPUSet                  `json:"emulator_pin,omitzero"`
 	IOThreadPins map[int]topology.CPUSet          `json:"io_thread_pins,omitempty"`
 	// Allowed are the nodes from which its threads could take memory (cpuset.mems).
@@ -124,6 +127,41 @@ type Benefit struct {
 	// Horizon is the expected duration of the saving.
 	Horizon time.Duration `json:"horizon_ns"`
 }
+
+// Recreation is what it takes to make a running guest again on its host, as expected: a live migration to the host
+// itself. Its hypervisor reports neither how fast the guest changes its memory nor how long it pauses, so the price
+// has bounds.
+type Recreation struct {
+	// Twice is the memory that the guest has twice until its copy takes over.
+	Twice topology.Bytes `json:"twice_bytes"`
+	// Least is for a guest that changes nothing meanwhile, Most for one that changes all of its memory in each pass.
+	Least time.Duration `json:"least_ns"`
+	Most  time.Duration `json:"most_ns"`
+	// Pause is the longest time for which the guest stands still, at the end of Most.
+	Pause          time.Duration  `json:"pause_ns"`
+	BytesPerSecond topology.Bytes `json:"bytes_per_second"`
+	// RateFrom names the source of BytesPerSecond, see policy.Balance.CopyRate.
+	RateFrom string `json:"rate_from"`
+}
+
+// passes is how often Xen's tools copy what the guest has changed meanwhile, at most, before they suspend it for the
+// last pass (libxenguest: SPP_MAX_ITERATIONS).
+const passes = 5
+
+// NewRecreation is the price of making a guest of this size again, at a rate above 0.
+func NewRecreation(size, rate topology.Bytes, from string) Recreation {
+	once := time.Duration(float64(size) / float64(rate) * float64(time.Second))
+	return Recreation{Twice: size, Least: once, Most: (passes + 1) * once, Pause: once, BytesPerSecond: rate,
+		RateFrom: from}
+}
+
+// String says in one line what it takes.
+func (r Recreation) String() string {
+	return fmt.Sprintf("takes %s to %s at %v/s (%s), at the end of which the VM pauses, for at most %s; needs %v "+
+		"twice meanwhile", seconds(r.Least), seconds(r.Most), r.BytesPerSecond, r.RateFrom, seconds(r.Pause), r.Twice)
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
 // Price is the one-time cost of a move.
 type Price struct {

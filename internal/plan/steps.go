@@ -63,12 +63,14 @@ type Step struct {
 	Kind Kind   `json:"kind"`
 	Why  string `json:"why"`
 
-	VCPU     guest.VCPUID     `json:"vcpu,omitempty"`
-	IOThread int              `json:"io_thread,omitempty"`
-	TID      int              `json:"tid,omitempty"`
-	CPUs     topology.CPUSet  `json:"cpus,omitzero"`
-	Nodes    topology.NodeSet `json:"nodes,omitzero"`
-	Mode     guest.MemoryMode `json:"mode,omitempty"`
+	VCPU     guest.VCPUID    `json:"vcpu,omitempty"`
+	IOThread int             `json:"io_thread,omitempty"`
+	TID      int             `json:"tid,omitempty"`
+	CPUs     topology.CPUSet `json:"cpus,omitzero"`
+	// Prefer are the CPUs that the vCPU prefers, where the hypervisor knows such; empty: CPUs.
+	Prefer topology.CPUSet  `json:"prefer,omitzero"`
+	Nodes  topology.NodeSet `json:"nodes,omitzero"`
+	Mode   guest.MemoryMode `json:"mode,omitempty"`
 
 	Address  uint64         `json:"address,omitempty"`
 	Size     topology.Bytes `json:"size_bytes,omitempty"`
@@ -81,6 +83,9 @@ type Step struct {
 	Node  topology.NodeID `json:"node,omitempty"`
 	// Definition is the operator's definition of the guest for recreate; empty: that of its hypervisor.
 	Definition []byte `json:"-"`
+
+	// Price is what recreate takes, as expected.
+	Price *Recreation `json:"price,omitempty"`
 
 	// Quick leaves pages that are in use where they are, instead of trying each of
 	// them again: the caller does that later.
@@ -113,6 +118,9 @@ func (s Step) String() string {
 	case TuneLive:
 		return fmt.Sprintf("%s: mode %s, nodes %s", s.Kind, s.Mode, s.Nodes)
 	case PinVCPU:
+		if !s.Prefer.IsEmpty() {
+			return fmt.Sprintf("%s %d to CPUs %s, preferring CPUs %s", s.Kind, s.VCPU, s.CPUs, s.Prefer)
+		}
 		return fmt.Sprintf("%s %d to CPUs %s", s.Kind, s.VCPU, s.CPUs)
 	case PinHelper:
 		return fmt.Sprintf("%s to CPUs %s", s.Kind, s.CPUs)
@@ -125,6 +133,9 @@ func (s Step) String() string {
 	case MoveOwn:
 		return fmt.Sprintf("%s: %v in %d mappings to nodes %s", s.Kind, s.Bytes, len(s.Parts), s.Nodes)
 	case Recreate:
+		if s.Price != nil {
+			return fmt.Sprintf("%s: %v to nodes %s; %s", s.Kind, s.Bytes, s.Nodes, s.Price)
+		}
 		return fmt.Sprintf("%s: %v to nodes %s", s.Kind, s.Bytes, s.Nodes)
 	case MoveRange:
 		return fmt.Sprintf("%s: %v at %#x to nodes %s", s.Kind, s.Bytes, s.Address, s.Nodes)

@@ -42,6 +42,10 @@ type Request struct {
 	// this host, from Definition or, if that is empty, from the hypervisor's own.
 	Recreate   bool
 	Definition []byte
+	// RecreateRate is how fast that copies memory, in bytes a second, and RecreateRateFrom where the figure is from;
+	// 0: not known.
+	RecreateRate     topology.Bytes
+	RecreateRateFrom string
 }
 
 // Steps returns the ordered steps that bring the guest to the placement. It omits

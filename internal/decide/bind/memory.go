@@ -218,7 +218,8 @@ func (b *builder) reportImmovable() {
 	switch {
 	case outside <= strayOwn:
 	case b.recreates():
-		b.add(plan.Step{Kind: plan.Recreate, Bytes: b.Guest.Seen.MemoryByNode.Total(), Nodes: b.Placement.Nodes,
+		b.add(plan.Step{Kind: plan.Recreate, Price: b.recreationPrice(),
+			Bytes: b.Guest.Seen.MemoryByNode.Total(), Nodes: b.Placement.Nodes,
 			Definition: b.Definition, Why: fmt.Sprintf("the hypervisor moves no memory of a running VM: the VM is "+
 				"made again on this host and takes over; it pauses while the last pages are copied, and %v of memory "+
 				"are needed a second time until then", b.Guest.Seen.MemoryByNode.Total())})
@@ -229,6 +230,15 @@ func (b *builder) reportImmovable() {
 			"a running VM; create the VM again, or let bind make it again on this host (--recreate)",
 			b.Guest.Hypervisor)
 	}
+}
+
+// recreationPrice is what making the guest again takes; nil: not known.
+func (b *builder) recreationPrice() *plan.Recreation {
+	if b.RecreateRate == 0 {
+		return nil
+	}
+	price := plan.NewRecreation(b.Guest.Seen.MemoryByNode.Total(), b.RecreateRate, b.RecreateRateFrom)
+	return &price
 }
 
 // recreates reports whether the guest is made again to move its memory.

@@ -229,6 +229,9 @@ func (x Executor) step(ctx context.Context, p plan.Steps, s plan.Step, intent gu
 	case plan.Configure:
 		return done, x.Hypervisor.Configure(ctx, p.Guest, intent)
 	case plan.PinVCPU:
+		if soft, ok := x.Hypervisor.(SoftPinner); ok && !s.Prefer.IsEmpty() {
+			return done, soft.PinVCPUSoft(ctx, p.Guest, s.VCPU, s.CPUs, s.Prefer)
+		}
 		return done, x.Hypervisor.PinVCPU(ctx, p.Guest, s.VCPU, s.CPUs)
 	case plan.PinHelper:
 		return done, x.Hypervisor.PinEmulator(ctx, p.Guest, s.CPUs)
@@ -256,6 +259,11 @@ func (x Executor) step(ctx context.Context, p plan.Steps, s plan.Step, intent gu
 	return Outcome{}, fmt.Errorf("unknown kind of step %q", s.Kind)
 }
 
+// SoftPinner is a hypervisor whose vCPUs prefer some of the CPUs on which they may run.
+type SoftPinner interface {
+	PinVCPUSoft(ctx context.Context, name string, v guest.VCPUID, cpus, prefer topology.CPUSet) error
+}
+
 // Recreator is a hypervisor that can make a running guest again on this host.
 type Recreator interface {
 	// Recreate makes the guest again with its vCPUs and its memory as placed, and lets it take over; the former one
@@ -270,7 +278,10 @@ func (x Executor) recreate(ctx context.Context, p plan.Steps, s plan.Step) (Outc
 		return Outcome{}, fmt.Errorf("VM %s: its hypervisor cannot make it again", p.Guest)
 	}
 	run, err := again.Recreate(ctx, p.Guest, p.Placement, s.Definition)
-	return Outcome{Status: Done, Run: run}, err
+	if err != nil {
+		return Outcome{}, err
+	}
+	return Outcome{Status: Done, Run: run, Moved: &plan.Moved{Moved: s.Bytes}}, nil
 }
 
 func (x Executor) move(ctx context.Context, p plan.Steps, s plan.Step) (Outcome, error) {

@@ -77,6 +77,7 @@ func (m *mover) backAgain(inv *inventory.Host, seen *inventory.Guest, g *moving)
 		if g.Undo.Spec != nil {
 			g.intent.Spec = *g.Undo.Spec
 		}
+		m.preferAgain(seen, g)
 		return
 	}
 	g.forget = seen.Can.StoreIntent
@@ -95,7 +96,28 @@ func (m *mover) backAgain(inv *inventory.Host, seen *inventory.Guest, g *moving)
 		}
 	}
 	g.after = slices.DeleteFunc(slices.Clone(g.after), ours)
+	m.preferAgain(seen, g)
 	g.bound.Plan.Steps, g.bound.Plan.Cannot = slices.Concat(g.before, g.copies, g.after), nil
+}
+
+// preferAgain adds to the steps back which CPUs each vCPU preferred.
+func (m *mover) preferAgain(seen *inventory.Guest, g *moving) {
+	g.before = slices.Clone(g.before)
+	for _, v := range g.Placement.VCPUs {
+		was, ok := g.Undo.SoftPins[v.ID]
+		if !ok || was.IsEmpty() {
+			continue
+		}
+		i := slices.IndexFunc(g.before, func(s plan.Step) bool { return s.Kind == plan.PinVCPU && s.VCPU == v.ID })
+		switch {
+		case i >= 0:
+			g.before[i].Prefer = was
+		case !seen.Config.SoftPins[v.ID].Equal(was):
+			g.before = append(g.before, plan.Step{Kind: plan.PinVCPU, VCPU: v.ID, CPUs: g.Placement.StartPin(v),
+				Prefer: was, Why: "the CPUs that it preferred before"})
+		}
+	}
+	g.bound.Plan.Steps = slices.Concat(g.before, g.copies, g.after)
 }
 
 // asItWas is the placement that stands for the former state of a guest without

@@ -150,7 +150,7 @@ func noWayBack(e journal.Entry) error {
 		return fmt.Errorf("%s is the %s of %s; start or stop the VM instead", e.ID, e.Effect, name)
 	case e.Effect == journal.EffectRun:
 		return fmt.Errorf("%s ran a command, which is bound for as long as it runs", e.ID)
-	case e.Migration != nil:
+	case e.Migration != nil, e.Effect == journal.EffectMigrateOut:
 		return fmt.Errorf("%s migrated %s; migrate it back", e.ID, name)
 	case e.Setting != nil && e.Setting.Held:
 		return fmt.Errorf("%s is a setting that the daemon restores when it ends; change the policy (movers) instead",

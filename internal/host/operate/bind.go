@@ -36,7 +36,9 @@ type BindRequest struct {
 	// Definition or, if that is empty, from the hypervisor's own. The policy must allow it (ErrRecreate).
 	Recreate   bool
 	Definition []byte
-	Why        string // the reason, for the journal; empty: an operator asked for it
+	// Announce, if it is set, is called with a plan that makes the guest again, before anything is done.
+	Announce func(plan.Steps)
+	Why      string // the reason, for the journal; empty: an operator asked for it
 	// Check may refuse the VM as it is observed; nil: it does not.
 	Check Check
 	// Request identifies the request for the journal; nil: it cannot be repeated.
@@ -115,9 +117,14 @@ func (h *Host) Bind(ctx context.Context, r BindRequest) (Bound, error) {
 	if err != nil || r.DryRun {
 		return b, err
 	}
+	if r.Announce != nil && slices.ContainsFunc(b.Plan.Steps, isRecreation) {
+		r.Announce(b.Plan)
+	}
 	err = h.carryOut(ctx, &b, want, x)
 	return b, errors.Join(err, x.endBind(&b, err), h.Ledger.Release(r.Name))
 }
+
+func isRecreation(s plan.Step) bool { return s.Kind == plan.Recreate }
 
 // planBind decides where the guest goes, and by which steps.
 func (h *Host) planBind(
@@ -142,6 +149,10 @@ func (h *Host) planBind(
 	if err != nil {
 		return want, err
 	}
+	rate, from, err := h.recreateRate(r.Recreate)
+	if err != nil {
+		return want, err
+	}
 	b.Plan = bind.Steps(
 		bind.Request{
 			Guest:      g,
@@ -151,9 +162,25 @@ func (h *Host) planBind(
 			Persistent: g.Persistent,
 			Recreate:   r.Recreate,
 			Definition: r.Definition,
+
+			RecreateRate: rate, RecreateRateFrom: from,
 		},
 	)
 	return want, nil
+}
+
+// recreateRate is how fast guests are made again on this host: as in the journal, else as the policy assumes that
+// memory is copied.
+func (h *Host) recreateRate(asked bool) (rate topology.Bytes, from string, err error) {
+	if !asked || h.Journal == nil {
+		return 0, "", nil
+	}
+	entries, err := h.Journal.Entries()
+	if err != nil {
+		return 0, "", fmt.Errorf("looking for how fast VMs were made again: %w", err)
+	}
+	rate, from = h.Policy.Balance.CopyRate(journal.RecreateRate(entries))
+	return rate, from, nil
 }
 
 // beginBind records that a bind begins, with what undo needs. The request of a process has no name.
@@ -191,6 +218,16 @@ func undoOf(g inventory.Guest, t *topology.Topology) plan.Undo {
 	for _, thread := range g.Seen.Threads {
 		u.Allowed = u.Allowed.Union(thread.Mems)
 	}
+	if g.Can.SoftAffinity {
+		u.SoftPins = map[guest.VCPUID]topology.CPUSet{}
+		for v := range g.Config.VCPUs {
+			id := guest.VCPUID(v)
+			u.SoftPins[id] = t.CPUSet()
+			if soft := g.Config.SoftPins[id]; !soft.IsEmpty() {
+				u.SoftPins[id] = soft
+			}
+		}
+	}
 	if tune := g.Config.NUMATune; tune != nil {
 		u.TuneMode, u.TuneNodes = tune.Mode, tune.Nodes
 	}
@@ -217,6 +254,9 @@ func (x *effect) endBind(b *Bound, failed error) error {
 		x.inPart = x.inPart || o.Status == apply.Done || o.Status == apply.Partial
 		if o.Moved != nil {
 			x.entry.Moved += o.Moved.Moved
+		}
+		if isRecreation(o.Step) && o.Status == apply.Done {
+			x.entry.Copied += o.Took // see journal.RecreateRate
 		}
 	}
 	return x.end(failed, b.Shortfalls())

@@ -14,7 +14,7 @@ import (
 )
 
 // Truth is a guest's real placement, with the source of each figure. Shares are
-// from 0 to 1; nil if unknown.
+// from 0 to 1; nil if unknown. In JSON all figures are there, whatever the hypervisor reports: null if unknown.
 type Truth struct {
 	Guest   string `json:"guest"`
 	State   string `json:"state"`
@@ -24,32 +24,32 @@ type Truth struct {
 	PlacedFor *guest.HostIdentity `json:"placed_for,omitempty"`
 	VCPUs     int                 `json:"vcpus"`
 	Memory    topology.Bytes      `json:"memory_bytes"`
-	Nodes     topology.NodeSet    `json:"nodes,omitzero"` // intended
+	Nodes     topology.NodeSet    `json:"nodes"` // intended
 
-	MemoryByNode topology.MemoryByNode `json:"memory_by_node,omitempty"`
-	MemorySource string                `json:"memory_source,omitempty"`
+	MemoryByNode topology.MemoryByNode `json:"memory_by_node"`
+	MemorySource string                `json:"memory_source"`
 	// LocalShare is the share of its memory that is local to the vCPUs using
 	// it. LocalSource says by which vCPUs memory counts as local.
-	LocalShare  *float64          `json:"local_share,omitempty"`
-	LocalSource drift.LocalSource `json:"local_source,omitempty"`
+	LocalShare  *float64          `json:"local_share"`
+	LocalSource drift.LocalSource `json:"local_source"`
 	// OnIntended are the shares of memory and of vCPUs that are where the
 	// placement wants them.
-	MemoryOnIntended *float64 `json:"memory_on_intended,omitempty"`
-	VCPUsOnIntended  *float64 `json:"vcpus_on_intended,omitempty"`
+	MemoryOnIntended *float64 `json:"memory_on_intended"`
+	VCPUsOnIntended  *float64 `json:"vcpus_on_intended"`
 
-	VCPUsByNode map[topology.NodeID]int `json:"vcpus_by_node,omitempty"` // by the CPU that each last ran on
+	VCPUsByNode map[topology.NodeID]int `json:"vcpus_by_node"` // by the CPU that each last ran on
 	// WaitShare is the share of the time since start in which its vCPUs wanted
 	// to run and waited for a CPU that others used. It excludes the time in which
 	// its own quota throttled them; ThrottledShare is the share of that time. Of a guest
 	// that hands CPUs over, WaitShare is unknown: its vCPUs without a CPU wait by design.
-	WaitShare      *float64 `json:"wait_share,omitempty"`
-	ThrottledShare *float64 `json:"throttled_share,omitempty"`
-	ThreadSource   string   `json:"thread_source,omitempty"`
+	WaitShare      *float64 `json:"wait_share"`
+	ThrottledShare *float64 `json:"throttled_share"`
+	ThreadSource   string   `json:"thread_source"`
 	// HandedOver is what a guest that hands CPUs over has of them; nil: it hands none over, or
 	// does not run.
 	HandedOver *inventory.HandedOver `json:"hand_over,omitempty"`
 
-	Differences []drift.Difference `json:"drift,omitempty"`
+	Differences []drift.Difference `json:"drift"`
 	// InProgress says that the guest is being bound or moved: differences are expected.
 	InProgress bool `json:"in_progress,omitempty"`
 }

@@ -216,6 +216,12 @@ func (s *state) guest(dom *domain) inventory.Guest {
 			}
 			g.Config.Pins[id] = v.Hard
 		}
+		if !v.Soft.IsEmpty() {
+			if g.Config.SoftPins == nil {
+				g.Config.SoftPins = map[guest.VCPUID]topology.CPUSet{}
+			}
+			g.Config.SoftPins[id] = v.Soft
+		}
 	}
 	if len(g.Seen.Threads) > 0 {
 		g.Seen.ThreadSource = "xl vcpu-list"
@@ -375,11 +381,16 @@ func refused(err error) error {
 // PinVCPU implements apply.Hypervisor: the vCPU runs on no other CPUs (hard affinity), and prefers
 // the same (soft affinity).
 func (d *Driver) PinVCPU(ctx context.Context, name string, v guest.VCPUID, cpus topology.CPUSet) error {
-	if cpus.IsEmpty() {
+	return d.PinVCPUSoft(ctx, name, v, cpus, cpus)
+}
+
+// PinVCPUSoft implements apply.SoftPinner.
+func (d *Driver) PinVCPUSoft(ctx context.Context, name string, v guest.VCPUID, cpus, prefer topology.CPUSet) error {
+	if cpus.IsEmpty() || prefer.IsEmpty() {
 		return fmt.Errorf("pinning vCPU %d of VM %s: %w: no CPU is given", v, name, guest.ErrRefused)
 	}
 	return d.on(ctx, fmt.Sprintf("pinning vCPU %d of", v), name, d.limit, func(id string) []string {
-		return []string{"vcpu-pin", id, strconv.Itoa(int(v)), cpus.String(), d.soft(number(id), cpus.String())}
+		return []string{"vcpu-pin", id, strconv.Itoa(int(v)), cpus.String(), d.soft(number(id), prefer.String())}
 	})
 }
 

@@ -183,3 +183,35 @@ func TestUndo_OfAVMThatWasRestarted(t *testing.T) {
 		t.Errorf("error %v, want ErrChanged", err)
 	}
 }
+
+// An undo of a bind restores hard and soft affinities as they were, also where they differ from each other.
+func TestUndo_RestoresBothAffinities(t *testing.T) {
+	for name, c := range map[string]struct{ hard, soft, wantHard, wantSoft string }{
+		"both":          {"0-7", "4-5", "0-7", "4-5"},
+		"no preference": {"0-3", "", "0-3", "0-7"},
+		"soft alone":    {"4-7", "6", "4-7", "6"}, // bind changes no hard affinity
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, s := joined(t)
+			d := s.add("vm", 1, c.hard, 2)
+			for v := range d.soft {
+				d.soft[v] = topology.CPUSet{}
+				if c.soft != "" {
+					d.soft[v] = topology.MustParseSet[topology.CPUID](c.soft)
+				}
+			}
+			if _, err := h.Bind(t.Context(), operate.BindRequest{Name: "vm"}); err != nil {
+				t.Fatal(err)
+			}
+			m := &move.Host{Host: *h}
+			if _, err := m.Undo(t.Context(), move.UndoRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			for v := range d.hard {
+				if d.hard[v].String() != c.wantHard || d.soft[v].String() != c.wantSoft {
+					t.Errorf("vCPU %d has the affinities %s / %s, want %s / %s", v, d.hard[v], d.soft[v], c.wantHard, c.wantSoft)
+				}
+			}
+		})
+	}
+}

@@ -33,15 +33,7 @@ func (d *Driver) Recreate(
 		return "", fail(errors.Join(err, fmt.Errorf("%w: a copy of it, %s%s, exists; if no 'xl migrate' runs, an "+
 			"earlier attempt left it: end it with 'xl destroy %[2]s%[3]s'", guest.ErrRefused, name, incoming)))
 	}
-	text, err := d.configFor(ctx, id, name, definition)
-	if err != nil {
-		return "", fail(fmt.Errorf("%w: %w", guest.ErrRefused, err))
-	}
-	c, err := ParseConfig(text)
-	if err != nil {
-		return "", fail(err)
-	}
-	file, err := writeConfig(append(c.Rewrite(&placed), "uuid = \""+uuid+"\"\n"...))
+	file, err := d.copyConfig(ctx, id, uuid, name, &placed, definition)
 	if err != nil {
 		return "", fail(err)
 	}
@@ -60,6 +52,22 @@ func (d *Driver) Recreate(
 		err = fmt.Errorf("xl migrate ended without an error, and domain %d still is the VM", id)
 	}
 	return strconv.Itoa(now), err
+}
+
+// copyConfig writes the configuration of a guest's copy into a file: bound as placed, with the guest's UUID. The caller
+// removes the file.
+func (d *Driver) copyConfig(
+	ctx context.Context, id int, uuid, name string, placed *guest.Placement, definition []byte,
+) (string, error) {
+	text, err := d.configFor(ctx, id, name, definition)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", guest.ErrRefused, err)
+	}
+	c, err := ParseConfig(text)
+	if err != nil {
+		return "", err
+	}
+	return writeConfig(append(c.Rewrite(placed), "uuid = \""+uuid+"\"\n"...))
 }
 
 // dropCopy ends the copy that a failed migration has left.

@@ -6,20 +6,26 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // toNode1 asks for node 1, with all means.
 func toNode1() operate.BindRequest {
-	return operate.BindRequest{Name: "vm", Recreate: true, Change: func(s guest.Spec) (guest.Spec, error) {
-		s.Limits.Nodes = topology.SetOf[topology.NodeID](1)
+	return operate.BindRequest{Name: "vm", Recreate: true, Change: toNode(1)}
+}
+
+func toNode(n topology.NodeID) func(guest.Spec) (guest.Spec, error) {
+	return func(s guest.Spec) (guest.Spec, error) {
+		s.Limits.Nodes = topology.SetOf(n)
 		return s, nil
-	}}
+	}
 }
 
 // A VM is made again on another node: its memory is there, its UUID and its intent stay, and the next bind has nothing
@@ -28,9 +34,25 @@ func TestBind_Recreates(t *testing.T) {
 	h, s := joined(t)
 	h.Policy = policy.Policy{Movers: policy.Movers{Recreate: policy.AnswerOperator}}
 	before := s.add("vm", 0, "0-3", 2)
-	b, err := h.Bind(t.Context(), toNode1())
+	announced := 0
+	r := toNode1()
+	r.Announce = func(plan.Steps) {
+		if announced++; s.migrated != "" {
+			t.Error("the price was announced after the migration")
+		}
+	}
+	s.before = func(line string) {
+		if strings.HasPrefix(line, "xl migrate") {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	b, err := h.Bind(t.Context(), r)
 	if err != nil || !b.Complete() {
 		t.Fatalf("error %v, shortfalls %v", err, b.Shortfalls())
+	}
+	if price := b.Plan.Steps[1].Price; announced != 1 || price == nil || price.Pause <= 0 || price.Most < 2*price.Pause ||
+		price.RateFrom != "not measured here" {
+		t.Errorf("announced %d times, price %v; want one before it is done", announced, price)
 	}
 	now := s.domains[2]
 	if s.domains[1] != nil || now == nil || now.node != 1 || now.uuid != before.uuid || now.hard[0].String() != "4-7" {
@@ -38,6 +60,15 @@ func TestBind_Recreates(t *testing.T) {
 	}
 	if again, err := h.Bind(t.Context(), operate.BindRequest{Name: "vm"}); err != nil || len(again.Plan.Steps) != 0 {
 		t.Errorf("the next bind has the steps %v, error %v; want none", again.Plan.Steps, err)
+	}
+	back := toNode1()
+	back.Change, back.DryRun = toNode(0), true
+	b, err = h.Bind(t.Context(), back)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if price := b.Plan.Steps[1].Price; price == nil || price.RateFrom != "measured here" || price.Least < 10*time.Millisecond {
+		t.Errorf("the next price is %v, want one by the first re-creation", price)
 	}
 }
 

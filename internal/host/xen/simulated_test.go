@@ -35,6 +35,9 @@ type simulated struct {
 	slow     time.Duration          // that long takes xl vcpu-list
 	migrated string                 // the configuration of the last migration
 	worked   time.Time              // until when busy vCPUs have run
+	peer     *simulated             // the host to which a transport leads
+	captured func() ([]byte, error) // what numavisor capture writes
+	ends     string                 // how a migration to the peer ends: see leave
 }
 
 type simDomain struct {
@@ -137,6 +140,10 @@ func (s *simulated) run(ctx context.Context, program string, args ...string) ([]
 	switch program {
 	case "xl":
 		return s.xl(line, args)
+	case "sh": // the transport of a route
+		return s.peer.run(ctx, unquoted(args[4]), unquotedAll(args[5:])...)
+	case "numavisor":
+		return s.captured()
 	case "xenstore-ls":
 		return s.list(args[1])
 	case "xenstore-write":
@@ -275,6 +282,9 @@ func (s *simulated) dump() string {
 func (s *simulated) migrate(args []string) ([]byte, error) {
 	id, _ := strconv.Atoi(args[5])
 	old := s.domains[id]
+	if args[6] != "xl migrate-receive" {
+		return s.leave(id, args[4])
+	}
 	if old == nil || args[1] != "-s" || args[2] != "" || args[3] != "-C" || args[6] != "xl migrate-receive" {
 		return s.fail("xl migrate", 1, strings.Join(args, " "))
 	}
@@ -290,6 +300,61 @@ func (s *simulated) migrate(args []string) ([]byte, error) {
 	if uuid, ok := c.get("uuid"); ok {
 		s.domains[next].uuid = uuid.text
 	}
+	return nil, nil
+}
+
+func unquoted(word string) string {
+	return strings.ReplaceAll(strings.TrimSuffix(strings.TrimPrefix(word, "'"), "'"), `'\''`, "'")
+}
+
+func unquotedAll(words []string) (all []string) {
+	for _, w := range words {
+		all = append(all, unquoted(w))
+	}
+	return all
+}
+
+// leave is xl migrate to the peer. It may end at each point of xl's protocol: "refused" before the copy, "copy" with a
+// copy left, "unheard" once the copy runs, "away" between the renaming here and the start there, "both" by a fault that
+// xl excludes, "silent" like unheard, and the peer no longer answers, "odd" without an error or an effect.
+func (s *simulated) leave(id int, file string) ([]byte, error) {
+	text, _ := os.ReadFile(file)
+	s.migrated = string(text)
+	d := s.domains[id]
+	failed := func(said string) ([]byte, error) { return s.fail("xl migrate", 1, said) }
+	if s.ends == "refused" {
+		return failed("Migration failed, resuming at sender.")
+	}
+	if s.ends == "odd" {
+		return nil, nil
+	}
+	s.peer.mu.Lock()
+	defer s.peer.mu.Unlock()
+	next := s.peer.next
+	if _, err := s.peer.create(file); err != nil {
+		return failed("Migration failed, resuming at sender.")
+	}
+	there := s.peer.domains[next]
+	there.uuid = d.uuid
+	switch s.ends {
+	case "copy":
+		there.name += incoming
+		return failed("Migration failed, resuming at sender.")
+	case "away":
+		delete(s.peer.domains, next)
+		d.name += migratedAway
+		return failed("** Migration failed during final handshake **")
+	case "unheard", "silent":
+		d.name += migratedAway
+		s.peer.failing["xl"] = map[bool]error{true: ErrHangs}[s.ends == "silent"]
+		if s.ends == "unheard" {
+			delete(s.peer.failing, "xl")
+		}
+		return failed("** Migration failed during final handshake **")
+	case "both":
+		return failed("Migration failed, resuming at sender.")
+	}
+	delete(s.domains, id)
 	return nil, nil
 }
 
