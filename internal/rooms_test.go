@@ -68,7 +68,7 @@ var rooms = map[string][]string{
 	"internal/decide/balance": {"WORDS", "internal/decide/cost", "internal/decide/capacity", "internal/decide/place",
 		"internal/decide/adopt", "internal/decide/check"},
 	"internal/decide/migrate": {"WORDS", "internal/decide/cost", "internal/decide/adopt", "internal/decide/balance",
-		"internal/decide/schedule"},
+		"internal/decide/place", "internal/decide/schedule"},
 	"internal/decide/room": {"WORDS", "internal/decide/capacity", "internal/decide/place",
 		"internal/decide/adopt", "internal/decide/check", "internal/decide/balance"},
 	"internal/decide/reconcile":   {"WORDS", "internal/decide/drift"},

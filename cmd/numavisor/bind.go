@@ -13,7 +13,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/host/operate"
-	"github.com/numavisor/numavisor/internal/host/xen"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/text"
 )
 
@@ -89,10 +89,21 @@ func bindCommand() *cobra.Command {
 			return bindProcess(c, h, operate.ProcessRequest{PID: pid, Change: changed(spec), DryRun: dryRun})
 		}
 		b, err := bindVM(c, h, operate.BindRequest{Name: args[0], Recompute: recompute, DryRun: dryRun,
-			Recreate: recreate, Definition: definition}, spec)
+			Recreate: recreate, Definition: definition, Announce: announce(c)}, spec)
 		return report(c, bindTarget(pid, args), b, err)
 	}
 	return c
+}
+
+// announce says, before a VM is made again, what that takes.
+func announce(c *cobra.Command) func(plan.Steps) {
+	return func(p plan.Steps) {
+		for _, s := range p.Steps {
+			if s.Price != nil {
+				fmt.Fprintf(c.ErrOrStderr(), "numavisor: note: making %s again %s\n", text.Visible(p.Guest), s.Price)
+			}
+		}
+	}
 }
 
 // recreation checks the flags with which a VM is made again, and reads its configuration if one is given.
@@ -105,13 +116,7 @@ func recreation(c *cobra.Command, recreate bool, xlFile string) (definition []by
 	case !recreate:
 		return nil, wrongUse("--xl %s: only --recreate uses a configuration", xlFile)
 	}
-	if definition, err = readFile(c.Context(), xlFile, io.ReadAll); err != nil {
-		return nil, err
-	}
-	if _, err := xen.ParseConfig(definition); err != nil {
-		return nil, wrongFile(xlFile, err)
-	}
-	return definition, nil
+	return xlDefinition(c, xlFile)
 }
 
 // oneTarget refuses arguments that name no target, or two.

@@ -142,7 +142,8 @@ func timeLimitFlag(f *pflag.FlagSet, limit *time.Duration, usage string) {
 func rootFolders(command string) []string {
 	return map[string][]string{
 		"create": {"state", "records"}, "delete": {"state", "records"}, "apply": {"state", "records"},
-		"undo": {"state", "records"}, "daemon": {"state", "records"}, "up": {"state", "records"},
+		"undo": {"state", "records"}, "migrate": {"state", "records"},
+		"daemon": {"state", "records"}, "up": {"state", "records"},
 		"doctor": {"state", "records"},
 		"bind":   {"state"}, "run": {"state"}, // of own processes, without the journal
 		"alarms": {"records"}, "history": {"records"},

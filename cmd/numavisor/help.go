@@ -45,7 +45,7 @@ func flagGroups() []helpGroup {
 			"emulator-path", "hypervisor-type", "transient"}},
 		{"What the command does", []string{"pid", "dry-run", "explain", "rule", "scheduler", "headroom", "recompute",
 			"recreate", "guest", "resume", "fix", "force", "make-room", "full-speed", "pace", "for", "why",
-			"max-downtime", "post-copy", "copy-storage", "timeout"}},
+			"max-downtime", "post-copy", "copy-storage", "transport", "timeout"}},
 		{"What the command shows", []string{"unmanaged", "drifted", "sort", "all", "since",
 			"last", "timeline", "picture", "watch", "once", "interval"}},
 		{"The daemon", []string{"metrics", "every", "verbose", "socket"}},

@@ -249,7 +249,7 @@ func vmCommand(
 		Example: "  numavisor " + use + " web1",
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		client, err := on.fleet(c, "dry-run", "timeout", "to", "why", "max-downtime", "post-copy", "copy-storage")
+		client, err := on.fleet(c, "dry-run", "timeout")
 		if err != nil {
 			return err
 		}
@@ -280,30 +280,6 @@ VM keeps its host, its nodes and its room.`,
 		func(ctx context.Context, client *fleetapi.Client, name string, how fleetapi.Change) (fleetapi.VM, error) {
 			return client.StopVM(ctx, name, how)
 		})
-}
-
-func migrateCommand() *cobra.Command {
-	var m fleetapi.VMMigrate
-	var migration migrationFlags
-	c := vmCommand("migrate", "Migrate a running VM of a fleet to another host",
-		`Migrates a VM of a fleet to another host while it runs, and waits for the end. Its
-room on the target, with NUMA nodes and CPUs, is reserved before anything is copied.`,
-		func(ctx context.Context, client *fleetapi.Client, name string, how fleetapi.Change) (fleetapi.VM, error) {
-			options, err := migration.options()
-			if err != nil {
-				return fleetapi.VM{}, err
-			}
-			m.MigrationOptions = options
-			return client.MigrateVM(ctx, name, m, how)
-		})
-	c.Example = `  numavisor migrate web1 --dry-run
-  numavisor migrate web1 --to host7
-  numavisor migrate web1 --max-downtime 50ms
-  numavisor migrate web1 --copy-storage   # its disks are on its host alone`
-	c.Flags().StringVar(&m.To, "to", "", "target host (default: the best one)")
-	c.Flags().StringVar(&m.Why, "why", "", "reason, for the audit")
-	migration.add(c.Flags())
-	return c
 }
 
 // migrationFlags are the flags that say how VMs migrate.
