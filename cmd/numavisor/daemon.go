@@ -26,7 +26,6 @@ import (
 
 	hostapi "github.com/numavisor/numavisor/internal/api/host"
 	"github.com/numavisor/numavisor/internal/decide/handoff"
-	"github.com/numavisor/numavisor/internal/host/agent"
 	"github.com/numavisor/numavisor/internal/host/daemon"
 	"github.com/numavisor/numavisor/internal/host/fleetofone"
 	"github.com/numavisor/numavisor/internal/host/local"
@@ -134,10 +133,8 @@ func checkXenDaemon(h *local.Host, f daemonFlags) error {
 	if h.Xen == nil {
 		return nil
 	}
-	_, err := agent.LoadMember(fleetFolder(h.Journal.Folder))
-	if f.in.server != "" || f.in.file != "" || !errors.Is(err, agent.ErrNotMember) {
-		return errors.New("a Xen host cannot take part in a fleet: a fleet's VMs are libvirt's; start the daemon " +
-			"without --join, or end a membership with 'numavisor daemon --leave'")
+	if len(f.in.images) > 0 || f.in.migrationURI != "" {
+		return errors.New("--images and --migration-uri have no effect on a Xen host, on which a fleet creates no VMs")
 	}
 	if !handoff.RulesOf(h.Policy).CPUs.IsEmpty() {
 		return errors.New("the policy names CPUs that VMs hand over, which a Xen host cannot do: remove handoff from " +

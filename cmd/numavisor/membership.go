@@ -85,20 +85,27 @@ func (m *membership) agent(ctx context.Context, h *local.Host, o *daemon.Options
 	}
 	host := h.Host.Host
 	host.Journal, host.By = o.Journal, "fleet"
-	part, err := m.migrations(h, &host, of.Host)
-	if err != nil {
-		return in, err
-	}
 	var d *daemon.Daemon // set before the agent runs
-	a := agent.New(agent.Options{Member: of, Folder: folder, Host: &host, Machines: h.Machines(m.images),
-		Migrations: part,
-		Loads:      func(ctx context.Context) (inventory.Host, error) { return d.Inventory(ctx) },
-		Alarms:     func(ctx context.Context) ([]alarm.Alarm, error) { return lastingAlarms(ctx, d) },
-		Roster:     o.Roster, Program: thisBuild().Version, Log: o.Log})
+	p := agent.Options{Member: of, Folder: folder, Host: &host, Machines: h.Machines(m.images),
+		Loads:  func(ctx context.Context) (inventory.Host, error) { return d.Inventory(ctx) },
+		Alarms: func(ctx context.Context) ([]alarm.Alarm, error) { return lastingAlarms(ctx, d) },
+		Roster: o.Roster, Program: thisBuild().Version, Log: o.Log}
+	var part *migrate.Host // nil on a Xen host, whose VMs a fleet only shows
+	if h.Xen != nil {
+		p.Machines, p.Look = local.NoMachines{}, o.Look
+	} else if part, err = m.migrations(h, &host, of.Host); err != nil {
+		return in, err
+	} else {
+		p.Migrations = part
+	}
+	a := agent.New(p)
 	o.Fleet = a.Status
 	in.has = a.Has
 	in.run = func(ctx context.Context, made *daemon.Daemon) error {
 		d = made
+		if part == nil {
+			return a.Run(ctx)
+		}
 		if err := part.Recover(ctx); err != nil {
 			o.Log.Warn("interrupted migrations are not settled yet", "error", err)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// The daemon of a Xen host refuses a fleet and the hand-over of CPUs, and names what to do; it starts otherwise.
+// The daemon of a Xen host joins a fleet; it refuses what a fleet's VMs of libvirt need, and the hand-over of CPUs.
 func TestCheckXenDaemon(t *testing.T) {
 	handsOver := policy.Policy{Handoff: policy.Handoff{CPUs: topology.MustParseSet[topology.CPUID]("2-3")}}
 	for name, c := range map[string]struct {
@@ -22,8 +22,8 @@ func TestCheckXenDaemon(t *testing.T) {
 		says   string
 	}{
 		"alone":                 {driver: xen.New(nil)},
-		"to join":               {driver: xen.New(nil), in: membership{server: "server1:9443"}, says: "--join"},
-		"to join by a file":     {driver: xen.New(nil), in: membership{file: "join.json"}, says: "--join"},
+		"to join":               {driver: xen.New(nil), in: membership{server: "server1:9443"}},
+		"images of a fleet":     {driver: xen.New(nil), in: membership{images: []string{"/srv"}}, says: "--images"},
 		"CPUs are handed over":  {driver: xen.New(nil), policy: handsOver, says: "handoff"},
 		"no Xen host: all that": {policy: handsOver, in: membership{server: "server1:9443"}},
 	} {

@@ -30,6 +30,8 @@ type Host struct {
 	Pools []Pool `json:"cpu_pools,omitempty"`
 	// ControlDomain is the guest that manages a Xen host (dom0); nil: the host has none, or it could not be read.
 	ControlDomain *ControlDomain `json:"control_domain,omitempty"`
+	// NoNewVMs: a fleet cannot create VMs on the host, nor migrate VMs to it (Xen).
+	NoNewVMs bool `json:"no_new_vms,omitempty"`
 	// Claims are reservations of guests that are being created, bound or moved, and of plain processes.
 	Claims []Claim `json:"claims,omitempty"`
 	// Load is the recent load of the nodes, ascending by node; nil: not measured.
@@ -217,8 +219,11 @@ type Config struct {
 	Locked    bool           `json:"memory_locked,omitempty"`
 	Immediate bool           `json:"memory_immediate,omitempty"`
 
-	NUMATune     *NUMATune                        `json:"numatune,omitempty"` // nil: none
-	Pins         map[guest.VCPUID]topology.CPUSet `json:"vcpu_pins,omitempty"`
+	NUMATune *NUMATune                        `json:"numatune,omitempty"` // nil: none
+	Pins     map[guest.VCPUID]topology.CPUSet `json:"vcpu_pins,omitempty"`
+	// SoftPins are the CPUs on which vCPUs run if they can, where the hypervisor knows such (Xen); a vCPU without
+	// an entry has no preference.
+	SoftPins     map[guest.VCPUID]topology.CPUSet `json:"vcpu_soft_pins,omitempty"`
 	EmulatorPin  topology.CPUSet                  `json:"emulator_pin,omitzero"`
 	IOThreadPins map[int]topology.CPUSet          `json:"io_thread_pins,omitempty"`
 	IOThreads    int                              `json:"io_thread_count,omitempty"`

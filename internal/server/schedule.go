@@ -246,9 +246,10 @@ func hostOf(st *state, name string, l *loads, whole bool) (schedule.Host, map[st
 			groups[vm] = group
 		}
 	}
+	inv := inventoryOf(st.reports[name].inventory(whole), claimed, l.of(name))
 	return schedule.Host{Name: name, Rack: h.Rack, Preference: h.Preference,
 		Cordoned: h.Cordoned || h.Draining || h.Dead != nil, Unreachable: st.keys[store.Alive+name] == 0,
-		Inventory: inventoryOf(st.reports[name].inventory(whole), claimed, l.of(name))}, groups
+		NoNewVMs: inv != nil && inv.NoNewVMs, Inventory: inv}, groups
 }
 
 // groupOf returns a VM's group. Projects do not share groups.

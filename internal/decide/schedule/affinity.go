@@ -15,6 +15,7 @@ type reason string
 const (
 	cordoned    reason = "cordoned"
 	unreachable reason = "unreachable"
+	noNewVMs    reason = "its hypervisor takes no VMs of a fleet"
 	ofGroup     reason = "excluded by the rules of the VM's group"
 	fewCPUs     reason = "too few free vCPUs"
 	fewAlone    reason = "too few CPUs for exclusive vCPUs"
@@ -23,7 +24,7 @@ const (
 	noDivided   reason = "enough in sum, but not on one node for each cell"
 )
 
-var reasons = []reason{cordoned, unreachable, ofGroup, fewCPUs, fewAlone, little, fewPages, noDivided}
+var reasons = []reason{cordoned, unreachable, noNewVMs, ofGroup, fewCPUs, fewAlone, little, fewPages, noDivided}
 
 // Excluded is a number of hosts that were not candidates for one reason.
 type Excluded struct {

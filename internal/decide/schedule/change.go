@@ -211,6 +211,8 @@ func (h *Host) closed() reason {
 		return cordoned
 	case h.Unreachable:
 		return unreachable
+	case h.NoNewVMs:
+		return noNewVMs
 	}
 	return ""
 }

@@ -212,7 +212,7 @@ func (l *shortlist) add(host int, r *rank) {
 func (f *Fleet) candidates(s shape, r *rule) (shortlist, map[reason]int) {
 	var found shortlist
 	counts := map[reason]int{}
-	for _, reason := range []reason{cordoned, unreachable} {
+	for _, reason := range []reason{cordoned, unreachable, noNewVMs} {
 		if f.closed[reason] > 0 {
 			counts[reason] = f.closed[reason]
 		}

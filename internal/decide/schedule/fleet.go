@@ -19,7 +19,9 @@ type Host struct {
 	Preference float64
 	// Cordoned and unreachable hosts get no new VMs. The VMs on them count.
 	Cordoned, Unreachable bool
-	Inventory             *inventory.Host
+	// NoNewVMs: the host's hypervisor takes no VMs of a fleet (inventory.Host.NoNewVMs).
+	NoNewVMs  bool
+	Inventory *inventory.Host
 }
 
 // Weights are the weights of the terms of a placement's cost. The zero value means

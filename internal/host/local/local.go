@@ -19,6 +19,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/host/xen"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -122,6 +123,7 @@ func (h *Host) useXen(k xenKernel) {
 	h.Kernel, h.Control, h.Domains = k, k.xen, k.xen
 	h.Meter = nil // it measures threads of the kernel
 	h.Xen, h.CPUPools = k.xen, k.xen
+	h.Sources.Complete = func(inv *inventory.Host) { inv.NoNewVMs = true }
 }
 
 // Migrations is this host's part in live migrations between hosts of a fleet, in which it has

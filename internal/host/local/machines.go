@@ -40,6 +40,15 @@ func (h *Host) Machines(images []string) *Machines {
 	return &Machines{Images: images, Volume: h.qemu.VolumePath}
 }
 
+// NoMachines makes no VMs: on a Xen host they are made from xl configurations, which a fleet does not have.
+type NoMachines struct{}
+
+// Prepare implements operate.Machines; it refuses.
+func (NoMachines) Prepare(_ context.Context, v *fleet.VM) (operate.Renderer, func() error, error) {
+	return nil, nil, fmt.Errorf("VM %s: %w: a Xen host creates no VMs of a fleet; 'numavisor create --xl' creates "+
+		"them there", v.Name, guest.ErrRefused)
+}
+
 // Prepare implements operate.Machines: it checks the paths, makes clones of base images and the
 // seed of cloud-init.
 func (m *Machines) Prepare(ctx context.Context, v *fleet.VM) (
