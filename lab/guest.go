@@ -283,7 +283,9 @@ func parseWork(console []byte) []Work {
 // findTTY is a command that prints the console's terminal of the guest that a word of the shell names.
 func (h *Host) findTTY(word string) string {
 	if h.xen != nil {
-		return fmt.Sprintf(`xenstore-read "/local/domain/$(xl domid "%s")/console/tty"`, word)
+		// A guest with firmware has a serial port in addition to Xen's console.
+		return fmt.Sprintf(`d=/local/domain/$(xl domid "%s"); xenstore-read "$d/serial/0/tty" 2>/dev/null || `+
+			`xenstore-read "$d/console/tty"`, word)
 	}
 	return fmt.Sprintf(`virsh -q ttyconsole "%s"`, word)
 }

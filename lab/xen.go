@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -176,4 +177,29 @@ func (x *xenFiles) bootArguments(k kernel, initrd, commandLine string) []string 
 	return []string{"-kernel", x.hypervisor, "-initrd", modules, "-append", fmt.Sprintf(
 		"console=com1 loglvl=warning dom0_mem=%dM,max:%dM dom0_max_vcpus=%d noreboot conring_size=1M",
 		dom0Memory>>20, dom0Memory>>20, dom0VCPUs)}
+}
+
+// deviceModel is where Debian's Xen looks for the QEMU that emulates the devices of a VM with firmware (HVM).
+const deviceModel = "usr/libexec/xen-qemu-system-i386"
+
+// AddDeviceModel makes a Xen lab able to run VMs with firmware (HVM). The first lab that does downloads Debian's QEMU
+// for Xen, without installing it on this machine; the libraries that it needs are those of this machine's own QEMU.
+func (h *Host) AddDeviceModel(ctx context.Context) error {
+	folder, err := fetchOnce(ctx, "xen-device-model", func(fresh string) error {
+		return download(ctx, fresh, "qemu-system-xen")
+	})
+	if err != nil {
+		return err
+	}
+	name := filepath.Base(deviceModel)
+	if err := copyFile(filepath.Join(folder, deviceModel), h.share("files", name)); err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	const script = `mkdir -p "$(dirname "$0")" && ln -sf "$1" "$0" && ! ldd "$0" | grep "not found"`
+	status, err := h.Run(ctx, []string{"sh", "-c", script, "/" + deviceModel, "/lab/files/" + name}, &out, &out)
+	if err != nil || status != 0 {
+		return fmt.Errorf("the lab's device model: status %d %s: %w", status, lastLine(out.Bytes()), err)
+	}
+	return nil
 }

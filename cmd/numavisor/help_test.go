@@ -35,7 +35,7 @@ var usedBy = map[string]string{
 	"cells":        "create place",
 	"change":       "lab/bench",
 	"change-at":    "lab/bench",
-	"connect": "apply balance bind capture create daemon delete doctor list place " +
+	"connect": "apply balance bind capture create daemon delete doctor list migrate place " +
 		"pool/assign pool/create pool/delete pool/list pool/move pool/split-by-node run show undo",
 	"cpu-binding": "bind create place run",
 	"cpus":        "bind create place run",
@@ -61,7 +61,7 @@ var usedBy = map[string]string{
 	"hosts":           "schedule",
 	"housekeeping":    "apply balance bind capture create daemon doctor place run topology undo",
 	"hwloc":           "balance capture doctor place topology",
-	"hypervisor":      "lab/run lab/shell",
+	"hypervisor":      "lab/bench lab/run lab/shell",
 	"hypervisor-type": "create",
 	"address":         "up",
 	"ca-fingerprint":  "daemon",
@@ -94,7 +94,7 @@ var usedBy = map[string]string{
 	"immediate":        "create place",
 	"initrd":           "create",
 	"interval":         "top",
-	"inventory":        "balance capture doctor place topology",
+	"inventory":        "balance capture doctor migrate place topology",
 	"io-thread-policy": "bind create place",
 	"io-threads":       "create place",
 	"kernel":           "create",
@@ -125,11 +125,11 @@ var usedBy = map[string]string{
 	"page-size":        "create place",
 	"picture":          "topology",
 	"pid":              "bind",
-	"policy":           "apply balance bind create daemon doctor place run schedule undo", // doctor: with --fix
+	"policy":           "apply balance bind create daemon doctor migrate place run schedule undo", // doctor: with --fix
 	"qemu":             "lab/run lab/shell",
 	"recompute":        "bind",
 	"recreate":         "bind",
-	"records": "alarms apply bind create daemon delete doctor history " + // doctor: with --fix
+	"records": "alarms apply bind create daemon delete doctor history migrate " + // doctor: with --fix
 		"pool/assign pool/create pool/delete pool/move pool/split-by-node run undo up",
 	"results":    "lab/bench",
 	"requests":   "schedule",
@@ -149,7 +149,7 @@ var usedBy = map[string]string{
 	"sort":       "list",
 	"spec":       "create place",
 	"start":      "lab/bench",
-	"state": "apply balance bind capture create daemon delete doctor list place " +
+	"state": "apply balance bind capture create daemon delete doctor list migrate place " +
 		"pool/assign pool/create pool/delete pool/list pool/move pool/split-by-node run show undo up",
 	"timeout": "apply balance bind capture create daemon delete doctor lab/demo lab/run lab/shell " +
 		"list migrate place pool/assign pool/create pool/delete pool/list pool/move pool/split-by-node " +
@@ -168,7 +168,8 @@ var usedBy = map[string]string{
 	"window":          "lab/bench",
 	"without-libvirt": "balance capture list place",
 	"xl-info":         "balance capture doctor place topology",
-	"xl":              "bind create",
+	"transport":       "migrate",
+	"xl":              "bind create migrate",
 	"weight":          "create place",
 	"xml":             "create place",
 }

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/host/hosttest"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/lab"
@@ -16,8 +18,16 @@ import (
 )
 
 // xenVariable is set by 'make lab-xen'. A Xen lab boots in full, since it is not saved, and its commands are slow:
-// the test takes longer than a test of each landing may.
+// the tests take longer than a test of each landing may.
 const xenVariable = "NUMAVISOR_LAB_XEN"
+
+func needsXen(t *testing.T) {
+	t.Helper()
+	labtest.NeedsLab(t)
+	if os.Getenv(xenVariable) != "1" {
+		t.Skip("boots Xen: run with 'make lab-xen'")
+	}
+}
 
 // xenDriver is the package whose tests run in dom0 of the lab.
 const xenDriver = "../../internal/host/xen"
@@ -71,10 +81,7 @@ func (l *labHost) expect(t *testing.T, status int, argv ...string) result {
 
 // xl and real guests pass the suite that the simulated Xen passes.
 func TestLabXenDriver(t *testing.T) {
-	labtest.NeedsLab(t)
-	if os.Getenv(xenVariable) != "1" {
-		t.Skip("boots Xen: run with 'make lab-xen'")
-	}
+	needsXen(t)
 	h := labtest.Boot(t, "square4", lab.Options{Hypervisor: lab.Xen,
 		Files: map[string]string{"xen-tests": labtest.Build(t, xenDriver)}})
 	labtest.Inside(t, h, "xen-tests", xenDriver)
@@ -83,10 +90,7 @@ func TestLabXenDriver(t *testing.T) {
 // On a Xen host a VM is created on one node, its memory is where its vCPUs are, and what bind does is undone.
 // What cannot be done is refused and changes nothing.
 func TestLabXen(t *testing.T) {
-	labtest.NeedsLab(t)
-	if os.Getenv(xenVariable) != "1" {
-		t.Skip("boots Xen: run with 'make lab-xen'")
-	}
+	needsXen(t)
 	t.Parallel()
 	l := bootXen(t)
 	if out := l.must(t, "topology").stdout; strings.Count(out, "1 GiB") != 4 {
@@ -118,6 +122,8 @@ func TestLabXen(t *testing.T) {
 	l.must(t, "bind", "web", "--nodes", fmt.Sprint(home))
 	l.affinityIs(t, "web", home)
 	l.recreatesOnXen(t, "web", home)
+	l.migratesOnXen(t, "web")
+	l.createsHVM(t)
 	l.refusesOnXen(t)
 	l.withoutXL(t)
 	l.must(t, "delete", "web")
@@ -127,8 +133,142 @@ func TestLabXen(t *testing.T) {
 	if left := l.sh(t, "xenstore-ls /tool/numavisor/guest 2>/dev/null || true"); left != "" {
 		t.Errorf("the deleted VM's intent is there:\n%s", left)
 	}
-	l.relievesOnXen(t)
 	l.usesPools(t)
+}
+
+// The daemon on a Xen host relieves an overloaded node, also if it is killed meanwhile, and sees VMs vanish.
+func TestLabXenDaemon(t *testing.T) {
+	needsXen(t)
+	t.Parallel()
+	bootXen(t).relievesOnXen(t)
+}
+
+// FIELD row P4: the same twenty commands give answers of the same shape on a host with KVM and on one with Xen.
+func TestLabXenP4(t *testing.T) {
+	needsXen(t)
+	xen := bootXen(t)
+	definition := xen.writeXL(t, "web", "")
+	onXen := xen.answers(t, "create", "--xl", definition)
+	if err := xen.Kill(); err != nil { // two labs at once would take more than twice as long
+		t.Fatal(err)
+	}
+	kvm := bootWith(t, "square4", lab.Options{Saved: true})
+	onKVM := kvm.answers(t, "create", "--name", "web", "--vcpus", "2", "--memory", "192M", "--kernel", lab.GuestKernel,
+		"--initrd", lab.GuestInitrd, "--append", lab.GuestCommandLine)
+	for i := range onKVM {
+		a, b := onKVM[i], onXen[i]
+		if a.status != b.status {
+			t.Errorf("%s: status %d with KVM, %d with Xen", a.command, a.status, b.status)
+		}
+		for _, d := range hosttest.PlaneDifferences(a.shape, b.shape) {
+			t.Errorf("%s: %s", a.command, d)
+		}
+	}
+}
+
+// scripted is what one command of a script printed.
+type scripted struct {
+	command string
+	status  int
+	shape   hosttest.Shape
+}
+
+// answers runs twenty commands with -o json; create is the one that creates the VM web from a definition in the form of
+// the hypervisor.
+func (l *labHost) answers(t *testing.T, create ...string) (all []scripted) {
+	t.Helper()
+	dry := append(slices.Clone(create), "--dry-run")
+	for _, argv := range [][]string{
+		{"version"}, {"topology"}, {"capture"}, {"list"}, {"place", "--vcpus", "2", "--memory", "128M"},
+		{"place", "--vcpus", "2", "--memory", "1T"}, dry, create, {"list"}, {"show", "web"}, {"show", "nothing"},
+		{"bind", "web", "--dry-run"}, {"bind", "web", "--recompute"}, {"balance"}, {"doctor"}, {"capture"},
+		{"history"}, {"pool", "list"}, {"delete", "web", "--dry-run"}, {"delete", "web"},
+	} {
+		began := time.Now()
+		r := l.run(t, append(append([]string{"numavisor"}, argv...), "-o", "json")...)
+		t.Logf("%.1f s: %v", time.Since(began).Seconds(), argv)
+		text := r.stdout
+		if text == "" {
+			text = r.stderr // {"error": ...}
+		}
+		s, err := hosttest.ShapeOf([]byte(text))
+		if err != nil {
+			t.Errorf("%v: status %d: %v\n%s%s", argv, r.status, err, r.stdout, r.stderr)
+		}
+		all = append(all, scripted{command: strings.Join(argv, " "), status: r.status, shape: s})
+	}
+	return all
+}
+
+// createsHVM creates a VM with firmware, whose devices QEMU emulates in dom0, and binds it to another node than that of
+// its memory and back.
+func (l *labHost) createsHVM(t *testing.T) {
+	t.Helper()
+	if err := l.AddDeviceModel(l.ctx); err != nil {
+		t.Fatal(err)
+	}
+	path := l.writeXL(t, "firm", "serial = \"pty\"\nvga = \"none\"\n")
+	l.sh(t, "sed -i 's/pvh/hvm/; s/hvc0/ttyS0/' "+path)
+	l.must(t, "create", "--xl", path)
+	if err := l.AwaitGuest(l.ctx, "firm"); err != nil {
+		t.Fatal(err)
+	}
+	v := l.show(t, "firm")
+	home, ok := v.onlyNode()
+	if !ok || v.total() < 190*topology.MiB || len(v.Truth.Differences) > 0 {
+		t.Errorf("the HVM guest's memory is %v, differences %v", v.Truth.MemoryByNode, v.Truth.Differences)
+	}
+	l.affinityIs(t, "firm", home)
+	l.expect(t, 3, "numavisor", "bind", "firm", "--nodes", fmt.Sprint((home+1)%4))
+	l.affinityIs(t, "firm", (home+1)%4)
+	l.must(t, "undo")
+	l.affinityIs(t, "firm", home)
+	if r := l.run(t, "numavisor", "bind", "firm", "--nodes", fmt.Sprint((home+1)%4), "--recreate", "--policy",
+		"/run/recreate.yaml"); r.status == 0 || !strings.Contains(r.stderr, "--xl") {
+		t.Errorf("of an HVM guest no configuration is computed, and --xl is not named: status %d\n%s", r.status, r.stderr)
+	}
+	l.must(t, "delete", "firm")
+}
+
+// migratesOnXen lets a VM migrate to this host itself, by a transport that runs commands here: the lab has one Xen
+// host. What it proves is the conversation of xl migrate through a transport, the computed configuration, the record and the
+// verification there; not a network, nor another machine. A migration that breaks off in the midst leaves one VM.
+func (l *labHost) migratesOnXen(t *testing.T, name string) {
+	t.Helper()
+	l.sh(t, `printf '#!/bin/sh\nshift\nexec sh -c "$*"\n' > /run/here
+printf '#!/bin/sh\nshift\ncase "$*" in *migrate-receive*) head -c 30000000 | sh -c "$*";; *) exec sh -c "$*";; esac\n' > /run/breaks
+chmod +x /run/here /run/breaks`)
+	to := func(status int, transport string, more ...string) result {
+		t.Helper()
+		return l.expect(t, status, append([]string{"numavisor", "migrate", name, "--to", "localhost", "--transport",
+			transport}, more...)...)
+	}
+	allowed := []string{"--policy", "/run/recreate.yaml"}
+	if r := to(1, "/run/here"); !strings.Contains(r.stderr, "movers.recreate") {
+		t.Errorf("a migration to the host itself does not name the policy:\n%s", r.stderr)
+	}
+	before := l.sh(t, "xl domid "+name)
+	if r := to(1, "/run/breaks", allowed...); !strings.Contains(r.stderr, "migrat") {
+		t.Errorf("a migration that breaks off says\n%s", r.stderr)
+	}
+	if after := l.sh(t, "xl domid "+name); after != before || strings.Contains(l.sh(t, "xl list"), "--") {
+		t.Errorf("after a migration that broke off there are\n%s", l.sh(t, "xl list"))
+	}
+	if err := l.AwaitGuest(l.ctx, name); err != nil {
+		t.Errorf("after a migration that broke off the VM does not answer: %v", err)
+	}
+	if r := to(0, "/run/here", append(allowed, "--dry-run")...); !strings.Contains(r.stdout, "xl migrate") {
+		t.Errorf("the dry run says\n%s", r.stdout)
+	}
+	r := to(0, "/run/here", allowed...)
+	t.Log(r.stdout)
+	if after := l.sh(t, "xl domid "+name); after == before || strings.Contains(l.sh(t, "xl list"), "--") {
+		t.Errorf("after the migration there are\n%s", l.sh(t, "xl list"))
+	}
+	v := l.show(t, name)
+	if _, ok := v.onlyNode(); !ok || len(v.Truth.Differences) > 0 {
+		t.Errorf("after the migration the memory is on %v, differences %v", v.Truth.MemoryByNode, v.Truth.Differences)
+	}
 }
 
 // recreatesOnXen moves a VM with its memory to another node, by a live migration to the host itself with a computed
