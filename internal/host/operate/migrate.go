@@ -97,7 +97,8 @@ func (h *Host) Migrate(ctx context.Context, r MigrateRequest) (Migrated, error) 
 func (h *Host) decideMigration(
 	m *Migrated, source, target *inventory.Host, g *inventory.Guest,
 ) (want guest.Intent, err error) {
-	m.itself = source.ID != "" && source.ID == target.ID
+	there, ok := target.Guest(g.Name)
+	m.itself = source.ID != "" && source.ID == target.ID || ok && there.UUID == g.UUID
 	if m.itself && h.Policy.WithDefaults().Movers.Recreate != policy.AnswerOperator {
 		return want, fmt.Errorf("VM %s: host %s is this host: %w", g.Name, m.To, ErrRecreate)
 	}
