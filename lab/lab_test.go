@@ -326,6 +326,74 @@ func TestLabDistanceIsFelt(t *testing.T) {
 	}
 }
 
+// budgetShape has a node whose memory serves 100 misses in a millisecond, and sees marked accesses alone.
+const budgetShape = `name: budget
+nodes: [{cpus: 2, memory: 1G, misses_per_ms: 100}, {cpus: 2, memory: 1G}]
+delay_local: true
+marked: true
+`
+
+// Programs whose demand is known share a node's budget: together they get it and no more, alone too. Nothing else is
+// counted where only marked accesses are seen.
+func TestLabBudgetOfANode(t *testing.T) {
+	shape := filepath.Join(t.TempDir(), "budget.yaml")
+	if err := os.WriteFile(shape, []byte(budgetShape), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := bootForTest(t, shape, Options{Saved: true})
+	known := compileKnown(t, h)
+	scope, err := h.Scope()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(scope.Set(t.Context(), labcounter.Felt), scope.Reset()); err != nil {
+		t.Fatal(err)
+	}
+	const mib, passes = 8, 3
+	// Programs on these CPUs read memory of a node at the same time; the mean time of an access, in ns.
+	nanos := func(node int, cpus ...int) float64 {
+		script := ""
+		for _, cpu := range cpus {
+			script += fmt.Sprintf("numactl --physcpubind=%d --membind=%d %s %d %d & ", cpu, node, known, mib, passes)
+		}
+		sum := 0.0
+		for _, field := range strings.Fields(h.in(t, "sh", "-c", script+"wait")) {
+			ns, err := strconv.ParseFloat(field, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum += ns
+		}
+		return sum / float64(len(cpus))
+	}
+	free, alone, three := nanos(1, 0, 2, 3), nanos(0, 0), nanos(0, 0, 2, 3)
+	t.Logf("ns per access: three programs without a budget %.0f, one with it %.0f, three %.0f", free, alone, three)
+	// One miss takes 10 us of the memory's time. The best pass of a program is printed: it may be its last one, when
+	// others have ended, so three programs together show a little less than three times that.
+	for _, c := range []struct {
+		name             string
+		got, least, most float64
+	}{{"no budget", free, 0, 9e3}, {"one program", alone, 9.5e3, 15e3}, {"three programs", three, 20e3, 45e3}} {
+		if c.got < c.least || c.got > c.most {
+			t.Errorf("%s: %.0f ns per access; expected from %.0f to %.0f", c.name, c.got, c.least, c.most)
+		}
+	}
+	counted, err := scope.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums := [2]float64{}
+	for _, row := range counted.CPUs {
+		sums[0], sums[1] = sums[0]+float64(row[0]), sums[1]+float64(row[1])
+	}
+	const program = passes * mib << 20 / 64
+	for node, known := range [2]float64{4 * program, 3 * program} {
+		if sums[node] < 0.95*known || sums[node] > known { // what a program before it left in the cache does not miss
+			t.Errorf("node %d: counted %.0f misses; known are %.0f", node, sums[node], known)
+		}
+	}
+}
+
 // The counter is switched and read from inside; and reacts while no CPU is ever idle.
 func TestLabScopeObeysFromInside(t *testing.T) {
 	t.Parallel()

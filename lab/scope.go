@@ -104,9 +104,18 @@ func scopeConfig(s Shape, shared string, version qemuVersion) string {
 	if version.staleCode() {
 		fmt.Fprintln(&b, "stale-code")
 	}
+	if s.Prefetch {
+		fmt.Fprintln(&b, "prefetch")
+	}
+	if s.Marked {
+		fmt.Fprintln(&b, "marked")
+	}
 	cpu := 0
 	for i, n := range s.Nodes {
 		fmt.Fprintf(&b, "node %d %d\n", i, i)
+		if n.PerMS > 0 {
+			fmt.Fprintf(&b, "budget %d %.0f\n", i, 1e6/n.PerMS)
+		}
 		for range n.CPUs {
 			fmt.Fprintf(&b, "cpu %d %d\n", cpu, i)
 			cpu++

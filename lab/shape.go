@@ -48,13 +48,26 @@ type Shape struct {
 	// a program then depends on distance alone, and hardly on how slow or busy
 	// the emulation is: for measurements, at the price of a slower lab.
 	DelayLocal bool `json:"delay_local,omitempty"`
+	// Marked counts and delays only the accesses that a program marks (scope/numascope.c
+	// says how). Kernels run at full speed, also while they change what a VM has: the lab
+	// is some thirty times slower than hardware already.
+	Marked bool `json:"marked,omitempty"`
+	// Prefetch lets a program that reads memory in order wait for the budget of the memory alone
+	// and not for its latency, as the prefetchers of processors do.
+	Prefetch bool `json:"prefetch,omitempty"`
 }
 
 // Node is one NUMA node of a shape.
 type Node struct {
 	CPUs   int            `json:"cpus"`   // 0: memory only
 	Memory topology.Bytes `json:"memory"` // 0: CPUs only
+	// PerMS is the number of misses that the node's memory serves in a millisecond, of all CPUs
+	// together; 0: any number. It limits while distance is felt.
+	PerMS float64 `json:"misses_per_ms,omitempty"`
 }
+
+// leastPerMS is the least budget of a node's memory: a miss takes half a second of it.
+const leastPerMS = 0.002
 
 // DefaultDelayScale makes STREAM-like programs in a KVM guest feel about the
 // latency ratios of the shape (docs/benchmarks.md).
@@ -162,6 +175,11 @@ func (s Shape) Validate() error {
 	if s.L3PerNode > 1 && (!s.equalNodes() || s.Nodes[0].CPUs%(s.L3PerNode*max(s.Threads, 1)) != 0) {
 		fail("l3_per_node: %d; needs nodes of equal size whose CPUs it divides: QEMU shows dies of one size only",
 			s.L3PerNode)
+	}
+	for i, node := range s.Nodes {
+		if node.PerMS != 0 && !(node.PerMS >= leastPerMS && node.PerMS <= 1e6) {
+			fail("nodes[%d].misses_per_ms: %v; allowed are 0 for no limit, and %v to 1000000", i, node.PerMS, leastPerMS)
+		}
 	}
 	if s.DelayScale < 0 || math.IsNaN(s.DelayScale) || s.DelayScale > 1000 {
 		fail("delay_scale: %v; allowed are 0 to 1000", s.DelayScale)

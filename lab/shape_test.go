@@ -39,6 +39,7 @@ func TestParseShapeNamesFieldAndValue(t *testing.T) {
 		{"nodes: [{cpus: 2, memory: 1G}]\ndistances: [[10], [10]]", "2 rows for 1 nodes"},
 		{"nodes: [{cpus: 2, memory: 1G}]\nlatency_ns: [[-1]]", "latency_ns[0][0]: -1"},
 		{"nodes: [{cpus: 2, memory: 1G}]\ndelay_scale: 1e9", "delay_scale"},
+		{"nodes: [{cpus: 2, memory: 1G, misses_per_ms: -1}]", "nodes[0].misses_per_ms"},
 		{"nodes: [{cpus: 2, memory: 1G}]\nnoddes: 3", "2:1: noddes: no such field; did you mean nodes?"},
 		{"nodes: [{cpus: 2, memory: 1G}, {cpus: 4, memory: 1G}]\nl3_per_node: 2", "l3_per_node: 2"},
 	} {
@@ -80,7 +81,8 @@ func TestFindShape_NamesTheCommandThatListsShapes(t *testing.T) {
 // QEMU 7.2 and 10.0 were measured (TestLabScopeCountsWhatIsKnown); from 8.2 on
 // the numbers are physical addresses, with the hole below 4 GiB left out.
 func TestAddressRangesOfEachQEMU(t *testing.T) {
-	s := Shape{Nodes: []Node{{2, 2 * topology.GiB}, {2, 2 * topology.GiB}, {1, 0}, {0, topology.GiB}}}
+	s := Shape{Nodes: []Node{{CPUs: 2, Memory: 2 * topology.GiB}, {CPUs: 2, Memory: 2 * topology.GiB}, {CPUs: 1},
+		{Memory: topology.GiB}}}
 	for _, c := range []struct {
 		version qemuVersion
 		want    []addressRange
@@ -108,6 +110,19 @@ func TestAddressRangesOfEachQEMU(t *testing.T) {
 		if sum != s.Memory() {
 			t.Errorf("QEMU %v: the ranges hold %v of %v", c.version, sum, s.Memory())
 		}
+	}
+}
+
+func TestScopeConfig_HasBudgetsAndMarks(t *testing.T) {
+	s, err := ParseShape(strings.NewReader("nodes: [{cpus: 1, memory: 1G, misses_per_ms: 250}, {cpus: 1, memory: 1G}]\n" +
+		"marked: true\nprefetch: true"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := scopeConfig(s, "x", qemuVersion{10, 0})
+	if !strings.Contains(text, "\nprefetch\nmarked\n") || !strings.Contains(text, "\nbudget 0 4000\n") ||
+		strings.Contains(text, "budget 1") {
+		t.Errorf("the plugin's configuration reads\n%s", text)
 	}
 }
 

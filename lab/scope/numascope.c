@@ -3,7 +3,7 @@
  * It sees every access to memory of every emulated CPU, with the place of the memory, and filters it through a
  * direct-mapped cache per CPU. Each miss is counted by (CPU, memory node). In mode FELT the CPU is also made to
  * wait by the difference to the cost of a local miss. Waiting is real time: the clocks inside see it, so an
- * unmodified program, in a KVM guest too, runs slower on far memory. Debts are slept off in pieces of 0.1 ms, which
+ * unmodified program, in a KVM guest too, runs slower on far memory. Debts are slept off in pieces, which
  * leaves the real processor to the other emulated CPUs.
  *
  * Counters and the mode are in a file that is mapped here and read and written from inside the host, through 9p.
@@ -17,12 +17,16 @@
  *   cpu INDEX NODE             the node of an emulated CPU
  *   range START SIZE NODE      memory, in the numbers that this QEMU gives for an address (see addressRanges in Go)
  *   delay FROM TO NANOSECONDS  what a miss from a CPU of node FROM to memory of node TO costs more than a local one
+ *   budget NODE NANOSECONDS    the memory of a node serves one miss each NANOSECONDS: those of all CPUs queue for it
  *   node INDEX ID              a node's position in the counters' rows and its id
+ *   marked                     only instructions that follow a MARK are seen: a program's work, and not its kernel's
+ *   prefetch                   a miss of the line after the last one costs no delay: it only queues for the memory
  *   stale-code                 this QEMU may run code that was overwritten
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -74,6 +78,13 @@ enum mode { OFF, COUNT, FELT };
 /* Sleep lasts longer than requested, the longer the busier the machine. The excess is credited to the CPU, up to this
  * limit: more would let it run without delays for long after the machine was busy with something else. */
 enum { MOST_CREDIT_NS = -1000000 };
+/* A CPU sleeps for this long at once, at least. Where kernels are not delayed, fewer sleeps leave more of the real
+ * processors to them. */
+enum { PIECE_NS = 100000, MARKED_PIECE_NS = 1000000 };
+/* Misses that a CPU has at the memory of a node at once, as the buffers of processors allow. */
+enum { OUTSTANDING = 10 };
+/* An instruction without effect, nopl 0x414d554e(%rax), before one whose access to memory is seen. */
+static const unsigned char MARK[] = { 0x0f, 0x1f, 0x80, 'N', 'U', 'M', 'A' };
 
 /* The shared file. Go's scope.go knows this layout. A CPU's row begins a cache line: no two threads write to one. */
 static struct shared {
@@ -87,12 +98,16 @@ static struct shared {
 } *shared;
 static const uint64_t MAGIC = 0x45504f4353414d55; /* "UMASCOPE" */
 
-static struct cpu { uint64_t line[LINES], recent[2]; int64_t debt_ns; int node; } __attribute__((aligned(64))) cpus[CPUS];
+static struct cpu { uint64_t line[LINES], recent[2], last; int64_t debt_ns; int node; } __attribute__((aligned(64))) cpus[CPUS];
 static struct range { uint64_t start, end; int node; } ranges[RANGES];
 static int n_ranges;
 static int64_t delay_ns[NODES][NODES];
+/* The memory of a node: how long it is busy with one miss (0: no time), and until when with those that it has. */
+static struct memory { int64_t takes_ns; _Atomic int64_t until; } __attribute__((aligned(64))) memories[NODES];
 static qemu_plugin_id_t self;
 static bool stale_code;                 /* this QEMU may run code that was overwritten, see breakpoint */
+static bool marked;                     /* only what follows a MARK is seen */
+static bool prefetch;                   /* a miss of the next line only queues */
 static bool changing;                   /* used by the first CPU's thread only */
 
 static int64_t now(void)
@@ -105,9 +120,22 @@ static int64_t now(void)
 static void wait_off(struct cpu *c)
 {
     int64_t start = now();
-    nanosleep(&(struct timespec){ 0, c->debt_ns }, NULL);
+    nanosleep(&(struct timespec){ c->debt_ns / 1000000000, c->debt_ns % 1000000000 }, NULL);
     int64_t left = c->debt_ns - (now() - start);
     c->debt_ns = left > MOST_CREDIT_NS ? left : MOST_CREDIT_NS;
+}
+
+/* Queues a miss of this CPU for a node's memory, and returns how long it waits for those before it. What a CPU owes is
+ * slept off later: it makes its misses as if each had been delayed at once. */
+static int64_t queue(struct cpu *c, struct memory *m)
+{
+    if (m->takes_ns == 0)
+        return 0;
+    int64_t here = now() + (c->debt_ns > 0 ? c->debt_ns : 0), until = atomic_load(&m->until), begins;
+    do
+        begins = until > here ? until : here;
+    while (!atomic_compare_exchange_weak(&m->until, &until, begins + m->takes_ns));
+    return begins - here;
 }
 
 static int node_of(uint64_t address)
@@ -183,7 +211,13 @@ static void access_memory(unsigned index, qemu_plugin_meminfo_t info, uint64_t v
     if (node < 0)
         return;
     shared->misses[index][node]++;
-    if (shared->active == FELT && (c->debt_ns += delay_ns[c->node][node]) > 100000)
+    if (shared->active != FELT)
+        return;
+    bool next = line == c->last + 1;
+    c->last = line;
+    c->debt_ns += queue(c, &memories[node]) + (prefetch && next ? 0 : delay_ns[c->node][node]);
+    int64_t takes = memories[node].takes_ns;
+    if (c->debt_ns > (marked ? MARKED_PIECE_NS : PIECE_NS) || (takes > 0 && c->debt_ns > OUTSTANDING * takes))
         wait_off(c);
 }
 
@@ -232,6 +266,15 @@ static bool returns_from_interrupt(const unsigned char *code, size_t size) { ret
 
 static bool is_breakpoint(const unsigned char *code, size_t size) { return size == 1 && code[0] == 0xcc; }
 
+static bool is_mark(struct qemu_plugin_insn *insn)
+{
+    unsigned char code[sizeof MARK];
+    if (qemu_plugin_insn_size(insn) != sizeof MARK)
+        return false;
+    copy_code(insn, code, sizeof code);
+    return !memcmp(code, MARK, sizeof MARK);
+}
+
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
     (void)id;
@@ -247,7 +290,8 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
     if (shared->active == OFF)
         return;
     for (size_t i = 0; i < n; i++)
-        qemu_plugin_register_vcpu_mem_cb(qemu_plugin_tb_get_insn(tb, i), access_memory, 0, 3, NULL);
+        if (!marked || (i > 0 && is_mark(qemu_plugin_tb_get_insn(tb, i - 1))))
+            qemu_plugin_register_vcpu_mem_cb(qemu_plugin_tb_get_insn(tb, i), access_memory, 0, 3, NULL);
 }
 
 static bool map_shared(const char *path)
@@ -280,6 +324,12 @@ static bool configure(const char *path)
             ok = fscanf(f, "%llu %llu %lld", &a, &b, &d) == 3 && a < NODES && b < NODES && d >= 0 && (delay_ns[a][b] = d, true);
         else if (!strcmp(word, "node"))
             ok = fscanf(f, "%llu %llu", &a, &b) == 2 && a < NODES && (shared->node_id[a] = b, shared->nodes = a + 1, true);
+        else if (!strcmp(word, "budget"))
+            ok = fscanf(f, "%llu %lld", &a, &d) == 2 && a < NODES && d >= 0 && (memories[a].takes_ns = d, true);
+        else if (!strcmp(word, "marked"))
+            marked = true;
+        else if (!strcmp(word, "prefetch"))
+            prefetch = true;
         else if (!strcmp(word, "stale-code"))
             stale_code = true;
         else

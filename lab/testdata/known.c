@@ -6,6 +6,13 @@
 #include <sys/mman.h>
 #include <time.h>
 
+/* Reads a word. The mark makes it seen where the lab counts marked accesses only (scope/numascope.c). */
+static void read_word(volatile uint64_t *word)
+{
+    uint64_t value;
+    __asm__ volatile(".byte 0x0f, 0x1f, 0x80; .ascii \"NUMA\"; mov %1, %0" : "=r"(value) : "m"(*word));
+}
+
 static double now(void)
 {
     struct timespec t;
@@ -25,7 +32,7 @@ int main(int argc, char **argv)
     for (int pass = atoi(argv[2]); pass > 0; pass--) {
         double begin = now();
         for (size_t i = 0; i < words; i += 8)
-            (void)memory[i];
+            read_word(&memory[i]);
         double took = now() - begin;
         best = took < best ? took : best;
     }
