@@ -16,7 +16,7 @@ var mirrorSource []byte
 
 // AddMirror puts the initial file system of mirrored guests into the lab's share: a program that works with
 // barriers when asked to over the serial console (guest/mirror.c says how), and the agent, a static program
-// of this machine.
+// of this machine. The program is there alone, too, for the lab's own kernel.
 func (h *Host) AddMirror(ctx context.Context, agent string) error {
 	program, err := compileStatic(ctx, "mirror", mirrorSource)
 	if err != nil {
@@ -24,6 +24,9 @@ func (h *Host) AddMirror(ctx context.Context, agent string) error {
 	}
 	init, err := os.ReadFile(program)
 	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(h.share("files", "mirror"), init, 0o755); err != nil {
 		return err
 	}
 	k, err := fetchKernel(ctx, func(string, ...any) {})

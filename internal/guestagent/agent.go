@@ -27,7 +27,9 @@ type agent struct {
 	restless guest.VCPUs
 	last     demand
 	irqs     time.Time // when the interrupts were last read
-	log      func(format string, args ...any)
+	// untidy says that interrupts and workqueues do not follow the vCPUs in use yet: see tidy.
+	untidy bool
+	log    func(format string, args ...any)
 }
 
 func newAgent(k kernel, wait func(time.Duration), log func(format string, args ...any)) (*agent, error) {
@@ -87,15 +89,37 @@ func (a *agent) enforce() {
 	if a.parker.means != means {
 		a.log("vCPUs are parked by means %q from here on", a.parker.means)
 	}
-	a.parker.moveWork(used)
 	_, parked, err := a.parker.state()
 	if err != nil {
 		a.log("the state of the vCPUs is unknown: %v", err)
 		return
 	}
+	a.untidy = true
+	a.wake(before.Without(parked))
 	a.restless = a.restless.And(parked)
 	if released := parked.Without(before); released != (guest.VCPUs{}) {
 		a.restless = a.restless.Or(a.parker.settle(released, used))
+	}
+}
+
+// wake runs this thread on each vCPU that has come back. A vCPU that went idle without scheduling domains is not among
+// the idle ones that get work, until it has run something; then it looks for waiting threads itself.
+func (a *agent) wake(returned guest.VCPUs) {
+	if returned == (guest.VCPUs{}) {
+		return
+	}
+	for _, id := range returned.IDs() {
+		a.k.stand(id)
+	}
+	a.k.leave(a.parker.present)
+}
+
+// tidy lets interrupts and unbound workqueues follow the vCPUs in use. It takes longer than all the rest of a
+// change, and what is left on a parked vCPU for a moment is seen by the check for idleness: so it follows the report.
+func (a *agent) tidy() {
+	if a.untidy {
+		a.untidy = false
+		a.parker.moveWork(a.parker.present.Without(a.parker.parked))
 	}
 }
 
@@ -129,7 +153,7 @@ func (a *agent) measure(now time.Time) error {
 }
 
 // report makes the next report, of vCPUs as the kernel has them now. The parameter now is the number
-// of threads that run or wait at this time, which may be more than the mean; -1: unknown.
+// of threads that run or wait at this time, which may be more than at the looks before; -1: unknown.
 func (a *agent) report(now int64) (guest.Report, error) {
 	if _, _, err := a.parker.state(); err != nil {
 		return guest.Report{}, err
@@ -148,11 +172,11 @@ func (a *agent) draft(now int64) guest.Report {
 	used.Add(0)
 	r := guest.Report{
 		V: guest.Version, Boot: a.boot, Epoch: a.epoch, Present: present, Used: used, Means: a.parker.means,
-		Running: a.last.running, Waiting: a.last.waiting, Stalled: a.last.stalled, Use: a.last.use,
+		Running: a.last.running, Stalled: a.last.stalled, Use: a.last.use,
 	}
-	if now >= 0 {
-		busy := min(now, int64(used.Len()))
-		r.Running, r.Waiting = max(r.Running, 1000*busy), max(r.Waiting, 1000*(now-busy))
+	if threads := max(now, a.meter.most()); threads >= 0 {
+		busy := min(threads, int64(used.Len()))
+		r.Running, r.Waiting = 1000*busy, 1000*(threads-busy)
 	}
 	return r
 }

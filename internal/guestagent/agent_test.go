@@ -44,7 +44,6 @@ func TestEachKernelHasAMeans(t *testing.T) {
 		used   guest.VCPUs
 	}{
 		"Linux 6.1":               {func(*fake) {}, guest.Partition, guest.Of(0, 3)},
-		"lists are fixed":         {func(f *fake) { f.inPlace = false }, guest.Flip, guest.Of(0, 3)},
 		"partitions are invalid":  {func(f *fake) { f.partitions = false }, guest.Offline, guest.Of(0, 3)},
 		"no cgroups":              {func(f *fake) { f.noGroups = true }, guest.Offline, guest.Of(0, 3)},
 		"no cgroups, no hotplug":  {func(f *fake) { f.noGroups, f.hotplug = true, false }, guest.None, guest.Of(0, 1, 2, 3)},
@@ -71,16 +70,24 @@ func TestEachKernelHasAMeans(t *testing.T) {
 	}
 }
 
-// A change of the list is one write: the partition is not made again.
-func TestAPartitionStaysInEffect(t *testing.T) {
+// A change is one write for each vCPU that changes, once its cgroup exists.
+func TestAChangeIsOneWrite(t *testing.T) {
 	f := newFake(8)
 	a := start(t, f)
-	a.grant(grantOf(1, 0, 1))
+	a.grant(grantOf(1, 0, 1, 5))
+	a.grant(grantOf(2, 0, 1, 2, 5))
 	f.writes = nil
-	a.grant(grantOf(2, 0, 1, 5))
-	want := group + "/cpuset.cpus=2-4,6-7"
-	if f.writes[1] != want || slices.ContainsFunc(f.writes, func(w string) bool { return strings.Contains(w, "partition=") }) {
-		t.Errorf("writes %q, want %q alone after the epoch", f.writes, want)
+	a.grant(grantOf(3, 0, 1, 2))
+	a.grant(grantOf(4, 0, 1, 2, 7))
+	var changes []string
+	for _, w := range f.writes {
+		if strings.Contains(w, "cpuset") {
+			changes = append(changes, w)
+		}
+	}
+	want := []string{kindFile(5) + "=root", kindFile(7) + "=member"}
+	if changes[0] != systemRoot+partition+"5/cpuset.cpus=5" || !slices.Equal(changes[1:], want) {
+		t.Errorf("writes %q, want %q after the first use of vCPU 5", changes, want)
 	}
 }
 
@@ -89,7 +96,7 @@ func TestAPartitionStaysInEffect(t *testing.T) {
 func TestTheGreatestEpochHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFake(6)
-		f.inPlace, f.partitions = rapid.Bool().Draw(t, "inPlace"), rapid.Bool().Draw(t, "partitions")
+		f.partitions = rapid.Bool().Draw(t, "partitions")
 		a, err := newAgent(f, f.wait, t.Logf)
 		if err != nil {
 			t.Fatal(err)
@@ -147,22 +154,33 @@ type stubborn struct {
 
 func (s *stubborn) moveThreads(guest.VCPUs, guest.VCPUs) { s.tried++ }
 
-// The kernel gives work to a vCPU that has come back, also where an earlier agent has made the partition. Before
-// Linux 6.6 it did not after a change of an isolated partition's list.
+// The kernel gives work to a vCPU that has come back: it sees that it is idle. And it does not wake a parked one to
+// balance for those that are busy. Also an agent that starts again finds what is parked.
 func TestAReturnedVCPUGetsWork(t *testing.T) {
-	for _, before := range []string{"member", "isolated"} {
-		f := newFake(4)
-		a := start(t, f)
-		f.files[group+"/cpuset.cpus.partition"] = before
-		if before == "isolated" {
-			f.files[group+"/cpuset.cpus"] = "1-3"
+	f := newFake(4)
+	a := start(t, f)
+	for i, want := range []guest.VCPUs{guest.Of(0), guest.Of(0, 2), guest.Of(0, 1, 2), guest.Of(0, 3)} {
+		if i == 2 {
+			a = start(t, f)
 		}
-		for i, want := range []guest.VCPUs{guest.Of(0), guest.Of(0, 2), guest.Of(0, 1, 2), guest.Of(0, 3)} {
-			a.grant(guest.Grant{V: guest.Version, Epoch: uint64(i + 1), VCPUs: want})
-			if used := a.mustReport(t).Used; i > 0 && (f.balanced != want || used != want) {
-				t.Errorf("%s before, grant %d: vCPUs %v get work, %v are used, want %v", before, i, f.balanced, used, want)
-			}
+		a.grant(guest.Grant{V: guest.Version, Epoch: uint64(i + 1), VCPUs: want})
+		used := a.mustReport(t).Used
+		seen := f.present.Without(f.apart()).Without(f.unseen)
+		if seen != want || used != want || f.kicked || f.at >= 0 {
+			t.Errorf("grant %d: vCPUs %v get work, %v are used, want %v; a parked one is woken: %t; the agent is on vCPU %d",
+				i, seen, used, want, f.kicked, f.at)
 		}
+	}
+}
+
+// vCPUs that something else in the guest has set apart are in use: the agent neither takes nor returns them.
+func TestPartitionsOfOthersAreLeftAlone(t *testing.T) {
+	f := newFake(4)
+	f.others = guest.Of(3)
+	a := start(t, f)
+	a.grant(grantOf(1, 0, 1, 3))
+	if r := a.mustReport(t); r.Used != guest.Of(0, 1, 3) || r.Means != guest.Partition {
+		t.Errorf("used %v by %q", r.Used, r.Means)
 	}
 }
 
@@ -171,9 +189,9 @@ func TestDriftIsUndone(t *testing.T) {
 	f := newFake(4)
 	a := start(t, f)
 	a.grant(grantOf(1, 0, 1))
-	f.files[group+"/cpuset.cpus.partition"] = "isolated invalid (Cpu list in cpuset.cpus not exclusive)"
-	if r := a.mustReport(t); r.Used != guest.Of(0, 1, 2, 3) {
-		t.Errorf("used %v: the partition is invalid", r.Used)
+	f.kinds[2] = "root invalid (Cpu list in cpuset.cpus not exclusive)"
+	if r := a.mustReport(t); r.Used != guest.Of(0, 1, 2) {
+		t.Errorf("used %v: a partition is invalid", r.Used)
 	}
 	if err := a.measure(time.Unix(1, 0)); err != nil {
 		t.Fatal(err)
@@ -187,6 +205,10 @@ func TestInterruptsFollow(t *testing.T) {
 	f := newFake(4)
 	a := start(t, f)
 	a.grant(grantOf(1, 0, 1))
+	if got := f.files["/proc/irq/9/smp_affinity_list"]; got != "0-3" {
+		t.Errorf("IRQ 9 on vCPUs %s before the report: that takes longer than all the rest", got)
+	}
+	a.tidy()
 	if got := f.files["/proc/irq/9/smp_affinity_list"]; got != "0-1" {
 		t.Errorf("IRQ 9 on vCPUs %s", got)
 	}
@@ -194,6 +216,7 @@ func TestInterruptsFollow(t *testing.T) {
 		t.Errorf("unbound workqueues on %s", got)
 	}
 	a.grant(grantOf(2, 0, 1, 2, 3))
+	a.tidy()
 	if got := f.files["/proc/irq/9/smp_affinity_list"]; got != "0-3" {
 		t.Errorf("IRQ 9 on vCPUs %s after all came back", got)
 	}
@@ -208,18 +231,45 @@ func TestDemand(t *testing.T) {
 	if _, err := m.mean(time.Unix(0, int64(f.now)), f.present); err != nil {
 		t.Fatal(err)
 	}
-	m.note(2)
-	m.note(0)
 	f.wait(time.Second)
 	f.files[pressureFile] = "some avg10=0.00 avg60=0.00 avg300=0.00 total=251000\nfull avg10=0.00 total=9"
 	d, err := m.mean(time.Unix(0, int64(f.now)), f.present)
-	if err != nil || d.running != 1000 || d.waiting != 1000 || d.stalled != 250 || d.use != "09" {
-		t.Errorf("%+v, %v; want 1 vCPU busy, 1 of 3 threads waiting, 25 %% stalled", d, err)
+	if err != nil || d.running != 1000 || d.stalled != 250 || d.use != "09" {
+		t.Errorf("%+v, %v; want 1 vCPU busy, 25 %% stalled", d, err)
 	}
 	f.wait(time.Second)
 	f.own = 400 * time.Millisecond
 	if d, err = m.mean(time.Unix(0, int64(f.now)), f.present); err != nil || d.running != 600 {
 		t.Errorf("%+v, %v; want 0.6 vCPUs: the agent itself took 0.4", d, err)
+	}
+}
+
+// Six threads meet at barriers. On four vCPUs four of them run first, and two then, while four wait for them: the mean is
+// four threads, and a program that is granted four vCPUs for that would never have six. Work that is over, and what
+// was there at one look alone, is no demand.
+func TestDemandIsThatOfThreadsAndNotOfTheirVCPUs(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		looks []int64
+		want  int64
+	}{
+		{"unknown", nil, -1}, {"once", []int64{3}, -1}, {"barriers", []int64{6, 2, 6, 2, 6, 2, 6, 2}, 6},
+		{"time-slices", []int64{6, 6, 5, 4, 2, 1}, 6}, {"noise", []int64{1, 1, 1, 9, 1, 1, 1, 1}, 1},
+		{"over", []int64{6, 6, 6, 6, 6, 1, 1, 1, 1, 1, 1, 1, 1}, 1},
+	} {
+		f := newFake(8)
+		a := start(t, f)
+		a.grant(grantOf(1, 0, 1, 2, 3))
+		for _, n := range c.looks {
+			a.meter.note(n)
+		}
+		if got := a.meter.most(); got != c.want {
+			t.Errorf("%s: %d threads, want %d", c.name, got, c.want)
+		}
+		r := a.mustReport(t)
+		if c.want > 0 && (r.Running != 1000*min(4, c.want) || r.Running+r.Waiting != 1000*c.want) {
+			t.Errorf("%s: running %d, waiting %d", c.name, r.Running, r.Waiting)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // Bench parks and returns the last vCPU by each means that the kernel has, in turn, so
 // that noise meets all of them alike. It writes the median and the 99th percentile
 // of one change, with what the agent reads before and after it, and of the writes
-// alone. In partitions the last vCPU but one is parked throughout: they exist.
+// alone. The last vCPU but one is parked throughout.
 func Bench(out io.Writer, rounds int) error {
 	p := newParker(newLinux(), time.Sleep)
 	if p.means != guest.Partition {
@@ -31,10 +31,9 @@ func Bench(out io.Writer, rounds int) error {
 	last := guest.Of(ids[len(ids)-1])
 	for range rounds {
 		err := errors.Join(
-			b.change("partition: CPU list", guest.Partition, resident, both),
-			b.change("partition: flip", guest.Flip, resident, both),
+			b.change("partition", guest.Partition, resident, both),
 			b.change("offline, RCU expedited", guest.Offline, guest.VCPUs{}, last),
-			b.writes(resident, both, ids[len(ids)-1]))
+			b.writes(resident, ids[len(ids)-1]))
 		if err != nil {
 			return err
 		}
@@ -84,16 +83,16 @@ func (b *bench) change(name string, means guest.Means, first, second guest.VCPUs
 	return nil
 }
 
-// writes measures what the kernel alone takes: the write of a CPU list into
+// writes measures what the kernel alone takes: the write that makes or ends
 // a partition, and of a vCPU's state as an operator writes it, without expedited RCU.
-func (b *bench) writes(resident, both guest.VCPUs, id int) error {
+func (b *bench) writes(resident guest.VCPUs, id int) error {
 	b.means = guest.Partition
 	if err := b.park(resident); err != nil {
 		return err
 	}
-	list, online := b.group+"/cpuset.cpus", fmt.Sprintf("%scpu%d/online", cpuFolder, id)
+	kind, online := b.folder(id)+"/cpuset.cpus.partition", fmt.Sprintf("%scpu%d/online", cpuFolder, id)
 	for _, change := range []struct{ name, file, value string }{
-		{"write of a CPU list, park", list, both.String()}, {"write of a CPU list, return", list, resident.String()},
+		{"write of a partition, park", kind, "root"}, {"write of a partition, return", kind, "member"},
 		{"write of 'online', park", online, "0"}, {"write of 'online', return", online, "1"},
 	} {
 		start := time.Now()

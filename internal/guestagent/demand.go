@@ -1,6 +1,7 @@
 package guestagent
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,15 +19,19 @@ type meter struct {
 	busy map[int]uint64 // ticks, by vCPU
 	own  time.Duration  // for which the agent itself has run
 	// stall is the total of PSI "some", in microseconds.
-	stall   uint64
-	waiting int64 // sum of samples
-	samples int64
+	stall uint64
+	// threads are those that ran or waited at the last looks, the latest first.
+	threads []int64
 }
+
+// recent is the number of looks that demand is of: they last longer than threads wait for each other
+// at a barrier, and end soon after the work.
+const recent = 6
 
 // demand is what a report says of it; see guest.Report.
 type demand struct {
-	running, waiting, stalled int64
-	use                       string
+	running, stalled int64
+	use              string
 	// by is the share of time in which each vCPU was busy.
 	by map[int]float64
 }
@@ -44,10 +49,20 @@ func (m *meter) runnable() (int64, bool) {
 	return max(0, n-1), err == nil
 }
 
-// note notes how many threads wait at a look, for the mean.
-func (m *meter) note(waiting int64) {
-	m.waiting += waiting
-	m.samples++
+// note notes how many threads ran or waited at a look.
+func (m *meter) note(threads int64) {
+	m.threads = append([]int64{threads}, m.threads[:min(len(m.threads), recent-1)]...)
+}
+
+// most is the number of threads that would have run at once, had there been vCPUs for them: the greatest
+// that two of the last looks found. Their mean says less: the fewer vCPUs threads have that meet at barriers, the
+// longer most of them wait for the last one, and need no vCPU meanwhile. -1: unknown.
+func (m *meter) most() int64 {
+	if len(m.threads) < 2 {
+		return -1
+	}
+	sorted := slices.Sorted(slices.Values(m.threads))
+	return sorted[len(sorted)-2]
 }
 
 // mean returns the demand since the last call; the first call has no use yet.
@@ -73,9 +88,6 @@ func (m *meter) mean(now time.Time, present guest.VCPUs) (demand, error) {
 			d.stalled = min(1000, int64(1000*float64(stall-m.stall)/float64(elapsed.Microseconds())))
 		}
 	}
-	if m.samples > 0 {
-		d.waiting = 1000 * m.waiting / m.samples
-	}
 	ids := present.IDs()
 	if last := ids[len(ids)-1]; last < guest.MaxUse {
 		digits := make([]byte, last+1)
@@ -84,7 +96,7 @@ func (m *meter) mean(now time.Time, present guest.VCPUs) (demand, error) {
 		}
 		d.use = string(digits)
 	}
-	m.at, m.busy, m.own, m.stall, m.waiting, m.samples = now, busy, own, stall, 0, 0
+	m.at, m.busy, m.own, m.stall = now, busy, own, stall
 	return d, nil
 }
 

@@ -22,16 +22,23 @@ type fake struct {
 	sweeps   int
 	writes   []string
 	noGroups bool
-	// inPlace says whether the list of a partition may change while it is in effect;
-	// partitions whether there are any; hotplug whether CPUs can go offline.
-	inPlace, partitions, hotplug bool
-	// balanced are the vCPUs that are in the scheduling domains of the guest's threads: the others get no work.
-	balanced guest.VCPUs
+	// partitions says whether there are any; hotplug whether CPUs can go offline.
+	partitions, hotplug bool
+	// kinds are the kinds of partitions by vCPU.
+	kinds map[int]string
+	// unseen are vCPUs that the kernel does not have among the idle ones: each went idle alone in a partition, without
+	// scheduling domains, and has run nothing since. at is where the agent runs; -1: anywhere.
+	unseen guest.VCPUs
+	at     int
+	// kicked says that a vCPU was parked while it was idle: the kernel goes on waking it to balance for busy ones.
+	kicked bool
+	// others are vCPUs in a partition of something else in the guest.
+	others guest.VCPUs
 }
 
 func newFake(n int) *fake {
-	f := &fake{files: map[string]string{}, busy: map[int]bool{}, inPlace: true, partitions: true,
-		hotplug: true}
+	f := &fake{files: map[string]string{}, busy: map[int]bool{}, partitions: true, hotplug: true,
+		kinds: map[int]string{}, at: -1}
 	for id := range n {
 		f.present.Add(id)
 	}
@@ -45,7 +52,20 @@ func newFake(n int) *fake {
 	return f
 }
 
-const group = systemRoot + partition
+// kindFile is the file with the kind of a vCPU's partition.
+func kindFile(id int) string {
+	return fmt.Sprintf("%s%s%d/cpuset.cpus.partition", systemRoot, partition, id)
+}
+
+// apart are the vCPUs in partitions of their own.
+func (f *fake) apart() (s guest.VCPUs) {
+	for id, kind := range f.kinds {
+		if kind == "root" {
+			s.Add(id)
+		}
+	}
+	return s
+}
 
 func (f *fake) online() guest.VCPUs { return f.present.Without(f.off) }
 
@@ -72,9 +92,15 @@ func (f *fake) read(name string) (string, error) {
 		return f.stat(6, 1), nil
 	case "/proc/stat":
 		return f.stat(0, int(tick)), nil
-	case group + "/cpuset.cpus.effective":
-		list, _ := guest.ParseList(f.files[group+"/cpuset.cpus"])
-		return list.And(f.online()).String(), nil
+	case systemRoot + "/cpuset.cpus.effective":
+		return f.online().Without(f.apart()).Without(f.others).String(), nil
+	}
+	var id int
+	if n, _ := fmt.Sscanf(name, systemRoot+partition+"%d/", &id); n == 1 && path.Base(name) == "cpuset.cpus.partition" {
+		if kind, ok := f.kinds[id]; ok {
+			return kind, nil
+		}
+		return "", fs.ErrNotExist
 	}
 	text, ok := f.files[name]
 	if !ok {
@@ -85,8 +111,10 @@ func (f *fake) read(name string) (string, error) {
 
 func (f *fake) write(name, text string) error {
 	f.writes = append(f.writes, name+"="+text)
-	kind := group + "/cpuset.cpus.partition"
 	var id int
+	if n, _ := fmt.Sscanf(name, systemRoot+partition+"%d/", &id); n == 1 {
+		return f.change(id, path.Base(name), text)
+	}
 	switch n, _ := fmt.Sscanf(name, cpuFolder+"cpu%d/online", &id); {
 	case n == 1 && (id == 0 || !f.hotplug):
 		return syscall.EBUSY
@@ -96,21 +124,30 @@ func (f *fake) write(name, text string) error {
 	case n == 1:
 		f.off = f.off.Without(guest.Of(id))
 		return nil
-	case name == kind && text != "member" && (f.files[group+"/cpuset.cpus"] == "" || !f.partitions):
-		text += " invalid (no reason)"
-	case name == group+"/cpuset.cpus" && f.files[kind] != "member" && !f.inPlace:
-		f.files[kind] = "isolated invalid (Cpu list in cpuset.cpus not exclusive)"
 	}
 	if _, ok := f.files[name]; !ok {
 		return fs.ErrNotExist
 	}
 	f.files[name] = text
-	// Before Linux 6.6 the kernel rebuilds the domains for these changes only.
-	if name == kind || name == group+"/cpuset.cpus" && f.files[kind] == "root" {
-		f.balanced = f.online()
-		if now := f.files[kind]; now == "root" || now == "isolated" {
-			parked, _ := guest.ParseList(f.files[group+"/cpuset.cpus"])
-			f.balanced = f.online().Without(parked)
+	return nil
+}
+
+// change changes a vCPU's partition. The kernel decides when a vCPU goes idle whether it is among those that get work and
+// that balance for busy ones; one that was idle before stays among them.
+func (f *fake) change(id int, file, text string) error {
+	if _, ok := f.kinds[id]; !ok {
+		return fs.ErrNotExist
+	}
+	if file != "cpuset.cpus.partition" {
+		return nil
+	}
+	if text == "root" && !f.partitions {
+		text = "root invalid (no reason)"
+	}
+	if f.kinds[id] = text; text == "root" {
+		f.unseen.Add(id)
+		if f.at != id {
+			f.kicked = true
 		}
 	}
 	return nil
@@ -120,14 +157,20 @@ func (f *fake) mkdir(name string) error {
 	if f.noGroups {
 		return syscall.EROFS
 	}
-	if _, ok := f.files[group+"/cpuset.cpus.partition"]; name == group && !ok {
-		f.files[group+"/cpuset.cpus.partition"], f.files[group+"/cpuset.cpus"] = "member", ""
+	var id int
+	if n, _ := fmt.Sscanf(name, systemRoot+partition+"%d", &id); n == 1 && f.kinds[id] == "" {
+		f.kinds[id] = "member"
 	}
 	return nil
 }
 
 func (f *fake) list(folder string) ([]string, error) {
 	var names []string
+	for id := range f.kinds {
+		if folder == systemRoot {
+			names = append(names, fmt.Sprintf("%s%d", partition[1:], id))
+		}
+	}
 	for name := range f.files {
 		if path.Dir(path.Dir(name)) == folder {
 			names = append(names, path.Base(path.Dir(name)))
@@ -142,6 +185,14 @@ func (f *fake) moveThreads(from, _ guest.VCPUs) {
 		delete(f.busy, id)
 	}
 }
+
+func (f *fake) stand(id int) {
+	if f.at = -1; !f.apart().Has(id) {
+		f.at, f.unseen = id, f.unseen.Without(guest.Of(id))
+	}
+}
+
+func (f *fake) leave(guest.VCPUs) { f.at = -1 }
 
 func (f *fake) mountCgroup(string) error { return syscall.EPERM }
 

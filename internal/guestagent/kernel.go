@@ -22,6 +22,9 @@ type kernel interface {
 	list(path string) ([]string, error)
 	// moveThreads moves kernel threads that may run elsewhere away from CPUs.
 	moveThreads(from, to guest.VCPUs)
+	// stand runs this thread on a vCPU, and leave on any of them again.
+	stand(id int)
+	leave(all guest.VCPUs)
 	mountCgroup(path string) error
 	// ownTime is for how long this program has run.
 	ownTime() time.Duration
@@ -44,7 +47,7 @@ func often(path string) bool {
 	case "/proc/loadavg", "/proc/stat", "/proc/schedstat", pressureFile, cpuFolder + "present", cpuFolder + "online":
 		return true
 	}
-	return strings.HasSuffix(filepath.Dir(path), partition)
+	return strings.HasSuffix(path, "/cpuset.cpus.effective")
 }
 
 func (k *linux) read(path string) (string, error) {
@@ -118,6 +121,20 @@ const (
 	kernelThread = 0x00200000 // PF_KTHREAD
 	fixedThread  = 0x04000000 // PF_NO_SETAFFINITY
 )
+
+func (*linux) stand(id int) {
+	var one unix.CPUSet
+	one.Set(id)
+	_ = unix.SchedSetaffinity(0, &one) // a vCPU that is gone again needs nothing
+}
+
+func (*linux) leave(all guest.VCPUs) {
+	var any unix.CPUSet
+	for _, id := range all.IDs() {
+		any.Set(id)
+	}
+	_ = unix.SchedSetaffinity(0, &any)
+}
 
 func (k *linux) moveThreads(from, to guest.VCPUs) {
 	names, err := k.list("/proc")

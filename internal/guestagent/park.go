@@ -3,6 +3,7 @@ package guestagent
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,8 +15,9 @@ const (
 	systemRoot = "/sys/fs/cgroup"
 	// ownRoot is where the agent mounts the cgroup hierarchy in a guest that has not
 	// mounted it.
-	ownRoot    = "/run/numavisor-guest/cgroup"
-	partition  = "/numavisor-parked"
+	ownRoot = "/run/numavisor-guest/cgroup"
+	// partition begins the names of the partitions: one for each vCPU that has been parked.
+	partition  = "/numavisor-parked-"
 	expedite   = "/sys/kernel/rcu_expedited"
 	workqueues = "/sys/devices/virtual/workqueue/cpumask"
 )
@@ -24,8 +26,10 @@ const (
 type parker struct {
 	k     kernel
 	means guest.Means
-	// group is the folder of the partition; empty: there is none.
-	group string
+	// root is the folder of all cgroups; empty: there are no partitions. made are the vCPUs that have a cgroup for one,
+	// apart those of which the agent, or one before it, made a partition.
+	root        string
+	made, apart guest.VCPUs
 	// present and parked are the vCPUs when they were last read.
 	present, parked guest.VCPUs
 	// irqs are the interrupts by number, as they were last read or written; nil: not yet.
@@ -55,16 +59,48 @@ func newParker(k kernel, wait func(time.Duration)) *parker {
 	}
 	// An error shows in that the partition has no files of the cpuset controller.
 	_ = k.write(root+"/cgroup.subtree_control", "+cpuset")
-	if k.mkdir(root+partition) != nil {
+	present, err := p.set(cpuFolder + "present")
+	if err != nil {
 		return p
 	}
-	if _, err := k.read(root + partition + "/cpuset.cpus.partition"); err == nil {
-		p.group, p.means = root+partition, guest.Partition
+	ids := present.IDs()
+	p.root = root
+	for _, id := range ids {
+		if kind, err := k.read(p.folder(id) + "/cpuset.cpus.partition"); err == nil && kind == "root" {
+			p.apart.Add(id)
+		}
+	}
+	if p.group(ids[len(ids)-1]) == nil {
+		p.means = guest.Partition
+	} else {
+		p.root = ""
 	}
 	return p
 }
 
-// state reads which vCPUs exist and which are parked, from the kernel.
+// folder is that of a vCPU's partition.
+func (p *parker) folder(id int) string { return p.root + partition + strconv.Itoa(id) }
+
+// group makes the cgroup of a vCPU's partition, which is not in effect at first.
+func (p *parker) group(id int) error {
+	if p.made.Has(id) {
+		return nil
+	}
+	if err := p.k.mkdir(p.folder(id)); err != nil {
+		return err
+	}
+	if _, err := p.k.read(p.folder(id) + "/cpuset.cpus.partition"); err != nil {
+		return err
+	}
+	if err := p.k.write(p.folder(id)+"/cpuset.cpus", strconv.Itoa(id)); err != nil {
+		return err
+	}
+	p.made.Add(id)
+	return nil
+}
+
+// state reads which vCPUs exist and which are parked, from the kernel: those that are offline, or
+// in a partition.
 func (p *parker) state() (present, parked guest.VCPUs, err error) {
 	if present, err = p.set(cpuFolder + "present"); err != nil {
 		return present, parked, err
@@ -74,12 +110,12 @@ func (p *parker) state() (present, parked guest.VCPUs, err error) {
 		return present, parked, err
 	}
 	parked = present.Without(online)
-	if p.separate() {
-		cpus, err := p.set(p.group + "/cpuset.cpus.effective")
+	if p.root != "" {
+		rest, err := p.set(p.root + "/cpuset.cpus.effective")
 		if err != nil {
 			return present, parked, err
 		}
-		parked = parked.Or(cpus.And(present))
+		parked = parked.Or(p.apart.And(present).Without(rest))
 	}
 	p.present, p.parked = present, parked
 	return present, parked, nil
@@ -91,15 +127,6 @@ func (p *parker) set(path string) (guest.VCPUs, error) {
 		return guest.VCPUs{}, err
 	}
 	return guest.ParseList(text)
-}
-
-// separate reports whether the partition is in effect.
-func (p *parker) separate() bool {
-	if p.group == "" {
-		return false
-	}
-	now, err := p.k.read(p.group + "/cpuset.cpus.partition")
-	return err == nil && (now == "isolated" || now == "root")
 }
 
 // park parks exactly these vCPUs, by the fastest means that works. A means that
@@ -116,12 +143,10 @@ func (p *parker) park(want guest.VCPUs) error {
 	for {
 		switch p.means {
 		case guest.Partition:
-			err = p.change(want)
-		case guest.Flip:
-			err = p.flip(want)
+			err = p.change(present, parked, want)
 		case guest.Offline:
 			err = p.offline(present, want)
-		case guest.None:
+		case guest.None, guest.Flip:
 			return errors.Join(errs...)
 		}
 		if err == nil {
@@ -137,40 +162,41 @@ func (p *parker) park(want guest.VCPUs) error {
 
 // next chooses the means that is slower, and takes back what the present one did.
 func (p *parker) next() {
-	switch p.means {
-	case guest.Partition:
-		p.means = guest.Flip
-	case guest.Flip:
-		_ = p.k.write(p.group+"/cpuset.cpus.partition", "member") // else its CPUs show as parked
+	if p.means == guest.Partition {
+		for _, id := range p.apart.IDs() {
+			_ = p.k.write(p.folder(id)+"/cpuset.cpus.partition", "member") // else it shows as parked
+		}
 		p.means = guest.Offline
-	case guest.Offline, guest.None:
-		p.means = guest.None
+		return
 	}
+	p.means = guest.None
 }
 
-// change changes the CPU list of the partition, which remains in effect.
-func (p *parker) change(want guest.VCPUs) error {
-	// An isolated one is that of an earlier agent: see flip.
-	now, err := p.k.read(p.group + "/cpuset.cpus.partition")
-	if want == (guest.VCPUs{}) || err != nil || now != "root" {
-		return p.flip(want)
+// change makes a partition of each vCPU that is to be parked, and ends those of the others.
+//
+// Each has one of its own, so that the kernel has no scheduling domain for it: else it would be one of the idle
+// CPUs that the kernel wakes to balance for busy ones, many times a second. This thread runs on the vCPU while it
+// parks it: the kernel decides whether a vCPU is one of those when it goes idle. The partition is not of kind
+// isolated, since kernels before 6.6 do not rebuild the domains of all when such a one changes.
+func (p *parker) change(present, parked, want guest.VCPUs) error {
+	for _, id := range parked.Without(want).IDs() {
+		if err := p.k.write(p.folder(id)+"/cpuset.cpus.partition", "member"); err != nil {
+			return err
+		}
+		p.apart = p.apart.Without(guest.Of(id))
 	}
-	return p.k.write(p.group+"/cpuset.cpus", want.String())
-}
-
-// flip ends the partition, and makes it with other CPUs.
-func (p *parker) flip(want guest.VCPUs) error {
-	file := p.group + "/cpuset.cpus.partition"
-	if err := p.k.write(file, "member"); err != nil || want == (guest.VCPUs{}) {
-		return err
+	defer p.k.leave(present)
+	for _, id := range want.Without(parked).IDs() {
+		if err := p.group(id); err != nil {
+			return err
+		}
+		p.apart.Add(id)
+		p.k.stand(id)
+		if err := p.k.write(p.folder(id)+"/cpuset.cpus.partition", "root"); err != nil {
+			return err
+		}
 	}
-	if err := p.k.write(p.group+"/cpuset.cpus", want.String()); err != nil {
-		return err
-	}
-	// Not "isolated": kernels before 6.6 do not rebuild the scheduling domains when the list of such a partition
-	// changes (fixed by "cgroup/cpuset: Extract out CS_CPU_EXCLUSIVE & CS_SCHED_LOAD_BALANCE handling" of 2023). A
-	// vCPU that comes back would get no work. No task is in the partition, so none is balanced in it.
-	return p.k.write(file, "root")
+	return nil
 }
 
 // offline takes vCPUs offline and brings others online.
@@ -249,8 +275,8 @@ const (
 	// looks bounds the looks before an acknowledgement; later looks are those of the
 	// reports.
 	looks = 20
-	// patient is the number of looks before kernel threads are moved: most vCPUs are idle sooner, and
-	// finding the threads takes longer than that.
+	// patient is the number of looks before interrupts, workqueues and kernel threads are moved: most vCPUs are idle
+	// sooner, and that takes longer.
 	patient = 3
 	// idleBelow is the share of a look in which an idle vCPU may run: kernel
 	// threads of its own (timers, RCU) stay.
@@ -276,6 +302,7 @@ func (p *parker) settle(parked, used guest.VCPUs) guest.VCPUs {
 			return busy
 		}
 		if i == patient {
+			p.moveWork(used)
 			p.k.moveThreads(parked, used)
 		}
 		before = after

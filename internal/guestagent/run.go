@@ -24,14 +24,14 @@ const (
 	every = time.Second
 	// mid is the time between two measurements.
 	mid = 250 * time.Millisecond
-	// fast is the time between two samples while threads wait for a vCPU, and without
-	// PSI always.
+	// pace is the least time between two reports of demand that changes without a rise.
+	pace = 100 * time.Millisecond
+	// fast is the time between two looks while threads run, and without PSI always.
 	fast = 20 * time.Millisecond
-	// confirm is the time to the second sample after one in which threads wait.
+	// confirm is the time to the second look after one at which threads wait.
 	confirm = 5 * time.Millisecond
-	// alert is how long samples are fast after the kernel's last wake-up, unless mostCalm samples
-	// one after the other find no waiting thread.
-	alert    = 2 * time.Second
+	// mostCalm is the number of looks one after the other without any thread, after which looks end until the kernel
+	// reports pressure or vCPUs are in use.
 	mostCalm = 10
 	// reconnect is the time between two attempts to open the channel.
 	reconnect = time.Second
@@ -95,8 +95,7 @@ type loop struct {
 	opened   time.Time // last attempt
 	measured time.Time
 	sent     time.Time
-	alerted  time.Time // the kernel's last wake-up
-	calm     int       // looks since then, or since threads waited, at which none waited
+	calm     int       // looks one after the other at which no thread ran
 	quiet    time.Time // until then what waits is not counted
 	doubt    int64     // threads that ran or waited at the last look, more than vCPUs, seen once; else 0
 	last     guest.Report
@@ -117,40 +116,42 @@ func (l *loop) turn(now time.Time) {
 	}
 	now = time.Now()
 	if fds[1].Revents&unix.POLLPRI != 0 {
-		l.alerted, l.calm = now, 0
+		l.calm = 0
 	}
 	// After a message the agent looks the next time: threads that wait now may wait for the agent itself.
 	count := int64(-1)
-	if l.alert(now) && !now.Before(l.quiet) && (ready <= 0 || fds[0].Revents == 0) {
+	if l.alert() && !now.Before(l.quiet) && (ready <= 0 || fds[0].Revents == 0) {
 		count = l.look()
 	}
 	rise := 1000*count >= l.last.Running+l.last.Waiting+1000
 	answered := fds[0].Revents != 0 && l.receive()
-	if answered {
+	if !answered && now.Sub(l.measured) >= mid {
+		l.measured = now
+		if err := l.agent.measure(now); err != nil {
+			l.options.Log("measuring demand: %v", err)
+		}
+		if l.agent.last.running >= step {
+			l.calm = 0
+		}
+	}
+	l.send(now, count, answered || rise)
+	if answered || l.agent.untidy {
+		l.agent.tidy()
 		// The kernel's work for a change goes on after it, longer in a slow VM: it is no demand.
 		done := time.Now()
 		l.quiet = done.Add(max(fast, 2*done.Sub(now)))
 		l.doubt = 0
 	}
-	if now.Sub(l.measured) >= mid {
-		l.measured = now
-		if err := l.agent.measure(now); err != nil {
-			l.options.Log("measuring demand: %v", err)
-		}
-	}
-	l.send(now, count, answered || rise)
 }
 
-// alert reports whether the agent looks for waiting threads now.
-func (l *loop) alert(now time.Time) bool {
-	return l.pressure < 0 || now.Sub(l.alerted) < alert && l.calm < mostCalm
-}
+// alert reports whether the agent looks for threads now.
+func (l *loop) alert() bool { return l.pressure < 0 || l.calm < mostCalm }
 
 func (l *loop) timeout(now time.Time) time.Duration {
 	switch {
 	case l.doubt > 0:
 		return confirm
-	case l.alert(now):
+	case l.alert():
 		return max(fast, l.quiet.Sub(now).Round(time.Millisecond)+time.Millisecond)
 	}
 	return mid
@@ -159,24 +160,29 @@ func (l *loop) timeout(now time.Time) time.Duration {
 // look returns the number of threads that run or wait, if it is more than the vCPUs in use, and was so at the
 // look before: what is there once, the kernel's own work for the most part, is gone a moment later. Else -1.
 func (l *loop) look() int64 {
-	used := int64(l.agent.usedNow())
 	n, ok := l.agent.meter.runnable()
-	before := l.doubt
-	l.doubt = 0
-	switch {
-	case !ok || n <= used:
-		l.calm++
-		if ok {
-			l.agent.meter.note(0)
-		}
-		return -1
-	case before == 0:
-		l.doubt, l.calm = n, 0
+	if !ok {
 		return -1
 	}
-	l.calm = 0
+	if l.calm++; n > 0 {
+		l.calm = 0
+	}
+	before := l.doubt
+	l.doubt = 0
+	used := int64(l.agent.usedNow())
+	if n <= used {
+		l.agent.meter.note(n)
+		return -1
+	}
+	if before == 0 {
+		l.doubt = n
+		return -1
+	}
 	n = min(n, before)
-	l.agent.meter.note(n - used)
+	l.agent.meter.note(n)
+	if n == used+1 && l.agent.meter.most() < n {
+		return -1 // one thread more is often the kernel's: it counts with the next look that finds it
+	}
 	return n
 }
 
@@ -188,7 +194,7 @@ func (l *loop) send(now time.Time, count int64, due bool) {
 	}
 	r := l.agent.draft(count)
 	changed := r.Used != l.last.Used || r.Epoch != l.last.Epoch || r.Means != l.last.Means
-	moved := now.Sub(l.sent) >= mid && (far(r.Running, l.last.Running) || far(r.Waiting, l.last.Waiting))
+	moved := now.Sub(l.sent) >= pace && (far(r.Running, l.last.Running) || far(r.Waiting, l.last.Waiting))
 	if !due && !changed && !moved && now.Sub(l.sent) < every {
 		return
 	}

@@ -44,7 +44,7 @@ func TestALookReadsOneFile(t *testing.T) {
 	if l.last.Epoch != 1 {
 		t.Fatalf("the first report is %+v", l.last)
 	}
-	l.measured = time.Now().Add(time.Hour)
+	l.measured, l.sent = time.Now().Add(time.Hour), time.Now().Add(time.Hour)
 	clear(c.reads)
 	const turns = 5
 	for range turns {
@@ -58,10 +58,10 @@ func TestALookReadsOneFile(t *testing.T) {
 }
 
 // Threads that wait once are no demand: the kernel's own work is over a moment later. Those that wait at two looks are
-// reported at once, with the lesser number. Without a waiting thread looks soon end, until the kernel reports pressure.
+// reported at once, with the lesser number. Without any thread looks soon end, until the kernel reports pressure.
 func TestARiseIsSeenTwice(t *testing.T) {
 	f := newFake(2)
-	l := &loop{agent: start(t, f), channel: -1, pressure: 0, alerted: time.Now()}
+	l := &loop{agent: start(t, f), channel: -1, pressure: 0}
 	l.agent.grant(grantOf(1, 0, 1))
 	var got []int64
 	for _, threads := range []string{"3", "2", "6", "5", "2"} { // one of them is the agent
@@ -75,15 +75,20 @@ func TestARiseIsSeenTwice(t *testing.T) {
 	if want := []int64{0, 0, 5, 0, 0}; !slices.Equal(got, want) {
 		t.Errorf("seen once: %v, want %v", got, want)
 	}
-	if m := l.agent.meter; m.samples != 4 || m.waiting != 2 {
-		t.Errorf("the mean is of %d threads at %d looks; 2 waited at one of 4, and what waits once does not count", m.waiting,
-			m.samples)
+	if noted := l.agent.meter.threads; !slices.Equal(noted, []int64{1, 4, 1, 2}) {
+		t.Errorf("noted are %v threads, the latest first; what waits once does not count", noted)
 	}
-	for range mostCalm {
-		l.look()
-	}
-	if wait := l.timeout(time.Now()); wait != mid {
-		t.Errorf("in a calm VM the agent looks every %v", wait)
+	for _, c := range []struct {
+		threads string
+		wait    time.Duration
+	}{{"2", fast}, {"1", mid}} {
+		f.files["/proc/loadavg"] = "0.00 0.00 0.00 " + c.threads + "/120 99"
+		for range mostCalm {
+			l.look()
+		}
+		if wait := l.timeout(time.Now()).Round(10 * time.Millisecond); wait != c.wait {
+			t.Errorf("with %s threads, its own among them, the agent looks every %v, want %v", c.threads, wait, c.wait)
+		}
 	}
 }
 
@@ -112,7 +117,7 @@ func TestWorkOfAGrantIsNoDemand(t *testing.T) {
 		t.Errorf("after a grant: %+v, %d seen once, the next look in %v", l.last, l.doubt, wait)
 	}
 	// Real demand is still there.
-	for range 2 {
+	for range 4 {
 		l.turn(time.Now())
 	}
 	if l.last.Running != 2000 || l.last.Waiting != 1000 {
@@ -127,8 +132,10 @@ func TestAHandOverReadsNoInterrupts(t *testing.T) {
 	a := start(t, f)
 	a.k, a.parker.k, a.meter.k = c, c, c
 	a.grant(grantOf(1, 0, 1, 2))
+	a.tidy()
 	clear(c.reads)
 	a.grant(grantOf(2, 0, 1))
+	a.tidy()
 	if n := c.reads["/proc/irq/9/smp_affinity_list"]; n != 0 || f.files[irqFile("9")] != "0-1" {
 		t.Errorf("IRQ 9 is read %d times, and goes to vCPUs %s", n, f.files["/proc/irq/9/smp_affinity_list"])
 	}
@@ -140,6 +147,7 @@ func TestAHandOverReadsNoInterrupts(t *testing.T) {
 		}
 	}
 	a.grant(grantOf(3, 0))
+	a.tidy()
 	if f.files["/proc/irq/10/smp_affinity_list"] != "0" {
 		t.Errorf("IRQ 10 goes to vCPUs %s", f.files["/proc/irq/10/smp_affinity_list"])
 	}
@@ -148,11 +156,7 @@ func TestAHandOverReadsNoInterrupts(t *testing.T) {
 // Files that stay open show what is in them now, however long they are, also after they were
 // replaced by others of their name.
 func TestFilesThatStayOpen(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), partition)
-	if err := os.Mkdir(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	path, k := filepath.Join(folder, "cpuset.cpus"), newLinux()
+	path, k := filepath.Join(t.TempDir(), "cpuset.cpus.effective"), newLinux()
 	for _, text := range []string{"0-3", "7", strings.Repeat("x", 100_000), ""} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 )
 
 // bootGuest boots a lab whose kernel stands for that of a guest, with the agent.
-func bootGuest(t *testing.T) *labHost {
+func bootGuest(t *testing.T, shape string) *labHost {
 	t.Helper()
 	agent, err := filepath.Abs("../../bin/numavisor-guest")
 	if err != nil {
@@ -26,7 +26,7 @@ func bootGuest(t *testing.T) *labHost {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	return bootWith(t, "square4", lab.Options{Saved: true,
+	return bootWith(t, shape, lab.Options{Saved: true,
 		Files: map[string]string{"numavisor-guest": agent, "grant": grant}})
 }
 
@@ -65,7 +65,7 @@ wait $grant; rc=$?; grep VmHWM /proc/$agent/status >/run/agent.rss; kill -KILL $
 // continues after its own kill with what the kernel has, and finds other means where
 // a partition is not possible.
 func TestLabGuestAgent(t *testing.T) {
-	l := bootGuest(t)
+	l := bootGuest(t, "square4")
 	l.sh(t, "for i in 1 2 3 4 5 6 7 8; do (while :; do :; done) >/dev/null 2>&1 & done")
 	check := func(answers []answer, means guest.Means, want ...string) {
 		t.Helper()
@@ -96,11 +96,45 @@ func TestLabGuestAgent(t *testing.T) {
 	if before := first[len(first)-1].Epoch; again[0].Epoch <= before {
 		t.Errorf("the agent forgot epoch %d when it was killed: %d", before, again[0].Epoch)
 	}
-	// A group that wants the same CPUs for itself makes the partition invalid.
-	l.sh(t, "echo member > /sys/fs/cgroup/numavisor-parked/cpuset.cpus.partition; mkdir /sys/fs/cgroup/other; "+
+	// A group that wants the same CPUs for itself makes partitions invalid.
+	l.sh(t, "for g in /sys/fs/cgroup/numavisor-parked-*; do echo member > $g/cpuset.cpus.partition; done; mkdir /sys/fs/cgroup/other; "+
 		"echo 0-7 > /sys/fs/cgroup/other/cpuset.cpus")
 	lists = []string{"0-3", "0-1,5", "0-7"}
 	check(l.grants(t, 0, lists...), guest.Offline, lists...)
+}
+
+// apartShape is a VM whose vCPUs have no cache in common: the kernel wakes a thread near the vCPU on which it was, and only
+// its balancing brings threads to another one.
+const apartShape = `name: apart
+nodes: [{cpus: 1, memory: 700M}, {cpus: 1, memory: 700M}, {cpus: 1, memory: 700M}, {cpus: 1, memory: 700M}]
+`
+
+// A vCPU that was parked alone gets threads when it comes back, also those of a program whose threads sleep at barriers
+// most of the time: the kernel sees that it is idle.
+func TestLabGuestAgentBarriers(t *testing.T) {
+	shape := filepath.Join(t.TempDir(), "apart.yaml")
+	if err := os.WriteFile(shape, []byte(apartShape), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := bootGuest(t, shape)
+	agent, err := filepath.Abs("../../bin/numavisor-guest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.AddMirror(t.Context(), agent); err != nil {
+		t.Fatal(err)
+	}
+	l.sh(t, "cp /lab/files/mirror /run/mirror; (echo agent off; echo run 500 3600 0 4; sleep 3600) | /run/mirror >/run/mirror.log 2>&1 & "+
+		"for i in $(seq 100); do grep -q RUN /run/mirror.log && break; sleep 0.1; done")
+	for i, a := range l.grants(t, 0, "0-2", "0-3", "0,2-3", "0-3", "0", "0-1", "0-3") {
+		if a.Least < 0.05 {
+			t.Errorf("grant %d of vCPUs %s: one of them ran threads for %.1f %% of the time, and there is one for each", i,
+				a.UsedList, 100*a.Least)
+		}
+		if a.Ran > 0.1 {
+			t.Errorf("grant %d: a released vCPU ran tasks for %.0f %% of the time", i, 100*a.Ran)
+		}
+	}
 }
 
 // residentKiB is the greatest resident memory of the last agent.
@@ -122,6 +156,6 @@ func TestLabHandOffCost(t *testing.T) {
 	if rounds == "" {
 		t.Skip("a measurement: 'make bench-handoff' runs it")
 	}
-	l := bootGuest(t)
+	l := bootGuest(t, "square4")
 	t.Log("\n" + l.sh(t, "numavisor-guest --bench "+rounds))
 }

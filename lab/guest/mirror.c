@@ -12,6 +12,10 @@
  *                         RISE <us> <vCPU>
  *                         DONE
  *   stop              ->  the run ends: DONE
+ *   anneal SWAPS THREADS
+ *                     ->  ANNEAL <ms>
+ *       A program like PARSEC's canneal: each of THREADS threads exchanges SWAPS pairs of words at random in memory that all
+ *       share, and of which each has touched its part first.
  *       A program of which each of THREADS threads changes LINES cache lines of its own memory and then waits for
  *       all others, again and again; AT is in ms since the order. A thread that waits spins for SPIN and sleeps then,
  *       as OpenMP's do. "steps" counts threads' steps since the order, "barriers" those in the last second,
@@ -47,7 +51,8 @@
 #define PHASES 64
 #define MEMORY (4 << 20) /* bytes of each thread: no cache of the lab holds them */
 #define SPIN 1e-3        /* seconds */
-#define PARTITION "/sys/fs/cgroup/numavisor-parked/"
+#define PARTITION "/sys/fs/cgroup/parked-by-hand/" /* the agent has others */
+#define IN_USE "/sys/fs/cgroup/cpuset.cpus.effective"
 
 static double now(void)
 {
@@ -129,6 +134,8 @@ static void order_agent(const char *word)
 static void park(const char *list)
 {
     char now_parked[128] = "";
+    put("/sys/fs/cgroup/cgroup.subtree_control", "+cpuset");
+    mkdir(PARTITION, 0755);
     put(PARTITION "cpuset.cpus.partition", "member");
     if (strcmp(list, "none")) {
         put(PARTITION "cpuset.cpus", list);
@@ -179,6 +186,16 @@ static void look_where(void)
         printf("RISE %.0f %d\n", (now() - rose) * 1e6, __builtin_ctzl(here));
 }
 
+/* Adds one to a word. The mark makes the lab's counter see it (scope/numascope.c). */
+static void add_one(volatile long *word)
+{
+#ifdef __x86_64__
+    __asm__ volatile(".byte 0x0f, 0x1f, 0x80; .ascii \"NUMA\"; incq %0" : "+m"(*word) : : "cc");
+#else
+    *word += 1;
+#endif
+}
+
 /* Changes cache lines of a thread's own memory, a chunk after the other. */
 static void sweep(struct worker *w, int count)
 {
@@ -186,7 +203,7 @@ static void sweep(struct worker *w, int count)
     for (int i = 0; i < count; i++) {
         if (i % 64 == 0)
             look_where();
-        w->memory[w->at] += 1;
+        add_one(&w->memory[w->at]);
         w->at = (w->at + line) % words;
     }
 }
@@ -201,7 +218,7 @@ static void wait_for(struct worker *w, _Atomic unsigned *word, _Atomic unsigned 
         if (zero ? seen == 0 : seen != value)
             return;
         if (now() - begin < SPIN) {
-            sweep(w, 16);
+            sweep(w, 4);
             continue;
         }
         atomic_store(asleep, 1);
@@ -268,27 +285,22 @@ static void together(int threads)
         wait_for(&workers[0], &left, &leader_asleep, 0, 1);
 }
 
-/* The vCPUs that are parked now, from the agent's partition: a list such as 1-3,5. */
+/* The vCPUs that are in partitions now: those that a list such as 1-3,5 does not name. */
 static unsigned long unused(void)
 {
-    char state[128] = "", list[256] = "";
-    unsigned long set = 0;
-    FILE *f = fopen(PARTITION "cpuset.cpus.partition", "re");
-    if (f && fgets(state, sizeof state, f) && (!strcmp(state, "isolated\n") || !strcmp(state, "root\n"))) {
-        FILE *l = fopen(PARTITION "cpuset.cpus.effective", "re");
-        if (l && !fgets(list, sizeof list, l))
-            list[0] = 0;
-        if (l)
-            fclose(l);
-    }
-    if (f)
-        fclose(f);
+    char list[256] = "";
+    unsigned long used = 0, all = get_nprocs_conf() >= 64 ? ~0ul : (1ul << get_nprocs_conf()) - 1;
+    FILE *l = fopen(IN_USE, "re");
+    if (l && !fgets(list, sizeof list, l))
+        list[0] = 0;
+    if (l)
+        fclose(l);
     for (char *part = strtok(list, ",\n"); part; part = strtok(NULL, ",\n")) {
         int from, to, n = sscanf(part, "%d-%d", &from, &to);
         for (int i = from; n > 0 && i <= (n == 2 ? to : from) && i < 64; i++)
-            set |= 1ul << i;
+            used |= 1ul << i;
     }
-    return set;
+    return used ? all & ~used : 0;
 }
 
 static struct { int reports, count, at[PHASES], threads[PHASES]; } order;
@@ -373,6 +385,60 @@ static void start_run(const char *text)
     pthread_detach(t);
 }
 
+/* Annealing. */
+
+#define ANNEALED (32 << 20) /* bytes */
+
+static struct { int swaps, threads; volatile long *memory; pthread_barrier_t ready; } annealing;
+
+static void *anneal(void *arg)
+{
+    const size_t words = ANNEALED / sizeof *annealing.memory, page = 4096 / sizeof *annealing.memory;
+    const size_t part = words / annealing.threads, first = (size_t)arg * part;
+    unsigned long random = 88172645463325252ul + (size_t)arg;
+    for (size_t at = first; at < first + part; at += page)
+        annealing.memory[at] = 1;
+    pthread_barrier_wait(&annealing.ready);
+    for (int i = 0; i < annealing.swaps; i++) {
+        size_t at[2];
+        for (int k = 0; k < 2; k++) {
+            random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+            at[k] = random % (part * annealing.threads);
+            add_one(&annealing.memory[at[k]]);
+        }
+        long word = annealing.memory[at[0]];
+        annealing.memory[at[0]] = annealing.memory[at[1]];
+        annealing.memory[at[1]] = word;
+    }
+    return NULL;
+}
+
+static void start_anneal(const char *text)
+{
+    pthread_t threads[THREADS];
+    if (sscanf(text, "%d %d", &annealing.swaps, &annealing.threads) != 2 || annealing.threads < 1 ||
+        annealing.threads > THREADS) {
+        printf("ANNEAL what?\n");
+        return;
+    }
+    annealing.memory = mmap(NULL, ANNEALED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (annealing.memory == MAP_FAILED) {
+        printf("NO MEMORY\n");
+        return;
+    }
+    pthread_barrier_init(&annealing.ready, NULL, annealing.threads + 1);
+    for (long i = 0; i < annealing.threads; i++)
+        if (pthread_create(&threads[i], NULL, anneal, (void *)i))
+            abort();
+    pthread_barrier_wait(&annealing.ready);
+    double begin = now();
+    for (int i = 0; i < annealing.threads; i++)
+        pthread_join(threads[i], NULL);
+    printf("ANNEAL %.0f\n", (now() - begin) * 1e3);
+    pthread_barrier_destroy(&annealing.ready);
+    munmap((void *)annealing.memory, ANNEALED);
+}
+
 static void load_modules(void)
 {
     /* virtio_ring before virtio for some kernels, virtio first for others: each is tried twice. */
@@ -414,6 +480,8 @@ int main(void)
             park(word);
         else if (!strncmp(line, "run ", 4))
             start_run(line + 4);
+        else if (!strncmp(line, "anneal ", 7))
+            start_anneal(line + 7);
         else if (!strncmp(line, "stop", 4))
             atomic_store(&stopping, 1);
         else if (!strncmp(line, "stat", 4)) {

@@ -48,10 +48,9 @@ type Means string
 
 // Means, the fastest first.
 const (
-	// Partition changes the CPU list of a cpuset partition that exists.
+	// Partition makes a cpuset partition of the vCPU.
 	Partition Means = "partition"
-	// Flip removes and makes the partition for each change: the kernel refuses to change
-	// the list of a partition in place.
+	// Flip removes and makes one partition of all vCPUs for each change: an agent of another version.
 	Flip Means = "flip"
 	// Offline takes the vCPU offline. RCU is expedited meanwhile.
 	Offline Means = "offline"
@@ -86,9 +85,10 @@ type Report struct {
 	// not.
 	Used  VCPUs `json:"used"`
 	Means Means `json:"means"`
-	// Running is the mean number of vCPUs that executed threads, in thousandths.
+	// Running is the number of vCPUs that executed threads, in thousandths: the most of the
+	// last moments, or their mean in a guest that does little.
 	Running int64 `json:"running"`
-	// Waiting is the mean number of runnable threads that waited for a vCPU, in
+	// Waiting is the number of runnable threads that waited for a vCPU, in
 	// thousandths.
 	Waiting int64 `json:"waiting"`
 	// Stalled is the share of time in which some thread waited for a vCPU, in
