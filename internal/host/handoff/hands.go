@@ -67,6 +67,9 @@ const (
 	slowPatience = 5 * time.Second
 	// resend is the time after which a grant that a report does not show is sent again.
 	resend = 100 * time.Millisecond
+	// placing is how long libvirt may take to put the threads of a VM that starts into their cgroups. Until then they
+	// may not be allowed on their CPUs.
+	placing = 5 * time.Second
 	// look is the least time over which a vCPU is seen idle or not.
 	look = 5 * time.Millisecond
 	// idleBelow is the share of a look in which an idle vCPU may run, for the timers
@@ -90,6 +93,7 @@ type member struct {
 	sent     time.Time
 	demand   handoff.Demand
 	confine  map[words.VCPUID]topology.CPUSet // what the kernel was last ordered
+	first    time.Time                        // when it was ordered something first
 }
 
 // watch is a vCPU that its guest has released, until it has been seen idle.
@@ -107,6 +111,7 @@ type Hands struct {
 	memory  handoff.Memory
 	watches map[topology.CPUID]watch
 	unsaved bool
+	now     time.Time // of this Step
 }
 
 // New continues from a record; the zero record is the first start.
@@ -221,6 +226,7 @@ const reordered = 8
 // Step does what can be done now, and returns when to call it next even if nothing
 // happens before.
 func (h *Hands) Step(now time.Time) (next time.Time, err error) {
+	h.now = now
 	h.settle(now)
 	err = h.enforce()
 	d, memory, decided := handoff.Decide(h.input(now))
@@ -334,16 +340,26 @@ func (h *Hands) confineAndFree(m *member, i int) {
 	}
 	for v := range m.Mirror {
 		id := words.VCPUID(v)
-		to := rest
-		if own := m.Mirror[v]; rest.Contains(own) {
-			to = topology.SetOf(own)
-		}
-		if err := h.confine(m, id, to); err != nil {
+		if err := h.confine(m, id, h.room(m, id, rest)); err != nil {
 			h.Log("VM %s keeps CPU %d: %v", m.Name, cpu, err)
 			return
 		}
 	}
 	h.free(i)
+}
+
+// room returns where a vCPU may run of the CPUs that are open to its guest: on its own CPU, else on all of them. If the
+// guest says that it does not use the vCPU, the first CPU suffices. The guest has that one always, so that a hand-over
+// need not order the kernel for all vCPUs without a CPU.
+func (h *Hands) room(m *member, v words.VCPUID, open topology.CPUSet) topology.CPUSet {
+	if own := m.Mirror[v]; open.Contains(own) {
+		return topology.SetOf(own)
+	}
+	answers := !m.Paused && h.now.Sub(m.heard) <= silence
+	if anchor := m.Mirror[0]; answers && open.Contains(anchor) && !m.report.Used.Has(int(v)) {
+		return topology.SetOf(anchor)
+	}
+	return open
 }
 
 // open returns the CPUs that a guest's vCPUs may use.
@@ -370,8 +386,8 @@ func (h *Hands) confine(m *member, v words.VCPUID, cpus topology.CPUSet) error {
 	return nil
 }
 
-// enforce saves the record, and lets each vCPU run on its CPU if the record grants it,
-// else on all that the record grants its guest. Nothing is opened that is not saved.
+// enforce saves the record, and lets each vCPU run where room says of what the record grants its guest. Nothing is
+// opened that is not saved.
 func (h *Hands) enforce() error {
 	if h.unsaved {
 		if err := h.Save(h.record); err != nil {
@@ -386,12 +402,12 @@ func (h *Hands) enforce() error {
 		if m.starting || open.IsEmpty() {
 			continue // without threads; or others have the CPUs on which it was started: its minimum comes first
 		}
-		for v, own := range m.Mirror {
-			to := open
-			if open.Contains(own) {
-				to = topology.SetOf(own)
-			}
-			if err := h.confine(m, words.VCPUID(v), to); err != nil {
+		if m.first.IsZero() {
+			m.first = h.now
+		}
+		for v := range m.Mirror {
+			err := h.confine(m, words.VCPUID(v), h.room(m, words.VCPUID(v), open))
+			if err != nil && h.now.Sub(m.first) > placing { // else it is tried again with the next Step
 				errs = append(errs, fmt.Errorf("VM %s, vCPU %d: %w", name, v, err))
 			}
 		}

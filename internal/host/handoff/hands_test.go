@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/api/guest"
+	decide "github.com/numavisor/numavisor/internal/decide/handoff"
+	words "github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/handoff"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -290,4 +292,41 @@ func TestAwaitStart(t *testing.T) {
 	if err := await(`{"grants":[{"cpu":2,"guest":"m1","leaving":true}]}`); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a CPU of another VM: %v", err)
 	}
+}
+
+// While a VM starts, the kernel may refuse its threads their CPUs: libvirt has not put them into their cgroups yet. That
+// is an error only if it lasts.
+func TestThreadsOfAVMThatStartsAreConfinedLater(t *testing.T) {
+	w := calm(t)
+	k := &refusing{world: w}
+	hands := handoff.New(handoff.Options{Topology: &w.topo, Rules: decide.Rules{CPUs: w.topo.CPUSet()}, Kernel: k,
+		Save: func(handoff.Record) error { return nil }, Send: func(string, []byte) {}, Log: t.Logf}, handoff.Record{})
+	g := w.vms[0].Guest
+	hands.Guest(g, topology.SetOf(g.Mirror[0]), false)
+	for second := range 8 {
+		_, err := hands.Step(w.now.Add(time.Duration(second) * time.Second))
+		if late := second > 5; (err != nil) != late {
+			t.Errorf("after %d s: %v", second, err)
+		}
+	}
+	k.allows = true
+	if _, err := hands.Step(w.now.Add(9 * time.Second)); err != nil || k.confined == 0 {
+		t.Errorf("%v; %d vCPUs are confined", err, k.confined)
+	}
+}
+
+// refusing is a kernel that refuses at first.
+type refusing struct {
+	*world
+
+	allows   bool
+	confined int
+}
+
+func (r *refusing) Confine(string, words.VCPUID, topology.CPUSet) error {
+	if !r.allows {
+		return errors.New("none of these CPUs is in the thread's cpuset")
+	}
+	r.confined++
+	return nil
 }

@@ -6,15 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/numavisor/numavisor/internal/api/guest"
 	"github.com/numavisor/numavisor/internal/decide/handoff"
 	words "github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -160,6 +156,8 @@ type loop struct {
 	said     string
 	// starting has the time when a claim of a VM that has not been observed was last read.
 	starting map[string]time.Time
+	// threadless are the guests of the latest observation that it shows without their vCPUs' threads: they start.
+	threadless map[string]bool
 }
 
 // message is a line from a guest.
@@ -180,28 +178,32 @@ func (l *loop) complain(err error) {
 func (l *loop) follow(ctx context.Context, u update) {
 	l.hands.Topology = u.topology
 	seen := map[string]bool{}
+	l.threadless = map[string]bool{}
 	for i := range u.guests {
 		g := &u.guests[i]
 		member, ok := handoff.GuestOf(g.Name, g.Placement)
 		if !ok || g.PID == 0 {
 			continue
 		}
-		seen[g.Name] = true
+		tids := vcpuThreads(g)
 		if c := l.guests[g.Name]; c != nil && c.pid != g.PID {
 			l.leave(g.Name) // it has been started again
 		}
 		c := l.guests[g.Name]
+		if c == nil && len(tids) < len(member.Mirror) { // QEMU has not made them all, or they were not looked for yet
+			l.hands.Starting(member, g.Placement.Handoff.First)
+			l.starting[g.Name], l.threadless[g.Name] = time.Now(), true
+			continue
+		}
+		seen[g.Name] = true
 		if c == nil {
 			ctx, stop := context.WithCancel(ctx)
-			c = &connection{name: g.Name, pid: g.PID, stop: stop, Runner: l.Runner, messages: l.messages}
+			c = &connection{name: g.Name, pid: g.PID, stop: stop, threads: l.Threads, log: l.Log, messages: l.messages}
 			l.guests[g.Name] = c
 			l.workers.Go(func() { c.run(ctx) })
 		}
-		c.tids = map[words.VCPUID]int{}
-		for _, t := range g.Seen.Threads {
-			if t.VCPU != nil {
-				c.tids[*t.VCPU] = t.TID
-			}
+		if len(tids) >= len(member.Mirror) { // else some could not be read now; those of a process do not change
+			c.tids = tids
 		}
 		l.hands.Guest(member, g.Placement.Handoff.First, g.State == "paused")
 	}
@@ -210,6 +212,17 @@ func (l *loop) follow(ctx context.Context, u update) {
 			l.leave(name)
 		}
 	}
+}
+
+// vcpuThreads returns the threads of a guest's vCPUs.
+func vcpuThreads(g *inventory.Guest) map[words.VCPUID]int {
+	tids := map[words.VCPUID]int{}
+	for _, t := range g.Seen.Threads {
+		if t.VCPU != nil {
+			tids[*t.VCPU] = t.TID
+		}
+	}
+	return tids
 }
 
 // unseen is how long the CPUs of a claim stay reserved after it has been released,
@@ -235,7 +248,7 @@ func (l *loop) reserve(now time.Time) {
 	for name, at := range l.starting {
 		if l.guests[name] != nil {
 			delete(l.starting, name)
-		} else if now.Sub(at) > unseen {
+		} else if now.Sub(at) > unseen && !l.threadless[name] {
 			delete(l.starting, name)
 			l.hands.Gone(name)
 		}
@@ -278,99 +291,4 @@ func (l *loop) send(name string, text []byte) {
 	if c := l.guests[name]; c != nil {
 		c.send(text)
 	}
-}
-
-// connection is the channel to one guest's agent.
-type connection struct {
-	*Runner
-	name     string
-	pid      int
-	stop     func()
-	messages chan<- message
-	tids     map[words.VCPUID]int // of the loop's goroutine
-
-	lock sync.Mutex
-	conn *net.UnixConn // nil: not connected
-}
-
-// again is the time between two attempts to connect.
-const again = time.Second
-
-// send sends a message, or drops it if the socket has no room: a later one replaces
-// it. It never waits: QEMU reads no more than the guest has room for.
-func (c *connection) send(text []byte) {
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	if c.conn == nil {
-		return
-	}
-	raw, err := c.conn.SyscallConn()
-	if err != nil {
-		return
-	}
-	n := len(text)
-	if controlled := raw.Control(func(fd uintptr) { n, err = unix.Write(int(fd), text) }); controlled != nil {
-		return
-	}
-	if err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) || n > 0 && n < len(text) {
-		_ = c.conn.Close() // part of it may be written: only a new connection begins with a message
-	}
-}
-
-// run connects, passes lines on, and connects again, until ctx ends.
-func (c *connection) run(ctx context.Context) {
-	said := ""
-	for {
-		err := c.serve(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if text := fmt.Sprint(err); text != said {
-			said = text
-			c.Log("VM %s: its agent cannot be reached: %v; trying again every second", c.name, err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(again):
-		}
-	}
-}
-
-func (c *connection) serve(ctx context.Context) error {
-	path, err := c.Threads.SocketOf(c.pid, guest.Port)
-	if err != nil {
-		return err
-	}
-	if path == "" {
-		return fmt.Errorf("it has no port %s", guest.Port)
-	}
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return err
-	}
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	defer func() { _ = conn.Close() }()
-	c.set(conn)
-	defer c.set(nil)
-	var lines guest.Lines
-	var buffer [4096]byte
-	for {
-		n, err := conn.Read(buffer[:])
-		lines.Add(buffer[:n], func(line []byte) {
-			select {
-			case c.messages <- message{c.name, append([]byte(nil), line...)}:
-			case <-ctx.Done():
-			}
-		})
-		if err != nil {
-			return err
-		}
-	}
-}
-
-func (c *connection) set(conn *net.UnixConn) {
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	c.conn = conn
 }

@@ -155,8 +155,53 @@ func TestRunnerContinuesAfterItsEnd(t *testing.T) {
 				t.Errorf("vCPU %d runs on CPUs %v", v, got)
 			}
 		}
-		if got := th.pins[3]; !got.Equal(topology.SetOf[topology.CPUID](0, 1, 2)) {
+		if got := th.pins[3]; got.IsEmpty() || !got.SubsetOf(topology.SetOf[topology.CPUID](0, 1, 2)) {
 			t.Errorf("vCPU 3 has no CPU of its own, and runs on CPUs %v", got)
 		}
 	}
+}
+
+// While a VM is being started, an observation may show its process without the threads of its vCPUs. That is no error:
+// its CPUs are reserved, and the hand-over begins with the observation that shows them.
+func TestAGuestWithoutThreadsStarts(t *testing.T) {
+	topo, err := topology.Synthetic("nodes:2 cores:2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	th := &threads{socket: filepath.Join(folder, "port"), pins: map[words.VCPUID]topology.CPUSet{}}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", th.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	r := &handoff.Runner{
+		Rules: decide.Rules{CPUs: topo.CPUSet()}, Threads: th, File: filepath.Join(folder, "handoff.json"),
+		Log: func(format string, args ...any) { t.Errorf("logged: "+format, args...) },
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	early := mirrored()
+	early.Seen.Threads = early.Seen.Threads[:1]
+	r.Follow([]inventory.Guest{early}, &topo)
+	record := handoff.Record{}
+	for deadline := time.Now().Add(time.Minute); len(record.Grants) == 0; time.Sleep(time.Millisecond) {
+		if record, err = handoff.ReadRecord(r.File); err != nil || time.Now().After(deadline) {
+			t.Fatalf("no CPU is reserved for the guest: %v", err)
+		}
+	}
+	r.Follow([]inventory.Guest{mirrored()}, &topo)
+	a := &agent{T: t}
+	if a.conn, err = listener.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = a.conn.Close() }()
+	a.wants(guest.Of(0, 1, 2, 3), 3000, 3)
 }
