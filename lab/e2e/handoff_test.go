@@ -44,7 +44,9 @@ func bootHandoff(t *testing.T, shape, policy, aside string) *labHost {
 	if err := l.AddMirror(t.Context(), agent); err != nil {
 		t.Fatal(err)
 	}
-	l.sh(t, "echo 0 > /proc/sys/kernel/numa_balancing; cat > /run/policy.yaml <<'X'\n"+policy+"\nX")
+	// Without polling: an emulated CPU that waits for work must not take the real processors of those that work.
+	l.sh(t, "echo 0 > /sys/module/kvm/parameters/halt_poll_ns; echo 0 > /proc/sys/kernel/numa_balancing; "+
+		"cat > /run/policy.yaml <<'X'\n"+policy+"\nX")
 	l.startDaemon(t)
 	l.hostAside(t, aside)
 	t.Cleanup(func() {
