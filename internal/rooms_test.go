@@ -104,7 +104,7 @@ var rooms = map[string][]string{
 	"internal/host/agent": {"WORDS", "internal/api/agent", "internal/decide/reconcile", "internal/decide/drift",
 		"internal/host/operate", "internal/host/migrate", "internal/host/lock"},
 	"internal/host/fleetofone": {"WORDS", "internal/api/fleet", "internal/decide/place", "internal/host/operate"},
-	"internal/host/handoff":    {"WORDS", "internal/api/guest", "internal/decide/handoff"},
+	"internal/host/handoff":    {"WORDS", "internal/api/guest", "internal/decide/handoff", "internal/decide/scale"},
 	"internal/host/metrics":    {"WORDS"},
 	"internal/host/operate": {"WORDS", "internal/decide", "internal/host/observe", "internal/host/apply",
 		"internal/host/claim"},

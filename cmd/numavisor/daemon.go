@@ -120,12 +120,12 @@ func startDaemon(c *cobra.Command, f daemonFlags) error {
 	if err != nil {
 		return err
 	}
-	handOver := h.HandOver(&o)
+	agents := h.Agents(&o)
 	d := daemon.New(o)
 	stop := obeyChanges(c.Context(), d, f.on, service)
 	defer stop()
 	return serveAndRun(c.Context(), d, l, f.listen,
-		daemonParts{takePart.run, handOver, oneHost(h, d, takePart, f.in.images)})
+		daemonParts{takePart.run, agents, oneHost(h, d, takePart, f.in.images)})
 }
 
 // checkXenDaemon refuses what the daemon of a Xen host cannot do yet.
@@ -233,7 +233,7 @@ const decisionTime = time.Minute
 // daemonParts are what runs in addition to the daemon's loop.
 type daemonParts struct {
 	takePart func(context.Context, *daemon.Daemon) error // in a fleet
-	handOver func(context.Context) error                 // of CPUs
+	agents   []func(context.Context) error               // what talks with the agents in VMs
 	api      func(context.Context) *fleetofone.Service   // the fleet's API for this host
 }
 
@@ -255,7 +255,9 @@ func serveAndRun(ctx context.Context, d *daemon.Daemon, l net.Listener, listen s
 	group.Go(func() error { return d.Serve(ctx, l, map[string]http.Handler{"GET /metrics": page, "/": api}) })
 	group.Go(func() error { return d.Run(ctx) })
 	group.Go(func() error { return p.takePart(ctx, d) })
-	group.Go(func() error { return p.handOver(ctx) })
+	for _, run := range p.agents {
+		group.Go(func() error { return run(ctx) })
+	}
 	return group.Wait()
 }
 

@@ -237,6 +237,9 @@ func printPlaced(w io.Writer, p guest.Placement, why place.Why, explain bool) {
 			"sockets, %d dies in each, %d cores in a die, %d threads in a core\n", text.Count(h.Min, "CPU", "CPUs"),
 			h.First, h.Home, p.VCPUs[0].CPUs, h.Weight, h.Seen.Sockets, h.Seen.Dies, h.Seen.Cores, h.Seen.Threads)
 	}
+	if s := p.Scale; s != nil {
+		printf(w, "the number of vCPUs in use follows the demand: at least %d, weight %d\n", s.Min, s.Weight)
+	}
 	shared := p.Emulator.Union(p.IOThread).Intersect(vcpusOf(p))
 	if p.CPUMode == guest.CPUExclusive && !shared.IsEmpty() {
 		printf(w, "note: QEMU's own threads may run on CPUs of the exclusive vCPUs (%s); to keep them off: --emulator "+

@@ -88,11 +88,12 @@ func (f *FlagSpec) cpuFlags(add addFlag) {
 		"where emulator threads run: nodes, housekeeping, exclusive or none (default nodes)", nil),
 		func(s *Spec) *HelperPolicy { return &s.CPU.Emulator }, helpers...)
 	choose(add("sharing", "mode",
-		"handoff: the VM mirrors its nodes' CPUs and is granted some of them at a time, by demand", nil),
-		func(s *Spec) *SharingMode { return &s.CPU.Sharing }, SharingHandoff)
-	add("min-vcpus", "n", "with --sharing handoff: CPUs that the VM always has (default 1)",
+		"handoff: the VM mirrors its nodes' CPUs and is granted some of them at a time, by demand; scale: the number "+
+			"of vCPUs that it uses follows its demand", nil),
+		func(s *Spec) *SharingMode { return &s.CPU.Sharing }, SharingHandoff, SharingScale)
+	add("min-vcpus", "n", "with --sharing: CPUs that the VM always has, or vCPUs that it always uses (default 1)",
 		func(s *Spec, v string) error { return number(&s.CPU.MinVCPUs, v) })
-	add("weight", "n", "with --sharing handoff: share of the CPUs if they do not suffice (default 100)",
+	add("weight", "n", "with --sharing: share of the CPUs if they do not suffice (default 100)",
 		func(s *Spec, v string) error { return number(&s.CPU.Weight, v) })
 	add("home", "node", "with --sharing handoff: node whose CPUs the VM takes first and releases last",
 		func(s *Spec, v string) error {

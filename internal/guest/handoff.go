@@ -10,15 +10,20 @@ import (
 // SharingMode says how a guest shares the CPUs of its vCPUs with other guests.
 type SharingMode string
 
-// SharingHandoff means that guests hand CPUs to each other, and that each CPU serves at
-// most one of them at any time. It needs topology mirror. Without it, the binding says which
-// CPUs are shared.
-const SharingHandoff SharingMode = "handoff"
+// Ways to share. Without one, the binding says which CPUs are shared, and the guest always uses all of its vCPUs.
+const (
+	// SharingHandoff means that guests hand CPUs to each other, and that each CPU serves at
+	// most one of them at any time. It needs topology mirror.
+	SharingHandoff SharingMode = "handoff"
+	// SharingScale means that the number of vCPUs that the guest uses follows its demand and what its
+	// nodes have for it.
+	SharingScale SharingMode = "scale"
+)
 
 // Words returns the ways to share.
-func (SharingMode) Words() []string { return []string{string(SharingHandoff)} }
+func (SharingMode) Words() []string { return []string{string(SharingHandoff), string(SharingScale)} }
 
-// Defaults of guests that hand CPUs over.
+// Defaults of guests with an agent.
 const (
 	defaultMinVCPUs = 1
 	defaultWeight   = 100
@@ -33,6 +38,20 @@ var ErrMirrored = errors.New("it mirrors the CPUs of its host, which grants it s
 
 // IsHandoff reports whether the guest hands CPUs to other guests.
 func (s *Spec) IsHandoff() bool { return s.CPU.Sharing == SharingHandoff }
+
+// IsScaled reports whether the number of vCPUs that the guest uses follows its demand.
+func (s *Spec) IsScaled() bool { return s.CPU.Sharing == SharingScale }
+
+// Scale is the part of a placement that concerns a guest whose number of vCPUs in use follows its demand.
+type Scale struct {
+	// Min is the number of vCPUs that the guest always uses.
+	Min int `json:"min_vcpus"`
+	// Weight is its share, relative to those of others, where the CPUs of its nodes do not suffice.
+	Weight int `json:"weight"`
+}
+
+// HasAgent reports whether an agent in the guest takes vCPUs out of use, and needs a port to the host.
+func (p *Placement) HasAgent() bool { return p.Handoff != nil || p.Scale != nil }
 
 // Handoff is the part of a placement that concerns a guest that hands CPUs over. VCPUs
 // of the placement then have one CPU each: the one that they run on while it is
@@ -92,28 +111,30 @@ func (s Spec) Resolve(p *Placement) Spec {
 	return s
 }
 
-// handoffDefaults fills in what follows from sharing by hand-over.
-func (s *Spec) handoffDefaults() {
-	if !s.IsHandoff() {
+// sharingDefaults fills in what follows from a way to share.
+func (s *Spec) sharingDefaults() {
+	if s.CPU.Sharing == "" {
 		return
 	}
-	setDefault(&s.Topology.Mode, TopologyMirror)
+	if s.IsHandoff() {
+		setDefault(&s.Topology.Mode, TopologyMirror)
+	}
 	setDefault(&s.CPU.MinVCPUs, defaultMinVCPUs)
 	setDefault(&s.CPU.Weight, defaultWeight)
 }
 
-// handoff checks the fields of hand-over.
-func (c *checker) handoff() {
+// sharing checks the fields of guests with an agent.
+func (c *checker) sharing() {
 	s, cpu := c.spec, &c.spec.CPU
+	if cpu.Home != nil && cpu.Sharing != SharingHandoff {
+		c.fail("cpu.home", int(*cpu.Home), "nothing without cpu.sharing handoff")
+	}
 	if cpu.Sharing == "" {
 		if cpu.MinVCPUs != 0 {
-			c.fail("cpu.min_vcpus", cpu.MinVCPUs, "0 without cpu.sharing handoff")
+			c.fail("cpu.min_vcpus", cpu.MinVCPUs, "0 without cpu.sharing")
 		}
 		if cpu.Weight != 0 {
-			c.fail("cpu.weight", cpu.Weight, "0 without cpu.sharing handoff")
-		}
-		if cpu.Home != nil {
-			c.fail("cpu.home", int(*cpu.Home), "nothing without cpu.sharing handoff")
+			c.fail("cpu.weight", cpu.Weight, "0 without cpu.sharing")
 		}
 		return
 	}
@@ -124,6 +145,20 @@ func (c *checker) handoff() {
 	}
 	c.between("cpu.min_vcpus", cpu.MinVCPUs, 1, most)
 	c.between("cpu.weight", cpu.Weight, 1, maxWeight)
+	switch cpu.Sharing {
+	case SharingHandoff:
+		c.handoff()
+	case SharingScale:
+		if cpu.Binding == CPUExclusive {
+			c.fail("cpu.binding", string(cpu.Binding),
+				"range or none with cpu.sharing scale: exclusive vCPUs share no CPU")
+		}
+	}
+}
+
+// handoff checks what hand-over needs.
+func (c *checker) handoff() {
+	s, cpu := c.spec, &c.spec.CPU
 	if s.Topology.Mode != TopologyMirror {
 		c.fail("topology.mode", string(s.Topology.Mode),
 			"mirror with cpu.sharing handoff: the VM has a vCPU for each CPU that it may be granted")

@@ -30,7 +30,7 @@ func (s Spec) Normalize() (Spec, error) {
 	c.name()
 	c.size()
 	c.cpu()
-	c.handoff()
+	c.sharing()
 	c.memory()
 	c.cells()
 	c.limits()
@@ -53,7 +53,7 @@ func (s Spec) withDefaults() Spec {
 	if s.PageSize > 0 {
 		s.Binding.Immediate = true
 	}
-	s.handoffDefaults()
+	s.sharingDefaults()
 	s.topologyDefaults()
 	for i := range s.Devices {
 		s.Devices[i].Address = fullAddress(s.Devices[i].Address)

@@ -23,6 +23,8 @@ type Placement struct {
 
 	// Handoff is set if the guest hands CPUs to other guests.
 	Handoff *Handoff `json:"handoff,omitempty"`
+	// Scale is set if the number of vCPUs that the guest uses follows its demand.
+	Scale *Scale `json:"scale,omitempty"`
 
 	MemoryMode MemoryMode     `json:"memory_binding"`
 	PageSize   topology.Bytes `json:"page_size,omitempty"` // 0: small pages

@@ -45,10 +45,11 @@ type CPUSpec struct {
 	IOThreads int          `json:"io_threads,omitempty" minimum:"0" maximum:"1024"`                     // default 0
 	IOPolicy  HelperPolicy `json:"io_thread_policy,omitempty" enum:"nodes,housekeeping,exclusive,none"` // default nodes
 	// Sharing handoff: the guest has a vCPU for each CPU of its nodes, and is granted some
-	// of these CPUs at a time, by demand.
-	Sharing SharingMode `json:"sharing,omitempty" enum:"handoff"`
-	// MinVCPUs is the number of CPUs that the guest always has; default 1. Weight is its
-	// share of the others if they do not suffice; default 100. Both need sharing handoff.
+	// of these CPUs at a time, by demand. Sharing scale: the number of vCPUs that it uses follows
+	// its demand.
+	Sharing SharingMode `json:"sharing,omitempty" enum:"handoff,scale"`
+	// MinVCPUs is the number of CPUs that the guest always has, or of vCPUs that it always uses;
+	// default 1. Weight is its share of the others if they do not suffice; default 100. Both need sharing.
 	MinVCPUs int `json:"min_vcpus,omitempty" minimum:"1" maximum:"4096"`
 	Weight   int `json:"weight,omitempty" minimum:"1" maximum:"10000"`
 	// Home is the node whose CPUs the guest takes first and releases last; nil: the one

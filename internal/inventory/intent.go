@@ -204,7 +204,17 @@ func (c *intentCheck) reservations() error {
 	if vcpus != all {
 		return fmt.Errorf("placement.reservations have %d vCPUs, the VM has %d", vcpus, all)
 	}
-	return errors.Join(c.handoff(), c.pageSize())
+	return errors.Join(c.handoff(), c.scale(), c.pageSize())
+}
+
+// scale: what the decision on the number of vCPUs relies on.
+func (c *intentCheck) scale() error {
+	s := c.placement.Scale
+	if s != nil && (s.Weight < 1 || s.Min < 1 || s.Min > len(c.placement.VCPUs) || c.placement.Handoff != nil) {
+		return fmt.Errorf("placement.scale has weight %d and min_vcpus %d; wanted 1 and more, at most %d vCPUs, and "+
+			"no placement.handoff", s.Weight, s.Min, len(c.placement.VCPUs))
+	}
+	return nil
 }
 
 // handoff: what the decision on hand-overs relies on.

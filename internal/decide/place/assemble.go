@@ -33,6 +33,9 @@ func (p *problem) assemble(sol *solution) guest.Placement {
 		Movable:   s.IsMovable(), Devices: slices.Clone(s.Devices),
 		Visible: p.visible(sol),
 	}
+	if s.IsScaled() {
+		a.out.Scale = &guest.Scale{Min: s.CPU.MinVCPUs, Weight: s.CPU.Weight}
+	}
 	a.pick()
 	a.reserve()
 	a.cells()

@@ -194,7 +194,7 @@ func (m Machine) mirror(t tag, seen guest.CPUTopology) tag {
 }
 
 // GuestPort is the virtio-serial port through which the agent in a guest that hands
-// CPUs over talks with the host.
+// CPUs over, or uses some of its vCPUs, talks with the host.
 const GuestPort = "org.numavisor.guest.0"
 
 // even reports whether all cells have the same number of vCPUs, in ascending
@@ -241,7 +241,7 @@ func (m Machine) devices(spec guest.Spec) []tag {
 		}
 	}
 	all = append(all, serial)
-	if spec.IsHandoff() {
+	if spec.CPU.Sharing != "" {
 		all = append(all, agentChannel())
 	}
 	for _, d := range spec.Devices {

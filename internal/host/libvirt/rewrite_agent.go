@@ -1,9 +1,9 @@
 package libvirt
 
-// agentPort adds the port for the agent in a guest that hands CPUs over, unless the guest has it. A
+// agentPort adds the port for the agent in a guest, if it needs one, unless the guest has it. A
 // controller for it is not needed: libvirt adds one.
 func (w *writer) agentPort() error {
-	if w.placement.Handoff == nil {
+	if !w.placement.HasAgent() {
 		return nil
 	}
 	devices := w.root.child("devices")

@@ -24,7 +24,7 @@ func ports(t *rapid.T, xml []byte) (names []string) {
 	return names
 }
 
-// A given XML of a guest that hands CPUs over gets the agent's port, once. Other ports, and other guests,
+// A given XML of a guest with an agent gets the agent's port, once. Other ports, and other guests,
 // stay as they are.
 func TestRewriteAddsTheAgentsPort(t *testing.T) {
 	for name, xml := range fixtures(t) {
@@ -33,9 +33,13 @@ func TestRewriteAddsTheAgentsPort(t *testing.T) {
 			p := drawPlacement(rt, d)
 			intent := Metadata{Spec: guest.Spec{Name: d.Name, VCPUs: d.Config.VCPUs, Memory: d.BootMemory}}
 			before := ports(rt, xml)
-			if mirrored := rapid.Bool().Draw(rt, "mirrored"); mirrored {
+			switch rapid.SampledFrom([]guest.SharingMode{"", guest.SharingHandoff, guest.SharingScale}).Draw(rt, "sharing") {
+			case guest.SharingHandoff:
 				p.CPUMode = guest.CPUHandoff
 				p.Handoff = &guest.Handoff{Min: 1, Weight: 1, First: topology.SetOf[topology.CPUID](0)}
+				before = append(before, GuestPort)
+			case guest.SharingScale:
+				p.Scale = &guest.Scale{Min: 1, Weight: 1}
 				before = append(before, GuestPort)
 			}
 			bound, err := Rewrite(xml, p, intent)

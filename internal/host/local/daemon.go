@@ -55,19 +55,27 @@ func (h *Host) DaemonOptions(w daemon.Watcher) daemon.Options {
 // observed at once.
 const xenLook = time.Minute
 
-// HandOver returns what hands CPUs over between mirrored guests while the daemon with
-// these options runs. It does nothing if the policy names no CPUs for that.
-func (h *Host) HandOver(o *daemon.Options) (run func(context.Context) error) {
+// Agents returns what talks with the agents in guests while the daemon with these options runs: it hands CPUs over
+// between mirrored guests, if the policy names CPUs for that, and makes the number of vCPUs of others follow their
+// demands.
+func (h *Host) Agents(o *daemon.Options) (run []func(context.Context) error) {
+	if h.Xen != nil {
+		return nil
+	}
 	rules := handoff.RulesOf(h.Policy)
+	log := func(format string, args ...any) { o.Log.Warn(fmt.Sprintf(format, args...)) }
+	others := h.Policy.NotShared() // as with hand-over, a policy that is read again counts from the next start on
+	z := &hands.Sizer{Threads: h.root, Log: log, Shared: func(t *topology.Topology) topology.CPUSet {
+		return t.CPUSet().Minus(t.Housekeeping.Union(others))
+	}}
+	o.Watcher = scaled{o.Watcher, z}
+	run = append(run, z.Run)
 	if rules.CPUs.IsEmpty() {
-		return func(context.Context) error { return nil }
+		return run
 	}
-	r := &hands.Runner{
-		Rules: rules, Threads: h.root, File: h.granted(), Claims: h.Ledger.Claims,
-		Log: func(format string, args ...any) { o.Log.Warn(fmt.Sprintf(format, args...)) },
-	}
+	r := &hands.Runner{Rules: rules, Threads: h.root, File: h.granted(), Claims: h.Ledger.Claims, Log: log}
 	o.Watcher = handedOver{o.Watcher, r}
-	return r.Run
+	return append(run, r.Run)
 }
 
 // granted is the file with the record of granted CPUs.
@@ -129,5 +137,23 @@ func (w handedOver) Follow(guests []inventory.Guest, t *topology.Topology) {
 func (w handedOver) Sample() inventory.Sample {
 	s := w.Watcher.Sample()
 	handoff.Attribute(&s, w.runner.Holdings())
+	return s
+}
+
+// scaled passes what the daemon observes and samples on to what decides on the numbers of guests' vCPUs.
+type scaled struct {
+	daemon.Watcher
+
+	sizer *hands.Sizer
+}
+
+func (w scaled) Follow(guests []inventory.Guest, t *topology.Topology) {
+	w.Watcher.Follow(guests, t)
+	w.sizer.Follow(guests, t)
+}
+
+func (w scaled) Sample() inventory.Sample {
+	s := w.Watcher.Sample()
+	w.sizer.Sampled(s)
 	return s
 }

@@ -1,0 +1,161 @@
+package handoff
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/decide/handoff"
+	"github.com/numavisor/numavisor/internal/decide/scale"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Sizer runs Sizes for the daemon of one host.
+type Sizer struct {
+	Rules   handoff.Rules
+	Threads Threads
+	// Shared are the CPUs that ordinary guests share, by the operator's policy.
+	Shared func(*topology.Topology) topology.CPUSet
+	Log    func(format string, args ...any)
+
+	once    sync.Once
+	updates chan update
+	samples chan inventory.Sample
+}
+
+func (z *Sizer) channels() (chan update, chan inventory.Sample) {
+	z.once.Do(func() { z.updates, z.samples = make(chan update, 1), make(chan inventory.Sample, 1) })
+	return z.updates, z.samples
+}
+
+// Follow takes the guests of an observation; the latest counts.
+func (z *Sizer) Follow(guests []inventory.Guest, t *topology.Topology) {
+	updates, _ := z.channels()
+	select {
+	case <-updates:
+	default:
+	}
+	updates <- update{t, guests}
+}
+
+// Sampled takes a sample; the latest counts.
+func (z *Sizer) Sampled(s inventory.Sample) {
+	_, samples := z.channels()
+	select {
+	case <-samples:
+	default:
+	}
+	samples <- s
+}
+
+// Run decides on numbers of vCPUs until ctx ends; then all guests continue to use what they use.
+func (z *Sizer) Run(ctx context.Context) error {
+	l := &sizing{Sizer: z, guests: map[string]*connection{}, messages: make(chan message)}
+	l.sizes = Sizes{Rules: z.Rules, Send: l.send}
+	defer l.workers.Wait()
+	defer func() {
+		for _, c := range l.guests {
+			c.stop()
+		}
+	}()
+	updates, samples := z.channels()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case u := <-updates:
+			l.follow(ctx, u)
+		case l.sample = <-samples:
+		case m := <-l.messages:
+			if err := l.sizes.Report(m.guest, m.line, time.Now()); err != nil {
+				l.complain(err)
+			}
+		case <-timer.C:
+		}
+		if len(l.guests) == 0 {
+			continue // until an observation shows one
+		}
+		next, err := l.sizes.Step(l.room(), time.Now())
+		if err != nil {
+			l.complain(err)
+		}
+		timer.Reset(time.Until(next))
+	}
+}
+
+// sizing is what the goroutine of Run owns.
+type sizing struct {
+	*Sizer
+	sizes    Sizes
+	guests   map[string]*connection
+	messages chan message
+	workers  sync.WaitGroup
+	topology *topology.Topology
+	sample   inventory.Sample
+	apart    map[string]bool // guests whose load leaves the shared CPUs to those that are scaled
+	taken    topology.CPUSet // CPUs of one guest each
+	said     string
+}
+
+// complain logs an error once, until another one occurs.
+func (l *sizing) complain(err error) {
+	if text := err.Error(); text != l.said {
+		l.said = text
+		l.Log("%s", text)
+	}
+}
+
+// room returns the CPUs that nodes have for these guests.
+func (l *sizing) room() map[topology.NodeID]int {
+	return scale.Room(l.topology, l.Shared(l.topology).Minus(l.taken), &l.sample, l.apart)
+}
+
+func (l *sizing) send(name string, text []byte) {
+	if c := l.guests[name]; c != nil {
+		c.send(text)
+	}
+}
+
+// follow takes an observation: guests come and go.
+func (l *sizing) follow(ctx context.Context, u update) {
+	l.topology, l.apart, l.taken = u.topology, map[string]bool{}, topology.CPUSet{}
+	seen := map[string]bool{}
+	for i := range u.guests {
+		g := &u.guests[i]
+		if g.Placement == nil || g.PID == 0 {
+			continue
+		}
+		mode := g.Placement.CPUMode
+		l.taken = l.taken.Union(g.Placement.Exclusive())
+		l.apart[g.Name] = g.Placement.Scale != nil || mode == guest.CPUExclusive || mode == guest.CPUHandoff
+		if g.Placement.Scale == nil {
+			continue
+		}
+		seen[g.Name] = true
+		if c := l.guests[g.Name]; c != nil && c.pid != g.PID {
+			l.leave(g.Name) // it has been started again
+		}
+		if l.guests[g.Name] == nil {
+			ctx, stop := context.WithCancel(ctx)
+			c := &connection{name: g.Name, pid: g.PID, stop: stop, threads: l.Threads, log: l.Log, messages: l.messages}
+			l.guests[g.Name] = c
+			l.workers.Go(func() { c.run(ctx) })
+		}
+		l.sizes.Guest(g.Name, g.Placement, g.Seen.MemoryByNode)
+	}
+	for name := range l.guests {
+		if !seen[name] {
+			l.leave(name)
+		}
+	}
+}
+
+func (l *sizing) leave(name string) {
+	l.guests[name].stop()
+	delete(l.guests, name)
+	l.sizes.Gone(name)
+}
