@@ -133,11 +133,19 @@ static void order_agent(const char *word)
 
 static void park(const char *list)
 {
-    char now_parked[128] = "";
+    char now_parked[128] = "", path[128];
+    for (int i = 0; i < 64; i++) { /* an agent that has been ended leaves its partitions */
+        snprintf(path, sizeof path, "/sys/fs/cgroup/numavisor-parked-%d/cpuset.cpus.partition", i);
+        put(path, "member");
+        snprintf(path, sizeof path, "/sys/fs/cgroup/numavisor-parked-%d", i);
+        rmdir(path);
+    }
     put("/sys/fs/cgroup/cgroup.subtree_control", "+cpuset");
     mkdir(PARTITION, 0755);
     put(PARTITION "cpuset.cpus.partition", "member");
-    if (strcmp(list, "none")) {
+    if (!strcmp(list, "none"))
+        rmdir(PARTITION); /* its list would make the agent's partitions invalid */
+    else {
         put(PARTITION "cpuset.cpus", list);
         put(PARTITION "cpuset.cpus.partition", "isolated");
     }
