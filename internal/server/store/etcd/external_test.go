@@ -2,7 +2,10 @@ package etcd_test
 
 import (
 	"errors"
+	"fmt"
 	"net/url"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,21 +21,91 @@ import (
 // the URL for its clients.
 func external(t *testing.T) string {
 	t.Helper()
-	c := embed.NewConfig()
-	c.Dir = t.TempDir()
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	client, peer := url.URL{Scheme: "http", Host: address(t)}, url.URL{Scheme: "http", Host: address(t)}
-	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
-	c.InitialCluster = c.Name + "=" + peer.String()
-	c.EnableGRPCGateway = false
-	server, err := embed.StartEtcd(c)
+	c := configure(t, 1)[0]
+	ready, _ := startMember(t, c)
+	<-ready
+	return c.AdvertiseClientUrls[0].String()
+}
+
+// configure returns the configurations of the members of a cluster.
+func configure(t *testing.T, members int) (all []*embed.Config) {
+	t.Helper()
+	var cluster []string
+	for i := range members {
+		c := embed.NewConfig()
+		c.Name, c.Dir = fmt.Sprint("m", i), t.TempDir()
+		c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+		client, peer := url.URL{Scheme: "http", Host: address(t)}, url.URL{Scheme: "http", Host: address(t)}
+		c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+		c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+		c.EnableGRPCGateway = false
+		cluster = append(cluster, c.Name+"="+peer.String())
+		all = append(all, c)
+	}
+	for _, c := range all {
+		c.InitialCluster = strings.Join(cluster, ",")
+	}
+	return all
+}
+
+// startMember starts a member, and returns how to wait until it has a quorum and how to stop it.
+func startMember(t *testing.T, c *embed.Config) (ready <-chan struct{}, stop func()) {
+	t.Helper()
+	m, err := embed.StartEtcd(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(server.Close)
-	<-server.Server.ReadyNotify()
-	return client.String()
+	stop = sync.OnceFunc(m.Close)
+	t.Cleanup(stop)
+	return m.Server.ReadyNotify(), stop
+}
+
+// TestStore_WhileMembersOfAnExternalClusterAreLost stops one of three members, then another one, and starts one again.
+func TestStore_WhileMembersOfAnExternalClusterAreLost(t *testing.T) {
+	t.Parallel()
+	members := configure(t, 3)
+	c := etcd.Config{Timeout: 2 * time.Second}
+	var ready []<-chan struct{}
+	var stop []func()
+	for _, m := range members {
+		isReady, end := startMember(t, m)
+		ready, stop = append(ready, isReady), append(stop, end)
+		c.Endpoints = append(c.Endpoints, m.AdvertiseClientUrls[0].String())
+	}
+	for _, r := range ready {
+		<-r
+	}
+	s := open(t, c)
+	put(t, s, "/a", "0")
+	stop[0]()
+	writeUntil(t, s, "1")
+	stop[1]()
+	wantNoQuorum(t, s)
+	startMember(t, members[1])
+	writeUntil(t, s, "2")
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		r, err := s.Get(t.Context(), "/a")
+		if err == nil && string(r.Value) == "2" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("with a quorum again: %s, %v", r.Value, err)
+		}
+	}
+}
+
+// writeUntil writes until it succeeds: the members choose a leader first.
+func writeUntil(t *testing.T, s store.Store, value string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		_, err := s.Commit(t.Context(), store.Txn{Put: []store.Put{{Key: "/a", Value: []byte(value)}}})
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, store.ErrUnavailable) || time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestStore_InAnExternalCluster runs the suite through the network.
