@@ -57,17 +57,22 @@ func previous(t *testing.T) earlier {
 	return e
 }
 
-// A fleet of the previous commit's programs is upgraded one by one under load: servers and daemons of both versions
-// work together, and nothing is lost.
+// A fleet of the previous commit's programs is upgraded one by one under load, in each of three orders: servers and
+// daemons of both versions work together, and nothing is lost.
 func TestUpgrade_FromThePreviousCommit(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it takes half a minute: 'go test ./tools/faults' or 'make test-upgrade'")
+		t.Skip("it takes a minute: 'go test ./tools/faults' or 'make test-upgrade'")
 	}
-	before := previous(t)
-	o := options{server: build(t), seed: 2, time: time.Second, id: 200 + os.Getpid()%50, before: before}
-	report, err := o.run(t.Context())
-	if err != nil {
-		t.Fatalf("%s: %v", report, err)
+	before, server := previous(t), build(t)
+	for seed, order := range []string{"servers first", "hosts first", "mixed"} {
+		t.Run(order, func(t *testing.T) {
+			o := options{server: server, seed: uint64(seed), time: time.Second, id: 200 + os.Getpid()%50,
+				before: before}
+			report, err := o.run(t.Context())
+			if err != nil {
+				t.Fatalf("%s: %v", report, err)
+			}
+			t.Log(report)
+		})
 	}
-	t.Log(report)
 }
