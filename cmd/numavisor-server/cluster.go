@@ -100,12 +100,15 @@ func (c config) renewCertificate(folder string, ca *auth.CA, now time.Time) erro
 	return c.certify(folder, ca, now)
 }
 
+// renewEvery is how often stayCertified looks at the certificate.
+const renewEvery = 2 * time.Second
+
 // stayCertified renews this member's certificate until ctx ends.
 func (c config) stayCertified(ctx context.Context, folder string, ca *auth.CA, log *slog.Logger) {
 	if c.Member == nil {
 		return
 	}
-	tick := time.NewTicker(10 * time.Second)
+	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
 	for {
 		select {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -86,6 +87,12 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 		return err
 	}
 	defer func() { _ = l.Close() }() // what serves closes it first
+	var renewal sync.WaitGroup
+	renewing, stop := context.WithCancel(ctx)
+	defer renewal.Wait()
+	defer stop()
+	// The others must accept its certificate before there is a quorum.
+	renewal.Go(func() { conf.stayCertified(renewing, o.folder, ca, log) })
 	records, err := openStore(ctx, o.folder, conf, ca, log)
 	if err != nil {
 		return err
@@ -108,10 +115,6 @@ func serve(ctx context.Context, c *cobra.Command, o *options) (err error) {
 	})
 	group.Go(func() error { return s.Serve(ctx, l) })
 	group.Go(func() error { return watchRecords(ctx, records) })
-	group.Go(func() error {
-		conf.stayCertified(ctx, o.folder, ca, log)
-		return nil
-	})
 	o.alongside(ctx, group, records, series, log)
 	return group.Wait()
 }
