@@ -208,7 +208,7 @@ func (f *aFleet) breakThings(ctx, life context.Context, seed uint64, log func(st
 	for ctx.Err() == nil {
 		var now []fault
 		for len(now) == 0 || len(now) < 2 && random.IntN(3) == 0 {
-			next := f.draw(life, random)
+			next := f.draw(ctx, random)
 			if len(now) == 1 && overlap(now[0].name, next.name) {
 				break
 			}
