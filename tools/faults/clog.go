@@ -15,13 +15,16 @@ import (
 const clogging = 100
 
 // clog opens connections to a server that do nothing: some end in the midst of the handshake, some send no request, and
-// some send one slowly and never all of it. The server must answer others.
+// some send one slowly and never all of it. The server must answer others. Connections that it ends are opened again.
 func (f *aFleet) clog(ctx context.Context, random *rand.Rand) fault {
 	server := random.IntN(len(f.servers))
 	var open sync.WaitGroup
 	end := make(chan struct{})
 	return fault{name: "clog " + serverName(server),
 		begin: func() error {
+			if err := f.answers(ctx, server); err != nil {
+				return err // not because of these connections
+			}
 			for n := range 3 * clogging {
 				open.Go(func() {
 					ctx, cancel := context.WithCancel(ctx)
@@ -33,22 +36,33 @@ func (f *aFleet) clog(ctx context.Context, random *rand.Rand) fault {
 						case <-ctx.Done():
 						}
 					})
-					f.idle(ctx, server, n%3)
+					for ctx.Err() == nil {
+						f.idle(ctx, server, n%3)
+						time.Sleep(100 * time.Millisecond) // it may refuse connections
+					}
 				})
 			}
 			return nil
 		},
-		during: func(ctx context.Context) error {
-			if _, err := f.readWithin(ctx, f.clients[server]); err != nil {
-				return fmt.Errorf("a read at s%d: %w", server, err)
-			}
-			return nil
-		},
+		during: func(ctx context.Context) error { return f.answers(ctx, server) },
 		end: func() error {
 			close(end)
 			open.Wait()
 			return nil
 		}}
+}
+
+// answers returns once a server has answered a read. On a busy machine a start or a read takes seconds.
+func (f *aFleet) answers(ctx context.Context, server int) error {
+	for end := time.Now().Add(3 * requestTime); ; time.Sleep(50 * time.Millisecond) {
+		_, err := f.readWithin(ctx, f.clients[server])
+		if err == nil || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("a read at s%d: %w", server, err)
+		}
+	}
 }
 
 // idle holds one connection open until ctx ends, or the server ends it.

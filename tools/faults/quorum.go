@@ -56,6 +56,9 @@ func (f *aFleet) withoutQuorum(ctx context.Context, server int) error {
 	if err != nil {
 		return err
 	}
+	if err := f.answers(ctx, server); err != nil {
+		return err
+	}
 	before, err := f.readWithin(ctx, c)
 	if err != nil {
 		return fmt.Errorf("a read at s%d: %w", server, err)
