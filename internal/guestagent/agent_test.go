@@ -244,8 +244,8 @@ func TestDemand(t *testing.T) {
 	}
 }
 
-// Six threads meet at barriers. On four vCPUs four of them run first, and two then, while four wait for them: the mean is
-// four threads, and a program that is granted four vCPUs for that would never have six. Work that is over, and what
+// Six threads meet at barriers. On four vCPUs four of them run first, and two then, while four wait for them: the mean
+// is four threads, and a program that is granted four vCPUs for that would never have six. Work that is over, and what
 // was there at one look alone, is no demand.
 func TestDemandIsThatOfThreadsAndNotOfTheirVCPUs(t *testing.T) {
 	for _, c := range []struct {

@@ -132,8 +132,8 @@ func (f *fake) write(name, text string) error {
 	return nil
 }
 
-// change changes a vCPU's partition. The kernel decides when a vCPU goes idle whether it is among those that get work and
-// that balance for busy ones; one that was idle before stays among them.
+// change changes a vCPU's partition. The kernel decides when a vCPU goes idle whether it is among those that get work
+// and that balance for busy ones; one that was idle before stays among them.
 func (f *fake) change(id int, file, text string) error {
 	if _, ok := f.kinds[id]; !ok {
 		return fs.ErrNotExist

@@ -103,8 +103,8 @@ func TestLabGuestAgent(t *testing.T) {
 	check(l.grants(t, 0, lists...), guest.Offline, lists...)
 }
 
-// apartShape is a VM whose vCPUs have no cache in common: the kernel wakes a thread near the vCPU on which it was, and only
-// its balancing brings threads to another one.
+// apartShape is a VM whose vCPUs have no cache in common: the kernel wakes a thread near the vCPU on which it was, and
+// only its balancing brings threads to another one.
 const apartShape = `name: apart
 nodes: [{cpus: 1, memory: 700M}, {cpus: 1, memory: 700M}, {cpus: 1, memory: 700M}, {cpus: 1, memory: 700M}]
 `

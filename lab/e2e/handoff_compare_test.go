@@ -16,9 +16,9 @@ import (
 	"github.com/numavisor/numavisor/lab/cputime"
 )
 
-// sharedShape is a host of two nodes. Every access of the work to memory that misses the cache is delayed, and the delays
-// take no time of the real processors: so an emulated CPU hardly works faster when others are idle. Kernels and agents
-// are not delayed: they run some thirty times slower than on hardware as they are.
+// sharedShape is a host of two nodes. Every access of the work to memory that misses the cache is delayed, and the
+// delays take no time of the real processors: so an emulated CPU hardly works faster when others are idle. Kernels and
+// agents are not delayed: they run some thirty times slower than on hardware as they are.
 const sharedShape = `name: shared
 nodes: [{cpus: 4, memory: 2G}, {cpus: 4, memory: 2G}]
 distances: [[10, 16], [16, 10]]

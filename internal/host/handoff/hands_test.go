@@ -294,8 +294,8 @@ func TestAwaitStart(t *testing.T) {
 	}
 }
 
-// While a VM starts, the kernel may refuse its threads their CPUs: libvirt has not put them into their cgroups yet. That
-// is an error only if it lasts.
+// While a VM starts, the kernel may refuse its threads their CPUs: libvirt has not put them into their cgroups yet.
+// That is an error only if it lasts.
 func TestThreadsOfAVMThatStartsAreConfinedLater(t *testing.T) {
 	w := calm(t)
 	k := &refusing{world: w}
