@@ -44,6 +44,8 @@ type Options struct {
 	LoadsEvery, HeartbeatEvery, Look time.Duration
 	// Grace is how long a VM has to power off when it is stopped; 0: 30 s.
 	Grace time.Duration
+	// RepeatEvery is in what time each status of a VM is sent again although it has not changed; 0: 10 min.
+	RepeatEvery time.Duration
 	// LeastWait and MostWait limit the time until the agent connects again; 0: 1 s and 30 s.
 	LeastWait, MostWait time.Duration
 }
@@ -72,6 +74,7 @@ func New(o Options) *Agent {
 	o.HeartbeatEvery = cmp.Or(o.HeartbeatEvery, agentapi.HeartbeatEvery)
 	o.Look = cmp.Or(o.Look, 30*time.Second)
 	o.Grace = cmp.Or(o.Grace, 30*time.Second)
+	o.RepeatEvery = cmp.Or(o.RepeatEvery, 10*time.Minute)
 	o.LeastWait, o.MostWait = cmp.Or(o.LeastWait, time.Second), cmp.Or(o.MostWait, 30*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -166,6 +169,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer l.timer.Stop()
 	a.workers.Go(func() { a.stayConnected(ctx, c) })
 	a.workers.Go(func() { a.sendAll(ctx, c) })
+	a.workers.Go(func() { a.repeatStatuses(ctx) })
 	a.workers.Go(func() { a.sendLoads(ctx, c) })
 	a.workers.Go(func() { a.stayCertified(ctx, c) })
 	roster := time.NewTicker(min(time.Second, a.Look))

@@ -42,6 +42,7 @@ type member struct {
 	operatetest.World
 	t      *testing.T
 	folder string
+	repeat time.Duration // RepeatEvery
 	agent  *agent.Agent
 	stop   context.CancelFunc
 	ended  chan error
@@ -87,7 +88,7 @@ func (m *member) start() {
 		},
 		Program: "test", Log: log, LoadsEvery: 20 * time.Millisecond, HeartbeatEvery: 5 * heartbeat,
 		Look: 50 * time.Millisecond, Grace: 100 * time.Millisecond,
-		LeastWait: 5 * time.Millisecond, MostWait: 20 * time.Millisecond})
+		RepeatEvery: m.repeat, LeastWait: 5 * time.Millisecond, MostWait: 20 * time.Millisecond})
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop, m.ended = stop, make(chan error, 1)
 	go func() { m.ended <- m.agent.Run(ctx) }()

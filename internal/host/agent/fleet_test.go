@@ -219,6 +219,25 @@ func TestFleet_CreatesStopsAndDeletesAVM(t *testing.T) {
 	f.host.CheckSettled(t)
 }
 
+// A server that loses a status gets it again, although nothing changes and the connection stays.
+func TestFleet_ALostStatusComesAgain(t *testing.T) {
+	f := newFleet(t)
+	f.host.end()
+	f.host.repeat = 100 * time.Millisecond
+	f.host.start()
+	f.create("web")
+	f.until("web", fleetapi.VMRunning)
+	key := store.Statuses + "web/fake"
+	if _, err := f.store.Commit(t.Context(), store.Txn{Delete: []string{key}}); err != nil {
+		t.Fatal(err)
+	}
+	f.change("finding the status", func(ctx context.Context) error {
+		_, err := f.store.Get(ctx, key)
+		return err
+	})
+	f.until("web", fleetapi.VMRunning)
+}
+
 // Restarts of the server and of the daemon, and connections that are cut at random: each VM
 // is created once, and all ends as the users want it.
 func TestFleet_SurvivesRestarts(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"slices"
@@ -24,7 +25,8 @@ type outbox struct {
 	pending  bool              // latest is not sent yet
 	statuses map[string]fleet.VMStatus
 	unsent   map[string]bool
-	sequence int64 // of the last status; see beginSequence
+	sequence int64  // of the last status; see beginSequence
+	repeated string // the VM whose status repeatOne sent again last
 }
 
 func newOutbox() outbox {
@@ -85,6 +87,24 @@ func (o *outbox) repeat() {
 	o.ring()
 }
 
+// repeatOne sends one status again, of all VMs in turn, and returns how many there are.
+func (o *outbox) repeatOne() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	names := slices.Sorted(maps.Keys(o.statuses))
+	if len(names) == 0 {
+		return 0
+	}
+	i, found := slices.BinarySearch(names, o.repeated)
+	if found {
+		i++
+	}
+	o.repeated = names[i%len(names)]
+	o.unsent[o.repeated] = true
+	o.ring()
+	return len(names)
+}
+
 // next returns one value to send; both are nil if there is none.
 func (o *outbox) next() (r *fleet.Report, s *fleet.VMStatus) {
 	o.mu.Lock()
@@ -112,6 +132,16 @@ func (o *outbox) back(r *fleet.Report, s *fleet.VMStatus) {
 		if _, wanted := o.statuses[s.Name]; wanted {
 			o.unsent[s.Name] = true
 		}
+	}
+}
+
+// repeatStatuses sends each status again in the course of RepeatEvery, one at a time: a server that has lost one gets it
+// again, although nothing changes and the connection stays.
+func (a *Agent) repeatStatuses(ctx context.Context) {
+	most := min(a.RepeatEvery, time.Minute)       // the next VM may come at any time
+	for wait := rand.N(most); ctx.Err() == nil; { //nolint:gosec // no secret; hosts start at the same time
+		sleep(ctx, wait)
+		wait = min(most, a.RepeatEvery/time.Duration(max(1, a.outbox.repeatOne())))
 	}
 }
 

@@ -46,3 +46,25 @@ func TestOutbox_NumbersStatusesThatChange(t *testing.T) {
 		t.Errorf("a repeated status must have its number, got %+v", s)
 	}
 }
+
+func TestOutbox_RepeatsEachStatusInTurn(t *testing.T) {
+	o := newOutbox()
+	if n := o.repeatOne(); n != 0 {
+		t.Errorf("%d statuses of an empty outbox", n)
+	}
+	for _, name := range []string{"b", "a", "c"} {
+		o.status(fleet.VMStatus{Name: name})
+	}
+	for range 3 {
+		o.next()
+	}
+	for _, want := range []string{"a", "b", "c", "a"} {
+		n := o.repeatOne()
+		if _, s := o.next(); n != 3 || s == nil || s.Name != want || s.Sequence == 0 {
+			t.Errorf("of %d, %s is expected, got %+v", n, want, s)
+		}
+		if r, s := o.next(); r != nil || s != nil {
+			t.Errorf("one status is expected, also got %+v, %+v", r, s)
+		}
+	}
+}
