@@ -120,6 +120,10 @@ func (b *Bytes) UnmarshalNumber(number []byte) error {
 
 // UnmarshalJSON accepts a number of bytes or a string such as "16G".
 func (b *Bytes) UnmarshalJSON(data []byte) error {
+	if whole, err := strconv.ParseUint(string(data), 10, 64); err == nil { // as this program writes it
+		*b = Bytes(whole)
+		return nil
+	}
 	text := strings.Trim(string(data), `"`)
 	v, err := ParseBytes(text)
 	if err != nil {

@@ -64,6 +64,9 @@ func Range[ID ~int](first, last ID) Set[ID] {
 // ParseSet reads a Linux list such as "0-3,8" ("" and "\n" are the empty set).
 // Strides ("0-10:1/2") are accepted as the kernel's bitmap_parselist does.
 func ParseSet[ID ~int](s string) (Set[ID], error) {
+	if set, ok := parsePlain[ID](s); ok {
+		return set, nil
+	}
 	text := strings.TrimSpace(s)
 	if text == "" {
 		return Set[ID]{}, nil
@@ -77,6 +80,51 @@ func ParseSet[ID ~int](s string) (Set[ID], error) {
 	}
 	return Set[ID]{slices.Clone(trimmed[ID](words).words)}, nil
 }
+
+// plainIDs bounds the ids of lists that parsePlain reads.
+const plainIDs = 512
+
+// parsePlain reads a list of ids below plainIDs and ranges of them, as this program writes it; ok is false for all other
+// texts. Records of hosts and VMs have hundreds of lists.
+func parsePlain[ID ~int, T string | []byte](list T) (set Set[ID], ok bool) {
+	var words [plainIDs / 64]uint64
+	first, id, used := -1, -1, 0
+	end := func() bool {
+		if first < 0 {
+			first = id
+		}
+		if first < 0 || id < first {
+			return false
+		}
+		for i := first; i <= id; i++ {
+			words[i/64] |= 1 << (i % 64)
+		}
+		first, id, used = -1, -1, max(used, wordsFor(id))
+		return true
+	}
+	for i := range len(list) {
+		switch c := list[i]; {
+		case c >= '0' && c <= '9':
+			if id = max(id, 0)*10 + int(c-'0'); id >= plainIDs {
+				return set, false
+			}
+		case c == '-' && first < 0 && id >= 0:
+			first, id = id, -1
+		case c != ',' || !end():
+			return set, false
+		}
+	}
+	if len(list) == 0 {
+		return set, true
+	}
+	if !end() {
+		return set, false
+	}
+	return Set[ID]{slices.Clone(words[:used])}, true
+}
+
+// wordsFor returns how many words a set needs for an id.
+func wordsFor(id int) int { return id/64 + 1 }
 
 // parseRange sets the bits of "3", "0-7" or "0-10:1/2".
 func parseRange(part string, words []uint64) error {
@@ -283,7 +331,9 @@ func trimmed[ID ~int](words []uint64) Set[ID] {
 }
 
 // MarshalJSON writes the Linux list form.
-func (s Set[ID]) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
+func (s Set[ID]) MarshalJSON() ([]byte, error) {
+	return []byte(`"` + s.String() + `"`), nil // nothing in it needs an escape
+}
 
 // UnmarshalText reads the Linux list form.
 func (s *Set[ID]) UnmarshalText(text []byte) error {
@@ -296,6 +346,12 @@ func (s *Set[ID]) UnmarshalText(text []byte) error {
 
 // UnmarshalJSON reads the Linux list form; a bare number is a set of one.
 func (s *Set[ID]) UnmarshalJSON(data []byte) error {
+	if n := len(data); n >= 2 && data[0] == '"' && data[n-1] == '"' {
+		if set, ok := parsePlain[ID](data[1 : n-1]); ok {
+			*s = set
+			return nil
+		}
+	}
 	var text string
 	if err := json.Unmarshal(data, &text); err != nil {
 		var one uint32

@@ -138,11 +138,16 @@ func TestParseMask(t *testing.T) {
 }
 
 func FuzzParseSet(f *testing.F) {
-	for _, s := range []string{"", "0-3,8", "0-65535:1/2", "65535", "0-10:1/2,3", "0,2-5,,"} {
+	for _, s := range []string{"", "0-3,8", "0-65535:1/2", "65535", "0-10:1/2,3", "0,2-5,,", "63-64", "511", "512",
+		"7,3-5,4-9", "3-1", "1-", "-1", "1--2", "007"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		set, err := ParseSet[CPUID](text)
+		full, errFull := ParseSet[CPUID](text + " ") // a space: parsePlain does not read it
+		if (err == nil) != (errFull == nil) || !slices.Equal(set.words, full.words) {
+			t.Fatalf("%q reads as %q, %v, and with a space as %q, %v", text, set, err, full, errFull)
+		}
 		if err != nil {
 			return
 		}
