@@ -28,8 +28,7 @@ type Options struct {
 	Folder string
 	// Retention is how long samples stay. 0: 30 days.
 	Retention time.Duration
-	// MaxSize bounds the files; the oldest samples go first. 0: 8 GiB. One series has about
-	// 40 KiB for 30 days at the default interval of a minute, if its values change often.
+	// MaxSize bounds the files; the oldest samples go first. 0: 8 GiB. See BytesPerSeries.
 	MaxSize topology.Bytes
 	// Every is the interval between samples of a host; reports between them are
 	// left out. 0: a minute.
@@ -42,6 +41,10 @@ type Options struct {
 	Log          *slog.Logger     // nil: nothing is logged
 	Now          func() time.Time // nil: time.Now
 }
+
+// BytesPerSeries is what the files of a series take at most for 30 days at the default interval of a minute, if its
+// value changes all the time.
+const BytesPerSeries = 256 * topology.KiB
 
 // DB is the database. It is safe for concurrent use.
 type DB struct {

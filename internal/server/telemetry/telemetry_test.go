@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -379,6 +381,69 @@ func TestDB_ForgetsOldSamples(t *testing.T) {
 	wantAnswer(t, d, nothing, "query", "query", first)
 	wantAnswer(t, d, `{"result":[{"metric":{"host":"h"},"value":[1795406400,"20"]}],"resultType":"vector"}`,
 		"query", "query", "count_over_time(numavisor_fleet_host_up[5h])")
+}
+
+// TestDB_NeedsTheSpaceThatIsStated reports six days of a host whose loads change all the time, and compares the files with
+// BytesPerSeries.
+func TestDB_NeedsTheSpaceThatIsStated(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the database compacts in the background, which takes seconds")
+	}
+	const days, nodes, vms = 6, 8, 10
+	c, folder := newClock(), t.TempDir()
+	d := open(t, telemetry.Options{Folder: folder, Now: c.Now})
+	defer closeDB(t, d)
+	random := rand.New(rand.NewPCG(1, 0))
+	for range days * 24 * 60 {
+		jitter := time.Duration(random.IntN(5000)) * time.Millisecond // hosts report every five seconds
+		l := fleet.Loads{Taken: c.add(time.Minute).Add(-jitter)}
+		for n := range topology.NodeID(nodes) {
+			l.Nodes = append(l.Nodes, fleet.Node{NodeLoad: inventory.NodeLoad{Node: n, CPU: 8 * random.Float64(),
+				Wait: random.Float64()}, Free: topology.Bytes(random.Uint64N(uint64(64 * topology.GiB)))})
+		}
+		for n := range vms {
+			share := random.Float64()
+			l.VMs = append(l.VMs, fleet.VMLoad{Name: fmt.Sprint("vm", n), LocalShare: &share,
+				GuestLoad: inventory.GuestLoad{CPU: 4 * random.Float64(), Wait: random.Float64()}})
+		}
+		report(t, d, "h", l)
+	}
+	const reports, perSample = days * 24 * 60, telemetry.BytesPerSeries / (30 * 24 * 60)
+	wanted := reports * d.Size().Series / 10 * 9 // what is newer is in the head
+	samples, size := blocks(t, folder)
+	for end := time.Now().Add(time.Minute); samples < wanted && time.Now().Before(end); samples, size = blocks(t, folder) {
+		time.Sleep(20 * time.Millisecond) // the database compacts by itself
+	}
+	t.Logf("%d samples in blocks of %v: %.2f bytes each", samples, size, float64(size)/float64(max(1, samples)))
+	if samples < wanted || size > perSample*topology.Bytes(samples) {
+		t.Errorf("%d samples, of at least %d, take %v; %v are stated for a sample", samples, wanted, size, perSample)
+	}
+}
+
+// blocks returns the samples in the blocks of a database, and the size of the blocks.
+func blocks(t *testing.T, folder string) (samples uint64, size topology.Bytes) {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(folder, "*", "meta.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range all {
+		var meta struct{ Stats struct{ NumSamples uint64 } }
+		text, err := os.ReadFile(file)
+		if err != nil || json.Unmarshal(text, &meta) != nil {
+			continue // the database has just replaced the block
+		}
+		samples += meta.Stats.NumSamples
+		_ = filepath.WalkDir(filepath.Dir(file), func(_ string, e fs.DirEntry, err error) error {
+			if err == nil && !e.IsDir() {
+				if info, err := e.Info(); err == nil {
+					size += topology.Bytes(info.Size())
+				}
+			}
+			return nil // as above
+		})
+	}
+	return samples, size
 }
 
 func TestOpen_RefusesAFolderInUseAndBadOptions(t *testing.T) {
