@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/numavisor/numavisor/tools/process"
 )
 
 // options are the size of the fleet and of the load.
@@ -26,7 +28,10 @@ type options struct {
 	time           time.Duration // of each measurement
 	rate, clients  int           // requests a second while daemons report; users who place VMs as fast as they can
 	folder         string
+	records        string // folder of records for several runs
 	onlyPlacements bool
+	noDecisions    bool
+	noPlacements   bool
 }
 
 func (o *options) flags(f *flag.FlagSet) {
@@ -38,6 +43,10 @@ func (o *options) flags(f *flag.FlagSet) {
 	f.IntVar(&o.rate, "rate", 20, "requests of users a second while daemons report")
 	f.IntVar(&o.clients, "clients", 16, "users who place VMs at the same time, as fast as they can")
 	f.StringVar(&o.folder, "folder", "", "folder for the records of the server (default: a temporary one)")
+	f.StringVar(&o.records, "records", "",
+		"folder of records to start from, which are written there if it does not exist (default: none)")
+	f.BoolVar(&o.noDecisions, "no-decisions", false, "do not measure decisions in this process")
+	f.BoolVar(&o.noPlacements, "no-placements", false, "do not measure how fast users can place VMs")
 	f.BoolVar(&o.onlyPlacements, "only-placements", false, "start no daemons")
 }
 
@@ -98,23 +107,49 @@ func (o *options) run(ctx context.Context, log func(string, ...any)) (r report, 
 	if err != nil {
 		return r, err
 	}
-	log("deciding in this process for %v", o.time)
-	if err := r.decisions(sample, o.time); err != nil {
-		return r, err
+	if !o.noDecisions {
+		log("deciding in this process for %v", o.time)
+		if err := r.decisions(sample, o.time); err != nil {
+			return r, err
+		}
 	}
 	s := &served{path: path, folder: folder}
 	defer s.stop()
-	log("writing the records of %d hosts and %d VMs", o.hosts, o.vms)
-	if err := s.init(ctx); err != nil {
+	if err := o.provide(ctx, s, sample, log); err != nil {
 		return r, err
 	}
-	if err := s.fill(ctx, sample); err != nil {
-		return r, fmt.Errorf("writing the records: %w", err)
+	if !o.noPlacements {
+		if err := o.placements(ctx, s, &r, log); err != nil {
+			return r, err
+		}
 	}
-	if err := o.placements(ctx, s, &r, log); err != nil || o.daemons == 0 || o.onlyPlacements {
+	if o.daemons == 0 || o.onlyPlacements {
+		return r, nil
+	}
+	if err := s.unreach(ctx); err != nil {
 		return r, err
 	}
 	return r, o.reports(ctx, s, &r, log)
+}
+
+// provide gives the server the records of the fleet.
+func (o *options) provide(ctx context.Context, s *served, d *drawn, log func(string, ...any)) error {
+	if o.records != "" {
+		if found, err := s.use(ctx, o.records, d); found || err != nil {
+			return err
+		}
+	}
+	log("writing the records of %d hosts and %d VMs", o.hosts, o.vms)
+	if err := s.init(ctx); err != nil {
+		return err
+	}
+	if err := s.fill(ctx, d); err != nil {
+		return fmt.Errorf("writing the records: %w", err)
+	}
+	if o.records == "" {
+		return nil
+	}
+	return s.save(ctx, o.records)
 }
 
 // placements measures the server with all records, and how fast users can place VMs.
@@ -125,6 +160,11 @@ func (o *options) placements(ctx context.Context, s *served, r *report, log func
 	}
 	r.add("server: seconds until it answers", "%.1f", took.Seconds())
 	time.Sleep(settle(o.time))
+	used, err := process.CPU(s.program.PID())
+	if err != nil {
+		return err
+	}
+	r.add(fmt.Sprintf("  CPU seconds of the start and of the %v after it", settle(o.time)), "%.1f", used.Seconds())
 	if err := r.memory("after its start", s.program.PID()); err != nil {
 		return err
 	}
@@ -136,7 +176,7 @@ func (o *options) placements(ctx context.Context, s *served, r *report, log func
 		return err
 	}
 	s.stop()
-	return s.unreach(ctx)
+	return nil
 }
 
 // reports measures the server while daemons report and users send requests.
