@@ -65,9 +65,9 @@ func (s *Server) VM(ctx context.Context, c rest.Call, name string) (out fleetapi
 
 // whyStored returns the reasons of a VM's placement; nil if they are not known.
 func (s *Server) whyStored(ctx context.Context, name string) *fleetapi.Why {
-	r, err := s.Store.Get(ctx, store.Reasons+name)
+	r, err := s.Store.Look(ctx, store.Reasons+name) // the VM itself is shown as this server knows it, too
 	why := &fleetapi.Why{}
-	if err != nil && !errors.Is(err, store.ErrStale) || json.Unmarshal(r.Value, why) != nil {
+	if err != nil || json.Unmarshal(r.Value, why) != nil {
 		return nil
 	}
 	return why

@@ -125,6 +125,8 @@ func (e *ConflictError) Error() string {
 type Store interface {
 	// Get returns the record of a key, or ErrNotFound.
 	Get(ctx context.Context, key string) (Record, error)
+	// Look is Get as the member that is asked knows the record, which may be old: it waits for no write and no quorum.
+	Look(ctx context.Context, key string) (Record, error)
 	// List returns the records of a prefix, ascending by key, all as of one revision.
 	List(ctx context.Context, prefix string) (records []Record, revision int64, err error)
 	// Scan calls take with the records of some prefixes, some at a time: prefix after prefix, ascending by key, all as

@@ -54,6 +54,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	} else if s.client, err = s.config.dial(ctx, s.log.logger()); err != nil {
 		return nil, err
 	}
+	s.dropPages() // etcd has read all of them for its index
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	s.all.Go(func() { s.keep(keeping) })
@@ -134,17 +135,33 @@ func (s *Store) Get(ctx context.Context, key string) (store.Record, error) {
 	if err != nil {
 		return store.Record{}, err
 	}
-	if len(response.Kvs) > 0 {
-		r, err := s.packer.record(response.Kvs[0])
-		if err != nil {
-			return store.Record{}, err
-		}
-		return r, stale
+	r, err := s.first(key, response)
+	if stale != nil && errors.Is(err, store.ErrNotFound) {
+		return r, fmt.Errorf("%w: %w", err, stale)
 	}
-	if stale != nil {
-		return store.Record{}, fmt.Errorf("%s: %w: %w", key, store.ErrNotFound, stale)
+	return r, errors.Join(err, stale)
+}
+
+// first returns the record of a response for one key.
+func (s *Store) first(key string, response *clientv3.GetResponse) (store.Record, error) {
+	if len(response.Kvs) == 0 {
+		return store.Record{}, fmt.Errorf("%s: %w", key, store.ErrNotFound)
 	}
-	return store.Record{}, fmt.Errorf("%s: %w", key, store.ErrNotFound)
+	return s.packer.record(response.Kvs[0])
+}
+
+// Look is Get as one member knows the record.
+func (s *Store) Look(ctx context.Context, key string) (store.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Record{}, err
+	}
+	wait, cancel := context.WithTimeout(ctx, s.config.Timeout*2/5)
+	defer cancel()
+	response, err := s.client.Get(wait, key, clientv3.WithSerializable())
+	if err != nil {
+		return store.Record{}, s.explain(ctx, "read", err)
+	}
+	return s.first(key, response)
 }
 
 // etcd returns records in pages, which it collects in memory. It counts all records after a page too, so a list of many
@@ -182,16 +199,30 @@ func (s *Store) Scan(
 	ctx context.Context, prefixes []string, take func([]store.Record) error,
 ) (revision int64, err error) {
 	var stale error
+	read := 0
 	for _, prefix := range prefixes {
 		var old error
-		revision, old, err = s.pages(ctx, prefix, revision, take)
+		revision, old, err = s.pages(ctx, prefix, revision, func(part []store.Record) error {
+			for i := range part {
+				read += len(part[i].Value)
+			}
+			if read > dropAfter {
+				s.dropPages()
+				read = 0
+			}
+			return take(part)
+		})
 		if err != nil {
 			return 0, err
 		}
 		stale = errors.Join(stale, old)
 	}
+	s.dropPages()
 	return revision, stale
 }
+
+// dropAfter is after how many bytes of records Scan drops the pages that it has read.
+const dropAfter = 32 << 20
 
 // pages calls take with each page of the records of a prefix, as of a revision; 0: of the present one, which it
 // returns.

@@ -71,7 +71,7 @@ func (s *Store) canWrite(ctx context.Context) error {
 	return nil
 }
 
-// keep removes old revisions and returns their room to the file system, until ctx ends.
+// keep removes old revisions and returns their room to the file system and to the memory, until ctx ends.
 func (s *Store) keep(ctx context.Context) {
 	type moment struct {
 		at       time.Time
@@ -111,6 +111,7 @@ func (s *Store) keep(ctx context.Context) {
 		if refuses {
 			s.letWrite(ctx)
 		}
+		s.dropPages()
 	}
 }
 

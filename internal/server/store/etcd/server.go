@@ -32,7 +32,8 @@ func onlyMember() Member {
 // server is a server of etcd in this process.
 type server struct {
 	*embed.Etcd
-	lock *flock.Flock
+	lock  *flock.Flock
+	alone bool // the only member
 }
 
 // start starts a server and waits until it has a quorum.
@@ -41,7 +42,7 @@ func start(ctx context.Context, c Config, log *zapCore) (*server, error) {
 		return nil, err
 	}
 	// etcd itself would wait silently for the other process.
-	s := &server{lock: flock.New(filepath.Join(c.Folder, lockFile))}
+	s := &server{lock: flock.New(filepath.Join(c.Folder, lockFile)), alone: len(c.Member.Peers) <= 1}
 	switch locked, err := s.lock.TryLock(); {
 	case err != nil:
 		return nil, fmt.Errorf("lock %s: %w", c.Folder, err)

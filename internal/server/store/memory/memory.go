@@ -90,6 +90,19 @@ func (s *Store) Get(ctx context.Context, key string) (store.Record, error) {
 	return store.Record{}, fmt.Errorf("%s: %w", key, store.ErrNotFound)
 }
 
+// Look is Get without the assurance of a quorum.
+func (s *Store) Look(ctx context.Context, key string) (store.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Record{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, ok := s.records[key]; ok {
+		return e.Record, nil
+	}
+	return store.Record{}, fmt.Errorf("%s: %w", key, store.ErrNotFound)
+}
+
 // List returns the records of a prefix.
 func (s *Store) List(ctx context.Context, prefix string) ([]store.Record, int64, error) {
 	if err := ctx.Err(); err != nil {

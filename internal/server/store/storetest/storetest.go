@@ -31,6 +31,7 @@ func Run(t *testing.T, open func(*testing.T) store.Store) {
 	t.Run("parallel", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, fixture){
 			"get and put":                      getAndPut,
+			"a look":                           looks,
 			"conflicts":                        conflicts,
 			"a conflict changes nothing":       atomic,
 			"transactions that are no good":    refused,
@@ -107,6 +108,18 @@ func (f fixture) wantAll(t *testing.T, want map[string]string) {
 	got, _ := f.all(t)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the records (-want +got):\n%s", diff)
+	}
+}
+
+// looks reads what this process has written itself: the member that it asks has that.
+func looks(t *testing.T, f fixture) {
+	t.Helper()
+	if r, err := f.Look(t.Context(), f.key("a")); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("a key that does not exist: %v, %v", r, err)
+	}
+	revision := f.put(t, "a", "1")
+	if r, err := f.Look(t.Context(), f.key("a")); err != nil || string(r.Value) != "1" || r.Revision != revision {
+		t.Errorf("got %+v, %v, revision %d is expected", r, err, revision)
 	}
 }
 
