@@ -302,6 +302,9 @@ func (s *Server) commit(ctx context.Context, t *transaction) (int64, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, commitTime)
 	defer cancel()
+	if err := s.carry(ctx, t); err != nil {
+		return 0, unavailable(err)
+	}
 	revision, err := s.Store.Commit(ctx, t.Txn)
 	if err != nil {
 		return 0, unavailable(err)
