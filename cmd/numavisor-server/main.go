@@ -9,7 +9,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -30,16 +32,38 @@ var linkedVersion string
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// heapGrowth is by how many percent the heap may grow before garbage is collected. A fleet's records are most of the
-// heap and stay: Go's default, 100, would leave as much memory again to garbage.
-const heapGrowth = 25
+const (
+	// garbage is how much garbage in bytes may be in the heap before it is collected. A collection reads all records,
+	// however little garbage it finds: a share of a small fleet's heap would be collected many times a second.
+	garbage = 96 << 20
+	// leastGrowth is by how many percent of what stays the heap may grow at least.
+	leastGrowth = 25
+)
+
+// collection is garbage that each collection finds.
+type collection struct{ _ [64]byte }
+
+// collectLater lets the heap grow by a fixed size between collections. Go knows only growth in percent.
+func collectLater(c *collection) {
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	debug.SetGCPercent(growth(float64(live[0].Value.Uint64())))
+	runtime.SetFinalizer(c, collectLater)
+}
+
+// growth is how much a heap may grow until the next collection, in percent of its live bytes. Go takes the live part as
+// 4 MiB at least (package runtime, heapminimum).
+func growth(live float64) int {
+	const least = 4 << 20
+	return int(max(leastGrowth, 100*garbage/max(live, least)))
+}
 
 // run carries out one command line and returns its exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(heapGrowth)
+		collectLater(&collection{})
 	}
 	root := rootCommand()
 	root.SetArgs(args)

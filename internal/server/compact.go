@@ -1,8 +1,12 @@
 package server
 
 import (
+	"encoding/hex"
+	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/fleet"
@@ -30,8 +34,63 @@ type vmRecord struct {
 
 // vmDisk is a disk of a VM.
 type vmDisk struct {
-	path string
+	path around
 	rest *fleet.Disk // without the path
+}
+
+// around is a text that may have the name of its VM in it: files and control groups of VMs are named after them. The
+// rest is the same for many.
+type around struct {
+	rest string // of the text without the name
+	at   int32  // where the name is; -1: nowhere
+}
+
+// around returns a text as parts of it.
+func (p *parts) around(text, name string) around {
+	out := around{text, -1}
+	if i := strings.LastIndex(text, name); i >= 0 && i <= math.MaxInt32 && name != "" {
+		out = around{text[:i] + text[i+len(name):], int32(i)} //nolint:gosec // bounded
+	}
+	p.word(&out.rest)
+	return out
+}
+
+// text returns the text itself.
+func (a around) text(name string) string {
+	if a.at < 0 {
+		return a.rest
+	}
+	return a.rest[:a.at] + name + a.rest[a.at:]
+}
+
+// vmID is a UUID: its bytes, or a text that is none in the usual form.
+type vmID struct {
+	bytes [16]byte
+	other string
+	is    bool // the bytes count
+}
+
+func idOf(text string) (id vmID) {
+	plain := strings.ReplaceAll(text, "-", "")
+	if len(plain) != 2*len(id.bytes) {
+		return vmID{other: text}
+	}
+	if _, err := hex.Decode(id.bytes[:], []byte(plain)); err != nil {
+		return vmID{other: text}
+	}
+	if id.is = true; id.text() != text {
+		return vmID{other: text}
+	}
+	return id
+}
+
+// text returns the UUID itself.
+func (id *vmID) text() string {
+	if !id.is {
+		return id.other
+	}
+	b := id.bytes
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
 // ofVM returns the record of a VM, which takes v over.
@@ -47,11 +106,12 @@ func (p *parts) ofVM(v fleet.VM, revision int64) *vmRecord {
 	}
 	r.placement = p.placements.one(v.Placement)
 	for _, d := range v.Machine.Disks {
-		of := vmDisk{path: d.Path}
+		of := vmDisk{path: p.around(d.Path, v.Name)}
 		d.Path = ""
 		of.rest = p.disks.one(d)
 		r.disks = append(r.disks, of)
 	}
+	r.disks = slices.Clip(r.disks)
 	v.Name, v.Host, v.Created, v.Generation, v.Migration = "", "", time.Time{}, 0, nil
 	v.Placement, v.Machine.Disks = guest.Placement{}, nil
 	r.rest = p.vms.one(v)
@@ -71,7 +131,7 @@ func (r *vmRecord) value() fleet.VM {
 	}
 	for _, d := range r.disks {
 		disk := *d.rest
-		disk.Path = d.path
+		disk.Path = d.path.text(r.name)
 		v.Machine.Disks = append(v.Machine.Disks, disk)
 	}
 	return v
@@ -134,12 +194,14 @@ type reportRecord struct {
 
 // guestRecord is a VM in a report.
 type guestRecord struct {
-	name, uuid, run, cgroup string
-	pid                     int
-	rest                    *inventory.Guest // without what is here
-	memory                  []nodeMemory     // ascending by node
-	spec                    *guest.Spec      // without a name; nil: none
-	placement               *guest.Placement // the same
+	name, run string
+	uuid      vmID
+	cgroup    around
+	pid       int
+	rest      *inventory.Guest // without what is here
+	memory    []nodeMemory     // ascending by node
+	spec      *guest.Spec      // without a name; nil: none
+	placement *guest.Placement // the same
 	// specNamed, placementNamed say that they have the VM's name.
 	specNamed, placementNamed bool
 	measured                  bool // there is memory, if only of no node
@@ -167,7 +229,8 @@ func (p *parts) ofReport(r fleet.Report, revision int64) *reportRecord {
 }
 
 func (p *parts) ofGuest(g inventory.Guest) guestRecord {
-	r := guestRecord{name: g.Name, uuid: g.UUID, run: g.Run, cgroup: g.Seen.CgroupPath, pid: g.PID,
+	r := guestRecord{name: g.Name, uuid: idOf(g.UUID), run: g.Run, pid: g.PID,
+		cgroup: p.around(g.Seen.CgroupPath, g.Name),
 		memory: make([]nodeMemory, 0, len(g.Seen.MemoryByNode)), measured: g.Seen.MemoryByNode != nil}
 	for _, node := range slices.Sorted(maps.Keys(g.Seen.MemoryByNode)) {
 		r.memory = append(r.memory, nodeMemory{node, g.Seen.MemoryByNode[node]})
@@ -192,12 +255,14 @@ func (p *parts) ofGuest(g inventory.Guest) guestRecord {
 	return r
 }
 
-// value returns the VM; unless it is to be whole, without the names in its spec and placement: the choice of hosts does
-// not read them.
+// value returns the VM; unless it is to be whole, without its UUID, its control group, and the names in its spec and
+// placement: the choice of hosts does not read them.
 func (r *guestRecord) value(whole bool) inventory.Guest {
 	g := *r.rest
-	g.Name, g.UUID, g.Run, g.PID, g.Spec, g.Placement = r.name, r.uuid, r.run, r.pid, r.spec, r.placement
-	g.Seen.CgroupPath = r.cgroup
+	g.Name, g.Run, g.PID, g.Spec, g.Placement = r.name, r.run, r.pid, r.spec, r.placement
+	if whole {
+		g.UUID, g.Seen.CgroupPath = r.uuid.text(), r.cgroup.text(r.name)
+	}
 	if r.measured {
 		g.Seen.MemoryByNode = make(topology.MemoryByNode, len(r.memory))
 		for _, m := range r.memory {

@@ -124,6 +124,29 @@ func TestParts_ChangeNoName(t *testing.T) {
 	}
 }
 
+// Texts with the name of a VM, and UUIDs of any form, are as they were written.
+func TestParts_ChangeNoText(t *testing.T) {
+	t.Parallel()
+	var p parts
+	for _, text := range []string{"", "web", "/images/web.qcow2", "/web/web.img", "/images/other", "/web\x2dweb.scope",
+		"we", "web\x00web", "5c3c1b52-9d6e-4b0a-8f0e-0a1b2c3d4e5f", "5C3C1B52-9d6e-4b0a-8f0e-0a1b2c3d4e5f",
+		"5c3c1b529d6e4b0a8f0e0a1b2c3d4e5f", "00000000-0000-0000-0000-000000000000", "5c3c-"} {
+		for _, name := range []string{"", "web", text} {
+			of := p.around(text, name)
+			if got := of.text(name); got != text {
+				t.Errorf("%q of %q reads as %q", text, name, got)
+			}
+		}
+		id := idOf(text)
+		if got := id.text(); got != text {
+			t.Errorf("UUID %q reads as %q", text, got)
+		}
+	}
+	if a, b := p.around("/images/a.img", "a"), p.around("/images/b.img", "b"); a != b || a.at != 8 {
+		t.Errorf("got %+v and %+v", a, b)
+	}
+}
+
 // The scheduler counts the same room on a host as those who read all of it.
 func TestHostOf_HasAllThatCounts(t *testing.T) {
 	t.Parallel()
