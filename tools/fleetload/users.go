@@ -107,6 +107,8 @@ func (s *served) place(ctx context.Context, r *report, clients int, limit time.D
 	r.add(fmt.Sprintf("  p99 of a request of these %d users, ms", clients), "%.1f",
 		milliseconds(percentile(l.by["create"], 99)))
 	r.add("  CPU time of the server for each, ms", "%.2f", milliseconds(after-before)/float64(made))
+	r.add("  server, CPUs used", "%.2f", (after-before).Seconds()/took.Seconds())
+	r.add("  these users, CPUs used", "%.2f", clock.Own().Seconds()/clock.Wall().Seconds())
 	r.others(clock, after-before)
 	return nil
 }
