@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -42,14 +41,14 @@ type vmDisk struct {
 // rest is the same for many.
 type around struct {
 	rest string // of the text without the name
-	at   int32  // where the name is; -1: nowhere
+	at   int    // where the name is; -1: nowhere
 }
 
 // around returns a text as parts of it.
 func (p *parts) around(text, name string) around {
 	out := around{text, -1}
-	if i := strings.LastIndex(text, name); i >= 0 && i <= math.MaxInt32 && name != "" {
-		out = around{text[:i] + text[i+len(name):], int32(i)} //nolint:gosec // bounded
+	if i := strings.LastIndex(text, name); i >= 0 && name != "" {
+		out = around{text[:i] + text[i+len(name):], i}
 	}
 	p.word(&out.rest)
 	return out

@@ -18,7 +18,8 @@ import (
 // understood encodes a stored record as this version understands it, by the prefix of its key. Other records are
 // written whole by their authors, or never change.
 var understood = map[string]func([]byte) ([]byte, error){
-	store.VMs: again[fleet.VM], store.Hosts: again[fleet.Host], store.Projects: again[project], store.Users: again[user],
+	store.VMs: again[fleet.VM], store.Hosts: again[fleet.Host], store.Projects: again[project],
+	store.Users: again[user],
 }
 
 func again[T any](text []byte) ([]byte, error) {
@@ -99,18 +100,29 @@ func withUnknown(next, old, known json.RawMessage) (json.RawMessage, error) {
 
 // withUnknownElements is withUnknown for the elements of lists of the same length; else the old list was replaced.
 func withUnknownElements(next, old, known json.RawMessage) (json.RawMessage, error) {
-	var n, o, k []json.RawMessage
-	if json.Unmarshal(next, &n) != nil || json.Unmarshal(old, &o) != nil || json.Unmarshal(known, &k) != nil ||
-		n == nil || len(n) != len(o) || len(n) != len(k) {
+	all := lists(next, old, known)
+	if all == nil || len(all[0]) != len(all[1]) || len(all[0]) != len(all[2]) {
 		return next, nil
 	}
-	for i := range n {
+	for i := range all[0] {
 		var err error
-		if n[i], err = withUnknown(n[i], o[i], k[i]); err != nil {
+		if all[0][i], err = withUnknown(all[0][i], all[1][i], all[2][i]); err != nil {
 			return nil, err
 		}
 	}
-	return json.Marshal(n)
+	return json.Marshal(all[0])
+}
+
+// lists returns the elements of lists; nil: one of them is none.
+func lists(texts ...json.RawMessage) (out [][]json.RawMessage) {
+	for _, text := range texts {
+		var elements []json.RawMessage
+		if json.Unmarshal(text, &elements) != nil || elements == nil {
+			return nil
+		}
+		out = append(out, elements)
+	}
+	return out
 }
 
 // continues reports whether a member is about the same thing as before: a new placement or migration replaces the

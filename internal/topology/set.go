@@ -84,8 +84,8 @@ func ParseSet[ID ~int](s string) (Set[ID], error) {
 // plainIDs bounds the ids of lists that parsePlain reads.
 const plainIDs = 512
 
-// parsePlain reads a list of ids below plainIDs and ranges of them, as this program writes it; ok is false for all other
-// texts. Records of hosts and VMs have hundreds of lists.
+// parsePlain reads a list of ids below plainIDs and ranges of them, as this program writes it; ok is false for all
+// other texts. Records of hosts and VMs have hundreds of lists.
 func parsePlain[ID ~int, T string | []byte](list T) (set Set[ID], ok bool) {
 	var words [plainIDs / 64]uint64
 	first, id, used := -1, -1, 0

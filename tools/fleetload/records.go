@@ -32,7 +32,8 @@ func (s *served) use(ctx context.Context, folder string, d *drawn) (found bool, 
 		return false, fmt.Errorf("reading the records of an earlier run: %w", err)
 	}
 	if of.Hosts != d.hosts || of.VMs != d.vms {
-		return false, fmt.Errorf("-records %s: it has %d hosts and %d VMs; name another folder", folder, of.Hosts, of.VMs)
+		return false, fmt.Errorf("-records %s: it has %d hosts and %d VMs; name another folder", folder, of.Hosts,
+			of.VMs)
 	}
 	if err := copyFolder(ctx, filepath.Join(folder, "server"), s.data()); err != nil {
 		return false, err

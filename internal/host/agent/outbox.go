@@ -135,8 +135,8 @@ func (o *outbox) back(r *fleet.Report, s *fleet.VMStatus) {
 	}
 }
 
-// repeatStatuses sends each status again in the course of RepeatEvery, one at a time: a server that has lost one gets it
-// again, although nothing changes and the connection stays.
+// repeatStatuses sends each status again in the course of RepeatEvery, one at a time: a server that has lost one gets
+// it again, although nothing changes and the connection stays.
 func (a *Agent) repeatStatuses(ctx context.Context) {
 	most := min(a.RepeatEvery, time.Minute)       // the next VM may come at any time
 	for wait := rand.N(most); ctx.Err() == nil; { //nolint:gosec // no secret; hosts start at the same time

@@ -108,8 +108,8 @@ func (b *batch) add(m metric, value float64, pairs ...string) {
 	}
 }
 
-// spare is how many of the 52 bits of a value's fraction are not stored: an error of 0.003 % at most. The database stores
-// the bits in which a value differs from the one before, and the last ones of a load are noise.
+// spare is how many of the 52 bits of a value's fraction are not stored: an error of 0.003 % at most. The database
+// stores the bits in which a value differs from the one before, and the last ones of a load are noise.
 const spare = 52 - 14
 
 // rounded returns the nearest value that has only zeros in the spare bits.

@@ -383,8 +383,8 @@ func TestDB_ForgetsOldSamples(t *testing.T) {
 		"query", "query", "count_over_time(numavisor_fleet_host_up[5h])")
 }
 
-// TestDB_NeedsTheSpaceThatIsStated reports six days of a host whose loads change all the time, and compares the files with
-// BytesPerSeries.
+// TestDB_NeedsTheSpaceThatIsStated reports six days of a host whose loads change all the time, and compares the files
+// with BytesPerSeries.
 func TestDB_NeedsTheSpaceThatIsStated(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the database compacts in the background, which takes seconds")
@@ -411,8 +411,9 @@ func TestDB_NeedsTheSpaceThatIsStated(t *testing.T) {
 	const reports, perSample = days * 24 * 60, telemetry.BytesPerSeries / (30 * 24 * 60)
 	wanted := reports * d.Size().Series / 10 * 9 // what is newer is in the head
 	samples, size := blocks(t, folder)
-	for end := time.Now().Add(time.Minute); samples < wanted && time.Now().Before(end); samples, size = blocks(t, folder) {
+	for end := time.Now().Add(time.Minute); samples < wanted && time.Now().Before(end); {
 		time.Sleep(20 * time.Millisecond) // the database compacts by itself
+		samples, size = blocks(t, folder)
 	}
 	t.Logf("%d samples in blocks of %v: %.2f bytes each", samples, size, float64(size)/float64(max(1, samples)))
 	if samples < wanted || size > perSample*topology.Bytes(samples) {
