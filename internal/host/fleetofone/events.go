@@ -23,6 +23,7 @@ type seen struct {
 // Events implements rest.HostService. The host is observed for events when VMs come or go, after each change of this
 // service, and every few seconds.
 func (s *Service) Events(ctx context.Context, c rest.Call) (<-chan fleetapi.Event, error) {
+	changes, roster, looked := s.counted(), s.roster(), time.Now() // before the look: a later change is not in it
 	before, err := s.see(ctx, c)
 	if err != nil {
 		return nil, err
@@ -32,7 +33,6 @@ func (s *Service) Events(ctx context.Context, c rest.Call) (<-chan fleetapi.Even
 		defer close(out)
 		tick := time.NewTicker(s.Every)
 		defer tick.Stop()
-		changes, roster, looked := s.counted(), s.roster(), time.Now()
 		for {
 			select {
 			case <-ctx.Done():

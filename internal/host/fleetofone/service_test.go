@@ -1,6 +1,7 @@
 package fleetofone_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -463,14 +464,23 @@ func TestEvents_FollowTheHost(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://daemon/v1/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := s.http.Do(r) // it returns when the stream has begun
+	if err != nil {
+		t.Fatal(err)
+	}
 	events := make(chan fleetapi.Event, 100)
 	var reader sync.WaitGroup
 	reader.Go(func() {
-		for e, err := range s.client.Events(ctx) {
-			if err != nil {
-				return
+		defer func() { _ = stream.Body.Close() }()
+		for lines := bufio.NewScanner(stream.Body); lines.Scan(); {
+			var e fleetapi.Event
+			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok && json.Unmarshal([]byte(data), &e) == nil {
+				events <- e
 			}
-			events <- e
 		}
 	})
 	await := func(what string, is func(fleetapi.Event) bool) {
@@ -486,7 +496,6 @@ func TestEvents_FollowTheHost(t *testing.T) {
 			}
 		}
 	}
-	time.Sleep(50 * time.Millisecond) // the stream begins
 	s.create("web1")
 	await("web1 runs", func(e fleetapi.Event) bool {
 		return e.Kind == fleetapi.EventVM && e.Name == "web1" && e.VM != nil && e.VM.State == fleetapi.VMRunning
