@@ -231,7 +231,7 @@ func (l *labHost) createsHVM(t *testing.T) {
 }
 
 // migratesOnXen lets a VM migrate to this host itself, by a transport that runs commands here: the lab has one Xen
-// host. What it proves is the conversation of xl migrate through a transport, the computed configuration, the record
+// host. What it tests is the conversation of xl migrate through a transport, the computed configuration, the record
 // and the verification there; not a network, nor another machine. A migration that breaks off in the midst leaves one
 // VM.
 func (l *labHost) migratesOnXen(t *testing.T, name string) {
