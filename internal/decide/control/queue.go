@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -122,7 +123,7 @@ func (c *Controller) jobEnded(e JobEnded) {
 	j := c.jobs.running.job
 	c.jobs.running = nil
 	c.host.overtake()
-	c.loads.moved, c.turn.ready.SampleIn = true, atOnce
+	c.loads.moved, c.when.early, c.turn.ready.SampleIn = true, time.Time{}, atOnce
 	for i := range e.Moved {
 		c.count(&e.Moved[i])
 		c.recovery.moved(&e.Moved[i])

@@ -99,3 +99,47 @@ func TestDegradedForBeginsBeforeTheSample(t *testing.T) {
 		}
 	}
 }
+
+// A VM that begins to work while another one moves is planned for as soon as loads are known after that move, not
+// with the regular plan.
+func TestAfterAMoveTheNextPlanDoesNotWait(t *testing.T) {
+	w := newWorld(t)
+	var err error
+	if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
+		t.Fatal(err)
+	}
+	text := "balance: {degraded_for: 1s, guests: {a: auto, b: auto}}"
+	if w.policy, err = policy.Parse(strings.NewReader(text)); err != nil {
+		t.Fatal(err)
+	}
+	const plan = 30 * time.Second
+	w.c = control.New(control.Options{Policy: w.policy, Sample: 2 * time.Second, Observe: time.Hour, Plan: plan,
+		SaveAlarms: plan})
+	w.step(control.Start{})
+	a, b := w.add("a", 2, topology.GiB, 0, 1), w.add("b", 2, topology.GiB, 0, 2)
+	pass := func(d time.Duration) { w.now = w.now.Add(d); w.turn() }
+	for range 3 {
+		pass(2 * time.Second)
+	}
+	a.cpu, a.far = 2, true
+	for i := 0; i < 4 && w.job == nil; i++ {
+		pass(2 * time.Second)
+	}
+	if w.job == nil {
+		t.Fatalf("a does not move\n%s", w.out.String())
+	}
+	b.cpu, b.far = 2, true
+	pass(2 * time.Second)
+	a.far, a.near = false, true
+	done := control.Moved{Move: w.job.Move, End: "move-done"}
+	w.moved(w.job.Move)
+	w.job = nil
+	w.step(control.JobEnded{Moved: []control.Moved{done}})
+	began := w.now
+	for w.job == nil && w.now.Sub(began) < plan {
+		pass(min(2*time.Second, max(w.sampleIn, time.Second)))
+	}
+	if took := w.now.Sub(began); w.job == nil || took > 4*time.Second {
+		t.Errorf("b moves %v after the move of a\n%s", took, w.out.String())
+	}
+}

@@ -30,9 +30,17 @@ func (c *Controller) moment() time.Time {
 }
 
 // planDue reports whether a plan is due: the regular one, or one because a guest
-// has reached degraded_for or is newly over a threshold.
+// has reached degraded_for or is newly over a threshold, or because loads since a job are known.
 func (c *Controller) planDue() bool {
-	return c.moment().Sub(c.when.planned) >= c.options.Plan || c.reachedDegradedFor() || c.newlyOverThreshold()
+	return c.moment().Sub(c.when.planned) >= c.options.Plan || c.reachedDegradedFor() || c.reachedLoads() ||
+		c.newlyOverThreshold()
+}
+
+// reachedLoads reports whether loads have been measured for long enough after a job since the last plan, which found
+// degraded guests: it could not decide about those on the nodes of the job.
+func (c *Controller) reachedLoads() bool {
+	end := c.loads.settled.Add(least)
+	return len(c.when.plan.Degraded) > 0 && end.After(c.when.planned) && !end.After(c.moment())
 }
 
 // reachedDegradedFor reports whether a guest has reached degraded_for since the
@@ -48,7 +56,7 @@ func (c *Controller) reachedDegradedFor() bool {
 // newlyOverThreshold reports whether the latest sample shows a guest over a
 // threshold that was not at the last plan. A guest is degraded only from the plan
 // that finds it, so waiting for the regular plan would prolong its degraded_for.
-// There is at most one such plan between two regular ones.
+// There is at most one such plan between two regular ones, or after a job.
 func (c *Controller) newlyOverThreshold() bool {
 	if c.moment().Sub(c.when.early) < c.options.Plan {
 		return false
