@@ -30,10 +30,23 @@ func (l *labHost) ask(t *testing.T, method, path, body string, answer any) {
 	}
 }
 
+// awaitVM waits until a VM has a state.
+func (l *labHost) awaitVM(t *testing.T, name string, want fleetapi.VMState) (vm fleetapi.VM) {
+	t.Helper()
+	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Second) {
+		vm = fleetapi.VM{}
+		if l.ask(t, "GET", "/v1/vms/"+name, "", &vm); vm.State == want {
+			return vm
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s is %s, not %s: %+v", name, vm.State, want, vm.Status)
+		}
+	}
+}
+
 // One request at the daemon's socket creates a real VM, bound to nodes and verified, and says why it is there.
 // Commands and requests see the same VMs, and both delete them.
 func TestLabDaemonServesTheFleetsAPI(t *testing.T) {
-	t.Parallel()
 	l := boot(t, "square4")
 	l.sh(t, "rm -rf /run/records; echo 'balance: {mode: advise}' > /run/policy.yaml")
 	l.startDaemon(t, "--images", "/lab")
@@ -47,12 +60,7 @@ func TestLabDaemonServesTheFleetsAPI(t *testing.T) {
 		t.Errorf("a dry run: VMs %q, %+v", names, would.Why)
 	}
 	l.ask(t, "POST", "/v1/vms", request, &made)
-	for end := time.Now().Add(3 * time.Minute); made.State != fleetapi.VMRunning; time.Sleep(time.Second) {
-		if time.Now().After(end) {
-			t.Fatalf("it is %s: %+v", made.State, made.Status)
-		}
-		l.ask(t, "GET", "/v1/vms/api1", "", &made)
-	}
+	made = l.awaitVM(t, "api1", fleetapi.VMRunning)
 	var placed fleetapi.Placement
 	l.ask(t, "GET", "/v1/vms/api1/placement", "", &placed)
 	if placed.Why == nil || placed.Why.Text == "" || !placed.Placement.Nodes.Equal(made.Placement.Nodes) {
@@ -82,6 +90,7 @@ func TestLabDaemonServesTheFleetsAPI(t *testing.T) {
 
 	var stopped, deleted fleetapi.VM
 	l.ask(t, "POST", "/v1/vms/api1/stop", "", &stopped)
+	l.awaitVM(t, "api1", fleetapi.VMStopped) // it does not power off by itself
 	l.ask(t, "DELETE", "/v1/vms/api1", "", &deleted)
 	if names := l.sh(t, "virsh -q list --all --name"); strings.Contains(names, "api1") {
 		t.Errorf("it is still there: %q", names)
