@@ -182,10 +182,14 @@ func TestAGuestWithoutThreadsStarts(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	defer func() {
+	a := &agent{T: t}
+	defer func() { // the runner first: it would log that the agent closed the connection
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
+		}
+		if a.conn != nil {
+			_ = a.conn.Close()
 		}
 	}()
 	early := mirrored()
@@ -198,10 +202,8 @@ func TestAGuestWithoutThreadsStarts(t *testing.T) {
 		}
 	}
 	r.Follow([]inventory.Guest{mirrored()}, &topo)
-	a := &agent{T: t}
 	if a.conn, err = listener.Accept(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = a.conn.Close() }()
 	a.wants(guest.Of(0, 1, 2, 3), 3000, 3)
 }
