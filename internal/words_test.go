@@ -85,6 +85,7 @@ var notPrinted = map[string]string{
 	"internal/host/linux.Root":          "a folder",
 	"lab.Hypervisor":                    "a value of the flag --hypervisor, which its help explains",
 	"internal/host/hosttest.Function":   "names of checks in a test suite",
+	"tools/faults.libvirtd":             "states of a simulated libvirtd in fault runs",
 }
 
 func TestGlossary_HasEveryPrintedValue(t *testing.T) {
