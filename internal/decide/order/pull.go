@@ -242,3 +242,11 @@ const coldPart = 0.2
 // is little, and the VM's vCPUs have hardly used it. For a VM both count the memory of QEMU
 // itself: a small VM with that and its system elsewhere would soon be degraded again.
 func Cold(left, all topology.Bytes) bool { return float64(left) <= coldPart*float64(all) }
+
+// unusedPart is the share of a VM's memory above which what its vCPUs do not use stays where it is.
+const unusedPart = 0.4
+
+// Unused reports whether what is left of a VM's memory, after the kernel's rate has ebbed, is so much that to copy it
+// would disturb the VM longer than it helps: the VM works on the other part. What is less, as its system and
+// its caches, is copied: it ends the move, and a small VM would soon be degraded again.
+func Unused(left, all topology.Bytes) bool { return float64(left) > unusedPart*float64(all) }

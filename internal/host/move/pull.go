@@ -124,8 +124,8 @@ type pull struct {
 	began   time.Duration
 	restore func() error
 	held    *journal.SettingChange // the setting that restore restores; nil: it was on already
-	// unused: much is left that the guests do not use now, and kernel balancing stays on for it.
-	unused bool
+	// unused are guests that do not use much of their memory now, and kernel balancing stays on for it.
+	unused []*watched
 }
 
 // beginPull lets the kernel bring memory to the vCPUs of the guests for which that is
@@ -194,8 +194,8 @@ func (m *mover) endPull(ctx context.Context, p *pull) error {
 	if m.refused() == nil {
 		err = m.watchPull(ctx, p)
 	}
-	if p.unused && err == nil {
-		m.note("kernel balancing stays on for memory that is not in use: " + left(p.guests))
+	if len(p.unused) > 0 && err == nil {
+		m.note("kernel balancing stays on for memory that is not in use: " + left(p.unused))
 		m.pulling.held = p.held
 		return nil
 	}
@@ -246,8 +246,8 @@ type watched struct {
 }
 
 // watchPull waits until the kernel has brought the memory, or is slower than
-// copying would be. What it leaves of a guest waits for a
-// quiet time if it is little, and is copied otherwise.
+// copying would be. What it leaves of a guest waits for a quiet time if it is little, or so much
+// that the guest works without it, and is copied otherwise.
 func (m *mover) watchPull(ctx context.Context, p *pull) error {
 	var state order.Pulling
 	for {
@@ -266,11 +266,14 @@ func (m *mover) watchPull(ctx context.Context, p *pull) error {
 		}
 	}
 	for _, g := range p.guests {
-		little := order.Cold(g.left+g.stays, g.seen.Seen.MemoryByNode.Total())
-		if m.Later && (little || state.Ebbed()) {
+		all := g.seen.Seen.MemoryByNode.Total()
+		unused := state.Ebbed() && order.Unused(g.left+g.stays, all)
+		if m.Later && (unused || order.Cold(g.left+g.stays, all)) {
 			g.turn.Leave()
 			g.moving.left, g.cold = true, true
-			p.unused = p.unused || !little && p.held != nil
+			if unused && p.held != nil {
+				p.unused = append(p.unused, g)
+			}
 		}
 	}
 	return nil

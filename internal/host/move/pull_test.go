@@ -143,6 +143,29 @@ func TestMove_LeavesUnusedMemory(t *testing.T) {
 	})
 }
 
+// A quarter of a guest's memory that it does not use is copied when the kernel has brought the rest, and
+// no setting is held.
+func TestMove_CopiesAQuarterThatIsNotInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p, b, moved, err := pulledMove(t, 64*mib, func(w *world, r *move.Request) {
+			k, ok := w.Joined.Sources.Kernel.(*pulling)
+			if !ok {
+				t.Fatal("another kernel")
+			}
+			k.most, r.Later = 3*gib/2, true
+		})
+		if err != nil || !moved.Complete() {
+			t.Fatalf("%v: %s %v", err, moved.End, moved.Shortfalls())
+		}
+		if moved.Bytes < gib/4 || moved.Held != nil || settingsOf(b) != "0>1 1>0" {
+			t.Errorf("%v copied, left of %v; held %+v; settings %q", moved.Bytes, moved.Left, moved.Held, settingsOf(b))
+		}
+		if p.settings.Values[plan.NUMABalancingPath] != "0" {
+			t.Errorf("settings %v", p.settings.Values)
+		}
+	})
+}
+
 // What the kernel stops to bring is not in use: it is not copied, and kernel balancing stays on for it.
 func TestMove_LeavesKernelBalancingOnForUnusedMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -151,7 +174,7 @@ func TestMove_LeavesKernelBalancingOnForUnusedMemory(t *testing.T) {
 			if !ok {
 				t.Fatal("another kernel")
 			}
-			k.most, r.Later = gib, true
+			k.most, r.Later = gib/2, true
 		})
 		if err != nil || !moved.Complete() {
 			t.Fatalf("%v: %s %v", err, moved.End, moved.Shortfalls())
