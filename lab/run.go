@@ -71,7 +71,8 @@ func (h *Host) Run(ctx context.Context, argv []string, stdout, stderr io.Writer)
 			return 0, errors.Join(failed, ctx.Err(),
 				fmt.Errorf("%s in the lab does not end within %v", argv[0], killTime))
 		case <-h.ended:
-			return 0, fmt.Errorf("the lab ended while the command ran: %s", h.consoleTail())
+			return 0, fmt.Errorf("the lab ended while the command ran: QEMU ended: %w; its console: %s",
+				errors.Join(h.cause, io.ErrUnexpectedEOF), h.consoleTail())
 		}
 	}
 }
