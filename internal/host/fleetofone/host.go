@@ -9,6 +9,7 @@ import (
 	"github.com/numavisor/numavisor/internal/api/fleet/show"
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/status"
 )
 
 // hostName is the name of the host: that in its fleet, if it has joined one.
@@ -17,6 +18,14 @@ func (s *Service) hostName(ctx context.Context, h *inventory.Host) string {
 		return st.Fleet.Host
 	}
 	return h.Name
+}
+
+// nameIn returns the name of the host in a status: that in its fleet, if it has joined one.
+func nameIn(st *status.Status) string {
+	if st.Fleet != nil {
+		return st.Fleet.Host
+	}
+	return st.Host
 }
 
 // name is hostName of the host as it is now.
@@ -134,9 +143,6 @@ func (s *Service) Alarms(ctx context.Context, _ rest.Call) (fleetapi.Alarms, err
 	if err != nil {
 		return out, unavailable(err)
 	}
-	host := st.Host
-	if st.Fleet != nil {
-		host = st.Fleet.Host
-	}
+	host := nameIn(&st)
 	return show.Alarms(out, host, st.Alarms), nil
 }

@@ -101,10 +101,7 @@ func (s *Service) Plan(ctx context.Context, _ rest.Call) (fleetapi.Plan, error) 
 	if err != nil {
 		return out, unavailable(err)
 	}
-	host := st.Host
-	if st.Fleet != nil {
-		host = st.Fleet.Host
-	}
+	host := nameIn(&st)
 	out.Made, out.Mode = st.Planned.UTC(), st.Mode
 	for i := range st.Advice {
 		m := &st.Advice[i].Move
@@ -138,10 +135,7 @@ func (s *Service) Moves(ctx context.Context, _ rest.Call, vm string, p rest.Page
 	if err != nil {
 		return out, unavailable(err)
 	}
-	host := st.Host
-	if st.Fleet != nil {
-		host = st.Fleet.Host
-	}
+	host := nameIn(&st)
 	all := map[string]fleetapi.Move{}
 	parts := map[string][]string{} // the IDs of the parts of a move
 	for i := range entries {
