@@ -198,7 +198,7 @@ func (h *Hands) Report(name string, line []byte, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("a report of VM %s: %w", name, err)
 	}
-	if r.Boot == m.report.Boot && r.Seq < m.report.Seq && m.report.Seq-r.Seq < reordered {
+	if overtaken(&r, &m.report) {
 		return nil // a later one has arrived
 	}
 	if r.Boot != m.report.Boot {
@@ -222,6 +222,11 @@ func (h *Hands) Report(name string, line []byte, now time.Time) error {
 // reordered is how far apart reports can overtake each other. A smaller number than
 // that means that the agent has started again.
 const reordered = 8
+
+// overtaken reports whether a report was sent before the last one that arrived.
+func overtaken(r, last *guest.Report) bool {
+	return r.Boot == last.Boot && r.Seq < last.Seq && last.Seq-r.Seq < reordered
+}
 
 // Step does what can be done now, and returns when to call it next even if nothing
 // happens before.

@@ -64,7 +64,7 @@ func (z *Sizes) Report(name string, line []byte, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("a report of VM %s: %w", name, err)
 	}
-	if r.Boot == m.report.Boot && r.Seq < m.report.Seq && m.report.Seq-r.Seq < reordered {
+	if overtaken(&r, &m.report) {
 		return nil // a later one has arrived
 	}
 	if r.Boot != m.report.Boot {
