@@ -136,7 +136,7 @@ type givenTarget struct {
 // Inventory implements operate.Route.
 func (g givenTarget) Inventory(context.Context) (inventory.Host, error) { return g.inventory, nil }
 
-// xlDefinition reads the operator's xl configuration of a VM; nil: none is given.
+// xlDefinition reads the xl configuration in a file of the operator. Without a path it returns nil.
 func xlDefinition(c *cobra.Command, path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil

@@ -89,7 +89,7 @@ func (l *loads) forget(host string) {
 	delete(l.by, host)
 }
 
-// record stores what is known of a host as time series, if that is due.
+// record writes a host's loads and the nodes of its VMs to the telemetry, if its next sample is due.
 func (s *Server) record(ctx context.Context, host string, taken time.Time) {
 	if s.Telemetry == nil || !s.Telemetry.Due(host, taken) {
 		return

@@ -43,8 +43,8 @@ func at(v any, keys ...string) any {
 	return v
 }
 
-// The daemon's document and the server's have the same operations, requests and answers. The daemon's adds that an
-// operation which needs a fleet is not implemented.
+// The daemon's document and the server's have the same operations, requests and answers. The daemon's adds the
+// answer 501 to operations that need a fleet.
 func TestDocument_IsThatOfTheServer(t *testing.T) {
 	s := serve(t, nil)
 	server, err := rest.Handler(struct {
